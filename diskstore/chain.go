@@ -245,5 +245,6 @@ func (s *Store) noteError(err error) { s.local.noteTierError(err) }
 func (lv *level) noteTierError(err error) {
 	if lv == lv.s.local && err != nil && !errors.Is(err, tier.ErrNotFound) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		lv.s.counts.tierErrors.Add(1)
+		lv.counts.failed.Add(1)
 	}
 }

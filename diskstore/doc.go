@@ -48,6 +48,7 @@ Files of this package, by their purpose:
 	put.go                           pages into the local tier
 	collect.go, demote.go, copies.go room: pages that go, and pages that move down
 	recency.go                       the order of pages by time
+	graves.go, elsewhere.go          why a page is not there
 	verdicts.go, quarantine.go       files that failed their check
 	ahead.go                         reading before somebody asks
 	root_ops.go, root_gc.go          the store for tools
@@ -173,7 +174,8 @@ disk, and for many small pages.
     and Read.
   - A budget counts the disk space that the filesystem reports for each file.
     Not counted are directories, branches, which are empty files, and manifests,
-    locks and usage.json, a few KiB for each fingerprint. Filesystems that allocate blocks after a sync (ZFS)
+    locks and usage.json, a few KiB for each fingerprint, and the list of pages
+    that left the tier, 512 KiB at most. Filesystems that allocate blocks after a sync (ZFS)
     report less for some seconds.
   - Without a budget the free 5 % are checked between two pages: several
     processes may go below by a page each.

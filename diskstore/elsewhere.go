@@ -127,3 +127,6 @@ func (lv *level) storedUnder(ctx context.Context, fingerprint pagefile.Key, size
 	}
 	return 0
 }
+
+// Identity is Options.Identity.
+func (s *Store) Identity() map[string]string { return s.opt.Identity }

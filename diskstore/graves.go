@@ -84,6 +84,15 @@ func (lv *level) recordGraves(ctx context.Context) {
 	}
 }
 
+// Failures returns the number of operations of each tier that have failed so far. A look-up during
+// which one grows may have missed pages. Failures does no I/O.
+func (s *Store) Failures() (local, remote uint64) {
+	if s.remote != nil {
+		remote = s.remote.counts.failed.Load()
+	}
+	return s.local.counts.failed.Load(), remote
+}
+
 // Gone tells, of pages that a look-up did not find, what is known: the latest removal of one of
 // them, or that the file of one is in its place and failed its check. Gone reads a tier's list, and
 // is called behind a request. ok is false where nothing is known.

@@ -83,7 +83,7 @@ type counters struct {
 }
 
 // levelCounters are those of one tier.
-type levelCounters struct{ hits, evicted, quarantined atomic.Uint64 }
+type levelCounters struct{ hits, evicted, quarantined, failed atomic.Uint64 }
 
 // Stats returns the store's counters. Stats does no I/O.
 func (s *Store) Stats() Stats {

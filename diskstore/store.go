@@ -117,7 +117,10 @@ func newStore(opt Options, create bool) (*Store, error) {
 	s.disk = dir.New(opt.FS, opt.Local.Root, local)
 	s.local = newLevel(s, tier.Local, s.disk, opt.Local, opt.WritePerDay)
 	if below, log := s.below(); below != nil {
-		s.guard = guard.New(below, opt.RemoteTimeout, opt.ReadTimeout, log, time.Now, func() { s.counts.tierErrors.Add(1) })
+		s.guard = guard.New(below, opt.RemoteTimeout, opt.ReadTimeout, log, time.Now, func() {
+			s.counts.tierErrors.Add(1)
+			s.remote.counts.failed.Add(1)
+		})
 		s.guard.Appeared = s.appearedLate
 		s.remote = newLevel(s, tier.Remote, s.guard, opt.Remote, 0)
 	}

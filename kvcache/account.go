@@ -16,6 +16,7 @@ type account struct {
 	// private: nobody has said yet that rows of the prompt may be stored, or they may not.
 	private bool
 
+	asked    *inquiry // nil without Options.Recents
 	from     origins
 	bytes    int64
 	restored time.Time     // the end of the restore
@@ -150,6 +151,10 @@ func (t *TieredCausal) recordLocked(a *account, took time.Duration) {
 		t.visits.note(a, &p)
 	}
 	t.opts.Meter.Add(restoredBytes, float64(a.bytes))
+	if a.asked != nil {
+		t.explain(a.asked, p)
+		return
+	}
 	t.opts.Meter.Prompt(p)
 }
 

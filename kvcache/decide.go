@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/rates"
+	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // costs describes a plan's pages to package rates.
@@ -50,6 +51,7 @@ func (t *TieredCausal) skip(p *plan, from int) {
 	t.mu.Unlock()
 	t.log.Debug("kv tier: pages are not read, computing them is quicker",
 		"pages", len(p.refs)-from, "tier", p.refs[from].Tier, "position", p.refs[from].Start)
+	t.unread(p, from, why.UnreadQuicker)
 	if !p.ahead {
 		t.probe(p, from)
 	}

@@ -83,7 +83,8 @@ func (r *restoring) chain(limit int) lookUp {
 	}
 	return func(ctx context.Context) (plan, bool) {
 		r.awaitPending(ctx, &p.prompt, p.base, parent, start)
-		refs := r.store.ChainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media)
+		refs, err := r.store.chainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media)
+		r.lookedUp(&p, refs, limit, err, parent, start)
 		for i := range refs {
 			refs[i].Ahead = p.ahead
 		}

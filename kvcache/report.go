@@ -7,6 +7,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // Stats are counters since the cache was wrapped.
@@ -44,6 +45,7 @@ func (t *TieredCausal) Fill(r *telemetry.Report) {
 	r.Gauges["ollama_kv_queue_limit_bytes"] = float64(queue.limit)
 	r.Model.TokenBytes = t.tokenBytes()
 	r.Slots = append(r.Slots, t.Slots()...)
+	r.Busters = append(r.Busters, t.opts.Recents.Busters()...)
 	r.Memory = append(r.Memory, t.Memory()...)
 }
 
@@ -146,6 +148,9 @@ func (t *TieredCausal) Memory() []telemetry.Memory {
 	}
 	if t.opts.Runs != nil {
 		list = append(list, telemetry.Memory{Name: "index of moved text", Bytes: t.opts.Runs.Bytes()})
+	}
+	if t.opts.Recents != nil {
+		list = append(list, telemetry.Memory{Name: "recent prompts", Bytes: t.opts.Recents.Bytes(), Limit: why.BytesMax})
 	}
 	return list
 }

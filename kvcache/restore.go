@@ -14,6 +14,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // Restored is the result of a restore.
@@ -95,12 +96,14 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 	r.takeEarly()
 	defer func() { hold(r.result.Held) }()
 	r.prompt, _ = t.opts.Media.read(prompt)
+	r.inquire(len(r.prompt.tokens) < len(prompt))
 	r.limit = min(len(prompt)-1, len(r.prompt.tokens)) // the last token is computed for its logits
 	if t.stateful() && have > 0 && !t.opts.States.HasState(seq) {
 		r.clear() // rows without state are of no use
 	}
 	r.recheck(ctx)
 	err := r.restoreExact(ctx)
+	r.unreadAfter(err)
 	if err == nil && t.opts.Runs != nil && !t.stateful() {
 		err = r.reuse(ctx)
 	}
@@ -160,6 +163,7 @@ func (r *restoring) extend(ctx context.Context, look lookUp) (found, complete bo
 	}
 	if err := r.takeCells(&p); err != nil {
 		r.log.Debug("kv tier: no room to restore", "slot", r.seq, "error", err)
+		r.unread(&p, 0, why.UnreadRoom)
 		return true, false, nil
 	}
 	var held int
@@ -324,6 +328,7 @@ func (r *restoring) count() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.restoredLocked()
+	r.inquiredLocked()
 	if r.result.Tokens > 0 {
 		r.stats.Restores++
 		r.stats.RestoredTokens += int64(r.result.Tokens)

@@ -478,6 +478,7 @@ func TestAnIdleGiantEvictsNothingOfAnotherProcess(t *testing.T) {
 	clock := withClock(r1)
 	r1.run(r1.slots[0], giant, nil, true)
 	r1.settle()
+	require.NoError(t, one.Flush(t.Context())) // collections that these pages caused have ended
 	before := one.Stats()
 	for i := range 4 {
 		r2.run(r2.slots[0], tokenRange(10+2*i, 40), nil, true)

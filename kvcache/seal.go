@@ -32,6 +32,7 @@ func (t *TieredCausal) sealLocked(s *slot, leaving int) {
 			switch _, ok := t.copyOutLocked(s, page, (page+1)*size, goes, false); {
 			case !ok && goes:
 				t.stats.DroppedPages += int64(min(len(s.keys), s.private/size) - page)
+				t.givenLocked(s.keys[page], givenQueue)
 				return
 			case !ok && leaving == staying:
 				return
@@ -119,6 +120,11 @@ func (t *TieredCausal) wrote(job *writeJob, err error) {
 		if t.opts.Runs != nil && !t.store.Has(job.key) {
 			t.opts.Runs.Remove(job.key)
 		}
+		if reason := whyGiven(err); reason != "" {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.givenLocked(job.key, reason)
+		}
 		return
 	}
 	t.countSealed(job.page)
@@ -127,6 +133,7 @@ func (t *TieredCausal) wrote(job *writeJob, err error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.givenLocked(job.key, "")
 	if t.thin[job.key] && t.geometry.hasAll(job.page.Layout) {
 		delete(t.thin, job.key)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // Store keeps pages. [diskstore.Store] implements Store. Methods may be called from several
@@ -88,6 +89,9 @@ type Options struct {
 	QueuedBytes int64
 	// Meter counts prompts and pages. Nil counts nothing.
 	Meter *telemetry.Meter
+	// Recents are the latest prompts, for the cause of a miss. Nil explains none. Prompts are then
+	// counted when they are explained, a little later.
+	Recents *why.Recents
 	// Logger receives log lines; nil means slog's default.
 	Logger *slog.Logger
 }
@@ -114,6 +118,7 @@ type TieredCausal struct {
 	slots    map[int]*slot
 	accounts map[int]*account // of requests whose prompt's last batch is not built, by slot
 	visits   visits
+	why      inquirer
 	flights  []*flight
 	idle     []*idleJob
 	batches  batchClock
@@ -168,6 +173,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 
 		accounts: make(map[int]*account),
 		visits:   make(visits),
+		why:      inquirer{patience: whyPatience},
 		thin:     make(map[pagefile.Key]bool),
 	}
 	t.store.late = t.noteRead
@@ -242,6 +248,7 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 	if a := t.accounts[seq]; a != nil {
 		a.private = !store
 	}
+	t.begunLocked(seq, !store)
 	t.noteDroppedLocked()
 	s.anew()
 	s.given, s.request = false, requestPrompt
@@ -294,6 +301,7 @@ func (t *TieredCausal) EndSequence(seq int) {
 	s := t.slotLocked(seq)
 	s.request, s.tailDue = requestEnded, t.queue.now().Add(t.opts.TailDelay)
 	t.endAccountLocked(seq)
+	t.inquiryEndedLocked(seq)
 	t.noteLostLocked(seq, s)
 	t.sealLocked(s, staying)
 	if !t.flyingLocked(seq) && t.tailDueLocked(s) {
@@ -331,6 +339,7 @@ func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 		}
 	}
 	t.unmarkLocked()
+	t.shiftedLocked(seq, s)
 	t.sealLocked(s, int(begin))
 	t.sealTailLocked(s, true)
 	t.queue.awaitCopies(s, int(begin))
@@ -477,6 +486,7 @@ func (t *TieredCausal) close() {
 	t.awaitFilled()
 	t.queue.endCopying()
 	t.endAccounts()
+	t.why.wait(whyCloseIn)
 	t.ratesKept(t.store.saved(ctx, t.store.patience.find, t.rates.Close))
 	if err := t.store.Close(); err != nil {
 		t.log.Warn("kv tier: closing the page store", "error", err)

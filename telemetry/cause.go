@@ -3,7 +3,7 @@ package telemetry
 // Cause is why a prompt computed tokens that it might have restored. The list is closed.
 type Cause string
 
-// Causes, in the order in which they are looked for.
+// Causes. Package why says in which order they are looked for.
 const (
 	CausePrivate   Cause = "not_stored_by_request" // an earlier request with kv_store: false had these tokens
 	CauseWriting   Cause = "still_being_written"

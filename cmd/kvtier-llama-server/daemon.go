@@ -69,6 +69,7 @@ type server struct {
 	settled   atomic.Bool // prompts are answered
 	store     atomic.Pointer[diskstore.Store]
 	rates     atomic.Pointer[rates.Rates]
+	reports   atomic.Pointer[reports]
 	log       *slog.Logger
 }
 
@@ -263,6 +264,9 @@ func (s *server) flush(ctx context.Context) {
 	}
 	if t := s.proxy.Tier(); t != nil {
 		t.Flush(ctx)
+	}
+	if r := s.reports.Load(); r != nil {
+		r.end()
 	}
 	if r := s.rates.Load(); r != nil {
 		if err := r.Close(); err != nil {

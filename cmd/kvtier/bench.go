@@ -105,7 +105,7 @@ func (a *app) bench(ctx context.Context, f benchFlags) error {
 		if err := a.tokenSize(ctx, root, f, &out); err != nil {
 			return err
 		}
-		return a.measure(ctx, int64(f.gb*bytesPerGB), &out)
+		return a.measure(ctx, a.config.Local, int64(f.gb*bytesPerGB), &out)
 	})
 	if err != nil {
 		return err
@@ -148,10 +148,10 @@ func (a *app) tokenSize(ctx context.Context, root *roots, f benchFlags, out *ben
 	return err
 }
 
-// measure writes and reads pages in a temporary directory below the root: on the same disk,
-// and outside the directories that servers count and collect.
-func (a *app) measure(ctx context.Context, size int64, out *benched) (err error) {
-	dir, err := os.MkdirTemp(a.config.Local, "bench-")
+// measure writes and reads pages in a temporary directory below root: on the same disk, and
+// outside the directories that servers count and collect.
+func (a *app) measure(ctx context.Context, root string, size int64, out *benched) (err error) {
+	dir, err := os.MkdirTemp(root, "bench-")
 	if err != nil {
 		return fmt.Errorf("make a directory to measure in: %w", err)
 	}

@@ -8,19 +8,15 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/internal/cli"
-	"github.com/kvtier/kvtier/internal/env"
+	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/version"
-	"github.com/kvtier/kvtier/telemetry"
-	"github.com/kvtier/kvtier/telemetry/collect"
 	"github.com/kvtier/kvtier/telemetry/listen"
-	"github.com/kvtier/kvtier/telemetry/page"
+	"github.com/kvtier/kvtier/telemetry/station"
 )
 
 func newCollectCommand(a *app) *cobra.Command {
@@ -81,78 +77,18 @@ func (a *app) serveCollector(ctx context.Context) error {
 		log.Info("kvtier: waiting to collect: another process collects, or the directory is missing", "root", a.config.Local)
 	})
 	defer waits.Stop()
-	names := new(nameCache)
-	ctx, stop := context.WithCancel(ctx)
-	var others sync.WaitGroup
-	defer others.Wait()
-	defer stop()
-	others.Add(1)
-	go func() {
-		defer others.Done()
-		names.refresh(ctx, a)
-	}()
-	var once sync.Once
-	listening := make(chan error, 1)
-	opt := collect.Options{Logger: log, ModelName: names.name, OnServe: func() {
-		waits.Stop()
-		log.Info("kvtier: collecting", "root", a.config.Local)
-		once.Do(func() {
-			others.Add(1)
-			go func() {
-				defer others.Done()
-				if err := a.listen(ctx, log); err != nil {
-					listening <- err
-					stop()
-				}
-			}()
-		})
-	}}
-	err := collect.Serve(ctx, a.config.Local, opt)
-	select {
-	case err = <-listening:
-	default:
-	}
-	if errors.Is(err, context.Canceled) {
+	err := station.Serve(ctx, a.config.Local, station.Options{
+		Version: version.String(), Logger: log, Names: func() modelnames.Names { return a.names().Names },
+		OnServe: func() {
+			waits.Stop()
+			log.Info("kvtier: collecting", "root", a.config.Local)
+		},
+	})
+	switch {
+	case errors.As(err, new(station.AddressError)):
+		return cli.Usage(err)
+	case errors.Is(err, context.Canceled):
 		return nil
 	}
 	return err
-}
-
-// listen answers at the address for metrics, if there is one, until ctx ends.
-func (a *app) listen(ctx context.Context, log *slog.Logger) error {
-	addr := env.Value(listen.Variable)
-	if addr == "" {
-		return nil
-	}
-	read := func(ctx context.Context) (telemetry.State, error) { return collect.Read(ctx, a.config.Local) }
-	return cli.Usage(listen.Serve(ctx, listen.Options{Addr: addr, Version: version.String(), Read: read, Page: page.Handler, Log: log}))
-}
-
-// nameCache has the names of models for a collector, which may not wait for a disk.
-type nameCache struct{ names atomic.Pointer[modelNames] }
-
-// namesEvery is the time after which names are read again: models come and go.
-const namesEvery = time.Minute
-
-func (c *nameCache) refresh(ctx context.Context, a *app) {
-	tick := time.NewTicker(namesEvery)
-	defer tick.Stop()
-	for {
-		names := a.names()
-		c.names.Store(&names)
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
-// name is the name of weights, or "".
-func (c *nameCache) name(weights string) string {
-	names := c.names.Load()
-	if names == nil || len((*names)[weights]) == 0 {
-		return ""
-	}
-	return (*names)[weights][0]
 }

@@ -21,7 +21,7 @@ func (a *app) addCompletions(root *cobra.Command) error {
 			if err := completeOllama(verb); err != nil {
 				return err
 			}
-		case "rm", "why":
+		case "rm", "plan", "why":
 			verb.ValidArgsFunction = a.completeModel
 		default:
 			verb.ValidArgsFunction = cobra.NoFileCompletions
@@ -39,7 +39,7 @@ func (a *app) addCompletions(root *cobra.Command) error {
 // completeModel returns the names of models in Ollama's model store.
 func (a *app) completeModel(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	var list []string
-	for _, names := range a.names() {
+	for _, names := range a.names().Names {
 		list = append(list, names...)
 	}
 	slices.Sort(list)

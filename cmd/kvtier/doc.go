@@ -8,7 +8,8 @@
 //	kvtier inspect PAGE              one page: tokens, text, layers
 //	kvtier export | import           one conversation as a file
 //	kvtier bench                     measure this disk
-//	kvtier doctor                    find what keeps the pages from helping
+//	kvtier plan MODEL                size budgets for a model, and advise from counters
+//	kvtier doctor                    find circumstances that keep pages from helping
 //	kvtier ollama install | remove | status
 //	                                 put kvtier before the llama-server of a stock Ollama
 //	kvtier serve -- llama-server [arguments]

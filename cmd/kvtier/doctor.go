@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -8,6 +9,8 @@ import (
 
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/doctor"
+	"github.com/kvtier/kvtier/internal/version"
+	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry/collect"
 )
 
@@ -103,7 +106,7 @@ func (a *app) doctor(cmd *cobra.Command, f doctorFlags) error {
 	}
 	opt := doctor.Options{
 		Root: given[localVar], Remote: given[remoteVar], LocalGB: given[localGBVar], RemoteGB: given[remoteGBVar],
-		Models: a.modelsDir, Service: f.service, Quick: f.quick, Limit: a.timeout,
+		Models: a.modelsDir, Service: f.service, Version: version.String(), Quick: f.quick, Limit: a.timeout,
 	}
 	if flags.Changed("timeout") && a.timeout == 0 {
 		const forever = 365 * 24 * time.Hour
@@ -112,6 +115,9 @@ func (a *app) doctor(cmd *cobra.Command, f doctorFlags) error {
 	env := a.machine
 	if env == nil {
 		env = doctor.Here(collect.Read)
+		if opt.Service == "" {
+			opt.Service = servedBy(cmd.Context())
+		}
 	}
 	r := doctor.Look(cmd.Context(), env, opt)
 	if err := cmd.Context().Err(); err != nil {
@@ -126,6 +132,14 @@ func (a *app) doctor(cmd *cobra.Command, f doctorFlags) error {
 		return err
 	}
 	return statusOf(r)
+}
+
+// servedBy is the service that kvtier is installed for, "" without one.
+func servedBy(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, doctor.LimitDefault)
+	defer cancel()
+	service, _ := install.Here().Served(ctx)
+	return service.Service
 }
 
 // statusOf is the error with which doctor ends. Notes are no reason for one.

@@ -78,7 +78,7 @@ func (a *app) list(ctx context.Context, root *roots) error {
 
 func list(names modelNames, use diskstore.FingerprintUsage, in string) listed {
 	l := listed{
-		Model: names.of(use.Identity), Names: append([]string{}, names[use.Identity[tierenv.KeyWeights]]...),
+		Model: names.of(use.Identity), Names: append([]string{}, names.Names[use.Identity[tierenv.KeyWeights]]...),
 		Fingerprint: use.Fingerprint.String(), Identity: use.Identity, Tier: in,
 		Pages: use.Pages, Tails: use.Tails, Bytes: use.Bytes, Hits: use.Hits.Pages, LastHit: lastHit(use.Hits),
 	}

@@ -79,6 +79,7 @@ func newCommand(a *app) *cobra.Command {
 		newExportCommand(a),
 		newImportCommand(a),
 		newBenchCommand(a),
+		newPlanCommand(a),
 		newResidencyCommand(a),
 		newWhyCommand(a),
 		newTopCommand(a),

@@ -37,6 +37,9 @@ func TestMain(m *testing.M) {
 //	old DIR AGE                                                             make files look unused
 //	exits STATUS PROGRAM ARGS                                               run a program that ends so
 //	forge IN OUT HOW                                                        change an archive; see forgeries
+//	gguf FILE BYTES ARCH LAYERS KVHEADS DIM [KEY=N]                         write the head of a model's file, and a hole for weights
+//	rates DIR FINGERPRINT                                                   write rates as servers measure them
+//	counted DIR SERIES=N...                                                 have a collector of a root keep counters
 //	totals DIR                                                              store reports of a server
 //	server FILE                                                             build kvtier-llama-server
 //	collector ROOT                                                          collect reports
@@ -51,6 +54,7 @@ func TestScripts(t *testing.T) {
 			"pages": storePages, "model": pullModel, "flip": flipBit, "cut": cutFile, "old": makeOld, "forge": forge,
 			"exits": clitest.Exits, "server": buildServer, "totals": storeTotals,
 			"collector": startCollector, "report": report, "quit": quit, "live": live, "golden": golden,
+			"gguf": writeHead, "rates": writeRates, "counted": countSeries,
 		},
 		Setup: func(env *testscript.Env) error {
 			env.Values[labKey] = new(lab)
@@ -220,7 +224,7 @@ func pullModel(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(writeVocabulary(blob))
 	text, err := json.Marshal(manifest.Manifest{SchemaVersion: 2, Layers: []manifest.Layer{
 		{MediaType: "application/vnd.ollama.image.template", Digest: "sha256:" + weightsDigest("template")},
-		{MediaType: weightsMediaType, Digest: "sha256:" + digest},
+		{MediaType: "application/vnd.ollama.image.model", Digest: "sha256:" + digest},
 	}})
 	ts.Check(err)
 	path := filepath.Join(models, "manifests", "registry.ollama.ai", "library", args[0], "latest")

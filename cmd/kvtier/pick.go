@@ -35,7 +35,7 @@ func (a *app) pick(ctx context.Context, root *roots, what string) (picked, error
 	names := a.names()
 	all := slices.Concat(usage.Local.Fingerprints, usage.Remote.Fingerprints)
 	p := newPicked(what, all, func(use diskstore.FingerprintUsage) bool {
-		return names.has(use.Identity[tierenv.KeyWeights], what)
+		return names.Has(use.Identity[tierenv.KeyWeights], what)
 	})
 	if len(p.keys) > 0 {
 		return p, nil
@@ -58,7 +58,9 @@ func (a *app) pick(ctx context.Context, root *roots, what string) (picked, error
 	switch {
 	case len(p.keys) == 0 && usage.RemoteErr != nil:
 		return p, fmt.Errorf("nothing is stored locally for %q, and the remote tier cannot be listed: %w", what, usage.RemoteErr)
-	case len(p.keys) == 0 && slices.ContainsFunc(all, func(use diskstore.FingerprintUsage) bool { return len(names[use.Identity[tierenv.KeyWeights]]) == 0 }):
+	case len(p.keys) == 0 && slices.ContainsFunc(all, func(use diskstore.FingerprintUsage) bool {
+		return len(names.Names[use.Identity[tierenv.KeyWeights]]) == 0
+	}):
 		return p, fmt.Errorf("nothing is stored for %q; kvtier ls lists the models with pages; name a model that Ollama no longer has by the digits in that list", what)
 	case len(p.keys) == 0:
 		return p, fmt.Errorf("nothing is stored for %q; kvtier ls lists the models with pages", what)

@@ -127,7 +127,7 @@ func (a *app) printResidency(out residency, memory bool) {
 	now := time.Now()
 	switch {
 	case !out.Live:
-		fmt.Fprintf(a.stdout, "No collector runs, so loaded models are not known; the totals are those of %s.\n", show.Ago(out.At, now))
+		fmt.Fprintln(a.stdout, "No collector runs, so loaded models are not known; the totals are the last ones.")
 	case len(out.Processes) == 0:
 		fmt.Fprintln(a.stdout, "No model is loaded.")
 	}

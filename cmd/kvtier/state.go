@@ -47,7 +47,7 @@ func (a *app) readState(ctx context.Context, read func(context.Context) (telemet
 
 // nameOf names weights as Ollama does, or else as their process did.
 func (n modelNames) nameOf(weights, own string) string {
-	if len(n[weights]) == 0 && own != "" {
+	if len(n.Names[weights]) == 0 && own != "" {
 		return own
 	}
 	return n.of(map[string]string{tierenv.KeyWeights: weights})
@@ -60,7 +60,7 @@ func (a *app) keepModel(s telemetry.State, names modelNames, wanted string) (fun
 		return func(string) bool { return true }, nil
 	}
 	named := func(m telemetry.ModelState) bool {
-		return names.has(m.Model.Weights, wanted) || m.Model.Name == wanted
+		return names.Has(m.Model.Weights, wanted) || m.Model.Name == wanted
 	}
 	byDigits := func(m telemetry.ModelState) bool {
 		return isDigits(wanted) && strings.HasPrefix(m.Model.Weights, wanted)

@@ -143,9 +143,6 @@ func (a *app) stateWithWords(ctx context.Context, noText bool) (s telemetry.Stat
 }
 
 func (a *app) printReasons(out reasons) {
-	if !out.Live {
-		fmt.Fprintln(a.stdout, "No collector runs; these are the last prompts that one knew of.")
-	}
 	for _, b := range out.Busters {
 		a.printBuster(b)
 	}
@@ -154,7 +151,10 @@ func (a *app) printReasons(out reasons) {
 		a.printMiss(m, now)
 		fmt.Fprintln(a.stdout)
 	}
-	if len(out.Misses) == 0 {
+	switch {
+	case !out.Live: // its file has no prompts
+		fmt.Fprintln(a.stdout, "No collector runs, so recent prompts are not known.")
+	case len(out.Misses) == 0:
 		fmt.Fprintln(a.stdout, "No recent prompt computed more than it had to.")
 	}
 	if out.New > 0 {

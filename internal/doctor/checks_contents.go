@@ -46,7 +46,7 @@ func judgeQuarantine(s *scene) (hits []hit) {
 			return
 		}
 		m, _ := mountOf(s.mounts, p.above)
-		h := s.placeHit(st, p, p.path+"/v1/quarantine", plural(p.contents.quarantined, "file"), "%s has damaged files in quarantine.", capital2(p.title()))
+		h := s.placeHit(st, p, p.path+"/v1/quarantine", plural(p.contents.quarantined, "file"), "%s has damaged files in quarantine.", upperFirst(p.title()))
 		h.values = append(h.values, "{source}", quote(cmp.Or(m.source, "/dev/sda")))
 		hits = append(hits, h)
 	})
@@ -121,7 +121,7 @@ func judgeTwoBuilds(s *scene) (hits []hit) {
 func judgeOtherVersion(s *scene) (hits []hit) {
 	s.eachVersions(func(st store, p *place, v versions) {
 		if v.used(s.now) <= 1 {
-			hits = append(hits, hit{says: fmt.Sprintf("%s has pages of the weights %s by another build.", capital2(p.title()), v.weights()), evidence: v.evidence(), values: s.values(st, p)})
+			hits = append(hits, hit{says: fmt.Sprintf("%s has pages of the weights %s by another build.", upperFirst(p.title()), v.weights()), evidence: v.evidence(), values: s.values(st, p)})
 		}
 	})
 	return hits

@@ -53,6 +53,12 @@ var installChecks = []Check{
 		Means:   "Newer versions may keep pages in a folder such as `v2`, or write manifests with a higher schema, or counters of another version. Older programs leave these alone.",
 		Remedy:  "kvtier --version; kvtier ollama status  # then install the newest of both", judge: judgeOld,
 	},
+	{
+		ID: "other-kvtier", Severity: Note, Title: "kvtier-llama-server has another version than kvtier",
+		Matters: "One of both may not know variables, pages or counters of the other.",
+		Means:   "Both come from one build. `kvtier ollama install` puts the one that lies beside `kvtier` before llama-server.",
+		Remedy:  "sudo kvtier ollama install --prefix {prefix}", judge: judgeOtherKvtier,
+	},
 }
 
 // prefixOf is the folder above bin/ollama.
@@ -188,6 +194,24 @@ func judgeReplaced(s *scene) (hits []hit) {
 			})
 			break
 		}
+	}
+	return hits
+}
+
+func judgeOtherKvtier(s *scene) (hits []hit) {
+	for _, i := range s.installed {
+		if i.State != install.Installed || i.Kvtier == "" || s.opt.Version == "" || i.Kvtier == s.opt.Version {
+			continue
+		}
+		remedy := ""
+		if i.Service != "" {
+			remedy = "sudo kvtier ollama install --service " + quote(i.Service)
+		}
+		hits = append(hits, hit{
+			says:     fmt.Sprintf("The kvtier-llama-server for %s is %s, and this kvtier is %s.", i.Executable, i.Kvtier, s.opt.Version),
+			evidence: []Evidence{{"kvtier-llama-server", i.Kvtier}, {"kvtier", s.opt.Version}},
+			values:   []string{"{prefix}", quote(prefixOf(i.Executable))}, remedy: remedy,
+		})
 	}
 	return hits
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -98,6 +99,12 @@ var modelChecks = []Check{
 		Means:   "The patched releases tier architectures whose caches are known to hold all of their state. docs/models.md lists them; embedding models have no cache to keep.",
 		Remedy:  "ollama show {model}", judge: judgeArchitectures,
 	},
+	{
+		ID: "model-off", Severity: Warning, Title: "The model that was loaded last is not tiered",
+		Matters: "Its prompts are computed each time.",
+		Means:   "The daemon before llama-server wrote `kv tier: off for this model` to its log, with the reason. docs/llama-server.md lists options and requests that keep a model from being tiered.",
+		Remedy:  "sudo grep 'kv tier: o' {log} | tail", judge: judgeModelOff,
+	},
 }
 
 // patched returns the servers that ask for tiering and run a patched Ollama.
@@ -152,6 +159,26 @@ func judgePagedLibraries(s *scene) (hits []hit) {
 				values:   []string{"{prefix}", quote(prefixOf(i.Executable))},
 			})
 		}
+	}
+	return hits
+}
+
+// reason matches the reason in a line of a log.
+var reason = regexp.MustCompile(`reason=("(?:[^"\\]|\\.)*"|\S+)`)
+
+func judgeModelOff(s *scene) (hits []hit) {
+	for _, i := range s.installed {
+		if !strings.Contains(i.LastLog, `msg="kv tier: off`) {
+			continue
+		}
+		why := "see the log"
+		if found := reason.FindStringSubmatch(i.LastLog); found != nil {
+			why = strings.Trim(found[1], `"`)
+		}
+		hits = append(hits, hit{
+			says: fmt.Sprintf("The model that %s loaded last is not tiered.", i.Executable), evidence: []Evidence{{i.Log, why}},
+			values: []string{"{log}", quote(i.Log)},
+		})
 	}
 	return hits
 }

@@ -76,7 +76,7 @@ func optionCheck(options ...string) func(*scene) []hit {
 	return func(s *scene) (hits []hit) {
 		s.eachNFS(func(st store, p *place, m mount) {
 			if o := m.first(options...); o != "" {
-				hits = append(hits, hit{says: fmt.Sprintf("%s is mounted with %s.", capital2(p.title()), o), evidence: []Evidence{m.evidence(o)}, values: s.values(st, p)})
+				hits = append(hits, hit{says: fmt.Sprintf("%s is mounted with %s.", upperFirst(p.title()), o), evidence: []Evidence{m.evidence(o)}, values: s.values(st, p)})
 			}
 		})
 		return hits
@@ -99,7 +99,7 @@ func judgeOneWriter(s *scene) (hits []hit) {
 		if p.tier != remoteTier || !ok || slices.Contains(shared, m.fsType) || slices.Contains(alone, m.fsType) {
 			return
 		}
-		hits = append(hits, hit{says: fmt.Sprintf("%s is on %s, whose locks may not reach other machines.", capital2(p.title()), m.fsType), evidence: []Evidence{{"mount " + m.point, m.fsType + " " + m.source}}, values: s.values(st, p)})
+		hits = append(hits, hit{says: fmt.Sprintf("%s is on %s, whose locks may not reach other machines.", upperFirst(p.title()), m.fsType), evidence: []Evidence{{"mount " + m.point, m.fsType + " " + m.source}}, values: s.values(st, p)})
 	})
 	return hits
 }
@@ -107,7 +107,7 @@ func judgeOneWriter(s *scene) (hits []hit) {
 func judgeLookupCache(s *scene) (hits []hit) {
 	s.eachNFS(func(st store, p *place, m mount) {
 		if m.first("lookupcache=pos", "lookupcache=positive", "lookupcache=none", "noac") == "" {
-			hits = append(hits, hit{says: fmt.Sprintf("%s is mounted without lookupcache=positive.", capital2(p.title())), evidence: []Evidence{m.evidence("lookupcache=all")}, values: s.values(st, p)})
+			hits = append(hits, hit{says: fmt.Sprintf("%s is mounted without lookupcache=positive.", upperFirst(p.title())), evidence: []Evidence{m.evidence("lookupcache=all")}, values: s.values(st, p)})
 		}
 	})
 	return hits

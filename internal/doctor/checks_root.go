@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // rootChecks look at the directories of pages.
@@ -37,9 +39,9 @@ var rootChecks = []Check{
 		Remedy:  "sudo install -d -m 700 -o {user} {path}", judge: judgeRemoteMissing,
 	},
 	{
-		ID: "mount-missing", Severity: Error, Title: "A filesystem of /etc/fstab is not mounted",
+		ID: "mount-missing", Severity: Error, Title: "A filesystem that should be mounted is not",
 		Matters: "The directory below the empty mount point is another one, on another disk.",
-		Means:   "The directory of pages is below a mount point of `/etc/fstab`, and nothing is mounted there.",
+		Means:   "The directory of pages is below a mount point of `/etc/fstab` or of a mount unit of systemd, and nothing is mounted there.",
 		Remedy:  "sudo mount {point}", judge: judgeMountMissing,
 	},
 	{
@@ -170,20 +172,20 @@ func judgeNoAnswer(s *scene) (hits []hit) {
 func judgeCannotLook(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		if p.denied {
-			hits = append(hits, s.placeHit(st, p, p.path, "no permission", "%s could not be looked at by %s.", capital2(p.title()), cmp.Or(s.user.Name, "this user")))
+			hits = append(hits, s.placeHit(st, p, p.path, "no permission", "%s could not be looked at by %s.", upperFirst(p.title()), cmp.Or(s.user.Name, "this user")))
 		}
 	})
 	return hits
 }
 
-// capital2 begins a sentence with a capital letter.
-func capital2(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+// upperFirst begins a sentence with a capital letter.
+func upperFirst(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 func judgeMissing(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		idle := len(st.servers) > 0 && !st.on || len(st.servers) == 0 && len(s.servers) > 0 // other findings say why
 		if p.missing && p.tier == localTier && (!idle || s.opt.Root != "") {
-			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist yet.", capital2(p.title())))
+			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist yet.", upperFirst(p.title())))
 		}
 	})
 	return hits
@@ -192,7 +194,7 @@ func judgeMissing(s *scene) (hits []hit) {
 func judgeRemoteMissing(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		if p.missing && p.tier == remoteTier {
-			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist.", capital2(p.title())))
+			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist.", upperFirst(p.title())))
 		}
 	})
 	return hits
@@ -205,7 +207,7 @@ func judgeMountMissing(s *scene) (hits []hit) {
 			if t.point == "/" || !within(p.path, t.point) || mounted {
 				continue
 			}
-			h := s.placeHit(st, p, "/etc/fstab", t.source+" on "+t.point, "%s is below %s, where nothing is mounted.", capital2(p.title()), t.point)
+			h := s.placeHit(st, p, t.file, t.source+" on "+t.point, "%s is below %s, where nothing is mounted.", upperFirst(p.title()), t.point)
 			h.values = append([]string{"{point}", quote(t.point)}, h.values...)
 			hits = append(hits, h)
 		}
@@ -223,7 +225,7 @@ func judgeLink(s *scene) (hits []hit) {
 			if p.file.Mode&fs.ModeSymlink != 0 {
 				kind = "a symbolic link"
 			}
-			hits = append(hits, s.placeHit(st, p, p.path, kind, "%s is %s.", capital2(p.title()), kind))
+			hits = append(hits, s.placeHit(st, p, p.path, kind, "%s is %s.", upperFirst(p.title()), kind))
 		}
 	})
 	return hits
@@ -248,7 +250,11 @@ func judgeOwner(s *scene) (hits []hit) {
 		}
 		who := cmp.Or(s.names[p.file.UID], fmt.Sprint(p.file.UID))
 		mine := cmp.Or(s.by(st).user.Name, s.names[uid], fmt.Sprint(uid))
-		hits = append(hits, s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and the server runs as %s.", capital2(p.title()), who, mine))
+		verb := "the server runs as"
+		if len(st.servers) == 0 {
+			verb = "this is"
+		}
+		hits = append(hits, s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and %s %s.", upperFirst(p.title()), who, verb, mine))
 	})
 	return hits
 }
@@ -280,20 +286,15 @@ func judgeForeign(s *scene) (hits []hit) {
 func judgeReadOnly(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		m, ok := mountOf(s.mounts, p.above)
-		refused := p.probed && (errors.Is(p.probeErr, fs.ErrPermission) || readOnly(p.probeErr)) && s.user.UID == p.file.UID
+		refused := p.probed && (vfs.IsReadOnly(p.probeErr) || errors.Is(p.probeErr, fs.ErrPermission) && s.user.UID == p.file.UID)
 		switch {
 		case ok && m.has("ro"):
-			hits = append(hits, s.placeHit(st, p, "mount "+m.point, "ro", "%s is on a filesystem that is mounted read-only.", capital2(p.title())))
+			hits = append(hits, s.placeHit(st, p, "mount "+m.point, "ro", "%s is on a filesystem that is mounted read-only.", upperFirst(p.title())))
 		case refused && !s.squashed(st, p):
-			hits = append(hits, s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written by its own user.", capital2(p.title())))
+			hits = append(hits, s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written.", upperFirst(p.title())))
 		}
 	})
 	return hits
-}
-
-// readOnly reports an error of a filesystem that takes no writes.
-func readOnly(err error) bool {
-	return err != nil && strings.Contains(err.Error(), "read-only file system")
 }
 
 func judgeProtected(s *scene) (hits []hit) {
@@ -351,7 +352,7 @@ func (s server) writable(path string) bool {
 func judgeInMemory(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		if p.diskErr == nil && p.disk.RAM && !s.hasPrivateTmp(st, p) {
-			hits = append(hits, s.placeHit(st, p, "filesystem of "+p.above, "in memory", "%s is in memory.", capital2(p.title())))
+			hits = append(hits, s.placeHit(st, p, "filesystem of "+p.above, "in memory", "%s is in memory.", upperFirst(p.title())))
 		}
 	})
 	return hits
@@ -382,7 +383,7 @@ func judgeEmptied(s *scene) (hits []hit) {
 			rules = []Evidence{{p.path, "below a directory for temporary files"}}
 		}
 		if len(rules) > 0 {
-			hits = append(hits, hit{says: fmt.Sprintf("%s is emptied when this machine boots, or by age.", capital2(p.title())), evidence: rules, values: s.values(st, p)})
+			hits = append(hits, hit{says: fmt.Sprintf("%s is emptied when this machine boots, or by age.", upperFirst(p.title())), evidence: rules, values: s.values(st, p)})
 		}
 	})
 	return hits
@@ -391,7 +392,7 @@ func judgeEmptied(s *scene) (hits []hit) {
 func judgePrivateTmp(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		if s.hasPrivateTmp(st, p) {
-			hits = append(hits, s.placeHit(st, p, s.by(st).name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", capital2(p.title()), s.by(st).name))
+			hits = append(hits, s.placeHit(st, p, s.by(st).name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", upperFirst(p.title()), s.by(st).name))
 		}
 	})
 	return hits
@@ -403,7 +404,7 @@ var networks = []string{"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs",
 func judgeNetworkLocal(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		if m, _ := mountOf(s.mounts, p.above); p.tier == localTier && slices.Contains(networks, m.fsType) {
-			hits = append(hits, s.placeHit(st, p, "mount "+m.point, m.fsType+" "+m.source, "%s is on the network.", capital2(p.title())))
+			hits = append(hits, s.placeHit(st, p, "mount "+m.point, m.fsType+" "+m.source, "%s is on the network.", upperFirst(p.title())))
 		}
 	})
 	return hits

@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/kvtier/kvtier/llamatier/install"
 )
 
 // serverChecks look at the variables that servers see.
@@ -120,7 +122,10 @@ func judgeUnseen(s *scene) (hits []hit) {
 // withoutTiering lists the servers whose variables are known and do not ask for tiering.
 func (s *scene) withoutTiering() (all []server) {
 	for _, o := range s.servers {
-		if set := o.variables(); set != nil && !s.settingsOf(o).asked {
+		stock := slices.ContainsFunc(s.installed, func(i installed) bool { // an installation sets the variable, too
+			return i.Executable == o.exe && i.State == install.None && !i.build.Patched
+		})
+		if set := o.variables(); set != nil && !stock && !s.settingsOf(o).asked {
 			all = append(all, o)
 		}
 	}

@@ -163,7 +163,7 @@ func judgeShared(s *scene) (hits []hit) {
 		if p.tier == remoteTier && p.contents.ledger == nil || !system && shareOf(used, p.disk.Total) < others {
 			return
 		}
-		h := s.placeHit(st, p, "mount "+m.point, fmt.Sprintf("%s of other data, %s", bytesText(max(0, used)), p.disk.text()), "%s has a budget of 0, and its disk holds other data.", capital2(p.title()))
+		h := s.placeHit(st, p, "mount "+m.point, fmt.Sprintf("%s of other data, %s", bytesText(max(0, used)), p.disk.text()), "%s has a budget of 0, and its disk holds other data.", upperFirst(p.title()))
 		h.values = s.budgetValues(st, p)
 		hits = append(hits, h)
 	})
@@ -183,7 +183,7 @@ func judgeSlowWrites(s *scene) (hits []hit) {
 	s.eachProbe(func(st store, p *place) {
 		rate := float64(p.probe.Bytes) / max((p.probe.Write+p.probe.Sync).Seconds(), 1e-9)
 		if rate < slowWrite && p.probe.Sync <= slowSync {
-			hits = append(hits, s.placeHit(st, p, p.path, fmt.Sprintf("%s/s, durable", bytesText(int64(rate))), "%s is slow to write.", capital2(p.title())))
+			hits = append(hits, s.placeHit(st, p, p.path, fmt.Sprintf("%s/s, durable", bytesText(int64(rate))), "%s is slow to write.", upperFirst(p.title())))
 		}
 	})
 	return hits
@@ -192,7 +192,7 @@ func judgeSlowWrites(s *scene) (hits []hit) {
 func judgeSlowSync(s *scene) (hits []hit) {
 	s.eachProbe(func(st store, p *place) {
 		if p.probe.Sync > slowSync {
-			hits = append(hits, s.placeHit(st, p, p.path, fmt.Sprintf("%v for %s", p.probe.Sync.Round(time.Millisecond), bytesText(p.probe.Bytes)), "%s takes long to make a file durable.", capital2(p.title())))
+			hits = append(hits, s.placeHit(st, p, p.path, fmt.Sprintf("%v for %s", p.probe.Sync.Round(time.Millisecond), bytesText(p.probe.Bytes)), "%s takes long to make a file durable.", upperFirst(p.title())))
 		}
 	})
 	return hits
@@ -205,7 +205,7 @@ func judgeWriteCap(s *scene) (hits []hit) {
 			continue
 		}
 		if written := p.contents.ledger.Written[s.now.UTC().Format(time.DateOnly)]; written >= st.writes {
-			h := s.placeHit(st, p, writeVar, fmt.Sprintf("%s written today of %s", bytesText(written), bytesText(st.writes)), "%s has taken as many bytes as it may in a day.", capital2(p.title()))
+			h := s.placeHit(st, p, writeVar, fmt.Sprintf("%s written today of %s", bytesText(written), bytesText(st.writes)), "%s has taken as many bytes as it may in a day.", upperFirst(p.title()))
 			h.values = append([]string{"{set}", s.by(st).setting(writeVar, fmt.Sprint(2*st.writes/env.BytesPerGB))}, h.values...)
 			hits = append(hits, h)
 		}

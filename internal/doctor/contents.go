@@ -81,23 +81,25 @@ func contentsOf(e Environment, root string) (c contents) {
 			c.newer = append(c.newer, filepath.Join(root, name))
 		}
 	}
+	c.readInstances(l, root)
 	v1 := filepath.Join(root, "v1")
+	if f, ok := c.own(l, v1, top.UID); !ok || !f.Mode.IsDir() {
+		return c // a link could lead anywhere
+	}
 	c.ledger = readLedger(e, filepath.Join(v1, "usage.json"))
 	quarantine, _ := e.List(filepath.Join(v1, "quarantine"), entriesMax)
 	c.quarantined = len(quarantine)
-	c.own(l, v1, top.UID)
 	names, _ = e.List(v1, entriesMax)
 	for _, name := range names {
 		dir := filepath.Join(v1, name)
-		c.own(l, dir, top.UID)
-		if _, err := pagefile.ParseKey(name); err != nil {
+		f, ok := c.own(l, dir, top.UID)
+		if _, err := pagefile.ParseKey(name); err != nil || !ok || !f.Mode.IsDir() {
 			continue
 		}
 		if b, ok := c.readBuild(l, dir, name, top.UID); ok {
 			c.builds = append(c.builds, b)
 		}
 	}
-	c.readInstances(l, root)
 	return c
 }
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -149,7 +150,8 @@ var faults = map[string]func(*machine){
 	"libraries-replaced": func(m *machine) {
 		m.Write(runner+"/maps", "7f00-7f01 r-xp 0 08:01 12 "+doctortest.Libraries+"/libggml-base.so (deleted)\n", 0)
 	},
-	"kvtier-old": func(m *machine) { m.Dir(root+"/v2", doctortest.OllamaUID) },
+	"other-kvtier": status(func(s *install.Status) { s.State, s.Tiering, s.Kvtier = install.Installed, "on", "0.0.1" }),
+	"kvtier-old":   func(m *machine) { m.Dir(root+"/v2", doctortest.OllamaUID) },
 
 	"no-answer":            func(m *machine) { m.Hung[remote] = true },
 	"cannot-look":          func(m *machine) { m.Files[root].Err = fs.ErrPermission },
@@ -230,6 +232,10 @@ var faults = map[string]func(*machine){
 		m.AddModel("embed", "cc33")
 		m.Models[doctortest.ModelDir+"/blobs/sha256-cc33"] = "bert"
 	},
+	"model-off": status(func(s *install.Status) {
+		s.State, s.Tiering, s.Log = install.Installed, "on", "/var/log/kvtier/llama-server.log"
+		s.LastLog = `time=2026-11-25T11:00:00Z level=WARN msg="kv tier: off for this model" reason="--swa-full is set"`
+	}),
 
 	"collector-down": state(func(s *telemetry.State) { s.Live = false }),
 	"breaker-open": state(func(s *telemetry.State) {
@@ -291,7 +297,7 @@ func TestEveryFindingIsProvoked(t *testing.T) {
 	require.ElementsMatch(t, all, slices.Collect(maps.Keys(faults)))
 	for _, c := range doctor.Checks() {
 		t.Run(c.ID, func(t *testing.T) {
-			r, _ := look(t, faults[c.ID], doctor.Options{})
+			r, _ := look(t, faults[c.ID], doctor.Options{Version: "0.1.0"})
 			at := slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == c.ID })
 			require.GreaterOrEqual(t, at, 0, "found %v", ids(r))
 			f := r.Findings[at]
@@ -334,6 +340,25 @@ func TestChecksAreComplete(t *testing.T) {
 	}
 	_, ok := doctor.Find("none")
 	require.False(t, ok)
+}
+
+// TestMountUnit: a mount unit of systemd names a place that should be mounted, as /etc/fstab does.
+func TestMountUnit(t *testing.T) {
+	r, _ := look(t, func(m *machine) {
+		m.Write("/etc/systemd/system/var-lib-ollama\\x2dkv.mount", "[Mount]\nWhat=/dev/sdz1\nWhere=/var/lib/ollama-kv\n", 0)
+		m.Mount("/var/lib/ollama-kv", "/other")
+	}, doctor.Options{})
+	require.Equal(t, []string{"mount-missing"}, ids(r))
+	require.Equal(t, "/dev/sdz1 on "+root, r.Findings[0].Evidence[0].Value)
+}
+
+// TestFewDrops: some pages that could not be stored among many are no finding.
+func TestFewDrops(t *testing.T) {
+	r, _ := look(t, state(func(s *telemetry.State) {
+		s.Models[0].Totals["ollama_kv_dropped_pages_total"] = 4
+		s.Models[0].Totals[telemetry.Series("ollama_kv_sealed_pages_total", "kind", "page")] = 100_000
+	}), doctor.Options{})
+	require.Empty(t, r.Findings)
 }
 
 func TestQuickMeasuresNothing(t *testing.T) {
@@ -462,4 +487,7 @@ func TestFailures(t *testing.T) {
 		probe(root, func(*doctor.Probe) error { return errors.New("I/O error") })(m)
 	}, doctor.Options{})
 	require.Equal(t, []string{"collector-down"}, ids(r))
+
+	r, _ = look(t, probe(remote, func(*doctor.Probe) error { return &fs.PathError{Op: "open", Path: remote, Err: syscall.EROFS} }), doctor.Options{})
+	require.Equal(t, []string{"root-read-only"}, ids(r), "an export that is read-only")
 }

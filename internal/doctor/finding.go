@@ -69,7 +69,7 @@ type Check struct {
 	judge func(*scene) []hit
 }
 
-// hit is what a check has found, in the words of this case.
+// hit is a finding in the words of this case.
 type hit struct {
 	says     string
 	evidence []Evidence

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -259,6 +260,16 @@ func TestReadsNothingUnusual(t *testing.T) {
 	require.Len(t, names, 2)
 }
 
+// TestLinksBelowARoot: a link in a directory of pages leads to nothing that is reported.
+func TestLinksBelowARoot(t *testing.T) {
+	dir := t.TempDir()
+	root, other := filepath.Join(dir, "root"), filepath.Join(dir, "other")
+	require.NoError(t, os.Mkdir(root, 0o700))
+	require.NoError(t, os.MkdirAll(filepath.Join(other, "quarantine", "x"), 0o700))
+	require.NoError(t, os.Symlink(other, filepath.Join(root, "v1")))
+	require.NotContains(t, ids(here(t, doctor.Options{Root: root, Quick: true})), "quarantine")
+}
+
 // TestRunIsBounded: output of a program has a bound, and so has its time.
 func TestRunIsBounded(t *testing.T) {
 	e := doctor.Here(nil)
@@ -269,4 +280,40 @@ func TestRunIsBounded(t *testing.T) {
 	out, err := e.Run(t.Context(), "head", "-c", "9000000", "/dev/zero")
 	require.NoError(t, err)
 	require.Len(t, out, 4<<20)
+}
+
+// TestServiceForReal: a systemctl that answers as systemd's, with a file of variables, and a
+// process that was started before they changed.
+func TestServiceForReal(t *testing.T) {
+	dir := t.TempDir()
+	root := filepath.Join(dir, "pages")
+	require.NoError(t, os.Mkdir(root, 0o700))
+	pid := server(t, "OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL="+root)
+	file := filepath.Join(dir, "environment")
+	require.NoError(t, os.WriteFile(file, []byte("OLLAMA_KV_TIER_LOCAL_GB=7\n"), 0o600))
+	answer := "LoadState=loaded\nActiveState=active\nMainPID=" + strconv.Itoa(pid) + "\nUser=\nPrivateTmp=yes\nNeedDaemonReload=no\n" +
+		"ExecStart={ path=/usr/local/bin/ollama ; argv[]=/usr/local/bin/ollama serve ; }\n" +
+		"Environment=OLLAMA_KV_TIERING=1 OLLAMA_KV_TIER_LOCAL=" + root + "\n" +
+		"EnvironmentFiles=" + file + " (ignore_errors=no)\nEnvironmentFiles=" + file + ".gone (ignore_errors=yes)\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "answer"), []byte(answer), 0o600))
+	script := "#!/bin/sh\ncase \"$1\" in show) cat " + filepath.Join(dir, "answer") + ";; *) exit 1;; esac\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "systemctl"), []byte(script), 0o700))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+
+	r := here(t, doctor.Options{Quick: true})
+	found := ids(r)
+	for _, id := range []string{"environment-file", "not-restarted"} {
+		require.Contains(t, found, id)
+	}
+	at := slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == "not-restarted" })
+	require.Contains(t, r.Findings[at].Evidence, doctor.Evidence{Of: "OLLAMA_KV_TIER_LOCAL_GB", Value: "runs with not set, configured 7"})
+	require.Contains(t, r.Looked, "server ollama.service, process "+strconv.Itoa(pid)+" of "+doctor.Here(nil).User().Name)
+	if strings.HasPrefix(root, "/tmp/") { // the usual place of temporary files
+		require.Contains(t, found, "private-tmp")
+	}
+
+	// A program that does not answer is given up, and the process is found by itself.
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "systemctl"), []byte("#!/bin/sh\nexec sleep 1000\n"), 0o700))
+	r = here(t, doctor.Options{Quick: true, Limit: 300 * time.Millisecond})
+	require.Contains(t, strings.Join(r.Looked, "\n"), "process "+strconv.Itoa(pid)+" (")
 }

@@ -25,7 +25,7 @@ func mountTablesOf(e Environment) (t mountTables) {
 	text, _ := e.Read("/proc/self/mountinfo", textMax)
 	t.mounts = parseMounts(string(text))
 	text, _ = readLinked(e, "/etc/fstab", textMax)
-	t.table = parseTable(string(text))
+	t.table = append(parseTable(string(text)), mountUnits(e)...)
 	seen := make(map[string]bool) // a file of an earlier folder stands in place of a later one
 	for _, dir := range []string{"/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/lib/tmpfiles.d"} {
 		names, _ := e.List(dir, entriesMax)
@@ -39,6 +39,32 @@ func mountTablesOf(e Environment) (t mountTables) {
 		}
 	}
 	return t
+}
+
+// mountUnits returns the places that an administrator's mount units of systemd mount.
+func mountUnits(e Environment) (all []mount) {
+	const dir = "/etc/systemd/system"
+	names, _ := e.List(dir, entriesMax)
+	for _, name := range names {
+		if !strings.HasSuffix(name, ".mount") {
+			continue
+		}
+		text, _ := readLinked(e, path.Join(dir, name), textMax)
+		m := mount{file: path.Join(dir, name)}
+		for line := range strings.Lines(string(text)) {
+			key, v, _ := strings.Cut(strings.TrimSpace(line), "=")
+			switch strings.TrimSpace(key) {
+			case "Where":
+				m.point = path.Clean(strings.TrimSpace(v))
+			case "What":
+				m.source = strings.TrimSpace(v)
+			}
+		}
+		if m.point != "" {
+			all = append(all, m)
+		}
+	}
+	return all
 }
 
 // hardware are facts about the machine.

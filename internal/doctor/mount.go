@@ -10,6 +10,7 @@ import (
 type mount struct {
 	point, fsType, source string
 	options               []string
+	file                  string // that says so, of a place that should be mounted
 }
 
 func (m mount) has(option string) bool { return slices.Contains(m.options, option) }
@@ -76,7 +77,7 @@ func parseTable(text string) []mount {
 		}
 		all = append(all, mount{
 			source: unescapeMount.Replace(fields[0]), point: path.Clean(unescapeMount.Replace(fields[1])),
-			fsType: fields[2], options: strings.Split(fields[3], ","),
+			fsType: fields[2], options: strings.Split(fields[3], ","), file: "/etc/fstab",
 		})
 	}
 	return all

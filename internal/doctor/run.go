@@ -18,6 +18,7 @@ type Options struct {
 	LocalGB, RemoteGB string
 	Models            string        // directory of models, instead of the servers'
 	Service           string        // systemd unit; empty for ollama.service
+	Version           string        // of this program; empty compares it with no other
 	Quick             bool          // measures no disk
 	Limit             time.Duration // of each wait; 0 for LimitDefault
 }
@@ -25,7 +26,8 @@ type Options struct {
 // LimitDefault bounds each wait: a disk that sleeps needs some seconds.
 const LimitDefault = 10 * time.Second
 
-// Look looks at a machine. It ends soon after its context, and after twice the limit at most.
+// Look looks at a machine. It ends soon after its context, and after four times the
+// limit at most: some questions need the answers of others.
 func Look(ctx context.Context, env Environment, opt Options) Report {
 	if opt.Limit <= 0 {
 		opt.Limit = LimitDefault

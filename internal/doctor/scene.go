@@ -62,16 +62,11 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 	second := &asker{ctx: ctx, limit: opt.Limit}
 	for i := range s.stores {
 		st := &s.stores[i]
-		s.askPlace(second, e, localTier, st.local)
-		s.askPlace(second, e, remoteTier, st.remote)
-		if st.local == nil {
-			continue
+		if root := st.settings.local; root != "" {
+			askState(second, e, st, root)
 		}
-		root := st.local.path
-		ask(second, "the collector of "+root, func(ctx context.Context) telemetryState {
-			state, err := e.Telemetry(ctx, root)
-			return telemetryState{state, err}
-		}, func(v telemetryState) { st.state = &v })
+		s.askPlace(second, e, localTier, st.local) // an answer replaces the place
+		s.askPlace(second, e, remoteTier, st.remote)
 	}
 	dirs := s.modelDirs()
 	ask(second, "Ollama's models", func(context.Context) []model { return modelsIn(e, dirs) }, func(v []model) { s.models = v })
@@ -82,6 +77,14 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 	last.wait()
 	s.slow = slices.Concat(first.slow, joining.slow, second.slow, last.slow)
 	return s
+}
+
+// askState asks the collector of a local directory.
+func askState(a *asker, e Environment, st *store, root string) {
+	ask(a, "the collector of "+root, func(ctx context.Context) telemetryState {
+		state, err := e.Telemetry(ctx, root)
+		return telemetryState{state, err}
+	}, func(v telemetryState) { st.state = &v })
 }
 
 // askPlace looks at the directory of a tier. Until there is an answer it counts as hung.

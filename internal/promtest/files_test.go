@@ -80,7 +80,7 @@ func readRules(t *testing.T) (all []rule) {
 }
 
 // variables are the values that Grafana puts in, as short as the tests' scrapes are.
-var variables = strings.NewReplacer("$__rate_interval", "10s", "$__range", "1m", "$job", ".*", "$instance", ".*", "$model", ".*", "$namespace", ".*")
+var variables = strings.NewReplacer("$__rate_interval", "30s", "$__range", "1m", "$job", ".*", "$instance", ".*", "$model", ".*", "$namespace", ".*")
 
 var metricName = regexp.MustCompile(`\bollama_kv_[a-z_]+\b`)
 

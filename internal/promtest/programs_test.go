@@ -60,7 +60,7 @@ func startPrometheus(t *testing.T, targets map[string]string) *prometheus {
 	dir := t.TempDir()
 	rules, err := filepath.Abs(alertsFile)
 	require.NoError(t, err)
-	config := "global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms}\nrule_files: ['" + rules + "']\nscrape_configs:\n"
+	config := "global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}\nrule_files: ['" + rules + "']\nscrape_configs:\n"
 	for job, address := range targets {
 		config += fmt.Sprintf("- {job_name: %s, static_configs: [{targets: ['%s']}]}\n", job, address)
 	}

@@ -11,7 +11,7 @@ type Advice struct {
 	ID       string     `json:"id"`
 	Says     string     `json:"says"`
 	Variable string     `json:"variable"` // to change; "" where it is no variable
-	Change   string     `json:"change"`   // what to do with it
+	Change   string     `json:"change"`   // the change to make
 	Evidence []Evidence `json:"evidence"`
 }
 
@@ -21,7 +21,7 @@ type Evidence struct {
 	Value float64 `json:"value"`
 }
 
-// Observed is what the counters of a root say.
+// Observed is the evidence and the advice of a root's counters.
 type Observed struct {
 	Root    string        `json:"root"`
 	Since   time.Time     `json:"since"`
@@ -72,7 +72,7 @@ var rules = []struct {
 	{"local_budget_ample", localAmple},
 }
 
-// Advise returns what the counters of a root recommend: of the time between two states, or of
+// Advise returns the advice of a root's counters: of the time between two states, or of
 // all of it where before is nil. The same states always give the same advice.
 func Advise(now telemetry.State, before *telemetry.State) Observed {
 	c := countersOf(now, before)

@@ -1,6 +1,9 @@
 package sizing
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // architectures are those whose layers this package knows, from their source in Ollama. The
 // function changes layers that keep all positions, as [plainLayers] made them.
@@ -32,11 +35,17 @@ func everySecond(i int64) bool { return i%2 == 0 }
 // gptossKeeps is the number of positions that Ollama keeps of gptoss's windows.
 const gptossKeeps = 4096
 
+// architectureBytesMax bounds a name that is printed.
+const architectureBytesMax = 64
+
 // ShapeOf works the shape out from the head of a model's file.
 func ShapeOf(h *Header) (*Shape, error) {
 	s := &Shape{Architecture: h.Architecture(), Context: h.Number("context_length")}
-	if s.Architecture == "" {
-		return nil, fmt.Errorf("the file names no architecture")
+	switch n := len(s.Architecture); {
+	case n == 0:
+		return nil, errors.New("the file names no architecture")
+	case n > architectureBytesMax:
+		return nil, fmt.Errorf("the file names an architecture of %d bytes", n)
 	}
 	if n := h.Number("block_count"); n < 1 || n > layersMax {
 		return nil, fmt.Errorf("the file says that the model has %d layers", n)
@@ -56,7 +65,7 @@ func ShapeOf(h *Header) (*Shape, error) {
 	return s, nil
 }
 
-// unknown notes what the figures of an unknown architecture leave out.
+// unknown notes the parts of an unknown architecture that the figures leave out.
 func unknown(h *Header, s *Shape) {
 	s.Unsure = append(s.Unsure, fmt.Sprintf("The architecture %q is not known here: every layer with K/V heads counts as one that keeps all positions.", s.Architecture))
 	if n := h.Number("attention.sliding_window"); n > 0 {

@@ -7,15 +7,20 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// counters are what a root's processes counted in a time.
+// counters are the totals of a root's processes in a time.
 type counters struct {
 	totals  map[string]float64 // of all models
 	elapsed time.Duration
 	state   telemetry.State
 }
 
+// Continues reports whether a state has the totals of an earlier one, and those since.
+func Continues(now, before telemetry.State) bool {
+	return before.Root == now.Root && before.Since.Equal(now.Since) && before.At.Before(now.At)
+}
+
 // countersOf is the difference of two states of one root, or the totals since they began where
-// before is nil or began at another time.
+// now does not continue before.
 func countersOf(now telemetry.State, before *telemetry.State) counters {
 	c := counters{totals: map[string]float64{}, state: now, elapsed: now.At.Sub(now.Since)}
 	add := func(s telemetry.State, sign float64) {
@@ -26,7 +31,7 @@ func countersOf(now telemetry.State, before *telemetry.State) counters {
 		}
 	}
 	add(now, 1)
-	if before != nil && before.Root == now.Root && before.Since.Equal(now.Since) && before.At.Before(now.At) {
+	if before != nil && Continues(now, *before) {
 		add(*before, -1)
 		c.elapsed = now.At.Sub(before.At)
 	}

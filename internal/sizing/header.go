@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Bounds of a head. Upstream's readers allocate whatever a length in the file says, so that a
-// hostile file ends the process; this reader skips what it does not need.
+// Bounds of a head. Upstream's readers allocate the lengths that a file names, so that a
+// hostile file ends the process; this reader skips all other values than those of a shape.
 const (
 	headBytesMax    = 256 << 20
 	keysMax         = 1 << 16
@@ -21,7 +21,7 @@ const (
 	elementsKeptMax = 4096     // of arrays that are kept; there is one element per layer
 )
 
-// ErrNotGGUF is the error of a file that is no GGUF file, or whose head cannot be what it says.
+// ErrNotGGUF is the error of a file that is no GGUF file, or whose head contradicts itself.
 var ErrNotGGUF = errors.New("it is no GGUF file that can be read")
 
 // Header is the head of a GGUF file: numbers, flags and texts, without arrays of text and

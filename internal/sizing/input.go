@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Input is what a plan is made of. A figure with no Origin is not known.
+// Input has the figures from which a plan is made. A figure with no Origin is not known.
 type Input struct {
 	Model     string // as the user named it
 	Shape     *Shape
@@ -16,6 +16,9 @@ type Input struct {
 	// VRAM, RAM and SSD are the room: the video memory of the card, the memory for K/V beside
 	// it, and the disk for pages. One that was not given is not planned for.
 	VRAM, RAM, SSD Figure
+
+	// Budgets are others than the default ones, such as those of shares.
+	Budgets []Budget
 
 	PageTokens int64
 	TokensADay Figure // that are computed in a day
@@ -33,13 +36,19 @@ type Input struct {
 	RAMPays bool
 }
 
-// Bounds of what a plan takes.
+// Budget is room for pages, by its name.
+type Budget struct {
+	Name string
+	Room Figure
+}
+
+// Bounds of a plan.
 const (
 	CellsMax = 1 << 31 // tokens of all slots together
 	SlotsMax = 1 << 10
 )
 
-// Check returns what a user gave that no plan can be made of.
+// Check refuses values of a user for which there is no plan.
 func (in *Input) Check() error {
 	switch {
 	case !slices.Contains(CacheTypes, in.CacheType):

@@ -7,12 +7,13 @@ import (
 	"sort"
 )
 
-// Plan is what fits where, how long it takes, and what to set. What is not known is nil.
+// Plan says how much fits where, how long it takes, and how to set a server. A pointer to a
+// figure that is not known is nil.
 type Plan struct {
 	Model        string   `json:"model"`
 	Architecture string   `json:"architecture"`
 	CacheType    string   `json:"cache_type"`
-	Notes        []string `json:"notes"` // sentences on what the figures leave out
+	Notes        []string `json:"notes"` // sentences on parts that the figures leave out
 
 	FullLayers   Figure `json:"full_layers"`
 	WindowLayers Figure `json:"window_layers"`
@@ -29,14 +30,14 @@ type Plan struct {
 	Restored     Figure `json:"restore_bytes"` // that a restore of it reads
 
 	Places   []Place  `json:"places"`
-	Defaults []Place  `json:"defaults"` // with the default budgets
+	Defaults []Place  `json:"defaults"` // with the default budgets, and those of shares
 	Lengths  []Length `json:"lengths"`
 	// BreakEven is the length from which on restoring from the disk is quicker than computing,
 	// and NeverQuicker is true where that is no length of the context.
 	BreakEven     *Figure `json:"break_even"`
 	NeverQuicker  bool    `json:"never_quicker"`
 	BreakEvenRead *Figure `json:"break_even_read"` // the slowest disk that is quicker at the context's length
-	// Streamed is what paged attention reads from the disk for each token that is generated at
+	// Streamed are the bytes that paged attention reads from the disk for each token that is generated at
 	// the end of the context, and StreamTime the time it takes; nil where all is in memory.
 	Streamed   *Figure `json:"streamed"`
 	StreamTime *Figure `json:"stream_time"`
@@ -71,7 +72,7 @@ type Setting struct {
 }
 
 const (
-	// graphBytes is the video memory that is left for what is neither weights nor K/V.
+	// graphBytes is the video memory that is left beside weights and K/V.
 	graphBytes = 1e9
 
 	defaultLocalBytes = 20e9
@@ -87,7 +88,7 @@ func Make(in Input) *Plan {
 	computed := func(v float64, unit, from string) Figure { return Figure{v, unit, Computed, from} }
 	read := func(v float64, unit string) Figure { return Figure{v, unit, Read, in.Weights.From} }
 	p := &Plan{
-		Model: in.Model, Architecture: s.Architecture, CacheType: t, Notes: append([]string{}, s.Unsure...),
+		Places: []Place{}, Model: in.Model, Architecture: s.Architecture, CacheType: t, Notes: append([]string{}, s.Unsure...),
 		FullLayers: read(float64(full), Count), WindowLayers: read(float64(window), Count), StateLayers: read(float64(state), Count),
 		Weights:   in.Weights,
 		Token:     computed(float64(s.RowBytes(t)), Bytes, "layers × K/V heads × dimensions × bytes per element"),
@@ -122,9 +123,15 @@ func (p *Plan) places(in *Input) {
 	if in.SSD.Origin != "" {
 		p.Places = append(p.Places, p.place(in, "local", in.SSD, in.Encoded, in.Disk))
 	}
+	if in.Remote.known() {
+		p.Places = append(p.Places, Place{Name: "remote", Read: &in.Remote, TokenTime: p.tokenTime(in, in.Remote)})
+	}
 	local := Figure{defaultLocalBytes, Bytes, Read, "default of OLLAMA_KV_TIER_LOCAL_GB"}
-	p.Defaults = append(p.Defaults, p.place(in, "ram", Figure{0, Bytes, Read, "default of OLLAMA_KV_TIER_RAM_GB"}, one, in.Memory),
-		p.place(in, "local", local, in.Encoded, in.Disk))
+	p.Defaults = append(p.Defaults, p.place(in, "default ram", Figure{0, Bytes, Read, "default of OLLAMA_KV_TIER_RAM_GB"}, one, in.Memory),
+		p.place(in, "default local", local, in.Encoded, in.Disk))
+	for _, b := range in.Budgets {
+		p.Defaults = append(p.Defaults, p.place(in, b.Name, b.Room, in.Encoded, Figure{}))
+	}
 }
 
 // vram is the room beside the weights.
@@ -156,9 +163,14 @@ func (p *Plan) place(in *Input, name string, room, encoded, rate Figure) Place {
 	}
 	if rate.known() {
 		place.Read = &rate
-		place.TokenTime = &Figure{p.Restored.Value / rate.Value / in.Context.Value, Seconds, weakest(rate), "bytes of a restore ÷ rate"}
+		place.TokenTime = p.tokenTime(in, rate)
 	}
 	return place
+}
+
+// tokenTime is the time of one token in the restore of a whole context.
+func (p *Plan) tokenTime(in *Input, rate Figure) *Figure {
+	return &Figure{p.Restored.Value / rate.Value / in.Context.Value, Seconds, weakest(rate), "bytes of a restore ÷ rate"}
 }
 
 // comparedLengths are the lengths at which restoring is compared with computing, beside the
@@ -220,7 +232,7 @@ func (in *Input) breakEven(context int64) (tokens int64, ok bool) {
 	}
 }
 
-// streams works out what paged attention reads from the disk for each token.
+// streams works out the bytes that paged attention reads from the disk for each token.
 func (p *Plan) streams(in *Input) {
 	if !p.paged(in) || in.SSD.Origin == "" {
 		return

@@ -7,10 +7,12 @@ import (
 	"strings"
 )
 
-// bytesPerGB is the unit of the variables.
-const bytesPerGB = 1e9
+const (
+	bytesPerMB = 1e6
+	bytesPerGB = 1e9 // the unit of the variables
+)
 
-// settings are the variables that make a server what was planned.
+// settings are the variables of a server as it was planned.
 func (p *Plan) settings(in *Input) {
 	set := func(name, value, why string) { p.Settings = append(p.Settings, Setting{name, value, why}) }
 	set("OLLAMA_KV_TIERING", "1", "turns tiering on")
@@ -29,7 +31,7 @@ func (p *Plan) settings(in *Input) {
 		host := min(ram, p.Cells.Value)
 		ram -= host
 		set("OLLAMA_PAGED_ATTN", "1", "the K/V does not fit in the video memory; counts in the patched releases only")
-		set("OLLAMA_PAGED_HOST_GB", gigabytes(host), "memory for K/V, of --ram")
+		set("OLLAMA_PAGED_HOST_GB", gigabytes(min(in.RAM.Value, host+bytesPerMB-1)), "memory for K/V, of --ram")
 	}
 	switch {
 	case !in.RAM.known() || ram < bytesPerGB/10:
@@ -48,7 +50,7 @@ func whole(n float64) string { return strconv.FormatFloat(n, 'f', 0, 64) }
 
 // gigabytes rounds down to a MB.
 func gigabytes(bytes float64) string {
-	return strconv.FormatFloat(math.Floor(bytes/1e6)/1e3, 'f', -1, 64)
+	return strconv.FormatFloat(math.Floor(bytes/bytesPerMB)*bytesPerMB/bytesPerGB, 'f', -1, 64)
 }
 
 // Systemd is a drop-in of a service with the settings.

@@ -57,7 +57,7 @@ type Shape struct {
 	// Known is false for an architecture that this package does not know: then every layer
 	// counts as one that attends to all positions, as most do.
 	Known bool
-	// Unsure are sentences about what the figures leave out.
+	// Unsure are sentences about parts that the figures leave out.
 	Unsure []string
 }
 
@@ -110,7 +110,7 @@ func (l Layer) cells(context, slots int64) int64 {
 	return keeps*slots + batchTokens
 }
 
-// RestoreBytes is what a restore of a sequence of tokens reads: of a layer with a window, only
+// RestoreBytes are the bytes that a restore of a sequence of tokens reads: of a layer with a window, only
 // the positions that it still keeps.
 func (s *Shape) RestoreBytes(tokens int64, cacheType string) int64 {
 	n := s.StateBytes()
@@ -124,7 +124,7 @@ func (s *Shape) RestoreBytes(tokens int64, cacheType string) int64 {
 	return n
 }
 
-// StoredBytes is what the pages of a sequence of tokens hold in the patched releases: the rows
+// StoredBytes are the bytes in the pages of a sequence in the patched releases: the rows
 // of all layers, and a state after every statePeriod tokens and at the end.
 func (s *Shape) StoredBytes(tokens int64, cacheType string) int64 {
 	states := int64(0)

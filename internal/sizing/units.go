@@ -18,8 +18,8 @@ var (
 	tokenUnits = map[string]float64{"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
 )
 
-// AmountMax bounds every size and number that a user gives, so that no product of the plan
-// exceeds what a float64 counts exactly by much.
+// AmountMax bounds every size and number that a user gives, so that all products of a plan
+// are finite.
 const AmountMax = 1e18
 
 // ParseBytes reads a size such as 8G, 8GiB or 200GB.

@@ -70,6 +70,12 @@ func ParseSplit(text string) (*Split, error) {
 	return &Split{Hot: shares[0], Warm: shares[1], Cold: shares[2]}, nil
 }
 
+// Shares are the bytes of a context: those that the engine's own cells are to keep, and the
+// budgets of memory and of the local disk.
+func (s Split) Shares(total int64) (hot, ram, local int64) {
+	return share(s.Hot, total), share(s.Warm, total), share(s.Warm+s.Cold, total)
+}
+
 // share is a percentage of bytes.
 func share(percent float64, bytes int64) int64 { return int64(percent / 100 * float64(bytes)) }
 
@@ -90,18 +96,19 @@ func (c Config) ApplySplit(fingerprint string, total int64, err error, log *slog
 		log.Warn("kv tier: OLLAMA_KV_TIER_SPLIT sets no budgets", "reason", err)
 		return c
 	}
+	hot, ram, local := c.Split.Shares(total)
 	if !c.Split.RAMSet {
-		c.RAMBytes = share(c.Split.Warm, total)
+		c.RAMBytes = ram
 	}
 	if !c.Split.LocalSet {
-		own := max(1, share(c.Split.Warm+c.Split.Cold, total))
+		own := max(1, local) // 0 would mean no budget
 		c.LocalBytes, err = sumOfShares(filepath.Join(c.Local, splitsFile), fingerprint, own, time.Now())
 		if err != nil { // too large a budget deletes nothing
 			c.LocalBytes = max(own, defaultLocalBytes)
 		}
 	}
 	attrs := []any{
-		"context_bytes", total, "hot_bytes", share(c.Split.Hot, total), "ram_bytes", c.RAMBytes, "local_bytes", c.LocalBytes,
+		"context_bytes", total, "hot_bytes", hot, "ram_bytes", c.RAMBytes, "local_bytes", c.LocalBytes,
 	}
 	if err != nil {
 		attrs = append(attrs, "error", err)

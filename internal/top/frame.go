@@ -73,7 +73,7 @@ func shownState(s *server) telemetry.State {
 func capped(lines []string, least, most int) section { return section{lines, least, most} }
 
 // fill puts sections below each other. Each gets its least in turn, then each up to its most,
-// and the last ones what is left.
+// and the last ones the lines that are left.
 func fill(height int, apart bool, sections []section) []string {
 	got := make([]int, len(sections))
 	left := height
@@ -126,7 +126,7 @@ func (m *model) title(s *server, width int, now time.Time) []string {
 	return []string{m.style.head.Render(left) + root + space + style.Render(status)}
 }
 
-// waiting says what a user can do while there are no numbers.
+// waiting names the next step of a user while there are no numbers.
 func (m *model) waiting(s *server, width int) []string {
 	if s.err == nil {
 		return nil
@@ -198,9 +198,12 @@ func (m *model) rateLine(s *server, width int) []string {
 }
 
 func (m *model) footer() string {
-	keys := "q quit"
-	if len(m.servers) > 1 {
-		keys += " · tab next server"
+	const about = "saved times are estimates"
+	switch {
+	case m.still:
+		return m.style.quiet.Render(about)
+	case len(m.servers) > 1:
+		return m.style.quiet.Render("q quit · tab next server · " + about)
 	}
-	return m.style.quiet.Render(keys + " · saved times are estimates")
+	return m.style.quiet.Render("q quit · " + about)
 }

@@ -21,7 +21,7 @@ type server struct {
 	rates   rates
 }
 
-// model is what the program shows. All of its methods run in one goroutine.
+// model is the state of the program. All of its methods run in one goroutine.
 type model struct {
 	ctx     context.Context
 	opt     Options
@@ -31,6 +31,7 @@ type model struct {
 	shown   int // index into servers
 	looking bool
 	ticks   int
+	still   bool // no keys are read
 
 	width, height int
 }
@@ -60,9 +61,11 @@ func plainName(weights, own string) string {
 	return "weights " + weights[:min(len(weights), 12)]
 }
 
-func (m *model) Init() tea.Cmd { return tea.Batch(m.look(), nextTick()) }
+func (m *model) Init() tea.Cmd { return tea.Batch(m.look(), m.nextTick()) }
 
-func nextTick() tea.Cmd { return tea.Tick(interval, func(time.Time) tea.Msg { return tick{} }) }
+func (m *model) nextTick() tea.Cmd {
+	return tea.Tick(m.opt.interval(), func(time.Time) tea.Msg { return tick{} })
+}
 
 func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
@@ -79,7 +82,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		msg.server.take(msg.state, msg.err)
 	case tick:
 		m.ticks++
-		commands := []tea.Cmd{m.ask(), nextTick()}
+		commands := []tea.Cmd{m.ask(), m.nextTick()}
 		if m.ticks%lookEvery == 0 {
 			commands = append(commands, m.look())
 		}
@@ -170,7 +173,7 @@ func (s *server) take(state telemetry.State, err error) {
 	}
 }
 
-// fresh reports whether a collector has told what runs now.
+// fresh reports whether a collector has told which processes run now.
 func (s *server) fresh() bool { return s.known && s.err == nil && s.state.Live }
 
 // status says in a few words whether the numbers are of now.

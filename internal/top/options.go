@@ -34,7 +34,11 @@ type Options struct {
 	Color bool // else no escape sequences but those that move the cursor
 	ASCII bool // the terminal has no other characters
 	Now   func() time.Time
+
+	every time.Duration // between two questions, in tests
 }
+
+func (o Options) interval() time.Duration { return cmp.Or(o.every, interval) }
 
 func (o Options) now() time.Time {
 	if o.Now == nil {

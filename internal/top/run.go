@@ -8,8 +8,11 @@ import (
 
 	tea "github.com/charmbracelet/bubbletea"
 
+	"github.com/kvtier/kvtier/internal/top/quiet"
 	"github.com/kvtier/kvtier/telemetry"
 )
+
+func init() { quiet.Restore() }
 
 // Run shows the servers on a terminal until its user quits or ctx ends. The terminal is then as
 // before, also after a panic.
@@ -27,7 +30,7 @@ func Run(ctx context.Context, out io.Writer, opt Options) error {
 // Once prints one frame for each server.
 func Once(ctx context.Context, out io.Writer, opt Options, width, height int) error {
 	m := newModel(ctx, opt)
-	m.name = plainName
+	m.still = true
 	if opt.Names != nil {
 		m.name = opt.Names()
 	}

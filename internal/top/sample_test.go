@@ -1,6 +1,7 @@
 package top
 
 import (
+	"context"
 	"time"
 
 	"github.com/kvtier/kvtier/telemetry"
@@ -89,7 +90,7 @@ func later(s telemetry.State, after time.Duration) telemetry.State {
 
 // modelOf has a server for each state, the states of five seconds before as well.
 func modelOf(states ...telemetry.State) *model {
-	m := newModel(nil, Options{Now: func() time.Time { return now }})
+	m := newModel(context.Background(), Options{Now: func() time.Time { return now }})
 	var roots []string
 	for _, s := range states {
 		roots = append(roots, s.Root)

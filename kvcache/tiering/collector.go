@@ -2,12 +2,16 @@ package tiering
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
 
+	"github.com/ollama/ollama/version"
+
+	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/tierenv"
-	"github.com/kvtier/kvtier/telemetry/collect"
+	"github.com/kvtier/kvtier/telemetry/station"
 )
 
 // collectorPatience bounds the wait for the collector when the server ends: it saves its totals.
@@ -25,11 +29,17 @@ func serveTelemetry() (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := collect.Serve(ctx, config.Local, collect.Options{Logger: slog.Default()}); err != nil {
+		err := station.Serve(ctx, config.Local, station.Options{Version: version.Version, Logger: slog.Default(), Names: names})
+		switch {
+		case errors.As(err, new(station.AddressError)):
+			slog.Warn("kv tier: reports of runners are not collected", "reason", err)
+		case err != nil:
 			slog.Debug("kv tier: reports of runners are not collected", "reason", err)
 		}
 	}()
+	hide := exposeMetrics(station.Reader(config.Local))
 	return sync.OnceFunc(func() {
+		hide()
 		cancel()
 		timer := time.NewTimer(collectorPatience)
 		defer timer.Stop()
@@ -39,3 +49,6 @@ func serveTelemetry() (stop func()) {
 		}
 	})
 }
+
+// names reads the names of models from Ollama's store.
+func names() modelnames.Names { return modelnames.Read(modelnames.Dir()) }

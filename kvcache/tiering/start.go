@@ -19,6 +19,7 @@ import (
 	"github.com/kvtier/kvtier/kvcache"
 	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // Model describes a model that the runner is about to load for good.
@@ -124,6 +125,7 @@ func startWith(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logge
 		Poison:        config.Test,
 		AlwaysRestore: config.Test,
 		Meter:         meter,
+		Recents:       why.NewRecents(),
 		Logger:        log,
 	})
 	source := s.source(m, meter, tiered.Fill)

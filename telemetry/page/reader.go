@@ -24,7 +24,7 @@ type reader struct {
 	fresh time.Duration
 	now   func() time.Time
 
-	// turn holds a value while a read runs. The fields below belong to whoever's read runs.
+	// turn holds a value while a read runs. The fields below belong to the goroutine whose read runs.
 	turn chan struct{}
 	body []byte
 	at   time.Time

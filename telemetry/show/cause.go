@@ -34,8 +34,8 @@ var explanations = []Explanation{
 		"computing was quicker than reading, by the measured speeds of both",
 		"None is needed. A faster disk, or OLLAMA_KV_TIER_RAM_GB, makes reading quicker; kvtier bench measures the disk."},
 	{telemetry.CauseEvicted,
-		"the pages were evicted, because their room was needed",
-		"Raise OLLAMA_KV_TIER_LOCAL_GB, or add OLLAMA_KV_TIER_REMOTE; kvtier stat shows how full the tiers are."},
+		"the pages are not stored any more",
+		"Raise OLLAMA_KV_TIER_LOCAL_GB, or add OLLAMA_KV_TIER_REMOTE, if room was needed; kvtier stat shows how full the tiers are."},
 	{telemetry.CauseTierDown,
 		"a tier with the pages could not be used",
 		"Mount the directory, or bring its server back; the server's log has a line with \"kv tier is not usable\"."},
@@ -86,7 +86,7 @@ func NewText(c telemetry.Cause) bool {
 // Because is the reason of a miss as a sentence. Positions count from 0.
 func Because(m telemetry.Miss, now time.Time) string {
 	var facts []string
-	if m.From != "" {
+	if m.From != "" && !(m.From == telemetry.PlaceSlot && m.Detail != "") { // the detail says more
 		facts = append(facts, from(m.From))
 	}
 	if !m.When.IsZero() {
@@ -100,6 +100,17 @@ func Because(m telemetry.Miss, now time.Time) string {
 		means += " (" + strings.Join(facts, ", ") + ")"
 	}
 	return fmt.Sprintf("From token %s on: %s.", Count(int64(m.At)), means)
+}
+
+// neverStored is the remedy for pages that were evicted from the slot.
+const neverStored = "The disk was slower than the model, or OLLAMA_KV_TIER_WRITE_GB_PER_DAY was reached; kvtier stat shows the bytes written."
+
+// Remedy is the next step for a miss.
+func Remedy(m telemetry.Miss) string {
+	if m.Cause == telemetry.CauseEvicted && m.From == telemetry.PlaceSlot {
+		return neverStored
+	}
+	return Explain(m.Cause).Remedy
 }
 
 // from says where evicted pages were.

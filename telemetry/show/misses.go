@@ -49,7 +49,7 @@ func Misses(s telemetry.State, name Name, now time.Time, n int, keep func(teleme
 			Time: p.At, Model: name(p.Weights, ownName(s, p.Weights)), Weights: p.Weights, Namespace: p.Namespace,
 			Engine: p.Process.Engine, PID: p.Process.PID, Slot: p.ID, Private: p.Private,
 			Tokens: p.Tokens, InSlot: p.Prompt.Slot, Restored: p.RAM + p.Local + p.Remote + p.Shifted, Computed: p.Computed,
-			Cause: p.Miss.Cause, Position: p.Miss.At, Because: Because(*p.Miss, now), Remedy: Explain(p.Miss.Cause).Remedy,
+			Cause: p.Miss.Cause, Position: p.Miss.At, Because: Because(*p.Miss, now), Remedy: Remedy(*p.Miss),
 			Detail: p.Miss.Detail, When: known(p.Miss.When), From: p.Miss.From, Words: p.Miss.Words,
 		})
 	}

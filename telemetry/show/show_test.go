@@ -34,10 +34,13 @@ func TestEveryCauseIsExplained(t *testing.T) {
 var now = time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 
 func TestBecause(t *testing.T) {
-	require.Equal(t, "From token 1,024 on: the pages were evicted, because their room was needed (from the local tier, 3 h ago).",
-		Because(telemetry.Miss{Cause: telemetry.CauseEvicted, At: 1024, When: now.Add(-3*time.Hour - time.Minute), From: "local"}, now))
+	require.Equal(t, "From token 1,024 on: the pages are not stored any more (from the local tier, 3 h ago, room was needed).",
+		Because(telemetry.Miss{Cause: telemetry.CauseEvicted, At: 1024, When: now.Add(-3*time.Hour - time.Minute), From: "local", Detail: "room was needed"}, now))
 	require.Contains(t, Because(telemetry.Miss{Cause: telemetry.CauseEvicted, From: telemetry.PlaceSlot}, now), "(before they were stored)")
 	require.Contains(t, Because(telemetry.Miss{Cause: telemetry.CauseEvicted, From: telemetry.PlaceRAM}, now), "(from memory)")
+	never := telemetry.Miss{Cause: telemetry.CauseEvicted, From: telemetry.PlaceSlot, Detail: "it was never stored: the queue was full"}
+	require.Equal(t, "From token 0 on: the pages are not stored any more (it was never stored: the queue was full).", Because(never, now))
+	require.Equal(t, neverStored, Remedy(never))
 	require.Equal(t, "From token 0 on: the same tokens are stored for other weights or adapters (adapters).",
 		Because(telemetry.Miss{Cause: telemetry.CauseWeights, Detail: "adapters"}, now))
 }

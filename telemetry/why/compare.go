@@ -66,8 +66,8 @@ func (r *Recents) Compare(id uint64, text Text, private bool, held, page int) Si
 			continue
 		}
 		switch {
-		case !e.done:
-			s.Underway = true
+		case !e.done: // with other text soon behind, it computes another page
+			s.Underway = s.Underway || n-held >= page || n == min(len(e.text.Tokens), len(text.Tokens))
 		case e.reach > held && !s.Seen:
 			s.Seen = true
 			if e.fate.Why != FateStored && e.fate.Unstored <= held {

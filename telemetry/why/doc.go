@@ -15,10 +15,10 @@
 // Facts that prove something of exactly this text come first, guesses last:
 //
 //  1. Stored and not read: quicker to compute, tier down, damaged (Facts.Found, Facts.Unread).
-//  2. Stored once: damaged in its place, in the write queue or in another slot, evicted with a
-//     tombstone.
+//  2. Stored once, or about to be: damaged in its place, in the write queue or in another slot,
+//     evicted with a tombstone, given up by the write queue.
 //  3. Computed once and not stored: by a request with kv_store: false, in a slot that a shift had
-//     broken, behind an image without identity, or given up by the write queue.
+//     broken, or behind an image without identity.
 //  4. Another image at the position, or text that comes back after the token that differs: the
 //     prompt was changed in its middle.
 //  5. Text that goes on where everything known of it ends: never seen.

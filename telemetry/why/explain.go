@@ -57,6 +57,7 @@ type Facts struct {
 	Queued  bool   // waits to be written
 	Slot    bool   // a slot has its rows, and they are not stored yet
 	Grave   *Grave // was evicted
+	Given   string // was computed and could not be stored: the reason, in words
 
 	// Nameless is the position of the first image without identity, plus 1; 0 without one.
 	Nameless int
@@ -73,10 +74,8 @@ func Explain(f Facts) *telemetry.Miss {
 		return nil
 	}
 	m := &telemetry.Miss{At: f.Held}
-	for _, explain := range []func(*Facts, *telemetry.Miss) bool{unread, storedOnce, computedOnce, changed, goesOn, elsewhere, down, differs} {
-		if explain(&f, m) {
-			return m
-		}
+	if f.explainedBy(m, proofs) || f.explainedBy(m, guesses) {
+		return m
 	}
 	m.Cause = telemetry.CauseNeverSeen
 	if f.Similar.Prompts == 0 && m.Detail == "" {
@@ -84,6 +83,33 @@ func Explain(f Facts) *telemetry.Miss {
 	}
 	return m
 }
+
+// explanation reports whether it explains the facts, and how.
+type explanation func(*Facts, *telemetry.Miss) bool
+
+var (
+	proofs  = []explanation{unread, storedOnce, computedOnce, changed, goesOn}
+	guesses = []explanation{elsewhere, down, differs}
+)
+
+func (f *Facts) explainedBy(m *telemetry.Miss, these []explanation) bool {
+	for _, explains := range these {
+		if explains(f, m) {
+			return true
+		}
+	}
+	return false
+}
+
+// Open reports whether other identities (Facts.Others), whose look-up takes a while, may be the
+// cause: nothing proves another one.
+func Open(f Facts) bool {
+	return f.Held < f.Tokens-1 && !f.explainedBy(new(telemetry.Miss), proofs)
+}
+
+// Unused reports whether the cause lies in pages that were found and not used, so that nothing else
+// need be looked up.
+func Unused(f Facts) bool { return unread(&f, new(telemetry.Miss)) }
 
 // unread explains tokens that were found and not used.
 func unread(f *Facts, m *telemetry.Miss) bool {
@@ -114,9 +140,9 @@ func unread(f *Facts, m *telemetry.Miss) bool {
 	return true
 }
 
-// at is the position that is explained: where only the state at it is missing, that of the first
+// At is the position that is explained: where only the state at it is missing, that of the first
 // token that is not stored.
-func (f *Facts) at() int {
+func (f *Facts) At() int {
 	if f.Unread == UnreadState {
 		return max(f.Held, f.Found)
 	}
@@ -132,6 +158,8 @@ func storedOnce(f *Facts, m *telemetry.Miss) bool {
 		m.Cause = telemetry.CauseWriting
 	case f.Grave != nil:
 		m.Cause, m.When, m.From, m.Detail = telemetry.CauseEvicted, f.Grave.When, f.Grave.From, f.Grave.Reason
+	case f.Given != "":
+		m.Cause, m.From, m.Detail = telemetry.CauseEvicted, telemetry.PlaceSlot, "it was never stored: "+f.Given
 	case f.Similar.Underway && !f.Similar.Seen:
 		m.Cause, m.Detail = telemetry.CauseWriting, "another request computes it"
 	case f.Slot && f.Similar.Fate.Why == FateStored && f.Similar.Private == 0:
@@ -146,24 +174,22 @@ func storedOnce(f *Facts, m *telemetry.Miss) bool {
 func computedOnce(f *Facts, m *telemetry.Miss) bool {
 	fate := f.Similar.Fate
 	switch {
-	case f.Similar.Private > f.at() && !f.Similar.Seen:
+	case f.Similar.Private > f.At() && !f.Similar.Seen:
 		m.Cause = telemetry.CausePrivate
-	case f.Nameless > 0 && f.at() >= f.Nameless-1:
+	case f.Nameless > 0 && f.At()+f.Page > f.Nameless-1: // the mark before it may be computed with it
 		m.Cause, m.Detail = telemetry.CauseImage, "the image has no identity outside of its request"
 	case !f.Similar.Seen:
 		return false
 	case fate.Why == FateShift:
-		m.Cause = telemetry.CauseShift
+		m.Cause, m.Detail = telemetry.CauseShift, fate.Detail
 	case fate.Why == FateImage:
 		m.Cause, m.Detail = telemetry.CauseImage, "an image before it has no identity outside of its request"
-	case !f.Similar.Whole && f.Similar.Prefix-f.at() < f.Page:
+	case !f.Similar.Whole && f.Similar.Prefix-f.At() < f.Page:
 		return false // the rest of the page is other text, and a page may be of no use in part
 	case len(f.Down) > 0:
 		m.Cause, m.Detail = telemetry.CauseTierDown, strings.Join(f.Down, ", ")
-	case f.Similar.Private > f.at():
+	case f.Similar.Private > f.At():
 		m.Cause = telemetry.CausePrivate
-	case fate.Why == FateGiven:
-		m.Cause, m.From, m.Detail = telemetry.CauseEvicted, telemetry.PlaceSlot, "it was never stored: "+fate.Detail
 	default:
 		m.Cause, m.Detail = telemetry.CauseEvicted, "there is no record of when"
 	}
@@ -174,11 +200,11 @@ func computedOnce(f *Facts, m *telemetry.Miss) bool {
 func changed(f *Facts, m *telemetry.Miss) bool {
 	s := &f.Similar
 	switch {
-	case s.Whole || s.Prompts == 0 || s.Prefix < f.Held || s.Prefix > f.at()+f.Page:
+	case s.Whole || s.Prompts == 0 || s.Prefix < f.Held || s.Prefix > f.At()+f.Page:
 		return false
 	case s.Image:
 		m.Cause = telemetry.CauseImage
-	case s.Back && s.Prefix >= f.at():
+	case s.Back && s.Prefix >= f.At():
 		m.Cause = telemetry.CauseDiffers
 	default:
 		return false
@@ -190,10 +216,10 @@ func changed(f *Facts, m *telemetry.Miss) bool {
 // goesOn explains text that begins where everything that is known of it ends.
 func goesOn(f *Facts, m *telemetry.Miss) bool {
 	s := &f.Similar
-	if !s.Whole || !s.Alike || s.Prefix > f.at() || f.at()-s.Prefix >= f.Page {
+	if !s.Whole || !s.Alike || s.Prefix > f.At() || f.At()-s.Prefix >= f.Page {
 		return false
 	}
-	if f.Parted && f.at() > s.Prefix {
+	if f.Parted && f.At() > s.Prefix {
 		return false // stored text shows what differs
 	}
 	m.Cause = telemetry.CauseNeverSeen
@@ -220,7 +246,7 @@ var identity = []struct {
 func elsewhere(f *Facts, m *telemetry.Miss) bool {
 	best := -1
 	for i, o := range f.Others {
-		if o.Tokens <= f.at() || len(o.Differs) == 0 {
+		if o.Tokens <= f.At() || len(o.Differs) == 0 {
 			continue
 		}
 		if best < 0 || len(o.Differs) < len(f.Others[best].Differs) || len(o.Differs) == len(f.Others[best].Differs) && o.Tokens > f.Others[best].Tokens {
@@ -254,7 +280,7 @@ func down(f *Facts, m *telemetry.Miss) bool {
 func differs(f *Facts, m *telemetry.Miss) bool {
 	s := &f.Similar
 	switch {
-	case s.Alike && !s.Whole && s.Prefix >= f.Held && s.Prefix <= f.at()+f.Page:
+	case s.Alike && !s.Whole && s.Prefix >= f.Held && s.Prefix <= f.At()+f.Page:
 		m.At, m.Words = s.Prefix, s.Words
 	case f.Parted:
 		m.At = max(f.Held, f.Found)

@@ -50,18 +50,19 @@ func TestExplain(t *testing.T) {
 		"in a slot":                       {Facts{Held: 256, Slot: true, Similar: seen(300, Fate{})}, telemetry.CauseWriting, 256, "it waits in the slot of another request"},
 		"in a slot, by a private request": {Facts{Slot: true, Similar: Similar{Private: 64}}, telemetry.CausePrivate, 0, ""},
 
-		"private":                        {Facts{Held: 32, Similar: Similar{Private: 64}}, telemetry.CausePrivate, 32, ""},
-		"private, up to there":           {Facts{Held: 64, Similar: Similar{Private: 64}}, telemetry.CauseNeverSeen, 64, "the first prompt of this process"},
-		"private, and evicted":           {Facts{Held: 32, Grave: grave, Similar: Similar{Private: 64}}, telemetry.CauseEvicted, 32, "room was needed"},
-		"shifted":                        {Facts{Held: 256, Similar: seen(900, Fate{Why: FateShift})}, telemetry.CauseShift, 256, ""},
-		"given up":                       {Facts{Held: 256, Similar: seen(900, Fate{Why: FateGiven, Detail: "the queue was full"})}, telemetry.CauseEvicted, 256, "it was never stored: the queue was full"},
-		"given up, since a tier is down": {Facts{Held: 256, Down: []string{"local"}, Similar: seen(900, Fate{Why: FateGiven})}, telemetry.CauseTierDown, 256, "local"},
-		"gone":                           {Facts{Held: 256, Similar: seen(900, Fate{})}, telemetry.CauseEvicted, 256, "there is no record of when"},
-		"a tail is gone":                 {Facts{Similar: seen(40, Fate{})}, telemetry.CauseEvicted, 0, "there is no record of when"},
-		"moved to a tier that is down":   {Facts{Held: 256, Down: []string{"remote"}, Similar: seen(900, Fate{})}, telemetry.CauseTierDown, 256, "remote"},
-		"an image without identity":      {Facts{Held: 256, Nameless: 257}, telemetry.CauseImage, 256, "the image has no identity outside of its request"},
-		"behind such an image":           {Facts{Held: 256, Similar: seen(900, Fate{Why: FateImage})}, telemetry.CauseImage, 256, "an image before it has no identity outside of its request"},
-		"another image":                  {Facts{Held: 250, Similar: Similar{Prompts: 1, Prefix: 260, Image: true, Seen: true}}, telemetry.CauseImage, 260, ""},
+		"private":                      {Facts{Held: 32, Similar: Similar{Private: 64}}, telemetry.CausePrivate, 32, ""},
+		"private, up to there":         {Facts{Held: 64, Similar: Similar{Private: 64}}, telemetry.CauseNeverSeen, 64, "the first prompt of this process"},
+		"private, and evicted":         {Facts{Held: 32, Grave: grave, Similar: Similar{Private: 64}}, telemetry.CauseEvicted, 32, "room was needed"},
+		"shifted":                      {Facts{Held: 256, Similar: seen(900, Fate{Why: FateShift})}, telemetry.CauseShift, 256, ""},
+		"moved and shifted":            {Facts{Held: 256, Similar: seen(900, Fate{Why: FateShift, Detail: "moved"})}, telemetry.CauseShift, 256, "moved"},
+		"given up":                     {Facts{Held: 256, Given: "the queue was full", Similar: seen(900, Fate{})}, telemetry.CauseEvicted, 256, "it was never stored: the queue was full"},
+		"given up, and a tier is down": {Facts{Held: 256, Given: "the queue was full", Down: []string{"remote"}, Similar: seen(900, Fate{})}, telemetry.CauseEvicted, 256, "it was never stored: the queue was full"},
+		"gone":                         {Facts{Held: 256, Similar: seen(900, Fate{})}, telemetry.CauseEvicted, 256, "there is no record of when"},
+		"a tail is gone":               {Facts{Similar: seen(40, Fate{})}, telemetry.CauseEvicted, 0, "there is no record of when"},
+		"moved to a tier that is down": {Facts{Held: 256, Down: []string{"remote"}, Similar: seen(900, Fate{})}, telemetry.CauseTierDown, 256, "remote"},
+		"an image without identity":    {Facts{Held: 256, Nameless: 257}, telemetry.CauseImage, 256, "the image has no identity outside of its request"},
+		"behind such an image":         {Facts{Held: 256, Similar: seen(900, Fate{Why: FateImage})}, telemetry.CauseImage, 256, "an image before it has no identity outside of its request"},
+		"another image":                {Facts{Held: 250, Similar: Similar{Prompts: 1, Prefix: 260, Image: true, Seen: true}}, telemetry.CauseImage, 260, ""},
 
 		"one token differs":                      {Facts{Held: 512, Similar: Similar{Prompts: 1, Prefix: 512, Alike: true, Back: true}}, telemetry.CauseDiffers, 512, ""},
 		"one token differs, a tier is down":      {Facts{Held: 512, Down: []string{"remote"}, Similar: Similar{Prompts: 1, Prefix: 512, Alike: true, Back: true}}, telemetry.CauseDiffers, 512, ""},
@@ -98,6 +99,9 @@ func TestExplain(t *testing.T) {
 			require.Contains(t, telemetry.Causes, m.Cause)
 			require.Equal(t, test.cause == telemetry.CauseEvicted && test.facts.Grave != nil, !m.When.IsZero())
 			require.LessOrEqual(t, len(m.Detail), telemetry.NameBytesMax)
+			if len(test.facts.Others) > 0 {
+				require.True(t, Open(test.facts), "or nobody looks for others")
+			}
 		})
 	}
 }

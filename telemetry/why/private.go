@@ -15,6 +15,9 @@ const (
 
 	// privateMax bounds the hashes: those of two million tokens, in about 3 MiB.
 	privateMax = TokensMax / privateStep
+
+	// hashBytes is the memory of a hash in the ring and in the map, roughly.
+	hashBytes = 48
 )
 
 // private are hashes of the beginnings of private texts. The seed is random, so that hashes say
@@ -73,6 +76,12 @@ func (p *private) add(text Text) {
 		p.hashes[hash] = struct{}{}
 		return true
 	})
+}
+
+func (p *private) len() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.ring)
 }
 
 // covers reports whether a private text had a text's tokens up to and beyond a position, and how

@@ -45,7 +45,7 @@ type Fate struct {
 	// without a position means that all of them were, or wait to be.
 	Unstored int
 	Why      FateWhy
-	// Detail tells more, such as the limit that was reached.
+	// Detail tells more.
 	Detail string
 }
 
@@ -57,7 +57,6 @@ const (
 	FateStored FateWhy = iota
 	FateShift          // the slot was broken by a shift
 	FateImage          // behind an image without identity
-	FateGiven          // the write queue gave them up
 )
 
 // recent is one prompt. Its text is replaced and never changed, so that a comparison needs no
@@ -162,7 +161,18 @@ func (r *Recents) before(id uint64) []recent {
 	return found
 }
 
-// Tokens is the number of tokens that are kept.
+// BytesMax bounds Bytes.
+const BytesMax = 4*TokensMax + hashBytes*privateMax
+
+// Bytes estimates the memory of the prompts and of the hashes.
+func (r *Recents) Bytes() int64 {
+	if r == nil {
+		return 0
+	}
+	return 4*int64(r.Tokens()) + hashBytes*int64(r.private.len())
+}
+
+// Tokens is the number of tokens that are kept; an image counts as some.
 func (r *Recents) Tokens() int {
 	if r == nil {
 		return 0

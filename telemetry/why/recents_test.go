@@ -90,11 +90,11 @@ func TestRequestsThatEndEarly(t *testing.T) {
 	id := r.Add(text, false)
 	again := r.Add(text, false)
 	require.True(t, r.Compare(again, text, false, 0, testPage).Underway)
-	r.Done(id, Text{Tokens: text.Tokens[:128]}, false, Fate{Unstored: 64, Why: FateGiven})
+	r.Done(id, Text{Tokens: text.Tokens[:128]}, false, Fate{Unstored: 64, Why: FateShift})
 	s := r.Compare(again, text, false, 100, testPage)
 	require.True(t, s.Seen)
 	require.False(t, s.Underway)
-	require.Equal(t, FateGiven, s.Fate.Why)
+	require.Equal(t, FateShift, s.Fate.Why)
 	require.Equal(t, FateStored, r.Compare(again, text, false, 32, testPage).Fate.Why, "stored up to 64")
 	require.False(t, r.Compare(again, text, false, 128, testPage).Seen)
 }
@@ -198,6 +198,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	for i := range 4 {
 		r.private.add(join(tokens(uint64(1000+i), TokensMax/2)))
 		require.LessOrEqual(t, len(r.private.hashes), privateMax)
+		require.LessOrEqual(t, r.Bytes(), int64(BytesMax))
 		require.Equal(t, len(r.private.ring), len(r.private.hashes))
 	}
 }

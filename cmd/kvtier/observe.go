@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/sizing"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/collect"
+)
+
+// observed is the output of plan --observe --json. --since reads State.
+type observed struct {
+	sizing.Observed
+	State telemetry.State `json:"state"`
+}
+
+// telemetry reads the counters of the servers on the local root.
+func (a *app) telemetry(ctx context.Context) (telemetry.State, error) {
+	if a.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, a.timeout)
+		defer cancel()
+	}
+	return collect.Read(ctx, a.config.Local)
+}
+
+// observe prints the advice of the counters.
+func (a *app) observe(ctx context.Context, since string) error {
+	var before *telemetry.State
+	if since != "" {
+		earlier, err := readObserved(since)
+		if err != nil {
+			return err
+		}
+		before = &earlier
+	}
+	now, err := a.telemetry(ctx)
+	if err != nil {
+		return err
+	}
+	if before != nil && !sizing.Continues(now, *before) {
+		return cli.Usagef("--since %s is of other counters (of %s, which began at %s); compare with an earlier state of these, which began at %s",
+			since, before.Root, before.Since.Format(time.DateTime), now.Since.Format(time.DateTime))
+	}
+	out := observed{sizing.Advise(now, before), withoutPrompts(now)}
+	if a.asJSON {
+		return a.json(out)
+	}
+	a.printObserved(out)
+	return nil
+}
+
+// withoutPrompts leaves out the prompts, which --since does not use.
+func withoutPrompts(s telemetry.State) telemetry.State {
+	s.Prompts = nil
+	return s
+}
+
+// readObserved reads the output of an earlier plan --observe --json.
+func readObserved(path string) (telemetry.State, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return telemetry.State{}, fmt.Errorf("read --since %s: %w", path, err)
+	}
+	defer f.Close()
+	var o observed
+	if err := json.NewDecoder(io.LimitReader(f, 2*telemetry.StateBytesMax)).Decode(&o); err != nil {
+		return o.State, fmt.Errorf("read --since %s: %w; give the output of kvtier plan --observe --json", path, err)
+	}
+	if o.State.At.IsZero() {
+		return o.State, fmt.Errorf("read --since %s: it has no state; give the output of kvtier plan --observe --json", path)
+	}
+	return o.State, nil
+}
+
+func (a *app) printObserved(o observed) {
+	if !o.Live {
+		fmt.Fprintf(a.stdout, "No collector runs: these are the counters of %s, when the last one ended.\n\n", o.State.At.Format(time.DateTime))
+	}
+	fmt.Fprintf(a.stdout, "%s in %s, counted since %s.\n", plural(int64(o.Prompts), "prompt"), o.Elapsed.Round(time.Second), o.Since.Format(time.DateTime))
+	if len(o.Advice) == 0 {
+		fmt.Fprintln(a.stdout, "\nThese counters recommend nothing: either all is well, or there is too little evidence yet.")
+		return
+	}
+	for _, advice := range o.Advice {
+		fmt.Fprintf(a.stdout, "\n%s\n  %s: %s.\n", advice.Says, advice.Variable, advice.Change)
+		for _, e := range advice.Evidence {
+			fmt.Fprintf(a.stdout, "  %s: %s\n", e.Name, strconv.FormatFloat(e.Value, 'f', -1, 64))
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kvtier/kvtier/internal/sizing"
+)
+
+// printPlanned prints tables as ollama ps does: the model, the places, the times, the notes and
+// the settings.
+func (a *app) printPlanned(p *sizing.Plan) {
+	a.table([]string{"name", "figure", "from"}, modelRows(p))
+	fmt.Fprintln(a.stdout)
+	rows := append(placeRows(p.Places), placeRows(p.Defaults)...)
+	a.table([]string{"place", "room", "tokens", "conversations", "read", "per token", "from"}, rows)
+	if rows = lengthRows(p.Lengths); len(rows) > 0 {
+		fmt.Fprintln(a.stdout)
+		a.table([]string{"prompt", "restore", "compute", "from"}, rows)
+	}
+	for _, line := range append(verdicts(p), p.Notes...) {
+		fmt.Fprintf(a.stdout, "\n%s\n", line)
+	}
+	fmt.Fprintf(a.stdout, "\nFor a service (sudo systemctl edit ollama.service):\n\n%s\nFor a shell:\n\n%s", p.Systemd(), p.Shell())
+	fmt.Fprintln(a.stdout)
+	rows = nil
+	for _, s := range p.Settings {
+		rows = append(rows, []string{s.Name, s.Value, s.Why})
+	}
+	a.table([]string{"variable", "value", "why"}, rows)
+}
+
+func modelRows(p *sizing.Plan) [][]string {
+	row := func(name string, f sizing.Figure) []string { return []string{name, figure(f), from(f)} }
+	layers := fmt.Sprintf("%.0f", p.FullLayers.Value)
+	if p.WindowLayers.Value > 0 {
+		layers += fmt.Sprintf(", %.0f with a window", p.WindowLayers.Value)
+	}
+	if p.StateLayers.Value > 0 {
+		layers += fmt.Sprintf(", %.0f recurrent", p.StateLayers.Value)
+	}
+	rows := [][]string{
+		{"model", p.Model, string(sizing.Given)},
+		{"architecture", p.Architecture, from(p.FullLayers)},
+		{"layers", layers, from(p.FullLayers)},
+		row("weights", p.Weights),
+		{"K/V of a token, " + p.CacheType, count(int64(p.Token.Value)) + " B", from(p.Token)},
+	}
+	if p.WindowLayers.Value > 0 {
+		rows = append(rows, []string{"beyond windows", count(int64(p.TokenFull.Value)) + " B", from(p.TokenFull)})
+	}
+	if p.State.Value > 0 {
+		rows = append(rows, row("state", p.State))
+	}
+	rows = append(rows, row("context", p.Context), row("slots", p.Slots), row("engine's cells", p.Cells), row("pages, a context", p.Stored))
+	if p.StoredLlama.Value != p.Stored.Value {
+		rows = append(rows, row("by llama-server", p.StoredLlama))
+	}
+	if p.Restored.Value != p.Stored.Value {
+		rows = append(rows, row("restore reads", p.Restored))
+	}
+	if p.WrittenADay != nil {
+		rows = append(rows, row("written", *p.WrittenADay), row("disk lasts", *p.Life))
+	}
+	return rows
+}
+
+func placeRows(places []sizing.Place) (rows [][]string) {
+	for _, p := range places {
+		sources := []string{from(p.Room)}
+		if p.Room.Origin == "" {
+			sources = nil
+		}
+		if p.Read != nil {
+			sources = append(sources, "rate "+from(*p.Read))
+		}
+		rows = append(rows, []string{
+			p.Name, optional(&p.Room), optional(&p.Tokens), optional(&p.Conversations),
+			optional(p.Read), optional(p.TokenTime), strings.Join(sources, "; "),
+		})
+	}
+	return rows
+}
+
+// lengthRows are none where neither time is known.
+func lengthRows(lengths []sizing.Length) (rows [][]string) {
+	for _, l := range lengths {
+		if l.Restore != nil || l.Compute != nil {
+			rows = append(rows, []string{figure(l.Tokens), optional(l.Restore), optional(l.Compute), origins(l.Restore, l.Compute)})
+		}
+	}
+	return rows
+}
+
+// verdicts are the sentences that follow from the figures.
+func verdicts(p *sizing.Plan) (lines []string) {
+	say := func(f *sizing.Figure, format string, args ...any) {
+		if f != nil {
+			lines = append(lines, fmt.Sprintf(format, args...)+" ("+string(f.Origin)+")")
+		}
+	}
+	if p.BreakEven != nil {
+		say(p.BreakEven, "Restoring is quicker than computing from %s on.", figure(*p.BreakEven))
+	}
+	if p.NeverQuicker {
+		lines = append(lines, "Computing a context of this length is quicker than restoring it from this disk: pages are read only where that changes.")
+	}
+	if p.BreakEvenRead != nil {
+		say(p.BreakEvenRead, "At %s, any disk that reads %s or more is quicker than computing.", figure(p.Context), figure(*p.BreakEvenRead))
+	}
+	if p.Streamed != nil {
+		say(p.Streamed, "With paged attention each token at the end of the context reads %s from the disk.", figure(*p.Streamed))
+	}
+	if p.StreamTime != nil {
+		say(p.StreamTime, "That takes %s for each token.", figure(*p.StreamTime))
+	}
+	return lines
+}
+
+func optional(f *sizing.Figure) string {
+	if f == nil || f.Origin == "" {
+		return "-"
+	}
+	return figure(*f)
+}
+
+// figure prints a number with its unit.
+func figure(f sizing.Figure) string {
+	switch f.Unit {
+	case sizing.Bytes:
+		return humanBytes(int64(f.Value))
+	case sizing.BytesPerS:
+		return humanBytes(int64(f.Value)) + "/s"
+	case sizing.BytesPerDay:
+		return humanBytes(int64(min(f.Value, sizing.AmountMax))) + " a day"
+	case sizing.Seconds:
+		return seconds(f.Value)
+	case sizing.Years:
+		return strconv.FormatFloat(significant(f.Value), 'f', -1, 64) + " years"
+	case sizing.Tokens:
+		return plural(int64(f.Value), "token")
+	case sizing.Conversations:
+		return strconv.FormatFloat(significant(f.Value), 'f', -1, 64)
+	}
+	return count(int64(f.Value))
+}
+
+// significant rounds to three digits.
+func significant(v float64) float64 {
+	if v == 0 || math.IsInf(v, 0) {
+		return v
+	}
+	scale := math.Pow(10, 2-math.Floor(math.Log10(math.Abs(v))))
+	return math.Round(v*scale) / scale
+}
+
+// longSeconds is more than any sensible time, and fits into a duration.
+const longSeconds = 1e9
+
+func seconds(s float64) string {
+	if s >= longSeconds {
+		return "years"
+	}
+	return time.Duration(math.Round(significant(s) * float64(time.Second))).String()
+}
+
+// from says where a figure comes from.
+func from(f sizing.Figure) string {
+	if f.From == "" {
+		return string(f.Origin)
+	}
+	return string(f.Origin) + ": " + f.From
+}
+
+// origins joins the origins of two figures.
+func origins(restore, compute *sizing.Figure) string {
+	var list []string
+	if restore != nil {
+		list = append(list, "restore "+string(restore.Origin))
+	}
+	if compute != nil {
+		list = append(list, "compute "+from(*compute))
+	}
+	return strings.Join(list, ", ")
+}

@@ -1,0 +1,137 @@
+// Package modelnames finds the names of models in Ollama's model store, by their weights.
+package modelnames
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/ollama/ollama/envconfig"
+	"github.com/ollama/ollama/manifest"
+	"github.com/ollama/ollama/types/model"
+)
+
+// weightsMediaType is the media type of the layer with a model's weights.
+const weightsMediaType = "application/vnd.ollama.image.model"
+
+// manifestBytesMax bounds the read of a model's manifest.
+const manifestBytesMax = 1 << 20
+
+// Names maps the SHA-256 of weights, in hexadecimal, to the sorted names of the models with
+// these weights.
+type Names map[string][]string
+
+// Dir returns the directory of Ollama's models, "" if there is none.
+func Dir() string {
+	if _, err := os.UserHomeDir(); err != nil && envconfig.Var("OLLAMA_MODELS") == "" {
+		return "" // a service without a home
+	}
+	return envconfig.Models()
+}
+
+// Read reads the names of the models in a directory. Models without a readable manifest have
+// none.
+func Read(dir string) Names {
+	names := make(Names)
+	if dir == "" {
+		return names
+	}
+	root := filepath.Join(dir, "manifests")
+	paths, err := filepath.Glob(filepath.Join(globEscape(root), "*", "*", "*", "*"))
+	if err != nil {
+		return names
+	}
+	for _, path := range paths {
+		rel, err := filepath.Rel(root, path)
+		if err != nil {
+			continue
+		}
+		name := model.ParseNameFromFilepath(rel)
+		digest, err := weightsOf(path)
+		if err != nil || digest == "" || !name.IsValid() {
+			continue
+		}
+		names[digest] = append(names[digest], name.DisplayShortest())
+	}
+	for _, list := range names {
+		slices.Sort(list)
+	}
+	return names
+}
+
+// globEscape quotes a directory's name for a glob pattern.
+func globEscape(path string) string {
+	if filepath.Separator == '\\' {
+		return path // Windows has no escapes in patterns
+	}
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}
+
+// weightsOf returns the digest of the weights in a model's manifest, "" if it names none.
+func weightsOf(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil || !info.Mode().IsRegular() || info.Size() > manifestBytesMax {
+		return "", errors.Join(err, fs.ErrInvalid)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	var m manifest.Manifest
+	if err := json.Unmarshal(text, &m); err != nil {
+		return "", fmt.Errorf("parse %s: %w", path, err)
+	}
+	for _, layer := range m.Layers {
+		if digest, ok := strings.CutPrefix(layer.Digest, "sha256:"); ok && layer.MediaType == weightsMediaType {
+			return digest, nil
+		}
+	}
+	return "", nil
+}
+
+// Has reports whether weights have the given name. As in Ollama, the tag latest, the registry and
+// its library may be left out, and case does not matter.
+func (n Names) Has(weights, name string) bool {
+	full := model.ParseName(name)
+	return full.IsValid() && slices.ContainsFunc(n[weights], func(own string) bool {
+		return model.ParseName(own).EqualFold(full)
+	})
+}
+
+// Cache has names for callers that may not wait for a disk. The zero Cache has none.
+type Cache struct{ names atomic.Pointer[Names] }
+
+// every is the time after which names are read again: models come and go.
+const every = time.Minute
+
+// Refresh reads names, again and again, until ctx ends.
+func (c *Cache) Refresh(ctx context.Context, read func() Names) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		names := read()
+		c.names.Store(&names)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Name is the first name of weights, or "".
+func (c *Cache) Name(weights string) string {
+	names := c.names.Load()
+	if names == nil || len((*names)[weights]) == 0 {
+		return ""
+	}
+	return (*names)[weights][0]
+}

@@ -1,0 +1,205 @@
+package sizing
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+var began = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// counted is a state of a root after a time, with one model and its totals.
+func counted(after time.Duration, totals map[string]float64, tiers ...telemetry.Tier) telemetry.State {
+	return telemetry.State{
+		Version: telemetry.Version, Root: "/pages", Since: began, At: began.Add(after), Live: true, Tiers: tiers,
+		Models: []telemetry.ModelState{{Totals: totals}},
+	}
+}
+
+func ids(o Observed) []string {
+	list := []string{}
+	for _, a := range o.Advice {
+		list = append(list, a.ID)
+	}
+	return list
+}
+
+const (
+	prompts   = "ollama_kv_prompts_total"
+	evicted   = `ollama_kv_misses_total{cause="evicted"}`
+	promoted  = `ollama_kv_page_moves_total{from="remote",to="local"}`
+	demoted   = `ollama_kv_page_moves_total{from="local",to="remote"}`
+	faults    = `ollama_kv_page_faults_total{tier="local"}`
+	far       = `ollama_kv_page_faults_total{tier="remote"}`
+	fromRAM   = `ollama_kv_prompt_tokens_total{source="ram"}`
+	fromFar   = `ollama_kv_prompt_tokens_total{source="remote"}`
+	computedP = `ollama_kv_gate_pages_total{decision="compute"}`
+	readP     = `ollama_kv_gate_pages_total{decision="read"}`
+	ahead     = "ollama_kv_prefetched_pages_total"
+	aheadUsed = "ollama_kv_prefetched_used_pages_total"
+	dropped   = "ollama_kv_dropped_pages_total"
+	capped    = "ollama_kv_write_capped_pages_total"
+	stall     = "ollama_kv_paged_stall_seconds_total"
+	pagedMiss = "ollama_kv_paged_misses_total"
+)
+
+type totals = map[string]float64
+
+// Each rule speaks at its threshold, and is silent below it.
+func TestAdviceAtThresholds(t *testing.T) {
+	local := telemetry.Tier{Name: "local", Pages: 100, Booked: 10e9, Budget: 20e9}
+	ram := telemetry.Tier{Name: "ram", Pages: 90, Booked: 9e8, Budget: 1e9}
+	remote := telemetry.Tier{Name: "remote", Pages: 100, Booked: 10e9, Budget: 20e9}
+	with := func(t telemetry.Tier, change func(*telemetry.Tier)) telemetry.Tier { change(&t); return t }
+	day, week := 24*time.Hour, 7*24*time.Hour
+	for name, test := range map[string]struct {
+		id         string
+		says       telemetry.State
+		silent     []telemetry.State
+		variable   string
+		processUp  time.Duration
+		queueShare float64
+	}{
+		"capped": {"write_cap", counted(day, totals{capped: 1}, with(local, func(t *telemetry.Tier) { t.WriteCap = 1e9 })),
+			[]telemetry.State{counted(day, totals{}, with(local, func(t *telemetry.Tier) { t.WriteCap = 1e9 })), counted(day, totals{capped: 1}, local)},
+			"OLLAMA_KV_TIER_WRITE_GB_PER_DAY", 0, 0},
+		"near the cap": {"write_cap", counted(day, nil, with(local, func(t *telemetry.Tier) { t.WriteCap, t.WrittenToday = 1e9, 8e8 })),
+			[]telemetry.State{counted(day, nil, with(local, func(t *telemetry.Tier) { t.WriteCap, t.WrittenToday = 1e9, 8e8-1 }))},
+			"OLLAMA_KV_TIER_WRITE_GB_PER_DAY", 0, 0},
+		"dropped": {"queue_full", counted(day, totals{dropped: 1}), []telemetry.State{counted(day, totals{dropped: 0})}, "OLLAMA_KV_TIER_LOCAL", 0, 0},
+		"evicted": {"evicted_too_early", counted(day, totals{prompts: 100, evicted: 5}, local),
+			[]telemetry.State{counted(day, totals{prompts: 101, evicted: 5}, local), counted(day, totals{prompts: 19, evicted: 19}, local), counted(day, totals{prompts: 20, evicted: 4}, local)},
+			"OLLAMA_KV_TIER_LOCAL_GB", 0, 0},
+		"evicted from the last tier": {"evicted_too_early", counted(day, totals{prompts: 20, evicted: 5, fromFar: 1}, local, remote), nil, "OLLAMA_KV_TIER_REMOTE_GB", 0, 0},
+		"promoted": {"promotion_pressure", counted(day, totals{promoted: 200, demoted: 400}),
+			[]telemetry.State{counted(day, totals{promoted: 199, demoted: 200}), counted(day, totals{promoted: 200, demoted: 401}), counted(day, totals{promoted: 500})},
+			"OLLAMA_KV_TIER_LOCAL_GB", 0, 0},
+		"repeated faults": {"ram_tier_too_small", counted(day, totals{faults: 200}, local, ram),
+			[]telemetry.State{
+				counted(day, totals{faults: 199}, local, ram), counted(day, totals{faults: 200}, local),
+				counted(day, totals{faults: 200}, with(local, func(t *telemetry.Tier) { t.Pages = 101 }), ram),
+				counted(day, totals{faults: 200}, local, with(ram, func(t *telemetry.Tier) { t.Booked = 9e8 - 1 })),
+			}, "OLLAMA_KV_TIER_RAM_GB", 0, 0},
+		"repeated remote faults": {"ram_tier_missing", counted(day, totals{far: 200}, local, remote),
+			[]telemetry.State{counted(day, totals{far: 199}, local, remote), counted(day, totals{far: 200}, local), counted(day, totals{far: 200}, local, with(remote, func(t *telemetry.Tier) { t.Pages = 101 }))},
+			"OLLAMA_KV_TIER_RAM_GB", 0, 0},
+		"all fits in memory": {"ram_tier_ample", counted(day, totals{prompts: 100, fromRAM: 1}, with(ram, func(t *telemetry.Tier) { t.Booked = 5e8 - 1 })),
+			[]telemetry.State{
+				counted(day, totals{prompts: 99, fromRAM: 1}, with(ram, func(t *telemetry.Tier) { t.Booked = 1 })),
+				counted(day, totals{prompts: 100}, with(ram, func(t *telemetry.Tier) { t.Booked = 1 })),
+				counted(day, totals{prompts: 100, fromRAM: 1}, with(ram, func(t *telemetry.Tier) { t.Booked = 5e8 })),
+			}, "OLLAMA_KV_TIER_RAM_GB", day, 0},
+		"slow disk": {"disk_too_slow", counted(day, totals{computedP: 100, readP: 100}),
+			[]telemetry.State{counted(day, totals{computedP: 99, readP: 101}), counted(day, totals{computedP: 199})},
+			"OLLAMA_KV_TIER_LOCAL", 0, 0},
+		"read ahead in vain": {"prefetch_useless", counted(day, totals{prompts: 20, ahead: 200, aheadUsed: 9}),
+			[]telemetry.State{counted(day, totals{prompts: 20, ahead: 200, aheadUsed: 10}), counted(day, totals{prompts: 19, ahead: 200}), counted(day, totals{prompts: 20, ahead: 199})},
+			"OLLAMA_KV_TIER_WARM_GB", 0, 0},
+		"stalls": {"paged_stalls", counted(1000*time.Second, totals{stall: 100, pagedMiss: 200}),
+			[]telemetry.State{counted(1001*time.Second, totals{stall: 100, pagedMiss: 200}), counted(1000*time.Second, totals{stall: 900, pagedMiss: 199}), counted(0, totals{stall: 900, pagedMiss: 200})},
+			"OLLAMA_PAGED_HOST_GB", 0, 0},
+		"unused remote": {"remote_unused", counted(day, totals{prompts: 100}, remote),
+			[]telemetry.State{counted(day-1, totals{prompts: 100}, remote), counted(day, totals{prompts: 99}, remote), counted(day, totals{prompts: 100, fromFar: 1}, remote), counted(day, totals{prompts: 100}, local)},
+			"OLLAMA_KV_TIER_REMOTE", 0, 0},
+		"much room": {"local_budget_ample", counted(week, totals{prompts: 100}, with(local, func(t *telemetry.Tier) { t.Booked = 5e9 - 1 })),
+			[]telemetry.State{
+				counted(week-1, totals{prompts: 100}, with(local, func(t *telemetry.Tier) { t.Booked = 1 })),
+				counted(week, totals{prompts: 99}, with(local, func(t *telemetry.Tier) { t.Booked = 1 })),
+				counted(week, totals{prompts: 100}, with(local, func(t *telemetry.Tier) { t.Booked = 5e9 })),
+				counted(week, totals{prompts: 100}, with(local, func(t *telemetry.Tier) { t.Booked, t.Budget = 1, 0 })),
+			}, "OLLAMA_KV_TIER_LOCAL_GB", 0, 0},
+	} {
+		up := func(s telemetry.State) telemetry.State {
+			s.Processes = []telemetry.ProcessState{{Started: s.At.Add(-test.processUp)}}
+			return s
+		}
+		o := Advise(up(test.says), nil)
+		require.Equal(t, []string{test.id}, ids(o), name)
+		require.Equal(t, test.variable, o.Advice[0].Variable, name)
+		require.NotEmpty(t, o.Advice[0].Evidence, name)
+		require.Equal(t, o, Advise(up(test.says), nil), name)
+		for i, s := range test.silent {
+			require.Empty(t, ids(Advise(up(s), nil)), "%s, %d", name, i)
+		}
+	}
+}
+
+// The queue is a gauge of each process.
+func TestAdviceOnTheQueue(t *testing.T) {
+	s := counted(time.Hour, nil)
+	queue := func(bytes float64) telemetry.ProcessState {
+		return telemetry.ProcessState{Gauges: map[string]float64{"ollama_kv_queue_bytes": bytes, "ollama_kv_queue_limit_bytes": 100}}
+	}
+	s.Processes = []telemetry.ProcessState{queue(1), queue(79)}
+	require.Empty(t, ids(Advise(s, nil)))
+	s.Processes = append(s.Processes, queue(80))
+	require.Equal(t, []string{"queue_full"}, ids(Advise(s, nil)))
+}
+
+// Every rule of the list is tested above.
+func TestRulesHaveNames(t *testing.T) {
+	list := []string{}
+	for _, r := range rules {
+		require.False(t, slices.Contains(list, r.id), r.id)
+		list = append(list, r.id)
+	}
+	require.Len(t, list, 12)
+}
+
+// Rules read metrics that processes report.
+func TestRulesReadKnownMetrics(t *testing.T) {
+	for _, file := range []string{"advice.go", "counters.go"} {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		named := regexp.MustCompile(`"(ollama_kv_[a-z_]+)"`).FindAllStringSubmatch(string(source), -1)
+		require.NotEmpty(t, named)
+		for _, name := range named {
+			_, ok := telemetry.Find(name[1])
+			require.True(t, ok, name[1])
+		}
+	}
+}
+
+// Between two states only the difference counts, and states of other counters do not mix.
+func TestAdviceOfATime(t *testing.T) {
+	before := counted(24*time.Hour, totals{prompts: 100, dropped: 3})
+	after := counted(48*time.Hour, totals{prompts: 130, dropped: 3})
+	o := Advise(after, &before)
+	require.Empty(t, o.Advice)
+	require.Equal(t, 30.0, o.Prompts)
+	require.Equal(t, 24*time.Hour, o.Elapsed)
+	require.Equal(t, before.At, o.Since)
+	require.Equal(t, []string{"queue_full"}, ids(Advise(after, nil)))
+
+	for _, change := range []func(*telemetry.State){
+		func(s *telemetry.State) { s.Root = "/others" },
+		func(s *telemetry.State) { s.Since = s.Since.Add(time.Second) },
+		func(s *telemetry.State) { s.At = after.At.Add(time.Second) },
+	} {
+		other := before
+		change(&other)
+		require.Equal(t, Advise(after, nil), Advise(after, &other))
+	}
+}
+
+// Totals of all models add up.
+func TestAdviceOfSeveralModels(t *testing.T) {
+	s := counted(time.Hour, totals{prompts: 10, evicted: 3})
+	s.Models = append(s.Models, telemetry.ModelState{Totals: totals{prompts: 10, evicted: 2}})
+	o := Advise(s, nil)
+	require.Equal(t, 20.0, o.Prompts)
+	require.Equal(t, []string{"evicted_too_early"}, ids(o))
+}
+
+// A state without anything recommends nothing.
+func TestAdviceOfNothing(t *testing.T) {
+	o := Advise(telemetry.State{}, nil)
+	require.Empty(t, o.Advice)
+	require.NotNil(t, o.Advice) // [] in JSON
+}

@@ -1,0 +1,76 @@
+// Package station runs the collector of a local root, and beside it the listener that
+// OLLAMA_KV_METRICS_ADDR asks for: in a patched ollama serve, in the daemon before a llama-server,
+// and in kvtier collect. Of several processes with one root, the collector has the listener.
+package station
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"github.com/kvtier/kvtier/internal/env"
+	"github.com/kvtier/kvtier/internal/modelnames"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/collect"
+	"github.com/kvtier/kvtier/telemetry/listen"
+	"github.com/kvtier/kvtier/telemetry/page"
+)
+
+// Options of Serve.
+type Options struct {
+	Version string // of the program
+	Logger  *slog.Logger
+	// Names reads the names of models; it may take its time. Nil: models have the digests of
+	// their weights.
+	Names func() modelnames.Names
+	// OnServe is called each time that this process begins to collect; nil for nobody.
+	OnServe func()
+}
+
+// AddressError reports a value of OLLAMA_KV_METRICS_ADDR at which nobody can listen.
+type AddressError struct{ error }
+
+// Reader reads the state of a root.
+func Reader(root string) listen.Read {
+	return func(ctx context.Context) (telemetry.State, error) { return collect.Read(ctx, root) }
+}
+
+// Serve collects for a root until ctx ends; it waits while another process does. The error is
+// that of collect.Serve, or an AddressError.
+func Serve(ctx context.Context, root string, opt Options) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer stop(nil)
+	names := new(modelnames.Cache)
+	if opt.Names != nil {
+		others.Add(1)
+		go func() {
+			defer others.Done()
+			names.Refresh(ctx, opt.Names)
+		}()
+	}
+	addr := env.Value(listen.Variable)
+	listener := sync.OnceFunc(func() { // a process that collects does so until it ends
+		others.Add(1)
+		go func() {
+			defer others.Done()
+			if err := listen.Serve(ctx, listen.Options{Addr: addr, Version: opt.Version, Read: Reader(root), Page: page.Handler, Log: opt.Logger}); err != nil {
+				stop(AddressError{err})
+			}
+		}()
+	})
+	err := collect.Serve(ctx, root, collect.Options{Logger: opt.Logger, ModelName: names.Name, OnServe: func() {
+		if opt.OnServe != nil {
+			opt.OnServe()
+		}
+		if addr != "" {
+			listener()
+		}
+	}})
+	if cause := (AddressError{}); errors.As(context.Cause(ctx), &cause) {
+		return cause
+	}
+	return err
+}
