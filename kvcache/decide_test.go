@@ -12,6 +12,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/rates"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // stuckStore is a store in which reads of some pages never end.
@@ -83,6 +84,10 @@ func TestPagesThatCostMoreThanComputingAreNotRead(t *testing.T) {
 	learn(r.tiered.rates, time.Microsecond, time.Hour)
 	require.Zero(t, r.load(r.slots[0], prompt, true).Held)
 	require.Equal(t, int64(5), r.tiered.Stats().SkippedPages)
+	report := (&telemetry.Source{Meter: r.meter, Fill: r.tiered.Fill}).Report()
+	require.Equal(t, 5.0, report.Totals[`ollama_kv_gate_pages_total{decision="compute"}`])
+	require.Zero(t, report.Totals[`ollama_kv_gate_pages_total{decision="read"}`])
+	require.Zero(t, report.Totals[givenUp], "it was not begun")
 	r.drain()
 	r.cache.requireRows(t, 0, prompt)
 	r.finish(r.slots[0])
@@ -128,6 +133,11 @@ func TestPageThatDoesNotComeIsGivenUp(t *testing.T) {
 		restored := r.load(r.slots[0], prompt, true)
 		require.Equal(t, stuck*8, restored.Held)
 		require.Equal(t, stuck*8, restored.Tokens)
+		totals, _ := r.meter.Read()
+		require.Equal(t, 1.0, totals[givenUp])
+		require.EqualValues(t, stuck, totals[`ollama_kv_gate_pages_total{decision="read"}`])
+		require.EqualValues(t, stuck, totals[moved("local", "slot")])
+		require.EqualValues(t, 5-stuck, r.tiered.Stats().SkippedPages, "each page is decided about once")
 		r.drain()
 		r.cache.requireRows(t, 0, prompt)
 		r.finish(r.slots[0])
