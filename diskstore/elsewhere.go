@@ -34,7 +34,7 @@ type Elsewhere struct {
 
 // Elsewhere looks for the beginning of a sequence under the most recently used fingerprints of
 // both tiers that have a manifest. Elsewhere looks at the names of files and reads no page, takes
-// a bounded time, and is called behind a request. What could not be looked at is left out.
+// a bounded time, and is called behind a request. Fingerprints that could not be looked at are left out.
 func (s *Store) Elsewhere(ctx context.Context, tokens []int32, media []pagefile.Media) []Elsewhere {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {

@@ -93,7 +93,7 @@ func (s *Store) Failures() (local, remote uint64) {
 	return s.local.counts.failed.Load(), remote
 }
 
-// Gone tells, of pages that a look-up did not find, what is known: the latest removal of one of
+// Gone explains pages that a look-up did not find, as far as known: by the latest removal of one of
 // them, or that the file of one is in its place and failed its check. Gone reads a tier's list, and
 // is called behind a request. ok is false where nothing is known.
 func (s *Store) Gone(ctx context.Context, keys ...pagefile.Key) (found Grave, ok bool) {

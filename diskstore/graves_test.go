@@ -129,7 +129,7 @@ func TestGravesOfSeveralProcesses(t *testing.T) {
 	}
 }
 
-// Whatever the list contains, a store works, and says nothing wrong.
+// With any bytes in the list, a store works, and says nothing wrong.
 func TestGravesOfHostileBytes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, size := range []int{0, 1, 31, 32, 4096, 1<<20 + 1, 3 << 20} {

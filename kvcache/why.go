@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// whyPatience bounds the look-ups for one prompt, behind its request, and whyCloseIn what is
-	// left of them when the cache is closed.
+	// whyPatience bounds the look-ups for one prompt, behind its request, and whyCloseIn the
+	// rest of them when the cache is closed.
 	whyPatience = 3 * time.Second
 	whyCloseIn  = time.Second
 
@@ -30,7 +30,7 @@ const (
 	givenMax = 4096
 )
 
-// Witness is what a [Store] may know besides: why a page is not there. [diskstore.Store] is one.
+// Witness is a [Store] that may know why a page is not there. [diskstore.Store] is one.
 // Its methods are called behind requests.
 type Witness interface {
 	Gone(ctx context.Context, keys ...pagefile.Key) (diskstore.Grave, bool)
@@ -40,7 +40,7 @@ type Witness interface {
 	Failures() (local, remote uint64)
 }
 
-// inquiry is what is known of a request's prompt, for the cause of its miss. TieredCausal.mu
+// inquiry collects facts about a request's prompt, for the cause of its miss. TieredCausal.mu
 // guards it until the prompt is recorded.
 type inquiry struct {
 	id      uint64 // in Options.Recents; 0 before the request has begun
@@ -282,7 +282,7 @@ func whyGiven(err error) string {
 	return givenRoom
 }
 
-// inquiryEndedLocked notes what a slot's request has computed. There may be no request.
+// inquiryEndedLocked notes the text that a slot's request has computed. There may be no request.
 func (t *TieredCausal) inquiryEndedLocked(seq int) {
 	q := t.why.open[seq]
 	delete(t.why.open, seq)
@@ -362,7 +362,7 @@ func (t *TieredCausal) pageKeys(text why.Text, position int) (keys []pagefile.Ke
 	return keys
 }
 
-// lookInto asks the store what it knows, in bounded time. Tombstones that are younger than the
+// lookInto asks the store, in bounded time. Tombstones that are younger than the
 // look-up are not its reason.
 func (t *TieredCausal) lookInto(facts *why.Facts, text why.Text, began time.Time) {
 	witness, ok := t.opts.Store.(Witness)
@@ -379,7 +379,7 @@ func (t *TieredCausal) lookInto(facts *why.Facts, text why.Text, began time.Time
 	}
 }
 
-// testimony completes facts by what a store knows.
+// testimony completes facts by those that a store knows.
 func (t *TieredCausal) testimony(ctx context.Context, store Witness, facts why.Facts, text why.Text, began time.Time) why.Facts {
 	stats := store.Stats()
 	facts.Down = slices.Clone(facts.Down)

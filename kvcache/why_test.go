@@ -77,7 +77,7 @@ func TestWhyNeverSeenAndDiffers(t *testing.T) {
 	require.Equal(t, 40.0, totals[`ollama_kv_missed_tokens_total{cause="token_differs"}`])
 }
 
-// After a restart the store's text shows what differs.
+// After a restart the store's text shows the difference.
 func TestWhyDiffersFromStoredText(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "pages")
 	text := tokenRange(1, 60)
@@ -347,7 +347,7 @@ func TestWhyBrokenByAShift(t *testing.T) {
 	require.Nil(t, r.why(), "text before the shift was stored")
 }
 
-// So is text behind what was reused at another position.
+// So is text behind a run that was reused at another position.
 func TestWhyBehindTextThatMoved(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 2, 256, Options{Recents: why.NewRecents(), Runs: runs.New(8, 1<<20)})
@@ -415,7 +415,7 @@ func TestWhyElsewhere(t *testing.T) {
 	}
 }
 
-// A state is stored at some positions only: what differs behind one is the cause.
+// A state is stored at some positions only: a token that differs behind one is the cause.
 func TestWhyAStateEndsEarlier(t *testing.T) {
 	store := newMemStore(t)
 	r := newHybridRunner(t, store, Options{Recents: why.NewRecents()}).fakeRunner
@@ -484,7 +484,7 @@ func TestWhyIsOff(t *testing.T) {
 	require.Nil(t, r.tiered.why.idle)
 }
 
-// What is remembered of pages that were given up is bounded.
+// The memory of pages that were given up is bounded.
 func TestWhyGivenIsBounded(t *testing.T) {
 	r := newAskedRunner(t, filepath.Join(t.TempDir(), "pages"))
 	r.tiered.mu.Lock()

@@ -22,6 +22,7 @@ import (
 	"github.com/kvtier/kvtier/internal/ollamatest"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/collect"
+	"github.com/kvtier/kvtier/telemetry/show"
 )
 
 // told is the state that a collector tells of a server's directory, once it has heard of a number
@@ -138,7 +139,7 @@ func TestTelemetryOfAWorkload(t *testing.T) {
 	require.Equal(t, 2.0, metrics["ollama_kv_restore_seconds_count"])
 
 	var ps struct {
-		Processes []struct{ Slots []telemetry.Slot }
+		Processes []struct{ Slots []show.Slot }
 		Models    []struct {
 			Model    string
 			Prompts  int64
@@ -200,7 +201,7 @@ func TestCausesOfMisses(t *testing.T) {
 
 	part()
 	s.flush()
-	k.run(0, "gc", "--older-than", "0s")
+	k.run(0, "rm", model)
 	miss = ask(a)
 	require.Equal(t, telemetry.CauseEvicted, miss.Cause)
 	require.Equal(t, "local", miss.From)

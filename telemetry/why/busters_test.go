@@ -26,7 +26,7 @@ func TestBuster(t *testing.T) {
 	require.Empty(t, r.Busters(), "it did not change")
 }
 
-// What changes may be of another length each time.
+// The part that changes may be of another length each time.
 func TestBusterOfAnyLength(t *testing.T) {
 	r := NewRecents()
 	head, tail := tokens(1, 100), tokens(2, 300)

@@ -34,7 +34,7 @@ type Similar struct {
 	Words *telemetry.Words
 
 	// Seen: rows of the first token that was not restored were computed before, in this process.
-	// Fate is what became of them, as far as known.
+	// Fate tells where they went, as far as known.
 	Seen bool
 	Fate Fate
 	// Underway: a request that has not ended has that token as well.

@@ -6,8 +6,8 @@
 //
 // # The position decides
 //
-// The cause is that of the first token which was not restored, Facts.Held: whatever is true of
-// later tokens, they could not be restored without it. Only where a stored state or window ends
+// The cause is that of the first token which was not restored, Facts.Held. Later tokens, stored
+// or not, could not be restored without it. Only where a stored state or window ends
 // elsewhere (UnreadState) is it the cause of the first token that is not stored.
 //
 // # The order
@@ -39,7 +39,7 @@
 // one namespace, and Recents belongs to a process: no text is compared across namespaces. Nothing
 // here is ever written to a file.
 //
-// # What an engine's side supplies
+// # Supplied by an engine's side
 //
 // For each request: [Recents.Add] with the tokens of the prompt and the digests of its images when
 // it arrives (this copies nothing and takes no time); then, behind the request, [Recents.Compare]
@@ -50,6 +50,6 @@
 // telemetry.Report.Busters.
 //
 // The daemon before a llama-server has all of these: it sees tokens (with /tokenize, or the slot
-// file's), knows the pages that it found and read, and its own queue. What it cannot know it
-// leaves zero: another cause later in the order is then chosen.
+// file's), knows the pages that it found and read, and its own queue. A fact that it cannot
+// know it leaves zero: another cause later in the order is then chosen.
 package why

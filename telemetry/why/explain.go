@@ -15,7 +15,7 @@ type Unread uint8
 const (
 	UnreadNone    Unread = iota // all that were found were used
 	UnreadQuicker               // computing was quicker, or a restore was given up for that reason
-	UnreadDamaged               // a page could not be read, or was not what it should be
+	UnreadDamaged               // a page could not be read, or was another one
 	UnreadDown                  // the tier failed, or did not answer in time
 	UnreadRoom                  // the cache had no room
 	UnreadState                 // a window or a state is stored for an earlier position only
@@ -31,12 +31,12 @@ type Grave struct {
 // Other is a chain of the prompt's pages under another fingerprint.
 type Other struct {
 	Tokens int // leading tokens of the prompt that are stored
-	// Differs are the fields of the identity that differ, and Values what is told of each, such as
+	// Differs are the fields of the identity that differ, and the value tells how, such as
 	// "q8_0, not f16"; "" for a field that is only named.
 	Differs map[string]string
 }
 
-// Facts are what is known of a prompt after its restore. The zero value of a field means that
+// Facts describe a prompt after its restore, as far as known. The zero value of a field means that
 // nothing of the kind is known.
 type Facts struct {
 	Tokens int // of the prompt
@@ -52,7 +52,7 @@ type Facts struct {
 	// tokens.
 	Parted bool
 
-	// What is known of the page with the first token that was not restored.
+	// The page with the first token that was not restored.
 	Damaged bool   // set aside, or known to be damaged
 	Queued  bool   // waits to be written
 	Slot    bool   // a slot has its rows, and they are not stored yet
@@ -220,7 +220,7 @@ func goesOn(f *Facts, m *telemetry.Miss) bool {
 		return false
 	}
 	if f.Parted && f.At() > s.Prefix {
-		return false // stored text shows what differs
+		return false // stored text shows the difference
 	}
 	m.Cause = telemetry.CauseNeverSeen
 	if m.Detail == "" {

@@ -106,7 +106,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// A prompt of which only the last token is computed has no miss, whatever else is known.
+// A prompt of which only the last token is computed has no miss, even with a damaged page.
 func TestExplainNothing(t *testing.T) {
 	for tokens := range 3 {
 		require.Nil(t, Explain(Facts{Tokens: tokens, Held: tokens - 1, Damaged: true}))

@@ -39,7 +39,7 @@ func (t Text) mediaAt(position int) (digest [32]byte, ok bool) {
 	return digest, false
 }
 
-// Fate is what became of a text that was computed.
+// Fate tells where the rows of a computed text went.
 type Fate struct {
 	// Unstored is the position from which rows were not stored, and Why the reason. FateStored
 	// without a position means that all of them were, or wait to be.
@@ -118,7 +118,7 @@ func (r *Recents) boundLocked() {
 	}
 }
 
-// Done notes the end of a request: text is what was computed, the answer included, and begins with
+// Done notes the end of a request: text is all that was computed, the answer included, and begins with
 // the prompt unless the prompt was not computed to its end, or was shifted. Of a private request's
 // text hashes are kept.
 func (r *Recents) Done(id uint64, text Text, private bool, fate Fate) {

@@ -130,7 +130,7 @@ func TestPrivateTextIsNotKept(t *testing.T) {
 	require.Equal(t, 8, r.Compare(99, join(head[:8], tokens(6, 90)), false, 0, testPage).Private, "short ones too")
 
 	r = NewRecents()
-	for i := range 5 { // whatever is asked, in whatever order
+	for i := range 5 {
 		private := join(head, []int32{int32(i)}, secret)
 		id := r.Add(private, true)
 		require.Nil(t, r.Compare(id, private, true, 0, testPage).Words)
