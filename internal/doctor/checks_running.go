@@ -14,7 +14,7 @@ var runningChecks = []Check{
 	{
 		ID: "collector-down", Severity: Note, Title: "No collector runs for a directory",
 		Matters: "Counters of prompts, hits and misses are not kept.",
-		Means:   "A patched server, the daemon before llama-server, or `kvtier collect` collects counters over a socket in the directory. A server of an older version has none.",
+		Means:   "A patched server, the daemon before llama-server while a model is loaded, or `kvtier collect` collects counters over a socket in the directory. A server of an older version has none.",
 		Remedy:  "{kvtier} collect --root {path}", judge: judgeCollector,
 	},
 	{
@@ -94,6 +94,10 @@ func judgeCollector(s *scene) (hits []hit) {
 		o, ok := s.owner(st)
 		if !ok || o.pid == 0 || st.local == nil || st.local.missing || st.local.denied || st.local.noAnswer || st.state == nil {
 			continue
+		}
+		patched := slices.ContainsFunc(s.patched(), func(p server) bool { return p.pid == o.pid })
+		if !patched && len(o.runners) == 0 {
+			continue // the daemon of a loaded model collects
 		}
 		switch {
 		case st.state.err != nil:

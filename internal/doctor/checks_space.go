@@ -139,6 +139,9 @@ func (s *scene) budgetValues(st store, p *place) []string {
 
 func judgeBudget(s *scene) (hits []hit) {
 	s.eachDisk(func(st store, p *place) {
+		if st.split {
+			return
+		}
 		budget, room := st.budget(p.tier), p.disk.Free+p.stored()
 		if !st.settings.given && p.tier == localTier && len(st.servers) == 0 && s.opt.Root == "" || budget <= room || budget == 0 || p.disk.full() {
 			return
@@ -154,7 +157,7 @@ func judgeBudget(s *scene) (hits []hit) {
 func judgeShared(s *scene) (hits []hit) {
 	const others = .1 // of the disk
 	s.eachDisk(func(st store, p *place) {
-		if st.budget(p.tier) != 0 || p.tier == localTier && s.opt.Root != "" && s.opt.LocalGB == "" || p.tier == remoteTier && len(st.servers) == 0 {
+		if st.split || st.budget(p.tier) != 0 || p.tier == localTier && s.opt.Root != "" && s.opt.LocalGB == "" || p.tier == remoteTier && len(st.servers) == 0 {
 			return
 		}
 		used := p.disk.Total - p.disk.Free - p.stored()

@@ -485,7 +485,10 @@ func TestFailures(t *testing.T) {
 		m.Disks = nil
 		m.Builds, m.Models, m.Statuses = nil, nil, nil
 		probe(root, func(*doctor.Probe) error { return errors.New("I/O error") })(m)
+		delete(m.Files, runner+"/cmdline")
 	}, doctor.Options{})
+	require.Empty(t, r.Findings, "before a stock Ollama nothing collects while no model is loaded")
+	r, _ = look(t, func(m *machine) { m.StateErr = errors.New("refused") }, doctor.Options{})
 	require.Equal(t, []string{"collector-down"}, ids(r))
 
 	r, _ = look(t, probe(remote, func(*doctor.Probe) error { return &fs.PathError{Op: "open", Path: remote, Err: syscall.EROFS} }), doctor.Options{})

@@ -63,6 +63,7 @@ type settings struct {
 	given                                     bool // local is named, and no default
 	localBytes, remoteBytes, ramBytes, writes int64
 	instance                                  string
+	split                                     bool // budgets follow from OLLAMA_KV_TIER_SPLIT
 	fatal, ignored                            []badValue
 	unknown                                   []string
 }
@@ -113,6 +114,7 @@ func settingsOf(set map[string]string, home string) settings {
 	if s.instance != "" && !instanceName.MatchString(s.instance) {
 		s.fatal = append(s.fatal, badValue{instanceVar, s.instance, "a name of letters, digits, dots, hyphens and underscores"})
 	}
+	s.split = value(set, "OLLAMA_KV_TIER_SPLIT") != ""
 	s.readOthers(set)
 	if s.given = s.local != ""; !s.given && home != "" {
 		s.local = filepath.Join(home, filepath.FromSlash(tierenv.DefaultRoot))
