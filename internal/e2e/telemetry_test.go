@@ -213,6 +213,9 @@ func TestCausesOfMisses(t *testing.T) {
 		"OLLAMA_KV_TIER_PAGE_TOKENS=128": telemetry.CausePageSize,
 	} {
 		s.flush()
+		for _, p := range s.pages() {
+			t.Log(p)
+		}
 		require.NoError(t, s.Close())
 		s = startIn(t, s.root, env, "OLLAMA_KV_TIER_WARM_GB=0", "OLLAMA_FLASH_ATTENTION=1")
 		require.Equal(t, want, ask(a).Cause, env)

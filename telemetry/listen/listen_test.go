@@ -192,31 +192,6 @@ func TestNothingCollectedYet(t *testing.T) {
 	require.Contains(t, body, "\nollama_kv_up 0\n")
 }
 
-// The variable names the address; an address that is none is one line of the log.
-func TestConfigured(t *testing.T) {
-	var log lines
-	opt := Options{Read: state, Log: slog.New(slog.NewTextHandler(&log, nil))}
-	t.Setenv(Variable, "")
-	Configured(t.Context(), opt)
-	require.Empty(t, log.String(), "unset means off")
-	t.Setenv(Variable, "nowhere")
-	Configured(t.Context(), opt)
-	require.Contains(t, log.String(), "no listener for metrics")
-	require.Contains(t, log.String(), "is not HOST:PORT")
-
-	t.Setenv(Variable, " '127.0.0.1:0' ")
-	ctx, cancel := context.WithCancel(t.Context())
-	opened, done := make(chan net.Addr, 1), make(chan struct{})
-	opt.Opened = func(addr net.Addr) { opened <- addr }
-	go func() {
-		defer close(done)
-		Configured(ctx, opt)
-	}()
-	require.NotNil(t, <-opened)
-	cancel()
-	<-done
-}
-
 // More requests than atOnce are turned away while a collector hangs, and answered after.
 func TestRequestsAtOnce(t *testing.T) {
 	entered, release := make(chan struct{}, atOnce), make(chan struct{})
@@ -296,6 +271,14 @@ func TestPortInUse(t *testing.T) {
 	require.Equal(t, 1, strings.Count(log.String(), "level=WARN"), log.String())
 	require.Contains(t, log.String(), "cannot listen for metrics")
 	require.Contains(t, log.String(), Variable)
+}
+
+// A listener that fails under a server ends that server, and not its process.
+func TestListenerFails(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	opt := Options{Read: state, Log: quiet(), Opened: func(net.Addr) { listener.Close() }}
+	require.ErrorIs(t, opt.serve(t.Context(), listener), net.ErrClosed)
 }
 
 // A process that ends while the port is in use ends at once.

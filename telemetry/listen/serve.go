@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -77,7 +76,8 @@ func Serve(ctx context.Context, opt Options) error {
 		var config net.ListenConfig
 		listener, err := config.Listen(ctx, "tcp", addr)
 		if err == nil {
-			return opt.serve(ctx, listener)
+			warned = false
+			err = opt.serve(ctx, listener)
 		}
 		if !warned && ctx.Err() == nil {
 			warned = true
@@ -91,6 +91,7 @@ func Serve(ctx context.Context, opt Options) error {
 	}
 }
 
+// serve answers until ctx ends, or until the listener fails.
 func (opt Options) serve(ctx context.Context, listener net.Listener) error {
 	opt.Log.Info("kv tier: listening for metrics", "address", listener.Addr().String())
 	if at, err := netip.ParseAddrPort(listener.Addr().String()); err == nil && !at.Addr().Unmap().IsLoopback() {
@@ -122,7 +123,8 @@ func (opt Options) serve(ctx context.Context, listener net.Listener) error {
 		<-ended
 		return nil
 	case err := <-ended:
-		return fmt.Errorf("listen for metrics on %s: %w", listener.Addr(), err)
+		_ = server.Close() // connections that are open
+		return err
 	}
 }
 
@@ -180,20 +182,5 @@ func withoutWords(read Read) Read {
 			state.Processes[i].Busters = busters
 		}
 		return state, err
-	}
-}
-
-// Configured serves at the address that the variable names, until ctx ends. Without the variable
-// it returns at once. An address that is none is one warning.
-func Configured(ctx context.Context, opt Options) {
-	opt.Addr = env.Value(Variable)
-	if opt.Addr == "" {
-		return
-	}
-	if opt.Log == nil {
-		opt.Log = slog.Default()
-	}
-	if err := Serve(ctx, opt); err != nil {
-		opt.Log.Warn("kv tier: no listener for metrics", "error", err)
 	}
 }
