@@ -199,6 +199,17 @@ func TestCausesOfMisses(t *testing.T) {
 	}
 	require.Equal(t, telemetry.CauseDamaged, ask(a).Cause)
 
+	for env, want := range map[string]telemetry.Cause{
+		"OLLAMA_KV_CACHE_TYPE=q8_0":      telemetry.CauseType,
+		"OLLAMA_KV_TIER_NAMESPACE=other": telemetry.CauseNamespace,
+		"OLLAMA_KV_TIER_PAGE_TOKENS=128": telemetry.CausePageSize,
+	} {
+		s.flush()
+		require.NoError(t, s.Close())
+		s = startIn(t, s.root, env, "OLLAMA_KV_TIER_WARM_GB=0", "OLLAMA_FLASH_ATTENTION=1")
+		require.Equal(t, want, ask(a).Cause, env)
+	}
+
 	part()
 	s.flush()
 	k.run(0, "rm", model)
@@ -206,20 +217,6 @@ func TestCausesOfMisses(t *testing.T) {
 	require.Equal(t, telemetry.CauseEvicted, miss.Cause)
 	require.Equal(t, "local", miss.From)
 	require.WithinDuration(t, time.Now(), miss.When, timeout)
-
-	for env, want := range map[string]telemetry.Cause{
-		"OLLAMA_KV_CACHE_TYPE=q8_0":      telemetry.CauseType,
-		"OLLAMA_KV_TIER_NAMESPACE=other": telemetry.CauseNamespace,
-		"OLLAMA_KV_TIER_PAGE_TOKENS=128": telemetry.CausePageSize,
-	} {
-		s.flush()
-		for _, p := range s.pages() {
-			t.Log(p)
-		}
-		require.NoError(t, s.Close())
-		s = startIn(t, s.root, env, "OLLAMA_KV_TIER_WARM_GB=0", "OLLAMA_FLASH_ATTENTION=1")
-		require.Equal(t, want, ask(a).Cause, env)
-	}
 }
 
 // textOf is the beginning of a prompt's text, n tokens of it.
