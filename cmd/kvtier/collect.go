@@ -26,10 +26,10 @@ func newCollectCommand(a *app) *cobra.Command {
 		Short: "Collect what servers report, until Ctrl-C",
 		Long: `Collect what servers report, until Ctrl-C or SIGTERM.
 
-A patched Ollama collects by itself. Before a stock Ollama, each model that is
-loaded collects for all, and nothing collects while none is loaded: kvtier ps and
-/metrics then have the totals of before, and no text for kvtier why. Run this
-beside it, as the server's user, to have one collector that stays. One process
+A patched Ollama collects by itself. Before a stock Ollama, the process of one
+loaded model collects for all, and nothing collects while no model is loaded:
+kvtier ps then has the totals of before, and /metrics is not answered. Run this
+beside it, as the server's user, to have a collector that stays. One process
 collects at a time; another one waits and takes over.
 
 With --metrics, or OLLAMA_KV_METRICS_ADDR, it also answers GET /metrics for

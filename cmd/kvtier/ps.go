@@ -49,10 +49,12 @@ HOT, WARM, COLD and REMOTE count the pages of a slot's conversation in the slot
 itself, in the RAM tier, on the local disk and on the share; a page may be in
 several. A slot whose context was shifted is stored up to the kept part only.
 
-HIT RATE is the share of tokens that were not computed again. It compares
-tokens that were in a slot or restored with these and with those computed although
-an earlier prompt had them. New text does not count. SAVED is an estimate: the time that computing the
-restored tokens would have taken, less the time that restoring took.`,
+HIT RATE is the share of known tokens that were not computed again: of the
+tokens that were in a slot, were restored, or were computed although an earlier
+prompt had them. New text does not count, nor does text behind a place that
+changes. SAVED is an estimate: the time that computing the restored tokens would
+have taken, less the time that restoring took. A number that a server cannot know
+is -, such as the pages of a slot by tier under llama-server.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.ps(cmd.Context(), memory) },
 	}
@@ -138,7 +140,7 @@ func (a *app) printResidency(out residency, memory bool) {
 		a.printSlots(p, now)
 	}
 	if len(out.Models) == 0 {
-		fmt.Fprintf(a.stdout, "No model was used since %s; ask one of the server something.\n", since(out.Since))
+		fmt.Fprintf(a.stdout, "No model was used since %s; ask a model of the server something.\n", since(out.Since))
 		return
 	}
 	fmt.Fprintln(a.stdout)
@@ -176,7 +178,7 @@ func (a *app) printSlots(p show.Process, now time.Time) {
 			restored = count(s.Restored) + ", " + show.Ago(*s.LastRestore, now)
 		}
 		rows = append(rows, []string{
-			fmt.Sprint(s.Slot), count(s.Tokens), count(s.Hot), count(s.Warm), count(s.Cold), count(s.Remote),
+			fmt.Sprint(s.Slot), count(s.Tokens), count(s.Hot), show.Pages(s.Warm), show.Pages(s.Cold), show.Pages(s.Remote),
 			s.Rows(), s.Now(), restored, show.Seconds(s.SavedSeconds),
 		})
 	}

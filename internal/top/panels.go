@@ -135,8 +135,8 @@ func (m *model) slots(state telemetry.State, width int, now time.Time) []string 
 			got = show.Count(int64(r.Restored))
 		}
 		rows = append(rows, []string{
-			strconv.Itoa(r.Slot.Slot), clean(r.model), status, show.Count(int64(r.Tokens)), strconv.Itoa(r.Hot), strconv.Itoa(r.Warm),
-			strconv.Itoa(r.Cold), strconv.Itoa(r.Remote), got, show.Ago(restored(r), now), show.Seconds(r.SavedSeconds),
+			strconv.Itoa(r.Slot.Slot), clean(r.model), status, show.Count(int64(r.Tokens)), strconv.Itoa(r.Hot), show.Pages(r.Warm),
+			show.Pages(r.Cold), show.Pages(r.Remote), got, show.Ago(restored(r), now), show.Seconds(r.SavedSeconds),
 		})
 	}
 	return m.list(slotColumns, rows, width)

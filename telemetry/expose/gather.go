@@ -141,6 +141,9 @@ func (g gathered) process(p telemetry.ProcessState) {
 		g.add("ollama_kv_slot_tokens", float64(s.Tokens), labels...)
 		g.add("ollama_kv_slot_bytes", float64(s.Tokens)*float64(p.Model.TokenBytes), labels...)
 		g.add("ollama_kv_slot_pages", float64(s.Hot), with("tier", telemetry.PlaceSlot)...)
+		if p.Process.Engine == telemetry.EngineLlama {
+			continue // its daemon does not know the pages of a slot in tiers
+		}
 		g.add("ollama_kv_slot_pages", float64(s.Warm), with("tier", telemetry.PlaceRAM)...)
 		g.add("ollama_kv_slot_pages", float64(s.Cold), with("tier", telemetry.PlaceLocal)...)
 		g.add("ollama_kv_slot_pages", float64(s.Remote), with("tier", telemetry.PlaceRemote)...)

@@ -23,14 +23,14 @@ type Process struct {
 }
 
 // Slot is one sequence of the engine. Hot, Warm, Cold and Remote are pages, as in
-// telemetry.Slot.
+// telemetry.Slot; those in tiers are nil where the process does not know them.
 type Slot struct {
 	Slot         int        `json:"slot"`
 	Tokens       int        `json:"tokens"`
 	Hot          int        `json:"hot_pages"`
-	Warm         int        `json:"warm_pages"`
-	Cold         int        `json:"cold_pages"`
-	Remote       int        `json:"remote_pages"`
+	Warm         *int       `json:"warm_pages"`
+	Cold         *int       `json:"cold_pages"`
+	Remote       *int       `json:"remote_pages"`
 	Shifted      bool       `json:"shifted"`
 	Busy         bool       `json:"busy"`
 	LastRestore  *time.Time `json:"last_restore"`
@@ -49,11 +49,15 @@ func Processes(s telemetry.State, name Name) []Process {
 			Started: known(of.Started), At: of.At, Slots: []Slot{}, Memory: append([]telemetry.Memory{}, of.Memory...),
 		}
 		for _, slot := range of.Slots {
-			p.Slots = append(p.Slots, Slot{
-				Slot: slot.ID, Tokens: slot.Tokens, Hot: slot.Hot, Warm: slot.Warm, Cold: slot.Cold, Remote: slot.Remote,
+			row := Slot{
+				Slot: slot.ID, Tokens: slot.Tokens, Hot: slot.Hot,
 				Shifted: slot.Shifted, Busy: slot.Busy, LastRestore: known(slot.LastRestore), Restored: slot.Restored,
 				SavedSeconds: max(0, slot.Saved.Seconds()),
-			})
+			}
+			if p.Engine != telemetry.EngineLlama { // its daemon does not follow pages after storing them
+				row.Warm, row.Cold, row.Remote = &slot.Warm, &slot.Cold, &slot.Remote
+			}
+			p.Slots = append(p.Slots, row)
 		}
 		slices.SortFunc(p.Slots, func(a, b Slot) int { return cmp.Compare(a.Slot, b.Slot) })
 		slices.SortFunc(p.Memory, func(a, b telemetry.Memory) int { return cmp.Compare(a.Name, b.Name) })
@@ -63,6 +67,14 @@ func Processes(s telemetry.State, name Name) []Process {
 		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.PID, b.PID))
 	})
 	return list
+}
+
+// Pages is a number of pages in a tier for people.
+func Pages(n *int) string {
+	if n == nil {
+		return "-"
+	}
+	return Count(int64(*n))
 }
 
 // Rows says whether the rows of a slot are those that computing gives.
