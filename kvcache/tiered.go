@@ -173,7 +173,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 
 		accounts: make(map[int]*account),
 		visits:   make(visits),
-		why:      inquirer{patience: whyPatience},
+		why:      newInquirer(&opts),
 		thin:     make(map[pagefile.Key]bool),
 	}
 	t.store.late = t.noteRead
@@ -486,7 +486,7 @@ func (t *TieredCausal) close() {
 	t.awaitFilled()
 	t.queue.endCopying()
 	t.endAccounts()
-	t.why.wait(whyCloseIn)
+	t.why.Wait(whyCloseIn)
 	t.ratesKept(t.store.saved(ctx, t.store.patience.find, t.rates.Close))
 	if err := t.store.Close(); err != nil {
 		t.log.Warn("kv tier: closing the page store", "error", err)

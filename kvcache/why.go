@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
@@ -14,6 +13,7 @@ import (
 	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
+	"github.com/kvtier/kvtier/telemetry/why/witness"
 )
 
 const (
@@ -22,23 +22,9 @@ const (
 	whyPatience = 3 * time.Second
 	whyCloseIn  = time.Second
 
-	// whyJobsMax bounds the prompts that wait to be explained. Further ones are recorded without
-	// look-ups.
-	whyJobsMax = 64
-
 	// givenMax bounds the pages that are remembered because they could not be stored.
 	givenMax = 4096
 )
-
-// Witness is a [Store] that may know why a page is not there. [diskstore.Store] is one.
-// Its methods are called behind requests.
-type Witness interface {
-	Gone(ctx context.Context, keys ...pagefile.Key) (diskstore.Grave, bool)
-	Elsewhere(ctx context.Context, tokens []int32, media []pagefile.Media) []diskstore.Elsewhere
-	Identity() map[string]string
-	Stats() diskstore.Stats
-	Failures() (local, remote uint64)
-}
 
 // inquiry collects facts about a request's prompt, for the cause of its miss. TieredCausal.mu
 // guards it until the prompt is recorded.
@@ -61,61 +47,17 @@ type inquirer struct {
 	open  map[int]*inquiry // by slot, from Restore to EndSequence
 	given map[pagefile.Key]string
 	ring  []pagefile.Key // of given, the oldest first
-	guard steady.Guard   // a look-up that hangs is not the store's
 
-	patience time.Duration // whyPatience, except in tests
-
-	mu      sync.Mutex
-	jobs    []func()
-	running bool
-	idle    chan struct{} // closed while the goroutine does not exist; nil before the first
+	witness.Queue
+	witness.Witness
 }
 
-// submit runs a job after those before it. submit reports false when too many wait.
-func (w *inquirer) submit(job func()) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.jobs) >= whyJobsMax {
-		return false
-	}
-	w.jobs = append(w.jobs, job)
-	if !w.running {
-		w.running, w.idle = true, make(chan struct{})
-		go w.run()
-	}
-	return true
-}
-
-func (w *inquirer) run() {
-	for {
-		w.mu.Lock()
-		if len(w.jobs) == 0 {
-			w.running = false
-			close(w.idle)
-			w.mu.Unlock()
-			return
-		}
-		job := w.jobs[0]
-		w.jobs = slices.Delete(w.jobs, 0, 1)
-		w.mu.Unlock()
-		job()
-	}
-}
-
-// wait waits until no job is left, at most for some time.
-func (w *inquirer) wait(most time.Duration) {
-	w.mu.Lock()
-	idle := w.idle
-	w.mu.Unlock()
-	if idle == nil {
-		return
-	}
-	timer := time.NewTimer(most)
-	defer timer.Stop()
-	select {
-	case <-idle:
-	case <-timer.C:
-	}
+// newInquirer returns an inquirer that asks a cache's store.
+func newInquirer(opts *Options) inquirer {
+	store, _ := opts.Store.(witness.Store) // nil if it is none
+	return inquirer{Witness: witness.Witness{
+		Store: store, Fingerprint: opts.Fingerprint, PageTokens: opts.PageTokens, Patience: whyPatience, Grace: whyCloseIn / 2,
+	}}
 }
 
 // inquire opens an inquiry about a prompt, with the account. nameless: the prompt goes on after an
@@ -129,7 +71,7 @@ func (r *restoring) inquire(nameless bool) {
 	a := r.accounts[r.seq]
 	q := &inquiry{text: why.Text{Tokens: r.prompt.tokens, Media: r.prompt.media}, private: true}
 	q.facts.Tokens, q.facts.Page = a.tokens, r.opts.PageTokens
-	if witness, ok := r.opts.Store.(Witness); ok {
+	if witness, ok := r.opts.Store.(witness.Store); ok {
 		q.failed[0], q.failed[1] = witness.Failures()
 	}
 	if nameless {
@@ -161,7 +103,7 @@ func (r *restoring) lookedUp(p *plan, refs []diskstore.Ref, limit int, err error
 	}
 	queued := r.queue.any(r.extends(&p.prompt, found, parent, start))
 	var failed [2]uint64
-	if witness, ok := r.opts.Store.(Witness); ok {
+	if witness, ok := r.opts.Store.(witness.Store); ok {
 		failed[0], failed[1] = witness.Failures()
 	}
 	r.mu.Lock()
@@ -304,7 +246,7 @@ func (t *TieredCausal) inquiryEndedLocked(seq int) {
 		}
 	}
 	done := func() { t.opts.Recents.Done(q.id, text, q.private, fate) }
-	if !t.why.submit(done) {
+	if !t.why.Submit(done) {
 		done() // or others would wait for this request
 	}
 }
@@ -322,12 +264,12 @@ func (t *TieredCausal) explain(q *inquiry, p telemetry.Prompt) {
 		facts.Similar = t.opts.Recents.Compare(id, text, private, facts.Held, facts.Page)
 		facts.Given = given
 		if p.Computed > 1 {
-			t.lookInto(&facts, text, p.At)
+			t.why.Complete(t.running, &facts, text, p.At)
 			p.Miss = why.Explain(facts)
 		}
 		t.opts.Meter.Prompt(p)
 	}
-	if !t.why.submit(job) {
+	if !t.why.Submit(job) {
 		facts.Given, p.Miss = given, why.Explain(facts)
 		t.opts.Meter.Prompt(p)
 	}
@@ -339,73 +281,11 @@ func (t *TieredCausal) givenFor(q *inquiry) string {
 	if len(t.why.given) == 0 {
 		return ""
 	}
-	keys := t.pageKeys(q.text, q.facts.At())
+	keys := t.why.PageKeys(q.text, q.facts.At())
 	for _, key := range keys {
 		if reason := t.why.given[key]; reason != "" {
 			return reason
 		}
 	}
 	return ""
-}
-
-// pageKeys returns the keys of the page with the token at a position: that of the full page first,
-// then those of tails of the text that have the token.
-func (t *TieredCausal) pageKeys(text why.Text, position int) (keys []pagefile.Key) {
-	size, parent := t.opts.PageTokens, t.opts.Fingerprint
-	begin := position / size * size
-	for at := 0; at < begin; at += size {
-		parent = pagefile.ChainKey(parent, text.Tokens[at:at+size], pagefile.MediaWithin(text.Media, at, size))
-	}
-	for end := min(begin+size, len(text.Tokens)); end > position; end-- {
-		keys = append(keys, pagefile.ChainKey(parent, text.Tokens[begin:end], pagefile.MediaWithin(text.Media, begin, end-begin)))
-	}
-	return keys
-}
-
-// lookInto asks the store, in bounded time. Tombstones that are younger than the
-// look-up are not its reason.
-func (t *TieredCausal) lookInto(facts *why.Facts, text why.Text, began time.Time) {
-	witness, ok := t.opts.Store.(Witness)
-	if !ok || why.Unused(*facts) {
-		return
-	}
-	found, _ := steady.Do(t.running, &t.why.guard, steady.Wait{Most: t.why.patience, Grace: whyCloseIn / 2}, func() (why.Facts, error) {
-		ctx, cancel := context.WithTimeout(t.running, t.why.patience)
-		defer cancel()
-		return t.testimony(ctx, witness, *facts, text, began), nil
-	}, func(why.Facts, error) {})
-	if found.Tokens > 0 {
-		*facts = found
-	}
-}
-
-// testimony completes facts by those that a store knows.
-func (t *TieredCausal) testimony(ctx context.Context, store Witness, facts why.Facts, text why.Text, began time.Time) why.Facts {
-	stats := store.Stats()
-	facts.Down = slices.Clone(facts.Down)
-	for name, down := range map[string]bool{tier.Local: stats.Local.Down, tier.Remote: stats.Remote.Down} {
-		if down && !slices.Contains(facts.Down, name) {
-			facts.Down = append(facts.Down, name)
-		}
-	}
-	slices.Sort(facts.Down)
-	if keys := t.pageKeys(text, facts.At()); len(keys) > 0 {
-		if g, gone := store.Gone(ctx, keys...); gone && g.Reason == diskstore.GraveDamaged {
-			facts.Damaged = true
-		} else if gone && g.When.Before(began) {
-			facts.Grave = &why.Grave{When: g.When, From: g.Tier, Reason: g.Reason.String()}
-		}
-	}
-	if !why.Open(facts) {
-		return facts
-	}
-	ours := store.Identity()
-	for _, e := range store.Elsewhere(ctx, text.Tokens, text.Media) {
-		differs := why.Differs(ours, e.Identity)
-		if e.PageTokens != t.opts.PageTokens && len(differs) == 0 {
-			differs["page_tokens"] = ""
-		}
-		facts.Others = append(facts.Others, why.Other{Tokens: e.Tokens, Differs: differs})
-	}
-	return facts
 }

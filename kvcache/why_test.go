@@ -20,11 +20,12 @@ import (
 	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
+	"github.com/kvtier/kvtier/telemetry/why/witness"
 )
 
 // asked returns the miss of the last prompt, when it is explained.
 func (r *fakeRunner) why() *telemetry.Miss {
-	r.tiered.why.wait(time.Minute)
+	r.tiered.why.Wait(time.Minute)
 	return r.last().Miss
 }
 
@@ -146,14 +147,14 @@ func TestWhyDamaged(t *testing.T) {
 	r := newAskedRunner(t, root)
 	r.run(r.slots[0], text, nil, true)
 	r.flush()
-	damage(t, root, r.tiered.pageKeys(why.Text{Tokens: text}, 16)[0])
+	damage(t, root, r.tiered.why.PageKeys(why.Text{Tokens: text}, 16)[0])
 	r.run(r.slots[1], text, nil, true)
 	require.Contains(t, r.requireMiss(telemetry.CauseDamaged, 16).Detail, "59 tokens were found")
 	r.ended()
 
 	// Another process has set a page aside.
 	r = newAskedRunner(t, root)
-	key := r.tiered.pageKeys(why.Text{Tokens: text}, 24)[0]
+	key := r.tiered.why.PageKeys(why.Text{Tokens: text}, 24)[0]
 	damage(t, root, key)
 	other := newDiskStore(t, root)
 	for _, ref := range other.Chain(t.Context(), text, nil) {
@@ -460,7 +461,7 @@ func TestWhyIsAskedBehindRequests(t *testing.T) {
 	text := tokenRange(1, 60)
 	r.run(r.slots[0], text, nil, true)
 	<-store.asked
-	for i := range 2 * whyJobsMax {
+	for i := range 2 * witness.JobsMax {
 		r.run(r.slots[1], tokenRange(2+i%50, 30), nil, true)
 	}
 	_, before := r.meter.Read()
@@ -468,9 +469,9 @@ func TestWhyIsAskedBehindRequests(t *testing.T) {
 	r.run(r.slots[1], text, nil, true)
 	r.ended()
 	close(store.answer)
-	r.tiered.why.wait(time.Minute)
+	r.tiered.why.Wait(time.Minute)
 	_, prompts := r.meter.Read()
-	require.EqualValues(t, 2*whyJobsMax+2, prompts[len(prompts)-1].Seq, "each is recorded once")
+	require.EqualValues(t, 2*witness.JobsMax+2, prompts[len(prompts)-1].Seq, "each is recorded once")
 }
 
 // Without Options.Recents nothing is kept and nothing runs.
@@ -481,7 +482,7 @@ func TestWhyIsOff(t *testing.T) {
 	require.Nil(t, r.last().Miss)
 	require.Empty(t, r.tiered.why.open)
 	require.Empty(t, r.tiered.why.given)
-	require.Nil(t, r.tiered.why.idle)
+	require.Equal(t, new(witness.Queue), &r.tiered.why.Queue, "it has never run")
 }
 
 // The memory of pages that were given up is bounded.
@@ -498,4 +499,4 @@ func TestWhyGivenIsBounded(t *testing.T) {
 	require.LessOrEqual(t, len(r.tiered.why.ring), givenMax)
 }
 
-var _ Witness = (*diskstore.Store)(nil)
+var _ witness.Store = (*diskstore.Store)(nil)

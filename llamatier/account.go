@@ -1,11 +1,14 @@
 package llamatier
 
 import (
+	"context"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/why"
+	"github.com/kvtier/kvtier/telemetry/why/witness"
 )
 
 // restored counts the tokens that a restore has put into a slot.
@@ -46,6 +49,85 @@ func (t *Tier) gate(read, compute int) {
 	t.opt.Meter.Add(telemetry.Series("ollama_kv_gate_pages_total", "decision", "read"), float64(read))
 	t.opt.Meter.Add(telemetry.Series("ollama_kv_gate_pages_total", "decision", "compute"), float64(compute))
 }
+
+// inquiry collects facts about a request's prompt, for the cause of its miss.
+type inquiry struct {
+	id    uint64 // in Options.Recents
+	facts why.Facts
+}
+
+// inquireLocked opens the inquiry about a request's prompt. An image has no identity here.
+func (t *Tier) inquireLocked(u *Turn) {
+	if t.opt.Recents == nil {
+		return
+	}
+	u.asked = &inquiry{id: t.opt.Recents.Add(why.Text{Tokens: u.tokens}, u.private)}
+	u.asked.facts.Page = t.opt.PageTokens
+	if u.rest != nil {
+		u.asked.facts.Nameless = len(u.tokens) + 1
+	}
+}
+
+// planned notes the pages that a look-up found, and why some of them were not used.
+func (u *Turn) planned(p *plan, held int) {
+	if u.asked == nil || p == nil {
+		return
+	}
+	f := &u.asked.facts
+	f.Found, f.Unread, f.Tier = max(p.found, held), p.unread, p.unreadTier
+	t := u.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.slots {
+		if s != u.s && (s.dirty || s.tails) && commonPrefix(s.tokens, u.tokens) > f.Found {
+			f.Slot = true
+		}
+	}
+}
+
+// record counts a prompt, after its miss was explained behind the request.
+func (u *Turn) record(p telemetry.Prompt) {
+	t, q := u.t, u.asked
+	if q == nil {
+		t.opt.Meter.Prompt(p)
+		return
+	}
+	text := why.Text{Tokens: u.tokens}
+	q.facts.Tokens, q.facts.Held = p.Tokens, p.Tokens-p.Computed
+	job := func() {
+		q.facts.Similar = t.opt.Recents.Compare(q.id, text, p.Private, q.facts.Held, t.opt.PageTokens)
+		if p.Computed > 1 {
+			t.why.Complete(context.Background(), &q.facts, text, p.At)
+			p.Miss = why.Explain(q.facts)
+		}
+		t.opt.Meter.Prompt(p)
+		t.opt.Recents.Done(q.id, text, p.Private, why.Fate{})
+	}
+	if !t.why.Submit(job) {
+		p.Miss = why.Explain(q.facts)
+		t.opt.Meter.Prompt(p)
+	}
+}
+
+// inquirer explains prompts behind their requests.
+type inquirer struct {
+	witness.Queue
+	witness.Witness
+}
+
+func newInquirer(opt *Options) inquirer {
+	store, _ := opt.Store.(witness.Store) // nil if it is none
+	return inquirer{Witness: witness.Witness{
+		Store: store, Fingerprint: opt.Fingerprint, PageTokens: opt.PageTokens, Patience: whyPatience, Grace: whyPatience / 4,
+	}}
+}
+
+const (
+	// whyPatience bounds the look-ups for one prompt, behind its request.
+	whyPatience = 2 * time.Second
+	// whyCloseIn bounds the wait for prompts that are not explained when the tier is flushed.
+	whyCloseIn = 500 * time.Millisecond
+)
 
 // account is the account of a request's prompt. Without the engine's answer, the tokens that the
 // slot did not hold, and that were not restored, count as computed, although the request may have

@@ -1,18 +1,25 @@
 package llamatier
 
 import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// latest is the account of the latest prompt, without times and its number.
+// latest is the account of the latest prompt, without times, its number and its miss.
 func (w *world) latest() telemetry.Prompt {
+	w.tier.why.Wait(time.Minute)
 	_, prompts := w.meter.Read()
 	p := prompts[len(prompts)-1]
 	require.False(w.t, p.At.IsZero())
+	p.Miss = nil
 	p.At, p.Seq, p.Restore, p.Took, p.Saved = telemetry.Prompt{}.At, 0, 0, 0, 0
 	return p
 }
@@ -38,6 +45,7 @@ func TestAccounts(t *testing.T) {
 	w.ask(private, 5)
 	require.Equal(t, telemetry.Prompt{Tokens: 90, Computed: 90, Private: true}, w.latest())
 
+	w.tier.why.Wait(time.Minute)
 	totals, _ := w.meter.Read()
 	require.Equal(t, 4.0, totals["ollama_kv_prompts_total"])
 	require.Equal(t, 1.0, totals["ollama_kv_restores_total"])
@@ -70,4 +78,65 @@ func TestTheEngineComputesRestoredTokensAgain(t *testing.T) {
 	turn.End(&Answer{Cached: 0, Processed: 300})
 	w.accounted()
 	require.Equal(t, telemetry.Prompt{Tokens: 300, Computed: 300}, w.latest())
+}
+
+// missed is the miss of the latest prompt, once it is explained.
+func (w *world) missed() telemetry.Miss {
+	w.tier.why.Wait(time.Minute)
+	_, prompts := w.meter.Read()
+	miss := prompts[len(prompts)-1].Miss
+	require.NotNil(w.t, miss, "%+v", prompts[len(prompts)-1])
+	return *miss
+}
+
+// TestCausesOfMisses plays causes one after the other.
+func TestCausesOfMisses(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "root")
+	store := openStoreIn(t, root)
+	defer func() { require.NoError(t, store.Close()) }()
+	w := newWorld(t, store, 1, 1000)
+	w.ask(ask(prompt(1, 200)), 5)
+	require.Equal(t, telemetry.CauseNeverSeen, w.missed().Cause)
+
+	parts := append(slices.Clone(prompt(1, 120)), prompt(2, 100)...)
+	w.ask(ask(parts), 5)
+	miss := w.missed()
+	require.Equal(t, telemetry.CauseDiffers, miss.Cause)
+	require.Equal(t, 120, miss.At)
+	require.NotNil(t, miss.Words)
+
+	private := ask(prompt(3, 200))
+	private.Private = true
+	w.ask(private, 5)
+	require.Nil(t, w.missed().Words)
+	w.ask(ask(prompt(4, 100)), 5)
+	w.ask(ask(prompt(3, 200)), 5)
+	miss = w.missed()
+	require.Equal(t, telemetry.CausePrivate, miss.Cause)
+	require.Nil(t, miss.Words)
+
+	w.tier.Flush(t.Context())
+	w.start(1, 1000)
+	damage(t, root)
+	w.ask(ask(prompt(1, 200)), 5)
+	require.Equal(t, telemetry.CauseDamaged, w.missed().Cause)
+}
+
+// damage flips a byte of every page.
+func damage(t *testing.T, root string) {
+	t.Helper()
+	n := 0
+	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".kvp" {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		data[len(data)/2] ^= 1
+		n++
+		return os.WriteFile(path, data, 0o600)
+	}))
+	require.Positive(t, n)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/readahead"
 	"github.com/kvtier/kvtier/rates"
+	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // restoreMin is the least number of tokens for which a slot is replaced.
@@ -21,14 +22,22 @@ type plan struct {
 	tokens []int32 // of the pages
 	held   int     // tokens of the prompt that the slot holds already
 	refs   []diskstore.Ref
+
+	found      int        // leading tokens that are stored
+	unread     why.Unread // why not all of these are used
+	unreadTier string     // where the first of the others is
+}
+
+// notRead notes why the plan's pages from index n on are not used.
+func (p *plan) notRead(n int, because why.Unread) {
+	if n < len(p.refs) {
+		p.unread, p.unreadTier = because, p.refs[n].Tier
+	}
 }
 
 // end is the position after the first n pages.
 func (p *plan) end(n int) int {
-	if n == 0 {
-		return 0
-	}
-	return int(p.refs[n-1].Start) + p.refs[n-1].Tokens
+	return endOf(p.refs[:n])
 }
 
 // cut leaves n pages.
@@ -40,8 +49,12 @@ func (p *plan) worth() bool { return len(p.tokens) >= p.held+restoreMin }
 // plan finds the stored pages of a prompt after which the engine can go on, of which the slot
 // holds some tokens already. Pages that take longer to read than to compute are left out.
 func (t *Tier) plan(ctx context.Context, tokens []int32, held int) *plan {
-	p := &plan{held: held, refs: t.find(ctx, tokens)}
+	p := &plan{held: held}
+	p.refs, p.found = t.find(ctx, tokens)
 	p.tokens = tokens[:p.end(len(p.refs))]
+	if p.found > len(p.tokens) {
+		p.unread = why.UnreadState
+	}
 	if !p.worth() || t.opt.AlwaysRestore {
 		return p
 	}
@@ -52,19 +65,23 @@ func (t *Tier) plan(ctx context.Context, tokens []int32, held int) *plan {
 		t.opt.Log.Debug("kv tier: pages are not read, computing them is quicker",
 			"pages", len(p.refs)-n, "tier", p.refs[n].Tier, "position", p.refs[n].Start)
 		t.probe(ctx, p, c.After(n))
+		p.notRead(n, why.UnreadQuicker)
 		p.cut(n)
 	}
 	return p
 }
 
-// find returns the stored pages of a prompt after which the engine can go on.
-func (t *Tier) find(ctx context.Context, tokens []int32) []diskstore.Ref {
+// find returns the stored pages of a prompt after which the engine can go on, and the number of
+// leading tokens that are stored.
+func (t *Tier) find(ctx context.Context, tokens []int32) (refs []diskstore.Ref, found int) {
 	if !t.opt.Shape.HasEnd() {
-		return t.opt.Store.Chain(ctx, tokens, nil)
+		refs = t.opt.Store.Chain(ctx, tokens, nil)
+		return refs, endOf(refs)
 	}
 	// The engine computes at least one token, and cannot take one back.
 	tokens = tokens[:max(0, len(tokens)-1)]
-	refs := t.opt.Store.Chain(ctx, tokens, nil)
+	refs = t.opt.Store.Chain(ctx, tokens, nil)
+	found = endOf(refs)
 	ctx, cancel := context.WithTimeout(ctx, t.patience.find) // a disk may be slow, and a prompt long
 	defer cancel()
 	for i := len(refs) - 1; i >= 0 && ctx.Err() == nil; i-- {
@@ -76,14 +93,23 @@ func (t *Tier) find(ctx context.Context, tokens []int32) []diskstore.Ref {
 		for _, c := range candidates {
 			end := int(c.Start) + c.Tokens
 			if end <= t.opt.Window {
-				return nil // see llamastate.Shape.Build
+				return nil, found // see llamastate.Shape.Build
 			}
 			if layout, err := t.opt.Store.LayoutOf(ctx, c); err == nil && layout.HasState() {
-				return append(refs[:i:i], c)
+				return append(refs[:i:i], c), max(found, end)
 			}
 		}
 	}
-	return nil
+	return nil, found
+}
+
+// endOf is the position after the last of some pages.
+func endOf(refs []diskstore.Ref) int {
+	if len(refs) == 0 {
+		return 0
+	}
+	last := refs[len(refs)-1]
+	return int(last.Start) + last.Tokens
 }
 
 // costs describes a plan's pages to package rates.

@@ -10,12 +10,13 @@ import (
 	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/rates"
+	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // restore puts stored pages of a prompt into a busy slot, and returns the number of tokens that
-// the slot held before. A slot whose rows must not be stored is of less use: it is replaced at
+// the slot held before, and the pages that were found. A slot whose rows must not be stored is of less use: it is replaced at
 // the price of a page that must be computed again.
-func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) (held int, r restored) {
+func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) (held int, p *plan, r restored) {
 	held = t.held(ctx, s, tokens)
 	if held < len(s.tokens) {
 		t.save(ctx, s, true) // the engine is about to drop tokens
@@ -30,24 +31,28 @@ func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) (held int, 
 	if spoiled {
 		loss = min(held, t.opt.PageTokens+restoreMin)
 	}
-	p := t.plan(ctx, tokens, held-loss)
+	p = t.plan(ctx, tokens, held-loss)
 	if !p.worth() {
+		if p.unread == why.UnreadNone && p.found > held {
+			p.unread = why.UnreadQuicker // than replacing the slot for so few tokens
+		}
 		if spoiled && held < restoreMin {
 			t.empty(ctx, s)
 		}
-		return held, restored{}
+		return held, p, restored{}
 	}
 	t.save(ctx, s, true)
 	if err := t.tryRestore(ctx, s, p); err != nil {
 		t.opt.Log.Warn("kv tier: pages not restored, the prompt is computed", "slot", s.id, "error", err)
-		return held, restored{}
+		p.notRead(0, why.UnreadRoom)
+		return held, p, restored{}
 	}
 	if !p.worth() { // its tier became slow
-		return held, restored{}
+		return held, p, restored{}
 	}
 	took := time.Since(began)
 	t.opt.Log.Info("kv tier: restored", "slot", s.id, "tokens", len(p.tokens), "prompt", len(tokens), "took", took)
-	return held, t.restoredFrom(p, held, took)
+	return held, p, t.restoredFrom(p, held, took)
 }
 
 // usedLately is the time after which a slot may be empty: llama-server may have slept.
@@ -151,11 +156,14 @@ func (t *Tier) fill(ctx context.Context, p *plan, b *llamastate.Builder) (int, e
 	for i, ref := range p.refs {
 		pg, there := t.await(line.Next(), watch, began)
 		if !there {
+			p.notRead(i, why.UnreadQuicker)
 			return i, ctx.Err()
 		}
 		if pg.err != nil {
 			t.opt.Log.Info("kv tier: page not read", "position", ref.Start, "tier", ref.Tier, "error", pg.err)
+			p.notRead(i, why.UnreadDown)
 			if errors.Is(pg.err, pagefile.ErrDamaged) {
+				p.notRead(i, why.UnreadDamaged)
 				if i == 0 && watch.Alone() {
 					line.Together()
 				}
@@ -174,6 +182,7 @@ func (t *Tier) fill(ctx context.Context, p *plan, b *llamastate.Builder) (int, e
 		}
 		line.Used()
 		if !more && !t.opt.AlwaysRestore {
+			p.notRead(i+1, why.UnreadQuicker)
 			return i + 1, nil
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // Store is the page store, a *diskstore.Store.
@@ -60,6 +61,8 @@ type Options struct {
 
 	// Meter counts prompts and pages; nil counts nothing.
 	Meter *telemetry.Meter
+	// Recents keeps the latest prompts in memory, to say why a prompt was computed; nil says nothing.
+	Recents *why.Recents
 
 	// AlwaysRestore restores stored pages although computing may be quicker, for tests.
 	AlwaysRestore bool
@@ -96,6 +99,7 @@ type Tier struct {
 	buffers sync.Pool      // *[]byte, of pages that are being read
 
 	patience patience
+	why      inquirer
 }
 
 // New returns a Tier for an engine whose slots hold nothing that is worth keeping.
@@ -112,7 +116,7 @@ func New(opt Options) *Tier {
 	if opt.PartBytes == 0 {
 		opt.PartBytes = partBytes
 	}
-	t := &Tier{opt: opt, turns: make(map[*Turn]bool), counted: -1, saving: make(chan struct{}, 1), patience: usualPatience}
+	t := &Tier{opt: opt, turns: make(map[*Turn]bool), counted: -1, saving: make(chan struct{}, 1), patience: usualPatience, why: newInquirer(&opt)}
 	t.disk = &disk{store: opt.Store, patience: &t.patience}
 	t.opt.Store = t.disk
 	for id := range opt.Slots {
@@ -187,6 +191,7 @@ type Turn struct {
 	began    time.Time
 	held     int // tokens of the prompt that the slot held before the restore
 	restored restored
+	asked    *inquiry // nil without Options.Recents
 }
 
 // Answer is the engine's account of a request, which the end of an answer carries. A slot
@@ -250,6 +255,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	u := &Turn{t: t, s: s, tokens: r.Tokens, rest: r.Rest, private: r.Private, cancel: r.Cancel, counted: -1, began: time.Now()}
 	u.TooLong = len(r.Tokens) >= t.opt.Context
 	t.mu.Lock()
+	t.inquireLocked(u)
 	t.turns[u] = true
 	if t.closed {
 		r.Cancel()
@@ -264,7 +270,9 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		s.rewound(u.held)
 		t.save(ctx, s, true)
 	} else {
-		u.held, u.restored = t.restore(ctx, s, r.Tokens)
+		var p *plan
+		u.held, p, u.restored = t.restore(ctx, s, r.Tokens)
+		u.planned(p, u.held)
 		u.Restored = u.restored.tokens
 	}
 	u.counted = <-counted
@@ -302,7 +310,7 @@ func (t *Tier) unknownRuns() bool {
 // some time later, unless another request takes it before.
 func (u *Turn) End(answer *Answer) {
 	t, s := u.t, u.s
-	t.opt.Meter.Prompt(u.account(answer))
+	u.record(u.account(answer))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.turns, u)
@@ -461,6 +469,7 @@ func (t *Tier) Flush(ctx context.Context) {
 	case <-done:
 	case <-ctx.Done():
 	}
+	t.why.Wait(whyCloseIn)
 }
 
 // spawn runs a function in a goroutine of its own, for which Flush waits. The caller has made a

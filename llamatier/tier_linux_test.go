@@ -17,6 +17,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 const testPage = 16
@@ -104,7 +105,7 @@ func (w *world) start(slots, context int) {
 	w.tier = New(Options{
 		Engine: w.engine.engine(), Shape: w.engine.shape, Control: control, Slots: slots, Context: context,
 		Files: w.files, PartBytes: 5000, Store: w.store, Fingerprint: pagefile.Key{1}, PageTokens: testPage,
-		Meter: &w.meter,
+		Meter: &w.meter, Recents: why.NewRecents(),
 		AfterFunc: func(_ time.Duration, f func()) interface{ Stop() bool } {
 			m := &timer{f: f}
 			w.mu.Lock()

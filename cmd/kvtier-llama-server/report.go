@@ -16,6 +16,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/collect"
 	"github.com/kvtier/kvtier/telemetry/station"
+	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // reportTimeout bounds the time for which the last report, and giving up the collector, hold up
@@ -31,7 +32,7 @@ type reports struct {
 }
 
 // startReports begins to report a tier and its store.
-func (s *server) startReports(config tierenv.Config, identity map[string]string, meter *telemetry.Meter, tier *llamatier.Tier, store *diskstore.Store, tokenBytes int64) {
+func (s *server) startReports(config tierenv.Config, identity map[string]string, meter *telemetry.Meter, recents *why.Recents, tier *llamatier.Tier, store *diskstore.Store, tokenBytes int64) {
 	source := &telemetry.Source{
 		Process: tierenv.Process(telemetry.EngineLlama),
 		Started: time.Now(),
@@ -47,6 +48,8 @@ func (s *server) startReports(config tierenv.Config, identity map[string]string,
 		Fill: func(r *telemetry.Report) {
 			config.FillReport(r, store.Stats())
 			r.Slots = append(r.Slots, tier.Slots()...)
+			r.Busters = recents.Busters()
+			r.Memory = append(r.Memory, telemetry.Memory{Name: "recent prompts", Bytes: recents.Bytes()})
 		},
 	}
 	ctx, stop := context.WithCancel(context.Background())

@@ -19,6 +19,7 @@ import (
 	"github.com/kvtier/kvtier/llamatier"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // disk is the local disk as the daemon uses it.
@@ -156,14 +157,14 @@ func (s *server) open(seen *engineLook) error {
 	}
 	s.store.Store(store)
 	s.rates.Store(d.config.OpenRates(key, s.command.Placement(), s.log))
-	meter := new(telemetry.Meter)
+	meter, recents := new(telemetry.Meter), why.NewRecents()
 	tier := llamatier.New(llamatier.Options{
 		Engine: s.engine, Shape: seen.shape, Slots: seen.slots, Context: seen.context, Window: model.Window, Control: model.Control,
 		Files: s.files, PartBytes: s.partBytes, Store: store, Fingerprint: key, PageTokens: d.config.PageTokens,
-		Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: meter, Log: s.log,
+		Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: meter, Recents: recents, Log: s.log,
 	})
 	s.proxy.Use(tier)
-	s.startReports(d.config, identity, meter, tier, store, seen.shape.RowBytes(1, 0))
+	s.startReports(d.config, identity, meter, recents, tier, store, seen.shape.RowBytes(1, 0))
 	go s.reclaim(store, identity)
 	s.log.Info("kv tier: on", "local", d.config.Local, "slots", seen.slots, "fingerprint", key.String()[:12])
 	return nil

@@ -1,0 +1,89 @@
+package llamae2e
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/collect"
+)
+
+// told is the state that the daemons of a directory tell, once they have told of some prompts.
+func told(t *testing.T, root string, prompts float64) telemetry.State {
+	t.Helper()
+	deadline := time.Now().Add(startMax)
+	for {
+		state, err := collect.Read(t.Context(), root)
+		if err == nil && state.Live && len(state.Models) == 1 && state.Models[0].Totals["ollama_kv_prompts_total"] >= prompts {
+			require.Equal(t, prompts, state.Models[0].Totals["ollama_kv_prompts_total"])
+			return state
+		}
+		require.True(t, time.Now().Before(deadline), "%+v: %v", state.Models, err)
+		runtime.Gosched()
+	}
+}
+
+// TestTelemetry compares the account of the daemon with the answers of llama-server, over the end
+// of the daemon, and reads it on the listener of the daemon that collects.
+func TestTelemetry(t *testing.T) {
+	port, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := port.Addr().String()
+	require.NoError(t, port.Close())
+
+	o := conversations[0].options(t)
+	o.Root = filepath.Join(t.TempDir(), "pages")
+	o.Env = append(o.Env, "OLLAMA_KV_METRICS_ADDR="+addr)
+	s := start(t, o)
+	prompt := someTokens(1, 700)
+	cached, computed := 0, 0
+	ask := func(tokens []int32) {
+		a := s.complete(tokens, 3)
+		cached, computed = cached+a.Timings.Cached, computed+a.Timings.Computed
+	}
+	ask(prompt)                                         // new
+	ask(append(prompt[:690:690], someTokens(2, 60)...)) // parts from it
+	ask(someTokens(3, 300))                             // takes the slot
+	s.Kill()                                            // the slots are stored
+	s = start(t, o)
+	ask(prompt)
+
+	state := told(t, o.Root, 4)
+	m := state.Models[0]
+	require.Equal(t, telemetry.EngineLlama, m.Engine)
+	source := func(place string) int {
+		return int(m.Totals[telemetry.Series("ollama_kv_prompt_tokens_total", "source", place)])
+	}
+	require.Equal(t, computed, source("computed"))
+	require.Equal(t, cached, source("slot")+source("local"))
+	require.Greater(t, source("local"), 500)
+	require.Equal(t, 1.0, m.Totals["ollama_kv_restores_total"])
+	require.Positive(t, m.Totals[`ollama_kv_sealed_pages_total{kind="page"}`])
+	require.Equal(t, 1.0, m.Totals[`ollama_kv_misses_total{cause="token_differs"}`])
+	require.Equal(t, 2.0, m.Totals[`ollama_kv_misses_total{cause="never_seen"}`])
+	for _, p := range state.Prompts {
+		require.Equal(t, p.Tokens, p.Slot+p.Local+p.Computed, "%+v", p.Prompt)
+	}
+	require.Len(t, state.Processes, 1)
+	require.Len(t, state.Processes[0].Slots, 1)
+	require.Equal(t, o.Root, state.Tiers[0].Root)
+
+	res, err := http.Get("http://" + addr + "/metrics")
+	require.NoError(t, err)
+	defer res.Body.Close()
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	found := false
+	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+		found = found || strings.HasPrefix(lines.Text(), "ollama_kv_prompts_total{") && strings.HasSuffix(lines.Text(), fmt.Sprint("} ", 4))
+	}
+	require.True(t, found)
+}
