@@ -48,7 +48,7 @@ var Metrics = []Metric{
 	{"ollama_kv_restores_total", Counter, "Prompts of which tokens were restored.", nil, nil},
 	{"ollama_kv_restored_bytes_total", Counter, "Bytes of K/V that restores read.", nil, nil},
 	{"ollama_kv_saved_seconds_total", Counter, "Estimate: the time that computing the restored tokens would have taken, less the time that restoring took.", nil, nil},
-	{"ollama_kv_misses_total", Counter, "Prompts that computed more than they had to, by cause.", []string{"cause"}, nil},
+	{"ollama_kv_misses_total", Counter, "Prompts of which more than the last token was computed, by cause.", []string{"cause"}, nil},
 	{"ollama_kv_missed_tokens_total", Counter, "Tokens that these prompts computed, by cause.", []string{"cause"}, nil},
 	{"ollama_kv_restore_seconds", Histogram, "Time from the look-up to the last row of a restore.", nil, secondsBounds},
 	{"ollama_kv_prompt_seconds", Histogram, "Time from the look-up to the last batch of a prompt.", nil, secondsBounds},

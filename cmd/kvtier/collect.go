@@ -23,8 +23,8 @@ func newCollectCommand(a *app) *cobra.Command {
 	var metrics string
 	cmd := &cobra.Command{
 		Use:   "collect",
-		Short: "Collect what servers report, until Ctrl-C",
-		Long: `Collect what servers report, until Ctrl-C or SIGTERM.
+		Short: "Collect the reports of servers, until Ctrl-C",
+		Long: `Collect the reports of servers, until Ctrl-C or SIGTERM.
 
 A patched Ollama collects by itself. Before a stock Ollama, the process of one
 loaded model collects for all, and nothing collects while no model is loaded:

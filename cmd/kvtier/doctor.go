@@ -27,8 +27,8 @@ func newDoctorCommand(a *app) *cobra.Command {
 	var f doctorFlags
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Find what keeps the pages from helping, with the commands that cure it",
-		Long: `Find what keeps the pages from helping: variables that the server does not see, a
+		Short: "Find problems that keep pages from helping, with a command for each",
+		Long: `Find problems that keep pages from helping: variables that the server does not see, a
 directory that cannot be used, mount options, space, speed, models that are not tiered,
 prompts that change at the front. Each finding has its evidence and a command.
 

@@ -46,10 +46,10 @@ func newPlanCommand(a *app) *cobra.Command {
 	var f planFlags
 	cmd := &cobra.Command{
 		Use:   "plan [MODEL]",
-		Short: "Work out what fits where, and what to set",
-		Long: `Work out how much K/V a model needs, what of it fits in video memory, memory and disk,
-how long a restore takes against computing, how long the disk lasts, and which
-variables to set. Every figure says where it comes from.
+		Short: "Work out how much K/V fits where, and the settings for it",
+		Long: `Work out how much K/V a model needs, how much of it fits in video memory, memory
+and disk, how long a restore takes against computing, how long the disk lasts, and
+the variables to set. Every figure says where it comes from.
 
 MODEL is a name as ollama list shows it, or a GGUF file. Sizes are decimal: 8G is
 8,000,000,000 bytes; 8GiB is binary.
@@ -58,8 +58,8 @@ The disk is measured for a moment, in the directory of the pages, unless --read-
 how quick it is, or --no-measure is given. The rate of computing is that which servers
 have measured with this model, or --prefill-tps.
 
-With --observe, and without MODEL, plan reads what the running servers counted and says
-what to change. Nothing is changed. --since compares with an earlier --observe --json.`,
+With --observe, and without MODEL, plan reads the counters of the servers and
+recommends changes. Nothing is changed. --since compares with an earlier --observe --json.`,
 		Example: `  kvtier plan qwen3 --ctx 131072 --vram 8G --ram 32G --ssd 200G --tokens-per-day 2M
   kvtier plan model.gguf --ctx 32768 --parallel 4 --cache-type q8_0 --prefill-tps 900
   kvtier plan --observe`,
@@ -102,7 +102,7 @@ func (f *planFlags) add(cmd *cobra.Command) {
 	flags.Float64Var(&f.prefill, "prefill-tps", 0, "tokens per second that this machine computes of a prompt")
 	flags.Float64Var(&f.readMB, "read-mb", 0, "rate of the disk in MB/s, instead of measuring it")
 	flags.BoolVar(&f.noMeasure, "no-measure", false, "do not measure the disk")
-	flags.BoolVar(&f.observe, "observe", false, "say what the running servers' counters recommend")
+	flags.BoolVar(&f.observe, "observe", false, "print the changes that the servers' counters recommend")
 	text(&f.since, "since", "", "a file", "state of an earlier --observe --json to compare with")
 	cli.Give(flags, "parallel", "a number of slots")
 	cli.Give(flags, "prefill-tps", givePrefill)

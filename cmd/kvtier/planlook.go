@@ -24,7 +24,7 @@ const planMeasureBytes = 64e6
 func (a *app) lookAround(ctx context.Context, in *sizing.Input, m foundModel, f planFlags) (notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	if err := a.useRates(ctx, in, m, !f.noMeasure); err != nil {
-		note("What servers have measured is not known: %v.", err)
+		note("The rates that servers have measured are not known: %v.", err)
 	}
 	if in.Compute == nil {
 		note("How quickly this machine computes the model is not known: give --prefill-tps, or plan again after a server has used the model.")

@@ -147,6 +147,23 @@ func TestModelsOfOneName(t *testing.T) {
 }
 
 // A directory is one tier; memory of several processes adds up, and is down where one of them is.
+// The daemon before a llama-server does not know the pages of a slot in tiers, which is not 0.
+func TestUnknownPagesOfSlots(t *testing.T) {
+	state := sample()
+	state.Processes[0].Process.Engine = telemetry.EngineLlama
+	require.Equal(t, []string{"slot"}, matches(t, `ollama_kv_slot_pages\{.*tier="([a-z]+)"`, text(t, state, Options{})))
+	require.Len(t, matches(t, `ollama_kv_slot_pages\{.*tier="([a-z]+)"`, text(t, sample(), Options{})), 4)
+}
+
+// matches are the first groups of all matches.
+func matches(t *testing.T, pattern, text string) (all []string) {
+	t.Helper()
+	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+		all = append(all, m[1])
+	}
+	return all
+}
+
 func TestTiers(t *testing.T) {
 	got := text(t, telemetry.State{Tiers: []telemetry.Tier{
 		{Name: "ram", Pages: 1, Budget: 10}, {Name: "ram", Pages: 2, Budget: 10, Down: true}, {Name: "ram"},

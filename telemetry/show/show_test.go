@@ -127,23 +127,29 @@ func TestAnyTotals(t *testing.T) {
 
 func TestProcesses(t *testing.T) {
 	state := telemetry.State{Processes: []telemetry.ProcessState{
-		{Model: telemetry.Model{Weights: "z"}},
 		{
-			Model: telemetry.Model{Weights: "a", CacheType: "q8_0"}, Process: telemetry.Process{PID: 7, Engine: telemetry.EngineLlama}, At: now,
+			Model: telemetry.Model{Weights: "z"}, Process: telemetry.Process{Engine: telemetry.EngineLlama},
+			Slots: []telemetry.Slot{{Hot: 3}}, // it does not know pages in tiers
+		},
+		{
+			Model: telemetry.Model{Weights: "a", CacheType: "q8_0"}, Process: telemetry.Process{PID: 7, Engine: telemetry.EngineOllama}, At: now,
 			Slots:  []telemetry.Slot{{ID: 1, Shifted: true}, {ID: 0, Tokens: 9, Hot: 1, Warm: 2, Cold: 3, Remote: 4, Busy: true, LastRestore: now, Restored: 8, Saved: time.Minute}},
 			Memory: []telemetry.Memory{{Name: "write queue", Bytes: 5, Limit: 6}, {Name: "index", Bytes: 3}},
 		},
 	}}
 	got := Processes(state, named)
+	pages := func(n int) *int { return &n }
 	require.Equal(t, Process{
-		Model: "weights a", Weights: "a", Engine: "llama-server", PID: 7, CacheType: "q8_0", At: now,
+		Model: "weights a", Weights: "a", Engine: "ollama", PID: 7, CacheType: "q8_0", At: now,
 		Slots: []Slot{
-			{Slot: 0, Tokens: 9, Hot: 1, Warm: 2, Cold: 3, Remote: 4, Busy: true, LastRestore: &now, Restored: 8, SavedSeconds: 60},
-			{Slot: 1, Shifted: true},
+			{Slot: 0, Tokens: 9, Hot: 1, Warm: pages(2), Cold: pages(3), Remote: pages(4), Busy: true, LastRestore: &now, Restored: 8, SavedSeconds: 60},
+			{Slot: 1, Warm: pages(0), Cold: pages(0), Remote: pages(0), Shifted: true},
 		},
 		Memory: []telemetry.Memory{{Name: "index", Bytes: 3}, {Name: "write queue", Bytes: 5, Limit: 6}},
 	}, got[0])
 	require.Equal(t, "weights z", got[1].Model)
+	require.Equal(t, []Slot{{Hot: 3}}, got[1].Slots)
+	require.Equal(t, []string{"-", "0", "1,024"}, []string{Pages(nil), Pages(pages(0)), Pages(pages(1024))})
 	require.Equal(t, []string{"exact", "busy", "shifted", "idle"}, []string{got[0].Slots[0].Rows(), got[0].Slots[0].Now(), got[0].Slots[1].Rows(), got[0].Slots[1].Now()})
 }
 
