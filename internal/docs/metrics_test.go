@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,6 +52,28 @@ func TestMetrics(t *testing.T) {
 	}
 	if os.Getenv("KVTIER_UPDATE") != "" {
 		require.NoError(t, os.WriteFile(filepath.Join(root, metrics), []byte(text), 0o644))
+	}
+}
+
+// TestMetricsOfLlamaServer: the document names every metric that the daemon before a
+// llama-server does not have.
+func TestMetricsOfLlamaServer(t *testing.T) {
+	sources := code(t, "llamatier/", "cmd/kvtier-llama-server/", "internal/tierenv/") +
+		read(t, "telemetry/meter.go") + read(t, "telemetry/expose/gather.go")
+	absent, _, found := strings.Cut(section(t, read(t, metrics), "## Under llama-server"), "`ollama_kv_prefetched_")
+	require.True(t, found)
+	named := matches("`(ollama_kv_[a-z_]+…?)`", absent)
+	for _, m := range telemetry.Metrics {
+		isNamed := slices.ContainsFunc(named, func(name string) bool {
+			prefix, open := strings.CutSuffix(name, "…")
+			return name == m.Name || open && strings.HasPrefix(m.Name, prefix)
+		})
+		switch m.Name {
+		case "ollama_kv_page_moves_total": // some of its series
+		case "ollama_kv_gate_pages_total", "ollama_kv_prompt_tokens_total": // named as those to look at instead
+		default:
+			require.Equal(t, !strings.Contains(sources, m.Name), isNamed, m.Name)
+		}
 	}
 }
 

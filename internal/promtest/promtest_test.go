@@ -50,7 +50,7 @@ func TestPromtoolChecksRules(t *testing.T) {
 }
 
 // silent are the alerts that no workload of some seconds provokes: they compare with yesterday.
-var silent = []string{"KvtierHitRateCollapse"}
+var silent = []string{"KvtierReuseCollapse"}
 
 // TestPrometheus scrapes a real listener and the metrics of kvtier stat, and runs every query of
 // the dashboard and every rule.

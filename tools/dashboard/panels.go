@@ -53,7 +53,7 @@ const (
 
 var rows = []row{
 	{"At a glance", []panel{
-		{number, "Hit rate", "Tokens of prompts that were not computed, in the time shown.", share, 4, []query{
+		{number, "Reused tokens", "The share of all tokens of prompts that were not computed, in the time shown. The hit rate of kvtier ps leaves new text out.", share, 4, []query{
 			{`sum(increase(ollama_kv_prompt_tokens_total{{M},source!="computed"}[{DT}])) / sum(increase(ollama_kv_prompt_tokens_total{{M}}[{DT}]))`, ""},
 		}},
 		{number, "Time saved", "An estimate: the time that computing the restored tokens would have taken, less the time that restoring took.", seconds, 4, []query{
@@ -76,7 +76,7 @@ var rows = []row{
 		{stacked, "Tokens of prompts by source", "slot: in the engine's own cache. ram, local, remote: restored. shifted: reused at another position. computed: none of these.", tokensPerSec, 12, []query{
 			{`sum by (source) (rate(ollama_kv_prompt_tokens_total{{M}}[{R}]))`, "{{source}}"},
 		}},
-		{stacked, "Hit rate by source", "The share of all tokens of prompts that each source gave.", share, 12, []query{
+		{stacked, "Reused tokens by source", "The share of all tokens of prompts that each source gave.", share, 12, []query{
 			{`sum by (source) (rate(ollama_kv_prompt_tokens_total{{M},source!="computed"}[{R}])) / ignoring (source) group_left sum(rate(ollama_kv_prompt_tokens_total{{M}}[{R}]))`, "{{source}}"},
 		}},
 		{lines, "Restore time", "From the look-up to the last row.", seconds, 8, quantiles("ollama_kv_restore_seconds")},
