@@ -254,7 +254,11 @@ func judgeOwner(s *scene) (hits []hit) {
 		if len(st.servers) == 0 {
 			verb = "this is"
 		}
-		hits = append(hits, s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and %s %s.", upperFirst(p.title()), who, verb, mine))
+		h := s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and %s %s.", upperFirst(p.title()), who, verb, mine)
+		if len(st.servers) == 0 { // a server of the owner may use it: a new owner would take its pages away
+			h.remedy = "sudo -u " + quote(who) + " kvtier doctor --root " + quote(st.localPath(p))
+		}
+		hits = append(hits, h)
 	})
 	return hits
 }

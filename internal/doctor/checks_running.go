@@ -21,13 +21,13 @@ var runningChecks = []Check{
 		ID: "breaker-open", Severity: Error, Title: "A tier is left alone after failures",
 		Matters: "Its pages are not read, and none is stored there.",
 		Means:   "Writing fails, or several operations in a row failed or hung. The tier is tried again within a minute.",
-		Remedy:  "findmnt --target {tier}; journalctl -u {server} | grep 'kv tier' | tail", judge: judgeBreaker,
+		Remedy:  "findmnt --target {tier}; {journal} | grep 'kv tier' | tail", judge: judgeBreaker,
 	},
 	{
 		ID: "dropped-pages", Severity: Warning, Title: "Pages could not be stored",
 		Matters: "Their tokens are computed again.",
 		Means:   "The disk was full, failed, or was too slow for the memory in which pages wait.",
-		Remedy:  "journalctl -u {server} | grep 'kv tier' | tail; {kvtier} bench --root {path}", judge: judgeDropped,
+		Remedy:  "{journal} | grep 'kv tier' | tail; {kvtier} bench --root {path}", judge: judgeDropped,
 	},
 	{
 		ID: "queue-full", Severity: Warning, Title: "The memory for pages that wait to be stored is nearly full",
@@ -63,7 +63,7 @@ var runningChecks = []Check{
 		ID: "misses-tier-down", Severity: Warning, Title: "Many stored tokens are computed because a tier is down",
 		Matters: "Their pages exist and could not be read.",
 		Means:   "A tier failed or hung while prompts asked for its pages.",
-		Remedy:  "findmnt --target {path}; journalctl -u {server} | grep 'kv tier' | tail", judge: missCheck(telemetry.CauseTierDown),
+		Remedy:  "findmnt --target {path}; {journal} | grep 'kv tier' | tail", judge: missCheck(telemetry.CauseTierDown),
 	},
 	{
 		ID: "misses-identity", Severity: Warning, Title: "Many stored tokens are computed because of another build or setting",
@@ -85,8 +85,24 @@ func (s *scene) eachState(fn func(st store, state telemetry.State)) {
 // stateHit is a finding from counters.
 func (s *scene) stateHit(st store, of, value, format string, args ...any) hit {
 	h := s.placeHit(st, st.local, of, value, format, args...)
-	h.values = append([]string{"{tier}", quote(st.local.path)}, h.values...)
+	h.values = append([]string{"{tier}", quote(st.local.path), "{journal}", s.journal(s.by(st))}, h.values...)
 	return h
+}
+
+// journal is the command that prints the log with a server's lines about its tier.
+func (s *scene) journal(o server) string {
+	for _, i := range s.installed {
+		if i.Executable == o.exe && i.Log != "" && !i.build.Patched {
+			return "sudo cat " + quote(i.Log) // the daemon has a log of its own
+		}
+	}
+	switch o.kind {
+	case bySystemd:
+		return "journalctl -u " + quote(o.name)
+	case byDocker:
+		return "docker logs " + quote(o.name) + " 2>&1"
+	}
+	return "cat LOG" // standard error of a server that was started by hand
 }
 
 func judgeCollector(s *scene) (hits []hit) {

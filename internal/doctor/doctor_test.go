@@ -352,6 +352,33 @@ func TestMountUnit(t *testing.T) {
 	require.Equal(t, "/dev/sdz1 on "+root, r.Findings[0].Evidence[0].Value)
 }
 
+// TestLogsOfServers: the remedy reads the log that the server has.
+func TestLogsOfServers(t *testing.T) {
+	dropped := state(func(s *telemetry.State) { s.Models[0].Totals["ollama_kv_dropped_pages_total"] = 4 })
+	remedy := func(fault func(*machine)) string {
+		r, _ := look(t, func(m *machine) { fault(m); dropped(m) }, doctor.Options{})
+		i := slices.Index(ids(r), "dropped-pages")
+		require.GreaterOrEqual(t, i, 0, ids(r))
+		return r.Findings[i].Remedy
+	}
+	require.Contains(t, remedy(func(*machine) {}), "journalctl -u ollama.service | grep")
+	require.Contains(t, remedy(container("/root/.ollama/kv-cache")), "docker logs llm 2>&1 | grep")
+	require.Contains(t, remedy(func(m *machine) { m.Outputs = nil }), "cat LOG | grep")
+}
+
+// TestForeignRoot: no command gives the pages of an unknown server to another user.
+func TestForeignRoot(t *testing.T) {
+	r, _ := look(t, func(m *machine) {
+		m.Outputs = nil
+		delete(m.Files, proc+"/cmdline")
+		delete(m.Files, runner+"/cmdline")
+		m.Me = m.Accounts[2]
+	}, doctor.Options{Root: root})
+	i := slices.Index(ids(r), "root-owner")
+	require.GreaterOrEqual(t, i, 0, ids(r))
+	require.Equal(t, "sudo -u ollama kvtier doctor --root "+root, r.Findings[i].Remedy)
+}
+
 // TestFewDrops: some pages that could not be stored among many are no finding.
 func TestFewDrops(t *testing.T) {
 	r, _ := look(t, state(func(s *telemetry.State) {

@@ -46,6 +46,7 @@ func (c Check) General() string {
 	for _, name := range []string{"path", "user", "point", "server", "dir", "file", "name", "exe", "other", "setting", "image", "prefix", "folder", "restart", "source", "instance", "model", "tier", "variable", "log"} {
 		remedy = strings.ReplaceAll(remedy, "{"+name+"}", strings.ToUpper(name))
 	}
+	remedy = strings.ReplaceAll(remedy, "{journal}", "journalctl -u SERVER")
 	remedy = strings.ReplaceAll(remedy, "{kvtier}", "kvtier")
 	return strings.ReplaceAll(remedy, "{set}", "set "+c.Sets+" for the server")
 }
