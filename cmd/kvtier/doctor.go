@@ -28,12 +28,13 @@ func newDoctorCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find problems that keep pages from helping, with a command for each",
-		Long: `Find problems that keep pages from helping: variables that the server does not see, a
-directory that cannot be used, mount options, space, speed, models that are not tiered,
-prompts that change at the front. Each finding has its evidence and a command.
+		Long: `Find problems that keep pages from helping: variables that the server does not
+see, a directory that cannot be used, mount options, space, speed, models that
+are not tiered, prompts that change at the front. Each finding has its evidence
+and a command.
 
-Run it with sudo: only root and the server's user see all of it. Nothing is changed,
-except that a file is written to each directory of pages and removed.
+Run it with sudo: only root and the server's user see all of it. Nothing is
+changed, except that a file is written to each directory of pages and removed.
 
 The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
 		Example: `  sudo kvtier doctor

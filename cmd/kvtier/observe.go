@@ -41,7 +41,7 @@ func (a *app) observe(ctx context.Context, since string) error {
 		}
 		before = &earlier
 	}
-	now, err := a.telemetry(ctx)
+	now, err := a.state(ctx)
 	if err != nil {
 		return err
 	}

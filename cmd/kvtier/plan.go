@@ -48,18 +48,19 @@ func newPlanCommand(a *app) *cobra.Command {
 		Use:   "plan [MODEL]",
 		Short: "Work out how much K/V fits where, and the settings for it",
 		Long: `Work out how much K/V a model needs, how much of it fits in video memory, memory
-and disk, how long a restore takes against computing, how long the disk lasts, and
-the variables to set. Every figure says where it comes from.
+and disk, how long a restore takes against computing, how long the disk lasts,
+and the variables to set. Every figure says where it comes from.
 
-MODEL is a name as ollama list shows it, or a GGUF file. Sizes are decimal: 8G is
-8,000,000,000 bytes; 8GiB is binary.
+MODEL is a name as ollama list shows it, or a GGUF file. Sizes are decimal: 8G
+is 8,000,000,000 bytes; 8GiB is binary.
 
-The disk is measured for a moment, in the directory of the pages, unless --read-mb says
-how quick it is, or --no-measure is given. The rate of computing is that which servers
-have measured with this model, or --prefill-tps.
+The disk is measured for a moment, in the directory of the pages, unless
+--read-mb gives its rate, or --no-measure is given. The rate of computing is that
+which servers have measured with this model, or --prefill-tps.
 
 With --observe, and without MODEL, plan reads the counters of the servers and
-recommends changes. Nothing is changed. --since compares with an earlier --observe --json.`,
+recommends changes. Nothing is changed. --since compares with the output of an
+earlier --observe --json.`,
 		Example: `  kvtier plan qwen3 --ctx 131072 --vram 8G --ram 32G --ssd 200G --tokens-per-day 2M
   kvtier plan model.gguf --ctx 32768 --parallel 4 --cache-type q8_0 --prefill-tps 900
   kvtier plan --observe`,

@@ -53,8 +53,8 @@ HIT RATE is the share of known tokens that were not computed again: of the
 tokens that were in a slot, were restored, or were computed although an earlier
 prompt had them. New text does not count, nor does text behind a place that
 changes. SAVED is an estimate: the time that computing the restored tokens would
-have taken, less the time that restoring took. A number that a server cannot know
-is -, such as the pages of a slot by tier under llama-server.`,
+have taken, less the time that restoring took. - is a number that a server cannot
+know, such as the pages of a slot by tier under llama-server.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.ps(cmd.Context(), memory) },
 	}

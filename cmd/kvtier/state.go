@@ -36,7 +36,7 @@ func (a *app) readState(ctx context.Context, read func(context.Context) (telemet
 	case err == nil:
 		return s, nil
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, tier.ErrRootMissing):
-		return s, fmt.Errorf("no server has reported to %s yet; ask a model of the server something, or run kvtier collect first if it is a stock Ollama; if the server keeps its pages elsewhere, give that directory as --root", a.config.Local)
+		return s, fmt.Errorf("no server has reported to %s yet; set OLLAMA_KV_TIERING=1 for the server, and ask a model something; if the server keeps its pages elsewhere, give that directory as --root; kvtier doctor names the cause", a.config.Local)
 	case a.service.Service != "":
 		return s, a.ofService(err)
 	case errors.Is(err, fs.ErrPermission):

@@ -65,9 +65,9 @@ With several servers, tab shows the next one: --root may be given several times,
 and servers with an id are found below instances. q or Ctrl-C ends top. A server
 that stops is waited for.
 
-Off a terminal, or with --once, top prints one frame for each server; with --json
-the state of each server, as an object of its own. NO_COLOR=1 leaves colors out.
-Saved times are estimates.`,
+Off a terminal, or with --once, top prints one frame for each server; with
+--json the state of each server, as an object of its own. NO_COLOR=1 leaves
+colors out. Saved times are estimates.`,
 		Example: `  kvtier top
   ssh -t gpu kvtier top --root /srv/kv-a --root /srv/kv-b`,
 		Args: cli.NoArgs,
@@ -110,6 +110,8 @@ func (a *app) top(ctx context.Context, roots []string, once bool) error {
 func (a *app) readRoot(ctx context.Context, root string) (telemetry.State, error) {
 	state, err := collect.Read(ctx, root)
 	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return state, errors.New("no server has reported there yet")
 	case errors.Is(err, fs.ErrPermission):
 		return state, fmt.Errorf("%w; run kvtier as the server's user, as sudo -u does", err)
 	case errors.Is(err, context.DeadlineExceeded):

@@ -52,8 +52,8 @@ func newWhyCommand(a *app) *cobra.Command {
 		Long: `Say why the latest prompts computed more than they had to, the newest first, and
 which text changes in every request.
 
-Positions count tokens from 0. The text around the place where a prompt parts from
-an earlier one is shown to the server's user alone, while a collector runs, for
+Positions count tokens from 0. The text around the place where a prompt parts
+from an earlier one is shown to the server's user alone, while a collector runs, for
 requests of this namespace (OLLAMA_KV_TIER_NAMESPACE) that may be stored, and if
 the model's file is in Ollama's model store. Text is never written to a file.`,
 		Example: `  kvtier why

@@ -1,7 +1,9 @@
 package top
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"strings"
 	"time"
@@ -135,6 +137,9 @@ func (m *model) waiting(s *server, width int) []string {
 		"No server has told its numbers here yet.",
 		"Set OLLAMA_KV_TIERING=1 for the server, not for the client; start it again, and ask a model something. If the numbers stay away, kvtier doctor names the cause.",
 		"Last try: " + clean(s.err.Error()),
+	}
+	if errors.Is(s.err, fs.ErrPermission) {
+		text[0], text[1] = "This user may not read the numbers here.", "Run kvtier top as the server's user: sudo -u USER kvtier top"
 	}
 	var lines []string
 	for _, sentence := range text {

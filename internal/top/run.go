@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 
 	tea "github.com/charmbracelet/bubbletea"
 
@@ -79,6 +80,9 @@ func read(ctx context.Context, opt Options, root string) (telemetry.State, error
 func (s *server) failure() error {
 	if s.err == nil {
 		return nil
+	}
+	if errors.Is(s.err, fs.ErrPermission) {
+		return fmt.Errorf("read the state of %s: %w", s.root, s.err)
 	}
 	return fmt.Errorf("read the state of %s: %w; is a server with OLLAMA_KV_TIERING=1 running there? kvtier doctor says more", s.root, s.err)
 }
