@@ -14,7 +14,8 @@ func TestSeriesEscapesAndSorts(t *testing.T) {
 	require.Equal(t, "a", Series("a"))
 	require.Equal(t, `a{from="x",to="y"}`, Series("a", "to", "y", "from", "x"))
 	require.Equal(t, `a{b="\\ \" \n"}`, Series("a", "b", "\\ \" \n"))
-	require.Panics(t, func() { Series("a", "b") })
+	odd := []string{"b"}
+	require.Panics(t, func() { Series("a", odd...) })
 }
 
 // Names follow Prometheus's rules: a counter ends in _total, units are whole and last.

@@ -105,7 +105,7 @@ function listen() {
     choose(rows[Math.max(0, Math.min(last, to))]);
   });
   new ResizeObserver(() => page.state && page.rows.length && drawPictures()).observe(timeline);
-  byID('legend').replaceChildren(...stack.map((p) => legendItem(p, places[p], false)), el('li', {}, '• a miss that was avoidable'));
+  byID('legend').replaceChildren(...stack.map((p) => legendItem(p, places[p], false)), el('li', {}, '• a miss, except of new text'));
   byID('scatter-legend').replaceChildren(...['ram', 'local', 'remote', 'shifted'].map((p) => legendItem(p, (p === 'shifted' ? '' : 'restored ') + places[p], true)), legendItem('computed', 'computed as a whole', true));
 }
 
