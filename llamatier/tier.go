@@ -44,7 +44,7 @@ type Options struct {
 
 	Store       Store
 	Fingerprint pagefile.Key // of the store
-	PageTokens  int
+	PageTokens  int          // of a page; 0 means diskstore.DefaultPageTokens
 
 	// Files makes the files through which the engine saves and restores slots.
 	Files *slotfile.Files
@@ -113,6 +113,7 @@ func New(opt Options) *Tier {
 	if opt.Rates == nil {
 		opt.Rates = rates.New()
 	}
+	opt.PageTokens = cmp.Or(opt.PageTokens, diskstore.DefaultPageTokens)
 	if opt.PartBytes == 0 {
 		opt.PartBytes = partBytes
 	}

@@ -166,7 +166,7 @@ func (s *server) open(seen *engineLook) error {
 	s.proxy.Use(tier)
 	s.startReports(d.config, identity, meter, recents, tier, store, seen.shape.RowBytes(1, 0))
 	go s.reclaim(store, identity)
-	s.log.Info("kv tier: on", "local", d.config.Local, "slots", seen.slots, "fingerprint", key.String()[:12])
+	s.log.Info("kv tier: on", append(d.config.Allocation(seen.shape.RowBytes(1, 0)), "slots", seen.slots, "fingerprint", key.String()[:12])...)
 	return nil
 }
 

@@ -298,3 +298,41 @@ func filesBelow(t *testing.T, dir string) (paths []string) {
 	require.NotEmpty(t, paths, fmt.Sprint(entries))
 	return paths
 }
+
+// TestTelemetryOfDemotions counts pages that move between tiers, against the files there.
+func TestTelemetryOfDemotions(t *testing.T) {
+	remote := filepath.Join(t.TempDir(), "remote")
+	require.NoError(t, os.Mkdir(remote, 0o700))
+	s := start(t, "OLLAMA_KV_TIER_REMOTE="+remote, "OLLAMA_KV_TIER_LOCAL_GB=0.004", "OLLAMA_KV_TIER_WARM_GB=0")
+	const n = 2*pageTokens + 60
+	for i := range 6 { // 0.9 MB each
+		s.ask(prompt(t, n, int64(i+1)), 1)
+	}
+	s.flush()
+	moved := func(state telemetry.State, from, to string) float64 {
+		return total(state, "ollama_kv_page_moves_total", "from", from, "to", to)
+	}
+	ctx := s.context()
+	for {
+		state := s.told(6)
+		there := float64(len(files(t, filepath.Join(remote, "v1"), ".kvp")))
+		if there > 0 && moved(state, "local", "remote") == there {
+			require.Equal(t, moved(state, "slot", "local")-there, float64(len(s.pages())), "the rest is here")
+			require.Zero(t, moved(state, "local", "none"))
+			break
+		}
+		require.NoError(t, ctx.Err(), "%v moved, %v are there", moved(state, "local", "remote"), there)
+	}
+	restored := s.ask(prompt(t, n, 1), 1).restored
+	require.Equal(t, n-1, restored)
+	state := s.told(7)
+	require.Positive(t, sources(state)["remote"])
+	require.Equal(t, float64(restored), sources(state)["remote"]+sources(state)["local"])
+	require.Positive(t, total(state, "ollama_kv_page_faults_total", "tier", "remote"))
+	for _, tier := range state.Tiers {
+		if tier.Name == "local" {
+			require.EqualValues(t, 4e6, tier.Budget)
+			require.LessOrEqual(t, tier.Booked, tier.Budget)
+		}
+	}
+}

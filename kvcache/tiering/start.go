@@ -247,51 +247,25 @@ func (s *modelStore) logUsage(ctx context.Context, usage diskstore.Usage, err er
 	if ctx.Err() != nil {
 		return
 	}
-	attrs := []any{
-		"local", s.config.Local, "local_budget", budget(s.config.LocalBytes),
+	attrs := append(s.config.Allocation(s.tokenBytes),
 		"page_tokens", s.config.PageTokens,
 		"compress", s.config.Compress,
 		"fingerprint", tierenv.Fingerprint(s.identity).String()[:12],
 		"cache_type", s.identity[tierenv.KeyCacheType],
-		"pages", usage.Local.Pages + usage.Remote.Pages,
-		"tails", usage.Local.Tails + usage.Remote.Tails,
-		"bytes", format.HumanBytes(usage.Local.Bytes + usage.Remote.Bytes),
-		"store_bytes", format.HumanBytes(usage.Local.RootBytes + usage.Remote.RootBytes),
-	}
-	attrs = append(attrs, s.tokensIn("local_tokens", s.config.LocalBytes)...)
-	if s.config.RAMBytes > 0 {
-		attrs = append(attrs, "ram_budget", budget(s.config.RAMBytes))
-		attrs = append(attrs, s.tokensIn("ram_tokens", s.config.RAMBytes)...)
-	}
+		"pages", usage.Local.Pages+usage.Remote.Pages,
+		"tails", usage.Local.Tails+usage.Remote.Tails,
+		"bytes", format.HumanBytes(usage.Local.Bytes+usage.Remote.Bytes),
+		"store_bytes", format.HumanBytes(usage.Local.RootBytes+usage.Remote.RootBytes),
+	)
 	if s.config.WriteBytesPerDay > 0 {
 		attrs = append(attrs, "write_per_day", format.HumanBytes(s.config.WriteBytesPerDay),
 			"written_today", format.HumanBytes(s.Stats().LocalWritten))
 	}
-	if s.config.Remote != "" {
-		attrs = append(attrs, "remote", s.config.Remote, "remote_budget", budget(s.config.RemoteBytes))
-		attrs = append(attrs, s.tokensIn("remote_tokens", s.config.RemoteBytes)...)
-		if usage.RemoteErr != nil {
-			attrs = append(attrs, "remote_error", usage.RemoteErr)
-		}
+	if usage.RemoteErr != nil {
+		attrs = append(attrs, "remote_error", usage.RemoteErr)
 	}
 	if err != nil {
 		attrs = append(attrs, "error", err)
 	}
 	s.log.Info("kv tier: on", attrs...)
-}
-
-// tokensIn is the number of this model's tokens that a budget holds, uncompressed, where both are
-// known.
-func (s *modelStore) tokensIn(name string, bytes int64) []any {
-	if s.tokenBytes == 0 || bytes == 0 {
-		return nil
-	}
-	return []any{name, bytes / s.tokenBytes}
-}
-
-func budget(bytes int64) string {
-	if bytes == 0 {
-		return "all but 5% of the disk"
-	}
-	return format.HumanBytes(bytes)
 }

@@ -114,9 +114,3 @@ func TestStartRefuses(t *testing.T) {
 	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": "/proc/kvtier"})
 	require.Nil(t, Start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}))
 }
-
-func TestBudget(t *testing.T) {
-	for n, want := range map[int64]string{0: "all but 5% of the disk", 999: "999 B", 1500: "1.5 KB", 2_000_000: "2 MB", 65_011_712: "65 MB", 20_000_000_000: "20 GB"} {
-		require.Equal(t, want, budget(n))
-	}
-}
