@@ -42,11 +42,10 @@ func (c Check) Explain(w io.Writer) {
 
 // General is the remedy with words in capitals for the values of a finding.
 func (c Check) General() string {
-	remedy := c.Remedy
+	remedy := strings.ReplaceAll(c.Remedy, "{journal}", "journalctl -u SERVER")
 	for _, name := range []string{"path", "user", "point", "server", "dir", "file", "name", "exe", "other", "setting", "image", "prefix", "folder", "restart", "source", "instance", "model", "tier", "variable", "log"} {
 		remedy = strings.ReplaceAll(remedy, "{"+name+"}", strings.ToUpper(name))
 	}
-	remedy = strings.ReplaceAll(remedy, "{journal}", "journalctl -u SERVER")
 	remedy = strings.ReplaceAll(remedy, "{kvtier}", "kvtier")
 	return strings.ReplaceAll(remedy, "{set}", "set "+c.Sets+" for the server")
 }
