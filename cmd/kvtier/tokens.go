@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 
 	"github.com/ollama/ollama/fs/gguf"
 	"github.com/ollama/ollama/tokenizer"
@@ -18,7 +17,7 @@ const ggufMagic = "GGUF"
 // openModel opens a model file. Upstream's reader believes the lengths that a file names, and a
 // hostile file would end this program, so another reader checks them first.
 func openModel(path string) (*gguf.File, error) {
-	err := checkHead(path)
+	err := sizing.CheckFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read model %s: there is no such file; name a GGUF file", path)
 	}
@@ -34,21 +33,6 @@ func openModel(path string) (*gguf.File, error) {
 		return nil, fmt.Errorf("read model %s: it is no GGUF file", path)
 	}
 	return f, nil
-}
-
-// checkHead reads the whole head of a model file.
-func checkHead(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	_, err = sizing.ReadHeader(f, info.Size())
-	return err
 }
 
 // decoder turns tokens into text.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"strings"
 )
 
@@ -105,6 +106,21 @@ func ReadHeader(r io.Reader, size int64) (*Header, error) {
 	}
 	h.WeightBytes = max(0, size-(p.read+align-1)/align*align)
 	return h, nil
+}
+
+// CheckFile reads the whole head of a model's file. Upstream's readers may read a file that passes.
+func CheckFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	_, err = ReadHeader(f, info.Size())
+	return err
 }
 
 // parser reads a head. After an error it reads zeros, and no loop goes on.
