@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/ollama/ollama/fs/gguf"
+
+	"github.com/kvtier/kvtier/internal/sizing"
 )
 
 // Model is the part of a model's file that a Tier must know.
@@ -24,7 +26,7 @@ func (m Model) Control(token int32) bool {
 
 // ReadModel reads the head of a GGUF file.
 func ReadModel(path string) (m Model, err error) {
-	f, err := gguf.Open(path)
+	f, err := openModel(path)
 	if err != nil {
 		return m, fmt.Errorf("read the model's head: %w", err)
 	}
@@ -35,13 +37,22 @@ func ReadModel(path string) (m Model, err error) {
 	return m, nil
 }
 
+// openModel opens a GGUF file whose head does not lie about lengths: upstream's reader believes
+// them, and a hostile file would end the daemon before llama-server can refuse it.
+func openModel(path string) (*gguf.File, error) {
+	if err := sizing.CheckFile(path); err != nil {
+		return nil, err
+	}
+	return gguf.Open(path)
+}
+
 // invocation is the key of the tokens behind which an adapter begins to act. Those tokens are
 // looked for in each prompt as a whole, so that a row depends on tokens behind its own.
 const invocation = "adapter.alora.invocation_tokens"
 
 // wholly returns an error unless an adapter acts on every token of a prompt.
 func wholly(path string) error {
-	f, err := gguf.Open(path)
+	f, err := openModel(path)
 	if err != nil {
 		return fmt.Errorf("read the head of an adapter: %w", err)
 	}

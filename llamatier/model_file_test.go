@@ -1,12 +1,16 @@
 package llamatier
 
 import (
+	"encoding/binary"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/ollama/ollama/fs/ggml"
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/sizing"
 )
 
 // TestAdapterOnTheWholePrompt: rows that depend on tokens behind their own must not be stored.
@@ -33,5 +37,20 @@ func TestAdapterOnTheWholePrompt(t *testing.T) {
 		cut := filepath.Join(t.TempDir(), "cut.gguf")
 		require.NoError(t, os.WriteFile(cut, content[:size], 0o600))
 		require.Error(t, wholly(cut), "%d of %d bytes", size, len(content))
+	}
+}
+
+// TestModelThatLies: lengths that a file does not have are an error, and end no daemon.
+func TestModelThatLies(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "model.gguf")
+	for _, length := range []uint64{1 << 40, 1 << 62, math.MaxUint64} {
+		head := binary.LittleEndian.AppendUint32([]byte("GGUF"), 3)
+		for _, n := range []uint64{0, 1, length} { // tensors, values, bytes of the first key
+			head = binary.LittleEndian.AppendUint64(head, n)
+		}
+		require.NoError(t, os.WriteFile(path, head, 0o600))
+		_, err := ReadModel(path)
+		require.ErrorIs(t, err, sizing.ErrNotGGUF)
+		require.ErrorIs(t, wholly(path), sizing.ErrNotGGUF)
 	}
 }

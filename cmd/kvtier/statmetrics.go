@@ -20,8 +20,8 @@ import (
 	"github.com/kvtier/kvtier/telemetry/expose"
 )
 
-// metricsMode lets the node exporter read the file, which runs as a user of its own. The
-// metrics have no text of prompts.
+// metricsMode lets the node exporter read a new file, which runs as a user of its own. The
+// metrics have no text of prompts. A file that is there keeps its mode.
 const metricsMode = 0o644
 
 // statFlags choose metrics instead of a table.
@@ -103,7 +103,7 @@ func replaceFile(path string, text []byte) (err error) {
 	}()
 	_, err = beside.Write(text)
 	if err == nil {
-		err = beside.Chmod(metricsMode)
+		err = beside.Chmod(modeOf(path))
 	}
 	if closeErr := beside.Close(); err == nil {
 		err = closeErr
@@ -112,4 +112,12 @@ func replaceFile(path string, text []byte) (err error) {
 		err = os.Rename(beside.Name(), path)
 	}
 	return err
+}
+
+// modeOf is the mode of a file that is replaced, or that of a new one.
+func modeOf(path string) fs.FileMode {
+	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
+		return info.Mode().Perm()
+	}
+	return metricsMode
 }

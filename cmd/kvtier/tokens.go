@@ -7,17 +7,24 @@ import (
 
 	"github.com/ollama/ollama/fs/gguf"
 	"github.com/ollama/ollama/tokenizer"
+
+	"github.com/kvtier/kvtier/internal/sizing"
 )
 
 // ggufMagic begins a model file.
 const ggufMagic = "GGUF"
 
-// openModel opens a model file.
+// openModel opens a model file. Upstream's reader believes the lengths that a file names, and a
+// hostile file would end this program, so another reader checks them first.
 func openModel(path string) (*gguf.File, error) {
-	f, err := gguf.Open(path)
+	err := sizing.CheckFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read model %s: there is no such file; name a GGUF file", path)
 	}
+	if err != nil {
+		return nil, fmt.Errorf("read model %s: %w", path, err)
+	}
+	f, err := gguf.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read model %s: it is no GGUF file, or not a whole one: %w", path, err)
 	}
@@ -45,6 +52,8 @@ func openDecoder(path string) (*decoder, error) {
 	for _, kind := range f.KeyValue("tokenizer.ggml.token_type").Ints() {
 		vocabulary.Types = append(vocabulary.Types, int32(kind))
 	}
+	// Upstream reads as many values as there are types.
+	vocabulary.Types = vocabulary.Types[:min(len(vocabulary.Types), len(vocabulary.Values))]
 	for _, score := range f.KeyValue("tokenizer.ggml.scores").Floats() {
 		vocabulary.Scores = append(vocabulary.Scores, float32(score))
 	}

@@ -1,12 +1,18 @@
 package main
 
 import (
+	"encoding/binary"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/ollama/ollama/fs/ggml"
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/doctor"
+	"github.com/kvtier/kvtier/internal/sizing"
 )
 
 // writeModel writes a GGUF file of metadata alone.
@@ -53,6 +59,42 @@ func TestDecoders(t *testing.T) {
 	pieces["tokenizer.ggml.model"] = "bert"
 	_, err = openDecoder(writeModel(t, pieces))
 	require.ErrorContains(t, err, `its tokenizer is "bert"`)
+}
+
+// TestHostileModels: a model of other people may lie about its lengths, and has no other effect
+// than an error.
+func TestHostileModels(t *testing.T) {
+	more := ggml.KV{
+		"general.architecture": "llama", "tokenizer.ggml.model": "llama",
+		"tokenizer.ggml.tokens":     []string{"<unk>", "▁hello", "▁there", "<0xZZ>", "\x1b[2J"},
+		"tokenizer.ggml.scores":     []float32{0, 0, 0, 0, 0},
+		"tokenizer.ggml.token_type": []int32{2, 1, 1, 6, 6, 1, 1, 1},
+	}
+	d, err := openDecoder(writeModel(t, more))
+	require.NoError(t, err, "more types than tokens")
+	text, err := d.text([]int32{1, 4})
+	require.NoError(t, err)
+	require.Equal(t, ` hello\u001b[2J`, excerpt(text))
+	_, err = d.text([]int32{3})
+	require.Error(t, err)
+
+	good, err := os.ReadFile(writeModel(t, ggml.KV{"general.architecture": "llama", "a": "b"}))
+	require.NoError(t, err)
+	for at := len("GGUF") + 4; at+8 <= len(good); at++ {
+		for _, length := range []uint64{1 << 40, 1 << 62, math.MaxUint64} {
+			path := filepath.Join(t.TempDir(), "model.gguf")
+			data := slices.Clone(good)
+			binary.LittleEndian.PutUint64(data[at:], length)
+			require.NoError(t, os.WriteFile(path, data, 0o600))
+			_, err := openDecoder(path)
+			require.Error(t, err)
+			_, err = doctor.Here(nil).Model(path)
+			if err == nil {
+				continue // the lie is behind the architecture
+			}
+			require.ErrorIs(t, err, sizing.ErrNotGGUF)
+		}
+	}
 }
 
 // TestPrintable: a prompt may hold characters that control a terminal.

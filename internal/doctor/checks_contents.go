@@ -33,7 +33,7 @@ var contentChecks = []Check{
 		ID: "unused-instance", Severity: Note, Title: "No server has the id of a directory",
 		Matters: "Its pages take space, and no server reads them.",
 		Means:   "A server with `OLLAMA_KV_INSTANCE_ID` keeps its pages in `instances/ID`. No process holds the lock of this one, and it was not used for a day. A lock left behind harms nobody.",
-		Remedy:  "{kvtier} stat --root {instance}; rm -r {instance}", judge: judgeInstances,
+		Remedy:  "{kvtier} stat --root {instance}; {as}rm -r {instance}", judge: judgeInstances,
 	},
 }
 

@@ -178,7 +178,7 @@ func (s server) restart() string {
 	case byDocker:
 		return "docker restart " + quote(s.name)
 	}
-	return fmt.Sprintf("kill %d && %s serve", s.pid, quote(s.exe))
+	return fmt.Sprintf("%skill %d && %s%s serve", s.as, s.pid, s.as, quote(s.exe))
 }
 
 func judgeReplaced(s *scene) (hits []hit) {

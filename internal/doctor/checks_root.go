@@ -36,7 +36,7 @@ var rootChecks = []Check{
 		ID: "remote-missing", Severity: Error, Title: "The remote directory does not exist",
 		Matters: "Pages that leave the local tier are deleted.",
 		Means:   "A server never makes the remote directory, so that a mount point without its mount stays empty.",
-		Remedy:  "sudo install -d -m 700 -o {user} {path}", judge: judgeRemoteMissing,
+		Remedy:  "{sudo} install -d -m 700 -o {user} {path}", judge: judgeRemoteMissing,
 	},
 	{
 		ID: "mount-missing", Severity: Error, Title: "A filesystem that should be mounted is not",
@@ -54,25 +54,25 @@ var rootChecks = []Check{
 		ID: "root-owner", Severity: Error, Title: "The directory of pages belongs to another user than the server's",
 		Matters: "Tiering is off, because another user could read or replace prompts.",
 		Means:   "Mostly root made the directory, or a share has another number for the server's user than this machine.",
-		Remedy:  "sudo chown -R {user} {path}", judge: judgeOwner,
+		Remedy:  "{sudo} chown -R {user} {path}", judge: judgeOwner,
 	},
 	{
 		ID: "root-mode", Severity: Error, Title: "Others may write to the directory of pages",
 		Matters: "Tiering is off, because another user could replace prompts.",
 		Means:   "The directory must not be writable by its group or by all; 0700 keeps others from reading, too.",
-		Remedy:  "sudo chmod 700 {path}", judge: judgeMode,
+		Remedy:  "{sudo} chmod 700 {path}", judge: judgeMode,
 	},
 	{
 		ID: "foreign-files", Severity: Error, Title: "Files below the directory belong to another user",
 		Matters: "The server can neither read nor remove them, and pages in a foreign directory are not stored.",
 		Means:   "Mostly a server or a verb of `kvtier` was run by root on the directory of another user.",
-		Remedy:  "sudo chown -R {user} {path}", judge: judgeForeign,
+		Remedy:  "{sudo} chown -R {user} {path}", judge: judgeForeign,
 	},
 	{
 		ID: "root-read-only", Severity: Error, Title: "The directory of pages cannot be written",
 		Matters: "Nothing is stored.",
 		Means:   "The filesystem is mounted read-only, also after an error of the disk, or refuses this user's writes.",
-		Remedy:  "findmnt --target {path}; sudo dmesg | tail; sudo mount -o remount,rw {point}", judge: judgeReadOnly,
+		Remedy:  "findmnt --target {path}; sudo dmesg | tail; {sudo} mount -o remount,rw {point}", judge: judgeReadOnly,
 	},
 	{
 		ID: "service-cannot-write", Severity: Error, Title: "The service may not use the directory of pages",
@@ -121,23 +121,31 @@ func (s *scene) eachPlace(fn func(st store, p *place)) {
 func (s *scene) values(st store, p *place) []string {
 	o := s.by(st)
 	m, _ := mountOf(s.mountsOf(st), p.path)
-	variable, dir := localVar, "/var/lib/ollama-kv"
+	variable, dir := variableOf(p.tier), "/var/lib/ollama-kv"
 	switch {
 	case p.tier == remoteTier:
-		variable, dir = remoteVar, "/mnt/kv/pages"
+		dir = "/mnt/kv/pages"
 	case within(p.path, dir):
 		dir = "/srv/ollama-kv"
 	}
 	user := quote(cmp.Or(o.user.Name, s.names[o.user.UID], "ollama"))
-	kvtier := "kvtier" // for verbs about pages, which only their owner may use
+	as := "" // for verbs about pages, which only their owner may use
 	if p.file.UID >= 0 && p.file.UID != s.user.UID && !p.missing {
-		kvtier = "sudo -u " + quote(cmp.Or(s.names[p.file.UID], o.user.Name)) + " kvtier"
+		as = "sudo -u " + quote(cmp.Or(s.names[p.file.UID], o.user.Name)) + " "
 	}
 	return []string{
-		"{kvtier}", kvtier, "{path}", quote(p.path), "{user}", user, "{point}", quote(cmp.Or(m.point, p.path)),
+		"{kvtier}", as + "kvtier", "{as}", as, "{sudo}", cmp.Or(strings.TrimSpace(o.as), "sudo"), "{path}", quote(p.path), "{user}", user, "{point}", quote(cmp.Or(m.point, p.path)),
 		"{set}", "sudo install -d -m 700 -o " + user + " " + dir + " && " + o.setting(variable, dir), "{variable}", variable, "{server}", quote(cmp.Or(o.name, "ollama.service")),
 		"{dir}", quote("/etc/systemd/system/" + cmp.Or(o.name, "ollama.service") + ".d"),
 	}
+}
+
+// variableOf is the variable that names the directory of a tier.
+func variableOf(tier string) string {
+	if tier == remoteTier {
+		return remoteVar
+	}
+	return localVar
 }
 
 // mountsOf are the mounts that a store's server sees, or else those of this program.
@@ -255,8 +263,11 @@ func judgeOwner(s *scene) (hits []hit) {
 			verb = "this is"
 		}
 		h := s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and %s %s.", upperFirst(p.title()), who, verb, mine)
-		if len(st.servers) == 0 { // a server of the owner may use it: a new owner would take its pages away
+		if o := s.by(st); len(st.servers) == 0 { // a server of the owner may use it: a new owner would take its pages away
 			h.remedy = "sudo -u " + quote(who) + " kvtier doctor --root " + quote(st.localPath(p))
+		} else if o.as != "" { // a directory that belongs to others stays theirs
+			dir := filepath.Join(cmp.Or(o.user.Home, "/var/tmp"), "kv-pages")
+			h.remedy = o.as + "mkdir -p -m 700 " + quote(dir) + " && " + o.setting(variableOf(p.tier), dir)
 		}
 		hits = append(hits, h)
 	})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -313,7 +314,7 @@ func judgeOtherOllama(s *scene) (hits []hit) {
 		hits = append(hits, hit{
 			says:     fmt.Sprintf("%s runs %s, and a shell runs %s.", capital(o.title()), o.exe, s.inPath),
 			evidence: []Evidence{{"server", o.exe}, {"PATH", s.inPath}},
-			values:   []string{"{exe}", quote(o.exe), "{other}", quote(s.inPath)},
+			values:   []string{"{exe}", o.as + quote(o.exe), "{other}", quote(s.inPath)},
 		})
 	}
 	return hits
@@ -334,12 +335,32 @@ func judgeContainer(s *scene) (hits []hit) {
 	return hits
 }
 
-// shown is a variable's value, in words where it has none.
+// shown is a variable's value, in words where it has none, or is nothing for others to see: a
+// report is shown to people who help.
 func shown(set map[string]string, name string) string {
-	if v, ok := set[name]; ok && v != "" {
-		return v
+	v, ok := set[name]
+	switch {
+	case !ok || v == "":
+		return "not set"
+	case secret(name):
+		return "a value that is not shown"
 	}
-	return "not set"
+	return userInfo.ReplaceAllString(v, "://…@")
+}
+
+// userInfo is the name and the password in a URL.
+var userInfo = regexp.MustCompile(`://[^/?#\s]*@`)
+
+// secret reports whether a name is that of a key or a password. Ours are none.
+func secret(name string) bool {
+	for prefix, ends := range known {
+		if end, ok := strings.CutPrefix(name, prefix); ok && slices.Contains(ends, end) {
+			return false
+		}
+	}
+	return slices.ContainsFunc([]string{"KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "COOKIE"}, func(word string) bool {
+		return strings.Contains(strings.ToUpper(name), word)
+	})
 }
 
 // capital begins a sentence with a capital letter, unless it begins with a name or a path.

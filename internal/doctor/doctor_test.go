@@ -521,3 +521,58 @@ func TestFailures(t *testing.T) {
 	r, _ = look(t, probe(remote, func(*doctor.Probe) error { return &fs.PathError{Op: "open", Path: remote, Err: syscall.EROFS} }), doctor.Options{})
 	require.Equal(t, []string{"root-read-only"}, ids(r), "an export that is read-only")
 }
+
+// TestNoSecrets: a report is shown to people who help, so it has no keys and no passwords.
+func TestNoSecrets(t *testing.T) {
+	r, _ := look(t, func(m *machine) {
+		more("OLLAMA_API_KEY=hunter1 OLLAMA_KV_TIER_TOKEN=hunter2 OLLAMA_PROXY=http://me:hunter3@proxy:8080 OLLAMA_KV_TIER_COMPRESS=1")(m)
+		m.SetProcess(variables + " OLLAMA_API_KEY=hunter4 HTTPS_PROXY=http://me:hunter5@proxy HOME=/usr/share/ollama")
+	}, doctor.Options{})
+	require.Contains(t, ids(r), "not-restarted")
+	text, err := json.Marshal(r)
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "hunter")
+	require.Contains(t, string(text), "OLLAMA_API_KEY")
+	require.Contains(t, string(text), "http://…@proxy:8080")
+	require.Contains(t, string(text), "configured 1")
+}
+
+// TestProgramOfAnotherUser: anybody may start a program named ollama with any variables. Nothing
+// is written where they point to, and no command obeys them with root's rights.
+func TestProgramOfAnotherUser(t *testing.T) {
+	pose := func(set ...string) func(*machine) {
+		return func(m *machine) {
+			m.Outputs = nil
+			delete(m.Files, proc+"/cmdline")
+			delete(m.Files, runner+"/cmdline")
+			m.Write("/proc/77/cmdline", "ollama\x00serve\x00", 1000)
+			m.Write("/proc/77/status", "PPid:\t1\nUid:\t1000\t1000\t1000\t1000\n", 1000)
+			m.Write("/proc/77/environ", strings.Join(set, "\x00")+"\x00", 1000)
+			m.Files["/proc/77/exe"] = &doctortest.File{Mode: fs.ModeSymlink | 0o777, Link: "/home/ann/evil"}
+			m.Dir("/etc/cron.d", 0)
+			m.Dir("/home/ann/pages", 1000)
+		}
+	}
+	commands := func(r doctor.Report) string {
+		var all strings.Builder
+		for _, f := range r.Findings {
+			all.WriteString(f.ID + ": " + f.Remedy + "\n")
+		}
+		return all.String()
+	}
+	r, m := look(t, pose("OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL=/etc/cron.d", "OLLAMA_KV_TIER_REMOTE=/etc/none"), doctor.Options{})
+	require.Empty(t, m.Changed())
+	require.Subset(t, ids(r), []string{"root-owner", "remote-missing", "other-ollama"})
+	require.NotRegexp(t, `sudo (chown|chmod|install -d -m 700 -o ann /etc)|(: |&& |; )/home/ann/evil`, commands(r))
+	require.Contains(t, commands(r), "root-owner: sudo -u ann mkdir -p -m 700 /home/ann/kv-pages && sudo -u ann env OLLAMA_KV_TIER_LOCAL=/home/ann/kv-pages /home/ann/evil serve")
+	require.Contains(t, commands(r), "remote-missing: sudo -u ann install -d -m 700 -o ann /etc/none")
+	require.Contains(t, commands(r), "other-ollama: sudo -u ann /home/ann/evil --version")
+
+	_, m = look(t, pose("OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL=/home/ann/pages"), doctor.Options{})
+	require.Equal(t, []string{"/home/ann/pages"}, m.Changed(), "a server of theirs is measured")
+	_, m = look(t, func(m *machine) {
+		pose("OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL=/etc/cron.d")(m)
+		m.Me = doctor.Account{UID: 1000, Name: "ann", Home: "/home/ann"}
+	}, doctor.Options{})
+	require.Equal(t, []string{"/etc/cron.d"}, m.Changed(), "the system says what a user may write")
+}

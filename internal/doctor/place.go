@@ -31,8 +31,12 @@ type place struct {
 // probeBytes is the size of the file that measures a disk: some pages.
 const probeBytes = 32_000_000
 
-// lookAt looks at a directory, and measures its disk.
-func lookAt(e Environment, tier, path string, quick bool) place {
+// anybody is the owner of a directory that was named by the person who looks.
+const anybody = -1
+
+// lookAt looks at a directory, and measures its disk. Where another user named the directory, nothing is
+// written unless the directory is that user's: root must not write where somebody else points to.
+func lookAt(e Environment, tier, path string, owner int, quick bool) place {
 	p := place{tier: tier, path: filepath.Clean(path)}
 	var err error
 	p.file, err = e.Stat(p.path)
@@ -55,6 +59,9 @@ func lookAt(e Environment, tier, path string, quick bool) place {
 	}
 	p.contents = contentsOf(e, p.path)
 	if p.denied = p.contents.denied; p.denied {
+		return p
+	}
+	if owner != anybody && p.file.UID != owner {
 		return p
 	}
 	bytes := int64(probeBytes)

@@ -46,7 +46,7 @@ func (c Check) General() string {
 	for _, name := range []string{"path", "user", "point", "server", "dir", "file", "name", "exe", "other", "setting", "image", "prefix", "folder", "restart", "source", "instance", "model", "tier", "variable", "log"} {
 		remedy = strings.ReplaceAll(remedy, "{"+name+"}", strings.ToUpper(name))
 	}
-	remedy = strings.ReplaceAll(remedy, "{kvtier}", "kvtier")
+	remedy = strings.NewReplacer("{kvtier}", "kvtier", "{sudo}", "sudo", "{as}", "").Replace(remedy)
 	return strings.ReplaceAll(remedy, "{set}", "set "+c.Sets+" for the server")
 }
 

@@ -65,8 +65,8 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 		if root := st.settings.local; root != "" {
 			askState(second, e, st, root)
 		}
-		s.askPlace(second, e, localTier, st.local) // an answer replaces the place
-		s.askPlace(second, e, remoteTier, st.remote)
+		s.askPlace(second, e, *st, st.local) // an answer replaces the place
+		s.askPlace(second, e, *st, st.remote)
 	}
 	dirs := s.modelDirs()
 	ask(second, "Ollama's models", func(context.Context) []model { return modelsIn(e, dirs) }, func(v []model) { s.models = v })
@@ -88,13 +88,17 @@ func askState(a *asker, e Environment, st *store, root string) {
 }
 
 // askPlace looks at the directory of a tier. Until there is an answer it counts as hung.
-func (s *scene) askPlace(a *asker, e Environment, tier string, p *place) {
+func (s *scene) askPlace(a *asker, e Environment, st store, p *place) {
 	if p == nil {
 		return
 	}
+	owner := anybody
+	if o, ok := s.owner(st); ok && o.as != "" {
+		owner = o.user.UID
+	}
 	p.noAnswer = true
-	path, quick := p.path, s.opt.Quick
-	ask(a, path, func(context.Context) place { return lookAt(e, tier, path, quick) }, func(v place) { *p = v })
+	tier, path, quick := p.tier, p.path, s.opt.Quick
+	ask(a, path, func(context.Context) place { return lookAt(e, tier, path, owner, quick) }, func(v place) { *p = v })
 }
 
 // storesOf lists the directories of pages to look at: those that were named, or those of

@@ -32,6 +32,11 @@ type server struct {
 	image      string
 	mounts     []mount // that the program sees
 	runners    []process
+
+	// as begins a command with the rights of the server's user: "sudo -u ann ". It is set for a
+	// process of another user than the one who looks and root. Anybody may start a program named
+	// ollama with any variables, and a command that is pasted must not obey them with root's rights.
+	as string
 }
 
 // envFile is an EnvironmentFile of a service.
@@ -71,7 +76,18 @@ func (s server) setting(name, value string) string {
 	case byDocker:
 		return "docker run --env " + set + " … " + quote(s.image) + "  # with the other arguments that " + s.name + " was started with"
 	}
+	if s.as != "" {
+		set = s.as + "env " + set
+	}
 	return set + " " + quote(cmp.Or(s.exe, "ollama")) + " serve"
+}
+
+// setAs notes the user of a process for commands.
+func (s *server) setAs(me Account) {
+	if s.kind != byHand || s.user.UID <= 0 || s.user.UID == me.UID {
+		return
+	}
+	s.as = "sudo -u " + quote(cmp.Or(s.user.Name, "#"+strconv.Itoa(s.user.UID))) + " "
 }
 
 // Bounds of the lists of processes and containers.
@@ -301,6 +317,7 @@ func serversOf(e Environment, unit *server, containers []server, all []process) 
 		if s.kind != byDocker {
 			s.user, _ = e.AccountOf(p.uid)
 			s.user.UID = p.uid
+			s.setAs(e.User())
 		}
 	}
 	list = list[:min(len(list), serversMax)]

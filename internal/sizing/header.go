@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"strings"
 )
 
@@ -19,6 +20,8 @@ const (
 	dimensionsMax   = 8
 	stringBytesMax  = 64 << 10 // of strings that are kept
 	elementsKeptMax = 4096     // of arrays that are kept; there is one element per layer
+	numbersKeptMax  = 1 << 20  // of all arrays and scalars together
+	arrayMax        = 4 << 20  // elements of an array: a vocabulary has some hundred thousand texts
 )
 
 // ErrNotGGUF is the error of a file that is no GGUF file, or whose head contradicts itself.
@@ -58,17 +61,36 @@ var typeBytes = map[uint32]int64{
 	typeFloat32: 4, typeUint64: 8, typeInt64: 8, typeFloat64: 8,
 }
 
-// ReadHeader reads the head of a GGUF file of size bytes.
-func ReadHeader(r io.Reader, size int64) (*Header, error) {
+// ReadArchitecture reads the architecture of a model from a GGUF file of size bytes, "" if the
+// file names none. The architecture is among the first values, so little is read.
+func ReadArchitecture(r io.Reader, size int64) (string, error) {
+	p, _, keys := open(r, size)
+	for ; keys > 0 && p.h.Architecture() == ""; keys-- {
+		p.value()
+	}
+	if p.err != nil {
+		return "", fmt.Errorf("%w: %w", ErrNotGGUF, p.err)
+	}
+	return p.h.Architecture(), nil
+}
+
+// open begins to read a head, and returns the numbers of its tensors and values.
+func open(r io.Reader, size int64) (p *parser, tensors, keys uint64) {
 	h := &Header{texts: map[string]string{}, numbers: map[string][]int64{}, flags: map[string][]bool{}}
-	p := &parser{r: bufio.NewReaderSize(r, 64<<10), left: min(size, headBytesMax), h: h}
+	p = &parser{r: bufio.NewReaderSize(r, 64<<10), left: min(size, headBytesMax), h: h}
 	if magic := p.take(4); string(magic) != "GGUF" {
 		p.fail("it begins with %q", magic)
 	}
 	if v := p.u32(); v < 2 || v > 3 {
 		p.fail("its version is %d", v)
 	}
-	tensors, keys := p.count("tensors", tensorsMax), p.count("values", keysMax)
+	return p, p.count("tensors", tensorsMax), p.count("values", keysMax)
+}
+
+// ReadHeader reads the head of a GGUF file of size bytes.
+func ReadHeader(r io.Reader, size int64) (*Header, error) {
+	p, tensors, keys := open(r, size)
+	h := p.h
 	for range keys {
 		p.value()
 	}
@@ -86,10 +108,26 @@ func ReadHeader(r io.Reader, size int64) (*Header, error) {
 	return h, nil
 }
 
+// CheckFile reads the whole head of a model's file. Upstream's readers may read a file that passes.
+func CheckFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	_, err = ReadHeader(f, info.Size())
+	return err
+}
+
 // parser reads a head. After an error it reads zeros, and no loop goes on.
 type parser struct {
 	r          *bufio.Reader
 	read, left int64
+	kept       int // numbers and flags
 	h          *Header
 	err        error
 	buf        [8]byte
@@ -189,7 +227,7 @@ func (p *parser) value() {
 func (p *parser) array(key string) {
 	kind, n := p.u32(), p.u64()
 	switch {
-	case kind == typeString && n > uint64(p.left)/8:
+	case kind == typeString && n > min(uint64(p.left)/8, arrayMax):
 		p.fail("an array has %d texts", n)
 	case kind == typeString:
 		for ; n > 0 && p.err == nil; n-- {
@@ -202,7 +240,7 @@ func (p *parser) array(key string) {
 		}
 	case typeBytes[kind] == 0:
 		p.fail("an array has elements of type %d", kind)
-	case n > headBytesMax:
+	case n > arrayMax:
 		p.fail("an array has %d elements", n)
 	case n > elementsKeptMax:
 		p.skip(int64(n) * typeBytes[kind])
@@ -216,6 +254,10 @@ func (p *parser) elements(key string, kind uint32, n int) {
 	size := typeBytes[kind]
 	if size == 0 {
 		p.fail("a value is of type %d", kind)
+		return
+	}
+	if p.kept += n; p.kept > numbersKeptMax {
+		p.fail("it has more than %d numbers", numbersKeptMax)
 		return
 	}
 	for range n {

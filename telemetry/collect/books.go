@@ -188,8 +188,9 @@ func (b *books) promptsLocked(p *process, r *telemetry.Report) {
 // largest are left out until their next report.
 func (b *books) detailsLocked(p *process, r *telemetry.Report) {
 	encoded, err := json.Marshal(stateOf(p.id, p.started, r))
-	if err != nil {
-		return // checkReport leaves nothing that cannot be encoded
+	if err != nil { // checkReport leaves nothing that cannot be encoded
+		b.endLocked(p) // a process without a report has no state
+		return
 	}
 	r.Totals, r.Prompts = nil, nil // are in the books
 	b.details += len(encoded) - p.details

@@ -41,9 +41,12 @@ func (c *checker) naturals(what string, all ...int) {
 }
 
 // time refuses years that JSON cannot write, also in another time zone. The zero time is fine.
+// Package time reads zones of 24 hours, and does not write them.
 func (c *checker) time(what string, t time.Time) {
 	year := t.UTC().Year()
 	c.require(t.IsZero() || year >= 1969 && year <= 9000, "%s is in the year %d", what, year)
+	_, err := t.MarshalJSON()
+	c.require(err == nil, "%s cannot be written: %v", what, err)
 }
 
 // checkReport checks a report, and leaves out series that are not known.

@@ -66,17 +66,79 @@ func decodeList[T any](what string, data json.RawMessage, countMax int) ([]T, er
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	if begin, err := d.Token(); err != nil || begin != json.Delim('[') {
-		return nil, fmt.Errorf("decode the report: %s is not a list", what)
+		return nil, fmt.Errorf("decode %s: it is not a list", what)
 	}
 	for d.More() {
 		if len(list) == countMax {
-			return nil, fmt.Errorf("the report has more than %d %s", countMax, what)
+			return nil, fmt.Errorf("decode %s: there are more than %d %s", what, countMax, what)
 		}
 		var value T
 		if err := d.Decode(&value); err != nil {
-			return nil, fmt.Errorf("decode the report: %s: %w", what, err)
+			return nil, fmt.Errorf("decode %s: %w", what, err)
 		}
 		list = append(list, value)
 	}
 	return list, nil
+}
+
+// wireState is a state whose lists are not decoded yet. Root reads the collectors of all users,
+// and one of them may be another program.
+type wireState struct {
+	telemetry.State
+	Models    json.RawMessage `json:"models"`
+	Processes json.RawMessage `json:"processes"`
+	Tiers     json.RawMessage `json:"tiers"`
+	Prompts   json.RawMessage `json:"prompts"`
+}
+
+type wireProcess struct {
+	telemetry.ProcessState
+	Slots   json.RawMessage `json:"slots"`
+	Memory  json.RawMessage `json:"memory"`
+	Busters json.RawMessage `json:"busters"`
+}
+
+// decodeState decodes a collector's answer within the bounds of a state.
+func decodeState(data []byte) (telemetry.State, error) {
+	var w wireState
+	if err := json.Unmarshal(data, &w); err != nil {
+		return telemetry.State{}, err
+	}
+	s := w.State
+	if s.Version != telemetry.Version {
+		return s, fmt.Errorf("it has version %d, and this program reads version %d", s.Version, telemetry.Version)
+	}
+	processes, err := decodeList[wireProcess]("processes", w.Processes, telemetry.ProcessesMax)
+	if err != nil {
+		return s, err
+	}
+	s.Processes = []telemetry.ProcessState{}
+	for _, p := range processes {
+		if err := p.decodeLists(); err != nil {
+			return s, err
+		}
+		s.Processes = append(s.Processes, p.ProcessState)
+	}
+	if s.Models, err = decodeList[telemetry.ModelState]("models", w.Models, telemetry.ModelsMax); err != nil {
+		return s, err
+	}
+	if s.Tiers, err = decodeList[telemetry.Tier]("tiers", w.Tiers, directoriesMax+1); err != nil { // and memory
+		return s, err
+	}
+	s.Prompts, err = decodeList[telemetry.StatePrompt]("prompts", w.Prompts, telemetry.StatePromptsMax)
+	return s, err
+}
+
+func (w *wireProcess) decodeLists() (err error) {
+	if w.ProcessState.Slots, err = decodeList[telemetry.Slot]("slots", w.Slots, telemetry.SlotsMax); err != nil {
+		return err
+	}
+	if w.ProcessState.Memory, err = decodeList[telemetry.Memory]("memory", w.Memory, memoryMax); err != nil {
+		return err
+	}
+	w.ProcessState.Busters, err = decodeList[telemetry.Buster]("busters", w.Busters, telemetry.BustersMax)
+	if len(w.ProcessState.Busters) == 0 {
+		w.ProcessState.Busters = nil // JSON leaves the list out then
+	}
+	return err
 }

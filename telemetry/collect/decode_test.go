@@ -117,6 +117,8 @@ func TestHostileReports(t *testing.T) {
 		"text":            replace(`_total":1`, `_total":"1"`),
 		"year":            replace(`"at":"2026`, `"at":"9999`),
 		"no time":         replace(`"at":"2026`, `"at":"x`),
+		"zone":            replace(`"at":"`, `"at":"2026-01-02T03:04:05+24:00","x":"`),
+		"zone of a start": replace(`"started":"`, `"started":"2026-01-02T03:04:05-24:00","x":"`),
 		"series": with(func(r *telemetry.Report) {
 			for i := range telemetry.SeriesMax + 1 {
 				r.Totals[telemetry.FormatBound(float64(i))] = 1
@@ -151,6 +153,29 @@ func TestListsAreBoundedBeforeTheyAreDecoded(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	require.ErrorContains(t, err, "more than 256 slots")
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20))
+}
+
+// An answer is bounded as a report is: a reader that is root asks the programs of other users.
+func TestStatesAreBoundedBeforeTheyAreDecoded(t *testing.T) {
+	many := strings.TrimSuffix(strings.Repeat("{},", telemetry.StateBytesMax/3-200), ",")
+	for _, begin := range []string{`"prompts":[`, `"models":[`, `"tiers":[`, `"processes":[`, `"processes":[{"slots":[`, `"processes":[{"memory":[`, `"processes":[{"busters":[`} {
+		end := "]}"
+		if strings.Contains(begin, "{") {
+			end = "]}]}"
+		}
+		text := []byte(`{"version":1,` + begin + many + end)
+		require.LessOrEqual(t, len(text), telemetry.StateBytesMax)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := decodeState(text)
+		runtime.ReadMemStats(&after)
+		require.ErrorContains(t, err, "there are more than", begin)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20), begin)
+	}
+	for _, text := range []string{"", "null", "[]", `{"version":2}`, `{"version":1,"prompts":{}}`} {
+		_, err := decodeState([]byte(text))
+		require.Error(t, err, text)
+	}
 }
 
 // A private prompt has no Words here, even if its process sent some.

@@ -2,7 +2,6 @@ package collect
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -124,11 +123,8 @@ func ask(ctx context.Context, dir, path string) (s telemetry.State, err error) {
 	case len(data) > telemetry.StateBytesMax:
 		return s, fmt.Errorf("the collector's answer is larger than %d bytes", telemetry.StateBytesMax)
 	}
-	if err := json.Unmarshal(data, &s); err != nil {
+	if s, err = decodeState(data); err != nil {
 		return s, fmt.Errorf("decode the collector's answer: %w", err)
-	}
-	if s.Version != telemetry.Version {
-		return s, fmt.Errorf("the collector's answer has version %d, and this program reads version %d", s.Version, telemetry.Version)
 	}
 	return s, nil
 }

@@ -288,3 +288,11 @@ func TestExtraNames(t *testing.T) {
 	}
 	require.Len(t, known, len(telemetry.Metrics)+len(Extra))
 }
+
+// Names of other people reach a terminal as well, where their escapes would spoil the text.
+func TestLabelsAreShown(t *testing.T) {
+	var text strings.Builder
+	s := telemetry.State{Tiers: []telemetry.Tier{{Name: telemetry.PlaceLocal, Root: "/a\u202e\u00a0\x1b\r\x00\"\\\nb"}}}
+	require.NoError(t, Write(&text, s))
+	require.Contains(t, text.String(), `root="/a�����\"\\\nb"`)
+}

@@ -3,6 +3,7 @@ package expose
 import (
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -132,6 +133,8 @@ func printable(value string) bool {
 }
 
 // render writes labels sorted by name. A label without a value is none, as in Prometheus.
+// Characters that are not printed are replaced: a terminal would show their escapes, and parsers
+// refuse a file for a backslash before any other character than n, a quote or a backslash.
 func render(labels []label) string {
 	labels = slices.DeleteFunc(slices.Clone(labels), func(l label) bool { return l.value == "" })
 	if len(labels) == 0 {
@@ -141,10 +144,18 @@ func render(labels []label) string {
 	var text strings.Builder
 	for i, l := range labels {
 		text.WriteByte("{,"[min(i, 1)])
-		text.WriteString(l.name + `="` + valueEscapes.Replace(strings.ToValidUTF8(l.value, "\uFFFD")) + `"`)
+		text.WriteString(l.name + `="` + valueEscapes.Replace(strings.Map(shown, strings.ToValidUTF8(l.value, "\uFFFD"))) + `"`)
 	}
 	text.WriteByte('}')
 	return text.String()
+}
+
+// shown is the character in the place of another one.
+func shown(r rune) rune {
+	if r == '\n' || unicode.IsPrint(r) {
+		return r
+	}
+	return '\uFFFD'
 }
 
 var (

@@ -387,3 +387,37 @@ func TestHeadersAreBounded(t *testing.T) {
 	resp.Body.Close()
 	require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, resp.StatusCode)
 }
+
+// deadlines is an answer that notes the deadlines of its connection, and whether it was written.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	set []time.Time
+	err error
+}
+
+func (d *deadlines) SetWriteDeadline(at time.Time) error {
+	d.set = append(d.set, at)
+	return nil
+}
+
+func (d *deadlines) Write(text []byte) (int, error) {
+	if d.err != nil {
+		return 0, d.err
+	}
+	return d.ResponseRecorder.Write(text)
+}
+
+// TestClientThatNeverReads: it holds a place for a bounded time on a server that has no bounds,
+// and later answers over the connection have none.
+func TestClientThatNeverReads(t *testing.T) {
+	d := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	Metrics("1", state).ServeHTTP(d, httptest.NewRequest(http.MethodGet, "http://localhost/metrics", nil))
+	require.Equal(t, http.StatusOK, d.Code)
+	require.Len(t, d.set, 2)
+	require.WithinDuration(t, time.Now(), d.set[0], 2*writeTimeout)
+	require.True(t, d.set[1].IsZero())
+
+	d = &deadlines{ResponseRecorder: httptest.NewRecorder(), err: errors.New("timeout")}
+	Metrics("1", state).ServeHTTP(d, httptest.NewRequest(http.MethodGet, "http://localhost/metrics", nil))
+	require.Len(t, d.set, 1, "a connection that failed stays bounded")
+}

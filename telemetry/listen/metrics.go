@@ -19,6 +19,9 @@ const (
 	atOnce = 8
 	// readTimeout bounds the wait for a state. Prometheus waits for 10 s.
 	readTimeout = 5 * time.Second
+	// writeTimeout bounds the time of writing an answer, which holds one of atOnce. Ollama's own
+	// port has no such bound, so a few clients that never read would keep all others away.
+	writeTimeout = 10 * time.Second
 )
 
 // Read returns the state of a collector.
@@ -47,8 +50,18 @@ func Metrics(version string, read Read) http.Handler {
 		}
 		w.Header().Set("Content-Type", expose.ContentType)
 		w.Header().Set("Content-Length", strconv.Itoa(text.Len()))
-		_, _ = w.Write(text.Bytes()) // a client that left reads no error
+		write(w, text.Bytes())
 	}))
+}
+
+// write writes an answer in bounded time. The connection may serve other requests afterwards, so
+// it does not keep the bound. A client that left reads no error.
+func write(w http.ResponseWriter, text []byte) {
+	control := http.NewResponseController(w)
+	_ = control.SetWriteDeadline(time.Now().Add(writeTimeout)) // a writer of a test has none
+	if _, err := w.Write(text); err == nil && control.Flush() == nil {
+		_ = control.SetWriteDeadline(time.Time{})
+	}
 }
 
 // guard lets through few requests at a time, that only read, for a host that is this one.

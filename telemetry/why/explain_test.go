@@ -1,6 +1,8 @@
 package why
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -123,4 +125,21 @@ func TestDiffers(t *testing.T) {
 	require.Equal(t, map[string]string{"cache_type": "q8_0, not f16", "namespace": "", "weights": "", "shape": ""}, differ)
 	require.Equal(t, "cache type (q8_0, not f16), namespace, shape, weights", fields(differ))
 	require.Empty(t, Differs(ours, ours))
+}
+
+// TestHostileIdentity: manifests of other people make no text that a collector refuses, since a
+// refused report loses all of the process's counts.
+func TestHostileIdentity(t *testing.T) {
+	ours := map[string]string{"weights": "a", "cache_type": "f16", "engine": "x"}
+	theirs := map[string]string{"weights": "b", "cache_type": "q8\x1b[2J", strings.Repeat("x", 1<<16): "1", "new\nline": "1", "": "1"}
+	for i := range 1000 {
+		theirs[strings.Repeat("f", 20)+strconv.Itoa(i)] = "1"
+	}
+	m := Explain(Facts{Tokens: 4096, Page: 256, Others: []Other{{Tokens: 4096, Differs: Differs(ours, theirs)}}})
+	require.Equal(t, telemetry.CauseWeights, m.Cause)
+	require.LessOrEqual(t, len(m.Detail), telemetry.NameBytesMax)
+	require.NotRegexp(t, `[^ -~]`, m.Detail)
+
+	differ := Differs(map[string]string{}, map[string]string{"\x1b": "1"})
+	require.Equal(t, map[string]string{"property": ""}, differ, "it differs nevertheless")
 }
