@@ -192,6 +192,10 @@ func (a *app) printMiss(m miss, now time.Time) {
 		fmt.Fprintf(a.stdout, "    was  %s\n    is   %s\n", m.Text.was(), m.Text.is())
 	}
 	a.printHidden(m.words)
+	if m.Text != nil && m.Text.Was != "" && m.Text.Was == m.Text.Is {
+		a.paragraph("Both texts are the same in other tokens: an answer that a program sends back is split anew.")
+		return
+	}
 	a.paragraph(m.Remedy)
 }
 

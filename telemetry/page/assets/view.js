@@ -62,7 +62,7 @@ function promptRows(state) {
   for (const m of state.models ?? []) names.set(m.model?.weights, modelName(m.model));
   return (state.prompts ?? []).map((p) => ({
     key: processKey(p.process) + '/' + p.seq,
-    lane: processKey(p.process) + '/' + p.slot,
+    lane: [p.process?.engine, p.weights, p.namespace, p.slot].join('/'), // of all runners of a model, one after the other
     at: time(p.at), model: names.get(p.weights) ?? modelName({ weights: p.weights }), slotID: p.slot, tokens: p.tokens, isPrivate: !!p.private,
     parts: { slot: p.from_slot, ram: p.from_ram, local: p.from_local, remote: p.from_remote, shifted: p.shifted, computed: p.computed },
     restored: p.from_ram + p.from_local + p.from_remote + p.shifted,
