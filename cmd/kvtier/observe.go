@@ -5,14 +5,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/sizing"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/collect"
+	"github.com/kvtier/kvtier/telemetry/show"
 )
 
 // observed is the output of plan --observe --json. --since reads State.
@@ -84,7 +87,7 @@ func (a *app) printObserved(o observed) {
 	if !o.Live {
 		fmt.Fprintf(a.stdout, "No collector runs: these are the counters of %s, when the last one ended.\n\n", o.State.At.Format(time.DateTime))
 	}
-	fmt.Fprintf(a.stdout, "%s in %s, counted since %s.\n", plural(int64(o.Prompts), "prompt"), o.Elapsed.Round(time.Second), o.Since.Format(time.DateTime))
+	fmt.Fprintf(a.stdout, "%s in %s, counted since %s.\n", plural(int64(o.Prompts), "prompt"), show.Seconds(o.Elapsed.Seconds()), o.Since.Format(time.DateTime))
 	if len(o.Advice) == 0 {
 		fmt.Fprintln(a.stdout, "\nThese counters recommend nothing: either all is well, or there is too little evidence yet.")
 		return
@@ -92,7 +95,18 @@ func (a *app) printObserved(o observed) {
 	for _, advice := range o.Advice {
 		fmt.Fprintf(a.stdout, "\n%s\n  %s: %s.\n", advice.Says, advice.Variable, advice.Change)
 		for _, e := range advice.Evidence {
-			fmt.Fprintf(a.stdout, "  %s: %s\n", e.Name, strconv.FormatFloat(e.Value, 'f', -1, 64))
+			fmt.Fprintf(a.stdout, "  %s: %s\n", e.Name, evidence(e))
 		}
 	}
+}
+
+// evidence prints a number: bytes and whole ones as elsewhere.
+func evidence(e sizing.Evidence) string {
+	switch {
+	case e.Value != math.Trunc(e.Value) || math.Abs(e.Value) > sizing.AmountMax:
+		return strconv.FormatFloat(e.Value, 'f', -1, 64)
+	case strings.HasPrefix(e.Name, "bytes "):
+		return humanBytes(int64(e.Value))
+	}
+	return count(int64(e.Value))
 }

@@ -175,20 +175,12 @@ func (a *app) printReasons(out reasons) {
 }
 
 func (a *app) printBuster(b buster) {
-	fmt.Fprintf(a.stdout, "%s in every request%s\n", changing(b.Begin, b.End), b.quoted())
+	fmt.Fprintf(a.stdout, "%s in every request%s\n", show.Changing(b.Begin, b.End), b.quoted())
 	a.paragraph(fmt.Sprintf("%s: in %s in a row; %s behind this place were computed again although they were the same.",
 		b.Model, plural(b.Prompts, "request"), plural(b.Lost, "token")))
 	a.paragraph(b.Advice)
 	a.printHidden(b.words)
 	fmt.Fprintln(a.stdout)
-}
-
-// changing names the positions [begin, end) as the subject of a sentence.
-func changing(begin, end int) string {
-	if end-begin <= 1 {
-		return "Token " + count(begin) + " changes"
-	}
-	return "Tokens " + count(begin) + "–" + count(end-1) + " change"
 }
 
 func (a *app) printMiss(m miss, now time.Time) {
@@ -200,6 +192,10 @@ func (a *app) printMiss(m miss, now time.Time) {
 		fmt.Fprintf(a.stdout, "    was  %s\n    is   %s\n", m.Text.was(), m.Text.is())
 	}
 	a.printHidden(m.words)
+	if m.Text != nil && m.Text.Was != "" && m.Text.Was == m.Text.Is {
+		a.paragraph("Both texts are the same in other tokens: an answer that a program sends back is split anew.")
+		return
+	}
 	a.paragraph(m.Remedy)
 }
 

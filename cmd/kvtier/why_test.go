@@ -104,6 +104,8 @@ func TestHiddenText(t *testing.T) {
 	require.Contains(t, newReader(a, "").miss(m).Hidden, "the request is private")
 	m.Private, m.Words = false, nil
 	require.Contains(t, newReader(a, "").miss(m).Hidden, "one of the two requests is private")
+	m.Detail = "from stored text"
+	require.Equal(t, "the text differs from stored text, of which no recent request is in memory", newReader(a, "").miss(m).Hidden)
 	m.Namespace = ""
 	require.Contains(t, newReader(a, "").miss(m).Hidden, `the namespace ""`)
 	m.Cause = telemetry.CauseEvicted

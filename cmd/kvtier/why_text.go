@@ -82,14 +82,22 @@ func (r *reader) miss(m show.Miss) words {
 	if m.Words == nil && m.Cause != telemetry.CauseDiffers {
 		return words{}
 	}
-	return r.words(m.Weights, m.Namespace, m.Private, m.Words, func(w telemetry.Words) show.Parting { return show.Part(w) })
+	unknown := oneIsPrivate
+	if m.Detail != "" { // the other text is not that of a recent prompt
+		unknown = "the text differs " + m.Detail + ", of which no recent request is in memory"
+	}
+	return r.words(m.Weights, m.Namespace, m.Private, m.Words, unknown, func(w telemetry.Words) show.Parting { return show.Part(w) })
 }
 
 func (r *reader) buster(b show.Buster) words {
-	return r.words(b.Weights, b.Namespace, false, b.Words, func(w telemetry.Words) show.Parting { return show.PartAt(w, b.Begin, b.End) })
+	return r.words(b.Weights, b.Namespace, false, b.Words, oneIsPrivate, func(w telemetry.Words) show.Parting { return show.PartAt(w, b.Begin, b.End) })
 }
 
-func (r *reader) words(weights, namespace string, private bool, w *telemetry.Words, part func(telemetry.Words) show.Parting) words {
+// oneIsPrivate is the reason for which tokens of a recent request are not known.
+const oneIsPrivate = "one of the two requests is private (kv_store: false)"
+
+// words is the text of tokens; unknown is the reason where there are none.
+func (r *reader) words(weights, namespace string, private bool, w *telemetry.Words, unknown string, part func(telemetry.Words) show.Parting) words {
 	switch {
 	case r.hidden != "":
 		return words{Hidden: r.hidden}
@@ -98,7 +106,7 @@ func (r *reader) words(weights, namespace string, private bool, w *telemetry.Wor
 	case private:
 		return words{Hidden: "the request is private (kv_store: false)"}
 	case w == nil:
-		return words{Hidden: "one of the two requests is private (kv_store: false)"}
+		return words{Hidden: unknown}
 	}
 	d, why := r.decoder(weights)
 	if d == nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/show"
 )
 
 // runningChecks look at the counters of servers that run, or have run.
@@ -196,7 +197,7 @@ func judgeBusters(s *scene) (hits []hit) {
 				}
 				// Positions only: the text is shown by kvtier why, to its owner.
 				h := s.stateHit(st, "model "+cmp.Or(p.Model.Name, p.Model.Weights[:min(len(p.Model.Weights), 12)]), fmt.Sprintf("%d tokens were computed again in %d prompts", b.Lost, b.Prompts),
-					"Tokens %d to %d change in every prompt.", b.Begin, max(b.Begin, b.End-1))
+					"%s in every prompt.", show.Changing(b.Begin, b.End))
 				hits = append(hits, h)
 			}
 		}
@@ -232,7 +233,7 @@ func missCheck(causes ...telemetry.Cause) func(*scene) []hit {
 			if missed < missedTokens || missed < missedShare*all {
 				return
 			}
-			h := s.stateHit(st, "hit rate", fmt.Sprintf("%.0f %% of %.0f tokens", 100*(all-computed)/all, all),
+			h := s.stateHit(st, "tokens not computed", fmt.Sprintf("%.0f %% of %.0f tokens", 100*(all-computed)/all, all),
 				"%.0f %% of all prompt tokens were not computed; without this it could have been %.0f %%.", 100*(all-computed)/all, min(100, 100*(all-computed+missed)/all))
 			h.evidence = slices.Concat(h.evidence, evidence)
 			if st.local != nil {

@@ -188,8 +188,11 @@ func join(parts []string, width int) string {
 	return line
 }
 
-// rateLine has the rates of the latest seconds.
+// rateLine has the rates of the latest seconds. One frame alone has none.
 func (m *model) rateLine(s *server, width int) []string {
+	if m.still {
+		return nil
+	}
 	r, ok := s.rates.perSecond()
 	tokens, size := func(float64) string { return "-" }, func(float64) string { return "-" }
 	if ok {

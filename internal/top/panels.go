@@ -234,8 +234,8 @@ func (m *model) misses(state telemetry.State, width int) []string {
 func (m *model) busters(state telemetry.State) []string {
 	var lines []string
 	for _, b := range show.Busters(state, m.name, func(string) bool { return true }) {
-		lines = append(lines, m.style.warn.Render(fmt.Sprintf("Tokens %s to %s change in every prompt; %s tokens lost. kvtier why shows them.",
-			show.Count(int64(b.Begin)), show.Count(int64(b.End)-1), show.Count(int64(b.Lost)))))
+		lines = append(lines, m.style.warn.Render(fmt.Sprintf("%s in every prompt; %s tokens lost. kvtier why shows the text.",
+			show.Changing(b.Begin, b.End), show.Count(int64(b.Lost)))))
 	}
 	return lines
 }

@@ -107,6 +107,9 @@ func (s *server) report(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	if report.Model.Name == "" {
+		s.name(report.Model.Weights) // so that it is known when somebody reads
+	}
 	w.WriteHeader(http.StatusNoContent)
 }
 

@@ -22,7 +22,10 @@ import (
 )
 
 // shots is a folder for pictures of the page, for people to look at.
-var shots = flag.String("shots", "", "write screenshots into this folder")
+var (
+	shots = flag.String("shots", "", "write screenshots into this folder")
+	of    = flag.String("of", "", "take the pictures of docs of the real page at this address")
+)
 
 // served is a server of the page whose state a test may change.
 type served struct {
@@ -137,15 +140,17 @@ const unnamed = `(() => {
 	return [...lost.map((e) => e.outerHTML.slice(0, 80)), ...ids.filter((id, i) => ids.indexOf(id) !== i)];
 })()`
 
-// TestPicturesOfTheDocuments writes the pictures of docs, with -shots.
+// TestPicturesOfTheDocuments writes the pictures of docs, with -shots and -of: those are of a server
+// that has answered real prompts.
 func TestPicturesOfTheDocuments(t *testing.T) {
-	if *shots == "" {
-		t.Skip("without -shots no picture is written")
+	if *shots == "" || *of == "" {
+		t.Skip("without -shots and -of no picture is written")
 	}
 	b := openBrowser(t)
-	s := serve(t, sample(time.Now()))
 	for name, v := range map[string]view{"page": {width: 1000, height: 1120, phone: true}, "page-phone": {width: 360, height: 860, phone: true, dark: true}} {
-		b.open(s.URL, v)
+		b.open(*of, v)
+		b.call("Emulation.setScrollbarsHidden", map[string]any{"hidden": true})
+		b.until(`document.querySelector('#timeline svg')`)
 		require.NoError(t, os.WriteFile(filepath.Join(*shots, name+".png"), b.screenshot(false), 0o644))
 	}
 }

@@ -79,6 +79,14 @@ type Buster struct {
 	Words *telemetry.Words `json:"-"` // nil where they are not known here
 }
 
+// Changing names the positions [begin, end) as the subject of a sentence, with its verb.
+func Changing(begin, end int) string {
+	if end-begin <= 1 {
+		return "Token " + Count(int64(begin)) + " changes"
+	}
+	return "Tokens " + Count(int64(begin)) + " to " + Count(int64(end)-1) + " change"
+}
+
 // BusterAdvice is the remedy for a Buster.
 const BusterAdvice = "Move this text behind all text that stays the same, best into the last message, or leave it out."
 

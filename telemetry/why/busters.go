@@ -116,7 +116,7 @@ func (b *busters) observe(before []recent, text Text, held int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.places = slices.DeleteFunc(b.places, func(p telemetry.Buster) bool { // the row ends where nothing changed
-		return p.Begin < reach && !slices.ContainsFunc(best, func(s span) bool { return near(s, p) })
+		return p.Begin < reach && isIn(p, text.Tokens) && !slices.ContainsFunc(best, func(s span) bool { return near(s, p) })
 	})
 	for _, s := range best {
 		b.changedLocked(s, was, text.Tokens, held)
@@ -125,13 +125,26 @@ func (b *busters) observe(before []recent, text Text, held int) {
 	b.places = b.places[:min(len(b.places), bustersMax)]
 }
 
+// isIn reports whether the text right before a place is also in a prompt, at most nearTokens away.
+// Another chat, which lacks it, does not end the row.
+func isIn(p telemetry.Buster, tokens []int32) bool {
+	w := p.Words
+	n := min(p.Begin-w.Begin, len(w.Is))
+	for at := max(0, w.Begin-nearTokens); n > 0 && at <= w.Begin+nearTokens; at++ {
+		if at+n <= len(tokens) && slices.Equal(w.Is[:n], tokens[at:at+n]) {
+			return true
+		}
+	}
+	return n <= 0
+}
+
 func near(s span, p telemetry.Buster) bool {
 	return s.begin <= p.End+nearTokens && p.Begin <= s.end+nearTokens
 }
 
 // changedLocked notes that a place has changed again, or for the first time.
 func (b *busters) changedLocked(s span, was, is []int32, held int) {
-	i := slices.IndexFunc(b.places, func(p telemetry.Buster) bool { return near(s, p) })
+	i := slices.IndexFunc(b.places, func(p telemetry.Buster) bool { return near(s, p) && isIn(p, is) })
 	if i < 0 {
 		i = len(b.places)
 		b.places = append(b.places, telemetry.Buster{Begin: s.begin, End: s.end})
@@ -143,8 +156,8 @@ func (b *busters) changedLocked(s span, was, is []int32, held int) {
 	p.Begin, p.End = min(p.Begin, s.begin), max(p.End, s.end)
 	p.Prompts++
 	p.Lost += max(0, s.end+s.same-max(s.end, held))
-	begin := max(0, s.begin-wordsBefore)
-	p.Words = &telemetry.Words{Begin: begin, Was: cut(was, max(0, s.wasBegin-wordsBefore)), Is: cut(is, begin)}
+	begin := max(0, p.Begin-wordsBefore)
+	p.Words = &telemetry.Words{Begin: begin, Was: cut(was, max(0, s.wasBegin-(s.begin-begin))), Is: cut(is, begin)}
 }
 
 // cut copies at most WordsMax tokens from a position on.

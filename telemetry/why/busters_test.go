@@ -26,6 +26,21 @@ func TestBuster(t *testing.T) {
 	require.Empty(t, r.Busters(), "it did not change")
 }
 
+// A chat with other text before the place, between the requests with the clock, does not end the row.
+func TestBusterBesideAChat(t *testing.T) {
+	r := NewRecents()
+	head, tail := tokens(1, 61), tokens(2, 400)
+	chat := join(tokens(3, 500))
+	for minute := range int32(4) {
+		ask(r, join(head, []int32{9, minute}, tail), false, 61)
+		chat = join(chat.Tokens, tokens(uint64(20+minute), 50))
+		ask(r, chat, false, len(chat.Tokens)-50)
+	}
+	found := r.Busters()
+	require.Len(t, found, 1)
+	require.Equal(t, []int{62, 63, 3, 3 * 400}, []int{found[0].Begin, found[0].End, found[0].Prompts, found[0].Lost})
+}
+
 // The part that changes may be of another length each time.
 func TestBusterOfAnyLength(t *testing.T) {
 	r := NewRecents()

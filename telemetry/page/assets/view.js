@@ -62,7 +62,7 @@ function promptRows(state) {
   for (const m of state.models ?? []) names.set(m.model?.weights, modelName(m.model));
   return (state.prompts ?? []).map((p) => ({
     key: processKey(p.process) + '/' + p.seq,
-    lane: processKey(p.process) + '/' + p.slot,
+    lane: [p.process?.engine, p.weights, p.namespace, p.slot].join('/'), // of all runners of a model, one after the other
     at: time(p.at), model: names.get(p.weights) ?? modelName({ weights: p.weights }), slotID: p.slot, tokens: p.tokens, isPrivate: !!p.private,
     parts: { slot: p.from_slot, ram: p.from_ram, local: p.from_local, remote: p.from_remote, shifted: p.shifted, computed: p.computed },
     restored: p.from_ram + p.from_local + p.from_remote + p.shifted,
@@ -121,7 +121,7 @@ function hintsOf(state, now) {
   }
   for (const p of state.processes ?? []) {
     for (const b of p.busters ?? []) {
-      hints.push(`Tokens ${count(b.begin)} to ${count(b.end - 1)} changed in ${plural(b.prompts, 'prompt')} in a row of ${modelName(p.model)}, so ${plural(b.lost, 'token')} behind them ${b.lost === 1 ? 'was' : 'were'} computed again. kvtier why shows the text.`);
+      hints.push(`${b.end - b.begin > 1 ? `Tokens ${count(b.begin)} to ${count(b.end - 1)}` : `Token ${count(b.begin)}`} changed in ${plural(b.prompts, 'prompt')} in a row of ${modelName(p.model)}, so ${plural(b.lost, 'token')} behind them ${b.lost === 1 ? 'was' : 'were'} computed again. kvtier why shows the text.`);
     }
     const silent = now - time(p.at);
     if (state.live && time(p.at) && silent > silentSeconds) hints.push(`Process ${p.process?.pid} (${modelName(p.model)}) last reported ${ago(silent)}.`);
