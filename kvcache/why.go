@@ -69,6 +69,9 @@ func (r *restoring) inquire(nameless bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.accounts[r.seq]
+	if a == nil {
+		return // the cache was closed meanwhile
+	}
 	q := &inquiry{text: why.Text{Tokens: r.prompt.tokens, Media: r.prompt.media}, private: true}
 	q.facts.Tokens, q.facts.Page = a.tokens, r.opts.PageTokens
 	if witness, ok := r.opts.Store.(witness.Store); ok {
