@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
@@ -60,4 +61,18 @@ func TestClosingDuringARestore(t *testing.T) {
 			require.Equal(t, 1.0, totals["ollama_kv_prompts_total"])
 		})
 	}
+}
+
+// TestWhyGivenUpLater: a page that could not be stored after the look-up is no reason for the miss.
+func TestWhyGivenUpLater(t *testing.T) {
+	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{Recents: why.NewRecents()})
+	text := tokenRange(1, 60)
+	r.load(r.slots[0], text, true)
+	keys := r.tiered.why.PageKeys(why.Text{Tokens: text}, 0)
+	r.tiered.mu.Lock()
+	r.tiered.givenLocked(keys[0], givenCap) // the batch before the prompt's last one was sealed
+	r.tiered.mu.Unlock()
+	r.drain()
+	r.finish(r.slots[0])
+	r.requireMiss(telemetry.CauseNeverSeen, 0)
 }
