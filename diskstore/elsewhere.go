@@ -51,7 +51,7 @@ func (s *Store) Elsewhere(ctx context.Context, tokens []int32, media []pagefile.
 }
 
 func (lv *level) elsewhere(ctx context.Context, tokens []int32, media []pagefile.Media) (found []Elsewhere) {
-	ctx, cancel := context.WithTimeout(ctx, elsewherePatience)
+	ctx, cancel := unhurried(ctx, elsewherePatience)
 	defer cancel()
 	for _, fingerprint := range lv.othersLately(ctx) {
 		if ctx.Err() != nil {

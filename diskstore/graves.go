@@ -15,8 +15,12 @@ const (
 	// others. Writing costs at most graves.BytesMax, and no sync.
 	gravesEvery = 5 * time.Second
 
-	// remoteGravesEvery is the same for a remote tier.
+	// remoteGravesEvery is the same for a remote tier, whose list is read as seldom: it would
+	// take a slow tier's time from restores.
 	remoteGravesEvery = time.Minute
+
+	// gonePatience bounds the time that Gone takes.
+	gonePatience = 5 * time.Second
 )
 
 // GraveReason is why a page left a tier.
@@ -76,7 +80,7 @@ func (lv *level) recordGraves(ctx context.Context) {
 	if !keeps || fresh == 0 || !lv.answers() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
+	ctx, cancel := unhurried(ctx, hitsPatience)
 	defer cancel()
 	_, err := yard.Graves(ctx, func(content []byte) []byte { return lv.graves.Merge(content, lv.s.now()) })
 	if err == nil {
@@ -102,6 +106,8 @@ func (s *Store) Gone(ctx context.Context, keys ...pagefile.Key) (found Grave, ok
 		return found, false
 	}
 	defer leave()
+	ctx, cancel := unhurried(ctx, gonePatience)
+	defer cancel()
 	if len(keys) == 0 {
 		return found, false
 	}
@@ -116,7 +122,7 @@ func (s *Store) Gone(ctx context.Context, keys ...pagefile.Key) (found Grave, ok
 		if !keeps {
 			continue
 		}
-		content, err := yard.Graves(ctx, nil)
+		content, err := lv.graveList(ctx, yard)
 		if err != nil && !errors.Is(err, tier.ErrNotFound) {
 			lv.noteTierError(err)
 		}
@@ -125,4 +131,34 @@ func (s *Store) Gone(ctx context.Context, keys ...pagefile.Key) (found Grave, ok
 		}
 	}
 	return found, ok
+}
+
+// graveList returns the content of the tier's list; that of a remote tier as of the last minute.
+func (lv *level) graveList(ctx context.Context, yard tier.Graveyard) ([]byte, error) {
+	if lv == lv.s.local {
+		return yard.Graves(ctx, nil)
+	}
+	lv.graveRead.Lock()
+	defer lv.graveRead.Unlock()
+	if now := lv.s.now(); lv.graveRead.at.IsZero() || now.Sub(lv.graveRead.at).Abs() >= remoteGravesEvery {
+		content, err := yard.Graves(ctx, nil)
+		if err != nil {
+			return nil, err
+		}
+		lv.graveRead.content, lv.graveRead.at = content, now
+	}
+	return lv.graveRead.content, nil
+}
+
+// unhurried returns a context that ends after some time, or with another one, and always as if its
+// caller had left: a tier that has not answered a look-up behind a request by then has not failed.
+func unhurried(parent context.Context, most time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(parent))
+	stop := context.AfterFunc(parent, cancel)
+	timer := time.AfterFunc(most, cancel)
+	return ctx, func() {
+		stop()
+		timer.Stop()
+		cancel()
+	}
 }

@@ -1,10 +1,12 @@
 package diskstore
 
 import (
+	"context"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -188,6 +191,51 @@ func TestGraveOfABadFileInItsPlace(t *testing.T) {
 	g, ok := s.Gone(ctx, info.Key)
 	require.True(t, ok)
 	require.Equal(t, GraveDamaged, g.Reason)
+}
+
+// lateGraves is a tier below which reads and writes the list late, and counts that.
+type lateGraves struct {
+	tier.Tier
+	asked atomic.Int32
+	late  bool
+}
+
+func (l *lateGraves) Graves(ctx context.Context, change func([]byte) []byte) ([]byte, error) {
+	l.asked.Add(1)
+	if l.late {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return l.Tier.(tier.Graveyard).Graves(ctx, change)
+}
+
+// The list of a remote tier is read once in a while, and a tier on which that takes too long has
+// not failed: pages are read from it.
+func TestGravesOfASlowTier(t *testing.T) {
+	o := testOptions(t)
+	below := &lateGraves{Tier: dir.New(quickFS, storetest.PrivateDir(t), dir.Options{}), late: true}
+	o.RemoteTier, o.RemoteTimeout, o.ReadTimeout = below, 2*time.Second, time.Minute
+	s := open(t, o)
+	some, cancel := context.WithTimeout(ctx, 1500*time.Millisecond)
+	defer cancel()
+	_, ok := s.Gone(some, pagefile.Key{1})
+	require.False(t, ok)
+	_, remote := s.Failures()
+	require.Zero(t, remote)
+	require.False(t, s.guard.Breaker.Down())
+
+	below.late = false
+	before := below.asked.Load()
+	now := time.Now()
+	s.now = func() time.Time { return now }
+	for range 5 {
+		_, ok := s.Gone(ctx, pagefile.Key{1})
+		require.False(t, ok)
+	}
+	require.Equal(t, before+1, below.asked.Load())
+	now = now.Add(remoteGravesEvery)
+	s.Gone(ctx, pagefile.Key{1})
+	require.Equal(t, before+2, below.asked.Load())
 }
 
 func TestElsewhere(t *testing.T) {

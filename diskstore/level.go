@@ -33,6 +33,11 @@ type level struct {
 	hitClock   work.Once   // records hits
 	graves     graves.List // pages that left the tier
 	graveClock work.Once   // records these
+	graveRead  struct {    // the list of a remote tier, as it was read last
+		sync.Mutex
+		content []byte
+		at      time.Time
+	}
 	collecting *work.Queue // collections; demotions are the local level's
 
 	// collector holds a token while one goroutine of this process collects; Tier.Lock does the

@@ -109,9 +109,13 @@ func (r *restoring) beginAccount(prompt int, began time.Time) {
 	r.from = origins(nil).add(r.result.Held, telemetry.PlaceSlot)
 }
 
-// restoredLocked enters the result of the restore into the account.
+// restoredLocked enters the result of the restore into the account. There is none any more if the
+// cache was closed meanwhile.
 func (r *restoring) restoredLocked() {
 	a := r.accounts[r.seq]
+	if a == nil {
+		return
+	}
 	a.from, a.bytes = r.from.cut(r.result.Held), r.result.Bytes
 	a.restore, a.restored = r.result.Took, a.began.Add(r.result.Took)
 }

@@ -34,6 +34,7 @@ type inquiry struct {
 	private bool
 	facts   why.Facts
 	failed  [2]uint64 // operations of the local and of the remote tier that had failed before
+	looked  time.Time // the last look-up
 	through bool      // the prompt was computed to its end
 	moved   bool      // text was reused at another position
 
@@ -45,11 +46,17 @@ type inquiry struct {
 // TieredCausal.mu guards open and given.
 type inquirer struct {
 	open  map[int]*inquiry // by slot, from Restore to EndSequence
-	given map[pagefile.Key]string
+	given map[pagefile.Key]givenPage
 	ring  []pagefile.Key // of given, the oldest first
 
 	witness.Queue
 	witness.Witness
+}
+
+// givenPage is a page that could not be stored.
+type givenPage struct {
+	reason string
+	since  time.Time
 }
 
 // newInquirer returns an inquirer that asks a cache's store.
@@ -69,6 +76,9 @@ func (r *restoring) inquire(nameless bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.accounts[r.seq]
+	if a == nil {
+		return // the cache was closed meanwhile
+	}
 	q := &inquiry{text: why.Text{Tokens: r.prompt.tokens, Media: r.prompt.media}, private: true}
 	q.facts.Tokens, q.facts.Page = a.tokens, r.opts.PageTokens
 	if witness, ok := r.opts.Store.(witness.Store); ok {
@@ -112,7 +122,7 @@ func (r *restoring) lookedUp(p *plan, refs []diskstore.Ref, limit int, err error
 	if q == nil || found < q.facts.Found {
 		return // a second look-up, for less
 	}
-	q.facts.Found, q.facts.Parted, q.facts.Queued = found, parted, queued
+	q.facts.Found, q.facts.Parted, q.facts.Queued, q.looked = found, parted, queued, time.Now()
 	q.facts.Down = nil
 	if failed[0] > q.failed[0] || errors.Is(err, steady.ErrHung) {
 		q.facts.Down = append(q.facts.Down, tier.Local)
@@ -194,12 +204,14 @@ func (t *TieredCausal) givenLocked(key pagefile.Key, reason string) {
 		return
 	}
 	if w.given == nil {
-		w.given = make(map[pagefile.Key]string)
+		w.given = make(map[pagefile.Key]givenPage)
 	}
-	if _, known := w.given[key]; !known {
-		w.ring = append(w.ring, key)
+	page, known := w.given[key]
+	if !known {
+		w.ring, page.since = append(w.ring, key), time.Now()
 	}
-	w.given[key] = reason
+	page.reason = reason
+	w.given[key] = page
 	for len(w.ring) > givenMax {
 		delete(w.given, w.ring[0])
 		w.ring = slices.Delete(w.ring, 0, 1)
@@ -253,7 +265,7 @@ func (t *TieredCausal) inquiryEndedLocked(seq int) {
 
 // explain records a prompt, when its miss is explained.
 func (t *TieredCausal) explain(q *inquiry, p telemetry.Prompt) {
-	facts, given := q.facts, t.givenFor(q)
+	facts, looked := q.facts, q.looked
 	text, private, id := q.text, q.private, q.id
 	facts.Held = p.Tokens - p.Computed
 	q.through = p.Took > 0
@@ -262,29 +274,34 @@ func (t *TieredCausal) explain(q *inquiry, p telemetry.Prompt) {
 			id = t.opts.Recents.Add(text, true) // a request that was given up during its restore
 		}
 		facts.Similar = t.opts.Recents.Compare(id, text, private, facts.Held, facts.Page)
-		facts.Given = given
 		if p.Computed > 1 {
+			facts.Given = t.givenFor(text, facts.At(), looked)
 			t.why.Complete(t.running, &facts, text, p.At)
 			p.Miss = why.Explain(facts)
 		}
 		t.opts.Meter.Prompt(p)
 	}
 	if !t.why.Submit(job) {
-		facts.Given, p.Miss = given, why.Explain(facts)
+		p.Miss = why.Explain(facts)
 		t.opts.Meter.Prompt(p)
 	}
 }
 
-// givenFor returns why the page with the first token that was not restored could not be stored.
-// t.mu is held.
-func (t *TieredCausal) givenFor(q *inquiry) string {
-	if len(t.why.given) == 0 {
+// givenFor returns why the page with the token at a position could not be stored, if that was known
+// at a look-up: the prompt's own pages may have been given up since.
+func (t *TieredCausal) givenFor(text why.Text, position int, looked time.Time) string {
+	t.mu.Lock()
+	none := len(t.why.given) == 0
+	t.mu.Unlock()
+	if none {
 		return ""
 	}
-	keys := t.why.PageKeys(q.text, q.facts.At())
+	keys := t.why.PageKeys(text, position)
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, key := range keys {
-		if reason := t.why.given[key]; reason != "" {
-			return reason
+		if page, given := t.why.given[key]; given && page.since.Before(looked) {
+			return page.reason
 		}
 	}
 	return ""

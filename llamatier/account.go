@@ -37,7 +37,7 @@ func (t *Tier) restoredFrom(p *plan, held int, took time.Duration) restored {
 			r.local += n
 		}
 	}
-	if r.tokens > 0 {
+	if r.tokens > 0 && t.opt.Rates.Measured() {
 		r.saved = max(0, t.opt.Rates.Computing(held, held+r.tokens)-took)
 	}
 	t.opt.Meter.Add("ollama_kv_restored_bytes_total", float64(r.bytes))
@@ -78,8 +78,8 @@ func (u *Turn) planned(p *plan, held int) {
 	t := u.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, s := range t.slots {
-		if s != u.s && (s.dirty || s.tails) && commonPrefix(s.tokens, u.tokens) > f.Found {
+	for _, s := range t.slots { // the request in a busy slot may be replacing its tokens
+		if !s.busy && (s.dirty || s.tails) && commonPrefix(s.tokens, u.tokens) > f.Found {
 			f.Slot = true
 		}
 	}
@@ -106,6 +106,14 @@ func (u *Turn) record(p telemetry.Prompt) {
 	if !t.why.Submit(job) {
 		p.Miss = why.Explain(q.facts)
 		t.opt.Meter.Prompt(p)
+		t.opt.Recents.Done(q.id, text, p.Private, why.Fate{}) // or others would wait for this request
+	}
+}
+
+// forget closes the inquiry about a prompt of which the engine has computed nothing.
+func (u *Turn) forget() {
+	if u.asked != nil {
+		u.t.opt.Recents.Done(u.asked.id, why.Text{}, false, why.Fate{})
 	}
 }
 

@@ -1,10 +1,12 @@
 package llamatier
 
 import (
+	"context"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -139,4 +141,72 @@ func damage(t *testing.T, root string) {
 		return os.WriteFile(path, data, 0o600)
 	}))
 	require.Positive(t, n)
+}
+
+// TestAPromptBehindAnImageIsExplained: the engine holds more of the prompt than the tokens before the
+// image, of which no page has a key.
+func TestAPromptBehindAnImageIsExplained(t *testing.T) {
+	w := newWorld(t, openStore(t), 1, 1000)
+	defer func() { require.NoError(t, w.store.Close()) }()
+	request := ask(slices.Clip(prompt(1, 20)))
+	request.Rest, request.Cancel = prompt(2, 300), func() {}
+	for _, cached := range []int{20, 320} { // the second as in the next turn of a chat
+		turn, err := w.tier.Begin(t.Context(), request)
+		require.NoError(t, err)
+		turn.End(&Answer{Cached: cached, Processed: 360 - cached})
+		require.Equal(t, telemetry.CauseImage, w.missed().Cause)
+	}
+}
+
+// TestPromptsOfTwoSlotsAreExplained: while one is looked up, rows of the other slot are replaced.
+func TestPromptsOfTwoSlotsAreExplained(t *testing.T) {
+	w := newWorld(t, openStore(t), 2, 1000)
+	defer func() { require.NoError(t, w.store.Close()) }()
+	for seed := range 4 {
+		w.ask(ask(prompt(seed, 200)), 2)
+	}
+	w.tier.Flush(t.Context())
+	w.start(2, 1000)
+	var both sync.WaitGroup
+	for slot := range 2 {
+		both.Add(1)
+		go func() {
+			defer both.Done()
+			for i := range 20 {
+				turn, err := w.tier.Begin(context.Background(), Request{Tokens: prompt((i+2*slot)%4, 250), Slot: slot, Cancel: func() {}})
+				if err != nil {
+					panic(err)
+				}
+				turn.End(nil)
+			}
+		}()
+	}
+	both.Wait()
+	w.tier.why.Wait(time.Minute)
+	totals, _ := w.meter.Read()
+	require.Equal(t, 44.0, totals["ollama_kv_prompts_total"])
+}
+
+// TestNothingIsSavedAtAGuess: before a batch was measured it is not known what computing costs.
+func TestNothingIsSavedAtAGuess(t *testing.T) {
+	w := stored(t)
+	turn, err := w.tier.Begin(t.Context(), Request{Tokens: prompt(1, 300), Slot: -1, Cancel: func() {}})
+	require.NoError(t, err)
+	require.Positive(t, turn.Restored)
+	require.False(t, w.tier.opt.Rates.Measured())
+	turn.End(&Answer{Cached: turn.Restored, Processed: 300 - turn.Restored})
+	w.tier.why.Wait(time.Minute)
+	totals, _ := w.meter.Read()
+	require.Zero(t, totals["ollama_kv_saved_seconds_total"])
+}
+
+// TestAPromptThatTheEngineHasNotGot computes nothing that others could wait for.
+func TestAPromptThatTheEngineHasNotGot(t *testing.T) {
+	w := newWorld(t, openStore(t), 1, 1000)
+	defer func() { require.NoError(t, w.store.Close()) }()
+	turn, err := w.tier.Begin(t.Context(), Request{Tokens: prompt(1, 300), Slot: -1, Cancel: func() {}})
+	require.NoError(t, err)
+	turn.Drop()
+	w.ask(ask(prompt(1, 300)), 1)
+	require.Equal(t, telemetry.CauseNeverSeen, w.missed().Cause)
 }

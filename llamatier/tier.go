@@ -327,6 +327,7 @@ func (u *Turn) End(answer *Answer) {
 // Drop ends a request that the engine has not got, or has refused because the prompt is TooLong.
 // It takes the place of End.
 func (u *Turn) Drop() {
+	u.forget()
 	u.t.mu.Lock()
 	defer u.t.mu.Unlock()
 	delete(u.t.turns, u)

@@ -34,8 +34,12 @@ type Witness struct {
 }
 
 // PageKeys returns the keys of the page with the token at a position: that of the full page first,
-// then those of tails of the text that have the token.
+// then those of tails of the text that have the token. There are none behind the text, as for a
+// position behind an image without identity.
 func (w *Witness) PageKeys(text why.Text, position int) (keys []pagefile.Key) {
+	if position >= len(text.Tokens) {
+		return nil
+	}
 	size, parent := w.PageTokens, w.Fingerprint
 	begin := position / size * size
 	for at := 0; at < begin; at += size {
