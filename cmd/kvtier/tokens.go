@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 
 	"github.com/ollama/ollama/fs/gguf"
 	"github.com/ollama/ollama/tokenizer"
+
+	"github.com/kvtier/kvtier/internal/sizing"
 )
 
 // ggufMagic begins a model file.
@@ -14,6 +17,9 @@ const ggufMagic = "GGUF"
 
 // openModel opens a model file.
 func openModel(path string) (*gguf.File, error) {
+	if err := checkHead(path); err != nil {
+		return nil, fmt.Errorf("read model %s: %w", path, err)
+	}
 	f, err := gguf.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read model %s: there is no such file; name a GGUF file", path)
@@ -26,6 +32,26 @@ func openModel(path string) (*gguf.File, error) {
 		return nil, fmt.Errorf("read model %s: it is no GGUF file", path)
 	}
 	return f, nil
+}
+
+// checkHead refuses a GGUF file whose head is damaged: upstream's reader takes the memory that a
+// length in it names, which would end the program.
+func checkHead(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil // the caller's words are for it
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	magic := make([]byte, len(ggufMagic))
+	if _, err := f.ReadAt(magic, 0); err != nil || string(magic) != ggufMagic {
+		return nil // nor for this
+	}
+	_, err = sizing.ReadHeader(f, info.Size())
+	return err
 }
 
 // decoder turns tokens into text.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"testing"
@@ -80,4 +81,16 @@ func TestModelTokenBytes(t *testing.T) {
 	require.EqualValues(t, 4*defaultTokenBytes, n, "as many K/V heads as heads")
 	_, err = modelTokenBytes(writeModel(t, ggml.KV{"general.architecture": "qwen3"}))
 	require.ErrorContains(t, err, "give --bytes-per-token")
+}
+
+// TestDecoderOfADamagedFile: a length that no memory has is an error, and not the end of kvtier.
+func TestDecoderOfADamagedFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "model.gguf")
+	head := binary.LittleEndian.AppendUint32([]byte(ggufMagic), 3)
+	for _, n := range []uint64{0, 1, 1 << 62} { // tensors, values, bytes of the first one's name
+		head = binary.LittleEndian.AppendUint64(head, n)
+	}
+	require.NoError(t, os.WriteFile(path, head, 0o600))
+	_, err := openDecoder(path)
+	require.ErrorContains(t, err, path)
 }

@@ -21,9 +21,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ollama/ollama/fs/gguf"
-
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/sizing"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -213,16 +212,20 @@ func (h here) Build(executable string) (b Build, err error) {
 }
 
 func (here) Model(path string) (string, error) {
-	info, err := os.Lstat(path)
-	if err != nil || !info.Mode().IsRegular() {
-		return "", errors.Join(err, fs.ErrInvalid)
-	}
-	f, err := gguf.Open(path)
+	f, err := open(path)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	return f.KeyValue("general.architecture").String(), nil
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return "", errors.Join(err, fs.ErrInvalid)
+	}
+	head, err := sizing.ReadHeader(f, info.Size()) // a damaged file would end upstream's reader
+	if err != nil {
+		return "", err
+	}
+	return head.Architecture(), nil
 }
 
 func (here) Installed(ctx context.Context) ([]install.Status, error) {
