@@ -206,6 +206,9 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 	}
 	state, ended, err := s.run.Run()
 	_ = web.Close() // clients see the end at once
+	if r := s.reports.Load(); ended && r != nil {
+		r.end() // nothing was flushed
+	}
 	return state, ended, err
 }
 
@@ -266,7 +269,9 @@ func (s *server) flush(ctx context.Context) {
 		t.Flush(ctx)
 	}
 	if r := s.reports.Load(); r != nil {
-		r.end()
+		// beside the rest: a collector that is stopped takes no time from the store
+		ended := begin(func() (struct{}, error) { r.end(); return struct{}{}, nil })
+		defer ended.wait() //nolint:errcheck // there is none
 	}
 	if r := s.rates.Load(); r != nil {
 		if err := r.Close(); err != nil {

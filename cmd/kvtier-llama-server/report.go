@@ -4,8 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
@@ -63,14 +61,7 @@ func (s *server) startReports(config tierenv.Config, identity map[string]string,
 	go func() {
 		defer close(r.served)
 		names := func() modelnames.Names { return modelnames.Read(modelnames.Dir()) }
-		err := station.Serve(serving, config.Local, station.Options{Version: version.String(), Logger: s.log, Names: names})
-		level := slog.LevelDebug
-		if errors.As(err, new(station.AddressError)) {
-			level = slog.LevelWarn
-		}
-		if err != nil {
-			s.log.Log(context.Background(), level, "kv tier: reports of runners are not collected", "reason", err)
-		}
+		station.Keep(serving, config.Local, station.Options{Version: version.String(), Logger: s.log, Names: names})
 	}()
 	s.reports.Store(r)
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/doctor"
 	"github.com/kvtier/kvtier/internal/env"
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier/install"
 )
@@ -50,6 +51,7 @@ type app struct {
 	root, remote      string
 	localGB, remoteGB float64
 	modelsDir         string
+	modelsDisk        steady.Guard
 	timeout           time.Duration // limit of one operation of a tier's filesystem
 	config            tierenv.Config
 	args              []string // of the command line

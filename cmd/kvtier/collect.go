@@ -78,7 +78,7 @@ func (a *app) serveCollector(ctx context.Context) error {
 	})
 	defer waits.Stop()
 	err := station.Serve(ctx, a.config.Local, station.Options{
-		Version: version.String(), Logger: log, Names: func() modelnames.Names { return a.names().Names },
+		Version: version.String(), Logger: log, Names: func() modelnames.Names { return modelnames.Read(a.models()) },
 		OnServe: func() {
 			waits.Stop()
 			log.Info("kvtier: collecting", "root", a.config.Local)

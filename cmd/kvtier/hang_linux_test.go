@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -124,4 +125,46 @@ func TestTimeoutOfAVerb(t *testing.T) {
 		require.Contains(t, stderr.String(), "timeout")
 	}
 	require.Less(t, patienceFor("ls"), patienceFor("check"))
+}
+
+// TestVerbsWhileModelsHang: where the disk with Ollama's models does not answer, verbs show digests
+// instead of names.
+func TestVerbsWhileModelsHang(t *testing.T) {
+	root, source := filepath.Join(t.TempDir(), "root"), t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(source, "manifests"), 0o700))
+	identity := identityOf("qwen")
+	ctx := context.Background()
+	store, err := diskstore.Open(ctx, diskstore.Options{
+		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens, Local: diskstore.TierConfig{Root: root},
+	})
+	require.NoError(t, err)
+	_, err = putConversation(ctx, store, tierenv.Fingerprint(identity), conversation(1, 40))
+	require.NoError(t, err)
+	require.NoError(t, store.Close())
+	for args, text := range map[string]string{
+		"ls": "weights " + short(identity[tierenv.KeyWeights]), "stat --prometheus": "ollama_kv_",
+		"plan nothing": "",
+	} {
+		t.Run(args, func(t *testing.T) {
+			mount := mounts.NewPassthrough(t, source)
+			tierenvtest.Set(t, map[string]string{localVar: root, "OLLAMA_MODELS": mount.Dir})
+			stalled := mount.Stall(mounts.AllOps...)
+			var stdout, stderr bytes.Buffer
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				run(ctx, append(strings.Fields(args), "--timeout", "1s"), &stdout, &stderr)
+			}()
+			select {
+			case <-done:
+			case <-time.After(time.Minute):
+				t.Error("it hangs")
+			}
+			waits := len(stalled)
+			mount.Heal()
+			<-done
+			require.Contains(t, stdout.String(), text, &stderr)
+			t.Log(waits, "requests to the mount")
+		})
+	}
 }

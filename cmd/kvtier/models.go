@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/modelnames"
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -20,13 +22,22 @@ func (a *app) models() string {
 	return modelnames.Dir()
 }
 
-// names reads the names of models. Without readable names, output has digests.
-func (a *app) names() modelNames { return modelNames{modelnames.Read(a.models())} }
+// names reads the names of models. Without readable names, output has digests, and so it does
+// where the models' disk does not answer in time.
+func (a *app) names() modelNames {
+	read := func() (modelnames.Names, error) { return modelnames.Read(a.models()), nil }
+	if a.timeout <= 0 {
+		names, _ := read()
+		return modelNames{names}
+	}
+	names, _ := steady.Do(context.Background(), &a.modelsDisk, steady.Wait{Most: a.timeout}, read, func(modelnames.Names, error) {})
+	return modelNames{names}
+}
 
 // blob returns the path of weights in Ollama's model store, "" if the store lacks them.
 func (a *app) blob(weights string) string {
 	dir := a.models()
-	if dir == "" || weights == "" {
+	if dir == "" || weights == "" || a.modelsDisk.Hangs() {
 		return ""
 	}
 	path := filepath.Join(dir, "blobs", "sha256-"+weights)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/ollama/ollama/envconfig"
@@ -23,8 +25,11 @@ import (
 // weightsMediaType is the media type of the layer with a model's weights.
 const weightsMediaType = "application/vnd.ollama.image.model"
 
-// manifestBytesMax bounds the read of a model's manifest.
-const manifestBytesMax = 1 << 20
+// Bounds of a store, whose content is not trusted.
+const (
+	manifestBytesMax = 1 << 20
+	manifestsMax     = 1 << 14
+)
 
 // Names maps the SHA-256 of weights, in hexadecimal, to the sorted names of the models with
 // these weights.
@@ -50,7 +55,7 @@ func Read(dir string) Names {
 	if err != nil {
 		return names
 	}
-	for _, path := range paths {
+	for _, path := range paths[:min(len(paths), manifestsMax)] {
 		rel, err := filepath.Rel(root, path)
 		if err != nil {
 			continue
@@ -78,11 +83,15 @@ func globEscape(path string) string {
 
 // weightsOf returns the digest of the weights in a model's manifest, "" if it names none.
 func weightsOf(path string) (string, error) {
-	info, err := os.Stat(path)
-	if err != nil || !info.Mode().IsRegular() || info.Size() > manifestBytesMax {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO is not waited for
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > manifestBytesMax {
 		return "", errors.Join(err, fs.ErrInvalid)
 	}
-	text, err := os.ReadFile(path)
+	text, err := io.ReadAll(io.LimitReader(f, manifestBytesMax))
 	if err != nil {
 		return "", err
 	}
@@ -124,14 +133,20 @@ const every = time.Minute
 // missingMax bounds the weights for which names are read again within that time.
 const missingMax = 64
 
-// Refresh reads names, again and again, until ctx ends.
+// Refresh reads names, again and again, until ctx ends. A read that hangs then is left behind.
 func (c *Cache) Refresh(ctx context.Context, read func() Names) {
 	again := c.begin()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		names := read()
-		c.names.Store(&names)
+		done := make(chan Names, 1)
+		go func() { done <- read() }()
+		select {
+		case <-ctx.Done():
+			return
+		case names := <-done:
+			c.names.Store(&names)
+		}
 		select {
 		case <-ctx.Done():
 			return

@@ -2,7 +2,6 @@ package tiering
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -29,13 +28,7 @@ func serveTelemetry() (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		err := station.Serve(ctx, config.Local, station.Options{Version: version.Version, Logger: slog.Default(), Names: names})
-		switch {
-		case errors.As(err, new(station.AddressError)):
-			slog.Warn("kv tier: reports of runners are not collected", "reason", err)
-		case err != nil:
-			slog.Debug("kv tier: reports of runners are not collected", "reason", err)
-		}
+		station.Keep(ctx, config.Local, station.Options{Version: version.Version, Logger: slog.Default(), Names: names})
 	}()
 	hide := exposeMetrics(station.Reader(config.Local))
 	return sync.OnceFunc(func() {

@@ -34,7 +34,7 @@ func (s *modelStore) source(m Model, meter *telemetry.Meter, more func(*telemetr
 // report sends reports to the collector of the local directory, until the store is closed.
 func (s *modelStore) report(source *telemetry.Source) {
 	ctx, cancel := context.WithCancel(context.Background())
-	s.nudge, s.reported = make(chan struct{}, 1), make(chan struct{})
+	s.nudge, s.reported = make(chan chan<- struct{}, 1), make(chan struct{})
 	s.lastReport = func() {
 		cancel()
 		<-s.reported // in bounded time: see collect.Push
@@ -45,12 +45,34 @@ func (s *modelStore) report(source *telemetry.Source) {
 	}()
 }
 
-// Flush does as [diskstore.Store.Flush]. The process may be killed afterwards, so a report is sent
-// soon.
+// flushPatience bounds the wait of Flush for the report, besides its context.
+const flushPatience = 250 * time.Millisecond
+
+// Flush does as [diskstore.Store.Flush]. The process may be killed right afterwards, with all that it
+// has counted since its last report, so Flush also waits for one, for a short time.
 func (s *modelStore) Flush(ctx context.Context) error {
-	select {
-	case s.nudge <- struct{}{}:
-	default: // one is asked for already
+	s.ask(nil) // a disk that hangs takes all of the time
+	err := s.Store.Flush(ctx)
+	told := make(chan struct{})
+	if !s.ask(told) {
+		return err
 	}
-	return s.Store.Flush(ctx)
+	timer := time.NewTimer(flushPatience)
+	defer timer.Stop()
+	select {
+	case <-told:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return err
+}
+
+// ask asks for a report soon, and reports whether it could.
+func (s *modelStore) ask(told chan<- struct{}) bool {
+	select {
+	case s.nudge <- told:
+		return true
+	default: // one is asked for already
+		return false
+	}
 }

@@ -174,3 +174,24 @@ func TestClosingWithoutACollector(t *testing.T) {
 	}
 	tiered.Close()
 }
+
+// TestFlushTellsWhatWasCounted: the server kills a runner right after its flush.
+func TestFlushTellsWhatWasCounted(t *testing.T) {
+	root := collector(t, map[string]string{})
+	log, _ := tierenvtest.Logger()
+	tiered, source, err := startWith(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
+	require.NoError(t, err)
+	t.Cleanup(tiered.Close)
+	collected(t, root, func(s telemetry.State) bool { return len(s.Processes) == 1 })
+	told := 0
+	for n := 1; n <= 8; n++ {
+		source.Meter.Add("ollama_kv_restores_total", 1)
+		require.NoError(t, tiered.Flush(t.Context()))
+		state, err := collect.Read(t.Context(), root)
+		require.NoError(t, err)
+		if state.Models[0].Totals["ollama_kv_restores_total"] == float64(n) {
+			told++
+		}
+	}
+	require.Greater(t, told, 4, "the wait has a bound")
+}

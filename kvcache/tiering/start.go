@@ -196,8 +196,8 @@ type modelStore struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	nudge      chan struct{} // asks for a report soon
-	reported   chan struct{} // closed after the last report
+	nudge      chan chan<- struct{} // asks for a report soon
+	reported   chan struct{}        // closed after the last report
 	lastReport func()
 }
 

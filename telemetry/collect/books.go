@@ -52,7 +52,8 @@ type process struct {
 
 	live    bool
 	lastAt  time.Time // Report.At of the report that was said to be the last
-	gone    time.Time // since when it is certain that it does not run; zero if that is not certain
+	gone    time.Time // since when it is taken for certain that it does not run; zero if that is not certain
+	away    bool      // it may run nevertheless: on another machine, or its reports are on their way
 	report  *telemetry.Report
 	details int // bytes of its state as JSON
 }
@@ -119,7 +120,7 @@ func (b *books) add(r *telemetry.Report, peer int, last bool) error {
 		p.lastAt = r.At
 		b.endLocked(p)
 	case p.lastAt.IsZero() || r.At.After(p.lastAt): // not one that was on its way for longer than the last
-		p.live, p.lastAt, p.gone = true, time.Time{}, time.Time{}
+		p.live, p.lastAt, p.gone, p.away = true, time.Time{}, time.Time{}, false
 		b.noteTiersLocked(r)
 		b.detailsLocked(p, r)
 	}
@@ -226,19 +227,26 @@ func (b *books) boundLocked() {
 		switch {
 		case p.live:
 		case !p.gone.IsZero() && b.now().Sub(p.gone) > lateMax:
-			delete(b.processes, key)
+			b.dropLocked(key, p)
 		default:
 			kept = append(kept, p)
 		}
 	}
 	slices.SortFunc(kept, func(x, y *process) int { return x.heard.Compare(y.heard) })
 	for _, p := range kept[:max(0, len(kept)-endedMax)] {
-		if p.started.After(b.dropped) {
-			b.dropped = p.started
-		}
-		delete(b.processes, keyOf(p.id, p.started))
-		b.changes++
+		p.away = p.away || p.gone.IsZero() || b.now().Sub(p.gone) <= lateMax
+		b.dropLocked(keyOf(p.id, p.started), p)
 	}
+}
+
+// dropLocked forgets the id of a process. One that may yet report, and any other that began before
+// it, counts from its first report on.
+func (b *books) dropLocked(key processKey, p *process) {
+	if p.away && p.started.After(b.dropped) {
+		b.dropped = p.started
+	}
+	delete(b.processes, key)
+	b.changes++
 }
 
 // look takes processes that do not report any more, or do not run, for ended.

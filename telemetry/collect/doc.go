@@ -42,14 +42,17 @@ Over the socket the collector speaks HTTP with JSON:
   - While the file cannot be written the state is answered nevertheless. A collector that is
     killed then has shown totals that its successor does not know, except those of processes
     that still run.
-  - A process that is killed loses the totals after its last report, about one second's.
+  - A process that is killed loses the totals after its last report, about one second's. If the
+    collector is killed with it, ten seconds' may be lost that nobody has read.
   - After Since began anew, a process that started before counts as a whole.
   - The ids of processes that ended are kept for a while, and a bounded number of them. A
     process that returns after its id was dropped, and any other that started before it and was
     never heard of, counts from its first report on.
   - Of the models of a root the first 63 have totals of their own, all later ones share one.
   - The lock of a root on a network filesystem may reach other machines, the socket does not:
-    processes on the machines that do not hold the lock are not heard.
+    processes on the machines that do not hold the lock are not heard. Where the lock does not
+    reach other machines either, collectors take the socket from each other, ever less often, and
+    a total may fall.
   - On Windows the path of the socket is limited to 107 bytes.
 */
 package collect

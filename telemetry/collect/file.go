@@ -73,8 +73,8 @@ func (b *books) file() (f file, changes uint64) {
 
 // fill puts a file's content into new books. The error is errContent, and the books stay empty.
 func (b *books) fill(data []byte, boot string) error {
-	var f file
-	if err := json.Unmarshal(data, &f); err != nil {
+	f, err := decodeFile(data)
+	if err != nil {
 		return fmt.Errorf("%w: %w", errContent, err)
 	}
 	if err := f.check(); err != nil {
@@ -97,12 +97,31 @@ func (b *books) fill(data []byte, boot string) error {
 	for _, from := range f.Processes {
 		p := &process{id: from.Process, started: from.Started, model: b.models[from.Model], last: from.Totals, heard: b.now()}
 		if boot != "" && p.id.Boot != "" && p.id.Boot != boot {
-			p.gone = b.now()
+			p.gone, p.away = b.now(), true // before a boot, or on another machine with the same root
 		}
 		b.processes[keyOf(p.id, p.started)] = p
 	}
 	b.boundLocked()
 	return nil
+}
+
+// decodeFile decodes a file. Its lists of objects are bounded, as those of a report: root reads files
+// of other users.
+func decodeFile(data []byte) (file, error) {
+	var w struct {
+		file
+		Models    json.RawMessage `json:"models"`
+		Processes json.RawMessage `json:"processes"`
+	}
+	if err := json.Unmarshal(data, &w); err != nil {
+		return w.file, err
+	}
+	var err error
+	if w.file.Models, err = decodeList[fileModel]("models", w.Models, telemetry.ModelsMax); err != nil {
+		return w.file, err
+	}
+	w.file.Processes, err = decodeList[fileProcess]("processes", w.Processes, telemetry.ProcessesMax+endedMax)
+	return w.file, err
 }
 
 func (m fileModel) key() modelKey {

@@ -57,7 +57,7 @@ func childPusher(root string, doomed bool) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		end()
 	}()
-	nudge := make(chan struct{}, 1)
+	nudge := make(chan chan<- struct{}, 1)
 	pusher := newPusher(root, source, Options{Intervals: quick, Nudge: nudge}.withDefaults())
 	done := make(chan struct{})
 	go func() {
@@ -77,7 +77,7 @@ func childPusher(root string, doomed bool) {
 			source.Meter.Prompt(telemetry.Prompt{At: time.Now(), Tokens: 1, Computed: 1})
 		}
 		select {
-		case nudge <- struct{}{}:
+		case nudge <- nil:
 		default:
 		}
 		<-tick.C

@@ -20,8 +20,9 @@ type Options struct {
 	ModelName func(weights string) string
 
 	// Nudge asks Push for a report soon, such as after a prompt. Give it room for one value,
-	// and send without waiting.
-	Nudge <-chan struct{}
+	// and send without waiting. A value that is not nil asks for one at once, and is closed when that
+	// is accepted, or when it is not; wait for it with a bound.
+	Nudge <-chan chan<- struct{}
 
 	Intervals Intervals
 

@@ -114,15 +114,22 @@ func (p *pusher) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	nudged := p.opt.Nudge
+	var asked chan<- struct{}
 	for {
 		select {
 		case <-ctx.Done():
 			p.last(context.WithoutCancel(ctx))
 			return
-		case <-nudged:
+		case asked = <-nudged:
+			if !p.heard {
+				asked = answered(asked) // nobody listens
+				continue
+			}
 			nudged = nil // until the next report
-			if p.heard {
+			if asked == nil {
 				timer.Reset(time.Until(p.accepted.Add(p.opt.Intervals.Report / soonest)))
+			} else {
+				timer.Reset(0)
 			}
 			continue
 		case conn := <-p.broken:
@@ -135,7 +142,16 @@ func (p *pusher) run(ctx context.Context) {
 		}
 		nudged = p.opt.Nudge
 		timer.Reset(p.step(ctx))
+		asked = answered(asked)
 	}
+}
+
+// answered tells somebody who waits for a report that there is nothing more to wait for.
+func answered(asked chan<- struct{}) chan<- struct{} {
+	if asked != nil {
+		close(asked)
+	}
+	return nil
 }
 
 // step makes one attempt, and returns the time until the next.

@@ -122,7 +122,7 @@ func TestOnlyChangesAreReported(t *testing.T) {
 func TestNudge(t *testing.T) {
 	root := newRoot(t)
 	reports := accepting(t, root)
-	nudge := make(chan struct{}, 1)
+	nudge := make(chan chan<- struct{}, 1)
 	source := testSource(1)
 	startPush(t, root, source, func(o *Options) {
 		o.Nudge, o.Intervals.Heartbeat = nudge, time.Hour
@@ -132,12 +132,36 @@ func TestNudge(t *testing.T) {
 	source.Meter.Add(promptsTotal, 1)
 	for range 1000 {
 		select {
-		case nudge <- struct{}{}:
+		case nudge <- nil:
 		default:
 		}
 	}
 	require.Equal(t, 1.0, (<-reports).report.Totals[promptsTotal])
 	require.LessOrEqual(t, len(reports), 1)
+}
+
+// Who asks for a report waits for it, and not where nobody listens.
+func TestReportThatIsAskedFor(t *testing.T) {
+	root := newRoot(t)
+	nudge := make(chan chan<- struct{}, 1)
+	source := testSource(1)
+	startPush(t, root, source, func(o *Options) {
+		o.Nudge, o.Intervals.Heartbeat, o.Intervals.Report = nudge, time.Hour, time.Hour
+		o.Intervals.Backoff, o.Intervals.Last = 10*time.Millisecond, time.Millisecond // the collector ends first
+	})
+	for range 3 {
+		unheard := make(chan struct{})
+		nudge <- nil
+		nudge <- unheard
+		<-unheard
+	}
+	reports := accepting(t, root)
+	<-reports
+	source.Meter.Add(promptsTotal, 7)
+	told := make(chan struct{})
+	nudge <- told
+	<-told
+	require.Equal(t, 7.0, (<-reports).report.Totals[promptsTotal])
 }
 
 // A collector that refuses, hangs or breaks off is tried again, and the next one gets all.

@@ -32,7 +32,7 @@ func Serve(ctx context.Context, root string, opt Options) error {
 	if err != nil {
 		return err
 	}
-	log, said := opt.Logger, ""
+	log, said, lost := opt.Logger, "", losses{}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -52,8 +52,33 @@ func Serve(ctx context.Context, root string, opt Options) error {
 			said = err.Error()
 			log.Warn("kv tier: cannot collect reports, and tries again", "path", p.dir, "error", err)
 		}
-		timer.Reset(opt.Intervals.Poll)
+		pause := opt.Intervals.Poll
+		if errors.Is(err, errLost) {
+			pause = lost.pause(pause, time.Now())
+		}
+		timer.Reset(pause)
 	}
+}
+
+// losses are the times at which the files of this collector went away. Where locks do not reach
+// another machine with the same root, both collectors would take the socket from each other for ever.
+type losses struct {
+	last time.Time
+	many int
+}
+
+// pauseMax is the longest pause after a loss.
+const pauseMax = time.Minute
+
+// pause notes a loss, and returns the time until the next attempt to collect: twice as long each
+// time, and as at first after a while without a loss.
+func (l *losses) pause(first time.Duration, now time.Time) time.Duration {
+	if now.Sub(l.last) > 2*pauseMax {
+		l.many = 0
+	}
+	pause := min(first<<l.many, pauseMax)
+	l.last, l.many = now, min(l.many+1, 10)
+	return pause
 }
 
 // forever reports errors that stay until a person does something.

@@ -13,6 +13,10 @@ import (
 // socketPathMax is the longest path of a Unix socket, in bytes: macOS allows 103, others 107.
 const socketPathMax = 103
 
+// backlogMax bounds the connections that wait for a collector which does not accept them, such as
+// one that a shell has stopped: each holds a report in the system's memory.
+const backlogMax = 64
+
 // peer is the other end of a connection, as far as the system tells.
 type peer struct {
 	known    bool
@@ -56,6 +60,7 @@ func listen(dir string) (*net.UnixListener, error) {
 			return err
 		}
 		listener.SetUnlinkOnClose(false) // the path may be another's then
+		bound(listener)
 		if runtime.GOOS == "windows" {
 			return nil // there are no modes
 		}
@@ -64,6 +69,10 @@ func listen(dir string) (*net.UnixListener, error) {
 		}
 		return err
 	})
+	var op *net.OpError
+	if errors.As(err, &op) {
+		err = op.Err // the path, through a descriptor, is another one each time
+	}
 	if err != nil {
 		return nil, fmt.Errorf("listen in %s: %w", dir, err)
 	}

@@ -149,7 +149,12 @@ func (w *writer) save(ctx context.Context) error {
 	data, err := encode(content)
 	if err == nil {
 		err = w.place.do(ctx, func() error {
-			return w.lock.change(func() error { return replace(w.place.fs, w.place.path(fileName), data) })
+			return w.lock.change(func() error {
+				if !w.place.has(lockName, w.lock.info) {
+					return errLost // the file is another's, see watch
+				}
+				return replace(w.place.fs, w.place.path(fileName), data)
+			})
 		})
 	}
 	if err == nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/modelnames"
@@ -26,6 +27,8 @@ type Options struct {
 	Names func() modelnames.Names
 	// OnServe is called each time that this process begins to collect; nil for nobody.
 	OnServe func()
+
+	again <-chan time.Time // of tests
 }
 
 // AddressError reports a value of OLLAMA_KV_METRICS_ADDR at which nobody can listen.
@@ -39,18 +42,74 @@ func Reader(root string) listen.Read {
 // Serve collects for a root until ctx ends; it waits while another process does. The error is
 // that of collect.Serve, or an AddressError.
 func Serve(ctx context.Context, root string, opt Options) error {
+	names, forget := opt.refresh(ctx)
+	defer forget()
+	return opt.serve(ctx, root, names)
+}
+
+// keepAfter is the time between two tries of Keep.
+const keepAfter = 10 * time.Second
+
+// Keep does as Serve for a program that has other work: where Serve returns an error because a
+// person has to do something, Keep logs it and tries again until ctx ends. Keep returns early only
+// with an AddressError, which it logs as well: variables do not change.
+func Keep(ctx context.Context, root string, opt Options) {
+	names, forget := opt.refresh(ctx)
+	defer forget()
+	again := opt.again
+	if again == nil {
+		ticker := time.NewTicker(keepAfter)
+		defer ticker.Stop()
+		again = ticker.C
+	}
+	log, said := opt.Logger, ""
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	for {
+		err := opt.serve(ctx, root, names)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.As(err, new(AddressError)):
+			log.Warn("kv tier: reports of runners are not collected", "reason", err)
+			return
+		case err != nil && err.Error() != said:
+			said = err.Error()
+			log.Debug("kv tier: reports of runners are not collected", "reason", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-again:
+		}
+	}
+}
+
+// refresh begins to read names, until forget or the end of ctx.
+func (opt Options) refresh(ctx context.Context) (names *modelnames.Cache, forget func()) {
+	names = new(modelnames.Cache)
+	if opt.Names == nil {
+		return names, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		names.Refresh(ctx, opt.Names)
+	}()
+	return names, func() {
+		cancel()
+		<-done
+	}
+}
+
+// serve is Serve with names.
+func (opt Options) serve(ctx context.Context, root string, names *modelnames.Cache) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	var others sync.WaitGroup
 	defer others.Wait()
 	defer stop(nil)
-	names := new(modelnames.Cache)
-	if opt.Names != nil {
-		others.Add(1)
-		go func() {
-			defer others.Done()
-			names.Refresh(ctx, opt.Names)
-		}()
-	}
 	addr := env.Value(listen.Variable)
 	listener := sync.OnceFunc(func() { // a process that collects does so until it ends
 		others.Add(1)

@@ -1,0 +1,43 @@
+package e2e
+
+import (
+	"io/fs"
+	"net"
+	"net/http"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/ollamatest"
+)
+
+// freeAddress is an address of this machine at which nobody listens.
+func freeAddress(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// TestOffOpensNothing: without tiering, variables of metrics make no file, no listener and no path.
+func TestOffOpensNothing(t *testing.T) {
+	home, root, addr := t.TempDir(), filepath.Join(t.TempDir(), "pages"), freeAddress(t)
+	s := startOptions(t, root, ollamatest.Options{Dir: home, Env: []string{
+		"OLLAMA_METRICS=1", "OLLAMA_KV_METRICS_ADDR=" + addr, "OLLAMA_KV_TIER_LOCAL=" + root, "OLLAMA_NUM_PARALLEL=1",
+	}})
+	s.ask(prompt(t, 600, 1), 4)
+	response, err := http.Get(s.URL().JoinPath("metrics").String())
+	require.NoError(t, err)
+	response.Body.Close()
+	require.Equal(t, http.StatusNotFound, response.StatusCode)
+	_, err = net.Dial("tcp", addr)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	require.NoDirExists(t, root)
+	_ = filepath.WalkDir(home, func(path string, _ fs.DirEntry, _ error) error {
+		require.NotContains(t, path, "kv-cache")
+		require.NotContains(t, path, "telemetry")
+		return nil
+	})
+}
