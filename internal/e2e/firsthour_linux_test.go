@@ -189,7 +189,7 @@ func runShell(t *testing.T, dir, script string) (output string, err error) {
 			}
 		}
 	}
-	_ = syscall.Kill(group, syscall.SIGKILL) // what a failure has left
+	_ = syscall.Kill(group, syscall.SIGKILL) // processes of a failure
 	data, readErr := os.ReadFile(file.Name())
 	require.NoError(t, readErr)
 	return string(data), err

@@ -51,12 +51,18 @@ func TestCache(t *testing.T) {
 	var c Cache
 	require.Empty(t, c.Name(weights))
 	ctx, cancel := context.WithCancel(t.Context())
-	c.Refresh(ctx, func() Names {
-		cancel()
-		return Names{weights: {"small:latest", "z"}}
-	})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.Refresh(ctx, func() Names { return Names{weights: {"small:latest", "z"}} })
+	}()
+	for c.Name(weights) == "" {
+		runtime.Gosched()
+	}
 	require.Equal(t, "small:latest", c.Name(weights))
 	require.Empty(t, c.Name("other"))
+	cancel()
+	<-ended
 }
 
 // TestCacheFindsANewModel: the name of a model that was made after the names were read is there
