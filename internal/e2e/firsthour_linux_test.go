@@ -196,7 +196,7 @@ func runShell(t *testing.T, dir, script string) (output string, err error) {
 			}
 		}
 	}
-	_ = syscall.Kill(group, syscall.SIGKILL) // what a failure has left
+	_ = syscall.Kill(group, syscall.SIGKILL) // the rest, after a failure
 	data, readErr := os.ReadFile(file.Name())
 	require.NoError(t, readErr)
 	return string(data), err
@@ -230,7 +230,7 @@ var masks = []struct {
 	{regexp.MustCompile(`(\d+h)?(\d+m)?\d[\d.]*(ns|µs|ms|s|m|h)\b`), "TIME"},
 	{regexp.MustCompile(`\d[\d,.]* (ms|s|min|h|d|years?)\b( \d+ (s|min|h))?`), "TIME"},
 	{regexp.MustCompile(`[█░]+`), "BAR"},
-	{regexp.MustCompile(`\d([\d,.]*\d)?`), "N"},
+	{regexp.MustCompile(`\d([\d,.]*\d)?…?`), "N"},
 }
 
 // masked is a text as words, so that lines may break at other places.
