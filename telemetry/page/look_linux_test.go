@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -24,7 +25,7 @@ import (
 // shots is a folder for pictures of the page, for people to look at.
 var (
 	shots = flag.String("shots", "", "write screenshots into this folder")
-	of    = flag.String("of", "", "take the pictures of docs of the real page at this address")
+	of    = flag.String("of", "", "take the pictures of docs of the state of the real server at this address")
 )
 
 // served is a server of the page whose state a test may change.
@@ -146,9 +147,15 @@ func TestPicturesOfTheDocuments(t *testing.T) {
 	if *shots == "" || *of == "" {
 		t.Skip("without -shots and -of no picture is written")
 	}
+	answer, err := http.Get(*of + "/state.json")
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	var state telemetry.State
+	require.NoError(t, json.NewDecoder(answer.Body).Decode(&state))
 	b := openBrowser(t)
+	s := serve(t, state)
 	for name, v := range map[string]view{"page": {width: 1000, height: 1120, phone: true}, "page-phone": {width: 360, height: 860, phone: true, dark: true}} {
-		b.open(*of, v)
+		b.open(s.URL, v)
 		b.call("Emulation.setScrollbarsHidden", map[string]any{"hidden": true})
 		b.until(`document.querySelector('#timeline svg')`)
 		require.NoError(t, os.WriteFile(filepath.Join(*shots, name+".png"), b.screenshot(false), 0o644))
