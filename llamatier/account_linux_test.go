@@ -187,7 +187,7 @@ func TestPromptsOfTwoSlotsAreExplained(t *testing.T) {
 	require.Equal(t, 44.0, totals["ollama_kv_prompts_total"])
 }
 
-// TestNothingIsSavedAtAGuess: before a batch was measured it is not known what computing costs.
+// TestNothingIsSavedAtAGuess: before a batch was measured the cost of computing is not known.
 func TestNothingIsSavedAtAGuess(t *testing.T) {
 	w := stored(t)
 	turn, err := w.tier.Begin(t.Context(), Request{Tokens: prompt(1, 300), Slot: -1, Cancel: func() {}})
