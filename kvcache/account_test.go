@@ -33,6 +33,7 @@ func (r *fakeRunner) checkAccount(slot int, restored Restored) {
 // checkAccounts checks that each prompt's tokens come from somewhere, and that no total has fallen.
 // ended: every prompt was recorded.
 func (r *fakeRunner) checkAccounts(t require.TestingT, ended bool) {
+	r.tiered.why.Wait(time.Minute)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tiered.mu.Lock()

@@ -3,6 +3,7 @@ package kvcache
 import (
 	"math"
 	"slices"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -12,6 +13,7 @@ import (
 // checkInvariants fails when the wrapper, the runner and the caches contradict each other.
 // checkInvariants may be called whenever no lock is held, also during restores and batches.
 func (r *fakeRunner) checkInvariants(t require.TestingT) {
+	r.tiered.why.Wait(time.Minute) // prompts are recorded when they are explained
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tiered.mu.Lock()

@@ -21,6 +21,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/kvcache/runs"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // simulation drives random interleavings of all operations of a runner. The store checks
@@ -48,6 +50,7 @@ type drawnOptions struct {
 	hurried    bool // a restore gives up pages that do not arrive
 	host       bool // rows are in host memory
 	delays     bool // tails wait for a while
+	explained  bool // misses are explained
 }
 
 // begin starts a runner.
@@ -55,6 +58,9 @@ func (s *simulation) begin(t testing.TB, slots int) {
 	opts := Options{Poison: true, StateEvery: s.drawn.stateEvery, QueuedBytes: s.most}
 	if s.drawn.delays {
 		opts.TailDelay = time.Millisecond
+	}
+	if s.drawn.explained {
+		opts.Recents = why.NewRecents()
 	}
 	if s.drawn.runs {
 		opts.Runs = runs.New(8, 12)
@@ -307,6 +313,20 @@ func (s *simulation) Device(t *rapid.T) {
 	}
 }
 
+// Report makes a report, at any moment.
+func (s *simulation) Report(t *rapid.T) {
+	source := telemetry.Source{Meter: s.meter, Fill: s.tiered.Fill}
+	report := source.Report()
+	require.LessOrEqual(t, len(report.Slots), len(s.slots))
+	for _, slot := range report.Slots {
+		require.LessOrEqual(t, slot.Hot, (slot.Tokens+s.tiered.opts.PageTokens-1)/s.tiered.opts.PageTokens)
+		require.GreaterOrEqual(t, min(slot.Hot, slot.Warm, slot.Cold, slot.Remote, slot.Tokens, slot.Restored), 0)
+	}
+	for _, memory := range report.Memory {
+		require.GreaterOrEqual(t, memory.Bytes, int64(0), memory.Name)
+	}
+}
+
 // Hold lets nothing be copied beside batches until somebody waits for it, or ends that.
 func (s *simulation) Hold(t *rapid.T) {
 	s.tiered.queue.hold(rapid.Bool().Draw(t, "hold"))
@@ -553,6 +573,7 @@ func draw(t *rapid.T, reuse bool) drawnOptions {
 		stateEvery: rapid.SampledFrom([]int{8, 24, 2048}).Draw(t, "state every"),
 		hurried:    rapid.Bool().Draw(t, "hurried"),
 		delays:     rapid.Bool().Draw(t, "delays"),
+		explained:  rapid.Bool().Draw(t, "explained"),
 		host:       rapid.IntRange(0, 3).Draw(t, "host") == 0,
 	}
 }
