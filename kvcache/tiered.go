@@ -421,6 +421,7 @@ func (t *TieredCausal) Flush(ctx context.Context) error {
 	if err := t.flushMissing(ctx); err != nil {
 		return err
 	}
+	t.why.Wait(whyFlushIn) // a flush also asks for a report, and the process may be killed afterwards
 	return t.flushStore(ctx)
 }
 

@@ -22,6 +22,9 @@ const (
 	whyPatience = 3 * time.Second
 	whyCloseIn  = time.Second
 
+	// whyFlushIn bounds the time for which a flush waits for explanations.
+	whyFlushIn = 250 * time.Millisecond
+
 	// givenMax bounds the pages that are remembered because they could not be stored.
 	givenMax = 4096
 )

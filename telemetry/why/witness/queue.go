@@ -1,6 +1,8 @@
 package witness
 
 import (
+	"log/slog"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -16,6 +18,8 @@ type Queue struct {
 	jobs    []func()
 	running bool
 	idle    chan struct{} // closed while the goroutine does not exist; nil before the first
+
+	panicked sync.Once
 }
 
 // Submit runs a job after those before it. Submit reports false when too many wait.
@@ -45,8 +49,20 @@ func (q *Queue) run() {
 		job := q.jobs[0]
 		q.jobs = slices.Delete(q.jobs, 0, 1)
 		q.mu.Unlock()
-		job()
+		q.do(job)
 	}
+}
+
+// do runs a job. A defect in an explanation costs the explanation alone, and not the engine.
+func (q *Queue) do(job func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			q.panicked.Do(func() {
+				slog.Error("kv tier: a prompt could not be explained, later panics of it are not logged", "panic", r, "stack", string(debug.Stack()))
+			})
+		}
+	}()
+	job()
 }
 
 // Wait waits until no job is left, at most for some time.
