@@ -60,13 +60,20 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 	s.stores = s.storesOf()
 
 	second := &asker{ctx: ctx, limit: opt.Limit}
+	owners := make([]int, len(s.stores)) // before any answer arrives
+	for i, st := range s.stores {
+		owners[i] = anybody
+		if o, ok := s.owner(st); ok && o.as != "" {
+			owners[i] = o.user.UID
+		}
+	}
 	for i := range s.stores {
 		st := &s.stores[i]
 		if root := st.settings.local; root != "" {
 			askState(second, e, st, root)
 		}
-		s.askPlace(second, e, *st, st.local) // an answer replaces the place
-		s.askPlace(second, e, *st, st.remote)
+		s.askPlace(second, e, owners[i], st.local) // an answer replaces the place
+		s.askPlace(second, e, owners[i], st.remote)
 	}
 	dirs := s.modelDirs()
 	ask(second, "Ollama's models", func(context.Context) []model { return modelsIn(e, dirs) }, func(v []model) { s.models = v })
@@ -88,13 +95,9 @@ func askState(a *asker, e Environment, st *store, root string) {
 }
 
 // askPlace looks at the directory of a tier. Until there is an answer it counts as hung.
-func (s *scene) askPlace(a *asker, e Environment, st store, p *place) {
+func (s *scene) askPlace(a *asker, e Environment, owner int, p *place) {
 	if p == nil {
 		return
-	}
-	owner := anybody
-	if o, ok := s.owner(st); ok && o.as != "" {
-		owner = o.user.UID
 	}
 	p.noAnswer = true
 	tier, path, quick := p.tier, p.path, s.opt.Quick
