@@ -197,12 +197,12 @@ func TestGraveOfABadFileInItsPlace(t *testing.T) {
 type lateGraves struct {
 	tier.Tier
 	asked atomic.Int32
-	late  bool
+	late  atomic.Bool
 }
 
 func (l *lateGraves) Graves(ctx context.Context, change func([]byte) []byte) ([]byte, error) {
 	l.asked.Add(1)
-	if l.late {
+	if l.late.Load() {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
@@ -213,7 +213,8 @@ func (l *lateGraves) Graves(ctx context.Context, change func([]byte) []byte) ([]
 // not failed: pages are read from it.
 func TestGravesOfASlowTier(t *testing.T) {
 	o := testOptions(t)
-	below := &lateGraves{Tier: dir.New(quickFS, storetest.PrivateDir(t), dir.Options{}), late: true}
+	below := &lateGraves{Tier: dir.New(quickFS, storetest.PrivateDir(t), dir.Options{})}
+	below.late.Store(true)
 	o.RemoteTier, o.RemoteTimeout, o.ReadTimeout = below, 2*time.Second, time.Minute
 	s := open(t, o)
 	some, cancel := context.WithTimeout(ctx, 1500*time.Millisecond)
@@ -224,7 +225,7 @@ func TestGravesOfASlowTier(t *testing.T) {
 	require.Zero(t, remote)
 	require.False(t, s.guard.Breaker.Down())
 
-	below.late = false
+	below.late.Store(false)
 	before := below.asked.Load()
 	now := time.Now()
 	s.now = func() time.Time { return now }
