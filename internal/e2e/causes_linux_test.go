@@ -1,0 +1,92 @@
+package e2e
+
+import (
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/mounts"
+	"github.com/kvtier/kvtier/internal/ollamatest"
+	"github.com/kvtier/kvtier/internal/testmodel"
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+// asker asks a server, and knows the number of prompts so far.
+type asker struct {
+	*server
+	prompts float64
+}
+
+// miss asks and returns the miss of the prompt.
+func (a *asker) miss(text string, change ...func(*ollamatest.Request)) telemetry.Miss {
+	a.t.Helper()
+	a.ask(text, 1, change...)
+	a.prompts++
+	return latest(a.t, a.told(a.prompts))
+}
+
+// TestCausesOfSlowTiers: pages that are not read from a tier that hangs or fails, and pages that
+// are still being written, on filesystems that do so.
+func TestCausesOfSlowTiers(t *testing.T) {
+	const n = 600
+	text := prompt(t, n, 1)
+	source := filepath.Join(t.TempDir(), "pages")
+	s := startIn(t, source)
+	s.ask(text, 1)
+	s.unload()
+	require.NoError(t, s.Close())
+
+	t.Run("computing was quicker", func(t *testing.T) {
+		remote := mounts.NewPassthrough(t, source)
+		a := asker{server: start(t, "OLLAMA_KV_TIER_REMOTE="+remote.Dir, "OLLAMA_KV_TIER_TEST=0", "OLLAMA_KV_TIER_WARM_GB=0")}
+		require.Equal(t, telemetry.CauseNeverSeen, a.miss(prompt(t, n, 2)).Cause)
+		remote.Stall(mounts.OpRead)
+		miss := a.miss(text)
+		require.Equal(t, telemetry.CauseQuicker, miss.Cause)
+		require.Zero(t, miss.At)
+		remote.Heal()
+	})
+	t.Run("tier down", func(t *testing.T) {
+		remote := mounts.NewPassthrough(t, source)
+		a := asker{server: start(t, "OLLAMA_KV_TIER_REMOTE="+remote.Dir, "OLLAMA_KV_TIER_WARM_GB=0")}
+		require.Equal(t, telemetry.CauseNeverSeen, a.miss(prompt(t, n, 3)).Cause)
+		remote.Fail(syscall.EIO, mounts.OpLookup, mounts.OpOpen, mounts.OpRead)
+		miss := a.miss(text)
+		require.Equal(t, telemetry.CauseTierDown, miss.Cause)
+		require.Contains(t, miss.Detail, "remote")
+		remote.Heal()
+	})
+	t.Run("still being written", func(t *testing.T) {
+		local := mounts.NewPassthrough(t, filepath.Join(t.TempDir()))
+		a := asker{server: startIn(t, filepath.Join(local.Dir, "pages"), "OLLAMA_KV_TIER_WARM_GB=0")}
+		a.miss(prompt(t, 40, 4)) // opens the store
+		a.flush()
+		local.Stall(mounts.OpFsync)
+		require.Equal(t, telemetry.CauseNeverSeen, a.miss(text).Cause)
+		a.miss(prompt(t, 40, 5)) // takes the slot
+		require.Equal(t, telemetry.CauseWriting, a.miss(text).Cause)
+		local.Heal()
+	})
+}
+
+// TestCausesOfOtherModels: the same text was stored for other weights, and by another way of
+// computing.
+func TestCausesOfOtherModels(t *testing.T) {
+	other := shape
+	other.Seed = 2
+	gguf := filepath.Join(t.TempDir(), "other.gguf")
+	require.NoError(t, testmodel.Write(gguf, other))
+	text := prompt(t, 600, 1)
+	a := asker{server: start(t, "OLLAMA_KV_TIER_WARM_GB=0")}
+	a.create("other", gguf)
+	require.Equal(t, telemetry.CauseNeverSeen, a.miss(text).Cause)
+	a.flush()
+	require.Equal(t, telemetry.CauseWeights, a.miss(text, func(r *ollamatest.Request) { r.Model = "other" }).Cause)
+	a.flush()
+	require.NoError(t, a.Close())
+
+	a.server = startIn(t, a.root, "OLLAMA_KV_TIER_WARM_GB=0", "OLLAMA_FLASH_ATTENTION=0")
+	require.Equal(t, telemetry.CauseBuild, a.miss(text).Cause)
+}
