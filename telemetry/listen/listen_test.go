@@ -255,15 +255,19 @@ func TestPortInUse(t *testing.T) {
 	defer other.Close()
 	var log lines
 	tick := make(chan time.Time)
-	released := make(chan struct{})
+	opened, released := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(released)
 		tick <- time.Time{} // tried again, in vain
 		tick <- time.Time{}
 		other.Close()
-		tick <- time.Time{}
+		select {
+		case tick <- time.Time{}:
+		case <-opened: // the try before may have come after the end of the other
+		}
 	}()
 	addr := start(t, Options{Addr: other.Addr().String(), Read: state, Log: slog.New(slog.NewTextHandler(&log, nil)), retry: tick})
+	close(opened)
 	<-released
 	require.Equal(t, other.Addr().String(), addr)
 	resp, _ := do(t, "GET", "http://"+addr+"/metrics", "")
