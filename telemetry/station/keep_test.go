@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/telemetry/collect"
+	"github.com/kvtier/kvtier/telemetry/listen"
 )
 
 // longest is the most time that a test waits for something that must happen.
@@ -71,6 +72,27 @@ func TestKeepWaitsForAPerson(t *testing.T) {
 	case <-serves: // the try before may have come after the change
 	}
 	await(t, serves, "a collector")
+	s, err := collect.Read(t.Context(), root)
+	require.NoError(t, err)
+	require.True(t, s.Live)
+	end()
+	await(t, done, "the end")
+}
+
+// TestKeepCollectsWithoutAListener: a slip in the address costs the listener alone.
+func TestKeepCollectsWithoutAListener(t *testing.T) {
+	t.Setenv(listen.Variable, "no address")
+	root := newRoot(t)
+	ctx, end := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	serves := make(chan struct{}, 8)
+	go func() {
+		defer close(done)
+		Keep(ctx, root, Options{OnServe: func() { serves <- struct{}{} }})
+	}()
+	for range 2 { // the first one ends with the error
+		<-serves
+	}
 	s, err := collect.Read(t.Context(), root)
 	require.NoError(t, err)
 	require.True(t, s.Live)

@@ -29,6 +29,7 @@ type Options struct {
 	OnServe func()
 
 	again <-chan time.Time // of tests
+	deaf  bool             // nobody listens, because the address is none
 }
 
 // AddressError reports a value of OLLAMA_KV_METRICS_ADDR at which nobody can listen.
@@ -51,8 +52,8 @@ func Serve(ctx context.Context, root string, opt Options) error {
 const keepAfter = 10 * time.Second
 
 // Keep does as Serve for a program that has other work: where Serve returns an error because a
-// person has to do something, Keep logs it and tries again until ctx ends. Keep returns early only
-// with an AddressError, which it logs as well: variables do not change.
+// person has to do something, Keep logs it and tries again until ctx ends. With an address at which
+// nobody can listen, Keep collects without a listener.
 func Keep(ctx context.Context, root string, opt Options) {
 	names, forget := opt.refresh(ctx)
 	defer forget()
@@ -72,8 +73,9 @@ func Keep(ctx context.Context, root string, opt Options) {
 		case ctx.Err() != nil:
 			return
 		case errors.As(err, new(AddressError)):
-			log.Warn("kv tier: reports of runners are not collected", "reason", err)
-			return
+			log.Warn("kv tier: nobody listens for metrics", "reason", err)
+			opt.deaf = true
+			continue
 		case err != nil && err.Error() != said:
 			said = err.Error()
 			log.Debug("kv tier: reports of runners are not collected", "reason", err)
@@ -124,7 +126,7 @@ func (opt Options) serve(ctx context.Context, root string, names *modelnames.Cac
 		if opt.OnServe != nil {
 			opt.OnServe()
 		}
-		if addr != "" {
+		if addr != "" && !opt.deaf {
 			listener()
 		}
 	}})
