@@ -338,3 +338,32 @@ func TestTelemetryOfDemotions(t *testing.T) {
 		}
 	}
 }
+
+// TestCauseOfAnotherImage: the text is the same, and the image in it is not.
+func TestCauseOfAnotherImage(t *testing.T) {
+	m := modelServer{start(t, "OLLAMA_NEW_ENGINE=1", "OLLAMA_NUM_PARALLEL=1", "OLLAMA_KV_TIER_WARM_GB=0")}
+	b := m.load(t, "gemma3-vision")
+	text := b.prompt(300, 1) + imageTag + b.prompt(110, 2)
+	b.turn(text, 1, picture(t, 1))
+	b.turn(text, 1, picture(t, 2))
+	miss := latest(t, m.told(2))
+	require.Equal(t, telemetry.CauseImage, miss.Cause)
+	require.InDelta(t, 300, miss.At, 2, "the first token of the image")
+}
+
+// TestCauseOfAShift: text that follows from a shifted context is not stored.
+func TestCauseOfAShift(t *testing.T) {
+	const context, kept, first = 512, 4, 400
+	const left = kept + (context-kept)/2 // where the text behind the kept tokens goes on
+	s := start(t, "OLLAMA_KV_TIER_WARM_GB=0")
+	small := func(r *ollamatest.Request) { r.Options["num_ctx"], r.Options["num_keep"] = context, kept }
+	text := prompt(t, first, 1)
+	words := strings.Fields(text)
+	s.ask(text, context-first+40, small) // shifts in the middle of the answer
+	next := textOf(t, text, kept) + " " + strings.Join(words[left:], " ") + prompt(t, 200, 2)
+	s.ask(next, 1, small) // goes on with the turned rows
+	s.ask(prompt(t, 60, 3), 1, small)
+	s.ask(next, 1, small)
+	state := s.told(4)
+	require.Equal(t, telemetry.CauseShift, latest(t, state).Cause, "%+v", state.Prompts)
+}
