@@ -176,7 +176,7 @@ func (m *monotonic) read() telemetry.State {
 // are killed in a random order. Each total is at least as large as in the read before. In the
 // end the counts of processes that pushed a last report are in the totals, once.
 func TestTotalsNeverFallWhenAnybodyIsKilled(t *testing.T) {
-	rounds := 40
+	rounds := 20
 	if os.Getenv("KVTIER_LONG") != "" {
 		rounds = 600
 	}
