@@ -109,12 +109,6 @@ func TestOpNames(t *testing.T) {
 	require.Empty(t, opNames(nil))
 }
 
-func TestWords(t *testing.T) {
-	require.Equal(t, []string{"A=1", "B=a b", `C="`}, words(`A=1 "B=a b" C=\"`))
-	require.Equal(t, map[string]string{"A": "1", "B": "x=y"}, environmentFile("#C=1\n;D=1\n A = 1\nB='x=y'\nnothing\n"))
-	require.Equal(t, map[string]string{"A": "1"}, variablesIn("A=1\x00A=2\x00=3\x00x", "\x00"), "the first counts")
-}
-
 func TestQuote(t *testing.T) {
 	for word, want := range map[string]string{"/a/b-c.d": "/a/b-c.d", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$(x)": "'$(x)'", "~": "'~'"} {
 		require.Equal(t, want, quote(word))
@@ -173,4 +167,9 @@ func findings(text string) []Finding {
 		}
 	}
 	return all
+}
+
+func TestVariables(t *testing.T) {
+	require.Equal(t, map[string]string{"A": "1", "B": "x=y"}, environmentFile("#C=1\n;D=1\n A = 1\nB='x=y'\nnothing\n"))
+	require.Equal(t, map[string]string{"A": "1"}, variablesIn("A=1\x00A=2\x00=3\x00x", "\x00"), "the first counts")
 }

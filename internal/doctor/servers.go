@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/env"
+	"github.com/kvtier/kvtier/llamatier/install"
 )
 
 // Kinds of servers.
@@ -224,7 +225,7 @@ func service(ctx context.Context, e Environment, name string) *server {
 		return nil
 	}
 	s.pid, _ = strconv.Atoi(s.props["MainPID"])
-	for _, word := range words(s.props["Environment"]) {
+	for _, word := range install.Words(s.props["Environment"]) {
 		if k, v, ok := strings.Cut(word, "="); ok {
 			s.next[k] = v
 		}
@@ -265,32 +266,6 @@ func environmentFile(text string) map[string]string {
 		}
 	}
 	return set
-}
-
-// words splits a list as systemctl prints it: words with spaces have quotes.
-func words(list string) []string {
-	var all []string
-	var word strings.Builder
-	quoted, escaped := false, false
-	for _, r := range list + " " {
-		switch {
-		case escaped:
-			word.WriteRune(r)
-			escaped = false
-		case r == '\\':
-			escaped = true
-		case r == '"':
-			quoted = !quoted
-		case r == ' ' && !quoted:
-			if word.Len() > 0 {
-				all = append(all, word.String())
-			}
-			word.Reset()
-		default:
-			word.WriteRune(r)
-		}
-	}
-	return all
 }
 
 // serversOf joins the answers: a process may be that of a service or of a container.

@@ -463,6 +463,7 @@ func TestServerURL(t *testing.T) {
 
 func TestWords(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, []string{"A=1", "B=x y", `C="q"`}, words(`A=1 "B=x y" C=\"q\"`))
-	require.Empty(t, words(""))
+	require.Equal(t, []string{"A=1", "B=x y", `C="q"`}, Words(`A=1 "B=x y" C=\"q\"`))
+	require.Equal(t, []string{`C="`}, Words(`C=\"`))
+	require.Empty(t, Words(""))
 }

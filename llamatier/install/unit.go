@@ -38,7 +38,7 @@ func (u unit) runs() string {
 	if found == nil {
 		return ""
 	}
-	for _, word := range words(found[2]) {
+	for _, word := range Words(found[2]) {
 		if filepath.IsAbs(word) && filepath.Base(word) == "ollama" {
 			return word
 		}
@@ -108,7 +108,7 @@ const systemdMin = 235
 // variables returns the variables that systemd gives the service.
 func (u unit) variables() map[string]string {
 	set := make(map[string]string)
-	for _, word := range words(u.show["Environment"]) {
+	for _, word := range Words(u.show["Environment"]) {
 		if name, value, ok := strings.Cut(word, "="); ok {
 			set[name] = value
 		}
@@ -116,8 +116,8 @@ func (u unit) variables() map[string]string {
 	return set
 }
 
-// words splits a list as systemctl prints it: words with spaces have quotes.
-func words(list string) []string {
+// Words splits a list as systemctl prints it: words with spaces have quotes.
+func Words(list string) []string {
 	var all []string
 	var word strings.Builder
 	quoted, escaped := false, false
