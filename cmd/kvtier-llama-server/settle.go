@@ -164,9 +164,9 @@ func (s *server) open(seen *engineLook) error {
 		Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: meter, Recents: recents, Log: s.log,
 	})
 	s.proxy.Use(tier)
-	s.startReports(d.config, identity, meter, recents, tier, store, seen.shape.RowBytes(1, 0))
+	s.startReports(config, identity, meter, recents, tier, store, seen.shape.RowBytes(1, 0))
 	go s.reclaim(store, identity)
-	s.log.Info("kv tier: on", append(d.config.Allocation(seen.shape.RowBytes(1, 0)), "slots", seen.slots, "fingerprint", key.String()[:12])...)
+	s.log.Info("kv tier: on", append(config.Allocation(seen.shape.RowBytes(1, 0)), "slots", seen.slots, "fingerprint", key.String()[:12])...)
 	return nil
 }
 
