@@ -32,7 +32,7 @@ type reports struct {
 // startReports begins to report a tier and its store.
 func (s *server) startReports(config tierenv.Config, identity map[string]string, meter *telemetry.Meter, recents *why.Recents, tier *llamatier.Tier, store *diskstore.Store, tokenBytes int64) {
 	source := &telemetry.Source{
-		Process: tierenv.Process(telemetry.EngineLlama),
+		Process: collect.Self(telemetry.EngineLlama),
 		Started: time.Now(),
 		Model: telemetry.Model{
 			Weights:     identity[tierenv.KeyWeights],

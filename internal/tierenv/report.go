@@ -1,22 +1,9 @@
 package tierenv
 
 import (
-	"os"
-
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/internal/proc"
 	"github.com/kvtier/kvtier/telemetry"
 )
-
-// Process identifies this process. Without /proc its boot and its start are not known.
-func Process(engine string) telemetry.Process {
-	p := telemetry.Process{PID: os.Getpid(), Engine: engine}
-	p.Boot, _ = proc.Boot()
-	if stat, err := proc.Read(p.PID); err == nil {
-		p.Start = stat.Start
-	}
-	return p
-}
 
 // FillReport adds the tiers and the counters of a store to the report of the process that opened it.
 func (c Config) FillReport(r *telemetry.Report, st diskstore.Stats) {

@@ -12,7 +12,7 @@ import (
 // source makes the reports of this runner. more adds to each the numbers that the page store does not know.
 func (s *modelStore) source(m Model, meter *telemetry.Meter, more func(*telemetry.Report)) *telemetry.Source {
 	return &telemetry.Source{
-		Process: tierenv.Process(telemetry.EngineOllama),
+		Process: collect.Self(telemetry.EngineOllama),
 		Started: time.Now(),
 		Model: telemetry.Model{
 			Weights:      s.identity[tierenv.KeyWeights],

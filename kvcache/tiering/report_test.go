@@ -13,7 +13,6 @@ import (
 	"github.com/ollama/ollama/model/input"
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 	"github.com/kvtier/kvtier/kvcache"
 	"github.com/kvtier/kvtier/telemetry"
@@ -66,7 +65,7 @@ func TestAServerCollectsFromItsRunners(t *testing.T) {
 	state := collected(t, root, func(s telemetry.State) bool { return len(s.Processes) == 1 && len(s.Tiers) == 3 })
 	require.True(t, state.Live)
 	p := state.Processes[0]
-	require.Equal(t, tierenv.Process(telemetry.EngineOllama), p.Process)
+	require.Equal(t, collect.Self(telemetry.EngineOllama), p.Process)
 	require.Equal(t, os.Getpid(), p.Process.PID)
 	require.Equal(t, "ollama", p.Process.Engine)
 	require.Equal(t, "qwen3", p.Model.Architecture)
