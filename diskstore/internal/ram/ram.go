@@ -34,6 +34,7 @@ type Tier struct {
 	pages  map[pagefile.Name]*Page // pages being filled included
 	tails  map[pagefile.Key][]*Page
 	order  list.List // of pages that can be served, the newest served in front
+	inside int       // tails in order
 	served uint64    // number of pages moved to the front so far
 	counts counts
 	closed bool
@@ -194,6 +195,7 @@ func (t *Tier) publishLocked(p *Page, push func(any) *list.Element) bool {
 		t.serveLocked(p)
 	}
 	if p.Name.Class == pagefile.ClassTail {
+		t.inside++
 		t.addTailLocked(p)
 	}
 	t.clock.start()
@@ -269,6 +271,7 @@ func (t *Tier) letGoLocked(p *Page) {
 	t.order.Remove(p.place)
 	p.place = nil
 	if p.Name.Class == pagefile.ClassTail {
+		t.inside--
 		rest := slices.DeleteFunc(t.tails[p.Name.Parent], func(o *Page) bool { return o == p })
 		if t.tails[p.Name.Parent] = rest; len(rest) == 0 {
 			delete(t.tails, p.Name.Parent)
@@ -443,15 +446,10 @@ func (t *Tier) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := t.counts
-	st := Stats{Bytes: t.used, Limit: t.limit, Stored: c.stored, FromLocal: c.fromLocal, FromRemote: c.fromRemote, Evicted: c.evicted}
-	for e := t.order.Front(); e != nil; e = e.Next() {
-		if e.Value.(*Page).Name.Class == pagefile.ClassPage {
-			st.Pages++
-		} else {
-			st.Tails++
-		}
+	return Stats{
+		Bytes: t.used, Limit: t.limit, Pages: t.order.Len() - t.inside, Tails: t.inside,
+		Stored: c.stored, FromLocal: c.fromLocal, FromRemote: c.fromRemote, Evicted: c.evicted,
 	}
-	return st
 }
 
 // Ticking reports whether Tick will be called.

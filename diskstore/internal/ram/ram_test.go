@@ -94,6 +94,13 @@ func TestAccountsAreExact(t *testing.T) {
 					require.Equal(rt, want[p], p.Rows)
 				}
 				st := w.Stats()
+				tails := 0
+				for e := w.order.Front(); e != nil; e = e.Next() {
+					if e.Value.(*Page).Name.Class == pagefile.ClassTail {
+						tails++
+					}
+				}
+				require.Equal(rt, [2]int{w.order.Len() - tails, tails}, [2]int{st.Pages, st.Tails})
 				if len(pinned) == 0 {
 					require.LessOrEqual(rt, st.Bytes, st.Limit)
 				}
@@ -153,7 +160,7 @@ func TestAccountsAreExact(t *testing.T) {
 			}
 		}
 		w.Close()
-		require.Zero(rt, w.Stats().Bytes)
+		require.Equal(rt, [3]int64{}, [3]int64{w.Stats().Bytes, int64(w.Stats().Pages), int64(w.Stats().Tails)})
 		require.False(rt, w.Holds())
 	})
 }
