@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -86,4 +88,33 @@ func TestTelemetry(t *testing.T) {
 		found = found || strings.HasPrefix(lines.Text(), "ollama_kv_prompts_total{") && strings.HasSuffix(lines.Text(), fmt.Sprint("} ", 4))
 	}
 	require.True(t, found)
+}
+
+// TestTheBudgetsOfASplitAreInForce: the budget that is told is the one to which the daemon evicts.
+func TestTheBudgetsOfASplitAreInForce(t *testing.T) {
+	o := conversations[0].options(t)
+	o.Root = filepath.Join(t.TempDir(), "pages")
+	o.Env = append(o.Env, "OLLAMA_KV_TIER_SPLIT=75,0,25")
+	s := start(t, o)
+	for i := range int32(4) { // together more than the quarter of the context
+		s.complete(someTokens(int(i), 700), 3)
+	}
+	s.Kill() // the slot is stored
+	s = start(t, o)
+	s.complete(someTokens(9, 300), 3)
+
+	state := told(t, o.Root, 5)
+	local := state.Tiers[slices.IndexFunc(state.Tiers, func(t telemetry.Tier) bool { return t.Name == "local" })]
+	token := state.Models[0].Model.TokenBytes
+	require.Equal(t, token*4096/4, local.Budget)
+	var held int64
+	eachPage(t, o.Root, func(path string) error {
+		var st syscall.Stat_t
+		err := syscall.Stat(path, &st)
+		held += st.Blocks * 512
+		return err
+	})
+	require.LessOrEqual(t, held, local.Budget)
+	require.Greater(t, held, local.Budget/2, "less than two conversations are left")
+	require.Positive(t, state.Models[0].Totals[telemetry.Series("ollama_kv_page_moves_total", "from", "local", "to", "none")])
 }
