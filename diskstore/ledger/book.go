@@ -1,12 +1,9 @@
 package ledger
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -76,15 +73,6 @@ const maxDoubts = 8
 
 func NewBook(tier medium, budget, perDay int64, now func() time.Time) *Book {
 	return &Book{tier: tier, Budget: budget, perDay: perDay, now: now, written: make(map[string]int64), hits: make(map[pagefile.Key]Hits), changed: make(chan struct{})}
-}
-
-// Room is space reserved for one file. Either Finish or Cancel ends the reservation; later
-// calls of Cancel do nothing.
-type Room struct {
-	b     *Book
-	bytes int64
-	spent int64 // written to files that were not completed
-	ended bool
 }
 
 // Reserve reserves room for a file of n bytes before the file is written. Reserve returns
@@ -170,49 +158,6 @@ func (b *Book) Appeared(bytes int64) {
 	b.written[dayOf(b.now())] += bytes
 }
 
-// Finish ends the reservation of a file that now has the given bytes on the disk. At least the
-// reserved bytes count, because filesystems that compress or allocate late report less at
-// first. A file that the new one replaced counts until the next count: another process may
-// have removed that file just before and subtracts its bytes.
-func (r *Room) Finish(bytes int64) {
-	r.b.mu.Lock()
-	defer r.b.mu.Unlock()
-	r.endLocked()
-	r.b.written[dayOf(r.b.now())] += r.bytes
-	bytes = max(r.bytes, bytes)
-	r.b.used += bytes
-	r.b.total += bytes
-}
-
-// Wasted records that n bytes were written to a file that was not completed. These bytes count
-// as written in the day, and the claim has as many bytes less for the day.
-func (r *Room) Wasted(n int64) {
-	r.b.mu.Lock()
-	defer r.b.mu.Unlock()
-	if !r.ended {
-		r.spent += pagefile.AlignUp(n)
-	}
-}
-
-// endLocked ends the reservation. r.b.mu is held.
-func (r *Room) endLocked() {
-	r.ended = true
-	r.b.inflight -= r.bytes
-	if r.spent > 0 {
-		r.b.wasted += r.spent
-		r.b.written[dayOf(r.b.now())] += r.spent
-	}
-}
-
-// Cancel ends a reservation without a file.
-func (r *Room) Cancel() {
-	r.b.mu.Lock()
-	defer r.b.mu.Unlock()
-	if !r.ended {
-		r.endLocked()
-	}
-}
-
 // Release records that the caller has durably removed files of n bytes. counts is the result
 // of b.Counts from before the first removal.
 func (b *Book) Release(n, counts int64) {
@@ -286,174 +231,6 @@ func (b *Book) Changes() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.changed
-}
-
-// pending is a book's changes that are not recorded in the ledger yet.
-type pending struct {
-	free, inflight, used, wasted, freed, counts int64
-	written                                     map[string]int64
-	hits                                        map[pagefile.Key]Hits
-	evicted, now                                time.Time
-}
-
-// settle records the pending changes in l.
-func (p pending) settle(l *Ledger, id string) {
-	l.Bytes += p.used
-	l.Added += p.used
-	if l.Counts == p.counts {
-		l.Bytes = max(0, l.Bytes-p.freed)
-	}
-	l.setClaim(id, p.inflight+p.free, p.now)
-	for day, n := range p.written {
-		l.wrote(day, n)
-	}
-	for fp, hits := range p.hits {
-		l.Hit(fp, hits)
-	}
-	if p.evicted.After(l.Evicted) || tier.Beyond(l.Evicted, p.now) {
-		l.Evicted = p.evicted
-	}
-}
-
-// less returns the pending changes without those of done, an earlier attempt to record them.
-func (p pending) less(done pending) pending {
-	p.used -= done.used
-	p.written, p.hits = maps.Clone(p.written), maps.Clone(p.hits)
-	for day, n := range done.written {
-		p.written[day] -= n
-	}
-	for fp, hits := range done.hits {
-		p.hits[fp] = p.hits[fp].minus(hits)
-	}
-	return p
-}
-
-// errNotAsked reports a tier that returned success without calling change.
-var errNotAsked = errors.New("diskstore: Account of the tier changed nothing, and returned no error")
-
-// errGivenUp reports a change that the tier calls after its caller has left. Its figures are
-// old: later changes may have been recorded.
-var errGivenUp = errors.New("diskstore: change of the ledger was given up")
-
-// attempt is a function that was given to Account, and the result of its last call. The tier may
-// call that function several times, and once more after Account has returned.
-type attempt struct {
-	pending pending
-
-	mu      sync.Mutex
-	over    bool // Account has returned
-	called  bool
-	claimed int64  // this process's claim afterwards
-	content []byte // the ledger afterwards
-	err     error  // of apply
-}
-
-// begin reports whether a call may go on.
-func (a *attempt) begin() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.called = a.called || !a.over
-	return !a.over
-}
-
-// set stores the result of a call.
-func (a *attempt) set(claimed int64, content []byte, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.claimed, a.content, a.err = claimed, content, err
-}
-
-// end is called when Account has returned. end returns errNotAsked if no call has begun; none
-// begins any more.
-func (a *attempt) end() (claimed int64, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.over = true
-	if !a.called {
-		return 0, errNotAsked
-	}
-	return a.claimed, a.err
-}
-
-// made reports whether the attempt has written this content.
-func (a *attempt) made(content []byte) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.content != nil && bytes.Equal(a.content, content)
-}
-
-// unrecorded returns the part of p that content, the ledger's, does not have yet. Where another
-// process has changed the ledger since a change in doubt, p may count twice.
-func unrecorded(p pending, content []byte, doubts []*attempt) pending {
-	for _, doubt := range doubts {
-		if doubt.made(content) {
-			return p.less(doubt.pending)
-		}
-	}
-	return p
-}
-
-// change records the pending changes and then the changes that apply makes, unless apply
-// returns an error. Both start again from the ledger's content at each call by the tier.
-// b.updating is held.
-func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pending) error) error {
-	b.mu.Lock()
-	p := pending{
-		free: b.freeLocked(), inflight: b.inflight + b.tier.Left(), used: b.used, wasted: b.wasted, freed: b.freed, counts: b.last.Counts,
-		written: maps.Clone(b.written), hits: maps.Clone(b.hits), evicted: b.evicted, now: b.now(),
-	}
-	doubts := slices.Clone(b.doubts)
-	b.mu.Unlock()
-	last := &attempt{pending: p}
-	content, err := b.tier.Account(ctx, func(content []byte, id string) ([]byte, error) {
-		if !last.begin() {
-			return nil, errGivenUp
-		}
-		l := Read(content)
-		unrecorded(p, content, doubts).settle(l, id)
-		err := apply(l, id, p)
-		if err == nil {
-			content, err = l.Encode()
-		}
-		if err != nil {
-			content = nil
-		}
-		last.set(l.Claims[id].Bytes, content, err)
-		return content, err
-	})
-	claimed, aerr := last.end()
-	if err == nil {
-		err = aerr
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err != nil {
-		// Unless apply refused or did not run, the ledger may have changed despite the error. The
-		// next change finds out, or records added bytes again, too many at worst. Freed bytes
-		// must not be subtracted again.
-		if aerr == nil {
-			b.freed -= p.freed
-			b.doubts = append(b.doubts, last)
-			b.doubts = b.doubts[max(0, len(b.doubts)-maxDoubts):]
-		}
-		return err
-	}
-	b.claimed, b.doubts = claimed, nil
-	b.used -= p.used
-	b.wasted -= p.wasted
-	for day, n := range p.written {
-		if b.written[day] -= n; b.written[day] == 0 {
-			delete(b.written, day)
-		}
-	}
-	l := Read(content)
-	if b.freed -= p.freed; l.Counts != p.counts {
-		b.freed = 0
-	}
-	b.settleHitsLocked(p.hits)
-	b.evicted, b.updated = time.Time{}, p.now
-	b.seeLocked(l)
-	return nil
 }
 
 func (b *Book) seeLocked(l *Ledger) {
@@ -535,76 +312,6 @@ func (b *Book) GiveBack(ctx context.Context) error {
 		b.claimed -= spare.bytes
 	}
 	return err
-}
-
-// counting is the state of the ledger and of the book at the start of a count.
-type counting struct {
-	added  int64            // bytes added to the ledger by all processes
-	ours   int64            // part of added by this process
-	Listed int64            // bytes added by this process until all was listed: these are in the count
-	claims map[string]Claim // of all processes
-	Living map[string]bool  // ids of processes that had not ended then, as far as known
-	Held   map[string]bool  // ids of Living whose process certainly holds its lock
-	Began  time.Time
-}
-
-// BeginCount is called before the first file is listed, and before living processes are looked
-// up: a process that begins later keeps its claim.
-func (b *Book) BeginCount(ctx context.Context) (counting, error) {
-	c := counting{Began: time.Now()}
-	if err := b.Record(ctx); err != nil {
-		return c, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	c.added, c.ours, c.claims = b.last.Added, b.total-b.used, b.last.Claims
-	return c, nil
-}
-
-// EndCount replaces the ledger's bytes by the listed bytes, and adds bytes that the listing
-// may have missed.
-func (b *Book) EndCount(ctx context.Context, c counting, bytes int64) error {
-	took := time.Since(c.Began)
-	b.updating.Lock()
-	defer b.updating.Unlock()
-	return b.change(ctx, func(l *Ledger, id string, p pending) error {
-		added := l.Added - c.added - (c.Listed - c.ours)
-		if l.Added < c.added { // the ledger was lost meanwhile
-			added = l.Added
-		}
-		// The listing may have missed bytes that other processes added.
-		l.Bytes = max(0, bytes+added)
-		for other, claim := range l.Claims {
-			if other != id && c.ended(other, claim, p.now) {
-				// All of its bytes were listed; the day of their writing is unknown.
-				l.wrote(min(dayOf(claim.Since), dayOf(p.now)), claim.Bytes)
-				delete(l.Claims, other)
-			}
-		}
-		if l.Counts == 0 { // other processes' claims are unknown as well
-			for other := range c.Living {
-				if _, ok := l.Claims[other]; !ok {
-					l.setClaim(other, b.chunk(), p.now)
-				}
-			}
-		}
-		l.Counts, l.Counted, l.Took = l.Counts+1, p.now, took
-		return nil
-	})
-}
-
-// ended reports whether a claim belongs to a process that had ended when the count began. The
-// process's id decides; where locks do not work, the claim's age does, possibly by another
-// host's clock.
-func (c counting) ended(id string, now Claim, at time.Time) bool {
-	was, known := c.claims[id]
-	switch {
-	case !known || c.Held[id]:
-		return false
-	case !c.Living[id]:
-		return true
-	}
-	return now.Since.Equal(was.Since) && at.Sub(now.Since).Abs() > tier.ClaimLife
 }
 
 // chunk returns the size of a claim, unless a single page is larger.
