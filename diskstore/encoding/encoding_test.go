@@ -1,0 +1,271 @@
+package encoding
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// testMax is the limit of a decoder in tests.
+const testMax = 1 << 26
+
+func newCoder(t testing.TB) *Coder {
+	c, err := NewCoder(testMax)
+	require.NoError(t, err)
+	return c
+}
+
+// canary stands before and after rows that are decoded.
+const canary = 0xa5
+
+// decodeGuarded decodes n bytes, and fails the test for a write outside of them.
+func decodeGuarded(t require.TestingT, c *Coder, id ID, stored []byte, n int) ([]byte, error) {
+	const guard = 64
+	buf := make([]byte, n+2*guard)
+	for i := range buf {
+		buf[i] = canary
+	}
+	rows := buf[guard : guard+n : guard+n]
+	err := c.Decode(id, stored, rows)
+	for i := range guard {
+		require.EqualValues(t, canary, buf[i])
+		require.EqualValues(t, canary, buf[guard+n+i])
+	}
+	return rows, err
+}
+
+// half converts to f16, without rounding to nearest: the tests need bits, not values.
+func half(x float64) uint16 {
+	b := math.Float32bits(float32(x))
+	sign, exp, mantissa := uint16(b>>16)&0x8000, int(b>>23&0xff)-127+15, uint16(b>>13)&0x3ff
+	switch {
+	case exp <= 0:
+		return sign
+	case exp >= 31:
+		return sign | 0x7c00
+	}
+	return sign | uint16(exp)<<10 | mantissa
+}
+
+// gaussian returns rows of f16, bf16 or f32 numbers with a scale and a sign for each channel.
+func gaussian(kind string, tokens, channels int, seed uint64) []byte {
+	r := rand.New(rand.NewPCG(seed, 1))
+	scale := make([]float64, channels)
+	for c := range scale {
+		scale[c] = math.Exp(r.NormFloat64())
+	}
+	var out []byte
+	for range tokens {
+		for c := range channels {
+			x := r.NormFloat64()*scale[c] + scale[c]
+			switch kind {
+			case "f16":
+				out = binary.LittleEndian.AppendUint16(out, half(x))
+			case "bf16":
+				out = binary.LittleEndian.AppendUint16(out, uint16(math.Float32bits(float32(x))>>16))
+			default:
+				out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(x)))
+			}
+		}
+	}
+	return out
+}
+
+// contents are rows of several kinds, for a width.
+func contents(width, tokens, channels int) map[string][]byte {
+	n := width * tokens * channels
+	random, zero, special := make([]byte, n), make([]byte, n), make([]byte, n)
+	r := rand.New(rand.NewPCG(7, 7))
+	for i := range random {
+		random[i] = byte(r.Uint32())
+	}
+	values := []uint16{0x7e01, 0xfe01, 0x7c00, 0xfc00, 0x0001, 0x8001, 0x8000, 0x03ff, 0x7bff, 0xffff}
+	for i := 0; i+2 <= n; i += 2 {
+		binary.LittleEndian.PutUint16(special[i:], values[r.IntN(len(values))])
+	}
+	kind := map[int]string{2: "f16", 4: "f32"}[width]
+	out := map[string][]byte{"random": random, "zero": zero, "NaN, infinite, subnormal": special, kind: gaussian(kind, tokens, channels, 3)}
+	if width == 2 {
+		out["bf16"] = gaussian("bf16", tokens, channels, 3)
+	}
+	return out
+}
+
+// sizes are tokens and channels, odd ones among them.
+var sizes = [][2]int{{1, 1}, {1, 64}, {3, 5}, {16, 33}, {17, 64}, {255, 31}, {256, 64}, {256, 192}, {256, 1024}, {4096, 48}, {2, 70000}, {33, 40000}}
+
+func TestEveryWayIsExact(t *testing.T) {
+	c := newCoder(t)
+	for _, size := range sizes {
+		for _, width := range []int{2, 4} {
+			for name, rows := range contents(width, size[0], size[1]) {
+				row := size[1] * width
+				ways := []split{{width: 2}, {width: 2, rotate: 1}, {width: 4}}
+				for _, way := range ways {
+					if len(rows)%way.width != 0 {
+						continue
+					}
+					way := way
+					if way.width == width && row <= blockBytes {
+						based := way
+						based.bases = based.basesOf(rows, row)
+						requireExact(t, c, Split, based.encode(rows), rows, "%s %v %d with bases", name, size, way)
+					}
+					requireExact(t, c, Split, way.encode(rows), rows, "%s %v %v", name, size, way)
+				}
+				requireExact(t, c, Zstd, c.EncodeZstd(rows), rows, "%s %v", name, size)
+				id, stored := c.Lossless(rows, Shape{RowBytes: row})
+				if id == Raw {
+					require.Nil(t, stored)
+					continue
+				}
+				require.Less(t, len(stored), len(rows))
+				requireExact(t, c, id, stored, rows, "%s %v", name, size)
+			}
+		}
+	}
+}
+
+func requireExact(t require.TestingT, c *Coder, id ID, stored, rows []byte, format string, args ...any) {
+	got, err := decodeGuarded(t, c, id, stored, len(rows))
+	what := fmt.Sprintf(format, args...)
+	require.NoError(t, err, what)
+	require.Equal(t, string(rows), string(got), what)
+}
+
+// Each kind of number has the encoding that its exponents promise.
+func TestTheChoice(t *testing.T) {
+	c := newCoder(t)
+	for kind, most := range map[string]float64{"f16": 1 / 1.18, "bf16": 1 / 1.45, "f32": 0.88} {
+		rows := gaussian(kind, 256, 256, 5)
+		id, stored := c.Lossless(rows, Shape{RowBytes: len(rows) / 256})
+		require.Equal(t, Split, id, kind)
+		require.Less(t, float64(len(stored))/float64(len(rows)), most, kind)
+	}
+	random := contents(2, 256, 256)["random"]
+	id, stored := c.Lossless(random, Shape{RowBytes: 512})
+	require.Equal(t, Raw, id)
+	require.Nil(t, stored)
+	id, _ = c.Lossless(make([]byte, 1<<20), Shape{RowBytes: 512})
+	require.Equal(t, Zstd, id)
+}
+
+// The plain code and that of the processor do the same.
+func TestPlainCodeAgrees(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := rapid.IntRange(0, 200).Draw(rt, "numbers")
+		rows := rapid.SliceOfN(rapid.Byte(), 2*n, 2*n).Draw(rt, "rows")
+		var bases []byte
+		if count := rapid.IntRange(0, 70).Draw(rt, "bases"); count > 0 {
+			bases = rapid.SliceOfN(rapid.Byte(), count, count).Draw(rt, "values")
+		}
+		rotate := rapid.IntRange(0, 1).Draw(rt, "rotate")
+		both := func() (planes [2][]byte, merged []byte) {
+			planes = [2][]byte{make([]byte, n), make([]byte, n)}
+			split2(planes[0], planes[1], rows, bases, rotate)
+			merged = make([]byte, 2*n)
+			merge2(merged, planes[0], planes[1], bases, rotate)
+			return planes, merged
+		}
+		fast, merged := both()
+		require.Equal(rt, rows, merged)
+		defer plain()()
+		slow, merged := both()
+		require.Equal(rt, rows, merged)
+		require.Equal(rt, slow, fast)
+	})
+}
+
+// Truncated, lengthened and changed bytes are an error or other rows, and no write outside.
+func TestDamage(t *testing.T) {
+	c := newCoder(t)
+	rows := gaussian("f16", 256, 64, 9)
+	way := split{width: 2}
+	way.bases = way.basesOf(rows, 128)
+	stored := way.encode(rows)
+	for n := range len(stored) {
+		_, err := decodeGuarded(t, c, Split, stored[:n], len(rows))
+		require.ErrorIs(t, err, ErrCorrupt, n)
+	}
+	_, err := decodeGuarded(t, c, Split, append(stored[:len(stored):len(stored)], 0), len(rows))
+	require.ErrorIs(t, err, ErrCorrupt)
+	for _, n := range []int{0, 2, 1, len(rows) - 2, len(rows) + 2, len(rows) - 128, 2 * len(rows)} {
+		_, err := decodeGuarded(t, c, Split, stored, n)
+		require.ErrorIs(t, err, ErrCorrupt, n)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 3000 {
+		hostile := append([]byte(nil), stored...)
+		for range 1 + r.IntN(4) {
+			hostile[r.IntN(min(len(hostile), 1+r.IntN(len(hostile))))] = byte(r.Uint32())
+		}
+		if _, err := decodeGuarded(t, c, Split, hostile, len(rows)); err != nil {
+			require.ErrorIs(t, err, ErrCorrupt)
+		}
+	}
+	require.ErrorIs(t, c.Decode(Raw, rows[:5], rows), ErrCorrupt)
+	require.ErrorIs(t, c.Decode(77, rows, rows), ErrCorrupt)
+	require.Equal(t, "encoding 77", ID(77).String())
+}
+
+func FuzzDecode(f *testing.F) {
+	rows := gaussian("f16", 32, 32, 1)
+	for _, way := range []split{{width: 2}, {width: 2, rotate: 1}, {width: 4}} {
+		f.Add(uint8(Split), way.encode(rows), len(rows))
+		way.bases = way.basesOf(rows, 64)
+		f.Add(uint8(Split), way.encode(rows), len(rows))
+	}
+	c := newCoder(f)
+	f.Add(uint8(Zstd), c.EncodeZstd(rows), len(rows))
+	f.Fuzz(func(t *testing.T, id uint8, stored []byte, n int) {
+		if n < 0 || n > 1<<20 {
+			return
+		}
+		got, err := decodeGuarded(t, c, ID(id), stored, n)
+		if err != nil {
+			require.ErrorIs(t, err, ErrCorrupt)
+			return
+		}
+		again, err := decodeGuarded(t, c, ID(id), stored, n)
+		require.NoError(t, err)
+		require.Equal(t, got, again)
+	})
+}
+
+func BenchmarkSplit(b *testing.B) {
+	rows := gaussian("f16", 256, 1024, 2)
+	c := newCoder(b)
+	id, stored := c.Lossless(rows, Shape{RowBytes: 2048})
+	require.Equal(b, Split, id)
+	b.Run("encode", func(b *testing.B) {
+		b.SetBytes(int64(len(rows)))
+		for range b.N {
+			c.Lossless(rows, Shape{RowBytes: 2048})
+		}
+	})
+	out := make([]byte, len(rows))
+	b.Run("decode", func(b *testing.B) {
+		b.SetBytes(int64(len(rows)))
+		b.ReportMetric(float64(len(rows))/float64(len(stored)), "ratio")
+		for range b.N {
+			if err := c.Decode(id, stored, out); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	zst := c.EncodeZstd(rows)
+	b.Run("zstd decode", func(b *testing.B) {
+		b.SetBytes(int64(len(rows)))
+		b.ReportMetric(float64(len(rows))/float64(len(zst)), "ratio")
+		for range b.N {
+			if err := c.Decode(Zstd, zst, out); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,68 @@
+package encoding
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// noBases are the bases of rows that have none.
+var noBases [4096]byte
+
+// rowOf returns the bases of a row, and zeros for rows without bases, whose length is of no
+// account.
+func rowOf(bases []byte) []byte {
+	if len(bases) == 0 {
+		return noBases[:]
+	}
+	return bases
+}
+
+// split2 takes numbers of 2 bytes apart: lo and hi get the bytes of each number, rotated to the
+// left, and hi without the number's base. lo and hi have half the length of rows.
+func split2(lo, hi, rows, bases []byte, rotate int) {
+	bases = rowOf(bases)
+	for len(lo) > 0 {
+		n := min(len(bases), len(lo))
+		done := split2Fast(lo[:n], hi[:n], rows[:2*n], bases[:n], rotate)
+		for i := done; i < n; i++ {
+			x := bits.RotateLeft16(binary.LittleEndian.Uint16(rows[2*i:]), rotate)
+			lo[i], hi[i] = byte(x), byte(x>>8)-bases[i]
+		}
+		lo, hi, rows = lo[n:], hi[n:], rows[2*n:]
+	}
+}
+
+// merge2 undoes split2. lo and hi may be longer than half of rows.
+func merge2(rows, lo, hi, bases []byte, rotate int) {
+	bases = rowOf(bases)
+	for len(rows) > 0 {
+		n := min(len(bases), len(rows)/2)
+		done := merge2Fast(rows[:2*n], lo[:n], hi[:n], bases[:n], rotate)
+		for i := done; i < n; i++ {
+			x := uint16(lo[i]) | uint16(hi[i]+bases[i])<<8
+			binary.LittleEndian.PutUint16(rows[2*i:], bits.RotateLeft16(x, -rotate))
+		}
+		lo, hi, rows = lo[n:], hi[n:], rows[2*n:]
+	}
+}
+
+// split4 does as split2 for numbers of 4 bytes, which are not rotated.
+func split4(planes [widthMax][]byte, rows, bases []byte) {
+	bases = rowOf(bases)
+	for i := range len(rows) / 4 {
+		for p := range 3 {
+			planes[p][i] = rows[4*i+p]
+		}
+		planes[3][i] = rows[4*i+3] - bases[i%len(bases)]
+	}
+}
+
+// merge4 undoes split4.
+func merge4(rows []byte, planes [widthMax][]byte, bases []byte) {
+	bases = rowOf(bases)
+	a, b, c, d := planes[0], planes[1], planes[2], planes[3]
+	for i := range len(rows) / 4 {
+		high := d[i] + bases[i%len(bases)]
+		binary.LittleEndian.PutUint32(rows[4*i:], uint32(a[i])|uint32(b[i])<<8|uint32(c[i])<<16|uint32(high)<<24)
+	}
+}

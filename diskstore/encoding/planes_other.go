@@ -1,0 +1,7 @@
+//go:build !amd64
+
+package encoding
+
+func split2Fast(lo, hi, rows, bases []byte, rotate int) int { return 0 }
+
+func merge2Fast(rows, lo, hi, bases []byte, rotate int) int { return 0 }

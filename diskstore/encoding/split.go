@@ -1,0 +1,212 @@
+package encoding
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+
+	"github.com/klauspost/compress/huff0"
+)
+
+/*
+A Split section. All integers are little endian.
+
+	offset  bytes  header
+	     0      1  W: bytes of a number, 2 or 4
+	     1      1  R: bits by which each number is rotated to the left, 0 or 1; 0 where W is 4
+	     2      2  zero
+	     4      4  C: numbers in a row, or 0 for no bases
+	     8      C  bases, one byte for each number of a row
+
+Blocks follow. A block holds the numbers of 131,072 bytes of rows; the last block holds the
+rest. With C > 0 a block holds whole rows instead: as many as 131,072 bytes hold, and at least
+one. A row then has at most 131,072 bytes.
+
+	offset  bytes  block
+	     0     4W  a plane's size in the block and its form, for each plane from the lowest byte on:
+	               the size times 4, plus the form: 0 raw, 1 Huffman, 2 one byte for all
+	    4W         the planes, in the same order
+
+Plane i of a block has byte i of each number, after the rotation. With C > 0 the number's base
+is subtracted from the highest byte, modulo 256. A plane in Huffman codes is a Huffman tree
+description and four streams, as in a literals section with Compressed_Literals_Block of RFC 8878,
+sections 3.1.1.3.1 and 4.2.
+
+Exponents are in the highest byte of an f16 (sign, exponent, two bits of the mantissa) and of an
+f32. Those of a bf16 are in the highest byte after a rotation by one bit. Channels of K differ in
+scale: the difference to the channel's usual byte has fewer values than the byte.
+*/
+const (
+	splitHeaderBytes = 8
+	blockBytes       = 128 << 10
+
+	formRaw     = 0
+	formHuffman = 1
+	formSame    = 2
+
+	widthMax   = 4
+	rotateMax  = 1
+	tableLog   = 11 // the longest code that RFC 8878 allows
+	planeBytes = blockBytes / 2
+)
+
+// split is a way to encode rows as Split.
+type split struct {
+	width, rotate int
+	bases         []byte // for each number of a row; empty for none
+}
+
+// rowsOf returns the bytes of a block of rows before the last one.
+func (s split) block() int {
+	if row := len(s.bases) * s.width; row > 0 {
+		return max(1, blockBytes/row) * row
+	}
+	return blockBytes
+}
+
+// scratch is the memory for a block.
+type scratch struct {
+	planes  [widthMax][planeBytes]byte
+	huffman huff0.Scratch
+}
+
+// encode returns rows, whose length is a multiple of the width, as a Split section.
+func (s split) encode(rows []byte) []byte {
+	sc := scratches.Get().(*scratch)
+	defer scratches.Put(sc)
+	out := make([]byte, splitHeaderBytes, splitHeaderBytes+len(s.bases)+len(rows))
+	out[0], out[1] = byte(s.width), byte(s.rotate)
+	binary.LittleEndian.PutUint32(out[4:], uint32(len(s.bases)))
+	out = append(out, s.bases...)
+	for block := range slices.Chunk(rows, s.block()) {
+		out = sc.appendBlock(out, block, s)
+	}
+	return out
+}
+
+// appendBlock encodes one block.
+func (sc *scratch) appendBlock(out, block []byte, s split) []byte {
+	n := len(block) / s.width
+	var planes [widthMax][]byte
+	for i := range s.width {
+		planes[i] = sc.planes[i][:n]
+	}
+	if s.width == 2 {
+		split2(planes[0], planes[1], block, s.bases, s.rotate)
+	} else {
+		split4(planes, block, s.bases)
+	}
+	at := len(out)
+	out = append(out, make([]byte, 4*s.width)...)
+	for i, plane := range planes[:s.width] {
+		form, stored := sc.encodePlane(plane)
+		binary.LittleEndian.PutUint32(out[at+4*i:], uint32(len(stored))<<2|uint32(form))
+		out = append(out, stored...)
+	}
+	return out
+}
+
+// encodePlane returns the smallest form of a plane. The result is valid until the next call.
+func (sc *scratch) encodePlane(plane []byte) (form int, stored []byte) {
+	sc.huffman.Reuse, sc.huffman.TableLog = huff0.ReusePolicyNone, tableLog
+	stored, _, err := huff0.Compress4X(plane, &sc.huffman)
+	switch {
+	case errors.Is(err, huff0.ErrUseRLE):
+		return formSame, plane[:1]
+	case err != nil || len(stored) >= len(plane)-len(plane)/leastGain:
+		return formRaw, plane
+	}
+	return formHuffman, stored
+}
+
+// readSplit reads a header, and returns the bytes of the header.
+func readSplit(stored []byte, rowBytes int) (s split, size int, err error) {
+	if len(stored) < splitHeaderBytes {
+		return s, 0, corrupt("%d bytes are no header", len(stored))
+	}
+	s.width, s.rotate = int(stored[0]), int(stored[1])
+	count := int64(binary.LittleEndian.Uint32(stored[4:]))
+	switch {
+	case s.width != 2 && s.width != 4 || s.rotate > rotateMax || s.width == 4 && s.rotate > 0 || stored[2] != 0 || stored[3] != 0:
+		return s, 0, corrupt("numbers of %d bytes, rotated by %d", s.width, s.rotate)
+	case rowBytes%s.width != 0:
+		return s, 0, corrupt("%d bytes in numbers of %d", rowBytes, s.width)
+	case count*int64(s.width) > blockBytes || count > int64(len(stored)-splitHeaderBytes) || count > 0 && int64(rowBytes)%(count*int64(s.width)) != 0:
+		return s, 0, corrupt("%d numbers in a row, for %d bytes", count, rowBytes)
+	}
+	size = splitHeaderBytes + int(count)
+	s.bases = stored[splitHeaderBytes:size]
+	return s, size, nil
+}
+
+// decodeSplit fills rows from a Split section.
+func decodeSplit(stored, rows []byte) error {
+	s, size, err := readSplit(stored, len(rows))
+	if err != nil {
+		return err
+	}
+	sc := scratches.Get().(*scratch)
+	defer scratches.Put(sc)
+	stored = stored[size:]
+	for block := range slices.Chunk(rows, s.block()) {
+		if size, err = sc.decodeBlock(stored, block, s); err != nil {
+			return err
+		}
+		stored = stored[size:]
+	}
+	if len(stored) > 0 {
+		return corrupt("%d bytes are left", len(stored))
+	}
+	return nil
+}
+
+// decodeBlock fills a block, and returns its size in stored.
+func (sc *scratch) decodeBlock(stored, block []byte, s split) (size int, err error) {
+	n, size := len(block)/s.width, 4*s.width
+	if len(stored) < size {
+		return 0, corrupt("a block ends after %d bytes", len(stored))
+	}
+	var planes [widthMax][]byte
+	for i := range s.width {
+		entry := binary.LittleEndian.Uint32(stored[4*i:])
+		length := int(entry >> 2)
+		if length > len(stored)-size {
+			return 0, corrupt("a plane of %d bytes, of which %d are there", length, len(stored)-size)
+		}
+		if planes[i], err = sc.decodePlane(i, int(entry&3), stored[size:size+length:size+length], n); err != nil {
+			return 0, err
+		}
+		size += length
+	}
+	if s.width == 2 {
+		merge2(block, planes[0], planes[1], s.bases, s.rotate)
+	} else {
+		merge4(block, planes, s.bases)
+	}
+	return size, nil
+}
+
+// decodePlane returns the n bytes of plane i.
+func (sc *scratch) decodePlane(i, form int, stored []byte, n int) ([]byte, error) {
+	switch {
+	case form == formRaw && len(stored) == n:
+		return stored, nil
+	case form == formSame && len(stored) == 1:
+		plane := sc.planes[i][:n]
+		for j := range plane {
+			plane[j] = stored[0]
+		}
+		return plane, nil
+	case form == formHuffman && len(stored) < n:
+		h, rest, err := huff0.ReadTable(stored, &sc.huffman)
+		if err != nil {
+			return nil, corrupt("a table of Huffman codes: %v", err)
+		}
+		plane, err := h.Decoder().Decompress4X(sc.planes[i][:0:n], rest)
+		if err != nil || len(plane) != n {
+			return nil, corrupt("a plane of %d numbers: %v", n, err)
+		}
+		return plane, nil
+	}
+	return nil, corrupt("a plane of form %d has %d bytes for %d numbers", form, len(stored), n)
+}
