@@ -195,17 +195,10 @@ func describe(h *pagefile.Header, file inspect.PageFile, identity map[string]str
 	for _, s := range h.Sections {
 		out.Sections = append(out.Sections, section{
 			Group: int(s.Group), Layer: int(s.Layer), Kind: s.Kind.String(), RowBytes: int(s.RowBytes),
-			Offset: s.Offset, Stored: s.Stored, Raw: s.Raw, Encoding: encodingName(s.Encoding), CRC: fmt.Sprintf("%08x", s.CRC),
+			Offset: s.Offset, Stored: s.Stored, Raw: s.Raw, Encoding: s.Encoding.String(), CRC: fmt.Sprintf("%08x", s.CRC),
 		})
 	}
 	return out
-}
-
-func encodingName(e pagefile.Encoding) string {
-	if e == pagefile.EncodingZstd {
-		return "zstd"
-	}
-	return "raw"
 }
 
 func (out *inspected) addVerdicts(wrong []error) {

@@ -119,35 +119,38 @@ func (sc *scratch) encodePlane(plane []byte) (form int, stored []byte) {
 	return formHuffman, stored
 }
 
-// readSplit reads a header, and returns the bytes of the header.
-func readSplit(stored []byte, rowBytes int) (s split, size int, err error) {
-	if len(stored) < splitHeaderBytes {
-		return s, 0, corrupt("%d bytes are no header", len(stored))
+// readSplit reads the header of a section of n decoded bytes, and returns the number of bases,
+// which follow.
+func readSplit(header []byte, n int64) (s split, bases int, err error) {
+	if len(header) < splitHeaderBytes {
+		return s, 0, corrupt("%d bytes are no header", len(header))
 	}
-	s.width, s.rotate = int(stored[0]), int(stored[1])
-	count := int64(binary.LittleEndian.Uint32(stored[4:]))
+	s.width, s.rotate = int(header[0]), int(header[1])
+	count := int64(binary.LittleEndian.Uint32(header[4:]))
 	switch {
-	case s.width != 2 && s.width != 4 || s.rotate > rotateMax || s.width == 4 && s.rotate > 0 || stored[2] != 0 || stored[3] != 0:
+	case s.width != 2 && s.width != 4 || s.rotate > rotateMax || s.width == 4 && s.rotate > 0 || header[2] != 0 || header[3] != 0:
 		return s, 0, corrupt("numbers of %d bytes, rotated by %d", s.width, s.rotate)
-	case rowBytes%s.width != 0:
-		return s, 0, corrupt("%d bytes in numbers of %d", rowBytes, s.width)
-	case count*int64(s.width) > blockBytes || count > int64(len(stored)-splitHeaderBytes) || count > 0 && int64(rowBytes)%(count*int64(s.width)) != 0:
-		return s, 0, corrupt("%d numbers in a row, for %d bytes", count, rowBytes)
+	case n%int64(s.width) != 0:
+		return s, 0, corrupt("%d bytes in numbers of %d", n, s.width)
+	case count*int64(s.width) > blockBytes || count > 0 && n%(count*int64(s.width)) != 0:
+		return s, 0, corrupt("%d numbers in a row, for %d bytes", count, n)
 	}
-	size = splitHeaderBytes + int(count)
-	s.bases = stored[splitHeaderBytes:size]
-	return s, size, nil
+	return s, int(count), nil
 }
 
 // decodeSplit fills rows from a Split section.
 func decodeSplit(stored, rows []byte) error {
-	s, size, err := readSplit(stored, len(rows))
+	s, bases, err := readSplit(stored, int64(len(rows)))
 	if err != nil {
 		return err
 	}
+	size := splitHeaderBytes + bases
+	if size > len(stored) {
+		return corrupt("%d bases in %d bytes", bases, len(stored))
+	}
+	s.bases, stored = stored[splitHeaderBytes:size], stored[size:]
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
-	stored = stored[size:]
 	for block := range slices.Chunk(rows, s.block()) {
 		if size, err = sc.decodeBlock(stored, block, s); err != nil {
 			return err

@@ -8,6 +8,8 @@ import (
 	"io"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/kvtier/kvtier/diskstore/encoding"
 )
 
 // StepBytes is the size of the largest piece in which files are copied and in which an
@@ -143,8 +145,8 @@ func (in *checking) section(i int) error {
 	in.seek(s.Offset)
 	stored := &summed{in: in, left: s.Stored}
 	var decodeErr error
-	if s.Encoding == EncodingZstd && in.dec != nil {
-		decodeErr = in.decode(stored, s.Raw)
+	if s.Encoding != EncodingRaw && in.dec != nil {
+		decodeErr = in.decode(s.Encoding, stored, s.Raw)
 	}
 	if err := stored.skip(); err != nil {
 		return err
@@ -229,7 +231,24 @@ func (in *checking) handOn() error {
 }
 
 // decode reads a compressed section to its end and checks that it decompresses to raw bytes.
-func (in *checking) decode(stored *summed, raw int64) error {
+func (in *checking) decode(e Encoding, stored *summed, raw int64) error {
+	if e != EncodingSplit {
+		return in.decompress(stored, raw)
+	}
+	err := encoding.CheckSplit(stored, raw)
+	switch {
+	case stored.err != nil:
+		return stored.err
+	case err != nil:
+		return Damaged("%v", err)
+	case stored.left > 0:
+		return Damaged("%d bytes are left behind %d decoded ones", stored.left, raw)
+	}
+	return nil
+}
+
+// decompress does as decode for zstd.
+func (in *checking) decompress(stored *summed, raw int64) error {
 	if err := in.dec.Reset(stored); err != nil {
 		return fmt.Errorf("reset zstd decoder: %w", err)
 	}

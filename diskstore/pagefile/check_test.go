@@ -63,18 +63,18 @@ func withStored(t testing.TB, stored []byte) []byte {
 func TestCheckerDecompresses(t *testing.T) {
 	s, c := aChecker(t), theCodec(t)
 	rows := bytes.Repeat([]byte("kv cache "), 23)[:200]
-	good := c.Encode(rows)
+	good := c.coder.EncodeZstd(rows)
 	file := withStored(t, good)
 	_, err := s.Check(ctx, memBlob(file))
 	require.NoError(t, err)
 	for what, stored := range map[string][]byte{
 		"no zstd":    []byte("no zstd at all"),
-		"too few":    c.Encode(rows[:150]),
-		"too many":   c.Encode(append(bytes.Clone(rows), rows...)),
-		"bomb":       c.enc.EncodeAll(make([]byte, 8<<20), nil)[:100],
+		"too few":    c.coder.EncodeZstd(rows[:150]),
+		"too many":   c.coder.EncodeZstd(append(bytes.Clone(rows), rows...)),
+		"bomb":       c.coder.EncodeZstd(make([]byte, 8<<20))[:100],
 		"trailing":   append(bytes.Clone(good), 1, 2, 3),
 		"cut":        good[:len(good)-3],
-		"two frames": append(c.Encode(rows[:100]), c.Encode(rows[100:])...),
+		"two frames": append(c.coder.EncodeZstd(rows[:100]), c.coder.EncodeZstd(rows[100:])...),
 	} {
 		if len(stored) >= 200 {
 			continue // raw would be smaller, so the header would be refused
@@ -97,7 +97,7 @@ func TestCheckerDecompresses(t *testing.T) {
 func TestCheckerMemoryIsBounded(t *testing.T) {
 	c := theCodec(t)
 	const raw = 64 << 20
-	stored := c.enc.EncodeAll(make([]byte, raw), nil)
+	stored := c.coder.EncodeZstd(make([]byte, raw))
 	l := layoutOf(t, []Section{{Kind: KindK, RowBytes: raw / testTokens}}, testTokens)
 	h := &Header{
 		Fingerprint: testFingerprint(1), Parent: testFingerprint(1), PageTokens: testTokens, Tokens: prompt(1, testTokens), Layout: l,

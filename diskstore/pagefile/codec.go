@@ -1,20 +1,19 @@
 package pagefile
 
 import (
-	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
 
-	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/kvtier/kvtier/diskstore/encoding"
 )
 
 // Codec compresses and decompresses sections. All goroutines of a store share one Codec, which
 // starts no goroutine of its own.
 type Codec struct {
-	enc *zstd.Encoder
-	dec *zstd.Decoder
+	coder *encoding.Coder
 
 	gently bool // pieces are checked and decoded on the calling goroutine
 }
@@ -22,7 +21,7 @@ type Codec struct {
 // Gently returns the same codec for reads that use one processor each and leave the other
 // processors to slots that compute.
 func (c *Codec) Gently() *Codec {
-	return &Codec{enc: c.enc, dec: c.dec, gently: true}
+	return &Codec{coder: c.coder, gently: true}
 }
 
 // maxDecodedBytes is the size of the largest section that a header can describe, for zstd's
@@ -30,39 +29,28 @@ func (c *Codec) Gently() *Codec {
 const maxDecodedBytes = uint64(MaxTokens) * maxRowBytes
 
 var NewCodec = sync.OnceValues(func() (*Codec, error) {
-	// Rows hardly ever repeat, but their exponents are skewed: the only gain is in the
-	// literals, which zstd does not compress by default.
-	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithAllLitEntropyCompression(true),
-		zstd.WithEncoderCRC(false), zstd.WithEncoderConcurrency(runtime.GOMAXPROCS(0)))
+	coder, err := encoding.NewCoder(maxDecodedBytes)
 	if err != nil {
-		return nil, fmt.Errorf("make zstd encoder: %w", err)
+		return nil, err
 	}
-	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderLowmem(true),
-		zstd.WithDecoderMaxMemory(maxDecodedBytes), zstd.WithDecodeAllCapLimit(true))
-	if err != nil {
-		return nil, fmt.Errorf("make zstd decoder: %w", err)
-	}
-	return &Codec{enc: enc, dec: dec}, nil
+	return &Codec{coder: coder}, nil
 })
 
-// Encode returns rows compressed, or nil when compression does not make rows smaller.
-func (c *Codec) Encode(rows []byte) []byte {
-	out := c.enc.EncodeAll(rows, make([]byte, 0, len(rows)))
-	if len(out) >= len(rows) {
-		return nil
+// Encode returns the rows of a section in the encoding that makes them smallest, or EncodingRaw
+// and nil when none makes them smaller by enough to be worth decoding.
+func (c *Codec) Encode(rows []byte, s Section) (Encoding, []byte) {
+	var shape encoding.Shape
+	if s.Kind.PerToken() {
+		shape.RowBytes = int(s.RowBytes)
 	}
-	return out
+	return c.coder.Lossless(rows, shape)
 }
 
 // Decode fills rows from stored. For any content of stored, Decode writes nothing beyond rows
 // and returns ErrDamaged unless stored fills rows exactly.
-func (c *Codec) Decode(stored, rows []byte) error {
-	out, err := c.dec.DecodeAll(stored, rows[:0:len(rows)])
-	if err != nil {
-		return Damaged("decompress %d bytes into %d: %v", len(stored), len(rows), err)
-	}
-	if len(out) != len(rows) || &out[0] != &rows[0] {
-		return Damaged("decompressing gives %d bytes, want %d", len(out), len(rows))
+func (c *Codec) Decode(e Encoding, stored, rows []byte) error {
+	if err := c.coder.Decode(e, stored, rows); err != nil {
+		return Damaged("%v", err)
 	}
 	return nil
 }

@@ -116,7 +116,7 @@ func ReadPayload(ctx context.Context, blob Source, h *Header, sel Selection, c *
 			copy(sel.Rows(buf, i), stored)
 			return nil
 		}
-		return c.Decode(stored, sel.Rows(buf, i))
+		return c.Decode(encoding, stored, sel.Rows(buf, i))
 	}
 	return r.readAll(ctx)
 }
@@ -141,7 +141,7 @@ func ReadSections(ctx context.Context, blob Source, h *Header, sel Selection, c 
 		}
 		rows := takeScratch(sel.end(i) - sel.offsets[i])
 		defer putScratch(rows)
-		if err := c.Decode(stored, *rows); err != nil {
+		if err := c.Decode(encoding, stored, *rows); err != nil {
 			return err
 		}
 		return use(i, *rows)

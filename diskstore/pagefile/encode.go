@@ -31,8 +31,8 @@ func Encode(fingerprint Key, pageTokens int, p *Page, c *Codec) (*Encoded, error
 		*s = StoredSection{Section: p.Layout.sections[i], Raw: int64(len(rows))}
 		stored[i] = rows
 		if c != nil {
-			if small := c.Encode(rows); small != nil {
-				s.Encoding, stored[i] = EncodingZstd, small
+			if e, small := c.Encode(rows, s.Section); e != EncodingRaw {
+				s.Encoding, stored[i] = e, small
 			}
 		}
 		s.Stored, s.CRC = int64(len(stored[i])), Checksum(stored[i])

@@ -4,14 +4,17 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"slices"
+
+	"github.com/kvtier/kvtier/diskstore/encoding"
 )
 
 /*
-A page file, schema 1. All integers are little endian.
+A page file, schemas 1 and 2. All integers are little endian.
 
 	offset  bytes  header
 	     0      8  magic "\x8bKVPAGE\n"
-	     8      4  schema, 1
+	     8      4  schema: 2 if a section has an encoding above 1, else 1
 	    12      4  flags: bit 0 the page is a tail; all other bits zero
 	    16     32  fingerprint
 	    48     32  key, = ChainKey(parent, tokens, media)
@@ -36,7 +39,7 @@ A page file, schema 1. All integers are little endian.
 	     2      2  layer
 	     4      1  kind: 0 K, 1 V, 2 conv, 3 state, 4 cell,
 	               5 window K, 6 window V
-	     5      1  encoding: 0 raw, 1 zstd
+	     5      1  encoding: 0 raw, 1 zstd, 2 split
 	     6      2  zero
 	     8      4  row bytes
 	    12      8  offset in the file, a multiple of 4096
@@ -69,6 +72,7 @@ const (
 	PageMagic   = "\x8bKVPAGE\n"
 	footerMagic = "KVPEND\r\n"
 	Schema      = 1
+	SchemaSplit = 2 // of files that programs for schema 1 cannot decode
 
 	flagTail   = 1 << 0
 	flagsKnown = flagTail
@@ -83,11 +87,12 @@ const (
 )
 
 // Encoding is the encoding of a section's rows in the file.
-type Encoding uint8
+type Encoding = encoding.ID
 
 const (
-	EncodingRaw  Encoding = 0
-	EncodingZstd Encoding = 1
+	EncodingRaw   = encoding.Raw
+	EncodingZstd  = encoding.Zstd
+	EncodingSplit = encoding.Split
 )
 
 // StoredSection is one entry of a page file's section table.
@@ -154,6 +159,14 @@ func (h *Header) Raw() bool {
 	return true
 }
 
+// schema returns the schema of a file with these sections.
+func (h *Header) schema() uint32 {
+	if slices.ContainsFunc(h.Sections, func(s StoredSection) bool { return s.Encoding > EncodingZstd }) {
+		return SchemaSplit
+	}
+	return Schema
+}
+
 // Encode returns the header region, payloadOffset bytes, and keeps the region's CRC for the
 // footer.
 func (h *Header) Encode() []byte {
@@ -161,7 +174,7 @@ func (h *Header) Encode() []byte {
 	size := headerBytes(len(h.Tokens), len(h.Media), len(h.Sections))
 	buf := make([]byte, 0, AlignUp(size))
 	buf = append(buf, PageMagic...)
-	buf = le.AppendUint32(buf, Schema)
+	buf = le.AppendUint32(buf, h.schema())
 	var flags uint32
 	if h.Tail() {
 		flags |= flagTail

@@ -257,7 +257,7 @@ func TestFormatHostileHeaders(t *testing.T) {
 	t.Run("newer schema", func(t *testing.T) {
 		p := smallPage(t)
 		file := encodeFile(t, p, testTokens, true)
-		file[8] = 2
+		file[8] = SchemaSplit + 1
 		reseal(file)
 		_, err := ReadHeader(ctx, memBlob(file))
 		require.ErrorIs(t, err, ErrMismatch)
@@ -268,19 +268,19 @@ func TestFormatHostileHeaders(t *testing.T) {
 // header says.
 func TestFormatBomb(t *testing.T) {
 	c := theCodec(t)
-	bomb := c.enc.EncodeAll(make([]byte, 64<<20), nil)
+	bomb := c.coder.EncodeZstd(make([]byte, 64<<20))
 	rows := make([]byte, 4096, 16384)
 	for i := range rows {
 		rows[i] = 1
 	}
-	require.ErrorIs(t, c.Decode(bomb, rows), ErrDamaged)
+	require.ErrorIs(t, c.Decode(EncodingZstd, bomb, rows), ErrDamaged)
 	require.True(t, allZero(rows[len(rows):cap(rows)]), "nothing is written beyond the rows")
-	allocated := testing.AllocsPerRun(1, func() { _ = c.Decode(bomb, rows) })
+	allocated := testing.AllocsPerRun(1, func() { _ = c.Decode(EncodingZstd, bomb, rows) })
 	require.Less(t, allocated, 1000.0)
 
-	short := c.enc.EncodeAll(make([]byte, 100), nil)
-	require.ErrorIs(t, c.Decode(short, rows), ErrDamaged)
-	require.ErrorIs(t, c.Decode([]byte("not zstd"), rows), ErrDamaged)
+	short := c.coder.EncodeZstd(make([]byte, 100))
+	require.ErrorIs(t, c.Decode(EncodingZstd, short, rows), ErrDamaged)
+	require.ErrorIs(t, c.Decode(EncodingZstd, []byte("not zstd"), rows), ErrDamaged)
 }
 
 // TestCompressionGainsOnFloats uses rows like a model's: no two alike, a few exponents common.
@@ -290,10 +290,13 @@ func TestCompressionGainsOnFloats(t *testing.T) {
 	for len(rows) < cap(rows) {
 		rows = binary.LittleEndian.AppendUint16(rows, uint16(math.Float32bits(float32(rng.NormFloat64()))>>16))
 	}
-	small := theCodec(t).Encode(rows)
-	require.NotNil(t, small)
-	require.Less(t, len(small), len(rows)*9/10)
-	require.Nil(t, theCodec(t).Encode(small), "rows that do not shrink stay raw")
+	section := Section{Kind: KindK, RowBytes: 512}
+	e, small := theCodec(t).Encode(rows, section)
+	require.Equal(t, EncodingSplit, e)
+	require.Less(t, len(small), len(rows)*3/4)
+	e, small = theCodec(t).Encode(small, section)
+	require.Equal(t, EncodingRaw, e, "rows that do not shrink stay raw")
+	require.Nil(t, small)
 }
 
 func TestFormatMemoryIsBounded(t *testing.T) {

@@ -186,8 +186,8 @@ func FuzzSection(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(c.enc.EncodeAll(make([]byte, tokens*row), nil))
-	f.Add(c.enc.EncodeAll(bytes.Repeat([]byte("kv cache"), tokens*row/8), nil))
+	f.Add(c.coder.EncodeZstd(make([]byte, tokens*row)))
+	f.Add(c.coder.EncodeZstd(bytes.Repeat([]byte("kv cache"), tokens*row/8)))
 	f.Add(zstdFrame(1, -1, 20))
 	f.Add(zstdFrame(1000, 1<<40, 0))
 	f.Add(zstdFrame(1000, -1, 31))

@@ -44,11 +44,11 @@ func FuzzDecode(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(c.enc.EncodeAll(make([]byte, 100), nil))
-	f.Add(c.enc.EncodeAll(bytes.Repeat([]byte("ab"), 1000), nil))
+	f.Add(c.coder.EncodeZstd(make([]byte, 100)))
+	f.Add(c.coder.EncodeZstd(bytes.Repeat([]byte("ab"), 1000)))
 	f.Fuzz(func(t *testing.T, stored []byte) {
 		buf := bytes.Repeat([]byte{0xaa}, 300)
-		err := c.Decode(stored, buf[100:200])
+		err := c.Decode(EncodingZstd, stored, buf[100:200])
 		if err != nil && !errors.Is(err, ErrDamaged) {
 			t.Fatalf("error %v has no kind", err)
 		}

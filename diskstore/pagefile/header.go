@@ -39,8 +39,9 @@ func decodeHeader(region []byte, fileBytes int64) (*Header, error) {
 	if sum := Checksum(region[:size-crcBytes]); sum != crc {
 		return nil, Damaged("header checksum is %08x, want %08x", sum, crc)
 	}
-	if v := le.Uint32(region[8:]); v != Schema {
-		return nil, Mismatch("page has schema %d, this program reads %d", v, Schema)
+	schema := le.Uint32(region[8:])
+	if schema != Schema && schema != SchemaSplit {
+		return nil, Mismatch("page has schema %d, this program reads %d and %d", schema, Schema, SchemaSplit)
 	}
 	if !allZero(region[size:]) {
 		return nil, Damaged("padding after the header is not zero")
@@ -63,6 +64,9 @@ func decodeHeader(region []byte, fileBytes int64) (*Header, error) {
 	}
 	if err := h.check(le.Uint32(region[12:]), le.Uint32(region[144:]), le.Uint32(region[148:]), fileBytes); err != nil {
 		return nil, err
+	}
+	if want := h.schema(); schema != want {
+		return nil, Damaged("schema is %d, want %d for these encodings", schema, want)
 	}
 	return h, nil
 }
@@ -149,8 +153,8 @@ func (h *Header) checkSections() error {
 	for i := range h.Sections {
 		s := &h.Sections[i]
 		rawOK := s.Encoding == EncodingRaw && s.Stored == s.Raw
-		zstdOK := s.Encoding == EncodingZstd && s.Stored > 0 && s.Stored < s.Raw
-		if s.Raw != s.Bytes(len(h.Tokens)) || !rawOK && !zstdOK {
+		smallOK := s.Encoding != EncodingRaw && s.Encoding.Known() && s.Stored > 0 && s.Stored < s.Raw
+		if s.Raw != s.Bytes(len(h.Tokens)) || !rawOK && !smallOK {
 			return Damaged("section %d stores %d of %d bytes in encoding %d", i, s.Stored, s.Raw, s.Encoding)
 		}
 		if s.Offset != end {

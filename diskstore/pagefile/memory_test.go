@@ -133,7 +133,7 @@ func TestBombs(t *testing.T) {
 			l := layoutOf(t, sections, tokens)
 			buf := make([]byte, l.Size())
 			c := theCodec(t)
-			require.NoError(t, c.Decode(good, make([]byte, tokens*row))) // makes the decoders
+			require.NoError(t, c.Decode(EncodingZstd, good, make([]byte, tokens*row))) // makes the decoders
 			var err error
 			used := testrows.Allocated(func() { _, err = readFile(t, file, l, buf) })
 			if tc.ok {

@@ -45,7 +45,7 @@
 // paged: prefill and decode with paged attention on, against the same with it off.
 //
 // store: the page store alone: restores against fio reading the same files, with
-// an empty and a full page cache; compressed ones against zstd alone; saving
+// an empty and a full page cache; compressed ones against decoding alone; saving
 // against fio writing and syncing; lookups and opening with a million pages.
 // store needs neither a server nor a model. Without fio, plain reads and writes of
 // this command take its place.

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
 	ollama "github.com/ollama/ollama/kvcache"
 	"github.com/ollama/ollama/model/input"
 	"golang.org/x/sync/errgroup"
@@ -138,28 +137,27 @@ func (s *storeRun) measureRead(ctx context.Context) (err error) {
 
 // measureDecode compares a restore of compressed pages with decompression alone.
 func (s *storeRun) measureDecode(ctx context.Context) (err error) {
-	l, err := s.newRestorer(ctx, "zstd", true, 0)
+	l, err := s.newRestorer(ctx, "compressed", true, 0)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, l.close(), removeAll(s.root("zstd"))) }()
+	defer func() { err = errors.Join(err, l.close(), removeAll(s.root("compressed"))) }()
 	z, err := loadCompressed(l.files)
 	if err != nil {
 		return err
 	}
-	defer z.decoder.Close()
-	s.r.Compressed = float64(z.stored) / float64(z.raw)
+	s.r.Compressed = float64(z.small) / float64(z.raw)
 	if _, err := l.restore(ctx); err != nil { // all files are in the page cache after this
 		return err
 	}
 	n := s.settings.repetitions * restoresPerRepetition
 	files := func() (float64, error) { return l.restore(ctx) }
-	if err := s.compare("restore, zstd, full page cache", "zstd alone", n, files, z.decode); err != nil {
+	if err := s.compare("restore, compressed, full page cache", "decoding alone", n, files, z.decode); err != nil {
 		return err
 	}
 	z.sections = nil // frees memory for the pages themselves
 
-	warm, err := s.newRestorer(ctx, "zstd", true, ramFactor*l.bytes)
+	warm, err := s.newRestorer(ctx, "compressed", true, ramFactor*l.bytes)
 	if err != nil {
 		return err
 	}
@@ -167,7 +165,7 @@ func (s *storeRun) measureDecode(ctx context.Context) (err error) {
 	if _, err := warm.restore(ctx); err != nil { // all pages are in memory, decoded, after this
 		return err
 	}
-	return s.compare("restore, decoded pages in memory", "zstd in the page cache", n,
+	return s.compare("restore, decoded pages in memory", "compressed in the page cache", n,
 		func() (float64, error) { return warm.restore(ctx) }, files)
 }
 
@@ -285,18 +283,24 @@ func (*hostCache) ReserveCells(_ int, begin, end int32, _ []int32) ([]int32, err
 
 // compressed holds the compressed sections of pages, in memory.
 type compressed struct {
-	decoder     *zstd.Decoder
-	sections    [][]byte
-	rawBytes    int // bytes of one decoded section
-	stored, raw int64
+	codec      *pagefile.Codec
+	sections   []stored
+	rawBytes   int // bytes of one decoded section
+	small, raw int64
+}
+
+// stored is a section as a file has it.
+type stored struct {
+	encoding pagefile.Encoding
+	bytes    []byte
 }
 
 func loadCompressed(files []string) (*compressed, error) {
-	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0))
+	codec, err := pagefile.NewCodec()
 	if err != nil {
-		return nil, fmt.Errorf("making a zstd decoder: %w", err)
+		return nil, err
 	}
-	z := &compressed{decoder: decoder}
+	z := &compressed{codec: codec}
 	for _, path := range files {
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -307,12 +311,12 @@ func loadCompressed(files []string) (*compressed, error) {
 			return nil, err
 		}
 		for _, section := range h.Sections {
-			if section.Encoding != pagefile.EncodingZstd {
+			if section.Encoding == pagefile.EncodingRaw {
 				return nil, fmt.Errorf("a section of %s is not compressed", path)
 			}
-			z.sections = append(z.sections, data[section.Offset:section.Offset+section.Stored])
+			z.sections = append(z.sections, stored{section.Encoding, data[section.Offset : section.Offset+section.Stored]})
 			z.rawBytes = int(section.Raw)
-			z.stored, z.raw = z.stored+section.Stored, z.raw+section.Raw
+			z.small, z.raw = z.small+section.Stored, z.raw+section.Raw
 		}
 	}
 	return z, nil
@@ -325,9 +329,9 @@ func (z *compressed) decode() (float64, error) {
 	started := time.Now()
 	for core := range cores {
 		g.Go(func() error {
-			out := make([]byte, 0, z.rawBytes)
+			out := make([]byte, z.rawBytes)
 			for i := core; i < len(z.sections); i += cores {
-				if _, err := z.decoder.DecodeAll(z.sections[i], out); err != nil {
+				if err := z.codec.Decode(z.sections[i].encoding, z.sections[i].bytes, out); err != nil {
 					return fmt.Errorf("decompressing a section: %w", err)
 				}
 			}

@@ -1,0 +1,67 @@
+package encoding
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// golden are sections as this version writes them: every later version has to read them.
+var golden = map[string]struct {
+	kind  string
+	way   split
+	based bool
+	sum   string // SHA-256 of the rows, in hexadecimal
+}{
+	"f16":             {"f16", split{width: 2}, false, f16Sum},
+	"f16-bases":       {"f16", split{width: 2}, true, f16Sum},
+	"bf16-rotated":    {"bf16", split{width: 2, rotate: 1}, false, bf16Sum},
+	"bf16-all":        {"bf16", split{width: 2, rotate: 1}, true, bf16Sum},
+	"f32":             {"f32", split{width: 4}, false, f32Sum},
+	"f32-bases":       {"f32", split{width: 4}, true, f32Sum},
+	"same-byte-and-1": {"", split{width: 2}, false, sameSum},
+}
+
+const (
+	f16Sum  = "8ab19c2d40cfef3cdb0991c23413ed22f370b4dab4b10dd7c9bc35b79ca4c8b6"
+	bf16Sum = "0928912abe65db59f4516b509971bd22e61594de540feb4c508549f295fa3390"
+	f32Sum  = "ed7ec0eee4e44a2ff21d0d3b8e6c53c816a40bca99edad1a8896782f3200986e"
+	sameSum = "a8eac8b0d3b1fde368813438dd5ba415a796fd6dd0a2a42fb6a5a2dfb2429576"
+)
+
+// goldenRows are rows of 48 channels.
+func goldenRows(kind string) []byte {
+	if kind == "" {
+		return make([]byte, 2*48*40)
+	}
+	return gaussian(kind, 40, 48, 11)
+}
+
+func TestGolden(t *testing.T) {
+	c := newCoder(t)
+	for name, g := range golden {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join("testdata", "golden", name+".split")
+			stored, err := os.ReadFile(path)
+			if os.IsNotExist(err) && os.Getenv("KVTIER_GOLDEN") != "" {
+				rows, way := goldenRows(g.kind), g.way
+				if g.based {
+					way.bases = way.basesOf(rows, 48*way.width)
+				}
+				stored = way.encode(rows)
+				require.NoError(t, os.WriteFile(path, stored, 0o644))
+				err = nil
+			}
+			require.NoError(t, err)
+			width := g.way.width
+			rows, err := decodeGuarded(t, c, Split, stored, 40*48*width)
+			require.NoError(t, err)
+			sum := sha256.Sum256(rows)
+			require.Equal(t, g.sum, hex.EncodeToString(sum[:]))
+		})
+	}
+}
