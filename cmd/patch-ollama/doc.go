@@ -4,7 +4,6 @@
 //	patch-ollama build                 fetch, apply and build, into build/ollama
 //	patch-ollama test                  upstream's own tests in the patched source
 //	patch-ollama fetch|apply|revert    one step
-//	patch-ollama env                   the variables of that build, for a shell
 //	patch-ollama check --all           try the series on every release
 //	patch-ollama status                show the source and its patches
 //	patch-ollama format                write patches/ from commits in the source

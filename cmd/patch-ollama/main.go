@@ -55,7 +55,6 @@ func newCommand(stdout, stderr io.Writer) *cobra.Command {
 		newStatusCommand(a),
 		newBuildCommand(a),
 		newTestCommand(a),
-		newEnvCommand(a),
 		newFormatCommand(a),
 	)
 	for _, verb := range root.Commands() { // help works outside a checkout, too

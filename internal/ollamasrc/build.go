@@ -142,33 +142,9 @@ func isPackageLine(line string) bool {
 // headerExts are the extensions of C files that cgo's cache key may miss.
 var headerExts = map[string]bool{".h": true, ".hpp": true, ".cuh": true, ".inc": true}
 
-// goEnv returns the environment in which Go runs.
-func (b *builder) goEnv() ([]string, error) {
-	vars, err := b.goVars()
-	if err != nil {
-		return nil, err
-	}
-	environ := os.Environ()
-	if b.trial {
-		environ = append(environ, "CGO_CFLAGS=-O0", "CGO_CXXFLAGS=-O0")
-	}
-	return append(environ, vars...), nil
-}
-
-// GoVars returns the variables, as NAME=VALUE, with which [Build] compiles the present tree.
-// Packages that go build -trimpath compiles with them come from Go's cache afterwards, in any
-// folder.
-func GoVars(ctx context.Context, lay Layout, tree *Tree) ([]string, error) {
-	b := &builder{lay: lay, tree: tree}
-	if err := b.prepare(ctx); err != nil {
-		return nil, err
-	}
-	return b.goVars()
-}
-
-// goVars sets all variables that would change the build: flags from the environment, the
+// goEnv sets all variables that would change the build: flags from the environment, the
 // workspace, cgo.
-func (b *builder) goVars() ([]string, error) {
+func (b *builder) goEnv() ([]string, error) {
 	// Cgo's cache key covers a package's own folder and its flags, not headers
 	// in other folders. A patched ggml.h would leave stale objects behind, so
 	// the headers' digest is made a flag.
@@ -182,16 +158,20 @@ func (b *builder) goVars() ([]string, error) {
 	if !b.tree.Vendored() {
 		cpp = append(cpp, "'-I"+b.lay.Include()+"'")
 	}
-	return []string{
-		"GOWORK=" + b.lay.GoWork(),
+	environ := os.Environ()
+	if b.trial {
+		environ = append(environ, "CGO_CFLAGS=-O0", "CGO_CXXFLAGS=-O0")
+	}
+	return append(environ,
+		"GOWORK="+b.lay.GoWork(),
 		// Not empty: an empty variable falls back to go env -w. The binary needs no git
 		// commit of the tree: its version identifies it.
 		"GOFLAGS=-buildvcs=false",
 		"GO111MODULE=on",
 		// The libraries are this machine's; so is the binary.
-		"GOOS=" + runtime.GOOS,
-		"GOARCH=" + runtime.GOARCH,
+		"GOOS="+runtime.GOOS,
+		"GOARCH="+runtime.GOARCH,
 		"CGO_ENABLED=1",
-		"CGO_CPPFLAGS=" + strings.TrimSpace(strings.Join(cpp, " ")),
-	}, nil
+		"CGO_CPPFLAGS="+strings.TrimSpace(strings.Join(cpp, " ")),
+	), nil
 }
