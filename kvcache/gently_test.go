@@ -63,13 +63,14 @@ func TestARestoreLeavesProcessorsToOthers(t *testing.T) {
 
 	beside := &countingStore{memStore: store}
 	r = newFakeRunner(t, beside, 2, 128, Options{})
-	r.load(r.slots[1], tokenRange(2, 9), true)
+	r.load(r.slots[1], tokenRange(2, r.batch+9), true)
 	require.True(t, r.build())
 	waits, landed := r.watchIdle(), make(chan struct{})
 	go func() {
 		defer close(landed)
-		<-waits // the restore found the other slot computing
-		r.compute()
+		<-waits     // the restore found the other slot computing
+		r.build()   // and does so until its end
+		r.compute() // lets the restore begin
 	}()
 	require.Equal(t, 59, r.load(r.slots[0], prompt, true).Held)
 	<-landed
