@@ -390,7 +390,7 @@ func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	src := t.slotLocked(srcSeq)
 	t.noteLostLocked(srcSeq, src)
 	t.slots[dstSeq] = src.clonePrefix(int(n))
-	t.slots[dstSeq].early = src.takeEarly() // counted once, for the request that forks
+	t.slots[dstSeq].early = src.early
 	t.slots[dstSeq].trimKeys(t.opts.PageTokens)
 	for _, f := range t.flights {
 		for i := range f.parts {
