@@ -157,13 +157,26 @@ func (s *memStore) Put(ctx context.Context, p *pagefile.Page) error {
 	page.Payload = slices.Clone(p.Payload)
 	key := pagefile.ChainKey(p.Parent, p.Tokens, p.Media)
 	if len(p.Tokens) == 8 {
-		s.pages[key] = &page
-		s.wrote = append(s.wrote, int(p.Start)/8)
+		if !s.hasLocked(key, p) {
+			s.pages[key] = &page
+			s.wrote = append(s.wrote, int(p.Start)/8)
+		}
 	} else {
 		s.tails[p.Parent] = append(s.tails[p.Parent], &page)
 	}
 	s.checkAll(&page)
 	return nil
+}
+
+// hasLocked reports whether a full page is stored, with these sections and undamaged: Store.Put
+// writes none that is.
+func (s *memStore) hasLocked(key pagefile.Key, p *pagefile.Page) bool {
+	old := s.pages[key]
+	if old == nil || errors.Is(s.readErr[int(p.Start)/8], pagefile.ErrDamaged) {
+		return false
+	}
+	_, ok := p.Layout.Within(old.Layout)
+	return ok
 }
 
 func (s *memStore) PutIfRoom(ctx context.Context, p *pagefile.Page) error {
