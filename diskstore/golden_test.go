@@ -90,7 +90,7 @@ func TestGoldenPages(t *testing.T) {
 				got := h.Sections[i]
 				require.Equal(t, pagefile.Section{Group: want.Group, Layer: want.Layer, Kind: got.Kind, RowBytes: want.RowBytes}, got.Section)
 				require.Equal(t, want.Kind, got.Kind.String())
-				require.Equal(t, want.Encoding, encodingName(got.Encoding))
+				require.Equal(t, want.Encoding, got.Encoding.String())
 				require.Equal(t, want.Rows, hex.EncodeToString(h.Layout.Rows(buf, i)))
 				raw, zstd = raw || got.Encoding == pagefile.EncodingRaw, zstd || got.Encoding == pagefile.EncodingZstd
 			}
@@ -104,10 +104,6 @@ func mustKey(t *testing.T, s string) pagefile.Key {
 	k, err := pagefile.ParseKey(s)
 	require.NoError(t, err)
 	return k
-}
-
-func encodingName(e pagefile.Encoding) string {
-	return map[pagefile.Encoding]string{pagefile.EncodingRaw: "raw", pagefile.EncodingZstd: "zstd"}[e]
 }
 
 // TestWriteGolden adds missing golden pages if KVTIER_WRITE_GOLDEN is set, for the first
@@ -179,7 +175,7 @@ func writeGolden(t *testing.T, file string, fingerprint pagefile.Key, p *pagefil
 	for i, s := range e.Header.Sections {
 		g.Sections = append(g.Sections, goldenSection{
 			Group: s.Group, Layer: s.Layer, Kind: s.Kind.String(), RowBytes: s.RowBytes,
-			Encoding: encodingName(s.Encoding), Rows: hex.EncodeToString(p.Layout.Rows(p.Payload, i)),
+			Encoding: s.Encoding.String(), Rows: hex.EncodeToString(p.Layout.Rows(p.Payload, i)),
 		})
 	}
 	return g

@@ -26,7 +26,9 @@ func choose(rows []byte, s Shape) (ID, split) {
 	best, id, way := 1-1.0/leastGain, Raw, split{}
 	var all counts
 	for _, piece := range pieces(len(rows)) {
-		all.add(rows[piece.from:piece.to])
+		for _, b := range rows[piece.from:piece.to] {
+			all[b]++
+		}
 	}
 	if share := all.entropy() / 8; share < best {
 		best, id = share, Zstd
@@ -65,7 +67,7 @@ func (s split) fits(row, n int) bool {
 // minBytes is the size of rows for which tables of codes pay. zstd tries smaller rows.
 const minBytes = 1 << 10
 
-// minRows is the number of rows for which bases pay: each row has a byte less of them.
+// minRows is the number of rows for which bases pay: all rows share them.
 const minRows = 16
 
 // span is a range of bytes.
@@ -101,32 +103,20 @@ func repeats(rows []byte) bool {
 }
 
 // counts are the numbers of bytes by value.
-type counts struct {
-	of  [256]uint32
-	sum uint32
-}
-
-func (c *counts) add(p []byte) {
-	for _, b := range p {
-		c.of[b]++
-	}
-	c.sum += uint32(len(p))
-}
+type counts [256]uint32
 
 // entropy is the order-0 entropy, in bits per byte. A sample shows fewer values than there are;
 // the second term makes up for that (Miller, "Note on the bias of information estimates", 1955).
 func (c *counts) entropy() float64 {
-	if c.sum == 0 {
-		return 8
-	}
-	h, n, values := 0.0, float64(c.sum), 0
-	for _, count := range c.of {
+	n, values, logs := 0.0, 0.0, 0.0
+	for _, count := range c {
 		if count > 0 {
-			h -= float64(count) * math.Log2(float64(count)/n)
+			n += float64(count)
 			values++
+			logs += float64(count) * math.Log2(float64(count))
 		}
 	}
-	return (h + float64(values-1)/2*math.Log2E) / n
+	return math.Log2(n) - logs/n + (values-1)/2*math.Log2E/n
 }
 
 // number returns the number at a place, rotated to the left.
@@ -148,22 +138,19 @@ func (s split) share(rows []byte) float64 {
 				x -= uint32(s.bases[at/s.width%len(s.bases)]) << high
 			}
 			for i := range s.width {
-				planes[i].of[byte(x>>(8*i))]++
+				planes[i][byte(x>>(8*i))]++
 			}
 		}
 	}
-	bits := 0.0
+	sum := 0.0
 	for i := range s.width {
-		for _, n := range planes[i].of {
-			planes[i].sum += n
-		}
 		h := planes[i].entropy()
 		if h > 8*(1-1.0/leastGain) {
 			h = 8 // the plane stays raw
 		}
-		bits += h
+		sum += h
 	}
-	return bits/float64(8*s.width) + float64(len(s.bases))/float64(len(rows))
+	return sum/float64(8*s.width) + float64(len(s.bases))/float64(len(rows))
 }
 
 // basesOf returns the usual highest byte of each channel: the median of some rows, without a

@@ -3,7 +3,6 @@ package encoding
 import (
 	"fmt"
 	"runtime"
-	"sync"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -41,8 +40,7 @@ func NewCoder(maxDecoded uint64) (*Coder, error) {
 }
 
 // Lossless encodes rows in the way that a sample of the rows promises to be smallest. Lossless
-// returns Raw and nil for rows that become smaller by less than a 64th: decoding these would cost
-// more than reading them.
+// returns Raw and nil for rows that become smaller by less than a 64th, which is not worth decoding.
 func (c *Coder) Lossless(rows []byte, s Shape) (ID, []byte) {
 	id, how := choose(rows, s)
 	var stored []byte
@@ -90,6 +88,3 @@ func (c *Coder) decodeZstd(stored, rows []byte) error {
 	}
 	return nil
 }
-
-// scratches holds memory for one block each.
-var scratches = sync.Pool{New: func() any { return new(scratch) }}

@@ -190,7 +190,7 @@ func TestPlainCodeAgrees(t *testing.T) {
 		rotate := rapid.IntRange(0, 1).Draw(rt, "rotate")
 		both := func() (planes [2][]byte, merged []byte) {
 			planes = [2][]byte{make([]byte, n), make([]byte, n)}
-			split2(planes[0], planes[1], rows, bases, rotate)
+			split2(rows, planes[0], planes[1], bases, rotate)
 			merged = make([]byte, 2*n)
 			merge2(merged, planes[0], planes[1], bases, rotate)
 			return planes, merged

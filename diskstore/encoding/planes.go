@@ -8,8 +8,7 @@ import (
 // noBases are the bases of rows that have none.
 var noBases [4096]byte
 
-// rowOf returns the bases of a row, and zeros for rows without bases, whose length is of no
-// account.
+// rowOf returns the bases of a row. Rows without bases are cut anywhere, and get zeros.
 func rowOf(bases []byte) []byte {
 	if len(bases) == 0 {
 		return noBases[:]
@@ -19,11 +18,11 @@ func rowOf(bases []byte) []byte {
 
 // split2 takes numbers of 2 bytes apart: lo and hi get the bytes of each number, rotated to the
 // left, and hi without the number's base. lo and hi have half the length of rows.
-func split2(lo, hi, rows, bases []byte, rotate int) {
+func split2(rows, lo, hi, bases []byte, rotate int) {
 	bases = rowOf(bases)
 	for len(lo) > 0 {
 		n := min(len(bases), len(lo))
-		done := split2Fast(lo[:n], hi[:n], rows[:2*n], bases[:n], rotate)
+		done := split2Fast(rows[:2*n], lo[:n], hi[:n], bases[:n], rotate)
 		for i := done; i < n; i++ {
 			x := bits.RotateLeft16(binary.LittleEndian.Uint16(rows[2*i:]), rotate)
 			lo[i], hi[i] = byte(x), byte(x>>8)-bases[i]

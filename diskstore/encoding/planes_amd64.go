@@ -5,30 +5,36 @@ import "golang.org/x/sys/cpu"
 // useAVX2 is false on processors without it, and in tests of the plain code.
 var useAVX2 = cpu.X86.HasAVX2
 
-// split2Fast does as split2 for a first part of a row, and returns the number of numbers done.
-func split2Fast(lo, hi, rows, bases []byte, rotate int) int {
-	n := len(lo) &^ 31
-	if n == 0 || !useAVX2 {
+// inVectors returns how many of the first n numbers of a row fill vectors.
+func inVectors(n int) int {
+	if !useAVX2 {
 		return 0
 	}
-	split2AVX2(&lo[0], &hi[0], &rows[0], &bases[0], n, rotate)
+	return n &^ 31
+}
+
+// split2Fast does as split2 for a first part of a row, and returns the number of numbers done.
+func split2Fast(rows, lo, hi, bases []byte, rotate int) int {
+	n := inVectors(len(lo))
+	if n > 0 {
+		split2AVX2(&rows[0], &lo[0], &hi[0], &bases[0], n, rotate)
+	}
 	return n
 }
 
 // merge2Fast does as merge2 for a first part of a row, and returns the number of numbers done.
 func merge2Fast(rows, lo, hi, bases []byte, rotate int) int {
-	n := len(lo) &^ 31
-	if n == 0 || !useAVX2 {
-		return 0
+	n := inVectors(len(lo))
+	if n > 0 {
+		merge2AVX2(&rows[0], &lo[0], &hi[0], &bases[0], n, rotate)
 	}
-	merge2AVX2(&rows[0], &lo[0], &hi[0], &bases[0], n, rotate)
 	return n
 }
 
 // n is a multiple of 32. planes_amd64.s has both.
 //
 //go:noescape
-func split2AVX2(lo, hi, rows, bases *byte, n, rotate int)
+func split2AVX2(rows, lo, hi, bases *byte, n, rotate int)
 
 //go:noescape
 func merge2AVX2(rows, lo, hi, bases *byte, n, rotate int)

@@ -1,20 +1,31 @@
 #include "textflag.h"
 
-// func split2AVX2(lo, hi, rows, bases *byte, n, rotate int)
-//
-// A step takes 32 numbers of 2 bytes: x = rows<<rotate | rows>>(16-rotate), of which lo gets
-// the low bytes and hi the high bytes less the bases.
-TEXT ·split2AVX2(SB), NOSPLIT, $0-48
-	MOVQ lo+0(FP), DI
-	MOVQ hi+8(FP), SI
-	MOVQ rows+16(FP), DX
-	MOVQ bases+24(FP), BX
-	MOVQ n+32(FP), CX
-	MOVQ rotate+40(FP), AX
-	MOVQ AX, X8
-	MOVQ $16, R8
-	SUBQ AX, R8
+// Both functions have the same parameters. A step takes 32 numbers of 2 bytes.
+#define PARAMETERS \
+	MOVQ rows+0(FP), DX; \
+	MOVQ lo+8(FP), DI; \
+	MOVQ hi+16(FP), SI; \
+	MOVQ bases+24(FP), BX; \
+	MOVQ n+32(FP), CX; \
+	MOVQ rotate+40(FP), AX; \
+	MOVQ AX, X8; \
+	MOVQ $16, R8; \
+	SUBQ AX, R8; \
 	MOVQ R8, X9
+
+#define ADVANCE \
+	ADDQ $64, DX; \
+	ADDQ $32, DI; \
+	ADDQ $32, SI; \
+	ADDQ $32, BX; \
+	SUBQ $32, CX
+
+// func split2AVX2(rows, lo, hi, bases *byte, n, rotate int)
+//
+// x = rows<<rotate | rows>>(16-rotate): lo gets the low bytes of x, hi the high bytes less the
+// bases.
+TEXT ·split2AVX2(SB), NOSPLIT, $0-48
+	PARAMETERS
 	VPCMPEQW Y10, Y10, Y10
 	VPSRLW $8, Y10, Y10 // 0x00ff in each number
 
@@ -39,33 +50,20 @@ split:
 	VMOVDQU (BX), Y4
 	VPSUBB Y4, Y0, Y0
 	VMOVDQU Y0, (SI)
-	ADDQ $64, DX
-	ADDQ $32, DI
-	ADDQ $32, SI
-	ADDQ $32, BX
-	SUBQ $32, CX
+	ADVANCE
 	JNZ split
 	VZEROUPPER
 	RET
 
 // func merge2AVX2(rows, lo, hi, bases *byte, n, rotate int)
 //
-// A step makes 32 numbers of 2 bytes: x = lo | (hi+bases)<<8, rotated to the right.
+// x = lo | (hi+bases)<<8: rows get x, rotated to the right.
 TEXT ·merge2AVX2(SB), NOSPLIT, $0-48
-	MOVQ rows+0(FP), DI
-	MOVQ lo+8(FP), SI
-	MOVQ hi+16(FP), DX
-	MOVQ bases+24(FP), BX
-	MOVQ n+32(FP), CX
-	MOVQ rotate+40(FP), AX
-	MOVQ AX, X8
-	MOVQ $16, R8
-	SUBQ AX, R8
-	MOVQ R8, X9
+	PARAMETERS
 
 merge:
-	VMOVDQU (SI), Y0
-	VMOVDQU (DX), Y1
+	VMOVDQU (DI), Y0
+	VMOVDQU (SI), Y1
 	VMOVDQU (BX), Y2
 	VPADDB Y2, Y1, Y1
 	VPERMQ $0xd8, Y0, Y0
@@ -78,13 +76,9 @@ merge:
 	VPSRLW X8, Y3, Y5
 	VPSLLW X9, Y3, Y3
 	VPOR Y5, Y3, Y3
-	VMOVDQU Y2, (DI)
-	VMOVDQU Y3, 32(DI)
-	ADDQ $64, DI
-	ADDQ $32, SI
-	ADDQ $32, DX
-	ADDQ $32, BX
-	SUBQ $32, CX
+	VMOVDQU Y2, (DX)
+	VMOVDQU Y3, 32(DX)
+	ADVANCE
 	JNZ merge
 	VZEROUPPER
 	RET

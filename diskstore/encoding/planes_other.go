@@ -2,6 +2,6 @@
 
 package encoding
 
-func split2Fast(lo, hi, rows, bases []byte, rotate int) int { return 0 }
+func split2Fast(rows, lo, hi, bases []byte, rotate int) int { return 0 }
 
 func merge2Fast(rows, lo, hi, bases []byte, rotate int) int { return 0 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"sync"
 
 	"github.com/klauspost/compress/huff0"
 )
@@ -56,7 +57,7 @@ type split struct {
 	bases         []byte // for each number of a row; empty for none
 }
 
-// rowsOf returns the bytes of a block of rows before the last one.
+// block returns the bytes of a block of rows before the last one.
 func (s split) block() int {
 	if row := len(s.bases) * s.width; row > 0 {
 		return max(1, blockBytes/row) * row
@@ -69,6 +70,8 @@ type scratch struct {
 	planes  [widthMax][planeBytes]byte
 	huffman huff0.Scratch
 }
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 // encode returns rows, whose length is a multiple of the width, as a Split section.
 func (s split) encode(rows []byte) []byte {
@@ -92,7 +95,7 @@ func (sc *scratch) appendBlock(out, block []byte, s split) []byte {
 		planes[i] = sc.planes[i][:n]
 	}
 	if s.width == 2 {
-		split2(planes[0], planes[1], block, s.bases, s.rotate)
+		split2(block, planes[0], planes[1], s.bases, s.rotate)
 	} else {
 		split4(planes, block, s.bases)
 	}
