@@ -248,8 +248,9 @@ func TestWhatWasFoundIsNotCopiedAgain(t *testing.T) {
 	r.run(r.slots[0], tokenRange(2, 9), nil, true)
 	r.settle()
 	r.tiered.opts.AlwaysRestore = true
-	store.readErr = map[int]error{2: pagefile.ErrDamaged}
-	store.wrote = nil
+	store.memStore.mu.Lock() // a probe may still read
+	store.readErr, store.setsAside, store.wrote = map[int]error{2: pagefile.ErrDamaged}, true, nil
+	store.memStore.mu.Unlock()
 	require.Equal(t, 16, r.run(r.slots[0], prompt, nil, true).Held)
 	r.flush()
 	require.Equal(t, []int{2}, store.wrote)

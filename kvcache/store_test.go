@@ -168,11 +168,10 @@ func (s *memStore) Put(ctx context.Context, p *pagefile.Page) error {
 	return nil
 }
 
-// hasLocked reports whether a full page is stored, with these sections and undamaged: Store.Put
-// writes none that is.
+// hasLocked reports whether a full page is stored with these sections: Store.Put writes none that is.
 func (s *memStore) hasLocked(key pagefile.Key, p *pagefile.Page) bool {
 	old := s.pages[key]
-	if old == nil || errors.Is(s.readErr[int(p.Start)/8], pagefile.ErrDamaged) {
+	if old == nil {
 		return false
 	}
 	_, ok := p.Layout.Within(old.Layout)
