@@ -2,17 +2,14 @@
 
 import argparse
 import functools
-import json
 import pathlib
-import pickle
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-import bpe
 import model
-import tasks
+import train
 
 LOOKUPS = 12
 SEED = 99
@@ -48,15 +45,13 @@ def main():
     p.add_argument("--checkpoint", type=pathlib.Path, required=True)
     a = p.parse_args()
     s = model.Shape()
-    with open(a.checkpoint, "rb") as f:
-        params = rounded(pickle.load(f)["params"])
+    params = rounded(train.load(a.checkpoint)["params"])
     held = np.load(a.data / "heldout.npy").astype(np.int32)
     loss = np.asarray(jax.jit(functools.partial(model.losses, s=s))(params, held[None, :4609]))[0]
     for first, last in [(0, 256), (256, 1024), (1024, 4608), (0, 4608)]:
         part = loss[first:last]
         print(f"held-out tokens {first}-{last}: {part.mean():.3f} nats, perplexity {np.exp(part.mean()):.1f} (chance {s.vocab})")
-    tokenizer = bpe.load(json.loads((a.data / "vocabulary.json").read_text()))
-    rows = tasks.Rows(np.load(a.data / "tokens.npy"), tokenizer, (a.data / "words.txt").read_text().split())
+    rows = train.rows(a.data)
     for context in (256, 1024, 4608):
         share, whole = lookups(rows, held, params, s, context)
         print(f"look-ups over {context} tokens: {share:.2f} of value tokens, {whole:.2f} of {LOOKUPS} values")

@@ -3,13 +3,13 @@
 import argparse
 import json
 import pathlib
-import pickle
 
 import gguf
 import numpy as np
 
 import bpe
 import model
+import train
 
 TEMPLATE = ("{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
             "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
@@ -69,8 +69,7 @@ def main():
     p.add_argument("--checkpoint", type=pathlib.Path, required=True)
     p.add_argument("--out", type=pathlib.Path, required=True)
     a = p.parse_args()
-    with open(a.checkpoint, "rb") as f:
-        state = pickle.load(f)
+    state = train.load(a.checkpoint)
     vocabulary = json.loads((a.data / "vocabulary.json").read_text())
     tokens = state["tokens"] / 1e6
     write(a.out, state["params"], vocabulary, model.Shape(), f"kvtier trained model, {tokens:.1f}M tokens")

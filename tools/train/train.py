@@ -78,7 +78,7 @@ def step(s, opt, params, opt_state, tokens, weights):
 
 def rows(data):
     tokenizer = bpe.load(json.loads((data / "vocabulary.json").read_text()))
-    words = pathlib.Path(data / "words.txt").read_text().split()
+    words = (data / "words.txt").read_text().split()
     return tasks.Rows(np.load(data / "tokens.npy"), tokenizer, words)
 
 
@@ -93,15 +93,13 @@ def run(a):
     decaying = a.phase == "decay"
     target = a.out / ("decayed.pkl" if decaying else "stable.pkl")
     state = {"params": params, "opt": None, "step": 0, "tokens": 0}
-    source_of = a.out / "stable.pkl"
-    if decaying and target.exists():
-        source_of = target
-    if source_of.exists():
-        state = load(source_of)
+    begin = target if target.exists() else a.out / "stable.pkl"
+    if begin.exists():
+        state = load(begin)
     elif decaying:
-        raise SystemExit(f"{source_of} is missing; run the stable phase first")
+        raise SystemExit(f"{begin} is missing; run the stable phase first")
     # The first step of the phase: a decay that was interrupted goes on with its own schedule.
-    first_step, first_tokens = (int(state.get(k, state[k[6:]])) for k in ("first_step", "first_tokens"))
+    first_step = int(state.get("first_step", state["step"]))
     if decaying:
         per_step = LONG_ROWS * LONG_CONTEXT
         steps = max(1, a.tokens // per_step)
@@ -135,7 +133,7 @@ def run(a):
             log, since, clock = [], 0, time.time()
         if done or over or time.time() - saved > CHECKPOINT_SECONDS:
             save(target, {"params": params, "opt": opt_state, "step": n, "tokens": tokens}
-                 | ({"first_step": first_step, "first_tokens": first_tokens} if decaying else {}))
+                 | ({"first_step": first_step} if decaying else {}))
             saved = time.time()
         if done or over:
             return

@@ -2,10 +2,10 @@
 
 import argparse
 import functools
+import hashlib
 import json
 import os
 import pathlib
-import pickle
 import signal
 import socket
 import subprocess
@@ -19,6 +19,7 @@ import numpy as np
 import bpe
 import evaluate
 import model
+import train
 
 PREFIXES = (1, 2, 7, 54, 97, 300, 1000, 2111, 4500)
 TOP = 20
@@ -57,7 +58,6 @@ def wait(base, process):
 
 
 def upload(base, path):
-    import hashlib
     data = path.read_bytes()
     digest = "sha256:" + hashlib.sha256(data).hexdigest()
     urllib.request.urlopen(urllib.request.Request(f"{base}/api/blobs/{digest}", data, method="POST"), timeout=60).read()
@@ -99,8 +99,7 @@ def main():
     p.add_argument("--gguf", type=pathlib.Path, required=True)
     p.add_argument("--ollama", required=True, help="path of a built ollama")
     a = p.parse_args()
-    with open(a.checkpoint, "rb") as f:
-        params = evaluate.rounded(pickle.load(f)["params"])
+    params = evaluate.rounded(train.load(a.checkpoint)["params"])
     vocabulary = json.loads((a.data / "vocabulary.json").read_text())
     tokenizer = bpe.load(vocabulary)
     held = np.load(a.data / "heldout.npy").astype(np.int32)
