@@ -3,6 +3,7 @@ package diskstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/ledger"
@@ -37,6 +38,10 @@ const (
 var (
 	// errExhausted reports that a collection could not make the wanted room.
 	errExhausted = errors.New("diskstore: nothing was used before the page that needs room")
+
+	// errCameIntoUse is an errExhausted of a collection that passed over files which came into use
+	// while it went on. Another collection may evict these files.
+	errCameIntoUse = fmt.Errorf("%w when the collection began", errExhausted)
 
 	// errSlowBelow reports that the remote tier has not made room yet.
 	errSlowBelow = errors.New("diskstore: the remote tier takes long to make room")
@@ -95,9 +100,11 @@ func (s *Store) requestCollection(want demand) {
 		s.wantMu.Unlock()
 		// The whole root may have been deleted under the store.
 		_ = s.ensureManifest(ctx, s.disk)
+		writing := s.local.book.InFlight() > 0
 		err := s.local.collect(ctx, want)
-		// Without a count the state is unknown; the next collection may count.
-		s.exhausted.Store(err != nil && !errors.Is(err, ledger.ErrNotCounted))
+		// Without a count the state is unknown; the next collection may count. A page that is being
+		// written can be evicted once it is there.
+		s.exhausted.Store(err != nil && !errors.Is(err, ledger.ErrNotCounted) && !errors.Is(err, errCameIntoUse) && !writing)
 		if err != nil && !errors.Is(err, errExhausted) && !errors.Is(err, ledger.ErrNotCounted) {
 			s.local.noteTierError(err)
 		}
@@ -319,18 +326,22 @@ func (lv *level) collectLocked(ctx context.Context, want demand) error {
 		}
 	}
 	for {
-		freed, stay := lv.evictAll(ctx, pick.order(ctx, lv.s, lv.tier), over, lv.mustGo(ctx, over, want))
+		freed, end := lv.evictAll(ctx, pick.order(ctx, lv.s, lv.tier), over, lv.mustGo(ctx, over, want))
 		if freed < over && !before.After(want.before) { // perhaps the victims could not be removed
 			freed += lv.emptyQuarantine(ctx)
 		}
 		if over -= freed; over <= 0 || ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if freed == 0 || stay || !pick.more {
+		if freed == 0 || end.stays || !pick.more {
 			if before.Equal(want.young) {
 				lv.trimmed.note(lv.s.now()) // no other file is old before touchEvery has passed
 			}
-			return lv.stillShort(ctx, want)
+			err := lv.stillShort(ctx, want)
+			if end.cameIntoUse && errors.Is(err, errExhausted) {
+				return errCameIntoUse
+			}
+			return err
 		}
 		pick = newVictims(over, before)
 		if err := lv.list(ctx, pick.add); err != nil {
@@ -368,10 +379,16 @@ func (lv *level) emptyQuarantine(ctx context.Context) int64 {
 	return freed
 }
 
+// passedOver has the reasons for which evictAll left files in their tier.
+type passedOver struct {
+	stays       bool // pages that should move down and cannot; evictAll ended with the first
+	cameIntoUse bool // since they were listed
+}
+
 // evictAll evicts files in order until at least `bytes` bytes are free, and returns the number
 // of freed bytes. Pages that should move down and cannot are deleted only for the first `must`
-// bytes, and during an outage for one batch in addition; the other pages stay, and stay is true.
-func (lv *level) evictAll(ctx context.Context, infos []tier.Info, bytes, must int64) (freed int64, stay bool) {
+// bytes, and during an outage for one batch in addition; the other pages stay.
+func (lv *level) evictAll(ctx context.Context, infos []tier.Info, bytes, must int64) (freed int64, left passedOver) {
 	batch := lv.newRemoval()
 	for _, info := range infos {
 		if freed+batch.bytes >= bytes || ctx.Err() != nil {
@@ -379,6 +396,7 @@ func (lv *level) evictAll(ctx context.Context, infos []tier.Info, bytes, must in
 		}
 		// A page used since the listing may have become another page's parent.
 		if now, err := lv.tier.Stat(ctx, info.Name); err != nil || !now.Used.Equal(info.Used) {
+			left.cameIntoUse = left.cameIntoUse || err == nil
 			continue
 		}
 		due := must
@@ -386,7 +404,7 @@ func (lv *level) evictAll(ctx context.Context, infos []tier.Info, bytes, must in
 			due += lv.outageBatch(ctx)
 		}
 		removed, err := lv.evict(ctx, info, freed+batch.bytes < due)
-		if stay = errors.Is(err, errStays); stay {
+		if left.stays = errors.Is(err, errStays); left.stays {
 			break
 		}
 		if err != nil {
@@ -402,7 +420,7 @@ func (lv *level) evictAll(ctx context.Context, infos []tier.Info, bytes, must in
 	}
 	freed += batch.bytes
 	batch.record(ctx)
-	return freed, stay
+	return freed, left
 }
 
 // removal is a set of files that this process has removed from a tier and that the tier's

@@ -3,6 +3,7 @@ package diskstore
 import (
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"testing"
 	"time"
 
@@ -86,6 +87,36 @@ func TestASyncThatHangsStallsNothingElse(t *testing.T) {
 			requireExact(t, s)
 		})
 	}
+}
+
+// TestPutWaitsForRoomThatIsBeingWritten: a budget has room for three pages, two of them of one
+// chain and the third not written yet. The chain's third page waits until the other one is
+// there, and replaces it.
+func TestPutWaitsForRoomThatIsBeingWritten(t *testing.T) {
+	page := physicalPage(t)
+	inj := vfs.Inject(quickFS)
+	s := open(t, testOptions(t, withFS(inj), func(o *Options) { o.Local.BudgetBytes = 3 * page }))
+	pages := chainOf(t, s, prompt(1, 3*testTokens))
+	for _, p := range pages[:2] {
+		require.NoError(t, s.Put(ctx, p))
+	}
+	gate := syncHangs(t, inj, s.opt.Local.Root, vfs.OpSync, slowSyncs[0].path)
+	other := pageOf(t, s.opt.Fingerprint, 0, prompt(2, testTokens))
+	put := make(chan error, 2)
+	go func() { put <- s.Put(ctx, other) }()
+	<-gate.Entered()
+	counted, _ := s.local.use.counted()
+	go func() { put <- s.Put(ctx, pages[2]) }()
+	for now := counted; now.Equal(counted); now, _ = s.local.use.counted() { // until the Put's collection has listed the files
+		runtime.Gosched()
+	}
+	require.NoError(t, s.local.collecting.Wait(ctx))
+	gate.Open()
+	require.NoError(t, <-put)
+	require.NoError(t, <-put)
+	require.NoError(t, s.Flush(ctx))
+	require.True(t, s.Has(pages[2].Key()))
+	require.False(t, s.Has(other.Key()))
 }
 
 // TestAMoveToQuarantineThatHangsStallsNothingElse: as above, for a damaged page.

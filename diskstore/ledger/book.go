@@ -192,6 +192,13 @@ func (b *Book) Figure() (bytes int64, known bool) {
 	return b.last.Figure(), b.last.Counts > 0
 }
 
+// InFlight returns the bytes reserved for files that this process is writing.
+func (b *Book) InFlight() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.inflight
+}
+
 // Counted returns the time at which this process saw that some process had counted the files
 // again; zero for never. No clock but this machine's decides, because clocks of hosts differ.
 func (b *Book) Counted() time.Time {
