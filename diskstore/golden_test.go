@@ -2,8 +2,11 @@ package diskstore
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,8 +18,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
-// goldenDir holds pages that an earlier version wrote, and pages.json with their content. The
-// files are never written again: every later version has to read them.
+// goldenDir holds pages that an earlier version wrote, and their content in pages.json for schema 1
+// and in pages-2.json for schema 2. The files are never written again: every later version has to
+// read them.
 const goldenDir = "testdata/golden"
 
 // goldenPage is an entry of pages.json. Keys, hashes and rows are hexadecimal.
@@ -46,9 +50,10 @@ type goldenSection struct {
 	Rows     string `json:"rows"`
 }
 
-func goldenPages(t *testing.T) []goldenPage {
+// goldenPages returns the pages of a list in goldenDir.
+func goldenPages(t *testing.T, list string) []goldenPage {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(goldenDir, "pages.json"))
+	text, err := os.ReadFile(filepath.Join(goldenDir, list))
 	require.NoError(t, err)
 	var pages []goldenPage
 	require.NoError(t, json.Unmarshal(text, &pages))
@@ -58,8 +63,12 @@ func goldenPages(t *testing.T) []goldenPage {
 
 // TestGoldenPages puts each golden page in its place in a store and reads it.
 func TestGoldenPages(t *testing.T) {
-	raw, zstd, tails, media := false, false, false, false
-	for _, g := range goldenPages(t) {
+	tails, media, encodings := false, false, make(map[pagefile.Encoding]bool)
+	var pages []goldenPage
+	for list := range goldenLists {
+		pages = append(pages, goldenPages(t, list)...)
+	}
+	for _, g := range pages {
 		t.Run(g.File, func(t *testing.T) {
 			fingerprint, key, parent := mustKey(t, g.Fingerprint), mustKey(t, g.Key), mustKey(t, g.Parent)
 			o := testOptions(t, func(o *Options) { o.Fingerprint, o.PageTokens = fingerprint, g.PageTokens })
@@ -92,11 +101,14 @@ func TestGoldenPages(t *testing.T) {
 				require.Equal(t, want.Kind, got.Kind.String())
 				require.Equal(t, want.Encoding, got.Encoding.String())
 				require.Equal(t, want.Rows, hex.EncodeToString(h.Layout.Rows(buf, i)))
-				raw, zstd = raw || got.Encoding == pagefile.EncodingRaw, zstd || got.Encoding == pagefile.EncodingZstd
+				encodings[got.Encoding] = true
 			}
 		})
 	}
-	require.True(t, raw && zstd && tails && media, "golden pages cover every kind")
+	require.True(t, tails && media, "golden pages cover every kind")
+	for e := pagefile.Encoding(0); e.Known(); e++ {
+		require.True(t, encodings[e], "%v", e)
+	}
 }
 
 func mustKey(t *testing.T, s string) pagefile.Key {
@@ -106,6 +118,9 @@ func mustKey(t *testing.T, s string) pagefile.Key {
 	return k
 }
 
+// goldenLists make the pages of each list of goldenDir.
+var goldenLists = map[string]func(t *testing.T) []goldenPage{"pages.json": goldenOfSchema1, "pages-2.json": goldenOfSchema2}
+
 // TestWriteGolden adds missing golden pages if KVTIER_WRITE_GOLDEN is set, for the first
 // version of a new schema.
 func TestWriteGolden(t *testing.T) {
@@ -113,11 +128,25 @@ func TestWriteGolden(t *testing.T) {
 		t.Skip("golden pages are written once: set KVTIER_WRITE_GOLDEN to add new ones")
 	}
 	require.NoError(t, os.MkdirAll(goldenDir, 0o755))
+	for file, pages := range goldenLists {
+		if _, err := os.Stat(filepath.Join(goldenDir, file)); err == nil {
+			continue
+		}
+		text, err := json.MarshalIndent(pages(t), "", "  ")
+		require.NoError(t, err)
+		writeNew(t, file, append(text, '\n'))
+	}
+}
+
+// goldenFingerprint is that of all golden pages.
+var goldenFingerprint = pagefile.Key{0: 0x60, 1: 0x1d, 31: 0xe2}
+
+func goldenOfSchema1(t *testing.T) []goldenPage {
 	sections := []pagefile.Section{
 		{Group: 0, Layer: 0, Kind: pagefile.KindK, RowBytes: 48}, {Group: 0, Layer: 0, Kind: pagefile.KindV, RowBytes: 48},
 		{Group: 1, Layer: 5, Kind: pagefile.KindK, RowBytes: 7}, {Group: 1, Layer: 5, Kind: pagefile.KindV, RowBytes: 1},
 	}
-	fingerprint := pagefile.Key{0: 0x60, 1: 0x1d, 31: 0xe2}
+	fingerprint := goldenFingerprint
 	cat := pagefile.Media{Offset: 3, Hash: [32]byte{0: 0xca, 31: 0x7}}
 	first := []int32{1, 128000, 9906, 0, 1917, 13, -1, 2147483647}
 	tail := []int32{578, 4062, 374}
@@ -129,14 +158,64 @@ func TestWriteGolden(t *testing.T) {
 		}
 		page := goldenSource(t, fingerprint, 0, first, sections, cat)
 		pages = append(pages,
-			writeGolden(t, "page-"+kind+".kvp", fingerprint, page, compress),
-			writeGolden(t, "tail-"+kind+".kvp", fingerprint,
+			writeGolden(t, "page-"+kind+".kvp", 8, page, compress),
+			writeGolden(t, "tail-"+kind+".kvp", 8,
 				goldenSource(t, page.Key(), 8, tail, sections, pagefile.Media{Offset: 1, Hash: [32]byte{1}}, pagefile.Media{Offset: 1, Hash: [32]byte{2}}), compress),
-			writeGolden(t, "text-"+kind+".kvp", fingerprint, goldenSource(t, fingerprint, 0, first, sections[:2]), compress))
+			writeGolden(t, "text-"+kind+".kvp", 8, goldenSource(t, fingerprint, 0, first, sections[:2]), compress))
 	}
-	text, err := json.MarshalIndent(pages, "", "  ")
-	require.NoError(t, err)
-	writeNew(t, "pages.json", append(text, '\n'))
+	return pages
+}
+
+// goldenOfSchema2 makes a page and a tail whose layers hold numbers of each kind. The tail has too
+// few rows for bases.
+func goldenOfSchema2(t *testing.T) []goldenPage {
+	const tokens, channels = 32, 24
+	var sections []pagefile.Section
+	for layer, bytes := range []uint32{2, 2, 4, 4} { // f16, bf16, f32, f32 from bf16
+		for _, kind := range []pagefile.Kind{pagefile.KindK, pagefile.KindV} {
+			sections = append(sections, pagefile.Section{Layer: uint16(layer), Kind: kind, RowBytes: bytes * channels})
+		}
+	}
+	sections = append(sections, pagefile.Section{Layer: 4, Kind: pagefile.KindK, RowBytes: 40})  // repeats: zstd
+	sections = append(sections, pagefile.Section{Layer: 4, Kind: pagefile.KindV, RowBytes: 120}) // random: raw
+	page := goldenNumbers(t, goldenFingerprint, 0, prompt(1, tokens), sections)
+	return []goldenPage{
+		writeGolden(t, "page-split.kvp", tokens, page, true),
+		writeGolden(t, "tail-split.kvp", tokens, goldenNumbers(t, page.Key(), tokens, prompt(2, 15), sections), true),
+	}
+}
+
+// goldenNumbers makes a page of the sections of goldenOfSchema2.
+func goldenNumbers(t *testing.T, parent pagefile.Key, start uint32, tokens []int32, sections []pagefile.Section) *pagefile.Page {
+	rng := rand.New(rand.NewPCG(uint64(start), 2))
+	p := goldenSource(t, parent, start, tokens, sections, pagefile.Media{Offset: 2, Hash: [32]byte{0: 0xd0}})
+	for i, s := range sections {
+		rows := p.Layout.Rows(p.Payload, i)
+		for at := 0; at < len(rows); {
+			channel := float64(at % int(s.RowBytes))
+			bits := math.Float32bits(float32(rng.NormFloat64()*math.Exp(channel/9-4) + 0.01))
+			switch s.Layer {
+			case 0: // f16: of the sizes in use all are normal
+				at += 2
+				binary.LittleEndian.PutUint16(rows[at-2:], uint16(bits>>16&0x8000|bits>>13&0x7fff-(127-15)<<10&0x7fff))
+			case 1:
+				at += 2
+				binary.LittleEndian.PutUint16(rows[at-2:], uint16(bits>>16))
+			case 2:
+				at += 4
+				binary.LittleEndian.PutUint32(rows[at-4:], bits)
+			case 3:
+				at += 4
+				binary.LittleEndian.PutUint32(rows[at-4:], bits&^0xffff)
+			default:
+				if s.Kind == pagefile.KindV {
+					rows[at] = byte(rng.Uint32())
+				}
+				at++
+			}
+		}
+	}
+	return p
 }
 
 // goldenSource makes a page with rows that a person can recognize.
@@ -152,7 +231,7 @@ func goldenSource(t *testing.T, parent pagefile.Key, start uint32, tokens []int3
 	return p
 }
 
-func writeGolden(t *testing.T, file string, fingerprint pagefile.Key, p *pagefile.Page, compress bool) goldenPage {
+func writeGolden(t *testing.T, file string, pageTokens int, p *pagefile.Page, compress bool) goldenPage {
 	t.Helper()
 	var c *pagefile.Codec
 	if compress {
@@ -160,14 +239,14 @@ func writeGolden(t *testing.T, file string, fingerprint pagefile.Key, p *pagefil
 		c, err = pagefile.NewCodec()
 		require.NoError(t, err)
 	}
-	e, err := pagefile.Encode(fingerprint, 8, p, c)
+	e, err := pagefile.Encode(goldenFingerprint, pageTokens, p, c)
 	require.NoError(t, err)
 	var out bytes.Buffer
 	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := out.Write(b); return err }))
 	writeNew(t, file, out.Bytes())
 	g := goldenPage{
-		File: file, Fingerprint: fingerprint.String(), Key: p.Key().String(), Parent: p.Parent.String(),
-		Start: p.Start, PageTokens: 8, Tokens: p.Tokens, Media: []goldenMedia{},
+		File: file, Fingerprint: goldenFingerprint.String(), Key: p.Key().String(), Parent: p.Parent.String(),
+		Start: p.Start, PageTokens: pageTokens, Tokens: p.Tokens, Media: []goldenMedia{},
 	}
 	for _, m := range p.Media {
 		g.Media = append(g.Media, goldenMedia{Offset: m.Offset, Hash: hex.EncodeToString(m.Hash[:])})
