@@ -16,8 +16,9 @@ func (t *TieredCausal) costs(p *plan) rates.Chain {
 		if p.by != 0 { // of the first page only the run's part
 			begin = max(begin, p.base)
 		}
+		bytes, form := p.bytes(&t.geometry, i)
 		c.Pages[i] = rates.Page{
-			Start: p.wanted(begin), Tokens: p.pageEnd(i) - begin, Bytes: p.bytes(&t.geometry, i), Tier: ref.Tier,
+			Start: p.wanted(begin), Tokens: p.pageEnd(i) - begin, Bytes: bytes, Form: form, Tier: ref.Tier,
 		}
 	}
 	return c

@@ -201,3 +201,37 @@ func TestFirstPageOfAnUnknownTierIsReadAlone(t *testing.T) {
 	slices.Sort(order)
 	require.Equal(t, []int{0, 1, 2, 3, 4}, order)
 }
+
+// TestThePriceKnowsTheForm: a page whose file is smaller than its rows is priced by pages of its
+// kind.
+func TestThePriceKnowsTheForm(t *testing.T) {
+	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
+	r.tiered.mu.Lock()
+	require.True(t, r.tiered.readyLocked())
+	r.tiered.mu.Unlock()
+	all, err := r.tiered.geometry.layout(8, func(int) bool { return true })
+	require.NoError(t, err)
+	rows := int64(all.Size())
+	p := plan{prompt: prompt{tokens: tokenRange(1, 25)}, begin: make([]int, len(r.tiered.groups))}
+	var refs []diskstore.Ref
+	for i, bytes := range []int64{rows + 4096, rows * 5 / 6, rows / 3} {
+		refs = append(refs, diskstore.Ref{Start: uint32(8 * i), Tokens: 8, Stored: 8, Tier: "local", Bytes: bytes})
+	}
+	p.take(refs, 24)
+	for i, want := range []rates.Form{rates.Whole, rates.Packed, rates.Quarter} {
+		page := r.tiered.costs(&p).Pages[i]
+		require.Equal(t, want, page.Form)
+		require.Equal(t, refs[i].Bytes, page.Bytes)
+	}
+
+	rate := rates.New()
+	r.tiered.rates, r.tiered.opts.AlwaysRestore = rate, false
+	rate.Computed(1000, 0, 1000*time.Second)
+	pages := r.tiered.costs(&p).Pages
+	for range 3 { // raw pages come at once, decoding takes longer than computing
+		rate.Watch(rates.Chain{Pages: pages[:1]}, pagesAtOnce).Arrived(time.Millisecond)
+		rate.Watch(rates.Chain{Pages: pages[1:2]}, pagesAtOnce).Arrived(time.Minute)
+		rate.Watch(rates.Chain{Pages: pages[2:]}, pagesAtOnce).Arrived(time.Minute)
+	}
+	require.Equal(t, 1, rate.Plan(r.tiered.costs(&p)))
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/steady"
+	"github.com/kvtier/kvtier/rates"
 )
 
 // plan lists the pages that a restore reads: they cover positions [base, end), and group g
@@ -56,15 +57,16 @@ func (p *plan) layout(geo *geometry, page int) (pagefile.Layout, error) {
 	return geo.layout(p.refs[page].Stored, func(group int) bool { return p.needs(page, group) })
 }
 
-// bytes estimates how many bytes of a page's file are read.
-func (p *plan) bytes(geo *geometry, page int) int64 {
+// bytes estimates how many bytes of a page's file are read, and in which form. A page without
+// state or without a window may seem smaller than its rows.
+func (p *plan) bytes(geo *geometry, page int) (int64, rates.Form) {
 	ref := p.refs[page]
 	wanted, err := p.layout(geo, page)
 	all, err2 := geo.layout(ref.Stored, func(int) bool { return true })
 	if err != nil || err2 != nil {
-		return ref.Bytes
+		return ref.Bytes, rates.Whole
 	}
-	return int64(float64(ref.Bytes) * float64(wanted.Size()) / float64(all.Size()))
+	return int64(float64(ref.Bytes) * float64(wanted.Size()) / float64(all.Size())), rates.FormOf(ref.Bytes, int64(all.Size()))
 }
 
 // thinMax bounds TieredCausal.thin, in pages.

@@ -251,7 +251,8 @@ func (r *restoring) publish(p *plan, held int) {
 		if int(ref.Start) >= held {
 			break
 		}
-		r.result.Bytes += p.bytes(&r.geometry, i)
+		bytes, _ := p.bytes(&r.geometry, i)
+		r.result.Bytes += bytes
 		r.opts.Meter.Add(moved(ref.Tier, telemetry.PlaceSlot), 1)
 		if !slices.Contains(r.result.Tiers, ref.Tier) {
 			r.result.Tiers = append(r.result.Tiers, ref.Tier)

@@ -116,13 +116,34 @@ func endOf(refs []diskstore.Ref) int {
 func (t *Tier) costs(p *plan) rates.Chain {
 	c := rates.Chain{Base: p.held, Indivisible: t.opt.Shape.HasEnd(), Then: loading}
 	for i, ref := range p.refs {
-		bytes := t.opt.Shape.RowBytes(ref.Stored, 0)
+		page := rates.Page{Start: int(ref.Start), Tokens: ref.Tokens, Tier: ref.Tier, Rows: t.opt.Shape.RowBytes(ref.Stored, 0)}
 		if layout, err := t.layout(p, i, ref.Stored); err == nil {
-			bytes = int64(layout.Size())
+			page.Rows = int64(layout.Size())
 		}
-		c.Pages = append(c.Pages, rates.Page{Start: int(ref.Start), Tokens: ref.Tokens, Bytes: bytes, Tier: ref.Tier})
+		whole := t.rowsIn(ref)
+		page.Bytes, page.Form = int64(float64(ref.Bytes)*float64(page.Rows)/float64(whole)), rates.FormOf(ref.Bytes, whole)
+		c.Pages = append(c.Pages, page)
 	}
 	return c
+}
+
+// headerMax is more than the header of a usual page has.
+const headerMax = 64 << 10
+
+// rowsIn estimates the bytes of rows in a page's file. A file that is larger than the rows of its
+// tokens has an end, if the model has ends.
+func (t *Tier) rowsIn(ref diskstore.Ref) int64 {
+	rows := t.opt.Shape.RowBytes(ref.Stored, 0)
+	for _, sections := range [][]pagefile.Section{t.opt.Shape.Sections(), t.opt.Shape.EndSections(t.opt.Window)} {
+		layout, err := pagefile.NewLayout(sections, ref.Stored)
+		if err != nil {
+			continue
+		}
+		if rows = int64(layout.Size()); ref.Bytes <= rows+headerMax {
+			break
+		}
+	}
+	return max(rows, 1)
 }
 
 // layout is that of a page of a plan with a number of tokens.

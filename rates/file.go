@@ -62,7 +62,10 @@ type tierRecord struct {
 	Tried int64 `json:"tried,omitempty"`
 	// PageSeconds are pairs: a page's bytes, and the seconds to read the page.
 	PageSeconds []sample `json:"page_seconds"`
-	Slow        *sample  `json:"slow,omitempty"`
+	// FormSeconds are such pairs of pages that are smaller than their rows, by the name of the form.
+	// Files of earlier versions have none: pages of all forms are in PageSeconds.
+	FormSeconds map[string][]sample `json:"form_seconds,omitempty"`
+	Slow        *sample             `json:"slow,omitempty"`
 }
 
 // MarshalJSON writes the pair [x, y] with the significant digits only.
@@ -99,8 +102,10 @@ func Open(path, computing string, names map[string]string) (*Rates, error) {
 	}
 	for name, record := range c.Tiers {
 		t := r.keptTierLocked(name)
-		for _, s := range lastOf(record.PageSeconds) {
-			t.read.add(s)
+		for form := range forms {
+			for _, s := range lastOf(record.samples(form)) {
+				t.read[form].add(s)
+			}
 		}
 		if s := record.Slow; s != nil && s.valid() && s.x >= 1 {
 			t.slow = *s
@@ -121,7 +126,7 @@ type Kept struct {
 func Names(path string) (Kept, error) {
 	c, err := load(path)
 	maps.DeleteFunc(c.Models, func(_ string, m modelRecord) bool { return len(m.TokenSeconds) == 0 })
-	maps.DeleteFunc(c.Tiers, func(_ string, t tierRecord) bool { return len(t.PageSeconds) == 0 })
+	maps.DeleteFunc(c.Tiers, func(_ string, t tierRecord) bool { return len(t.PageSeconds) == 0 && len(t.FormSeconds) == 0 })
 	return Kept{
 		Computing: newest(c.Models, func(m modelRecord) int64 { return m.Seen }),
 		Tiers:     newest(c.Tiers, func(t tierRecord) int64 { return t.Seen }),
@@ -220,7 +225,10 @@ func (r *Rates) encode(c contents) ([]byte, error) {
 }
 
 func (t *tier) record() tierRecord {
-	record := tierRecord{Seen: t.seen.Unix(), PageSeconds: t.read.samples}
+	record := tierRecord{
+		Seen: t.seen.Unix(), PageSeconds: t.read[Whole].samples,
+		FormSeconds: formSeconds(func(form Form) []sample { return t.read[form].samples }),
+	}
 	if !t.tried.IsZero() {
 		record.Tried = t.tried.Unix()
 	}
@@ -228,6 +236,28 @@ func (t *tier) record() tierRecord {
 		record.Slow = &t.slow
 	}
 	return record
+}
+
+// samples are the observations of a form.
+func (t tierRecord) samples(form Form) []sample {
+	if form == Whole {
+		return t.PageSeconds
+	}
+	return t.FormSeconds[form.String()]
+}
+
+// formSeconds are the observations of all forms but Whole, nil without any.
+func formSeconds(of func(Form) []sample) map[string][]sample {
+	var all map[string][]sample
+	for form := Packed; form < forms; form++ {
+		if samples := of(form); len(samples) > 0 {
+			if all == nil {
+				all = make(map[string][]sample)
+			}
+			all[form.String()] = lastOf(samples)
+		}
+	}
+	return all
 }
 
 // fill allocates the maps of empty contents.
@@ -251,6 +281,7 @@ func (c *contents) trim() {
 	}
 	for name, t := range c.Tiers {
 		t.PageSeconds = lastOf(t.PageSeconds)
+		t.FormSeconds = formSeconds(t.samples)
 		c.Tiers[name] = t
 	}
 }

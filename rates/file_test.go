@@ -40,13 +40,13 @@ func TestRatesOutliveTheProcess(t *testing.T) {
 	// another model computes at its own speed, from the same tiers
 	other := open(t, path, "other model")
 	require.False(t, other.compute.known())
-	require.True(t, other.tierLocked("remote").trusted())
+	require.True(t, other.tierLocked("remote").trusted(Whole))
 
 	// a tier is known by its directory, even if it serves as another tier
 	moved, err := Open(path, "model", map[string]string{"local": "/nfs/pages", "remote": "/elsewhere"})
 	require.NoError(t, err)
 	require.Zero(t, moved.Plan(Chain{Pages: pagesOf("local", 16)}))
-	require.False(t, moved.tierLocked("remote").read.known())
+	require.False(t, moved.tierLocked("remote").read[Whole].known())
 }
 
 func TestDisappointmentOutlivesTheProcess(t *testing.T) {
@@ -79,8 +79,8 @@ func TestProcessesKeepEachOthersRates(t *testing.T) {
 	for _, fingerprint := range []string{"a", "b"} {
 		r := open(t, path, fingerprint)
 		require.True(t, r.compute.known())
-		require.True(t, r.tierLocked("local").trusted())
-		require.True(t, r.tierLocked("remote").trusted())
+		require.True(t, r.tierLocked("local").trusted(Whole))
+		require.True(t, r.tierLocked("remote").trusted(Whole))
 	}
 }
 

@@ -25,7 +25,7 @@ func (r *Rates) Probe(c Chain, parallel int) (n int, limit time.Duration) {
 	if since := now.Sub(t.tried); since >= 0 && since < probeEvery { // negative: the clock was put back
 		return 0, 0
 	}
-	for n < min(parallel, len(pages)) && pages[n].Tier == pages[0].Tier {
+	for n < min(parallel, len(pages)) && pages[n].alike(pages[0]) {
 		n++
 	}
 	t.tried = now

@@ -12,7 +12,22 @@ type Page struct {
 	Tokens int   // number of tokens that the prompt shares
 	Bytes  int64 // bytes to read
 	Tier   string
+	Form   Form // how much smaller the bytes are than the page's rows
+	// Rows are the bytes of rows that go through the step Chain.Then, 0 for as many as Bytes.
+	Rows int64
 }
+
+// step is the page as it goes through a step.
+func (page Page) step(name string) Page {
+	page.Tier, page.Form = name, Whole
+	if page.Rows > 0 {
+		page.Bytes = page.Rows
+	}
+	return page
+}
+
+// alike reports whether two pages have the same rate.
+func (page Page) alike(other Page) bool { return page.Tier == other.Tier && page.Form == other.Form }
 
 func (page Page) end() int { return page.Start + page.Tokens }
 
@@ -72,7 +87,8 @@ type Rates struct {
 
 // tier holds the observed costs of reading from one tier. Rates.mu guards it.
 type tier struct {
-	read line // seconds per page, by bytes, with several read at once
+	// read are seconds per page until its rows are there, by bytes, with several read at once.
+	read [forms]line
 	// slow is a lower bound from the tier's last slow page: pages of that size are predicted
 	// to take as long until one is read faster. Zero for a trusted tier.
 	slow sample
@@ -98,7 +114,9 @@ func (r *Rates) Apart() *Rates {
 	}
 	for name, t := range r.tiers {
 		own := *t
-		own.read = t.read.clone()
+		for form := range own.read {
+			own.read[form] = t.read[form].clone()
+		}
 		apart.tiers[name] = &own
 	}
 	return apart
@@ -107,6 +125,14 @@ func (r *Rates) Apart() *Rates {
 func newComputeLine() line { return line{halfLife: computeHalfLife} }
 
 func newReadLine() line { return line{halfLife: readHalfLife, proportional: true} }
+
+func newTier() *tier {
+	t := &tier{}
+	for form := range t.read {
+		t.read[form] = newReadLine()
+	}
+	return t
+}
 
 // Computed notes the time of a batch. tokens is the number of tokens, position the mean of
 // their positions. A batch of fewer than batchTokensMin tokens counts only if it took less time
@@ -150,22 +176,31 @@ func (r *Rates) tierLocked(name string) *tier {
 func (r *Rates) keptTierLocked(name string) *tier {
 	t, ok := r.tiers[name]
 	if !ok {
-		t = &tier{read: newReadLine()}
+		t = newTier()
 		r.tiers[name] = t
 	}
 	return t
 }
 
-// trusted reports whether the tier was read from and not too slow since.
-func (t *tier) trusted() bool { return t.read.known() && t.slow == sample{} }
-
-// reading predicts the seconds to read a page of a size; zero without observations.
-func (t *tier) reading(bytes int64) float64 {
-	took := 0.0
-	if t.read.known() {
-		took = t.read.at(float64(bytes))
+// line returns the observations of pages of a form. Before the first one, those of whole pages
+// count, which take less for each byte.
+func (t *tier) line(form Form) *line {
+	if own := &t.read[form]; own.known() {
+		return own
 	}
-	return max(took, t.slowAt(float64(bytes)))
+	return &t.read[Whole]
+}
+
+// trusted reports whether pages of a form were read from the tier, which was not too slow since.
+func (t *tier) trusted(form Form) bool { return t.line(form).known() && t.slow == sample{} }
+
+// reading predicts the seconds to read a page; zero without observations.
+func (t *tier) reading(page Page) float64 {
+	took, bytes := 0.0, float64(page.Bytes)
+	if line := t.line(page.Form); line.known() {
+		took = line.at(bytes)
+	}
+	return max(took, t.slowAt(bytes))
 }
 
 // slowAt is the lower bound in seconds, by slow, for a page of a size. The bound of a larger
@@ -177,7 +212,7 @@ func (t *tier) slowAt(bytes float64) float64 {
 	return t.slow.y * min(1, bytes/t.slow.x)
 }
 
-// tookLocked notes the seconds that pages of one tier took, all of which arrived.
+// tookLocked notes the seconds that pages of one tier and form took, all of which arrived.
 func (r *Rates) tookLocked(pages []Page, took float64) {
 	n, bytes := float64(len(pages)), int64(0)
 	for _, page := range pages {
@@ -185,7 +220,7 @@ func (r *Rates) tookLocked(pages []Page, took float64) {
 	}
 	each := sample{float64(bytes) / n, max(took, clockStep) / n}
 	t := r.tierLocked(pages[0].Tier)
-	t.read.add(each)
+	t.read[pages[0].Form].add(each)
 	if t.slow != (sample{}) {
 		if each.y < t.slowAt(each.x) {
 			t.slow = sample{}
@@ -219,7 +254,7 @@ func (r *Rates) sawLocked(t *tier) {
 func (r *Rates) Plan(c Chain) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.bestLocked(c, func(page Page) float64 { return r.tierLocked(page.Tier).reading(page.Bytes) })
+	return r.bestLocked(c, func(page Page) float64 { return r.tierLocked(page.Tier).reading(page) })
 }
 
 // Stepped notes the time in which pages of a chain went through the step Then.
@@ -231,7 +266,7 @@ func (r *Rates) Stepped(c Chain, took time.Duration) {
 	defer r.mu.Unlock()
 	pages := slices.Clone(c.Pages)
 	for i := range pages {
-		pages[i].Tier = c.Then
+		pages[i] = pages[i].step(c.Then)
 	}
 	r.tookLocked(pages, took.Seconds())
 }
@@ -246,7 +281,7 @@ func (r *Rates) steppingLocked(c Chain, page Page) float64 {
 	if since := r.now().Sub(t.seen); since < 0 || since >= probeEvery {
 		return 0
 	}
-	return t.reading(page.Bytes)
+	return t.reading(page.step(c.Then))
 }
 
 // Reading predicts the time to read a page from its tier, or for the page to go through a step
@@ -254,7 +289,7 @@ func (r *Rates) steppingLocked(c Chain, page Page) float64 {
 func (r *Rates) Reading(page Page) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return seconds(r.tierLocked(page.Tier).reading(page.Bytes))
+	return seconds(r.tierLocked(page.Tier).reading(page))
 }
 
 // Measured reports whether any batch was measured. Before, Computing is a guess.

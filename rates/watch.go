@@ -15,7 +15,7 @@ type Watch struct {
 
 	next     int     // index of the awaited page
 	since    float64 // start of the wait, in seconds
-	run      int     // index of the first page of the present run: pages in a row from one tier
+	run      int     // index of the first page of the present run: pages in a row of one tier and form
 	runSince float64
 	trusted  bool      // the run's tier was trusted when the run began
 	paces    []float64 // seconds per unit in the run, after each of its last pages
@@ -37,7 +37,8 @@ func (w *Watch) beginRunLocked(now float64) {
 	if w.next == len(w.chain.Pages) {
 		return
 	}
-	if w.trusted = w.rates.tierLocked(w.chain.Pages[w.next].Tier).trusted(); w.trusted {
+	page := w.chain.Pages[w.next]
+	if w.trusted = w.rates.tierLocked(page.Tier).trusted(page.Form); w.trusted {
 		w.paces = slices.Repeat([]float64{1}, w.parallel)
 	}
 }
@@ -74,8 +75,8 @@ const patienceMin = 0.02
 // disappointed is granted no time for its slowness.
 func (w *Watch) grantedLocked(page Page) float64 {
 	granted := 0.0
-	if tier := w.rates.tierLocked(page.Tier); tier.trusted() {
-		granted = tier.reading(page.Bytes)
+	if tier := w.rates.tierLocked(page.Tier); tier.trusted(page.Form) {
+		granted = tier.reading(page)
 	}
 	paced, _ := w.pacedLocked(page)
 	return max(granted, paced)
@@ -86,13 +87,13 @@ func (w *Watch) readingLocked(page Page) float64 {
 	if paced, ok := w.pacedLocked(page); ok {
 		return paced
 	}
-	return w.rates.tierLocked(page.Tier).reading(page.Bytes)
+	return w.rates.tierLocked(page.Tier).reading(page)
 }
 
 // pacedLocked predicts the seconds to read a page from the pace of the present run; false for
-// a page of another tier, and before the run has a pace.
+// a page of another tier or form, and before the run has a pace.
 func (w *Watch) pacedLocked(page Page) (float64, bool) {
-	if len(w.paces) == 0 || page.Tier != w.chain.Pages[w.run].Tier {
+	if len(w.paces) == 0 || !page.alike(w.chain.Pages[w.run]) {
 		return 0, false
 	}
 	return slices.Min(w.paces) * w.unitLocked(page), true
@@ -102,7 +103,7 @@ func (w *Watch) pacedLocked(page Page) (float64, bool) {
 // otherwise bytes.
 func (w *Watch) unitLocked(page Page) float64 {
 	if w.trusted {
-		return w.rates.tierLocked(page.Tier).reading(page.Bytes)
+		return w.rates.tierLocked(page.Tier).reading(page)
 	}
 	return max(1, float64(page.Bytes))
 }
@@ -128,7 +129,7 @@ func (w *Watch) Arrived(at time.Duration) bool {
 	w.next++
 	w.since = now
 	w.observeLocked(now)
-	if w.next == len(w.chain.Pages) || w.chain.Pages[w.next].Tier != w.chain.Pages[w.run].Tier {
+	if w.next == len(w.chain.Pages) || !w.chain.Pages[w.next].alike(w.chain.Pages[w.run]) {
 		w.rates.tookLocked(w.chain.Pages[w.run:w.next], now-w.runSince)
 		w.beginRunLocked(now)
 		if w.next == len(w.chain.Pages) {

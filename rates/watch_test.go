@@ -265,6 +265,6 @@ func TestTiersOfAChainAreToldApart(t *testing.T) {
 	pages := append(pagesOf("local", 4), pagesOf("remote", 12)[4:]...)
 	_, in := m.restore(r, Chain{Pages: pages})
 	require.Equal(t, 12, in)
-	require.InEpsilon(t, testPageBytes/(1*GB), r.tierLocked("local").reading(testPageBytes), 0.5)
-	require.InEpsilon(t, testPageBytes/(20*MB), r.tierLocked("remote").reading(testPageBytes), 0.5)
+	require.InEpsilon(t, testPageBytes/(1*GB), r.tierLocked("local").reading(Page{Bytes: testPageBytes}), 0.5)
+	require.InEpsilon(t, testPageBytes/(20*MB), r.tierLocked("remote").reading(Page{Bytes: testPageBytes}), 0.5)
 }
