@@ -1,6 +1,7 @@
 package encoding
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -250,6 +251,11 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		got, err := decodeGuarded(t, c, ID(id), stored, n)
+		if ID(id) == Split { // the check of a section says the same as decoding does
+			left := bytes.NewReader(stored)
+			checked := CheckSplit(left, int64(n)) == nil && left.Len() == 0
+			require.Equal(t, err == nil, checked)
+		}
 		if err != nil {
 			require.ErrorIs(t, err, ErrCorrupt)
 			return
