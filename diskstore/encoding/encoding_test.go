@@ -179,6 +179,31 @@ func TestTheChoice(t *testing.T) {
 	require.Equal(t, Zstd, id)
 }
 
+// A plane of mantissas from which codes gain some percent stays raw: decoding it would take as long
+// as decoding the exponents, which gain most.
+func TestMantissasStayRaw(t *testing.T) {
+	rows, r := gaussian("bf16", 256, 256, 5), rand.New(rand.NewPCG(5, 5))
+	for at := 1; at < len(rows); at += 2 { // a fifth of the signs: 7.72 bits of a sign and a mantissa
+		if rows[at] &= 0x7f; r.IntN(5) == 0 {
+			rows[at] |= 0x80
+		}
+	}
+	id, stored := newCoder(t).Lossless(rows, Shape{RowBytes: 512})
+	require.Equal(t, Split, id)
+	_, bases, err := readSplit(stored, int64(len(rows)))
+	require.NoError(t, err)
+	planes := stored[splitHeaderBytes+bases:]
+	form := func(plane int) uint32 { return binary.LittleEndian.Uint32(planes[4*plane:]) & 3 }
+	require.EqualValues(t, formRaw, form(0))
+	require.EqualValues(t, formHuffman, form(1))
+
+	var low counts
+	for at := 0; at < len(rows); at += 2 {
+		low[byte(split{width: 2, rotate: 1}.number(rows[at:]))]++
+	}
+	require.Less(t, low.entropy(), 7.8, "codes would gain")
+}
+
 // The plain code and that of the processor do the same.
 func TestPlainCodeAgrees(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

@@ -116,7 +116,7 @@ func (sc *scratch) encodePlane(plane []byte) (form int, stored []byte) {
 	switch {
 	case errors.Is(err, huff0.ErrUseRLE):
 		return formSame, plane[:1]
-	case err != nil || len(stored) >= len(plane)-len(plane)/leastGain:
+	case err != nil || len(stored) >= len(plane)-len(plane)/leastPlaneGain:
 		return formRaw, plane
 	}
 	return formHuffman, stored
