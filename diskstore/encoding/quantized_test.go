@@ -1,0 +1,107 @@
+package encoding
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// quantized returns rows of a K/V cache in q8_0 (blocks of a f16 scale and 32 bytes) or q4_0 (a scale
+// and 32 halves of bytes). biased channels differ in scale and have a mean of their own.
+func quantized(bits, tokens, channels int, biased bool) (rows []byte, rowBytes int) {
+	r := rand.New(rand.NewPCG(5, 5))
+	scale, mean := make([]float64, channels), make([]float64, channels)
+	for c := range scale {
+		if scale[c] = 1; biased {
+			scale[c] = math.Exp(0.7 * r.NormFloat64())
+			mean[c] = 2 * r.NormFloat64() * scale[c]
+		}
+	}
+	var block [32]float64
+	for range tokens {
+		for at := 0; at < channels; at += len(block) {
+			largest := 0.0
+			for i := range block {
+				block[i] = r.NormFloat64()*scale[at+i] + mean[at+i]
+				if math.Abs(block[i]) > math.Abs(largest) {
+					largest = block[i]
+				}
+			}
+			rows = appendQuantized(rows, bits, block, largest)
+		}
+	}
+	return rows, len(rows) / tokens
+}
+
+func appendQuantized(rows []byte, bits int, block [32]float64, largest float64) []byte {
+	if bits == 8 {
+		step := math.Abs(largest) / 127
+		rows = binary.LittleEndian.AppendUint16(rows, half(step))
+		for _, x := range block {
+			rows = append(rows, byte(int8(math.Round(x/step))))
+		}
+		return rows
+	}
+	step := largest / -8
+	rows = binary.LittleEndian.AppendUint16(rows, half(step))
+	for i := range 16 {
+		low, high := min(15, int(block[i]/step+8.5)), min(15, int(block[i+16]/step+8.5))
+		rows = append(rows, byte(low|high<<4))
+	}
+	return rows
+}
+
+// TestQuantizedRows: rows that are small already come back as they were.
+func TestQuantizedRows(t *testing.T) {
+	c := newCoder(t)
+	for _, bits := range []int{8, 4} {
+		for _, biased := range []bool{false, true} {
+			rows, row := quantized(bits, 256, 1024, biased)
+			id, stored := c.Lossless(rows, Shape{RowBytes: row})
+			if id != Raw {
+				requireExact(t, c, id, stored, rows, "%d bits, biased %v", bits, biased)
+			}
+			require.Equal(t, !biased, id == Raw, "Gaussian blocks that use their whole range stay raw")
+		}
+	}
+}
+
+// BenchmarkQuantizedRows reports how much smaller rows become, and how much smaller by the entropy of
+// scales apart from numbers.
+func BenchmarkQuantizedRows(b *testing.B) {
+	c := newCoder(b)
+	for _, bits := range []int{8, 4} {
+		for name, biased := range map[string]bool{"gaussian": false, "biased": true} {
+			b.Run(map[int]string{8: "q8_0", 4: "q4_0"}[bits]+" "+name, func(b *testing.B) {
+				rows, row := quantized(bits, 256, 1024, biased)
+				b.SetBytes(int64(len(rows)))
+				size := len(rows)
+				for range b.N {
+					if id, stored := c.Lossless(rows, Shape{RowBytes: row}); id != Raw {
+						size = len(stored)
+					}
+				}
+				b.ReportMetric(float64(len(rows))/float64(size), "ratio")
+				b.ReportMetric(apart(rows, 2+32*bits/8), "ratio-apart")
+			})
+		}
+	}
+}
+
+// apart is the ratio by order-0 entropies of the two bytes of scales and of the numbers.
+func apart(rows []byte, block int) float64 {
+	var scales [2]counts
+	var numbers counts
+	for at, b := range rows {
+		if in := at % block; in < len(scales) {
+			scales[in][b]++
+		} else {
+			numbers[b]++
+		}
+	}
+	bits := scales[0].entropy() + scales[1].entropy() + float64(block-len(scales))*numbers.entropy()
+	return float64(8*block) / bits
+}
