@@ -19,7 +19,7 @@ func makeNewer(t *testing.T, root string) {
 		content, err := os.ReadFile(path)
 		require.NoError(t, err)
 		le := binary.LittleEndian
-		le.PutUint32(content[8:], pagefile.SchemaSplit+1)
+		le.PutUint32(content[8:], pagefile.SchemaLossy+1)
 		end := le.Uint32(content[132:]) - 4
 		le.PutUint32(content[end:], pagefile.Checksum(content[:end]))
 		require.NoError(t, os.WriteFile(path, content, 0o600))

@@ -6,10 +6,20 @@ import (
 	"io"
 )
 
-// CheckSplit reads a Split section of n decoded bytes from r and checks it by decoding. CheckSplit
-// keeps nothing, and needs memory for one block. It returns ErrCorrupt, or an error of r.
-// CheckSplit reads nothing behind the section.
-func CheckSplit(r io.Reader, n int64) error {
+// Check reads a section of Split or a lossy encoding, of n decoded bytes, from r and checks it by
+// decoding. Check keeps nothing, and needs memory for one block. It returns ErrCorrupt, or an error
+// of r. Check reads nothing behind the section.
+func Check(id ID, r io.Reader, n int64) error {
+	switch {
+	case id == Split:
+		return checkSplit(r, n)
+	case id.Lossy():
+		return checkLossy(id, r, n)
+	}
+	return corrupt("%v is not checked block by block", id)
+}
+
+func checkSplit(r io.Reader, n int64) error {
 	buf := make([]byte, blockBytes+4*widthMax)
 	if err := fill(r, buf[:splitHeaderBytes]); err != nil {
 		return err
@@ -27,7 +37,8 @@ func CheckSplit(r io.Reader, n int64) error {
 	block := make([]byte, min(n, int64(s.block())))
 	for ; n > 0; n -= int64(len(block)) {
 		block = block[:min(n, int64(len(block)))]
-		size, err := readBlock(r, buf, s.width, len(block))
+		plane := len(block) / s.width
+		size, err := readBlock(r, buf, []int{plane, plane, plane, plane}[:s.width])
 		if err != nil {
 			return err
 		}
@@ -38,16 +49,49 @@ func CheckSplit(r io.Reader, n int64) error {
 	return nil
 }
 
-// readBlock reads a block of n decoded bytes into buf and returns its size.
-func readBlock(r io.Reader, buf []byte, width, n int) (size int, err error) {
-	size = 4 * width
+func checkLossy(id ID, r io.Reader, n int64) error {
+	buf := make([]byte, 4*lossyPlanes+2*maxScales+lossyBlock)
+	if err := fill(r, buf[:lossyHeaderBytes]); err != nil {
+		return err
+	}
+	l, centers, err := readLossy(id, buf, n)
+	if err != nil {
+		return err
+	}
+	l.centers = make([]byte, centers)
+	if err := fill(r, l.centers); err != nil {
+		return err
+	}
+	sc := lossyScratches.Get().(*lossyScratch)
+	defer lossyScratches.Put(sc)
+	if err := sc.readCenters(l); err != nil {
+		return err
+	}
+	block := make([]byte, min(n, int64(2*l.block())))
+	for ; n > 0; n -= int64(len(block)) {
+		block = block[:min(n, int64(len(block)))]
+		planes := l.planes(len(block) / 2)
+		size, err := readBlock(r, buf, planes[:])
+		if err != nil {
+			return err
+		}
+		if _, err := sc.decodeBlock(buf[:size], block, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readBlock reads a block with planes of at most these sizes into buf and returns its size.
+func readBlock(r io.Reader, buf []byte, planes []int) (size int, err error) {
+	size = 4 * len(planes)
 	if err := fill(r, buf[:size]); err != nil {
 		return 0, err
 	}
-	for i := range width {
+	for i, most := range planes {
 		length := int(binary.LittleEndian.Uint32(buf[4*i:]) >> 2)
-		if length > n/width {
-			return 0, corrupt("a plane of %d bytes for %d numbers", length, n/width)
+		if length > most {
+			return 0, corrupt("a plane of %d bytes for %d", length, most)
 		}
 		if err := fill(r, buf[size:size+length]); err != nil {
 			return 0, err

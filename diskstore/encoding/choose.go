@@ -8,7 +8,7 @@ import (
 const (
 	// leastGain is the divisor of the rows' size that gives the least gain of an encoding.
 	leastGain = 64
-	// leastPlaneGain is that of a plane in Huffman codes, which take most of the time of decoding. The
+	// leastPlaneGain is that of a plane of Split in Huffman codes, which take most of the time of decoding. The
 	// mantissas of a bf16 with its sign would make a section smaller by a percent, in twice the time.
 	leastPlaneGain = 16
 

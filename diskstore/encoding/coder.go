@@ -74,6 +74,8 @@ func (c *Coder) Decode(id ID, stored, rows []byte) error {
 		return c.decodeZstd(stored, rows)
 	case Split:
 		return decodeSplit(stored, rows)
+	case Q8_0, Q4_0, Int4:
+		return decodeLossy(id, stored, rows)
 	}
 	return corrupt("%v is unknown", id)
 }

@@ -12,18 +12,33 @@ const (
 	Raw   ID = 0 // the rows themselves
 	Zstd  ID = 1 // one frame of RFC 8878
 	Split ID = 2 // planes of bytes, some of them in Huffman codes
+
+	// Lossy encodings of f16. lossy.go documents them.
+	Q8_0 ID = 16 // ggml's blocks of 32 numbers of 8 bits
+	Q4_0 ID = 17 // ggml's blocks of 32 numbers of 4 bits
+	Int4 ID = 18 // 4 bits, arranged as the section needs it
 )
 
-// String returns "raw", "zstd", "split", or the number of an unknown encoding.
+// names are those of the known encodings.
+var names = map[ID]string{Raw: "raw", Zstd: "zstd", Split: "split", Q8_0: "q8_0", Q4_0: "q4_0", Int4: "int4"}
+
+// String returns the encoding's name, such as "raw" or "q8_0", or the number of an unknown encoding.
 func (id ID) String() string {
-	if id.Known() {
-		return [...]string{"raw", "zstd", "split"}[id]
+	if name, ok := names[id]; ok {
+		return name
 	}
 	return fmt.Sprintf("encoding %d", uint8(id))
 }
 
 // Known reports whether this package decodes the encoding.
-func (id ID) Known() bool { return id <= Split }
+func (id ID) Known() bool {
+	_, ok := names[id]
+	return ok
+}
+
+// Lossy reports whether the encoding is one of Q8_0, Q4_0 and Int4, which give other rows back than
+// those that were encoded.
+func (id ID) Lossy() bool { return id >= Q8_0 && id <= Int4 }
 
 // ErrCorrupt reports stored bytes that are not an encoding of the wanted number of bytes.
 var ErrCorrupt = errors.New("encoding: stored bytes are corrupt")

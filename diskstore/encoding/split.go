@@ -2,7 +2,6 @@ package encoding
 
 import (
 	"encoding/binary"
-	"errors"
 	"slices"
 	"sync"
 
@@ -41,13 +40,8 @@ const (
 	splitHeaderBytes = 8
 	blockBytes       = 128 << 10
 
-	formRaw     = 0
-	formHuffman = 1
-	formSame    = 2
-
 	widthMax   = 4
 	rotateMax  = 1
-	tableLog   = 11 // the longest code that RFC 8878 allows
 	planeBytes = blockBytes / 2
 )
 
@@ -102,24 +96,11 @@ func (sc *scratch) appendBlock(out, block []byte, s split) []byte {
 	at := len(out)
 	out = append(out, make([]byte, 4*s.width)...)
 	for i, plane := range planes[:s.width] {
-		form, stored := sc.encodePlane(plane)
+		form, stored := encodePlane(&sc.huffman, plane, leastPlaneGain)
 		binary.LittleEndian.PutUint32(out[at+4*i:], uint32(len(stored))<<2|uint32(form))
 		out = append(out, stored...)
 	}
 	return out
-}
-
-// encodePlane returns the smallest form of a plane. The result is valid until the next call.
-func (sc *scratch) encodePlane(plane []byte) (form int, stored []byte) {
-	sc.huffman.Reuse, sc.huffman.TableLog = huff0.ReusePolicyNone, tableLog
-	stored, _, err := huff0.Compress4X(plane, &sc.huffman)
-	switch {
-	case errors.Is(err, huff0.ErrUseRLE):
-		return formSame, plane[:1]
-	case err != nil || len(stored) >= len(plane)-len(plane)/leastPlaneGain:
-		return formRaw, plane
-	}
-	return formHuffman, stored
 }
 
 // readSplit reads the header of a section of n decoded bytes, and returns the number of bases,
@@ -179,7 +160,7 @@ func (sc *scratch) decodeBlock(stored, block []byte, s split) (size int, err err
 		if length > len(stored)-size {
 			return 0, corrupt("a plane of %d bytes, of which %d are there", length, len(stored)-size)
 		}
-		if planes[i], err = sc.decodePlane(i, int(entry&3), stored[size:size+length:size+length], n); err != nil {
+		if planes[i], err = decodePlane(&sc.huffman, int(entry&3), stored[size:size+length:size+length], sc.planes[i][:], n); err != nil {
 			return 0, err
 		}
 		size += length
@@ -190,29 +171,4 @@ func (sc *scratch) decodeBlock(stored, block []byte, s split) (size int, err err
 		merge4(block, planes, s.bases)
 	}
 	return size, nil
-}
-
-// decodePlane returns the n bytes of plane i.
-func (sc *scratch) decodePlane(i, form int, stored []byte, n int) ([]byte, error) {
-	switch {
-	case form == formRaw && len(stored) == n:
-		return stored, nil
-	case form == formSame && len(stored) == 1:
-		plane := sc.planes[i][:n]
-		for j := range plane {
-			plane[j] = stored[0]
-		}
-		return plane, nil
-	case form == formHuffman && len(stored) < n:
-		h, rest, err := huff0.ReadTable(stored, &sc.huffman)
-		if err != nil {
-			return nil, corrupt("a table of Huffman codes: %v", err)
-		}
-		plane, err := h.Decoder().Decompress4X(sc.planes[i][:0:n], rest)
-		if err != nil || len(plane) != n {
-			return nil, corrupt("a plane of %d numbers: %v", n, err)
-		}
-		return plane, nil
-	}
-	return nil, corrupt("a plane of form %d has %d bytes for %d numbers", form, len(stored), n)
 }

@@ -232,10 +232,10 @@ func (in *checking) handOn() error {
 
 // decode reads a compressed section to its end and checks that it decompresses to raw bytes.
 func (in *checking) decode(e Encoding, stored *summed, raw int64) error {
-	if e != EncodingSplit {
+	if e == EncodingZstd {
 		return in.decompress(stored, raw)
 	}
-	err := encoding.CheckSplit(stored, raw)
+	err := encoding.Check(e, stored, raw)
 	switch {
 	case stored.err != nil:
 		return stored.err

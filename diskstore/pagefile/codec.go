@@ -1,6 +1,7 @@
 package pagefile
 
 import (
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -44,6 +45,15 @@ func (c *Codec) Encode(rows []byte, s Section) (Encoding, []byte) {
 		shape.RowBytes = int(s.RowBytes)
 	}
 	return c.coder.Lossless(rows, shape)
+}
+
+// EncodeLossy returns the rows of a section, which are f16, in a lossy encoding. An error says why
+// the section has to stay lossless: it is neither K nor V, or encoding.Coder.Lossy refuses its rows.
+func (c *Codec) EncodeLossy(e Encoding, rows []byte, s Section) ([]byte, error) {
+	if s.Kind != KindK && s.Kind != KindV {
+		return nil, fmt.Errorf("encode section of kind %v as %v: only K and V may lose bits; keep it lossless", s.Kind, e)
+	}
+	return c.coder.Lossy(e, rows, encoding.Shape{RowBytes: int(s.RowBytes)})
 }
 
 // Decode fills rows from stored. For any content of stored, Decode writes nothing beyond rows

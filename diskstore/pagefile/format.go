@@ -4,17 +4,17 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
-	"slices"
 
 	"github.com/kvtier/kvtier/diskstore/encoding"
 )
 
 /*
-A page file, schemas 1 and 2. All integers are little endian.
+A page file, schemas 1 to 3. All integers are little endian.
 
 	offset  bytes  header
 	     0      8  magic "\x8bKVPAGE\n"
-	     8      4  schema: 2 if a section has an encoding above 1, else 1
+	     8      4  schema: 3 if a section has an encoding above 15, else 2 if one has an
+	               encoding above 1, else 1
 	    12      4  flags: bit 0 the page is a tail; all other bits zero
 	    16     32  fingerprint
 	    48     32  key, = ChainKey(parent, tokens, media)
@@ -39,7 +39,8 @@ A page file, schemas 1 and 2. All integers are little endian.
 	     2      2  layer
 	     4      1  kind: 0 K, 1 V, 2 conv, 3 state, 4 cell,
 	               5 window K, 6 window V
-	     5      1  encoding: 0 raw, 1 zstd, 2 split
+	     5      1  encoding: 0 raw, 1 zstd, 2 split; lossy: 16 q8_0, 17 q4_0, 18 int4,
+	               of kinds 0 and 1 alone
 	     6      2  zero
 	     8      4  row bytes
 	    12      8  offset in the file, a multiple of 4096
@@ -73,6 +74,7 @@ const (
 	footerMagic = "KVPEND\r\n"
 	Schema      = 1
 	SchemaSplit = 2 // of files that programs for schema 1 cannot decode
+	SchemaLossy = 3 // of files with a lossy encoding, which programs for schema 2 cannot decode
 
 	flagTail   = 1 << 0
 	flagsKnown = flagTail
@@ -161,10 +163,16 @@ func (h *Header) Raw() bool {
 
 // schema returns the schema of a file with these sections.
 func (h *Header) schema() uint32 {
-	if slices.ContainsFunc(h.Sections, func(s StoredSection) bool { return s.Encoding > EncodingZstd }) {
-		return SchemaSplit
+	schema := uint32(Schema)
+	for i := range h.Sections {
+		switch e := h.Sections[i].Encoding; {
+		case e.Lossy():
+			return SchemaLossy
+		case e > EncodingZstd:
+			schema = SchemaSplit
+		}
 	}
-	return Schema
+	return schema
 }
 
 // Encode returns the header region, payloadOffset bytes, and keeps the region's CRC for the

@@ -257,7 +257,7 @@ func TestFormatHostileHeaders(t *testing.T) {
 	t.Run("newer schema", func(t *testing.T) {
 		p := smallPage(t)
 		file := encodeFile(t, p, testTokens, true)
-		file[8] = SchemaSplit + 1
+		file[8] = SchemaLossy + 1
 		reseal(file)
 		_, err := ReadHeader(ctx, memBlob(file))
 		require.ErrorIs(t, err, ErrMismatch)

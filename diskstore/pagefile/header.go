@@ -40,8 +40,8 @@ func decodeHeader(region []byte, fileBytes int64) (*Header, error) {
 		return nil, Damaged("header checksum is %08x, want %08x", sum, crc)
 	}
 	schema := le.Uint32(region[8:])
-	if schema != Schema && schema != SchemaSplit {
-		return nil, Mismatch("page has schema %d, this program reads %d and %d", schema, Schema, SchemaSplit)
+	if schema < Schema || schema > SchemaLossy {
+		return nil, Mismatch("page has schema %d, this program reads %d to %d", schema, Schema, SchemaLossy)
 	}
 	if !allZero(region[size:]) {
 		return nil, Damaged("padding after the header is not zero")
@@ -153,7 +153,8 @@ func (h *Header) checkSections() error {
 	for i := range h.Sections {
 		s := &h.Sections[i]
 		rawOK := s.Encoding == EncodingRaw && s.Stored == s.Raw
-		smallOK := s.Encoding != EncodingRaw && s.Encoding.Known() && s.Stored > 0 && s.Stored < s.Raw
+		smallOK := s.Encoding != EncodingRaw && s.Encoding.Known() && s.Stored > 0 && s.Stored < s.Raw &&
+			(!s.Encoding.Lossy() || s.Kind == KindK || s.Kind == KindV)
 		if s.Raw != s.Bytes(len(h.Tokens)) || !rawOK && !smallOK {
 			return Damaged("section %d stores %d of %d bytes in encoding %d", i, s.Stored, s.Raw, s.Encoding)
 		}

@@ -16,6 +16,13 @@ func (k Key) String() string { return hex.EncodeToString(k[:]) }
 // IsZero reports whether k is all zeros. No page and no usable fingerprint is all zeros.
 func (k Key) IsZero() bool { return k == Key{} }
 
+// ColdFingerprint returns the fingerprint under which lossy pages are stored for a fingerprint of
+// exact pages: SHA-256("kvtier cold pages" ‖ fingerprint). A look-up of exact pages never finds a
+// lossy one. Key and parent of a lossy page are those of the exact page.
+func ColdFingerprint(fingerprint Key) Key {
+	return sha256.Sum256(append([]byte("kvtier cold pages"), fingerprint[:]...))
+}
+
 // ParseKey is the inverse of Key.String. ParseKey accepts exactly 64 lower-case hex digits, so
 // that every key has one file name.
 func ParseKey(s string) (Key, error) {
