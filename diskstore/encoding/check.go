@@ -50,7 +50,7 @@ func checkSplit(r io.Reader, n int64) error {
 }
 
 func checkLossy(id ID, r io.Reader, n int64) error {
-	buf := make([]byte, 4*lossyPlanes+2*maxScales+lossyBlock)
+	buf := make([]byte, 4*lossyPlanesMax+2*maxScales+lossyBlock)
 	if err := fill(r, buf[:lossyHeaderBytes]); err != nil {
 		return err
 	}
@@ -70,8 +70,7 @@ func checkLossy(id ID, r io.Reader, n int64) error {
 	block := make([]byte, min(n, int64(2*l.block())))
 	for ; n > 0; n -= int64(len(block)) {
 		block = block[:min(n, int64(len(block)))]
-		planes := l.planes(len(block) / 2)
-		size, err := readBlock(r, buf, planes[:])
+		size, err := readBlock(r, buf, l.planes(len(block)/2))
 		if err != nil {
 			return err
 		}

@@ -6,12 +6,14 @@ import (
 	"github.com/x448/float16"
 )
 
-// dequantize8 fills rows, of f16, from codes of 8 bits and a scale for each unit.
-func dequantize8(rows, codes []byte, scales []float32) {
-	done := dequantize8Fast(rows, codes, scales)
+// dequantize8 fills rows, of f16, from the upper and lower halves of codes of 8 bits, and a scale for
+// each unit.
+func dequantize8(rows, upper, lower []byte, scales []float32) {
+	done := dequantize8Fast(rows, upper, lower, scales)
 	for u := done; u < len(scales); u++ {
-		for i := u * unit; i < (u+1)*unit; i++ {
-			putHalf(rows[2*i:], float32(int8(codes[i]))*scales[u])
+		for i := range unit {
+			q := 16*signed4(upper, u, i) + code4(lower, u, i)
+			putHalf(rows[2*(u*unit+i):], float32(q)*scales[u])
 		}
 	}
 }
@@ -21,7 +23,7 @@ func dequantize4(rows, codes []byte, scales []float32) {
 	done := dequantize4Fast(rows, codes, scales)
 	for u := done; u < len(scales); u++ {
 		for i := range unit {
-			putHalf(rows[2*(u*unit+i):], code4(codes, u, i)*scales[u])
+			putHalf(rows[2*(u*unit+i):], float32(signed4(codes, u, i))*scales[u])
 		}
 	}
 }
@@ -33,7 +35,7 @@ func dequantizeChannels(row, codes []byte, scales, centers []float32) {
 	for u := done; u < len(scales)/unit; u++ {
 		for i := range unit {
 			c := u*unit + i
-			putHalf(row[2*c:], float32(code4(codes, u, i)*scales[c])+centers[c])
+			putHalf(row[2*c:], float32(float32(signed4(codes, u, i))*scales[c])+centers[c])
 		}
 	}
 }
@@ -45,7 +47,7 @@ func dequantizeRotated(rows, codes []byte, scales, centers []float32) {
 	var x [rotation]float32
 	for r := done; r < len(scales); r++ {
 		for i := range rotation {
-			x[i] = code4(codes, r*rotation/unit+i/unit, i%unit) * scales[r]
+			x[i] = float32(signed4(codes, r*rotation/unit+i/unit, i%unit)) * scales[r]
 		}
 		rotate(&x)
 		for i, y := range x {
@@ -54,12 +56,14 @@ func dequantizeRotated(rows, codes []byte, scales, centers []float32) {
 	}
 }
 
-// code4 returns number i of a unit, as a multiple of its scale.
-func code4(codes []byte, u, i int) float32 {
+// code4 returns the code of 4 bits of number i of a unit.
+func code4(codes []byte, u, i int) int {
 	const half = unit / 2
-	code := codes[u*half+i%half] >> (i / half * 4) & 0xf
-	return float32(int(code) - 8)
+	return int(codes[u*half+i%half] >> (i / half * 4) & 0xf)
 }
+
+// signed4 returns the code of number i of a unit as a multiple of its scale.
+func signed4(codes []byte, u, i int) int { return code4(codes, u, i) - 8 }
 
 // rotate multiplies by the orthogonal matrix of Walsh and Hadamard, which is its own inverse.
 func rotate(x *[rotation]float32) {

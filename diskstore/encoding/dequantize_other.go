@@ -1,6 +1,8 @@
+//go:build !amd64
+
 package encoding
 
-func dequantize8Fast(rows, codes []byte, scales []float32) (units int) { return 0 }
+func dequantize8Fast(rows, upper, lower []byte, scales []float32) (units int) { return 0 }
 
 func dequantize4Fast(rows, codes []byte, scales []float32) (units int) { return 0 }
 

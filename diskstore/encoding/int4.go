@@ -100,7 +100,7 @@ func (q *quantizer) squaredError(rows []byte, way lossy) float64 {
 		return math.Inf(1)
 	}
 	got := make([]byte, len(rows))
-	q.dequantize(got, planes[2], way)
+	q.dequantize(got, planes[2], nil, way)
 	var want, have [unit]float32
 	sum := 0.0
 	for at := 0; at < len(rows); at += 2 * unit {

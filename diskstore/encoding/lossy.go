@@ -29,19 +29,21 @@ holds whole rows instead: as many as 131,072 numbers allow, and where A is 1 a m
 numbers of a section are a multiple of G, or of C where C > 0.
 
 	offset  bytes  block
-	     0     12  a plane's size in the block and its form, for each of three planes: the size
-	               times 4, plus the form: 0 raw, 1 Huffman, 2 one byte for all, as in Split
-	    12         the planes, in the same order
+	     0     4P  a plane's size in the block and its form, for each of P planes: the size times 4,
+	               plus the form: 0 raw, 1 Huffman, 2 one byte for all, as in Split. P is 4 in
+	               Q8_0, else 3
+	    4P         the planes, in the same order
 
 The first plane has the low bytes of all scales, the second their high bytes. A scale is an f16 and
 finite, as are centers. A is 1: the block's rows are divided into groups of G, of which the last has
 the rest as well, and a group has a scale for each channel. Otherwise there is a scale for each G
 numbers.
 
-The third plane has codes, of 32 numbers after 32 numbers. In Q8_0 a code is an int8 q. In Q4_0 and
-Int4 byte j of 16 has the code of number j in its low half and that of number j+16 in its high
-half, and q is the code less 8. A scale and the codes of 32 numbers are the block_q8_0 and block_q4_0
-of ggml.
+The third plane has codes of 4 bits, of 32 numbers after 32 numbers: byte j of 16 has the code of
+number j in its low half and that of number j+16 in its high half. In Q4_0 and Int4, q is the code
+less 8. In Q8_0, q is 16 times that, plus the code in the fourth plane, which is like the third. So
+few symbols make a plane in Huffman codes, and bits that look random stay raw. A scale and 32 q are a
+block_q8_0 or block_q4_0 of ggml.
 
 A number is q times the scale of its group, computed in f32. Where A is 2 or 3, each 64 of these are
 transformed: for d = 1, 2, 4, 8, 16, 32, in that order, a and b at places i and i+d, for each i
@@ -50,7 +52,7 @@ the number's center is added, in f32. The number is rounded to f16, to nearest e
 */
 const (
 	lossyHeaderBytes = 8
-	lossyPlanes      = 3
+	lossyPlanesMax   = 4
 
 	lossyBlock = 128 << 10 // numbers of a block
 	unit       = 32        // numbers whose codes stand together
@@ -104,24 +106,21 @@ func (l lossy) scales(n int) int {
 	return n / l.group
 }
 
-// codes returns the bytes of the codes of n numbers.
-func (l lossy) codes(n int) int {
-	if l.id == Q8_0 {
-		return n
-	}
-	return n / 2
-}
-
 // planes returns the sizes of a block's planes, for n numbers.
-func (l lossy) planes(n int) [lossyPlanes]int {
+func (l lossy) planes(n int) []int {
 	scales := l.scales(n)
-	return [...]int{scales, scales, l.codes(n)}
+	sizes := []int{scales, scales, n / 2, n / 2}
+	if l.id == Q8_0 {
+		return sizes
+	}
+	return sizes[:lossyPlanesMax-1]
 }
 
 // lossyScratch is the memory for a block.
 type lossyScratch struct {
 	low, high [maxScales]byte
-	codes     [lossyBlock]byte
+	codes     [lossyBlock / 2]byte
+	lower     [lossyBlock / 2]byte // the lower halves of codes of 8 bits
 	scales    [maxScales]float32
 	spread    [maxScales]float32 // a scale for each unit of numbers
 	centers   [maxCenters]float32
@@ -214,19 +213,19 @@ func (sc *lossyScratch) readCenters(l lossy) error {
 
 // decodeBlock fills a block, and returns its size in stored.
 func (sc *lossyScratch) decodeBlock(stored, block []byte, l lossy) (size int, err error) {
-	n, size := len(block)/2, 4*lossyPlanes
+	sizes := l.planes(len(block) / 2)
+	size = 4 * len(sizes)
 	if len(stored) < size {
 		return 0, corrupt("a block ends after %d bytes", len(stored))
 	}
-	var planes [lossyPlanes][]byte
-	room := [...][]byte{sc.low[:], sc.high[:], sc.codes[:]}
-	for i, want := range l.planes(n) {
+	planes := [lossyPlanesMax][]byte{sc.low[:], sc.high[:], sc.codes[:], sc.lower[:]}
+	for i, want := range sizes {
 		entry := binary.LittleEndian.Uint32(stored[4*i:])
 		length := int(entry >> 2)
 		if length > len(stored)-size {
 			return 0, corrupt("a plane of %d bytes, of which %d are there", length, len(stored)-size)
 		}
-		if planes[i], err = decodePlane(&sc.huffman, int(entry&3), stored[size:size+length:size+length], room[i], want); err != nil {
+		if planes[i], err = decodePlane(&sc.huffman, int(entry&3), stored[size:size+length:size+length], planes[i], want); err != nil {
 			return 0, err
 		}
 		size += length
@@ -234,7 +233,7 @@ func (sc *lossyScratch) decodeBlock(stored, block []byte, l lossy) (size int, er
 	if err := sc.readScales(planes[0], planes[1]); err != nil {
 		return 0, err
 	}
-	sc.dequantize(block, planes[2], l)
+	sc.dequantize(block, planes[2], planes[3], l)
 	return size, nil
 }
 
@@ -250,8 +249,8 @@ func (sc *lossyScratch) readScales(low, high []byte) error {
 	return nil
 }
 
-// dequantize fills a block from its codes and the scales.
-func (sc *lossyScratch) dequantize(block, codes []byte, l lossy) {
+// dequantize fills a block from the scales and its codes, in Q8_0 their upper and lower halves.
+func (sc *lossyScratch) dequantize(block, codes, lower []byte, l lossy) {
 	switch l.arrangement {
 	case alongChannel:
 		rows := len(block) / (2 * l.row)
@@ -272,7 +271,7 @@ func (sc *lossyScratch) dequantize(block, codes []byte, l lossy) {
 	default:
 		scales := sc.spreadScales(len(block)/2/unit, l.group)
 		if l.id == Q8_0 {
-			dequantize8(block, codes, scales)
+			dequantize8(block, codes, lower, scales)
 		} else {
 			dequantize4(block, codes, scales)
 		}

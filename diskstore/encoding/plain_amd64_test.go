@@ -2,7 +2,7 @@ package encoding
 
 // plain turns the code of the processor off, until the result is called.
 func plain() (again func()) {
-	was := useAVX2
-	useAVX2 = false
-	return func() { useAVX2 = was }
+	avx2, f16 := useAVX2, useF16
+	useAVX2, useF16 = false, false
+	return func() { useAVX2, useF16 = avx2, f16 }
 }

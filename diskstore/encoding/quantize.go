@@ -80,7 +80,7 @@ func (q *quantizer) encode(rows []byte, l lossy) []byte {
 	for block := range slices.Chunk(rows, 2*l.block()) {
 		planes := q.quantize(block, l)
 		at := len(out)
-		out = append(out, make([]byte, 4*lossyPlanes)...)
+		out = append(out, make([]byte, 4*len(planes))...)
 		for i, plane := range planes {
 			form, stored := encodePlane(&q.huffman, plane, leastGain)
 			binary.LittleEndian.PutUint32(out[at+4*i:], uint32(len(stored))<<2|uint32(form))
@@ -91,7 +91,7 @@ func (q *quantizer) encode(rows []byte, l lossy) []byte {
 }
 
 // quantize returns the planes of a block. They are valid until the next call.
-func (q *quantizer) quantize(block []byte, l lossy) [lossyPlanes][]byte {
+func (q *quantizer) quantize(block []byte, l lossy) [][]byte {
 	n := len(block) / 2
 	x, codes := q.x[:n], q.q[:n]
 	widen(x, block)
@@ -113,11 +113,14 @@ func (q *quantizer) quantize(block []byte, l lossy) [lossyPlanes][]byte {
 	default:
 		q.eachGroup(x, codes, l.group, quantizeInt4)
 	}
-	if l.id != Q8_0 {
-		codes = pack(q.codes[:n/2], codes)
-	}
 	scales := l.scales(n)
-	return [...][]byte{q.low[:scales], q.high[:scales], codes}
+	planes := [][]byte{q.low[:scales], q.high[:scales], q.codes[:n/2], q.lower[:n/2]}
+	if l.id == Q8_0 {
+		pack8(planes[2], planes[3], codes)
+		return planes
+	}
+	pack4(planes[2], codes)
+	return planes[:lossyPlanesMax-1]
 }
 
 // center subtracts the centers.
@@ -144,7 +147,7 @@ func (q *quantizer) putScale(i int, scale float32) {
 	q.low[i], q.high[i] = byte(bits), byte(bits>>8)
 }
 
-// quantizeQ8 does as ggml's quantize_row_q8_0_ref.
+// quantizeQ8 does as ggml's quantize_row_q8_0_ref, with 128 added to codes.
 func quantizeQ8(x []float32, codes []byte) (scale float32) {
 	most := float32(0)
 	for _, v := range x {
@@ -153,7 +156,7 @@ func quantizeQ8(x []float32, codes []byte) (scale float32) {
 	scale = most / 127
 	by := inverse(scale)
 	for i, v := range x {
-		codes[i] = byte(int8(roundHalfAway(float32(v * by))))
+		codes[i] = byte(128 + roundHalfAway(float32(v*by)))
 	}
 	return scale
 }
@@ -256,13 +259,23 @@ func roundHalfAway(v float32) int { return int(float64(v) + math.Copysign(0.5, f
 
 func abs(v float32) float32 { return math.Float32frombits(math.Float32bits(v) &^ (1 << 31)) }
 
-// pack puts two codes of 4 bits into a byte, as the format says, and returns packed.
-func pack(packed, codes []byte) []byte {
+// pack4 puts two codes of 4 bits into a byte, as the format says.
+func pack4(packed, codes []byte) {
 	const half = unit / 2
 	for u := 0; u < len(codes); u += unit {
 		for i := range half {
 			packed[u/2+i] = codes[u+i] | codes[u+half+i]<<4
 		}
 	}
-	return packed
+}
+
+// pack8 does as pack4 for the upper and the lower halves of codes of 8 bits.
+func pack8(upper, lower, codes []byte) {
+	const half = unit / 2
+	for u := 0; u < len(codes); u += unit {
+		for i := range half {
+			a, b := codes[u+i], codes[u+half+i]
+			upper[u/2+i], lower[u/2+i] = a>>4|b&0xf0, a&0xf|b<<4
+		}
+	}
 }
