@@ -271,15 +271,18 @@ func FuzzDecode(f *testing.F) {
 	}
 	c := newCoder(f)
 	f.Add(uint8(Zstd), c.EncodeZstd(rows), len(rows))
+	for _, way := range waysOf(rows, 64) {
+		f.Add(uint8(way.id), new(quantizer).encode(rows, way), len(rows))
+	}
 	f.Fuzz(func(t *testing.T, id uint8, stored []byte, n int) {
 		if n < 0 || n > 1<<20 {
 			return
 		}
 		got, err := decodeGuarded(t, c, ID(id), stored, n)
-		if ID(id) == Split { // the check of a section says the same as decoding does
-			left := bytes.NewReader(stored)
-			checked := CheckSplit(left, int64(n)) == nil && left.Len() == 0
-			require.Equal(t, err == nil, checked)
+		if id := ID(id); id == Split || id.Lossy() {
+			in := bytes.NewReader(stored)
+			checked := Check(id, in, int64(n))
+			require.Equal(t, err == nil, checked == nil && in.Len() == 0, "decoding: %v, checking: %v", err, checked)
 		}
 		if err != nil {
 			require.ErrorIs(t, err, ErrCorrupt)

@@ -3,6 +3,7 @@ package encoding
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -39,6 +40,31 @@ func goldenRows(kind string) []byte {
 		return make([]byte, 2*48*40)
 	}
 	return gaussian(kind, 40, 48, 11)
+}
+
+// goldenLossy are sections of keys(70, 128), in every arrangement, with the sums of the decoded rows.
+var goldenLossy = map[string]string{
+	"q8_0-0": "1d54dcc77beca8219e1c6bbecd78be9c4acec3ee25d111b192895a5b50030ffb",
+}
+
+func TestGoldenLossy(t *testing.T) {
+	c := newCoder(t)
+	rows := keys(70, 128)
+	for _, way := range waysOf(rows, 256) {
+		name := fmt.Sprintf("%v-%d", way.id, way.arrangement)
+		path := filepath.Join("testdata", "golden", name+".lossy")
+		stored, err := os.ReadFile(path)
+		if os.IsNotExist(err) && os.Getenv("KVTIER_GOLDEN") != "" {
+			stored = new(quantizer).encode(rows, way)
+			require.NoError(t, os.WriteFile(path, stored, 0o644))
+			err = nil
+		}
+		require.NoError(t, err)
+		got, err := decodeGuarded(t, c, way.id, stored, len(rows))
+		require.NoError(t, err)
+		sum := sha256.Sum256(got)
+		require.Equal(t, goldenLossy[name], hex.EncodeToString(sum[:]), name)
+	}
 }
 
 func TestGolden(t *testing.T) {

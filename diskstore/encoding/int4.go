@@ -20,14 +20,10 @@ const (
 // away, as it does by halving the step.
 func (q *quantizer) chooseInt4(rows []byte, channels int) lossy {
 	n := len(rows) / 2 / channels // rows
-	var centers []byte
-	if channels <= maxCenters {
-		centers = q.means(rows, channels)
-	}
 	part := sampleOf(rows, 2*channels)
 	numbers := len(part) / 2
 	best, least := lossy{}, math.Inf(1)
-	for _, way := range int4Ways(channels, centers) {
+	for _, way := range int4Ways(channels, q.means(rows, channels)) {
 		bits := 4 + 16*float64(way.scales(numbers))/float64(numbers)
 		if len(way.centers) > 0 {
 			bits += 16 / float64(n)
@@ -75,8 +71,11 @@ func int4Ways(channels int, centers []byte) []lossy {
 	return ways
 }
 
-// means returns the mean of each channel, as f16.
+// means returns the mean of each channel, as f16, or nil for rows too long to have centers.
 func (q *quantizer) means(rows []byte, channels int) []byte {
+	if channels > maxCenters {
+		return nil
+	}
 	sums := make([]float64, channels)
 	n := len(rows) / 2 / channels
 	for r := range n {

@@ -47,8 +47,9 @@ block_q8_0 or block_q4_0 of ggml.
 
 A number is q times the scale of its group, computed in f32. Where A is 2 or 3, each 64 of these are
 transformed: for d = 1, 2, 4, 8, 16, 32, in that order, a and b at places i and i+d, for each i
-without bit d, become a+b and a-b, in f32; then all are multiplied by 1/8. Where there are centers
-the number's center is added, in f32. The number is rounded to f16, to nearest even.
+without bit d, become a+b and a-b, in f32; then all are multiplied by 1/8. Where A is 1, 2 or 3 the
+number's center is added, in f32, which is 0 where A is 2. The number is rounded to f16, to nearest
+even.
 */
 const (
 	lossyHeaderBytes = 8
