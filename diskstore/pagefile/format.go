@@ -95,6 +95,9 @@ const (
 	EncodingRaw   = encoding.Raw
 	EncodingZstd  = encoding.Zstd
 	EncodingSplit = encoding.Split
+	EncodingQ8    = encoding.Q8_0
+	EncodingQ4    = encoding.Q4_0
+	EncodingInt4  = encoding.Int4
 )
 
 // StoredSection is one entry of a page file's section table.

@@ -1,0 +1,163 @@
+package pagefile
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/x448/float16"
+)
+
+// lossySections are K and V in f16, and a section that keeps its bits.
+var lossySections = []Section{
+	{Kind: KindK, RowBytes: 256}, {Kind: KindV, RowBytes: 128}, {Layer: 1, Kind: KindK, RowBytes: 256},
+	{Group: 1, Layer: 65535, Kind: KindCell, RowBytes: 4},
+}
+
+// lossyPage returns a page of numbers, and its file, whose sections of K and V have the encodings.
+func lossyPage(t testing.TB, encodings ...Encoding) (*Page, []byte) {
+	const tokens = 70
+	p := pageOf(t, lossySections, testFingerprint(1), prompt(1, tokens))
+	r := rand.New(rand.NewPCG(3, 3))
+	h := &Header{
+		Fingerprint: ColdFingerprint(testFingerprint(1)), Parent: p.Parent, Key: p.Key(), PageTokens: tokens, Tokens: p.Tokens, Layout: p.Layout,
+	}
+	body := make([][]byte, p.Layout.Len())
+	for i, s := range p.Layout.Sections() {
+		rows := p.Layout.Rows(p.Payload, i)
+		e := EncodingRaw
+		if body[i] = rows; s.Kind != KindCell {
+			for at := 0; at < len(rows); at += 2 {
+				binary.LittleEndian.PutUint16(rows[at:], float16.Fromfloat32(float32(r.NormFloat64())).Bits())
+			}
+			if e = encodings[i]; e.Lossy() {
+				var err error
+				body[i], err = theCodec(t).EncodeLossy(e, rows, s)
+				require.NoError(t, err)
+			}
+		}
+		h.Sections = append(h.Sections, StoredSection{
+			Section: s, Encoding: e, Raw: int64(len(rows)), Stored: int64(len(body[i])), CRC: Checksum(body[i]),
+		})
+	}
+	h.Place()
+	e := &Encoded{Header: h, head: h.Encode(), body: body}
+	e.foot = h.footer()
+	var file bytes.Buffer
+	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := file.Write(b); return err }))
+	return p, file.Bytes()
+}
+
+// TestLossyPages: both readers take pages of all lossy encodings, and exact sections among them
+// keep their bits.
+func TestLossyPages(t *testing.T) {
+	for _, encodings := range [][]Encoding{
+		{EncodingQ8, EncodingQ8, EncodingQ8}, {EncodingQ4, EncodingInt4, EncodingRaw}, {EncodingRaw, EncodingInt4, EncodingQ4},
+	} {
+		p, file := lossyPage(t, encodings...)
+		require.EqualValues(t, SchemaLossy, binary.LittleEndian.Uint32(file[8:]))
+		buf := bytes.Repeat([]byte{0xaa}, p.Layout.Size())
+		h, err := readFile(t, file, p.Layout, buf)
+		require.NoError(t, err)
+		require.Equal(t, p.Key(), h.Key)
+		for i := range p.Layout.Len() {
+			want, got := p.Layout.Rows(p.Payload, i), p.Layout.Rows(buf, i)
+			s := &h.Sections[i]
+			if !s.Encoding.Lossy() {
+				require.Equal(t, want, got)
+				continue
+			}
+			require.NotEqual(t, want, got)
+			decoded := make([]byte, len(want))
+			stored, err := theCodec(t).EncodeLossy(s.Encoding, want, s.Section)
+			require.NoError(t, err)
+			require.NoError(t, theCodec(t).Decode(s.Encoding, stored, decoded))
+			require.Equal(t, decoded, got)
+		}
+		_, err = aChecker(t).Check(ctx, memBlob(file))
+		require.NoError(t, err)
+	}
+}
+
+// TestLossyPagesAreCheckedByDecoding: a Checker and a reader find a section with a right checksum
+// that is none of its encoding.
+func TestLossyPagesAreCheckedByDecoding(t *testing.T) {
+	p, file := lossyPage(t, EncodingQ8, EncodingQ4, EncodingInt4)
+	h, err := ReadHeader(ctx, memBlob(file))
+	require.NoError(t, err)
+	for i := range 3 {
+		for _, at := range []int64{1, 6, 8, h.Sections[i].Stored - 1} {
+			hostile := bytes.Clone(file)
+			s := h.Sections[i]
+			stored := hostile[s.Offset : s.Offset+s.Stored]
+			if stored[at] ^= 0x81; at == s.Stored-1 {
+				stored[8] ^= 4 // the first plane's size, or a center
+			}
+			table := fixedBytes + 4*len(h.Tokens) + tableBytes*i
+			binary.LittleEndian.PutUint32(hostile[table+36:], Checksum(stored))
+			reseal(hostile)
+			_, err := aChecker(t).Check(ctx, memBlob(hostile))
+			_, rerr := readFile(t, hostile, p.Layout, make([]byte, p.Layout.Size()))
+			require.Equal(t, rerr == nil, err == nil, "section %d: a checker says %v, a read %v", i, err, rerr)
+			if at < 8 {
+				require.ErrorIs(t, err, ErrDamaged)
+			}
+			_, err = Stream(ctx, memBlob(hostile), nil)
+			require.NoError(t, err, "checksums are right")
+		}
+	}
+}
+
+// TestSchemaOfLossyPages: the schema says exactly which programs can decode a page.
+func TestSchemaOfLossyPages(t *testing.T) {
+	p, lossy := lossyPage(t, EncodingRaw, EncodingQ4, EncodingRaw)
+	_, exact := lossyPage(t, EncodingRaw, EncodingRaw, EncodingRaw)
+	buf := make([]byte, p.Layout.Size())
+	for schema := range byte(SchemaLossy) {
+		hostile := bytes.Clone(lossy)
+		hostile[8] = schema
+		reseal(hostile)
+		_, err := readFile(t, hostile, p.Layout, buf)
+		require.Error(t, err, "schema %d", schema)
+	}
+	exact[8] = SchemaLossy
+	reseal(exact)
+	requireBad(t, exact, p.Layout, buf, "schema", SchemaLossy)
+
+	// A kind other than K and V is never lossy, and no section takes more than its rows.
+	table := fixedBytes + 4*len(p.Tokens) + tableBytes
+	for name, change := range map[string]func(entry []byte){
+		"kind":    func(entry []byte) { entry[4] = byte(KindCell) },
+		"unknown": func(entry []byte) { entry[5] = 19 },
+		"stored":  func(entry []byte) { binary.LittleEndian.PutUint64(entry[20:], 70*128) },
+	} {
+		hostile := bytes.Clone(lossy)
+		change(hostile[table:])
+		reseal(hostile)
+		requireBad(t, hostile, p.Layout, buf, name, 0)
+	}
+}
+
+// TestOnlyKAndVLoseBits: other kinds are refused, and rows that are no f16.
+func TestOnlyKAndVLoseBits(t *testing.T) {
+	c := theCodec(t)
+	rows := make([]byte, 1<<12)
+	for kind := range lastKind + 1 {
+		_, err := c.EncodeLossy(EncodingQ8, rows, Section{Kind: kind, RowBytes: 256})
+		if kind == KindK || kind == KindV {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "only K and V")
+		}
+	}
+	_, err := c.EncodeLossy(EncodingQ8, rows, Section{Kind: KindK, RowBytes: 34})
+	require.ErrorContains(t, err, "keep them lossless")
+}
+
+// TestColdFingerprint: fingerprints on disk must keep their meaning.
+func TestColdFingerprint(t *testing.T) {
+	require.Equal(t, "a7740a9f0c41886dc7e722e28d99ac1f93112d0a3ed314ffa8750906e3a6d32b", ColdFingerprint(testFingerprint(1)).String())
+	require.NotEqual(t, ColdFingerprint(testFingerprint(1)), ColdFingerprint(testFingerprint(2)))
+}
