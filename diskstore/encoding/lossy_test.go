@@ -263,6 +263,28 @@ func TestPlainLossyCodeAgrees(t *testing.T) {
 	})
 }
 
+// TestPlainQuantizersAgree: both make the same codes and scales, of every f16.
+func TestPlainQuantizersAgree(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		channels := unit * rapid.IntRange(1, 5).Draw(rt, "channels")
+		tokens := rapid.IntRange(1, 70).Draw(rt, "tokens")
+		some := rapid.SliceOfN(rapid.Uint16Range(0, 0x6a00), 1, 200).Draw(rt, "numbers")
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))
+		var rows []byte
+		for range tokens * channels {
+			rows = binary.LittleEndian.AppendUint16(rows, some[r.IntN(len(some))]|uint16(r.IntN(2))<<15)
+		}
+		require.Equal(rt, -1, beyond(rows, largestInt4))
+		for _, way := range waysOf(rows, 2*channels) {
+			fast := new(quantizer).encode(rows, way)
+			again := plain()
+			slow := new(quantizer).encode(rows, way)
+			again()
+			require.True(rt, bytes.Equal(slow, fast), "%v %d", way.id, way.arrangement)
+		}
+	})
+}
+
 // Truncated, lengthened and changed bytes are an error or other rows, and checking agrees.
 func TestLossyDamage(t *testing.T) {
 	c := newCoder(t)

@@ -99,9 +99,7 @@ func (q *quantizer) quantize(block []byte, l lossy) [][]byte {
 		q.center(x, l)
 	}
 	if l.arrangement >= rotated {
-		for at := 0; at < n; at += rotation {
-			rotate((*[rotation]float32)(x[at:]))
-		}
+		rotateAll(x)
 	}
 	switch {
 	case l.arrangement == alongChannel:
@@ -149,32 +147,47 @@ func (q *quantizer) putScale(i int, scale float32) {
 
 // quantizeQ8 does as ggml's quantize_row_q8_0_ref, with 128 added to codes.
 func quantizeQ8(x []float32, codes []byte) (scale float32) {
-	most := float32(0)
-	for _, v := range x {
-		most = max(most, abs(v))
-	}
-	scale = most / 127
+	scale = largest(x) / 127
 	by := inverse(scale)
-	for i, v := range x {
-		codes[i] = byte(128 + roundHalfAway(float32(v*by)))
+	for i := codes8Fast(codes, x, by) * unit; i < len(x); i++ {
+		codes[i] = byte(128 + roundHalfAway(float32(x[i]*by)))
 	}
 	return scale
 }
 
 // quantizeQ4 does as ggml's quantize_row_q4_0_ref.
 func quantizeQ4(x []float32, codes []byte) (scale float32) {
-	most, signed := float32(0), float32(0)
-	for _, v := range x {
-		if a := abs(v); most < a {
-			most, signed = a, v
-		}
-	}
-	scale = signed / -8
+	scale = firstLargest(x) / -8
 	by := inverse(scale)
-	for i, v := range x {
-		codes[i] = code(v, by)
+	for i := codes4Fast(codes, x, by) * unit; i < len(x); i++ {
+		codes[i] = code(x[i], by)
 	}
 	return scale
+}
+
+// largest returns the largest magnitude.
+func largest(x []float32) float32 {
+	most, ok := largestFast(x)
+	if !ok {
+		for _, v := range x {
+			most = max(most, abs(v))
+		}
+	}
+	return most
+}
+
+// firstLargest returns the first number of the largest magnitude, or 0 without a sign.
+func firstLargest(x []float32) float32 {
+	most := largest(x)
+	if most == 0 {
+		return 0
+	}
+	for _, v := range x {
+		if abs(v) == most {
+			return v
+		}
+	}
+	return 0
 }
 
 // quantizeInt4 does as quantizeQ4, and then takes the scale that fits the codes best: of the least
@@ -210,27 +223,37 @@ func (q *quantizer) quantizeRows(x []float32, codes []byte, row, place int) {
 	clear(xq)
 	clear(qq)
 	for r := range slices.Chunk(x, row) {
-		for c, v := range r {
-			if abs(signed[c]) < abs(v) {
-				signed[c] = v
-			}
-		}
+		larger(signed, r)
 	}
 	for c := range row {
 		signed[c] /= -8
 		by[c] = inverse(signed[c])
 	}
 	for at := 0; at < len(x); at += row {
-		for c, v := range x[at:][:row] {
-			code := code(v, by[c])
-			codes[at+c] = code
-			q := float32(int(code) - 8)
-			xq[c] += float32(v * q)
-			qq[c] += float32(q * q)
-		}
+		fit4(codes[at:at+row], x[at:at+row], by, xq, qq)
 	}
 	for c, scale := range signed {
 		q.putScale(place+c, fitted(scale, xq[c], qq[c]))
+	}
+}
+
+// larger keeps the number of the larger magnitude of each channel.
+func larger(signed, x []float32) {
+	for c := largerFast(signed, x); c < len(x); c++ {
+		if abs(signed[c]) < abs(x[c]) {
+			signed[c] = x[c]
+		}
+	}
+}
+
+// fit4 makes the codes of a row, and adds number times code and code times code to the sums of each
+// channel.
+func fit4(codes []byte, x, by, xq, qq []float32) {
+	for c := fit4Fast(codes, x, by, xq, qq); c < len(x); c++ {
+		codes[c] = code(x[c], by[c])
+		q := float32(int(codes[c]) - 8)
+		xq[c] += float32(x[c] * q)
+		qq[c] += float32(q * q)
 	}
 }
 

@@ -45,6 +45,31 @@ GLOBL lanes<>(SB), RODATA|NOPTR, $32
 DATA eighth<>+0(SB)/4, $0x3e000000
 GLOBL eighth<>(SB), RODATA|NOPTR, $4
 
+// order puts packed numbers back into order.
+DATA magnitude<>+0(SB)/4, $0x7fffffff
+GLOBL magnitude<>(SB), RODATA|NOPTR, $4
+
+DATA eightAndHalf<>+0(SB)/4, $0x41080000
+GLOBL eightAndHalf<>(SB), RODATA|NOPTR, $4
+
+DATA half<>+0(SB)/4, $0x3f000000
+GLOBL half<>(SB), RODATA|NOPTR, $4
+
+DATA one<>+0(SB)/4, $0x3f800000
+GLOBL one<>(SB), RODATA|NOPTR, $4
+
+DATA minusEight<>+0(SB)/4, $0xfffffff8
+GLOBL minusEight<>(SB), RODATA|NOPTR, $4
+
+DATA fifteen<>+0(SB)/4, $15
+GLOBL fifteen<>(SB), RODATA|NOPTR, $4
+
+DATA order<>+0(SB)/8, $0x0000000400000000
+DATA order<>+8(SB)/8, $0x0000000500000001
+DATA order<>+16(SB)/8, $0x0000000600000002
+DATA order<>+24(SB)/8, $0x0000000700000003
+GLOBL order<>(SB), RODATA|NOPTR, $32
+
 // CODES4 reads 32 codes of 4 bits at an offset into a, b, c, d, as numbers in f32.
 #define CODES4(at, a, b, c, d, xa, xb, xc, xd) \
 	VMOVDQU at(SI), xa; \
@@ -192,6 +217,29 @@ channels:
 	VADDPS b, a, a; \
 	VMOVAPS Y15, b
 
+// ROTATE transforms 64 numbers in Y0 to Y7.
+#define ROTATE \
+	WITHIN(Y0); \
+	WITHIN(Y1); \
+	WITHIN(Y2); \
+	WITHIN(Y3); \
+	WITHIN(Y4); \
+	WITHIN(Y5); \
+	WITHIN(Y6); \
+	WITHIN(Y7); \
+	BETWEEN(Y0, Y1); \
+	BETWEEN(Y2, Y3); \
+	BETWEEN(Y4, Y5); \
+	BETWEEN(Y6, Y7); \
+	BETWEEN(Y0, Y2); \
+	BETWEEN(Y1, Y3); \
+	BETWEEN(Y4, Y6); \
+	BETWEEN(Y5, Y7); \
+	BETWEEN(Y0, Y4); \
+	BETWEEN(Y1, Y5); \
+	BETWEEN(Y2, Y6); \
+	BETWEEN(Y3, Y7)
+
 // ROUND scales a register, adds centers, and writes eight numbers.
 #define ROUND(a, i) \
 	VMULPS Y12, a, a; \
@@ -224,26 +272,7 @@ rotations:
 	VMULPS Y11, Y5, Y5
 	VMULPS Y11, Y6, Y6
 	VMULPS Y11, Y7, Y7
-	WITHIN(Y0)
-	WITHIN(Y1)
-	WITHIN(Y2)
-	WITHIN(Y3)
-	WITHIN(Y4)
-	WITHIN(Y5)
-	WITHIN(Y6)
-	WITHIN(Y7)
-	BETWEEN(Y0, Y1)
-	BETWEEN(Y2, Y3)
-	BETWEEN(Y4, Y5)
-	BETWEEN(Y6, Y7)
-	BETWEEN(Y0, Y2)
-	BETWEEN(Y1, Y3)
-	BETWEEN(Y4, Y6)
-	BETWEEN(Y5, Y7)
-	BETWEEN(Y0, Y4)
-	BETWEEN(Y1, Y5)
-	BETWEEN(Y2, Y6)
-	BETWEEN(Y3, Y7)
+	ROTATE
 	ROUND(Y0, 0)
 	ROUND(Y1, 1)
 	ROUND(Y2, 2)
@@ -280,5 +309,233 @@ widen:
 	ADDQ $128, DI
 	DECQ CX
 	JNZ widen
+	VZEROUPPER
+	RET
+
+// BYTES packs 32 numbers of 32 bits, in Y0 to Y3, into bytes in Y0.
+#define BYTES \
+	VPACKSSDW Y1, Y0, Y0; \
+	VPACKSSDW Y3, Y2, Y2; \
+	VPACKUSWB Y2, Y0, Y0; \
+	VPERMD Y0, Y14, Y0
+
+// func largestAVX2(x *float32, n int) float32
+TEXT ·largestAVX2(SB), NOSPLIT, $0-20
+	MOVQ x+0(FP), SI
+	MOVQ n+8(FP), CX
+	VBROADCASTSS magnitude<>(SB), Y15
+	VXORPS Y0, Y0, Y0
+
+largest:
+	VANDPS (SI), Y15, Y1
+	VANDPS 32(SI), Y15, Y2
+	VANDPS 64(SI), Y15, Y3
+	VANDPS 96(SI), Y15, Y4
+	VMAXPS Y2, Y1, Y1
+	VMAXPS Y4, Y3, Y3
+	VMAXPS Y3, Y1, Y1
+	VMAXPS Y1, Y0, Y0
+	ADDQ $128, SI
+	DECQ CX
+	JNZ largest
+	VEXTRACTF128 $1, Y0, X1
+	VMAXPS X1, X0, X0
+	VPERMILPS $0x4e, X0, X1
+	VMAXPS X1, X0, X0
+	VPERMILPS $0xb1, X0, X1
+	VMAXPS X1, X0, X0
+	VMOVSS X0, ret+16(FP)
+	VZEROUPPER
+	RET
+
+#define CODE4(a) \
+	VMULPS Y13, a, a; \
+	VADDPS Y12, a, a; \
+	VCVTTPS2DQ a, a
+
+// func codes4AVX2(codes *byte, x *float32, by float32, n int)
+TEXT ·codes4AVX2(SB), NOSPLIT, $0-32
+	MOVQ codes+0(FP), DI
+	MOVQ x+8(FP), SI
+	VBROADCASTSS by+16(FP), Y13
+	MOVQ n+24(FP), CX
+	VBROADCASTSS eightAndHalf<>(SB), Y12
+	VMOVDQU nibble<>(SB), X11
+	VINSERTI128 $1, X11, Y11, Y11
+	VMOVDQU order<>(SB), Y14
+
+codes4:
+	VMOVUPS (SI), Y0
+	VMOVUPS 32(SI), Y1
+	VMOVUPS 64(SI), Y2
+	VMOVUPS 96(SI), Y3
+	CODE4(Y0)
+	CODE4(Y1)
+	CODE4(Y2)
+	CODE4(Y3)
+	BYTES
+	VPMINUB Y11, Y0, Y0
+	VMOVDQU Y0, (DI)
+	ADDQ $32, DI
+	ADDQ $128, SI
+	DECQ CX
+	JNZ codes4
+	VZEROUPPER
+	RET
+
+// CODE8 rounds a product to the nearest integer, halves away from zero.
+#define CODE8(a) \
+	VMULPS Y13, a, a; \
+	VROUNDPS $3, a, Y5; \
+	VSUBPS Y5, a, Y6; \
+	VANDPS Y15, Y6, Y6; \
+	VCMPPS $13, Y12, Y6, Y6; \
+	VANDNPS a, Y15, Y7; \
+	VORPS Y11, Y7, Y7; \
+	VANDPS Y6, Y7, Y7; \
+	VADDPS Y7, Y5, Y5; \
+	VCVTTPS2DQ Y5, a
+
+// func codes8AVX2(codes *byte, x *float32, by float32, n int)
+TEXT ·codes8AVX2(SB), NOSPLIT, $0-32
+	MOVQ codes+0(FP), DI
+	MOVQ x+8(FP), SI
+	VBROADCASTSS by+16(FP), Y13
+	MOVQ n+24(FP), CX
+	VBROADCASTSS half<>(SB), Y12
+	VBROADCASTSS one<>(SB), Y11
+	VBROADCASTSS magnitude<>(SB), Y15
+	VMOVDQU order<>(SB), Y14
+	VMOVDQU sign<>(SB), X10
+	VINSERTI128 $1, X10, Y10, Y10
+
+codes8:
+	VMOVUPS (SI), Y0
+	VMOVUPS 32(SI), Y1
+	VMOVUPS 64(SI), Y2
+	VMOVUPS 96(SI), Y3
+	CODE8(Y0)
+	CODE8(Y1)
+	CODE8(Y2)
+	CODE8(Y3)
+	VPACKSSDW Y1, Y0, Y0
+	VPACKSSDW Y3, Y2, Y2
+	VPACKSSWB Y2, Y0, Y0
+	VPERMD Y0, Y14, Y0
+	VPXOR Y10, Y0, Y0
+	VMOVDQU Y0, (DI)
+	ADDQ $32, DI
+	ADDQ $128, SI
+	DECQ CX
+	JNZ codes8
+	VZEROUPPER
+	RET
+
+// func largerAVX2(signed, x *float32, n int)
+TEXT ·largerAVX2(SB), NOSPLIT, $0-24
+	MOVQ signed+0(FP), DI
+	MOVQ x+8(FP), SI
+	MOVQ n+16(FP), CX
+	VBROADCASTSS magnitude<>(SB), Y15
+
+larger:
+	VMOVUPS (DI), Y0
+	VMOVUPS (SI), Y1
+	VANDPS Y15, Y0, Y2
+	VANDPS Y15, Y1, Y3
+	VCMPPS $1, Y3, Y2, Y4
+	VBLENDVPS Y4, Y1, Y0, Y0
+	VMOVUPS Y0, (DI)
+	ADDQ $32, DI
+	ADDQ $32, SI
+	DECQ CX
+	JNZ larger
+	VZEROUPPER
+	RET
+
+// FIT4 makes codes of eight numbers, at an offset, and adds to the sums.
+#define FIT4(at, a) \
+	VMOVUPS at(SI), Y5; \
+	VMULPS at(BX), Y5, a; \
+	VADDPS Y12, a, a; \
+	VCVTTPS2DQ a, a; \
+	VPMINSD Y11, a, a; \
+	VPADDD Y10, a, Y6; \
+	VCVTDQ2PS Y6, Y6; \
+	VMULPS Y6, Y5, Y7; \
+	VADDPS at(R8), Y7, Y7; \
+	VMOVUPS Y7, at(R8); \
+	VMULPS Y6, Y6, Y6; \
+	VADDPS at(R9), Y6, Y6; \
+	VMOVUPS Y6, at(R9)
+
+// func fit4AVX2(codes *byte, x, by, xq, qq *float32, n int)
+TEXT ·fit4AVX2(SB), NOSPLIT, $0-48
+	MOVQ codes+0(FP), DI
+	MOVQ x+8(FP), SI
+	MOVQ by+16(FP), BX
+	MOVQ xq+24(FP), R8
+	MOVQ qq+32(FP), R9
+	MOVQ n+40(FP), CX
+	VBROADCASTSS eightAndHalf<>(SB), Y12
+	VBROADCASTSS fifteen<>(SB), Y11
+	VBROADCASTSS minusEight<>(SB), Y10
+	VMOVDQU order<>(SB), Y14
+
+fit4:
+	FIT4(0, Y0)
+	FIT4(32, Y1)
+	FIT4(64, Y2)
+	FIT4(96, Y3)
+	BYTES
+	VMOVDQU Y0, (DI)
+	ADDQ $32, DI
+	ADDQ $128, SI
+	ADDQ $128, BX
+	ADDQ $128, R8
+	ADDQ $128, R9
+	DECQ CX
+	JNZ fit4
+	VZEROUPPER
+	RET
+
+// func rotateAVX2(x *float32, n int)
+TEXT ·rotateAVX2(SB), NOSPLIT, $0-16
+	MOVQ x+0(FP), DI
+	MOVQ n+8(FP), CX
+	VMOVUPS odd<>(SB), Y8
+	VMOVUPS pairs<>(SB), Y9
+	VMOVUPS lanes<>(SB), Y10
+	VBROADCASTSS eighth<>(SB), Y12
+
+turns:
+	VMOVUPS (DI), Y0
+	VMOVUPS 32(DI), Y1
+	VMOVUPS 64(DI), Y2
+	VMOVUPS 96(DI), Y3
+	VMOVUPS 128(DI), Y4
+	VMOVUPS 160(DI), Y5
+	VMOVUPS 192(DI), Y6
+	VMOVUPS 224(DI), Y7
+	ROTATE
+	VMULPS Y12, Y0, Y0
+	VMULPS Y12, Y1, Y1
+	VMULPS Y12, Y2, Y2
+	VMULPS Y12, Y3, Y3
+	VMULPS Y12, Y4, Y4
+	VMULPS Y12, Y5, Y5
+	VMULPS Y12, Y6, Y6
+	VMULPS Y12, Y7, Y7
+	VMOVUPS Y0, (DI)
+	VMOVUPS Y1, 32(DI)
+	VMOVUPS Y2, 64(DI)
+	VMOVUPS Y3, 96(DI)
+	VMOVUPS Y4, 128(DI)
+	VMOVUPS Y5, 160(DI)
+	VMOVUPS Y6, 192(DI)
+	VMOVUPS Y7, 224(DI)
+	ADDQ $256, DI
+	DECQ CX
+	JNZ turns
 	VZEROUPPER
 	RET
