@@ -415,3 +415,34 @@ func BenchmarkLossy(b *testing.B) {
 		}
 	}
 }
+
+// TestScales: ggml gives zeros the scale -0, and the scale of Int4 fits its codes better than
+// that of Q4_0.
+func TestScales(t *testing.T) {
+	x, codes := make([]float32, unit), make([]byte, unit)
+	x[0] = float32(math.Copysign(0, -1))
+	scale := quantizeQ4(x, codes)
+	require.True(t, scale == 0 && math.Signbit(float64(scale)))
+
+	widen(x, values(1, unit))
+	squares := func(scale float32) (sum float64) {
+		for i, v := range x {
+			d := float64(v - scale*float32(int(codes[i])-8))
+			sum += d * d
+		}
+		return sum
+	}
+	first := squares(quantizeQ4(x, codes))
+	require.Less(t, squares(quantizeInt4(x, codes)), first)
+}
+
+// TestInt4TakesSmallerNumbers: a rotation of larger ones could overflow.
+func TestInt4TakesSmallerNumbers(t *testing.T) {
+	rows := values(20, 64)
+	binary.LittleEndian.PutUint16(rows[100:], float16.Fromfloat32(-largestInt4).Bits())
+	_, err := newCoder(t).Lossy(Int4, rows, Shape{RowBytes: 128})
+	require.NoError(t, err)
+	binary.LittleEndian.PutUint16(rows[100:], float16.Fromfloat32(-largestInt4).Bits()+1)
+	_, err = newCoder(t).Lossy(Int4, rows, Shape{RowBytes: 128})
+	require.ErrorContains(t, err, "3072")
+}
