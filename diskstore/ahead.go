@@ -102,6 +102,11 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 	if info.Bytes > r.left {
 		return errEnough
 	}
+	if info.Fingerprint == r.s.cold {
+		if _, err := r.s.disk.Stat(ctx, r.s.exactName(info.Name)); err == nil {
+			return nil // nobody asks for the lossy page
+		}
+	}
 	promoted := false
 	if lv == r.s.remote {
 		if _, err := r.s.disk.Stat(ctx, info.Name); err == nil {
@@ -206,11 +211,7 @@ func (r *aheadReader) decode(ctx context.Context, lv *level, info tier.Info) (in
 
 // decodeAgain reads the page with header h into rows once more, and condemns a damaged page.
 func (r *aheadReader) decodeAgain(ctx context.Context, lv *level, h *pagefile.Header, rows []byte) error {
-	name := pagefile.Name{Fingerprint: h.Fingerprint, Class: pagefile.ClassPage, Key: h.Key}
-	if h.Tail() {
-		name.Class, name.Parent = pagefile.ClassTail, h.Parent
-	}
-	file, err := lv.openChecked(ctx, name, func(blob tier.Blob) error {
+	file, err := lv.openChecked(ctx, nameOf(h), func(blob tier.Blob) error {
 		again, err := pagefile.ReadHeader(ctx, blob)
 		switch {
 		case err != nil:

@@ -476,7 +476,7 @@ func TestModelStartListsOnce(t *testing.T) {
 
 // Of a long listing only files that fit are kept.
 func TestRecentsKeepWhatFits(t *testing.T) {
-	r := newRecents(testFingerprint(1), 10*100)
+	r := newRecents(10*100, testFingerprint(1))
 	r.most = 64
 	now := time.Now()
 	for i := range 1000 {
@@ -491,7 +491,7 @@ func TestRecentsKeepWhatFits(t *testing.T) {
 	for i, info := range files {
 		require.Equal(t, pagefile.Key{byte(i), byte(i >> 8)}, info.Key)
 	}
-	r = newRecents(testFingerprint(1), plenty)
+	r = newRecents(plenty, testFingerprint(1))
 	r.most = 64
 	for n := range 1000 {
 		r.add(tier.Info{Name: pagefile.Name{Fingerprint: testFingerprint(1), Key: pagefile.Key{byte(n), byte(n >> 8)}}, Bytes: 1, Used: now.Add(-time.Duration(n) * time.Second)})

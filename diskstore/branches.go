@@ -38,17 +38,17 @@ type candidate struct {
 	most int
 }
 
-// findBranch returns the full page after parent that shares the longest prefix with rest, the
-// tokens from position start on, if the prefix is longer than best's, and best otherwise.
-func (s *Store) findBranch(ctx, remoteCtx context.Context, parent pagefile.Key, start int, rest []int32, media []pagefile.Media, best Ref) Ref {
+// findBranch returns the full page at a place that shares the longest prefix with rest, the
+// tokens from there on, if the prefix is longer than best's, and best otherwise.
+func (s *Store) findBranch(ctx, remoteCtx context.Context, at after, rest []int32, media []pagefile.Media, best Ref) Ref {
 	for _, lv := range s.levels(tier.Local) {
 		tierCtx := lv.lookupCtx(ctx, remoteCtx)
-		candidates := lv.candidates(tierCtx, parent, rest, media)
+		candidates := lv.candidates(tierCtx, at, rest, media)
 		for _, c := range candidates[:min(len(candidates), branchTries)] {
 			if c.most <= best.Tokens || tierCtx.Err() != nil {
 				break
 			}
-			if ref, ok := lv.matchBranch(tierCtx, c.Branch, start, rest, media); ok && ref.Tokens > best.Tokens {
+			if ref, ok := lv.matchBranch(tierCtx, c.Branch, at.start, rest, media); ok && ref.Tokens > best.Tokens {
 				best = ref
 			}
 		}
@@ -56,10 +56,10 @@ func (s *Store) findBranch(ctx, remoteCtx context.Context, parent pagefile.Key, 
 	return best
 }
 
-// candidates returns the pages after parent that may begin like rest, the most promising first.
-func (lv *level) candidates(ctx context.Context, parent pagefile.Key, rest []int32, media []pagefile.Media) []candidate {
+// candidates returns the pages at a place that may begin like rest, the most promising first.
+func (lv *level) candidates(ctx context.Context, at after, rest []int32, media []pagefile.Media) []candidate {
 	pageTokens := lv.s.opt.PageTokens
-	branches, err := lv.tier.Branches(ctx, lv.s.opt.Fingerprint, parent[:])
+	branches, err := lv.tier.Branches(ctx, at.fingerprint, at.parent[:])
 	lv.noteTierError(err)
 	leads, parts := pagefile.LeadsOf(rest, media, pageTokens)
 	candidates := make([]candidate, len(branches))

@@ -3,6 +3,7 @@ package diskstore
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/ram"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -18,6 +19,7 @@ type Ref struct {
 	Tokens int    // usable rows: of the last page of a chain the prefix that it shares with the prompt
 	Stored int    // tokens in the file; Read expects a Layout of as many tokens
 	Tail   bool   // a tail, not a full page
+	Lossy  bool   // the page's rows are not those that were put; only ChainLossy finds such a page
 	Tier   string // RAM, Local or Remote: the tier in which the page was found
 	Bytes  int64  // size of the file
 
@@ -48,6 +50,20 @@ func (s *Store) Chain(ctx context.Context, tokens []int32, media []pagefile.Medi
 // multiple of Options.PageTokens, and tokens are the tokens from start on. Offsets of media
 // still count from position 0; media before start is ignored.
 func (s *Store) ChainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []Ref {
+	refs := s.chain(ctx, parent, start, tokens, media, s.findPages, s.opt.Fingerprint)
+	if len(refs) == 0 {
+		s.counts.misses.Add(1)
+	}
+	return refs
+}
+
+// pageFinder returns the leading pages of names that some tier holds, and the error with which the
+// remote tier ended the search.
+type pageFinder func(ctx context.Context, names []pagefile.Name, parent pagefile.Key, start int) ([]Ref, error)
+
+// chain looks a sequence up: full pages with find, then the last page or tail among the pages of
+// some fingerprints, of which the first has the exact pages.
+func (s *Store) chain(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media, find pageFinder, fingerprints ...pagefile.Key) []Ref {
 	if start < 0 || start%s.opt.PageTokens != 0 {
 		return nil
 	}
@@ -57,7 +73,7 @@ func (s *Store) ChainFrom(ctx context.Context, parent pagefile.Key, start int, t
 	}
 	defer leave()
 	names := s.chainNames(parent, start, tokens, media)
-	refs, err := s.findPages(ctx, names, parent, start)
+	refs, err := find(ctx, names, parent, start)
 	remoteCtx, cancel := context.WithTimeout(ctx, s.opt.RemoteTimeout)
 	defer cancel()
 	if err != nil {
@@ -70,11 +86,12 @@ func (s *Store) ChainFrom(ctx context.Context, parent pagefile.Key, start int, t
 	rest := tokens[done:]
 	rest = rest[:min(len(rest), s.opt.PageTokens)]
 	restMedia := pagefile.MediaWithin(media, start+done, len(rest))
-	if last, ok := s.findLast(ctx, remoteCtx, parent, start+done, rest, restMedia); ok {
-		refs = append(refs, last)
+	var last Ref
+	for _, fingerprint := range fingerprints {
+		last = s.findLast(ctx, remoteCtx, after{fingerprint, parent, start + done}, rest, restMedia, last)
 	}
-	if len(refs) == 0 {
-		s.counts.misses.Add(1)
+	if last.Tokens > 0 {
+		refs = append(refs, last)
 	}
 	return refs
 }
@@ -90,8 +107,7 @@ func (s *Store) chainNames(parent pagefile.Key, start int, tokens []int32, media
 	return names
 }
 
-// findPages returns the leading pages of names that some tier holds, and the error with which
-// the remote tier ended the search.
+// findPages is a pageFinder of exact pages.
 func (s *Store) findPages(ctx context.Context, names []pagefile.Name, parent pagefile.Key, start int) ([]Ref, error) {
 	found := make([]tier.Info, 0, len(names))
 	from := make([]*level, len(names)) // the tier that has the file
@@ -120,9 +136,7 @@ func (s *Store) findPages(ctx context.Context, names []pagefile.Name, parent pag
 	if len(missing) > 0 {
 		remote, failed = s.guard.Leading(ctx, missing)
 	}
-	refs := make([]Ref, 0, len(found))
-	at := s.now() // the last use of the chain up to the page before
-	now := at
+	refs := s.newRefs(parent, start)
 	for i, info := range found {
 		if from[i] == s.remote && !inRAM[i] {
 			if len(remote) == 0 {
@@ -132,55 +146,86 @@ func (s *Store) findPages(ctx context.Context, names []pagefile.Name, parent pag
 				break
 			}
 		}
-		first := uint32(start + i*s.opt.PageTokens)
-		used := chainUsed(info.Used, first)
-		if from[i].fresh(used, now) && used.Before(at) {
-			at = used
-		}
-		l := link{parent: parent, start: first}
-		if from[i] == s.local {
-			l.used = used
-		}
-		s.links.put(info.Key, l)
-		name := from[i].name
-		if inRAM[i] || s.ram.Confirm(ram.File{Info: info, Tier: from[i].name}) {
-			name = tier.RAM
-		}
-		refs = append(refs, Ref{
-			Key: info.Key, Parent: parent, Start: first,
-			Tokens: s.opt.PageTokens, Stored: s.opt.PageTokens,
-			Tier: name, Bytes: info.Bytes, used: info.Used.UnixNano(), at: at.UnixNano(),
-		})
-		parent = info.Key
+		refs.add(info, from[i], inRAM[i])
 	}
-	return refs, failed
+	return refs.refs, failed
 }
 
-// findLast returns the tail or page after parent that shares the longest prefix with rest, the
-// tokens from position start on. Of equally long prefixes findLast prefers that of a tail.
-func (s *Store) findLast(ctx, remoteCtx context.Context, parent pagefile.Key, start int, rest []int32, media []pagefile.Media) (Ref, bool) {
-	if len(rest) == 0 {
-		return Ref{}, false
+// chainRefs are the pages of a chain in order, as a look-up finds them.
+type chainRefs struct {
+	s    *Store
+	refs []Ref
+
+	parent  pagefile.Key
+	start   uint32    // of the next page
+	at, now time.Time // at is the last use of the chain up to the page before
+}
+
+func (s *Store) newRefs(parent pagefile.Key, start int) *chainRefs {
+	now := s.now()
+	return &chainRefs{s: s, parent: parent, start: uint32(start), at: now, now: now}
+}
+
+// add adds the file of the next page, which is in tier from. inRAM tells that the page is in memory
+// and no check of the file is due.
+func (c *chainRefs) add(info tier.Info, from *level, inRAM bool) {
+	s := c.s
+	used := chainUsed(info.Used, c.start)
+	if from.fresh(used, c.now) && used.Before(c.at) {
+		c.at = used
 	}
-	best := s.findTail(ctx, remoteCtx, parent, start, rest, media)
+	l := link{parent: c.parent, start: c.start}
+	if from == s.local {
+		l.used = used
+	}
+	s.links.put(info.Key, l)
+	name := from.name
+	if inRAM || s.ram.Confirm(ram.File{Info: info, Tier: from.name}) {
+		name = tier.RAM
+	}
+	c.refs = append(c.refs, Ref{
+		Key: info.Key, Parent: c.parent, Start: c.start, Lossy: info.Fingerprint == s.cold,
+		Tokens: s.opt.PageTokens, Stored: s.opt.PageTokens,
+		Tier: name, Bytes: info.Bytes, used: info.Used.UnixNano(), at: c.at.UnixNano(),
+	})
+	c.parent, c.start = info.Key, c.start+uint32(s.opt.PageTokens)
+}
+
+// after is the place behind the pages of a chain, among the pages of a fingerprint.
+type after struct {
+	fingerprint pagefile.Key
+	parent      pagefile.Key
+	start       int // position of the first token at the place
+}
+
+// findLast returns the tail or page at a place that shares the longest prefix with rest, the
+// tokens from there on, if the prefix is longer than best's, and best otherwise. Of equally long
+// prefixes findLast prefers that of a tail.
+func (s *Store) findLast(ctx, remoteCtx context.Context, at after, rest []int32, media []pagefile.Media, best Ref) Ref {
+	if best.Tokens == len(rest) {
+		return best
+	}
+	if tail := s.findTail(ctx, remoteCtx, at, rest, media); tail.Tokens > best.Tokens {
+		best = tail
+	}
 	if best.Tokens < min(len(rest), s.opt.PageTokens-1) {
-		best = s.findBranch(ctx, remoteCtx, parent, start, rest, media, best)
+		best = s.findBranch(ctx, remoteCtx, at, rest, media, best)
 	}
-	return best, best.Tokens > 0
+	return best
 }
 
-// findTail returns the tail of parent that shares the longest prefix with rest, the tokens
-// from position start on. Of equally long prefixes findTail prefers the shortest file, then
-// the tail in memory, then the local tail.
-func (s *Store) findTail(ctx, remoteCtx context.Context, parent pagefile.Key, start int, rest []int32, media []pagefile.Media) Ref {
-	best := s.tailInRAM(remoteCtx, parent, start, rest, media)
+// findTail returns the tail at a place that shares the longest prefix with rest, the tokens
+// from there on. Of equally long prefixes findTail prefers the shortest file, then the tail in
+// memory, then the local tail.
+func (s *Store) findTail(ctx, remoteCtx context.Context, at after, rest []int32, media []pagefile.Media) Ref {
+	best := s.tailInRAM(remoteCtx, at, rest, media)
 	if best.Tokens == min(len(rest), s.opt.PageTokens-1) {
 		return best
 	}
 	for _, lv := range s.levels(tier.Local) {
-		tierCtx, infos := lv.listTails(ctx, remoteCtx, parent)
+		tierCtx, infos := lv.listTails(ctx, remoteCtx, at.fingerprint, at.parent)
 		for _, info := range infos {
-			ref, ok := lv.matchTail(tierCtx, info, start, rest, media)
+			ref, ok := lv.matchTail(tierCtx, info, at.start, rest, media)
 			if ok && (ref.Tokens > best.Tokens || ref.Tokens == best.Tokens && ref.Stored < best.Stored) {
 				best = ref
 			}
@@ -202,9 +247,9 @@ func (lv *level) lookupCtx(ctx, remoteCtx context.Context) context.Context {
 
 // listTails returns the tails of parent in a tier, none after an error, and the context for
 // reading them.
-func (lv *level) listTails(ctx, remoteCtx context.Context, parent pagefile.Key) (context.Context, []tier.Info) {
+func (lv *level) listTails(ctx, remoteCtx context.Context, fingerprint, parent pagefile.Key) (context.Context, []tier.Info) {
 	ctx = lv.lookupCtx(ctx, remoteCtx)
-	infos, err := lv.tier.Tails(ctx, lv.s.opt.Fingerprint, parent)
+	infos, err := lv.tier.Tails(ctx, fingerprint, parent)
 	if err != nil {
 		lv.noteTierError(err)
 		return ctx, nil
@@ -228,11 +273,12 @@ func (lv *level) match(ctx context.Context, name pagefile.Name, parent pagefile.
 	if err != nil {
 		return Ref{}, err
 	}
-	if h.PageTokens != lv.s.opt.PageTokens || h.Parent != parent || int64(h.Start) != int64(start) {
+	lossy := name.Fingerprint == lv.s.cold
+	if h.Lossy() != lossy || h.PageTokens != lv.s.opt.PageTokens || h.Parent != parent || int64(h.Start) != int64(start) {
 		return Ref{}, nil
 	}
 	return Ref{
-		Key: name.Key, Parent: parent, Start: h.Start,
+		Key: name.Key, Parent: parent, Start: h.Start, Lossy: lossy,
 		Tokens: pagefile.CommonPrefix(h.Tokens, h.Media, rest, media), Stored: len(h.Tokens), Tail: h.Tail(),
 		Tier: lv.name, Bytes: info.Bytes, used: info.Used.UnixNano(),
 	}, nil

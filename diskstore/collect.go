@@ -520,16 +520,20 @@ func isForeign(err error) bool {
 // moveDown demotes a page, and first makes room below if necessary. moveDown returns
 // tier.ErrNoSpace when the remote tier holds no page used earlier.
 func (s *Store) moveDown(ctx context.Context, info tier.Info) error {
-	err := s.demote(ctx, info)
+	d, err := s.descend(ctx, info)
+	if err != nil {
+		return err
+	}
+	err = s.lower(ctx, d)
 	if !errors.Is(err, tier.ErrNoSpace) && !errors.Is(err, ledger.ErrNotCounted) {
 		return err
 	}
-	want := demand{room: info.Bytes, before: info.Used}
+	want := demand{room: d.bytes(), before: info.Used}
 	if vfs.IsNoSpace(err) {
 		if s.remote.futile.is(time.Now()) {
 			return err
 		}
-		want.disk = demoteRoom * info.Physical
+		want.disk = demoteRoom * pagefile.AlignUp(d.bytes())
 	}
 	switch cerr := s.makeRoomBelow(ctx, want); {
 	case errors.Is(cerr, errExhausted):
@@ -537,7 +541,7 @@ func (s *Store) moveDown(ctx context.Context, info tier.Info) error {
 	case cerr != nil:
 		return cerr
 	}
-	if err = s.demote(ctx, info); want.disk > 0 && vfs.IsNoSpace(err) {
+	if err = s.lower(ctx, d); want.disk > 0 && vfs.IsNoSpace(err) {
 		s.remote.futile.note(time.Now())
 	}
 	return err

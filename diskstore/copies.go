@@ -58,12 +58,24 @@ func (c *copies) good(info tier.Info, crc uint32) {
 	c.files[info.Name] = goodCopy{bytes: info.Bytes, used: info.Used, crc: crc, since: c.now()}
 }
 
+// knows reports whether a file was found good within copyLife.
+func (c *copies) knows(info tier.Info) bool {
+	_, good := c.goodHeader(info)
+	return good
+}
+
 // isGood reports whether a file was found good within copyLife, with that header.
 func (c *copies) isGood(info tier.Info, crc uint32) bool {
+	was, good := c.goodHeader(info)
+	return good && was == crc
+}
+
+// goodHeader returns the checksum of the header with which a file was found good within copyLife.
+func (c *copies) goodHeader(info tier.Info) (crc uint32, good bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	file, known := c.files[info.Name]
-	return known && file.is(info) && file.crc == crc && c.now().Sub(file.since).Abs() < copyLife
+	return file.crc, known && file.is(info) && c.now().Sub(file.since).Abs() < copyLife
 }
 
 func (g goodCopy) is(info tier.Info) bool { return g.bytes == info.Bytes && g.used.Equal(info.Used) }

@@ -5,107 +5,166 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// demote makes the remote tier hold a local page, durable and whole. The local page may be
-// removed only after demote has returned nil.
-func (s *Store) demote(ctx context.Context, info tier.Info) error {
-	held, err := s.heldBelow(ctx, info)
-	if err != nil || held {
+// descent is a local page on its way to the remote tier.
+type descent struct {
+	info tier.Info
+	held bool // the remote tier has a file that stands for the page
+
+	// cold is the lossy file that is stored in place of an exact copy; nil for an exact copy.
+	cold *pagefile.Encoded
+}
+
+// descend decides what of a local page the remote tier gets: nothing that it has, else the lossy
+// file that Options.Cold asks for, else an exact copy.
+func (s *Store) descend(ctx context.Context, info tier.Info) (descent, error) {
+	d := descent{info: info}
+	ours, err := s.headerOf(ctx, s.disk, info.Name)
+	if err != nil {
+		return d, nil // the copy that follows finds the problem of the local file
+	}
+	exact := func(theirs *pagefile.Header) bool { return theirs.Crc == ours.Crc } // a header has the checksums of all rows
+	if d.held, err = s.heldBelow(ctx, info, info.Name, exact); err != nil || d.held {
+		return d, err
+	}
+	how, ok := s.coldOf(ours)
+	if !ok {
+		return d, nil
+	}
+	// An exact file with other bytes is replaced by an exact copy: it would hide a lossy one.
+	if _, err := s.guard.Stat(ctx, info.Name); !errors.Is(err, tier.ErrNotFound) {
+		return d, err
+	}
+	lossy := func(theirs *pagefile.Header) bool { return theirs.Layout.Equal(ours.Layout) && how.Made(theirs) }
+	if d.held, err = s.heldBelow(ctx, info, coldName(info.Name), lossy); err == nil && !d.held {
+		d.cold, err = s.makeCold(ctx, info, how)
+	}
+	return d, err
+}
+
+// bytes is the length of the file that the remote tier gets.
+func (d descent) bytes() int64 {
+	if d.cold != nil {
+		return d.cold.Header.FileBytes
+	}
+	return d.info.Bytes
+}
+
+// lower makes the remote tier hold a local page, durable and whole. The local page may be
+// removed only after lower has returned nil.
+func (s *Store) lower(ctx context.Context, d descent) error {
+	if d.held {
+		return nil
+	}
+	if err := s.manifestBelow(ctx, d); err != nil {
 		return err
 	}
-	if err := s.copyManifest(ctx, info.Fingerprint); err != nil {
-		return err
-	}
-	room, err := s.remote.book.Reserve(ctx, info.Bytes)
+	room, err := s.remote.book.Reserve(ctx, d.bytes())
 	if err != nil {
 		return err
 	}
 	defer room.Cancel()
-	page, err := copyPage(ctx, s.disk, s.guard, info.Name, room, func(up tier.Upload) error {
-		return s.remote.commitTo(ctx, up, room, info.Used)
-	})
+	h, err := s.writeBelow(ctx, d, room)
 	if err != nil {
 		return err
 	}
 	s.remote.futile.clear()
-	there, err := s.guard.Stat(ctx, info.Name)
+	there, err := s.guard.Stat(ctx, nameOf(h))
 	if err != nil {
 		return err
 	}
-	if there.Bytes != info.Bytes {
-		return fmt.Errorf("copy of page %v is %d bytes, want %d", info.Key, there.Bytes, info.Bytes)
+	if there.Bytes != d.bytes() {
+		return fmt.Errorf("copy of page %v is %d bytes, want %d", d.info.Key, there.Bytes, d.bytes())
 	}
-	s.remote.copies.good(there, page.header.Crc)
-	s.remote.linkIn(ctx, page.header)
+	s.remote.copies.good(there, h.Crc)
+	s.remote.linkIn(ctx, h)
+	if d.cold != nil {
+		s.counts.lossyPages.Add(1)
+		s.counts.lossyRaw.Add(uint64(h.Layout.Size()))
+		s.counts.lossyBytes.Add(uint64(h.FileBytes))
+	}
 	return nil
 }
 
-// heldBelow reports whether the remote tier has a copy that may replace a local page: the local
-// page is removed next. Of a copy that this process wrote or checked lately, heldBelow reads the
-// header, and of any other copy every byte: reading takes about as long as writing another copy,
-// and writes nothing. A damaged copy goes to quarantine. A damaged copy that stays in its place
-// is an error and is not overwritten: this machine may be the cause.
-func (s *Store) heldBelow(ctx context.Context, info tier.Info) (bool, error) {
-	there, err := s.guard.Stat(ctx, info.Name)
-	if err != nil || there.Bytes != info.Bytes {
+// writeBelow writes the file of a page that moves down into its room, durably, and returns the
+// file's header.
+func (s *Store) writeBelow(ctx context.Context, d descent, room *ledger.Room) (*pagefile.Header, error) {
+	if d.cold != nil {
+		return d.cold.Header, s.remote.upload(ctx, nameOf(d.cold.Header), d.cold, room, d.info.Used)
+	}
+	page, err := copyPage(ctx, s.disk, s.guard, d.info.Name, room, func(up tier.Upload) error {
+		return s.remote.commitTo(ctx, up, room, d.info.Used)
+	})
+	return page.header, err
+}
+
+// heldBelow reports whether the remote tier has a file, at name, that may replace a local page: the
+// local page is removed next. stands tells from the file's header whether it may. Of a file that
+// this process wrote or checked lately, heldBelow reads the header, and of any other file every
+// byte: reading takes about as long as writing another copy, and writes nothing. A damaged file goes
+// to quarantine. A damaged file that stays in its place is an error and is not overwritten: this
+// machine may be the cause.
+func (s *Store) heldBelow(ctx context.Context, info tier.Info, name pagefile.Name, stands func(theirs *pagefile.Header) bool) (bool, error) {
+	there, err := s.guard.Stat(ctx, name)
+	if err != nil || name == info.Name && there.Bytes != info.Bytes {
 		return false, nil
 	}
-	ours, err := s.headerOf(ctx, s.disk, info.Name)
-	if err != nil {
-		return false, nil // the copy that follows finds the problem of the local file
+	theirs := s.knownCopy(ctx, there)
+	if theirs == nil {
+		theirs, err = s.goodCopy(ctx, name)
 	}
-	if !s.knownCopy(ctx, there, ours) {
-		if good, err := s.goodCopy(ctx, info.Name, ours); err != nil || !good {
-			return false, err
-		}
+	if err != nil || theirs == nil || !stands(theirs) {
+		return false, err
 	}
 	// The process that made the copy visible may have died before the name was durable.
 	if err := s.remote.persist(ctx, tier.Committed{Info: there}); err != nil {
 		return false, err
 	}
 	if there.Used.Before(info.Used) {
-		s.remote.forwardCopy(ctx, info.Name, info.Used)
+		s.remote.forwardCopy(ctx, name, info.Used)
 	}
-	if !ours.Tail() {
-		s.remote.addBranch(ctx, ours)
+	if !theirs.Tail() {
+		s.remote.addBranch(ctx, theirs)
 	}
 	return true, nil
 }
 
-// knownCopy reports whether a file of the remote tier is one that this process knows to be good,
-// with the header ours. knownCopy reads the header at once: a network share tells the present
+// knownCopy returns the header of a file of the remote tier that this process knows to be good,
+// and nil for any other file. knownCopy reads the header at once: a network share tells the present
 // time of a file when the file is opened.
-func (s *Store) knownCopy(ctx context.Context, there tier.Info, ours *pagefile.Header) bool {
-	if !s.remote.copies.isGood(there, ours.Crc) {
-		return false
+func (s *Store) knownCopy(ctx context.Context, there tier.Info) *pagefile.Header {
+	if !s.remote.copies.knows(there) {
+		return nil
 	}
 	theirs, now, err := s.remote.checkedHeader(ctx, there.Name)
-	return err == nil && theirs.Crc == ours.Crc && s.remote.copies.isGood(now, ours.Crc)
+	if err != nil || !s.remote.copies.isGood(now, theirs.Crc) {
+		return nil
+	}
+	return theirs
 }
 
-// goodCopy reports whether the remote tier has a copy of the page with the header ours, after
-// reading every byte.
-func (s *Store) goodCopy(ctx context.Context, name pagefile.Name, ours *pagefile.Header) (bool, error) {
+// goodCopy returns the header of a file of the remote tier after reading every byte, and nil for a
+// file that is missing, damaged or another page's.
+func (s *Store) goodCopy(ctx context.Context, name pagefile.Name) (*pagefile.Header, error) {
 	theirs, err := s.verifyCopy(ctx, name)
 	switch {
 	case errors.Is(err, tier.ErrNotFound), tier.Doubtful(err):
 		_, serr := s.guard.Stat(ctx, name)
 		switch {
 		case errors.Is(serr, tier.ErrNotFound):
-			return false, nil
+			return nil, nil
 		case serr != nil:
-			return false, serr
+			return nil, serr
 		}
-		return false, fmt.Errorf("replace the copy of page %v in the remote tier, which failed its check here and stays in its place: %w", name.Key, err)
+		return nil, fmt.Errorf("replace the copy of page %v in the remote tier, which failed its check here and stays in its place: %w", name.Key, err)
 	case errors.Is(err, pagefile.ErrMismatch):
-		return false, nil
-	case err != nil:
-		return false, err
+		return nil, nil
 	}
-	return theirs.Crc == ours.Crc, nil // a header has the checksums of all rows
+	return theirs, err
 }
 
 // verifyCopy reads a page of the remote tier and checks every byte.

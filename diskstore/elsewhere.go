@@ -3,6 +3,7 @@ package diskstore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -33,7 +34,8 @@ type Elsewhere struct {
 }
 
 // Elsewhere looks for the beginning of a sequence under the most recently used fingerprints of
-// both tiers that have a manifest. Elsewhere looks at the names of files and reads no page, takes
+// both tiers that have a manifest. Lossy pages count as pages of the fingerprint for whose pages they
+// stand. Elsewhere looks at the names of files and reads no page, takes
 // a bounded time, and is called behind a request. Fingerprints that could not be looked at are left out.
 func (s *Store) Elsewhere(ctx context.Context, tokens []int32, media []pagefile.Media) []Elsewhere {
 	ctx, leave, err := s.life.Enter(ctx)
@@ -53,6 +55,7 @@ func (s *Store) Elsewhere(ctx context.Context, tokens []int32, media []pagefile.
 func (lv *level) elsewhere(ctx context.Context, tokens []int32, media []pagefile.Media) (found []Elsewhere) {
 	ctx, cancel := unhurried(ctx, elsewherePatience)
 	defer cancel()
+	seen := map[pagefile.Key]bool{lv.s.opt.Fingerprint: true}
 	for _, fingerprint := range lv.othersLately(ctx) {
 		if ctx.Err() != nil {
 			break
@@ -61,6 +64,14 @@ func (lv *level) elsewhere(ctx context.Context, tokens []int32, media []pagefile
 		if err != nil || m.PageTokens <= 0 {
 			continue
 		}
+		if exact, lossy := tier.LossyOf(fingerprint, m.Identity); lossy {
+			fingerprint = exact
+			delete(m.Identity, tier.KeyLossyOf)
+		}
+		if seen[fingerprint] {
+			continue
+		}
+		seen[fingerprint] = true
 		e := Elsewhere{Fingerprint: fingerprint, Identity: m.Identity, Tier: lv.name, PageTokens: m.PageTokens}
 		if e.Tokens = lv.storedUnder(ctx, fingerprint, m.PageTokens, tokens, media); e.Tokens > 0 {
 			found = append(found, e)
@@ -82,7 +93,7 @@ func (lv *level) othersLately(ctx context.Context) []pagefile.Key {
 			used[fingerprint] = use.LastUsed
 		}
 	}
-	all = slices.DeleteFunc(all, func(k pagefile.Key) bool { return k == lv.s.opt.Fingerprint })
+	all = slices.DeleteFunc(all, func(k pagefile.Key) bool { return k == lv.s.opt.Fingerprint || k == lv.s.cold })
 	slices.SortFunc(all, func(a, b pagefile.Key) int {
 		at, known := used[a]
 		bt, also := used[b]
@@ -97,14 +108,18 @@ func (lv *level) othersLately(ctx context.Context) []pagefile.Key {
 	return all[:min(len(all), elsewhereMax)]
 }
 
-// storedUnder counts the leading tokens that are stored under a fingerprint: full pages, or without
-// any the longest tail whose tokens the sequence begins with.
+// storedUnder counts the leading tokens that are stored under a fingerprint, exact or lossy: full
+// pages, or without any the longest tail whose tokens the sequence begins with.
 func (lv *level) storedUnder(ctx context.Context, fingerprint pagefile.Key, size int, tokens []int32, media []pagefile.Media) int {
 	parent, pages := fingerprint, 0
 	for at := 0; at+size <= len(tokens) && pages < elsewherePages && ctx.Err() == nil; at += size {
 		parent = pagefile.ChainKey(parent, tokens[at:at+size], pagefile.MediaWithin(media, at, size))
 		name := pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassPage, Key: parent}
-		if _, err := lv.tier.Stat(ctx, name); err != nil {
+		_, err := lv.tier.Stat(ctx, name)
+		if errors.Is(err, tier.ErrNotFound) {
+			_, err = lv.tier.Stat(ctx, coldName(name))
+		}
+		if err != nil {
 			break
 		}
 		pages++
@@ -112,15 +127,17 @@ func (lv *level) storedUnder(ctx context.Context, fingerprint pagefile.Key, size
 	if pages > 0 {
 		return pages * size
 	}
-	tails, err := lv.tier.Tails(ctx, fingerprint, fingerprint)
-	if err != nil || len(tails) == 0 {
-		return 0
+	stored := make(map[pagefile.Key]bool)
+	for _, among := range []pagefile.Key{fingerprint, pagefile.ColdFingerprint(fingerprint)} {
+		tails, err := lv.tier.Tails(ctx, among, fingerprint)
+		if err != nil {
+			return 0
+		}
+		for _, info := range tails {
+			stored[info.Key] = true
+		}
 	}
-	stored := make(map[pagefile.Key]bool, len(tails))
-	for _, info := range tails {
-		stored[info.Key] = true
-	}
-	for n := min(len(tokens), size-1, elsewhereTails); n > 0; n-- {
+	for n := min(len(tokens), size-1, elsewhereTails); n > 0 && len(stored) > 0; n-- {
 		if stored[pagefile.ChainKey(fingerprint, tokens[:n], pagefile.MediaWithin(media, 0, n))] {
 			return n
 		}

@@ -35,8 +35,9 @@ func (w *wanted) add(info tier.Info) {
 func newFirstCount() *firstCount { return &firstCount{done: make(chan struct{})} }
 
 // begin returns a collector of the files of at most some bytes to read ahead, and of some of
-// the latest pages; nil after the first count has ended.
-func (f *firstCount) begin(fingerprint pagefile.Key, bytes int64, pages int) *wanted {
+// the latest pages, which are exact; nil after the first count has ended. fingerprints are those of
+// Store.fingerprints.
+func (f *firstCount) begin(bytes int64, pages int, fingerprints []pagefile.Key) *wanted {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.found != nil {
@@ -44,10 +45,10 @@ func (f *firstCount) begin(fingerprint pagefile.Key, bytes int64, pages int) *wa
 	}
 	w := new(wanted)
 	if bytes > 0 {
-		w.recent = newRecents(fingerprint, bytes)
+		w.recent = newRecents(bytes, fingerprints...)
 	}
 	if pages > 0 {
-		w.latest = newLatest(fingerprint, pages)
+		w.latest = newLatest(fingerprints[0], pages)
 	}
 	return w
 }

@@ -3,6 +3,8 @@ package diskstore
 import (
 	"context"
 	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 const (
@@ -19,10 +21,11 @@ const (
 	hitsPatience = time.Second
 )
 
-// hit counts a page that was read from a tier, or from memory as a copy of the tier's page.
-func (lv *level) hit() {
+// hit counts a page of a fingerprint that was read from a tier, or from memory as a copy of the
+// tier's page.
+func (lv *level) hit(fingerprint pagefile.Key) {
 	lv.s.counts.hits.Add(1)
-	lv.book.Hit(lv.s.opt.Fingerprint)
+	lv.book.Hit(fingerprint)
 	every := time.Duration(hitsEvery)
 	if lv == lv.s.remote {
 		every = remoteHitsEvery

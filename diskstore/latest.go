@@ -58,7 +58,7 @@ func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
 }
 
 func newLatest(fingerprint pagefile.Key, most int) *recents {
-	r := newRecents(fingerprint, math.MaxInt64)
+	r := newRecents(math.MaxInt64, fingerprint)
 	r.most = most
 	return r
 }
@@ -139,6 +139,8 @@ func (t *latestText) complete(used time.Time) bool {
 // add adds a page or a tail. add reports false for one that does not go on with the text.
 func (t *latestText) add(h *pagefile.Header) bool {
 	switch {
+	case h.Key == t.end: // exact and lossy
+		return false
 	case t.past[h.Parent], h.Parent == t.end && pagefile.Shared(h.Tokens, t.tail) < min(len(h.Tokens), len(t.tail)):
 		t.past[h.Key] = true // another conversation
 		return false

@@ -153,7 +153,7 @@ func TestLatestTextEndsBeforeALostPage(t *testing.T) {
 
 // Without a limit, a long listing is not sorted for every file.
 func TestRecentsWithoutALimit(t *testing.T) {
-	r := newRecents(pagefile.Key{}, math.MaxInt64)
+	r := newRecents(math.MaxInt64, pagefile.Key{})
 	r.most = 128
 	for range 200 {
 		r.add(tier.Info{Bytes: 1})

@@ -84,6 +84,10 @@ type Options struct {
 	// encodings can be read with any value of Compress.
 	Compress bool
 
+	// Cold makes pages lossy that move down to the remote tier; the zero value makes none. The K
+	// and V rows of this store's pages must be little-endian f16.
+	Cold ColdTypes
+
 	// LazyNames leaves it to the filesystem when the names of pages reach the device, instead of
 	// syncing a directory for each page. A power cut may then lose pages although Put has returned
 	// nil. A page that is found is whole nevertheless, and budgets hold.
@@ -110,9 +114,9 @@ type Options struct {
 
 // String describes the options in one line, for a log or a bug report.
 func (o Options) String() string {
-	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d RAM:{BudgetBytes:%d} Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} RemoteTier:%T ReadAheadBytes:%d LatestPages:%d WritePerDay:%d Compress:%t LazyNames:%t RemoteTimeout:%v ReadTimeout:%v Timeout:%v}",
+	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d RAM:{BudgetBytes:%d} Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} RemoteTier:%T ReadAheadBytes:%d LatestPages:%d WritePerDay:%d Compress:%t Cold:%v LazyNames:%t RemoteTimeout:%v ReadTimeout:%v Timeout:%v}",
 		o.Fingerprint.String(), o.PageTokens, o.RAM.BudgetBytes, o.Local.Root, o.Local.BudgetBytes, o.Remote.Root, o.Remote.BudgetBytes, o.RemoteTier,
-		o.ReadAheadBytes, o.LatestPages, o.WritePerDay, o.Compress, o.LazyNames, o.RemoteTimeout, o.ReadTimeout, o.Timeout)
+		o.ReadAheadBytes, o.LatestPages, o.WritePerDay, o.Compress, o.Cold, o.LazyNames, o.RemoteTimeout, o.ReadTimeout, o.Timeout)
 }
 
 // withDefaults replaces zero values and returns ErrOptions for impossible ones. Without
@@ -157,6 +161,8 @@ func (o Options) withDefaults(fingerprint bool) (Options, error) {
 		return o, fmt.Errorf("open store: a budget is negative: %w", ErrOptions)
 	case o.WritePerDay < 0 || o.ReadAheadBytes < 0 || o.LatestPages < 0:
 		return o, fmt.Errorf("open store: WritePerDay, ReadAheadBytes or LatestPages is negative: %w", ErrOptions)
+	case !o.Cold.valid():
+		return o, fmt.Errorf("open store: Cold is %v, want lossy encodings of K and V: %w", o.Cold, ErrOptions)
 	case o.RemoteTimeout < 0 || o.ReadTimeout < 0 || o.Timeout < 0:
 		return o, fmt.Errorf("open store: a timeout is negative: %w", ErrOptions)
 	}

@@ -165,7 +165,18 @@ func (s *Store) write(ctx context.Context, name pagefile.Name, e *pagefile.Encod
 		return err
 	}
 	defer room.Cancel()
-	up, err := s.disk.Create(ctx, name)
+	if err := s.local.upload(ctx, name, e, room, used); err != nil {
+		return err
+	}
+	if name.Class == pagefile.ClassPage {
+		s.links.put(name.Key, link{parent: at.parent, start: at.start, used: chainUsed(used, at.start)})
+	}
+	return nil
+}
+
+// upload stores an encoded page durably in its reserved room, and counts the file.
+func (lv *level) upload(ctx context.Context, name pagefile.Name, e *pagefile.Encoded, room *ledger.Room, used time.Time) error {
+	up, err := lv.tier.Create(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -174,13 +185,7 @@ func (s *Store) write(ctx context.Context, name pagefile.Name, e *pagefile.Encod
 	if err := e.WriteTo(func(p []byte) error { return up.Write(ctx, p) }); err != nil {
 		return err
 	}
-	if err := s.local.commitTo(ctx, up, room, used); err != nil {
-		return err
-	}
-	if name.Class == pagefile.ClassPage {
-		s.links.put(name.Key, link{parent: at.parent, start: at.start, used: chainUsed(used, at.start)})
-	}
-	return nil
+	return lv.commitTo(ctx, up, room, used)
 }
 
 // makeRoom is a roomFor that, without room, waits for the eviction of files used before this
@@ -279,7 +284,7 @@ func (s *Store) reachable(ctx context.Context, at position) bool {
 		return true
 	}
 	for _, lv := range s.levels(tier.Local) {
-		if _, err := lv.tier.Stat(ctx, s.pageName(at.parent)); err == nil {
+		if _, err := lv.statPage(ctx, at.parent); err == nil {
 			return true
 		}
 	}
@@ -451,7 +456,7 @@ func (lv *level) dropIf(ctx context.Context, info tier.Info, same func(now tier.
 	return now, err
 }
 
-// Has reports whether the local tier holds the full page key and no Read has found the page
+// Has reports whether the local tier holds the full page key, exact, and no Read has found the page
 // damaged. Has costs one system call. Read may fail nevertheless.
 func (s *Store) Has(key pagefile.Key) bool {
 	ctx, leave, err := s.life.Enter(context.Background())

@@ -31,7 +31,7 @@ func (s *Store) readRAM(ctx context.Context, ref Ref, tokens []int32, layout pag
 	}
 	file := s.ram.Served(p)
 	lv := s.level(file.Tier)
-	lv.hit()
+	lv.hit(name.Fingerprint)
 	s.counts.ramHits.Add(1)
 	s.ahead.used(name, true)
 	s.counts.readBytes.Add(uint64(len(buf)))
@@ -61,17 +61,17 @@ func (s *Store) stillStored(ctx context.Context, name pagefile.Name) bool {
 
 // tailInRAM returns the tail in memory that shares the longest prefix with rest, the shortest
 // of equal ones; see findTail.
-func (s *Store) tailInRAM(ctx context.Context, parent pagefile.Key, start int, rest []int32, media []pagefile.Media) Ref {
+func (s *Store) tailInRAM(ctx context.Context, at after, rest []int32, media []pagefile.Media) Ref {
 	var best Ref
-	for _, p := range s.ram.TailsOf(parent) {
+	for _, p := range s.ram.TailsOf(at.fingerprint, at.parent) {
 		h := p.Header
 		n := pagefile.CommonPrefix(h.Tokens, h.Media, rest, media)
 		longer := n > best.Tokens || n == best.Tokens && len(h.Tokens) < best.Stored
-		if n == 0 || !longer || int64(h.Start) != int64(start) || !s.stillStored(ctx, p.Name) {
+		if n == 0 || !longer || int64(h.Start) != int64(at.start) || !s.stillStored(ctx, p.Name) {
 			continue
 		}
 		best = Ref{
-			Key: h.Key, Parent: parent, Start: h.Start, Tokens: n, Stored: len(h.Tokens), Tail: true,
+			Key: h.Key, Parent: at.parent, Start: h.Start, Tokens: n, Stored: len(h.Tokens), Tail: true, Lossy: at.fingerprint == s.cold,
 			Tier: tier.RAM, Bytes: p.FileBytes,
 		}
 	}

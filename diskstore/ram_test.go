@@ -320,7 +320,7 @@ func TestRAMTails(t *testing.T) {
 		require.LessOrEqual(t, s.Stats().RAM.Tails, maxTails)
 	}
 	require.Equal(t, maxTails, s.Stats().RAM.Tails)
-	require.Len(t, s.ram.TailsOf(pagefile.ChainKey(s.opt.Fingerprint, tokens[:testTokens], nil)), maxTails)
+	require.Len(t, s.ram.TailsOf(s.opt.Fingerprint, pagefile.ChainKey(s.opt.Fingerprint, tokens[:testTokens], nil)), maxTails)
 }
 
 // Rows with readers outlive their page, and count until the last reader ends.

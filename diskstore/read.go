@@ -36,7 +36,8 @@ func (s *Store) codecFor(how []ReadOption) *pagefile.Codec {
 //
 // Header, fingerprint, key, parent, position, tokens, footer, and every byte of the read
 // sections are checked before Read returns nil. A page in memory was checked when it was
-// added. After an error buf is undefined. If the tier of ref cannot return the page, Read
+// added. The rows of a Lossy ref are decoded, and differ from the rows that were put by what the
+// encoding loses. After an error buf is undefined. If the tier of ref cannot return the page, Read
 // tries the other tiers.
 //
 // Read returns tier.ErrNotFound; pagefile.ErrDamaged, with the file in quarantine or not used
@@ -117,7 +118,7 @@ func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 	for _, lv := range s.levels(ref.Tier) {
 		page, err := lv.readFrom(ctx, ref, tokens, layout, load)
 		if err == nil {
-			lv.hit()
+			lv.hit(page.header.Fingerprint)
 			lv.counts.hits.Add(1)
 			s.ahead.used(s.refName(ref), s.ram == nil)
 			s.counts.readBytes.Add(uint64(layout.Size()))
@@ -163,6 +164,9 @@ func (s *Store) readBlob(ctx context.Context, blob tier.Blob, ref Ref, tokens []
 	}
 	if err := h.CheckName(blob.Info().Name); err != nil {
 		return nil, err
+	}
+	if h.Lossy() != ref.Lossy {
+		return nil, pagefile.Mismatch("page is lossy: %t, want %t", h.Lossy(), ref.Lossy)
 	}
 	if err := checkWanted(h, ref, s.opt.PageTokens, tokens, layout); err != nil {
 		return nil, err
@@ -286,8 +290,10 @@ func (s *Store) requestPromotion(info tier.Info, ref Ref) {
 // promote copies a page to the local tier. The remote copy stays, so that a later demotion of
 // the page writes nothing.
 func (s *Store) promote(ctx context.Context, info tier.Info, ref Ref) {
-	if ours, err := s.disk.Stat(ctx, info.Name); err == nil && !s.local.verdicts.isBad(ours) {
-		return
+	for _, name := range []pagefile.Name{info.Name, s.exactName(info.Name)} { // put since the look-up
+		if ours, err := s.disk.Stat(ctx, name); err == nil && !s.local.verdicts.isBad(ours) {
+			return
+		}
 	}
 	room, used, err := s.makeRoom(ctx, info.Bytes, position{parent: ref.Parent, start: ref.Start})
 	if err != nil {
@@ -310,6 +316,9 @@ func (s *Store) copyUp(ctx context.Context, from tier.Tier, info tier.Info, room
 			s.local.noteTierError(err)
 		}
 		return err
+	}
+	if info.Fingerprint == s.cold {
+		_ = s.ensureColdManifest(ctx, s.disk) // after an error the page is good, and nothing describes it
 	}
 	s.remote.copies.good(page.from, page.header.Crc)
 	s.counts.promoted.Add(1)

@@ -65,7 +65,7 @@ func (lv *level) fresh(used, now time.Time) bool {
 type link struct {
 	parent pagefile.Key
 	start  uint32
-	used   time.Time // chainUsed in the local tier, or earlier; zero if unknown
+	used   time.Time // chainUsed in the local tier, of the file that statPage describes, or earlier; zero if unknown
 }
 
 // linkCache caches links. Cached times may be too early, never too late: times in a tier only
@@ -138,13 +138,12 @@ func (s *Store) localLink(ctx context.Context, key pagefile.Key) (link, bool) {
 		return l, true
 	}
 	s.links.forget(key)
-	name := s.pageName(key)
-	info, err := s.disk.Stat(ctx, name)
+	info, err := s.local.statPage(ctx, key)
 	if err != nil {
 		return l, ok
 	}
 	if !ok {
-		h, err := s.headerOf(ctx, s.disk, name)
+		h, err := s.headerOf(ctx, s.disk, info.Name)
 		if err != nil {
 			return link{}, false
 		}
@@ -179,7 +178,7 @@ func (s *Store) chainTime(ctx context.Context, at position, now time.Time) time.
 // another host took the page for one from the future and moved it back, and every cached time
 // is dropped.
 func (s *Store) movedBack(ctx context.Context, key pagefile.Key, l link) bool {
-	info, err := s.disk.Stat(ctx, s.pageName(key))
+	info, err := s.local.statPage(ctx, key)
 	if err != nil || recency(l.used, l.start).Sub(info.Used) < tier.ClockSlack/2 {
 		return false
 	}
@@ -215,7 +214,11 @@ func (s *Store) raise(ctx context.Context, key pagefile.Key, used time.Time) {
 		key = l.parent
 	}
 	for _, st := range slices.Backward(steps) {
-		err := forward(ctx, s.disk, s.pageName(st.key), recency(used, st.start))
+		name := s.pageName(st.key)
+		err := forward(ctx, s.disk, name, recency(used, st.start))
+		if errors.Is(err, tier.ErrNotFound) && s.opt.Cold.on() {
+			err = forward(ctx, s.disk, coldName(name), recency(used, st.start))
+		}
 		if errors.Is(err, tier.ErrNotFound) {
 			continue // a later page may exist nevertheless
 		}

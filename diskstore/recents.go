@@ -12,26 +12,26 @@ import (
 // of names.
 const maxRecents = 1 << 16
 
-// recents holds the most recently used files of one fingerprint in a listing. The number of
+// recents holds the most recently used files of some fingerprints in a listing. The number of
 // files is bounded by their bytes, not by the length of the listing. Times order the files
 // (see recency.go): a conversation's files are consecutive, from its first page on. A nil
 // recents holds nothing.
 type recents struct {
-	fingerprint pagefile.Key
-	bytes       int64 // of files to keep
-	most        int   // files
+	fingerprints []pagefile.Key
+	bytes        int64 // of files to keep
+	most         int   // files
 
 	files []tier.Info
 	held  int64 // bytes of files
 }
 
-func newRecents(fingerprint pagefile.Key, bytes int64) *recents {
-	return &recents{fingerprint: fingerprint, bytes: bytes, most: maxRecents}
+func newRecents(bytes int64, fingerprints ...pagefile.Key) *recents {
+	return &recents{fingerprints: fingerprints, bytes: bytes, most: maxRecents}
 }
 
 // add adds a file if the file is recent enough.
 func (r *recents) add(info tier.Info) {
-	if r == nil || info.Fingerprint != r.fingerprint {
+	if r == nil || !slices.Contains(r.fingerprints, info.Fingerprint) {
 		return
 	}
 	r.files = append(r.files, info)

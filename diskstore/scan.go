@@ -33,6 +33,7 @@ type TierUsage struct {
 	Pages, Tails int                // of this store's fingerprint
 	Bytes        int64              // physical, of this store's fingerprint
 	RootBytes    int64              // physical, of all fingerprints below the root
+	Lossy        FingerprintUsage   // lossy pages that stand for pages of this store's fingerprint
 	Others       []FingerprintUsage // other fingerprints, in order of key
 }
 
@@ -87,11 +88,14 @@ func (lv *level) tierUsage(ctx context.Context, count func(*level, context.Conte
 	var u TierUsage
 	for _, use := range lv.identify(ctx, found) {
 		u.RootBytes += use.Bytes
-		if use.Fingerprint == lv.s.opt.Fingerprint {
+		switch use.Fingerprint {
+		case lv.s.opt.Fingerprint:
 			u.Pages, u.Tails, u.Bytes = use.Pages, use.Tails, use.Bytes
-			continue
+		case lv.s.cold:
+			u.Lossy = use
+		default:
+			u.Others = append(u.Others, use)
 		}
-		u.Others = append(u.Others, use)
 	}
 	return u, nil
 }

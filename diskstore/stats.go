@@ -53,6 +53,12 @@ type Stats struct {
 	ReadBytes  uint64 // payload bytes that Read returned
 	RawBytes   uint64 // payload bytes of the pages that Put wrote
 	WroteBytes uint64 // file bytes of these pages, after encoding
+
+	// Pages that Options.Cold made lossy: the lossy files that this store wrote to the remote tier.
+	LossyPages    uint64 // full pages and tails
+	LossyRawBytes uint64 // payload bytes of these pages
+	LossyBytes    uint64 // file bytes of these pages
+
 	AheadPages uint64 // pages and tails that ReadAhead read
 	AheadBytes uint64 // bytes of these pages in memory
 	AheadUsed  uint64 // of these pages, those that a Read then returned from memory
@@ -76,6 +82,7 @@ type Stats struct {
 type counters struct {
 	puts, putErrors, hits, misses, damaged, mismatched atomic.Uint64
 	demoted, promoted, tierErrors                      atomic.Uint64
+	lossyPages, lossyRaw, lossyBytes                   atomic.Uint64
 	readBytes, rawBytes, wroteBytes, writeCaps         atomic.Uint64
 	ramHits, sharedHits                                atomic.Uint64
 	aheadPages, aheadBytes, aheadUsed                  atomic.Uint64
@@ -96,6 +103,7 @@ func (s *Store) Stats() Stats {
 		Demoted: c.demoted.Load(), Promoted: c.promoted.Load(),
 		TierErrors: c.tierErrors.Load(),
 		ReadBytes:  c.readBytes.Load(), RawBytes: c.rawBytes.Load(), WroteBytes: c.wroteBytes.Load(), WriteCaps: c.writeCaps.Load(),
+		LossyPages: c.lossyPages.Load(), LossyRawBytes: c.lossyRaw.Load(), LossyBytes: c.lossyBytes.Load(),
 		AheadPages: c.aheadPages.Load(), AheadBytes: c.aheadBytes.Load(), AheadUsed: c.aheadUsed.Load(),
 		LocalHits: s.local.counts.hits.Load(), LocalEvicted: s.local.counts.evicted.Load(), LocalQuarantined: s.local.counts.quarantined.Load(),
 		WholeBytes:   c.wholeBytes.Load(),

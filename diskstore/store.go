@@ -32,6 +32,7 @@ type Store struct {
 	remote *level    // nil without a remote tier
 	ram    *ram.Tier // nil when no page is kept in memory
 	codec  *pagefile.Codec
+	cold   pagefile.Key // fingerprint of this store's lossy pages
 
 	promoting *work.Queue // promotions and touches of remote pages
 
@@ -98,7 +99,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &Store{
-		opt: opt, log: opt.Logger.With("component", "diskstore"), codec: c, now: time.Now,
+		opt: opt, cold: pagefile.ColdFingerprint(opt.Fingerprint), log: opt.Logger.With("component", "diskstore"), codec: c, now: time.Now,
 		life: work.NewLife(), promoting: work.NewQueue(),
 		links: linkCache{byKey: make(map[pagefile.Key]link)},
 	}
@@ -218,10 +219,14 @@ func (s *Store) tailName(parent, key pagefile.Key) pagefile.Name {
 
 // refName returns the name of the page that ref describes.
 func (s *Store) refName(ref Ref) pagefile.Name {
+	name := s.pageName(ref.Key)
 	if ref.Tail {
-		return s.tailName(ref.Parent, ref.Key)
+		name = s.tailName(ref.Parent, ref.Key)
 	}
-	return s.pageName(ref.Key)
+	if ref.Lossy {
+		name.Fingerprint = s.cold
+	}
+	return name
 }
 
 // Flush waits for collections, demotions and promotions that earlier calls caused, records

@@ -28,7 +28,7 @@ func (s *Store) LayoutOf(ctx context.Context, ref Ref) (pagefile.Layout, error) 
 	return pagefile.Layout{}, err
 }
 
-// TailsWithin returns the tails of parent whose tokens and media are all in a sequence, the
+// TailsWithin returns the exact tails of parent whose tokens and media are all in a sequence, the
 // longest first. tokens are the sequence's tokens from position start on, as in ChainFrom.
 // TailsWithin never fails: tails that cannot be read are left out.
 func (s *Store) TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []Ref {
@@ -43,7 +43,7 @@ func (s *Store) TailsWithin(ctx context.Context, parent pagefile.Key, start int,
 	media = pagefile.MediaWithin(media, start, len(tokens))
 	var refs []Ref
 	for _, lv := range s.levels(tier.Local) {
-		tierCtx, infos := lv.listTails(ctx, remoteCtx, parent)
+		tierCtx, infos := lv.listTails(ctx, remoteCtx, s.opt.Fingerprint, parent)
 		for _, info := range infos {
 			known := slices.ContainsFunc(refs, func(r Ref) bool { return r.Key == info.Key })
 			if known {

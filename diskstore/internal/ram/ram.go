@@ -32,7 +32,7 @@ type Tier struct {
 	limit  int64                   // bytes
 	used   int64                   // bytes of all pages, evicted ones with readers included
 	pages  map[pagefile.Name]*Page // pages being filled included
-	tails  map[pagefile.Key][]*Page
+	tails  map[parent][]*Page
 	order  list.List // of pages that can be served, the newest served in front
 	inside int       // tails in order
 	served uint64    // number of pages moved to the front so far
@@ -44,6 +44,13 @@ type Tier struct {
 
 // counts are the numbers of pages that came and went since New.
 type counts struct{ stored, fromLocal, fromRemote, evicted uint64 }
+
+// parent is what tails continue: a page, or the beginning of a sequence, among the pages of a
+// fingerprint.
+type parent struct{ fingerprint, key pagefile.Key }
+
+// parentOf returns the parent of a tail.
+func parentOf(name pagefile.Name) parent { return parent{name.Fingerprint, name.Parent} }
 
 // File is the file of which a page in memory is a copy.
 type File struct {
@@ -94,7 +101,7 @@ type Options struct {
 func New(opt Options) *Tier {
 	return &Tier{
 		opt: opt, now: time.Now, clock: clock{tick: opt.Tick},
-		pages: make(map[pagefile.Name]*Page), tails: make(map[pagefile.Key][]*Page),
+		pages: make(map[pagefile.Name]*Page), tails: make(map[parent][]*Page),
 	}
 }
 
@@ -272,9 +279,10 @@ func (t *Tier) letGoLocked(p *Page) {
 	p.place = nil
 	if p.Name.Class == pagefile.ClassTail {
 		t.inside--
-		rest := slices.DeleteFunc(t.tails[p.Name.Parent], func(o *Page) bool { return o == p })
-		if t.tails[p.Name.Parent] = rest; len(rest) == 0 {
-			delete(t.tails, p.Name.Parent)
+		of := parentOf(p.Name)
+		rest := slices.DeleteFunc(t.tails[of], func(o *Page) bool { return o == p })
+		if t.tails[of] = rest; len(rest) == 0 {
+			delete(t.tails, of)
 		}
 	}
 }
@@ -298,16 +306,16 @@ func (t *Tier) removeLocked(p *Page) {
 // addTailLocked indexes a tail and removes the tails that become superfluous: shorter tails of
 // the same tokens, and the tails served least recently beyond MaxTails.
 func (t *Tier) addTailLocked(p *Page) {
-	parent, h := p.Name.Parent, p.Header
-	t.tails[parent] = append(t.tails[parent], p)
-	for _, old := range slices.Clone(t.tails[parent]) {
+	of, h := parentOf(p.Name), p.Header
+	t.tails[of] = append(t.tails[of], p)
+	for _, old := range slices.Clone(t.tails[of]) {
 		n := len(old.Header.Tokens)
 		if n < len(h.Tokens) && pagefile.CommonPrefix(old.Header.Tokens, old.Header.Media, h.Tokens, h.Media) == n {
 			t.removeLocked(old)
 		}
 	}
-	for len(t.tails[parent]) > t.opt.MaxTails {
-		t.removeLocked(slices.MinFunc(t.tails[parent], func(a, b *Page) int { return cmp.Compare(a.served, b.served) }))
+	for len(t.tails[of]) > t.opt.MaxTails {
+		t.removeLocked(slices.MinFunc(t.tails[of], func(a, b *Page) int { return cmp.Compare(a.served, b.served) }))
 	}
 }
 
@@ -408,14 +416,14 @@ func (t *Tier) Drop(name pagefile.Name) {
 	}
 }
 
-// TailsOf returns the tails of a parent in memory.
-func (t *Tier) TailsOf(parent pagefile.Key) []*Page {
+// TailsOf returns the tails of a parent in memory, among the pages of a fingerprint.
+func (t *Tier) TailsOf(fingerprint, key pagefile.Key) []*Page {
 	if t == nil {
 		return nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Clone(t.tails[parent])
+	return slices.Clone(t.tails[parent{fingerprint, key}])
 }
 
 // Unseen returns the names of pages whose files were last seen longer than UnseenAge ago.

@@ -52,7 +52,7 @@ func requireSound(t require.TestingT, w *Tier, pinned map[*Page]int) {
 		used += Bytes(p.Header)
 		if name.Class == pagefile.ClassTail {
 			tails++
-			require.Contains(t, w.tails[name.Parent], p)
+			require.Contains(t, w.tails[parentOf(name)], p)
 		}
 	}
 	for p, readers := range pinned {
@@ -199,6 +199,6 @@ func TestNilTier(t *testing.T) {
 	_, fresh := w.Fresh(file.Name)
 	require.False(t, fresh)
 	require.False(t, w.Confirm(file))
-	require.Empty(t, w.TailsOf(pagefile.Key{}))
+	require.Empty(t, w.TailsOf(pagefile.Key{}, pagefile.Key{}))
 	w.Drop(file.Name)
 }

@@ -1,0 +1,99 @@
+package diskstore
+
+import (
+	"context"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
+
+// ChainLossy does as ChainFrom, and also finds lossy pages: each page exact where a tier has it
+// exact, else lossy, with Ref.Lossy set. Of a last page or tail the longest prefix counts, and of
+// equally long ones an exact one. While the remote tier does not answer, a lossy page of the local
+// tier is found although the remote one may have it exact.
+//
+// Without Options.Cold, ChainLossy finds exact pages alone.
+func (s *Store) ChainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []Ref {
+	find := s.findPages
+	if s.opt.Cold.on() {
+		find = s.findMixed
+	}
+	return s.chain(ctx, parent, start, tokens, media, find, s.fingerprints()...)
+}
+
+const (
+	// mixedRound is the number of pages for which findMixed asks the remote tier at first, and in
+	// how many more each time, up to mixedRoundMost: most prompts are stored no further than that.
+	mixedRound     = 8
+	mixedRoundMost = 3 * mixedRound
+)
+
+// findMixed is a pageFinder of exact and lossy pages.
+func (s *Store) findMixed(ctx context.Context, names []pagefile.Name, parent pagefile.Key, start int) ([]Ref, error) {
+	refs := s.newRefs(parent, start)
+	var failed error
+	for size := mixedRound; len(names) > 0; size = min(size+mixedRound, mixedRoundMost) {
+		round := names[:min(len(names), size)]
+		names = names[len(round):]
+		found := make([]sighting, len(round))
+		for i, name := range round {
+			found[i] = s.sight(ctx, name)
+		}
+		if s.remote != nil && failed == nil {
+			failed = s.sightBelow(ctx, round, found)
+		}
+		for _, f := range found {
+			if f.from == nil {
+				return refs.refs, failed
+			}
+			refs.add(f.info, f.from, f.inRAM)
+		}
+	}
+	return refs.refs, failed
+}
+
+// sighting is the file of a page that a look-up found; from is nil for none.
+type sighting struct {
+	info  tier.Info
+	from  *level
+	inRAM bool // the page is in memory, and no check of its file is due
+}
+
+// sight looks for a page in memory and in the local tier, exact and then lossy.
+func (s *Store) sight(ctx context.Context, exact pagefile.Name) sighting {
+	for _, name := range []pagefile.Name{exact, coldName(exact)} {
+		if file, fresh := s.ram.Fresh(name); fresh {
+			return sighting{file.Info, s.level(file.Tier), true}
+		}
+		info, err := s.disk.Stat(ctx, name)
+		if err == nil && !s.local.verdicts.isBad(info) {
+			return sighting{info, s.local, false}
+		}
+		s.noteError(err)
+	}
+	return sighting{}
+}
+
+// sightBelow looks in the remote tier for what is better than the pages found: for each page that
+// was not found exact, for the exact one, and for each that was not found, for the lossy one.
+func (s *Store) sightBelow(ctx context.Context, names []pagefile.Name, found []sighting) error {
+	var ask []pagefile.Name
+	var of []int // indexes in found
+	for i, name := range names {
+		if f := found[i]; f.from == nil {
+			ask, of = append(ask, name, coldName(name)), append(of, i, i)
+		} else if f.info.Name != name {
+			ask, of = append(ask, name), append(of, i)
+		}
+	}
+	infos, err := s.guard.Each(ctx, ask)
+	for j, info := range infos {
+		f := &found[of[j]]
+		exact := info.Name == names[of[j]]
+		if info.Bytes == 0 || s.remote.verdicts.isBad(info) || f.from != nil && !exact {
+			continue
+		}
+		*f = sighting{info, s.remote, false}
+	}
+	return err
+}
