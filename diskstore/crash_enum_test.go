@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/encoding"
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -41,7 +42,8 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	}
 }
 
-// nameModes are the values of Options.LazyNames. A normal run crashes at one in share points.
+// nameModes are the values of Options.LazyNames, and a store that makes pages lossy. A normal run
+// crashes at one in share points.
 var nameModes = []struct {
 	name  string
 	set   func(*Options)
@@ -49,6 +51,10 @@ var nameModes = []struct {
 }{
 	{"synced names", func(o *Options) { o.LazyNames = false }, 1},
 	{"lazy names", func(o *Options) { o.LazyNames = true }, 3},
+	{"lossy pages", func(o *Options) {
+		o.Cold = ColdTypes{encoding.Q4_0, encoding.Q4_0}
+		o.Local.BudgetBytes, o.Remote.BudgetBytes = 5*tinyPage, 6*tinyPage
+	}, 3},
 }
 
 func crashAtEveryOperation(t *testing.T, edit func(*Options), share int) {
@@ -102,6 +108,7 @@ func recordCrashes(t testing.TB, seed uint64, edit ...func(*Options)) *crashReco
 	} {
 		require.NotZero(t, n, "workload %d did not %s", seed, what)
 	}
+	require.Equal(t, r.o.Cold.on(), r.did.LossyPages > 0)
 	return r
 }
 
@@ -202,7 +209,7 @@ func (r *crashRecord) overwrite(rng *rand.Rand, tokens []int32) {
 // the page again, once each.
 func (r *crashRecord) quarantineAndRepair(rng *rand.Rand, tokens []int32) {
 	r.put(tinySections, tokens)
-	pages := tinyPages(r.t, r.o, tinySections, tokens)
+	pages := pagesFor(r.t, r.o, tinySections, tokens)
 	for _, find := range []func(){func() { r.read(tokens) }, r.repair} {
 		r.damage(pages[rng.IntN(len(pages))], rng.IntN(8*tinyPage))
 		r.point("damage")
@@ -238,7 +245,7 @@ func (r *crashRecord) dropFingerprint() {
 	other.Fingerprint = testFingerprint(9)
 	s, err := Open(ctx, other)
 	require.NoError(r.t, err)
-	for _, p := range tinyPages(r.t, other, tinySections, prompt(90, testTokens+2)) {
+	for _, p := range pagesFor(r.t, other, tinySections, prompt(90, testTokens+2)) {
 		require.NoError(r.t, s.Put(ctx, p))
 	}
 	require.NoError(r.t, s.Close())

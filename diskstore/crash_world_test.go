@@ -51,10 +51,29 @@ type promise struct {
 
 // promised is the knowledge of one page.
 type promised struct {
-	versions []*pagefile.Page // every page ever put under its name
+	versions []*version // every page ever put under its name
 	acked    int              // index of the last version for which Put returned nil; -1 for none
 	durable  bool             // that version, a later one, or a tail that extends it is stored
 	broken   string           // the root in which a damaged file may be in the page's place; or ""
+}
+
+// version is a page that was put.
+type version struct {
+	*pagefile.Page
+	lossy func() []byte // its rows after it became lossy
+}
+
+// newVersion returns a page that a store with these settings may make lossy.
+func newVersion(p *pagefile.Page, how ColdTypes) *version {
+	return &version{p, sync.OnceValue(func() []byte { return lossyRows(crashT{}, p, how) })}
+}
+
+// rowsFor are the rows of the page of a ref.
+func (v *version) rowsFor(ref Ref) []byte {
+	if ref.Lossy {
+		return v.lossy()
+	}
+	return v.Payload
 }
 
 func newCrashWorld(t require.TestingT, edit ...func(*Options)) *crashWorld {
@@ -137,6 +156,7 @@ func (w *crashWorld) close() {
 	w.did.Promoted += st.Promoted
 	w.did.Evicted += st.Evicted
 	w.did.Damaged += st.Damaged
+	w.did.LossyPages += st.LossyPages
 }
 
 func (w *crashWorld) flush() { require.NoError(w.t, w.s.Flush(ctx)) }
@@ -166,9 +186,36 @@ func placeOf(o Options, p *pagefile.Page) pagefile.Name {
 	return name
 }
 
+// coldScale is the factor by which rows are longer that become lossy, so that a lossy page needs
+// fewer blocks.
+const coldScale = 64
+
+// sectionsFor returns the sections of pages that a store with these options puts.
+func sectionsFor(o Options, sections []pagefile.Section) []pagefile.Section {
+	if !o.Cold.on() {
+		return sections
+	}
+	long := slices.Clone(sections)
+	for i := range long {
+		long[i].RowBytes *= coldScale
+	}
+	return long
+}
+
+// pagesFor does as tinyPages; pages that become lossy have rows of numbers.
+func pagesFor(t require.TestingT, o Options, sections []pagefile.Section, tokens []int32) []*pagefile.Page {
+	pages := tinyPages(t, o, sectionsFor(o, sections), tokens)
+	for _, p := range pages {
+		if o.Cold.on() {
+			coldFill(p.Layout, p.Key(), p.Payload)
+		}
+	}
+	return pages
+}
+
 // put stores a prompt's pages.
 func (w *crashWorld) put(sections []pagefile.Section, tokens []int32) {
-	for _, p := range tinyPages(w.t, w.o, sections, tokens) {
+	for _, p := range pagesFor(w.t, w.o, sections, tokens) {
 		require.NoError(w.t, w.putPage(p))
 	}
 }
@@ -179,7 +226,7 @@ func (w *crashWorld) putPage(p *pagefile.Page) error {
 	w.change(func(all *promise) {
 		known := all.page(name)
 		if n := len(known.versions); n == 0 || !known.versions[n-1].Layout.Equal(p.Layout) {
-			known.versions = append(slices.Clone(known.versions), p)
+			known.versions = append(slices.Clone(known.versions), newVersion(p, w.o.Cold))
 		}
 	})
 	broken := w.brokenAt(name)
@@ -207,9 +254,9 @@ func (w *crashWorld) brokenAt(name pagefile.Name) string {
 
 // read reads the pages found of a prompt, which promotes remote pages.
 func (w *crashWorld) read(tokens []int32) int {
-	refs := w.s.Chain(ctx, tokens, nil)
+	refs := w.s.ChainLossy(ctx, w.o.Fingerprint, 0, tokens, nil)
 	for _, ref := range refs {
-		l, err := pagefile.NewLayout(tinySections, ref.Stored)
+		l, err := pagefile.NewLayout(sectionsFor(w.o, tinySections), ref.Stored)
 		require.NoError(w.t, err)
 		buf := make([]byte, l.Size())
 		if err := w.s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf); err != nil {
@@ -223,16 +270,19 @@ func (w *crashWorld) read(tokens []int32) int {
 // damage flips a bit of a page's file, the local one if there are two.
 func (w *crashWorld) damage(p *pagefile.Page, bit int) {
 	name := placeOf(w.o, p)
-	root := w.o.Local.Root
+	root, there := w.o.Local.Root, name
 	if _, err := w.mem.Lstat(filePath(root, name)); err != nil {
 		root = w.o.Remote.Root
+		if _, err := w.mem.Lstat(filePath(root, name)); err != nil {
+			there = coldName(name)
+		}
 	}
 	w.change(func(all *promise) {
 		all.damaged[name.Key] = true
 		known := all.page(name)
 		known.durable, known.broken = false, root
 	})
-	err := w.mem.Edit(filePath(root, name), func(data []byte) []byte {
+	err := w.mem.Edit(filePath(root, there), func(data []byte) []byte {
 		data[bit/8%len(data)] ^= 1 << (bit % 8)
 		return data
 	})
