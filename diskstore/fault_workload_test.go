@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/encoding"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
@@ -45,8 +46,18 @@ var faultSections = []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 16}, {Ki
 // operations fail in turn, in the ways above. The long run tries every operation in every way,
 // the normal run every operation in at least one way.
 func TestFaultAtEveryOperation(t *testing.T) {
-	page := physicalFaultPage(t)
-	whole := newFaultLife(t, page) // without a fault
+	t.Run("exact pages", func(t *testing.T) {
+		page := physicalFaultPage(t)
+		faultAtEveryOperation(t, 1, func(t *testing.T) *faultLife { return newFaultLife(t, page) })
+	})
+	t.Run("lossy pages", func(t *testing.T) {
+		faultAtEveryOperation(t, 2, newLossyFaultLife)
+	})
+}
+
+// faultAtEveryOperation tries one in share operations of a normal run.
+func faultAtEveryOperation(t *testing.T, share int, newLife func(t *testing.T) *faultLife) {
+	whole := newLife(t) // without a fault
 	whole.live()
 	did := whole.s.Stats()
 	for what, n := range map[string]uint64{
@@ -54,6 +65,7 @@ func TestFaultAtEveryOperation(t *testing.T) {
 	} {
 		require.NotZero(t, n, "no page was %s", what)
 	}
+	require.Equal(t, whole.o.Cold.on(), did.LossyPages > 0)
 	whole.recover()
 	var states atomic.Int64
 	general := 0 // faults that can hit any operation
@@ -74,8 +86,11 @@ func TestFaultAtEveryOperation(t *testing.T) {
 			default: // the operations between get another fault
 				stride = 3
 			}
+			if !longRun() {
+				stride *= share
+			}
 			for nth := 1 + i%stride; ; nth += stride {
-				life := newFaultLife(t, page)
+				life := newLife(t)
 				rule := fault.rule
 				rule.Nth = nth
 				life.inj.Add(rule)
@@ -117,6 +132,27 @@ func newFaultLife(t *testing.T, page int64) *faultLife {
 	return &faultLife{t: t, mem: mem, inj: inj, o: o, bad: make(map[pagefile.Key]bool)}
 }
 
+// newLossyFaultLife is the life of a store that makes pages lossy. The tiers have room for as many
+// pages as those of newFaultLife.
+func newLossyFaultLife(t *testing.T) *faultLife {
+	const exact, lossy = 6 * pagefile.PageAlign, 4 * pagefile.PageAlign
+	life := newFaultLife(t, exact)
+	life.o.Cold = ColdTypes{encoding.Q4_0, encoding.Q4_0}
+	life.o.Remote.BudgetBytes = 3 * lossy
+	return life
+}
+
+// pageAt makes a page of a store's life.
+func (f *faultLife) pageAt(parent pagefile.Key, start int, tokens []int32) *pagefile.Page {
+	p := faultPage(f.t, parent, start, tokens)
+	if f.o.Cold.on() {
+		p.Layout = layoutOf(f.t, sectionsFor(f.o, faultSections), len(tokens))
+		p.Payload = make([]byte, p.Layout.Size())
+		coldFill(p.Layout, p.Key(), p.Payload)
+	}
+	return p
+}
+
 // faultPrompt is the tokens of a page and a tail.
 func faultPrompt(seed int) []int32 { return prompt(seed, testTokens+5) }
 
@@ -138,7 +174,7 @@ func (f *faultLife) live() {
 	f.age()
 	_ = f.put(c)
 	f.flush() // the remote tier is over its budget
-	for _, ref := range s.Chain(ctx, c, nil) {
+	for _, ref := range s.ChainLossy(ctx, f.o.Fingerprint, 0, c, nil) {
 		touch(s, ref)
 	}
 	f.damage(c)
@@ -209,7 +245,7 @@ func (f *faultLife) put(tokens []int32) error {
 	var first error
 	parent := f.o.Fingerprint
 	for at := 0; at < len(tokens); at += testTokens {
-		p := faultPage(f.t, parent, at, tokens[at:min(at+testTokens, len(tokens))])
+		p := f.pageAt(parent, at, tokens[at:min(at+testTokens, len(tokens))])
 		if err := f.s.Put(ctx, p); err != nil && first == nil {
 			first = err
 		}
@@ -244,18 +280,31 @@ func physicalFaultPage(t *testing.T) int64 {
 func (f *faultLife) read(tokens []int32) int {
 	f.t.Helper()
 	n := 0
-	for _, ref := range f.s.Chain(ctx, tokens, nil) {
-		l := layoutOf(f.t, faultSections, ref.Stored)
+	for _, ref := range f.s.ChainLossy(ctx, f.o.Fingerprint, 0, tokens, nil) {
+		l := layoutOf(f.t, sectionsFor(f.o, faultSections), ref.Stored)
 		buf := make([]byte, l.Size())
 		if f.s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf) != nil {
 			continue
 		}
-		want := make([]byte, l.Size())
-		fillRows(l, ref.Key, want)
-		require.Equal(f.t, want, buf)
+		require.Equal(f.t, f.rowsOf(ref, l), buf)
 		n += ref.Tokens
 	}
 	return n
+}
+
+// rowsOf are the rows of the page of a ref.
+func (f *faultLife) rowsOf(ref Ref, l pagefile.Layout) []byte {
+	p := &pagefile.Page{Layout: l, Payload: make([]byte, l.Size())}
+	switch {
+	case ref.Lossy:
+		coldFill(l, ref.Key, p.Payload)
+		return lossyRows(f.t, p, f.o.Cold)
+	case f.o.Cold.on():
+		coldFill(l, ref.Key, p.Payload)
+	default:
+		fillRows(l, ref.Key, p.Payload)
+	}
+	return p.Payload
 }
 
 // age makes every file look unused for an hour, so that later pages are younger and are
@@ -276,31 +325,34 @@ func (f *faultLife) flush() { require.NoError(f.t, f.s.Flush(ctx)) }
 func (f *faultLife) damage(tokens []int32) {
 	key := pageKeyOf(tokens)
 	for _, root := range []string{f.o.Local.Root, f.o.Remote.Root} {
-		err := f.mem.Edit(filePath(root, f.s.pageName(key)), func(data []byte) []byte {
-			data[len(data)-pagefile.FooterBytes-1] ^= 1
-			return data
-		})
-		if err != nil {
-			continue // that Put failed, or another tier has the page
+		for _, name := range []pagefile.Name{f.s.pageName(key), coldName(f.s.pageName(key))} {
+			err := f.mem.Edit(filePath(root, name), func(data []byte) []byte {
+				data[len(data)-pagefile.FooterBytes-1] ^= 1
+				return data
+			})
+			if err != nil {
+				continue // that Put failed, or another tier has the page
+			}
+			f.bad[key] = true
 		}
-		f.bad[key] = true
 	}
 }
 
 // demoteOne moves the youngest page down, so that the remote tier has at least one write.
 func (f *faultLife) demoteOne() {
 	t := f.t
-	p := faultPage(t, f.o.Fingerprint, 0, prompt(5, testTokens))
+	p := f.pageAt(f.o.Fingerprint, 0, prompt(5, testTokens))
 	require.NoError(t, f.s.Put(ctx, p))
 	f.flush()
 	info, err := f.s.disk.Stat(ctx, f.s.pageName(p.Key()))
 	require.NoError(t, err)
-	if there, err := f.s.guard.Stat(ctx, info.Name); err == nil { // an existing copy would not be written again
+	if there, err := f.s.remote.statPage(ctx, info.Key); err == nil { // an existing copy would not be written again
 		dropPage(t, f.s.remote, there)
 	}
 	evictPage(t, f.s, info)
-	_, err = f.s.guard.Stat(ctx, info.Name)
+	there, err := f.s.remote.statPage(ctx, info.Key)
 	require.NoError(t, err)
+	require.Equal(t, f.o.Cold.on(), there.Fingerprint != info.Fingerprint)
 }
 
 // requireExact fails unless both tiers hold the files that the store has counted.
