@@ -52,9 +52,9 @@ type promise struct {
 // promised is the knowledge of one page.
 type promised struct {
 	versions []*version // every page ever put under its name
-	acked    int              // index of the last version for which Put returned nil; -1 for none
-	durable  bool             // that version, a later one, or a tail that extends it is stored
-	broken   string           // the root in which a damaged file may be in the page's place; or ""
+	acked    int        // index of the last version for which Put returned nil; -1 for none
+	durable  bool       // that version, a later one, or a tail that extends it is stored
+	broken   string     // the root in which a damaged file may be in the page's place; or ""
 }
 
 // version is a page that was put.

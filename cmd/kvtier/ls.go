@@ -22,6 +22,7 @@ type listed struct {
 	Names       []string          `json:"names"`
 	Fingerprint string            `json:"fingerprint"`
 	Identity    map[string]string `json:"identity"`
+	Lossy       bool              `json:"lossy"`
 	Tier        string            `json:"tier"`
 	Pages       int               `json:"pages"`
 	Tails       int               `json:"tails"`
@@ -38,7 +39,9 @@ func newListCommand(a *app) *cobra.Command {
 		Short:   "List the models that have pages",
 		Long: `List the models that have pages, the most recently used first: one line for each
 fingerprint and tier. A fingerprint stands for weights, cache type, engine and
-everything else that pages depend on; --json shows all of it.
+everything else that pages depend on; --json shows all of it. Pages that were made
+lossy when they moved down (OLLAMA_KV_TIER_COLD_TYPE) have a line of their own,
+with "lossy" behind the cache type.
 
 HITS counts pages that servers read instead of computing them. A server that is
 killed loses the hits of its last seconds. LAST USED is the time at which a page
@@ -82,6 +85,7 @@ func list(names modelNames, use diskstore.FingerprintUsage, in string) listed {
 		Fingerprint: use.Fingerprint.String(), Identity: use.Identity, Tier: in,
 		Pages: use.Pages, Tails: use.Tails, Bytes: use.Bytes, Hits: use.Hits.Pages, LastHit: lastHit(use.Hits),
 	}
+	_, l.Lossy = tier.LossyOf(use.Fingerprint, use.Identity)
 	if !use.LastUsed.IsZero() {
 		l.LastUsed = &use.LastUsed
 	}
@@ -103,11 +107,20 @@ func (l listed) used() time.Time {
 	return *l.LastUsed
 }
 
+// cache is the type of the K/V, and whether pages are lossy.
+func (l listed) cache() string {
+	cache := cmp.Or(l.Identity[tierenv.KeyCacheType], "-")
+	if l.Lossy {
+		cache += " lossy"
+	}
+	return cache
+}
+
 func (a *app) printList(models []listed) {
 	var rows [][]string
 	for _, m := range models {
 		rows = append(rows, []string{
-			m.Model, short(m.Fingerprint), cmp.Or(m.Identity[tierenv.KeyCacheType], "-"), m.Tier,
+			m.Model, short(m.Fingerprint), m.cache(), m.Tier,
 			count(m.Pages), count(m.Tails), humanBytes(m.Bytes), count(m.Hits), when(m.used()),
 		})
 	}

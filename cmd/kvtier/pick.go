@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -26,7 +27,7 @@ func (p picked) has(key pagefile.Key) bool { return p.keys[key] }
 
 // pick finds the fingerprints of a model by its name, or else by the beginning of the digest
 // of its weights, or of a fingerprint. A model has one fingerprint for each engine, cache
-// type and so on.
+// type and so on. A fingerprint of exact pages names those of its lossy pages as well.
 func (a *app) pick(ctx context.Context, root *roots, what string) (picked, error) {
 	usage, err := root.Usage(ctx)
 	if err != nil {
@@ -43,11 +44,14 @@ func (a *app) pick(ctx context.Context, root *roots, what string) (picked, error
 	meant := make(map[string]bool) // identities whose digests begin with the digits
 	p = newPicked(what, all, func(use diskstore.FingerprintUsage) bool {
 		digest, own := use.Identity[tierenv.KeyWeights], use.Fingerprint.String()
+		exact, lossy := tier.LossyOf(use.Fingerprint, use.Identity)
 		switch {
 		case !isDigits(what):
 			return false
 		case strings.HasPrefix(digest, what):
 			meant[digest] = true
+		case lossy && strings.HasPrefix(exact.String(), what):
+			meant[exact.String()] = true
 		case strings.HasPrefix(own, what):
 			meant[own] = true
 		default:

@@ -38,6 +38,10 @@ const (
 	maxArchivePageBytes = 4 << 30
 )
 
+// ErrLossy reports a conversation of which no root has every page exact. An archive is for other
+// machines, where nothing would tell lossy pages from exact ones.
+var ErrLossy = errors.New("diskstore: pages of the conversation are only stored lossy; compute it again, and export it before its pages move to the remote tier")
+
 // ErrArchive reports a file that is not an archive of a conversation, or only part of one.
 var ErrArchive = errors.New("diskstore: not an archive of a conversation")
 
@@ -55,6 +59,15 @@ type ArchiveManifest struct {
 // before the page's last bytes are written. After an error the archive is not complete.
 func exportChain(ctx context.Context, roots []tierRoot, chain []PageFile, w io.Writer, progress func(bytes int64)) (*ArchiveManifest, error) {
 	fp := chain[0].Fingerprint
+	for _, page := range chain {
+		h, _, err := headerIn(ctx, roots, page.Name)
+		if err != nil {
+			return nil, err
+		}
+		if h.Lossy() {
+			return nil, fmt.Errorf("export page %v, at token %d: %w", page.Key, h.Start, ErrLossy)
+		}
+	}
 	m, err := manifestIn(ctx, roots, fp)
 	if err != nil {
 		return nil, fmt.Errorf("read the manifest of %v, which an archive needs; a server that loads the model writes it: %w", fp, err)

@@ -63,8 +63,16 @@ func (f *finder) find(ctx context.Context, root tierRoot) error {
 	return nil
 }
 
-// sorted returns the files found, in order of key.
+// sorted returns the files found, in order of key. A lossy page is left out where the exact one was
+// found: both have one key.
 func (f *finder) sorted() []PageFile {
+	exact := make(map[pagefile.Name]bool) // lossy names of files found
+	for _, file := range f.found {
+		name := file.Name
+		name.Fingerprint = pagefile.ColdFingerprint(name.Fingerprint)
+		exact[name] = true
+	}
+	f.found = slices.DeleteFunc(f.found, func(file PageFile) bool { return exact[file.Name] })
 	slices.SortFunc(f.found, func(a, b PageFile) int { return slices.Compare(a.Key[:], b.Key[:]) })
 	return f.found
 }
@@ -101,7 +109,40 @@ func headerIn(ctx context.Context, roots []tierRoot, name pagefile.Name) (*pagef
 	return h, file, nil
 }
 
-// chainTo returns a page and all pages before it in the sequence, the first page first.
+// pageBefore reads the header of the page that h continues, in the first root that has it: exact, or
+// else lossy. exact is the fingerprint of exact pages, zero if unknown.
+func pageBefore(ctx context.Context, roots []tierRoot, h *pagefile.Header, exact pagefile.Key) (*pagefile.Header, PageFile, error) {
+	among := []pagefile.Key{exact, pagefile.ColdFingerprint(exact)}
+	if exact.IsZero() {
+		among = []pagefile.Key{h.Fingerprint}
+	}
+	var missing error
+	for _, fingerprint := range among {
+		before, file, err := headerIn(ctx, roots, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassPage, Key: h.Parent})
+		if !errors.Is(err, tier.ErrNotFound) {
+			return before, file, err
+		}
+		missing = err
+	}
+	return nil, PageFile{}, missing
+}
+
+// exactOf returns the fingerprint of the exact pages for which pages of a fingerprint stand: itself,
+// except for lossy pages. It is zero for lossy pages without a manifest.
+func exactOf(ctx context.Context, roots []tierRoot, h *pagefile.Header) pagefile.Key {
+	if !h.Lossy() {
+		return h.Fingerprint
+	}
+	m, err := manifestIn(ctx, roots, h.Fingerprint)
+	if err != nil {
+		return pagefile.Key{}
+	}
+	exact, _ := tier.LossyOf(h.Fingerprint, m.Identity)
+	return exact
+}
+
+// chainTo returns a page and all pages before it in the sequence, the first page first; each page
+// before it exact, or lossy where no root has it exact.
 // chainTo returns tier.ErrNotFound when a page of the sequence is missing, and pagefile.ErrDamaged
 // when the pages do not lead back to a sequence's beginning.
 func chainTo(ctx context.Context, roots []tierRoot, name pagefile.Name) ([]PageFile, error) {
@@ -109,19 +150,18 @@ func chainTo(ctx context.Context, roots []tierRoot, name pagefile.Name) ([]PageF
 	if err != nil {
 		return nil, err
 	}
-	chain := []PageFile{file}
+	chain, exact := []PageFile{file}, exactOf(ctx, roots, h)
 	for h.Start > 0 {
-		next := pagefile.Name{Fingerprint: h.Fingerprint, Class: pagefile.ClassPage, Key: h.Parent}
-		before, file, err := headerIn(ctx, roots, next)
+		before, file, err := pageBefore(ctx, roots, h, exact)
 		if err != nil {
 			return nil, fmt.Errorf("tokens before %d: %w", h.Start, err)
 		}
 		if before.PageTokens != h.PageTokens || uint64(before.Start)+uint64(h.PageTokens) != uint64(h.Start) {
-			return nil, pagefile.Damaged("page %v is at token %d, the one after it at %d", next.Key, before.Start, h.Start)
+			return nil, pagefile.Damaged("page %v is at token %d, the one after it at %d", h.Parent, before.Start, h.Start)
 		}
 		h, chain = before, append(chain, file)
 	}
-	if h.Parent != h.Fingerprint {
+	if h.Parent != h.Fingerprint && pagefile.ColdFingerprint(h.Parent) != h.Fingerprint {
 		return nil, pagefile.Damaged("page %v is the first of its sequence and has a page before it", h.Key)
 	}
 	slices.Reverse(chain)

@@ -239,6 +239,8 @@ func (im *importer) check() error {
 // checkPlace returns pagefile.ErrMismatch unless a page continues the previous page.
 func (im *importer) checkPlace(h *pagefile.Header, i int, parent pagefile.Key, start int) error {
 	switch {
+	case h.Lossy():
+		return pagefile.Mismatch("its rows are lossy")
 	case h.Fingerprint != im.fingerprint:
 		return pagefile.Mismatch("fingerprint is %v, want %v", h.Fingerprint, im.fingerprint)
 	case h.PageTokens != im.manifest.PageTokens:

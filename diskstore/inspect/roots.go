@@ -82,7 +82,8 @@ func (r *Roots) Check(ctx context.Context, opt CheckOptions) ([]TierCheck, error
 }
 
 // Find returns the pages and tails whose key begins with prefix, at least four lower-case hex
-// digits, in order of key. Of a page in both tiers Find returns the local file. When one tier
+// digits, in order of key. Of a page in both tiers Find returns the local file, and of an exact and a
+// lossy page with one key the exact one. When one tier
 // does not answer and the other has such pages, Find logs the failure and returns these pages.
 func (r *Roots) Find(ctx context.Context, prefix string) ([]PageFile, error) {
 	f := finder{prefix: prefix, seen: make(map[pagefile.Name]bool)}
@@ -168,7 +169,8 @@ func (r *Roots) longest(ctx context.Context, files []PageFile) (PageFile, error)
 }
 
 // Chain returns a page and all pages before it in the sequence, the first page first. Chain
-// returns tier.ErrNotFound when one of them is missing.
+// returns tier.ErrNotFound when one of them is missing. A page before it is lossy where no tier has
+// it exact.
 func (r *Roots) Chain(ctx context.Context, name pagefile.Name) ([]PageFile, error) {
 	return chainTo(ctx, r.tiers(), name)
 }
@@ -179,7 +181,8 @@ func (r *Roots) Manifest(ctx context.Context, fingerprint pagefile.Key) (*tier.M
 }
 
 // Export writes the pages of chain, a result of Chain, and their manifest to w as one archive
-// for Import. Every byte is checked; after an error the written bytes are not an archive.
+// for Import. Every byte is checked; after an error the written bytes are not an archive. Export
+// returns ErrLossy for a chain with a lossy page, and has written nothing.
 // progress is called with the bytes of each step.
 func (r *Roots) Export(ctx context.Context, chain []PageFile, w io.Writer, progress func(bytes int64)) (*ArchiveManifest, error) {
 	if len(chain) == 0 || len(chain) > maxArchivePages {
