@@ -28,6 +28,7 @@ type account struct {
 type origin struct {
 	end   int
 	place string
+	lossy bool // from the first lossy page on
 }
 
 // origins are the leading tokens of a prompt in ranges.
@@ -44,22 +45,35 @@ func (o origins) end() int {
 func (o origins) cut(n int) origins {
 	kept := make(origins, 0, len(o)+1) // others may share the array
 	for begin, i := 0, 0; i < len(o) && begin < n; i++ {
-		kept = kept.add(min(n, o[i].end), o[i].place)
-		begin = o[i].end
+		next := o[i]
+		begin, next.end = next.end, min(n, next.end)
+		kept = kept.add(next)
 	}
 	return kept
 }
 
-// add adds the range up to end.
-func (o origins) add(end int, place string) origins {
-	switch {
-	case end <= o.end():
-		return o
-	case len(o) > 0 && o[len(o)-1].place == place:
-		o[len(o)-1].end = end
+// add adds a range.
+func (o origins) add(next origin) origins {
+	if next.end <= o.end() {
 		return o
 	}
-	return append(o, origin{end, place})
+	if n := len(o); n > 0 && o[n-1].place == next.place && o[n-1].lossy == next.lossy {
+		o[n-1].end = next.end
+		return o
+	}
+	return append(o, next)
+}
+
+// lossy counts the tokens of lossy ranges.
+func (o origins) lossy() (tokens int) {
+	begin := 0
+	for _, from := range o {
+		if from.lossy {
+			tokens += from.end - begin
+		}
+		begin = from.end
+	}
+	return tokens
 }
 
 // countIn adds the tokens of all ranges to a prompt, and returns the ranges that were restored.
@@ -92,10 +106,12 @@ func (o origins) countIn(p *telemetry.Prompt) (restored [][2]int) {
 func (o origins) cameFrom(p *plan, held int) origins {
 	o = o.cut(p.wanted(p.base))
 	if p.by != 0 {
-		return o.add(p.wanted(held), telemetry.PlaceShifted)
+		return o.add(origin{end: p.wanted(held), place: telemetry.PlaceShifted})
 	}
+	lossy := p.lossyFrom()
 	for _, ref := range slices.Concat(p.passed, p.refs) {
-		o = o.add(min(int(ref.Start)+ref.Tokens, held), ref.Tier)
+		end := int(ref.Start) + ref.Tokens
+		o = o.add(origin{min(end, held), ref.Tier, end > lossy})
 	}
 	return o
 }
@@ -106,7 +122,7 @@ func (r *restoring) beginAccount(prompt int, began time.Time) {
 	defer r.mu.Unlock()
 	r.endAccountLocked(r.seq)
 	r.accounts[r.seq] = &account{seq: r.seq, began: began, tokens: prompt, private: true}
-	r.from = origins(nil).add(r.result.Held, telemetry.PlaceSlot)
+	r.from = origins(nil).add(origin{end: r.result.Held, place: telemetry.PlaceSlot})
 }
 
 // restoredLocked enters the result of the restore into the account. There is none any more if the
@@ -149,7 +165,7 @@ func (t *TieredCausal) endAccounts() {
 func (t *TieredCausal) recordLocked(a *account, took time.Duration) {
 	p := telemetry.Prompt{At: a.began, ID: a.seq, Private: a.private, Tokens: a.tokens, Took: took}
 	restored := a.from.countIn(&p)
-	p.Computed = p.Tokens - a.from.end()
+	p.Computed, p.Lossy = p.Tokens-a.from.end(), a.from.lossy()
 	if len(restored) > 0 {
 		p.Restore, p.Saved = a.restore, max(0, t.computing(restored)-a.restore)
 		t.visits.note(a, &p)

@@ -27,6 +27,7 @@ func (r *fakeRunner) checkAccount(slot int, restored Restored) {
 	var p telemetry.Prompt
 	a.from.countIn(&p)
 	require.Equal(r.t, restored.Shifted, p.Shifted)
+	require.Equal(r.t, restored.Lossy, a.from.lossy())
 	require.Equal(r.t, restored.Tokens, p.RAM+p.Local+p.Remote+p.Shifted, "%+v of %+v", a.from, restored)
 }
 
@@ -51,7 +52,7 @@ func (r *fakeRunner) checkAccountsLocked(t require.TestingT, ended bool) {
 	r.totals = totals
 	for _, p := range prompts {
 		sum := p.Slot + p.RAM + p.Local + p.Remote + p.Shifted + p.Computed
-		if sum != p.Tokens || min(p.Slot, p.RAM, p.Local, p.Remote, p.Shifted) < 0 || p.Computed < 1 || p.Saved < 0 {
+		if sum != p.Tokens || min(p.Slot, p.RAM, p.Local, p.Remote, p.Shifted) < 0 || p.Computed < 1 || p.Saved < 0 || p.Lossy < 0 || p.Lossy > p.RAM+p.Local+p.Remote {
 			require.Fail(t, "", "%+v", p)
 		}
 	}
@@ -77,15 +78,20 @@ func (r *fakeRunner) checkAccountsLocked(t require.TestingT, ended bool) {
 }
 
 func TestOrigins(t *testing.T) {
-	o := origins(nil).add(0, "slot").add(3, "slot").add(5, "local").add(4, "ram").add(8, "local")
-	require.Equal(t, origins{{3, "slot"}, {8, "local"}}, o)
-	require.Equal(t, origins{{3, "slot"}, {5, "local"}}, o.cut(5))
-	require.Equal(t, origins{{3, "slot"}}, o.cut(3))
+	from := func(end int, place string) origin { return origin{end: end, place: place} }
+	o := origins(nil).add(from(0, "slot")).add(from(3, "slot")).add(from(5, "local")).add(from(4, "ram")).add(from(8, "local"))
+	require.Equal(t, origins{from(3, "slot"), from(8, "local")}, o)
+	require.Equal(t, origins{from(3, "slot"), from(5, "local")}, o.cut(5))
+	require.Equal(t, origins{from(3, "slot")}, o.cut(3))
 	require.Empty(t, o.cut(0))
 	require.Equal(t, o, o.cut(99))
 	cut := o.cut(5)
-	cut.add(9, "local")
-	require.Equal(t, origins{{3, "slot"}, {8, "local"}}, o, "a cut shares nothing with its whole")
+	cut.add(from(9, "local"))
+	require.Equal(t, origins{from(3, "slot"), from(8, "local")}, o, "a cut shares nothing with its whole")
+	near := o.add(origin{10, "local", true}).add(origin{12, "ram", true}).add(from(13, "slot"))
+	require.Equal(t, 4, near.lossy())
+	require.Equal(t, 3, near.cut(11).lossy())
+	require.Zero(t, near.cut(8).lossy())
 	require.Zero(t, origins(nil).cut(4).end())
 }
 

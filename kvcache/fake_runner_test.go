@@ -152,7 +152,7 @@ func (r *fakeRunner) loadContext(ctx context.Context, slot *fakeSlot, in []*inpu
 		slot.inputs, slot.exact = in[:n:n], min(slot.exact, n)
 	})
 	if base := restored.Held - restored.Tokens; restored.Tokens > 0 && base <= slot.exact {
-		slot.exact = restored.Held - restored.Shifted
+		slot.exact = restored.Held - restored.Shifted - restored.Lossy
 	}
 	if err != nil {
 		slot.inUse, slot.aborted = false, true
@@ -190,6 +190,13 @@ func (r *fakeRunner) filled() {
 	f := r.tiered.filling
 	r.tiered.mu.Unlock()
 	<-f.done
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tiered.mu.Lock()
+	defer r.tiered.mu.Unlock()
+	if s := r.tiered.slots[0]; s != nil {
+		r.slots[0].exact -= s.early.Lossy
+	}
 }
 
 // fork copies to a slot the longest beginning of a prompt that the runner believes another

@@ -81,7 +81,7 @@ func (t *TieredCausal) fillSlot(ctx context.Context, lock sync.Locker, text []in
 	if r.result.Held == 0 && err == nil {
 		return // computing is quicker
 	}
-	attrs := []any{"tokens", r.result.Held, "of", len(text), "took", time.Since(began).Round(time.Microsecond)}
+	attrs := []any{"tokens", r.result.Held, "of", len(text), "lossy", r.result.Lossy, "took", time.Since(began).Round(time.Microsecond)}
 	if err != nil {
 		attrs = append(attrs, "error", err)
 	}
@@ -162,8 +162,8 @@ func (r *restoring) takeEarly() {
 	early := s.takeEarly()
 	held := r.result.Held
 	if n := min(early.Tokens, held); n > 0 {
-		r.from = early.from.cut(held).add(held, telemetry.PlaceSlot)
-		r.result.Tokens, r.result.Early = n, n
+		r.from = early.from.cut(held).add(origin{end: held, place: telemetry.PlaceSlot})
+		r.result.Tokens, r.result.Early, r.result.Lossy = n, n, r.from.lossy()
 		r.result.Bytes = early.Bytes * int64(n) / int64(early.Tokens)
 		r.result.Tiers = slices.Clone(early.Tiers)
 	}

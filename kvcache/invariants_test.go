@@ -85,6 +85,7 @@ func checkSlot(t require.TestingT, c *TieredCausal, seq int, s *slot) {
 	require.LessOrEqual(t, s.tail.tokens, n, "slot %d: its tail", seq)
 	require.LessOrEqual(t, s.private, s.secret, "slot %d: rows that may not be stored", seq)
 	require.GreaterOrEqual(t, s.private, 0)
+	require.True(t, s.broken || !s.lossy, "slot %d: rows after lossy ones are taken to be exact", seq)
 	parent := c.opts.Fingerprint
 	for page, key := range s.keys {
 		parent = pagefile.ChainKey(parent, s.tokens[page*size:(page+1)*size], pagefile.MediaWithin(s.media, page*size, size))

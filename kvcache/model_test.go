@@ -38,6 +38,7 @@ type simulation struct {
 	lost     bool        // the store has lost pages by itself
 	steps    int
 	restored int   // restores of a state
+	near     int   // tokens restored from the first lossy page on
 	most     int64 // bound of the queue in bytes
 }
 
@@ -51,11 +52,12 @@ type drawnOptions struct {
 	host       bool // rows are in host memory
 	delays     bool // tails wait for a while
 	explained  bool // misses are explained
+	lossy      bool // lossy pages are restored
 }
 
 // begin starts a runner.
 func (s *simulation) begin(t testing.TB, slots int) {
-	opts := Options{Poison: true, StateEvery: s.drawn.stateEvery, QueuedBytes: s.most}
+	opts := Options{Poison: true, Lossy: s.drawn.lossy, StateEvery: s.drawn.stateEvery, QueuedBytes: s.most}
 	if s.drawn.delays {
 		opts.TailDelay = time.Millisecond
 	}
@@ -81,6 +83,7 @@ func (s *simulation) begin(t testing.TB, slots int) {
 // end ends the runner.
 func (s *simulation) end() {
 	s.tiered.Close()
+	s.near += int(s.tiered.Stats().LossyTokens)
 	if s.drawn.recurrent {
 		s.restored += int(s.tiered.Stats().Restores)
 	}
@@ -404,6 +407,15 @@ func (s *simulation) Lose(t *rapid.T) {
 	s.lost = true
 }
 
+// Cool makes pages lossy, as the store does with pages that move down. Exact ones may stay.
+func (s *simulation) Cool(t *rapid.T) {
+	stay := rapid.IntRange(0, 3).Draw(t, "stay") == 0
+	if s.store.cool(8*rapid.IntRange(0, 7).Draw(t, "page"), stay) == 0 {
+		t.Skip("there is no such page")
+	}
+	s.lost = s.lost || !stay
+}
+
 // Restart loses everything except the store.
 func (s *simulation) Restart(t *rapid.T) {
 	s.loaded()
@@ -438,8 +450,13 @@ func (s *memStore) texts() [][]int32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var texts [][]int32
-	for _, key := range slices.SortedFunc(maps.Keys(s.pages), func(a, b pagefile.Key) int { return slices.Compare(a[:], b[:]) }) {
-		page := s.pages[key]
+	all := maps.Clone(s.cold.pages)
+	if all == nil {
+		all = make(map[pagefile.Key]*pagefile.Page)
+	}
+	maps.Copy(all, s.pages)
+	for _, key := range slices.SortedFunc(maps.Keys(all), func(a, b pagefile.Key) int { return slices.Compare(a[:], b[:]) }) {
+		page := all[key]
 		if before := s.history(page.Parent); len(before) == int(page.Start) {
 			texts = append(texts, append(slices.Clone(before), page.Tokens...))
 		}
@@ -540,8 +557,9 @@ func TestRandomInterleavingsWithRunsAndAWindow(t *testing.T) {
 	randomInterleavings(t, true, true, newWindowedRunner)
 }
 
-// tried counts steps of random interleavings, states restored and pages given up.
-type tried struct{ steps, states, givenUp int }
+// tried counts steps of random interleavings, states restored, pages given up, and tokens restored
+// from the first lossy page on.
+type tried struct{ steps, states, givenUp, lossy int }
 
 // stepsLong is the number of steps of each random interleaving with KVTIER_LONG=1.
 const stepsLong = 260_000
@@ -551,6 +569,7 @@ func randomInterleavings(t *testing.T, windowed, reuse bool, start func(t testin
 	defer func() {
 		t.Logf("states restored: %d", sum.states)
 		t.Logf("pages given up: %d", sum.givenUp)
+		t.Logf("lossy tokens restored: %d", sum.lossy)
 		t.Logf("steps taken: %d", sum.steps)
 	}()
 	if os.Getenv("KVTIER_LONG") == "" {
@@ -574,6 +593,7 @@ func draw(t *rapid.T, reuse bool) drawnOptions {
 		hurried:    rapid.Bool().Draw(t, "hurried"),
 		delays:     rapid.Bool().Draw(t, "delays"),
 		explained:  rapid.Bool().Draw(t, "explained"),
+		lossy:      rapid.Bool().Draw(t, "lossy"),
 		host:       rapid.IntRange(0, 3).Draw(t, "host") == 0,
 	}
 }
@@ -597,6 +617,7 @@ func interleave(t *testing.T, windowed, reuse bool, start func(t testing.TB, sto
 			sum.steps += s.steps
 			sum.states += s.restored
 			sum.givenUp += s.hangs.given
+			sum.lossy += s.near
 		}()
 		actions := map[string]func(*rapid.T){
 			"load": s.Load, "build": s.Build, "compute": s.Compute, "compute more": s.Compute,
@@ -604,7 +625,7 @@ func interleave(t *testing.T, windowed, reuse bool, start func(t testing.TB, sto
 			"generate": s.Generate, "finish": s.Finish, "shift": s.Shift, "restart": s.Restart,
 			"converse": s.Converse, "converse more": s.Converse,
 			"advance": s.Advance, "advance more": s.Advance, "abort": s.Abort,
-			"break": s.Break, "wait": s.Wait, "lose": s.Lose, "heal": s.Heal,
+			"break": s.Break, "wait": s.Wait, "lose": s.Lose, "heal": s.Heal, "cool": s.Cool, "cool more": s.Cool,
 			"": s.Check,
 		}
 		if s.drawn.hurried {

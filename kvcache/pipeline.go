@@ -153,9 +153,10 @@ type writeError struct{ error }
 
 func (e *writeError) Unwrap() error { return e.error }
 
-// readPage reads a page, and keeps its file open where the cache is a [RowPlacer].
+// readPage reads a page, and keeps its file open where the cache is a [RowPlacer] and the file has
+// the rows as they are.
 func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
-	if _, ok := t.groups[0].Rows.(RowPlacer); !ok { // all groups are, or none
+	if _, ok := t.groups[0].Rows.(RowPlacer); !ok || ref.Lossy { // all groups are, or none
 		return nil, t.store.ReadSections(ctx, ref, tokens, layout, use, how...)
 	}
 	placed, err := t.store.ReadPlaced(ctx, ref, tokens, layout, use, how...)

@@ -87,10 +87,10 @@ func (r *restoring) chain(limit int) lookUp {
 		r.awaitPending(ctx, &p.prompt, p.base, parent, start)
 		refs, err := r.store.chainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media)
 		r.lookedUp(&p, refs, limit, err, parent, start)
-		for i := range refs {
-			refs[i].Ahead = p.ahead
-		}
 		r.nowFound(r.seq, refs)
+		if mixed, ok := r.mixed(ctx, p, refs, limit, parent, start); ok {
+			return mixed, true
+		}
 		p.take(refs, limit)
 		least := max(have, p.base+1) // rows of the slot are read again only if they are not exact
 		if r.stateful() {
@@ -126,10 +126,10 @@ func (t *TieredCausal) notFound(seq int, refs []diskstore.Ref) {
 	}
 }
 
-// noteRead notes the result of reading a page. A page that cannot be read is stored again by a
+// noteRead notes the result of reading a page. A lossy page says nothing of the exact one. A page that cannot be read is stored again by a
 // slot that computes its rows, or that has them.
 func (t *TieredCausal) noteRead(ref diskstore.Ref, err error) {
-	if !unreadable(err) {
+	if ref.Lossy || !unreadable(err) {
 		return
 	}
 	t.queue.lost(ref.Key)
@@ -158,6 +158,7 @@ func unreadable(err error) bool {
 // take adds pages to the plan, up to a limit.
 func (p *plan) take(refs []diskstore.Ref, limit int) {
 	for _, ref := range refs {
+		ref.Ahead = p.ahead
 		if end := min(int(ref.Start)+ref.Tokens, limit); end > max(p.base, int(ref.Start)) {
 			p.refs, p.end = append(p.refs, ref), end
 		}

@@ -17,6 +17,8 @@ type Stats struct {
 	RestoredBytes            int64
 	// ShiftedTokens counts the RestoredTokens that were computed at another position.
 	ShiftedTokens int64
+	// LossyTokens counts the RestoredTokens from the first lossy page of a restore on.
+	LossyTokens int64
 	// DroppedPages counts pages, tails and states that could not be stored.
 	DroppedPages int64
 	// SkippedPages counts stored pages that were computed because computing was quicker.
@@ -108,7 +110,7 @@ func (t *TieredCausal) residencies() []residency {
 	defer t.mu.Unlock()
 	var of []residency
 	for seq, s := range t.slots {
-		r := residency{Slot: telemetry.Slot{ID: seq, Tokens: len(s.tokens), Shifted: s.broken}, keys: slices.Clone(s.keys)}
+		r := residency{Slot: telemetry.Slot{ID: seq, Tokens: len(s.tokens), Shifted: s.broken, Lossy: s.lossy}, keys: slices.Clone(s.keys)}
 		r.Hot = s.hot(t.opts.PageTokens)
 		r.Busy = t.accounts[seq] != nil || s.request == requestPrompt || s.request == requestAnswer
 		for i, key := range s.keys {

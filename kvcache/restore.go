@@ -26,6 +26,9 @@ type Restored struct {
 	// Shifted counts the restored tokens that were computed at another position, with other
 	// text before them. Rows computed after shifted rows are not exact, and are not stored.
 	Shifted int
+	// Lossy counts the restored tokens from the first lossy page on, without shifted ones. These
+	// rows and rows computed after them are not exact, and are not stored.
+	Lossy int
 	// Early counts the restored tokens that came while the model loaded.
 	Early int
 	// Bytes estimates the bytes read from the store.
@@ -240,12 +243,17 @@ func (r *restoring) publish(p *plan, held int) {
 	s, base := r.slotLocked(p.seq), p.wanted(p.base)
 	r.result.Held = p.wanted(held)
 	r.from = r.from.cameFrom(p, held)
+	r.result.Lossy = r.from.lossy()
 	r.result.Tokens += max(0, held-p.base)
 	if p.by != 0 {
 		s.broken = s.broken || held > p.base
 		r.result.Shifted += r.result.Held - base
 	} else {
-		r.publishExactLocked(p, s, held)
+		exact := min(held, p.lossyFrom())
+		r.publishExactLocked(p, s, exact)
+		if held > exact {
+			s.broken, s.lossy = true, true
+		}
 	}
 	for i, ref := range p.refs {
 		if int(ref.Start) >= held {
@@ -257,7 +265,7 @@ func (r *restoring) publish(p *plan, held int) {
 		if !slices.Contains(r.result.Tiers, ref.Tier) {
 			r.result.Tiers = append(r.result.Tiers, ref.Tier)
 		}
-		if start, end := int(ref.Start), int(ref.Start)+ref.Tokens; ref.Whole() && end <= len(p.prompt.tokens) {
+		if start, end := int(ref.Start), int(ref.Start)+ref.Tokens; ref.Whole() && !ref.Lossy && end <= len(p.prompt.tokens) {
 			r.learn(ref.Key, &pagefile.Page{
 				Parent: ref.Parent, Start: ref.Start, Tokens: p.prompt.tokens[start:end],
 				Media: pagefile.MediaWithin(p.prompt.media, start, ref.Tokens),
@@ -275,7 +283,7 @@ func (t *TieredCausal) publishExactLocked(p *plan, s *slot, held int) {
 		s.broken = true
 		return
 	}
-	s.broken = false
+	s.broken, s.lossy = false, false
 	if p.state && held == p.end {
 		s.stateAt, s.state = held, saved{tokens: held}
 	}
@@ -335,5 +343,6 @@ func (r *restoring) count() {
 		r.stats.RestoredTokens += int64(r.result.Tokens)
 		r.stats.RestoredBytes += r.result.Bytes
 		r.stats.ShiftedTokens += int64(r.result.Shifted)
+		r.stats.LossyTokens += int64(r.result.Lossy)
 	}
 }

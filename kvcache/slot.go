@@ -23,9 +23,9 @@ type slot struct {
 	from  []int
 
 	// broken: the caches hold rows past tokens that do not follow from their prefix
-	// (shifted, or after an input without identity), or that were never noted. No such row
-	// is stored.
-	broken bool
+	// (shifted, lossy, or after an input without identity), or that were never noted. No such
+	// row is stored. lossy: some of these rows came from lossy pages, or may depend on such rows.
+	broken, lossy bool
 
 	// keys of the leading full pages, and the state of each. given: the store gave up a page
 	// of the slot since its request began; pages that are nevertheless tried are stored only
@@ -240,6 +240,7 @@ func (s *slot) clonePrefix(n int) *slot {
 	c.far = maps.Clone(s.far)
 	c.private, c.secret, c.ahead = s.private, s.secret, slices.Clone(s.ahead)
 	c.broken = s.broken && n > held
+	c.lossy = s.lossy && c.broken
 	c.truncate(held)
 	return c
 }

@@ -52,6 +52,19 @@ func (s *steadyStore) chainFrom(ctx context.Context, parent pagefile.Key, start 
 	})
 }
 
+// ChainLossy implements Store.
+func (s *steadyStore) ChainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
+	refs, _ := s.chainLossy(ctx, parent, start, tokens, media)
+	return refs
+}
+
+// chainLossy does as ChainLossy. The error says that nothing is known of the pages.
+func (s *steadyStore) chainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) ([]diskstore.Ref, error) {
+	return quick(ctx, s, func() ([]diskstore.Ref, error) {
+		return s.Store.ChainLossy(ctx, parent, start, tokens, media), ctx.Err()
+	})
+}
+
 // TailsWithin implements Store.
 func (s *steadyStore) TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
 	refs, _ := quick(ctx, s, func() ([]diskstore.Ref, error) {

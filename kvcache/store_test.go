@@ -41,6 +41,7 @@ type memStore struct {
 	root    pagefile.Key
 	pages   map[pagefile.Key]*pagefile.Page
 	tails   map[pagefile.Key][]*pagefile.Page
+	cold    coldPages
 	hold    chan struct{} // Put waits for it when set
 	fail    error
 	failing map[int]error // by number of the page
@@ -76,7 +77,7 @@ func (s *memStore) history(parent pagefile.Key) []int32 {
 	if parent == s.root {
 		return nil
 	}
-	page := s.pages[parent]
+	page := cmp.Or(s.pages[parent], s.cold.pages[parent])
 	if page == nil {
 		return nil
 	}
@@ -195,17 +196,23 @@ func (s *memStore) Has(key pagefile.Key) bool {
 func (s *memStore) ChainFrom(_ context.Context, parent pagefile.Key, base int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.chainLocked(parent, base, tokens, media, false)
+}
+
+// chainLocked looks pages up; with lossy also lossy ones, where there are no exact ones.
+func (s *memStore) chainLocked(parent pagefile.Key, base int, tokens []int32, media []pagefile.Media, lossy bool) []diskstore.Ref {
 	var refs []diskstore.Ref
 	start := 0
 	for start+8 <= len(tokens) {
 		key := pagefile.ChainKey(parent, tokens[start:start+8], pagefile.MediaWithin(media, base+start, 8))
-		if s.pages[key] == nil {
+		exact := s.pages[key] != nil
+		if !exact && (!lossy || s.cold.pages[key] == nil) {
 			break
 		}
-		refs = append(refs, diskstore.Ref{Key: key, Parent: parent, Start: uint32(base + start), Tokens: 8, Stored: 8, Tier: "local", Bytes: 1})
+		refs = append(refs, diskstore.Ref{Key: key, Parent: parent, Start: uint32(base + start), Tokens: 8, Stored: 8, Lossy: !exact, Tier: "local", Bytes: 1})
 		parent, start = key, start+8
 	}
-	best := 0
+	best, near := 0, false
 	var last *pagefile.Page
 	after := slices.Clone(s.tails[parent]) // of equal ones a tail is preferred
 	for _, page := range s.pages {
@@ -213,7 +220,11 @@ func (s *memStore) ChainFrom(_ context.Context, parent pagefile.Key, base int, t
 			after = append(after, page)
 		}
 	}
-	for _, candidate := range after {
+	exact := len(after)
+	if lossy {
+		after = append(after, s.cold.after(parent)...)
+	}
+	for i, candidate := range after {
 		n := 0
 		for n < len(candidate.Tokens) && start+n < len(tokens) && candidate.Tokens[n] == tokens[start+n] {
 			n++
@@ -229,12 +240,12 @@ func (s *memStore) ChainFrom(_ context.Context, parent pagefile.Key, base int, t
 			}
 		}
 		if n > best {
-			best, last = n, candidate
+			best, last, near = n, candidate, i >= exact
 		}
 	}
 	if last != nil {
 		key := pagefile.ChainKey(parent, last.Tokens, last.Media)
-		refs = append(refs, diskstore.Ref{Key: key, Parent: parent, Start: uint32(base + start), Tokens: best, Stored: len(last.Tokens), Tail: len(last.Tokens) < 8, Tier: "local", Bytes: 1})
+		refs = append(refs, diskstore.Ref{Key: key, Parent: parent, Start: uint32(base + start), Tokens: best, Stored: len(last.Tokens), Tail: len(last.Tokens) < 8, Lossy: near, Tier: "local", Bytes: 1})
 	}
 	return refs
 }
@@ -265,6 +276,9 @@ func (s *memStore) LayoutOf(_ context.Context, ref diskstore.Ref) (pagefile.Layo
 
 // find is the page of a ref, or nil.
 func (s *memStore) find(ref diskstore.Ref) *pagefile.Page {
+	if ref.Lossy {
+		return s.cold.find(ref)
+	}
 	page := s.pages[ref.Key]
 	for _, tail := range s.tails[ref.Parent] {
 		if ref.Tail && pagefile.ChainKey(ref.Parent, tail.Tokens, tail.Media) == ref.Key {
@@ -286,7 +300,11 @@ func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, la
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.setsAside && (errors.Is(err, pagefile.ErrDamaged) || errors.Is(err, syscall.EIO)) {
-		delete(s.pages, ref.Key)
+		if ref.Lossy {
+			delete(s.cold.pages, ref.Key)
+		} else {
+			delete(s.pages, ref.Key)
+		}
 	}
 	if err != nil {
 		return err

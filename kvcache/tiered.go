@@ -27,6 +27,7 @@ type Store interface {
 	PutIfRoom(ctx context.Context, page *pagefile.Page) error
 	Has(key pagefile.Key) bool
 	ChainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
+	ChainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
 	TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
 	LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error)
 	Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error
@@ -67,6 +68,10 @@ type Options struct {
 	// text with the same beginning is reused. The wrapper adds the pages that it stores and
 	// reads.
 	Runs *runs.Index
+	// Lossy also restores lossy pages, where they reach a page further than exact ones. Rows from
+	// the first lossy page on, and rows computed after them, are not stored. Without Lossy no
+	// lossy page is looked up, and in a model with windows or state none ever is.
+	Lossy bool
 	// TailDelay is the time after a request's end at which its tail is stored, if the slot still
 	// has it: a request that goes on meanwhile makes the tail longer. Rows that leave the cache
 	// are stored at once, and so are the tails of models with windows or state.
@@ -367,7 +372,7 @@ func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 	}
 	t.queue.awaitCopies(s, int(begin))
 	if int(begin) <= len(s.tokens) {
-		s.broken = false
+		s.broken, s.lossy = false, false
 	}
 	s.truncate(int(begin))
 	s.trimKeys(t.opts.PageTokens)

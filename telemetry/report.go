@@ -73,10 +73,12 @@ type Slot struct {
 	Warm   int `json:"warm"`
 	Cold   int `json:"cold"`
 	Remote int `json:"remote"`
-	// Shifted: the slot holds rows that were turned to another position, and is not stored from
-	// there on.
+	// Shifted: the slot holds rows that are not those that computing gives, such as rows that were
+	// turned to another position, and is not stored from there on.
 	Shifted bool `json:"shifted"`
-	Busy    bool `json:"busy"` // a request runs in it
+	// Lossy: some of these rows came from lossy pages, or may depend on such rows.
+	Lossy bool `json:"lossy,omitempty"`
+	Busy  bool `json:"busy"` // a request runs in it
 	// LastRestore is the time of the last restore into the slot, zero for none; Restored counts
 	// its tokens. Saved is the estimated time saved by all restores into the slot.
 	LastRestore time.Time     `json:"last_restore,omitzero"`
@@ -107,6 +109,8 @@ type Prompt struct {
 	Remote   int `json:"from_remote"`
 	Shifted  int `json:"shifted"` // reused at another position
 	Computed int `json:"computed"`
+	// Lossy counts the tokens from RAM, Local and Remote from the first lossy page on.
+	Lossy int `json:"lossy,omitempty"`
 
 	Restore time.Duration `json:"restore_ns"` // from the look-up to the last row
 	Took    time.Duration `json:"took_ns"`    // from the look-up to the prompt's last batch; 0 if it did not end
