@@ -10,6 +10,8 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // coldPages are the lossy pages and tails of a memStore. memStore.mu guards them.
@@ -305,4 +307,14 @@ func TestLossyPagesThatAreComputed(t *testing.T) {
 	r.flush()
 	require.Equal(t, []int{2, 3, 4}, store.wrote)
 	require.False(t, r.tiered.Slots()[0].Lossy)
+}
+
+// Text behind lossy pages is not stored, and a later prompt learns that.
+func TestWhyBehindLossyPages(t *testing.T) {
+	r, _, text := cooled(t, 2, Options{Lossy: true, Recents: why.NewRecents()})
+	prompt := append(slices.Clone(text), tokenRange(3, 40)...)
+	require.Equal(t, 28, r.run(r.slots[0], prompt, nil, true).Lossy)
+	r.flush()
+	require.Equal(t, 28, r.run(r.slots[1], append(prompt, 7), nil, true).Lossy)
+	require.Contains(t, r.requireMiss(telemetry.CauseEvicted, 44).Detail, "behind lossy pages")
 }

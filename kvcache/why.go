@@ -250,7 +250,9 @@ func (t *TieredCausal) inquiryEndedLocked(seq int) {
 	text, fate := why.Text{Tokens: slices.Clone(s.tokens), Media: slices.Clone(s.media)}, why.Fate{}
 	if s.broken {
 		fate = why.Fate{Unstored: max(q.intact, len(s.tokens)), Why: why.FateShift}
-		if q.moved {
+		if s.lossy {
+			fate.Why = why.FateLossy
+		} else if q.moved {
 			fate.Detail = "text was reused at another position"
 		}
 		if n := q.facts.Nameless; n > 0 && fate.Unstored >= n-1 {

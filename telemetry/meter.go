@@ -77,6 +77,7 @@ func (m *Meter) Prompt(p Prompt) {
 	} {
 		m.addLocked(Series("ollama_kv_prompt_tokens_total", "source", source), float64(tokens))
 	}
+	m.addLocked("ollama_kv_lossy_tokens_total", float64(p.Lossy))
 	if restored := p.RAM + p.Local + p.Remote + p.Shifted; restored > 0 {
 		m.addLocked("ollama_kv_restores_total", 1)
 		m.addLocked("ollama_kv_saved_seconds_total", max(0, p.Saved.Seconds()))

@@ -46,6 +46,7 @@ var Metrics = []Metric{
 	{"ollama_kv_prompts_total", Counter, "Prompts that were evaluated.", nil, nil},
 	{"ollama_kv_prompt_tokens_total", Counter, "Tokens of prompts, by the place that their K/V came from.", []string{"source"}, nil},
 	{"ollama_kv_restores_total", Counter, "Prompts of which tokens were restored.", nil, nil},
+	{"ollama_kv_lossy_tokens_total", Counter, "Restored tokens of prompts from the first lossy page on.", nil, nil},
 	{"ollama_kv_restored_bytes_total", Counter, "Bytes of K/V that restores read.", nil, nil},
 	{"ollama_kv_saved_seconds_total", Counter, "Estimate: the time that computing the restored tokens would have taken, less the time that restoring took.", nil, nil},
 	{"ollama_kv_misses_total", Counter, "Prompts of which more than the last token was computed, by cause.", []string{"cause"}, nil},

@@ -35,7 +35,7 @@ func TestMetricNames(t *testing.T) {
 func TestPromptCounts(t *testing.T) {
 	var m Meter
 	p := Prompt{
-		At: time.Now(), Tokens: 21, Slot: 1, RAM: 2, Local: 3, Remote: 4, Shifted: 5, Computed: 6,
+		At: time.Now(), Tokens: 21, Slot: 1, RAM: 2, Local: 3, Remote: 4, Shifted: 5, Computed: 6, Lossy: 7,
 		Restore: 20 * time.Millisecond, Took: 3 * time.Second, Saved: 2 * time.Second,
 		Miss: &Miss{Cause: CauseEvicted, At: 15},
 	}
@@ -51,6 +51,7 @@ func TestPromptCounts(t *testing.T) {
 	require.Equal(t, 28.0, sum)
 	require.Equal(t, 2.0, totals["ollama_kv_prompts_total"])
 	require.Equal(t, 1.0, totals["ollama_kv_restores_total"])
+	require.Equal(t, 7.0, totals["ollama_kv_lossy_tokens_total"])
 	require.Equal(t, 2.0, totals["ollama_kv_saved_seconds_total"])
 	require.Equal(t, 6.0, totals[`ollama_kv_missed_tokens_total{cause="evicted"}`])
 	require.Equal(t, 0.0, totals[`ollama_kv_restore_seconds_bucket{le="0.01"}`])

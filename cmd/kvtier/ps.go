@@ -47,7 +47,8 @@ func newResidencyCommand(a *app) *cobra.Command {
 
 HOT, WARM, COLD and REMOTE count the pages of a slot's conversation in the slot
 itself, in the RAM tier, on the local disk and on the share; a page may be in
-several. A slot whose context was shifted is stored up to the kept part only.
+several. A slot whose context was shifted is stored up to the kept part only, and
+one with lossy pages up to the first of these.
 
 HIT RATE is the share of known tokens that were not computed again: of the
 tokens that were in a slot, were restored, or were computed although an earlier

@@ -127,8 +127,8 @@ func (m *model) slots(state telemetry.State, width int, now time.Time) []string 
 	var rows [][]string
 	for _, r := range all {
 		status := r.Now()
-		if r.Shifted {
-			status += ", shifted"
+		if rows := r.Rows(); rows != show.Exact {
+			status += ", " + rows
 		}
 		got := "-"
 		if r.LastRestore != nil {

@@ -123,7 +123,7 @@ func (c *checker) tier(t telemetry.Tier) {
 // prompt checks a prompt. A private prompt has no Words, even if its process forgot that.
 func (c *checker) prompt(p *telemetry.Prompt) {
 	c.time("a prompt", p.At)
-	c.naturals("a count of a prompt", p.ID, p.Tokens, p.Slot, p.RAM, p.Local, p.Remote, p.Shifted, p.Computed)
+	c.naturals("a count of a prompt", p.ID, p.Tokens, p.Slot, p.RAM, p.Local, p.Remote, p.Shifted, p.Computed, p.Lossy)
 	c.natural("a time of a prompt", int64(min(p.Restore, p.Took)))
 	if p.Miss == nil {
 		return

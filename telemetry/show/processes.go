@@ -31,7 +31,8 @@ type Slot struct {
 	Warm         *int       `json:"warm_pages"`
 	Cold         *int       `json:"cold_pages"`
 	Remote       *int       `json:"remote_pages"`
-	Shifted      bool       `json:"shifted"`
+	Shifted      bool       `json:"shifted"` // also if Lossy
+	Lossy        bool       `json:"lossy"`
 	Busy         bool       `json:"busy"`
 	LastRestore  *time.Time `json:"last_restore"`
 	Restored     int        `json:"restored_tokens"` // by the last restore
@@ -51,7 +52,7 @@ func Processes(s telemetry.State, name Name) []Process {
 		for _, slot := range of.Slots {
 			row := Slot{
 				Slot: slot.ID, Tokens: slot.Tokens, Hot: slot.Hot,
-				Shifted: slot.Shifted, Busy: slot.Busy, LastRestore: known(slot.LastRestore), Restored: slot.Restored,
+				Shifted: slot.Shifted, Lossy: slot.Lossy, Busy: slot.Busy, LastRestore: known(slot.LastRestore), Restored: slot.Restored,
 				SavedSeconds: max(0, slot.Saved.Seconds()),
 			}
 			if p.Engine != telemetry.EngineLlama { // its daemon does not follow pages after storing them
@@ -77,12 +78,18 @@ func Pages(n *int) string {
 	return Count(int64(*n))
 }
 
+// Exact is the value of [Slot.Rows] for rows that are those that computing gives.
+const Exact = "exact"
+
 // Rows says whether the rows of a slot are those that computing gives.
 func (s Slot) Rows() string {
-	if s.Shifted {
+	switch {
+	case s.Lossy:
+		return "lossy"
+	case s.Shifted:
 		return "shifted"
 	}
-	return "exact"
+	return Exact
 }
 
 // Now says whether a request runs in a slot.

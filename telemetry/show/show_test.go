@@ -129,7 +129,7 @@ func TestProcesses(t *testing.T) {
 	state := telemetry.State{Processes: []telemetry.ProcessState{
 		{
 			Model: telemetry.Model{Weights: "z"}, Process: telemetry.Process{Engine: telemetry.EngineLlama},
-			Slots: []telemetry.Slot{{Hot: 3}}, // it does not know pages in tiers
+			Slots: []telemetry.Slot{{Hot: 3, Shifted: true, Lossy: true}}, // it does not know pages in tiers
 		},
 		{
 			Model: telemetry.Model{Weights: "a", CacheType: "q8_0"}, Process: telemetry.Process{PID: 7, Engine: telemetry.EngineOllama}, At: now,
@@ -148,8 +148,9 @@ func TestProcesses(t *testing.T) {
 		Memory: []telemetry.Memory{{Name: "index", Bytes: 3}, {Name: "write queue", Bytes: 5, Limit: 6}},
 	}, got[0])
 	require.Equal(t, "weights z", got[1].Model)
-	require.Equal(t, []Slot{{Hot: 3}}, got[1].Slots)
+	require.Equal(t, []Slot{{Hot: 3, Shifted: true, Lossy: true}}, got[1].Slots)
 	require.Equal(t, []string{"-", "0", "1,024"}, []string{Pages(nil), Pages(pages(0)), Pages(pages(1024))})
+	require.Equal(t, "lossy", got[1].Slots[0].Rows())
 	require.Equal(t, []string{"exact", "busy", "shifted", "idle"}, []string{got[0].Slots[0].Rows(), got[0].Slots[0].Now(), got[0].Slots[1].Rows(), got[0].Slots[1].Now()})
 }
 

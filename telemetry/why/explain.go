@@ -184,6 +184,8 @@ func computedOnce(f *Facts, m *telemetry.Miss) bool {
 		m.Cause, m.Detail = telemetry.CauseShift, fate.Detail
 	case fate.Why == FateImage:
 		m.Cause, m.Detail = telemetry.CauseImage, "an image before it has no identity outside of its request"
+	case fate.Why == FateLossy:
+		m.Cause, m.Detail = telemetry.CauseEvicted, "it was computed behind lossy pages, and is stored behind exact ones only"
 	case !f.Similar.Whole && f.Similar.Prefix-f.At() < f.Page:
 		return false // the rest of the page is other text, and a page may be of no use in part
 	case len(f.Down) > 0:

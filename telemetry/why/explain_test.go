@@ -56,6 +56,7 @@ func TestExplain(t *testing.T) {
 		"private, up to there":         {Facts{Held: 64, Similar: Similar{Private: 64}}, telemetry.CauseNeverSeen, 64, "the first prompt of this process"},
 		"private, and evicted":         {Facts{Held: 32, Grave: grave, Similar: Similar{Private: 64}}, telemetry.CauseEvicted, 32, "room was needed"},
 		"shifted":                      {Facts{Held: 256, Similar: seen(900, Fate{Why: FateShift})}, telemetry.CauseShift, 256, ""},
+		"behind lossy pages":           {Facts{Held: 256, Similar: seen(900, Fate{Why: FateLossy})}, telemetry.CauseEvicted, 256, "it was computed behind lossy pages, and is stored behind exact ones only"},
 		"moved and shifted":            {Facts{Held: 256, Similar: seen(900, Fate{Why: FateShift, Detail: "moved"})}, telemetry.CauseShift, 256, "moved"},
 		"given up":                     {Facts{Held: 256, Given: "the queue was full", Similar: seen(900, Fate{})}, telemetry.CauseEvicted, 256, "it was never stored: the queue was full"},
 		"given up, and a tier is down": {Facts{Held: 256, Given: "the queue was full", Down: []string{"remote"}, Similar: seen(900, Fate{})}, telemetry.CauseEvicted, 256, "it was never stored: the queue was full"},

@@ -57,6 +57,7 @@ const (
 	FateStored FateWhy = iota
 	FateShift          // the slot was broken by a shift
 	FateImage          // behind an image without identity
+	FateLossy          // behind lossy pages
 )
 
 // recent is one prompt. Its text is replaced and never changed, so that a comparison needs no

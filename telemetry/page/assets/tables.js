@@ -76,7 +76,7 @@ function modelTable(models, now) {
 
 function slotTable(rows, now) {
   const pages = (r, n) => r.engine === 'llama-server' ? '–' : count(n); // its daemon does not know them
-  const state = (r) => [r.busy ? 'busy' : 'idle', r.shifted ? 'shifted' : ''].filter(Boolean).join(', ');
+  const state = (r) => [r.busy ? 'busy' : 'idle', r.lossy ? 'lossy' : r.shifted ? 'shifted' : ''].filter(Boolean).join(', ');
   return table('Slots', [
     ['Slot', (r) => String(r.id), 'n'], ['Model', (r) => r.model], ['State', state], ['Tokens', (r) => count(r.tokens), 'n'],
     ['Hot', (r) => count(r.hot), 'n'], ['Warm', (r) => pages(r, r.warm), 'n'], ['Cold', (r) => pages(r, r.cold), 'n'], ['Remote', (r) => pages(r, r.remote), 'n'],
