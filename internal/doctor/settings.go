@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kvtier/kvtier/diskstore/encoding"
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
@@ -33,7 +34,7 @@ const (
 var known = map[string][]string{
 	"OLLAMA_KV_": {
 		"TIERING", "TIER_LOCAL", "TIER_LOCAL_GB", "TIER_REMOTE", "TIER_REMOTE_GB", "TIER_RAM_GB", "TIER_WARM_GB",
-		"TIER_WRITE_GB_PER_DAY", "TIER_COMPRESS", "TIER_NAMESPACE", "TIER_PAGE_TOKENS", "TIER_REUSE", "TIER_SPLIT", "TIER_TEST",
+		"TIER_WRITE_GB_PER_DAY", "TIER_COMPRESS", "TIER_COLD_TYPE", "TIER_NAMESPACE", "TIER_PAGE_TOKENS", "TIER_REUSE", "TIER_SPLIT", "TIER_TEST",
 		"INSTANCE_ID", "METRICS_ADDR",
 		"CACHE_TYPE", // Ollama's own
 	},
@@ -136,6 +137,9 @@ func (s *settings) readOthers(set map[string]string) {
 	ignore("OLLAMA_KV_TIER_PAGE_TOKENS", "a whole number from 16 to 4096", err == nil && n >= 16 && n <= 4096)
 	_, err = strconv.ParseBool(value(set, "OLLAMA_KV_TIER_COMPRESS"))
 	ignore("OLLAMA_KV_TIER_COMPRESS", "1 or 0", err == nil)
+	_, _, err = encoding.ParseCold(value(set, "OLLAMA_KV_TIER_COLD_TYPE"))
+	ignore("OLLAMA_KV_TIER_COLD_TYPE", "q8_0, q4_0 or int4, or two of these for K and V", err == nil)
+	ignore("OLLAMA_KV_TIER_COLD_TYPE", "a variable beside OLLAMA_KV_TIER_REMOTE, without which no page moves down", err != nil || s.remote != "")
 	ignore("OLLAMA_KV_TIER_REUSE", "exact or shifted", slices.Contains([]string{"exact", "shifted"}, value(set, "OLLAMA_KV_TIER_REUSE")))
 	_, ok := gigabytes(value(set, "OLLAMA_KV_TIER_WARM_GB"), 0)
 	ignore("OLLAMA_KV_TIER_WARM_GB", "a number of gigabytes", ok)

@@ -54,6 +54,9 @@ type Config struct {
 	WriteBytesPerDay int64
 	// Compress is OLLAMA_KV_TIER_COMPRESS.
 	Compress bool
+	// Cold is OLLAMA_KV_TIER_COLD_TYPE: the encodings of pages that move to Remote. The zero value
+	// keeps pages as they are. [Config.ColdFor] says whether a model can have them.
+	Cold diskstore.ColdTypes
 	// Instance is OLLAMA_KV_INSTANCE_ID: the name of a server that keeps its local pages to
 	// itself, or empty.
 	Instance string
@@ -90,6 +93,7 @@ func fromEnvironment(log *slog.Logger, choose func() (root, error)) (Config, roo
 		Instance:   env.Value("OLLAMA_KV_INSTANCE_ID"),
 		Namespace:  env.Value("OLLAMA_KV_TIER_NAMESPACE"),
 		Compress:   boolean(log, "OLLAMA_KV_TIER_COMPRESS"),
+		Cold:       coldTypes(log),
 		Test:       boolean(log, "OLLAMA_KV_TIER_TEST"),
 		PageTokens: diskstore.DefaultPageTokens,
 		Shifted:    shifted(log),

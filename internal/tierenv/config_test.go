@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/encoding"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 )
 
@@ -49,6 +51,7 @@ func TestConfigReadsEverything(t *testing.T) {
 		"OLLAMA_KV_TIER_NAMESPACE":        "team",
 		"OLLAMA_KV_TIER_PAGE_TOKENS":      "128",
 		"OLLAMA_KV_TIER_REUSE":            "shifted",
+		"OLLAMA_KV_TIER_COLD_TYPE":        "q8_0,int4",
 		"OLLAMA_KV_TIER_TEST":             "1",
 	})
 	log, _ := tierenvtest.Logger()
@@ -57,6 +60,7 @@ func TestConfigReadsEverything(t *testing.T) {
 	require.Equal(t, Config{
 		Local: "/fast/pages", LocalBytes: 5e8, Remote: "/nfs/pages", RemoteBytes: 5e12, ReadAheadBytes: 25e7, WriteBytesPerDay: 125e8,
 		Compress: true, Namespace: "team", PageTokens: 128, Shifted: true, Test: true,
+		Cold: diskstore.ColdTypes{K: encoding.Q8_0, V: encoding.Int4},
 	}, c)
 }
 
@@ -79,13 +83,14 @@ func TestConfigBadValues(t *testing.T) {
 			require.ErrorContains(t, err, value)
 		}
 	}
-	for name, value := range map[string]string{"OLLAMA_KV_TIER_COMPRESS": "zstd", "OLLAMA_KV_TIER_WARM_GB": "some", "OLLAMA_KV_TIER_PAGE_TOKENS": "1", "OLLAMA_KV_TIER_REUSE": "Shifted!"} {
+	for name, value := range map[string]string{"OLLAMA_KV_TIER_COMPRESS": "zstd", "OLLAMA_KV_TIER_WARM_GB": "some", "OLLAMA_KV_TIER_PAGE_TOKENS": "1", "OLLAMA_KV_TIER_REUSE": "Shifted!", "OLLAMA_KV_TIER_COLD_TYPE": "q5_0"} {
 		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), name: value})
 		log, lines := tierenvtest.Logger()
 		c, err := FromEnvironment(log)
 		require.NoError(t, err)
 		require.False(t, c.Compress)
 		require.False(t, c.Shifted)
+		require.Zero(t, c.Cold)
 		require.Equal(t, 256, c.PageTokens)
 		require.Positive(t, c.ReadAheadBytes)
 		require.Contains(t, lines.String(), name)

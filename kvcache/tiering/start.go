@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"path/filepath"
 	"sync"
 	"time"
@@ -95,6 +96,7 @@ func startWith(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logge
 	options := config.StoreOptions()
 	options.Fingerprint, options.Identity, options.Logger = key, identity, log
 	options.RAM.Server = server()
+	options.Cold = config.ColdFor(notCold(m, rows), log)
 	found := runsFor(m, arch, config, log)
 	if found != nil {
 		options.LatestPages = latestTokens / config.PageTokens
@@ -104,7 +106,7 @@ func startWith(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logge
 		return nil, nil, err
 	}
 	layers, meter := arch.layersOf(m.Config), new(telemetry.Meter)
-	s := &modelStore{Store: store, config: config, identity: identity, runs: found, filled: make(chan struct{}), latest: make(chan []int32, 1), log: log}
+	s := &modelStore{Store: store, config: config, identity: identity, runs: found, cold: options.Cold, filled: make(chan struct{}), latest: make(chan []int32, 1), log: log}
 	s.tokenBytes = kvcache.TokenBytes(rows, m.States, layers)
 	s.announce(m.Fills && m.States == nil)
 	ensureProcessors()
@@ -119,6 +121,7 @@ func startWith(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logge
 		PageTokens:    config.PageTokens,
 		Runs:          s.runs,
 		RunsFilled:    s.filled,
+		Lossy:         options.Cold != diskstore.ColdTypes{},
 		TailDelay:     tailDelayOf(config),
 		Latest:        s.latest,
 		QueuedBytes:   queuedBytes(memory.Available()),
@@ -159,6 +162,23 @@ func settle(m *Model, rows []kvcache.Rows, log *slog.Logger) (tierenv.Config, ar
 	return config, arch, config.PrepareRoot()
 }
 
+// notCold is the reason for which a model cannot have lossy pages, "" if it can: only rows of f16 are
+// made lossy, and a window or a state is used at one position only.
+func notCold(m Model, rows []kvcache.Rows) string {
+	switch {
+	case m.CacheType != "f16":
+		return fmt.Sprintf("the type of the KV cache is %s, and not f16", m.CacheType)
+	case m.States != nil:
+		return "the model has recurrent layers"
+	}
+	for _, r := range rows {
+		if _, memory := r.RowWindow(); memory != math.MaxInt32 {
+			return "the model has layers with a window"
+		}
+	}
+	return ""
+}
+
 // tailDelay is the time for which a tail waits for the conversation's next turn. Programs that
 // answer the model by themselves, such as coding agents, are mostly quicker.
 const tailDelay = 2 * time.Second
@@ -185,6 +205,7 @@ func queuedBytes(available uint64, err error) int64 {
 type modelStore struct {
 	*diskstore.Store
 	config   tierenv.Config
+	cold     diskstore.ColdTypes
 	identity map[string]string
 	runs     *runs.Index   // nil: only exact text is reused
 	filled   chan struct{} // closed when runs has the latest conversations
@@ -257,6 +278,9 @@ func (s *modelStore) logUsage(ctx context.Context, usage diskstore.Usage, err er
 		"bytes", format.HumanBytes(usage.Local.Bytes+usage.Remote.Bytes),
 		"store_bytes", format.HumanBytes(usage.Local.RootBytes+usage.Remote.RootBytes),
 	)
+	if s.cold != (diskstore.ColdTypes{}) {
+		attrs = append(attrs, "cold_type", tierenv.ColdText(s.cold), "lossy_pages", usage.Local.Lossy.Pages+usage.Remote.Lossy.Pages)
+	}
 	if s.config.WriteBytesPerDay > 0 {
 		attrs = append(attrs, "write_per_day", format.HumanBytes(s.config.WriteBytesPerDay),
 			"written_today", format.HumanBytes(s.Stats().LocalWritten))
