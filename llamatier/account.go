@@ -15,6 +15,7 @@ import (
 type restored struct {
 	tokens             int // that the slot did not hold before
 	ram, local, remote int // these, by tier
+	lossy              int // these, from the first lossy page on
 	bytes              int64
 	took, saved        time.Duration
 }
@@ -22,6 +23,7 @@ type restored struct {
 // restoredFrom counts the pages of a plan behind the tokens that a slot held.
 func (t *Tier) restoredFrom(p *plan, held int, took time.Duration) restored {
 	r := restored{tokens: max(0, len(p.tokens)-held), took: took}
+	r.lossy = min(r.tokens, p.lossy())
 	for _, ref := range p.refs {
 		n := min(int(ref.Start)+ref.Tokens, len(p.tokens)) - max(int(ref.Start), held)
 		if n <= 0 {
@@ -164,6 +166,7 @@ func (u *Turn) account(answer *Answer) telemetry.Prompt {
 	if p.Slot < 0 { // the engine computed some of the restored tokens again
 		p.RAM, p.Local, p.Remote, p.Slot = shrink(p.RAM, p.Local, p.Remote, -p.Slot)
 	}
+	p.Lossy = min(u.restored.lossy, p.RAM+p.Local+p.Remote)
 	return p
 }
 
@@ -197,6 +200,7 @@ func (t *Tier) noteSeenLocked(s *slot, answer *Answer, r restored) {
 	}
 	v := &s.seen
 	v.Tokens, v.Hot, v.Shifted = tokens, tokens/t.opt.PageTokens, s.broken
+	v.Lossy = s.lossy
 	if r.tokens > 0 {
 		v.LastRestore, v.Restored = time.Now(), r.tokens
 		v.Saved += r.saved

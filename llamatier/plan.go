@@ -2,6 +2,7 @@ package llamatier
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
@@ -47,14 +48,60 @@ func (p *plan) cut(n int) { p.refs, p.tokens = p.refs[:n], p.tokens[:p.end(n)] }
 func (p *plan) worth() bool { return len(p.tokens) >= p.held+restoreMin }
 
 // plan finds the stored pages of a prompt after which the engine can go on, of which the slot
-// holds some tokens already. Pages that take longer to read than to compute are left out.
-func (t *Tier) plan(ctx context.Context, tokens []int32, held int) *plan {
-	p := &plan{held: held}
+// holds some tokens already. For exact pages that many of these tokens as loss says are given up.
+// Pages that take longer to read than to compute are left out.
+func (t *Tier) plan(ctx context.Context, tokens []int32, held, loss int) *plan {
+	p := &plan{held: held - loss}
 	p.refs, p.found = t.find(ctx, tokens)
 	p.tokens = tokens[:p.end(len(p.refs))]
 	if p.found > len(p.tokens) {
 		p.unread = why.UnreadState
 	}
+	least := max(len(p.tokens), held) + t.opt.PageTokens
+	mixed := t.mixed(ctx, tokens, p.refs, least)
+	if mixed == nil {
+		return t.paying(ctx, p)
+	}
+	mixed.held = held
+	if t.paying(ctx, mixed); len(mixed.tokens) >= least {
+		return mixed
+	}
+	p.found, p.unread, p.unreadTier = mixed.found, mixed.unread, mixed.unreadTier
+	return t.paying(ctx, p)
+}
+
+// mixed returns a plan of exact pages and of the chain behind them that has lossy pages where no
+// tier has exact ones; nil if it ends before position least.
+func (t *Tier) mixed(ctx context.Context, tokens []int32, exact []diskstore.Ref, least int) *plan {
+	if !t.opt.Lossy || t.opt.Shape.HasEnd() || least > len(tokens) {
+		return nil
+	}
+	if n := len(exact); n > 0 && !exact[n-1].Whole() {
+		exact = exact[:n-1]
+	}
+	parent, start := t.opt.Fingerprint, endOf(exact)
+	if n := len(exact); n > 0 {
+		parent = exact[n-1].Key
+	}
+	refs := slices.Concat(exact, t.opt.Store.ChainLossy(ctx, parent, start, tokens[start:], nil))
+	if endOf(refs) < least {
+		return nil
+	}
+	return &plan{refs: refs, tokens: tokens[:endOf(refs)], found: endOf(refs)}
+}
+
+// lossy counts the tokens from the first lossy page on.
+func (p *plan) lossy() int {
+	for _, ref := range p.refs {
+		if ref.Lossy {
+			return len(p.tokens) - int(ref.Start)
+		}
+	}
+	return 0
+}
+
+// paying leaves pages out of a plan that take longer to read than to compute, and returns the plan.
+func (t *Tier) paying(ctx context.Context, p *plan) *plan {
 	if !p.worth() || t.opt.AlwaysRestore {
 		return p
 	}

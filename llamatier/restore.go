@@ -31,7 +31,7 @@ func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) (held int, 
 	if spoiled {
 		loss = min(held, t.opt.PageTokens+restoreMin)
 	}
-	p = t.plan(ctx, tokens, held-loss)
+	p = t.plan(ctx, tokens, held, loss)
 	if !p.worth() {
 		if p.unread == why.UnreadNone && p.found > held {
 			p.unread = why.UnreadQuicker // than replacing the slot for so few tokens
@@ -51,7 +51,7 @@ func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) (held int, 
 		return held, p, restored{}
 	}
 	took := time.Since(began)
-	t.opt.Log.Info("kv tier: restored", "slot", s.id, "tokens", len(p.tokens), "prompt", len(tokens), "took", took)
+	t.opt.Log.Info("kv tier: restored", "slot", s.id, "tokens", len(p.tokens), "lossy", p.lossy(), "prompt", len(tokens), "took", took)
 	return held, p, t.restoredFrom(p, held, took)
 }
 
@@ -94,7 +94,9 @@ func (t *Tier) tryRestore(ctx context.Context, s *slot, p *plan) error {
 	if !f.Streamed() {
 		t.opt.Rates.Stepped(t.costs(p), time.Since(began))
 	}
-	s.tokens, s.ends, s.loaded, s.broken = p.tokens, []int{len(p.tokens)}, len(p.tokens), false
+	s.tokens, s.ends, s.loaded = p.tokens, []int{len(p.tokens)}, len(p.tokens)
+	s.lossy = p.lossy() > 0
+	s.broken = s.lossy
 	return nil
 }
 

@@ -25,6 +25,9 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 		return
 	}
 	s.dirty, s.tails = false, s.tails && !tails
+	if s.lossy && s.last != nil && s.last.Cached > 0 {
+		return // judge would refuse the saved file
+	}
 	wait, cancel := ctx, context.CancelFunc(func() {})
 	if !t.isClosed() {
 		wait, cancel = context.WithTimeout(ctx, t.patience.saving)
@@ -210,7 +213,7 @@ func (t *Tier) judge(ctx context.Context, s *slot, p Slot) error {
 		s.last, s.counted = nil, -1
 	}
 	if s.last != nil && s.last.Cached == 0 && p.Held >= s.last.seen()-1 {
-		s.broken = false // all rows are those of the last request
+		s.broken, s.lossy = false, false // all rows are those of the last request
 	}
 	seen, err := t.seen(ctx, s)
 	s.judged = true // every case that is not nil breaks the slot, or has before
@@ -221,7 +224,7 @@ func (t *Tier) judge(ctx context.Context, s *slot, p Slot) error {
 		s.broken = true
 		return errors.New("its context may have been shifted")
 	case s.broken || s.private:
-		return errors.New("it holds rows of a shifted context, or of a request that is not stored")
+		return errors.New("it holds rows of a shifted context, of lossy pages, or of a request that is not stored")
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ type slot struct {
 	tails   bool    // tokens were computed since tails were stored
 	private bool    // the last request must not be stored
 	broken  bool    // rows from before the last request must not be stored
+	lossy   bool    // broken, because some of these rows came from lossy pages
 
 	acting  bool    // llama-server holds an action back
 	unknown bool    // a request of which nothing is known may have used the slot
@@ -80,7 +81,7 @@ func (t *Tier) unknownIn(s *slot) bool {
 // emptied notes that a busy slot holds nothing.
 func (s *slot) emptied() {
 	s.tokens, s.rest, s.prompt, s.ends, s.loaded, s.dirty, s.tails = nil, nil, 0, nil, 0, false, false
-	s.private, s.broken, s.judged = false, false, true
+	s.private, s.broken, s.lossy, s.judged = false, false, false, true
 }
 
 // commonPrefix returns the number of tokens that two sequences share at their beginning.

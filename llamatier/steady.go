@@ -36,6 +36,14 @@ func (d *disk) Chain(ctx context.Context, tokens []int32, media []pagefile.Media
 	return refs
 }
 
+// ChainLossy implements Store. A store that hangs has no pages.
+func (d *disk) ChainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
+	refs, _ := within(d, d.patience.find, func() ([]diskstore.Ref, error) {
+		return d.store.ChainLossy(ctx, parent, start, tokens, media), nil
+	})
+	return refs
+}
+
 // TailsWithin implements Store.
 func (d *disk) TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
 	refs, _ := within(d, d.patience.find, func() ([]diskstore.Ref, error) {

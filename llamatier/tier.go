@@ -23,6 +23,7 @@ import (
 // Store is the page store, a *diskstore.Store.
 type Store interface {
 	Chain(ctx context.Context, tokens []int32, media []pagefile.Media) []diskstore.Ref
+	ChainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
 	Has(key pagefile.Key) bool
 	LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error)
 	TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
@@ -45,6 +46,11 @@ type Options struct {
 	Store       Store
 	Fingerprint pagefile.Key // of the store
 	PageTokens  int          // of a page; 0 means diskstore.DefaultPageTokens
+
+	// Lossy also restores lossy pages, where they reach a page further than exact ones. A slot
+	// with such rows is not stored. Without Lossy no lossy page is looked up, and in a model with
+	// windows or recurrent layers none ever is.
+	Lossy bool
 
 	// Files makes the files through which the engine saves and restores slots.
 	Files *slotfile.Files

@@ -29,6 +29,7 @@ type world struct {
 	tier   *Tier
 	store  *diskstore.Store
 	hybrid bool // the model has a state
+	lossy  bool // lossy pages are restored
 	files  *slotfile.Files
 	stream bool // the files may be streams
 	meter  telemetry.Meter
@@ -104,7 +105,7 @@ func (w *world) start(slots, context int) {
 	}
 	w.tier = New(Options{
 		Engine: w.engine.engine(), Shape: w.engine.shape, Control: control, Slots: slots, Context: context,
-		Files: w.files, PartBytes: 5000, Store: w.store, Fingerprint: pagefile.Key{1}, PageTokens: testPage,
+		Files: w.files, PartBytes: 5000, Store: w.store, Fingerprint: pagefile.Key{1}, PageTokens: testPage, Lossy: w.lossy,
 		Meter: &w.meter, Recents: why.NewRecents(),
 		AfterFunc: func(_ time.Duration, f func()) interface{ Stop() bool } {
 			m := &timer{f: f}

@@ -151,6 +151,7 @@ func (s *server) open(seen *engineLook) error {
 	config := d.config.ApplySplit(key.String(), total, nil, s.log)
 	options := config.StoreOptions()
 	options.Fingerprint, options.Identity, options.Logger = key, identity, s.log
+	options.Cold = config.ColdFor(notCold(seen.shape), s.log)
 	store, err := diskstore.Open(context.Background(), options)
 	if err != nil {
 		return err
@@ -161,13 +162,31 @@ func (s *server) open(seen *engineLook) error {
 	tier := llamatier.New(llamatier.Options{
 		Engine: s.engine, Shape: seen.shape, Slots: seen.slots, Context: seen.context, Window: model.Window, Control: model.Control,
 		Files: s.files, PartBytes: s.partBytes, Store: store, Fingerprint: key, PageTokens: d.config.PageTokens,
-		Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: meter, Recents: recents, Log: s.log,
+		Lossy: options.Cold != diskstore.ColdTypes{}, Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: meter, Recents: recents, Log: s.log,
 	})
 	s.proxy.Use(tier)
 	s.startReports(config, identity, meter, recents, tier, store, seen.shape.RowBytes(1, 0))
 	go s.reclaim(store, identity)
-	s.log.Info("kv tier: on", append(config.Allocation(seen.shape.RowBytes(1, 0)), "slots", seen.slots, "fingerprint", key.String()[:12])...)
+	attrs := append(config.Allocation(seen.shape.RowBytes(1, 0)), "slots", seen.slots, "fingerprint", key.String()[:12])
+	if cold := tierenv.ColdText(options.Cold); cold != "" {
+		attrs = append(attrs, "cold_type", cold)
+	}
+	s.log.Info("kv tier: on", attrs...)
 	return nil
+}
+
+// notCold is the reason for which a model cannot have lossy pages, "" if it can: only rows of f16 are
+// made lossy, and a window or a state is used at one position only.
+func notCold(shape *llamastate.Shape) string {
+	switch {
+	case shape.CacheType() != "f16":
+		return fmt.Sprintf("the type of the KV cache is %s, and not f16", shape.CacheType())
+	case shape.Has(llamastate.Recurrent):
+		return "the model has recurrent layers"
+	case shape.Has(llamastate.Window):
+		return "the model has layers with a window"
+	}
+	return ""
 }
 
 // reclaim removes pages that another version of llama-server left. Closing the store ends it.
