@@ -22,6 +22,7 @@ type tierStat struct {
 	Budget      *int64         `json:"budget"` // null if unknown
 	Pages       int            `json:"pages"`
 	Tails       int            `json:"tails"`
+	Lossy       int            `json:"lossy"` // of pages and tails
 	PageBytes   int64          `json:"page_bytes"`
 	Temp        int            `json:"temp_files"`
 	TempBytes   int64          `json:"temp_bytes"`
@@ -97,6 +98,11 @@ func (a *app) tierStat(name string, u diskstore.RootTierUsage) tierStat {
 		Models: len(u.Fingerprints), Processes: u.Processes, Hits: u.Hits.Pages, LastHit: lastHit(u.Hits),
 		DiskBytes: u.Space.Total, DiskFree: u.Space.Free, Written: []writtenOnDay{},
 	}
+	for _, use := range u.Fingerprints {
+		if _, lossy := tier.LossyOf(use.Fingerprint, use.Identity); lossy {
+			s.Lossy += use.Pages + use.Tails
+		}
+	}
 	if !u.Counted.IsZero() {
 		s.Booked = &u.Booked
 	}
@@ -110,15 +116,18 @@ func (a *app) tierStat(name string, u diskstore.RootTierUsage) tierStat {
 	return s
 }
 
-// printStat prints one column for each tier.
+// printStat prints one column for each tier. Lossy pages have a row where there are any.
 func (a *app) printStat(tiers []tierStat) {
 	header := []string{""}
-	rows := [][]string{{"root"}, {"budget"}, {"pages"}, {"tails"}, {"size"}, {"booked"}, {"temporary"}, {"quarantine"}, {"models"}, {"hits"}, {"processes"}, {"disk free"}}
+	rows := [][]string{{"root"}, {"budget"}, {"pages"}, {"tails"}, {"lossy"}, {"size"}, {"booked"}, {"temporary"}, {"quarantine"}, {"models"}, {"hits"}, {"processes"}, {"disk free"}}
 	for _, t := range tiers {
 		header = append(header, map[string]string{tier.Local: "LOCAL", tier.Remote: "REMOTE"}[t.Tier])
 		for i, cell := range t.cells() {
 			rows[i] = append(rows[i], cell)
 		}
+	}
+	if !slices.ContainsFunc(tiers, func(t tierStat) bool { return t.Lossy > 0 }) {
+		rows = slices.DeleteFunc(rows, func(row []string) bool { return row[0] == "lossy" })
 	}
 	a.table(header, rows)
 	if rows := writtenRows(tiers); len(rows) > 0 {
@@ -130,10 +139,10 @@ func (a *app) printStat(tiers []tierStat) {
 
 func (t tierStat) cells() []string {
 	if t.Error != "" {
-		return []string{t.Root, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-"}
+		return []string{t.Root, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-"}
 	}
 	return []string{
-		t.Root, budgetText(t.Budget), count(t.Pages), count(t.Tails), humanBytes(t.PageBytes), bookedText(t.Booked),
+		t.Root, budgetText(t.Budget), count(t.Pages), count(t.Tails), count(t.Lossy), humanBytes(t.PageBytes), bookedText(t.Booked),
 		fmt.Sprintf("%s, %s", plural(t.Temp, "file"), humanBytes(t.TempBytes)),
 		fmt.Sprintf("%s, %s", plural(t.Quarantined, "file"), humanBytes(t.QuarBytes)),
 		count(t.Models), hitsText(t.Hits, t.LastHit), count(t.Processes),
