@@ -1,0 +1,110 @@
+package e2e
+
+import (
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+// nearlyApart bounds the distance of log probabilities behind lossy pages of q8_0. The bound is wide:
+// a model with random weights passes every error on.
+const nearlyApart = 0.25
+
+var (
+	lossyLine       = regexp.MustCompile(`msg="kv tier: restored" .* lossy=(\d+)`)
+	fingerprintLine = regexp.MustCompile(`msg="kv tier: on" .* fingerprint=([0-9a-f]{12})`)
+)
+
+// lossy sums the tokens that were restored from the first lossy page on, since mark.
+func (s *server) lossy(mark int) (n int) {
+	for _, line := range lossyLine.FindAllStringSubmatch(s.Logs()[mark:], -1) {
+		tokens, _ := strconv.Atoi(line[1])
+		n += tokens
+	}
+	return n
+}
+
+// kinds returns the names of the exact page files and of the lossy ones below some roots, tails
+// included.
+func (s *server) kinds(roots ...string) (exact, lossy []string) {
+	s.t.Helper()
+	short := fingerprintLine.FindStringSubmatch(s.Logs())
+	require.NotNil(s.t, short)
+	var all []string
+	for _, root := range roots {
+		found, err := filepath.Glob(filepath.Join(root, "v1", short[1]+"*"))
+		require.NoError(s.t, err)
+		all = append(all, found...)
+	}
+	require.NotEmpty(s.t, all)
+	fingerprint, err := pagefile.ParseKey(filepath.Base(all[0]))
+	require.NoError(s.t, err)
+	for _, root := range roots {
+		exact = append(exact, names(s.t, filepath.Join(root, "v1", fingerprint.String()))...)
+		lossy = append(lossy, names(s.t, filepath.Join(root, "v1", pagefile.ColdFingerprint(fingerprint).String()))...)
+	}
+	return exact, lossy
+}
+
+// names are the names of the pages in a folder, without the folder.
+func names(t *testing.T, folder string) (all []string) {
+	for _, path := range files(t, folder, ".kvp") {
+		all = append(all, filepath.Base(path))
+	}
+	return all
+}
+
+// Pages that move down become lossy. After kill -9 they come back, the answer behind them is near the
+// exact one and marked, and nothing behind them is stored. A server without the variable does not
+// find them, and exact pages come first where they are stored again.
+func TestColdPages(t *testing.T) {
+	root, remote := filepath.Join(t.TempDir(), "pages"), remoteDir(t)
+	// a page of this model is 0.1 MB: the budget holds one of the conversations
+	env := []string{"OLLAMA_KV_TIER_REMOTE=" + remote, "OLLAMA_KV_TIER_LOCAL_GB=0.002", "OLLAMA_KV_TIER_PAGE_TOKENS=64"}
+	s := startIn(t, root, append(env, "OLLAMA_KV_TIER_COLD_TYPE=q8_0")...)
+	first := prompt(t, 900, 1)
+	s.ask(first, 33)
+	held := s.ask(first, 33)
+	for seed := range int64(3) {
+		s.ask(prompt(t, 900, 2+seed), 1)
+	}
+	s.crash()
+	exact, lossy := s.kinds(root, remote)
+	require.NotEmpty(t, lossy)
+	require.Empty(t, s.remoteExact(remote), "no page is copied as it is")
+
+	mark := s.LogMark()
+	got := s.ask(first, 33)
+	require.Equal(t, 899, got.restored)
+	near := s.lossy(mark)
+	require.GreaterOrEqual(t, near, 64)
+	requireClose(t, held, got, nearlyApart)
+	s.ask(first+" "+prompt(t, 300, 9), 33) // the next turns go on in the slot
+	s.ask(first+" "+prompt(t, 300, 9)+" "+prompt(t, 200, 10), 1)
+	s.unload()
+	after, _ := s.kinds(root, remote)
+	require.Subset(t, exact, after, "no exact page follows from lossy ones")
+
+	plain := startIn(t, root, env...)
+	computed := plain.ask(first, 33)
+	require.LessOrEqual(t, computed.restored, 899-near, "lossy pages are not looked up")
+	requireSame(t, held, plain.ask(first, 33), "a server without lossy pages")
+	plain.unload()
+
+	mark = s.LogMark()
+	got = s.ask(first, 33)
+	require.Equal(t, 899, got.restored)
+	require.Zero(t, s.lossy(mark), "exact pages come first")
+	requireSame(t, held, got, "exact pages")
+}
+
+// remoteExact are the names of exact pages in a remote directory.
+func (s *server) remoteExact(remote string) []string {
+	exact, _ := s.kinds(remote)
+	return exact
+}
