@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
@@ -197,6 +198,7 @@ func TestCopiesOfALossySlot(t *testing.T) {
 	require.Equal(t, 40, r.fork(r.slots[1], lossy))
 	r.run(r.slots[1], lossy, nil, true)
 	r.requireNearlyHeld(r.slots[1], 16)
+	require.True(t, r.tiered.Slots()[1].Lossy)
 	r.flush()
 	require.Empty(t, store.wrote)
 	exact := append(slices.Clone(text[:15]), tokenRange(5, 30)...)
@@ -267,6 +269,14 @@ func TestLossyPagesAreNotLookedUp(t *testing.T) {
 	}
 }
 
+// Text of lossy pages is not reused at another position.
+func TestLossyPagesAreNotIndexed(t *testing.T) {
+	r, _, text := cooled(t, 2, Options{Lossy: true})
+	r.tiered.opts.Runs = runs.New(8, 1<<20)
+	require.Equal(t, 28, r.run(r.slots[0], append(slices.Clone(text), tokenRange(3, 20)...), nil, true).Lossy)
+	require.Equal(t, 2, r.tiered.opts.Runs.Len(), "the exact pages")
+}
+
 // A slot that is filled with lossy pages while the model loads is as lossy as one that is filled for
 // a request.
 func TestASlotIsFilledWithLossyPages(t *testing.T) {
@@ -285,7 +295,7 @@ func TestASlotIsFilledWithLossyPages(t *testing.T) {
 	require.Empty(t, store.wrote)
 }
 
-// A lossy page that cannot be read is computed, and says nothing of the exact page.
+// A lossy page that cannot be read is computed.
 func TestALossyPageIsDamaged(t *testing.T) {
 	r, store, text := cooled(t, 2, Options{Lossy: true})
 	store.setsAside, store.readErr = true, map[int]error{3: pagefile.ErrDamaged}

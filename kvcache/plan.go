@@ -126,10 +126,10 @@ func (t *TieredCausal) notFound(seq int, refs []diskstore.Ref) {
 	}
 }
 
-// noteRead notes the result of reading a page. A lossy page says nothing of the exact one. A page that cannot be read is stored again by a
+// noteRead notes the result of reading a page. A page that cannot be read is stored again by a
 // slot that computes its rows, or that has them.
 func (t *TieredCausal) noteRead(ref diskstore.Ref, err error) {
-	if ref.Lossy || !unreadable(err) {
+	if !unreadable(err) {
 		return
 	}
 	t.queue.lost(ref.Key)
