@@ -295,6 +295,18 @@ func TestASlotIsFilledWithLossyPages(t *testing.T) {
 	require.Empty(t, store.wrote)
 }
 
+// Lossy rows that came while the model loaded are replaced by a longer chain, and count once.
+func TestEarlyLossyRowsAreReplaced(t *testing.T) {
+	old, _, text := cooled(t, 2, Options{Lossy: true})
+	store := old.tiered.opts.Store
+	old.tiered.Close()
+	r := newFakeRunner(t, store, 1, 128, Options{Lossy: true})
+	r.fill(text[:24])
+	r.filled()
+	restored := r.run(r.slots[0], append(slices.Clone(text), tokenRange(3, 30)...), nil, true)
+	require.Equal(t, []int{44, 44, 16, 28}, []int{restored.Held, restored.Tokens, restored.Early, restored.Lossy})
+}
+
 // A lossy page that cannot be read is computed.
 func TestALossyPageIsDamaged(t *testing.T) {
 	r, store, text := cooled(t, 2, Options{Lossy: true})

@@ -185,7 +185,7 @@ func (r *restoring) extend(ctx context.Context, look lookUp) (found, complete bo
 // row past the plan's base.
 func (r *restoring) takeCells(p *plan) (err error) {
 	base, have := p.wanted(p.base), r.result.Held
-	r.result.Held = base
+	r.cut(base)
 	if p.state {
 		r.result.Held = 0 // the state after base is being replaced
 	}
@@ -221,6 +221,15 @@ func (r *restoring) takeCells(p *plan) (err error) {
 	}
 	p.free = r.whenComputedLocked()
 	return nil
+}
+
+// cut notes that the slot is about to keep only the rows before a position. Rows that came while the
+// model loaded may be among the others: those of lossy pages are replaced.
+func (r *restoring) cut(base int) {
+	replaced := max(0, r.result.Early-base)
+	r.result.Held, r.result.Tokens, r.result.Early = base, r.result.Tokens-replaced, r.result.Early-replaced
+	r.from = r.from.cut(base)
+	r.result.Lossy = r.from.lossy()
 }
 
 // free frees, with the runner's lock held, the cells of positions from begin on in all
