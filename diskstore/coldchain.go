@@ -74,8 +74,8 @@ func (s *Store) sight(ctx context.Context, exact pagefile.Name) sighting {
 	return sighting{}
 }
 
-// sightBelow looks in the remote tier for what is better than the pages found: for each page that
-// was not found exact, for the exact one, and for each that was not found, for the lossy one.
+// sightBelow looks in the remote tier for better files than those found: for each page that was not
+// found exact, for the exact one, and for each that was not found, for the lossy one.
 func (s *Store) sightBelow(ctx context.Context, names []pagefile.Name, found []sighting) error {
 	var ask []pagefile.Name
 	var of []int // indexes in found

@@ -226,7 +226,7 @@ func TestLossyPagesNeedLittleMemory(t *testing.T) {
 }
 
 // TestOrderOfMixedChains uses a mixed chain in the local tier: its pages stay in the order of the
-// chain, whatever kind they are of.
+// chain, exact and lossy ones alike.
 func TestOrderOfMixedChains(t *testing.T) {
 	o := testOptions(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
 	s := open(t, o)

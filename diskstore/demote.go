@@ -19,8 +19,8 @@ type descent struct {
 	cold *pagefile.Encoded
 }
 
-// descend decides what of a local page the remote tier gets: nothing that it has, else the lossy
-// file that Options.Cold asks for, else an exact copy.
+// descend decides which file of a local page the remote tier gets: none where it has one that stands
+// for the page, else the lossy file that Options.Cold asks for, else an exact copy.
 func (s *Store) descend(ctx context.Context, info tier.Info) (descent, error) {
 	d := descent{info: info}
 	ours, err := s.headerOf(ctx, s.disk, info.Name)

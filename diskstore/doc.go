@@ -47,6 +47,7 @@ Files of this package, by their purpose:
 	read.go, placed.go, ram.go       pages out of the tiers, and the copies in memory
 	put.go                           pages into the local tier
 	collect.go, demote.go, copies.go room: pages that go, and pages that move down
+	cold.go, coldchain.go            lossy pages
 	recency.go                       the order of pages by time
 	graves.go, elsewhere.go          why a page is not there
 	verdicts.go, quarantine.go       files that failed their check
@@ -65,6 +66,12 @@ tier is copied up again. Several processes may share either root, without a
 daemon. The directory is the index, and file times are the recency. Times alone
 order files: a page's recency is later than the recency of every page that
 continues it.
+
+With Options.Cold a page becomes lossy when it moves down: the remote tier gets the page with K and V
+in a lossy encoding, instead of an exact copy. The local file is never changed, and a lossy page is
+never made lossy again. A lossy page has the key of the exact one and a fingerprint of its own, so
+that Chain finds exact pages alone. ChainLossy finds chains of both kinds, each page exact where a
+tier has it exact.
 
 Budgets limit a recorded figure, usage.json, that may be too high and is never
 too low: processes claim room in it before they write. So Open need not count,
@@ -89,9 +96,10 @@ recently used pages into memory, so that the first Reads come from memory.
   - A page that moves down leaves the local tier only when the remote tier has a
     durable copy, every byte of which this process has written or checked: just
     now, or within the last 24 hours if the file's length, time and header are
-    the same as then.
+    the same as then. With Options.Cold the same holds for the lossy file in place of the copy,
+    each lossy section of which was decoded before it was written.
   - Read returns exactly the bytes that were put, for exactly the requested
-    tokens. Every byte of a file is checked; any flipped bit and any truncation
+    tokens; of a Lossy Ref, the bytes that the encoding gives back. Every byte of a file is checked; any flipped bit and any truncation
     is found. A file that looks damaged is read once more past this machine's
     cache. A damaged file goes to quarantine and is never read again. Reading
     deletes no file. One process moves at most 16 files an hour of the local
@@ -107,6 +115,8 @@ recently used pages into memory, so that the first Reads come from memory.
     caller's buffer included, and the header of a file in its place at most
     twice the file's size. (Pages kept by Options.RAM have a budget of their
     own.)
+  - Making a page lossy takes at most the memory of the page's rows and two sections in addition,
+    and the rows are at most 8 times as long as the file.
   - Goroutines are bounded, even while a mount hangs; without work there are
     none. Close takes at most 5 s.
   - A page whose file was deleted is served from memory for at most 10 s longer,
@@ -208,6 +218,11 @@ disk, and for many small pages.
     empty.
   - Hits are recorded every 5 s, and by Flush and Close; unrecorded hits of a
     process that dies are lost.
+  - Options.Cold makes only pages of the store's own fingerprint lossy. Pages of other models move
+    down exact, as do all pages in Root.GC. A page moves down exact where the remote tier has it
+    exact, and where a lossy file would take as much disk space.
+  - While the remote tier does not answer, ChainLossy may find a lossy page of the local tier that
+    the remote one has exact.
   - A page that cannot be demoted because the remote tier is down is deleted
     when its space is needed, together with the next pages up to 1/64 of the
     budget.

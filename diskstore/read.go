@@ -36,8 +36,8 @@ func (s *Store) codecFor(how []ReadOption) *pagefile.Codec {
 //
 // Header, fingerprint, key, parent, position, tokens, footer, and every byte of the read
 // sections are checked before Read returns nil. A page in memory was checked when it was
-// added. The rows of a Lossy ref are decoded, and differ from the rows that were put by what the
-// encoding loses. After an error buf is undefined. If the tier of ref cannot return the page, Read
+// added. Of a Lossy ref, the rows are those that its encoding gives back. After an error buf is
+// undefined. If the tier of ref cannot return the page, Read
 // tries the other tiers.
 //
 // Read returns tier.ErrNotFound; pagefile.ErrDamaged, with the file in quarantine or not used

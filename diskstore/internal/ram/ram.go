@@ -45,7 +45,7 @@ type Tier struct {
 // counts are the numbers of pages that came and went since New.
 type counts struct{ stored, fromLocal, fromRemote, evicted uint64 }
 
-// parent is what tails continue: a page, or the beginning of a sequence, among the pages of a
+// parent is the page that tails continue, or the beginning of a sequence, among the pages of a
 // fingerprint.
 type parent struct{ fingerprint, key pagefile.Key }
 
