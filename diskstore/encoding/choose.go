@@ -26,7 +26,7 @@ func choose(rows []byte, s Shape) (ID, split) {
 	if len(rows) < minBytes || repeats(rows) {
 		return Zstd, split{}
 	}
-	best, id, way := 1-1.0/leastGain, Raw, split{}
+	best, id := 1-1.0/leastGain, Raw
 	var all counts
 	for _, piece := range pieces(len(rows)) {
 		for _, b := range rows[piece.from:piece.to] {
@@ -36,6 +36,15 @@ func choose(rows []byte, s Shape) (ID, split) {
 	if share := all.entropy() / 8; share < best {
 		best, id = share, Zstd
 	}
+	if way, ok := bestSplit(rows, s, best); ok {
+		return Split, way
+	}
+	return id, split{}
+}
+
+// bestSplit returns the way of Split that makes a sample of rows smallest, and false where none
+// promises a share of the rows' size below a limit.
+func bestSplit(rows []byte, s Shape, limit float64) (way split, ok bool) {
 	for _, try := range []split{{width: 2}, {width: 2, rotate: 1}, {width: 4}} {
 		if len(rows)%try.width != 0 {
 			continue
@@ -44,18 +53,18 @@ func choose(rows []byte, s Shape) (ID, split) {
 		if try.width == widthMax {
 			share += wideCost
 		}
-		if share < best {
-			best, id, way = share, Split, try
+		if share < limit {
+			limit, way, ok = share, try, true
 		}
 	}
-	if id == Split && way.fits(s.RowBytes, len(rows)) {
+	if ok && way.fits(s.RowBytes, len(rows)) {
 		based := way
 		based.bases = way.basesOf(rows, s.RowBytes)
-		if based.share(rows) < best {
+		if based.share(rows) < limit {
 			way = based
 		}
 	}
-	return id, way
+	return way, ok
 }
 
 // wideCost is the share that numbers of 4 bytes must gain over numbers of 2: two neighbours of 2

@@ -43,13 +43,35 @@ func NewCoder(maxDecoded uint64) (*Coder, error) {
 // returns Raw and nil for rows that become smaller by less than a 64th, which is not worth decoding.
 func (c *Coder) Lossless(rows []byte, s Shape) (ID, []byte) {
 	id, how := choose(rows, s)
-	var stored []byte
+	return gained(id, c.stored(id, how, rows), rows)
+}
+
+// Only encodes rows in one lossless encoding, for comparisons. Only returns Raw and nil for rows
+// that the encoding makes smaller by less than a 64th.
+func (c *Coder) Only(id ID, rows []byte, s Shape) (ID, []byte) {
+	var how split
+	if id == Split {
+		var ok bool
+		if how, ok = bestSplit(rows, s, 1); !ok || len(rows) < minBytes {
+			return Raw, nil
+		}
+	}
+	return gained(id, c.stored(id, how, rows), rows)
+}
+
+// stored returns rows in an encoding, nil for Raw.
+func (c *Coder) stored(id ID, how split, rows []byte) []byte {
 	switch id {
 	case Split:
-		stored = how.encode(rows)
+		return how.encode(rows)
 	case Zstd:
-		stored = c.EncodeZstd(rows)
+		return c.EncodeZstd(rows)
 	}
+	return nil
+}
+
+// gained returns stored, or Raw and nil where the gain is not worth decoding.
+func gained(id ID, stored, rows []byte) (ID, []byte) {
 	if stored == nil || len(stored) > len(rows)-len(rows)/leastGain {
 		return Raw, nil
 	}
