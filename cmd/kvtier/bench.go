@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/cli"
 )
 
@@ -282,7 +283,7 @@ func (d *disk) dropCache() (bool, error) {
 		if err != nil || !e.Type().IsRegular() {
 			return err
 		}
-		ok, err := dropFile(path)
+		ok, err := measure.ForgetFile(path)
 		dropped = dropped && ok
 		return err
 	})

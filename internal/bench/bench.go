@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/measure"
+	"github.com/kvtier/kvtier/internal/bench/models"
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/testmodel"
@@ -134,7 +135,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 			continue
 		}
 		if benchmark.served && b.model.Name == "" {
-			if b.model, err = lab.RandomModel(b.dir, "kvtier-bench", b.shape); err != nil {
+			if b.model, err = models.Random(b.dir, "kvtier-bench", b.shape); err != nil {
 				return err
 			}
 		}

@@ -8,8 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/measure"
+	"github.com/kvtier/kvtier/internal/bench/models"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/table"
 	"github.com/kvtier/kvtier/internal/testmodel"
@@ -41,7 +41,7 @@ func (b *bench) measureLarge(ctx context.Context) (err error) {
 	l := *b
 	l.shape = largeShape.WithDefaults()
 	l.numCtx = (r.Point.Tokens + contextSlack + contextStep - 1) / contextStep * contextStep
-	if l.model, err = lab.RandomModel(b.dir, "kvtier-large", l.shape); err != nil {
+	if l.model, err = models.Random(b.dir, "kvtier-large", l.shape); err != nil {
 		return err
 	}
 	for i := range b.settings.repetitions {

@@ -11,6 +11,7 @@ import (
 	"github.com/ollama/ollama/api"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/models"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
@@ -66,7 +67,7 @@ func (b *bench) measureMoved(ctx context.Context) error {
 	if b.settings.quick {
 		long, short, samples = 2*quickRestore, 2*quickRestore, 1
 	}
-	recall, err := lab.RecallModel(b.dir, "kvtier-recall")
+	recall, err := models.Recall(b.dir, "kvtier-recall")
 	if err != nil {
 		return err
 	}

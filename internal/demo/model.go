@@ -13,6 +13,7 @@ import (
 	"github.com/ollama/ollama/types/model"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/models"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
@@ -29,7 +30,7 @@ const talkativeness = "PARAMETER num_predict 128\n"
 // model of the user's, as name selects.
 func chooseModel(name, dir string) (lab.Model, error) {
 	if name == "" {
-		m, err := lab.RandomModel(dir, demoModel, demoShape)
+		m, err := models.Random(dir, demoModel, demoShape)
 		m.Modelfile += talkativeness
 		return m, err
 	}

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -201,29 +200,18 @@ func (s *server) crash() {
 	require.NoError(s.t, s.Restart(s.context()))
 }
 
-var runnerPort = regexp.MustCompile(`runner --ollama-engine --model \S+ --port (\d+)`)
-
 // flush waits until the last started runner has stored its sealed pages. A runner that has
 // ended stored them when it was unloaded.
 func (s *server) flush() {
 	s.t.Helper()
-	url, err := s.runnerURL()
+	runner, err := s.RunnerURL()
 	require.NoError(s.t, err)
-	request, err := http.NewRequestWithContext(s.context(), http.MethodPost, url+"/kvtier/flush", nil)
+	request, err := http.NewRequestWithContext(s.context(), http.MethodPost, runner.JoinPath("kvtier", "flush").String(), nil)
 	require.NoError(s.t, err)
 	if response, err := http.DefaultClient.Do(request); err == nil {
 		require.NoError(s.t, response.Body.Close())
 		require.Equal(s.t, http.StatusOK, response.StatusCode)
 	}
-}
-
-// runnerURL is the address of the last started runner.
-func (s *server) runnerURL() (string, error) {
-	started := runnerPort.FindAllStringSubmatch(s.Logs(), -1)
-	if len(started) == 0 {
-		return "", errors.New("no runner was started")
-	}
-	return "http://127.0.0.1:" + started[len(started)-1][1], nil
 }
 
 // pages lists the page files, tails included.

@@ -53,11 +53,11 @@ func (p *soakPlay) leaveDuring(a asked, after int) error {
 	if err != nil {
 		return err
 	}
-	url, err := p.tiered.runnerURL()
+	runner, err := p.tiered.RunnerURL()
 	if err != nil {
 		return err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/completion", bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, runner.JoinPath("completion").String(), bytes.NewReader(body))
 	if err != nil {
 		return err
 	}

@@ -19,8 +19,8 @@ var ErrNoBinary = errors.New("no Ollama to start: run `make build`, or set " + B
 const modulePath = "github.com/kvtier/kvtier"
 
 // FindBinary returns the executable that $KVTIER_OLLAMA names or, without that variable,
-// build/ollama/bin/ollama in the repository around the working directory. The error is
-// ErrNoBinary if neither exists.
+// build/ollama/bin/ollama in the repository around the working directory. Outside the repository
+// FindBinary returns the ollama beside this program. The error is ErrNoBinary if none exists.
 func FindBinary() (string, error) {
 	if path := os.Getenv(BinaryEnv); path != "" {
 		if _, err := os.Stat(path); err != nil {
@@ -28,14 +28,32 @@ func FindBinary() (string, error) {
 		}
 		return path, nil
 	}
+	name := "ollama"
+	if runtime.GOOS == "windows" {
+		name += ".exe"
+	}
 	root, err := repositoryRoot()
+	if errors.Is(err, ErrNoBinary) {
+		return besideProgram(name)
+	}
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(root, "build", "ollama", "bin", "ollama")
-	if runtime.GOOS == "windows" {
-		path += ".exe"
+	path := filepath.Join(root, "build", "ollama", "bin", name)
+	if _, err := os.Stat(path); err != nil {
+		return "", ErrNoBinary
 	}
+	return path, nil
+}
+
+// besideProgram returns the file of a name in the folder of this program: make build puts kvtier
+// beside its ollama.
+func besideProgram(name string) (string, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("finding this program: %w", err)
+	}
+	path := filepath.Join(filepath.Dir(program), name)
 	if _, err := os.Stat(path); err != nil {
 		return "", ErrNoBinary
 	}

@@ -94,8 +94,6 @@ func (l *ollamaServer) unload() error {
 	return l.Unload(ctx, modelName)
 }
 
-var runnerPort = regexp.MustCompile(`runner --ollama-engine --model \S+ --port (\d+)`)
-
 func (l *ollamaServer) crash() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startMax)
 	defer cancel()
@@ -110,12 +108,11 @@ func (l *ollamaServer) crash() error {
 
 // flush waits until the runner has stored its pages. A runner that has ended stored them then.
 func (l *ollamaServer) flush(ctx context.Context) error {
-	started := runnerPort.FindAllStringSubmatch(l.Logs(), -1)
-	if len(started) == 0 {
-		return nil
+	runner, err := l.RunnerURL()
+	if err != nil {
+		return nil // none was started
 	}
-	url := "http://127.0.0.1:" + started[len(started)-1][1] + "/kvtier/flush"
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, runner.JoinPath("kvtier", "flush").String(), nil)
 	if err != nil {
 		return err
 	}

@@ -96,14 +96,8 @@ func filesystemName(magic int64) string {
 func Forget(paths []string) error {
 	unix.Sync()
 	for _, path := range paths {
-		f, err := os.Open(path)
-		if err != nil {
-			return fmt.Errorf("taking a file out of the page cache: %w", err)
-		}
-		err = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
-		f.Close()
-		if err != nil {
-			return fmt.Errorf("taking %s out of the page cache: %w", path, err)
+		if _, err := ForgetFile(path); err != nil {
+			return err
 		}
 	}
 	return nil
