@@ -28,7 +28,9 @@ func Prepare(root *cobra.Command) {
 			continue
 		}
 		verb.Args = noSubcommand
-		verb.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		if verb.RunE == nil {
+			verb.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
 		for _, command := range verb.Commands() { // such as a shell, for completion
 			command.Args = NoArgs
 		}

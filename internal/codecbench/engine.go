@@ -1,0 +1,146 @@
+package codecbench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"github.com/ollama/ollama/api"
+
+	"github.com/kvtier/kvtier/internal/bench/lab"
+)
+
+// engine is a patched Ollama with the model loaded, and the runner of the model.
+type engine struct {
+	*lab.Lab
+	runner *url.URL
+}
+
+// modelName is the model's name on the engine.
+const modelName = "kvtier-codecs"
+
+// contextRoom is the room in the context behind the measured tokens, for questions and answers.
+const contextRoom = 512
+
+// context is the size of the engine's context, in tokens.
+func (r *run) context() int { return min(r.Model.Context, r.Tokens+r.Scored+contextRoom) }
+
+// start starts an engine that keeps its pages below root.
+func (r *run) start(ctx context.Context, root string) (*engine, error) {
+	l, err := lab.Start(ctx, lab.Options{
+		Binary: r.Binary,
+		Model:  lab.Model{Name: modelName, GGUF: r.Model.Path, Models: filepath.Join(r.dir, "models")},
+		Root:   root,
+		NumCtx: r.context(),
+		Env:    []string{"OLLAMA_FLASH_ATTENTION=0", "OLLAMA_KV_CACHE_TYPE=f16", "OLLAMA_KV_TIER_TEST=1"},
+		Log:    r.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	e := &engine{Lab: l}
+	if err := e.load(ctx, r.Model.Path); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return e, nil
+}
+
+// load loads the model: a request without a prompt does no more.
+func (e *engine) load(ctx context.Context, path string) error {
+	if _, err := e.Ask(ctx, lab.Question{}); err != nil {
+		return fmt.Errorf("load %s: %w", path, err)
+	}
+	if reason := e.TierOff(); reason != "" {
+		return fmt.Errorf("measure with %s: tiering is off for this model: %s; choose another model", path, reason)
+	}
+	if !strings.Contains(e.Logs(), `msg="kv tier: on"`) {
+		return errors.New("measure with the engine found: it stores no pages; run `make build` for a patched Ollama, or name one with KVTIER_OLLAMA")
+	}
+	var err error
+	e.runner, err = e.RunnerURL()
+	return err
+}
+
+// completion is a request to a runner: the part of upstream's llm.CompletionRequest that is used.
+type completion struct {
+	Prompt      string
+	Options     map[string]any
+	Logprobs    bool
+	TopLogprobs int
+}
+
+// completed is a piece of a runner's answer; the last has Done.
+type completed struct {
+	Done     bool          `json:"done"`
+	Prompt   int           `json:"prompt_eval_count"`
+	Cached   *int          `json:"prompt_eval_cached_count"`
+	Logprobs []api.Logprob `json:"logprobs"`
+}
+
+// answer is the answer to a prompt.
+type answer struct {
+	prompt   int // tokens
+	cached   int // the part of them that was not computed
+	logprobs []api.Logprob
+}
+
+// errTooLong reports a prompt that does not fit into the context.
+var errTooLong = errors.New("the prompt is longer than the context")
+
+// ask lets the runner compute a prompt, and the token after it with the probabilities of top
+// others.
+func (e *engine) ask(ctx context.Context, prompt string, top int, private bool) (answer, error) {
+	body, err := json.Marshal(completion{
+		Prompt:   prompt,
+		Options:  map[string]any{"num_predict": 1, "temperature": 0, "kv_store": !private},
+		Logprobs: top > 0, TopLogprobs: top,
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.runner.JoinPath("completion").String(), bytes.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return answer{}, fmt.Errorf("ask the engine's runner: %w", err)
+	}
+	defer response.Body.Close()
+	switch response.StatusCode {
+	case http.StatusOK:
+		return readAnswer(response.Body)
+	case http.StatusBadRequest:
+		return answer{}, errTooLong
+	}
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+	return answer{}, fmt.Errorf("ask the engine's runner: %s: %s", response.Status, bytes.TrimSpace(text))
+}
+
+// answerBytesMax bounds an answer: log probabilities of topTokens tokens, with long texts.
+const answerBytesMax = 64 << 20
+
+func readAnswer(body io.Reader) (a answer, err error) {
+	decoder := json.NewDecoder(io.LimitReader(body, answerBytesMax))
+	for {
+		var c completed
+		if err := decoder.Decode(&c); err != nil {
+			return a, fmt.Errorf("read the answer of the engine's runner, did it end?: %w", err)
+		}
+		a.logprobs = append(a.logprobs, c.Logprobs...)
+		if c.Done {
+			a.prompt = c.Prompt
+			if c.Cached != nil {
+				a.cached = *c.Cached
+			}
+			return a, nil
+		}
+	}
+}

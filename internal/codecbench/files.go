@@ -1,0 +1,123 @@
+package codecbench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/bench/measure"
+)
+
+// measureFiles writes the pages as files in each encoding, and reads them back.
+func (r *run) measureFiles(ctx context.Context) error {
+	paths := make([][]string, len(r.codecs))
+	sizes := make([]int64, len(r.codecs))
+	for i, c := range r.codecs {
+		folder := filepath.Join(r.dir, "files-"+c.name)
+		if err := os.Mkdir(folder, 0o700); err != nil {
+			return fmt.Errorf("make a directory for page files: %w", err)
+		}
+		for j := range r.kept.pages {
+			path := filepath.Join(folder, fmt.Sprintf("%04d.kvp", j))
+			n, err := r.writeFile(path, &r.kept.pages[j], c)
+			if err != nil {
+				return err
+			}
+			paths[i], sizes[i] = append(paths[i], path), sizes[i]+n
+		}
+	}
+	cold, warm := make([]measure.Series, len(r.codecs)), make([]measure.Series, len(r.codecs))
+	for range rounds {
+		for i := range r.codecs {
+			if err := r.readTwice(ctx, paths[i], &cold[i], &warm[i]); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range r.codecs {
+		res := &r.report.Results[i]
+		res.FileRatio = float64(sizes[0]) / float64(sizes[i]) // the first encoding is raw
+		res.Restore, res.RestoreCached = cold[i].Median, warm[i].Median
+	}
+	return nil
+}
+
+// writeFile writes a page and makes it durable, so that it can leave the page cache.
+func (r *run) writeFile(path string, p *pagefile.Page, c codec) (size int64, err error) {
+	encoded, err := pagefile.EncodeBy(r.kept.fingerprint, PageTokens, p, c.encode)
+	if err != nil {
+		return 0, fmt.Errorf("encode a page in %s: %w", c.name, err)
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return 0, fmt.Errorf("write a page file: %w", err)
+	}
+	defer f.Close()
+	err = encoded.WriteTo(func(b []byte) error { _, err := f.Write(b); return err })
+	if err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("write a page file: %w", err)
+	}
+	return encoded.Header.FileBytes, nil
+}
+
+// readTwice reads files with an empty page cache, where the system can empty it, and with a full
+// one.
+func (r *run) readTwice(ctx context.Context, paths []string, cold, warm *measure.Series) error {
+	dropped := true
+	for _, path := range paths {
+		ok, err := measure.ForgetFile(path)
+		if err != nil {
+			return err
+		}
+		dropped = dropped && ok
+	}
+	for _, speed := range []*measure.Series{cold, warm} {
+		started := time.Now()
+		if err := r.readFiles(ctx, paths); err != nil {
+			return err
+		}
+		if speed == warm || dropped {
+			speed.Add(rate(r.kept.rows(), started))
+		}
+	}
+	return nil
+}
+
+// readFiles reads, checks and decodes page files, one after the other, as a restore does.
+func (r *run) readFiles(ctx context.Context, paths []string) error {
+	codec, err := pagefile.NewCodec()
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, r.kept.pages[0].Layout.Size())
+	for _, path := range paths {
+		if err := readInto(ctx, path, codec, buf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readInto(ctx context.Context, path string, codec *pagefile.Codec, buf []byte) error {
+	blob, err := dir.OpenFile(vfs.OS, path, pagefile.Name{})
+	if err != nil {
+		return fmt.Errorf("read a page file: %w", err)
+	}
+	defer blob.Close()
+	h, err := pagefile.ReadHeader(ctx, blob)
+	if err == nil {
+		err = pagefile.ReadPayload(ctx, blob, h, h.All(), codec, buf)
+	}
+	if err != nil {
+		return fmt.Errorf("read a page file: %w", err)
+	}
+	return nil
+}
