@@ -162,7 +162,11 @@ func codecsModel(path string) (codecbench.Model, error) {
 		return codecbench.Model{}, err
 	}
 	defer f.Close()
-	return codecbench.Model{Path: path, Context: int(f.KeyValue("context_length").Uint()), Decode: decoder.text}, nil
+	length := int(f.KeyValue("context_length").Uint())
+	if length == 0 {
+		return codecbench.Model{}, fmt.Errorf("read model %s: it does not say how long its context is; give another model", path)
+	}
+	return codecbench.Model{Path: path, Context: length, Decode: decoder.text}, nil
 }
 
 func (a *app) printCodecs(report *codecbench.Report, o codecbench.Options) {

@@ -244,7 +244,7 @@ func writeVocabulary(path string) error {
 		tokens = append(tokens, fmt.Sprintf("Ġw%d", i))
 	}
 	return ggml.WriteGGUF(f, ggml.KV{
-		"general.architecture": "qwen3", "qwen3.block_count": uint32(2), "qwen3.embedding_length": uint32(256),
+		"general.architecture": "qwen3", "qwen3.context_length": uint32(1024), "qwen3.block_count": uint32(2), "qwen3.embedding_length": uint32(256),
 		"qwen3.attention.head_count": uint32(4), "qwen3.attention.head_count_kv": uint32(2),
 		"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": tokens,
 	}, nil)

@@ -5,7 +5,19 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// codec is an encoding to measure.
+// lossless and lossy are the encodings that are measured, in the order of the table. The first is
+// raw, with which the others are compared.
+var (
+	lossless = []encoding.ID{encoding.Raw, encoding.Zstd, encoding.Split}
+	lossy    = []struct{ k, v encoding.ID }{
+		{encoding.Q8_0, encoding.Q8_0},
+		{encoding.Q8_0, encoding.Q4_0},
+		{encoding.Q4_0, encoding.Q4_0},
+		{encoding.Int4, encoding.Int4},
+	}
+)
+
+// codec is an encoding of pages, or a pair of them for K and V.
 type codec struct {
 	name  string
 	lossy bool
@@ -14,13 +26,30 @@ type codec struct {
 	encode func(rows []byte, s pagefile.Section) (encoding.ID, []byte)
 }
 
-// codecsOf returns the encodings that are measured, in the order of the table.
-func codecsOf(coder *encoding.Coder) []codec {
-	var all []codec
-	for _, id := range []encoding.ID{encoding.Raw, encoding.Zstd, encoding.Split} {
+// codecs returns the encodings that are measured.
+func codecs(coder *encoding.Coder, pages *pagefile.Codec) (all []codec) {
+	for _, id := range lossless {
 		all = append(all, codec{name: id.String(), encode: func(rows []byte, s pagefile.Section) (encoding.ID, []byte) {
 			return coder.Only(id, rows, shapeOf(s))
 		}})
+	}
+	for _, ids := range lossy {
+		c := codec{name: ids.k.String(), lossy: true}
+		if ids.v != ids.k {
+			c.name += "," + ids.v.String()
+		}
+		c.encode = func(rows []byte, s pagefile.Section) (encoding.ID, []byte) {
+			id := ids.k
+			if s.Kind == pagefile.KindV {
+				id = ids.v
+			}
+			// Sections that must stay without loss do, as in a store.
+			if stored, err := pages.EncodeLossy(id, rows, s); err == nil {
+				return id, stored
+			}
+			return pages.Encode(rows, s)
+		}
+		all = append(all, c)
 	}
 	return all
 }

@@ -93,13 +93,9 @@ func (r *run) readTwice(ctx context.Context, paths []string, cold, warm *measure
 
 // readFiles reads, checks and decodes page files, one after the other, as a restore does.
 func (r *run) readFiles(ctx context.Context, paths []string) error {
-	codec, err := pagefile.NewCodec()
-	if err != nil {
-		return err
-	}
 	buf := make([]byte, r.kept.pages[0].Layout.Size())
 	for _, path := range paths {
-		if err := readInto(ctx, path, codec, buf); err != nil {
+		if err := readInto(ctx, path, r.pages, buf); err != nil {
 			return err
 		}
 	}

@@ -94,7 +94,7 @@ func (r *run) roundTrip(p *pagefile.Page, c codec) ([]byte, error) {
 		if id == encoding.Raw {
 			stored = rows
 		}
-		if err := r.coder.Decode(id, stored, p.Layout.Rows(out, i)); err != nil {
+		if err := r.pages.Decode(id, stored, p.Layout.Rows(out, i)); err != nil {
 			return nil, fmt.Errorf("decode a section: %w", err)
 		}
 	}

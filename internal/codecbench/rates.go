@@ -105,7 +105,7 @@ func (r *run) decode(s *section, rows []byte) error {
 	if s.id == encoding.Raw {
 		stored = s.rows
 	}
-	return r.coder.Decode(s.id, stored, rows)
+	return r.pages.Decode(s.id, stored, rows)
 }
 
 // rate is the GB per second since a time.

@@ -85,11 +85,10 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 			err = errors.Join(err, fmt.Errorf("remove the directory of the pages: %w", removeErr))
 		}
 	}()
-	coder, err := encoding.NewCoder(1 << 32)
+	r, err := newRun(o, dir)
 	if err != nil {
 		return nil, err
 	}
-	r := &run{Options: o, dir: dir, coder: coder, codecs: codecsOf(coder), report: new(Report)}
 	for _, part := range []struct {
 		name string
 		do   func(context.Context) error
@@ -122,13 +121,28 @@ func (o *Options) check() error {
 type run struct {
 	Options
 	dir    string
-	coder  *encoding.Coder
+	pages  *pagefile.Codec
 	codecs []codec
 	report *Report
 
 	kept      kept           // the first Tokens tokens, as the engine stored them
 	pieces    []string       // text of each token of the text
 	reference []distribution // after rows that never left the engine
+}
+
+// maxSectionBytes bounds a decoded section: the rows of a page in one layer.
+const maxSectionBytes = 1 << 32
+
+func newRun(o Options, dir string) (*run, error) {
+	coder, err := encoding.NewCoder(maxSectionBytes)
+	if err != nil {
+		return nil, err
+	}
+	pages, err := pagefile.NewCodec()
+	if err != nil {
+		return nil, err
+	}
+	return &run{Options: o, dir: dir, pages: pages, codecs: codecs(coder, pages), report: new(Report)}, nil
 }
 
 // kept are the pages of the text's beginning.

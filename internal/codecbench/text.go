@@ -110,7 +110,7 @@ func (r *run) takePages(ctx context.Context, root string) error {
 	for at, ok := last, last.Header != nil; ok; at, ok = pages[at.Parent] {
 		tokens = slices.Concat(at.Tokens, tokens)
 		if int(at.Start) < r.Tokens {
-			page, err := readPage(ctx, at.path, at.Header)
+			page, err := r.readPage(ctx, at.path, at.Header)
 			if err != nil {
 				return err
 			}
@@ -131,18 +131,14 @@ func (r *run) takePages(ctx context.Context, root string) error {
 }
 
 // readPage reads a whole page.
-func readPage(ctx context.Context, path string, h *pagefile.Header) (pagefile.Page, error) {
-	codec, err := pagefile.NewCodec()
-	if err != nil {
-		return pagefile.Page{}, err
-	}
+func (r *run) readPage(ctx context.Context, path string, h *pagefile.Header) (pagefile.Page, error) {
 	blob, err := dir.OpenFile(vfs.OS, path, pagefile.Name{})
 	if err != nil {
 		return pagefile.Page{}, fmt.Errorf("read %s: %w", path, err)
 	}
 	defer blob.Close()
 	p := pagefile.Page{Parent: h.Parent, Start: h.Start, Tokens: h.Tokens, Media: h.Media, Layout: h.Layout, Payload: make([]byte, h.Layout.Size())}
-	if err := pagefile.ReadPayload(ctx, blob, h, h.All(), codec, p.Payload); err != nil {
+	if err := pagefile.ReadPayload(ctx, blob, h, h.All(), r.pages, p.Payload); err != nil {
 		return pagefile.Page{}, fmt.Errorf("read %s: %w", path, err)
 	}
 	return p, nil
