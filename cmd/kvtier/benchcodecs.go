@@ -72,7 +72,7 @@ after long texts further than q8_0 does. Nothing is left behind, except --out.`,
 	flags.StringVar(&f.questions, "questions", "", "JSON file with questions about the text's beginning")
 	flags.IntVar(&f.tokens, "tokens", codecsTokens, "tokens to store and restore")
 	flags.IntVar(&f.scored, "scored", codecsScored, "tokens behind them whose probabilities are compared")
-	flags.StringVar(&f.dir, "dir", os.TempDir(), "directory on the disk to measure")
+	flags.StringVar(&f.dir, "dir", "", "directory on the disk to measure, instead of the system's temporary directory")
 	flags.StringVar(&f.out, "out", "", "write a chart of ratio, speed and quality, an SVG file")
 	cli.Give(flags, "model", giveGGUF)
 	cli.Give(flags, "text", giveText)

@@ -84,7 +84,7 @@ func (r *Report) WriteChart(w io.Writer, model string) error {
 		c.Points = append(c.Points, pointOf(res, x, y))
 	}
 	spread(c.Points)
-	if bound := r.Results[0].Bound; bound <= y.high {
+	if bound := r.Results[0].Bound; bound >= 1 && bound <= y.high {
 		c.BoundY, c.Bound = yEnd-plotHeight*y.place(bound), fmt.Sprintf("order-0 bound of lossless codes, %.2f×", bound)
 	}
 	if err := chartText.Execute(w, c); err != nil {

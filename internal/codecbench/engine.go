@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/ollama/ollama/api"
 
@@ -22,6 +23,13 @@ type engine struct {
 	*lab.Lab
 	runner *url.URL
 }
+
+// Bounds of the time for a prompt, of which large models compute thousands of tokens, and for
+// storing its pages.
+const (
+	askMax   = time.Hour
+	flushMax = 5 * time.Minute
+)
 
 // modelName is the model's name on the engine.
 const modelName = "kvtier-codecs"
@@ -97,6 +105,8 @@ var errTooLong = errors.New("the prompt is longer than the context")
 // ask lets the runner compute a prompt, and the token after it with the probabilities of top
 // others.
 func (e *engine) ask(ctx context.Context, prompt string, top int, private bool) (answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, askMax)
+	defer cancel()
 	body, err := json.Marshal(completion{
 		Prompt:   prompt,
 		Options:  map[string]any{"num_predict": 1, "temperature": 0, "kv_store": !private},
@@ -105,13 +115,9 @@ func (e *engine) ask(ctx context.Context, prompt string, top int, private bool) 
 	if err != nil {
 		return answer{}, err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.runner.JoinPath("completion").String(), bytes.NewReader(body))
+	response, err := e.post(ctx, body, "completion")
 	if err != nil {
 		return answer{}, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return answer{}, fmt.Errorf("ask the engine's runner: %w", err)
 	}
 	defer response.Body.Close()
 	switch response.StatusCode {
@@ -122,6 +128,34 @@ func (e *engine) ask(ctx context.Context, prompt string, top int, private bool) 
 	}
 	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
 	return answer{}, fmt.Errorf("ask the engine's runner: %s: %s", response.Status, bytes.TrimSpace(text))
+}
+
+// post sends a request to the runner.
+func (e *engine) post(ctx context.Context, body []byte, path ...string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.runner.JoinPath(path...).String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("ask the engine's runner, did it end?: %w", err)
+	}
+	return response, nil
+}
+
+// flush returns when the runner has stored all full pages.
+func (e *engine) flush(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, flushMax)
+	defer cancel()
+	response, err := e.post(ctx, nil, "kvtier", "flush")
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("store the pages of the text: %s", response.Status)
+	}
+	return nil
 }
 
 // answerBytesMax bounds an answer: log probabilities of topTokens tokens, with long texts.

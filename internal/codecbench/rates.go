@@ -62,11 +62,20 @@ func (r *run) measureRates(ctx context.Context) error {
 			res := &r.report.Results[i]
 			*res = Result{
 				Encoding: c.name, Lossless: !c.lossy, Ratio: float64(total) / float64(stored),
-				EntropyBits: bits, Bound: 16 / bits, Encode: encodes[i].Median, Decode: decodes[i].Median,
+				EntropyBits: bits, Bound: bound(bits), Encode: encodes[i].Median, Decode: decodes[i].Median,
 			}
 		}
 	}
 	return nil
+}
+
+// bound is the ratio of a code of the given bits for each number of 16; 0 where all numbers are equal,
+// for which there is no bound.
+func bound(bits float64) float64 {
+	if bits == 0 {
+		return 0
+	}
+	return 16 / bits
 }
 
 // decodeAll decodes all sections, adds the speed, and returns their stored size. The rows of a

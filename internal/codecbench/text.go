@@ -31,7 +31,7 @@ func (r *run) compute(ctx context.Context) (err error) {
 	if err := r.runText(ctx, e); err != nil {
 		return err
 	}
-	if err := e.Settle(ctx, (r.Tokens+r.Scored)/PageTokens); err != nil {
+	if err := e.flush(ctx); err != nil {
 		return err
 	}
 	if err := r.takePages(ctx, root); err != nil {
@@ -100,6 +100,9 @@ func (r *run) takePages(ctx context.Context, root string) error {
 		h, err := inspect.Header(vfs.OS, path)
 		if err != nil {
 			return err
+		}
+		if h.PageTokens != PageTokens {
+			return fmt.Errorf("take the pages of the text: a page of %s has %d tokens, not %d; choose a model without a short window", r.Model.Path, h.PageTokens, PageTokens)
 		}
 		pages[h.Key] = stored{path, h}
 		if !h.Tail() && int(h.Start) == r.Tokens+r.Scored-PageTokens {
