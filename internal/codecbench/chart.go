@@ -1,6 +1,7 @@
 package codecbench
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -16,6 +17,7 @@ const (
 	chartTop, chartBottom    = 84, 74
 	labelGap                 = 11
 	labelHeight              = 34 // two lines of a label
+	labelWidth               = 170
 	plotWidth, plotHeight    = chartWidth - chartLeft - chartRight, chartHeight - chartTop - chartBottom
 	xEnd, yEnd               = chartLeft + plotWidth, chartTop + plotHeight
 	colorExact, colorLossy   = "#0969da", "#bc4c00"
@@ -26,7 +28,7 @@ const (
 // chart is the data of the template.
 type chart struct {
 	Width, Height, Left, Top, XEnd, YEnd int
-	Middle                               int
+	Middle, InnerWidth, InnerHeight      int
 	Conditions                           string
 	X, Y                                 []tick
 	Points                               []point
@@ -47,13 +49,13 @@ type point struct {
 }
 
 var chartText = template.Must(template.New("chart").Parse(`<svg xmlns="http://www.w3.org/2000/svg" width="{{.Width}}" height="{{.Height}}" viewBox="0 0 {{.Width}} {{.Height}}" font-family="Liberation Sans,Arial,Helvetica,sans-serif" font-size="12" fill="#59636e">
-<rect x="0.5" y="0.5" width="{{.Width}}" height="{{.Height}}" fill="#ffffff" stroke="#d0d7de"/>
+<rect x="0.5" y="0.5" width="{{.InnerWidth}}" height="{{.InnerHeight}}" fill="#ffffff" stroke="#d0d7de"/>
 <text x="16" y="32" font-size="19" font-weight="bold" fill="#1f2328">Encodings of K/V pages: ratio, speed, quality after a restore</text>
 <text x="16" y="54">{{html .Conditions}}</text>
 {{range .Y}}<path d="M{{$.Left}} {{printf "%.1f" .At}}H{{$.XEnd}}" stroke="#eaeef2"/><text x="{{$.Left}}" dx="-8" y="{{printf "%.1f" .At}}" dy="4" text-anchor="end">{{.Text}}</text>
 {{end}}{{range .X}}<path d="M{{printf "%.1f" .At}} {{$.YEnd}}v5" stroke="#d0d7de"/><text x="{{printf "%.1f" .At}}" y="{{$.YEnd}}" dy="20" text-anchor="middle">{{.Text}}</text>
 {{end}}<path d="M{{.Left}} {{.YEnd}}H{{.XEnd}}" stroke="#d0d7de"/>
-{{if .BoundY}}<path d="M{{.Left}} {{printf "%.1f" .BoundY}}H{{.XEnd}}" stroke="#59636e" stroke-dasharray="4 4"/><text x="{{.Left}}" dx="6" y="{{printf "%.1f" .BoundY}}" dy="-5">{{.Bound}}</text>
+{{if .BoundY}}<path d="M{{.Left}} {{printf "%.1f" .BoundY}}H{{.XEnd}}" stroke="#59636e" stroke-dasharray="4 4"/><text x="{{.XEnd}}" dx="6" y="{{printf "%.1f" .BoundY}}" dy="4">{{.Bound}}</text>
 {{end}}{{range .Points}}<circle cx="{{printf "%.1f" .X}}" cy="{{printf "%.1f" .Y}}" r="5" fill="{{.Color}}"/><text x="{{printf "%.1f" .LabelX}}" y="{{printf "%.1f" .LabelY}}"><tspan font-weight="bold" fill="{{.Color}}">{{.Name}}</tspan><tspan x="{{printf "%.1f" .LabelX}}" dy="15">{{.Quality}}</tspan></text>
 {{end}}<text x="{{.Middle}}" y="{{.Height}}" dy="-24" text-anchor="middle">decoding on one core, GB of K/V per second, logarithmic</text>
 <text transform="translate(22 {{.YEnd}}) rotate(-90)">ratio: K/V over stored bytes</text>
@@ -65,6 +67,7 @@ var chartText = template.Must(template.New("chart").Parse(`<svg xmlns="http://ww
 func (r *Report) WriteChart(w io.Writer, model string) error {
 	c := chart{
 		Width: chartWidth, Height: chartHeight, Left: chartLeft, Top: chartTop, XEnd: xEnd, YEnd: yEnd,
+		InnerWidth: chartWidth - 1, InnerHeight: chartHeight - 1,
 		Middle:     chartLeft + plotWidth/2,
 		Conditions: fmt.Sprintf("%s, %s numbers of 16 bits. Ollama %s, flash attention off.", model, millions(r.Numbers), r.Engine),
 	}
@@ -85,7 +88,7 @@ func (r *Report) WriteChart(w io.Writer, model string) error {
 	}
 	spread(c.Points)
 	if bound := r.Results[0].Bound; bound >= 1 && bound <= y.high {
-		c.BoundY, c.Bound = yEnd-plotHeight*y.place(bound), fmt.Sprintf("order-0 bound of lossless codes, %.2f×", bound)
+		c.BoundY, c.Bound = yEnd-plotHeight*y.place(bound), fmt.Sprintf("order-0 bound, %.2f×", bound)
 	}
 	if err := chartText.Execute(w, c); err != nil {
 		return fmt.Errorf("draw the chart: %w", err)
@@ -105,23 +108,28 @@ func pointOf(res Result, x, y axis) point {
 	return p
 }
 
-// spread moves labels down that would overlap the label above them.
+// spread moves labels that would overlap: down, and up again where they would leave the axes.
 func spread(points []point) {
 	order := make([]*point, len(points))
 	for i := range points {
 		order[i] = &points[i]
 	}
-	slices.SortFunc(order, func(a, b *point) int { return int(math.Copysign(1, a.LabelY-b.LabelY)) })
-	for i := 1; i < len(order); i++ {
-		order[i].LabelY = max(order[i].LabelY, order[i-1].LabelY+labelHeight)
-	}
-	// The last label stays inside the axes, and pushes those above it up.
-	for i := len(order) - 1; i >= 0; i-- {
-		limit := float64(yEnd - labelHeight/2)
-		if i < len(order)-1 {
-			limit = order[i+1].LabelY - labelHeight
+	slices.SortFunc(order, func(a, b *point) int { return cmp.Compare(a.LabelY, b.LabelY) })
+	beside := func(a, b *point) bool { return math.Abs(a.LabelX-b.LabelX) < labelWidth }
+	for i, p := range order {
+		for _, above := range order[:i] {
+			if beside(p, above) {
+				p.LabelY = max(p.LabelY, above.LabelY+labelHeight)
+			}
 		}
-		order[i].LabelY = min(order[i].LabelY, limit)
+	}
+	for i := len(order) - 1; i >= 0; i-- {
+		order[i].LabelY = min(order[i].LabelY, float64(yEnd-labelHeight/2))
+		for _, below := range order[i+1:] {
+			if beside(order[i], below) {
+				order[i].LabelY = min(order[i].LabelY, below.LabelY-labelHeight)
+			}
+		}
 	}
 }
 

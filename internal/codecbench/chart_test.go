@@ -31,15 +31,18 @@ func TestChart(t *testing.T) {
 		}
 		require.NoError(t, err)
 	}
-	for _, want := range []string{"a&lt;b.gguf, 6.3 million numbers", "zstd  1.15×", "q8_0  1.98×", "KL 0.00012, top-1 99.6 %", "order-0 bound of lossless codes, 1.20×"} {
+	for _, want := range []string{"a&lt;b.gguf, 6.3 million numbers", "zstd  1.15×", "q8_0  1.98×", "KL 0.00012, top-1 99.6 %", "order-0 bound, 1.20×"} {
 		require.Contains(t, out.String(), want)
 	}
 }
 
 // TestLabelsDoNotOverlap: labels of encodings that are close together move apart.
 func TestLabelsDoNotOverlap(t *testing.T) {
-	points := []point{{LabelY: 400}, {LabelY: 401}, {LabelY: 100}, {LabelY: 402}}
+	points := []point{{LabelY: 400}, {LabelY: 401}, {LabelX: 50, LabelY: 100}, {LabelX: 9, LabelY: 402}}
 	spread(points)
+	far := []point{{LabelY: 300}, {LabelX: 2 * labelWidth, LabelY: 301}}
+	spread(far)
+	require.Equal(t, 301.0, far[1].LabelY, "it has room")
 	slices.SortFunc(points, func(a, b point) int { return int(a.LabelY - b.LabelY) })
 	for i := 1; i < len(points); i++ {
 		require.GreaterOrEqual(t, points[i].LabelY-points[i-1].LabelY, float64(labelHeight))
