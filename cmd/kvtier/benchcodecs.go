@@ -20,6 +20,7 @@ import (
 type codecsFlags struct {
 	model, text, questions string
 	tokens, scored         int
+	threads                int
 	dir, out               string
 }
 
@@ -72,6 +73,7 @@ after long texts further than q8_0 does. Nothing is left behind, except --out.`,
 	flags.StringVar(&f.questions, "questions", "", "JSON file with questions about the text's beginning")
 	flags.IntVar(&f.tokens, "tokens", codecsTokens, "tokens to store and restore")
 	flags.IntVar(&f.scored, "scored", codecsScored, "tokens behind them whose probabilities are compared")
+	flags.IntVar(&f.threads, "threads", 0, "threads of the engine, instead of Ollama's choice; on a busy machine 1 is quickest")
 	flags.StringVar(&f.dir, "dir", "", "directory on the disk to measure, instead of the system's temporary directory")
 	flags.StringVar(&f.out, "out", "", "write a chart of ratio, speed and quality, an SVG file")
 	cli.Give(flags, "model", giveGGUF)
@@ -128,8 +130,10 @@ func (f *codecsFlags) options() (o codecbench.Options, err error) {
 		return o, cli.Usagef("--tokens is %d; give a multiple of %d", f.tokens, codecbench.PageTokens)
 	case f.scored < 1 || f.scored%codecbench.PageTokens != 0:
 		return o, cli.Usagef("--scored is %d; give a multiple of %d", f.scored, codecbench.PageTokens)
+	case f.threads < 0:
+		return o, cli.Usagef("--threads is %d; give a number of threads", f.threads)
 	}
-	o = codecbench.Options{Tokens: f.tokens, Scored: f.scored, Dir: f.dir}
+	o = codecbench.Options{Tokens: f.tokens, Scored: f.scored, Threads: f.threads, Dir: f.dir}
 	if o.Model, err = codecsModel(f.model); err != nil {
 		return o, err
 	}

@@ -46,9 +46,9 @@ func (r *run) start(ctx context.Context, root string) (*engine, error) {
 		Binary: r.Binary,
 		Model:  lab.Model{Name: modelName, GGUF: r.Model.Path, Models: filepath.Join(r.dir, "models")},
 		Root:   root,
-		NumCtx: r.context(),
-		Env:    []string{"OLLAMA_FLASH_ATTENTION=0", "OLLAMA_KV_CACHE_TYPE=f16", "OLLAMA_KV_TIER_TEST=1"},
-		Log:    r.Log,
+		NumCtx: r.context(), Threads: r.Threads,
+		Env: []string{"OLLAMA_FLASH_ATTENTION=0", "OLLAMA_KV_CACHE_TYPE=f16", "OLLAMA_KV_TIER_TEST=1"},
+		Log: r.Log,
 	})
 	if err != nil {
 		return nil, err

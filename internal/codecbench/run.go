@@ -34,6 +34,7 @@ type Options struct {
 	Tokens    int // tokens that are stored and restored; a multiple of PageTokens
 	Scored    int // tokens after them whose probabilities are compared; a multiple of PageTokens
 	Questions []Question
+	Threads   int    // of the engine; 0: Ollama's choice
 	Dir       string // gets a temporary directory, on the disk to measure
 	Steps     *progress.Display
 	Log       io.Writer // gets the output of the engine

@@ -30,7 +30,7 @@ func benchCodecs(t *testing.T, args ...string) (cmd *exec.Cmd, dirs []string) {
 	dirs = []string{t.TempDir(), t.TempDir()}
 	tool := buildTool(t, "")
 	cmd = exec.Command(tool.binary, append([]string{"bench", "codecs", "--model", shared.gguf, "--text", text,
-		"--tokens", "512", "--scored", "256", "--dir", dirs[0]}, args...)...)
+		"--tokens", "512", "--scored", "256", "--threads", "1", "--dir", dirs[0]}, args...)...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+dirs[1], ollamatest.BinaryEnv+"="+binary)
 	return cmd, dirs
 }
