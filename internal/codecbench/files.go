@@ -85,7 +85,7 @@ func (r *run) readTwice(ctx context.Context, paths []string, cold, warm *measure
 			return err
 		}
 		if speed == warm || dropped {
-			speed.Add(rate(r.kept.rows(), started))
+			speed.Add(rate(r.kept.rows(), time.Since(started)))
 		}
 	}
 	return nil

@@ -38,24 +38,21 @@ func (k *kept) sections() (all []section) {
 // measureRates measures sizes, and speeds on this goroutine.
 func (r *run) measureRates(ctx context.Context) error {
 	r.report.Results = make([]Result, len(r.codecs))
-	plain := r.kept.sections()
-	bits, numbers := entropyBits(plain)
+	all := r.kept.sections()
+	bits, numbers := entropyBits(all)
 	r.report.Numbers = numbers
 	total := r.kept.rows()
 	encodes, decodes := make([]measure.Series, len(r.codecs)), make([]measure.Series, len(r.codecs))
-	buf := make([]byte, largest(plain))
+	buf := make([]byte, largest(all))
 	for range rounds {
 		for i, c := range r.codecs {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			sections := plain
-			started := time.Now()
-			for j := range sections {
-				sections[j].id, sections[j].stored = c.encode(sections[j].rows, sections[j].of)
+			if err := encodeAll(c, all, &encodes[i], total); err != nil {
+				return err
 			}
-			encodes[i].Add(rate(total, started))
-			stored, err := r.decodeAll(c, sections, buf, &decodes[i], total)
+			stored, err := r.decodeAll(c, all, buf, &decodes[i], total)
 			if err != nil {
 				return err
 			}
@@ -78,16 +75,38 @@ func bound(bits float64) float64 {
 	return 16 / bits
 }
 
+// encodeAll encodes all sections and adds the speed, unless all rows are stored as they are.
+func encodeAll(c codec, sections []section, speed *measure.Series, total int64) error {
+	raw := true
+	took, err := measure.OnCore(func() error {
+		for i := range sections {
+			s := &sections[i]
+			s.id, s.stored = c.encode(s.rows, s.of)
+			raw = raw && s.id == encoding.Raw
+		}
+		return nil
+	})
+	if err == nil && !raw {
+		speed.Add(rate(total, took))
+	}
+	return err
+}
+
 // decodeAll decodes all sections, adds the speed, and returns their stored size. The rows of a
 // lossless encoding must come back.
 func (r *run) decodeAll(c codec, sections []section, buf []byte, speed *measure.Series, total int64) (stored int64, err error) {
-	started := time.Now()
-	for i := range sections {
-		if err := r.decode(&sections[i], buf[:len(sections[i].rows)]); err != nil {
-			return 0, fmt.Errorf("decode a section in %s: %w", c.name, err)
+	took, err := measure.OnCore(func() error {
+		for i := range sections {
+			if err := r.decode(&sections[i], buf[:len(sections[i].rows)]); err != nil {
+				return fmt.Errorf("decode a section in %s: %w", c.name, err)
+			}
 		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
 	}
-	speed.Add(rate(total, started))
+	speed.Add(rate(total, took))
 	for i := range sections {
 		s := &sections[i]
 		if s.id == encoding.Raw {
@@ -117,10 +136,8 @@ func (r *run) decode(s *section, rows []byte) error {
 	return r.pages.Decode(s.id, stored, rows)
 }
 
-// rate is the GB per second since a time.
-func rate(n int64, started time.Time) float64 {
-	return float64(n) / time.Since(started).Seconds() / 1e9
-}
+// rate is in GB per second.
+func rate(n int64, took time.Duration) float64 { return float64(n) / took.Seconds() / 1e9 }
 
 // largest is the size of the largest section.
 func largest(all []section) (n int) {

@@ -29,9 +29,9 @@ func TestSizesAndSpeeds(t *testing.T) {
 		require.Equal(t, name == "raw" || name == "zstd" || name == "split", res.Lossless, name)
 		require.InDelta(t, 13.4, res.EntropyBits, 0.6, name)
 		require.InDelta(t, 16/res.EntropyBits, res.Bound, 1e-9)
-		for _, speed := range []float64{res.Encode, res.Decode, res.RestoreCached} {
-			require.Positive(t, speed, name)
-		}
+		require.Equal(t, name != "raw", res.Encode > 0, name)
+		require.Positive(t, res.Decode, name)
+		require.Positive(t, res.RestoreCached, name)
 	}
 }
 

@@ -55,8 +55,10 @@ type Result struct {
 	// ratio of a lossless code without context that reaches it.
 	EntropyBits float64 `json:"entropy_bits"`
 	Bound       float64 `json:"bound"`
-	Encode      float64 `json:"encode_gb_per_s"` // on one core
-	Decode      float64 `json:"decode_gb_per_s"` // on one core
+	// Encode and Decode are per second that one core works. Encode is 0 of raw rows, which are stored
+	// as they are.
+	Encode float64 `json:"encode_gb_per_s"`
+	Decode float64 `json:"decode_gb_per_s"`
 	// Restore reads, checks and decodes page files that are not in the page cache, on all cores; 0
 	// where the system cannot drop them from the page cache. RestoreCached reads files that are.
 	Restore       float64 `json:"restore_gb_per_s"`
