@@ -100,9 +100,9 @@ func TestBenchCodecsIsInterrupted(t *testing.T) {
 	cmd, dirs := benchCodecs(t)
 	require.NoError(t, cmd.Start())
 	require.Eventually(t, func() bool {
-		pages, _ := filepath.Glob(filepath.Join(dirs[0], "kvtier-codecs-*", "exact", "v1", "*"))
+		pages, _ := filepath.Glob(filepath.Join(dirs[0], "kvtier-codecs-*", "exact", "v1", "*", "*", "*.kvp"))
 		return len(pages) > 0
-	}, time.Minute, time.Millisecond, "an engine runs")
+	}, time.Minute, time.Millisecond, "an engine computes the text")
 	require.NoError(t, cmd.Process.Signal(unix.SIGINT))
 	require.Error(t, cmd.Wait())
 	require.Equal(t, 130, cmd.ProcessState.ExitCode())
