@@ -7,8 +7,8 @@ import (
 )
 
 // Check reads a section of Split or a lossy encoding, of n decoded bytes, from r and checks it by
-// decoding. Check keeps nothing, and needs memory for one block. It returns ErrCorrupt, or an error
-// of r. Check reads nothing behind the section.
+// decoding. Check keeps nothing, and needs memory for one block, or for n bytes if these are fewer.
+// It returns ErrCorrupt, or an error of r. Check reads nothing behind the section.
 func Check(id ID, r io.Reader, n int64) error {
 	switch {
 	case id == Split:
@@ -20,11 +20,11 @@ func Check(id ID, r io.Reader, n int64) error {
 }
 
 func checkSplit(r io.Reader, n int64) error {
-	buf := make([]byte, blockBytes+4*widthMax)
-	if err := fill(r, buf[:splitHeaderBytes]); err != nil {
+	header := make([]byte, splitHeaderBytes)
+	if err := fill(r, header); err != nil {
 		return err
 	}
-	s, bases, err := readSplit(buf, n)
+	s, bases, err := readSplit(header, n)
 	if err != nil {
 		return err
 	}
@@ -35,10 +35,10 @@ func checkSplit(r io.Reader, n int64) error {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
 	block := make([]byte, min(n, int64(s.block())))
+	buf := make([]byte, mostStored(s.planes(len(block))))
 	for ; n > 0; n -= int64(len(block)) {
 		block = block[:min(n, int64(len(block)))]
-		plane := len(block) / s.width
-		size, err := readBlock(r, buf, []int{plane, plane, plane, plane}[:s.width])
+		size, err := readBlock(r, buf, s.planes(len(block)))
 		if err != nil {
 			return err
 		}
@@ -50,11 +50,11 @@ func checkSplit(r io.Reader, n int64) error {
 }
 
 func checkLossy(id ID, r io.Reader, n int64) error {
-	buf := make([]byte, 4*lossyPlanesMax+2*maxScales+lossyBlock)
-	if err := fill(r, buf[:lossyHeaderBytes]); err != nil {
+	header := make([]byte, lossyHeaderBytes)
+	if err := fill(r, header); err != nil {
 		return err
 	}
-	l, centers, err := readLossy(id, buf, n)
+	l, centers, err := readLossy(id, header, n)
 	if err != nil {
 		return err
 	}
@@ -68,6 +68,7 @@ func checkLossy(id ID, r io.Reader, n int64) error {
 		return err
 	}
 	block := make([]byte, min(n, int64(2*l.block())))
+	buf := make([]byte, mostStored(l.planes(len(block)/2)))
 	for ; n > 0; n -= int64(len(block)) {
 		block = block[:min(n, int64(len(block)))]
 		size, err := readBlock(r, buf, l.planes(len(block)/2))
@@ -79,6 +80,15 @@ func checkLossy(id ID, r io.Reader, n int64) error {
 		}
 	}
 	return nil
+}
+
+// mostStored returns the bytes of a block whose planes are raw.
+func mostStored(planes []int) int {
+	size := 4 * len(planes)
+	for _, n := range planes {
+		size += n
+	}
+	return size
 }
 
 // readBlock reads a block with planes of at most these sizes into buf and returns its size.

@@ -59,6 +59,12 @@ func (s split) block() int {
 	return blockBytes
 }
 
+// planes returns the sizes of a block's planes, for n bytes.
+func (s split) planes(n int) []int {
+	plane := n / s.width
+	return []int{plane, plane, plane, plane}[:s.width]
+}
+
 // scratch is the memory for a block.
 type scratch struct {
 	planes  [widthMax][planeBytes]byte

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -21,8 +22,8 @@ func hasKind(t *testing.T, err error) {
 	}
 }
 
-// readBothWays reads a file with the reader of pages and with a Checker. Every file that the
-// reader accepts, the Checker accepts, too.
+// readBothWays reads a file with the reader of pages, with a Stream, and with a Checker. Every file
+// that the reader accepts, the Stream accepts, too, and the Checker accepts no other.
 func readBothWays(t *testing.T, file []byte) (*Header, []byte) {
 	t.Helper()
 	h, err := ReadHeader(ctx, memBlob(file))
@@ -46,6 +47,9 @@ func readBothWays(t *testing.T, file []byte) (*Header, []byte) {
 	if err == nil && verr != nil {
 		t.Fatalf("a file that is read does not verify: %v", verr)
 	}
+	if _, cerr := aChecker(t).Check(ctx, memBlob(file)); (cerr == nil) != (err == nil) && !hugeWindow(cerr) {
+		t.Fatalf("a reader says %v, a checker %v", err, cerr)
+	}
 	for i := range PageAlign {
 		if guarded[i] != 0xaa || guarded[len(guarded)-1-i] != 0xaa {
 			t.Fatal("bytes beside the buffer were written")
@@ -55,6 +59,11 @@ func readBothWays(t *testing.T, file []byte) (*Header, []byte) {
 		return h, nil
 	}
 	return h, buf
+}
+
+// hugeWindow reports an error of a section that a Checker has too little memory for.
+func hugeWindow(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "cannot be checked")
 }
 
 // FuzzPageFile reads any bytes as a page. Bytes with a header and a footer get right
@@ -72,6 +81,10 @@ func FuzzPageFile(f *testing.F) {
 		f.Add(file, true)
 		f.Add(file, false)
 		f.Add(file[:len(file)/2], true)
+	}
+	for _, e := range []Encoding{EncodingQ8, EncodingQ4, EncodingInt4} {
+		_, file := lossyPage(f, e, EncodingRaw, e)
+		f.Add(file, true)
 	}
 	f.Fuzz(func(t *testing.T, file []byte, seal bool) {
 		if len(file) > fuzzFileBytes {
@@ -179,23 +192,37 @@ func FuzzFooter(f *testing.F) {
 	})
 }
 
-// FuzzSection stores any bytes as a compressed section with good checksums.
+// FuzzSection stores any bytes as an encoded section with good checksums.
 func FuzzSection(f *testing.F) {
 	const tokens, row = 16, 4096
 	c, err := NewCodec()
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(c.coder.EncodeZstd(make([]byte, tokens*row)))
-	f.Add(c.coder.EncodeZstd(bytes.Repeat([]byte("kv cache"), tokens*row/8)))
-	f.Add(zstdFrame(1, -1, 20))
-	f.Add(zstdFrame(1000, 1<<40, 0))
-	f.Add(zstdFrame(1000, -1, 31))
-	sections := []Section{{RowBytes: row}}
-	f.Fuzz(func(t *testing.T, stored []byte) {
+	zstd := uint8(EncodingZstd)
+	f.Add(zstd, c.coder.EncodeZstd(make([]byte, tokens*row)))
+	f.Add(zstd, c.coder.EncodeZstd(bytes.Repeat([]byte("kv cache"), tokens*row/8)))
+	f.Add(zstd, zstdFrame(1, -1, 20))
+	f.Add(zstd, zstdFrame(1000, 1<<40, 0))
+	f.Add(zstd, zstdFrame(1000, -1, 31))
+	section := Section{Kind: KindK, RowBytes: row}
+	rows := make([]byte, tokens*row)
+	for at := 0; at < len(rows); at += 2 { // numbers of f16 from 1 to 4, of both signs
+		binary.LittleEndian.PutUint16(rows[at:], 0x3c00+uint16(at*at%0x800)|uint16(at)<<14&0x8000)
+	}
+	for _, e := range []Encoding{EncodingQ8, EncodingQ4, EncodingInt4} {
+		stored, err := c.EncodeLossy(e, rows, section)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(uint8(e), stored)
+	}
+	e, stored := c.Encode(rows, section)
+	f.Add(uint8(e), stored)
+	f.Fuzz(func(t *testing.T, e uint8, stored []byte) {
 		if len(stored) == 0 || len(stored) >= tokens*row {
 			return
 		}
-		readBothWays(t, hostilePage(sections, tokens, [][]byte{stored}))
+		readBothWays(t, hostilePage(Encoding(e), []Section{section}, tokens, [][]byte{stored}))
 	})
 }

@@ -50,21 +50,21 @@ func TestAHeaderCostsNoMoreThanItsFile(t *testing.T) {
 }
 
 // hostilePage returns the file of a page whose header and checksums are right and whose stored
-// sections are given; each section claims raw decoded bytes.
-func hostilePage(sections []Section, tokens int, stored [][]byte) []byte {
+// sections, all of one encoding, are given.
+func hostilePage(e Encoding, sections []Section, tokens int, stored [][]byte) []byte {
 	h := &Header{Fingerprint: testFingerprint(1), Parent: testFingerprint(1), PageTokens: tokens, Tokens: prompt(1, tokens)}
 	h.Key = ChainKey(h.Parent, h.Tokens, nil)
 	for i, s := range sections {
 		h.Sections = append(h.Sections, StoredSection{
-			Section: s, Encoding: EncodingZstd, Raw: int64(tokens) * int64(s.RowBytes),
+			Section: s, Encoding: e, Raw: int64(tokens) * int64(s.RowBytes),
 			Stored: int64(len(stored[i])), CRC: Checksum(stored[i]),
 		})
 	}
 	h.Place()
-	e := &Encoded{Header: h, head: h.Encode(), body: stored}
-	e.foot = h.footer()
+	encoded := &Encoded{Header: h, head: h.Encode(), body: stored}
+	encoded.foot = h.footer()
 	var file bytes.Buffer
-	_ = e.WriteTo(func(p []byte) error { file.Write(p); return nil }) // writing to a buffer never fails
+	_ = encoded.WriteTo(func(p []byte) error { file.Write(p); return nil }) // writing to a buffer never fails
 	return file.Bytes()
 }
 
@@ -129,7 +129,7 @@ func TestBombs(t *testing.T) {
 		"a dictionary is asked": {append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0x23, 1, 2, 3, 4, 0}, good[13:]...), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			file := hostilePage(sections, tokens, slices.Repeat([][]byte{tc.section}, len(sections)))
+			file := hostilePage(EncodingZstd, sections, tokens, slices.Repeat([][]byte{tc.section}, len(sections)))
 			l := layoutOf(t, sections, tokens)
 			buf := make([]byte, l.Size())
 			c := theCodec(t)
@@ -157,4 +157,59 @@ func TestCheckingTakesAStepAtATime(t *testing.T) {
 		require.NoError(t, err)
 	})
 	require.LessOrEqual(t, used, uint64(2*StepBytes))
+}
+
+// TestCheckingSmallSections: a page may have thousands of sections that are smaller than a block.
+func TestCheckingSmallSections(t *testing.T) {
+	sections := manySections(2000)
+	for i := range sections {
+		sections[i].RowBytes = 256
+	}
+	rows := bytes.Repeat([]byte{0, 0x3c}, 128)
+	for e, stored := range map[Encoding][]byte{
+		EncodingSplit: {2, 0, 0, 0, 0, 0, 0, 0, 1<<2 | 2, 0, 0, 0, 1<<2 | 2, 0, 0, 0, 0, 0x3c},
+		EncodingQ8:    lossyRows(t, EncodingQ8, rows),
+		EncodingInt4:  lossyRows(t, EncodingInt4, rows),
+	} {
+		file := memBlob(hostilePage(e, sections, 1, slices.Repeat([][]byte{stored}, len(sections))))
+		c := aChecker(t)
+		check := func() {
+			_, err := c.Check(ctx, file)
+			require.NoError(t, err, e)
+		}
+		check() // takes the memory of a block
+		require.LessOrEqual(t, testrows.Allocated(check), uint64(len(file)), e)
+	}
+}
+
+// lossyRows encodes a row of f16.
+func lossyRows(t testing.TB, e Encoding, row []byte) []byte {
+	stored, err := theCodec(t).EncodeLossy(e, row, Section{Kind: KindK, RowBytes: uint32(len(row))})
+	require.NoError(t, err)
+	return stored
+}
+
+// TestShortSectionsClaimMuch: sections of some bytes that claim gigabytes are damage to a Checker,
+// which needs memory for one block, and one block of a byte's repetitions is good.
+func TestShortSectionsClaimMuch(t *testing.T) {
+	const tokens = 1 << 10
+	for e, header := range map[Encoding][]byte{
+		EncodingSplit: {2, 0, 0, 0, 0, 0, 0, 0},
+		EncodingQ8:    {0, 0, 32, 0, 0, 0, 0, 0},
+		EncodingQ4:    {0, 0, 32, 0, 0, 0, 0, 0},
+		EncodingInt4:  {2, 0, 64, 0, 0, 0, 0, 0},
+	} {
+		planes := map[Encoding]int{EncodingSplit: 2, EncodingQ8: 4}[e]
+		if planes == 0 {
+			planes = 3
+		}
+		block := append(bytes.Repeat([]byte{1<<2 | 2, 0, 0, 0}, planes), make([]byte, planes)...)
+		stored := append(bytes.Clone(header), bytes.Repeat(block, 3)...)
+		sections := []Section{{Kind: KindK, RowBytes: 1 << 23}, {Kind: KindV, RowBytes: 1 << 23}}
+		file := memBlob(hostilePage(e, sections, tokens, [][]byte{stored, stored}))
+		var err error
+		used := testrows.Allocated(func() { _, err = aChecker(t).Check(ctx, file) })
+		require.ErrorIs(t, err, ErrDamaged, e)
+		require.LessOrEqual(t, used, uint64(4<<20), e)
+	}
 }
