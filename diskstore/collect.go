@@ -407,6 +407,7 @@ func (lv *level) evictAll(ctx context.Context, infos []tier.Info, bytes, must in
 		if left.stays = errors.Is(err, errStays); left.stays {
 			break
 		}
+		left.cameIntoUse = left.cameIntoUse || errors.Is(err, tier.ErrReplaced)
 		if err != nil {
 			continue
 		}
@@ -468,17 +469,20 @@ func (r *removal) record(ctx context.Context) {
 // that went to quarantine, where it needs as much room, and for a file that another process
 // removed.
 //
-// evict returns tier.ErrReplaced for a page that came into use while a move down failed: other
-// pages may continue it now, so it stays. evict returns errStays for a page that stays until the
+// evict returns tier.ErrReplaced for a page that came into use while a move down failed, or made the
+// page lossy: other pages may continue it now, so it stays. evict returns errStays for a page that stays until the
 // tier below takes pages again.
 func (lv *level) evict(ctx context.Context, info tier.Info, must bool) (removed tier.Info, err error) {
 	demoted, drop := false, lv.dropUnused
 	if lv == lv.s.local && lv.s.remote != nil {
-		err := lv.s.moveDown(ctx, info)
+		lossy, err := lv.s.moveDown(ctx, info)
 		switch {
 		case err == nil:
 			lv.s.refused.clear()
-			demoted, drop = true, lv.drop // a page that came into use is found below
+			demoted = true
+			if !lossy {
+				drop = lv.drop // a page that came into use is found below
+			}
 		case ctx.Err() != nil:
 			return removed, ctx.Err() // the store closes, and the page stays in its tier
 		case lv.s.localSide(err, pagefile.ErrDamaged), lv.s.localSide(err, pagefile.ErrMismatch):
@@ -517,34 +521,35 @@ func isForeign(err error) bool {
 	return errors.Is(err, pagefile.ErrMismatch) && !errors.As(err, &wrongPlace)
 }
 
-// moveDown demotes a page, and first makes room below if necessary. moveDown returns
-// tier.ErrNoSpace when the remote tier holds no page used earlier.
-func (s *Store) moveDown(ctx context.Context, info tier.Info) error {
+// moveDown demotes a page, and first makes room below if necessary. lossy reports that the page is
+// exact, and lossy in the remote tier. moveDown returns tier.ErrNoSpace when the remote tier holds no
+// page used earlier.
+func (s *Store) moveDown(ctx context.Context, info tier.Info) (lossy bool, err error) {
 	d, err := s.descend(ctx, info)
 	if err != nil {
-		return err
+		return false, err
 	}
 	err = s.lower(ctx, d)
 	if !errors.Is(err, tier.ErrNoSpace) && !errors.Is(err, ledger.ErrNotCounted) {
-		return err
+		return d.lossy, err
 	}
 	want := demand{room: d.bytes(), before: info.Used}
 	if vfs.IsNoSpace(err) {
 		if s.remote.futile.is(time.Now()) {
-			return err
+			return false, err
 		}
 		want.disk = demoteRoom * pagefile.AlignUp(d.bytes())
 	}
 	switch cerr := s.makeRoomBelow(ctx, want); {
 	case errors.Is(cerr, errExhausted):
-		return err
+		return false, err
 	case cerr != nil:
-		return cerr
+		return false, cerr
 	}
 	if err = s.lower(ctx, d); want.disk > 0 && vfs.IsNoSpace(err) {
 		s.remote.futile.note(time.Now())
 	}
-	return err
+	return d.lossy, err
 }
 
 // makeRoomBelow collects the remote tier in that tier's own queue, and waits a bounded time: a

@@ -15,6 +15,9 @@ type descent struct {
 	info tier.Info
 	held bool // the remote tier has a file that stands for the page
 
+	// lossy tells that the local page is exact, and the file that stands for it is not.
+	lossy bool
+
 	// cold is the lossy file that is stored in place of an exact copy; nil for an exact copy.
 	cold *pagefile.Encoded
 }
@@ -27,8 +30,16 @@ func (s *Store) descend(ctx context.Context, info tier.Info) (descent, error) {
 	if err != nil {
 		return d, nil // the copy that follows finds the problem of the local file
 	}
+	if ours.Lossy() {
+		// This page was made by a move down. A file that has taken the place of its copy is as new.
+		d.held, err = s.heldBelow(ctx, info, info.Name, 0, func(theirs *pagefile.Header) bool {
+			_, ok := ours.Layout.Within(theirs.Layout)
+			return ok && theirs.Lossy()
+		})
+		return d, err
+	}
 	exact := func(theirs *pagefile.Header) bool { return theirs.Crc == ours.Crc } // a header has the checksums of all rows
-	if d.held, err = s.heldBelow(ctx, info, info.Name, exact); err != nil || d.held {
+	if d.held, err = s.heldBelow(ctx, info, info.Name, info.Bytes, exact); err != nil || d.held {
 		return d, err
 	}
 	how, ok := s.coldOf(ours)
@@ -40,9 +51,10 @@ func (s *Store) descend(ctx context.Context, info tier.Info) (descent, error) {
 		return d, err
 	}
 	lossy := func(theirs *pagefile.Header) bool { return theirs.Layout.Equal(ours.Layout) && how.Made(theirs) }
-	if d.held, err = s.heldBelow(ctx, info, coldName(info.Name), lossy); err == nil && !d.held {
+	if d.held, err = s.heldBelow(ctx, info, coldName(info.Name), 0, lossy); err == nil && !d.held {
 		d.cold, err = s.makeCold(ctx, info, how)
 	}
+	d.lossy = d.held || d.cold != nil
 	return d, err
 }
 
@@ -103,14 +115,15 @@ func (s *Store) writeBelow(ctx context.Context, d descent, room *ledger.Room) (*
 }
 
 // heldBelow reports whether the remote tier has a file, at name, that may replace a local page: the
-// local page is removed next. stands tells from the file's header whether it may. Of a file that
+// local page is removed next. bytes is the length of such a file, 0 for any, and stands tells from
+// the file's header whether it may. Of a file that
 // this process wrote or checked lately, heldBelow reads the header, and of any other file every
 // byte: reading takes about as long as writing another copy, and writes nothing. A damaged file goes
 // to quarantine. A damaged file that stays in its place is an error and is not overwritten: this
 // machine may be the cause.
-func (s *Store) heldBelow(ctx context.Context, info tier.Info, name pagefile.Name, stands func(theirs *pagefile.Header) bool) (bool, error) {
+func (s *Store) heldBelow(ctx context.Context, info tier.Info, name pagefile.Name, bytes int64, stands func(theirs *pagefile.Header) bool) (bool, error) {
 	there, err := s.guard.Stat(ctx, name)
-	if err != nil || name == info.Name && there.Bytes != info.Bytes {
+	if err != nil || bytes > 0 && there.Bytes != bytes {
 		return false, nil
 	}
 	theirs := s.knownCopy(ctx, there)
