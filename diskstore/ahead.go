@@ -189,6 +189,9 @@ func (r *aheadReader) decode(ctx context.Context, lv *level, info tier.Info) (in
 	if h.PageTokens != r.s.opt.PageTokens {
 		return 0, pagefile.Mismatch("page size is %d tokens, want %d", h.PageTokens, r.s.opt.PageTokens)
 	}
+	if lossy := info.Fingerprint == r.s.cold; h.Lossy() != lossy { // Read cannot tell from a page in memory
+		return 0, pagefile.Mismatch("page is lossy: %t, want %t", h.Lossy(), lossy)
+	}
 	size := ram.Bytes(h)
 	if size > r.left {
 		return 0, errEnough

@@ -97,3 +97,31 @@ func TestAnOldLossyPageReplacesNoOther(t *testing.T) {
 		})
 	}
 }
+
+// TestALossyPageInAnExactPlace: of two stores the second has the fingerprint of the first one's lossy
+// pages. It reads none of them from memory or a tier, and replaces the ones that it puts.
+func TestALossyPageInAnExactPlace(t *testing.T) {
+	o := testOptions(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
+	s := open(t, o)
+	tokens := prompt(1, 2*testTokens)
+	pages := putCold(t, s, tokens)
+	for _, p := range pages {
+		ref := Ref{Key: p.Key(), Parent: p.Parent, Start: p.Start, Tokens: testTokens, Stored: testTokens, Lossy: true, Tier: tier.Remote}
+		sink(t, s, placeOf(o, p))
+		rowsOf(t, s, ref, p)
+	}
+	require.NoError(t, s.Flush(ctx)) // the pages move up
+	require.NoError(t, s.Close())
+
+	o.Fingerprint, o.Cold, o.Remote = pagefile.ColdFingerprint(o.Fingerprint), ColdTypes{}, TierConfig{}
+	o.ReadAheadBytes, o.RAM.BudgetBytes = plenty, 1<<20
+	s = open(t, o)
+	_, err := s.ReadAhead(ctx)
+	require.NoError(t, err)
+	last := pages[1]
+	ref := Ref{Key: last.Key(), Parent: last.Parent, Start: last.Start, Tokens: testTokens, Stored: testTokens, Tier: tier.Local}
+	buf := make([]byte, last.Layout.Size())
+	require.ErrorIs(t, s.Read(ctx, ref, last.Tokens, last.Layout, buf), pagefile.ErrMismatch)
+	require.NoError(t, s.Put(ctx, last))
+	require.True(t, bytes.Equal(last.Payload, rowsOf(t, s, ref, last)))
+}

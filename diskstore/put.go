@@ -127,7 +127,7 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 	return nil
 }
 
-// stored reports whether the local tier holds a page with a good header and the sections of p.
+// stored reports whether the local tier holds an exact page with a good header and the sections of p.
 // Unless meek is set, stored touches the page. Any other file of that name may be replaced.
 func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page, meek bool) bool {
 	info, err := s.disk.Stat(ctx, name)
@@ -135,7 +135,7 @@ func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page
 		return false
 	}
 	h, _, err := s.local.checkedHeader(ctx, name)
-	if err != nil {
+	if err != nil || h.Lossy() {
 		return false
 	}
 	if _, ok := p.Layout.Within(h.Layout); !ok {
