@@ -26,7 +26,7 @@ depend on it, and a chain with a hole is found by nobody.
 // whether the plan with these pages is worth reading and reaches at least a page further than the
 // exact ones, or than the slot.
 func (r *restoring) mixed(ctx context.Context, p plan, exact []diskstore.Ref, limit int, parent pagefile.Key, start int) (plan, bool) {
-	if !r.opts.Lossy || !r.divisible() {
+	if !r.restoresLossy() {
 		return plan{}, false
 	}
 	without := p
@@ -49,6 +49,21 @@ func (r *restoring) mixed(ctx context.Context, p plan, exact []diskstore.Ref, li
 	}
 	r.lookedUp(&p, p.refs, limit, err, parent, start)
 	return p, r.worth(ctx, &p, least)
+}
+
+// restoresLossy reports whether lossy pages are restored. A window and a state belong to one position
+// each, from which nothing exact could follow.
+func (t *TieredCausal) restoresLossy() bool { return t.opts.Lossy && t.divisible() }
+
+// standing looks up the pages that stand for pages of a slot: exact ones, and lossy ones where these
+// are restored. A page that moved down stays there although the slot has its rows. Stored near by
+// again, the page would push out others, which move down in their turn: slots that are together larger
+// than the local tier would write all their pages at every turn.
+func (t *TieredCausal) standing(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) ([]diskstore.Ref, error) {
+	if t.restoresLossy() {
+		return t.store.chainLossy(ctx, parent, start, tokens, media)
+	}
+	return t.store.chainFrom(ctx, parent, start, tokens, media)
 }
 
 // lossyFrom is the position of the plan's first row from a lossy page; the plan's end without one.

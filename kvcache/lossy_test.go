@@ -77,6 +77,13 @@ func (s *memStore) ChainLossy(_ context.Context, parent pagefile.Key, base int, 
 	return s.chainLocked(parent, base, tokens, media, true)
 }
 
+// stands reports whether a lossy page stands for the exact one.
+func (s *memStore) stands(key pagefile.Key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cold.pages[key] != nil
+}
+
 // cool makes the pages and tails at a position lossy, and drops the exact ones unless they stay. cool
 // returns their number.
 func (s *memStore) cool(start int, stay bool) (cooled int) {
@@ -339,4 +346,32 @@ func TestWhyBehindLossyPages(t *testing.T) {
 	r.flush()
 	require.Equal(t, 28, r.run(r.slots[1], append(prompt, 7), nil, true).Lossy)
 	require.Contains(t, r.requireMiss(telemetry.CauseEvicted, 44).Detail, "behind lossy pages")
+}
+
+// A slot does not store its exact rows again where a lossy page stands for them, unless that page
+// cannot be read.
+func TestPagesThatBecameLossyAreNotStoredAgain(t *testing.T) {
+	store := newMemStore(t)
+	store.setsAside = true
+	r := newFakeRunner(t, store, 2, 128, Options{Lossy: true})
+	prompt := tokenRange(1, 44)
+	for turn := range 4 {
+		r.run(r.slots[0], prompt, nil, true)
+		prompt = append(slices.Clone(prompt), tokenRange(10+turn, 10)...)
+		r.flush()
+		for start := 0; start < 24; start += 8 {
+			store.cool(start, false)
+		}
+	}
+	require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7, 8}, store.wrote, "each once")
+	require.Equal(t, 74, r.run(r.slots[1], append(slices.Clone(prompt[:74]), 7), nil, true).Lossy, "and all are found")
+
+	store.wrote, store.readErr = nil, map[int]error{1: pagefile.ErrDamaged}
+	r.run(r.slots[1], tokenRange(2, 3), nil, false)
+	require.Equal(t, 8, r.run(r.slots[1], append(slices.Clone(prompt[:74]), 7), nil, false).Lossy)
+	store.readErr = nil
+	r.run(r.slots[0], prompt, nil, true)
+	r.flush()
+	require.Equal(t, []int{1, 9}, store.wrote)
+	r.cache.requireRows(t, 0, prompt)
 }

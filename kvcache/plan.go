@@ -257,7 +257,7 @@ func (r *restoring) recheck(ctx context.Context) {
 func (t *TieredCausal) holes(ctx context.Context, keys []pagefile.Key, tokens []int32, media []pagefile.Media) (gone []int, err error) {
 	parent, size, waiting := t.opts.Fingerprint, t.opts.PageTokens, t.queue.keys()
 	for at := 0; at < len(keys); {
-		refs, err := t.store.chainFrom(ctx, parent, at*size, tokens[at*size:], media)
+		refs, err := t.standing(ctx, parent, at*size, tokens[at*size:], media)
 		if err != nil {
 			return nil, err
 		}
