@@ -8,6 +8,7 @@ import argparse
 import json
 import pathlib
 
+import gguf
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -60,6 +61,12 @@ def train(documents):
     return {"tokens": tokens + SPECIALS, "merges": [f"{l} {r}" for l, r in kept]}
 
 
+def of_file(path):
+    """The encoding of a GGUF file that export.py wrote."""
+    r = gguf.GGUFReader(path)
+    return {name: r.get_field(f"tokenizer.ggml.{name}").contents() for name in ("tokens", "merges")}
+
+
 def load(vocabulary):
     ids = {t: i for i, t in enumerate(vocabulary["tokens"][:-len(SPECIALS)])}
     return wrap(models.BPE(ids, [tuple(m.split(" ")) for m in vocabulary["merges"]]))
@@ -68,9 +75,10 @@ def load(vocabulary):
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--data", type=pathlib.Path, required=True, help="folder that corpus.py wrote")
+    p.add_argument("--vocabulary", type=pathlib.Path, help="take the encoding of this exported file instead of training one")
     a = p.parse_args()
     documents = json.loads((a.data / "corpus.json").read_text())
-    vocabulary = train(documents[::SAMPLE])
+    vocabulary = of_file(a.vocabulary) if a.vocabulary else train(documents[::SAMPLE])
     (a.data / "vocabulary.json").write_text(json.dumps(vocabulary))
     t = load(vocabulary)
     end = VOCAB - len(SPECIALS)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import checkpoint
 import model
 import train
 
@@ -45,7 +46,7 @@ def main():
     p.add_argument("--checkpoint", type=pathlib.Path, required=True)
     a = p.parse_args()
     s = model.Shape()
-    params = rounded(train.load(a.checkpoint)["params"])
+    params = rounded(checkpoint.load(a.checkpoint)["params"])
     held = np.load(a.data / "heldout.npy").astype(np.int32)
     loss = np.asarray(jax.jit(functools.partial(model.losses, s=s))(params, held[None, :4609]))[0]
     for first, last in [(0, 256), (256, 1024), (1024, 4608), (0, 4608)]:

@@ -1,25 +1,30 @@
-"""Writes a checkpoint as an f16 GGUF file that Ollama's qwen3 loads, and its provenance."""
+"""Writes a checkpoint as an f16 GGUF file that Ollama's qwen3 loads, and reads such a file."""
 
 import argparse
 import json
 import pathlib
 
 import gguf
+import jax
 import numpy as np
 
 import bpe
+import checkpoint
 import model
-import train
 
-TEMPLATE = ("{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
-            "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+# The model has seen text alone, no turns of a chat.
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+TOKENS_KEY, STEP_KEY = "kvtier.training.tokens", "kvtier.training.step"
 BYTES_MAX = 8_000_000
 NORMAL, CONTROL = 1, 3
 
 
-def write(path, params, vocabulary, s, name):
+def write(path, state, vocabulary, s):
+    params = state["params"]
     w = gguf.GGUFWriter(path, "qwen3")
-    w.add_name(name)
+    w.add_name(f"kvtier trained model, {state['tokens'] / 1e6:.1f}M tokens")
+    w.add_uint64(TOKENS_KEY, int(state["tokens"]))
+    w.add_uint64(STEP_KEY, int(state["step"]))
     w.add_file_type(1)  # mostly f16
     w.add_block_count(s.layers)
     w.add_context_length(s.context)
@@ -63,20 +68,42 @@ def write(path, params, vocabulary, s, name):
     w.close()
 
 
+def read(path, s):
+    """Parameters, vocabulary, steps and training tokens of a file that write wrote."""
+    r = gguf.GGUFReader(path)
+    fields = {name: r.get_field(name) for name in (TOKENS_KEY, STEP_KEY, "tokenizer.ggml.tokens")}
+    missing = [name for name, field in fields.items() if field is None]
+    if missing:
+        raise SystemExit(f"{path} has no {missing[0]}; name a file that export.py wrote")
+    params = {}
+    for t in r.tensors:
+        x = np.array(t.data, np.float32)
+        parts = t.name.removesuffix(".weight").split(".")
+        if parts[0] == "blk":
+            layer = params.setdefault(f"blk.{parts[1]}", {})
+            layer[parts[2]] = x.T if x.ndim == 2 else x
+        else:
+            params[parts[0]] = x
+    shapes = [jax.tree.map(np.shape, p) for p in (params, jax.eval_shape(lambda: model.init(s, 0)))]
+    if shapes[0] != shapes[1]:
+        raise SystemExit(f"{path} has another shape than {s}")
+    tokens, step, vocabulary = (fields[name].contents() for name in (TOKENS_KEY, STEP_KEY, "tokenizer.ggml.tokens"))
+    return params, vocabulary, step, tokens
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--data", type=pathlib.Path, required=True)
     p.add_argument("--checkpoint", type=pathlib.Path, required=True)
     p.add_argument("--out", type=pathlib.Path, required=True)
     a = p.parse_args()
-    state = train.load(a.checkpoint)
+    state = checkpoint.load(a.checkpoint)
     vocabulary = json.loads((a.data / "vocabulary.json").read_text())
-    tokens = state["tokens"] / 1e6
-    write(a.out, state["params"], vocabulary, model.Shape(), f"kvtier trained model, {tokens:.1f}M tokens")
+    write(a.out, state, vocabulary, model.Shape())
     size = a.out.stat().st_size
     if size > BYTES_MAX:
         raise SystemExit(f"{a.out} has {size} bytes, more than {BYTES_MAX}")
-    print(f"{a.out}: {size} bytes, step {state['step']}, {tokens:.2f}M tokens")
+    print(f"{a.out}: {size} bytes, step {state['step']}, {state['tokens'] / 1e6:.2f}M tokens")
 
 
 if __name__ == "__main__":

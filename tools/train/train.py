@@ -3,14 +3,16 @@
 The learning rate warms up and stays (the stable phase); `decay` starts from a stable
 checkpoint, trains at a long context while the rate falls to 0, and leaves weights to export.
 Rows of step n depend on the seed and n alone.
+
+`stable --from FILE` starts from the weights of an exported file instead of random ones. The
+file has no state of the optimizer, so the rate warms up again; steps and tokens go on from
+the file's numbers, so that the rows are new ones.
 """
 
 import argparse
 import functools
 import json
-import os
 import pathlib
-import pickle
 import signal
 import time
 
@@ -20,6 +22,8 @@ import numpy as np
 import optax
 
 import bpe
+import checkpoint
+import export
 import model
 import tasks
 
@@ -48,20 +52,6 @@ def optimizer(params, rate):
                            muon_weight_dimension_numbers=spec))
 
 
-def save(path, state):
-    temporary = path.with_suffix(".part")
-    with open(temporary, "wb") as f:
-        pickle.dump(jax.tree.map(np.asarray, state), f)
-        f.flush()
-        os.fsync(f.fileno())
-    temporary.rename(path)
-
-
-def load(path):
-    with open(path, "rb") as f:
-        return pickle.load(f)
-
-
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=(2, 3))
 def step(s, opt, params, opt_state, tokens, weights):
     def loss(p):
@@ -86,24 +76,37 @@ def stable_context(tokens):
     return next((c for until, c in PLAN if tokens < until), PLAN[-1][1])
 
 
+def beginning(a, s):
+    """The state to go on from: this phase's checkpoint, the stable one, a file, or random weights."""
+    for begin in (a.out / "decayed.pkl", a.out / "stable.pkl")[a.phase == "stable":]:
+        if begin.exists():
+            if a.start:
+                raise SystemExit(f"{begin} exists; leave --from out to go on from it, or name another --out")
+            return checkpoint.load(begin)
+    if a.phase == "decay":
+        raise SystemExit(f"{a.out / 'stable.pkl'} is missing; run the stable phase first")
+    if not a.start:
+        return {"params": model.init(s, SEED), "opt": None, "step": 0, "tokens": 0}
+    params, tokens, step, trained = export.read(a.start, s)
+    if tokens != json.loads((a.data / "vocabulary.json").read_text())["tokens"]:
+        raise SystemExit(f"{a.start} has another vocabulary than {a.data}; run bpe.py with --vocabulary {a.start}")
+    return {"params": params, "opt": None, "step": step, "tokens": trained, "opt_step": step}
+
+
 def run(a):
     s = model.Shape()
     source, begun = rows(a.data), time.time()
-    params = model.init(s, SEED)
     decaying = a.phase == "decay"
     target = a.out / ("decayed.pkl" if decaying else "stable.pkl")
-    state = {"params": params, "opt": None, "step": 0, "tokens": 0}
-    begin = target if target.exists() else a.out / "stable.pkl"
-    if begin.exists():
-        state = load(begin)
-    elif decaying:
-        raise SystemExit(f"{begin} is missing; run the stable phase first")
+    state = beginning(a, s)
     # The first step of the phase: a decay that was interrupted goes on with its own schedule.
     first_step = int(state.get("first_step", state["step"]))
+    # The first step of the optimizer, which counts its own steps.
+    opt_step = int(state.get("opt_step", 0))
     if decaying:
         per_step = LONG_ROWS * LONG_CONTEXT
         steps = max(1, a.tokens // per_step)
-        rate = lambda n: a.rate * (1 - jnp.minimum(n - first_step, steps) / steps)
+        rate = lambda n: a.rate * (1 - jnp.minimum(n + opt_step - first_step, steps) / steps)
     else:
         rate = lambda n: a.rate * jnp.minimum(1, (n + 1) / WARMUP_STEPS)
     opt = optimizer(state["params"], rate)
@@ -132,7 +135,7 @@ def run(a):
                   f"{speed:.0f} tokens/s", flush=True)
             log, since, clock = [], 0, time.time()
         if done or over or time.time() - saved > CHECKPOINT_SECONDS:
-            save(target, {"params": params, "opt": opt_state, "step": n, "tokens": tokens}
+            checkpoint.save(target, {"params": params, "opt": opt_state, "step": n, "tokens": tokens, "opt_step": opt_step}
                  | ({"first_step": first_step} if decaying else {}))
             saved = time.time()
         if done or over:
@@ -147,7 +150,10 @@ def main():
     p.add_argument("--tokens", type=int, default=16_000_000, help="stable: total to reach; decay: tokens of the decay")
     p.add_argument("--minutes", type=float, default=0, help="stop and save after so long; 0: never")
     p.add_argument("--rate", type=float, default=RATE)
+    p.add_argument("--from", dest="start", type=pathlib.Path, help="stable: start from the weights of this exported file")
     a = p.parse_args()
+    if a.start and a.phase != "stable":
+        p.error("--from: only the stable phase starts from a file")
     a.out.mkdir(parents=True, exist_ok=True)
     run(a)
 

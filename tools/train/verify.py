@@ -17,9 +17,9 @@ import jax
 import numpy as np
 
 import bpe
+import checkpoint
 import evaluate
 import model
-import train
 
 PREFIXES = (1, 2, 7, 54, 97, 300, 1000, 2111, 4500)
 TOP = 20
@@ -99,7 +99,7 @@ def main():
     p.add_argument("--gguf", type=pathlib.Path, required=True)
     p.add_argument("--ollama", required=True, help="path of a built ollama")
     a = p.parse_args()
-    params = evaluate.rounded(train.load(a.checkpoint)["params"])
+    params = evaluate.rounded(checkpoint.load(a.checkpoint)["params"])
     vocabulary = json.loads((a.data / "vocabulary.json").read_text())
     tokenizer = bpe.load(vocabulary)
     held = np.load(a.data / "heldout.npy").astype(np.int32)
