@@ -58,7 +58,7 @@ func trainingWords() []word {
 		symbols := strings.Split(byteLevel(text), "")
 		words = append(words, word{symbols: symbols, count: max(count, 1)})
 	}
-	for rank, text := range strings.Fields(commonWords) {
+	for rank, text := range Words() {
 		count := wordWeight / (rank + 1)
 		add(" "+text, count*weightSpaced)
 		add(text, count*weightBare)

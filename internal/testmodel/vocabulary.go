@@ -132,10 +132,13 @@ func wholeWords(v *vocabulary) []string {
 		known[token] = true
 	}
 	var words []string
-	for _, text := range strings.Fields(commonWords) {
+	for _, text := range Words() {
 		if known[byteLevel(" "+text)] {
 			words = append(words, " "+text)
 		}
 	}
 	return words
 }
+
+// Words returns common English words in lower case, roughly by frequency.
+func Words() []string { return strings.Fields(commonWords) }
