@@ -78,6 +78,15 @@ same slot                           8,003            0           100 ms         
 after another chat took the slot    8,003            8,002       100 ms                 300×       yes
 `)
 
+	require.NotContains(t, out.String(), "Words of a table")
+
+	d.script = withTable(strings.Repeat("text ", 1000), 4000)
+	d.computed, d.restored = 7, 6
+	out.Reset()
+	newReport(d).writeTable(&out)
+	require.Contains(t, out.String(), "7 of 8 right when computed, 6 of 8 after kill -9.")
+	require.Contains(t, out.String(), "\n    "+strings.TrimSpace(d.question)+"ab\n")
+
 	d.answers[4].Text = "c"
 	require.ErrorIs(t, newReport(d).problem(), errDiffers)
 	require.ErrorContains(t, newReport(d).problem(), "after kill -9")
@@ -92,6 +101,22 @@ func TestExcerpt(t *testing.T) {
 	require.Empty(t, excerpt(text, 9, 1))
 }
 
+// TestWithTable: the prompt has a table, and its text before and after is whole.
+func TestWithTable(t *testing.T) {
+	text := strings.Repeat("añb ", 2000)
+	s := withTable(text, 4000)
+	before, after, found := strings.Cut(s.text, "\n\nSettings:\n")
+	require.True(t, found)
+	require.True(t, strings.HasPrefix(text, before))
+	require.True(t, strings.HasPrefix(text[len(before):], after[strings.LastIndex(after, "\n")+1:]))
+	require.Len(t, s.lookUps, tableLines)
+	for _, l := range s.lookUps {
+		require.Contains(t, after, strings.TrimPrefix(l.Question, "\n\n")+" "+l.Answer+"\n")
+	}
+	require.True(t, strings.HasSuffix(s.prompt(), " ="))
+	require.NotContains(t, s.other, "Settings")
+}
+
 func TestReadText(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{
@@ -101,15 +126,15 @@ func TestReadText(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o644))
 	}
-	text, err := readText("", dir)
+	text, err := readText("", "first\n", dir)
 	require.NoError(t, err)
 	require.True(t, utf8.ValidString(text))
-	require.Equal(t, "# File README.md\n\none\n\n# File LICENSE\n\ntwo\n\n# File docs/a.md\n\nthree\n\n# File build/ollama/src/LICENSE\n\nfour\n\n", text)
+	require.Equal(t, "first\n# File README.md\n\none\n\n# File LICENSE\n\ntwo\n\n# File docs/a.md\n\nthree\n\n# File build/ollama/src/LICENSE\n\nfour\n\n", text)
 
-	text, err = readText(filepath.Join(dir, "main.go"), dir)
+	text, err = readText(filepath.Join(dir, "main.go"), "first", dir)
 	require.NoError(t, err)
 	require.Equal(t, "not a document", text)
-	_, err = readText(filepath.Join(dir, "none"), dir)
+	_, err = readText(filepath.Join(dir, "none"), "", dir)
 	require.ErrorContains(t, err, "reading the text")
 }
 
@@ -146,6 +171,10 @@ func TestParse(t *testing.T) {
 	s, err := parse(nil, io.Discard)
 	require.NoError(t, err)
 	require.Equal(t, "qwen3:4b", s.model)
+	require.Equal(t, defaultTokens, s.tokens)
+	s, err = parse([]string{"-model", ""}, io.Discard)
+	require.NoError(t, err)
+	require.Equal(t, trainedTokens, s.tokens)
 	for want, args := range map[string][]string{
 		"-tokens 5: at least 512, or there is little to restore":          {"-tokens", "5"},
 		"-answer 0: at least one token is needed to compare":              {"-answer", "0"},
@@ -189,6 +218,8 @@ func TestDemo(t *testing.T) {
 		require.NotEqual(t, differs, s.SameOutput, s.Situation)
 		require.Equal(t, situations[i].stored, s.Restored > 0, s.Situation)
 	}
+	require.Equal(t, tableLines, r.LookUps.Asked)
+	require.GreaterOrEqual(t, r.LookUps.Restored, r.LookUps.Computed-1, "rounding may decide one")
 	require.Contains(t, stderr.String(), "after kill -9")
 	require.Equal(t, before, folders(t))
 }

@@ -1,6 +1,6 @@
 // Command demo shows the use of the KV tier, on this machine, in a few minutes:
 //
-//	go run ./internal/demo                     a model with random weights
+//	go run ./internal/demo                     a small trained model
 //	MODEL=qwen3:4b go run ./internal/demo      one of the user's own
 //	MODEL=model.gguf go run ./internal/demo    a file
 //	go run ./internal/demo -serve              only serve the model, until Ctrl-C
@@ -11,6 +11,10 @@
 // server and runner. For each situation it prints the number of tokens restored from
 // disk, the time to first token by the demo's clock (the loading of the model, equal
 // with and without the tier, is taken off), and whether the answer is the same.
+//
+// The trained model knows no chat. Its prompt is text with a table of words, and asks for a
+// word of the table; see package trained. The command also asks for the other words, computed
+// before the first situation and from pages after the last one, and counts right answers.
 //
 // # Same output
 //

@@ -30,9 +30,13 @@ type settings struct {
 	log    bool
 }
 
+// trained reports whether the model is the demo's own.
+func (s settings) trained() bool { return s.model == "" }
+
 const (
 	defaultTokens = 8000
-	tokensMin     = 512 // two pages of tokens
+	trainedTokens = 4000 // default with the trained model, which knows contexts of 4,608
+	tokensMin     = 512  // two pages of tokens
 	defaultAnswer = 32
 	defaultHost   = "127.0.0.1:11435" // next to Ollama's own port, which may be in use
 )
@@ -41,11 +45,11 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	var s settings
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&s.model, "model", os.Getenv("MODEL"), "`name` of a model that Ollama has, or a GGUF file; default $MODEL, else one with random weights")
-	flags.StringVar(&s.text, "text", "", "text `file` to read; default the documents of this repository and of Ollama")
+	flags.StringVar(&s.model, "model", os.Getenv("MODEL"), "`name` of a model that Ollama has, or a GGUF file; default $MODEL, else a small trained one")
+	flags.StringVar(&s.text, "text", "", "text `file` to read; default the documents of this repository and of Ollama, after a text that the trained model has not seen")
 	flags.StringVar(&s.root, "root", "", "`directory` to keep pages in; default a temporary one")
 	flags.StringVar(&s.host, "host", defaultHost, "`address` that -serve listens on")
-	flags.IntVar(&s.tokens, "tokens", defaultTokens, "length of the prompt, about")
+	flags.IntVar(&s.tokens, "tokens", 0, fmt.Sprintf("length of the prompt, about; default %d, %d with the trained model", defaultTokens, trainedTokens))
 	flags.IntVar(&s.answer, "answer", defaultAnswer, "length of an answer, in tokens")
 	flags.IntVar(&s.numCtx, "num-ctx", 0, "context length; default as the prompt needs, 16384 with -serve")
 	flags.BoolVar(&s.serve, "serve", false, "serve the model until Ctrl-C instead of showing anything")
@@ -53,6 +57,12 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.BoolVar(&s.log, "log", false, "print the log of the server, too")
 	if err := flags.Parse(args); err != nil {
 		return s, err
+	}
+	if s.tokens == 0 {
+		s.tokens = defaultTokens
+		if s.trained() {
+			s.tokens = trainedTokens
+		}
 	}
 	switch {
 	case flags.NArg() > 0:

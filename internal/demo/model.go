@@ -14,23 +14,19 @@ import (
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/models"
-	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
 // demoModel is the name of a model that the demo creates.
 const demoModel = "kvtier-demo"
 
-// demoShape is 8 layers of 512, 8/4 heads of 64: 8 KB of K/V per token.
-var demoShape = testmodel.Shape{Seed: 1}.WithDefaults()
-
-// talkativeness bounds the answers of a model that never ends an answer.
+// talkativeness bounds the answers of a model that seldom ends an answer.
 const talkativeness = "PARAMETER num_predict 128\n"
 
-// chooseModel makes a model available below dir: one with random weights, a GGUF file, or a
+// chooseModel makes a model available below dir: the small trained one, a GGUF file, or a
 // model of the user's, as name selects.
 func chooseModel(name, dir string) (lab.Model, error) {
 	if name == "" {
-		m, err := models.Random(dir, demoModel, demoShape)
+		m, err := models.Trained(dir, demoModel)
 		m.Modelfile += talkativeness
 		return m, err
 	}

@@ -15,6 +15,16 @@ import (
 type report struct {
 	Model      string   `json:"model"`
 	Situations []result `json:"situations"`
+	LookUps    *lookUps `json:"look_ups,omitempty"` // with the trained model
+
+	tail string // the end of the prompt, and the last answer
+}
+
+// lookUps counts right answers to questions about the prompt's table.
+type lookUps struct {
+	Asked    int `json:"asked"`
+	Computed int `json:"computed"`
+	Restored int `json:"restored"` // from pages, after kill -9
 }
 
 // result is one row of the table.
@@ -44,6 +54,10 @@ func newReport(d *demo) report {
 			missing:      s.stored && a.Restored.Tokens == 0,
 		})
 	}
+	if n := len(d.lookUps); n > 0 {
+		r.LookUps = &lookUps{Asked: n, Computed: d.computed, Restored: d.restored}
+		r.tail = strings.TrimSpace(d.question + d.answers[len(d.answers)-1].Text)
+	}
 	return r
 }
 
@@ -63,6 +77,10 @@ func (r report) writeTable(w io.Writer) {
 	table.Print(w, []string{"situation", "prompt tokens", "restored", "time to first token", "speedup", "same output"}, rows)
 	fmt.Fprintln(w, "\nTime by the client's clock, loading of the model taken off. Same output: text of")
 	fmt.Fprintln(w, "the cold run; text and every bit of the log probabilities of the others.")
+	if l := r.LookUps; l != nil {
+		fmt.Fprintf(w, "\nWords of a table in the prompt: %d of %d right when computed, %d of %d after kill -9.\n", l.Computed, l.Asked, l.Restored, l.Asked)
+		fmt.Fprintf(w, "The prompt's last line, and the answer after kill -9:\n\n    %s\n", strings.ReplaceAll(r.tail, "\n", "\n    "))
+	}
 }
 
 func (r report) writeJSON(w io.Writer) error {

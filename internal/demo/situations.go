@@ -11,6 +11,7 @@ import (
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/progress"
+	"github.com/kvtier/kvtier/internal/testmodel/trained"
 )
 
 const (
@@ -22,16 +23,15 @@ const (
 	contextStep  = 1024
 )
 
-const question = "\n\nWhat is the text above about?"
-
 // demo is one run.
 type demo struct {
 	*lab.Lab
 	settings settings
-	prompt   string
-	other    string
+	script
 	steps    *progress.Display
 	answers  []lab.Answer // by situation
+	computed int          // right look-ups before the first situation
+	restored int          // right look-ups after the last one
 }
 
 // situation is an event of the slot before the prompt is sent again.
@@ -54,7 +54,7 @@ var situations = []situation{
 }
 
 func (d *demo) anotherChat(ctx context.Context) error {
-	_, err := d.Ask(ctx, lab.Question{Prompt: d.other, Tokens: 1, Private: true})
+	_, err := d.Ask(ctx, lab.Question{Prompt: d.other, Raw: d.raw, Tokens: 1, Private: true})
 	return err
 }
 
@@ -86,7 +86,7 @@ func demonstrate(ctx context.Context, s settings, at place, stdout, stderr io.Wr
 }
 
 func (d *demo) run(ctx context.Context, at place, stderr io.Writer) (err error) {
-	text, err := readText(d.settings.text, at.repository)
+	text, err := d.settings.readText(at.repository)
 	if err != nil {
 		return err
 	}
@@ -110,12 +110,39 @@ func (d *demo) run(ctx context.Context, at place, stderr io.Writer) (err error) 
 	if err != nil {
 		return err
 	}
+	if d.computed, err = d.lookUp(ctx, "look-ups, computed"); err != nil {
+		return err
+	}
+	if err := d.anotherChat(ctx); err != nil { // the cold run finds nothing in the slot
+		return err
+	}
 	for _, s := range situations {
 		if err := d.experience(ctx, s); err != nil {
 			return err
 		}
 	}
-	return nil
+	d.restored, err = d.lookUp(ctx, "look-ups after kill -9")
+	return err
+}
+
+// lookUp asks all look-ups of the prompt, and counts right answers. Nothing of this is
+// stored.
+func (d *demo) lookUp(ctx context.Context, name string) (right int, err error) {
+	if len(d.lookUps) == 0 {
+		return 0, nil
+	}
+	step := d.steps.Step(name)
+	defer func() { step.End(fmt.Sprintf("%d of %d right", right, len(d.lookUps)), err) }()
+	for _, l := range d.lookUps {
+		answer, err := d.Ask(ctx, lab.Question{Prompt: d.text + l.Question, Raw: true, Tokens: trained.AnswerTokens, Private: true})
+		if err != nil {
+			return right, err
+		}
+		if l.Right(answer.Text) {
+			right++
+		}
+	}
+	return right, nil
 }
 
 func (d *demo) options(model lab.Model, at place, stderr io.Writer) lab.Options {
@@ -137,7 +164,7 @@ func (d *demo) measure(ctx context.Context, text string) error {
 	if len(text) < sampleBytes {
 		return fmt.Errorf("the text has only %d bytes; name a longer one with -text", len(text))
 	}
-	answer, err := d.Ask(ctx, lab.Question{Prompt: sample, Tokens: 1, Private: true})
+	answer, err := d.Ask(ctx, lab.Question{Prompt: sample, Raw: d.settings.trained(), Tokens: 1, Private: true})
 	if err != nil {
 		return err
 	}
@@ -149,8 +176,10 @@ func (d *demo) measure(ctx context.Context, text string) error {
 		return fmt.Errorf("the text has %d bytes, %d tokens need about %d; ask for fewer with -tokens, or name a longer text with -text",
 			len(text), d.settings.tokens, bytes+otherBytes)
 	}
-	d.prompt = excerpt(text, 0, bytes) + question
-	d.other = excerpt(text, len(text)-otherBytes, otherBytes) + question
+	d.script = chat(text, bytes)
+	if d.settings.trained() {
+		d.script = withTable(text, bytes)
+	}
 	return nil
 }
 
@@ -174,7 +203,7 @@ func (d *demo) experience(ctx context.Context, s situation) (err error) {
 			return err
 		}
 	}
-	answer, err := d.Ask(ctx, lab.Question{Prompt: d.prompt, Tokens: d.settings.answer, Logprobs: true})
+	answer, err := d.Ask(ctx, lab.Question{Prompt: d.prompt(), Raw: d.raw, Tokens: d.settings.answer, Logprobs: true})
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,8 @@ var documents = []string{
 	"build/ollama/src/LICENSE", "build/ollama/src/README.md", "build/ollama/src/docs/*.md", "build/ollama/src/docs/*.mdx",
 }
 
-// readText returns the named file, or all documents one after the other.
-func readText(file, repository string) (string, error) {
+// readText returns the named file, or first and all documents one after the other.
+func readText(file, first, repository string) (string, error) {
 	if file != "" {
 		data, err := os.ReadFile(file)
 		if err != nil {
@@ -26,6 +26,7 @@ func readText(file, repository string) (string, error) {
 		return strings.ToValidUTF8(string(data), ""), nil
 	}
 	var text strings.Builder
+	text.WriteString(first)
 	var seen []string
 	for _, pattern := range documents {
 		paths, err := filepath.Glob(filepath.Join(repository, pattern))

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/testmodel"
+	"github.com/kvtier/kvtier/internal/testmodel/trained"
 )
 
 // Random writes a model of the given shape into dir. Servers with the same Model share
@@ -24,4 +25,13 @@ func Recall(dir, name string) (lab.Model, error) {
 		return lab.Model{}, err
 	}
 	return lab.Model{Name: name, GGUF: gguf, Modelfile: testmodel.Modelfile(gguf), Models: filepath.Join(dir, "models")}, nil
+}
+
+// Trained writes the trained model into dir, see package trained.
+func Trained(dir, name string) (lab.Model, error) {
+	gguf, err := trained.Write(dir)
+	if err != nil {
+		return lab.Model{}, err
+	}
+	return lab.Model{Name: name, GGUF: gguf, Modelfile: trained.Modelfile(gguf), Models: filepath.Join(dir, "models")}, nil
 }
