@@ -52,6 +52,7 @@ var benchmarks = []struct {
 	{"warm", true, (*bench).measureWarm},
 	{"remote", true, (*bench).measureRemote},
 	{"moved", true, (*bench).measureMoved},
+	{"near", false, (*bench).measureNear},
 	{"paged", true, (*bench).measurePaged},
 	{"store", false, (*bench).measureStore},
 }

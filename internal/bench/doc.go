@@ -42,6 +42,9 @@
 // moved: time to first token of a chat that left its oldest messages out, computed and
 // with its text reused at another position, and how near the log probabilities are.
 //
+// near: how near reused text comes to computed text in the trained model: divergence of the
+// next token's distribution, the same best token, and look-ups in the text that moved.
+//
 // paged: prefill and decode with paged attention on, against the same with it off.
 //
 // store: the page store alone: restores against fio reading the same files, with

@@ -27,6 +27,7 @@ type Report struct {
 	Warm     *Warm           `json:"warm,omitempty"`
 	Remote   *Remote         `json:"remote,omitempty"`
 	Moved    *Moved          `json:"moved,omitempty"`
+	Near     *Near           `json:"near,omitempty"`
 	Paged    *Paged          `json:"paged,omitempty"`
 	Store    *Store          `json:"store,omitempty"`
 }
@@ -205,6 +206,9 @@ func (r *Report) keep(old *Report) {
 	}
 	if r.Moved == nil {
 		r.Moved = old.Moved
+	}
+	if r.Near == nil {
+		r.Near = old.Near
 	}
 	if r.Paged == nil {
 		r.Paged = old.Paged

@@ -40,6 +40,9 @@ func (r *Report) print(w io.Writer) {
 	if r.Moved != nil {
 		r.Moved.print(w)
 	}
+	if r.Near != nil {
+		r.Near.print(w)
+	}
 	if r.Paged != nil {
 		r.Paged.print(w)
 	}
