@@ -2,7 +2,7 @@
 #
 # Variables, each optional:
 #
-#   MODEL=name|file.gguf  the model that run and serve use; default one with random weights
+#   MODEL=name|file.gguf  the model that run and serve use; default a small trained one
 #   SRC=dir               a git clone of Ollama to build from, instead of the Go module
 #   BUILD_FLAGS=...       more flags for patch-ollama build, such as
 #                         "--version v0.17.4 --dir build/v0.17.4"

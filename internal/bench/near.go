@@ -12,6 +12,7 @@ import (
 	"github.com/ollama/ollama/api"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/models"
 	"github.com/kvtier/kvtier/internal/testmodel/trained"
 )
 
@@ -36,8 +37,8 @@ type nearChat struct {
 func (c nearChat) full() string  { return c.kept + c.out + c.after }
 func (c nearChat) moved() string { return c.kept + c.after }
 
-// newNearChat divides a text: its last words are next, 1/16 of the rest is kept, half of what
-// follows is left out. A table stands in the middle of the moved part.
+// newNearChat divides a text: its last words are next, 1/16 of the others is kept, and half of
+// those after it is left out. A table stands in the middle of the moved part.
 func newNearChat(text string, seed int64, positions int) nearChat {
 	words := splitWords(text)
 	n := len(words) - positions
@@ -71,7 +72,7 @@ func join(words []string) string { return strings.Join(words, "") }
 // measureNear measures the quality of text that is reused at another position, with a model
 // whose attention was learned.
 func (b *bench) measureNear(ctx context.Context) error {
-	model, err := lab.TrainedModel(b.dir, "kvtier-trained")
+	model, err := models.Trained(b.dir, "kvtier-trained")
 	if err != nil {
 		return err
 	}
