@@ -52,7 +52,7 @@ func serve(ctx context.Context, s settings, at place, stdout, stderr io.Writer) 
 Ollama serves %[2]s at %[1]s and keeps its pages in %[4]s.
 
     OLLAMA_HOST=%[1]s %[3]s run %[2]s
-    curl %[1]s/api/generate -d '{"model": "%[2]s", "prompt": "Once upon a time"}'
+    curl %[1]s/api/generate -d '{"model": "%[2]s", "prompt": "Package http"}'
 
 Ctrl-C stops it%[5]s.
 `, l.URL(), model.Name, binary, at.root, afterwards(s))
