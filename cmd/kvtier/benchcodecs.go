@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -96,16 +98,17 @@ func (a *app) benchCodecs(ctx context.Context, f codecsFlags) error {
 	if err != nil {
 		return err
 	}
-	if f.out != "" {
-		if err := writeChart(f.out, report, o); err != nil {
+	if a.asJSON {
+		if err := a.json(report.Results); err != nil {
 			return err
 		}
+	} else {
+		a.printCodecs(report, o)
 	}
-	if a.asJSON {
-		return a.json(report.Results)
+	if f.out == "" {
+		return nil
 	}
-	a.printCodecs(report, o)
-	return nil
+	return writeChart(f.out, report, o)
 }
 
 func writeChart(path string, report *codecbench.Report, o codecbench.Options) error {
@@ -133,26 +136,71 @@ func (f *codecsFlags) options() (o codecbench.Options, err error) {
 	case f.threads < 0:
 		return o, cli.Usagef("--threads is %d; give a number of threads", f.threads)
 	}
+	// A measurement takes minutes: places for its results are checked before.
+	if err := checkFolder("--dir", f.dir, f.dir); err != nil {
+		return o, err
+	}
+	if err := checkFolder("--out", f.out, filepath.Dir(f.out)); err != nil {
+		return o, err
+	}
 	o = codecbench.Options{Tokens: f.tokens, Scored: f.scored, Threads: f.threads, Dir: f.dir}
 	if o.Model, err = codecsModel(f.model); err != nil {
 		return o, err
 	}
-	text, err := os.ReadFile(f.text)
+	if o.Text, err = readBeginning("text", f.text); err != nil || f.questions == "" {
+		return o, err
+	}
+	o.Questions, err = readQuestions(f.questions)
+	return o, err
+}
+
+// checkFolder returns an error if a flag has a value, but folder is no directory.
+func checkFolder(flag, value, folder string) error {
+	if value == "" {
+		return nil
+	}
+	if info, err := os.Stat(folder); err != nil || !info.IsDir() {
+		return cli.Usagef("%s is %s, and %s is no directory; make it, or give another place", flag, value, folder)
+	}
+	return nil
+}
+
+// codecsTextMax bounds the bytes of a text: more than the longest contexts take. Of a longer file
+// the beginning is read.
+const codecsTextMax = 64 << 20
+
+// readBeginning reads a file of text; what says which.
+func readBeginning(what, path string) (string, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return o, fmt.Errorf("read the text: %w", err)
+		return "", fmt.Errorf("read the %s: %w; give the name of a file", what, err)
 	}
-	o.Text = string(text)
-	if f.questions == "" {
-		return o, nil
-	}
-	questions, err := os.ReadFile(f.questions)
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, codecsTextMax))
 	if err != nil {
-		return o, fmt.Errorf("read the questions: %w", err)
+		return "", fmt.Errorf("read the %s: %w; give the name of a file", what, err)
 	}
-	if err := json.Unmarshal(questions, &o.Questions); err != nil {
-		return o, fmt.Errorf("read the questions in %s: %w; give a list of objects with question and answer", f.questions, err)
+	return string(text), nil
+}
+
+func readQuestions(path string) (questions []codecbench.Question, err error) {
+	const give = "give a list of objects with question and answer"
+	text, err := readBeginning("questions", path)
+	if err != nil {
+		return nil, err
 	}
-	return o, nil
+	if err := json.Unmarshal([]byte(text), &questions); err != nil {
+		return nil, fmt.Errorf("read the questions in %s: %w; %s", path, err, give)
+	}
+	if len(questions) == 0 {
+		return nil, fmt.Errorf("read the questions in %s: there are none; %s", path, give)
+	}
+	for i, q := range questions {
+		if q.Question == "" || strings.TrimSpace(q.Answer) == "" {
+			return nil, fmt.Errorf("read the questions in %s: number %d has no question or no answer; %s", path, i+1, give)
+		}
+	}
+	return questions, nil
 }
 
 // codecsModel reads the context and the tokenizer of a model file.

@@ -47,8 +47,9 @@ const PageTokens = lab.PageTokens
 type Result struct {
 	Encoding string `json:"encoding"`
 	Lossless bool   `json:"lossless"`
-	// Ratio is the rows' size over that of the encoded sections, FileRatio the same of whole page
-	// files, in which a header and each section take multiples of 4,096 bytes.
+	// Ratio is the rows' size over that of the encoded sections. FileRatio is the size of raw page
+	// files over that of the encoded ones, in which a header and each section take multiples of
+	// 4,096 bytes.
 	Ratio     float64 `json:"ratio"`
 	FileRatio float64 `json:"file_ratio"`
 	// EntropyBits is the order-0 entropy of the rows' numbers, in bits per number, and Bound the
