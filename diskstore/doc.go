@@ -96,11 +96,12 @@ recently used pages into memory, so that the first Reads come from memory.
   - A page that moves down leaves the local tier only when the remote tier has a
     durable copy, every byte of which this process has written or checked: just
     now, or within the last 24 hours if the file's length, time and header are
-    the same as then. With Options.Cold the same holds for the lossy file in place of the copy,
-    each lossy section of which was decoded before it was written.
+    the same as then. With Options.Cold the same holds for the lossy file in
+    place of the copy; each of its lossy sections was decoded before it was
+    written.
   - Read returns exactly the bytes that were put, for exactly the requested
-    tokens; of a Lossy Ref, the bytes that the encoding gives back. Every byte of a file is checked; any flipped bit and any truncation
-    is found. A file that looks damaged is read once more past this machine's
+    tokens; of a Lossy Ref, the bytes that the encoding gives back. Every byte of
+    a file is checked; any flipped bit and any truncation is found. A file that looks damaged is read once more past this machine's
     cache. A damaged file goes to quarantine and is never read again. Reading
     deletes no file. One process moves at most 16 files an hour of the local
     tier to quarantine and 4 of the remote tier, there only one for each 8

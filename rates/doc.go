@@ -4,9 +4,10 @@
 // Computing the token at position p takes a + b·p seconds: b is attention, which looks at
 // every token before. A page from a tier takes f + s·bytes seconds; pages that are decoded after
 // reading have lines of their own ([Form]). All lines are fitted to observations: robustly,
-// because machines are busy now and then, and with more weight on recent ones. [Rates] keeps the lines per way of computing (a model's fingerprint, and
-// which devices hold it) and per tier (its directory) in one small JSON file, so that
-// decisions after a restart are as good as before.
+// because machines are busy now and then, and with more weight on recent ones. [Rates] keeps
+// the lines per way of computing (a model's fingerprint, and which devices hold it) and per
+// tier (its directory) in one small JSON file, so that decisions after a restart are as good
+// as before.
 //
 // # Decisions
 //

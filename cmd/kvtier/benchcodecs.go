@@ -169,16 +169,16 @@ func checkFolder(flag, value, folder string) error {
 // the beginning is read.
 const codecsTextMax = 64 << 20
 
-// readBeginning reads a file of text; what says which.
-func readBeginning(what, path string) (string, error) {
+// readBeginning reads a file of text, which an error calls by a name.
+func readBeginning(name, path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return "", fmt.Errorf("read the %s: %w; give the name of a file", what, err)
+		return "", fmt.Errorf("read the %s: %w; give the name of a file", name, err)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, codecsTextMax))
 	if err != nil {
-		return "", fmt.Errorf("read the %s: %w; give the name of a file", what, err)
+		return "", fmt.Errorf("read the %s: %w; give the name of a file", name, err)
 	}
 	return string(text), nil
 }

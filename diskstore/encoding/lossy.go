@@ -20,8 +20,8 @@ A Q8_0, Q4_0 or Int4 section. Rows are numbers of f16. All integers are little e
 	               3 as 2; there are centers
 	     1      1  zero
 	     2      2  G: 32 in Q8_0 and Q4_0; 32 or 64; 64 where A is 2 or 3
-	     4      4  C: numbers in a row, a multiple of 32, or of 64 where A is 2 or 3; at most 8,192,
-	               and at most 131,072 / G where A is 1; 0 where A is 0 or 2
+	     4      4  C: numbers in a row where A is 1 or 3, else 0. A is 1: a multiple of 32, at most
+	               131,072 / G. A is 3: a multiple of 64, at most 8,192
 	     8     2C  centers, an f16 for each number of a row, where A is 1 or 3
 
 Blocks follow. A block holds 131,072 numbers; the last block holds the rest. With C > 0 a block

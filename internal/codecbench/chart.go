@@ -56,7 +56,7 @@ var chartText = template.Must(template.New("chart").Parse(`<svg xmlns="http://ww
 {{end}}{{range .X}}<path d="M{{printf "%.1f" .At}} {{$.YEnd}}v5" stroke="#d0d7de"/><text x="{{printf "%.1f" .At}}" y="{{$.YEnd}}" dy="20" text-anchor="middle">{{.Text}}</text>
 {{end}}<path d="M{{.Left}} {{.YEnd}}H{{.XEnd}}" stroke="#d0d7de"/>
 {{if .BoundY}}<path d="M{{.Left}} {{printf "%.1f" .BoundY}}H{{.XEnd}}" stroke="#59636e" stroke-dasharray="4 4"/><text x="{{.XEnd}}" dx="6" y="{{printf "%.1f" .BoundY}}" dy="4">{{.Bound}}</text>
-{{end}}{{range .Points}}<circle cx="{{printf "%.1f" .X}}" cy="{{printf "%.1f" .Y}}" r="5" fill="{{.Color}}"/><text x="{{printf "%.1f" .LabelX}}" y="{{printf "%.1f" .LabelY}}"><tspan font-weight="bold" fill="{{.Color}}">{{.Name}}</tspan><tspan x="{{printf "%.1f" .LabelX}}" dy="15">{{.Quality}}</tspan></text>
+{{end}}{{range .Points}}<circle cx="{{printf "%.1f" .X}}" cy="{{printf "%.1f" .Y}}" r="5" fill="{{.Color}}"/><text x="{{printf "%.1f" .LabelX}}" y="{{printf "%.1f" .LabelY}}" stroke="#ffffff" stroke-width="4" paint-order="stroke"><tspan font-weight="bold" fill="{{.Color}}">{{.Name}}</tspan><tspan x="{{printf "%.1f" .LabelX}}" dy="15">{{.Quality}}</tspan></text>
 {{end}}<text x="{{.Middle}}" y="{{.Height}}" dy="-24" text-anchor="middle">decoding on one core, GB of K/V per second, logarithmic</text>
 <text transform="translate(22 {{.YEnd}}) rotate(-90)">ratio: K/V over stored bytes</text>
 </svg>

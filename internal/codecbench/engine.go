@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -63,7 +64,7 @@ func (r *run) start(ctx context.Context, root string) (*engine, error) {
 // load loads the model: a request without a prompt does no more.
 func (e *engine) load(ctx context.Context, path string) error {
 	if _, err := e.Ask(ctx, lab.Question{}); err != nil {
-		return fmt.Errorf("load %s: %w", path, err)
+		return fmt.Errorf("load %s: %w; its log says:\n%s", path, err, troubles(e.Logs()))
 	}
 	if reason := e.TierOff(); reason != "" {
 		return fmt.Errorf("measure with %s: tiering is off for this model: %s; choose another model", path, reason)
@@ -74,6 +75,17 @@ func (e *engine) load(ctx context.Context, path string) error {
 	var err error
 	e.runner, err = e.RunnerURL()
 	return err
+}
+
+// troublesMax is the number of the log's lines that an error shows.
+const troublesMax = 4
+
+// trouble finds lines of the engine's log that tell why it ended.
+var trouble = regexp.MustCompile(`(?m)^.*(panic: |fatal error: |GGML_ASSERT|level=ERROR|[Ee]rror: ).*$`)
+
+// troubles returns the first lines that tell of an error; the log ends with the engine.
+func troubles(log string) string {
+	return strings.Join(trouble.FindAllString(log, troublesMax), "\n")
 }
 
 // completion is a request to a runner: the part of upstream's llm.CompletionRequest that is used.

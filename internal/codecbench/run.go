@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/kvtier/kvtier/diskstore/encoding"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -115,6 +116,8 @@ func (o *Options) check() error {
 	switch need := o.Tokens + o.Scored; {
 	case o.Tokens < PageTokens || o.Scored < PageTokens || need%PageTokens != 0 || o.Tokens%PageTokens != 0:
 		return fmt.Errorf("measure %d tokens and %d after them: both must be multiples of %d", o.Tokens, o.Scored, PageTokens)
+	case strings.TrimSpace(o.Text) == "":
+		return fmt.Errorf("measure with the text: it is empty; give a text of %d tokens or more", need)
 	case o.Model.Context <= need:
 		return fmt.Errorf("measure %d tokens with %s: its context has %d; choose another model, or fewer tokens", need, o.Model.Path, o.Model.Context)
 	}

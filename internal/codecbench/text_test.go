@@ -115,9 +115,17 @@ func TestBeginning(t *testing.T) {
 func TestOptions(t *testing.T) {
 	for want, o := range map[string]Options{
 		"both must be multiples of 256": {Tokens: 300, Scored: 256},
-		"measure 512 tokens with x.gguf: its context has 512; choose another model, or fewer tokens": {Tokens: 256, Scored: 256, Model: Model{Path: "x.gguf", Context: 512}},
+		"measure 512 tokens with x.gguf: its context has 512; choose another model, or fewer tokens": {Tokens: 256, Scored: 256, Text: "a", Model: Model{Path: "x.gguf", Context: 512}},
+		// An engine refuses such a text with words that do not name it.
+		"measure with the text: it is empty; give a text of 512 tokens or more": {Tokens: 256, Scored: 256, Text: " \n", Model: Model{Path: "x.gguf", Context: 1024}},
 	} {
 		_, err := Run(context.Background(), o)
 		require.ErrorContains(t, err, want)
 	}
+}
+
+func TestTroubles(t *testing.T) {
+	require.Empty(t, troubles("level=INFO msg=good\n"))
+	require.Equal(t, "panic: division by zero\nlevel=ERROR msg=ended", troubles("level=INFO msg=good\npanic: division by zero\n\nlevel=ERROR msg=ended\n"))
+	require.Equal(t, troublesMax-1, strings.Count(troubles(strings.Repeat("panic: again\n", troublesMax+1)), "\n"))
 }

@@ -19,7 +19,7 @@ CODE_SHARE = 4  # every fourth Go file is taken whole, the others give their com
 FILE_BYTES_MAX = 400_000
 TABLES = ("github.com/go-playground/locales", "github.com/grafana/grafana-foundation-sdk")  # data and generated code
 
-# A licence is known by a sentence of it.
+# A licence is known by a sentence of it. A file may have several.
 LICENCES = [
     ("Apache-2.0", "Apache License"),
     ("MIT", "Permission is hereby granted, free of charge"),
@@ -34,14 +34,15 @@ def go_env(name):
 
 
 def licence_of(root):
+    """Names the licences in a module's file, None where one is no permissive licence or none is known."""
     for file in sorted(root.iterdir()):
         if file.is_file() and re.match(r"(?i)licen[cs]e|copying", file.name):
             text = file.read_text(errors="ignore")
             if COPYLEFT.search(text):
                 return None
-            for name, sentence in LICENCES:
-                if sentence in re.sub(r"\s+", " ", text):
-                    return name
+            text = re.sub(r"\s+", " ", text)
+            if found := [name for name, sentence in LICENCES if sentence in text]:
+                return ", ".join(found)
     return None
 
 
