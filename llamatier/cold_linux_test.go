@@ -102,6 +102,22 @@ func TestExactPagesReplaceLossyRows(t *testing.T) {
 	require.NotZero(t, s.puts)
 }
 
+// TestExactPagesReplaceLossyRowsOfASlot also where lossy pages reach further, but not so far that they
+// alone would be worth replacing the slot.
+func TestExactPagesReplaceLossyRowsOfASlot(t *testing.T) {
+	w, s := cooled(t, math.MaxUint32, true)
+	require.Equal(t, 200, w.ask(ask(prompt(1, 240)), 5))
+	w.tier.Flush(t.Context())
+	w.start(1, 1000)
+	w.engine.near = true
+	s.from, w.tier.disk.store = 4*testPage, s
+	w.ask(ask(prompt(1, 200)), 5)
+	require.True(t, w.tier.Slots()[0].Lossy)
+	s.from = 13 * testPage
+	require.Equal(t, 13*testPage-200, w.ask(ask(prompt(1, 300)), 5), "that the slot did not hold")
+	require.False(t, w.tier.Slots()[0].Lossy)
+}
+
 // TestExactPagesComeFirst: lossy ones are used where they go a page further.
 func TestExactPagesComeFirst(t *testing.T) {
 	w, _ := cooled(t, 200/testPage*testPage, true) // the tail alone is lossy

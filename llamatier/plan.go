@@ -63,7 +63,7 @@ func (t *Tier) plan(ctx context.Context, tokens []int32, held, loss int) *plan {
 		return t.paying(ctx, p)
 	}
 	mixed.held = held
-	if t.paying(ctx, mixed); len(mixed.tokens) >= least {
+	if t.paying(ctx, mixed); len(mixed.tokens) >= least && mixed.worth() {
 		return mixed
 	}
 	p.found, p.unread, p.unreadTier = mixed.found, mixed.unread, mixed.unreadTier
