@@ -140,6 +140,28 @@ func TestSchemaOfLossyPages(t *testing.T) {
 	}
 }
 
+// TestReadersKnowWhatMayBeLossy: a page of one token, in which each kind has a row, is good with a
+// lossy section of K or V alone, and for no encoding between the known ones.
+func TestReadersKnowWhatMayBeLossy(t *testing.T) {
+	stored := lossyRows(t, EncodingQ8, bytes.Repeat([]byte{0, 0x3c}, 128))
+	for kind := range lastKind + 1 {
+		for e := range Encoding(32) {
+			file := memBlob(hostilePage(e, []Section{{Kind: kind, RowBytes: 256}}, 1, [][]byte{stored}))
+			h, err := ReadHeader(ctx, file)
+			if e.Known() && e != EncodingRaw && (!e.Lossy() || kind == KindK || kind == KindV) {
+				require.NoError(t, err, "%v %v", kind, e)
+				require.Equal(t, e.Lossy(), h.schema() == SchemaLossy)
+				continue
+			}
+			require.ErrorIs(t, err, ErrDamaged, "%v %v", kind, e)
+			_, err = Stream(ctx, file, nil)
+			require.ErrorIs(t, err, ErrDamaged, "%v %v", kind, e)
+			_, _, err = aChecker(t).CheckSections(ctx, file)
+			require.ErrorIs(t, err, ErrDamaged, "%v %v", kind, e)
+		}
+	}
+}
+
 // TestOnlyKAndVLoseBits: other kinds are refused, and rows that are no f16.
 func TestOnlyKAndVLoseBits(t *testing.T) {
 	c := theCodec(t)
