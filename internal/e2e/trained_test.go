@@ -12,7 +12,7 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel/trained"
 )
 
-// Bounds that hold for any weights after some 10 million tokens of training.
+// Bounds that hold for any weights after some 4 million tokens of training.
 const (
 	trainedName     = "trained"
 	wordsMin        = 0.7 // part of generated words that a reader of the prompts knows

@@ -34,7 +34,7 @@ ROW_TOKENS = 4096  # tokens of a step
 LONG_CONTEXT = 4608
 LONG_ROWS = 1
 # Stable phase: until so many tokens, this context.
-PLAN = [(6_000_000, 256), (11_000_000, 512), (40_000_000, 1024)]
+PLAN = [(2_900_000, 256), (3_800_000, 512), (40_000_000, 1024)]
 CHECKPOINT_SECONDS = 180
 LOG_STEPS = 10
 

@@ -28,5 +28,5 @@
 //	NOTICE          the sources of the training text, with their licences
 //
 // Another file takes the place of trained.gguf without a change to tests. They ask for bounds
-// that any model of this size reaches after some 10 million tokens of training.
+// that any model of this size reaches after some 4 million tokens of training.
 package trained
