@@ -50,6 +50,7 @@ type writeQueue struct {
 	refused bool  // a page found no room since the last page was written
 	crowded bool  // a page found no room since the last call of refusals
 	tried   int64 // attempts to write a page that have ended
+	before  int64 // tried when the first page of crowded found no room
 	waiting int   // callers inside waitFor
 	closed  bool
 	stopped chan struct{}
@@ -125,6 +126,9 @@ func (q *writeQueue) stage(size int, leaving bool) []byte {
 	default:
 		queued := q.bytes - q.failedBytesLocked()
 		if queued > 0 && queued+int64(size) > q.staging() || !q.makeRoomLocked(int64(size)) {
+			if !q.crowded {
+				q.before = q.tried
+			}
 			q.refused, q.crowded, q.short = true, true, true
 			q.changed.Broadcast()
 			return nil
@@ -210,12 +214,13 @@ func (q *writeQueue) waitFor(ctx context.Context, wanted func(*writeJob) bool) e
 }
 
 // refusals reports whether a page that may stay in the cache found no room since the last
-// call, and the number of attempts to write pages that have ended.
+// call, and the number of attempts to write pages that had ended by then. A page that took the
+// room may have been written since.
 func (q *writeQueue) refusals() (refused bool, attempts int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	refused, q.crowded = q.crowded, false
-	return refused, q.tried
+	return refused, q.before
 }
 
 // lookAgain wakes all waiters on q.changed.
