@@ -82,10 +82,13 @@ var rows = []row{
 		{lines, "Restore time", "From the look-up to the last row.", seconds, 8, quantiles("ollama_kv_restore_seconds")},
 		{lines, "Prompt time", "From the look-up to the prompt's last batch.", seconds, 8, quantiles("ollama_kv_prompt_seconds")},
 		{lines, "Tokens of a restore", "", plain, 8, quantiles("ollama_kv_restored_tokens")},
-		{lines, "Time saved, by model", "Seconds saved in each second: an estimate.", plain, 12, []query{
+		{lines, "Time saved, by model", "Seconds saved in each second: an estimate.", plain, 8, []query{
 			{`sum by (model) (rate(ollama_kv_saved_seconds_total{{M}}[{R}]))`, "{{model}}"},
 		}},
-		{lines, "Prompts and restores", "", perSecond, 12, []query{
+		{lines, "Lossy tokens", "Restored tokens from the first lossy page on: their share of all tokens of prompts.", share, 8, []query{
+			{`sum(rate(ollama_kv_lossy_tokens_total{{M}}[{R}])) / sum(rate(ollama_kv_prompt_tokens_total{{M}}[{R}]))`, "lossy"},
+		}},
+		{lines, "Prompts and restores", "", perSecond, 8, []query{
 			{`sum(rate(ollama_kv_prompts_total{{M}}[{R}]))`, "prompts"},
 			{`sum(rate(ollama_kv_restores_total{{M}}[{R}]))`, "restores"},
 			{`sum(rate(ollama_kv_restores_given_up_total{{M}}[{R}]))`, "given up: computing became quicker"},
