@@ -110,8 +110,8 @@ func (o origins) cameFrom(p *plan, held int) origins {
 	}
 	lossy := p.lossyFrom()
 	for _, ref := range slices.Concat(p.passed, p.refs) {
-		end := int(ref.Start) + ref.Tokens
-		o = o.add(origin{min(end, held), ref.Tier, end > lossy})
+		end := min(int(ref.Start)+ref.Tokens, held)
+		o = o.add(origin{end, ref.Tier, end > lossy})
 	}
 	return o
 }
