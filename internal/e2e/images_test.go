@@ -48,7 +48,7 @@ func TestImagesComeBackByContent(t *testing.T) {
 			b.crash()
 			again := b.turn(second, archAnswer, picture(t, 2))
 			require.Greater(t, again.restored, before+after)
-			requireClose(t, other, again, differ)
+			requireClose(t, other, again, soakBound)
 		})
 	}
 }
