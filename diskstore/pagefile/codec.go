@@ -37,14 +37,18 @@ var NewCodec = sync.OnceValues(func() (*Codec, error) {
 	return &Codec{coder: coder}, nil
 })
 
+// Shape describes the section's rows to a Coder.
+func (s Section) Shape() encoding.Shape {
+	if !s.Kind.PerToken() {
+		return encoding.Shape{}
+	}
+	return encoding.Shape{RowBytes: int(s.RowBytes)}
+}
+
 // Encode returns the rows of a section in the encoding that makes them smallest, or EncodingRaw
 // and nil when none makes them smaller by enough to be worth decoding.
 func (c *Codec) Encode(rows []byte, s Section) (Encoding, []byte) {
-	var shape encoding.Shape
-	if s.Kind.PerToken() {
-		shape.RowBytes = int(s.RowBytes)
-	}
-	return c.coder.Lossless(rows, shape)
+	return c.coder.Lossless(rows, s.Shape())
 }
 
 // EncodeLossy returns the rows of a section, which are f16, in a lossy encoding. An error says why
@@ -53,7 +57,7 @@ func (c *Codec) EncodeLossy(e Encoding, rows []byte, s Section) ([]byte, error) 
 	if s.Kind != KindK && s.Kind != KindV {
 		return nil, fmt.Errorf("encode section of kind %v as %v: only K and V may lose bits; keep it lossless", s.Kind, e)
 	}
-	return c.coder.Lossy(e, rows, encoding.Shape{RowBytes: int(s.RowBytes)})
+	return c.coder.Lossy(e, rows, s.Shape())
 }
 
 // Decode fills rows from stored. For any content of stored, Decode writes nothing beyond rows

@@ -30,7 +30,7 @@ type codec struct {
 func codecs(coder *encoding.Coder, pages *pagefile.Codec) (all []codec) {
 	for _, id := range lossless {
 		all = append(all, codec{name: id.String(), encode: func(rows []byte, s pagefile.Section) (encoding.ID, []byte) {
-			return coder.Only(id, rows, shapeOf(s))
+			return coder.Only(id, rows, s.Shape())
 		}})
 	}
 	for _, ids := range lossy {
@@ -52,12 +52,4 @@ func codecs(coder *encoding.Coder, pages *pagefile.Codec) (all []codec) {
 		all = append(all, c)
 	}
 	return all
-}
-
-// shapeOf describes the rows of a section as a page store does.
-func shapeOf(s pagefile.Section) encoding.Shape {
-	if !s.Kind.PerToken() {
-		return encoding.Shape{}
-	}
-	return encoding.Shape{RowBytes: int(s.RowBytes)}
 }
