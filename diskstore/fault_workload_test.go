@@ -132,13 +132,13 @@ func newFaultLife(t *testing.T, page int64) *faultLife {
 	return &faultLife{t: t, mem: mem, inj: inj, o: o, bad: make(map[pagefile.Key]bool)}
 }
 
-// newLossyFaultLife is the life of a store that makes pages lossy. The tiers have room for as many
-// pages as those of newFaultLife.
+// newLossyFaultLife is the life of a store that makes pages lossy. Its remote tier has room for two
+// pages: three move down, and a collection that finds them evicts one whichever was used last.
 func newLossyFaultLife(t *testing.T) *faultLife {
 	const exact, lossy = 6 * pagefile.PageAlign, 4 * pagefile.PageAlign
 	life := newFaultLife(t, exact)
 	life.o.Cold = ColdTypes{encoding.Q4_0, encoding.Q4_0}
-	life.o.Remote.BudgetBytes = 3 * lossy
+	life.o.Remote.BudgetBytes = 2 * lossy
 	return life
 }
 
