@@ -45,13 +45,16 @@ func choose(rows []byte, s Shape) (ID, split) {
 // bestSplit returns the way of Split that makes a sample of rows smallest, and false where none
 // promises a share of the rows' size below a limit.
 func bestSplit(rows []byte, s Shape, limit float64) (way split, ok bool) {
-	for _, try := range []split{{width: 2}, {width: 2, rotate: 1}, {width: 4}} {
+	for _, try := range []split{{width: 2, apart: apartBits}, {width: 2}, {width: 2, rotate: 1}, {width: 4}} {
 		if len(rows)%try.width != 0 {
 			continue
 		}
 		share := try.share(rows)
-		if try.width == widthMax {
+		switch {
+		case try.width == widthMax:
 			share += wideCost
+		case ok && way.apart > 0 && try.rotate == 0:
+			share += longCost
 		}
 		if share < limit {
 			limit, way, ok = share, try, true
@@ -70,6 +73,10 @@ func bestSplit(rows []byte, s Shape, limit float64) (way split, ok bool) {
 // wideCost is the share that numbers of 4 bytes must gain over numbers of 2: two neighbours of 2
 // bytes look like one of 4, which takes longer to put together.
 const wideCost = 0.03
+
+// longCost is the share that codes of whole highest bytes must gain over those without two bits: a
+// look-up gives fewer of them.
+const longCost = 0.01
 
 // fits reports whether rows of a size, n bytes together, can have bases.
 func (s split) fits(row, n int) bool {
@@ -142,19 +149,20 @@ func (s split) number(p []byte) uint32 {
 // share is the part of the rows' size that a sample promises.
 func (s split) share(rows []byte) float64 {
 	var planes [widthMax]counts
-	high := 8 * (s.width - 1)
+	high, apart := 8*(s.width-1), uint32(1)<<s.apart-1
 	for _, piece := range pieces(len(rows)) {
 		for at := piece.from; at+s.width <= piece.to; at += s.width {
 			x := s.number(rows[at:])
 			if len(s.bases) > 0 {
 				x -= uint32(s.bases[at/s.width%len(s.bases)]) << high
 			}
+			x &^= apart << high
 			for i := range s.width {
 				planes[i][byte(x>>(8*i))]++
 			}
 		}
 	}
-	sum := 0.0
+	sum := float64(s.apart)
 	for i := range s.width {
 		h := planes[i].entropy()
 		if h > 8*(1-1.0/leastPlaneGain) {
@@ -188,7 +196,7 @@ func (s split) basesOf(rows []byte, row int) []byte {
 		for below := int(seen[0]); 2*below < total; below += int(seen[median]) {
 			median++
 		}
-		bases[c] = byte(median)
+		bases[c] = byte(median) &^ (1<<s.apart - 1)
 		if s.rotate == 0 && 2*negative > total {
 			bases[c] |= 0x80
 		}

@@ -72,7 +72,7 @@ func (c *Coder) stored(id ID, how split, rows []byte) []byte {
 
 // gained returns stored, or Raw and nil where the gain is not worth decoding.
 func gained(id ID, stored, rows []byte) (ID, []byte) {
-	if stored == nil || len(stored) > len(rows)-len(rows)/leastGain {
+	if stored == nil || len(stored) >= len(rows)-len(rows)/leastGain {
 		return Raw, nil
 	}
 	return id, stored

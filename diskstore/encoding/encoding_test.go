@@ -106,7 +106,7 @@ func TestEveryWayIsExact(t *testing.T) {
 		for _, width := range []int{2, 4} {
 			for name, rows := range contents(width, size[0], size[1]) {
 				row := size[1] * width
-				ways := []split{{width: 2}, {width: 2, rotate: 1}, {width: 4}}
+				ways := allSplits
 				for _, way := range ways {
 					if len(rows)%way.width != 0 {
 						continue
@@ -214,9 +214,11 @@ func TestPlainCodeAgrees(t *testing.T) {
 			bases = rapid.SliceOfN(rapid.Byte(), count, count).Draw(rt, "values")
 		}
 		rotate := rapid.IntRange(0, 1).Draw(rt, "rotate")
-		both := func() (planes [2][]byte, merged []byte) {
-			planes = [2][]byte{make([]byte, n), make([]byte, n)}
+		both := func() (planes [3][]byte, merged []byte) {
+			planes = [3][]byte{make([]byte, n), make([]byte, n), make([]byte, apartBytes(n))}
 			split2(rows, planes[0], planes[1], bases, rotate)
+			takeApart(planes[1], planes[2])
+			putTogether(planes[1], planes[2])
 			merged = make([]byte, 2*n)
 			merge2(merged, planes[0], planes[1], bases, rotate)
 			return planes, merged
@@ -230,13 +232,24 @@ func TestPlainCodeAgrees(t *testing.T) {
 	})
 }
 
+// allSplits are the ways without bases.
+var allSplits = []split{{width: 2}, {width: 2, apart: apartBits}, {width: 2, rotate: 1}, {width: 2, rotate: 1, apart: apartBits}, {width: 4}}
+
 // Truncated, lengthened and changed bytes are an error or other rows, and no write outside.
 func TestDamage(t *testing.T) {
 	c := newCoder(t)
 	rows := gaussian("f16", 256, 64, 9)
-	way := split{width: 2}
-	way.bases = way.basesOf(rows, 128)
-	stored := way.encode(rows)
+	for _, apart := range []int{0, apartBits} {
+		way := split{width: 2, apart: apart}
+		way.bases = way.basesOf(rows, 128)
+		testDamage(t, c, way.encode(rows), rows)
+	}
+	require.ErrorIs(t, c.Decode(Raw, rows[:5], rows), ErrCorrupt)
+	require.ErrorIs(t, c.Decode(77, rows, rows), ErrCorrupt)
+	require.Equal(t, "encoding 77", ID(77).String())
+}
+
+func testDamage(t *testing.T, c *Coder, stored, rows []byte) {
 	for n := range len(stored) {
 		_, err := decodeGuarded(t, c, Split, stored[:n], len(rows))
 		require.ErrorIs(t, err, ErrCorrupt, n)
@@ -257,14 +270,11 @@ func TestDamage(t *testing.T) {
 			require.ErrorIs(t, err, ErrCorrupt)
 		}
 	}
-	require.ErrorIs(t, c.Decode(Raw, rows[:5], rows), ErrCorrupt)
-	require.ErrorIs(t, c.Decode(77, rows, rows), ErrCorrupt)
-	require.Equal(t, "encoding 77", ID(77).String())
 }
 
 func FuzzDecode(f *testing.F) {
 	rows := gaussian("f16", 32, 32, 1)
-	for _, way := range []split{{width: 2}, {width: 2, rotate: 1}, {width: 4}} {
+	for _, way := range allSplits {
 		f.Add(uint8(Split), way.encode(rows), len(rows))
 		way.bases = way.basesOf(rows, 64)
 		f.Add(uint8(Split), way.encode(rows), len(rows))

@@ -20,6 +20,8 @@ var golden = map[string]struct {
 }{
 	"f16":             {"f16", split{width: 2}, false, f16Sum},
 	"f16-bases":       {"f16", split{width: 2}, true, f16Sum},
+	"f16-apart":       {"f16", split{width: 2, apart: apartBits}, false, f16Sum},
+	"f16-apart-bases": {"f16", split{width: 2, apart: apartBits}, true, f16Sum},
 	"bf16-rotated":    {"bf16", split{width: 2, rotate: 1}, false, bf16Sum},
 	"bf16-all":        {"bf16", split{width: 2, rotate: 1}, true, bf16Sum},
 	"f32":             {"f32", split{width: 4}, false, f32Sum},

@@ -34,6 +34,7 @@ func (g guarded) last(n int) []byte  { return g.mem[len(g.mem)-n:] }
 func TestPlanesStayInside(t *testing.T) {
 	const most = 600
 	rows, lo, hi, bases, again := newGuarded(t, 2*most), newGuarded(t, most), newGuarded(t, most), newGuarded(t, most), newGuarded(t, 2*most)
+	apart := newGuarded(t, apartBytes(most))
 	r := rand.New(rand.NewPCG(1, 1))
 	test := func(n, row, rotate int, place func(g guarded, n int) []byte) {
 		in, b := place(rows, 2*n), place(bases, row)
@@ -44,6 +45,11 @@ func TestPlanesStayInside(t *testing.T) {
 		}
 		planes, out := [][]byte{place(lo, n), place(hi, n)}, place(again, 2*n)
 		split2(in, planes[0], planes[1], b, rotate)
+		bits, high := place(apart, apartBytes(n)), append([]byte{}, planes[1]...)
+		takeApart(planes[1], bits)
+		require.Zero(t, orOf(planes[1])&3)
+		putTogether(planes[1], bits)
+		require.Equal(t, high, planes[1])
 		merge2(out, planes[0], planes[1], b, rotate)
 		require.Equal(t, in, out, "%d numbers in rows of %d", n, row)
 	}
@@ -64,6 +70,14 @@ func TestPlanesStayInside(t *testing.T) {
 	}
 }
 
+// orOf is the bits that any byte has.
+func orOf(p []byte) (all byte) {
+	for _, b := range p {
+		all |= b
+	}
+	return all
+}
+
 // TestDecodeStaysInside decodes sections that end where memory ends, into rows that end there.
 func TestDecodeStaysInside(t *testing.T) {
 	c := newCoder(t)
@@ -72,7 +86,7 @@ func TestDecodeStaysInside(t *testing.T) {
 		width := rapid.SampledFrom([]int{2, 4}).Draw(rt, "width")
 		channels := rapid.IntRange(1, 400).Draw(rt, "channels")
 		rows := hostileRows(rt, width*channels*rapid.IntRange(1, 300).Draw(rt, "tokens"), width)
-		way := split{width: width, rotate: rapid.IntRange(0, 4/width-1).Draw(rt, "rotate")}
+		way := split{width: width, rotate: rapid.IntRange(0, 4/width-1).Draw(rt, "rotate"), apart: apartBits * rapid.IntRange(0, 4/width-1).Draw(rt, "apart")}
 		if rapid.Bool().Draw(rt, "based") {
 			way.bases = way.basesOf(rows, width*channels)
 		}

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/klauspost/compress/huff0"
 	"github.com/x448/float16"
 )
 
@@ -125,7 +124,7 @@ type lossyScratch struct {
 	scales    [maxScales]float32
 	spread    [maxScales]float32 // a scale for each unit of numbers
 	centers   [maxCenters]float32
-	huffman   huff0.Scratch
+	huffman   plane
 }
 
 var lossyScratches = sync.Pool{New: func() any { return new(lossyScratch) }}
@@ -226,7 +225,7 @@ func (sc *lossyScratch) decodeBlock(stored, block []byte, l lossy) (size int, er
 		if length > len(stored)-size {
 			return 0, corrupt("a plane of %d bytes, of which %d are there", length, len(stored)-size)
 		}
-		if planes[i], err = decodePlane(&sc.huffman, int(entry&3), stored[size:size+length:size+length], planes[i], want); err != nil {
+		if planes[i], err = sc.huffman.decode(int(entry&3), stored[size:size+length:size+length], planes[i][:want]); err != nil {
 			return 0, err
 		}
 		size += length

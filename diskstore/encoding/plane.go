@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"github.com/klauspost/compress/huff0"
+
+	"github.com/kvtier/kvtier/diskstore/encoding/huffman"
 )
 
 // The forms of a plane of bytes.
@@ -15,9 +17,16 @@ const (
 	tableLog = 11 // the longest code that RFC 8878 allows
 )
 
-// encodePlane returns the smallest form of a plane of at most 262,143 bytes. Huffman codes must gain
-// a part of the plane with the divisor least. The result is valid until the next call with the same h.
-func encodePlane(h *huff0.Scratch, plane []byte, least int) (form int, stored []byte) {
+// plane is the memory for coding planes.
+type plane struct {
+	library huff0.Scratch
+	decoder huffman.Decoder
+}
+
+// encode returns the smallest form of a plane of at most 262,143 bytes. Huffman codes must gain a part
+// of the plane with the divisor least. The result is valid until the next call.
+func (p *plane) encode(plane []byte, least int) (form int, stored []byte) {
+	h := &p.library
 	h.Reuse, h.TableLog = huff0.ReusePolicyNone, tableLog
 	stored, _, err := huff0.Compress4X(plane, h)
 	switch {
@@ -29,27 +38,39 @@ func encodePlane(h *huff0.Scratch, plane []byte, least int) (form int, stored []
 	return formHuffman, stored
 }
 
-// decodePlane returns the n bytes of a plane, in stored or in plane, which has room for them.
-func decodePlane(h *huff0.Scratch, form int, stored, plane []byte, n int) ([]byte, error) {
+// decode returns the bytes of a plane, in stored or in plane, which has their size.
+func (p *plane) decode(form int, stored, plane []byte) ([]byte, error) {
 	switch {
-	case form == formRaw && len(stored) == n:
+	case form == formRaw && len(stored) == len(plane):
 		return stored, nil
 	case form == formSame && len(stored) == 1:
-		plane = plane[:n]
 		for j := range plane {
 			plane[j] = stored[0]
 		}
 		return plane, nil
-	case form == formHuffman && len(stored) < n:
-		table, rest, err := huff0.ReadTable(stored, h)
-		if err != nil {
-			return nil, corrupt("a table of Huffman codes: %v", err)
-		}
-		plane, err := table.Decoder().Decompress4X(plane[:0:n], rest)
-		if err != nil || len(plane) != n {
-			return nil, corrupt("a plane of %d bytes: %v", n, err)
-		}
-		return plane, nil
+	case form == formHuffman && len(stored) < len(plane):
+		return plane, p.decodeHuffman(stored, plane)
 	}
-	return nil, corrupt("a plane of form %d has %d bytes for %d", form, len(stored), n)
+	return nil, corrupt("a plane of form %d has %d bytes for %d", form, len(stored), len(plane))
 }
+
+func (p *plane) decodeHuffman(stored, plane []byte) error {
+	if useHuffman {
+		if err := p.decoder.Decode(stored, plane); err != nil {
+			return corrupt("%v", err)
+		}
+		return nil
+	}
+	table, rest, err := huff0.ReadTable(stored, &p.library)
+	if err != nil {
+		return corrupt("a table of Huffman codes: %v", err)
+	}
+	got, err := table.Decoder().Decompress4X(plane[:0:len(plane)], rest)
+	if err != nil || len(got) != len(plane) {
+		return corrupt("a plane of %d bytes: %v", len(got), err)
+	}
+	return nil
+}
+
+// useHuffman is false on processors for which the library is quicker, and in tests of it.
+var useHuffman = huffman.Fast

@@ -46,7 +46,7 @@ func merge2(rows, lo, hi, bases []byte, rotate int) {
 }
 
 // split4 does as split2 for numbers of 4 bytes, which are not rotated.
-func split4(planes [widthMax][]byte, rows, bases []byte) {
+func split4(planes [planesMax][]byte, rows, bases []byte) {
 	bases = rowOf(bases)
 	for i := range len(rows) / 4 {
 		for p := range 3 {
@@ -57,11 +57,55 @@ func split4(planes [widthMax][]byte, rows, bases []byte) {
 }
 
 // merge4 undoes split4.
-func merge4(rows []byte, planes [widthMax][]byte, bases []byte) {
+func merge4(rows []byte, planes [planesMax][]byte, bases []byte) {
 	bases = rowOf(bases)
 	a, b, c, d := planes[0], planes[1], planes[2], planes[3]
 	for i := range len(rows) / 4 {
 		high := d[i] + bases[i%len(bases)]
 		binary.LittleEndian.PutUint32(rows[4*i:], uint32(a[i])|uint32(b[i])<<8|uint32(c[i])<<16|uint32(high)<<24)
+	}
+}
+
+// A group is 32 numbers, whose bits that are stored apart fill 8 bytes.
+const (
+	groupNumbers = 32
+	groupBytes   = groupNumbers * apartBits / 8
+	apartMask    = 0x0303030303030303 // the bits of 8 numbers
+)
+
+// apartBytes is the size of the plane of bits that n numbers store apart.
+func apartBytes(n int) int { return (n + groupNumbers - 1) / groupNumbers * groupBytes }
+
+// takeApart moves the lowest bits of the bytes of high to apart.
+func takeApart(high, apart []byte) {
+	for ; len(high) >= groupNumbers; high, apart = high[groupNumbers:], apart[groupBytes:] {
+		var group uint64
+		for j := range groupNumbers / groupBytes {
+			x := binary.LittleEndian.Uint64(high[groupBytes*j:])
+			group |= x & apartMask << (apartBits * j)
+			binary.LittleEndian.PutUint64(high[groupBytes*j:], x&^apartMask)
+		}
+		binary.LittleEndian.PutUint64(apart, group)
+	}
+	clear(apart)
+	for i, b := range high {
+		apart[i%groupBytes] |= b & 3 << (apartBits * (i / groupBytes))
+		high[i] = b &^ 3
+	}
+}
+
+// putTogether undoes takeApart.
+func putTogether(high, apart []byte) {
+	done := putTogetherFast(high, apart)
+	high, apart = high[done:], apart[apartBytes(done):]
+	for ; len(high) >= groupNumbers; high, apart = high[groupNumbers:], apart[groupBytes:] {
+		group := binary.LittleEndian.Uint64(apart)
+		for j := range groupNumbers / groupBytes {
+			x := binary.LittleEndian.Uint64(high[groupBytes*j:])
+			binary.LittleEndian.PutUint64(high[groupBytes*j:], x|group>>(apartBits*j)&apartMask)
+		}
+	}
+	for i := range high {
+		high[i] |= apart[i%groupBytes] >> (apartBits * (i / groupBytes)) & 3
 	}
 }

@@ -31,10 +31,22 @@ func merge2Fast(rows, lo, hi, bases []byte, rotate int) int {
 	return n
 }
 
-// n is a multiple of 32. planes_amd64.s has both.
+// putTogetherFast does as putTogether for a first part of high, and returns its size.
+func putTogetherFast(high, apart []byte) int {
+	n := inVectors(len(high))
+	if n > 0 {
+		putTogetherAVX2(&high[0], &apart[0], n)
+	}
+	return n
+}
+
+// n is a multiple of 32. planes_amd64.s has all.
 //
 //go:noescape
 func split2AVX2(rows, lo, hi, bases *byte, n, rotate int)
 
 //go:noescape
 func merge2AVX2(rows, lo, hi, bases *byte, n, rotate int)
+
+//go:noescape
+func putTogetherAVX2(high, apart *byte, n int)

@@ -1,6 +1,6 @@
 #include "textflag.h"
 
-// Both functions have the same parameters. A step takes 32 numbers of 2 bytes.
+// split2AVX2 and merge2AVX2 have the same parameters. A step takes 32 numbers of 2 bytes.
 #define PARAMETERS \
 	MOVQ rows+0(FP), DX; \
 	MOVQ lo+8(FP), DI; \
@@ -80,5 +80,37 @@ merge:
 	VMOVDQU Y3, 32(DX)
 	ADVANCE
 	JNZ merge
+	VZEROUPPER
+	RET
+
+// Shifts of a group's 8 bytes for each 8 numbers.
+DATA apartShifts<>+0(SB)/8, $0
+DATA apartShifts<>+8(SB)/8, $2
+DATA apartShifts<>+16(SB)/8, $4
+DATA apartShifts<>+24(SB)/8, $6
+GLOBL apartShifts<>(SB), RODATA|NOPTR, $32
+
+// func putTogetherAVX2(high, apart *byte, n int)
+//
+// Each step adds the bits of a group to 32 bytes.
+TEXT ·putTogetherAVX2(SB), NOSPLIT, $0-24
+	MOVQ high+0(FP), DI
+	MOVQ apart+8(FP), SI
+	MOVQ n+16(FP), CX
+	VMOVDQU apartShifts<>(SB), Y1
+	MOVQ $0x0303030303030303, AX
+	MOVQ AX, X2
+	VPBROADCASTQ X2, Y2
+
+group:
+	VPBROADCASTQ (SI), Y0
+	VPSRLVQ Y1, Y0, Y0
+	VPAND Y2, Y0, Y0
+	VPOR (DI), Y0, Y0
+	VMOVDQU Y0, (DI)
+	ADDQ $8, SI
+	ADDQ $32, DI
+	SUBQ $32, CX
+	JNZ group
 	VZEROUPPER
 	RET

@@ -82,7 +82,7 @@ func (q *quantizer) encode(rows []byte, l lossy) []byte {
 		at := len(out)
 		out = append(out, make([]byte, 4*len(planes))...)
 		for i, plane := range planes {
-			form, stored := encodePlane(&q.huffman, plane, leastGain)
+			form, stored := q.huffman.encode(plane, leastGain)
 			binary.LittleEndian.PutUint32(out[at+4*i:], uint32(len(stored))<<2|uint32(form))
 			out = append(out, stored...)
 		}

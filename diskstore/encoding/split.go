@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"slices"
 	"sync"
-
-	"github.com/klauspost/compress/huff0"
 )
 
 /*
@@ -14,7 +12,8 @@ A Split section. All integers are little endian.
 	offset  bytes  header
 	     0      1  W: bytes of a number, 2 or 4
 	     1      1  R: bits by which each number is rotated to the left, 0 or 1; 0 where W is 4
-	     2      2  zero
+	     2      1  A: bits of the highest byte that are stored apart, 0 or 2; 0 where W is 4
+	     3      1  zero
 	     4      4  C: numbers in a row, or 0 for no bases
 	     8      C  bases, one byte for each number of a row
 
@@ -23,18 +22,22 @@ rest. With C > 0 a block holds whole rows instead: as many as 131,072 bytes hold
 one. A row then has at most 131,072 bytes.
 
 	offset  bytes  block
-	     0     4W  a plane's size in the block and its form, for each plane from the lowest byte on:
-	               the size times 4, plus the form: 0 raw, 1 Huffman, 2 one byte for all
-	    4W         the planes, in the same order
+	     0     4P  a plane's size in the block and its form, for each of P planes from the lowest
+	               byte on: the size times 4, plus the form: 0 raw, 1 Huffman, 2 one byte for all
+	    4P         the planes, in the same order
 
-Plane i of a block has byte i of each number, after the rotation. With C > 0 the number's base
-is subtracted from the highest byte, modulo 256. A plane in Huffman codes is a Huffman tree
-description and four streams, as in a literals section with Compressed_Literals_Block of RFC 8878,
-sections 3.1.1.3.1 and 4.2.
+There is a plane for each byte of a number, after the rotation. With C > 0 the number's base is
+subtracted from the highest byte, modulo 256. With A > 0 the plane of the highest bytes has zeros in
+their A lowest bits. These bits are in a plane of their own before it, in groups of 8 bytes for 32
+numbers, the last group for the rest: bits 2j and 2j+1 of byte i are those of number 8j+i.
+
+A plane in Huffman codes is a Huffman tree description and four streams, as in a literals section
+with Compressed_Literals_Block of RFC 8878, sections 3.1.1.3.1 and 4.2.
 
 Exponents are in the highest byte of an f16 (sign, exponent, two bits of the mantissa) and of an
 f32. Those of a bf16 are in the highest byte after a rotation by one bit. Channels of K differ in
-scale: the difference to the channel's usual byte has fewer values than the byte.
+scale: the difference to the channel's usual byte has fewer values than the byte. Bits of the
+mantissa make codes of the highest byte longer, so that a look-up gives fewer of them.
 */
 const (
 	splitHeaderBytes = 8
@@ -42,12 +45,15 @@ const (
 
 	widthMax   = 4
 	rotateMax  = 1
+	apartBits  = 2
+	planesMax  = 4
 	planeBytes = blockBytes / 2
 )
 
 // split is a way to encode rows as Split.
 type split struct {
 	width, rotate int
+	apart         int    // bits of the highest byte that are stored apart
 	bases         []byte // for each number of a row; empty for none
 }
 
@@ -62,13 +68,16 @@ func (s split) block() int {
 // planes returns the sizes of a block's planes, for n bytes.
 func (s split) planes(n int) []int {
 	plane := n / s.width
+	if s.apart > 0 {
+		return []int{plane, apartBytes(plane), plane}
+	}
 	return []int{plane, plane, plane, plane}[:s.width]
 }
 
 // scratch is the memory for a block.
 type scratch struct {
-	planes  [widthMax][planeBytes]byte
-	huffman huff0.Scratch
+	planes  [planesMax][planeBytes]byte
+	huffman plane
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
@@ -78,7 +87,7 @@ func (s split) encode(rows []byte) []byte {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
 	out := make([]byte, splitHeaderBytes, splitHeaderBytes+len(s.bases)+len(rows))
-	out[0], out[1] = byte(s.width), byte(s.rotate)
+	out[0], out[1], out[2] = byte(s.width), byte(s.rotate), byte(s.apart)
 	binary.LittleEndian.PutUint32(out[4:], uint32(len(s.bases)))
 	out = append(out, s.bases...)
 	for block := range slices.Chunk(rows, s.block()) {
@@ -89,20 +98,24 @@ func (s split) encode(rows []byte) []byte {
 
 // appendBlock encodes one block.
 func (sc *scratch) appendBlock(out, block []byte, s split) []byte {
-	n := len(block) / s.width
-	var planes [widthMax][]byte
-	for i := range s.width {
+	var planes [planesMax][]byte
+	sizes := s.planes(len(block))
+	for i, n := range sizes {
 		planes[i] = sc.planes[i][:n]
 	}
-	if s.width == 2 {
-		split2(block, planes[0], planes[1], s.bases, s.rotate)
-	} else {
+	switch {
+	case s.width == widthMax:
 		split4(planes, block, s.bases)
+	case s.apart > 0:
+		split2(block, planes[0], planes[2], s.bases, s.rotate)
+		takeApart(planes[2], planes[1])
+	default:
+		split2(block, planes[0], planes[1], s.bases, s.rotate)
 	}
 	at := len(out)
-	out = append(out, make([]byte, 4*s.width)...)
-	for i, plane := range planes[:s.width] {
-		form, stored := encodePlane(&sc.huffman, plane, leastPlaneGain)
+	out = append(out, make([]byte, 4*len(sizes))...)
+	for i, plane := range planes[:len(sizes)] {
+		form, stored := sc.huffman.encode(plane, leastPlaneGain)
 		binary.LittleEndian.PutUint32(out[at+4*i:], uint32(len(stored))<<2|uint32(form))
 		out = append(out, stored...)
 	}
@@ -115,11 +128,13 @@ func readSplit(header []byte, n int64) (s split, bases int, err error) {
 	if len(header) < splitHeaderBytes {
 		return s, 0, corrupt("%d bytes are no header", len(header))
 	}
-	s.width, s.rotate = int(header[0]), int(header[1])
+	s.width, s.rotate, s.apart = int(header[0]), int(header[1]), int(header[2])
 	count := int64(binary.LittleEndian.Uint32(header[4:]))
 	switch {
-	case s.width != 2 && s.width != 4 || s.rotate > rotateMax || s.width == 4 && s.rotate > 0 || header[2] != 0 || header[3] != 0:
+	case s.width != 2 && s.width != 4 || s.rotate > rotateMax || s.width == 4 && s.rotate > 0 || header[3] != 0:
 		return s, 0, corrupt("numbers of %d bytes, rotated by %d", s.width, s.rotate)
+	case s.apart != 0 && s.apart != apartBits || s.apart > 0 && s.width != 2:
+		return s, 0, corrupt("%d bits apart of numbers of %d bytes", s.apart, s.width)
 	case n%int64(s.width) != 0:
 		return s, 0, corrupt("%d bytes in numbers of %d", n, s.width)
 	case count*int64(s.width) > blockBytes || count > 0 && n%(count*int64(s.width)) != 0:
@@ -155,26 +170,35 @@ func decodeSplit(stored, rows []byte) error {
 
 // decodeBlock fills a block, and returns its size in stored.
 func (sc *scratch) decodeBlock(stored, block []byte, s split) (size int, err error) {
-	n, size := len(block)/s.width, 4*s.width
+	sizes := s.planes(len(block))
+	size = 4 * len(sizes)
 	if len(stored) < size {
 		return 0, corrupt("a block ends after %d bytes", len(stored))
 	}
-	var planes [widthMax][]byte
-	for i := range s.width {
+	var planes [planesMax][]byte
+	for i, n := range sizes {
 		entry := binary.LittleEndian.Uint32(stored[4*i:])
 		length := int(entry >> 2)
 		if length > len(stored)-size {
 			return 0, corrupt("a plane of %d bytes, of which %d are there", length, len(stored)-size)
 		}
-		if planes[i], err = decodePlane(&sc.huffman, int(entry&3), stored[size:size+length:size+length], sc.planes[i][:], n); err != nil {
+		if planes[i], err = sc.huffman.decode(int(entry&3), stored[size:size+length:size+length], sc.planes[i][:n]); err != nil {
 			return 0, err
 		}
 		size += length
 	}
-	if s.width == 2 {
-		merge2(block, planes[0], planes[1], s.bases, s.rotate)
-	} else {
+	switch {
+	case s.width == widthMax:
 		merge4(block, planes, s.bases)
+	case s.apart > 0:
+		high := sc.planes[2][:sizes[2]]
+		if &planes[2][0] != &high[0] { // a raw plane is in stored
+			copy(high, planes[2])
+		}
+		putTogether(high, planes[1])
+		merge2(block, planes[0], high, s.bases, s.rotate)
+	default:
+		merge2(block, planes[0], planes[1], s.bases, s.rotate)
 	}
 	return size, nil
 }

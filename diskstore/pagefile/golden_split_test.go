@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/x448/float16"
 	"pgregory.net/rapid"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -27,10 +28,10 @@ func readSplit(stored []byte, n int) (rows []byte, err error) {
 		}
 	}()
 	f := &fields{stored}
-	width, rotate, reserved, channels := int(f.u8()), int(f.u8()), f.u16(), int(f.u32())
+	width, rotate, apart, reserved, channels := int(f.u8()), int(f.u8()), int(f.u8()), f.u8(), int(f.u32())
 	row := width * channels
 	switch {
-	case width != 2 && width != 4, rotate > 1, rotate == 1 && width != 2, reserved != 0, n%width != 0,
+	case width != 2 && width != 4, rotate > 1, rotate == 1 && width != 2, apart != 0 && (apart != 2 || width != 2), reserved != 0, n%width != 0,
 		row > 131072, channels > 0 && n%row != 0:
 		return nil, errSplit
 	}
@@ -40,7 +41,7 @@ func readSplit(stored []byte, n int) (rows []byte, err error) {
 		block = 131072 / row * row
 	}
 	for len(rows) < n {
-		rows = append(rows, readSplitBlock(f, min(block, n-len(rows))/width, width, rotate, bases)...)
+		rows = append(rows, readSplitBlock(f, min(block, n-len(rows))/width, width, rotate, apart > 0, bases)...)
 	}
 	if len(f.p) > 0 {
 		return nil, errSplit
@@ -50,31 +51,38 @@ func readSplit(stored []byte, n int) (rows []byte, err error) {
 
 // readSplitBlock decodes a block of some numbers. It panics for a block that is damaged, as all
 // below.
-func readSplitBlock(f *fields, numbers, width, rotate int, bases []byte) []byte {
-	sizes := &fields{f.take(uint64(4 * width))}
-	planes := make([][]byte, width)
-	for i := range planes {
+func readSplitBlock(f *fields, numbers, width, rotate int, apart bool, bases []byte) []byte {
+	bytes := []int{numbers, numbers, numbers, numbers}[:width] // of each plane
+	if apart {
+		bytes = []int{numbers, (numbers + 31) / 32 * 8, numbers}
+	}
+	sizes := &fields{f.take(uint64(4 * len(bytes)))}
+	planes := make([][]byte, len(bytes))
+	for i, bytes := range bytes {
 		entry := sizes.u32()
 		stored := f.take(uint64(entry >> 2))
 		switch entry & 3 {
 		case 0:
 			planes[i] = stored
 		case 1:
-			if len(stored) >= numbers {
+			if len(stored) >= bytes {
 				panic(errSplit)
 			}
-			planes[i] = readLiterals(stored, numbers)
+			planes[i] = readLiterals(stored, bytes)
 		case 2:
 			if len(stored) != 1 {
 				panic(errSplit)
 			}
-			for range numbers {
+			for range bytes {
 				planes[i] = append(planes[i], stored[0])
 			}
 		}
-		if len(planes[i]) != numbers {
+		if len(planes[i]) != bytes {
 			panic(errSplit)
 		}
+	}
+	if apart {
+		planes = [][]byte{planes[0], joined(planes[2], planes[1])}
 	}
 	var rows []byte
 	for at := range numbers {
@@ -93,6 +101,15 @@ func readSplitBlock(f *fields, numbers, width, rotate int, bases []byte) []byte 
 		}
 	}
 	return rows
+}
+
+// joined gives each byte its two lowest bits back.
+func joined(high, apart []byte) (out []byte) {
+	for i, b := range high {
+		pair := apart[i/32*8+i%8] >> (i % 32 / 8 * 2)
+		out = append(out, b|pair&3)
+	}
+	return out
 }
 
 // backwards reads bits from the end of a stream, whose last byte has a one above the first bit. Before
@@ -279,9 +296,10 @@ func fseTable(shares []int, accuracy int) []fseState {
 func TestSecondReaderReadsSplitSections(t *testing.T) {
 	codec, err := pagefile.NewCodec()
 	require.NoError(t, err)
-	split := 0
+	split := make(map[string]int)
 	rapid.Check(t, func(t *rapid.T) {
-		width := rapid.SampledFrom([]int{2, 4}).Draw(t, "width")
+		kind := rapid.SampledFrom([]string{"f16", "bf16", "f32"}).Draw(t, "kind")
+		width := map[string]int{"f16": 2, "bf16": 2, "f32": 4}[kind]
 		channels := rapid.IntRange(1, 300).Draw(t, "channels")
 		tokens := rapid.IntRange(1, 300).Draw(t, "tokens")
 		noise := rapid.SampledFrom([]float64{0, 0.01, 1, 30}).Draw(t, "noise")
@@ -290,9 +308,12 @@ func TestSecondReaderReadsSplitSections(t *testing.T) {
 		rows := make([]byte, 0, width*channels*tokens)
 		for i := range channels * tokens {
 			number := math.Float32bits(float32(math.Exp(noise*rng.NormFloat64())*float64(i%channels+1))) >> cut << cut
-			if width == 2 {
+			switch kind {
+			case "f16":
+				rows = binary.LittleEndian.AppendUint16(rows, float16.Fromfloat32(math.Float32frombits(number)).Bits())
+			case "bf16":
 				rows = binary.LittleEndian.AppendUint16(rows, uint16(number>>16))
-			} else {
+			default:
 				rows = binary.LittleEndian.AppendUint32(rows, number)
 			}
 		}
@@ -300,10 +321,12 @@ func TestSecondReaderReadsSplitSections(t *testing.T) {
 		if e != pagefile.EncodingSplit {
 			return
 		}
-		split++
+		split[kind]++
 		got, err := readSplit(stored, len(rows))
 		require.NoError(t, err)
 		require.Equal(t, string(rows), string(got))
 	})
-	require.Greater(t, split, 10)
+	for _, kind := range []string{"f16", "bf16", "f32"} {
+		require.Greater(t, split[kind], 3, kind)
+	}
 }
