@@ -11,6 +11,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/kvcache/runs"
+	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
@@ -330,6 +331,9 @@ func TestLossyPagesThatAreComputed(t *testing.T) {
 	r, store, text := cooled(t, 2, Options{Lossy: true})
 	r.tiered.opts.AlwaysRestore = false
 	learn(r.tiered.rates, time.Microsecond, time.Hour)
+	// A probe behind the plan for the exact pages could end before the plan for lossy ones.
+	n, _ := r.tiered.rates.Probe(rates.Chain{Pages: []rates.Page{{Tokens: 8, Bytes: 1, Tier: "local"}}}, 1)
+	require.Equal(t, 1, n)
 	require.Zero(t, r.run(r.slots[0], text, nil, true).Held)
 	require.Equal(t, 1, store.cold.looked)
 	r.cache.requireRows(t, 0, text)
