@@ -1,6 +1,7 @@
 package codecbench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/bench/measure"
+	"github.com/kvtier/kvtier/internal/readahead"
 )
 
 // measureFiles writes the pages as files in each encoding, and reads them back.
@@ -31,6 +33,8 @@ func (r *run) measureFiles(ctx context.Context) error {
 			paths[i], sizes[i] = append(paths[i], path), sizes[i]+n
 		}
 	}
+	size := r.kept.pages[0].Layout.Size()
+	r.buffers.New = func() any { buf := make([]byte, size); return &buf }
 	cold, warm := make([]measure.Series, len(r.codecs)), make([]measure.Series, len(r.codecs))
 	for range rounds {
 		for i := range r.codecs {
@@ -91,15 +95,26 @@ func (r *run) readTwice(ctx context.Context, paths []string, cold, warm *measure
 	return nil
 }
 
-// readFiles reads, checks and decodes page files, one after the other, as a restore does.
+// pagesAtOnce is the number of page files that are read at a time, as in a restore.
+const pagesAtOnce = 3
+
+// readFiles reads, checks and decodes page files in order, a few at a time, as a restore does.
 func (r *run) readFiles(ctx context.Context, paths []string) error {
-	buf := make([]byte, r.kept.pages[0].Layout.Size())
-	for _, path := range paths {
-		if err := readInto(ctx, path, r.pages, buf); err != nil {
-			return err
+	line := readahead.Begin(ctx, len(paths), pagesAtOnce, false, func(read func()) { go read() },
+		func(ctx context.Context, i int) error {
+			buf := r.buffers.Get().(*[]byte)
+			defer r.buffers.Put(buf)
+			return readInto(ctx, paths[i], r.pages, *buf)
+		})
+	var first error
+	for read := line.Next(); read != nil; read = line.Next() {
+		if err := <-read; err != nil && first == nil {
+			line.Stop()
+			first = err
 		}
+		line.Used()
 	}
-	return nil
+	return cmp.Or(first, ctx.Err())
 }
 
 func readInto(ctx context.Context, path string, codec *pagefile.Codec, buf []byte) error {

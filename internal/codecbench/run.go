@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/kvtier/kvtier/diskstore/encoding"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -131,6 +132,8 @@ type run struct {
 	pages  *pagefile.Codec
 	codecs []codec
 	report *Report
+
+	buffers sync.Pool // for the rows of a page
 
 	kept      kept           // the first Tokens tokens, as the engine stored them
 	pieces    []string       // text of each token of the text

@@ -11,11 +11,10 @@ const (
 
 	// A round decodes five look-ups of a stream: they take at most 55 of the 56 bits that are there
 	// at least. A round moves a stream by at most roundBytes, and its output by at most roundSymbols.
-	// A look-up writes writeBytes, also where it gives fewer.
+	// A look-up writes symbolsMost bytes, also where it gives fewer.
 	roundLookups = 5
 	roundBytes   = 7
-	roundSymbols = countMost * roundLookups
-	writeBytes   = 4
+	roundSymbols = symbolsMost * roundLookups
 )
 
 // streams are the four streams of a plane. Offsets are those in the stored bytes and in the plane.
@@ -35,7 +34,7 @@ type streams struct {
 // Decoder has the memory for a plane. One goroutine uses a Decoder.
 type Decoder struct {
 	tree    tree
-	table   table
+	tables  tables
 	streams streams
 }
 
@@ -49,7 +48,7 @@ func (d *Decoder) Decode(stored, plane []byte) error {
 	if err := d.streams.open(stored, len(plane)); err != nil {
 		return err
 	}
-	d.table.fill(&d.tree)
+	d.tables.fill(&d.tree)
 	d.rounds(stored, plane)
 	for i := range streamCount {
 		if err := d.finish(i, stored, plane); err != nil {
@@ -90,7 +89,7 @@ func (s *streams) rounds(i int) int {
 	if s.bits[i] == 0 {
 		return 0
 	}
-	return max(0, min((s.at[i]-s.from[i])/roundBytes, (s.end[i]-s.out[i]-(writeBytes-countMost))/roundSymbols))
+	return max(0, min((s.at[i]-s.from[i])/roundBytes, (s.end[i]-s.out[i])/roundSymbols))
 }
 
 // finish decodes the rest of a stream, code by code.
@@ -104,7 +103,7 @@ func (d *Decoder) finish(i int, stored, plane []byte) error {
 	stream := stored[s.from[i]:s.to[i]]
 	lengths := d.tree.bySymbol()
 	for out := s.out[i]; out < s.end[i]; out++ {
-		symbol := byte(d.table[peek(stream, left)] >> symbolShift)
+		symbol := d.tables.all[peek(stream, left)].first()
 		if left -= int(lengths[symbol]); left < 0 {
 			return corrupt("a stream ends early")
 		}

@@ -19,11 +19,11 @@ func (d *Decoder) rounds(stored, plane []byte) {
 		if n == 0 {
 			break
 		}
-		rounds4(s, &d.table, &stored[0], &plane[0], n)
+		rounds4(s, &d.tables.all, &stored[0], &plane[0], n)
 	}
 	for i := range streamCount {
 		for n := s.rounds(i); n > 0; n = s.rounds(i) {
-			rounds1(s, &d.table, &stored[0], &plane[0], n, i)
+			rounds1(s, &d.tables.all, &stored[0], &plane[0], n, i)
 		}
 	}
 }

@@ -6,15 +6,15 @@
 #define OUT 64
 
 // LOOKUP takes the next codes of a stream and writes 4 bytes at the pointer out, of which the entry's
-// symbols count. R14 has the table, R15 the number 64-11.
-#define LOOKUP(bits, out, t) \
+// symbols count. DI has the table, R15 the number 64-11. t is one of AX, BX, CX and DX, th its second byte.
+#define LOOKUP(bits, out, t, th) \
 	SHRXQ R15, bits, t; \
-	MOVL (R14)(t*4), t; \
+	MOVQ (DI)(t*8), t; \
 	SHLXQ t, bits, bits; \
-	SHRL $6, t; \
+	MOVBLZX th, SI; \
+	SHRQ $16, t; \
 	MOVL t, (out); \
-	SHRL $24, t; \
-	ADDQ t, out
+	ADDQ SI, out
 
 // REFILL moves a stream by the whole bytes that are taken. at has the address of the bytes in bits.
 #define REFILL(bits, at, t, u) \
@@ -30,50 +30,64 @@
 	SHLXQ t, bits, bits
 
 #define LOOKUPS4 \
-	LOOKUP(AX, SI, R10); \
-	LOOKUP(BX, DI, R11); \
-	LOOKUP(CX, R8, R12); \
-	LOOKUP(DX, R9, R13)
+	LOOKUP(BITS0, OUT0, AX, AH); \
+	LOOKUP(BITS1, OUT1, BX, BH); \
+	LOOKUP(BITS2, OUT2, CX, CH); \
+	LOOKUP(BITS3, OUT3, DX, DH)
+
+// The registers of the four streams.
+#define BITS0 R8
+#define BITS1 R9
+#define BITS2 R10
+#define BITS3 R11
+#define OUT0 R12
+#define OUT1 R13
+#define OUT2 R14
+#define OUT3 BP
+
+// The places of their addresses.
+#define AT0 at0-16(SP)
+#define AT1 at1-24(SP)
+#define AT2 at2-32(SP)
+#define AT3 at3-40(SP)
+
+// OPEN loads a stream: BX has the streams, CX the stored bytes and DX the plane.
+#define OPEN(i, bits, at, out) \
+	MOVQ (BITS+8*i)(BX), bits; \
+	MOVQ (AT+8*i)(BX), AX; \
+	ADDQ CX, AX; \
+	MOVQ AX, at; \
+	MOVQ (OUT+8*i)(BX), out; \
+	ADDQ DX, out
+
+// CLOSE does the reverse.
+#define CLOSE(i, bits, at, out) \
+	MOVQ bits, (BITS+8*i)(BX); \
+	MOVQ at, AX; \
+	SUBQ CX, AX; \
+	MOVQ AX, (AT+8*i)(BX); \
+	SUBQ DX, out; \
+	MOVQ out, (OUT+8*i)(BX)
 
 // func rounds4(s *streams, t *table, stored, plane *byte, n int)
 TEXT ·rounds4(SB), NOSPLIT, $40-40
-	MOVQ s+0(FP), R10
-	MOVQ stored+16(FP), R11
-	MOVQ plane+24(FP), R12
-	MOVQ n+32(FP), R13
-	MOVQ R13, rounds-8(SP)
-	MOVQ (AT+0)(R10), AX
-	ADDQ R11, AX
-	MOVQ AX, at0-16(SP)
-	MOVQ (AT+8)(R10), AX
-	ADDQ R11, AX
-	MOVQ AX, at1-24(SP)
-	MOVQ (AT+16)(R10), AX
-	ADDQ R11, AX
-	MOVQ AX, at2-32(SP)
-	MOVQ (AT+24)(R10), AX
-	ADDQ R11, AX
-	MOVQ AX, at3-40(SP)
-	MOVQ (OUT+0)(R10), SI
-	MOVQ (OUT+8)(R10), DI
-	MOVQ (OUT+16)(R10), R8
-	MOVQ (OUT+24)(R10), R9
-	ADDQ R12, SI
-	ADDQ R12, DI
-	ADDQ R12, R8
-	ADDQ R12, R9
-	MOVQ (BITS+0)(R10), AX
-	MOVQ (BITS+8)(R10), BX
-	MOVQ (BITS+16)(R10), CX
-	MOVQ (BITS+24)(R10), DX
-	MOVQ t+8(FP), R14
+	MOVQ s+0(FP), BX
+	MOVQ stored+16(FP), CX
+	MOVQ plane+24(FP), DX
+	OPEN(0, BITS0, AT0, OUT0)
+	OPEN(1, BITS1, AT1, OUT1)
+	OPEN(2, BITS2, AT2, OUT2)
+	OPEN(3, BITS3, AT3, OUT3)
+	MOVQ n+32(FP), AX
+	MOVQ AX, rounds-8(SP)
+	MOVQ t+8(FP), DI
 	MOVQ $53, R15
 
 round:
-	REFILL(AX, at0-16(SP), R10, R11)
-	REFILL(BX, at1-24(SP), R12, R13)
-	REFILL(CX, at2-32(SP), R10, R11)
-	REFILL(DX, at3-40(SP), R12, R13)
+	REFILL(BITS0, AT0, AX, BX)
+	REFILL(BITS1, AT1, CX, DX)
+	REFILL(BITS2, AT2, AX, BX)
+	REFILL(BITS3, AT3, CX, DX)
 	LOOKUPS4
 	LOOKUPS4
 	LOOKUPS4
@@ -82,62 +96,42 @@ round:
 	DECQ rounds-8(SP)
 	JNZ round
 
-	MOVQ s+0(FP), R10
-	MOVQ stored+16(FP), R11
-	MOVQ plane+24(FP), R12
-	MOVQ AX, (BITS+0)(R10)
-	MOVQ BX, (BITS+8)(R10)
-	MOVQ CX, (BITS+16)(R10)
-	MOVQ DX, (BITS+24)(R10)
-	SUBQ R12, SI
-	SUBQ R12, DI
-	SUBQ R12, R8
-	SUBQ R12, R9
-	MOVQ SI, (OUT+0)(R10)
-	MOVQ DI, (OUT+8)(R10)
-	MOVQ R8, (OUT+16)(R10)
-	MOVQ R9, (OUT+24)(R10)
-	MOVQ at0-16(SP), AX
-	SUBQ R11, AX
-	MOVQ AX, (AT+0)(R10)
-	MOVQ at1-24(SP), AX
-	SUBQ R11, AX
-	MOVQ AX, (AT+8)(R10)
-	MOVQ at2-32(SP), AX
-	SUBQ R11, AX
-	MOVQ AX, (AT+16)(R10)
-	MOVQ at3-40(SP), AX
-	SUBQ R11, AX
-	MOVQ AX, (AT+24)(R10)
+	MOVQ s+0(FP), BX
+	MOVQ stored+16(FP), CX
+	MOVQ plane+24(FP), DX
+	CLOSE(0, BITS0, AT0, OUT0)
+	CLOSE(1, BITS1, AT1, OUT1)
+	CLOSE(2, BITS2, AT2, OUT2)
+	CLOSE(3, BITS3, AT3, OUT3)
 	RET
 
 // func rounds1(s *streams, t *table, stored, plane *byte, n, i int)
 TEXT ·rounds1(SB), NOSPLIT, $0-48
-	MOVQ s+0(FP), DX
-	MOVQ i+40(FP), AX
-	LEAQ (DX)(AX*8), DX
-	MOVQ (BITS)(DX), AX
-	MOVQ (AT)(DX), BX
-	ADDQ stored+16(FP), BX
-	MOVQ (OUT)(DX), SI
-	ADDQ plane+24(FP), SI
-	MOVQ n+32(FP), CX
-	MOVQ t+8(FP), R14
+	MOVQ s+0(FP), R8
+	MOVQ i+40(FP), R9
+	LEAQ (R8)(R9*8), R8
+	MOVQ (BITS)(R8), R9
+	MOVQ (AT)(R8), R10
+	ADDQ stored+16(FP), R10
+	MOVQ (OUT)(R8), R11
+	ADDQ plane+24(FP), R11
+	MOVQ n+32(FP), R12
+	MOVQ t+8(FP), DI
 	MOVQ $53, R15
 
 round:
-	REFILL(AX, BX, R10, R11)
-	LOOKUP(AX, SI, R10)
-	LOOKUP(AX, SI, R10)
-	LOOKUP(AX, SI, R10)
-	LOOKUP(AX, SI, R10)
-	LOOKUP(AX, SI, R10)
-	DECQ CX
+	REFILL(R9, R10, AX, BX)
+	LOOKUP(R9, R11, AX, AH)
+	LOOKUP(R9, R11, BX, BH)
+	LOOKUP(R9, R11, AX, AH)
+	LOOKUP(R9, R11, BX, BH)
+	LOOKUP(R9, R11, AX, AH)
+	DECQ R12
 	JNZ round
 
-	MOVQ AX, (BITS)(DX)
-	SUBQ stored+16(FP), BX
-	MOVQ BX, (AT)(DX)
-	SUBQ plane+24(FP), SI
-	MOVQ SI, (OUT)(DX)
+	MOVQ R9, (BITS)(R8)
+	SUBQ stored+16(FP), R10
+	MOVQ R10, (AT)(R8)
+	SUBQ plane+24(FP), R11
+	MOVQ R11, (OUT)(R8)
 	RET

@@ -1,56 +1,66 @@
 package huffman
 
-// entry is the result of a look-up. Its bits, from the lowest:
-//
-//	0–5    the bits of all its codes
-//	6–29   up to three bytes of the plane
-//	30–31  their number
-type entry uint32
+// entry is the result of a look-up. Its bytes, from the lowest: the bits of all its codes, the number of
+// its symbols, and up to four symbols, which are bytes of the plane.
+type entry uint64
 
 const (
-	bitsMask    = 1<<6 - 1
-	symbolShift = 6
-	countShift  = 30
-	countMost   = 3
+	countShift  = 8
+	symbolShift = 16
+	symbolsMost = 4
 )
 
-// table has an entry for each value of the next bits of a stream.
+// first is the first symbol.
+func (e entry) first() byte { return byte(e >> symbolShift) }
+
+// table is the entries of the next bits of a stream, by their value.
 type table [1 << lookupBits]entry
 
-// with returns an entry with one more symbol.
-func (e entry) with(symbol byte, length uint8) entry {
-	count := e >> countShift
-	return e + 1<<countShift + entry(symbol)<<(symbolShift+8*count) + entry(length)
+// tables has the look-up table of all bits, and tables of fewer bits, from which it is put together.
+type tables struct {
+	all table
+	// rest[k-1] are entries of up to k symbols, those behind the first symbolsMost-k of an entry of all,
+	// with places for these. The ones of n bits begin at index 1<<n.
+	rest [symbolsMost - 1][1 << lookupBits]entry
 }
 
-// fill sets the whole table.
-func (t *table) fill(codes *tree) {
+// fill makes the table of a tree's codes.
+func (t *tables) fill(codes *tree) {
 	codes.measure()
-	codes.fill(t[:], lookupBits, 0)
-}
-
-// fill sets the part of a table behind the codes of e: its entries are for the values of the bits that
-// are left. measure comes first.
-func (t *tree) fill(part []entry, left uint8, e entry) {
-	fits := t.fits[left]
-	set(part[:fits.from], e)
-	part = part[fits.from:]
-	for i := fits.first; i < t.n; i++ {
-		length := t.lengths[i]
-		n := 1 << (left - length)
-		next := e.with(t.symbols[i], length)
-		if n < 2 || next>>countShift == countMost {
-			set(part[:n], next)
-		} else {
-			t.fill(part[:n], left-length, next)
+	least := int(codes.lengths[codes.n-1])
+	for k := 1; k < symbolsMost; k++ {
+		for n := 0; n <= lookupBits-(symbolsMost-k)*least; n++ {
+			t.part(codes, t.bits(k, n), k, n)
 		}
-		part = part[n:]
 	}
+	t.part(codes, t.all[:], symbolsMost, lookupBits)
 }
 
-func set(part []entry, e entry) {
-	for i := range part {
-		part[i] = e
+// bits are the entries of n bits and up to k symbols.
+func (t *tables) bits(k, n int) []entry { return t.rest[k-1][1<<n : 2<<n] }
+
+// part makes the entries of n bits and up to k symbols: each code that fits takes a range of them, and
+// its range is the entries of the bits that it leaves, of a symbol fewer.
+func (t *tables) part(codes *tree, part []entry, k, n int) {
+	fits := codes.fits[n]
+	clear(part[:fits.from])
+	part = part[fits.from:]
+	for i := fits.first; i < codes.n; i++ {
+		length := codes.lengths[i]
+		e := entry(length) + 1<<countShift + entry(codes.symbols[i])<<(symbolShift+8*(symbolsMost-k))
+		left := n - int(length)
+		own := part[:1<<left]
+		if k == 1 {
+			for j := range own {
+				own[j] = e
+			}
+		} else {
+			rest := t.bits(k-1, left)[:len(own)]
+			for j := range own {
+				own[j] = rest[j] + e
+			}
+		}
+		part = part[1<<left:]
 	}
 }
 
