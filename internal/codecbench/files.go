@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -15,8 +16,54 @@ import (
 	"github.com/kvtier/kvtier/internal/readahead"
 )
 
-// measureFiles writes the pages as files in each encoding, and reads them back.
+const (
+	// fileBytes is the least size of the rows in a page file: about that of a page of an 8B model in
+	// f16. A disk gives smaller files more slowly.
+	fileBytes = 32 << 20
+	pageFiles = 6
+)
+
+// large returns pages of fileBytes of rows and more: each has the layers of several pages of the text,
+// whose pages take turns.
+func (k *kept) large() ([]pagefile.Page, error) {
+	of := k.pages[0].Layout
+	layers := uint16(0)
+	for _, s := range of.Sections() {
+		layers = max(layers, s.Layer+1)
+	}
+	times := min(max(1, (fileBytes+of.Size()-1)/of.Size()), pagefile.MaxSections/of.Len(), math.MaxUint16/int(layers))
+	var sections []pagefile.Section
+	for i := range times {
+		for _, s := range of.Sections() {
+			s.Layer += uint16(i) * layers
+			sections = append(sections, s)
+		}
+	}
+	layout, err := pagefile.NewLayout(sections, of.Tokens())
+	if err != nil {
+		return nil, fmt.Errorf("lay out page files: %w", err)
+	}
+	pages := make([]pagefile.Page, pageFiles)
+	for i := range pages {
+		page := k.pages[i%len(k.pages)]
+		page.Layout, page.Payload = layout, make([]byte, layout.Size())
+		for j := range times {
+			from := &k.pages[(i*times+j)%len(k.pages)]
+			for s := range of.Len() {
+				copy(layout.Rows(page.Payload, j*of.Len()+s), of.Rows(from.Payload, s))
+			}
+		}
+		pages[i] = page
+	}
+	return pages, nil
+}
+
+// measureFiles writes large pages as files in each encoding, and reads them back.
 func (r *run) measureFiles(ctx context.Context) error {
+	pages, err := r.kept.large()
+	if err != nil {
+		return err
+	}
 	paths := make([][]string, len(r.codecs))
 	sizes := make([]int64, len(r.codecs))
 	for i, c := range r.codecs {
@@ -24,21 +71,21 @@ func (r *run) measureFiles(ctx context.Context) error {
 		if err := os.Mkdir(folder, 0o700); err != nil {
 			return fmt.Errorf("make a directory for page files: %w", err)
 		}
-		for j := range r.kept.pages {
+		for j := range pages {
 			path := filepath.Join(folder, fmt.Sprintf("%04d.kvp", j))
-			n, err := r.writeFile(path, &r.kept.pages[j], c)
+			n, err := r.writeFile(path, &pages[j], c)
 			if err != nil {
 				return err
 			}
 			paths[i], sizes[i] = append(paths[i], path), sizes[i]+n
 		}
 	}
-	size := r.kept.pages[0].Layout.Size()
+	size := pages[0].Layout.Size()
 	r.buffers.New = func() any { buf := make([]byte, size); return &buf }
 	cold, warm := make([]measure.Series, len(r.codecs)), make([]measure.Series, len(r.codecs))
 	for range rounds {
 		for i := range r.codecs {
-			if err := r.readTwice(ctx, paths[i], &cold[i], &warm[i]); err != nil {
+			if err := r.readTwice(ctx, paths[i], int64(size*len(pages)), &cold[i], &warm[i]); err != nil {
 				return err
 			}
 		}
@@ -72,9 +119,9 @@ func (r *run) writeFile(path string, p *pagefile.Page, c codec) (size int64, err
 	return encoded.Header.FileBytes, nil
 }
 
-// readTwice reads files with an empty page cache, where the system can empty it, and with a full
-// one.
-func (r *run) readTwice(ctx context.Context, paths []string, cold, warm *measure.Series) error {
+// readTwice reads files of `rows` bytes of rows with an empty page cache, where the system can empty it,
+// and with a full one.
+func (r *run) readTwice(ctx context.Context, paths []string, rows int64, cold, warm *measure.Series) error {
 	dropped := true
 	for _, path := range paths {
 		ok, err := measure.ForgetFile(path)
@@ -89,7 +136,7 @@ func (r *run) readTwice(ctx context.Context, paths []string, cold, warm *measure
 			return err
 		}
 		if speed == warm || dropped {
-			speed.Add(rate(r.kept.rows(), time.Since(started)))
+			speed.Add(rate(rows, time.Since(started)))
 		}
 	}
 	return nil
