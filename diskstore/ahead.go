@@ -180,7 +180,7 @@ func (r *aheadReader) decode(ctx context.Context, lv *level, info tier.Info) (in
 		if h, err = pagefile.ReadHeader(ctx, yieldingBlob{blob, &r.s.traffic}); err != nil {
 			return err
 		}
-		return h.CheckName(info.Name)
+		return r.s.checkPlace(h, info.Name)
 	})
 	if err != nil {
 		return 0, err
@@ -188,9 +188,6 @@ func (r *aheadReader) decode(ctx context.Context, lv *level, info tier.Info) (in
 	defer file.Close()
 	if h.PageTokens != r.s.opt.PageTokens {
 		return 0, pagefile.Mismatch("page size is %d tokens, want %d", h.PageTokens, r.s.opt.PageTokens)
-	}
-	if lossy := info.Fingerprint == r.s.cold; h.Lossy() != lossy { // Read cannot tell from a page in memory
-		return 0, pagefile.Mismatch("page is lossy: %t, want %t", h.Lossy(), lossy)
 	}
 	size := ram.Bytes(h)
 	if size > r.left {

@@ -273,12 +273,11 @@ func (lv *level) match(ctx context.Context, name pagefile.Name, parent pagefile.
 	if err != nil {
 		return Ref{}, err
 	}
-	lossy := name.Fingerprint == lv.s.cold
-	if h.Lossy() != lossy || h.PageTokens != lv.s.opt.PageTokens || h.Parent != parent || int64(h.Start) != int64(start) {
+	if lv.s.checkPlace(h, name) != nil || h.PageTokens != lv.s.opt.PageTokens || h.Parent != parent || int64(h.Start) != int64(start) {
 		return Ref{}, nil
 	}
 	return Ref{
-		Key: name.Key, Parent: parent, Start: h.Start, Lossy: lossy,
+		Key: name.Key, Parent: parent, Start: h.Start, Lossy: h.Lossy(),
 		Tokens: pagefile.CommonPrefix(h.Tokens, h.Media, rest, media), Stored: len(h.Tokens), Tail: h.Tail(),
 		Tier: lv.name, Bytes: info.Bytes, used: info.Used.UnixNano(),
 	}, nil

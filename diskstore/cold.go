@@ -42,6 +42,18 @@ func coldName(name pagefile.Name) pagefile.Name {
 	return name
 }
 
+// checkPlace returns pagefile.ErrMismatch unless a page belongs at a name, and is lossy exactly where the
+// name is that of this store's lossy pages: a look-up of exact pages never gives lossy rows.
+func (s *Store) checkPlace(h *pagefile.Header, name pagefile.Name) error {
+	if err := h.CheckName(name); err != nil {
+		return err
+	}
+	if lossy := name.Fingerprint == s.cold; h.Lossy() != lossy {
+		return pagefile.Mismatch("page is lossy: %t, want %t", h.Lossy(), lossy)
+	}
+	return nil
+}
+
 // exactName is the name of the exact page for which a page of this store stands.
 func (s *Store) exactName(name pagefile.Name) pagefile.Name {
 	name.Fingerprint = s.opt.Fingerprint

@@ -162,11 +162,8 @@ func (s *Store) readBlob(ctx context.Context, blob tier.Blob, ref Ref, tokens []
 	if err != nil {
 		return nil, err
 	}
-	if err := h.CheckName(blob.Info().Name); err != nil {
+	if err := s.checkPlace(h, blob.Info().Name); err != nil {
 		return nil, err
-	}
-	if h.Lossy() != ref.Lossy {
-		return nil, pagefile.Mismatch("page is lossy: %t, want %t", h.Lossy(), ref.Lossy)
 	}
 	if err := checkWanted(h, ref, s.opt.PageTokens, tokens, layout); err != nil {
 		return nil, err
