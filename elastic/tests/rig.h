@@ -60,12 +60,7 @@ public:
 };
 
 inline bool all(const uint8_t * at, size_t size, uint8_t value) {
-    for (size_t i = 0; i < size; i++) {
-        if (at[i] != value) {
-            return false;
-        }
-    }
-    return true;
+    return size == 0 || (at[0] == value && memcmp(at, at + 1, size - 1) == 0);
 }
 
 // A Fake begins a fake device anew, and at its end requires that nothing is left and no rule

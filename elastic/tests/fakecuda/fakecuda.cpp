@@ -266,7 +266,7 @@ void fakecuda_reset(const fakecuda_config * config) {
     std::lock_guard<std::mutex> lock(w.mutex);
     w.configure(config != nullptr ? *config : fakecuda_config{});
     w.calls.clear();
-    w.all_calls = w.violations = w.fail_in = w.failed = 0;
+    w.all_calls = w.violations = w.fail_in = w.failed = w.contexts = w.streams = 0;
     w.violation.clear();
 }
 

@@ -34,7 +34,7 @@ typedef struct fakecuda_state {
     uint64_t calls;      // of all functions
 } fakecuda_state;
 
-// fakecuda_reset begins anew. REQUIRES: nothing is alive (fakecuda_state says so).
+// fakecuda_reset begins anew, and forgets everything that is alive.
 void fakecuda_reset(const fakecuda_config * config);
 
 // fakecuda_fail makes call number `nth` (1 is the next one) of a function fail with a result,

@@ -17,6 +17,13 @@ void Device::configure(size_t memory, size_t granularity) {
         munmap(bytes_, memory_);
         close(fd_);
     }
+    for (const auto & [address, size] : reserved_) {
+        munmap((void *) address, size);
+    }
+    reserved_.clear();
+    mapped_.clear();
+    allocations_.clear();
+    used_        = 0;
     memory_      = memory;
     granularity_ = granularity;
     fd_          = memfd_create("fakecuda", MFD_CLOEXEC);
