@@ -15,8 +15,8 @@
 //
 // Uncommitted granules may be read and written, except with KVC_BARE. Reads give any bytes.
 // Writes may be lost at any time. In host memory, reads of uncommitted granules take no
-// memory; writes take memory outside the accounts until the granule is committed and
-// uncommitted again, or its buffer freed. On a CUDA device all uncommitted granules of a
+// memory; writes take memory outside the accounts until a range with the granule is
+// uncommitted (again), or its buffer freed. On a CUDA device all uncommitted granules of a
 // pool show the same memory, one granule in size. Committing gives a granule zeros.
 //
 // Work in flight

@@ -61,6 +61,23 @@ TEST(Host, MemoryIsThatOfCommittedGranules) {
     EXPECT_EQ(0u, rss(b.base));
 }
 
+// Memory that stray writes took goes with the next uncommit of a range around it; prealloc
+// stays.
+TEST(Host, UncommittingSweepsStrayWrites) {
+    kvc_options_t o{};
+    o.reserve_bytes = page;
+    rig::Pool pool(64 * page, KVC_CPU, o);
+    rig::Buffer b(pool, 64 * page);
+    ASSERT_EQ(KVC_OK, kvc_buffer_commit(b.handle, 8 * page, 2 * page));
+    memset(b.base, 1, 64 * page);
+    EXPECT_EQ(64 * page, rss(b.base));
+    ASSERT_EQ(KVC_OK, kvc_buffer_uncommit(b.handle, 0, 20 * page));
+    EXPECT_EQ(45 * page, rss(b.base)) << "all but the reserve and the rest";
+    ASSERT_EQ(KVC_OK, kvc_buffer_uncommit(b.handle, 20 * page, 44 * page)); // nothing was committed
+    EXPECT_EQ(page, rss(b.base));
+    EXPECT_EQ(1u, pool.stats().uncommits);
+}
+
 TEST(Host, WithoutPopulateFirstWritesBringPages) {
     kvc_options_t o{};
     o.flags = KVC_NO_POPULATE;

@@ -33,6 +33,7 @@ public:
     int release(Region & region) override;
     int map(Region & region, Span span, size_t * reused) override;
     int unmap(Region & region, Span span, size_t keep, size_t * done) override;
+    int sweep(Region & region, Span span) override;
     size_t kept() const override { return kept_; }
     size_t reusable(const Region & region, const std::vector<Span> & spans) const override;
     int trim(size_t count, const Region * region, Span spared) override;
@@ -178,6 +179,20 @@ int HostBacking::unmap(Region & region, Span span, size_t keep, size_t * done) {
             return rc;
         }
         *done = span.count;
+    }
+    return KVC_OK;
+}
+
+int HostBacking::sweep(Region & region, Span span) {
+    auto & r = static_cast<HostRegion &>(region);
+    const size_t end = span.first + span.count;
+    for (size_t from = span.first; from < end;) {
+        const Span run = next_equal(r, from, end);
+        const int rc   = r.kept[from] != 0 ? KVC_OK : drop(r, run);
+        if (rc != KVC_OK) {
+            return rc;
+        }
+        from += run.count;
     }
     return KVC_OK;
 }

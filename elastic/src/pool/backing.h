@@ -49,6 +49,9 @@ public:
     // after a failure.
     virtual int unmap(Region & region, Span span, size_t keep, size_t * done) = 0;
 
+    // sweep drops memory that writes to uncommitted granules left in a span. Kept granules stay.
+    virtual int sweep(Region &, Span) { return 0; }
+
     // kept is the number of granules whose memory is kept.
     virtual size_t kept() const = 0;
 

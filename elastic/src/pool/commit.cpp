@@ -119,6 +119,31 @@ int map_runs_locked(Pool & pool, Buffer & b) {
     return KVC_OK;
 }
 
+// unmap_runs_locked uncommits the committed granules of a range; *done is their number. Goes
+// on after a failure that left no granule committed.
+int unmap_runs_locked(Pool & pool, Buffer & b, Span range, size_t * done) {
+    const size_t end     = range.first + range.count;
+    const size_t granule = pool.backing->granule;
+    int rc = KVC_OK;
+    for (Span run = next_run(b, range.first, end, 1); run.count > 0; run = next_run(b, run.first + run.count, end, 1)) {
+        // Prealloc is limited by the reserve, and by the limit once this run is uncommitted.
+        const size_t kept = pool.backing->kept();
+        const size_t room = pool.limit / granule;
+        const size_t used = pool.committed - run.count + kept;
+        const size_t by_reserve = pool.reserve / granule > kept ? pool.reserve / granule - kept : 0;
+        const size_t by_limit   = room > used ? room - used : 0;
+        size_t this_done = 0;
+        const int this_rc = pool.backing->unmap(*b.region, run, std::min(by_reserve, by_limit), &this_done);
+        set_committed(b, {run.first, this_done}, 0);
+        *done += this_done;
+        rc = this_rc != KVC_OK ? this_rc : rc;
+        if (this_done < run.count) {
+            break;
+        }
+    }
+    return rc;
+}
+
 }  // namespace
 
 int buffer_commit(Buffer & b, size_t offset, size_t size) {
@@ -160,33 +185,19 @@ int buffer_uncommit(Buffer & b, size_t offset, size_t size) {
         return rc;
     }
     const Span range = inside(b, offset, size);
-    const size_t end = range.first + range.count;
-    Span run = next_run(b, range.first, end, 1);
-    if (run.count == 0) {
+    if (range.count == 0) {
         return KVC_OK;
     }
     Charge time{pool.counts.uncommit_ns};
-    const size_t granule = pool.backing->granule;
-    pool.counts.uncommits++;
-    for (; run.count > 0; run = next_run(b, run.first + run.count, end, 1)) {
-        // Prealloc is limited by the reserve, and by the limit once this run is uncommitted.
-        const size_t kept = pool.backing->kept();
-        const size_t room = pool.limit / granule;
-        const size_t used = pool.committed - run.count + kept;
-        const size_t by_reserve = pool.reserve / granule > kept ? pool.reserve / granule - kept : 0;
-        const size_t by_limit   = room > used ? room - used : 0;
-        size_t done = 0;
-        const int this_rc = pool.backing->unmap(*b.region, run, std::min(by_reserve, by_limit), &done);
-        set_committed(b, {run.first, done}, 0);
-        pool.counts.uncommit_granules += done;
-        if (this_rc != KVC_OK) {
-            pool.counts.failed++;
-            rc = this_rc;
-            if (done < run.count) {
-                return rc;
-            }
-        }
+    size_t done = 0;
+    rc = unmap_runs_locked(pool, b, range, &done);
+    pool.counts.uncommits += done > 0;
+    pool.counts.uncommit_granules += done;
+    // Between those that were committed, stray writes may have left memory.
+    if (rc == KVC_OK && done < range.count) {
+        rc = pool.backing->sweep(*b.region, range);
     }
+    pool.counts.failed += rc != KVC_OK;
     return rc;
 }
 
