@@ -69,6 +69,8 @@ func smaps(t testing.TB, address unsafe.Pointer) map[string]uint64 {
 			sizes[name] = kib * 1024
 		}
 	}
+	// Memory that is swapped out is memory, too.
+	sizes["Rss"] += sizes["Swap"]
 	return sizes
 }
 

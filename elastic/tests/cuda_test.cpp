@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "rig.h"
@@ -86,54 +87,71 @@ void check_granules(kvc_buffer_t * b, size_t granules, std::vector<uint64_t> & s
     }
 }
 
+const char * const functions[] = {
+    "cuInit", "cuDeviceGet", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2", "cuCtxPushCurrent_v2",
+    "cuCtxPopCurrent_v2", "cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize", "cuMemsetD8Async", "cuMemGetInfo_v2",
+    "cuMemGetAllocationGranularity", "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap",
+    "cuMemSetAccess",
+};
+
 class EveryFailure : public ::testing::TestWithParam<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Flags, EveryFailure, ::testing::Values(0u, KVC_BARE));
 
-// Call number nth of all functions fails, for every nth of the history, once and for ever;
-// with out of memory and with another failure.
+// play lives a life in which call number nth of a function (null: of all) and `more` after it
+// fail, and requires that everything can be given back afterwards.
+void play(uint32_t flags, const char * name, uint64_t nth, uint64_t more) {
+    SCOPED_TRACE(testing::Message() << "call " << nth << " of " << (name != nullptr ? name : "all") << " and " << more << " more");
+    rig::Fake fake(64);
+    fakecuda_fail(name, nth, nth % 2 == 0 ? 2 : 999, more);
+    Life life;
+    life.run(flags);
+    const bool created = life.pool != nullptr;
+    const bool in_vain = more == UINT64_MAX && nth % 2 == 0;
+    if (in_vain) {
+        life.end(1); // as far as the driver lets it
+    }
+    fakecuda_fail(nullptr, 0, 0, 0);
+    std::vector<uint64_t> seen;
+    if (life.a != nullptr) {
+        check_granules(life.a, 8, seen);
+        // Usable again, except by one who has begun to free it.
+        ASSERT_EQ(in_vain ? KVC_E_INVALID : KVC_OK, kvc_buffer_commit(life.a, 0, 8 * page)) << kvc_last_error();
+    }
+    if (life.b != nullptr) {
+        check_granules(life.b, 6, seen);
+    }
+    ASSERT_EQ(KVC_OK, life.end(1)) << kvc_last_error();
+    const fakecuda_state s = rig::Fake::state();
+    if (!created && (s.contexts > 0 || s.streams > 0 || s.handles > 0)) {
+        // A creation whose clean-up failed too: only the process's end frees that.
+        ASSERT_GT(more, 0u);
+        fakecuda_reset(nullptr);
+    }
+}
+
+// Every call of the life fails: once, a few times, and for ever; and every call of each
+// function alone.
 TEST_P(EveryFailure, OfEveryFunctionIsRolledBack) {
-    uint64_t calls = 0;
+    std::map<const char *, uint64_t> calls;
     {
         rig::Fake fake(64);
         Life life;
         life.run(GetParam());
         ASSERT_EQ(KVC_OK, life.end(1));
-        calls = rig::Fake::state().calls;
         for (int rc : life.results) {
             ASSERT_TRUE(rc == KVC_OK || rc == KVC_E_OVER);
         }
+        for (const char * name : functions) {
+            calls[name] = fakecuda_calls(name);
+            ASSERT_GT(calls[name], 0u) << name;
+        }
+        calls[nullptr] = rig::Fake::state().calls;
     }
-    ASSERT_GT(calls, 100u);
-    for (uint64_t nth = 1; nth <= calls; nth++) {
-        for (uint64_t more : {uint64_t(0), uint64_t(1), uint64_t(3), UINT64_MAX}) {
-            SCOPED_TRACE(testing::Message() << "call " << nth << " and " << more << " more");
-            rig::Fake fake(64);
-            fakecuda_fail(nullptr, nth, nth % 2 == 0 ? 2 : 999, more);
-            Life life;
-            life.run(GetParam());
-            const bool created = life.pool != nullptr;
-            if (more == UINT64_MAX) {
-                life.end(1); // in vain, and harmless
-            }
-            fakecuda_fail(nullptr, 0, 0, 0);
-            if (life.pool != nullptr) {
-                std::vector<uint64_t> seen;
-                if (life.a != nullptr) {
-                    check_granules(life.a, 8, seen);
-                }
-                if (life.b != nullptr) {
-                    check_granules(life.b, 6, seen);
-                }
-            }
-            ASSERT_EQ(KVC_OK, life.end(1)) << kvc_last_error();
-            const fakecuda_state s = rig::Fake::state();
-            if (!created && (s.contexts > 0 || s.streams > 0 || s.handles > 0)) {
-                // A creation whose clean-up failed too: only the process's end frees that.
-                ASSERT_GT(more, 0u);
-                fakecuda_reset(nullptr);
-            }
-            if (testing::Test::HasFailure()) {
-                return;
+    ASSERT_GT(calls[nullptr], 100u);
+    for (const auto & [name, n] : calls) {
+        for (uint64_t nth = 1; nth <= n && !HasFailure(); nth++) {
+            for (uint64_t more : {uint64_t(0), uint64_t(1), uint64_t(3), UINT64_MAX}) {
+                play(GetParam(), name, nth, more);
             }
         }
     }
@@ -191,6 +209,24 @@ TEST(Cuda, AFailedRestorationIsSaidAndHealed) {
     EXPECT_TRUE(rig::all(b.base, 3 * page, 0));
     ASSERT_EQ(KVC_OK, kvc_buffer_uncommit(b.handle, 0, 3 * page));
     EXPECT_EQ(fakecuda_shown(b.base + 3 * page), fakecuda_shown(b.base));
+}
+
+// The driver refuses to set access, and then to take the new memory out again; a second commit
+// cannot take it out either. Nothing is lost, and a third commit heals.
+TEST(Cuda, MemoryThatCannotBeTakenOutIsNotLost) {
+    rig::Fake fake(64);
+    rig::Pool pool(32 * page, 0, {});
+    rig::Buffer b(pool, 4 * page);
+    fakecuda_fail(nullptr, 8, 999, 1000); // the call after a push, two creations and two replacements
+    ASSERT_EQ(KVC_E_SYSTEM, kvc_buffer_commit(b.handle, 0, 2 * page));
+    EXPECT_NE(nullptr, strstr(kvc_last_error(), "allowing access")) << kvc_last_error();
+    fakecuda_fail("cuMemUnmap", 1, 999, 1000);
+    ASSERT_EQ(KVC_E_SYSTEM, kvc_buffer_commit(b.handle, 0, 2 * page));
+    fakecuda_fail(nullptr, 0, 0, 0);
+    EXPECT_EQ(0u, pool.stats().committed_bytes);
+    ASSERT_EQ(KVC_OK, kvc_buffer_commit(b.handle, 0, 2 * page)) << kvc_last_error();
+    EXPECT_TRUE(rig::all(b.base, 2 * page, 0));
+    EXPECT_EQ(3 * page + pool.stats().prealloc_bytes, rig::Fake::state().used);
 }
 
 TEST(Cuda, OutOfMemoryIsAnErrorWithNumbers) {

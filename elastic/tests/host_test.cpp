@@ -18,25 +18,42 @@ using rig::page;
 
 namespace {
 
-// rss is the memory of the mapping that begins at an address, in bytes, from smaps.
-size_t rss(const void * base, std::string * name = nullptr) {
+// rss is the memory of the mapping that has an address, in bytes, from smaps: in memory and
+// swapped out. *flags are the kernel's flags of the mapping.
+size_t rss(const void * base, std::string * flags = nullptr) {
     std::ifstream smaps("/proc/self/smaps");
     std::string line;
     bool inside = false;
+    size_t sum = 0;
     while (std::getline(smaps, line)) {
         unsigned long from, to;
+        size_t kib;
         if (sscanf(line.c_str(), "%lx-%lx ", &from, &to) == 2) {
             inside = from <= (uintptr_t) base && (uintptr_t) base < to;
-            if (inside && name != nullptr) {
-                *name = line;
-            }
-        }
-        size_t kib;
-        if (inside && sscanf(line.c_str(), "Rss: %zu kB", &kib) == 1) {
-            return kib * 1024;
+        } else if (inside && (sscanf(line.c_str(), "Rss: %zu kB", &kib) == 1 || sscanf(line.c_str(), "Swap: %zu kB", &kib) == 1)) {
+            sum += kib * 1024;
+        } else if (inside && flags != nullptr && line.compare(0, 8, "VmFlags:") == 0) {
+            *flags = line + " ";
         }
     }
-    return SIZE_MAX;
+    return sum;
+}
+
+// huge_pages tells whether a buffer of a pool may get huge pages.
+bool huge_pages(uint32_t flags) {
+    kvc_options_t o{};
+    o.flags = flags;
+    rig::Pool pool(64 * page, KVC_CPU, o);
+    rig::Buffer b(pool, 64 * page);
+    std::string kernel;
+    rss(b.base, &kernel);
+    EXPECT_NE("", kernel);
+    return kernel.find(" nh ") == std::string::npos;
+}
+
+TEST(Host, HugePagesAreOff) {
+    EXPECT_FALSE(huge_pages(0));
+    EXPECT_TRUE(huge_pages(KVC_HUGE_PAGES));
 }
 
 TEST(Host, MemoryIsThatOfCommittedGranules) {
@@ -44,8 +61,7 @@ TEST(Host, MemoryIsThatOfCommittedGranules) {
     o.granule_bytes = 64 * 1024;
     rig::Pool pool(size_t(64) << 30, KVC_CPU, o);
     rig::Buffer b(pool, size_t(8) << 30);
-    std::string name;
-    ASSERT_EQ(0u, rss(b.base, &name));
+    ASSERT_EQ(0u, rss(b.base));
     // Reads of uncommitted memory take none.
     uint8_t sum = 0;
     for (size_t i = 0; i < size_t(64) << 20; i += page) {

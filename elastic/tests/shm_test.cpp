@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cinttypes>
 #include <csignal>
 #include <cstdlib>
@@ -292,6 +293,42 @@ TEST_F(Shm, KillsLeaveTheSegmentUsable) {
         ASSERT_EQ(int64_t(64 * page), f.total);
         ASSERT_EQ(0, f.used);
     }
+}
+
+// Processes that take one name and give it back, again and again: never two have it, although
+// each removes the lock file that others are about to lock.
+TEST_F(Shm, ANameHasOneOwner) {
+    constexpr int rounds = 300;
+    auto * owners = (std::atomic<int> *) mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t children[3];
+    for (pid_t & child : children) {
+        if ((child = fork()) != 0) {
+            continue;
+        }
+        for (int i = 0; i < rounds;) {
+            kvc_pool_t * pool = nullptr;
+            if (kvc_pool_create(1 << 20, KVC_CPU, &pool) != KVC_OK) {
+                _exit(2);
+            }
+            const int rc = kvc_pool_attach_shm(pool, name.c_str());
+            if (rc == KVC_OK) {
+                i++;
+                if (owners->fetch_add(1) != 0 || kvc_pool_poll_shm(pool) != KVC_OK || owners->fetch_sub(1) != 1) {
+                    _exit(1);
+                }
+            } else if (rc != KVC_E_BUSY) {
+                _exit(3);
+            }
+            kvc_pool_destroy(pool);
+        }
+        _exit(0);
+    }
+    for (const pid_t child : children) {
+        int status = -1;
+        ASSERT_EQ(child, waitpid(child, &status, 0));
+        EXPECT_EQ(0, status);
+    }
+    munmap(owners, page);
 }
 
 TEST_F(Shm, ReapingTakesTheDeadAlone) {
