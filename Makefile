@@ -88,7 +88,7 @@ dashboard: ## Write dashboards/kvtier.json, with Grafana's builders
 
 # Targets that need no build come first, so that a mistake there shows in seconds.
 .PHONY: test
-test: test-deps lint test-go check-cuda test-gpu-suite build test-paged check-patches test-e2e test-llama test-upstream check-plain-git ## Everything that CI runs
+test: test-deps lint test-go check-cuda test-gpu-suite test-elastic build test-paged check-patches test-e2e test-llama test-upstream check-plain-git ## Everything that CI runs
 
 .PHONY: test-deps
 test-deps: ## Install the further packages that testing needs, or name them
@@ -153,6 +153,26 @@ test-paged: build-paged ## Test the paged attention library, without and with sa
 	cmake --build build/paged/thread --target test_races
 	build/paged/thread/test_races --gtest_brief=1
 	ggml-paged/scripts/test-readme build/paged
+
+# build/elastic has one folder for each way of building the library.
+ELASTIC := cmake -S elastic -G $(if $(shell command -v ninja),Ninja,"Unix Makefiles")
+
+.PHONY: build-elastic
+build-elastic: test-deps ## Build the library of elastic KV memory and its tests
+	$(ELASTIC) -B build/elastic/release
+	cmake --build build/elastic/release
+
+# KVC_HISTORIES=1000000 plays more random histories; sanitizers play few.
+.PHONY: test-elastic
+test-elastic: build-elastic ## Test the library of elastic KV memory, without and with sanitizers
+	ctest --test-dir build/elastic/release --output-on-failure -j 2
+	for sanitizer in thread address,undefined; do \
+		dir=build/elastic/$${sanitizer%,*} && \
+		$(ELASTIC) -B $$dir -DKVC_SANITIZE=$$sanitizer && \
+		cmake --build $$dir && \
+		KVC_HISTORIES=3000 KVC_STORMS=20 ctest --test-dir $$dir --output-on-failure -j 2 || exit 1; \
+	done
+	go test -race ./elastic/...
 
 # Every crash point with every seed, every fault at every operation, 500 kills, a million
 # steps of interleaved requests, all sizes of attention, ten minutes of random users twice,
@@ -249,8 +269,8 @@ check-plain-git: build ## Apply and build the series with git and go alone
 ##@ Work on it
 
 .PHONY: generate
-generate: ## Write the files through which cgo compiles ggml-paged
-	go generate ./ggml-paged/...
+generate: ## Write the files through which cgo compiles ggml-paged and elastic
+	go generate ./ggml-paged/... ./elastic/...
 
 .PHONY: format-patches
 format-patches: ## Write patches/ from the commits in build/ollama/src

@@ -1,0 +1,38 @@
+// A lock file that tells whether the process of a segment lives: /dev/shm/NAME.lock, empty,
+// locked by flock as long as its process has the segment. Process numbers would mislead:
+// containers that share /dev/shm count them apart.
+#pragma once
+
+#include <string>
+
+namespace kvc {
+
+// open_plain opens a regular file of this user in /dev/shm, or makes it (mode 0600). No link is
+// followed. A descriptor or a code; -ENOENT where the file is missing and `make` is false.
+int open_plain(const std::string & name, bool make);
+
+class Life {
+public:
+    Life() = default;
+    ~Life() { end(); }
+    Life(const Life &) = delete;
+
+    // begin locks NAME.lock. KVC_E_BUSY where a live process has it. Waits up to wait_ms, since
+    // those who only look at a lock hold it for a moment.
+    int begin(const std::string & name, int wait_ms);
+
+    // end removes the lock file and unlocks it.
+    void end();
+
+private:
+    int lock_once(const std::string & name, bool * held_by_other);
+
+    int         fd_ = -1;
+    std::string name_; // of the lock file
+};
+
+// close_lives_in_child closes the lock files that a child got from fork: a lock belongs to
+// all processes that have the file open. REQUIRES: no other thread (a child after fork).
+void close_lives_in_child();
+
+}  // namespace kvc
