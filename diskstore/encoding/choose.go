@@ -21,7 +21,7 @@ const (
 )
 
 // choose returns the encoding that makes a sample of rows smallest, by the order-0 entropy of
-// bytes, and for Split its way. It returns Raw where all gain less than a 64th.
+// bytes, and for Split its way. It returns Raw where all gain a 64th or less.
 func choose(rows []byte, s Shape) (ID, split) {
 	if len(rows) < minBytes || repeats(rows) {
 		return Zstd, split{}
@@ -63,7 +63,7 @@ func bestSplit(rows []byte, s Shape, limit float64) (way split, ok bool) {
 	if ok && way.fits(s.RowBytes, len(rows)) {
 		based := way
 		based.bases = way.basesOf(rows, s.RowBytes)
-		if based.share(rows) < limit {
+		if based.share(rows) < way.share(rows) {
 			way = based
 		}
 	}
@@ -74,8 +74,8 @@ func bestSplit(rows []byte, s Shape, limit float64) (way split, ok bool) {
 // bytes look like one of 4, which takes longer to put together.
 const wideCost = 0.03
 
-// longCost is the share that codes of whole highest bytes must gain over those without two bits: a
-// look-up gives fewer of them.
+// longCost is the share that codes of whole highest bytes with a sign must gain over those without two
+// bits: a look-up gives fewer of them.
 const longCost = 0.01
 
 // fits reports whether rows of a size, n bytes together, can have bases.
@@ -174,7 +174,8 @@ func (s split) share(rows []byte) float64 {
 }
 
 // basesOf returns the usual highest byte of each channel: the median of some rows, without a
-// sign, and the sign that most of them have. A rotation takes the sign out of the byte.
+// sign, and the sign that most of them have. A rotation takes the sign out of the byte. Bits that are
+// stored apart are zero in a base.
 func (s split) basesOf(rows []byte, row int) []byte {
 	n := len(rows) / row
 	step := max(1, n/sampleRows)

@@ -40,14 +40,14 @@ func NewCoder(maxDecoded uint64) (*Coder, error) {
 }
 
 // Lossless encodes rows in the way that a sample of the rows promises to be smallest. Lossless
-// returns Raw and nil for rows that become smaller by less than a 64th, which is not worth decoding.
+// returns Raw and nil for rows that become smaller by a 64th or less, which is not worth decoding.
 func (c *Coder) Lossless(rows []byte, s Shape) (ID, []byte) {
 	id, how := choose(rows, s)
 	return gained(id, c.stored(id, how, rows), rows)
 }
 
 // Only encodes rows in one lossless encoding, for comparisons. Only returns Raw and nil for rows
-// that the encoding makes smaller by less than a 64th.
+// that the encoding makes smaller by a 64th or less.
 func (c *Coder) Only(id ID, rows []byte, s Shape) (ID, []byte) {
 	var how split
 	if id == Split {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/x448/float16"
 	"pgregory.net/rapid"
 )
 
@@ -234,6 +235,29 @@ func TestPlainCodeAgrees(t *testing.T) {
 
 // allSplits are the ways without bases.
 var allSplits = []split{{width: 2}, {width: 2, apart: apartBits}, {width: 2, rotate: 1}, {width: 2, rotate: 1, apart: apartBits}, {width: 4}}
+
+// Bases are chosen only where they make the sample smaller.
+func TestBasesPay(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	const channels, tokens = 512, 60
+	var rows []byte
+	for range tokens * channels { // 1.5 or a small number
+		x := float32(1.5)
+		if r.IntN(10) >= 6 {
+			x = float32(1 + r.IntN(7))
+		}
+		sign := uint16(0)
+		if r.IntN(5) == 0 {
+			sign = 0x8000
+		}
+		rows = binary.LittleEndian.AppendUint16(rows, float16.Fromfloat32(x).Bits()|uint16(r.IntN(256))|sign)
+	}
+	way, ok := bestSplit(rows, Shape{RowBytes: 2 * channels}, 1)
+	require.True(t, ok)
+	plain := way
+	plain.bases = nil
+	require.LessOrEqual(t, len(way.encode(rows)), len(plain.encode(rows)))
+}
 
 // Truncated, lengthened and changed bytes are an error or other rows, and no write outside.
 func TestDamage(t *testing.T) {

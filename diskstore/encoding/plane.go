@@ -55,7 +55,7 @@ func (p *plane) decode(form int, stored, plane []byte) ([]byte, error) {
 }
 
 func (p *plane) decodeHuffman(stored, plane []byte) error {
-	if useHuffman {
+	if useHuffman && len(plane) >= huffman.LeastPlane {
 		if err := p.decoder.Decode(stored, plane); err != nil {
 			return corrupt("%v", err)
 		}

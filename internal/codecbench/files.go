@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -23,19 +24,21 @@ const (
 	pageFiles = 6
 )
 
-// large returns pages of fileBytes of rows and more: each has the layers of several pages of the text,
-// whose pages take turns.
+// large returns pages of fileBytes of rows and more, or as many as a page's sections may hold: each has
+// the layers of several pages of the text, whose pages take turns. Pages with other sections than the
+// first are left out.
 func (k *kept) large() ([]pagefile.Page, error) {
 	of := k.pages[0].Layout
-	layers := uint16(0)
+	all := slices.DeleteFunc(slices.Clone(k.pages), func(p pagefile.Page) bool { return !p.Layout.Equal(of) })
+	layers := 0
 	for _, s := range of.Sections() {
-		layers = max(layers, s.Layer+1)
+		layers = max(layers, int(s.Layer)+1)
 	}
-	times := min(max(1, (fileBytes+of.Size()-1)/of.Size()), pagefile.MaxSections/of.Len(), math.MaxUint16/int(layers))
+	times := min(max(1, (fileBytes+of.Size()-1)/of.Size()), pagefile.MaxSections/of.Len(), (math.MaxUint16+1)/layers)
 	var sections []pagefile.Section
 	for i := range times {
 		for _, s := range of.Sections() {
-			s.Layer += uint16(i) * layers
+			s.Layer += uint16(i * layers)
 			sections = append(sections, s)
 		}
 	}
@@ -45,10 +48,10 @@ func (k *kept) large() ([]pagefile.Page, error) {
 	}
 	pages := make([]pagefile.Page, pageFiles)
 	for i := range pages {
-		page := k.pages[i%len(k.pages)]
+		page := all[i%len(all)]
 		page.Layout, page.Payload = layout, make([]byte, layout.Size())
 		for j := range times {
-			from := &k.pages[(i*times+j)%len(k.pages)]
+			from := &all[(i*times+j)%len(all)]
 			for s := range of.Len() {
 				copy(layout.Rows(page.Payload, j*of.Len()+s), of.Rows(from.Payload, s))
 			}

@@ -9,7 +9,8 @@ look-up works on the others. The library that writes the streams decodes them on
 	var d huffman.Decoder
 	err := d.Decode(stored, plane)
 
-Fast tells whether this processor has the instructions that Decode needs to be quicker than the library.
+Decode is quicker than the library for planes of LeastPlane and more, if Fast tells that this processor
+has the instructions; tables take most of the time of a smaller plane.
 Decode of hostile bytes writes nothing outside the plane, and takes no more memory than a Decoder has.
 */
 package huffman

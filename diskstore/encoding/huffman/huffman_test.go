@@ -138,6 +138,20 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// Trees that the library refuses, and that would need much memory, are refused.
+func TestTreesAreRefused(t *testing.T) {
+	var d Decoder
+	for name, tree := range map[string][]byte{
+		"no weight of 1":     {128, 0x20, 1, 0, 1, 0, 1, 0, 0x1b, 0x12, 0x1f, 0x10},
+		"tables of 15 bits":  {11, 0x1a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 1, 0, 1, 1, 1, 1},
+		"a weight of 12":     {128, 0xc0, 1, 0, 1, 0, 1, 0, 0x1b, 0x12, 0x1f, 0x10},
+		"weights of nothing": {128, 0x00, 1, 0, 1, 0, 1, 0, 0x1b, 0x12, 0x1f, 0x10},
+	} {
+		_, err := decodeInside(t, &d, tree, 16)
+		require.Error(t, err, name)
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	all, sizes := planes()
 	for i, stored := range all {

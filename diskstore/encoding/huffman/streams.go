@@ -31,6 +31,9 @@ type streams struct {
 	end  [streamCount]int // behind its part of the plane
 }
 
+// LeastPlane is the size of planes from which on Decode is quicker than the library.
+const LeastPlane = 8 << 10
+
 // Decoder has the memory for a plane. One goroutine uses a Decoder.
 type Decoder struct {
 	tree    tree
@@ -64,6 +67,9 @@ func (s *streams) open(stored []byte, n int) error {
 		return corrupt("%d bytes are no streams", len(stored))
 	}
 	at, part := jumpTableBytes, (n+streamCount-1)/streamCount
+	if (streamCount-1)*part > n {
+		return corrupt("%d bytes are no plane of four parts", n)
+	}
 	for i := range streamCount {
 		size := len(stored) - at
 		if i < streamCount-1 {
@@ -73,7 +79,7 @@ func (s *streams) open(stored []byte, n int) error {
 			return corrupt("a stream of %d bytes, of which %d are there", size, len(stored)-at)
 		}
 		s.from[i], s.to[i] = at, at+size
-		s.out[i], s.end[i] = min(i*part, n), min((i+1)*part, n)
+		s.out[i], s.end[i] = i*part, min((i+1)*part, n)
 		at += size
 		s.at[i], s.bits[i] = at-8, 0
 		if size >= 8 {

@@ -2,7 +2,7 @@ package huffman
 
 import "golang.org/x/sys/cpu"
 
-// Fast tells whether Decode is quicker than the library.
+// Fast tells whether this processor has the instructions that make Decode quicker than the library.
 var Fast = cpu.X86.HasBMI1 && cpu.X86.HasBMI2
 
 // rounds decodes as much of the streams as is sure to be there: all four together, then each.

@@ -2,7 +2,7 @@
 
 package huffman
 
-// Fast tells whether Decode is quicker than the library.
+// Fast tells whether this processor has the instructions that make Decode quicker than the library.
 const Fast = false
 
 // rounds decodes nothing: Decode goes code by code.

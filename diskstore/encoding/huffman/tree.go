@@ -19,6 +19,9 @@ func corrupt(format string, args ...any) error {
 const (
 	lookupBits = 11 // the longest code that RFC 8878 allows, and the bits of a look-up
 	symbolsMax = 256
+
+	weightsLog  = 6 // the largest table, in bits, of weights in codes of FSE
+	fseLogLeast = 5 // is stored as 0
 )
 
 // tree is the codes of a plane: symbols in the order of their codes, the longest codes first. Codes
@@ -69,6 +72,9 @@ func (t *tree) readPacked(stored []byte, size int) (n int, err error) {
 	if size > len(stored) {
 		return 0, corrupt("a tree of %d bytes, of which %d are there", size, len(stored))
 	}
+	if size > 0 && stored[0]&15 > weightsLog-fseLogLeast {
+		return 0, corrupt("weights in tables of %d bits", stored[0]&15+fseLogLeast)
+	}
 	t.fse.DecompressLimit = symbolsMax - 1
 	t.fse.Out = t.weights[:0]
 	weights, err := fse.Decompress(stored[:size], &t.fse)
@@ -97,6 +103,9 @@ func (t *tree) order(n int) error {
 	}
 	t.weights[n] = byte(bits.Len32(left))
 	counts[t.weights[n]]++
+	if counts[1] == 0 { // the two longest codes are missing
+		return corrupt("no weight of 1")
+	}
 	var next [lookupBits + 2]int // index of the next symbol of a weight
 	for w := 1; w <= depth; w++ {
 		next[w+1] = next[w] + counts[w]
