@@ -254,6 +254,7 @@ test-upstream: ## Run upstream's own tests in the patched source
 check-patches: ## Try the series on every release, and compare it with the commits
 	$(PATCH_OLLAMA) check --all $(SRC_FLAG)
 	$(PATCH_OLLAMA) check --all --without paged $(SRC_FLAG)
+	$(PATCH_OLLAMA) check --all --without elastic $(SRC_FLAG)
 	$(PATCH_OLLAMA) format --check
 
 # Twenty-five minutes without SRC; with a clone, all 36 releases: hours on two cores.
@@ -261,6 +262,7 @@ check-patches: ## Try the series on every release, and compare it with the commi
 check-releases: test-deps ## Build every release and run upstream's tests in it
 	$(PATCH_OLLAMA) check --all --test $(SRC_FLAG)
 	$(PATCH_OLLAMA) check --test --without paged $(SRC_FLAG)
+	$(PATCH_OLLAMA) check --test --without elastic $(SRC_FLAG)
 
 .PHONY: check-plain-git
 check-plain-git: build ## Apply and build the series with git and go alone

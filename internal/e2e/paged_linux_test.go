@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,7 +29,7 @@ const bytesPerToken = 3 * 2 * 2 * 64 * 2
 // budget of `pages` pages of all layers.
 func paged(t *testing.T, pageCells int, pages float64) []string {
 	t.Helper()
-	if leftOut, err := withoutPaged(); err != nil || leftOut {
+	if leftOut, err := withoutSet("paged"); err != nil || leftOut {
 		require.NoError(t, err)
 		t.Skip("this Ollama was built without the patches of paged attention")
 	}
@@ -41,15 +42,19 @@ func paged(t *testing.T, pageCells int, pages float64) []string {
 	}
 }
 
-// withoutPaged reports whether the Ollama to test was built with --without paged. Without an
+// withoutSet reports whether the Ollama to test was built without a set of patches. Without an
 // Ollama the start of a server skips the test.
-var withoutPaged = sync.OnceValues(func() (bool, error) {
+func withoutSet(set string) (bool, error) {
+	version, err := builtVersion()
+	return slices.Contains(strings.Split(version, ".without-")[1:], set), err
+}
+
+var builtVersion = sync.OnceValues(func() (string, error) {
 	binary, err := ollamatest.FindBinary()
 	if err != nil {
-		return false, nil
+		return "", nil
 	}
-	version, err := ollamasrc.BinaryVersion(context.Background(), binary)
-	return strings.Contains(version, ".without-paged"), err
+	return ollamasrc.BinaryVersion(context.Background(), binary)
 })
 
 // plenty pages hold all rows of any test.
