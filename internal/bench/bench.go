@@ -54,6 +54,7 @@ var benchmarks = []struct {
 	{"moved", true, (*bench).measureMoved},
 	{"near", false, (*bench).measureNear},
 	{"paged", true, (*bench).measurePaged},
+	{"elastic", true, (*bench).measureElastic},
 	{"store", false, (*bench).measureStore},
 }
 

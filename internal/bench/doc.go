@@ -47,6 +47,9 @@
 //
 // paged: prefill and decode with paged attention on, against the same with it off.
 //
+// elastic: the runner's memory, the time to load a model, and the speed of prefill and decode, with
+// elastic memory on and with it off, for eight slots of 32,768 tokens. elastic needs Linux.
+//
 // store: the page store alone: restores against fio reading the same files, with
 // an empty and a full page cache; compressed ones against decoding alone; saving
 // against fio writing and syncing; lookups and opening with a million pages.

@@ -29,6 +29,7 @@ type Report struct {
 	Moved    *Moved          `json:"moved,omitempty"`
 	Near     *Near           `json:"near,omitempty"`
 	Paged    *Paged          `json:"paged,omitempty"`
+	Elastic  *Elastic        `json:"elastic,omitempty"`
 	Store    *Store          `json:"store,omitempty"`
 }
 
@@ -212,6 +213,9 @@ func (r *Report) keep(old *Report) {
 	}
 	if r.Paged == nil {
 		r.Paged = old.Paged
+	}
+	if r.Elastic == nil {
+		r.Elastic = old.Elastic
 	}
 	if r.Store == nil {
 		r.Store = old.Store

@@ -46,6 +46,9 @@ func (r *Report) print(w io.Writer) {
 	if r.Paged != nil {
 		r.Paged.print(w)
 	}
+	if r.Elastic != nil {
+		r.Elastic.print(w)
+	}
 	if r.Store != nil {
 		r.Store.print(w)
 	}
