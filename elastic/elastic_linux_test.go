@@ -145,76 +145,88 @@ func TestMemoryOfTheMapping(t *testing.T) {
 	require.Zero(t, smaps(t, b.base)["Rss"])
 }
 
-// Random calls on one buffer against a map of committed granules.
+const granules = 16 // of the buffer of a random history
+
+// A history is random calls on one buffer, and a map of the granules that are committed, with
+// the byte that fills each.
+type history struct {
+	pool   *Pool
+	buffer *Buffer
+	held   map[uint64]byte
+	limit  uint64 // granules
+}
+
+func drawRange(t *rapid.T) (first, n uint64) {
+	first = rapid.Uint64Range(0, granules-1).Draw(t, "first")
+	return first, rapid.Uint64Range(1, granules-first).Draw(t, "granules")
+}
+
+func (h *history) commit(t *rapid.T) {
+	first, n := drawRange(t)
+	var fresh []uint64
+	for g := first; g < first+n; g++ {
+		if _, ok := h.held[g]; !ok {
+			fresh = append(fresh, g)
+		}
+	}
+	err := h.buffer.Commit(first*page, n*page)
+	if len(fresh) > 0 && uint64(len(h.held)+len(fresh)) > h.limit {
+		require.ErrorIs(t, err, ErrLimit)
+		return
+	}
+	require.NoError(t, err)
+	for _, g := range fresh {
+		at := h.buffer.memory()[g*page : (g+1)*page]
+		require.Equal(t, make([]byte, page), at)
+		h.held[g] = rapid.Byte().Draw(t, "byte")
+		for i := range at {
+			at[i] = h.held[g]
+		}
+	}
+}
+
+func (h *history) uncommit(t *rapid.T) {
+	first, n := drawRange(t)
+	require.NoError(t, h.buffer.Uncommit(first*page, n*page))
+	for g := first; g < first+n; g++ {
+		delete(h.held, g)
+	}
+}
+
+func (h *history) resize(t *rapid.T) {
+	h.limit = rapid.Uint64Range(0, granules).Draw(t, "limit")
+	err := h.pool.Resize(h.limit * page)
+	if uint64(len(h.held)) > h.limit {
+		require.ErrorIs(t, err, ErrOver)
+	} else {
+		require.NoError(t, err)
+	}
+}
+
+func (h *history) check(t *rapid.T) {
+	s := stats(t, h.pool)
+	require.EqualValues(t, len(h.held)*page, s.Committed)
+	require.LessOrEqual(t, s.Prealloc, s.Reserve)
+	for g := range uint64(granules) {
+		value, ok := h.held[g]
+		committed, err := h.buffer.Committed(g*page, page)
+		require.NoError(t, err)
+		require.Equal(t, ok, committed)
+		if ok {
+			require.Equal(t, value, h.buffer.memory()[g*page])
+			require.Equal(t, value, h.buffer.memory()[(g+1)*page-1])
+		}
+	}
+}
+
 func TestAgainstAMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		const granules = 16
-		limit := uint64(granules)
 		p, err := New(granules*page, Host, Options{Granule: page, Reserve: page * rapid.Uint64Range(0, 4).Draw(t, "reserve")})
 		require.NoError(t, err)
 		b, err := p.Alloc(granules * page)
 		require.NoError(t, err)
-		held := make(map[uint64]byte)
-		draw := func(t *rapid.T) (first, n uint64) {
-			first = rapid.Uint64Range(0, granules-1).Draw(t, "first")
-			return first, rapid.Uint64Range(1, granules-first).Draw(t, "granules")
-		}
-		t.Repeat(map[string]func(*rapid.T){
-			"commit": func(t *rapid.T) {
-				first, n := draw(t)
-				var fresh []uint64
-				for g := first; g < first+n; g++ {
-					if _, ok := held[g]; !ok {
-						fresh = append(fresh, g)
-					}
-				}
-				err := b.Commit(first*page, n*page)
-				if len(fresh) > 0 && uint64(len(held)+len(fresh)) > limit {
-					require.ErrorIs(t, err, ErrLimit)
-					return
-				}
-				require.NoError(t, err)
-				for _, g := range fresh {
-					at := b.memory()[g*page : (g+1)*page]
-					require.Equal(t, make([]byte, page), at)
-					held[g] = rapid.Byte().Draw(t, "byte")
-					for i := range at {
-						at[i] = held[g]
-					}
-				}
-			},
-			"uncommit": func(t *rapid.T) {
-				first, n := draw(t)
-				require.NoError(t, b.Uncommit(first*page, n*page))
-				for g := first; g < first+n; g++ {
-					delete(held, g)
-				}
-			},
-			"resize": func(t *rapid.T) {
-				limit = rapid.Uint64Range(0, granules).Draw(t, "limit")
-				err := p.Resize(limit * page)
-				if uint64(len(held)) > limit {
-					require.ErrorIs(t, err, ErrOver)
-				} else {
-					require.NoError(t, err)
-				}
-			},
-			"": func(t *rapid.T) {
-				s := stats(t, p)
-				require.EqualValues(t, len(held)*page, s.Committed)
-				require.LessOrEqual(t, s.Prealloc, s.Reserve)
-				for g := range uint64(granules) {
-					value, ok := held[g]
-					committed, err := b.Committed(g*page, page)
-					require.NoError(t, err)
-					require.Equal(t, ok, committed)
-					if ok {
-						require.Equal(t, value, b.memory()[g*page])
-						require.Equal(t, value, b.memory()[(g+1)*page-1])
-					}
-				}
-			},
-		})
+		h := &history{pool: p, buffer: b, held: make(map[uint64]byte), limit: granules}
+		t.Repeat(map[string]func(*rapid.T){"commit": h.commit, "uncommit": h.uncommit, "resize": h.resize, "": h.check})
 		require.NoError(t, b.Free())
 		require.NoError(t, p.Close())
 	})

@@ -203,7 +203,9 @@ int kvc_pool_attach_shm(kvc_pool_t * pool, const char * name);
 // negative, smaller than a granule or above KVC_LIMIT_MAX: the last good limit stays, and is
 // written back. A total above the pool's address space is the address space. A segment that
 // was unlinked, or has another size, is made again with the last good limit. More committed
-// than the limit is no error here: kvc_pool_stats has both numbers.
+// than the limit is no error here: kvc_pool_stats has both numbers. KVC_E_SYSTEM where a tool of
+// another user made the segment again, such as root's kvctl after a delete: the last limit
+// stays until that user removes the file.
 int kvc_pool_poll_shm(kvc_pool_t * pool);
 
 // kvc_shm_reap removes the segments whose names begin with prefix (3 characters at least),

@@ -93,6 +93,35 @@ TEST_P(Threads, FreeOnce) {
     }
 }
 
+// Threads that free one buffer wait behind a long commit; the first frees, the others are told.
+TEST(Freeing, HappensOnceBehindALongCommit) {
+    rig::Pool pool(size_t(128) << 20, KVC_CPU, {});
+    rig::Buffer big(pool, size_t(64) << 20);
+    kvc_buffer_t * b = nullptr;
+    ASSERT_EQ(KVC_OK, kvc_buffer_alloc(pool.handle, page, &b));
+    std::atomic<bool> begun{false};
+    std::atomic<int>  freed{0}, refused{0};
+    std::thread commits([&] {
+        begun = true;
+        EXPECT_EQ(KVC_OK, kvc_buffer_commit(big.handle, 0, size_t(64) << 20));
+    });
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; i++) {
+        threads.emplace_back([&] {
+            while (!begun) {
+            }
+            std::this_thread::yield();
+            (kvc_buffer_free(b) == KVC_OK ? freed : refused)++;
+        });
+    }
+    commits.join();
+    for (auto & t : threads) {
+        t.join();
+    }
+    EXPECT_EQ(1, freed);
+    EXPECT_EQ(3, refused);
+}
+
 // Sentences are each thread's own.
 TEST(Errors, ArePerThread) {
     EXPECT_EQ(KVC_E_INVALID, kvc_buffer_free((kvc_buffer_t *) 0x123));

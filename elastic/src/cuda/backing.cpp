@@ -147,7 +147,8 @@ int DeviceBacking::unmap(Region & region, Span span, size_t keep, size_t * done)
 
 int cuda_backing(int device, const kvc_options_t & options, std::unique_ptr<Backing> & out) {
     if (device < 0) {
-        return fail(KVC_E_INVALID, "creating a pool on device %d: devices are CUDA devices from 0 on, or %d for host memory", device, KVC_CPU);
+        return fail(KVC_E_INVALID, "creating a pool on device %d: devices are CUDA devices from 0 on, or %d for host memory",
+                    device, KVC_CPU);
     }
     const cuda::Driver * driver = nullptr;
     int rc = cuda::load(options.cuda_library, &driver);
@@ -162,8 +163,8 @@ int cuda_backing(int device, const kvc_options_t & options, std::unique_ptr<Back
     const size_t granule  = options.granule_bytes != 0 ? options.granule_bytes : smallest;
     if ((granule & (granule - 1)) != 0 || granule < smallest || granule > KVC_GRANULE_CUDA_MAX) {
         handle->close();
-        return fail(KVC_E_INVALID, "creating a pool with granules of %zu bytes: granules of CUDA device %d are powers of two from %zu to %u",
-                    granule, device, smallest, KVC_GRANULE_CUDA_MAX);
+        return fail(KVC_E_INVALID, "creating a pool with granules of %zu bytes: granules of CUDA device %d are powers of two "
+                    "from %zu to %u", granule, device, smallest, KVC_GRANULE_CUDA_MAX);
     }
     auto backing = std::make_unique<cuda::DeviceBacking>(std::move(handle), granule, (options.flags & KVC_BARE) != 0);
     if ((rc = backing->open()) != KVC_OK) {

@@ -68,10 +68,14 @@ int Segment::Round::read(const std::string & name) {
     }
     fresh = st.st_size != sizeof fields;
     if (fresh) {
-        return ftruncate(fd_, sizeof fields) == 0 ? KVC_OK : fail(KVC_E_SYSTEM, "giving the segment %s its size of 24 bytes: %s", name.c_str(), strerror(errno));
+        return ftruncate(fd_, sizeof fields) == 0
+            ? KVC_OK
+            : fail(KVC_E_SYSTEM, "giving the segment %s its size of 24 bytes: %s", name.c_str(), strerror(errno));
     }
     const ssize_t n = pread(fd_, &fields, sizeof fields, 0);
-    return n == sizeof fields ? KVC_OK : fail(KVC_E_SYSTEM, "reading the segment %s: %zd of 24 bytes, %s", name.c_str(), n, n < 0 ? strerror(errno) : "no error");
+    return n == sizeof fields ? KVC_OK
+                              : fail(KVC_E_SYSTEM, "reading the segment %s: %zd of 24 bytes, %s", name.c_str(), n,
+                                     n < 0 ? strerror(errno) : "no error");
 }
 
 int Segment::Round::write(const SegmentFields & next) {
