@@ -76,9 +76,9 @@ func TestParse(t *testing.T) {
 
 	for args, want := range map[string][]string{
 		`-only ttfb: there is no benchmark "ttfb", only ttft, large, chat, cost, restore, slots, warm, remote, moved, near, paged, elastic, store`: {"-only", "ttfb"},
-		`-sizes 1,x: "1" is not a number of tokens from 2 to 262144`:                                                                      {"-sizes", "1,x"},
-		`-store-pages 5,x: "x" is not a number of pages from 1 to 10000000`:                                                               {"-store-pages", "5,x"},
-		`-remote-mbs 0: "0" is not a number of MB per second from 1 to 100000`:                                                            {"-remote-mbs", "0"},
+		`-sizes 1,x: "1" is not a number of tokens from 2 to 262144`:                                                                               {"-sizes", "1,x"},
+		`-store-pages 5,x: "x" is not a number of pages from 1 to 10000000`:                                                                        {"-store-pages", "5,x"},
+		`-remote-mbs 0: "0" is not a number of MB per second from 1 to 100000`:                                                                     {"-remote-mbs", "0"},
 		`-store-mib 0: want 1 to 8192`:                                  {"-store-mib", "0"},
 		"-n 0, -pairs 15: at least one repetition is needed":            {"-n", "0"},
 		`unexpected argument "all"; every setting is a flag, see -help`: {"all"},
