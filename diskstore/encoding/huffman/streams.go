@@ -53,8 +53,9 @@ func (d *Decoder) Decode(stored, plane []byte) error {
 	}
 	d.tables.fill(&d.tree)
 	d.rounds(stored, plane)
+	lengths := d.tree.bySymbol()
 	for i := range streamCount {
-		if err := d.finish(i, stored, plane); err != nil {
+		if err := d.finish(i, stored, plane, lengths); err != nil {
 			return err
 		}
 	}
@@ -98,8 +99,8 @@ func (s *streams) rounds(i int) int {
 	return max(0, min((s.at[i]-s.from[i])/roundBytes, (s.end[i]-s.out[i])/roundSymbols))
 }
 
-// finish decodes the rest of a stream, code by code.
-func (d *Decoder) finish(i int, stored, plane []byte) error {
+// finish decodes the rest of a stream, code by code. lengths are those of codes, by symbol.
+func (d *Decoder) finish(i int, stored, plane []byte, lengths *[symbolsMax]uint8) error {
 	s := &d.streams
 	// left is the number of bits that are left.
 	left := 8*(s.to[i]-s.from[i]) - bits.LeadingZeros8(stored[s.to[i]-1]) - 1
@@ -107,7 +108,6 @@ func (d *Decoder) finish(i int, stored, plane []byte) error {
 		left = 8*(s.at[i]-s.from[i]) + 64 - bits.TrailingZeros64(s.bits[i])
 	}
 	stream := stored[s.from[i]:s.to[i]]
-	lengths := d.tree.bySymbol()
 	for out := s.out[i]; out < s.end[i]; out++ {
 		symbol := d.tables.all[peek(stream, left)].first()
 		if left -= int(lengths[symbol]); left < 0 {
