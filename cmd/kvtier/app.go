@@ -69,7 +69,7 @@ func (a *app) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&a.remote, "remote", "", "directory of the remote tier, instead of "+remoteVar)
 	flags.Float64Var(&a.localGB, "local-gb", 0, "budget of the local tier in GB, instead of "+localGBVar)
 	flags.Float64Var(&a.remoteGB, "remote-gb", 0, "budget of the remote tier in GB, instead of "+remoteGBVar)
-	flags.DurationVar(&a.timeout, "timeout", 0, "how long a directory may take to answer, once (default 15s, 1m where pages are read or written, 2s for ps, why and top, 10s for doctor); 0 waits for ever")
+	flags.DurationVar(&a.timeout, "timeout", 0, "how long a directory may take to answer, once (default 15s, 1m where pages are read or written, 2s for ps, why, top and limit, 10s for doctor); 0 waits for ever")
 	cli.Give(flags, "root", giveDir)
 	cli.Give(flags, "remote", giveDir)
 	cli.Give(flags, "local-gb", giveGB)
@@ -92,7 +92,7 @@ func patienceFor(verb string) time.Duration {
 	switch verb {
 	case "check", "repair", "export", "import":
 		return time.Minute
-	case "ps", "why", "top":
+	case "ps", "why", "top", "limit":
 		return 2 * time.Second // a person looks again and again
 	}
 	return 15 * time.Second

@@ -21,6 +21,8 @@ func (a *app) addCompletions(root *cobra.Command) error {
 			if err := completeOllama(verb); err != nil {
 				return err
 			}
+		case "limit":
+			verb.ValidArgsFunction = a.completeHeld
 		case "rm", "plan", "why":
 			verb.ValidArgsFunction = a.completeModel
 		default:
@@ -43,5 +45,16 @@ func (a *app) completeModel(*cobra.Command, []string, string) ([]string, cobra.S
 		list = append(list, names...)
 	}
 	slices.Sort(list)
+	return list, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeHeld returns the names of the segments.
+func (a *app) completeHeld(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var list []string
+	if all, err := a.heldMemory(); err == nil && len(args) == 0 {
+		for _, h := range all {
+			list = append(list, h.Name)
+		}
+	}
 	return list, cobra.ShellCompDirectiveNoFileComp
 }

@@ -24,8 +24,11 @@ func (a *app) models() string {
 
 // names reads the names of models. Without readable names, output has digests, and so it does
 // where the models' disk does not answer in time.
-func (a *app) names() modelNames {
-	read := func() (modelnames.Names, error) { return modelnames.Read(a.models()), nil }
+func (a *app) names() modelNames { return a.namesIn(a.models()) }
+
+// namesIn is names for another directory of models.
+func (a *app) namesIn(dir string) modelNames {
+	read := func() (modelnames.Names, error) { return modelnames.Read(dir), nil }
 	if a.timeout <= 0 {
 		names, _ := read()
 		return modelNames{names}

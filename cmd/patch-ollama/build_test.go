@@ -115,12 +115,12 @@ func TestBuild(t *testing.T) {
 	r := w.run("build", "--src", w.clone, "-j", "1")
 	require.Zero(t, r.status, r.stderr)
 	require.Equal(t, "build/ollama/bin/ollama "+ollamasrc.BuildVersion(t.Context(), w.root, "v0.16.1")+"\n", r.stdout)
-	require.Regexp(t, `^fetch v0\.16\.1     \d+\.\ds
+	require.Regexp(t, `^fetch v0\.16\.1     [\d.]+s
 apply             2 patches applied
-cmake configure   \d+\.\ds
-cmake build       \d+\.\ds
-cmake install     \d+\.\ds
-go build          \d+\.\ds
+cmake configure   [\d.]+s
+cmake build       [\d.]+s
+cmake install     [\d.]+s
+go build          [\d.]+s
 $`, r.stderr)
 
 	calls := w.cmakeCalls()

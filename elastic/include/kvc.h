@@ -187,8 +187,10 @@ int kvc_buffer_free(kvc_buffer_t * buf);
 // The segment is a file in /dev/shm of 24 bytes, three int64_t of the machine: total, used,
 // prealloc. Tools take a flock to read (LOCK_SH) and to write (LOCK_EX). Tools write total;
 // this library writes used and prealloc, and total where a tool's total is not in force.
-// Beside it is NAME.lock, an empty file that its process holds locked for life: a segment
-// whose lock is free is left over from a dead process.
+// Beside it is NAME.lock, which its process holds locked for life: a segment whose lock is
+// free is left over from a dead process. The file has two int64_t, for programs that divide
+// memory between processes: the bytes that the process lacks, and the part of used that a
+// lower limit would free.
 
 // kvc_pool_attach_shm makes the segment NAME (mode 0600) with the pool's limit as total. A
 // leading slash is left out; the rest is 1 to 200 of letters, digits, '.', '_' and '-', and
@@ -207,6 +209,11 @@ int kvc_pool_attach_shm(kvc_pool_t * pool, const char * name);
 // another user made the segment again, such as root's kvctl after a delete: the last limit
 // stays until that user removes the file.
 int kvc_pool_poll_shm(kvc_pool_t * pool);
+
+// kvc_pool_tell_shm sets what the next round writes to NAME.lock: how many bytes the process
+// lacks for work that waits, and how many of the committed bytes it would uncommit under a
+// lower limit.
+int kvc_pool_tell_shm(kvc_pool_t * pool, uint64_t lacking_bytes, uint64_t spare_bytes);
 
 // kvc_shm_reap removes the segments whose names begin with prefix (3 characters at least),
 // which belong to this user and whose process is dead, with their lock files. Segments

@@ -20,7 +20,7 @@ import (
 const forTests = "OLLAMA_KV_TIER_TEST"
 
 // variables are the names of Ollama's style that are ours.
-const variables = `\b(OLLAMA_KV_TIER[A-Z_]*|OLLAMA_KV_INSTANCE_ID|OLLAMA_KV_METRICS_ADDR|OLLAMA_METRICS|OLLAMA_PAGED_[A-Z_]+|OLLAMA_KVCACHED|OLLAMA_NUM_CTX)\b`
+const variables = `\b(OLLAMA_KV_TIER[A-Z_]*|OLLAMA_KV_INSTANCE_ID|OLLAMA_KV_METRICS_ADDR|OLLAMA_METRICS|OLLAMA_PAGED_[A-Z_]+|OLLAMA_KVCACHED[A-Z_]*|OLLAMA_NUM_CTX)\b`
 
 func TestVariables(t *testing.T) {
 	code := matches(variables, shipped(t))

@@ -3,14 +3,17 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/elastic/segment"
 	"github.com/kvtier/kvtier/internal/ollamatest"
 )
 
@@ -21,8 +24,19 @@ func elasticOn(t *testing.T) []string {
 		require.NoError(t, err)
 		t.Skip("this Ollama was built without the patches of elastic memory")
 	}
-	return []string{"OLLAMA_KVCACHED=1"}
+	name := fmt.Sprintf("kvtier-test-%d-%d", os.Getpid(), elasticServers.Add(1))
+	t.Cleanup(func() { // a server kills its runners
+		left, err := filepath.Glob(filepath.Join(segment.Dir, name+"_*"))
+		require.NoError(t, err)
+		for _, path := range left {
+			_ = os.Remove(path)
+		}
+	})
+	return []string{"OLLAMA_KVCACHED=1", "KVCACHED_IPC_NAME=" + name}
 }
+
+// elasticServers makes names of segments that belong to one test.
+var elasticServers atomic.Int64
 
 // turns are the requests of a conversation in one slot and of another that takes its place, and with
 // shift one that goes beyond the end of the context.

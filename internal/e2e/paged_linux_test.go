@@ -228,7 +228,7 @@ func TestPagedFullDisk(t *testing.T) {
 		s := startPlain(t, append(paged(t, 64, 2), room(9))...)
 		small := func(r *ollamatest.Request) { r.Options["num_batch"] = 64 }
 		got := s.ask(prompt(t, 500, 82), 400, small)
-		require.Contains(t, s.Logs(), "kv pager: no room for a longer context")
+		require.Contains(t, s.Logs(), "kv room: no room for a longer context")
 		require.NotEmpty(t, got.Text)
 		require.NotEmpty(t, s.ask(prompt(t, 100, 83), 4, small).Text, "the next request is served")
 	})

@@ -1,4 +1,5 @@
 // The functions of kvc.h: arguments are checked, handles become objects, exceptions end.
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -144,6 +145,11 @@ int kvc_pool_attach_shm(kvc_pool_t * pool, const char * name) {
 
 int kvc_pool_poll_shm(kvc_pool_t * pool) {
     return with_pool("polling a segment", pool, [&](auto & p) { return kvc::poll(*p); });
+}
+
+int kvc_pool_tell_shm(kvc_pool_t * pool, uint64_t lacking_bytes, uint64_t spare_bytes) {
+    const auto bytes = [](uint64_t n) { return int64_t(std::min(n, uint64_t(KVC_LIMIT_MAX))); };
+    return with_pool("telling what a pool lacks", pool, [&](auto & p) { return kvc::tell(*p, {bytes(lacking_bytes), bytes(spare_bytes)}); });
 }
 
 int kvc_shm_reap(const char * prefix, int * removed) {

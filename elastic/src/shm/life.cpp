@@ -115,6 +115,17 @@ int Life::begin(const std::string & name, int wait_ms) {
     return fail(KVC_E_BUSY, "locking /dev/shm/%s: a live process has the segment %s; choose another name", file.c_str(), name.c_str());
 }
 
+int Life::tell(const Told & told) {
+    if (fd_ < 0 || (told.lacking == told_.lacking && told.spare == told_.spare)) {
+        return KVC_OK;
+    }
+    if (pwrite(fd_, &told, sizeof told, 0) != ssize_t(sizeof told)) {
+        return fail(KVC_E_SYSTEM, "writing /dev/shm/%s: %s; is /dev/shm full?", name_.c_str(), strerror(errno));
+    }
+    told_ = told;
+    return KVC_OK;
+}
+
 void Life::end() {
     if (fd_ < 0) {
         return;

@@ -1,11 +1,19 @@
-// A lock file that tells whether the process of a segment lives: /dev/shm/NAME.lock, empty,
-// locked by flock as long as its process has the segment. Process numbers would mislead:
+// A lock file that tells whether the process of a segment lives: /dev/shm/NAME.lock, locked
+// by flock as long as its process has the segment, with what the process tells of itself. Process numbers would mislead:
 // containers that share /dev/shm count them apart.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace kvc {
+
+// What a process tells programs that divide memory, in bytes.
+struct Told {
+    int64_t lacking = 0; // for work that waits
+    int64_t spare   = 0; // part of what is committed that a lower limit would free
+};
+static_assert(sizeof(Told) == 16, "the layout of NAME.lock");
 
 // open_plain opens a regular file of this user in /dev/shm, or makes it (mode 0600). No link is
 // followed. A descriptor or a code; -ENOENT where the file is missing and `make` is false.
@@ -21,6 +29,9 @@ public:
     // those who only look at a lock hold it for a moment.
     int begin(const std::string & name, int wait_ms);
 
+    // tell writes to the lock file. A reader may see one number of now and one of before.
+    int tell(const Told & told);
+
     // end removes the lock file and unlocks it.
     void end();
 
@@ -29,6 +40,7 @@ private:
 
     int         fd_ = -1;
     std::string name_; // of the lock file
+    Told        told_;
 };
 
 // close_lives_in_child closes the lock files that a child got from fork: a lock belongs to

@@ -74,8 +74,18 @@ int poll(Pool & pool) {
     }
     if ((rc = round.write(fields_of(now))) == KVC_OK) {
         pool.segment->known_total = round.fields.total;
+        rc = pool.segment->tell(pool.segment->told);
     }
     return applied != KVC_OK ? applied : rc;
+}
+
+int tell(Pool & pool, const Told & told) {
+    std::lock_guard<std::mutex> lock(pool.segment_mutex);
+    if (pool.segment == nullptr) {
+        return fail(KVC_E_INVALID, "telling what a pool lacks: it has no segment; attach one first");
+    }
+    pool.segment->told = told;
+    return KVC_OK;
 }
 
 }  // namespace kvc

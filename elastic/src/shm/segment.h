@@ -43,6 +43,9 @@ public:
     };
 
     const std::string & name() const { return name_; }
+    int tell(const Told & told) { return life_.tell(told); }
+
+    Told told; // what the next round tells
 
     // The total that this process last wrote or applied. A tool has set another one; the
     // pool's own limit may have changed, too, by kvc_pool_resize.
@@ -60,6 +63,7 @@ int segment_name(const char * given, std::string & out);
 // The functions of kvc.h.
 int attach(Pool & pool, const char * name);
 int poll(Pool & pool);
+int tell(Pool & pool, const Told & told);
 int reap(const char * prefix, int * removed);
 
 }  // namespace kvc

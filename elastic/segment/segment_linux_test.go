@@ -1,0 +1,114 @@
+package segment
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvtier/kvtier/elastic"
+)
+
+// write makes a file as kvcached does.
+func write(t *testing.T, dir, name string, numbers ...int64) string {
+	t.Helper()
+	var b []byte
+	for _, n := range numbers {
+		b = binary.NativeEndian.AppendUint64(b, uint64(n))
+	}
+	path := filepath.Join(dir, name)
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+	return path
+}
+
+// hold takes a file's lock, as a process that is stopped in the middle of its work.
+func hold(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { f.Close() })
+	require.NoError(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+}
+
+// TestList: segments are told from everything else that a folder may have.
+func TestList(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "kvcached_vllm_7", 3<<30, 1<<30, 5)
+	live := write(t, dir, "kvcached_8_cpu", 100, 200, 0)
+	hold(t, write(t, dir, "kvcached_8_cpu.lock", 30, 40))
+	write(t, dir, "kvcached_9_cpu", 100, 50, 0)
+	write(t, dir, "kvcached_9_cpu.lock")
+	write(t, dir, "zero", 0, 1, 2)
+	write(t, dir, "negative", -1, 1, 2)
+	write(t, dir, "long", 1, 2, 3, 4)
+	write(t, dir, "short", 1, 2)
+	write(t, dir, "a name", 1, 2, 3)
+	require.NoError(t, os.Symlink(live, filepath.Join(dir, "link")))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "folder"), 0o700))
+	require.NoError(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
+	hold(t, write(t, dir, "stopped", 1, 2, 3)) // nobody waits for it long
+
+	got, err := list(dir)
+	require.NoError(t, err)
+	require.Equal(t, []Segment{
+		{Name: "kvcached_8_cpu", Limit: 100, Used: 200, Lacking: 30, Spare: 40, State: Live, PID: os.Getpid()},
+		{Name: "kvcached_9_cpu", Limit: 100, Used: 50, State: Dead},
+		{Name: "kvcached_vllm_7", Limit: 3 << 30, Used: 1 << 30, Kept: 5, State: Foreign},
+	}, got)
+}
+
+// TestSetLimit: only the first number changes, and names, limits and segments that cannot be meant
+// are refused.
+func TestSetLimit(t *testing.T) {
+	dir := t.TempDir()
+	path := write(t, dir, "a", 100, 200, 300)
+	require.NoError(t, setLimit(dir, "a", 4711))
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, []int64{4711, 200, 300}, []int64{
+		int64(binary.NativeEndian.Uint64(b)), int64(binary.NativeEndian.Uint64(b[8:])), int64(binary.NativeEndian.Uint64(b[16:])),
+	})
+
+	for _, limit := range []int64{0, -1, LimitMax + 1} {
+		require.ErrorContains(t, setLimit(dir, "a", limit), "between 1 byte and 1 PiB")
+	}
+	for _, name := range []string{"", "../a", ".a", "a/b", strings.Repeat("a", 201), "a\n"} {
+		require.ErrorContains(t, setLimit(dir, name, 1), "not the name of a segment", name)
+	}
+	require.ErrorIs(t, setLimit(dir, "missing", 1), ErrNoSegment)
+	write(t, dir, "dead", 1, 2, 3)
+	write(t, dir, "dead.lock")
+	require.ErrorIs(t, setLimit(dir, "dead", 1), ErrDead)
+	hold(t, write(t, dir, "stopped", 1, 2, 3))
+	require.ErrorIs(t, setLimit(dir, "stopped", 1), ErrBusy)
+}
+
+// TestPool: a pool obeys.
+func TestPool(t *testing.T) {
+	pool, err := elastic.New(1<<30, elastic.Host, elastic.Options{})
+	if errors.Is(err, elastic.ErrUnsupported) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	defer func() { require.NoError(t, pool.Close()) }()
+	name := fmt.Sprintf("kvtier-test-segment-%d", os.Getpid())
+	require.NoError(t, pool.Attach(name))
+	require.NoError(t, pool.Tell(10, 20))
+	require.NoError(t, pool.Poll())
+	s, err := Get(name)
+	require.NoError(t, err)
+	require.Equal(t, Segment{Name: name, Limit: 1 << 30, Lacking: 10, Spare: 20, State: Live, PID: os.Getpid()}, s)
+	require.NoError(t, SetLimit(name, 1<<20))
+	require.NoError(t, pool.Poll())
+	stats, err := pool.Stats()
+	require.NoError(t, err)
+	require.EqualValues(t, 1<<20, stats.Limit)
+	_, err = Get("kvtier-test-missing")
+	require.ErrorIs(t, err, ErrNoSegment)
+}
