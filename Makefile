@@ -116,16 +116,18 @@ staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 
 .PHONY: shellcheck
 shellcheck: ## Check the shell scripts
-	shellcheck .ci/run scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long
+	shellcheck .ci/run scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long scripts/test-shards
 
 # Packages where goroutines meet run under the race detector, all but the tests that try
-# thousands of states one after another: those take four times as long under it.
-STATES := TestCrashAtEveryOperation|TestFaultAtEveryOperation
+# thousands of states one after another, and packages that compute or run commands: those
+# take four times as long under it.
+STATES := ^Test(CrashAtEveryOperation|FaultAtEveryOperation|CrashLeavesNoLedgerTooLow|ModelWithCrashes|ModelOfAFleet|FigureIsNeverTooLow|PutSurvivesAnErrorAtEveryOperation|DemotionSurvivesAnErrorAtEveryRemoteOperation|FullDiskIsListedSeldom|OutageOfTheRemoteListsTheLocalTierSeldom|RecencyOrdersByItself|BranchesAreSwept|MountFailsMidWrite|KillStorm)$$
+CALM := ./cmd/patch-ollama ./diskstore/encoding/... ./diskstore/pagefile
 .PHONY: test-go
 test-go: ## Run the tests that need no built Ollama
-	go test -race -parallel 8 -timeout 30m -skip '$(STATES)' ./cmd/... ./diskstore/... ./kvcache/... ./llamastate/... ./rates ./llamatier/... ./ggml-paged/... ./internal/tierenv/... ./internal/mounts/... ./internal/progress ./internal/readahead ./internal/steady ./telemetry/...
+	go test -race -parallel 8 -timeout 30m -skip '$(STATES)' $$(go list ./cmd/... ./diskstore/... ./kvcache/... ./llamastate/... ./rates ./llamatier/... ./ggml-paged/... ./internal/tierenv/... ./internal/mounts/... ./internal/progress ./internal/readahead ./internal/steady ./telemetry/... | grep -vxF "$$(go list $(CALM))")
 	go test -v -parallel 8 -timeout 30m -run '$(STATES)' ./diskstore | grep -v '^=== '
-	go test $$(go list ./internal/... | grep -vxF "$$(go list $(E2E) $(LLAMA) $(TORTURE))")
+	go test -timeout 30m $(CALM) $$(go list ./internal/... | grep -vxF "$$(go list $(E2E) $(LLAMA) $(TORTURE))")
 	go -C tools test ./...
 
 # build/paged has one folder for each way of building the library.
@@ -202,7 +204,8 @@ gpu: ## Test and measure on this machine's NVIDIA GPU: build/gpu-suite.json
 
 .PHONY: test-e2e
 test-e2e: build ## Run the tests of the built Ollama
-	go test -count=1 -p 1 -timeout 30m $(E2E)
+	scripts/test-shards ./internal/e2e
+	go test -count=1 -p 1 -timeout 30m $(filter-out ./internal/e2e/...,$(E2E))
 	go test -count=1 -timeout 30m -run TestOllama $(TORTURE)
 
 # gemma4, qwen35 and nemotron_h came after the release that `make test` builds.

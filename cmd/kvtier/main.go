@@ -90,7 +90,7 @@ func newCommand(a *app) *cobra.Command {
 			return cli.Usage(a.setup(cmd.Context(), cmd.Name(), cmd.Flags()))
 		}
 	}
-	root.AddCommand(newOllamaCommand(a), newServeCommand(a), newDoctorCommand(a), newLimitCommand(a))
+	root.AddCommand(newOllamaCommand(a), newServeCommand(a), newDoctorCommand(a), newLimitCommand(a), newBalanceCommand(a))
 	if err := a.addCompletions(root); err != nil {
 		panic(err) // a flag is missing
 	}

@@ -188,9 +188,10 @@ int kvc_buffer_free(kvc_buffer_t * buf);
 // prealloc. Tools take a flock to read (LOCK_SH) and to write (LOCK_EX). Tools write total;
 // this library writes used and prealloc, and total where a tool's total is not in force.
 // Beside it is NAME.lock, which its process holds locked for life: a segment whose lock is
-// free is left over from a dead process. The file has two int64_t, for programs that divide
-// memory between processes: the bytes that the process lacks, and the part of used that a
-// lower limit would free.
+// free is left over from a dead process. The file has four int64_t, for programs that divide
+// memory between processes: 1, the limit that is in force, the bytes that the process lacks,
+// and the part of used that a lower limit would free. A total that was just lowered is in
+// force with the process's next round.
 
 // kvc_pool_attach_shm makes the segment NAME (mode 0600) with the pool's limit as total. A
 // leading slash is left out; the rest is 1 to 200 of letters, digits, '.', '_' and '-', and

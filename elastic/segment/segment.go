@@ -15,6 +15,7 @@ type Segment struct {
 	Limit    int64 // of Used and Kept together
 	Used     int64 // in use; after the limit was lowered it may be more
 	Kept     int64 // not in use, and kept for reuse
+	InForce  int64 // the limit that the process obeys; Limit where it does not tell
 	Lacking  int64 // that work waits for, where its process tells it
 	Spare    int64 // part of Used that a lower limit would free, where its process tells it
 	State    State

@@ -23,6 +23,11 @@ const (
 	size    = 24 // bytes of a segment
 	lockEnd = ".lock"
 
+	// The file with that end has four numbers: the version of the others, the limit in force, the
+	// bytes that the process lacks, and those that it could give.
+	toldVersion = 1
+	toldBytes   = 32
+
 	// patience is how long a lock is waited for. Processes hold it for microseconds.
 	patience = 250 * time.Millisecond
 	pause    = time.Millisecond
@@ -93,7 +98,7 @@ func look(dir, name string, holders map[uint64]int) (Segment, error) {
 		return s, err
 	}
 	s.Limit, s.Used, s.Kept = fields[0], fields[1], fields[2]
-	s.State, s.PID, s.Lacking, s.Spare = life(dir, name, holders)
+	s.State, s.PID = life(dir, name, holders, &s)
 	return s, nil
 }
 
@@ -166,7 +171,7 @@ func setLimit(dir, name string, bytes int64) error {
 		return fmt.Errorf("set the limit of segment %s: %w", name, err)
 	}
 	defer f.Close()
-	if state, _, _, _ := life(dir, name, nil); state == Dead {
+	if state, _ := life(dir, name, nil, new(Segment)); state == Dead {
 		return fmt.Errorf("set the limit of segment %s: %w", name, ErrDead)
 	}
 	err = locked(f, unix.LOCK_EX, func() error {
@@ -179,30 +184,34 @@ func setLimit(dir, name string, bytes int64) error {
 	return nil
 }
 
-// life tells whether a segment's process lives, by the lock that it holds beside the segment, and
-// returns the numbers that the process writes there.
-func life(dir, name string, holders map[uint64]int) (state State, pid int, lacking, spare int64) {
+// life tells whether a segment's process lives, by the lock that it holds beside the segment, and notes
+// the numbers that the process writes there.
+func life(dir, name string, holders map[uint64]int, s *Segment) (state State, pid int) {
+	s.InForce = s.Limit
 	f, err := os.OpenFile(filepath.Join(dir, name+lockEnd), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return Foreign, 0, 0, 0
+		return Foreign, 0
 	case err != nil:
-		return Live, 0, 0, 0 // another user's, which only its process can tell more of
+		return Live, 0 // another user's, which only its process can tell more of
 	}
 	defer f.Close()
 	// A shared lock: two tools that look at once do not take each other for the process.
 	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
-		return Dead, 0, 0, 0
+		return Dead, 0
 	}
 	if info, err := f.Stat(); err == nil {
 		pid = holders[info.Sys().(*syscall.Stat_t).Ino]
 	}
-	var told [16]byte
-	if _, err := f.ReadAt(told[:], 0); err == nil {
-		lacking = int64(binary.NativeEndian.Uint64(told[:8]))
-		spare = int64(binary.NativeEndian.Uint64(told[8:]))
+	var told [toldBytes]byte
+	if _, err := f.ReadAt(told[:], 0); err != nil {
+		return Live, pid // it has not told yet
 	}
-	return Live, pid, min(max(0, lacking), LimitMax), min(max(0, spare), LimitMax)
+	number := func(i int) int64 { return min(max(0, int64(binary.NativeEndian.Uint64(told[8*i:]))), LimitMax) }
+	if number(0) == toldVersion {
+		s.InForce, s.Lacking, s.Spare = number(1), number(2), number(3)
+	}
+	return Live, pid
 }
 
 // lockHolders are the processes of locks, by the inode of the locked file. Processes of other

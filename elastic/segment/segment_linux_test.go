@@ -41,7 +41,7 @@ func TestList(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "kvcached_vllm_7", 3<<30, 1<<30, 5)
 	live := write(t, dir, "kvcached_8_cpu", 100, 200, 0)
-	hold(t, write(t, dir, "kvcached_8_cpu.lock", 30, 40))
+	hold(t, write(t, dir, "kvcached_8_cpu.lock", 1, 90, 30, 40))
 	write(t, dir, "kvcached_9_cpu", 100, 50, 0)
 	write(t, dir, "kvcached_9_cpu.lock")
 	write(t, dir, "zero", 0, 1, 2)
@@ -57,9 +57,9 @@ func TestList(t *testing.T) {
 	got, err := list(dir)
 	require.NoError(t, err)
 	require.Equal(t, []Segment{
-		{Name: "kvcached_8_cpu", Limit: 100, Used: 200, Lacking: 30, Spare: 40, State: Live, PID: os.Getpid()},
-		{Name: "kvcached_9_cpu", Limit: 100, Used: 50, State: Dead},
-		{Name: "kvcached_vllm_7", Limit: 3 << 30, Used: 1 << 30, Kept: 5, State: Foreign},
+		{Name: "kvcached_8_cpu", Limit: 100, InForce: 90, Used: 200, Lacking: 30, Spare: 40, State: Live, PID: os.Getpid()},
+		{Name: "kvcached_9_cpu", Limit: 100, InForce: 100, Used: 50, State: Dead},
+		{Name: "kvcached_vllm_7", Limit: 3 << 30, InForce: 3 << 30, Used: 1 << 30, Kept: 5, State: Foreign},
 	}, got)
 }
 
@@ -103,7 +103,7 @@ func TestPool(t *testing.T) {
 	require.NoError(t, pool.Poll())
 	s, err := Get(name)
 	require.NoError(t, err)
-	require.Equal(t, Segment{Name: name, Limit: 1 << 30, Lacking: 10, Spare: 20, State: Live, PID: os.Getpid()}, s)
+	require.Equal(t, Segment{Name: name, Limit: 1 << 30, InForce: 1 << 30, Lacking: 10, Spare: 20, State: Live, PID: os.Getpid()}, s)
 	require.NoError(t, SetLimit(name, 1<<20))
 	require.NoError(t, pool.Poll())
 	stats, err := pool.Stats()

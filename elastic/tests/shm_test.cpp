@@ -127,20 +127,23 @@ TEST_F(Shm, TellsWhatItLacks) {
     rig::Pool pool(64 * page, KVC_CPU, {});
     EXPECT_EQ(KVC_E_INVALID, kvc_pool_tell_shm(pool.p, 1, 2)) << "without a segment";
     ASSERT_EQ(KVC_OK, kvc_pool_attach_shm(pool.p, name.c_str()));
+    using Numbers = std::vector<int64_t>;
     const auto told = [&] {
-        int64_t numbers[2] = {-1, -1};
+        Numbers numbers(5);
         const int fd = open((file(name) + ".lock").c_str(), O_RDONLY | O_CLOEXEC);
-        const ssize_t n = pread(fd, numbers, sizeof numbers, 0);
+        numbers.resize(size_t(pread(fd, numbers.data(), 40, 0)) / 8);
         close(fd);
-        return n == 0 ? std::make_pair(int64_t(-1), int64_t(-1)) : std::make_pair(numbers[0], numbers[1]);
+        return numbers;
     };
     ASSERT_EQ(KVC_OK, kvc_pool_tell_shm(pool.p, 5, 7));
-    EXPECT_EQ(std::make_pair(int64_t(-1), int64_t(-1)), told()) << "before a round";
+    EXPECT_EQ(Numbers{}, told()) << "before a round";
     ASSERT_EQ(KVC_OK, kvc_pool_poll_shm(pool.p));
-    EXPECT_EQ(std::make_pair(int64_t(5), int64_t(7)), told());
+    EXPECT_EQ((Numbers{1, int64_t(64 * page), 5, 7}), told());
     ASSERT_EQ(KVC_OK, kvc_pool_tell_shm(pool.p, UINT64_MAX, 0));
+    Tool(name).limit(int64_t(16 * page));
+    EXPECT_EQ((Numbers{1, int64_t(64 * page), 5, 7}), told()) << "the new limit is not in force yet";
     ASSERT_EQ(KVC_OK, kvc_pool_poll_shm(pool.p));
-    EXPECT_EQ(std::make_pair(int64_t(KVC_LIMIT_MAX), int64_t(0)), told());
+    EXPECT_EQ((Numbers{1, int64_t(16 * page), KVC_LIMIT_MAX, 0}), told());
 }
 
 TEST_F(Shm, HostileLimitsAreRefused) {

@@ -116,7 +116,7 @@ int Life::begin(const std::string & name, int wait_ms) {
 }
 
 int Life::tell(const Told & told) {
-    if (fd_ < 0 || (told.lacking == told_.lacking && told.spare == told_.spare)) {
+    if (fd_ < 0 || memcmp(&told, &told_, sizeof told) == 0) {
         return KVC_OK;
     }
     if (pwrite(fd_, &told, sizeof told, 0) != ssize_t(sizeof told)) {

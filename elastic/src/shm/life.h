@@ -9,11 +9,14 @@
 namespace kvc {
 
 // What a process tells programs that divide memory, in bytes.
+// Not 24 bytes, by which tools know a segment.
 struct Told {
+    int64_t version = 1;
+    int64_t limit   = 0; // in force
     int64_t lacking = 0; // for work that waits
     int64_t spare   = 0; // part of what is committed that a lower limit would free
 };
-static_assert(sizeof(Told) == 16, "the layout of NAME.lock");
+static_assert(sizeof(Told) == 32, "the layout of NAME.lock");
 
 // open_plain opens a regular file of this user in /dev/shm, or makes it (mode 0600). No link is
 // followed. A descriptor or a code; -ENOENT where the file is missing and `make` is false.
@@ -29,7 +32,7 @@ public:
     // those who only look at a lock hold it for a moment.
     int begin(const std::string & name, int wait_ms);
 
-    // tell writes to the lock file. A reader may see one number of now and one of before.
+    // tell writes to the lock file. A reader may see some numbers of now and some of before.
     int tell(const Told & told);
 
     // end removes the lock file and unlocks it.
@@ -40,7 +43,7 @@ private:
 
     int         fd_ = -1;
     std::string name_; // of the lock file
-    Told        told_;
+    Told        told_{0}; // of the last write
 };
 
 // close_lives_in_child closes the lock files that a child got from fork: a lock belongs to

@@ -74,17 +74,19 @@ int poll(Pool & pool) {
     }
     if ((rc = round.write(fields_of(now))) == KVC_OK) {
         pool.segment->known_total = round.fields.total;
+        pool.segment->told.limit = int64_t(now.limit_bytes);
         rc = pool.segment->tell(pool.segment->told);
     }
     return applied != KVC_OK ? applied : rc;
 }
 
-int tell(Pool & pool, const Told & told) {
+int tell(Pool & pool, int64_t lacking, int64_t spare) {
     std::lock_guard<std::mutex> lock(pool.segment_mutex);
     if (pool.segment == nullptr) {
         return fail(KVC_E_INVALID, "telling what a pool lacks: it has no segment; attach one first");
     }
-    pool.segment->told = told;
+    pool.segment->told.lacking = lacking;
+    pool.segment->told.spare   = spare;
     return KVC_OK;
 }
 

@@ -63,7 +63,7 @@ int segment_name(const char * given, std::string & out);
 // The functions of kvc.h.
 int attach(Pool & pool, const char * name);
 int poll(Pool & pool);
-int tell(Pool & pool, const Told & told);
+int tell(Pool & pool, int64_t lacking, int64_t spare);
 int reap(const char * prefix, int * removed);
 
 }  // namespace kvc

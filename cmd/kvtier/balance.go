@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ollama/ollama/format"
+
+	"github.com/kvtier/kvtier/elastic/balance"
+	"github.com/kvtier/kvtier/elastic/segment"
+	"github.com/kvtier/kvtier/internal/cli"
+)
+
+func newBalanceCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "balance SIZE [NAME ...]",
+		Short: "Divide KV memory between processes as their load moves, until Ctrl-C",
+		Long: `Divide memory between the processes of this machine that hold KV memory, until
+Ctrl-C. Twice a second balance looks at their segments and moves the limits that
+kvtier limit shows: work that runs or waits comes first, then conversations that
+nobody waits for. The limits never add up to more than SIZE.
+
+Without names the memory is divided between all processes of Ollamas with
+OLLAMA_KVCACHED=1. NAME is that of a line of kvtier limit, or a pattern such as
+'kvcached_*'.
+
+After balance has ended, limits stay as they are.`,
+		Example: `  kvtier balance 16G`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cli.Usagef("give the memory to divide, such as 16G")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return a.balance(cmd.Context(), args[0], args[1:]) },
+	}
+}
+
+func (a *app) balance(ctx context.Context, size string, names []string) error {
+	budget, err := memorySize(size)
+	if err != nil {
+		return cli.Usage(err)
+	}
+	for _, name := range names {
+		if _, err := path.Match(name, ""); err != nil {
+			return cli.Usagef("%q is not a pattern of names", name)
+		}
+	}
+	b := balance.Balancer{
+		Budget: budget,
+		Of: func(s segment.Segment) bool {
+			if len(names) == 0 {
+				return s.State == segment.Live
+			}
+			return slices.ContainsFunc(names, func(pattern string) bool {
+				ok, _ := path.Match(pattern, s.Name)
+				return ok
+			})
+		},
+		Changed: a.printLimit(),
+	}
+	return b.Run(ctx)
+}
+
+// moved is a line of balance --json.
+type moved struct {
+	At    time.Time `json:"at"`
+	Name  string    `json:"name"`
+	From  int64     `json:"from_bytes"`
+	To    int64     `json:"to_bytes"`
+	Error string    `json:"error,omitempty"`
+}
+
+// printLimit returns a function that prints new limits, and an error once until it is another one.
+func (a *app) printLimit() func(balance.Change, error) {
+	failed := make(map[string]string) // the error of each segment
+	return func(c balance.Change, err error) {
+		line := moved{At: time.Now(), Name: c.Name, From: c.From, To: c.To}
+		if err != nil {
+			line.Error = err.Error()
+		}
+		if line.Error != "" && failed[c.Name] == line.Error {
+			return
+		}
+		failed[c.Name] = line.Error
+		switch {
+		case a.asJSON:
+			if text, err := json.Marshal(line); err == nil {
+				fmt.Fprintln(a.stdout, printableJSON(string(text)))
+			}
+		case err != nil:
+			fmt.Fprintf(a.stderr, "%s %s\n", line.At.Format(time.TimeOnly), printable(line.Error))
+		default:
+			fmt.Fprintf(a.stdout, "%s %s %s -> %s\n", line.At.Format(time.TimeOnly), printable(c.Name), format.HumanBytes2(uint64(c.From)), format.HumanBytes2(uint64(c.To)))
+		}
+	}
+}

@@ -1,0 +1,11 @@
+// Package balance divides a budget of memory between the processes that hold KV memory, as their load
+// moves: it looks at their segments and sets their limits.
+//
+// A process that has work needs the memory of that work, and more for its answers. Memory of
+// conversations that nobody waits for is kept where there is memory, since going on with them is
+// quicker then. The limits never add up to more than the budget, nor does the memory in use: a limit
+// rises only by memory that others have given back.
+//
+// Nothing is remembered between two looks. Processes come and go, and so may the balancer: without
+// it, limits stay as they are.
+package balance

@@ -1,0 +1,60 @@
+package balance
+
+import (
+	"context"
+	"time"
+
+	"github.com/kvtier/kvtier/elastic/segment"
+)
+
+// Every is the time between two looks. Processes obey in half of it.
+const Every = 500 * time.Millisecond
+
+// turnTime is how long one process is first where there is too little for all. Prompts wait for
+// memory longer than that.
+const turnTime = 3 * time.Second
+
+// A Balancer divides the memory of one device.
+type Balancer struct {
+	Budget int64                        // bytes
+	Of     func(s segment.Segment) bool // the processes that it is divided between
+
+	// Changed is told each new limit, and the error where it could not be set.
+	Changed func(c Change, err error)
+}
+
+// Run looks until ctx ends. It returns an error only where no segment can be looked at.
+func (b *Balancer) Run(ctx context.Context) error {
+	tick := time.NewTicker(Every)
+	defer tick.Stop()
+	for {
+		if err := b.Look(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// Look sets the limits that follow from the segments of now. Processes that have ended, and those of
+// other users, are left out.
+func (b *Balancer) Look() error {
+	all, err := segment.List()
+	if err != nil {
+		return err
+	}
+	var mine []segment.Segment
+	for _, s := range all {
+		if s.State != segment.Dead && !s.ReadOnly && b.Of(s) {
+			mine = append(mine, s)
+		}
+	}
+	turn := int(time.Now().Unix() / int64(turnTime.Seconds()))
+	for _, c := range Changes(b.Budget, mine, turn) {
+		b.Changed(c, segment.SetLimit(c.Name, c.To))
+	}
+	return nil
+}
