@@ -120,10 +120,13 @@ func (p *Pool) Poll() error {
 	return call(func() C.int { return C.kvc_pool_poll_shm(p.p) })
 }
 
-// Tell sets two numbers that the next Poll shows programs that divide memory between processes: the
-// bytes that work lacks while it waits, and the committed ones that a lower limit would free.
-func (p *Pool) Tell(lacking, spare uint64) error {
-	return call(func() C.int { return C.kvc_pool_tell_shm(p.p, C.uint64_t(lacking), C.uint64_t(spare)) })
+// Tell sets numbers that the next Poll shows programs that divide memory between processes: the bytes
+// that work which runs will commit under any limit, those that work lacks while it waits, and the
+// committed ones that a lower limit would free.
+func (p *Pool) Tell(promised, lacking, spare uint64) error {
+	return call(func() C.int {
+		return C.kvc_pool_tell_shm(p.p, C.uint64_t(promised), C.uint64_t(lacking), C.uint64_t(spare))
+	})
 }
 
 // Reap removes the segments, with a name that begins with prefix, of dead processes of this

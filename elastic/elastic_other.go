@@ -19,7 +19,7 @@ func (*Pool) Stats() (Stats, error)                   { return Stats{}, ErrUnsup
 func (*Pool) Memory() (free, total uint64, err error) { return 0, 0, ErrUnsupported }
 func (*Pool) Attach(string) error                     { return ErrUnsupported }
 func (*Pool) Poll() error                             { return ErrUnsupported }
-func (*Pool) Tell(uint64, uint64) error               { return ErrUnsupported }
+func (*Pool) Tell(uint64, uint64, uint64) error       { return ErrUnsupported }
 func (*Pool) Alloc(uint64) (*Buffer, error)           { return nil, ErrUnsupported }
 
 func (*Buffer) Base() unsafe.Pointer                   { return nil }

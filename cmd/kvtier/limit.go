@@ -3,8 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -30,6 +30,14 @@ type held struct {
 	Used     int64         `json:"used_bytes"`
 	Kept     int64         `json:"kept_bytes"`
 	ReadOnly bool          `json:"read_only,omitempty"`
+
+	weights string
+	names   modelNames // that weights have
+}
+
+// is reports whether a name means this line.
+func (h held) is(name string) bool {
+	return h.Name == name || h.weights != "" && h.names.Has(h.weights, name)
 }
 
 const (
@@ -91,7 +99,7 @@ func (a *app) heldMemory() ([]held, error) {
 			if _, ok := stores[dir]; !ok {
 				stores[dir] = a.namesIn(dir)
 			}
-			h.Model = stores[dir].nameOf(weights, "")
+			h.Model, h.weights, h.names = stores[dir].nameOf(weights, ""), weights, stores[dir]
 		}
 		out = append(out, h)
 	}
@@ -173,15 +181,15 @@ func (a *app) limit(ctx context.Context, name, size string) error {
 	if err := segment.SetLimit(target.Name, bytes); err != nil {
 		return err
 	}
-	now := a.awaitObeyed(ctx, target, bytes)
+	now, err := awaitObeyed(ctx, target, bytes)
+	if err != nil {
+		return err
+	}
 	if a.asJSON {
 		return a.json(now)
 	}
 	a.printHeld([]held{now})
-	switch {
-	case now.Limit != bytes && now.State == segment.Live:
-		fmt.Fprintf(a.stderr, "The process has put its own limit in place of %s.\n", format.HumanBytes2(uint64(bytes)))
-	case now.Used+now.Kept > now.Limit:
+	if now.Used+now.Kept > now.Limit {
 		fmt.Fprintln(a.stderr, "More is in use than the limit: requests that run keep theirs until they end.")
 	}
 	return nil
@@ -192,10 +200,10 @@ func oneHeld(all []held, name string) (held, error) {
 	var of []string
 	var found held
 	for _, h := range all {
-		if h.Name == name {
+		switch {
+		case h.Name == name:
 			return h, nil
-		}
-		if h.Model != "" && (h.Model == name || h.Model == name+":latest") {
+		case h.is(name):
 			found, of = h, append(of, h.Name)
 		}
 	}
@@ -208,40 +216,59 @@ func oneHeld(all []held, name string) (held, error) {
 	return held{}, fmt.Errorf("model %s is in more than one line (%s); give the name of one", name, strings.Join(of, ", "))
 }
 
-// awaitObeyed returns the memory of a process once it is within the limit, or after a while.
-func (a *app) awaitObeyed(ctx context.Context, h held, limit int64) held {
+// awaitObeyed returns the memory of a process once it is within the limit, or after a while. The error
+// says that the limit is not in force.
+func awaitObeyed(ctx context.Context, h held, limit int64) (held, error) {
 	ctx, cancel := context.WithTimeout(ctx, obeyWait)
 	defer cancel()
 	began := time.Now()
 	tick := time.NewTicker(obeyLook)
 	defer tick.Stop()
 	for {
-		if s, err := segment.Get(h.Name); err == nil {
+		s, err := segment.Get(h.Name)
+		if errors.Is(err, segment.ErrNoSegment) || err == nil && s.State == segment.Dead {
+			return h, fmt.Errorf("segment %s: %w", h.Name, segment.ErrDead)
+		}
+		if err == nil {
 			h.Limit, h.Used, h.Kept, h.State = s.Limit, s.Used, s.Kept, s.State
-			if s.Limit == limit && s.Used+s.Kept <= limit && time.Since(began) > obeyRound {
-				return h
+			if s.InForce == limit && s.Limit == limit && s.Used+s.Kept <= limit && time.Since(began) > obeyRound {
+				return h, nil
 			}
 		}
 		select {
-		case <-ctx.Done():
-			return h
 		case <-tick.C:
+			continue
+		case <-ctx.Done():
 		}
+		switch {
+		case err != nil:
+			return h, fmt.Errorf("segment %s: %w", h.Name, err)
+		case s.Limit != limit:
+			return h, fmt.Errorf("segment %s: the limit is %s, which its process or another program has put in place of %s", h.Name, format.HumanBytes2(uint64(s.Limit)), format.HumanBytes2(uint64(limit)))
+		case s.InForce != limit:
+			return h, fmt.Errorf("segment %s: the limit is set, and its process does not obey; it may be stopped, or busy loading", h.Name)
+		}
+		return h, nil
 	}
 }
 
 // memoryUnits are the units of sizes, as kvcached's tools have them.
-var memoryUnits = map[string]float64{"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+var memoryUnits = map[string]float64{
+	"": 1, "b": 1,
+	"k": 1 << 10, "kb": 1 << 10, "ki": 1 << 10, "kib": 1 << 10,
+	"m": 1 << 20, "mb": 1 << 20, "mi": 1 << 20, "mib": 1 << 20,
+	"g": 1 << 30, "gb": 1 << 30, "gi": 1 << 30, "gib": 1 << 30,
+	"t": 1 << 40, "tb": 1 << 40, "ti": 1 << 40, "tib": 1 << 40,
+}
 
 // memorySize reads a size such as 512M, 1.5G or 1.5GiB.
 func memorySize(s string) (int64, error) {
 	text := strings.ToLower(strings.TrimSpace(s))
 	digits := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz")
-	unit := strings.TrimSuffix(strings.TrimSuffix(text[len(digits):], "ib"), "b")
 	n, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
-	scale, ok := memoryUnits[unit]
-	if bytes := n * scale; err == nil && ok && bytes >= 1 && bytes <= float64(segment.LimitMax) && !math.IsNaN(bytes) {
-		return int64(bytes), nil
+	scale, ok := memoryUnits[text[len(digits):]]
+	if size := n * scale; err == nil && ok && size >= 1 && size <= float64(segment.LimitMax) {
+		return int64(size), nil
 	}
 	return 0, fmt.Errorf("%q is not a size of memory; give one such as 512M or 1.5G", s)
 }

@@ -40,20 +40,25 @@ func (b *Balancer) Run(ctx context.Context) error {
 }
 
 // Look sets the limits that follow from the segments of now. Processes that have ended, and those of
-// other users, are left out.
+// other users, are left out. Of a segment whose lock is held, the limit stays as it is.
 func (b *Balancer) Look() error {
 	all, err := segment.List()
 	if err != nil {
 		return err
 	}
 	var mine []segment.Segment
+	budget := b.Budget
 	for _, s := range all {
-		if s.State != segment.Dead && !s.ReadOnly && b.Of(s) {
+		switch {
+		case s.State == segment.Dead || s.ReadOnly || !b.Of(s):
+		case s.State == segment.Locked:
+			budget = max(0, budget-held(s))
+		default:
 			mine = append(mine, s)
 		}
 	}
 	turn := int(time.Now().Unix() / int64(turnTime.Seconds()))
-	for _, c := range Changes(b.Budget, mine, turn) {
+	for _, c := range Changes(budget, mine, turn) {
 		b.Changed(c, segment.SetLimit(c.Name, c.To))
 	}
 	return nil

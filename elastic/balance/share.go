@@ -21,7 +21,13 @@ const (
 )
 
 // need is the memory that a process's work takes.
-func need(s segment.Segment) int64 { return max(0, s.Used-s.Spare) + s.Lacking }
+func need(s segment.Segment) int64 { return running(s) + s.Lacking }
+
+// running is the memory that running work takes in any case.
+func running(s segment.Segment) int64 { return max(0, s.Used-s.Spare) + s.Promised }
+
+// held is the most memory that a process may have before it obeys another limit.
+func held(s segment.Segment) int64 { return max(s.Limit, s.InForce, s.Used+s.Kept+s.Promised) }
 
 // Share divides a budget. The shares are in the order of the segments and add up to the budget at
 // most. Where there is too little for all work that waits, a turn decides who is first: half of the
@@ -60,11 +66,11 @@ func Share(budget int64, segments []segment.Segment, turn int) []int64 {
 // other.
 func inTurn(budget int64, segments []segment.Segment, wants []int64, turn int) []int64 {
 	n := len(segments)
-	running := make([]int64, n)
+	runs := make([]int64, n)
 	for i, s := range segments {
-		running[i] = min(wants[i], max(budget/int64(n)/floorPart, s.Used-s.Spare))
+		runs[i] = min(wants[i], max(budget/int64(n)/floorPart, running(s)))
 	}
-	shares := level(budget, running)
+	shares := level(budget, runs)
 	for _, share := range shares {
 		budget -= share
 	}
@@ -103,13 +109,13 @@ type Change struct {
 func Changes(budget int64, segments []segment.Segment, turn int) []Change {
 	shares := Share(budget, segments, turn)
 	short := slices.ContainsFunc(segments, func(s segment.Segment) bool { return need(s) > s.Limit })
-	held := int64(0) // by limits that are in force, and by memory above them
+	total := int64(0)
 	var changes []Change
 	for i, s := range segments {
 		if shares[i] < s.Limit && (short || s.Limit > budget || s.Limit-shares[i] > budget/quietPart) {
 			changes = append(changes, Change{s.Name, s.Limit, shares[i]})
 		}
-		held += max(s.Limit, s.InForce, s.Used+s.Kept)
+		total += held(s)
 	}
 	order := make([]int, len(segments))
 	for i := range order {
@@ -118,10 +124,10 @@ func Changes(budget int64, segments []segment.Segment, turn int) []Change {
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(segments[b].Lacking, segments[a].Lacking) })
 	for _, i := range order {
 		s := segments[i]
-		has := max(s.Limit, s.InForce, s.Used+s.Kept)
-		to := min(shares[i], has+max(0, budget-held))
+		has := held(s)
+		to := min(shares[i], has+max(0, budget-total))
 		if shares[i] > s.Limit && to > s.Limit && (need(s) > s.Limit || to-s.Limit > budget/quietPart) {
-			held += max(0, to-has)
+			total += max(0, to-has)
 			changes = append(changes, Change{s.Name, s.Limit, to})
 		}
 	}

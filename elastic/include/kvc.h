@@ -188,10 +188,10 @@ int kvc_buffer_free(kvc_buffer_t * buf);
 // prealloc. Tools take a flock to read (LOCK_SH) and to write (LOCK_EX). Tools write total;
 // this library writes used and prealloc, and total where a tool's total is not in force.
 // Beside it is NAME.lock, which its process holds locked for life: a segment whose lock is
-// free is left over from a dead process. The file has four int64_t, for programs that divide
-// memory between processes: 1, the limit that is in force, the bytes that the process lacks,
-// and the part of used that a lower limit would free. A total that was just lowered is in
-// force with the process's next round.
+// free is left over from a dead process. The file has five int64_t, for programs that divide
+// memory between processes: 1, the limit that is in force, the bytes by which used grows in any
+// case, those that work lacks while it waits, and the part of used that a lower limit would
+// free. A total that was just lowered is in force with the process's next round.
 
 // kvc_pool_attach_shm makes the segment NAME (mode 0600) with the pool's limit as total. A
 // leading slash is left out; the rest is 1 to 200 of letters, digits, '.', '_' and '-', and
@@ -211,10 +211,11 @@ int kvc_pool_attach_shm(kvc_pool_t * pool, const char * name);
 // stays until that user removes the file.
 int kvc_pool_poll_shm(kvc_pool_t * pool);
 
-// kvc_pool_tell_shm sets what the next round writes to NAME.lock: how many bytes the process
-// lacks for work that waits, and how many of the committed bytes it would uncommit under a
-// lower limit.
-int kvc_pool_tell_shm(kvc_pool_t * pool, uint64_t lacking_bytes, uint64_t spare_bytes);
+// kvc_pool_tell_shm sets what the next round writes to NAME.lock: the bytes that work which
+// runs will commit although the limit is lowered, those that work lacks while it waits, and the
+// committed ones that a lower limit would free; each is KVC_LIMIT_MAX at most. KVC_E_INVALID
+// without a segment.
+int kvc_pool_tell_shm(kvc_pool_t * pool, uint64_t promised_bytes, uint64_t lacking_bytes, uint64_t spare_bytes);
 
 // kvc_shm_reap removes the segments whose names begin with prefix (3 characters at least),
 // which belong to this user and whose process is dead, with their lock files. Segments

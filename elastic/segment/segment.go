@@ -16,6 +16,7 @@ type Segment struct {
 	Used     int64 // in use; after the limit was lowered it may be more
 	Kept     int64 // not in use, and kept for reuse
 	InForce  int64 // the limit that the process obeys; Limit where it does not tell
+	Promised int64 // by which Used will grow under any limit, where its process tells it
 	Lacking  int64 // that work waits for, where its process tells it
 	Spare    int64 // part of Used that a lower limit would free, where its process tells it
 	State    State
@@ -29,6 +30,9 @@ type State string
 const (
 	Live State = "live"
 	Dead State = "dead" // the process ended and left its segment
+
+	// Locked segments could not be read in time: a process, which may be stopped, holds the lock.
+	Locked State = "locked"
 
 	// Foreign segments have no lock beside them, as those of kvcached. Whether their process
 	// lives is not known.

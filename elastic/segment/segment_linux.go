@@ -23,10 +23,10 @@ const (
 	size    = 24 // bytes of a segment
 	lockEnd = ".lock"
 
-	// The file with that end has four numbers: the version of the others, the limit in force, the
-	// bytes that the process lacks, and those that it could give.
+	// The file with that end has five numbers: the version of the others, the limit in force, the
+	// bytes that are promised to work, those that work lacks, and those that could be given.
 	toldVersion = 1
-	toldBytes   = 32
+	toldBytes   = 40
 
 	// patience is how long a lock is waited for. Processes hold it for microseconds.
 	patience = 250 * time.Millisecond
@@ -52,12 +52,13 @@ func list(dir string) ([]Segment, error) {
 		return nil, fmt.Errorf("list segments: %w", err)
 	}
 	holders := lockHolders()
+	until := time.Now().Add(patience) // for all locks together
 	var all []Segment
 	for _, entry := range entries {
 		if !entry.Type().IsRegular() || checkName(entry.Name()) != nil || strings.HasSuffix(entry.Name(), lockEnd) {
 			continue
 		}
-		s, err := look(dir, entry.Name(), holders)
+		s, err := look(dir, entry.Name(), holders, until)
 		if err != nil || s.Limit <= 0 {
 			continue
 		}
@@ -74,15 +75,15 @@ func Get(name string) (Segment, error) {
 	if err := checkName(name); err != nil {
 		return Segment{}, err
 	}
-	s, err := look(Dir, name, lockHolders())
+	s, err := look(Dir, name, lockHolders(), time.Now().Add(patience))
 	if err != nil {
 		return Segment{}, fmt.Errorf("segment %s: %w", name, err)
 	}
 	return s, nil
 }
 
-// look reads a segment.
-func look(dir, name string, holders map[uint64]int) (Segment, error) {
+// look reads a segment, and waits for its lock until a time at most.
+func look(dir, name string, holders map[file]int, until time.Time) (Segment, error) {
 	s := Segment{Name: name}
 	f, err := open(dir, name, os.O_RDWR)
 	if errors.Is(err, fs.ErrPermission) {
@@ -93,13 +94,36 @@ func look(dir, name string, holders map[uint64]int) (Segment, error) {
 		return s, err
 	}
 	defer f.Close()
-	fields, err := read(f)
+	err = locked(f, unix.LOCK_SH, until, func() error { return s.read(f) })
+	if errors.Is(err, ErrBusy) {
+		s.State = Locked
+		return s, s.read(f) // some of the numbers may be of before
+	}
 	if err != nil {
 		return s, err
 	}
-	s.Limit, s.Used, s.Kept = fields[0], fields[1], fields[2]
-	s.State, s.PID = life(dir, name, holders, &s)
+	info, err := f.Stat()
+	if err != nil {
+		return s, err
+	}
+	s.life(dir, info.Sys().(*syscall.Stat_t).Uid, holders)
 	return s, nil
+}
+
+// read reads the three numbers.
+func (s *Segment) read(f *os.File) error {
+	var b [size]byte
+	if _, err := f.ReadAt(b[:], 0); err != nil {
+		return fmt.Errorf("read it: %w", err)
+	}
+	s.Limit, s.Used, s.Kept = number(b[:], 0), number(b[:], 1), number(b[:], 2)
+	s.InForce = s.Limit
+	return nil
+}
+
+// number is a number of bytes. Any process may write any.
+func number(b []byte, i int) int64 {
+	return min(max(0, int64(binary.NativeEndian.Uint64(b[8*i:]))), LimitMax)
 }
 
 // open opens a file of 24 bytes, and never waits: a name may lead to a pipe.
@@ -122,9 +146,9 @@ func open(dir, name string, mode int) (*os.File, error) {
 	return f, nil
 }
 
-// locked runs f with the file's lock.
-func locked(file *os.File, how int, f func() error) error {
-	for began := time.Now(); ; time.Sleep(pause) {
+// locked runs f with the file's lock, for which it waits until a time, and tries once.
+func locked(file *os.File, how int, until time.Time, f func() error) error {
+	for ; ; time.Sleep(pause) {
 		err := unix.Flock(int(file.Fd()), how|unix.LOCK_NB)
 		if err == nil {
 			defer unix.Flock(int(file.Fd()), unix.LOCK_UN)
@@ -133,25 +157,10 @@ func locked(file *os.File, how int, f func() error) error {
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("lock it: %w", err)
 		}
-		if time.Since(began) > patience {
+		if time.Now().After(until) {
 			return ErrBusy
 		}
 	}
-}
-
-// read reads the three numbers, under the lock: a writer may be at it.
-func read(file *os.File) (fields [3]int64, err error) {
-	err = locked(file, unix.LOCK_SH, func() error {
-		var b [size]byte
-		if _, err := file.ReadAt(b[:], 0); err != nil {
-			return fmt.Errorf("read it: %w", err)
-		}
-		for i := range fields {
-			fields[i] = int64(binary.NativeEndian.Uint64(b[8*i:]))
-		}
-		return nil
-	})
-	return fields, err
 }
 
 // SetLimit sets the limit of a segment, in bytes. Used and kept memory are the process's to write.
@@ -171,10 +180,11 @@ func setLimit(dir, name string, bytes int64) error {
 		return fmt.Errorf("set the limit of segment %s: %w", name, err)
 	}
 	defer f.Close()
-	if state, _ := life(dir, name, nil, new(Segment)); state == Dead {
+	until := time.Now().Add(patience)
+	if s, err := look(dir, name, nil, until); err == nil && s.State == Dead {
 		return fmt.Errorf("set the limit of segment %s: %w", name, ErrDead)
 	}
-	err = locked(f, unix.LOCK_EX, func() error {
+	err = locked(f, unix.LOCK_EX, until, func() error {
 		_, err := f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(bytes)), 0)
 		return err
 	})
@@ -184,55 +194,68 @@ func setLimit(dir, name string, bytes int64) error {
 	return nil
 }
 
-// life tells whether a segment's process lives, by the lock that it holds beside the segment, and notes
-// the numbers that the process writes there.
-func life(dir, name string, holders map[uint64]int, s *Segment) (state State, pid int) {
-	s.InForce = s.Limit
-	f, err := os.OpenFile(filepath.Join(dir, name+lockEnd), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return Foreign, 0
-	case err != nil:
-		return Live, 0 // another user's, which only its process can tell more of
+// life tells whether the segment's process lives, by the lock that it holds beside the segment, and notes
+// the numbers that it writes there. Files and processes of others than the segment's user count for
+// nothing: anyone may make files here.
+func (s *Segment) life(dir string, uid uint32, holders map[file]int) {
+	s.State = Foreign
+	f, err := os.OpenFile(filepath.Join(dir, s.Name+lockEnd), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return
+	}
+	stat := info.Sys().(*syscall.Stat_t)
+	if !info.Mode().IsRegular() || stat.Uid != uid {
+		return
+	}
 	// A shared lock: two tools that look at once do not take each other for the process.
 	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
-		return Dead, 0
+		s.State = Dead
+		return
 	}
-	if info, err := f.Stat(); err == nil {
-		pid = holders[info.Sys().(*syscall.Stat_t).Ino]
+	s.State = Live
+	if pid := holders[file{uint64(stat.Dev), stat.Ino}]; ownedBy(pid, uid) {
+		s.PID = pid
 	}
 	var told [toldBytes]byte
-	if _, err := f.ReadAt(told[:], 0); err != nil {
-		return Live, pid // it has not told yet
+	if _, err := f.ReadAt(told[:], 0); err == nil && number(told[:], 0) == toldVersion {
+		s.InForce, s.Promised, s.Lacking, s.Spare = number(told[:], 1), number(told[:], 2), number(told[:], 3), number(told[:], 4)
 	}
-	number := func(i int) int64 { return min(max(0, int64(binary.NativeEndian.Uint64(told[8*i:]))), LimitMax) }
-	if number(0) == toldVersion {
-		s.InForce, s.Lacking, s.Spare = number(1), number(2), number(3)
-	}
-	return Live, pid
 }
 
-// lockHolders are the processes of locks, by the inode of the locked file. Processes of other
-// containers have no number here.
-func lockHolders() map[uint64]int {
+// ownedBy reports whether a process is a user's.
+func ownedBy(pid int, uid uint32) bool {
+	info, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
+	return err == nil && info.Sys().(*syscall.Stat_t).Uid == uid
+}
+
+// A file is known by its filesystem and its number there: every container counts the files of its own
+// /dev/shm.
+type file struct{ dev, inode uint64 }
+
+// lockHolders are the processes of locks, by the locked file. Processes of other containers have no
+// number here.
+func lockHolders() map[file]int {
 	data, err := os.ReadFile("/proc/locks")
 	if err != nil {
 		return nil
 	}
-	holders := make(map[uint64]int)
+	holders := make(map[file]int)
 	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
 		// 1: FLOCK  ADVISORY  WRITE 4711 00:1a:42 0 EOF
 		fields := strings.Fields(lines.Text())
 		if len(fields) < 6 || fields[1] != "FLOCK" {
 			continue
 		}
+		var major, minor uint32
+		var inode uint64
 		pid, err := strconv.Atoi(fields[4])
-		place := strings.Split(fields[5], ":")
-		inode, err2 := strconv.ParseUint(place[len(place)-1], 10, 64)
-		if err == nil && err2 == nil && pid > 0 {
-			holders[inode] = pid
+		if _, scanErr := fmt.Sscanf(fields[5], "%x:%x:%d", &major, &minor, &inode); err == nil && scanErr == nil && pid > 0 {
+			holders[file{unix.Mkdev(major, minor), inode}] = pid
 		}
 	}
 	return holders

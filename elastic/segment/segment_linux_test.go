@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,7 +43,7 @@ func TestList(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "kvcached_vllm_7", 3<<30, 1<<30, 5)
 	live := write(t, dir, "kvcached_8_cpu", 100, 200, 0)
-	hold(t, write(t, dir, "kvcached_8_cpu.lock", 1, 90, 30, 40))
+	hold(t, write(t, dir, "kvcached_8_cpu.lock", 1, 90, 20, 30, 40))
 	write(t, dir, "kvcached_9_cpu", 100, 50, 0)
 	write(t, dir, "kvcached_9_cpu.lock")
 	write(t, dir, "zero", 0, 1, 2)
@@ -53,13 +55,24 @@ func TestList(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "folder"), 0o700))
 	require.NoError(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
 	hold(t, write(t, dir, "stopped", 1, 2, 3)) // nobody waits for it long
+	write(t, dir, "hostile", math.MaxInt64, math.MaxInt64, math.MinInt64)
+	if os.Getuid() == 0 { // a stranger can neither end nor take over a segment
+		write(t, dir, "kvcached_sglang_6", 100, 50, 0)
+		require.NoError(t, os.Chown(write(t, dir, "kvcached_sglang_6.lock", 1, 1, 1, 1, 1), 12345, -1))
+	}
 
 	got, err := list(dir)
 	require.NoError(t, err)
+	if os.Getuid() == 0 {
+		require.Equal(t, Segment{Name: "kvcached_sglang_6", Limit: 100, InForce: 100, Used: 50, State: Foreign}, got[3])
+		got = slices.Delete(got, 3, 4)
+	}
 	require.Equal(t, []Segment{
-		{Name: "kvcached_8_cpu", Limit: 100, InForce: 90, Used: 200, Lacking: 30, Spare: 40, State: Live, PID: os.Getpid()},
+		{Name: "hostile", Limit: LimitMax, InForce: LimitMax, Used: LimitMax, State: Foreign},
+		{Name: "kvcached_8_cpu", Limit: 100, InForce: 90, Used: 200, Promised: 20, Lacking: 30, Spare: 40, State: Live, PID: os.Getpid()},
 		{Name: "kvcached_9_cpu", Limit: 100, InForce: 100, Used: 50, State: Dead},
 		{Name: "kvcached_vllm_7", Limit: 3 << 30, InForce: 3 << 30, Used: 1 << 30, Kept: 5, State: Foreign},
+		{Name: "stopped", Limit: 1, InForce: 1, Used: 2, Kept: 3, State: Locked},
 	}, got)
 }
 
@@ -99,11 +112,11 @@ func TestPool(t *testing.T) {
 	defer func() { require.NoError(t, pool.Close()) }()
 	name := fmt.Sprintf("kvtier-test-segment-%d", os.Getpid())
 	require.NoError(t, pool.Attach(name))
-	require.NoError(t, pool.Tell(10, 20))
+	require.NoError(t, pool.Tell(5, 10, 20))
 	require.NoError(t, pool.Poll())
 	s, err := Get(name)
 	require.NoError(t, err)
-	require.Equal(t, Segment{Name: name, Limit: 1 << 30, InForce: 1 << 30, Lacking: 10, Spare: 20, State: Live, PID: os.Getpid()}, s)
+	require.Equal(t, Segment{Name: name, Limit: 1 << 30, InForce: 1 << 30, Promised: 5, Lacking: 10, Spare: 20, State: Live, PID: os.Getpid()}, s)
 	require.NoError(t, SetLimit(name, 1<<20))
 	require.NoError(t, pool.Poll())
 	stats, err := pool.Stats()

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <random>
+#include <thread>
 
 #include "rig.h"
 
@@ -125,25 +126,66 @@ TEST_F(Shm, LimitsOfToolsAreApplied) {
 
 TEST_F(Shm, TellsWhatItLacks) {
     rig::Pool pool(64 * page, KVC_CPU, {});
-    EXPECT_EQ(KVC_E_INVALID, kvc_pool_tell_shm(pool.p, 1, 2)) << "without a segment";
+    EXPECT_EQ(KVC_E_INVALID, kvc_pool_tell_shm(pool.p, 1, 2, 3)) << "without a segment";
     ASSERT_EQ(KVC_OK, kvc_pool_attach_shm(pool.p, name.c_str()));
     using Numbers = std::vector<int64_t>;
     const auto told = [&] {
-        Numbers numbers(5);
+        Numbers numbers(6);
         const int fd = open((file(name) + ".lock").c_str(), O_RDONLY | O_CLOEXEC);
-        numbers.resize(size_t(pread(fd, numbers.data(), 40, 0)) / 8);
+        numbers.resize(size_t(pread(fd, numbers.data(), 48, 0)) / 8);
         close(fd);
         return numbers;
     };
-    ASSERT_EQ(KVC_OK, kvc_pool_tell_shm(pool.p, 5, 7));
+    ASSERT_EQ(KVC_OK, kvc_pool_tell_shm(pool.p, 3, 5, 7));
     EXPECT_EQ(Numbers{}, told()) << "before a round";
     ASSERT_EQ(KVC_OK, kvc_pool_poll_shm(pool.p));
-    EXPECT_EQ((Numbers{1, int64_t(64 * page), 5, 7}), told());
-    ASSERT_EQ(KVC_OK, kvc_pool_tell_shm(pool.p, UINT64_MAX, 0));
+    EXPECT_EQ((Numbers{1, int64_t(64 * page), 3, 5, 7}), told());
+    ASSERT_EQ(KVC_OK, kvc_pool_tell_shm(pool.p, 0, UINT64_MAX, 0));
     Tool(name).limit(int64_t(16 * page));
-    EXPECT_EQ((Numbers{1, int64_t(64 * page), 5, 7}), told()) << "the new limit is not in force yet";
+    EXPECT_EQ((Numbers{1, int64_t(64 * page), 3, 5, 7}), told()) << "the new limit is not in force yet";
     ASSERT_EQ(KVC_OK, kvc_pool_poll_shm(pool.p));
-    EXPECT_EQ((Numbers{1, int64_t(16 * page), KVC_LIMIT_MAX, 0}), told());
+    EXPECT_EQ((Numbers{1, int64_t(16 * page), 0, KVC_LIMIT_MAX, 0}), told());
+}
+
+TEST_F(Shm, ARemovedLockFileIsMadeAgain) {
+    rig::Pool pool(64 * page, KVC_CPU, {});
+    ASSERT_EQ(KVC_OK, kvc_pool_attach_shm(pool.p, name.c_str()));
+    ASSERT_EQ(KVC_OK, kvc_pool_tell_shm(pool.p, 3, 5, 7));
+    ASSERT_EQ(KVC_OK, kvc_pool_poll_shm(pool.p));
+    remove(name);
+    ASSERT_EQ(KVC_OK, kvc_pool_poll_shm(pool.p));
+    const int fd = open((file(name) + ".lock").c_str(), O_RDWR | O_CLOEXEC);
+    ASSERT_GE(fd, 0);
+    EXPECT_EQ(-1, flock(fd, LOCK_EX | LOCK_NB)) << "its process lives";
+    EXPECT_EQ(off_t(40), lseek(fd, 0, SEEK_END)) << "it tells again";
+    close(fd);
+}
+
+TEST_F(Shm, AForkedChildDoesNotKeepTheLockOfARound) {
+    rig::Pool pool(64 * page, KVC_CPU, {});
+    ASSERT_EQ(KVC_OK, kvc_pool_attach_shm(pool.p, name.c_str()));
+    std::atomic<bool> stop{false};
+    std::thread poller([&] {
+        while (!stop) {
+            (void) kvc_pool_poll_shm(pool.p);
+        }
+    });
+    std::vector<pid_t> children;
+    for (int i = 0; i < 100; i++) {
+        const pid_t child = fork_child();
+        if (child == 0) {
+            pause();
+            _exit(0);
+        }
+        children.push_back(child);
+    }
+    stop = true;
+    poller.join();
+    EXPECT_EQ(KVC_OK, kvc_pool_poll_shm(pool.p));
+    for (const pid_t child : children) {
+        kill(child, SIGKILL);
+        waitpid(child, nullptr, 0);
+    }
 }
 
 TEST_F(Shm, HostileLimitsAreRefused) {

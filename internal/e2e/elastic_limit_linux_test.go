@@ -167,7 +167,7 @@ func TestElasticPromptWaitsForALimit(t *testing.T) {
 
 	_, err := s.Generate(s.context(), s.request(900, 231, 4))
 	require.ErrorContains(t, err, "no room for the K/V of 900 tokens")
-	require.ErrorContains(t, err, "of 2 MB are in use") // rounded up
+	require.ErrorContains(t, err, "of 1 MiB are in use")
 	require.ErrorContains(t, err, "kvtier limit")
 
 	done := make(chan error, 1)
@@ -179,7 +179,7 @@ func TestElasticPromptWaitsForALimit(t *testing.T) {
 	require.Eventually(t, func() bool {
 		now, err := segment.Get(name)
 		require.NoError(t, err)
-		return now.Lacking >= 900*bytesPerToken
+		return now.Lacking >= 2*elasticBlock
 	}, timeout, 10*time.Millisecond)
 	require.NoError(t, segment.SetLimit(name, 8*elasticBlock))
 	require.NoError(t, <-done)
@@ -242,8 +242,7 @@ func TestKvtierLimit(t *testing.T) {
 	require.Regexp(t, name+` +`+model+`:latest +\d+ +1\.5 MiB +0 B +6\.0 MiB +live`, list)
 	require.Regexp(t, name+` .* 1\.5 MiB .* 2\.0 MiB`, k.run(0, "limit", model, "2M"))
 	require.Contains(t, k.run(0, "limit", name, "1M"), "0 B") // the conversation had to go
-	out := k.run(0, "limit", name, "1")
-	require.Contains(t, out, "has put its own limit in place")
+	require.Contains(t, k.run(1, "limit", name, "1"), "has put in place of 1 B")
 	require.Contains(t, k.run(1, "limit", "missing", "1G"), "no such segment")
 	require.Contains(t, k.run(2, "limit", name, "0"), "not a size of memory")
 	require.Contains(t, k.run(0, "limit", "--json"), `"limit_bytes": 1048576`)
@@ -259,4 +258,58 @@ func lockFile(t *testing.T, path string) (unlock func()) {
 	require.NoError(t, err)
 	require.NoError(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
 	return func() { require.NoError(t, f.Close()) }
+}
+
+// TestElasticLimitFallsUnderWork: a prompt that is being evaluated keeps all of its text, and an answer
+// goes on in the memory that it has, when the limit falls below the memory in use. It was halved, ended the
+// runner of a model that cannot shift, and shifted.
+func TestElasticLimitFallsUnderWork(t *testing.T) {
+	for _, arch := range []string{model, "qwen3next"} {
+		for _, c := range []struct {
+			name           string
+			tokens, answer int
+			part           int64 // in eighths of a context, at which the limit falls to one less
+		}{
+			{"prompt", 1900, 4, 4}, {"answer", 1300, 200, 6},
+		} {
+			t.Run(arch+" "+c.name, func(t *testing.T) {
+				s := startLimited(t, 1, "OLLAMA_KV_TIERING=0", "OLLAMA_NEW_ENGINE=1")
+				if arch != model {
+					modelServer{s.server}.load(t, arch)
+				}
+				request := func(tokens int, seed int64, answer int) ollamatest.Request {
+					r := s.request(tokens, seed, answer)
+					r.Model, r.Logprobs, r.Options["num_batch"] = arch, true, 16
+					return r
+				}
+				want, err := s.Generate(s.context(), request(c.tokens, 300, c.answer))
+				require.NoError(t, err)
+				_, err = s.Generate(s.context(), request(10, 301, 1))
+				require.NoError(t, err)
+				runners, err := s.Runners()
+				require.NoError(t, err)
+
+				held := s.segment()
+				done := make(chan ollamatest.Result, 1)
+				again := request(c.tokens, 300, c.answer)
+				go func() {
+					got, _ := s.Generate(s.context(), again)
+					done <- got
+				}()
+				require.Eventually(t, func() bool {
+					now, err := segment.Get(held.Name)
+					require.NoError(t, err)
+					return now.Used >= held.Limit*c.part/8
+				}, timeout, time.Millisecond)
+				require.NoError(t, segment.SetLimit(held.Name, held.Limit*(c.part-1)/8))
+				got := <-done
+				require.Equal(t, c.answer, got.EvalCount)
+				requireAlike(t, answer{Result: want}, answer{Result: got}, "the answer")
+				require.NotContains(t, s.Logs(), "limiting it")
+				now, err := s.Runners()
+				require.NoError(t, err)
+				require.Equal(t, runners, now, "the runner is the same")
+			})
+		}
+	}
 }

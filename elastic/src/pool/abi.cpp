@@ -147,9 +147,10 @@ int kvc_pool_poll_shm(kvc_pool_t * pool) {
     return with_pool("polling a segment", pool, [&](auto & p) { return kvc::poll(*p); });
 }
 
-int kvc_pool_tell_shm(kvc_pool_t * pool, uint64_t lacking_bytes, uint64_t spare_bytes) {
+int kvc_pool_tell_shm(kvc_pool_t * pool, uint64_t promised_bytes, uint64_t lacking_bytes, uint64_t spare_bytes) {
     const auto bytes = [](uint64_t n) { return int64_t(std::min(n, uint64_t(KVC_LIMIT_MAX))); };
-    return with_pool("telling what a pool lacks", pool, [&](auto & p) { return kvc::tell(*p, bytes(lacking_bytes), bytes(spare_bytes)); });
+    return with_pool("telling what a pool lacks", pool,
+                     [&](auto & p) { return kvc::tell(*p, bytes(promised_bytes), bytes(lacking_bytes), bytes(spare_bytes)); });
 }
 
 int kvc_shm_reap(const char * prefix, int * removed) {

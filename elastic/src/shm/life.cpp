@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "kvc.h"
 #include "pool/error.h"
@@ -85,7 +86,7 @@ int Life::lock_once(const std::string & name, bool * held_by_other) {
         return err == EWOULDBLOCK || err == EINTR ? KVC_OK
                                                   : fail(KVC_E_SYSTEM, "locking /dev/shm/%s: %s", name.c_str(), strerror(err));
     }
-    if (!still_named(fd, name)) {
+    if (!still_named(fd, name) || ftruncate(fd, 0) != 0) { // what a dead process told
         close(fd);
         return KVC_OK;
     }
@@ -113,6 +114,20 @@ int Life::begin(const std::string & name, int wait_ms) {
         }
     }
     return fail(KVC_E_BUSY, "locking /dev/shm/%s: a live process has the segment %s; choose another name", file.c_str(), name.c_str());
+}
+
+int Life::keep() {
+    if (fd_ < 0 || still_named(fd_, name_)) {
+        return KVC_OK;
+    }
+    Life again;
+    bool held_by_other = false;
+    const int rc = again.lock_once(name_, &held_by_other);
+    if (rc == KVC_OK && again.fd_ >= 0) {
+        std::swap(fd_, again.fd_);
+        told_ = Told{0};
+    }
+    return rc;
 }
 
 int Life::tell(const Told & told) {

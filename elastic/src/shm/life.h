@@ -11,12 +11,13 @@ namespace kvc {
 // What a process tells programs that divide memory, in bytes.
 // Not 24 bytes, by which tools know a segment.
 struct Told {
-    int64_t version = 1;
-    int64_t limit   = 0; // in force
-    int64_t lacking = 0; // for work that waits
-    int64_t spare   = 0; // part of what is committed that a lower limit would free
+    int64_t version  = 1;
+    int64_t limit    = 0; // in force
+    int64_t promised = 0; // that work which runs will commit under any limit
+    int64_t lacking  = 0; // for work that waits
+    int64_t spare    = 0; // part of what is committed that a lower limit would free
 };
-static_assert(sizeof(Told) == 32, "the layout of NAME.lock");
+static_assert(sizeof(Told) == 40, "the layout of NAME.lock");
 
 // open_plain opens a regular file of this user in /dev/shm, or makes it (mode 0600). No link is
 // followed. A descriptor or a code; -ENOENT where the file is missing and `make` is false.
@@ -31,6 +32,9 @@ public:
     // begin locks NAME.lock. KVC_E_BUSY where a live process has it. Waits up to wait_ms, since
     // those who only look at a lock hold it for a moment.
     int begin(const std::string & name, int wait_ms);
+
+    // keep makes the lock file again where it was removed.
+    int keep();
 
     // tell writes to the lock file. A reader may see some numbers of now and some of before.
     int tell(const Told & told);

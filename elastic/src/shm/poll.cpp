@@ -62,7 +62,7 @@ int poll(Pool & pool) {
         return rc;
     }
     Segment::Round round;
-    if ((rc = round.begin(pool.segment->name())) != KVC_OK) {
+    if ((rc = pool.segment->keep()) != KVC_OK || (rc = round.begin(pool.segment->name())) != KVC_OK) {
         return rc;
     }
     int applied = KVC_OK;
@@ -80,13 +80,15 @@ int poll(Pool & pool) {
     return applied != KVC_OK ? applied : rc;
 }
 
-int tell(Pool & pool, int64_t lacking, int64_t spare) {
+int tell(Pool & pool, int64_t promised, int64_t lacking, int64_t spare) {
     std::lock_guard<std::mutex> lock(pool.segment_mutex);
     if (pool.segment == nullptr) {
         return fail(KVC_E_INVALID, "telling what a pool lacks: it has no segment; attach one first");
     }
-    pool.segment->told.lacking = lacking;
-    pool.segment->told.spare   = spare;
+    Told & told   = pool.segment->told;
+    told.promised = promised;
+    told.lacking  = lacking;
+    told.spare    = spare;
     return KVC_OK;
 }
 

@@ -42,7 +42,8 @@ int segment_name(const char * given, std::string & out) {
 
 Segment::Round::~Round() {
     if (fd_ >= 0) {
-        close(fd_); // unlocks
+        flock(fd_, LOCK_UN); // closing is not enough: a child made by fork has the file, too
+        close(fd_);
     }
 }
 

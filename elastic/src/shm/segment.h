@@ -43,6 +43,7 @@ public:
     };
 
     const std::string & name() const { return name_; }
+    int keep() { return life_.keep(); }
     int tell(const Told & told) { return life_.tell(told); }
 
     Told told; // what the next round tells
@@ -63,7 +64,7 @@ int segment_name(const char * given, std::string & out);
 // The functions of kvc.h.
 int attach(Pool & pool, const char * name);
 int poll(Pool & pool);
-int tell(Pool & pool, int64_t lacking, int64_t spare);
+int tell(Pool & pool, int64_t promised, int64_t lacking, int64_t spare);
 int reap(const char * prefix, int * removed);
 
 }  // namespace kvc
