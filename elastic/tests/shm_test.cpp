@@ -126,8 +126,8 @@ TEST_F(Shm, LimitsOfToolsAreApplied) {
 
 TEST_F(Shm, TellsWhatItLacks) {
     rig::Pool pool(64 * page, KVC_CPU, {});
-    EXPECT_EQ(KVC_E_INVALID, kvc_pool_tell_shm(pool.p, 1, 2, 3)) << "without a segment";
-    ASSERT_EQ(KVC_OK, kvc_pool_attach_shm(pool.p, name.c_str()));
+    EXPECT_EQ(KVC_E_INVALID, kvc_pool_tell_shm(pool.handle, 1, 2, 3)) << "without a segment";
+    ASSERT_EQ(KVC_OK, kvc_pool_attach_shm(pool.handle, name.c_str()));
     using Numbers = std::vector<int64_t>;
     const auto told = [&] {
         Numbers numbers(6);
@@ -136,24 +136,24 @@ TEST_F(Shm, TellsWhatItLacks) {
         close(fd);
         return numbers;
     };
-    ASSERT_EQ(KVC_OK, kvc_pool_tell_shm(pool.p, 3, 5, 7));
+    ASSERT_EQ(KVC_OK, kvc_pool_tell_shm(pool.handle, 3, 5, 7));
     EXPECT_EQ(Numbers{}, told()) << "before a round";
-    ASSERT_EQ(KVC_OK, kvc_pool_poll_shm(pool.p));
+    ASSERT_EQ(KVC_OK, kvc_pool_poll_shm(pool.handle));
     EXPECT_EQ((Numbers{1, int64_t(64 * page), 3, 5, 7}), told());
-    ASSERT_EQ(KVC_OK, kvc_pool_tell_shm(pool.p, 0, UINT64_MAX, 0));
+    ASSERT_EQ(KVC_OK, kvc_pool_tell_shm(pool.handle, 0, UINT64_MAX, 0));
     Tool(name).limit(int64_t(16 * page));
     EXPECT_EQ((Numbers{1, int64_t(64 * page), 3, 5, 7}), told()) << "the new limit is not in force yet";
-    ASSERT_EQ(KVC_OK, kvc_pool_poll_shm(pool.p));
+    ASSERT_EQ(KVC_OK, kvc_pool_poll_shm(pool.handle));
     EXPECT_EQ((Numbers{1, int64_t(16 * page), 0, KVC_LIMIT_MAX, 0}), told());
 }
 
 TEST_F(Shm, ARemovedLockFileIsMadeAgain) {
     rig::Pool pool(64 * page, KVC_CPU, {});
-    ASSERT_EQ(KVC_OK, kvc_pool_attach_shm(pool.p, name.c_str()));
-    ASSERT_EQ(KVC_OK, kvc_pool_tell_shm(pool.p, 3, 5, 7));
-    ASSERT_EQ(KVC_OK, kvc_pool_poll_shm(pool.p));
+    ASSERT_EQ(KVC_OK, kvc_pool_attach_shm(pool.handle, name.c_str()));
+    ASSERT_EQ(KVC_OK, kvc_pool_tell_shm(pool.handle, 3, 5, 7));
+    ASSERT_EQ(KVC_OK, kvc_pool_poll_shm(pool.handle));
     remove(name);
-    ASSERT_EQ(KVC_OK, kvc_pool_poll_shm(pool.p));
+    ASSERT_EQ(KVC_OK, kvc_pool_poll_shm(pool.handle));
     const int fd = open((file(name) + ".lock").c_str(), O_RDWR | O_CLOEXEC);
     ASSERT_GE(fd, 0);
     EXPECT_EQ(-1, flock(fd, LOCK_EX | LOCK_NB)) << "its process lives";
@@ -163,11 +163,11 @@ TEST_F(Shm, ARemovedLockFileIsMadeAgain) {
 
 TEST_F(Shm, AForkedChildDoesNotKeepTheLockOfARound) {
     rig::Pool pool(64 * page, KVC_CPU, {});
-    ASSERT_EQ(KVC_OK, kvc_pool_attach_shm(pool.p, name.c_str()));
+    ASSERT_EQ(KVC_OK, kvc_pool_attach_shm(pool.handle, name.c_str()));
     std::atomic<bool> stop{false};
     std::thread poller([&] {
         while (!stop) {
-            (void) kvc_pool_poll_shm(pool.p);
+            (void) kvc_pool_poll_shm(pool.handle);
         }
     });
     std::vector<pid_t> children;
@@ -181,7 +181,7 @@ TEST_F(Shm, AForkedChildDoesNotKeepTheLockOfARound) {
     }
     stop = true;
     poller.join();
-    EXPECT_EQ(KVC_OK, kvc_pool_poll_shm(pool.p));
+    EXPECT_EQ(KVC_OK, kvc_pool_poll_shm(pool.handle));
     for (const pid_t child : children) {
         kill(child, SIGKILL);
         waitpid(child, nullptr, 0);
