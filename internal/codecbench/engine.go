@@ -61,6 +61,9 @@ func (r *run) start(ctx context.Context, root string) (*engine, error) {
 	return e, nil
 }
 
+// logPatience is how long a line of the log may come later than the answer.
+const logPatience = 10 * time.Second
+
 // load loads the model: a request without a prompt does no more.
 func (e *engine) load(ctx context.Context, path string) error {
 	if _, err := e.Ask(ctx, lab.Question{}); err != nil {
@@ -69,7 +72,10 @@ func (e *engine) load(ctx context.Context, path string) error {
 	if reason := e.TierOff(); reason != "" {
 		return fmt.Errorf("measure with %s: tiering is off for this model: %s; choose another model", path, reason)
 	}
-	if !strings.Contains(e.Logs(), `msg="kv tier: on"`) {
+	// The log comes through a pipe, and may come after the answer.
+	wait, cancel := context.WithTimeout(ctx, logPatience)
+	defer cancel()
+	if e.WaitLog(wait, `msg="kv tier: on"`) != nil {
 		return errors.New("measure with the engine found: it stores no pages; run `make build` for a patched Ollama, or name one with KVTIER_OLLAMA")
 	}
 	var err error

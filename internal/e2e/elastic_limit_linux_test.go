@@ -239,7 +239,7 @@ func TestKvtierLimit(t *testing.T) {
 	name := s.segment().Name
 	list := k.run(0, "limit")
 	require.Contains(t, list, "NAME")
-	require.Regexp(t, name+` +`+model+`:latest +\d+ +1\.5 MiB +0 B +6\.0 MiB +live`, list)
+	require.Regexp(t, name+` +.*\b`+model+`:latest +\d+ +1\.5 MiB +0 B +6\.0 MiB +live`, list)
 	require.Regexp(t, name+` .* 1\.5 MiB .* 2\.0 MiB`, k.run(0, "limit", model, "2M"))
 	require.Contains(t, k.run(0, "limit", name, "1M"), "0 B") // the conversation had to go
 	require.Contains(t, k.run(1, "limit", name, "1"), "has put in place of 1 B")
