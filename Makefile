@@ -205,8 +205,8 @@ gpu: ## Test and measure on this machine's NVIDIA GPU: build/gpu-suite.json
 .PHONY: test-e2e
 test-e2e: build ## Run the tests of the built Ollama
 	scripts/test-shards ./internal/e2e
-	go test -count=1 -p 1 -timeout 30m $(filter-out ./internal/e2e/...,$(E2E))
-	go test -count=1 -timeout 30m -run TestOllama $(TORTURE)
+	go test -count=1 -p 1 -timeout 15m $(filter-out ./internal/e2e/...,$(E2E))
+	go test -count=1 -timeout 15m -run TestOllama $(TORTURE)
 
 # gemma4, qwen35 and nemotron_h came after the release that `make test` builds.
 NEWEST := v0.24.0
@@ -226,8 +226,8 @@ bench-llama: test-deps ## Measure a stock llama-server with and without kvtier; 
 .PHONY: test-llama
 test-llama: test-deps ## Build a stock Ollama of today and test it with our llama-server
 	scripts/build-llama-server
-	go test -count=1 -timeout 30m $(LLAMA)
-	go test -count=1 -timeout 30m -run TestLlama $(TORTURE)
+	go test -v -count=1 -timeout 15m $(LLAMA) | grep -v '^ *=== '
+	go test -count=1 -timeout 15m -run TestLlama $(TORTURE)
 
 # KVTIER_TORTURE_PAGES is the number of faulted pages, KVTIER_TORTURE_SEED chooses them.
 .PHONY: torture
