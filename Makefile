@@ -126,7 +126,7 @@ CALM := ./cmd/patch-ollama ./diskstore/encoding/... ./diskstore/pagefile
 .PHONY: test-go
 test-go: ## Run the tests that need no built Ollama
 	go test -race -parallel 8 -timeout 30m -skip '$(STATES)' $$(go list ./cmd/... ./diskstore/... ./kvcache/... ./llamastate/... ./rates ./llamatier/... ./ggml-paged/... ./internal/tierenv/... ./internal/mounts/... ./internal/progress ./internal/readahead ./internal/steady ./telemetry/... | grep -vxF "$$(go list $(CALM))")
-	go test -v -parallel 8 -timeout 30m -run '$(STATES)' ./diskstore | grep -v '^=== '
+	go test -v -parallel 8 -timeout 30m -run '$(STATES)' ./diskstore | grep --line-buffered -v '^=== '
 	go test -timeout 30m $(CALM) $$(go list ./internal/... | grep -vxF "$$(go list $(E2E) $(LLAMA) $(TORTURE))")
 	go -C tools test ./...
 
@@ -226,7 +226,7 @@ bench-llama: test-deps ## Measure a stock llama-server with and without kvtier; 
 .PHONY: test-llama
 test-llama: test-deps ## Build a stock Ollama of today and test it with our llama-server
 	scripts/build-llama-server
-	go test -v -count=1 -timeout 15m $(LLAMA) | grep -v '^ *=== '
+	go test -v -count=1 -timeout 15m $(LLAMA) | grep --line-buffered -v '^ *=== '
 	go test -count=1 -timeout 15m -run TestLlama $(TORTURE)
 
 # KVTIER_TORTURE_PAGES is the number of faulted pages, KVTIER_TORTURE_SEED chooses them.
