@@ -102,12 +102,7 @@ func look(dir, name string, holders map[file]int, until time.Time) (Segment, err
 	if err != nil {
 		return s, err
 	}
-	info, err := f.Stat()
-	if err != nil {
-		return s, err
-	}
-	s.life(dir, info.Sys().(*syscall.Stat_t).Uid, holders)
-	return s, nil
+	return s, s.life(dir, f, holders)
 }
 
 // read reads the three numbers.
@@ -180,11 +175,11 @@ func setLimit(dir, name string, bytes int64) error {
 		return fmt.Errorf("set the limit of segment %s: %w", name, err)
 	}
 	defer f.Close()
-	until := time.Now().Add(patience)
-	if s, err := look(dir, name, nil, until); err == nil && s.State == Dead {
+	s := Segment{Name: name}
+	if err := s.life(dir, f, nil); err == nil && s.State == Dead {
 		return fmt.Errorf("set the limit of segment %s: %w", name, ErrDead)
 	}
-	err = locked(f, unix.LOCK_EX, until, func() error {
+	err = locked(f, unix.LOCK_EX, time.Now().Add(patience), func() error {
 		_, err := f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(bytes)), 0)
 		return err
 	})
@@ -196,26 +191,31 @@ func setLimit(dir, name string, bytes int64) error {
 
 // life tells whether the segment's process lives, by the lock that it holds beside the segment, and notes
 // the numbers that it writes there. Files and processes of others than the segment's user count for
-// nothing: anyone may make files here.
-func (s *Segment) life(dir string, uid uint32, holders map[file]int) {
+// nothing: anyone may make files here. The error is that of the segment's own file.
+func (s *Segment) life(dir string, of *os.File, holders map[file]int) error {
+	own, err := of.Stat()
+	if err != nil {
+		return err
+	}
+	uid := own.Sys().(*syscall.Stat_t).Uid
 	s.State = Foreign
 	f, err := os.OpenFile(filepath.Join(dir, s.Name+lockEnd), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return
+		return nil
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return
+		return nil
 	}
 	stat := info.Sys().(*syscall.Stat_t)
 	if !info.Mode().IsRegular() || stat.Uid != uid {
-		return
+		return nil
 	}
 	// A shared lock: two tools that look at once do not take each other for the process.
 	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
 		s.State = Dead
-		return
+		return nil
 	}
 	s.State = Live
 	if pid := holders[file{uint64(stat.Dev), stat.Ino}]; ownedBy(pid, uid) {
@@ -225,6 +225,7 @@ func (s *Segment) life(dir string, uid uint32, holders map[file]int) {
 	if _, err := f.ReadAt(told[:], 0); err == nil && number(told[:], 0) == toldVersion {
 		s.InForce, s.Promised, s.Lacking, s.Spare = number(told[:], 1), number(told[:], 2), number(told[:], 3), number(told[:], 4)
 	}
+	return nil
 }
 
 // ownedBy reports whether a process is a user's.
