@@ -84,11 +84,8 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 		return s.local.persist(ctx, tier.Committed{Info: tier.Info{Name: name}})
 	}
 	p.ClearGaps()
-	c := s.codec
-	if !s.opt.Compress {
-		c = nil
-	}
-	e, err := pagefile.Encode(s.opt.Fingerprint, s.opt.PageTokens, p, c)
+	s.tryCompressing(p)
+	e, err := pagefile.Encode(s.opt.Fingerprint, s.opt.PageTokens, p, s.encoder())
 	if err != nil {
 		return err
 	}

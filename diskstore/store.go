@@ -35,6 +35,9 @@ type Store struct {
 	cold   pagefile.Key // fingerprint of this store's lossy pages
 
 	promoting *work.Queue // promotions and touches of remote pages
+	trying    *work.Queue // the trial of CompressAuto
+
+	compressing compressing
 
 	counts  counters
 	ahead   readAhead
@@ -100,7 +103,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	s := &Store{
 		opt: opt, cold: pagefile.ColdFingerprint(opt.Fingerprint), log: opt.Logger.With("component", "diskstore"), codec: c, now: time.Now,
-		life: work.NewLife(), promoting: work.NewQueue(),
+		life: work.NewLife(), promoting: work.NewQueue(), trying: work.NewQueue(),
 		links: linkCache{byKey: make(map[pagefile.Key]link)},
 	}
 	s.health.log = s.log.With("tier", tier.Local, "root", opt.Local.Root)
@@ -300,7 +303,7 @@ func (s *Store) Close() error {
 		s.ram.Close()
 	}
 	var err error
-	for _, q := range s.queues() {
+	for _, q := range append(s.queues(), s.trying) {
 		err = errors.Join(err, q.Close(time.Until(deadline)))
 	}
 	err = errors.Join(err, s.leave(max(time.Until(deadline), guard.CloseIn)))
