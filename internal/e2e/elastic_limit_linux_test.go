@@ -122,6 +122,30 @@ func requireAlike(t *testing.T, want, got answer, what string) {
 	require.InDelta(t, want.Logprobs[0].Logprob, got.Logprobs[0].Logprob, 0.01, what)
 }
 
+// TestElasticIdleConversationsLeave: a time after its last request a conversation gives its memory up,
+// and not while it is answered. With tiering on its next turn is restored.
+func TestElasticIdleConversationsLeave(t *testing.T) {
+	for _, tiering := range []string{"0", "1"} {
+		t.Run("tiering "+tiering, func(t *testing.T) {
+			s := startLimited(t, 4, "OLLAMA_KV_TIERING="+tiering, "OLLAMA_KV_TIER_LOCAL="+t.TempDir(), "OLLAMA_KVCACHED_IDLE=700ms")
+			text := prompt(t, 900, 210)
+			first := s.ask(text, 300) // takes longer than 700 ms
+			name := s.segment().Name
+			require.Eventually(t, func() bool {
+				now, err := segment.Get(name)
+				require.NoError(t, err)
+				return now.Used == 0
+			}, timeout, 10*time.Millisecond)
+			memory, _ := s.elasticBytes()
+			require.Zero(t, memory, "the system has the memory")
+			again := s.ask(text, 300)
+			require.Equal(t, tiering == "1", again.restored > 0)
+			requireAlike(t, first, again, "after it was idle")
+			require.Len(t, again.Logprobs, len(first.Logprobs), "a whole answer")
+		})
+	}
+}
+
 // TestElasticPromptsWaitForMemory: prompts that have room one by one but not together wait for each
 // other, and at no time more is held than the limit.
 func TestElasticPromptsWaitForMemory(t *testing.T) {
