@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,9 @@ func newTopCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Watch tiers, rates, slots and the latest prompts of servers",
-		Long: `Watch tiers, rates, slots and the latest prompts of servers, once a second.
+		Long: `Watch tiers, rates, slots and the latest prompts of servers, once a second. Lines
+of memory are the K/V memory that processes of this machine hold under a limit:
+kvtier limit sets it.
 
 With several servers, tab shows the next one: --root may be given several times,
 and servers with an id are found below instances. q or Ctrl-C ends top. A server
@@ -87,6 +90,7 @@ func (a *app) top(ctx context.Context, roots []string, once bool) error {
 		Roots: func() []string { return top.Roots(roots) },
 		Names: func() show.Name { return a.names().nameOf },
 		Read:  a.readRoot,
+		Held:  a.topHeld,
 		Limit: a.timeout,
 		ASCII: !unicodeLocale(),
 	}
@@ -104,6 +108,20 @@ func (a *app) top(ctx context.Context, roots []string, once bool) error {
 		return context.Canceled
 	}
 	return err
+}
+
+// topHeld is the K/V memory that processes hold. Without segments, or where they cannot be read, there is
+// none: kvtier limit tells why.
+func (a *app) topHeld() []top.Held {
+	all, err := a.heldMemory()
+	if err != nil {
+		return nil
+	}
+	var out []top.Held
+	for _, h := range all {
+		out = append(out, top.Held{Name: cmp.Or(h.Model, h.Name), Used: h.Used, Kept: h.Kept, Limit: h.Limit})
+	}
+	return out
 }
 
 // readRoot reads the state of one root.

@@ -49,7 +49,7 @@ func (m *model) serverLines(s *server, width, height int) []string {
 	head = append(head, m.totals(s, width, now))
 	state := shownState(s)
 	body := fill(height-len(head)-1, height >= roomy, []section{
-		capped(m.tiers(state, width), 1, 6),
+		capped(append(m.tiers(state, width), m.memories(width)...), 1, 8),
 		capped(m.rateLine(s, width), 1, 1),
 		capped(m.slots(state, width, now), 2, 6),
 		capped(m.prompts(state, width, now), 2, math.MaxInt),

@@ -71,9 +71,14 @@ func views() map[string]*model {
 	restarted.servers[0].take(telemetry.State{}, errors.New("connection refused"))
 	several := modelOf(sampleState(), hostile(), empty)
 	several.shown = 1
+	several.held = []Held{{Name: evil, Used: -5, Limit: 0}, {Name: evil, Used: math.MaxInt64, Kept: math.MaxInt64, Limit: 1}}
+	held := modelOf(sampleState())
+	held.held = []Held{
+		{Name: "qwen3:8b", Used: 1200 << 20, Limit: 18 << 30}, {Name: "a-model-with-a-long-name:70b-instruct-q4_K_M", Used: 3 << 30, Kept: 900 << 20, Limit: 4 << 30},
+	}
 	return map[string]*model{
 		"sample": modelOf(sampleState()), "wide": modelOf(wide()), "hostile": several, "empty": modelOf(empty),
-		"stale": modelOf(stale), "waiting": waiting, "restarted": restarted, "none": modelOf(),
+		"stale": modelOf(stale), "waiting": waiting, "restarted": restarted, "none": modelOf(), "held": held,
 	}
 }
 
@@ -110,7 +115,7 @@ func TestColors(t *testing.T) {
 // No frame is larger than its terminal, of any size and for any state.
 func TestFramesFit(t *testing.T) {
 	all := views()
-	names := []string{"sample", "wide", "hostile", "empty", "stale", "waiting", "restarted", "none"}
+	names := []string{"sample", "wide", "hostile", "empty", "stale", "waiting", "restarted", "none", "held"}
 	require.Len(t, all, len(names))
 	rapid.Check(t, func(r *rapid.T) {
 		m := all[rapid.SampledFrom(names).Draw(r, "view")]

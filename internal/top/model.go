@@ -30,6 +30,8 @@ type model struct {
 	servers []*server
 	shown   int // index into servers
 	looking bool
+	holding bool // a question for the memory that processes hold is on its way
+	held    []Held
 	ticks   int
 	still   bool // no keys are read
 
@@ -44,7 +46,8 @@ type (
 		state  telemetry.State
 		err    error
 	}
-	found struct {
+	memory []Held
+	found  struct {
 		roots []string
 		name  show.Name
 	}
@@ -61,7 +64,7 @@ func plainName(weights, own string) string {
 	return "weights " + weights[:min(len(weights), 12)]
 }
 
-func (m *model) Init() tea.Cmd { return tea.Batch(m.look(), m.nextTick()) }
+func (m *model) Init() tea.Cmd { return tea.Batch(m.look(), m.weigh(), m.nextTick()) }
 
 func (m *model) nextTick() tea.Cmd {
 	return tea.Tick(m.opt.interval(), func(time.Time) tea.Msg { return tick{} })
@@ -80,9 +83,11 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		return m, m.ask()
 	case answer:
 		msg.server.take(msg.state, msg.err)
+	case memory:
+		m.holding, m.held = false, msg
 	case tick:
 		m.ticks++
-		commands := []tea.Cmd{m.ask(), m.nextTick()}
+		commands := []tea.Cmd{m.ask(), m.weigh(), m.nextTick()}
 		if m.ticks%lookEvery == 0 {
 			commands = append(commands, m.look())
 		}
@@ -122,6 +127,15 @@ func (m *model) look() tea.Cmd {
 		}
 		return f
 	}
+}
+
+// weigh asks for the K/V memory that processes hold, one question at a time.
+func (m *model) weigh() tea.Cmd {
+	if m.holding || m.opt.Held == nil {
+		return nil
+	}
+	m.holding = true
+	return func() tea.Msg { return memory(m.opt.Held()) }
 }
 
 // setRoots keeps the servers that are known, and the one that is shown.

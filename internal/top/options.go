@@ -29,6 +29,10 @@ type Options struct {
 	// Read returns the state of a root. It should end with its context.
 	Read func(ctx context.Context, root string) (telemetry.State, error)
 
+	// Held returns the K/V memory that processes of this machine hold and that has a limit. It may
+	// take its time. Nil: none is shown.
+	Held func() []Held
+
 	Limit time.Duration // of one answer; 0 for none
 
 	Color bool // else no escape sequences but those that move the cursor
@@ -36,6 +40,14 @@ type Options struct {
 	Now   func() time.Time
 
 	every time.Duration // between two questions, in tests
+}
+
+// Held is the K/V memory that one process holds, in bytes.
+type Held struct {
+	Name  string // of the model; that of the segment where the model is not known
+	Used  int64  // for tokens there are
+	Kept  int64  // for the next ones
+	Limit int64
 }
 
 func (o Options) interval() time.Duration { return cmp.Or(o.every, interval) }

@@ -35,6 +35,9 @@ func Once(ctx context.Context, out io.Writer, opt Options, width, height int) er
 	if opt.Names != nil {
 		m.name = opt.Names()
 	}
+	if opt.Held != nil {
+		m.held = opt.Held()
+	}
 	m.setRoots(opt.Roots())
 	var failed error
 	for i, s := range m.servers {
