@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"runtime"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/trial"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
 // Compression says which pages a store compresses, without loss.
@@ -23,8 +21,8 @@ const (
 	// CompressAlways stores each section in the encoding that makes it smallest.
 	CompressAlways
 
-	// CompressAuto does as CompressAlways where compressed pages come back from the local tier's
-	// disk at least as quickly as raw ones. A trial with the first full page decides.
+	// CompressAuto does as CompressAlways where compressed pages come back from the local tier sooner
+	// than raw ones. Until that is known, new pages take turns between both forms.
 	CompressAuto
 )
 
@@ -60,109 +58,81 @@ func ParseCompression(value string) (Compression, error) {
 	return CompressNever, nil
 }
 
-// trialTime bounds a trial. A disk that needs longer for its files is not measured.
-const trialTime = time.Minute
-
-// compressing is the verdict of CompressAuto.
-type compressing struct {
-	begun atomic.Bool // a trial was submitted
-	pays  atomic.Bool
-}
-
-// encoder is the codec of new pages, nil for raw ones.
-func (s *Store) encoder() *pagefile.Codec {
-	if s.opt.Compress == CompressAlways || s.opt.Compress == CompressAuto && s.compressing.pays.Load() {
+// encoder is the codec of a new page, nil for a raw one.
+func (s *Store) encoder(key pagefile.Key) *pagefile.Codec {
+	if s.opt.Compress == CompressAlways || s.trial != nil && s.trial.Compress(key) {
 		return s.codec
 	}
 	return nil
 }
 
-// tryCompressing begins the trial of CompressAuto with a full page, once in the life of a store. The
-// page belongs to the caller.
-func (s *Store) tryCompressing(p *pagefile.Page) {
-	if s.opt.Compress != CompressAuto || len(p.Tokens) < s.opt.PageTokens || s.compressing.begun.Swap(true) {
-		return
+// encode computes the file of a new page.
+func (s *Store) encode(p *pagefile.Page, key pagefile.Key) (*pagefile.Encoded, error) {
+	c := s.encoder(key)
+	e, err := pagefile.Encode(s.opt.Fingerprint, s.opt.PageTokens, p, c)
+	if err == nil && c != nil && s.trial != nil && !e.Header.Tail() {
+		s.tellTrial(s.trial.Encoded(!e.Header.Raw()))
 	}
-	own, err := trial.Page(p)
-	if err != nil {
-		s.log.Warn("new kv pages stay uncompressed, the disk could not be measured", "error", err)
-		return
-	}
-	s.trying.Submit(trialKey{}, func(ctx context.Context) {
-		ctx, cancel := context.WithTimeout(ctx, trialTime)
-		defer cancel()
-		s.decide(ctx, own)
-	})
+	return e, err
 }
 
-type trialKey struct{}
+// tried notes the time in which a whole page came back from a tier, with all checks, and with the use of
+// its rows.
+func (s *Store) tried(lv *level, h *pagefile.Header, layout pagefile.Layout, took time.Duration) {
+	if s.trial == nil || lv != s.local || h.Tail() || h.Lossy() || !layout.Equal(h.Layout) {
+		return
+	}
+	form := trial.Compressed
+	if h.Raw() {
+		form = trial.Raw
+	}
+	s.tellTrial(s.trial.Read(form, layout.Size(), took))
+}
 
-// decide sets whether new pages are compressed.
-func (s *Store) decide(ctx context.Context, p *pagefile.Page) {
+// tellTrial logs a verdict that has changed.
+func (s *Store) tellTrial(v trial.Verdict, changed bool) {
+	if !changed {
+		return
+	}
+	log := s.log.With("raw_gb_per_s", perSecond(v.Seconds[trial.Raw]), "compressed_gb_per_s", perSecond(v.Seconds[trial.Compressed]))
+	if v.Form == trial.Compressed {
+		log.Info("new kv pages are compressed: this disk returns them sooner")
+	} else {
+		log.Info("new kv pages stay uncompressed: compression does not return them sooner")
+	}
+}
+
+// perSecond is a speed with two decimals, and "-" where it is not known.
+func perSecond(seconds float64) string {
+	if seconds <= 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f", 1/seconds)
+}
+
+// recallTrial takes over the verdict of an earlier process.
+func (s *Store) recallTrial(ctx context.Context) {
+	if s.opt.Compress != CompressAuto {
+		return
+	}
+	s.trial = trial.New()
 	content, err := s.disk.Trials(ctx, nil)
 	if err != nil {
 		s.log.Debug("no record of trials", "error", err)
+		return
 	}
-	r, known := trial.Read(content).Find(s.opt.Fingerprint, runtime.GOMAXPROCS(0), s.now())
-	if !known {
-		if r, err = s.measure(ctx, p); err != nil {
-			if ctx.Err() != context.Canceled { // the store closes
-				s.log.Warn("new kv pages stay uncompressed, the disk could not be measured", "error", err)
-			}
-			return
-		}
-	}
-	s.compressing.pays.Store(r.Pays())
-	log := s.log.With("raw_gb_per_s", rounded(r.Raw), "compressed_gb_per_s", rounded(r.Compressed), "ratio", rounded(r.Ratio), "measured", r.When.Format(time.DateOnly))
-	if r.Pays() {
-		log.Info("new kv pages are compressed: this disk returns them at least as soon")
-	} else {
-		log.Info("new kv pages stay uncompressed: this disk returns them sooner")
-	}
+	s.trial.Recall(content, s.opt.Fingerprint, runtime.GOMAXPROCS(0), s.now())
 }
 
-// rounded has two decimals.
-func rounded(x float64) string { return fmt.Sprintf("%.2f", x) }
-
-// measure runs a trial in reserved room and records its result.
-func (s *Store) measure(ctx context.Context, p *pagefile.Page) (trial.Result, error) {
-	room, _, err := s.makeRoom(ctx, trial.Bytes(p), position{parent: p.Parent, start: p.Start})
-	if err != nil {
-		return trial.Result{}, err
+// recordTrial keeps the verdict for the next process.
+func (s *Store) recordTrial(ctx context.Context) {
+	if s.trial == nil || !s.trial.Changed() {
+		return
 	}
-	defer room.Cancel()
-	disk := &trialDisk{disk: s.disk}
-	defer func() { room.Wasted(disk.written) }()
-	r, err := trial.Run(ctx, disk, p, trial.Options{
-		Fingerprint: s.opt.Fingerprint, PageTokens: s.opt.PageTokens, Codec: s.codec, Quiet: s.traffic.StandBack, Now: s.now,
+	_, err := s.disk.Trials(ctx, func(content []byte) []byte {
+		return s.trial.Record(content, s.opt.Fingerprint, runtime.GOMAXPROCS(0), s.now())
 	})
 	if err != nil {
-		return r, err
+		s.log.Debug("the verdict of a trial is not recorded", "error", err)
 	}
-	_, err = s.disk.Trials(ctx, func(content []byte) []byte {
-		changed, err := trial.Read(content).With(s.opt.Fingerprint, r)
-		if err != nil {
-			return content
-		}
-		return changed
-	})
-	if err != nil {
-		s.log.Debug("the result of a trial is not recorded", "error", err)
-	}
-	return r, nil
-}
-
-// trialDisk makes the files of a trial in the local tier.
-type trialDisk struct {
-	disk    *dir.Tier
-	written int64
-}
-
-func (d *trialDisk) Write(ctx context.Context, e *pagefile.Encoded) (trial.File, error) {
-	d.written += e.Header.FileBytes
-	f, err := d.disk.Scratch(ctx, e)
-	if err != nil {
-		return nil, err
-	}
-	return f, nil
 }

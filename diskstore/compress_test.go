@@ -1,12 +1,13 @@
 package diskstore
 
 import (
+	"bytes"
 	"encoding/binary"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -15,7 +16,6 @@ import (
 	"github.com/x448/float16"
 
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
-	"github.com/kvtier/kvtier/diskstore/internal/trial"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
@@ -24,7 +24,7 @@ func withAuto(o *Options) { o.Compress = CompressAuto }
 
 // f16Chain are n pages with Gaussian f16 rows, which shrink.
 func f16Chain(t testing.TB, n int) (pages []*pagefile.Page) {
-	l := layoutOf(t, []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 16384}, {Kind: pagefile.KindV, RowBytes: 16384}}, testTokens)
+	l := layoutOf(t, []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 8192}}, testTokens)
 	parent, rng := testFingerprint(1), rand.New(rand.NewPCG(1, 2))
 	for i := range n {
 		p := &pagefile.Page{Parent: parent, Start: uint32(i * testTokens), Tokens: prompt(i+1, testTokens), Layout: l, Payload: make([]byte, l.Size())}
@@ -46,9 +46,6 @@ func tokensOf(pages []*pagefile.Page) (tokens []int32) {
 	return tokens
 }
 
-// decided waits for the verdict.
-func decided(t testing.TB, s *Store) { require.NoError(t, s.trying.Wait(ctx)) }
-
 // isRaw reports whether a stored page has no encoded section.
 func isRaw(t testing.TB, s *Store, p *pagefile.Page) bool {
 	t.Helper()
@@ -68,128 +65,138 @@ func requireRows(t testing.TB, s *Store, pages []*pagefile.Page) {
 	}
 }
 
-func trialFile(o Options) string {
-	return filepath.Join(o.Local.Root, storetest.VersionDir, "trial.json")
-}
-
-// The first full page is measured, once for all stores of the directory, and pages after the verdict
-// follow it. All rows come back either way.
-func TestCompressAuto(t *testing.T) {
-	o := testOptions(t, withAuto)
-	pages := f16Chain(t, 4)
-	s := open(t, o)
-	require.NoError(t, s.Put(ctx, pages[0]))
-	require.True(t, isRaw(t, s, pages[0]), "nothing is known yet")
-	decided(t, s)
-	content, err := os.ReadFile(trialFile(o))
-	require.NoError(t, err)
-	r, ok := trial.Read(content).Find(o.Fingerprint, runtime.GOMAXPROCS(0), time.Now())
-	require.True(t, ok)
-	require.Positive(t, r.Raw)
-	require.Positive(t, r.Compressed)
-	require.Greater(t, r.Ratio, 1.0)
-	require.NoError(t, s.Put(ctx, pages[1]))
-	require.Equal(t, !r.Pays(), isRaw(t, s, pages[1]))
-	require.Empty(t, temps(t, o))
-
-	for i, speeds := range [][2]float64{{1, 2}, {2, 1}} {
-		r.Raw, r.Compressed = speeds[0], speeds[1]
-		content, err := trial.Record{}.With(o.Fingerprint, r)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(trialFile(o), content, 0o600))
-		again := open(t, o)
-		before := len(filesIn(t, o.Local.Root, ".kvp"))
-		require.NoError(t, again.Put(ctx, pages[1]), "stored already")
-		require.NoError(t, again.Put(ctx, pages[2+i]))
-		decided(t, again)
-		require.Len(t, filesIn(t, o.Local.Root, ".kvp"), before+1)
-		require.Equal(t, i == 0, again.encoder() != nil)
+// storeReads has a store read pages, raw ones and compressed ones each in a time.
+func storeReads(t testing.TB, s *Store, pages []*pagefile.Page, raw, compressed time.Duration) {
+	t.Helper()
+	refs := s.Chain(ctx, tokensOf(pages), nil)
+	require.Len(t, refs, len(pages))
+	for i, p := range pages {
+		took := compressed
+		if isRaw(t, s, p) {
+			took = raw
+		}
+		at, calls := time.Now(), 0
+		s.now = func() time.Time { // the reading begins, and ends
+			calls++
+			return at.Add(time.Duration(calls-1) * took)
+		}
+		buf := make([]byte, p.Layout.Size())
+		require.NoError(t, s.Read(ctx, refs[i], p.Tokens, p.Layout, buf))
+		require.Equal(t, p.Payload, buf)
+		s.now = time.Now
 	}
-	requireRows(t, open(t, o), pages)
 }
 
-// temps are the temporary files of pages.
-func temps(t testing.TB, o Options) []string { return filesIn(t, o.Local.Root, ".tmp") }
+// share is the part of pages that are raw.
+func rawShare(t testing.TB, s *Store, pages []*pagefile.Page) float64 {
+	n := 0
+	for _, p := range pages {
+		if isRaw(t, s, p) {
+			n++
+		}
+	}
+	return float64(n) / float64(len(pages))
+}
 
-// A disk that fails a trial at any point leaves pages raw, and no file behind. Pages are stored
-// nevertheless.
+// Pages take turns between both forms until their reads have told which one comes back sooner. Later
+// pages follow the verdict, as do those of the next process. All rows come back.
+func TestCompressAuto(t *testing.T) {
+	for name, c := range map[string]struct {
+		raw, compressed time.Duration
+		pays            bool
+	}{
+		"slow disk":  {20 * time.Millisecond, 15 * time.Millisecond, true},
+		"quick disk": {20 * time.Millisecond, 25 * time.Millisecond, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lines := new(syncWriter)
+			o := testOptions(t, withAuto, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(lines, nil)) })
+			pages := f16Chain(t, 160)
+			s, err := Open(ctx, o)
+			require.NoError(t, err)
+			for _, p := range pages[:64] {
+				require.NoError(t, s.Put(ctx, p))
+			}
+			require.InDelta(t, 0.5, rawShare(t, s, pages[:64]), 0.2)
+			storeReads(t, s, pages[:64], c.raw, c.compressed)
+			require.Equal(t, c.pays, lines.count("new kv pages are compressed") == 1)
+			require.Equal(t, !c.pays, lines.count("new kv pages stay uncompressed") == 1)
+			for _, p := range pages[64:112] {
+				require.NoError(t, s.Put(ctx, p))
+			}
+			require.NoError(t, s.Close())
+
+			next := open(t, o)
+			for _, p := range pages[112:] {
+				require.NoError(t, next.Put(ctx, p))
+			}
+			for _, after := range [][]*pagefile.Page{pages[64:112], pages[112:]} {
+				require.Equal(t, c.pays, rawShare(t, next, after) < 0.3)
+				require.Equal(t, !c.pays, rawShare(t, next, after) > 0.7)
+			}
+			requireRows(t, next, pages)
+		})
+	}
+}
+
+// Pages that do not become smaller are soon stored without a trial.
+func TestCompressAutoWithoutGain(t *testing.T) {
+	s := open(t, testOptions(t, withAuto))
+	pages, rng := f16Chain(t, 60), rand.New(rand.NewPCG(3, 4))
+	for _, p := range pages {
+		for i := range p.Payload {
+			p.Payload[i] = byte(rng.Uint32())
+		}
+		require.NoError(t, s.Put(ctx, p))
+	}
+	require.Equal(t, 1.0, rawShare(t, s, pages))
+	encoded := 0
+	for b := range 256 {
+		if s.encoder(pagefile.Key{byte(b)}) != nil {
+			encoded++
+		}
+	}
+	require.Equal(t, 16, encoded)
+}
+
+// A record that cannot be read or written costs nothing but the verdict.
 func TestCompressAutoOnABadDisk(t *testing.T) {
-	scratch := regexp.MustCompile(`/tmp/[^/]*$`)
-	pages := f16Chain(t, 2)
+	pages := f16Chain(t, 64)
+	record := regexp.MustCompile(`trial\.json$`)
 	for name, rule := range map[string]vfs.Rule{
-		"read":    {Ops: []vfs.Op{vfs.OpRead}, Path: scratch, Err: syscall.EIO},
-		"open":    {Ops: []vfs.Op{vfs.OpOpen}, Path: scratch, Err: syscall.EIO},
-		"uncache": {Ops: []vfs.Op{vfs.OpUncache}, Path: scratch, Err: syscall.EIO},
+		"read":   {Ops: []vfs.Op{vfs.OpRead, vfs.OpOpen}, Path: record, Err: syscall.EIO},
+		"rename": {Ops: []vfs.Op{vfs.OpRename}, Path: record, Err: syscall.EIO},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inj := vfs.Inject(quickFS)
 			o := testOptions(t, withAuto, withFS(inj))
-			s := open(t, o)
 			inj.Add(rule)
-			require.NoError(t, s.Put(ctx, pages[0]))
-			decided(t, s)
-			require.NoError(t, s.Put(ctx, pages[1]))
-			require.True(t, isRaw(t, s, pages[1]))
-			require.Empty(t, temps(t, o))
-			require.NoFileExists(t, trialFile(o))
-			inj.Reset()
-			requireRows(t, s, pages)
+			s, err := Open(ctx, o)
+			require.NoError(t, err)
+			for _, p := range pages {
+				require.NoError(t, s.Put(ctx, p))
+			}
+			storeReads(t, s, pages, 20*time.Millisecond, 15*time.Millisecond)
+			require.NoError(t, s.Close())
+			require.Empty(t, filesIn(t, o.Local.Root, ".tmp"))
+			requireRows(t, open(t, o), pages)
 		})
 	}
-}
-
-// A store closes during a trial, and the next one of the directory works.
-func TestCloseDuringATrial(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withAuto, withFS(inj))
-	s, err := Open(ctx, o)
-	require.NoError(t, err)
-	gate := vfs.NewGate()
-	t.Cleanup(gate.Open)
-	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpUncache}, Path: regexp.MustCompile(`/tmp/`), Gate: gate})
-	pages := f16Chain(t, 2)
-	require.NoError(t, s.Put(ctx, pages[0]))
-	<-gate.Entered()
-	closed := make(chan error)
-	go func() { closed <- s.Close() }()
-	<-s.life.Ctx.Done()
-	gate.Open()
-	require.NoError(t, <-closed)
-	require.Empty(t, temps(t, o))
-	inj.Reset()
-	next := open(t, o)
-	require.NoError(t, next.Put(ctx, pages[1]))
-	decided(t, next)
-	requireRows(t, next, pages)
-}
-
-// A budget without room for a trial, a daily limit, and a damaged record leave pages raw or measure
-// again, and lose nothing.
-func TestCompressAutoWithoutRoom(t *testing.T) {
-	pages := f16Chain(t, 2)
-	for name, edit := range map[string]func(*Options){
-		"small budget": func(o *Options) { o.Local.BudgetBytes = 1 << 20 },
-		"daily limit":  func(o *Options) { o.WritePerDay = 1 << 20 },
+	for name, make := range map[string]func(path string) error{
+		"garbage":   func(path string) error { return os.WriteFile(path, []byte(`{"x":[1`), 0o600) },
+		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"link":      func(path string) error { return os.Symlink("/etc/passwd", path) },
+		"large":     func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte("1"), 1<<20), 0o600) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := testOptions(t, withAuto, edit)
+			o := testOptions(t, withAuto)
+			require.NoError(t, open(t, o).Close())
+			require.NoError(t, make(filepath.Join(o.Local.Root, storetest.VersionDir, "trial.json")))
 			s := open(t, o)
 			require.NoError(t, s.Put(ctx, pages[0]))
-			decided(t, s)
-			require.NoError(t, s.Put(ctx, pages[1]))
-			require.True(t, isRaw(t, s, pages[1]))
-			require.NoFileExists(t, trialFile(o))
-			requireRows(t, s, pages)
+			requireRows(t, s, pages[:1])
 		})
 	}
-	o := testOptions(t, withAuto)
-	s := open(t, o)
-	require.NoError(t, os.WriteFile(trialFile(o), []byte(`{"x":[1`), 0o600))
-	require.NoError(t, s.Put(ctx, pages[0]))
-	decided(t, s)
-	content, err := os.ReadFile(trialFile(o))
-	require.NoError(t, err)
-	require.Len(t, trial.Read(content), 1)
 }
 
 func TestCompressions(t *testing.T) {

@@ -84,8 +84,7 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 		return s.local.persist(ctx, tier.Committed{Info: tier.Info{Name: name}})
 	}
 	p.ClearGaps()
-	s.tryCompressing(p)
-	e, err := pagefile.Encode(s.opt.Fingerprint, s.opt.PageTokens, p, s.encoder())
+	e, err := s.encode(p, name.Key)
 	if err != nil {
 		return err
 	}

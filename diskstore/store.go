@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/ram"
+	"github.com/kvtier/kvtier/diskstore/internal/trial"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -33,11 +34,9 @@ type Store struct {
 	ram    *ram.Tier // nil when no page is kept in memory
 	codec  *pagefile.Codec
 	cold   pagefile.Key // fingerprint of this store's lossy pages
+	trial  *trial.Trial // of CompressAuto, else nil
 
 	promoting *work.Queue // promotions and touches of remote pages
-	trying    *work.Queue // the trial of CompressAuto
-
-	compressing compressing
 
 	counts  counters
 	ahead   readAhead
@@ -103,7 +102,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	s := &Store{
 		opt: opt, cold: pagefile.ColdFingerprint(opt.Fingerprint), log: opt.Logger.With("component", "diskstore"), codec: c, now: time.Now,
-		life: work.NewLife(), promoting: work.NewQueue(), trying: work.NewQueue(),
+		life: work.NewLife(), promoting: work.NewQueue(),
 		links: linkCache{byKey: make(map[pagefile.Key]link)},
 	}
 	s.health.log = s.log.With("tier", tier.Local, "root", opt.Local.Root)
@@ -157,6 +156,7 @@ func (s *Store) openLocal(ctx context.Context) error {
 	if err := s.local.book.Refresh(ctx); err != nil {
 		return err
 	}
+	s.recallTrial(ctx)
 	err := s.ensureManifest(ctx, s.disk)
 	if errors.Is(err, tier.ErrNoSpace) {
 		s.health.note("write manifest", err)
@@ -254,11 +254,12 @@ func (s *Store) Flush(ctx context.Context) error {
 // answers reports whether a tier is not known to be down. The local tier is never down.
 func (lv *level) answers() bool { return lv == lv.s.local || !lv.s.guard.Breaker.Down() }
 
-// giveBack settles the ledgers of tiers that answer, and records graves. After a failure the claim stays until
+// giveBack settles the ledgers of tiers that answer, and records graves and the verdict of a trial. After a failure the claim stays until
 // files are counted.
 func (s *Store) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
 	defer cancel()
+	s.recordTrial(ctx)
 	for _, lv := range s.levels(tier.Local) {
 		if lv.answers() {
 			_ = lv.book.GiveBack(ctx)
@@ -303,7 +304,7 @@ func (s *Store) Close() error {
 		s.ram.Close()
 	}
 	var err error
-	for _, q := range append(s.queues(), s.trying) {
+	for _, q := range s.queues() {
 		err = errors.Join(err, q.Close(time.Until(deadline)))
 	}
 	err = errors.Join(err, s.leave(max(time.Until(deadline), guard.CloseIn)))

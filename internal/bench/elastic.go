@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
@@ -22,6 +24,11 @@ const (
 	elasticContext = 32768
 	elasticPrompt  = 2048
 	elasticAnswer  = 128
+	// A conversation of elasticTurns turns, each of which adds elasticTurn tokens and their answer; and as
+	// many prompts of elasticTurns × elasticTurn tokens at a time as there are slots.
+	elasticTurns      = 10
+	elasticTurn       = 100
+	elasticTurnAnswer = 32
 	// elasticRest is longer than the runner takes to give unused memory back.
 	elasticRest = 2 * time.Second
 )
@@ -38,6 +45,9 @@ type Elastic struct {
 	Load    measure.Series `json:"load_ratio"`
 	Prefill measure.Series `json:"prefill_ratio"`
 	Decode  measure.Series `json:"decode_ratio"`
+	Turns   measure.Series `json:"turns_ratio"`
+	At      measure.Series `json:"at_a_time_ratio"`
+	Commit  Commit         `json:"commit"`
 }
 
 // ElasticSide is one side. Memory is the runner's anonymous memory in bytes: with a conversation of a
@@ -49,6 +59,8 @@ type ElasticSide struct {
 	Left    measure.Series `json:"left_bytes"`
 	Prefill measure.Series `json:"prefill_tokens_per_second"`
 	Decode  measure.Series `json:"decode_tokens_per_second"`
+	Turns   measure.Series `json:"turns_seconds"`
+	At      measure.Series `json:"at_a_time_seconds"`
 }
 
 // measureElastic starts both sides in turns.
@@ -75,9 +87,14 @@ func (b *bench) measureElastic(ctx context.Context) error {
 		}
 		for _, s := range []struct{ ratio, on, off *measure.Series }{
 			{&r.Load, &r.On.Load, &r.Off.Load}, {&r.Prefill, &r.On.Prefill, &r.Off.Prefill}, {&r.Decode, &r.On.Decode, &r.Off.Decode},
+			{&r.Turns, &r.On.Turns, &r.Off.Turns}, {&r.At, &r.On.At, &r.Off.At},
 		} {
 			s.ratio.Add(s.on.Values[i] / s.off.Values[i])
 		}
+	}
+	if err := r.Commit.measure(b.shape, r.On.Prefill.Median); err != nil {
+		step.End("", err)
+		return err
 	}
 	step.End(fmt.Sprintf("%s of the memory", show.Percent(r.On.Idle.Median/r.Off.Idle.Median)), nil)
 	return nil
@@ -114,7 +131,39 @@ func (b *bench) measureElasticSide(ctx context.Context, side *ElasticSide, env s
 		}
 	}
 	time.Sleep(elasticRest)
-	return addMemory(&side.Left, l)
+	if err := addMemory(&side.Left, l); err != nil {
+		return err
+	}
+	return b.measureElasticLoad(ctx, side, l)
+}
+
+// measureElasticLoad times a conversation of several turns, and prompts in all slots at a time.
+func (b *bench) measureElasticLoad(ctx context.Context, side *ElasticSide, l *lab.Lab) error {
+	began, text := time.Now(), ""
+	for range elasticTurns {
+		text += b.prompt(elasticTurn)
+		a, err := b.ask(ctx, l, text, elasticTurnAnswer)
+		if err != nil {
+			return err
+		}
+		text += a.Text
+	}
+	side.Turns.AddSeconds(time.Since(began))
+
+	began = time.Now()
+	group, ctx := errgroup.WithContext(ctx)
+	for range elasticSlots {
+		prompt := b.prompt(elasticTurns * elasticTurn)
+		group.Go(func() error {
+			_, err := b.ask(ctx, l, prompt, elasticTurnAnswer)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	side.At.AddSeconds(time.Since(began))
+	return nil
 }
 
 var anonymous = regexp.MustCompile(`(?m)^RssAnon:\s+(\d+) kB$`)
@@ -154,6 +203,10 @@ func (r *Elastic) print(w io.Writer) {
 		row("0", r.Off), row("1", r.On),
 	})
 	fmt.Fprintf(w, "\non over off: load %s, prefill %s, decode %s\n", ratio(r.Load), ratio(r.Prefill), ratio(r.Decode))
+	fmt.Fprintf(w, "time, on over off: %d turns of a conversation %s (%.1f s), %d prompts of %s tokens at a time %s (%.1f s)\n",
+		elasticTurns, ratio(r.Turns), r.On.Turns.Median, elasticSlots, show.Count(elasticTurns*elasticTurn), ratio(r.At), r.On.At.Median)
+	fmt.Fprintf(w, "commits and uncommits: %.0f and %.0f ns a token, together %.3f %% of a batch of prefill\n",
+		r.Commit.Commit.Median, r.Commit.Uncommit.Median, 100*r.Commit.Share)
 }
 
 func megabytes(v float64) string { return fmt.Sprintf("%.0f MB", v/1e6) }

@@ -1,14 +1,18 @@
 /*
-Package trial finds out whether compressed pages come back from a disk as quickly as raw ones.
+Package trial compares two forms of pages, raw and compressed, by the reads of restores.
 
-A disk that gives fewer bytes than the processors decode returns compressed pages sooner, a
-quicker one returns raw pages sooner. Neither the speed of a disk nor that of a decoder is known
-in advance, and both share the processors. Run therefore writes a page's own rows to the disk in
-both forms, and reads, checks and decodes the files as a restore does.
+A disk that gives fewer bytes than the processors decode returns compressed pages sooner. A quicker
+one, and the page cache, return raw pages sooner. Which is so depends on the disk, on the rest of the
+machine's work, and on how much of the pages is in memory. A Trial therefore lets new pages take turns
+between both forms, by their keys, and compares the times in which pages of either come back:
+neighbors in a conversation are read under the same conditions. Once one form is known to be the
+quicker one, new pages take it, and a few take the other, so that a change shows.
 
-	result, err := trial.Run(ctx, disk, page, encode)
-	if result.Pays() { … }
+	t := trial.New()
+	t.Compress(key)           // the form of a new page
+	t.Read(form, rows, took)  // a page came back
+	content := t.Record(…)    // for the next process
 
-A Record keeps results, so that a disk is written for a trial once in a while only.
+A Trial reads and writes nothing of its own.
 */
 package trial

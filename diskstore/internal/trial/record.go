@@ -2,7 +2,9 @@ package trial
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"time"
 
@@ -10,42 +12,90 @@ import (
 )
 
 const (
-	// BytesMax bounds a Record's content.
+	// BytesMax bounds the content of a record.
 	BytesMax = 64 << 10
 
-	// keptMost bounds the results in a Record.
-	keptMost = 128
+	// keptMost bounds the verdicts in a record.
+	keptMost = 256
 
-	// validFor is the time after which a disk is measured again.
+	// validFor is the time after which a verdict does not count any more.
 	validFor = 30 * 24 * time.Hour
+
+	// clockError is how far a verdict may be ahead of the clock.
+	clockError = time.Hour
 )
 
-// Record is results by the fingerprint of the pages. A Record that is lost costs another trial.
-type Record map[string]Result
+// record is the verdicts by the name of their pages and processors.
+type record map[string]recorded
 
-// Read returns the record of a file's content, which nobody has checked. A damaged record is empty.
-func Read(content []byte) Record {
-	r := Record{}
+// recorded is a verdict in a record.
+type recorded struct {
+	Compress   bool      `json:"compress"`
+	Raw        float64   `json:"raw_s_per_gb"`
+	Compressed float64   `json:"compressed_s_per_gb"`
+	When       time.Time `json:"when"`
+}
+
+// names are the names of verdicts: a fingerprint, and a number of processors.
+var names = regexp.MustCompile(`^[0-9a-f]{64}-[0-9]{1,5}$`)
+
+func nameOf(fingerprint pagefile.Key, processors int) string {
+	return fmt.Sprintf("%s-%d", fingerprint, processors)
+}
+
+// read returns the verdicts of a record that count. Nobody has checked the content, and a damaged record
+// has none.
+func read(content []byte, now time.Time) record {
+	r := record{}
 	if json.Unmarshal(content, &r) != nil || r == nil {
-		return Record{}
+		return record{}
 	}
+	maps.DeleteFunc(r, func(name string, v recorded) bool {
+		age := now.Sub(v.When)
+		return !names.MatchString(name) || age < -clockError || age >= validFor
+	})
 	return r
 }
 
-// Find returns the result for pages of a fingerprint, and false where there is none that holds now.
-func (r Record) Find(fingerprint pagefile.Key, processors int, now time.Time) (Result, bool) {
-	found, ok := r[fingerprint.String()]
-	age := now.Sub(found.When)
-	return found, ok && found.Processors == processors && age > -time.Hour && age < validFor
+// Recall takes over the verdict of an earlier process, if a record has one for the pages of a
+// fingerprint and a number of processors.
+func (t *Trial) Recall(content []byte, fingerprint pagefile.Key, processors int, now time.Time) {
+	v, ok := read(content, now)[nameOf(fingerprint, processors)]
+	if !ok {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.verdict = Verdict{Known: true, Seconds: [forms]float64{v.Raw, v.Compressed}}
+	if v.Compress {
+		t.verdict.Form = Compressed
+	}
 }
 
-// With returns the content of a record with another result. The oldest ones give way.
-func (r Record) With(fingerprint pagefile.Key, result Result) ([]byte, error) {
-	all := maps.Clone(r)
-	all[fingerprint.String()] = result
-	names := slices.SortedFunc(maps.Keys(all), func(a, b string) int { return all[b].When.Compare(all[a].When) })
-	for _, name := range names[min(keptMost, len(names)):] {
+// Changed reports whether the verdict is newer than the record.
+func (t *Trial) Changed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.changed
+}
+
+// Record returns a record with the verdict. The oldest verdicts give way.
+func (t *Trial) Record(content []byte, fingerprint pagefile.Key, processors int, now time.Time) []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := read(content, now)
+	own := nameOf(fingerprint, processors)
+	delete(all, own)
+	oldest := slices.SortedFunc(maps.Keys(all), func(a, b string) int { return all[a].When.Compare(all[b].When) })
+	for _, name := range oldest[:max(0, len(oldest)-keptMost+1)] {
 		delete(all, name)
 	}
-	return json.Marshal(all)
+	v := t.verdict
+	all[own] = recorded{Compress: v.Form == Compressed, Raw: v.Seconds[Raw], Compressed: v.Seconds[Compressed], When: now.UTC().Truncate(time.Second)}
+	changed, err := json.Marshal(all)
+	if err != nil || len(changed) > BytesMax { // cannot be: numbers are finite, and names short
+		return content
+	}
+	t.changed = false
+	return changed
 }

@@ -1,221 +1,125 @@
 package trial
 
 import (
-	"cmp"
-	"context"
-	"fmt"
-	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/internal/readahead"
+)
+
+// Form is a form of pages.
+type Form int
+
+const (
+	Raw Form = iota
+	Compressed
+	forms
 )
 
 const (
-	// rowsLeast is the least size of the rows in a file, for pages that have as many: a disk gives
-	// small files more slowly.
-	rowsLeast = 16 << 20
+	// kept is the number of reads of a form that count: the latest ones.
+	kept = 64
 
-	// filesLeast is the number of files of a form, and the number of files that are read at a time, as
-	// in a restore.
-	filesLeast = 3
-	filesMost  = 32
+	// least is the number of reads of either form from which on they are compared.
+	least = 16
 
-	// rounds is the number of times that the files of both forms are read, in turn. The second half of
-	// the rounds is not begun after roundsTime.
-	rounds     = 5
-	roundsTime = 10 * time.Second
+	// probing is the share of new pages that take the form which is not the quicker one.
+	probing = 16
+
+	// gain is the share of the time of raw pages that compressed ones must save before new pages
+	// become compressed, so that chance does not move the verdict to and fro. They become raw again as
+	// soon as compressed ones take longer.
+	gain = 0.05
 )
 
-// Disk makes files for a trial.
-type Disk interface {
-	// Write stores a page's file durably.
-	Write(ctx context.Context, e *pagefile.Encoded) (File, error)
+// Verdict is the quicker form, and the time of either, in seconds for 10⁹ bytes of rows.
+type Verdict struct {
+	Known   bool
+	Form    Form
+	Seconds [forms]float64 // 0 where rows do not become smaller, so that there is nothing to compare
 }
 
-// File is a page's file for a trial.
-type File interface {
-	// Cold opens the file. Its bytes come from the disk where the system can drop them from memory.
-	Cold(ctx context.Context) (tier.Blob, error)
-
-	Remove()
+// Trial is a comparison. Its methods may be called from several goroutines.
+type Trial struct {
+	mu      sync.Mutex
+	times   [forms]samples
+	futile  int // pages in a row that did not become smaller
+	verdict Verdict
+	changed bool // since the last Record
 }
 
-// Result is the speed at which rows came back, in GB of 10⁹ bytes per second.
-type Result struct {
-	Raw        float64   `json:"raw_gb_per_s"`
-	Compressed float64   `json:"compressed_gb_per_s"`
-	Ratio      float64   `json:"ratio"` // bytes of raw files over those of compressed ones
-	Processors int       `json:"processors"`
-	When       time.Time `json:"when"`
+// New returns a trial in which nothing is known.
+func New() *Trial { return &Trial{} }
+
+// samples are the latest times of a form, in no order.
+type samples struct {
+	seconds [kept]float64
+	n       int // that were added
 }
 
-// Pays reports whether compressed pages come back at least as quickly as raw ones.
-func (r Result) Pays() bool { return r.Compressed >= r.Raw && r.Ratio > 1 }
+func (s *samples) add(seconds float64) {
+	s.seconds[s.n%kept] = seconds
+	s.n++
+}
 
-// Page returns a copy of a page for a trial: as many of its sections, from the first on, as a file
-// needs. The caller may use its own page again at once.
-func Page(p *pagefile.Page) (*pagefile.Page, error) {
-	all := p.Layout.Sections()
-	n, rows := 0, 0
-	for n < len(all) && rows < rowsLeast {
-		rows += len(p.Layout.Rows(p.Payload, n))
-		n++
+func (s *samples) median() float64 {
+	all := slices.Clone(s.seconds[:min(s.n, kept)])
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// Compress reports whether a new page with a key is to be compressed.
+func (t *Trial) Compress(key pagefile.Key) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.verdict.Known {
+		return key[0]%2 == 1
 	}
-	layout, err := pagefile.NewLayout(all[:n], p.Layout.Tokens())
-	if err != nil {
-		return nil, fmt.Errorf("lay out a page for a trial: %w", err)
-	}
-	own := *p
-	own.Tokens, own.Media = slices.Clone(p.Tokens), slices.Clone(p.Media)
-	own.Layout, own.Payload = layout, make([]byte, layout.Size())
-	for i := range n {
-		copy(layout.Rows(own.Payload, i), p.Layout.Rows(p.Payload, i))
-	}
-	return &own, nil
+	return (t.verdict.Form == Compressed) != (key[0]%probing == 0)
 }
 
-// Bytes is the room that Run needs for a page: that of rows, and some more for headers.
-func Bytes(p *pagefile.Page) int64 {
-	size := int64(p.Layout.Size())
-	return 2 * int64(files(p)) * (size + size/8 + 64<<10)
+// Read notes the time in which the rows of a page came back, in bytes. It reports whether another form
+// is the quicker one now.
+func (t *Trial) Read(form Form, rows int, took time.Duration) (now Verdict, changed bool) {
+	if rows <= 0 || took <= 0 {
+		return now, false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.times[form].add(took.Seconds() / (float64(rows) / 1e9))
+	if t.times[Raw].n < least || t.times[Compressed].n < least {
+		return t.verdict, false
+	}
+	v := Verdict{Known: true, Seconds: [forms]float64{t.times[Raw].median(), t.times[Compressed].median()}}
+	limit := v.Seconds[Raw] * (1 - gain)
+	if t.verdict.Known && t.verdict.Form == Compressed {
+		limit = v.Seconds[Raw]
+	}
+	if v.Seconds[Compressed] <= limit {
+		v.Form = Compressed
+	}
+	return t.decide(v)
 }
 
-// files is the number of files of a form.
-func files(p *pagefile.Page) int {
-	return min(max(filesLeast, rowsLeast/max(1, p.Layout.Size())), filesMost)
+// Encoded notes whether a page that was to be compressed became smaller. It reports whether it is known
+// now that pages do not.
+func (t *Trial) Encoded(smaller bool) (now Verdict, changed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if smaller {
+		t.futile = 0
+		return t.verdict, false
+	}
+	if t.futile++; t.futile < least {
+		return t.verdict, false
+	}
+	return t.decide(Verdict{Known: true, Form: Raw})
 }
 
-// Options are the parameters of Run.
-type Options struct {
-	Fingerprint pagefile.Key // of the page
-	PageTokens  int
-	Codec       *pagefile.Codec
-
-	// Quiet returns when nobody waits for the disk.
-	Quiet func(ctx context.Context) error
-
-	Now func() time.Time
-}
-
-// Run measures with files of a page.
-func Run(ctx context.Context, disk Disk, p *pagefile.Page, o Options) (Result, error) {
-	t := &trial{page: p, codec: o.Codec, now: o.Now}
-	defer t.remove()
-	var forms [2]*pagefile.Encoded
-	for i, codec := range []*pagefile.Codec{nil, o.Codec} {
-		e, err := pagefile.Encode(o.Fingerprint, o.PageTokens, p, codec)
-		if err != nil {
-			return Result{}, fmt.Errorf("encode a page for a trial: %w", err)
-		}
-		forms[i] = e
-	}
-	r := Result{Ratio: float64(forms[0].Header.FileBytes) / float64(forms[1].Header.FileBytes), Processors: runtime.GOMAXPROCS(0), When: o.Now()}
-	if r.Ratio <= 1 {
-		return r, nil
-	}
-	if err := t.write(ctx, disk, forms); err != nil {
-		return Result{}, fmt.Errorf("write a page for a trial: %w", err)
-	}
-	err := t.measure(ctx, o.Quiet)
-	r.Raw, r.Compressed = t.speed(0), t.speed(1)
-	return r, err
-}
-
-// trial is the state of one Run. Index 0 is that of raw files, 1 that of compressed ones.
-type trial struct {
-	page  *pagefile.Page
-	codec *pagefile.Codec
-	now   func() time.Time
-	files [2][]File
-	took  [2][]time.Duration
-}
-
-func (t *trial) remove() {
-	for _, f := range slices.Concat(t.files[0], t.files[1]) {
-		f.Remove()
-	}
-}
-
-// write makes the files of both forms.
-func (t *trial) write(ctx context.Context, disk Disk, forms [2]*pagefile.Encoded) error {
-	for i, e := range forms {
-		for range files(t.page) {
-			f, err := disk.Write(ctx, e)
-			if err != nil {
-				return err
-			}
-			t.files[i] = append(t.files[i], f)
-		}
-	}
-	return nil
-}
-
-// measure reads the files of both forms in turn.
-func (t *trial) measure(ctx context.Context, quiet func(context.Context) error) error {
-	end := t.now().Add(roundsTime)
-	for i := range rounds {
-		if i > rounds/2 && t.now().After(end) {
-			break
-		}
-		for form := range t.files {
-			if err := quiet(ctx); err != nil {
-				return err
-			}
-			took, err := t.read(ctx, t.files[form])
-			if err != nil {
-				return fmt.Errorf("read pages in a trial: %w", err)
-			}
-			t.took[form] = append(t.took[form], took)
-		}
-	}
-	return nil
-}
-
-// read reads, checks and decodes files, a few at a time.
-func (t *trial) read(ctx context.Context, files []File) (time.Duration, error) {
-	blobs := make([]tier.Blob, 0, len(files))
-	defer func() {
-		for _, b := range blobs {
-			b.Close()
-		}
-	}()
-	for _, f := range files {
-		b, err := f.Cold(ctx)
-		if err != nil {
-			return 0, err
-		}
-		blobs = append(blobs, b)
-	}
-	started := t.now()
-	line := readahead.Begin(ctx, len(blobs), filesLeast, false, func(read func()) { go read() },
-		func(ctx context.Context, i int) error { return t.readOne(ctx, blobs[i]) })
-	var first error
-	for read := line.Next(); read != nil; read = line.Next() {
-		first = cmp.Or(first, <-read)
-		line.Used()
-	}
-	line.Stop()
-	return t.now().Sub(started), cmp.Or(first, ctx.Err())
-}
-
-func (t *trial) readOne(ctx context.Context, b tier.Blob) error {
-	h, err := pagefile.ReadHeader(ctx, b)
-	if err != nil {
-		return err
-	}
-	return pagefile.ReadSections(ctx, b, h, h.All(), t.codec, func(int, []byte) error { return nil })
-}
-
-// speed is the median speed of a form.
-func (t *trial) speed(form int) float64 {
-	took := t.took[form]
-	if len(took) == 0 {
-		return 0
-	}
-	slices.Sort(took)
-	rows := float64(len(t.files[form])) * float64(t.page.Layout.Size())
-	return rows / took[len(took)/2].Seconds() / 1e9
+// decide sets the verdict. t.mu is held.
+func (t *Trial) decide(v Verdict) (now Verdict, changed bool) {
+	changed = !t.verdict.Known || t.verdict.Form != v.Form
+	t.verdict, t.changed = v, true
+	return v, changed
 }

@@ -1,250 +1,215 @@
 package trial
 
 import (
-	"context"
-	"encoding/binary"
-	"errors"
+	"encoding/json"
+	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/x448/float16"
-	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+const rows = 32 << 20
 
-const pageTokens = 16
+// key is a page's key, by its first byte.
+func key(b byte) pagefile.Key { return pagefile.Key{b, 1} }
 
-var fingerprint = pagefile.Key{1}
-
-// f16Page is a page of n sections with Gaussian numbers in f16, of 2 KiB a token.
-func f16Page(t *testing.T, n int) *pagefile.Page {
-	var sections []pagefile.Section
-	for i := range n {
-		sections = append(sections, pagefile.Section{Layer: uint16(i), RowBytes: 2 << 10})
+// compressed is how many of all first bytes of keys ask for compressed pages.
+func compressed(t *Trial) (n int) {
+	for b := range 256 {
+		if t.Compress(key(byte(b))) {
+			n++
+		}
 	}
-	l, err := pagefile.NewLayout(sections, pageTokens)
-	require.NoError(t, err)
-	p := &pagefile.Page{Parent: fingerprint, Tokens: make([]int32, pageTokens), Layout: l, Payload: make([]byte, l.Size())}
-	rng := rand.New(rand.NewPCG(1, 2))
-	for at := 0; at < len(p.Payload); at += 2 {
-		binary.LittleEndian.PutUint16(p.Payload[at:], float16.Fromfloat32(float32(rng.NormFloat64())).Bits())
+	return n
+}
+
+// reads notes n reads of each form.
+func reads(t *Trial, n int, raw, compressed time.Duration) (last Verdict, changes int) {
+	for range n {
+		for form, took := range map[Form]time.Duration{Raw: raw, Compressed: compressed} {
+			v, changed := t.Read(form, rows, took)
+			last = v
+			if changed {
+				changes++
+			}
+		}
 	}
-	p.ClearGaps()
-	return p
+	return last, changes
 }
 
-// disk is a disk in memory with a clock: reading n bytes takes n × perByte. A compressed page takes
-// decoding more.
-type disk struct {
-	perByte, decoding time.Duration
+// Pages take turns until both forms are known, and then take the quicker form, except a few.
+func TestVerdictFollowsTheReads(t *testing.T) {
+	tr := New()
+	require.Equal(t, 128, compressed(tr))
+	v, changes := reads(tr, least-1, 10*time.Millisecond, 8*time.Millisecond)
+	require.False(t, v.Known)
+	require.Zero(t, changes)
+	require.False(t, tr.Changed())
 
-	mu      sync.Mutex
-	now     time.Time
-	written int64
-	files   int
-	fails   func(op string) error
+	v, changes = reads(tr, 1, 10*time.Millisecond, 8*time.Millisecond)
+	require.Equal(t, 1, changes)
+	require.True(t, tr.Changed())
+	require.True(t, v.Known)
+	require.Equal(t, Compressed, v.Form)
+	require.InDelta(t, 0.010/rows*1e9, v.Seconds[Raw], 1e-9)
+	require.InDelta(t, 0.008/rows*1e9, v.Seconds[Compressed], 1e-9)
+	require.Equal(t, 240, compressed(tr))
+
+	v, changes = reads(tr, kept, 10*time.Millisecond, 10*time.Millisecond+time.Microsecond)
+	require.Equal(t, 1, changes, "compressed pages take longer now")
+	require.Equal(t, Raw, v.Form)
+	require.Equal(t, 16, compressed(tr))
+
+	v, changes = reads(tr, kept, 10*time.Millisecond, 9800*time.Microsecond)
+	require.Zero(t, changes, "two percent are chance")
+	require.Equal(t, Raw, v.Form)
+	_, changes = reads(tr, kept, 10*time.Millisecond, 9*time.Millisecond)
+	require.Equal(t, 1, changes)
 }
 
-type file struct {
-	d          *disk
-	content    []byte
-	compressed bool
-}
-
-func (d *disk) clock() time.Time {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.now
-}
-
-func (d *disk) do(op string) error {
-	if d.fails == nil {
-		return nil
+// A few reads that take very long, and times that cannot be, decide nothing.
+func TestOutliersDecideNothing(t *testing.T) {
+	tr := New()
+	reads(tr, least, 10*time.Millisecond, 8*time.Millisecond)
+	_, changes := reads(tr, least/2-1, 10*time.Millisecond, time.Hour)
+	require.Zero(t, changes)
+	for _, bad := range []struct {
+		rows int
+		took time.Duration
+	}{{0, 1}, {-1, 1}, {1, 0}, {1, -1}} {
+		for range kept {
+			_, changed := tr.Read(Compressed, bad.rows, bad.took)
+			require.False(t, changed)
+		}
 	}
-	return d.fails(op)
+	v, _ := tr.Read(Raw, rows, 10*time.Millisecond)
+	require.Equal(t, Compressed, v.Form)
 }
 
-func (d *disk) Write(_ context.Context, e *pagefile.Encoded) (File, error) {
-	if err := d.do("write"); err != nil {
-		return nil, err
+// Pages that do not become smaller are raw, and only a few are tried.
+func TestPagesThatDoNotShrink(t *testing.T) {
+	tr := New()
+	for range least - 1 {
+		_, changed := tr.Encoded(false)
+		require.False(t, changed)
 	}
-	f := &file{d: d, compressed: !e.Header.Raw()}
-	err := e.WriteTo(func(p []byte) error { f.content = append(f.content, p...); return nil })
-	d.files++
-	d.written += int64(len(f.content))
-	return f, err
-}
-
-func (f *file) Cold(context.Context) (tier.Blob, error) {
-	if err := f.d.do("open"); err != nil {
-		return nil, err
+	tr.Encoded(true)
+	for i := range least {
+		v, changed := tr.Encoded(false)
+		require.Equal(t, i == least-1, changed)
+		require.Equal(t, i == least-1, v.Known)
 	}
-	return &blob{file: f}, nil
+	require.Equal(t, 16, compressed(tr))
+	v, changed := tr.Encoded(false)
+	require.False(t, changed)
+	require.Equal(t, Raw, v.Form)
 }
 
-func (f *file) Remove() { f.d.files-- }
-
-type blob struct {
-	*file
-	once sync.Once
-}
-
-func (b *blob) Info() tier.Info { return tier.Info{Bytes: int64(len(b.content))} }
-func (b *blob) Size() int64     { return int64(len(b.content)) }
-func (b *blob) Close()          {}
-
-func (b *blob) ReadAt(_ context.Context, p []byte, off int64) error {
-	if err := b.d.do("read"); err != nil {
-		return err
-	}
-	copy(p, b.content[off:])
-	b.d.mu.Lock()
-	defer b.d.mu.Unlock()
-	b.d.now = b.d.now.Add(time.Duration(len(p)) * b.d.perByte)
-	if b.compressed {
-		b.once.Do(func() { b.d.now = b.d.now.Add(b.d.decoding) })
-	}
-	return nil
-}
-
-func run(t *testing.T, d *disk, p *pagefile.Page) (Result, error) {
-	t.Helper()
-	c, err := pagefile.NewCodec()
-	require.NoError(t, err)
-	d.now = time.Unix(1e9, 0)
-	return Run(t.Context(), d, p, Options{
-		Fingerprint: fingerprint, PageTokens: pageTokens, Codec: c, Now: d.clock,
-		Quiet: func(ctx context.Context) error { return errors.Join(ctx.Err(), d.do("quiet")) },
+// The verdict never is that compressed pages come back sooner when their median takes longer.
+func TestCompressedIsNeverSlower(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		tr := New()
+		for range rapid.IntRange(1, 400).Draw(r, "reads") {
+			form := Form(rapid.IntRange(0, 1).Draw(r, "form"))
+			v, _ := tr.Read(form, rows, time.Duration(rapid.IntRange(1, 50).Draw(r, "milliseconds"))*time.Millisecond)
+			if v.Known && v.Form == Compressed && v.Seconds[Compressed] > v.Seconds[Raw] {
+				r.Fatalf("%+v", v)
+			}
+		}
 	})
 }
 
-// A slow disk returns fewer bytes sooner; a quick one does not make up for decoding.
-func TestVerdicts(t *testing.T) {
-	p := f16Page(t, 8)
-	for name, c := range map[string]struct {
-		perByte, decoding time.Duration
-		pays              bool
-	}{
-		"slow disk":                {perByte: 10, pays: true},
-		"quick disk, slow decoder": {perByte: 1, decoding: time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := &disk{perByte: c.perByte, decoding: c.decoding}
-			r, err := run(t, d, p)
-			require.NoError(t, err)
-			require.Equal(t, c.pays, r.Pays(), "%+v", r)
-			require.InDelta(t, 1.15, r.Ratio, 0.06)
-			require.Positive(t, r.Processors)
-			require.InDelta(t, 1/float64(c.perByte), r.Raw, 0.05/float64(c.perByte), "GB per second")
-			require.Zero(t, d.files, "files are left")
-			require.LessOrEqual(t, d.written, Bytes(p))
-		})
-	}
-}
-
-// Rows that do not shrink are not written.
-func TestNothingToGain(t *testing.T) {
-	p := f16Page(t, 2)
-	rng := rand.New(rand.NewPCG(3, 4))
-	for i := range p.Payload {
-		p.Payload[i] = byte(rng.Uint32())
-	}
-	p.ClearGaps()
-	d := &disk{perByte: 10}
-	r, err := run(t, d, p)
-	require.NoError(t, err)
-	require.False(t, r.Pays())
-	require.Zero(t, d.written)
-}
-
-// No failure leaves a file.
-func TestFailures(t *testing.T) {
-	p := f16Page(t, 2)
-	for _, op := range []string{"write", "open", "read", "quiet"} {
-		for nth := 1; nth < 4; nth++ {
-			seen, broken := 0, errors.New("broken "+op)
-			d := &disk{perByte: 10, fails: func(now string) error {
-				if now == op {
-					seen++
-				}
-				if now == op && seen >= nth {
-					return broken
-				}
-				return nil
-			}}
-			if op == "read" {
-				d.fails = func(now string) error {
-					if now == op {
-						return broken
-					}
-					return nil
-				}
-			}
-			_, err := run(t, d, p)
-			require.ErrorIs(t, err, broken)
-			require.Zero(t, d.files, "%s %d", op, nth)
-		}
-	}
-}
-
-// Page takes a part of a large page, and bytes of its own.
-func TestPage(t *testing.T) {
-	small := f16Page(t, 3)
-	own, err := Page(small)
-	require.NoError(t, err)
-	require.Equal(t, small.Payload, own.Payload)
-	clear(small.Payload)
-	require.NotEqual(t, small.Payload, own.Payload)
-
-	large := f16Page(t, rowsLeast/(pageTokens*2<<10)*2)
-	own, err = Page(large)
-	require.NoError(t, err)
-	require.Equal(t, rowsLeast, own.Layout.Size())
-	require.Equal(t, large.Payload[:rowsLeast], own.Payload)
-	require.Less(t, Bytes(own), int64(128<<20))
-	require.Less(t, Bytes(small), int64(32<<20))
-}
+var (
+	fingerprint = pagefile.Key{7}
+	now         = time.Unix(1e9, 0)
+)
 
 func TestRecord(t *testing.T) {
-	now := time.Unix(1e9, 0).UTC()
-	r := Result{Raw: 1, Compressed: 2, Ratio: 1.1, Processors: 4, When: now}
-	content, err := Record{}.With(fingerprint, r)
-	require.NoError(t, err)
-	got, ok := Read(content).Find(fingerprint, 4, now.Add(time.Hour))
-	require.True(t, ok)
-	require.Equal(t, r, got)
-	for name, find := range map[string]func() (Result, bool){
-		"another fingerprint":      func() (Result, bool) { return Read(content).Find(pagefile.Key{2}, 4, now) },
-		"other processors":         func() (Result, bool) { return Read(content).Find(fingerprint, 8, now) },
-		"old":                      func() (Result, bool) { return Read(content).Find(fingerprint, 4, now.Add(31*24*time.Hour)) },
-		"the clock was set back":   func() (Result, bool) { return Read(content).Find(fingerprint, 4, now.Add(-48*time.Hour)) },
-		"nothing":                  func() (Result, bool) { return Read(nil).Find(fingerprint, 4, now) },
-		"null":                     func() (Result, bool) { return Read([]byte("null")).Find(fingerprint, 4, now) },
-		"garbage":                  func() (Result, bool) { return Read([]byte(`{"a": [`)).Find(fingerprint, 4, now) },
-		"another kind of content":  func() (Result, bool) { return Read([]byte(`[1,2]`)).Find(fingerprint, 4, now) },
-		"numbers that do not fit":  func() (Result, bool) { return Read([]byte(`{"01":{"ratio":1e999}}`)).Find(fingerprint, 4, now) },
-		"text in place of a speed": func() (Result, bool) { return Read([]byte(`{"01":{"ratio":"x"}}`)).Find(fingerprint, 4, now) },
+	tr := New()
+	reads(tr, least, 10*time.Millisecond, 8*time.Millisecond)
+	content := tr.Record(nil, fingerprint, 4, now)
+	require.False(t, tr.Changed())
+	for name, c := range map[string]struct {
+		content     []byte
+		fingerprint pagefile.Key
+		processors  int
+		when        time.Time
+		known       bool
+	}{
+		"later":                  {content, fingerprint, 4, now.Add(time.Hour), true},
+		"another fingerprint":    {content, pagefile.Key{8}, 4, now, false},
+		"other processors":       {content, fingerprint, 8, now, false},
+		"old":                    {content, fingerprint, 4, now.Add(31 * 24 * time.Hour), false},
+		"the clock was set back": {content, fingerprint, 4, now.Add(-48 * time.Hour), false},
+		"nothing":                {nil, fingerprint, 4, now, false},
+		"null":                   {[]byte("null"), fingerprint, 4, now, false},
+		"garbage":                {[]byte(`{"a": [`), fingerprint, 4, now, false},
+		"a list":                 {[]byte(`[1]`), fingerprint, 4, now, false},
+		"a number out of range":  {[]byte(fmt.Sprintf(`{"%s-4":{"raw_s_per_gb":1e999}}`, fingerprint)), fingerprint, 4, now, false},
 	} {
-		_, ok := find()
-		require.False(t, ok, name)
+		t.Run(name, func(t *testing.T) {
+			next := New()
+			next.Recall(c.content, c.fingerprint, c.processors, c.when)
+			require.Equal(t, c.known, next.verdict.Known)
+			if c.known {
+				require.Equal(t, tr.verdict, next.verdict)
+				require.Equal(t, 240, compressed(next))
+				require.False(t, next.Changed())
+			}
+		})
 	}
 
-	var last pagefile.Key
-	for i := range 3 * keptMost {
-		r.When = now.Add(time.Duration(i) * time.Second)
-		last = pagefile.Key{byte(i), byte(i >> 8), 7}
-		content, err = Read(content).With(last, r)
-		require.NoError(t, err)
-		require.LessOrEqual(t, len(content), BytesMax)
+	other := tr.Record(content, fingerprint, 8, now)
+	require.Len(t, read(other, now), 2, "two numbers of processors have a verdict each")
+}
+
+// Foreign and future entries leave a record, and many verdicts let the oldest go, never the new one.
+func TestRecordIsBounded(t *testing.T) {
+	hostile := map[string]any{strings.Repeat("x", 60000): recorded{When: now}, "short": recorded{When: now}}
+	for i := range 200 {
+		hostile[nameOf(pagefile.Key{byte(i), 1}, 1)] = recorded{When: now.Add(48 * time.Hour)}
 	}
-	require.Len(t, Read(content), keptMost)
-	_, ok = Read(content).Find(last, 4, r.When)
-	require.True(t, ok, "the latest one is kept")
+	content, err := json.Marshal(hostile)
+	require.NoError(t, err)
+	tr := New()
+	reads(tr, least, 1, 1)
+	content = tr.Record(content, fingerprint, 1, now)
+	require.Len(t, read(content, now), 1)
+	for i := range keptMost + 40 {
+		at := now.Add(time.Duration(i) * time.Second)
+		name := pagefile.Key{byte(i), byte(i >> 8), 9}
+		content = tr.Record(content, name, 99999, at)
+		require.LessOrEqual(t, len(content), BytesMax)
+		if i%16 == 0 {
+			require.Contains(t, read(content, at), nameOf(name, 99999))
+		}
+	}
+	require.Len(t, read(content, now.Add(time.Hour)), keptMost)
+}
+
+func TestTrialsAreShared(t *testing.T) {
+	tr := New()
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			rng := rand.New(rand.NewPCG(1, uint64(i)))
+			var content []byte
+			for range 50 {
+				tr.Read(Form(rng.IntN(2)), rows, time.Duration(rng.IntN(100)))
+				tr.Encoded(rng.IntN(2) == 0)
+				tr.Compress(key(byte(rng.Uint32())))
+				content = tr.Record(content, fingerprint, i, now)
+			}
+		}()
+	}
+	all.Wait()
 }
