@@ -38,7 +38,8 @@ const (
 )
 
 // List returns the segments of this machine that this user may read, by name. Files of other
-// programs are left out: a segment has 24 bytes and a limit above zero.
+// programs are left out: a segment has 24 bytes and a limit above zero, or one in force that a tool has
+// just replaced by nothing.
 func List() ([]Segment, error) { return list(Dir) }
 
 func list(dir string) ([]Segment, error) {
@@ -59,7 +60,7 @@ func list(dir string) ([]Segment, error) {
 			continue
 		}
 		s, err := look(dir, entry.Name(), holders, until)
-		if err != nil || s.Limit <= 0 {
+		if err != nil || s.Limit <= 0 && s.InForce <= 0 {
 			continue
 		}
 		if all = append(all, s); len(all) == segmentsMax {
@@ -95,14 +96,18 @@ func look(dir, name string, holders map[file]int, until time.Time) (Segment, err
 	}
 	defer f.Close()
 	err = locked(f, unix.LOCK_SH, until, func() error { return s.read(f) })
-	if errors.Is(err, ErrBusy) {
-		s.State = Locked
-		return s, s.read(f) // some of the numbers may be of before
+	busy := errors.Is(err, ErrBusy)
+	if busy {
+		err = s.read(f) // some of the numbers may be of before
 	}
 	if err != nil {
 		return s, err
 	}
-	return s, s.life(dir, f, holders)
+	err = s.life(dir, f, holders)
+	if busy {
+		s.State = Locked // its process may still tell numbers: those lie beside the segment
+	}
+	return s, err
 }
 
 // read reads the three numbers.

@@ -46,6 +46,10 @@ func TestList(t *testing.T) {
 	hold(t, write(t, dir, "kvcached_8_cpu.lock", 1, 90, 20, 30, 40))
 	write(t, dir, "kvcached_9_cpu", 100, 50, 0)
 	write(t, dir, "kvcached_9_cpu.lock")
+	write(t, dir, "kvcached_7_cpu", 0, 50, 5) // a tool has just written its limit
+	hold(t, write(t, dir, "kvcached_7_cpu.lock", 1, 90, 20, 30, 40))
+	hold(t, write(t, dir, "kvcached_6_cpu", 0, 50, 5)) // that tool is stopped
+	hold(t, write(t, dir, "kvcached_6_cpu.lock", 1, 90, 20, 30, 40))
 	write(t, dir, "zero", 0, 1, 2)
 	write(t, dir, "negative", -1, 1, 2)
 	write(t, dir, "long", 1, 2, 3, 4)
@@ -64,11 +68,13 @@ func TestList(t *testing.T) {
 	got, err := list(dir)
 	require.NoError(t, err)
 	if os.Getuid() == 0 {
-		require.Equal(t, Segment{Name: "kvcached_sglang_6", Limit: 100, InForce: 100, Used: 50, State: Foreign}, got[3])
-		got = slices.Delete(got, 3, 4)
+		require.Equal(t, Segment{Name: "kvcached_sglang_6", Limit: 100, InForce: 100, Used: 50, State: Foreign}, got[5])
+		got = slices.Delete(got, 5, 6)
 	}
 	require.Equal(t, []Segment{
 		{Name: "hostile", Limit: LimitMax, InForce: LimitMax, Used: LimitMax, State: Foreign},
+		{Name: "kvcached_6_cpu", InForce: 90, Used: 50, Kept: 5, Promised: 20, Lacking: 30, Spare: 40, State: Locked, PID: os.Getpid()},
+		{Name: "kvcached_7_cpu", InForce: 90, Used: 50, Kept: 5, Promised: 20, Lacking: 30, Spare: 40, State: Live, PID: os.Getpid()},
 		{Name: "kvcached_8_cpu", Limit: 100, InForce: 90, Used: 200, Promised: 20, Lacking: 30, Spare: 40, State: Live, PID: os.Getpid()},
 		{Name: "kvcached_9_cpu", Limit: 100, InForce: 100, Used: 50, State: Dead},
 		{Name: "kvcached_vllm_7", Limit: 3 << 30, InForce: 3 << 30, Used: 1 << 30, Kept: 5, State: Foreign},
