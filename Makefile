@@ -116,7 +116,7 @@ staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 
 .PHONY: shellcheck
 shellcheck: ## Check the shell scripts
-	shellcheck .ci/run scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long scripts/test-shards
+	shellcheck .ci/run scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh scripts/kvcached-tools scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long scripts/test-shards
 
 # Packages where goroutines meet run under the race detector, all but the tests that try
 # thousands of states one after another, and packages that compute or run commands: those
@@ -164,7 +164,8 @@ build-elastic: test-deps ## Build the library of elastic KV memory and its tests
 	$(ELASTIC) -B build/elastic/release
 	cmake --build build/elastic/release
 
-# KVC_HISTORIES=1000000 plays more random histories; sanitizers play few.
+# KVC_HISTORIES=1000000 plays more random histories; sanitizers play few. Go's packages are tested
+# one after the other: tools of one test read the segments of all.
 .PHONY: test-elastic
 test-elastic: build-elastic ## Test the library of elastic KV memory, without and with sanitizers
 	ctest --test-dir build/elastic/release --output-on-failure -j 2
@@ -174,7 +175,13 @@ test-elastic: build-elastic ## Test the library of elastic KV memory, without an
 		cmake --build $$dir && \
 		KVC_HISTORIES=3000 KVC_STORMS=20 ctest --test-dir $$dir --output-on-failure -j 2 || exit 1; \
 	done
-	go test -race ./elastic/...
+	scripts/kvcached-tools
+	go test -race -p 1 -timeout 15m ./elastic/...
+
+.PHONY: test-kvcached
+test-kvcached: test-deps ## Run kvcached's own kvctl and kvtop on segments of ours; test-elastic does, too
+	scripts/kvcached-tools
+	go test -race -v -count=1 -timeout 10m ./elastic/segment/kvcachedtest | grep --line-buffered -v '^ *=== '
 
 # Every crash point with every seed, every fault at every operation, 500 kills, a million
 # steps of interleaved requests, all sizes of attention, ten minutes of random users twice,
