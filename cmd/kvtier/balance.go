@@ -56,7 +56,7 @@ func (a *app) balance(ctx context.Context, size string, names []string) error {
 		Budget: budget,
 		Of: func(s segment.Segment) bool {
 			if len(names) == 0 {
-				return s.State == segment.Live || s.State == segment.Locked
+				return s.State == segment.Live || s.State == segment.Locked || s.State == segment.Deleted
 			}
 			return slices.ContainsFunc(names, func(pattern string) bool {
 				ok, _ := path.Match(pattern, s.Name)

@@ -40,7 +40,8 @@ func (b *Balancer) Run(ctx context.Context) error {
 }
 
 // Look sets the limits that follow from the segments of now. Processes that have ended, and those of
-// other users, are left out. Of a segment whose lock is held, the limit stays as it is.
+// other users, are left out. Of a segment whose lock is held, or that a tool has deleted, the limit stays
+// as it is.
 func (b *Balancer) Look() error {
 	all, err := segment.List()
 	if err != nil {
@@ -51,7 +52,7 @@ func (b *Balancer) Look() error {
 	for _, s := range all {
 		switch {
 		case s.State == segment.Dead || s.ReadOnly || !b.Of(s):
-		case s.State == segment.Locked:
+		case s.State == segment.Locked || s.State == segment.Deleted:
 			budget = max(0, budget-held(s))
 		default:
 			mine = append(mine, s)

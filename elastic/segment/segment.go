@@ -34,6 +34,10 @@ const (
 	// Locked segments could not be read in time: a process, which may be stopped, holds the lock.
 	Locked State = "locked"
 
+	// Deleted segments have been removed by a tool, or have another size now. Their processes, which
+	// live, make them again in the next round. The memory in use is not known.
+	Deleted State = "deleted"
+
 	// Foreign segments have no lock beside them, as those of kvcached. Whether their process
 	// lives is not known.
 	Foreign State = "foreign"

@@ -38,8 +38,8 @@ const (
 )
 
 // List returns the segments of this machine that this user may read, by name. Files of other
-// programs are left out: a segment has 24 bytes and a limit above zero, or one in force that a tool has
-// just replaced by nothing.
+// programs are left out: a segment has 24 bytes and a limit above zero, or a process that tells which
+// limit is in force.
 func List() ([]Segment, error) { return list(Dir) }
 
 func list(dir string) ([]Segment, error) {
@@ -55,11 +55,17 @@ func list(dir string) ([]Segment, error) {
 	holders := lockHolders()
 	until := time.Now().Add(patience) // for all locks together
 	var all []Segment
+	seen := make(map[string]bool)
 	for _, entry := range entries {
-		if !entry.Type().IsRegular() || checkName(entry.Name()) != nil || strings.HasSuffix(entry.Name(), lockEnd) {
+		name := strings.TrimSuffix(entry.Name(), lockEnd)
+		if !entry.Type().IsRegular() || checkName(name) != nil || seen[name] {
 			continue
 		}
-		s, err := look(dir, entry.Name(), holders, until)
+		seen[name] = true
+		s, err := look(dir, name, holders, until)
+		if errors.Is(err, ErrNoSegment) {
+			s, err = removed(dir, name, holders)
+		}
 		if err != nil || s.Limit <= 0 && s.InForce <= 0 {
 			continue
 		}
@@ -103,11 +109,32 @@ func look(dir, name string, holders map[file]int, until time.Time) (Segment, err
 	if err != nil {
 		return s, err
 	}
-	err = s.life(dir, f, holders)
+	info, err := f.Stat()
+	if err != nil {
+		return s, err
+	}
+	s.life(dir, owner(info), holders)
 	if busy {
 		s.State = Locked // its process may still tell numbers: those lie beside the segment
 	}
-	return s, err
+	return s, nil
+}
+
+// removed is a segment of which only its process's lock is left. A lock that this user may not write
+// belongs to a segment that this user may not limit.
+func removed(dir, name string, holders map[file]int) (Segment, error) {
+	s := Segment{Name: name}
+	lock := filepath.Join(dir, name+lockEnd)
+	info, err := os.Lstat(lock)
+	if err != nil || !info.Mode().IsRegular() || unix.Access(lock, unix.W_OK) != nil {
+		return s, ErrNoSegment
+	}
+	s.life(dir, owner(info), holders)
+	if s.State != Live {
+		return s, ErrNoSegment
+	}
+	s.Limit, s.State = s.InForce, Deleted
+	return s, nil
 }
 
 // read reads the three numbers.
@@ -180,8 +207,12 @@ func setLimit(dir, name string, bytes int64) error {
 		return fmt.Errorf("set the limit of segment %s: %w", name, err)
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("set the limit of segment %s: %w", name, err)
+	}
 	s := Segment{Name: name}
-	if err := s.life(dir, f, nil); err == nil && s.State == Dead {
+	if s.life(dir, owner(info), nil); s.State == Dead {
 		return fmt.Errorf("set the limit of segment %s: %w", name, ErrDead)
 	}
 	err = locked(f, unix.LOCK_EX, time.Now().Add(patience), func() error {
@@ -194,33 +225,31 @@ func setLimit(dir, name string, bytes int64) error {
 	return nil
 }
 
+// owner is the user of a file.
+func owner(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }
+
 // life tells whether the segment's process lives, by the lock that it holds beside the segment, and notes
 // the numbers that it writes there. Files and processes of others than the segment's user count for
-// nothing: anyone may make files here. The error is that of the segment's own file.
-func (s *Segment) life(dir string, of *os.File, holders map[file]int) error {
-	own, err := of.Stat()
-	if err != nil {
-		return err
-	}
-	uid := own.Sys().(*syscall.Stat_t).Uid
+// nothing: anyone may make files here.
+func (s *Segment) life(dir string, uid uint32, holders map[file]int) {
 	s.State = Foreign
 	f, err := os.OpenFile(filepath.Join(dir, s.Name+lockEnd), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil
+		return
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil
+		return
 	}
 	stat := info.Sys().(*syscall.Stat_t)
 	if !info.Mode().IsRegular() || stat.Uid != uid {
-		return nil
+		return
 	}
 	// A shared lock: two tools that look at once do not take each other for the process.
 	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
 		s.State = Dead
-		return nil
+		return
 	}
 	s.State = Live
 	if pid := holders[file{uint64(stat.Dev), stat.Ino}]; ownedBy(pid, uid) {
@@ -230,13 +259,12 @@ func (s *Segment) life(dir string, of *os.File, holders map[file]int) error {
 	if _, err := f.ReadAt(told[:], 0); err == nil && number(told[:], 0) == toldVersion {
 		s.InForce, s.Promised, s.Lacking, s.Spare = number(told[:], 1), number(told[:], 2), number(told[:], 3), number(told[:], 4)
 	}
-	return nil
 }
 
 // ownedBy reports whether a process is a user's.
 func ownedBy(pid int, uid uint32) bool {
 	info, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
-	return err == nil && info.Sys().(*syscall.Stat_t).Uid == uid
+	return err == nil && owner(info) == uid
 }
 
 // A file is known by its filesystem and its number there: every container counts the files of its own

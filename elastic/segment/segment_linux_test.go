@@ -50,6 +50,11 @@ func TestList(t *testing.T) {
 	hold(t, write(t, dir, "kvcached_7_cpu.lock", 1, 90, 20, 30, 40))
 	hold(t, write(t, dir, "kvcached_6_cpu", 0, 50, 5)) // that tool is stopped
 	hold(t, write(t, dir, "kvcached_6_cpu.lock", 1, 90, 20, 30, 40))
+	hold(t, write(t, dir, "kvcached_5_cpu.lock", 1, 90, 20, 30, 40)) // a tool deleted it
+	write(t, dir, "kvcached_4_cpu", 1, 2)
+	hold(t, write(t, dir, "kvcached_4_cpu.lock", 1, 90, 20, 30, 40)) // and damaged this one
+	write(t, dir, "kvcached_3_cpu.lock", 1, 90, 20, 30, 40)          // dead, without a segment
+	hold(t, write(t, dir, "kvcached_2_cpu.lock"))                    // of a process that has not told yet
 	write(t, dir, "zero", 0, 1, 2)
 	write(t, dir, "negative", -1, 1, 2)
 	write(t, dir, "long", 1, 2, 3, 4)
@@ -68,11 +73,13 @@ func TestList(t *testing.T) {
 	got, err := list(dir)
 	require.NoError(t, err)
 	if os.Getuid() == 0 {
-		require.Equal(t, Segment{Name: "kvcached_sglang_6", Limit: 100, InForce: 100, Used: 50, State: Foreign}, got[5])
-		got = slices.Delete(got, 5, 6)
+		require.Equal(t, Segment{Name: "kvcached_sglang_6", Limit: 100, InForce: 100, Used: 50, State: Foreign}, got[7])
+		got = slices.Delete(got, 7, 8)
 	}
 	require.Equal(t, []Segment{
 		{Name: "hostile", Limit: LimitMax, InForce: LimitMax, Used: LimitMax, State: Foreign},
+		{Name: "kvcached_4_cpu", Limit: 90, InForce: 90, Promised: 20, Lacking: 30, Spare: 40, State: Deleted, PID: os.Getpid()},
+		{Name: "kvcached_5_cpu", Limit: 90, InForce: 90, Promised: 20, Lacking: 30, Spare: 40, State: Deleted, PID: os.Getpid()},
 		{Name: "kvcached_6_cpu", InForce: 90, Used: 50, Kept: 5, Promised: 20, Lacking: 30, Spare: 40, State: Locked, PID: os.Getpid()},
 		{Name: "kvcached_7_cpu", InForce: 90, Used: 50, Kept: 5, Promised: 20, Lacking: 30, Spare: 40, State: Live, PID: os.Getpid()},
 		{Name: "kvcached_8_cpu", Limit: 100, InForce: 90, Used: 200, Promised: 20, Lacking: 30, Spare: 40, State: Live, PID: os.Getpid()},

@@ -5,6 +5,7 @@ package kvcachedtest
 import (
 	"bufio"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -332,4 +333,26 @@ func TestALimitOfNothingGivesNoMemoryAway(t *testing.T) {
 		require.NoError(t, p.poll())
 		p.require(32 * mib)
 	}
+}
+
+// TestADeletedSegmentGivesNoMemoryAway: until its process has made it again, its memory still counts.
+func TestADeletedSegmentGivesNoMemoryAway(t *testing.T) {
+	p, c := newPool(t), startChild(t)
+	sh := startShell(t)
+	sh.do("limit %s 32M", p.name)
+	sh.do("limit %s 32M", c.name)
+	require.NoError(t, p.poll())
+	c.obeys(32 * mib)
+	require.Contains(t, sh.do("delete %s", p.name), "Deleted IPC")
+	all, err := segment.List()
+	require.NoError(t, err)
+	require.Contains(t, all, segment.Segment{
+		Name: p.name, Limit: 32 * mib, InForce: 32 * mib, State: segment.Deleted, PID: os.Getpid(),
+	})
+	p.balance(c)
+	c.obeys(32 * mib)
+	require.NoError(t, p.poll())
+	p.require(32 * mib)
+	p.balance(c)
+	c.obeys(32 * mib)
 }
