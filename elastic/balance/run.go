@@ -19,6 +19,9 @@ type Balancer struct {
 	Budget int64                        // bytes
 	Of     func(s segment.Segment) bool // the processes that it is divided between
 
+	// Now is the clock by which processes take turns; nil: time.Now.
+	Now func() time.Time
+
 	// Changed is told each new limit, and the error where it could not be set.
 	Changed func(c Change, err error)
 }
@@ -58,9 +61,17 @@ func (b *Balancer) Look() error {
 			mine = append(mine, s)
 		}
 	}
-	turn := int(time.Now().Unix() / int64(turnTime.Seconds()))
-	for _, c := range Changes(budget, mine, turn) {
+	for _, c := range Changes(budget, mine, b.turn()) {
 		b.Changed(c, segment.SetLimit(c.Name, c.To))
 	}
 	return nil
+}
+
+// turn tells which process is first.
+func (b *Balancer) turn() int {
+	now := time.Now
+	if b.Now != nil {
+		now = b.Now
+	}
+	return int(now().Unix() / int64(turnTime.Seconds()))
 }
