@@ -66,21 +66,37 @@ func Share(budget int64, segments []segment.Segment, turn int) []int64 {
 // other.
 func inTurn(budget int64, segments []segment.Segment, wants []int64, turn int) []int64 {
 	n := len(segments)
+	floor := budget / int64(n) / floorPart
 	runs := make([]int64, n)
 	for i, s := range segments {
-		runs[i] = min(wants[i], max(budget/int64(n)/floorPart, running(s)))
+		runs[i] = min(wants[i], max(floor, running(s)))
 	}
 	shares := level(budget, runs)
 	for _, share := range shares {
 		budget -= share
 	}
-	for i := range n {
-		at := (turn + i) % n
+	for _, at := range byTurn(segments, floor, turn) {
 		more := min(budget, wants[at]-shares[at])
 		shares[at] += more
 		budget -= more
 	}
 	return shares
+}
+
+// byTurn is the order in which processes get memory. Those come first in which next to nothing runs: their
+// prompts wait a few seconds and then fail, while work elsewhere may end after a turn has.
+func byTurn(segments []segment.Segment, floor int64, turn int) []int {
+	n := len(segments)
+	var first, last []int
+	for i := range n {
+		at := (turn + i) % n
+		if running(segments[at]) <= floor {
+			first = append(first, at)
+		} else {
+			last = append(last, at)
+		}
+	}
+	return append(first, last...)
 }
 
 // level gives everyone as much as is wanted, or where that is too much the same amount.

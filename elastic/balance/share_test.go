@@ -25,6 +25,7 @@ func TestShare(t *testing.T) {
 		{"work comes before conversations", []segment.Segment{idle(800), busy(160, 160)}, []int64{440, 360}},
 		{"a floor stays", []segment.Segment{idle(0), busy(800, 800)}, []int64{100, 700}},
 		{"too much work is done in turn", []segment.Segment{busy(100, 700), busy(300, 700), busy(80, 0)}, []int64{420, 300, 80}},
+		{"out of turn where nothing runs", []segment.Segment{busy(500, 700), {Promised: 20, Lacking: 600}}, []int64{500, 300}},
 	} {
 		t.Run(test.name, func(t *testing.T) { require.Equal(t, test.want, Share(800, test.segments, 0)) })
 	}
