@@ -45,8 +45,6 @@ type ShareMix struct {
 	Requests int       `json:"requests"`
 	Split    ShareSide `json:"split"`
 	Balance  ShareSide `json:"balance"`
-	// Patient is Balance where a prompt waits for memory of others as long as for that of its own server.
-	Patient ShareSide `json:"balance_patient"`
 
 	// Throughput is requests completed in a time, balance over split, for each repetition.
 	Throughput measure.Series `json:"throughput_ratio"`
@@ -124,26 +122,20 @@ func (m *ShareMix) measure(ctx context.Context, c share.Config, seeds int) error
 		if err != nil {
 			return err
 		}
-		patient := c
-		patient.Patience = share.WaitMost
-		waited, err := share.Moved(ctx, patient, requests, share.Balance)
-		if err != nil {
-			return err
-		}
-		m.add(c, requests, split, moved, waited)
+		m.add(c, requests, split, moved)
 	}
 	return nil
 }
 
 // add adds a repetition.
-func (m *ShareMix) add(c share.Config, requests []share.Request, split, moved, waited share.Side) {
+func (m *ShareMix) add(c share.Config, requests []share.Request, split, moved share.Side) {
 	m.Requests += len(requests)
 	each := []struct {
 		to *ShareSide
 		of share.Side
-	}{{&m.Split, split}, {&m.Balance, moved}, {&m.Patient, waited}}
+	}{{&m.Split, split}, {&m.Balance, moved}}
 	for i, q := range requests {
-		if split.Outcomes[i].Failed || moved.Outcomes[i].Failed || waited.Outcomes[i].Failed {
+		if split.Outcomes[i].Failed || moved.Outcomes[i].Failed {
 			continue
 		}
 		for _, side := range each {

@@ -15,13 +15,13 @@ func (r *Share) print(w io.Writer) {
 	var rows [][]string
 	for _, m := range r.Mixes {
 		rows = append(rows, []string{
-			m.name(), show.Count(m.Requests), fmt.Sprintf("%d → %d (%d)", m.Split.Failed, m.Balance.Failed, m.Patient.Failed),
+			m.name(), show.Count(m.Requests), fmt.Sprintf("%d → %d", m.Split.Failed, m.Balance.Failed),
 			fmt.Sprintf("%.2f", m.Throughput.Median), m.Split.Latency.beside(m.Balance.Latency), m.Split.First.beside(m.Balance.First),
-			fmt.Sprintf("%d → %d", m.Split.GaveWay, m.Balance.GaveWay), show.Percent(max(m.Split.Most, m.Balance.Most, m.Patient.Most)),
+			fmt.Sprintf("%d → %d", m.Split.GaveWay, m.Balance.GaveWay), show.Percent(max(m.Split.Most, m.Balance.Most)),
 		})
 	}
 	table.Print(w, []string{"servers, prompts, share", "requests", "failed", "completed/s", "latency p50, p95, p99", "to first token p50, p95, p99", "gave way", "most memory"}, rows)
-	fmt.Fprint(w, "\nStatic split → kvtier balance. Times are of requests that both completed. Failed in brackets: prompts wait 5 minutes for other servers, not 10 s.\n")
+	fmt.Fprint(w, "\nStatic split → kvtier balance. Times are of requests that both completed.\n")
 }
 
 // name tells servers, prompts, and the share of a burst that one server gets.

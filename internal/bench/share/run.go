@@ -173,7 +173,7 @@ func (s *simulation) work(now time.Duration) error {
 	for i, server := range s.servers {
 		apart := time.Duration(i) * lookEvery / time.Duration(len(s.servers))
 		if (now+apart)%lookEvery < tick {
-			if err := server.look(); err != nil {
+			if err := server.look(now); err != nil {
 				return err
 			}
 		}

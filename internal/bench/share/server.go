@@ -6,12 +6,13 @@ import (
 )
 
 const (
-	// lookEvery, Patience and WaitMost are those of the patched runner: the time between two looks at
-	// the segment, how long a prompt waits where nothing runs that could make room, and how long it
-	// waits in any case.
-	lookEvery = 300 * time.Millisecond
-	Patience  = 10 * time.Second
-	WaitMost  = 5 * time.Minute
+	// lookEvery, Patience, limitsMove and WaitMost are those of the patched runner: the time between
+	// two looks at the segment, how long a prompt waits where nothing runs that could make room, the
+	// time since the limit was moved in which it waits as long as for its own server, and that time.
+	lookEvery  = 300 * time.Millisecond
+	Patience   = 10 * time.Second
+	limitsMove = time.Minute
+	WaitMost   = 5 * time.Minute
 )
 
 // A slot keeps the cells of its last request, for a request that goes on with them.
@@ -42,6 +43,8 @@ type server struct {
 	waiting  []*job // for room, in the order they came
 	running  []*job
 	alone    time.Duration // since when nothing runs
+	limit    uint64        // at the last look
+	moved    time.Duration // when a look found another limit; 0: never
 	credit   float64       // part of the next token of a prompt
 	gaveWay  int           // times that an answer lost its older half for want of room
 	outcomes []Outcome     // of the requests of all servers
@@ -120,7 +123,7 @@ func (s *server) admitAll(now time.Duration) error {
 			s.running = append(s.running, j)
 		case !errors.Is(err, errNoRoom) && !errors.Is(err, errRoomSoon):
 			return err
-		case now-j.seated > WaitMost, len(s.running) == 0 && now-max(s.alone, j.seated) >= s.c.Patience:
+		case now-j.seated > WaitMost, len(s.running) == 0 && now-max(s.alone, j.seated) >= s.patience(now):
 			s.outcomes[j.request].Failed = true
 			j.slot.busy, j.slot.lastUsed = false, now
 		default:
@@ -130,6 +133,14 @@ func (s *server) admitAll(now time.Duration) error {
 		s.alone = now
 	}
 	return nil
+}
+
+// patience is how long a prompt waits where nothing runs that could make room.
+func (s *server) patience(now time.Duration) time.Duration {
+	if s.moved > 0 && now-s.moved < limitsMove {
+		return WaitMost
+	}
+	return s.c.Patience
 }
 
 // promised is how many cells running requests will take of their prompts, and for the next token of each.
@@ -174,7 +185,7 @@ func (s *server) emptyOldest() bool {
 }
 
 // look obeys the limit of the segment, and gives back memory that nobody uses.
-func (s *server) look() error {
+func (s *server) look(now time.Duration) error {
 	waiting := 0
 	for _, j := range s.waiting {
 		waiting += s.requests[j.request].Prompt
@@ -182,6 +193,14 @@ func (s *server) look() error {
 	if err := s.memory.poll(s.promised()+s.slack(), waiting, s.spare()); err != nil {
 		return err
 	}
+	stats, err := s.memory.pool.Stats()
+	if err != nil {
+		return err
+	}
+	if s.limit != 0 && stats.Limit != s.limit {
+		s.moved = now
+	}
+	s.limit = stats.Limit
 	return s.obey()
 }
 

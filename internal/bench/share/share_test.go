@@ -18,7 +18,7 @@ import (
 func quick(servers int, prefill, load float64) Config {
 	return Config{
 		Servers: servers, Slots: 8, Budget: 32768, Prefill: prefill, Decode: 50,
-		Bursts: 6, Load: load, AnswerLeast: 50, AnswerMost: 300, Patience: WaitMost,
+		Bursts: 6, Load: load, AnswerLeast: 50, AnswerMost: 300, Patience: Patience,
 	}
 }
 
@@ -56,8 +56,7 @@ func compare(t *testing.T, c Config, m Mix, seed uint64, policy Policy) error {
 }
 
 // TestBalanceServesAllThatASplitServesAndMore: no request fails, at any mix, and the servers never hold
-// more than the budget. Prompts wait for other servers as long as for their own: with the runner's own
-// patience some of the largest fail.
+// more than the budget.
 func TestBalanceServesAllThatASplitServesAndMore(t *testing.T) {
 	seed := uint64(0)
 	for _, servers := range []int{2, 3} {
@@ -73,13 +72,12 @@ func TestBalanceServesAllThatASplitServesAndMore(t *testing.T) {
 	}
 }
 
-// TestPromptsOfAQuarterOfTheBudgetNeedNoPatience: none of them fails with the runner's own patience, also
-// under more load than the servers can bear for long.
-func TestPromptsOfAQuarterOfTheBudgetNeedNoPatience(t *testing.T) {
+// TestPromptsOfAQuarterOfTheBudgetAreServedInOverload: none of them fails under more load than the servers
+// can bear for long.
+func TestPromptsOfAQuarterOfTheBudgetAreServedInOverload(t *testing.T) {
 	for _, hot := range []float64{0.5, 0.7, 0.9, 1} {
 		for seed := range uint64(2) {
 			for _, c := range []Config{quick(2, 1000, 0.5), quick(2, 8000, 0.7)} {
-				c.Patience = Patience
 				require.NoError(t, compare(t, c, Mix{Hot: hot, Small: 1024, Large: 8192}, seed, Balance), "%v, seed %d", hot, seed)
 			}
 		}
