@@ -76,7 +76,7 @@ func (s *Store) encode(p *pagefile.Page, key pagefile.Key) (*pagefile.Encoded, e
 	return e, err
 }
 
-// tried notes the time in which a whole page came back from a tier, with all checks, and with the use of
+// tried notes the time in which a whole page came back from the local tier, with all checks, and with the use of
 // its rows.
 func (s *Store) tried(lv *level, h *pagefile.Header, layout pagefile.Layout, took time.Duration) {
 	if s.trial == nil || lv != s.local || h.Tail() || h.Lossy() || !layout.Equal(h.Layout) {

@@ -24,7 +24,7 @@ func newBalanceCommand(a *app) *cobra.Command {
 		Long: `Divide memory between the processes of this machine that hold KV memory, until
 Ctrl-C. Twice a second balance looks at their segments and moves the limits that
 kvtier limit shows: work that runs or waits comes first, then conversations that
-nobody waits for. The limits never add up to more than SIZE.
+nobody waits for. The limits that balance sets add up to SIZE at most.
 
 Without names the memory is divided between all processes of Ollamas with
 OLLAMA_KVCACHED=1. NAME is that of a line of kvtier limit, or a pattern such as

@@ -59,7 +59,7 @@ the limit of one.
 NAME is that of a line, or the name of a model that is in one line only. SIZE is a
 number of bytes, or has a unit: 512M, 1.5G.
 
-A lower limit takes nothing that is in use. Memory that is not in use goes at once,
+A lower limit takes nothing that is in use. Memory that is not in use goes first,
 then that of conversations that nobody waits for, the oldest first; prompts that lack
 memory wait for others to end. KEPT is memory for the next tokens, which counts too.`,
 		Example: `  kvtier limit
@@ -92,7 +92,7 @@ func (a *app) heldMemory() ([]held, error) {
 	out := make([]held, 0, len(segments))
 	for _, s := range segments {
 		if s.State == segment.Dead {
-			continue // the next runner removes it
+			continue // a runner removes it
 		}
 		h := held{Name: s.Name, PID: s.PID, State: s.State, Limit: s.Limit, Used: s.Used, Kept: s.Kept, ReadOnly: s.ReadOnly}
 		if dir, weights := weightsOfRunner(s.PID); weights != "" {

@@ -3,8 +3,9 @@
 //
 // A process that has work needs the memory of that work, and more for its answers. Memory of
 // conversations that nobody waits for is kept where there is memory, since going on with them is
-// quicker then. The limits never add up to more than the budget, nor does the memory in use: a limit
-// rises only by memory that others have given back.
+// quicker then. Limits that were set add up to the budget at most: a limit rises only by memory that
+// others have given back. A process that begins counts with its own limit until the next look, and
+// memory that requests use stays theirs until they end.
 //
 // Nothing is remembered between two looks. Processes come and go, and so may the balancer: without
 // it, limits stay as they are.

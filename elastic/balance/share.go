@@ -83,8 +83,8 @@ func inTurn(budget int64, segments []segment.Segment, wants []int64, turn int) [
 	return shares
 }
 
-// byTurn is the order in which processes get memory. Those come first in which next to nothing runs: their
-// prompts wait a few seconds and then fail, while work elsewhere may end after a turn has.
+// byTurn is the order in which processes get memory. Those come first whose running work takes no more than
+// the floor: nothing of theirs can end and make room, while work elsewhere may end after a turn has.
 func byTurn(segments []segment.Segment, floor int64, turn int) []int {
 	n := len(segments)
 	var first, last []int
@@ -125,10 +125,14 @@ type Change struct {
 func Changes(budget int64, segments []segment.Segment, turn int) []Change {
 	shares := Share(budget, segments, turn)
 	short := slices.ContainsFunc(segments, func(s segment.Segment) bool { return need(s) > s.Limit })
+	limits := int64(0)
+	for _, s := range segments {
+		limits += min(s.Limit, budget+1) // more says no more, and must not overflow
+	}
 	total := int64(0)
 	var changes []Change
 	for i, s := range segments {
-		if shares[i] < s.Limit && (short || s.Limit > budget || s.Limit-shares[i] > budget/quietPart) {
+		if shares[i] < s.Limit && (short || limits > budget || s.Limit-shares[i] > budget/quietPart) {
 			changes = append(changes, Change{s.Name, s.Limit, shares[i]})
 		}
 		total += held(s)

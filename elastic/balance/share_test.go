@@ -152,3 +152,20 @@ func TestChangesAboveTheBudget(t *testing.T) {
 	}, 0)
 	require.Equal(t, []Change{{"a", 4000, 700}, {"b", 4000, 100}}, changes)
 }
+
+// TestLimitsSlightlyAboveTheBudgetFall: many changes that are too small to matter would matter together.
+func TestLimitsSlightlyAboveTheBudgetFall(t *testing.T) {
+	for _, n := range []int{2, 7, 30} {
+		segments := make([]segment.Segment, n)
+		sum := int64(0)
+		for i := range segments {
+			segments[i] = segment.Segment{Name: string(rune('a' + i)), Limit: 8000/int64(n) + 200, InForce: 8000/int64(n) + 200, Used: 10}
+		}
+		for _, c := range Changes(8000, segments, 0) {
+			require.Less(t, c.To, c.From)
+			sum += c.To
+		}
+		require.LessOrEqual(t, sum, int64(8000), "%d processes", n)
+		require.Positive(t, sum)
+	}
+}

@@ -47,8 +47,10 @@
 //
 // paged: prefill and decode with paged attention on, against the same with it off.
 //
-// elastic: the runner's memory, the time to load a model, and the speed of prefill and decode, with
-// elastic memory on and with it off, for eight slots of 32,768 tokens. elastic needs Linux.
+// elastic: the runner's memory, the time to load a model, the speed of prefill and decode, and the
+// times of a conversation of ten turns and of eight prompts at a time, with elastic memory on and with
+// it off, for eight slots of 32,768 tokens; and the cost of the calls that give and take memory. elastic
+// needs Linux.
 //
 // share: several servers that share a budget of KV memory, with limits that kvtier balance moves, against
 // a static split: requests completed and failed, latency, and time to first token, for several mixes of

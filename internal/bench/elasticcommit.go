@@ -23,7 +23,7 @@ const (
 	commitRounds = 9
 )
 
-// measure commits and uncommits all blocks of a context in the K and V of all layers, as the runner does.
+// measure commits and uncommits all blocks of a context in the K and V of all layers, which nobody writes.
 func (c *Commit) measure(shape testmodel.Shape, prefill float64) (err error) {
 	pool, err := elastic.New(1<<40, elastic.Host, elastic.Options{NoPopulate: true})
 	if err != nil {
