@@ -121,7 +121,7 @@ func (s *Store) recallTrial(ctx context.Context) {
 		s.log.Debug("no record of trials", "error", err)
 		return
 	}
-	s.trial.Recall(content, s.opt.Fingerprint, runtime.GOMAXPROCS(0), s.now())
+	s.trial.Recall(content, s.opt.Fingerprint, runtime.NumCPU(), s.now())
 }
 
 // recordTrial keeps the verdict for the next process.
@@ -130,7 +130,7 @@ func (s *Store) recordTrial(ctx context.Context) {
 		return
 	}
 	_, err := s.disk.Trials(ctx, func(content []byte) []byte {
-		return s.trial.Record(content, s.opt.Fingerprint, runtime.GOMAXPROCS(0), s.now())
+		return s.trial.Record(content, s.opt.Fingerprint, runtime.NumCPU(), s.now())
 	})
 	if err != nil {
 		s.log.Debug("the verdict of a trial is not recorded", "error", err)

@@ -259,13 +259,13 @@ func (lv *level) answers() bool { return lv == lv.s.local || !lv.s.guard.Breaker
 func (s *Store) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
 	defer cancel()
-	s.recordTrial(ctx)
 	for _, lv := range s.levels(tier.Local) {
 		if lv.answers() {
 			_ = lv.book.GiveBack(ctx)
 			lv.recordGraves(ctx)
 		}
 	}
+	s.recordTrial(ctx)
 }
 
 // leave settles the ledgers and closes the local tier, for at most patience.

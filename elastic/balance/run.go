@@ -26,6 +26,10 @@ type Balancer struct {
 	Changed func(c Change, err error)
 }
 
+// leastPart of the budget is divided in any case, also where processes that no limit reaches now hold all
+// of it: a limit of nothing is refused.
+const leastPart = 64
+
 // Run looks until ctx ends. It returns an error only where no segment can be looked at.
 func (b *Balancer) Run(ctx context.Context) error {
 	tick := time.NewTicker(Every)
@@ -51,17 +55,21 @@ func (b *Balancer) Look() error {
 		return err
 	}
 	var mine []segment.Segment
-	budget := b.Budget
+	budget, unknown := b.Budget, false
 	for _, s := range all {
 		switch {
 		case s.State == segment.Dead || s.ReadOnly || !b.Of(s):
 		case s.State == segment.Locked || s.State == segment.Deleted:
-			budget = max(0, budget-held(s))
+			budget = max(b.Budget/leastPart, budget-held(s))
+			unknown = unknown || s.State == segment.Deleted
 		default:
 			mine = append(mine, s)
 		}
 	}
 	for _, c := range Changes(budget, mine, b.turn()) {
+		if c.To > c.From && unknown {
+			continue // more than its limit may be in use where a segment was deleted
+		}
 		b.Changed(c, segment.SetLimit(c.Name, c.To))
 	}
 	return nil
@@ -73,5 +81,5 @@ func (b *Balancer) turn() int {
 	if b.Now != nil {
 		now = b.Now
 	}
-	return int(now().Unix() / int64(turnTime.Seconds()))
+	return int(max(0, now().Unix()) / int64(turnTime.Seconds()))
 }

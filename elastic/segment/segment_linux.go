@@ -114,7 +114,7 @@ func look(dir, name string, holders map[file]int, until time.Time) (Segment, err
 		return s, err
 	}
 	s.life(dir, owner(info), holders)
-	if busy {
+	if busy && s.State == Live {
 		s.State = Locked // its process may still tell numbers: those lie beside the segment
 	}
 	return s, nil

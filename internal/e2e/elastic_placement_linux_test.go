@@ -30,10 +30,10 @@ func systemBytes(t *testing.T) (sum int64) {
 	return sum
 }
 
-// TestElasticModelIsPlacedByItsFirstTokens: a model whose slots together reach further than all memory
+// TestElasticModelIsPlacedByOneSlot: a model whose slots together reach further than all memory
 // of the machine is refused without the variable. With it the model is loaded and answers, and a second
 // such model is loaded beside it.
-func TestElasticModelIsPlacedByItsFirstTokens(t *testing.T) {
+func TestElasticModelIsPlacedByOneSlot(t *testing.T) {
 	on := elasticOn(t)
 	wide := testmodel.Shape{Arch: "qwen3", Layers: 16, Embed: 64, Heads: 16, KVHeads: 16, HeadDim: 64, FFN: 64}.WithDefaults()
 	models := map[string]string{}
@@ -41,11 +41,12 @@ func TestElasticModelIsPlacedByItsFirstTokens(t *testing.T) {
 		models[name], wide.Seed = filepath.Join(t.TempDir(), name+".gguf"), int64(seed)
 		require.NoError(t, testmodel.Write(models[name], wide))
 	}
-	slot := int64(wide.Context) * wide.KVBytesPerToken()
+	const context = 65536
+	slot := context * wide.KVBytesPerToken()
 	slots := systemBytes(t)*5/4/slot + 1
 	env := []string{fmt.Sprintf("OLLAMA_NUM_PARALLEL=%d", slots), "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_KV_CACHE_TYPE=f16", "OLLAMA_KV_TIERING=0", "OLLAMA_MAX_LOADED_MODELS=2"}
 	ask := func(s *server, name string) error {
-		options := oneThread(ollamatest.Greedy(4, wide.Context))
+		options := oneThread(ollamatest.Greedy(4, context))
 		options["num_batch"] = 32
 		_, err := s.Generate(s.context(), ollamatest.Request{
 			Model: name, Prompt: prompt(t, 40, 110), Raw: true, Options: options, KeepAlive: ollamatest.KeepAlive(10 * time.Minute),

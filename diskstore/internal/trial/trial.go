@@ -114,12 +114,13 @@ func (t *Trial) Encoded(smaller bool) (now Verdict, changed bool) {
 	if t.futile++; t.futile < least {
 		return t.verdict, false
 	}
+	t.futile, t.times[Compressed] = 0, samples{} // reads of before say nothing of pages that do not shrink
 	return t.decide(Verdict{Known: true, Form: Raw})
 }
 
 // decide sets the verdict. t.mu is held.
 func (t *Trial) decide(v Verdict) (now Verdict, changed bool) {
 	changed = !t.verdict.Known || t.verdict.Form != v.Form
-	t.verdict, t.changed = v, true
+	t.verdict, t.changed = v, t.changed || changed
 	return v, changed
 }

@@ -112,6 +112,27 @@ func TestPagesThatDoNotShrink(t *testing.T) {
 	require.Equal(t, Raw, v.Form)
 }
 
+// Pages that no longer become smaller are raw, and reads of before do not change that to and fro.
+func TestPagesThatShrankOnce(t *testing.T) {
+	tr := New()
+	v, _ := reads(tr, kept, 10*time.Millisecond, 8*time.Millisecond)
+	require.Equal(t, Compressed, v.Form)
+	for i := range least {
+		_, changed := tr.Encoded(false)
+		require.Equal(t, i == least-1, changed)
+	}
+	for range least - 1 {
+		v, changed := tr.Read(Compressed, rows, 30*time.Millisecond)
+		require.False(t, changed)
+		require.Equal(t, Raw, v.Form)
+		_, changed = tr.Encoded(false)
+		require.False(t, changed)
+	}
+	tr.Record(nil, fingerprint, 1, now)
+	reads(tr, kept, 10*time.Millisecond, 20*time.Millisecond)
+	require.False(t, tr.Changed(), "the form is the same")
+}
+
 // The verdict never is that compressed pages come back sooner when their median takes longer.
 func TestCompressedIsNeverSlower(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {

@@ -7,8 +7,8 @@ import (
 
 const (
 	// lookEvery, Patience, limitsMove and WaitMost are those of the patched runner: the time between
-	// two looks at the segment, how long a prompt waits where nothing runs that could make room, the
-	// time since the limit was moved in which it waits as long as for its own server, and that time.
+	// two looks at the segment, how long a prompt waits where nothing runs that could make room, how
+	// long it does so where the limit was moved within that time, and how long it waits in any case.
 	lookEvery  = 300 * time.Millisecond
 	Patience   = 10 * time.Second
 	limitsMove = time.Minute
@@ -138,7 +138,7 @@ func (s *server) admitAll(now time.Duration) error {
 // patience is how long a prompt waits where nothing runs that could make room.
 func (s *server) patience(now time.Duration) time.Duration {
 	if s.moved > 0 && now-s.moved < limitsMove {
-		return WaitMost
+		return max(s.c.Patience, limitsMove)
 	}
 	return s.c.Patience
 }
