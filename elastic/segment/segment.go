@@ -31,7 +31,8 @@ const (
 	Live State = "live"
 	Dead State = "dead" // the process ended and left its segment
 
-	// Locked segments could not be read in time: a process, which may be stopped, holds the lock.
+	// Locked segments of processes that live could not be read in time: a tool, which may be stopped,
+	// holds the lock.
 	Locked State = "locked"
 
 	// Deleted segments have been removed by a tool, or have another size now. Their processes, which

@@ -85,7 +85,7 @@ func TestList(t *testing.T) {
 		{Name: "kvcached_8_cpu", Limit: 100, InForce: 90, Used: 200, Promised: 20, Lacking: 30, Spare: 40, State: Live, PID: os.Getpid()},
 		{Name: "kvcached_9_cpu", Limit: 100, InForce: 100, Used: 50, State: Dead},
 		{Name: "kvcached_vllm_7", Limit: 3 << 30, InForce: 3 << 30, Used: 1 << 30, Kept: 5, State: Foreign},
-		{Name: "stopped", Limit: 1, InForce: 1, Used: 2, Kept: 3, State: Locked},
+		{Name: "stopped", Limit: 1, InForce: 1, Used: 2, Kept: 3, State: Foreign},
 	}, got)
 }
 
