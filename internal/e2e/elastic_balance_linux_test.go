@@ -96,7 +96,7 @@ func (s *sharing) end() int64 {
 }
 
 // afterDeath is the most that may be held once a runner has died: the next one has its first limit until the
-// balancer's next round, and takes what it has promised until then.
+// balancer's next round, and takes the memory it has promised until then.
 func (s *sharing) afterDeath() int64 { return s.budget + firstLimitMB<<20 }
 
 // burst asks a server four prompts at a time, the longest of a number of tokens. The errors are those of
