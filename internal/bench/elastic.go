@@ -79,7 +79,9 @@ func (b *bench) measureElastic(ctx context.Context) error {
 		if i%2 > 0 {
 			sides[0], sides[1] = sides[1], sides[0]
 		}
+		seed := b.seed
 		for _, side := range sides {
+			b.seed = seed // both sides have the same prompts
 			if err := b.measureElasticSide(ctx, side.to, side.env); err != nil {
 				step.End("", err)
 				return err
