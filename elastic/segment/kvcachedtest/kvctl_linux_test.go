@@ -317,15 +317,22 @@ func TestKvctlWatchesOurSegments(t *testing.T) {
 	c.obeys(8 * mib)
 }
 
-// TestALimitOfNothingGivesNoMemoryAway: between a hostile limit and the round that puts it right, the
-// memory of its process still counts when others divide a budget.
-func TestALimitOfNothingGivesNoMemoryAway(t *testing.T) {
+// startHalves has a pool of this process and one of a child, which have half of the budget each.
+func startHalves(t *testing.T) (pool, *child, *shell) {
+	t.Helper()
 	p, c := newPool(t), startChild(t)
 	sh := startShell(t)
 	sh.do("limit %s 32M", p.name)
 	sh.do("limit %s 32M", c.name)
 	require.NoError(t, p.poll())
 	c.obeys(32 * mib)
+	return p, c, sh
+}
+
+// TestALimitOfNothingGivesNoMemoryAway: between a hostile limit and the round that puts it right, the
+// memory of its process still counts when others divide a budget.
+func TestALimitOfNothingGivesNoMemoryAway(t *testing.T) {
+	p, c, sh := startHalves(t)
 	for _, size := range []string{"0", "-1"} {
 		sh.do("limit %s %s", p.name, size)
 		p.balance(c)
@@ -337,12 +344,7 @@ func TestALimitOfNothingGivesNoMemoryAway(t *testing.T) {
 
 // TestADeletedSegmentGivesNoMemoryAway: until its process has made it again, its memory still counts.
 func TestADeletedSegmentGivesNoMemoryAway(t *testing.T) {
-	p, c := newPool(t), startChild(t)
-	sh := startShell(t)
-	sh.do("limit %s 32M", p.name)
-	sh.do("limit %s 32M", c.name)
-	require.NoError(t, p.poll())
-	c.obeys(32 * mib)
+	p, c, sh := startHalves(t)
 	require.Contains(t, sh.do("delete %s", p.name), "Deleted IPC")
 	all, err := segment.List()
 	require.NoError(t, err)
