@@ -22,10 +22,11 @@
 // Work in flight
 //
 // On a CUDA device kvc_buffer_commit, kvc_buffer_uncommit and kvc_buffer_free change
-// mappings. The caller makes sure that no kernel and no copy that is queued or running
-// touches the granules that change. This includes granules that a commit makes committed:
-// they are unmapped for a moment. With KVC_BARE they were not mapped before, and a commit
-// disturbs nothing. kvc_pool_resize and kvc_pool_poll_shm never change mappings that a
+// mappings, also those of granules that a commit makes committed: they are unmapped for a
+// moment. These calls first wait for all kernels and copies that were queued in the device's
+// primary context. The caller makes sure that other threads queue none meanwhile that touch
+// the granules that change. With KVC_BARE uncommitted granules are not mapped, and a commit
+// neither waits nor disturbs anything. kvc_pool_resize and kvc_pool_poll_shm never change mappings that a
 // kernel can see, and are allowed at any time.
 //
 // Errors

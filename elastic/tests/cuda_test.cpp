@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "rig.h"
@@ -91,7 +92,7 @@ const char * const functions[] = {
     "cuInit", "cuDeviceGet", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2", "cuCtxPushCurrent_v2",
     "cuCtxPopCurrent_v2", "cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize", "cuMemsetD8Async", "cuMemGetInfo_v2",
     "cuMemGetAllocationGranularity", "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap",
-    "cuMemSetAccess",
+    "cuMemSetAccess", "cuCtxSynchronize",
 };
 
 class EveryFailure : public ::testing::TestWithParam<uint32_t> {};
@@ -160,7 +161,7 @@ TEST_P(EveryFailure, OfEveryFunctionIsRolledBack) {
 // A failed commit leaves exactly the granules and the bytes of before.
 TEST(Cuda, ACommitIsAllOrNothing) {
     for (const char * name : {"cuMemCreate", "cuMemUnmap", "cuMemMap", "cuMemSetAccess", "cuMemsetD8Async", "cuStreamSynchronize",
-                              "cuCtxPushCurrent_v2"}) {
+                              "cuCtxPushCurrent_v2", "cuCtxSynchronize"}) {
         for (uint64_t nth = 1; nth <= 8; nth++) {
             SCOPED_TRACE(testing::Message() << name << " " << nth);
             rig::Fake fake(64);
@@ -217,7 +218,7 @@ TEST(Cuda, MemoryThatCannotBeTakenOutIsNotLost) {
     rig::Fake fake(64);
     rig::Pool pool(32 * page, 0, {});
     rig::Buffer b(pool, 4 * page);
-    fakecuda_fail(nullptr, 8, 999, 1000); // the call after a push, two creations and two replacements
+    fakecuda_fail(nullptr, 9, 999, 1000); // the call after a push, two creations, a wait and two replacements
     ASSERT_EQ(KVC_E_SYSTEM, kvc_buffer_commit(b.handle, 0, 2 * page));
     EXPECT_NE(nullptr, strstr(kvc_last_error(), "allowing access")) << kvc_last_error();
     fakecuda_fail("cuMemUnmap", 1, 999, 1000);
@@ -307,6 +308,40 @@ TEST(Cuda, CallsOfAllocatingAndCommitting) {
     EXPECT_EQ(7172u, fakecuda_calls("cuMemMap"));
     EXPECT_EQ(2u, fakecuda_calls("cuMemSetAccess"));
     EXPECT_EQ(2u, fakecuda_calls("cuMemsetD8Async"));
+}
+
+// A Queue is work on the device that touches a buffer until somebody waits for it.
+struct Queue {
+    kvc_buffer_t * buffer = nullptr;
+    int            waits  = 0;
+    bool           mapped = true; // at each wait every granule was still mapped
+
+    explicit Queue(kvc_buffer_t * b) : buffer(b) { fakecuda_queue(wait, this); }
+    ~Queue() { fakecuda_queue(nullptr, nullptr); }
+    static void wait(void * self) {
+        Queue & q = *static_cast<Queue *>(self);
+        const char * base = static_cast<const char *>(kvc_buffer_get_base(q.buffer));
+        q.waits++;
+        for (size_t g = 0; g < 8; g++) {
+            q.mapped = q.mapped && fakecuda_shown(base + g * page) != 0;
+        }
+    }
+};
+
+TEST(Cuda, MappingsChangeAfterEarlierWork) {
+    rig::Fake fake(64);
+    rig::Pool pool(32 * page, 0, {});
+    auto b = std::make_unique<rig::Buffer>(pool, 8 * page);
+    Queue queue(b->handle);
+    ASSERT_EQ(KVC_OK, kvc_buffer_commit(b->handle, 0, 4 * page));
+    EXPECT_EQ(1, queue.waits);
+    ASSERT_EQ(KVC_OK, kvc_buffer_commit(b->handle, 0, 4 * page));
+    EXPECT_EQ(1, queue.waits) << "nothing changes";
+    ASSERT_EQ(KVC_OK, kvc_buffer_uncommit(b->handle, page, 2 * page));
+    EXPECT_EQ(2, queue.waits);
+    b.reset();
+    EXPECT_EQ(3, queue.waits);
+    EXPECT_TRUE(queue.mapped);
 }
 
 TEST(Cuda, DevicesThatCannotAreNamed) {

@@ -83,7 +83,10 @@ int DeviceBacking::release(Region & region) {
     kept_.reserve(kept_.size() + std::count(r.shown.begin(), r.shown.end(), Shown::real));
     Current current(*device_);
     step_ = "entering the context to free";
-    Result result = current.result == success ? empty(r) : current.result;
+    Result result = current.result == success ? settle() : current.result;
+    if (result == success) {
+        result = empty(r);
+    }
     if (result == success) {
         step_  = "giving back the addresses of";
         result = cu_.unreserve(r.address, r.granules * granule);
@@ -99,6 +102,9 @@ int DeviceBacking::map(Region & region, Span span, size_t * reused) {
     Current current(*device_);
     step_ = "entering the context to commit";
     Result result = current.result == success ? take(span.count, handles, reused) : current.result;
+    if (result == success && !bare_) {
+        result = settle();
+    }
     if (result != success) {
         const int rc = device_->failed(step_, span.count * granule, result);
         give_back(handles, *reused);
@@ -120,7 +126,7 @@ int DeviceBacking::unmap(Region & region, Span span, size_t keep, size_t * done)
     kept_.reserve(kept_.size() + span.count);
     Current current(*device_);
     step_ = "entering the context to uncommit";
-    Result result = current.result;
+    Result result = current.result == success ? settle() : current.result;
     for (*done = 0; *done < span.count && result == success; ++*done) {
         const size_t i = span.first + *done;
         if ((result = hide(r, i)) != success) {

@@ -40,7 +40,9 @@ private:
     void   give_back(std::vector<Handle> & taken, size_t reused);
     void   let_go(Handle handle);
 
-    // place.cpp: one granule each, or a span; `shown` stays true after failures.
+    // place.cpp: one granule each, or a span; `shown` stays true after failures. The caller
+    // has called settle.
+    Result settle();
     Result hide(DeviceRegion & r, size_t i);
     Result show(DeviceRegion & r, size_t i, Handle handle, Shown as);
     Result allow(const DeviceRegion & r, Span span);

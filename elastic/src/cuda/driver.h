@@ -63,6 +63,7 @@ static_assert(sizeof(AllocationProperties) == 32 && sizeof(AccessDescription) ==
     X(context_release,  cuDevicePrimaryCtxRelease_v2,  (Device))                                  \
     X(context_push,     cuCtxPushCurrent_v2,           (Context))                                 \
     X(context_pop,      cuCtxPopCurrent_v2,            (Context *))                               \
+    X(context_wait,     cuCtxSynchronize,              (void))                                    \
     X(stream_create,    cuStreamCreate,                (Stream *, unsigned flags))                \
     X(stream_destroy,   cuStreamDestroy_v2,            (Stream))                                  \
     X(stream_wait,      cuStreamSynchronize,           (Stream))                                  \

@@ -4,6 +4,12 @@
 
 namespace kvc::cuda {
 
+// settle waits for work that was queued: it may touch granules that are about to change.
+Result DeviceBacking::settle() {
+    step_ = "waiting for earlier work before changing";
+    return cu_.context_wait();
+}
+
 Result DeviceBacking::hide(DeviceRegion & r, size_t i) {
     step_ = "unmapping";
     const Result result = r.shown[i] == Shown::hole ? success : cu_.unmap(at(r, i), granule);

@@ -28,6 +28,8 @@ struct World {
     uint64_t    fail_in = 0, fail_more = 0, failed = 0;
     int         fail_result = 0;
     bool        started = false;
+    void (*wait)(void *) = nullptr;
+    void *      queue = nullptr;
 
     void configure(const fakecuda_config & c) {
         config = c;
@@ -174,6 +176,20 @@ Result cuCtxPopCurrent_v2(Context * out) {
     return call.result;
 }
 
+Result cuCtxSynchronize(void) {
+    void (*wait)(void *) = nullptr;
+    void * queue = nullptr;
+    {
+        BEGIN("cuCtxSynchronize", true);
+        wait  = w.wait;
+        queue = w.queue;
+    }
+    if (wait != nullptr) {
+        wait(queue);
+    }
+    return success;
+}
+
 Result cuStreamCreate(Stream * out, unsigned flags) {
     BEGIN("cuStreamCreate", true);
     REQUIRE(flags == stream_non_blocking, invalid_value);
@@ -283,6 +299,13 @@ void fakecuda_fail(const char * name, uint64_t nth, int result, uint64_t more) {
 uint64_t fakecuda_failed(void) {
     std::lock_guard<std::mutex> lock(world().mutex);
     return world().failed;
+}
+
+void fakecuda_queue(void (*wait)(void *), void * queue) {
+    World & w = world();
+    std::lock_guard<std::mutex> lock(w.mutex);
+    w.wait  = wait;
+    w.queue = queue;
 }
 
 uint64_t fakecuda_calls(const char * name) {

@@ -50,6 +50,10 @@ void fakecuda_get_state(fakecuda_state * out);
 // fakecuda_violation is the sentence of the first violation, or "".
 const char * fakecuda_violation(void);
 
+// fakecuda_queue sets what cuCtxSynchronize waits with: `wait` returns when the work that was
+// queued on the device is done. NULL: nothing is ever queued.
+void fakecuda_queue(void (*wait)(void *), void * queue);
+
 // fakecuda_shown tells what is at an address: 0 nothing that can be accessed, else a number of
 // the memory there plus one. Two addresses with the same number show the same memory.
 uint64_t fakecuda_shown(const void * address);
