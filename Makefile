@@ -135,22 +135,20 @@ PAGED := cmake -S ggml-paged -DKVP_CUDA=OFF -G $(if $(shell command -v ninja),Ni
 
 .PHONY: build-paged
 build-paged: test-deps ## Build the paged attention library and its tests
-	$(PAGED) -B build/paged/release -DKVP_GGML_PATCHED_SRC=$(abspath build/ollama/src)
+	$(PAGED) -B build/paged/release -DKVP_GGML_PATCHED_SRC=$(abspath build/ollama/src) -DKVP_GGML_LIBS=$(abspath build/ollama/lib/ollama)
 	cmake --build build/paged/release
 
 # Fibers of the emulator and sanitizers do not go together: under sanitizers only the
 # tests with threads are run.
 .PHONY: test-paged
 test-paged: build-paged ## Test the paged attention library, without and with sanitizers
-	ctest --test-dir build/paged/release --output-on-failure -E pairs
+	ctest --test-dir build/paged/release --output-on-failure -j 2 -E pairs
 	ctest --test-dir build/paged/release -V -R pairs
 	for sanitizer in thread address,undefined; do \
 		dir=build/paged/$${sanitizer%,*} && \
 		$(PAGED) -B $$dir -DKVP_SANITIZE=$$sanitizer && \
 		cmake --build $$dir --target pager_test test_attn test_hybrid && \
-		for test in pager_test test_attn test_hybrid; do \
-			$$dir/$$test --gtest_brief=1 || exit 1; \
-		done || exit 1; \
+		printf '%s\n' test_attn pager_test test_hybrid | xargs -P 2 -I{} env $$dir/{} --gtest_brief=1 || exit 1; \
 	done
 	cmake --build build/paged/thread --target test_races
 	build/paged/thread/test_races --gtest_brief=1

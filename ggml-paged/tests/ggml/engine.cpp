@@ -4,6 +4,8 @@
 
 #include <stdexcept>
 
+namespace fs = std::filesystem;
+
 namespace {
 
 // Of graphs of one layer of attention.
@@ -28,19 +30,50 @@ void set_threads(const backend_module & m, ggml_backend_t cpu, uint32_t threads)
     set(cpu, (int) threads);
 }
 
-} // namespace
-
-backend_module load_module(const std::string & file) {
+void * open_library(const fs::path & file) {
     // Lazily, since a module that was built in part lacks functions that nothing here calls.
     void * handle = dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);
     if (!handle) {
-        throw std::runtime_error("the backend " + file + " cannot be loaded: " + dlerror());
+        throw std::runtime_error("the backend " + file.string() + " cannot be loaded: " + dlerror());
     }
+    return handle;
+}
+
+// 0: this machine's processor cannot run the module.
+int score(const fs::path & file) {
+    const auto score = (int (*)()) dlsym(open_library(file), "ggml_backend_score");
+    return score ? score() : 1;
+}
+
+fs::path best_cpu_module(const fs::path & folder) {
+    fs::path best;
+    int      most = 0;
+    for (const auto & entry : fs::directory_iterator(folder)) {
+        const std::string name = entry.path().filename();
+        if (name.rfind("libggml-cpu", 0) != 0 || entry.path().extension() != ".so") {
+            continue;
+        }
+        if (const int n = score(entry.path()); n > most) {
+            most = n;
+            best = entry.path();
+        }
+    }
+    if (best.empty()) {
+        throw std::runtime_error(folder.string() + " has no libggml-cpu*.so that this machine can run.");
+    }
+    return best;
+}
+
+} // namespace
+
+backend_module load_module(const fs::path & file_or_folder) {
+    const fs::path file = fs::is_directory(file_or_folder) ? best_cpu_module(file_or_folder) : file_or_folder;
+    void *         handle = open_library(file);
     const auto init = (ggml_backend_reg_t (*)()) dlsym(handle, "ggml_backend_init");
     backend_module m;
     m.reg = init ? init() : nullptr;
     if (!m.reg) {
-        throw std::runtime_error(file + " is no backend of ggml, or finds nothing that it can use.");
+        throw std::runtime_error(file.string() + " is no backend of ggml, or finds nothing that it can use.");
     }
     m.paged = (const ggml_paged_backend *) ggml_backend_reg_get_proc_address(m.reg, GGML_PAGED_PROC_NAME);
     return m;

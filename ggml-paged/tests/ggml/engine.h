@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,9 @@ struct backend_module {
     const ggml_paged_backend * paged = nullptr;  // NULL: it does not have the op
 };
 
-// load_module throws std::runtime_error with the reason.
-backend_module load_module(const std::string & file);
+// load_module throws std::runtime_error with the reason. Of a folder it loads the CPU module
+// that is best for this machine, as Ollama does.
+backend_module load_module(const std::filesystem::path & file_or_folder);
 
 struct modules {
     backend_module cpu;
