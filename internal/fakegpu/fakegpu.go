@@ -1,0 +1,86 @@
+package fakegpu
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/kvtier/kvtier/internal/ollamasrc"
+)
+
+// Module is the name of the file that [Build] writes.
+const Module = "libggml-cuda.so"
+
+// ErrUnavailable is the cause of a failure of [Build] where the module cannot be built at
+// all: on another system than Linux, without a C++ compiler, or without a built Ollama.
+var ErrUnavailable = errors.New("the emulated GPU cannot be built here")
+
+// Build compiles the module into dir with $CXX or c++. It takes the headers and
+// libggml-base.so of the Ollama in build/ollama, and must be built anew with it.
+//
+// Ollama loads the module from a folder beside its CPU backends, such as
+// lib/ollama/cuda_v13. Its own folder or the one above must hold libggml-cpu-*.so.
+func Build(dir string) error {
+	here, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	root, err := ollamasrc.FindRoot(here)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return build(root, filepath.Join(root, "build", "ollama"), dir)
+}
+
+func build(root, ollama, dir string) error {
+	compiler, err := exec.LookPath(cmp.Or(os.Getenv("CXX"), "c++"))
+	if err != nil || runtime.GOOS != "linux" {
+		return fmt.Errorf("%w: it needs Linux and a C++ compiler (CXX)", ErrUnavailable)
+	}
+	layout, err := ollamasrc.NewLayout(root, ollama)
+	if err != nil {
+		return err
+	}
+	base := filepath.Join(layout.Libraries(), "libggml-base.so")
+	if _, err := os.Stat(base); err != nil {
+		return fmt.Errorf("%w: run make first: %w", ErrUnavailable, err)
+	}
+	sources, err := filepath.Glob(filepath.Join(root, "internal", "fakegpu", "module", "*.cpp"))
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	args := append(flags(root, layout), sources...)
+	args = append(args, base, "-Wl,--no-undefined", "-Wl,-rpath,$ORIGIN:$ORIGIN/..", "-ldl", "-pthread")
+	return compile(compiler, args, filepath.Join(dir, Module))
+}
+
+// flags are those of a ggml backend that is loaded at run time.
+func flags(root string, layout ollamasrc.Layout) []string {
+	ggml := filepath.Join(layout.Src(), "ml", "backend", "ggml", "ggml")
+	return []string{
+		"-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden", "-D_GNU_SOURCE",
+		"-DGGML_BACKEND_DL", "-DGGML_BACKEND_SHARED", "-DGGML_BACKEND_BUILD", "-DGGML_SHARED",
+		"-isystem", filepath.Join(ggml, "include"),
+		"-isystem", filepath.Join(ggml, "src"),
+		"-I", filepath.Join(root, "elastic", "tests", "fakecuda"),
+	}
+}
+
+// compile puts the file in place at the end, whole: a process may have the earlier one mapped.
+func compile(compiler string, args []string, out string) error {
+	temp := fmt.Sprintf("%s.%d", out, os.Getpid())
+	defer os.Remove(temp)
+	printed, err := exec.Command(compiler, append(args, "-o", temp)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("compiling %s: %w\n%s", Module, err, strings.TrimSpace(string(printed)))
+	}
+	return os.Rename(temp, out)
+}
