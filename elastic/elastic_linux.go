@@ -19,7 +19,8 @@ import (
 // A Pool has the memory of one device, or of the host. Its methods may be called by any
 // goroutine. After Close they return ErrInvalid.
 type Pool struct {
-	p *C.kvc_pool_t
+	p      *C.kvc_pool_t
+	device int
 }
 
 // A Buffer is a range of addresses of a pool. Its methods may be called by any goroutine.
@@ -28,6 +29,7 @@ type Buffer struct {
 	b    *C.kvc_buffer_t
 	base unsafe.Pointer
 	size uint64
+	pool *Pool
 }
 
 var kinds = map[C.int]error{
@@ -65,12 +67,15 @@ func New(va uint64, device int, options Options) (*Pool, error) {
 		o.cuda_library = C.CString(options.CUDALibrary)
 		defer C.free(unsafe.Pointer(o.cuda_library))
 	}
-	p := &Pool{}
+	p := &Pool{device: device}
 	if err := call(func() C.int { return C.kvc_pool_create_ex(C.size_t(va), C.int(device), &o, &p.p) }); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
+
+// Device is a CUDA device number, or Host.
+func (p *Pool) Device() int { return p.device }
 
 // Close destroys the pool and its segment. ErrBusy while it has buffers.
 func (p *Pool) Close() error {
@@ -141,7 +146,7 @@ func Reap(prefix string) (int, error) {
 
 // Alloc reserves addresses for size bytes and commits nothing.
 func (p *Pool) Alloc(size uint64) (*Buffer, error) {
-	b := &Buffer{size: size}
+	b := &Buffer{size: size, pool: p}
 	if err := call(func() C.int { return C.kvc_buffer_alloc(p.p, C.size_t(size), &b.b) }); err != nil {
 		return nil, err
 	}
@@ -154,6 +159,9 @@ func (b *Buffer) Base() unsafe.Pointer { return b.base }
 
 // Size is the size in bytes that was asked for.
 func (b *Buffer) Size() uint64 { return b.size }
+
+// Pool is the pool that the addresses are of.
+func (b *Buffer) Pool() *Pool { return b.pool }
 
 // Commit commits the granules that [offset, offset+size) touches, all or none.
 func (b *Buffer) Commit(offset, size uint64) error {

@@ -345,3 +345,28 @@ func BenchmarkCommitUncommit(b *testing.B) {
 
 // defaultGranule is the default granule of host memory, in bytes.
 const defaultGranule = 64 << 10
+
+func TestPools(t *testing.T) {
+	made := map[int]int{}
+	pools := NewPools(func(device int) (*Pool, error) {
+		if made[device]++; device == 1 {
+			return nil, &Error{Kind: ErrNoVMM, Message: "opening CUDA device 1: it has no virtual memory management"}
+		}
+		return New(64*mib, Host, Options{})
+	})
+	require.Empty(t, pools.All())
+	host, err := pools.On(Host)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, host.Close()) })
+	for range 2 {
+		_, err = pools.On(1)
+		require.ErrorIs(t, err, ErrNoVMM)
+		again, err := pools.On(Host)
+		require.NoError(t, err)
+		require.Same(t, host, again)
+	}
+	require.Equal(t, map[int]int{Host: 1, 1: 1}, made)
+	require.Equal(t, []*Pool{host}, pools.All())
+	require.Same(t, host, alloc(t, host, page).Pool())
+	require.Equal(t, Host, host.Device())
+}

@@ -13,6 +13,7 @@ type Buffer struct{}
 func New(uint64, int, Options) (*Pool, error) { return nil, ErrUnsupported }
 func Reap(string) (int, error)                { return 0, ErrUnsupported }
 
+func (*Pool) Device() int                             { return Host }
 func (*Pool) Close() error                            { return ErrUnsupported }
 func (*Pool) Resize(uint64) error                     { return ErrUnsupported }
 func (*Pool) Stats() (Stats, error)                   { return Stats{}, ErrUnsupported }
@@ -24,6 +25,7 @@ func (*Pool) Alloc(uint64) (*Buffer, error)           { return nil, ErrUnsupport
 
 func (*Buffer) Base() unsafe.Pointer                   { return nil }
 func (*Buffer) Size() uint64                           { return 0 }
+func (*Buffer) Pool() *Pool                            { return nil }
 func (*Buffer) Commit(uint64, uint64) error            { return ErrUnsupported }
 func (*Buffer) Uncommit(uint64, uint64) error          { return ErrUnsupported }
 func (*Buffer) Committed(uint64, uint64) (bool, error) { return false, ErrUnsupported }

@@ -29,6 +29,13 @@ func (o *Outputs) Read(batch int) {
 	o.read.Broadcast()
 }
 
+// Done reports whether the outputs of a batch were read.
+func (o *Outputs) Done(batch int) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.last >= batch
+}
+
 // Await returns when the outputs of a batch and of all earlier batches were read. The batch
 // must be under way already, and the caller must hold no lock that the batch needs to end.
 func (o *Outputs) Await(batch int) {
