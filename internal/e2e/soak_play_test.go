@@ -51,7 +51,7 @@ func playSoak(t *testing.T, setup soakSetup, history soak.History) {
 	p := &soakPlay{
 		soakSetup: setup, t: t, shift: setup.slots == 1, history: history, pictures: make(map[uint64][]byte),
 		stock:  start("", os.Getenv(soakStockEnv)),
-		tiered: start(setup.root, "", setup.tier...),
+		tiered: start(setup.root, setup.binary, setup.tier...),
 	}
 	p.chats = soak.NewChats(history.System, func(tokens int, seed int64) string {
 		text, err := testmodel.Prompt(setup.shape, tokens, seed)

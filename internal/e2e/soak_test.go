@@ -165,6 +165,7 @@ type soakSetup struct {
 	tier   []string // variables of the tiered server
 	root   string
 	remote string // empty without a remote tier
+	binary string // of the tiered server; empty: the built one
 }
 
 func newSoakSetup(t *testing.T, m soakModel, seed uint64, slots int) soakSetup {

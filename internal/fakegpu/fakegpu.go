@@ -62,6 +62,69 @@ func build(root, ollama, dir string) error {
 	return compile(compiler, args, filepath.Join(dir, Module))
 }
 
+// An Installation is a built Ollama beside an emulated GPU.
+type Installation struct {
+	Binary string // ollama, to be started
+	Driver string // a CUDA driver, for FAKEGPU_DRIVER and KVC_CUDA_LIBRARY
+}
+
+// Install makes an installation of the Ollama in build/ollama in a folder, by links to its files.
+func Install(dir string) (Installation, error) {
+	here, err := os.Getwd()
+	if err != nil {
+		return Installation{}, err
+	}
+	root, err := ollamasrc.FindRoot(here)
+	if err != nil {
+		return Installation{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	in := Installation{Binary: filepath.Join(dir, "bin", "ollama"), Driver: filepath.Join(dir, "libcuda.so.1")}
+	libraries := filepath.Join(dir, "lib", "ollama")
+	if err := Build(filepath.Join(libraries, "cuda_v13")); err != nil {
+		return Installation{}, err
+	}
+	if err := buildDriver(root, in.Driver); err != nil {
+		return Installation{}, err
+	}
+	built, err := filepath.Glob(filepath.Join(root, "build", "ollama", "lib", "ollama", "*"))
+	if err != nil {
+		return Installation{}, err
+	}
+	for _, file := range built {
+		if err := os.Symlink(file, filepath.Join(libraries, filepath.Base(file))); err != nil {
+			return Installation{}, err
+		}
+	}
+	return in, copyProgram(filepath.Join(root, "build", "ollama", "bin", "ollama"), in.Binary)
+}
+
+// copyProgram copies a program that looks for its libraries beside its own file, links resolved.
+func copyProgram(from, to string) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, 0o755)
+}
+
+// buildDriver compiles the driver that elastic's own tests use.
+func buildDriver(root, out string) error {
+	tests := filepath.Join(root, "elastic", "tests", "fakecuda")
+	sources, err := filepath.Glob(filepath.Join(tests, "*.cpp"))
+	if err != nil {
+		return err
+	}
+	compiler, err := exec.LookPath(cmp.Or(os.Getenv("CXX"), "c++"))
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	args := []string{"-std=c++17", "-O1", "-fPIC", "-shared", "-D_GNU_SOURCE", "-I", tests, "-I", filepath.Join(root, "elastic", "src")}
+	return compile(compiler, append(args, sources...), out)
+}
+
 // flags are those of a ggml backend that is loaded at run time.
 func flags(root string, layout ollamasrc.Layout) []string {
 	ggml := filepath.Join(layout.Src(), "ml", "backend", "ggml", "ggml")
@@ -80,7 +143,7 @@ func compile(compiler string, args []string, out string) error {
 	defer os.Remove(temp)
 	printed, err := exec.Command(compiler, append(args, "-o", temp)...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("compiling %s: %w\n%s", Module, err, strings.TrimSpace(string(printed)))
+		return fmt.Errorf("compiling %s: %w\n%s", filepath.Base(out), err, strings.TrimSpace(string(printed)))
 	}
 	return os.Rename(temp, out)
 }

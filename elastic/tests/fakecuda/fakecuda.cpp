@@ -16,6 +16,12 @@ using namespace kvc::cuda;
 
 namespace {
 
+// number is an environment variable's, or 0.
+size_t number(const char * variable) {
+    const char * text = getenv(variable);
+    return text != nullptr ? strtoull(text, nullptr, 10) : 0;
+}
+
 struct World {
     std::mutex       mutex;
     fakecuda::Device device;
@@ -41,8 +47,9 @@ struct World {
 
     World() {
         fakecuda_config c{};
-        const char * memory = getenv("FAKECUDA_MEMORY");
-        c.memory = memory != nullptr ? strtoull(memory, nullptr, 10) : 0;
+        c.memory      = number("FAKECUDA_MEMORY");
+        c.granularity = number("FAKECUDA_GRANULARITY");
+        c.devices     = int(number("FAKECUDA_DEVICES"));
         configure(c);
     }
 

@@ -34,6 +34,8 @@ typedef struct fakecuda_state {
     uint64_t calls;      // of all functions
 } fakecuda_state;
 
+// In a process that is not a test, FAKECUDA_MEMORY, FAKECUDA_GRANULARITY and FAKECUDA_DEVICES are these.
+//
 // fakecuda_reset begins anew, and forgets everything that is alive.
 void fakecuda_reset(const fakecuda_config * config);
 
