@@ -35,7 +35,7 @@ STATICCHECK := go tool -modfile=tools/go.mod staticcheck
 STATICCHECK_CHECKS := inherit,-ST1005
 
 # Packages whose tests start the built Ollama, and skip without one.
-E2E := ./internal/ollamatest/... ./internal/e2e/... ./internal/demo/... ./internal/bench/...
+E2E := ./internal/ollamatest/... ./internal/fakegpu/... ./internal/e2e/... ./internal/demo/... ./internal/bench/...
 # Those that start a stock Ollama with our llama-server.
 LLAMA := ./internal/llamae2e
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"time"
 
@@ -26,12 +27,13 @@ Ctrl-C. Twice a second balance looks at their segments and moves the limits that
 kvtier limit shows: work that runs or waits comes first, then conversations that
 nobody waits for. The limits that balance sets add up to SIZE at most.
 
-Without names the memory is divided between all processes of Ollamas with
-OLLAMA_KVCACHED=1. NAME is that of a line of kvtier limit, or a pattern such as
-'kvcached_*'.
+Without names SIZE is host memory, divided between all processes of Ollamas with
+OLLAMA_KVCACHED=1. NAME is that of a line of kvtier limit, or a pattern:
+'kvcached_*_cuda0' divides memory of the first GPU.
 
 After balance has ended, limits stay as they are.`,
-		Example: `  kvtier balance 16G`,
+		Example: `  kvtier balance 16G
+  kvtier balance 20G 'kvcached_*_cuda0'`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cli.Usagef("give the memory to divide, such as 16G")
@@ -40,6 +42,21 @@ After balance has ended, limits stay as they are.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return a.balance(cmd.Context(), args[0], args[1:]) },
 	}
+}
+
+// onDevice are the segments of GPU memory, which is no part of a budget of host memory.
+var onDevice = regexp.MustCompile(`_cuda[0-9]+$`)
+
+// balanced reports whether a segment takes part: one that a pattern matches, or without patterns one of
+// host memory of a process of ours.
+func balanced(s segment.Segment, patterns []string) bool {
+	if len(patterns) == 0 {
+		return s.State != segment.Foreign && !onDevice.MatchString(s.Name)
+	}
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		ok, _ := path.Match(pattern, s.Name)
+		return ok
+	})
 }
 
 func (a *app) balance(ctx context.Context, size string, names []string) error {
@@ -53,16 +70,8 @@ func (a *app) balance(ctx context.Context, size string, names []string) error {
 		}
 	}
 	b := balance.Balancer{
-		Budget: budget,
-		Of: func(s segment.Segment) bool {
-			if len(names) == 0 {
-				return s.State == segment.Live || s.State == segment.Locked || s.State == segment.Deleted
-			}
-			return slices.ContainsFunc(names, func(pattern string) bool {
-				ok, _ := path.Match(pattern, s.Name)
-				return ok
-			})
-		},
+		Budget:  budget,
+		Of:      func(s segment.Segment) bool { return balanced(s, names) },
 		Changed: a.printLimit(),
 	}
 	return b.Run(ctx)

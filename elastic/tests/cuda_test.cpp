@@ -316,8 +316,8 @@ struct Queue {
     int            waits  = 0;
     bool           mapped = true; // at each wait every granule was still mapped
 
-    explicit Queue(kvc_buffer_t * b) : buffer(b) { fakecuda_queue(wait, this); }
-    ~Queue() { fakecuda_queue(nullptr, nullptr); }
+    explicit Queue(kvc_buffer_t * b) : buffer(b) { fakecuda_queue(wait, nullptr, this); }
+    ~Queue() { fakecuda_queue(nullptr, nullptr, nullptr); }
     static void wait(void * self) {
         Queue & q = *static_cast<Queue *>(self);
         const char * base = static_cast<const char *>(kvc_buffer_get_base(q.buffer));

@@ -3,6 +3,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -191,7 +192,11 @@ func TestTwoModelsShareADevice(t *testing.T) {
 // and on a stock one without a device.
 func TestDeviceSoak(t *testing.T) {
 	on := elasticOn(t)
-	for _, slots := range []int{1, 4} {
+	concurrent := []int{4}
+	if os.Getenv(soakLongEnv) != "" {
+		concurrent = append(concurrent, 1)
+	}
+	for _, slots := range concurrent {
 		t.Run(fmt.Sprint("slots ", slots), func(t *testing.T) {
 			forEachSoak(t, slots, func(t *testing.T, setup soakSetup, seed uint64) {
 				binary, env := device(t, 1)

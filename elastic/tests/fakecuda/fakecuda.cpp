@@ -1,6 +1,8 @@
 // The functions of the fake driver: counting, failures on demand, contexts; then memory.h.
 #include "fakecuda.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -35,7 +37,8 @@ struct World {
     int         fail_result = 0;
     bool        started = false;
     void (*wait)(void *) = nullptr;
-    void *      queue = nullptr;
+    int (*busy)(void *) = nullptr;
+    void * queue = nullptr;
 
     void configure(const fakecuda_config & c) {
         config = c;
@@ -111,6 +114,27 @@ private:
 };
 
 }  // namespace
+
+// The device's work is asked before and after a while without a mapping: what is queued meanwhile
+// would find none.
+static void die_if_busy() {
+    int (*busy)(void *);
+    void * queue;
+    {
+        std::lock_guard<std::mutex> lock(world().mutex);
+        busy  = world().busy;
+        queue = world().queue;
+    }
+    if (busy == nullptr) {
+        return;
+    }
+    const bool before = busy(queue) != 0;
+    usleep(100);
+    if (before || busy(queue) != 0) {
+        fprintf(stderr, "fakecuda: a mapping is taken away while work is queued or runs\n");
+        abort();
+    }
+}
 
 #define BEGIN(name, needs_context)     \
     Call call(name, needs_context);    \
@@ -274,6 +298,7 @@ Result cuMemMap(Address at, size_t size, size_t offset, Handle handle, unsigned 
 }
 
 Result cuMemUnmap(Address at, size_t size) {
+    die_if_busy();
     BEGIN("cuMemUnmap", true);
     return w.device.unmap(at, size, call.why);
 }
@@ -308,10 +333,11 @@ uint64_t fakecuda_failed(void) {
     return world().failed;
 }
 
-void fakecuda_queue(void (*wait)(void *), void * queue) {
+void fakecuda_queue(void (*wait)(void *), int (*busy)(void *), void * queue) {
     World & w = world();
     std::lock_guard<std::mutex> lock(w.mutex);
     w.wait  = wait;
+    w.busy  = busy;
     w.queue = queue;
 }
 

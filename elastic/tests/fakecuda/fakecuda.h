@@ -52,9 +52,10 @@ void fakecuda_get_state(fakecuda_state * out);
 // fakecuda_violation is the sentence of the first violation, or "".
 const char * fakecuda_violation(void);
 
-// fakecuda_queue sets what cuCtxSynchronize waits with: `wait` returns when the work that was
-// queued on the device is done. NULL: nothing is ever queued.
-void fakecuda_queue(void (*wait)(void *), void * queue);
+// fakecuda_queue sets the device's work: cuCtxSynchronize returns when `wait` does, and a mapping
+// that is taken away while `busy` says that work is queued or runs ends the process, as an
+// access by a kernel may on a device. Either may be NULL: nothing is ever queued.
+void fakecuda_queue(void (*wait)(void *), int (*busy)(void *), void * queue);
 
 // fakecuda_shown tells what is at an address: 0 nothing that can be accessed, else a number of
 // the memory there plus one. Two addresses with the same number show the same memory.

@@ -17,6 +17,10 @@ static void wait_for_streams(void *) {
     wait_for_all_streams();
 }
 
+static int streams_busy(void *) {
+    return any_stream_busy();
+}
+
 static void * function(void * library, const char * name) {
     void * found = library != nullptr ? dlsym(library, name) : nullptr;
     if (found == nullptr) {
@@ -35,7 +39,7 @@ void connect_driver() {
     void * library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const auto queue = (decltype(&fakecuda_queue)) function(library, "fakecuda_queue");
     get_state        = (decltype(&fakecuda_get_state)) function(library, "fakecuda_get_state");
-    queue(wait_for_streams, nullptr);
+    queue(wait_for_streams, streams_busy, nullptr);
 }
 
 size_t driver_memory() {

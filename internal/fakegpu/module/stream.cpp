@@ -97,19 +97,35 @@ void Stream::run() {
     }
 }
 
-void wait_for_all_streams() {
+bool Stream::busy() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return pushed_ != done_;
+}
+
+static std::vector<std::shared_ptr<Stream>> alive_streams() {
     std::vector<std::shared_ptr<Stream>> alive;
-    {
-        std::lock_guard<std::mutex> lock(streams().mutex);
-        for (const auto & one : streams().all) {
-            if (auto stream = one.lock()) {
-                alive.push_back(stream);
-            }
+    std::lock_guard<std::mutex> lock(streams().mutex);
+    for (const auto & one : streams().all) {
+        if (auto stream = one.lock()) {
+            alive.push_back(stream);
         }
     }
-    for (const auto & stream : alive) {
+    return alive;
+}
+
+void wait_for_all_streams() {
+    for (const auto & stream : alive_streams()) {
         stream->wait();
     }
+}
+
+bool any_stream_busy() {
+    for (const auto & stream : alive_streams()) {
+        if (stream->busy()) {
+            return true;
+        }
+    }
+    return false;
 }
 
 }  // namespace fakegpu

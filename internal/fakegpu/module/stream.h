@@ -33,6 +33,9 @@ public:
     // wait returns when all work is done that was queued before the call.
     void wait();
 
+    // busy reports whether work is queued or runs.
+    bool busy();
+
     std::shared_ptr<Mark> mark();
     void wait_for(std::shared_ptr<Mark> mark);
 
@@ -50,5 +53,6 @@ private:
 
 // wait_for_all_streams waits as cudaDeviceSynchronize does.
 void wait_for_all_streams();
+bool any_stream_busy();
 
 }  // namespace fakegpu
