@@ -211,3 +211,27 @@ func TestDeviceSoak(t *testing.T) {
 		})
 	}
 }
+
+// TestDeviceIsFull: a prompt that a device has no memory for fails with the numbers, and the runner goes
+// on. A smaller one takes the memory of a conversation that nobody waits for.
+func TestDeviceIsFull(t *testing.T) {
+	on := elasticOn(t)
+	const margin, room = 256 << 20, 6 << 20 // 4,096 tokens
+	s := startOnDevice(t, 1, append(on, "OLLAMA_NUM_PARALLEL=2", "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_KV_TIERING=0", "OLLAMA_MULTIUSER_CACHE=1",
+		fmt.Sprint("FAKECUDA_MEMORY=", margin+room))...)
+	long := func(r *ollamatest.Request) { r.Options["num_ctx"] = 16384 }
+	s.ask(prompt(t, 20, 73), 2, long)
+	runners, err := s.Runners()
+	require.NoError(t, err)
+	options := oneThread(ollamatest.Greedy(2, 16384))
+	_, err = s.Generate(s.context(), ollamatest.Request{
+		Model: model, Prompt: prompt(t, 6000, 74), Raw: true, Options: options, KeepAlive: ollamatest.KeepAlive(10 * time.Minute),
+	})
+	require.ErrorContains(t, err, "MiB more are needed, and CUDA device 0 has")
+	for seed := range int64(3) {
+		s.ask(prompt(t, 2500, 75+seed), 2, long)
+	}
+	after, err := s.Runners()
+	require.NoError(t, err)
+	require.Equal(t, runners, after, "the runner ended")
+}
