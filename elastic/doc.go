@@ -3,11 +3,11 @@
 //
 // A [Pool] stands for one CUDA device, or for host memory, and has a limit that may change
 // while it is used: by [Pool.Resize], or by tools of kvcached and of kvtier through a segment
-// in shared memory ([Pool.Attach], [Pool.Poll]). A [Buffer] is a range of addresses, divided
+// in shared memory ([Pool.Attach], [Pool.Poll]). [Pools] are those of a process. A [Buffer] is a range of addresses, divided
 // into granules, each of which has memory of its own (committed) or not.
 //
-// The package is a leaf: it imports nothing of Ollama and nothing else of this module, so
-// that Ollama's kvcache can use it. cgo compiles the C++ library in the folders beside this
+// The package imports nothing of Ollama, and of this module internal/memory alone, so that
+// Ollama's kvcache can use it. cgo compiles the C++ library in the folders beside this
 // file through the generated *_linux.cpp files. The promises of each function, among them the
 // caller's duties towards kernels that run, are in include/kvc.h; comments here give the
 // differences alone.

@@ -119,7 +119,11 @@ func (a *app) topHeld() []top.Held {
 	}
 	var out []top.Held
 	for _, h := range all {
-		out = append(out, top.Held{Name: cmp.Or(h.Model, h.Name), Used: h.Used, Kept: h.Kept, Limit: h.Limit})
+		name := cmp.Or(h.Model, h.Name)
+		if _, device, found := strings.Cut(h.Name, "_cuda"); found && h.Model != "" {
+			name += " cuda" + device
+		}
+		out = append(out, top.Held{Name: name, Used: h.Used, Kept: h.Kept, Limit: h.Limit})
 	}
 	return out
 }

@@ -116,6 +116,7 @@ func TestDeviceChangesNothing(t *testing.T) {
 					"OLLAMA_KV_TIERING="+c.tiering, "OLLAMA_KV_TIER_LOCAL="+t.TempDir(), "OLLAMA_KV_TIER_TEST=1")...)
 				answers := s.turns(c.tiering == "1")
 				s.requireOnDevice(len(more) > 0)
+				require.Equal(t, len(more) > 0 && c.devices > 1, strings.Contains(s.Logs(), "_cuda1 limit="))
 				return answers
 			}
 			stock, elastic := run(), run(on...)

@@ -16,7 +16,7 @@ const memoryCells = 20
 // memoryNameCells is the space that names have before bars do.
 const memoryNameCells = 28
 
-// memories has a bar for each process that holds K/V memory under a limit, the fullest first.
+// memories has a bar for each process and device that holds K/V memory under a limit, the fullest first.
 func (m *model) memories(width int) []string {
 	const fixed = 7 + 1 + 5 + 2 + memoryCells + 2 // name, share, sizes
 	bar := min(barMax, width-fixed-memoryNameCells)

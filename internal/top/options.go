@@ -42,7 +42,7 @@ type Options struct {
 	every time.Duration // between two questions, in tests
 }
 
-// Held is the K/V memory that one process holds, in bytes.
+// Held is the K/V memory that one process holds on one device, in bytes.
 type Held struct {
 	Name  string // of the model; that of the segment where the model is not known
 	Used  int64  // for tokens there are
