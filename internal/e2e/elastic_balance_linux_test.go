@@ -134,8 +134,8 @@ func TestTwoServersShareMemory(t *testing.T) {
 			require.NoError(t, s.burst(t.Context(), i, tooLong, 300+100*round+10*int64(i)))
 		}
 	}
-	// A batch may take more than its server's limit, which the log says: answers grow into cells that a
-	// prompt was promised. Both together stay within the budget.
+	// Now and then a batch takes more than its server's limit, which the log says. Its cause is not known
+	// yet. Both together stay within the budget.
 	require.LessOrEqual(t, s.most.Load(), s.budget)
 	require.NoError(t, s.servers[0].KillRunner())
 	require.NoError(t, s.burst(t.Context(), 1, tooLong, 700))

@@ -26,22 +26,27 @@ var ErrUnavailable = errors.New("the emulated GPU cannot be built here")
 // Ollama loads the module from a folder beside its CPU backends, such as
 // lib/ollama/cuda_v13. Its own folder or the one above must hold libggml-cpu-*.so.
 func Build(dir string) error {
-	here, err := os.Getwd()
+	root, err := checkout()
 	if err != nil {
 		return err
-	}
-	root, err := ollamasrc.FindRoot(here)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return build(root, filepath.Join(root, "build", "ollama"), dir)
 }
 
-func build(root, ollama, dir string) error {
-	compiler, err := exec.LookPath(cmp.Or(os.Getenv("CXX"), "c++"))
-	if err != nil || runtime.GOOS != "linux" {
-		return fmt.Errorf("%w: it needs Linux and a C++ compiler (CXX)", ErrUnavailable)
+// checkout is the checkout of this repository that the working directory is in.
+func checkout() (string, error) {
+	here, err := os.Getwd()
+	if err != nil {
+		return "", err
 	}
+	root, err := ollamasrc.FindRoot(here)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return root, nil
+}
+
+func build(root, ollama, dir string) error {
 	layout, err := ollamasrc.NewLayout(root, ollama)
 	if err != nil {
 		return err
@@ -59,7 +64,7 @@ func build(root, ollama, dir string) error {
 	}
 	args := append(flags(root, layout), sources...)
 	args = append(args, base, "-Wl,--no-undefined", "-Wl,-rpath,$ORIGIN:$ORIGIN/..", "-ldl", "-pthread")
-	return compile(compiler, args, filepath.Join(dir, Module))
+	return compile(args, filepath.Join(dir, Module))
 }
 
 // An Installation is a built Ollama beside an emulated GPU.
@@ -70,13 +75,9 @@ type Installation struct {
 
 // Install makes an installation of the Ollama in build/ollama in a folder, by links to its files.
 func Install(dir string) (Installation, error) {
-	here, err := os.Getwd()
+	root, err := checkout()
 	if err != nil {
 		return Installation{}, err
-	}
-	root, err := ollamasrc.FindRoot(here)
-	if err != nil {
-		return Installation{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	in := Installation{Binary: filepath.Join(dir, "bin", "ollama"), Driver: filepath.Join(dir, "libcuda.so.1")}
 	libraries := filepath.Join(dir, "lib", "ollama")
@@ -117,12 +118,8 @@ func buildDriver(root, out string) error {
 	if err != nil {
 		return err
 	}
-	compiler, err := exec.LookPath(cmp.Or(os.Getenv("CXX"), "c++"))
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
 	args := []string{"-std=c++17", "-O1", "-fPIC", "-shared", "-D_GNU_SOURCE", "-I", tests, "-I", filepath.Join(root, "elastic", "src")}
-	return compile(compiler, append(args, sources...), out)
+	return compile(append(args, sources...), out)
 }
 
 // flags are those of a ggml backend that is loaded at run time.
@@ -138,7 +135,11 @@ func flags(root string, layout ollamasrc.Layout) []string {
 }
 
 // compile puts the file in place at the end, whole: a process may have the earlier one mapped.
-func compile(compiler string, args []string, out string) error {
+func compile(args []string, out string) error {
+	compiler, err := exec.LookPath(cmp.Or(os.Getenv("CXX"), "c++"))
+	if err != nil || runtime.GOOS != "linux" {
+		return fmt.Errorf("%w: it needs Linux and a C++ compiler (CXX)", ErrUnavailable)
+	}
 	temp := fmt.Sprintf("%s.%d", out, os.Getpid())
 	defer os.Remove(temp)
 	printed, err := exec.Command(compiler, append(args, "-o", temp)...).CombinedOutput()
