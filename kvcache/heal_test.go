@@ -265,10 +265,10 @@ func TestAThinPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
 	require.True(t, r.tiered.thin[key])
 	store.setFail(nil)
 	clock.add(retryFirst)
-	before := store.puts
+	before := store.putCount()
 	r.run(r.slots[0], text, nil, true)
 	r.settle()
-	require.Greater(t, store.puts, before)
+	require.Greater(t, store.putCount(), before)
 	require.Empty(t, r.tiered.thin)
 }
 
@@ -388,13 +388,13 @@ func TestAnIdleServerLooksBeforeItCopies(t *testing.T) {
 	text, other := tokenRange(1, 50), tokenRange(2, 45)
 	r.refused(store, text, other)
 	fire := func(wait time.Duration) (tried int) {
-		before := store.puts
+		before := store.putCount()
 		clock.add(wait) // the writer may look at the clock at any time
 		copied := countedOf(r)
 		require.True(t, r.timers.fire())
 		r.settle()
 		require.Equal(t, copied, countedOf(r), "nothing is copied for these attempts")
-		return store.puts - before
+		return store.putCount() - before
 	}
 	for pause, tries := retryFirst, 0; tries < 2; pause = min(2*pause, retryIdle) {
 		wait, set := r.timers.set()

@@ -95,7 +95,7 @@ func TestABadPageIsTriedLessAndLess(t *testing.T) {
 		r.run(slot, tokenRange(1+i, 50), nil, true)
 	}
 	r.settle()
-	copied, puts := countedOf(r), store.puts
+	copied, puts := countedOf(r), store.putCount()
 	require.LessOrEqual(t, r.pass(clock, 10*time.Minute), 12)
 	require.LessOrEqual(t, store.tries, 12)
 	r.tiered.queue.mu.Lock()
@@ -105,7 +105,7 @@ func TestABadPageIsTriedLessAndLess(t *testing.T) {
 	r.pass(clock, 30*24*time.Hour)
 	require.Equal(t, triesMax, store.tries)
 	require.Equal(t, copied, countedOf(r))
-	require.Equal(t, puts, store.puts)
+	require.Equal(t, puts, store.putCount())
 	require.False(t, r.tiered.queue.has(r.tiered.slots[0].keys[3]))
 	r.run(r.slots[0], append(tokenRange(1, 50), 7), nil, true)
 	require.Equal(t, 1, int(r.tiered.Stats().DroppedPages))
@@ -280,12 +280,12 @@ func TestNothingFollowsAPageThatWasGivenUp(t *testing.T) {
 	slot := r.slots[0]
 	r.run(slot, tokenRange(1, 20), nil, true)
 	r.settle()
-	puts, dropped := store.puts, r.tiered.Stats().DroppedPages
+	puts, dropped := store.putCount(), r.tiered.Stats().DroppedPages
 	require.Equal(t, 1, store.tries)
 	r.run(slot, tokenRange(1, 17), []int32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, true)
 	r.settle()
 	require.Greater(t, r.tiered.Stats().DroppedPages, dropped)
-	require.LessOrEqual(t, store.puts, puts+1)
+	require.LessOrEqual(t, store.putCount(), puts+1)
 	store.bad = func(*pagefile.Page) error { return nil }
 	r.run(slot, tokenRange(1, 40), nil, true)
 	r.settle()

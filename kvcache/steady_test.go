@@ -239,11 +239,11 @@ func TestAFlushOfADiskThatHangs(t *testing.T) {
 func TestWhatWasFoundIsNotCopiedAgain(t *testing.T) {
 	r, store, prompt := decided(t)
 	learn(r.tiered.rates, time.Microsecond, time.Hour)
-	sealed, puts := r.tiered.Stats().SealedPages, store.puts
+	sealed, puts := r.tiered.Stats().SealedPages, store.putCount()
 	require.Zero(t, r.run(r.slots[0], prompt, nil, true).Held)
 	r.flush()
 	require.Equal(t, sealed, r.tiered.Stats().SealedPages)
-	require.Equal(t, puts+1, store.puts, "the tail")
+	require.Equal(t, puts+1, store.putCount(), "the tail")
 
 	r.run(r.slots[0], tokenRange(2, 9), nil, true)
 	r.settle()

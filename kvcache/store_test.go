@@ -169,6 +169,13 @@ func (s *memStore) Put(ctx context.Context, p *pagefile.Page) error {
 	return nil
 }
 
+// putCount is the number of pages that the store was asked to keep. The writer may ask at any time.
+func (s *memStore) putCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.puts
+}
+
 // hasLocked reports whether a full page is stored with these sections: Store.Put writes none that is.
 func (s *memStore) hasLocked(key pagefile.Key, p *pagefile.Page) bool {
 	old := s.pages[key]
