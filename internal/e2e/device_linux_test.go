@@ -19,11 +19,26 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// Elastic memory of a CUDA device, on an emulated one: package fakegpu says how mean it is.
+// Elastic memory of a CUDA device, on an emulated one: package fakegpu says how mean it is. With
+// cardEnv the tests that limit no memory of the device run on a card, with the Ollama of KVTIER_OLLAMA.
+
+// cardEnv is set where the machine has a CUDA card, and Ollama's library for it.
+const cardEnv = "KVTIER_CARD"
+
+func onCard() bool { return os.Getenv(cardEnv) != "" }
+
+// emulated skips a test that needs a device of a chosen size, or more than one.
+func emulated(t *testing.T) {
+	t.Helper()
+	if onCard() {
+		t.Skip("the test needs an emulated device")
+	}
+}
 
 const (
-	deviceGranule = 64 << 10
-	deviceMemory  = 1 << 30 // of K and V
+	emulatedGranule = 64 << 10
+	cardGranule     = 2 << 20
+	deviceMemory    = 1 << 30 // of K and V, on an emulated device
 )
 
 // installDevice is the Ollama beside the emulated GPU.
@@ -38,6 +53,9 @@ func device(t *testing.T, devices int) (binary string, env []string) {
 	if err != nil {
 		t.Skip(err)
 	}
+	if onCard() {
+		return built, nil
+	}
 	if root, err := filepath.Abs(filepath.Join(repository, "build", "ollama", "bin", "ollama")); err != nil || built != root {
 		t.Skip("the emulated GPU is for the Ollama in build/ollama")
 	}
@@ -49,7 +67,7 @@ func device(t *testing.T, devices int) (binary string, env []string) {
 	return in.Binary, []string{
 		"FAKEGPU_DRIVER=" + in.Driver, "KVC_CUDA_LIBRARY=" + in.Driver, "FAKEGPU_DIR=" + t.TempDir(),
 		fmt.Sprint("FAKEGPU_DEVICES=", devices), fmt.Sprint("FAKECUDA_DEVICES=", devices), "OLLAMA_SCHED_SPREAD=1",
-		fmt.Sprint("FAKECUDA_MEMORY=", deviceMemory), fmt.Sprint("FAKECUDA_GRANULARITY=", deviceGranule), "FAKEGPU_DELAY_US=500",
+		fmt.Sprint("FAKECUDA_MEMORY=", deviceMemory), fmt.Sprint("FAKECUDA_GRANULARITY=", emulatedGranule), "FAKEGPU_DELAY_US=500",
 	}
 }
 
@@ -110,6 +128,9 @@ func TestDeviceChangesNothing(t *testing.T) {
 		devices                  int
 	}{{"f16", "f16", "0", 1}, {"q8_0 with tiering", "q8_0", "1", 1}, {"two devices with tiering", "f16", "1", 2}} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.devices > 1 {
+				emulated(t)
+			}
 			run := func(more ...string) []answer {
 				s := startOnDevice(t, c.devices, append(more,
 					"OLLAMA_FLASH_ATTENTION=1", "OLLAMA_KV_CACHE_TYPE="+c.cacheType, "OLLAMA_NUM_PARALLEL=2",
@@ -134,8 +155,12 @@ func TestDeviceMemoryFollowsUse(t *testing.T) {
 		context = 32768
 		slots   = 4
 		tokens  = 5000
-		few     = 2 * 3 * 2 * deviceGranule // K and V of 3 layers, a block and its neighbour
 	)
+	granule := int64(emulatedGranule)
+	if onCard() {
+		granule = cardGranule
+	}
+	few := 2 * 3 * 2 * granule // K and V of 3 layers, a block and its neighbour
 	on := elasticOn(t)
 	segments := segmentsOf(t, on)
 	s := startOnDevice(t, 1, append(on, fmt.Sprint("OLLAMA_NUM_PARALLEL=", slots), "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_KV_TIERING=0")...)
@@ -157,6 +182,7 @@ func TestDeviceMemoryFollowsUse(t *testing.T) {
 // TestTwoModelsShareADevice: two models are loaded whose slots together reach further than the
 // device's memory. With stock memory the second takes the first one's place.
 func TestTwoModelsShareADevice(t *testing.T) {
+	emulated(t)
 	on := elasticOn(t)
 	const context, slots = 16384, 8
 	wide := testmodel.Shape{Arch: "qwen3", Layers: 4, Embed: 64, Heads: 8, KVHeads: 8, HeadDim: 64, FFN: 64}.WithDefaults()
@@ -189,9 +215,66 @@ func TestTwoModelsShareADevice(t *testing.T) {
 	require.Equal(t, 2, loaded(on...), "elastic")
 }
 
+// TestDeviceRestores: a conversation comes back from the store to the last bit, after another one and
+// after a crash, with elastic memory and without.
+func TestDeviceRestores(t *testing.T) {
+	for _, c := range []struct {
+		flash, cacheType string
+		elastic          bool
+	}{{"1", "f16", false}, {"0", "f16", false}, {"1", "f16", true}, {"1", "q8_0", true}} {
+		t.Run(fmt.Sprintf("flash %s %s elastic %v", c.flash, c.cacheType, c.elastic), func(t *testing.T) {
+			var on []string
+			if c.elastic {
+				on = elasticOn(t)
+			}
+			s := startOnDevice(t, 1, append(on, "OLLAMA_FLASH_ATTENTION="+c.flash, "OLLAMA_KV_CACHE_TYPE="+c.cacheType,
+				"OLLAMA_NUM_PARALLEL=1", "OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL="+filepath.Join(t.TempDir(), "pages"), "OLLAMA_KV_TIER_TEST=1")...)
+			const n = 5*pageTokens + 133
+			text := prompt(t, n, 76)
+			require.Zero(t, s.ask(text, 40).restored)
+			held := s.ask(text, 40)
+			s.ask(prompt(t, n+77, 77), 8)
+			got := s.ask(text, 40)
+			require.Equal(t, n-1, got.restored)
+			requireSame(t, held, got, "after another conversation")
+			s.crash()
+			got = s.ask(text, 40)
+			require.Equal(t, n-1, got.restored)
+			requireSame(t, held, got, "after kill -9")
+			s.requireOnDevice(c.elastic)
+		})
+	}
+}
+
+// TestServersShareADevice: two servers with elastic memory of one device compute at once, and each
+// answers as it does alone.
+func TestServersShareADevice(t *testing.T) {
+	conversation := func(s *server, seed int64) (answers []answer) {
+		for i, tokens := range []int{900, 1700, 40, 1200} {
+			answers = append(answers, s.ask(prompt(s.t, tokens, seed+int64(i)), 30))
+		}
+		return answers
+	}
+	onDevice := func() *server {
+		return startOnDevice(t, 1, append(elasticOn(t), "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_NUM_PARALLEL=1", "OLLAMA_KV_TIERING=0")...)
+	}
+	alone := conversation(onDevice(), 300)
+	for i, s := range []*server{onDevice(), onDevice()} {
+		t.Run(fmt.Sprint("server ", i), func(t *testing.T) {
+			t.Parallel()
+			s := &server{Server: s.Server, t: t}
+			for j, got := range conversation(s, 300) {
+				requireSame(t, alone[j], got, fmt.Sprintf("request %d", j))
+			}
+			s.requireOnDevice(true)
+		})
+	}
+}
+
 // TestDeviceSoak plays random histories on a server with elastic memory of a device and with tiering,
 // and on a stock one without a device.
 func TestDeviceSoak(t *testing.T) {
+	emulated(t)
 	on := elasticOn(t)
 	concurrent := []int{4}
 	if os.Getenv(soakLongEnv) != "" {
@@ -216,6 +299,7 @@ func TestDeviceSoak(t *testing.T) {
 // TestDeviceIsFull: a prompt that a device has no memory for fails with the numbers, and the runner goes
 // on. A smaller one takes the memory of a conversation that nobody waits for.
 func TestDeviceIsFull(t *testing.T) {
+	emulated(t)
 	on := elasticOn(t)
 	const margin, room = 256 << 20, 6 << 20 // 4,096 tokens
 	s := startOnDevice(t, 1, append(on, "OLLAMA_NUM_PARALLEL=2", "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_KV_TIERING=0", "OLLAMA_MULTIUSER_CACHE=1",

@@ -248,6 +248,12 @@ Result cuMemsetD8Async(Address at, unsigned char value, size_t bytes, Stream str
     return w.device.fill(at, bytes, value, call.why);
 }
 
+// Of memory in one piece or not; the fake's device memory is the host's.
+Result cuMemcpyDtoH_v2(void * to, Address from, size_t bytes) {
+    BEGIN("cuMemcpyDtoH_v2", true);
+    return w.device.read(to, from, bytes, call.why);
+}
+
 Result cuMemGetInfo_v2(size_t * free_bytes, size_t * total) {
     BEGIN("cuMemGetInfo_v2", true);
     *free_bytes = w.device.memory() - w.device.used();

@@ -194,6 +194,15 @@ int Device::fill(uint64_t address, size_t size, uint8_t value, std::string & why
     return success;
 }
 
+int Device::read(void * to, uint64_t address, size_t size, std::string & why) const {
+    if (!covered(address, size, true)) {
+        why = "cuMemcpyDtoH of memory that cannot be accessed";
+        return illegal_address;
+    }
+    memcpy(to, (const void *) address, size);
+    return success;
+}
+
 uint64_t Device::shown(uint64_t address) const {
     auto at = mapped_.upper_bound(address);
     if (at == mapped_.begin()) {

@@ -33,6 +33,7 @@ public:
     int unmap(uint64_t address, size_t size, std::string & why);
     int allow(uint64_t address, size_t size, std::string & why);
     int fill(uint64_t address, size_t size, uint8_t value, std::string & why);
+    int read(void * to, uint64_t address, size_t size, std::string & why) const;
     uint64_t shown(uint64_t address) const;
 
     void configure(size_t memory, size_t granularity);
