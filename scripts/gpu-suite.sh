@@ -15,6 +15,8 @@
 #   KVTIER_OLLAMA          a built bin/ollama, for whole conversations; its libraries are in
 #                          ../lib/ollama from there, or are built here
 #   KVTIER_BENCH           a built internal/bench, where there is no Go
+#   KVTIER_BENCH_MODEL     -model of internal/bench; default small. 1b takes 2 GB of the card
+#   KVTIER_E2E_TEST        a test binary of internal/e2e, where there is no Go
 #   KVTIER_RECALL_GGUF     the model for that, and its questions
 #   KVTIER_RECALL_PROMPTS  (see internal/testmodel/recall-prompts)
 #   KVTIER_ROWS_TEST       a test binary of $OLLAMA_SRC/ml/backend/ggml, where there is no Go
@@ -384,7 +386,7 @@ engine() {
 	report=$WORK/$part.json
 	rm -rf "$report" "$WORK/$part.pages"
 	mkdir -p "$WORK/$part.pages"
-	(cd "$ROOT" && KVTIER_OLLAMA=$WORK/ollama/bin/ollama "$KVTIER_BENCH" -dir "$WORK/$part.pages" -log "$LOGS/$part-server.log" -o "$report" "$@")
+	(cd "$ROOT" && KVTIER_OLLAMA=$WORK/ollama/bin/ollama "$KVTIER_BENCH" -dir "$WORK/$part.pages" -log "$LOGS/$part-server.log" -o "$report" -model "${KVTIER_BENCH_MODEL:-small}" "$@")
 	status=$?
 	why=$(tail -n 1 "$LOGS/$part.log")
 	rm -rf "$WORK/$part.pages"
@@ -403,6 +405,38 @@ part_engine_paged() {
 	need_ollama
 	need_spill
 	engine engine_paged -only paged -n 2 -pairs 1
+}
+
+# The same with elastic memory on and off.
+part_engine_elastic() { engine engine_elastic -only elastic -n 3; }
+
+# Elastic memory alone: random histories that are read back, and what a commit costs.
+part_elastic() {
+	has cmake || skip "There is no cmake."
+	need_card
+	cmake -S "$ROOT/elastic" -B "$WORK/elastic" -G "$(generator)" || fail "CMake cannot configure elastic."
+	cmake --build "$WORK/elastic" -j "$(jobs_max)" --target elastic_card || fail "elastic does not compile."
+	"$WORK/elastic/elastic_card" 15 | tee -a "$FIGURES"
+	[ "${PIPESTATUS[0]}" = 0 ] || fail "elastic_card found wrong bytes, or the driver refused something; see the log."
+}
+
+# Whole conversations on the card: restored ones, and ones with elastic memory, to the last bit.
+part_device() {
+	local status test=${KVTIER_E2E_TEST:-} log=$LOGS/device.log
+	need_ollama
+	if [ -n "$test" ]; then
+		[ -x "$test" ] || fail "KVTIER_E2E_TEST names $test, which cannot be run."
+	else
+		has go || skip "There is no Go, and KVTIER_E2E_TEST is not set."
+		test=$WORK/e2e.test
+		(cd "$ROOT" && GOPROXY=off GOTOOLCHAIN=local go test -c -o "$test" ./internal/e2e) || skip "internal/e2e cannot be built here."
+	fi
+	assemble_ollama || fail "An Ollama to run cannot be put together."
+	test=$(realpath "$test")
+	(cd "$ROOT/internal/e2e" && KVTIER_CARD=1 KVTIER_OLLAMA=$WORK/ollama/bin/ollama "$test" -test.v -test.run '^Test(Device|ServersShareADevice)')
+	status=$?
+	[ $status = 0 ] || fail "A conversation on the card is wrong, see the log."
+	grep -q "^--- PASS: TestDevice" "$log" || skip "internal/e2e has no test for a card."
 }
 
 part_recall() {
@@ -543,7 +577,7 @@ wanted() { [[ " ${PARTS[*]} " == *" $1 "* ]]; }
 # choose_parts takes all parts, or those that GPU_SUITE_PARTS names.
 choose_parts() {
 	local name all=(machine ggml_build build spill attention memcheck racecheck synccheck bench seed ggml ggml_all
-		rows rows_in columns recall engine_ttft engine_cost engine_paged old_cards)
+		rows rows_in columns elastic device recall engine_ttft engine_cost engine_paged engine_elastic old_cards)
 	PARTS=("${all[@]}")
 	[ -n "${GPU_SUITE_PARTS:-}" ] || return 0
 	read -ra PARTS <<<"$GPU_SUITE_PARTS"
@@ -607,10 +641,13 @@ main() {
 	run rows 40
 	run rows_in 40
 	run columns 40
+	run elastic 60
+	run device 150
 	run recall 60
 	run engine_ttft 150
 	run engine_cost 150
 	run engine_paged 150
+	run engine_elastic 150
 	run old_cards 120
 	rmdir "$(spill_folder)" 2>/dev/null
 

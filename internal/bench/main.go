@@ -83,21 +83,28 @@ const (
 	quickStorePages = "500,1000"
 )
 
+// shapes are the values of -model. 1b has the shape of Llama 3.2 1B.
+var shapes = map[string]testmodel.Shape{
+	"small": {Context: trainedContext, Seed: 1},
+	"1b":    {Layers: 16, Embed: 2048, Heads: 32, KVHeads: 8, HeadDim: 64, FFN: 8192, Context: trainedContext, Seed: 1},
+}
+
 var quickShape = testmodel.Shape{Layers: 2, Embed: 128, Heads: 4, KVHeads: 2, HeadDim: 32, Context: trainedContext, Seed: 1}
 
 func parse(args []string, stderr io.Writer) (settings, error) {
 	s := settings{
-		shape: testmodel.Shape{Context: trainedContext, Seed: 1}, costPrompt: costPrompt, costAnswer: costAnswer, restoreTokens: restoreTokens,
+		costPrompt: costPrompt, costAnswer: costAnswer, restoreTokens: restoreTokens,
 		remoteTokens: remoteTokens,
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	var only, sizes, remoteMBs, storePages string
+	var model, only, sizes, remoteMBs, storePages string
 	flags.StringVar(&s.stock, "stock", os.Getenv(stockEnv), "unpatched ollama `executable` to compare with; default $"+stockEnv+", else the patched one with the tier off")
 	flags.StringVar(&s.out, "o", "", "write every measured value to this JSON `file`; parts that -only leaves out stay in the file, if measured alike")
 	flags.StringVar(&s.dir, "dir", "", "`folder` for the model and the pages, on a disk; default build/ in the checkout")
 	flags.StringVar(&s.log, "log", "", "`file` for the output of all servers")
 	flags.StringVar(&s.show, "show", "", "measure nothing, print the tables of this JSON `file`")
+	flags.StringVar(&model, "model", "small", "`size` of the model, with random weights: small, for CPUs, or 1b, of 2 GB")
 	flags.StringVar(&only, "only", "", "comma-separated `benchmarks` to run: "+strings.Join(names(), ", ")+"; default all")
 	flags.StringVar(&sizes, "sizes", defaultSizes, "prompt `lengths` of ttft, in tokens")
 	flags.IntVar(&s.repetitions, "n", defaultRepetitions, fmt.Sprintf("repetitions of ttft; of restore there are %d times as many", restoresPerRepetition))
@@ -115,6 +122,11 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	if flags.NArg() > 0 {
 		return s, fmt.Errorf("unexpected argument %q; every setting is a flag, see -help", flags.Arg(0))
 	}
+	shape, ok := shapes[model]
+	if !ok {
+		return s, fmt.Errorf("-model %s: there is no such model, only small and 1b", model)
+	}
+	s.shape = shape
 	if s.quick {
 		s.shape, sizes = quickShape, strconv.Itoa(quickTokens)
 		s.costPrompt, s.costAnswer, s.restoreTokens = quickTokens, quickAnswer, quickRestore
