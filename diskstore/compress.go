@@ -129,10 +129,14 @@ func (s *Store) recordTrial(ctx context.Context) {
 	if s.trial == nil || !s.trial.Changed() {
 		return
 	}
-	_, err := s.disk.Trials(ctx, func(content []byte) []byte {
-		return s.trial.Record(content, s.opt.Fingerprint, runtime.NumCPU(), s.now())
+	version := 0
+	_, err := s.disk.Trials(ctx, func(content []byte) (record []byte) {
+		record, version = s.trial.Record(content, s.opt.Fingerprint, runtime.NumCPU(), s.now())
+		return record
 	})
 	if err != nil {
 		s.log.Debug("the verdict of a trial is not recorded", "error", err)
+		return
 	}
+	s.trial.Recorded(version)
 }

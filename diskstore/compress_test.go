@@ -139,6 +139,25 @@ func TestCompressAuto(t *testing.T) {
 	}
 }
 
+// A verdict that could not be written is written later.
+func TestVerdictIsRecordedInTheEnd(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withAuto, withFS(inj))
+	s := open(t, o)
+	pages := f16Chain(t, 64)
+	for _, p := range pages {
+		require.NoError(t, s.Put(ctx, p))
+	}
+	storeReads(t, s, pages, 20*time.Millisecond, 15*time.Millisecond)
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRename}, Path: regexp.MustCompile(`trial\.json$`), Err: syscall.ENOSPC})
+	require.NoError(t, s.Flush(ctx))
+	require.True(t, s.trial.Changed())
+	inj.Reset()
+	require.NoError(t, s.Flush(ctx))
+	require.False(t, s.trial.Changed())
+	require.FileExists(t, filepath.Join(o.Local.Root, storetest.VersionDir, "trial.json"))
+}
+
 // Pages that do not become smaller are soon stored without a trial.
 func TestCompressAutoWithoutGain(t *testing.T) {
 	s := open(t, testOptions(t, withAuto))

@@ -43,25 +43,27 @@ func nameOf(fingerprint pagefile.Key, processors int) string {
 	return fmt.Sprintf("%s-%d", fingerprint, processors)
 }
 
-// read returns the verdicts of a record that count. Nobody has checked the content, and a damaged record
-// has none.
-func read(content []byte, now time.Time) record {
+// read returns the verdicts of a record. Nobody has checked the content, and a damaged record has none.
+func read(content []byte) record {
 	r := record{}
 	if json.Unmarshal(content, &r) != nil || r == nil {
 		return record{}
 	}
-	maps.DeleteFunc(r, func(name string, v recorded) bool {
-		age := now.Sub(v.When)
-		return !names.MatchString(name) || age < -clockError || age >= validFor
-	})
+	maps.DeleteFunc(r, func(name string, _ recorded) bool { return !names.MatchString(name) })
 	return r
+}
+
+// counts reports whether a verdict is neither too old nor from the future.
+func (r recorded) counts(now time.Time) bool {
+	age := now.Sub(r.When)
+	return age >= -clockError && age < validFor
 }
 
 // Recall takes over the verdict of an earlier process, if a record has one for the pages of a
 // fingerprint and a number of processors.
 func (t *Trial) Recall(content []byte, fingerprint pagefile.Key, processors int, now time.Time) {
-	v, ok := read(content, now)[nameOf(fingerprint, processors)]
-	if !ok {
+	v, ok := read(content)[nameOf(fingerprint, processors)]
+	if !ok || !v.counts(now) {
 		return
 	}
 	t.mu.Lock()
@@ -76,17 +78,26 @@ func (t *Trial) Recall(content []byte, fingerprint pagefile.Key, processors int,
 func (t *Trial) Changed() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.changed
+	return t.version != t.written
 }
 
-// Record returns a record with the verdict. The oldest verdicts give way.
-func (t *Trial) Record(content []byte, fingerprint pagefile.Key, processors int, now time.Time) []byte {
+// Record returns a record with the verdict, and the verdict's version for Recorded. Where there are too many
+// verdicts, those that do not count give way, and then the oldest: the clock of this process may be wrong.
+func (t *Trial) Record(content []byte, fingerprint pagefile.Key, processors int, now time.Time) (record []byte, version int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := read(content, now)
+	all := read(content)
 	own := nameOf(fingerprint, processors)
 	delete(all, own)
-	oldest := slices.SortedFunc(maps.Keys(all), func(a, b string) int { return all[a].When.Compare(all[b].When) })
+	oldest := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
+		if counts := all[a].counts(now); counts != all[b].counts(now) {
+			if counts {
+				return 1
+			}
+			return -1
+		}
+		return all[a].When.Compare(all[b].When)
+	})
 	for _, name := range oldest[:max(0, len(oldest)-keptMost+1)] {
 		delete(all, name)
 	}
@@ -94,8 +105,14 @@ func (t *Trial) Record(content []byte, fingerprint pagefile.Key, processors int,
 	all[own] = recorded{Compress: v.Form == Compressed, Raw: v.Seconds[Raw], Compressed: v.Seconds[Compressed], When: now.UTC().Truncate(time.Second)}
 	changed, err := json.Marshal(all)
 	if err != nil || len(changed) > BytesMax { // cannot be: numbers are finite, and names short
-		return content
+		return content, t.version
 	}
-	t.changed = false
-	return changed
+	return changed, t.version
+}
+
+// Recorded notes that a record with a version of the verdict is on the disk.
+func (t *Trial) Recorded(version int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.written = version
 }

@@ -18,10 +18,10 @@ const (
 )
 
 const (
-	// kept is the number of reads of a form that count: the latest ones.
+	// kept is the number of pairs that count: the latest ones.
 	kept = 64
 
-	// least is the number of reads of either form from which on they are compared.
+	// least is the number of pairs from which on there is a verdict.
 	least = 16
 
 	// probing is the share of new pages that take the form which is not the quicker one.
@@ -33,7 +33,8 @@ const (
 	gain = 0.05
 )
 
-// Verdict is the quicker form, and the time of either, in seconds for 10⁹ bytes of rows.
+// Verdict is the quicker form, and the time of either, in seconds for 10⁹ bytes of rows. That of compressed
+// pages is what it is beside the raw ones they were compared with.
 type Verdict struct {
 	Known   bool
 	Form    Form
@@ -43,28 +44,33 @@ type Verdict struct {
 // Trial is a comparison. Its methods may be called from several goroutines.
 type Trial struct {
 	mu      sync.Mutex
-	times   [forms]samples
-	futile  int // pages in a row that did not become smaller
+	last    [forms]float64 // the latest time of a form, in seconds for 10⁹ bytes; 0: it is part of a pair
+	pairs   pairs
+	futile  int  // pages in a row that did not become smaller
+	vain    bool // no page has become smaller since the verdict that none does
 	verdict Verdict
-	changed bool // since the last Record
+	version int // of the verdict
+	written int // the version in the record
 }
 
 // New returns a trial in which nothing is known.
 func New() *Trial { return &Trial{} }
 
-// samples are the latest times of a form, in no order.
-type samples struct {
-	seconds [kept]float64
-	n       int // that were added
+// pairs are the latest reads of either form that followed each other: of pages that were read under the
+// same conditions. The speed of a disk, or of the page cache, is no part of a ratio.
+type pairs struct {
+	raw    [kept]float64 // seconds for 10⁹ bytes
+	ratios [kept]float64 // of the time of compressed pages and that of raw ones
+	n      int           // that were added
 }
 
-func (s *samples) add(seconds float64) {
-	s.seconds[s.n%kept] = seconds
-	s.n++
+func (p *pairs) add(raw, compressed float64) {
+	p.raw[p.n%kept], p.ratios[p.n%kept] = raw, compressed/raw
+	p.n++
 }
 
-func (s *samples) median() float64 {
-	all := slices.Clone(s.seconds[:min(s.n, kept)])
+func (p *pairs) median(of *[kept]float64) float64 {
+	all := slices.Clone(of[:min(p.n, kept)])
 	slices.Sort(all)
 	return all[len(all)/2]
 }
@@ -87,16 +93,22 @@ func (t *Trial) Read(form Form, rows int, took time.Duration) (now Verdict, chan
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.times[form].add(took.Seconds() / (float64(rows) / 1e9))
-	if t.times[Raw].n < least || t.times[Compressed].n < least {
+	t.last[form] = took.Seconds() / (float64(rows) / 1e9)
+	if t.vain || t.last[Raw] == 0 || t.last[Compressed] == 0 {
 		return t.verdict, false
 	}
-	v := Verdict{Known: true, Seconds: [forms]float64{t.times[Raw].median(), t.times[Compressed].median()}}
-	limit := v.Seconds[Raw] * (1 - gain)
-	if t.verdict.Known && t.verdict.Form == Compressed {
-		limit = v.Seconds[Raw]
+	t.pairs.add(t.last[Raw], t.last[Compressed])
+	t.last = [forms]float64{}
+	if t.pairs.n < least {
+		return t.verdict, false
 	}
-	if v.Seconds[Compressed] <= limit {
+	raw, ratio := t.pairs.median(&t.pairs.raw), t.pairs.median(&t.pairs.ratios)
+	v := Verdict{Known: true, Seconds: [forms]float64{raw, raw * ratio}}
+	limit := 1 - gain
+	if t.verdict.Known && t.verdict.Form == Compressed {
+		limit = 1
+	}
+	if ratio <= limit {
 		v.Form = Compressed
 	}
 	return t.decide(v)
@@ -108,19 +120,23 @@ func (t *Trial) Encoded(smaller bool) (now Verdict, changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if smaller {
-		t.futile = 0
+		t.futile, t.vain = 0, false
 		return t.verdict, false
 	}
 	if t.futile++; t.futile < least {
 		return t.verdict, false
 	}
-	t.futile, t.times[Compressed] = 0, samples{} // reads of before say nothing of pages that do not shrink
+	// reads of pages from before say nothing of pages that do not shrink
+	t.futile, t.vain, t.pairs, t.last = 0, true, pairs{}, [forms]float64{}
 	return t.decide(Verdict{Known: true, Form: Raw})
 }
 
 // decide sets the verdict. t.mu is held.
 func (t *Trial) decide(v Verdict) (now Verdict, changed bool) {
 	changed = !t.verdict.Known || t.verdict.Form != v.Form
-	t.verdict, t.changed = v, t.changed || changed
+	t.verdict = v
+	if changed {
+		t.version++
+	}
 	return v, changed
 }

@@ -128,12 +128,62 @@ func TestPagesThatShrankOnce(t *testing.T) {
 		_, changed = tr.Encoded(false)
 		require.False(t, changed)
 	}
-	tr.Record(nil, fingerprint, 1, now)
-	reads(tr, kept, 10*time.Millisecond, 20*time.Millisecond)
-	require.False(t, tr.Changed(), "the form is the same")
+	_, changes := reads(tr, kept, 10*time.Millisecond, 8*time.Millisecond)
+	require.Zero(t, changes, "pages of before")
+	tr.Encoded(true)
+	_, changes = reads(tr, kept, 10*time.Millisecond, 8*time.Millisecond)
+	require.Equal(t, 1, changes)
 }
 
-// The verdict never is that compressed pages come back sooner when their median takes longer.
+// read notes a read at a speed, in 10⁹ bytes per second.
+func (t *Trial) readAt(form Form, speed float64) (Verdict, bool) {
+	return t.Read(form, rows, time.Duration(float64(rows)/speed))
+}
+
+// TestCachedAndColdReadsAreNotMixed: raw pages are the quicker ones in the page cache and on the disk. Most of
+// them are read from the disk, and most compressed ones from the page cache.
+func TestCachedAndColdReadsAreNotMixed(t *testing.T) {
+	tr := New()
+	reads(tr, kept, 10*time.Millisecond, 8*time.Millisecond)
+	require.Equal(t, Compressed, tr.verdict.Form)
+	changes := 0
+	note := func(_ Verdict, changed bool) {
+		if changed {
+			changes++
+		}
+	}
+	for range 100 {
+		for i := range 64 { // new conversations, in the page cache: one page in sixteen is raw
+			if i%16 == 0 {
+				note(tr.readAt(Raw, 7.5))
+			} else {
+				note(tr.readAt(Compressed, 2.8))
+			}
+		}
+		for i := range 32 { // one from before the verdict, on the disk
+			note(tr.readAt(Form(i%2), []float64{1.57, 1.41}[i%2]))
+		}
+	}
+	require.Equal(t, Raw, tr.verdict.Form)
+	require.Equal(t, 1, changes)
+}
+
+// A disk that becomes slower for all pages changes nothing.
+func TestASlowerDiskChangesNothing(t *testing.T) {
+	tr := New()
+	reads(tr, kept, 10*time.Millisecond, 8*time.Millisecond)
+	for i := range 640 {
+		form, took := Compressed, 16*time.Millisecond
+		if i%16 == 0 {
+			form, took = Raw, 20*time.Millisecond
+		}
+		v, changed := tr.Read(form, rows, took)
+		require.False(t, changed, "page %d", i)
+		require.Equal(t, Compressed, v.Form)
+	}
+}
+
+// The verdict never is that compressed pages come back sooner when they take longer.
 func TestCompressedIsNeverSlower(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		tr := New()
@@ -155,7 +205,9 @@ var (
 func TestRecord(t *testing.T) {
 	tr := New()
 	reads(tr, least, 10*time.Millisecond, 8*time.Millisecond)
-	content := tr.Record(nil, fingerprint, 4, now)
+	content, version := tr.Record(nil, fingerprint, 4, now)
+	require.True(t, tr.Changed(), "the record is not on the disk yet")
+	tr.Recorded(version)
 	require.False(t, tr.Changed())
 	for name, c := range map[string]struct {
 		content     []byte
@@ -187,32 +239,42 @@ func TestRecord(t *testing.T) {
 		})
 	}
 
-	other := tr.Record(content, fingerprint, 8, now)
-	require.Len(t, read(other, now), 2, "two numbers of processors have a verdict each")
+	other, _ := tr.Record(content, fingerprint, 8, now)
+	require.Len(t, read(other), 2, "two numbers of processors have a verdict each")
+	for _, wrong := range []time.Time{now.AddDate(-50, 0, 0), now.AddDate(0, 0, 40)} {
+		other, _ := tr.Record(content, pagefile.Key{8}, 4, wrong)
+		next := New()
+		next.Recall(other, fingerprint, 4, now)
+		require.True(t, next.verdict.Known, "another process's clock is wrong")
+	}
 }
 
-// Foreign and future entries leave a record, and many verdicts let the oldest go, never the new one.
+// Foreign entries leave a record, and of many verdicts those of the future and the oldest go, never the new one.
 func TestRecordIsBounded(t *testing.T) {
 	hostile := map[string]any{strings.Repeat("x", 60000): recorded{When: now}, "short": recorded{When: now}}
-	for i := range 200 {
-		hostile[nameOf(pagefile.Key{byte(i), 1}, 1)] = recorded{When: now.Add(48 * time.Hour)}
+	for i := range keptMost {
+		hostile[nameOf(pagefile.Key{byte(i), 1}, 1)] = recorded{When: now.AddDate(9, 0, 0)}
 	}
 	content, err := json.Marshal(hostile)
 	require.NoError(t, err)
 	tr := New()
 	reads(tr, least, 1, 1)
-	content = tr.Record(content, fingerprint, 1, now)
-	require.Len(t, read(content, now), 1)
+	content, _ = tr.Record(content, fingerprint, 1, now)
+	require.Len(t, read(content), keptMost)
+	require.Contains(t, read(content), nameOf(fingerprint, 1))
 	for i := range keptMost + 40 {
 		at := now.Add(time.Duration(i) * time.Second)
 		name := pagefile.Key{byte(i), byte(i >> 8), 9}
-		content = tr.Record(content, name, 99999, at)
+		content, _ = tr.Record(content, name, 99999, at)
 		require.LessOrEqual(t, len(content), BytesMax)
 		if i%16 == 0 {
-			require.Contains(t, read(content, at), nameOf(name, 99999))
+			require.Contains(t, read(content), nameOf(name, 99999))
 		}
 	}
-	require.Len(t, read(content, now.Add(time.Hour)), keptMost)
+	require.Len(t, read(content), keptMost)
+	for _, v := range read(content) {
+		require.True(t, v.counts(now.Add(time.Hour)))
+	}
 }
 
 func TestTrialsAreShared(t *testing.T) {
@@ -228,7 +290,7 @@ func TestTrialsAreShared(t *testing.T) {
 				tr.Read(Form(rng.IntN(2)), rows, time.Duration(rng.IntN(100)))
 				tr.Encoded(rng.IntN(2) == 0)
 				tr.Compress(key(byte(rng.Uint32())))
-				content = tr.Record(content, fingerprint, i, now)
+				content, _ = tr.Record(content, fingerprint, i, now)
 			}
 		}()
 	}

@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "cuda/arena_block.h"
 #include "cuda/device.h"
 #include "cuda/forward.h"
 
@@ -47,15 +48,16 @@ void kvp_cuda_count(const kvp_cuda * cuda, kvp_cuda_counters * out) {
     *out = {c.bytes, c.copies, c.hits, c.fills, c.evictions};
 }
 
+// CUDA divides small amounts of page-locked memory, and aligns them to less than the pager needs.
 void * kvp_cuda_arena_alloc(void *, size_t bytes) {
-    void * p = nullptr;
-    if (cudaHostAlloc(&p, bytes, cudaHostAllocPortable) != cudaSuccess) {
+    void * raw = nullptr;
+    if (cudaHostAlloc(&raw, kvp_gpu::arena_block_bytes(bytes), cudaHostAllocPortable) != cudaSuccess) {
         cudaGetLastError();
         return nullptr;
     }
-    return p;
+    return kvp_gpu::arena_block(raw);
 }
 
 void kvp_cuda_arena_free(void *, void * base, size_t) {
-    cudaFreeHost(base);
+    cudaFreeHost(kvp_gpu::arena_block_start(base));
 }

@@ -23,6 +23,22 @@ ggml_tensor * CapturedGraph::copy(const ggml_tensor * tensor) {
     return result;
 }
 
+// CUDA's copy of a transpose of dense rows takes its destination for dense, although it may be a view
+// with other strides. See can_be_transposed in ggml-cuda/cpy.cu.
+static void copy_as_cuda(ggml_tensor * node) {
+    const ggml_tensor * from = node->src[0];
+    if (node->op != GGML_OP_CPY || from->type != node->type || ggml_is_quantized(from->type) ||
+        (ggml_is_contiguous(from) && ggml_is_contiguous(node))) {
+        return;
+    }
+    const size_t element = ggml_element_size(from);
+    if (from->nb[1] == element && from->ne[3] == 1 && from->nb[2] == from->ne[0] * from->ne[1] * element) {
+        for (int i = 1; i < GGML_MAX_DIMS; i++) {
+            node->nb[i] = node->nb[i - 1] * node->ne[i - 1];
+        }
+    }
+}
+
 CapturedGraph::CapturedGraph(const ggml_cgraph * graph) {
     for (int i = 0; i < graph->n_nodes; i++) {
         const ggml_tensor * node = graph->nodes[i];
@@ -30,6 +46,7 @@ CapturedGraph::CapturedGraph(const ggml_cgraph * graph) {
         for (int s = 0; s < GGML_MAX_SRC; s++) {
             made->src[s] = copy(node->src[s]);
         }
+        copy_as_cuda(made);
         nodes_.push_back(made);
     }
     graph_.size    = graph->n_nodes;
