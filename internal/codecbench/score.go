@@ -39,7 +39,7 @@ func (r *run) distributions(ctx context.Context, e *engine, progress func(done, 
 			return nil, err
 		}
 		if i == r.Tokens && a.cached < r.Tokens {
-			return nil, fmt.Errorf("restore the text: the engine took %d of %d tokens from pages", a.cached, r.Tokens)
+			return nil, fmt.Errorf("restore the text: the engine took %d of %d tokens from pages; if Ollama was rebuilt meanwhile, run it again", a.cached, r.Tokens)
 		}
 		d := distribution{next: next}
 		// A beginning of the text can have other tokens at its end than the whole text.

@@ -34,7 +34,7 @@ const (
 )
 
 // Verdict is the quicker form, and the time of either, in seconds for 10⁹ bytes of rows. That of compressed
-// pages is what it is beside the raw ones they were compared with.
+// pages is that beside the raw pages they were compared with.
 type Verdict struct {
 	Known   bool
 	Form    Form

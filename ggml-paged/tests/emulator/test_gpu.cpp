@@ -4,13 +4,30 @@
 
 #include <cstring>
 #include <string>
+#include <vector>
 
+#include "cuda/arena_block.h"
 #include "emulator/gpu.h"
 
 namespace {
 
 using namespace kvp_gpu;
 using emulator::emulated_gpu;
+
+// CUDA aligns page-locked memory to 512 bytes at times; the pager needs more.
+TEST(gpu, an_arena_is_aligned_in_any_block) {
+    constexpr size_t bytes = 3 * KVP_ALIGN;
+    std::vector<char> memory(2 * KVP_ALIGN + arena_block_bytes(bytes));
+    for (size_t offset = 0; offset <= KVP_ALIGN; offset += 8) {
+        char * const start = memory.data() + offset;
+        char * const base  = static_cast<char *>(arena_block(start));
+        ASSERT_EQ(uintptr_t(base) % KVP_ALIGN, 0u);
+        ASSERT_GE(base, start + sizeof(void *));
+        ASSERT_LE(base + bytes, start + arena_block_bytes(bytes));
+        memset(base, 0xAB, bytes);
+        ASSERT_EQ(arena_block_start(base), start);
+    }
+}
 
 TEST(gpu, copies_happen_late_but_by_the_time_of_their_event) {
     uint32_t late = 0;

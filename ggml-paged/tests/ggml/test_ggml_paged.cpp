@@ -148,6 +148,7 @@ int main(int argc, char ** argv) try {
     modules m;
     m.cpu = load_module(o.cpu);
     if (!o.device.empty()) {
+        setenv("OLLAMA_PAGED_CPU_WORKERS", "0", 0); // with workers results repeat within rounding only
         m.device = load_module(o.device);
     }
     if (o.pairs > 0) {
