@@ -84,10 +84,10 @@ func TestParse(t *testing.T) {
 		`-store-pages 5,x: "x" is not a number of pages from 1 to 10000000`:                                                                               {"-store-pages", "5,x"},
 		`-remote-mbs 0: "0" is not a number of MB per second from 1 to 100000`:                                                                            {"-remote-mbs", "0"},
 		`-share-prefill 0, -share-load 0.5: want more than 0 of both`:                                                                                     {"-share-prefill", "0"},
-		"-model 7b: there is no such model, only small and 1b":          {"-model", "7b"},
-		`-store-mib 0: want 1 to 8192`:                                  {"-store-mib", "0"},
-		"-n 0, -pairs 15: at least one repetition is needed":            {"-n", "0"},
-		`unexpected argument "all"; every setting is a flag, see -help`: {"all"},
+		"-model 7b: there is no such model, only small and 1b":                                                                                            {"-model", "7b"},
+		`-store-mib 0: want 1 to 8192`:                                                                                                                    {"-store-mib", "0"},
+		"-n 0, -pairs 15: at least one repetition is needed":                                                                                              {"-n", "0"},
+		`unexpected argument "all"; every setting is a flag, see -help`:                                                                                   {"all"},
 	} {
 		_, err := parse(want, io.Discard)
 		require.EqualError(t, err, args)

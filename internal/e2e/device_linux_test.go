@@ -221,7 +221,7 @@ func TestDeviceRestores(t *testing.T) {
 	for _, c := range []struct {
 		flash, cacheType string
 		elastic          bool
-	}{{"1", "f16", false}, {"0", "f16", false}, {"1", "f16", true}, {"1", "q8_0", true}} {
+	}{{"1", "f16", false}, {"0", "f16", false}, {"1", "f16", true}, {"0", "f16", true}, {"1", "q8_0", true}} {
 		t.Run(fmt.Sprintf("flash %s %s elastic %v", c.flash, c.cacheType, c.elastic), func(t *testing.T) {
 			var on []string
 			if c.elastic {
@@ -255,8 +255,9 @@ func TestServersShareADevice(t *testing.T) {
 		}
 		return answers
 	}
+	processes := t.TempDir() // of an emulated device, which counts all of their memory except K and V
 	onDevice := func() *server {
-		return startOnDevice(t, 1, append(elasticOn(t), "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_NUM_PARALLEL=1", "OLLAMA_KV_TIERING=0")...)
+		return startOnDevice(t, 1, append(elasticOn(t), "FAKEGPU_DIR="+processes, "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_NUM_PARALLEL=1", "OLLAMA_KV_TIERING=0")...)
 	}
 	alone := conversation(onDevice(), 300)
 	for i, s := range []*server{onDevice(), onDevice()} {

@@ -69,6 +69,7 @@ func (t *Trial) Recall(content []byte, fingerprint pagefile.Key, processors int,
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.verdict = Verdict{Known: true, Seconds: [forms]float64{v.Raw, v.Compressed}}
+	t.vain = v.Compressed == 0
 	if v.Compress {
 		t.verdict.Form = Compressed
 	}

@@ -27,7 +27,7 @@ ggml_tensor * CapturedGraph::copy(const ggml_tensor * tensor) {
 // with other strides. See can_be_transposed in ggml-cuda/cpy.cu.
 static void copy_as_cuda(ggml_tensor * node) {
     const ggml_tensor * from = node->src[0];
-    if (node->op != GGML_OP_CPY || from->type != node->type || ggml_is_quantized(from->type) ||
+    if (node->op != GGML_OP_CPY || from->type != node->type || ggml_is_quantized(from->type) || from->type == GGML_TYPE_I32 ||
         (ggml_is_contiguous(from) && ggml_is_contiguous(node))) {
         return;
     }
