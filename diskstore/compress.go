@@ -86,7 +86,7 @@ func (s *Store) tried(lv *level, h *pagefile.Header, layout pagefile.Layout, too
 	if h.Raw() {
 		form = trial.Raw
 	}
-	s.tellTrial(s.trial.Read(form, layout.Size(), took))
+	s.tellTrial(s.trial.Read(trial.Page{Key: h.Key, Parent: h.Parent}, form, layout.Size(), took))
 }
 
 // tellTrial logs a verdict that has changed.

@@ -10,7 +10,7 @@ quicker one, new pages take it, and a few take the other, so that a change shows
 
 	t := trial.New()
 	t.Compress(key)           // the form of a new page
-	t.Read(form, rows, took)  // a page came back
+	t.Read(page, form, rows, took)  // a page came back
 	content := t.Record(…)    // for the next process
 
 A Trial reads and writes nothing of its own.

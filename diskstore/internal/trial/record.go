@@ -43,8 +43,8 @@ func nameOf(fingerprint pagefile.Key, processors int) string {
 	return fmt.Sprintf("%s-%d", fingerprint, processors)
 }
 
-// read returns the verdicts of a record. Nobody has checked the content, and a damaged record has none.
-func read(content []byte) record {
+// parse returns the verdicts of a record. Nobody has checked the content, and a damaged record has none.
+func parse(content []byte) record {
 	r := record{}
 	if json.Unmarshal(content, &r) != nil || r == nil {
 		return record{}
@@ -62,7 +62,7 @@ func (r recorded) counts(now time.Time) bool {
 // Recall takes over the verdict of an earlier process, if a record has one for the pages of a
 // fingerprint and a number of processors.
 func (t *Trial) Recall(content []byte, fingerprint pagefile.Key, processors int, now time.Time) {
-	v, ok := read(content)[nameOf(fingerprint, processors)]
+	v, ok := parse(content)[nameOf(fingerprint, processors)]
 	if !ok || !v.counts(now) {
 		return
 	}
@@ -87,7 +87,7 @@ func (t *Trial) Changed() bool {
 func (t *Trial) Record(content []byte, fingerprint pagefile.Key, processors int, now time.Time) (record []byte, version int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := read(content)
+	all := parse(content)
 	own := nameOf(fingerprint, processors)
 	delete(all, own)
 	oldest := slices.SortedFunc(maps.Keys(all), func(a, b string) int {

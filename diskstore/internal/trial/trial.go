@@ -24,6 +24,10 @@ const (
 	// least is the number of pairs from which on there is a verdict.
 	least = 16
 
+	// recent is the number of reads among which a page's neighbor is looked for: restores read several
+	// pages at a time.
+	recent = 8
+
 	// probing is the share of new pages that take the form which is not the quicker one.
 	probing = 16
 
@@ -44,7 +48,8 @@ type Verdict struct {
 // Trial is a comparison. Its methods may be called from several goroutines.
 type Trial struct {
 	mu      sync.Mutex
-	last    [forms]float64 // the latest time of a form, in seconds for 10⁹ bytes; 0: it is part of a pair
+	reads   [recent]read // the latest that are not part of a pair
+	next    int          // the place in reads of the next one
 	pairs   pairs
 	futile  int  // pages in a row that did not become smaller
 	vain    bool // no page has become smaller since the verdict that none does
@@ -56,8 +61,20 @@ type Trial struct {
 // New returns a trial in which nothing is known.
 func New() *Trial { return &Trial{} }
 
-// pairs are the latest reads of either form that followed each other: of pages that were read under the
-// same conditions. The speed of a disk, or of the page cache, is no part of a ratio.
+// Page names a page of a conversation, and the page before it.
+type Page struct{ Key, Parent pagefile.Key }
+
+func (p Page) beside(other Page) bool { return p.Parent == other.Key || p.Key == other.Parent }
+
+// read is the time of a page, in seconds for 10⁹ bytes; 0: there is none.
+type read struct {
+	page    Page
+	form    Form
+	seconds float64
+}
+
+// pairs are the latest reads of neighbors in a conversation with different forms: of pages that were read
+// under the same conditions. The speed of a disk, or of the page cache, is no part of a ratio.
 type pairs struct {
 	raw    [kept]float64 // seconds for 10⁹ bytes
 	ratios [kept]float64 // of the time of compressed pages and that of raw ones
@@ -87,19 +104,13 @@ func (t *Trial) Compress(key pagefile.Key) bool {
 
 // Read notes the time in which the rows of a page came back, in bytes. It reports whether another form
 // is the quicker one now.
-func (t *Trial) Read(form Form, rows int, took time.Duration) (now Verdict, changed bool) {
+func (t *Trial) Read(page Page, form Form, rows int, took time.Duration) (now Verdict, changed bool) {
 	if rows <= 0 || took <= 0 {
 		return now, false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.last[form] = took.Seconds() / (float64(rows) / 1e9)
-	if t.vain || t.last[Raw] == 0 || t.last[Compressed] == 0 {
-		return t.verdict, false
-	}
-	t.pairs.add(t.last[Raw], t.last[Compressed])
-	t.last = [forms]float64{}
-	if t.pairs.n < least {
+	if t.vain || !t.pair(read{page: page, form: form, seconds: took.Seconds() / (float64(rows) / 1e9)}) || t.pairs.n < least {
 		return t.verdict, false
 	}
 	raw, ratio := t.pairs.median(&t.pairs.raw), t.pairs.median(&t.pairs.ratios)
@@ -112,6 +123,24 @@ func (t *Trial) Read(form Form, rows int, took time.Duration) (now Verdict, chan
 		v.Form = Compressed
 	}
 	return t.decide(v)
+}
+
+// pair makes a pair of a read and one of a neighbor with the other form, or keeps the read. t.mu is held.
+func (t *Trial) pair(now read) bool {
+	for i, other := range t.reads {
+		if other.seconds > 0 && other.form != now.form && other.page.beside(now.page) {
+			raw, compressed := now, other
+			if raw.form != Raw {
+				raw, compressed = other, now
+			}
+			t.pairs.add(raw.seconds, compressed.seconds)
+			t.reads[i] = read{}
+			return true
+		}
+	}
+	t.reads[t.next%recent] = now
+	t.next++
+	return false
 }
 
 // Encoded notes whether a page that was to be compressed became smaller. It reports whether it is known
@@ -127,7 +156,7 @@ func (t *Trial) Encoded(smaller bool) (now Verdict, changed bool) {
 		return t.verdict, false
 	}
 	// reads of pages from before say nothing of pages that do not shrink
-	t.futile, t.vain, t.pairs, t.last = 0, true, pairs{}, [forms]float64{}
+	t.futile, t.vain, t.pairs, t.reads = 0, true, pairs{}, [recent]read{}
 	return t.decide(Verdict{Known: true, Form: Raw})
 }
 

@@ -1,6 +1,7 @@
 package trial
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -30,11 +31,22 @@ func compressed(t *Trial) (n int) {
 	return n
 }
 
+// conversation gives pages one after the other.
+type conversation struct{ n uint32 }
+
+func (c *conversation) page() (p Page) {
+	binary.LittleEndian.PutUint32(p.Parent[:], c.n)
+	c.n++
+	binary.LittleEndian.PutUint32(p.Key[:], c.n)
+	return p
+}
+
 // reads notes n reads of each form.
 func reads(t *Trial, n int, raw, compressed time.Duration) (last Verdict, changes int) {
+	var c conversation
 	for range n {
 		for form, took := range map[Form]time.Duration{Raw: raw, Compressed: compressed} {
-			v, changed := t.Read(form, rows, took)
+			v, changed := t.Read(c.page(), form, rows, took)
 			last = v
 			if changed {
 				changes++
@@ -85,11 +97,11 @@ func TestOutliersDecideNothing(t *testing.T) {
 		took time.Duration
 	}{{0, 1}, {-1, 1}, {1, 0}, {1, -1}} {
 		for range kept {
-			_, changed := tr.Read(Compressed, bad.rows, bad.took)
+			_, changed := tr.Read(Page{}, Compressed, bad.rows, bad.took)
 			require.False(t, changed)
 		}
 	}
-	v, _ := tr.Read(Raw, rows, 10*time.Millisecond)
+	v, _ := tr.Read(Page{}, Raw, rows, 10*time.Millisecond)
 	require.Equal(t, Compressed, v.Form)
 }
 
@@ -122,7 +134,7 @@ func TestPagesThatShrankOnce(t *testing.T) {
 		require.Equal(t, i == least-1, changed)
 	}
 	for range least - 1 {
-		v, changed := tr.Read(Compressed, rows, 30*time.Millisecond)
+		v, changed := tr.Read(Page{}, Compressed, rows, 30*time.Millisecond)
 		require.False(t, changed)
 		require.Equal(t, Raw, v.Form)
 		_, changed = tr.Encoded(false)
@@ -135,11 +147,6 @@ func TestPagesThatShrankOnce(t *testing.T) {
 	require.Equal(t, 1, changes)
 }
 
-// read notes a read at a speed, in 10⁹ bytes per second.
-func (t *Trial) readAt(form Form, speed float64) (Verdict, bool) {
-	return t.Read(form, rows, time.Duration(float64(rows)/speed))
-}
-
 // TestCachedAndColdReadsAreNotMixed: raw pages are the quicker ones in the page cache and on the disk. Most of
 // them are read from the disk, and most compressed ones from the page cache.
 func TestCachedAndColdReadsAreNotMixed(t *testing.T) {
@@ -147,21 +154,25 @@ func TestCachedAndColdReadsAreNotMixed(t *testing.T) {
 	reads(tr, kept, 10*time.Millisecond, 8*time.Millisecond)
 	require.Equal(t, Compressed, tr.verdict.Form)
 	changes := 0
-	note := func(_ Verdict, changed bool) {
-		if changed {
+	at := func(page Page, form Form, speed float64) { // in 10⁹ bytes per second
+		if _, changed := tr.Read(page, form, rows, time.Duration(float64(rows)/speed)); changed {
 			changes++
 		}
 	}
+	var c conversation
 	for range 100 {
-		for i := range 64 { // new conversations, in the page cache: one page in sixteen is raw
+		c.n++
+		for i := range 64 { // new conversations, in the page cache: the first page and one in sixteen are raw
 			if i%16 == 0 {
-				note(tr.readAt(Raw, 7.5))
+				at(c.page(), Raw, 7.5)
 			} else {
-				note(tr.readAt(Compressed, 2.8))
+				at(c.page(), Compressed, 2.8)
 			}
 		}
-		for i := range 32 { // one from before the verdict, on the disk
-			note(tr.readAt(Form(i%2), []float64{1.57, 1.41}[i%2]))
+		c.n++
+		for i := range 31 { // one from before the verdict, on the disk; its last page is compressed
+			form := Form((i + 1) % 2)
+			at(c.page(), form, []float64{Raw: 1.57, Compressed: 1.41}[form])
 		}
 	}
 	require.Equal(t, Raw, tr.verdict.Form)
@@ -172,12 +183,13 @@ func TestCachedAndColdReadsAreNotMixed(t *testing.T) {
 func TestASlowerDiskChangesNothing(t *testing.T) {
 	tr := New()
 	reads(tr, kept, 10*time.Millisecond, 8*time.Millisecond)
+	var c conversation
 	for i := range 640 {
 		form, took := Compressed, 16*time.Millisecond
 		if i%16 == 0 {
 			form, took = Raw, 20*time.Millisecond
 		}
-		v, changed := tr.Read(form, rows, took)
+		v, changed := tr.Read(c.page(), form, rows, took)
 		require.False(t, changed, "page %d", i)
 		require.Equal(t, Compressed, v.Form)
 	}
@@ -187,9 +199,10 @@ func TestASlowerDiskChangesNothing(t *testing.T) {
 func TestCompressedIsNeverSlower(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		tr := New()
+		var c conversation
 		for range rapid.IntRange(1, 400).Draw(r, "reads") {
 			form := Form(rapid.IntRange(0, 1).Draw(r, "form"))
-			v, _ := tr.Read(form, rows, time.Duration(rapid.IntRange(1, 50).Draw(r, "milliseconds"))*time.Millisecond)
+			v, _ := tr.Read(c.page(), form, rows, time.Duration(rapid.IntRange(1, 50).Draw(r, "milliseconds"))*time.Millisecond)
 			if v.Known && v.Form == Compressed && v.Seconds[Compressed] > v.Seconds[Raw] {
 				r.Fatalf("%+v", v)
 			}
@@ -240,7 +253,7 @@ func TestRecord(t *testing.T) {
 	}
 
 	other, _ := tr.Record(content, fingerprint, 8, now)
-	require.Len(t, read(other), 2, "two numbers of processors have a verdict each")
+	require.Len(t, parse(other), 2, "two numbers of processors have a verdict each")
 	for _, wrong := range []time.Time{now.AddDate(-50, 0, 0), now.AddDate(0, 0, 40)} {
 		other, _ := tr.Record(content, pagefile.Key{8}, 4, wrong)
 		next := New()
@@ -260,19 +273,19 @@ func TestRecordIsBounded(t *testing.T) {
 	tr := New()
 	reads(tr, least, 1, 1)
 	content, _ = tr.Record(content, fingerprint, 1, now)
-	require.Len(t, read(content), keptMost)
-	require.Contains(t, read(content), nameOf(fingerprint, 1))
+	require.Len(t, parse(content), keptMost)
+	require.Contains(t, parse(content), nameOf(fingerprint, 1))
 	for i := range keptMost + 40 {
 		at := now.Add(time.Duration(i) * time.Second)
 		name := pagefile.Key{byte(i), byte(i >> 8), 9}
 		content, _ = tr.Record(content, name, 99999, at)
 		require.LessOrEqual(t, len(content), BytesMax)
 		if i%16 == 0 {
-			require.Contains(t, read(content), nameOf(name, 99999))
+			require.Contains(t, parse(content), nameOf(name, 99999))
 		}
 	}
-	require.Len(t, read(content), keptMost)
-	for _, v := range read(content) {
+	require.Len(t, parse(content), keptMost)
+	for _, v := range parse(content) {
 		require.True(t, v.counts(now.Add(time.Hour)))
 	}
 }
@@ -285,9 +298,12 @@ func TestTrialsAreShared(t *testing.T) {
 		go func() {
 			defer all.Done()
 			rng := rand.New(rand.NewPCG(1, uint64(i)))
-			var content []byte
+			var (
+				content []byte
+				c       conversation
+			)
 			for range 50 {
-				tr.Read(Form(rng.IntN(2)), rows, time.Duration(rng.IntN(100)))
+				tr.Read(c.page(), Form(rng.IntN(2)), rows, time.Duration(rng.IntN(100)))
 				tr.Encoded(rng.IntN(2) == 0)
 				tr.Compress(key(byte(rng.Uint32())))
 				content, _ = tr.Record(content, fingerprint, i, now)
