@@ -35,8 +35,14 @@ Costs measure(Device & device, size_t granules, bool bare) {
     require(kvc_pool_create_ex(va, device.ordinal(), &options, &pool), "making a pool");
     require(kvc_pool_stats(pool, &stats), "asking for the granule");
     const size_t each = granules * stats.granule_bytes;
-    require(kvc_buffer_alloc(pool, calls * each, &b), "reserving addresses");
+    uint64_t free_bytes, total_bytes;
+    require(kvc_pool_memory(pool, &free_bytes, &total_bytes), "asking for free memory");
     Costs c{stats.granule_bytes, granules, 0, 0, 0};
+    if (calls * each > free_bytes / 2) {
+        require(kvc_pool_destroy(pool), "freeing a pool");
+        return c;
+    }
+    require(kvc_buffer_alloc(pool, calls * each, &b), "reserving addresses");
     c.commit_us   = median_us([&](size_t i) { return kvc_buffer_commit(b, i * each, each); });
     c.uncommit_us = median_us([&](size_t i) { return kvc_buffer_uncommit(b, i * each, each); });
     c.kept_us     = median_us([&](size_t i) { return kvc_buffer_commit(b, i * each, each); });

@@ -12,7 +12,8 @@ struct Costs {
     double commit_us, kept_us, uncommit_us; // of one call, medians; kept: the memory is prealloc
 };
 
-// measure times calls for `granules` granules each, with an idle device.
+// measure times calls for `granules` granules each, with an idle device. The costs are zero where the device
+// has too little free memory for that.
 Costs measure(Device & device, size_t granules, bool bare);
 
 }  // namespace card

@@ -101,19 +101,26 @@ func look(dir, name string, holders map[file]int, until time.Time) (Segment, err
 		return s, err
 	}
 	defer f.Close()
-	err = locked(f, unix.LOCK_SH, until, func() error { return s.read(f) })
+	// The process writes the numbers in the segment and those beside it under one lock.
+	read := func() error {
+		if err := s.read(f); err != nil {
+			return err
+		}
+		info, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		s.life(dir, owner(info), holders)
+		return nil
+	}
+	err = locked(f, unix.LOCK_SH, until, read)
 	busy := errors.Is(err, ErrBusy)
 	if busy {
-		err = s.read(f) // some of the numbers may be of before
+		err = read() // some of the numbers may be of before
 	}
 	if err != nil {
 		return s, err
 	}
-	info, err := f.Stat()
-	if err != nil {
-		return s, err
-	}
-	s.life(dir, owner(info), holders)
 	if busy && s.State == Live {
 		s.State = Locked // its process may still tell numbers: those lie beside the segment
 	}
