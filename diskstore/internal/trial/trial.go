@@ -125,9 +125,15 @@ func (t *Trial) Read(page Page, form Form, rows int, took time.Duration) (now Ve
 	return t.decide(v)
 }
 
-// pair makes a pair of a read and one of a neighbor with the other form, or keeps the read. t.mu is held.
+// pair makes a pair of a read and the latest one of a neighbor with the other form, or keeps the read. A
+// page that is read again belongs to another restore than all reads before. t.mu is held.
 func (t *Trial) pair(now read) bool {
-	for i, other := range t.reads {
+	if slices.ContainsFunc(t.reads[:], func(r read) bool { return r.seconds > 0 && r.page == now.page }) {
+		t.reads = [recent]read{}
+	}
+	for back := range recent {
+		i := (t.next + 2*recent - 1 - back) % recent
+		other := t.reads[i]
 		if other.seconds > 0 && other.form != now.form && other.page.beside(now.page) {
 			raw, compressed := now, other
 			if raw.form != Raw {
@@ -138,8 +144,8 @@ func (t *Trial) pair(now read) bool {
 			return true
 		}
 	}
-	t.reads[t.next%recent] = now
-	t.next++
+	t.reads[t.next] = now
+	t.next = (t.next + 1) % recent
 	return false
 }
 

@@ -179,6 +179,28 @@ func TestCachedAndColdReadsAreNotMixed(t *testing.T) {
 	require.Equal(t, 1, changes)
 }
 
+// TestShortConversationsAreNotMixed: a conversation of few pages is restored from the disk and then from the
+// page cache. Raw pages are the quicker ones in both.
+func TestShortConversationsAreNotMixed(t *testing.T) {
+	tr := New()
+	reads(tr, kept, 10*time.Millisecond, 8*time.Millisecond)
+	speeds := map[bool][]float64{true: {Raw: 7.5, Compressed: 2.8}, false: {Raw: 1.57, Compressed: 1.41}}
+	for n := range uint32(200) {
+		for _, cached := range []bool{false, true} {
+			c := conversation{n: 100 + 10*n}
+			for i := range 6 {
+				form := Raw
+				if i == 3 {
+					form = Compressed
+				}
+				tr.Read(c.page(), form, rows, time.Duration(float64(rows)/speeds[cached][form]))
+			}
+		}
+	}
+	require.Equal(t, Raw, tr.verdict.Form)
+	require.Less(t, tr.verdict.Seconds[Raw], tr.verdict.Seconds[Compressed])
+}
+
 // A disk that becomes slower for all pages changes nothing.
 func TestASlowerDiskChangesNothing(t *testing.T) {
 	tr := New()
