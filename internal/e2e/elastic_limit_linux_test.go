@@ -53,7 +53,7 @@ func (s limited) segment() segment.Segment {
 	return found
 }
 
-// limit sets the limit in blocks and waits until no more is held.
+// limit sets the limit in blocks and waits until the runner obeys it and no more is held.
 func (s limited) limit(blocks int64) {
 	s.t.Helper()
 	name := s.segment().Name
@@ -61,7 +61,7 @@ func (s limited) limit(blocks int64) {
 	require.Eventually(s.t, func() bool {
 		now, err := segment.Get(name)
 		require.NoError(s.t, err)
-		return now.Limit == blocks*elasticBlock && now.Used+now.Kept <= now.Limit
+		return now.InForce == blocks*elasticBlock && now.Used+now.Kept <= now.InForce
 	}, timeout, 10*time.Millisecond)
 }
 
