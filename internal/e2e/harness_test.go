@@ -169,6 +169,15 @@ func requireSame(t *testing.T, want, got answer, what string) {
 	require.Equal(t, want.Text, got.Text, what)
 }
 
+// requireRestored asks for 40 tokens after a text of n tokens, of which all but the last are restored. The
+// answer is that of rows which were never evicted, to the last bit.
+func (s *server) requireRestored(text string, n int, held answer, when string) {
+	s.t.Helper()
+	got := s.ask(text, 40)
+	require.Equal(s.t, n-1, got.restored, when)
+	requireSame(s.t, held, got, when)
+}
+
 // requireClose checks that the log probabilities of two answers differ by rounding only, up
 // to the first different token, whose two best alternatives must be nearly equal.
 func requireClose(t *testing.T, want, got answer, delta float64) {

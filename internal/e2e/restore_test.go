@@ -32,19 +32,13 @@ func TestRestoredLogitsAreBitIdentical(t *testing.T) {
 				require.Zero(t, held.restored)
 
 				s.ask(prompt(t, n+77, 2), 8) // another chat takes the slot
-				got := s.ask(text, 40)
-				require.Equal(t, n-1, got.restored)
-				requireSame(t, held, got, "after another chat took the slot")
+				s.requireRestored(text, n, held, "after another chat took the slot")
 
 				s.unload()
-				got = s.ask(text, 40)
-				require.Equal(t, n-1, got.restored)
-				requireSame(t, held, got, "after the model was unloaded")
+				s.requireRestored(text, n, held, "after the model was unloaded")
 
 				s.crash()
-				got = s.ask(text, 40)
-				require.Equal(t, n-1, got.restored)
-				requireSame(t, held, got, "after kill -9 of server and runner")
+				s.requireRestored(text, n, held, "after kill -9 of server and runner")
 			})
 		}
 	}

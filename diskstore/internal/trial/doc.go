@@ -9,9 +9,10 @@ neighbors in a conversation are read under the same conditions. Once one form is
 quicker one, new pages take it, and a few take the other, so that a change shows.
 
 	t := trial.New()
-	t.Compress(key)           // the form of a new page
+	t.Compress(key)                 // the form of a new page
 	t.Read(page, form, rows, took)  // a page came back
-	content := t.Record(…)    // for the next process
+	content, version := t.Record(…) // for the next process
+	t.Recorded(version)             // content is on the disk
 
 A Trial reads and writes nothing of its own.
 */
