@@ -39,9 +39,9 @@ var (
 	// errExhausted reports that a collection could not make the wanted room.
 	errExhausted = errors.New("diskstore: nothing was used before the page that needs room")
 
-	// errCameIntoUse is an errExhausted of a collection that passed over files which came into use
-	// while it went on. Another collection may evict these files.
-	errCameIntoUse = fmt.Errorf("%w when the collection began", errExhausted)
+	// errOvertaken is an errExhausted of a collection during which files came into use that it would
+	// have evicted, or others took the room that it made. Another collection may make room.
+	errOvertaken = fmt.Errorf("%w when the collection began", errExhausted)
 
 	// errSlowBelow reports that the remote tier has not made room yet.
 	errSlowBelow = errors.New("diskstore: the remote tier takes long to make room")
@@ -104,7 +104,8 @@ func (s *Store) requestCollection(want demand) {
 		err := s.local.collect(ctx, want)
 		// Without a count the state is unknown; the next collection may count. A page that is being
 		// written can be evicted once it is there.
-		s.exhausted.Store(err != nil && !errors.Is(err, ledger.ErrNotCounted) && !errors.Is(err, errCameIntoUse) && !writing)
+		writing = writing || s.local.book.InFlight() > 0
+		s.exhausted.Store(err != nil && !errors.Is(err, ledger.ErrNotCounted) && !errors.Is(err, errOvertaken) && !writing)
 		if err != nil && !errors.Is(err, errExhausted) && !errors.Is(err, ledger.ErrNotCounted) {
 			s.local.noteTierError(err)
 		}
@@ -239,7 +240,7 @@ func (lv *level) collect(ctx context.Context, want demand) error {
 		return err
 	}
 	if over <= 0 && !lv.stale() {
-		return lv.stillShort(ctx, want)
+		return lv.uncounted(ctx, want)
 	}
 	release, err := lv.lockTier(ctx, want)
 	if errors.Is(err, tier.ErrLocked) {
@@ -305,7 +306,7 @@ func (lv *level) collectLocked(ctx context.Context, want demand) error {
 		return err
 	}
 	if over <= 0 {
-		return lv.stillShort(ctx, want)
+		return lv.uncounted(ctx, want)
 	}
 	if found.aside.QuarantineFiles > 0 && !before.After(want.before) {
 		if over -= lv.emptyQuarantine(ctx); over <= 0 {
@@ -325,11 +326,13 @@ func (lv *level) collectLocked(ctx context.Context, want demand) error {
 			return err
 		}
 	}
+	due, made := lv.lacking(want), int64(0)
 	for {
 		freed, end := lv.evictAll(ctx, pick.order(ctx, lv.s, lv.tier), over, lv.mustGo(ctx, over, want))
 		if freed < over && !before.After(want.before) { // perhaps the victims could not be removed
 			freed += lv.emptyQuarantine(ctx)
 		}
+		made += freed
 		if over -= freed; over <= 0 || ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -338,8 +341,8 @@ func (lv *level) collectLocked(ctx context.Context, want demand) error {
 				lv.trimmed.note(lv.s.now()) // no other file is old before touchEvery has passed
 			}
 			err := lv.stillShort(ctx, want)
-			if end.cameIntoUse && errors.Is(err, errExhausted) {
-				return errCameIntoUse
+			if errors.Is(err, errExhausted) && (end.cameIntoUse || made >= due) {
+				return errOvertaken
 			}
 			return err
 		}
@@ -350,20 +353,29 @@ func (lv *level) collectLocked(ctx context.Context, want demand) error {
 	}
 }
 
+// uncounted returns ledger.ErrNotCounted when the tier's files are not counted, so that nobody knows
+// whether there is the wanted room.
+func (lv *level) uncounted(ctx context.Context, want demand) error {
+	if _, known := lv.book.Figure(); !known && lv.book.Budget > 0 && want.room > 0 {
+		return ledger.ErrNotCounted
+	}
+	return ctx.Err()
+}
+
 // stillShort returns errExhausted when a tier lacks the wanted room, and ledger.ErrNotCounted when
 // the tier's files are not counted.
 func (lv *level) stillShort(ctx context.Context, want demand) error {
-	b := lv.book
-	figure, known := b.Figure()
-	switch {
-	case b.Budget == 0 || want.room == 0:
-		return ctx.Err()
-	case !known:
-		return ledger.ErrNotCounted
-	case figure+want.room > b.Budget:
+	err := lv.uncounted(ctx, want)
+	if err == nil && lv.book.Budget > 0 && want.room > 0 && lv.lacking(want) > 0 {
 		return errExhausted
 	}
-	return ctx.Err()
+	return err
+}
+
+// lacking is by how many bytes a tier has too little room in its budget, as far as known.
+func (lv *level) lacking(want demand) int64 {
+	figure, _ := lv.book.Figure()
+	return figure + want.room - lv.book.Budget
 }
 
 // emptyQuarantine removes the files in quarantine. These files are kept, for a person to look

@@ -1,11 +1,13 @@
 package diskstore
 
 import (
+	"context"
 	"errors"
 	"math"
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -442,4 +444,44 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
+}
+
+// overtaken is a tier of which others take the room that a collection makes.
+type overtaken struct {
+	surveyed
+	take func()
+}
+
+func (o *overtaken) EmptyQuarantine(ctx context.Context) (int64, error) {
+	o.take()
+	return o.surveyed.EmptyQuarantine(ctx)
+}
+
+// TestRoomIsTakenDuringACollection: a collection that made the wanted room has not exhausted its tier,
+// though somebody else has the room now.
+func TestRoomIsTakenDuringACollection(t *testing.T) {
+	page := physicalPage(t)
+	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 3 * page }))
+	for seed := range 3 {
+		putChain(t, s, prompt(seed, testTokens))
+	}
+	require.NoError(t, s.Flush(ctx))
+	oldest := s.Chain(ctx, prompt(0, testTokens), nil)[0]
+	began := s.now().Add(-time.Hour)
+	old := began.Add(-time.Hour)
+	require.NoError(t, os.Chtimes(filePath(s.opt.Local.Root, s.pageName(oldest.Key)), old, old))
+
+	var taken sync.Once
+	s.local.tier = &overtaken{surveyed: s.disk, take: func() {
+		taken.Do(func() {
+			room, err := s.local.book.Reserve(ctx, page)
+			require.NoError(t, err, "the collection has made room")
+			t.Cleanup(room.Cancel)
+		})
+	}}
+	want := demand{room: page, before: began}
+	require.ErrorIs(t, s.local.collect(ctx, want), errOvertaken)
+	err := s.local.collect(ctx, want)
+	require.ErrorIs(t, err, errExhausted)
+	require.NotErrorIs(t, err, errOvertaken, "nothing is old any more")
 }
