@@ -28,7 +28,7 @@ const (
 	// many prompts of elasticTurns × elasticTurn tokens at a time as there are slots.
 	elasticTurns      = 10
 	elasticTurn       = 100
-	elasticTurnAnswer = 24 // Ollama cuts an answer off that repeats a token more than 30 times
+	elasticTurnAnswer = 24
 	// elasticRest is longer than the runner takes to give unused memory back.
 	elasticRest = 2 * time.Second
 )

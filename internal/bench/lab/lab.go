@@ -76,6 +76,10 @@ type Answer struct {
 // the model.
 func (a Answer) Wait() time.Duration { return a.TTFTMinusLoad() }
 
+// repeatsMost is how often Ollama lets a model repeat a token before it ends the answer, without a last
+// message. A model with random weights may do so at any time, unless its tokens are drawn.
+const repeatsMost = 30
+
 // topLogprobs is the default number of alternatives: enough to see how close the second best
 // token was.
 const topLogprobs = 2
@@ -89,6 +93,9 @@ func (l *Lab) Ask(ctx context.Context, q Question) (Answer, error) {
 		// The model stays until it is unloaded or killed.
 		KeepAlive: ollamatest.KeepAlive(time.Duration(math.MaxInt64)),
 		Options:   ollamatest.Greedy(q.Tokens, l.options.NumCtx),
+	}
+	if q.Tokens > repeatsMost {
+		request.Options["temperature"], request.Options["top_k"] = 1, 4 // with the seed of Greedy
 	}
 	if q.Logprobs {
 		request.Logprobs, request.TopLogprobs = true, cmp.Or(q.Top, topLogprobs)
