@@ -46,6 +46,7 @@ type Options struct {
 	NoPopulate bool   // host memory: pages come with the first write, not with Commit
 	HugePages  bool   // host memory: leave huge pages to the system's setting
 	Bare       bool   // CUDA: uncommitted granules are not mapped, and must not be touched
+	BareEnd    bool   // CUDA: the same for those behind the last committed one of a buffer
 
 	// CUDALibrary is the driver's library; "": $KVC_CUDA_LIBRARY, else libcuda.so.1.
 	CUDALibrary string

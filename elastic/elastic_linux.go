@@ -58,6 +58,7 @@ func New(va uint64, device int, options Options) (*Pool, error) {
 	}
 	for flag, set := range map[C.uint32_t]bool{
 		C.KVC_NO_POPULATE: options.NoPopulate, C.KVC_HUGE_PAGES: options.HugePages, C.KVC_BARE: options.Bare,
+		C.KVC_BARE_END: options.BareEnd,
 	} {
 		if set {
 			o.flags |= flag
@@ -178,6 +179,17 @@ func (b *Buffer) Committed(offset, size uint64) (bool, error) {
 	var rc C.int
 	err := call(func() C.int {
 		rc = C.kvc_buffer_committed(b.b, C.size_t(offset), C.size_t(size))
+		return rc
+	})
+	return rc == 1, err
+}
+
+// Disturbs reports whether a commit of the range would change the mappings of granules that may be
+// touched.
+func (b *Buffer) Disturbs(offset, size uint64) (bool, error) {
+	var rc C.int
+	err := call(func() C.int {
+		rc = C.kvc_buffer_disturbs(b.b, C.size_t(offset), C.size_t(size))
 		return rc
 	})
 	return rc == 1, err

@@ -29,4 +29,5 @@ func (*Buffer) Pool() *Pool                            { return nil }
 func (*Buffer) Commit(uint64, uint64) error            { return ErrUnsupported }
 func (*Buffer) Uncommit(uint64, uint64) error          { return ErrUnsupported }
 func (*Buffer) Committed(uint64, uint64) (bool, error) { return false, ErrUnsupported }
+func (*Buffer) Disturbs(uint64, uint64) (bool, error)  { return false, ErrUnsupported }
 func (*Buffer) Free() error                            { return ErrUnsupported }

@@ -13,7 +13,8 @@
 //
 // Uncommitted memory
 //
-// Uncommitted granules may be read and written, except with KVC_BARE. Reads give any bytes.
+// Uncommitted granules may be read and written, except with KVC_BARE, and with KVC_BARE_END behind
+// the last committed granule of a buffer. Reads give any bytes.
 // Writes may be lost at any time. In host memory, reads of uncommitted granules take no
 // memory; writes take memory outside the accounts until a range with the granule is
 // uncommitted (again), or its buffer freed. On a CUDA device all uncommitted granules of a
@@ -26,7 +27,8 @@
 // moment. These calls first wait for all kernels and copies that were queued in the device's
 // primary context. The caller makes sure that other threads queue none meanwhile that touch
 // the granules that change. With KVC_BARE uncommitted granules are not mapped, and a commit
-// neither waits nor disturbs anything. kvc_pool_resize and kvc_pool_poll_shm never change mappings that a
+// neither waits nor disturbs anything; with KVC_BARE_END that is so for commits behind the last
+// committed granule of a buffer, and kvc_buffer_disturbs tells. kvc_pool_resize and kvc_pool_poll_shm never change mappings that a
 // kernel can see, and are allowed at any time.
 //
 // Errors
@@ -78,6 +80,7 @@ enum {
 #define KVC_NO_POPULATE 1u // host memory: pages come with the first write, not with commit
 #define KVC_HUGE_PAGES  2u // host memory: leave transparent huge pages to the system's setting
 #define KVC_BARE        4u // CUDA: uncommitted granules are not mapped, and must not be touched
+#define KVC_BARE_END    8u // CUDA: the same for those behind the last committed one of a buffer
 
 typedef struct kvc_options {
     // Size of a granule, a power of two. Host memory: a multiple of the page size from
@@ -166,6 +169,10 @@ void * kvc_buffer_get_base(kvc_buffer_t * buf);
 // says so: then some uncommitted granules are not mapped, as with KVC_BARE, until they are
 // committed.
 int kvc_buffer_commit(kvc_buffer_t * buf, size_t offset, size_t size);
+
+// kvc_buffer_disturbs is 1 where a commit of the range would change the mappings of granules that
+// may be touched, 0 where it would not, and KVC_E_INVALID for a range outside the buffer.
+int kvc_buffer_disturbs(kvc_buffer_t * buf, size_t offset, size_t size);
 
 // kvc_buffer_uncommit uncommits the granules that lie wholly inside [offset, offset+size).
 // Ends need not be aligned: a granule of which the range covers only a part stays committed,

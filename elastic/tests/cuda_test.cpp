@@ -96,7 +96,7 @@ const char * const functions[] = {
 };
 
 class EveryFailure : public ::testing::TestWithParam<uint32_t> {};
-INSTANTIATE_TEST_SUITE_P(Flags, EveryFailure, ::testing::Values(0u, KVC_BARE));
+INSTANTIATE_TEST_SUITE_P(Flags, EveryFailure, ::testing::Values(0u, KVC_BARE, KVC_BARE_END));
 
 // play lives a life in which call number nth of a function (null: of all) and `more` after it
 // fail, and requires that everything can be given back afterwards.
@@ -271,6 +271,44 @@ TEST(Cuda, BareGranulesAreNotMapped) {
     EXPECT_EQ(0u, fakecuda_calls("cuMemUnmap")) << "a commit disturbs nothing";
     ASSERT_EQ(KVC_OK, kvc_buffer_uncommit(b.handle, 0, 2 * page));
     EXPECT_EQ(0u, fakecuda_shown(b.base));
+}
+
+// Behind the last committed granule nothing is mapped, so that a buffer grows without a wait and without
+// an unmapped moment. Before it everything is mapped, so that padded views can be read.
+TEST(Cuda, AnEndThatIsBareGrowsUndisturbed) {
+    rig::Fake fake(64);
+    kvc_options_t o{};
+    o.flags = KVC_BARE_END;
+    rig::Pool pool(64 * page, 0, o);
+    rig::Buffer b(pool, 8 * page);
+    EXPECT_EQ(0u, rig::Fake::state().mappings);
+    const auto mapped = [&] {
+        size_t n = 0;
+        for (size_t g = 0; g < 8; g++) {
+            n += fakecuda_shown(b.base + g * page) != 0 ? size_t(1) << g : 0;
+        }
+        return n;
+    };
+    EXPECT_EQ(0, kvc_buffer_disturbs(b.handle, 2 * page, 2 * page));
+    ASSERT_EQ(KVC_OK, kvc_buffer_commit(b.handle, 2 * page, 2 * page));
+    EXPECT_EQ(0b1111u, mapped()) << "holes before what is committed show zeros";
+    EXPECT_TRUE(rig::all(b.base, 4 * page, 0));
+    EXPECT_EQ(0, kvc_buffer_disturbs(b.handle, 3 * page, 3 * page)) << "one granule has memory, the others are bare";
+    ASSERT_EQ(KVC_OK, kvc_buffer_commit(b.handle, 3 * page, 3 * page));
+    EXPECT_EQ(0b111111u, mapped());
+    EXPECT_EQ(0u, fakecuda_calls("cuMemUnmap") + fakecuda_calls("cuCtxSynchronize")) << "growing disturbs nothing";
+
+    EXPECT_EQ(1, kvc_buffer_disturbs(b.handle, page, 6 * page));
+    ASSERT_EQ(KVC_OK, kvc_buffer_commit(b.handle, page, page));
+    EXPECT_EQ(1u, fakecuda_calls("cuCtxSynchronize")) << "a hole may be in use";
+
+    ASSERT_EQ(KVC_OK, kvc_buffer_uncommit(b.handle, 2 * page, 2 * page));
+    EXPECT_EQ(0b111111u, mapped());
+    ASSERT_EQ(KVC_OK, kvc_buffer_uncommit(b.handle, 4 * page, 2 * page));
+    EXPECT_EQ(0b11u, mapped()) << "the hole is at the end now";
+    EXPECT_EQ(0, kvc_buffer_disturbs(b.handle, 2 * page, 6 * page));
+    EXPECT_EQ(KVC_E_INVALID, kvc_buffer_disturbs(b.handle, 7 * page, 2 * page));
+    EXPECT_EQ(0, kvc_buffer_disturbs(b.handle, page, page)) << "it has memory";
 }
 
 // Resizes and polls happen while kernels run: they must leave mappings alone.

@@ -20,11 +20,13 @@ struct ModelBuffer {
     size_t size = 0;
     std::map<size_t, uint8_t> held; // committed granules
     size_t granules() const { return (size + page - 1) / page; }
+    size_t end() const { return held.empty() ? 0 : held.rbegin()->first + 1; }
 };
 
 class History {
 public:
-    History(int device, uint32_t flags, uint64_t seed) : random_(seed), device_(device), bare_((flags & KVC_BARE) != 0) {
+    History(int device, uint32_t flags, uint64_t seed) : random_(seed), device_(device), bare_((flags & KVC_BARE) != 0),
+          bare_end_((flags & KVC_BARE_END) != 0) {
         kvc_options_t o{};
         o.flags         = flags;
         o.reserve_bytes = pick(6) * page;
@@ -158,7 +160,7 @@ private:
     // stray writes to uncommitted memory, as padded kernels do.
     void stray(ModelBuffer & b) {
         const size_t g = pick(b.granules());
-        if (!bare_ && b.held.count(g) == 0) {
+        if (!bare_ && b.held.count(g) == 0 && (!bare_end_ || g < b.end())) {
             memset(b.real->base + g * page, 0xEE, page);
         }
     }
@@ -179,6 +181,13 @@ private:
         size_t n = 0;
         for (const auto & b : buffers_) {
             n += b->granules();
+        }
+        return n;
+    }
+    size_t ends() const {
+        size_t n = 0;
+        for (const auto & b : buffers_) {
+            n += b->end();
         }
         return n;
     }
@@ -203,17 +212,24 @@ private:
                 ASSERT_EQ(1, kvc_buffer_committed(b->real->handle, g * page, 1));
             }
         }
+        for (const auto & b : buffers_) {
+            for (size_t g = 0; bare_end_ && g < b->granules(); g++) {
+                const bool held = b->held.count(g) != 0;
+                ASSERT_EQ(!held && g < b->end() ? 1 : 0, kvc_buffer_disturbs(b->real->handle, g * page, 1)) << "granule " << g;
+                ASSERT_EQ(g < b->end(), fakecuda_shown(b->real->base + g * page) != 0) << "granule " << g;
+            }
+        }
         if (device_ != KVC_CPU) {
             const fakecuda_state f = rig::Fake::state();
             ASSERT_EQ(s.committed_bytes + s.prealloc_bytes + (bare_ ? 0 : page), f.used);
-            ASSERT_EQ(bare_ ? committed() : reserved(), f.mappings);
+            ASSERT_EQ(bare_ ? committed() : bare_end_ ? ends() : reserved(), f.mappings);
             ASSERT_EQ(0u, f.violations) << fakecuda_violation();
         }
     }
 
     std::mt19937_64 random_;
     const int  device_;
-    const bool bare_;
+    const bool bare_, bare_end_;
     size_t limit_ = 0, reserve_ = 0;
     std::unique_ptr<rig::Pool> pool_;
     std::vector<std::unique_ptr<ModelBuffer>> buffers_;
@@ -240,5 +256,6 @@ void play(int device, uint32_t flags, size_t n) {
 TEST(Histories, OfHostMemory) { play(KVC_CPU, 0, histories()); }
 TEST(Histories, OfCudaMemory) { play(0, 0, histories()); }
 TEST(Histories, OfCudaMemoryThatIsBare) { play(0, KVC_BARE, histories() / 4); }
+TEST(Histories, OfCudaMemoryWithABareEnd) { play(0, KVC_BARE_END, histories()); }
 
 }  // namespace

@@ -67,7 +67,7 @@ int DeviceBacking::reserve(size_t granules, std::unique_ptr<Region> & out) {
         throw;
     }
     region->base = reinterpret_cast<void *>(region->address);
-    if (!bare_ && ((r = show_zeros(*region, {0, granules})) != success || (r = fill(*region, {0, 1})) != success)) {
+    if (!bare_ && !bare_end_ && (r = show_zeros(*region, {0, granules})) != success) {
         const int rc = device_->failed(step_, granules * granule, r);
         if (empty(*region) != success || cu_.unreserve(region->address, granules * granule) != success) {
             half_made_.push_back(std::move(region));
@@ -102,12 +102,18 @@ int DeviceBacking::map(Region & region, Span span, size_t * reused) {
     Current current(*device_);
     step_ = "entering the context to commit";
     Result result = current.result == success ? take(span.count, handles, reused) : current.result;
-    if (result == success && !bare_) {
+    const size_t end   = end_of(r);
+    const bool   grows = bare_end_ && span.first >= end;
+    if (result == success && !bare_ && !grows) {
         result = settle();
+    }
+    if (result == success && grows) {
+        result = show_zeros(r, {end, span.first - end}); // those before it may be touched from now on
     }
     if (result != success) {
         const int rc = device_->failed(step_, span.count * granule, result);
         give_back(handles, *reused);
+        (void) bare_end(r);
         return rc;
     }
     if ((result = place(r, span, handles)) != success) {
@@ -119,6 +125,11 @@ int DeviceBacking::map(Region & region, Span span, size_t * reused) {
         return rc;
     }
     return KVC_OK;
+}
+
+bool DeviceBacking::disturbs(const Region & region, size_t g) const {
+    const auto & r = static_cast<const DeviceRegion &>(region);
+    return !bare_ && (!bare_end_ || g < end_of(r));
 }
 
 int DeviceBacking::unmap(Region & region, Span span, size_t keep, size_t * done) {
@@ -141,7 +152,12 @@ int DeviceBacking::unmap(Region & region, Span span, size_t keep, size_t * done)
     }
     const char * step = step_;
     if (!bare_ && *done > 0) {
-        const Result shown = show_zeros(r, {span.first, *done});
+        const size_t end   = bare_end_ ? end_of(r) : r.granules;
+        const size_t count = end > span.first ? std::min(*done, end - span.first) : 0;
+        Result shown = show_zeros(r, {span.first, count});
+        if (shown == success) {
+            shown = bare_end(r);
+        }
         if (result == success && (result = shown) != success) {
             step = step_;
         }
@@ -172,7 +188,7 @@ int cuda_backing(int device, const kvc_options_t & options, std::unique_ptr<Back
         return fail(KVC_E_INVALID, "creating a pool with granules of %zu bytes: granules of CUDA device %d are powers of two "
                     "from %zu to %u", granule, device, smallest, KVC_GRANULE_CUDA_MAX);
     }
-    auto backing = std::make_unique<cuda::DeviceBacking>(std::move(handle), granule, (options.flags & KVC_BARE) != 0);
+    auto backing = std::make_unique<cuda::DeviceBacking>(std::move(handle), granule, options.flags);
     if ((rc = backing->open()) != KVC_OK) {
         backing->close();
         return rc;

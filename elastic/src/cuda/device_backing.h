@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/device.h"
+#include "kvc.h"
 #include "pool/backing.h"
 
 namespace kvc::cuda {
@@ -16,8 +17,9 @@ struct DeviceRegion : Region {
 
 class DeviceBacking : public Backing {
 public:
-    DeviceBacking(std::unique_ptr<DeviceHandle> device, size_t granule, bool bare)
-        : Backing(granule), device_(std::move(device)), cu_(device_->driver), bare_(bare) {}
+    DeviceBacking(std::unique_ptr<DeviceHandle> device, size_t granule, uint32_t flags)
+        : Backing(granule), device_(std::move(device)), cu_(device_->driver),
+          bare_((flags & KVC_BARE) != 0), bare_end_((flags & KVC_BARE_END) != 0) {}
 
     // open makes the zero granule.
     int open();
@@ -25,6 +27,7 @@ public:
     int reserve(size_t granules, std::unique_ptr<Region> & out) override;
     int release(Region & region) override;
     int map(Region & region, Span span, size_t * reused) override;
+    bool disturbs(const Region & region, size_t granule) const override;
     int unmap(Region & region, Span span, size_t keep, size_t * done) override;
     size_t kept() const override { return kept_.size(); }
     size_t reusable(const Region & region, const std::vector<Span> & spans) const override;
@@ -52,10 +55,14 @@ private:
     bool   take_out(DeviceRegion & r, Span span, std::vector<Handle> & handles);
     Result empty(DeviceRegion & r);
 
+    // Under KVC_BARE_END.
+    static size_t end_of(const DeviceRegion & r);
+    Result bare_end(DeviceRegion & r);
+
     std::unique_ptr<DeviceHandle> device_;
     const Driver & cu_;
-    const bool     bare_;
-    bool           has_zero_ = false;
+    const bool     bare_, bare_end_;
+    bool           has_zero_ = false, zeroed_ = false;
     Handle         zero_     = 0;
     const char *   step_     = "";  // the driver call that was tried last, for sentences
     std::vector<Handle> kept_;      // mapped nowhere

@@ -77,7 +77,11 @@ Result DeviceBacking::show_zeros(DeviceRegion & r, Span span) {
             }
         }
         if (i > begin) {
-            const Result result = allow(r, {begin, i - begin});
+            Result result = allow(r, {begin, i - begin});
+            if (result == success && !zeroed_) {
+                result  = fill(r, {begin, 1}); // garbage may be NaN
+                zeroed_ = result == success;
+            }
             first = first == success ? result : first;
         }
         i += i < end; // the granule that is no hole, or that could not be shown
@@ -100,7 +104,30 @@ bool DeviceBacking::take_out(DeviceRegion & r, Span span, std::vector<Handle> & 
         handles[n++] = handles[i];
     }
     handles.resize(n);
-    return (bare_ || show_zeros(r, span) == success) && all;
+    if (bare_ || (bare_end_ && span.first >= end_of(r))) {
+        return bare_end(r) == success && all;
+    }
+    return show_zeros(r, span) == success && all;
+}
+
+// end_of is the number of granules up to the last real one.
+size_t DeviceBacking::end_of(const DeviceRegion & r) {
+    size_t n = r.granules;
+    while (n > 0 && r.shown[n - 1] != Shown::real) {
+        n--;
+    }
+    return n;
+}
+
+// bare_end takes the zero granule away behind the last real one, where KVC_BARE_END asks for that: the
+// next commit there waits for nothing.
+Result DeviceBacking::bare_end(DeviceRegion & r) {
+    Result first = success;
+    for (size_t i = r.granules; bare_end_ && i > 0 && r.shown[i - 1] != Shown::real; i--) {
+        const Result result = hide(r, i - 1);
+        first = first == success ? result : first;
+    }
+    return first;
 }
 
 // empty unmaps everything of a region and lets its memory go.

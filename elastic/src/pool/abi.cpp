@@ -47,7 +47,7 @@ int create(size_t va, int device, const kvc_options_t & options, kvc_pool_t ** o
     if (va == 0) {
         return fail(KVC_E_INVALID, "creating a pool: its address space has 0 bytes; it needs one granule at least");
     }
-    if ((options.flags & ~(KVC_NO_POPULATE | KVC_HUGE_PAGES | KVC_BARE)) != 0) {
+    if ((options.flags & ~(KVC_NO_POPULATE | KVC_HUGE_PAGES | KVC_BARE | KVC_BARE_END)) != 0) {
         return fail(KVC_E_INVALID, "creating a pool: the flags 0x%x are not all known", options.flags);
     }
     std::unique_ptr<kvc::Backing> backing;
@@ -133,6 +133,10 @@ int kvc_buffer_uncommit(kvc_buffer_t * buf, size_t offset, size_t size) {
 
 int kvc_buffer_committed(kvc_buffer_t * buf, size_t offset, size_t size) {
     return with_buffer("looking at a buffer", buf, [&](kvc::Buffer & b) { return kvc::buffer_committed(b, offset, size); });
+}
+
+int kvc_buffer_disturbs(kvc_buffer_t * buf, size_t offset, size_t size) {
+    return with_buffer("looking at a buffer", buf, [&](kvc::Buffer & b) { return kvc::buffer_disturbs(b, offset, size); });
 }
 
 int kvc_buffer_free(kvc_buffer_t * buf) {

@@ -44,6 +44,10 @@ public:
     // zeros. All or nothing. Kept memory is used first; *reused is its number of granules.
     virtual int map(Region & region, Span span, size_t * reused) = 0;
 
+    // disturbs reports whether mapping an uncommitted granule changes the mapping of one that may be
+    // touched while it is uncommitted.
+    virtual bool disturbs(const Region &, size_t) const { return false; }
+
     // unmap takes the memory of committed granules in ascending order, and keeps that of the
     // first `keep` of them where it can. The first *done are uncommitted afterwards, also
     // after a failure.

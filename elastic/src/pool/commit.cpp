@@ -211,4 +211,15 @@ int buffer_committed(Buffer & b, size_t offset, size_t size) {
     return next_run(b, range.first, range.first + range.count, 0).count == 0 ? 1 : 0;
 }
 
+int buffer_disturbs(Buffer & b, size_t offset, size_t size) {
+    std::lock_guard<std::mutex> lock(b.pool->mutex);
+    const int rc = check_locked(b, "looking at", offset, size);
+    if (rc != KVC_OK) {
+        return rc;
+    }
+    const Span range = touched(b, offset, size);
+    const Span run   = next_run(b, range.first, range.first + range.count, 0);
+    return run.count > 0 && b.pool->backing->disturbs(*b.region, run.first) ? 1 : 0;
+}
+
 }  // namespace kvc

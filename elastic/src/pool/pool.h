@@ -61,5 +61,6 @@ int buffer_free(kvc_buffer_t * handle);
 int buffer_commit(Buffer & b, size_t offset, size_t size);
 int buffer_uncommit(Buffer & b, size_t offset, size_t size);
 int buffer_committed(Buffer & b, size_t offset, size_t size);
+int buffer_disturbs(Buffer & b, size_t offset, size_t size);
 
 }  // namespace kvc
