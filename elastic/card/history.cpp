@@ -15,7 +15,8 @@ constexpr size_t steps = 40; // of one history
 
 class History {
 public:
-    History(Device & device, uint64_t seed, Played & played) : device_(device), random_(seed), played_(played) {
+    History(Device & device, uint64_t seed, Played & played)
+        : device_(device), random_(seed), played_(played), bare_end_(seed % 2 != 0) {
         kvc_options_t options{};
         kvc_stats_t   stats;
         require(kvc_pool_create_ex(size_t(4) << 30, device.ordinal(), &options, &pool_), "making a pool");
@@ -23,6 +24,7 @@ public:
         granule_ = stats.granule_bytes;
         require(kvc_pool_destroy(pool_), "freeing a pool");
         options.reserve_bytes = pick(5) * granule_;
+        options.flags         = bare_end_ ? KVC_BARE_END : 0;
         require(kvc_pool_create_ex(buffers_count * buffer_granules * granule_, device.ordinal(), &options, &pool_), "making a pool");
         for (auto & b : buffers_) {
             require(kvc_buffer_alloc(pool_, buffer_granules * granule_, &b.handle), "reserving addresses");
@@ -50,6 +52,7 @@ private:
         kvc_buffer_t * handle = nullptr;
         uint8_t * base = nullptr;
         std::map<size_t, uint8_t> held; // committed granules
+        size_t end() const { return held.empty() ? 0 : held.rbegin()->first + 1; }
     };
 
     size_t pick(size_t n) { return random_() % n; }
@@ -72,7 +75,8 @@ private:
     }
 
     // load queues work behind which the change has to wait: of all committed granules but those
-    // of `leaving` that the change takes, and of uncommitted ones, which take any bytes.
+    // of `leaving` that the change takes, and of uncommitted ones that may be touched, which take any
+    // bytes.
     void load(const Buffer * leaving, size_t first, size_t count) {
         if (pick(2) == 0) {
             device_.busy();
@@ -84,7 +88,7 @@ private:
                 if (held != b.held.end() && !taken) {
                     held->second = uint8_t(1 + pick(255));
                     device_.queue(b.base + g * granule_, granule_, held->second);
-                } else if (held == b.held.end() && pick(3) == 0) {
+                } else if (held == b.held.end() && pick(3) == 0 && (!bare_end_ || g < b.end())) {
                     device_.queue(b.base + g * granule_, granule_, 0xEE);
                 }
             }
@@ -121,6 +125,7 @@ private:
     Device &        device_;
     std::mt19937_64 random_;
     Played &        played_;
+    const bool      bare_end_;
     size_t          granule_ = 0;
     kvc_pool_t *    pool_    = nullptr;
     Buffer          buffers_[buffers_count];
