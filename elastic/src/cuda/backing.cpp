@@ -13,13 +13,36 @@ int DeviceBacking::open() {
     if (bare_) {
         return KVC_OK;
     }
-    Current current(*device_);
-    const Result r = current.result != success ? current.result : create(&zero_);
-    if (r != success) {
-        return device_->failed("creating the zero granule of", granule, r);
+    {
+        Current current(*device_);
+        const Result r = current.result != success ? current.result : create(&zero_);
+        if (r != success) {
+            return device_->failed("creating the zero granule of", granule, r);
+        }
+        has_zero_ = true;
     }
-    has_zero_ = true;
-    return KVC_OK;
+    return clear_zero();
+}
+
+// clear_zero fills the zero granule with zeros, since garbage may be NaN, where nobody else sees it.
+int DeviceBacking::clear_zero() {
+    std::unique_ptr<Region> region;
+    int rc = make(1, true, region);
+    if (rc != KVC_OK) {
+        return rc;
+    }
+    {
+        Current current(*device_);
+        step_ = "entering the context to fill";
+        const Result r = current.result == success ? fill(static_cast<DeviceRegion &>(*region), {0, 1}) : current.result;
+        rc = r == success ? KVC_OK : device_->failed(step_, granule, r);
+    }
+    half_made_.reserve(half_made_.size() + 1);
+    const int released = release(*region);
+    if (released != KVC_OK) {
+        half_made_.push_back(std::unique_ptr<DeviceRegion>(static_cast<DeviceRegion *>(region.release())));
+    }
+    return rc == KVC_OK ? released : rc;
 }
 
 int DeviceBacking::close() {
@@ -46,6 +69,11 @@ int DeviceBacking::close() {
 }
 
 int DeviceBacking::reserve(size_t granules, std::unique_ptr<Region> & out) {
+    return make(granules, !bare_ && !bare_end_, out);
+}
+
+// make reserves the addresses of a region, and shows the zero granule in all of it.
+int DeviceBacking::make(size_t granules, bool zeros, std::unique_ptr<Region> & out) {
     auto region = std::make_unique<DeviceRegion>();
     region->granules = granules;
     half_made_.reserve(half_made_.size() + 1);
@@ -67,7 +95,7 @@ int DeviceBacking::reserve(size_t granules, std::unique_ptr<Region> & out) {
         throw;
     }
     region->base = reinterpret_cast<void *>(region->address);
-    if (!bare_ && !bare_end_ && (r = show_zeros(*region, {0, granules})) != success) {
+    if (zeros && (r = show_zeros(*region, {0, granules})) != success) {
         const int rc = device_->failed(step_, granules * granule, r);
         if (empty(*region) != success || cu_.unreserve(region->address, granules * granule) != success) {
             half_made_.push_back(std::move(region));
@@ -102,13 +130,12 @@ int DeviceBacking::map(Region & region, Span span, size_t * reused) {
     Current current(*device_);
     step_ = "entering the context to commit";
     Result result = current.result == success ? take(span.count, handles, reused) : current.result;
-    const size_t end   = end_of(r);
-    const bool   grows = bare_end_ && span.first >= end;
+    const bool grows = bare_end_ && span.first >= end_of(r);
     if (result == success && !bare_ && !grows) {
         result = settle();
     }
-    if (result == success && grows) {
-        result = show_zeros(r, {end, span.first - end}); // those before it may be touched from now on
+    if (result == success && bare_end_) {
+        result = show_zeros(r, {0, span.first}); // all before it may be touched, and one could have failed
     }
     if (result != success) {
         const int rc = device_->failed(step_, span.count * granule, result);
@@ -154,10 +181,8 @@ int DeviceBacking::unmap(Region & region, Span span, size_t keep, size_t * done)
     if (!bare_ && *done > 0) {
         const size_t end   = bare_end_ ? end_of(r) : r.granules;
         const size_t count = end > span.first ? std::min(*done, end - span.first) : 0;
-        Result shown = show_zeros(r, {span.first, count});
-        if (shown == success) {
-            shown = bare_end(r);
-        }
+        const Result shown = show_zeros(r, {span.first, count});
+        (void) bare_end(r); // the next call goes on
         if (result == success && (result = shown) != success) {
             step = step_;
         }

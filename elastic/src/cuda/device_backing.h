@@ -35,6 +35,9 @@ public:
     int memory(uint64_t * free_bytes, uint64_t * total_bytes) override;
 
 private:
+    int clear_zero();
+    int make(size_t granules, bool zeros, std::unique_ptr<Region> & out);
+
     Address at(const DeviceRegion & r, size_t i) const { return r.address + i * granule; }
 
     // handles.cpp
@@ -62,7 +65,7 @@ private:
     std::unique_ptr<DeviceHandle> device_;
     const Driver & cu_;
     const bool     bare_, bare_end_;
-    bool           has_zero_ = false, zeroed_ = false;
+    bool           has_zero_ = false;
     Handle         zero_     = 0;
     const char *   step_     = "";  // the driver call that was tried last, for sentences
     std::vector<Handle> kept_;      // mapped nowhere

@@ -77,10 +77,9 @@ Result DeviceBacking::show_zeros(DeviceRegion & r, Span span) {
             }
         }
         if (i > begin) {
-            Result result = allow(r, {begin, i - begin});
-            if (result == success && !zeroed_) {
-                result  = fill(r, {begin, 1}); // garbage may be NaN
-                zeroed_ = result == success;
+            const Result result = allow(r, {begin, i - begin});
+            for (size_t g = begin; g < i && result != success; g++) {
+                (void) hide(r, g); // a granule that shows zeros can be touched
             }
             first = first == success ? result : first;
         }
