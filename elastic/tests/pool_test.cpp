@@ -212,7 +212,7 @@ TEST(Creating, RefusesWrongOptions) {
         EXPECT_EQ(KVC_E_INVALID, code(size_t(1) << 30, KVC_CPU, o)) << granule;
     }
     o.granule_bytes = 0;
-    o.flags = 8;
+    o.flags = 16;
     EXPECT_EQ(KVC_E_INVALID, code(page, KVC_CPU, o));
     o.flags = 0;
     o.limit_bytes = o.reserve_bytes = SIZE_MAX;
