@@ -1,4 +1,4 @@
-// The class behind cuda_backing: handles.cpp creates and keeps memory, map.cpp places it.
+// The class behind cuda_backing: handles.cpp creates and keeps memory, place.cpp places it.
 #pragma once
 
 #include "cuda/device.h"
@@ -19,7 +19,7 @@ class DeviceBacking : public Backing {
 public:
     DeviceBacking(std::unique_ptr<DeviceHandle> device, size_t granule, uint32_t flags)
         : Backing(granule), device_(std::move(device)), cu_(device_->driver),
-          bare_((flags & KVC_BARE) != 0), bare_end_((flags & KVC_BARE_END) != 0) {}
+          bare_((flags & KVC_BARE) != 0), bare_end_((flags & (KVC_BARE | KVC_BARE_END)) == KVC_BARE_END) {}
 
     // open makes the zero granule.
     int open();
@@ -47,7 +47,7 @@ private:
     void   let_go(Handle handle);
 
     // place.cpp: one granule each, or a span; `shown` stays true after failures. The caller
-    // has called settle.
+    // has called settle, where something there may be touched.
     Result settle();
     Result hide(DeviceRegion & r, size_t i);
     Result show(DeviceRegion & r, size_t i, Handle handle, Shown as);
