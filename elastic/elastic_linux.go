@@ -48,6 +48,16 @@ func call(f func() C.int) error {
 	return nil
 }
 
+// ask is call for a question, which f answers with 1 or 0.
+func ask(f func() C.int) (yes bool, err error) {
+	err = call(func() C.int {
+		rc := f()
+		yes = rc == 1
+		return rc
+	})
+	return yes, err
+}
+
 // New makes a pool with address space for va bytes on a device: a CUDA device number, or Host.
 func New(va uint64, device int, options Options) (*Pool, error) {
 	if device < math.MinInt32 || device > math.MaxInt32 {
@@ -176,23 +186,13 @@ func (b *Buffer) Uncommit(offset, size uint64) error {
 
 // Committed reports whether all granules that the range touches are committed.
 func (b *Buffer) Committed(offset, size uint64) (bool, error) {
-	var rc C.int
-	err := call(func() C.int {
-		rc = C.kvc_buffer_committed(b.b, C.size_t(offset), C.size_t(size))
-		return rc
-	})
-	return rc == 1, err
+	return ask(func() C.int { return C.kvc_buffer_committed(b.b, C.size_t(offset), C.size_t(size)) })
 }
 
 // Disturbs reports whether a commit of the range would change the mappings of granules that may be
 // touched.
 func (b *Buffer) Disturbs(offset, size uint64) (bool, error) {
-	var rc C.int
-	err := call(func() C.int {
-		rc = C.kvc_buffer_disturbs(b.b, C.size_t(offset), C.size_t(size))
-		return rc
-	})
-	return rc == 1, err
+	return ask(func() C.int { return C.kvc_buffer_disturbs(b.b, C.size_t(offset), C.size_t(size)) })
 }
 
 // Free gives memory and addresses back.
