@@ -165,9 +165,13 @@ func (b *bench) prompt(tokens int) string {
 	return text
 }
 
+// repeatsMost is how often Ollama lets a model repeat a token before it ends the answer, without a last
+// message. A model with random weights may do so at any time, unless its tokens are drawn.
+const repeatsMost = 30
+
 // ask sends a raw prompt.
 func (b *bench) ask(ctx context.Context, l *lab.Lab, prompt string, tokens int) (lab.Answer, error) {
-	return l.Ask(ctx, lab.Question{Prompt: prompt, Tokens: tokens, Raw: true})
+	return l.Ask(ctx, lab.Question{Prompt: prompt, Tokens: tokens, Raw: true, Drawn: tokens > repeatsMost})
 }
 
 // askShort sends a private prompt, of which nothing is stored.

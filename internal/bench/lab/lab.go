@@ -64,6 +64,7 @@ type Question struct {
 	Top      int  // number of alternatives per token; 2 if 0
 	Keep     int  // tokens of the prompt that a shift of the context keeps, num_keep; Ollama's if 0
 	Private  bool // store nothing of the request
+	Drawn    bool // draw tokens, with a fixed seed, instead of taking the most likely
 }
 
 // Answer is the answer to a question, with its times.
@@ -75,10 +76,6 @@ type Answer struct {
 // Wait is the time to first token by the client's clock, less the loading of
 // the model.
 func (a Answer) Wait() time.Duration { return a.TTFTMinusLoad() }
-
-// repeatsMost is how often Ollama lets a model repeat a token before it ends the answer, without a last
-// message. A model with random weights may do so at any time, unless its tokens are drawn.
-const repeatsMost = 30
 
 // topLogprobs is the default number of alternatives: enough to see how close the second best
 // token was.
@@ -94,7 +91,7 @@ func (l *Lab) Ask(ctx context.Context, q Question) (Answer, error) {
 		KeepAlive: ollamatest.KeepAlive(time.Duration(math.MaxInt64)),
 		Options:   ollamatest.Greedy(q.Tokens, l.options.NumCtx),
 	}
-	if q.Tokens > repeatsMost {
+	if q.Drawn {
 		request.Options["temperature"], request.Options["top_k"] = 1, 4 // with the seed of Greedy
 	}
 	if q.Logprobs {
