@@ -49,7 +49,7 @@ func namesOf(s *Store, tokens []int32) []pagefile.Name {
 		parent = names[len(names)-1].Key
 	}
 	if rest := tokens[len(names)*testTokens:]; len(rest) > 0 {
-		names = append(names, s.tailName(parent, pagefile.ChainKey(parent, rest, nil)))
+		names = append(names, s.tailName(pagefile.ChainKey(parent, rest, nil)))
 	}
 	return names
 }

@@ -8,77 +8,161 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/kvtier/kvtier/diskstore/internal/branch"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// branchTries bounds the headers of one tier that a look-up reads to find the page that begins
-// most like a prompt.
-const branchTries = 16
+const (
+	// branchTries bounds the headers of one tier that a look-up reads to find the page that begins
+	// most like a prompt.
+	branchTries = 16
 
-// linkIn follows the storing of a page or tail in a tier.
-func (lv *level) linkIn(ctx context.Context, h *pagefile.Header) {
+	// wholeTries is the number of tails of one tier that TailsWithin reads.
+	wholeTries = 32
+
+	// ramTails is the number of tails of one parent that are kept in memory.
+	ramTails = 16
+
+	// adoptAtOnce is the number of old branches that a background job adopts.
+	adoptAtOnce = 256
+)
+
+// linkIn follows the storing of a page or tail in a tier: look-ups for text that begins like it
+// find it, and the tails that it extends go.
+func (lv *level) linkIn(ctx context.Context, h *pagefile.Header) error {
+	met, err := lv.addBranch(ctx, h)
 	if h.Tail() {
-		lv.trimTails(ctx, h)
-	} else {
-		lv.addBranch(ctx, h)
+		lv.dropExtended(ctx, h, met)
 	}
+	return err
 }
 
-// addBranch makes a stored page known to look-ups for text that begins like the page's. The next
-// Put of the page retries a failure.
-func (lv *level) addBranch(ctx context.Context, h *pagefile.Header) {
-	leads, _ := pagefile.LeadsOf(h.Tokens, h.Media, h.PageTokens)
-	lv.noteTierError(lv.tier.AddBranch(ctx, tier.Branch{Fingerprint: h.Fingerprint, Parent: h.Parent, Key: h.Key, Leads: leads}))
+// addBranch makes a stored page or tail known to look-ups, and returns those that begin like it.
+// Without its branch a tail is not found, so the branch is as durable as the tail, and its error
+// that of a tail. The next Put of a page retries a failure.
+func (lv *level) addBranch(ctx context.Context, h *pagefile.Header) ([]branch.Candidate, error) {
+	if lv == lv.s.local {
+		ctx = context.WithoutCancel(ctx) // a visible page is stored, even if the caller has left
+	}
+	met, err := branch.Add(ctx, lv.tier, h, h.Tail() && !lv.s.opt.LazyNames)
+	if !h.Tail() {
+		lv.noteTierError(err)
+		err = nil
+	}
+	return met, err
 }
 
-// candidate is a page that shares at most so many tokens with a prompt.
-type candidate struct {
-	tier.Branch
-	most int
-}
-
-// findBranch returns the full page at a place that shares the longest prefix with rest, the
-// tokens from there on, if the prefix is longer than best's, and best otherwise.
-func (s *Store) findBranch(ctx, remoteCtx context.Context, at after, rest []int32, media []pagefile.Media, best Ref) Ref {
-	for _, lv := range s.levels(tier.Local) {
-		tierCtx := lv.lookupCtx(ctx, remoteCtx)
-		candidates := lv.candidates(tierCtx, at, rest, media)
-		for _, c := range candidates[:min(len(candidates), branchTries)] {
-			if c.most <= best.Tokens || tierCtx.Err() != nil {
-				break
-			}
-			if ref, ok := lv.matchBranch(tierCtx, c.Branch, at.start, rest, media); ok && ref.Tokens > best.Tokens {
-				best = ref
-			}
+// findLast returns the tail or page of a tier that shares the longest prefix with rest, the tokens
+// from a place on, and best if none is better: shares more, or as much in a shorter file.
+func (lv *level) findLast(ctx context.Context, at after, rest []int32, media []pagefile.Media, best Ref) Ref {
+	lv.adoptOld(at.fingerprint)
+	found, err := branch.Find(ctx, lv.tier, lv.prompt(at, rest, media))
+	lv.noteTierError(err)
+	// First the longest whole tail, which surely shares all of its tokens.
+	if i := slices.IndexFunc(found, branch.Candidate.Whole); i > 0 {
+		whole := found[i]
+		found = slices.Insert(slices.Delete(found, i, i+1), 0, whole)
+	}
+	tries := 0
+	for _, c := range found {
+		if tries == branchTries || ctx.Err() != nil {
+			return best
 		}
+		if c.Most < best.Tokens || c.Most == best.Tokens && c.Tokens >= best.Stored {
+			continue
+		}
+		tries++
+		ref, err := lv.match(ctx, c.Name(), at.parent, at.start, rest, media)
+		if errors.Is(err, tier.ErrNotFound) {
+			lv.s.promoting.Submit(c.Branch, func(ctx context.Context) { lv.pruneBranch(ctx, c.Branch) })
+		}
+		best = better(best, ref)
+	}
+	for _, info := range lv.oldTails(ctx, at.fingerprint, at.parent) {
+		ref, _ := lv.match(ctx, info.Name, at.parent, at.start, rest, media)
+		best = better(best, ref)
 	}
 	return best
 }
 
-// candidates returns the pages at a place that may begin like rest, the most promising first.
-func (lv *level) candidates(ctx context.Context, at after, rest []int32, media []pagefile.Media) []candidate {
-	pageTokens := lv.s.opt.PageTokens
-	branches, err := lv.tier.Branches(ctx, at.fingerprint, at.parent[:])
-	lv.noteTierError(err)
-	leads, parts := pagefile.LeadsOf(rest, media, pageTokens)
-	candidates := make([]candidate, len(branches))
-	for i, b := range branches {
-		candidates[i] = candidate{b, min(b.Leads.Most(leads, parts, pageTokens), len(rest))}
+// better returns ref if it shares more tokens than best, or as many in a shorter file.
+func better(best, ref Ref) Ref {
+	if ref.Tokens > best.Tokens || ref.Tokens > 0 && ref.Tokens == best.Tokens && ref.Stored < best.Stored {
+		return ref
 	}
-	slices.SortFunc(candidates, func(a, b candidate) int {
-		return cmp.Or(b.most-a.most, slices.Compare(a.Key[:], b.Key[:]))
-	})
-	return slices.CompactFunc(candidates, func(a, b candidate) bool { return a.Key == b.Key })
+	return best
 }
 
-// matchBranch compares one stored page with rest. A branch whose page is gone is removed.
-func (lv *level) matchBranch(ctx context.Context, b tier.Branch, start int, rest []int32, media []pagefile.Media) (Ref, bool) {
-	ref, err := lv.match(ctx, b.Name(), b.Parent, start, rest, media)
-	if errors.Is(err, tier.ErrNotFound) {
-		lv.s.promoting.Submit(b, func(ctx context.Context) { lv.pruneBranch(ctx, b) })
+// prompt describes the tokens from a place on for a look-up.
+func (lv *level) prompt(at after, rest []int32, media []pagefile.Media) branch.Prompt {
+	return branch.Prompt{Fingerprint: at.fingerprint, Parent: at.parent, Tokens: rest, Media: media, PageTokens: lv.s.opt.PageTokens}
+}
+
+// wholeTails returns the tails at a place with which rest begins, the longest first, wholeTries at
+// most, and after them tails of earlier versions, which may be any.
+func (lv *level) wholeTails(ctx context.Context, at after, rest []int32, media []pagefile.Media) (names []pagefile.Name) {
+	found, err := branch.Find(ctx, lv.tier, lv.prompt(at, rest, media))
+	lv.noteTierError(err)
+	for _, c := range found {
+		if c.Whole() && c.Class == pagefile.ClassTail && len(names) < wholeTries {
+			names = append(names, c.Name())
+		}
 	}
-	return ref, ref.Tokens > 0
+	for _, info := range lv.oldTails(ctx, at.fingerprint, at.parent) {
+		names = append(names, info.Name)
+	}
+	return names
+}
+
+// oldTails returns the tails of parent that an earlier version stored, 16 in each tier.
+func (lv *level) oldTails(ctx context.Context, fingerprint, parent pagefile.Key) []tier.Info {
+	older, ok := lv.tier.(tier.Older)
+	if !ok || ctx.Err() != nil {
+		return nil
+	}
+	infos, err := older.OldTails(ctx, fingerprint, parent)
+	lv.noteTierError(err)
+	return infos
+}
+
+// adoptOld gives the pages that an earlier version stored branches of this one, in the background,
+// once in the life of a store.
+func (lv *level) adoptOld(fingerprint pagefile.Key) {
+	older, ok := lv.tier.(tier.Older)
+	if _, begun := lv.adopted.LoadOrStore(fingerprint, true); begun || !ok {
+		return
+	}
+	type adoptJob struct{ of *level }
+	var next func(ctx context.Context)
+	next = func(ctx context.Context) {
+		old, err := older.OldBranches(ctx, fingerprint, adoptAtOnce)
+		lv.noteTierError(err)
+		for _, b := range old {
+			if err := lv.adopt(ctx, older, b); err != nil {
+				lv.noteTierError(err)
+				return
+			}
+		}
+		if len(old) > 0 && err == nil {
+			lv.s.promoting.Submit(adoptJob{lv}, next)
+		}
+	}
+	lv.s.promoting.Submit(adoptJob{lv}, next)
+}
+
+// adopt replaces an old branch. That of a page that is gone or damaged is removed.
+func (lv *level) adopt(ctx context.Context, older tier.Older, b tier.OldBranch) error {
+	h, err := lv.s.headerOf(ctx, lv.tier, b.Name())
+	if err == nil {
+		_, err = branch.Add(ctx, lv.tier, h, false)
+	} else if errors.Is(err, tier.ErrNotFound) || tier.Doubtful(err) {
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	return older.RemoveOldBranch(ctx, b)
 }
 
 // pruneBranch removes a branch if its page is gone. A page that another process stores just then
@@ -89,28 +173,28 @@ func (lv *level) pruneBranch(ctx context.Context, b tier.Branch) {
 		return errors.Is(err, tier.ErrNotFound)
 	}
 	if gone() && lv.tier.RemoveBranch(ctx, b) == nil && !gone() {
-		lv.noteTierError(lv.tier.AddBranch(ctx, b))
+		lv.noteTierError(lv.tier.AddBranch(ctx, b, b.Class == pagefile.ClassTail))
 	}
 }
 
-// pruneBranchesOf removes the branches of removed pages.
-func (lv *level) pruneBranchesOf(ctx context.Context, fingerprint pagefile.Key, removed map[pagefile.Key]bool) {
+// pruneBranchesOf removes the branches of removed pages and tails.
+func (lv *level) pruneBranchesOf(ctx context.Context, fingerprint pagefile.Key, removed map[pagefile.Name]bool) {
 	if len(removed) == 0 {
 		return
 	}
 	for first := range 256 {
-		branches, err := lv.tier.Branches(ctx, fingerprint, []byte{byte(first)})
+		branches, err := lv.tier.ListBranches(ctx, fingerprint, byte(first))
 		lv.noteTierError(err)
 		for _, b := range branches {
-			if removed[b.Key] && ctx.Err() == nil {
+			if removed[b.Name()] && ctx.Err() == nil {
 				lv.pruneBranch(ctx, b)
 			}
 		}
 	}
 }
 
-// branchSweep counts the pages removed from a tier, by fingerprint: a page's branch does not go
-// with the page, because the page's name does not tell the branch.
+// branchSweep counts the pages and tails removed from a tier, by fingerprint: a page's branch does
+// not go with the page, because the page's name does not tell the branch.
 type branchSweep struct {
 	mu   sync.Mutex
 	gone map[pagefile.Key]int
@@ -119,11 +203,15 @@ type branchSweep struct {
 	next     map[pagefile.Key]*sweepPlace // where the sweep of a fingerprint's branches goes on
 }
 
-// sweepPlace is a place among branches: at the parents that begin with first, after the branch
-// to key.
+// sweepPlace is a place among branches: at the prefixes that begin with first, after a branch.
 type sweepPlace struct {
 	first byte
-	key   pagefile.Key
+	last  tier.Branch
+}
+
+// byPlace orders the branches of a sweep.
+func byPlace(a, b tier.Branch) int {
+	return cmp.Or(slices.Compare(a.Prefix[:], b.Prefix[:]), cmp.Compare(a.Class, b.Class), slices.Compare(a.Key[:], b.Key[:]))
 }
 
 func newBranchSweep() *branchSweep {
@@ -142,7 +230,7 @@ func (b *branchSweep) place(fingerprint pagefile.Key) *sweepPlace {
 
 // removed counts a removed file.
 func (b *branchSweep) removed(name pagefile.Name) {
-	if name.Class != pagefile.ClassPage {
+	if name.Class == pagefile.ClassManifest {
 		return
 	}
 	b.mu.Lock()
@@ -180,22 +268,22 @@ func (lv *level) sweepBranches(ctx context.Context) {
 	}
 }
 
-// sweepFirst sweeps the branches whose parents begin with one byte, most branches at most, and
+// sweepFirst sweeps the branches whose prefixes begin with one byte, most branches at most, and
 // returns the number of branches left to look at.
 func (lv *level) sweepFirst(ctx context.Context, fingerprint pagefile.Key, most int) int {
 	at := lv.branches.place(fingerprint)
-	branches, err := lv.tier.Branches(ctx, fingerprint, []byte{at.first})
+	branches, err := lv.tier.ListBranches(ctx, fingerprint, at.first)
 	lv.noteTierError(err)
-	slices.SortFunc(branches, func(a, b tier.Branch) int { return slices.Compare(a.Key[:], b.Key[:]) })
+	slices.SortFunc(branches, byPlace)
 	for _, b := range branches {
-		if slices.Compare(b.Key[:], at.key[:]) <= 0 {
+		if byPlace(b, at.last) <= 0 {
 			continue
 		}
 		if most == 0 || ctx.Err() != nil {
 			return 0
 		}
 		lv.pruneBranch(ctx, b)
-		at.key = b.Key
+		at.last = b
 		most--
 	}
 	*at = sweepPlace{first: at.first + 1}

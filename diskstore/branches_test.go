@@ -27,7 +27,7 @@ func parted(tokens []int32, n, length, seed int) []int32 {
 func branchesOf(t testing.TB, s *Store, tr tier.Tier) (all []tier.Branch) {
 	t.Helper()
 	for first := range 256 {
-		some, err := tr.Branches(ctx, s.opt.Fingerprint, []byte{byte(first)})
+		some, err := tr.ListBranches(ctx, s.opt.Fingerprint, byte(first))
 		require.NoError(t, err)
 		all = append(all, some...)
 	}
@@ -206,11 +206,11 @@ func TestSweepsOfSeveralModels(t *testing.T) {
 		putChain(t, s, parted(stored, 3, testTokens, seed))
 	}
 	living := len(branchesOf(t, s, s.disk))
-	gone := tier.Branch{Fingerprint: s.opt.Fingerprint, Parent: s.opt.Fingerprint}
+	gone := tier.Branch{Fingerprint: s.opt.Fingerprint, Prefix: s.opt.Fingerprint, Class: pagefile.ClassPage, Tokens: 1}
 	for i := range gone.Key {
 		gone.Key[i] = 0xff // after the living ones
 	}
-	require.NoError(t, s.disk.AddBranch(ctx, gone))
+	require.NoError(t, s.disk.AddBranch(ctx, gone, false))
 	for range 2 * living {
 		for _, fingerprint := range []pagefile.Key{s.opt.Fingerprint, {9}} {
 			s.local.branches.removed(pagefile.Name{Fingerprint: fingerprint})

@@ -27,6 +27,7 @@ type Ref struct {
 	// count as used.
 	Ahead bool
 
+	old  bool  // a tail of an earlier version, in its place
 	used int64 // recency when found, in Unix nanoseconds
 	at   int64 // the last use of the chain, if the page is read; 0 for the time of reading
 }
@@ -200,39 +201,21 @@ type after struct {
 
 // findLast returns the tail or page at a place that shares the longest prefix with rest, the
 // tokens from there on, if the prefix is longer than best's, and best otherwise. Of equally long
-// prefixes findLast prefers that of a tail.
+// prefixes findLast prefers that of the shortest file, which is a tail's, then that in memory, then
+// that of the local tier.
 func (s *Store) findLast(ctx, remoteCtx context.Context, at after, rest []int32, media []pagefile.Media, best Ref) Ref {
-	if best.Tokens == len(rest) {
+	most := min(len(rest), s.opt.PageTokens-1)
+	if best.Tokens >= most {
 		return best
 	}
-	if tail := s.findTail(ctx, remoteCtx, at, rest, media); tail.Tokens > best.Tokens {
-		best = tail
-	}
-	if best.Tokens < min(len(rest), s.opt.PageTokens-1) {
-		best = s.findBranch(ctx, remoteCtx, at, rest, media, best)
-	}
-	return best
-}
-
-// findTail returns the tail at a place that shares the longest prefix with rest, the tokens
-// from there on. Of equally long prefixes findTail prefers the shortest file, then the tail in
-// memory, then the local tail.
-func (s *Store) findTail(ctx, remoteCtx context.Context, at after, rest []int32, media []pagefile.Media) Ref {
-	best := s.tailInRAM(remoteCtx, at, rest, media)
-	if best.Tokens == min(len(rest), s.opt.PageTokens-1) {
-		return best
-	}
+	found := s.tailInRAM(remoteCtx, at, rest, media)
 	for _, lv := range s.levels(tier.Local) {
-		tierCtx, infos := lv.listTails(ctx, remoteCtx, at.fingerprint, at.parent)
-		for _, info := range infos {
-			ref, ok := lv.matchTail(tierCtx, info, at.start, rest, media)
-			if ok && (ref.Tokens > best.Tokens || ref.Tokens == best.Tokens && ref.Stored < best.Stored) {
-				best = ref
-			}
+		if found.Tokens < most { // else no longer prefix can exist
+			found = lv.findLast(lv.lookupCtx(ctx, remoteCtx), at, rest, media, found)
 		}
-		if best.Tokens == min(len(rest), s.opt.PageTokens-1) {
-			break // no longer prefix can exist
-		}
+	}
+	if found.Tokens > best.Tokens {
+		return found
 	}
 	return best
 }
@@ -243,27 +226,6 @@ func (lv *level) lookupCtx(ctx, remoteCtx context.Context) context.Context {
 		return remoteCtx
 	}
 	return ctx
-}
-
-// listTails returns the tails of parent in a tier, none after an error, and the context for
-// reading them.
-func (lv *level) listTails(ctx, remoteCtx context.Context, fingerprint, parent pagefile.Key) (context.Context, []tier.Info) {
-	ctx = lv.lookupCtx(ctx, remoteCtx)
-	infos, err := lv.tier.Tails(ctx, fingerprint, parent)
-	if err != nil {
-		lv.noteTierError(err)
-		return ctx, nil
-	}
-	return ctx, infos
-}
-
-// matchTail compares one stored tail with rest.
-func (lv *level) matchTail(ctx context.Context, info tier.Info, start int, rest []int32, media []pagefile.Media) (Ref, bool) {
-	if ctx.Err() != nil {
-		return Ref{}, false
-	}
-	ref, _ := lv.match(ctx, info.Name, info.Parent, start, rest, media)
-	return ref, ref.Tokens > 0
 }
 
 // match compares a stored page or tail after parent with rest, the tokens from position start on.
@@ -279,7 +241,7 @@ func (lv *level) match(ctx context.Context, name pagefile.Name, parent pagefile.
 	return Ref{
 		Key: name.Key, Parent: parent, Start: h.Start, Lossy: h.Lossy(),
 		Tokens: pagefile.CommonPrefix(h.Tokens, h.Media, rest, media), Stored: len(h.Tokens), Tail: h.Tail(),
-		Tier: lv.name, Bytes: info.Bytes, used: info.Used.UnixNano(),
+		Tier: lv.name, Bytes: info.Bytes, used: info.Used.UnixNano(), old: name.Parent != pagefile.Key{},
 	}, nil
 }
 

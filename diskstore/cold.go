@@ -72,7 +72,7 @@ func (s *Store) fingerprints() []pagefile.Key {
 func nameOf(h *pagefile.Header) pagefile.Name {
 	name := pagefile.Name{Fingerprint: h.Fingerprint, Class: pagefile.ClassPage, Key: h.Key}
 	if h.Tail() {
-		name.Class, name.Parent = pagefile.ClassTail, h.Parent
+		name.Class = pagefile.ClassTail
 	}
 	return name
 }

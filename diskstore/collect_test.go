@@ -309,24 +309,24 @@ func TestDemotionAndPromotion(t *testing.T) {
 	require.Equal(t, s.Stats().Remote.Pages, use.Remote.Pages)
 }
 
-func TestTailLimitHoldsInEveryTier(t *testing.T) {
+// TestShortChatsMoveAndStay: any number of tails of one parent moves down and up again.
+func TestShortChatsMoveAndStay(t *testing.T) {
 	s := open(t, testOptions(t, withRemote(t)))
-	for i := range maxTails + 4 {
-		tokens := []int32{int32(i), 7}
-		p := putChain(t, s, tokens)[0]
-		info, err := s.disk.Stat(ctx, s.tailName(p.Parent, p.Key()))
+	const chats = 40
+	for i := range chats {
+		p := putChain(t, s, []int32{int32(i), 7})[0]
+		info, err := s.disk.Stat(ctx, s.tailName(p.Key()))
 		require.NoError(t, err)
 		evictPage(t, s, info)
 	}
-	require.Equal(t, maxTails, s.Stats().Remote.Tails)
-	putChain(t, s, []int32{1, 7})
-	for i := range maxTails + 4 {
-		if refs := s.Chain(ctx, []int32{int32(i), 7}, nil); len(refs) > 0 {
-			readRef(t, s, refs[0], []int32{int32(i), 7})
+	require.Equal(t, chats, s.Stats().Remote.Tails)
+	for range 2 {
+		for i := range chats {
+			readChain(t, s, []int32{int32(i), 7, 8}, 2)
 			require.NoError(t, s.Flush(ctx))
 		}
 	}
-	require.LessOrEqual(t, s.Stats().Local.Tails, maxTails)
+	require.Equal(t, chats, s.Stats().Local.Tails)
 	requireExact(t, s)
 }
 

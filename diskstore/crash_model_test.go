@@ -121,7 +121,7 @@ func (m *crashModel) chain(rt *rapid.T) {
 		want, parent = want+len(p.Tokens), p.Key()
 	}
 	for name, known := range all {
-		if name.Class == pagefile.ClassTail && name.Parent == parent && known.durable {
+		if name.Class == pagefile.ClassTail && known.durable && known.versions[0].Parent == parent {
 			best = max(best, pagefile.CommonPrefix(known.versions[0].Tokens, nil, tokens[want:], nil))
 		}
 	}

@@ -134,7 +134,7 @@ func (p *promise) page(name pagefile.Name) *promised {
 // supersede drops the tails that by, stored at name, extends.
 func (p *promise) supersede(name pagefile.Name, by *pagefile.Page) {
 	for other, known := range p.pages {
-		if name.Class == pagefile.ClassTail && other.Class == pagefile.ClassTail && other.Parent == name.Parent &&
+		if name.Class == pagefile.ClassTail && other.Class == pagefile.ClassTail && known.versions[0].Parent == by.Parent &&
 			pagefile.CommonPrefix(known.versions[0].Tokens, nil, by.Tokens, nil) == len(known.versions[0].Tokens) {
 			known.durable = false
 		}
@@ -181,7 +181,7 @@ func tinyPages(t require.TestingT, o Options, sections []pagefile.Section, token
 func placeOf(o Options, p *pagefile.Page) pagefile.Name {
 	name := pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassPage, Key: p.Key()}
 	if len(p.Tokens) < o.PageTokens {
-		name.Class, name.Parent = pagefile.ClassTail, p.Parent
+		name.Class = pagefile.ClassTail
 	}
 	return name
 }

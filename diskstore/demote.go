@@ -93,7 +93,9 @@ func (s *Store) lower(ctx context.Context, d descent) error {
 		return fmt.Errorf("copy of page %v is %d bytes, want %d", d.info.Key, there.Bytes, d.bytes())
 	}
 	s.remote.copies.good(there, h.Crc)
-	s.remote.linkIn(ctx, h)
+	if err := s.remote.linkIn(ctx, h); err != nil {
+		return err
+	}
 	if d.cold != nil {
 		s.counts.lossyPages.Add(1)
 		s.counts.lossyRaw.Add(uint64(h.Layout.Size()))
@@ -140,10 +142,8 @@ func (s *Store) heldBelow(ctx context.Context, info tier.Info, name pagefile.Nam
 	if there.Used.Before(info.Used) {
 		s.remote.forwardCopy(ctx, name, info.Used)
 	}
-	if !theirs.Tail() {
-		s.remote.addBranch(ctx, theirs)
-	}
-	return true, nil
+	_, err = s.remote.addBranch(ctx, theirs)
+	return err == nil, err
 }
 
 // knownCopy returns the header of a file of the remote tier that this process knows to be good,

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/branch"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -15,10 +16,8 @@ const (
 	// elsewhereMax is the number of fingerprints of a tier that Elsewhere looks into.
 	elsewhereMax = 16
 
-	// elsewherePages bounds the pages that Elsewhere looks for under one fingerprint, and
-	// elsewhereTails the lengths of a tail.
+	// elsewherePages bounds the pages that Elsewhere looks for under one fingerprint.
 	elsewherePages = 1024
-	elsewhereTails = 1024
 
 	// elsewherePatience bounds the time that Elsewhere takes for a tier.
 	elsewherePatience = time.Second
@@ -127,22 +126,22 @@ func (lv *level) storedUnder(ctx context.Context, fingerprint pagefile.Key, size
 	if pages > 0 {
 		return pages * size
 	}
-	stored := make(map[pagefile.Key]bool)
+	tail := tokens[:min(len(tokens), size-1)]
+	longest := 0
 	for _, among := range []pagefile.Key{fingerprint, pagefile.ColdFingerprint(fingerprint)} {
-		tails, err := lv.tier.Tails(ctx, among, fingerprint)
+		found, err := branch.Find(ctx, lv.tier, branch.Prompt{
+			Fingerprint: among, Parent: fingerprint, Tokens: tail, Media: pagefile.MediaWithin(media, 0, len(tail)), PageTokens: size,
+		})
 		if err != nil {
 			return 0
 		}
-		for _, info := range tails {
-			stored[info.Key] = true
+		for _, c := range found {
+			if c.Whole() && c.Class == pagefile.ClassTail {
+				longest = max(longest, c.Tokens)
+			}
 		}
 	}
-	for n := min(len(tokens), size-1, elsewhereTails); n > 0 && len(stored) > 0; n-- {
-		if stored[pagefile.ChainKey(fingerprint, tokens[:n], pagefile.MediaWithin(media, 0, n))] {
-			return n
-		}
-	}
-	return 0
+	return longest
 }
 
 // Identity is Options.Identity.

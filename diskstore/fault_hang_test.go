@@ -155,12 +155,18 @@ func (d *deadlines) Leading(ctx context.Context, _ []pagefile.Name) ([]tier.Info
 	return nil, d.hang(ctx)
 }
 
-func (d *deadlines) Tails(ctx context.Context, _, _ pagefile.Key) ([]tier.Info, error) {
+func (d *deadlines) OldTails(ctx context.Context, _, _ pagefile.Key) ([]tier.Info, error) {
 	return nil, d.hang(ctx)
 }
 
-func (d *deadlines) Branches(ctx context.Context, _ pagefile.Key, _ []byte) ([]tier.Branch, error) {
-	return nil, d.hang(ctx)
+func (d *deadlines) OldBranches(context.Context, pagefile.Key, int) ([]tier.OldBranch, error) {
+	return nil, nil // not part of a look-up
+}
+
+func (d *deadlines) RemoveOldBranch(context.Context, tier.OldBranch) error { return nil }
+
+func (d *deadlines) Branches(ctx context.Context, _, _ pagefile.Key) ([]tier.Branch, bool, error) {
+	return nil, false, d.hang(ctx)
 }
 
 // TestALookupHasOneBudget checks the deadlines that a look-up passes on: all operations of the

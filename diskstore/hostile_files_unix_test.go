@@ -3,11 +3,11 @@
 package diskstore
 
 import (
-	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -50,19 +50,22 @@ func TestStrangersEverywhere(t *testing.T) {
 	fp := testFingerprint(1).String()
 	second := pagefile.ChainKey(first, tokens[testTokens:2*testTokens], nil)
 	tail := pagefile.ChainKey(second, tokens[2*testTokens:], nil)
-	leads, _ := pagefile.LeadsOf(tokens[:testTokens], nil, testTokens)
+	leads, _ := pagefile.LeadsOf(tokens[2*testTokens:], nil, testTokens)
 	places := map[string]string{
 		"version":        "",
 		"fingerprint":    fp,
 		"shard":          filepath.Join(fp, first.String()[:2]),
 		"page":           filepath.Join(fp, first.String()[:2], first.String()+dir.PageExt),
 		"tails":          filepath.Join(fp, storetest.TailsDir),
-		"tails shard":    filepath.Join(fp, storetest.TailsDir, second.String()[:2]),
-		"parent":         storetest.TailDir(testFingerprint(1), second),
-		"tail":           filepath.Join(storetest.TailDir(testFingerprint(1), second), tail.String()+dir.PageExt),
-		"branches":       filepath.Join(fp, storetest.BranchesDir),
-		"branches shard": filepath.Join(fp, storetest.BranchesDir, fp[:2]),
-		"branch":         filepath.Join(fp, storetest.BranchesDir, fp[:2], fp+"-"+first.String()+"-"+hex.EncodeToString(leads[:])),
+		"tails shard":    filepath.Join(fp, storetest.TailsDir, tail.String()[:2]),
+		"tails folder":   storetest.TailDir(testFingerprint(1), pagefile.Key{tail[0]}),
+		"tail":           filepath.Join(storetest.TailDir(testFingerprint(1), pagefile.Key{tail[0]}), tail.String()+dir.PageExt),
+		"prefixes":       filepath.Join(fp, storetest.PrefixesDir),
+		"prefixes shard": filepath.Join(fp, storetest.PrefixesDir, second.String()[:2]),
+		"prefix":         filepath.Join(fp, storetest.PrefixesDir, second.String()[:2], second.String()),
+		"branch":         filepath.Join(fp, storetest.PrefixesDir, second.String()[:2], second.String(), fmt.Sprintf("tail-3-%v-%x", tail, leads)),
+		"old branches":   filepath.Join(fp, storetest.OldBranches),
+		"old branch":     filepath.Join(fp, storetest.OldBranches, fp[:2], fp+"-"+first.String()+"-"+strings.Repeat("0", 32)),
 		"manifest":       filepath.Join(fp, dir.ManifestFile),
 		"tmp":            storetest.TmpDir,
 		"tmp file":       filepath.Join(storetest.TmpDir, "00dead-1.tmp"),
@@ -71,7 +74,7 @@ func TestStrangersEverywhere(t *testing.T) {
 		"lock":           storetest.CollectLock,
 	}
 	// Places in which the store soon removes a stranger or does without the place.
-	healed := map[string]bool{"page": true, "tail": true, "tmp file": true, "tmp lock": true, "branches": true, "branches shard": true, "branch": true}
+	healed := map[string]bool{"page": true, "tail": true, "tmp file": true, "tmp lock": true, "branch": true, "old branches": true, "old branch": true}
 	for place, rel := range places {
 		for kind, put := range strangers {
 			t.Run(place+" is "+kind, func(t *testing.T) {

@@ -64,17 +64,6 @@ func TestLimitOfAManifest(t *testing.T) {
 	}
 }
 
-func TestLimitOfTails(t *testing.T) {
-	s := open(t, testOptions(t))
-	for i := range maxTails {
-		putFaultTail(t, s, int32(i))
-	}
-	require.Equal(t, maxTails, s.Stats().Local.Tails, "the largest number of tails is kept")
-	putFaultTail(t, s, maxTails)
-	require.Equal(t, maxTails, s.Stats().Local.Tails)
-	require.Len(t, s.Chain(ctx, []int32{maxTails, 7}, nil), 1, "the new tail is never removed")
-}
-
 // putFaultTail stores a tail that continues no page.
 func putFaultTail(t *testing.T, s *Store, first int32) {
 	t.Helper()

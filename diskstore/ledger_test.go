@@ -258,7 +258,7 @@ func TestOpenDoesNotWaitForACount(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o.FS = inj
 	gate := vfs.NewGate()
-	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile(o.Fingerprint.String() + "$"), Gate: gate})
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile("v1/" + o.Fingerprint.String() + "$"), Gate: gate})
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
 	<-gate.Entered()

@@ -27,8 +27,9 @@ type level struct {
 	verdicts *verdicts
 	copies   *copies // of the remote tier
 	branches *branchSweep
-	futile   futile // deleting pages for space on the filesystem
-	trimmed  moment // time of the last trim that evicted all but young files, and needed more
+	adopted  sync.Map // fingerprints whose old branches are being adopted, or were
+	futile   futile   // deleting pages for space on the filesystem
+	trimmed  moment   // time of the last trim that evicted all but young files, and needed more
 
 	hitClock   work.Once   // records hits
 	graves     graves.List // pages that left the tier

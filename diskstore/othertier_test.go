@@ -196,13 +196,7 @@ func (t *mapTier) list(ctx context.Context, pick func(pagefile.Name) bool) (info
 	return infos, nil
 }
 
-func (t *mapTier) Tails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
-	return t.list(ctx, func(n pagefile.Name) bool {
-		return n.Class == pagefile.ClassTail && n.Fingerprint == fingerprint && n.Parent == parent
-	})
-}
-
-func (t *mapTier) AddBranch(ctx context.Context, b tier.Branch) error {
+func (t *mapTier) AddBranch(ctx context.Context, b tier.Branch, _ bool) error {
 	err := t.begin(ctx)
 	defer t.mu.Unlock()
 	if err == nil {
@@ -211,11 +205,24 @@ func (t *mapTier) AddBranch(ctx context.Context, b tier.Branch) error {
 	return err
 }
 
-func (t *mapTier) Branches(ctx context.Context, fingerprint pagefile.Key, parent []byte) (branches []tier.Branch, _ error) {
+func (t *mapTier) Branches(ctx context.Context, fingerprint, prefix pagefile.Key) (branches []tier.Branch, longer bool, _ error) {
 	err := t.begin(ctx)
 	defer t.mu.Unlock()
 	for b := range t.branches {
-		if err == nil && b.Fingerprint == fingerprint && bytes.HasPrefix(b.Parent[:], parent) {
+		if err == nil && b.Fingerprint == fingerprint && b.Prefix == prefix {
+			if longer = longer || b.Longer; !b.Longer {
+				branches = append(branches, b)
+			}
+		}
+	}
+	return branches, longer, err
+}
+
+func (t *mapTier) ListBranches(ctx context.Context, fingerprint pagefile.Key, first byte) (branches []tier.Branch, _ error) {
+	err := t.begin(ctx)
+	defer t.mu.Unlock()
+	for b := range t.branches {
+		if err == nil && b.Fingerprint == fingerprint && b.Prefix[0] == first && !b.Longer {
 			branches = append(branches, b)
 		}
 	}

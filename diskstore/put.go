@@ -1,7 +1,6 @@
 package diskstore
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/branch"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -16,9 +16,6 @@ import (
 )
 
 const (
-	// maxTails is the number of tails of one parent that a tier keeps.
-	maxTails = 16
-
 	// roomWait bounds the time that a Put waits for room.
 	roomWait = 5 * time.Second
 
@@ -30,8 +27,7 @@ const (
 // Options.PageTokens. After Put has returned nil, the page survives a power cut, unless
 // Options.LazyNames is set. Put is idempotent: a page that is stored already, by its header, is not written again.
 //
-// A tail replaces the tails of the same parent whose tokens it extends, and the least recently
-// used tails beyond 16.
+// A tail replaces the tails of the same parent whose tokens it extends.
 //
 // Room is made before the page is written, by evicting pages used less recently. Put waits
 // for that room, whichever process makes it, at most 5 s.
@@ -61,7 +57,7 @@ func (s *Store) put(ctx context.Context, p *pagefile.Page, meek bool) error {
 	}
 	name := s.pageName(p.Key())
 	if len(p.Tokens) < s.opt.PageTokens {
-		name = s.tailName(p.Parent, name.Key)
+		name = s.tailName(name.Key)
 	}
 	err = s.putName(ctx, name, p, meek)
 	if err == nil {
@@ -80,8 +76,12 @@ func (s *Store) put(ctx context.Context, p *pagefile.Page, meek bool) error {
 }
 
 func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Page, meek bool) error {
-	if s.stored(ctx, name, p, meek) {
-		return s.local.persist(ctx, tier.Committed{Info: tier.Info{Name: name}})
+	if h := s.stored(ctx, name, p, meek); h != nil {
+		if err := s.local.persist(ctx, tier.Committed{Info: tier.Info{Name: name}}); err != nil {
+			return err
+		}
+		_, err := s.local.addBranch(ctx, h)
+		return err
 	}
 	p.ClearGaps()
 	e, err := s.encode(p, name.Key)
@@ -118,32 +118,29 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 	s.counts.rawBytes.Add(uint64(len(p.Payload)))
 	s.counts.wroteBytes.Add(uint64(size))
 	s.local.keepInRAM(tier.Info{Name: name, Bytes: size, Used: time.Now()}, e.Header, p.Payload, "")
-	s.local.linkIn(ctx, e.Header)
 	s.afterGrowth(ctx)
-	return nil
+	return s.local.linkIn(ctx, e.Header)
 }
 
-// stored reports whether the local tier holds an exact page with a good header and the sections of p.
-// Unless meek is set, stored touches the page. Any other file of that name may be replaced.
-func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page, meek bool) bool {
+// stored returns the header of an exact page with the sections of p that the local tier holds, and
+// nil for none. Unless meek is set, stored touches the page. Any other file of that name may be
+// replaced.
+func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page, meek bool) *pagefile.Header {
 	info, err := s.disk.Stat(ctx, name)
 	if err != nil {
-		return false
+		return nil
 	}
 	h, _, err := s.local.checkedHeader(ctx, name)
 	if err != nil || h.Lossy() {
-		return false
+		return nil
 	}
 	if _, ok := p.Layout.Within(h.Layout); !ok {
-		return false
-	}
-	if !h.Tail() {
-		s.local.addBranch(ctx, h)
+		return nil
 	}
 	if now := s.now(); !meek && !s.local.fresh(chainUsed(info.Used, p.Start), now) {
 		s.touchLocal(ctx, name, position{parent: p.Parent, start: p.Start}, now)
 	}
-	return true
+	return h
 }
 
 // errUnreachable reports a page that no look-up could find: the page before it is not stored.
@@ -351,28 +348,28 @@ func (s *Store) afterGrowth(ctx context.Context) {
 	}
 }
 
-// trimTails removes the tails that h, just stored, makes superfluous. The next tail's Put
-// retries failures.
-func (lv *level) trimTails(ctx context.Context, h *pagefile.Header) {
-	t := lv.tier
-	infos, err := t.Tails(ctx, h.Fingerprint, h.Parent)
-	if err != nil {
-		return
-	}
-	slices.SortFunc(infos, func(a, b tier.Info) int {
-		return cmp.Or(b.Used.Compare(a.Used), slices.Compare(a.Key[:], b.Key[:]))
-	})
-	kept, gone := 1, lv.newRemoval()
-	for _, info := range infos {
-		if info.Key == h.Key {
-			continue
-		}
-		if kept < maxTails && !lv.s.extends(ctx, t, info.Name, h) {
-			kept++
-			continue
-		}
-		if removed, err := lv.drop(ctx, info); err == nil {
+// dropExtended removes the tails that h, just stored, makes superfluous, of those that begin like
+// it. The next tail's Put retries failures.
+func (lv *level) dropExtended(ctx context.Context, h *pagefile.Header, met []branch.Candidate) {
+	gone := lv.newRemoval()
+	drop := func(info tier.Info) bool {
+		removed, err := lv.drop(ctx, info)
+		if err == nil {
 			gone.add(removed)
+		}
+		return err == nil
+	}
+	for _, c := range met {
+		if !c.Whole() || c.Class != pagefile.ClassTail || !lv.s.extends(ctx, lv.tier, c.Name(), h) {
+			continue
+		}
+		if info, err := lv.tier.Stat(ctx, c.Name()); err == nil && drop(info) {
+			lv.noteTierError(lv.tier.RemoveBranch(ctx, c.Branch))
+		}
+	}
+	for _, info := range lv.oldTails(ctx, h.Fingerprint, h.Parent) {
+		if info.Key == h.Key || lv.s.extends(ctx, lv.tier, info.Name, h) {
+			drop(info)
 		}
 	}
 	gone.settle(ctx)

@@ -60,7 +60,7 @@ func (s *Store) stillStored(ctx context.Context, name pagefile.Name) bool {
 }
 
 // tailInRAM returns the tail in memory that shares the longest prefix with rest, the shortest
-// of equal ones; see findTail.
+// of equal ones; see findLast.
 func (s *Store) tailInRAM(ctx context.Context, at after, rest []int32, media []pagefile.Media) Ref {
 	var best Ref
 	for _, p := range s.ram.TailsOf(at.fingerprint, at.parent) {
@@ -72,7 +72,7 @@ func (s *Store) tailInRAM(ctx context.Context, at after, rest []int32, media []p
 		}
 		best = Ref{
 			Key: h.Key, Parent: at.parent, Start: h.Start, Tokens: n, Stored: len(h.Tokens), Tail: true, Lossy: at.fingerprint == s.cold,
-			Tier: tier.RAM, Bytes: p.FileBytes,
+			Tier: tier.RAM, Bytes: p.FileBytes, old: p.Name.Parent != pagefile.Key{},
 		}
 	}
 	return best

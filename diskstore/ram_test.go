@@ -180,7 +180,7 @@ func TestRAMPagesOfSeveralSizes(t *testing.T) {
 		for _, p := range pages {
 			name := s.pageName(p.Key())
 			if len(p.Tokens) < testTokens {
-				name = s.tailName(p.Parent, p.Key())
+				name = s.tailName(p.Key())
 			}
 			if s.ram.Has(name) {
 				sum += pageBytes(t, len(p.Tokens))
@@ -315,12 +315,12 @@ func TestRAMTails(t *testing.T) {
 	putChain(t, other, append(append([]int32{}, tokens[:testTokens+5]...), 88))
 	readChain(t, s, append(append([]int32{}, tokens[:testTokens+5]...), 88, 89), testTokens+6)
 
-	for i := range 2 * maxTails {
+	for i := range 2 * ramTails {
 		putChain(t, s, append(append([]int32{}, tokens[:testTokens]...), int32(100+i)))
-		require.LessOrEqual(t, s.Stats().RAM.Tails, maxTails)
+		require.LessOrEqual(t, s.Stats().RAM.Tails, ramTails)
 	}
-	require.Equal(t, maxTails, s.Stats().RAM.Tails)
-	require.Len(t, s.ram.TailsOf(s.opt.Fingerprint, pagefile.ChainKey(s.opt.Fingerprint, tokens[:testTokens], nil)), maxTails)
+	require.Equal(t, ramTails, s.Stats().RAM.Tails)
+	require.Len(t, s.ram.TailsOf(s.opt.Fingerprint, pagefile.ChainKey(s.opt.Fingerprint, tokens[:testTokens], nil)), ramTails)
 }
 
 // Rows with readers outlive their page, and count until the last reader ends.

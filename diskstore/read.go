@@ -321,7 +321,6 @@ func (s *Store) copyUp(ctx context.Context, from tier.Tier, info tier.Info, room
 	}
 	s.remote.copies.good(page.from, page.header.Crc)
 	s.counts.promoted.Add(1)
-	s.local.linkIn(ctx, page.header)
 	s.afterGrowth(ctx)
-	return nil
+	return s.local.linkIn(ctx, page.header)
 }

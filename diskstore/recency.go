@@ -3,7 +3,6 @@ package diskstore
 import (
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -111,12 +110,9 @@ func (c *linkCache) forget(key pagefile.Key) {
 	delete(c.byKey, key)
 }
 
-// linkOf returns a page's place in its chain. For a page whose header cannot be read, linkOf
+// linkOf returns a full page's place in its chain. For a page whose header cannot be read, linkOf
 // returns a place on which no page depends; reading the page shows the cause.
 func (s *Store) linkOf(ctx context.Context, t tier.Tier, name pagefile.Name) link {
-	if name.Class == pagefile.ClassTail {
-		return link{parent: name.Parent, start: math.MaxUint32}
-	}
 	if l, ok := s.links.get(name.Key); ok {
 		return l
 	}

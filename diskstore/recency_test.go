@@ -225,8 +225,8 @@ func TestVictimsAreTheOldestAndFew(t *testing.T) {
 	v := newVictims(10, start.Add(time.Second))
 	v.most = 2
 	for n := range byte(20) {
-		v.add(tier.Info{Name: tiertest.Tail(1, n), Physical: 10, Used: start})
-		v.add(tier.Info{Name: tiertest.Tail(2, n), Physical: 10, Used: start.Add(time.Second)})
+		v.add(tier.Info{Name: tiertest.Tail(n), Physical: 10, Used: start})
+		v.add(tier.Info{Name: tiertest.Tail(100 + n), Physical: 10, Used: start.Add(time.Second)})
 	}
 	require.Len(t, v.order(ctx, &Store{}, nil), 20)
 }

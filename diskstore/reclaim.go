@@ -95,7 +95,7 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 	}
 	gone := lv.newRemoval()
 	defer func() { gone.record(ctx) }()
-	removedPages := make(map[pagefile.Key]bool)
+	removedPages := make(map[pagefile.Name]bool)
 	defer func() { lv.pruneBranchesOf(ctx, p.fingerprint, removedPages) }()
 	all = true
 	for _, shard := range shards {
@@ -132,9 +132,7 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 				}
 				gone.add(removed)
 				lv.bury(removed.Name, p.reason)
-				if removed.Class == pagefile.ClassPage {
-					removedPages[removed.Key] = true
-				}
+				removedPages[removed.Name] = true
 			}
 			p.removed(info)
 		}

@@ -115,7 +115,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	if opt.RAM.BudgetBytes > 0 {
 		local.Prefix = serverPrefix(opt.RAM.Server)
 		s.ramHealth.log = s.log.With("tier", tier.RAM)
-		s.ram = ram.New(ram.Options{MaxTails: maxTails, TouchEvery: touchEvery, Tick: s.tendRAM})
+		s.ram = ram.New(ram.Options{MaxTails: ramTails, TouchEvery: touchEvery, Tick: s.tendRAM})
 	}
 	s.disk = dir.New(opt.FS, opt.Local.Root, local)
 	s.local = newLevel(s, tier.Local, s.disk, opt.Local, opt.WritePerDay)
@@ -216,15 +216,18 @@ func (s *Store) pageName(key pagefile.Key) pagefile.Name {
 }
 
 // tailName returns the name of a tail of this store.
-func (s *Store) tailName(parent, key pagefile.Key) pagefile.Name {
-	return pagefile.Name{Fingerprint: s.opt.Fingerprint, Class: pagefile.ClassTail, Parent: parent, Key: key}
+func (s *Store) tailName(key pagefile.Key) pagefile.Name {
+	return pagefile.Name{Fingerprint: s.opt.Fingerprint, Class: pagefile.ClassTail, Key: key}
 }
 
 // refName returns the name of the page that ref describes.
 func (s *Store) refName(ref Ref) pagefile.Name {
 	name := s.pageName(ref.Key)
 	if ref.Tail {
-		name = s.tailName(ref.Parent, ref.Key)
+		name = s.tailName(ref.Key)
+	}
+	if ref.old {
+		name.Parent = ref.Parent
 	}
 	if ref.Lossy {
 		name.Fingerprint = s.cold

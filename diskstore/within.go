@@ -30,7 +30,8 @@ func (s *Store) LayoutOf(ctx context.Context, ref Ref) (pagefile.Layout, error) 
 
 // TailsWithin returns the exact tails of parent whose tokens and media are all in a sequence, the
 // longest first. tokens are the sequence's tokens from position start on, as in ChainFrom.
-// TailsWithin never fails: tails that cannot be read are left out.
+// TailsWithin never fails: tails that cannot be read are left out, and all but the longest
+// wholeTries of each tier.
 func (s *Store) TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []Ref {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
@@ -42,14 +43,15 @@ func (s *Store) TailsWithin(ctx context.Context, parent pagefile.Key, start int,
 	tokens = tokens[:min(len(tokens), s.opt.PageTokens)]
 	media = pagefile.MediaWithin(media, start, len(tokens))
 	var refs []Ref
+	at := after{s.opt.Fingerprint, parent, start}
 	for _, lv := range s.levels(tier.Local) {
-		tierCtx, infos := lv.listTails(ctx, remoteCtx, s.opt.Fingerprint, parent)
-		for _, info := range infos {
-			known := slices.ContainsFunc(refs, func(r Ref) bool { return r.Key == info.Key })
-			if known {
+		tierCtx := lv.lookupCtx(ctx, remoteCtx)
+		for _, name := range lv.wholeTails(tierCtx, at, tokens, media) {
+			known := slices.ContainsFunc(refs, func(r Ref) bool { return r.Key == name.Key })
+			if known || tierCtx.Err() != nil {
 				continue
 			}
-			if ref, ok := lv.matchTail(tierCtx, info, start, tokens, media); ok && ref.Tokens == ref.Stored {
+			if ref, _ := lv.match(tierCtx, name, parent, start, tokens, media); ref.Tokens > 0 && ref.Tokens == ref.Stored {
 				refs = append(refs, ref)
 			}
 		}

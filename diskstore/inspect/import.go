@@ -226,7 +226,7 @@ func (im *importer) check() error {
 		}
 		page.name = pagefile.Name{Fingerprint: h.Fingerprint, Class: pagefile.ClassPage, Key: h.Key}
 		if h.Tail() {
-			page.name = pagefile.Name{Fingerprint: h.Fingerprint, Class: pagefile.ClassTail, Parent: h.Parent, Key: h.Key}
+			page.name = pagefile.Name{Fingerprint: h.Fingerprint, Class: pagefile.ClassTail, Key: h.Key}
 		}
 		parent, start = h.Key, start+len(h.Tokens)
 	}

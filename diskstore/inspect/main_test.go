@@ -87,7 +87,7 @@ func stored(t testing.TB, edit ...func(*diskstore.Options)) (diskstore.Options, 
 // storedAt returns the name under which a store with options o keeps a page.
 func storedAt(o diskstore.Options, p *pagefile.Page) pagefile.Name {
 	if len(p.Tokens) < o.PageTokens {
-		return pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassTail, Parent: p.Parent, Key: p.Key()}
+		return pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassTail, Key: p.Key()}
 	}
 	return pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassPage, Key: p.Key()}
 }

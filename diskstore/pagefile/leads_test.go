@@ -19,7 +19,7 @@ func TestLeads(t *testing.T) {
 			prompt[i] = -1 - tokens[i]
 		}
 		page, all := LeadsOf(tokens, nil, size)
-		require.Equal(t, leadParts, all)
+		require.Equal(t, Parts, all)
 		leads, parts := LeadsOf(prompt, nil, size)
 		require.GreaterOrEqual(t, page.Most(leads, parts, size), shared)
 	})

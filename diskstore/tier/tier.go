@@ -24,8 +24,9 @@ type Info struct {
 	Used     time.Time // recency
 }
 
-// Shard is a part of one fingerprint's files: the pages whose key, or the tails whose parent,
-// begins with First. In a root of a million pages each shard has a few thousand files.
+// Shard is a part of one fingerprint's files: the pages or the tails whose key begins with First.
+// Tails of earlier versions are in the shard of their parent's first byte. In a root of a million
+// pages each shard has a few thousand files.
 type Shard struct {
 	Fingerprint pagefile.Key
 	Class       pagefile.Class
@@ -34,8 +35,8 @@ type Shard struct {
 
 // ShardOf returns the shard of a page or tail.
 func ShardOf(n pagefile.Name) Shard {
-	if n.Class == pagefile.ClassTail {
-		return Shard{n.Fingerprint, pagefile.ClassTail, n.Parent[0]}
+	if n.Parent != (pagefile.Key{}) {
+		return Shard{n.Fingerprint, n.Class, n.Parent[0]}
 	}
 	return Shard{n.Fingerprint, n.Class, n.Key[0]}
 }
@@ -62,16 +63,47 @@ type Aside struct {
 	Living, Held map[string]bool
 }
 
-// Branch notes that a full page continues the page Parent, or begins a sequence if Parent is the
-// fingerprint.
+// Branch notes that a page or tail begins with a prefix. The key of a prefix of n tokens is the
+// chain key that a page of these tokens would have; the key of the empty prefix is the parent's.
 type Branch struct {
+	Fingerprint, Prefix pagefile.Key
+
+	// Longer marks a prefix that has its share of branches: others are at prefixes that continue
+	// it. The other fields are zero then.
+	Longer bool
+
+	Class  pagefile.Class
+	Key    pagefile.Key
+	Tokens int // of the page or tail
+	Leads  pagefile.Leads
+}
+
+// Name is the name of the branch's page or tail.
+func (b Branch) Name() pagefile.Name {
+	return pagefile.Name{Fingerprint: b.Fingerprint, Class: b.Class, Key: b.Key}
+}
+
+// OldBranch is a branch of a full page as versions before prefixes left it.
+type OldBranch struct {
 	Fingerprint, Parent, Key pagefile.Key
-	Leads                    pagefile.Leads
+	Leads                    [16]byte
 }
 
 // Name is the name of the branch's page.
-func (b Branch) Name() pagefile.Name {
+func (b OldBranch) Name() pagefile.Name {
 	return pagefile.Name{Fingerprint: b.Fingerprint, Class: pagefile.ClassPage, Key: b.Key}
+}
+
+// Older is a Tier that may hold what versions before prefixes left.
+type Older interface {
+	// OldTails lists the tails of parent that are in their old place, in no order.
+	OldTails(ctx context.Context, fingerprint, parent pagefile.Key) ([]Info, error)
+
+	// OldBranches lists old branches, most at most, in no order.
+	OldBranches(ctx context.Context, fingerprint pagefile.Key, most int) ([]OldBranch, error)
+
+	// RemoveOldBranch removes an old branch. RemoveOldBranch is idempotent.
+	RemoveOldBranch(ctx context.Context, branch OldBranch) error
 }
 
 // Tier is one place that holds pages. Implementations are safe for concurrent use, by this
@@ -127,16 +159,17 @@ type Tier interface {
 	// bytes.
 	EmptyQuarantine(ctx context.Context) (int64, error)
 
-	// Tails lists the tails of parent, in no order.
-	Tails(ctx context.Context, fingerprint, parent pagefile.Key) ([]Info, error)
+	// AddBranch notes a branch. With durable a branch survives a power cut, whoever added it, and
+	// without it may get lost. A branch may stay after its page was removed. AddBranch is idempotent.
+	AddBranch(ctx context.Context, branch Branch, durable bool) error
 
-	// AddBranch notes a branch. A branch may get lost, in a power cut for example, and may stay
-	// after its page was removed. AddBranch is idempotent.
-	AddBranch(ctx context.Context, branch Branch) error
+	// Branches lists the branches at a prefix, in no order, those with Longer set left out. longer
+	// reports whether there is one.
+	Branches(ctx context.Context, fingerprint, prefix pagefile.Key) (branches []Branch, longer bool, err error)
 
-	// Branches lists the branches whose parent begins with the given bytes, at least one, in no
-	// order.
-	Branches(ctx context.Context, fingerprint pagefile.Key, parent []byte) ([]Branch, error)
+	// ListBranches lists the branches at all prefixes that begin with first, in no order, those
+	// with Longer set left out.
+	ListBranches(ctx context.Context, fingerprint pagefile.Key, first byte) ([]Branch, error)
 
 	// RemoveBranch removes a branch. RemoveBranch is idempotent.
 	RemoveBranch(ctx context.Context, branch Branch) error

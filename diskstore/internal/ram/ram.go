@@ -50,7 +50,7 @@ type counts struct{ stored, fromLocal, fromRemote, evicted uint64 }
 type parent struct{ fingerprint, key pagefile.Key }
 
 // parentOf returns the parent of a tail.
-func parentOf(name pagefile.Name) parent { return parent{name.Fingerprint, name.Parent} }
+func parentOf(p *Page) parent { return parent{p.Name.Fingerprint, p.Header.Parent} }
 
 // File is the file of which a page in memory is a copy.
 type File struct {
@@ -92,7 +92,7 @@ const pageBytes = int64(unsafe.Sizeof(Page{}) + unsafe.Sizeof(pagefile.Header{})
 
 // Options are the settings that a Tier gets from its store.
 type Options struct {
-	MaxTails   int           // tails kept of one parent
+	MaxTails   int           // tails kept of one parent: a look-up compares each of them with the prompt
 	TouchEvery time.Duration // a page served this much later than its recency counts as used again
 	Tick       func() bool   // called every tickEvery while pages are held, until Tick returns false
 }
@@ -279,7 +279,7 @@ func (t *Tier) letGoLocked(p *Page) {
 	p.place = nil
 	if p.Name.Class == pagefile.ClassTail {
 		t.inside--
-		of := parentOf(p.Name)
+		of := parentOf(p)
 		rest := slices.DeleteFunc(t.tails[of], func(o *Page) bool { return o == p })
 		if t.tails[of] = rest; len(rest) == 0 {
 			delete(t.tails, of)
@@ -306,7 +306,7 @@ func (t *Tier) removeLocked(p *Page) {
 // addTailLocked indexes a tail and removes the tails that become superfluous: shorter tails of
 // the same tokens, and the tails served least recently beyond MaxTails.
 func (t *Tier) addTailLocked(p *Page) {
-	of, h := parentOf(p.Name), p.Header
+	of, h := parentOf(p), p.Header
 	t.tails[of] = append(t.tails[of], p)
 	for _, old := range slices.Clone(t.tails[of]) {
 		n := len(old.Header.Tokens)

@@ -30,7 +30,7 @@ func aPage(t require.TestingT, parent byte, first int32, n int) (File, *pagefile
 	h.Key = pagefile.ChainKey(h.Parent, tokens, nil)
 	name := pagefile.Name{Class: pagefile.ClassPage, Key: h.Key}
 	if n < pageTokens {
-		name = pagefile.Name{Class: pagefile.ClassTail, Parent: h.Parent, Key: h.Key}
+		name = pagefile.Name{Class: pagefile.ClassTail, Key: h.Key}
 	}
 	rows := make([]byte, layout.Size())
 	for i := range layout.Rows(rows, 0) {
@@ -52,7 +52,7 @@ func requireSound(t require.TestingT, w *Tier, pinned map[*Page]int) {
 		used += Bytes(p.Header)
 		if name.Class == pagefile.ClassTail {
 			tails++
-			require.Contains(t, w.tails[parentOf(name)], p)
+			require.Contains(t, w.tails[parentOf(p)], p)
 		}
 	}
 	for p, readers := range pinned {

@@ -11,11 +11,12 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// Names below a root, the same in stores of every release.
+// Names below a root.
 const (
 	VersionDir    = "v1"
 	TailsDir      = "tails"
-	BranchesDir   = "branches"
+	PrefixesDir   = "prefixes"
+	OldBranches   = "branches" // of versions before prefixes
 	QuarantineDir = "quarantine"
 	TmpDir        = "tmp"
 	CollectLock   = "collect.lock"
@@ -32,14 +33,18 @@ func Path(root string, name pagefile.Name) string {
 	case pagefile.ClassManifest:
 		return filepath.Join(folder, "manifest.json")
 	case pagefile.ClassTail:
-		return filepath.Join(root, VersionDir, TailDir(name.Fingerprint, name.Parent), key+".kvp")
+		folder := name.Parent // of versions before prefixes
+		if folder == (pagefile.Key{}) {
+			folder = pagefile.Key{name.Key[0]}
+		}
+		return filepath.Join(root, VersionDir, TailDir(name.Fingerprint, folder), key+".kvp")
 	}
 	return filepath.Join(folder, key[:2], key+".kvp")
 }
 
-// TailDir returns the path below <root>/v1 of the directory of parent's tails.
-func TailDir(fingerprint, parent pagefile.Key) string {
-	p := parent.String()
+// TailDir returns the path below <root>/v1 of a directory of tails.
+func TailDir(fingerprint, folder pagefile.Key) string {
+	p := folder.String()
 	return filepath.Join(fingerprint.String(), TailsDir, p[:2], p)
 }
 

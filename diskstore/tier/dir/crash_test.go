@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -111,31 +112,37 @@ func TestWhatIsGivenUpLeavesNothingAfterClose(t *testing.T) {
 	}
 }
 
-// TestCrashWhileAnotherMakesTheDirectory: the directory of a parent's tails is removed with
-// the last tail, and made again by the next process with a tail. A tail stored at that moment
-// survives, although this process has known the directory as durable for long.
+// TestCrashWhileAnotherMakesTheDirectory: the directory of a prefix is removed with its last
+// branch, and made again by the next process with one. A branch added at that moment survives,
+// although this process has known the directory as durable for long.
 func TestCrashWhileAnotherMakesTheDirectory(t *testing.T) {
 	mem, inj, root := inMemory(t)
 	mine, theirs := New(mem, root, Options{Create: true}), New(inj, root, Options{Create: true})
-	tiertest.Upload(t, mine, tiertest.Tail(1, 1), []byte("x"), time.Now())
-	_, err := mine.Remove(ctx, tier.Info{Name: tiertest.Tail(1, 1)})
-	require.NoError(t, err)
+	branch := func(key byte) tier.Branch {
+		return tier.Branch{Fingerprint: tiertest.Fingerprint, Prefix: pagefile.Key{1}, Class: pagefile.ClassTail, Key: pagefile.Key{key}, Tokens: 1}
+	}
+	require.NoError(t, mine.AddBranch(ctx, branch(1), true))
+	require.NoError(t, mine.RemoveBranch(ctx, branch(1)))
 
 	var once sync.Once
-	shard := filepath.Dir(filepath.Dir(mine.Path(tiertest.Tail(1, 2))))
+	dir := filepath.Join(mine.base, prefixDir(tiertest.Fingerprint, pagefile.Key{1}))
 	inj.Watch(func(op vfs.Op, paths ...string) {
-		_, err := mem.Lstat(filepath.Dir(mine.Path(tiertest.Tail(1, 2))))
-		if op != vfs.OpSyncDir || paths[0] != shard || err != nil {
+		if op != vfs.OpSyncDir || paths[0] != dir {
 			return
 		}
 		once.Do(func() {
-			tiertest.Upload(t, mine, tiertest.Tail(1, 2), []byte("y"), time.Now())
+			require.NoError(t, mine.AddBranch(ctx, branch(2), true))
 			after := New(mem.Crash(0, 1), root, Options{Create: true})
-			_, err := after.Stat(ctx, tiertest.Tail(1, 2))
+			branches, _, err := after.Branches(ctx, tiertest.Fingerprint, pagefile.Key{1})
 			require.NoError(t, err)
+			require.Contains(t, branches, branch(2))
 		})
 	})
-	tiertest.Upload(t, theirs, tiertest.Tail(1, 3), []byte("z"), time.Now())
+	require.NoError(t, theirs.AddBranch(ctx, branch(3), true))
 	once.Do(func() { t.Error("the directory was not made again") })
+	after := New(mem.Crash(0, 1), root, Options{Create: true})
+	branches, _, err := after.Branches(ctx, tiertest.Fingerprint, pagefile.Key{1})
+	require.NoError(t, err)
+	require.Len(t, branches, 2)
 	require.NoError(t, errors.Join(mine.Close(), theirs.Close()))
 }

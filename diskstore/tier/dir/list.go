@@ -109,8 +109,9 @@ func (t *Tier) NamesWith(ctx context.Context, prefix string) ([]pagefile.Name, e
 	return names, nil
 }
 
-// eachFolder calls fn for every folder with page files of a shard: one folder for pages, one
-// for each parent of tails. like has every field of their names except Key.
+// eachFolder calls fn for every folder with page files of a shard: one folder for pages, one for
+// tails, and one for each parent of tails of earlier versions. like has every field of their names
+// except Key.
 func (t *Tier) eachFolder(ctx context.Context, shard tier.Shard, fn func(folder string, like pagefile.Name) error) error {
 	folder := filepath.Join(t.base, shardPath(shard))
 	like := pagefile.Name{Fingerprint: shard.Fingerprint, Class: shard.Class}
@@ -125,7 +126,8 @@ func (t *Tier) eachFolder(ctx context.Context, shard tier.Shard, fn func(folder 
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if like.Parent, err = pagefile.ParseKey(p.Name()); err != nil || !p.IsDir() {
+		var ok bool
+		if like.Parent, ok = parseTailFolder(p.Name()); !ok || !p.IsDir() {
 			continue
 		}
 		if err := fn(filepath.Join(folder, p.Name()), like); err != nil {
@@ -219,14 +221,6 @@ func (t *Tier) ReadDir(dir string) ([]fs.DirEntry, error) {
 		return nil, nil
 	}
 	return entries, err
-}
-
-func (t *Tier) Tails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
-	if err := t.Ready(ctx); err != nil {
-		return nil, classify(err)
-	}
-	dir := filepath.Join(t.base, tailDir(fingerprint, parent))
-	return t.appendPages(nil, dir, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassTail, Parent: parent})
 }
 
 func (t *Tier) DropFingerprint(ctx context.Context, fingerprint pagefile.Key) error {

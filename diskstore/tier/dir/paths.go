@@ -2,7 +2,9 @@ package dir
 
 import (
 	"encoding/hex"
+	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -14,24 +16,35 @@ A root, version 1:
 
 	<root>/v1/<fingerprint>/manifest.json
 	<root>/v1/<fingerprint>/<first 2 hex digits of key>/<key>.kvp
-	<root>/v1/<fingerprint>/tails/<first 2 of parent>/<parent>/<key>.kvp
-	<root>/v1/<fingerprint>/branches/<first 2 of parent>/<parent>-<key>-<leads>
+	<root>/v1/<fingerprint>/tails/<first 2 of key>/<first 2 of key, 62 zeros>/<key>.kvp
+	<root>/v1/<fingerprint>/prefixes/<first 2 of prefix>/<prefix>/<page|tail>-<tokens>-<key>-<leads>
+	<root>/v1/<fingerprint>/prefixes/<first 2 of prefix>/<prefix>/longer
 	<root>/v1/quarantine/<key>.<reason>.<number>.kvp
 	<root>/v1/tmp/<id>.lock, <root>/v1/tmp/<id>-<number>.tmp
 	<root>/v1/collect.lock
 	<root>/v1/usage.json, <root>/v1/usage.lock
 	<root>/v1/gone
 
-Keys and fingerprints are 64 lower-case hex digits. Places of pages and
-tails follow from their keys, so no index can disagree with the files after a crash. branches
-has empty files that lead to pages which begin like a prompt: a lost one costs such a look-up,
-and one without its page is removed. usage.json only bounds the bytes that the root occupies.
-gone lists pages that were here, for explanations: anything in it may be lost.
+Keys, fingerprints and prefixes are 64 lower-case hex digits. Places of pages and
+tails follow from their keys, so no index can disagree with the files after a crash. prefixes
+has empty files, branches, that lead to pages and tails which begin like a prompt: package
+internal/branch describes them. A branch without its page is removed. usage.json only bounds the
+bytes that the root occupies. gone lists pages that were here, for explanations: anything in it may
+be lost.
+
+Versions before prefixes left these, which are still found:
+
+	<root>/v1/<fingerprint>/tails/<first 2 of parent>/<parent>/<key>.kvp
+	<root>/v1/<fingerprint>/branches/<first 2 of parent>/<parent>-<key>-<leads>
+
+Such a version counts and evicts the tails of this one, because it takes the 62 zeros for a parent.
 */
 const (
 	versionDir    = "v1"
 	tailsDir      = "tails"
-	branchesDir   = "branches"
+	prefixesDir   = "prefixes"
+	longerFile    = "longer"
+	oldBranches   = "branches"
 	quarantineDir = "quarantine"
 	tmpDir        = "tmp"
 	ManifestFile  = "manifest.json"
@@ -52,32 +65,92 @@ func relPath(n pagefile.Name) string {
 	case pagefile.ClassManifest:
 		return filepath.Join(fp, ManifestFile)
 	case pagefile.ClassTail:
-		return filepath.Join(tailDir(n.Fingerprint, n.Parent), n.Key.String()+PageExt)
+		folder := oldTailDir(n.Fingerprint, n.Parent)
+		if n.Parent == (pagefile.Key{}) {
+			folder = oldTailDir(n.Fingerprint, tailFolder(n.Key))
+		}
+		return filepath.Join(folder, n.Key.String()+PageExt)
 	}
 	key := n.Key.String()
 	return filepath.Join(fp, key[:2], key+PageExt)
 }
 
-// tailDir returns the path below <root>/v1 of the directory of parent's tails.
-func tailDir(fingerprint, parent pagefile.Key) string {
+// oldTailDir returns the path below <root>/v1 of the directory of tails that earlier versions made
+// for a parent.
+func oldTailDir(fingerprint, parent pagefile.Key) string {
 	p := parent.String()
 	return filepath.Join(fingerprint.String(), tailsDir, p[:2], p)
 }
 
-// branchDir returns the path below <root>/v1 of the directory of the branches whose parents
-// begin with first.
-func branchDir(fingerprint pagefile.Key, first byte) string {
-	return filepath.Join(fingerprint.String(), branchesDir, hex.EncodeToString([]byte{first}))
+// tailFolder stands in the path of a tail where earlier versions had the parent.
+func tailFolder(key pagefile.Key) pagefile.Key { return pagefile.Key{key[0]} }
+
+// parseTailFolder returns the parent of the tails in the directory base, zero where names of tails
+// have none, and false for any other directory.
+func parseTailFolder(base string) (parent pagefile.Key, ok bool) {
+	parent, err := pagefile.ParseKey(base)
+	if parent == tailFolder(parent) {
+		return pagefile.Key{}, err == nil
+	}
+	return parent, err == nil
+}
+
+// prefixDir returns the path below <root>/v1 of the directory of the branches at a prefix.
+func prefixDir(fingerprint, prefix pagefile.Key) string {
+	p := prefix.String()
+	return filepath.Join(fingerprint.String(), prefixesDir, p[:2], p)
 }
 
 // branchPath returns the path below <root>/v1 of the empty file that is a branch.
 func branchPath(b tier.Branch) string {
-	return filepath.Join(branchDir(b.Fingerprint, b.Parent[0]),
-		b.Parent.String()+"-"+b.Key.String()+"-"+hex.EncodeToString(b.Leads[:]))
+	return filepath.Join(prefixDir(b.Fingerprint, b.Prefix), branchName(b))
 }
 
-// parseBranch returns the branch whose file has the name base, false for any other file.
-func parseBranch(fingerprint pagefile.Key, base string) (b tier.Branch, ok bool) {
+// branchClasses are the kinds of pages in the names of branches.
+var branchClasses = map[string]pagefile.Class{"page": pagefile.ClassPage, "tail": pagefile.ClassTail}
+
+// branchName returns the name of a branch's file, 143 bytes at most: the limit of eCryptfs.
+func branchName(b tier.Branch) string {
+	if b.Longer {
+		return longerFile
+	}
+	kind := "page"
+	if b.Class == pagefile.ClassTail {
+		kind = "tail"
+	}
+	return fmt.Sprintf("%s-%d-%v-%x", kind, b.Tokens, b.Key, b.Leads[:])
+}
+
+// parseBranch returns the branch whose file has the name base among those at a prefix, false for
+// any other file.
+func parseBranch(fingerprint, prefix pagefile.Key, base string) (b tier.Branch, ok bool) {
+	b = tier.Branch{Fingerprint: fingerprint, Prefix: prefix, Longer: base == longerFile}
+	if b.Longer {
+		return b, true
+	}
+	parts := strings.Split(base, "-")
+	if len(parts) != 4 {
+		return b, false
+	}
+	tokens, err := strconv.ParseUint(parts[1], 10, 31)
+	key, err2 := pagefile.ParseKey(parts[2])
+	leads, err3 := hex.DecodeString(parts[3])
+	if err != nil || err2 != nil || err3 != nil || tokens == 0 || len(leads) != len(b.Leads) {
+		return b, false
+	}
+	b.Class, b.Tokens, b.Key, b.Leads = branchClasses[parts[0]], int(tokens), key, pagefile.Leads(leads)
+	return b, branchName(b) == base
+}
+
+// oldBranchPath returns the path below <root>/v1 of a branch of an earlier version.
+func oldBranchPath(b tier.OldBranch) string {
+	parent := b.Parent.String()
+	return filepath.Join(b.Fingerprint.String(), oldBranches, parent[:2], fmt.Sprintf("%s-%v-%x", parent, b.Key, b.Leads[:]))
+}
+
+// parseOldBranch returns the branch of an earlier version whose file has the name base, false for
+// any other file.
+func parseOldBranch(fingerprint pagefile.Key, base string) (b tier.OldBranch, ok bool) {
 	parts := strings.Split(base, "-")
 	if len(parts) != 3 {
 		return b, false
@@ -85,15 +158,19 @@ func parseBranch(fingerprint pagefile.Key, base string) (b tier.Branch, ok bool)
 	parent, err := pagefile.ParseKey(parts[0])
 	key, err2 := pagefile.ParseKey(parts[1])
 	leads, err3 := hex.DecodeString(parts[2])
-	if err != nil || err2 != nil || err3 != nil || len(leads) != len(b.Leads) || strings.ToLower(parts[2]) != parts[2] {
+	if err != nil || err2 != nil || err3 != nil || len(leads) != len(b.Leads) {
 		return b, false
 	}
-	return tier.Branch{Fingerprint: fingerprint, Parent: parent, Key: key, Leads: pagefile.Leads(leads)}, true
+	b = tier.OldBranch{Fingerprint: fingerprint, Parent: parent, Key: key, Leads: [16]byte(leads)}
+	return b, filepath.Base(oldBranchPath(b)) == base
 }
+
+// shardName is the name of the directory of keys that begin with first.
+func shardName(first byte) string { return hex.EncodeToString([]byte{first}) }
 
 // shardPath returns the path of a shard's directory below <root>/v1.
 func shardPath(s tier.Shard) string {
-	first := hex.EncodeToString([]byte{s.First})
+	first := shardName(s.First)
 	if s.Class == pagefile.ClassTail {
 		return filepath.Join(s.Fingerprint.String(), tailsDir, first)
 	}

@@ -25,10 +25,10 @@ func TestSillyRenames(t *testing.T) {
 	tr := New(vfs.OS, root, Options{Create: true, Shared: true})
 	defer func() { require.NoError(t, tr.Close()) }()
 	tiertest.Upload(t, tr, tiertest.Page(1), []byte("page"), time.Now())
-	tiertest.Upload(t, tr, tiertest.Tail(1, 2), []byte("tail"), time.Now())
+	tiertest.Upload(t, tr, tiertest.Tail(2), []byte("tail"), time.Now())
 	tmp := filepath.Join(tr.Temp.dir, sillyName)
 	swept := []string{tmp}
-	for _, name := range []pagefile.Name{tiertest.Page(1), tiertest.Tail(1, 2)} {
+	for _, name := range []pagefile.Name{tiertest.Page(1), tiertest.Tail(2)} {
 		swept = append(swept, filepath.Join(filepath.Dir(tr.Path(name)), sillyName))
 	}
 	fingerprint := filepath.Join(tr.base, tiertest.Fingerprint.String())
@@ -54,7 +54,7 @@ func TestSillyRenames(t *testing.T) {
 	count := func() {
 		_, err := tr.Aside(ctx)
 		require.NoError(t, err)
-		for _, name := range []pagefile.Name{tiertest.Page(1), tiertest.Tail(1, 2)} {
+		for _, name := range []pagefile.Name{tiertest.Page(1), tiertest.Tail(2)} {
 			infos, err := tr.ListShard(ctx, tier.ShardOf(name))
 			require.NoError(t, err)
 			require.Len(t, infos, 1)

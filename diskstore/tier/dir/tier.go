@@ -188,6 +188,13 @@ func (t *Tier) forgetDirs() {
 	clear(t.known)
 }
 
+// forgetDir makes ensureDir check a directory again that this process has removed.
+func (t *Tier) forgetDir(dir string) {
+	t.dirMu.Lock()
+	defer t.dirMu.Unlock()
+	delete(t.known, dir)
+}
+
 // knowsDir reports whether dir was made durable.
 func (t *Tier) knowsDir(dir string) bool {
 	durable, _ := t.dirState(dir)
@@ -297,10 +304,8 @@ func (t *Tier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
 		}
 		return false, err
 	}
-	if name := judged.Name; name.Class == pagefile.ClassTail {
-		// Removing the directory fails while it has other tails. A Put that has just found the
-		// directory makes it again.
-		_ = t.FS.Remove(filepath.Join(t.base, tailDir(name.Fingerprint, name.Parent)))
+	if name := judged.Name; name.Parent != (pagefile.Key{}) {
+		t.removeDir(filepath.Join(t.base, oldTailDir(name.Fingerprint, name.Parent)))
 	}
 	return true, nil
 }

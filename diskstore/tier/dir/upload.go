@@ -156,12 +156,12 @@ func (u *dirUpload) unpublished(done tier.Committed) tier.Committed {
 	return done
 }
 
-// syncName makes the entry of a file durable. For a tail, the directory of the parent's tails
-// is synced as well: another process may have made that directory again without a sync yet,
-// after the last tail was removed.
+// syncName makes the entry of a file durable. For a tail of an earlier version, the directory of
+// the parent's tails is synced as well: another process may have made that directory again without
+// a sync yet, after the last tail was removed.
 func (t *Tier) syncName(name pagefile.Name) error {
 	dir := filepath.Dir(t.Path(name))
-	if err := t.FS.SyncDir(dir); err != nil || name.Class != pagefile.ClassTail {
+	if err := t.FS.SyncDir(dir); err != nil || name.Parent == (pagefile.Key{}) {
 		return err
 	}
 	return t.FS.SyncDir(filepath.Dir(dir))

@@ -140,8 +140,10 @@ func (w *Walker) fingerprint(fp pagefile.Key, dir string, info fs.FileInfo) erro
 			return w.Visit(Entry{Kind: kind, Path: path, Info: info, Name: pagefile.Name{Fingerprint: fp, Class: pagefile.ClassManifest}})
 		case base == tailsDir && info.IsDir():
 			return w.tails(fp, path, info)
-		case base == branchesDir && info.IsDir():
+		case base == prefixesDir && info.IsDir():
 			return w.branches(fp, path, info)
+		case base == oldBranches && info.IsDir():
+			return w.oldBranches(fp, path, info)
 		case isShard(base) && info.IsDir():
 			return w.pages(path, info, pagefile.Name{Fingerprint: fp, Class: pagefile.ClassPage})
 		}
@@ -156,23 +158,46 @@ func (w *Walker) fingerprint(fp pagefile.Key, dir string, info fs.FileInfo) erro
 // tails visits the two levels of directories that hold a fingerprint's tails.
 func (w *Walker) tails(fp pagefile.Key, dir string, info fs.FileInfo) error {
 	return w.shards(dir, info, func(base, path string, info fs.FileInfo) error {
-		parent, err := pagefile.ParseKey(base)
-		if err != nil || !info.IsDir() {
+		parent, ok := parseTailFolder(base)
+		if !ok || !info.IsDir() {
 			return w.Visit(Entry{Kind: otherKind(base, info), Path: path, Info: info})
 		}
 		return w.pages(path, info, pagefile.Name{Fingerprint: fp, Class: pagefile.ClassTail, Parent: parent})
 	})
 }
 
-// branches visits the directories that hold a fingerprint's branches.
+// branches visits the two levels of directories that hold a fingerprint's branches.
 func (w *Walker) branches(fp pagefile.Key, dir string, info fs.FileInfo) error {
 	return w.shards(dir, info, func(base, path string, info fs.FileInfo) error {
-		kind := otherKind(base, info)
-		if b, ok := parseBranch(fp, base); ok && info.Mode().IsRegular() && info.Size() == 0 && path == filepath.Join(w.T.base, branchPath(b)) {
-			kind = EntryBranch
+		prefix, err := pagefile.ParseKey(base)
+		if err != nil || !info.IsDir() {
+			return w.Visit(Entry{Kind: otherKind(base, info), Path: path, Info: info})
 		}
-		return w.Visit(Entry{Kind: kind, Path: path, Info: info})
+		if err := w.Visit(Entry{Kind: entryDir, Path: path, Info: info}); err != nil {
+			return err
+		}
+		return w.each(path, func(base, path string, info fs.FileInfo) error {
+			b, ok := parseBranch(fp, prefix, base)
+			return w.branch(ok, branchPath(b), path, info)
+		})
 	})
+}
+
+// oldBranches visits the directories that hold branches of earlier versions.
+func (w *Walker) oldBranches(fp pagefile.Key, dir string, info fs.FileInfo) error {
+	return w.shards(dir, info, func(base, path string, info fs.FileInfo) error {
+		b, ok := parseOldBranch(fp, base)
+		return w.branch(ok, oldBranchPath(b), path, info)
+	})
+}
+
+// branch visits a file among branches; ok reports that its name is that of the branch at place.
+func (w *Walker) branch(ok bool, place, path string, info fs.FileInfo) error {
+	kind := otherKind(filepath.Base(path), info)
+	if ok && info.Mode().IsRegular() && info.Size() == 0 && path == filepath.Join(w.T.base, place) {
+		kind = EntryBranch
+	}
+	return w.Visit(Entry{Kind: kind, Path: path, Info: info})
 }
 
 // shards visits dir and its shard directories, and calls fn for each of their entries.

@@ -31,8 +31,13 @@ type odd struct {
 	branches []tier.Branch // listed besides
 }
 
-func (o *odd) Branches(ctx context.Context, fingerprint pagefile.Key, parent []byte) ([]tier.Branch, error) {
-	branches, err := o.Tier.Branches(ctx, fingerprint, parent)
+func (o *odd) Branches(ctx context.Context, fingerprint, prefix pagefile.Key) ([]tier.Branch, bool, error) {
+	branches, longer, err := o.Tier.Branches(ctx, fingerprint, prefix)
+	return append(branches, o.branches...), longer, err
+}
+
+func (o *odd) ListBranches(ctx context.Context, fingerprint pagefile.Key, first byte) ([]tier.Branch, error) {
+	branches, err := o.Tier.ListBranches(ctx, fingerprint, first)
 	return append(branches, o.branches...), err
 }
 
@@ -53,8 +58,16 @@ func (o *odd) Leading(ctx context.Context, names []pagefile.Name) ([]tier.Info, 
 	return o.list(o.Tier.Leading(ctx, names))
 }
 
-func (o *odd) Tails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
-	return o.list(o.Tier.Tails(ctx, fingerprint, parent))
+func (o *odd) OldTails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
+	return o.list(o.Tier.(tier.Older).OldTails(ctx, fingerprint, parent))
+}
+
+func (o *odd) OldBranches(ctx context.Context, fingerprint pagefile.Key, most int) ([]tier.OldBranch, error) {
+	return o.Tier.(tier.Older).OldBranches(ctx, fingerprint, most)
+}
+
+func (o *odd) RemoveOldBranch(ctx context.Context, b tier.OldBranch) error {
+	return o.Tier.(tier.Older).RemoveOldBranch(ctx, b)
 }
 
 func (o *odd) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
@@ -254,7 +267,7 @@ func TestFilesOccupySpace(t *testing.T) {
 		}
 		return infos
 	}
-	page, tail := tiertest.Page(1), tiertest.Tail(1, 2)
+	page, tail := tiertest.Page(1), tiertest.Tail(2)
 	for _, name := range []pagefile.Name{page, tail} {
 		tiertest.Upload(t, tr, name, []byte("page"), time.Now())
 		one, err := tr.Stat(ctx, name)
@@ -264,7 +277,10 @@ func TestFilesOccupySpace(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []tier.Info{one}, infos)
 	}
-	infos, err := tr.Tails(ctx, tiertest.Fingerprint, tail.Parent)
+	old := tail
+	old.Parent = pagefile.Key{3, 4}
+	tiertest.Upload(t, tr, old, []byte("page"), time.Now())
+	infos, err := tr.OldTails(ctx, tiertest.Fingerprint, old.Parent)
 	require.NoError(t, err)
 	require.EqualValues(t, pagefile.PageAlign, infos[0].Physical)
 	infos, err = tr.Leading(ctx, []pagefile.Name{page})
@@ -275,12 +291,25 @@ func TestFilesOccupySpace(t *testing.T) {
 // TestBranchesOfOthers: branches other than the requested ones are left out.
 func TestBranchesOfOthers(t *testing.T) {
 	tr, below := guardOdd(t, slog.New(slog.DiscardHandler), func() {})
-	good := tier.Branch{Fingerprint: tiertest.Fingerprint, Parent: pagefile.Key{1}, Key: pagefile.Key{2}}
-	require.NoError(t, tr.AddBranch(ctx, good))
-	parent, fingerprint := good, good
-	parent.Parent, fingerprint.Fingerprint = pagefile.Key{3}, pagefile.Key{3}
-	below.branches = []tier.Branch{parent, fingerprint}
-	branches, err := tr.Branches(ctx, tiertest.Fingerprint, good.Parent[:])
+	good := tier.Branch{Fingerprint: tiertest.Fingerprint, Prefix: pagefile.Key{1}, Class: pagefile.ClassTail, Key: pagefile.Key{2}, Tokens: 3}
+	require.NoError(t, tr.AddBranch(ctx, good, false))
+	for _, change := range []func(b *tier.Branch){
+		func(b *tier.Branch) { b.Prefix = pagefile.Key{3} },
+		func(b *tier.Branch) { b.Fingerprint = pagefile.Key{3} },
+		func(b *tier.Branch) { b.Longer = true },
+		func(b *tier.Branch) { b.Tokens = 0 },
+		func(b *tier.Branch) { b.Tokens = -1 },
+		func(b *tier.Branch) { b.Class = pagefile.ClassManifest },
+	} {
+		bad := good
+		change(&bad)
+		below.branches = append(below.branches, bad)
+	}
+	branches, longer, err := tr.Branches(ctx, tiertest.Fingerprint, good.Prefix)
+	require.NoError(t, err)
+	require.False(t, longer)
+	require.Equal(t, []tier.Branch{good}, branches)
+	branches, err = tr.ListBranches(ctx, tiertest.Fingerprint, good.Prefix[0])
 	require.NoError(t, err)
 	require.Equal(t, []tier.Branch{good}, branches)
 }
@@ -334,26 +363,23 @@ func TestListsThatCannotBe(t *testing.T) {
 	for n := range byte(3) {
 		names = append(names, tiertest.Page(n))
 		tiertest.Upload(t, tr, names[n], []byte("page"), time.Now())
-		tiertest.Upload(t, tr, tiertest.Tail(1, n), []byte("tail"), time.Now())
+		tiertest.Upload(t, tr, tiertest.Tail(n), []byte("tail"), time.Now())
 	}
 	below.infos = func(infos []tier.Info) []tier.Info { return append(infos, infos...) }
-	for _, name := range []pagefile.Name{names[0], tiertest.Tail(1, 1)} {
+	for _, name := range []pagefile.Name{names[0], tiertest.Tail(1)} {
 		infos, err := tr.ListShard(ctx, tier.ShardOf(name))
 		require.NoError(t, err)
-		require.Len(t, infos, map[pagefile.Class]int{pagefile.ClassPage: 1, pagefile.ClassTail: 3}[name.Class])
+		require.Len(t, infos, 1)
 	}
-	infos, err := tr.Tails(ctx, tiertest.Fingerprint, pagefile.Key{1})
-	require.NoError(t, err)
-	require.Len(t, infos, 3)
-	_, err = tr.Leading(ctx, names)
+	_, err := tr.Leading(ctx, names)
 	require.ErrorIs(t, err, errAnswer)
 
 	below.infos = func(infos []tier.Info) []tier.Info { slices.Reverse(infos); return infos }
 	_, err = tr.Leading(ctx, names)
 	require.ErrorIs(t, err, errAnswer)
-	below.infos = func([]tier.Info) []tier.Info { return []tier.Info{{Name: tiertest.Tail(2, 1), Bytes: 4}} }
-	for _, shard := range []tier.Shard{tier.ShardOf(names[0]), tier.ShardOf(tiertest.Tail(1, 1))} {
-		infos, err = tr.ListShard(ctx, shard)
+	below.infos = func([]tier.Info) []tier.Info { return []tier.Info{{Name: tiertest.Tail(7), Bytes: 4}} }
+	for _, shard := range []tier.Shard{tier.ShardOf(names[0]), tier.ShardOf(tiertest.Tail(1))} {
+		infos, err := tr.ListShard(ctx, shard)
 		require.NoError(t, err)
 		require.Empty(t, infos, "the file of another shard is counted there")
 	}

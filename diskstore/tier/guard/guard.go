@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -227,30 +226,40 @@ func (t *Tier) EmptyQuarantine(ctx context.Context) (int64, error) {
 	})
 }
 
-func (t *Tier) Tails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
-	return do(ctx, t, t.Lookup, t.LookupIn, nil, func(ctx context.Context) ([]tier.Info, error) {
-		infos, err := t.Inner.Tails(ctx, fingerprint, parent)
-		if err != nil {
-			return nil, err
-		}
-		return listed(infos, func(n pagefile.Name) bool {
-			return n.Class == pagefile.ClassTail && n.Fingerprint == fingerprint && n.Parent == parent
-		})
-	})
-}
-
-func (t *Tier) AddBranch(ctx context.Context, branch tier.Branch) error {
+func (t *Tier) AddBranch(ctx context.Context, branch tier.Branch, durable bool) error {
 	_, err := doWrite(ctx, t, t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, t.Inner.AddBranch(ctx, branch)
+		return struct{}{}, t.Inner.AddBranch(ctx, branch, durable)
 	})
 	return err
 }
 
-func (t *Tier) Branches(ctx context.Context, fingerprint pagefile.Key, parent []byte) ([]tier.Branch, error) {
-	return do(ctx, t, t.Lookup, t.LookupIn, nil, func(ctx context.Context) ([]tier.Branch, error) {
-		branches, err := t.Inner.Branches(ctx, fingerprint, parent)
+// branchList is the answer of Branches.
+type branchList struct {
+	branches []tier.Branch
+	longer   bool
+}
+
+func (t *Tier) Branches(ctx context.Context, fingerprint, prefix pagefile.Key) ([]tier.Branch, bool, error) {
+	list, err := do(ctx, t, t.Lookup, t.LookupIn, nil, func(ctx context.Context) (l branchList, err error) {
+		l.branches, l.longer, err = t.Inner.Branches(ctx, fingerprint, prefix)
+		l.branches = slices.DeleteFunc(l.branches, func(b tier.Branch) bool {
+			return impossible(b) || b.Fingerprint != fingerprint || b.Prefix != prefix
+		})
+		return l, err
+	})
+	return list.branches, list.longer, err
+}
+
+// impossible reports a branch that leads to no page or tail.
+func impossible(b tier.Branch) bool {
+	return b.Longer || b.Tokens <= 0 || b.Class != pagefile.ClassPage && b.Class != pagefile.ClassTail
+}
+
+func (t *Tier) ListBranches(ctx context.Context, fingerprint pagefile.Key, first byte) ([]tier.Branch, error) {
+	return do(ctx, t, t.Transfer, listSteps*t.StepIn, nil, func(ctx context.Context) ([]tier.Branch, error) {
+		branches, err := t.Inner.ListBranches(ctx, fingerprint, first)
 		return slices.DeleteFunc(branches, func(b tier.Branch) bool {
-			return b.Fingerprint != fingerprint || !bytes.HasPrefix(b.Parent[:], parent)
+			return impossible(b) || b.Fingerprint != fingerprint || b.Prefix[0] != first
 		}), err
 	})
 }

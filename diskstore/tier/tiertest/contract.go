@@ -55,9 +55,9 @@ func Page(n byte) pagefile.Name {
 	return pagefile.Name{Fingerprint: Fingerprint, Class: pagefile.ClassPage, Key: pagefile.Key{n}}
 }
 
-// Tail returns the name of a tail of a parent.
-func Tail(parent, n byte) pagefile.Name {
-	return pagefile.Name{Fingerprint: Fingerprint, Class: pagefile.ClassTail, Parent: pagefile.Key{parent}, Key: pagefile.Key{n}}
+// Tail returns the name of a tail whose key begins with n.
+func Tail(n byte) pagefile.Name {
+	return pagefile.Name{Fingerprint: Fingerprint, Class: pagefile.ClassTail, Key: pagefile.Key{n}}
 }
 
 // Upload stores content under a name.
@@ -89,11 +89,8 @@ func testAbsent(t *testing.T, tr tier.Tier) {
 	infos, err := tr.Leading(ctx, []pagefile.Name{Page(1)})
 	require.NoError(t, err)
 	require.Empty(t, infos)
-	infos, err = tr.Tails(ctx, Fingerprint, pagefile.Key{1})
-	require.NoError(t, err)
-	require.Empty(t, infos)
 	require.Empty(t, listTier(t, tr))
-	require.NoError(t, tr.SyncRemoved(ctx, []pagefile.Name{Page(1), Tail(1, 1)}))
+	require.NoError(t, tr.SyncRemoved(ctx, []pagefile.Name{Page(1), Tail(1)}))
 }
 
 // listTier lists all shards of a tier.
@@ -187,9 +184,9 @@ func testList(t *testing.T, tr tier.Tier) {
 	for n := range byte(20) {
 		Upload(t, tr, Page(n), []byte("page"), now)
 	}
-	Upload(t, tr, Tail(1, 30), []byte("tail"), now)
-	Upload(t, tr, Tail(1, 31), []byte("tail"), now)
-	Upload(t, tr, Tail(2, 32), []byte("tail"), now)
+	Upload(t, tr, Tail(30), []byte("tail"), now)
+	Upload(t, tr, Tail(31), []byte("tail"), now)
+	Upload(t, tr, Tail(32), []byte("tail"), now)
 	Upload(t, tr, pagefile.Name{Fingerprint: Fingerprint, Class: pagefile.ClassManifest}, []byte("{}"), now)
 	names := make(map[pagefile.Name]bool)
 	for _, info := range listTier(t, tr) {
@@ -197,10 +194,7 @@ func testList(t *testing.T, tr tier.Tier) {
 		names[info.Name] = true
 	}
 	require.Len(t, names, 23)
-	require.True(t, names[Page(7)] && names[Tail(1, 30)] && names[Tail(2, 32)])
-	tails, err := tr.Tails(ctx, Fingerprint, pagefile.Key{1})
-	require.NoError(t, err)
-	require.Len(t, tails, 2)
+	require.True(t, names[Page(7)] && names[Tail(30)] && names[Tail(32)])
 	var ask []pagefile.Name
 	for n := range byte(30) {
 		ask = append(ask, Page(n))
@@ -217,14 +211,14 @@ func testList(t *testing.T, tr tier.Tier) {
 }
 
 func testRemove(t *testing.T, tr tier.Tier) {
-	Upload(t, tr, Tail(1, 1), []byte("tail"), time.Now())
+	Upload(t, tr, Tail(1), []byte("tail"), time.Now())
 	for _, want := range []bool{true, false} {
-		removed, err := tr.Remove(ctx, tier.Info{Name: Tail(1, 1)})
+		removed, err := tr.Remove(ctx, tier.Info{Name: Tail(1)})
 		require.NoError(t, err)
 		require.Equal(t, want, removed)
 	}
-	Upload(t, tr, Tail(1, 1), []byte("tail"), time.Now()) // the directory was removed with its last tail
-	_, err := tr.Stat(ctx, Tail(1, 1))
+	Upload(t, tr, Tail(1), []byte("tail"), time.Now())
+	_, err := tr.Stat(ctx, Tail(1))
 	require.NoError(t, err)
 }
 
@@ -285,35 +279,54 @@ func testContext(t *testing.T, tr tier.Tier) {
 	require.NoError(t, err, "a caller that left says nothing about the tier")
 }
 
-// branch returns the branch of a page, which may not exist.
-func branch(parent, key byte) tier.Branch {
-	return tier.Branch{Fingerprint: Fingerprint, Parent: pagefile.Key{parent, 7}, Key: pagefile.Key{key}, Leads: pagefile.Leads{parent, 15: key}}
+// branch returns the branch of a page at a prefix; the page may not exist.
+func branch(prefix, key byte) tier.Branch {
+	return tier.Branch{
+		Fingerprint: Fingerprint, Prefix: pagefile.Key{prefix, 7}, Class: pagefile.ClassPage,
+		Key: pagefile.Key{key}, Tokens: 200, Leads: pagefile.Leads{prefix, 15: key},
+	}
 }
 
 func testBranches(t *testing.T, tr tier.Tier) {
-	list := func(parent ...byte) []tier.Branch {
-		branches, err := tr.Branches(ctx, Fingerprint, parent)
+	list := func(prefix pagefile.Key, wantLonger bool) []tier.Branch {
+		branches, longer, err := tr.Branches(ctx, Fingerprint, prefix)
+		require.NoError(t, err)
+		require.Equal(t, wantLonger, longer)
+		return branches
+	}
+	listAll := func(first byte) []tier.Branch {
+		branches, err := tr.ListBranches(ctx, Fingerprint, first)
 		require.NoError(t, err)
 		return branches
 	}
-	require.Empty(t, list(1))
-	require.NoError(t, tr.RemoveBranch(ctx, branch(1, 1)), "of a missing one")
 	all := []tier.Branch{branch(1, 1), branch(1, 2), branch(2, 1)}
-	other := branch(1, 1)
-	other.Parent[1] = 8
-	for _, b := range append(all, other, all[0]) {
-		require.NoError(t, tr.AddBranch(ctx, b))
+	other, tail := branch(1, 1), branch(1, 1)
+	other.Prefix[1] = 8
+	tail.Class, tail.Tokens = pagefile.ClassTail, 1
+	require.Empty(t, list(all[0].Prefix, false))
+	require.Empty(t, listAll(1))
+	require.NoError(t, tr.RemoveBranch(ctx, all[0]), "of a missing one")
+	for i, b := range append(all, other, tail, all[0]) {
+		require.NoError(t, tr.AddBranch(ctx, b, i%2 == 0))
 	}
-	require.ElementsMatch(t, append([]tier.Branch{other}, all[:2]...), list(1), "of all parents that begin so")
-	require.ElementsMatch(t, all[:2], list(all[0].Parent[:]...), "of one parent")
-	require.Empty(t, list(3))
+	require.ElementsMatch(t, append([]tier.Branch{other, tail}, all[:2]...), listAll(1), "at all prefixes that begin so")
+	require.ElementsMatch(t, append([]tier.Branch{tail}, all[:2]...), list(all[0].Prefix, false), "at one prefix")
+	require.Empty(t, listAll(3))
 	require.NoError(t, tr.RemoveBranch(ctx, all[0]))
 	require.NoError(t, tr.RemoveBranch(ctx, all[0]))
-	require.ElementsMatch(t, []tier.Branch{other, all[1]}, list(1))
+	require.ElementsMatch(t, []tier.Branch{other, tail, all[1]}, listAll(1))
+
+	longer := tier.Branch{Fingerprint: Fingerprint, Prefix: all[2].Prefix, Longer: true}
+	require.NoError(t, tr.AddBranch(ctx, longer, true))
+	require.NoError(t, tr.AddBranch(ctx, longer, true))
+	require.Equal(t, all[2:], list(all[2].Prefix, true))
+	require.NoError(t, tr.RemoveBranch(ctx, all[2]))
+	require.Empty(t, list(all[2].Prefix, true), "the mark stays")
+	require.Empty(t, listAll(2))
 	require.Empty(t, listTier(t, tr), "a branch is no page")
 	require.NoError(t, tr.DropFingerprint(ctx, Fingerprint))
-	require.Empty(t, list(1))
-	require.Empty(t, list(2))
+	require.Empty(t, listAll(1))
+	require.Empty(t, list(all[2].Prefix, false))
 	keys, err := tr.Fingerprints(ctx)
 	require.NoError(t, err)
 	require.Empty(t, keys)
@@ -352,7 +365,7 @@ func same(t *testing.T, want, got tier.Info, where string) {
 func testDescribe(t *testing.T, tr tier.Tier) {
 	content := bytes.Repeat([]byte("0123456789"), 2_000)
 	used := time.Unix(1_700_000_000, 0)
-	for _, name := range []pagefile.Name{Page(1), Tail(1, 2)} {
+	for _, name := range []pagefile.Name{Page(1), Tail(2)} {
 		up, err := tr.Create(ctx, name)
 		require.NoError(t, err)
 		require.Zero(t, up.Written())
@@ -400,18 +413,12 @@ func described(t *testing.T, tr tier.Tier, want tier.Info) {
 	require.NoError(t, err)
 	require.Len(t, infos, 1)
 	same(t, want, infos[0], "ListShard")
-	if want.Class == pagefile.ClassTail {
-		infos, err = tr.Tails(ctx, want.Fingerprint, want.Parent)
-		require.NoError(t, err)
-		require.Len(t, infos, 1)
-		same(t, want, infos[0], "Tails")
-	}
 }
 
 // testReplaced: Remove and Quarantine leave a file that has replaced the judged one.
 func testReplaced(t *testing.T, tr tier.Tier) {
 	used := time.Unix(1_700_000_000, 0)
-	for _, name := range []pagefile.Name{Page(1), Tail(1, 2)} {
+	for _, name := range []pagefile.Name{Page(1), Tail(2)} {
 		Upload(t, tr, name, []byte("bad"), used)
 		judged, err := tr.Stat(ctx, name)
 		require.NoError(t, err)
@@ -566,9 +573,9 @@ func testClosed(t *testing.T, tr tier.Tier) {
 		"Touch":           func() error { return tr.Touch(ctx, name, time.Now()) },
 		"Quarantine":      func() error { _, err := tr.Quarantine(ctx, tier.Info{Name: name}, "test"); return err },
 		"EmptyQuarantine": func() error { _, err := tr.EmptyQuarantine(ctx); return err },
-		"Tails":           func() error { _, err := tr.Tails(ctx, Fingerprint, pagefile.Key{1}); return err },
-		"AddBranch":       func() error { return tr.AddBranch(ctx, branch(1, 1)) },
-		"Branches":        func() error { _, err := tr.Branches(ctx, Fingerprint, []byte{1}); return err },
+		"AddBranch":       func() error { return tr.AddBranch(ctx, branch(1, 1), true) },
+		"Branches":        func() error { _, _, err := tr.Branches(ctx, Fingerprint, pagefile.Key{1}); return err },
+		"ListBranches":    func() error { _, err := tr.ListBranches(ctx, Fingerprint, 1); return err },
 		"RemoveBranch":    func() error { return tr.RemoveBranch(ctx, branch(1, 1)) },
 		"SyncRemoved":     func() error { return tr.SyncRemoved(ctx, []pagefile.Name{name}) },
 		"Shards":          func() error { _, err := tr.Shards(ctx); return err },
