@@ -101,7 +101,7 @@ func TestStrangersEverywhere(t *testing.T) {
 				} else {
 					life := &faultLife{t: t, s: s, o: o, bad: make(map[pagefile.Key]bool)}
 					life.useAmongStrangers(tokens)
-					if healed[place] {
+					if healed[place] && (place != "branch" || kind != "directory") { // with files, which stay
 						require.Equal(t, len(tokens), life.read(tokens))
 						_, err := s.local.purge(ctx, purge{fingerprint: s.opt.Fingerprint, removed: func(tier.Info) {}})
 						require.NoError(t, err)

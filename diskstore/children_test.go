@@ -1,0 +1,285 @@
+package diskstore
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/internal/branch"
+	"github.com/kvtier/kvtier/diskstore/internal/storetest"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/vfs"
+)
+
+// chat returns the tokens of a chat behind shared tokens, which differ from the first one of other
+// chats on.
+func chat(shared []int32, n, seed int) []int32 {
+	return parted(shared, len(shared), len(shared)+n, seed)
+}
+
+// TestShortChatsAreAllFound: forty chats shorter than a page are stored and found again, those that
+// begin a sequence and those behind one page, in both tiers and by the next process.
+func TestShortChatsAreAllFound(t *testing.T) {
+	const chats = 40
+	for _, shared := range [][]int32{nil, prompt(1, testTokens), prompt(1, testTokens+2)} {
+		o := testOptions(t, withRemote(t))
+		s := open(t, o)
+		for seed := range chats {
+			putChain(t, s, chat(shared, 3, seed))
+		}
+		require.Equal(t, chats, s.Stats().Local.Tails)
+		require.Zero(t, s.Stats().Evicted)
+		for range 2 {
+			for seed := range chats {
+				stored := chat(shared, 3, seed)
+				readChain(t, s, append(stored, 5, 6), len(stored))
+				parent, start := s.opt.Fingerprint, len(shared)/testTokens*testTokens
+				if start > 0 {
+					parent = pageKeyOf(shared)
+				}
+				tails := s.TailsWithin(ctx, parent, start, append(stored[start:], 5, 6), nil)
+				require.Len(t, tails, 1)
+				require.Equal(t, len(stored)-start, tails[0].Tokens)
+			}
+			require.NoError(t, s.Close())
+			s = open(t, o)
+		}
+		for _, info := range listAll(t, s.local) {
+			if info.Class == pagefile.ClassTail {
+				evictPage(t, s, info)
+			}
+		}
+		require.Equal(t, chats, s.Stats().Remote.Tails)
+		for seed := range chats {
+			require.Equal(t, len(shared)+3, tokensIn(s.Chain(ctx, chat(shared, 3, seed), nil)), "in the remote tier")
+		}
+	}
+}
+
+// TestOneShotChatsEvictNothing: they need little room, and a conversation of before them stays.
+func TestOneShotChatsEvictNothing(t *testing.T) {
+	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes, o.LazyNames = 1<<30, true })
+	s := open(t, o)
+	yesterday := prompt(1, 2*testTokens+3)
+	putChain(t, s, yesterday)
+	n := 2000
+	if longRun() {
+		n = 10_000
+	}
+	for seed := range n {
+		putChain(t, s, chat(nil, 1+seed%(testTokens-1), seed))
+	}
+	readChain(t, s, append(yesterday, 5), len(yesterday))
+	require.Zero(t, s.Stats().Evicted)
+	for seed := range n {
+		stored := chat(nil, 1+seed%(testTokens-1), seed)
+		require.Equal(t, len(stored), tokensIn(s.Chain(ctx, append(stored, 5), nil)), seed)
+	}
+}
+
+// TestEvictedTailsAreRemembered: a tail that had to make room is counted and explained, as a page.
+func TestEvictedTailsAreRemembered(t *testing.T) {
+	page := physicalPage(t)
+	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 8 * page }))
+	first := putChain(t, s, chat(nil, 3, 0))[0]
+	for seed := range 20 {
+		putChain(t, s, chat(nil, 3, 1+seed))
+		require.NoError(t, s.Flush(ctx))
+	}
+	require.Positive(t, s.Stats().Evicted)
+	require.Empty(t, s.Chain(ctx, chat(nil, 3, 0), nil))
+	gone, ok := s.Gone(ctx, first.Key())
+	require.True(t, ok)
+	require.Equal(t, GraveRoom, gone.Reason)
+}
+
+// counting counts the names of each listing.
+type counting struct {
+	vfs.FS
+	longest, lists, names atomic.Int64
+}
+
+func (c *counting) ReadDir(path string) ([]fs.DirEntry, error) {
+	entries, err := c.FS.ReadDir(path)
+	c.lists.Add(1)
+	c.names.Add(int64(len(entries)))
+	c.longest.Store(max(c.longest.Load(), int64(len(entries))))
+	return entries, err
+}
+
+// TestALookUpListsFewNames: no listing of a look-up has more than 256 names, and a look-up makes
+// a bounded number of them, for any number of children.
+func TestALookUpListsFewNames(t *testing.T) {
+	for _, shared := range []int{0, 40, 250} {
+		t.Run(fmt.Sprint(shared), func(t *testing.T) {
+			o := testOptions(t, func(o *Options) { o.PageTokens = 256 })
+			s := open(t, o)
+			addChildren(t, s, shared, 1500)
+			counts := &counting{FS: quickFS}
+			o.FS = counts
+			s = open(t, o)
+			for seed := range 20 {
+				counts.longest.Store(0)
+				counts.lists.Store(0)
+				s.Chain(ctx, childText(shared, 255, seed), nil)
+				s.TailsWithin(ctx, s.opt.Fingerprint, 0, childText(shared, 255, seed), nil)
+				require.LessOrEqual(t, counts.longest.Load(), int64(256))
+				require.LessOrEqual(t, counts.lists.Load(), int64(80), "32 prefixes and the place of old tails, twice")
+				require.NoError(t, s.Flush(ctx))
+			}
+		})
+	}
+}
+
+// childText returns n tokens, the first shared ones of which are the same for all seeds.
+func childText(shared, n, seed int) []int32 {
+	rng := rand.New(rand.NewPCG(uint64(seed), 1))
+	tokens := make([]int32, n)
+	for i := range tokens {
+		tokens[i] = int32(i)
+		if i >= shared {
+			tokens[i] = 1000 + rng.Int32N(30000)
+		}
+	}
+	return tokens
+}
+
+// addChildren adds the branches of n pages of 256 tokens that begin a sequence, without the pages.
+func addChildren(t testing.TB, s *Store, shared, n int) {
+	t.Helper()
+	for seed := range n {
+		h := &pagefile.Header{Fingerprint: s.opt.Fingerprint, Parent: s.opt.Fingerprint, PageTokens: 256, Tokens: childText(shared, 256, seed)}
+		h.Key = pagefile.ChainKey(h.Parent, h.Tokens, nil)
+		_, err := branch.Add(ctx, s.disk, h, false)
+		require.NoError(t, err)
+	}
+}
+
+// BenchmarkLookUpAmongChildren looks up prompts that begin like one of many pages behind one parent.
+// A page is stored for each prompt, the others have branches alone.
+func BenchmarkLookUpAmongChildren(b *testing.B) {
+	for _, shared := range []int{0, 200} {
+		for _, n := range []int{1e3, 1e5, 1e6} {
+			b.Run(fmt.Sprintf("shared=%d/children=%d", shared, n), func(b *testing.B) {
+				if n > 1e3 && !longRun() {
+					b.Skip("minutes: KVTIER_LONG=1")
+				}
+				s := open(b, testOptions(b, func(o *Options) { o.PageTokens = 256 }))
+				addChildren(b, s, shared, n)
+				const prompts = 64
+				for seed := range prompts {
+					page := storetest.Chain(b, s.opt.Fingerprint, 256, childText(shared, 256, seed))[0]
+					if err := s.Put(ctx, page); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ResetTimer()
+				for i := range b.N {
+					if found := tokensIn(s.Chain(ctx, append(childText(shared, 240, i%prompts), -1), nil)); found != 240 {
+						b.Fatalf("found %d tokens", found)
+					}
+				}
+			})
+		}
+	}
+}
+
+// makeOld turns what a store has written into what versions before prefixes wrote.
+func makeOld(t *testing.T, o Options) {
+	t.Helper()
+	top := filepath.Join(o.Local.Root, storetest.VersionDir, o.Fingerprint.String())
+	require.NoError(t, os.RemoveAll(filepath.Join(top, storetest.PrefixesDir)))
+	for _, path := range storetest.FilesIn(t, top, ".kvp") {
+		h, err := verifyFile(ctx, vfs.OS, path)
+		require.NoError(t, err)
+		to := filepath.Join(top, storetest.OldBranches, h.Parent.String()[:2], fmt.Sprintf("%v-%v-%032x", h.Parent, h.Key, 7))
+		if h.Tail() {
+			to = storetest.Path(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassTail, Parent: h.Parent, Key: h.Key})
+		}
+		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
+		if h.Tail() {
+			require.NoError(t, os.Rename(path, to))
+		} else {
+			require.NoError(t, os.WriteFile(to, nil, 0o600))
+		}
+	}
+}
+
+// TestRootsOfEarlierVersions: their tails are found, count, and go when a new tail extends them;
+// their branches are adopted by the first look-up behind full pages.
+func TestRootsOfEarlierVersions(t *testing.T) {
+	o := testOptions(t)
+	s := open(t, o)
+	stored := prompt(1, 2*testTokens+3)
+	putChain(t, s, stored)
+	putChain(t, s, []int32{5, 6})
+	require.NoError(t, s.Close())
+	makeOld(t, o)
+
+	s = open(t, o)
+	require.Equal(t, 2, s.Stats().Local.Tails)
+	require.Equal(t, 2, s.Stats().Local.Pages)
+	readChain(t, s, append(stored, 7), len(stored))
+	readChain(t, s, []int32{5, 6, 7}, 2)
+	require.Len(t, s.TailsWithin(ctx, s.opt.Fingerprint, 0, []int32{5, 6, 7}, nil), 1)
+	require.NoError(t, s.Flush(ctx))
+	readChain(t, s, parted(stored, testTokens+3, 2*testTokens, 1), testTokens+3)
+	require.NoDirExists(t, filepath.Join(o.Local.Root, storetest.VersionDir, o.Fingerprint.String(), storetest.OldBranches))
+	require.Len(t, branchesOf(t, s, s.disk), 2)
+
+	putChain(t, s, []int32{5, 6})
+	putChain(t, s, []int32{5, 6, 7})
+	require.Equal(t, 2, s.Stats().Local.Tails, "an old tail and the longest new one")
+	readChain(t, s, []int32{5, 6, 7, 8}, 3)
+	requireExact(t, s)
+}
+
+// TestEarlierVersionsDoNotTrimTails: they delete tails in the directory of the parent alone.
+func TestEarlierVersionsDoNotTrimTails(t *testing.T) {
+	o := testOptions(t)
+	s := open(t, o)
+	for seed := range 20 {
+		p := putChain(t, s, chat(nil, 3, seed))[0]
+		require.NoDirExists(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.TailDir(o.Fingerprint, p.Parent)))
+	}
+}
+
+// TestAHostThatDiedBeforeTheBranch: a tail without a branch is found after its next Put.
+func TestAHostThatDiedBeforeTheBranch(t *testing.T) {
+	s := open(t, testOptions(t))
+	stored := []int32{5, 6}
+	putChain(t, s, stored)
+	for _, b := range branchesOf(t, s, s.disk) {
+		require.NoError(t, s.disk.RemoveBranch(ctx, b))
+	}
+	require.Empty(t, s.Chain(ctx, stored, nil))
+	putChain(t, s, stored)
+	readChain(t, s, stored, 2)
+}
+
+// TestABranchThatCannotBeMade: a tail that no look-up would find is no stored tail.
+func TestABranchThatCannotBeMade(t *testing.T) {
+	bad := &noBranches{}
+	s := open(t, testOptions(t))
+	bad.surveyed = s.disk
+	s.local.tier = bad
+	tail, page := chainOf(t, s, []int32{5, 6})[0], chainOf(t, s, prompt(1, testTokens))[0]
+	require.ErrorIs(t, s.Put(ctx, tail), fs.ErrPermission)
+	require.NoError(t, s.Put(ctx, page), "its name finds it")
+	s.local.tier = s.disk
+	require.NoError(t, s.Put(ctx, tail))
+	readChain(t, s, []int32{5, 6}, 2)
+}
+
+// noBranches is a tier in which no branch can be made.
+type noBranches struct{ surveyed }
+
+func (n *noBranches) AddBranch(context.Context, tier.Branch, bool) error { return fs.ErrPermission }
