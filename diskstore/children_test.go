@@ -192,7 +192,7 @@ func BenchmarkLookUpAmongChildren(b *testing.B) {
 	}
 }
 
-// makeOld turns what a store has written into what versions before prefixes wrote.
+// makeOld turns the files of a store into those of versions before prefixes.
 func makeOld(t *testing.T, o Options) {
 	t.Helper()
 	top := filepath.Join(o.Local.Root, storetest.VersionDir, o.Fingerprint.String())

@@ -9,9 +9,9 @@ a chain key: a hash of the previous page's key and of the page's own tokens. So
 a sequence of tokens leads from page to page without an index, and two sequences
 share the pages of their common prefix. The first page's parent, the
 fingerprint, separates pages that must not be mixed: models, engines, numerics,
-tenants. A shorter last page is a tail. A tail is found through its parent and
-matched by longest common prefix, and so is a full page that shares only its
-beginning with the tokens asked for: a branch, an empty file, leads to it.
+tenants. A shorter last page is a tail. A tail is matched by longest common
+prefix, and so is a full page that shares only its beginning with the tokens
+asked for: branches, empty files named by prefixes, lead to both.
 
 	store, err := diskstore.Open(ctx, diskstore.Options{
 		Fingerprint: fingerprint,
@@ -43,7 +43,7 @@ Files of this package, by their purpose:
 
 	store.go, level.go, options.go   a store, its tiers, its settings
 	chain.go, within.go, latest.go   look-up of full pages, tails, recent pages
-	branches.go                      look-up of pages that only begin like a prompt
+	branches.go                      look-up of tails, and pages that only begin like a prompt
 	read.go, placed.go, ram.go       pages out of the tiers, and the copies in memory
 	put.go                           pages into the local tier
 	collect.go, demote.go, copies.go room: pages that go, and pages that move down
@@ -145,7 +145,7 @@ recently used pages into memory, so that the first Reads come from memory.
 A page's content is always synced before its name is visible: without that sync a
 power cut would leave files that look whole and are not, and each would cost a
 read before it is computed again. The sync of the name afterwards, one directory
-for a page and two for a tail, only keeps entries of a cache. Options.LazyNames
+for a page and three for a tail, only keeps entries of a cache. Options.LazyNames
 leaves that sync out. In a power cut, pages of the last seconds are lost then: of
 the time after which the filesystem writes names by itself, 5 s by default on ext4 and 30 s on
 xfs and btrfs. So is a page that had just moved down. Pages, accounts and budgets
@@ -199,8 +199,10 @@ disk, and for many small pages.
   - Files that are deleted by hand count until the next count. While pages are
     written, a count is due after a minute, ten minutes in the remote tier, or a
     hundred times the duration of a count.
-  - A branch is made after its page, and not synced. A page whose branch is lost
-    is found by all of its tokens alone, until its next Put.
+  - A branch is made after its page, and synced only for a tail. A page whose
+    branch is lost is found by all of its tokens alone, until its next Put.
+  - Of more than 200 pages or tails behind one page that share all but a
+    thirty-second part of their tokens the further ones have no branch.
   - The order of eviction suffers, and nothing else, when file times are lost in
     a power cut or by copying, and when a clock is wrong. A page with a time
     more than a minute ahead of this machine's clock and the filesystem's counts

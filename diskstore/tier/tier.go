@@ -94,7 +94,7 @@ func (b OldBranch) Name() pagefile.Name {
 	return pagefile.Name{Fingerprint: b.Fingerprint, Class: pagefile.ClassPage, Key: b.Key}
 }
 
-// Older is a Tier that may hold what versions before prefixes left.
+// Older is a Tier that may hold tails and branches of versions before prefixes.
 type Older interface {
 	// OldTails lists the tails of parent that are in their old place, in no order.
 	OldTails(ctx context.Context, fingerprint, parent pagefile.Key) ([]Info, error)
@@ -159,8 +159,8 @@ type Tier interface {
 	// bytes.
 	EmptyQuarantine(ctx context.Context) (int64, error)
 
-	// AddBranch notes a branch. With durable a branch survives a power cut, whoever added it, and
-	// without it may get lost. A branch may stay after its page was removed. AddBranch is idempotent.
+	// AddBranch notes a branch. With durable a branch survives a power cut, also one that another
+	// process has added, and without it may get lost. A branch may stay after its page was removed. AddBranch is idempotent.
 	AddBranch(ctx context.Context, branch Branch, durable bool) error
 
 	// Branches lists the branches at a prefix, in no order, those with Longer set left out. longer

@@ -8,7 +8,7 @@ share sends further children to the next longer prefix of their tokens. A prompt
 a child has the same prefixes. So a look-up lists the prompt's prefixes, from the empty one on, as
 long as a list says that there are longer ones: at most steps lists of at most lastMost names.
 
-What a look-up finds shares at least as many tokens with the prompt as the best child does, less
+A look-up's best page shares at least as many tokens with the prompt as the best child does, less
 one step. When a list overflows at the longest prefix of a child, the child has no branch: others
 that share all but one step are in the list.
 
@@ -121,7 +121,7 @@ func (r *ranking) candidate(b tier.Branch, n int) Candidate {
 }
 
 // Find returns the pages and tails that may begin like a prompt, those first that may share most.
-// After an error Find returns what it has found before.
+// After an error Find returns those found before.
 func Find(ctx context.Context, lists Lists, p Prompt) ([]Candidate, error) {
 	r := newRanking(p)
 	var found []Candidate

@@ -18,7 +18,7 @@ var ctx = context.Background()
 
 const pageTokens = 256
 
-// fakeLists are lists in memory that count what look-ups list.
+// fakeLists are lists in memory that count the lists of look-ups.
 type fakeLists struct {
 	at      map[pagefile.Key][]tier.Branch
 	longer  map[pagefile.Key]bool
@@ -177,7 +177,7 @@ func TestMediaDivide(t *testing.T) {
 	require.Less(t, found[0].Most, 100)
 }
 
-// TestAFailedList: what was found before it counts, and nothing is added behind it.
+// TestAFailedList: candidates found before it count, and nothing is added behind it.
 func TestAFailedList(t *testing.T) {
 	f := newLists()
 	for seed := range uint64(3 * listMost) {

@@ -8,7 +8,7 @@ paths.go.
 
 	tier.go, list.go, upload.go, move.go   the operations of a Tier
 	branches.go                            empty files that lead to pages and tails
-	older.go                               what earlier versions left
+	older.go                               files of earlier versions
 	account.go                             the ledger's bytes, replaced under a lock
 	temp.go, sweep.go, peers.go            temporary files of this process and of dead processes
 	silly.go                               removed files that an NFS client keeps while they are open
