@@ -153,13 +153,20 @@ func childText(shared, n, seed int) []int32 {
 }
 
 // addChildren adds the branches of n pages of 256 tokens that begin a sequence, without the pages.
+// After 1,000 the prefixes that all share are full, and a branch is added where Add would add it.
 func addChildren(t testing.TB, s *Store, shared, n int) {
 	t.Helper()
 	for seed := range n {
 		h := &pagefile.Header{Fingerprint: s.opt.Fingerprint, Parent: s.opt.Fingerprint, PageTokens: 256, Tokens: childText(shared, 256, seed)}
 		h.Key = pagefile.ChainKey(h.Parent, h.Tokens, nil)
-		_, err := branch.Add(ctx, s.disk, h, false)
-		require.NoError(t, err)
+		if seed < 1000 {
+			_, err := branch.Add(ctx, s.disk, h, false)
+			require.NoError(t, err)
+			continue
+		}
+		b := branch.Of(h)
+		b.Prefix = pagefile.ChainKey(h.Parent, h.Tokens[:shared/8*8+8], nil)
+		require.NoError(t, s.disk.AddBranch(ctx, b, false))
 	}
 }
 
