@@ -23,6 +23,9 @@ type Ref struct {
 	Tier   string // RAM, Local or Remote: the tier in which the page was found
 	Bytes  int64  // size of the file
 
+	// Media are those of the last page of a chain and of a tail, as stored; offsets count from Start.
+	Media []pagefile.Media
+
 	// Ahead is set by a caller that reads the page before a request wants it: the page does not
 	// count as used.
 	Ahead bool
@@ -240,7 +243,7 @@ func (lv *level) match(ctx context.Context, name pagefile.Name, parent pagefile.
 	}
 	return Ref{
 		Key: name.Key, Parent: parent, Start: h.Start, Lossy: h.Lossy(),
-		Tokens: pagefile.CommonPrefix(h.Tokens, h.Media, rest, media), Stored: len(h.Tokens), Tail: h.Tail(),
+		Tokens: pagefile.CommonPrefix(h.Tokens, h.Media, rest, media), Stored: len(h.Tokens), Tail: h.Tail(), Media: h.Media,
 		Tier: lv.name, Bytes: info.Bytes, used: info.Used.UnixNano(), old: name.Parent != pagefile.Key{},
 	}, nil
 }

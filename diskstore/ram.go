@@ -71,7 +71,7 @@ func (s *Store) tailInRAM(ctx context.Context, at after, rest []int32, media []p
 			continue
 		}
 		best = Ref{
-			Key: h.Key, Parent: at.parent, Start: h.Start, Tokens: n, Stored: len(h.Tokens), Tail: true, Lossy: at.fingerprint == s.cold,
+			Key: h.Key, Parent: at.parent, Start: h.Start, Tokens: n, Stored: len(h.Tokens), Tail: true, Lossy: at.fingerprint == s.cold, Media: h.Media,
 			Tier: tier.RAM, Bytes: p.FileBytes, old: p.Name.Parent != pagefile.Key{},
 		}
 	}

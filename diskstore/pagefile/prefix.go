@@ -25,18 +25,36 @@ func Shared(a, b []int32) int {
 }
 
 // CommonPrefix returns the number of leading tokens of a and b that are equal and have equal
-// media beginning at them.
+// media beginning at them. A [Reaching] image whose reach only one side knows is equal if the
+// prefix has all that the image reached.
 func CommonPrefix(a []int32, aMedia []Media, b []int32, bMedia []Media) int {
 	n := Shared(a, b)
+	var reaching []Media
 	// The first media item that differs ends the prefix at the item's offset.
 	for i := range max(len(aMedia), len(bMedia)) {
-		switch {
-		case i >= len(aMedia):
-			return min(n, int(bMedia[i].Offset))
-		case i >= len(bMedia):
-			return min(n, int(aMedia[i].Offset))
-		case aMedia[i] != bMedia[i]:
-			return min(n, int(aMedia[i].Offset), int(bMedia[i].Offset))
+		if i < len(aMedia) && i < len(bMedia) {
+			switch x, y := aMedia[i], bMedia[i]; {
+			case x == y:
+				continue
+			case x.SameImage(y) && (x == x.unreached() || y == y.unreached()):
+				if x.Reach() == 0 {
+					x = y
+				}
+				reaching = append(reaching, x)
+				continue
+			}
+		}
+		if i < len(aMedia) {
+			n = min(n, int(aMedia[i].Offset))
+		}
+		if i < len(bMedia) {
+			n = min(n, int(bMedia[i].Offset))
+		}
+		break
+	}
+	for i := len(reaching) - 1; i >= 0; i-- {
+		if m := reaching[i]; !m.reachedBy(a, aMedia, n) {
+			n = min(n, int(m.Offset))
 		}
 	}
 	return n
