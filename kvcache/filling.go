@@ -72,7 +72,7 @@ func (t *TieredCausal) fillSlot(ctx context.Context, lock sync.Locker, text []in
 	defer lock.Unlock()
 	r := &restoring{TieredCausal: t, lock: lock, limit: len(text), ahead: true}
 	r.hold = func(tokens int) { hold(inputs[:tokens]) }
-	r.prompt, _ = t.opts.Media.read(inputs)
+	r.prompt, _ = t.opts.read(inputs)
 	err := r.restoreExact(ctx)
 	r.hold(r.result.Held)
 	t.mu.Lock()

@@ -28,8 +28,9 @@ type flightPart struct {
 
 	// The text that rows attend to is fixed when the batch is built, even if the part is
 	// cut later.
-	blind bool  // an input without identity is in the batch and changes rows before it
-	ahead ahead // rows that attend to later positions
+	blind bool           // an input without identity is in the batch and changes rows before it
+	ahead ahead          // rows that attend to later positions
+	batch []*input.Input // inputs, before they were cut
 }
 
 // ahead is a range of rows [begin, end) of which some attend to positions up to end: rows
@@ -41,7 +42,8 @@ var nothingAhead = ahead{begin: math.MaxInt}
 
 // note sets blind and ahead of a part when the part is built for a slot's request.
 func (part *flightPart) note(s *slot, opts *Options) {
-	read, identified := opts.Media.read(part.inputs)
+	part.batch = part.inputs
+	read, identified := opts.read(part.inputs)
 	part.blind = !identified && opts.Backwards
 	first := len(part.inputs)
 	if !identified {
@@ -81,7 +83,10 @@ func (part *flightPart) addTo(s *slot, opts *Options) {
 		s.broken = true
 		return
 	}
-	read, identified := opts.Media.read(part.inputs)
+	read, identified := opts.read(part.inputs)
+	if opts.Reach > 0 && len(read.media) > 0 {
+		identified = part.reach(&read, opts) && identified
+	}
 	for i := range read.media {
 		read.media[i].Offset += uint32(part.begin)
 	}

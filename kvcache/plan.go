@@ -84,8 +84,10 @@ func (r *restoring) chain(limit int) lookUp {
 		return nil
 	}
 	return func(ctx context.Context) (plan, bool) {
+		r.discover(ctx, &p.prompt, parent, start)
 		r.awaitPending(ctx, &p.prompt, p.base, parent, start)
 		refs, err := r.store.chainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media)
+		r.learnEnds(&p.prompt, refs)
 		r.lookedUp(&p, refs, limit, err, parent, start)
 		r.nowFound(r.seq, refs)
 		if mixed, ok := r.mixed(ctx, p, refs, limit, parent, start); ok {

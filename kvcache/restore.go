@@ -98,8 +98,9 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 	r.beginAccount(len(prompt), started)
 	r.takeEarly()
 	defer func() { hold(r.result.Held) }()
-	r.prompt, _ = t.opts.Media.read(prompt)
+	r.prompt, _ = t.opts.read(prompt)
 	r.inquire(len(r.prompt.tokens) < len(prompt))
+	r.recall()
 	r.limit = min(len(prompt)-1, len(r.prompt.tokens)) // the last token is computed for its logits
 	if t.stateful() && have > 0 && !t.opts.States.HasState(seq) {
 		r.clear() // rows without state are of no use
@@ -300,6 +301,9 @@ func (t *TieredCausal) publishExactLocked(p *plan, s *slot, held int) {
 	for _, m := range p.prompt.media {
 		if at := int(m.Offset); at >= p.base && at < held {
 			s.media = append(s.media, m)
+			if t.opts.Reach > 0 && m.Reach() == 0 { // cannot happen: such an image's page is not found
+				s.foreign = min(s.foreign, at)
+			}
 		}
 	}
 	for g := range s.cells {

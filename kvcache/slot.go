@@ -44,8 +44,11 @@ type slot struct {
 	// private is the position from which rows may not be stored; withheld: rows of the
 	// present request may not be stored. ahead are rows of private requests that attend to
 	// later text. secret is the first such row whose later text the slot no longer holds:
-	// rows from secret on are never stored, for any request.
+	// rows from secret on are never stored, for any request. foreign is the first row that
+	// attended to other text behind an image than the present request has: rows from there on
+	// are not stored for this request.
 	private, secret int
+	foreign         int
 	withheld        bool
 	ahead           []ahead
 
@@ -157,7 +160,7 @@ func (s *slot) leads(pages int) bool {
 }
 
 func newSlot(groups int) *slot {
-	return &slot{private: math.MaxInt, secret: math.MaxInt, cells: make([][]int32, groups), from: make([]int, groups)}
+	return &slot{private: math.MaxInt, secret: math.MaxInt, foreign: math.MaxInt, cells: make([][]int32, groups), from: make([]int, groups)}
 }
 
 // truncate drops positions from n on. Positions that a private request adds next are
@@ -187,6 +190,9 @@ func (s *slot) truncate(n int) {
 func (s *slot) truncateAhead(n int) {
 	if s.secret >= n {
 		s.secret = math.MaxInt
+	}
+	if s.foreign >= n {
+		s.foreign = math.MaxInt
 	}
 	s.ahead = slices.DeleteFunc(s.ahead, func(a ahead) bool {
 		if a.begin < n && n < a.end {
@@ -238,7 +244,7 @@ func (s *slot) clonePrefix(n int) *slot {
 	copy(c.from, s.from)
 	c.keys, c.pages, c.given, c.found = slices.Clone(s.keys), slices.Clone(s.pages), s.given, maps.Clone(s.found)
 	c.far = maps.Clone(s.far)
-	c.private, c.secret, c.ahead = s.private, s.secret, slices.Clone(s.ahead)
+	c.private, c.secret, c.foreign, c.ahead = s.private, s.secret, s.foreign, slices.Clone(s.ahead)
 	c.broken = s.broken && n > held
 	c.lossy = s.lossy && c.broken
 	c.truncate(held)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/priority"
 	"github.com/kvtier/kvtier/internal/steady"
 )
@@ -71,6 +72,17 @@ func (s *steadyStore) TailsWithin(ctx context.Context, parent pagefile.Key, star
 		return s.Store.TailsWithin(ctx, parent, start, tokens, media), nil
 	})
 	return refs
+}
+
+// AnyOf implements Store.
+func (s *steadyStore) AnyOf(ctx context.Context, keys []pagefile.Key) (pagefile.Key, bool) {
+	key, err := quick(ctx, s, func() (pagefile.Key, error) {
+		if key, found := s.Store.AnyOf(ctx, keys); found {
+			return key, nil
+		}
+		return pagefile.Key{}, tier.ErrNotFound
+	})
+	return key, err == nil
 }
 
 // LayoutOf implements Store.

@@ -200,6 +200,16 @@ func (s *memStore) Has(key pagefile.Key) bool {
 	return page != nil && !s.below[int(page.Start)/8]
 }
 
+func (s *memStore) AnyOf(_ context.Context, keys []pagefile.Key) (key pagefile.Key, found bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(keys, func(key pagefile.Key) bool { return s.pages[key] != nil })
+	if i < 0 {
+		return key, false
+	}
+	return keys[i], true
+}
+
 func (s *memStore) ChainFrom(_ context.Context, parent pagefile.Key, base int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,27 +242,15 @@ func (s *memStore) chainLocked(parent pagefile.Key, base int, tokens []int32, me
 		after = append(after, s.cold.after(parent)...)
 	}
 	for i, candidate := range after {
-		n := 0
-		for n < len(candidate.Tokens) && start+n < len(tokens) && candidate.Tokens[n] == tokens[start+n] {
-			n++
-		}
-		for _, m := range candidate.Media {
-			if !slices.Contains(pagefile.MediaWithin(media, base+start, 8), m) {
-				n = min(n, int(m.Offset))
-			}
-		}
-		for _, m := range pagefile.MediaWithin(media, base+start, 8) {
-			if !slices.Contains(candidate.Media, m) {
-				n = min(n, int(m.Offset))
-			}
-		}
+		rest := tokens[start:min(start+8, len(tokens))]
+		n := pagefile.CommonPrefix(candidate.Tokens, candidate.Media, rest, pagefile.MediaWithin(media, base+start, len(rest)))
 		if n > best {
 			best, last, near = n, candidate, i >= exact
 		}
 	}
 	if last != nil {
 		key := pagefile.ChainKey(parent, last.Tokens, last.Media)
-		refs = append(refs, diskstore.Ref{Key: key, Parent: parent, Start: uint32(base + start), Tokens: best, Stored: len(last.Tokens), Tail: len(last.Tokens) < 8, Lossy: near, Tier: "local", Bytes: 1})
+		refs = append(refs, diskstore.Ref{Key: key, Parent: parent, Start: uint32(base + start), Tokens: best, Stored: len(last.Tokens), Tail: len(last.Tokens) < 8, Lossy: near, Media: last.Media, Tier: "local", Bytes: 1})
 	}
 	return refs
 }

@@ -28,6 +28,7 @@ type Store interface {
 	Has(key pagefile.Key) bool
 	ChainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
 	ChainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
+	AnyOf(ctx context.Context, keys []pagefile.Key) (key pagefile.Key, found bool)
 	TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
 	LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error)
 	Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error
@@ -60,6 +61,10 @@ type Options struct {
 	Media MediaDigest
 	// Backwards: an input without identity also changes earlier rows of its batch.
 	Backwards bool
+	// Reach is the number of tokens of a batch in a model in which rows of an image attend to all
+	// of their batch, also to the text behind the image. Zero means that no row attends to later
+	// text than that of its own span.
+	Reach int
 	// Rates has the measured costs of computing and reading, which decide whether pages are
 	// read. Nil means no costs are known, and measurements are not kept. The wrapper saves
 	// Rates.
@@ -245,7 +250,7 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 	if store {
 		// The request's own prompt contains all text of the slot, and all text that rows
 		// before secret attend to.
-		s.private, s.ahead = s.secret, nil
+		s.private, s.ahead = min(s.secret, s.foreign), nil
 	} else {
 		s.private = min(s.private, len(s.tokens))
 	}

@@ -248,6 +248,9 @@ func (t *TieredCausal) inquiryEndedLocked(seq int) {
 	}
 	s := t.slotLocked(seq)
 	text, fate := why.Text{Tokens: slices.Clone(s.tokens), Media: slices.Clone(s.media)}, why.Fate{}
+	if t.opts.Reach > 0 {
+		text.Media = pagefile.Unreached(text.Media)
+	}
 	if s.broken {
 		fate = why.Fate{Unstored: max(q.intact, len(s.tokens)), Why: why.FateShift}
 		if s.lossy {

@@ -53,6 +53,49 @@ func TestImagesComeBackByContent(t *testing.T) {
 	}
 }
 
+// TestTextBehindAnImage: in gemma3 and gemma4 the rows of an image attend to the text behind it in
+// its batch. They come back for that text. For other text they are computed, as by a stock server
+// that holds the text before the image.
+func TestTextBehindAnImage(t *testing.T) {
+	env := []string{"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_NUM_PARALLEL=1"}
+	plain := modelServer{startOptions(t, "", ollamatest.Options{Env: env})}
+	tiered := modelServer{start(t, env...)}
+	for _, arch := range []string{"gemma3-vision", "gemma4-vision"} {
+		t.Run(arch, func(t *testing.T) {
+			a, b := plain.load(t, arch), tiered.load(t, arch)
+			const before, after = 300, 110
+			history := a.prompt(before, 1)
+			text := func(seed int64) string { return history + imageTag + a.prompt(after, seed) }
+			next := func(seed int64) string { return text(seed) + a.prompt(20, 3) }
+			heldBefore := func() { // the stock server holds the text before the image
+				a.unload()
+				a.turn(history, 1)
+			}
+			b.turn(text(2), 1, picture(t, 1))
+			b.crash()
+			got := b.turn(text(4), archAnswer, picture(t, 1))
+			require.Positive(t, got.restored)
+			require.LessOrEqual(t, got.restored, before+1, "rows that attended to other text")
+			heldBefore()
+			requireSame(t, a.turn(text(4), archAnswer, picture(t, 1)), got, "other text behind the image")
+
+			// the rows of both are stored now
+			for _, seed := range []int64{2, 4} {
+				b.crash()
+				got := b.turn(next(seed), archAnswer, picture(t, 1))
+				require.Greater(t, got.restored, before+after, "text %d", seed)
+				if seed == 2 {
+					a.unload()
+				} else {
+					heldBefore()
+				}
+				a.turn(text(seed), 1, picture(t, 1))
+				requireClose(t, a.turn(next(seed), archAnswer, picture(t, 1)), got, soakBound)
+			}
+		})
+	}
+}
+
 // TestImagesThatReachBackwards: in mllama, text attends to a later image of the same batch.
 // Such rows are never used for a prompt without the image.
 func TestImagesThatReachBackwards(t *testing.T) {

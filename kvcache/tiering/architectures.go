@@ -15,9 +15,12 @@ type architecture struct {
 	// layers returns the number of layers that have K/V or state of their own; nil means
 	// all.
 	layers func(fs.Config) int
-	// media: rows follow from tokens and from images before them or in their own span. No
-	// row depends on a later image.
+	// media: rows follow from tokens and from images before them or in their own span, except
+	// as reaches says. No row before an image depends on the image.
 	media bool
+	// reaches: rows of an image attend to all of their batch, also to the text behind the image
+	// (the model names them in CausalOptions.Except).
+	reaches bool
 	// backwards: an image also changes rows of earlier tokens in the same batch.
 	backwards bool
 	// shifts: the model's shift function rotates K to another position and leaves parts
@@ -27,9 +30,9 @@ type architecture struct {
 
 var architectures = map[string]architecture{
 	"deepseek2":   {shifts: true},
-	"gemma3":      {media: true, shifts: true},
+	"gemma3":      {media: true, reaches: true, shifts: true},
 	"gemma3n":     {layers: withoutShared, shifts: true},
-	"gemma4":      {layers: withoutShared, media: true, shifts: true},
+	"gemma4":      {layers: withoutShared, media: true, reaches: true, shifts: true},
 	"glm4moelite": {shifts: true},
 	"lfm2":        {},
 	"gptoss":      {shifts: true},
@@ -76,6 +79,15 @@ func (a architecture) layersOf(c fs.Config) int {
 		return int(c.Uint("block_count"))
 	}
 	return a.layers(c)
+}
+
+// reach is the number of tokens to which rows of an image may attend, with batches of so many
+// tokens; 0 where they attend to none behind their own span.
+func (a architecture) reach(batch int) int {
+	if !a.reaches {
+		return 0
+	}
+	return max(1, batch)
 }
 
 // pageTokensMin is the smallest page that is worth a file.

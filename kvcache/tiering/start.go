@@ -34,6 +34,8 @@ type Model struct {
 	Config fs.Config
 	// Media gives images their identity.
 	Media kvcache.MediaDigest
+	// Batch is the most tokens of a batch, except where an image has more.
+	Batch int
 	// Cells is the number of tokens that all slots have room for; 0 where the runner does not
 	// say. Only OLLAMA_KV_TIER_SPLIT needs it.
 	Cells int
@@ -116,6 +118,7 @@ func startWith(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logge
 		Layers:        layers,
 		Media:         m.Media,
 		Backwards:     arch.backwards,
+		Reach:         arch.reach(m.Batch),
 		States:        m.States,
 		Rates:         config.OpenRates(key, m.Placement, log),
 		PageTokens:    config.PageTokens,
