@@ -150,3 +150,33 @@ func TestImagesThatReachAnInputWithoutIdentity(t *testing.T) {
 	r.flush()
 	require.LessOrEqual(t, store.storedPast(), 11)
 }
+
+// Images in several batches come back from the page store, each with its own text.
+func TestImagesThatReachAheadComeBackFromDisk(t *testing.T) {
+	root := t.TempDir()
+	begin := func() *fakeRunner {
+		return newFakeRunner(t, newDiskStore(t, root), 1, 128, reaching)
+	}
+	first := slices.Concat(withImage(20, 1, 3, 1), withImage(40, 4, 7, 2))
+	second := slices.Concat(first[:27], inputsOf(tokenRange(5, 30))) // the second batch of 12 ends at 24, the third at 36
+	for _, in := range [][]*input.Input{first, second} {
+		r := begin()
+		r.runInputs(r.slots[0], in)
+		r.flush()
+		r.tiered.Close()
+	}
+	for name, c := range map[string]struct {
+		in   []*input.Input
+		want int
+	}{
+		"the first text":  {first, len(first) - 1},
+		"the second text": {second, len(second) - 1},
+		"a third text":    {slices.Concat(first[:27], inputsOf(tokenRange(6, 30))), 24}, // where the span begins
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := begin()
+			require.Equal(t, c.want, r.loadInputs(r.slots[0], c.in, true).Held)
+			r.tiered.Close()
+		})
+	}
+}
