@@ -82,3 +82,19 @@ func head(t *testing.T, a answer, tokens int) answer {
 	a.Logprobs, a.Text = a.Logprobs[:tokens], ""
 	return a
 }
+
+// TestFirstTokenOfAFullContext: a prompt that fills its context is shifted while its batch is
+// computed. With tiering on the shift waits for the batch's outputs. Stock Ollama shifts in the
+// memory where they are, and its first token is arbitrary now and then.
+func TestFirstTokenOfAFullContext(t *testing.T) {
+	const ctx, prompts = 512, 24
+	full := func(r *ollamatest.Request) { r.Options["num_ctx"] = ctx }
+	plain, tiered := startOptions(t, "", ollamatest.Options{Env: []string{"OLLAMA_NEW_ENGINE=1"}}), start(t, "OLLAMA_NEW_ENGINE=1")
+	for seed := range int64(prompts) {
+		text := prompt(t, ctx, seed)
+		want, got := plain.ask(text, 1), tiered.ask(text, 2, full)
+		require.Equal(t, ctx, got.PromptEvalCount)
+		got.Logprobs = got.Logprobs[:1]
+		requireClose(t, want, got, soakBound)
+	}
+}
