@@ -99,13 +99,13 @@ func (lv *level) prompt(at after, rest []int32, media []pagefile.Media) branch.P
 	return branch.Prompt{Fingerprint: at.fingerprint, Parent: at.parent, Tokens: rest, Media: media, PageTokens: lv.s.opt.PageTokens}
 }
 
-// wholeTails returns the tails at a place with which rest begins, the longest first, wholeTries at
-// most, and after them tails of earlier versions, which may be any.
+// wholeTails returns the tails at a place with which rest may begin, the longest first, wholeTries
+// at most, and after them tails of earlier versions, which may be any.
 func (lv *level) wholeTails(ctx context.Context, at after, rest []int32, media []pagefile.Media) (names []pagefile.Name) {
 	found, err := branch.Find(ctx, lv.tier, lv.prompt(at, rest, media))
 	lv.noteTierError(err)
 	for _, c := range found {
-		if c.Whole() && c.Class == pagefile.ClassTail && len(names) < wholeTries {
+		if c.MayBeWhole() && c.Class == pagefile.ClassTail && len(names) < wholeTries {
 			names = append(names, c.Name())
 		}
 	}

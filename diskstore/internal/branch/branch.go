@@ -55,10 +55,15 @@ type Prompt struct {
 
 // key is the chain key of the first n tokens.
 func (p Prompt) key(n int) pagefile.Key {
+	return pagefile.ChainKey(p.Parent, p.Tokens[:n], pagefile.MediaWithin(p.Media, 0, n))
+}
+
+// prefix is the key of the prefix of n tokens: a prompt does not know the reach of its images.
+func (p Prompt) prefix(n int) pagefile.Key {
 	if n == 0 {
 		return p.Parent
 	}
-	return pagefile.ChainKey(p.Parent, p.Tokens[:n], pagefile.MediaWithin(p.Media, 0, n))
+	return pagefile.ChainKey(p.Parent, p.Tokens[:n], pagefile.Unreached(pagefile.MediaWithin(p.Media, 0, n)))
 }
 
 // prefixes yields the lengths of the prefixes that have lists, in tokens, and which one is the last.
@@ -86,8 +91,11 @@ type Candidate struct {
 	Least, Most int
 }
 
-// Whole reports whether the prompt begins with all tokens of the page or tail.
+// Whole reports whether the prompt surely begins with all tokens of the page or tail.
 func (c Candidate) Whole() bool { return c.Tokens > 0 && c.Least == c.Tokens }
+
+// MayBeWhole reports whether the prompt may begin with all tokens of the page or tail.
+func (c Candidate) MayBeWhole() bool { return c.Most == c.Tokens }
 
 // ranking compares branches with a prompt.
 type ranking struct {
@@ -99,7 +107,7 @@ type ranking struct {
 
 func newRanking(p Prompt) *ranking {
 	r := &ranking{Prompt: p, keys: make(map[int]pagefile.Key)}
-	r.leads, r.parts = pagefile.LeadsOf(p.Tokens, p.Media, p.PageTokens)
+	r.leads, r.parts = pagefile.LeadsOf(p.Tokens, pagefile.Unreached(p.Media), p.PageTokens)
 	return r
 }
 
@@ -115,6 +123,7 @@ func (r *ranking) candidate(b tier.Branch, n int) Candidate {
 			return c
 		}
 	}
+	// Only a tail with an image of which the prompt does not know the reach may be whole all the same.
 	parts := min(r.parts, pagefile.PartsIn(b.Tokens, r.PageTokens))
 	c.Most = max(n, min(b.Leads.Most(r.leads, parts, r.PageTokens), b.Tokens, len(r.Tokens)))
 	return c
@@ -126,7 +135,7 @@ func Find(ctx context.Context, lists Lists, p Prompt) ([]Candidate, error) {
 	r := newRanking(p)
 	var found []Candidate
 	for n, last := range p.prefixes() {
-		branches, longer, err := lists.Branches(ctx, p.Fingerprint, p.key(n))
+		branches, longer, err := lists.Branches(ctx, p.Fingerprint, p.prefix(n))
 		for _, b := range branches {
 			found = append(found, r.candidate(b, n))
 		}
@@ -152,7 +161,7 @@ func Of(h *pagefile.Header) tier.Branch {
 	if h.Tail() {
 		b.Class = pagefile.ClassTail
 	}
-	b.Leads, _ = pagefile.LeadsOf(h.Tokens, h.Media, h.PageTokens)
+	b.Leads, _ = pagefile.LeadsOf(h.Tokens, pagefile.Unreached(h.Media), h.PageTokens)
 	return b
 }
 
@@ -163,7 +172,7 @@ func Add(ctx context.Context, lists Lists, h *pagefile.Header, durable bool) (me
 	r, b := newRanking(p), Of(h)
 	place := -1 // tokens of the shortest prefix with room
 	for n, last := range p.prefixes() {
-		b.Prefix = p.key(n)
+		b.Prefix = p.prefix(n)
 		branches, longer, err := lists.Branches(ctx, p.Fingerprint, b.Prefix)
 		if err != nil {
 			return inOrder(met), err
@@ -193,6 +202,6 @@ func Add(ctx context.Context, lists Lists, h *pagefile.Header, durable bool) (me
 	if place < 0 {
 		return inOrder(met), nil
 	}
-	b.Prefix = p.key(place)
+	b.Prefix = p.prefix(place)
 	return inOrder(met), lists.AddBranch(ctx, b, durable)
 }

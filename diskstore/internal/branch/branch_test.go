@@ -230,3 +230,20 @@ func TestFindModel(t *testing.T) {
 		require.GreaterOrEqual(rt, best, shares(pagefile.Key{})-max(1, size/steps))
 	})
 }
+
+// TestImagesThatReachAhead: a prompt that does not know the reach of its image finds the tail.
+func TestImagesThatReachAhead(t *testing.T) {
+	f := newLists()
+	tokens := text(100, 100, 0)
+	image := pagefile.Media{Offset: 10, Hash: pagefile.Reaching([32]byte{1})}
+	known := image
+	known.Hash = pagefile.Reached(image.Hash, tokens[10:80], nil)
+	for seed := range uint64(3 * listMost) {
+		f.add(t, child(text(90, 100, 1+seed), known))
+	}
+	f.add(t, child(tokens, known))
+	found := f.find(t, append(tokens, 1, 2), image)
+	require.True(t, slices.ContainsFunc(found, func(c Candidate) bool {
+		return c.Key == child(tokens, known).Key && c.MayBeWhole() && !c.Whole()
+	}))
+}
