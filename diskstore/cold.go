@@ -3,8 +3,6 @@ package diskstore
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
 
 	"github.com/kvtier/kvtier/diskstore/encoding"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -110,34 +108,6 @@ func (s *Store) makeCold(ctx context.Context, info tier.Info, how pagefile.Cold)
 		return nil, nil
 	}
 	return e, nil
-}
-
-// manifestBelow makes the remote tier describe a page that moves there.
-func (s *Store) manifestBelow(ctx context.Context, d descent) error {
-	if d.cold == nil {
-		return s.copyManifest(ctx, d.info.Fingerprint)
-	}
-	return s.ensureColdManifest(ctx, s.guard)
-}
-
-// ensureColdManifest writes the manifest of this store's lossy pages if a tier has no file there.
-func (s *Store) ensureColdManifest(ctx context.Context, t tier.Tier) error {
-	name := pagefile.Name{Fingerprint: s.cold, Class: pagefile.ClassManifest}
-	if _, err := t.Stat(ctx, name); !errors.Is(err, tier.ErrNotFound) {
-		return err
-	}
-	identity := maps.Clone(s.opt.Identity)
-	if identity == nil {
-		identity = make(map[string]string)
-	}
-	identity[tier.KeyLossyOf] = s.opt.Fingerprint.String()
-	err := tier.WriteManifest(ctx, t, s.cold, &tier.Manifest{
-		Schema: pagefile.Schema, Fingerprint: s.cold.String(), PageTokens: s.opt.PageTokens, Identity: identity,
-	})
-	if err != nil {
-		return fmt.Errorf("describe the lossy pages of %v: %w", s.opt.Fingerprint, err)
-	}
-	return nil
 }
 
 // statPage describes a tier's file of a full page: the exact one or, with Options.Cold, without

@@ -98,8 +98,6 @@ func (s *Store) requestCollection(want demand) {
 		want := s.want
 		s.want = demand{}
 		s.wantMu.Unlock()
-		// The whole root may have been deleted under the store.
-		_ = s.ensureManifest(ctx, s.disk)
 		writing := s.local.book.InFlight() > 0
 		err := s.local.collect(ctx, want)
 		// Without a count the state is unknown; the next collection may count. A page that is being

@@ -3,6 +3,8 @@ package diskstore
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -21,25 +23,47 @@ func (s *Store) ensureManifest(ctx context.Context, t tier.Tier) error {
 	case !errors.Is(err, tier.ErrNotFound) && !errors.Is(err, pagefile.ErrDamaged):
 		return err
 	}
-	return tier.WriteManifest(ctx, t, s.opt.Fingerprint, &tier.Manifest{
-		Schema: pagefile.Schema, Fingerprint: s.opt.Fingerprint.String(), PageTokens: s.opt.PageTokens, Identity: s.opt.Identity,
+	return s.writeManifest(ctx, t, s.opt.Fingerprint)
+}
+
+// writeManifest writes the manifest of this store's pages, exact or lossy ones.
+func (s *Store) writeManifest(ctx context.Context, t tier.Tier, fingerprint pagefile.Key) error {
+	identity := s.opt.Identity
+	if fingerprint == s.cold {
+		identity = make(map[string]string)
+		maps.Copy(identity, s.opt.Identity)
+		identity[tier.KeyLossyOf] = s.opt.Fingerprint.String()
+	}
+	return tier.WriteManifest(ctx, t, fingerprint, &tier.Manifest{
+		Schema: pagefile.Schema, Fingerprint: fingerprint.String(), PageTokens: s.opt.PageTokens, Identity: identity,
 	})
 }
 
-// describe writes the manifest again if this store has stored pages and somebody has removed the
-// manifest, as kvtier rm does beside a server. After a failure the pages are good, and nothing
-// says which model they are of.
-func (s *Store) describe(ctx context.Context) {
-	if s.counts.puts.Load() == 0 {
-		return
+// describe writes the manifest of this store's pages if a tier has no file there: kvtier rm
+// beside a server removes it. A page without one is good, and nothing says which model it is of.
+func (s *Store) describe(ctx context.Context, t tier.Tier, fingerprint pagefile.Key) error {
+	_, err := t.Stat(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
+	if !errors.Is(err, tier.ErrNotFound) {
+		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
-	defer cancel()
-	_ = s.ensureManifest(ctx, s.disk)
+	if err := s.writeManifest(ctx, t, fingerprint); err != nil {
+		return fmt.Errorf("describe the pages of %v: %w", fingerprint, err)
+	}
+	return nil
 }
 
-// copyManifest copies the manifest of a fingerprint to the remote tier, so that the remote
-// tier describes pages that move there.
+// manifestBelow makes the remote tier describe a page that moves there.
+func (s *Store) manifestBelow(ctx context.Context, d descent) error {
+	switch {
+	case d.cold != nil:
+		return s.describe(ctx, s.guard, s.cold)
+	case d.info.Fingerprint == s.opt.Fingerprint:
+		return s.describe(ctx, s.guard, s.opt.Fingerprint)
+	}
+	return s.copyManifest(ctx, d.info.Fingerprint)
+}
+
+// copyManifest copies the manifest of another store's pages to the remote tier.
 func (s *Store) copyManifest(ctx context.Context, fingerprint pagefile.Key) error {
 	_, err := s.guard.Stat(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
 	if !errors.Is(err, tier.ErrNotFound) {

@@ -297,6 +297,8 @@ func (lv *level) commitTo(ctx context.Context, up tier.Upload, room *ledger.Room
 	defer lv.use.settled(done)
 	if lv == lv.s.local {
 		ctx = context.WithoutCancel(ctx) // a visible page is stored, even if the caller has left
+		// Only now: a removal that takes the manifest looks for pages after that.
+		_ = lv.s.describe(ctx, lv.tier, done.Name.Fingerprint)
 	}
 	return lv.persist(ctx, done)
 }

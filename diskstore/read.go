@@ -316,9 +316,6 @@ func (s *Store) copyUp(ctx context.Context, from tier.Tier, info tier.Info, room
 		}
 		return err
 	}
-	if info.Fingerprint == s.cold {
-		_ = s.ensureColdManifest(ctx, s.disk) // after an error the page is good, and nothing describes it
-	}
 	s.remote.copies.good(page.from, page.header.Crc)
 	s.counts.promoted.Add(1)
 	s.afterGrowth(ctx)

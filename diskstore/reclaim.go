@@ -141,8 +141,39 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 		return all, nil
 	}
 	clear(removedPages) // DropFingerprint removes all branches
-	if err := lv.tier.DropFingerprint(ctx, p.fingerprint); err != nil {
+	if left, err := lv.dropFingerprint(ctx, p.fingerprint); left || err != nil {
 		return false, err
 	}
 	return true, lv.book.Forget(ctx, p.fingerprint)
+}
+
+// dropFingerprint removes a fingerprint that has no file. left reports that a page has come
+// meanwhile: its store may have seen the manifest before that was removed, so dropFingerprint
+// puts the manifest back.
+func (lv *level) dropFingerprint(ctx context.Context, fingerprint pagefile.Key) (left bool, err error) {
+	m, readErr := tier.ReadManifest(ctx, lv.tier, fingerprint)
+	if err := lv.tier.DropFingerprint(ctx, fingerprint); err != nil {
+		return false, err
+	}
+	if left, err = lv.holds(ctx, fingerprint); left && readErr == nil {
+		err = tier.WriteManifest(ctx, lv.tier, fingerprint, m)
+	}
+	return left, err
+}
+
+// holds reports whether a tier has files of a fingerprint.
+func (lv *level) holds(ctx context.Context, fingerprint pagefile.Key) (bool, error) {
+	shards, err := lv.tier.Shards(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, shard := range shards {
+		if shard.Fingerprint != fingerprint {
+			continue
+		}
+		if infos, err := lv.tier.ListShard(ctx, shard); len(infos) > 0 || err != nil {
+			return len(infos) > 0, err
+		}
+	}
+	return false, nil
 }

@@ -277,7 +277,6 @@ func (s *Store) leave(patience time.Duration) error {
 	go func() { // left behind by a disk that hangs
 		ctx, cancel := context.WithTimeout(context.Background(), guard.CloseIn)
 		defer cancel()
-		s.describe(ctx)
 		s.giveBack(ctx)
 		done <- s.disk.Close()
 	}()
