@@ -1,4 +1,4 @@
-// Package jsonfile keeps small JSON files that may be lost, because their content can be
+// Package jsonfile keeps small JSON files. Most may be lost, because their content can be
 // determined again.
 package jsonfile
 
@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -31,21 +32,31 @@ func Read(path string, bytesMax int, content any) error {
 }
 
 // Replace puts a file in the place of another in one step. A power cut may lose it.
-func Replace(path string, data []byte) error { return replace(vfs.OS, path, data) }
+func Replace(path string, data []byte) error { return replace(vfs.OS, path, data, false) }
 
-func replace(fsys vfs.FS, path string, data []byte) error {
+// Keep does as Replace, and returns once a power cut loses neither content nor name.
+func Keep(path string, data []byte) error { return replace(vfs.OS, path, data, true) }
+
+func replace(fsys vfs.FS, path string, data []byte, durable bool) error {
 	tmp := strings.TrimSuffix(path, ".json") + "-" + rand.Text() + ".tmp"
 	f, err := fsys.Create(tmp)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
+	if err == nil && durable {
+		err = f.Sync()
+	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
 		err = fsys.Rename(tmp, path)
 	}
 	if err != nil {
 		_ = fsys.Remove(tmp)
+		return err
 	}
-	return err
+	if durable {
+		return fsys.SyncDir(filepath.Dir(path))
+	}
+	return nil
 }

@@ -140,7 +140,7 @@ func TestReplaceWhereNothingCanBeWritten(t *testing.T) {
 func onMem(t *testing.T, content string) (*vfs.Mem, *vfs.Injector) {
 	t.Helper()
 	mem := vfs.NewMem(1 << 20)
-	require.NoError(t, replace(mem, "/rates.json", []byte(content)))
+	require.NoError(t, replace(mem, "/rates.json", []byte(content), false))
 	return mem, vfs.Inject(mem)
 }
 
@@ -160,7 +160,7 @@ func TestProcessEndsDuringReplace(t *testing.T) {
 	mem, injected := onMem(t, before)
 	var left []string
 	injected.Watch(func(vfs.Op, ...string) { left = append(left, contentOf(t, mem.Clone(), "/rates.json")) })
-	require.NoError(t, replace(injected, "/rates.json", []byte(after)))
+	require.NoError(t, replace(injected, "/rates.json", []byte(after), false))
 	require.GreaterOrEqual(t, len(left), 4, "create, write, close, rename")
 	for _, content := range left[:4] {
 		require.Equal(t, before, content)
@@ -177,7 +177,7 @@ func TestReplaceThatFails(t *testing.T) {
 	for _, op := range []vfs.Op{vfs.OpCreate, vfs.OpWrite, vfs.OpClose, vfs.OpRename} {
 		mem, injected := onMem(t, `{"Version":1}`)
 		injected.Add(vfs.Rule{Ops: []vfs.Op{op}, Err: full, Short: 5})
-		require.ErrorIs(t, replace(injected, "/rates.json", []byte(`{"Version":2}`)), full, op)
+		require.ErrorIs(t, replace(injected, "/rates.json", []byte(`{"Version":2}`), false), full, op)
 		require.Equal(t, `{"Version":1}`, contentOf(t, mem, "/rates.json"), op)
 		entries, err := mem.ReadDir("/")
 		require.NoError(t, err)
@@ -191,11 +191,20 @@ func TestReplacementsAtTheSameTime(t *testing.T) {
 	gate := vfs.NewGate()
 	injected.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpWrite}, Gate: gate})
 	slow := make(chan error)
-	go func() { slow <- replace(injected, "/rates.json", []byte(`{"Version":2}`)) }()
+	go func() { slow <- replace(injected, "/rates.json", []byte(`{"Version":2}`), false) }()
 	<-gate.Entered()
-	require.NoError(t, replace(mem, "/rates.json", []byte(`{"Version":3}`)))
+	require.NoError(t, replace(mem, "/rates.json", []byte(`{"Version":3}`), false))
 	require.Equal(t, `{"Version":3}`, contentOf(t, mem, "/rates.json"))
 	gate.Open()
 	require.NoError(t, <-slow)
 	require.Equal(t, `{"Version":2}`, contentOf(t, mem, "/rates.json"))
+}
+
+// A power cut after Keep leaves the new content.
+func TestKeepSurvivesAPowerCut(t *testing.T) {
+	mem, _ := onMem(t, `{"Version":1}`)
+	require.NoError(t, replace(mem, "/rates.json", []byte(`{"Version":2}`), true))
+	for seed := range uint64(8) {
+		require.Equal(t, `{"Version":2}`, contentOf(t, mem.Crash(0, seed), "/rates.json"))
+	}
 }

@@ -29,7 +29,11 @@ const (
 )
 
 // forgotten are the models and adapters that this server was told to forget.
-var forgotten = forgetting{fingerprints: make(map[string]map[pagefile.Key]bool)}
+var forgotten = newForgetting()
+
+func newForgetting() *forgetting {
+	return &forgetting{fingerprints: make(map[string]map[pagefile.Key]bool)}
+}
 
 // forgetting remembers the fingerprints that were removed. A runner that is still loaded may
 // store more pages under such a fingerprint, whose manifest, and with it the identity, is
@@ -43,12 +47,21 @@ type forgetting struct {
 // Forget removes the pages of models and adapters from both tiers. blobs are the paths of
 // their files; files that still exist are passed over, because another model uses them.
 // Forget returns after forgetPatience at the latest and goes on in the background. One log
-// line gives the result or the error.
-func Forget(blobs ...string) { await(forgotten.start(blobs)) }
+// line gives the result or the error. The next start repeats a removal: see note.
+func Forget(blobs ...string) {
+	blobs = removed(blobs)
+	if len(blobs) == 0 {
+		return
+	}
+	if err := keepNote(blobs...); err != nil {
+		slog.Warn("kv tier: pages that a removed model stores while it is still loaded would stay after a kill", "error", err)
+	}
+	await(forgotten.start(blobs, nil))
+}
 
 // ForgetLater is Forget for a caller that holds a lock: it does not wait. The end of the server
 // waits instead: see [ClaimInstance].
-func ForgetLater(blobs ...string) { forgotten.start(blobs) }
+func ForgetLater(blobs ...string) { forgotten.start(removed(blobs), nil) }
 
 // await waits for a removal, for forgetPatience at the latest. A nil channel is none.
 func await(removal <-chan struct{}) {
@@ -62,19 +75,15 @@ func await(removal <-chan struct{}) {
 }
 
 // start removes pages of blobs that are gone, in the background, and returns a channel that is
-// closed at the end: nil when there is nothing to remove. Removals take turns, since each lists
-// the tiers.
-func (f *forgetting) start(blobs []string) <-chan struct{} {
-	var removed []string
+// closed at the end. Removals take turns, since each lists the tiers. Where everything was
+// removed, or nothing is to remove, start calls success, if there is one.
+func (f *forgetting) start(blobs []string, success func()) <-chan struct{} {
+	var gone []string
 	for _, path := range blobs {
-		if digest, ok := digests.OfBlob(path); ok && isGone(path) {
-			removed = append(removed, digest)
-		}
+		digest, _ := digests.OfBlob(path)
+		gone = append(gone, digest)
 	}
-	if len(removed) == 0 {
-		return nil
-	}
-	f.add(removed)
+	f.add(gone)
 	done := make(chan struct{})
 	f.mu.Lock()
 	before := f.last
@@ -87,7 +96,9 @@ func (f *forgetting) start(blobs []string) <-chan struct{} {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), forgetTimeout)
 		defer cancel()
-		f.remove(ctx, removed, slog.Default())
+		if (len(gone) == 0 || f.remove(ctx, gone, slog.Default())) && success != nil {
+			success()
+		}
 	}()
 	return done
 }
@@ -129,7 +140,8 @@ func (f *forgetting) has(digest string) bool {
 	return f.fingerprints[digest] != nil
 }
 
-func (f *forgetting) remove(ctx context.Context, digests []string, log *slog.Logger) {
+// remove reports whether all pages of the digests were removed, from both tiers.
+func (f *forgetting) remove(ctx context.Context, digests []string, log *slog.Logger) bool {
 	log = log.With("weights", strings.Join(digests, ","))
 	report, err := f.collect(ctx, digests, log)
 	if err = errors.Join(err, report.RemoteErr); err != nil {
@@ -139,6 +151,7 @@ func (f *forgetting) remove(ctx context.Context, digests []string, log *slog.Log
 	if pages := local.Pages + local.Tails + remote.Pages + remote.Tails; pages > 0 {
 		log.Info("kv tier: removed the pages of a model that was removed", "pages", pages, "bytes", format.HumanBytes(local.Bytes+remote.Bytes))
 	}
+	return err == nil
 }
 
 func (f *forgetting) collect(ctx context.Context, digests []string, log *slog.Logger) (diskstore.GCReport, error) {

@@ -143,6 +143,104 @@ func TestForgetWithoutPages(t *testing.T) {
 	require.Empty(t, lines.String())
 
 	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": "pages"})
-	forgotten.remove(context.Background(), []string{digest("5")}, log)
+	require.False(t, forgotten.remove(context.Background(), []string{digest("5")}, log))
 	require.Contains(t, lines.String(), "kv tier: could not remove all pages of a model that was removed")
+}
+
+// restart makes this process a server that starts, repeats removals and ends.
+func restart(t *testing.T) {
+	t.Helper()
+	forgotten = newForgetting()
+	release, err := ClaimInstance()
+	require.NoError(t, err)
+	if last := forgotten.removals(); last != nil {
+		<-last
+	}
+	release()
+}
+
+// notes lists the notes for the next start.
+func notes(t *testing.T, local string) []string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(local, forgetDir, "*"))
+	require.NoError(t, err)
+	return names
+}
+
+// A model is removed while it answers, its runner stores more pages, and the server is killed.
+// The next start removes them.
+func TestForgottenAfterAKill(t *testing.T) {
+	local := filepath.Join(t.TempDir(), "pages")
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": local})
+	gone, kept := digest("6"), put(t, local, identified(digest("7"), "", "", "f16")).String()
+	path := filepath.Join(t.TempDir(), "sha256-"+gone)
+	Forget(path)
+	put(t, local, identified(gone, "", "", "f16"))
+
+	restart(t)
+	require.Equal(t, []string{kept}, stored(t, local))
+	require.Empty(t, notes(t, local))
+	put(t, local, identified(gone, "", "", "f16")) // by a server that still has the model
+	restart(t)
+	require.Len(t, stored(t, local), 2, "one removal is one removal")
+}
+
+// A note of another namespace stays for its server, and a model that was pulled again keeps its
+// pages.
+func TestForgottenElsewhereOrPulledAgain(t *testing.T) {
+	local := filepath.Join(t.TempDir(), "pages")
+	vars := map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": local, "OLLAMA_KV_TIER_NAMESPACE": "team"}
+	tierenvtest.Set(t, vars)
+	path := filepath.Join(t.TempDir(), "sha256-"+digest("6"))
+	Forget(path)
+	page := put(t, local, identified(digest("6"), "", "team", "f16")).String()
+
+	t.Setenv("OLLAMA_KV_TIER_NAMESPACE", "another team")
+	restart(t)
+	require.Equal(t, []string{page}, stored(t, local))
+	require.Len(t, notes(t, local), 1)
+
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	t.Setenv("OLLAMA_KV_TIER_NAMESPACE", "team")
+	restart(t)
+	require.Equal(t, []string{page}, stored(t, local))
+	require.Empty(t, notes(t, local))
+}
+
+// While the remote tier does not answer, the note stays.
+func TestForgottenWithoutTheRemote(t *testing.T) {
+	local, remote := filepath.Join(t.TempDir(), "pages"), filepath.Join(t.TempDir(), "share")
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": local, "OLLAMA_KV_TIER_REMOTE": remote})
+	Forget(filepath.Join(t.TempDir(), "sha256-"+digest("6")))
+	restart(t)
+	require.Len(t, notes(t, local), 1)
+
+	require.NoError(t, os.Mkdir(remote, 0o700))
+	put(t, remote, identified(digest("6"), "", "", "f16"))
+	restart(t)
+	require.Empty(t, stored(t, remote))
+	require.Empty(t, notes(t, local))
+}
+
+// A damaged note, or one of nothing, is removed, and no more than a bounded number is kept.
+func TestNotesThatCannotBeUsed(t *testing.T) {
+	local := filepath.Join(t.TempDir(), "pages")
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": local})
+	dir := filepath.Join(local, forgetDir)
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	require.NoError(t, os.Chmod(local, 0o700))
+	page := put(t, local, identified(digest("6"), "", "", "f16")).String()
+	for name, content := range map[string]string{
+		"none.json": "", "other.json": "[1]", "relative.json": `{"blobs":["sha256-` + digest("6") + `"]}`, "no blob.json": `{"blobs":["/etc/passwd"]}`, "cut.tmp": "{",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
+	}
+	restart(t)
+	require.Equal(t, []string{page}, stored(t, local))
+	require.Empty(t, notes(t, local))
+
+	for range notesMax + 10 {
+		require.NoError(t, keepNote(filepath.Join(t.TempDir(), "sha256-"+digest("6"))))
+	}
+	require.Len(t, notes(t, local), notesMax)
 }

@@ -38,6 +38,7 @@ func ClaimInstance() (release func(), err error) {
 		// runners read the variable: without the lock none of them may use the directory
 		return func() {}, os.Setenv("OLLAMA_KV_TIERING", "0")
 	}
+	forgotten.recall()
 	stop := serveTelemetry()
 	return func() {
 		stop()
