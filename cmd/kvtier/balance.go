@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"os/user"
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,7 +22,8 @@ import (
 )
 
 func newBalanceCommand(a *app) *cobra.Command {
-	return &cobra.Command{
+	var users []string
+	cmd := &cobra.Command{
 		Use:   "balance SIZE [NAME ...]",
 		Short: "Divide KV memory between processes as their load moves, until Ctrl-C",
 		Long: `Divide memory between the processes of this machine that hold KV memory, until
@@ -31,17 +35,25 @@ Without names SIZE is host memory, divided between all processes of Ollamas with
 OLLAMA_KVCACHED=1. NAME is that of a line of kvtier limit, or a pattern:
 'kvcached_*_cuda0' divides memory of the first GPU.
 
+Processes of other users are left out. Run balance as the user of the servers, or
+as root with --user.
+
 After balance has ended, limits stay as they are.`,
 		Example: `  kvtier balance 16G
-  kvtier balance 20G 'kvcached_*_cuda0'`,
+  kvtier balance 20G 'kvcached_*_cuda0'
+  sudo kvtier balance 16G --user ollama`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cli.Usagef("give the memory to divide, such as 16G")
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return a.balance(cmd.Context(), args[0], args[1:]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.balance(cmd.Context(), args[0], args[1:], users)
+		},
 	}
+	cmd.Flags().StringArrayVar(&users, "user", nil, "divide between processes of this `USER`, by name or number, instead of your own; may be repeated; for root")
+	return cmd
 }
 
 // onDevice are the segments of GPU memory, which is no part of a budget of host memory.
@@ -59,7 +71,7 @@ func balanced(s segment.Segment, patterns []string) bool {
 	})
 }
 
-func (a *app) balance(ctx context.Context, size string, names []string) error {
+func (a *app) balance(ctx context.Context, size string, names, users []string) error {
 	budget, err := memorySize(size)
 	if err != nil {
 		return cli.Usage(err)
@@ -69,12 +81,47 @@ func (a *app) balance(ctx context.Context, size string, names []string) error {
 			return cli.Usagef("%q is not a pattern of names", name)
 		}
 	}
+	uids, err := balancedUsers(users)
+	if err != nil {
+		return err
+	}
+	if len(uids) == 0 && os.Getuid() == 0 {
+		a.nameStrangers()
+	}
 	b := balance.Balancer{
-		Budget:  budget,
+		Budget: budget, Users: uids,
 		Of:      func(s segment.Segment) bool { return balanced(s, names) },
 		Changed: a.printLimit(),
 	}
 	return b.Run(ctx)
+}
+
+// balancedUsers are the numbers of users.
+func balancedUsers(names []string) (uids []uint32, err error) {
+	for _, name := range names {
+		number := name
+		if u, err := user.Lookup(name); err == nil {
+			number = u.Uid
+		}
+		uid, err := strconv.ParseUint(number, 10, 32)
+		if err != nil {
+			return nil, cli.Usagef("there is no user %q", name)
+		}
+		if me := os.Getuid(); me != 0 && me != int(uid) {
+			return nil, cli.Usagef("only root divides memory of user %s: run kvtier as that user, or as root", name)
+		}
+		uids = append(uids, uint32(uid))
+	}
+	return uids, nil
+}
+
+// nameStrangers tells root of memory that is left out.
+func (a *app) nameStrangers() {
+	all, err := segment.List()
+	mine, mineErr := segment.List(0)
+	if err == nil && mineErr == nil && len(all) > len(mine) {
+		fmt.Fprintln(a.stderr, "memory of other users' processes is left out: name the servers' user, as in --user ollama")
+	}
 }
 
 // moved is a line of balance --json.

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"os"
+	"os/user"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,5 +29,25 @@ func TestBalanced(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, c.want, balanced(segment.Segment{Name: c.segment, State: c.state}, c.patterns))
 		})
+	}
+}
+
+func TestBalancedUsers(t *testing.T) {
+	if os.Getuid() < 0 {
+		t.Skip("users of this system have no numbers")
+	}
+	me, err := user.Current()
+	require.NoError(t, err)
+	uids, err := balancedUsers([]string{me.Username, strconv.Itoa(os.Getuid())})
+	require.NoError(t, err)
+	require.Equal(t, []uint32{uint32(os.Getuid()), uint32(os.Getuid())}, uids)
+	_, err = balancedUsers([]string{"no such user"})
+	require.ErrorContains(t, err, "there is no user")
+	uids, err = balancedUsers([]string{"12345"})
+	if os.Getuid() == 0 {
+		require.NoError(t, err)
+		require.Equal(t, []uint32{12345}, uids)
+	} else {
+		require.ErrorContains(t, err, "only root")
 	}
 }

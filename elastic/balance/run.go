@@ -2,6 +2,7 @@ package balance
 
 import (
 	"context"
+	"os"
 	"time"
 
 	"github.com/kvtier/kvtier/elastic/segment"
@@ -17,7 +18,8 @@ const turnTime = 3 * time.Second
 // A Balancer divides the memory of one device.
 type Balancer struct {
 	Budget int64                        // bytes
-	Of     func(s segment.Segment) bool // the processes that it is divided between
+	Users  []uint32                     // whose processes take part; none: this user's
+	Of     func(s segment.Segment) bool // the processes of these that it is divided between
 
 	// Now is the clock by which processes take turns; nil: time.Now.
 	Now func() time.Time
@@ -47,10 +49,14 @@ func (b *Balancer) Run(ctx context.Context) error {
 }
 
 // Look sets the limits that follow from the segments of now. Processes that have ended, and those of
-// other users, are left out. Of a segment whose lock is held, or that a tool has deleted, the limit stays
+// users other than Users, are left out: anyone may make a file that says how much memory it needs. Of a segment whose lock is held, or that a tool has deleted, the limit stays
 // as it is.
 func (b *Balancer) Look() error {
-	all, err := segment.List()
+	users := b.Users
+	if len(users) == 0 {
+		users = []uint32{uint32(os.Getuid())}
+	}
+	all, err := segment.List(users...)
 	if err != nil {
 		return err
 	}
@@ -58,7 +64,7 @@ func (b *Balancer) Look() error {
 	budget, unknown := b.Budget, false
 	for _, s := range all {
 		switch {
-		case s.State == segment.Dead || s.ReadOnly || !b.Of(s):
+		case s.State == segment.Dead || !b.Of(s):
 		case s.State == segment.Locked || s.State == segment.Deleted:
 			budget = max(b.Budget/leastPart, budget-held(s))
 			unknown = unknown || s.State == segment.Deleted

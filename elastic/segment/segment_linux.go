@@ -3,11 +3,13 @@ package segment
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,49 +34,97 @@ const (
 	patience = 250 * time.Millisecond
 	pause    = time.Millisecond
 
-	// segmentsMax and namesMax bound a list: anyone may fill /dev/shm.
+	// segmentsMax bounds a list, and namesMax the names of other users: anyone may fill /dev/shm.
 	segmentsMax = 1024
 	namesMax    = 1 << 16
+
+	namesAtOnce = 512 // of a folder that are read at once
 )
 
-// List returns the segments of this machine that this user may read, by name. Files of other
-// programs are left out: a segment has 24 bytes and a limit above zero, or a process that tells which
-// limit is in force.
-func List() ([]Segment, error) { return list(Dir) }
+// List returns the segments of this machine that this user may read, by name: those of the given users,
+// or of all. Files of other programs are left out: a segment has 24 bytes and a limit above zero, or a
+// process that tells which limit is in force. Where there are very many, those of this user come first,
+// and then those of users that have few.
+func List(users ...uint32) ([]Segment, error) { return list(Dir, users...) }
 
-func list(dir string) ([]Segment, error) {
-	d, err := os.Open(dir)
+func list(dir string, users ...uint32) ([]Segment, error) {
+	names, err := namesOf(dir, users)
 	if err != nil {
 		return nil, fmt.Errorf("list segments: %w", err)
 	}
-	defer d.Close()
-	entries, err := d.ReadDir(namesMax)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("list segments: %w", err)
+	me := uint32(os.Getuid())
+	count := func(uid uint32) int {
+		if uid == me {
+			return 0
+		}
+		return len(names[uid])
 	}
+	byCount := func(a, b uint32) int { return cmp.Or(cmp.Compare(count(a), count(b)), cmp.Compare(a, b)) }
 	holders := lockHolders()
 	until := time.Now().Add(patience) // for all locks together
 	var all []Segment
-	seen := make(map[string]bool)
-	for _, entry := range entries {
-		name := strings.TrimSuffix(entry.Name(), lockEnd)
-		if !entry.Type().IsRegular() || checkName(name) != nil || seen[name] {
-			continue
-		}
-		seen[name] = true
-		s, err := look(dir, name, holders, until)
-		if errors.Is(err, ErrNoSegment) {
-			s, err = removed(dir, name, holders)
-		}
-		if err != nil || s.Limit <= 0 && s.InForce <= 0 {
-			continue
-		}
-		if all = append(all, s); len(all) == segmentsMax {
-			break
+	for _, uid := range slices.SortedFunc(maps.Keys(names), byCount) {
+		for name := range names[uid] {
+			if s, ok := ofUser(dir, name, uid, holders, until); ok && len(all) < segmentsMax {
+				all = append(all, s)
+			}
 		}
 	}
 	slices.SortFunc(all, func(a, b Segment) int { return strings.Compare(a.Name, b.Name) })
 	return all, nil
+}
+
+// namesOf returns the names of segments and of their locks by the owner of the file, at most
+// segmentsMax for each user.
+func namesOf(dir string, users []uint32) (map[uint32]map[string]bool, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names := make(map[uint32]map[string]bool)
+	me, others := uint32(os.Getuid()), 0
+	for {
+		entries, err := d.ReadDir(namesAtOnce)
+		for _, entry := range entries {
+			name := strings.TrimSuffix(entry.Name(), lockEnd)
+			if !entry.Type().IsRegular() || checkName(name) != nil {
+				continue
+			}
+			info, err := entry.Info()
+			if err != nil {
+				continue
+			}
+			uid := owner(info)
+			if len(users) > 0 && !slices.Contains(users, uid) {
+				continue
+			}
+			if len(names[uid]) == segmentsMax || others == namesMax && len(users) == 0 && uid != me {
+				continue
+			}
+			if names[uid] == nil {
+				names[uid] = make(map[string]bool)
+			}
+			if names[uid][name] = true; uid != me {
+				others++
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return names, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// ofUser reads the segment of a name that is a user's.
+func ofUser(dir, name string, uid uint32, holders map[file]int, until time.Time) (Segment, bool) {
+	s, of, err := look(dir, name, holders, until)
+	if errors.Is(err, ErrNoSegment) || err == nil && of != uid {
+		s, of, err = removed(dir, name, holders)
+	}
+	return s, err == nil && of == uid && (s.Limit > 0 || s.InForce > 0)
 }
 
 // Get returns one segment.
@@ -82,35 +132,36 @@ func Get(name string) (Segment, error) {
 	if err := checkName(name); err != nil {
 		return Segment{}, err
 	}
-	s, err := look(Dir, name, lockHolders(), time.Now().Add(patience))
+	s, _, err := look(Dir, name, lockHolders(), time.Now().Add(patience))
 	if err != nil {
 		return Segment{}, fmt.Errorf("segment %s: %w", name, err)
 	}
 	return s, nil
 }
 
-// look reads a segment, and waits for its lock until a time at most.
-func look(dir, name string, holders map[file]int, until time.Time) (Segment, error) {
-	s := Segment{Name: name}
+// look reads a segment and its user, and waits for its lock until a time at most.
+func look(dir, name string, holders map[file]int, until time.Time) (s Segment, uid uint32, err error) {
+	s.Name = name
 	f, err := open(dir, name, os.O_RDWR)
 	if errors.Is(err, fs.ErrPermission) {
 		s.ReadOnly = true
 		f, err = open(dir, name, os.O_RDONLY)
 	}
 	if err != nil {
-		return s, err
+		return s, 0, err
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return s, 0, err
+	}
+	uid = owner(info)
 	// The process writes the numbers in the segment and those beside it under one lock.
 	read := func() error {
 		if err := s.read(f); err != nil {
 			return err
 		}
-		info, err := f.Stat()
-		if err != nil {
-			return err
-		}
-		s.life(dir, owner(info), holders)
+		s.life(dir, uid, holders)
 		return nil
 	}
 	err = locked(f, unix.LOCK_SH, until, read)
@@ -119,29 +170,29 @@ func look(dir, name string, holders map[file]int, until time.Time) (Segment, err
 		err = read() // some of the numbers may be of before
 	}
 	if err != nil {
-		return s, err
+		return s, uid, err
 	}
 	if busy && s.State == Live {
 		s.State = Locked // its process may still tell numbers: those lie beside the segment
 	}
-	return s, nil
+	return s, uid, nil
 }
 
-// removed is a segment of which only its process's lock is left. A lock that this user may not write
-// belongs to a segment that this user may not limit.
-func removed(dir, name string, holders map[file]int) (Segment, error) {
-	s := Segment{Name: name}
+// removed is a segment, and its user, of which only its process's lock is left. A lock that this user may
+// not write belongs to a segment that this user may not limit.
+func removed(dir, name string, holders map[file]int) (s Segment, uid uint32, err error) {
+	s.Name = name
 	lock := filepath.Join(dir, name+lockEnd)
 	info, err := os.Lstat(lock)
 	if err != nil || !info.Mode().IsRegular() || unix.Access(lock, unix.W_OK) != nil {
-		return s, ErrNoSegment
+		return s, 0, ErrNoSegment
 	}
-	s.life(dir, owner(info), holders)
-	if s.State != Live {
-		return s, ErrNoSegment
+	uid = owner(info)
+	if s.life(dir, uid, holders); s.State != Live {
+		return s, uid, ErrNoSegment
 	}
 	s.Limit, s.State = s.InForce, Deleted
-	return s, nil
+	return s, uid, nil
 }
 
 // read reads the three numbers.

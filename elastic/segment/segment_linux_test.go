@@ -138,3 +138,60 @@ func TestPool(t *testing.T) {
 	_, err = Get("kvtier-test-missing")
 	require.ErrorIs(t, err, ErrNoSegment)
 }
+
+// stranger gives files to another user; only root can.
+func stranger(t *testing.T, paths ...string) {
+	t.Helper()
+	for _, path := range paths {
+		require.NoError(t, os.Chown(path, 12345, -1))
+		require.NoError(t, os.Chmod(path, 0o666))
+	}
+}
+
+// TestSegmentsOfAUser: segments of another user are left out, also where everyone may write to them,
+// and hide none.
+func TestSegmentsOfAUser(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "mine", 100, 50, 0)
+	me := uint32(os.Getuid())
+	got, err := list(dir, me+1)
+	require.NoError(t, err)
+	require.Empty(t, got)
+	if os.Getuid() != 0 {
+		t.Skip("only root makes files of another user")
+	}
+	for i := range segmentsMax {
+		stranger(t, write(t, dir, fmt.Sprintf("kvcached_evil%d_cpu", i), 1<<50, 1<<50, 0))
+	}
+	// of ours a tool has deleted the segment, and a stranger has taken its name
+	stranger(t, write(t, dir, "taken", 1<<50, 1<<50, 0))
+	hold(t, write(t, dir, "taken.lock", 1, 90, 20, 30, 40))
+	// a lock of ours does not make a stranger's segment ours
+	got, err = list(dir, me)
+	require.NoError(t, err)
+	require.Equal(t, []Segment{
+		{Name: "mine", Limit: 100, InForce: 100, Used: 50, State: Foreign},
+		{Name: "taken", Limit: 90, InForce: 90, Promised: 20, Lacking: 30, Spare: 40, State: Deleted, PID: os.Getpid()},
+	}, got)
+
+	third := write(t, dir, "third", 100, 50, 0)
+	require.NoError(t, os.Chown(third, 12346, -1))
+	got, err = list(dir)
+	require.NoError(t, err)
+	require.Len(t, got, segmentsMax)
+	for _, name := range []string{"mine", "third"} {
+		require.True(t, slices.ContainsFunc(got, func(s Segment) bool { return s.Name == name }), name)
+	}
+}
+
+// TestFilesThatAreNoSegments: any number of them hides no segment.
+func TestFilesThatAreNoSegments(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 2 * namesAtOnce {
+		require.NoError(t, os.Mkdir(filepath.Join(dir, fmt.Sprint("folder", i)), 0o700))
+	}
+	write(t, dir, "mine", 100, 50, 0)
+	got, err := list(dir)
+	require.NoError(t, err)
+	require.Len(t, got, 1)
+}

@@ -3,7 +3,7 @@
 package segment
 
 // List returns ErrUnsupported.
-func List() ([]Segment, error) { return nil, ErrUnsupported }
+func List(...uint32) ([]Segment, error) { return nil, ErrUnsupported }
 
 // Get returns ErrUnsupported.
 func Get(string) (Segment, error) { return Segment{}, ErrUnsupported }
