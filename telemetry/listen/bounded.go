@@ -2,45 +2,105 @@ package listen
 
 import (
 	"net"
+	"net/http"
+	"slices"
 	"sync"
 )
 
-// bounded is a listener that has at most cap(places) connections open. Further ones wait in the
-// system's queue.
+// bounded is a listener that has at most max connections open, and one that waits. A connection of
+// which no request is being answered gives way to a new one, the one that has rested longest first:
+// else any user of this machine could keep all others away.
 type bounded struct {
 	net.Listener
-	places chan struct{}
-	once   sync.Once
-	closed chan struct{}
+	max int
+
+	mu      sync.Mutex
+	changed sync.Cond // with mu: a connection rests or ends, or the listener is closed
+	open    int
+	resting []*counted // the longest first
+	closed  bool
+}
+
+func newBounded(inner net.Listener, max int) *bounded {
+	b := &bounded{Listener: inner, max: max}
+	b.changed.L = &b.mu
+	return b
 }
 
 func (b *bounded) Accept() (net.Conn, error) {
-	select {
-	case b.places <- struct{}{}:
-	case <-b.closed:
-		return nil, net.ErrClosed
-	}
 	conn, err := b.Listener.Accept()
 	if err != nil {
-		<-b.places
 		return nil, err
 	}
-	return &counted{Conn: conn, free: func() { <-b.places }}, nil
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.open == b.max && len(b.resting) == 0 && !b.closed {
+		b.changed.Wait()
+	}
+	if b.closed {
+		conn.Close()
+		return nil, net.ErrClosed
+	}
+	if b.open == b.max {
+		longest := b.resting[0]
+		b.leave(longest)
+		longest.Conn.Close()
+	}
+	c := &counted{Conn: conn, in: b}
+	b.open++
+	b.resting = append(b.resting, c)
+	return c, nil
+}
+
+// state is http.Server.ConnState.
+func (b *bounded) state(conn net.Conn, state http.ConnState) {
+	c, ok := conn.(*counted)
+	if !ok {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at := slices.Index(b.resting, c)
+	switch {
+	case state == http.StateActive && at >= 0:
+		b.resting = slices.Delete(b.resting, at, at+1)
+	case state == http.StateIdle && at < 0 && !c.left:
+		b.resting = append(b.resting, c)
+		b.changed.Signal()
+	}
+}
+
+// leave frees the place of a connection, once. b.mu is held.
+func (b *bounded) leave(c *counted) {
+	if c.left {
+		return
+	}
+	c.left = true
+	if at := slices.Index(b.resting, c); at >= 0 {
+		b.resting = slices.Delete(b.resting, at, at+1)
+	}
+	b.open--
+	b.changed.Signal()
 }
 
 func (b *bounded) Close() error {
-	b.once.Do(func() { close(b.closed) })
+	b.mu.Lock()
+	b.closed = true
+	b.changed.Signal()
+	b.mu.Unlock()
 	return b.Listener.Close()
 }
 
-// counted gives its place back once.
+// counted is a connection that has a place.
 type counted struct {
 	net.Conn
-	once sync.Once
-	free func()
+	in   *bounded
+	left bool // protected by in.mu
 }
 
 func (c *counted) Close() error {
-	c.once.Do(c.free)
+	c.in.mu.Lock()
+	c.in.leave(c)
+	c.in.mu.Unlock()
 	return c.Conn.Close()
 }

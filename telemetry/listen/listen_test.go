@@ -328,8 +328,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// Connections past the bound wait; they are served once others have gone.
-func TestConnectionsAreBounded(t *testing.T) {
+// A connection past the bound is answered: the one that has been idle longest gives way.
+func TestIdleConnectionsGiveWay(t *testing.T) {
 	addr := start(t, Options{Read: state})
 	held := make([]net.Conn, connectionsMax)
 	for i := range held {
@@ -337,15 +337,21 @@ func TestConnectionsAreBounded(t *testing.T) {
 		require.NoError(t, err)
 		defer conn.Close()
 		held[i] = conn
-		requireAnswer(t, conn)
+		if i%2 == 0 { // the others never ask
+			requireAnswer(t, conn)
+		}
 	}
-	waits, err := net.Dial("tcp", addr)
-	require.NoError(t, err)
-	defer waits.Close()
+	for range 2 * connectionsMax {
+		late, err := net.Dial("tcp", addr)
+		require.NoError(t, err)
+		defer late.Close()
+		require.NoError(t, late.SetDeadline(time.Now().Add(30*time.Second)))
+		requireAnswer(t, late)
+	}
 	for _, conn := range held {
-		conn.Close()
+		_, err := io.Copy(io.Discard, conn)
+		require.NoError(t, err, "the server has closed it")
 	}
-	requireAnswer(t, waits)
 }
 
 func requireAnswer(t *testing.T, conn net.Conn) {
@@ -358,26 +364,51 @@ func requireAnswer(t *testing.T, conn net.Conn) {
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 }
 
-// A bounded listener lets no connection in past its bound, and its end ends a wait for a place.
+// A bounded listener lets no connection in past its bound while the others are being answered, and its
+// end ends a wait for a place.
 func TestBoundedListener(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	b := &bounded{Listener: inner, places: make(chan struct{}, 1), closed: make(chan struct{})}
-	client, err := net.Dial("tcp", inner.Addr().String())
-	require.NoError(t, err)
-	defer client.Close()
-	first, err := b.Accept()
-	require.NoError(t, err)
-	waiting := make(chan error, 1)
-	go func() {
-		_, err := b.Accept()
-		waiting <- err
-	}()
+	b := newBounded(inner, 1)
+	accepted, failed := make(chan net.Conn), make(chan error)
+	connect := func() {
+		client, err := net.Dial("tcp", inner.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { client.Close() })
+		go func() {
+			if conn, err := b.Accept(); err != nil {
+				failed <- err
+			} else {
+				accepted <- conn
+			}
+		}()
+	}
+	connect()
+	first := <-accepted
+	b.state(first, http.StateActive)
+	connect()
+	select {
+	case <-accepted:
+		t.Fatal("two connections are answered in one place")
+	case err := <-failed:
+		t.Fatal(err)
+	default:
+	}
+	b.state(first, http.StateIdle)
+	second := <-accepted
+	_, err = first.Write([]byte("x"))
+	require.ErrorIs(t, err, net.ErrClosed, "it gave way")
+	first.Close() // frees no second place
+	b.state(first, http.StateIdle)
+	require.Equal(t, 1, b.open)
+
+	b.state(second, http.StateActive)
+	connect()
 	require.NoError(t, b.Close())
-	require.ErrorIs(t, <-waiting, net.ErrClosed)
-	require.NoError(t, first.Close())
-	first.Close() // a second close gives no second place
-	require.Empty(t, b.places)
+	require.ErrorIs(t, <-failed, net.ErrClosed)
+	second.Close()
+	require.Zero(t, b.open)
+	require.Empty(t, b.resting)
 }
 
 // Oversized headers are refused.

@@ -100,6 +100,7 @@ func (opt Options) serve(ctx context.Context, listener net.Listener) error {
 	if opt.Opened != nil {
 		opt.Opened(listener.Addr())
 	}
+	places := newBounded(listener, connectionsMax)
 	server := &http.Server{
 		Handler:           opt.handler(),
 		ReadHeaderTimeout: headerTimeout,
@@ -109,10 +110,11 @@ func (opt Options) serve(ctx context.Context, listener net.Listener) error {
 		MaxHeaderBytes:    headerBytesMax,
 		ErrorLog:          log.New(io.Discard, "", 0), // strangers could fill the log
 		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnState:         places.state,
 	}
 	ended := make(chan error, 1)
 	go func() {
-		ended <- server.Serve(&bounded{Listener: listener, places: make(chan struct{}, connectionsMax), closed: make(chan struct{})})
+		ended <- server.Serve(places)
 	}()
 	select {
 	case <-ctx.Done():
