@@ -46,7 +46,7 @@ func readNote(path string) (n note, ok bool, err error) {
 	if !info.Mode().IsRegular() || info.Size() > noteMax {
 		return n, false, fmt.Errorf("%s was not written by kvtier; move it away", path)
 	}
-	text, err := os.ReadFile(path)
+	text, err := readSame(path, info, noteMax)
 	if err != nil {
 		return n, false, err
 	}
@@ -198,19 +198,21 @@ func second(from, to string) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(os.Symlink(target, to), keepOwner(to, info))
+		return os.Symlink(target, to) // whose owner decides nothing
 	}
 	if err := os.Link(from, to); err == nil || errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	content, err := os.ReadFile(from)
+	return copyOf(from, info, to)
+}
+
+// copyOf copies the file that info describes, with its mode and owner.
+func copyOf(from string, info fs.FileInfo, to string) error {
+	content, err := readSame(from, info, info.Size())
 	if err != nil {
 		return err
 	}
-	if err := writeNew(to, content, info.Mode().Perm()); err != nil {
-		return err
-	}
-	return errors.Join(keepOwner(to, info), os.Chtimes(to, info.ModTime(), info.ModTime()))
+	return writeNew(to, content, info.Mode().Perm(), info)
 }
 
 // removeFile plans the removal from Ollama's folder.

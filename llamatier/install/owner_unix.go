@@ -29,11 +29,14 @@ func chownDir(dir string, uid, gid int) error {
 	return errors.Join(f.Chown(uid, gid), f.Close())
 }
 
-// keepOwner gives a file the owner of another.
-func keepOwner(path string, like fs.FileInfo) error {
+// neverWait is a flag for opening a name that may lead to a pipe.
+const neverWait = unix.O_NONBLOCK
+
+// keepOwner gives an open file the owner of another.
+func keepOwner(f *os.File, like fs.FileInfo) error {
 	st, ok := like.Sys().(*syscall.Stat_t)
 	if !ok {
 		return nil
 	}
-	return os.Lchown(path, int(st.Uid), int(st.Gid))
+	return f.Chown(int(st.Uid), int(st.Gid))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -103,7 +104,7 @@ func (m *Machine) change(what string, do func() error) error {
 func (m *Machine) put(path string, content []byte, mode fs.FileMode) error {
 	tmp := path + newSuffix
 	err := m.change("write "+tmp, func() error {
-		err := writeNew(tmp, content, mode)
+		err := writeNew(tmp, content, mode, nil)
 		if err != nil {
 			_ = os.Remove(tmp) // a full disk needs the room
 		}
@@ -116,8 +117,8 @@ func (m *Machine) put(path string, content []byte, mode fs.FileMode) error {
 }
 
 // writeNew writes a file that is on disk when writeNew returns. A file that an earlier run
-// has left goes.
-func writeNew(path string, content []byte, mode fs.FileMode) error {
+// has left goes. The file gets the owner of like, if there is one.
+func writeNew(path string, content []byte, mode fs.FileMode, like fs.FileInfo) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -125,8 +126,37 @@ func writeNew(path string, content []byte, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
+	if _, err = f.Write(content); err == nil && like != nil {
+		err = keepOwner(f, like) // before its mode, which a change of owner may cut
+	}
 	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+}
+
+// openSame opens the regular file that info describes, and no other: the owner of its folder may have
+// exchanged it since for a link to a file that only root may read, or for a pipe.
+func openSame(path string, info fs.FileInfo) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|neverWait, 0)
+	if err != nil {
+		return nil, err
+	}
+	now, err := f.Stat()
+	if err == nil && (!now.Mode().IsRegular() || !os.SameFile(info, now)) {
+		err = fmt.Errorf("%s was replaced while it was looked at; run the same command again", path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// readSame reads the file that info describes, up to max bytes.
+func readSame(path string, info fs.FileInfo, max int64) ([]byte, error) {
+	f, err := openSame(path, info)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, max))
 }
 
 // copyTo copies a file beside the path, and then to it.

@@ -91,12 +91,22 @@ func (m *Machine) look(path string) (file, error) {
 	if v, own := m.Program(path); own {
 		f.is, f.version = ours, v
 	}
-	f.digest, err = digest(path)
+	f.digest, err = digestOf(path, info)
 	return f, err
 }
 
+// digest is the SHA-256 of a file.
 func digest(path string) (string, error) {
-	f, err := os.Open(path)
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	return digestOf(path, info)
+}
+
+// digestOf is the SHA-256 of the file that info describes.
+func digestOf(path string, info fs.FileInfo) (string, error) {
+	f, err := openSame(path, info)
 	if err != nil {
 		return "", err
 	}

@@ -190,7 +190,7 @@ func lastLine(path string) string {
 	if err != nil || !info.Mode().IsRegular() {
 		return ""
 	}
-	f, err := os.Open(path)
+	f, err := openSame(path, info)
 	if err != nil {
 		return ""
 	}
