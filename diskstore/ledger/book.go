@@ -19,6 +19,11 @@ const (
 	// chunkShare is the divisor of a budget that gives the largest claim, unless a single page
 	// is larger.
 	chunkShare = 64
+
+	// claimsShare is the divisor of a limit that gives the most that all claims together take beyond
+	// the files being written, and of the rest of that which one claim takes: processes that only
+	// wait keep their claims, and must not keep the room of pages.
+	claimsShare = 4
 )
 
 // ErrWriteCap reports that processes have written Options.WritePerDay bytes to the local tier
@@ -136,7 +141,7 @@ func (b *Book) ask(l *Ledger, n int64) (int64, error) {
 		if n > free {
 			return 0, fmt.Errorf("%d bytes more in a budget of %d, of which %d are used or reserved: %w", n, b.Budget, l.Figure(), tier.ErrNoSpace)
 		}
-		most = min(most, free)
+		most = min(most, free, spareClaim(b.Budget, l))
 	}
 	if b.perDay > 0 {
 		// All claimed bytes may be written today.
@@ -144,9 +149,14 @@ func (b *Book) ask(l *Ledger, n int64) (int64, error) {
 		if n > free {
 			return 0, fmt.Errorf("%d bytes more on a day of at most %d: %w", n, b.perDay, ErrWriteCap)
 		}
-		most = min(most, free)
+		most = min(most, free, spareClaim(b.perDay, l))
 	}
 	return max(n, most), nil
+}
+
+// spareClaim is the most that a claim takes of a limit beyond its need, in bytes.
+func spareClaim(limit int64, l *Ledger) int64 {
+	return (limit/claimsShare - l.Claimed()) / claimsShare
 }
 
 // Appeared counts a file of the given bytes whose reservation was cancelled.

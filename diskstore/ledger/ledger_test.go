@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"testing"
@@ -112,8 +113,9 @@ func TestDaysOfAClockThatWasAhead(t *testing.T) {
 // paper is a ledger in memory, of one process.
 type paper struct {
 	content []byte
-	lost    int  // number of changes to compute again, as after a failed If-Match
-	blank   bool // Account calls no change and changes nothing
+	id      string // of the process; "id" by default
+	lost    int    // number of changes to compute again, as after a failed If-Match
+	blank   bool   // Account calls no change and changes nothing
 	left    int64
 }
 
@@ -124,9 +126,9 @@ func (p *paper) Account(_ context.Context, change func([]byte, string) ([]byte, 
 	if p.blank {
 		return nil, nil
 	}
-	content, err := change(p.content, "id")
+	content, err := change(p.content, cmp.Or(p.id, "id"))
 	for ; err == nil && p.lost > 0; p.lost-- {
-		content, err = change(p.content, "id")
+		content, err = change(p.content, cmp.Or(p.id, "id"))
 	}
 	if err == nil {
 		p.content = content
@@ -357,4 +359,25 @@ func TestWhatWasFreedBeforeAChangeThatDidNotBegin(t *testing.T) {
 	m.before = false
 	require.NoError(t, b.Record(t.Context()))
 	require.Zero(t, Read(m.content).Figure())
+}
+
+// TestManyProcessesThatWait: each of many processes has stored one page and keeps its claim. They leave
+// most of the budget, and of the day's writes, to pages.
+func TestManyProcessesThatWait(t *testing.T) {
+	const budget, page, processes = 64 << 20, 48 << 10, 200
+	for name, limits := range map[string][2]int64{"budget": {budget, 0}, "day": {0, budget}} {
+		t.Run(name, func(t *testing.T) {
+			m := &paper{}
+			content, err := (&Ledger{Counts: 1}).Encode()
+			require.NoError(t, err)
+			m.content = content
+			for n := range processes {
+				m.id = fmt.Sprint(n)
+				room, err := NewBook(m, limits[0], limits[1], time.Now).Reserve(t.Context(), page)
+				require.NoError(t, err, "process %d", n)
+				room.Finish(page)
+			}
+			require.LessOrEqual(t, Read(m.content).Figure(), int64(budget/claimsShare+processes*page))
+		})
+	}
 }
