@@ -242,7 +242,7 @@ func (h *fleetHost) comesBack() {
 // idle waits until no worker runs and no file is left to be removed.
 func idle(t *guard.Tier) {
 	for {
-		for _, workers := range []chan struct{}{t.Lookup, t.Transfer} {
+		for _, workers := range []chan struct{}{t.Lookup, t.List, t.Transfer} {
 			for range cap(workers) {
 				workers <- struct{}{}
 			}

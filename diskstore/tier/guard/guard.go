@@ -19,6 +19,7 @@ import (
 // Limits of one isolated tier. Their sum bounds the goroutines that a hanging mount can hold.
 const (
 	lookupWorkers   = 4 // small operations for which look-ups wait
+	listWorkers     = 4 // lists for which look-ups wait
 	transferWorkers = 4 // reads, writes, lists
 
 	// maxEnds is the number of files and locks that may wait to be released; with as many, no
@@ -40,6 +41,7 @@ type Tier struct {
 	Inner    tier.Tier
 	Breaker  *breaker
 	Lookup   chan struct{}
+	List     chan struct{}
 	Transfer chan struct{}
 	LookupIn time.Duration // limit of a look-up
 	StepIn   time.Duration // limit of a transfer step
@@ -56,6 +58,8 @@ type Tier struct {
 
 	refused atomic.Bool // the last write was refused
 
+	lateLists atomic.Int32 // lists that were given up and still run
+
 	// Consecutive failures of reads, writes, and the three steps that end an upload.
 	reads, writes, seals, commits, persists atomic.Int32
 }
@@ -65,6 +69,7 @@ func New(inner tier.Tier, lookupIn, stepIn time.Duration, log *slog.Logger, now 
 		Inner:    inner,
 		Breaker:  newBreaker(log, now),
 		Lookup:   make(chan struct{}, lookupWorkers),
+		List:     make(chan struct{}, listWorkers),
 		Transfer: make(chan struct{}, transferWorkers),
 		LookupIn: lookupIn,
 		StepIn:   stepIn,
@@ -93,7 +98,7 @@ func do[T any](ctx context.Context, t *Tier, workers chan struct{}, limit time.D
 	case workers <- struct{}{}:
 	case <-opCtx.Done():
 		cancel()
-		return zero, t.gaveUp(ctx, start, limit)
+		return zero, t.gaveUp(ctx, workers, start, limit)
 	}
 	done := make(chan outcome[T], 1)
 	var taken atomic.Bool // set by the side that handles the result
@@ -116,19 +121,37 @@ func do[T any](ctx context.Context, t *Tier, workers chan struct{}, limit time.D
 	}()
 	select {
 	case out := <-done:
-		return out.v, t.report(ctx, start, limit, out.err)
+		return out.v, t.report(ctx, workers, start, limit, out.err)
 	case <-opCtx.Done():
 		if !taken.CompareAndSwap(false, true) {
 			out := <-done
-			return out.v, t.report(ctx, start, limit, out.err)
+			return out.v, t.report(ctx, workers, start, limit, out.err)
 		}
-		return zero, t.gaveUp(ctx, start, limit)
+		return zero, t.gaveUp(ctx, workers, start, limit)
 	}
 }
 
+// doList runs a list for which a look-up waits. Lists have workers of their own, and while all of these
+// run lists that were given up, doList gives up at once.
+func doList[T any](ctx context.Context, t *Tier, list func(context.Context) (T, error)) (T, error) {
+	if n := t.lateLists.Load(); n >= listWorkers {
+		var zero T
+		return zero, fmt.Errorf("%d lists that took too long have not ended: %w", n, tier.ErrTierTimeout)
+	}
+	return do(ctx, t, t.List, t.LookupIn, nil, func(ctx context.Context) (T, error) {
+		inTime := context.AfterFunc(ctx, func() { t.lateLists.Add(1) })
+		v, err := list(ctx)
+		if !inTime() {
+			t.lateLists.Add(-1)
+		}
+		return v, err
+	})
+}
+
 // gaveUp handles an operation that did not finish in time. If the caller left early, or came
-// with little of its time left, the timeout shows nothing about the tier.
-func (t *Tier) gaveUp(ctx context.Context, start time.Time, limit time.Duration) error {
+// with little of its time left, the timeout shows nothing about the tier. Nor does a list that takes
+// long: its length is that of one answer, and a tier that hangs fails the other operations too.
+func (t *Tier) gaveUp(ctx context.Context, workers chan struct{}, start time.Time, limit time.Duration) error {
 	err := error(fmt.Errorf("%w (%v)", tier.ErrTierTimeout, limit))
 	if cause := ctx.Err(); cause != nil {
 		err = fmt.Errorf("%w (%w)", cause, tier.ErrTierTimeout)
@@ -138,18 +161,22 @@ func (t *Tier) gaveUp(ctx context.Context, start time.Time, limit time.Duration)
 		}
 	}
 	t.failed()
+	if workers == t.List {
+		t.Breaker.neutral()
+		return err
+	}
 	t.Breaker.failure(err, false)
 	return err
 }
 
 // report reports the result of an operation to the breaker.
-func (t *Tier) report(ctx context.Context, start time.Time, limit time.Duration, err error) error {
+func (t *Tier) report(ctx context.Context, workers chan struct{}, start time.Time, limit time.Duration, err error) error {
 	switch {
 	case err == nil, errors.Is(err, tier.ErrNotFound), errors.Is(err, tier.ErrNoSpace), errors.Is(err, tier.ErrLocked), errors.Is(err, tier.ErrQuarantineFull), errors.Is(err, tier.ErrStale), errors.Is(err, tier.ErrReplaced),
 		errors.Is(err, tier.ErrNotShared), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		t.Breaker.Success()
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return t.gaveUp(ctx, start, limit)
+		return t.gaveUp(ctx, workers, start, limit)
 	case errors.Is(err, tier.ErrClosed):
 		t.Breaker.neutral()
 	case isRefused(err), vfs.IsReadOnly(err):
@@ -240,7 +267,7 @@ type branchList struct {
 }
 
 func (t *Tier) Branches(ctx context.Context, fingerprint, prefix pagefile.Key) ([]tier.Branch, bool, error) {
-	list, err := do(ctx, t, t.Lookup, t.LookupIn, nil, func(ctx context.Context) (l branchList, err error) {
+	list, err := doList(ctx, t, func(ctx context.Context) (l branchList, err error) {
 		l.branches, l.longer, err = t.Inner.Branches(ctx, fingerprint, prefix)
 		l.branches = slices.DeleteFunc(l.branches, func(b tier.Branch) bool {
 			return impossible(b) || b.Fingerprint != fingerprint || b.Prefix != prefix

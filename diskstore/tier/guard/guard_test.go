@@ -367,3 +367,30 @@ func TestBytesThatStayAreNeverMissed(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, tr.Left(), int64(pagefile.PageAlign))
 }
+
+// TestSlowListsDisturbNobody: lists of candidates take too long. The breaker stays closed, other
+// look-ups have their workers, and further lists wait for none.
+func TestSlowListsDisturbNobody(t *testing.T) {
+	inj := vfs.Inject(vfs.OS)
+	gate := vfs.NewGate()
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Gate: gate})
+	tr := guarded(t, inj, storetest.PrivateDir(t), time.Millisecond)
+	fp := storetest.Fingerprint(1)
+	for n := 0; n < 3*breakerThreshold || tr.lateLists.Load() < listWorkers; n++ {
+		_, err := tr.OldTails(ctx, fp, fp)
+		require.ErrorIs(t, err, tier.ErrTierTimeout)
+		_, _, err = tr.Branches(ctx, fp, fp)
+		require.ErrorIs(t, err, tier.ErrTierTimeout)
+	}
+	require.False(t, tr.Breaker.Down())
+	tr.LookupIn = time.Hour
+	_, err := tr.Stat(ctx, pagefile.Name{Fingerprint: fp, Class: pagefile.ClassManifest})
+	require.ErrorIs(t, err, tier.ErrNotFound)
+	_, err = tr.OldTails(ctx, fp, fp)
+	require.ErrorIs(t, err, tier.ErrTierTimeout, "all workers of lists are taken")
+
+	gate.Open()
+	require.Eventually(t, func() bool { return tr.lateLists.Load() == 0 }, time.Minute, time.Millisecond)
+	_, err = tr.OldTails(ctx, fp, fp)
+	require.NoError(t, err)
+}

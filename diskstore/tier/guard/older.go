@@ -15,7 +15,7 @@ func (t *Tier) OldTails(ctx context.Context, fingerprint, parent pagefile.Key) (
 	if !ok {
 		return nil, nil
 	}
-	return do(ctx, t, t.Lookup, t.LookupIn, nil, func(ctx context.Context) ([]tier.Info, error) {
+	return doList(ctx, t, func(ctx context.Context) ([]tier.Info, error) {
 		infos, err := older.OldTails(ctx, fingerprint, parent)
 		if err != nil {
 			return nil, err
