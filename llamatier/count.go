@@ -3,32 +3,34 @@ package llamatier
 import "context"
 
 // The number of tokens that the engine has generated bounds the length of an answer that nobody
-// heard to the end. It only grows, so an earlier number serves as well.
+// heard to the end. It only grows, so an earlier number serves as well: the Tier always knows one,
+// which is 0 before it has asked.
 
-// count returns a channel that gets at most Engine.Generated before a request, -1 if that is not
-// known.
-func (t *Tier) count(ctx context.Context, r Request) <-chan int {
+// count returns a channel that gets at most Engine.Generated before a request. The engine is asked
+// if it may have generated tokens since it was asked last.
+func (t *Tier) count(ctx context.Context) <-chan int {
 	counted := make(chan int, 1)
 	t.mu.Lock()
-	known := t.counted
+	known, fresh := t.counted, t.fresh
 	t.mu.Unlock()
-	switch {
-	case r.Rest != nil:
-		counted <- -1 // an image takes tokens that nobody counts
-	case known >= 0:
+	if fresh {
 		counted <- known
-	default:
-		go func() { counted <- t.generated(ctx) }()
+		return counted
 	}
+	go func() { counted <- t.generated(ctx) }()
 	return counted
 }
 
-// generated is at most Engine.Generated, -1 if that is not known.
+// generated asks for a number that is at most Engine.Generated. Without an answer it is an earlier
+// one.
 func (t *Tier) generated(ctx context.Context) int {
-	if least, _, err := t.generatedNow(ctx); err == nil {
-		return least
+	least, _, err := t.generatedNow(ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err == nil {
+		t.counted = max(t.counted, least)
 	}
-	return -1
+	return t.counted
 }
 
 // countLocked asks the engine for the number that count returns, so that the next request need
@@ -38,17 +40,15 @@ func (t *Tier) countLocked() {
 	t.spawn(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 		defer cancel()
-		counted := t.generated(ctx)
+		t.generated(ctx)
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if t.ended == ended {
-			t.counted = counted
-		}
+		t.fresh = t.ended == ended
 	})
 }
 
 // recountLocked notes that the engine may have generated tokens since it was asked.
 func (t *Tier) recountLocked() {
 	t.ended++
-	t.counted = -1
+	t.fresh = false
 }

@@ -203,11 +203,14 @@ func (e *Engine) Slots(ctx context.Context) ([]Slot, error) {
 // generated matches the counter of the tokens of all answers that are over.
 var generated = regexp.MustCompile(`(?m)^llamacpp:tokens_predicted_total ([0-9]+)((?:\.[0-9]+)?e\+[0-9]+)?$`)
 
+// errUncounted reports that nobody may ever know how many tokens the engine has generated.
+var errUncounted = errors.New("the tokens of answers are not known")
+
 // Generated returns bounds of the number of tokens of all answers that are over, given up or
 // not. llama-server prints six digits: from a million on, the number is rounded.
 func (e *Engine) Generated(ctx context.Context) (least, most int, err error) {
 	if e.MetricsOfClients {
-		return 0, 0, errors.New("clients read the averages since the last reading of --metrics")
+		return 0, 0, fmt.Errorf("%w: clients read the averages since the last reading of --metrics", errUncounted)
 	}
 	text, err := e.get(ctx, http.MethodGet, "/metrics", nil)
 	if err != nil {
@@ -219,7 +222,7 @@ func (e *Engine) Generated(ctx context.Context) (least, most int, err error) {
 func readGenerated(metrics []byte) (least, most int, err error) {
 	m := generated.FindSubmatch(metrics)
 	if m == nil {
-		return 0, 0, errors.New("llama-server does not count the tokens of its answers")
+		return 0, 0, fmt.Errorf("%w: llama-server does not count them", errUncounted)
 	}
 	if len(m[2]) == 0 {
 		n, err := strconv.Atoi(string(m[1]))

@@ -1,6 +1,7 @@
 package llamatier
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -32,23 +33,26 @@ func TestSlotsOfPromptsWithImages(t *testing.T) {
 	require.Equal(t, 1, slot(image(4, 300)), "unused for longest")
 }
 
-// TestAnAnswerBehindAnImage: its time is not that of tokens, and without its end it is not known
-// how many tokens the slot has seen.
+// TestAnAnswerBehindAnImage: its time is not that of tokens. Without its end it is not known how many
+// tokens the slot has seen.
 func TestAnAnswerBehindAnImage(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
-	image := Request{Tokens: prompt(1, 100), Rest: prompt(2, 300), Slot: -1, Cancel: func() {}}
-	text := begin(t, w, prompt(1, 100))
-	_ = w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 5)
-	text.End(nil)
-	before := w.tier.opt.Rates.Computing(0, 100)
-	turn, err := w.tier.Begin(t.Context(), image)
-	require.NoError(t, err)
-	answer := w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 5)
-	answer.Processed, answer.Took = 300, time.Hour
-	turn.End(answer)
-	require.Equal(t, before, w.tier.opt.Rates.Computing(0, 100))
-	w.idle()
-	require.Empty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+	for _, heard := range []bool{true, false} {
+		store := openStore(t)
+		w := newWorld(t, store, 1, 1000)
+		text := begin(t, w, prompt(1, 100))
+		_ = w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 5)
+		text.End(nil)
+		before := w.tier.opt.Rates.Computing(0, 100)
+		turn, err := w.tier.Begin(t.Context(), Request{Tokens: prompt(1, 100), Rest: prompt(2, 300), Slot: -1, Cancel: func() {}})
+		require.NoError(t, err)
+		answer := w.engine.slots[0].complete(w.engine, t.Context(), slices.Concat(prompt(1, 100), prompt(2, 300)), 5)
+		if answer.Took = time.Hour; !heard {
+			answer = nil
+		}
+		turn.End(answer)
+		require.Equal(t, before, w.tier.opt.Rates.Computing(0, 100))
+		w.idle()
+		require.Equal(t, heard, len(store.Chain(t.Context(), prompt(1, 100), nil)) > 0)
+		require.NoError(t, store.Close())
+	}
 }

@@ -210,18 +210,19 @@ func (s *slot) foreign(state *llamastate.File) error {
 // judge returns an error if the rows of a slot must not be stored.
 func (t *Tier) judge(ctx context.Context, s *slot, p Slot) error {
 	if t.forgetUnknown(s) {
-		s.last, s.counted = nil, -1
+		s.last, s.pending = nil, nil
 	}
 	if s.last != nil && s.last.Cached == 0 && p.Held >= s.last.seen()-1 {
-		s.broken, s.lossy = false, false // all rows are those of the last request
+		s.broken, s.lossy, s.pending = false, false, nil // all rows are those of the last request
 	}
-	seen, err := t.seen(ctx, s)
-	s.judged = true // every case that is not nil breaks the slot, or has before
+	shifted, err := t.shifted(ctx, s, p)
+	if err != nil {
+		return err // the next save asks again
+	}
+	s.judged, s.pending = true, nil
+	s.broken = s.broken || shifted
 	switch {
-	case err != nil:
-		return err
-	case seen+1 >= p.Context, s.last != nil && p.Held < seen-1:
-		s.broken = true
+	case shifted:
 		return errors.New("its context may have been shifted")
 	case s.broken || s.private:
 		return errors.New("it holds rows of a shifted context, of lossy pages, or of a request that is not stored")
@@ -239,17 +240,30 @@ func (t *Tier) forgetUnknown(s *slot) bool {
 	return was
 }
 
-// seen returns at least the number of tokens of the last request's prompt and answer.
-func (t *Tier) seen(ctx context.Context, s *slot) (int, error) {
-	if s.last != nil {
-		return s.last.seen(), nil
+// shifted reports whether the context of a slot may have been shifted since the slot was judged. An
+// error says that this is not known yet.
+func (t *Tier) shifted(ctx context.Context, s *slot, p Slot) (bool, error) {
+	seen := 0 // at least the number of tokens of any prompt and its answer
+	switch u := s.pending; {
+	case s.last != nil && p.Held < s.last.seen()-1:
+		return true, nil
+	case u == nil && s.last != nil:
+		seen = s.last.seen()
+	case u == nil:
+		return false, nil
+	case u.media:
+		return true, nil
+	default:
+		_, now, err := t.generatedNow(ctx)
+		if errors.Is(err, errUncounted) {
+			return true, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("find out the length of its last answer: %w", err)
+		}
+		seen = u.prompt + now - u.counted
 	}
-	_, now, err := t.generatedNow(ctx)
-	if err != nil || s.counted < 0 {
-		s.broken = true
-		return 0, errors.Join(errors.New("the length of its last answer is not known"), err)
-	}
-	return s.prompt + now - s.counted, nil
+	return seen+1 >= p.Context, nil
 }
 
 // minTail is the part of a page below which an incomplete last page is not stored.

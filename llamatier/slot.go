@@ -16,7 +16,7 @@ type slot struct {
 
 	tokens  []int32 // that the slot holds at least: the last prompt
 	rest    []int32 // Request.Rest of the last prompt
-	prompt  int     // number of tokens of the last prompt, or the longest that is not judged
+	prompt  int     // number of tokens of the last prompt
 	ends    []int   // tokens before each end that was stored, in order
 	loaded  int     // tokens that were restored last: the engine cannot go back before them
 	dirty   bool    // tokens were computed since the slot was saved
@@ -25,11 +25,11 @@ type slot struct {
 	broken  bool    // rows from before the last request must not be stored
 	lossy   bool    // broken, because some of these rows came from lossy pages
 
-	acting  bool    // llama-server holds an action back
-	unknown bool    // a request of which nothing is known may have used the slot
-	judged  bool    // it is known whether the last answer filled the slot
-	last    *Answer // of the last request; nil if the engine was not heard to the end
-	counted int     // at most Engine.Generated before the last request; -1 if not known
+	acting  bool     // llama-server holds an action back
+	unknown bool     // a request of which nothing is known may have used the slot
+	judged  bool     // it is known whether the last answer filled the slot
+	last    *Answer  // of the last request; nil if the engine was not heard to the end
+	pending *unheard // nil if all answers that are not judged were heard to the end
 
 	idle interface{ Stop() bool } // saves the slot; nil: nothing to save
 
@@ -49,6 +49,14 @@ func (s *slot) rewound(held int) {
 	for s.ended() > held {
 		s.ends = s.ends[:len(s.ends)-1]
 	}
+}
+
+// unheard are the answers in a slot from the first one on of which the engine was not heard to the
+// end, and which are not judged yet.
+type unheard struct {
+	counted int  // at most Engine.Generated before them
+	prompt  int  // number of tokens of the longest of their prompts
+	media   bool // a prompt has an image or a sound, of which nobody counts the tokens
 }
 
 // unheard reports whether the client of a busy slot's last request may have gone away: the
@@ -81,7 +89,7 @@ func (t *Tier) unknownIn(s *slot) bool {
 // emptied notes that a busy slot holds nothing.
 func (s *slot) emptied() {
 	s.tokens, s.rest, s.prompt, s.ends, s.loaded, s.dirty, s.tails = nil, nil, 0, nil, 0, false, false
-	s.private, s.broken, s.lossy, s.judged = false, false, false, true
+	s.private, s.broken, s.lossy, s.judged, s.pending = false, false, false, true, nil
 }
 
 // commonPrefix returns the number of tokens that two sequences share at their beginning.

@@ -162,3 +162,64 @@ func TestASlotWithoutPages(t *testing.T) {
 	w.ask(ask(prompt(1, 210)), 2)
 	require.Equal(t, 10, w.engine.computed-computed)
 }
+
+// TestAPromptThatIsCancelledAndAskedAgain while the engine still computes it, at most so long that the
+// Tier waits no more: the conversation is stored, and so is what follows.
+func TestAPromptThatIsCancelledAndAskedAgain(t *testing.T) {
+	for name, next := range map[string]func(w *world){
+		"at once":       func(w *world) { w.again(ask(prompt(1, 320))) },
+		"several times": func(w *world) { w.cancelled(prompt(1, 310)); w.again(ask(prompt(1, 320))) },
+		"the counter fails": func(w *world) {
+			w.again(ask(prompt(1, 310)))
+			w.tier.storing.Wait()
+			w.engine.refuseNext("/metrics", 1)
+			w.idle()
+			w.again(ask(prompt(1, 320)))
+		},
+		"with an image behind it": func(w *world) {
+			w.again(Request{Tokens: prompt(1, 305), Rest: prompt(2, 30), Slot: -1})
+			w.again(ask(prompt(1, 320)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := openStore(t)
+			defer store.Close()
+			w := newWorld(t, store, 1, 1000)
+			w.tier.patience.leave = 0
+			w.ask(ask(prompt(1, 100)), 5)
+			w.idle()
+			w.cancelled(prompt(1, 300))
+			next(w)
+			w.idle()
+			require.Equal(t, 320, endOf(store.Chain(t.Context(), prompt(1, 320), nil)))
+			w.ask(ask(prompt(1, 400)), 5)
+			w.idle()
+			require.Equal(t, 400, endOf(store.Chain(t.Context(), prompt(1, 400), nil)))
+		})
+	}
+}
+
+// cancelled begins a request whose client goes away while the engine computes a batch of it.
+func (w *world) cancelled(tokens []int32) {
+	turn, err := w.tier.Begin(context.Background(), Request{Tokens: tokens, Slot: -1, Cancel: func() {}})
+	require.NoError(w.t, err)
+	w.engine.slots[turn.Slot()].use.TryLock() // or it computes the batch of another one
+	turn.End(nil)
+}
+
+// again asks, and the engine answers after the batch of the request that was cancelled.
+func (w *world) again(r Request) {
+	r.Cancel = func() {}
+	turn, err := w.tier.Begin(context.Background(), r)
+	require.NoError(w.t, err)
+	s := w.engine.slots[turn.Slot()]
+	if !s.use.TryLock() {
+		s.use.Unlock()
+		gone, cancel := context.WithCancel(context.Background())
+		cancel()
+		require.Nil(w.t, s.complete(w.engine, gone, r.Tokens[:300], 5))
+	} else {
+		s.use.Unlock()
+	}
+	turn.End(s.complete(w.engine, context.Background(), slices.Concat(r.Tokens, r.Rest), 5))
+}

@@ -95,7 +95,8 @@ type Tier struct {
 	turns   map[*Turn]bool
 	acting  []chan struct{} // one for each action that is waited for, closed after it
 	ended   int             // requests that have ended, and those of Unknown that have begun
-	counted int             // Engine.Generated after the last of ended; -1 if not known
+	counted int             // at most Engine.Generated
+	fresh   bool            // counted is at most Engine.Generated after the last of ended
 
 	off     atomic.Bool    // nothing is restored or stored any more
 	deaf    atomic.Bool    // the engine has not answered a question
@@ -123,7 +124,7 @@ func New(opt Options) *Tier {
 	if opt.PartBytes == 0 {
 		opt.PartBytes = partBytes
 	}
-	t := &Tier{opt: opt, turns: make(map[*Turn]bool), counted: -1, saving: make(chan struct{}, 1), patience: usualPatience, why: newInquirer(&opt)}
+	t := &Tier{opt: opt, turns: make(map[*Turn]bool), saving: make(chan struct{}, 1), patience: usualPatience, why: newInquirer(&opt)}
 	t.disk = &disk{store: opt.Store, patience: &t.patience}
 	t.opt.Store = t.disk
 	for id := range opt.Slots {
@@ -192,7 +193,7 @@ type Turn struct {
 	tokens  []int32
 	rest    []int32
 	private bool
-	counted int // at most Engine.Generated before the request; -1 if not known
+	counted int // at most Engine.Generated before the request
 	cancel  context.CancelFunc
 
 	began    time.Time
@@ -259,11 +260,11 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		t.giveBack(s)
 		return nil, err
 	}
-	u := &Turn{t: t, s: s, tokens: r.Tokens, rest: r.Rest, private: r.Private, cancel: r.Cancel, counted: -1, began: time.Now()}
+	u := &Turn{t: t, s: s, tokens: r.Tokens, rest: r.Rest, private: r.Private, cancel: r.Cancel, began: time.Now()}
 	u.TooLong = len(r.Tokens) >= t.opt.Context
 	t.mu.Lock()
 	t.inquireLocked(u)
-	t.turns[u] = true
+	t.turns[u], u.counted = true, t.counted
 	if t.closed {
 		r.Cancel()
 	}
@@ -271,7 +272,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if t.off.Load() || taken || u.TooLong {
 		return u, nil
 	}
-	counted := t.count(ctx, r)
+	counted := t.count(ctx)
 	if r.Private {
 		u.held = commonPrefix(s.tokens, r.Tokens)
 		s.rewound(u.held)
@@ -356,11 +357,11 @@ func (t *Tier) giveBack(s *slot) {
 // endedLocked notes that the engine has computed the first tokens of a prompt.
 func (t *Tier) endedLocked(u *Turn, answer *Answer, tokens int) {
 	s := u.s
-	t.noteAnswerLocked(s, answer, u.counted, tokens)
+	t.noteAnswerLocked(u, answer, tokens)
 	if answer != nil && u.rest == nil { // an image is not computed as tokens are
 		t.opt.Rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
 	}
-	s.tokens, s.rest = u.tokens[:tokens], u.rest
+	s.tokens, s.rest, s.prompt = u.tokens[:tokens], u.rest, tokens
 	s.dirty, s.tails = true, true
 	s.broken, s.private = s.broken || s.private, u.private
 }
@@ -373,18 +374,25 @@ func (t *Tier) sending(s *slot) {
 	s.broken, s.unknown = s.broken || s.unknown, t.unknown > 0
 }
 
-// noteAnswerLocked notes how much the engine has computed in a slot. An answer before, of
-// which it is not known whether it filled the slot, is judged together with this one.
-func (t *Tier) noteAnswerLocked(s *slot, answer *Answer, counted, prompt int) {
-	switch {
-	case s.judged:
-	case s.last != nil && s.last.seen()+1 >= t.opt.Context:
+// noteAnswerLocked notes how much the engine has computed for a prompt, of a request that runs or is
+// over. An answer before, of which it is not known whether it filled the slot, is judged together
+// with this one: the count from before that answer bounds both.
+func (t *Tier) noteAnswerLocked(u *Turn, answer *Answer, prompt int) {
+	s := u.s
+	if !s.judged && s.last != nil && s.last.seen()+1 >= t.opt.Context {
 		s.broken = true
-	case s.last == nil:
-		s.prompt, s.counted = max(s.prompt, prompt), min(s.counted, counted)
-		return // the count from before that answer bounds both
 	}
-	s.last, s.counted, s.prompt, s.judged = answer, counted, prompt, false
+	if answer == nil && s.pending == nil {
+		s.pending = &unheard{counted: u.counted}
+	}
+	if p := s.pending; p != nil {
+		if answer != nil {
+			prompt = answer.Cached + answer.Processed // tokens of images count
+		}
+		p.prompt = max(p.prompt, prompt)
+		p.media = p.media || answer == nil && u.rest != nil
+	}
+	s.last, s.judged = answer, false
 }
 
 // saveIdle saves a slot that no request has taken.
