@@ -22,7 +22,11 @@ func TestAFileWithoutSomeRows(t *testing.T) {
 			window = rapid.IntRange(1, 80).Draw(rt, "window")
 		}
 		tokens := someTokens(rng, n)
-		b := newServer(rng, shape, tokens, window).save(rapid.Bool().Draw(rt, "packed"))
+		saved := newServer(rng, shape, tokens, window)
+		if rapid.Bool().Draw(rt, "checkpoints") {
+			saved.checkpoints = someCheckpoints(rng, n)
+		}
+		b := saved.save(rapid.Bool().Draw(rt, "packed"))
 		if shape.Caches[0].Kind != Full {
 			_, _, err := shape.Begin(bytes.NewReader(b), int64(len(b)))
 			require.ErrorIs(t, err, ErrUnknown)

@@ -41,6 +41,14 @@
 //	     for each recurrent layer: i32 type, u64 bytes, the state of the convolution
 //	     for each recurrent layer: i32 type, u64 bytes, the recurrent state
 //
+// Behind the caches, b11669 has a section of its own where a model has windows or recurrent layers:
+// states of earlier positions, each of the last cache or caches alone. It is accounted for, and not
+// read.
+//
+//	u32  0x504b4353 ("SCKP"), u32 1, u32 checkpoints; for each:
+//	     i64 tokens, i32 first position, i32 last position
+//	     u64 bytes, the state; the same for a model that drafts; the same for drafting itself
+//
 // Cells are in the order of the server's memory, and need not be in the order of positions.
 // A window holds the cells that the next token may attend to.
 package llamastate

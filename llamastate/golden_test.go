@@ -13,7 +13,7 @@ import (
 )
 
 // TestGoldenFiles: slots that llama-server b10488 (v2), b10760 (v3) and b11434 (v4) have saved,
-// with 1 token and with 40. The shape of the first accounts for the second; its pages make a
+// with 1 token and with 40, and those of b11669 that end with checkpoints (v4-checkpoints). The shape of the first accounts for the second; its pages make a
 // file that a server with that shape accepts, with the rows that were saved.
 // internal/llamae2e writes the files.
 func TestGoldenFiles(t *testing.T) {
@@ -29,7 +29,7 @@ func TestGoldenFiles(t *testing.T) {
 	}
 	files, err := filepath.Glob("testdata/*/*-1.bin")
 	require.NoError(t, err)
-	require.Len(t, files, 3*len(goldens))
+	require.Len(t, files, 3*len(goldens)+3)
 	for _, one := range files {
 		prefix := strings.TrimSuffix(one, "-1.bin")
 		g, ok := goldens[filepath.Base(prefix)]
@@ -70,6 +70,8 @@ func (g golden) check(t *testing.T, prefix string) {
 	require.NoError(t, err)
 	require.Len(t, f.Tokens, 40)
 	require.Equal(t, g.window, f.WindowRows())
+	require.Equal(t, strings.Contains(prefix, "-checkpoints"), f.Checkpoints > 0)
+	caches := all[:int64(len(all))-f.Checkpoints]
 	out := &file{}
 	b, err := shape.Build(out, f.Tokens, g.window)
 	require.NoError(t, err)
@@ -93,6 +95,6 @@ func (g golden) check(t *testing.T, prefix string) {
 	require.Equal(t, pages[0][:g.row], got.caches[0].rows[0][0][0], "the first row of K")
 	if g.window == 0 && shape.Caches[0].Streams == 1 {
 		// The rows of a file in the order of positions follow its tokens unchanged.
-		require.Equal(t, all[len(all)-1000:], out.b[len(out.b)-1000:])
+		require.Equal(t, caches[len(caches)-1000:], out.b[len(out.b)-1000:])
 	}
 }

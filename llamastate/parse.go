@@ -28,6 +28,10 @@ const (
 	maxTensor   = 1 << 28 // bytes of a tensor's row
 	maxType     = 1 << 10 // of ggml
 	maxElements = 1 << 24 // of a row of a transposed V
+
+	checkpointsMagic   = 0x504b4353 // "SCKP"
+	checkpointsVersion = 1
+	maxCheckpoints     = 1 << 10
 )
 
 // File is a file whose every byte is accounted for.
@@ -40,6 +44,10 @@ type File struct {
 
 	// Media reports whether the slot holds an image or a clip.
 	Media bool
+
+	// Checkpoints is the number of bytes behind the caches: states of earlier positions, which
+	// llama-server keeps to go back, and which are not read here.
+	Checkpoints int64
 
 	r      io.ReaderAt
 	caches []content
@@ -129,6 +137,9 @@ func parse(r io.ReaderAt, size int64, f form) (*File, error) {
 		c, at := p.cache(kind, f, &file.Shape, file.Tokens, total)
 		file.Shape.Caches = append(file.Shape.Caches, c)
 		file.caches = append(file.caches, at)
+	}
+	if p.err == nil && p.off < size {
+		file.Checkpoints = size - p.checkpoints()
 	}
 	if p.err == nil && p.off != size {
 		p.err = unknown("%d bytes follow the last cache", size-p.off)
@@ -382,7 +393,7 @@ func (p *parser) tensor(transposed bool) Tensor {
 	return t
 }
 
-// recurrent reads the head of a recurrent cache, which ends the file, and passes over its
+// recurrent reads the head of a recurrent cache, which is the last one, and passes over its
 // states. The file does not say how many layers are recurrent: each has both states, the size
 // of each is the same in all layers.
 func (p *parser) recurrent(total int) (Cache, content) {
@@ -396,7 +407,7 @@ func (p *parser) recurrent(total int) (Cache, content) {
 	c.Layers = p.count("number of layers", 1, maxLayers)
 	var tensors []Tensor
 	var offsets []int64
-	for p.err == nil && p.off < p.size {
+	for p.err == nil && p.off < p.size && !p.atCheckpoints() {
 		if len(tensors) == 2*int(c.Layers) {
 			p.fail("%d layers have more than %d states", c.Layers, len(tensors))
 		}
@@ -410,6 +421,44 @@ func (p *parser) recurrent(total int) (Cache, content) {
 	c.Tensors = [2][]Tensor{tensors[:half], tensors[half:]}
 	at.tensors = [2][]int64{offsets[:half], offsets[half:]}
 	return c, at
+}
+
+// atCheckpoints reports whether the section of checkpoints begins here. No type of a tensor is as
+// large as the number with which it begins.
+func (p *parser) atCheckpoints() bool {
+	if p.err != nil || p.size-p.off < 4 {
+		return false
+	}
+	at := p.off
+	defer func() { p.off = at }()
+	return p.u32() == checkpointsMagic
+}
+
+// checkpoints passes over the section of checkpoints, if that follows, and returns its offset.
+func (p *parser) checkpoints() int64 {
+	at := p.off
+	if !p.atCheckpoints() {
+		return at
+	}
+	p.u32()
+	p.count("version of the checkpoints", checkpointsVersion, checkpointsVersion)
+	for range p.count("number of checkpoints", 0, maxCheckpoints) {
+		tokens, first, last := p.u64(), p.i32(), p.i32()
+		if p.err == nil && (tokens < 1 || tokens > maxTokens || first < 0 || last < first || last >= maxTokens) {
+			p.fail("the checkpoint before byte %d is that of %d tokens, and of positions %d to %d", p.off, tokens, first, last)
+		}
+		for range 3 { // states of the model, of a model that drafts, and of drafting
+			size := p.u64()
+			if size > uint64(p.size) {
+				p.fail("a state of a checkpoint before byte %d has %d bytes", p.off, size)
+			}
+			if p.err != nil {
+				return at
+			}
+			p.skip(int64(size))
+		}
+	}
+	return at
 }
 
 // same reports whether all tensors have one type and size.

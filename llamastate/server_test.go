@@ -15,6 +15,24 @@ type server struct {
 	shape  Shape
 	tokens []int32 // -1 for a token of a medium
 	caches []memory
+
+	checkpoints []checkpoint // nil: the file ends with the caches
+}
+
+// checkpoint is a state of an earlier position that a server keeps.
+type checkpoint struct {
+	tokens, first, last int
+	states              [3][]byte // of the model, of a model that drafts, and of drafting
+}
+
+// someCheckpoints are those of a sequence of n tokens.
+func someCheckpoints(rng *rand.Rand, n int) []checkpoint {
+	all := []checkpoint{}
+	for range rng.IntN(4) {
+		last := rng.IntN(n)
+		all = append(all, checkpoint{last + 1, rng.IntN(last + 1), last, [3][]byte{randomBytes(rng, rng.IntN(50)), randomBytes(rng, rng.IntN(2)*9), nil}})
+	}
+	return all
 }
 
 // memory is the memory of one cache for one sequence.
@@ -96,7 +114,21 @@ func (s *server) save(packedTokens bool) []byte {
 	for i := range s.shape.Caches {
 		s.saveCache(w, &s.shape.Caches[i], &s.caches[i])
 	}
+	if s.checkpoints != nil {
+		w.saveCheckpoints(s.checkpoints)
+	}
 	return w.Bytes()
+}
+
+func (w *words) saveCheckpoints(all []checkpoint) {
+	w.u32(0x504b4353, 1, uint32(len(all)))
+	for _, c := range all {
+		w.u32(uint32(c.tokens), 0, uint32(c.first), uint32(c.last))
+		for _, state := range c.states {
+			w.u32(uint32(len(state)), 0)
+			w.Write(state)
+		}
+	}
 }
 
 func (s *server) saveCache(w *words, c *Cache, m *memory) {

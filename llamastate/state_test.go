@@ -95,6 +95,9 @@ func TestFilesBecomePagesAndFiles(t *testing.T) {
 		require.True(t, learned.Equal(&shape), "%+v is not %+v", *learned, shape)
 
 		saved := newServer(rng, shape, tokens, window)
+		if rapid.Bool().Draw(rt, "checkpoints") {
+			saved.checkpoints = someCheckpoints(rng, n)
+		}
 		b := saved.save(rapid.Bool().Draw(rt, "packed"))
 		f, err := learned.Open(bytes.NewReader(b), int64(len(b)))
 		require.NoError(t, err)
@@ -226,6 +229,54 @@ func TestEveryChangedHeadIsRefused(t *testing.T) {
 		require.ErrorIs(t, err, ErrUnknown, "byte %d", at)
 	}
 	require.Greater(t, heads, 200)
+}
+
+// TestCheckpointsAreAccountedFor, to the last byte of their section, and not read: each truncation is
+// refused, each byte too many, each other version, and sizes and numbers that cannot be.
+func TestCheckpointsAreAccountedFor(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 1))
+	hybrid := anyShape()
+	hybrid.Caches[1] = Cache{Kind: Recurrent, Layers: 4, Tensors: [2][]Tensor{{{Row: 8}, {Row: 8}}, {{Row: 4}, {Row: 4}}}}
+	for _, shape := range []Shape{anyShape(), hybrid} {
+		s := newServer(rng, shape, someTokens(rng, 9), 5)
+		caches := len(s.save(true))
+		open := func(b []byte) (*File, error) { return shape.Open(bytes.NewReader(b), int64(len(b))) }
+		for _, s.checkpoints = range [][]checkpoint{{}, {{9, 0, 8, [3][]byte{{1, 2}, nil, {3}}}, {1, 0, 0, [3][]byte{}}}} {
+			b := s.save(true)
+			f, err := open(b)
+			require.NoError(t, err)
+			require.Equal(t, int64(len(b)-caches), f.Checkpoints)
+			learned, err := Learn(bytes.NewReader(b), int64(len(b)))
+			require.NoError(t, err)
+			require.True(t, learned.Equal(&shape))
+			for n := caches + 1; n < len(b); n++ {
+				_, err := open(b[:n])
+				require.ErrorIs(t, err, ErrUnknown, "%d of %d bytes", n, len(b))
+			}
+			_, err = open(append(bytes.Clone(b), 0))
+			require.ErrorIs(t, err, ErrUnknown)
+		}
+		b := s.save(true)[:caches+12]
+		for name, tail := range map[string][]uint32{
+			"no checkpoint, and more":  {0x504b4353, 1, 0, 7},
+			"of another kind":          {0x504b4354, 1, 0},
+			"of version 0":             {0x504b4353, 0, 0},
+			"of version 2":             {0x504b4353, 2, 0},
+			"too many":                 {0x504b4353, 1, 1 << 31},
+			"of no token":              {0x504b4353, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+			"of too many tokens":       {0x504b4353, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0},
+			"before the first token":   {0x504b4353, 1, 1, 1, 0, 1 << 31, 0, 0, 0, 0, 0, 0, 0},
+			"that end before they are": {0x504b4353, 1, 1, 1, 0, 3, 2, 0, 0, 0, 0, 0, 0},
+			"with a state too large":   {0x504b4353, 1, 1, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0},
+			"with a state of no size":  {0x504b4353, 1, 1, 1, 0, 0, 0, 0xffffffff, 0xffffffff, 0, 0, 0, 0},
+		} {
+			w := &words{}
+			w.Write(b[:caches])
+			w.u32(tail...)
+			_, err := open(w.Bytes())
+			require.ErrorIs(t, err, ErrUnknown, name)
+		}
+	}
 }
 
 // TestPositionsAreAccountedFor: a cache that has lost a position, or has one twice, is refused.
@@ -377,6 +428,9 @@ func FuzzOpen(f *testing.F) {
 	for _, s := range []Shape{anyShape(), {Version: 2, Caches: anyShape().Caches[:1]}} {
 		f.Add(newServer(rng, s, someTokens(rng, 9), 5).save(true))
 		f.Add(newServer(rng, s, someTokens(rng, 1), 5).save(false))
+		end := newServer(rng, s, someTokens(rng, 9), 5)
+		end.checkpoints = []checkpoint{{3, 0, 2, [3][]byte{{1}, nil, {2, 3}}}, {9, 4, 8, [3][]byte{}}}
+		f.Add(end.save(true))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		shape, err := Learn(bytes.NewReader(b), int64(len(b)))
