@@ -364,12 +364,38 @@ func (s *fakeSlot) save(shape *llamastate.Shape, path string) error {
 	if err := b.To(&rangeWriter{file, 0}).WriteRows(layout, 0, layout.Tokens(), buf); err != nil {
 		return err
 	}
-	for at := 0; at < len(file); at += 777 { // in order, as a buffer of C is emptied
-		if _, err := f.Write(file[at:min(at+777, len(file))]); err != nil {
+	if err := write(f, file); err != nil || !shape.HasEnd() {
+		return err
+	}
+	more, err := open(path, unix.O_WRONLY|unix.O_APPEND)
+	if err != nil {
+		return err
+	}
+	defer more.Close()
+	return write(more, checkpoints(len(s.tokens)))
+}
+
+// write writes in order, as a buffer of C is emptied.
+func write(f *os.File, b []byte) error {
+	for at := 0; at < len(b); at += 777 {
+		if _, err := f.Write(b[at:min(at+777, len(b))]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// checkpoints are states of earlier positions of n tokens, which llama-server appends to a file.
+func checkpoints(n int) []byte {
+	count := min(n-1, 3)
+	b := binary.LittleEndian.AppendUint32([]byte("SCKP\x01\x00\x00\x00"), uint32(count))
+	for i := range count {
+		b = binary.LittleEndian.AppendUint64(b, uint64(i+1))
+		b = binary.LittleEndian.AppendUint64(b, uint64(i)<<32|uint64(i))
+		b = binary.LittleEndian.AppendUint64(b, 1000)
+		b = append(b, make([]byte, 1000+2*8)...)
+	}
+	return b
 }
 
 // restore reads a file, and requires that each row is the row of its token.

@@ -9,6 +9,10 @@ import (
 // fileSize is about the size of the file of a number of tokens, in bytes.
 func (t *Tier) fileSize(tokens int) int64 { return t.opt.Shape.RowBytes(tokens, t.opt.Window) }
 
+// savedSize is about the size of the file into which a slot with a number of tokens is saved. It has
+// checkpoints as well, which may be more than all rows: about those of the last save.
+func (t *Tier) savedSize(s *slot, tokens int) int64 { return t.fileSize(tokens) + s.checkpoints }
+
 // newFile makes a file of about size bytes. A disk that hangs is not waited for.
 func (t *Tier) newFile(size int64) (*slotfile.File, error) {
 	create := func() (*slotfile.File, error) { return t.opt.Files.New(size) }
@@ -19,19 +23,19 @@ func (t *Tier) newFile(size int64) (*slotfile.File, error) {
 	})
 }
 
-// asStream reports whether the file of a number of tokens may be a stream, and is not so small that
-// it is in memory.
-func (t *Tier) asStream(tokens int) bool {
-	return t.opt.Files.Streams() && !t.opt.Files.Small(t.fileSize(tokens))
+// asStream reports whether a file of about size bytes may be a stream, and is not so small that it is
+// in memory.
+func (t *Tier) asStream(size int64) bool {
+	return t.opt.Files.Streams() && !t.opt.Files.Small(size)
 }
 
-// fits reports whether there may be room for the file of a number of tokens. A stream needs room
-// for a part of them.
-func (t *Tier) fits(tokens int) bool {
+// fits reports whether there may be room for a file of about size bytes. A stream needs room for a
+// part of them.
+func (t *Tier) fits(size int64) bool {
 	if t.opt.Files.Streams() {
 		return true
 	}
-	look := func() (struct{}, error) { return struct{}{}, t.opt.Files.Room(t.fileSize(tokens)) }
+	look := func() (struct{}, error) { return struct{}{}, t.opt.Files.Room(size) }
 	_, err := within(t.disk, t.patience.find, look)
 	return err == nil
 }

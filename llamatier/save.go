@@ -57,7 +57,7 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 		}
 		return
 	}
-	s.tokens = state.Tokens
+	s.tokens, s.checkpoints = state.Tokens, state.Checkpoints
 	ends := t.ends(s, state, tails)
 	t.spawn(func() {
 		defer func() { <-t.saving }()
@@ -101,7 +101,7 @@ func (t *Tier) savedFile(ctx context.Context, s *slot) (*slotfile.File, position
 	if k != nil {
 		f, err = t.opt.Files.Stream(k)
 	} else {
-		f, err = t.newFile(t.fileSize(p.Held))
+		f, err = t.newFile(t.savedSize(s, p.Held))
 	}
 	if err != nil {
 		return nil, none, err
@@ -117,7 +117,7 @@ func (t *Tier) savedFile(ctx context.Context, s *slot) (*slotfile.File, position
 		t.opt.Files.Refused(f)
 		return nil, none, err
 	}
-	t.opt.Rates.Stepped(rates.Chain{Pages: []rates.Page{t.saved(p.Held)}, Then: saving}, time.Since(began))
+	t.opt.Rates.Stepped(rates.Chain{Pages: []rates.Page{t.saved(s, p.Held)}, Then: saving}, time.Since(began))
 	if k == nil {
 		return f, none, nil
 	}

@@ -26,7 +26,7 @@ func (p positions) overlap(start, end int) bool { return start < p.end && p.star
 type sink struct {
 	t      *Tier
 	stored []int32 // tokens of pages that are stored, the first of the slot
-	held   int     // tokens of the slot
+	saved  int64   // bytes that the slot's file may have
 
 	mu      sync.Mutex
 	size    int64  // bytes that were written
@@ -39,7 +39,8 @@ type sink struct {
 
 // sink returns the sink of a slot that holds a number of tokens; nil if a file is better.
 func (t *Tier) sink(ctx context.Context, s *slot, held int) *sink {
-	if !t.asStream(held) {
+	saved := t.savedSize(s, held)
+	if !t.asStream(saved) {
 		return nil
 	}
 	// The first page and the last one are kept, and that in which the prompt may get a tail.
@@ -48,7 +49,7 @@ func (t *Tier) sink(ctx context.Context, s *slot, held int) *sink {
 	if len(stored) <= size {
 		return nil
 	}
-	return &sink{t: t, stored: stored, held: held}
+	return &sink{t: t, stored: stored, saved: saved}
 }
 
 // storedTokens returns the first of some tokens, those whose pages are stored.
@@ -133,7 +134,7 @@ func (k *sink) beginLocked() error {
 	if err == nil && b == nil {
 		return nil // more must be written
 	}
-	size := int64(len(k.head)) + k.t.fileSize(k.held)
+	size := int64(len(k.head)) + k.saved
 	if err == nil { // otherwise it has media, or Shape.Open says later why not
 		page := k.t.opt.PageTokens
 		if end := min(commonPrefix(b.Tokens, k.stored), len(b.Tokens)-1) / page * page; end > page {

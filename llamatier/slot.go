@@ -14,16 +14,17 @@ type slot struct {
 	busy bool      // a request or a save uses it
 	used time.Time // end of the last request
 
-	tokens  []int32 // that the slot holds at least: the last prompt
-	rest    []int32 // Request.Rest of the last prompt
-	prompt  int     // number of tokens of the last prompt
-	ends    []int   // tokens before each end that was stored, in order
-	loaded  int     // tokens that were restored last: the engine cannot go back before them
-	dirty   bool    // tokens were computed since the slot was saved
-	tails   bool    // tokens were computed since tails were stored
-	private bool    // the last request must not be stored
-	broken  bool    // rows from before the last request must not be stored
-	lossy   bool    // broken, because some of these rows came from lossy pages
+	tokens      []int32 // that the slot holds at least: the last prompt
+	rest        []int32 // Request.Rest of the last prompt
+	prompt      int     // number of tokens of the last prompt
+	ends        []int   // tokens before each end that was stored, in order
+	loaded      int     // tokens that were restored last: the engine cannot go back before them
+	checkpoints int64   // bytes of the checkpoints in the last file of the slot
+	dirty       bool    // tokens were computed since the slot was saved
+	tails       bool    // tokens were computed since tails were stored
+	private     bool    // the last request must not be stored
+	broken      bool    // rows from before the last request must not be stored
+	lossy       bool    // broken, because some of these rows came from lossy pages
 
 	acting  bool     // llama-server holds an action back
 	unknown bool     // a request of which nothing is known may have used the slot
@@ -88,7 +89,7 @@ func (t *Tier) unknownIn(s *slot) bool {
 
 // emptied notes that a busy slot holds nothing.
 func (s *slot) emptied() {
-	s.tokens, s.rest, s.prompt, s.ends, s.loaded, s.dirty, s.tails = nil, nil, 0, nil, 0, false, false
+	s.tokens, s.rest, s.prompt, s.ends, s.loaded, s.checkpoints, s.dirty, s.tails = nil, nil, 0, nil, 0, 0, false, false
 	s.private, s.broken, s.lossy, s.judged, s.pending = false, false, false, true, nil
 }
 

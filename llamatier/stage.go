@@ -54,11 +54,11 @@ func (t *Tier) stageEnd(s *slot, tokens []int32) int {
 		end-- // a full page may be stored already, without an end
 	}
 	held := commonPrefix(s.tokens, tokens)
-	if end <= max(t.opt.Window, held) || !t.worthEnd(s, end) || !t.fits(end) {
+	if end <= max(t.opt.Window, held) || !t.worthEnd(s, end) || !t.fits(t.savedSize(s, end)) {
 		return 0
 	}
 	gain := t.opt.Rates.Computing(s.ended(), end)
-	if t.opt.Rates.Reading(t.saved(end)) > time.Duration(stageCost*float64(gain)) || t.opt.Rates.Computing(held, end) > stageMax {
+	if t.opt.Rates.Reading(t.saved(s, end)) > time.Duration(stageCost*float64(gain)) || t.opt.Rates.Computing(held, end) > stageMax {
 		return 0
 	}
 	return end
@@ -88,6 +88,6 @@ func (t *Tier) stage(ctx context.Context, u *Turn) {
 const saving = "llama-server saves"
 
 // saved describes the file of a slot with a number of tokens to package rates.
-func (t *Tier) saved(tokens int) rates.Page {
-	return rates.Page{Bytes: t.fileSize(tokens), Tier: saving}
+func (t *Tier) saved(s *slot, tokens int) rates.Page {
+	return rates.Page{Bytes: t.savedSize(s, tokens), Tier: saving}
 }

@@ -107,10 +107,10 @@ func TestSavesAreTimed(t *testing.T) {
 	store := openStore(t)
 	defer store.Close()
 	w := newWorld(t, store, 1, 4000)
-	require.Zero(t, w.tier.opt.Rates.Reading(w.tier.saved(300)))
+	require.Zero(t, w.tier.opt.Rates.Reading(w.tier.saved(w.tier.slots[0], 300)))
 	w.ask(ask(prompt(1, 300)), 5)
 	w.idle()
-	require.Positive(t, w.tier.opt.Rates.Reading(w.tier.saved(300)))
+	require.Positive(t, w.tier.opt.Rates.Reading(w.tier.saved(w.tier.slots[0], 300)))
 }
 
 func begin(t *testing.T, w *world, tokens []int32) *Turn {

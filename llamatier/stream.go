@@ -64,7 +64,7 @@ func (t *Tier) streams(p *plan) bool {
 			return false
 		}
 	}
-	return t.asStream(len(p.tokens))
+	return t.asStream(t.fileSize(len(p.tokens)))
 }
 
 // stream makes the stream of a plan's pages.

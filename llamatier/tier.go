@@ -392,6 +392,9 @@ func (t *Tier) noteAnswerLocked(u *Turn, answer *Answer, prompt int) {
 		p.prompt = max(p.prompt, prompt)
 		p.media = p.media || answer == nil && u.rest != nil
 	}
+	if answer != nil && answer.Cached == 0 {
+		s.checkpoints = 0 // those of another conversation are gone
+	}
 	s.last, s.judged = answer, false
 }
 

@@ -310,6 +310,30 @@ func TestMemoryIsBounded(t *testing.T) {
 	require.Equal(t, 100, w.engine.computed)
 }
 
+// TestCheckpointsTakeRoom: as many as the last file had are expected in the next one.
+func TestCheckpointsTakeRoom(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := &world{t: t, store: store, hybrid: true}
+	w.start(1, 1000)
+	w.ask(ask(prompt(1, 100)), 3)
+	w.idle()
+	goesOn := func(n int) []int32 {
+		held := w.engine.slots[0].tokens
+		return slices.Concat(held, prompt(2, n-len(held)))
+	}
+	rows := uint64(hybridShape.RowBytes(201, 0))
+	w.available, w.free = 2*rows, 0
+	w.ask(ask(goesOn(200)), 2)
+	w.tier.Flush(t.Context())
+	require.LessOrEqual(t, endOf(store.Chain(t.Context(), w.engine.slots[0].tokens, nil)), 102)
+	w.tier.closed = false
+	w.available += 2 * uint64(len(checkpoints(201)))
+	w.ask(ask(w.engine.slots[0].tokens), 2)
+	w.tier.Flush(t.Context())
+	require.Greater(t, endOf(store.Chain(t.Context(), w.engine.slots[0].tokens, nil)), 190)
+}
+
 // TestASequenceLargerThanMemory goes through a file on the disk, and nothing is left there.
 func TestASequenceLargerThanMemory(t *testing.T) {
 	store := openStore(t)
