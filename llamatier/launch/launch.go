@@ -59,6 +59,7 @@ var (
 	apiKeyFile  = option{flags: []string{"--api-key-file"}, env: "LLAMA_ARG_API_KEY_FILE"}
 	adapter     = option{flags: []string{"--lora"}}
 	draft       = option{flags: []string{"-md", "--model-draft", "--spec-draft-model"}, env: "LLAMA_ARG_SPEC_DRAFT_MODEL"}
+	specType    = option{flags: []string{"--spec-type"}, env: "LLAMA_ARG_SPEC_TYPE"}
 )
 
 // reports are flags with which llama-server prints something and ends.
@@ -152,6 +153,7 @@ func (c Command) Unstorable() string {
 	for _, name := range append(slices.Clone(c.Args), slices.Collect(maps.Keys(c.variables()))...) {
 		flag := "--" + strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(name, "LLAMA_ARG_"), "--"), "_", "-"))
 		switch {
+		case specType.is(flag) && !c.drafts():
 		case strings.HasPrefix(flag, "--spec-"), strings.HasPrefix(flag, "--fim-"), draft.is(name), slices.Contains([]string{"-hfd", "-hfrd", "--hf-repo-draft"}, name):
 			return "drafts have a state that is not saved"
 		case strings.HasPrefix(name, "--") && strings.HasSuffix(flag, "-default"):
@@ -167,6 +169,19 @@ func (c Command) Unstorable() string {
 		return "the model is not one file with a name"
 	}
 	return ""
+}
+
+// drafts reports whether a type of drafts is named.
+func (c Command) drafts() bool {
+	if name := c.variables()[specType.env]; name != "" && name != "none" {
+		return true
+	}
+	for i, arg := range c.Args {
+		if specType.is(arg) && (i+1 == len(c.Args) || c.Args[i+1] != "none") {
+			return true
+		}
+	}
+	return false
 }
 
 // split matches the name of a part of a model.
@@ -295,7 +310,7 @@ func (c Command) Adapters() []string {
 // devices on which layers are computed are among them: the libraries count as part of the
 // engine.
 var neutral = []option{
-	host, port, model, modelURL, repository, cacheRAM, savePath, adapter,
+	host, port, model, modelURL, repository, cacheRAM, savePath, adapter, specType,
 	{flags: []string{"-c", "--ctx-size"}}, {flags: []string{"-np", "--parallel"}},
 	{flags: []string{"-b", "--batch-size"}}, {flags: []string{"-ub", "--ubatch-size"}},
 	{flags: []string{"-t", "--threads"}}, {flags: []string{"-tb", "--threads-batch"}},
@@ -317,7 +332,7 @@ var silent = []string{
 // quiet are the variables that change no row.
 var quiet = []string{
 	"LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_MODEL", "LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_THREADS",
-	"LLAMA_ARG_CACHE_RAM", "LLAMA_ARG_ENDPOINT_METRICS", "LLAMA_ARG_ENDPOINT_SLOTS", "LLAMA_ARG_NO_ENDPOINT_SLOTS", "LLAMA_API_KEY", "LLAMA_ARG_API_KEY_FILE", "LLAMA_ARG_FIT_TARGET",
+	"LLAMA_ARG_CACHE_RAM", "LLAMA_ARG_SPEC_TYPE", "LLAMA_ARG_ENDPOINT_METRICS", "LLAMA_ARG_ENDPOINT_SLOTS", "LLAMA_ARG_NO_ENDPOINT_SLOTS", "LLAMA_API_KEY", "LLAMA_ARG_API_KEY_FILE", "LLAMA_ARG_FIT_TARGET",
 	"LLAMA_MEDIA_MARKER", "GGML_BACKEND_PATH",
 }
 
