@@ -98,7 +98,7 @@ func TestOtherRequestsLetActionsEnd(t *testing.T) {
 	idle, begun := make(chan struct{}), make(chan struct{})
 	go func() { defer close(idle); w.pass() }()
 	<-entered
-	go func() { defer close(begun); w.tier.Unknown()() }()
+	go func() { defer close(begun); w.tier.Unknown()(true) }()
 	select {
 	case <-begun:
 		require.Fail(t, "the action is not over")
@@ -113,7 +113,7 @@ func TestOtherRequestsLetActionsEnd(t *testing.T) {
 	w.ask(ask(prompt(1, 300)), 2)
 	w.engine.onEnter("/slots/0", func() { require.Fail(t, "a save beside a request of which nothing is known") })
 	w.idle()
-	end()
+	end(true)
 }
 
 // TestASlotThatTheEngineHasGivenAway: another slot may be free.
@@ -135,7 +135,7 @@ func TestASlotThatTheEngineHasGivenAway(t *testing.T) {
 	require.ErrorIs(t, pinned(1), ErrTaken)
 	w.engine.slots[1].use.Unlock()
 	require.NoError(t, pinned(1))
-	end()
+	end(true)
 }
 
 // TestTheOnlySlot is waited for, as without the Tier, and nothing is done with it before.
@@ -151,7 +151,7 @@ func TestTheOnlySlot(t *testing.T) {
 	require.Zero(t, turn.Restored)
 	busy.Unlock()
 	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 250), 2))
-	end()
+	end(true)
 	w.idle()
 	w.ask(ask(prompt(2, 100)), 2) // computed from the beginning
 	w.idle()

@@ -51,7 +51,7 @@ func (t *Tier) empty(ctx context.Context, s *slot) bool {
 func (t *Tier) replace(s *slot, do func() error, late func()) error {
 	t.mu.Lock()
 	was := s.unknown
-	s.unknown = t.unknown > 0
+	s.unknown = false
 	t.mu.Unlock()
 	err := t.act(s, do, late)
 	t.mu.Lock()

@@ -85,12 +85,15 @@ func (t *Tier) ends(s *slot, state *llamastate.File, tails bool) []int {
 	return []int{n} // rows of a page or tail serve each prompt that begins as they do
 }
 
+// errUnknownRuns reports a slot that a request of which nothing is known may be using.
+var errUnknownRuns = errors.New("a request of which nothing is known may run in it")
+
 // savedFile has the engine save a slot into a new file. It returns the positions whose rows the
 // file does not have, because they are stored.
 func (t *Tier) savedFile(ctx context.Context, s *slot) (*slotfile.File, positions, error) {
 	none := positions{}
 	if t.unknownRuns() {
-		return nil, none, errors.New("a request of which nothing is known may run in it")
+		return nil, none, errUnknownRuns
 	}
 	p, err := t.idleSlot(ctx, s)
 	if err != nil {
@@ -209,6 +212,9 @@ func (s *slot) foreign(state *llamastate.File) error {
 
 // judge returns an error if the rows of a slot must not be stored.
 func (t *Tier) judge(ctx context.Context, s *slot, p Slot) error {
+	if t.unknownRuns() {
+		return errUnknownRuns // it began after the save, or may have run before
+	}
 	if t.forgetUnknown(s) {
 		s.last, s.pending = nil, nil
 	}
@@ -236,7 +242,7 @@ func (t *Tier) forgetUnknown(s *slot) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	was := s.unknown
-	s.broken, s.unknown = s.broken || was, t.unknown > 0
+	s.broken, s.unknown = s.broken || was, false
 	return was
 }
 

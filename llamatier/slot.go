@@ -27,7 +27,7 @@ type slot struct {
 	lossy       bool    // broken, because some of these rows came from lossy pages
 
 	acting  bool     // llama-server holds an action back
-	unknown bool     // a request of which nothing is known may have used the slot
+	unknown bool     // a request of which nothing is known, and which is over, may have used the slot
 	judged  bool     // it is known whether the last answer filled the slot
 	last    *Answer  // of the last request; nil if the engine was not heard to the end
 	pending *unheard // nil if all answers that are not judged were heard to the end
@@ -84,7 +84,7 @@ func (t *Tier) spoiled(s *slot) bool {
 func (t *Tier) unknownIn(s *slot) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return s.unknown
+	return s.unknown || t.unknown > 0
 }
 
 // emptied notes that a busy slot holds nothing.

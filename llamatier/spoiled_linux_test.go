@@ -115,7 +115,7 @@ var spoil = map[string]func(w *world){
 	"unknown": func(w *world) {
 		end := w.tier.Unknown()
 		w.engine.slots[0].complete(w.engine, context.Background(), prompt(1, 100), 5)
-		end()
+		end(true)
 	},
 }
 
@@ -144,7 +144,7 @@ func TestAConversationIsStoredAgain(t *testing.T) {
 	w.calm()
 	w.ask(ask(prompt(1, 200)), 2)
 	w.idle()
-	w.tier.Unknown()() // it ran in the engine's memory only, and the slot is as it was
+	w.tier.Unknown()(true) // it ran in the engine's memory only, and the slot is as it was
 	computed := w.engine.computed
 	w.ask(ask(prompt(1, 400)), 2)
 	w.idle()

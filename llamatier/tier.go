@@ -367,11 +367,11 @@ func (t *Tier) endedLocked(u *Turn, answer *Answer, tokens int) {
 }
 
 // sending notes that the engine is about to compute in a busy slot. It may compute all rows anew:
-// those of requests of which nothing is known matter no more, unless these run at the same time.
+// those of requests of which nothing is known matter no more, unless these are not over.
 func (t *Tier) sending(s *slot) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s.broken, s.unknown = s.broken || s.unknown, t.unknown > 0
+	s.broken, s.unknown = s.broken || s.unknown, false
 }
 
 // noteAnswerLocked notes how much the engine has computed for a prompt, of a request that runs or is
@@ -446,7 +446,7 @@ func (t *Tier) saveFree(ctx context.Context) {
 func (t *Tier) takeUnsaved() *slot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed || t.off.Load() {
+	if t.closed || t.off.Load() || t.unknown > 0 {
 		return nil
 	}
 	return t.oldestLocked(func(s *slot) bool { return !s.busy && s.unsaved() }).takeLocked()
@@ -502,10 +502,11 @@ func (t *Tier) spawn(f func()) {
 }
 
 // Unknown notes that the engine answers a request in a slot that it chose itself, until the
-// caller calls end. No slot is stored until its rows are known again, so slots are saved first.
+// caller calls end, which says whether the engine may have computed anything. If so, no slot is
+// stored until its rows are known again, so slots are saved first.
 // Unknown lets actions on slots end, for a while: one that llama-server holds back for the
 // request could in turn hold back the requests behind it.
-func (t *Tier) Unknown() (end func()) {
+func (t *Tier) Unknown() (end func(computed bool)) {
 	ctx, cancel := context.WithTimeout(context.Background(), t.patience.unknown)
 	defer cancel()
 	t.saveFree(ctx)
@@ -521,19 +522,16 @@ func (t *Tier) Unknown() (end func()) {
 		}
 		t.mu.Lock()
 	}
-	t.noteUnknownLocked(1)
-	return func() {
+	t.unknown++
+	t.recountLocked()
+	return func(computed bool) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.noteUnknownLocked(-1)
-	}
-}
-
-func (t *Tier) noteUnknownLocked(n int) {
-	t.unknown += n
-	t.recountLocked()
-	for _, s := range t.slots {
-		s.unknown = true
+		t.unknown--
+		t.recountLocked()
+		for _, s := range t.slots {
+			s.unknown = s.unknown || computed
+		}
 	}
 }
 

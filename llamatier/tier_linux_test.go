@@ -213,7 +213,7 @@ func TestASlotThatHoldsThePrompt(t *testing.T) {
 	}{
 		"at once":            {func(*world) {}, map[string]int{}},
 		"it may have slept":  {func(w *world) { w.tier.slots[0].used = time.Now().Add(-time.Minute) }, map[string]int{"/slots": 1}},
-		"an unknown request": {func(w *world) { w.tier.Unknown()() }, map[string]int{"/slots": 1, "/slots/0": 1, "/metrics": 1}},
+		"an unknown request": {func(w *world) { w.tier.Unknown()(true) }, map[string]int{"/slots": 1, "/slots/0": 1, "/metrics": 1}},
 		"an answer is not heard": {func(w *world) {
 			turn, err := w.tier.Begin(t.Context(), ask(prompt(1, 205)))
 			require.NoError(t, err)
@@ -430,7 +430,7 @@ func TestAClientThatIsGoneBeforeItsRequestIsSent(t *testing.T) {
 	end := w.tier.Unknown()
 	_, err := w.tier.Begin(ctx, Request{Tokens: prompt(2, 100), Slot: -1, Cancel: cancel})
 	require.ErrorIs(t, err, context.Canceled)
-	end()
+	end(true)
 	w.ask(ask(prompt(1, 110)), 5)
 	_, err = w.tier.Begin(ctx, Request{Tokens: prompt(2, 100), Slot: -1, Cancel: cancel})
 	require.ErrorIs(t, err, context.Canceled)

@@ -20,7 +20,7 @@ func TestARequestOfWhichNothingIsKnown(t *testing.T) {
 	for _, s := range w.engine.slots {
 		s.complete(w.engine, t.Context(), prompt(3, 50), 5)
 	}
-	end()
+	end(true)
 	w.tier.Flush(t.Context())
 
 	w.start(2, 1000)
@@ -37,7 +37,7 @@ func TestAnIdleSlotBeforeAnUnknownRequest(t *testing.T) {
 	w.calm()
 	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
 	w.idle()
-	w.tier.Unknown()()
+	w.tier.Unknown()(true)
 	w.tier.Flush(t.Context())
 	w.start(1, 1000)
 	require.Equal(t, 200, w.ask(ask(prompt(1, 300)), 5))
@@ -54,7 +54,7 @@ func TestAHungEngineBeforeAnUnknownRequest(t *testing.T) {
 	w.ask(ask(prompt(2, 200)), 5)
 	hang := make(chan struct{})
 	w.engine.onEnter("/slots/0", func() { <-hang })
-	w.tier.Unknown()()
+	w.tier.Unknown()(true)
 	close(hang)
 	w.tier.Flush(t.Context())
 	for seed := range 3 {
@@ -66,10 +66,10 @@ func TestAHungEngineBeforeAnUnknownRequest(t *testing.T) {
 // the engine to leave a request, does not hold up another request.
 func TestNoUselessSavesBeforeAnUnknownRequest(t *testing.T) {
 	for name, last := range map[string]func(w *world){
-		"another one": func(w *world) { w.ask(ask(prompt(1, 200)), 5); w.tier.Unknown()() },
+		"another one": func(w *world) { w.ask(ask(prompt(1, 200)), 5); w.tier.Unknown()(true) },
 		"unknown rows": func(w *world) {
 			w.engine.refuseNext("/slots/0?action=erase", 2)
-			w.tier.Unknown()()
+			w.tier.Unknown()(true)
 			w.ask(ask(prompt(1, 200)), 5)
 			w.ask(ask(prompt(1, 220)), 5)
 		},
@@ -83,7 +83,7 @@ func TestNoUselessSavesBeforeAnUnknownRequest(t *testing.T) {
 		last(w)
 		w.engine.onEnter("/slots", func() { t.Error(name) })
 		w.engine.onEnter("/slots/0", func() { t.Error(name) })
-		w.tier.Unknown()()
+		w.tier.Unknown()(true)
 		w.tier.storing.Wait()
 		require.NoError(t, store.Close())
 	}
@@ -134,7 +134,7 @@ func TestAnUnknownRequestAfterAnAnswer(t *testing.T) {
 	end := w.tier.Unknown()
 	s.complete(w.engine, t.Context(), prompt(1, 100), 5)
 	s.spoil()
-	end()
+	end(true)
 	turn.End(answer)
 	w.idle()
 	require.Empty(t, store.Chain(t.Context(), prompt(1, 100), nil))
@@ -161,7 +161,7 @@ func TestAnUnknownRequestAfterAnAction(t *testing.T) {
 			end := w.tier.Unknown()
 			s.complete(w.engine, t.Context(), prompt(1, 200), 5)
 			s.spoil()
-			end()
+			end(true)
 			came = true
 		})
 		w.ask(ask(prompt(1, 200)), 5)
@@ -184,4 +184,22 @@ func TestALateRequestThatIsShorter(t *testing.T) {
 	s.spoil()
 	w.idle()
 	require.Empty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+}
+
+// TestARequestThatTheEngineHasRefused computed nothing: what the slots hold is stored, beside it and
+// after it, and nothing is restored in its place.
+func TestARequestThatTheEngineHasRefused(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 2, 1000)
+	w.ask(ask(prompt(1, 200)), 5)
+	end := w.tier.Unknown()
+	w.ask(ask(prompt(1, 300)), 5)
+	w.idle()
+	require.Equal(t, 200, endOf(store.Chain(t.Context(), prompt(1, 300), nil)), "it may yet compute")
+	end(false)
+	w.ask(ask(prompt(1, 400)), 5)
+	w.idle()
+	require.Equal(t, 400, endOf(store.Chain(t.Context(), prompt(1, 400), nil)))
+	require.Zero(t, w.engine.restored)
 }

@@ -48,7 +48,7 @@ func TestRandomUsers(t *testing.T) {
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
-					defer end()
+					defer end(true)
 					s.complete(w.engine, context.Background(), tokens, predict)
 				}()
 				w.idle()

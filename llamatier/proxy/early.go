@@ -1,12 +1,17 @@
 package proxy
 
-import "github.com/kvtier/kvtier/llamatier"
+import (
+	"context"
+	"net/http"
+
+	"github.com/kvtier/kvtier/llamatier"
+)
 
 // early are the requests that may compute in a slot and began before there was a Tier.
 type early struct {
-	any      bool             // there was one
-	adapters bool             // one changed the adapters
-	running  map[*func()]bool // a pointer for each that runs, to the end of its Tier.Unknown
+	any      bool                 // there was one, which may have computed something
+	adapters bool                 // one changed the adapters
+	running  map[*func(bool)]bool // a pointer for each that runs, to the end of its Tier.Unknown
 }
 
 // Tier returns the Tier, nil before Use.
@@ -22,7 +27,7 @@ func (h *Handler) Use(t *llamatier.Tier) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.early.any {
-		t.Unknown()()
+		t.Unknown()(true)
 	}
 	for end := range h.early.running {
 		*end = t.Unknown()
@@ -35,9 +40,25 @@ func (h *Handler) Use(t *llamatier.Tier) {
 
 const adaptersChanged = "adapters were changed while the model was loaded"
 
+// pass has the engine answer a request, which may compute in a slot that the engine chooses, and
+// may change the adapters.
+func (h *Handler) pass(w http.ResponseWriter, r *http.Request) {
+	end := h.unknown(r.URL.Path == "/lora-adapters")
+	status := 0 // until the engine has answered
+	defer func() { end(!refusals[status]) }()
+	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), statusKey{}, &status)))
+}
+
+// statusKey is the key, in a request's context, of the variable that gets the answer's status.
+type statusKey struct{}
+
+// refusals are the statuses with which llama-server answers before it computes anything: it has no
+// such address, does not do that with this model, or does not know the client.
+var refusals = map[int]bool{http.StatusNotFound: true, http.StatusNotImplemented: true, http.StatusUnauthorized: true}
+
 // unknown notes that a request may compute in a slot that the engine chooses, until the caller
 // calls end. The request may also change the adapters.
-func (h *Handler) unknown(adapters bool) (end func()) {
+func (h *Handler) unknown(adapters bool) (end func(computed bool)) {
 	t, end := h.tierOrEarly(adapters)
 	if t == nil {
 		return end
@@ -49,22 +70,23 @@ func (h *Handler) unknown(adapters bool) (end func()) {
 }
 
 // tierOrEarly returns the Tier. Before Use, it notes an early request until the caller calls end.
-func (h *Handler) tierOrEarly(adapters bool) (t *llamatier.Tier, end func()) {
+func (h *Handler) tierOrEarly(adapters bool) (t *llamatier.Tier, end func(computed bool)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.tier != nil {
 		return h.tier, nil
 	}
-	h.early.any, h.early.adapters = true, h.early.adapters || adapters
-	later := func() {}
+	h.early.adapters = h.early.adapters || adapters
+	later := func(bool) {}
 	if h.early.running == nil {
-		h.early.running = make(map[*func()]bool)
+		h.early.running = make(map[*func(bool)]bool)
 	}
 	h.early.running[&later] = true
-	return nil, func() {
+	return nil, func(computed bool) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		delete(h.early.running, &later)
-		later()
+		h.early.any = h.early.any || computed
+		later(computed)
 	}
 }

@@ -47,7 +47,8 @@ type watched struct {
 	timers chan func()
 
 	tokens    string // of a prompt
-	status    int    // of an answer
+	status    int    // of an answer to a prompt
+	refusal   int    // status of an answer to other requests; 0 for OK
 	cached    int    // tokens of a prompt that the slot held before
 	generated atomic.Int64
 }
@@ -77,6 +78,9 @@ func watch(t *testing.T) *watched {
 			}
 			_, _ = fmt.Fprintf(res, `{"timings":{"cache_n":%d,"prompt_n":%d,"predicted_n":1,"prompt_ms":1}}`, w.cached, 3-w.cached)
 		default:
+			if w.refusal != 0 && !strings.HasPrefix(r.URL.Path, "/slots/") {
+				res.WriteHeader(w.refusal)
+			}
 			_, _ = io.WriteString(res, "{}")
 		}
 	})
@@ -108,7 +112,7 @@ func (w *watched) post(ctx context.Context, path, body string) {
 func (w *watched) trusted(t *testing.T) bool {
 	(<-w.timers)()
 	require.Contains(t, w.lines.String(), "slot not stored")
-	return !strings.Contains(w.lines.String(), "the length of its last answer is not known")
+	return !strings.Contains(w.lines.String(), "it holds rows of a shifted context")
 }
 
 // TestAClientThatGoesAway while its prompt is looked at, or while it waits for a slot, leaves the
@@ -125,6 +129,7 @@ func TestAClientThatGoesAway(t *testing.T) {
 	w.post(ctx, "/completion", `{"prompt":"b"}`)
 	w.visit = nil
 	w.post(ctx, "/completion", `{"prompt":[4,5]}`)
+	require.Equal(t, 4, w.Tier().Slots()[0].Tokens, "those of the answer that was heard")
 	require.True(t, w.trusted(t))
 }
 
@@ -166,8 +171,24 @@ func TestRequestsThatComputeNothing(t *testing.T) {
 		w.cached = 1
 		w.post(t.Context(), "/completion", `{"prompt":"a"}`)
 		<-w.timers
-		require.True(t, w.trusted(t))
-		require.Equal(t, trusted, !strings.Contains(w.lines.String(), "it holds rows of a shifted context"), path)
+		require.Equal(t, trusted, w.trusted(t), path)
+	}
+}
+
+// TestRequestsThatAreRefused before anything is computed leave the slots as they were.
+func TestRequestsThatAreRefused(t *testing.T) {
+	for status, trusted := range map[int]bool{
+		http.StatusNotFound: true, http.StatusNotImplemented: true, http.StatusUnauthorized: true,
+		http.StatusBadRequest: false, http.StatusInternalServerError: false, http.StatusOK: false,
+	} {
+		w := watch(t)
+		w.post(t.Context(), "/completion", `{"prompt":"a"}`)
+		w.refusal = status
+		w.post(t.Context(), "/v1/embeddings", `{}`)
+		w.cached = 1
+		w.post(t.Context(), "/completion", `{"prompt":"a"}`)
+		<-w.timers
+		require.Equal(t, trusted, w.trusted(t), "status %d", status)
 	}
 }
 

@@ -64,6 +64,9 @@ func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler
 		},
 		Transport: e.Client.Transport,
 		ModifyResponse: func(res *http.Response) error {
+			if status, ok := res.Request.Context().Value(statusKey{}).(*int); ok {
+				*status = res.StatusCode
+			}
 			if heard, ok := res.Request.Context().Value(endKey{}).(*end); ok {
 				res.Body = heard.hear(res.Body)
 				heard.refused = heard.tooLong && res.StatusCode/100 == 4
@@ -126,8 +129,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case t != nil && known && key == right:
 		h.servePrompt(w, r, t, chat)
 	default:
-		defer h.unknown(r.URL.Path == "/lora-adapters")()
-		h.proxy.ServeHTTP(w, r)
+		h.pass(w, r)
 	}
 }
 
@@ -181,8 +183,7 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	}
 	if body == nil {
 		h.log.Debug("kv tier: request passes through", "path", r.URL.Path, "reason", "it is large, or many are")
-		defer h.unknown(false)()
-		h.proxy.ServeHTTP(w, r)
+		h.pass(w, r)
 		return
 	}
 	limited, stop := context.WithTimeout(ctx, h.patience)
@@ -193,15 +194,13 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	}
 	if err != nil {
 		h.log.Debug("kv tier: request passes through", "path", r.URL.Path, "reason", err)
-		defer h.unknown(false)()
-		h.proxy.ServeHTTP(w, r)
+		h.pass(w, r)
 		return
 	}
 	p.Cancel = cancel
 	turn, err := t.Begin(ctx, p.Request)
 	if errors.Is(err, llamatier.ErrTaken) {
-		defer h.unknown(false)()
-		h.proxy.ServeHTTP(w, r)
+		h.pass(w, r)
 		return
 	}
 	if err != nil {
