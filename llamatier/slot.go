@@ -116,10 +116,16 @@ func (s *slot) shared(r Request) int {
 	return n
 }
 
-// takeLocked makes a free slot busy: the one that the request asks for, or the one that holds
-// most of the prompt, or the one unused for longest. It returns nil if there is none.
+// takeLocked makes a free slot busy: the one that the request asks for, or the best one. It returns
+// nil if there is none.
 func (t *Tier) takeLocked(r Request) *slot {
-	free := func(s *slot) bool { return !s.busy && (r.Slot < 0 || s.id == r.Slot%len(t.slots)) }
+	return t.chooseLocked(r, func(s *slot) bool { return r.Slot < 0 || s.id == r.Slot%len(t.slots) }).takeLocked()
+}
+
+// chooseLocked returns the free slot for a request, of those that suit: the one that holds most of
+// the prompt, or the one unused for longest. It returns nil if there is none.
+func (t *Tier) chooseLocked(r Request, suits func(*slot) bool) *slot {
+	free := func(s *slot) bool { return !s.busy && suits(s) }
 	best, most := t.oldestLocked(free), int(similar*float64(len(r.Tokens)+len(r.Rest)))
 	for _, s := range t.slots {
 		if !free(s) {
@@ -129,7 +135,7 @@ func (t *Tier) takeLocked(r Request) *slot {
 			best, most = s, n
 		}
 	}
-	return best.takeLocked()
+	return best
 }
 
 // takeIdle makes the slot busy that holds tokens and has been free for longest, other than one.

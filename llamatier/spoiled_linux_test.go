@@ -223,3 +223,29 @@ func (w *world) again(r Request) {
 	}
 	turn.End(s.complete(w.engine, context.Background(), slices.Concat(r.Tokens, r.Rest), 5))
 }
+
+// TestAPromptWhoseSlotIsNotLeft gets another one, if the engine has one that is free: the prompt is
+// not one of which nothing is known, after which no slot would be stored.
+func TestAPromptWhoseSlotIsNotLeft(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 2, 1000)
+	w.tier.patience.leave = 0
+	w.ask(ask(prompt(1, 200)), 5)
+	w.idle()
+	w.cancelled(prompt(1, 300))
+	turn := begin(t, w, prompt(1, 320))
+	require.Equal(t, 1, turn.Slot())
+	require.Equal(t, 192, turn.Restored)
+	turn.End(w.engine.slots[1].complete(w.engine, t.Context(), prompt(1, 320), 5))
+	w.engine.slots[0].use.Unlock()
+	w.idle()
+	require.Equal(t, 320, endOf(store.Chain(t.Context(), prompt(1, 320), nil)))
+
+	named := Request{Tokens: prompt(1, 330), Slot: 0, Cancel: func() {}}
+	w.tier.slots[0].last, w.tier.slots[0].judged = nil, false
+	w.engine.slots[0].use.Lock()
+	_, err := w.tier.Begin(t.Context(), named)
+	require.NoError(t, err, "it waits for the slot that it names")
+	w.engine.slots[0].use.Unlock()
+}

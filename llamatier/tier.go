@@ -234,8 +234,8 @@ var (
 	// ErrClosed reports a request that began after Flush.
 	ErrClosed = errors.New("llamatier: the tier is closed")
 
-	// ErrTaken reports that the engine runs a request in the slot that another request would
-	// get, one of Unknown or one whose client is gone, and that the engine has a free slot.
+	// ErrTaken reports that the engine runs a request in the slot that another request would get,
+	// that requests of Unknown run, and that the engine has a free slot.
 	ErrTaken = errors.New("llamatier: the engine has given the slot to another request")
 )
 
@@ -255,7 +255,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("wait for a slot: %w", err)
 	}
-	taken, err := t.taken(ctx, s)
+	s, taken, err := t.settle(ctx, s, r)
 	if err = cmp.Or(ctx.Err(), err); err != nil {
 		t.giveBack(s)
 		return nil, err
@@ -291,20 +291,40 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	return u, nil
 }
 
-// taken reports whether the engine runs a request in a slot, one of Unknown or one whose client
-// is gone, and returns ErrTaken if there is a slot in which none runs.
-func (t *Tier) taken(ctx context.Context, s *slot) (bool, error) {
+// settle returns the slot in which a request will run, and reports whether the engine runs another
+// one in it, one of Unknown or one whose client is gone. It is another slot than the busy one if the
+// engine has a free one. Settle returns ErrTaken if requests of Unknown run, and the engine may choose
+// another slot.
+func (t *Tier) settle(ctx context.Context, s *slot, r Request) (in *slot, taken bool, err error) {
 	if !t.unknownRuns() && !s.unheard() {
-		return false, nil
+		return s, false, nil
 	}
 	slots, err := t.left(ctx, s)
 	if err != nil || s.id >= len(slots) || !slots[s.id].Running {
-		return err != nil, nil // such an engine is not asked for more
+		return s, err != nil, nil // such an engine is not asked for more
 	}
-	if slices.ContainsFunc(slots, func(other Slot) bool { return !other.Running }) {
-		return true, ErrTaken
+	if !slices.ContainsFunc(slots, func(other Slot) bool { return !other.Running }) {
+		return s, true, nil
 	}
-	return true, nil
+	if t.unknownRuns() {
+		return s, true, ErrTaken
+	}
+	if other := t.takeOther(s, r, slots); other != nil {
+		return other, false, nil
+	}
+	return s, true, nil
+}
+
+// takeOther makes a slot busy in which the engine runs nothing, for a request that names none, and
+// gives a busy slot back. It returns nil if no such slot is free.
+func (t *Tier) takeOther(s *slot, r Request, slots []Slot) *slot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	other := t.chooseLocked(r, func(o *slot) bool { return r.Slot < 0 && o.id < len(slots) && !slots[o.id].Running }).takeLocked()
+	if other != nil {
+		t.giveBackLocked(s)
+	}
+	return other
 }
 
 // unknownRuns reports whether a request of Unknown runs in any slot.
