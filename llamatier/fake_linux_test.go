@@ -45,6 +45,7 @@ type fakeEngine struct {
 	shape   *llamastate.Shape
 	dir     string // of the files of slots
 	context int    // tokens for each slot
+	still   bool   // an answer ends where its slot is full, in place of a shift
 	late    int    // tokens that are generated after the client is gone
 	lie     string // in place of its slots; "" without
 	room    int    // tokens for all slots together; 0 without a limit
@@ -242,7 +243,12 @@ func (s *fakeSlot) complete(f *fakeEngine, ctx context.Context, prompt []int32, 
 				return nil
 			}
 		}
-		if len(s.tokens)+1 >= f.context {
+		switch full := len(s.tokens)+1 >= f.context; {
+		case full && f.still && ctx.Err() != nil:
+			return nil
+		case full && f.still:
+			return a
+		case full:
 			s.shift()
 		}
 		s.add(next)

@@ -253,6 +253,8 @@ func (t *Tier) shifted(ctx context.Context, s *slot, p Slot) (bool, error) {
 	switch u := s.pending; {
 	case s.last != nil && p.Held < s.last.seen()-1:
 		return true, nil
+	case t.opt.NoShift:
+		return false, nil
 	case u == nil && s.last != nil:
 		seen = s.last.seen()
 	case u == nil:

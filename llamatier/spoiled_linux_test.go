@@ -163,8 +163,8 @@ func TestASlotWithoutPages(t *testing.T) {
 	require.Equal(t, 10, w.engine.computed-computed)
 }
 
-// TestAPromptThatIsCancelledAndAskedAgain while the engine still computes it, at most so long that the
-// Tier waits no more: the conversation is stored, and so is what follows.
+// TestAPromptThatIsCancelledAndAskedAgain while the engine still computes it, for longer than the Tier
+// waits: the conversation is stored, and so are its next turns.
 func TestAPromptThatIsCancelledAndAskedAgain(t *testing.T) {
 	for name, next := range map[string]func(w *world){
 		"at once":       func(w *world) { w.again(ask(prompt(1, 320))) },
@@ -248,4 +248,39 @@ func TestAPromptWhoseSlotIsNotLeft(t *testing.T) {
 	_, err := w.tier.Begin(t.Context(), named)
 	require.NoError(t, err, "it waits for the slot that it names")
 	w.engine.slots[0].use.Unlock()
+}
+
+// TestAnEngineThatShiftsNoContext: all that is computed is stored, also where nobody knows how much
+// that is, and where the slot is full.
+func TestAnEngineThatShiftsNoContext(t *testing.T) {
+	for name, before := range map[string]func(w *world){
+		"clients read the counter": func(w *world) {
+			w.tier.opt.Engine.MetricsOfClients = true
+			begin(w.t.(*testing.T), w, prompt(1, 200)).End(nil)
+			w.engine.slots[0].complete(w.engine, context.Background(), prompt(1, 200), 30)
+		},
+		"an image that nobody waits for": func(w *world) {
+			turn, err := w.tier.Begin(context.Background(), Request{Tokens: prompt(1, 100), Rest: prompt(2, 30), Slot: -1, Cancel: func() {}})
+			require.NoError(w.t, err)
+			w.engine.slots[0].complete(w.engine, context.Background(), slices.Concat(prompt(1, 100), prompt(2, 30)), 5)
+			turn.End(nil)
+		},
+		"a full slot": func(w *world) { w.ask(ask(prompt(1, 200)), 500) },
+		"and nobody waits for that": func(w *world) {
+			turn := begin(w.t.(*testing.T), w, prompt(1, 200))
+			w.engine.slots[0].complete(w.engine, context.Background(), prompt(1, 200), 500)
+			turn.End(nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := openStore(t)
+			defer store.Close()
+			w := &world{t: t, store: store, still: true}
+			w.start(1, 256)
+			before(w)
+			w.ask(ask(prompt(1, 240)), 5)
+			w.idle()
+			require.Equal(t, 240, endOf(store.Chain(t.Context(), prompt(1, 240), nil)))
+		})
+	}
 }

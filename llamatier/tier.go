@@ -38,6 +38,7 @@ type Options struct {
 	Slots   int               // number of the engine's slots
 	Context int               // tokens that a slot has room for
 	Window  int               // positions that the engine's window keeps; 0 without a window
+	NoShift bool              // the engine never shifts the context of a full slot
 
 	// Control reports whether a token is a control token, as those that begin the parts of a
 	// chat are; nil if that is not known.
@@ -399,7 +400,7 @@ func (t *Tier) sending(s *slot) {
 // with this one: the count from before that answer bounds both.
 func (t *Tier) noteAnswerLocked(u *Turn, answer *Answer, prompt int) {
 	s := u.s
-	if !s.judged && s.last != nil && s.last.seen()+1 >= t.opt.Context {
+	if !s.judged && s.last != nil && s.last.seen()+1 >= t.opt.Context && !t.opt.NoShift {
 		s.broken = true
 	}
 	if answer == nil && s.pending == nil {

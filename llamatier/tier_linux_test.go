@@ -30,6 +30,7 @@ type world struct {
 	store  *diskstore.Store
 	hybrid bool // the model has a state
 	lossy  bool // lossy pages are restored
+	still  bool // the engine shifts no context
 	files  *slotfile.Files
 	stream bool // the files may be streams
 	meter  telemetry.Meter
@@ -99,13 +100,13 @@ func (w *world) start(slots, context int) {
 		w.openFiles()
 	}
 	w.engine = newFake(w.t, slots, context)
-	w.engine.dir = w.files.Dir()
+	w.engine.dir, w.engine.still = w.files.Dir(), w.still
 	if w.hybrid {
 		w.engine.shape = hybridShape
 	}
 	w.tier = New(Options{
 		Engine: w.engine.engine(), Shape: w.engine.shape, Control: control, Slots: slots, Context: context,
-		Files: w.files, PartBytes: 5000, Store: w.store, Fingerprint: pagefile.Key{1}, PageTokens: testPage, Lossy: w.lossy,
+		Files: w.files, PartBytes: 5000, Store: w.store, Fingerprint: pagefile.Key{1}, PageTokens: testPage, Lossy: w.lossy, NoShift: w.still,
 		Meter: &w.meter, Recents: why.NewRecents(),
 		AfterFunc: func(_ time.Duration, f func()) interface{ Stop() bool } {
 			m := &timer{f: f}

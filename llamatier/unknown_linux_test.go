@@ -186,8 +186,8 @@ func TestALateRequestThatIsShorter(t *testing.T) {
 	require.Empty(t, store.Chain(t.Context(), prompt(1, 100), nil))
 }
 
-// TestARequestThatTheEngineHasRefused computed nothing: what the slots hold is stored, beside it and
-// after it, and nothing is restored in its place.
+// TestARequestThatTheEngineHasRefused computed nothing: tokens of the slots are stored, those from
+// before it and those computed beside it, and nothing is restored in their place.
 func TestARequestThatTheEngineHasRefused(t *testing.T) {
 	store := openStore(t)
 	defer store.Close()

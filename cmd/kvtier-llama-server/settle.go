@@ -161,7 +161,8 @@ func (s *server) open(seen *engineLook) error {
 	meter, recents := new(telemetry.Meter), why.NewRecents()
 	tier := llamatier.New(llamatier.Options{
 		Engine: s.engine, Shape: seen.shape, Slots: seen.slots, Context: seen.context, Window: model.Window, Control: model.Control,
-		Files: s.files, PartBytes: s.partBytes, Store: store, Fingerprint: key, PageTokens: d.config.PageTokens,
+		NoShift: !s.command.Shifts(),
+		Files:   s.files, PartBytes: s.partBytes, Store: store, Fingerprint: key, PageTokens: d.config.PageTokens,
 		Lossy: options.Cold != diskstore.ColdTypes{}, Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: meter, Recents: recents, Log: s.log,
 	})
 	s.proxy.Use(tier)

@@ -59,6 +59,8 @@ var (
 	apiKeyFile  = option{flags: []string{"--api-key-file"}, env: "LLAMA_ARG_API_KEY_FILE"}
 	adapter     = option{flags: []string{"--lora"}}
 	draft       = option{flags: []string{"-md", "--model-draft", "--spec-draft-model"}, env: "LLAMA_ARG_SPEC_DRAFT_MODEL"}
+	shift       = option{flags: []string{"--context-shift"}, env: "LLAMA_ARG_CONTEXT_SHIFT", alone: true}
+	noShift     = option{flags: []string{"--no-context-shift"}, env: "LLAMA_ARG_NO_CONTEXT_SHIFT", alone: true}
 	specType    = option{flags: []string{"--spec-type"}, env: "LLAMA_ARG_SPEC_TYPE"}
 )
 
@@ -224,12 +226,15 @@ func (c Command) Behind(socket, saveTo string) []string {
 	args := c.without(host, port)
 	if saveTo != "" {
 		// With a cache in memory, a request for a busy slot can replace the slot's sequence.
-		args = append(c.without(host, port, cacheRAM, noSlots), "--slot-save-path", saveTo, "--cache-ram", "0")
+		args = append(c.without(host, port, cacheRAM, noSlots, noShift), "--slot-save-path", saveTo, "--cache-ram", "0")
 		if !c.Slots() {
 			args = append(args, "--slots")
 		}
 		if !c.Metrics() {
 			args = append(args, "--metrics")
+		}
+		if !c.Shifts() { // as is usual, and must stay so
+			args = append(args, "--no-context-shift")
 		}
 	}
 	return append(args, "--host", socket)
@@ -283,16 +288,27 @@ func (c Command) Keys() (key, file string) {
 func (c Command) Metrics() bool { return c.on(metrics) }
 
 // Slots reports whether clients may look at the slots, as they may unless they are told not to.
-func (c Command) Slots() bool {
+func (c Command) Slots() bool { return c.either(slots, noSlots, true) }
+
+// Shifts reports whether llama-server may shift the context of a slot that is full. It does not
+// unless it is told to.
+func (c Command) Shifts() bool { return c.either(shift, noShift, false) }
+
+// either reports whether an option is on that has an opposite.
+func (c Command) either(on, off option, usually bool) bool {
 	for _, arg := range slices.Backward(c.Args) {
-		if slots.is(arg) || noSlots.is(arg) {
-			return slots.is(arg)
+		if on.is(arg) || off.is(arg) {
+			return on.is(arg)
 		}
 	}
 	set := c.variables()
-	_, off := set[noSlots.env]
-	value, given := set[slots.env]
-	return !off && (!given || isOn(value))
+	if _, given := set[off.env]; given {
+		return false
+	}
+	if value, given := set[on.env]; given {
+		return isOn(value)
+	}
+	return usually
 }
 
 // Adapters returns the paths of the model's adapters.

@@ -106,10 +106,10 @@ func TestBehind(t *testing.T) {
 // TestSlotsThatClientsMayNotSee are still seen by us.
 func TestSlotsThatClientsMayNotSee(t *testing.T) {
 	for line, want := range map[string]string{
-		"-m x":                      "-m x --slot-save-path d --cache-ram 0 --metrics --host s",
-		"-m x --no-slots --slots":   "-m x --slots --slot-save-path d --cache-ram 0 --metrics --host s",
-		"-m x --slots --no-slots":   "-m x --slots --slot-save-path d --cache-ram 0 --slots --metrics --host s",
-		"-m x --no_slots --seed 42": "-m x --seed 42 --slot-save-path d --cache-ram 0 --slots --metrics --host s",
+		"-m x":                      "-m x --slot-save-path d --cache-ram 0 --metrics --no-context-shift --host s",
+		"-m x --no-slots --slots":   "-m x --slots --slot-save-path d --cache-ram 0 --metrics --no-context-shift --host s",
+		"-m x --slots --no-slots":   "-m x --slots --slot-save-path d --cache-ram 0 --slots --metrics --no-context-shift --host s",
+		"-m x --no_slots --seed 42": "-m x --seed 42 --slot-save-path d --cache-ram 0 --slots --metrics --no-context-shift --host s",
 	} {
 		c := command(line)
 		require.Equal(t, strings.Count(want, " --slots ") == strings.Count(line, " --slots"), c.Slots(), line)
@@ -121,6 +121,25 @@ func TestSlotsThatClientsMayNotSee(t *testing.T) {
 		require.Equal(t, seen, command("-m x", variable).Slots(), variable)
 		require.True(t, command("-m x --slots", variable).Slots(), variable)
 		require.False(t, command("-m x --no-slots", variable).Slots(), variable)
+	}
+}
+
+// TestContextsThatMayBeShifted: llama-server shifts none unless it is told to, which we say again.
+func TestContextsThatMayBeShifted(t *testing.T) {
+	for line, shifts := range map[string]bool{
+		"-m x": false, "-m x --context-shift": true, "-m x --context-shift --no-context-shift": false, "-m x --no-context-shift --context-shift": true,
+	} {
+		c := command(line)
+		require.Equal(t, shifts, c.Shifts(), line)
+		behind := strings.Join(c.Behind("s", "d"), " ")
+		require.Equal(t, !shifts, strings.HasSuffix(behind, " --no-context-shift --host s"), behind)
+		require.Empty(t, c.Numerics(), line)
+	}
+	for variable, shifts := range map[string]bool{
+		"LLAMA_ARG_CONTEXT_SHIFT=1": true, "LLAMA_ARG_CONTEXT_SHIFT=off": false, "LLAMA_ARG_NO_CONTEXT_SHIFT=1": false,
+	} {
+		require.Equal(t, shifts, command("-m x", variable).Shifts(), variable)
+		require.True(t, command("-m x --context-shift", variable).Shifts(), variable)
 	}
 }
 
