@@ -27,7 +27,7 @@ type region struct {
 // returns ErrUnknown for a file with media, and for one that Open would refuse already.
 func (s *Shape) Begin(r io.ReaderAt, written int64) (b *Beginning, need int64, err error) {
 	if len(s.Caches) == 0 || s.Caches[0].Kind != Full {
-		return nil, 0, unknown("its first cache has no rows of all positions")
+		return nil, 0, unknown(0, "its first cache has no rows of all positions")
 	}
 	if need, err = s.beginning(r, written); err != nil || need > written {
 		return nil, need, err

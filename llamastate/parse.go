@@ -12,8 +12,20 @@ import (
 // expected shape. The rows of such a file must not be stored.
 var ErrUnknown = errors.New("llamastate: file is not understood")
 
-func unknown(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", ErrUnknown, fmt.Sprintf(format, args...))
+// UnknownError is an ErrUnknown with its reason.
+type UnknownError struct {
+	Reason string
+	Offset int64 // bytes of the file before it
+}
+
+// Error implements error.
+func (e *UnknownError) Error() string { return fmt.Sprintf("%v: %s", ErrUnknown, e.Reason) }
+
+// Is reports whether target is ErrUnknown.
+func (e *UnknownError) Is(target error) bool { return target == ErrUnknown }
+
+func unknown(at int64, format string, args ...any) error {
+	return &UnknownError{fmt.Sprintf(format, args...), at}
 }
 
 const (
@@ -87,22 +99,25 @@ func forms() []form {
 // ErrUnknown unless exactly one shape accounts for every byte. A file of one token suffices.
 func Learn(r io.ReaderAt, size int64) (*Shape, error) {
 	var found *Shape
-	var why []error
+	var why *UnknownError // of the form that accounts for most bytes
 	for _, f := range forms() {
 		file, err := parse(r, size, f)
+		var refused *UnknownError
 		switch {
-		case errors.Is(err, ErrUnknown):
-			why = append(why, err)
+		case errors.As(err, &refused):
+			if why == nil || refused.Offset > why.Offset {
+				why = refused
+			}
 		case err != nil:
 			return nil, err
 		case found != nil:
-			return nil, unknown("two shapes fit: %+v and %+v", *found, file.Shape)
+			return nil, unknown(size, "two shapes fit: %+v and %+v", *found, file.Shape)
 		default:
 			found = &file.Shape
 		}
 	}
 	if found == nil {
-		return nil, why[0]
+		return nil, why
 	}
 	return found, nil
 }
@@ -123,7 +138,7 @@ func (s *Shape) Open(r io.ReaderAt, size int64) (*File, error) {
 		return nil, err
 	}
 	if !file.Shape.Equal(s) {
-		return nil, unknown("its shape %+v is not that of the server, %+v", file.Shape, *s)
+		return nil, unknown(size, "its shape %+v is not that of the server, %+v", file.Shape, *s)
 	}
 	return file, nil
 }
@@ -142,7 +157,7 @@ func parse(r io.ReaderAt, size int64, f form) (*File, error) {
 		file.Checkpoints = size - p.checkpoints()
 	}
 	if p.err == nil && p.off != size {
-		p.err = unknown("%d bytes follow the last cache", size-p.off)
+		p.err = unknown(p.off, "%d bytes follow the last cache", size-p.off)
 	}
 	if p.err != nil {
 		return nil, p.err
@@ -169,7 +184,7 @@ const ahead = 1 << 16
 // fail notes the first error.
 func (p *parser) fail(format string, args ...any) {
 	if p.err == nil {
-		p.err = unknown(format, args...)
+		p.err = unknown(p.off, format, args...)
 	}
 }
 

@@ -450,3 +450,16 @@ func FuzzOpen(f *testing.F) {
 		require.NoError(t, file.ReadRows(layout, 0, page))
 	})
 }
+
+// TestTheReasonOfARefusal is that of the form of which most of the file is.
+func TestTheReasonOfARefusal(t *testing.T) {
+	rng := rand.New(rand.NewPCG(8, 1))
+	shape := anyShape()
+	b := append(newServer(rng, shape, someTokens(rng, 9), 5).save(true), "SCKP\x07\x00\x00\x00"...)
+	_, err := Learn(bytes.NewReader(b), int64(len(b)))
+	var unknown *UnknownError
+	require.ErrorAs(t, err, &unknown)
+	require.Contains(t, unknown.Reason, "version of the checkpoints")
+	require.Equal(t, int64(len(b)), unknown.Offset)
+	require.ErrorContains(t, err, ErrUnknown.Error())
+}

@@ -2,7 +2,6 @@ package llamatier
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 )
@@ -30,7 +29,7 @@ var usualPatience = patience{
 }
 
 // errHeldBack reports an action that llama-server carries out later.
-var errHeldBack = errors.New("another request runs in it, and llama-server holds an action back")
+var errHeldBack = because(CauseBusy, "another request runs in it, and llama-server holds an action back")
 
 // act carries out an action on a busy slot. llama-server holds an action back while a request
 // runs in the slot, which can take hours: act returns errHeldBack then, nothing is saved from
@@ -72,7 +71,7 @@ func (t *Tier) enter(s *slot) (leave func(), err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s.acting {
-		return nil, errors.New("llama-server has not carried out the last action on it")
+		return nil, because(CauseBusy, "llama-server has not carried out the last action on it")
 	}
 	action := make(chan struct{})
 	t.acting = append(t.acting, action)

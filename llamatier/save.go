@@ -3,7 +3,6 @@ package llamatier
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -48,7 +47,7 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 		state, err = t.read(ctx, f, s)
 	}
 	if err != nil {
-		t.opt.Log.Debug("kv tier: slot not stored", "slot", s.id, "error", err)
+		t.opt.Log.Debug("kv tier: slot not stored", "slot", s.id, "cause", CauseOf(err), "error", err)
 		if f != nil {
 			t.drop(f)
 		}
@@ -86,7 +85,7 @@ func (t *Tier) ends(s *slot, state *llamastate.File, tails bool) []int {
 }
 
 // errUnknownRuns reports a slot that a request of which nothing is known may be using.
-var errUnknownRuns = errors.New("a request of which nothing is known may run in it")
+var errUnknownRuns = because(CauseBusy, "a request of which nothing is known may run in it")
 
 // savedFile has the engine save a slot into a new file. It returns the positions whose rows the
 // file does not have, because they are stored.
@@ -118,6 +117,9 @@ func (t *Tier) savedFile(ctx context.Context, s *slot) (*slotfile.File, position
 	case err != nil:
 		t.drop(f)
 		t.opt.Files.Refused(f)
+		if k != nil {
+			err = errors.Join(k.failure(), err)
+		}
 		return nil, none, err
 	}
 	t.opt.Rates.Stepped(rates.Chain{Pages: []rates.Page{t.saved(s, p.Held)}, Then: saving}, time.Since(began))
@@ -156,11 +158,11 @@ func (t *Tier) idleSlot(ctx context.Context, s *slot) (Slot, error) {
 	slots, err := t.slotsNow(ctx)
 	switch {
 	case err != nil:
-		return Slot{}, err
+		return Slot{}, because(CauseUnanswered, "look at it: %w", err)
 	case s.id >= len(slots):
-		return Slot{}, fmt.Errorf("llama-server has %d slots", len(slots))
+		return Slot{}, because(CauseUnanswered, "llama-server has %d slots", len(slots))
 	case slots[s.id].Running:
-		return Slot{}, errors.New("another request runs in it")
+		return Slot{}, because(CauseBusy, "another request runs in it")
 	}
 	return slots[s.id], nil
 }
@@ -187,13 +189,13 @@ func (t *Tier) read(ctx context.Context, f *slotfile.File, s *slot) (*llamastate
 		return nil, err
 	}
 	if !state.Media && len(state.Tokens) != p.Held {
-		return nil, fmt.Errorf("it held %d tokens when it was saved, and holds %d now", len(state.Tokens), p.Held)
+		return nil, because(CauseBusy, "it held %d tokens when it was saved, and holds %d now", len(state.Tokens), p.Held)
 	}
 	if err := s.foreign(state); err != nil {
 		return nil, err
 	}
 	if want := min(t.opt.Window, len(state.Tokens)); !state.Media && state.WindowRows() != want {
-		return nil, fmt.Errorf("its window keeps %d positions of %d, want %d", state.WindowRows(), len(state.Tokens), want)
+		return nil, because(CauseFormat, "its window keeps %d positions of %d, want %d", state.WindowRows(), len(state.Tokens), want)
 	}
 	return state, nil
 }
@@ -207,7 +209,7 @@ func (s *slot) foreign(state *llamastate.File) error {
 		return nil
 	}
 	s.broken = true
-	return fmt.Errorf("it holds %d tokens, and shares %d with the last prompt of %d: another request ran in it", held, n, len(s.tokens))
+	return because(CauseUntrusted, "it holds %d tokens, and shares %d with the last prompt of %d: another request ran in it", held, n, len(s.tokens))
 }
 
 // judge returns an error if the rows of a slot must not be stored.
@@ -229,9 +231,9 @@ func (t *Tier) judge(ctx context.Context, s *slot, p Slot) error {
 	s.broken = s.broken || shifted
 	switch {
 	case shifted:
-		return errors.New("its context may have been shifted")
+		return because(CauseShifted, "its context may have been shifted")
 	case s.broken || s.private:
-		return errors.New("it holds rows of a shifted context, of lossy pages, or of a request that is not stored")
+		return because(CauseUntrusted, "it holds rows of a shifted context, of lossy pages, or of a request that is not stored")
 	}
 	return nil
 }
@@ -267,7 +269,7 @@ func (t *Tier) shifted(ctx context.Context, s *slot, p Slot) (bool, error) {
 			return true, nil
 		}
 		if err != nil {
-			return false, fmt.Errorf("find out the length of its last answer: %w", err)
+			return false, because(CauseUnanswered, "find out the length of its last answer: %w", err)
 		}
 		seen = u.prompt + now - u.counted
 	}

@@ -2,6 +2,7 @@ package llamatier
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -35,6 +36,7 @@ type sink struct {
 	dropped positions
 	file    *slotfile.File // nil before it is known where rows are
 	rows    io.WriterAt    // of file
+	failed  error          // the first, of which llama-server knows only that there was one
 }
 
 // sink returns the sink of a slot that holds a number of tokens; nil if a file is better.
@@ -98,22 +100,29 @@ func (k *sink) Close() error {
 func (k *sink) WriteAt(p []byte, off int64) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if off != k.size {
-		return 0, errors.New("llama-server does not write in order")
-	}
 	var err error
-	if k.file != nil {
+	if off != k.size {
+		err = because(CauseFormat, "llama-server does not write in order")
+	} else if k.file != nil {
 		err = k.keepLocked(p, off)
 	} else if k.head = append(k.head, p...); len(k.head) <= headMax {
 		err = k.beginLocked()
 	} else {
-		err = errors.New("no row begins in its first bytes")
+		err = because(CauseFormat, "no row begins in its first bytes")
 	}
 	if err != nil {
+		k.failed = cmp.Or(k.failed, err)
 		return 0, err
 	}
 	k.size += int64(len(p))
 	return len(p), nil
+}
+
+// failure returns the first error of a write.
+func (k *sink) failure() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.failed
 }
 
 // keepLocked writes the bytes that are not dropped.
