@@ -170,7 +170,7 @@ func (w *world) leaves(slot int) {
 func TestAnEngineThatNoticesLate(t *testing.T) {
 	for name, next := range map[string]func(w *world){
 		"another": func(w *world) { w.ask(ask(prompt(2, 100)), 2); w.tier.storing.Wait() },
-		"idle":    func(w *world) { w.idle() },
+		"idle":    func(w *world) { w.idle(); w.idle(); w.idle() },
 		"end":     func(w *world) { w.tier.Flush(t.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -207,4 +207,40 @@ func TestAnEngineThatGoesOn(t *testing.T) {
 	w.tier.patience.leave = time.Hour
 	w.tier.Flush(ctx)
 	require.NotEmpty(t, store.Chain(t.Context(), prompt(2, 200), nil))
+}
+
+// TestAnEngineThatNoticesLaterThanTheTierWaits: the slot is saved when the engine has left it, although
+// no other request comes.
+func TestAnEngineThatNoticesLaterThanTheTierWaits(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 2, 1000)
+	w.tier.patience.leave = 0
+	w.cancelled(prompt(1, 200))
+	w.idle()
+	end := w.tier.Unknown()
+	w.engine.slots[0].use.Unlock()
+	w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 200), 5)
+	w.idle()
+	end(false)
+	require.Empty(t, store.Chain(t.Context(), prompt(1, 200), nil))
+	w.idle()
+	require.Equal(t, 192, endOf(store.Chain(t.Context(), prompt(1, 200), nil)))
+	require.Empty(t, w.timers)
+}
+
+// TestASlotThatIsEmpty, because the engine needed its room, is not saved: its file would be none that
+// anybody understands.
+func TestASlotThatIsEmpty(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	w.ask(ask(prompt(1, 200)), 5)
+	w.engine.slots[0].tokens, w.engine.slots[0].rows = nil, nil
+	w.engine.onEnter("/slots/0", func() { t.Error("it is saved") })
+	w.idle()
+	delete(w.engine.enter, "/slots/0")
+	w.ask(ask(prompt(1, 210)), 5)
+	w.idle()
+	require.Equal(t, 208, endOf(store.Chain(t.Context(), prompt(1, 210), nil)))
 }

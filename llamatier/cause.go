@@ -23,10 +23,11 @@ const (
 	CauseUntrusted  Cause = "untrusted_rows"  // rows may be those of a request that must not be stored
 	CauseBusy       Cause = "busy"            // a request runs in the slot, or did until the save was over
 	CauseUnanswered Cause = "unanswered"      // llama-server has not answered a question
+	CauseEmpty      Cause = "empty"           // llama-server has emptied the slot, as it does where it needs room
 )
 
 // Passes reports whether a cause usually passes by itself before the next save.
-func (c Cause) Passes() bool { return c == CauseBusy || c == CauseUnanswered }
+func (c Cause) Passes() bool { return c == CauseBusy || c == CauseUnanswered || c == CauseEmpty }
 
 // Remedy is a sentence of advice to a person; "" where nothing need be done.
 func (c Cause) Remedy() string {

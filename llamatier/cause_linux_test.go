@@ -50,6 +50,7 @@ func TestCauses(t *testing.T) {
 		"rows of another":    {CauseUntrusted, func(w *world) { w.tier.slots[0].private = true }, "not stored"},
 		"a request runs":     {CauseBusy, func(w *world) { w.engine.slots[0].use.Lock(); w.t.(*testing.T).Cleanup(w.engine.slots[0].use.Unlock) }, "runs"},
 		"an unknown request": {CauseBusy, func(w *world) { w.tier.Unknown(); w.ask(ask(prompt(1, 210)), 2) }, "nothing is known"},
+		"an empty slot":      {CauseEmpty, func(w *world) { w.engine.slots[0].tokens, w.engine.slots[0].rows = nil, nil }, "emptied"},
 		"slots are not told": {CauseUnanswered, func(w *world) { w.engine.refuseNext("/slots", 1) }, "look at it"},
 	} {
 		t.Run(name, func(t *testing.T) {

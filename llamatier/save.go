@@ -38,7 +38,7 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 		s.dirty, s.tails = true, true
 		return
 	}
-	if s.unheard() {
+	if s.unheard() && tails { // an idle slot is saved some time later
 		_, _ = t.left(ctx, s) // the slot is looked at again
 	}
 	f, dropped, err := t.savedFile(ctx, s)
@@ -47,6 +47,8 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 		state, err = t.read(ctx, f, s)
 	}
 	if err != nil {
+		s.dirty = s.dirty || CauseOf(err) == CauseBusy // it is saved some time later
+		s.tails = s.tails || s.dirty
 		t.opt.Log.Debug("kv tier: slot not stored", "slot", s.id, "cause", CauseOf(err), "error", err)
 		if f != nil {
 			t.drop(f)
@@ -95,6 +97,9 @@ func (t *Tier) savedFile(ctx context.Context, s *slot) (*slotfile.File, position
 		return nil, none, errUnknownRuns
 	}
 	p, err := t.idleSlot(ctx, s)
+	if err == nil && p.Held == 0 {
+		err = because(CauseEmpty, "llama-server has emptied it")
+	}
 	if err != nil {
 		return nil, none, err
 	}
@@ -189,7 +194,7 @@ func (t *Tier) read(ctx context.Context, f *slotfile.File, s *slot) (*llamastate
 		return nil, err
 	}
 	if !state.Media && len(state.Tokens) != p.Held {
-		return nil, because(CauseBusy, "it held %d tokens when it was saved, and holds %d now", len(state.Tokens), p.Held)
+		return nil, because(CauseUntrusted, "it held %d tokens when it was saved, and holds %d now", len(state.Tokens), p.Held)
 	}
 	if err := s.foreign(state); err != nil {
 		return nil, err

@@ -431,7 +431,7 @@ func (t *Tier) saveIdle(s *slot) {
 	ctx, cancel := context.WithTimeout(context.Background(), saveTimeout)
 	defer cancel()
 	t.save(ctx, s, false)
-	if s.dirty && !t.off.Load() { // another save was not over
+	if s.dirty && !t.off.Load() { // another save, or a request in the slot, was not over
 		t.giveBack(s)
 		return
 	}
@@ -450,8 +450,9 @@ func (t *Tier) saveFree(ctx context.Context) {
 		defer close(done)
 		for s := first; s != nil; s = t.takeUnsaved() {
 			t.save(ctx, s, true)
+			later := s.dirty
 			t.give(s)
-			if ctx.Err() != nil || time.Since(began) > t.patience.saving {
+			if ctx.Err() != nil || later || time.Since(began) > t.patience.saving {
 				return
 			}
 		}

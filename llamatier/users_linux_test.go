@@ -29,13 +29,21 @@ func TestRandomUsers(t *testing.T) {
 		slots := rapid.IntRange(1, 3).Draw(rt, "slots")
 		w := &world{t: rt, store: store, hybrid: rapid.Bool().Draw(rt, "hybrid"), stream: rapid.Bool().Draw(rt, "stream")}
 		w.start(slots, 256)
+		w.tier.patience.leave = 0
 		var texts [][]int32
 		for range rapid.IntRange(3, 25).Draw(rt, "steps") {
-			switch rapid.SampledFrom(strings.Fields("ask ask ask ask giveup idle idle private unknown refuse restart memory together")).Draw(rt, "step") {
+			switch rapid.SampledFrom(strings.Fields("ask ask ask ask giveup retype refused idle idle private unknown refuse restart memory together")).Draw(rt, "step") {
 			case "ask":
 				w.ask(ask(draw(rt, &texts)), rapid.IntRange(0, 200).Draw(rt, "predict"))
 			case "giveup":
-				w.giveUp(rt, draw(rt, &texts))
+				w.giveUp(rt, draw(rt, &texts), w.idle)
+			case "retype":
+				tokens := draw(rt, &texts)
+				w.giveUp(rt, tokens, func() { w.ask(ask(append(slices.Clone(tokens), 1, 2, 3)), 3) })
+			case "refused":
+				end := w.tier.Unknown()
+				w.ask(ask(draw(rt, &texts)), 3)
+				end(false)
 			case "private":
 				r := ask(draw(rt, &texts))
 				r.Private = true
@@ -95,8 +103,9 @@ func draw(rt *rapid.T, texts *[][]int32) []int32 {
 	return tokens
 }
 
-// giveUp sends a prompt whose client goes away; the engine goes on for a while.
-func (w *world) giveUp(rt *rapid.T, tokens []int32) {
+// giveUp sends a prompt whose client goes away; the engine goes on for a while, beside which something
+// else is done.
+func (w *world) giveUp(rt *rapid.T, tokens []int32, beside func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	turn, err := w.tier.Begin(ctx, Request{Tokens: tokens, Slot: -1, Cancel: cancel})
 	require.NoError(rt, err)
@@ -108,6 +117,6 @@ func (w *world) giveUp(rt *rapid.T, tokens []int32) {
 		w.engine.slots[turn.Slot()].complete(w.engine, ctx, tokens, 1000)
 	}()
 	turn.End(nil)
-	w.idle()
+	beside()
 	<-done
 }
