@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/env"
+	"github.com/kvtier/kvtier/internal/sizing"
 )
 
 // memoryChecks look at the memory tier.
@@ -218,7 +219,7 @@ func (s *scene) modelCheck(says string, of func(server, model) bool) (hits []hit
 
 func judgeLlamaRunner(s *scene) []hit {
 	return s.modelCheck("Not tiered, because they run on the llama.cpp runner: %s.", func(o server, m model) bool {
-		return !m.adapter && slices.Contains(onLlamaRunner, m.architecture) && !truth(o.variables(), newEngineVar)
+		return !m.adapter && sizing.NeedsNewEngine(m.architecture) && !truth(o.variables(), newEngineVar)
 	})
 }
 

@@ -114,6 +114,3 @@ var tieredArchitectures = []string{
 	"deepseek2", "gemma3", "gemma3n", "gemma4", "glm4moelite", "gpt-oss", "gptoss", "lfm2", "llama", "llama4", "mistral3", "mllama",
 	"nemotron_h", "olmo3", "qwen2", "qwen3", "qwen35", "qwen3moe", "qwen3next",
 }
-
-// onLlamaRunner are those that the patched releases run on the llama.cpp runner without OLLAMA_NEW_ENGINE.
-var onLlamaRunner = []string{"llama", "qwen2"}

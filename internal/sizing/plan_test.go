@@ -68,7 +68,7 @@ func TestPlanOf8B(t *testing.T) {
 	require.Equal(t, Assumed, p.Life.Origin)
 	require.Nil(t, p.Streamed)
 	require.Equal(t, map[string]string{
-		"OLLAMA_KV_TIERING": "1", "OLLAMA_CONTEXT_LENGTH": "131072", "OLLAMA_KV_TIER_LOCAL_GB": "200",
+		"OLLAMA_KV_TIERING": "1", "OLLAMA_NEW_ENGINE": "1", "OLLAMA_CONTEXT_LENGTH": "131072", "OLLAMA_KV_TIER_LOCAL_GB": "200",
 		"OLLAMA_PAGED_ATTN": "1", "OLLAMA_PAGED_HOST_GB": "17.18",
 	}, names(p.Settings))
 	require.Contains(t, p.Systemd(), "[Service]\nEnvironment=\"OLLAMA_KV_TIERING=1\"\n")
@@ -87,7 +87,7 @@ func TestPlanOfLittle(t *testing.T) {
 		require.Nil(t, l.Restore)
 		require.Nil(t, l.Compute)
 	}
-	require.Equal(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_CONTEXT_LENGTH": "131072"}, names(p.Settings))
+	require.Equal(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_NEW_ENGINE": "1", "OLLAMA_CONTEXT_LENGTH": "131072"}, names(p.Settings))
 	_, err := json.Marshal(p)
 	require.NoError(t, err)
 }
@@ -187,5 +187,16 @@ func TestInputsThatCannotBe(t *testing.T) {
 		in := eightB(t)
 		change(&in)
 		require.ErrorContains(t, in.Check(), says)
+	}
+}
+
+// Settings for a model that the patched releases run on the llama.cpp runner do nothing without
+// OLLAMA_NEW_ENGINE=1.
+func TestSettingsNameTheEngine(t *testing.T) {
+	for arch, want := range map[string]string{"llama": "1", "qwen2": "1", "qwen3": "", "gemma3": ""} {
+		in := eightB(t)
+		in.Shape = shapeOf(t, model(arch, 32, 8, 128, nil))
+		require.NoError(t, in.Check())
+		require.Equal(t, want, names(Make(in).Settings)["OLLAMA_NEW_ENGINE"], arch)
 	}
 }
