@@ -233,6 +233,11 @@ func (lv *level) collect(ctx context.Context, want demand) error {
 			return err
 		}
 	}
+	if want.disk > 0 && lv == lv.s.local {
+		if space, err := lv.tier.Space(ctx); err == nil {
+			lv.s.crowded.note(want.disk, space.Free, lv.s.now())
+		}
+	}
 	over, _, err := lv.shortage(ctx, want)
 	if err != nil {
 		return err

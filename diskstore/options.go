@@ -99,6 +99,12 @@ type Options struct {
 	// Logger receives state changes; nil discards them.
 	Logger *slog.Logger
 
+	// Trouble is told of each page that the local tier should have stored: the error, or nil for a
+	// page that was stored. It gets an ErrNoInodes or ErrCrowded with a page that was stored, for
+	// which others had to leave although the budget has room. Nil means that Logger gets the
+	// first error, and the first page after it. Trouble must not call the store.
+	Trouble func(error)
+
 	// RemoteTimeout bounds the time that a remote tier which does not answer adds to a look-up;
 	// 0 means 250 ms. See Store.Chain for one that answers.
 	RemoteTimeout time.Duration

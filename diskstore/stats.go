@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -301,23 +302,70 @@ func (u *tierUse) counted() (time.Time, time.Duration) {
 	return u.when, u.took
 }
 
-// health logs once when writing to a tier begins to fail and once when writing works again.
-type health struct {
-	log *slog.Logger
+// Errors that Options.Trouble gets with pages that were stored.
+var (
+	ErrNoInodes = errors.New("the filesystem makes no more files although bytes are free, and pages leave although the budget has room; it is out of inodes, or a quota is reached")
+	ErrCrowded  = errors.New("the filesystem is full, and pages leave although the budget has room")
+)
+
+// crowdedLasts is the time after a page left for want of space on the filesystem during which
+// storing counts as crowded: the pages after it have the room that it left.
+const crowdedLasts = time.Minute
+
+// crowded notes why pages of a tier leave although the budget has room.
+type crowded struct {
 	mu  sync.Mutex
-	bad bool
+	err error
+	at  time.Time
+}
+
+// note notes that bytes are wanted on a filesystem that took no file.
+func (c *crowded) note(wanted, free int64, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err, c.at = ErrCrowded, now; free > wanted {
+		c.err = fmt.Errorf("%w: %d MB are free", ErrNoInodes, free/1e6)
+	}
+}
+
+// forget notes that no page was stored for those that left.
+func (c *crowded) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err = nil
+}
+
+// now returns the reason if a page has left lately, else nil.
+func (c *crowded) now(now time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil || now.Sub(c.at) >= crowdedLasts {
+		return nil
+	}
+	return c.err
+}
+
+// health notes whether a tier takes pages, and tells of it.
+type health struct {
+	tell func(what string, err error) // nil: log gets a line when storing begins to fail, and when it works again
+	log  *slog.Logger
+	mu   sync.Mutex
+	bad  bool
 }
 
 func (h *health) note(what string, err error) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	was := h.bad
+	h.bad = err != nil
+	h.mu.Unlock()
 	switch {
-	case err != nil && !h.bad:
+	case h.tell != nil:
+		h.tell(what, err)
+	case err != nil && !was:
 		h.log.Warn("kv tier takes no pages, they will be computed again", "doing", what, "error", err)
-	case err == nil && h.bad:
+	case err == nil && was:
 		h.log.Info("kv tier takes pages again")
 	}
-	h.bad = err != nil
 }
 
 func (h *health) down() bool {
@@ -326,29 +374,32 @@ func (h *health) down() bool {
 	return h.bad
 }
 
-// capNote counts pages that the daily limit on writes kept from being written, and logs the
-// beginning and the end of such a time once.
+// tellTrouble is the local tier's health.tell.
+func (s *Store) tellTrouble(what string, err error) {
+	if errors.Is(err, errUnreachable) {
+		return // the page before it was not stored, which was told
+	}
+	if err == nil {
+		err = s.crowded.now(s.now())
+	} else {
+		s.crowded.forget()
+		err = fmt.Errorf("%s: %w", what, err)
+	}
+	s.opt.Trouble(err)
+}
+
+// capNote counts pages that the daily limit on writes kept from being written, and tells of them.
 type capNote struct {
-	log   *slog.Logger
+	tell  func(error)
 	pages *atomic.Uint64
-	mu    sync.Mutex
-	over  bool
 }
 
 func (c *capNote) note(err error) {
-	capped := errors.Is(err, ledger.ErrWriteCap)
-	if !capped && err != nil {
+	if !errors.Is(err, ledger.ErrWriteCap) {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case capped && !c.over:
-		c.log.Warn("kv tier has written as much as it may in a day, pages are not stored before the next one (UTC)", "error", err)
-	case !capped && c.over:
-		c.log.Info("kv tier may write again")
-	}
-	if c.over = capped; capped {
-		c.pages.Add(1)
+	c.pages.Add(1)
+	if c.tell != nil {
+		c.tell(err)
 	}
 }

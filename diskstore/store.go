@@ -43,6 +43,7 @@ type Store struct {
 	links   linkCache
 	health  health // of the local tier
 	capped  capNote
+	crowded crowded // of the local tier
 	traffic work.Traffic
 	sharing sharing
 	whole   sync.Pool // *[]byte for whole pages on their way through memory
@@ -106,7 +107,10 @@ func newStore(opt Options, create bool) (*Store, error) {
 		links: linkCache{byKey: make(map[pagefile.Key]link)},
 	}
 	s.health.log = s.log.With("tier", tier.Local, "root", opt.Local.Root)
-	s.capped.log, s.capped.pages = s.health.log, &s.counts.writeCaps
+	s.capped.pages = &s.counts.writeCaps
+	if opt.Trouble != nil {
+		s.health.tell, s.capped.tell = s.tellTrouble, opt.Trouble
+	}
 	s.ahead.counts = &s.counts
 	local := dir.Options{
 		Create: create, Timeout: opt.Timeout, Log: s.health.log,

@@ -186,7 +186,7 @@ func TestCloseWaitsForACopy(t *testing.T) {
 // The buffer of a page that is given up while it is copied is not used for another page
 // before.
 func TestAPageIsGivenUpWhileItIsCopied(t *testing.T) {
-	q := newWriteQueue(newMemStore(t), 1<<20, nil, func(*writeJob, error) {}, func() {})
+	q := newWriteQueue(newMemStore(t), 1<<20, func(*writeJob, error) {}, func() {})
 	q.now = func() time.Time { return time.Unix(0, 0) }
 	q.mu.Lock()
 	q.outage.until = time.Unix(1, 0) // nothing is written

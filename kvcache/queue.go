@@ -2,14 +2,11 @@ package kvcache
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
@@ -33,7 +30,6 @@ const (
 // restores have been reading for yieldMax.
 type writeQueue struct {
 	store Store
-	log   *slog.Logger
 	now   func() time.Time
 	wrote func(job *writeJob, err error) // called after each attempt to write a job, while the job is still queued
 	wake  func()                         // queues pages that are still in the cache; called without q.mu
@@ -65,7 +61,6 @@ type writeQueue struct {
 
 	dropped []pagefile.Key // pages given up since the last takeDropped
 	outage  outage
-	told    time.Time      // time of the last log line about pages that failed
 	short   bool           // a page was refused, for any reason, since the last call of wake
 	tails   time.Time      // when a tail in the cache is due; zero if none waits
 	waking  func() bool    // stops the timer; nil without a timer
@@ -88,9 +83,9 @@ type writeJob struct {
 
 func (j *writeJob) bytes() int64 { return int64(len(j.page.Payload)) }
 
-func newWriteQueue(store Store, most int64, log *slog.Logger, wrote func(*writeJob, error), wake func()) *writeQueue {
+func newWriteQueue(store Store, most int64, wrote func(*writeJob, error), wake func()) *writeQueue {
 	q := &writeQueue{
-		store: store, log: log, now: time.Now, wrote: wrote, wake: wake, most: most, stopIn: stopMax,
+		store: store, now: time.Now, wrote: wrote, wake: wake, most: most, stopIn: stopMax,
 		after:   func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop },
 		stopped: make(chan struct{}),
 	}
@@ -317,10 +312,6 @@ func (q *writeQueue) finishLocked(job *writeJob, err error) {
 		q.removeLocked(job)
 		q.recoveredLocked()
 	case givesUp(err):
-		// The store itself logs the beginning and the end of its daily limit.
-		if !errors.Is(err, ledger.ErrWriteCap) && !job.meek {
-			q.tellLocked(tellNoRoom, "error", err)
-		}
 		q.dropLocked(job)
 	default:
 		q.failLocked(job, err)

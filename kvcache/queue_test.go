@@ -2,8 +2,6 @@ package kvcache
 
 import (
 	"context"
-	"io"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -25,7 +23,7 @@ func (s putStore) Put(ctx context.Context, p *pagefile.Page) error {
 
 func newYieldingQueue(t *testing.T) (q *writeQueue, puts chan uint32, push func(start uint32)) {
 	puts = make(chan uint32, 8)
-	q = newWriteQueue(putStore{puts: puts}, queuedBytes, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
+	q = newWriteQueue(putStore{puts: puts}, queuedBytes, func(*writeJob, error) {}, func() {})
 	t.Cleanup(func() { require.NoError(t, q.close(context.Background())) })
 	return q, puts, func(start uint32) {
 		q.push(pagefile.Key{byte(start)}, &pagefile.Page{Start: start, Payload: make([]byte, 8)}, false, nil)
@@ -105,7 +103,7 @@ func TestSavingDoesNotYieldWhenThereIsNoRoom(t *testing.T) {
 // failed pages to a quarter of its room, and other pages need not fit in the rest.
 func TestAFailedPageLeavesRoomForALargeOne(t *testing.T) {
 	store := &badStore{memStore: newMemStore(t), bad: func(*pagefile.Page) error { return errRefused }}
-	q := newWriteQueue(store, 64, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
+	q := newWriteQueue(store, 64, func(*writeJob, error) {}, func() {})
 	withTimers(q)
 	q.withClock()
 	q.push(pagefile.Key{1}, &pagefile.Page{Payload: make([]byte, 16)}, false, nil)
@@ -120,7 +118,7 @@ func TestAFailedPageLeavesRoomForALargeOne(t *testing.T) {
 // Every queued page is written in the end, even during restores.
 func TestClosingWritesWhatRestoresHeldBack(t *testing.T) {
 	puts := make(chan uint32, 8)
-	q := newWriteQueue(putStore{puts: puts}, queuedBytes, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
+	q := newWriteQueue(putStore{puts: puts}, queuedBytes, func(*writeJob, error) {}, func() {})
 	q.yield(1)
 	q.push(pagefile.Key{1}, &pagefile.Page{Start: 1, Payload: make([]byte, 8)}, false, nil)
 	require.NoError(t, q.close(t.Context()))

@@ -34,8 +34,6 @@ const (
 	// triesMax is the number of attempts after which a page is given up: 35 minutes of
 	// doubling pauses, and then a day.
 	triesMax = 12 + 48
-	// tellNoRoom is the least time between two log lines about a lack of room.
-	tellNoRoom = 10 * time.Minute
 	// outageAfter is the number of different pages that fail in a row before the store
 	// counts as failing.
 	outageAfter = 3
@@ -47,8 +45,6 @@ type outage struct {
 	tried  time.Time     // time of the last failure
 	pause  time.Duration // pause after tried; zero without an outage
 	until  time.Time     // end of the pause
-	failed int64         // failed attempts
-	told   bool          // the outage was logged
 }
 
 // givesUp reports whether another attempt is of no use.
@@ -103,9 +99,6 @@ func (q *writeQueue) soonerLocked() {
 // recoveredLocked notes that a page was written.
 func (q *writeQueue) recoveredLocked() {
 	if q.outage.pause > 0 {
-		if q.outage.told {
-			q.log.Info("kv tier: storing pages again", "failed", q.outage.failed)
-		}
 		q.retryLocked()
 		q.short = true // stage refused pages during the outage
 	}
@@ -117,21 +110,15 @@ func (q *writeQueue) failLocked(job *writeJob, err error) {
 	if job.tries++; job.tries == 1 {
 		q.outage.streak++
 	}
-	q.outage.failed++
 	job.pause = min(max(2*job.pause, retryFirst), retryIdle)
 	job.due = q.now().Add(job.pause)
-	retryIn := job.pause
 	if out := &q.outage; out.pause > 0 || out.streak >= outageAfter || storeFails(err) {
 		out.pause = min(max(2*out.pause, retryFirst), retryIdle)
 		out.tried = q.now()
 		out.until = out.tried.Add(out.pause)
-		retryIn = out.pause
 	}
 	i := slices.Index(q.jobs, job)
 	q.jobs = append(slices.Delete(q.jobs, i, i+1), job) // another page is tried next
-	if !q.outage.told && (job.tries == 1 || q.outage.pause > 0) && !q.closed {
-		q.outage.told = q.tellLocked(retryAfter, "error", err, "retry_in", retryIn)
-	}
 	if job.tries >= triesMax {
 		q.dropLocked(job)
 	}
@@ -214,17 +201,6 @@ func (q *writeQueue) takeDropped() []pagefile.Key {
 	dropped := q.dropped
 	q.dropped = nil
 	return dropped
-}
-
-// tellLocked logs that a page was not stored, at most once in `every`. tellLocked reports
-// whether it logged.
-func (q *writeQueue) tellLocked(every time.Duration, args ...any) bool {
-	if q.now().Sub(q.told) < every {
-		return false
-	}
-	q.told = q.now()
-	q.log.Warn("kv tier: could not store a page; requests go on, and it is computed again if it is needed before it is stored", args...)
-	return true
 }
 
 // armLocked sets the timer when no queued page is due: to the time at which a page may be

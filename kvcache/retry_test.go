@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -116,7 +115,7 @@ func TestABadPageIsTriedLessAndLess(t *testing.T) {
 // Pages of finished slots that were left in the cache during an outage are queued when the first
 // page is written, also those that no timer has asked for since.
 func TestTheEndOfAnOutageBringsAllPages(t *testing.T) {
-	q := newWriteQueue(newMemStore(t), queuedBytes, slog.New(slog.NewTextHandler(io.Discard, nil)), func(*writeJob, error) {}, func() {})
+	q := newWriteQueue(newMemStore(t), queuedBytes, func(*writeJob, error) {}, func() {})
 	timers := withTimers(q)
 	clock := q.withClock()
 	q.mu.Lock()

@@ -1,10 +1,13 @@
 package kvcache
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"slices"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // sealLocked hands every full page of a slot that is not stored yet to the write queue. Rows
@@ -260,6 +263,9 @@ func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool
 	}
 	payload := t.queue.stage(layout.Size(), leaving)
 	if payload == nil {
+		if leaving && !t.queue.suspended() { // else the outage was told
+			t.opts.Unstored.Lost(telemetry.ObstacleSlow, errors.New(givenQueue))
+		}
 		return key, false
 	}
 	rows := pageRows{layout: layout, payload: payload, cells: make([][]int32, len(t.groups))}
@@ -322,15 +328,12 @@ func (t *TieredCausal) gatherLocked(rows pageRows) (later *copyOut, err error) {
 	return later, err
 }
 
-// copyFailedLocked counts a page that could not be copied and is computed again when needed,
-// and logs the first such failure.
+// copyFailedLocked counts a page that could not be copied and is computed again when needed.
 func (t *TieredCausal) copyFailedLocked(what string, err error) {
 	t.stats.FailedCopies++
 	t.tellCopyFailed(what, err)
 }
 
 func (t *TieredCausal) tellCopyFailed(what string, err error) {
-	t.uncopied.Do(func() {
-		t.log.Warn("kv tier: could not "+what+"; it will be computed again when needed", "error", err)
-	})
+	t.opts.Unstored.Lost(telemetry.ObstacleCopy, fmt.Errorf("%s: %w", what, err))
 }

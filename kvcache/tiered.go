@@ -17,6 +17,7 @@ import (
 	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/unstored"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
@@ -102,6 +103,9 @@ type Options struct {
 	// Recents are the latest prompts, for the cause of a miss. Nil explains none. Prompts are then
 	// counted when they are explained, a little later.
 	Recents *why.Recents
+	// Unstored is told of rows that should have been stored and do not reach the store; the store
+	// tells of its own failures. Nil means that only Logger is.
+	Unstored *unstored.Watch
 	// Logger receives log lines; nil means slog's default.
 	Logger *slog.Logger
 }
@@ -144,7 +148,6 @@ type TieredCausal struct {
 
 	noRuns   atomic.Bool     // the model cannot shift
 	runsBy   time.Time       // no request waits longer for Options.RunsFilled
-	uncopied sync.Once       // logs once why a page was not copied
 	unplaced sync.Once       // logs once why a page was not placed
 	running  context.Context // ends when the cache is closed
 	stop     context.CancelFunc
@@ -169,6 +172,9 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	if opts.Rates == nil {
 		opts.Rates = rates.New()
 	}
+	if opts.Unstored == nil {
+		opts.Unstored = unstored.New(opts.Logger, opts.Meter)
+	}
 	t := &TieredCausal{
 		Cache:   cache,
 		groups:  groupsOf(rows),
@@ -187,7 +193,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		thin:     make(map[pagefile.Key]bool),
 	}
 	t.store.late = t.noteRead
-	t.queue = newWriteQueue(t.store, opts.QueuedBytes, opts.Logger, t.wrote, t.healIdle)
+	t.queue = newWriteQueue(t.store, opts.QueuedBytes, t.wrote, t.healIdle)
 	t.running, t.stop = context.WithCancel(context.Background())
 	t.runsBy = time.Now().Add(t.store.patience.queue)
 	return t
@@ -312,10 +318,22 @@ func (t *TieredCausal) EndSequence(seq int) {
 	s.request, s.tailDue = requestEnded, t.queue.now().Add(t.opts.TailDelay)
 	t.endAccountLocked(seq)
 	t.inquiryEndedLocked(seq)
+	t.tellNoLayoutLocked(s)
 	t.noteLostLocked(seq, s)
 	t.sealLocked(s, staying)
 	if !t.flyingLocked(seq) && t.tailDueLocked(s) {
 		t.sealTailLocked(s, false)
+	}
+}
+
+// tellNoLayoutLocked tells that nothing of a finished request can be stored, because the cache has
+// not the layers that the model names.
+func (t *TieredCausal) tellNoLayoutLocked(s *slot) {
+	if t.geometry.sections != nil || s.withheld || len(s.tokens) < t.opts.PageTokens {
+		return
+	}
+	if _, err := measure(t.groups, t.opts.States, t.opts.Layers); err != nil {
+		t.opts.Unstored.Lost(telemetry.ObstacleLayout, err)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // patience is how long a Tier waits for the engine and the store.
@@ -53,7 +55,7 @@ func (t *Tier) act(s *slot, do func() error, late func()) error {
 		case <-looks.C:
 			held = t.runs(s)
 		case <-end.C:
-			t.Off(unanswered)
+			t.Off(telemetry.ObstacleEngine, unanswered)
 			held = true
 		}
 	}
@@ -93,7 +95,7 @@ func (t *Tier) awaitAction(s *slot, done <-chan error, late func()) {
 			over = true
 		case <-looks.C:
 			if !t.runs(s) {
-				t.Off(unanswered)
+				t.Off(telemetry.ObstacleEngine, unanswered)
 			}
 		}
 	}

@@ -9,44 +9,23 @@ import (
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 )
 
-// Cause says why a slot is not stored, as a label of metrics.
+// Cause says why a slot is not stored, in a line of the log.
 type Cause string
 
 // The causes. Those that pass by themselves are of one save; the others come again with each save of
 // the slot, and CauseFormat with each save of the server.
 const (
-	CauseFormat     Cause = "unknown_format"  // llama-server's files have a form that is not known
-	CauseRefused    Cause = "save_refused"    // llama-server answers a save with an error
-	CauseNoRoom     Cause = "no_room"         // neither the memory nor the disk has room for a file
-	CauseDisk       Cause = "disk"            // the disk hangs or fails
+	CauseFormat     Cause = "unknown_format" // llama-server's files have a form that is not known
+	CauseRefused    Cause = "save_refused"   // llama-server answers a save with an error
+	CauseNoRoom     Cause = "no_room"        // neither the memory nor the disk has room for a file
+	CauseDisk       Cause = "disk"           // the disk fails
+	CauseHung       Cause = "disk_hangs"
 	CauseShifted    Cause = "context_shifted" // rows may be at other positions than their tokens
 	CauseUntrusted  Cause = "untrusted_rows"  // rows may be those of a request that must not be stored
 	CauseBusy       Cause = "busy"            // a request runs in the slot, or did until the save was over
 	CauseUnanswered Cause = "unanswered"      // llama-server has not answered a question
 	CauseEmpty      Cause = "empty"           // llama-server has emptied the slot, as it does where it needs room
 )
-
-// Passes reports whether a cause usually passes by itself before the next save.
-func (c Cause) Passes() bool { return c == CauseBusy || c == CauseUnanswered || c == CauseEmpty }
-
-// Remedy is a sentence of advice to a person; "" where nothing need be done.
-func (c Cause) Remedy() string {
-	switch c {
-	case CauseFormat:
-		return "this llama-server is of a release that kvtier does not know: update kvtier, or use a release that docs/llama-server.md names"
-	case CauseRefused:
-		return "look at llama-server's own output for the error of its save"
-	case CauseNoRoom:
-		return "free memory, or room on the disk of the pages, or use a smaller context"
-	case CauseDisk:
-		return "look at the disk of the pages and of the temporary directory"
-	case CauseShifted:
-		return "use a larger context, or start llama-server without --context-shift; the conversation is stored again when it is computed from the beginning"
-	case CauseUntrusted:
-		return "the conversation is stored again when it is computed from the beginning, or restored"
-	}
-	return ""
-}
 
 // NotStoredError says why a slot is not stored.
 type NotStoredError struct {
@@ -76,7 +55,7 @@ func CauseOf(err error) Cause {
 	case errors.Is(err, slotfile.ErrNoRoom):
 		return CauseNoRoom
 	case errors.Is(err, steady.ErrHung):
-		return CauseDisk
+		return CauseHung
 	case errors.Is(err, errRefused):
 		return CauseRefused
 	case errors.Is(err, errDeaf):

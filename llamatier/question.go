@@ -3,6 +3,8 @@ package llamatier
 import (
 	"context"
 	"errors"
+
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // errDeaf reports a question that is not asked.
@@ -38,7 +40,7 @@ func (t *Tier) question(ctx context.Context, ask func(ctx context.Context) error
 	err := ask(limited)
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
 		t.deaf.Store(true)
-		t.Off(unanswered)
+		t.Off(telemetry.ObstacleEngine, unanswered)
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/rates"
@@ -49,7 +50,7 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 	if err != nil {
 		s.dirty = s.dirty || CauseOf(err) == CauseBusy // it is saved some time later
 		s.tails = s.tails || s.dirty
-		t.opt.Log.Debug("kv tier: slot not stored", "slot", s.id, "cause", CauseOf(err), "error", err)
+		t.notStored(s, err)
 		if f != nil {
 			t.drop(f)
 		}
@@ -64,8 +65,10 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 		defer func() { <-t.saving }()
 		defer t.drop(f)
 		if err := t.store(context.WithoutCancel(ctx), state, ends, dropped); err != nil {
-			t.opt.Log.Warn("kv tier: pages not stored", "slot", s.id, "error", err)
+			t.notStored(s, err)
+			return
 		}
+		t.opt.Unstored.Sure()
 	})
 }
 
@@ -341,5 +344,8 @@ func (t *Tier) put(ctx context.Context, state *llamastate.File, parent pagefile.
 	}
 	err = t.opt.Store.Put(ctx, page)
 	t.sealed(page, err)
+	if err != nil && !errors.Is(err, steady.ErrHung) {
+		return told{err}
+	}
 	return err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/unstored"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
@@ -71,6 +72,10 @@ type Options struct {
 	// Recents keeps the latest prompts in memory, to say why a prompt was computed; nil says nothing.
 	Recents *why.Recents
 
+	// Unstored is told of slots that should have been stored and do not reach the store, which
+	// tells of its own failures. Nil means that only Log is.
+	Unstored *unstored.Watch
+
 	// AlwaysRestore restores stored pages although computing may be quicker, for tests.
 	AlwaysRestore bool
 
@@ -121,6 +126,9 @@ func New(opt Options) *Tier {
 	if opt.Rates == nil {
 		opt.Rates = rates.New()
 	}
+	if opt.Unstored == nil {
+		opt.Unstored = unstored.New(opt.Log, opt.Meter)
+	}
 	opt.PageTokens = cmp.Or(opt.PageTokens, diskstore.DefaultPageTokens)
 	if opt.PartBytes == 0 {
 		opt.PartBytes = partBytes
@@ -170,7 +178,11 @@ func learn(ctx context.Context, e *Engine, files *slotfile.Files) (*llamastate.S
 	if err != nil {
 		return nil, err
 	}
-	return llamastate.Learn(f, info.Size())
+	shape, err := llamastate.Learn(f, info.Size())
+	if err != nil {
+		return nil, err
+	}
+	return shape, nil
 }
 
 // shapeBytes is about the size of the file of one token: the states of recurrent layers may be
@@ -558,8 +570,8 @@ func (t *Tier) Unknown() (end func(computed bool)) {
 }
 
 // Off ends storing and restoring, because rows no longer follow from the model alone.
-func (t *Tier) Off(why string) {
+func (t *Tier) Off(cause telemetry.Obstacle, why string) {
 	if !t.off.Swap(true) {
-		t.opt.Log.Warn("kv tier: off for this model", "reason", why)
+		t.opt.Unstored.Off(slog.LevelWarn, cause, errors.New(why))
 	}
 }

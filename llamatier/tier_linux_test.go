@@ -445,7 +445,7 @@ func TestOff(t *testing.T) {
 	store := openStore(t)
 	defer store.Close()
 	w := newWorld(t, store, 1, 1000)
-	w.tier.Off("a test")
+	w.tier.Off(telemetry.ObstacleOption, "a test")
 	w.ask(ask(prompt(1, 100)), 3)
 	w.idle()
 	w.tier.Flush(t.Context())

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // TestARequestOfWhichNothingIsKnown: the conversation that it takes the slot from comes back.
@@ -75,7 +77,7 @@ func TestNoUselessSavesBeforeAnUnknownRequest(t *testing.T) {
 		},
 		"private": func(w *world) { w.ask(Request{Tokens: prompt(1, 200), Slot: -1, Private: true}, 5) },
 		"unheard": func(w *world) { begin(w.t.(*testing.T), w, prompt(1, 200)).End(nil) },
-		"off":     func(w *world) { w.ask(ask(prompt(1, 200)), 5); w.tier.Off("a test") },
+		"off":     func(w *world) { w.ask(ask(prompt(1, 200)), 5); w.tier.Off(telemetry.ObstacleOption, "a test") },
 		"closed":  func(w *world) { w.ask(ask(prompt(1, 200)), 5); w.tier.closed = true },
 	} {
 		store := openStore(t)

@@ -48,7 +48,7 @@ var Metrics = []Metric{
 	{"ollama_kv_restores_total", Counter, "Prompts of which tokens were restored.", nil, nil},
 	{"ollama_kv_lossy_tokens_total", Counter, "Restored tokens of prompts from the first lossy page on.", nil, nil},
 	{"ollama_kv_restored_bytes_total", Counter, "Bytes of K/V that restores read.", nil, nil},
-	{"ollama_kv_saved_seconds_total", Counter, "Estimate: the time that computing the restored tokens would have taken, less the time that restoring took.", nil, nil},
+	{"ollama_kv_saved_seconds_total", Counter, "Estimate: the time that computing prompts without their restored tokens would have taken, as far as it was measured, less the time that they took.", nil, nil},
 	{"ollama_kv_misses_total", Counter, "Prompts of which more than the last token was computed, by cause.", []string{"cause"}, nil},
 	{"ollama_kv_missed_tokens_total", Counter, "Tokens that these prompts computed, by cause.", []string{"cause"}, nil},
 	{"ollama_kv_restore_seconds", Histogram, "Time from the look-up to the last row of a restore.", nil, secondsBounds},
@@ -65,6 +65,7 @@ var Metrics = []Metric{
 
 	{"ollama_kv_sealed_pages_total", Counter, "Pages, tails and states that were stored.", []string{"kind"}, nil},
 	{"ollama_kv_dropped_pages_total", Counter, "Pages, tails and states that could not be stored.", nil, nil},
+	{"ollama_kv_not_stored_total", Counter, "Times that a page, a slot or a model should have been stored and was not, by cause.", []string{"cause"}, nil},
 	{"ollama_kv_failed_copies_total", Counter, "Pages that could not be copied out of the cache.", nil, nil},
 	{"ollama_kv_queue_pages", Gauge, "Pages that wait to be stored.", nil, nil},
 	{"ollama_kv_queue_bytes", Gauge, "Bytes of these pages.", nil, nil},

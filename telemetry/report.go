@@ -170,4 +170,7 @@ type Report struct {
 	Memory  []Memory `json:"memory"`
 	Prompts []Prompt `json:"prompts"` // the latest, oldest first
 	Busters []Buster `json:"busters,omitempty"`
+
+	// Unstored is nil while K/V is stored, or nothing had to be.
+	Unstored *Unstored `json:"unstored,omitempty"`
 }

@@ -44,6 +44,8 @@ type ProcessState struct {
 	Slots   []Slot             `json:"slots"`
 	Memory  []Memory           `json:"memory"`
 	Busters []Buster           `json:"busters,omitempty"`
+
+	Unstored *Unstored `json:"unstored,omitempty"` // nil while K/V is stored, or nothing had to be
 }
 
 // StatePrompt is a prompt, and who evaluated it.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/digests"
+	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/llamatier/launch"
@@ -27,6 +28,8 @@ import (
 	"github.com/kvtier/kvtier/llamatier/proxy"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/rates"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
 const (
@@ -71,6 +74,8 @@ type server struct {
 	rates     atomic.Pointer[rates.Rates]
 	reports   atomic.Pointer[reports]
 	log       *slog.Logger
+	meter     *telemetry.Meter
+	watch     *unstored.Watch
 }
 
 // daemon runs the engine, answers in its place, and ends as the engine does.
@@ -92,7 +97,7 @@ func run(command launch.Command, real string, log *slog.Logger) (end func()) {
 	notStartedEnd := func() { os.Exit(notStarted) }
 	dir, err := slotfile.NewFolder(temporary())
 	if err != nil {
-		off(log, command, slog.LevelError, err)
+		off(unstored.New(log, nil), command, slog.LevelError, causeOf(err), err)
 		return notStartedEnd
 	}
 	defer func() {
@@ -104,7 +109,8 @@ func run(command launch.Command, real string, log *slog.Logger) (end func()) {
 		}).within(removeTimeout)
 	}()
 	go dir.Sweep(log)
-	s := &server{command: command, real: real, engine: llamatier.Dial(dir.Socket()), log: log}
+	meter := new(telemetry.Meter)
+	s := &server{command: command, real: real, engine: llamatier.Dial(dir.Socket()), log: log, meter: meter, watch: unstored.New(log, meter)}
 	var options slotfile.Options
 	options, s.streams, s.partBytes = fileOptions(log)
 	s.files = slotfile.New(dir, options)
@@ -114,13 +120,13 @@ func run(command launch.Command, real string, log *slog.Logger) (end func()) {
 	state, ended, err := s.serve(dir.Socket())
 	switch {
 	case errors.Is(err, errPlain):
-		off(log, command, slog.LevelWarn, err)
+		off(s.watch, command, slog.LevelWarn, telemetry.ObstacleEngine, err)
 		return notStartedEnd
 	case err != nil:
-		off(log, command, slog.LevelError, err)
+		off(s.watch, command, slog.LevelError, causeOf(err), err)
 		return notStartedEnd
 	case ended && !s.heard.Load():
-		off(log, command, slog.LevelWarn, fmt.Errorf("llama-server ended before it listened (%s), and runs again as it was started", state))
+		off(s.watch, command, slog.LevelWarn, telemetry.ObstacleEngine, fmt.Errorf("llama-server ended before it listened (%s), and runs again as it was started", state))
 		return notStartedEnd
 	case ended:
 		return func() { process.EndAs(state) }
@@ -130,8 +136,33 @@ func run(command launch.Command, real string, log *slog.Logger) (end func()) {
 
 // off logs that nothing is stored for a model. People and kvtier ollama status search for the
 // message.
-func off(log *slog.Logger, command launch.Command, level slog.Level, reason error) {
-	log.Log(context.Background(), level, "kv tier: off for this model", "model", filepath.Base(command.Model()), "reason", reason)
+func off(watch *unstored.Watch, command launch.Command, level slog.Level, cause telemetry.Obstacle, reason error) {
+	watch.Off(level, cause, reason, "model", filepath.Base(command.Model()))
+}
+
+// offLoaded does as off for a model that stays loaded, and reports it.
+func (s *server) offLoaded(cause telemetry.Obstacle, reason error) {
+	off(s.watch, s.command, slog.LevelWarn, cause, reason)
+	go func() {
+		d, err := s.disk.wait()
+		if err != nil || s.reports.Load() != nil {
+			return
+		}
+		weights, _ := digests.OfBlob(s.command.Model())
+		model := telemetry.Model{Weights: weights, Namespace: d.config.Namespace, PageTokens: d.config.PageTokens}
+		if weights == "" {
+			model.Name = filepath.Base(s.command.Model())
+		}
+		s.startReports(d.config, model, s.watch.Fill)
+	}()
+}
+
+// causeOf is the cause of an error before the store was open.
+func causeOf(err error) telemetry.Obstacle {
+	if llamatier.CauseOf(err) == llamatier.CauseFormat {
+		return telemetry.ObstacleSlotFile
+	}
+	return tierenv.ObstacleOf(err)
 }
 
 // fileOptions says how files for the engine are made, whether they may be streams, and of which
@@ -177,7 +208,7 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 	why := s.command.Unstorable()
 	savePath := s.files.Dir()
 	if why != "" {
-		off(s.log, s.command, slog.LevelWarn, errors.New(why))
+		s.offLoaded(telemetry.ObstacleOption, errors.New(why))
 		savePath = ""
 		s.settled.Store(true)
 	} else if s.streams {

@@ -18,6 +18,8 @@ import (
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/llamatier/launch"
 	"github.com/kvtier/kvtier/llamatier/process"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
 // Variables between the front and the daemon, and for people.
@@ -58,7 +60,7 @@ func main() {
 // that hangs holds up the start for a bounded time.
 func sayHidden(command launch.Command) {
 	lines, log := newDaemonLog()
-	off(log, command, slog.LevelWarn, errors.New(command.Hidden()))
+	off(unstored.New(log, nil), command, slog.LevelWarn, telemetry.ObstacleOption, errors.New(command.Hidden()))
 	lines.end(logTimeout)
 }
 

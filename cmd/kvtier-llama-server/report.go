@@ -6,15 +6,12 @@ import (
 	"context"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/version"
-	"github.com/kvtier/kvtier/llamatier"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/collect"
 	"github.com/kvtier/kvtier/telemetry/station"
-	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // reportTimeout bounds the time for which the last report, and giving up the collector, hold up
@@ -29,26 +26,10 @@ type reports struct {
 	served chan struct{} // closed when this daemon has stopped collecting
 }
 
-// startReports begins to report a tier and its store.
-func (s *server) startReports(config tierenv.Config, identity map[string]string, meter *telemetry.Meter, recents *why.Recents, tier *llamatier.Tier, store *diskstore.Store, tokenBytes int64) {
+// startReports begins to report a model. fill adds to each report.
+func (s *server) startReports(config tierenv.Config, model telemetry.Model, fill func(*telemetry.Report)) {
 	source := &telemetry.Source{
-		Process: collect.Self(telemetry.EngineLlama),
-		Started: time.Now(),
-		Model: telemetry.Model{
-			Weights:     identity[tierenv.KeyWeights],
-			Fingerprint: tierenv.Fingerprint(identity).String(),
-			Namespace:   identity[tierenv.KeyNamespace],
-			CacheType:   identity[tierenv.KeyCacheType],
-			PageTokens:  config.PageTokens,
-			TokenBytes:  tokenBytes,
-		},
-		Meter: meter,
-		Fill: func(r *telemetry.Report) {
-			config.FillReport(r, store.Stats())
-			r.Slots = append(r.Slots, tier.Slots()...)
-			r.Busters = recents.Busters()
-			r.Memory = append(r.Memory, telemetry.Memory{Name: "recent prompts", Bytes: recents.Bytes()})
-		},
+		Process: collect.Self(telemetry.EngineLlama), Started: time.Now(), Model: model, Meter: s.meter, Fill: fill,
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	r := &reports{stop: stop, pushed: make(chan struct{}), served: make(chan struct{})}

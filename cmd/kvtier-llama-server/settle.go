@@ -92,15 +92,15 @@ func (s *server) settle(open func(*engineLook) error, most time.Duration) {
 		return
 	}
 	defer s.settled.Store(true)
-	seen, err := s.look()
+	seen, cause, err := s.look()
 	if err != nil {
-		off(s.log, s.command, slog.LevelWarn, err)
+		s.offLoaded(cause, err)
 		return
 	}
 	opened := begin(func() (struct{}, error) {
 		err := open(seen)
 		if err != nil {
-			off(s.log, s.command, slog.LevelWarn, err)
+			s.offLoaded(causeOf(err), err)
 		}
 		return struct{}{}, err
 	})
@@ -109,22 +109,26 @@ func (s *server) settle(open func(*engineLook) error, most time.Duration) {
 	}
 }
 
-// look finds out how the engine keeps its slots.
-func (s *server) look() (*engineLook, error) {
+// look finds out how the engine keeps its slots, or the cause for which they cannot be kept.
+func (s *server) look() (*engineLook, telemetry.Obstacle, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	slots, err := s.engine.Slots(ctx)
 	if err != nil {
-		return nil, err
+		return nil, telemetry.ObstacleEngine, err
 	}
 	shape, err := llamatier.Shape(ctx, s.engine, s.files)
-	if err != nil {
-		return nil, err
+	switch {
+	case err != nil && llamatier.CauseOf(err) == llamatier.CauseFormat:
+		return nil, telemetry.ObstacleSlotFile, err
+	case errors.Is(err, slotfile.ErrNoRoom):
+		return nil, telemetry.ObstacleFull, err
+	case err != nil:
+		return nil, telemetry.ObstacleSlot, err
+	case !shape.Has(llamastate.Full):
+		return nil, telemetry.ObstacleModel, errors.New("it keeps no rows of single tokens")
 	}
-	if !shape.Has(llamastate.Full) {
-		return nil, errors.New("it keeps no rows of single tokens")
-	}
-	return &engineLook{shape: shape, slots: len(slots), context: slots[0].Context}, nil
+	return &engineLook{shape: shape, slots: len(slots), context: slots[0].Context}, "", nil
 }
 
 // open opens the store, and gives prompts slots from then on.
@@ -150,7 +154,7 @@ func (s *server) open(seen *engineLook) error {
 	total := int64(seen.slots) * seen.shape.RowBytes(seen.context, model.Window)
 	config := d.config.ApplySplit(key.String(), total, nil, s.log)
 	options := config.StoreOptions()
-	options.Fingerprint, options.Identity, options.Logger = key, identity, s.log
+	options.Fingerprint, options.Identity, options.Logger, options.Trouble = key, identity, s.log, tierenv.Trouble(s.watch)
 	options.Cold = config.ColdFor(notCold(seen.shape), s.log)
 	store, err := diskstore.Open(context.Background(), options)
 	if err != nil {
@@ -158,15 +162,29 @@ func (s *server) open(seen *engineLook) error {
 	}
 	s.store.Store(store)
 	s.rates.Store(d.config.OpenRates(key, s.command.Placement(), s.log))
-	meter, recents := new(telemetry.Meter), why.NewRecents()
+	recents := why.NewRecents()
 	tier := llamatier.New(llamatier.Options{
 		Engine: s.engine, Shape: seen.shape, Slots: seen.slots, Context: seen.context, Window: model.Window, Control: model.Control,
 		NoShift: !s.command.Shifts(),
 		Files:   s.files, PartBytes: s.partBytes, Store: store, Fingerprint: key, PageTokens: d.config.PageTokens,
-		Lossy: options.Cold != diskstore.ColdTypes{}, Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: meter, Recents: recents, Log: s.log,
+		Lossy: options.Cold != diskstore.ColdTypes{}, Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: s.meter, Recents: recents, Unstored: s.watch, Log: s.log,
 	})
 	s.proxy.Use(tier)
-	s.startReports(config, identity, meter, recents, tier, store, seen.shape.RowBytes(1, 0))
+	reported := telemetry.Model{
+		Weights:     identity[tierenv.KeyWeights],
+		Fingerprint: key.String(),
+		Namespace:   identity[tierenv.KeyNamespace],
+		CacheType:   identity[tierenv.KeyCacheType],
+		PageTokens:  config.PageTokens,
+		TokenBytes:  seen.shape.RowBytes(1, 0),
+	}
+	s.startReports(config, reported, func(r *telemetry.Report) {
+		config.FillReport(r, store.Stats())
+		r.Slots = append(r.Slots, tier.Slots()...)
+		r.Busters = recents.Busters()
+		r.Memory = append(r.Memory, telemetry.Memory{Name: "recent prompts", Bytes: recents.Bytes()})
+		s.watch.Fill(r)
+	})
 	go s.reclaim(store, identity)
 	attrs := append(config.Allocation(seen.shape.RowBytes(1, 0)), "slots", seen.slots, "fingerprint", key.String()[:12])
 	if cold := tierenv.ColdText(options.Cold); cold != "" {

@@ -50,12 +50,11 @@ itself, in the RAM tier, on the local disk and on the share; a page may be in
 several. A slot whose context was shifted is stored up to the kept part only, and
 one with lossy pages up to the first of these.
 
-HIT RATE is the share of known tokens that were not computed again: of the
-tokens that were in a slot, were restored, or were computed although an earlier
-prompt had them. New text does not count, nor does text behind a place that
-changes. SAVED is an estimate: the time that computing the restored tokens would
-have taken, less the time that restoring took. - is a number that a server cannot
-know, such as the pages of a slot by tier under llama-server.`,
+REUSED is the share of all tokens of prompts that were not computed, new text
+included, and the number of these tokens. SAVED is an estimate: the time that
+computing the prompts anew would have taken, less the time that they took. - is a
+number that a server cannot know, such as the pages of a slot by tier under
+llama-server.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.ps(cmd.Context(), memory) },
 	}
@@ -168,8 +167,11 @@ func (a *app) printSlots(p show.Process, now time.Time) {
 	for _, line := range show.Wrap(oneLine(title), columns) {
 		fmt.Fprintln(a.stdout, line)
 	}
+	a.printUnstored(p.Unstored, now)
 	if len(p.Slots) == 0 {
-		fmt.Fprintln(a.stdout, "No slot is in use.")
+		if p.Unstored == nil {
+			fmt.Fprintln(a.stdout, "No slot is in use.")
+		}
 		return
 	}
 	var rows [][]string
@@ -186,24 +188,30 @@ func (a *app) printSlots(p show.Process, now time.Time) {
 	a.narrowTable([]string{"SLOT", "TOKENS", "HOT", "WARM", "COLD", "REMOTE", "ROWS", "NOW", "LAST RESTORE", "SAVED"}, rows)
 }
 
+// printUnstored says why conversations of a process are not stored, if they are not.
+func (a *app) printUnstored(u *show.Unstored, now time.Time) {
+	if u == nil {
+		return
+	}
+	a.paragraph(u.Says(now))
+	a.paragraph(u.Remedy)
+}
+
 func (a *app) printModels(out residency, now time.Time) {
 	var rows [][]string
 	for _, m := range out.Models {
-		pages, size, rate, used := "-", "-", "-", "never"
+		pages, size, used := "-", "-", "never"
 		if m.Pages != nil {
 			pages, size = count(*m.Pages+*m.Tails), humanBytes(*m.Bytes)
-		}
-		if m.HitRate != nil {
-			rate = show.Percent(*m.HitRate)
 		}
 		if m.LastUsed != nil {
 			used = show.Ago(*m.LastUsed, now)
 		}
 		rows = append(rows, []string{
-			m.title(), pages, size, rate, count(m.Restores), count(m.Restored), show.Seconds(m.SavedSeconds), used,
+			m.title(), show.ReusedOf(m.Reused, m.Tokens), pages, size, count(m.Restored), show.Seconds(m.SavedSeconds), used,
 		})
 	}
-	a.narrowTable([]string{"MODEL", "PAGES", "SIZE", "HIT RATE", "RESTORES", "TOKENS", "SAVED", "USED"}, rows)
+	a.narrowTable([]string{"MODEL", "REUSED", "PAGES", "SIZE", "RESTORED", "SAVED", "USED"}, rows)
 	fmt.Fprintf(a.stdout, "\nTotals since %s. SAVED is an estimate.\n", since(out.Since))
 	if out.PagesErr != "" {
 		fmt.Fprintln(a.stderr, "pages could not be counted: "+oneLine(out.PagesErr))

@@ -22,6 +22,14 @@ type reasons struct {
 	Misses  []miss            `json:"misses"`
 	New     int               `json:"new_text"` // recent prompts of new text, which are not among Misses
 	Causes  []show.CauseTotal `json:"causes"`
+
+	NotStored []notStored `json:"not_stored"` // loaded models whose conversations are not stored
+}
+
+type notStored struct {
+	Model string `json:"model"`
+	PID   int    `json:"pid"`
+	show.Unstored
 }
 
 type buster struct {
@@ -88,7 +96,12 @@ func (a *app) why(ctx context.Context, model string, f whyFlags) error {
 	if err != nil {
 		return err
 	}
-	out := reasons{Root: a.config.Local, Live: s.Live, Since: s.Since, Busters: []buster{}, Misses: []miss{}}
+	out := reasons{Root: a.config.Local, Live: s.Live, Since: s.Since, Busters: []buster{}, Misses: []miss{}, NotStored: []notStored{}}
+	for _, p := range show.Processes(s, names.nameOf) {
+		if p.Unstored != nil && keep(p.Weights) {
+			out.NotStored = append(out.NotStored, notStored{p.Model, p.PID, *p.Unstored})
+		}
+	}
 	r := newReader(a, hidden)
 	for _, b := range show.Busters(s, names.nameOf, keep) {
 		out.Busters = append(out.Busters, buster{b, show.BusterAdvice, r.buster(b)})
@@ -143,10 +156,15 @@ func (a *app) stateWithWords(ctx context.Context, noText bool) (s telemetry.Stat
 }
 
 func (a *app) printReasons(out reasons) {
+	now := time.Now()
+	for _, n := range out.NotStored {
+		fmt.Fprintf(a.stdout, "%s, process %d\n", oneLine(n.Model), n.PID)
+		a.printUnstored(&n.Unstored, now)
+		fmt.Fprintln(a.stdout)
+	}
 	for _, b := range out.Busters {
 		a.printBuster(b)
 	}
-	now := time.Now()
 	for _, m := range out.Misses {
 		a.printMiss(m, now)
 		fmt.Fprintln(a.stdout)

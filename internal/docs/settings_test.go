@@ -153,7 +153,7 @@ func TestVersions(t *testing.T) {
 
 // TestLogLines: the document has exactly the lines that each program can log.
 func TestLogLines(t *testing.T) {
-	store := code(t, "diskstore/", "internal/tierenv/", "telemetry/listen/", "telemetry/collect/", "telemetry/station/", "telemetry/why/")
+	store := code(t, "diskstore/", "internal/tierenv/", "telemetry/listen/", "telemetry/collect/", "telemetry/station/", "telemetry/unstored/", "telemetry/why/")
 	patched := code(t, "kvcache/") + patched(t)
 	daemon := code(t, "cmd/kvtier-llama-server/", "llamatier/")
 	both := explained(t, "### Of both programs")

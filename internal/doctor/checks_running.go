@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/show"
+	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
 // runningChecks look at the counters of servers that run, or have run.
@@ -17,6 +18,12 @@ var runningChecks = []Check{
 		Matters: "Counters of prompts, hits and misses are not kept.",
 		Means:   "A patched server, the daemon before llama-server while a model is loaded, or `kvtier collect` collects counters over a socket in the directory. A server of an older version has none.",
 		Remedy:  "{kvtier} collect --root {path}", judge: judgeCollector,
+	},
+	{
+		ID: "not-stored", Severity: Error, Title: "Conversations of a loaded model are not stored",
+		Matters: "Their prompts are computed again after an unload or another conversation.",
+		Means:   "The server reports the cause, which `kvtier ps` and `kvtier why` show, too.",
+		Remedy:  "{kvtier} ps --root {path}", judge: judgeUnstored,
 	},
 	{
 		ID: "breaker-open", Severity: Error, Title: "A tier is left alone after failures",
@@ -123,6 +130,25 @@ func judgeCollector(s *scene) (hits []hit) {
 			hits = append(hits, s.stateHit(st, "collector", "not running", "No collector runs for %s.", st.local.path))
 		}
 	}
+	return hits
+}
+
+func judgeUnstored(s *scene) (hits []hit) {
+	s.eachState(func(st store, state telemetry.State) {
+		if !state.Live {
+			return
+		}
+		name := func(weights, own string) string { return cmp.Or(own, weights[:min(len(weights), 12)], "a model") }
+		for _, p := range show.Processes(state, name) {
+			if p.Unstored == nil || p.Unstored.Cause == telemetry.ObstacleEmbedding {
+				continue
+			}
+			h := s.stateHit(st, unstored.Series(p.Unstored.Cause), cmp.Or(p.Unstored.Detail, "no reason is given"),
+				"Conversations of %s are not stored: %s.", p.Model, p.Unstored.Means)
+			h.remedy = p.Unstored.Remedy
+			hits = append(hits, h)
+		}
+	})
 	return hits
 }
 

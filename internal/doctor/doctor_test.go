@@ -238,6 +238,9 @@ var faults = map[string]func(*machine){
 	}),
 
 	"collector-down": state(func(s *telemetry.State) { s.Live = false }),
+	"not-stored": state(func(s *telemetry.State) {
+		s.Processes[0].Unstored = &telemetry.Unstored{Cause: telemetry.ObstacleSlotFile, Detail: "8 bytes follow the last cache"}
+	}),
 	"breaker-open": state(func(s *telemetry.State) {
 		s.Tiers = append(s.Tiers, telemetry.Tier{Name: "remote", Root: remote, Down: true})
 	}),

@@ -82,7 +82,7 @@ func TestWritesRefusedForOneTurn(t *testing.T) {
 	require.NoError(t, os.WriteFile(v1, nil, 0o600)) // refuses root as well
 	text := prompt(t, 1600, 16)
 	s.ask(text[:len(text)/2], 4)
-	require.NoError(t, s.WaitLogFrom(s.context(), 0, "could not store a page"))
+	require.NoError(t, s.WaitLogFrom(s.context(), 0, "conversations are not stored"))
 	require.NoError(t, os.Remove(v1))
 	require.NoError(t, os.Rename(v1+".away", v1))
 	for range 2 {

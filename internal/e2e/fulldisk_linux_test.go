@@ -25,7 +25,7 @@ func TestFullDisk(t *testing.T) {
 	s.ask(prompt(t, 1500, 1), 4)
 	s.ask(prompt(t, 1500, 2), 4)
 	s.unload()
-	require.Equal(t, 1, strings.Count(s.Logs(), "could not store a page"), "one clear line")
+	require.Equal(t, 1, strings.Count(s.Logs(), "conversations are not stored"), "one clear line")
 	require.Contains(t, s.Logs(), "no space left on device")
 
 	require.NoError(t, os.Remove(filler))

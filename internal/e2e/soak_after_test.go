@@ -47,7 +47,7 @@ var trouble = regexp.MustCompile(`(?m)^(panic:|fatal error:|SIG[A-Z]+: |goroutin
 // as fast as they come, with the small budget of some seeds; and that a model is not tiered,
 // which holds for the whole history.
 func (p *soakPlay) allowed(line string) bool {
-	return p.remote != "" && strings.Contains(line, "kv tier takes no pages") ||
+	return p.remote != "" && strings.Contains(line, "kv tier: conversations are not stored") ||
 		!p.isTiered() && strings.Contains(line, "kv tier: off for this model")
 }
 

@@ -48,6 +48,7 @@ func (m *model) serverLines(s *server, width, height int) []string {
 	}
 	head = append(head, m.totals(s, width, now))
 	state := shownState(s)
+	head = append(head, m.unstored(state)...)
 	body := fill(height-len(head)-1, height >= roomy, []section{
 		capped(append(m.tiers(state, width), m.memories(width)...), 1, 8),
 		capped(m.rateLine(s, width), 1, 1),
@@ -151,23 +152,19 @@ func (m *model) waiting(s *server, width int) []string {
 
 // totals is the line about all models since the totals began.
 func (m *model) totals(s *server, width int, now time.Time) string {
-	var reused, reusable, restored, restores, prompts int64
+	var reused, asked, restored, restores, prompts int64
 	saved := 0.0
 	for _, use := range show.Models(s.state, m.name) {
-		reused, reusable = reused+use.Slot+use.Restored, reusable+use.Reusable
+		reused, asked = reused+use.Reused, asked+use.Tokens
 		restored, restores, prompts = restored+use.Restored, restores+use.Restores, prompts+use.Prompts
 		saved += use.SavedSeconds
 	}
-	rate := "-"
-	if reusable > 0 {
-		rate = show.Percent(float64(reused) / float64(reusable))
-	}
-	hits := "hit rate "
-	if width < 50 {
-		hits = "hits "
+	what := show.ReusedOf(reused, asked)
+	if width >= 50 && asked > 0 {
+		what += " tokens"
 	}
 	parts := []string{
-		hits + m.style.head.Render(rate), "saved " + m.style.head.Render(show.Seconds(saved)) + " (estimate)",
+		"reused " + m.style.head.Render(what), "saved " + m.style.head.Render(show.Seconds(saved)) + " (estimate)",
 		show.Count(restores) + " of " + show.Count(prompts) + " prompts restored",
 	}
 	if !s.state.Since.IsZero() {

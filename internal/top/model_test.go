@@ -124,7 +124,7 @@ func TestRestart(t *testing.T) {
 	require.Contains(t, m.frame(80, 24), "restored 1,204 tok/s")
 	s.take(telemetry.State{}, errors.New("connection refused"))
 	require.Contains(t, m.frame(80, 24), "waiting for the server")
-	require.Contains(t, m.frame(80, 24), "24 of 40 prompts restored")
+	require.Contains(t, m.frame(80, 24), "reused 80% of 308,738 tokens")
 	require.NotContains(t, m.frame(80, 24), "busy")
 	file := later(sampleState(), 2*time.Second)
 	file.Live = false

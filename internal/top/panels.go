@@ -230,6 +230,20 @@ func (m *model) misses(state telemetry.State, width int) []string {
 	return m.list(missColumns, rows, width)
 }
 
+// unstoredMax bounds the models that the view names because they are not stored.
+const unstoredMax = 3
+
+// unstored names the models whose conversations are not stored, and why.
+func (m *model) unstored(state telemetry.State) []string {
+	var lines []string
+	for _, p := range show.Processes(state, m.name) {
+		if p.Unstored != nil && len(lines) < unstoredMax {
+			lines = append(lines, m.style.bad.Render(clean(p.Model)+" is not stored")+": "+clean(p.Unstored.Means)+". kvtier ps has the remedy.")
+		}
+	}
+	return lines
+}
+
 // busters names the places that change in every prompt, by their positions.
 func (m *model) busters(state telemetry.State) []string {
 	var lines []string

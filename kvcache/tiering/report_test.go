@@ -124,7 +124,7 @@ func TestEverySeriesIsKnown(t *testing.T) {
 		case strings.HasPrefix(m.Name, "ollama_kv_tier_"), m.Name == "ollama_kv_memory_bytes": // of Tiers, Memory
 		case strings.HasPrefix(m.Name, "ollama_kv_prompt"), strings.HasPrefix(m.Name, "ollama_kv_restore"),
 			strings.HasPrefix(m.Name, "ollama_kv_miss"): // of Meter.Prompt, with the first prompt
-		case m.Name == "ollama_kv_saved_seconds_total", m.Name == "ollama_kv_lossy_tokens_total", m.Name == "ollama_kv_page_faults_total", m.Name == "ollama_kv_sealed_pages_total":
+		case m.Name == "ollama_kv_saved_seconds_total", m.Name == "ollama_kv_lossy_tokens_total", m.Name == "ollama_kv_page_faults_total", m.Name == "ollama_kv_sealed_pages_total", m.Name == "ollama_kv_not_stored_total":
 		default:
 			t.Errorf("no report has %s", m.Name)
 		}

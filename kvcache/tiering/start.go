@@ -20,6 +20,7 @@ import (
 	"github.com/kvtier/kvtier/kvcache"
 	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/unstored"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
@@ -64,7 +65,7 @@ func Start(m Model, cache ollama.Cache, rows []kvcache.Rows) *kvcache.TieredCaus
 	log := slog.Default()
 	tiered, err := start(m, cache, rows, log)
 	if err != nil {
-		log.Warn("kv tier: off for this model", "model", filepath.Base(m.Path), "reason", err)
+		notTiered(m, err, log)
 		return nil
 	}
 	return tiered
@@ -95,8 +96,10 @@ func startWith(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logge
 		total, err := contextBytes(m)
 		config = config.ApplySplit(key.String(), total, err, log)
 	}
+	meter := new(telemetry.Meter)
+	watch := unstored.New(log, meter)
 	options := config.StoreOptions()
-	options.Fingerprint, options.Identity, options.Logger = key, identity, log
+	options.Fingerprint, options.Identity, options.Logger, options.Trouble = key, identity, log, tierenv.Trouble(watch)
 	options.RAM.Server = server()
 	options.Cold = config.ColdFor(notCold(m, rows), log)
 	found := runsFor(m, arch, config, log)
@@ -107,7 +110,7 @@ func startWith(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logge
 	if err != nil {
 		return nil, nil, err
 	}
-	layers, meter := arch.layersOf(m.Config), new(telemetry.Meter)
+	layers := arch.layersOf(m.Config)
 	s := &modelStore{Store: store, config: config, identity: identity, runs: found, cold: options.Cold, filled: make(chan struct{}), latest: make(chan []int32, 1), log: log}
 	s.tokenBytes = kvcache.TokenBytes(rows, m.States, layers)
 	s.announce(m.Fills && m.States == nil)
@@ -132,9 +135,13 @@ func startWith(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logge
 		AlwaysRestore: config.Test,
 		Meter:         meter,
 		Recents:       why.NewRecents(),
+		Unstored:      watch,
 		Logger:        log,
 	})
-	source := s.source(m, meter, tiered.Fill)
+	source := s.source(m, meter, func(r *telemetry.Report) {
+		tiered.Fill(r)
+		watch.Fill(r)
+	})
 	s.report(source)
 	return tiered, source, nil
 }
@@ -144,7 +151,7 @@ func startWith(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logge
 func settle(m *Model, rows []kvcache.Rows, log *slog.Logger) (tierenv.Config, architecture, error) {
 	config, err := tierenv.Settle(log, log)
 	if err != nil {
-		return config, architecture{}, err
+		return config, architecture{}, refusal{telemetry.ObstacleSetting, err}
 	}
 	arch, known := architectures[m.Architecture]
 	if m.Unsupported == "" && !known {
@@ -157,7 +164,8 @@ func settle(m *Model, rows []kvcache.Rows, log *slog.Logger) (tierenv.Config, ar
 		}
 	}
 	if m.Unsupported != "" {
-		return config, arch, fmt.Errorf("architecture %q is not supported yet: %s", m.Architecture, m.Unsupported)
+		err := fmt.Errorf("architecture %q is not supported yet: %s", m.Architecture, m.Unsupported)
+		return config, arch, refusal{m.unsupported(), err}
 	}
 	if !arch.media {
 		m.Media = nil

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/kvtier/kvtier/llamatier"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // early are the requests that may compute in a slot and began before there was a Tier.
@@ -33,7 +34,7 @@ func (h *Handler) Use(t *llamatier.Tier) {
 		*end = t.Unknown()
 	}
 	if h.early.adapters {
-		t.Off(adaptersChanged)
+		t.Off(telemetry.ObstacleOption, adaptersChanged)
 	}
 	h.tier = t
 }
@@ -64,7 +65,7 @@ func (h *Handler) unknown(adapters bool) (end func(computed bool)) {
 		return end
 	}
 	if adapters {
-		t.Off(adaptersChanged)
+		t.Off(telemetry.ObstacleOption, adaptersChanged)
 	}
 	return t.Unknown()
 }

@@ -75,6 +75,13 @@ func checkReport(r *telemetry.Report) error {
 	for i := range r.Prompts {
 		c.prompt(&r.Prompts[i])
 	}
+	if u := r.Unstored; u != nil {
+		if !slices.Contains(telemetry.Obstacles, u.Cause) {
+			u.Cause = telemetry.ObstacleOther // of a newer program
+		}
+		c.text("a reason", u.Detail, telemetry.NameBytesMax)
+		c.time("the begin of what is not stored", u.Since)
+	}
 	for _, b := range r.Busters {
 		c.naturals("a count of a place that changes", b.Begin, b.End, b.Prompts, b.Lost)
 		c.words(b.Words)

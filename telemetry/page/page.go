@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/show"
+	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
 //go:embed assets
@@ -31,7 +32,7 @@ func assemble() (html, csp string) {
 	for _, name := range scripts {
 		code.WriteString(asset(name))
 	}
-	script := strings.Replace(code.String(), "/*explanations*/", explanations(), 1)
+	script := strings.NewReplacer("/*explanations*/", explanations(), "/*obstacles*/", obstacles()).Replace(code.String())
 	html = strings.NewReplacer("/*style*/", style, "/*script*/", script).Replace(asset("page.html"))
 	csp = "default-src 'none'; script-src " + hashOf(script) + "; style-src " + hashOf(style) +
 		"; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -44,6 +45,20 @@ func explanations() string {
 	for _, c := range telemetry.Causes {
 		e := show.Explain(c)
 		all[c] = strings.ToUpper(e.Means[:1]) + e.Means[1:] + ". " + remedies.Replace(e.Remedy)
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		panic(err) // a map of strings is JSON
+	}
+	return string(text)
+}
+
+// obstacles has, as JSON, the meaning and the remedy of each reason for which nothing is stored.
+func obstacles() string {
+	all := make(map[telemetry.Obstacle][2]string)
+	for _, c := range telemetry.Obstacles {
+		e := unstored.Explain(c)
+		all[c] = [2]string{e.Means, remedies.Replace(e.Remedy)}
 	}
 	text, err := json.Marshal(all)
 	if err != nil {

@@ -77,12 +77,6 @@ func Explain(c telemetry.Cause) Explanation {
 	return explanations[i]
 }
 
-// NewText reports whether a cause means that no earlier prompt had these tokens at this place,
-// so that no store could have had them.
-func NewText(c telemetry.Cause) bool {
-	return c == telemetry.CauseNeverSeen || c == telemetry.CauseDiffers || c == telemetry.CauseImage
-}
-
 // Because is the reason of a miss as a sentence. Positions count from 0.
 func Because(m telemetry.Miss, now time.Time) string {
 	var facts []string

@@ -25,10 +25,9 @@ type Model struct {
 	Slot     int64 `json:"slot_tokens"`
 	Restored int64 `json:"restored_tokens"`
 	Computed int64 `json:"computed_tokens"`
-	// Reusable is Slot + Restored + the tokens of prompts that computed text which an earlier
-	// prompt had: those whose miss has a cause that is not NewText.
-	Reusable int64    `json:"reusable_tokens"`
-	HitRate  *float64 `json:"hit_rate"` // (Slot + Restored) ÷ Reusable; null while nothing could be reused
+	// Reused is Slot + Restored: the tokens that were not computed.
+	Reused      int64    `json:"reused_tokens"`
+	ReusedShare *float64 `json:"reused_share"` // Reused ÷ Tokens; null before the first token
 
 	Restores     int64      `json:"restores"`
 	SavedSeconds float64    `json:"saved_seconds_estimate"`
@@ -64,16 +63,19 @@ func (m *Model) countTokens(totals map[string]float64) {
 		m.Restored += from(place)
 	}
 	m.Tokens = m.Slot + m.Restored + m.Computed
-	m.Reusable = m.Slot + m.Restored
-	for _, c := range telemetry.Causes {
-		if !NewText(c) {
-			m.Reusable += total(totals, telemetry.Series("ollama_kv_missed_tokens_total", "cause", string(c)))
-		}
+	m.Reused = m.Slot + m.Restored
+	if m.Tokens > 0 {
+		share := float64(m.Reused) / float64(m.Tokens)
+		m.ReusedShare = &share
 	}
-	if m.Reusable > 0 {
-		rate := float64(m.Slot+m.Restored) / float64(m.Reusable)
-		m.HitRate = &rate
+}
+
+// ReusedOf is a number of tokens that were reused of those that were asked, for people.
+func ReusedOf(reused, asked int64) string {
+	if asked == 0 {
+		return "-"
 	}
+	return Percent(float64(reused)/float64(asked)) + " of " + Count(asked)
 }
 
 // known is nil for a time that is zero.

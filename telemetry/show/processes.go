@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
 // Process is a process that has a model loaded.
@@ -20,6 +21,34 @@ type Process struct {
 	At        time.Time          `json:"at"` // of its latest report
 	Slots     []Slot             `json:"slots"`
 	Memory    []telemetry.Memory `json:"memory"`
+	Unstored  *Unstored          `json:"not_stored"` // null while K/V is stored, or nothing had to be
+}
+
+// Unstored is why the K/V of a model is not stored.
+type Unstored struct {
+	Cause  telemetry.Obstacle `json:"cause"`
+	Means  string             `json:"means"`
+	Detail string             `json:"detail,omitempty"`
+	Remedy string             `json:"remedy"`
+	Since  time.Time          `json:"since"`
+}
+
+// Says is the cause as a sentence.
+func (u *Unstored) Says(now time.Time) string {
+	text := "Conversations are not stored: " + u.Means
+	if u.Detail != "" {
+		text += " (" + u.Detail + ")"
+	}
+	return text + ", first seen " + Ago(u.Since, now) + "."
+}
+
+// unstoredOf explains the report of a process; nil for none.
+func unstoredOf(u *telemetry.Unstored) *Unstored {
+	if u == nil {
+		return nil
+	}
+	e := unstored.Explain(u.Cause)
+	return &Unstored{Cause: u.Cause, Means: e.Means, Detail: u.Detail, Remedy: e.Remedy, Since: u.Since}
 }
 
 // Slot is one sequence of the engine. Hot, Warm, Cold and Remote are pages, as in
@@ -48,6 +77,7 @@ func Processes(s telemetry.State, name Name) []Process {
 			Model: name(of.Model.Weights, of.Model.Name), Weights: of.Model.Weights, Namespace: of.Model.Namespace,
 			Engine: of.Process.Engine, PID: of.Process.PID, CacheType: of.Model.CacheType,
 			Started: known(of.Started), At: of.At, Slots: []Slot{}, Memory: append([]telemetry.Memory{}, of.Memory...),
+			Unstored: unstoredOf(of.Unstored),
 		}
 		for _, slot := range of.Slots {
 			row := Slot{

@@ -94,10 +94,10 @@ func TestModels(t *testing.T) {
 		Processes: []telemetry.ProcessState{{Model: model, Process: telemetry.Process{Engine: telemetry.EngineOllama}}},
 	}
 	got := Models(state, named)
-	rate := 129.0 / 149
+	share := 129.0 / 320
 	require.Equal(t, Model{
 		Model: "weights w", Weights: "w", Namespace: "n", Engine: "ollama", Loaded: true, Prompts: 4, Tokens: 320, Slot: 89, Restored: 40,
-		Computed: 191, Reusable: 149, HitRate: &rate, Restores: 1, SavedSeconds: 1, LastUsed: &now,
+		Computed: 191, Reused: 129, ReusedShare: &share, Restores: 1, SavedSeconds: 1, LastUsed: &now,
 	}, got[0])
 	require.Equal(t, Model{Model: "v:latest", Weights: "v"}, got[1])
 
@@ -119,8 +119,8 @@ func TestAnyTotals(t *testing.T) {
 		_, err := json.Marshal(models)
 		require.NoError(r, err)
 		require.GreaterOrEqual(r, models[0].Tokens, int64(0))
-		if rate := models[0].HitRate; rate != nil {
-			require.True(r, *rate >= 0 && *rate <= 1)
+		if share := models[0].ReusedShare; share != nil {
+			require.True(r, *share >= 0 && *share <= 1)
 		}
 	})
 }

@@ -53,7 +53,7 @@ const (
 
 var rows = []row{
 	{"At a glance", []panel{
-		{number, "Reused tokens", "The share of all tokens of prompts that were not computed, in the time shown. The hit rate of kvtier ps leaves new text out.", share, 4, []query{
+		{number, "Reused tokens", "The share of all tokens of prompts that were not computed, in the time shown.", share, 4, []query{
 			{`sum(increase(ollama_kv_prompt_tokens_total{{M},source!="computed"}[{DT}])) / sum(increase(ollama_kv_prompt_tokens_total{{M}}[{DT}]))`, ""},
 		}},
 		{number, "Time saved", "An estimate: the time that computing the restored tokens would have taken, less the time that restoring took.", seconds, 4, []query{

@@ -69,6 +69,13 @@ function pointShape(parent, point, x, y) {
   return svg(parent, 'path', { class: 'f-computed', d: `M${x} ${y - 4.5}l4.5 8h-9z`, 'fill-opacity': 0.8 });
 }
 
+// secondsLabel is 10^e seconds in a unit that people read.
+function secondsLabel(e) {
+  const [, unit] = [[0, 's'], [-4, 'ms'], [-7, 'µs'], [-Infinity, 'ns']].find(([least]) => e >= least);
+  const shift = { s: 0, ms: 3, µs: 6, ns: 9 }[unit];
+  return Number((10 ** (e + shift)).toPrecision(1)) + ' ' + unit;
+}
+
 function drawScatter(box, points, chosen) {
   const width = box.clientWidth, height = 240, left = 52, right = 14, top = 10, bottom = height - 34;
   const [x0, x1] = decades(points.map((p) => p.x)), [y0, y1] = decades(points.map((p) => p.y));
@@ -81,7 +88,7 @@ function drawScatter(box, points, chosen) {
   }
   for (let e = y0; e <= y1; e++) {
     svg(picture, 'line', { class: 'rule', x1: left, x2: width - right, y1: yOf(10 ** e), y2: yOf(10 ** e) });
-    svg(picture, 'text', { x: left - 6, y: yOf(10 ** e) + 4, 'text-anchor': 'end' }, e < -3 ? '10^' + e + ' s' : e < 0 ? 10 ** (e + 3) + ' ms' : 10 ** e + ' s');
+    svg(picture, 'text', { x: left - 6, y: yOf(10 ** e) + 4, 'text-anchor': 'end' }, secondsLabel(e));
   }
   svg(picture, 'text', { x: (left + width - right) / 2, y: height - 4, 'text-anchor': 'middle' }, 'tokens of the prompt');
   for (const point of points) {

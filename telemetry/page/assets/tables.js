@@ -6,7 +6,7 @@ function tile(name, big, more) {
 
 function tiles(n) {
   return [
-    tile('Hit rate', n.share === null ? '–' : percent(n.share), `${count(n.reused)} of ${plural(n.reusable, 'token')} that were known`),
+    tile('Tokens reused', n.share === null ? '–' : percent(n.share), `${count(n.reused)} of ${plural(n.tokens, 'token')} asked`),
     tile('Time saved (estimate)', span(n.saved), n.since),
     tile('Tokens restored', count(n.restored), `in ${plural(n.restores, 'restore')} of ${plural(n.prompts, 'prompt')}`),
     tile('Tokens computed', count(n.computed), `${plural(n.kept, 'token')} were still in a slot`),
@@ -68,7 +68,7 @@ function modelTable(models, now) {
   const rows = models.map((m) => ({ m, n: numbersOf([m]) }));
   return table('Models', [
     ['Model', (r) => modelName(r.m.model)], ['Engine', (r) => plain(r.m.engine)], ['Namespace', (r) => plain(r.m.model?.namespace) || '–'],
-    ['Prompts', (r) => count(r.n.prompts), 'n'], ['Hit rate', (r) => r.n.share === null ? '–' : percent(r.n.share), 'n'],
+    ['Prompts', (r) => count(r.n.prompts), 'n'], ['Reused', (r) => r.n.share === null ? '–' : percent(r.n.share), 'n'],
     ['Restored', (r) => count(r.n.restored), 'n'], ['Computed', (r) => count(r.n.computed), 'n'],
     ['Saved (estimate)', (r) => span(r.n.saved), 'n'], ['Last used', (r) => time(r.m.last_used) ? ago(now - time(r.m.last_used)) : 'never'],
   ], rows);

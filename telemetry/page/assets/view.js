@@ -33,19 +33,8 @@ function numbersOf(models) {
     saved: sum(models, 'ollama_kv_saved_seconds_total'),
     tokens: all, kept: of('slot'), computed: of('computed'),
     restored: of('ram') + of('local') + of('remote') + of('shifted'),
-    ...hitRate(models, all - of('computed')),
+    reused: all - of('computed'), share: all > 0 ? (all - of('computed')) / all : null,
   };
-}
-
-// Causes that mean that no earlier prompt had the tokens. The hit rate leaves these tokens out.
-const newText = ['never_seen', 'token_differs', 'image_changed'];
-
-function hitRate(models, reused) {
-  let reusable = reused;
-  for (const [cause, n] of byLabel(models, 'ollama_kv_missed_tokens_total', 'cause')) {
-    if (!newText.includes(cause)) reusable += n;
-  }
-  return { reused, reusable, share: reusable > 0 ? reused / reusable : null };
 }
 
 const shortDigits = 12;
@@ -109,9 +98,16 @@ function memoryRows(state) {
   return rows;
 }
 
+// unstoredText says why conversations of a process are not stored.
+function unstoredText(p, now) {
+  const u = p.unstored, [means, remedy] = obstacles[u.cause] ?? ['a newer program gave this cause', 'Update kvtier to the version of the server.'];
+  const detail = u.detail ? ' (' + plain(u.detail) + ')' : '';
+  return `Conversations of ${modelName(p.model)} are not stored: ${means}${detail}, first seen ${ago(now - time(u.since))}. ${remedy}`;
+}
+
 // hints are sentences about the state that ask for an action.
 function hintsOf(state, now) {
-  const hints = [];
+  const hints = (state.processes ?? []).filter((p) => p.unstored).map((p) => unstoredText(p, now));
   for (const t of state.tiers ?? []) {
     if (t.down) hints.push(`The ${t.name} tier is down: writing fails, or it did not answer. kvtier doctor looks for the cause.`);
     if (t.quarantined) hints.push(`${plural(t.quarantined, 'damaged file')} of the ${t.name} tier ${t.quarantined === 1 ? 'was' : 'were'} set aside. kvtier check looks for more.`);

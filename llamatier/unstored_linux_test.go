@@ -1,0 +1,98 @@
+package llamatier
+
+import (
+	"log/slog"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/steady"
+	"github.com/kvtier/kvtier/llamastate"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/unstored"
+)
+
+// watch has a world's Tier tell a Watch, whose log it returns.
+func (w *world) watch() *strings.Builder {
+	lines := new(strings.Builder)
+	w.tier.opt.Unstored = unstored.New(slog.New(slog.NewTextHandler(lines, nil)), nil)
+	return lines
+}
+
+// unstored is the cause that the Tier reports.
+func (w *world) unstored() telemetry.Obstacle {
+	var r telemetry.Report
+	if w.tier.opt.Unstored.Fill(&r); r.Unstored == nil {
+		return ""
+	}
+	return r.Unstored.Cause
+}
+
+// TestSlotsThatAreNotStoredAreTold: after the first prompt whose slot should have been stored and
+// was not, one line has the cause, and the report has it.
+func TestSlotsThatAreNotStoredAreTold(t *testing.T) {
+	for name, test := range map[string]struct {
+		fault   func(*world)
+		want    telemetry.Obstacle
+		prompts int // until it is told
+	}{
+		"slot files of another llama-server": {func(w *world) {
+			shape := *fakeShape
+			shape.Caches = slices.Clone(shape.Caches)
+			shape.Caches[0].Layers = 3
+			for i := range shape.Caches[0].Tensors {
+				shape.Caches[0].Tensors[i] = append(slices.Clone(shape.Caches[0].Tensors[i]), llamastate.Tensor{Type: 1, Row: 32})
+			}
+			w.engine.shape = &shape
+		}, telemetry.ObstacleSlotFile, 1},
+		"slots that are not saved": {func(w *world) { w.engine.refuseNext("/slots/0?action=save", 9) }, telemetry.ObstacleSlot, 3},
+		"no room for a file":       {func(w *world) { w.available, w.free = 0, 0 }, telemetry.ObstacleFull, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := openStore(t)
+			defer store.Close()
+			w := newWorld(t, store, 1, 1000)
+			lines := w.watch()
+			test.fault(w)
+			for i := range 5 {
+				if i == test.prompts {
+					require.Equal(t, test.want, w.unstored(), "after %d prompts", i)
+				}
+				w.ask(ask(prompt(1+i, 100)), 3)
+				w.idle()
+			}
+			require.Equal(t, 1, strings.Count(lines.String(), "\n"), lines.String())
+			require.Contains(t, lines.String(), "cause="+string(test.want)+" ")
+		})
+	}
+}
+
+// Slots that are not stored on purpose, and errors that the store has told, are not told again.
+func TestSlotsThatAreNotToldAgain(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	lines := w.watch()
+	for range 5 {
+		w.tier.notStored(w.tier.slots[0], because(CauseUntrusted, "it is private"))
+		w.tier.notStored(w.tier.slots[0], told{syscall.ENOSPC})
+	}
+	require.Empty(t, lines.String())
+	w.tier.notStored(w.tier.slots[0], steady.ErrHung)
+	require.Equal(t, telemetry.ObstacleHung, w.unstored())
+}
+
+// An engine that is off says so in the report.
+func TestATierThatIsOffIsReported(t *testing.T) {
+	store := openStore(t)
+	defer store.Close()
+	w := newWorld(t, store, 1, 1000)
+	lines := w.watch()
+	w.tier.Off(telemetry.ObstacleEngine, unanswered)
+	w.tier.Off(telemetry.ObstacleEngine, unanswered)
+	require.Equal(t, telemetry.ObstacleEngine, w.unstored())
+	require.Equal(t, 1, strings.Count(lines.String(), "kv tier: off for this model"))
+}
