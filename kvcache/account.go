@@ -76,8 +76,8 @@ func (o origins) lossy() (tokens int) {
 	return tokens
 }
 
-// countIn adds the tokens of all ranges to a prompt, and returns the ranges that were restored.
-func (o origins) countIn(p *telemetry.Prompt) (restored [][2]int) {
+// countIn adds the tokens of all ranges to a prompt, and reports whether some were restored.
+func (o origins) countIn(p *telemetry.Prompt) (restored bool) {
 	begin := 0
 	for _, from := range o {
 		n := from.end - begin
@@ -93,9 +93,7 @@ func (o origins) countIn(p *telemetry.Prompt) (restored [][2]int) {
 		default:
 			p.Local += n
 		}
-		if from.place != telemetry.PlaceSlot {
-			restored = append(restored, [2]int{begin, from.end})
-		}
+		restored = restored || from.place != telemetry.PlaceSlot
 		begin = from.end
 	}
 	return restored
@@ -166,9 +164,12 @@ func (t *TieredCausal) recordLocked(a *account, took time.Duration) {
 	p := telemetry.Prompt{At: a.began, ID: a.seq, Private: a.private, Tokens: a.tokens, Took: took}
 	restored := a.from.countIn(&p)
 	p.Computed, p.Lossy = p.Tokens-a.from.end(), a.from.lossy()
-	if len(restored) > 0 {
-		p.Restore, p.Saved = a.restore, max(0, t.computing(restored)-a.restore)
+	switch {
+	case restored:
+		p.Restore, p.Saved = a.restore, t.rates.Saved(p.Slot, p.Tokens, took)
 		t.visits.note(a, &p)
+	case p.Slot == 0:
+		t.rates.Whole(p.Tokens, took)
 	}
 	t.opts.Meter.Add(restoredBytes, float64(a.bytes))
 	if a.asked != nil {
@@ -176,17 +177,6 @@ func (t *TieredCausal) recordLocked(a *account, took time.Duration) {
 		return
 	}
 	t.opts.Meter.Prompt(p)
-}
-
-// computing is the time that computing ranges of tokens would take; 0 while no batch was measured.
-func (t *TieredCausal) computing(ranges [][2]int) (sum time.Duration) {
-	if !t.rates.Measured() {
-		return 0
-	}
-	for _, r := range ranges {
-		sum += t.rates.Computing(r[0], r[1])
-	}
-	return sum
 }
 
 // visit sums up the restores into a slot.

@@ -17,7 +17,8 @@ type restored struct {
 	ram, local, remote int // these, by tier
 	lossy              int // these, from the first lossy page on
 	bytes              int64
-	took, saved        time.Duration
+	took               time.Duration
+	saved              time.Duration // known when the request has ended
 }
 
 // restoredFrom counts the pages of a plan behind the tokens that a slot held.
@@ -38,9 +39,6 @@ func (t *Tier) restoredFrom(p *plan, held int, took time.Duration) restored {
 		default:
 			r.local += n
 		}
-	}
-	if r.tokens > 0 && t.opt.Rates.Measured() {
-		r.saved = max(0, t.opt.Rates.Computing(held, held+r.tokens)-took)
 	}
 	t.opt.Meter.Add("ollama_kv_restored_bytes_total", float64(r.bytes))
 	return r
@@ -146,7 +144,7 @@ func (u *Turn) account(answer *Answer) telemetry.Prompt {
 	p := telemetry.Prompt{
 		At: u.began, ID: u.s.id, Private: u.private,
 		RAM: u.restored.ram, Local: u.restored.local, Remote: u.restored.remote,
-		Restore: u.restored.took, Saved: u.restored.saved,
+		Restore: u.restored.took,
 	}
 	cached, computed := u.held+u.restored.tokens, 0
 	if answer == nil {
@@ -167,6 +165,12 @@ func (u *Turn) account(answer *Answer) telemetry.Prompt {
 		p.RAM, p.Local, p.Remote, p.Slot = shrink(p.RAM, p.Local, p.Remote, -p.Slot)
 	}
 	p.Lossy = min(u.restored.lossy, p.RAM+p.Local+p.Remote)
+	switch rates := u.t.opt.Rates; {
+	case u.restored.tokens > 0:
+		p.Saved = rates.Saved(p.Slot, p.Tokens, p.Took)
+	case answer != nil && p.Slot == 0 && u.rest == nil: // an image is not computed as tokens are
+		rates.Whole(p.Tokens, p.Took)
+	}
 	return p
 }
 

@@ -351,7 +351,9 @@ func (t *Tier) unknownRuns() bool {
 // some time later, unless another request takes it before.
 func (u *Turn) End(answer *Answer) {
 	t, s := u.t, u.s
-	u.record(u.account(answer))
+	p := u.account(answer)
+	u.restored.saved = p.Saved
+	u.record(p)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.turns, u)

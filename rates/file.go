@@ -55,6 +55,8 @@ type modelRecord struct {
 	Seen int64 `json:"seen"`
 	// TokenSeconds are pairs: a position, and the seconds to compute a token there.
 	TokenSeconds []sample `json:"token_seconds"`
+	// PromptSeconds are pairs: a prompt's tokens, and the seconds to compute all of them.
+	PromptSeconds []sample `json:"prompt_seconds,omitempty"`
 }
 
 type tierRecord struct {
@@ -99,6 +101,9 @@ func Open(path, computing string, names map[string]string) (*Rates, error) {
 	c, err := load(path)
 	for _, s := range lastOf(c.Models[computing].TokenSeconds) {
 		r.compute.add(s)
+	}
+	for _, s := range lastOf(c.Models[computing].PromptSeconds) {
+		r.addWholeLocked(s)
 	}
 	for name, record := range c.Tiers {
 		t := r.keptTierLocked(name)
@@ -213,7 +218,7 @@ func (r *Rates) encode(c contents) ([]byte, error) {
 	f.unsaved = false
 	c.fill()
 	if !r.computed.IsZero() {
-		c.Models[f.computing] = modelRecord{Seen: r.computed.Unix(), TokenSeconds: r.compute.samples}
+		c.Models[f.computing] = modelRecord{Seen: r.computed.Unix(), TokenSeconds: r.compute.samples, PromptSeconds: r.whole}
 	}
 	for name, t := range r.tiers {
 		if !t.seen.IsZero() {
@@ -276,7 +281,7 @@ func (c *contents) trim() {
 	keepNewest(c.Models, modelsMax, func(m modelRecord) int64 { return m.Seen })
 	keepNewest(c.Tiers, tiersMax, func(t tierRecord) int64 { return t.Seen })
 	for name, m := range c.Models {
-		m.TokenSeconds = lastOf(m.TokenSeconds)
+		m.TokenSeconds, m.PromptSeconds = lastOf(m.TokenSeconds), lastOf(m.PromptSeconds)
 		c.Models[name] = m
 	}
 	for name, t := range c.Tiers {

@@ -82,6 +82,7 @@ type Rates struct {
 	mu       sync.Mutex // guards the fields below
 	compute  line       // seconds per token, by position
 	computed time.Time  // time of this process's last observation of compute
+	whole    []sample   // seconds of prompts that were computed as a whole, by tokens
 	tiers    map[string]*tier
 }
 

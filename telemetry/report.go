@@ -114,8 +114,8 @@ type Prompt struct {
 
 	Restore time.Duration `json:"restore_ns"` // from the look-up to the last row
 	Took    time.Duration `json:"took_ns"`    // from the look-up to the prompt's last batch; 0 if it did not end
-	// Saved is an estimate: the time that computing the restored tokens would have taken, less
-	// Restore.
+	// Saved is an estimate: the time that computing all but the tokens from the slot would have
+	// taken, as far as measured for as many tokens, less Took; 0 if it did not end.
 	Saved time.Duration `json:"saved_ns"`
 	// Miss says why more than the last token was computed, if it was.
 	Miss *Miss `json:"miss,omitempty"`
