@@ -302,6 +302,7 @@ func TestScriptsAgreeWithGo(t *testing.T) {
 		e := unstored.Explain(cause)
 		require.Equal(t, "Conversations of m are not stored: "+e.Means+" (why), first seen 1 min ago. "+remedies.Replace(e.Remedy), text)
 	}
+	require.Contains(t, b.eval("unstoredText({unstored: {cause: 'constructor'}}, 0)"), "a newer program gave this cause")
 	for e, want := range map[int]string{-5: "10 µs", -4: "0.1 ms", -3: "1 ms", -1: "100 ms", 0: "1 s", 2: "100 s"} {
 		require.Equal(t, want, b.eval(fmt.Sprintf("secondsLabel(%d)", e)))
 	}

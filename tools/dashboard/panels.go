@@ -56,7 +56,7 @@ var rows = []row{
 		{number, "Reused tokens", "The share of all tokens of prompts that were not computed, in the time shown.", share, 4, []query{
 			{`sum(increase(ollama_kv_prompt_tokens_total{{M},source!="computed"}[{DT}])) / sum(increase(ollama_kv_prompt_tokens_total{{M}}[{DT}]))`, ""},
 		}},
-		{number, "Time saved", "An estimate: the time that computing the restored tokens would have taken, less the time that restoring took.", seconds, 4, []query{
+		{number, "Time saved", "An estimate: the time that computing prompts without their restored tokens would have taken, as far as it was measured, less the time that they took.", seconds, 4, []query{
 			{`sum(increase(ollama_kv_saved_seconds_total{{M}}[{DT}]))`, ""},
 		}},
 		{number, "Tokens restored", "Tokens that came back from a tier, in the time shown.", plain, 4, []query{

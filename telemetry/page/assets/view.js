@@ -100,7 +100,7 @@ function memoryRows(state) {
 
 // unstoredText says why conversations of a process are not stored.
 function unstoredText(p, now) {
-  const u = p.unstored, [means, remedy] = obstacles[u.cause] ?? ['a newer program gave this cause', 'Update kvtier to the version of the server.'];
+  const u = p.unstored, [means, remedy] = Object.hasOwn(obstacles, u.cause) ? obstacles[u.cause] : ['a newer program gave this cause', 'Update kvtier to the version of the server.'];
   const detail = u.detail ? ' (' + plain(u.detail) + ')' : '';
   return `Conversations of ${modelName(p.model)} are not stored: ${means}${detail}, first seen ${ago(now - time(u.since))}. ${remedy}`;
 }
