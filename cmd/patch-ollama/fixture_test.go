@@ -123,12 +123,15 @@ func (w *world) read(path string) string {
 	return string(data)
 }
 
+// Patches have this sender; who commits otherwise does not matter to them.
+const author, authorEmail = "kvtier", "kvtier@users.noreply.github.com"
+
 func (w *world) git(dir string, args ...string) string {
 	w.t.Helper()
 	cmd := exec.Command("git", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(),
-		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_AUTHOR_DATE=2025-01-02T03:04:05Z",
+		"GIT_AUTHOR_NAME="+author, "GIT_AUTHOR_EMAIL="+authorEmail, "GIT_AUTHOR_DATE=2025-01-02T03:04:05Z",
 		"GIT_COMMITTER_NAME=c", "GIT_COMMITTER_EMAIL=c@example.com")
 	out, err := cmd.CombinedOutput()
 	require.NoError(w.t, err, "git %v: %s", args, out)

@@ -20,6 +20,19 @@ func TestFormatRoundTrip(t *testing.T) {
 	require.Regexp(t, `(?m)^index [0-9a-f]{12}\.\.[0-9a-f]{12} 100644$`, second)
 }
 
+// Patches have the project's sender, whoever commits: a name so long that git folds it, too.
+func TestFormatWritesTheSender(t *testing.T) {
+	w := newWorld(t).withSeries().fetched()
+	w.ok("apply")
+	w.commit("own.go", "package main\n", "main: own work")
+	w.git(w.src(""), "commit", "--quiet", "--amend", "--no-edit", "--author", "Somebody of the maintainers <somebody@a-long-name-of-a-machine.example.com>")
+	w.ok("format")
+	text := w.read(w.path("patches/0003-main-own-work.patch"))
+	require.Regexp(t, `^From 0{40} .*\nFrom: kvtier <kvtier@users\.noreply\.github\.com>\nDate: `, text)
+	require.NotContains(t, text, "maintainers")
+	require.Equal(t, "patches and the commits agree\n", w.ok("format", "--check"))
+}
+
 // The user's git settings neither change a patch nor prevent one.
 func TestFormatIgnoresPersonalSettings(t *testing.T) {
 	w := newWorld(t).withSeries()

@@ -181,7 +181,22 @@ func (t *Tree) render(ctx context.Context, lay Layout, leftOut []string) (Series
 			return Series{}, err
 		}
 	}
-	return LoadSeries(tmp, t.Version, nil)
+	rendered, err := LoadSeries(tmp, t.Version, nil)
+	for i := range rendered.Patches {
+		rendered.Patches[i].Data = withSender(rendered.Patches[i].Data)
+	}
+	return rendered, err
+}
+
+// Sender is the sender of every patch: who made a change is in the project's own history, whatever name
+// a developer has in a tree of Ollama.
+const Sender = "kvtier <kvtier@users.noreply.github.com>"
+
+// fromHeader matches the sender of a patch, which git folds where it is long.
+var fromHeader = regexp.MustCompile(`\A(From .*\n)From: .*\n(?:[ \t].*\n)*`)
+
+func withSender(patch []byte) []byte {
+	return fromHeader.ReplaceAll(patch, []byte("${1}From: "+Sender+"\n"))
 }
 
 func diffSeries(old, fresh Series) []Change {

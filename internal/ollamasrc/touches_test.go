@@ -1,6 +1,7 @@
 package ollamasrc
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"os"
@@ -30,6 +31,23 @@ func TestTouches(t *testing.T) {
 			got := strings.Join(strings.Fields(m[1]), " ")
 			require.Equal(t, touches(string(text), ours), got, "%s; see Touches: in patches/README.md", p.Name)
 		}
+	}
+}
+
+// TestSenders: every patch has the project's sender, in the folders of all releases.
+func TestSenders(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("..", "..", "patches", "*", "*.patch"))
+	require.NoError(t, err)
+	for _, pattern := range []string{"*.patch", filepath.Join("optional", "*", "*.patch")} {
+		more, err := filepath.Glob(filepath.Join("..", "..", "patches", pattern))
+		require.NoError(t, err)
+		require.NotEmpty(t, more)
+		files = append(files, more...)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(withSender(text), text), "%s has another sender than %s; run patch-ollama format", file, Sender)
 	}
 }
 
