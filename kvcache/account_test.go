@@ -268,7 +268,7 @@ func TestSlotsTellWhereTheirPagesAre(t *testing.T) {
 	r.drain()
 	r.finish(r.slots[0])
 	r.flush()
-	require.Equal(t, []telemetry.Slot{{Tokens: 53, Hot: 7, Cold: 7}}, r.tiered.Slots())
+	require.Equal(t, []telemetry.Slot{{Tokens: 53, Bytes: 53 * r.tiered.tokenBytes(), Hot: 7, Cold: 7}}, r.tiered.Slots())
 	r.tiered.Close()
 
 	far := newDiskStore(t, filepath.Join(t.TempDir(), "near"), func(o *diskstore.Options) {
@@ -282,7 +282,7 @@ func TestSlotsTellWhereTheirPagesAre(t *testing.T) {
 	slot.LastRestore = time.Time{}
 	r.flush()
 	slot = r.tiered.Slots()[0]
-	require.Equal(t, telemetry.Slot{Tokens: 57, Hot: 8, Warm: 7, Cold: 2, Remote: 6, Restored: 48, LastRestore: slot.LastRestore}, slot)
+	require.Equal(t, telemetry.Slot{Tokens: 57, Bytes: 57 * r.tiered.tokenBytes(), Hot: 8, Warm: 7, Cold: 2, Remote: 6, Restored: 48, LastRestore: slot.LastRestore}, slot)
 
 	r.shift(r.slots[0], 8, 16)
 	slot = r.tiered.Slots()[0]
@@ -290,17 +290,53 @@ func TestSlotsTellWhereTheirPagesAre(t *testing.T) {
 	require.Equal(t, []int{8, 1}, []int{slot.Tokens, slot.Hot})
 }
 
-// A slot whose window has moved on has no row of its first pages.
-func TestHotPagesOfAWindow(t *testing.T) {
-	s := newSlot(2)
-	s.tokens = make([]int32, 20)
-	require.Equal(t, 3, s.hot(8))
-	s.from = []int{17, 9}
-	require.Equal(t, 2, s.hot(8))
-	s.from = []int{20, 20}
-	require.Equal(t, 1, s.hot(8), "the last page is incomplete")
-	s.tokens = nil
-	require.Zero(t, s.hot(8))
+// Layers whose window has moved on hold few rows of a text, others all of them.
+func TestHotCountsTheRowsOfEachLayer(t *testing.T) {
+	store := newMemStore(t)
+	store.windowed = true
+	r := newWindowedRunner(t, store, 1, 128, Options{})
+	r.run(r.slots[0], tokenRange(1, 80), nil, true)
+	const layerRow = fakeKeyBytes + fakeValueBytes
+	held, visible := int64(0), int64(0) // rows in the caches, and those that a batch attends to
+	for _, c := range r.model.caches {
+		for _, cell := range c.cells {
+			held += int64(len(cell.seqs) * c.layers * layerRow)
+		}
+		visible += int64(min(80, c.window)) * int64(c.layers*layerRow)
+	}
+	slot := r.tiered.Slots()[0]
+	require.LessOrEqual(t, slot.Bytes, held, "rows before a window may be in the cache still")
+	require.GreaterOrEqual(t, slot.Bytes, visible)
+	require.Less(t, slot.Bytes, 80*r.tiered.tokenBytes())
+	require.Less(t, slot.Hot, 80/8)
+	require.Equal(t, r.tiered.geometry.pagesOf(slot.Bytes, 8), slot.Hot)
+}
+
+// spillingCache has the rows of its first cells in memory, and others on a disk.
+type spillingCache struct {
+	*fakeCache
+	inMemory int32
+}
+
+var _ RowHolder = (*spillingCache)(nil)
+
+func (c *spillingCache) HeldBytes(cells []int32) (sum int64, ok bool) {
+	for _, cell := range cells {
+		if cell < c.inMemory {
+			sum += int64(c.layers) * (fakeKeyBytes + fakeValueBytes)
+		}
+	}
+	return sum, c.inMemory >= 0
+}
+
+// Pages that are on the spill disk are not hot: three of ten fit in memory.
+func TestHotIsNotOnTheSpill(t *testing.T) {
+	for inMemory, hot := range map[int32]int{24: 3, 0: 0, 1: 1, 1000: 10, -1: 10} {
+		r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
+		r.tiered.groups[0].Rows = &spillingCache{r.cache, inMemory}
+		r.run(r.slots[0], tokenRange(1, 80), nil, true)
+		require.Equal(t, hot, r.tiered.Slots()[0].Hot, "cells before %d are in memory", inMemory)
+	}
 }
 
 // TestMemoryIsCounted compares the wrapper's list with the buffers, and with the

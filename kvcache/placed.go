@@ -22,6 +22,13 @@ type RowPlacer interface {
 	PlaceRows(cells []int32, file *os.File, layers []int, keyOffsets, valueOffsets []int64) error
 }
 
+// RowHolder is implemented by caches whose rows leave memory page by page.
+type RowHolder interface {
+	// HeldBytes are the bytes of the rows of cells, in all layers, that are in memory now; ok is false
+	// where all of them are. HeldBytes may be called at any time, by any goroutine.
+	HeldBytes(cells []int32) (bytes int64, ok bool)
+}
+
 var _ Store = (*diskstore.Store)(nil)
 
 // place tells each group that the rows of its cells are also in a page's file.

@@ -91,6 +91,16 @@ var Metrics = []Metric{
 	{"ollama_kv_paged_hits_total", Counter, "Paged attention: pages that were in memory when attention needed them.", nil, nil},
 	{"ollama_kv_paged_misses_total", Counter, "Paged attention: pages that had to be read.", nil, nil},
 	{"ollama_kv_paged_stall_seconds_total", Counter, "Paged attention: time for which attention waited for pages.", nil, nil},
+	{"ollama_kv_paged_prefetches_total", Counter, "Paged attention: pages that were read before attention needed them.", nil, nil},
+	{"ollama_kv_paged_prefetch_hits_total", Counter, "Paged attention: of these pages, those that attention found in memory.", nil, nil},
+	{"ollama_kv_paged_evictions_total", Counter, "Paged attention: pages that left memory for others.", nil, nil},
+	{"ollama_kv_paged_spilled_bytes_total", Counter, "Paged attention: bytes of pages that were written to the spill.", nil, nil},
+	{"ollama_kv_paged_memory_pages", Gauge, "Paged attention: pages of a layer in memory.", nil, nil},
+	{"ollama_kv_paged_spill_bytes", Gauge, "Paged attention: disk space that the spill has taken.", nil, nil},
+	{"ollama_kv_paged_video_pages", Gauge, "Paged attention: pages of a layer that stay in video memory.", nil, nil},
+	{"ollama_kv_paged_video_hits_total", Counter, "Paged attention: pages that attention found in video memory.", nil, nil},
+	{"ollama_kv_paged_video_fills_total", Counter, "Paged attention: pages that were put into video memory to stay.", nil, nil},
+	{"ollama_kv_paged_video_evictions_total", Counter, "Paged attention: pages that left video memory for others.", nil, nil},
 }
 
 // Find returns the metric of a name.

@@ -67,7 +67,9 @@ type Tier struct {
 type Slot struct {
 	ID     int `json:"id"`
 	Tokens int `json:"tokens"`
-	// Pages of the slot's text by place: Hot in the slot's cells, Warm in the RAM tier, Cold in
+	// Bytes of the slot's K/V that are in the engine's memory; 0 where they are not known.
+	Bytes int64 `json:"bytes,omitempty"`
+	// Pages of the slot's text by place: Hot is Bytes in pages, rounded up, Warm in the RAM tier, Cold in
 	// the local tier, Remote in the remote one. A page may be in several places.
 	Hot    int `json:"hot"`
 	Warm   int `json:"warm"`
@@ -173,4 +175,12 @@ type Report struct {
 
 	// Unstored is nil while K/V is stored, or nothing had to be.
 	Unstored *Unstored `json:"unstored,omitempty"`
+	Unpaged  *Unpaged  `json:"unpaged,omitempty"`
+}
+
+// Unpaged is why paged attention, which is asked for, is off for the model of a process, and what its
+// user can do.
+type Unpaged struct {
+	Reason string `json:"reason"`
+	Remedy string `json:"remedy"`
 }

@@ -46,6 +46,7 @@ type ProcessState struct {
 	Busters []Buster           `json:"busters,omitempty"`
 
 	Unstored *Unstored `json:"unstored,omitempty"` // nil while K/V is stored, or nothing had to be
+	Unpaged  *Unpaged  `json:"unpaged,omitempty"`
 }
 
 // StatePrompt is a prompt, and who evaluated it.

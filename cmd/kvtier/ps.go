@@ -47,7 +47,8 @@ func newResidencyCommand(a *app) *cobra.Command {
 
 HOT, WARM, COLD and REMOTE count the pages of a slot's conversation in the slot
 itself, in the RAM tier, on the local disk and on the share; a page may be in
-several. A slot whose context was shifted is stored up to the kept part only, and
+several. HOT is the K/V that is in the engine's memory, in pages: layers with a
+window keep less than others, and paged attention has pages on a disk. A slot whose context was shifted is stored up to the kept part only, and
 one with lossy pages up to the first of these.
 
 REUSED is the share of all tokens of prompts that were not computed, new text
@@ -168,6 +169,11 @@ func (a *app) printSlots(p show.Process, now time.Time) {
 		fmt.Fprintln(a.stdout, line)
 	}
 	a.printUnstored(p.Unstored, now)
+	if paging := p.Paging(); paging != "" {
+		for _, line := range show.Wrap(oneLine(paging), columns) {
+			fmt.Fprintln(a.stdout, line)
+		}
+	}
 	if len(p.Slots) == 0 {
 		if p.Unstored == nil {
 			fmt.Fprintln(a.stdout, "No slot is in use.")

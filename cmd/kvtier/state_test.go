@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -117,7 +118,8 @@ func sourceOf(r telemetry.Report) *telemetry.Source {
 		meter.Prompt(p)
 	}
 	return &telemetry.Source{Process: r.Process, Started: r.Started, Model: r.Model, Meter: meter, Fill: func(to *telemetry.Report) {
-		to.Tiers, to.Slots, to.Memory, to.Busters = r.Tiers, r.Slots, r.Memory, r.Busters
+		to.Tiers, to.Slots, to.Memory, to.Busters, to.Unpaged = r.Tiers, r.Slots, r.Memory, r.Busters, r.Unpaged
+		maps.Copy(to.Gauges, r.Gauges)
 		if !r.At.IsZero() {
 			to.At = r.At
 		}

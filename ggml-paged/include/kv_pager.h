@@ -245,6 +245,10 @@ void kvp_pager_stats(const kvp_pager * pager, kvp_stats * out);
 // it may change.
 int  kvp_resident(const kvp_pager * pager, uint32_t layer, uint32_t page);
 
+// kvp_held writes bytes[page] for pages 0 .. pages-1 of a group: the bytes of K and V of one cell in
+// those layers of the group whose page is in a frame now.
+void kvp_held(const kvp_pager * pager, uint32_t group, uint64_t * bytes, uint32_t pages);
+
 #ifdef __cplusplus
 }
 #endif

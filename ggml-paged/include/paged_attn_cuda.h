@@ -66,9 +66,10 @@ const char * kvp_cuda_refuses(const kvp_layer_desc * layer, uint32_t heads);
 // error is sticky in the pager, and out is zeros where the device can still be written to.
 int kvp_cuda_forward(kvp_cuda * cuda, kvp_op * op, const kvp_io * io, void * stream, const kvp_cuda_pool * pool);
 
-// kvp_cuda_count returns the pages kept in device memory now (bytes, copies), and counts
+// kvp_cuda_count returns the pages kept in device memory (bytes, copies), and counts
 // since the context was made: pages attended from such copies, copies made from
-// streamed pages, copies that gave their room to others.
+// streamed pages, copies that gave their room to others. The numbers are those after the last
+// op; kvp_cuda_count may be called beside one.
 typedef struct kvp_cuda_counters {
     uint64_t bytes, copies, hits, fills, evictions;
 } kvp_cuda_counters;

@@ -40,7 +40,10 @@ type Group struct {
 	placed map[int]*placedPage
 }
 
-type groupLayer struct{ id, keyDim, valueDim int }
+type groupLayer struct {
+	id int
+	Layer
+}
 
 // inFlight is how many forward passes may be built and not yet computed: one on the device,
 // one handed to it, and the one that is being built.
@@ -64,18 +67,27 @@ func (g *Group) Close() {
 }
 
 // AddLayer adds a layer before the pager starts. A layer that the op cannot compute is
-// refused, as far as that is known without the query's heads. The group of desc does not
-// count.
+// refused with a NotPagedError, as far as that is known without the query's heads. The group of desc
+// does not count.
 func (g *Group) AddLayer(layer int, desc Layer) error {
 	desc.Group = g.number
-	if err := Supported(desc, desc.KVHeads); err != nil {
+	if err := desc.pageable(desc.KVHeads); err != nil {
 		return err // Op asks again, with the query's heads
 	}
 	id, err := g.pager.AddLayer(desc)
 	if err != nil {
 		return err
 	}
-	g.layers[layer] = groupLayer{id, desc.KeyDim, desc.ValueDim}
+	g.layers[layer] = groupLayer{id, desc}
+	return nil
+}
+
+// pageable returns a NotPagedError if attention with a number of query heads cannot be computed on
+// such a layer.
+func (l Layer) pageable(heads int) error {
+	if err := Supported(l, heads); err != nil {
+		return NotPaged(err.Error(), SmallerContext)
+	}
 	return nil
 }
 
@@ -85,8 +97,11 @@ func (g *Group) Layers() []int { return slices.Sorted(maps.Keys(g.layers)) }
 // Dims are the elements of a head's K and V in a layer; ok is false for an unknown layer.
 func (g *Group) Dims(layer int) (key, value int, ok bool) {
 	l, ok := g.layers[layer]
-	return l.keyDim, l.valueDim, ok
+	return l.KeyDim, l.ValueDim, ok
 }
+
+// Layer describes a layer that was added.
+func (g *Group) Layer(layer int) Layer { return g.layers[layer].Layer }
 
 // PageBytes is the size of a page of a layer that was added, in bytes.
 func (g *Group) PageBytes(layer int) uint64 { return g.pager.PageBytes(g.layers[layer].id) }
@@ -116,6 +131,9 @@ func (g *Group) Op(layer, heads int, scale float64) (unsafe.Pointer, error) {
 	l, ok := g.layers[layer]
 	if !ok {
 		return nil, errors.New("it has no K/V in pages")
+	}
+	if err := l.pageable(heads); err != nil {
+		return nil, err
 	}
 	batch, err := g.Batch()
 	if err != nil {
@@ -169,6 +187,22 @@ func (g *Group) Sweep(inUse func(first, end int) bool) {
 		g.pager.Drop(g.number, page)
 		delete(g.used, page)
 	}
+}
+
+// HeldBytes are the bytes of the rows of cells, in all layers, that are in memory now. HeldBytes may be
+// called at any time, by any goroutine.
+func (g *Group) HeldBytes(cells []int32) (sum int64) {
+	if len(cells) == 0 {
+		return 0
+	}
+	last, _ := g.pageOf(slices.Max(cells))
+	ofCell := make([]uint64, last+1)
+	g.pager.Held(g.number, ofCell)
+	for _, cell := range cells {
+		page, _ := g.pageOf(cell)
+		sum += int64(ofCell[page])
+	}
+	return sum
 }
 
 // Used is the number of pages with rows.

@@ -271,7 +271,7 @@ func TestOpsOfAGroup(t *testing.T) {
 	_, err = g.Op(1, 4, 1)
 	require.ErrorContains(t, err, "no K/V in pages")
 	_, err = g.Op(0, 3, 1)
-	require.ErrorIs(t, err, syscall.EINVAL, "3 heads cannot share 2 K/V heads")
+	require.ErrorContains(t, err, "query heads", "3 heads cannot share 2 K/V heads")
 	begin()
 	require.Nil(t, g.except)
 }
@@ -290,4 +290,45 @@ func TestMakeRoomLeavesRoomForLess(t *testing.T) {
 	require.Equal(t, 8*16, a.Room())
 	require.NoError(t, p.MakeRoom([]Want{{Group: a, Cells: 8 * 16}, {Group: b, Cells: 17}}))
 	require.ErrorIs(t, p.MakeRoom([]Want{{Group: a, Cells: 8*16 + 1}}), syscall.ENOSPC)
+}
+
+// Rows are held as far as the pages of their layers are in memory: no more than frames hold.
+func TestHeldBytesAreThoseInMemory(t *testing.T) {
+	const frames, pages = 3, 10
+	g := placed{started(t, fresh(t, frames), placedLayer, placedLayer+1), t}
+	cells := make([]int32, 16*pages)
+	for i := range cells {
+		cells[i] = int32(i)
+	}
+	require.Zero(t, g.HeldBytes(cells), "nothing is written")
+	g.write(cells[:16], 1)
+	require.EqualValues(t, 16*2*rowBytes, g.HeldBytes(cells), "a page of one of two layers")
+	g.write(cells, 2)
+	for n := range pages + 1 {
+		require.LessOrEqual(t, g.HeldBytes(cells[:16*n]), int64(min(n, frames)*16*2*rowBytes))
+	}
+	require.Positive(t, g.HeldBytes(cells))
+	require.Zero(t, g.HeldBytes(nil))
+	g.pager.Close()
+	require.Zero(t, g.HeldBytes(cells))
+}
+
+// What a model cannot have in pages is told apart from settings and failures.
+func TestShapesThatCannotBePaged(t *testing.T) {
+	g := NewGroup(fresh(t, 1), 0)
+	var refused *NotPagedError
+	odd := one
+	odd.KeyDim = 40
+	require.ErrorAs(t, g.AddLayer(0, odd), &refused)
+	require.Contains(t, refused.Reason, "heads of a multiple of 16 elements")
+	require.NotEmpty(t, refused.Remedy)
+	require.NoError(t, g.AddLayer(0, one))
+	g.Begin(BatchDesc{Pos: []int32{0}, Seqs: []uint64{1}, QueryPos: []int32{0}, QuerySeq: []uint32{0}, QueryCell: []uint32{0}})
+	refused = nil
+	_, err := g.Op(0, one.KVHeads+1, 1)
+	require.ErrorAs(t, err, &refused)
+	require.Contains(t, refused.Reason, "query heads")
+	_, err = g.Op(1, one.KVHeads, 1)
+	require.NotErrorIs(t, err, refused)
+	require.Error(t, err)
 }

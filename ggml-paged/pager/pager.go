@@ -1,13 +1,27 @@
 package pager
 
 import (
-	"errors"
+	"fmt"
 	"time"
 	"unsafe"
 )
 
 // ErrUnsupported is New's error on systems without a pager.
-var ErrUnsupported = errors.New("paged attention needs Linux and a build with cgo")
+var ErrUnsupported error = NotPaged("paged attention needs Linux and a build with cgo", SmallerContext)
+
+// A NotPagedError says why the K/V of a model cannot be paged, whatever the memory and the spill are,
+// and what its user can do.
+type NotPagedError struct {
+	Reason, Remedy string
+}
+
+func (e *NotPagedError) Error() string { return e.Reason }
+
+// NotPaged returns a [NotPagedError].
+func NotPaged(reason, remedy string) error { return &NotPagedError{reason, remedy} }
+
+// SmallerContext is the remedy for a model that no setting makes pageable.
+const SmallerContext = "lower num_ctx where its context does not fit in memory"
 
 // MaxSequences is the number of sequences that a cell can distinguish.
 const MaxSequences = 64
@@ -20,6 +34,19 @@ const (
 	Q4_0 Type = 2
 	Q8_0 Type = 8
 )
+
+// String is ggml's name of the type.
+func (t Type) String() string {
+	switch t {
+	case F16:
+		return "f16"
+	case Q4_0:
+		return "q4_0"
+	case Q8_0:
+		return "q8_0"
+	}
+	return fmt.Sprintf("type %d", int(t))
+}
 
 // Config sets the memory of a pager and the place for other pages.
 type Config struct {
@@ -94,5 +121,15 @@ type Stats struct {
 	ReadBytes, WriteBytes uint64
 	SectionBytes          uint64 // part of ReadBytes
 	Evictions             uint64
+	Prefetches            uint64 // pages that were read before they were needed
+	PrefetchHits          uint64 // of these, those that were used
 	Waited                time.Duration
+}
+
+// DeviceStats are the counts of pages that stay in video memory, of all devices.
+type DeviceStats struct {
+	Bytes, Pages uint64 // now
+	Hits         uint64 // pages that attention found there
+	Fills        uint64 // pages that were put there
+	Evictions    uint64 // pages that made room for others
 }

@@ -62,6 +62,9 @@ type Error struct {
 func (e *Error) Error() string { return e.Message }
 func (e *Error) Unwrap() error { return e.Errno }
 
+// Here returns ErrUnsupported on a system without a pager.
+func Here() error { return nil }
+
 // New makes a pager; frames are made by Start, once the layers are known.
 func New(config Config) (*Pager, error) {
 	c := C.kvp_config{
@@ -292,7 +295,17 @@ func (p *Pager) statsNow() Stats {
 		ArenaBytes: uint64(s.arena_bytes), SpillBytes: uint64(s.spill_bytes),
 		Hits: uint64(s.hits), Misses: uint64(s.misses),
 		ReadBytes: uint64(s.read_bytes), WriteBytes: uint64(s.write_bytes), SectionBytes: uint64(s.extent_bytes),
-		Evictions: uint64(s.evictions), Waited: time.Duration(s.wait_ns),
+		Evictions: uint64(s.evictions), Prefetches: uint64(s.prefetches), PrefetchHits: uint64(s.prefetch_hits), Waited: time.Duration(s.wait_ns),
+	}
+}
+
+// Held writes, for the first pages of a group, the bytes of K and V of one cell in those layers whose
+// page is in memory now. Held may be called at any time, by any goroutine.
+func (p *Pager) Held(group int, bytes []uint64) {
+	p.life.RLock()
+	defer p.life.RUnlock()
+	if clear(bytes); p.p != nil && len(bytes) > 0 {
+		C.kvp_held(p.p, C.uint32_t(group), (*C.uint64_t)(unsafe.Pointer(&bytes[0])), C.uint32_t(len(bytes)))
 	}
 }
 

@@ -10,6 +10,9 @@ type Pager struct{}
 // A Batch cannot be made on this system.
 type Batch struct{}
 
+// Here returns ErrUnsupported on a system without a pager.
+func Here() error { return ErrUnsupported }
+
 func New(Config) (*Pager, error) { return nil, ErrUnsupported }
 
 func Supported(Layer, int) error { return ErrUnsupported }
@@ -31,6 +34,7 @@ func (*Pager) Back(int, int, []Section) error               { return ErrUnsuppor
 func (*Pager) Err() error                                   { return ErrUnsupported }
 func (*Pager) Fail(error)                                   {}
 func (*Pager) Stats() Stats                                 { return Stats{} }
+func (*Pager) Held(_ int, bytes []uint64)                   { clear(bytes) }
 func (*Pager) Begin(BatchDesc) (*Batch, error)              { return nil, ErrUnsupported }
 func (*Batch) Except([]bool) (*Batch, error)                { return nil, ErrUnsupported }
 func (*Batch) Op(Params) (unsafe.Pointer, error)            { return nil, ErrUnsupported }

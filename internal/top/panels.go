@@ -139,7 +139,15 @@ func (m *model) slots(state telemetry.State, width int, now time.Time) []string 
 			show.Pages(r.Cold), show.Pages(r.Remote), got, show.Ago(restored(r), now), show.Seconds(r.SavedSeconds),
 		})
 	}
-	return m.list(slotColumns, rows, width)
+	lines := m.list(slotColumns, rows, width)
+	for _, p := range show.Processes(state, m.name) {
+		if text := p.Paging(); text != "" {
+			for _, line := range show.Wrap(clean(p.Model+", "+text), width) {
+				lines = append(lines, m.style.quiet.Render(line))
+			}
+		}
+	}
+	return lines
 }
 
 var promptColumns = []column{

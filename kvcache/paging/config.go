@@ -42,8 +42,12 @@ type Config struct {
 // neither yes nor no counts as yes here, so that [FromEnvironment] can refuse it.
 func Enabled() bool { return env.Asked("OLLAMA_PAGED_ATTN") }
 
-// FromEnvironment reads the variables; the error names every one that cannot work.
+// FromEnvironment reads the variables; the error names every one that cannot work. On a system without
+// a pager it is [pager.ErrUnsupported].
 func FromEnvironment() (Config, error) {
+	if err := pager.Here(); err != nil {
+		return Config{}, err
+	}
 	c := Config{PageCells: DefaultPageCells}
 	_, err := env.Bool("OLLAMA_PAGED_ATTN")
 	errs := []error{err}

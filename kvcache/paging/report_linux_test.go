@@ -62,11 +62,15 @@ func TestReportsCountPagers(t *testing.T) {
 	require.EqualValues(t, stats.ReadBytes, grown("ollama_kv_paged_streamed_bytes_total"))
 	require.EqualValues(t, stats.Hits, grown("ollama_kv_paged_hits_total"))
 	require.EqualValues(t, stats.Misses, grown("ollama_kv_paged_misses_total"))
+	require.NotZero(t, stats.WriteBytes)
+	require.EqualValues(t, stats.WriteBytes, grown("ollama_kv_paged_spilled_bytes_total"))
+	require.EqualValues(t, stats.Evictions, grown("ollama_kv_paged_evictions_total"))
+	require.EqualValues(t, stats.Prefetches, grown("ollama_kv_paged_prefetches_total"))
+	require.EqualValues(t, stats.PrefetchHits, grown("ollama_kv_paged_prefetch_hits_total"))
+	require.EqualValues(t, stats.FramesUsed, report.Gauges["ollama_kv_paged_memory_pages"])
+	require.EqualValues(t, stats.SpillBytes, report.Gauges["ollama_kv_paged_spill_bytes"])
 	require.InDelta(t, stats.Waited.Seconds(), grown("ollama_kv_paged_stall_seconds_total"), 1e-6)
-	for series := range report.Totals {
-		_, known := telemetry.Find(series)
-		require.True(t, known, series)
-	}
+	requireKnown(t, report)
 	require.Equal(t, []telemetry.Memory{{Name: "paged arena", Bytes: int64(stats.FramesUsed) * layerPage, Limit: 4 * layerPage}}, report.Memory)
 
 	// A model that is placed anew has another pager.
@@ -79,6 +83,41 @@ func TestReportsCountPagers(t *testing.T) {
 	stream(t, opened(t, 4))
 	require.Equal(t, 2*stats.ReadBytes, uint64(s.Report().Totals["ollama_kv_paged_streamed_bytes_total"]-before.Totals["ollama_kv_paged_streamed_bytes_total"]))
 	require.Len(t, ours.open, 1, "a closed pager is forgotten")
+}
+
+func requireKnown(t *testing.T, r telemetry.Report) {
+	for kind, all := range map[telemetry.Kind]map[string]float64{telemetry.Counter: r.Totals, telemetry.Gauge: r.Gauges} {
+		for series := range all {
+			m, known := telemetry.Find(series)
+			require.True(t, known, series)
+			require.Equal(t, kind, m.Kind, series)
+		}
+	}
+}
+
+func TestReportsCountVideoMemory(t *testing.T) {
+	var s telemetry.Source
+	opened(t, 4) // attaches
+	counted := true
+	Devices(func() (pager.DeviceStats, bool) {
+		return pager.DeviceStats{Bytes: 5e6, Pages: 7, Hits: 11, Fills: 13, Evictions: 2}, counted
+	})
+	defer Devices(nil)
+	r := s.Report()
+	requireKnown(t, r)
+	require.Equal(t, 7.0, r.Gauges["ollama_kv_paged_video_pages"])
+	require.Equal(t, []float64{11, 13, 2}, []float64{r.Totals["ollama_kv_paged_video_hits_total"], r.Totals["ollama_kv_paged_video_fills_total"], r.Totals["ollama_kv_paged_video_evictions_total"]})
+	require.Contains(t, r.Memory, telemetry.Memory{Name: "paged video memory", Bytes: 5e6})
+	counted = false
+	require.NotContains(t, s.Report().Gauges, "ollama_kv_paged_video_pages", "no device has pages")
+}
+
+func TestReportsSayWhyAModelIsNotPaged(t *testing.T) {
+	var s telemetry.Source
+	require.Nil(t, s.Report().Unpaged)
+	Off("it has another form", "use another model")
+	defer func() { ours.off = nil }()
+	require.Equal(t, &telemetry.Unpaged{Reason: "it has another form", Remedy: "use another model"}, s.Report().Unpaged)
 }
 
 // Reports are made at any time, also while a pager is closed.

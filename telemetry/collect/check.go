@@ -65,6 +65,7 @@ func checkReport(r *telemetry.Report) error {
 	}
 	for _, s := range r.Slots {
 		c.naturals("a count of a slot", s.ID, s.Tokens, s.Hot, s.Warm, s.Cold, s.Remote, s.Restored)
+		c.natural("bytes of a slot", s.Bytes)
 		c.time("a restore", s.LastRestore)
 	}
 	for _, m := range r.Memory {
@@ -85,6 +86,10 @@ func checkReport(r *telemetry.Report) error {
 	for _, b := range r.Busters {
 		c.naturals("a count of a place that changes", b.Begin, b.End, b.Prompts, b.Lost)
 		c.words(b.Words)
+	}
+	if u := r.Unpaged; u != nil {
+		c.text("why a model is not paged", u.Reason, telemetry.NameBytesMax)
+		c.text("a remedy", u.Remedy, telemetry.NameBytesMax)
 	}
 	return c.err
 }

@@ -25,6 +25,7 @@ func TestReportsThatAreAccepted(t *testing.T) {
 	r.Slots = []telemetry.Slot{{ID: 1, Saved: -time.Second}}
 	r.Prompts = []telemetry.Prompt{{Seq: 1, At: testStart, Saved: -1, Miss: &telemetry.Miss{Cause: telemetry.CauseEvicted, From: telemetry.PlaceLocal}}}
 	r.Tiers, r.Memory, r.Busters = []telemetry.Tier{{Name: telemetry.PlaceRAM}}, []telemetry.Memory{{Name: "queue"}}, []telemetry.Buster{{Begin: 1, End: 2}}
+	r.Unpaged = &telemetry.Unpaged{Reason: "it has state", Remedy: "lower num_ctx"}
 	got, err := decodeReport(encoded(t, r))
 	require.NoError(t, err)
 	require.Equal(t, r, got)
@@ -129,6 +130,8 @@ func TestHostileReports(t *testing.T) {
 		"prompts":        replace(`"prompts":null`, `"prompts":`+many(telemetry.PromptsMax+1, "{}")),
 		"tiers":          replace(`"tiers":null`, `"tiers":`+many(tiersMax+1, `{"name":"ram"}`)),
 		"a tier":         replace(`"tiers":null`, `"tiers":[{"name":"tape"}]`),
+		"unpaged":        with(func(r *telemetry.Report) { r.Unpaged = &telemetry.Unpaged{Reason: long} }),
+		"a remedy":       with(func(r *telemetry.Report) { r.Unpaged = &telemetry.Unpaged{Remedy: "\x1b[2J"} }),
 		"negative bytes": replace(`"tiers":null`, `"tiers":[{"name":"ram","bytes":-1}]`),
 		"memory":         replace(`"memory":null`, `"memory":`+many(memoryMax+1, "{}")),
 		"busters":        replace(`"memory":null`, `"memory":null,"busters":`+many(telemetry.BustersMax+1, "{}")),

@@ -78,7 +78,8 @@ func stateOf(id telemetry.Process, started time.Time, r *telemetry.Report) telem
 	return telemetry.ProcessState{
 		Process: id, Model: r.Model, Started: started, At: r.At,
 		Gauges: notNil(r.Gauges), Slots: append([]telemetry.Slot{}, r.Slots...),
-		Memory: append([]telemetry.Memory{}, r.Memory...), Busters: slices.Clone(r.Busters), Unstored: r.Unstored,
+		Memory: append([]telemetry.Memory{}, r.Memory...), Busters: slices.Clone(r.Busters),
+		Unstored: r.Unstored, Unpaged: r.Unpaged,
 	}
 }
 

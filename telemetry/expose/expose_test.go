@@ -39,7 +39,7 @@ func sample() telemetry.State {
 		Processes: []telemetry.ProcessState{{
 			Process: telemetry.Process{PID: 77, Engine: telemetry.EngineOllama}, Model: model, Started: at.Add(-time.Minute), At: at,
 			Gauges: map[string]float64{"ollama_kv_queue_pages": 3, "ollama_kv_queue_bytes": 300, "ollama_kv_queue_limit_bytes": 1 << 30},
-			Slots:  []telemetry.Slot{{ID: 0, Tokens: 512, Hot: 2, Warm: 1, Cold: 2, Busy: true}, {ID: 1, Tokens: 100, Remote: 4}},
+			Slots:  []telemetry.Slot{{ID: 0, Tokens: 512, Bytes: 512_000, Hot: 2, Warm: 1, Cold: 2, Busy: true}, {ID: 1, Tokens: 100, Bytes: 80_000, Remote: 4}},
 			Memory: []telemetry.Memory{{Name: "write queue", Bytes: 300, Limit: 1 << 30}},
 		}},
 		Tiers: []telemetry.Tier{

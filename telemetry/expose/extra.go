@@ -14,7 +14,7 @@ var Extra = []telemetry.Metric{
 	{Name: "ollama_kv_report_timestamp_seconds", Kind: telemetry.Gauge, Help: "When a process last reported."},
 	{Name: "ollama_kv_slots", Kind: telemetry.Gauge, Help: "Slots of a process, by state: busy or idle.", Labels: []string{"state"}},
 	{Name: "ollama_kv_slot_tokens", Kind: telemetry.Gauge, Help: "Tokens in the slots of a process."},
-	{Name: "ollama_kv_slot_bytes", Kind: telemetry.Gauge, Help: "Bytes of K/V of these tokens, on the accelerator or in memory."},
+	{Name: "ollama_kv_slot_bytes", Kind: telemetry.Gauge, Help: "Bytes of K/V of these tokens that are on the accelerator or in memory."},
 	{Name: "ollama_kv_slot_pages", Kind: telemetry.Gauge, Help: "Pages of the text in the slots, by the places that hold them. A page may be in several.", Labels: []string{"tier"}},
 
 	{Name: "ollama_kv_tier_quarantined_files", Kind: telemetry.Gauge, Help: "Damaged files that were set aside in a directory. Only kvtier stat counts them.", Labels: []string{"tier"}},

@@ -139,7 +139,11 @@ func (g gathered) process(p telemetry.ProcessState) {
 		g.add("ollama_kv_slots", busy, with("state", "busy")...)
 		g.add("ollama_kv_slots", 1-busy, with("state", "idle")...)
 		g.add("ollama_kv_slot_tokens", float64(s.Tokens), labels...)
-		g.add("ollama_kv_slot_bytes", float64(s.Tokens)*float64(p.Model.TokenBytes), labels...)
+		bytes := float64(s.Bytes)
+		if p.Process.Engine == telemetry.EngineLlama {
+			bytes = float64(s.Tokens) * float64(p.Model.TokenBytes) // its daemon does not see rows
+		}
+		g.add("ollama_kv_slot_bytes", bytes, labels...)
 		g.add("ollama_kv_slot_pages", float64(s.Hot), with("tier", telemetry.PlaceSlot)...)
 		if p.Process.Engine == telemetry.EngineLlama {
 			continue // its daemon does not know the pages of a slot in tiers

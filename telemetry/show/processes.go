@@ -2,8 +2,11 @@ package show
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
+
+	"github.com/ollama/ollama/format"
 
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/unstored"
@@ -22,6 +25,9 @@ type Process struct {
 	Slots     []Slot             `json:"slots"`
 	Memory    []telemetry.Memory `json:"memory"`
 	Unstored  *Unstored          `json:"not_stored"` // null while K/V is stored, or nothing had to be
+	// Paged is nil where the model is not paged. Unpaged says why, where paged attention is asked for.
+	Paged   *Paged             `json:"paged,omitempty"`
+	Unpaged *telemetry.Unpaged `json:"unpaged,omitempty"`
 }
 
 // Unstored is why the K/V of a model is not stored.
@@ -51,6 +57,36 @@ func unstoredOf(u *telemetry.Unstored) *Unstored {
 	return &Unstored{Cause: u.Cause, Means: e.Means, Detail: u.Detail, Remedy: e.Remedy, Since: u.Since}
 }
 
+// Paged is where the pages of a model under paged attention are: those of each layer count.
+type Paged struct {
+	MemoryPages int64 `json:"memory_pages"`
+	SpillBytes  int64 `json:"spill_bytes"` // disk space that the spill has taken
+	VideoPages  int64 `json:"video_pages"` // of MemoryPages and of pages on the disk, those with a copy in video memory
+}
+
+func pagedOf(gauges map[string]float64) *Paged {
+	pages, ok := gauges["ollama_kv_paged_memory_pages"]
+	if !ok {
+		return nil
+	}
+	return &Paged{int64(pages), int64(gauges["ollama_kv_paged_spill_bytes"]), int64(gauges["ollama_kv_paged_video_pages"])}
+}
+
+// Paging is what became of paged attention in a process, for people; empty where it is not asked for.
+func (p Process) Paging() string {
+	switch {
+	case p.Unpaged != nil:
+		return fmt.Sprintf("paged attention is off: %s; %s", p.Unpaged.Reason, p.Unpaged.Remedy)
+	case p.Paged == nil:
+		return ""
+	}
+	text := fmt.Sprintf("paged attention: %s pages of a layer in memory, %s on the spill disk", Count(p.Paged.MemoryPages), format.HumanBytes(p.Paged.SpillBytes))
+	if p.Paged.VideoPages > 0 {
+		text += fmt.Sprintf(", %s in video memory", Count(p.Paged.VideoPages))
+	}
+	return text
+}
+
 // Slot is one sequence of the engine. Hot, Warm, Cold and Remote are pages, as in
 // telemetry.Slot; those in tiers are nil where the process does not know them.
 type Slot struct {
@@ -78,6 +114,7 @@ func Processes(s telemetry.State, name Name) []Process {
 			Engine: of.Process.Engine, PID: of.Process.PID, CacheType: of.Model.CacheType,
 			Started: known(of.Started), At: of.At, Slots: []Slot{}, Memory: append([]telemetry.Memory{}, of.Memory...),
 			Unstored: unstoredOf(of.Unstored),
+			Paged:    pagedOf(of.Gauges), Unpaged: of.Unpaged,
 		}
 		for _, slot := range of.Slots {
 			row := Slot{

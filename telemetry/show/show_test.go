@@ -154,6 +154,24 @@ func TestProcesses(t *testing.T) {
 	require.Equal(t, []string{"exact", "busy", "shifted", "idle"}, []string{got[0].Slots[0].Rows(), got[0].Slots[0].Now(), got[0].Slots[1].Rows(), got[0].Slots[1].Now()})
 }
 
+func TestPaging(t *testing.T) {
+	unpaged := &telemetry.Unpaged{Reason: "it has state", Remedy: "lower num_ctx"}
+	state := telemetry.State{Processes: []telemetry.ProcessState{
+		{Process: telemetry.Process{PID: 1}, Gauges: map[string]float64{"ollama_kv_queue_pages": 1}},
+		{Process: telemetry.Process{PID: 2}, Unpaged: unpaged},
+		{Process: telemetry.Process{PID: 3}, Gauges: map[string]float64{"ollama_kv_paged_memory_pages": 1200, "ollama_kv_paged_spill_bytes": 3e9}},
+		{Process: telemetry.Process{PID: 4}, Gauges: map[string]float64{"ollama_kv_paged_memory_pages": 12, "ollama_kv_paged_video_pages": 5}},
+	}}
+	got := Processes(state, named)
+	require.Equal(t, []*Paged{nil, nil, {1200, 3e9, 0}, {12, 0, 5}}, []*Paged{got[0].Paged, got[1].Paged, got[2].Paged, got[3].Paged})
+	require.Equal(t, unpaged, got[1].Unpaged)
+	require.Equal(t, []string{
+		"", "paged attention is off: it has state; lower num_ctx",
+		"paged attention: 1,200 pages of a layer in memory, 3 GB on the spill disk",
+		"paged attention: 12 pages of a layer in memory, 0 B on the spill disk, 5 in video memory",
+	}, []string{got[0].Paging(), got[1].Paging(), got[2].Paging(), got[3].Paging()})
+}
+
 func TestMisses(t *testing.T) {
 	state := telemetry.State{Models: []telemetry.ModelState{{Model: telemetry.Model{Weights: "w", Name: "own"}}}}
 	for i := range 5 {

@@ -177,11 +177,22 @@ var rows = []row{
 		{lines, "Paged attention: pages in memory", "Of the pages that attention needed, those that were in memory.", share, 8, []query{
 			{`sum(rate(ollama_kv_paged_hits_total{{M}}[{R}])) / (sum(rate(ollama_kv_paged_hits_total{{M}}[{R}])) + sum(rate(ollama_kv_paged_misses_total{{M}}[{R}])))`, "in memory"},
 		}},
-		{lines, "Paged attention: read back", "", bytesPerSec, 12, []query{
+		{lines, "Paged attention: read and written", "Bytes of pages read back, and bytes written to the spill.", bytesPerSec, 12, []query{
 			{`sum(rate(ollama_kv_paged_streamed_bytes_total{{M}}[{R}]))`, "read back"},
+			{`sum(rate(ollama_kv_paged_spilled_bytes_total{{M}}[{R}]))`, "written"},
 		}},
 		{lines, "Paged attention: waiting", "Seconds for which attention waited for pages, in each second.", plain, 12, []query{
 			{`sum(rate(ollama_kv_paged_stall_seconds_total{{M}}[{R}]))`, "waiting"},
+		}},
+		{stacked, "Paged attention: pages", "Pages of a layer in memory, and those with a copy in video memory.", plain, 8, []query{
+			{`sum(ollama_kv_paged_memory_pages{{M}})`, "in memory"},
+			{`sum(ollama_kv_paged_video_pages{{M}})`, "in video memory"},
+		}},
+		{lines, "Paged attention: spill", "Disk space that the spill has taken.", bytes, 8, []query{
+			{`sum(ollama_kv_paged_spill_bytes{{M}})`, "spill"},
+		}},
+		{lines, "Paged attention: used of what was read ahead", "Of the pages that were read before attention needed them, those that it used.", share, 8, []query{
+			{`sum(rate(ollama_kv_paged_prefetch_hits_total{{M}}[{R}])) / sum(rate(ollama_kv_paged_prefetches_total{{M}}[{R}]))`, "used"},
 		}},
 	}},
 }

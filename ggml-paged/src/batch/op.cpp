@@ -37,15 +37,15 @@ int check_params(const kvp_pager * pager, const kvp_batch_desc & batch, const kv
 
 int kvp_supported(const kvp_layer_desc * layer, uint32_t heads) {
     if (layer->kv_heads == 0 || heads == 0 || heads % layer->kv_heads != 0) {
-        return kvp_set_error(-EINVAL, "Paged attention needs a multiple of the K/V heads as query heads; the model has %u and %u: run it without paged attention.",
+        return kvp_set_error(-EINVAL, "Paged attention needs a multiple of the K/V heads as query heads; the model has %u and %u.",
                       layer->kv_heads, heads);
     }
     if (layer->dk == 0 || layer->dv == 0 || layer->dk % HEAD_DIM_STEP != 0 || layer->dv % HEAD_DIM_STEP != 0) {
-        return kvp_set_error(-EINVAL, "Paged attention computes heads of a multiple of %u elements; the model's have %u for K and %u for V: run it without paged attention.",
+        return kvp_set_error(-EINVAL, "Paged attention computes heads of a multiple of %u elements; the model's have %u for K and %u for V.",
                       HEAD_DIM_STEP, layer->dk, layer->dv);
     }
     if (!kvp_type_valid(layer->type_k) || !kvp_type_valid(layer->type_v)) {
-        return kvp_set_error(-EINVAL, "Paged attention computes K and V of f16, q8_0 and q4_0; the model's are of ggml types %d and %d: choose another cache type.",
+        return kvp_set_error(-EINVAL, "Paged attention computes K and V of f16, q8_0 and q4_0; the model's are of ggml types %d and %d.",
                       layer->type_k, layer->type_v);
     }
     return 0;

@@ -189,13 +189,19 @@ void hot_tier::commit() {
         u.at->cells = u.usable ? std::max(u.at->cells, u.cells) : u.cells;
     }
     uses_.clear();
+    publish();
+}
+
+void hot_tier::publish() {
+    std::lock_guard<std::mutex> lock(published_mutex_);
+    published_ = counters_;
+    published_.bytes = bytes_;
+    published_.copies = copies_.size();
 }
 
 hot_tier::counters hot_tier::count() const {
-    counters c = counters_;
-    c.bytes = bytes_;
-    c.copies = copies_.size();
-    return c;
+    std::lock_guard<std::mutex> lock(published_mutex_);
+    return published_;
 }
 
 } // namespace kvp_gpu

@@ -23,6 +23,7 @@
 
 #include <list>
 #include <map>
+#include <mutex>
 #include <tuple>
 #include <vector>
 
@@ -59,7 +60,7 @@ public:
         uint64_t hits, fills;    // copies used; made or made anew
         uint64_t evictions;      // copies that made room
     };
-    counters count() const;
+    counters count() const;  // after the last op; beside one, from any thread
 
 private:
     using key = std::tuple<const kvp_pager *, uint32_t, uint32_t>;  // layer, page
@@ -88,6 +89,7 @@ private:
     uint8_t * room(size_t bytes);
     bool     may_grow(size_t bytes);
     void     drop(chain::iterator at);
+    void     publish();
 
     gpu &          gpu_;
     const uint64_t bytes_max_, keep_;
@@ -110,6 +112,9 @@ private:
     std::vector<uint32_t> new_cells_;  // of the op, ascending
     uint32_t              hits_ = 0;
     counters              counters_ = {};
+
+    mutable std::mutex published_mutex_;
+    counters           published_ = {};  // guarded by it
 };
 
 } // namespace kvp_gpu

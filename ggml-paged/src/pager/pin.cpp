@@ -165,6 +165,23 @@ int kvp_resident(const kvp_pager * pager, uint32_t layer, uint32_t page) {
     return e.state == page_state::resident && !e.dropping;
 }
 
+void kvp_held(const kvp_pager * pager, uint32_t group, uint64_t * bytes, uint32_t pages) {
+    std::fill_n(bytes, pages, 0);
+    std::lock_guard<std::mutex> lock(pager->mutex);
+    for (const auto & layer : pager->layers) {
+        if (layer->desc.group != group) {
+            continue;
+        }
+        const uint32_t n = std::min<uint32_t>(pages, layer->pages.size());
+        for (uint32_t page = 0; page < n; page++) {
+            const page_entry & e = layer->pages[page];
+            if (e.state == page_state::resident && !e.dropping) {
+                bytes[page] += layer->row_k + layer->row_v;
+            }
+        }
+    }
+}
+
 void kvp_pager_stats(const kvp_pager * pager, kvp_stats * out) {
     const kvp_pager & p = *pager;
     std::lock_guard<std::mutex> lock(p.mutex);

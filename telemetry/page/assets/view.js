@@ -116,6 +116,7 @@ function hintsOf(state, now) {
     }
   }
   for (const p of state.processes ?? []) {
+    if (p.unpaged) hints.push(`${modelName(p.model)} is not paged: ${plain(p.unpaged.reason)}. ${plain(p.unpaged.remedy)}.`);
     for (const b of p.busters ?? []) {
       hints.push(`${b.end - b.begin > 1 ? `Tokens ${count(b.begin)} to ${count(b.end - 1)}` : `Token ${count(b.begin)}`} changed in ${plural(b.prompts, 'prompt')} in a row of ${modelName(p.model)}, so ${plural(b.lost, 'token')} behind them ${b.lost === 1 ? 'was' : 'were'} computed again. kvtier why shows the text.`);
     }
