@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/sizing"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // memoryChecks look at the memory tier.
@@ -71,16 +73,22 @@ var modelChecks = []Check{
 		Remedy:  "{set}", Sets: "OLLAMA_FLASH_ATTENTION=1", judge: judgeFlash,
 	},
 	{
-		ID: "paged-refused", Severity: Error, Title: "Paged attention is on and flash attention is off",
-		Matters: "Models that could be paged are not loaded.",
+		ID: "paged-no-flash", Severity: Warning, Title: "Paged attention is on and flash attention is off",
+		Matters: "No model is paged: models are loaded as without it, and contexts that do not fit in memory are not.",
 		Means:   "Paged attention takes the place of flash attention. `OLLAMA_PAGED_ATTN=1` turns flash attention on, unless `OLLAMA_FLASH_ATTENTION` turns it off.",
 		Remedy:  "{set}", Sets: "OLLAMA_FLASH_ATTENTION=1", judge: judgePaged,
 	},
 	{
-		ID: "paged-libraries", Severity: Error, Title: "Paged attention is on and the libraries lack it",
-		Matters: "Models that could be paged are not loaded.",
+		ID: "paged-libraries", Severity: Warning, Title: "Paged attention is on and the libraries lack it",
+		Matters: "No model is paged: models are loaded as without it, and contexts that do not fit in memory are not.",
 		Means:   "The patches add an operation to ggml. Libraries of the stock release, which serve for all else, lack it.",
 		Remedy:  "make build && sudo cp -r build/ollama/bin build/ollama/lib {prefix}", judge: judgePagedLibraries,
+	},
+	{
+		ID: "model-unpaged", Severity: Note, Title: "Paged attention is on and a model cannot be paged",
+		Matters: "It is loaded as without paged attention, and a context that does not fit in memory is not.",
+		Means:   "Paged attention computes flash attention over a model's past, on Ollama's own engine, on CPUs and NVIDIA GPUs. Recurrent state has no pages. The log and `kvtier ps` give the reason for a loaded model.",
+		Remedy:  "{journal} | grep 'kv pager: off' | tail", judge: judgeUnpaged,
 	},
 	{
 		ID: "model-llama-runner", Severity: Warning, Title: "Models run on the llama.cpp runner",
@@ -159,6 +167,33 @@ func judgePagedLibraries(s *scene) (hits []hit) {
 				evidence: []Evidence{{pagedVar, shown(o.variables(), pagedVar)}, {baseLibrary, "has no " + pagedOp}},
 				values:   []string{"{prefix}", quote(prefixOf(i.Executable))},
 			})
+		}
+	}
+	return hits
+}
+
+// judgeUnpaged goes by what loaded models say, and by what is known of the architectures of others.
+func judgeUnpaged(s *scene) (hits []hit) {
+	s.eachState(func(st store, state telemetry.State) {
+		for _, p := range state.Processes {
+			if p.Unpaged != nil {
+				name := cmp.Or(p.Model.Name, p.Model.Architecture, "A model")
+				h := s.stateHit(st, name, p.Unpaged.Reason, "Not paged, as its runner says: %s.", name)
+				h.evidence = append(h.evidence, Evidence{"what to do", p.Unpaged.Remedy})
+				hits = append(hits, h)
+			}
+		}
+	})
+	for _, o := range s.servers {
+		knows := slices.ContainsFunc(s.installed, func(i installed) bool { return i.Executable == o.exe && i.build.Ops[pagedOp] })
+		if !knows || !truth(o.variables(), pagedVar) {
+			continue
+		}
+		if h, ok := s.modelHit(o, "Not paged, because of their architecture or of the runner that they run on: %s.", func(m model) bool {
+			return slices.Contains(unpagedArchitectures, m.architecture) || slices.Contains(onLlamaRunner, m.architecture) && !truth(o.variables(), newEngineVar)
+		}); ok {
+			h.values = append(h.values, "{journal}", s.journal(o))
+			hits = append(hits, h)
 		}
 	}
 	return hits

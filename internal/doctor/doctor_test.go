@@ -221,8 +221,11 @@ var faults = map[string]func(*machine){
 	"ram-too-large": more("OLLAMA_KV_TIER_RAM_GB=48"),
 
 	"flash-attention-off": more("OLLAMA_FLASH_ATTENTION=0"),
-	"paged-refused":       more("OLLAMA_FLASH_ATTENTION=0 OLLAMA_PAGED_ATTN=1"),
+	"paged-no-flash":      more("OLLAMA_FLASH_ATTENTION=0 OLLAMA_PAGED_ATTN=1"),
 	"paged-libraries":     func(m *machine) { more("OLLAMA_PAGED_ATTN=1")(m) },
+	"model-unpaged": state(func(s *telemetry.State) {
+		s.Processes[0].Unpaged = &telemetry.Unpaged{Reason: "the model keeps state that is not attention over its past", Remedy: "lower num_ctx"}
+	}),
 	"model-llama-runner": func(m *machine) {
 		m.AddModel("llama3.1", "bb22")
 		m.Models[doctortest.ModelDir+"/blobs/sha256-bb22"] = "llama"
@@ -319,6 +322,28 @@ func TestEveryFindingIsProvoked(t *testing.T) {
 			}
 			t.Log(f.Says, "\n$", f.Remedy)
 		})
+	}
+}
+
+// TestUnpagedModels: models that cannot be paged are named before they are loaded, where paged attention
+// is on.
+func TestUnpagedModels(t *testing.T) {
+	for _, set := range []string{"OLLAMA_PAGED_ATTN=1", ""} {
+		r, _ := look(t, func(m *machine) {
+			more(set)(m)
+			for name, architecture := range map[string]string{"hybrid": "qwen3next", "old": "llama"} {
+				m.AddModel(name, name)
+				m.Models[doctortest.ModelDir+"/blobs/sha256-"+name] = architecture
+			}
+		}, doctor.Options{})
+		at := slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == "model-unpaged" })
+		if set == "" {
+			require.Negative(t, at)
+			continue
+		}
+		require.GreaterOrEqual(t, at, 0, "found %v", ids(r))
+		require.Regexp(t, `: (hybrid:latest, old:latest|old:latest, hybrid:latest)\.$`, r.Findings[at].Says)
+		require.Contains(t, r.Findings[at].Remedy, "kv pager: off")
 	}
 }
 

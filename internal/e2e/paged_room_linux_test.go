@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -15,27 +14,6 @@ import (
 	"github.com/kvtier/kvtier/internal/ollamatest"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
-
-// Loading a model whose heads the op cannot compute is refused with an error. Such a model
-// used to load, and answered with leftovers in the result's memory.
-func TestPagedRefusesShapesWithoutKernels(t *testing.T) {
-	odd := testmodel.Shape{Arch: "qwen3", Layers: 3, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 40, Seed: 1}
-	gguf := filepath.Join(t.TempDir(), "odd.gguf")
-	require.NoError(t, testmodel.Write(gguf, odd))
-	request := ollamatest.Request{Model: "odd", Prompt: prompt(t, 20, 1), Raw: true, Options: oneThread(ollamatest.Greedy(4, numCtx))}
-
-	s := startPlain(t, paged(t, 64, plenty)...)
-	s.create("odd", gguf)
-	_, err := s.Generate(s.context(), request)
-	require.ErrorContains(t, err, "heads of a multiple of 16 elements; the model's have 40")
-	require.ErrorContains(t, err, "OLLAMA_PAGED_ATTN")
-	require.NotEmpty(t, s.ask(prompt(t, 20, 1), 4).Text, "other models are served")
-
-	s = startPlain(t, "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_NUM_PARALLEL=1")
-	s.create("odd", gguf)
-	_, err = s.Generate(s.context(), request)
-	require.NoError(t, err, "the model runs without paged attention")
-}
 
 // ninePages are the variables for nine pages of spill and two pages in memory: 640 tokens
 // for all slots.
