@@ -178,8 +178,8 @@ type Report struct {
 	Unpaged  *Unpaged  `json:"unpaged,omitempty"`
 }
 
-// Unpaged is why paged attention, which is asked for, is off for the model of a process, and what its
-// user can do.
+// Unpaged is the reason why paged attention, which is asked for, is off for the model of a process, and
+// the user's next step.
 type Unpaged struct {
 	Reason string `json:"reason"`
 	Remedy string `json:"remedy"`

@@ -20,7 +20,7 @@ func TestFormatRoundTrip(t *testing.T) {
 	require.Regexp(t, `(?m)^index [0-9a-f]{12}\.\.[0-9a-f]{12} 100644$`, second)
 }
 
-// Patches have the project's sender, whoever commits: a name so long that git folds it, too.
+// Patches have the project's sender, also over an author whose name is so long that git folds it.
 func TestFormatWritesTheSender(t *testing.T) {
 	w := newWorld(t).withSeries().fetched()
 	w.ok("apply")

@@ -313,7 +313,7 @@ func TestHeldBytesAreThoseInMemory(t *testing.T) {
 	require.Zero(t, g.HeldBytes(cells))
 }
 
-// What a model cannot have in pages is told apart from settings and failures.
+// Shapes that the op does not compute are told apart from settings and failures.
 func TestShapesThatCannotBePaged(t *testing.T) {
 	g := NewGroup(fresh(t, 1), 0)
 	var refused *NotPagedError

@@ -9,8 +9,8 @@ import (
 // ErrUnsupported is New's error on systems without a pager.
 var ErrUnsupported error = NotPaged("paged attention needs Linux and a build with cgo", SmallerContext)
 
-// A NotPagedError says why the K/V of a model cannot be paged, whatever the memory and the spill are,
-// and what its user can do.
+// A NotPagedError says why the K/V of a model cannot be paged with any memory and any spill, and names
+// the user's next step.
 type NotPagedError struct {
 	Reason, Remedy string
 }

@@ -172,14 +172,14 @@ func judgePagedLibraries(s *scene) (hits []hit) {
 	return hits
 }
 
-// judgeUnpaged goes by what loaded models say, and by what is known of the architectures of others.
+// judgeUnpaged goes by the reports of loaded models, and by the architectures of others.
 func judgeUnpaged(s *scene) (hits []hit) {
 	s.eachState(func(st store, state telemetry.State) {
 		for _, p := range state.Processes {
 			if p.Unpaged != nil {
 				name := cmp.Or(p.Model.Name, p.Model.Architecture, "A model")
 				h := s.stateHit(st, name, p.Unpaged.Reason, "Not paged, as its runner says: %s.", name)
-				h.evidence = append(h.evidence, Evidence{"what to do", p.Unpaged.Remedy})
+				h.evidence = append(h.evidence, Evidence{"next step", p.Unpaged.Remedy})
 				hits = append(hits, h)
 			}
 		}

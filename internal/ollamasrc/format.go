@@ -188,8 +188,8 @@ func (t *Tree) render(ctx context.Context, lay Layout, leftOut []string) (Series
 	return rendered, err
 }
 
-// Sender is the sender of every patch: who made a change is in the project's own history, whatever name
-// a developer has in a tree of Ollama.
+// Sender is the sender of every patch: the author of a change is in the project's own history, and a
+// developer's name in a tree of Ollama does not count.
 const Sender = "kvtier <kvtier@users.noreply.github.com>"
 
 // fromHeader matches the sender of a patch, which git folds where it is long.

@@ -77,8 +77,11 @@ func (w *workload) read(context.Context) (telemetry.State, error) {
 		Models: []telemetry.ModelState{{Model: model, Engine: telemetry.EngineOllama, Totals: totals, LastUsed: now}},
 		Processes: []telemetry.ProcessState{{
 			Process: telemetry.Process{PID: 7, Engine: telemetry.EngineOllama}, Model: model, Started: now, At: now,
-			Gauges: map[string]float64{"ollama_kv_queue_pages": 3, "ollama_kv_queue_bytes": 95, "ollama_kv_queue_limit_bytes": 100},
-			Slots:  []telemetry.Slot{{Tokens: 512, Hot: 2, Warm: 1, Cold: 2, Remote: 1, Busy: true}},
+			Gauges: map[string]float64{
+				"ollama_kv_queue_pages": 3, "ollama_kv_queue_bytes": 95, "ollama_kv_queue_limit_bytes": 100,
+				"ollama_kv_paged_memory_pages": 40, "ollama_kv_paged_spill_bytes": 9e6, "ollama_kv_paged_video_pages": 12,
+			},
+			Slots:  []telemetry.Slot{{Tokens: 512, Bytes: 512_000, Hot: 2, Warm: 1, Cold: 2, Remote: 1, Busy: true}},
 			Memory: []telemetry.Memory{{Name: "write queue", Bytes: 95}, {Name: "paged arena", Bytes: 1000}},
 		}},
 		Tiers: []telemetry.Tier{

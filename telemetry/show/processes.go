@@ -72,7 +72,7 @@ func pagedOf(gauges map[string]float64) *Paged {
 	return &Paged{int64(pages), int64(gauges["ollama_kv_paged_spill_bytes"]), int64(gauges["ollama_kv_paged_video_pages"])}
 }
 
-// Paging is what became of paged attention in a process, for people; empty where it is not asked for.
+// Paging is the state of paged attention in a process, for people; empty where it is not asked for.
 func (p Process) Paging() string {
 	switch {
 	case p.Unpaged != nil:
