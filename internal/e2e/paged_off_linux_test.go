@@ -118,12 +118,12 @@ func TestPagedOffOnAGPUWithoutIt(t *testing.T) {
 // TestPagedRefusesASpillThatCannotBeMade: settings that cannot work are refused still.
 func TestPagedRefusesASpillThatCannotBeMade(t *testing.T) {
 	for setting, want := range map[string]string{
-		"OLLAMA_PAGED_SPILL_DIR=/proc/none":    "OLLAMA_PAGED_SPILL_DIR",
-		"OLLAMA_PAGED_CHUNK_SIZE=100":          "OLLAMA_PAGED_CHUNK_SIZE",
-		"OLLAMA_PAGED_HOST_GB=0.000001":        "OLLAMA_PAGED_HOST_GB",
-		"OLLAMA_PAGED_SPILL_DIR=spill":         "OLLAMA_PAGED_SPILL_DIR",
-		"OLLAMA_PAGED_SPILL_GB=a terabyte":     "OLLAMA_PAGED_SPILL_GB",
-		"OLLAMA_PAGED_ATTN=what is this value": "OLLAMA_PAGED_ATTN",
+		"OLLAMA_PAGED_SPILL_DIR=/proc/none": "OLLAMA_PAGED_SPILL_DIR",
+		"OLLAMA_PAGED_CHUNK_SIZE=100":       "OLLAMA_PAGED_CHUNK_SIZE",
+		"OLLAMA_PAGED_HOST_GB=0.000001":     "OLLAMA_PAGED_HOST_GB",
+		"OLLAMA_PAGED_SPILL_DIR=spill":      "OLLAMA_PAGED_SPILL_DIR",
+		"OLLAMA_PAGED_SPILL_GB=a terabyte":  "OLLAMA_PAGED_SPILL_GB",
+		"OLLAMA_PAGED_ATTN=perhaps":         "OLLAMA_PAGED_ATTN",
 	} {
 		t.Run(setting, func(t *testing.T) {
 			s := startPlain(t, append(paged(t, 64, plenty), setting)...)

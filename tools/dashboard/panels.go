@@ -191,7 +191,7 @@ var rows = []row{
 		{lines, "Paged attention: spill", "Disk space that the spill has taken.", bytes, 8, []query{
 			{`sum(ollama_kv_paged_spill_bytes{{M}})`, "spill"},
 		}},
-		{lines, "Paged attention: used of what was read ahead", "Of the pages that were read before attention needed them, those that it used.", share, 8, []query{
+		{lines, "Paged attention: used of the pages read ahead", "Of the pages that were read before attention needed them, those that it used.", share, 8, []query{
 			{`sum(rate(ollama_kv_paged_prefetch_hits_total{{M}}[{R}])) / sum(rate(ollama_kv_paged_prefetches_total{{M}}[{R}]))`, "used"},
 		}},
 	}},
