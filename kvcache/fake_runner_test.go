@@ -293,21 +293,24 @@ func (r *fakeRunner) compute() bool {
 	return true
 }
 
-// done reports a batch done that was handed over.
+// done reports a batch done that was handed over. The runner may build the next one meanwhile
+// with its lock held, and wait for this one: so the lock is held here, every other time.
 func (r *fakeRunner) done(b *fakeBatch) {
 	if b.outputs {
 		r.device.readOutputs(r.t, b.handed)
+	}
+	if b.id%2 == 0 {
+		r.mu.Lock()
+		defer r.mu.Unlock()
 	}
 	r.tiered.BatchDone(b.id)
 }
 
 // shift drops positions [keep, keep+discard) of a slot, as the runner does while it builds a
-// batch: the batch built last is being computed, and earlier batches are done.
+// batch: it waits until the batches before are done.
 func (r *fakeRunner) shift(slot *fakeSlot, keep, discard int) {
-	for len(r.flight) > 1 {
-		r.compute()
+	for r.compute() {
 	}
-	r.launch()
 	r.mu.Lock()
 	err := r.tiered.Remove(slot.id, int32(keep), int32(keep+discard))
 	if err == nil {
@@ -319,7 +322,6 @@ func (r *fakeRunner) shift(slot *fakeSlot, keep, discard int) {
 		slot.inputs, slot.exact, slot.own = nil, 0, 0
 	}
 	r.mu.Unlock()
-	r.compute()
 }
 
 // finish ends a request.

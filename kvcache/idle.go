@@ -3,21 +3,21 @@ package kvcache
 import (
 	"context"
 	"slices"
-	"sync"
 )
 
 // idleJob is a function that runs while no batch computes: at once where no batch is built,
-// and otherwise between two batches. At that moment the backend is free, and the outputs of
-// the last batch, whose memory a graph would use, have been read.
+// and otherwise between two batches, as a part of [TieredCausal.BatchDone]. At that moment the
+// backend is free, and the outputs of the last batch, whose memory a graph would use, have
+// been read. A job must not need the runner's lock: the runner may hold the lock while it
+// waits for the batch.
 type idleJob struct {
-	after int         // id of the last batch that must be done before
-	lock  sync.Locker // the runner's lock where run needs it, else nil
+	after int // id of the last batch that must be done before
 	run   func() error
 	done  chan error // capacity 1
 }
 
 // addIdleLocked runs a job at once when no batch is built, and otherwise queues it. A job
-// that depends on the runner's lock needs it held here, too.
+// that computes a graph needs the runner's lock held here.
 func (t *TieredCausal) addIdleLocked(job idleJob) *idleJob {
 	job.done = make(chan error, 1)
 	if len(t.flights) == 0 {
@@ -47,14 +47,14 @@ func (t *TieredCausal) await(ctx context.Context, job *idleJob) error {
 	return <-job.done // the job is running
 }
 
-// whenIdle calls run, which computes a graph of its own, with the runner's lock held. No
-// other graph is computed meanwhile: no batch, and no graph that the runner computes while
-// building a batch.
+// whenIdle calls run, which computes a graph of its own. No other graph is computed
+// meanwhile: no batch, and no graph that the runner computes while it builds a batch, because
+// that waits until BatchDone of the batch before has returned.
 //
 // The error is run's, or the context's when run was not called.
 func (r *restoring) whenIdle(ctx context.Context, run func() error) (err error) {
 	r.mu.Lock()
-	job := r.addIdleLocked(idleJob{lock: r.lock, run: run})
+	job := r.addIdleLocked(idleJob{run: run})
 	r.mu.Unlock()
 	select {
 	case err = <-job.done:
@@ -105,16 +105,8 @@ func (t *TieredCausal) runIdle(id int) {
 	t.idle = later
 	t.mu.Unlock()
 	for _, job := range ready {
-		t.runJob(job)
+		t.mu.Lock() // anew for each: others need the lock between long jobs
+		job.done <- job.run()
+		t.mu.Unlock()
 	}
-}
-
-func (t *TieredCausal) runJob(job *idleJob) {
-	if job.lock != nil {
-		job.lock.Lock()
-		defer job.lock.Unlock()
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	job.done <- job.run()
 }

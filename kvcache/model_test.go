@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -34,7 +33,6 @@ type simulation struct {
 	drawn    drawnOptions
 	start    func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner
 	loading  []*loading
-	inBatch  atomic.Bool // BatchDone is running
 	lost     bool        // the store has lost pages by itself
 	steps    int
 	restored int   // restores of a state
@@ -116,11 +114,8 @@ func (p pausingLock) Lock() {
 	p.Locker.Lock()
 }
 
-// pause waits for the request's turn, except when the end of a batch needs the lock.
+// pause waits for the request's turn.
 func (l *loading) pause() {
-	if l.inBatch.Load() {
-		return
-	}
 	l.paused <- struct{}{}
 	<-l.resume
 }
@@ -281,13 +276,6 @@ func (s *simulation) loaded() {
 	for len(s.loading) > 0 {
 		s.advance(s.loading[0])
 	}
-}
-
-// compute runs the oldest built batch, and requests that wait for its end.
-func (s *simulation) compute() bool {
-	s.inBatch.Store(true)
-	defer s.inBatch.Store(false)
-	return s.fakeRunner.compute()
 }
 
 func (s *simulation) Build(t *rapid.T) {

@@ -302,7 +302,9 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 
 // BatchDone copies out the pages that the batch completed, and then runs jobs that wait for
 // a moment between batches. The batch's outputs are ready and the next batch has not begun
-// to compute; the runner's lock is not held.
+// to compute. BatchDone needs no lock of the runner's, which may be held by who waits for
+// BatchDone to return: the runner does so before a shift, an image or any other graph that it
+// computes while it builds a batch.
 func (t *TieredCausal) BatchDone(id int) {
 	if t.landFlight(id) {
 		t.runIdle(id)
@@ -351,21 +353,13 @@ func (t *TieredCausal) Remove(seq int, begin, end int32) error {
 }
 
 // beforeShiftLocked saves the rows of a slot from begin on, which are about to be removed or
-// rotated in place. The runner shifts while it builds a batch and every flight is being
-// computed: waiting for the flights costs nothing, because the shift itself would wait.
+// rotated in place. The runner shifts while it builds a batch, and after BatchDone of all
+// batches before: there are no flights. Waiting for the device costs nothing, because the
+// shift itself would wait.
 func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 	t.synchronize()
 	s := t.slotLocked(seq)
 	t.noteLostLocked(seq, s)
-	for _, f := range t.flights {
-		for i := range f.parts {
-			if part := &f.parts[i]; part.seq == seq && len(part.inputs) > 0 {
-				part.addTo(s, &t.opts)
-				s.stateAt = len(s.tokens)
-				part.cut(part.begin)
-			}
-		}
-	}
 	t.unmarkLocked()
 	t.shiftedLocked(seq, s)
 	t.sealLocked(s, int(begin))
