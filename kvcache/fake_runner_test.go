@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ollama/ollama/model/input"
@@ -29,6 +30,7 @@ type fakeRunner struct {
 	batch  int
 	nextID int
 	flight []*fakeBatch
+	built  atomic.Int32 // batches that are built and not done
 	slots  []*fakeSlot
 
 	meter     *telemetry.Meter
@@ -246,6 +248,12 @@ func (r *fakeRunner) build() bool {
 	if len(b.inputs) == 0 {
 		return false
 	}
+	r.take(b, batch, func(int) bool { return true }, func(seq int) bool { return ends[seq] })
+	return true
+}
+
+// take gives a batch its cells, and tells the wrapper of it.
+func (r *fakeRunner) take(b *fakeBatch, batch input.Batch, tracked, promptEnd func(seq int) bool) {
 	r.nextID++
 	for _, c := range r.model.caches {
 		c.build(r.t, batch)
@@ -256,9 +264,35 @@ func (r *fakeRunner) build() bool {
 		}
 		b.before = append(b.before, before)
 	}
-	r.tiered.BatchBuilt(b.id, batch, b.inputs, func(int) bool { return true }, func(seq int) bool { return ends[seq] })
+	r.tiered.BatchBuilt(b.id, batch, b.inputs, tracked, promptEnd)
 	r.flight = append(r.flight, b)
-	return true
+	r.built.Add(1)
+}
+
+// empty gives back what a slot holds, with the runner's lock held.
+func (r *fakeRunner) empty(slot *fakeSlot) {
+	slot.inputs, slot.exact = nil, 0
+	require.NoError(r.t, r.tiered.Remove(slot.id, 0, math.MaxInt32))
+}
+
+// embed computes an embedding in a slot, as a request that is not tracked. The batches before it
+// are done with: a model that embeds computes one at a time.
+func (r *fakeRunner) embed(slot *fakeSlot, tokens []int32) {
+	for r.compute() {
+	}
+	r.mu.Lock()
+	r.empty(slot)
+	b, batch := &fakeBatch{id: r.nextID, inputs: inputsOf(tokens), outputs: true}, input.Batch{}
+	for i := range tokens {
+		batch.Sequences, batch.Positions = append(batch.Sequences, slot.id), append(batch.Positions, int32(i))
+	}
+	r.take(b, batch, func(int) bool { return false }, func(int) bool { return false })
+	r.mu.Unlock()
+	for r.compute() {
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.empty(slot)
 }
 
 // launch hands the oldest built batch to the device.
@@ -304,6 +338,7 @@ func (r *fakeRunner) done(b *fakeBatch) {
 		defer r.mu.Unlock()
 	}
 	r.tiered.BatchDone(b.id)
+	r.built.Add(-1)
 }
 
 // shift drops positions [keep, keep+discard) of a slot, as the runner does while it builds a

@@ -3,6 +3,7 @@ package kvcache
 import (
 	"context"
 	"flag"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/kvcache/runs"
@@ -29,11 +31,12 @@ import (
 type simulation struct {
 	*fakeRunner
 	store    *memStore
-	hangs    *hangingStore // store, for runners
+	hangs    *hangingStore    // store, for runners
+	disk     *diskstore.Store // may be nil
 	drawn    drawnOptions
 	start    func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner
 	loading  []*loading
-	lost     bool        // the store has lost pages by itself
+	lost     bool // the store has lost pages by itself
 	steps    int
 	restored int   // restores of a state
 	near     int   // tokens restored from the first lossy page on
@@ -51,6 +54,11 @@ type drawnOptions struct {
 	delays     bool // tails wait for a while
 	explained  bool // misses are explained
 	lossy      bool // lossy pages are restored
+	slots      int
+	elastic    bool // a restore takes the runner's lock while no batch is built, and idle slots are emptied
+	forks      bool // each request looks for a slot to fork
+	embeds     bool // embeddings use slots
+	disk       bool // pages are in a real store, too, in which pages in memory are before compressed ones
 }
 
 // begin starts a runner.
@@ -65,7 +73,11 @@ func (s *simulation) begin(t testing.TB, slots int) {
 	if s.drawn.runs {
 		opts.Runs = runs.New(8, 12)
 	}
-	s.fakeRunner = s.start(t, s.hangs, slots, 80, opts)
+	var store Store = s.hangs
+	if s.disk != nil {
+		store = diskBelow{s.hangs, s.disk}
+	}
+	s.fakeRunner = s.start(t, store, slots, 80, opts)
 	s.device.host = s.drawn.host
 	if s.drawn.recurrent {
 		withStates(s.fakeRunner)
@@ -109,9 +121,15 @@ func (p pausingLock) Unlock() {
 	p.l.pause()
 }
 
+// Lock waits, with elastic memory, until no batch is built: on a device memory comes only then.
 func (p pausingLock) Lock() {
 	p.l.pause()
 	p.Locker.Lock()
+	for p.l.drawn.elastic && p.l.built.Load() > 0 {
+		p.Locker.Unlock()
+		p.l.pause()
+		p.Locker.Lock()
+	}
 }
 
 // pause waits for the request's turn.
@@ -177,7 +195,7 @@ func (s *simulation) isLoading(slot *fakeSlot) bool {
 func (s *simulation) Load(t *rapid.T) {
 	slot, public := s.pick(t, s.idle), rapid.Bool().Draw(t, "store")
 	prompt := s.drawPrompt(t, public)
-	if source := rapid.SampledFrom(s.slots).Draw(t, "source"); source != slot && rapid.Bool().Draw(t, "fork") {
+	if source := rapid.SampledFrom(s.slots).Draw(t, "source"); source != slot && (s.drawn.forks || rapid.Bool().Draw(t, "fork")) {
 		if n := commonPrefix(source.inputs, inputsOf(prompt)); n > 0 {
 			s.mu.Lock()
 			require.NoError(t, s.tiered.AwaitFilling(s.t.Context(), &s.mu, inputsOf(prompt))) // a fork looks at slots
@@ -336,6 +354,23 @@ func (s *simulation) Generate(t *rapid.T) {
 }
 
 func (s *simulation) Finish(t *rapid.T) { s.finish(s.pick(t, s.busy)) }
+
+// Empty takes the memory of a slot that nobody uses for others.
+func (s *simulation) Empty(t *rapid.T) {
+	slot := s.pick(t, func(slot *fakeSlot) bool { return s.idle(slot) && len(slot.inputs) > 0 })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.empty(slot)
+}
+
+// Embed computes an embedding in a slot.
+func (s *simulation) Embed(t *rapid.T) {
+	slot := s.pick(t, s.idle)
+	s.mu.Lock()
+	require.NoError(t, s.tiered.AwaitFilling(s.t.Context(), &s.mu, nil))
+	s.mu.Unlock()
+	s.embed(slot, tokenRange(rapid.IntRange(1, 3).Draw(t, "text"), rapid.IntRange(1, fakeBatchMax).Draw(t, "length")))
+}
 
 // Shift reaches the end of a slot's context, in a model that can shift or cannot.
 func (s *simulation) Shift(t *rapid.T) {
@@ -553,7 +588,16 @@ type tried struct{ steps, states, givenUp, lossy int }
 // stepsLong is the number of steps of each random interleaving with KVTIER_LONG=1.
 const stepsLong = 260_000
 
-func randomInterleavings(t *testing.T, windowed, reuse bool, start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner) {
+type startRunner = func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner
+
+func randomInterleavings(t *testing.T, windowed, reuse bool, start startRunner) {
+	playInterleavings(t, stepsLong, func(t *testing.T, sum *tried) {
+		interleave(t, windowed, func(rt *rapid.T) drawnOptions { return draw(rt, reuse) }, start, sum)
+	})
+}
+
+// playInterleavings plays once, and with KVTIER_LONG=1 until a number of steps was taken.
+func playInterleavings(t *testing.T, long int, play func(t *testing.T, sum *tried)) {
 	var sum tried
 	defer func() {
 		t.Logf("states restored: %d", sum.states)
@@ -562,19 +606,17 @@ func randomInterleavings(t *testing.T, windowed, reuse bool, start func(t testin
 		t.Logf("steps taken: %d", sum.steps)
 	}()
 	if os.Getenv("KVTIER_LONG") == "" {
-		interleave(t, windowed, reuse, start, &sum)
+		play(t, &sum)
 		return
 	}
-	for sum.steps < stepsLong && !t.Failed() {
-		t.Run("", func(t *testing.T) { // a subtest: its cleanup frees memory at its end
-			interleave(t, windowed, reuse, start, &sum)
-		})
+	for sum.steps < long && !t.Failed() {
+		t.Run("", func(t *testing.T) { play(t, &sum) }) // a subtest: its cleanup frees memory at its end
 	}
 }
 
 // draw draws the options of a simulation. Text that moves is for models without state.
 func draw(t *rapid.T, reuse bool) drawnOptions {
-	return drawnOptions{
+	d := drawnOptions{
 		runs:       reuse,
 		recurrent:  !reuse && rapid.Bool().Draw(t, "recurrent"),
 		keeps:      rapid.Bool().Draw(t, "checkpoints"),
@@ -584,22 +626,33 @@ func draw(t *rapid.T, reuse bool) drawnOptions {
 		explained:  rapid.Bool().Draw(t, "explained"),
 		lossy:      rapid.Bool().Draw(t, "lossy"),
 		host:       rapid.IntRange(0, 3).Draw(t, "host") == 0,
+		elastic:    rapid.IntRange(0, 3).Draw(t, "elastic") == 0,
+		embeds:     rapid.IntRange(0, 3).Draw(t, "embeds") == 0,
+		slots:      1,
 	}
+	if !d.recurrent {
+		d.slots = rapid.IntRange(1, 3).Draw(t, "slots")
+	}
+	return d
 }
 
-func interleave(t *testing.T, windowed, reuse bool, start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner, sum *tried) {
+// stuckAfter bounds one history of random steps.
+const stuckAfter = 5 * time.Minute
+
+func interleave(t *testing.T, windowed bool, draw func(*rapid.T) drawnOptions, start startRunner, sum *tried) {
 	silence(t)
 	require.NoError(t, flag.Set("rapid.steps", "100")) // 30 steps, the default, end before much is stored
 	rapid.Check(t, func(rt *rapid.T) {
 		store := newMemStore(t)
 		store.windowed, store.setsAside = windowed, true
-		s := &simulation{store: store, hangs: &hangingStore{memStore: store, page: -1}, start: start, drawn: draw(rt, reuse)}
+		s := &simulation{store: store, hangs: &hangingStore{memStore: store, page: -1}, start: start, drawn: draw(rt)}
+		defer watch(t, stuckAfter, func() string { return fmt.Sprintf("%+v", s.drawn) })()
 		s.most = rapid.SampledFrom([]int64{queuedBytes, 44 << 10}).Draw(rt, "bytes queued")
-		slots := 1
-		if !s.drawn.recurrent {
-			slots = rapid.IntRange(1, 3).Draw(rt, "slots")
+		if s.drawn.disk {
+			s.disk = newDiskBelow(t)
+			defer s.disk.Close()
 		}
-		s.begin(t, slots)
+		s.begin(t, s.drawn.slots)
 		defer func() {
 			s.loaded()
 			s.end()
@@ -608,22 +661,7 @@ func interleave(t *testing.T, windowed, reuse bool, start func(t testing.TB, sto
 			sum.givenUp += s.hangs.given
 			sum.lossy += s.near
 		}()
-		actions := map[string]func(*rapid.T){
-			"load": s.Load, "build": s.Build, "compute": s.Compute, "compute more": s.Compute,
-			"launch": s.Launch, "device": s.Device, "hold": s.Hold,
-			"generate": s.Generate, "finish": s.Finish, "shift": s.Shift, "restart": s.Restart,
-			"converse": s.Converse, "converse more": s.Converse,
-			"advance": s.Advance, "advance more": s.Advance, "abort": s.Abort,
-			"break": s.Break, "wait": s.Wait, "lose": s.Lose, "heal": s.Heal, "cool": s.Cool, "cool more": s.Cool,
-			"": s.Check,
-		}
-		if s.drawn.hurried {
-			actions["hang"] = s.Hang
-		}
-		if s.drawn.recurrent { // requests share one slot
-			actions["finish more"], actions["finish most"], actions["converse most"] = s.Finish, s.Finish, s.Converse
-		}
-		rt.Repeat(actions)
+		rt.Repeat(s.actions())
 		s.loaded()
 		for s.build() || s.compute() {
 		}
@@ -638,6 +676,32 @@ func interleave(t *testing.T, windowed, reuse bool, start func(t testing.TB, sto
 			s.requireStored(rt, slices.Collect(maps.Keys(s.tiered.slots))...)
 		}
 	})
+}
+
+// actions are the steps of a simulation.
+func (s *simulation) actions() map[string]func(*rapid.T) {
+	actions := map[string]func(*rapid.T){
+		"load": s.Load, "build": s.Build, "compute": s.Compute, "compute more": s.Compute,
+		"launch": s.Launch, "device": s.Device, "hold": s.Hold,
+		"generate": s.Generate, "finish": s.Finish, "shift": s.Shift, "restart": s.Restart,
+		"converse": s.Converse, "converse more": s.Converse,
+		"advance": s.Advance, "advance more": s.Advance, "abort": s.Abort,
+		"break": s.Break, "wait": s.Wait, "lose": s.Lose, "heal": s.Heal, "cool": s.Cool, "cool more": s.Cool,
+		"": s.Check,
+	}
+	if s.drawn.hurried {
+		actions["hang"] = s.Hang
+	}
+	if s.drawn.recurrent { // requests share one slot
+		actions["finish more"], actions["finish most"], actions["converse most"] = s.Finish, s.Finish, s.Converse
+	}
+	if s.drawn.elastic {
+		actions["empty"] = s.Empty
+	}
+	if s.drawn.embeds {
+		actions["embed"] = s.Embed
+	}
+	return actions
 }
 
 // silence keeps log lines about a store that fails on purpose out of the output.
