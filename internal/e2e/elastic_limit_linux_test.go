@@ -58,11 +58,20 @@ func (s limited) limit(blocks int64) {
 	s.t.Helper()
 	name := s.segment().Name
 	require.NoError(s.t, segment.SetLimit(name, blocks*elasticBlock))
+	s.await(name, func(now segment.Segment) bool {
+		return now.InForce == blocks*elasticBlock && now.Used+now.Kept <= now.InForce
+	})
+}
+
+// await waits until a segment shows the figures that are wanted. An earlier request may have left the
+// like: a test that waits for those of a request first waits until these are gone.
+func (s limited) await(name string, wanted func(now segment.Segment) bool) {
+	s.t.Helper()
 	require.Eventually(s.t, func() bool {
 		now, err := segment.Get(name)
 		require.NoError(s.t, err)
-		return now.InForce == blocks*elasticBlock && now.Used+now.Kept <= now.InForce
-	}, timeout, 10*time.Millisecond)
+		return wanted(now)
+	}, timeout, time.Millisecond)
 }
 
 func (s limited) request(tokens int, seed int64, answer int) ollamatest.Request {
@@ -87,11 +96,7 @@ func TestElasticLimit(t *testing.T) {
 			}
 			full := s.segment()
 			require.EqualValues(t, 4*numCtx*bytesPerToken, full.Limit, "the whole context of all slots")
-			require.Eventually(t, func() bool {
-				now, err := segment.Get(full.Name)
-				require.NoError(t, err)
-				return now.Used >= 4*900*bytesPerToken && now.Spare == now.Used
-			}, timeout, 10*time.Millisecond)
+			s.await(full.Name, func(now segment.Segment) bool { return now.Used >= 4*900*bytesPerToken && now.Spare == now.Used })
 
 			s.limit(8) // two of the conversations
 			memory, _ := s.elasticBytes()
@@ -131,11 +136,7 @@ func TestElasticIdleConversationsLeave(t *testing.T) {
 			text := prompt(t, 900, 210)
 			first := s.ask(text, 300) // takes longer than 700 ms
 			name := s.segment().Name
-			require.Eventually(t, func() bool {
-				now, err := segment.Get(name)
-				require.NoError(t, err)
-				return now.Used == 0
-			}, timeout, 10*time.Millisecond)
+			s.await(name, func(now segment.Segment) bool { return now.Used == 0 })
 			memory, _ := s.elasticBytes()
 			require.Zero(t, memory, "the system has the memory")
 			again := s.ask(text, 300)
@@ -193,6 +194,7 @@ func TestElasticPromptWaitsForALimit(t *testing.T) {
 	require.ErrorContains(t, err, "no room for the K/V of 900 tokens")
 	require.ErrorContains(t, err, "of 1 MiB are in use")
 	require.ErrorContains(t, err, "kvtier limit")
+	s.await(name, func(now segment.Segment) bool { return now.Lacking == 0 })
 
 	done := make(chan error, 1)
 	request := s.request(900, 232, 4)
@@ -200,11 +202,7 @@ func TestElasticPromptWaitsForALimit(t *testing.T) {
 		_, err := s.Generate(s.context(), request)
 		done <- err
 	}()
-	require.Eventually(t, func() bool {
-		now, err := segment.Get(name)
-		require.NoError(t, err)
-		return now.Lacking >= 2*elasticBlock
-	}, timeout, 10*time.Millisecond)
+	s.await(name, func(now segment.Segment) bool { return now.Lacking >= 2*elasticBlock })
 	require.NoError(t, segment.SetLimit(name, 8*elasticBlock))
 	require.NoError(t, <-done)
 	require.Equal(t, answerOf(t, s, 232), answerOf(t, s, 232))
@@ -314,17 +312,15 @@ func TestElasticLimitFallsUnderWork(t *testing.T) {
 				require.NoError(t, err)
 
 				held := s.segment()
+				// that of the first conversation goes: what comes then is that of a prompt that was let in
+				s.await(held.Name, func(now segment.Segment) bool { return now.Used <= held.Limit/8 })
 				done := make(chan ollamatest.Result, 1)
 				again := request(c.tokens, 300, c.answer)
 				go func() {
 					got, _ := s.Generate(s.context(), again)
 					done <- got
 				}()
-				require.Eventually(t, func() bool {
-					now, err := segment.Get(held.Name)
-					require.NoError(t, err)
-					return now.Used >= held.Limit*c.part/8
-				}, timeout, time.Millisecond)
+				s.await(held.Name, func(now segment.Segment) bool { return now.Used >= held.Limit*c.part/8 })
 				require.NoError(t, segment.SetLimit(held.Name, held.Limit*(c.part-1)/8))
 				got := <-done
 				require.Equal(t, c.answer, got.EvalCount)
