@@ -272,7 +272,8 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 
 // BatchBuilt notes, with the runner's lock held, where the rows of a batch will be: the
 // cache's last StartForward was for this batch. tracked reports whether a sequence is a
-// request for text, promptEnd whether a sequence's prompt ends with this batch.
+// request for text, promptEnd whether a sequence's prompt ends with this batch. A slot is emptied
+// after a sequence that is not tracked, which the wrapper does not know.
 func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Input, tracked, promptEnd func(seq int) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -378,3 +378,13 @@ func TestACutSlotSavesNoTail(t *testing.T) {
 	require.Len(t, r.tiered.slots[0].tokens, 18)
 	require.Equal(t, saved, r.tiered.Stats().SealedTails)
 }
+
+func TestTextAfterAnEmbeddingIsStored(t *testing.T) {
+	store := newMemStore(t)
+	r := newFakeRunner(t, store, 1, 128, Options{})
+	text := tokenRange(1, 40)
+	r.embed(r.slots[0], text[:3])
+	r.run(r.slots[0], text, nil, true)
+	r.flush()
+	require.Len(t, store.pages, 5)
+}
