@@ -150,10 +150,3 @@ func (s *server) emptySlots(slots int, change func(*ollamatest.Request)) {
 		s.ask(prompt(s.t, 20, int64(100+i)), 1, change)
 	}
 }
-
-// TestElasticIsRefusedWithPaging: of the two, one must be unset.
-func TestElasticIsRefusedWithPaging(t *testing.T) {
-	s := startPlain(t, append(elasticOn(t), paged(t, 128, plenty)...)...)
-	_, err := s.Generate(s.context(), ollamatest.Request{Model: model, Prompt: "a", Raw: true, Options: oneThread(ollamatest.Greedy(1, numCtx))})
-	require.ErrorContains(t, err, "OLLAMA_KVCACHED and OLLAMA_PAGED_ATTN")
-}

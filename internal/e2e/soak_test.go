@@ -160,9 +160,12 @@ type soakSetup struct {
 	slots  int
 	batch  int
 	exact  bool     // answers are the same to the last bit
+	near   bool     // answers are approximations, and are not compared
 	eager  bool     // restores stored pages even if computing them is quicker
+	embeds bool     // embeddings are asked for beside each round
 	common []string // variables of both servers
 	tier   []string // variables of the tiered server
+	page   int      // tokens
 	root   string
 	remote string // empty without a remote tier
 	binary string // of the tiered server; empty: the built one
@@ -205,10 +208,9 @@ func newSoakSetup(t *testing.T, m soakModel, seed uint64, slots int) soakSetup {
 	if s.eager = flash || slots == 1; s.eager {
 		s.tier = append(s.tier, "OLLAMA_KV_TIER_TEST=1")
 	}
+	s.page = page
 	if pick(0, 1) == 1 {
-		s.remote = remoteDir(t)
-		budget := float64(soakLocalPages*page) * float64(s.shape.KVBytesPerToken()) / 1e9
-		s.tier = append(s.tier, fmt.Sprint("OLLAMA_KV_TIER_LOCAL_GB=", budget), "OLLAMA_KV_TIER_REMOTE="+s.remote)
+		s.useRemote(t)
 	}
 	if pick(0, 1) == 1 {
 		s.tier = append(s.tier, "OLLAMA_KV_TIER_RAM_GB=0.002")
@@ -217,4 +219,11 @@ func newSoakSetup(t *testing.T, m soakModel, seed uint64, slots int) soakSetup {
 		s.tier = nil
 	}
 	return s
+}
+
+// useRemote adds a remote tier, and makes the local one so small that pages move down.
+func (s *soakSetup) useRemote(t *testing.T) {
+	s.remote = remoteDir(t)
+	budget := float64(soakLocalPages*s.page) * float64(s.shape.KVBytesPerToken()) / 1e9
+	s.tier = append(s.tier, fmt.Sprint("OLLAMA_KV_TIER_LOCAL_GB=", budget), "OLLAMA_KV_TIER_REMOTE="+s.remote)
 }

@@ -145,7 +145,7 @@ func transformer(s Shape, scoreGain float64) layout {
 
 // base is everything outside the layers.
 func base(s Shape) layout {
-	return layout{
+	l := layout{
 		metadata: ggml.KV{
 			"block_count":                      uint32(s.Layers),
 			"context_length":                   uint32(s.Context),
@@ -165,6 +165,10 @@ func base(s Shape) layout {
 			{name: outputTensor, in: s.Embed, out: s.Vocab, scale: logitRMS * perInput(s), firstColumn: outputBias(s, residualRMS(s)/biasValue)},
 		},
 	}
+	if s.Pooling > 0 {
+		l.metadata["pooling_type"] = uint32(s.Pooling)
+	}
+	return l
 }
 
 // attentionBlock is the attention of layer i.

@@ -21,6 +21,7 @@ type Shape struct {
 	Context int    // trained context length, 131072: the most num_ctx can ask for
 	Window  int    // tokens of a sliding window or a chunk, 64 in architectures with either
 	Seed    int64  // chooses the weights; 0 is a seed like any other
+	Pooling int    // as in ggml: 3 makes the last token's vector an embedding; 0: a model of text
 
 	LlamaCpp bool // write keys and tensors as llama.cpp wants them, where Ollama's engine differs
 }

@@ -1,0 +1,101 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/ollamatest"
+	"github.com/kvtier/kvtier/internal/pairs"
+	"github.com/kvtier/kvtier/internal/soak"
+)
+
+// TestSoakPairs plays a short history with each two optional features, and requires the refusal of two
+// that do not go together. The variables of the soak choose seeds and a longer time.
+func TestSoakPairs(t *testing.T) {
+	if _, err := ollamatest.FindBinary(); err != nil {
+		t.Skip(err)
+	}
+	models, seeds, minutes := soakPlan(t)
+	all := pairs.All()
+	for _, pair := range all {
+		t.Run(pair.String(), func(t *testing.T) {
+			if pair.Refused != "" {
+				requireRefused(t, pair)
+				return
+			}
+			end := time.Now().Add(time.Duration(minutes * float64(time.Minute) / float64(len(all))))
+			for seed := seeds[len(seeds)-1]; !t.Failed(); seed++ {
+				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+					setup := pairSetup(t, models[0], pair, seed)
+					playSoak(t, setup, soak.New(seed, soak.Config{Rounds: 5, Chats: 4, Slots: setup.slots, Context: soakContext}))
+				})
+				if !time.Now().Before(end) {
+					break
+				}
+			}
+		})
+	}
+}
+
+// pairSetup is the setup of a seed with two features more. Slots meet in most of what may go wrong, so
+// that there are several even if that is not one of the two.
+func pairSetup(t *testing.T, m soakModel, pair pairs.Pair, seed uint64) soakSetup {
+	t.Helper()
+	slots := 2
+	if pair.Has(pairs.Slots) {
+		slots = 4
+	}
+	s := newSoakSetup(t, m, seed, slots)
+	s.near, s.embeds = pair.Near() || pair.Has(pairs.Elastic), pair.Has(pairs.Embeddings) // under a limit answers give way
+	if !pair.Tiered() {
+		s.tier, s.eager = []string{"OLLAMA_KV_TIERING=0"}, false
+	}
+	if pair.Has(pairs.Lossy) && s.remote == "" {
+		s.useRemote(t)
+	}
+	if pair.Has(pairs.Elastic) {
+		s.tier = append(s.tier, elasticOn(t)...)
+		s.tier = append(s.tier, fmt.Sprint("OLLAMA_KVCACHED_LIMIT_MB=", slots)) // two thirds of the contexts
+	}
+	if pair.Has(pairs.Paged) {
+		s.tier = append(s.tier, paged(t, 64, plenty)...)
+		s.common = append(s.common, "OLLAMA_FLASH_ATTENTION=1")
+	}
+	for _, name := range pair.Env() {
+		if strings.HasPrefix(name, "OLLAMA_MULTIUSER") {
+			s.common = append(s.common, name)
+		} else {
+			s.tier = append(s.tier, name)
+		}
+	}
+	return s
+}
+
+// requireRefused fails unless a request for a model is told that two features do not go together.
+func requireRefused(t *testing.T, pair pairs.Pair) {
+	t.Helper()
+	s := startPlain(t, pair.Env()...)
+	_, err := s.Generate(s.context(), ollamatest.Request{Model: model, Prompt: "a", Raw: true, Options: oneThread(ollamatest.Greedy(1, numCtx))})
+	require.ErrorContains(t, err, pair.Refused)
+}
+
+func init() {
+	stacksOf = func(s *server) string {
+		runners, err := s.Runners()
+		if err != nil || len(runners) == 0 {
+			return fmt.Sprint("there is none: ", err)
+		}
+		mark := s.LogMark()
+		for _, pid := range runners {
+			_ = syscall.Kill(pid, syscall.SIGQUIT) // a runner in Go prints its stacks, and ends
+		}
+		gone := func() bool { left, err := s.Runners(); return err == nil && len(left) == 0 }
+		require.Eventually(s.t, gone, timeout, 10*time.Millisecond, "the runners that were asked for their stacks end")
+		return s.Server.Logs()[mark:]
+	}
+}
