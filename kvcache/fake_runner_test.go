@@ -269,7 +269,7 @@ func (r *fakeRunner) take(b *fakeBatch, batch input.Batch, tracked, promptEnd fu
 	r.built.Add(1)
 }
 
-// empty gives back what a slot holds, with the runner's lock held.
+// empty gives back the cells of a slot, with the runner's lock held.
 func (r *fakeRunner) empty(slot *fakeSlot) {
 	slot.inputs, slot.exact = nil, 0
 	require.NoError(r.t, r.tiered.Remove(slot.id, 0, math.MaxInt32))

@@ -15,7 +15,7 @@ import (
 	"github.com/kvtier/kvtier/internal/pairs"
 )
 
-// diskBelow also keeps pages in a real store, and compares what both return.
+// diskBelow also keeps pages in a real store, and compares the rows that both return.
 type diskBelow struct {
 	*hangingStore
 	disk *diskstore.Store

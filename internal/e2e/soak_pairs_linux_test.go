@@ -42,8 +42,8 @@ func TestSoakPairs(t *testing.T) {
 	}
 }
 
-// pairSetup is the setup of a seed with two features more. Slots meet in most of what may go wrong, so
-// that there are several even if that is not one of the two.
+// pairSetup is the setup of a seed with two features more. There are several slots even if that is
+// not one of the two: most faults of two features need two requests at a time.
 func pairSetup(t *testing.T, m soakModel, pair pairs.Pair, seed uint64) soakSetup {
 	t.Helper()
 	slots := 2

@@ -230,7 +230,7 @@ func (p *soakPlay) embed() error {
 	return nil
 }
 
-// stacksOf ends the runners of a server that does not answer, and returns what their goroutines did.
+// stacksOf ends the runners of a server that does not answer, and returns the stacks of their goroutines.
 var stacksOf = func(*server) string { return "no stacks on this system" }
 
 // happen disturbs the tiered server before a round.

@@ -33,7 +33,7 @@ var Features = []*Feature{Tiering, Shifted, Elastic, Paged, RAM, Compress, Lossy
 // Pair is two features.
 type Pair struct {
 	A, B *Feature
-	// Refused is a part of what a request for a model is told where the two do not go together.
+	// Refused is a part of the error of a request for a model where the two do not go together.
 	Refused string
 }
 
