@@ -312,7 +312,7 @@ func TestElasticLimitFallsUnderWork(t *testing.T) {
 				require.NoError(t, err)
 
 				held := s.segment()
-				// that of the first conversation goes: what comes then is that of a prompt that was let in
+				// Memory of the first conversation goes first: memory that comes then is that of a prompt that was let in.
 				s.await(held.Name, func(now segment.Segment) bool { return now.Used <= held.Limit/8 })
 				done := make(chan ollamatest.Result, 1)
 				again := request(c.tokens, 300, c.answer)
