@@ -123,7 +123,7 @@ func (r *ranking) candidate(b tier.Branch, n int) Candidate {
 			return c
 		}
 	}
-	// Only a tail with an image of which the prompt does not know the reach may be whole all the same.
+	// A tail with an image of which the prompt does not know the reach may be whole nevertheless.
 	parts := min(r.parts, pagefile.PartsIn(b.Tokens, r.PageTokens))
 	c.Most = max(n, min(b.Leads.Most(r.leads, parts, r.PageTokens), b.Tokens, len(r.Tokens)))
 	return c

@@ -91,7 +91,7 @@ func text(shared, n int, seed uint64) []int32 {
 }
 
 // TestManyChildren: each of thousands of pages behind one parent is found by a prompt that begins
-// like it, whatever they share, with lists that do not grow.
+// like it, with any number of shared tokens and with lists that do not grow.
 func TestManyChildren(t *testing.T) {
 	for _, shared := range []int{0, 7, 100, 200, 240} {
 		f := newLists()
