@@ -18,21 +18,24 @@ const (
 	// most like a prompt.
 	branchTries = 16
 
+	// goneTries bounds the branches to pages that have gone that a look-up meets besides.
+	goneTries = 64
+
 	// wholeTries is the number of tails of one tier that TailsWithin reads.
 	wholeTries = 32
 
 	// ramTails is the number of tails of one parent that are kept in memory.
 	ramTails = 16
 
-	// adoptAtOnce is the number of old branches that a background job adopts.
-	adoptAtOnce = 256
+	// adoptAtOnce is the number of old branches that a background job lists and adopts.
+	adoptAtOnce = 4096
 )
 
 // linkIn follows the storing of a page or tail in a tier: look-ups for text that begins like it
 // find it, and the tails that it extends go.
 func (lv *level) linkIn(ctx context.Context, h *pagefile.Header) error {
 	met, err := lv.addBranch(ctx, h)
-	if h.Tail() {
+	if err == nil && h.Tail() {
 		lv.dropExtended(ctx, h, met)
 	}
 	return err
@@ -64,19 +67,21 @@ func (lv *level) findLast(ctx context.Context, at after, rest []int32, media []p
 		whole := found[i]
 		found = slices.Insert(slices.Delete(found, i, i+1), 0, whole)
 	}
-	tries := 0
+	tries, gone := 0, 0
 	for _, c := range found {
-		if tries == branchTries || ctx.Err() != nil {
-			return best
+		if tries == branchTries || gone == goneTries || ctx.Err() != nil {
+			break
 		}
 		if c.Most < best.Tokens || c.Most == best.Tokens && c.Tokens >= best.Stored {
 			continue
 		}
-		tries++
 		ref, err := lv.match(ctx, c.Name(), at.parent, at.start, rest, media)
 		if errors.Is(err, tier.ErrNotFound) {
+			gone++
 			lv.s.promoting.Submit(c.Branch, func(ctx context.Context) { lv.pruneBranch(ctx, c.Branch) })
+			continue
 		}
+		tries++
 		best = better(best, ref)
 	}
 	for _, info := range lv.oldTails(ctx, at.fingerprint, at.parent) {
@@ -126,29 +131,40 @@ func (lv *level) oldTails(ctx context.Context, fingerprint, parent pagefile.Key)
 	return infos
 }
 
-// adoptOld gives the pages that an earlier version stored branches of this one, in the background,
-// once in the life of a store.
+// adoptOld gives the pages that an earlier version stored branches of this one, in the background.
+// After an error a later look-up tries again.
 func (lv *level) adoptOld(fingerprint pagefile.Key) {
 	older, ok := lv.tier.(tier.Older)
 	if _, begun := lv.adopted.LoadOrStore(fingerprint, true); begun || !ok {
 		return
 	}
-	type adoptJob struct{ of *level }
+	type adoptJob struct {
+		of          *level
+		fingerprint pagefile.Key
+	}
 	var next func(ctx context.Context)
 	next = func(ctx context.Context) {
 		old, err := older.OldBranches(ctx, fingerprint, adoptAtOnce)
-		lv.noteTierError(err)
+		adopted := 0
 		for _, b := range old {
-			if err := lv.adopt(ctx, older, b); err != nil {
-				lv.noteTierError(err)
-				return
+			if ctx.Err() != nil {
+				break
 			}
+			if aerr := lv.adopt(ctx, older, b); aerr != nil {
+				err = aerr
+				continue
+			}
+			adopted++
 		}
-		if len(old) > 0 && err == nil {
-			lv.s.promoting.Submit(adoptJob{lv}, next)
+		lv.noteTierError(err)
+		if err != nil {
+			lv.adopted.Delete(fingerprint)
+		}
+		if adopted > 0 && adopted == len(old) {
+			lv.s.promoting.Submit(adoptJob{lv, fingerprint}, next)
 		}
 	}
-	lv.s.promoting.Submit(adoptJob{lv}, next)
+	lv.s.promoting.Submit(adoptJob{lv, fingerprint}, next)
 }
 
 // adopt replaces an old branch. That of a page that is gone or damaged is removed.
@@ -273,7 +289,10 @@ func (lv *level) sweepBranches(ctx context.Context) {
 func (lv *level) sweepFirst(ctx context.Context, fingerprint pagefile.Key, most int) int {
 	at := lv.branches.place(fingerprint)
 	branches, err := lv.tier.ListBranches(ctx, fingerprint, at.first)
-	lv.noteTierError(err)
+	if err != nil {
+		lv.noteTierError(err)
+		return 0
+	}
 	slices.SortFunc(branches, byPlace)
 	for _, b := range branches {
 		if byPlace(b, at.last) <= 0 {

@@ -257,8 +257,8 @@ func (lv *level) collect(ctx context.Context, want demand) error {
 	if err != nil {
 		return err
 	}
+	defer lv.sweepBranches(ctx) // after the release: others collect meanwhile
 	defer release()
-	defer lv.sweepBranches(ctx)
 	return lv.collectLocked(ctx, want)
 }
 

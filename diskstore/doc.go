@@ -201,8 +201,9 @@ disk, and for many small pages.
     hundred times the duration of a count.
   - A branch is made after its page, and synced only for a tail. A page whose
     branch is lost is found by all of its tokens alone, until its next Put.
-  - Of more than 200 pages or tails behind one page that share all but a
-    thirty-second part of their tokens the further ones have no branch.
+  - At most 200 pages or tails behind one page that share all but the last
+    thirty-second part have branches. A further page is found by a prompt that
+    has all of its tokens; a further tail is not found.
   - The order of eviction suffers, and nothing else, when file times are lost in
     a power cut or by copying, and when a clock is wrong. A page with a time
     more than a minute ahead of this machine's clock and the filesystem's counts

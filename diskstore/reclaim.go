@@ -148,32 +148,40 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 }
 
 // dropFingerprint removes a fingerprint that has no file. left reports that a page has come
-// meanwhile: its store may have seen the manifest before that was removed, so dropFingerprint
-// puts the manifest back.
+// meanwhile: its store may have seen the manifest before that was removed, and made a branch that
+// was, so dropFingerprint puts both back.
 func (lv *level) dropFingerprint(ctx context.Context, fingerprint pagefile.Key) (left bool, err error) {
 	m, readErr := tier.ReadManifest(ctx, lv.tier, fingerprint)
 	if err := lv.tier.DropFingerprint(ctx, fingerprint); err != nil {
 		return false, err
 	}
-	if left, err = lv.holds(ctx, fingerprint); left && readErr == nil {
-		err = tier.WriteManifest(ctx, lv.tier, fingerprint, m)
+	files, err := lv.filesOf(ctx, fingerprint)
+	if len(files) > 0 && readErr == nil {
+		err = errors.Join(err, tier.WriteManifest(ctx, lv.tier, fingerprint, m))
 	}
-	return left, err
+	for _, info := range files {
+		if h, herr := lv.s.headerOf(ctx, lv.tier, info.Name); herr == nil {
+			_, berr := lv.addBranch(ctx, h)
+			err = errors.Join(err, berr)
+		}
+	}
+	return len(files) > 0, err
 }
 
-// holds reports whether a tier has files of a fingerprint.
-func (lv *level) holds(ctx context.Context, fingerprint pagefile.Key) (bool, error) {
+// filesOf lists a tier's files of a fingerprint.
+func (lv *level) filesOf(ctx context.Context, fingerprint pagefile.Key) (files []tier.Info, err error) {
 	shards, err := lv.tier.Shards(ctx)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	for _, shard := range shards {
 		if shard.Fingerprint != fingerprint {
 			continue
 		}
-		if infos, err := lv.tier.ListShard(ctx, shard); len(infos) > 0 || err != nil {
-			return len(infos) > 0, err
+		infos, err := lv.tier.ListShard(ctx, shard)
+		if files = append(files, infos...); err != nil {
+			return files, err
 		}
 	}
-	return false, nil
+	return files, nil
 }

@@ -47,15 +47,16 @@ func newResidencyCommand(a *app) *cobra.Command {
 
 HOT, WARM, COLD and REMOTE count the pages of a slot's conversation in the slot
 itself, in the RAM tier, on the local disk and on the share; a page may be in
-several. HOT is the K/V that is in the engine's memory, in pages: layers with a
-window keep less than others, and paged attention has pages on a disk. A slot whose context was shifted is stored up to the kept part only, and
-one with lossy pages up to the first of these.
+several. HOT is the K/V in the engine's memory, in pages, rounded up: layers with
+a window hold less than the conversation, and pages on a spill disk do not count.
+A slot whose context was shifted is stored up to the kept part only, and one with
+lossy pages up to the first of these.
 
-REUSED is the share of all tokens of prompts that were not computed, new text
-included, and the number of these tokens. SAVED is an estimate: the time that
-computing the prompts anew would have taken, less the time that they took. - is a
-number that a server cannot know, such as the pages of a slot by tier under
-llama-server.`,
+REUSED is the share of the tokens of prompts that were not computed, and the
+number of all these tokens, new text included. SAVED is an estimate: the time
+that the prompts would have taken without restored tokens, less the time that
+they took. - is a number that a server cannot know, such as the pages of a slot
+by tier under llama-server.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.ps(cmd.Context(), memory) },
 	}

@@ -133,6 +133,9 @@ func judgeCollector(s *scene) (hits []hit) {
 	return hits
 }
 
+// ownChecks are causes that need no remedy, or have checks of their own.
+var ownChecks = []telemetry.Obstacle{telemetry.ObstacleEmbedding, telemetry.ObstacleModel, telemetry.ObstacleRunner}
+
 func judgeUnstored(s *scene) (hits []hit) {
 	s.eachState(func(st store, state telemetry.State) {
 		if !state.Live {
@@ -140,12 +143,12 @@ func judgeUnstored(s *scene) (hits []hit) {
 		}
 		name := func(weights, own string) string { return cmp.Or(own, weights[:min(len(weights), 12)], "a model") }
 		for _, p := range show.Processes(state, name) {
-			if p.Unstored == nil || p.Unstored.Cause == telemetry.ObstacleEmbedding {
+			if p.Unstored == nil || slices.Contains(ownChecks, p.Unstored.Cause) {
 				continue
 			}
 			h := s.stateHit(st, unstored.Series(p.Unstored.Cause), cmp.Or(p.Unstored.Detail, "no reason is given"),
 				"Conversations of %s are not stored: %s.", p.Model, p.Unstored.Means)
-			h.remedy = p.Unstored.Remedy
+			h.evidence = append(h.evidence, Evidence{"next step", p.Unstored.Remedy})
 			hits = append(hits, h)
 		}
 	})

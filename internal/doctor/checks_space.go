@@ -25,7 +25,7 @@ var spaceChecks = []Check{
 	{
 		ID: "inodes", Severity: Error, Title: "A filesystem has no room for more files",
 		Matters: "No page can be stored there, although bytes are free.",
-		Means:   "Each page takes two files. A filesystem such as ext4 has a fixed number of inodes.",
+		Means:   "Each page takes up to three inodes: its file, an empty file, and a directory for the text that follows. A filesystem such as ext4 has a fixed number of inodes.",
 		Remedy:  "df -i {path}; {kvtier} gc --older-than 30d --root {path}", judge: judgeInodes,
 	},
 	{

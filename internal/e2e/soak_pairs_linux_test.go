@@ -14,7 +14,7 @@ import (
 	"github.com/kvtier/kvtier/internal/soak"
 )
 
-// TestSoakPairs plays a short history with each two optional features, and requires the refusal of two
+// TestSoakPairs plays a short history with every pair of optional features, and requires the refusal of two
 // that do not go together. The variables of the soak choose seeds and a longer time.
 func TestSoakPairs(t *testing.T) {
 	if _, err := ollamatest.FindBinary(); err != nil {

@@ -1,4 +1,4 @@
-// Package pairs lists the optional features of the patched releases, and each two of them. Tests
+// Package pairs lists the optional features of the patched releases, and their pairs. Tests
 // that play random histories take their settings from here, so that no two features are on together
 // for the first time at a user's.
 package pairs

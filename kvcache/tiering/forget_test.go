@@ -207,6 +207,20 @@ func TestForgottenElsewhereOrPulledAgain(t *testing.T) {
 	require.Empty(t, notes(t, local))
 }
 
+// A model on a disk that is not mounted is not gone: its pages stay.
+func TestForgottenWithoutTheModels(t *testing.T) {
+	local, models := filepath.Join(t.TempDir(), "pages"), filepath.Join(t.TempDir(), "blobs")
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": local})
+	require.NoError(t, os.Mkdir(models, 0o700))
+	path := filepath.Join(models, "sha256-"+digest("6"))
+	Forget(path)
+	require.NoError(t, os.WriteFile(path, nil, 0o600)) // pulled again
+	page := put(t, local, identified(digest("6"), "", "", "f16")).String()
+	require.NoError(t, os.Rename(models, models+"-elsewhere"))
+	restart(t)
+	require.Equal(t, []string{page}, stored(t, local))
+}
+
 // While the remote tier does not answer, the note stays.
 func TestForgottenWithoutTheRemote(t *testing.T) {
 	local, remote := filepath.Join(t.TempDir(), "pages"), filepath.Join(t.TempDir(), "share")

@@ -108,10 +108,11 @@ func removeFiles(paths []string) {
 	}
 }
 
-// removed returns the paths of blobs that are gone: another model uses the others.
+// removed returns the paths of blobs that are gone: another model uses the others. Without their
+// folder nothing is known, as on a disk that is not mounted yet.
 func removed(blobs []string) (gone []string) {
 	for _, path := range blobs {
-		if _, ok := digests.OfBlob(path); ok && filepath.IsAbs(path) && isGone(path) {
+		if _, ok := digests.OfBlob(path); ok && filepath.IsAbs(path) && isGone(path) && !isGone(filepath.Dir(path)) {
 			gone = append(gone, path)
 		}
 	}

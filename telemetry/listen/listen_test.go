@@ -354,6 +354,25 @@ func TestIdleConnectionsGiveWay(t *testing.T) {
 	}
 }
 
+// A request that announces a body and sends none gives its place up.
+func TestBodiesAreNotWaitedFor(t *testing.T) {
+	addr := start(t, Options{Read: state})
+	for range connectionsMax {
+		conn, err := net.Dial("tcp", addr)
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = io.WriteString(conn, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n")
+		require.NoError(t, err)
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(requestTimeout/2)))
+		_, err = io.Copy(io.Discard, conn)
+		require.NoError(t, err, "the server has answered and closed it")
+	}
+	conn, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer conn.Close()
+	requireAnswer(t, conn)
+}
+
 func requireAnswer(t *testing.T, conn net.Conn) {
 	t.Helper()
 	_, err := io.WriteString(conn, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")

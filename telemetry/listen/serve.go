@@ -141,7 +141,13 @@ func (opt Options) handler() http.Handler {
 			page.ServeHTTP(w, r)
 		})))
 	}
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 { // nobody waits for a body: its connection would count as active
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now())
+			w.Header().Set("Connection", "close")
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // address completes HOST:PORT, or a port alone.

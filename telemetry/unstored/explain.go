@@ -64,7 +64,7 @@ var explanations = []Explanation{
 		"Look at df -i; remove small files of others, set a larger OLLAMA_KV_TIER_PAGE_TOKENS, or use a filesystem with more inodes."},
 	{telemetry.ObstacleName,
 		"the filesystem refuses the names of pages as too long",
-		"Set OLLAMA_KV_TIER_LOCAL to a filesystem that allows names of 143 bytes and a path that is shorter."},
+		"Set OLLAMA_KV_TIER_LOCAL to a shorter path, on a filesystem that allows names of 143 bytes."},
 	{telemetry.ObstacleBudget,
 		"the budget has no room for a page",
 		"Raise OLLAMA_KV_TIER_LOCAL_GB: a page of 256 tokens takes 256 times the bytes of a token that the server logs."},

@@ -90,6 +90,20 @@ func TestFlappingIsTold(t *testing.T) {
 	require.Equal(t, 2, w.said(storedAgain), "one for each")
 }
 
+// A failure that comes back soon after "stored again", and stays, is told in the end.
+func TestAFailureThatStaysIsTold(t *testing.T) {
+	w := newWatched()
+	w.Lost(telemetry.ObstacleFull, errors.New("full"))
+	w.at = w.at.Add(time.Minute)
+	w.Stored()
+	for range 60 {
+		w.at = w.at.Add(time.Minute)
+		w.Lost(telemetry.ObstacleFull, errors.New("full"))
+	}
+	require.Equal(t, 2, w.said(notStored))
+	require.Less(t, strings.LastIndex(w.lines.String(), storedAgain), strings.LastIndex(w.lines.String(), notStored))
+}
+
 // Another cause has a line of its own.
 func TestAnotherCauseIsTold(t *testing.T) {
 	w := newWatched()

@@ -43,6 +43,7 @@ type Watch struct {
 	state  *telemetry.Unstored // nil while K/V is stored, or nothing had to be
 	off    bool                // for good
 	loud   bool                // the log has a line of state
+	quiet  bool                // the log has none of its cause and reason
 	told   map[telemetry.Obstacle]time.Time
 	doubts int // in a row
 }
@@ -60,14 +61,20 @@ func (w *Watch) Lost(cause telemetry.Obstacle, reason error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.meter.Add(Series(cause), 1)
-	if w.off || !w.setLocked(cause, reason) {
+	if w.off {
 		return
 	}
+	if w.setLocked(cause, reason) {
+		w.quiet = true
+	}
 	now := w.now()
+	if !w.quiet {
+		return
+	}
 	if last, told := w.told[cause]; told && now.Sub(last) < tellEvery {
 		return
 	}
-	w.told[cause], w.loud = now, true
+	w.told[cause], w.loud, w.quiet = now, true, false
 	w.log.Warn("kv tier: conversations are not stored", told(cause, reason)...)
 }
 

@@ -199,9 +199,14 @@ func Add(ctx context.Context, lists Lists, h *pagefile.Header, durable bool) (me
 			}
 		}
 	}
-	if place < 0 {
-		return inOrder(met), nil
+	met = inOrder(met)
+	switch i := slices.IndexFunc(met, func(c Candidate) bool { return c.Whole() && c.Class == b.Class }); {
+	case place >= 0:
+		b.Prefix = p.prefix(place)
+	case i >= 0: // the place of a tail that this one extends
+		b.Prefix = met[i].Prefix
+	default:
+		return met, nil
 	}
-	b.Prefix = p.prefix(place)
-	return inOrder(met), lists.AddBranch(ctx, b, durable)
+	return met, lists.AddBranch(ctx, b, durable)
 }

@@ -73,7 +73,7 @@ func (f *fakeLists) find(t require.TestingT, tokens []int32, media ...pagefile.M
 	})
 	require.NoError(t, err)
 	require.LessOrEqual(t, f.lists, steps)
-	require.LessOrEqual(t, f.longest, lastMost)
+	require.LessOrEqual(t, f.longest, lastMost+1)
 	return found
 }
 
@@ -135,6 +135,20 @@ func TestAddMeetsWhatItExtends(t *testing.T) {
 	met := f.add(t, child(append(text(50, 60, 77), 1, 2, 3)))
 	require.Equal(t, child(text(50, 60, 77)).Key, met[slices.IndexFunc(met, Candidate.Whole)].Key)
 	require.Len(t, slices.DeleteFunc(met, func(c Candidate) bool { return !c.Whole() }), 1)
+}
+
+// TestTheLastListIsFull: a tail takes the place of the one that it extends, and any other has none.
+func TestTheLastListIsFull(t *testing.T) {
+	f := newLists()
+	of := func(seed int32) *pagefile.Header { return child([]int32{1, 2, seed}) }
+	for seed := range int32(lastMost) {
+		f.add(t, of(seed))
+	}
+	f.add(t, of(lastMost))
+	require.Len(t, f.at[pagefile.Key{1}], lastMost)
+	longer := child(append(of(7).Tokens, 9))
+	f.add(t, longer)
+	require.True(t, slices.ContainsFunc(f.find(t, longer.Tokens), func(c Candidate) bool { return c.Key == longer.Key && c.Whole() }))
 }
 
 // TestAddIsIdempotent: a page that is added again has one branch, wherever it is.

@@ -133,7 +133,8 @@ func (t *Tier) removeDir(dir string) {
 	}
 }
 
-// dropBranches removes all branches of a fingerprint. Anything else in their place stays.
+// dropBranches removes all branches of a fingerprint. Anything else in their place stays, and so do
+// branches of pages that another process has stored meanwhile, and the marks before them.
 func (t *Tier) dropBranches(ctx context.Context, fingerprint pagefile.Key) error {
 	err := t.eachShard(filepath.Join(t.base, fingerprint.String(), prefixesDir), func(first byte, shard string) error {
 		branches, err := t.ListBranches(ctx, fingerprint, first)
@@ -141,6 +142,9 @@ func (t *Tier) dropBranches(ctx context.Context, fingerprint pagefile.Key) error
 			return err
 		}
 		for _, b := range branches {
+			if _, err := t.Stat(ctx, b.Name()); err == nil {
+				continue
+			}
 			if err := t.RemoveBranch(ctx, b); err != nil {
 				return err
 			}
@@ -172,6 +176,9 @@ func (t *Tier) dropLonger(ctx context.Context, fingerprint pagefile.Key, shard s
 	for _, dir := range dirs {
 		prefix, perr := pagefile.ParseKey(dir.Name())
 		if perr != nil {
+			continue
+		}
+		if branches, _, err := t.branchesIn(fingerprint, prefix); err != nil || len(branches) > 0 {
 			continue
 		}
 		if err := t.RemoveBranch(ctx, tier.Branch{Fingerprint: fingerprint, Prefix: prefix, Longer: true}); err != nil {
