@@ -197,12 +197,11 @@ func TestPagedRefusals(t *testing.T) {
 		env  []string
 		want string
 	}{
-		"chunk size":         {[]string{"OLLAMA_PAGED_CHUNK_SIZE=1000"}, `OLLAMA_PAGED_CHUNK_SIZE="1000" is not a power of two`},
-		"budget":             {[]string{"OLLAMA_PAGED_HOST_GB=0.00001"}, "OLLAMA_PAGED_HOST_GB; raise it or lower OLLAMA_PAGED_CHUNK_SIZE"},
-		"no flash attention": {[]string{"OLLAMA_FLASH_ATTENTION=0"}, "needs flash attention"},
-		"memory as disk":     {[]string{"OLLAMA_PAGED_SPILL_DIR=/dev/shm"}, "/dev/shm"},
-		"spill directory":    {[]string{"OLLAMA_PAGED_SPILL_DIR=/proc/nowhere"}, "OLLAMA_PAGED_SPILL_DIR"},
-		"neither 1 nor 0":    {[]string{"OLLAMA_PAGED_ATTN=perhaps"}, `OLLAMA_PAGED_ATTN="perhaps"`},
+		"chunk size":      {[]string{"OLLAMA_PAGED_CHUNK_SIZE=1000"}, `OLLAMA_PAGED_CHUNK_SIZE="1000" is not a power of two`},
+		"budget":          {[]string{"OLLAMA_PAGED_HOST_GB=0.00001"}, "OLLAMA_PAGED_HOST_GB; raise it or lower OLLAMA_PAGED_CHUNK_SIZE"},
+		"memory as disk":  {[]string{"OLLAMA_PAGED_SPILL_DIR=/dev/shm"}, "/dev/shm"},
+		"spill directory": {[]string{"OLLAMA_PAGED_SPILL_DIR=/proc/nowhere"}, "OLLAMA_PAGED_SPILL_DIR"},
+		"neither 1 nor 0": {[]string{"OLLAMA_PAGED_ATTN=perhaps"}, `OLLAMA_PAGED_ATTN="perhaps"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := startPlain(t, append(paged(t, 64, plenty), test.env...)...)

@@ -25,7 +25,6 @@ var unpageable = []struct {
 }{
 	{"qwen3next", testmodel.Shape{Arch: "qwen3next", Seed: 3}, nil, "state that is not attention over its past"},
 	{"lfm2", testmodel.Shape{Arch: "lfm2", Seed: 3}, nil, "state that is not attention over its past"},
-	{"deepseek2", testmodel.Shape{Arch: "deepseek2", Seed: 3}, nil, "flash attention cannot compute the attention of this model"},
 	{"heads of 40", testmodel.Shape{Arch: "qwen3", Layers: 3, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 40, Seed: 1}, nil, "heads of a multiple of 16 elements; the model's have 40"},
 	{"heads of 40, without flash attention", testmodel.Shape{Arch: "llama", Layers: 3, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 40, Seed: 1}, []string{"OLLAMA_NEW_ENGINE=1"}, "heads of a multiple of 16 elements; the model's have 40"},
 	{"flash attention off", testmodel.Shape{Arch: "qwen3", Layers: 3, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Seed: 1}, []string{"OLLAMA_FLASH_ATTENTION=0"}, "OLLAMA_FLASH_ATTENTION turns flash attention off"},
@@ -115,28 +114,10 @@ func TestPagedOffOnAGPUWithoutIt(t *testing.T) {
 	requireSame(t, answers[0], answers[1], "with the variable")
 }
 
-// TestPagedRefusesASpillThatCannotBeMade: settings that cannot work are refused still.
-func TestPagedRefusesASpillThatCannotBeMade(t *testing.T) {
-	for setting, want := range map[string]string{
-		"OLLAMA_PAGED_SPILL_DIR=/proc/none": "OLLAMA_PAGED_SPILL_DIR",
-		"OLLAMA_PAGED_CHUNK_SIZE=100":       "OLLAMA_PAGED_CHUNK_SIZE",
-		"OLLAMA_PAGED_HOST_GB=0.000001":     "OLLAMA_PAGED_HOST_GB",
-		"OLLAMA_PAGED_SPILL_DIR=spill":      "OLLAMA_PAGED_SPILL_DIR",
-		"OLLAMA_PAGED_SPILL_GB=a terabyte":  "OLLAMA_PAGED_SPILL_GB",
-		"OLLAMA_PAGED_ATTN=perhaps":         "OLLAMA_PAGED_ATTN",
-	} {
-		t.Run(setting, func(t *testing.T) {
-			s := startPlain(t, append(paged(t, 64, plenty), setting)...)
-			_, err := s.Generate(s.context(), ollamatest.Request{Model: model, Prompt: prompt(t, 20, 1), Raw: true, Options: oneThread(ollamatest.Greedy(4, numCtx))})
-			require.ErrorContains(t, err, want)
-		})
-	}
-}
-
 // TestPagedIsCounted: the log says how a model is paged, once. HOT counts pages in memory, and not those
 // on the spill: three of ten. The pager's counters are among the metrics.
 func TestPagedIsCounted(t *testing.T) {
-	s := start(t, append(paged(t, 64, 3), "OLLAMA_KV_TIER_PAGE_TOKENS=64")...)
+	s := start(t, append(paged(t, 64, 3), "OLLAMA_KV_TIER_PAGE_TOKENS=64", "OLLAMA_METRICS=1")...)
 	s.ask(prompt(t, 640, 7), 1)
 	require.Regexp(t, fmt.Sprintf(`kv pager: on" layers=3 kv_heads=2x64/64 type=f16 page_tokens=64 page_bytes=%d host_bytes=\d+ host_tokens=192 spill=/`, 64*bytesPerToken/3), s.Logs())
 	require.Equal(t, 1, strings.Count(s.Logs(), "kv pager: "))
@@ -144,7 +125,7 @@ func TestPagedIsCounted(t *testing.T) {
 	require.Len(t, state.Processes, 1)
 	require.Len(t, state.Processes[0].Slots, 1)
 	slot := state.Processes[0].Slots[0]
-	require.Equal(t, 640, slot.Tokens)
+	require.GreaterOrEqual(t, slot.Tokens, 640, "and the answer's token, once it is counted")
 	require.Positive(t, slot.Hot)
 	require.LessOrEqual(t, slot.Hot, 3)
 	require.LessOrEqual(t, slot.Bytes, int64(3*64*bytesPerToken))

@@ -48,6 +48,7 @@ var trouble = regexp.MustCompile(`(?m)^(panic:|fatal error:|SIG[A-Z]+: |goroutin
 // which holds for the whole history; and that an answer gives way under a limit.
 func (p *soakPlay) allowed(line string) bool {
 	return p.near && strings.Contains(line, "kv room: no room for a longer context") ||
+		p.embeds && strings.Contains(line, "kv pager: off for this model") || // that of embeddings
 		p.remote != "" && strings.Contains(line, "kv tier: conversations are not stored") ||
 		!p.isTiered() && strings.Contains(line, "kv tier: off for this model")
 }

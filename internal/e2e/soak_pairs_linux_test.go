@@ -60,7 +60,11 @@ func pairSetup(t *testing.T, m soakModel, pair pairs.Pair, seed uint64) soakSetu
 	}
 	if pair.Has(pairs.Elastic) {
 		s.tier = append(s.tier, elasticOn(t)...)
-		s.tier = append(s.tier, fmt.Sprint("OLLAMA_KVCACHED_LIMIT_MB=", slots)) // two thirds of the contexts
+		limit := slots // two thirds of the contexts
+		if s.embeds {
+			limit += 4 // for the model that makes them
+		}
+		s.tier = append(s.tier, fmt.Sprint("OLLAMA_KVCACHED_LIMIT_MB=", limit))
 	}
 	if pair.Has(pairs.Paged) {
 		s.tier = append(s.tier, paged(t, 64, plenty)...)
