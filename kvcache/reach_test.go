@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/ollama/ollama/model/input"
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // reaching are the options of a model in which an image attends to all of its batch.
@@ -178,5 +181,52 @@ func TestImagesThatReachAheadComeBackFromDisk(t *testing.T) {
 			require.Equal(t, c.want, r.loadInputs(r.slots[0], c.in, true).Held)
 			r.tiered.Close()
 		})
+	}
+}
+
+// TestForkBesideAnImageInFlight: a slot is forked while its image's batch is computed, for a prompt that
+// goes on with other text, of which pages are stored. Keys of the fork follow from its own image.
+func TestForkBesideAnImageInFlight(t *testing.T) {
+	store := newMemStore(t)
+	first := withImage(60, 13, 19, 1) // its batch ends at 24
+	second := slices.Concat(first[:20], inputsOf(tokenRange(5, 30)))
+	r := newFakeRunner(t, store, 1, 128, reaching)
+	r.runInputs(r.slots[0], second)
+	r.flush()
+	r.tiered.Close()
+
+	r = newFakeRunner(t, store, 2, 128, reaching)
+	r.loadInputs(r.slots[0], first, true)
+	for len(r.slots[0].inputs) < 24 {
+		if r.build(); len(r.slots[0].inputs) < 24 {
+			r.compute()
+		}
+	}
+	r.mu.Lock()
+	r.tiered.CopyPrefix(0, 1, 20)
+	r.slots[1].inputs, r.slots[1].exact = slices.Clone(r.slots[0].inputs[:20]), 0
+	r.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.loadInputs(r.slots[1], slices.Concat(second, inputsOf(tokenRange(6, 20))), true)
+	}()
+	for waits := true; waits; {
+		select {
+		case <-done:
+			waits = false
+		case <-time.After(time.Millisecond):
+			r.compute()
+		}
+	}
+	r.drain()
+	r.finish(r.slots[1])
+	r.flush()
+	s, parent := r.tiered.slots[1], r.tiered.opts.Fingerprint
+	require.NotEmpty(t, s.keys)
+	for page, key := range s.keys {
+		tokens, media := s.tokens[page*8:page*8+8], pagefile.MediaWithin(s.media, page*8, 8)
+		require.Equal(t, pagefile.ChainKey(parent, tokens, media), key, "page %d", page)
+		parent = key
 	}
 }

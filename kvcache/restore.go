@@ -100,6 +100,9 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 	defer func() { hold(r.result.Held) }()
 	r.prompt, _ = t.opts.read(prompt)
 	r.inquire(len(r.prompt.tokens) < len(prompt))
+	if t.imageFlying(seq) {
+		r.unlocked(func() { _ = t.awaitBuilt(ctx) }) // before, the slot does not know where the image's batch ended
+	}
 	r.recall()
 	r.limit = min(len(prompt)-1, len(r.prompt.tokens)) // the last token is computed for its logits
 	if t.stateful() && have > 0 && !t.opts.States.HasState(seq) {
@@ -311,7 +314,7 @@ func (t *TieredCausal) publishExactLocked(p *plan, s *slot, held int) {
 	}
 	for _, ref := range slices.Concat(p.passed, p.refs) { // each ends after base
 		full := ref.Whole() && int(ref.Start)+ref.Tokens <= held
-		if full && int(ref.Start) == len(s.keys)*t.opts.PageTokens {
+		if full && int(ref.Start) == len(s.keys)*t.opts.PageTokens && ref.Parent == t.parentLocked(s, len(s.keys)) {
 			state := pageStored
 			if !s.found[ref.Key] && ref.Tier != tier.Remote { // another request could not read it since
 				state = pageNew
