@@ -63,9 +63,3 @@ func TestLimitOfAManifest(t *testing.T) {
 		require.NoError(t, tr.Close())
 	}
 }
-
-// putFaultTail stores a tail that continues no page.
-func putFaultTail(t *testing.T, s *Store, first int32) {
-	t.Helper()
-	require.NoError(t, s.Put(ctx, faultPage(t, s.opt.Fingerprint, 0, []int32{first, 7})))
-}
