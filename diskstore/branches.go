@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/branch"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -29,6 +30,9 @@ const (
 
 	// adoptAtOnce is the number of old branches that a background job lists and adopts.
 	adoptAtOnce = 4096
+
+	// adoptAgain is the time before a failed adoption is tried again.
+	adoptAgain = time.Minute
 )
 
 // linkIn follows the storing of a page or tail in a tier: look-ups for text that begins like it
@@ -132,11 +136,18 @@ func (lv *level) oldTails(ctx context.Context, fingerprint, parent pagefile.Key)
 }
 
 // adoptOld gives the pages that an earlier version stored branches of this one, in the background.
-// After an error a later look-up tries again.
+// After an error a look-up tries again, adoptAgain later at the earliest.
 func (lv *level) adoptOld(fingerprint pagefile.Key) {
 	older, ok := lv.tier.(tier.Older)
-	if _, begun := lv.adopted.LoadOrStore(fingerprint, true); begun || !ok {
+	if !ok || !lv.answers() {
 		return
+	}
+	now := lv.s.now()
+	if failed, begun := lv.adopted.LoadOrStore(fingerprint, time.Time{}); begun {
+		at := failed.(time.Time) // zero while a job runs, and after the last one
+		if at.IsZero() || now.Sub(at) < adoptAgain || !lv.adopted.CompareAndSwap(fingerprint, at, time.Time{}) {
+			return
+		}
 	}
 	type adoptJob struct {
 		of          *level
@@ -158,7 +169,7 @@ func (lv *level) adoptOld(fingerprint pagefile.Key) {
 		}
 		lv.noteTierError(err)
 		if err != nil {
-			lv.adopted.Delete(fingerprint)
+			lv.adopted.Store(fingerprint, lv.s.now())
 		}
 		if adopted > 0 && adopted == len(old) {
 			lv.s.promoting.Submit(adoptJob{lv, fingerprint}, next)

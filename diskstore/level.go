@@ -27,7 +27,7 @@ type level struct {
 	verdicts *verdicts
 	copies   *copies // of the remote tier
 	branches *branchSweep
-	adopted  sync.Map // fingerprints whose old branches are being adopted, or were
+	adopted  sync.Map // fingerprints whose old branches are being adopted or were, with the time of the last failure
 	futile   futile   // deleting pages for space on the filesystem
 	trimmed  moment   // time of the last trim that evicted all but young files, and needed more
 
