@@ -2,6 +2,8 @@ package diskstore
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"sync/atomic"
 	"syscall"
@@ -182,4 +184,20 @@ func TestWriteCapIsForTheLocalTier(t *testing.T) {
 	for seed := range 3 {
 		demoteAnew(t, beside(t, o), prompt(seed, testTokens))
 	}
+}
+
+// TestTheFirstCountClaimsNothing: a new root's count gives the process that counts no claim, with which
+// it would write past the limit of a day.
+func TestTheFirstCountClaimsNothing(t *testing.T) {
+	o := testOptions(t, func(o *Options) { o.WritePerDay = 1 })
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	defer s.Close()
+	counted := func() bool {
+		_, err := os.Stat(filepath.Join(o.Local.Root, storetest.VersionDir, storetest.LedgerFile))
+		return err == nil && readLedgerFile(t, o).Counts > 0
+	}
+	require.Eventually(t, counted, time.Minute, time.Millisecond)
+	require.ErrorIs(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(1, testTokens))), ledger.ErrWriteCap)
+	require.Zero(t, s.Stats().LocalWritten)
 }

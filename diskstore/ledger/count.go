@@ -53,7 +53,7 @@ func (b *Book) EndCount(ctx context.Context, c counting, bytes int64) error {
 		}
 		if l.Counts == 0 { // other processes' claims are unknown as well
 			for other := range c.Living {
-				if _, ok := l.Claims[other]; !ok {
+				if _, ok := l.Claims[other]; !ok && other != id { // this process asks for its own
 					l.setClaim(other, b.chunk(), p.now)
 				}
 			}
