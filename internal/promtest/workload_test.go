@@ -31,6 +31,7 @@ var labelled = map[string][]string{
 	"ollama_kv_gate_pages_total":   {"decision", "read", "decision", "compute"},
 	"ollama_kv_sealed_pages_total": {"kind", "page", "kind", "tail", "kind", "state"},
 	"ollama_kv_store_errors_total": {"operation", "put", "operation", "tier"},
+	"ollama_kv_not_stored_total":   {"cause", "disk_full"},
 }
 
 // ofPrompts are the counters without labels that a prompt moves.

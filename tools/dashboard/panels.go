@@ -146,6 +146,9 @@ var rows = []row{
 			{`sum(rate(ollama_kv_failed_copies_total{{M}}[{R}]))`, "not copied"},
 			{`sum(rate(ollama_kv_write_capped_pages_total{{M}}[{R}]))`, "past the limit of a day"},
 		}},
+		{lines, "Why nothing is stored", "By cause: docs/operations.md has the remedies.", perSecond, 24, []query{
+			{`sum by (cause) (rate(ollama_kv_not_stored_total{{M}}[{R}]))`, "{{cause}}"},
+		}},
 		{bars, "Written today of the limit", "Tiers that have a limit of a day.", share, 8, []query{
 			{`max by (tier, root) (ollama_kv_tier_written_today_bytes{{T}}) / (max by (tier, root) (ollama_kv_tier_write_cap_bytes{{T}}) > 0)`, "{{tier}} {{root}}"},
 		}},
@@ -193,6 +196,12 @@ var rows = []row{
 		}},
 		{lines, "Paged attention: used of the pages read ahead", "Of the pages that were read before attention needed them, those that it used.", share, 8, []query{
 			{`sum(rate(ollama_kv_paged_prefetch_hits_total{{M}}[{R}])) / sum(rate(ollama_kv_paged_prefetches_total{{M}}[{R}]))`, "used"},
+		}},
+		{lines, "Paged attention: pages that move", "Out of memory, and in video memory.", perSecond, 24, []query{
+			{`sum(rate(ollama_kv_paged_evictions_total{{M}}[{R}]))`, "left memory"},
+			{`sum(rate(ollama_kv_paged_video_hits_total{{M}}[{R}]))`, "found in video memory"},
+			{`sum(rate(ollama_kv_paged_video_fills_total{{M}}[{R}]))`, "came to video memory"},
+			{`sum(rate(ollama_kv_paged_video_evictions_total{{M}}[{R}]))`, "left video memory"},
 		}},
 	}},
 }
