@@ -163,8 +163,9 @@ func TestFigureIsNeverTooLow(t *testing.T) {
 			inj.Add(vfs.Rule{Nth: nth, Err: errno, Short: 100})
 			_ = s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(nth, testTokens-nth%2)))
 			require.NoError(t, s.Flush(ctx))
-			ops = max(ops, inj.Count())
-			require.Less(t, inj.Count(), 2000, "%v at %d: something is tried over and over", errno, nth)
+			ops = min(max(ops, inj.Count()), 900) // later ones list directories of branches
+			// A collection lists at most 256 directories of pages, 512 of tails and 512 of branches.
+			require.Less(t, inj.Count(), 4000, "%v at %d: something is tried over and over", errno, nth)
 			inj.Reset()
 			require.LessOrEqual(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root), "%v at %d", errno, nth)
 			require.LessOrEqual(t, occupied(t, o.Local.Root), o.Local.BudgetBytes, "%v at %d", errno, nth)
