@@ -285,7 +285,7 @@ TEST(batch, an_op_is_made_exactly_of_what_is_supported) {
     kvp_layer_desc f32 = LAYER;
     f32.type_v = 0;
     EXPECT_EQ(kvp_supported(&f32, 2), -EINVAL);
-    EXPECT_NE(std::strstr(kvp_last_error(), "cache type"), nullptr) << kvp_last_error();
+    EXPECT_NE(std::strstr(kvp_last_error(), "f16, q8_0 and q4_0"), nullptr) << kvp_last_error();
 }
 
 TEST(batch, ops_refuse_shapes_that_cannot_be) {
