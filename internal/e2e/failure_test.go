@@ -146,7 +146,8 @@ func TestNumCtxAlias(t *testing.T) {
 	}
 }
 
-// A model on the llama.cpp runner is not tiered, and the log names the variable that helps.
+// A model on the llama.cpp runner is not tiered and has no elastic memory, and the log names the
+// variable that helps.
 func TestLlamaRunnerIsNamed(t *testing.T) {
 	llama := shape
 	llama.Arch = "llama"
@@ -156,9 +157,11 @@ func TestLlamaRunnerIsNamed(t *testing.T) {
 		s.create("llama", gguf)
 		return s.ask(prompt(t, n, 13), 8, func(r *ollamatest.Request) { r.Model, r.Logprobs, r.TopLogprobs = "llama", false, 0 })
 	}
-	s := start(t)
+	s := start(t, "OLLAMA_KVCACHED=1")
 	ask(s, 100)
-	require.Contains(t, s.Logs(), "OLLAMA_NEW_ENGINE=1")
+	for _, setting := range []string{"kv tier", "kv elastic"} {
+		require.Regexp(t, setting+": off for this model: .*OLLAMA_NEW_ENGINE=1", s.Logs())
+	}
 
 	engine := start(t, "OLLAMA_NEW_ENGINE=1")
 	first := ask(engine, 300)
