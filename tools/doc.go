@@ -3,6 +3,7 @@
 //
 //	go -C tools run ./plot ../docs/bench/cpu.json ../docs/ttft.svg ../docs/ttft.png
 //	go -C tools run ./dashboard ../dashboards/kvtier.json
+//	go -C tools run ./measure ..
 //	go tool -modfile=tools/go.mod staticcheck ./...    (in the repository's root)
 //	go -C tools tool staticcheck ./...                 (this module itself)
 //
