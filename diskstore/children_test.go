@@ -170,24 +170,41 @@ func addChildren(t testing.TB, s *Store, shared, n int) {
 	}
 }
 
+// childrenStore returns a store with n pages behind one parent, the first prompts of which are real:
+// the others have branches alone. KVTIER_CHILDREN names a directory that keeps the files, so that
+// one machine makes them, and others that mount the directory look them up.
+func childrenStore(b *testing.B, shared, n, prompts int) *Store {
+	o := testOptions(b, func(o *Options) { o.PageTokens = 256 })
+	made := ""
+	if kept := os.Getenv("KVTIER_CHILDREN"); kept != "" {
+		o.Local.Root = filepath.Join(kept, fmt.Sprintf("%d-%d", shared, n))
+		made = o.Local.Root + ".made"
+		if _, err := os.Stat(made); err == nil {
+			return open(b, o)
+		}
+		require.NoError(b, os.MkdirAll(o.Local.Root, 0o700))
+	}
+	s := open(b, o)
+	addChildren(b, s, shared, n)
+	for seed := range prompts {
+		require.NoError(b, s.Put(ctx, storetest.Chain(b, s.opt.Fingerprint, 256, childText(shared, 256, seed))[0]))
+	}
+	if made != "" {
+		require.NoError(b, os.WriteFile(made, nil, 0o600))
+	}
+	return s
+}
+
 // BenchmarkLookUpAmongChildren looks up prompts that begin like one of many pages behind one parent.
-// A page is stored for each prompt, the others have branches alone.
 func BenchmarkLookUpAmongChildren(b *testing.B) {
+	const prompts = 64
 	for _, shared := range []int{0, 200} {
 		for _, n := range []int{1e3, 1e5, 1e6} {
 			b.Run(fmt.Sprintf("shared=%d/children=%d", shared, n), func(b *testing.B) {
 				if n > 1e3 && !longRun() {
 					b.Skip("minutes: KVTIER_LONG=1")
 				}
-				s := open(b, testOptions(b, func(o *Options) { o.PageTokens = 256 }))
-				addChildren(b, s, shared, n)
-				const prompts = 64
-				for seed := range prompts {
-					page := storetest.Chain(b, s.opt.Fingerprint, 256, childText(shared, 256, seed))[0]
-					if err := s.Put(ctx, page); err != nil {
-						b.Fatal(err)
-					}
-				}
+				s := childrenStore(b, shared, n, prompts)
 				b.ResetTimer()
 				for i := range b.N {
 					if found := tokensIn(s.Chain(ctx, append(childText(shared, 240, i%prompts), -1), nil)); found != 240 {

@@ -24,6 +24,7 @@ func TestNFS(t *testing.T) {
 		run  func(*testing.T, *cluster)
 	}{
 		{"Contract", testContract},
+		{"LookUps", testLookUps},
 		{"TwoWriters", testTwoWriters},
 		{"OneWriterWithoutLocks", testOneWriterWithoutLocks},
 		{"ClientCutOff", testClientCutOff},
@@ -50,6 +51,27 @@ func testContract(t *testing.T, c *cluster) {
 			}
 			t.Log(out)
 		})
+	}
+}
+
+// testLookUps looks up prompts behind a parent with many pages, which the server has made: the output
+// is that of the benchmark of the store.
+func testLookUps(t *testing.T, c *cluster) {
+	const children = "/children"
+	look := func(m *machine, at, children string, times int) string {
+		out, err := c.try(m, wire.Request{
+			Args: []string{"/store.test", "-test.run=NONE", "-test.bench=LookUpAmong/./children=" + children + "$", fmt.Sprintf("-test.benchtime=%dx", times)},
+			Env:  []string{"KVTIER_CHILDREN=" + at, "KVTIER_LONG=1"},
+		})
+		require.NoError(t, err, out)
+		return out
+	}
+	c.sh(c.server, "mkdir -m 700 "+exports+children)
+	c.mountWith(c.a, "vers=4.2")
+	defer c.run(c.a, "/init", "unmount", mounted)
+	for _, n := range []string{"1000", "100000"} {
+		t.Log(look(c.server, exports+children, n, 1))
+		t.Log(look(c.a, mounted+children, n, 256))
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 // caseLimit bounds one command inside a machine.
 const caseLimit = 30 * time.Minute
 
-// diskBytes is the size of the server's disk.
-const diskBytes = 512 << 20
+// diskBytes is the size of the server's disk, most of which is never written.
+const diskBytes = 8 << 30
 
 // cluster is a server and two clients, as a test or a part of a test sees them.
 type cluster struct {
@@ -51,6 +51,7 @@ func build(t *testing.T, dir string) (kernel, initrd string) {
 	for name, args := range map[string][]string{
 		"init":        {"build", "-o", filepath.Join(dir, "init"), "./guest"},
 		"inside.test": {"test", "-c", "-o", filepath.Join(dir, "inside.test"), "./inside"},
+		"store.test":  {"test", "-c", "-o", filepath.Join(dir, "store.test"), "../../diskstore"},
 		"bin/kvtier":  {"build", "-o", filepath.Join(dir, "kvtier"), "../../cmd/kvtier"},
 	} {
 		args = append(args[:1:1], append([]string{"-trimpath", "-ldflags=-s -w"}, args[1:]...)...)
