@@ -76,12 +76,3 @@ func TestMetricsOfLlamaServer(t *testing.T) {
 		}
 	}
 }
-
-// TestCausesOfMisses: the document explains each value of the label cause.
-func TestCausesOfMisses(t *testing.T) {
-	var want []string
-	for _, c := range telemetry.Causes {
-		want = append(want, string(c))
-	}
-	require.ElementsMatch(t, want, matches("(?m)^\\| `([a-z_]+)`", section(t, read(t, metrics), "### Causes")))
-}

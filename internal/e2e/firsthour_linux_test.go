@@ -23,32 +23,38 @@ import (
 
 const (
 	repository    = "../.."
-	firstHour     = "docs/first-hour.md"
+	firstHour     = "docs/install.md"
+	firstHourPart = "## Try it first\n"
 	firstHourMost = 10 * time.Minute // half a minute on two idle cores
 	endMost       = 10 * time.Second // of processes after the last command
 )
 
-// step is a block of commands of a document, and the output that the document shows behind it.
+// step is a block of commands of a part of a document, and the output that the document shows behind it.
 type step struct {
 	line     int
 	commands string
 	shown    string // empty where no output is shown
 }
 
-// stepsOf reads the blocks of a document. A block without a language, or of another one, is no step.
-func stepsOf(t *testing.T, document string) (steps []step) {
+// stepsOf reads the blocks of the last part of a document, which a heading begins. A block without a
+// language, or of another one, is no step.
+func stepsOf(t *testing.T, document, heading string) (steps []step) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(repository, document))
 	require.NoError(t, err)
+	before, part, found := strings.Cut(string(data), "\n"+heading)
+	require.True(t, found, "%s has no %q", document, heading)
+	first := strings.Count(before, "\n") + 3 // line of the document behind the heading
 	var block *string
-	for i, line := range strings.SplitAfter(string(data), "\n") {
+	for i, line := range strings.SplitAfter(part, "\n") {
+		i += first
 		switch fence := strings.TrimSpace(line); {
 		case fence == "```shell":
-			steps = append(steps, step{line: i + 1})
+			steps = append(steps, step{line: i})
 			block = &steps[len(steps)-1].commands
 		case fence == "```text" && block == nil:
-			require.NotEmpty(t, steps, "%s:%d: output before any command", document, i+1)
-			require.Empty(t, steps[len(steps)-1].shown, "%s:%d: a second output", document, i+1)
+			require.NotEmpty(t, steps, "%s:%d: output before any command", document, i)
+			require.Empty(t, steps[len(steps)-1].shown, "%s:%d: a second output", document, i)
 			block = &steps[len(steps)-1].shown
 		case strings.HasPrefix(fence, "```"):
 			block = nil
@@ -59,7 +65,7 @@ func stepsOf(t *testing.T, document string) (steps []step) {
 	return steps
 }
 
-// TestFirstHour follows docs/first-hour.md: one shell runs all of its commands in a folder that
+// TestFirstHour follows a part of docs/install.md: one shell runs all of its commands in a folder that
 // has this repository's files and no others. Only the two ports are others, and make does not
 // build again.
 func TestFirstHour(t *testing.T) {
@@ -67,7 +73,7 @@ func TestFirstHour(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	steps := stepsOf(t, firstHour)
+	steps := stepsOf(t, firstHour, firstHourPart)
 	dir := freshRepository(t, ollama)
 	ports := []string{"11435", freePort(t), "9401", freePort(t)}
 	script := "set -euo pipefail\nmake() { [ \"$*\" = build ]; }\n"
