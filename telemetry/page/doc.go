@@ -9,4 +9,9 @@
 // command line does, view.js turns a state into rows and points, dom.js makes elements, and the
 // others draw. Text of a state gets into the document as text alone, never as HTML, and the
 // Content-Security-Policy lets no other script run.
+//
+// The tests open the page in a headless Chromium. These make the pictures of docs/kvtier.md, of a
+// server that has answered prompts:
+//
+//	go test ./telemetry/page -run Documents -shots "$PWD/docs" -of http://127.0.0.1:9401
 package page
