@@ -190,7 +190,7 @@ func judgeUnpaged(s *scene) (hits []hit) {
 			continue
 		}
 		if h, ok := s.modelHit(o, "Not paged, because of their architecture or of the runner that they run on: %s.", func(m model) bool {
-			return slices.Contains(unpagedArchitectures, m.architecture) || sizing.NeedsNewEngine(m.architecture) && !truth(o.variables(), newEngineVar)
+			return sizing.Unpaged(m.architecture) || sizing.NeedsNewEngine(m.architecture) && !truth(o.variables(), newEngineVar)
 		}); ok {
 			h.values = append(h.values, "{journal}", s.journal(o))
 			hits = append(hits, h)

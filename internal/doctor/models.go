@@ -114,6 +114,3 @@ var tieredArchitectures = []string{
 	"deepseek2", "gemma3", "gemma3n", "gemma4", "glm4moelite", "gpt-oss", "gptoss", "lfm2", "llama", "llama4", "mistral3", "mllama",
 	"nemotron_h", "olmo3", "qwen2", "qwen3", "qwen35", "qwen3moe", "qwen3next",
 }
-
-// unpagedArchitectures keep recurrent state, or have attention that flash attention cannot compute.
-var unpagedArchitectures = []string{"deepseek2", "gemma2", "lfm2", "nemotron_h", "qwen35", "qwen3next"}
