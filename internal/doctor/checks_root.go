@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -21,9 +23,9 @@ var rootChecks = []Check{
 		Remedy:  "findmnt --target {path}; sudo dmesg | tail", judge: judgeNoAnswer,
 	},
 	{
-		ID: "cannot-look", Severity: Note, Title: "This user may not look into a directory of pages",
-		Matters: "Its content could not be checked.",
-		Means:   "Directories of pages have mode 0700, because pages are prompts.",
+		ID: "cannot-look", Severity: Note, Title: "You may not see a directory or a server's variables",
+		Matters: "They could not be checked.",
+		Means:   "Directories of pages have mode 0700, because pages are prompts. The variables of a running process are in `/proc/PID/environ`, which its own user and root may read.",
 		Remedy:  "sudo kvtier doctor", judge: judgeCannotLook,
 	},
 	{
@@ -45,22 +47,10 @@ var rootChecks = []Check{
 		Remedy:  "sudo mount {point}", judge: judgeMountMissing,
 	},
 	{
-		ID: "root-link", Severity: Error, Title: "The directory of pages is a link or no directory",
-		Matters: "Tiering is off: a user who can change the link can read or replace prompts.",
-		Means:   "Links are followed above the directory, and refused as the directory itself.",
-		Remedy:  "readlink -f {path}  # give that directory as {variable}", judge: judgeLink,
-	},
-	{
-		ID: "root-owner", Severity: Error, Title: "The directory of pages belongs to another user than the server's",
-		Matters: "Tiering is off, because another user could read or replace prompts.",
-		Means:   "Mostly root made the directory, or a share has another number for the server's user than this machine.",
-		Remedy:  "{sudo} chown -R {user} {path}", judge: judgeOwner,
-	},
-	{
-		ID: "root-mode", Severity: Error, Title: "Others may write to the directory of pages",
+		ID: "root-unsafe", Severity: Error, Title: "The directory of pages is not safe from other users",
 		Matters: "Tiering is off, because another user could replace prompts.",
-		Means:   "The directory must not be writable by its group or by all; 0700 keeps others from reading, too.",
-		Remedy:  "{sudo} chmod 700 {path}", judge: judgeMode,
+		Means:   "The directory of pages must belong to the server's user, must not be writable by its group or by all, and must not itself be a link. Mostly root made it, or a share has another number for the user. An NFS server with `root_squash`, the default, makes nobody of root: let the service have a user of its own.",
+		Remedy:  "{sudo} chown -R {user} {path}; {sudo} chmod 700 {path}", judge: judgeUnsafe,
 	},
 	{
 		ID: "foreign-files", Severity: Error, Title: "Files below the directory belong to another user",
@@ -70,39 +60,21 @@ var rootChecks = []Check{
 	},
 	{
 		ID: "root-read-only", Severity: Error, Title: "The directory of pages cannot be written",
-		Matters: "Nothing is stored.",
-		Means:   "The filesystem is mounted read-only, also after an error of the disk, or refuses this user's writes.",
+		Matters: "Nothing is stored, or the default directory changes to one in /tmp.",
+		Means:   "The filesystem is mounted read-only, also after an error of the disk, or refuses this user's writes. Or `ProtectSystem` and `ProtectHome` keep the service out.",
 		Remedy:  "findmnt --target {path}; sudo dmesg | tail; {sudo} mount -o remount,rw {point}", judge: judgeReadOnly,
 	},
 	{
-		ID: "service-cannot-write", Severity: Error, Title: "The service may not use the directory of pages",
-		Matters: "Tiering is off, or the default directory changes to one in /tmp.",
-		Means:   "`ProtectSystem` makes `/usr`, `/boot`, `/etc` or everything read-only for the service, and `ProtectHome` hides home directories.",
-		Remedy:  "sudo mkdir -p {dir} && printf '[Service]\\nReadWritePaths=-%s\\n' {path} | sudo tee {dir}/pages.conf && sudo systemctl daemon-reload && sudo systemctl restart {server}", judge: judgeProtected,
-	},
-	{
-		ID: "root-in-memory", Severity: Error, Title: "The directory of pages is on a filesystem in memory",
-		Matters: "Pages take memory that models need, and are gone with the next boot.",
-		Means:   "tmpfs and ramfs, as `/dev/shm`, `/run` and on many systems `/tmp`, keep files in memory.",
-		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL=DIRECTORY", judge: judgeInMemory,
-	},
-	{
-		ID: "root-emptied", Severity: Warning, Title: "The directory of pages is emptied at boot or by age",
-		Matters: "Pages are deleted that would still be of use.",
-		Means:   "`systemd-tmpfiles` removes files by the rules in `tmpfiles.d`, and many systems empty `/tmp` when they boot.",
+		ID: "root-emptied", Severity: Error, Title: "The directory of pages is emptied",
+		Matters: "Pages get lost that would still be of use.",
+		Means:   "A filesystem in memory, such as tmpfs, is empty after each boot and takes memory that models need. `systemd-tmpfiles` removes files by the rules in `tmpfiles.d`, and many systems empty `/tmp` when they boot. With `PrivateTmp=yes` a service has a `/tmp` and `/var/tmp` of its own, which go when it stops.",
 		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL=DIRECTORY", judge: judgeEmptied,
 	},
 	{
-		ID: "private-tmp", Severity: Error, Title: "The service has a /tmp of its own",
-		Matters: "All pages are deleted whenever the service stops, and kvtier looks at another directory.",
-		Means:   "With `PrivateTmp=yes` the service sees its own `/tmp` and `/var/tmp`, which systemd removes with it.",
-		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL=DIRECTORY", judge: judgePrivateTmp,
-	},
-	{
-		ID: "network-local", Severity: Warning, Title: "The local directory is on a network filesystem",
-		Matters: "Requests wait for it when it hangs, and restores read over the network.",
-		Means:   "The local tier is meant for a disk of this machine. Home directories are often on the network. Only the remote tier may hang without harm.",
-		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL=DIRECTORY", judge: judgeNetworkLocal,
+		ID: "clock-skew", Severity: Warning, Title: "This machine and the server of a directory have different clocks",
+		Matters: "Pages are deleted in a wrong order, and ages of `kvtier gc` are wrong.",
+		Means:   "Times of files come from the server of a share, and are compared with those of other machines. Clocks may differ by a minute.",
+		Remedy:  "timedatectl; sudo timedatectl set-ntp true  # on both machines", judge: judgeClock,
 	},
 }
 
@@ -178,6 +150,14 @@ func judgeNoAnswer(s *scene) (hits []hit) {
 }
 
 func judgeCannotLook(s *scene) (hits []hit) {
+	for _, o := range s.servers {
+		if o.pid > 0 && o.set == nil {
+			hits = append(hits, hit{
+				says:     fmt.Sprintf("The variables of %s cannot be seen by this user.", o.title()),
+				evidence: []Evidence{{fmt.Sprintf("/proc/%d/environ", o.pid), "no permission"}},
+			})
+		}
+	}
 	s.eachPlace(func(st store, p *place) {
 		if p.denied {
 			hits = append(hits, s.placeHit(st, p, p.path, "no permission", "%s could not be looked at by %s.", upperFirst(p.title()), cmp.Or(s.user.Name, "this user")))
@@ -226,14 +206,34 @@ func judgeMountMissing(s *scene) (hits []hit) {
 // there reports whether the directory could be described.
 func (p *place) there() bool { return !p.missing && (!p.denied || p.file.Mode != 0) }
 
-func judgeLink(s *scene) (hits []hit) {
+// judgeUnsafe repeats the server's own look at a directory, with the cause.
+func judgeUnsafe(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
-		if p.there() && !p.file.Mode.IsDir() {
-			kind := "no directory"
-			if p.file.Mode&fs.ModeSymlink != 0 {
-				kind = "a symbolic link"
+		switch {
+		case !p.there():
+			if s.squashed(st, p) {
+				hits = append(hits, s.squashHit(st, p))
 			}
-			hits = append(hits, s.placeHit(st, p, p.path, kind, "%s is %s.", upperFirst(p.title()), kind))
+			return
+		case p.file.Mode.IsDir():
+		case p.file.Mode&fs.ModeSymlink != 0:
+			h := s.placeHit(st, p, p.path, "a symbolic link", "%s is a symbolic link.", upperFirst(p.title()))
+			h.remedy = "readlink -f {path}  # give that directory as {variable}"
+			hits = append(hits, h)
+		default:
+			h := s.placeHit(st, p, p.path, "no directory", "%s is no directory.", upperFirst(p.title()))
+			h.remedy = "ls -ld {path}  # give a directory as {variable}"
+			hits = append(hits, h)
+		}
+		if s.squashed(st, p) {
+			hits = append(hits, s.squashHit(st, p))
+		} else if h, ok := s.ownerHit(st, p); ok {
+			hits = append(hits, h)
+		}
+		if p.file.UID >= 0 && p.file.Mode.IsDir() && p.file.Mode.Perm()&0o022 != 0 {
+			h := s.placeHit(st, p, "mode of "+p.path, fmt.Sprintf("%04o", p.file.Mode.Perm()), "Others may write to %s.", p.title())
+			h.remedy = "{sudo} chmod 700 {path}"
+			hits = append(hits, h)
 		}
 	})
 	return hits
@@ -247,40 +247,55 @@ func (s *scene) serverUID(st store) int {
 	return s.user.UID
 }
 
-func judgeOwner(s *scene) (hits []hit) {
-	s.eachPlace(func(st store, p *place) {
-		uid := s.serverUID(st)
-		if !p.there() || uid < 0 || p.file.UID < 0 || p.file.UID == uid || s.squashed(st, p) {
-			return
-		}
-		if _, known := s.owner(st); !known && s.user.UID == 0 {
-			return // root looks at the directory of some server
-		}
-		who := cmp.Or(s.names[p.file.UID], fmt.Sprint(p.file.UID))
-		mine := cmp.Or(s.by(st).user.Name, s.names[uid], fmt.Sprint(uid))
-		verb := "the server runs as"
-		if len(st.servers) == 0 {
-			verb = "this is"
-		}
-		h := s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and %s %s.", upperFirst(p.title()), who, verb, mine)
-		if o := s.by(st); len(st.servers) == 0 { // a server of the owner may use it: a new owner would take its pages away
-			h.remedy = "sudo -u " + quote(who) + " kvtier doctor --root " + quote(st.localPath(p))
-		} else if o.as != "" { // a directory that belongs to others stays theirs
-			dir := filepath.Join(cmp.Or(o.user.Home, "/var/tmp"), "kv-pages")
-			h.remedy = o.as + "mkdir -p -m 700 " + quote(dir) + " && " + o.setting(variableOf(p.tier), dir)
-		}
-		hits = append(hits, h)
-	})
-	return hits
+// ownerHit is the finding about a directory that is not its server's.
+func (s *scene) ownerHit(st store, p *place) (h hit, ok bool) {
+	uid := s.serverUID(st)
+	if uid < 0 || p.file.UID < 0 || p.file.UID == uid {
+		return h, false
+	}
+	o, known := s.owner(st)
+	if !known && s.user.UID == 0 {
+		return h, false // root looks at the directory of some server
+	}
+	who := cmp.Or(s.names[p.file.UID], fmt.Sprint(p.file.UID))
+	mine := cmp.Or(s.by(st).user.Name, s.names[uid], fmt.Sprint(uid))
+	verb := "the server runs as"
+	if !known {
+		verb = "this is"
+	}
+	h = s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and %s %s.", upperFirst(p.title()), who, verb, mine)
+	switch {
+	case !known: // a server of the owner may use it: a new owner would take its pages away
+		h.remedy = "sudo -u {who} kvtier doctor --root {local}"
+		h.values = append(h.values, "{who}", quote(who), "{local}", quote(st.localPath(p)))
+	case o.as != "": // a directory that belongs to others stays theirs
+		dir := filepath.Join(cmp.Or(o.user.Home, "/var/tmp"), "kv-pages")
+		h.remedy = "{as}mkdir -p -m 700 {own} && {set}"
+		h.values = append([]string{"{as}", o.as, "{own}", quote(dir), "{set}", o.setting(variableOf(p.tier), dir)}, h.values...)
+	default:
+		h.remedy = "{sudo} chown -R {user} {path}"
+	}
+	return h, true
 }
 
-func judgeMode(s *scene) (hits []hit) {
-	s.eachPlace(func(st store, p *place) {
-		if p.there() && p.file.UID >= 0 && p.file.Mode.IsDir() && p.file.Mode.Perm()&0o022 != 0 {
-			hits = append(hits, s.placeHit(st, p, "mode of "+p.path, fmt.Sprintf("%04o", p.file.Mode.Perm()), "Others may write to %s.", p.title()))
-		}
-	})
-	return hits
+// nobody is the user that NFS servers turn root into.
+const nobody = 65534
+
+// squashed reports whether an NFS server gives this root the rights of a stranger: new files
+// and directories belong to nobody, or writing is refused although root may write everywhere.
+func (s *scene) squashed(st store, p *place) bool {
+	m, _ := mountOf(s.mountsOf(st), p.path)
+	if !m.nfs() || s.serverUID(st) != 0 || p.missing {
+		return false
+	}
+	refused := s.user.UID == 0 && (p.denied || p.probed && errors.Is(p.probeErr, fs.ErrPermission))
+	return p.file.UID == nobody || refused
+}
+
+func (s *scene) squashHit(st store, p *place) hit {
+	h := s.placeHit(st, p, "owner of "+p.path, fmt.Sprint(p.file.UID), "The server runs as root, and the NFS server of %s makes nobody of root.", p.title())
+	h.remedy = "sudo mkdir -p {dir} && printf '[Service]\\nUser=ollama\\n' | sudo tee {dir}/user.conf && sudo systemctl daemon-reload && sudo systemctl restart {server}  # or no_root_squash in /etc/exports of the NFS server"
+	return h
 }
 
 func judgeForeign(s *scene) (hits []hit) {
@@ -302,36 +317,35 @@ func judgeReadOnly(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		m, ok := mountOf(s.mounts, p.above)
 		refused := p.probed && (vfs.IsReadOnly(p.probeErr) || errors.Is(p.probeErr, fs.ErrPermission) && s.user.UID == p.file.UID)
+		o, known := s.owner(st)
 		switch {
 		case ok && m.has("ro"):
 			hits = append(hits, s.placeHit(st, p, "mount "+m.point, "ro", "%s is on a filesystem that is mounted read-only.", upperFirst(p.title())))
 		case refused && !s.squashed(st, p):
 			hits = append(hits, s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written.", upperFirst(p.title())))
 		}
+		if known && o.kind == bySystemd && !o.writable(p.path) {
+			hits = append(hits, s.protectedHit(st, p, o))
+		}
 	})
 	return hits
 }
 
-func judgeProtected(s *scene) (hits []hit) {
-	s.eachPlace(func(st store, p *place) {
-		o, ok := s.owner(st)
-		if !ok || o.kind != bySystemd || o.writable(p.path) {
-			return
+// protectedHit is the finding about a directory that systemd keeps a service out of.
+func (s *scene) protectedHit(st store, p *place, o server) hit {
+	of := []string{}
+	for _, name := range []string{"ProtectSystem", "ProtectHome"} {
+		if v := o.props[name]; v != "" && v != "no" {
+			of = append(of, name+"="+v)
 		}
-		of := []string{}
-		for _, name := range []string{"ProtectSystem", "ProtectHome"} {
-			if v := o.props[name]; v != "" && v != "no" {
-				of = append(of, name+"="+v)
-			}
-		}
-		h := s.placeHit(st, p, o.name, strings.Join(of, " "), "%s may not write to %s.", o.name, p.title())
-		if o.hidden(p.path) {
-			h.values = append([]string{}, s.values(st, p)...)
-			h.remedy = o.setting(localVar, "/var/lib/ollama-kv")
-		}
-		hits = append(hits, h)
-	})
-	return hits
+	}
+	h := s.placeHit(st, p, o.name, strings.Join(of, " "), "%s may not write to %s.", o.name, p.title())
+	h.remedy = "sudo mkdir -p {dir} && printf '[Service]\\nReadWritePaths=-%s\\n' {path} | sudo tee {dir}/pages.conf && sudo systemctl daemon-reload && sudo systemctl restart {server}"
+	if o.hidden(p.path) {
+		h.remedy = "{visible}"
+		h.values = append(h.values, "{visible}", o.setting(localVar, "/var/lib/ollama-kv"))
+	}
+	return h
 }
 
 // hidden reports whether ProtectHome hides a path from a service.
@@ -364,15 +378,6 @@ func (s server) writable(path string) bool {
 	return true
 }
 
-func judgeInMemory(s *scene) (hits []hit) {
-	s.eachPlace(func(st store, p *place) {
-		if p.diskErr == nil && p.disk.RAM && !s.hasPrivateTmp(st, p) {
-			hits = append(hits, s.placeHit(st, p, "filesystem of "+p.above, "in memory", "%s is in memory.", upperFirst(p.title())))
-		}
-	})
-	return hits
-}
-
 // hasPrivateTmp reports whether a store's service sees another directory of this name.
 func (s *scene) hasPrivateTmp(st store, p *place) bool {
 	o, ok := s.owner(st)
@@ -381,46 +386,53 @@ func (s *scene) hasPrivateTmp(st store, p *place) bool {
 
 func judgeEmptied(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
-		if p.disk.RAM || s.hasPrivateTmp(st, p) {
-			return
-		}
-		var rules []Evidence
-		for _, r := range s.rules {
-			if !within(p.path, r.path) {
-				continue
-			}
-			if r.kind == "x" {
-				return
-			}
-			rules = append(rules, Evidence{r.file, strings.TrimSpace(fmt.Sprintf("%s %s %s", r.kind, r.path, r.age))})
-		}
-		if len(rules) == 0 && (within(p.path, "/tmp") || within(p.path, "/var/tmp")) {
-			rules = []Evidence{{p.path, "below a directory for temporary files"}}
-		}
-		if len(rules) > 0 {
+		if s.hasPrivateTmp(st, p) {
+			hits = append(hits, s.placeHit(st, p, s.by(st).name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", upperFirst(p.title()), s.by(st).name))
+		} else if p.diskErr == nil && p.disk.RAM {
+			hits = append(hits, s.placeHit(st, p, "filesystem of "+p.above, "in memory", "%s is in memory.", upperFirst(p.title())))
+		} else if rules := s.emptying(p.path); len(rules) > 0 {
 			hits = append(hits, hit{says: fmt.Sprintf("%s is emptied when this machine boots, or by age.", upperFirst(p.title())), evidence: rules, values: s.values(st, p)})
 		}
 	})
 	return hits
 }
 
-func judgePrivateTmp(s *scene) (hits []hit) {
-	s.eachPlace(func(st store, p *place) {
-		if s.hasPrivateTmp(st, p) {
-			hits = append(hits, s.placeHit(st, p, s.by(st).name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", upperFirst(p.title()), s.by(st).name))
+// emptying are the reasons why a directory is emptied by the system.
+func (s *scene) emptying(path string) (rules []Evidence) {
+	for _, r := range s.rules {
+		if !within(path, r.path) {
+			continue
 		}
-	})
-	return hits
+		if r.kind == "x" {
+			return nil
+		}
+		rules = append(rules, Evidence{r.file, strings.TrimSpace(fmt.Sprintf("%s %s %s", r.kind, r.path, r.age))})
+	}
+	if len(rules) == 0 && (within(path, "/tmp") || within(path, "/var/tmp")) {
+		rules = []Evidence{{path, "below a directory for temporary files"}}
+	}
+	return rules
 }
 
-// networks are the types of filesystems that another machine serves.
-var networks = []string{"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "afs", "9p", "fuse.sshfs", "fuse.rclone", "fuse.glusterfs"}
-
-func judgeNetworkLocal(s *scene) (hits []hit) {
+func judgeClock(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
-		if m, _ := mountOf(s.mounts, p.above); p.tier == localTier && slices.Contains(networks, m.fsType) {
-			hits = append(hits, s.placeHit(st, p, "mount "+m.point, m.fsType+" "+m.source, "%s is on the network.", upperFirst(p.title())))
+		if !p.probed || p.probeErr != nil {
+			return
 		}
+		var skew time.Duration
+		switch {
+		case p.probe.Modified.Before(p.probe.Before.Add(-tier.ClockSlack)):
+			skew = p.probe.Modified.Sub(p.probe.Before)
+		case p.probe.Modified.After(p.probe.After.Add(tier.ClockSlack)):
+			skew = p.probe.Modified.Sub(p.probe.After)
+		default:
+			return
+		}
+		word := "ahead of"
+		if skew < 0 {
+			word = "behind"
+		}
+		hits = append(hits, s.placeHit(st, p, "clock of "+p.path, p.probe.Modified.UTC().Format(time.RFC3339), "The clock of %s is %v %s that of this machine.", p.title(), skew.Abs().Round(time.Second), word))
 	})
 	return hits
 }

@@ -40,8 +40,8 @@ type Environment interface {
 	// Disk describes the filesystem that a path is on.
 	Disk(path string) (Disk, error)
 
-	// Probe writes so many bytes to a new file in a directory, syncs it and removes it.
-	Probe(dir string, bytes int64) (Probe, error)
+	// Probe makes an empty file in a directory and removes it.
+	Probe(dir string) (Probe, error)
 
 	// Build says how a program of Go was built. Model returns the architecture of a GGUF file.
 	Build(executable string) (Build, error)
@@ -62,11 +62,8 @@ type Account struct {
 
 // File describes a file.
 type File struct {
-	Mode          fs.FileMode
-	UID           int // -1 where files have no owner
-	Size          int64
-	Modified      time.Time
-	Device, Inode uint64
+	Mode fs.FileMode
+	UID  int // -1 where files have no owner
 }
 
 // Disk describes a filesystem. Sizes are in bytes.
@@ -76,12 +73,10 @@ type Disk struct {
 	RAM                bool   // in memory
 }
 
-// Probe is a file that was written and removed.
+// Probe is a file that was made and removed.
 type Probe struct {
 	Before, After time.Time // this machine's clock, around the file's creation
 	Modified      time.Time // the clock of the filesystem, in between
-	Bytes         int64     // that were written
-	Write, Sync   time.Duration
 }
 
 // Build is how a program was built.

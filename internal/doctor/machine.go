@@ -5,9 +5,7 @@ import (
 	"context"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -67,62 +65,6 @@ func mountUnits(e Environment) (all []mount) {
 	return all
 }
 
-// hardware are facts about the machine.
-type hardware struct {
-	gpus      []string // devices of NVIDIA's
-	available int64    // memory in bytes, 0 if it is not known
-	swaps     []swap
-}
-
-// swap is a device or a file that memory is moved to. Sizes are in bytes.
-type swap struct {
-	name string
-	used int64
-}
-
-var gpuDevice = regexp.MustCompile(`^nvidia\d+$`)
-
-func hardwareOf(e Environment) (h hardware) {
-	if e.OS() != "linux" {
-		return h
-	}
-	names, _ := e.List("/dev", processesMax)
-	for _, name := range names {
-		if gpuDevice.MatchString(name) {
-			h.gpus = append(h.gpus, "/dev/"+name)
-		}
-	}
-	text, _ := e.Read("/proc/meminfo", textMax)
-	for line := range strings.Lines(string(text)) {
-		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "MemAvailable:" {
-			kib, _ := strconv.ParseInt(fields[1], 10, 64)
-			h.available = kib << 10
-		}
-	}
-	text, _ = e.Read("/proc/swaps", textMax)
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line)
-		if len(fields) < 4 {
-			continue
-		}
-		if kib, err := strconv.ParseInt(fields[3], 10, 64); err == nil && kib > 0 {
-			h.swaps = append(h.swaps, swap{fields[0], kib << 10})
-		}
-	}
-	return h
-}
-
-func ollamaInPath(e Environment) string {
-	name, err := e.Find("ollama")
-	if err != nil {
-		return ""
-	}
-	if real, err := e.Resolve(name); err == nil {
-		return real
-	}
-	return name
-}
-
 // installations lists the installations of Ollama with their builds and libraries.
 func installations(ctx context.Context, e Environment) []installed {
 	all, _ := e.Installed(ctx)
@@ -134,32 +76,12 @@ func installations(ctx context.Context, e Environment) []installed {
 		if dir == "" {
 			dir = filepath.Join(filepath.Dir(filepath.Dir(s.Executable)), "lib", "ollama")
 		}
-		i.libraries = librariesIn(e, dir)
 		if i.build.Patched {
 			i.baseOps = opsOfBase(e, dir)
 		}
 		list = append(list, i)
 	}
 	return list
-}
-
-// librariesIn lists the libraries of ggml in a folder and in those below.
-func librariesIn(e Environment, dir string) []string {
-	var all []string
-	names, _ := e.List(dir, entriesMax)
-	for _, name := range names {
-		if strings.HasPrefix(name, "libggml") {
-			all = append(all, filepath.Join(dir, name))
-			continue
-		}
-		below, _ := e.List(filepath.Join(dir, name), entriesMax)
-		for _, file := range below {
-			if strings.HasPrefix(file, "libggml") {
-				all = append(all, filepath.Join(dir, name, file))
-			}
-		}
-	}
-	return all
 }
 
 const (

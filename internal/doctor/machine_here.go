@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"debug/buildinfo"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -134,11 +133,10 @@ func (here) Stat(path string) (File, error) {
 	if err != nil {
 		return File{}, err
 	}
-	f := File{Mode: info.Mode(), UID: -1, Size: info.Size(), Modified: info.ModTime()}
+	f := File{Mode: info.Mode(), UID: -1}
 	if uid, ok := vfs.OS.Owner(info); ok {
 		f.UID = uid
 	}
-	f.Device, f.Inode = numbers(info)
 	return f, nil
 }
 
@@ -153,15 +151,8 @@ func (here) Disk(path string) (Disk, error) {
 	return d, err
 }
 
-// probeTime bounds the time of writing; the sync that follows has the bound of the question.
-const probeTime = 2 * time.Second
-
-// Probe writes random bytes, which no filesystem compresses.
-func (here) Probe(dir string, bytes int64) (p Probe, err error) {
-	const step = 1 << 20
-	data := make([]byte, step)
-	rand.Read(data)
-	name := filepath.Join(dir, ".kvtier-doctor-"+hex.EncodeToString(data[:8]))
+func (here) Probe(dir string) (p Probe, err error) {
+	name := filepath.Join(dir, ".kvtier-doctor-"+rand.Text())
 	p.Before = time.Now()
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -173,21 +164,7 @@ func (here) Probe(dir string, bytes int64) (p Probe, err error) {
 		return p, err
 	}
 	p.Modified, p.After = info.ModTime(), time.Now()
-	start := time.Now()
-	for p.Bytes < bytes && time.Since(start) < probeTime {
-		n, err := f.Write(data[:min(step, bytes-p.Bytes)])
-		if p.Bytes += int64(n); err != nil {
-			return p, err
-		}
-	}
-	if p.Bytes == 0 {
-		return p, nil
-	}
-	p.Write = time.Since(start)
-	start = time.Now()
-	err = f.Sync()
-	p.Sync = time.Since(start)
-	return p, err
+	return p, nil
 }
 
 // programMax bounds the read of a program, in bytes.

@@ -15,22 +15,7 @@ type mount struct {
 
 func (m mount) has(option string) bool { return slices.Contains(m.options, option) }
 
-// first returns the first of some options that the mount has.
-func (m mount) first(options ...string) string {
-	for _, o := range options {
-		if m.has(o) {
-			return o
-		}
-	}
-	return ""
-}
-
 func (m mount) nfs() bool { return m.fsType == "nfs" || m.fsType == "nfs4" }
-
-// evidence names the mount, with some of its options.
-func (m mount) evidence(options ...string) Evidence {
-	return Evidence{"mount " + m.point, m.fsType + " " + m.source + " with " + strings.Join(options, ",")}
-}
 
 // parseMounts reads a mountinfo file.
 func parseMounts(text string) []mount {

@@ -28,15 +28,12 @@ type place struct {
 	probeErr   error
 }
 
-// probeBytes is the size of the file that measures a disk: some pages.
-const probeBytes = 32_000_000
-
 // anybody is the owner of a directory that was named by the person who looks.
 const anybody = -1
 
-// lookAt looks at a directory, and measures its disk. Where another user named the directory, nothing is
+// lookAt looks at a directory, and writes an empty file to it. Where another user named the directory, nothing is
 // written unless the directory is that user's: root must not write where somebody else points to.
-func lookAt(e Environment, tier, path string, owner int, quick bool) place {
+func lookAt(e Environment, tier, path string, owner int) place {
 	p := place{tier: tier, path: filepath.Clean(path)}
 	var err error
 	p.file, err = e.Stat(p.path)
@@ -64,12 +61,8 @@ func lookAt(e Environment, tier, path string, owner int, quick bool) place {
 	if owner != anybody && p.file.UID != owner {
 		return p
 	}
-	bytes := int64(probeBytes)
-	if quick || p.disk.Free < 4*probeBytes {
-		bytes = 0 // only the clock
-	}
 	p.probed = true
-	p.probe, p.probeErr = e.Probe(p.path, bytes)
+	p.probe, p.probeErr = e.Probe(p.path)
 	return p
 }
 

@@ -23,10 +23,8 @@ type scene struct {
 	mounts    []mount
 	table     []mount // of /etc/fstab
 	rules     []rule
-	hardware  hardware
 	stores    []store
 	models    []model
-	inPath    string // ollama, as a shell finds it
 	slow      []string
 	names     map[int]string // of users
 }
@@ -48,11 +46,9 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 	ask(first, "Docker", func(ctx context.Context) []server { return containers(ctx, e) }, func(v []server) { inDocker = v })
 	ask(first, "the list of processes", func(context.Context) []process { return processes(e) }, func(v []process) { all = v })
 	ask(first, "the installations of Ollama", func(ctx context.Context) []installed { return installations(ctx, e) }, func(v []installed) { s.installed = v })
-	ask(first, "the hardware", func(context.Context) hardware { return hardwareOf(e) }, func(v hardware) { s.hardware = v })
 	ask(first, "the list of mounts", func(context.Context) mountTables { return mountTablesOf(e) }, func(v mountTables) {
 		s.mounts, s.table, s.rules = v.mounts, v.table, v.rules
 	})
-	ask(first, "ollama in PATH", func(context.Context) string { return ollamaInPath(e) }, func(v string) { s.inPath = v })
 	first.wait()
 	joining := &asker{ctx: ctx, limit: opt.Limit}
 	ask(joining, "the servers' mounts and users", func(context.Context) []server { return serversOf(e, unit, inDocker, all) }, func(v []server) { s.servers = v })
@@ -100,8 +96,8 @@ func (s *scene) askPlace(a *asker, e Environment, owner int, p *place) {
 		return
 	}
 	p.noAnswer = true
-	tier, path, quick := p.tier, p.path, s.opt.Quick
-	ask(a, path, func(context.Context) place { return lookAt(e, tier, path, owner, quick) }, func(v place) { *p = v })
+	tier, path := p.tier, p.path
+	ask(a, path, func(context.Context) place { return lookAt(e, tier, path, owner) }, func(v place) { *p = v })
 }
 
 // storesOf lists the directories of pages to look at: those that were named, or those of
@@ -242,9 +238,6 @@ func (s *scene) looked() []string {
 			if m.fsType != "" && p.diskErr == nil && !p.noAnswer {
 				line += fmt.Sprintf(", %s, %s of %s free", m.fsType, bytesText(p.disk.Free), bytesText(p.disk.Total))
 			}
-			if p.probed && p.probeErr == nil && p.probe.Bytes > 0 {
-				line += fmt.Sprintf(", written %s in %v and synced in %v", bytesText(p.probe.Bytes), p.probe.Write.Round(time.Millisecond), p.probe.Sync.Round(time.Millisecond))
-			}
 			lines = append(lines, line)
 		}
 		if st.state != nil && st.state.err == nil {
@@ -258,9 +251,8 @@ func (s *scene) looked() []string {
 // installed is an installation of Ollama with its libraries.
 type installed struct {
 	install.Status
-	build     Build
-	libraries []string // folder/file of each library of ggml
-	baseOps   []string // operations of ggml in libggml-base
+	build   Build
+	baseOps []string // operations of ggml in libggml-base
 }
 
 // how says how kvtier is in it.

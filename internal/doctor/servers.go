@@ -27,7 +27,6 @@ type server struct {
 	exe        string
 	set        map[string]string // variables of the running program; nil if they cannot be seen
 	next       map[string]string // variables that its next start has; nil if it is not known
-	files      []envFile
 	props      map[string]string // of systemd
 	volumes    map[string]string // of a container: the host's directory by the container's
 	image      string
@@ -38,13 +37,6 @@ type server struct {
 	// process of another user than the one who looks and root. Anybody may start a program named
 	// ollama with any variables, and a command that is pasted must not obey them with root's rights.
 	as string
-}
-
-// envFile is an EnvironmentFile of a service.
-type envFile struct {
-	path     string
-	optional bool
-	err      error
 }
 
 // variables are the best known ones.
@@ -104,7 +96,6 @@ type process struct {
 	exe              string
 	args             []string
 	set              map[string]string // nil if it cannot be seen
-	deleted          []string          // libraries that it uses and that are not on the disk any more
 }
 
 // processes lists Ollama's processes: servers and runners.
@@ -134,9 +125,6 @@ func processes(e Environment) []process {
 		p.readStatus(e, dir)
 		if text, err := e.Read(dir+"/environ", textMax); err == nil {
 			p.set = variablesIn(string(text), "\x00")
-		}
-		if text, err := e.Read(dir+"/maps", textMax); err == nil {
-			p.deleted = deletedIn(string(text))
 		}
 		if all = append(all, p); len(all) == 16*serversMax {
 			break
@@ -178,22 +166,6 @@ func variablesIn(text, separator string) map[string]string {
 	return set
 }
 
-// deletedIn lists the deleted libraries of ggml in a maps file.
-func deletedIn(maps string) []string {
-	var all []string
-	for line := range strings.Lines(maps) {
-		at := strings.IndexByte(line, '/')
-		if at < 0 {
-			continue
-		}
-		name, deleted := strings.CutSuffix(strings.TrimSpace(line[at:]), " (deleted)")
-		if deleted && strings.Contains(path.Base(name), "ggml") && !slices.Contains(all, name) {
-			all = append(all, name)
-		}
-	}
-	return all
-}
-
 // service asks systemd for the unit of a server.
 func service(ctx context.Context, e Environment, name string) *server {
 	if e.OS() != "linux" {
@@ -210,13 +182,14 @@ func service(ctx context.Context, e Environment, name string) *server {
 		return nil
 	}
 	s := &server{kind: bySystemd, name: name, props: make(map[string]string), next: make(map[string]string)}
+	var files []string
 	for line := range strings.Lines(out) {
 		key, v, ok := strings.Cut(strings.TrimRight(line, "\n"), "=")
 		switch {
 		case !ok:
 		case key == "EnvironmentFiles": // one line for each
-			file, flags, _ := strings.Cut(v, " (")
-			s.files = append(s.files, envFile{path: file, optional: strings.Contains(flags, "ignore_errors=yes")})
+			file, _, _ := strings.Cut(v, " (")
+			files = append(files, file)
 		default:
 			s.props[key] = v
 		}
@@ -230,9 +203,8 @@ func service(ctx context.Context, e Environment, name string) *server {
 			s.next[k] = v
 		}
 	}
-	for i := range s.files {
-		text, err := readLinked(e, s.files[i].path, textMax)
-		s.files[i].err = err
+	for _, file := range files {
+		text, _ := readLinked(e, file, textMax) // systemd reads a file that only root may read
 		for k, v := range environmentFile(string(text)) {
 			s.next[k] = v
 		}

@@ -19,13 +19,11 @@ import (
 
 // File is a file or a directory.
 type File struct {
-	Text     string
-	Mode     fs.FileMode
-	UID      int
-	Modified time.Time
-	Link     string // of a symbolic link: its target
-	Err      error  // of every operation
-	Inode    uint64
+	Text string
+	Mode fs.FileMode
+	UID  int
+	Link string // of a symbolic link: its target
+	Err  error  // of every operation
 }
 
 // Machine is a machine in memory. Its fields may change until it is looked at.
@@ -39,7 +37,7 @@ type Machine struct {
 	Outputs  map[string]string // of commands, by the beginning of their line
 	Files    map[string]*File
 	Disks    map[string]doctor.Disk // by the directory that they are mounted on
-	Probes   map[string]func(bytes int64) (doctor.Probe, error)
+	Probes   map[string]func() (doctor.Probe, error)
 	Builds   map[string]doctor.Build
 	Models   map[string]string // architectures by path
 	Statuses []install.Status
@@ -65,13 +63,13 @@ func (m *Machine) Changed() []string {
 func (m *Machine) Write(name, text string, uid int) *File {
 	for dir := path.Dir(name); ; dir = path.Dir(dir) {
 		if m.Files[dir] == nil {
-			m.Files[dir] = &File{Mode: fs.ModeDir | 0o755, Modified: m.Time.Add(-time.Hour)}
+			m.Files[dir] = &File{Mode: fs.ModeDir | 0o755}
 		}
 		if dir == "/" {
 			break
 		}
 	}
-	m.Files[name] = &File{Text: text, Mode: 0o600, UID: uid, Modified: m.Time.Add(-time.Hour)}
+	m.Files[name] = &File{Text: text, Mode: 0o600, UID: uid}
 	return m.Files[name]
 }
 
@@ -175,7 +173,7 @@ func (m *Machine) Stat(name string) (doctor.File, error) {
 	if err != nil {
 		return doctor.File{}, err
 	}
-	return doctor.File{Mode: f.Mode, UID: f.UID, Size: int64(len(f.Text)), Modified: f.Modified, Inode: f.Inode}, nil
+	return doctor.File{Mode: f.Mode, UID: f.UID}, nil
 }
 
 func (m *Machine) Resolve(name string) (string, error) {
@@ -203,20 +201,20 @@ func (m *Machine) Disk(name string) (doctor.Disk, error) {
 	return m.Disks[best], nil
 }
 
-func (m *Machine) Probe(dir string, bytes int64) (doctor.Probe, error) {
+func (m *Machine) Probe(dir string) (doctor.Probe, error) {
 	m.wait(dir)
 	m.mu.Lock()
 	m.changed = append(m.changed, dir)
 	m.mu.Unlock()
 	if probe := m.Probes[dir]; probe != nil {
-		return probe(bytes)
+		return probe()
 	}
-	return m.Probed(bytes), nil
+	return m.Probed(), nil
 }
 
-// Probed is the probe of a quick disk.
-func (m *Machine) Probed(bytes int64) doctor.Probe {
-	return doctor.Probe{Before: m.Time, Modified: m.Time, After: m.Time, Bytes: bytes, Write: 20 * time.Millisecond, Sync: 40 * time.Millisecond}
+// Probed is the probe of a disk with this machine's clock.
+func (m *Machine) Probed() doctor.Probe {
+	return doctor.Probe{Before: m.Time, Modified: m.Time, After: m.Time}
 }
 
 func (m *Machine) Build(executable string) (doctor.Build, error) {
