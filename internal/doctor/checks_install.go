@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/llamatier/install"
 )
 
@@ -75,7 +76,7 @@ func judgeNotInstalled(s *scene) (hits []hit) {
 // beside a patched one.
 func (s *scene) unused(i installed) bool {
 	runs := func(executable string) bool {
-		return slices.ContainsFunc(s.servers, func(o server) bool { return o.exe == executable })
+		return slices.ContainsFunc(s.servers, func(o server) bool { return o.Executable == executable })
 	}
 	return !runs(i.Executable) && slices.ContainsFunc(s.installed, func(o installed) bool { return o.Executable != i.Executable && runs(o.Executable) })
 }
@@ -102,26 +103,13 @@ func judgeAttention(s *scene) (hits []hit) {
 
 func judgeOtherLibraries(s *scene) (hits []hit) {
 	for _, i := range s.installed {
-		if len(i.baseOps) == 0 || len(i.build.Ops) == 0 {
-			continue
-		}
-		var differ []string
-		for _, op := range i.baseOps {
-			if !i.build.Ops[op] {
-				differ = append(differ, op+" is in the library alone")
-			}
-		}
-		for _, op := range surelyOps {
-			if i.build.Ops[op] && !slices.Contains(i.baseOps, op) {
-				differ = append(differ, op+" is in the program alone")
-			}
-		}
+		differ := machine.OtherOps(i.build, i.baseOps)
 		if len(differ) == 0 {
 			continue
 		}
 		hits = append(hits, hit{
 			says:     fmt.Sprintf("%s and the libraries beside it are of different releases.", i.Executable),
-			evidence: []Evidence{{baseLibrary, strings.Join(differ[:min(len(differ), 4)], ", ")}},
+			evidence: []Evidence{{machine.BaseLibrary, strings.Join(differ[:min(len(differ), 4)], ", ")}},
 			values:   []string{"{prefix}", quote(prefixOf(i.Executable))},
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/sizing"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -32,10 +33,19 @@ var modelChecks = []Check{
 	},
 }
 
+// pagedOp is the operation that the patches add; libraries of the stock release lack it.
+const pagedOp = "FLASH_ATTN_EXT_PAGED"
+
+// tieredArchitectures are those of kvcache/tiering; a test compares both.
+var tieredArchitectures = []string{
+	"deepseek2", "gemma3", "gemma3n", "gemma4", "glm4moelite", "gpt-oss", "gptoss", "lfm2", "llama", "llama4", "mistral3", "mllama",
+	"nemotron_h", "olmo3", "qwen2", "qwen3", "qwen35", "qwen3moe", "qwen3next",
+}
+
 // patched returns the servers that ask for tiering and run a patched Ollama.
 func (s *scene) patched() (all []server) {
 	for _, o := range s.servers {
-		isPatched := slices.ContainsFunc(s.installed, func(i installed) bool { return i.Executable == o.exe && i.build.Patched })
+		isPatched := slices.ContainsFunc(s.installed, func(i installed) bool { return i.Executable == o.Executable && i.build.Patched })
 		if isPatched && s.settingsOf(o).on {
 			all = append(all, o)
 		}
@@ -44,14 +54,14 @@ func (s *scene) patched() (all []server) {
 }
 
 // modelHit is a finding about some models of a server, each with a reason; "" leaves a model out.
-func (s *scene) modelHit(o server, says string, why func(model) string) (h hit, ok bool) {
+func (s *scene) modelHit(o server, says string, why func(machine.Model) string) (h hit, ok bool) {
 	const shownMax = 8
 	var names []string
 	for _, m := range s.models {
 		if because := why(m); because != "" {
-			names = append(names, m.name)
+			names = append(names, m.Name)
 			if len(h.evidence) < shownMax {
-				h.evidence = append(h.evidence, Evidence{m.name, because})
+				h.evidence = append(h.evidence, Evidence{m.Name, because})
 			}
 		}
 	}
@@ -68,39 +78,39 @@ func (s *scene) modelHit(o server, says string, why func(model) string) (h hit, 
 }
 
 // onLlamaRunner reports whether a server runs a model on the llama.cpp runner.
-func onLlamaRunner(o server, m model) bool {
-	return sizing.NeedsNewEngine(m.architecture) && !truth(o.variables(), newEngineVar)
+func onLlamaRunner(o server, m machine.Model) bool {
+	return sizing.NeedsNewEngine(m.Architecture) && !truth(o.Variables(), newEngineVar)
 }
 
-func judgeLlamaRunner(s *scene) (hits []hit) {
+// modelCheck finds models of patched servers, each with a reason.
+func (s *scene) modelCheck(says string, why func(server, machine.Model) string) (hits []hit) {
 	for _, o := range s.patched() {
-		if h, ok := s.modelHit(o, "Not tiered, because they run on the llama.cpp runner: %s.", func(m model) string {
-			if m.adapter || !onLlamaRunner(o, m) {
-				return ""
-			}
-			return "architecture " + m.architecture
-		}); ok {
+		if h, ok := s.modelHit(o, says, func(m machine.Model) string { return why(o, m) }); ok {
 			hits = append(hits, h)
 		}
 	}
 	return hits
 }
 
-func judgeUnsupported(s *scene) (hits []hit) {
-	for _, o := range s.patched() {
-		if h, ok := s.modelHit(o, "Not tiered, because of their architecture or an adapter: %s.", func(m model) string {
-			switch {
-			case m.adapter:
-				return "has an adapter"
-			case !slices.Contains(tieredArchitectures, m.architecture):
-				return "architecture " + m.architecture
-			}
+func judgeLlamaRunner(s *scene) []hit {
+	return s.modelCheck("Not tiered, because they run on the llama.cpp runner: %s.", func(o server, m machine.Model) string {
+		if m.Adapter || !onLlamaRunner(o, m) {
 			return ""
-		}); ok {
-			hits = append(hits, h)
 		}
-	}
-	return hits
+		return "architecture " + m.Architecture
+	})
+}
+
+func judgeUnsupported(s *scene) []hit {
+	return s.modelCheck("Not tiered, because of their architecture or an adapter: %s.", func(_ server, m machine.Model) string {
+		switch {
+		case m.Adapter:
+			return "has an adapter"
+		case !slices.Contains(tieredArchitectures, m.Architecture):
+			return "architecture " + m.Architecture
+		}
+		return ""
+	})
 }
 
 // judgeUnpaged goes by the reports of loaded models, and by the architectures of others.
@@ -116,15 +126,15 @@ func judgeUnpaged(s *scene) (hits []hit) {
 		}
 	})
 	for _, o := range s.servers {
-		knows := slices.ContainsFunc(s.installed, func(i installed) bool { return i.Executable == o.exe && i.build.Ops[pagedOp] })
-		if !knows || !truth(o.variables(), pagedVar) {
+		knows := slices.ContainsFunc(s.installed, func(i installed) bool { return i.Executable == o.Executable && i.build.Ops[pagedOp] })
+		if !knows || !truth(o.Variables(), pagedVar) {
 			continue
 		}
-		if h, ok := s.modelHit(o, "Not paged, because of their architecture or of the runner that they run on: %s.", func(m model) string {
-			if !sizing.Unpaged(m.architecture) && !onLlamaRunner(o, m) {
+		if h, ok := s.modelHit(o, "Not paged, because of their architecture or of the runner that they run on: %s.", func(m machine.Model) string {
+			if !sizing.Unpaged(m.Architecture) && !onLlamaRunner(o, m) {
 				return ""
 			}
-			return "architecture " + m.architecture
+			return "architecture " + m.Architecture
 		}); ok {
 			hits = append(hits, h)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/machine"
 )
 
 // rootChecks look at the directories of pages.
@@ -92,23 +93,23 @@ func (s *scene) eachPlace(fn func(st store, p *place)) {
 // values are those that remedies about a directory need.
 func (s *scene) values(st store, p *place) []string {
 	o := s.by(st)
-	m, _ := mountOf(s.mountsOf(st), p.path)
+	m, _ := machine.MountOf(s.mountsOf(st), p.path)
 	variable, dir := variableOf(p.tier), "/var/lib/ollama-kv"
 	switch {
 	case p.tier == remoteTier:
 		dir = "/mnt/kv/pages"
-	case within(p.path, dir):
+	case machine.Within(p.path, dir):
 		dir = "/srv/ollama-kv"
 	}
-	user := quote(cmp.Or(o.user.Name, s.names[o.user.UID], "ollama"))
+	user := quote(cmp.Or(o.User.Name, s.names[o.User.UID], "ollama"))
 	as := "" // for verbs about pages, which only their owner may use
 	if p.file.UID >= 0 && p.file.UID != s.user.UID && !p.missing {
-		as = "sudo -u " + quote(cmp.Or(s.names[p.file.UID], o.user.Name)) + " "
+		as = "sudo -u " + quote(cmp.Or(s.names[p.file.UID], o.User.Name)) + " "
 	}
 	return []string{
-		"{kvtier}", as + "kvtier", "{as}", as, "{sudo}", cmp.Or(strings.TrimSpace(o.as), "sudo"), "{path}", quote(p.path), "{user}", user, "{point}", quote(cmp.Or(m.point, p.path)),
-		"{set}", "sudo install -d -m 700 -o " + user + " " + dir + " && " + o.setting(variable, dir), "{variable}", variable, "{server}", quote(cmp.Or(o.name, "ollama.service")),
-		"{dir}", quote("/etc/systemd/system/" + cmp.Or(o.name, "ollama.service") + ".d"),
+		"{kvtier}", as + "kvtier", "{as}", as, "{sudo}", cmp.Or(strings.TrimSpace(o.as), "sudo"), "{path}", quote(p.path), "{user}", user, "{point}", quote(cmp.Or(m.Point, p.path)),
+		"{set}", "sudo install -d -m 700 -o " + user + " " + dir + " && " + o.setting(variable, dir), "{variable}", variable, "{server}", quote(cmp.Or(o.Name, "ollama.service")),
+		"{dir}", quote("/etc/systemd/system/" + cmp.Or(o.Name, "ollama.service") + ".d"),
 	}
 }
 
@@ -121,11 +122,11 @@ func variableOf(tier string) string {
 }
 
 // mountsOf are the mounts that a store's server sees, or else those of this program.
-func (s *scene) mountsOf(st store) []mount {
-	if o, ok := s.owner(st); ok && o.kind != byDocker && len(o.mounts) > 0 {
-		return o.mounts
+func (s *scene) mountsOf(st store) []machine.Mount {
+	if o, ok := s.owner(st); ok && o.Kind != machine.ByDocker && len(o.Mounts) > 0 {
+		return o.Mounts
 	}
-	return s.mounts
+	return s.Mounted
 }
 
 // title names a directory in a sentence.
@@ -151,29 +152,26 @@ func judgeNoAnswer(s *scene) (hits []hit) {
 
 func judgeCannotLook(s *scene) (hits []hit) {
 	for _, o := range s.servers {
-		if o.pid > 0 && o.set == nil {
+		if o.PID > 0 && o.Set == nil {
 			hits = append(hits, hit{
 				says:     fmt.Sprintf("The variables of %s cannot be seen by this user.", o.title()),
-				evidence: []Evidence{{fmt.Sprintf("/proc/%d/environ", o.pid), "no permission"}},
+				evidence: []Evidence{{fmt.Sprintf("/proc/%d/environ", o.PID), "no permission"}},
 			})
 		}
 	}
 	s.eachPlace(func(st store, p *place) {
 		if p.denied {
-			hits = append(hits, s.placeHit(st, p, p.path, "no permission", "%s could not be looked at by %s.", upperFirst(p.title()), cmp.Or(s.user.Name, "this user")))
+			hits = append(hits, s.placeHit(st, p, p.path, "no permission", "%s could not be looked at by %s.", capital(p.title()), cmp.Or(s.user.Name, "this user")))
 		}
 	})
 	return hits
 }
 
-// upperFirst begins a sentence with a capital letter.
-func upperFirst(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
-
 func judgeMissing(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		idle := len(st.servers) > 0 && !st.on || len(st.servers) == 0 && len(s.servers) > 0 // other findings say why
 		if p.missing && p.tier == localTier && (!idle || s.opt.Root != "") {
-			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist yet.", upperFirst(p.title())))
+			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist yet.", capital(p.title())))
 		}
 	})
 	return hits
@@ -182,7 +180,7 @@ func judgeMissing(s *scene) (hits []hit) {
 func judgeRemoteMissing(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		if p.missing && p.tier == remoteTier {
-			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist.", upperFirst(p.title())))
+			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist.", capital(p.title())))
 		}
 	})
 	return hits
@@ -190,13 +188,13 @@ func judgeRemoteMissing(s *scene) (hits []hit) {
 
 func judgeMountMissing(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
-		for _, t := range s.table {
-			mounted := slices.ContainsFunc(s.mounts, func(m mount) bool { return m.point == t.point })
-			if t.point == "/" || !within(p.path, t.point) || mounted {
+		for _, t := range s.Planned {
+			mounted := slices.ContainsFunc(s.Mounted, func(m machine.Mount) bool { return m.Point == t.Point })
+			if t.Point == "/" || !machine.Within(p.path, t.Point) || mounted {
 				continue
 			}
-			h := s.placeHit(st, p, t.file, t.source+" on "+t.point, "%s is below %s, where nothing is mounted.", upperFirst(p.title()), t.point)
-			h.values = append([]string{"{point}", quote(t.point)}, h.values...)
+			h := s.placeHit(st, p, t.File, t.Source+" on "+t.Point, "%s is below %s, where nothing is mounted.", capital(p.title()), t.Point)
+			h.values = append([]string{"{point}", quote(t.Point)}, h.values...)
 			hits = append(hits, h)
 		}
 	})
@@ -211,23 +209,13 @@ func judgeUnsafe(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		switch {
 		case !p.there():
-			if s.squashed(st, p) {
-				hits = append(hits, s.squashHit(st, p))
-			}
 			return
-		case p.file.Mode.IsDir():
-		case p.file.Mode&fs.ModeSymlink != 0:
-			h := s.placeHit(st, p, p.path, "a symbolic link", "%s is a symbolic link.", upperFirst(p.title()))
-			h.remedy = "readlink -f {path}  # give that directory as {variable}"
-			hits = append(hits, h)
-		default:
-			h := s.placeHit(st, p, p.path, "no directory", "%s is no directory.", upperFirst(p.title()))
-			h.remedy = "ls -ld {path}  # give a directory as {variable}"
+		case !p.file.Mode.IsDir():
+			h := s.placeHit(st, p, p.path, p.file.Mode.String(), "%s is a link or no directory.", capital(p.title()))
+			h.remedy = "readlink -f {path}  # give a directory as {variable}"
 			hits = append(hits, h)
 		}
-		if s.squashed(st, p) {
-			hits = append(hits, s.squashHit(st, p))
-		} else if h, ok := s.ownerHit(st, p); ok {
+		if h, ok := s.ownerHit(st, p); ok {
 			hits = append(hits, h)
 		}
 		if p.file.UID >= 0 && p.file.Mode.IsDir() && p.file.Mode.Perm()&0o022 != 0 {
@@ -242,7 +230,7 @@ func judgeUnsafe(s *scene) (hits []hit) {
 // serverUID is the user that a store's server runs as, or this one.
 func (s *scene) serverUID(st store) int {
 	if o, ok := s.owner(st); ok {
-		return o.user.UID
+		return o.User.UID
 	}
 	return s.user.UID
 }
@@ -258,50 +246,37 @@ func (s *scene) ownerHit(st store, p *place) (h hit, ok bool) {
 		return h, false // root looks at the directory of some server
 	}
 	who := cmp.Or(s.names[p.file.UID], fmt.Sprint(p.file.UID))
-	mine := cmp.Or(s.by(st).user.Name, s.names[uid], fmt.Sprint(uid))
+	mine := cmp.Or(s.by(st).User.Name, s.names[uid], fmt.Sprint(uid))
 	verb := "the server runs as"
 	if !known {
 		verb = "this is"
 	}
-	h = s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and %s %s.", upperFirst(p.title()), who, verb, mine)
+	h = s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and %s %s.", capital(p.title()), who, verb, mine)
 	switch {
 	case !known: // a server of the owner may use it: a new owner would take its pages away
 		h.remedy = "sudo -u {who} kvtier doctor --root {local}"
 		h.values = append(h.values, "{who}", quote(who), "{local}", quote(st.localPath(p)))
 	case o.as != "": // a directory that belongs to others stays theirs
-		dir := filepath.Join(cmp.Or(o.user.Home, "/var/tmp"), "kv-pages")
+		dir := filepath.Join(cmp.Or(o.User.Home, "/var/tmp"), "kv-pages")
 		h.remedy = "{as}mkdir -p -m 700 {own} && {set}"
 		h.values = append([]string{"{as}", o.as, "{own}", quote(dir), "{set}", o.setting(variableOf(p.tier), dir)}, h.values...)
+	case uid == 0 && s.onNFS(st, p): // whose server makes nobody of root by default
+		h.remedy = "sudo mkdir -p {dir} && printf '[Service]\\nUser=ollama\\n' | sudo tee {dir}/user.conf && sudo systemctl daemon-reload && sudo systemctl restart {server}  # or no_root_squash in /etc/exports of the NFS server"
 	default:
 		h.remedy = "{sudo} chown -R {user} {path}"
 	}
 	return h, true
 }
 
-// nobody is the user that NFS servers turn root into.
-const nobody = 65534
-
-// squashed reports whether an NFS server gives this root the rights of a stranger: new files
-// and directories belong to nobody, or writing is refused although root may write everywhere.
-func (s *scene) squashed(st store, p *place) bool {
-	m, _ := mountOf(s.mountsOf(st), p.path)
-	if !m.nfs() || s.serverUID(st) != 0 || p.missing {
-		return false
-	}
-	refused := s.user.UID == 0 && (p.denied || p.probed && errors.Is(p.probeErr, fs.ErrPermission))
-	return p.file.UID == nobody || refused
-}
-
-func (s *scene) squashHit(st store, p *place) hit {
-	h := s.placeHit(st, p, "owner of "+p.path, fmt.Sprint(p.file.UID), "The server runs as root, and the NFS server of %s makes nobody of root.", p.title())
-	h.remedy = "sudo mkdir -p {dir} && printf '[Service]\\nUser=ollama\\n' | sudo tee {dir}/user.conf && sudo systemctl daemon-reload && sudo systemctl restart {server}  # or no_root_squash in /etc/exports of the NFS server"
-	return h
+func (s *scene) onNFS(st store, p *place) bool {
+	m, _ := machine.MountOf(s.mountsOf(st), p.path)
+	return m.NFS()
 }
 
 func judgeForeign(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		if uid := s.serverUID(st); len(p.contents.foreign) == 0 || len(st.servers) > 0 && uid >= 0 && uid != p.file.UID {
-			return // root-owner cures both
+			return // root-unsafe cures both
 		}
 		h := hit{says: fmt.Sprintf("Files below %s belong to another user.", p.title()), values: s.values(st, p)}
 		for _, f := range p.contents.foreign {
@@ -315,16 +290,16 @@ func judgeForeign(s *scene) (hits []hit) {
 
 func judgeReadOnly(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
-		m, ok := mountOf(s.mounts, p.above)
+		m, ok := machine.MountOf(s.Mounted, p.above)
 		refused := p.probed && (vfs.IsReadOnly(p.probeErr) || errors.Is(p.probeErr, fs.ErrPermission) && s.user.UID == p.file.UID)
 		o, known := s.owner(st)
 		switch {
-		case ok && m.has("ro"):
-			hits = append(hits, s.placeHit(st, p, "mount "+m.point, "ro", "%s is on a filesystem that is mounted read-only.", upperFirst(p.title())))
-		case refused && !s.squashed(st, p):
-			hits = append(hits, s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written.", upperFirst(p.title())))
+		case ok && m.ReadOnly():
+			hits = append(hits, s.placeHit(st, p, "mount "+m.Point, "ro", "%s is on a filesystem that is mounted read-only.", capital(p.title())))
+		case refused:
+			hits = append(hits, s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written.", capital(p.title())))
 		}
-		if known && o.kind == bySystemd && !o.writable(p.path) {
+		if known && o.Kind == machine.BySystemd && !o.Service.Writable(p.path) {
 			hits = append(hits, s.protectedHit(st, p, o))
 		}
 	})
@@ -335,63 +310,33 @@ func judgeReadOnly(s *scene) (hits []hit) {
 func (s *scene) protectedHit(st store, p *place, o server) hit {
 	of := []string{}
 	for _, name := range []string{"ProtectSystem", "ProtectHome"} {
-		if v := o.props[name]; v != "" && v != "no" {
+		if v := o.Service.Props[name]; v != "" && v != "no" {
 			of = append(of, name+"="+v)
 		}
 	}
-	h := s.placeHit(st, p, o.name, strings.Join(of, " "), "%s may not write to %s.", o.name, p.title())
+	h := s.placeHit(st, p, o.Name, strings.Join(of, " "), "%s may not write to %s.", o.Name, p.title())
 	h.remedy = "sudo mkdir -p {dir} && printf '[Service]\\nReadWritePaths=-%s\\n' {path} | sudo tee {dir}/pages.conf && sudo systemctl daemon-reload && sudo systemctl restart {server}"
-	if o.hidden(p.path) {
+	if o.Service.Hides(p.path) {
 		h.remedy = "{visible}"
 		h.values = append(h.values, "{visible}", o.setting(localVar, "/var/lib/ollama-kv"))
 	}
 	return h
 }
 
-// hidden reports whether ProtectHome hides a path from a service.
-func (s server) hidden(path string) bool {
-	if home := s.props["ProtectHome"]; home != "yes" && home != "tmpfs" && home != "read-only" {
-		return false
-	}
-	return within(path, "/home") || within(path, "/root") || within(path, "/run/user")
-}
-
-// writable reports whether the settings of a service let it write to a path.
-func (s server) writable(path string) bool {
-	allowed := strings.Fields(s.props["ReadWritePaths"])
-	for _, name := range strings.Fields(s.props["StateDirectory"]) {
-		allowed = append(allowed, "/var/lib/"+name)
-	}
-	for _, dir := range allowed {
-		if within(path, strings.TrimLeft(dir, "-+")) && !s.hidden(path) {
-			return true
-		}
-	}
-	switch {
-	case s.hidden(path):
-		return false
-	case s.props["ProtectSystem"] == "strict":
-		return false
-	case s.props["ProtectSystem"] == "yes", s.props["ProtectSystem"] == "full":
-		return !within(path, "/usr") && !within(path, "/boot") && (s.props["ProtectSystem"] == "yes" || !within(path, "/etc"))
-	}
-	return true
-}
-
 // hasPrivateTmp reports whether a store's service sees another directory of this name.
 func (s *scene) hasPrivateTmp(st store, p *place) bool {
 	o, ok := s.owner(st)
-	return ok && o.kind == bySystemd && slices.Contains([]string{"yes", "disconnected"}, o.props["PrivateTmp"]) && (within(p.path, "/tmp") || within(p.path, "/var/tmp"))
+	return ok && o.Kind == machine.BySystemd && o.Service.PrivateTmp(p.path)
 }
 
 func judgeEmptied(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		if s.hasPrivateTmp(st, p) {
-			hits = append(hits, s.placeHit(st, p, s.by(st).name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", upperFirst(p.title()), s.by(st).name))
+			hits = append(hits, s.placeHit(st, p, s.by(st).Name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", capital(p.title()), s.by(st).Name))
 		} else if p.diskErr == nil && p.disk.RAM {
-			hits = append(hits, s.placeHit(st, p, "filesystem of "+p.above, "in memory", "%s is in memory.", upperFirst(p.title())))
+			hits = append(hits, s.placeHit(st, p, "filesystem of "+p.above, "in memory", "%s is in memory.", capital(p.title())))
 		} else if rules := s.emptying(p.path); len(rules) > 0 {
-			hits = append(hits, hit{says: fmt.Sprintf("%s is emptied when this machine boots, or by age.", upperFirst(p.title())), evidence: rules, values: s.values(st, p)})
+			hits = append(hits, hit{says: fmt.Sprintf("%s is emptied when this machine boots, or by age.", capital(p.title())), evidence: rules, values: s.values(st, p)})
 		}
 	})
 	return hits
@@ -399,16 +344,16 @@ func judgeEmptied(s *scene) (hits []hit) {
 
 // emptying are the reasons why a directory is emptied by the system.
 func (s *scene) emptying(path string) (rules []Evidence) {
-	for _, r := range s.rules {
-		if !within(path, r.path) {
+	for _, r := range s.Removals {
+		if !machine.Within(path, r.Path) {
 			continue
 		}
-		if r.kind == "x" {
+		if r.Kind == "x" {
 			return nil
 		}
-		rules = append(rules, Evidence{r.file, strings.TrimSpace(fmt.Sprintf("%s %s %s", r.kind, r.path, r.age))})
+		rules = append(rules, Evidence{r.File, strings.TrimSpace(fmt.Sprintf("%s %s %s", r.Kind, r.Path, r.Age))})
 	}
-	if len(rules) == 0 && (within(path, "/tmp") || within(path, "/var/tmp")) {
+	if len(rules) == 0 && (machine.Within(path, "/tmp") || machine.Within(path, "/var/tmp")) {
 		rules = []Evidence{{path, "below a directory for temporary files"}}
 	}
 	return rules

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/show"
 	"github.com/kvtier/kvtier/telemetry/unstored"
@@ -66,8 +67,8 @@ var runningChecks = []Check{
 // eachState calls fn for each directory whose counters are known.
 func (s *scene) eachState(fn func(st store, state telemetry.State)) {
 	for _, st := range s.stores {
-		if st.state != nil && st.state.err == nil {
-			fn(st, st.state.State)
+		if st.state != nil {
+			fn(st, *st.state)
 		}
 	}
 }
@@ -82,15 +83,15 @@ func (s *scene) stateHit(st store, of, value, format string, args ...any) hit {
 // journal is the command that prints the log with a server's lines about its tier.
 func (s *scene) journal(o server) string {
 	for _, i := range s.installed {
-		if i.Executable == o.exe && i.Log != "" && !i.build.Patched {
+		if i.Executable == o.Executable && i.Log != "" && !i.build.Patched {
 			return "sudo cat " + quote(i.Log) // the daemon has a log of its own
 		}
 	}
-	switch o.kind {
-	case bySystemd:
-		return "journalctl -u " + quote(o.name)
-	case byDocker:
-		return "docker logs " + quote(o.name) + " 2>&1"
+	switch o.Kind {
+	case machine.BySystemd:
+		return "journalctl -u " + quote(o.Name)
+	case machine.ByDocker:
+		return "docker logs " + quote(o.Name) + " 2>&1"
 	}
 	return "cat LOG" // standard error of a server that was started by hand
 }

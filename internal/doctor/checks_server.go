@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/llamatier/install"
 )
 
@@ -61,9 +62,9 @@ func judgeNoServer(s *scene) []hit {
 func judgeOff(s *scene) (hits []hit) {
 	for _, o := range s.servers {
 		stock := slices.ContainsFunc(s.installed, func(i installed) bool { // an installation sets the variable, too
-			return i.Executable == o.exe && i.State == install.None && !i.build.Patched
+			return i.Executable == o.Executable && i.State == install.None && !i.build.Patched
 		})
-		set := o.variables()
+		set := o.Variables()
 		if set == nil || stock || s.settingsOf(o).asked {
 			continue
 		}
@@ -83,7 +84,7 @@ func judgeOff(s *scene) (hits []hit) {
 // eachSettings calls fn for each server that asks for tiering, or for this shell without any.
 func (s *scene) eachSettings(fn func(server, settings)) {
 	if len(s.servers) == 0 && s.opt.Root == "" {
-		fn(server{kind: byHand, exe: "ollama", set: s.shell}, settingsOf(s.shell, s.user.Home))
+		fn(server{Server: machine.Server{Kind: machine.ByHand, Executable: "ollama", Set: s.shell}}, settingsOf(s.shell, s.user.Home))
 	}
 	for _, o := range s.servers {
 		if set := s.settingsOf(o); set.asked {
@@ -92,19 +93,11 @@ func (s *scene) eachSettings(fn func(server, settings)) {
 	}
 }
 
-// whose names the owner of variables.
-func whose(o server) string {
-	if o.pid == 0 && o.kind == byHand {
-		return "this shell"
-	}
-	return o.title()
-}
-
 func judgeBadVariable(s *scene) (hits []hit) {
 	s.eachSettings(func(o server, set settings) {
 		for _, b := range set.fatal {
 			hits = append(hits, hit{
-				says:     fmt.Sprintf("%s of %s is not %s.", b.name, whose(o), b.want),
+				says:     fmt.Sprintf("%s of %s is not %s.", b.name, o.title(), b.want),
 				evidence: []Evidence{{b.name, b.value}},
 				values:   []string{"{set}", o.setting(b.name, b.example)},
 			})
@@ -117,9 +110,9 @@ func judgeUnknown(s *scene) (hits []hit) {
 	s.eachSettings(func(o server, set settings) {
 		for _, name := range set.unknown {
 			hits = append(hits, hit{
-				says:     fmt.Sprintf("%s has a variable %s, which nobody reads.", capital(whose(o)), name),
-				evidence: []Evidence{{name, shown(o.variables(), name)}},
-				values:   []string{"{name}", quote(name), "{server}", quote(cmp.Or(o.name, "ollama.service"))},
+				says:     fmt.Sprintf("%s has a variable %s, which nobody reads.", capital(o.title()), name),
+				evidence: []Evidence{{name, shown(o.Variables(), name)}},
+				values:   []string{"{name}", quote(name), "{server}", quote(cmp.Or(o.Name, "ollama.service"))},
 			})
 		}
 	})
@@ -128,16 +121,16 @@ func judgeUnknown(s *scene) (hits []hit) {
 
 func judgeNotRestarted(s *scene) (hits []hit) {
 	for _, o := range s.servers {
-		if o.kind != bySystemd || o.pid == 0 {
+		if o.Kind != machine.BySystemd || o.PID == 0 {
 			continue
 		}
-		h := hit{says: fmt.Sprintf("%s runs with older settings than its configuration has.", capital(o.name)), values: []string{"{server}", quote(o.name)}}
-		if o.props["NeedDaemonReload"] == "yes" {
+		h := hit{says: fmt.Sprintf("%s runs with older settings than its configuration has.", capital(o.Name)), values: []string{"{server}", quote(o.Name)}}
+		if o.Service.Props["NeedDaemonReload"] == "yes" {
 			h.evidence = append(h.evidence, Evidence{"NeedDaemonReload", "yes"})
 		}
-		for _, name := range slices.Sorted(maps.Keys(o.next)) {
-			if o.set != nil && strings.HasPrefix(name, "OLLAMA_") && value(o.set, name) != value(o.next, name) {
-				h.evidence = append(h.evidence, Evidence{name, "runs with " + shown(o.set, name) + ", configured " + shown(o.next, name)})
+		for _, name := range slices.Sorted(maps.Keys(o.Next)) {
+			if o.Set != nil && strings.HasPrefix(name, "OLLAMA_") && value(o.Set, name) != value(o.Next, name) {
+				h.evidence = append(h.evidence, Evidence{name, "runs with " + shown(o.Set, name) + ", configured " + shown(o.Next, name)})
 			}
 		}
 		if len(h.evidence) > 0 {
@@ -150,13 +143,13 @@ func judgeNotRestarted(s *scene) (hits []hit) {
 func judgeContainer(s *scene) (hits []hit) {
 	for _, o := range s.servers {
 		set := s.settingsOf(o)
-		if o.kind != byDocker || !set.on || o.host(set.local) != "" {
+		if o.Kind != machine.ByDocker || !set.on || o.Host(set.local) != "" {
 			continue
 		}
 		hits = append(hits, hit{
-			says:     fmt.Sprintf("The pages of the container %s are not in a volume.", o.name),
+			says:     fmt.Sprintf("The pages of the container %s are not in a volume.", o.Name),
 			evidence: []Evidence{{localVar, set.local}},
-			values:   []string{"{setting}", localVar + "=/root/.ollama/kv-cache", "{image}", quote(o.image)},
+			values:   []string{"{setting}", localVar + "=/root/.ollama/kv-cache", "{image}", quote(o.Image)},
 		})
 	}
 	return hits
@@ -192,7 +185,7 @@ func secret(name string) bool {
 
 // capital begins a sentence with a capital letter, unless it begins with a name or a path.
 func capital(s string) string {
-	for _, word := range []string{"process ", "container ", "this shell"} {
+	for _, word := range []string{"process ", "container ", "this shell", "the "} {
 		if strings.HasPrefix(s, word) {
 			return strings.ToUpper(s[:1]) + s[1:]
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/kvtier/kvtier/internal/env"
+	"github.com/kvtier/kvtier/internal/machine"
 )
 
 // spaceChecks look at the room for pages, and at their files.
@@ -41,17 +42,17 @@ func (s *scene) eachDisk(fn func(st store, p *place)) {
 	})
 }
 
-func (d Disk) text() string {
-	return fmt.Sprintf("%s free of %s", bytesText(d.Free), bytesText(d.Total))
+func (p *place) room() string {
+	return fmt.Sprintf("%s free of %s", bytesText(p.disk.Free), bytesText(p.disk.Total))
 }
 
 // full reports a disk without room for a page.
-func (d Disk) full() bool { return d.Free < min(fullBytes, d.Total/10) }
+func (p *place) full() bool { return p.disk.Free < min(fullBytes, p.disk.Total/10) }
 
 func judgeFull(s *scene) (hits []hit) {
 	s.eachDisk(func(st store, p *place) {
-		if p.disk.full() {
-			hits = append(hits, s.placeHit(st, p, p.above, p.disk.text(), "The disk of %s is full.", p.title()))
+		if p.full() {
+			hits = append(hits, s.placeHit(st, p, p.above, p.room(), "The disk of %s is full.", p.title()))
 		}
 		if p.disk.Inodes > 0 && p.disk.InodesFree < p.disk.Inodes/100 {
 			h := s.placeHit(st, p, p.above, fmt.Sprintf("%d of %d inodes free", p.disk.InodesFree, p.disk.Inodes), "The filesystem of %s has no room for more files.", p.title())
@@ -74,7 +75,7 @@ func judgeBudget(s *scene) (hits []hit) {
 	s.eachDisk(func(st store, p *place) {
 		budget, room := st.budget(p.tier), p.disk.Free+p.stored()
 		nobodys := !st.settings.given && p.tier == localTier && len(st.servers) == 0 && s.opt.Root == ""
-		if st.split || nobodys || budget <= room || p.disk.full() {
+		if st.split || nobodys || budget <= room || p.full() {
 			return
 		}
 		const share = .8 // of the room that there is
@@ -84,7 +85,7 @@ func judgeBudget(s *scene) (hits []hit) {
 			name = remoteGBVar
 		}
 		h := s.placeHit(st, p, "budget", bytesText(budget), "The budget of %s is more than its disk has room for.", p.title())
-		h.evidence = append(h.evidence, Evidence{p.above, p.disk.text() + ", " + bytesText(p.stored()) + " in pages"})
+		h.evidence = append(h.evidence, Evidence{p.above, p.room() + ", " + bytesText(p.stored()) + " in pages"})
 		h.values = append([]string{"{set}", s.by(st).setting(name, fmt.Sprint(gb))}, h.values...)
 		hits = append(hits, h)
 	})
@@ -96,9 +97,9 @@ func judgeQuarantine(s *scene) (hits []hit) {
 		if p.contents.quarantined == 0 {
 			return
 		}
-		m, _ := mountOf(s.mounts, p.above)
-		h := s.placeHit(st, p, p.path+"/v1/quarantine", plural(p.contents.quarantined, "file"), "%s has damaged files in quarantine.", upperFirst(p.title()))
-		h.values = append(h.values, "{source}", quote(cmp.Or(m.source, "/dev/sda")))
+		m, _ := machine.MountOf(s.Mounted, p.above)
+		h := s.placeHit(st, p, p.path+"/v1/quarantine", plural(p.contents.quarantined, "file"), "%s has damaged files in quarantine.", capital(p.title()))
+		h.values = append(h.values, "{source}", quote(cmp.Or(m.Source, "/dev/sda")))
 		hits = append(hits, h)
 	})
 	return hits

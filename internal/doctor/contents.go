@@ -11,6 +11,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/internal/machine"
 )
 
 // contents are the files below a root.
@@ -30,7 +31,6 @@ type owned struct {
 
 // Bounds of a look at a root, which may have millions of files.
 const (
-	entriesMax = 1024 // of one directory
 	statsMax   = 4096 // files that are described
 	foreignMax = 8
 )
@@ -41,9 +41,9 @@ type looker struct {
 	left int
 }
 
-func (l *looker) stat(path string) (File, bool) {
+func (l *looker) stat(path string) (machine.File, bool) {
 	if l.left == 0 {
-		return File{}, false
+		return machine.File{}, false
 	}
 	l.left--
 	f, err := l.Stat(path)
@@ -54,7 +54,7 @@ func (l *looker) stat(path string) (File, bool) {
 func contentsOf(e Environment, root string) (c contents) {
 	l := &looker{e, statsMax}
 	top, ok := l.stat(root)
-	names, err := e.List(root, entriesMax)
+	names, err := e.List(root, machine.EntriesMax)
 	if c.denied = errors.Is(err, fs.ErrPermission); c.denied || !ok {
 		return c
 	}
@@ -69,9 +69,9 @@ func contentsOf(e Environment, root string) (c contents) {
 		return c // a link could lead anywhere
 	}
 	c.ledger = readLedger(e, filepath.Join(v1, "usage.json"))
-	quarantine, _ := e.List(filepath.Join(v1, "quarantine"), entriesMax)
+	quarantine, _ := e.List(filepath.Join(v1, "quarantine"), machine.EntriesMax)
 	c.quarantined = len(quarantine)
-	names, _ = e.List(v1, entriesMax)
+	names, _ = e.List(v1, machine.EntriesMax)
 	for _, name := range names {
 		dir := filepath.Join(v1, name)
 		f, ok := c.own(l, dir, top.UID)
@@ -84,7 +84,7 @@ func contentsOf(e Environment, root string) (c contents) {
 }
 
 // own notes a file that belongs to another user than the root.
-func (c *contents) own(l *looker, path string, uid int) (File, bool) {
+func (c *contents) own(l *looker, path string, uid int) (machine.File, bool) {
 	f, ok := l.stat(path)
 	if ok && f.UID >= 0 && uid >= 0 && f.UID != uid && len(c.foreign) < foreignMax {
 		c.foreign = append(c.foreign, owned{path, f.UID})
@@ -103,7 +103,7 @@ func (c *contents) readPages(l *looker, dir string, uid int) {
 	if m.Schema > pagefile.Schema {
 		c.newer = append(c.newer, path)
 	}
-	shards, _ := l.List(dir, entriesMax)
+	shards, _ := l.List(dir, machine.EntriesMax)
 	const filesMax = 4 // of each shard
 	for _, shard := range shards {
 		f, ok := c.own(l, filepath.Join(dir, shard), uid)
@@ -120,7 +120,7 @@ func (c *contents) readPages(l *looker, dir string, uid int) {
 // readLedger reads the first line of a ledger, without a proof of its content: nothing is
 // decided by it.
 func readLedger(e Environment, path string) *ledger.Ledger {
-	text, err := e.Read(path, textMax)
+	text, err := e.Read(path, machine.TextMax)
 	l := new(ledger.Ledger)
 	if err != nil || json.NewDecoder(strings.NewReader(string(text))).Decode(l) != nil {
 		return nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvtier/kvtier/internal/doctor"
 	"github.com/kvtier/kvtier/internal/doctor/doctortest"
+	inventory "github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -77,7 +78,7 @@ func missed(cause telemetry.Cause) func(*machine) {
 
 func mounted(old, new string) func(*machine) { return func(m *machine) { m.Mount(old, new) } }
 
-func disk(point string, change func(*doctor.Disk)) func(*machine) {
+func disk(point string, change func(*inventory.Disk)) func(*machine) {
 	return func(m *machine) {
 		d := doctortest.Disk()
 		change(&d)
@@ -98,7 +99,7 @@ func probe(dir string, change func(*doctor.Probe) error) func(*machine) {
 func status(change func(*install.Status)) func(*machine) {
 	return func(m *machine) {
 		change(&m.Statuses[0])
-		m.Builds = map[string]doctor.Build{doctortest.Executable: {}}
+		m.Builds = map[string]inventory.Build{doctortest.Executable: {}}
 	}
 }
 
@@ -157,12 +158,11 @@ var faults = map[string]map[string]func(*machine){
 	"remote-missing": {"": env(remote, "/mnt/kv/none")},
 	"mount-missing":  {"": mounted("/mnt/kv", "/mnt/other")},
 	"root-unsafe": {
-		"a link":  func(m *machine) { m.Files[root].Mode = fs.ModeSymlink | 0o777 },
-		"a file":  func(m *machine) { m.Files[root].Mode = 0o600 },
-		"owner":   func(m *machine) { m.Files[root].UID = 0 },
-		"mode":    func(m *machine) { m.Files[root].Mode = fs.ModeDir | 0o770 },
-		"refused": func(m *machine) { squash(m); m.Files[remote].Err = fs.ErrPermission },
-		"nobody":  func(m *machine) { squash(m); m.Files[remote].UID = 65534 },
+		"a link": func(m *machine) { m.Files[root].Mode = fs.ModeSymlink | 0o777 },
+		"a file": func(m *machine) { m.Files[root].Mode = 0o600 },
+		"owner":  func(m *machine) { m.Files[root].UID = 0 },
+		"mode":   func(m *machine) { m.Files[root].Mode = fs.ModeDir | 0o770 },
+		"nobody": func(m *machine) { squash(m); m.Files[remote].UID = 65534 },
 	},
 	"foreign-files": {"": func(m *machine) { m.Files[root+"/v1"].UID = 0 }},
 	"root-read-only": {
@@ -174,7 +174,7 @@ var faults = map[string]map[string]func(*machine){
 		},
 	},
 	"root-emptied": {
-		"memory": disk(root, func(d *doctor.Disk) { d.RAM = true }),
+		"memory": disk(root, func(d *inventory.Disk) { d.RAM = true }),
 		"rules":  at("/tmp/pages"),
 		"service": func(m *machine) {
 			at("/tmp/pages")(m)
@@ -184,10 +184,10 @@ var faults = map[string]map[string]func(*machine){
 	"clock-skew": {"": skewed},
 
 	"disk-full": {
-		"bytes":  disk(root, func(d *doctor.Disk) { d.Free = 1e6 }),
-		"inodes": disk(root, func(d *doctor.Disk) { d.InodesFree = 3 }),
+		"bytes":  disk(root, func(d *inventory.Disk) { d.Free = 1e6 }),
+		"inodes": disk(root, func(d *inventory.Disk) { d.InodesFree = 3 }),
 	},
-	"budget-over-disk": {"": disk(root, func(d *doctor.Disk) { d.Total, d.Free = 150e9, 100e9 })},
+	"budget-over-disk": {"": disk(root, func(d *inventory.Disk) { d.Total, d.Free = 150e9, 100e9 })},
 	"quarantine": {"": func(m *machine) {
 		m.Dir(root+"/v1/quarantine", doctortest.OllamaUID)
 		m.Write(root+"/v1/quarantine/0a.check.1.kvp", "", doctortest.OllamaUID)
@@ -491,7 +491,7 @@ func TestNoWordsOfPrompts(t *testing.T) {
 func TestOtherSystems(t *testing.T) {
 	for _, system := range []string{"darwin", "windows"} {
 		r, m := look(t, func(m *machine) {
-			m.System, m.Programs = system, nil
+			m.Name, m.Programs = system, nil
 			m.Set["OLLAMA_KV_TIER_LOCAL"] = root
 		}, doctor.Options{})
 		require.Contains(t, ids(r), "no-server")
@@ -542,7 +542,7 @@ func TestProgramOfAnotherUser(t *testing.T) {
 			m.Write("/proc/77/cmdline", "ollama\x00serve\x00", 1000)
 			m.Write("/proc/77/status", "PPid:\t1\nUid:\t1000\t1000\t1000\t1000\n", 1000)
 			m.Write("/proc/77/environ", strings.Join(set, "\x00")+"\x00", 1000)
-			m.Files["/proc/77/exe"] = &doctortest.File{Mode: fs.ModeSymlink | 0o777, Link: "/home/ann/evil"}
+			m.Symlink("/proc/77/exe", "/home/ann/evil")
 			m.Dir("/etc/cron.d", 0)
 			m.Dir("/home/ann/pages", 1000)
 		}
@@ -565,7 +565,7 @@ func TestProgramOfAnotherUser(t *testing.T) {
 	require.Equal(t, []string{"/home/ann/pages"}, m.Changed(), "a server of theirs is measured")
 	_, m = look(t, func(m *machine) {
 		pose("OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL=/etc/cron.d")(m)
-		m.Me = doctor.Account{UID: 1000, Name: "ann", Home: "/home/ann"}
+		m.Me = inventory.Account{UID: 1000, Name: "ann", Home: "/home/ann"}
 	}, doctor.Options{})
 	require.Equal(t, []string{"/etc/cron.d"}, m.Changed(), "the system says what a user may write")
 }

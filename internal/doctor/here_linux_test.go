@@ -238,27 +238,6 @@ func TestProbeForReal(t *testing.T) {
 	require.Empty(t, left(t, dir))
 }
 
-func TestReadsNothingUnusual(t *testing.T) {
-	dir := t.TempDir()
-	e := doctor.Here(nil)
-	fifo := filepath.Join(dir, "fifo")
-	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), []byte("0123456789"), 0o600))
-	require.NoError(t, os.Symlink("file", filepath.Join(dir, "link")))
-	_, err := e.Read(fifo, 10)
-	require.Error(t, err)
-	_, err = e.List(fifo, 10)
-	require.Error(t, err)
-	_, err = e.Read(filepath.Join(dir, "link"), 10)
-	require.ErrorIs(t, err, syscall.ELOOP)
-	text, err := e.Read(filepath.Join(dir, "file"), 4)
-	require.NoError(t, err)
-	require.Equal(t, "0123", string(text))
-	names, err := e.List(dir, 2)
-	require.NoError(t, err)
-	require.Len(t, names, 2)
-}
-
 // TestLinksBelowARoot: a link in a directory of pages leads to nothing that is reported.
 func TestLinksBelowARoot(t *testing.T) {
 	dir := t.TempDir()
@@ -267,18 +246,6 @@ func TestLinksBelowARoot(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(other, "quarantine", "x"), 0o700))
 	require.NoError(t, os.Symlink(other, filepath.Join(root, "v1")))
 	require.NotContains(t, ids(here(t, doctor.Options{Root: root})), "quarantine")
-}
-
-// TestRunIsBounded: output of a program has a bound, and so has its time.
-func TestRunIsBounded(t *testing.T) {
-	e := doctor.Here(nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	_, err := e.Run(ctx, "sleep", "1000")
-	require.Error(t, err)
-	out, err := e.Run(t.Context(), "head", "-c", "9000000", "/dev/zero")
-	require.NoError(t, err)
-	require.Len(t, out, 4<<20)
 }
 
 // TestServiceForReal: a systemctl that answers as systemd's, with a file of variables, and a

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+
+	"github.com/kvtier/kvtier/internal/machine"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // Names of tiers.
@@ -18,9 +21,9 @@ type place struct {
 	noAnswer   bool
 	missing    bool
 	denied     bool // this user may not look
-	file       File
+	file       machine.File
 	above      string // the directory itself, or the nearest one above that exists
-	disk       Disk
+	disk       machine.Disk
 	diskErr    error
 	contents   contents
 	probed     bool
@@ -71,7 +74,7 @@ type store struct {
 	settings
 	servers       []int // indices into the scene's servers
 	local, remote *place
-	state         *telemetryState
+	state         *telemetry.State // nil if it is not known
 }
 
 // localPath is the local directory of a store, or that of a tier alone.

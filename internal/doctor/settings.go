@@ -21,7 +21,6 @@ const (
 	remoteVar    = "OLLAMA_KV_TIER_REMOTE"
 	remoteGBVar  = "OLLAMA_KV_TIER_REMOTE_GB"
 	instanceVar  = "OLLAMA_KV_INSTANCE_ID"
-	modelsVar    = "OLLAMA_MODELS"
 	pagedVar     = "OLLAMA_PAGED_ATTN"
 	newEngineVar = "OLLAMA_NEW_ENGINE"
 )

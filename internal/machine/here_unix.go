@@ -1,6 +1,6 @@
 //go:build linux || darwin
 
-package doctor
+package machine
 
 import "golang.org/x/sys/unix"
 

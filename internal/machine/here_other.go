@@ -1,6 +1,6 @@
 //go:build !linux && !darwin
 
-package doctor
+package machine
 
 // noFollow is not known on this system.
 const noFollow = 0
