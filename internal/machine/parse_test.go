@@ -62,3 +62,9 @@ func TestVariables(t *testing.T) {
 	require.Equal(t, map[string]string{"A": "1", "B": "x=y"}, environmentFile("#C=1\n;D=1\n A = 1\nB='x=y'\nnothing\n"))
 	require.Equal(t, map[string]string{"A": "1"}, variablesIn("A=1\x00A=2\x00=3\x00x", "\x00"), "the first counts")
 }
+
+func TestWords(t *testing.T) {
+	require.Equal(t, []string{"A=1", "B=x y", `C="q"`}, Words(`A=1 "B=x y" C=\"q\"`))
+	require.Equal(t, []string{`C="`}, Words(`C=\"`))
+	require.Empty(t, Words(""))
+}
