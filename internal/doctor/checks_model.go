@@ -27,7 +27,7 @@ var modelChecks = []Check{
 	},
 	{
 		ID: "model-unpaged", Severity: Note, Title: "Paged attention is on and a model cannot be paged",
-		Matters: "It is loaded without, if its context fits in memory.",
+		Matters: "It is loaded without paged attention, if its context fits.",
 		Means:   "Paged attention computes flash attention over a model's past, on Ollama's own engine, on CPUs and NVIDIA GPUs. Recurrent state has no pages, and stock libraries lack the operation. The log and `kvtier ps` give the reason for a loaded model.",
 		Remedy:  "{journal} | grep 'kv pager: off' | tail", judge: judgeUnpaged,
 	},

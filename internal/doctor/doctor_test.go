@@ -18,6 +18,7 @@ import (
 	inventory "github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
 type machine = doctortest.Machine
@@ -303,6 +304,25 @@ func provoke(t *testing.T, c doctor.Check, fault func(*machine)) {
 		t.Log(e.Of, ": ", e.Value)
 	}
 	t.Log(f.Says, "\n$", f.Remedy)
+}
+
+// TestCausesOfSilence: a reported cause for which nothing is stored is a finding with its next step, unless another
+// check is about it or nothing can be done.
+func TestCausesOfSilence(t *testing.T) {
+	others := []telemetry.Obstacle{telemetry.ObstacleRunner, telemetry.ObstacleModel, telemetry.ObstacleEmbedding}
+	for _, cause := range telemetry.Obstacles {
+		r, _ := look(t, state(func(s *telemetry.State) {
+			s.Processes[0].Unstored = &telemetry.Unstored{Cause: cause, Detail: "the reason"}
+		}), doctor.Options{})
+		if slices.Contains(others, cause) {
+			require.Empty(t, r.Findings, cause)
+			continue
+		}
+		require.Equal(t, []string{"not-stored"}, ids(r), cause)
+		e := unstored.Explain(cause)
+		require.Contains(t, r.Findings[0].Says, e.Means)
+		require.Contains(t, r.Findings[0].Evidence, doctor.Evidence{Of: "next step", Value: e.Remedy})
+	}
 }
 
 // TestUnpagedModels: models that cannot be paged are named before they are loaded, where paged attention
