@@ -9,7 +9,6 @@ import (
 
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/doctor"
-	"github.com/kvtier/kvtier/internal/version"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry/collect"
 )
@@ -19,7 +18,6 @@ const exitWarned = exitUnchecked
 
 // doctorFlags are the flags of doctor.
 type doctorFlags struct {
-	quick            bool
 	explain, service string
 }
 
@@ -29,16 +27,16 @@ func newDoctorCommand(a *app) *cobra.Command {
 		Use:   "doctor",
 		Short: "Find problems that keep pages from helping, with a command for each",
 		Long: `Find problems that keep pages from helping: variables that the server does not
-see, a directory that cannot be used, mount options, space, speed, models that
-are not tiered, prompts that change at the front. Each finding has its evidence
-and a command.
+see, a directory that cannot be used or is emptied, a full disk, models that are
+not tiered, causes for which nothing is stored, prompts that change at the front.
+Each finding has its evidence and a command.
 
 Run it with sudo: only root and the server's user see all of it. Nothing is
-changed, except that a file is written to each directory of pages and removed.
+changed, except that an empty file is made in each directory of pages and removed.
 
 The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
 		Example: `  sudo kvtier doctor
-  kvtier doctor --quick --json
+  kvtier doctor --json
   kvtier doctor --explain root-emptied`,
 		Args: cli.NoArgs,
 		PreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -57,7 +55,6 @@ The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
 			return a.doctor(cmd, f)
 		},
 	}
-	cmd.Flags().BoolVar(&f.quick, "quick", false, "do not measure the disks")
 	cmd.Flags().StringVar(&f.explain, "explain", "", "say more about the finding of this ID")
 	cmd.Flags().StringVar(&f.service, "service", "", "the systemd service of the server, instead of ollama.service")
 	if err := cmd.RegisterFlagCompletionFunc("explain", completeFindings); err != nil {
@@ -107,7 +104,7 @@ func (a *app) doctor(cmd *cobra.Command, f doctorFlags) error {
 	}
 	opt := doctor.Options{
 		Root: given[localVar], Remote: given[remoteVar], LocalGB: given[localGBVar], RemoteGB: given[remoteGBVar],
-		Models: a.modelsDir, Service: f.service, Version: version.String(), Quick: f.quick, Limit: a.timeout,
+		Models: a.modelsDir, Service: f.service, Limit: a.timeout,
 	}
 	if flags.Changed("timeout") && a.timeout == 0 {
 		const forever = 365 * 24 * time.Hour

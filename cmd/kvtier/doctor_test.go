@@ -73,14 +73,14 @@ func TestDoctorGolden(t *testing.T) {
 // TestDoctorStatuses: notes are no reason for a status, and errors count more than warnings.
 func TestDoctorStatuses(t *testing.T) {
 	warned := doctortest.Healthy()
-	warned.Write("/dev/nvidia0", "", 0)
+	warned.SetUnit(doctortest.With(doctortest.Unit()["Environment"] + " OLLAMA_KV_TIER_LOCAL_BG=1"))
 	status, out, stderr := runDoctor(t, warned, "--json")
 	require.Equal(t, exitWarned, status)
 	require.Equal(t, "Error: doctor found 1 warning, and no error\n", stderr)
 	var r doctor.Report
 	require.NoError(t, json.Unmarshal([]byte(out), &r))
 	require.Equal(t, doctor.Warning, r.Worst)
-	require.Equal(t, "cpu-only", r.Findings[0].ID)
+	require.Equal(t, "unknown-variable", r.Findings[0].ID)
 	require.Len(t, r.Checks, len(doctor.Checks()))
 
 	noted := doctortest.Healthy()
@@ -122,7 +122,7 @@ func TestDoctorPrintsNoEscapes(t *testing.T) {
 			require.NotContains(t, text, "\a")
 			require.NotContains(t, text, "\u202e")
 		}
-		require.Contains(t, stdout, "root-mode")
+		require.Contains(t, stdout, "root-unsafe")
 	}
 }
 

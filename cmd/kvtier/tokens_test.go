@@ -11,7 +11,7 @@ import (
 	"github.com/ollama/ollama/fs/ggml"
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/internal/doctor"
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/sizing"
 )
 
@@ -88,7 +88,7 @@ func TestHostileModels(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, data, 0o600))
 			_, err := openDecoder(path)
 			require.Error(t, err)
-			_, err = doctor.Here(nil).Model(path)
+			_, err = machine.Here{}.Model(path)
 			if err == nil {
 				continue // the lie is behind the architecture
 			}

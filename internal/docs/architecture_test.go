@@ -42,7 +42,7 @@ var (
 // inner are packages without a row: the row of the folder above covers these parts of a test
 // or a command.
 var inner = []string{
-	"diskstore/internal/storetest", "diskstore/internal/testrows", "elastic/gen", "ggml-paged/pager/gen", "internal/cli/clitest", "internal/doctor/doctortest", "internal/testmodel/mkmodel",
+	"diskstore/internal/storetest", "diskstore/internal/testrows", "elastic/gen", "ggml-paged/pager/gen", "internal/cli/clitest", "internal/doctor/doctortest", "internal/machine/machinetest", "internal/testmodel/mkmodel",
 	"internal/testmodel/recall-prompts", "internal/tierenv/tierenvtest",
 }
 

@@ -3,18 +3,20 @@ package doctor
 import (
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/llamatier/install"
 )
 
 // installChecks look at the programs and libraries of Ollama.
 var installChecks = []Check{
 	{
-		ID: "not-installed", Severity: Error, Title: "A stock Ollama runs without kvtier",
-		Matters: "Variables of kvtier count for nothing there.",
-		Means:   "From v0.30 on Ollama runs `llama-server`, and `kvtier-llama-server` has to stand before it.",
+		ID: "not-installed", Severity: Error, Title: "An Ollama runs without kvtier",
+		Matters: "Nothing is stored there, and kvtier's variables count for nothing.",
+		Means:   "From v0.30 on Ollama runs `llama-server`, and `kvtier-llama-server` has to stand before it. Releases before need a patched build: docs/install.md.",
 		Remedy:  "sudo kvtier ollama install --prefix {prefix}", judge: judgeNotInstalled,
 	},
 	{
@@ -24,40 +26,22 @@ var installChecks = []Check{
 		Remedy:  "sudo kvtier ollama status; sudo kvtier ollama install", judge: judgeAttention,
 	},
 	{
-		ID: "not-patched", Severity: Error, Title: "This Ollama has no kvtier and cannot get it by an installation",
-		Matters: "Variables of kvtier count for nothing there.",
-		Means:   "Releases before v0.30 need a patched build, and later ones a `llama-server` beside Ollama.",
-		Remedy:  "make build  # in a clone of kvtier; docs/install.md has the rest", judge: judgeNotPatched,
-	},
-	{
-		ID: "cpu-only", Severity: Warning, Title: "There is an NVIDIA GPU, and Ollama has libraries for the CPU only",
-		Matters: "Prompts and answers are computed on the CPU.",
-		Means:   "The folder `lib/ollama` beside the program has no `libggml-cuda`. A build makes it where `nvcc` is found; a packaged Ollama of the same release has it, too.",
-		Remedy:  "ls {folder}; command -v nvcc && make build", judge: judgeCPUOnly,
-	},
-	{
 		ID: "other-libraries", Severity: Error, Title: "The libraries beside Ollama are of another release",
 		Matters: "The program and its libraries number the operations of ggml differently, so models fail or give wrong output.",
 		Means:   "The program has a copy of ggml's core, and `libggml-base` in `lib/ollama` has another one. Their lists of operations differ.",
 		Remedy:  "make build && sudo cp -r build/ollama/bin build/ollama/lib {prefix}", judge: judgeOtherLibraries,
 	},
 	{
-		ID: "libraries-replaced", Severity: Warning, Title: "Libraries were replaced under a running server",
-		Matters: "The models that are loaded use the old libraries, and the next ones the new libraries, with pages of their own.",
-		Means:   "An update replaced files in `lib/ollama`, and Ollama was not started again after it.",
-		Remedy:  "{restart}", judge: judgeReplaced,
-	},
-	{
 		ID: "kvtier-old", Severity: Error, Title: "The directory has pages of a newer kvtier",
-		Matters: "This program does not read them, and a server of this version computes their prompts again.",
-		Means:   "Newer versions may keep pages in a folder such as `v2`, or write manifests with a higher schema, or counters of another version. Older programs leave these alone.",
+		Matters: "A server of this version computes their prompts again.",
+		Means:   "Newer versions may keep pages in a folder such as `v2`, or write manifests with a higher schema. Older programs leave these alone.",
 		Remedy:  "kvtier --version; kvtier ollama status  # then install the newest of both", judge: judgeOld,
 	},
 	{
-		ID: "other-kvtier", Severity: Note, Title: "kvtier-llama-server has another version than kvtier",
-		Matters: "One of both may not know variables, pages or counters of the other.",
-		Means:   "Both come from one build. `kvtier ollama install` puts the one that lies beside `kvtier` before llama-server.",
-		Remedy:  "sudo kvtier ollama install --prefix {prefix}", judge: judgeOtherKvtier,
+		ID: "model-off", Severity: Warning, Title: "The model that was loaded last is not tiered",
+		Matters: "Its prompts are computed each time.",
+		Means:   "The daemon before llama-server wrote `kv tier: off for this model` to its log, with the reason. docs/llama-server.md lists options and requests that keep a model from being tiered.",
+		Remedy:  "sudo grep 'kv tier: o' {log} | tail", judge: judgeModelOff,
 	},
 }
 
@@ -68,18 +52,22 @@ func (i installed) evidence() Evidence { return Evidence{i.Executable, "Ollama "
 
 func judgeNotInstalled(s *scene) (hits []hit) {
 	for _, i := range s.installed {
-		if i.State != install.None || i.build.Patched || s.unused(i) {
+		if i.State != install.None && i.State != install.Unsupported || i.build.Patched || s.unused(i) {
 			continue
 		}
-		remedy := ""
-		if i.Service != "" {
-			remedy = "sudo kvtier ollama install --service " + quote(i.Service)
-		}
-		hits = append(hits, hit{
+		h := hit{
 			says:     fmt.Sprintf("Ollama %s in %s runs its own llama-server, without kvtier.", i.Ollama, i.Executable),
 			evidence: []Evidence{i.evidence(), {"kvtier ollama status", string(i.State)}},
-			values:   []string{"{prefix}", quote(prefixOf(i.Executable))}, remedy: remedy,
-		})
+			values:   []string{"{prefix}", quote(prefixOf(i.Executable)), "{service}", quote(i.Service)},
+		}
+		switch {
+		case i.State == install.Unsupported:
+			h.says = fmt.Sprintf("Ollama %s in %s has neither kvtier's patches nor a llama-server.", i.Ollama, i.Executable)
+			h.remedy = "make build  # in a clone of kvtier; docs/install.md has the rest"
+		case i.Service != "":
+			h.remedy = "sudo kvtier ollama install --service {service}"
+		}
+		hits = append(hits, h)
 	}
 	return hits
 }
@@ -88,7 +76,7 @@ func judgeNotInstalled(s *scene) (hits []hit) {
 // beside a patched one.
 func (s *scene) unused(i installed) bool {
 	runs := func(executable string) bool {
-		return slices.ContainsFunc(s.servers, func(o server) bool { return o.exe == executable })
+		return slices.ContainsFunc(s.servers, func(o server) bool { return o.Executable == executable })
 	}
 	return !runs(i.Executable) && slices.ContainsFunc(s.installed, func(o installed) bool { return o.Executable != i.Executable && runs(o.Executable) })
 }
@@ -100,117 +88,29 @@ func judgeAttention(s *scene) (hits []hit) {
 		}
 		h := hit{
 			says:     fmt.Sprintf("The installation of kvtier for %s is %s, with tiering %s.", i.Executable, i.State, i.Tiering),
-			evidence: []Evidence{i.evidence()},
+			evidence: []Evidence{i.evidence()}, values: []string{"{service}", quote(i.Service)},
 		}
 		for _, hint := range i.Hints {
 			h.evidence = append(h.evidence, Evidence{"kvtier ollama status", hint})
 		}
 		if i.Service != "" {
-			h.remedy = "sudo kvtier ollama status; sudo kvtier ollama install --service " + quote(i.Service)
+			h.remedy = "sudo kvtier ollama status; sudo kvtier ollama install --service {service}"
 		}
 		hits = append(hits, h)
 	}
 	return hits
 }
 
-func judgeNotPatched(s *scene) (hits []hit) {
-	for _, i := range s.installed {
-		if i.State != install.Unsupported || i.build.Patched || s.unused(i) {
-			continue
-		}
-		hits = append(hits, hit{
-			says:     fmt.Sprintf("Ollama %s in %s has neither kvtier's patches nor a llama-server.", i.Ollama, i.Executable),
-			evidence: []Evidence{i.evidence()},
-		})
-	}
-	return hits
-}
-
-func judgeCPUOnly(s *scene) (hits []hit) {
-	cuda := func(file string) bool { return strings.Contains(file, "cuda") }
-	for _, i := range s.installed {
-		if len(s.hardware.gpus) == 0 || len(i.libraries) == 0 || slices.ContainsFunc(i.libraries, cuda) || s.unused(i) {
-			continue
-		}
-		folder := filepath.Dir(i.libraries[0])
-		hits = append(hits, hit{
-			says:     fmt.Sprintf("This machine has %s, and the libraries of %s are for the CPU alone.", s.hardware.gpus[0], i.Executable),
-			evidence: []Evidence{{s.hardware.gpus[0], "present"}, {folder, plural(len(i.libraries), "file") + " of ggml, none for CUDA"}},
-			values:   []string{"{folder}", quote(folder)},
-		})
-	}
-	return hits
-}
-
 func judgeOtherLibraries(s *scene) (hits []hit) {
 	for _, i := range s.installed {
-		if len(i.baseOps) == 0 || len(i.build.Ops) == 0 {
-			continue
-		}
-		var differ []string
-		for _, op := range i.baseOps {
-			if !i.build.Ops[op] {
-				differ = append(differ, op+" is in the library alone")
-			}
-		}
-		for _, op := range surelyOps {
-			if i.build.Ops[op] && !slices.Contains(i.baseOps, op) {
-				differ = append(differ, op+" is in the program alone")
-			}
-		}
+		differ := machine.OtherOps(i.build, i.baseOps)
 		if len(differ) == 0 {
 			continue
 		}
 		hits = append(hits, hit{
 			says:     fmt.Sprintf("%s and the libraries beside it are of different releases.", i.Executable),
-			evidence: []Evidence{{baseLibrary, strings.Join(differ[:min(len(differ), 4)], ", ")}},
+			evidence: []Evidence{{machine.BaseLibrary, strings.Join(differ[:min(len(differ), 4)], ", ")}},
 			values:   []string{"{prefix}", quote(prefixOf(i.Executable))},
-		})
-	}
-	return hits
-}
-
-// restart is the command that starts a server again.
-func (s server) restart() string {
-	switch s.kind {
-	case bySystemd:
-		return "sudo systemctl restart " + quote(s.name)
-	case byDocker:
-		return "docker restart " + quote(s.name)
-	}
-	return fmt.Sprintf("%skill %d && %s%s serve", s.as, s.pid, s.as, quote(s.exe))
-}
-
-func judgeReplaced(s *scene) (hits []hit) {
-	for _, o := range s.servers {
-		for _, r := range o.runners {
-			if len(r.deleted) == 0 {
-				continue
-			}
-			hits = append(hits, hit{
-				says:     fmt.Sprintf("Process %d of %s uses libraries that were replaced since it started.", r.pid, o.title()),
-				evidence: []Evidence{{fmt.Sprintf("/proc/%d/maps", r.pid), r.deleted[0] + " (deleted)"}},
-				values:   []string{"{restart}", o.restart()},
-			})
-			break
-		}
-	}
-	return hits
-}
-
-func judgeOtherKvtier(s *scene) (hits []hit) {
-	for _, i := range s.installed {
-		if i.State != install.Installed || i.Kvtier == "" || s.opt.Version == "" || i.Kvtier == s.opt.Version {
-			continue
-		}
-		remedy := ""
-		if i.Service != "" {
-			remedy = "sudo kvtier ollama install --service " + quote(i.Service)
-		}
-		hits = append(hits, hit{
-			says:     fmt.Sprintf("The kvtier-llama-server for %s is %s, and this kvtier is %s.", i.Executable, i.Kvtier, s.opt.Version),
-			evidence: []Evidence{{"kvtier-llama-server", i.Kvtier}, {"kvtier", s.opt.Version}},
-			values:   []string{"{prefix}", quote(prefixOf(i.Executable))}, remedy: remedy,
 		})
 	}
 	return hits
@@ -223,6 +123,26 @@ func judgeOld(s *scene) (hits []hit) {
 				hits = append(hits, hit{says: fmt.Sprintf("%s is of a newer version of kvtier than this one.", path), evidence: []Evidence{{path, "newer than version 1"}}})
 			}
 		}
+	}
+	return hits
+}
+
+// reason matches the reason in a line of a log.
+var reason = regexp.MustCompile(`reason=("(?:[^"\\]|\\.)*"|\S+)`)
+
+func judgeModelOff(s *scene) (hits []hit) {
+	for _, i := range s.installed {
+		if !strings.Contains(i.LastLog, `msg="kv tier: off`) {
+			continue
+		}
+		why := "see the log"
+		if found := reason.FindStringSubmatch(i.LastLog); found != nil {
+			why = strings.Trim(found[1], `"`)
+		}
+		hits = append(hits, hit{
+			says: fmt.Sprintf("The model that %s loaded last is not tiered.", i.Executable), evidence: []Evidence{{i.Log, why}},
+			values: []string{"{log}", quote(i.Log)},
+		})
 	}
 	return hits
 }

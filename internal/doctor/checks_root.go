@@ -8,8 +8,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/machine"
 )
 
 // rootChecks look at the directories of pages.
@@ -21,9 +24,9 @@ var rootChecks = []Check{
 		Remedy:  "findmnt --target {path}; sudo dmesg | tail", judge: judgeNoAnswer,
 	},
 	{
-		ID: "cannot-look", Severity: Note, Title: "This user may not look into a directory of pages",
-		Matters: "Its content could not be checked.",
-		Means:   "Directories of pages have mode 0700, because pages are prompts.",
+		ID: "cannot-look", Severity: Note, Title: "You may not see a directory or a server's variables",
+		Matters: "They could not be checked.",
+		Means:   "Directories of pages have mode 0700, because pages are prompts. The variables of a running process are in `/proc/PID/environ`, which its own user and root may read.",
 		Remedy:  "sudo kvtier doctor", judge: judgeCannotLook,
 	},
 	{
@@ -45,22 +48,10 @@ var rootChecks = []Check{
 		Remedy:  "sudo mount {point}", judge: judgeMountMissing,
 	},
 	{
-		ID: "root-link", Severity: Error, Title: "The directory of pages is a link or no directory",
-		Matters: "Tiering is off: a user who can change the link can read or replace prompts.",
-		Means:   "Links are followed above the directory, and refused as the directory itself.",
-		Remedy:  "readlink -f {path}  # give that directory as {variable}", judge: judgeLink,
-	},
-	{
-		ID: "root-owner", Severity: Error, Title: "The directory of pages belongs to another user than the server's",
-		Matters: "Tiering is off, because another user could read or replace prompts.",
-		Means:   "Mostly root made the directory, or a share has another number for the server's user than this machine.",
-		Remedy:  "{sudo} chown -R {user} {path}", judge: judgeOwner,
-	},
-	{
-		ID: "root-mode", Severity: Error, Title: "Others may write to the directory of pages",
+		ID: "root-unsafe", Severity: Error, Title: "The directory of pages is not safe from other users",
 		Matters: "Tiering is off, because another user could replace prompts.",
-		Means:   "The directory must not be writable by its group or by all; 0700 keeps others from reading, too.",
-		Remedy:  "{sudo} chmod 700 {path}", judge: judgeMode,
+		Means:   "The directory of pages must belong to the server's user, must not be writable by its group or by all, and must not itself be a link. Mostly root made it, or a share has another number for the user. An NFS server with `root_squash`, the default, makes nobody of root: let the service have a user of its own.",
+		Remedy:  "{sudo} chown -R {user} {path}; {sudo} chmod 700 {path}", judge: judgeUnsafe,
 	},
 	{
 		ID: "foreign-files", Severity: Error, Title: "Files below the directory belong to another user",
@@ -70,39 +61,21 @@ var rootChecks = []Check{
 	},
 	{
 		ID: "root-read-only", Severity: Error, Title: "The directory of pages cannot be written",
-		Matters: "Nothing is stored.",
-		Means:   "The filesystem is mounted read-only, also after an error of the disk, or refuses this user's writes.",
+		Matters: "Nothing is stored, or the default directory changes to one in /tmp.",
+		Means:   "The filesystem is mounted read-only, also after an error of the disk, or refuses this user's writes. Or `ProtectSystem` and `ProtectHome` keep the service out.",
 		Remedy:  "findmnt --target {path}; sudo dmesg | tail; {sudo} mount -o remount,rw {point}", judge: judgeReadOnly,
 	},
 	{
-		ID: "service-cannot-write", Severity: Error, Title: "The service may not use the directory of pages",
-		Matters: "Tiering is off, or the default directory changes to one in /tmp.",
-		Means:   "`ProtectSystem` makes `/usr`, `/boot`, `/etc` or everything read-only for the service, and `ProtectHome` hides home directories.",
-		Remedy:  "sudo mkdir -p {dir} && printf '[Service]\\nReadWritePaths=-%s\\n' {path} | sudo tee {dir}/pages.conf && sudo systemctl daemon-reload && sudo systemctl restart {server}", judge: judgeProtected,
-	},
-	{
-		ID: "root-in-memory", Severity: Error, Title: "The directory of pages is on a filesystem in memory",
-		Matters: "Pages take memory that models need, and are gone with the next boot.",
-		Means:   "tmpfs and ramfs, as `/dev/shm`, `/run` and on many systems `/tmp`, keep files in memory.",
-		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL=DIRECTORY", judge: judgeInMemory,
-	},
-	{
-		ID: "root-emptied", Severity: Warning, Title: "The directory of pages is emptied at boot or by age",
-		Matters: "Pages are deleted that would still be of use.",
-		Means:   "`systemd-tmpfiles` removes files by the rules in `tmpfiles.d`, and many systems empty `/tmp` when they boot.",
+		ID: "root-emptied", Severity: Error, Title: "The directory of pages is emptied",
+		Matters: "Pages get lost that would still be of use.",
+		Means:   "A filesystem in memory, such as tmpfs, is empty after each boot and takes memory that models need. `systemd-tmpfiles` removes files by the rules in `tmpfiles.d`, and many systems empty `/tmp` when they boot. With `PrivateTmp=yes` a service has a `/tmp` and `/var/tmp` of its own, which go when it stops.",
 		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL=DIRECTORY", judge: judgeEmptied,
 	},
 	{
-		ID: "private-tmp", Severity: Error, Title: "The service has a /tmp of its own",
-		Matters: "All pages are deleted whenever the service stops, and kvtier looks at another directory.",
-		Means:   "With `PrivateTmp=yes` the service sees its own `/tmp` and `/var/tmp`, which systemd removes with it.",
-		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL=DIRECTORY", judge: judgePrivateTmp,
-	},
-	{
-		ID: "network-local", Severity: Warning, Title: "The local directory is on a network filesystem",
-		Matters: "Requests wait for it when it hangs, and restores read over the network.",
-		Means:   "The local tier is meant for a disk of this machine. Home directories are often on the network. Only the remote tier may hang without harm.",
-		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL=DIRECTORY", judge: judgeNetworkLocal,
+		ID: "clock-skew", Severity: Warning, Title: "This machine and the server of a directory have different clocks",
+		Matters: "Pages are deleted in a wrong order, and ages of `kvtier gc` are wrong.",
+		Means:   "Times of files come from the server of a share, and are compared with those of other machines. Clocks may differ by a minute.",
+		Remedy:  "timedatectl; sudo timedatectl set-ntp true  # on both machines", judge: judgeClock,
 	},
 }
 
@@ -120,23 +93,23 @@ func (s *scene) eachPlace(fn func(st store, p *place)) {
 // values are those that remedies about a directory need.
 func (s *scene) values(st store, p *place) []string {
 	o := s.by(st)
-	m, _ := mountOf(s.mountsOf(st), p.path)
+	m, _ := machine.MountOf(s.mountsOf(st), p.path)
 	variable, dir := variableOf(p.tier), "/var/lib/ollama-kv"
 	switch {
 	case p.tier == remoteTier:
 		dir = "/mnt/kv/pages"
-	case within(p.path, dir):
+	case machine.Within(p.path, dir):
 		dir = "/srv/ollama-kv"
 	}
-	user := quote(cmp.Or(o.user.Name, s.names[o.user.UID], "ollama"))
+	user := quote(cmp.Or(o.User.Name, s.names[o.User.UID], "ollama"))
 	as := "" // for verbs about pages, which only their owner may use
 	if p.file.UID >= 0 && p.file.UID != s.user.UID && !p.missing {
-		as = "sudo -u " + quote(cmp.Or(s.names[p.file.UID], o.user.Name)) + " "
+		as = "sudo -u " + quote(cmp.Or(s.names[p.file.UID], o.User.Name)) + " "
 	}
 	return []string{
-		"{kvtier}", as + "kvtier", "{as}", as, "{sudo}", cmp.Or(strings.TrimSpace(o.as), "sudo"), "{path}", quote(p.path), "{user}", user, "{point}", quote(cmp.Or(m.point, p.path)),
-		"{set}", "sudo install -d -m 700 -o " + user + " " + dir + " && " + o.setting(variable, dir), "{variable}", variable, "{server}", quote(cmp.Or(o.name, "ollama.service")),
-		"{dir}", quote("/etc/systemd/system/" + cmp.Or(o.name, "ollama.service") + ".d"),
+		"{kvtier}", as + "kvtier", "{as}", as, "{sudo}", cmp.Or(strings.TrimSpace(o.as), "sudo"), "{path}", quote(p.path), "{user}", user, "{point}", quote(cmp.Or(m.Point, p.path)),
+		"{set}", "sudo install -d -m 700 -o " + user + " " + dir + " && " + o.setting(variable, dir), "{variable}", variable, "{server}", quote(cmp.Or(o.Name, "ollama.service")),
+		"{dir}", quote("/etc/systemd/system/" + cmp.Or(o.Name, "ollama.service") + ".d"),
 	}
 }
 
@@ -149,11 +122,11 @@ func variableOf(tier string) string {
 }
 
 // mountsOf are the mounts that a store's server sees, or else those of this program.
-func (s *scene) mountsOf(st store) []mount {
-	if o, ok := s.owner(st); ok && o.kind != byDocker && len(o.mounts) > 0 {
-		return o.mounts
+func (s *scene) mountsOf(st store) []machine.Mount {
+	if o, ok := s.owner(st); ok && o.Kind != machine.ByDocker && len(o.Mounts) > 0 {
+		return o.Mounts
 	}
-	return s.mounts
+	return s.Mounted
 }
 
 // title names a directory in a sentence.
@@ -178,22 +151,27 @@ func judgeNoAnswer(s *scene) (hits []hit) {
 }
 
 func judgeCannotLook(s *scene) (hits []hit) {
+	for _, o := range s.servers {
+		if o.PID > 0 && o.Set == nil {
+			hits = append(hits, hit{
+				says:     fmt.Sprintf("The variables of %s cannot be seen by this user.", o.title()),
+				evidence: []Evidence{{fmt.Sprintf("/proc/%d/environ", o.PID), "no permission"}},
+			})
+		}
+	}
 	s.eachPlace(func(st store, p *place) {
 		if p.denied {
-			hits = append(hits, s.placeHit(st, p, p.path, "no permission", "%s could not be looked at by %s.", upperFirst(p.title()), cmp.Or(s.user.Name, "this user")))
+			hits = append(hits, s.placeHit(st, p, p.path, "no permission", "%s could not be looked at by %s.", capital(p.title()), cmp.Or(s.user.Name, "this user")))
 		}
 	})
 	return hits
 }
 
-// upperFirst begins a sentence with a capital letter.
-func upperFirst(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
-
 func judgeMissing(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		idle := len(st.servers) > 0 && !st.on || len(st.servers) == 0 && len(s.servers) > 0 // other findings say why
 		if p.missing && p.tier == localTier && (!idle || s.opt.Root != "") {
-			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist yet.", upperFirst(p.title())))
+			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist yet.", capital(p.title())))
 		}
 	})
 	return hits
@@ -202,7 +180,7 @@ func judgeMissing(s *scene) (hits []hit) {
 func judgeRemoteMissing(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		if p.missing && p.tier == remoteTier {
-			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist.", upperFirst(p.title())))
+			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist.", capital(p.title())))
 		}
 	})
 	return hits
@@ -210,13 +188,13 @@ func judgeRemoteMissing(s *scene) (hits []hit) {
 
 func judgeMountMissing(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
-		for _, t := range s.table {
-			mounted := slices.ContainsFunc(s.mounts, func(m mount) bool { return m.point == t.point })
-			if t.point == "/" || !within(p.path, t.point) || mounted {
+		for _, t := range s.Planned {
+			mounted := slices.ContainsFunc(s.Mounted, func(m machine.Mount) bool { return m.Point == t.Point })
+			if t.Point == "/" || !machine.Within(p.path, t.Point) || mounted {
 				continue
 			}
-			h := s.placeHit(st, p, t.file, t.source+" on "+t.point, "%s is below %s, where nothing is mounted.", upperFirst(p.title()), t.point)
-			h.values = append([]string{"{point}", quote(t.point)}, h.values...)
+			h := s.placeHit(st, p, t.File, t.Source+" on "+t.Point, "%s is below %s, where nothing is mounted.", capital(p.title()), t.Point)
+			h.values = append([]string{"{point}", quote(t.Point)}, h.values...)
 			hits = append(hits, h)
 		}
 	})
@@ -226,14 +204,24 @@ func judgeMountMissing(s *scene) (hits []hit) {
 // there reports whether the directory could be described.
 func (p *place) there() bool { return !p.missing && (!p.denied || p.file.Mode != 0) }
 
-func judgeLink(s *scene) (hits []hit) {
+// judgeUnsafe repeats the server's own look at a directory, with the cause.
+func judgeUnsafe(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
-		if p.there() && !p.file.Mode.IsDir() {
-			kind := "no directory"
-			if p.file.Mode&fs.ModeSymlink != 0 {
-				kind = "a symbolic link"
-			}
-			hits = append(hits, s.placeHit(st, p, p.path, kind, "%s is %s.", upperFirst(p.title()), kind))
+		switch {
+		case !p.there():
+			return
+		case !p.file.Mode.IsDir():
+			h := s.placeHit(st, p, p.path, p.file.Mode.String(), "%s is a link or no directory.", capital(p.title()))
+			h.remedy = "readlink -f {path}  # give a directory as {variable}"
+			hits = append(hits, h)
+		}
+		if h, ok := s.ownerHit(st, p); ok {
+			hits = append(hits, h)
+		}
+		if p.file.UID >= 0 && p.file.Mode.IsDir() && p.file.Mode.Perm()&0o022 != 0 {
+			h := s.placeHit(st, p, "mode of "+p.path, fmt.Sprintf("%04o", p.file.Mode.Perm()), "Others may write to %s.", p.title())
+			h.remedy = "{sudo} chmod 700 {path}"
+			hits = append(hits, h)
 		}
 	})
 	return hits
@@ -242,51 +230,53 @@ func judgeLink(s *scene) (hits []hit) {
 // serverUID is the user that a store's server runs as, or this one.
 func (s *scene) serverUID(st store) int {
 	if o, ok := s.owner(st); ok {
-		return o.user.UID
+		return o.User.UID
 	}
 	return s.user.UID
 }
 
-func judgeOwner(s *scene) (hits []hit) {
-	s.eachPlace(func(st store, p *place) {
-		uid := s.serverUID(st)
-		if !p.there() || uid < 0 || p.file.UID < 0 || p.file.UID == uid || s.squashed(st, p) {
-			return
-		}
-		if _, known := s.owner(st); !known && s.user.UID == 0 {
-			return // root looks at the directory of some server
-		}
-		who := cmp.Or(s.names[p.file.UID], fmt.Sprint(p.file.UID))
-		mine := cmp.Or(s.by(st).user.Name, s.names[uid], fmt.Sprint(uid))
-		verb := "the server runs as"
-		if len(st.servers) == 0 {
-			verb = "this is"
-		}
-		h := s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and %s %s.", upperFirst(p.title()), who, verb, mine)
-		if o := s.by(st); len(st.servers) == 0 { // a server of the owner may use it: a new owner would take its pages away
-			h.remedy = "sudo -u " + quote(who) + " kvtier doctor --root " + quote(st.localPath(p))
-		} else if o.as != "" { // a directory that belongs to others stays theirs
-			dir := filepath.Join(cmp.Or(o.user.Home, "/var/tmp"), "kv-pages")
-			h.remedy = o.as + "mkdir -p -m 700 " + quote(dir) + " && " + o.setting(variableOf(p.tier), dir)
-		}
-		hits = append(hits, h)
-	})
-	return hits
+// ownerHit is the finding about a directory that is not its server's.
+func (s *scene) ownerHit(st store, p *place) (h hit, ok bool) {
+	uid := s.serverUID(st)
+	if uid < 0 || p.file.UID < 0 || p.file.UID == uid {
+		return h, false
+	}
+	o, known := s.owner(st)
+	if !known && s.user.UID == 0 {
+		return h, false // root looks at the directory of some server
+	}
+	who := cmp.Or(s.names[p.file.UID], fmt.Sprint(p.file.UID))
+	mine := cmp.Or(s.by(st).User.Name, s.names[uid], fmt.Sprint(uid))
+	verb := "the server runs as"
+	if !known {
+		verb = "this is"
+	}
+	h = s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and %s %s.", capital(p.title()), who, verb, mine)
+	switch {
+	case !known: // a server of the owner may use it: a new owner would take its pages away
+		h.remedy = "sudo -u {who} kvtier doctor --root {local}"
+		h.values = append(h.values, "{who}", quote(who), "{local}", quote(st.localPath(p)))
+	case o.as != "": // a directory that belongs to others stays theirs
+		dir := filepath.Join(cmp.Or(o.User.Home, "/var/tmp"), "kv-pages")
+		h.remedy = "{as}mkdir -p -m 700 {own} && {set}"
+		h.values = append([]string{"{as}", o.as, "{own}", quote(dir), "{set}", o.setting(variableOf(p.tier), dir)}, h.values...)
+	case uid == 0 && s.onNFS(st, p): // whose server makes nobody of root by default
+		h.remedy = "sudo mkdir -p {dir} && printf '[Service]\\nUser=ollama\\n' | sudo tee {dir}/user.conf && sudo systemctl daemon-reload && sudo systemctl restart {server}  # or no_root_squash in /etc/exports of the NFS server"
+	default:
+		h.remedy = "{sudo} chown -R {user} {path}"
+	}
+	return h, true
 }
 
-func judgeMode(s *scene) (hits []hit) {
-	s.eachPlace(func(st store, p *place) {
-		if p.there() && p.file.UID >= 0 && p.file.Mode.IsDir() && p.file.Mode.Perm()&0o022 != 0 {
-			hits = append(hits, s.placeHit(st, p, "mode of "+p.path, fmt.Sprintf("%04o", p.file.Mode.Perm()), "Others may write to %s.", p.title()))
-		}
-	})
-	return hits
+func (s *scene) onNFS(st store, p *place) bool {
+	m, _ := machine.MountOf(s.mountsOf(st), p.path)
+	return m.NFS()
 }
 
 func judgeForeign(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		if uid := s.serverUID(st); len(p.contents.foreign) == 0 || len(st.servers) > 0 && uid >= 0 && uid != p.file.UID {
-			return // root-owner cures both
+			return // root-unsafe cures both
 		}
 		h := hit{says: fmt.Sprintf("Files below %s belong to another user.", p.title()), values: s.values(st, p)}
 		for _, f := range p.contents.foreign {
@@ -300,127 +290,94 @@ func judgeForeign(s *scene) (hits []hit) {
 
 func judgeReadOnly(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
-		m, ok := mountOf(s.mounts, p.above)
+		m, ok := machine.MountOf(s.Mounted, p.above)
 		refused := p.probed && (vfs.IsReadOnly(p.probeErr) || errors.Is(p.probeErr, fs.ErrPermission) && s.user.UID == p.file.UID)
+		o, known := s.owner(st)
 		switch {
-		case ok && m.has("ro"):
-			hits = append(hits, s.placeHit(st, p, "mount "+m.point, "ro", "%s is on a filesystem that is mounted read-only.", upperFirst(p.title())))
-		case refused && !s.squashed(st, p):
-			hits = append(hits, s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written.", upperFirst(p.title())))
+		case ok && m.ReadOnly():
+			hits = append(hits, s.placeHit(st, p, "mount "+m.Point, "ro", "%s is on a filesystem that is mounted read-only.", capital(p.title())))
+		case refused:
+			hits = append(hits, s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written.", capital(p.title())))
+		}
+		if known && o.Kind == machine.BySystemd && !o.Service.Writable(p.path) {
+			hits = append(hits, s.protectedHit(st, p, o))
 		}
 	})
 	return hits
 }
 
-func judgeProtected(s *scene) (hits []hit) {
-	s.eachPlace(func(st store, p *place) {
-		o, ok := s.owner(st)
-		if !ok || o.kind != bySystemd || o.writable(p.path) {
-			return
-		}
-		of := []string{}
-		for _, name := range []string{"ProtectSystem", "ProtectHome"} {
-			if v := o.props[name]; v != "" && v != "no" {
-				of = append(of, name+"="+v)
-			}
-		}
-		h := s.placeHit(st, p, o.name, strings.Join(of, " "), "%s may not write to %s.", o.name, p.title())
-		if o.hidden(p.path) {
-			h.values = append([]string{}, s.values(st, p)...)
-			h.remedy = o.setting(localVar, "/var/lib/ollama-kv")
-		}
-		hits = append(hits, h)
-	})
-	return hits
-}
-
-// hidden reports whether ProtectHome hides a path from a service.
-func (s server) hidden(path string) bool {
-	if home := s.props["ProtectHome"]; home != "yes" && home != "tmpfs" && home != "read-only" {
-		return false
-	}
-	return within(path, "/home") || within(path, "/root") || within(path, "/run/user")
-}
-
-// writable reports whether the settings of a service let it write to a path.
-func (s server) writable(path string) bool {
-	allowed := strings.Fields(s.props["ReadWritePaths"])
-	for _, name := range strings.Fields(s.props["StateDirectory"]) {
-		allowed = append(allowed, "/var/lib/"+name)
-	}
-	for _, dir := range allowed {
-		if within(path, strings.TrimLeft(dir, "-+")) && !s.hidden(path) {
-			return true
+// protectedHit is the finding about a directory that systemd keeps a service out of.
+func (s *scene) protectedHit(st store, p *place, o server) hit {
+	of := []string{}
+	for _, name := range []string{"ProtectSystem", "ProtectHome"} {
+		if v := o.Service.Props[name]; v != "" && v != "no" {
+			of = append(of, name+"="+v)
 		}
 	}
-	switch {
-	case s.hidden(path):
-		return false
-	case s.props["ProtectSystem"] == "strict":
-		return false
-	case s.props["ProtectSystem"] == "yes", s.props["ProtectSystem"] == "full":
-		return !within(path, "/usr") && !within(path, "/boot") && (s.props["ProtectSystem"] == "yes" || !within(path, "/etc"))
+	h := s.placeHit(st, p, o.Name, strings.Join(of, " "), "%s may not write to %s.", o.Name, p.title())
+	h.remedy = "sudo mkdir -p {dir} && printf '[Service]\\nReadWritePaths=-%s\\n' {path} | sudo tee {dir}/pages.conf && sudo systemctl daemon-reload && sudo systemctl restart {server}"
+	if o.Service.Hides(p.path) {
+		h.remedy = "{visible}"
+		h.values = append(h.values, "{visible}", o.setting(localVar, "/var/lib/ollama-kv"))
 	}
-	return true
-}
-
-func judgeInMemory(s *scene) (hits []hit) {
-	s.eachPlace(func(st store, p *place) {
-		if p.diskErr == nil && p.disk.RAM && !s.hasPrivateTmp(st, p) {
-			hits = append(hits, s.placeHit(st, p, "filesystem of "+p.above, "in memory", "%s is in memory.", upperFirst(p.title())))
-		}
-	})
-	return hits
+	return h
 }
 
 // hasPrivateTmp reports whether a store's service sees another directory of this name.
 func (s *scene) hasPrivateTmp(st store, p *place) bool {
 	o, ok := s.owner(st)
-	return ok && o.kind == bySystemd && slices.Contains([]string{"yes", "disconnected"}, o.props["PrivateTmp"]) && (within(p.path, "/tmp") || within(p.path, "/var/tmp"))
+	return ok && o.Kind == machine.BySystemd && o.Service.PrivateTmp(p.path)
 }
 
 func judgeEmptied(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
-		if p.disk.RAM || s.hasPrivateTmp(st, p) {
+		if s.hasPrivateTmp(st, p) {
+			hits = append(hits, s.placeHit(st, p, s.by(st).Name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", capital(p.title()), s.by(st).Name))
+		} else if p.diskErr == nil && p.disk.RAM {
+			hits = append(hits, s.placeHit(st, p, "filesystem of "+p.above, "in memory", "%s is in memory.", capital(p.title())))
+		} else if rules := s.emptying(p.path); len(rules) > 0 {
+			hits = append(hits, hit{says: fmt.Sprintf("%s is emptied when this machine boots, or by age.", capital(p.title())), evidence: rules, values: s.values(st, p)})
+		}
+	})
+	return hits
+}
+
+// emptying are the reasons why a directory is emptied by the system.
+func (s *scene) emptying(path string) (rules []Evidence) {
+	for _, r := range s.Removals {
+		if !machine.Within(path, r.Path) {
+			continue
+		}
+		if r.Kind == "x" {
+			return nil
+		}
+		rules = append(rules, Evidence{r.File, strings.TrimSpace(fmt.Sprintf("%s %s %s", r.Kind, r.Path, r.Age))})
+	}
+	if len(rules) == 0 && (machine.Within(path, "/tmp") || machine.Within(path, "/var/tmp")) {
+		rules = []Evidence{{path, "below a directory for temporary files"}}
+	}
+	return rules
+}
+
+func judgeClock(s *scene) (hits []hit) {
+	s.eachPlace(func(st store, p *place) {
+		if !p.probed || p.probeErr != nil {
 			return
 		}
-		var rules []Evidence
-		for _, r := range s.rules {
-			if !within(p.path, r.path) {
-				continue
-			}
-			if r.kind == "x" {
-				return
-			}
-			rules = append(rules, Evidence{r.file, strings.TrimSpace(fmt.Sprintf("%s %s %s", r.kind, r.path, r.age))})
+		var skew time.Duration
+		switch {
+		case p.probe.Modified.Before(p.probe.Before.Add(-tier.ClockSlack)):
+			skew = p.probe.Modified.Sub(p.probe.Before)
+		case p.probe.Modified.After(p.probe.After.Add(tier.ClockSlack)):
+			skew = p.probe.Modified.Sub(p.probe.After)
+		default:
+			return
 		}
-		if len(rules) == 0 && (within(p.path, "/tmp") || within(p.path, "/var/tmp")) {
-			rules = []Evidence{{p.path, "below a directory for temporary files"}}
+		word := "ahead of"
+		if skew < 0 {
+			word = "behind"
 		}
-		if len(rules) > 0 {
-			hits = append(hits, hit{says: fmt.Sprintf("%s is emptied when this machine boots, or by age.", upperFirst(p.title())), evidence: rules, values: s.values(st, p)})
-		}
-	})
-	return hits
-}
-
-func judgePrivateTmp(s *scene) (hits []hit) {
-	s.eachPlace(func(st store, p *place) {
-		if s.hasPrivateTmp(st, p) {
-			hits = append(hits, s.placeHit(st, p, s.by(st).name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", upperFirst(p.title()), s.by(st).name))
-		}
-	})
-	return hits
-}
-
-// networks are the types of filesystems that another machine serves.
-var networks = []string{"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "afs", "9p", "fuse.sshfs", "fuse.rclone", "fuse.glusterfs"}
-
-func judgeNetworkLocal(s *scene) (hits []hit) {
-	s.eachPlace(func(st store, p *place) {
-		if m, _ := mountOf(s.mounts, p.above); p.tier == localTier && slices.Contains(networks, m.fsType) {
-			hits = append(hits, s.placeHit(st, p, "mount "+m.point, m.fsType+" "+m.source, "%s is on the network.", upperFirst(p.title())))
-		}
+		hits = append(hits, s.placeHit(st, p, "clock of "+p.path, p.probe.Modified.UTC().Format(time.RFC3339), "The clock of %s is %v %s that of this machine.", p.title(), skew.Abs().Round(time.Second), word))
 	})
 	return hits
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/show"
 	"github.com/kvtier/kvtier/telemetry/unstored"
@@ -13,12 +14,6 @@ import (
 
 // runningChecks look at the counters of servers that run, or have run.
 var runningChecks = []Check{
-	{
-		ID: "collector-down", Severity: Note, Title: "No collector runs for a directory",
-		Matters: "Counters of prompts, hits and misses are not kept.",
-		Means:   "A patched server, the daemon before llama-server while a model is loaded, or `kvtier collect` collects counters over a socket in the directory. A server of an older version has none.",
-		Remedy:  "{kvtier} collect --root {path}", judge: judgeCollector,
-	},
 	{
 		ID: "not-stored", Severity: Error, Title: "Conversations of a loaded model are not stored",
 		Matters: "Their prompts are computed again after an unload or another conversation.",
@@ -38,12 +33,6 @@ var runningChecks = []Check{
 		Remedy:  "{journal} | grep 'kv tier' | tail; {kvtier} bench --root {path}", judge: judgeDropped,
 	},
 	{
-		ID: "queue-full", Severity: Warning, Title: "The memory for pages that wait to be stored is nearly full",
-		Matters: "Soon pages stay in the cache, and some are not stored.",
-		Means:   "Pages are computed more quickly than the disk takes them.",
-		Remedy:  "{kvtier} bench --root {path}; iostat -x 1 5", judge: judgeQueue,
-	},
-	{
 		ID: "prompts-change", Severity: Warning, Title: "Prompts change at the front",
 		Matters: "All tokens behind such a place are computed in each request, although they are the same.",
 		Means:   "Prompts of one conversation differ at the same place each time, such as a clock or a list of files in the system message. Only a common beginning is restored.",
@@ -56,22 +45,16 @@ var runningChecks = []Check{
 		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL_GB=GB", judge: missCheck(telemetry.CauseEvicted),
 	},
 	{
-		ID: "misses-damaged", Severity: Warning, Title: "Many tokens are computed because their pages are damaged",
-		Matters: "Their pages were stored in vain, and a disk, a cable or memory may be failing.",
-		Means:   "Pages failed their check, or could not be read.",
-		Remedy:  "{kvtier} check --root {path}; {kvtier} repair --root {path}", judge: missCheck(telemetry.CauseDamaged),
+		ID: "misses-unreadable", Severity: Warning, Title: "Many tokens are computed because their pages could not be read",
+		Matters: "They were stored in vain.",
+		Means:   "Pages failed their check, or a tier failed or hung while prompts asked for its pages. A disk, a cable or memory may be failing.",
+		Remedy:  "findmnt --target {path}; {kvtier} check --root {path}; {journal} | grep 'kv tier' | tail", judge: missCheck(telemetry.CauseDamaged, telemetry.CauseTierDown),
 	},
 	{
 		ID: "misses-quicker", Severity: Note, Title: "Many stored tokens are computed because reading is slower",
-		Matters: "The disk or the share gives pages more slowly than the model computes them.",
+		Matters: "The model computes them sooner.",
 		Means:   "Servers measure both, and choose the quicker one. A faster disk, compression on a slow share, or a memory tier changes the choice.",
 		Remedy:  "{kvtier} bench --root {path}", judge: missCheck(telemetry.CauseQuicker),
-	},
-	{
-		ID: "misses-tier-down", Severity: Warning, Title: "Many stored tokens are computed because a tier is down",
-		Matters: "Their pages exist and could not be read.",
-		Means:   "A tier failed or hung while prompts asked for its pages.",
-		Remedy:  "findmnt --target {path}; {journal} | grep 'kv tier' | tail", judge: missCheck(telemetry.CauseTierDown),
 	},
 	{
 		ID: "misses-identity", Severity: Warning, Title: "Many stored tokens are computed because of another build or setting",
@@ -84,8 +67,8 @@ var runningChecks = []Check{
 // eachState calls fn for each directory whose counters are known.
 func (s *scene) eachState(fn func(st store, state telemetry.State)) {
 	for _, st := range s.stores {
-		if st.state != nil && st.state.err == nil {
-			fn(st, st.state.State)
+		if st.state != nil {
+			fn(st, *st.state)
 		}
 	}
 }
@@ -100,37 +83,17 @@ func (s *scene) stateHit(st store, of, value, format string, args ...any) hit {
 // journal is the command that prints the log with a server's lines about its tier.
 func (s *scene) journal(o server) string {
 	for _, i := range s.installed {
-		if i.Executable == o.exe && i.Log != "" && !i.build.Patched {
+		if i.Executable == o.Executable && i.Log != "" && !i.build.Patched {
 			return "sudo cat " + quote(i.Log) // the daemon has a log of its own
 		}
 	}
-	switch o.kind {
-	case bySystemd:
-		return "journalctl -u " + quote(o.name)
-	case byDocker:
-		return "docker logs " + quote(o.name) + " 2>&1"
+	switch o.Kind {
+	case machine.BySystemd:
+		return "journalctl -u " + quote(o.Name)
+	case machine.ByDocker:
+		return "docker logs " + quote(o.Name) + " 2>&1"
 	}
 	return "cat LOG" // standard error of a server that was started by hand
-}
-
-func judgeCollector(s *scene) (hits []hit) {
-	for _, st := range s.stores {
-		o, ok := s.owner(st)
-		if !ok || o.pid == 0 || st.local == nil || st.local.missing || st.local.denied || st.local.noAnswer || st.state == nil {
-			continue
-		}
-		patched := slices.ContainsFunc(s.patched(), func(p server) bool { return p.pid == o.pid })
-		if !patched && len(o.runners) == 0 {
-			continue // the daemon of a loaded model collects
-		}
-		switch {
-		case st.state.err != nil:
-			hits = append(hits, s.stateHit(st, "collector", st.state.err.Error(), "No counters of %s can be read.", st.local.path))
-		case !st.state.Live:
-			hits = append(hits, s.stateHit(st, "collector", "not running", "No collector runs for %s.", st.local.path))
-		}
-	}
-	return hits
 }
 
 // ownChecks are causes that need no remedy, or have checks of their own.
@@ -181,36 +144,15 @@ func judgeDropped(s *scene) (hits []hit) {
 	s.eachState(func(st store, state telemetry.State) {
 		const series, share = "ollama_kv_dropped_pages_total", .001 // totals never fall: a few drops long ago are no finding
 		var sealed float64
-		for _, kind := range sealedKinds(state) {
-			sealed += sum(state, kind)
+		for _, m := range state.Models {
+			for name, n := range m.Totals {
+				if strings.HasPrefix(name, "ollama_kv_sealed_pages_total") {
+					sealed += n
+				}
+			}
 		}
 		if n := sum(state, series); n > share*sealed {
 			hits = append(hits, s.stateHit(st, series, fmt.Sprintf("%.0f", n), "%.0f pages could not be stored in %s.", n, st.local.path))
-		}
-	})
-	return hits
-}
-
-// sealedKinds are the series of pages that were stored.
-func sealedKinds(state telemetry.State) (all []string) {
-	for _, m := range state.Models {
-		for series := range m.Totals {
-			if strings.HasPrefix(series, "ollama_kv_sealed_pages_total") && !slices.Contains(all, series) {
-				all = append(all, series)
-			}
-		}
-	}
-	return all
-}
-
-func judgeQueue(s *scene) (hits []hit) {
-	const share = .9
-	s.eachState(func(st store, state telemetry.State) {
-		for _, p := range state.Processes {
-			held, limit := p.Gauges["ollama_kv_queue_bytes"], p.Gauges["ollama_kv_queue_limit_bytes"]
-			if state.Live && limit > 0 && held > share*limit {
-				hits = append(hits, s.stateHit(st, "ollama_kv_queue_bytes", fmt.Sprintf("%s of %s", bytesText(int64(held)), bytesText(int64(limit))), "Process %d has many pages that wait to be stored.", p.Process.PID))
-			}
 		}
 	})
 	return hits

@@ -7,11 +7,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/internal/machine"
 )
 
 // contents are the files below a root.
@@ -20,9 +20,7 @@ type contents struct {
 	newer       []string // directories or manifests of a newer format
 	foreign     []owned  // files of other users than the root's
 	quarantined int
-	builds      []build
 	ledger      *ledger.Ledger // nil if there is none
-	instances   []instance
 }
 
 // owned is a file and its owner.
@@ -31,23 +29,8 @@ type owned struct {
 	uid  int
 }
 
-// build is a fingerprint: the pages of one build of the engine for one model.
-type build struct {
-	fingerprint string
-	identity    map[string]string
-	used        time.Time
-}
-
-// instance is the directory of a server with an id.
-type instance struct {
-	id, path string
-	held     bool
-	used     time.Time
-}
-
 // Bounds of a look at a root, which may have millions of files.
 const (
-	entriesMax = 1024 // of one directory
 	statsMax   = 4096 // files that are described
 	foreignMax = 8
 )
@@ -58,9 +41,9 @@ type looker struct {
 	left int
 }
 
-func (l *looker) stat(path string) (File, bool) {
+func (l *looker) stat(path string) (machine.File, bool) {
 	if l.left == 0 {
-		return File{}, false
+		return machine.File{}, false
 	}
 	l.left--
 	f, err := l.Stat(path)
@@ -71,7 +54,7 @@ func (l *looker) stat(path string) (File, bool) {
 func contentsOf(e Environment, root string) (c contents) {
 	l := &looker{e, statsMax}
 	top, ok := l.stat(root)
-	names, err := e.List(root, entriesMax)
+	names, err := e.List(root, machine.EntriesMax)
 	if c.denied = errors.Is(err, fs.ErrPermission); c.denied || !ok {
 		return c
 	}
@@ -81,30 +64,27 @@ func contentsOf(e Environment, root string) (c contents) {
 			c.newer = append(c.newer, filepath.Join(root, name))
 		}
 	}
-	c.readInstances(l, root)
 	v1 := filepath.Join(root, "v1")
 	if f, ok := c.own(l, v1, top.UID); !ok || !f.Mode.IsDir() {
 		return c // a link could lead anywhere
 	}
 	c.ledger = readLedger(e, filepath.Join(v1, "usage.json"))
-	quarantine, _ := e.List(filepath.Join(v1, "quarantine"), entriesMax)
+	quarantine, _ := e.List(filepath.Join(v1, "quarantine"), machine.EntriesMax)
 	c.quarantined = len(quarantine)
-	names, _ = e.List(v1, entriesMax)
+	names, _ = e.List(v1, machine.EntriesMax)
 	for _, name := range names {
 		dir := filepath.Join(v1, name)
 		f, ok := c.own(l, dir, top.UID)
 		if _, err := pagefile.ParseKey(name); err != nil || !ok || !f.Mode.IsDir() {
 			continue
 		}
-		if b, ok := c.readBuild(l, dir, name, top.UID); ok {
-			c.builds = append(c.builds, b)
-		}
+		c.readPages(l, dir, top.UID)
 	}
 	return c
 }
 
 // own notes a file that belongs to another user than the root.
-func (c *contents) own(l *looker, path string, uid int) (File, bool) {
+func (c *contents) own(l *looker, path string, uid int) (machine.File, bool) {
 	f, ok := l.stat(path)
 	if ok && f.UID >= 0 && uid >= 0 && f.UID != uid && len(c.foreign) < foreignMax {
 		c.foreign = append(c.foreign, owned{path, f.UID})
@@ -112,82 +92,38 @@ func (c *contents) own(l *looker, path string, uid int) (File, bool) {
 	return f, ok
 }
 
-// readBuild reads a manifest, and looks at the times and the owners of directories and of some files.
-func (c *contents) readBuild(l *looker, dir, key string, uid int) (build, bool) {
-	b := build{fingerprint: key}
-	text, err := l.Read(filepath.Join(dir, "manifest.json"), tier.MaxManifestBytes)
+// readPages reads the manifest of a fingerprint, and looks at the owners of directories and of some files.
+func (c *contents) readPages(l *looker, dir string, uid int) {
+	path := filepath.Join(dir, "manifest.json")
+	text, err := l.Read(path, tier.MaxManifestBytes)
 	var m tier.Manifest
 	if err != nil || json.Unmarshal(text, &m) != nil {
-		return b, false
+		return
 	}
 	if m.Schema > pagefile.Schema {
-		c.newer = append(c.newer, filepath.Join(dir, "manifest.json"))
+		c.newer = append(c.newer, path)
 	}
-	b.identity = m.Identity
-	shards, _ := l.List(dir, entriesMax)
+	shards, _ := l.List(dir, machine.EntriesMax)
 	const filesMax = 4 // of each shard
 	for _, shard := range shards {
 		f, ok := c.own(l, filepath.Join(dir, shard), uid)
-		if ok && f.Modified.After(b.used) {
-			b.used = f.Modified
-		}
 		if !ok || !f.Mode.IsDir() || len(shard) != 2 {
 			continue
 		}
 		files, _ := l.List(filepath.Join(dir, shard), filesMax)
 		for _, file := range files {
-			if f, ok := c.own(l, filepath.Join(dir, shard, file), uid); ok && f.Modified.After(b.used) {
-				b.used = f.Modified
-			}
+			c.own(l, filepath.Join(dir, shard, file), uid)
 		}
 	}
-	if c.ledger != nil && c.ledger.Hits[key].Last.After(b.used) {
-		b.used = c.ledger.Hits[key].Last
-	}
-	return b, true
 }
 
 // readLedger reads the first line of a ledger, without a proof of its content: nothing is
 // decided by it.
 func readLedger(e Environment, path string) *ledger.Ledger {
-	text, err := e.Read(path, textMax)
+	text, err := e.Read(path, machine.TextMax)
 	l := new(ledger.Ledger)
 	if err != nil || json.NewDecoder(strings.NewReader(string(text))).Decode(l) != nil {
 		return nil
 	}
 	return l
-}
-
-// readInstances looks at the directories of servers with an id. A lock that is held is in
-// /proc/locks: to try it could keep a server from starting.
-func (c *contents) readInstances(l *looker, root string) {
-	dir := filepath.Join(root, "instances")
-	ids, _ := l.List(dir, entriesMax)
-	locks, _ := l.Read("/proc/locks", textMax)
-	for _, id := range ids {
-		i := instance{id: id, path: filepath.Join(dir, id)}
-		lock, ok := l.stat(filepath.Join(i.path, "server.lock"))
-		if !ok {
-			continue
-		}
-		i.used, i.held = lock.Modified, lockHeld(string(locks), lock.Inode)
-		if f, ok := l.stat(filepath.Join(i.path, "v1", "usage.json")); ok && f.Modified.After(i.used) {
-			i.used = f.Modified
-		}
-		c.instances = append(c.instances, i)
-	}
-}
-
-// lockHeld reports whether a list of locks has one on an inode, of any device: devices have
-// other numbers there on some filesystems.
-func lockHeld(locks string, inode uint64) bool {
-	for line := range strings.Lines(locks) {
-		for _, field := range strings.Fields(line) {
-			parts := strings.Split(field, ":")
-			if len(parts) == 3 && parts[2] == strconv.FormatUint(inode, 10) {
-				return true
-			}
-		}
-	}
-	return false
 }

@@ -25,14 +25,14 @@ func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 
 func tableOf(checks []doctor.Check) string {
 	var b strings.Builder
-	b.WriteString("| finding | meaning | remedy |\n|---|---|---|\n")
+	b.WriteString("| check | meaning | your next step |\n|---|---|---|\n")
 	for _, c := range checks {
-		fmt.Fprintf(&b, "| `%s`, %s | **%s.** %s %s | `%s` |\n", c.ID, c.Severity, c.Title, cell(c.Matters), cell(c.Means), cell(c.General()))
+		fmt.Fprintf(&b, "| `%s`, %s | %s. %s | `%s` |\n", c.ID, c.Severity, c.Title, cell(c.Matters), cell(c.General()))
 	}
 	return b.String()
 }
 
-// TestDocumentation: the document has every finding, as the program explains it.
+// TestDocumentation: the document has every check, as the program explains it.
 func TestDocumentation(t *testing.T) {
 	const path = "../../docs/doctor.md"
 	text, err := os.ReadFile(path)

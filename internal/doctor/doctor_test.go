@@ -13,11 +13,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/internal/doctor"
 	"github.com/kvtier/kvtier/internal/doctor/doctortest"
+	inventory "github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
 type machine = doctortest.Machine
@@ -78,7 +79,7 @@ func missed(cause telemetry.Cause) func(*machine) {
 
 func mounted(old, new string) func(*machine) { return func(m *machine) { m.Mount(old, new) } }
 
-func disk(point string, change func(*doctor.Disk)) func(*machine) {
+func disk(point string, change func(*inventory.Disk)) func(*machine) {
 	return func(m *machine) {
 		d := doctortest.Disk()
 		change(&d)
@@ -88,8 +89,8 @@ func disk(point string, change func(*doctor.Disk)) func(*machine) {
 
 func probe(dir string, change func(*doctor.Probe) error) func(*machine) {
 	return func(m *machine) {
-		m.Probes[dir] = func(bytes int64) (doctor.Probe, error) {
-			p := m.Probed(bytes)
+		m.Probes[dir] = func() (doctor.Probe, error) {
+			p := m.Probed()
 			err := change(&p)
 			return p, err
 		}
@@ -99,7 +100,7 @@ func probe(dir string, change func(*doctor.Probe) error) func(*machine) {
 func status(change func(*install.Status)) func(*machine) {
 	return func(m *machine) {
 		change(&m.Statuses[0])
-		m.Builds = map[string]doctor.Build{doctortest.Executable: {}}
+		m.Builds = map[string]inventory.Build{doctortest.Executable: {}}
 	}
 }
 
@@ -115,150 +116,128 @@ func container(volume string) func(*machine) {
 	}
 }
 
-// faults provoke each finding.
-var faults = map[string]func(*machine){
-	"no-server": func(m *machine) {
+// faults provoke each finding, in each of its forms.
+var faults = map[string]map[string]func(*machine){
+	"no-server": {"": func(m *machine) {
 		m.Outputs = nil
 		delete(m.Files, proc+"/cmdline")
 		delete(m.Files, runner+"/cmdline")
 		m.Set["OLLAMA_KV_TIER_LOCAL"] = root
+	}},
+	"tiering-off": {
+		"":          env("OLLAMA_KV_TIERING=1 ", ""),
+		"the shell": func(m *machine) { env("OLLAMA_KV_TIERING=1 ", "")(m); m.Set["OLLAMA_KV_TIERING"] = "1" },
 	},
-	"server-unseen":    func(m *machine) { m.Files[proc+"/environ"].Err = fs.ErrPermission },
-	"tiering-off":      env("OLLAMA_KV_TIERING=1 ", ""),
-	"only-client":      func(m *machine) { env("OLLAMA_KV_TIERING=1 ", "")(m); m.Set["OLLAMA_KV_TIERING"] = "1" },
-	"bad-switch":       env("OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIERING=yes"),
-	"bad-variable":     env("LOCAL_GB=200", "LOCAL_GB=200GB"),
-	"value-ignored":    more("OLLAMA_KV_TIER_REUSE=moved"),
-	"unknown-variable": more("OLLAMA_KV_TIER_LOCAL_BG=100"),
-	"variables-differ": func(m *machine) { m.Set["OLLAMA_KV_TIER_LOCAL"] = "/fast" },
-	"not-restarted": func(m *machine) {
+	"bad-variable":     {"a budget": env("LOCAL_GB=200", "LOCAL_GB=200GB"), "the switch": env("OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIERING=yes")},
+	"unknown-variable": {"": more("OLLAMA_KV_TIER_LOCAL_BG=100")},
+	"not-restarted": {"": func(m *machine) {
 		more("OLLAMA_KV_TIER_COMPRESS=1")(m)
 		m.SetProcess(variables + " HOME=/usr/share/ollama")
-	},
-	"environment-file": prop("EnvironmentFiles", "/etc/default/ollama (ignore_errors=yes)"),
-	"wrong-user":       func(m *machine) { m.Me = m.Accounts[2] },
-	"other-ollama":     func(m *machine) { m.Programs["ollama"] = "/usr/bin/ollama"; m.Write("/usr/bin/ollama", "", 0) },
-	"container-pages":  container("/data"),
+	}},
+	"container-pages": {"": container("/data")},
 
-	"not-installed":     status(func(s *install.Status) { s.State, s.Ollama = install.None, "0.32.15" }),
-	"install-attention": status(func(s *install.Status) { s.State, s.Hints = install.Replaced, []string{"Run install again."} }),
-	"not-patched":       status(func(s *install.Status) { s.Ollama = "0.24.0" }),
-	"cpu-only":          func(m *machine) { m.Write("/dev/nvidia0", "", 0) },
-	"other-libraries": func(m *machine) {
+	"not-installed": {
+		"a stock release": status(func(s *install.Status) { s.State, s.Ollama = install.None, "0.32.15" }),
+		"an old release":  status(func(s *install.Status) { s.Ollama = "0.24.0" }),
+	},
+	"install-attention": {"": status(func(s *install.Status) { s.State, s.Hints = install.Replaced, []string{"Run install again."} })},
+	"other-libraries": {"": func(m *machine) {
 		m.Write(doctortest.Libraries+"/libggml-base.so", "\x00MUL_MAT\x00NEW_OP\x00", 0)
-	},
-	"libraries-replaced": func(m *machine) {
-		m.Write(runner+"/maps", "7f00-7f01 r-xp 0 08:01 12 "+doctortest.Libraries+"/libggml-base.so (deleted)\n", 0)
-	},
-	"other-kvtier": status(func(s *install.Status) { s.State, s.Tiering, s.Kvtier = install.Installed, "on", "0.0.1" }),
-	"kvtier-old":   func(m *machine) { m.Dir(root+"/v2", doctortest.OllamaUID) },
-
-	"no-answer":            func(m *machine) { m.Hung[remote] = true },
-	"cannot-look":          func(m *machine) { m.Files[root].Err = fs.ErrPermission },
-	"root-missing":         env(root, root+"/none"),
-	"remote-missing":       env(remote, "/mnt/kv/none"),
-	"mount-missing":        mounted("/mnt/kv", "/mnt/other"),
-	"root-link":            func(m *machine) { m.Files[root].Mode = fs.ModeSymlink | 0o777 },
-	"root-owner":           func(m *machine) { m.Files[root].UID = 0 },
-	"root-mode":            func(m *machine) { m.Files[root].Mode = fs.ModeDir | 0o770 },
-	"foreign-files":        func(m *machine) { m.Files[root+"/v1"].UID = 0 },
-	"root-read-only":       mounted("/var/lib/ollama-kv rw,", "/var/lib/ollama-kv ro,"),
-	"service-cannot-write": prop("ProtectSystem", "strict", "ReadWritePaths", "/mnt/kv"),
-	"root-in-memory":       disk(root, func(d *doctor.Disk) { d.RAM = true }),
-	"root-emptied":         at("/tmp/pages"),
-	"private-tmp": func(m *machine) {
-		at("/tmp/pages")(m)
-		prop("PrivateTmp", "yes", "Environment", strings.Replace(variables, root, "/tmp/pages", 1))(m)
-	},
-	"network-local": mounted("ext4 /dev/sdb1", "nfs4 nas:/home"),
-
-	"nfs-local-locks": mounted("lookupcache", "local_lock=flock,lookupcache"),
-	"one-writer":      mounted("nfs4 nas:/kv", "cifs //nas/kv"),
-	"nfs-nocto":       mounted("lookupcache", "nocto,lookupcache"),
-	"nfs-hard":        mounted("soft", "hard"),
-	"nfs-noac":        mounted("lookupcache", "noac,lookupcache"),
-	"nfs-lookupcache": mounted(",lookupcache=pos", ""),
-	"root-squash": func(m *machine) {
-		prop("User", "root")(m)
-		m.Write(proc+"/status", "PPid:\t1\nUid:\t0\t0\t0\t0\n", 0)
-		for name, f := range m.Files {
-			if strings.HasPrefix(name, root) {
-				f.UID = 0
-			}
-		}
-		m.Files[remote].UID = 65534
-	},
-	"clock-skew": probe(remote, func(p *doctor.Probe) error { p.Modified = p.Modified.Add(-3 * time.Minute); return nil }),
-
-	"disk-full":          disk(root, func(d *doctor.Disk) { d.Free = 1e6 }),
-	"disk-nearly-full":   disk(root, func(d *doctor.Disk) { d.Free = 1e11 }),
-	"inodes":             disk(root, func(d *doctor.Disk) { d.InodesFree = 3 }),
-	"budget-over-disk":   disk(root, func(d *doctor.Disk) { d.Total, d.Free = 150e9, 100e9 }),
-	"budget-zero-shared": env("LOCAL_GB=200", "LOCAL_GB=0"),
-	"slow-writes":        probe(root, func(p *doctor.Probe) error { p.Write = 900 * time.Millisecond; return nil }),
-	"slow-sync":          probe(root, func(p *doctor.Probe) error { p.Sync = 2 * time.Second; return nil }),
-	"write-cap": func(m *machine) {
-		more("OLLAMA_KV_TIER_WRITE_GB_PER_DAY=10")(m)
-		m.Ledger(root, ledger.Ledger{Schema: 1, Bytes: 5e9, Counts: 1, Written: map[string]int64{"2026-11-25": 10e9}})
-	},
-
-	"quarantine": func(m *machine) {
-		m.Dir(root+"/v1/quarantine", doctortest.OllamaUID)
-		m.Write(root+"/v1/quarantine/0a.check.1.kvp", "", doctortest.OllamaUID)
-	},
-	"two-builds": func(m *machine) { m.AddBuild(root, strings.Repeat("cd", 32), "engine-two", 2*time.Hour) },
-	"other-version-pages": func(m *machine) {
-		m.AddBuild(root, strings.Repeat("cd", 32), "engine-two", 100*time.Hour)
-	},
-	"unused-instance": func(m *machine) {
-		m.Write(root+"/instances/gpu7/server.lock", "", doctortest.OllamaUID).Modified = m.Time.Add(-90 * time.Hour)
-	},
-
-	"swap-with-ram-tier": func(m *machine) {
-		more("OLLAMA_KV_TIER_RAM_GB=8")(m)
-		m.Write("/proc/swaps", "Filename Type Size Used Priority\n/dev/zram0 partition 8000000 400000 100\n", 0)
-	},
-	"ram-too-large": more("OLLAMA_KV_TIER_RAM_GB=48"),
-
-	"flash-attention-off": more("OLLAMA_FLASH_ATTENTION=0"),
-	"paged-no-flash":      more("OLLAMA_FLASH_ATTENTION=0 OLLAMA_PAGED_ATTN=1"),
-	"paged-libraries":     func(m *machine) { more("OLLAMA_PAGED_ATTN=1")(m) },
-	"model-unpaged": state(func(s *telemetry.State) {
-		s.Processes[0].Unpaged = &telemetry.Unpaged{Reason: "the model keeps state that is not attention over its past", Remedy: "lower num_ctx"}
-	}),
-	"model-llama-runner": func(m *machine) {
-		m.AddModel("llama3.1", "bb22")
-		m.Models[doctortest.ModelDir+"/blobs/sha256-bb22"] = "llama"
-	},
-	"model-adapter": func(m *machine) { m.AddModel("tuned", "aa11", "application/vnd.ollama.image.adapter") },
-	"model-unsupported": func(m *machine) {
-		m.AddModel("embed", "cc33")
-		m.Models[doctortest.ModelDir+"/blobs/sha256-cc33"] = "bert"
-	},
-	"model-off": status(func(s *install.Status) {
+	}},
+	"kvtier-old": {"": func(m *machine) { m.Dir(root+"/v2", doctortest.OllamaUID) }},
+	"model-off": {"": status(func(s *install.Status) {
 		s.State, s.Tiering, s.Log = install.Installed, "on", "/var/log/kvtier/llama-server.log"
 		s.LastLog = `time=2026-11-25T11:00:00Z level=WARN msg="kv tier: off for this model" reason="--swa-full is set"`
-	}),
+	})},
 
-	"collector-down": state(func(s *telemetry.State) { s.Live = false }),
-	"not-stored": state(func(s *telemetry.State) {
+	"no-answer": {"": func(m *machine) { m.Hung[remote] = true }},
+	"cannot-look": {
+		"a directory": func(m *machine) { m.Files[root].Err = fs.ErrPermission },
+		"variables":   func(m *machine) { m.Files[proc+"/environ"].Err = fs.ErrPermission },
+	},
+	"root-missing":   {"": env(root, root+"/none")},
+	"remote-missing": {"": env(remote, "/mnt/kv/none")},
+	"mount-missing":  {"": mounted("/mnt/kv", "/mnt/other")},
+	"root-unsafe": {
+		"a link": func(m *machine) { m.Files[root].Mode = fs.ModeSymlink | 0o777 },
+		"a file": func(m *machine) { m.Files[root].Mode = 0o600 },
+		"owner":  func(m *machine) { m.Files[root].UID = 0 },
+		"mode":   func(m *machine) { m.Files[root].Mode = fs.ModeDir | 0o770 },
+		"nobody": func(m *machine) { squash(m); m.Files[remote].UID = 65534 },
+	},
+	"foreign-files": {"": func(m *machine) { m.Files[root+"/v1"].UID = 0 }},
+	"root-read-only": {
+		"mount":   mounted("/var/lib/ollama-kv rw,", "/var/lib/ollama-kv ro,"),
+		"service": prop("ProtectSystem", "strict", "ReadWritePaths", "/mnt/kv"),
+		"home": func(m *machine) {
+			at("/home/ann/pages")(m)
+			prop("ProtectHome", "yes", "Environment", strings.Replace(variables, root, "/home/ann/pages", 1))(m)
+		},
+	},
+	"root-emptied": {
+		"memory": disk(root, func(d *inventory.Disk) { d.RAM = true }),
+		"rules":  at("/tmp/pages"),
+		"service": func(m *machine) {
+			at("/tmp/pages")(m)
+			prop("PrivateTmp", "yes", "Environment", strings.Replace(variables, root, "/tmp/pages", 1))(m)
+		},
+	},
+	"clock-skew": {"": skewed},
+
+	"disk-full": {
+		"bytes":  disk(root, func(d *inventory.Disk) { d.Free = 1e6 }),
+		"inodes": disk(root, func(d *inventory.Disk) { d.InodesFree = 3 }),
+	},
+	"budget-over-disk": {"": disk(root, func(d *inventory.Disk) { d.Total, d.Free = 150e9, 100e9 })},
+	"quarantine": {"": func(m *machine) {
+		m.Dir(root+"/v1/quarantine", doctortest.OllamaUID)
+		m.Write(root+"/v1/quarantine/0a.check.1.kvp", "", doctortest.OllamaUID)
+	}},
+
+	"model-llama-runner": {"": func(m *machine) {
+		m.AddModel("llama3.1", "bb22")
+		m.Models[doctortest.ModelDir+"/blobs/sha256-bb22"] = "llama"
+	}},
+	"model-unsupported": {
+		"an adapter": func(m *machine) { m.AddModel("tuned", "aa11", "application/vnd.ollama.image.adapter") },
+		"an architecture": func(m *machine) {
+			m.AddModel("embed", "cc33")
+			m.Models[doctortest.ModelDir+"/blobs/sha256-cc33"] = "bert"
+		},
+	},
+	"model-unpaged": {"": state(func(s *telemetry.State) {
+		s.Processes[0].Unpaged = &telemetry.Unpaged{Reason: "the model keeps state that is not attention over its past", Remedy: "lower num_ctx"}
+	})},
+
+	"not-stored": {"": state(func(s *telemetry.State) {
 		s.Processes[0].Unstored = &telemetry.Unstored{Cause: telemetry.ObstacleSlotFile, Detail: "8 bytes follow the last cache"}
-	}),
-	"breaker-open": state(func(s *telemetry.State) {
+	})},
+	"breaker-open": {"": state(func(s *telemetry.State) {
 		s.Tiers = append(s.Tiers, telemetry.Tier{Name: "remote", Root: remote, Down: true})
-	}),
-	"dropped-pages": state(func(s *telemetry.State) { s.Models[0].Totals["ollama_kv_dropped_pages_total"] = 4 }),
-	"queue-full": state(func(s *telemetry.State) {
-		s.Processes[0].Gauges["ollama_kv_queue_bytes"], s.Processes[0].Gauges["ollama_kv_queue_limit_bytes"] = 95, 100
-	}),
-	"prompts-change": state(func(s *telemetry.State) {
+	})},
+	"dropped-pages": {"": state(func(s *telemetry.State) { s.Models[0].Totals["ollama_kv_dropped_pages_total"] = 4 })},
+	"prompts-change": {"": state(func(s *telemetry.State) {
 		s.Processes[0].Busters = []telemetry.Buster{{Begin: 61, End: 65, Prompts: 12, Lost: 90_000, Words: &telemetry.Words{Was: []int32{4242}, Is: []int32{4343}}}}
-	}),
-	"misses-evicted":   missed(telemetry.CauseEvicted),
-	"misses-damaged":   missed(telemetry.CauseDamaged),
-	"misses-quicker":   missed(telemetry.CauseQuicker),
-	"misses-tier-down": missed(telemetry.CauseTierDown),
-	"misses-identity":  missed(telemetry.CauseType),
+	})},
+	"misses-evicted":    {"": missed(telemetry.CauseEvicted)},
+	"misses-unreadable": {"damaged": missed(telemetry.CauseDamaged), "a tier": missed(telemetry.CauseTierDown)},
+	"misses-quicker":    {"": missed(telemetry.CauseQuicker)},
+	"misses-identity":   {"": missed(telemetry.CauseType)},
+}
+
+// squash makes root the server's user.
+func squash(m *machine) {
+	prop("User", "root")(m)
+	m.Write(proc+"/status", "PPid:\t1\nUid:\t0\t0\t0\t0\n", 0)
+	for name, f := range m.Files {
+		if strings.HasPrefix(name, root) {
+			f.UID = 0
+		}
+	}
+}
+
+func skewed(m *machine) {
+	probe(remote, func(p *doctor.Probe) error { p.Modified = p.Modified.Add(-3 * time.Minute); return nil })(m)
 }
 
 // look looks at a healthy machine with a fault.
@@ -298,30 +277,51 @@ func TestEveryFindingIsProvoked(t *testing.T) {
 	var all []string
 	for _, c := range doctor.Checks() {
 		all = append(all, c.ID)
-		require.Contains(t, faults, c.ID, "no test provokes it")
+		require.NotEmpty(t, faults[c.ID], "no test provokes %s", c.ID)
+		for form, fault := range faults[c.ID] {
+			t.Run(c.ID+"/"+form, func(t *testing.T) { provoke(t, c, fault) })
+		}
 	}
 	require.ElementsMatch(t, all, slices.Collect(maps.Keys(faults)))
-	for _, c := range doctor.Checks() {
-		t.Run(c.ID, func(t *testing.T) {
-			r, _ := look(t, faults[c.ID], doctor.Options{Version: "0.1.0"})
-			at := slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == c.ID })
-			require.GreaterOrEqual(t, at, 0, "found %v", ids(r))
-			f := r.Findings[at]
-			require.Equal(t, c.Severity, f.Severity)
-			require.Equal(t, c.Matters, f.Matters)
-			require.Regexp(t, `^[A-Z/a-z0-9].*\.$`, f.Says)
-			require.NotEmpty(t, f.Remedy)
-			require.NotRegexp(t, `\{[a-z]+\}`, f.Remedy, "a name has no value")
-			if c.ID != "no-server" {
-				require.NotEmpty(t, f.Evidence)
-			}
-			require.GreaterOrEqual(t, slices.Index([]doctor.Severity{doctor.OK, doctor.Note, doctor.Warning, doctor.Error}, r.Worst), 1)
-			t.Log(ids(r))
-			for _, e := range f.Evidence {
-				t.Log(e.Of, ": ", e.Value)
-			}
-			t.Log(f.Says, "\n$", f.Remedy)
-		})
+}
+
+func provoke(t *testing.T, c doctor.Check, fault func(*machine)) {
+	r, _ := look(t, fault, doctor.Options{})
+	at := slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == c.ID })
+	require.GreaterOrEqual(t, at, 0, "found %v", ids(r))
+	f := r.Findings[at]
+	require.Equal(t, c.Severity, f.Severity)
+	require.Equal(t, c.Matters, f.Matters)
+	require.Regexp(t, `^[A-Z/a-z0-9].*\.$`, f.Says)
+	require.NotEmpty(t, f.Remedy)
+	require.NotRegexp(t, `\{[a-z]+\}`, f.Remedy, "a name has no value")
+	if c.ID != "no-server" {
+		require.NotEmpty(t, f.Evidence)
+	}
+	require.GreaterOrEqual(t, slices.Index([]doctor.Severity{doctor.OK, doctor.Note, doctor.Warning, doctor.Error}, r.Worst), 1)
+	t.Log(ids(r))
+	for _, e := range f.Evidence {
+		t.Log(e.Of, ": ", e.Value)
+	}
+	t.Log(f.Says, "\n$", f.Remedy)
+}
+
+// TestCausesOfSilence: a reported cause for which nothing is stored is a finding with its next step, unless another
+// check is about it or nothing can be done.
+func TestCausesOfSilence(t *testing.T) {
+	others := []telemetry.Obstacle{telemetry.ObstacleRunner, telemetry.ObstacleModel, telemetry.ObstacleEmbedding}
+	for _, cause := range telemetry.Obstacles {
+		r, _ := look(t, state(func(s *telemetry.State) {
+			s.Processes[0].Unstored = &telemetry.Unstored{Cause: cause, Detail: "the reason"}
+		}), doctor.Options{})
+		if slices.Contains(others, cause) {
+			require.Empty(t, r.Findings, cause)
+			continue
+		}
+		require.Equal(t, []string{"not-stored"}, ids(r), cause)
+		e := unstored.Explain(cause)
+		require.Contains(t, r.Findings[0].Says, e.Means)
+		require.Contains(t, r.Findings[0].Evidence, doctor.Evidence{Of: "next step", Value: e.Remedy})
 	}
 }
 
@@ -402,7 +402,7 @@ func TestForeignRoot(t *testing.T) {
 		delete(m.Files, runner+"/cmdline")
 		m.Me = m.Accounts[2]
 	}, doctor.Options{Root: root})
-	i := slices.Index(ids(r), "root-owner")
+	i := slices.Index(ids(r), "root-unsafe")
 	require.GreaterOrEqual(t, i, 0, ids(r))
 	require.Equal(t, "sudo -u ollama kvtier doctor --root "+root, r.Findings[i].Remedy)
 }
@@ -416,25 +416,13 @@ func TestFewDrops(t *testing.T) {
 	require.Empty(t, r.Findings)
 }
 
-func TestQuickMeasuresNothing(t *testing.T) {
-	slow := func(m *machine) {
-		for _, dir := range []string{root, remote} {
-			probe(dir, func(p *doctor.Probe) error { p.Sync = time.Hour; return nil })(m)
-		}
-	}
-	r, _ := look(t, slow, doctor.Options{Quick: true})
-	require.Empty(t, r.Findings)
-	r, _ = look(t, faults["clock-skew"], doctor.Options{Quick: true})
-	require.Equal(t, []string{"clock-skew"}, ids(r), "clocks are compared nevertheless")
-}
-
 // TestHungMount: one finding, and the rest of the work is done.
 func TestHungMount(t *testing.T) {
 	r, m := look(t, func(m *machine) {
 		m.Hung[remote] = true
 		m.Files[root].Mode = fs.ModeDir | 0o777
 	}, doctor.Options{})
-	require.Equal(t, []string{"no-answer", "root-mode"}, ids(r))
+	require.Equal(t, []string{"no-answer", "root-unsafe"}, ids(r))
 	require.Contains(t, r.Findings[0].Remedy, "findmnt --target "+remote)
 	require.Equal(t, []string{root}, m.Changed())
 
@@ -449,10 +437,10 @@ func TestHungMount(t *testing.T) {
 // TestNamedRoot: with a root that was named, the servers' directories do not count.
 func TestNamedRoot(t *testing.T) {
 	r, m := look(t, func(m *machine) { m.Dir("/other", 1000).Mode = fs.ModeDir | 0o777 }, doctor.Options{Root: "/other"})
-	require.Equal(t, []string{"root-mode"}, ids(r))
+	require.Equal(t, []string{"root-unsafe"}, ids(r))
 	require.Equal(t, []string{"/other"}, m.Changed())
 	r, _ = look(t, func(m *machine) { m.Files[root].UID = 0 }, doctor.Options{Root: root})
-	require.Contains(t, ids(r), "root-owner", "the server of that root is known")
+	require.Contains(t, ids(r), "root-unsafe", "the server of that root is known")
 }
 
 // TestContainer: the pages of a container are looked at where its volume is.
@@ -470,7 +458,6 @@ func TestEnvironmentFile(t *testing.T) {
 		delete(m.Files, proc+"/environ")
 	}, doctor.Options{})
 	require.Contains(t, ids(r), "tiering-off")
-	require.NotContains(t, ids(r), "environment-file")
 }
 
 // TestHostileTexts: names and manifests of other people control no terminal, and no shell.
@@ -481,8 +468,8 @@ func TestHostileTexts(t *testing.T) {
 		m.AddModel("x", "cc33")
 		m.Models[doctortest.ModelDir+"/blobs/sha256-cc33"] = "bert\n\x1b[2J"
 	}, doctor.Options{Root: evil})
-	require.Contains(t, ids(r), "root-mode")
-	f := r.Findings[slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == "root-mode" })]
+	require.Contains(t, ids(r), "root-unsafe")
+	f := r.Findings[slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == "root-unsafe" })]
 	require.Equal(t, "sudo chmod 700 '/tmp/a'\\''; rm -rf $(x)\n\x1b]0;x\a'", f.Remedy)
 	var out strings.Builder
 	r.Print(&out)
@@ -502,7 +489,6 @@ func TestHostileFiles(t *testing.T) {
 			m.Write(root+"/v1/"+key+"/manifest.json", text, doctortest.OllamaUID)
 		}
 		m.Write(root+"/v1/usage.json", `{"bytes":-9223372036854775808,"written":{"2026-11-25":1e30}}`, doctortest.OllamaUID)
-		m.Write(root+"/instances/"+strings.Repeat("x", 300)+"/server.lock", "", doctortest.OllamaUID)
 		m.Write("/proc/1/cmdline", "\x00", 0)
 		m.Write("/proc/2/cmdline", "ollama\x00serve", 0)
 		m.Write("/proc/2/status", "Uid:\nPPid:\n", 0)
@@ -513,7 +499,7 @@ func TestHostileFiles(t *testing.T) {
 
 // TestNoWordsOfPrompts: tokens of a prompt are in no output.
 func TestNoWordsOfPrompts(t *testing.T) {
-	r, _ := look(t, faults["prompts-change"], doctor.Options{})
+	r, _ := look(t, faults["prompts-change"][""], doctor.Options{})
 	text, err := json.Marshal(r)
 	require.NoError(t, err)
 	require.Contains(t, string(text), "Tokens 61 to 64 change")
@@ -525,7 +511,7 @@ func TestNoWordsOfPrompts(t *testing.T) {
 func TestOtherSystems(t *testing.T) {
 	for _, system := range []string{"darwin", "windows"} {
 		r, m := look(t, func(m *machine) {
-			m.System, m.Programs = system, nil
+			m.Name, m.Programs = system, nil
 			m.Set["OLLAMA_KV_TIER_LOCAL"] = root
 		}, doctor.Options{})
 		require.Contains(t, ids(r), "no-server")
@@ -544,7 +530,7 @@ func TestFailures(t *testing.T) {
 	}, doctor.Options{})
 	require.Empty(t, r.Findings, "before a stock Ollama nothing collects while no model is loaded")
 	r, _ = look(t, func(m *machine) { m.StateErr = errors.New("refused") }, doctor.Options{})
-	require.Equal(t, []string{"collector-down"}, ids(r))
+	require.Empty(t, r.Findings, "kvtier ps says that nothing has reported")
 
 	r, _ = look(t, probe(remote, func(*doctor.Probe) error { return &fs.PathError{Op: "open", Path: remote, Err: syscall.EROFS} }), doctor.Options{})
 	require.Equal(t, []string{"root-read-only"}, ids(r), "an export that is read-only")
@@ -576,7 +562,7 @@ func TestProgramOfAnotherUser(t *testing.T) {
 			m.Write("/proc/77/cmdline", "ollama\x00serve\x00", 1000)
 			m.Write("/proc/77/status", "PPid:\t1\nUid:\t1000\t1000\t1000\t1000\n", 1000)
 			m.Write("/proc/77/environ", strings.Join(set, "\x00")+"\x00", 1000)
-			m.Files["/proc/77/exe"] = &doctortest.File{Mode: fs.ModeSymlink | 0o777, Link: "/home/ann/evil"}
+			m.Symlink("/proc/77/exe", "/home/ann/evil")
 			m.Dir("/etc/cron.d", 0)
 			m.Dir("/home/ann/pages", 1000)
 		}
@@ -590,17 +576,16 @@ func TestProgramOfAnotherUser(t *testing.T) {
 	}
 	r, m := look(t, pose("OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL=/etc/cron.d", "OLLAMA_KV_TIER_REMOTE=/etc/none"), doctor.Options{})
 	require.Empty(t, m.Changed())
-	require.Subset(t, ids(r), []string{"root-owner", "remote-missing", "other-ollama"})
+	require.Subset(t, ids(r), []string{"root-unsafe", "remote-missing"})
 	require.NotRegexp(t, `sudo (chown|chmod|install -d -m 700 -o ann /etc)|(: |&& |; )/home/ann/evil`, commands(r))
-	require.Contains(t, commands(r), "root-owner: sudo -u ann mkdir -p -m 700 /home/ann/kv-pages && sudo -u ann env OLLAMA_KV_TIER_LOCAL=/home/ann/kv-pages /home/ann/evil serve")
+	require.Contains(t, commands(r), "root-unsafe: sudo -u ann mkdir -p -m 700 /home/ann/kv-pages && sudo -u ann env OLLAMA_KV_TIER_LOCAL=/home/ann/kv-pages /home/ann/evil serve")
 	require.Contains(t, commands(r), "remote-missing: sudo -u ann install -d -m 700 -o ann /etc/none")
-	require.Contains(t, commands(r), "other-ollama: sudo -u ann /home/ann/evil --version")
 
 	_, m = look(t, pose("OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL=/home/ann/pages"), doctor.Options{})
 	require.Equal(t, []string{"/home/ann/pages"}, m.Changed(), "a server of theirs is measured")
 	_, m = look(t, func(m *machine) {
 		pose("OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL=/etc/cron.d")(m)
-		m.Me = doctor.Account{UID: 1000, Name: "ann", Home: "/home/ann"}
+		m.Me = inventory.Account{UID: 1000, Name: "ann", Home: "/home/ann"}
 	}, doctor.Options{})
 	require.Equal(t, []string{"/etc/cron.d"}, m.Changed(), "the system says what a user may write")
 }

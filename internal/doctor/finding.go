@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -61,8 +62,8 @@ type Check struct {
 	Title    string   // a few words
 	Matters  string   // one sentence: the consequence
 	Means    string   // for people who ask for more
-	// Remedy is a command. Names in braces are replaced by the values of a finding; its own
-	// remedy replaces all of it. Sets is the variable that the command {set} gives to the server.
+	// Remedy is a command. Names in braces are replaced by the values of a finding. Sets is the
+	// variable that the command {set} gives to the server.
 	Remedy string
 	Sets   string
 
@@ -74,24 +75,22 @@ type hit struct {
 	says     string
 	evidence []Evidence
 	values   []string // names in braces of the remedy, each with its value
-	remedy   string   // instead of the check's own
+	remedy   string   // instead of the check's own; it has names in braces, too, and nothing of other people
 }
 
 // finding makes a finding of a hit.
 func (c Check) finding(h hit) Finding {
-	f := Finding{ID: c.ID, Severity: c.Severity, Says: h.says, Evidence: h.evidence, Matters: c.Matters, Remedy: h.remedy}
+	f := Finding{ID: c.ID, Severity: c.Severity, Says: h.says, Evidence: h.evidence, Matters: c.Matters}
 	if f.Evidence == nil {
 		f.Evidence = []Evidence{}
 	}
-	if f.Remedy == "" {
-		f.Remedy = strings.NewReplacer(h.values...).Replace(c.Remedy)
-	}
+	f.Remedy = strings.NewReplacer(h.values...).Replace(cmp.Or(h.remedy, c.Remedy))
 	return f
 }
 
 // Checks lists every check, in the order of the documentation.
 func Checks() []Check {
-	return slices.Concat(serverChecks, installChecks, rootChecks, mountChecks, spaceChecks, contentChecks, memoryChecks, modelChecks, runningChecks)
+	return slices.Concat(serverChecks, installChecks, rootChecks, spaceChecks, modelChecks, runningChecks)
 }
 
 // Find returns the check of an ID.

@@ -71,8 +71,13 @@ func left(t *testing.T, dir string) (names []string) {
 
 func TestRootInMemoryForReal(t *testing.T) {
 	dir := tmpfs(t, 0, "size=256m")
-	require.Contains(t, ids(here(t, doctor.Options{Root: dir})), "root-in-memory")
+	require.True(t, inMemory(here(t, doctor.Options{Root: dir})))
 	require.Empty(t, left(t, dir))
+}
+
+// inMemory reports whether a directory was found to be in memory: one below /tmp is emptied anyhow.
+func inMemory(r doctor.Report) bool {
+	return slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == "root-emptied" && f.Evidence[0].Value == "in memory" })
 }
 
 func TestFullDiskForReal(t *testing.T) {
@@ -86,7 +91,7 @@ func TestFullDiskForReal(t *testing.T) {
 	for i := range 198 {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, strconv.Itoa(i)), nil, 0o600))
 	}
-	require.Contains(t, ids(here(t, doctor.Options{Root: dir})), "inodes")
+	require.Contains(t, ids(here(t, doctor.Options{Root: dir})), "disk-full")
 }
 
 func TestReadOnlyForReal(t *testing.T) {
@@ -97,9 +102,9 @@ func TestReadOnlyForReal(t *testing.T) {
 func TestImageForReal(t *testing.T) {
 	image := mounts.NewImage(t, "ext4", mounts.Ext4Bytes)
 	before := left(t, image.Dir)
-	found := ids(here(t, doctor.Options{Root: image.Dir, LocalGB: "20"}))
-	require.Contains(t, found, "budget-over-disk")
-	require.NotContains(t, found, "root-in-memory")
+	r := here(t, doctor.Options{Root: image.Dir, LocalGB: "20"})
+	require.Contains(t, ids(r), "budget-over-disk")
+	require.False(t, inMemory(r))
 	empty := image.Fill(0)
 	require.Contains(t, ids(here(t, doctor.Options{Root: image.Dir})), "disk-full")
 	empty()
@@ -114,7 +119,7 @@ func TestHungMountForReal(t *testing.T) {
 	defer p.Heal()
 	found := ids(here(t, doctor.Options{Root: local, Remote: filepath.Join(p.Dir, "pages"), Limit: 300 * time.Millisecond}))
 	require.Contains(t, found, "no-answer")
-	require.Contains(t, found, "root-mode", "the other directory is looked at")
+	require.Contains(t, found, "root-unsafe", "the other directory is looked at")
 }
 
 func TestOwnersAndModesForReal(t *testing.T) {
@@ -125,9 +130,9 @@ func TestOwnersAndModesForReal(t *testing.T) {
 	require.NoError(t, syscall.Mkfifo(filepath.Join(root, "v1", "usage.json"), 0o600), "a FIFO keeps nobody waiting")
 	require.Contains(t, ids(here(t, doctor.Options{Root: root})), "quarantine")
 	require.NoError(t, os.Chmod(root, 0o775))
-	require.Contains(t, ids(here(t, doctor.Options{Root: root})), "root-mode")
+	require.Contains(t, ids(here(t, doctor.Options{Root: root})), "root-unsafe")
 	require.NoError(t, os.Symlink(root, filepath.Join(dir, "link")))
-	require.Contains(t, ids(here(t, doctor.Options{Root: filepath.Join(dir, "link")})), "root-link")
+	require.Contains(t, ids(here(t, doctor.Options{Root: filepath.Join(dir, "link")})), "root-unsafe")
 	require.Contains(t, ids(here(t, doctor.Options{Root: filepath.Join(dir, "none")})), "root-missing")
 	require.Contains(t, ids(here(t, doctor.Options{Root: root, Remote: filepath.Join(dir, "none")})), "remote-missing")
 	require.Equal(t, []string{"v1"}, left(t, root))
@@ -177,18 +182,18 @@ func contains(text string, pid int) bool {
 func TestProcessForReal(t *testing.T) {
 	t.Setenv("OLLAMA_KV_TIERING", "")
 	off := server(t)
-	require.Contains(t, of(here(t, doctor.Options{Quick: true}), off), "tiering-off")
+	require.Contains(t, of(here(t, doctor.Options{}), off), "tiering-off")
 
 	t.Setenv("OLLAMA_KV_TIERING", "1")
-	require.Contains(t, of(here(t, doctor.Options{Quick: true}), off), "only-client")
+	require.Contains(t, of(here(t, doctor.Options{}), off), "tiering-off")
 
 	root := filepath.Join(t.TempDir(), "pages")
 	require.NoError(t, os.Mkdir(root, 0o707))
 	require.NoError(t, os.Chmod(root, 0o707))
 	bad := server(t, "OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL="+root, "OLLAMA_KV_TIER_RAM_GB=lots")
-	r := here(t, doctor.Options{Quick: true})
+	r := here(t, doctor.Options{})
 	require.Contains(t, of(r, bad), "bad-variable")
-	require.Contains(t, ids(r), "root-mode", "the directory is that of the server's variable")
+	require.Contains(t, ids(r), "root-unsafe", "the directory is that of the server's variable")
 	require.Empty(t, left(t, root))
 }
 
@@ -215,9 +220,9 @@ func TestOwnerForReal(t *testing.T) {
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Skipf("%s runs under no other name: %v", yes, err)
 	}
-	r := here(t, doctor.Options{Quick: true})
+	r := here(t, doctor.Options{})
 	at := slices.IndexFunc(r.Findings, func(f doctor.Finding) bool {
-		return f.ID == "root-owner" && slices.ContainsFunc(f.Evidence, func(e doctor.Evidence) bool { return e.Of == "owner of "+root })
+		return f.ID == "root-unsafe" && slices.ContainsFunc(f.Evidence, func(e doctor.Evidence) bool { return e.Of == "owner of "+root })
 	})
 	require.GreaterOrEqual(t, at, 0, ids(r))
 }
@@ -225,39 +230,12 @@ func TestOwnerForReal(t *testing.T) {
 func TestProbeForReal(t *testing.T) {
 	dir := t.TempDir()
 	e := doctor.Here(nil)
-	p, err := e.Probe(dir, 3<<20)
+	p, err := e.Probe(dir)
 	require.NoError(t, err)
-	require.Equal(t, int64(3<<20), p.Bytes)
 	require.WithinRange(t, p.Modified, p.Before.Add(-time.Minute), p.After.Add(time.Minute))
-	_, err = e.Probe(filepath.Join(dir, "none"), 1)
+	_, err = e.Probe(filepath.Join(dir, "none"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.Empty(t, left(t, dir))
-
-	full := tmpfs(t, 0, "size=1m")
-	_, err = e.Probe(full, 3<<20)
-	require.ErrorIs(t, err, syscall.ENOSPC)
-	require.Empty(t, left(t, full), "the file is removed after an error, too")
-}
-
-func TestReadsNothingUnusual(t *testing.T) {
-	dir := t.TempDir()
-	e := doctor.Here(nil)
-	fifo := filepath.Join(dir, "fifo")
-	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), []byte("0123456789"), 0o600))
-	require.NoError(t, os.Symlink("file", filepath.Join(dir, "link")))
-	_, err := e.Read(fifo, 10)
-	require.Error(t, err)
-	_, err = e.List(fifo, 10)
-	require.Error(t, err)
-	_, err = e.Read(filepath.Join(dir, "link"), 10)
-	require.ErrorIs(t, err, syscall.ELOOP)
-	text, err := e.Read(filepath.Join(dir, "file"), 4)
-	require.NoError(t, err)
-	require.Equal(t, "0123", string(text))
-	names, err := e.List(dir, 2)
-	require.NoError(t, err)
-	require.Len(t, names, 2)
 }
 
 // TestLinksBelowARoot: a link in a directory of pages leads to nothing that is reported.
@@ -267,19 +245,7 @@ func TestLinksBelowARoot(t *testing.T) {
 	require.NoError(t, os.Mkdir(root, 0o700))
 	require.NoError(t, os.MkdirAll(filepath.Join(other, "quarantine", "x"), 0o700))
 	require.NoError(t, os.Symlink(other, filepath.Join(root, "v1")))
-	require.NotContains(t, ids(here(t, doctor.Options{Root: root, Quick: true})), "quarantine")
-}
-
-// TestRunIsBounded: output of a program has a bound, and so has its time.
-func TestRunIsBounded(t *testing.T) {
-	e := doctor.Here(nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	_, err := e.Run(ctx, "sleep", "1000")
-	require.Error(t, err)
-	out, err := e.Run(t.Context(), "head", "-c", "9000000", "/dev/zero")
-	require.NoError(t, err)
-	require.Len(t, out, 4<<20)
+	require.NotContains(t, ids(here(t, doctor.Options{Root: root})), "quarantine")
 }
 
 // TestServiceForReal: a systemctl that answers as systemd's, with a file of variables, and a
@@ -300,20 +266,18 @@ func TestServiceForReal(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "systemctl"), []byte(script), 0o700))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 
-	r := here(t, doctor.Options{Quick: true})
+	r := here(t, doctor.Options{})
 	found := ids(r)
-	for _, id := range []string{"environment-file", "not-restarted"} {
-		require.Contains(t, found, id)
-	}
+	require.Contains(t, found, "not-restarted")
 	at := slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == "not-restarted" })
 	require.Contains(t, r.Findings[at].Evidence, doctor.Evidence{Of: "OLLAMA_KV_TIER_LOCAL_GB", Value: "runs with not set, configured 7"})
 	require.Contains(t, r.Looked, "server ollama.service, process "+strconv.Itoa(pid)+" of "+doctor.Here(nil).User().Name)
 	if strings.HasPrefix(root, "/tmp/") { // the usual place of temporary files
-		require.Contains(t, found, "private-tmp")
+		require.Contains(t, found, "root-emptied")
 	}
 
 	// A program that does not answer is given up, and the process is found by itself.
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "systemctl"), []byte("#!/bin/sh\nexec sleep 1000\n"), 0o700))
-	r = here(t, doctor.Options{Quick: true, Limit: 300 * time.Millisecond})
+	r = here(t, doctor.Options{Limit: 300 * time.Millisecond})
 	require.Contains(t, strings.Join(r.Looked, "\n"), "process "+strconv.Itoa(pid)+" (")
 }

@@ -58,10 +58,10 @@ func TestKnownVariables(t *testing.T) {
 func TestSettingsAgree(t *testing.T) {
 	for _, set := range []map[string]string{
 		{localVar: "/a"},
-		{localVar: ` "/a" `, localGBVar: "0.5", remoteVar: "'/b'", remoteGBVar: "7", ramVar: "2", writeVar: "3"},
+		{localVar: ` "/a" `, localGBVar: "0.5", remoteVar: "'/b'", remoteGBVar: "7", "OLLAMA_KV_TIER_RAM_GB": "2", "OLLAMA_KV_TIER_WRITE_GB_PER_DAY": "3"},
 		{localVar: "/a", instanceVar: "gpu0"},
 		{localVar: "/a", localGBVar: "-1"},
-		{localVar: "/a", ramVar: "many"},
+		{localVar: "/a", "OLLAMA_KV_TIER_RAM_GB": "many"},
 		{localVar: "/a", instanceVar: "../b"},
 		{localVar: "a"},
 		{localVar: "/a", remoteVar: "b"},
@@ -72,76 +72,19 @@ func TestSettingsAgree(t *testing.T) {
 		want, err := tierenv.FromEnvironment(log)
 		got := settingsOf(set, "")
 		if err != nil {
-			require.True(t, len(got.fatal) > 0 || got.asked && !got.on, "%v: %v", set, err)
+			require.NotEmpty(t, got.fatal, "%v: %v", set, err)
 			continue
 		}
 		require.Empty(t, got.fatal, set)
-		require.Equal(t, []any{want.Local, want.Remote, want.LocalBytes, want.RemoteBytes, want.RAMBytes, want.WriteBytesPerDay},
-			[]any{got.local, got.remote, got.localBytes, got.remoteBytes, got.ramBytes, got.writes}, set)
+		require.Equal(t, []any{want.Local, want.Remote, want.LocalBytes, want.RemoteBytes},
+			[]any{got.local, got.remote, got.localBytes, got.remoteBytes}, set)
 	}
 	require.Equal(t, "/home/x/.ollama/kv-cache", settingsOf(nil, "/home/x").local)
-}
-
-func TestMounts(t *testing.T) {
-	mounts := parseMounts("22 1 8:1 / / rw - ext4 /dev/sda1 rw\n31 22 0:50 / /mnt/a\\040b rw,nosuid shared:1 - nfs4 nas:/kv rw,nolock\n32 22 0:51 / /mnt/a\\040b rw - tmpfs none rw\nhalf a line\n")
-	require.Len(t, mounts, 3)
-	m, ok := mountOf(mounts, "/mnt/a b/pages")
-	require.True(t, ok)
-	require.Equal(t, "tmpfs", m.fsType, "the last one covers the others")
-	m, _ = mountOf(mounts, "/mnt/a bc")
-	require.Equal(t, "/", m.point)
-	require.Equal(t, "nolock", mounts[1].first("nolock", "rw"))
-	_, ok = mountOf(nil, "/")
-	require.False(t, ok)
-}
-
-func TestRules(t *testing.T) {
-	rules := parseRules("f", "# q /a 1 1 1 1d\nq /tmp 1777 root root 10d\nd /var/b 0755 root root -\nD! /run/c 0755 root root -\nx /tmp/keep\nR /d\nL /e\nv /f 1 1 1 1d extra\n")
-	var kinds []string
-	for _, r := range rules {
-		kinds = append(kinds, r.kind+r.path)
-	}
-	require.Equal(t, []string{"q/tmp", "D/run/c", "x/tmp/keep", "R/d", "v/f"}, kinds)
-}
-
-func TestOpNames(t *testing.T) {
-	require.Equal(t, map[string]bool{"MUL_MAT": true, "ROPE": true}, opNames([]byte("MUL_MAT\x00ROPE\x00abc\x00GGML_DEBUG\x00_X_YZ\x00ADD\x00A-BCD\x00TAIL_WITHOUT_ZERO")))
-	require.Empty(t, opNames(nil))
 }
 
 func TestQuote(t *testing.T) {
 	for word, want := range map[string]string{"/a/b-c.d": "/a/b-c.d", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$(x)": "'$(x)'", "~": "'~'"} {
 		require.Equal(t, want, quote(word))
-	}
-}
-
-func TestLockHeld(t *testing.T) {
-	locks := "1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF\n"
-	require.True(t, lockHeld(locks, 5678))
-	require.False(t, lockHeld(locks, 567))
-	require.False(t, lockHeld("", 0))
-}
-
-func TestWritableByAService(t *testing.T) {
-	for _, tc := range []struct {
-		system, home, allowed, state, path string
-		want                               bool
-	}{
-		{"", "", "", "", "/var/lib/x", true},
-		{"full", "", "", "", "/usr/share/x", false},
-		{"full", "", "", "", "/etc/x", false},
-		{"yes", "", "", "", "/etc/x", true},
-		{"full", "", "", "", "/var/lib/x", true},
-		{"strict", "", "", "", "/var/lib/x", false},
-		{"strict", "", "-/var/lib/x", "", "/var/lib/x/y", true},
-		{"strict", "", "", "kvtier", "/var/lib/kvtier/pages", true},
-		{"strict", "", "", "kvtier", "/var/lib/kvtier2", false},
-		{"", "yes", "", "", "/home/a/x", false},
-		{"", "yes", "/home/a", "", "/home/a/x", false},
-		{"", "read-only", "", "", "/root/x", false},
-	} {
-		s := server{props: map[string]string{"ProtectSystem": tc.system, "ProtectHome": tc.home, "ReadWritePaths": tc.allowed, "StateDirectory": tc.state}}
-		require.Equal(t, tc.want, s.writable(tc.path), "%+v", tc)
 	}
 }
 
@@ -151,9 +94,9 @@ func TestFindingsAreBounded(t *testing.T) {
 
 // findings are those of a check that finds one for each character.
 func findings(text string) []Finding {
-	saved := memoryChecks
-	defer func() { memoryChecks = saved }()
-	memoryChecks = []Check{{ID: "many", Severity: Note, judge: func(*scene) (hits []hit) {
+	saved := spaceChecks
+	defer func() { spaceChecks = saved }()
+	spaceChecks = []Check{{ID: "many", Severity: Note, judge: func(*scene) (hits []hit) {
 		for range text {
 			hits = append(hits, hit{says: "One."})
 		}
@@ -167,9 +110,4 @@ func findings(text string) []Finding {
 		}
 	}
 	return all
-}
-
-func TestVariables(t *testing.T) {
-	require.Equal(t, map[string]string{"A": "1", "B": "x=y"}, environmentFile("#C=1\n;D=1\n A = 1\nB='x=y'\nnothing\n"))
-	require.Equal(t, map[string]string{"A": "1"}, variablesIn("A=1\x00A=2\x00=3\x00x", "\x00"), "the first counts")
 }

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+
+	"github.com/kvtier/kvtier/internal/machine"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // Names of tiers.
@@ -18,9 +21,9 @@ type place struct {
 	noAnswer   bool
 	missing    bool
 	denied     bool // this user may not look
-	file       File
+	file       machine.File
 	above      string // the directory itself, or the nearest one above that exists
-	disk       Disk
+	disk       machine.Disk
 	diskErr    error
 	contents   contents
 	probed     bool
@@ -28,15 +31,12 @@ type place struct {
 	probeErr   error
 }
 
-// probeBytes is the size of the file that measures a disk: some pages.
-const probeBytes = 32_000_000
-
 // anybody is the owner of a directory that was named by the person who looks.
 const anybody = -1
 
-// lookAt looks at a directory, and measures its disk. Where another user named the directory, nothing is
+// lookAt looks at a directory, and writes an empty file to it. Where another user named the directory, nothing is
 // written unless the directory is that user's: root must not write where somebody else points to.
-func lookAt(e Environment, tier, path string, owner int, quick bool) place {
+func lookAt(e Environment, tier, path string, owner int) place {
 	p := place{tier: tier, path: filepath.Clean(path)}
 	var err error
 	p.file, err = e.Stat(p.path)
@@ -64,12 +64,8 @@ func lookAt(e Environment, tier, path string, owner int, quick bool) place {
 	if owner != anybody && p.file.UID != owner {
 		return p
 	}
-	bytes := int64(probeBytes)
-	if quick || p.disk.Free < 4*probeBytes {
-		bytes = 0 // only the clock
-	}
 	p.probed = true
-	p.probe, p.probeErr = e.Probe(p.path, bytes)
+	p.probe, p.probeErr = e.Probe(p.path)
 	return p
 }
 
@@ -78,7 +74,7 @@ type store struct {
 	settings
 	servers       []int // indices into the scene's servers
 	local, remote *place
-	state         *telemetryState
+	state         *telemetry.State // nil if it is not known
 }
 
 // localPath is the local directory of a store, or that of a tier alone.

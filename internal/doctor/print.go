@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 )
 
@@ -40,14 +41,13 @@ func (c Check) Explain(w io.Writer) {
 	fmt.Fprintf(w, "%s (%s)\n%s.\n\n%s\n%s\n\nRemedy:\n  %s\n", c.ID, c.Severity, c.Title, c.Matters, c.Means, c.General())
 }
 
+// braced matches the name of a value in a remedy.
+var braced = regexp.MustCompile(`\{[a-z]+\}`)
+
 // General is the remedy with words in capitals for the values of a finding.
 func (c Check) General() string {
-	remedy := strings.ReplaceAll(c.Remedy, "{journal}", "journalctl -u SERVER")
-	for _, name := range []string{"path", "user", "point", "server", "dir", "file", "name", "exe", "other", "setting", "image", "prefix", "folder", "restart", "source", "instance", "model", "tier", "variable", "log"} {
-		remedy = strings.ReplaceAll(remedy, "{"+name+"}", strings.ToUpper(name))
-	}
-	remedy = strings.NewReplacer("{kvtier}", "kvtier", "{sudo}", "sudo", "{as}", "").Replace(remedy)
-	return strings.ReplaceAll(remedy, "{set}", "set "+c.Sets+" for the server")
+	remedy := strings.NewReplacer("{kvtier}", "kvtier", "{sudo}", "sudo", "{journal}", "journalctl -u SERVER", "{set}", "set "+c.Sets+" for the server").Replace(c.Remedy)
+	return braced.ReplaceAllStringFunc(remedy, func(name string) string { return strings.ToUpper(strings.Trim(name, "{}")) })
 }
 
 // line keeps a text on one line.

@@ -18,8 +18,6 @@ type Options struct {
 	LocalGB, RemoteGB string
 	Models            string        // directory of models, instead of the servers'
 	Service           string        // systemd unit; empty for ollama.service
-	Version           string        // of this program; empty compares it with no other
-	Quick             bool          // measures no disk
 	Limit             time.Duration // of each wait; 0 for LimitDefault
 }
 

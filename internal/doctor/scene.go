@@ -5,57 +5,45 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/kvtier/kvtier/llamatier/install"
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
 // scene is all that is known of a machine. Checks only read it.
 type scene struct {
+	machine.Filesystems
+
 	opt       Options
 	now       time.Time
-	user      Account
+	user      machine.Account
 	shell     map[string]string
 	servers   []server
 	installed []installed
-	mounts    []mount
-	table     []mount // of /etc/fstab
-	rules     []rule
-	hardware  hardware
 	stores    []store
-	models    []model
-	inPath    string // ollama, as a shell finds it
+	models    []machine.Model
 	slow      []string
 	names     map[int]string // of users
-}
-
-// telemetryState is the answer of a collector.
-type telemetryState struct {
-	telemetry.State
-	err error
 }
 
 // gather looks at everything that checks need.
 func gather(ctx context.Context, e Environment, opt Options) *scene {
 	s := &scene{opt: opt, now: e.Now(), user: e.User(), shell: e.Variables()}
 	first := &asker{ctx: ctx, limit: opt.Limit}
-	var unit *server
-	var inDocker []server
-	var all []process
-	ask(first, "systemd", func(ctx context.Context) *server { return service(ctx, e, opt.Service) }, func(v *server) { unit = v })
-	ask(first, "Docker", func(ctx context.Context) []server { return containers(ctx, e) }, func(v []server) { inDocker = v })
-	ask(first, "the list of processes", func(context.Context) []process { return processes(e) }, func(v []process) { all = v })
+	var unit *machine.Server
+	var inDocker []machine.Server
+	var all []machine.Process
+	ask(first, "systemd", func(ctx context.Context) *machine.Server { return machine.FindServer(ctx, e, opt.Service) }, func(v *machine.Server) { unit = v })
+	ask(first, "Docker", func(ctx context.Context) []machine.Server { return machine.Containers(ctx, e) }, func(v []machine.Server) { inDocker = v })
+	ask(first, "the list of processes", func(context.Context) []machine.Process { return machine.Processes(e, "/proc") }, func(v []machine.Process) { all = v })
 	ask(first, "the installations of Ollama", func(ctx context.Context) []installed { return installations(ctx, e) }, func(v []installed) { s.installed = v })
-	ask(first, "the hardware", func(context.Context) hardware { return hardwareOf(e) }, func(v hardware) { s.hardware = v })
-	ask(first, "the list of mounts", func(context.Context) mountTables { return mountTablesOf(e) }, func(v mountTables) {
-		s.mounts, s.table, s.rules = v.mounts, v.table, v.rules
-	})
-	ask(first, "ollama in PATH", func(context.Context) string { return ollamaInPath(e) }, func(v string) { s.inPath = v })
+	ask(first, "the list of mounts", func(context.Context) machine.Filesystems { return machine.FilesystemsOf(e) }, func(v machine.Filesystems) { s.Filesystems = v })
 	first.wait()
 	joining := &asker{ctx: ctx, limit: opt.Limit}
-	ask(joining, "the servers' mounts and users", func(context.Context) []server { return serversOf(e, unit, inDocker, all) }, func(v []server) { s.servers = v })
+	ask(joining, "the servers' mounts and users", func(context.Context) []machine.Server { return machine.Servers(e, unit, inDocker, all) }, func(v []machine.Server) {
+		s.servers = serversOf(v, s.user)
+	})
 	joining.wait()
 	s.stores = s.storesOf()
 
@@ -64,7 +52,7 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 	for i, st := range s.stores {
 		owners[i] = anybody
 		if o, ok := s.owner(st); ok && o.as != "" {
-			owners[i] = o.user.UID
+			owners[i] = o.User.UID
 		}
 	}
 	for i := range s.stores {
@@ -76,7 +64,7 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 		s.askPlace(second, e, owners[i], st.remote)
 	}
 	dirs := s.modelDirs()
-	ask(second, "Ollama's models", func(context.Context) []model { return modelsIn(e, dirs) }, func(v []model) { s.models = v })
+	ask(second, "Ollama's models", func(context.Context) []machine.Model { return machine.Models(e, dirs) }, func(v []machine.Model) { s.models = v })
 	second.wait()
 	last := &asker{ctx: ctx, limit: opt.Limit}
 	uids := s.uids()
@@ -86,12 +74,33 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 	return s
 }
 
+// modelDirs are the stores of models of the servers, or the one of this program's user.
+func (s *scene) modelDirs() []string {
+	if s.opt.Models != "" {
+		return []string{s.opt.Models}
+	}
+	var all []machine.Server
+	for _, o := range s.servers {
+		all = append(all, o.Server)
+	}
+	if dirs := machine.ModelDirs(all); len(dirs) > 0 {
+		return dirs
+	}
+	if dir := machine.ModelDir(s.shell, s.user.Home); dir != "" {
+		return []string{dir}
+	}
+	return nil
+}
+
 // askState asks the collector of a local directory.
 func askState(a *asker, e Environment, st *store, root string) {
-	ask(a, "the collector of "+root, func(ctx context.Context) telemetryState {
+	ask(a, "the collector of "+root, func(ctx context.Context) *telemetry.State {
 		state, err := e.Telemetry(ctx, root)
-		return telemetryState{state, err}
-	}, func(v telemetryState) { st.state = &v })
+		if err != nil {
+			return nil
+		}
+		return &state
+	}, func(v *telemetry.State) { st.state = v })
 }
 
 // askPlace looks at the directory of a tier. Until there is an answer it counts as hung.
@@ -100,8 +109,8 @@ func (s *scene) askPlace(a *asker, e Environment, owner int, p *place) {
 		return
 	}
 	p.noAnswer = true
-	tier, path, quick := p.tier, p.path, s.opt.Quick
-	ask(a, path, func(context.Context) place { return lookAt(e, tier, path, owner, quick) }, func(v place) { *p = v })
+	tier, path := p.tier, p.path
+	ask(a, path, func(context.Context) place { return lookAt(e, tier, path, owner) }, func(v place) { *p = v })
 }
 
 // storesOf lists the directories of pages to look at: those that were named, or those of
@@ -135,16 +144,16 @@ func (s *scene) storesOf() []store {
 	}
 	for i, server := range s.servers {
 		set := s.settingsOf(server)
-		if !set.on || server.kind == byDocker && server.host(set.local) == "" {
+		if !set.on || server.Kind == machine.ByDocker && server.Host(set.local) == "" {
 			continue
 		}
-		if server.kind == byDocker {
-			set.local, set.remote = server.host(set.local), server.host(set.remote)
+		if server.Kind == machine.ByDocker {
+			set.local, set.remote = server.Host(set.local), server.Host(set.remote)
 		}
 		add(set, i)
 	}
 	for i, server := range s.servers {
-		if len(all) == 0 && server.kind != byDocker {
+		if len(all) == 0 && server.Kind != machine.ByDocker {
 			add(s.settingsOf(server), i)
 		}
 	}
@@ -161,11 +170,10 @@ func (s *scene) serverOf(root string) int {
 
 // settingsOf reads a server's variables. A runner knows the directory that its server chose.
 func (s *scene) settingsOf(o server) settings {
-	set := o.variables()
-	home := cmp.Or(set["HOME"], o.user.Home)
+	set := o.Variables()
 	if value(set, localVar) == "" {
-		for _, r := range o.runners {
-			if v := value(r.set, localVar); v != "" {
+		for _, r := range o.Runners {
+			if v := value(r.Variables, localVar); v != "" {
 				merged := make(map[string]string, len(set)+1)
 				for k, v := range set {
 					merged[k] = v
@@ -176,7 +184,7 @@ func (s *scene) settingsOf(o server) settings {
 			}
 		}
 	}
-	return settingsOf(set, home)
+	return settingsOf(set, o.Home())
 }
 
 // owner is the server that uses a store, if one is known.
@@ -192,7 +200,7 @@ func (s *scene) by(st store) server {
 	if o, ok := s.owner(st); ok {
 		return o
 	}
-	return server{kind: byHand, user: s.user, exe: "ollama"}
+	return server{Server: machine.Server{Kind: machine.ByHand, User: s.user, Executable: "ollama"}}
 }
 
 // uids are the users that findings mention.
@@ -206,7 +214,7 @@ func (s *scene) uids() (all []int) {
 		}
 	}
 	for _, o := range s.servers {
-		all = append(all, o.user.UID)
+		all = append(all, o.User.UID)
 	}
 	return all
 }
@@ -227,8 +235,8 @@ func (s *scene) looked() []string {
 	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	for _, o := range s.servers {
 		state := "not running"
-		if o.pid > 0 {
-			state = fmt.Sprintf("process %d of %s", o.pid, cmp.Or(o.user.Name, s.names[o.user.UID], "an unknown user"))
+		if o.PID > 0 {
+			state = fmt.Sprintf("process %d of %s", o.PID, cmp.Or(o.User.Name, s.names[o.User.UID], "an unknown user"))
 		}
 		say("server %s, %s", o.title(), state)
 	}
@@ -237,39 +245,17 @@ func (s *scene) looked() []string {
 	}
 	for _, st := range s.stores {
 		for _, p := range st.places() {
-			m, _ := mountOf(s.mounts, p.above)
+			m, _ := machine.MountOf(s.Mounted, p.above)
 			line := fmt.Sprintf("%s tier %s", p.tier, p.path)
-			if m.fsType != "" && p.diskErr == nil && !p.noAnswer {
-				line += fmt.Sprintf(", %s, %s of %s free", m.fsType, bytesText(p.disk.Free), bytesText(p.disk.Total))
-			}
-			if p.probed && p.probeErr == nil && p.probe.Bytes > 0 {
-				line += fmt.Sprintf(", written %s in %v and synced in %v", bytesText(p.probe.Bytes), p.probe.Write.Round(time.Millisecond), p.probe.Sync.Round(time.Millisecond))
+			if m.Type != "" && p.diskErr == nil && !p.noAnswer {
+				line += fmt.Sprintf(", %s, %s of %s free", m.Type, bytesText(p.disk.Free), bytesText(p.disk.Total))
 			}
 			lines = append(lines, line)
 		}
-		if st.state != nil && st.state.err == nil {
+		if st.state != nil {
 			say("counters of %s since %s", st.local.path, st.state.Since.UTC().Format(time.DateOnly))
 		}
 	}
 	say("models: %d", len(s.models))
 	return lines
-}
-
-// installed is an installation of Ollama with its libraries.
-type installed struct {
-	install.Status
-	build     Build
-	libraries []string // folder/file of each library of ggml
-	baseOps   []string // operations of ggml in libggml-base
-}
-
-// how says how kvtier is in it.
-func (i installed) how() string {
-	switch {
-	case i.build.Patched:
-		return "patched in"
-	case i.State == install.Installed:
-		return "before llama-server"
-	}
-	return strings.TrimSpace(fmt.Sprintf("%v", i.State))
 }

@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/encoding"
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
@@ -22,12 +20,8 @@ const (
 	localGBVar   = "OLLAMA_KV_TIER_LOCAL_GB"
 	remoteVar    = "OLLAMA_KV_TIER_REMOTE"
 	remoteGBVar  = "OLLAMA_KV_TIER_REMOTE_GB"
-	ramVar       = "OLLAMA_KV_TIER_RAM_GB"
-	writeVar     = "OLLAMA_KV_TIER_WRITE_GB_PER_DAY"
 	instanceVar  = "OLLAMA_KV_INSTANCE_ID"
-	modelsVar    = "OLLAMA_MODELS"
 	pagedVar     = "OLLAMA_PAGED_ATTN"
-	flashVar     = "OLLAMA_FLASH_ATTENTION"
 	newEngineVar = "OLLAMA_NEW_ENGINE"
 )
 
@@ -52,22 +46,18 @@ func unknownName(name string) bool {
 	return false
 }
 
-// compared are the variables that decide where pages are and which are found.
-var compared = []string{localVar, localGBVar, remoteVar, remoteGBVar, instanceVar, "OLLAMA_KV_TIER_NAMESPACE", "OLLAMA_KV_TIER_PAGE_TOKENS", modelsVar}
-
 // badValue is a value that cannot be used.
-type badValue struct{ name, value, want string }
+type badValue struct{ name, value, want, example string }
 
 // settings are the meaning of a server's variables.
 type settings struct {
-	on, asked                                 bool // asked: on, or a value that cannot be read
-	local, remote                             string
-	given                                     bool // local is named, and no default
-	localBytes, remoteBytes, ramBytes, writes int64
-	instance                                  string
-	split                                     bool // budgets follow from OLLAMA_KV_TIER_SPLIT
-	fatal, ignored                            []badValue
-	unknown                                   []string
+	on, asked               bool // asked: on, or a value that cannot be read
+	local, remote           string
+	given                   bool // local is named, and no default
+	localBytes, remoteBytes int64
+	split                   bool // budgets follow from OLLAMA_KV_TIER_SPLIT
+	fatal                   []badValue
+	unknown                 []string
 }
 
 // budgets returns the budget of a tier.
@@ -91,66 +81,53 @@ var instanceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 // settingsOf reads variables by the rules of package tierenv, which reads this process's own.
 func settingsOf(set map[string]string, home string) settings {
-	s := settings{local: value(set, localVar), remote: value(set, remoteVar), instance: value(set, instanceVar)}
+	s := settings{local: value(set, localVar), remote: value(set, remoteVar), split: value(set, "OLLAMA_KV_TIER_SPLIT") != ""}
+	refuse := func(name, want, example string) {
+		s.fatal = append(s.fatal, badValue{name, value(set, name), want, example})
+	}
 	if v := value(set, tieringVar); v != "" {
 		on, err := strconv.ParseBool(v)
-		s.on, s.asked = on, on || err != nil
+		if s.on, s.asked = on, on || err != nil; err != nil {
+			refuse(tieringVar, "1 or 0", "1")
+		}
 	}
+	var unused int64
 	for _, b := range []struct {
 		name  string
 		bytes *int64
 		unset int64
 	}{
-		{localGBVar, &s.localBytes, 20 * env.BytesPerGB}, {remoteGBVar, &s.remoteBytes, 0}, {ramVar, &s.ramBytes, 0}, {writeVar, &s.writes, 0},
+		{localGBVar, &s.localBytes, 20 * env.BytesPerGB}, {remoteGBVar, &s.remoteBytes, 0},
+		{"OLLAMA_KV_TIER_RAM_GB", &unused, 0}, {"OLLAMA_KV_TIER_WRITE_GB_PER_DAY", &unused, 0},
 	} {
 		n, ok := gigabytes(value(set, b.name), b.unset)
 		if *b.bytes = n; !ok {
-			s.fatal = append(s.fatal, badValue{b.name, value(set, b.name), "a number of gigabytes"})
+			refuse(b.name, "a number of gigabytes", "20")
 		}
 	}
-	for name, path := range map[string]string{localVar: s.local, remoteVar: s.remote} {
-		if path != "" && !filepath.IsAbs(path) {
-			s.fatal = append(s.fatal, badValue{name, path, "an absolute path"})
+	for _, name := range []string{localVar, remoteVar} {
+		if path := value(set, name); path != "" && !filepath.IsAbs(path) {
+			refuse(name, "an absolute path", "/var/lib/ollama-kv")
 		}
 	}
-	if s.instance != "" && !instanceName.MatchString(s.instance) {
-		s.fatal = append(s.fatal, badValue{instanceVar, s.instance, "a name of letters, digits, dots, hyphens and underscores"})
+	instance := value(set, instanceVar)
+	if instance != "" && !instanceName.MatchString(instance) {
+		refuse(instanceVar, "a name of letters, digits, dots, hyphens and underscores", "gpu0")
+		instance = ""
 	}
-	s.split = value(set, "OLLAMA_KV_TIER_SPLIT") != ""
-	s.readOthers(set)
-	if s.given = s.local != ""; !s.given && home != "" {
-		s.local = filepath.Join(home, filepath.FromSlash(tierenv.DefaultRoot))
-	}
-	if s.instance != "" && s.local != "" && instanceName.MatchString(s.instance) {
-		s.local = filepath.Join(s.local, "instances", s.instance)
-	}
-	return s
-}
-
-// readOthers notes values that count for nothing, and names that nobody reads.
-func (s *settings) readOthers(set map[string]string) {
-	ignore := func(name, want string, ok bool) {
-		if v := value(set, name); v != "" && !ok {
-			s.ignored = append(s.ignored, badValue{name, v, want})
-		}
-	}
-	n, err := strconv.Atoi(value(set, "OLLAMA_KV_TIER_PAGE_TOKENS"))
-	ignore("OLLAMA_KV_TIER_PAGE_TOKENS", "a whole number from 16 to 4096", err == nil && n >= 16 && n <= 4096)
-	_, err = diskstore.ParseCompression(value(set, "OLLAMA_KV_TIER_COMPRESS"))
-	ignore("OLLAMA_KV_TIER_COMPRESS", "0, 1 or auto", err == nil)
-	_, _, err = encoding.ParseCold(value(set, "OLLAMA_KV_TIER_COLD_TYPE"))
-	ignore("OLLAMA_KV_TIER_COLD_TYPE", "q8_0, q4_0 or int4, or two of these for K and V", err == nil)
-	ignore("OLLAMA_KV_TIER_COLD_TYPE", "a variable beside OLLAMA_KV_TIER_REMOTE, without which no page moves down", err != nil || s.remote != "")
-	ignore("OLLAMA_KV_TIER_REUSE", "exact or shifted", slices.Contains([]string{"exact", "shifted"}, value(set, "OLLAMA_KV_TIER_REUSE")))
-	_, ok := gigabytes(value(set, "OLLAMA_KV_TIER_WARM_GB"), 0)
-	ignore("OLLAMA_KV_TIER_WARM_GB", "a number of gigabytes", ok)
 	for name := range set {
 		if unknownName(name) {
 			s.unknown = append(s.unknown, name)
 		}
 	}
 	slices.Sort(s.unknown)
-	slices.SortFunc(s.fatal, func(a, b badValue) int { return strings.Compare(a.name, b.name) })
+	if s.given = s.local != ""; !s.given && home != "" {
+		s.local = filepath.Join(home, filepath.FromSlash(tierenv.DefaultRoot))
+	}
+	if instance != "" && s.local != "" {
+		s.local = filepath.Join(s.local, "instances", instance)
+	}
+	return s
 }
 
 // gigabytes reads a size in bytes.

@@ -247,10 +247,10 @@ func (p *Plan) streams(in *Input) {
 	}
 }
 
-// paged reports whether the K/V of the slots needs paged attention: it fits in no video memory,
-// but in the memory that was given for it.
+// paged reports whether the K/V of the slots needs paged attention, and the model can have it: the K/V does
+// not fit in the video memory, but in the memory that was given for it.
 func (p *Plan) paged(in *Input) bool {
-	return in.VRAM.Origin != "" && in.RAM.known() && p.StateLayers.Value == 0 &&
+	return in.VRAM.Origin != "" && in.RAM.known() && p.StateLayers.Value == 0 && !Unpaged(p.Architecture) &&
 		p.Cells.Value > p.Places[0].Room.Value
 }
 

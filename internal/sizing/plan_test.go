@@ -153,6 +153,18 @@ func TestPlanOfAFullCard(t *testing.T) {
 	require.Equal(t, "8", names(p.Settings)["OLLAMA_PAGED_HOST_GB"])
 }
 
+// No setting pages a model that cannot be paged.
+func TestPlanOfModelsThatAreNotPaged(t *testing.T) {
+	for _, architecture := range []string{"llama", "gemma2", "deepseek2"} {
+		in := eightB(t)
+		in.Shape.Architecture = architecture
+		in.VRAM, in.RAM, in.SSD = given(4e9, Bytes), given(8e9, Bytes), given(100e9, Bytes)
+		p := Make(in)
+		require.Equal(t, architecture == "llama", names(p.Settings)["OLLAMA_PAGED_ATTN"] == "1", architecture)
+		require.Equal(t, architecture == "llama", p.Streamed != nil, architecture)
+	}
+}
+
 func TestPlanOfADiskThatWears(t *testing.T) {
 	in := eightB(t)
 	in.TokensADay, in.Written = given(10e6, TokensPerDay), given(150e12, Bytes)

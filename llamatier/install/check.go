@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kvtier/kvtier/internal/machine"
 )
 
 // try plans to run our llama-server once, as Ollama does to look for devices. It must reach
@@ -18,7 +20,7 @@ import (
 func (m *Machine) try(p *Plan, program, real string, variables []string) {
 	dir := filepath.Dir(real)
 	libraries := "LD_LIBRARY_PATH="
-	if m.GOOS == "darwin" {
+	if m.OS() == "darwin" {
 		libraries = "DYLD_LIBRARY_PATH="
 	}
 	p.add(func(ctx context.Context) error {
@@ -73,27 +75,27 @@ const serverEvery = 200 * time.Millisecond
 
 // checkService plans the check that the service runs, and runs ours.
 func (m *Machine) checkService(p *Plan, u unit) {
-	if !u.active {
+	if !u.Active {
 		return
 	}
-	url := serverURL(u.variables()["OLLAMA_HOST"])
+	url := serverURL(u.Variables["OLLAMA_HOST"])
 	p.add(func(ctx context.Context) error {
 		if err := m.waitFor(ctx, url); err != nil {
-			return &badCheck{fmt.Errorf("%s does not answer at %s after the restart (%w); journalctl -u %[1]s says why", u.name, url, err)}
+			return &badCheck{fmt.Errorf("%s does not answer at %s after the restart (%w); journalctl -u %[1]s says why", u.Name, url, err)}
 		}
-		now, err := m.unit(ctx, u.name)
+		now, err := m.unit(ctx, u.Name)
 		if err != nil {
 			return err
 		}
 		why, seen := m.without(p.Ollama, now)
 		if why == "" && !seen {
-			why = fmt.Sprintf("the process of %s cannot be looked at; journalctl -u %[1]s says whether it runs", u.name)
+			why = fmt.Sprintf("the process of %s cannot be looked at; journalctl -u %[1]s says whether it runs", u.Name)
 		}
 		if why != "" {
 			return &badCheck{errors.New(why)}
 		}
 		return nil
-	}, "check that %s answers at %s and runs %s", u.name, url, ServerProgram)
+	}, "check that %s answers at %s and runs %s", u.Name, url, ServerProgram)
 }
 
 func (m *Machine) waitFor(ctx context.Context, url string) error {
@@ -115,24 +117,24 @@ func (m *Machine) waitFor(ctx context.Context, url string) error {
 // without returns the reason why the models of a running service are not tiered, or "", and
 // whether this user sees the service's process.
 func (m *Machine) without(o Ollama, u unit) (why string, seen bool) {
-	set := m.environment(u.pid)
+	set := m.environment(u.PID)
 	seen = set != nil
 	if !seen {
-		set = u.variables()
+		set = u.Variables
 	}
 	if !on(set) {
 		return switchedOff(u, set), seen
 	}
-	view := m.inside(u.pid)
+	view := m.inside(u.PID)
 	if _, err := os.Stat(view); err != nil {
 		return "", false
 	}
 	if _, own := m.Program(filepath.Join(view, o.Folder, serverName)); !own {
-		return fmt.Sprintf("%s does not see kvtier's file as %s; systemctl restart %[1]s mounts it", u.name, filepath.Join(o.Folder, serverName)), true
+		return fmt.Sprintf("%s does not see kvtier's file as %s; systemctl restart %[1]s mounts it", u.Name, filepath.Join(o.Folder, serverName)), true
 	}
 	real := filepath.Join(view, m.Base, realFolder, serverName)
 	if f, err := m.look(real); err != nil || f.is != stock {
-		return fmt.Sprintf("%s does not see Ollama's llama-server in %s; systemctl restart %[1]s mounts it", u.name, filepath.Join(m.Base, realFolder)), true
+		return fmt.Sprintf("%s does not see Ollama's llama-server in %s; systemctl restart %[1]s mounts it", u.Name, filepath.Join(m.Base, realFolder)), true
 	}
 	return "", seen
 }
@@ -141,38 +143,14 @@ func (m *Machine) without(o Ollama, u unit) (why string, seen bool) {
 func (m *Machine) inside(pid int) string { return filepath.Join(m.Proc, strconv.Itoa(pid), "root") }
 
 // environment returns the variables of a process, nil if this user may not see them.
-func (m *Machine) environment(pid int) map[string]string {
-	text, err := os.ReadFile(filepath.Join(m.Proc, strconv.Itoa(pid), "environ"))
-	if err != nil || pid == 0 {
-		return nil
-	}
-	set := make(map[string]string)
-	for _, v := range strings.Split(string(text), "\x00") {
-		if name, value, ok := strings.Cut(v, "="); ok {
-			set[name] = value
-		}
-	}
-	return set
-}
+func (m *Machine) environment(pid int) map[string]string { return machine.VariablesOf(m, m.Proc, pid) }
 
 // process returns the process that serves with an executable, 0 if there is none that this
 // user may see.
 func (m *Machine) process(executable string) int {
-	paths, err := filepath.Glob(filepath.Join(m.Proc, "[0-9]*", "exe"))
-	if err != nil {
-		return 0
-	}
-	for _, path := range paths {
-		target, err := os.Readlink(path)
-		if err != nil || target != executable {
-			continue
-		}
-		arguments, err := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
-		if err != nil || !strings.Contains(string(arguments), "\x00serve\x00") {
-			continue
-		}
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
-			return pid
+	for _, p := range machine.Processes(m, m.Proc) {
+		if p.Executable == executable && p.Serves() {
+			return p.PID
 		}
 	}
 	return 0

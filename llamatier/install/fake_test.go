@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/machine"
 )
 
 // Contents of files. A first line "#!kvtier VERSION" makes a file ours.
@@ -26,9 +28,24 @@ const (
 	newServer   = "#!kvtier 0.2.0\n"
 )
 
+// system is this machine with other programs.
+type system struct {
+	machine.Here
+	os   string
+	find func(name string) (string, error)
+	run  func(ctx context.Context, variables []string, name string, args ...string) (string, error)
+}
+
+func (s *system) OS() string                       { return s.os }
+func (s *system) Find(name string) (string, error) { return s.find(name) }
+func (s *system) Run(ctx context.Context, variables []string, name string, args ...string) (string, error) {
+	return s.run(ctx, variables, name, args...)
+}
+
 // world is a machine below a directory of its own.
 type world struct {
 	*Machine
+	sys  *system
 	t    *testing.T
 	dir  string
 	ran  []string // programs
@@ -46,12 +63,13 @@ func newWorld(t *testing.T) *world {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
 	w := &world{t: t, dir: dir, says: "0.32.15", saysSystemd: "systemd 252 (252.38)\n+PAM\n"}
+	w.sys = &system{os: "linux", find: w.find, run: w.run}
 	w.Machine = &Machine{
-		GOOS: "linux", GOARCH: "amd64", UID: os.Geteuid(),
+		System: w.sys, Arch: "amd64", UID: os.Geteuid(),
 		Prefixes: []string{w.at("usr/local"), w.at("usr")},
 		Base:     w.at("usr/local/lib/kvtier"), Units: w.at("etc/systemd/system"), State: w.at("var/lib"), Logs: w.at("var/log"),
 		Proc: w.at("proc"), SELinux: w.at("selinux"), InImage: []string{w.at(".dockerenv")}, Booted: w.at("run"),
-		Find: w.find, Run: w.run, Version: w.version, Program: w.program, Access: access,
+		Version: w.version, Program: w.program, Access: access,
 		Owner: func(fs.FileInfo) (int, bool) { return w.owner, true },
 	}
 	w.write("kit/kvtier-llama-server", ourServer, 0o755)

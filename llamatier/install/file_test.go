@@ -335,13 +335,15 @@ func TestStalePlan(t *testing.T) {
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.Find = func(name string) (string, error) {
+	w.sys.find = func(name string) (string, error) {
 		return map[string]string{"ollama": w.at("home/bin/ollama"), "docker": "/usr/bin/docker"}[name], nil
 	}
-	run := w.Run
-	w.Run = func(ctx context.Context, variables []string, name string, args ...string) (string, error) {
-		if name == "docker" {
-			return "web nginx:latest\nllm ollama/ollama:rocm\n", nil
+	run := w.sys.run
+	w.sys.run = func(ctx context.Context, variables []string, name string, args ...string) (string, error) {
+		if name == "docker" && args[0] == "ps" {
+			return "c0\nc1\n", nil
+		} else if name == "docker" {
+			return `[{"Name":"/web","Config":{"Image":"nginx:latest"}},{"Name":"/llm","Config":{"Image":"ollama/ollama:rocm"}}]`, nil
 		}
 		return run(ctx, variables, name, args...)
 	}
@@ -374,7 +376,7 @@ func TestSearch(t *testing.T) {
 func TestMacOS(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.GOOS = "darwin"
+	w.sys.os = "darwin"
 	w.write("usr/local/bin/ollama", "#!ollama\n", 0o755)
 	w.write("usr/local/bin/llama-server", stockServer, 0o755)
 	p, err := w.Install(t.Context(), Options{Beside: w.at("kit")})

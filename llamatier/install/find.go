@@ -3,11 +3,12 @@ package install
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/kvtier/kvtier/internal/machine"
 )
 
 // Ollama is an installation of Ollama.
@@ -26,31 +27,25 @@ type Choice struct {
 }
 
 // DefaultService is the unit that Ollama's own installer makes.
-const DefaultService = "ollama.service"
+const DefaultService = machine.DefaultService
 
 // Search returns the installations of Ollama, that of the service first.
 func (m *Machine) Search(ctx context.Context, c Choice) ([]Ollama, error) {
 	var found []Ollama
 	add := func(executable string, u unit) (at int) {
-		path, err := filepath.EvalSymlinks(executable)
-		if err != nil {
-			return -1
-		}
-		if at := slices.IndexFunc(found, func(o Ollama) bool { return o.Executable == path }); at >= 0 {
+		path := machine.Executable(m, executable)
+		if at := slices.IndexFunc(found, func(o Ollama) bool { return o.Executable == path }); at >= 0 || path == "" {
 			return at
 		}
-		if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
-			return -1
-		}
-		found = append(found, Ollama{Executable: path, Folder: m.folder(path), Service: u.name, unit: u})
+		found = append(found, Ollama{Executable: path, Folder: machine.ServerFolder(m, path), Service: u.Name, unit: u})
 		return len(found) - 1
 	}
 	u, err := m.unit(ctx, c.Service)
 	if err != nil {
 		return nil, err
 	}
-	if u.name != "" {
-		add(u.executable, u)
+	if u.Name != "" {
+		add(u.Executable, u)
 	}
 	if c.Prefix != "" {
 		prefix, err := filepath.Abs(c.Prefix)
@@ -71,28 +66,6 @@ func (m *Machine) Search(ctx context.Context, c Choice) ([]Ollama, error) {
 		add(filepath.Join(prefix, "bin", "ollama"), unit{})
 	}
 	return found, nil
-}
-
-// folder returns the folder in which Ollama finds llama-server, "" if there is none. The order is
-// that of v0.32, except where the first of the places is a folder without llama-server: v0.32 then
-// looks no further on Linux, and into the executable's own folder before ../lib/ollama on macOS.
-func (m *Machine) folder(executable string) string {
-	dir := filepath.Dir(executable)
-	beside, above := filepath.Join(dir, "lib", "ollama"), filepath.Join(filepath.Dir(dir), "lib", "ollama")
-	places := []string{above, beside}
-	if m.GOOS == "darwin" {
-		places = []string{beside, above, dir}
-	}
-	for _, place := range places {
-		for _, name := range []string{serverName, RealName} {
-			info, err := os.Lstat(filepath.Join(place, name))
-			// systemd makes an empty file for a mount where Ollama has no llama-server.
-			if err == nil && !(info.Mode().IsRegular() && info.Size() == 0) {
-				return place
-			}
-		}
-	}
-	return ""
 }
 
 // application reports whether Ollama is part of a macOS application, whose signature forbids

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/mod/semver"
 
 	"github.com/kvtier/kvtier/internal/env"
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -60,7 +61,7 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 	if m.selinux() {
 		p.hint("SELinux is enforcing here. If models are not loaded, run restorecon -Rv %s.", m.placed(o))
 	}
-	switch m.GOOS {
+	switch m.OS() {
 	case "linux":
 	case "darwin":
 		p.hint("kvtier is built for macOS and stores pages there, but nobody has run it on macOS yet.")
@@ -144,29 +145,11 @@ func (m *Machine) one(ctx context.Context, c Choice) (Ollama, error) {
 
 // inDocker is the end of a sentence about containers that run Ollama.
 func (m *Machine) inDocker(ctx context.Context) string {
-	names := m.containers(ctx)
-	if len(names) == 0 {
+	containers := machine.Containers(ctx, m)
+	if len(containers) == 0 {
 		return ""
 	}
-	return fmt.Sprintf(". The container %s runs Ollama: kvtier ollama install --docker prints the lines for its image", names[0])
-}
-
-// containers returns the names of Docker's containers that run Ollama.
-func (m *Machine) containers(ctx context.Context) []string {
-	if _, err := m.Find("docker"); err != nil {
-		return nil
-	}
-	out, err := m.Run(ctx, nil, "docker", "ps", "--format", "{{.Names}} {{.Image}}")
-	if err != nil {
-		return nil // Docker is not running, or not ours
-	}
-	var names []string
-	for line := range strings.Lines(out) {
-		if name, image, ok := strings.Cut(strings.TrimSpace(line), " "); ok && strings.Contains(image, "ollama") {
-			names = append(names, name)
-		}
-	}
-	return names
+	return fmt.Sprintf(". The container %s runs Ollama: kvtier ollama install --docker prints the lines for its image", containers[0].Name)
 }
 
 // mounted returns the services that have our drop-in for a folder.
@@ -237,7 +220,7 @@ func (m *Machine) removeOrphan(c Choice, pages bool) (*Plan, error) {
 	if _, e := os.Lstat(m.Base); err != nil || !there && e != nil || c.Prefix != "" {
 		return nil, err
 	}
-	p := &Plan{Ollama: Ollama{Service: name, unit: unit{name: name}}}
+	p := &Plan{Ollama: Ollama{Service: name, unit: unit{Service: machine.Service{Name: name}}}}
 	return p, m.removeService(p, pages)
 }
 

@@ -7,16 +7,17 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
-	"os/exec"
 	"runtime"
-	"strings"
 	"time"
+
+	"github.com/kvtier/kvtier/internal/machine"
 )
 
 // Machine is the system on which Ollama is installed: its places, and the programs to ask.
 type Machine struct {
-	GOOS, GOARCH string
-	UID          int // who runs this program
+	machine.System
+	Arch string // as runtime.GOARCH
+	UID  int    // who runs this program
 
 	Prefixes []string // folders above bin/ollama and lib/ollama, without systemd
 	Base     string   // the folder that an installation for a service makes for its files
@@ -28,10 +29,6 @@ type Machine struct {
 	InImage  []string // files that exist in containers
 	Booted   string   // a folder that exists where systemd runs
 
-	// Find returns the path of a program that a shell would run.
-	Find func(name string) (string, error)
-	// Run runs a program with some variables more, and returns its output.
-	Run func(ctx context.Context, variables []string, name string, args ...string) (string, error)
 	// Version asks a server for its version.
 	Version func(ctx context.Context, url string) (string, error)
 	// Program tells our llama-server from other files: it returns the version of ours.
@@ -47,11 +44,11 @@ type Machine struct {
 // Here is the machine on which this program runs.
 func Here() *Machine {
 	return &Machine{
-		GOOS: runtime.GOOS, GOARCH: runtime.GOARCH, UID: os.Geteuid(),
+		System: machine.Here{}, Arch: runtime.GOARCH, UID: os.Geteuid(),
 		Prefixes: []string{"/usr/local", "/usr"},
 		Base:     base, Units: "/etc/systemd/system", State: "/var/lib", Logs: "/var/log",
 		Proc: "/proc", SELinux: "/sys/fs/selinux/enforce", InImage: []string{"/.dockerenv", "/run/.containerenv"}, Booted: "/run/systemd/system",
-		Find: exec.LookPath, Run: run, Version: serverVersion, Program: program, Owner: owner, Access: access,
+		Version: serverVersion, Program: program, Owner: owner, Access: access,
 	}
 }
 
@@ -64,31 +61,11 @@ const RealServer = base + "/" + realFolder + "/" + serverName
 
 // Names of files.
 const (
-	serverName = "llama-server"      // the file that Ollama runs
-	RealName   = "llama-server-real" // the real one, where ours has its name
-	realFolder = "ollama"            // below Base
-	newSuffix  = ".kvtier-new"       // of a file that is not complete yet
+	serverName = machine.LlamaServer
+	RealName   = machine.RealLlamaServer
+	realFolder = "ollama"      // below Base
+	newSuffix  = ".kvtier-new" // of a file that is not complete yet
 )
-
-// runTimeout bounds the time of a program that is run: a restart waits for the models' end.
-const runTimeout = 2 * time.Minute
-
-func run(ctx context.Context, variables []string, name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, runTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), variables...)
-	cmd.WaitDelay = answerTimeout // a child of the program may have its output
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		last := strings.TrimSpace(string(out))
-		if at := strings.LastIndex(last, "\n"); at >= 0 {
-			last = last[at+1:]
-		}
-		return string(out), fmt.Errorf("run %s %s: %w: %s", name, strings.Join(args, " "), err, last)
-	}
-	return string(out), nil
-}
 
 // answerTimeout bounds the time of one question to a server.
 const answerTimeout = 3 * time.Second

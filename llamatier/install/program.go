@@ -41,10 +41,10 @@ func (m *Machine) builtForHere(path string) error {
 	for _, s := range info.Settings {
 		built[s.Key] = s.Value
 	}
-	if built["GOOS"] == m.GOOS && built["GOARCH"] == m.GOARCH {
+	if built["GOOS"] == m.OS() && built["GOARCH"] == m.Arch {
 		return nil
 	}
-	return fmt.Errorf("%s is built for %s/%s, and this machine is %s/%s; take the file for this machine", path, built["GOOS"], built["GOARCH"], m.GOOS, m.GOARCH)
+	return fmt.Errorf("%s is built for %s/%s, and this machine is %s/%s; take the file for this machine", path, built["GOOS"], built["GOARCH"], m.OS(), m.Arch)
 }
 
 // file is a file in the place of a llama-server.

@@ -27,9 +27,9 @@ func (m *Machine) Served(ctx context.Context) (Served, bool) {
 	}
 	u, err := m.unit(ctx, s.Service) // with the variables of other drop-ins
 	if err == nil {
-		s.User = cmp.Or(u.show["User"], "root")
+		s.User = cmp.Or(u.Props["User"], "root")
 	}
-	for _, set := range []map[string]string{ours, u.variables()} {
+	for _, set := range []map[string]string{ours, u.Variables} {
 		for name, value := range set {
 			if strings.HasPrefix(name, "OLLAMA_KV_") || name == "OLLAMA_MODELS" {
 				s.Variables[name] = value

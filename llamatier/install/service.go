@@ -33,9 +33,9 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 	if err != nil {
 		return err
 	}
-	ourServer, path := filepath.Join(m.Base, serverName), m.dropInPath(u.name)
+	ourServer, path := filepath.Join(m.Base, serverName), m.dropInPath(u.Name)
 	if m.upToDate(u, d, ourServer, new) {
-		p.hint("%s %s is installed for %s already.", ServerProgram, new.version, u.name)
+		p.hint("%s %s is installed for %s already.", ServerProgram, new.version, u.Name)
 		return nil
 	}
 	p.cannot, p.lock = m.root(), m.Units
@@ -65,7 +65,7 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 	}, "copy %s %s to %s", ServerProgram, new.version, ourServer)
 	m.try(p, ourServer, f.server.path, []string{RealVariable + "=" + f.server.path})
 	if d.pages != "" && slices.Contains(made.Made, d.pages) {
-		p.add(func(context.Context) error { return m.makePages(d.pages, u) }, "make %s for the user %s", d.pages, cmp.Or(u.show["User"], "root"))
+		p.add(func(context.Context) error { return m.makePages(d.pages, u) }, "make %s for the user %s", d.pages, cmp.Or(u.Props["User"], "root"))
 	}
 	p.add(func(context.Context) error {
 		return errors.Join(m.mkdir(filepath.Dir(path), 0o755), m.put(path, []byte(d.String()), 0o644))
@@ -102,7 +102,7 @@ func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
 		d.variables = append(d.variables, name+"="+value)
 	}
 	slices.Sort(d.variables)
-	sockets := o.unit.show["RestrictAddressFamilies"]
+	sockets := o.unit.Props["RestrictAddressFamilies"]
 	d.sockets = sockets != "" && !strings.HasPrefix(sockets, "~") && !slices.Contains(strings.Fields(sockets), "AF_UNIX")
 	for _, path := range []string{d.folder, d.base, set[tierenv.LocalVariable], set[LogVariable], cmp.Or(set[remoteVariable], "/")} {
 		if !unitPath.MatchString(path) {
@@ -118,15 +118,15 @@ func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
 // upToDate reports whether a service has an installation with this drop-in and this program,
 // as far as this user may see.
 func (m *Machine) upToDate(u unit, d dropIn, path string, new file) bool {
-	text, err := os.ReadFile(m.dropInPath(u.name))
-	if err != nil || string(text) != d.String() || u.show["NeedDaemonReload"] == "yes" {
+	text, err := os.ReadFile(m.dropInPath(u.Name))
+	if err != nil || string(text) != d.String() || u.Props["NeedDaemonReload"] == "yes" {
 		return false
 	}
 	if sum, err := digest(path); err != nil || sum != new.digest {
 		return false
 	}
-	sum, err := digest(filepath.Join(m.inside(u.pid), d.folder, serverName))
-	return !u.active || err == nil && sum == new.digest
+	sum, err := digest(filepath.Join(m.inside(u.PID), d.folder, serverName))
+	return !u.Active || err == nil && sum == new.digest
 }
 
 // root returns an error if this program may not change the system.
@@ -169,8 +169,8 @@ func (m *Machine) makePages(dir string, u unit) error {
 	if err := m.mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	name := u.show["User"]
-	if name == "" || u.show["DynamicUser"] == "yes" {
+	name := u.Props["User"]
+	if name == "" || u.Props["DynamicUser"] == "yes" {
 		return nil
 	}
 	account, err := user.Lookup(name)
@@ -191,11 +191,11 @@ func (m *Machine) makePages(dir string, u unit) error {
 // restart plans the steps after which the service runs with other files.
 func (m *Machine) restart(p *Plan, u unit) {
 	p.add(func(ctx context.Context) error { return m.systemctl(ctx, "daemon-reload") }, "systemctl daemon-reload")
-	if !u.active {
-		p.hint("%s is not running; start it with systemctl start %[1]s.", u.name)
+	if !u.Active {
+		p.hint("%s is not running; start it with systemctl start %[1]s.", u.Name)
 		return
 	}
-	p.add(func(ctx context.Context) error { return m.systemctl(ctx, "restart", u.name) }, "systemctl restart %s (models that are loaded are unloaded)", u.name)
+	p.add(func(ctx context.Context) error { return m.systemctl(ctx, "restart", u.Name) }, "systemctl restart %s (models that are loaded are unloaded)", u.Name)
 }
 
 func (m *Machine) systemctl(ctx context.Context, args ...string) error {
@@ -208,7 +208,7 @@ func (m *Machine) systemctl(ctx context.Context, args ...string) error {
 // removeService plans the removal from a service.
 func (m *Machine) removeService(p *Plan, pages bool) error {
 	u, path := p.Ollama.unit, m.dropInPath(p.Ollama.Service)
-	set, there, err := m.readDropIn(u.name)
+	set, there, err := m.readDropIn(u.Name)
 	if err != nil {
 		return err
 	}
@@ -226,7 +226,7 @@ func (m *Machine) removeService(p *Plan, pages bool) error {
 	if info, err := os.Lstat(made.Over); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
 		p.add(func(context.Context) error { return m.remove(made.Over) }, "remove %s, an empty file that systemd made", made.Over)
 	}
-	now := u.variables() // with those of other drop-ins
+	now := u.Variables // with those of other drop-ins
 	made.keep(cmp.Or(now[tierenv.LocalVariable], set[tierenv.LocalVariable], filepath.Join(m.State, stateName, "pages")))
 	m.removeLogs(p)
 	m.removePages(p, made, pages)
@@ -234,9 +234,9 @@ func (m *Machine) removeService(p *Plan, pages bool) error {
 		p.hint("Pages in %s, the remote tier, stay: other servers may use them.", remote)
 	}
 	p.add(func(context.Context) error { return m.removeBase(made.Made) }, "remove %s", m.Base) // with the note, so it is last
-	if u.active {
-		url := serverURL(u.variables()["OLLAMA_HOST"])
-		p.add(func(ctx context.Context) error { return m.waitFor(ctx, url) }, "check that %s answers at %s", u.name, url)
+	if u.Active {
+		url := serverURL(u.Variables["OLLAMA_HOST"])
+		p.add(func(ctx context.Context) error { return m.waitFor(ctx, url) }, "check that %s answers at %s", u.Name, url)
 	}
 	return nil
 }

@@ -297,8 +297,8 @@ func TestChecksOfAServiceFail(t *testing.T) {
 		"no boolean":        {func(w *world) { w.write("proc/7/environ", "OLLAMA_KV_TIERING=no\x00", 0o644) }, "OLLAMA_KV_TIERING=no in ollama.service is neither 1 nor 0"},
 		"gone again":        {func(w *world) { require.NoError(w.t, os.Remove(w.at("proc/7/environ"))) }, "the process of ollama.service cannot be looked at"},
 		"not mounted": {func(w *world) {
-			run := w.Run
-			w.Run = func(ctx context.Context, v []string, name string, args ...string) (string, error) {
+			run := w.sys.run
+			w.sys.run = func(ctx context.Context, v []string, name string, args ...string) (string, error) {
 				out, err := run(ctx, v, name, args...)
 				if len(args) > 0 && args[0] == "restart" {
 					require.NoError(w.t, os.RemoveAll(w.at("proc/7/root")))
@@ -459,11 +459,4 @@ func TestServerURL(t *testing.T) {
 	} {
 		require.Equal(t, want, serverURL(value), value)
 	}
-}
-
-func TestWords(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, []string{"A=1", "B=x y", `C="q"`}, Words(`A=1 "B=x y" C=\"q\"`))
-	require.Equal(t, []string{`C="`}, Words(`C=\"`))
-	require.Empty(t, Words(""))
 }

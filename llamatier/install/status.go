@@ -91,8 +91,8 @@ func (m *Machine) statusOfFile(o Ollama, s *Status) map[string]string {
 
 // statusOfService looks at a service, and returns its variables.
 func (m *Machine) statusOfService(o Ollama, s *Status) map[string]string {
-	set := o.unit.variables()
-	if of := m.environment(o.unit.pid); of != nil {
+	set := o.unit.Variables
+	if of := m.environment(o.unit.PID); of != nil {
 		set = of
 	}
 	_, there, err := m.readDropIn(o.Service)
@@ -122,12 +122,12 @@ func (m *Machine) statusOfService(o Ollama, s *Status) map[string]string {
 
 // tieringOfService says whether the models of a service with our drop-in are tiered.
 func (m *Machine) tieringOfService(o Ollama, s *Status) string {
-	if !o.unit.active {
+	if !o.unit.Active {
 		s.hint("%s is not running.", o.Service)
-		if on(o.unit.variables()) {
+		if on(o.unit.Variables) {
 			return "unknown"
 		}
-		s.hint("%s.", switchedOff(o.unit, o.unit.variables()))
+		s.hint("%s.", switchedOff(o.unit, o.unit.Variables))
 		return "off"
 	}
 	why, seen := m.without(o, o.unit)
@@ -167,12 +167,12 @@ func on(set map[string]string) bool {
 func switchedOff(u unit, set map[string]string) string {
 	value := env.Trim(set[tieringVariable])
 	if value == "" {
-		return fmt.Sprintf("%s runs without %s; systemctl restart %[1]s sets it", u.name, tieringVariable)
+		return fmt.Sprintf("%s runs without %s; systemctl restart %[1]s sets it", u.Name, tieringVariable)
 	}
 	if _, err := strconv.ParseBool(value); err != nil {
-		return fmt.Sprintf("%s=%s in %s is neither 1 nor 0, so nothing is stored: another drop-in sets it, see systemctl cat %[3]s", tieringVariable, value, u.name)
+		return fmt.Sprintf("%s=%s in %s is neither 1 nor 0, so nothing is stored: another drop-in sets it, see systemctl cat %[3]s", tieringVariable, value, u.Name)
 	}
-	return fmt.Sprintf("%s is off in %s: another drop-in sets it, see systemctl cat %[2]s", tieringVariable, u.name)
+	return fmt.Sprintf("%s is off in %s: another drop-in sets it, see systemctl cat %[2]s", tieringVariable, u.Name)
 }
 
 // capital begins a sentence with a capital letter, unless it begins with a path.

@@ -1,8 +1,8 @@
 package install
 
 import (
-	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,84 +10,40 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
-// unit is a systemd service that runs Ollama.
+// unit is a systemd service that runs Ollama. It has no name if there is none.
 type unit struct {
-	name       string // "" if there is none
-	executable string
-	active     bool
-	pid        int
-	systemd    int // its version, 0 if it is not known
-	show       map[string]string
-}
-
-// properties are those that an installation depends on.
-var properties = []string{
-	"LoadState", "ActiveState", "MainPID", "ExecStart", "User", "DynamicUser", "Environment", "RootDirectory", "RootImage",
-	"ProtectHome", "RestrictAddressFamilies", "NeedDaemonReload",
-}
-
-// execStart matches the program and its arguments in the property ExecStart.
-var execStart = regexp.MustCompile(`\bpath=(.*?) ; argv\[\]=(.*?) ;`)
-
-// runs returns the program of a service: ollama, also behind a program such as env.
-func (u unit) runs() string {
-	found := execStart.FindStringSubmatch(u.show["ExecStart"])
-	if found == nil {
-		return ""
-	}
-	for _, word := range Words(found[2]) {
-		if filepath.IsAbs(word) && filepath.Base(word) == "ollama" {
-			return word
-		}
-	}
-	return found[1]
+	machine.Service
+	systemd int // its version, 0 if it is not known
 }
 
 // unit asks systemd for a service. Where systemd does not run, and where there is no such
 // service, the unit has no name.
 func (m *Machine) unit(ctx context.Context, name string) (unit, error) {
 	asked := name != ""
-	if !asked {
-		name = DefaultService
-	}
-	if !strings.Contains(name, ".") {
-		name += ".service"
-	}
-	if _, err := m.Find("systemctl"); err != nil || m.GOOS != "linux" {
-		if asked {
-			return unit{}, fmt.Errorf("there is no systemctl here, so there is no %s; leave --service out", name)
-		}
+	s, err := machine.FindService(ctx, m, name)
+	_, running := os.Stat(m.Booted)
+	switch {
+	case errors.Is(err, machine.ErrNoSystemd) && asked:
+		return unit{}, fmt.Errorf("%w, so there is no %s; leave --service out", err, s.Name)
+	case errors.Is(err, machine.ErrNoSystemd):
 		return unit{}, nil
-	}
-	out, err := m.Run(ctx, nil, "systemctl", "show", name, "--property="+strings.Join(properties, ","))
-	u := unit{name: name, show: make(map[string]string)}
-	for lines := bufio.NewScanner(strings.NewReader(out)); lines.Scan(); {
-		if key, value, ok := strings.Cut(lines.Text(), "="); ok {
-			u.show[key] = value
-		}
-	}
-	if _, running := os.Stat(m.Booted); err != nil && running == nil {
-		return unit{}, fmt.Errorf("ask systemd for %s: %w; run the same command with sudo", name, err)
-	}
-	if err != nil || u.show["LoadState"] != "loaded" {
-		if asked {
-			return unit{}, fmt.Errorf("systemd has no service %s; systemctl list-units lists the services", name)
-		}
+	case err != nil && running == nil:
+		return unit{}, fmt.Errorf("ask systemd for %s: %w; run the same command with sudo", s.Name, err)
+	case (err != nil || !s.Loaded()) && asked:
+		return unit{}, fmt.Errorf("systemd has no service %s; systemctl list-units lists the services", s.Name)
+	case err != nil || !s.Loaded():
 		return unit{}, nil // systemd is not running, or has no Ollama
 	}
-	u.active = u.show["ActiveState"] == "active" || u.show["ActiveState"] == "activating"
-	u.pid, _ = strconv.Atoi(u.show["MainPID"])
-	u.executable = u.runs()
-	if base := filepath.Base(u.executable); base != "ollama" && asked {
-		return unit{}, fmt.Errorf("%s runs %s, not ollama; give the folder above bin/ollama as --prefix, and set the variables yourself", name, u.executable)
+	if base := filepath.Base(s.Executable); base != "ollama" && asked {
+		return unit{}, fmt.Errorf("%s runs %s, not ollama; give the folder above bin/ollama as --prefix, and set the variables yourself", s.Name, s.Executable)
 	} else if base != "ollama" {
 		return unit{}, nil
 	}
-	u.systemd = m.systemdVersion(ctx)
-	return u, nil
+	return unit{s, m.systemdVersion(ctx)}, nil
 }
 
 var systemdLine = regexp.MustCompile(`^systemd (\d+)`)
@@ -105,43 +61,6 @@ func (m *Machine) systemdVersion(ctx context.Context) int {
 // systemdMin is the first version that makes the folders of a service and mounts files.
 const systemdMin = 235
 
-// variables returns the variables that systemd gives the service.
-func (u unit) variables() map[string]string {
-	set := make(map[string]string)
-	for _, word := range Words(u.show["Environment"]) {
-		if name, value, ok := strings.Cut(word, "="); ok {
-			set[name] = value
-		}
-	}
-	return set
-}
-
-// Words splits a list as systemctl prints it: words with spaces have quotes.
-func Words(list string) []string {
-	var all []string
-	var word strings.Builder
-	quoted, escaped := false, false
-	for _, r := range list + " " {
-		switch {
-		case escaped:
-			word.WriteRune(r)
-			escaped = false
-		case r == '\\':
-			escaped = true
-		case r == '"':
-			quoted = !quoted
-		case r == ' ' && !quoted:
-			if word.Len() > 0 {
-				all = append(all, word.String())
-			}
-			word.Reset()
-		default:
-			word.WriteRune(r)
-		}
-	}
-	return all
-}
-
 // unfit returns the reason why an installation for this service is impossible, or nil.
 func (u unit) unfit() error {
 	switch {
@@ -149,22 +68,18 @@ func (u unit) unfit() error {
 		return fmt.Errorf("systemctl --version does not say which systemd this is, and mounting files for a service needs %d", systemdMin)
 	case u.systemd < systemdMin:
 		return fmt.Errorf("this is systemd %d, and mounting files for a service needs %d", u.systemd, systemdMin)
-	case u.show["RootDirectory"] != "" || u.show["RootImage"] != "":
-		return fmt.Errorf("%s has a root of its own; change llama-server in that root, with --prefix", u.name)
+	case u.Props["RootDirectory"] != "" || u.Props["RootImage"] != "":
+		return fmt.Errorf("%s has a root of its own; change llama-server in that root, with --prefix", u.Name)
 	}
 	return nil
 }
 
 // hides returns the reason why the service cannot use a directory, or nil.
 func (u unit) hides(dir string) error {
-	if home := u.show["ProtectHome"]; home == "yes" || home == "tmpfs" {
-		for _, parent := range []string{"/home", "/root", "/run/user"} {
-			if dir == parent || strings.HasPrefix(dir, parent+"/") {
-				return fmt.Errorf("%s cannot use %s, because it has ProtectHome=%s; give another directory as --root", u.name, dir, home)
-			}
-		}
+	if !u.Hides(dir) {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%s cannot use %s, because it has ProtectHome=%s; give another directory as --root", u.Name, dir, u.Props["ProtectHome"])
 }
 
 // unitPath matches the paths that need no quotes in a unit.

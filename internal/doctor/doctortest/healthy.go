@@ -2,13 +2,14 @@ package doctortest
 
 import (
 	"encoding/json"
-	"io/fs"
 	"strings"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/doctor"
+	"github.com/kvtier/kvtier/internal/machine"
+	"github.com/kvtier/kvtier/internal/machine/machinetest"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry"
@@ -59,8 +60,8 @@ func With(environment string) map[string]string {
 }
 
 // Disk is a large disk, half of it free.
-func Disk() doctor.Disk {
-	return doctor.Disk{Total: 4e12, Free: 2e12, Inodes: 1e8, InodesFree: 9e7}
+func Disk() machine.Disk {
+	return machine.Disk{Total: 4e12, Free: 2e12, Inodes: 1e8, InodesFree: 9e7}
 }
 
 // mountinfo of a healthy machine.
@@ -80,53 +81,45 @@ func (m *Machine) Mount(old, new string) {
 // root looks at.
 func Healthy() *Machine {
 	m := &Machine{
-		System: "linux", Time: time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC), Me: doctor.Account{UID: 0, Name: "root", Home: "/root"},
-		Accounts: []doctor.Account{
-			{UID: 0, Name: "root", Home: "/root"}, {UID: OllamaUID, Name: "ollama", Home: "/usr/share/ollama"}, {UID: 1000, Name: "ann", Home: "/home/ann"},
-		},
-		Set: map[string]string{"HOME": "/root"}, Programs: map[string]string{"systemctl": "/usr/bin/systemctl", "ollama": Executable},
-		Outputs: map[string]string{}, Files: map[string]*File{}, Disks: map[string]doctor.Disk{"/": Disk(), Root: Disk(), "/mnt/kv": Disk()},
-		Probes:   map[string]func(int64) (doctor.Probe, error){},
-		Builds:   map[string]doctor.Build{Executable: {Patched: true, Ops: map[string]bool{"MUL_MAT": true, "FLASH_ATTN_EXT": true, "FLASH_ATTN_EXT_PAGED": true}}},
-		Models:   map[string]string{ModelDir + "/blobs/sha256-aa11": "qwen3"},
+		System: machinetest.New(), Time: time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC),
+		Probes:   map[string]func() (doctor.Probe, error){},
 		Statuses: []install.Status{{Executable: Executable, Ollama: "0.16.1", State: install.Unsupported, Tiering: "off", Service: "ollama.service"}},
-		States:   map[string]telemetry.State{}, Release: make(chan struct{}), Hung: map[string]bool{},
+		States:   map[string]telemetry.State{},
 	}
+	m.Me, m.Set["HOME"] = machine.Account{UID: 0, Name: "root", Home: "/root"}, "/root"
+	for _, point := range []string{"/", Root, "/mnt/kv"} {
+		m.Disks[point] = Disk()
+	}
+	m.Accounts = []machine.Account{
+		{UID: 0, Name: "root", Home: "/root"}, {UID: OllamaUID, Name: "ollama", Home: "/usr/share/ollama"}, {UID: 1000, Name: "ann", Home: "/home/ann"},
+	}
+	m.Programs["systemctl"] = "/usr/bin/systemctl"
+	m.Builds[Executable] = machine.Build{Patched: true, Ops: map[string]bool{"MUL_MAT": true, "FLASH_ATTN_EXT": true, "FLASH_ATTN_EXT_PAGED": true}}
+	m.Models[ModelDir+"/blobs/sha256-aa11"] = "qwen3"
 	m.Write("/proc/"+PID+"/cmdline", Executable+"\x00serve\x00", OllamaUID)
 	m.Write("/proc/"+PID+"/status", "Name:\tollama\nPPid:\t1\nUid:\t998\t998\t998\t998\n", OllamaUID)
-	m.link("/proc/"+PID+"/exe", Executable)
+	m.Symlink("/proc/"+PID+"/exe", Executable)
 	m.Write("/proc/"+RunnerPID+"/cmdline", Executable+"\x00runner\x00--port\x0012345\x00", OllamaUID)
 	m.Write("/proc/"+RunnerPID+"/status", "PPid:\t"+PID+"\nUid:\t998\t998\t998\t998\n", OllamaUID)
-	m.Write("/proc/"+RunnerPID+"/maps", "7f00-7f01 r-xp 0 08:01 12 "+Libraries+"/libggml-base.so\n", OllamaUID)
-	m.link("/proc/"+RunnerPID+"/exe", Executable)
+	m.Symlink("/proc/"+RunnerPID+"/exe", Executable)
 	m.SetUnit(Unit())
 	m.Mount("", "")
-	m.Write("/proc/meminfo", "MemTotal: 64000000 kB\nMemAvailable: 32000000 kB\n", 0)
-	m.Write("/proc/swaps", "Filename Type Size Used Priority\n", 0)
 	m.Write("/etc/fstab", "nas:/kv /mnt/kv nfs4 soft 0 0\n", 0)
 	m.Write("/usr/lib/tmpfiles.d/tmp.conf", "q /tmp 1777 root root 10d\n", 0)
-	m.Write("/dev/null", "", 0)
 	m.Write(Libraries+"/libggml-base.so", "\x00MUL_MAT\x00FLASH_ATTN_EXT\x00GGML_NO_BACKTRACE\x00", 0)
 	m.Write(Executable, "", 0)
 	m.Dir(Root, OllamaUID)
 	m.Dir(Remote, OllamaUID)
-	m.AddBuild(Root, strings.Repeat("ab", 32), "engine-one", time.Hour)
+	m.addPages(Root, strings.Repeat("ab", 32))
 	m.Ledger(Root, ledger.Ledger{Schema: 1, Bytes: 5e9, Counts: 1})
 	m.AddModel("qwen3", "aa11")
 	m.States[Root] = State()
 	return m
 }
 
-func (m *Machine) link(name, target string) {
-	f := m.Write(name, "", 0)
-	f.Mode, f.Link = fs.ModeSymlink|0o777, target
-}
-
-// AddBuild adds a fingerprint to a root.
-func (m *Machine) AddBuild(root, key, engine string, age time.Duration) {
-	text, err := json.Marshal(tier.Manifest{Schema: 1, Fingerprint: key, PageTokens: 256, Identity: map[string]string{
-		tierenv.KeyWeights: "aa11", tierenv.KeyEngine: engine, tierenv.KeyCacheType: "f16", tierenv.KeyNumerics: "cpu",
-	}})
+// addPages adds a fingerprint to a root.
+func (m *Machine) addPages(root, key string) {
+	text, err := json.Marshal(tier.Manifest{Schema: 1, Fingerprint: key, PageTokens: 256, Identity: map[string]string{tierenv.KeyWeights: "aa11"}})
 	if err != nil {
 		panic(err)
 	}
@@ -136,11 +129,6 @@ func (m *Machine) AddBuild(root, key, engine string, age time.Duration) {
 	m.Dir(dir+"/0a", m.Files[root].UID)
 	m.Write(dir+"/manifest.json", string(text), m.Files[root].UID)
 	m.Write(dir+"/0a/0a11.kvp", "", m.Files[root].UID)
-	for name, f := range m.Files {
-		if strings.HasPrefix(name, dir) {
-			f.Modified = m.Time.Add(-age)
-		}
-	}
 }
 
 // Ledger writes the ledger of a root.

@@ -1,4 +1,4 @@
-package doctor
+package machine
 
 import (
 	"encoding/binary"
@@ -17,6 +17,6 @@ func TestModelWhoseHeadIsDamaged(t *testing.T) {
 		head = binary.LittleEndian.AppendUint64(head, n)
 	}
 	require.NoError(t, os.WriteFile(path, head, 0o600))
-	_, err := here{}.Model(path)
+	_, err := Here{}.Model(path)
 	require.Error(t, err)
 }

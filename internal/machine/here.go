@@ -1,0 +1,193 @@
+package machine
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"debug/buildinfo"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/sizing"
+)
+
+// Here is the machine on which this program runs.
+type Here struct{}
+
+var _ System = Here{}
+
+func (Here) OS() string { return runtime.GOOS }
+
+func (Here) Account(name string) (Account, bool) { return account(user.Lookup(name)) }
+func (Here) AccountOf(uid int) (Account, bool)   { return account(user.LookupId(strconv.Itoa(uid))) }
+
+func account(u *user.User, err error) (Account, bool) {
+	if err != nil {
+		return Account{}, false
+	}
+	uid, err := strconv.Atoi(u.Uid)
+	if err != nil {
+		uid = -1
+	}
+	return Account{UID: uid, Name: u.Username, Home: u.HomeDir}, true
+}
+
+func (Here) User() Account {
+	a := Account{UID: os.Geteuid()}
+	if u, err := user.LookupId(strconv.Itoa(a.UID)); err == nil {
+		a.Name = u.Username
+	}
+	a.Home, _ = os.UserHomeDir()
+	return a
+}
+
+func (Here) Variables() map[string]string {
+	return variablesIn(strings.Join(os.Environ(), "\x00"), "\x00")
+}
+
+func (Here) Find(program string) (string, error) { return exec.LookPath(program) }
+func (Here) Resolve(path string) (string, error) { return filepath.EvalSymlinks(path) }
+
+const (
+	outputMax = 4 << 20         // bytes of a program's output that are kept
+	runMax    = 2 * time.Minute // of a program: a restart waits for the models' end
+	// runGrace is the time for a program's output after its end: a child of it may have the output.
+	runGrace = 250 * time.Millisecond
+)
+
+// Run returns the output, and an error with the last line that the program wrote.
+func (Here) Run(ctx context.Context, variables []string, program string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, runMax)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), variables...)
+	cmd.WaitDelay = runGrace
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &limited{&out, outputMax}, &limited{&errs, outputMax}
+	if err := cmd.Run(); err != nil {
+		last := cmp.Or(strings.TrimSpace(errs.String()), strings.TrimSpace(out.String()))
+		return out.String(), fmt.Errorf("run %s %s: %w: %s", program, strings.Join(args, " "), err, last[strings.LastIndexByte(last, '\n')+1:])
+	}
+	return out.String(), nil
+}
+
+// limited keeps the beginning of a text.
+type limited struct {
+	w    *bytes.Buffer
+	left int
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	n := min(len(p), l.left)
+	l.w.Write(p[:n])
+	l.left -= n
+	return len(p), nil
+}
+
+// open opens without waiting and follows no link: a name in a directory of pages may be a FIFO,
+// or a link of its owner's to a device.
+func open(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|noFollow, 0)
+}
+
+// openRegular opens a regular file.
+func openRegular(path string) (f *os.File, size int64, err error) {
+	if f, err = open(path); err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, 0, errors.Join(err, &fs.PathError{Op: "read", Path: path, Err: vfs.ErrNotRegular}, f.Close())
+	}
+	return f, info.Size(), nil
+}
+
+func (Here) Read(path string, most int) ([]byte, error) {
+	f, _, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, int64(most)))
+}
+
+func (Here) List(path string, most int) ([]string, error) {
+	f, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(most)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	slices.Sort(names)
+	return names, err
+}
+
+func (Here) Stat(path string) (File, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return File{}, err
+	}
+	f := File{Mode: info.Mode(), UID: -1, Size: info.Size()}
+	if uid, ok := vfs.OS.Owner(info); ok {
+		f.UID = uid
+	}
+	return f, nil
+}
+
+func (Here) Disk(path string) (Disk, error) {
+	space, err := vfs.OS.Space(path)
+	if err != nil {
+		return Disk{}, err
+	}
+	d := Disk{Total: space.Total, Free: space.Free}
+	d.Inodes, d.InodesFree = inodes(path)
+	d.RAM, err = vfs.OS.IsRAM(path)
+	return d, err
+}
+
+// programMax bounds the read of a program, in bytes.
+const programMax = 512 << 20
+
+func (h Here) Build(executable string) (b Build, err error) {
+	info, err := buildinfo.ReadFile(executable)
+	if err != nil {
+		return b, err
+	}
+	for _, m := range info.Deps {
+		b.Patched = b.Patched || m.Path == "github.com/kvtier/kvtier"
+	}
+	if !b.Patched {
+		return b, nil
+	}
+	text, err := ReadLinked(h, executable, programMax)
+	if err == nil {
+		b.Ops = opNames(text)
+	}
+	return b, err
+}
+
+// Model does not use upstream's reader, which a hostile file ends together with the program.
+func (Here) Model(path string) (string, error) {
+	f, size, err := openRegular(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	return sizing.ReadArchitecture(f, size)
+}

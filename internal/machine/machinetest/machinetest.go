@@ -1,0 +1,210 @@
+// Package machinetest is a machine in memory, with every fault that it is told to have.
+package machinetest
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/kvtier/kvtier/internal/machine"
+)
+
+// File is a file or a directory.
+type File struct {
+	Text string
+	Mode fs.FileMode
+	UID  int
+	Link string // of a symbolic link: its target
+	Err  error  // of every operation
+}
+
+// System is a system in memory. Its fields may change until it is looked at.
+type System struct {
+	Name     string // as runtime.GOOS
+	Me       machine.Account
+	Set      map[string]string // variables
+	Accounts []machine.Account
+	Programs map[string]string // paths by name
+	Outputs  map[string]string // of commands, by the beginning of their line
+	Files    map[string]*File
+	Disks    map[string]machine.Disk // by the directory that they are mounted on
+	Builds   map[string]machine.Build
+	Models   map[string]string // architectures by path
+	Hung     map[string]bool   // paths below which nothing answers, and programs
+	Release  chan struct{}     // closed: the hung operations end
+}
+
+var _ machine.System = (*System)(nil)
+
+// New is a Linux without files.
+func New() *System {
+	return &System{
+		Name: "linux", Set: map[string]string{}, Disks: map[string]machine.Disk{}, Programs: map[string]string{}, Outputs: map[string]string{}, Files: map[string]*File{}, Builds: map[string]machine.Build{},
+		Models: map[string]string{}, Hung: map[string]bool{}, Release: make(chan struct{}),
+	}
+}
+
+// Write adds a file with the directories above it.
+func (s *System) Write(name, text string, uid int) *File {
+	for dir := path.Dir(name); ; dir = path.Dir(dir) {
+		if s.Files[dir] == nil {
+			s.Files[dir] = &File{Mode: fs.ModeDir | 0o755}
+		}
+		if dir == "/" {
+			break
+		}
+	}
+	s.Files[name] = &File{Text: text, Mode: 0o600, UID: uid}
+	return s.Files[name]
+}
+
+// Dir adds a directory of mode 0700.
+func (s *System) Dir(name string, uid int) *File {
+	f := s.Write(name, "", uid)
+	f.Mode = fs.ModeDir | 0o700
+	return f
+}
+
+// Symlink adds a symbolic link.
+func (s *System) Symlink(name, target string) {
+	f := s.Write(name, "", 0)
+	f.Mode, f.Link = fs.ModeSymlink|0o777, target
+}
+
+// Wait hangs for paths that do not answer.
+func (s *System) Wait(name string) {
+	for hung := range s.Hung {
+		if name == hung || strings.HasPrefix(name, hung+"/") {
+			<-s.Release
+		}
+	}
+}
+
+func (s *System) file(op, name string) (*File, error) {
+	s.Wait(name)
+	f := s.Files[name]
+	if f == nil {
+		return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
+	}
+	if f.Err != nil {
+		return nil, &fs.PathError{Op: op, Path: name, Err: f.Err}
+	}
+	return f, nil
+}
+
+func (s *System) OS() string                   { return s.Name }
+func (s *System) User() machine.Account        { return s.Me }
+func (s *System) Variables() map[string]string { return s.Set }
+
+func (s *System) Account(name string) (machine.Account, bool) {
+	return s.account(func(a machine.Account) bool { return a.Name == name })
+}
+
+func (s *System) AccountOf(uid int) (machine.Account, bool) {
+	return s.account(func(a machine.Account) bool { return a.UID == uid })
+}
+
+func (s *System) account(is func(machine.Account) bool) (machine.Account, bool) {
+	if at := slices.IndexFunc(s.Accounts, is); at >= 0 {
+		return s.Accounts[at], true
+	}
+	return machine.Account{}, false
+}
+
+func (s *System) Find(program string) (string, error) {
+	if at, ok := s.Programs[program]; ok {
+		return at, nil
+	}
+	return "", errors.New(program + " is not there")
+}
+
+func (s *System) Run(ctx context.Context, _ []string, program string, args ...string) (string, error) {
+	line := strings.Join(append([]string{program}, args...), " ")
+	if s.Hung[program] {
+		<-ctx.Done()
+		return "", ctx.Err()
+	}
+	for begin, out := range s.Outputs {
+		if strings.HasPrefix(line, begin) {
+			return out, nil
+		}
+	}
+	return "", errors.New(line + " failed")
+}
+
+func (s *System) Read(name string, most int) ([]byte, error) {
+	f, err := s.file("read", name)
+	if err != nil {
+		return nil, err
+	}
+	if !f.Mode.IsRegular() {
+		return nil, errors.New(name + " is no file")
+	}
+	return []byte(f.Text[:min(most, len(f.Text))]), nil
+}
+
+func (s *System) List(name string, most int) ([]string, error) {
+	if _, err := s.file("list", name); err != nil {
+		return nil, err
+	}
+	var names []string
+	for file := range s.Files {
+		if path.Dir(file) == name && file != "/" {
+			names = append(names, path.Base(file))
+		}
+	}
+	slices.Sort(names)
+	return names[:min(most, len(names))], nil
+}
+
+func (s *System) Stat(name string) (machine.File, error) {
+	f, err := s.file("lstat", name)
+	if err != nil {
+		return machine.File{}, err
+	}
+	return machine.File{Mode: f.Mode, UID: f.UID, Size: int64(len(f.Text))}, nil
+}
+
+func (s *System) Resolve(name string) (string, error) {
+	f, err := s.file("readlink", name)
+	if err != nil {
+		return "", err
+	}
+	if f.Link != "" {
+		return f.Link, nil
+	}
+	return name, nil
+}
+
+func (s *System) Disk(name string) (machine.Disk, error) {
+	s.Wait(name)
+	best := "-"
+	for point := range s.Disks {
+		if (name == point || point == "/" || strings.HasPrefix(name, point+"/")) && (best == "-" || len(point) > len(best)) {
+			best = point
+		}
+	}
+	if best == "-" {
+		return machine.Disk{}, errors.New("no disk")
+	}
+	return s.Disks[best], nil
+}
+
+func (s *System) Build(executable string) (machine.Build, error) {
+	b, ok := s.Builds[executable]
+	if !ok {
+		return b, errors.New("not a program of Go")
+	}
+	return b, nil
+}
+
+func (s *System) Model(name string) (string, error) {
+	arch, ok := s.Models[name]
+	if !ok {
+		return "", fs.ErrNotExist
+	}
+	return arch, nil
+}

@@ -1,0 +1,117 @@
+package machine
+
+import (
+	"cmp"
+	"context"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Kind is how a server runs.
+type Kind string
+
+// Kinds of servers.
+const (
+	BySystemd Kind = "systemd"
+	ByDocker  Kind = "docker"
+	ByHand    Kind = "process"
+)
+
+// Server is a program that runs Ollama, or would.
+type Server struct {
+	Kind       Kind
+	Name       string // of the unit or the container
+	PID        int    // 0 while it does not run
+	User       Account
+	Executable string
+	Set        map[string]string // variables of the running program; nil if they cannot be seen
+	Next       map[string]string // variables that its next start has; nil if it is not known
+	Service    Service           // of systemd
+	Volumes    map[string]string // of a container: the host's directory by the container's
+	Image      string            // of a container
+	Mounts     []Mount           // that the program sees
+	Runners    []Process
+}
+
+// Variables are the best known ones.
+func (s Server) Variables() map[string]string {
+	if s.Set != nil {
+		return s.Set
+	}
+	return s.Next
+}
+
+// Home is the home directory of the server's user, "" if it is not known.
+func (s Server) Home() string { return cmp.Or(s.Variables()["HOME"], s.User.Home) }
+
+// Host returns the place on this machine of a container's path, "" if it is in no volume.
+func (s Server) Host(name string) string {
+	best, found := "", ""
+	for inside, outside := range s.Volumes {
+		if Within(name, inside) && len(inside) > len(best) {
+			best, found = inside, outside+strings.TrimPrefix(name, inside)
+		}
+	}
+	return found
+}
+
+// FindServer is the server that a unit of systemd runs, or would; nil without such a unit.
+func FindServer(ctx context.Context, s System, unit string) *Server {
+	u, err := FindService(ctx, s, unit)
+	if err != nil || !u.Loaded() {
+		return nil
+	}
+	o := &Server{Kind: BySystemd, Name: u.Name, PID: u.PID, Executable: u.Executable, Next: u.Variables, Service: u}
+	o.User, _ = s.Account(cmp.Or(u.Props["User"], "root"))
+	if o.User.Name == "" {
+		o.User = Account{UID: -1, Name: u.Props["User"]}
+	}
+	if _, ok := o.Next["HOME"]; !ok {
+		o.Next["HOME"] = o.User.Home
+	}
+	return o
+}
+
+// Servers joins the answers about a unit, containers and processes: a process may be that of a service or
+// of a container.
+func Servers(s System, unit *Server, containers []Server, all []Process) []Server {
+	var list []Server
+	if unit != nil {
+		list = append(list, *unit)
+	}
+	list = append(list, containers...)
+	for _, p := range all {
+		if !p.Serves() {
+			continue
+		}
+		at := slices.IndexFunc(list, func(o Server) bool { return o.PID == p.PID })
+		if at < 0 {
+			at = len(list)
+			list = append(list, Server{Kind: ByHand, Name: strconv.Itoa(p.PID), PID: p.PID})
+		}
+		o := &list[at]
+		o.Executable = cmp.Or(p.Executable, o.Executable)
+		if o.Kind != ByDocker || o.Set == nil {
+			o.Set = p.Variables
+		}
+		if o.Kind != ByDocker {
+			o.User, _ = s.AccountOf(p.UID)
+			o.User.UID = p.UID
+		}
+	}
+	list = list[:min(len(list), ServersMax)]
+	for i := range list {
+		o := &list[i]
+		for _, p := range all {
+			if !p.Serves() && p.below(all, o.PID) {
+				o.Runners = append(o.Runners, p)
+			}
+		}
+		if o.PID > 0 {
+			o.Mounts = Mounts(s, path.Join("/proc", strconv.Itoa(o.PID)))
+		}
+	}
+	return list
+}

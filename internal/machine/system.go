@@ -1,0 +1,114 @@
+package machine
+
+import (
+	"context"
+	"io/fs"
+	"path"
+	"strings"
+)
+
+// System answers questions about a machine. Methods may hang, and Run ends soon after its context.
+// Methods are called from several goroutines.
+type System interface {
+	OS() string // as runtime.GOOS
+
+	// User runs this program, which has some variables.
+	User() Account
+	Variables() map[string]string
+
+	// Account returns a user by name, and AccountOf by number.
+	Account(name string) (Account, bool)
+	AccountOf(uid int) (Account, bool)
+
+	// Find returns the path of a program that a shell would run. Run runs a program with some
+	// variables more, and returns its output.
+	Find(program string) (string, error)
+	Run(ctx context.Context, variables []string, program string, args ...string) (string, error)
+
+	// Read returns the beginning of a regular file, at most so many bytes. List returns names
+	// in a directory, at most so many, in order. Both refuse a link.
+	Read(path string, most int) ([]byte, error)
+	List(path string, most int) ([]string, error)
+
+	// Stat describes a path: a link itself. Resolve returns a path without links.
+	Stat(path string) (File, error)
+	Resolve(path string) (string, error)
+
+	// Disk describes the filesystem that a path is on.
+	Disk(path string) (Disk, error)
+
+	// Build says how a program of Go was built. Model returns the architecture of a GGUF file.
+	Build(executable string) (Build, error)
+	Model(path string) (architecture string, err error)
+}
+
+// Account is a user.
+type Account struct {
+	UID        int // -1 where users have no numbers
+	Name, Home string
+}
+
+// File describes a file.
+type File struct {
+	Mode fs.FileMode
+	UID  int   // -1 where files have no owner
+	Size int64 // bytes
+}
+
+// Disk describes a filesystem. Sizes are in bytes.
+type Disk struct {
+	Total, Free        int64
+	Inodes, InodesFree uint64 // 0 of 0 where inodes are not counted
+	RAM                bool   // in memory
+}
+
+// Build is how a program was built.
+type Build struct {
+	Patched bool            // it contains kvtier
+	Ops     map[string]bool // names of operations of ggml in it; nil if it was not looked at
+}
+
+// Bounds of lists and texts.
+const (
+	ProcessesMax = 1 << 16
+	ServersMax   = 16
+	EntriesMax   = 1024    // of a directory
+	TextMax      = 1 << 20 // bytes of a file of text
+)
+
+// ReadLinked reads a file that a link may lead to, such as one of the system's.
+func ReadLinked(s System, path string, most int) ([]byte, error) {
+	if real, err := s.Resolve(path); err == nil {
+		path = real
+	}
+	return s.Read(path, most)
+}
+
+// Within reports whether a path is a directory or below it.
+func Within(name, dir string) bool {
+	return name == dir || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// variablesIn reads NAME=value texts. The first one of a name counts, as for getenv.
+func variablesIn(text, separator string) map[string]string {
+	set := make(map[string]string)
+	for _, one := range strings.Split(text, separator) {
+		if name, v, ok := strings.Cut(one, "="); ok && name != "" {
+			if _, there := set[name]; !there {
+				set[name] = v
+			}
+		}
+	}
+	return set
+}
+
+// linesOf calls fn for each file with an ending in a folder of the system's, with its text.
+func linesOf(s System, dir, ending string, fn func(file, text string)) {
+	names, _ := s.List(dir, EntriesMax)
+	for _, name := range names {
+		if strings.HasSuffix(name, ending) {
+			text, _ := ReadLinked(s, path.Join(dir, name), TextMax)
+			fn(path.Join(dir, name), string(text))
+		}
+	}
+}
