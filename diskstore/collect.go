@@ -36,12 +36,13 @@ const (
 )
 
 var (
-	// errExhausted reports that a collection could not make the wanted room.
-	errExhausted = errors.New("diskstore: nothing was used before the page that needs room")
+	// errExhausted reports that a collection could not make the wanted room: only pages used later
+	// than the page that needs it are left, or pages that it continues.
+	errExhausted = errors.New("diskstore: nothing older than the page that needs room can be evicted")
 
 	// errOvertaken is an errExhausted of a collection during which files came into use that it would
 	// have evicted, or others took the room that it made. Another collection may make room.
-	errOvertaken = fmt.Errorf("%w when the collection began", errExhausted)
+	errOvertaken = fmt.Errorf("%w: others used pages or room meanwhile", errExhausted)
 
 	// errSlowBelow reports that the remote tier has not made room yet.
 	errSlowBelow = errors.New("diskstore: the remote tier takes long to make room")

@@ -1,7 +1,7 @@
 package huffman
 
-// entry is the result of a look-up. Its bytes, from the lowest: the bits of all its codes, the number of
-// its symbols, and up to four symbols, which are bytes of the plane.
+// entry is the result of a look-up. Its lowest byte is the number of bits that its codes take, the next
+// byte the number of its symbols. Up to four symbols follow, which are bytes of the plane.
 type entry uint64
 
 const (
@@ -10,21 +10,22 @@ const (
 	symbolsMost = 4
 )
 
-// first is the first symbol.
+// first returns the first symbol.
 func (e entry) first() byte { return byte(e >> symbolShift) }
 
-// table is the entries of the next bits of a stream, by their value.
+// table has an entry for each value of the next lookupBits bits of a stream.
 type table [1 << lookupBits]entry
 
-// tables has the look-up table of all bits, and tables of fewer bits, from which it is put together.
+// tables has the look-up table, and the smaller tables that it is built from.
 type tables struct {
 	all table
-	// rest[k-1] are entries of up to k symbols, those behind the first symbolsMost-k of an entry of all,
-	// with places for these. The ones of n bits begin at index 1<<n.
+	// rest[k-1] has a table for each number n of bits, from index 1<<n to 2<<n. Its entries have the
+	// symbols of the next n bits, at most k, in the last k places for symbols. So the sum of such an
+	// entry and of one with the symbols before it is a whole entry.
 	rest [symbolsMost - 1][1 << lookupBits]entry
 }
 
-// fill makes the table of a tree's codes.
+// fill builds the tables of a tree's codes, those of few symbols first.
 func (t *tables) fill(codes *tree) {
 	codes.measure()
 	least := int(codes.lengths[codes.n-1])
@@ -36,11 +37,11 @@ func (t *tables) fill(codes *tree) {
 	t.part(codes, t.all[:], symbolsMost, lookupBits)
 }
 
-// bits are the entries of n bits and up to k symbols.
+// bits returns the table for n bits and at most k symbols.
 func (t *tables) bits(k, n int) []entry { return t.rest[k-1][1<<n : 2<<n] }
 
-// part makes the entries of n bits and up to k symbols: each code that fits takes a range of them, and
-// its range is the entries of the bits that it leaves, of a symbol fewer.
+// part fills the table for n bits and at most k symbols. Each code of at most n bits has a range of
+// entries: the code's symbol, and behind it the table for the bits left and k-1 symbols.
 func (t *tables) part(codes *tree, part []entry, k, n int) {
 	fits := codes.fits[n]
 	clear(part[:fits.from])
@@ -64,13 +65,13 @@ func (t *tables) part(codes *tree, part []entry, k, n int) {
 	}
 }
 
-// fit tells which codes fit in a number of bits: those from an index on. They take the values of the
-// bits from a value on, since codes are in the order of the table, the longest first.
+// fit says which codes have at most n bits: those from the index first on, since the longest codes
+// come first. The values of n bits that begin with such a code are those from the value from on.
 type fit struct{ first, from int }
 
-// measure finds the fits.
+// measure sets the fit for each number of bits.
 func (t *tree) measure() {
-	i, used := 0, 0 // used are the entries of the codes that do not fit
+	i, used := 0, 0 // used counts the entries of longer codes
 	for left := lookupBits; left >= 0; left-- {
 		for i < t.n && int(t.lengths[i]) > left {
 			used += 1 << (lookupBits - t.lengths[i])
