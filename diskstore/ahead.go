@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/ram"
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -102,8 +103,8 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 	if info.Bytes > r.left {
 		return errEnough
 	}
-	if info.Fingerprint == r.s.cold {
-		if _, err := r.s.disk.Stat(ctx, r.s.exactName(info.Name)); err == nil {
+	if info.Fingerprint == r.s.pages.Lossy {
+		if _, err := r.s.disk.Stat(ctx, r.s.pages.ExactOf(info.Name)); err == nil {
 			return nil // nobody asks for the lossy page
 		}
 	}
@@ -180,7 +181,7 @@ func (r *aheadReader) decode(ctx context.Context, lv *level, info tier.Info) (in
 		if h, err = pagefile.ReadHeader(ctx, yieldingBlob{blob, &r.s.traffic}); err != nil {
 			return err
 		}
-		return r.s.checkPlace(h, info.Name)
+		return r.s.pages.CheckPlace(h, info.Name)
 	})
 	if err != nil {
 		return 0, err
@@ -211,7 +212,7 @@ func (r *aheadReader) decode(ctx context.Context, lv *level, info tier.Info) (in
 
 // decodeAgain reads the page with header h into rows once more, and condemns a damaged page.
 func (r *aheadReader) decodeAgain(ctx context.Context, lv *level, h *pagefile.Header, rows []byte) error {
-	file, err := lv.openChecked(ctx, nameOf(h), func(blob tier.Blob) error {
+	file, err := lv.openChecked(ctx, h.Name(), func(blob tier.Blob) error {
 		again, err := pagefile.ReadHeader(ctx, blob)
 		switch {
 		case err != nil:
@@ -230,18 +231,18 @@ func (r *aheadReader) decodeAgain(ctx context.Context, lv *level, h *pagefile.He
 // promoteAhead does as promote, except that it makes no room for the page and keeps the page's
 // recency. promoteAhead returns errEnough when the local tier has no room.
 func (s *Store) promoteAhead(ctx context.Context, info tier.Info) error {
-	h, err := s.headerOf(ctx, s.guard, info.Name)
+	h, err := tier.ReadHeader(ctx, s.guard, info.Name)
 	if err != nil {
 		return err
 	}
 	used := info.Used
 	if h.Start > 0 {
-		parent, ok := s.localLink(ctx, h.Parent)
+		parent, ok := s.chains.Link(ctx, h.Parent)
 		if !ok {
 			return fmt.Errorf("the page it continues is not stored: %w", tier.ErrNotFound)
 		}
-		if !parent.used.IsZero() && parent.used.Before(chainUsed(used, h.Start)) {
-			used = recency(parent.used, h.Start)
+		if !parent.Used.IsZero() && parent.Used.Before(recency.Used(used, h.Start)) {
+			used = recency.Of(parent.Used, h.Start)
 		}
 	}
 	// A page that would start a collection is refused as well.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -37,7 +38,7 @@ func setUsed(t *testing.T, lv *level, tokens []int32, used time.Time) {
 				}
 			}
 		}
-		require.NoError(t, lv.tier.Touch(ctx, name, recency(used, at)))
+		require.NoError(t, lv.tier.Touch(ctx, name, recency.Of(used, at)))
 	}
 }
 
@@ -49,7 +50,7 @@ func namesOf(s *Store, tokens []int32) []pagefile.Name {
 		parent = names[len(names)-1].Key
 	}
 	if rest := tokens[len(names)*testTokens:]; len(rest) > 0 {
-		names = append(names, s.tailName(pagefile.ChainKey(parent, rest, nil)))
+		names = append(names, s.pages.Tail(pagefile.ChainKey(parent, rest, nil)))
 	}
 	return names
 }
@@ -472,31 +473,6 @@ func TestModelStartListsOnce(t *testing.T) {
 	require.Len(t, latest, 8)
 	readChain(t, s, all[0], len(all[0]))
 	require.NoError(t, s.Close())
-}
-
-// Of a long listing only files that fit are kept.
-func TestRecentsKeepWhatFits(t *testing.T) {
-	r := newRecents(10*100, testFingerprint(1))
-	r.most = 64
-	now := time.Now()
-	for i := range 1000 {
-		n := (i * 617) % 1000 // in no order
-		name := pagefile.Name{Fingerprint: testFingerprint(1), Key: pagefile.Key{byte(n), byte(n >> 8)}}
-		r.add(tier.Info{Name: name, Bytes: 100, Used: now.Add(-time.Duration(n) * time.Second)})
-		require.LessOrEqual(t, len(r.files), 2*r.most)
-		require.LessOrEqual(t, r.held, int64(2*10*100))
-	}
-	files := r.order()
-	require.Len(t, files, 10)
-	for i, info := range files {
-		require.Equal(t, pagefile.Key{byte(i), byte(i >> 8)}, info.Key)
-	}
-	r = newRecents(plenty, testFingerprint(1))
-	r.most = 64
-	for n := range 1000 {
-		r.add(tier.Info{Name: pagefile.Name{Fingerprint: testFingerprint(1), Key: pagefile.Key{byte(n), byte(n >> 8)}}, Bytes: 1, Used: now.Add(-time.Duration(n) * time.Second)})
-	}
-	require.Len(t, r.order(), 64)
 }
 
 // TestLocalCountDoesNotWaitForTheRemote: the count of the local tier that Open began has

@@ -19,7 +19,7 @@ func (s *Store) AnyOf(ctx context.Context, keys []pagefile.Key) (key pagefile.Ke
 	defer leave()
 	names := make([]pagefile.Name, len(keys))
 	for i, key := range keys {
-		names[i] = s.pageName(key)
+		names[i] = s.pages.Page(key)
 		if _, fresh := s.ram.Fresh(names[i]); fresh {
 			return key, true
 		}

@@ -184,12 +184,12 @@ func TestDirectoryInAPagesPlaceMakesWay(t *testing.T) {
 	p := pageOf(t, o.Fingerprint, 0, prompt(1, testTokens))
 	for _, root := range []string{o.Local.Root, o.Remote.Root} {
 		fillQuarantine(t, root)
-		path := filePath(root, s.pageName(p.Key()))
+		path := filePath(root, s.pages.Page(p.Key()))
 		require.NoError(t, os.MkdirAll(path, 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(path, "somebody's"), nil, 0o600))
 	}
 	require.NoError(t, s.Put(ctx, p))
-	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
 	require.False(t, s.Stats().Remote.Down)
@@ -215,7 +215,7 @@ func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
 	tokens := prompt(0, testTokens)
 	p := putChain(t, s, tokens)[0]
 	fillQuarantine(t, o.Local.Root)
-	path := filePath(o.Local.Root, s.pageName(p.Key()))
+	path := filePath(o.Local.Root, s.pages.Page(p.Key()))
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
 	data[len(data)-pagefile.FooterBytes-1] ^= 4 // in a section, which Put does not read
@@ -253,7 +253,7 @@ func TestPutOfABadPageIsGoodThoughItLooksTheSame(t *testing.T) {
 	now := time.Now()
 	s.now = func() time.Time { return now }
 	p := putChain(t, s, prompt(1, 2*testTokens))[1]
-	bad, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+	bad, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	s.local.verdicts.markBad(bad)
 	require.False(t, s.Has(p.Key()))
@@ -280,7 +280,7 @@ func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
 		require.Equal(t, readFirst > condemnedRemote, strings.Contains(log.String(), "too often on this machine"))
 		written := 0
 		for i := range prompts {
-			name := bad.pageName(pageOf(t, bad.opt.Fingerprint, 0, prompt(i, testTokens)).Key())
+			name := bad.pages.Page(pageOf(t, bad.opt.Fingerprint, 0, prompt(i, testTokens)).Key())
 			was, lerr := os.Lstat(filePath(good.Local.Root, name))
 			putChain(t, bad, prompt(i, testTokens))
 			local, err := bad.disk.Stat(ctx, name)
@@ -349,7 +349,7 @@ func TestBadPageThatStaysMakesRoom(t *testing.T) {
 	o := testOptions(t, withRemote(t))
 	s := open(t, o)
 	p := putChain(t, s, prompt(0, testTokens))[0]
-	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	path := filePath(o.Local.Root, info.Name)
 	data, err := os.ReadFile(path)

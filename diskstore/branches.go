@@ -180,7 +180,7 @@ func (lv *level) adoptOld(fingerprint pagefile.Key) {
 
 // adopt replaces an old branch. That of a page that is gone or damaged is removed.
 func (lv *level) adopt(ctx context.Context, older tier.Older, b tier.OldBranch) error {
-	h, err := lv.s.headerOf(ctx, lv.tier, b.Name())
+	h, err := tier.ReadHeader(ctx, lv.tier, b.Name())
 	if err == nil {
 		_, err = branch.Add(ctx, lv.tier, h, false)
 	} else if errors.Is(err, tier.ErrNotFound) || tier.Doubtful(err) {

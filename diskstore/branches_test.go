@@ -104,7 +104,7 @@ func TestBranchesFollowPages(t *testing.T) {
 	stored := prompt(1, testTokens)
 	other := parted(stored, 3, testTokens, 1)
 	p := putChain(t, s, stored)[0]
-	name := s.pageName(p.Key())
+	name := s.pages.Page(p.Key())
 	info, err := s.disk.Stat(ctx, name)
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
@@ -131,7 +131,7 @@ func TestABranchWithoutItsPage(t *testing.T) {
 	putChain(t, s, stored)
 	second := parted(stored, 4, testTokens, 1)
 	putChain(t, s, second)
-	info, err := s.disk.Stat(ctx, s.pageName(s.Chain(ctx, second, nil)[0].Key))
+	info, err := s.disk.Stat(ctx, s.pages.Page(s.Chain(ctx, second, nil)[0].Key))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	require.Len(t, branchesOf(t, s, s.disk), 2)
@@ -163,7 +163,7 @@ func TestRemovedPagesLeaveNoBranches(t *testing.T) {
 	for seed := range pages {
 		p := putChain(t, s, prompt(seed, testTokens))[0]
 		if seed < old {
-			require.NoError(t, s.disk.Touch(ctx, s.pageName(p.Key()), past))
+			require.NoError(t, s.disk.Touch(ctx, s.pages.Page(p.Key()), past))
 		}
 	}
 	report, err := openRoot(t, o).GC(ctx, GCOptions{OlderThan: 24 * time.Hour})
@@ -229,7 +229,7 @@ func TestPurgedPagesTakeTheirBranches(t *testing.T) {
 	}
 	keep := s.Chain(ctx, prompt(0, testTokens), nil)[0]
 	later := s.now().Add(time.Hour)
-	require.NoError(t, s.disk.Touch(ctx, s.pageName(keep.Key), later))
+	require.NoError(t, s.disk.Touch(ctx, s.pages.Page(keep.Key), later))
 	all, err := s.local.purge(ctx, purge{fingerprint: s.opt.Fingerprint, before: later, removed: func(tier.Info) {}})
 	require.NoError(t, err)
 	require.False(t, all)
@@ -240,7 +240,7 @@ func TestPurgedPagesTakeTheirBranches(t *testing.T) {
 func TestASweepIsPutOff(t *testing.T) {
 	s := open(t, testOptions(t))
 	p := putChain(t, s, prompt(1, testTokens))[0]
-	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	over, cancel := context.WithCancel(ctx)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/ram"
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -106,7 +107,7 @@ func (s *Store) chainNames(parent pagefile.Key, start int, tokens []int32, media
 	names := make([]pagefile.Name, 0, len(tokens)/pageTokens)
 	for at := 0; at+pageTokens <= len(tokens); at += pageTokens {
 		parent = pagefile.ChainKey(parent, tokens[at:at+pageTokens], pagefile.MediaWithin(media, start+at, pageTokens))
-		names = append(names, s.pageName(parent))
+		names = append(names, s.pages.Page(parent))
 	}
 	return names
 }
@@ -174,21 +175,21 @@ func (s *Store) newRefs(parent pagefile.Key, start int) *chainRefs {
 // and no check of the file is due.
 func (c *chainRefs) add(info tier.Info, from *level, inRAM bool) {
 	s := c.s
-	used := chainUsed(info.Used, c.start)
+	used := recency.Used(info.Used, c.start)
 	if from.fresh(used, c.now) && used.Before(c.at) {
 		c.at = used
 	}
-	l := link{parent: c.parent, start: c.start}
+	l := recency.Link{Place: recency.Place{Parent: c.parent, Start: c.start}}
 	if from == s.local {
-		l.used = used
+		l.Used = used
 	}
-	s.links.put(info.Key, l)
+	s.chains.Note(info.Key, l)
 	name := from.name
 	if inRAM || s.ram.Confirm(ram.File{Info: info, Tier: from.name}) {
 		name = tier.RAM
 	}
 	c.refs = append(c.refs, Ref{
-		Key: info.Key, Parent: c.parent, Start: c.start, Lossy: info.Fingerprint == s.cold,
+		Key: info.Key, Parent: c.parent, Start: c.start, Lossy: info.Fingerprint == s.pages.Lossy,
 		Tokens: s.opt.PageTokens, Stored: s.opt.PageTokens,
 		Tier: name, Bytes: info.Bytes, used: info.Used.UnixNano(), at: c.at.UnixNano(),
 	})
@@ -238,7 +239,7 @@ func (lv *level) match(ctx context.Context, name pagefile.Name, parent pagefile.
 	if err != nil {
 		return Ref{}, err
 	}
-	if lv.s.checkPlace(h, name) != nil || h.PageTokens != lv.s.opt.PageTokens || h.Parent != parent || int64(h.Start) != int64(start) {
+	if lv.s.pages.CheckPlace(h, name) != nil || h.PageTokens != lv.s.opt.PageTokens || h.Parent != parent || int64(h.Start) != int64(start) {
 		return Ref{}, nil
 	}
 	return Ref{

@@ -2,7 +2,6 @@ package diskstore
 
 import (
 	"context"
-	"errors"
 
 	"github.com/kvtier/kvtier/diskstore/encoding"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -33,47 +32,6 @@ func (c ColdTypes) valid() bool {
 // coldExpandMost bounds the memory of making a page lossy by the file's length: rows that lossless
 // encodings make smaller than that part become no smaller in a lossy one.
 const coldExpandMost = 8
-
-// coldName is the name of the lossy page that stands for an exact one.
-func coldName(name pagefile.Name) pagefile.Name {
-	name.Fingerprint = pagefile.ColdFingerprint(name.Fingerprint)
-	return name
-}
-
-// checkPlace returns pagefile.ErrMismatch unless a page belongs at a name, and is lossy exactly where the
-// name is that of this store's lossy pages: a look-up of exact pages never gives lossy rows.
-func (s *Store) checkPlace(h *pagefile.Header, name pagefile.Name) error {
-	if err := h.CheckName(name); err != nil {
-		return err
-	}
-	if lossy := name.Fingerprint == s.cold; h.Lossy() != lossy {
-		return pagefile.Mismatch("page is lossy: %t, want %t", h.Lossy(), lossy)
-	}
-	return nil
-}
-
-// exactName is the name of the exact page for which a page of this store stands.
-func (s *Store) exactName(name pagefile.Name) pagefile.Name {
-	name.Fingerprint = s.opt.Fingerprint
-	return name
-}
-
-// fingerprints are those of this store's pages: exact ones and, with Options.Cold, lossy ones.
-func (s *Store) fingerprints() []pagefile.Key {
-	if !s.opt.Cold.on() {
-		return []pagefile.Key{s.opt.Fingerprint}
-	}
-	return []pagefile.Key{s.opt.Fingerprint, s.cold}
-}
-
-// nameOf is the name of the page with a header.
-func nameOf(h *pagefile.Header) pagefile.Name {
-	name := pagefile.Name{Fingerprint: h.Fingerprint, Class: pagefile.ClassPage, Key: h.Key}
-	if h.Tail() {
-		name.Class = pagefile.ClassTail
-	}
-	return name
-}
 
 // coldOf returns how a local page becomes lossy when it moves down, and false for a page that
 // moves down as it is: rows of other fingerprints may be of any type.
@@ -108,14 +66,4 @@ func (s *Store) makeCold(ctx context.Context, info tier.Info, how pagefile.Cold)
 		return nil, nil
 	}
 	return e, nil
-}
-
-// statPage describes a tier's file of a full page: the exact one or, with Options.Cold, without
-// that the lossy one.
-func (lv *level) statPage(ctx context.Context, key pagefile.Key) (tier.Info, error) {
-	info, err := lv.tier.Stat(ctx, lv.s.pageName(key))
-	if lv.s.opt.Cold.on() && errors.Is(err, tier.ErrNotFound) {
-		return lv.tier.Stat(ctx, coldName(lv.s.pageName(key)))
-	}
-	return info, err
 }

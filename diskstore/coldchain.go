@@ -18,7 +18,7 @@ func (s *Store) ChainLossy(ctx context.Context, parent pagefile.Key, start int, 
 	if s.opt.Cold.on() {
 		find = s.findMixed
 	}
-	return s.chain(ctx, parent, start, tokens, media, find, s.fingerprints()...)
+	return s.chain(ctx, parent, start, tokens, media, find, s.pages.Fingerprints()...)
 }
 
 const (
@@ -61,7 +61,7 @@ type sighting struct {
 
 // sight looks for a page in memory and in the local tier, exact and then lossy.
 func (s *Store) sight(ctx context.Context, exact pagefile.Name) sighting {
-	for _, name := range []pagefile.Name{exact, coldName(exact)} {
+	for _, name := range []pagefile.Name{exact, pagefile.ColdName(exact)} {
 		if file, fresh := s.ram.Fresh(name); fresh {
 			return sighting{file.Info, s.level(file.Tier), true}
 		}
@@ -81,7 +81,7 @@ func (s *Store) sightBelow(ctx context.Context, names []pagefile.Name, found []s
 	var of []int // indexes in found
 	for i, name := range names {
 		if f := found[i]; f.from == nil {
-			ask, of = append(ask, name, coldName(name)), append(of, i, i)
+			ask, of = append(ask, name, pagefile.ColdName(name)), append(of, i, i)
 		} else if f.info.Name != name {
 			ask, of = append(ask, name), append(of, i)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/encoding"
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -137,7 +138,7 @@ func TestPagesThatMoveDownExact(t *testing.T) {
 				require.Equal(t, p.Payload, rowsOf(t, s, s.Chain(ctx, p.Tokens, nil)[0], p))
 				return
 			}
-			h, _, err := s.remote.checkedHeader(ctx, coldName(placeOf(o, p)))
+			h, _, err := s.remote.checkedHeader(ctx, pagefile.ColdName(placeOf(o, p)))
 			require.NoError(t, err)
 			for i, section := range h.Sections {
 				require.Equal(t, c.lossy[i], section.Encoding.Lossy())
@@ -248,15 +249,15 @@ func TestOrderOfMixedChains(t *testing.T) {
 		return names, infos
 	}
 	name := func(i int) pagefile.Name { return placeOf(o, pages[i]) }
-	want := []pagefile.Name{name(0), coldName(name(1)), name(2), coldName(name(3))}
+	want := []pagefile.Name{name(0), pagefile.ColdName(name(1)), name(2), pagefile.ColdName(name(3))}
 	past := time.Now().Add(-time.Hour)
 	for age := range 2 {
 		for i, name := range want {
 			path := filePath(o.Local.Root, name)
-			used := recency(past.Add(-time.Duration(age)*time.Minute), uint32(i*testTokens))
+			used := recency.Of(past.Add(-time.Duration(age)*time.Minute), uint32(i*testTokens))
 			require.NoError(t, os.Chtimes(path, used, used))
 		}
-		s.links.clear()
+		s.chains.Forget()
 		refs := mixed(s, tokens)
 		require.Equal(t, tier.Local, refs[3].Tier)
 		rowsOf(t, s, refs[3], pages[3]) // the last page alone
@@ -267,15 +268,14 @@ func TestOrderOfMixedChains(t *testing.T) {
 			require.WithinDuration(t, time.Now(), info.Used, time.Minute)
 		}
 	}
-	require.True(t, s.reachable(ctx, position{parent: pages[3].Key(), start: 4 * testTokens}))
+	require.True(t, s.reachable(ctx, recency.Place{Parent: pages[3].Key(), Start: 4 * testTokens}))
 	// A page that another host took for one from the future has moved back.
 	for i, name := range want {
-		used := recency(past, uint32(i*testTokens))
+		used := recency.Of(past, uint32(i*testTokens))
 		require.NoError(t, os.Chtimes(filePath(o.Local.Root, name), used, used))
 	}
-	l, ok := s.links.get(pages[3].Key())
-	require.True(t, ok)
-	require.True(t, s.movedBack(ctx, pages[3].Key(), l))
+	now := s.now()
+	require.Equal(t, now, s.chains.Time(ctx, recency.Place{Parent: pages[3].Key(), Start: 4 * testTokens}, now), "the noted time is not believed")
 }
 
 // TestReadAheadOfLossyPages reads lossy pages ahead, and joins the text of pages of both kinds.
@@ -384,7 +384,7 @@ func TestReadsTellLossyFromExact(t *testing.T) {
 	p := putCold(t, s, prompt(1, testTokens))[0]
 	name := placeOf(o, p)
 	sink(t, s, name)
-	place(t, filePath(o.Remote.Root, coldName(name)), filePath(o.Local.Root, name))
+	place(t, filePath(o.Remote.Root, pagefile.ColdName(name)), filePath(o.Local.Root, name))
 	for _, ref := range s.Chain(ctx, p.Tokens, nil) {
 		require.ErrorIs(t, s.Read(ctx, ref, p.Tokens, p.Layout, make([]byte, p.Layout.Size())), pagefile.ErrMismatch)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -19,7 +20,7 @@ const (
 
 	// A tier above its budget, or less than 1/trimShare below it, is collected down to
 	// 1/slackShare below the budget, so that the next page need not wait. A tier below its
-	// budget keeps files used within touchEvery. If such files are all that is left, the next
+	// budget keeps files used within recency.TouchEvery. If such files are all that is left, the next
 	// trim of the tier waits for touchEvery.
 	trimShare  = 32
 	slackShare = 16
@@ -62,7 +63,7 @@ type demand struct {
 
 	// after has the places of the pages that need the room. The pages before these places stay
 	// and have been moved up to the recency of a chain used at used.
-	after []position
+	after []recency.Place
 	used  time.Time
 
 	// young is the start of the last touchEvery: a tier that is only nearly full keeps files
@@ -71,8 +72,8 @@ type demand struct {
 }
 
 // demandAt returns the demand of a page at a place, with the page's recency.
-func demandAt(at position, recent time.Time) demand {
-	return demand{before: recent, after: []position{at}, used: chainUsed(recent, at.start)}
+func demandAt(at recency.Place, recent time.Time) demand {
+	return demand{before: recent, after: []recency.Place{at}, used: recency.Used(recent, at.Start)}
 }
 
 // join returns a demand that satisfies both.
@@ -149,7 +150,7 @@ func (lv *level) shortage(ctx context.Context, want demand) (over int64, before 
 		return max(figure+want.room-low, want.disk), want.before, nil
 	case want.disk > 0:
 		return want.disk, want.before, nil
-	case nearlyFull(figure, budget) && !alone && !lv.trimmed.within(touchEvery, lv.s.now()):
+	case nearlyFull(figure, budget) && !alone && !lv.trimmed.within(recency.TouchEvery, lv.s.now()):
 		return figure - low, want.young, nil
 	}
 	return 0, time.Time{}, nil
@@ -179,7 +180,7 @@ func (lv *level) youngSince(ctx context.Context) time.Time {
 		lv.noteTierError(err)
 		return time.Unix(0, 0)
 	}
-	return now.Add(-touchEvery)
+	return now.Add(-recency.TouchEvery)
 }
 
 // mustGo returns the part of the bytes missing from a tier that must be evicted even by
@@ -296,10 +297,10 @@ func (lv *level) collectLocked(ctx context.Context, want demand) error {
 	if err != nil {
 		return err
 	}
-	pick, late := newVictims(guess, before), lv.newFutures(ctx)
+	pick, late := newVictims(guess, before), recency.NewFutures(ctx, lv.tier, lv.s.now, lv.noteTierError)
 	found, err := lv.count(ctx, func(info tier.Info) {
 		pick.add(info)
-		late.add(info)
+		late.Add(info)
 	})
 	if err != nil {
 		return err
@@ -316,9 +317,12 @@ func (lv *level) collectLocked(ctx context.Context, want demand) error {
 			return lv.book.Record(ctx)
 		}
 	}
-	moved := lv.believe(ctx, late)
-	if len(want.after) > 0 && (moved || late.newest.After(want.used)) {
-		want.before = lv.s.moveAllUp(ctx, want.after, late.newest)
+	moved := late.Believe(ctx)
+	if moved {
+		lv.s.chains.Forget()
+	}
+	if len(want.after) > 0 && (moved || late.Newest.After(want.used)) {
+		want.before = lv.s.chains.MoveUp(ctx, late.Newest, want.after...)
 		if over, before, err = lv.shortage(ctx, want); err != nil {
 			return err
 		}
@@ -331,7 +335,7 @@ func (lv *level) collectLocked(ctx context.Context, want demand) error {
 	}
 	due, made := lv.lacking(want), int64(0)
 	for {
-		freed, end := lv.evictAll(ctx, pick.order(ctx, lv.s, lv.tier), over, lv.mustGo(ctx, over, want))
+		freed, end := lv.evictAll(ctx, pick.order(lv.placeOf(ctx)), over, lv.mustGo(ctx, over, want))
 		if freed < over && !before.After(want.before) { // perhaps the victims could not be removed
 			freed += lv.emptyQuarantine(ctx)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -53,7 +54,7 @@ func TestEvictionIsLeastRecentlyUsedAndLeafFirst(t *testing.T) {
 	touch(s, s.Chain(ctx, old, nil)[2])
 	for _, ref := range s.Chain(ctx, mid, nil) {
 		past := time.Now().Add(-2 * time.Hour)
-		require.NoError(t, os.Chtimes(filePath(o.Local.Root, s.pageName(ref.Key)), past, past))
+		require.NoError(t, os.Chtimes(filePath(o.Local.Root, s.pages.Page(ref.Key)), past, past))
 	}
 	putChain(t, s, prompt(3, 3*testTokens)) // nine pages in a budget of eight
 	require.NoError(t, s.Flush(ctx))
@@ -83,7 +84,7 @@ func TestEvictionNeverOrphansAPage(t *testing.T) {
 	for _, info := range infos {
 		pick.add(info)
 	}
-	requireLeafFirst(t, s, pick.order(ctx, s, s.disk), infos)
+	requireLeafFirst(t, s, pick.order(s.local.placeOf(ctx)), infos)
 }
 
 // requireLeafFirst checks that order has all files, each before the page that it continues.
@@ -94,7 +95,7 @@ func requireLeafFirst(t *testing.T, s *Store, order, infos []tier.Info) {
 	for _, info := range order {
 		gone[info.Key] = true
 		for _, other := range infos {
-			parent := s.linkOf(ctx, s.disk, other.Name).parent
+			parent := s.chains.LinkIn(ctx, s.disk, other.Name).Parent
 			require.False(t, parent == info.Key && !gone[other.Key], "a page goes before one that continues it")
 		}
 	}
@@ -106,7 +107,7 @@ func TestQuarantineGoesBeforePages(t *testing.T) {
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
 	for _, p := range putChain(t, s, prompt(1, 5*testTokens)) {
-		moved, err := s.disk.Quarantine(ctx, tier.Info{Name: s.pageName(p.Key())}, "test")
+		moved, err := s.disk.Quarantine(ctx, tier.Info{Name: s.pages.Page(p.Key())}, "test")
 		require.NoError(t, err)
 		require.True(t, moved)
 	}
@@ -248,7 +249,7 @@ func TestYoungPagesAreListedSeldom(t *testing.T) {
 	require.LessOrEqual(t, put(pages/trimShare-1), 2)
 	require.Zero(t, s.Stats().Evicted)
 	age(t, s.opt.Local.Root, now.Add(-time.Hour))
-	now = now.Add(touchEvery)
+	now = now.Add(recency.TouchEvery)
 	put(1)
 	require.NotZero(t, s.Stats().Evicted)
 }
@@ -315,7 +316,7 @@ func TestShortChatsMoveAndStay(t *testing.T) {
 	const chats = 40
 	for i := range chats {
 		p := putChain(t, s, []int32{int32(i), 7})[0]
-		info, err := s.disk.Stat(ctx, s.tailName(p.Key()))
+		info, err := s.disk.Stat(ctx, s.pages.Tail(p.Key()))
 		require.NoError(t, err)
 		evictPage(t, s, info)
 	}
@@ -353,7 +354,7 @@ func TestFullRemoteMakesRoom(t *testing.T) {
 	s := open(t, o)
 	evict := func(seed int) {
 		p := putChain(t, s, prompt(seed, testTokens))[0]
-		info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+		info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 		require.NoError(t, err)
 		evictPage(t, s, info)
 	}
@@ -385,7 +386,7 @@ func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, testTokens)
 	p := putChain(t, s, tokens)[0]
-	name := s.pageName(p.Key())
+	name := s.pages.Page(p.Key())
 	flip := func(root string) {
 		path := filePath(root, name)
 		data, err := os.ReadFile(path)
@@ -423,7 +424,7 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 		for nth := 1; ; nth++ {
 			tokens := prompt(nth, testTokens)
 			p := putChain(t, s, tokens)[0]
-			info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+			info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 			require.NoError(t, err)
 			inj.Reset()
 			inj.Add(vfs.Rule{Path: remote, Nth: nth, Err: errno})
@@ -469,7 +470,7 @@ func TestRoomIsTakenDuringACollection(t *testing.T) {
 	oldest := s.Chain(ctx, prompt(0, testTokens), nil)[0]
 	began := s.now().Add(-time.Hour)
 	old := began.Add(-time.Hour)
-	require.NoError(t, os.Chtimes(filePath(s.opt.Local.Root, s.pageName(oldest.Key)), old, old))
+	require.NoError(t, os.Chtimes(filePath(s.opt.Local.Root, s.pages.Page(oldest.Key)), old, old))
 
 	var taken sync.Once
 	s.local.tier = &overtaken{surveyed: s.disk, take: func() {

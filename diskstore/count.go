@@ -86,7 +86,7 @@ func (lv *level) count(ctx context.Context, each func(tier.Info)) (*tally, error
 		return nil, err
 	}
 	defer lv.use.abandon()
-	recent := lv.first.begin(lv.s.opt.ReadAheadBytes, lv.s.opt.LatestPages, lv.s.fingerprints())
+	recent := lv.first.begin(lv.s.opt.ReadAheadBytes, lv.s.opt.LatestPages, lv.s.pages.Fingerprints())
 	found := newTally(fingerprints)
 	for _, shard := range shards {
 		infos, err := lv.countShard(ctx, shard)

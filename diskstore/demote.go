@@ -26,7 +26,7 @@ type descent struct {
 // for the page, else the lossy file that Options.Cold asks for, else an exact copy.
 func (s *Store) descend(ctx context.Context, info tier.Info) (descent, error) {
 	d := descent{info: info}
-	ours, err := s.headerOf(ctx, s.disk, info.Name)
+	ours, err := tier.ReadHeader(ctx, s.disk, info.Name)
 	if err != nil {
 		return d, nil // the copy that follows finds the problem of the local file
 	}
@@ -51,7 +51,7 @@ func (s *Store) descend(ctx context.Context, info tier.Info) (descent, error) {
 		return d, err
 	}
 	lossy := func(theirs *pagefile.Header) bool { return theirs.Layout.Equal(ours.Layout) && how.Made(theirs) }
-	if d.held, err = s.heldBelow(ctx, info, coldName(info.Name), 0, lossy); err == nil && !d.held {
+	if d.held, err = s.heldBelow(ctx, info, pagefile.ColdName(info.Name), 0, lossy); err == nil && !d.held {
 		d.cold, err = s.makeCold(ctx, info, how)
 	}
 	d.lossy = d.held || d.cold != nil
@@ -85,7 +85,7 @@ func (s *Store) lower(ctx context.Context, d descent) error {
 		return err
 	}
 	s.remote.futile.clear()
-	there, err := s.guard.Stat(ctx, nameOf(h))
+	there, err := s.guard.Stat(ctx, h.Name())
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (s *Store) lower(ctx context.Context, d descent) error {
 // file's header.
 func (s *Store) writeBelow(ctx context.Context, d descent, room *ledger.Room) (*pagefile.Header, error) {
 	if d.cold != nil {
-		return d.cold.Header, s.remote.upload(ctx, nameOf(d.cold.Header), d.cold, room, d.info.Used)
+		return d.cold.Header, s.remote.upload(ctx, d.cold.Header.Name(), d.cold, room, d.info.Used)
 	}
 	page, err := copyPage(ctx, s.disk, s.guard, d.info.Name, room, func(up tier.Upload) error {
 		return s.remote.commitTo(ctx, up, room, d.info.Used)

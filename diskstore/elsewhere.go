@@ -92,7 +92,7 @@ func (lv *level) othersLately(ctx context.Context) []pagefile.Key {
 			used[fingerprint] = use.LastUsed
 		}
 	}
-	all = slices.DeleteFunc(all, func(k pagefile.Key) bool { return k == lv.s.opt.Fingerprint || k == lv.s.cold })
+	all = slices.DeleteFunc(all, func(k pagefile.Key) bool { return k == lv.s.opt.Fingerprint || k == lv.s.pages.Lossy })
 	slices.SortFunc(all, func(a, b pagefile.Key) int {
 		at, known := used[a]
 		bt, also := used[b]
@@ -116,7 +116,7 @@ func (lv *level) storedUnder(ctx context.Context, fingerprint pagefile.Key, size
 		name := pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassPage, Key: parent}
 		_, err := lv.tier.Stat(ctx, name)
 		if errors.Is(err, tier.ErrNotFound) {
-			_, err = lv.tier.Stat(ctx, coldName(name))
+			_, err = lv.tier.Stat(ctx, pagefile.ColdName(name))
 		}
 		if err != nil {
 			break

@@ -202,7 +202,7 @@ func TestAbandonedUploadLeavesNothing(t *testing.T) {
 			life.demoteOne() // directories and the manifest exist
 			tokens := prompt(1, testTokens)
 			require.NoError(t, life.put(tokens))
-			info, err := s.disk.Stat(ctx, s.pageName(pageKeyOf(tokens)))
+			info, err := s.disk.Stat(ctx, s.pages.Page(pageKeyOf(tokens)))
 			require.NoError(t, err)
 
 			gate := vfs.NewGate()
@@ -239,7 +239,7 @@ func TestRemoteRootThatVanishes(t *testing.T) {
 	require.NoError(t, life.mem.Rename(life.o.Remote.Root, away))
 	tokens := prompt(1, testTokens)
 	require.NoError(t, life.put(tokens))
-	info, err := s.disk.Stat(ctx, s.pageName(pageKeyOf(tokens)))
+	info, err := s.disk.Stat(ctx, s.pages.Page(pageKeyOf(tokens)))
 	require.NoError(t, err)
 	require.Error(t, s.demote(ctx, info))
 	require.True(t, errors.Is(s.demote(ctx, info), tier.ErrTierDown) || s.Stats().Remote.Down)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -12,23 +13,23 @@ import (
 // work at the load of a model needs no listing of its own.
 type firstCount struct {
 	mu     sync.Mutex
-	found  *tally      // nil until the first count has ended
-	recent []tier.Info // files to read ahead, most recent first; nil once taken
-	latest *recents    // full pages for Latest; nil once taken
+	found  *tally           // nil until the first count has ended
+	recent []tier.Info      // files to read ahead, most recent first; nil once taken
+	latest *recency.Recents // full pages for Latest; nil once taken
 	done   chan struct{}
 }
 
 // wanted collects the files of a first count that other work needs. A nil wanted collects
 // nothing.
-type wanted struct{ recent, latest *recents }
+type wanted struct{ recent, latest *recency.Recents }
 
 func (w *wanted) add(info tier.Info) {
 	if w == nil {
 		return
 	}
-	w.recent.add(info)
+	w.recent.Add(info)
 	if info.Class == pagefile.ClassPage {
-		w.latest.add(info)
+		w.latest.Add(info)
 	}
 }
 
@@ -45,10 +46,10 @@ func (f *firstCount) begin(bytes int64, pages int, fingerprints []pagefile.Key) 
 	}
 	w := new(wanted)
 	if bytes > 0 {
-		w.recent = newRecents(bytes, fingerprints...)
+		w.recent = recency.ToRead(bytes, fingerprints...)
 	}
 	if pages > 0 {
-		w.latest = newLatest(fingerprints[0], pages)
+		w.latest = recency.Latest(fingerprints[0], pages)
 	}
 	return w
 }
@@ -60,7 +61,7 @@ func (f *firstCount) end(found *tally, w *wanted) {
 	if f.found != nil {
 		return
 	}
-	f.found, f.recent, f.latest = found, w.recent.order(), w.latest
+	f.found, f.recent, f.latest = found, w.recent.Order(), w.latest
 	close(f.done)
 }
 
@@ -88,7 +89,7 @@ func (f *firstCount) recentFiles() []tier.Info {
 }
 
 // takeLatest returns the latest full pages, once, and then nil.
-func (f *firstCount) takeLatest() *recents {
+func (f *firstCount) takeLatest() *recency.Recents {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	latest := f.latest

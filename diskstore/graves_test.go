@@ -118,9 +118,9 @@ func TestGravesOfSeveralProcesses(t *testing.T) {
 	o := testOptions(t)
 	a, b := open(t, o), open(t, o)
 	for i := range graves.Max {
-		a.local.bury(a.pageName(pagefile.Key{1, byte(i), byte(i >> 8)}), GraveRoom)
+		a.local.bury(a.pages.Page(pagefile.Key{1, byte(i), byte(i >> 8)}), GraveRoom)
 	}
-	b.local.bury(b.pageName(pagefile.Key{2}), GraveRoom)
+	b.local.bury(b.pages.Page(pagefile.Key{2}), GraveRoom)
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
 	info, err := os.Stat(gone(o.Local.Root))

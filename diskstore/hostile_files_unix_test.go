@@ -135,7 +135,7 @@ func (f *faultLife) useAmongStrangers(tokens []int32) {
 
 // damageUnlinked flips a bit in the chain's first page if that file is the store's own.
 func (f *faultLife) damageUnlinked(tokens []int32) {
-	path := filePath(f.o.Local.Root, f.s.pageName(pageKeyOf(tokens)))
+	path := filePath(f.o.Local.Root, f.s.pages.Page(pageKeyOf(tokens)))
 	info, err := os.Lstat(path)
 	if err != nil || !info.Mode().IsRegular() || info.Size() < pagefile.FooterBytes+1 || info.Sys().(*syscall.Stat_t).Nlink > 1 {
 		return

@@ -53,7 +53,7 @@ func hungRemote(t *testing.T, log io.Writer) (s *Store, tokens []int32, revive f
 	pages := putChain(t, s, tokens)
 	require.NoError(t, s.Flush(ctx))
 	for _, p := range pages[2:] {
-		name := s.pageName(p.Key())
+		name := s.pages.Page(p.Key())
 		to := filePath(o.Remote.Root, name)
 		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
 		require.NoError(t, os.Rename(filePath(o.Local.Root, name), to))
@@ -170,7 +170,7 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj), withRemote(t))
 	s := open(t, o)
-	name := s.pageName(putChain(t, s, prompt(1, testTokens))[0].Key())
+	name := s.pages.Page(putChain(t, s, prompt(1, testTokens))[0].Key())
 	info, err := s.disk.Stat(ctx, name)
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))

@@ -2,9 +2,9 @@ package diskstore
 
 import (
 	"context"
-	"math"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -46,7 +46,7 @@ func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
 			if err := s.traffic.StandBack(ctx); err != nil {
 				return found, err
 			}
-			h, err := s.headerOf(ctx, lv.tier, info.Name)
+			h, err := tier.ReadHeader(ctx, lv.tier, info.Name)
 			if err != nil || seen[info.Key] || len(h.Media) > 0 || h.PageTokens != s.opt.PageTokens {
 				continue
 			}
@@ -57,12 +57,6 @@ func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
 	return found, nil
 }
 
-func newLatest(fingerprint pagefile.Key, most int) *recents {
-	r := newRecents(math.MaxInt64, fingerprint)
-	r.most = most
-	return r
-}
-
 // latest returns at least `most` of a tier's latest full pages, the most recent first, if the
 // tier has as many.
 func (lv *level) latest(ctx context.Context, most int) ([]tier.Info, error) {
@@ -71,12 +65,12 @@ func (lv *level) latest(ctx context.Context, most int) ([]tier.Info, error) {
 			return nil, err
 		}
 		if latest := lv.first.takeLatest(); latest != nil {
-			return latest.order(), nil
+			return latest.Order(), nil
 		}
 	}
-	found := &wanted{latest: newLatest(lv.s.opt.Fingerprint, most)}
+	found := &wanted{latest: recency.Latest(lv.s.opt.Fingerprint, most)}
 	err := lv.list(ctx, found.add)
-	return found.latest.order(), err
+	return found.latest.Order(), err
 }
 
 // LatestText returns the tokens of the most recently used conversation in the local tier, from its
@@ -101,7 +95,7 @@ func (s *Store) LatestText(ctx context.Context) ([]int32, error) {
 		if text.complete(info.Used) {
 			break
 		}
-		h, err := s.headerOf(ctx, s.local.tier, info.Name)
+		h, err := tier.ReadHeader(ctx, s.local.tier, info.Name)
 		if err == nil && len(h.Media) == 0 && h.PageTokens == s.opt.PageTokens && text.add(h) {
 			text.used = info.Used
 		} else {

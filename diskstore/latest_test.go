@@ -1,7 +1,6 @@
 package diskstore
 
 import (
-	"math"
 	"os"
 	"slices"
 	"testing"
@@ -113,7 +112,7 @@ func TestLatestTextOfConversationsInTurns(t *testing.T) {
 	_, err := s.local.awaitFirst(ctx)
 	require.NoError(t, err)
 	for _, info := range s.local.first.recentFiles() {
-		h, err := s.headerOf(ctx, s.local.tier, info.Name)
+		h, err := tier.ReadHeader(ctx, s.local.tier, info.Name)
 		require.NoError(t, err)
 		text.add(h)
 	}
@@ -143,21 +142,10 @@ func TestLatestTextEndsBeforeALostPage(t *testing.T) {
 	o, s := openLatest(t)
 	text := prompt(1, 3*testTokens+5)
 	pages := putChain(t, s, text)
-	info, err := s.disk.Stat(ctx, s.pageName(pages[1].Key()))
+	info, err := s.disk.Stat(ctx, s.pages.Page(pages[1].Key()))
 	require.NoError(t, err)
 	_, err = s.disk.Remove(ctx, info)
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 	requireLatest(t, o, text[:testTokens])
-}
-
-// Without a limit, a long listing is not sorted for every file.
-func TestRecentsWithoutALimit(t *testing.T) {
-	r := newRecents(math.MaxInt64, pagefile.Key{})
-	r.most = 128
-	for range 200 {
-		r.add(tier.Info{Bytes: 1})
-	}
-	require.Equal(t, 200, len(r.files), "sorted and cut once there are twice as many as wanted")
-	require.Equal(t, 128, len(r.order()))
 }

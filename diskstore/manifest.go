@@ -29,7 +29,7 @@ func (s *Store) ensureManifest(ctx context.Context, t tier.Tier) error {
 // writeManifest writes the manifest of this store's pages, exact or lossy ones.
 func (s *Store) writeManifest(ctx context.Context, t tier.Tier, fingerprint pagefile.Key) error {
 	identity := s.opt.Identity
-	if fingerprint == s.cold {
+	if fingerprint == s.pages.Lossy {
 		identity = make(map[string]string)
 		maps.Copy(identity, s.opt.Identity)
 		identity[tier.KeyLossyOf] = s.opt.Fingerprint.String()
@@ -56,7 +56,7 @@ func (s *Store) describe(ctx context.Context, t tier.Tier, fingerprint pagefile.
 func (s *Store) manifestBelow(ctx context.Context, d descent) error {
 	switch {
 	case d.cold != nil:
-		return s.describe(ctx, s.guard, s.cold)
+		return s.describe(ctx, s.guard, s.pages.Lossy)
 	case d.info.Fingerprint == s.opt.Fingerprint:
 		return s.describe(ctx, s.guard, s.opt.Fingerprint)
 	}

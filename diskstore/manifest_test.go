@@ -33,7 +33,7 @@ func TestPagesAfterARemovalHaveAManifest(t *testing.T) {
 	for name, again := range map[string]func(t *testing.T, s *Store, p *pagefile.Page){
 		"put": func(t *testing.T, s *Store, p *pagefile.Page) { require.NoError(t, s.Put(ctx, p)) },
 		"promotion": func(t *testing.T, s *Store, p *pagefile.Page) {
-			info, err := s.guard.Stat(ctx, s.pageName(p.Key()))
+			info, err := s.guard.Stat(ctx, s.pages.Page(p.Key()))
 			require.NoError(t, err)
 			s.promote(ctx, info, Ref{Key: p.Key(), Parent: p.Parent})
 		},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/branch"
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -55,9 +56,9 @@ func (s *Store) put(ctx context.Context, p *pagefile.Page, meek bool) error {
 	if (p.Start == 0) != (p.Parent == s.opt.Fingerprint) {
 		return fmt.Errorf("put page: start %d does not go with parent %v: %w", p.Start, p.Parent, pagefile.ErrInvalidPage)
 	}
-	name := s.pageName(p.Key())
+	name := s.pages.Page(p.Key())
 	if len(p.Tokens) < s.opt.PageTokens {
-		name = s.tailName(name.Key)
+		name = s.pages.Tail(name.Key)
 	}
 	err = s.putName(ctx, name, p, meek)
 	if err == nil {
@@ -89,7 +90,7 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 		return err
 	}
 	size := e.Header.FileBytes
-	at := position{parent: p.Parent, start: p.Start}
+	at := recency.Place{Parent: p.Parent, Start: p.Start}
 	find := s.makeRoom
 	if meek {
 		find = s.spareRoom
@@ -99,7 +100,7 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 		// Twice the size, because directories need space as well, and some filesystems free
 		// the space of removed files only later.
 		collectCtx, cancel := context.WithTimeout(ctx, roomWait)
-		want := demandAt(at, s.moveUp(ctx, at))
+		want := demandAt(at, s.chains.MoveUp(ctx, time.Time{}, at))
 		want.disk = 2 * pagefile.AlignUp(size)
 		cerr := s.local.collect(collectCtx, want)
 		cancel()
@@ -137,8 +138,8 @@ func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page
 	if _, ok := p.Layout.Within(h.Layout); !ok {
 		return nil
 	}
-	if now := s.now(); !meek && !s.local.fresh(chainUsed(info.Used, p.Start), now) {
-		s.touchLocal(ctx, name, position{parent: p.Parent, start: p.Start}, now)
+	if now := s.now(); !meek && !s.chains.Fresh(recency.Used(info.Used, p.Start), now) {
+		s.chains.Touch(ctx, name, recency.Place{Parent: p.Parent, Start: p.Start}, now)
 	}
 	return h
 }
@@ -148,11 +149,11 @@ var errUnreachable = fmt.Errorf("the page it continues is not stored: %w", tier.
 
 // roomFor reserves room for a file of n bytes at a place in the local tier, and returns the
 // recency of the file.
-type roomFor func(ctx context.Context, n int64, at position) (*ledger.Room, time.Time, error)
+type roomFor func(ctx context.Context, n int64, at recency.Place) (*ledger.Room, time.Time, error)
 
 // write reserves room with find, stores an encoded page in the local tier, and counts the
 // page.
-func (s *Store) write(ctx context.Context, name pagefile.Name, e *pagefile.Encoded, at position, find roomFor) error {
+func (s *Store) write(ctx context.Context, name pagefile.Name, e *pagefile.Encoded, at recency.Place, find roomFor) error {
 	room, used, err := find(ctx, e.Header.FileBytes, at)
 	if err != nil {
 		return err
@@ -162,7 +163,7 @@ func (s *Store) write(ctx context.Context, name pagefile.Name, e *pagefile.Encod
 		return err
 	}
 	if name.Class == pagefile.ClassPage {
-		s.links.put(name.Key, link{parent: at.parent, start: at.start, used: chainUsed(used, at.start)})
+		s.chains.Note(name.Key, recency.Link{Place: at, Used: recency.Used(used, at.Start)})
 	}
 	return nil
 }
@@ -183,7 +184,7 @@ func (lv *level) upload(ctx context.Context, name pagefile.Name, e *pagefile.Enc
 
 // makeRoom is a roomFor that, without room, waits for the eviction of files used before this
 // one.
-func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *ledger.Room, used time.Time, err error) {
+func (s *Store) makeRoom(ctx context.Context, n int64, at recency.Place) (r *ledger.Room, used time.Time, err error) {
 	b := s.local.book
 	if b.Budget > 0 && pagefile.AlignUp(n) > b.Budget {
 		return nil, used, fmt.Errorf("page of %d bytes in a budget of %d, raise it: %w", n, b.Budget, tier.ErrNoSpace)
@@ -198,7 +199,7 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *ledger.R
 		full := errors.Is(err, tier.ErrNoSpace) && !vfs.IsNoSpace(err)
 		switch {
 		case err == nil && used.IsZero():
-			return r, recency(s.chainTime(ctx, at, s.now()), at.start), nil
+			return r, recency.Of(s.chains.Time(ctx, at, s.now()), at.Start), nil
 		case !full && !errors.Is(err, ledger.ErrNotCounted):
 			return r, used, err
 		case last:
@@ -206,7 +207,7 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *ledger.R
 		case done == nil && !s.reachable(ctx, at):
 			return nil, used, errUnreachable
 		case done == nil:
-			used = s.moveUp(ctx, at)
+			used = s.chains.MoveUp(ctx, time.Time{}, at)
 			want := demandAt(at, used)
 			want.room = pagefile.AlignUp(n)
 			s.requestCollection(want)
@@ -228,7 +229,7 @@ func (s *Store) makeRoom(ctx context.Context, n int64, at position) (r *ledger.R
 
 // spareRoom is a roomFor that evicts nothing and leaves enough room that no later eviction
 // follows from this file.
-func (s *Store) spareRoom(ctx context.Context, n int64, at position) (*ledger.Room, time.Time, error) {
+func (s *Store) spareRoom(ctx context.Context, n int64, at recency.Place) (*ledger.Room, time.Time, error) {
 	b, used := s.local.book, s.now()
 	if !s.reachable(ctx, at) {
 		return nil, used, errUnreachable
@@ -253,10 +254,10 @@ func (s *Store) spareRoom(ctx context.Context, n int64, at position) (*ledger.Ro
 		r.Cancel()
 		return nil, used, fmt.Errorf("no room to spare in a budget of %d: %w", b.Budget, tier.ErrNoSpace)
 	}
-	if l, ok := s.localLink(ctx, at.parent); ok && at.start > 0 && !l.used.IsZero() {
-		used = l.used
+	if l, ok := s.chains.Link(ctx, at.Parent); ok && at.Start > 0 && !l.Used.IsZero() {
+		used = l.Used
 	}
-	return r, recency(used, at.start), nil
+	return r, recency.Of(used, at.Start), nil
 }
 
 // waitAny returns when the ledger has changed, after atMost, or when ctx ends.
@@ -272,12 +273,12 @@ func waitAny(ctx context.Context, changed <-chan struct{}, atMost time.Duration)
 
 // reachable reports whether look-ups can find a page once stored: no other page is evicted for
 // an unreachable one.
-func (s *Store) reachable(ctx context.Context, at position) bool {
-	if at.start == 0 {
+func (s *Store) reachable(ctx context.Context, at recency.Place) bool {
+	if at.Start == 0 {
 		return true
 	}
 	for _, lv := range s.levels(tier.Local) {
-		if _, err := lv.statPage(ctx, at.parent); err == nil {
+		if _, err := lv.s.pages.Stat(ctx, lv.tier, at.Parent); err == nil {
 			return true
 		}
 	}
@@ -380,7 +381,7 @@ func (lv *level) dropExtended(ctx context.Context, h *pagefile.Header, met []bra
 // extends reports whether h continues the tail stored at name and has all of its sections. A
 // state belongs to one position, so a longer tail has another state.
 func (s *Store) extends(ctx context.Context, t tier.Tier, name pagefile.Name, h *pagefile.Header) bool {
-	old, err := s.headerOf(ctx, t, name)
+	old, err := tier.ReadHeader(ctx, t, name)
 	if err != nil || len(old.Tokens) >= len(h.Tokens) || old.Layout.HasState() {
 		return false
 	}
@@ -391,23 +392,6 @@ func (s *Store) extends(ctx context.Context, t tier.Tier, name pagefile.Name, h 
 	}
 	n := len(old.Tokens)
 	return pagefile.CommonPrefix(old.Tokens, old.Media, h.Tokens, h.Media) == n
-}
-
-// headerOf opens a page, reads its header and checks the page's name.
-func (s *Store) headerOf(ctx context.Context, t tier.Tier, name pagefile.Name) (*pagefile.Header, error) {
-	blob, err := t.Open(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	defer blob.Close()
-	h, err := pagefile.ReadHeader(ctx, blob)
-	if err != nil {
-		return nil, err
-	}
-	if err := h.CheckName(name); err != nil {
-		return nil, err
-	}
-	return h, nil
 }
 
 // drop removes a file and stops counting it. removed describes the file, with 0 bytes when
@@ -459,6 +443,6 @@ func (s *Store) Has(key pagefile.Key) bool {
 		return false
 	}
 	defer leave()
-	info, err := s.disk.Stat(ctx, s.pageName(key))
+	info, err := s.disk.Stat(ctx, s.pages.Page(key))
 	return err == nil && !s.local.verdicts.isBad(info)
 }

@@ -60,7 +60,7 @@ func TestDropQuarantinedFreesRoom(t *testing.T) {
 	s := open(t, o)
 	p := putChain(t, s, prompt(1, testTokens))[0]
 	require.NoError(t, s.Close())
-	flipAt(t, filePath(o.Local.Root, s.pageName(p.Key())), 4200)
+	flipAt(t, filePath(o.Local.Root, s.pages.Page(p.Key())), 4200)
 	r := openRoot(t, o)
 	var roots inspect.Roots
 	roots.Local, roots.Remote = r.Dirs()

@@ -71,7 +71,7 @@ func (s *Store) tailInRAM(ctx context.Context, at after, rest []int32, media []p
 			continue
 		}
 		best = Ref{
-			Key: h.Key, Parent: at.parent, Start: h.Start, Tokens: n, Stored: len(h.Tokens), Tail: true, Lossy: at.fingerprint == s.cold, Media: h.Media,
+			Key: h.Key, Parent: at.parent, Start: h.Start, Tokens: n, Stored: len(h.Tokens), Tail: true, Lossy: at.fingerprint == s.pages.Lossy, Media: h.Media,
 			Tier: tier.RAM, Bytes: p.FileBytes, old: p.Name.Parent != pagefile.Key{},
 		}
 	}
@@ -104,7 +104,7 @@ func (lv *level) fileInRAM(info tier.Info, h *pagefile.Header, from string) ram.
 func (s *Store) InRAM(keys []pagefile.Key) int {
 	n := 0
 	for _, key := range keys {
-		if s.ram.Has(s.pageName(key)) {
+		if s.ram.Has(s.pages.Page(key)) {
 			n++
 		}
 	}

@@ -145,7 +145,7 @@ func TestRAMLeastRecentlyServedGoesFirst(t *testing.T) {
 	s := open(t, testOptions(t, withRAM(3*pageBytes(t, testTokens))))
 	held := func() (in []int) {
 		for i := range 6 {
-			if s.ram.Has(s.pageName(pagefile.ChainKey(s.opt.Fingerprint, prompt(i, testTokens), nil))) {
+			if s.ram.Has(s.pages.Page(pagefile.ChainKey(s.opt.Fingerprint, prompt(i, testTokens), nil))) {
 				in = append(in, i)
 			}
 		}
@@ -178,9 +178,9 @@ func TestRAMPagesOfSeveralSizes(t *testing.T) {
 		var sum int64
 		held := 0
 		for _, p := range pages {
-			name := s.pageName(p.Key())
+			name := s.pages.Page(p.Key())
 			if len(p.Tokens) < testTokens {
-				name = s.tailName(p.Key())
+				name = s.pages.Tail(p.Key())
 			}
 			if s.ram.Has(name) {
 				sum += pageBytes(t, len(p.Tokens))
@@ -330,7 +330,7 @@ func TestRAMShrinksUnderReaders(t *testing.T) {
 	tokens := prompt(1, testTokens)
 	p := putChain(t, s, tokens)[0]
 	putChain(t, s, prompt(2, testTokens))
-	pinned := s.ram.Pin(s.pageName(p.Key()))
+	pinned := s.ram.Pin(s.pages.Page(p.Key()))
 	require.NotNil(t, pinned)
 	s.ram.SetLimit(0)
 	require.Zero(t, s.Stats().RAM.Pages)
@@ -338,7 +338,7 @@ func TestRAMShrinksUnderReaders(t *testing.T) {
 	want := make([]byte, p.Layout.Size())
 	fillRows(p.Layout, p.Key(), want)
 	require.Equal(t, want, pinned.Rows)
-	require.Nil(t, s.ram.Pin(s.pageName(p.Key())))
+	require.Nil(t, s.ram.Pin(s.pages.Page(p.Key())))
 	s.ram.Unpin(pinned)
 	require.Zero(t, s.Stats().RAM.Bytes)
 	readChain(t, s, tokens, testTokens) // from the disk
@@ -367,7 +367,7 @@ func TestRAMServingKeepsPagesRecent(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, testTokens)
 	p := putChain(t, s, tokens)[0]
-	path := filePath(o.Local.Root, s.pageName(p.Key()))
+	path := filePath(o.Local.Root, s.pages.Page(p.Key()))
 	past := time.Now().Add(-time.Hour)
 	require.NoError(t, os.Chtimes(path, past, past))
 	fakeClock(s)(ram.Lease) // the file is checked again

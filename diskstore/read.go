@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -164,7 +165,7 @@ func (s *Store) readBlob(ctx context.Context, blob tier.Blob, ref Ref, tokens []
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkPlace(h, blob.Info().Name); err != nil {
+	if err := s.pages.CheckPlace(h, blob.Info().Name); err != nil {
 		return nil, err
 	}
 	if err := checkWanted(h, ref, s.opt.PageTokens, tokens, layout); err != nil {
@@ -289,12 +290,12 @@ func (s *Store) requestPromotion(info tier.Info, ref Ref) {
 // promote copies a page to the local tier. The remote copy stays, so that a later demotion of
 // the page writes nothing.
 func (s *Store) promote(ctx context.Context, info tier.Info, ref Ref) {
-	for _, name := range []pagefile.Name{info.Name, s.exactName(info.Name)} { // put since the look-up
+	for _, name := range []pagefile.Name{info.Name, s.pages.ExactOf(info.Name)} { // put since the look-up
 		if ours, err := s.disk.Stat(ctx, name); err == nil && !s.local.verdicts.isBad(ours) {
 			return
 		}
 	}
-	room, used, err := s.makeRoom(ctx, info.Bytes, position{parent: ref.Parent, start: ref.Start})
+	room, used, err := s.makeRoom(ctx, info.Bytes, recency.Place{Parent: ref.Parent, Start: ref.Start})
 	if err != nil {
 		return // the page stays remote
 	}

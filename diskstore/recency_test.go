@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -43,7 +44,7 @@ func requireOrdered(t require.TestingT, s *Store) {
 	for _, info := range infos {
 		parent := info.Parent
 		if info.Class == pagefile.ClassPage {
-			parent = s.linkOf(ctx, s.disk, info.Name).parent
+			parent = s.chains.LinkIn(ctx, s.disk, info.Name).Parent
 		}
 		if at, ok := used[parent]; ok && !info.Used.Before(at) {
 			require.Fail(t, "a page is not more recent than one that continues it", "%v, %v", at, info.Used)
@@ -153,7 +154,7 @@ func TestTouchMovesWhatComesBefore(t *testing.T) {
 	inj.Reset()
 	putChain(t, s, prompt(1, 9*testTokens))
 	require.Equal(t, 2*3, inj.Count(vfs.OpChtimes), "two for each new page: pages share their chain's time")
-	now = now.Add(touchEvery)
+	now = now.Add(recency.TouchEvery)
 	inj.Reset()
 	touch(s, s.Chain(ctx, tokens, nil)[3])
 	require.Equal(t, 4, inj.Count(vfs.OpChtimes))
@@ -164,12 +165,12 @@ func TestTouchMovesWhatComesBefore(t *testing.T) {
 
 	// The same in a process that has never read the chain.
 	fresh := open(t, o)
-	now = now.Add(2 * touchEvery)
+	now = now.Add(2 * recency.TouchEvery)
 	fresh.now = s.now
 	require.NoError(t, fresh.Put(ctx, pageOf(t, s.Chain(ctx, prompt(1, 9*testTokens), nil)[8].Key, 9*testTokens, prompt(7, testTokens))))
 	requireOrdered(t, fresh)
 	for _, ref := range s.Chain(ctx, prompt(1, 9*testTokens), nil) {
-		require.Equal(t, now.UnixNano(), chainUsed(time.Unix(0, ref.used), ref.Start).UnixNano())
+		require.Equal(t, now.UnixNano(), recency.Used(time.Unix(0, ref.used), ref.Start).UnixNano())
 	}
 }
 
@@ -213,8 +214,7 @@ func TestVictimsAreTheOldestAndFew(t *testing.T) {
 			v.add(tier.Info{Name: tiertest.Page(byte(at)), Physical: 10, Used: start.Add(time.Duration(at) * time.Second)})
 			require.LessOrEqual(t, len(v.files), max(2*most, 2048))
 		}
-		s := &Store{}
-		for i, info := range v.order(ctx, s, nil) {
+		for i, info := range v.order(nil) {
 			require.Equal(t, start.Add(time.Duration(i)*time.Second), info.Used)
 		}
 		require.Len(t, v.files, min(10, most))
@@ -228,7 +228,7 @@ func TestVictimsAreTheOldestAndFew(t *testing.T) {
 		v.add(tier.Info{Name: tiertest.Tail(n), Physical: 10, Used: start})
 		v.add(tier.Info{Name: tiertest.Tail(100 + n), Physical: 10, Used: start.Add(time.Second)})
 	}
-	require.Len(t, v.order(ctx, &Store{}, nil), 20)
+	require.Len(t, v.order(nil), 20)
 }
 
 func TestEvictionLeavesWhatWasUsedMeanwhile(t *testing.T) {

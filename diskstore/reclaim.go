@@ -160,7 +160,7 @@ func (lv *level) dropFingerprint(ctx context.Context, fingerprint pagefile.Key) 
 		err = errors.Join(err, tier.WriteManifest(ctx, lv.tier, fingerprint, m))
 	}
 	for _, info := range files {
-		if h, herr := lv.s.headerOf(ctx, lv.tier, info.Name); herr == nil {
+		if h, herr := tier.ReadHeader(ctx, lv.tier, info.Name); herr == nil {
 			_, berr := lv.addBranch(ctx, h)
 			err = errors.Join(err, berr)
 		}

@@ -144,7 +144,7 @@ func TestQuarantineThatCannotBeEmptied(t *testing.T) {
 	o := testOptions(t, withFS(inj))
 	s := open(t, o)
 	for _, p := range putChain(t, s, prompt(1, 3*testTokens)) {
-		moved, err := s.local.quarantine(ctx, tier.Info{Name: s.pageName(p.Key())}, "test")
+		moved, err := s.local.quarantine(ctx, tier.Info{Name: s.pages.Page(p.Key())}, "test")
 		require.NoError(t, err)
 		require.True(t, moved)
 	}

@@ -42,7 +42,7 @@ func demoteAnew(t *testing.T, s *Store, tokens []int32) {
 	t.Helper()
 	p := pageOf(t, s.opt.Fingerprint, 0, tokens)
 	require.NoError(t, s.Put(ctx, p))
-	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	demoted := s.Stats().Demoted
 	evictPage(t, s, info)
@@ -62,7 +62,7 @@ func TestBadPageThatWasReplacedIsNotQuarantined(t *testing.T) {
 		p := putChain(t, s, tokens)[0]
 		ref := s.Chain(ctx, tokens, nil)[0]
 		l := layoutOf(t, testSections, ref.Stored)
-		spoil(t, filePath(o.Local.Root, s.pageName(p.Key())))
+		spoil(t, filePath(o.Local.Root, s.pages.Page(p.Key())))
 		var once sync.Once
 		inj.Watch(func(op vfs.Op, paths ...string) {
 			if op == before && strings.Contains(paths[len(paths)-1], storetest.QuarantineDir) {

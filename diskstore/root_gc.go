@@ -3,6 +3,7 @@ package diskstore
 import (
 	"context"
 
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
@@ -115,7 +116,7 @@ func (lv *level) gcRehearse(ctx context.Context) error {
 	}
 	lv.book.Suppose(found.total() + l.Claimed())
 	// By this machine's clock alone: a dry run makes no file to read the filesystem's clock.
-	over, before, err := lv.shortage(ctx, demand{young: lv.s.now().Add(-touchEvery)})
+	over, before, err := lv.shortage(ctx, demand{young: lv.s.now().Add(-recency.TouchEvery)})
 	if err != nil || over <= 0 {
 		return err
 	}
@@ -123,7 +124,7 @@ func (lv *level) gcRehearse(ctx context.Context) error {
 	if err := lv.list(ctx, pick.add); err != nil {
 		return err
 	}
-	for _, info := range pick.order(ctx, lv.s, lv.tier) {
+	for _, info := range pick.order(lv.placeOf(ctx)) {
 		if over <= 0 {
 			break
 		}

@@ -91,7 +91,7 @@ func (lv *level) tierUsage(ctx context.Context, count func(*level, context.Conte
 		switch use.Fingerprint {
 		case lv.s.opt.Fingerprint:
 			u.Pages, u.Tails, u.Bytes = use.Pages, use.Tails, use.Bytes
-		case lv.s.cold:
+		case lv.s.pages.Lossy:
 			u.Lossy = use
 		default:
 			u.Others = append(u.Others, use)

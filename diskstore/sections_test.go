@@ -58,7 +58,7 @@ func TestDamageElsewhereIsNotRead(t *testing.T) {
 	putChain(t, s, tokens)
 	ref := s.Chain(ctx, tokens, nil)[0]
 	path := filePath(o.Local.Root, s.refName(ref))
-	h, err := s.headerOf(ctx, s.disk, s.refName(ref))
+	h, err := tier.ReadHeader(ctx, s.disk, s.refName(ref))
 	require.NoError(t, err)
 	last := len(testSections) - 1
 	flipAt(t, path, int(h.Sections[last].Offset))
@@ -178,7 +178,7 @@ func TestReadGently(t *testing.T) {
 		require.NoError(t, s.Read(ctx, ref, tokens, page.Layout, buf, Gently))
 		require.Equal(t, page.Payload, buf)
 
-		h, err := s.headerOf(ctx, s.disk, s.refName(ref))
+		h, err := tier.ReadHeader(ctx, s.disk, s.refName(ref))
 		require.NoError(t, err)
 		flipAt(t, filePath(o.Local.Root, s.refName(ref)), int(h.Sections[1].Offset))
 		require.ErrorIs(t, s.Read(ctx, ref, tokens, page.Layout, buf, Gently), pagefile.ErrDamaged)
@@ -223,7 +223,7 @@ func TestReadSections(t *testing.T) {
 				require.Positive(t, s.Stats().RAMHits)
 				return
 			}
-			h, err := s.headerOf(ctx, s.disk, s.refName(ref))
+			h, err := tier.ReadHeader(ctx, s.disk, s.refName(ref))
 			require.NoError(t, err)
 			flipAt(t, filePath(o.Local.Root, s.refName(ref)), int(h.Sections[1].Offset))
 			_, err = readSections(s, ref, tokens, page.Layout, nil)

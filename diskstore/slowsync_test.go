@@ -69,7 +69,7 @@ func TestASyncThatHangsStallsNothingElse(t *testing.T) {
 			require.Equal(t, len(listAll(t, s.local)), s.Stats().Local.Pages)
 			soon(t, "a Put", func() error { return s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(3, testTokens))) })
 			soon(t, "a Put of a tail", func() error { return s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(4, 3))) })
-			info, err := s.disk.Stat(ctx, s.pageName(old.Key()))
+			info, err := s.disk.Stat(ctx, s.pages.Page(old.Key()))
 			require.NoError(t, err)
 			soon(t, "an eviction", func() error { _, err := s.local.evict(ctx, info, true); return err })
 			soon(t, "a second count", count)
@@ -124,7 +124,7 @@ func TestAMoveToQuarantineThatHangsStallsNothingElse(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	s := open(t, testOptions(t, withFS(inj)))
 	bad := putChain(t, s, prompt(1, testTokens))[0]
-	flipAt(t, filePath(s.opt.Local.Root, s.pageName(bad.Key())), -100)
+	flipAt(t, filePath(s.opt.Local.Root, s.pages.Page(bad.Key())), -100)
 	gate := syncHangs(t, inj, s.opt.Local.Root, vfs.OpSyncDir, storetest.QuarantineDir+"$")
 	read := make(chan error, 1)
 	refs := s.Chain(ctx, bad.Tokens, nil)
@@ -150,7 +150,7 @@ func TestASyncOfTheShareThatHangsStallsNothingElse(t *testing.T) {
 			var infos []tier.Info
 			for seed := range 3 {
 				p := putChain(t, s, prompt(1+seed, testTokens))[0]
-				info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+				info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 				require.NoError(t, err)
 				infos = append(infos, info)
 			}

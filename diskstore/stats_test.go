@@ -141,7 +141,7 @@ func TestInRAM(t *testing.T) {
 	pages := putChain(t, s, prompt(1, 2*testTokens))
 	keys := []pagefile.Key{pages[0].Key(), pages[1].Key(), {9}}
 	require.Equal(t, 2, s.InRAM(keys))
-	s.ram.Drop(s.pageName(keys[0]))
+	s.ram.Drop(s.pages.Page(keys[0]))
 	require.Equal(t, 1, s.InRAM(keys))
 	require.Zero(t, open(t, testOptions(t)).InRAM(keys), "without memory")
 }

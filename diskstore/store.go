@@ -9,7 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/names"
 	"github.com/kvtier/kvtier/diskstore/internal/ram"
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/internal/trial"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -33,14 +35,14 @@ type Store struct {
 	remote *level    // nil without a remote tier
 	ram    *ram.Tier // nil when no page is kept in memory
 	codec  *pagefile.Codec
-	cold   pagefile.Key // fingerprint of this store's lossy pages
+	pages  *names.Pages // of this store
 	trial  *trial.Trial // of CompressAuto, else nil
 
 	promoting *work.Queue // promotions and touches of remote pages
 
 	counts  counters
 	ahead   readAhead
-	links   linkCache
+	chains  *recency.Chains
 	health  health // of the local tier
 	capped  capNote
 	crowded crowded // of the local tier
@@ -102,9 +104,8 @@ func newStore(opt Options, create bool) (*Store, error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &Store{
-		opt: opt, cold: pagefile.ColdFingerprint(opt.Fingerprint), log: opt.Logger.With("component", "diskstore"), codec: c, now: time.Now,
+		opt: opt, pages: names.Of(opt.Fingerprint, opt.Cold.on()), log: opt.Logger.With("component", "diskstore"), codec: c, now: time.Now,
 		life: work.NewLife(), promoting: work.NewQueue(),
-		links: linkCache{byKey: make(map[pagefile.Key]link)},
 	}
 	s.health.log = s.log.With("tier", tier.Local, "root", opt.Local.Root)
 	s.capped.pages = &s.counts.writeCaps
@@ -119,10 +120,11 @@ func newStore(opt Options, create bool) (*Store, error) {
 	if opt.RAM.BudgetBytes > 0 {
 		local.Prefix = serverPrefix(opt.RAM.Server)
 		s.ramHealth.log = s.log.With("tier", tier.RAM)
-		s.ram = ram.New(ram.Options{MaxTails: ramTails, TouchEvery: touchEvery, Tick: s.tendRAM})
+		s.ram = ram.New(ram.Options{MaxTails: ramTails, TouchEvery: recency.TouchEvery, Tick: s.tendRAM})
 	}
 	s.disk = dir.New(opt.FS, opt.Local.Root, local)
 	s.local = newLevel(s, tier.Local, s.disk, opt.Local, opt.WritePerDay)
+	s.chains = recency.New(s.disk, s.pages, func() time.Time { return s.now() }, s.local.book.Horizon)
 	if below, log := s.below(); below != nil {
 		s.guard = guard.New(below, opt.RemoteTimeout, opt.ReadTimeout, log, time.Now, func() {
 			s.counts.tierErrors.Add(1)
@@ -214,27 +216,17 @@ func (s *Store) queues() []*work.Queue {
 	return queues
 }
 
-// pageName returns the name of a full page of this store.
-func (s *Store) pageName(key pagefile.Key) pagefile.Name {
-	return pagefile.Name{Fingerprint: s.opt.Fingerprint, Class: pagefile.ClassPage, Key: key}
-}
-
-// tailName returns the name of a tail of this store.
-func (s *Store) tailName(key pagefile.Key) pagefile.Name {
-	return pagefile.Name{Fingerprint: s.opt.Fingerprint, Class: pagefile.ClassTail, Key: key}
-}
-
 // refName returns the name of the page that ref describes.
 func (s *Store) refName(ref Ref) pagefile.Name {
-	name := s.pageName(ref.Key)
+	name := s.pages.Page(ref.Key)
 	if ref.Tail {
-		name = s.tailName(ref.Key)
+		name = s.pages.Tail(ref.Key)
 	}
 	if ref.old {
 		name.Parent = ref.Parent
 	}
 	if ref.Lossy {
-		name.Fingerprint = s.cold
+		name.Fingerprint = s.pages.Lossy
 	}
 	return name
 }

@@ -45,7 +45,7 @@ func TestVictimThatCameIntoUseStays(t *testing.T) {
 	first := putChain(t, s, tokens[:testTokens])[0]
 	require.NoError(t, s.Flush(ctx))
 	age(t, o.Local.Root, time.Now().Add(-3*time.Hour))
-	s.links.clear()
+	s.chains.Forget()
 	whileDemoting(t, s, inj, listAll(t, s.local)[0], syscall.EIO, func() {
 		second := pageOf(t, first.Key(), testTokens, tokens[testTokens:2*testTokens])
 		require.NoError(t, s.Put(ctx, second))

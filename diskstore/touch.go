@@ -1,0 +1,60 @@
+package diskstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+// fresh reports whether a chain used at the given time counts as just used.
+func (lv *level) fresh(used, now time.Time) bool { return recency.Fresh(used, now, lv.book.Horizon()) }
+
+// placeOf returns a function that returns the place of a full page of the tier.
+func (lv *level) placeOf(ctx context.Context) func(pagefile.Name) recency.Link {
+	return func(name pagefile.Name) recency.Link { return lv.s.chains.LinkIn(ctx, lv.tier, name) }
+}
+
+// touchRef touches the file of ref in a tier, whose recency in that tier is recent. The remote
+// tier is touched in the background, in the order of reading.
+func (lv *level) touchRef(ctx context.Context, ref Ref, recent time.Time) {
+	now := lv.s.now()
+	if ref.Ahead || lv.fresh(recency.Used(recent, ref.Start), now) {
+		return
+	}
+	used := time.Unix(0, ref.at)
+	if !lv.fresh(used, now) { // found long ago, or not by Chain
+		used = now
+	}
+	name := lv.s.refName(ref)
+	if lv == lv.s.remote {
+		type touch struct{ pagefile.Name }
+		lv.s.promoting.Submit(touch{name}, func(ctx context.Context) {
+			lv.forwardCopy(ctx, name, recency.Of(used, ref.Start))
+		})
+		return
+	}
+	lv.s.chains.Touch(ctx, name, recency.Place{Parent: ref.Parent, Start: ref.Start}, used)
+}
+
+// forwardCopy does as recency.Forward for a file of the remote tier. A copy known to be good stays known.
+func (lv *level) forwardCopy(ctx context.Context, name pagefile.Name, to time.Time) {
+	info, err := lv.tier.Stat(ctx, name)
+	if err != nil || !info.Used.Before(to) {
+		return
+	}
+	if lv.tier.Touch(ctx, name, to) == nil {
+		lv.copies.touched(info, to)
+	}
+}
+
+// ageClock returns the time by which files count as old enough to delete.
+func (lv *level) ageClock(ctx context.Context) (time.Time, error) {
+	now, err := recency.AgeClock(ctx, lv.tier, lv.s.now)
+	if err != nil {
+		return now, fmt.Errorf("tell the time of the filesystem of %s: %w", lv.where(), err)
+	}
+	return now, nil
+}
