@@ -75,13 +75,13 @@ type aheadReader struct {
 
 func (r *aheadReader) run(ctx context.Context) error {
 	for _, lv := range r.s.levels(tier.Local) {
-		if _, err := lv.awaitFirst(ctx); err != nil {
+		if _, err := lv.files.AwaitFirst(ctx, lv.counting...); err != nil {
 			if lv == r.s.remote && ctx.Err() == nil {
 				return nil
 			}
 			return fmt.Errorf("read ahead in %s: %w", lv.where(), err)
 		}
-		for _, info := range lv.first.takeRecent() {
+		for _, info := range lv.files.First.TakeRecent() {
 			err := r.read(ctx, lv, info)
 			if ctx.Err() != nil {
 				return ctx.Err()

@@ -496,7 +496,7 @@ func TestLocalCountDoesNotWaitForTheRemote(t *testing.T) {
 	inj.Reset()
 	patience, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	found, err := s.local.awaitFirst(patience)
+	found, err := s.local.files.AwaitFirst(patience, s.local.counting...)
 	require.NoError(t, err)
-	require.Equal(t, 1, found.fingerprints[o.Fingerprint].Pages)
+	require.Equal(t, 1, found.Fingerprints[o.Fingerprint].Pages)
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
@@ -207,7 +206,6 @@ func TestGCOnAFullShare(t *testing.T) {
 		tool, err := newStore(o, false)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, tool.Close()) })
-		tool.watch.removed = func(*level, tier.Info, bool) {}
 		_, err = tool.remote.gcPicked(ctx, GCOptions{OlderThan: 30 * time.Hour})
 		require.NoError(t, err)
 		require.Equal(t, pages[:1], filesIn(t, o.Remote.Root, dir.PageExt), "server ahead by %v", ahead)

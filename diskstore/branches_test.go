@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -174,7 +175,7 @@ func TestRemovedPagesLeaveNoBranches(t *testing.T) {
 
 // gated is a tier in which a page appears after it was found missing.
 type gated struct {
-	surveyed
+	counted.Surveyed
 	missing atomic.Bool
 }
 
@@ -182,14 +183,14 @@ func (g *gated) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error)
 	if g.missing.Swap(false) {
 		return tier.Info{}, tier.ErrNotFound
 	}
-	return g.surveyed.Stat(ctx, name)
+	return g.Surveyed.Stat(ctx, name)
 }
 
 // TestAPageThatComesBackKeepsItsBranch: another process stores the page again meanwhile.
 func TestAPageThatComesBackKeepsItsBranch(t *testing.T) {
 	s := open(t, testOptions(t))
 	putChain(t, s, prompt(1, testTokens))
-	g := &gated{surveyed: s.disk}
+	g := &gated{Surveyed: s.disk}
 	g.missing.Store(true)
 	lv := &level{s: s, tier: g}
 	lv.pruneBranch(ctx, branchesOf(t, s, s.disk)[0])

@@ -210,15 +210,18 @@ func (lv *level) stale() bool {
 	if lv == lv.s.remote {
 		every = remoteCountEvery
 	}
-	counted, took := lv.use.counted()
+	counted, took := lv.files.Counted()
 	if other := lv.book.Counted(); other.After(counted) {
 		counted = other
 	}
 	if _, known := lv.book.Figure(); !known && lv.book.Budget > 0 {
 		return time.Since(counted) > max(countAgain, 10*took) // the ledger is lost, or cannot be written
 	}
-	return time.Since(counted) > max(every, countPause*took)
+	return countDue(time.Since(counted), took, every)
 }
+
+// countDue reports whether a count of some age, which took some time, is too old.
+func countDue(age, took, every time.Duration) bool { return age > max(every, countPause*took) }
 
 // collect brings a tier within its limit and makes the wanted room, as far as possible.
 // Readers never wait for a collection.
@@ -249,7 +252,7 @@ func (lv *level) collect(ctx context.Context, want demand) error {
 	release, err := lv.lockTier(ctx, want)
 	if errors.Is(err, tier.ErrLocked) {
 		if lv.stale() {
-			_, err := lv.count(ctx, nil)
+			_, err := lv.files.Count(ctx, nil)
 			return err
 		}
 		// The process that holds the lock collects.
@@ -298,7 +301,7 @@ func (lv *level) collectLocked(ctx context.Context, want demand) error {
 		return err
 	}
 	pick, late := newVictims(guess, before), recency.NewFutures(ctx, lv.tier, lv.s.now, lv.noteTierError)
-	found, err := lv.count(ctx, func(info tier.Info) {
+	found, err := lv.files.Count(ctx, func(info tier.Info) {
 		pick.add(info)
 		late.Add(info)
 	})
@@ -312,7 +315,7 @@ func (lv *level) collectLocked(ctx context.Context, want demand) error {
 	if over <= 0 {
 		return lv.uncounted(ctx, want)
 	}
-	if found.aside.QuarantineFiles > 0 && !before.After(want.before) {
+	if found.Aside.QuarantineFiles > 0 && !before.After(want.before) {
 		if over -= lv.emptyQuarantine(ctx); over <= 0 {
 			return lv.book.Record(ctx)
 		}
@@ -329,7 +332,7 @@ func (lv *level) collectLocked(ctx context.Context, want demand) error {
 	}
 	if moved || over > guess || !before.Equal(pick.before) { // or the first shortage was unknown
 		pick = newVictims(over, before)
-		if err := lv.list(ctx, pick.add); err != nil {
+		if err := lv.files.List(ctx, pick.add); err != nil {
 			return err
 		}
 	}
@@ -354,7 +357,7 @@ func (lv *level) collectLocked(ctx context.Context, want demand) error {
 			return err
 		}
 		pick = newVictims(over, before)
-		if err := lv.list(ctx, pick.add); err != nil {
+		if err := lv.files.List(ctx, pick.add); err != nil {
 			return err
 		}
 	}
@@ -389,7 +392,7 @@ func (lv *level) lacking(want demand) int64 {
 // at, only while there is space.
 func (lv *level) emptyQuarantine(ctx context.Context) int64 {
 	counts := lv.book.Counts()
-	freed, err := lv.tier.EmptyQuarantine(ctx)
+	freed, err := lv.files.Tier.EmptyQuarantine(ctx)
 	if err != nil {
 		lv.noteTierError(err)
 		return 0
@@ -408,9 +411,9 @@ type passedOver struct {
 // of freed bytes. Pages that should move down and cannot are deleted only for the first `must`
 // bytes, and during an outage for one batch in addition; the other pages stay.
 func (lv *level) evictAll(ctx context.Context, infos []tier.Info, bytes, must int64) (freed int64, left passedOver) {
-	batch := lv.newRemoval()
+	batch := lv.files.NewRemoval()
 	for _, info := range infos {
-		if freed+batch.bytes >= bytes || ctx.Err() != nil {
+		if freed+batch.Bytes >= bytes || ctx.Err() != nil {
 			break
 		}
 		// A page used since the listing may have become another page's parent.
@@ -422,7 +425,7 @@ func (lv *level) evictAll(ctx context.Context, infos []tier.Info, bytes, must in
 		if due > 0 && lv.alone() {
 			due += lv.outageBatch(ctx)
 		}
-		removed, err := lv.evict(ctx, info, freed+batch.bytes < due)
+		removed, err := lv.evict(ctx, info, freed+batch.Bytes < due)
 		if left.stays = errors.Is(err, errStays); left.stays {
 			break
 		}
@@ -430,57 +433,17 @@ func (lv *level) evictAll(ctx context.Context, infos []tier.Info, bytes, must in
 		if err != nil {
 			continue
 		}
-		batch.add(removed)
+		batch.Add(removed)
 		lv.book.EvictedUpTo(info.Used)
-		if len(batch.names) >= batchFiles || batch.bytes >= batchBytes {
-			freed += batch.bytes
-			batch.record(ctx)
-			batch = lv.newRemoval()
+		if len(batch.Names) >= batchFiles || batch.Bytes >= batchBytes {
+			freed += batch.Bytes
+			batch.Record(ctx)
+			batch = lv.files.NewRemoval()
 		}
 	}
-	freed += batch.bytes
-	batch.record(ctx)
+	freed += batch.Bytes
+	batch.Record(ctx)
 	return freed, left
-}
-
-// removal is a set of files that this process has removed from a tier and that the tier's
-// ledger still counts.
-type removal struct {
-	lv     *level
-	counts int64 // number of the ledger's counts before the first file was removed
-	names  []pagefile.Name
-	bytes  int64
-}
-
-func (lv *level) newRemoval() *removal {
-	return &removal{lv: lv, counts: lv.book.Counts()}
-}
-
-// add adds a result of drop.
-func (r *removal) add(removed tier.Info) {
-	if removed.Bytes > 0 {
-		r.names = append(r.names, removed.Name)
-		r.bytes += removed.Physical
-	}
-}
-
-// settle makes the removal durable and frees the room in the ledger. After a failure the room
-// stays taken until the next count.
-func (r *removal) settle(ctx context.Context) bool {
-	if len(r.names) == 0 || r.lv.tier.SyncRemoved(ctx, r.names) != nil {
-		return false
-	}
-	r.lv.book.Release(r.bytes, r.counts)
-	return true
-}
-
-// record settles the removal and tells other processes, also after ctx has ended.
-func (r *removal) record(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closePatience/2)
-	defer cancel()
-	if r.settle(ctx) {
-		_ = r.lv.book.Record(ctx) // after an error, recorded with the next claim
-	}
 }
 
 // evict moves a page to the tier below, or deletes the page: without a tier below, with no
@@ -492,7 +455,7 @@ func (r *removal) record(ctx context.Context) {
 // page lossy: other pages may continue it now, so it stays. evict returns errStays for a page that stays until the
 // tier below takes pages again.
 func (lv *level) evict(ctx context.Context, info tier.Info, must bool) (removed tier.Info, err error) {
-	demoted, drop := false, lv.dropUnused
+	demoted, drop := false, lv.files.DropUnused
 	if lv == lv.s.local && lv.s.remote != nil {
 		lossy, err := lv.s.moveDown(ctx, info)
 		switch {
@@ -500,7 +463,7 @@ func (lv *level) evict(ctx context.Context, info tier.Info, must bool) (removed 
 			lv.s.refused.clear()
 			demoted = true
 			if !lossy {
-				drop = lv.drop // a page that came into use is found below
+				drop = lv.files.Drop // a page that came into use is found below
 			}
 		case ctx.Err() != nil:
 			return removed, ctx.Err() // the store closes, and the page stays in its tier
@@ -529,7 +492,7 @@ func (lv *level) evict(ctx context.Context, info tier.Info, must bool) (removed 
 		lv.counts.evicted.Add(1)
 		lv.bury(removed.Name, GraveRoom)
 	}
-	lv.s.watch.evict(lv, info, demoted)
+	lv.leaves(info, demoted)
 	return removed, nil
 }
 

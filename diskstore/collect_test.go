@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -186,11 +187,7 @@ func (d fillingDisk) Space(name string) (vfs.Space, error) {
 func listings(t *testing.T, o Options, pages int) (s *Store, put func(n int) (listed int)) {
 	s = open(t, o)
 	var files atomic.Int64
-	s.watch.listed = func(lv *level) {
-		if lv == s.local {
-			files.Add(1)
-		}
-	}
+	s.local.files.Listed = func() { files.Add(1) }
 	seed := 0
 	return s, func(n int) int {
 		t.Helper()
@@ -449,13 +446,13 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 
 // overtaken is a tier of which others take the room that a collection makes.
 type overtaken struct {
-	surveyed
+	counted.Surveyed
 	take func()
 }
 
 func (o *overtaken) EmptyQuarantine(ctx context.Context) (int64, error) {
 	o.take()
-	return o.surveyed.EmptyQuarantine(ctx)
+	return o.Surveyed.EmptyQuarantine(ctx)
 }
 
 // TestRoomIsTakenDuringACollection: a collection that made the wanted room has not exhausted its tier,
@@ -473,7 +470,7 @@ func TestRoomIsTakenDuringACollection(t *testing.T) {
 	require.NoError(t, os.Chtimes(filePath(s.opt.Local.Root, s.pages.Page(oldest.Key)), old, old))
 
 	var taken sync.Once
-	s.local.tier = &overtaken{surveyed: s.disk, take: func() {
+	s.local.files.Tier = &overtaken{Surveyed: s.disk, take: func() {
 		taken.Do(func() {
 			room, err := s.local.book.Reserve(ctx, page)
 			require.NoError(t, err, "the collection has made room")

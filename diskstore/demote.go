@@ -108,10 +108,10 @@ func (s *Store) lower(ctx context.Context, d descent) error {
 // file's header.
 func (s *Store) writeBelow(ctx context.Context, d descent, room *ledger.Room) (*pagefile.Header, error) {
 	if d.cold != nil {
-		return d.cold.Header, s.remote.upload(ctx, d.cold.Header.Name(), d.cold, room, d.info.Used)
+		return d.cold.Header, s.remote.files.Upload(ctx, d.cold.Header.Name(), d.cold, room, d.info.Used)
 	}
 	page, err := copyPage(ctx, s.disk, s.guard, d.info.Name, room, func(up tier.Upload) error {
-		return s.remote.commitTo(ctx, up, room, d.info.Used)
+		return s.remote.files.Commit(ctx, up, room, d.info.Used)
 	})
 	return page.header, err
 }
@@ -136,7 +136,7 @@ func (s *Store) heldBelow(ctx context.Context, info tier.Info, name pagefile.Nam
 		return false, err
 	}
 	// The process that made the copy visible may have died before the name was durable.
-	if err := s.remote.persist(ctx, tier.Committed{Info: there}); err != nil {
+	if err := s.remote.files.Persist(ctx, tier.Committed{Info: there}); err != nil {
 		return false, err
 	}
 	if there.Used.Before(info.Used) {

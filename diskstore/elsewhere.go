@@ -87,8 +87,8 @@ func (lv *level) othersLately(ctx context.Context) []pagefile.Key {
 		return nil
 	}
 	used := make(map[pagefile.Key]time.Time)
-	if counted := lv.first.result(); counted != nil {
-		for fingerprint, use := range counted.fingerprints {
+	if counted := lv.files.First.Result(); counted != nil {
+		for fingerprint, use := range counted.Fingerprints {
 			used[fingerprint] = use.LastUsed
 		}
 	}

@@ -61,16 +61,20 @@ func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
 // tier has as many.
 func (lv *level) latest(ctx context.Context, most int) ([]tier.Info, error) {
 	if most <= lv.s.opt.LatestPages {
-		if _, err := lv.awaitFirst(ctx); err != nil {
+		if _, err := lv.files.AwaitFirst(ctx, lv.counting...); err != nil {
 			return nil, err
 		}
-		if latest := lv.first.takeLatest(); latest != nil {
+		if latest := lv.files.First.TakeLatest(); latest != nil {
 			return latest.Order(), nil
 		}
 	}
-	found := &wanted{latest: recency.Latest(lv.s.opt.Fingerprint, most)}
-	err := lv.list(ctx, found.add)
-	return found.latest.Order(), err
+	latest := recency.Latest(lv.s.opt.Fingerprint, most)
+	err := lv.files.List(ctx, func(info tier.Info) {
+		if info.Class == pagefile.ClassPage {
+			latest.Add(info)
+		}
+	})
+	return latest.Order(), err
 }
 
 // LatestText returns the tokens of the most recently used conversation in the local tier, from its
@@ -84,11 +88,11 @@ func (s *Store) LatestText(ctx context.Context) ([]int32, error) {
 		return nil, err
 	}
 	defer leave()
-	if _, err := s.local.awaitFirst(ctx); err != nil {
+	if _, err := s.local.files.AwaitFirst(ctx, s.local.counting...); err != nil {
 		return nil, err
 	}
 	text := latestText{end: s.opt.Fingerprint, past: make(map[pagefile.Key]bool), early: make(map[pagefile.Key][]*pagefile.Header)}
-	for _, info := range s.local.first.recentFiles() {
+	for _, info := range s.local.files.First.Recent() {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}

@@ -109,9 +109,9 @@ func TestLatestTextOfConversationsInTurns(t *testing.T) {
 
 	s = open(t, o)
 	text := latestText{end: s.opt.Fingerprint, past: make(map[pagefile.Key]bool), early: make(map[pagefile.Key][]*pagefile.Header)}
-	_, err := s.local.awaitFirst(ctx)
+	_, err := s.local.files.AwaitFirst(ctx, s.local.counting...)
 	require.NoError(t, err)
-	for _, info := range s.local.first.recentFiles() {
+	for _, info := range s.local.files.First.Recent() {
 		h, err := tier.ReadHeader(ctx, s.local.tier, info.Name)
 		require.NoError(t, err)
 		text.add(h)

@@ -277,7 +277,6 @@ func TestOpenDoesNotWaitForACount(t *testing.T) {
 func TestCountsAreRareWhereTheyTakeLong(t *testing.T) {
 	s := open(t, testOptions(t))
 	require.False(t, s.local.stale())
-	u := &s.local.use
 	for _, c := range []struct {
 		age, took time.Duration
 		stale     bool
@@ -287,8 +286,7 @@ func TestCountsAreRareWhereTheyTakeLong(t *testing.T) {
 		{10 * countEvery, 10 * time.Second, false},
 		{20 * countEvery, 10 * time.Second, true},
 	} {
-		u.when, u.took = time.Now().Add(-c.age), c.took
-		require.Equal(t, c.stale, s.local.stale(), c)
+		require.Equal(t, c.stale, countDue(c.age, c.took, countEvery), c)
 	}
 }
 
@@ -307,7 +305,7 @@ func TestLedgerThatCannotBeWritten(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	require.LessOrEqual(t, inj.Count(vfs.OpReadDir), 8*lists)
 	inj.Reset()
-	s.local.use.when = time.Time{} // long ago
+	s.local.files.Backdate(1000 * time.Hour)
 	putChain(t, s, prompt(1, testTokens))
 	readChain(t, s, prompt(1, testTokens), testTokens)
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/graves"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/ledger"
@@ -17,13 +18,12 @@ import (
 type level struct {
 	s      *Store
 	name   string // tier.Local or tier.Remote
-	tier   surveyed
+	tier   counted.Surveyed
 	config TierConfig
 
-	book     *ledger.Book // this process's part of the tier's ledger
-	use      tierUse      // its files, as far as they were counted
+	files    *counted.Tier // its files
+	book     *ledger.Book  // this process's part of the tier's ledger
 	counts   levelCounters
-	first    *firstCount
 	verdicts *verdicts
 	copies   *copies // of the remote tier
 	branches *branchSweep
@@ -39,23 +39,15 @@ type level struct {
 		content []byte
 		at      time.Time
 	}
-	collecting *work.Queue // collections; demotions are the local level's
+	collecting *work.Queue   // collections; demotions are the local level's
+	counting   []*work.Queue // those of which a job makes the first count
 
 	// collector holds a token while one goroutine of this process collects; Tier.Lock does the
-	// same between processes. counting is the same for counts.
-	collector, counting chan struct{}
+	// same between processes.
+	collector chan struct{}
 
-	// commit is held shared while a file appears or is removed and the numbers change, and
-	// exclusively while the result of a listing is counted; in the local tier also during the
-	// listing. No file is synced meanwhile: a device that takes long, or hangs, holds up the
-	// upload that waits for it and nothing else.
-	commit sync.RWMutex
-}
-
-// surveyed is a tier that lists its root once for both results.
-type surveyed interface {
-	tier.Tier
-	Survey(ctx context.Context) (fingerprints []pagefile.Key, shards []tier.Shard, err error)
+	// left is told of each file that leaves the tier; nil for nobody.
+	left func(info tier.Info, demoted bool)
 }
 
 // where names the tier in errors: its root or, without a root, the type of
@@ -67,11 +59,35 @@ func (lv *level) where() string {
 	return lv.config.Root
 }
 
-func newLevel(s *Store, name string, t surveyed, config TierConfig, perDay int64) *level {
+// newLevel returns the local level, whose tier is a directory, or the remote one.
+func newLevel(s *Store, name string, t counted.Surveyed, config TierConfig, perDay int64) *level {
 	now := func() time.Time { return s.now() }
-	return &level{
+	lv := &level{
 		s: s, name: name, tier: t, config: config,
-		book: ledger.NewBook(t, config.BudgetBytes, perDay, now), first: newFirstCount(), branches: newBranchSweep(), verdicts: newVerdicts(name, now), copies: newCopies(now),
-		collecting: work.NewQueue(), collector: make(chan struct{}, 1), counting: make(chan struct{}, 1),
+		book: ledger.NewBook(t, config.BudgetBytes, perDay, now), branches: newBranchSweep(), verdicts: newVerdicts(name, now), copies: newCopies(now),
+		collecting: work.NewQueue(), collector: make(chan struct{}, 1),
+	}
+	opt := counted.Options{
+		Far: name == tier.Remote, LazyNames: s.opt.LazyNames,
+		ReadAheadBytes: s.opt.ReadAheadBytes, LatestPages: s.opt.LatestPages, Pages: s.pages,
+		Appeared: lv.verdicts.replaced,
+		Removed: func(name pagefile.Name) {
+			lv.copies.forget(name)
+			lv.branches.removed(name)
+		},
+	}
+	if name == tier.Local {
+		opt.Aside = s.disk
+		// Only now: a removal that takes the manifest looks for pages after that.
+		opt.Visible = func(ctx context.Context, name pagefile.Name) { _ = s.describe(ctx, t, name.Fingerprint) }
+	}
+	lv.files = counted.New(t, lv.book, opt)
+	return lv
+}
+
+// leaves tells a report that a file leaves the tier.
+func (lv *level) leaves(info tier.Info, demoted bool) {
+	if lv.left != nil {
+		lv.left(info, demoted)
 	}
 }

@@ -165,7 +165,7 @@ func readChain(t testing.TB, s *Store, tokens []int32, n int) {
 func listAll(t testing.TB, lv *level) []tier.Info {
 	t.Helper()
 	var infos []tier.Info
-	require.NoError(t, lv.list(ctx, func(info tier.Info) { infos = append(infos, info) }))
+	require.NoError(t, lv.files.List(ctx, func(info tier.Info) { infos = append(infos, info) }))
 	return infos
 }
 
@@ -177,7 +177,7 @@ func evictPage(t require.TestingT, s *Store, info tier.Info) {
 
 // dropPage deletes a page from a tier and requires its removal.
 func dropPage(t require.TestingT, lv *level, info tier.Info) {
-	removed, err := lv.drop(ctx, info)
+	removed, err := lv.files.Drop(ctx, info)
 	require.NoError(t, err)
 	require.Equal(t, info.Bytes, removed.Bytes)
 }

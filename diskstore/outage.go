@@ -48,7 +48,7 @@ func (lv *level) alone() bool {
 	if lv != lv.s.local || lv.s.remote == nil {
 		return false
 	}
-	_, took := lv.use.counted()
+	_, took := lv.files.Counted()
 	return lv.s.guard.Breaker.Resting() || lv.s.refused.within(max(refusalLasts, countPause*took), time.Now())
 }
 

@@ -212,7 +212,7 @@ func TestRemoteCountHoldsUpNoPut(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root) + `/v1$`), Gate: gate})
-	s.remote.countedBefore(time.Hour) // a count is due
+	s.remote.files.Backdate(time.Hour) // a count is due
 	put(100, 40)
 	<-gate.Entered()
 	put(200, 40)
@@ -232,16 +232,9 @@ func countedShare(t *testing.T, ahead time.Duration) (a, b *Store) {
 	ob := testOptions(t, withFS(sh.From("b")))
 	ob.Remote = oa.Remote
 	b = open(t, ob)
-	_, err := b.remote.count(ctx, nil)
+	_, err := b.remote.files.Count(ctx, nil)
 	require.NoError(t, err)
 	return a, b
-}
-
-// countedBefore sets the age of a level's own count.
-func (lv *level) countedBefore(age time.Duration) {
-	lv.use.mu.Lock()
-	defer lv.use.mu.Unlock()
-	lv.use.when = time.Now().Add(-age)
 }
 
 // TestOneHostCountsTheShareForAll: a count that another machine has recorded serves this one,
@@ -249,10 +242,10 @@ func (lv *level) countedBefore(age time.Duration) {
 func TestOneHostCountsTheShareForAll(t *testing.T) {
 	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour} {
 		a, b := countedShare(t, ahead)
-		b.remote.countedBefore(2 * remoteCountEvery)
+		b.remote.files.Backdate(2 * remoteCountEvery)
 		require.NoError(t, b.remote.book.Refresh(ctx))
 		require.True(t, b.remote.stale(), "nobody has counted since")
-		_, err := a.remote.count(ctx, nil)
+		_, err := a.remote.files.Count(ctx, nil)
 		require.NoError(t, err)
 		require.NoError(t, b.remote.book.Refresh(ctx))
 		require.False(t, b.remote.stale())
@@ -267,6 +260,6 @@ func TestReaderOfACountedTierCountsSeldom(t *testing.T) {
 	figure, known := b.remote.book.Figure()
 	require.True(t, known)
 	require.Equal(t, recorded(t, a.opt.Remote.Root), figure)
-	b.remote.countedBefore(remoteCountEvery / 2)
+	b.remote.files.Backdate(remoteCountEvery / 2)
 	require.False(t, b.remote.stale())
 }

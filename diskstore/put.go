@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/branch"
@@ -78,7 +77,7 @@ func (s *Store) put(ctx context.Context, p *pagefile.Page, meek bool) error {
 
 func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Page, meek bool) error {
 	if h := s.stored(ctx, name, p, meek); h != nil {
-		if err := s.local.persist(ctx, tier.Committed{Info: tier.Info{Name: name}}); err != nil {
+		if err := s.local.files.Persist(ctx, tier.Committed{Info: tier.Info{Name: name}}); err != nil {
 			return err
 		}
 		_, err := s.local.addBranch(ctx, h)
@@ -159,27 +158,13 @@ func (s *Store) write(ctx context.Context, name pagefile.Name, e *pagefile.Encod
 		return err
 	}
 	defer room.Cancel()
-	if err := s.local.upload(ctx, name, e, room, used); err != nil {
+	if err := s.local.files.Upload(ctx, name, e, room, used); err != nil {
 		return err
 	}
 	if name.Class == pagefile.ClassPage {
 		s.chains.Note(name.Key, recency.Link{Place: at, Used: recency.Used(used, at.Start)})
 	}
 	return nil
-}
-
-// upload stores an encoded page durably in its reserved room, and counts the file.
-func (lv *level) upload(ctx context.Context, name pagefile.Name, e *pagefile.Encoded, room *ledger.Room, used time.Time) error {
-	up, err := lv.tier.Create(ctx, name)
-	if err != nil {
-		return err
-	}
-	defer func() { room.Wasted(up.Written()) }() // no effect after the upload became a file
-	defer up.Abort()
-	if err := e.WriteTo(func(p []byte) error { return up.Write(ctx, p) }); err != nil {
-		return err
-	}
-	return lv.commitTo(ctx, up, room, used)
 }
 
 // makeRoom is a roomFor that, without room, waits for the eviction of files used before this
@@ -285,63 +270,6 @@ func (s *Store) reachable(ctx context.Context, at recency.Place) bool {
 	return false
 }
 
-// commitTo makes an upload a durable file in its reserved room, and counts the file. Counts,
-// evictions and other uploads wait for the rename alone, not for the syncs before and after it.
-func (lv *level) commitTo(ctx context.Context, up tier.Upload, room *ledger.Room, used time.Time) error {
-	if err := up.Seal(ctx); err != nil {
-		return err
-	}
-	done, err := lv.appear(ctx, up, room, used)
-	if err != nil {
-		return err
-	}
-	defer lv.use.settled(done)
-	if lv == lv.s.local {
-		ctx = context.WithoutCancel(ctx) // a visible page is stored, even if the caller has left
-		// Only now: a removal that takes the manifest looks for pages after that.
-		_ = lv.s.describe(ctx, lv.tier, done.Name.Fingerprint)
-	}
-	return lv.persist(ctx, done)
-}
-
-// persist makes the name of a visible file durable, unless Options.LazyNames leaves that to the
-// filesystem. A replaced file must not come back in a power cut, because its bytes do not count
-// any more.
-func (lv *level) persist(ctx context.Context, done tier.Committed) error {
-	if lv.s.opt.LazyNames && !done.Replaced {
-		return nil
-	}
-	return lv.tier.Persist(ctx, done.Name)
-}
-
-// appear makes a sealed upload visible and counts the file. The caller makes the file's name
-// durable, and calls settled after that.
-func (lv *level) appear(ctx context.Context, up tier.Upload, room *ledger.Room, used time.Time) (tier.Committed, error) {
-	lv.commit.RLock()
-	defer lv.commit.RUnlock()
-	done, err := up.Commit(ctx, used)
-	// A failed Commit may have made the file visible nevertheless.
-	if done.Bytes > 0 {
-		lv.verdicts.replaced(done.Name)
-		lv.use.commit(done)
-		room.Finish(done.Physical)
-	}
-	if err != nil {
-		lv.use.settled(done)
-	}
-	return done, err
-}
-
-// appearedLate counts a file of the remote tier that appeared after its Commit was given up.
-func (s *Store) appearedLate(done tier.Committed) {
-	s.remote.commit.RLock()
-	defer s.remote.commit.RUnlock()
-	s.remote.verdicts.replaced(done.Name)
-	s.remote.use.commit(done)
-	s.remote.use.settled(done)
-	s.remote.book.Appeared(done.Physical)
-}
-
 // afterGrowth requests a collection when the local tier is near its limit or its last count is
 // old.
 func (s *Store) afterGrowth(ctx context.Context) {
@@ -354,11 +282,11 @@ func (s *Store) afterGrowth(ctx context.Context) {
 // dropExtended removes the tails that h, just stored, makes superfluous, of those that begin like
 // it. The next tail's Put retries failures.
 func (lv *level) dropExtended(ctx context.Context, h *pagefile.Header, met []branch.Candidate) {
-	gone := lv.newRemoval()
+	gone := lv.files.NewRemoval()
 	drop := func(info tier.Info) bool {
-		removed, err := lv.drop(ctx, info)
+		removed, err := lv.files.Drop(ctx, info)
 		if err == nil {
-			gone.add(removed)
+			gone.Add(removed)
 		}
 		return err == nil
 	}
@@ -375,7 +303,7 @@ func (lv *level) dropExtended(ctx context.Context, h *pagefile.Header, met []bra
 			drop(info)
 		}
 	}
-	gone.settle(ctx)
+	gone.Settle(ctx)
 }
 
 // extends reports whether h continues the tail stored at name and has all of its sections. A
@@ -392,47 +320,6 @@ func (s *Store) extends(ctx context.Context, t tier.Tier, name pagefile.Name, h 
 	}
 	n := len(old.Tokens)
 	return pagefile.CommonPrefix(old.Tokens, old.Media, h.Tokens, h.Media) == n
-}
-
-// drop removes a file and stops counting it. removed describes the file, with 0 bytes when
-// another process removed the file first. The room is free after the removal has settled. A
-// file that was replaced after info was read stays, and drop returns tier.ErrReplaced.
-func (lv *level) drop(ctx context.Context, info tier.Info) (removed tier.Info, err error) {
-	return lv.dropIf(ctx, info, func(now tier.Info) bool { return now.Bytes == info.Bytes })
-}
-
-// dropUnused does as drop, and also keeps a file that was used after info was read.
-func (lv *level) dropUnused(ctx context.Context, info tier.Info) (removed tier.Info, err error) {
-	return lv.dropIf(ctx, info, func(now tier.Info) bool { return now.Bytes == info.Bytes && now.Used.Equal(info.Used) })
-}
-
-// dropIf does as drop for a file whose present Info satisfies same.
-func (lv *level) dropIf(ctx context.Context, info tier.Info, same func(now tier.Info) bool) (removed tier.Info, err error) {
-	none := tier.Info{Name: info.Name}
-	lock := sync.Locker(&lv.commit)
-	if lv == lv.s.remote { // the remote tier may hang, and other operations do not wait
-		lock = lv.commit.RLocker()
-	}
-	lock.Lock()
-	defer lock.Unlock()
-	now, err := lv.tier.Stat(ctx, info.Name)
-	if errors.Is(err, tier.ErrNotFound) {
-		return none, nil
-	}
-	if err != nil {
-		return none, err
-	}
-	if !same(now) {
-		return none, tier.ErrReplaced
-	}
-	ours, err := lv.tier.Remove(ctx, now)
-	if !ours {
-		return none, err
-	}
-	lv.use.remove(now)
-	lv.copies.forget(now.Name)
-	lv.branches.removed(now.Name)
-	return now, err
 }
 
 // Has reports whether the local tier holds the full page key, exact, and no Read has found the page

@@ -88,8 +88,7 @@ func TestBadRemotePageDoesNotWaitForACount(t *testing.T) {
 	ref := s.Chain(ctx, tokens, nil)[0]
 	spoil(t, filePath(o.Remote.Root, s.refName(ref)))
 	l := layoutOf(t, testSections, ref.Stored)
-	s.remote.commit.Lock()
-	defer s.remote.commit.Unlock()
+	defer s.remote.files.Hold()()
 	read := make(chan error, 1)
 	go func() { read <- s.Read(ctx, ref, tokens, l, make([]byte, l.Size())) }()
 	select {

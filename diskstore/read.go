@@ -234,49 +234,18 @@ func (lv *level) condemn(ctx context.Context, info tier.Info, err error) {
 		v.markBad(info)
 		return
 	}
-	moved, qerr := lv.quarantine(ctx, info, reason)
+	moved, qerr := lv.files.Quarantine(ctx, info, reason)
 	if qerr != nil {
 		v.markBad(info)
 	}
 	if moved {
+		lv.counts.quarantined.Add(1)
 		lv.bury(info.Name, GraveDamaged)
 	}
 	if moved || qerr != nil {
 		lv.s.log.Warn("kv page is not usable and will be computed again", "page", info.Key.String(), "tier", lv.name,
 			"why", err, "quarantined", moved)
 	}
-}
-
-// quarantine moves the file that info describes to quarantine and stops counting it as a page.
-// In the remote tier quarantine does not wait for a running count, because a look-up would
-// wait as well; that count may be wrong by this file.
-func (lv *level) quarantine(ctx context.Context, info tier.Info, reason string) (bool, error) {
-	if lv != lv.s.local {
-		moved, err := lv.tier.Quarantine(ctx, info, reason)
-		if moved {
-			lv.counts.quarantined.Add(1)
-			lv.use.remove(info)
-		}
-		return moved, err
-	}
-	moved, err := lv.moveAside(ctx, info, reason)
-	if moved {
-		lv.counts.quarantined.Add(1)
-		lv.s.disk.SyncAside(lv.s.disk.Path(info.Name))
-	}
-	return moved, err
-}
-
-// moveAside moves a file of the local tier to quarantine and stops counting it as a page. The
-// caller makes the move durable.
-func (lv *level) moveAside(ctx context.Context, info tier.Info, reason string) (bool, error) {
-	lv.commit.RLock()
-	defer lv.commit.RUnlock()
-	moved, err := lv.s.disk.MoveAside(ctx, info, reason)
-	if moved {
-		lv.use.remove(info)
-	}
-	return moved, err
 }
 
 // requestPromotion copies a remote page to the local tier in the background.
@@ -306,7 +275,7 @@ func (s *Store) promote(ctx context.Context, info tier.Info, ref Ref) {
 // copyUp copies a page of the remote tier, from, into room of the local one.
 func (s *Store) copyUp(ctx context.Context, from tier.Tier, info tier.Info, room *ledger.Room, used time.Time) error {
 	page, err := copyPage(ctx, from, s.disk, info.Name, room, func(up tier.Upload) error {
-		return s.local.commitTo(ctx, up, room, used)
+		return s.local.files.Commit(ctx, up, room, used)
 	})
 	if err != nil {
 		var side *copyError

@@ -35,7 +35,7 @@ func touch(s *Store, ref Ref) {
 func requireOrdered(t require.TestingT, s *Store) {
 	used := make(map[pagefile.Key]time.Time)
 	var infos []tier.Info
-	require.NoError(t, s.local.list(ctx, func(info tier.Info) {
+	require.NoError(t, s.local.files.List(ctx, func(info tier.Info) {
 		infos = append(infos, info)
 		if info.Class == pagefile.ClassPage {
 			used[info.Key] = info.Used

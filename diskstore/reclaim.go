@@ -93,8 +93,8 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	gone := lv.newRemoval()
-	defer func() { gone.record(ctx) }()
+	gone := lv.files.NewRemoval()
+	defer func() { gone.Record(ctx) }()
 	removedPages := make(map[pagefile.Name]bool)
 	defer func() { lv.pruneBranchesOf(ctx, p.fingerprint, removedPages) }()
 	all = true
@@ -116,9 +116,9 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 			}
 			if !p.dry {
 				still := func(now tier.Info) bool { return now.Bytes == info.Bytes && p.picks(now) }
-				removed, err := lv.dropIf(ctx, info, still)
+				removed, err := lv.files.DropIf(ctx, info, still)
 				if errors.Is(err, tier.ErrReplaced) { // or another machine has touched the file, as seen only now
-					removed, err = lv.dropIf(ctx, info, still)
+					removed, err = lv.files.DropIf(ctx, info, still)
 				}
 				if errors.Is(err, tier.ErrReplaced) {
 					all = false
@@ -130,7 +130,7 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 				if removed.Bytes == 0 {
 					continue // removed by another process
 				}
-				gone.add(removed)
+				gone.Add(removed)
 				lv.bury(removed.Name, p.reason)
 				removedPages[removed.Name] = true
 			}

@@ -144,7 +144,7 @@ func TestQuarantineThatCannotBeEmptied(t *testing.T) {
 	o := testOptions(t, withFS(inj))
 	s := open(t, o)
 	for _, p := range putChain(t, s, prompt(1, 3*testTokens)) {
-		moved, err := s.local.quarantine(ctx, tier.Info{Name: s.pages.Page(p.Key())}, "test")
+		moved, err := s.local.files.Quarantine(ctx, tier.Info{Name: s.pages.Page(p.Key())}, "test")
 		require.NoError(t, err)
 		require.True(t, moved)
 	}
@@ -301,16 +301,16 @@ func TestUnlinkThatHangsCounts(t *testing.T) {
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRemove}, Path: regexp.MustCompile(`-gone\d+\.tmp$`), Gate: gate})
 	for _, info := range listAll(t, other.remote)[:remoteWorkers] {
-		_, err := s.remote.drop(ctx, info)
+		_, err := s.remote.files.Drop(ctx, info)
 		require.ErrorIs(t, err, tier.ErrTierTimeout)
 		<-gate.Entered()
 	}
-	_, err := other.remote.count(ctx, nil)
+	_, err := other.remote.files.Count(ctx, nil)
 	require.NoError(t, err)
 	require.LessOrEqual(t, occupied(t, o.Remote.Root), recorded(t, o.Remote.Root))
 	gate.Open()
 	idle(s.guard)
-	_, err = other.remote.count(ctx, nil)
+	_, err = other.remote.files.Count(ctx, nil)
 	require.NoError(t, err)
 	l, err := other.remote.book.Read(ctx)
 	require.NoError(t, err)

@@ -128,7 +128,7 @@ func TestLateRemoveSparesAnothersPage(t *testing.T) {
 			gate := vfs.NewGate()
 			hangs.Gate = gate
 			inj.Add(hangs)
-			_, err = s.remote.drop(ctx, there)
+			_, err = s.remote.files.Drop(ctx, there)
 			require.ErrorIs(t, err, tier.ErrTierTimeout)
 			<-gate.Entered()
 			other := beside(t, o)
@@ -150,7 +150,7 @@ func TestRemoveOnAFullShare(t *testing.T) {
 	demoteAnew(t, s, prompt(1, testTokens))
 	info := listAll(t, s.remote)[0]
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpCreate, vfs.OpRename}, Err: syscall.ENOSPC})
-	removed, err := s.remote.drop(ctx, info)
+	removed, err := s.remote.files.Drop(ctx, info)
 	require.NoError(t, err)
 	require.Equal(t, info.Bytes, removed.Bytes)
 	require.Empty(t, listAll(t, s.remote))

@@ -41,7 +41,7 @@ func TestPutsGoOnWhileTheShareIsListed(t *testing.T) {
 			gate := listingHangs(t, inj, o.Remote.Root)
 			counted := make(chan error, 1)
 			go func() {
-				_, err := s.remote.count(ctx, nil)
+				_, err := s.remote.files.Count(ctx, nil)
 				counted <- err
 			}()
 			<-gate.Entered()
@@ -92,7 +92,7 @@ func TestCountListsAChangedShardAgain(t *testing.T) {
 				require.NoError(t, err)
 				dropPage(t, s.remote, info)
 			})
-			_, err := s.remote.count(ctx, nil)
+			_, err := s.remote.files.Count(ctx, nil)
 			require.NoError(t, err)
 			require.True(t, changed)
 			require.Equal(t, len(listAll(t, s.remote)), s.Stats().Remote.Pages)

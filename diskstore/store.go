@@ -51,8 +51,6 @@ type Store struct {
 	whole   sync.Pool // *[]byte for whole pages on their way through memory
 	now     func() time.Time
 
-	watch watcher // of a Root's GC
-
 	wantMu    sync.Mutex
 	want      demand      // of the next collection of the local tier
 	exhausted atomic.Bool // the last collection could not make the wanted room
@@ -124,14 +122,16 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	s.disk = dir.New(opt.FS, opt.Local.Root, local)
 	s.local = newLevel(s, tier.Local, s.disk, opt.Local, opt.WritePerDay)
+	s.local.counting = []*work.Queue{s.local.collecting}
 	s.chains = recency.New(s.disk, s.pages, func() time.Time { return s.now() }, s.local.book.Horizon)
 	if below, log := s.below(); below != nil {
 		s.guard = guard.New(below, opt.RemoteTimeout, opt.ReadTimeout, log, time.Now, func() {
 			s.counts.tierErrors.Add(1)
 			s.remote.counts.failed.Add(1)
 		})
-		s.guard.Appeared = s.appearedLate
+		s.guard.Appeared = func(done tier.Committed) { s.remote.files.AppearedLate(done) }
 		s.remote = newLevel(s, tier.Remote, s.guard, opt.Remote, 0)
+		s.remote.counting = []*work.Queue{s.local.collecting, s.remote.collecting}
 	}
 	return s, nil
 }
