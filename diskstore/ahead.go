@@ -177,7 +177,7 @@ func (r *aheadReader) cache(ctx context.Context, lv *level, info tier.Info) (int
 // of memory that the page needs.
 func (r *aheadReader) decode(ctx context.Context, lv *level, info tier.Info) (int64, error) {
 	var h *pagefile.Header
-	file, err := lv.openChecked(ctx, info.Name, func(blob tier.Blob) (err error) {
+	file, err := lv.checked.Open(ctx, info.Name, func(blob tier.Blob) (err error) {
 		if h, err = pagefile.ReadHeader(ctx, yieldingBlob{blob, &r.s.traffic}); err != nil {
 			return err
 		}
@@ -212,7 +212,7 @@ func (r *aheadReader) decode(ctx context.Context, lv *level, info tier.Info) (in
 
 // decodeAgain reads the page with header h into rows once more, and condemns a damaged page.
 func (r *aheadReader) decodeAgain(ctx context.Context, lv *level, h *pagefile.Header, rows []byte) error {
-	file, err := lv.openChecked(ctx, h.Name(), func(blob tier.Blob) error {
+	file, err := lv.checked.Open(ctx, h.Name(), func(blob tier.Blob) error {
 		again, err := pagefile.ReadHeader(ctx, blob)
 		switch {
 		case err != nil:

@@ -25,7 +25,7 @@ func (s *Store) AnyOf(ctx context.Context, keys []pagefile.Key) (key pagefile.Ke
 		}
 		info, err := s.disk.Stat(ctx, names[i])
 		switch {
-		case err == nil && !s.local.verdicts.isBad(info):
+		case err == nil && !s.local.checked.Verdicts.IsBad(info):
 			return key, true
 		case err != nil && !errors.Is(err, tier.ErrNotFound):
 			s.noteError(err)
@@ -39,7 +39,7 @@ func (s *Store) AnyOf(ctx context.Context, keys []pagefile.Key) (key pagefile.Ke
 	defer cancel()
 	infos, _ := s.guard.Each(ctx, names) // the tier counts errors
 	for i, info := range infos {
-		if info.Key == keys[i] && !s.remote.verdicts.isBad(info) {
+		if info.Key == keys[i] && !s.remote.checked.Verdicts.IsBad(info) {
 			return keys[i], true
 		}
 	}

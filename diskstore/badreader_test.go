@@ -12,9 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
@@ -64,14 +64,14 @@ func (f flippedFile) ReadAt(p []byte, off int64) (int, error) {
 
 // sharedByABadMachine stores prompts in a remote tier and opens a store on a machine that
 // reads that tier wrong.
-func sharedByABadMachine(t *testing.T, prompts int) (good Options, bad *Store) {
+func sharedByABadMachine(t *testing.T, prompts int, edit ...func(*Options)) (good Options, bad *Store) {
 	good = testOptions(t)
 	s := open(t, good)
 	for i := range prompts {
 		putChain(t, s, prompt(i, testTokens))
 	}
 	require.NoError(t, s.Close())
-	o := testOptions(t, withFS(newBadMachine(good.Local.Root, false)))
+	o := testOptions(t, append([]func(*Options){withFS(newBadMachine(good.Local.Root, false))}, edit...)...)
 	o.RemoteTimeout, o.ReadTimeout = time.Minute, time.Minute
 	o.Remote.Root = good.Local.Root
 	return good, open(t, o)
@@ -107,7 +107,7 @@ func TestOneBadReaderDoesNotEmptyASharedTier(t *testing.T) {
 	require.NoError(t, bad.Close())
 
 	aside := filesIn(t, filepath.Join(good.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt)
-	require.LessOrEqual(t, len(aside), condemnedRemote)
+	require.LessOrEqual(t, len(aside), checked.CondemnedRemote)
 	s := open(t, good)
 	read, found = readAll(t, s, prompts)
 	require.Equal(t, prompts, read+len(aside), "nothing is deleted")
@@ -255,7 +255,7 @@ func TestPutOfABadPageIsGoodThoughItLooksTheSame(t *testing.T) {
 	p := putChain(t, s, prompt(1, 2*testTokens))[1]
 	bad, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
-	s.local.verdicts.markBad(bad)
+	s.local.checked.Verdicts.MarkBad(bad)
 	require.False(t, s.Has(p.Key()))
 	require.NoError(t, s.Put(ctx, p))
 	info, err := s.disk.Stat(ctx, bad.Name)
@@ -270,14 +270,13 @@ func TestPutOfABadPageIsGoodThoughItLooksTheSame(t *testing.T) {
 // after few reads, replaces no remote copy: its local page is more likely to be bad. A log
 // line names the machine at the fifth page that failed.
 func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
-	for _, readFirst := range []int{0, condemnedRemote, 2 * condemnedRemote} {
-		const prompts = 2 * condemnedRemote
-		good, bad := sharedByABadMachine(t, prompts)
+	for _, readFirst := range []int{0, checked.CondemnedRemote, 2 * checked.CondemnedRemote} {
+		const prompts = 2 * checked.CondemnedRemote
 		var log strings.Builder
-		bad.log = slog.New(slog.NewTextHandler(&log, nil))
+		good, bad := sharedByABadMachine(t, prompts, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 		read, found := readAll(t, bad, readFirst)
 		require.Equal(t, []int{0, readFirst}, []int{read, found})
-		require.Equal(t, readFirst > condemnedRemote, strings.Contains(log.String(), "too often on this machine"))
+		require.Equal(t, readFirst > checked.CondemnedRemote, strings.Contains(log.String(), "too often on this machine"))
 		written := 0
 		for i := range prompts {
 			name := bad.pages.Page(pageOf(t, bad.opt.Fingerprint, 0, prompt(i, testTokens)).Key())
@@ -300,49 +299,6 @@ func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
 	}
 }
 
-func TestVerdictsBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
-	now := time.Unix(1_700_000_000, 0)
-	v := newVerdicts(tier.Remote, func() time.Time { return now })
-	condemn := func() bool {
-		for range condemnSound {
-			v.good()
-		}
-		ok, _ := v.mayCondemn()
-		return ok
-	}
-	for range condemnedRemote {
-		require.True(t, condemn())
-	}
-	for range 4 { // further damage prevents a new start
-		require.False(t, condemn())
-		require.True(t, v.spent)
-		now = now.Add(condemnHour - time.Minute)
-	}
-	now = now.Add(time.Minute)
-	require.True(t, condemn())
-	require.False(t, v.spent)
-	ok, _ := v.mayCondemn()
-	require.False(t, ok, "no good file was found since")
-	require.True(t, condemn())
-
-	// Verdicts are bounded, expire, and apply to one file alone.
-	info := tier.Info{Name: pagefile.Name{Class: pagefile.ClassPage}, Bytes: 5, Used: now}
-	for i := range maxBadPages + 10 {
-		info.Key = pagefile.Key{byte(i), byte(i >> 8)}
-		v.markBad(info)
-	}
-	require.Len(t, v.bad, maxBadPages)
-	require.Len(t, v.order, maxBadPages)
-	require.True(t, v.isBad(info))
-	touched := info
-	touched.Used = touched.Used.Add(time.Second)
-	require.False(t, v.isBad(touched))
-	now = now.Add(badLife)
-	require.False(t, v.isBad(info))
-	v.replaced(info.Name)
-	require.Len(t, v.order, maxBadPages-1)
-}
-
 // TestBadPageThatStaysMakesRoom: a bad local page, in a process that moves no further page to
 // quarantine, is deleted when its room is needed.
 func TestBadPageThatStaysMakesRoom(t *testing.T) {
@@ -358,7 +314,9 @@ func TestBadPageThatStaysMakesRoom(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, data, 0o600))
 	info, err = s.disk.Stat(ctx, info.Name)
 	require.NoError(t, err)
-	s.local.verdicts.spent, s.local.verdicts.lastBad = true, time.Now()
+	for range checked.CondemnedLocal + 1 {
+		s.local.checked.Verdicts.MayCondemn()
+	}
 
 	removed, err := s.local.evict(ctx, info, false)
 	require.NoError(t, err)

@@ -126,7 +126,7 @@ func (s *Store) findPages(ctx context.Context, names []pagefile.Name, parent pag
 		}
 		from[len(found)] = s.local
 		info, err := s.disk.Stat(ctx, name)
-		if err != nil || s.local.verdicts.isBad(info) {
+		if err != nil || s.local.checked.Verdicts.IsBad(info) {
 			s.noteError(err)
 			if s.remote == nil {
 				break
@@ -147,7 +147,7 @@ func (s *Store) findPages(ctx context.Context, names []pagefile.Name, parent pag
 			if len(remote) == 0 {
 				break
 			}
-			if info, remote = remote[0], remote[1:]; s.remote.verdicts.isBad(info) {
+			if info, remote = remote[0], remote[1:]; s.remote.checked.Verdicts.IsBad(info) {
 				break
 			}
 		}
@@ -235,7 +235,7 @@ func (lv *level) lookupCtx(ctx, remoteCtx context.Context) context.Context {
 // match compares a stored page or tail after parent with rest, the tokens from position start on.
 // Ref.Tokens is the number of leading tokens that they share, and 0 after an error.
 func (lv *level) match(ctx context.Context, name pagefile.Name, parent pagefile.Key, start int, rest []int32, media []pagefile.Media) (Ref, error) {
-	h, info, err := lv.checkedHeader(ctx, name)
+	h, info, err := lv.checked.Header(ctx, name)
 	if err != nil {
 		return Ref{}, err
 	}

@@ -376,7 +376,7 @@ func TestAPageMovesDownOnce(t *testing.T) {
 			sink(t, s, name)
 			path := filePath(s.opt.Remote.Root, pagefile.ColdName(name))
 			flipAt(t, path, at(int(mustStat(t, s.guard, pagefile.ColdName(name)).Bytes)))
-			s.remote.copies.forget(pagefile.ColdName(name))
+			s.remote.checked.Copies.Forget(pagefile.ColdName(name))
 			again(t, s, p, name)
 			require.EqualValues(t, 2, s.Stats().LossyPages)
 			require.EqualValues(t, 1, s.Stats().Damaged)

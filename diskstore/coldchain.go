@@ -66,7 +66,7 @@ func (s *Store) sight(ctx context.Context, exact pagefile.Name) sighting {
 			return sighting{file.Info, s.level(file.Tier), true}
 		}
 		info, err := s.disk.Stat(ctx, name)
-		if err == nil && !s.local.verdicts.isBad(info) {
+		if err == nil && !s.local.checked.Verdicts.IsBad(info) {
 			return sighting{info, s.local, false}
 		}
 		s.noteError(err)
@@ -90,7 +90,7 @@ func (s *Store) sightBelow(ctx context.Context, names []pagefile.Name, found []s
 	for j, info := range infos {
 		f := &found[of[j]]
 		exact := info.Name == names[of[j]]
-		if info.Bytes == 0 || s.remote.verdicts.isBad(info) || f.from != nil && !exact {
+		if info.Bytes == 0 || s.remote.checked.Verdicts.IsBad(info) || f.from != nil && !exact {
 			continue
 		}
 		*f = sighting{info, s.remote, false}

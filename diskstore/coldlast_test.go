@@ -138,7 +138,7 @@ func TestPagesThatMoveDownExact(t *testing.T) {
 				require.Equal(t, p.Payload, rowsOf(t, s, s.Chain(ctx, p.Tokens, nil)[0], p))
 				return
 			}
-			h, _, err := s.remote.checkedHeader(ctx, pagefile.ColdName(placeOf(o, p)))
+			h, _, err := s.remote.checked.Header(ctx, pagefile.ColdName(placeOf(o, p)))
 			require.NoError(t, err)
 			for i, section := range h.Sections {
 				require.Equal(t, c.lossy[i], section.Encoding.Lossy())

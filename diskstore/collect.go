@@ -469,8 +469,8 @@ func (lv *level) evict(ctx context.Context, info tier.Info, must bool) (removed 
 			return removed, ctx.Err() // the store closes, and the page stays in its tier
 		case lv.s.localSide(err, pagefile.ErrDamaged), lv.s.localSide(err, pagefile.ErrMismatch):
 			bad := judged(err, info)
-			lv.condemn(ctx, bad, err)
-			if !must || !lv.verdicts.isBad(bad) && !isForeign(err) {
+			lv.checked.Condemn(ctx, bad, err)
+			if !must || !lv.checked.Verdicts.IsBad(bad) && !isForeign(err) {
 				return removed, nil
 			}
 			info = bad // the file stays in its place, is useless here, and its room is needed

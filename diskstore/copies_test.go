@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -141,13 +142,12 @@ func TestACopyThatMayHaveChangedIsReadWhole(t *testing.T) {
 			require.NoError(m.t, os.WriteFile(path, content, 0o600))
 		},
 		"long ago": func(m *moves, _ string) {
-			m.now = func() time.Time { return time.Now().Add(copyLife) }
+			m.now = func() time.Time { return time.Now().Add(checked.CopyLife) }
 		},
 		"too many others since": func(m *moves, _ string) {
-			for i := range maxCopies {
-				m.remote.copies.good(tier.Info{Name: pagefile.Name{Key: pagefile.Key{byte(i), byte(i >> 8), 1}}}, 0)
+			for i := range checked.MaxCopies {
+				m.remote.checked.Copies.Good(tier.Info{Name: pagefile.Name{Key: pagefile.Key{byte(i), byte(i >> 8), 1}}}, 0)
 			}
-			require.LessOrEqual(m.t, len(m.remote.copies.files), maxCopies)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -88,7 +88,7 @@ func makeTrusted(t *testing.T, s *Store) {
 	t.Helper()
 	_, err := s.disk.EmptyQuarantine(ctx)
 	require.NoError(t, err)
-	s.local.verdicts = newVerdicts(tier.Local, time.Now)
+	s.local.checked.Verdicts = checked.NewVerdicts(false, time.Now)
 }
 
 // TestAnErrorInAnyPieceFailsTheRead makes every single read of a page fail in turn.

@@ -92,7 +92,7 @@ func (s *Store) lower(ctx context.Context, d descent) error {
 	if there.Bytes != d.bytes() {
 		return fmt.Errorf("copy of page %v is %d bytes, want %d", d.info.Key, there.Bytes, d.bytes())
 	}
-	s.remote.copies.good(there, h.Crc)
+	s.remote.checked.Copies.Good(there, h.Crc)
 	if err := s.remote.linkIn(ctx, h); err != nil {
 		return err
 	}
@@ -150,11 +150,11 @@ func (s *Store) heldBelow(ctx context.Context, info tier.Info, name pagefile.Nam
 // and nil for any other file. knownCopy reads the header at once: a network share tells the present
 // time of a file when the file is opened.
 func (s *Store) knownCopy(ctx context.Context, there tier.Info) *pagefile.Header {
-	if !s.remote.copies.knows(there) {
+	if !s.remote.checked.Copies.Knows(there) {
 		return nil
 	}
-	theirs, now, err := s.remote.checkedHeader(ctx, there.Name)
-	if err != nil || !s.remote.copies.isGood(now, theirs.Crc) {
+	theirs, now, err := s.remote.checked.Header(ctx, there.Name)
+	if err != nil || !s.remote.checked.Copies.IsGood(now, theirs.Crc) {
 		return nil
 	}
 	return theirs
@@ -183,7 +183,7 @@ func (s *Store) goodCopy(ctx context.Context, name pagefile.Name) (*pagefile.Hea
 // verifyCopy reads a page of the remote tier and checks every byte.
 func (s *Store) verifyCopy(ctx context.Context, name pagefile.Name) (*pagefile.Header, error) {
 	var h *pagefile.Header
-	blob, err := s.remote.openChecked(ctx, name, func(blob tier.Blob) (err error) {
+	blob, err := s.remote.checked.Open(ctx, name, func(blob tier.Blob) (err error) {
 		if h, err = pagefile.Stream(ctx, blob, nil); err != nil {
 			return err
 		}
@@ -193,6 +193,6 @@ func (s *Store) verifyCopy(ctx context.Context, name pagefile.Name) (*pagefile.H
 		return nil, err
 	}
 	defer blob.Close()
-	s.remote.copies.good(blob.Info(), h.Crc)
+	s.remote.checked.Copies.Good(blob.Info(), h.Crc)
 	return h, nil
 }

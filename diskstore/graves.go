@@ -115,7 +115,7 @@ func (s *Store) Gone(ctx context.Context, keys ...pagefile.Key) (found Grave, ok
 		if !lv.answers() {
 			continue
 		}
-		if info, err := lv.s.pages.Stat(ctx, lv.tier, keys[0]); err == nil && lv.verdicts.isBad(info) {
+		if info, err := lv.s.pages.Stat(ctx, lv.tier, keys[0]); err == nil && lv.checked.Verdicts.IsBad(info) {
 			return Grave{When: s.now(), Tier: lv.name, Reason: GraveDamaged}, true
 		}
 		yard, keeps := lv.tier.(tier.Graveyard)

@@ -187,7 +187,7 @@ func TestGraveOfABadFileInItsPlace(t *testing.T) {
 	s := open(t, testOptions(t))
 	putChain(t, s, prompt(1, testTokens))
 	info := listAll(t, s.local)[0]
-	s.local.verdicts.markBad(info)
+	s.local.checked.Verdicts.MarkBad(info)
 	g, ok := s.Gone(ctx, info.Key)
 	require.True(t, ok)
 	require.Equal(t, GraveDamaged, g.Reason)

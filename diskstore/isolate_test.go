@@ -176,7 +176,7 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	require.NoError(t, s.demote(ctx, info))
 	there, err := s.guard.Stat(ctx, name)
 	require.NoError(t, err)
-	s.remote.verdicts.markBad(there)
+	s.remote.checked.Verdicts.MarkBad(there)
 
 	content, err := os.ReadFile(filePath(o.Local.Root, name))
 	require.NoError(t, err)
@@ -197,5 +197,5 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	idle(s.guard)
 	there, err = s.guard.Stat(ctx, name)
 	require.NoError(t, err)
-	require.False(t, s.remote.verdicts.isBad(there), "the good page counts as bad")
+	require.False(t, s.remote.checked.Verdicts.IsBad(there), "the good page counts as bad")
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/graves"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
@@ -24,8 +25,7 @@ type level struct {
 	files    *counted.Tier // its files
 	book     *ledger.Book  // this process's part of the tier's ledger
 	counts   levelCounters
-	verdicts *verdicts
-	copies   *copies // of the remote tier
+	checked  *checked.Pages // reads them
 	branches *branchSweep
 	adopted  sync.Map // fingerprints whose old branches are being adopted or were, with the time of the last failure
 	futile   futile   // deleting pages for space on the filesystem
@@ -64,15 +64,15 @@ func newLevel(s *Store, name string, t counted.Surveyed, config TierConfig, perD
 	now := func() time.Time { return s.now() }
 	lv := &level{
 		s: s, name: name, tier: t, config: config,
-		book: ledger.NewBook(t, config.BudgetBytes, perDay, now), branches: newBranchSweep(), verdicts: newVerdicts(name, now), copies: newCopies(now),
+		book: ledger.NewBook(t, config.BudgetBytes, perDay, now), branches: newBranchSweep(),
 		collecting: work.NewQueue(), collector: make(chan struct{}, 1),
 	}
 	opt := counted.Options{
 		Far: name == tier.Remote, LazyNames: s.opt.LazyNames,
 		ReadAheadBytes: s.opt.ReadAheadBytes, LatestPages: s.opt.LatestPages, Pages: s.pages,
-		Appeared: lv.verdicts.replaced,
+		Appeared: func(name pagefile.Name) { lv.checked.Verdicts.Replaced(name) },
 		Removed: func(name pagefile.Name) {
-			lv.copies.forget(name)
+			lv.checked.Copies.Forget(name)
 			lv.branches.removed(name)
 		},
 	}
@@ -82,6 +82,15 @@ func newLevel(s *Store, name string, t counted.Surveyed, config TierConfig, perD
 		opt.Visible = func(ctx context.Context, name pagefile.Name) { _ = s.describe(ctx, t, name.Fingerprint) }
 	}
 	lv.files = counted.New(t, lv.book, opt)
+	lv.checked = checked.New(t, checked.Options{
+		Name: name, Far: name == tier.Remote, Log: s.log, Now: now,
+		Quarantine: lv.files.Quarantine, Failed: lv.noteTierError,
+		Gone: func(name pagefile.Name) {
+			lv.counts.quarantined.Add(1)
+			lv.bury(name, GraveDamaged)
+		},
+		Damaged: &s.counts.damaged, Mismatched: &s.counts.mismatched, Unreadable: &s.counts.tierErrors,
+	})
 	return lv
 }
 

@@ -130,7 +130,7 @@ func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page
 	if err != nil {
 		return nil
 	}
-	h, _, err := s.local.checkedHeader(ctx, name)
+	h, _, err := s.local.checked.Header(ctx, name)
 	if err != nil || h.Lossy() {
 		return nil
 	}
@@ -331,5 +331,5 @@ func (s *Store) Has(key pagefile.Key) bool {
 	}
 	defer leave()
 	info, err := s.disk.Stat(ctx, s.pages.Page(key))
-	return err == nil && !s.local.verdicts.isBad(info)
+	return err == nil && !s.local.checked.Verdicts.IsBad(info)
 }

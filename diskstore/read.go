@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"syscall"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -131,11 +131,11 @@ func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 		if worst == nil || errors.Is(worst, tier.ErrNotFound) {
 			worst = err
 		}
-		if ctx.Err() != nil || errors.Is(err, pagefile.ErrMismatch) || notUsed(err) {
+		if ctx.Err() != nil || errors.Is(err, pagefile.ErrMismatch) || checked.NotUsed(err) {
 			break
 		}
 	}
-	if errors.Is(worst, tier.ErrNotFound) && !notUsed(worst) {
+	if errors.Is(worst, tier.ErrNotFound) && !checked.NotUsed(worst) {
 		s.counts.misses.Add(1)
 	}
 	return verified{}, fmt.Errorf("read page %v: %w", ref.Key, worst)
@@ -144,7 +144,7 @@ func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 // readFrom reads a page from one tier.
 func (lv *level) readFrom(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, load load) (verified, error) {
 	var header *pagefile.Header
-	blob, err := lv.openChecked(ctx, lv.s.refName(ref), func(blob tier.Blob) (err error) {
+	blob, err := lv.checked.Open(ctx, lv.s.refName(ref), func(blob tier.Blob) (err error) {
 		header, err = lv.s.readBlob(ctx, blob, ref, tokens, layout, load)
 		return err
 	})
@@ -195,59 +195,6 @@ func checkWanted(h *pagefile.Header, ref Ref, pageTokens int, tokens []int32, la
 	return nil
 }
 
-// condemn handles a file that could not be used because of err, also when read past the cache.
-// A damaged file, or one that is not the page of its name, goes to quarantine, so that the
-// page can be stored again. The file stays, and counts as not stored here, when quarantine is
-// full or when this process has condemned so many files that the process is more likely to be
-// wrong. A good page that only differs from the caller's description stays as well: the caller
-// may be wrong.
-func (lv *level) condemn(ctx context.Context, info tier.Info, err error) {
-	reason := ""
-	var wrongPlace *pagefile.Misplaced
-	switch {
-	case errors.As(err, &wrongPlace):
-		lv.s.counts.mismatched.Add(1)
-		reason = "misplaced"
-	case errors.Is(err, pagefile.ErrMismatch):
-		lv.s.counts.mismatched.Add(1)
-		return
-	case errors.Is(err, pagefile.ErrDamaged):
-		lv.s.counts.damaged.Add(1)
-		reason = "damaged"
-	case lv == lv.s.local && errors.Is(err, syscall.EIO):
-		// A bad sector stays bad; a remote mount may recover.
-		lv.s.counts.tierErrors.Add(1)
-		reason = "unreadable"
-	default:
-		lv.copies.forget(info.Name) // the file may stay unreadable
-		lv.noteTierError(err)
-		return
-	}
-	lv.copies.forget(info.Name)
-	v := lv.verdicts
-	ok, enough := v.mayCondemn()
-	if enough {
-		lv.s.log.Warn("kv pages fail their check too often on this machine, they stay in their place: check its memory, disk and network, then run kvtier check",
-			"page", info.Key.String(), "tier", lv.name, "why", err, "failed", v.limit+1, "in", condemnHour)
-	}
-	if !ok {
-		v.markBad(info)
-		return
-	}
-	moved, qerr := lv.files.Quarantine(ctx, info, reason)
-	if qerr != nil {
-		v.markBad(info)
-	}
-	if moved {
-		lv.counts.quarantined.Add(1)
-		lv.bury(info.Name, GraveDamaged)
-	}
-	if moved || qerr != nil {
-		lv.s.log.Warn("kv page is not usable and will be computed again", "page", info.Key.String(), "tier", lv.name,
-			"why", err, "quarantined", moved)
-	}
-}
-
 // requestPromotion copies a remote page to the local tier in the background.
 func (s *Store) requestPromotion(info tier.Info, ref Ref) {
 	if budget := s.opt.Local.BudgetBytes; budget > 0 && pagefile.AlignUp(info.Bytes) > budget {
@@ -260,7 +207,7 @@ func (s *Store) requestPromotion(info tier.Info, ref Ref) {
 // the page writes nothing.
 func (s *Store) promote(ctx context.Context, info tier.Info, ref Ref) {
 	for _, name := range []pagefile.Name{info.Name, s.pages.ExactOf(info.Name)} { // put since the look-up
-		if ours, err := s.disk.Stat(ctx, name); err == nil && !s.local.verdicts.isBad(ours) {
+		if ours, err := s.disk.Stat(ctx, name); err == nil && !s.local.checked.Verdicts.IsBad(ours) {
 			return
 		}
 	}
@@ -280,13 +227,13 @@ func (s *Store) copyUp(ctx context.Context, from tier.Tier, info tier.Info, room
 	if err != nil {
 		var side *copyError
 		if errors.As(err, &side) && side.side != s.disk {
-			s.remote.condemn(ctx, judged(err, info), err)
+			s.remote.checked.Condemn(ctx, judged(err, info), err)
 		} else {
 			s.local.noteTierError(err)
 		}
 		return err
 	}
-	s.remote.copies.good(page.from, page.header.Crc)
+	s.remote.checked.Copies.Good(page.from, page.header.Crc)
 	s.counts.promoted.Add(1)
 	s.afterGrowth(ctx)
 	return s.local.linkIn(ctx, page.header)

@@ -2,8 +2,8 @@ package diskstore
 
 import (
 	"context"
-	"errors"
 
+	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -55,7 +55,7 @@ func (s *Store) readInto(ctx context.Context, ref Ref, tokens []int32, layout pa
 	return s.read(ctx, ref, tokens, layout, func(ctx context.Context, blob tier.Blob, h *pagefile.Header, sel pagefile.Selection) error {
 		return pagefile.ReadSections(ctx, blob, h, sel, codec, func(i int, rows []byte) error {
 			if err := use(i, rows); err != nil {
-				return &useError{err}
+				return &checked.UseError{Err: err}
 			}
 			return nil
 		})
@@ -86,15 +86,4 @@ func (s *Store) takeWhole(layout pagefile.Layout) *[]byte {
 func (s *Store) putWhole(buf *[]byte) {
 	s.counts.wholeBytes.Add(-int64(len(*buf)))
 	s.whole.Put(buf)
-}
-
-// useError is an error of Use: it says nothing of the file.
-type useError struct{ error }
-
-func (e *useError) Unwrap() error { return e.error }
-
-// notUsed reports an error of Use.
-func notUsed(err error) bool {
-	var e *useError
-	return errors.As(err, &e)
 }

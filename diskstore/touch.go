@@ -46,7 +46,7 @@ func (lv *level) forwardCopy(ctx context.Context, name pagefile.Name, to time.Ti
 		return
 	}
 	if lv.tier.Touch(ctx, name, to) == nil {
-		lv.copies.touched(info, to)
+		lv.checked.Copies.Touched(info, to)
 	}
 }
 
