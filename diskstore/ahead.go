@@ -245,12 +245,7 @@ func (s *Store) promoteAhead(ctx context.Context, info tier.Info) error {
 			used = recency.Of(parent.Used, h.Start)
 		}
 	}
-	// A page that would start a collection is refused as well.
-	want := demand{room: pagefile.AlignUp(info.Bytes) + s.opt.Local.BudgetBytes/trimShare}
-	if over, _, err := s.local.shortage(ctx, want); err != nil || over > 0 {
-		return errEnough
-	}
-	room, err := s.local.book.Reserve(ctx, info.Bytes)
+	room, err := s.maker.Free(ctx, info.Bytes)
 	if err != nil {
 		return errEnough
 	}

@@ -318,11 +318,11 @@ func TestBadPageThatStaysMakesRoom(t *testing.T) {
 		s.local.checked.Verdicts.MayCondemn()
 	}
 
-	removed, err := s.local.evict(ctx, info, false)
+	removed, err := s.local.room.Evict(ctx, info, false)
 	require.NoError(t, err)
 	require.Zero(t, removed.Bytes)
 	require.FileExists(t, path)
-	removed, err = s.local.evict(ctx, info, true)
+	removed, err = s.local.room.Evict(ctx, info, true)
 	require.NoError(t, err)
 	require.Equal(t, info.Bytes, removed.Bytes)
 	require.NoFileExists(t, path)

@@ -205,7 +205,7 @@ func TestADamagedPageDoesNotBecomeLossy(t *testing.T) {
 	name := placeOf(o, p)
 	path := filePath(o.Local.Root, name)
 	flipAt(t, path, 5000)
-	_, err := s.local.evict(ctx, mustStat(t, s.disk, name), true)
+	_, err := s.local.room.Evict(ctx, mustStat(t, s.disk, name), true)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, s.Stats().Damaged)
 	require.Empty(t, mixed(s, p.Tokens))

@@ -52,8 +52,8 @@ func TestAPageInUseStaysExact(t *testing.T) {
 			s.chains.Forget()
 			s.guard.Inner = &uploadsAfter{s.guard.Inner, func() { use(s, tokens, pages) }}
 			last := placeOf(o, pages[1])
-			_, left := s.local.evictAll(ctx, []tier.Info{mustStat(t, s.disk, last)}, 1, 1)
-			require.True(t, left.cameIntoUse, "another collection may evict it")
+			_, left := s.local.room.EvictAll(ctx, []tier.Info{mustStat(t, s.disk, last)}, 1, 1)
+			require.True(t, left.CameIntoUse, "another collection may evict it")
 			require.True(t, s.Has(pages[1].Key()))
 			refs := s.Chain(ctx, tokens[:2*testTokens], nil)
 			require.Len(t, refs, 2)

@@ -3,7 +3,6 @@ package diskstore
 import (
 	"context"
 	"errors"
-	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/recency"
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -68,7 +68,7 @@ func TestEvictionIsLeastRecentlyUsedAndLeafFirst(t *testing.T) {
 	requireExact(t, s)
 }
 
-// TestEvictionNeverOrphansAPage evicts a tree page by page and checks after each eviction that
+// TestEvictionNeverOrphansAPage rehearses the eviction of a tree and checks after each page that
 // every remaining page has its parent.
 func TestEvictionNeverOrphansAPage(t *testing.T) {
 	o := testOptions(t)
@@ -81,11 +81,11 @@ func TestEvictionNeverOrphansAPage(t *testing.T) {
 	same := time.Now().Add(-time.Hour)
 	age(t, o.Local.Root, same) // equal times, so that the order needs headers
 	infos := listAll(t, s.local)
-	pick := newVictims(math.MaxInt64, time.Time{})
-	for _, info := range infos {
-		pick.add(info)
-	}
-	requireLeafFirst(t, s, pick.order(s.local.placeOf(ctx)), infos)
+	s.local.book.Budget = 1
+	var order []tier.Info
+	s.local.room.Left = func(info tier.Info, _ bool) { order = append(order, info) }
+	require.NoError(t, s.local.room.Rehearse(ctx))
+	requireLeafFirst(t, s, order, infos)
 }
 
 // requireLeafFirst checks that order has all files, each before the page that it continues.
@@ -151,7 +151,7 @@ func TestUnlimitedTierKeepsSomeOfTheDiskFree(t *testing.T) {
 	putChain(t, s, prompt(1, 3*testTokens))
 	require.NoError(t, s.Flush(ctx))
 	require.Zero(t, s.Stats().Evicted)
-	fs.space.Free = fs.space.Total/reserveShare - 1 // one byte too little
+	fs.space.Free = fs.space.Total/room.ReserveShare - 1 // one byte too little
 	putChain(t, s, prompt(2, testTokens))
 	require.NoError(t, s.Flush(ctx))
 	require.EqualValues(t, 1, s.Stats().Evicted)
@@ -179,7 +179,7 @@ func (d fillingDisk) Space(name string) (vfs.Space, error) {
 	if name != d.root {
 		return d.FS.Space(name)
 	}
-	return vfs.Space{Total: reserveShare * d.left, Free: d.left + d.room - occupied(d.t, d.root)}, nil
+	return vfs.Space{Total: room.ReserveShare * d.left, Free: d.left + d.room - occupied(d.t, d.root)}, nil
 }
 
 // listings opens a store and returns a function that puts n pages and returns the number of
@@ -222,13 +222,13 @@ func TestFullDiskIsListedSeldom(t *testing.T) {
 				remote(s)
 			}
 			require.LessOrEqual(t, put(pages), 1)
-			require.LessOrEqual(t, put(puts), puts/(left/outageShare)+2)
+			require.LessOrEqual(t, put(puts), puts/(left/room.OutageShare)+2)
 			st := s.Stats()
-			require.GreaterOrEqual(t, st.Local.Pages, pages-left/slackShare-1)
+			require.GreaterOrEqual(t, st.Local.Pages, pages-left/room.SlackShare-1)
 			require.LessOrEqual(t, st.Local.Pages, pages)
 			require.NotZero(t, st.Evicted+st.Demoted)
 			if name == "one that is away" {
-				require.LessOrEqual(t, st.Evicted, uint64(puts+left/outageShare))
+				require.LessOrEqual(t, st.Evicted, uint64(puts+left/room.OutageShare))
 			}
 		})
 	}
@@ -242,8 +242,8 @@ func TestYoungPagesAreListedSeldom(t *testing.T) {
 	s, put := listings(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = pages * page }), pages)
 	now := time.Now()
 	s.now = func() time.Time { return now }
-	put(pages - pages/trimShare - 1)
-	require.LessOrEqual(t, put(pages/trimShare-1), 2)
+	put(pages - pages/room.TrimShare - 1)
+	require.LessOrEqual(t, put(pages/room.TrimShare-1), 2)
 	require.Zero(t, s.Stats().Evicted)
 	age(t, s.opt.Local.Root, now.Add(-time.Hour))
 	now = now.Add(recency.TouchEvery)
@@ -425,7 +425,7 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 			require.NoError(t, err)
 			inj.Reset()
 			inj.Add(vfs.Rule{Path: remote, Nth: nth, Err: errno})
-			_, _ = s.local.evict(ctx, info, true)
+			_, _ = s.local.room.Evict(ctx, info, true)
 			reached := inj.Count()
 			inj.Reset()
 			s.guard.Breaker.Success()
@@ -477,9 +477,9 @@ func TestRoomIsTakenDuringACollection(t *testing.T) {
 			t.Cleanup(room.Cancel)
 		})
 	}}
-	want := demand{room: page, before: began}
-	require.ErrorIs(t, s.local.collect(ctx, want), errOvertaken)
-	err := s.local.collect(ctx, want)
-	require.ErrorIs(t, err, errExhausted)
-	require.NotErrorIs(t, err, errOvertaken, "nothing is old any more")
+	want := room.Demand{Room: page, Before: began}
+	require.ErrorIs(t, s.local.room.Collect(ctx, want), room.ErrOvertaken)
+	err := s.local.room.Collect(ctx, want)
+	require.ErrorIs(t, err, room.ErrExhausted)
+	require.NotErrorIs(t, err, room.ErrOvertaken, "nothing is old any more")
 }

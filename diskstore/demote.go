@@ -4,11 +4,54 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
+
+// demoteRoom is the number of pages for which a collection of a full remote filesystem frees room at
+// once.
+const demoteRoom = 8
+
+// errSlowBelow reports that the remote tier has not made room yet.
+var errSlowBelow = errors.New("diskstore: the remote tier takes long to make room")
+
+// below is the remote tier, as the local one sees it.
+type below struct{ s *Store }
+
+func (b below) Refuses(within time.Duration) bool {
+	return b.s.guard.Breaker.Resting() || b.s.refused.Within(within, time.Now())
+}
+
+func (b below) Down(ctx context.Context, info tier.Info) (room.Fate, tier.Info, error) {
+	s := b.s
+	lossy, err := s.moveDown(ctx, info)
+	switch {
+	case err == nil:
+		s.refused.Clear()
+		if lossy {
+			return room.MovedLossy, info, nil
+		}
+		return room.Moved, info, nil
+	case ctx.Err() != nil:
+		return room.Refused, info, ctx.Err() // the store closes, and the page stays in its tier
+	case s.localSide(err, pagefile.ErrDamaged), s.localSide(err, pagefile.ErrMismatch):
+		bad := judged(err, info)
+		s.local.checked.Condemn(ctx, bad, err)
+		if s.local.checked.Verdicts.IsBad(bad) || isForeign(err) {
+			return room.Useless, bad, nil
+		}
+		return room.SetAside, bad, nil
+	case errors.Is(err, tier.ErrNoSpace) && !s.futileBelow.Is(time.Now()), s.localSide(err, tier.ErrNotFound):
+		return room.NoPlace, info, nil
+	}
+	s.refused.Note(time.Now())
+	return room.Refused, info, nil
+}
 
 // descent is a local page on its way to the remote tier.
 type descent struct {
@@ -75,16 +118,16 @@ func (s *Store) lower(ctx context.Context, d descent) error {
 	if err := s.manifestBelow(ctx, d); err != nil {
 		return err
 	}
-	room, err := s.remote.book.Reserve(ctx, d.bytes())
+	claim, err := s.remote.book.Reserve(ctx, d.bytes())
 	if err != nil {
 		return err
 	}
-	defer room.Cancel()
-	h, err := s.writeBelow(ctx, d, room)
+	defer claim.Cancel()
+	h, err := s.writeBelow(ctx, d, claim)
 	if err != nil {
 		return err
 	}
-	s.remote.futile.clear()
+	s.futileBelow.Clear()
 	there, err := s.guard.Stat(ctx, h.Name())
 	if err != nil {
 		return err
@@ -106,12 +149,12 @@ func (s *Store) lower(ctx context.Context, d descent) error {
 
 // writeBelow writes the file of a page that moves down into its room, durably, and returns the
 // file's header.
-func (s *Store) writeBelow(ctx context.Context, d descent, room *ledger.Room) (*pagefile.Header, error) {
+func (s *Store) writeBelow(ctx context.Context, d descent, claim *ledger.Room) (*pagefile.Header, error) {
 	if d.cold != nil {
-		return d.cold.Header, s.remote.files.Upload(ctx, d.cold.Header.Name(), d.cold, room, d.info.Used)
+		return d.cold.Header, s.remote.files.Upload(ctx, d.cold.Header.Name(), d.cold, claim, d.info.Used)
 	}
-	page, err := copyPage(ctx, s.disk, s.guard, d.info.Name, room, func(up tier.Upload) error {
-		return s.remote.files.Commit(ctx, up, room, d.info.Used)
+	page, err := copyPage(ctx, s.disk, s.guard, d.info.Name, claim, func(up tier.Upload) error {
+		return s.remote.files.Commit(ctx, up, claim, d.info.Used)
 	})
 	return page.header, err
 }
@@ -195,4 +238,75 @@ func (s *Store) verifyCopy(ctx context.Context, name pagefile.Name) (*pagefile.H
 	defer blob.Close()
 	s.remote.checked.Copies.Good(blob.Info(), h.Crc)
 	return h, nil
+}
+
+// isForeign reports whether a copy failed because another program wrote the page, in a format
+// that this one does not read.
+func isForeign(err error) bool {
+	var wrongPlace *pagefile.Misplaced
+	return errors.Is(err, pagefile.ErrMismatch) && !errors.As(err, &wrongPlace)
+}
+
+// moveDown demotes a page, and first makes room below if necessary. lossy reports that the page is
+// exact, and lossy in the remote tier. moveDown returns tier.ErrNoSpace when the remote tier holds no
+// page used earlier.
+func (s *Store) moveDown(ctx context.Context, info tier.Info) (lossy bool, err error) {
+	d, err := s.descend(ctx, info)
+	if err != nil {
+		return false, err
+	}
+	err = s.lower(ctx, d)
+	if !errors.Is(err, tier.ErrNoSpace) && !errors.Is(err, ledger.ErrNotCounted) {
+		return d.lossy, err
+	}
+	want := room.Demand{Room: d.bytes(), Before: info.Used}
+	if vfs.IsNoSpace(err) {
+		if s.futileBelow.Is(time.Now()) {
+			return false, err
+		}
+		want.Disk = demoteRoom * pagefile.AlignUp(d.bytes())
+	}
+	switch cerr := s.makeRoomBelow(ctx, want); {
+	case errors.Is(cerr, room.ErrExhausted):
+		return false, err
+	case cerr != nil:
+		return false, cerr
+	}
+	if err = s.lower(ctx, d); want.Disk > 0 && vfs.IsNoSpace(err) {
+		s.futileBelow.Note(time.Now())
+	}
+	return d.lossy, err
+}
+
+// makeRoomBelow collects the remote tier in that tier's own queue, and waits a bounded time: a
+// listing over a network takes minutes, and Puts wait for the local tier. While an earlier call
+// goes on, makeRoomBelow does not wait again.
+func (s *Store) makeRoomBelow(ctx context.Context, want room.Demand) error {
+	if s.roomBelow.Swap(true) {
+		return errSlowBelow
+	}
+	done := make(chan error, 1)
+	type roomJob struct{}
+	s.remote.collecting.Submit(roomJob{}, func(ctx context.Context) {
+		err := s.remote.room.Collect(ctx, want)
+		s.roomBelow.Store(false)
+		done <- err
+	})
+	patience := time.NewTimer(max(room.Wait/2, s.opt.RemoteTimeout))
+	defer patience.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-patience.C:
+		return errSlowBelow
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// localSide reports whether a demotion failed because of the local page, with an error of the
+// given kind.
+func (s *Store) localSide(err, kind error) bool {
+	var side *copyError
+	return errors.As(err, &side) && side.side == s.disk && errors.Is(err, kind)
 }

@@ -22,7 +22,7 @@ func inRemote(t *testing.T, s *Store, prompts int) {
 	for i := range prompts {
 		info, err := s.disk.Stat(ctx, s.pages.Page(putChain(t, s, prompt(i, testTokens))[0].Key()))
 		require.NoError(t, err)
-		_, err = s.local.evict(ctx, info, true)
+		_, err = s.local.room.Evict(ctx, info, true)
 		require.NoError(t, err)
 	}
 	require.EqualValues(t, prompts, s.Stats().Demoted)
@@ -101,7 +101,7 @@ func TestStaleDirectoriesAndLedger(t *testing.T) {
 		for _, name := range []pagefile.Name{s.refName(s.Chain(ctx, tokens, nil)[1]), s.refName(s.Chain(ctx, tokens, nil)[0])} {
 			info, err := s.disk.Stat(ctx, name)
 			require.NoError(t, err)
-			_, err = s.local.evict(ctx, info, true)
+			_, err = s.local.room.Evict(ctx, info, true)
 			require.NoError(t, err)
 		}
 		require.NoError(t, s.Flush(ctx))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -255,7 +256,7 @@ func TestInterruptedSystemCalls(t *testing.T) {
 			_, err = s.Scan(ctx)
 			require.NoError(t, err)
 			interrupt()
-			require.NoError(t, s.local.collect(ctx, demand{disk: 1}))
+			require.NoError(t, s.local.room.Collect(ctx, room.Demand{Disk: 1}))
 			mount.Heal()
 			require.NoError(t, os.RemoveAll(filepath.Join(source, "kv", storetest.VersionDir)))
 			require.NoError(t, s.Close())

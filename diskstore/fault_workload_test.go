@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/encoding"
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
@@ -206,8 +207,8 @@ func (f *faultLife) recover() {
 	require.NoError(t, f.put(fresh), "later Puts work")
 	require.Equal(t, len(fresh), f.read(fresh))
 	f.flush()
-	require.NoError(t, f.s.local.collect(ctx, demand{}))
-	require.NoError(t, f.s.remote.collect(ctx, demand{}))
+	require.NoError(t, f.s.local.room.Collect(ctx, room.Demand{}))
+	require.NoError(t, f.s.remote.room.Collect(ctx, room.Demand{}))
 	f.requireExact()
 	require.NoError(t, f.s.Close())
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -274,20 +275,11 @@ func TestOpenDoesNotWaitForACount(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-func TestCountsAreRareWhereTheyTakeLong(t *testing.T) {
+func TestCountsAreRare(t *testing.T) {
 	s := open(t, testOptions(t))
-	require.False(t, s.local.stale())
-	for _, c := range []struct {
-		age, took time.Duration
-		stale     bool
-	}{
-		{countEvery / 2, 0, false},
-		{2 * countEvery, 0, true},
-		{10 * countEvery, 10 * time.Second, false},
-		{20 * countEvery, 10 * time.Second, true},
-	} {
-		require.Equal(t, c.stale, countDue(c.age, c.took, countEvery), c)
-	}
+	require.False(t, s.local.room.Stale())
+	s.local.files.Backdate(2 * room.CountEvery)
+	require.True(t, s.local.room.Stale())
 }
 
 // TestLedgerThatCannotBeWritten: below a budget no page is stored then, and counts are not

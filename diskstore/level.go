@@ -9,6 +9,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/graves"
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -25,11 +26,10 @@ type level struct {
 	files    *counted.Tier // its files
 	book     *ledger.Book  // this process's part of the tier's ledger
 	counts   levelCounters
-	checked  *checked.Pages // reads them
+	checked  *checked.Pages  // reads them
+	room     *room.Collector // makes room for them
 	branches *branchSweep
 	adopted  sync.Map // fingerprints whose old branches are being adopted or were, with the time of the last failure
-	futile   futile   // deleting pages for space on the filesystem
-	trimmed  moment   // time of the last trim that evicted all but young files, and needed more
 
 	hitClock   work.Once   // records hits
 	graves     graves.List // pages that left the tier
@@ -41,13 +41,6 @@ type level struct {
 	}
 	collecting *work.Queue   // collections; demotions are the local level's
 	counting   []*work.Queue // those of which a job makes the first count
-
-	// collector holds a token while one goroutine of this process collects; Tier.Lock does the
-	// same between processes.
-	collector chan struct{}
-
-	// left is told of each file that leaves the tier; nil for nobody.
-	left func(info tier.Info, demoted bool)
 }
 
 // where names the tier in errors: its root or, without a root, the type of
@@ -65,7 +58,7 @@ func newLevel(s *Store, name string, t counted.Surveyed, config TierConfig, perD
 	lv := &level{
 		s: s, name: name, tier: t, config: config,
 		book: ledger.NewBook(t, config.BudgetBytes, perDay, now), branches: newBranchSweep(),
-		collecting: work.NewQueue(), collector: make(chan struct{}, 1),
+		collecting: work.NewQueue(),
 	}
 	opt := counted.Options{
 		Far: name == tier.Remote, LazyNames: s.opt.LazyNames,
@@ -92,11 +85,4 @@ func newLevel(s *Store, name string, t counted.Surveyed, config TierConfig, perD
 		Damaged: &s.counts.damaged, Mismatched: &s.counts.mismatched, Unreadable: &s.counts.tierErrors,
 	})
 	return lv
-}
-
-// leaves tells a report that a file leaves the tier.
-func (lv *level) leaves(info tier.Info, demoted bool) {
-	if lv.left != nil {
-		lv.left(info, demoted)
-	}
 }

@@ -171,7 +171,7 @@ func listAll(t testing.TB, lv *level) []tier.Info {
 
 // evictPage evicts a page of the local tier and requires its removal.
 func evictPage(t require.TestingT, s *Store, info tier.Info) {
-	_, err := s.local.evict(ctx, info, true)
+	_, err := s.local.room.Evict(ctx, info, true)
 	require.NoError(t, err)
 }
 

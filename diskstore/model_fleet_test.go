@@ -199,7 +199,7 @@ func (h *fleetHost) read(tokens []int32) error {
 func (h *fleetHost) removeAll(lv *level, pages int) {
 	var infos []tier.Info
 	if lv.files.List(ctx, func(info tier.Info) { infos = append(infos, info) }) == nil {
-		lv.evictAll(ctx, infos, int64(pages)*tinyPage, tinyPage)
+		lv.room.EvictAll(ctx, infos, int64(pages)*tinyPage, tinyPage)
 	}
 }
 

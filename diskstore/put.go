@@ -15,14 +15,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
-const (
-	// roomWait bounds the time that a Put waits for room.
-	roomWait = 5 * time.Second
-
-	// lockPoll is the interval at which a process checks whether another has made room.
-	lockPoll = 50 * time.Millisecond
-)
-
 // Put stores a page in the local tier, as a tail when the page is shorter than
 // Options.PageTokens. After Put has returned nil, the page survives a power cut, unless
 // Options.LazyNames is set. Put is idempotent: a page that is stored already, by its header, is not written again.
@@ -90,35 +82,23 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 	}
 	size := e.Header.FileBytes
 	at := recency.Place{Parent: p.Parent, Start: p.Start}
-	find := s.makeRoom
-	if meek {
-		find = s.spareRoom
-	}
-	err = s.write(ctx, name, e, at, find)
-	if vfs.IsNoSpace(err) && !meek && !s.local.futile.is(time.Now()) {
-		// Twice the size, because directories need space as well, and some filesystems free
-		// the space of removed files only later.
-		collectCtx, cancel := context.WithTimeout(ctx, roomWait)
-		want := demandAt(at, s.chains.MoveUp(ctx, time.Time{}, at))
-		want.disk = 2 * pagefile.AlignUp(size)
-		cerr := s.local.collect(collectCtx, want)
-		cancel()
-		if cerr != nil {
-			return errors.Join(err, cerr)
+	err = s.maker.Write(ctx, size, at, meek, func(room *ledger.Room, used time.Time) error {
+		if err := s.local.files.Upload(ctx, name, e, room, used); err != nil {
+			return err
 		}
-		if err = s.write(ctx, name, e, at, find); vfs.IsNoSpace(err) {
-			s.local.futile.note(time.Now())
+		if name.Class == pagefile.ClassPage {
+			s.chains.Note(name.Key, recency.Link{Place: at, Used: recency.Used(used, at.Start)})
 		}
-	}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
-	s.local.futile.clear()
 	s.counts.puts.Add(1)
 	s.counts.rawBytes.Add(uint64(len(p.Payload)))
 	s.counts.wroteBytes.Add(uint64(size))
 	s.local.keepInRAM(tier.Info{Name: name, Bytes: size, Used: time.Now()}, e.Header, p.Payload, "")
-	s.afterGrowth(ctx)
+	s.maker.Grown(ctx)
 	return s.local.linkIn(ctx, e.Header)
 }
 
@@ -143,119 +123,6 @@ func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page
 	return h
 }
 
-// errUnreachable reports a page that no look-up could find: the page before it is not stored.
-var errUnreachable = fmt.Errorf("the page it continues is not stored: %w", tier.ErrNoSpace)
-
-// roomFor reserves room for a file of n bytes at a place in the local tier, and returns the
-// recency of the file.
-type roomFor func(ctx context.Context, n int64, at recency.Place) (*ledger.Room, time.Time, error)
-
-// write reserves room with find, stores an encoded page in the local tier, and counts the
-// page.
-func (s *Store) write(ctx context.Context, name pagefile.Name, e *pagefile.Encoded, at recency.Place, find roomFor) error {
-	room, used, err := find(ctx, e.Header.FileBytes, at)
-	if err != nil {
-		return err
-	}
-	defer room.Cancel()
-	if err := s.local.files.Upload(ctx, name, e, room, used); err != nil {
-		return err
-	}
-	if name.Class == pagefile.ClassPage {
-		s.chains.Note(name.Key, recency.Link{Place: at, Used: recency.Used(used, at.Start)})
-	}
-	return nil
-}
-
-// makeRoom is a roomFor that, without room, waits for the eviction of files used before this
-// one.
-func (s *Store) makeRoom(ctx context.Context, n int64, at recency.Place) (r *ledger.Room, used time.Time, err error) {
-	b := s.local.book
-	if b.Budget > 0 && pagefile.AlignUp(n) > b.Budget {
-		return nil, used, fmt.Errorf("page of %d bytes in a budget of %d, raise it: %w", n, b.Budget, tier.ErrNoSpace)
-	}
-	wait, cancel := context.WithTimeout(ctx, roomWait)
-	defer cancel()
-	var done <-chan struct{} // of the requested collection
-	for last, rounds := false, 0; ; {
-		changed := b.Changes()
-		r, err = b.Reserve(ctx, n)
-		s.capped.note(err)
-		full := errors.Is(err, tier.ErrNoSpace) && !vfs.IsNoSpace(err)
-		switch {
-		case err == nil && used.IsZero():
-			return r, recency.Of(s.chains.Time(ctx, at, s.now()), at.Start), nil
-		case !full && !errors.Is(err, ledger.ErrNotCounted):
-			return r, used, err
-		case last:
-			return nil, used, fmt.Errorf("%w (%w)", err, tier.ErrNoSpace)
-		case done == nil && !s.reachable(ctx, at):
-			return nil, used, errUnreachable
-		case done == nil:
-			used = s.chains.MoveUp(ctx, time.Time{}, at)
-			want := demandAt(at, used)
-			want.room = pagefile.AlignUp(n)
-			s.requestCollection(want)
-			done = s.local.collecting.Done()
-		}
-		select {
-		case <-changed:
-		case <-done:
-			// Another Put may have taken the room.
-			last, done = s.exhausted.Load(), nil
-			if rounds++; errors.Is(err, ledger.ErrNotCounted) || rounds > 1 {
-				waitAny(wait, changed, countAgain/4)
-			}
-		case <-wait.Done():
-			last = true
-		}
-	}
-}
-
-// spareRoom is a roomFor that evicts nothing and leaves enough room that no later eviction
-// follows from this file.
-func (s *Store) spareRoom(ctx context.Context, n int64, at recency.Place) (*ledger.Room, time.Time, error) {
-	b, used := s.local.book, s.now()
-	if !s.reachable(ctx, at) {
-		return nil, used, errUnreachable
-	}
-	if b.Budget == 0 {
-		switch short, _, err := s.local.reserve(ctx); {
-		case err != nil:
-			return nil, used, err
-		case short+pagefile.AlignUp(n) > 0:
-			return nil, used, fmt.Errorf("no room to spare on the filesystem: %w", tier.ErrNoSpace)
-		}
-	}
-	r, err := b.Reserve(ctx, n)
-	s.capped.note(err)
-	if errors.Is(err, ledger.ErrNotCounted) {
-		err = fmt.Errorf("%w (%w)", err, tier.ErrNoSpace)
-	}
-	if err != nil {
-		return nil, used, err
-	}
-	if figure, known := b.Figure(); b.Budget > 0 && (!known || nearlyFull(figure, b.Budget)) {
-		r.Cancel()
-		return nil, used, fmt.Errorf("no room to spare in a budget of %d: %w", b.Budget, tier.ErrNoSpace)
-	}
-	if l, ok := s.chains.Link(ctx, at.Parent); ok && at.Start > 0 && !l.Used.IsZero() {
-		used = l.Used
-	}
-	return r, recency.Of(used, at.Start), nil
-}
-
-// waitAny returns when the ledger has changed, after atMost, or when ctx ends.
-func waitAny(ctx context.Context, changed <-chan struct{}, atMost time.Duration) {
-	timer := time.NewTimer(atMost)
-	defer timer.Stop()
-	select {
-	case <-changed:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
 // reachable reports whether look-ups can find a page once stored: no other page is evicted for
 // an unreachable one.
 func (s *Store) reachable(ctx context.Context, at recency.Place) bool {
@@ -268,15 +135,6 @@ func (s *Store) reachable(ctx context.Context, at recency.Place) bool {
 		}
 	}
 	return false
-}
-
-// afterGrowth requests a collection when the local tier is near its limit or its last count is
-// old.
-func (s *Store) afterGrowth(ctx context.Context) {
-	over, _, err := s.local.shortage(ctx, demand{})
-	if err != nil || over > 0 || s.local.stale() {
-		s.requestCollection(demand{})
-	}
 }
 
 // dropExtended removes the tails that h, just stored, makes superfluous, of those that begin like

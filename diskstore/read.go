@@ -211,7 +211,7 @@ func (s *Store) promote(ctx context.Context, info tier.Info, ref Ref) {
 			return
 		}
 	}
-	room, used, err := s.makeRoom(ctx, info.Bytes, recency.Place{Parent: ref.Parent, Start: ref.Start})
+	room, used, err := s.maker.Reserve(ctx, info.Bytes, recency.Place{Parent: ref.Parent, Start: ref.Start})
 	if err != nil {
 		return // the page stays remote
 	}
@@ -235,6 +235,6 @@ func (s *Store) copyUp(ctx context.Context, from tier.Tier, info tier.Info, room
 	}
 	s.remote.checked.Copies.Good(page.from, page.header.Crc)
 	s.counts.promoted.Add(1)
-	s.afterGrowth(ctx)
+	s.maker.Grown(ctx)
 	return s.local.linkIn(ctx, page.header)
 }

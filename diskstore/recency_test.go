@@ -2,7 +2,6 @@ package diskstore
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"regexp"
 	"sync/atomic"
@@ -17,7 +16,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
-	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -204,33 +202,6 @@ func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
 	require.Equal(t, info.Used, there.Used)
 }
 
-func TestVictimsAreTheOldestAndFew(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 1))
-	start := time.Unix(1_700_000_000, 0)
-	for _, most := range []int{8, 1 << 16} {
-		v := newVictims(100, start.Add(9000*time.Second))
-		v.most = most
-		for _, at := range rng.Perm(10_000) {
-			v.add(tier.Info{Name: tiertest.Page(byte(at)), Physical: 10, Used: start.Add(time.Duration(at) * time.Second)})
-			require.LessOrEqual(t, len(v.files), max(2*most, 2048))
-		}
-		for i, info := range v.order(nil) {
-			require.Equal(t, start.Add(time.Duration(i)*time.Second), info.Used)
-		}
-		require.Len(t, v.files, min(10, most))
-		require.True(t, v.more)
-	}
-
-	// Files with equal times stay together, and none of them is used later than allowed.
-	v := newVictims(10, start.Add(time.Second))
-	v.most = 2
-	for n := range byte(20) {
-		v.add(tier.Info{Name: tiertest.Tail(n), Physical: 10, Used: start})
-		v.add(tier.Info{Name: tiertest.Tail(100 + n), Physical: 10, Used: start.Add(time.Second)})
-	}
-	require.Len(t, v.order(nil), 20)
-}
-
 func TestEvictionLeavesWhatWasUsedMeanwhile(t *testing.T) {
 	o := testOptions(t)
 	s := open(t, o)
@@ -238,7 +209,7 @@ func TestEvictionLeavesWhatWasUsedMeanwhile(t *testing.T) {
 	infos := listAll(t, s.local)
 	past := time.Now().Add(-time.Hour)
 	require.NoError(t, os.Chtimes(filePath(o.Local.Root, infos[0].Name), past, past))
-	freed, _ := s.local.evictAll(ctx, infos, 1<<40, 1<<40)
+	freed, _ := s.local.room.EvictAll(ctx, infos, 1<<40, 1<<40)
 	require.Equal(t, infos[1].Physical, freed)
 	require.NoFileExists(t, filePath(o.Local.Root, infos[1].Name))
 	require.FileExists(t, filePath(o.Local.Root, infos[0].Name))

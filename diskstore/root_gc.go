@@ -3,7 +3,7 @@ package diskstore
 import (
 	"context"
 
-	"github.com/kvtier/kvtier/diskstore/internal/recency"
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
@@ -52,9 +52,9 @@ func (lv *level) gcTier(ctx context.Context, opt GCOptions) (fingerprints int, e
 	case !opt.budgetOnly():
 		return lv.gcPicked(ctx, opt)
 	case opt.DryRun:
-		return 0, lv.gcRehearse(ctx)
+		return 0, lv.room.Rehearse(ctx)
 	}
-	return 0, lv.collect(ctx, demand{})
+	return 0, lv.room.Collect(ctx, room.Demand{})
 }
 
 // gcPicked deletes the files that opt selects, independent of budgets.
@@ -64,7 +64,7 @@ func (lv *level) gcPicked(ctx context.Context, opt GCOptions) (fingerprints int,
 		return 0, err
 	}
 	uses := lv.identify(ctx, found)
-	p := purge{dry: opt.DryRun, reason: GraveRemoved, removed: func(info tier.Info) { lv.leaves(info, false) }}
+	p := purge{dry: opt.DryRun, reason: GraveRemoved, removed: func(info tier.Info) { lv.room.Left(info, false) }}
 	if opt.OlderThan > 0 {
 		now := lv.s.now()
 		if !opt.DryRun { // a dry run makes no file to read the filesystem's clock
@@ -88,34 +88,4 @@ func (lv *level) gcPicked(ctx context.Context, opt GCOptions) (fingerprints int,
 		}
 	}
 	return fingerprints, nil
-}
-
-// gcRehearse reports the files that collect would evict, and evicts none.
-func (lv *level) gcRehearse(ctx context.Context) error {
-	found, err := lv.files.Look(ctx)
-	if err != nil {
-		return err
-	}
-	l, err := lv.book.Read(ctx)
-	if err != nil {
-		return err
-	}
-	lv.book.Suppose(found.Total() + l.Claimed())
-	// By this machine's clock alone: a dry run makes no file to read the filesystem's clock.
-	over, before, err := lv.shortage(ctx, demand{young: lv.s.now().Add(-recency.TouchEvery)})
-	if err != nil || over <= 0 {
-		return err
-	}
-	pick := newVictims(over, before)
-	if err := lv.files.List(ctx, pick.add); err != nil {
-		return err
-	}
-	for _, info := range pick.order(lv.placeOf(ctx)) {
-		if over <= 0 {
-			break
-		}
-		over -= info.Physical
-		lv.leaves(info, lv == lv.s.local && lv.s.remote != nil)
-	}
-	return nil
 }

@@ -273,7 +273,7 @@ func (lv *level) report(opt GCOptions, to *GCTier) {
 			opt.Progress(lv.name, files)
 		}
 	}
-	lv.left = func(info tier.Info, demoted bool) {
+	lv.room.Left = func(info tier.Info, demoted bool) {
 		to.add(info, demoted)
 		if opt.Removed != nil {
 			opt.Removed(GCFile{Info: info, Tier: lv.name, Demoted: demoted})

@@ -71,7 +71,7 @@ func TestASyncThatHangsStallsNothingElse(t *testing.T) {
 			soon(t, "a Put of a tail", func() error { return s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(4, 3))) })
 			info, err := s.disk.Stat(ctx, s.pages.Page(old.Key()))
 			require.NoError(t, err)
-			soon(t, "an eviction", func() error { _, err := s.local.evict(ctx, info, true); return err })
+			soon(t, "an eviction", func() error { _, err := s.local.room.Evict(ctx, info, true); return err })
 			soon(t, "a second count", count)
 			require.Equal(t, len(listAll(t, s.local)), s.Stats().Local.Pages+s.Stats().Local.Tails)
 
@@ -164,7 +164,7 @@ func TestASyncOfTheShareThatHangsStallsNothingElse(t *testing.T) {
 			soon(t, "a move down", func() error { return s.demote(ctx, infos[2]) })
 			below, err := s.guard.Stat(ctx, infos[0].Name)
 			require.NoError(t, err)
-			soon(t, "an eviction", func() error { _, err := s.remote.evict(ctx, below, true); return err })
+			soon(t, "an eviction", func() error { _, err := s.remote.room.Evict(ctx, below, true); return err })
 			require.Equal(t, len(listAll(t, s.remote)), s.Stats().Remote.Pages)
 
 			gate.Open()

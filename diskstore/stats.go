@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 )
 
@@ -209,7 +210,7 @@ func (h *health) down() bool {
 
 // tellTrouble is the local tier's health.tell.
 func (s *Store) tellTrouble(what string, err error) {
-	if errors.Is(err, errUnreachable) {
+	if errors.Is(err, room.ErrUnreachable) {
 		return // the page before it was not stored, which was told
 	}
 	if err == nil {

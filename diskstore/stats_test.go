@@ -71,7 +71,7 @@ func TestStatsOfEveryMove(t *testing.T) {
 	// The remote tier evicts: pages there are gone.
 	info, err := s.guard.Stat(ctx, namesOf(s, tokens)[1])
 	require.NoError(t, err)
-	removed, err := s.remote.evict(ctx, info, true)
+	removed, err := s.remote.room.Evict(ctx, info, true)
 	require.NoError(t, err)
 	require.Equal(t, info.Name, removed.Name)
 	require.Equal(t, Stats{Evicted: 1, RemoteEvicted: 1}, statsSince(t, s, st))

@@ -12,6 +12,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/names"
 	"github.com/kvtier/kvtier/diskstore/internal/ram"
 	"github.com/kvtier/kvtier/diskstore/internal/recency"
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/trial"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -43,7 +44,8 @@ type Store struct {
 	counts  counters
 	ahead   readAhead
 	chains  *recency.Chains
-	health  health // of the local tier
+	maker   *room.Maker // of room in the local tier
+	health  health      // of the local tier
 	capped  capNote
 	crowded crowded // of the local tier
 	traffic work.Traffic
@@ -51,11 +53,9 @@ type Store struct {
 	whole   sync.Pool // *[]byte for whole pages on their way through memory
 	now     func() time.Time
 
-	wantMu    sync.Mutex
-	want      demand      // of the next collection of the local tier
-	exhausted atomic.Bool // the last collection could not make the wanted room
-	roomBelow atomic.Bool // the remote tier makes room for pages that move down
-	refused   moment      // the last time that the remote tier refused a page
+	roomBelow   atomic.Bool // the remote tier makes room for pages that move down
+	refused     room.Moment // the last time that the remote tier refused a page
+	futileBelow room.Futile // deleting pages for space on the remote filesystem
 
 	ramHealth health
 
@@ -79,7 +79,7 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 	if err := s.openRemote(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open store, remote tier %s: %w", s.remote.where(), err), s.Close())
 	}
-	s.requestCollection(demand{})
+	s.maker.Tidy()
 	return s, nil
 }
 
@@ -133,7 +133,52 @@ func newStore(opt Options, create bool) (*Store, error) {
 		s.remote = newLevel(s, tier.Remote, s.guard, opt.Remote, 0)
 		s.remote.counting = []*work.Queue{s.local.collecting, s.remote.collecting}
 	}
+	s.openRoom()
 	return s, nil
+}
+
+// openRoom lets room be made in both tiers.
+func (s *Store) openRoom() {
+	local := s.local.roomOptions()
+	local.Crowded = func(wanted, free int64) { s.crowded.note(wanted, free, s.now()) }
+	if s.remote != nil {
+		remote := s.remote.roomOptions()
+		remote.CountEvery = room.FarCountEvery
+		s.remote.room = room.NewCollector(s.remote.files, remote)
+		local.Below = below{s}
+	}
+	s.local.room = room.NewCollector(s.local.files, local)
+	s.maker = room.NewMaker(s.local.room, room.MakerOptions{
+		Queue: s.local.collecting, Reachable: s.reachable, Capped: s.capped.note, Collected: s.tidyBelow,
+	})
+}
+
+// tidyBelow brings the remote tier within its limit in the background, in another queue than that of
+// the local tier: listing over a network takes minutes, and Put waits for the queue of the local tier.
+func (s *Store) tidyBelow() {
+	if s.remote == nil || !s.remote.answers() {
+		return
+	}
+	type collectJob struct{}
+	s.remote.collecting.Submit(collectJob{}, func(ctx context.Context) {
+		_ = s.remote.room.Collect(ctx, room.Demand{}) // the tier counts errors
+	})
+}
+
+// roomOptions are those of a level's collector.
+func (lv *level) roomOptions() room.Options {
+	return room.Options{
+		CountEvery: room.CountEvery, Chains: lv.s.chains, Now: func() time.Time { return lv.s.now() }, Failed: lv.noteTierError,
+		Swept: lv.sweepBranches,
+		Left: func(name pagefile.Name, moved bool) {
+			if moved {
+				lv.s.counts.demoted.Add(1)
+				return
+			}
+			lv.counts.evicted.Add(1)
+			lv.bury(name, GraveRoom)
+		},
+	}
 }
 
 // below returns the tier to which pages move down, nil without one, and its log.

@@ -12,11 +12,6 @@ import (
 // fresh reports whether a chain used at the given time counts as just used.
 func (lv *level) fresh(used, now time.Time) bool { return recency.Fresh(used, now, lv.book.Horizon()) }
 
-// placeOf returns a function that returns the place of a full page of the tier.
-func (lv *level) placeOf(ctx context.Context) func(pagefile.Name) recency.Link {
-	return func(name pagefile.Name) recency.Link { return lv.s.chains.LinkIn(ctx, lv.tier, name) }
-}
-
 // touchRef touches the file of ref in a tier, whose recency in that tier is recent. The remote
 // tier is touched in the background, in the order of reading.
 func (lv *level) touchRef(ctx context.Context, ref Ref, recent time.Time) {

@@ -26,7 +26,7 @@ func whileDemoting(t *testing.T, s *Store, inj *vfs.Injector, info tier.Info, fa
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.local.evictAll(ctx, []tier.Info{info}, 1, 1)
+		s.local.room.EvictAll(ctx, []tier.Info{info}, 1, 1)
 	}()
 	<-gate.Entered()
 	do()
