@@ -47,7 +47,7 @@ func TestRemoteThatHangsInEveryOperation(t *testing.T) {
 			remote := regexp.MustCompile("^" + regexp.QuoteMeta(life.o.Remote.Root))
 			life.inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{op}, Gate: gate})
 			s.guard.LookupIn, s.guard.StepIn = 5*time.Millisecond, 5*time.Millisecond
-			s.opt.RemoteTimeout = 5 * time.Millisecond
+			s.find.remoteTimeout = 5 * time.Millisecond
 			life.flush()
 			before := runtime.NumGoroutine()
 			for seed := range 2 * failuresToOpen {
@@ -176,7 +176,7 @@ func TestALookupHasOneBudget(t *testing.T) {
 	s := open(t, o)
 	require.Equal(t, DefaultRemoteTimeout, s.opt.RemoteTimeout)
 	require.LessOrEqual(t, DefaultRemoteTimeout, 250*time.Millisecond)
-	s.opt.RemoteTimeout = 200 * time.Millisecond // enough for the local tier on a busy machine
+	s.find.remoteTimeout = 200 * time.Millisecond // enough for the local tier on a busy machine
 	inner := &deadlines{Tier: s.guard.Inner}
 	s.guard.Inner = inner
 	begin := time.Now()
@@ -185,7 +185,7 @@ func TestALookupHasOneBudget(t *testing.T) {
 	inner.mu.Lock()
 	defer inner.mu.Unlock()
 	require.Equal(t, 1, inner.asked, "no operation runs after the budget is used up")
-	require.LessOrEqual(t, inner.last.Sub(begin), took+s.opt.RemoteTimeout)
+	require.LessOrEqual(t, inner.last.Sub(begin), took+s.find.remoteTimeout)
 	require.Zero(t, s.Stats().Remote.Pages)
 }
 
