@@ -182,6 +182,12 @@ func dropPage(t require.TestingT, lv *level, info tier.Info) {
 	require.Equal(t, info.Bytes, removed.Bytes)
 }
 
+// demote makes the remote tier hold a local page.
+func (s *Store) demote(ctx context.Context, info tier.Info) error {
+	_, err := s.down.Move(ctx, info)
+	return err
+}
+
 // verifyFile reads a whole page file and checks every byte of it.
 func verifyFile(ctx context.Context, fsys vfs.FS, path string) (*pagefile.Header, error) {
 	blob, err := dir.OpenFile(fsys, path, pagefile.Name{})
