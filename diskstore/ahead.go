@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/move"
 	"github.com/kvtier/kvtier/diskstore/internal/ram"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -48,7 +49,7 @@ func (s *Store) ReadAhead(ctx context.Context) (Ahead, error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, aheadTime)
 	defer cancel()
-	r := &aheadReader{s: s, left: s.opt.ReadAheadBytes, ahead: Ahead{RAM: s.ram != nil}}
+	r := &aheadReader{s: s, left: s.opt.ReadAheadBytes, ahead: Ahead{RAM: !s.ram.off()}}
 	done := make(chan error, 1)
 	go func() { // a goroutine of its own, which ends with the lowered priority
 		priority.Lower()
@@ -62,7 +63,7 @@ func (s *Store) ReadAhead(ctx context.Context) (Ahead, error) {
 }
 
 // errEnough ends reading ahead: the next page has no room.
-var errEnough = errors.New("diskstore: no room to read ahead")
+var errEnough = move.ErrNoRoom
 
 // aheadReader is the state of one ReadAhead.
 type aheadReader struct {
@@ -73,14 +74,14 @@ type aheadReader struct {
 }
 
 func (r *aheadReader) run(ctx context.Context) error {
-	for _, lv := range r.s.levels(tier.Local) {
-		if _, err := lv.awaitFirst(ctx); err != nil {
+	for _, lv := range r.s.tiers {
+		if _, err := lv.files.AwaitFirst(ctx, lv.counting...); err != nil {
 			if lv == r.s.remote && ctx.Err() == nil {
 				return nil
 			}
-			return fmt.Errorf("read ahead in %s: %w", lv.where(), err)
+			return fmt.Errorf("read ahead in %s: %w", lv.where, err)
 		}
-		for _, info := range lv.first.takeRecent() {
+		for _, info := range lv.files.First.TakeRecent() {
 			err := r.read(ctx, lv, info)
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -102,8 +103,8 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 	if info.Bytes > r.left {
 		return errEnough
 	}
-	if info.Fingerprint == r.s.cold {
-		if _, err := r.s.disk.Stat(ctx, r.s.exactName(info.Name)); err == nil {
+	if info.Fingerprint == r.s.pages.Lossy {
+		if _, err := r.s.disk.Stat(ctx, r.s.pages.ExactOf(info.Name)); err == nil {
 			return nil // nobody asks for the lossy page
 		}
 	}
@@ -112,18 +113,18 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 		if _, err := r.s.disk.Stat(ctx, info.Name); err == nil {
 			return nil // read already, or not recent enough
 		}
-		err := r.s.promoteAhead(ctx, info)
+		err := r.s.up.Ahead(ctx, yieldingTier{r.s.guard, &r.s.traffic}, info)
 		promoted = err == nil
 		switch {
 		case promoted:
 			lv = r.s.local
-		case r.s.ram == nil || !errors.Is(err, errEnough):
+		case r.s.ram.off() || !errors.Is(err, errEnough):
 			return err
 		}
 	}
 	bytes, err := info.Bytes, error(nil)
 	switch {
-	case r.s.ram != nil:
+	case !r.s.ram.off():
 		bytes, err = r.decode(ctx, lv, info)
 	case !promoted: // a file just written is in the page cache already
 		bytes, err = r.cache(ctx, lv, info)
@@ -136,7 +137,7 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 	r.ahead.Bytes += bytes
 	r.s.counts.aheadPages.Add(1)
 	r.s.counts.aheadBytes.Add(uint64(bytes))
-	r.s.ahead.note(info.Name)
+	r.s.reader.ahead.note(info.Name)
 	if promoted {
 		r.ahead.Promoted++
 	}
@@ -176,11 +177,11 @@ func (r *aheadReader) cache(ctx context.Context, lv *level, info tier.Info) (int
 // of memory that the page needs.
 func (r *aheadReader) decode(ctx context.Context, lv *level, info tier.Info) (int64, error) {
 	var h *pagefile.Header
-	file, err := lv.openChecked(ctx, info.Name, func(blob tier.Blob) (err error) {
+	file, err := lv.checked.Open(ctx, info.Name, func(blob tier.Blob) (err error) {
 		if h, err = pagefile.ReadHeader(ctx, yieldingBlob{blob, &r.s.traffic}); err != nil {
 			return err
 		}
-		return r.s.checkPlace(h, info.Name)
+		return r.s.pages.CheckPlace(h, info.Name)
 	})
 	if err != nil {
 		return 0, err
@@ -193,7 +194,7 @@ func (r *aheadReader) decode(ctx context.Context, lv *level, info tier.Info) (in
 	if size > r.left {
 		return 0, errEnough
 	}
-	kept, err := lv.keepAhead(file.Info(), h, func(rows []byte) error {
+	kept, err := r.s.ram.keepAhead(lv, file.Info(), h, func(rows []byte) error {
 		err := pagefile.ReadPayload(ctx, yieldingBlob{file, &r.s.traffic}, h, h.All(), r.s.codec, rows)
 		if !tier.Doubtful(err) {
 			return err
@@ -211,7 +212,7 @@ func (r *aheadReader) decode(ctx context.Context, lv *level, info tier.Info) (in
 
 // decodeAgain reads the page with header h into rows once more, and condemns a damaged page.
 func (r *aheadReader) decodeAgain(ctx context.Context, lv *level, h *pagefile.Header, rows []byte) error {
-	file, err := lv.openChecked(ctx, nameOf(h), func(blob tier.Blob) error {
+	file, err := lv.checked.Open(ctx, h.Name(), func(blob tier.Blob) error {
 		again, err := pagefile.ReadHeader(ctx, blob)
 		switch {
 		case err != nil:
@@ -225,36 +226,6 @@ func (r *aheadReader) decodeAgain(ctx context.Context, lv *level, h *pagefile.He
 		file.Close()
 	}
 	return err
-}
-
-// promoteAhead does as promote, except that it makes no room for the page and keeps the page's
-// recency. promoteAhead returns errEnough when the local tier has no room.
-func (s *Store) promoteAhead(ctx context.Context, info tier.Info) error {
-	h, err := s.headerOf(ctx, s.guard, info.Name)
-	if err != nil {
-		return err
-	}
-	used := info.Used
-	if h.Start > 0 {
-		parent, ok := s.localLink(ctx, h.Parent)
-		if !ok {
-			return fmt.Errorf("the page it continues is not stored: %w", tier.ErrNotFound)
-		}
-		if !parent.used.IsZero() && parent.used.Before(chainUsed(used, h.Start)) {
-			used = recency(parent.used, h.Start)
-		}
-	}
-	// A page that would start a collection is refused as well.
-	want := demand{room: pagefile.AlignUp(info.Bytes) + s.opt.Local.BudgetBytes/trimShare}
-	if over, _, err := s.local.shortage(ctx, want); err != nil || over > 0 {
-		return errEnough
-	}
-	room, err := s.local.book.Reserve(ctx, info.Bytes)
-	if err != nil {
-		return errEnough
-	}
-	defer room.Cancel()
-	return s.copyUp(ctx, yieldingTier{s.guard, &s.traffic}, info, room, used)
 }
 
 // yieldingTier is a Tier whose files are read only while no Read or Put runs.

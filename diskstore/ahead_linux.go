@@ -3,8 +3,9 @@ package diskstore
 import (
 	"os"
 
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // inPageCache reports whether a whole file is in memory. Linux before 6.5 cannot tell, and the

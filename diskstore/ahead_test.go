@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -24,32 +25,32 @@ import (
 func withAhead(bytes int64) func(*Options) { return func(o *Options) { o.ReadAheadBytes = bytes } }
 
 // setUsed sets the recency of a stored chain to that of a chain last used at used.
-func setUsed(t *testing.T, lv *level, tokens []int32, used time.Time) {
+func setUsed(t *testing.T, s *Store, lv *level, tokens []int32, used time.Time) {
 	t.Helper()
-	for _, name := range namesOf(lv.s, tokens) {
+	for _, name := range namesOf(s, tokens) {
 		at := uint32(0)
 		if name.Class == pagefile.ClassTail {
 			at = uint32(len(tokens) / testTokens * testTokens)
 		} else {
-			for i, page := range namesOf(lv.s, tokens) {
+			for i, page := range namesOf(s, tokens) {
 				if page == name {
 					at = uint32(i * testTokens)
 				}
 			}
 		}
-		require.NoError(t, lv.tier.Touch(ctx, name, recency(used, at)))
+		require.NoError(t, lv.tier.Touch(ctx, name, recency.Of(used, at)))
 	}
 }
 
 // namesOf returns the names of the pages and the tail that hold tokens, in order.
 func namesOf(s *Store, tokens []int32) []pagefile.Name {
-	names := s.chainNames(s.opt.Fingerprint, 0, tokens, nil)
+	names := s.find.chainNames(s.opt.Fingerprint, 0, tokens, nil)
 	parent := s.opt.Fingerprint
 	if len(names) > 0 {
 		parent = names[len(names)-1].Key
 	}
 	if rest := tokens[len(names)*testTokens:]; len(rest) > 0 {
-		names = append(names, s.tailName(pagefile.ChainKey(parent, rest, nil)))
+		names = append(names, s.pages.Tail(pagefile.ChainKey(parent, rest, nil)))
 	}
 	return names
 }
@@ -65,7 +66,7 @@ func conversations(t *testing.T, o Options, n int) [][]int32 {
 	}
 	for i, tokens := range all {
 		putChain(t, s, tokens)
-		setUsed(t, s.local, tokens, time.Now().Add(-time.Duration(i+1)*time.Hour))
+		setUsed(t, s, s.local, tokens, time.Now().Add(-time.Duration(i+1)*time.Hour))
 	}
 	require.NoError(t, s.Close())
 	return all
@@ -219,7 +220,7 @@ func TestReadAheadPassesOverWhatIsNoGood(t *testing.T) {
 	require.NoError(t, err)
 	data[len(data)/2] ^= 1
 	require.NoError(t, os.WriteFile(path, data, 0o600))
-	setUsed(t, s.local, all[0], time.Now().Add(-time.Minute))
+	setUsed(t, s, s.local, all[0], time.Now().Add(-time.Minute))
 	require.NoError(t, os.Remove(filePath(o.Local.Root, namesOf(s, all[1])[0])))
 	require.NoError(t, s.Close())
 
@@ -474,31 +475,6 @@ func TestModelStartListsOnce(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// Of a long listing only files that fit are kept.
-func TestRecentsKeepWhatFits(t *testing.T) {
-	r := newRecents(10*100, testFingerprint(1))
-	r.most = 64
-	now := time.Now()
-	for i := range 1000 {
-		n := (i * 617) % 1000 // in no order
-		name := pagefile.Name{Fingerprint: testFingerprint(1), Key: pagefile.Key{byte(n), byte(n >> 8)}}
-		r.add(tier.Info{Name: name, Bytes: 100, Used: now.Add(-time.Duration(n) * time.Second)})
-		require.LessOrEqual(t, len(r.files), 2*r.most)
-		require.LessOrEqual(t, r.held, int64(2*10*100))
-	}
-	files := r.order()
-	require.Len(t, files, 10)
-	for i, info := range files {
-		require.Equal(t, pagefile.Key{byte(i), byte(i >> 8)}, info.Key)
-	}
-	r = newRecents(plenty, testFingerprint(1))
-	r.most = 64
-	for n := range 1000 {
-		r.add(tier.Info{Name: pagefile.Name{Fingerprint: testFingerprint(1), Key: pagefile.Key{byte(n), byte(n >> 8)}}, Bytes: 1, Used: now.Add(-time.Duration(n) * time.Second)})
-	}
-	require.Len(t, r.order(), 64)
-}
-
 // TestLocalCountDoesNotWaitForTheRemote: the count of the local tier that Open began has
 // failed, and the count of the remote tier hangs. awaitFirst counts the local tier itself.
 func TestLocalCountDoesNotWaitForTheRemote(t *testing.T) {
@@ -520,7 +496,7 @@ func TestLocalCountDoesNotWaitForTheRemote(t *testing.T) {
 	inj.Reset()
 	patience, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	found, err := s.local.awaitFirst(patience)
+	found, err := s.local.files.AwaitFirst(patience, s.local.counting...)
 	require.NoError(t, err)
-	require.Equal(t, 1, found.fingerprints[o.Fingerprint].Pages)
+	require.Equal(t, 1, found.Fingerprints[o.Fingerprint].Pages)
 }

@@ -19,27 +19,27 @@ func (s *Store) AnyOf(ctx context.Context, keys []pagefile.Key) (key pagefile.Ke
 	defer leave()
 	names := make([]pagefile.Name, len(keys))
 	for i, key := range keys {
-		names[i] = s.pageName(key)
+		names[i] = s.pages.Page(key)
 		if _, fresh := s.ram.Fresh(names[i]); fresh {
 			return key, true
 		}
 		info, err := s.disk.Stat(ctx, names[i])
 		switch {
-		case err == nil && !s.local.verdicts.isBad(info):
+		case err == nil && !s.local.checked.Verdicts.IsBad(info):
 			return key, true
 		case err != nil && !errors.Is(err, tier.ErrNotFound):
-			s.noteError(err)
+			s.local.noteTierError(err)
 			return key, false
 		}
 	}
 	if s.remote == nil {
 		return key, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.opt.RemoteTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.find.remoteTimeout)
 	defer cancel()
 	infos, _ := s.guard.Each(ctx, names) // the tier counts errors
 	for i, info := range infos {
-		if info.Key == keys[i] && !s.remote.verdicts.isBad(info) {
+		if info.Key == keys[i] && !s.remote.checked.Verdicts.IsBad(info) {
 			return keys[i], true
 		}
 	}

@@ -12,9 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
@@ -64,14 +64,14 @@ func (f flippedFile) ReadAt(p []byte, off int64) (int, error) {
 
 // sharedByABadMachine stores prompts in a remote tier and opens a store on a machine that
 // reads that tier wrong.
-func sharedByABadMachine(t *testing.T, prompts int) (good Options, bad *Store) {
+func sharedByABadMachine(t *testing.T, prompts int, edit ...func(*Options)) (good Options, bad *Store) {
 	good = testOptions(t)
 	s := open(t, good)
 	for i := range prompts {
 		putChain(t, s, prompt(i, testTokens))
 	}
 	require.NoError(t, s.Close())
-	o := testOptions(t, withFS(newBadMachine(good.Local.Root, false)))
+	o := testOptions(t, append([]func(*Options){withFS(newBadMachine(good.Local.Root, false))}, edit...)...)
 	o.RemoteTimeout, o.ReadTimeout = time.Minute, time.Minute
 	o.Remote.Root = good.Local.Root
 	return good, open(t, o)
@@ -107,7 +107,7 @@ func TestOneBadReaderDoesNotEmptyASharedTier(t *testing.T) {
 	require.NoError(t, bad.Close())
 
 	aside := filesIn(t, filepath.Join(good.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt)
-	require.LessOrEqual(t, len(aside), condemnedRemote)
+	require.LessOrEqual(t, len(aside), checked.CondemnedRemote)
 	s := open(t, good)
 	read, found = readAll(t, s, prompts)
 	require.Equal(t, prompts, read+len(aside), "nothing is deleted")
@@ -160,7 +160,7 @@ func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
 	o.FS = newBadMachine(o.Local.Root, true)
 	require.NoError(t, s.Close())
 	s = open(t, o)
-	info, err := s.disk.Stat(ctx, s.refName(s.Chain(ctx, tokens, nil)[1]))
+	info, err := s.disk.Stat(ctx, s.Chain(ctx, tokens, nil)[1].name(s.pages))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	require.EqualValues(t, 1, s.Stats().Demoted)
@@ -184,12 +184,12 @@ func TestDirectoryInAPagesPlaceMakesWay(t *testing.T) {
 	p := pageOf(t, o.Fingerprint, 0, prompt(1, testTokens))
 	for _, root := range []string{o.Local.Root, o.Remote.Root} {
 		fillQuarantine(t, root)
-		path := filePath(root, s.pageName(p.Key()))
+		path := filePath(root, s.pages.Page(p.Key()))
 		require.NoError(t, os.MkdirAll(path, 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(path, "somebody's"), nil, 0o600))
 	}
 	require.NoError(t, s.Put(ctx, p))
-	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
 	require.False(t, s.Stats().Remote.Down)
@@ -215,7 +215,7 @@ func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
 	tokens := prompt(0, testTokens)
 	p := putChain(t, s, tokens)[0]
 	fillQuarantine(t, o.Local.Root)
-	path := filePath(o.Local.Root, s.pageName(p.Key()))
+	path := filePath(o.Local.Root, s.pages.Page(p.Key()))
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
 	data[len(data)-pagefile.FooterBytes-1] ^= 4 // in a section, which Put does not read
@@ -253,9 +253,9 @@ func TestPutOfABadPageIsGoodThoughItLooksTheSame(t *testing.T) {
 	now := time.Now()
 	s.now = func() time.Time { return now }
 	p := putChain(t, s, prompt(1, 2*testTokens))[1]
-	bad, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+	bad, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
-	s.local.verdicts.markBad(bad)
+	s.local.checked.Verdicts.MarkBad(bad)
 	require.False(t, s.Has(p.Key()))
 	require.NoError(t, s.Put(ctx, p))
 	info, err := s.disk.Stat(ctx, bad.Name)
@@ -270,17 +270,16 @@ func TestPutOfABadPageIsGoodThoughItLooksTheSame(t *testing.T) {
 // after few reads, replaces no remote copy: its local page is more likely to be bad. A log
 // line names the machine at the fifth page that failed.
 func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
-	for _, readFirst := range []int{0, condemnedRemote, 2 * condemnedRemote} {
-		const prompts = 2 * condemnedRemote
-		good, bad := sharedByABadMachine(t, prompts)
+	for _, readFirst := range []int{0, checked.CondemnedRemote, 2 * checked.CondemnedRemote} {
+		const prompts = 2 * checked.CondemnedRemote
 		var log strings.Builder
-		bad.log = slog.New(slog.NewTextHandler(&log, nil))
+		good, bad := sharedByABadMachine(t, prompts, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 		read, found := readAll(t, bad, readFirst)
 		require.Equal(t, []int{0, readFirst}, []int{read, found})
-		require.Equal(t, readFirst > condemnedRemote, strings.Contains(log.String(), "too often on this machine"))
+		require.Equal(t, readFirst > checked.CondemnedRemote, strings.Contains(log.String(), "too often on this machine"))
 		written := 0
 		for i := range prompts {
-			name := bad.pageName(pageOf(t, bad.opt.Fingerprint, 0, prompt(i, testTokens)).Key())
+			name := bad.pages.Page(pageOf(t, bad.opt.Fingerprint, 0, prompt(i, testTokens)).Key())
 			was, lerr := os.Lstat(filePath(good.Local.Root, name))
 			putChain(t, bad, prompt(i, testTokens))
 			local, err := bad.disk.Stat(ctx, name)
@@ -300,56 +299,13 @@ func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
 	}
 }
 
-func TestVerdictsBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
-	now := time.Unix(1_700_000_000, 0)
-	v := newVerdicts(tier.Remote, func() time.Time { return now })
-	condemn := func() bool {
-		for range condemnSound {
-			v.good()
-		}
-		ok, _ := v.mayCondemn()
-		return ok
-	}
-	for range condemnedRemote {
-		require.True(t, condemn())
-	}
-	for range 4 { // further damage prevents a new start
-		require.False(t, condemn())
-		require.True(t, v.spent)
-		now = now.Add(condemnHour - time.Minute)
-	}
-	now = now.Add(time.Minute)
-	require.True(t, condemn())
-	require.False(t, v.spent)
-	ok, _ := v.mayCondemn()
-	require.False(t, ok, "no good file was found since")
-	require.True(t, condemn())
-
-	// Verdicts are bounded, expire, and apply to one file alone.
-	info := tier.Info{Name: pagefile.Name{Class: pagefile.ClassPage}, Bytes: 5, Used: now}
-	for i := range maxBadPages + 10 {
-		info.Key = pagefile.Key{byte(i), byte(i >> 8)}
-		v.markBad(info)
-	}
-	require.Len(t, v.bad, maxBadPages)
-	require.Len(t, v.order, maxBadPages)
-	require.True(t, v.isBad(info))
-	touched := info
-	touched.Used = touched.Used.Add(time.Second)
-	require.False(t, v.isBad(touched))
-	now = now.Add(badLife)
-	require.False(t, v.isBad(info))
-	v.replaced(info.Name)
-	require.Len(t, v.order, maxBadPages-1)
-}
-
 // TestBadPageThatStaysMakesRoom: a bad local page, in a process that moves no further page to
 // quarantine, is deleted when its room is needed.
 func TestBadPageThatStaysMakesRoom(t *testing.T) {
 	o := testOptions(t, withRemote(t))
 	s := open(t, o)
 	p := putChain(t, s, prompt(0, testTokens))[0]
-	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	path := filePath(o.Local.Root, info.Name)
 	data, err := os.ReadFile(path)
@@ -358,13 +314,15 @@ func TestBadPageThatStaysMakesRoom(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, data, 0o600))
 	info, err = s.disk.Stat(ctx, info.Name)
 	require.NoError(t, err)
-	s.local.verdicts.spent, s.local.verdicts.lastBad = true, time.Now()
+	for range checked.CondemnedLocal + 1 {
+		s.local.checked.Verdicts.MayCondemn()
+	}
 
-	removed, err := s.local.evict(ctx, info, false)
+	removed, err := s.local.room.Evict(ctx, info, false)
 	require.NoError(t, err)
 	require.Zero(t, removed.Bytes)
 	require.FileExists(t, path)
-	removed, err = s.local.evict(ctx, info, true)
+	removed, err = s.local.room.Evict(ctx, info, true)
 	require.NoError(t, err)
 	require.Equal(t, info.Bytes, removed.Bytes)
 	require.NoFileExists(t, path)

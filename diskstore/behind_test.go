@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -135,7 +137,7 @@ func TestHostThatIsAheadTrimsNothingYoung(t *testing.T) {
 	for _, ahead := range []time.Duration{3 * time.Minute, 48 * time.Hour} {
 		o, sh, right := shareOf(t, -ahead, func(o *Options) { o.Local.BudgetBytes = pages * page })
 		a := right(o)
-		for seed := range pages - pages/trimShare - 2 {
+		for seed := range pages - pages/room.TrimShare - 2 {
 			putChain(t, a, prompt(seed, testTokens))
 		}
 		require.NoError(t, a.Close())
@@ -155,7 +157,7 @@ func TestHostThatIsAheadTrimsNothingYoung(t *testing.T) {
 		for _, path := range filesIn(t, o.Local.Root, dir.PageExt) {
 			require.NoError(t, o.FS.Chtimes(path, past, past))
 		}
-		b.local.trimmed.clear()
+		b.now = func() time.Time { return time.Now().Add(recency.TouchEvery) }
 		put(2000)
 		require.NotZero(t, b.Stats().Evicted)
 	}
@@ -207,7 +209,7 @@ func TestGCOnAFullShare(t *testing.T) {
 		tool, err := newStore(o, false)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, tool.Close()) })
-		tool.watch.removed = func(*level, tier.Info, bool) {}
+		tool.remote.room.Left = func(tier.Info, bool) {}
 		_, err = tool.remote.gcPicked(ctx, GCOptions{OlderThan: 30 * time.Hour})
 		require.NoError(t, err)
 		require.Equal(t, pages[:1], filesIn(t, o.Remote.Root, dir.PageExt), "server ahead by %v", ahead)

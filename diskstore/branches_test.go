@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/branch"
+	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -104,7 +106,7 @@ func TestBranchesFollowPages(t *testing.T) {
 	stored := prompt(1, testTokens)
 	other := parted(stored, 3, testTokens, 1)
 	p := putChain(t, s, stored)[0]
-	name := s.pageName(p.Key())
+	name := s.pages.Page(p.Key())
 	info, err := s.disk.Stat(ctx, name)
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
@@ -131,7 +133,7 @@ func TestABranchWithoutItsPage(t *testing.T) {
 	putChain(t, s, stored)
 	second := parted(stored, 4, testTokens, 1)
 	putChain(t, s, second)
-	info, err := s.disk.Stat(ctx, s.pageName(s.Chain(ctx, second, nil)[0].Key))
+	info, err := s.disk.Stat(ctx, s.pages.Page(s.Chain(ctx, second, nil)[0].Key))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	require.Len(t, branchesOf(t, s, s.disk), 2)
@@ -163,7 +165,7 @@ func TestRemovedPagesLeaveNoBranches(t *testing.T) {
 	for seed := range pages {
 		p := putChain(t, s, prompt(seed, testTokens))[0]
 		if seed < old {
-			require.NoError(t, s.disk.Touch(ctx, s.pageName(p.Key()), past))
+			require.NoError(t, s.disk.Touch(ctx, s.pages.Page(p.Key()), past))
 		}
 	}
 	report, err := openRoot(t, o).GC(ctx, GCOptions{OlderThan: 24 * time.Hour})
@@ -174,7 +176,7 @@ func TestRemovedPagesLeaveNoBranches(t *testing.T) {
 
 // gated is a tier in which a page appears after it was found missing.
 type gated struct {
-	surveyed
+	counted.Surveyed
 	missing atomic.Bool
 }
 
@@ -182,17 +184,16 @@ func (g *gated) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error)
 	if g.missing.Swap(false) {
 		return tier.Info{}, tier.ErrNotFound
 	}
-	return g.surveyed.Stat(ctx, name)
+	return g.Surveyed.Stat(ctx, name)
 }
 
 // TestAPageThatComesBackKeepsItsBranch: another process stores the page again meanwhile.
 func TestAPageThatComesBackKeepsItsBranch(t *testing.T) {
 	s := open(t, testOptions(t))
 	putChain(t, s, prompt(1, testTokens))
-	g := &gated{surveyed: s.disk}
+	g := &gated{Surveyed: s.disk}
 	g.missing.Store(true)
-	lv := &level{s: s, tier: g}
-	lv.pruneBranch(ctx, branchesOf(t, s, s.disk)[0])
+	branch.NewSweep(g, func(error) {}).Prune(ctx, branchesOf(t, s, s.disk)[0])
 	require.False(t, g.missing.Load())
 	require.Len(t, branchesOf(t, s, s.disk), 1)
 }
@@ -213,9 +214,9 @@ func TestSweepsOfSeveralModels(t *testing.T) {
 	require.NoError(t, s.disk.AddBranch(ctx, gone, false))
 	for range 2 * living {
 		for _, fingerprint := range []pagefile.Key{s.opt.Fingerprint, {9}} {
-			s.local.branches.removed(pagefile.Name{Fingerprint: fingerprint})
+			s.local.branches.Removed(pagefile.Name{Fingerprint: fingerprint})
 		}
-		s.local.sweepBranches(ctx)
+		s.local.branches.Run(ctx)
 	}
 	require.Equal(t, living, len(branchesOf(t, s, s.disk)))
 }
@@ -229,7 +230,7 @@ func TestPurgedPagesTakeTheirBranches(t *testing.T) {
 	}
 	keep := s.Chain(ctx, prompt(0, testTokens), nil)[0]
 	later := s.now().Add(time.Hour)
-	require.NoError(t, s.disk.Touch(ctx, s.pageName(keep.Key), later))
+	require.NoError(t, s.disk.Touch(ctx, s.pages.Page(keep.Key), later))
 	all, err := s.local.purge(ctx, purge{fingerprint: s.opt.Fingerprint, before: later, removed: func(tier.Info) {}})
 	require.NoError(t, err)
 	require.False(t, all)
@@ -240,13 +241,13 @@ func TestPurgedPagesTakeTheirBranches(t *testing.T) {
 func TestASweepIsPutOff(t *testing.T) {
 	s := open(t, testOptions(t))
 	p := putChain(t, s, prompt(1, testTokens))[0]
-	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	over, cancel := context.WithCancel(ctx)
 	cancel()
-	s.local.sweepBranches(over)
+	s.local.branches.Run(over)
 	require.Len(t, branchesOf(t, s, s.disk), 1)
-	s.local.sweepBranches(ctx)
+	s.local.branches.Run(ctx)
 	require.Empty(t, branchesOf(t, s, s.disk))
 }

@@ -75,6 +75,12 @@ func lossyRows(t require.TestingT, p *pagefile.Page, how ColdTypes) []byte {
 	return rows
 }
 
+// setCold changes Options.Cold of an open store.
+func setCold(s *Store, cold ColdTypes) {
+	s.opt.Cold, s.pages.Cold = cold, cold.on()
+	s.down.Cold = pagefile.Cold{K: cold.K, V: cold.V}
+}
+
 // putCold stores the pages of tokens.
 func putCold(t testing.TB, s *Store, tokens []int32) []*pagefile.Page {
 	t.Helper()
@@ -126,7 +132,7 @@ func TestColdPages(t *testing.T) {
 				var raw, bytes int64
 				for i := len(pages) - 1; i >= 0; i-- {
 					sink(t, s, placeOf(o, pages[i]))
-					there, err := s.guard.Stat(ctx, coldName(placeOf(o, pages[i])))
+					there, err := s.guard.Stat(ctx, pagefile.ColdName(placeOf(o, pages[i])))
 					require.NoError(t, err)
 					_, err = s.guard.Stat(ctx, placeOf(o, pages[i]))
 					require.ErrorIs(t, err, tier.ErrNotFound, "instead of the exact copy")
@@ -237,9 +243,9 @@ func TestChainsOfBothKinds(t *testing.T) {
 			sink(t, s, name)
 		case 2:
 			want[i] = "remote"
-			s.opt.Cold = ColdTypes{}
+			setCold(s, ColdTypes{})
 			sink(t, s, name)
-			s.opt.Cold = o.Cold
+			setCold(s, o.Cold)
 		case 3:
 			want[i] = "local lossy"
 			sink(t, s, name)
@@ -270,7 +276,7 @@ func TestChainsOfBothKinds(t *testing.T) {
 		require.Equal(t, refs[5+i].Lossy, ref.Lossy)
 		require.Equal(t, refs[5+i].Start, ref.Start)
 	}
-	gone := coldName(placeOf(o, pages[9]))
+	gone := pagefile.ColdName(placeOf(o, pages[9]))
 	dropPage(t, s.remote, mustStat(t, s.guard, gone))
 	dropPage(t, s.local, mustStat(t, s.disk, gone))
 	require.Len(t, mixed(s, tokens), 9)
@@ -282,7 +288,7 @@ func TestLossyOnce(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, testTokens)
 	p := putCold(t, s, tokens)[0]
-	exact, lossy := placeOf(o, p), coldName(placeOf(o, p))
+	exact, lossy := placeOf(o, p), pagefile.ColdName(placeOf(o, p))
 	sink(t, s, exact)
 	first, err := os.ReadFile(filePath(o.Remote.Root, lossy))
 	require.NoError(t, err)
@@ -302,7 +308,7 @@ func TestLossyOnce(t *testing.T) {
 		require.Equal(t, first, again)
 	}
 	require.Zero(t, s.Stats().LossyPages)
-	_, err = s.guard.Stat(ctx, coldName(lossy))
+	_, err = s.guard.Stat(ctx, pagefile.ColdName(lossy))
 	require.ErrorIs(t, err, tier.ErrNotFound)
 }
 
@@ -336,30 +342,31 @@ func TestAPageMovesDownOnce(t *testing.T) {
 	})
 	t.Run("exact", func(t *testing.T) {
 		s, p, name := setup(t)
-		s.opt.Cold = ColdTypes{}
+		setCold(s, ColdTypes{})
 		sink(t, s, name)
-		s.opt.Cold = ColdTypes{encoding.Q8_0, encoding.Q8_0}
+		setCold(s, ColdTypes{encoding.Q8_0, encoding.Q8_0})
 		again(t, s, p, name)
 		require.Zero(t, s.Stats().LossyPages)
 		require.Equal(t, p.Payload, rowsOf(t, s, s.Chain(ctx, p.Tokens, nil)[0], p))
 		require.NoError(t, s.Flush(ctx))
-		_, err := s.guard.Stat(ctx, coldName(name))
+		_, err := s.guard.Stat(ctx, pagefile.ColdName(name))
 		require.ErrorIs(t, err, tier.ErrNotFound)
 	})
 	t.Run("exact and compressed", func(t *testing.T) {
 		s, p, name := setup(t, func(o *Options) { o.Compress = CompressAlways })
-		s.opt.Cold = ColdTypes{}
+		setCold(s, ColdTypes{})
 		sink(t, s, name)
-		s.opt.Cold, s.opt.Compress = ColdTypes{encoding.Q8_0, encoding.Q8_0}, CompressNever
+		s.opt.Compress = CompressNever
+		setCold(s, ColdTypes{encoding.Q8_0, encoding.Q8_0})
 		again(t, s, p, name)
 		require.Zero(t, s.Stats().LossyPages)
-		_, err := s.guard.Stat(ctx, coldName(name))
+		_, err := s.guard.Stat(ctx, pagefile.ColdName(name))
 		require.ErrorIs(t, err, tier.ErrNotFound)
 	})
 	t.Run("another type", func(t *testing.T) {
 		s, p, name := setup(t)
 		sink(t, s, name)
-		s.opt.Cold = ColdTypes{encoding.Int4, encoding.Q4_0}
+		setCold(s, ColdTypes{encoding.Int4, encoding.Q4_0})
 		again(t, s, p, name)
 		require.EqualValues(t, 2, s.Stats().LossyPages)
 		require.Equal(t, lossyRows(t, p, s.opt.Cold), rowsOf(t, s, mixed(s, p.Tokens)[0], p))
@@ -370,9 +377,9 @@ func TestAPageMovesDownOnce(t *testing.T) {
 		t.Run("damaged "+where, func(t *testing.T) {
 			s, p, name := setup(t)
 			sink(t, s, name)
-			path := filePath(s.opt.Remote.Root, coldName(name))
-			flipAt(t, path, at(int(mustStat(t, s.guard, coldName(name)).Bytes)))
-			s.remote.copies.forget(coldName(name))
+			path := filePath(s.opt.Remote.Root, pagefile.ColdName(name))
+			flipAt(t, path, at(int(mustStat(t, s.guard, pagefile.ColdName(name)).Bytes)))
+			s.remote.checked.Copies.Forget(pagefile.ColdName(name))
 			again(t, s, p, name)
 			require.EqualValues(t, 2, s.Stats().LossyPages)
 			require.EqualValues(t, 1, s.Stats().Damaged)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/encoding"
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -137,7 +138,7 @@ func TestPagesThatMoveDownExact(t *testing.T) {
 				require.Equal(t, p.Payload, rowsOf(t, s, s.Chain(ctx, p.Tokens, nil)[0], p))
 				return
 			}
-			h, _, err := s.remote.checkedHeader(ctx, coldName(placeOf(o, p)))
+			h, _, err := s.remote.checked.Header(ctx, pagefile.ColdName(placeOf(o, p)))
 			require.NoError(t, err)
 			for i, section := range h.Sections {
 				require.Equal(t, c.lossy[i], section.Encoding.Lossy())
@@ -171,7 +172,7 @@ func TestALocalPageIsNeverLostWhileItBecomesLossy(t *testing.T) {
 				rule.Nth = nth
 				inj.Reset()
 				inj.Add(rule)
-				_, err := s.moveDown(ctx, info)
+				_, err := s.down.Move(ctx, info)
 				reached := inj.Count(rule.Ops...)
 				inj.Reset()
 				s.guard.Breaker.Success()
@@ -204,7 +205,7 @@ func TestADamagedPageDoesNotBecomeLossy(t *testing.T) {
 	name := placeOf(o, p)
 	path := filePath(o.Local.Root, name)
 	flipAt(t, path, 5000)
-	_, err := s.local.evict(ctx, mustStat(t, s.disk, name), true)
+	_, err := s.local.room.Evict(ctx, mustStat(t, s.disk, name), true)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, s.Stats().Damaged)
 	require.Empty(t, mixed(s, p.Tokens))
@@ -212,17 +213,6 @@ func TestADamagedPageDoesNotBecomeLossy(t *testing.T) {
 	found, err := walk(vfs.OS, o.Remote.Root)
 	require.NoError(t, err)
 	require.Empty(t, found.placed)
-}
-
-// TestLossyPagesNeedLittleMemory demotes a page whose file claims more rows than its length allows.
-func TestLossyPagesNeedLittleMemory(t *testing.T) {
-	h := &pagefile.Header{Fingerprint: testFingerprint(1), FileBytes: 1 << 20}
-	s := open(t, testOptions(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0)))
-	for tokens, want := range map[int]bool{8: true, 8 * 8: true, 8*8 + 1: false, 60_000: false} {
-		h.Layout = layoutOf(t, []pagefile.Section{{RowBytes: 1 << 17}}, tokens)
-		_, ok := s.coldOf(h)
-		require.Equal(t, want, ok, tokens)
-	}
 }
 
 // TestOrderOfMixedChains uses a mixed chain in the local tier: its pages stay in the order of the
@@ -248,15 +238,15 @@ func TestOrderOfMixedChains(t *testing.T) {
 		return names, infos
 	}
 	name := func(i int) pagefile.Name { return placeOf(o, pages[i]) }
-	want := []pagefile.Name{name(0), coldName(name(1)), name(2), coldName(name(3))}
+	want := []pagefile.Name{name(0), pagefile.ColdName(name(1)), name(2), pagefile.ColdName(name(3))}
 	past := time.Now().Add(-time.Hour)
 	for age := range 2 {
 		for i, name := range want {
 			path := filePath(o.Local.Root, name)
-			used := recency(past.Add(-time.Duration(age)*time.Minute), uint32(i*testTokens))
+			used := recency.Of(past.Add(-time.Duration(age)*time.Minute), uint32(i*testTokens))
 			require.NoError(t, os.Chtimes(path, used, used))
 		}
-		s.links.clear()
+		s.chains.Forget()
 		refs := mixed(s, tokens)
 		require.Equal(t, tier.Local, refs[3].Tier)
 		rowsOf(t, s, refs[3], pages[3]) // the last page alone
@@ -267,15 +257,14 @@ func TestOrderOfMixedChains(t *testing.T) {
 			require.WithinDuration(t, time.Now(), info.Used, time.Minute)
 		}
 	}
-	require.True(t, s.reachable(ctx, position{parent: pages[3].Key(), start: 4 * testTokens}))
+	require.True(t, s.tiers.reachable(ctx, recency.Place{Parent: pages[3].Key(), Start: 4 * testTokens}))
 	// A page that another host took for one from the future has moved back.
 	for i, name := range want {
-		used := recency(past, uint32(i*testTokens))
+		used := recency.Of(past, uint32(i*testTokens))
 		require.NoError(t, os.Chtimes(filePath(o.Local.Root, name), used, used))
 	}
-	l, ok := s.links.get(pages[3].Key())
-	require.True(t, ok)
-	require.True(t, s.movedBack(ctx, pages[3].Key(), l))
+	now := s.now()
+	require.Equal(t, now, s.chains.Time(ctx, recency.Place{Parent: pages[3].Key(), Start: 4 * testTokens}, now), "the noted time is not believed")
 }
 
 // TestReadAheadOfLossyPages reads lossy pages ahead, and joins the text of pages of both kinds.
@@ -384,7 +373,7 @@ func TestReadsTellLossyFromExact(t *testing.T) {
 	p := putCold(t, s, prompt(1, testTokens))[0]
 	name := placeOf(o, p)
 	sink(t, s, name)
-	place(t, filePath(o.Remote.Root, coldName(name)), filePath(o.Local.Root, name))
+	place(t, filePath(o.Remote.Root, pagefile.ColdName(name)), filePath(o.Local.Root, name))
 	for _, ref := range s.Chain(ctx, p.Tokens, nil) {
 		require.ErrorIs(t, s.Read(ctx, ref, p.Tokens, p.Layout, make([]byte, p.Layout.Size())), pagefile.ErrMismatch)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/encoding"
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -46,19 +47,19 @@ func TestAPageInUseStaysExact(t *testing.T) {
 			}
 			past := time.Now().Add(-time.Hour)
 			for _, p := range pages[:2] {
-				require.NoError(t, s.disk.Touch(ctx, placeOf(o, p), recency(past, p.Start)))
+				require.NoError(t, s.disk.Touch(ctx, placeOf(o, p), recency.Of(past, p.Start)))
 			}
-			s.links.clear()
+			s.chains.Forget()
 			s.guard.Inner = &uploadsAfter{s.guard.Inner, func() { use(s, tokens, pages) }}
 			last := placeOf(o, pages[1])
-			_, left := s.local.evictAll(ctx, []tier.Info{mustStat(t, s.disk, last)}, 1, 1)
-			require.True(t, left.cameIntoUse, "another collection may evict it")
+			_, left := s.local.room.EvictAll(ctx, []tier.Info{mustStat(t, s.disk, last)}, 1, 1)
+			require.True(t, left.CameIntoUse, "another collection may evict it")
 			require.True(t, s.Has(pages[1].Key()))
 			refs := s.Chain(ctx, tokens[:2*testTokens], nil)
 			require.Len(t, refs, 2)
 			require.Equal(t, pages[1].Payload, rowsOf(t, s, refs[1], pages[1]))
 			require.Zero(t, s.Stats().Demoted)
-			mustStat(t, s.guard, coldName(last))
+			mustStat(t, s.guard, pagefile.ColdName(last))
 
 			s.guard.Inner.(*uploadsAfter).first = func() { require.Fail(t, "the remote tier has the lossy page") }
 			sink(t, s, last)
@@ -76,7 +77,7 @@ func TestAnOldLossyPageReplacesNoOther(t *testing.T) {
 			s := open(t, o)
 			tokens := prompt(1, testTokens)
 			p := putCold(t, s, tokens)[0]
-			exact, lossy := placeOf(o, p), coldName(placeOf(o, p))
+			exact, lossy := placeOf(o, p), pagefile.ColdName(placeOf(o, p))
 			sink(t, s, exact)
 			rowsOf(t, s, mixed(s, tokens)[0], p)
 			require.NoError(t, s.Flush(ctx)) // the lossy page moves up

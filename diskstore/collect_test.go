@@ -3,7 +3,6 @@ package diskstore
 import (
 	"context"
 	"errors"
-	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,6 +14,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/counted"
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -53,7 +55,7 @@ func TestEvictionIsLeastRecentlyUsedAndLeafFirst(t *testing.T) {
 	touch(s, s.Chain(ctx, old, nil)[2])
 	for _, ref := range s.Chain(ctx, mid, nil) {
 		past := time.Now().Add(-2 * time.Hour)
-		require.NoError(t, os.Chtimes(filePath(o.Local.Root, s.pageName(ref.Key)), past, past))
+		require.NoError(t, os.Chtimes(filePath(o.Local.Root, s.pages.Page(ref.Key)), past, past))
 	}
 	putChain(t, s, prompt(3, 3*testTokens)) // nine pages in a budget of eight
 	require.NoError(t, s.Flush(ctx))
@@ -66,7 +68,7 @@ func TestEvictionIsLeastRecentlyUsedAndLeafFirst(t *testing.T) {
 	requireExact(t, s)
 }
 
-// TestEvictionNeverOrphansAPage evicts a tree page by page and checks after each eviction that
+// TestEvictionNeverOrphansAPage rehearses the eviction of a tree and checks after each page that
 // every remaining page has its parent.
 func TestEvictionNeverOrphansAPage(t *testing.T) {
 	o := testOptions(t)
@@ -79,11 +81,11 @@ func TestEvictionNeverOrphansAPage(t *testing.T) {
 	same := time.Now().Add(-time.Hour)
 	age(t, o.Local.Root, same) // equal times, so that the order needs headers
 	infos := listAll(t, s.local)
-	pick := newVictims(math.MaxInt64, time.Time{})
-	for _, info := range infos {
-		pick.add(info)
-	}
-	requireLeafFirst(t, s, pick.order(ctx, s, s.disk), infos)
+	s.local.book.Budget = 1
+	var order []tier.Info
+	s.local.room.Left = func(info tier.Info, _ bool) { order = append(order, info) }
+	require.NoError(t, s.local.room.Rehearse(ctx))
+	requireLeafFirst(t, s, order, infos)
 }
 
 // requireLeafFirst checks that order has all files, each before the page that it continues.
@@ -94,7 +96,7 @@ func requireLeafFirst(t *testing.T, s *Store, order, infos []tier.Info) {
 	for _, info := range order {
 		gone[info.Key] = true
 		for _, other := range infos {
-			parent := s.linkOf(ctx, s.disk, other.Name).parent
+			parent := s.chains.LinkIn(ctx, s.disk, other.Name).Parent
 			require.False(t, parent == info.Key && !gone[other.Key], "a page goes before one that continues it")
 		}
 	}
@@ -106,7 +108,7 @@ func TestQuarantineGoesBeforePages(t *testing.T) {
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
 	for _, p := range putChain(t, s, prompt(1, 5*testTokens)) {
-		moved, err := s.disk.Quarantine(ctx, tier.Info{Name: s.pageName(p.Key())}, "test")
+		moved, err := s.disk.Quarantine(ctx, tier.Info{Name: s.pages.Page(p.Key())}, "test")
 		require.NoError(t, err)
 		require.True(t, moved)
 	}
@@ -149,7 +151,7 @@ func TestUnlimitedTierKeepsSomeOfTheDiskFree(t *testing.T) {
 	putChain(t, s, prompt(1, 3*testTokens))
 	require.NoError(t, s.Flush(ctx))
 	require.Zero(t, s.Stats().Evicted)
-	fs.space.Free = fs.space.Total/reserveShare - 1 // one byte too little
+	fs.space.Free = fs.space.Total/room.ReserveShare - 1 // one byte too little
 	putChain(t, s, prompt(2, testTokens))
 	require.NoError(t, s.Flush(ctx))
 	require.EqualValues(t, 1, s.Stats().Evicted)
@@ -177,7 +179,7 @@ func (d fillingDisk) Space(name string) (vfs.Space, error) {
 	if name != d.root {
 		return d.FS.Space(name)
 	}
-	return vfs.Space{Total: reserveShare * d.left, Free: d.left + d.room - occupied(d.t, d.root)}, nil
+	return vfs.Space{Total: room.ReserveShare * d.left, Free: d.left + d.room - occupied(d.t, d.root)}, nil
 }
 
 // listings opens a store and returns a function that puts n pages and returns the number of
@@ -185,11 +187,7 @@ func (d fillingDisk) Space(name string) (vfs.Space, error) {
 func listings(t *testing.T, o Options, pages int) (s *Store, put func(n int) (listed int)) {
 	s = open(t, o)
 	var files atomic.Int64
-	s.watch.listed = func(lv *level) {
-		if lv == s.local {
-			files.Add(1)
-		}
-	}
+	s.local.files.Listed = func() { files.Add(1) }
 	seed := 0
 	return s, func(n int) int {
 		t.Helper()
@@ -224,13 +222,13 @@ func TestFullDiskIsListedSeldom(t *testing.T) {
 				remote(s)
 			}
 			require.LessOrEqual(t, put(pages), 1)
-			require.LessOrEqual(t, put(puts), puts/(left/outageShare)+2)
+			require.LessOrEqual(t, put(puts), puts/(left/room.OutageShare)+2)
 			st := s.Stats()
-			require.GreaterOrEqual(t, st.Local.Pages, pages-left/slackShare-1)
+			require.GreaterOrEqual(t, st.Local.Pages, pages-left/room.SlackShare-1)
 			require.LessOrEqual(t, st.Local.Pages, pages)
 			require.NotZero(t, st.Evicted+st.Demoted)
 			if name == "one that is away" {
-				require.LessOrEqual(t, st.Evicted, uint64(puts+left/outageShare))
+				require.LessOrEqual(t, st.Evicted, uint64(puts+left/room.OutageShare))
 			}
 		})
 	}
@@ -244,11 +242,11 @@ func TestYoungPagesAreListedSeldom(t *testing.T) {
 	s, put := listings(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = pages * page }), pages)
 	now := time.Now()
 	s.now = func() time.Time { return now }
-	put(pages - pages/trimShare - 1)
-	require.LessOrEqual(t, put(pages/trimShare-1), 2)
+	put(pages - pages/room.TrimShare - 1)
+	require.LessOrEqual(t, put(pages/room.TrimShare-1), 2)
 	require.Zero(t, s.Stats().Evicted)
 	age(t, s.opt.Local.Root, now.Add(-time.Hour))
-	now = now.Add(touchEvery)
+	now = now.Add(recency.TouchEvery)
 	put(1)
 	require.NotZero(t, s.Stats().Evicted)
 }
@@ -315,7 +313,7 @@ func TestShortChatsMoveAndStay(t *testing.T) {
 	const chats = 40
 	for i := range chats {
 		p := putChain(t, s, []int32{int32(i), 7})[0]
-		info, err := s.disk.Stat(ctx, s.tailName(p.Key()))
+		info, err := s.disk.Stat(ctx, s.pages.Tail(p.Key()))
 		require.NoError(t, err)
 		evictPage(t, s, info)
 	}
@@ -353,7 +351,7 @@ func TestFullRemoteMakesRoom(t *testing.T) {
 	s := open(t, o)
 	evict := func(seed int) {
 		p := putChain(t, s, prompt(seed, testTokens))[0]
-		info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+		info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 		require.NoError(t, err)
 		evictPage(t, s, info)
 	}
@@ -374,7 +372,7 @@ func TestRaceWithDemotionReadsTheOtherTier(t *testing.T) {
 	putChain(t, s, tokens)
 	refs := s.Chain(ctx, tokens, nil)
 	require.Equal(t, tier.Local, refs[0].Tier)
-	info, err := s.disk.Stat(ctx, s.refName(refs[0]))
+	info, err := s.disk.Stat(ctx, refs[0].name(s.pages))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	readRef(t, s, refs[0], tokens)
@@ -385,7 +383,7 @@ func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, testTokens)
 	p := putChain(t, s, tokens)[0]
-	name := s.pageName(p.Key())
+	name := s.pages.Page(p.Key())
 	flip := func(root string) {
 		path := filePath(root, name)
 		data, err := os.ReadFile(path)
@@ -399,7 +397,7 @@ func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
 	flip(o.Remote.Root)
 	_, err = s.disk.Remove(ctx, tier.Info{Name: name})
 	require.NoError(t, err)
-	s.promote(ctx, info, Ref{Key: p.Key(), Parent: p.Parent, Tokens: testTokens, Stored: testTokens})
+	s.up.Promote(ctx, info, recency.Place{Parent: p.Parent})
 	require.False(t, s.Has(p.Key()))
 	require.Zero(t, s.Stats().Promoted)
 	require.NoFileExists(t, filePath(o.Remote.Root, name))
@@ -423,11 +421,11 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 		for nth := 1; ; nth++ {
 			tokens := prompt(nth, testTokens)
 			p := putChain(t, s, tokens)[0]
-			info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+			info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 			require.NoError(t, err)
 			inj.Reset()
 			inj.Add(vfs.Rule{Path: remote, Nth: nth, Err: errno})
-			_, _ = s.local.evict(ctx, info, true)
+			_, _ = s.local.room.Evict(ctx, info, true)
 			reached := inj.Count()
 			inj.Reset()
 			s.guard.Breaker.Success()
@@ -448,13 +446,13 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 
 // overtaken is a tier of which others take the room that a collection makes.
 type overtaken struct {
-	surveyed
+	counted.Surveyed
 	take func()
 }
 
 func (o *overtaken) EmptyQuarantine(ctx context.Context) (int64, error) {
 	o.take()
-	return o.surveyed.EmptyQuarantine(ctx)
+	return o.Surveyed.EmptyQuarantine(ctx)
 }
 
 // TestRoomIsTakenDuringACollection: a collection that made the wanted room has not exhausted its tier,
@@ -469,19 +467,19 @@ func TestRoomIsTakenDuringACollection(t *testing.T) {
 	oldest := s.Chain(ctx, prompt(0, testTokens), nil)[0]
 	began := s.now().Add(-time.Hour)
 	old := began.Add(-time.Hour)
-	require.NoError(t, os.Chtimes(filePath(s.opt.Local.Root, s.pageName(oldest.Key)), old, old))
+	require.NoError(t, os.Chtimes(filePath(s.opt.Local.Root, s.pages.Page(oldest.Key)), old, old))
 
 	var taken sync.Once
-	s.local.tier = &overtaken{surveyed: s.disk, take: func() {
+	s.local.files.Tier = &overtaken{Surveyed: s.disk, take: func() {
 		taken.Do(func() {
 			room, err := s.local.book.Reserve(ctx, page)
 			require.NoError(t, err, "the collection has made room")
 			t.Cleanup(room.Cancel)
 		})
 	}}
-	want := demand{room: page, before: began}
-	require.ErrorIs(t, s.local.collect(ctx, want), errOvertaken)
-	err := s.local.collect(ctx, want)
-	require.ErrorIs(t, err, errExhausted)
-	require.NotErrorIs(t, err, errOvertaken, "nothing is old any more")
+	want := room.Demand{Room: page, Before: began}
+	require.ErrorIs(t, s.local.room.Collect(ctx, want), room.ErrOvertaken)
+	err := s.local.room.Collect(ctx, want)
+	require.ErrorIs(t, err, room.ErrExhausted)
+	require.NotErrorIs(t, err, room.ErrOvertaken, "nothing is old any more")
 }

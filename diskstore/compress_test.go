@@ -17,6 +17,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -49,7 +50,7 @@ func tokensOf(pages []*pagefile.Page) (tokens []int32) {
 // isRaw reports whether a stored page has no encoded section.
 func isRaw(t testing.TB, s *Store, p *pagefile.Page) bool {
 	t.Helper()
-	h, err := s.headerOf(ctx, s.disk, s.pageName(p.Key()))
+	h, err := tier.ReadHeader(ctx, s.disk, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	return h.Raw()
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -68,7 +69,7 @@ func openMoves(t *testing.T, edit ...func(*Options)) *moves {
 // down moves a page to the remote tier and returns the bytes read there for that.
 func (m *moves) down(p *pagefile.Page) int64 {
 	m.t.Helper()
-	info, err := m.disk.Stat(ctx, m.pageName(p.Key()))
+	info, err := m.disk.Stat(ctx, m.pages.Page(p.Key()))
 	require.NoError(m.t, err)
 	before, demoted := m.counter.bytes.Load(), m.Stats().Demoted
 	evictPage(m.t, m.Store, info)
@@ -92,7 +93,7 @@ func (m *moves) up(p *pagefile.Page) {
 
 // below returns the path of the remote copy.
 func (m *moves) below(p *pagefile.Page) string {
-	return filePath(m.opt.Remote.Root, m.pageName(p.Key()))
+	return filePath(m.opt.Remote.Root, m.pages.Page(p.Key()))
 }
 
 // maxHeaderRead bounds the bytes read of a copy that is known to be good.
@@ -141,13 +142,12 @@ func TestACopyThatMayHaveChangedIsReadWhole(t *testing.T) {
 			require.NoError(m.t, os.WriteFile(path, content, 0o600))
 		},
 		"long ago": func(m *moves, _ string) {
-			m.now = func() time.Time { return time.Now().Add(copyLife) }
+			m.now = func() time.Time { return time.Now().Add(checked.CopyLife) }
 		},
 		"too many others since": func(m *moves, _ string) {
-			for i := range maxCopies {
-				m.remote.copies.good(tier.Info{Name: pagefile.Name{Key: pagefile.Key{byte(i), byte(i >> 8), 1}}}, 0)
+			for i := range checked.MaxCopies {
+				m.remote.checked.Copies.Good(tier.Info{Name: pagefile.Name{Key: pagefile.Key{byte(i), byte(i >> 8), 1}}}, 0)
 			}
-			require.LessOrEqual(m.t, len(m.remote.copies.files), maxCopies)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestAKnownCopyThatIsGoneIsWrittenAgain(t *testing.T) {
 	require.NoError(t, err)
 
 	// Damage that left the file's time alone is found by the next read, and remembered.
-	info, err := m.guard.Stat(ctx, m.pageName(p.Key()))
+	info, err := m.guard.Stat(ctx, m.pages.Page(p.Key()))
 	require.NoError(t, err)
 	flipAt(t, m.below(p), int(info.Bytes/2))
 	require.NoError(t, os.Chtimes(m.below(p), info.Used, info.Used))
@@ -227,7 +227,7 @@ func TestAKnownCopyThatCannotBeReadIsReadWhole(t *testing.T) {
 	s := open(t, o)
 	p := wholePage(t, s, 1)
 	require.NoError(t, s.Put(ctx, p))
-	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 
@@ -237,7 +237,7 @@ func TestAKnownCopyThatCannotBeReadIsReadWhole(t *testing.T) {
 	require.ErrorIs(t, s.Read(ctx, refs[0], p.Tokens, p.Layout, make([]byte, p.Layout.Size())), syscall.EIO)
 	require.NoError(t, s.Flush(ctx))
 	require.NoError(t, s.Put(ctx, p), "computed again")
-	info, err = s.disk.Stat(ctx, s.pageName(p.Key()))
+	info, err = s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	require.ErrorIs(t, s.demote(ctx, info), syscall.EIO)
 	sectors.bad.Store(false)

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -134,7 +135,7 @@ func (p *promise) check(mem *vfs.Mem, o Options, how reopening) (err error) {
 	if err := s.Flush(ctx); err != nil {
 		return err
 	}
-	for _, lv := range s.levels(tier.Local) {
+	for _, lv := range s.tiers {
 		found, err := walk(mem, lv.config.Root)
 		if err != nil {
 			return err
@@ -270,7 +271,7 @@ func checkWritable(s *Store, again bool) error {
 		}
 		began := time.Now()
 		err := s.Put(ctx, p)
-		if errors.Is(err, tier.ErrNoSpace) && time.Since(began) >= roomWait {
+		if errors.Is(err, tier.ErrNoSpace) && time.Since(began) >= room.Wait {
 			// A busy machine may not have run the collection in the time for which Put waits.
 			err = errors.Join(s.Flush(ctx), s.Put(ctx, p))
 		}

@@ -129,7 +129,7 @@ func (m *crashModel) chain(rt *rapid.T) {
 	require.GreaterOrEqual(rt, tokensIn(refs), want+best)
 	for _, ref := range refs {
 		m.flush() // reading one page may demote others, and delete some
-		known := m.now().pages[m.s.refName(ref)]
+		known := m.now().pages[ref.name(m.s.pages)]
 		require.NotNil(rt, known, "found and never put")
 		require.NoError(rt, known.read(m.s, ref))
 	}
@@ -155,7 +155,7 @@ func (m *crashModel) damageSome(rt *rapid.T) {
 func (m *crashModel) exact(rt *rapid.T) {
 	m.flush()
 	var errs []error
-	for _, lv := range m.s.levels(tier.Local) {
+	for _, lv := range m.s.tiers {
 		found, err := walk(m.mem, lv.config.Root)
 		errs = append(errs, err, m.now().checkFiles(m.mem, found))
 		if lv == m.s.local {

@@ -274,7 +274,7 @@ func (w *crashWorld) damage(p *pagefile.Page, bit int) {
 	if _, err := w.mem.Lstat(filePath(root, name)); err != nil {
 		root = w.o.Remote.Root
 		if _, err := w.mem.Lstat(filePath(root, name)); err != nil {
-			there = coldName(name)
+			there = pagefile.ColdName(name)
 		}
 	}
 	w.change(func(all *promise) {

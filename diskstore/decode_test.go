@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -44,7 +44,7 @@ func putLarge(t testing.TB, s *Store) (*pagefile.Page, Ref) {
 
 func headerAt(t testing.TB, s *Store, ref Ref) *pagefile.Header {
 	t.Helper()
-	h, err := inspect.Header(vfs.OS, filePath(s.opt.Local.Root, s.refName(ref)))
+	h, err := inspect.Header(vfs.OS, filePath(s.opt.Local.Root, ref.name(s.pages)))
 	require.NoError(t, err)
 	return h
 }
@@ -56,7 +56,7 @@ func TestDamageInAnyPieceIsFound(t *testing.T) {
 		s := open(t, testOptions(t, func(o *Options) { o.Compress = compression(compress) }))
 		p, ref := putLarge(t, s)
 		h := headerAt(t, s, ref)
-		path := filePath(s.opt.Local.Root, s.refName(ref))
+		path := filePath(s.opt.Local.Root, ref.name(s.pages))
 		good, err := os.ReadFile(path)
 		require.NoError(t, err)
 		places := []int64{h.FileBytes - 1, h.FileBytes - pagefile.FooterBytes}
@@ -88,7 +88,7 @@ func makeTrusted(t *testing.T, s *Store) {
 	t.Helper()
 	_, err := s.disk.EmptyQuarantine(ctx)
 	require.NoError(t, err)
-	s.local.verdicts = newVerdicts(tier.Local, time.Now)
+	s.local.checked.Verdicts = checked.NewVerdicts(false, time.Now)
 }
 
 // TestAnErrorInAnyPieceFailsTheRead makes every single read of a page fail in turn.

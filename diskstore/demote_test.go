@@ -29,7 +29,7 @@ func TestADamagedCopyDoesNotStandForAPage(t *testing.T) {
 			s := open(t, o)
 			tokens := prompt(1, testTokens)
 			p := putChain(t, s, tokens)[0]
-			page := s.pageName(p.Key())
+			page := s.pages.Page(p.Key())
 			info, err := s.disk.Stat(ctx, page)
 			require.NoError(t, err)
 			require.NoError(t, s.demote(ctx, info))
@@ -67,15 +67,15 @@ func TestAnotherLayoutDoesNotStandForAPage(t *testing.T) {
 	require.Equal(t, old.Key(), now.Key())
 
 	require.NoError(t, s.Put(ctx, old))
-	info, err := s.disk.Stat(ctx, s.pageName(old.Key()))
+	info, err := s.disk.Stat(ctx, s.pages.Page(old.Key()))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	require.NoError(t, s.Put(ctx, now))
-	again, err := s.disk.Stat(ctx, s.pageName(old.Key()))
+	again, err := s.disk.Stat(ctx, s.pages.Page(old.Key()))
 	require.NoError(t, err)
 	require.Equal(t, info.Bytes, again.Bytes)
 	evictPage(t, s, again)
-	h, err := inspect.Header(vfs.OS, filePath(o.Remote.Root, s.pageName(old.Key())))
+	h, err := inspect.Header(vfs.OS, filePath(o.Remote.Root, s.pages.Page(old.Key())))
 	require.NoError(t, err)
 	require.True(t, h.Layout.Equal(now.Layout))
 	require.Zero(t, s.Stats().Damaged)
@@ -90,7 +90,7 @@ func TestACopyIsDurableBeforeThePageGoes(t *testing.T) {
 	require.NoError(t, err)
 	tokens := prompt(1, testTokens)
 	p := putChain(t, s, tokens)[0]
-	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
 	// The copy's name again, by a rename that no process has synced.

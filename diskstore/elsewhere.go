@@ -43,7 +43,7 @@ func (s *Store) Elsewhere(ctx context.Context, tokens []int32, media []pagefile.
 	}
 	defer leave()
 	var found []Elsewhere
-	for _, lv := range s.levels(tier.Local) {
+	for _, lv := range s.tiers {
 		if lv.answers() {
 			found = append(found, lv.elsewhere(ctx, tokens, media)...)
 		}
@@ -54,7 +54,7 @@ func (s *Store) Elsewhere(ctx context.Context, tokens []int32, media []pagefile.
 func (lv *level) elsewhere(ctx context.Context, tokens []int32, media []pagefile.Media) (found []Elsewhere) {
 	ctx, cancel := unhurried(ctx, elsewherePatience)
 	defer cancel()
-	seen := map[pagefile.Key]bool{lv.s.opt.Fingerprint: true}
+	seen := map[pagefile.Key]bool{lv.pages.Exact: true}
 	for _, fingerprint := range lv.othersLately(ctx) {
 		if ctx.Err() != nil {
 			break
@@ -87,12 +87,12 @@ func (lv *level) othersLately(ctx context.Context) []pagefile.Key {
 		return nil
 	}
 	used := make(map[pagefile.Key]time.Time)
-	if counted := lv.first.result(); counted != nil {
-		for fingerprint, use := range counted.fingerprints {
+	if counted := lv.files.First.Result(); counted != nil {
+		for fingerprint, use := range counted.Fingerprints {
 			used[fingerprint] = use.LastUsed
 		}
 	}
-	all = slices.DeleteFunc(all, func(k pagefile.Key) bool { return k == lv.s.opt.Fingerprint || k == lv.s.cold })
+	all = slices.DeleteFunc(all, func(k pagefile.Key) bool { return k == lv.pages.Exact || k == lv.pages.Lossy })
 	slices.SortFunc(all, func(a, b pagefile.Key) int {
 		at, known := used[a]
 		bt, also := used[b]
@@ -116,7 +116,7 @@ func (lv *level) storedUnder(ctx context.Context, fingerprint pagefile.Key, size
 		name := pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassPage, Key: parent}
 		_, err := lv.tier.Stat(ctx, name)
 		if errors.Is(err, tier.ErrNotFound) {
-			_, err = lv.tier.Stat(ctx, coldName(name))
+			_, err = lv.tier.Stat(ctx, pagefile.ColdName(name))
 		}
 		if err != nil {
 			break

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -58,7 +59,7 @@ func TestFullFilesystem(t *testing.T) {
 
 			// There is no room and no page to evict.
 			for s.Stats().Local.Pages > 0 {
-				require.NoError(t, s.local.collect(ctx, demand{disk: size}))
+				require.NoError(t, s.local.room.Collect(ctx, room.Demand{Disk: size}))
 			}
 			fill := image.Fill(0)
 			big := largePage(t, prompt(100, testTokens))
@@ -83,7 +84,7 @@ func TestFullFilesystem(t *testing.T) {
 			empty()
 			require.NoError(t, s.Put(ctx, big))
 			require.NoError(t, readLarge(t, s, big))
-			require.NoError(t, s.local.collect(ctx, demand{}))
+			require.NoError(t, s.local.room.Collect(ctx, room.Demand{}))
 			requireExact(t, s)
 			require.NoError(t, s.Flush(ctx))
 			require.NoError(t, s.Close())

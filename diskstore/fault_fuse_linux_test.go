@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -51,12 +52,12 @@ func openMounted(t *testing.T, tokens []int32) *mountedRemote {
 // patience sets the time limit of the remote tier. Tests use a minute where the mount works,
 // because the machine may be busy, and little where the mount does not.
 func (m *mountedRemote) patience(limit time.Duration) {
-	m.guard.LookupIn, m.guard.StepIn, m.opt.RemoteTimeout = limit, limit, limit
+	m.guard.LookupIn, m.guard.StepIn, m.find.remoteTimeout = limit, limit, limit
 }
 
 // moveDown moves a page to the remote tier if it can.
 func (m *mountedRemote) moveDown(key pagefile.Key) error {
-	info, err := m.disk.Stat(ctx, m.pageName(key))
+	info, err := m.disk.Stat(ctx, m.pages.Page(key))
 	require.NoError(m.t, err)
 	if err := m.demote(ctx, info); err != nil {
 		return err
@@ -150,7 +151,7 @@ func TestMountFailsMidRead(t *testing.T) {
 			require.NoError(t, m.Flush(ctx))
 
 			m.works(repair)
-			info, err := m.disk.Stat(ctx, m.pageName(refs[1].Key))
+			info, err := m.disk.Stat(ctx, m.pages.Page(refs[1].Key))
 			require.NoError(t, err)
 			dropPage(t, m.Store.local, info)
 			readChain(t, m.Store, tokens, len(tokens))
@@ -201,7 +202,7 @@ func TestMountFailsMidWrite(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, s.Flush(ctx))
 				p := putChain(t, s, prompt(3, testTokens))[0]
-				info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+				info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 				require.NoError(t, err)
 				require.NoError(t, s.demote(ctx, info))
 				require.Empty(t, filesIn(t, m.behind, dir.TmpExt))
@@ -255,7 +256,7 @@ func TestInterruptedSystemCalls(t *testing.T) {
 			_, err = s.Scan(ctx)
 			require.NoError(t, err)
 			interrupt()
-			require.NoError(t, s.local.collect(ctx, demand{disk: 1}))
+			require.NoError(t, s.local.room.Collect(ctx, room.Demand{Disk: 1}))
 			mount.Heal()
 			require.NoError(t, os.RemoveAll(filepath.Join(source, "kv", storetest.VersionDir)))
 			require.NoError(t, s.Close())

@@ -47,7 +47,7 @@ func TestRemoteThatHangsInEveryOperation(t *testing.T) {
 			remote := regexp.MustCompile("^" + regexp.QuoteMeta(life.o.Remote.Root))
 			life.inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{op}, Gate: gate})
 			s.guard.LookupIn, s.guard.StepIn = 5*time.Millisecond, 5*time.Millisecond
-			s.opt.RemoteTimeout = 5 * time.Millisecond
+			s.find.remoteTimeout = 5 * time.Millisecond
 			life.flush()
 			before := runtime.NumGoroutine()
 			for seed := range 2 * failuresToOpen {
@@ -176,7 +176,7 @@ func TestALookupHasOneBudget(t *testing.T) {
 	s := open(t, o)
 	require.Equal(t, DefaultRemoteTimeout, s.opt.RemoteTimeout)
 	require.LessOrEqual(t, DefaultRemoteTimeout, 250*time.Millisecond)
-	s.opt.RemoteTimeout = 200 * time.Millisecond // enough for the local tier on a busy machine
+	s.find.remoteTimeout = 200 * time.Millisecond // enough for the local tier on a busy machine
 	inner := &deadlines{Tier: s.guard.Inner}
 	s.guard.Inner = inner
 	begin := time.Now()
@@ -185,7 +185,7 @@ func TestALookupHasOneBudget(t *testing.T) {
 	inner.mu.Lock()
 	defer inner.mu.Unlock()
 	require.Equal(t, 1, inner.asked, "no operation runs after the budget is used up")
-	require.LessOrEqual(t, inner.last.Sub(begin), took+s.opt.RemoteTimeout)
+	require.LessOrEqual(t, inner.last.Sub(begin), took+s.find.remoteTimeout)
 	require.Zero(t, s.Stats().Remote.Pages)
 }
 
@@ -202,7 +202,7 @@ func TestAbandonedUploadLeavesNothing(t *testing.T) {
 			life.demoteOne() // directories and the manifest exist
 			tokens := prompt(1, testTokens)
 			require.NoError(t, life.put(tokens))
-			info, err := s.disk.Stat(ctx, s.pageName(pageKeyOf(tokens)))
+			info, err := s.disk.Stat(ctx, s.pages.Page(pageKeyOf(tokens)))
 			require.NoError(t, err)
 
 			gate := vfs.NewGate()
@@ -239,7 +239,7 @@ func TestRemoteRootThatVanishes(t *testing.T) {
 	require.NoError(t, life.mem.Rename(life.o.Remote.Root, away))
 	tokens := prompt(1, testTokens)
 	require.NoError(t, life.put(tokens))
-	info, err := s.disk.Stat(ctx, s.pageName(pageKeyOf(tokens)))
+	info, err := s.disk.Stat(ctx, s.pages.Page(pageKeyOf(tokens)))
 	require.NoError(t, err)
 	require.Error(t, s.demote(ctx, info))
 	require.True(t, errors.Is(s.demote(ctx, info), tier.ErrTierDown) || s.Stats().Remote.Down)

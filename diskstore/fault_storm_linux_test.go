@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -56,7 +57,7 @@ func TestStormProcess(t *testing.T) {
 		case 0, 1, 2:
 			stormRead(t, s, tokens)
 		case 3:
-			require.NoError(t, s.local.collect(ctx, demand{disk: int64(rng.IntN(100_000))}))
+			require.NoError(t, s.local.room.Collect(ctx, room.Demand{Disk: int64(rng.IntN(100_000))}))
 		case 4:
 			_, err := s.Scan(ctx)
 			require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/encoding"
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
@@ -206,8 +207,8 @@ func (f *faultLife) recover() {
 	require.NoError(t, f.put(fresh), "later Puts work")
 	require.Equal(t, len(fresh), f.read(fresh))
 	f.flush()
-	require.NoError(t, f.s.local.collect(ctx, demand{}))
-	require.NoError(t, f.s.remote.collect(ctx, demand{}))
+	require.NoError(t, f.s.local.room.Collect(ctx, room.Demand{}))
+	require.NoError(t, f.s.remote.room.Collect(ctx, room.Demand{}))
 	f.requireExact()
 	require.NoError(t, f.s.Close())
 
@@ -325,7 +326,7 @@ func (f *faultLife) flush() { require.NoError(f.t, f.s.Flush(ctx)) }
 func (f *faultLife) damage(tokens []int32) {
 	key := pageKeyOf(tokens)
 	for _, root := range []string{f.o.Local.Root, f.o.Remote.Root} {
-		for _, name := range []pagefile.Name{f.s.pageName(key), coldName(f.s.pageName(key))} {
+		for _, name := range []pagefile.Name{f.s.pages.Page(key), pagefile.ColdName(f.s.pages.Page(key))} {
 			err := f.mem.Edit(filePath(root, name), func(data []byte) []byte {
 				data[len(data)-pagefile.FooterBytes-1] ^= 1
 				return data
@@ -344,13 +345,13 @@ func (f *faultLife) demoteOne() {
 	p := f.pageAt(f.o.Fingerprint, 0, prompt(5, testTokens))
 	require.NoError(t, f.s.Put(ctx, p))
 	f.flush()
-	info, err := f.s.disk.Stat(ctx, f.s.pageName(p.Key()))
+	info, err := f.s.disk.Stat(ctx, f.s.pages.Page(p.Key()))
 	require.NoError(t, err)
-	if there, err := f.s.remote.statPage(ctx, info.Key); err == nil { // an existing copy would not be written again
+	if there, err := f.s.pages.Stat(ctx, f.s.remote.tier, info.Key); err == nil { // an existing copy would not be written again
 		dropPage(t, f.s.remote, there)
 	}
 	evictPage(t, f.s, info)
-	there, err := f.s.remote.statPage(ctx, info.Key)
+	there, err := f.s.pages.Stat(ctx, f.s.remote.tier, info.Key)
 	require.NoError(t, err)
 	require.Equal(t, f.o.Cold.on(), there.Fingerprint != info.Fingerprint)
 }

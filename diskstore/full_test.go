@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/move"
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
@@ -16,7 +18,7 @@ import (
 // nothing, as where snapshots hold the space or other data uses up a quota. Its pages stay,
 // except those deleted for the first page, and new pages move there as soon as there is space.
 func TestFullShareKeepsItsPages(t *testing.T) {
-	const there, here = 4 * demoteRoom, 64
+	const there, here = 4 * move.Batch, 64
 	page := physicalPage(t)
 	for _, errno := range []syscall.Errno{syscall.EDQUOT, syscall.ENOSPC} {
 		t.Run(errno.Error(), func(t *testing.T) {
@@ -36,8 +38,8 @@ func TestFullShareKeepsItsPages(t *testing.T) {
 			}
 			put(100, 100+here+here/4)
 			left := len(listAll(t, s.remote))
-			require.GreaterOrEqual(t, left, there-demoteRoom)
-			require.GreaterOrEqual(t, s.Stats().Local.Pages, here-(1+here/outageShare), "pages that fit stay, as in any outage")
+			require.GreaterOrEqual(t, left, there-move.Batch)
+			require.GreaterOrEqual(t, s.Stats().Local.Pages, here-(1+here/room.OutageShare), "pages that fit stay, as in any outage")
 
 			inj.Reset()
 			put(300, 300+here/4)
@@ -63,24 +65,4 @@ func TestFullDiskKeepsItsPages(t *testing.T) {
 	inj.Reset()
 	putChain(t, s, prompt(200, testTokens))
 	readChain(t, s, prompt(200, testTokens), testTokens)
-}
-
-// Deleting is tried again, each time after twice the pause.
-func TestFutile(t *testing.T) {
-	var f futile
-	now := time.Now()
-	require.False(t, f.is(now))
-	for _, pause := range []time.Duration{refusalLasts, 2 * refusalLasts, 4 * refusalLasts} {
-		f.note(now)
-		require.True(t, f.is(now.Add(pause-1)))
-		require.False(t, f.is(now.Add(pause)))
-	}
-	for range 20 {
-		f.note(now)
-	}
-	require.False(t, f.is(now.Add(futileMost)))
-	f.clear()
-	require.False(t, f.is(now))
-	f.note(now)
-	require.False(t, f.is(now.Add(refusalLasts)), "a page was written")
 }

@@ -73,9 +73,9 @@ func TestGoldenPages(t *testing.T) {
 			fingerprint, key, parent := mustKey(t, g.Fingerprint), mustKey(t, g.Key), mustKey(t, g.Parent)
 			o := testOptions(t, func(o *Options) { o.Fingerprint, o.PageTokens = fingerprint, g.PageTokens })
 			s := open(t, o)
-			name := s.pageName(key)
+			name := s.pages.Page(key)
 			if len(g.Tokens) < g.PageTokens {
-				name, tails = s.tailName(key), true
+				name, tails = s.pages.Tail(key), true
 				name.Parent = parent // in the place of earlier versions, where it is found without a branch
 			}
 			from := filepath.Join(goldenDir, g.File)

@@ -43,12 +43,12 @@ func TestGraves(t *testing.T) {
 		reason GraveReason
 	}{
 		"eviction": {remove: func(t *testing.T, o Options, s *Store) {
-			s.local.evictAll(ctx, listAll(t, s.local), 1<<40, 1<<40)
+			s.local.room.EvictAll(ctx, listAll(t, s.local), 1<<40, 1<<40)
 		}, where: tier.Local, reason: GraveRoom},
 		"eviction from below": {remote: true, remove: func(t *testing.T, o Options, s *Store) {
-			s.local.evictAll(ctx, listAll(t, s.local), 1<<40, 1<<40)
+			s.local.room.EvictAll(ctx, listAll(t, s.local), 1<<40, 1<<40)
 			require.Empty(t, s.local.graves.Fresh(), "they moved down")
-			s.remote.evictAll(ctx, listAll(t, s.remote), 1<<40, 1<<40)
+			s.remote.room.EvictAll(ctx, listAll(t, s.remote), 1<<40, 1<<40)
 		}, where: tier.Remote, reason: GraveRoom},
 		"command": {remove: func(t *testing.T, o Options, s *Store) {
 			r, err := OpenRoot(ctx, RootOptions{Local: o.Local, FS: o.FS})
@@ -118,9 +118,9 @@ func TestGravesOfSeveralProcesses(t *testing.T) {
 	o := testOptions(t)
 	a, b := open(t, o), open(t, o)
 	for i := range graves.Max {
-		a.local.bury(a.pageName(pagefile.Key{1, byte(i), byte(i >> 8)}), GraveRoom)
+		a.local.bury(a.pages.Page(pagefile.Key{1, byte(i), byte(i >> 8)}), GraveRoom)
 	}
-	b.local.bury(b.pageName(pagefile.Key{2}), GraveRoom)
+	b.local.bury(b.pages.Page(pagefile.Key{2}), GraveRoom)
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
 	info, err := os.Stat(gone(o.Local.Root))
@@ -146,7 +146,7 @@ func TestGravesOfHostileBytes(t *testing.T) {
 		pages := putChain(t, s, prompt(1, testTokens))
 		_, ok := s.Gone(ctx, pages[0].Key())
 		require.False(t, ok)
-		s.local.evictAll(ctx, listAll(t, s.local), 1, 1)
+		s.local.room.EvictAll(ctx, listAll(t, s.local), 1, 1)
 		require.NoError(t, s.Close())
 		requireGone(t, o, pages[0].Key(), tier.Local, GraveRoom)
 	}
@@ -154,7 +154,7 @@ func TestGravesOfHostileBytes(t *testing.T) {
 	s := open(t, o)
 	require.NoError(t, os.Mkdir(gone(o.Local.Root), 0o700))
 	putChain(t, s, prompt(1, testTokens))
-	s.local.evictAll(ctx, listAll(t, s.local), 1, 1)
+	s.local.room.EvictAll(ctx, listAll(t, s.local), 1, 1)
 	require.NoError(t, s.Flush(ctx))
 	require.NotZero(t, s.local.graves.Fresh())
 }
@@ -166,7 +166,7 @@ func TestGravesThatCannotBeWritten(t *testing.T) {
 	s := open(t, o)
 	page := putChain(t, s, prompt(1, testTokens))[0]
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRename}, Path: regexp.MustCompile(`/gone$`), Err: syscall.EIO})
-	s.local.evictAll(ctx, listAll(t, s.local), 1, 1)
+	s.local.room.EvictAll(ctx, listAll(t, s.local), 1, 1)
 	require.NoError(t, s.Flush(ctx))
 	require.NoFileExists(t, gone(o.Local.Root))
 	g, ok := s.Gone(ctx, page.Key())
@@ -187,7 +187,7 @@ func TestGraveOfABadFileInItsPlace(t *testing.T) {
 	s := open(t, testOptions(t))
 	putChain(t, s, prompt(1, testTokens))
 	info := listAll(t, s.local)[0]
-	s.local.verdicts.markBad(info)
+	s.local.checked.Verdicts.MarkBad(info)
 	g, ok := s.Gone(ctx, info.Key)
 	require.True(t, ok)
 	require.Equal(t, GraveDamaged, g.Reason)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -86,7 +87,7 @@ func TestStrangersEverywhere(t *testing.T) {
 				o := testOptions(t, withFS(quickFS))
 				s := open(t, o)
 				putFaultChain(t, s, tokens)
-				require.NoError(t, s.local.collect(ctx, demand{}))
+				require.NoError(t, s.local.room.Collect(ctx, room.Demand{}))
 				require.NoError(t, s.Close())
 
 				path := filepath.Join(o.Local.Root, storetest.VersionDir, rel)
@@ -126,7 +127,7 @@ func (f *faultLife) useAmongStrangers(tokens []int32) {
 			ref.used = time.Now().Add(-time.Hour).UnixNano()
 			touch(f.s, ref)
 		}
-		_ = f.s.local.collect(ctx, demand{})
+		_ = f.s.local.room.Collect(ctx, room.Demand{})
 		found, _ := f.s.Scan(ctx)
 		_, _ = f.s.Reclaim(ctx, found, func(FingerprintUsage) bool { return true })
 		f.flush()
@@ -135,7 +136,7 @@ func (f *faultLife) useAmongStrangers(tokens []int32) {
 
 // damageUnlinked flips a bit in the chain's first page if that file is the store's own.
 func (f *faultLife) damageUnlinked(tokens []int32) {
-	path := filePath(f.o.Local.Root, f.s.pageName(pageKeyOf(tokens)))
+	path := filePath(f.o.Local.Root, f.s.pages.Page(pageKeyOf(tokens)))
 	info, err := os.Lstat(path)
 	if err != nil || !info.Mode().IsRegular() || info.Size() < pagefile.FooterBytes+1 || info.Sys().(*syscall.Stat_t).Nlink > 1 {
 		return
@@ -195,7 +196,7 @@ func TestForeignOwners(t *testing.T) {
 			o := testOptions(t)
 			s := open(t, o)
 			putFaultChain(t, s, tokens)
-			require.NoError(t, s.local.collect(ctx, demand{}))
+			require.NoError(t, s.local.room.Collect(ctx, room.Demand{}))
 			require.NoError(t, s.Close())
 			require.NoError(t, os.Chown(filepath.Join(o.Local.Root, rel), somebody, somebody))
 			s, err := Open(ctx, o)
@@ -224,7 +225,7 @@ func TestAnyUmask(t *testing.T) {
 				life.demoteOne()
 			}
 			if err == nil {
-				err = s.remote.collect(ctx, demand{})
+				err = s.remote.room.Collect(ctx, room.Demand{})
 			}
 			if err == nil {
 				err = s.Flush(ctx)

@@ -25,7 +25,7 @@ func TestAbsurdFiles(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, testTokens)
 	p := faultPage(t, s.opt.Fingerprint, 0, tokens)
-	path := filePath(o.Local.Root, s.pageName(p.Key()))
+	path := filePath(o.Local.Root, s.pages.Page(p.Key()))
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
 	huge := func(header []byte, size int64) func(t *testing.T) {
 		return func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestAbsurdFiles(t *testing.T) {
 			if name != "64 GiB of rows" && name != "everything at limits" {
 				require.Equal(t, testTokens, tokensIn(s.Chain(ctx, tokens, nil)))
 			}
-			removed, err := s.disk.Remove(ctx, tier.Info{Name: s.pageName(p.Key())})
+			removed, err := s.disk.Remove(ctx, tier.Info{Name: s.pages.Page(p.Key())})
 			require.NoError(t, err)
 			require.True(t, removed)
 		})

@@ -36,7 +36,7 @@ func TestPutIfRoomTakesNoPlace(t *testing.T) {
 	}
 	putChain(t, s, other)
 	age(t, o.Local.Root, time.Now().Add(-3*time.Hour))
-	s.links.clear()
+	s.chains.Forget()
 	putChain(t, s, prompt(3, testTokens))
 	require.NoError(t, s.Flush(ctx))
 
@@ -61,7 +61,7 @@ func TestPutIfRoomIsAsRecentAsItsChain(t *testing.T) {
 			require.NoError(t, s.Put(ctx, pages[0]))
 			past := time.Now().Add(-3 * time.Hour).Truncate(time.Second)
 			age(t, o.Local.Root, past)
-			s.links.clear()
+			s.chains.Forget()
 			before := times(t, o.Local.Root)
 			require.NoError(t, s.PutIfRoom(ctx, pages[1]))
 			after := times(t, o.Local.Root)

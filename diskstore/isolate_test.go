@@ -53,7 +53,7 @@ func hungRemote(t *testing.T, log io.Writer) (s *Store, tokens []int32, revive f
 	pages := putChain(t, s, tokens)
 	require.NoError(t, s.Flush(ctx))
 	for _, p := range pages[2:] {
-		name := s.pageName(p.Key())
+		name := s.pages.Page(p.Key())
 		to := filePath(o.Remote.Root, name)
 		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
 		require.NoError(t, os.Rename(filePath(o.Local.Root, name), to))
@@ -102,7 +102,7 @@ func TestHungRemoteComesBack(t *testing.T) {
 	revive()
 	askAgain(s)
 	s.guard.LookupIn, s.guard.StepIn = time.Minute, time.Minute
-	s.opt.RemoteTimeout = time.Minute
+	s.find.remoteTimeout = time.Minute
 	readChain(t, s, tokens, len(tokens))
 	require.False(t, s.Stats().Remote.Down)
 	require.Equal(t, 1, log.count("is back"))
@@ -170,13 +170,13 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o := testOptions(t, withFS(inj), withRemote(t))
 	s := open(t, o)
-	name := s.pageName(putChain(t, s, prompt(1, testTokens))[0].Key())
+	name := s.pages.Page(putChain(t, s, prompt(1, testTokens))[0].Key())
 	info, err := s.disk.Stat(ctx, name)
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
 	there, err := s.guard.Stat(ctx, name)
 	require.NoError(t, err)
-	s.remote.verdicts.markBad(there)
+	s.remote.checked.Verdicts.MarkBad(there)
 
 	content, err := os.ReadFile(filePath(o.Local.Root, name))
 	require.NoError(t, err)
@@ -197,5 +197,5 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	idle(s.guard)
 	there, err = s.guard.Stat(ctx, name)
 	require.NoError(t, err)
-	require.False(t, s.remote.verdicts.isBad(there), "the good page counts as bad")
+	require.False(t, s.remote.checked.Verdicts.IsBad(there), "the good page counts as bad")
 }

@@ -2,9 +2,9 @@ package diskstore
 
 import (
 	"context"
-	"math"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -30,8 +30,8 @@ func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
 	defer leave()
 	var found []PageTokens
 	seen := make(map[pagefile.Key]bool)
-	for _, lv := range s.levels(tier.Local) {
-		infos, err := lv.latest(ctx, most)
+	for _, lv := range s.tiers {
+		infos, err := lv.latest(ctx, most, most <= s.opt.LatestPages)
 		if err != nil {
 			lv.noteTierError(err)
 			if lv == s.local || ctx.Err() != nil {
@@ -46,7 +46,7 @@ func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
 			if err := s.traffic.StandBack(ctx); err != nil {
 				return found, err
 			}
-			h, err := s.headerOf(ctx, lv.tier, info.Name)
+			h, err := tier.ReadHeader(ctx, lv.tier, info.Name)
 			if err != nil || seen[info.Key] || len(h.Media) > 0 || h.PageTokens != s.opt.PageTokens {
 				continue
 			}
@@ -57,26 +57,24 @@ func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
 	return found, nil
 }
 
-func newLatest(fingerprint pagefile.Key, most int) *recents {
-	r := newRecents(math.MaxInt64, fingerprint)
-	r.most = most
-	return r
-}
-
 // latest returns at least `most` of a tier's latest full pages, the most recent first, if the
-// tier has as many.
-func (lv *level) latest(ctx context.Context, most int) ([]tier.Info, error) {
-	if most <= lv.s.opt.LatestPages {
-		if _, err := lv.awaitFirst(ctx); err != nil {
+// tier has as many. counted tells that the first count has kept as many.
+func (lv *level) latest(ctx context.Context, most int, counted bool) ([]tier.Info, error) {
+	if counted {
+		if _, err := lv.files.AwaitFirst(ctx, lv.counting...); err != nil {
 			return nil, err
 		}
-		if latest := lv.first.takeLatest(); latest != nil {
-			return latest.order(), nil
+		if latest := lv.files.First.TakeLatest(); latest != nil {
+			return latest.Order(), nil
 		}
 	}
-	found := &wanted{latest: newLatest(lv.s.opt.Fingerprint, most)}
-	err := lv.list(ctx, found.add)
-	return found.latest.order(), err
+	latest := recency.Latest(lv.pages.Exact, most)
+	err := lv.files.List(ctx, func(info tier.Info) {
+		if info.Class == pagefile.ClassPage {
+			latest.Add(info)
+		}
+	})
+	return latest.Order(), err
 }
 
 // LatestText returns the tokens of the most recently used conversation in the local tier, from its
@@ -90,18 +88,18 @@ func (s *Store) LatestText(ctx context.Context) ([]int32, error) {
 		return nil, err
 	}
 	defer leave()
-	if _, err := s.local.awaitFirst(ctx); err != nil {
+	if _, err := s.local.files.AwaitFirst(ctx, s.local.counting...); err != nil {
 		return nil, err
 	}
 	text := latestText{end: s.opt.Fingerprint, past: make(map[pagefile.Key]bool), early: make(map[pagefile.Key][]*pagefile.Header)}
-	for _, info := range s.local.first.recentFiles() {
+	for _, info := range s.local.files.First.Recent() {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		if text.complete(info.Used) {
 			break
 		}
-		h, err := s.headerOf(ctx, s.local.tier, info.Name)
+		h, err := tier.ReadHeader(ctx, s.local.tier, info.Name)
 		if err == nil && len(h.Media) == 0 && h.PageTokens == s.opt.PageTokens && text.add(h) {
 			text.used = info.Used
 		} else {

@@ -1,7 +1,6 @@
 package diskstore
 
 import (
-	"math"
 	"os"
 	"slices"
 	"testing"
@@ -110,10 +109,10 @@ func TestLatestTextOfConversationsInTurns(t *testing.T) {
 
 	s = open(t, o)
 	text := latestText{end: s.opt.Fingerprint, past: make(map[pagefile.Key]bool), early: make(map[pagefile.Key][]*pagefile.Header)}
-	_, err := s.local.awaitFirst(ctx)
+	_, err := s.local.files.AwaitFirst(ctx, s.local.counting...)
 	require.NoError(t, err)
-	for _, info := range s.local.first.recentFiles() {
-		h, err := s.headerOf(ctx, s.local.tier, info.Name)
+	for _, info := range s.local.files.First.Recent() {
+		h, err := tier.ReadHeader(ctx, s.local.tier, info.Name)
 		require.NoError(t, err)
 		text.add(h)
 	}
@@ -143,21 +142,10 @@ func TestLatestTextEndsBeforeALostPage(t *testing.T) {
 	o, s := openLatest(t)
 	text := prompt(1, 3*testTokens+5)
 	pages := putChain(t, s, text)
-	info, err := s.disk.Stat(ctx, s.pageName(pages[1].Key()))
+	info, err := s.disk.Stat(ctx, s.pages.Page(pages[1].Key()))
 	require.NoError(t, err)
 	_, err = s.disk.Remove(ctx, info)
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 	requireLatest(t, o, text[:testTokens])
-}
-
-// Without a limit, a long listing is not sorted for every file.
-func TestRecentsWithoutALimit(t *testing.T) {
-	r := newRecents(math.MaxInt64, pagefile.Key{})
-	r.most = 128
-	for range 200 {
-		r.add(tier.Info{Bytes: 1})
-	}
-	require.Equal(t, 200, len(r.files), "sorted and cut once there are twice as many as wanted")
-	require.Equal(t, 128, len(r.order()))
 }

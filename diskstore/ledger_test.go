@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -122,7 +123,7 @@ func TestBudgetIsNeverExceeded(t *testing.T) {
 		refs := s.Chain(ctx, tokens, nil)
 		require.Len(t, refs, 3)
 		if seed%4 == 3 { // a damaged page is kept, and counts
-			path := filePath(o.Local.Root, s.refName(refs[1]))
+			path := filePath(o.Local.Root, refs[1].name(s.pages))
 			data, err := os.ReadFile(path)
 			require.NoError(t, err)
 			data[len(data)-1] ^= 1
@@ -274,22 +275,11 @@ func TestOpenDoesNotWaitForACount(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-func TestCountsAreRareWhereTheyTakeLong(t *testing.T) {
+func TestCountsAreRare(t *testing.T) {
 	s := open(t, testOptions(t))
-	require.False(t, s.local.stale())
-	u := &s.local.use
-	for _, c := range []struct {
-		age, took time.Duration
-		stale     bool
-	}{
-		{countEvery / 2, 0, false},
-		{2 * countEvery, 0, true},
-		{10 * countEvery, 10 * time.Second, false},
-		{20 * countEvery, 10 * time.Second, true},
-	} {
-		u.when, u.took = time.Now().Add(-c.age), c.took
-		require.Equal(t, c.stale, s.local.stale(), c)
-	}
+	require.False(t, s.local.room.Stale())
+	s.local.files.Backdate(2 * room.CountEvery)
+	require.True(t, s.local.room.Stale())
 }
 
 // TestLedgerThatCannotBeWritten: below a budget no page is stored then, and counts are not
@@ -307,7 +297,7 @@ func TestLedgerThatCannotBeWritten(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	require.LessOrEqual(t, inj.Count(vfs.OpReadDir), 8*lists)
 	inj.Reset()
-	s.local.use.when = time.Time{} // long ago
+	s.local.files.Backdate(1000 * time.Hour)
 	putChain(t, s, prompt(1, testTokens))
 	readChain(t, s, prompt(1, testTokens), testTokens)
 }

@@ -2,34 +2,36 @@ package diskstore
 
 import (
 	"context"
-	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/branch"
+	"github.com/kvtier/kvtier/diskstore/internal/checked"
+	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/graves"
+	"github.com/kvtier/kvtier/diskstore/internal/names"
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
 // level is one tier of a store: the local one, or the remote one below it.
 type level struct {
-	s      *Store
-	name   string // tier.Local or tier.Remote
-	tier   surveyed
-	config TierConfig
+	levelOptions
+	tier counted.Surveyed
 
-	book     *ledger.Book // this process's part of the tier's ledger
-	use      tierUse      // its files, as far as they were counted
+	files    *counted.Tier // its files
+	book     *ledger.Book  // this process's part of the tier's ledger
 	counts   levelCounters
-	first    *firstCount
-	verdicts *verdicts
-	copies   *copies // of the remote tier
-	branches *branchSweep
-	adopted  sync.Map // fingerprints whose old branches are being adopted or were, with the time of the last failure
-	futile   futile   // deleting pages for space on the filesystem
-	trimmed  moment   // time of the last trim that evicted all but young files, and needed more
+	checked  *checked.Pages  // reads them
+	room     *room.Collector // makes room for them
+	branches *branch.Sweep   // removes branches of pages that have gone
+	adopted  sync.Map        // fingerprints whose old branches are being adopted or were, with the time of the last failure
 
 	hitClock   work.Once   // records hits
 	graves     graves.List // pages that left the tier
@@ -39,39 +41,114 @@ type level struct {
 		content []byte
 		at      time.Time
 	}
-	collecting *work.Queue // collections; demotions are the local level's
-
-	// collector holds a token while one goroutine of this process collects; Tier.Lock does the
-	// same between processes. counting is the same for counts.
-	collector, counting chan struct{}
-
-	// commit is held shared while a file appears or is removed and the numbers change, and
-	// exclusively while the result of a listing is counted; in the local tier also during the
-	// listing. No file is synced meanwhile: a device that takes long, or hangs, holds up the
-	// upload that waits for it and nothing else.
-	commit sync.RWMutex
+	collecting *work.Queue   // collections; demotions are the local level's
+	counting   []*work.Queue // those of which a job makes the first count
 }
 
-// surveyed is a tier that lists its root once for both results.
-type surveyed interface {
-	tier.Tier
-	Survey(ctx context.Context) (fingerprints []pagefile.Key, shards []tier.Shard, err error)
+// levelOptions are the place of a level in its store.
+type levelOptions struct {
+	name   string // tier.Local or tier.Remote
+	far    bool   // the remote tier
+	config TierConfig
+	perDay int64  // Options.WritePerDay, of the local tier
+	where  string // names the tier in errors: its root or, without a root, the type of Options.RemoteTier
+
+	// root is the directory of the tier, nil for a RemoteTier that is not a directory. A tool may wait
+	// longer for a slow mount than a server, so root is not isolated; operations on a mount that
+	// hangs end with RootOptions.Timeout.
+	root *dir.Tier
+
+	pages      *names.Pages // of the store
+	pageTokens int
+	lazyNames  bool
+	now        func() time.Time
+
+	behind    *work.Queue // of work behind look-ups
+	recording *work.Queue // of hits and graves; nil for the level's own collecting
+
+	failures *atomic.Uint64 // of both tiers
+	down     func() bool    // the tier is known to be down; nil for never
 }
 
-// where names the tier in errors: its root or, without a root, the type of
-// Options.RemoteTier.
-func (lv *level) where() string {
-	if lv.config.Root == "" {
-		return fmt.Sprintf("%T", lv.s.opt.RemoteTier)
+// newLevel returns the level of a tier, without its collector. It adds its own part to files and checks.
+func newLevel(t counted.Surveyed, opt levelOptions, files counted.Options, checks checked.Options) *level {
+	lv := &level{
+		levelOptions: opt, tier: t,
+		book:       ledger.NewBook(t, opt.config.BudgetBytes, opt.perDay, opt.now),
+		collecting: work.NewQueue(),
 	}
-	return lv.config.Root
+	lv.branches = branch.NewSweep(t, lv.noteTierError)
+	if lv.recording == nil {
+		lv.recording = lv.collecting
+		lv.counting = []*work.Queue{lv.collecting}
+	} else {
+		lv.counting = []*work.Queue{lv.recording, lv.collecting}
+	}
+	files.Far, files.LazyNames, files.Pages = opt.far, opt.lazyNames, opt.pages
+	files.Appeared = func(name pagefile.Name) { lv.checked.Verdicts.Replaced(name) }
+	files.Removed = func(name pagefile.Name) {
+		lv.checked.Copies.Forget(name)
+		lv.branches.Removed(name)
+	}
+	lv.files = counted.New(t, lv.book, files)
+	checks.Name, checks.Far, checks.Now, checks.Failed = opt.name, opt.far, opt.now, lv.noteTierError
+	checks.Quarantine = lv.files.Quarantine
+	checks.Gone = func(name pagefile.Name) {
+		lv.counts.quarantined.Add(1)
+		lv.bury(name, GraveDamaged)
+	}
+	checks.Unreadable = opt.failures
+	lv.checked = checked.New(t, checks)
+	return lv
 }
 
-func newLevel(s *Store, name string, t surveyed, config TierConfig, perDay int64) *level {
-	now := func() time.Time { return s.now() }
-	return &level{
-		s: s, name: name, tier: t, config: config,
-		book: ledger.NewBook(t, config.BudgetBytes, perDay, now), first: newFirstCount(), branches: newBranchSweep(), verdicts: newVerdicts(name, now), copies: newCopies(now),
-		collecting: work.NewQueue(), collector: make(chan struct{}, 1), counting: make(chan struct{}, 1),
+// answers reports whether the tier is not known to be down. The local tier is never down.
+func (lv *level) answers() bool { return lv.down == nil || !lv.down() }
+
+// roomOptions are those of the level's collector. moved counts the pages that move down.
+func (lv *level) roomOptions(chains *recency.Chains, moved *atomic.Uint64) room.Options {
+	return room.Options{
+		CountEvery: room.CountEvery, Chains: chains, Now: lv.now, Failed: lv.noteTierError, Swept: lv.branches.Run,
+		Left: func(name pagefile.Name, down bool) {
+			if down {
+				moved.Add(1)
+				return
+			}
+			lv.counts.evicted.Add(1)
+			lv.bury(name, GraveRoom)
+		},
 	}
+}
+
+// levels are the tiers of a store in the order of look-ups: the local one, and the remote one if there
+// is one.
+type levels []*level
+
+// from returns the tiers, beginning with that of a name.
+func (l levels) from(name string) levels {
+	if name == tier.Remote && len(l) > 1 {
+		return levels{l[1], l[0]}
+	}
+	return l
+}
+
+// named returns the tier of a name, Local or Remote.
+func (l levels) named(name string) *level {
+	if name == tier.Remote {
+		return l[1]
+	}
+	return l[0]
+}
+
+// reachable reports whether look-ups can find a page at a place once it is stored.
+func (l levels) reachable(ctx context.Context, at recency.Place) bool {
+	if at.Start == 0 {
+		return true
+	}
+	for _, lv := range l {
+		if _, err := lv.pages.Stat(ctx, lv.tier, at.Parent); err == nil {
+			return true
+		}
+	}
+	return false
 }

@@ -165,30 +165,27 @@ func readChain(t testing.TB, s *Store, tokens []int32, n int) {
 func listAll(t testing.TB, lv *level) []tier.Info {
 	t.Helper()
 	var infos []tier.Info
-	require.NoError(t, lv.list(ctx, func(info tier.Info) { infos = append(infos, info) }))
+	require.NoError(t, lv.files.List(ctx, func(info tier.Info) { infos = append(infos, info) }))
 	return infos
 }
 
 // evictPage evicts a page of the local tier and requires its removal.
 func evictPage(t require.TestingT, s *Store, info tier.Info) {
-	_, err := s.local.evict(ctx, info, true)
+	_, err := s.local.room.Evict(ctx, info, true)
 	require.NoError(t, err)
 }
 
 // dropPage deletes a page from a tier and requires its removal.
 func dropPage(t require.TestingT, lv *level, info tier.Info) {
-	removed, err := lv.drop(ctx, info)
+	removed, err := lv.files.Drop(ctx, info)
 	require.NoError(t, err)
 	require.Equal(t, info.Bytes, removed.Bytes)
 }
 
 // demote makes the remote tier hold a local page.
 func (s *Store) demote(ctx context.Context, info tier.Info) error {
-	d, err := s.descend(ctx, info)
-	if err != nil {
-		return err
-	}
-	return s.lower(ctx, d)
+	_, err := s.down.Move(ctx, info)
+	return err
 }
 
 // verifyFile reads a whole page file and checks every byte of it.

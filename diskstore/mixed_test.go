@@ -41,7 +41,7 @@ func newMixedStore(t *testing.T) *mixedStore {
 	m.pages = append(m.pages, page)
 	s := open(t, m.opt)
 	for root, file := range map[string]string{m.opt.Local.Root: "page-raw.kvp", m.opt.Remote.Root: "page-zstd.kvp"} {
-		place(t, filepath.Join(goldenDir, file), filePath(root, s.pageName(page.Key())))
+		place(t, filepath.Join(goldenDir, file), filePath(root, s.pages.Page(page.Key())))
 	}
 	require.NoError(t, s.Close())
 	m.put(t, false, 1)

@@ -198,8 +198,8 @@ func (h *fleetHost) read(tokens []int32) error {
 // removeAll evicts pages as a collection with an old listing does.
 func (h *fleetHost) removeAll(lv *level, pages int) {
 	var infos []tier.Info
-	if lv.list(ctx, func(info tier.Info) { infos = append(infos, info) }) == nil {
-		lv.evictAll(ctx, infos, int64(pages)*tinyPage, tinyPage)
+	if lv.files.List(ctx, func(info tier.Info) { infos = append(infos, info) }) == nil {
+		lv.room.EvictAll(ctx, infos, int64(pages)*tinyPage, tinyPage)
 	}
 }
 

@@ -115,7 +115,7 @@ func (m *model) destroy(rt *rapid.T) {
 	if !ok {
 		rt.Skip("not stored")
 	}
-	info, err := m.s.disk.Stat(ctx, m.s.pageName(key))
+	info, err := m.s.disk.Stat(ctx, m.s.pages.Page(key))
 	require.NoError(rt, err)
 	evictPage(rt, m.s, info)
 	delete(m.pages, asString(tokens))

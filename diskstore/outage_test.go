@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -81,7 +82,7 @@ func TestOutageOfTheRemoteDeletesNothingThatFits(t *testing.T) {
 			put(99, 120)
 			st = s.Stats()
 			require.EqualValues(t, 120-st.Local.Pages, st.Evicted)
-			require.GreaterOrEqual(t, st.Local.Pages, 100-(1+100/outageShare), "only pages without room, and a batch, are deleted")
+			require.GreaterOrEqual(t, st.Local.Pages, 100-(1+100/room.OutageShare), "only pages without room, and a batch, are deleted")
 			require.LessOrEqual(t, occupied(t, o.Local.Root), o.Local.BudgetBytes)
 			lost := st.Evicted
 
@@ -140,15 +141,15 @@ func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
 				}
 				return (inj.Count(vfs.OpLstat) - before) / (pages * 9 / 10)
 			}
-			put(pages - pages/trimShare - 1)
+			put(pages - pages/room.TrimShare - 1)
 			age(t, o.Local.Root, time.Now().Add(-time.Hour))
 			begin(s, inj, regexp.MustCompile("^"+regexp.QuoteMeta(o.Remote.Root)))
 
-			require.LessOrEqual(t, put(pages/trimShare-1), 3, "the tier is nearly full, and no page may be deleted")
+			require.LessOrEqual(t, put(pages/room.TrimShare-1), 3, "the tier is nearly full, and no page may be deleted")
 			require.Zero(t, s.Stats().Evicted)
 			put(2) // the first page that does not fit, at the latest
-			require.LessOrEqual(t, put(puts), puts/(pages/outageShare)+3, "full")
-			require.LessOrEqual(t, s.Stats().Evicted, uint64(seed-pages+pages/outageShare+1))
+			require.LessOrEqual(t, put(puts), puts/(pages/room.OutageShare)+3, "full")
+			require.LessOrEqual(t, s.Stats().Evicted, uint64(seed-pages+pages/room.OutageShare+1))
 			require.Zero(t, s.Stats().PutErrors)
 		})
 	}
@@ -191,8 +192,7 @@ func TestNobodyWaitsForTheLockOfAnotherMachinesTier(t *testing.T) {
 	b := open(t, ob)
 	locks := &lockCounter{Tier: b.guard.Inner}
 	b.guard.Inner = locks
-	_, err := b.remote.lockTier(ctx, demand{})
-	require.ErrorIs(t, err, tier.ErrNotShared)
+	require.NoError(t, b.remote.room.Collect(ctx, room.Demand{}))
 	require.EqualValues(t, 1, locks.asked.Load())
 }
 
@@ -212,7 +212,7 @@ func TestRemoteCountHoldsUpNoPut(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root) + `/v1$`), Gate: gate})
-	s.remote.countedBefore(time.Hour) // a count is due
+	s.remote.files.Backdate(time.Hour) // a count is due
 	put(100, 40)
 	<-gate.Entered()
 	put(200, 40)
@@ -232,16 +232,9 @@ func countedShare(t *testing.T, ahead time.Duration) (a, b *Store) {
 	ob := testOptions(t, withFS(sh.From("b")))
 	ob.Remote = oa.Remote
 	b = open(t, ob)
-	_, err := b.remote.count(ctx, nil)
+	_, err := b.remote.files.Count(ctx, nil)
 	require.NoError(t, err)
 	return a, b
-}
-
-// countedBefore sets the age of a level's own count.
-func (lv *level) countedBefore(age time.Duration) {
-	lv.use.mu.Lock()
-	defer lv.use.mu.Unlock()
-	lv.use.when = time.Now().Add(-age)
 }
 
 // TestOneHostCountsTheShareForAll: a count that another machine has recorded serves this one,
@@ -249,13 +242,13 @@ func (lv *level) countedBefore(age time.Duration) {
 func TestOneHostCountsTheShareForAll(t *testing.T) {
 	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour} {
 		a, b := countedShare(t, ahead)
-		b.remote.countedBefore(2 * remoteCountEvery)
+		b.remote.files.Backdate(2 * room.FarCountEvery)
 		require.NoError(t, b.remote.book.Refresh(ctx))
-		require.True(t, b.remote.stale(), "nobody has counted since")
-		_, err := a.remote.count(ctx, nil)
+		require.True(t, b.remote.room.Stale(), "nobody has counted since")
+		_, err := a.remote.files.Count(ctx, nil)
 		require.NoError(t, err)
 		require.NoError(t, b.remote.book.Refresh(ctx))
-		require.False(t, b.remote.stale())
+		require.False(t, b.remote.room.Stale())
 	}
 }
 
@@ -267,6 +260,6 @@ func TestReaderOfACountedTierCountsSeldom(t *testing.T) {
 	figure, known := b.remote.book.Figure()
 	require.True(t, known)
 	require.Equal(t, recorded(t, a.opt.Remote.Root), figure)
-	b.remote.countedBefore(remoteCountEvery / 2)
-	require.False(t, b.remote.stale())
+	b.remote.files.Backdate(room.FarCountEvery / 2)
+	require.False(t, b.remote.room.Stale())
 }

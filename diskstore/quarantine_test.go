@@ -60,7 +60,7 @@ func TestDropQuarantinedFreesRoom(t *testing.T) {
 	s := open(t, o)
 	p := putChain(t, s, prompt(1, testTokens))[0]
 	require.NoError(t, s.Close())
-	flipAt(t, filePath(o.Local.Root, s.pageName(p.Key())), 4200)
+	flipAt(t, filePath(o.Local.Root, s.pages.Page(p.Key())), 4200)
 	r := openRoot(t, o)
 	var roots inspect.Roots
 	roots.Local, roots.Remote = r.Dirs()
@@ -86,10 +86,9 @@ func TestBadRemotePageDoesNotWaitForACount(t *testing.T) {
 	tokens := prompt(1, testTokens)
 	demoteAnew(t, s, tokens)
 	ref := s.Chain(ctx, tokens, nil)[0]
-	spoil(t, filePath(o.Remote.Root, s.refName(ref)))
+	spoil(t, filePath(o.Remote.Root, ref.name(s.pages)))
 	l := layoutOf(t, testSections, ref.Stored)
-	s.remote.commit.Lock()
-	defer s.remote.commit.Unlock()
+	defer s.remote.files.Hold()()
 	read := make(chan error, 1)
 	go func() { read <- s.Read(ctx, ref, tokens, l, make([]byte, l.Size())) }()
 	select {
@@ -98,5 +97,5 @@ func TestBadRemotePageDoesNotWaitForACount(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the read waits for the count")
 	}
-	require.NoFileExists(t, filePath(o.Remote.Root, s.refName(ref)))
+	require.NoFileExists(t, filePath(o.Remote.Root, ref.name(s.pages)))
 }

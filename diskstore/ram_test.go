@@ -73,7 +73,7 @@ func TestRAMOffMeansOff(t *testing.T) {
 	tokens := prompt(1, 2*testTokens+3)
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
-	require.Nil(t, s.ram)
+	require.Nil(t, s.ram.Tier)
 	require.Equal(t, repeat(tier.Local, 3), tiersOf(s.Chain(ctx, tokens, nil)))
 	require.Zero(t, s.Stats().RAM)
 	require.Zero(t, s.Stats().RAMHits)
@@ -145,7 +145,7 @@ func TestRAMLeastRecentlyServedGoesFirst(t *testing.T) {
 	s := open(t, testOptions(t, withRAM(3*pageBytes(t, testTokens))))
 	held := func() (in []int) {
 		for i := range 6 {
-			if s.ram.Has(s.pageName(pagefile.ChainKey(s.opt.Fingerprint, prompt(i, testTokens), nil))) {
+			if s.ram.Has(s.pages.Page(pagefile.ChainKey(s.opt.Fingerprint, prompt(i, testTokens), nil))) {
 				in = append(in, i)
 			}
 		}
@@ -178,9 +178,9 @@ func TestRAMPagesOfSeveralSizes(t *testing.T) {
 		var sum int64
 		held := 0
 		for _, p := range pages {
-			name := s.pageName(p.Key())
+			name := s.pages.Page(p.Key())
 			if len(p.Tokens) < testTokens {
-				name = s.tailName(p.Key())
+				name = s.pages.Tail(p.Key())
 			}
 			if s.ram.Has(name) {
 				sum += pageBytes(t, len(p.Tokens))
@@ -259,7 +259,7 @@ func TestRAMPagesFollowTheirFiles(t *testing.T) {
 	require.Equal(t, 1, s.Stats().RAM.Pages, "pages that were looked up are no longer in memory")
 
 	advance(ram.UnseenAge)
-	require.False(t, s.tendRAM())
+	require.False(t, s.ram.tend())
 	require.Zero(t, s.Stats().RAM.Bytes)
 	require.Zero(t, s.Stats().TierErrors)
 }
@@ -272,9 +272,9 @@ func TestRAMPagesOfTheRemoteTier(t *testing.T) {
 	tokens := prompt(1, 2*testTokens)
 	putChain(t, s, tokens)
 	for _, ref := range s.Chain(ctx, tokens, nil) {
-		to := filePath(o.Remote.Root, s.refName(ref))
+		to := filePath(o.Remote.Root, ref.name(s.pages))
 		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
-		require.NoError(t, os.Rename(filePath(o.Local.Root, s.refName(ref)), to))
+		require.NoError(t, os.Rename(filePath(o.Local.Root, ref.name(s.pages)), to))
 	}
 	inj.Reset()
 	readChain(t, s, tokens, len(tokens))
@@ -330,7 +330,7 @@ func TestRAMShrinksUnderReaders(t *testing.T) {
 	tokens := prompt(1, testTokens)
 	p := putChain(t, s, tokens)[0]
 	putChain(t, s, prompt(2, testTokens))
-	pinned := s.ram.Pin(s.pageName(p.Key()))
+	pinned := s.ram.Pin(s.pages.Page(p.Key()))
 	require.NotNil(t, pinned)
 	s.ram.SetLimit(0)
 	require.Zero(t, s.Stats().RAM.Pages)
@@ -338,7 +338,7 @@ func TestRAMShrinksUnderReaders(t *testing.T) {
 	want := make([]byte, p.Layout.Size())
 	fillRows(p.Layout, p.Key(), want)
 	require.Equal(t, want, pinned.Rows)
-	require.Nil(t, s.ram.Pin(s.pageName(p.Key())))
+	require.Nil(t, s.ram.Pin(s.pages.Page(p.Key())))
 	s.ram.Unpin(pinned)
 	require.Zero(t, s.Stats().RAM.Bytes)
 	readChain(t, s, tokens, testTokens) // from the disk
@@ -367,7 +367,7 @@ func TestRAMServingKeepsPagesRecent(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, testTokens)
 	p := putChain(t, s, tokens)[0]
-	path := filePath(o.Local.Root, s.pageName(p.Key()))
+	path := filePath(o.Local.Root, s.pages.Page(p.Key()))
 	past := time.Now().Add(-time.Hour)
 	require.NoError(t, os.Chtimes(path, past, past))
 	fakeClock(s)(ram.Lease) // the file is checked again
@@ -396,7 +396,7 @@ func TestRAMManyAtOnce(t *testing.T) {
 				case 1:
 					s.ram.SetLimit(int64(rng.IntN(6)) * pageBytes(t, testTokens))
 				case 2:
-					s.tendRAM()
+					s.ram.tend()
 				default:
 					for _, ref := range s.Chain(ctx, tokens, nil) {
 						l := layoutOf(t, testSections, ref.Stored)

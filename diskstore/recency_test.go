@@ -2,7 +2,6 @@ package diskstore
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"regexp"
 	"sync/atomic"
@@ -13,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
-	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -26,7 +25,7 @@ func touch(s *Store, ref Ref) {
 	if ref.Tier == tier.Remote && s.remote != nil {
 		lv = s.remote
 	}
-	lv.touchRef(ctx, ref, time.Unix(0, ref.used))
+	s.reader.touch(ctx, lv, ref, time.Unix(0, ref.used))
 }
 
 // requireOrdered checks that every file of the local tier is less recent than the page that it
@@ -34,7 +33,7 @@ func touch(s *Store, ref Ref) {
 func requireOrdered(t require.TestingT, s *Store) {
 	used := make(map[pagefile.Key]time.Time)
 	var infos []tier.Info
-	require.NoError(t, s.local.list(ctx, func(info tier.Info) {
+	require.NoError(t, s.local.files.List(ctx, func(info tier.Info) {
 		infos = append(infos, info)
 		if info.Class == pagefile.ClassPage {
 			used[info.Key] = info.Used
@@ -43,7 +42,7 @@ func requireOrdered(t require.TestingT, s *Store) {
 	for _, info := range infos {
 		parent := info.Parent
 		if info.Class == pagefile.ClassPage {
-			parent = s.linkOf(ctx, s.disk, info.Name).parent
+			parent = s.chains.LinkIn(ctx, s.disk, info.Name).Parent
 		}
 		if at, ok := used[parent]; ok && !info.Used.Before(at) {
 			require.Fail(t, "a page is not more recent than one that continues it", "%v, %v", at, info.Used)
@@ -153,7 +152,7 @@ func TestTouchMovesWhatComesBefore(t *testing.T) {
 	inj.Reset()
 	putChain(t, s, prompt(1, 9*testTokens))
 	require.Equal(t, 2*3, inj.Count(vfs.OpChtimes), "two for each new page: pages share their chain's time")
-	now = now.Add(touchEvery)
+	now = now.Add(recency.TouchEvery)
 	inj.Reset()
 	touch(s, s.Chain(ctx, tokens, nil)[3])
 	require.Equal(t, 4, inj.Count(vfs.OpChtimes))
@@ -164,12 +163,12 @@ func TestTouchMovesWhatComesBefore(t *testing.T) {
 
 	// The same in a process that has never read the chain.
 	fresh := open(t, o)
-	now = now.Add(2 * touchEvery)
+	now = now.Add(2 * recency.TouchEvery)
 	fresh.now = s.now
 	require.NoError(t, fresh.Put(ctx, pageOf(t, s.Chain(ctx, prompt(1, 9*testTokens), nil)[8].Key, 9*testTokens, prompt(7, testTokens))))
 	requireOrdered(t, fresh)
 	for _, ref := range s.Chain(ctx, prompt(1, 9*testTokens), nil) {
-		require.Equal(t, now.UnixNano(), chainUsed(time.Unix(0, ref.used), ref.Start).UnixNano())
+		require.Equal(t, now.UnixNano(), recency.Used(time.Unix(0, ref.used), ref.Start).UnixNano())
 	}
 }
 
@@ -181,7 +180,7 @@ func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
 	tokens := prompt(1, 6*testTokens+2)
 	putChain(t, s, tokens)
 	for _, ref := range s.Chain(ctx, tokens, nil)[3:] {
-		info, err := s.disk.Stat(ctx, s.refName(ref))
+		info, err := s.disk.Stat(ctx, ref.name(s.pages))
 		require.NoError(t, err)
 		evictPage(t, s, info)
 	}
@@ -195,40 +194,12 @@ func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
 	require.Equal(t, tier.Local, s.Chain(ctx, tokens, nil)[6].Tier)
 
 	// A demotion keeps the page's recency even if the remote tier has an older copy.
-	info, err := s.disk.Stat(ctx, s.refName(refs[5]))
+	info, err := s.disk.Stat(ctx, refs[5].name(s.pages))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	there, err := s.guard.Stat(ctx, info.Name)
 	require.NoError(t, err)
 	require.Equal(t, info.Used, there.Used)
-}
-
-func TestVictimsAreTheOldestAndFew(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 1))
-	start := time.Unix(1_700_000_000, 0)
-	for _, most := range []int{8, 1 << 16} {
-		v := newVictims(100, start.Add(9000*time.Second))
-		v.most = most
-		for _, at := range rng.Perm(10_000) {
-			v.add(tier.Info{Name: tiertest.Page(byte(at)), Physical: 10, Used: start.Add(time.Duration(at) * time.Second)})
-			require.LessOrEqual(t, len(v.files), max(2*most, 2048))
-		}
-		s := &Store{}
-		for i, info := range v.order(ctx, s, nil) {
-			require.Equal(t, start.Add(time.Duration(i)*time.Second), info.Used)
-		}
-		require.Len(t, v.files, min(10, most))
-		require.True(t, v.more)
-	}
-
-	// Files with equal times stay together, and none of them is used later than allowed.
-	v := newVictims(10, start.Add(time.Second))
-	v.most = 2
-	for n := range byte(20) {
-		v.add(tier.Info{Name: tiertest.Tail(n), Physical: 10, Used: start})
-		v.add(tier.Info{Name: tiertest.Tail(100 + n), Physical: 10, Used: start.Add(time.Second)})
-	}
-	require.Len(t, v.order(ctx, &Store{}, nil), 20)
 }
 
 func TestEvictionLeavesWhatWasUsedMeanwhile(t *testing.T) {
@@ -238,7 +209,7 @@ func TestEvictionLeavesWhatWasUsedMeanwhile(t *testing.T) {
 	infos := listAll(t, s.local)
 	past := time.Now().Add(-time.Hour)
 	require.NoError(t, os.Chtimes(filePath(o.Local.Root, infos[0].Name), past, past))
-	freed, _ := s.local.evictAll(ctx, infos, 1<<40, 1<<40)
+	freed, _ := s.local.room.EvictAll(ctx, infos, 1<<40, 1<<40)
 	require.Equal(t, infos[1].Physical, freed)
 	require.NoFileExists(t, filePath(o.Local.Root, infos[1].Name))
 	require.FileExists(t, filePath(o.Local.Root, infos[0].Name))

@@ -32,14 +32,14 @@ func (s *Store) Reclaim(ctx context.Context, found Usage, unwanted func(Fingerpr
 	defer leave()
 	var r Reclaimed
 	var errs []error
-	for _, lv := range s.levels(tier.Local) {
+	for _, lv := range s.tiers {
 		use := found.Local
 		if lv == s.remote {
 			use = found.Remote
 		}
 		err := lv.reclaimTier(ctx, use.Others, unwanted, &r)
 		if err != nil && lv == s.local {
-			errs = append(errs, fmt.Errorf("reclaim pages in %s: %w", lv.where(), err))
+			errs = append(errs, fmt.Errorf("reclaim pages in %s: %w", lv.where, err))
 		}
 	}
 	return r, errors.Join(errs...)
@@ -93,10 +93,10 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	gone := lv.newRemoval()
-	defer func() { gone.record(ctx) }()
+	gone := lv.files.NewRemoval()
+	defer func() { gone.Record(ctx) }()
 	removedPages := make(map[pagefile.Name]bool)
-	defer func() { lv.pruneBranchesOf(ctx, p.fingerprint, removedPages) }()
+	defer func() { lv.branches.PruneOf(ctx, p.fingerprint, removedPages) }()
 	all = true
 	for _, shard := range shards {
 		if shard.Fingerprint != p.fingerprint {
@@ -116,9 +116,9 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 			}
 			if !p.dry {
 				still := func(now tier.Info) bool { return now.Bytes == info.Bytes && p.picks(now) }
-				removed, err := lv.dropIf(ctx, info, still)
+				removed, err := lv.files.DropIf(ctx, info, still)
 				if errors.Is(err, tier.ErrReplaced) { // or another machine has touched the file, as seen only now
-					removed, err = lv.dropIf(ctx, info, still)
+					removed, err = lv.files.DropIf(ctx, info, still)
 				}
 				if errors.Is(err, tier.ErrReplaced) {
 					all = false
@@ -130,7 +130,7 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 				if removed.Bytes == 0 {
 					continue // removed by another process
 				}
-				gone.add(removed)
+				gone.Add(removed)
 				lv.bury(removed.Name, p.reason)
 				removedPages[removed.Name] = true
 			}
@@ -160,7 +160,7 @@ func (lv *level) dropFingerprint(ctx context.Context, fingerprint pagefile.Key) 
 		err = errors.Join(err, tier.WriteManifest(ctx, lv.tier, fingerprint, m))
 	}
 	for _, info := range files {
-		if h, herr := lv.s.headerOf(ctx, lv.tier, info.Name); herr == nil {
+		if h, herr := tier.ReadHeader(ctx, lv.tier, info.Name); herr == nil {
 			_, berr := lv.addBranch(ctx, h)
 			err = errors.Join(err, berr)
 		}

@@ -23,7 +23,7 @@ func TestReclaimKeepsPagesUsedSince(t *testing.T) {
 			require.NoError(t, other.demote(ctx, info))
 		}
 		for _, lv := range levels {
-			setUsed(t, lv, tokens, time.Now().Add(-month-time.Hour))
+			setUsed(t, other, lv, tokens, time.Now().Add(-month-time.Hour))
 		}
 	}
 	mine := o
@@ -33,7 +33,7 @@ func TestReclaimKeepsPagesUsedSince(t *testing.T) {
 	require.NoError(t, err)
 
 	for _, lv := range levels {
-		setUsed(t, lv, used, time.Now())
+		setUsed(t, other, lv, used, time.Now())
 	}
 	fresh := prompt(3, testTokens)
 	putChain(t, other, fresh)
@@ -62,14 +62,14 @@ func TestGCKeepsPagesUsedSince(t *testing.T) {
 	past := time.Now().Add(-48 * time.Hour)
 	for _, p := range pair {
 		require.NoError(t, s.Put(ctx, p))
-		require.NoError(t, s.disk.Touch(ctx, s.pageName(p.Key()), past))
+		require.NoError(t, s.disk.Touch(ctx, s.pages.Page(p.Key()), past))
 	}
 	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, FS: o.FS})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, root.Close()) }()
 	report, err := root.GC(ctx, GCOptions{OlderThan: 24 * time.Hour, Removed: func(gone GCFile) {
 		for _, p := range pair {
-			if name := s.pageName(p.Key()); name != gone.Name {
+			if name := s.pages.Page(p.Key()); name != gone.Name {
 				require.NoError(t, s.disk.Touch(ctx, name, time.Now()))
 			}
 		}

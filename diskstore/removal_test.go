@@ -55,7 +55,7 @@ func rivals(t *testing.T, edit ...func(*Options)) (mine, other *Store, before fu
 // TestRemovalIsSubtractedOnce: another process removes a page just before this process does.
 func TestRemovalIsSubtractedOnce(t *testing.T) {
 	for name, remove := range map[string]func(t *testing.T, s *Store, infos []tier.Info){
-		"eviction": func(t *testing.T, s *Store, infos []tier.Info) { s.local.evictAll(ctx, infos, 1, 1) },
+		"eviction": func(t *testing.T, s *Store, infos []tier.Info) { s.local.room.EvictAll(ctx, infos, 1, 1) },
 		"purge": func(t *testing.T, s *Store, infos []tier.Info) {
 			_, err := s.local.purge(ctx, purge{fingerprint: s.opt.Fingerprint, removed: func(tier.Info) {}})
 			require.NoError(t, err)
@@ -68,10 +68,10 @@ func TestRemovalIsSubtractedOnce(t *testing.T) {
 			putChain(t, mine, prompt(2, 5*testTokens))
 			requireCovered(t, mine.opt.Local.Root, mine)
 			require.NoError(t, other.local.book.Refresh(ctx))
-			before(vfs.OpRemove, func() { other.local.evictAll(ctx, infos, 1, 1) })
+			before(vfs.OpRemove, func() { other.local.room.EvictAll(ctx, infos, 1, 1) })
 			if name == "purge" {
 				infos = listAll(t, mine.local)
-				before(vfs.OpRemove, func() { other.local.evictAll(ctx, infos, 1<<40, 1<<40) })
+				before(vfs.OpRemove, func() { other.local.room.EvictAll(ctx, infos, 1<<40, 1<<40) })
 			}
 			remove(t, mine, infos)
 			putChain(t, mine, prompt(3, 5*testTokens))
@@ -113,7 +113,7 @@ func TestReplacedPageIsSubtractedOnce(t *testing.T) {
 	requireCovered(t, mine.opt.Local.Root, mine)
 	require.NoError(t, other.local.book.Refresh(ctx))
 	infos := listAll(t, mine.local)
-	before(vfs.OpRename, func() { other.local.evictAll(ctx, infos, 1, 1) })
+	before(vfs.OpRename, func() { other.local.room.EvictAll(ctx, infos, 1, 1) })
 	putChain(t, mine, tokens)
 	requireCovered(t, mine.opt.Local.Root, mine, other)
 }
@@ -132,7 +132,7 @@ func TestQuarantinedVictimIsNotSubtracted(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, data, 0o600))
 	require.NoError(t, os.Chtimes(path, info.Used, info.Used))
 	requireCovered(t, o.Local.Root, s)
-	s.local.evictAll(ctx, []tier.Info{info}, 1, 1)
+	s.local.room.EvictAll(ctx, []tier.Info{info}, 1, 1)
 	require.Len(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt), 1)
 	requireCovered(t, o.Local.Root, s)
 }
@@ -144,7 +144,7 @@ func TestQuarantineThatCannotBeEmptied(t *testing.T) {
 	o := testOptions(t, withFS(inj))
 	s := open(t, o)
 	for _, p := range putChain(t, s, prompt(1, 3*testTokens)) {
-		moved, err := s.local.quarantine(ctx, tier.Info{Name: s.pageName(p.Key())}, "test")
+		moved, err := s.local.files.Quarantine(ctx, tier.Info{Name: s.pages.Page(p.Key())}, "test")
 		require.NoError(t, err)
 		require.True(t, moved)
 	}
@@ -301,16 +301,16 @@ func TestUnlinkThatHangsCounts(t *testing.T) {
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRemove}, Path: regexp.MustCompile(`-gone\d+\.tmp$`), Gate: gate})
 	for _, info := range listAll(t, other.remote)[:remoteWorkers] {
-		_, err := s.remote.drop(ctx, info)
+		_, err := s.remote.files.Drop(ctx, info)
 		require.ErrorIs(t, err, tier.ErrTierTimeout)
 		<-gate.Entered()
 	}
-	_, err := other.remote.count(ctx, nil)
+	_, err := other.remote.files.Count(ctx, nil)
 	require.NoError(t, err)
 	require.LessOrEqual(t, occupied(t, o.Remote.Root), recorded(t, o.Remote.Root))
 	gate.Open()
 	idle(s.guard)
-	_, err = other.remote.count(ctx, nil)
+	_, err = other.remote.files.Count(ctx, nil)
 	require.NoError(t, err)
 	l, err := other.remote.book.Read(ctx)
 	require.NoError(t, err)

@@ -42,7 +42,7 @@ func demoteAnew(t *testing.T, s *Store, tokens []int32) {
 	t.Helper()
 	p := pageOf(t, s.opt.Fingerprint, 0, tokens)
 	require.NoError(t, s.Put(ctx, p))
-	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	demoted := s.Stats().Demoted
 	evictPage(t, s, info)
@@ -62,7 +62,7 @@ func TestBadPageThatWasReplacedIsNotQuarantined(t *testing.T) {
 		p := putChain(t, s, tokens)[0]
 		ref := s.Chain(ctx, tokens, nil)[0]
 		l := layoutOf(t, testSections, ref.Stored)
-		spoil(t, filePath(o.Local.Root, s.pageName(p.Key())))
+		spoil(t, filePath(o.Local.Root, s.pages.Page(p.Key())))
 		var once sync.Once
 		inj.Watch(func(op vfs.Op, paths ...string) {
 			if op == before && strings.Contains(paths[len(paths)-1], storetest.QuarantineDir) {
@@ -91,7 +91,7 @@ func TestLateQuarantineSparesAnothersPage(t *testing.T) {
 	demoteAnew(t, s, tokens)
 	ref := s.Chain(ctx, tokens, nil)[0]
 	require.Equal(t, tier.Remote, ref.Tier)
-	path := filePath(o.Remote.Root, s.refName(ref))
+	path := filePath(o.Remote.Root, ref.name(s.pages))
 	spoil(t, path)
 
 	s.guard.StepIn = 50 * time.Millisecond
@@ -122,13 +122,13 @@ func TestLateRemoveSparesAnothersPage(t *testing.T) {
 			tokens := prompt(1, testTokens)
 			demoteAnew(t, s, tokens)
 			ref := s.Chain(ctx, tokens, nil)[0]
-			there, err := s.guard.Stat(ctx, s.refName(ref))
+			there, err := s.guard.Stat(ctx, ref.name(s.pages))
 			require.NoError(t, err)
 			s.guard.StepIn = 50 * time.Millisecond
 			gate := vfs.NewGate()
 			hangs.Gate = gate
 			inj.Add(hangs)
-			_, err = s.remote.drop(ctx, there)
+			_, err = s.remote.files.Drop(ctx, there)
 			require.ErrorIs(t, err, tier.ErrTierTimeout)
 			<-gate.Entered()
 			other := beside(t, o)
@@ -150,7 +150,7 @@ func TestRemoveOnAFullShare(t *testing.T) {
 	demoteAnew(t, s, prompt(1, testTokens))
 	info := listAll(t, s.remote)[0]
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpCreate, vfs.OpRename}, Err: syscall.ENOSPC})
-	removed, err := s.remote.drop(ctx, info)
+	removed, err := s.remote.files.Drop(ctx, info)
 	require.NoError(t, err)
 	require.Equal(t, info.Bytes, removed.Bytes)
 	require.Empty(t, listAll(t, s.remote))

@@ -3,6 +3,7 @@ package diskstore
 import (
 	"context"
 
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
@@ -13,7 +14,7 @@ func (lv *level) rootUsage(ctx context.Context) (RootTierUsage, error) {
 	if u.Space, err = lv.tier.Space(ctx); err != nil {
 		return u, err
 	}
-	found, err := lv.look(ctx)
+	found, err := lv.files.Look(ctx)
 	if err != nil {
 		return u, err
 	}
@@ -23,9 +24,9 @@ func (lv *level) rootUsage(ctx context.Context) (RootTierUsage, error) {
 		u.Tails += use.Tails
 		u.Bytes += use.Bytes
 	}
-	u.TempFiles, u.TempBytes = found.aside.TempFiles, found.aside.TempBytes
-	u.QuarantineFiles, u.QuarantineBytes = found.aside.QuarantineFiles, found.aside.QuarantineBytes
-	u.Processes = len(found.aside.Living)
+	u.TempFiles, u.TempBytes = found.Aside.TempFiles, found.Aside.TempBytes
+	u.QuarantineFiles, u.QuarantineBytes = found.Aside.QuarantineFiles, found.Aside.QuarantineBytes
+	u.Processes = len(found.Aside.Living)
 	l, err := lv.book.Read(ctx)
 	if err != nil {
 		return u, err
@@ -41,20 +42,6 @@ func (lv *level) rootUsage(ctx context.Context) (RootTierUsage, error) {
 	return u, nil
 }
 
-// look counts a tier's files without writing.
-func (lv *level) look(ctx context.Context) (*tally, error) {
-	fingerprints, shards, err := lv.tier.Survey(ctx)
-	if err != nil {
-		return nil, err
-	}
-	found := newTally(fingerprints)
-	if err := lv.listShards(ctx, shards, found.add); err != nil {
-		return nil, err
-	}
-	found.aside, err = lv.tier.Aside(ctx)
-	return found, err
-}
-
 // gcTier removes files from one tier as opt says, and returns the number of fingerprints of
 // which no file is left.
 func (lv *level) gcTier(ctx context.Context, opt GCOptions) (fingerprints int, err error) {
@@ -65,21 +52,21 @@ func (lv *level) gcTier(ctx context.Context, opt GCOptions) (fingerprints int, e
 	case !opt.budgetOnly():
 		return lv.gcPicked(ctx, opt)
 	case opt.DryRun:
-		return 0, lv.gcRehearse(ctx)
+		return 0, lv.room.Rehearse(ctx)
 	}
-	return 0, lv.collect(ctx, demand{})
+	return 0, lv.room.Collect(ctx, room.Demand{})
 }
 
 // gcPicked deletes the files that opt selects, independent of budgets.
 func (lv *level) gcPicked(ctx context.Context, opt GCOptions) (fingerprints int, err error) {
-	found, err := lv.look(ctx)
+	found, err := lv.files.Look(ctx)
 	if err != nil {
 		return 0, err
 	}
 	uses := lv.identify(ctx, found)
-	p := purge{dry: opt.DryRun, reason: GraveRemoved, removed: func(info tier.Info) { lv.s.watch.removed(lv, info, false) }}
+	p := purge{dry: opt.DryRun, reason: GraveRemoved, removed: func(info tier.Info) { lv.room.Left(info, false) }}
 	if opt.OlderThan > 0 {
-		now := lv.s.now()
+		now := lv.now()
 		if !opt.DryRun { // a dry run makes no file to read the filesystem's clock
 			if now, err = lv.ageClock(ctx); err != nil {
 				return 0, err
@@ -101,34 +88,4 @@ func (lv *level) gcPicked(ctx context.Context, opt GCOptions) (fingerprints int,
 		}
 	}
 	return fingerprints, nil
-}
-
-// gcRehearse reports the files that collect would evict, and evicts none.
-func (lv *level) gcRehearse(ctx context.Context) error {
-	found, err := lv.look(ctx)
-	if err != nil {
-		return err
-	}
-	l, err := lv.book.Read(ctx)
-	if err != nil {
-		return err
-	}
-	lv.book.Suppose(found.total() + l.Claimed())
-	// By this machine's clock alone: a dry run makes no file to read the filesystem's clock.
-	over, before, err := lv.shortage(ctx, demand{young: lv.s.now().Add(-touchEvery)})
-	if err != nil || over <= 0 {
-		return err
-	}
-	pick := newVictims(over, before)
-	if err := lv.list(ctx, pick.add); err != nil {
-		return err
-	}
-	for _, info := range pick.order(ctx, lv.s, lv.tier) {
-		if over <= 0 {
-			break
-		}
-		over -= info.Physical
-		lv.s.watch.removed(lv, info, lv == lv.s.local && lv.s.remote != nil)
-	}
-	return nil
 }

@@ -96,7 +96,7 @@ func (r *Root) remoteError(doing string, err error) error {
 // remote tier, and for a RemoteTier that is not a directory. Close closes both.
 func (r *Root) Dirs() (local, remote *dir.Tier) {
 	if r.s.remote != nil {
-		remote = r.s.remote.dir()
+		remote = r.s.remote.root
 	}
 	return r.s.disk, remote
 }
@@ -246,23 +246,9 @@ func (r *Root) GC(ctx context.Context, opt GCOptions) (GCReport, error) {
 	r.gc.Lock()
 	defer r.gc.Unlock()
 	var report GCReport
-	files := make(map[*level]int)
-	r.s.watch = watcher{
-		listed: func(lv *level) {
-			if files[lv]++; opt.Progress != nil && files[lv]%progressFiles == 0 {
-				opt.Progress(lv.name, files[lv])
-			}
-		},
-		removed: func(lv *level, info tier.Info, demoted bool) {
-			tr := &report.Local
-			if lv == r.s.remote {
-				tr = &report.Remote
-			}
-			tr.add(info, demoted)
-			if opt.Removed != nil {
-				opt.Removed(GCFile{Info: info, Tier: lv.name, Demoted: demoted})
-			}
-		},
+	r.s.local.report(opt, &report.Local)
+	if r.s.remote != nil {
+		r.s.remote.report(opt, &report.Remote)
 	}
 	// The remote tier first, to make room for pages that move down.
 	if r.s.remote != nil {
@@ -277,4 +263,20 @@ func (r *Root) GC(ctx context.Context, opt GCOptions) (GCReport, error) {
 		return report, fmt.Errorf("collect %s: %w", r.s.opt.Local.Root, err)
 	}
 	return report, nil
+}
+
+// report makes the level tell of files that are listed and that leave.
+func (lv *level) report(opt GCOptions, to *GCTier) {
+	files := 0
+	lv.files.Listed = func() {
+		if files++; opt.Progress != nil && files%progressFiles == 0 {
+			opt.Progress(lv.name, files)
+		}
+	}
+	lv.room.Left = func(info tier.Info, demoted bool) {
+		to.add(info, demoted)
+		if opt.Removed != nil {
+			opt.Removed(GCFile{Info: info, Tier: lv.name, Demoted: demoted})
+		}
+	}
 }

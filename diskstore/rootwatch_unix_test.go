@@ -43,7 +43,7 @@ func TestRootSwappedAfterOpen(t *testing.T) {
 	require.NoError(t, os.Rename(o.Local.Root, o.Local.Root+".old"))
 	require.NoError(t, os.CopyFS(o.Local.Root, os.DirFS(o.Local.Root+".old")))
 	require.NoError(t, os.Chmod(o.Local.Root, 0o777))
-	require.NoError(t, os.Chmod(filePath(o.Local.Root, s.refName(ref)), 0o600))
+	require.NoError(t, os.Chmod(filePath(o.Local.Root, ref.name(s.pages)), 0o600))
 	before := filesIn(t, o.Local.Root, dir.PageExt)
 	require.ErrorIs(t, read(), tier.ErrRootMode, "no byte of the root is used")
 	for seed := range 3 {
@@ -87,12 +87,12 @@ func TestRootWhoseModeChanges(t *testing.T) {
 		s.guard.Breaker.Now = func() time.Time { return later }
 		require.NoError(t, os.Chmod(dir, 0o770))
 		lookAgain(inj, lv.config.Root)
-		_, err := lv.tier.Stat(ctx, s.pageName(pagefile.Key{1}))
+		_, err := lv.tier.Stat(ctx, s.pages.Page(pagefile.Key{1}))
 		require.ErrorIs(t, err, tier.ErrRootMode)
 		require.True(t, s.Stats().Local.Down || s.Stats().Remote.Down)
 		require.NoError(t, os.Chmod(dir, 0o700))
 		later = later.Add(breakerRest)
-		_, err = lv.tier.Stat(ctx, s.pageName(pagefile.Key{1}))
+		_, err = lv.tier.Stat(ctx, s.pages.Page(pagefile.Key{1}))
 		require.ErrorIs(t, err, tier.ErrNotFound)
 		require.False(t, s.Stats().Local.Down || s.Stats().Remote.Down)
 	}
@@ -111,7 +111,7 @@ func TestShareThatWasUnmounted(t *testing.T) {
 	later := time.Now()
 	s.guard.Breaker.Now = func() time.Time { return later }
 	p := putChain(t, s, prompt(5, testTokens))[0]
-	info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	_, err = s.guard.Stat(ctx, info.Name)
 	require.ErrorIs(t, err, tier.ErrRootChanged)
@@ -167,7 +167,7 @@ func TestRootReplacedByAnother(t *testing.T) {
 // directory is no claim in the ledger of the directory that replaced it.
 func TestRoomIsClaimedInTheRootThatReplacesAnother(t *testing.T) {
 	inBoth := func(t *testing.T, s *Store, seed int) {
-		info, err := s.disk.Stat(ctx, s.pageName(putChain(t, s, prompt(seed, testTokens))[0].Key()))
+		info, err := s.disk.Stat(ctx, s.pages.Page(putChain(t, s, prompt(seed, testTokens))[0].Key()))
 		require.NoError(t, err)
 		require.NoError(t, s.demote(ctx, info))
 	}
@@ -185,12 +185,12 @@ func TestRoomIsClaimedInTheRootThatReplacesAnother(t *testing.T) {
 
 			s := open(t, o)
 			inBoth(t, s, 2) // claims room for many pages in both tiers
-			lv := s.level(name)
+			lv := s.tiers.named(name)
 			root := lv.config.Root
 			require.NoError(t, os.Rename(root, root+".old"))
 			require.NoError(t, os.Rename(root+".other", root))
 			lookAgain(inj, root)
-			_, err := lv.tier.Stat(ctx, s.pageName(pagefile.Key{1}))
+			_, err := lv.tier.Stat(ctx, s.pages.Page(pagefile.Key{1}))
 			require.ErrorIs(t, err, tier.ErrNotFound)
 			inBoth(t, s, 3)
 			l := readLedgerFile(t, Options{Local: TierConfig{Root: root}})

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -50,19 +51,21 @@ type Usage struct {
 // Scan counts the files of both tiers by listing them, and updates Stats. Scan returns an
 // error when the local tier cannot be listed.
 func (s *Store) Scan(ctx context.Context) (Usage, error) {
-	return s.usageOf(ctx, func(lv *level, ctx context.Context) (*tally, error) {
-		return lv.count(ctx, nil)
+	return s.usageOf(ctx, func(lv *level, ctx context.Context) (*counted.Tally, error) {
+		return lv.files.Count(ctx, nil)
 	})
 }
 
 // Survey returns the result of the count that Open begins in the background: Survey waits for
 // that count and lists nothing again. Later changes are not in the result.
 func (s *Store) Survey(ctx context.Context) (Usage, error) {
-	return s.usageOf(ctx, (*level).awaitFirst)
+	return s.usageOf(ctx, func(lv *level, ctx context.Context) (*counted.Tally, error) {
+		return lv.files.AwaitFirst(ctx, lv.counting...)
+	})
 }
 
 // usageOf describes the result of a count of each tier.
-func (s *Store) usageOf(ctx context.Context, count func(*level, context.Context) (*tally, error)) (Usage, error) {
+func (s *Store) usageOf(ctx context.Context, count func(*level, context.Context) (*counted.Tally, error)) (Usage, error) {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return Usage{}, err
@@ -74,13 +77,13 @@ func (s *Store) usageOf(ctx context.Context, count func(*level, context.Context)
 	}
 	if s.remote != nil {
 		if u.Remote, err = s.remote.tierUsage(ctx, count); err != nil {
-			u.RemoteErr = fmt.Errorf("scan %s: %w", s.remote.where(), err)
+			u.RemoteErr = fmt.Errorf("scan %s: %w", s.remote.where, err)
 		}
 	}
 	return u, nil
 }
 
-func (lv *level) tierUsage(ctx context.Context, count func(*level, context.Context) (*tally, error)) (TierUsage, error) {
+func (lv *level) tierUsage(ctx context.Context, count func(*level, context.Context) (*counted.Tally, error)) (TierUsage, error) {
 	found, err := count(lv, ctx)
 	if err != nil {
 		return TierUsage{}, err
@@ -89,9 +92,9 @@ func (lv *level) tierUsage(ctx context.Context, count func(*level, context.Conte
 	for _, use := range lv.identify(ctx, found) {
 		u.RootBytes += use.Bytes
 		switch use.Fingerprint {
-		case lv.s.opt.Fingerprint:
+		case lv.pages.Exact:
 			u.Pages, u.Tails, u.Bytes = use.Pages, use.Tails, use.Bytes
-		case lv.s.cold:
+		case lv.pages.Lossy:
 			u.Lossy = use
 		default:
 			u.Others = append(u.Others, use)
@@ -102,14 +105,14 @@ func (lv *level) tierUsage(ctx context.Context, count func(*level, context.Conte
 
 // identify returns the numbers and the identity of each fingerprint found, in order of key. A
 // fingerprint without files may have a directory.
-func (lv *level) identify(ctx context.Context, found *tally) []FingerprintUsage {
-	fingerprints := slices.Clone(found.known)
+func (lv *level) identify(ctx context.Context, found *counted.Tally) []FingerprintUsage {
+	fingerprints := slices.Clone(found.Known)
 	slices.SortFunc(fingerprints, func(a, b pagefile.Key) int { return slices.Compare(a[:], b[:]) })
 	uses := make([]FingerprintUsage, len(fingerprints))
 	for i, fp := range fingerprints {
 		uses[i].Fingerprint = fp
-		if use := found.fingerprints[fp]; use != nil {
-			uses[i] = *use
+		if use := found.Fingerprints[fp]; use != nil {
+			uses[i].Pages, uses[i].Tails, uses[i].Bytes, uses[i].LastUsed = use.Pages, use.Tails, use.Bytes, use.LastUsed
 		}
 		if m, err := tier.ReadManifest(ctx, lv.tier, fp); err == nil {
 			uses[i].Identity = m.Identity

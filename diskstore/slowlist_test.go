@@ -37,11 +37,11 @@ func TestPutsGoOnWhileTheShareIsListed(t *testing.T) {
 			s := open(t, o)
 			inRemote(t, s, below)
 			require.NoError(t, s.Flush(ctx))
-			s.opt.RemoteTimeout = time.Millisecond // a move down waits as long for room
+			s.find.remoteTimeout = time.Millisecond // a move down waits as long for room
 			gate := listingHangs(t, inj, o.Remote.Root)
 			counted := make(chan error, 1)
 			go func() {
-				_, err := s.remote.count(ctx, nil)
+				_, err := s.remote.files.Count(ctx, nil)
 				counted <- err
 			}()
 			<-gate.Entered()
@@ -72,12 +72,12 @@ func TestCountListsAChangedShardAgain(t *testing.T) {
 				require.NoError(t, s.Put(ctx, p))
 			}
 			demote := func(p *pagefile.Page) {
-				info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+				info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 				require.NoError(t, err)
 				require.NoError(t, s.demote(ctx, info))
 			}
 			demote(pair[0])
-			listed := filePath(s.opt.Remote.Root, s.pageName(pair[0].Key()))
+			listed := filePath(s.opt.Remote.Root, s.pages.Page(pair[0].Key()))
 			changed := false
 			inj.Watch(func(op vfs.Op, paths ...string) {
 				if op != vfs.OpLstat || paths[0] != listed || changed {
@@ -88,11 +88,11 @@ func TestCountListsAChangedShardAgain(t *testing.T) {
 					demote(pair[1])
 					return
 				}
-				info, err := s.guard.Stat(ctx, s.pageName(pair[0].Key()))
+				info, err := s.guard.Stat(ctx, s.pages.Page(pair[0].Key()))
 				require.NoError(t, err)
 				dropPage(t, s.remote, info)
 			})
-			_, err := s.remote.count(ctx, nil)
+			_, err := s.remote.files.Count(ctx, nil)
 			require.NoError(t, err)
 			require.True(t, changed)
 			require.Equal(t, len(listAll(t, s.remote)), s.Stats().Remote.Pages)

@@ -63,15 +63,15 @@ func TestASyncThatHangsStallsNothingElse(t *testing.T) {
 			go func() { put <- s.Put(ctx, slow) }()
 			<-gate.Entered()
 
-			count := func() error { _, err := s.local.count(ctx, nil); return err }
+			count := func() error { _, err := s.local.files.Count(ctx, nil); return err }
 			soon(t, "a count", count)
 			require.Equal(t, hang.seen, s.Has(slow.Key()))
 			require.Equal(t, len(listAll(t, s.local)), s.Stats().Local.Pages)
 			soon(t, "a Put", func() error { return s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(3, testTokens))) })
 			soon(t, "a Put of a tail", func() error { return s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(4, 3))) })
-			info, err := s.disk.Stat(ctx, s.pageName(old.Key()))
+			info, err := s.disk.Stat(ctx, s.pages.Page(old.Key()))
 			require.NoError(t, err)
-			soon(t, "an eviction", func() error { _, err := s.local.evict(ctx, info, true); return err })
+			soon(t, "an eviction", func() error { _, err := s.local.room.Evict(ctx, info, true); return err })
 			soon(t, "a second count", count)
 			require.Equal(t, len(listAll(t, s.local)), s.Stats().Local.Pages+s.Stats().Local.Tails)
 
@@ -105,9 +105,9 @@ func TestPutWaitsForRoomThatIsBeingWritten(t *testing.T) {
 	put := make(chan error, 2)
 	go func() { put <- s.Put(ctx, other) }()
 	<-gate.Entered()
-	counted, _ := s.local.use.counted()
+	counted, _ := s.local.files.Counted()
 	go func() { put <- s.Put(ctx, pages[2]) }()
-	for now := counted; now.Equal(counted); now, _ = s.local.use.counted() { // until the Put's collection has listed the files
+	for now := counted; now.Equal(counted); now, _ = s.local.files.Counted() { // until the Put's collection has listed the files
 		runtime.Gosched()
 	}
 	require.NoError(t, s.local.collecting.Wait(ctx))
@@ -124,7 +124,7 @@ func TestAMoveToQuarantineThatHangsStallsNothingElse(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	s := open(t, testOptions(t, withFS(inj)))
 	bad := putChain(t, s, prompt(1, testTokens))[0]
-	flipAt(t, filePath(s.opt.Local.Root, s.pageName(bad.Key())), -100)
+	flipAt(t, filePath(s.opt.Local.Root, s.pages.Page(bad.Key())), -100)
 	gate := syncHangs(t, inj, s.opt.Local.Root, vfs.OpSyncDir, storetest.QuarantineDir+"$")
 	read := make(chan error, 1)
 	refs := s.Chain(ctx, bad.Tokens, nil)
@@ -132,7 +132,7 @@ func TestAMoveToQuarantineThatHangsStallsNothingElse(t *testing.T) {
 		read <- s.Read(ctx, refs[0], bad.Tokens, bad.Layout, make([]byte, bad.Layout.Size()))
 	}()
 	<-gate.Entered()
-	soon(t, "a count", func() error { _, err := s.local.count(ctx, nil); return err })
+	soon(t, "a count", func() error { _, err := s.local.files.Count(ctx, nil); return err })
 	soon(t, "a Put", func() error { return s.Put(ctx, bad) })
 	require.Equal(t, 1, s.Stats().Local.Pages)
 	gate.Open()
@@ -150,7 +150,7 @@ func TestASyncOfTheShareThatHangsStallsNothingElse(t *testing.T) {
 			var infos []tier.Info
 			for seed := range 3 {
 				p := putChain(t, s, prompt(1+seed, testTokens))[0]
-				info, err := s.disk.Stat(ctx, s.pageName(p.Key()))
+				info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 				require.NoError(t, err)
 				infos = append(infos, info)
 			}
@@ -160,11 +160,11 @@ func TestASyncOfTheShareThatHangsStallsNothingElse(t *testing.T) {
 			go func() { moved <- s.demote(ctx, infos[1]) }()
 			<-gate.Entered()
 
-			soon(t, "a count", func() error { _, err := s.remote.count(ctx, nil); return err })
+			soon(t, "a count", func() error { _, err := s.remote.files.Count(ctx, nil); return err })
 			soon(t, "a move down", func() error { return s.demote(ctx, infos[2]) })
 			below, err := s.guard.Stat(ctx, infos[0].Name)
 			require.NoError(t, err)
-			soon(t, "an eviction", func() error { _, err := s.remote.evict(ctx, below, true); return err })
+			soon(t, "an eviction", func() error { _, err := s.remote.room.Evict(ctx, below, true); return err })
 			require.Equal(t, len(listAll(t, s.remote)), s.Stats().Remote.Pages)
 
 			gate.Open()
@@ -189,7 +189,7 @@ func TestAReplacedFileCountsUntilItIsGone(t *testing.T) {
 	put := make(chan error, 1)
 	go func() { put <- w.s.Put(ctx, tinyPages(t, w.o, tinySections, tokens)[0]) }()
 	<-gate.Entered()
-	_, err := w.s.local.count(ctx, nil)
+	_, err := w.s.local.files.Count(ctx, nil)
 	require.NoError(t, err)
 	after := w.mem.Crash(0, 1)
 	found, err := walk(after, w.o.Local.Root)
@@ -199,7 +199,7 @@ func TestAReplacedFileCountsUntilItIsGone(t *testing.T) {
 
 	gate.Open()
 	require.NoError(t, <-put)
-	_, err = w.s.local.count(ctx, nil)
+	counted, err := w.s.local.files.Count(ctx, nil)
 	require.NoError(t, err)
-	require.Zero(t, w.s.local.use.replaced)
+	require.Zero(t, counted.Replaced)
 }

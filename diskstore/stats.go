@@ -8,9 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/ledger"
-	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // TierStats are the numbers of one tier, over all fingerprints below its root. Changes of
@@ -97,7 +96,7 @@ type levelCounters struct{ hits, evicted, quarantined, failed atomic.Uint64 }
 func (s *Store) Stats() Stats {
 	c := &s.counts
 	st := Stats{
-		Local: s.local.use.stats(),
+		Local: s.local.holding(),
 		Puts:  c.puts.Load(), PutErrors: c.putErrors.Load(),
 		Hits: c.hits.Load(), RAMHits: c.ramHits.Load(), SharedHits: c.sharedHits.Load(), Misses: c.misses.Load(),
 		Damaged: c.damaged.Load(), Mismatched: c.mismatched.Load(),
@@ -113,14 +112,14 @@ func (s *Store) Stats() Stats {
 	}
 	st.LocalBooked, _ = s.local.book.Figure()
 	st.Local.Down = s.health.down() || s.disk.Down()
-	if s.ram != nil {
+	if !s.ram.off() {
 		held := s.ram.Stats()
-		st.RAM = TierStats{Pages: held.Pages, Tails: held.Tails, Bytes: held.Bytes, Down: s.ramHealth.down()}
+		st.RAM = TierStats{Pages: held.Pages, Tails: held.Tails, Bytes: held.Bytes, Down: s.ram.health.down()}
 		st.RAMStored, st.RAMFromLocal, st.RAMFromRemote, st.RAMEvicted = held.Stored, held.FromLocal, held.FromRemote, held.Evicted
 		st.RAMLimit = held.Limit
 	}
 	if s.remote != nil {
-		st.Remote = s.remote.use.stats()
+		st.Remote = s.remote.holding()
 		st.Remote.Down = s.guard.Breaker.Down()
 		st.RemoteBooked, _ = s.remote.book.Figure()
 		st.RemoteWritten = s.remote.book.Today()
@@ -131,175 +130,10 @@ func (s *Store) Stats() Stats {
 	return st
 }
 
-// tierUse is a tier's number of files, by this process's knowledge.
-type tierUse struct {
-	mu    sync.Mutex
-	files holding
-	when  time.Time     // end of the last full count; zero for never
-	took  time.Duration // duration of that count
-
-	// replaced is the size in bytes of files that others have replaced, not yet durably: after a
-	// power cut the former file may be there instead.
-	replaced int64
-
-	// During a count: the numbers of listed shards, and the shards not listed yet. A change in
-	// a shard not listed yet is counted when the shard is listed.
-	listing holding
-	todo    map[tier.Shard]bool // nil while no count runs
-	seen    tier.Shard          // the shard that is being listed while files appear and go
-	changed bool                // a file of seen has appeared or gone since
-
-	// While the shards are looked up: changes, for shards that the look-up misses.
-	early   []earlyChange
-	looking bool
-}
-
-// earlyChange is a change while a count looks up its shards.
-type earlyChange struct {
-	name  pagefile.Name
-	files int
-	bytes int64
-}
-
-// holding is a number of files and their bytes.
-type holding struct {
-	pages, tails int
-	bytes        int64
-}
-
-func (h *holding) add(class pagefile.Class, files int, bytes int64) {
-	if class == pagefile.ClassTail {
-		h.tails += files
-	} else {
-		h.pages += files
-	}
-	h.bytes += bytes
-}
-
-func (u *tierUse) stats() TierStats {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return TierStats{Pages: u.files.pages, Tails: u.files.tails, Bytes: u.files.bytes}
-}
-
-// commit counts a new file, which may have replaced another. settled is called once the new
-// file's name is durable, or after making it durable has failed.
-func (u *tierUse) commit(done tier.Committed) {
-	files := 1
-	if done.Replaced {
-		files = 0
-	}
-	u.change(done.Name, files, done.Physical-done.Freed)
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.replaced += done.Freed
-}
-
-func (u *tierUse) settled(done tier.Committed) {
-	if done.Bytes == 0 { // commit was not called
-		return
-	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.replaced -= done.Freed
-}
-
-// remove counts a removed file.
-func (u *tierUse) remove(info tier.Info) { u.change(info.Name, -1, -info.Physical) }
-
-func (u *tierUse) change(name pagefile.Name, files int, bytes int64) {
-	if name.Class == pagefile.ClassManifest {
-		return
-	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.files.add(name.Class, files, bytes)
-	if u.looking {
-		u.early = append(u.early, earlyChange{name, files, bytes})
-	}
-	shard := tier.ShardOf(name)
-	u.changed = u.changed || shard == u.seen
-	if u.todo != nil && !u.todo[shard] {
-		u.listing.add(name.Class, files, bytes)
-	}
-}
-
-// look is called before a shard is listed while files appear and go.
-func (u *tierUse) look(shard tier.Shard) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.seen, u.changed = shard, false
-}
-
-// same reports whether no file of a shard has appeared or gone since look.
-func (u *tierUse) same(shard tier.Shard) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.seen == shard && !u.changed
-}
-
-// prepare is called before a count looks up its shards, and begin after the look-up.
-//
-// A shard that the look-up misses has only files that appeared since: a file removed from there
-// was never in this count, and a removal may be the reason for the miss.
-func (u *tierUse) prepare() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.looking = true
-}
-
-// begin begins a count of these shards.
-func (u *tierUse) begin(shards []tier.Shard) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.listing, u.todo = holding{}, make(map[tier.Shard]bool, len(shards))
-	for _, shard := range shards {
-		u.todo[shard] = true
-	}
-	there := make(map[pagefile.Name]earlyChange)
-	for _, c := range u.early {
-		was := there[c.name]
-		there[c.name] = earlyChange{c.name, max(0, was.files+c.files), max(0, was.bytes+c.bytes)}
-	}
-	for name, c := range there {
-		if !u.todo[tier.ShardOf(name)] {
-			u.listing.add(name.Class, c.files, c.bytes)
-		}
-	}
-	u.early, u.looking = nil, false
-}
-
-// listed counts the files of one shard.
-func (u *tierUse) listed(shard tier.Shard, infos []tier.Info) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	delete(u.todo, shard)
-	for _, info := range infos {
-		u.listing.add(info.Class, 1, info.Physical)
-	}
-}
-
-// end replaces the numbers by the result of the count, stores the count's duration, and
-// returns the number of bytes, and the bytes that a power cut may bring back besides.
-func (u *tierUse) end(took time.Duration) (bytes, replaced int64) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.files, u.todo, u.when, u.took = u.listing, nil, time.Now(), took
-	return u.files.bytes, u.replaced
-}
-
-// abandon ends an incomplete count.
-func (u *tierUse) abandon() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.todo, u.early, u.looking = nil, nil, false
-}
-
-// counted returns the end and the duration of the last count.
-func (u *tierUse) counted() (time.Time, time.Duration) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.when, u.took
+// holding returns the numbers of files, as far as this process knows.
+func (lv *level) holding() (st TierStats) {
+	st.Pages, st.Tails, st.Bytes = lv.files.Holding()
+	return st
 }
 
 // Errors that Options.Trouble gets with pages that were stored.
@@ -376,7 +210,7 @@ func (h *health) down() bool {
 
 // tellTrouble is the local tier's health.tell.
 func (s *Store) tellTrouble(what string, err error) {
-	if errors.Is(err, errUnreachable) {
+	if errors.Is(err, room.ErrUnreachable) {
 		return // the page before it was not stored, which was told
 	}
 	if err == nil {

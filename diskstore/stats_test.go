@@ -71,7 +71,7 @@ func TestStatsOfEveryMove(t *testing.T) {
 	// The remote tier evicts: pages there are gone.
 	info, err := s.guard.Stat(ctx, namesOf(s, tokens)[1])
 	require.NoError(t, err)
-	removed, err := s.remote.evict(ctx, info, true)
+	removed, err := s.remote.room.Evict(ctx, info, true)
 	require.NoError(t, err)
 	require.Equal(t, info.Name, removed.Name)
 	require.Equal(t, Stats{Evicted: 1, RemoteEvicted: 1}, statsSince(t, s, st))
@@ -122,7 +122,7 @@ func TestStatsOfReadingAhead(t *testing.T) {
 				readChain(t, s, all[0], len(all[0]))
 				require.EqualValues(t, 3, s.Stats().AheadUsed)
 			}
-			if s.ram == nil {
+			if s.ram.off() {
 				return
 			}
 			s.ram.SetLimit(0) // pages that memory has lost were read ahead for nothing
@@ -141,7 +141,7 @@ func TestInRAM(t *testing.T) {
 	pages := putChain(t, s, prompt(1, 2*testTokens))
 	keys := []pagefile.Key{pages[0].Key(), pages[1].Key(), {9}}
 	require.Equal(t, 2, s.InRAM(keys))
-	s.ram.Drop(s.pageName(keys[0]))
+	s.ram.Drop(s.pages.Page(keys[0]))
 	require.Equal(t, 1, s.InRAM(keys))
 	require.Zero(t, open(t, testOptions(t)).InRAM(keys), "without memory")
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -174,16 +175,16 @@ func TestReadRefusesWhatWasNotAskedFor(t *testing.T) {
 	require.ErrorIs(t, s.Read(ctx, gone, mine, good, make([]byte, good.Size())), tier.ErrNotFound)
 
 	// The same files under another fingerprint, page size or name.
-	from := filePath(o.Local.Root, s.pageName(ref.Key))
+	from := filePath(o.Local.Root, s.pages.Page(ref.Key))
 	o2 := o
 	o2.Fingerprint = testFingerprint(2)
 	s2 := open(t, o2)
-	place(t, from, filePath(o.Local.Root, s2.pageName(ref.Key)))
+	place(t, from, filePath(o.Local.Root, s2.pages.Page(ref.Key)))
 	require.ErrorIs(t, s2.Read(ctx, ref, mine, good, make([]byte, good.Size())), pagefile.ErrMismatch)
 	require.False(t, s2.Has(ref.Key), "a page in another's place is quarantined")
 	wrong := ref
 	wrong.Key[5]++
-	place(t, from, filePath(o.Local.Root, s.pageName(wrong.Key)))
+	place(t, from, filePath(o.Local.Root, s.pages.Page(wrong.Key)))
 	require.ErrorIs(t, s.Read(ctx, wrong, mine, good, make([]byte, good.Size())), pagefile.ErrMismatch)
 	require.False(t, s.Has(wrong.Key))
 	o3 := o
@@ -225,7 +226,7 @@ func TestDamageIsQuarantinedAndRepaired(t *testing.T) {
 	pages := putChain(t, s, tokens)
 	refs := s.Chain(ctx, tokens, nil)
 	for i, ref := range refs {
-		path := filePath(o.Local.Root, s.refName(ref))
+		path := filePath(o.Local.Root, ref.name(s.pages))
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
 		data[len(data)-pagefile.FooterBytes-1] ^= 4
@@ -244,7 +245,7 @@ func TestDamageIsQuarantinedAndRepaired(t *testing.T) {
 
 	// Quarantine is bounded, and a full quarantine keeps its files.
 	for i := range storetest.MaxQuarantined + 3 {
-		name := s.pageName(pagefile.Key{byte(i)})
+		name := s.pages.Page(pagefile.Key{byte(i)})
 		place(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt)[0], filePath(o.Local.Root, name))
 		moved, err := s.disk.Quarantine(ctx, tier.Info{Name: name}, "test")
 		if i < storetest.MaxQuarantined-len(refs) {
@@ -263,7 +264,7 @@ func TestDamagedTailHeaderIsQuarantinedByChain(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, 3)
 	putChain(t, s, tokens)
-	path := filePath(o.Local.Root, s.refName(s.Chain(ctx, tokens, nil)[0]))
+	path := filePath(o.Local.Root, s.Chain(ctx, tokens, nil)[0].name(s.pages))
 	require.NoError(t, os.Truncate(path, 100))
 	require.Empty(t, s.Chain(ctx, tokens, nil))
 	require.NoFileExists(t, path)
@@ -275,7 +276,7 @@ func TestPutReplacesWhatIsNoGood(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, testTokens)
 	p := putChain(t, s, tokens)[0]
-	path := filePath(o.Local.Root, s.pageName(p.Key()))
+	path := filePath(o.Local.Root, s.pages.Page(p.Key()))
 	require.NoError(t, os.Truncate(path, 5000))
 	require.NoError(t, s.Put(ctx, p))
 	readChain(t, s, tokens, testTokens)
@@ -427,14 +428,14 @@ func TestTouchIsThrottled(t *testing.T) {
 	touch(s, ref)
 	readRef(t, s, ref, tokens)
 	require.Zero(t, inj.Count(vfs.OpChtimes))
-	past := time.Now().Add(-2 * touchEvery)
-	path := filePath(o.Local.Root, s.refName(ref))
+	past := time.Now().Add(-2 * recency.TouchEvery)
+	path := filePath(o.Local.Root, ref.name(s.pages))
 	require.NoError(t, os.Chtimes(path, past, past))
 	touch(s, s.Chain(ctx, tokens, nil)[0])
 	require.Equal(t, 1, inj.Count(vfs.OpChtimes))
 	info, err := os.Stat(path)
 	require.NoError(t, err)
-	require.WithinDuration(t, time.Now(), info.ModTime(), touchEvery)
+	require.WithinDuration(t, time.Now(), info.ModTime(), recency.TouchEvery)
 	touch(s, Ref{Key: pagefile.Key{1}}) // no such page: no change
 }
 

@@ -51,7 +51,7 @@ func TestStrangersInAPagesPlace(t *testing.T) {
 			o := testOptions(t)
 			s := open(t, o)
 			p := pageOf(t, s.opt.Fingerprint, 0, tokens)
-			path := filePath(o.Local.Root, s.pageName(p.Key()))
+			path := filePath(o.Local.Root, s.pages.Page(p.Key()))
 			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
 			ref := Ref{Key: p.Key(), Parent: p.Parent, Tokens: testTokens, Stored: testTokens, Tier: tier.Local}
 			buf := make([]byte, p.Layout.Size())

@@ -34,8 +34,8 @@ func TestDirectorySwappedForALink(t *testing.T) {
 		err := s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(10+seed, testTokens)))
 		require.ErrorContains(t, err, folder)
 	}
-	require.Error(t, s.disk.Touch(ctx, s.pageName(refs[0].Key), time.Unix(1_700_000_000, 0)))
-	removed, _ := s.disk.Remove(ctx, tier.Info{Name: s.pageName(refs[0].Key)})
+	require.Error(t, s.disk.Touch(ctx, s.pages.Page(refs[0].Key), time.Unix(1_700_000_000, 0)))
+	removed, _ := s.disk.Remove(ctx, tier.Info{Name: s.pages.Page(refs[0].Key)})
 	require.False(t, removed)
 	require.Equal(t, before, filesIn(t, outside, dir.PageExt))
 

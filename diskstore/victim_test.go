@@ -16,7 +16,7 @@ import (
 // whileDemoting demotes a page of the local tier, which must be evicted, and calls do while
 // its copy is written. The write of the copy then returns the error fails.
 func whileDemoting(t *testing.T, s *Store, inj *vfs.Injector, info tier.Info, fails error, do func()) {
-	require.NoError(t, s.copyManifest(ctx, info.Fingerprint)) // the manifest's write comes before
+	require.NoError(t, copyManifest(ctx, s.disk, s.guard, info.Fingerprint)) // the manifest's write comes before
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{
 		Ops:  []vfs.Op{vfs.OpWrite},
@@ -26,7 +26,7 @@ func whileDemoting(t *testing.T, s *Store, inj *vfs.Injector, info tier.Info, fa
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.local.evictAll(ctx, []tier.Info{info}, 1, 1)
+		s.local.room.EvictAll(ctx, []tier.Info{info}, 1, 1)
 	}()
 	<-gate.Entered()
 	do()
@@ -45,7 +45,7 @@ func TestVictimThatCameIntoUseStays(t *testing.T) {
 	first := putChain(t, s, tokens[:testTokens])[0]
 	require.NoError(t, s.Flush(ctx))
 	age(t, o.Local.Root, time.Now().Add(-3*time.Hour))
-	s.links.clear()
+	s.chains.Forget()
 	whileDemoting(t, s, inj, listAll(t, s.local)[0], syscall.EIO, func() {
 		second := pageOf(t, first.Key(), testTokens, tokens[testTokens:2*testTokens])
 		require.NoError(t, s.Put(ctx, second))

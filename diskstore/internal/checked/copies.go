@@ -1,4 +1,4 @@
-package diskstore
+package checked
 
 import (
 	"sync"
@@ -16,20 +16,20 @@ the copies that it wrote or checked. Pages are never changed in place. Another f
 name has another time or another header.
 
 Only a changed file is noticed. A device that loses bytes of a file at rest changes neither its
-time nor its length, so a copy counts as good for copyLife. The next Read of the page finds the
+time nor its length, so a copy counts as good for CopyLife. The next Read of the page finds the
 loss in any case, and the page is computed again.
 */
 const (
-	// copyLife is the time for which a checked copy counts as good.
-	copyLife = 24 * time.Hour
+	// CopyLife is the time for which a checked copy counts as good.
+	CopyLife = 24 * time.Hour
 
-	// maxCopies bounds the memory of copies, to about 2 MiB. Beyond maxCopies all are forgotten.
-	maxCopies = 8192
+	// MaxCopies bounds the memory of copies, to about 2 MiB. Beyond MaxCopies all are forgotten.
+	MaxCopies = 8192
 )
 
-// copies are the files of the remote tier every byte of which this process has written or
+// Copies are the files of the remote tier every byte of which this process has written or
 // checked.
-type copies struct {
+type Copies struct {
 	now func() time.Time
 
 	mu    sync.Mutex
@@ -44,44 +44,45 @@ type goodCopy struct {
 	since time.Time
 }
 
-func newCopies(now func() time.Time) *copies {
-	return &copies{now: now, files: make(map[pagefile.Name]goodCopy)}
+// NewCopies returns no copies.
+func NewCopies(now func() time.Time) *Copies {
+	return &Copies{now: now, files: make(map[pagefile.Name]goodCopy)}
 }
 
-// good notes that a file with the given checksum of its header is good.
-func (c *copies) good(info tier.Info, crc uint32) {
+// Good notes that a file with the given checksum of its header is good.
+func (c *Copies) Good(info tier.Info, crc uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.files) >= maxCopies {
+	if len(c.files) >= MaxCopies {
 		clear(c.files)
 	}
 	c.files[info.Name] = goodCopy{bytes: info.Bytes, used: info.Used, crc: crc, since: c.now()}
 }
 
-// knows reports whether a file was found good within copyLife.
-func (c *copies) knows(info tier.Info) bool {
+// Knows reports whether a file was found good within CopyLife.
+func (c *Copies) Knows(info tier.Info) bool {
 	_, good := c.goodHeader(info)
 	return good
 }
 
-// isGood reports whether a file was found good within copyLife, with that header.
-func (c *copies) isGood(info tier.Info, crc uint32) bool {
+// IsGood reports whether a file was found good within CopyLife, with that header.
+func (c *Copies) IsGood(info tier.Info, crc uint32) bool {
 	was, good := c.goodHeader(info)
 	return good && was == crc
 }
 
-// goodHeader returns the checksum of the header with which a file was found good within copyLife.
-func (c *copies) goodHeader(info tier.Info) (crc uint32, good bool) {
+// goodHeader returns the checksum of the header with which a file was found good within CopyLife.
+func (c *Copies) goodHeader(info tier.Info) (crc uint32, good bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	file, known := c.files[info.Name]
-	return file.crc, known && file.is(info) && c.now().Sub(file.since).Abs() < copyLife
+	return file.crc, known && file.is(info) && c.now().Sub(file.since).Abs() < CopyLife
 }
 
 func (g goodCopy) is(info tier.Info) bool { return g.bytes == info.Bytes && g.used.Equal(info.Used) }
 
-// touched notes that this process has given a file, last seen as info, another time.
-func (c *copies) touched(info tier.Info, used time.Time) {
+// Touched notes that this process has given a file, last seen as info, another time.
+func (c *Copies) Touched(info tier.Info, used time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if file, known := c.files[info.Name]; known && file.is(info) {
@@ -90,8 +91,8 @@ func (c *copies) touched(info tier.Info, used time.Time) {
 	}
 }
 
-// forget drops a file that is gone, was found bad, or could not be read.
-func (c *copies) forget(name pagefile.Name) {
+// Forget drops a file that is gone, was found bad, or could not be read.
+func (c *Copies) Forget(name pagefile.Name) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.files, name)

@@ -1,9 +1,8 @@
-package diskstore
+package recency
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -32,107 +31,101 @@ const (
 	// believeMargin is the difference between the present time and the new times of files from
 	// the future: pages that continue them may be used now, and must be earlier.
 	believeMargin = 10 * time.Millisecond
+
+	// maxFutures bounds the files of Futures, to about 10 MiB of names.
+	maxFutures = 1 << 16
 )
 
-// futures holds the earliest files of a listing that are from the future, at least maxVictims
+// Futures holds the earliest files of a listing that are from the future, at least maxFutures
 // of them.
-type futures struct {
+type Futures struct {
+	Newest time.Time // the latest time of all other files
+
+	tier   tier.Tier
+	clock  func() time.Time
+	failed func(error)
 	now    time.Time
 	ahead  time.Duration // lead of the filesystem's clock over this machine's; 0 for a lag
 	blind  bool          // the filesystem's clock is unknown, and no file is moved
-	newest time.Time     // the latest time of all other files
 	files  []tier.Info
 }
 
-func (lv *level) newFutures(ctx context.Context) *futures {
-	there, err := lv.tier.Now(ctx)
+// NewFutures begins a listing of a tier. failed is told errors of the tier.
+func NewFutures(ctx context.Context, t tier.Tier, clock func() time.Time, failed func(error)) *Futures {
+	f := &Futures{tier: t, clock: clock, failed: failed}
+	there, err := t.Now(ctx)
+	here := clock()
 	if err != nil {
-		lv.noteTierError(err)
-		return &futures{now: lv.s.now(), blind: true}
+		failed(err)
+		f.now, f.blind = here, true
+		return f
 	}
-	here := lv.s.now()
-	return &futures{now: tier.Later(here, there), ahead: max(0, there.Sub(here))}
+	f.now, f.ahead = tier.Later(here, there), max(0, there.Sub(here))
+	return f
 }
 
-// ageClock returns the time by which files count as old enough to delete.
-func (lv *level) ageClock(ctx context.Context) (time.Time, error) {
-	there, err := lv.tier.Now(ctx)
+// AgeClock returns the time by which files of a tier count as old enough to delete: the earlier of
+// this machine's clock and the filesystem's.
+func AgeClock(ctx context.Context, t tier.Tier, clock func() time.Time) (time.Time, error) {
+	there, err := t.Now(ctx)
 	if err != nil && !vfs.IsNoSpace(err) { // after tier.ErrNoSpace `there` is an earlier time, by which fewer files are old
-		return there, fmt.Errorf("tell the time of the filesystem of %s: %w", lv.where(), err)
+		return there, err
 	}
-	if here := lv.s.now(); here.Before(there) {
+	if here := clock(); here.Before(there) {
 		return here, nil
 	}
 	return there, nil
 }
 
-func (f *futures) add(info tier.Info) {
+// Add adds a file of the listing.
+func (f *Futures) Add(info tier.Info) {
 	if !tier.Beyond(info.Used, f.now) {
-		if info.Used.After(f.newest) {
-			f.newest = info.Used
+		if info.Used.After(f.Newest) {
+			f.Newest = info.Used
 		}
 		return
 	}
 	if f.blind {
 		return
 	}
-	if f.files = append(f.files, info); len(f.files) >= 2*maxVictims {
+	if f.files = append(f.files, info); len(f.files) >= 2*maxFutures {
 		f.sort()
-		clear(f.files[maxVictims:])
-		f.files = f.files[:maxVictims]
+		clear(f.files[maxFutures:])
+		f.files = f.files[:maxFutures]
 	}
 }
 
-func (f *futures) sort() {
+func (f *Futures) sort() {
 	slices.SortFunc(f.files, func(a, b tier.Info) int { return a.Used.Compare(b.Used) })
 }
 
-// believe sets the times of files from the future to just after now, in their order: files to
-// evict first come first. believe reports whether there was such a file, and sets f.newest to
-// the latest time of all files. A file whose time cannot be set stays for the next collection,
-// together with all files that must be later.
-func (lv *level) believe(ctx context.Context, f *futures) bool {
+// Believe sets the times of files from the future to just after now, in their order: files to
+// evict first come first. Believe reports whether there was such a file, after which noted times are
+// too late, and sets f.Newest to the latest time of all files. A file whose time cannot be set stays
+// for the next collection, together with all files that must be later.
+func (f *Futures) Believe(ctx context.Context) bool {
 	if len(f.files) == 0 {
 		return false
 	}
 	f.sort()
-	at, last := f.newest, time.Time{}
+	at, last := f.Newest, time.Time{}
 	for _, info := range f.files {
 		if !info.Used.Equal(last) { // equal times stay equal: the headers order these files
-			at, last = at.Add(recencyStep), info.Used
-			at = tier.Later(at, lv.s.now().Add(f.ahead+believeMargin))
+			at, last = at.Add(Step), info.Used
+			at = tier.Later(at, f.clock().Add(f.ahead+believeMargin))
 		}
-		now, err := lv.tier.Stat(ctx, info.Name)
+		now, err := f.tier.Stat(ctx, info.Name)
 		switch {
 		case err == nil && now.Used.Equal(info.Used):
-			err = lv.tier.Touch(ctx, info.Name, at)
-		case err == nil && now.Used.After(at) && !tier.Beyond(now.Used, lv.s.now().Add(f.ahead)):
+			err = f.tier.Touch(ctx, info.Name, at)
+		case err == nil && now.Used.After(at) && !tier.Beyond(now.Used, f.clock().Add(f.ahead)):
 			at = now.Used // used meanwhile; the pages that it continues are later
 		}
 		if err != nil && !errors.Is(err, tier.ErrNotFound) {
-			lv.noteTierError(err)
+			f.failed(err)
 			break
 		}
-		f.newest = at
+		f.Newest = at
 	}
-	lv.s.links.clear() // the cached times are too late now
 	return true
-}
-
-// moveAllUp does as moveUp for several places, with a time later than after.
-func (s *Store) moveAllUp(ctx context.Context, places []position, after time.Time) time.Time {
-	var last uint32
-	for _, at := range places {
-		last = max(last, at.start)
-	}
-	used := s.now()
-	if least := chainUsed(after, last).Add(recencyStep); used.Before(least) {
-		used = least
-	}
-	for _, at := range places {
-		if at.start > 0 {
-			s.raise(ctx, at.parent, used)
-		}
-	}
-	return recency(used, last)
 }

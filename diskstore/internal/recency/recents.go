@@ -1,7 +1,8 @@
-package diskstore
+package recency
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -12,11 +13,11 @@ import (
 // of names.
 const maxRecents = 1 << 16
 
-// recents holds the most recently used files of some fingerprints in a listing. The number of
-// files is bounded by their bytes, not by the length of the listing. Times order the files
-// (see recency.go): a conversation's files are consecutive, from its first page on. A nil
-// recents holds nothing.
-type recents struct {
+// Recents holds the most recently used files of some fingerprints in a listing. The number of
+// files is bounded by their bytes, not by the length of the listing. Times order the files:
+// a conversation's files are consecutive, from its first page on. A nil
+// Recents holds nothing.
+type Recents struct {
 	fingerprints []pagefile.Key
 	bytes        int64 // of files to keep
 	most         int   // files
@@ -25,12 +26,20 @@ type recents struct {
 	held  int64 // bytes of files
 }
 
-func newRecents(bytes int64, fingerprints ...pagefile.Key) *recents {
-	return &recents{fingerprints: fingerprints, bytes: bytes, most: maxRecents}
+// ToRead returns the recents of some fingerprints that together have at most some bytes.
+func ToRead(bytes int64, fingerprints ...pagefile.Key) *Recents {
+	return &Recents{fingerprints: fingerprints, bytes: bytes, most: maxRecents}
 }
 
-// add adds a file if the file is recent enough.
-func (r *recents) add(info tier.Info) {
+// Latest returns the latest recents of a fingerprint, at most `most` of them.
+func Latest(fingerprint pagefile.Key, most int) *Recents {
+	r := ToRead(math.MaxInt64, fingerprint)
+	r.most = most
+	return r
+}
+
+// Add adds a file if the file is recent enough.
+func (r *Recents) Add(info tier.Info) {
 	if r == nil || !slices.Contains(r.fingerprints, info.Fingerprint) {
 		return
 	}
@@ -43,7 +52,7 @@ func (r *recents) add(info tier.Info) {
 
 // prune sorts the files, the most recent first, and drops the first file that does not fit and
 // all files after it: later files are useless without that one.
-func (r *recents) prune() {
+func (r *Recents) prune() {
 	slices.SortFunc(r.files, func(a, b tier.Info) int {
 		return cmp.Or(b.Used.Compare(a.Used), slices.Compare(a.Key[:], b.Key[:]))
 	})
@@ -58,8 +67,8 @@ func (r *recents) prune() {
 	}
 }
 
-// order returns the files, the most recent first.
-func (r *recents) order() []tier.Info {
+// Order returns the files, the most recent first.
+func (r *Recents) Order() []tier.Info {
 	if r == nil {
 		return nil
 	}

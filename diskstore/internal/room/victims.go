@@ -1,12 +1,12 @@
-package diskstore
+package room
 
 import (
 	"cmp"
-	"context"
 	"math"
 	"slices"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -66,8 +66,8 @@ func (v *victims) prune() {
 }
 
 // order returns the files in the order of eviction: every page before the pages that it
-// continues. Among files with equal times the headers decide.
-func (v *victims) order(ctx context.Context, s *Store, t tier.Tier) []tier.Info {
+// continues. Among files with equal times the headers decide: link returns the place of a full page.
+func (v *victims) order(link func(pagefile.Name) recency.Link) []tier.Info {
 	v.prune()
 	for i := 0; i < len(v.files); {
 		end := i + 1
@@ -75,20 +75,21 @@ func (v *victims) order(ctx context.Context, s *Store, t tier.Tier) []tier.Info 
 			end++
 		}
 		if end > i+1 {
-			s.orderTies(ctx, t, v.files[i:end])
+			orderTies(v.files[i:end], link)
 		}
 		i = end
 	}
 	return v.files
 }
 
-// orderTies sorts files of equal times so that the last pages of each chain come first.
-func (s *Store) orderTies(ctx context.Context, t tier.Tier, infos []tier.Info) {
+// orderTies sorts files of equal times so that the last pages of each chain come first. link returns
+// the place of a full page.
+func orderTies(infos []tier.Info, link func(pagefile.Name) recency.Link) {
 	starts := make(map[pagefile.Name]uint32, len(infos))
 	for _, info := range infos {
 		starts[info.Name] = math.MaxUint32 // a tail is after any page
 		if info.Class == pagefile.ClassPage {
-			starts[info.Name] = s.linkOf(ctx, t, info.Name).start
+			starts[info.Name] = link(info.Name).Start
 		}
 	}
 	slices.SortFunc(infos, func(a, b tier.Info) int {

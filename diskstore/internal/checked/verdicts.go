@@ -1,4 +1,4 @@
-package diskstore
+package checked
 
 import (
 	"log/slog"
@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// condemnedLocal and condemnedRemote are the numbers of files that may fail their check
+	// CondemnedLocal and CondemnedRemote are the numbers of files that may fail their check
 	// within condemnHour. After more failures a process moves no file to quarantine until
 	// condemnHour has passed without a failure: many damaged pages at once suggest a machine
 	// that reads wrong bytes. The remote tier's limit is lower because other machines use that
 	// tier as well.
-	condemnedLocal  = 16
-	condemnedRemote = 4
+	CondemnedLocal  = 16
+	CondemnedRemote = 4
 	condemnHour     = time.Hour
 
 	// condemnSound is the number of good files of the remote tier that a process must have
@@ -30,10 +30,10 @@ const (
 	badLife     = time.Hour
 )
 
-// verdicts are one process's results of checking a tier's files: the number of files that the
+// Verdicts are one process's results of checking a tier's files: the number of files that the
 // process may still condemn, and the bad files that are still in their place. A bad file
 // counts as not stored: a Put of that page replaces the file.
-type verdicts struct {
+type Verdicts struct {
 	limit  int // of files that fail within condemnHour
 	needed int // good files found for each one condemned after the first
 	now    func() time.Time
@@ -55,26 +55,27 @@ type badFile struct {
 	since time.Time
 }
 
-func newVerdicts(name string, now func() time.Time) *verdicts {
-	v := &verdicts{limit: condemnedLocal, now: now, bad: make(map[pagefile.Name]badFile)}
-	if name == tier.Remote {
-		v.limit, v.needed = condemnedRemote, condemnSound
+// NewVerdicts returns those on the files of the local tier or, with far, of the remote one.
+func NewVerdicts(far bool, now func() time.Time) *Verdicts {
+	v := &Verdicts{limit: CondemnedLocal, now: now, bad: make(map[pagefile.Name]badFile)}
+	if far {
+		v.limit, v.needed = CondemnedRemote, condemnSound
 	}
 	return v
 }
 
 // good notes that a file passed its check.
-func (v *verdicts) good() {
+func (v *Verdicts) good() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.sound = min(v.sound+1, condemnSound)
 }
 
-// mayCondemn notes that a file failed its check twice, and reports whether the file may be
+// MayCondemn notes that a file failed its check twice, and reports whether the file may be
 // moved to quarantine. enough is true when this failure has just passed the limit. A file that
 // stays because too few good files were found counts as well: a machine that reads all files
 // wrong finds no good ones.
-func (v *verdicts) mayCondemn() (ok, enough bool) {
+func (v *Verdicts) MayCondemn() (ok, enough bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := v.now()
@@ -100,8 +101,8 @@ func (v *verdicts) mayCondemn() (ok, enough bool) {
 	return proven, false
 }
 
-// markBad remembers a bad file that stays in its place.
-func (v *verdicts) markBad(info tier.Info) {
+// MarkBad remembers a bad file that stays in its place.
+func (v *Verdicts) MarkBad(info tier.Info) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if _, known := v.bad[info.Name]; !known {
@@ -114,16 +115,16 @@ func (v *verdicts) markBad(info tier.Info) {
 	}
 }
 
-// isBad reports whether a file failed its check in this process within badLife.
-func (v *verdicts) isBad(info tier.Info) bool {
+// IsBad reports whether a file failed its check in this process within badLife.
+func (v *Verdicts) IsBad(info tier.Info) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	file, known := v.bad[info.Name]
 	return known && file.bytes == info.Bytes && file.used.Equal(info.Used) && v.now().Sub(file.since) < badLife
 }
 
-// replaced drops the verdict on the previous file of a name.
-func (v *verdicts) replaced(name pagefile.Name) {
+// Replaced drops the verdict on the previous file of a name.
+func (v *Verdicts) Replaced(name pagefile.Name) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if _, known := v.bad[name]; known {
@@ -134,7 +135,7 @@ func (v *verdicts) replaced(name pagefile.Name) {
 
 // readWrong logs, once for each process and tier, that a file was damaged at the first read
 // and good when read past the cache.
-func (v *verdicts) readWrong(log *slog.Logger, tier string, name pagefile.Name, first error) {
+func (v *Verdicts) readWrong(log *slog.Logger, tier string, name pagefile.Name, first error) {
 	v.mu.Lock()
 	logged := v.logged
 	v.logged = true

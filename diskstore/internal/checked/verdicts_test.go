@@ -1,0 +1,54 @@
+package checked
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
+
+func TestVerdictsBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	v := NewVerdicts(true, func() time.Time { return now })
+	condemn := func() bool {
+		for range condemnSound {
+			v.good()
+		}
+		ok, _ := v.MayCondemn()
+		return ok
+	}
+	for range CondemnedRemote {
+		require.True(t, condemn())
+	}
+	for range 4 { // further damage prevents a new start
+		require.False(t, condemn())
+		require.True(t, v.spent)
+		now = now.Add(condemnHour - time.Minute)
+	}
+	now = now.Add(time.Minute)
+	require.True(t, condemn())
+	require.False(t, v.spent)
+	ok, _ := v.MayCondemn()
+	require.False(t, ok, "no good file was found since")
+	require.True(t, condemn())
+
+	// Verdicts are bounded, expire, and apply to one file alone.
+	info := tier.Info{Name: pagefile.Name{Class: pagefile.ClassPage}, Bytes: 5, Used: now}
+	for i := range maxBadPages + 10 {
+		info.Key = pagefile.Key{byte(i), byte(i >> 8)}
+		v.MarkBad(info)
+	}
+	require.Len(t, v.bad, maxBadPages)
+	require.Len(t, v.order, maxBadPages)
+	require.True(t, v.IsBad(info))
+	touched := info
+	touched.Used = touched.Used.Add(time.Second)
+	require.False(t, v.IsBad(touched))
+	now = now.Add(badLife)
+	require.False(t, v.IsBad(info))
+	v.Replaced(info.Name)
+	require.Len(t, v.order, maxBadPages-1)
+}

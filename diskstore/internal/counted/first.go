@@ -1,0 +1,121 @@
+package counted
+
+import (
+	"context"
+	"sync"
+
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
+	"github.com/kvtier/kvtier/diskstore/internal/work"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
+
+// First keeps the result of the first count of a tier, which Open begins, so that other
+// work at the load of a model needs no listing of its own.
+type First struct {
+	mu     sync.Mutex
+	found  *Tally           // nil until the first count has ended
+	recent []tier.Info      // files to read ahead, most recent first; nil once taken
+	latest *recency.Recents // full pages for Latest; nil once taken
+	done   chan struct{}
+}
+
+// wanted collects the files of a first count that other work needs. A nil wanted collects
+// nothing.
+type wanted struct{ recent, latest *recency.Recents }
+
+func (w *wanted) add(info tier.Info) {
+	if w == nil {
+		return
+	}
+	w.recent.Add(info)
+	if info.Class == pagefile.ClassPage {
+		w.latest.Add(info)
+	}
+}
+
+func newFirst() *First { return &First{done: make(chan struct{})} }
+
+// begin returns a collector of the files that Options name; nil after the first count has ended.
+func (f *First) begin(opt Options) *wanted {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.found != nil {
+		return nil
+	}
+	w := new(wanted)
+	if opt.ReadAheadBytes > 0 {
+		w.recent = recency.ToRead(opt.ReadAheadBytes, opt.Pages.Fingerprints()...)
+	}
+	if opt.LatestPages > 0 {
+		w.latest = recency.Latest(opt.Pages.Exact, opt.LatestPages)
+	}
+	return w
+}
+
+// end keeps the result of a count if the count is the first.
+func (f *First) end(found *Tally, w *wanted) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.found != nil {
+		return
+	}
+	f.found, f.recent, f.latest = found, w.recent.Order(), w.latest
+	close(f.done)
+}
+
+// Result returns the result of the first count, or nil before the count has ended.
+func (f *First) Result() *Tally {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.found
+}
+
+// TakeRecent returns the files to read ahead, once.
+func (f *First) TakeRecent() []tier.Info {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	recent := f.recent
+	f.recent = nil
+	return recent
+}
+
+// Recent returns the files to read ahead, until they are taken.
+func (f *First) Recent() []tier.Info {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.recent
+}
+
+// TakeLatest returns the latest full pages, once, and then nil.
+func (f *First) TakeLatest() *recency.Recents {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	latest := f.latest
+	f.latest = nil
+	return latest
+}
+
+// AwaitFirst waits for the first count, which a job of one of some queues makes, and counts if no job
+// does.
+func (t *Tier) AwaitFirst(ctx context.Context, queues ...*work.Queue) (*Tally, error) {
+	for _, queue := range queues {
+		select {
+		case <-t.First.done:
+			return t.First.Result(), nil
+		default:
+		}
+		select {
+		case <-t.First.done:
+		case <-queue.Done():
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if t.First.Result() == nil { // the jobs could not count, or skipped a tier that was down
+		if _, err := t.Count(ctx, nil); err != nil {
+			return nil, err
+		}
+	}
+	return t.First.Result(), nil
+}

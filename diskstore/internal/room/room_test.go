@@ -1,0 +1,73 @@
+package room
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
+)
+
+// Deleting is tried again, each time after twice the pause.
+func TestFutile(t *testing.T) {
+	var f Futile
+	now := time.Now()
+	require.False(t, f.Is(now))
+	for _, pause := range []time.Duration{RefusalLasts, 2 * RefusalLasts, 4 * RefusalLasts} {
+		f.Note(now)
+		require.True(t, f.Is(now.Add(pause-1)))
+		require.False(t, f.Is(now.Add(pause)))
+	}
+	for range 20 {
+		f.Note(now)
+	}
+	require.False(t, f.Is(now.Add(futileMost)))
+	f.Clear()
+	require.False(t, f.Is(now))
+	f.Note(now)
+	require.False(t, f.Is(now.Add(RefusalLasts)), "a page was written")
+}
+
+func TestVictimsAreTheOldestAndFew(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	start := time.Unix(1_700_000_000, 0)
+	for _, most := range []int{8, 1 << 16} {
+		v := newVictims(100, start.Add(9000*time.Second))
+		v.most = most
+		for _, at := range rng.Perm(10_000) {
+			v.add(tier.Info{Name: tiertest.Page(byte(at)), Physical: 10, Used: start.Add(time.Duration(at) * time.Second)})
+			require.LessOrEqual(t, len(v.files), max(2*most, 2048))
+		}
+		for i, info := range v.order(nil) {
+			require.Equal(t, start.Add(time.Duration(i)*time.Second), info.Used)
+		}
+		require.Len(t, v.files, min(10, most))
+		require.True(t, v.more)
+	}
+
+	// Files with equal times stay together, and none of them is used later than allowed.
+	v := newVictims(10, start.Add(time.Second))
+	v.most = 2
+	for n := range byte(20) {
+		v.add(tier.Info{Name: tiertest.Tail(n), Physical: 10, Used: start})
+		v.add(tier.Info{Name: tiertest.Tail(100 + n), Physical: 10, Used: start.Add(time.Second)})
+	}
+	require.Len(t, v.order(nil), 20)
+}
+
+func TestCountsAreRareWhereTheyTakeLong(t *testing.T) {
+	for _, c := range []struct {
+		age, took time.Duration
+		due       bool
+	}{
+		{CountEvery / 2, 0, false},
+		{2 * CountEvery, 0, true},
+		{10 * CountEvery, 10 * time.Second, false},
+		{20 * CountEvery, 10 * time.Second, true},
+	} {
+		require.Equal(t, c.due, countDue(c.age, c.took, CountEvery), c)
+	}
+}

@@ -1,0 +1,167 @@
+package room
+
+import (
+	"context"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
+)
+
+/*
+While the tier below takes no pages, pages that leave a tier are deleted. So no
+page is evicted until another page does not fit. For that page a small part of the budget is
+freed at once: finding the least recently used pages takes a listing of the whole tier, too
+long for every Put.
+*/
+const (
+	// A tier without a budget leaves 1/ReserveShare of its filesystem free. With less free
+	// space, a collection frees 1/SlackShare of that share in addition.
+	ReserveShare = 20
+
+	// A tier above its budget, or less than 1/TrimShare below it, is collected down to
+	// 1/SlackShare below the budget, so that the next page need not wait. A tier below its
+	// budget keeps files used within recency.TouchEvery. If such files are all that is left, the next
+	// trim of the tier waits for recency.TouchEvery.
+	TrimShare  = 32
+	SlackShare = 16
+
+	// OutageShare is the divisor of the budget that gives the most bytes that one
+	// collection deletes for a page that needs less, while the tier below takes no pages.
+	OutageShare = 64
+
+	// RefusalLasts is the time for which no page is moved down in advance after the tier below
+	// refused one.
+	RefusalLasts = time.Minute
+
+	// A tier is counted again when its last count is older than CountEvery, or FarCountEvery, and than countPause
+	// times the duration of that count: a server with a million files must not spend its time
+	// counting them.
+	CountEvery    = time.Minute
+	FarCountEvery = 10 * time.Minute
+	countPause    = 100
+
+	// countAgain replaces CountEvery where claims are impossible without a count.
+	countAgain = time.Second
+)
+
+// nearlyFull reports whether figure bytes are so close to a budget that a tier is trimmed.
+func nearlyFull(figure, budget int64) bool { return figure > budget-budget/TrimShare }
+
+// Shortage returns the number of bytes that must be evicted from a tier, as known without a
+// listing, and before: only files last used earlier are evicted, or any files if before is
+// zero. A caller that ignores before may leave want.young unset.
+func (c *Collector) Shortage(ctx context.Context, want Demand) (over int64, before time.Time, err error) {
+	budget := c.files.Book.Budget
+	if budget == 0 {
+		short, slack, err := c.reserve(ctx)
+		if err != nil {
+			return 0, time.Time{}, err
+		}
+		if short > 0 {
+			return max(short+slack, want.Disk), time.Time{}, nil
+		}
+		return want.Disk, want.Before, nil
+	}
+	figure, known := c.files.Book.Figure()
+	if !known {
+		return want.Disk, want.Before, nil
+	}
+	low := budget - budget/SlackShare
+	alone := c.alone()
+	if alone {
+		low = budget - c.outageBatch(ctx)
+	}
+	switch {
+	case figure > budget:
+		return max(figure-low, want.Disk), time.Time{}, nil
+	case figure+want.Room > budget:
+		return max(figure+want.Room-low, want.Disk), want.Before, nil
+	case want.Disk > 0:
+		return want.Disk, want.Before, nil
+	case nearlyFull(figure, budget) && !alone && !c.trimmed.Within(recency.TouchEvery, c.opt.Now()):
+		return figure - low, want.young, nil
+	}
+	return 0, time.Time{}, nil
+}
+
+// reserve returns the bytes by which a tier's filesystem has less free space than a tier
+// without a budget leaves, and the bytes to free in addition, so that not every further page
+// needs a listing.
+func (c *Collector) reserve(ctx context.Context) (short, slack int64, err error) {
+	space, err := c.files.Tier.Space(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	left := space.Total / ReserveShare
+	if c.alone() {
+		return left - space.Free, left / OutageShare, nil
+	}
+	return left - space.Free, left / SlackShare, nil
+}
+
+// youngSince returns Demand.young: recency.TouchEvery ago by the earlier of this machine's clock and
+// the filesystem's. With the filesystem's clock unknown, youngSince returns a time before all
+// files.
+func (c *Collector) youngSince(ctx context.Context) time.Time {
+	now, err := recency.AgeClock(ctx, c.files.Tier, c.opt.Now)
+	if err != nil {
+		c.opt.Failed(err)
+		return time.Unix(0, 0)
+	}
+	return now.Add(-recency.TouchEvery)
+}
+
+// mustGo returns the part of the bytes missing from a tier that must be evicted even by
+// deleting pages that should move down.
+func (c *Collector) mustGo(ctx context.Context, over int64, want Demand) int64 {
+	budget := c.files.Book.Budget
+	if c.opt.Below == nil {
+		return over
+	}
+	if budget == 0 {
+		short, _, err := c.reserve(ctx)
+		if err != nil {
+			return over
+		}
+		return max(min(short, over), want.Disk)
+	}
+	figure, known := c.files.Book.Figure()
+	if !known {
+		return want.Disk
+	}
+	return max(figure+want.Room-budget, want.Disk)
+}
+
+// Stale reports whether a tier's files need a new count. A count by any process serves.
+func (c *Collector) Stale() bool {
+	counted, took := c.files.Counted()
+	if other := c.files.Book.Counted(); other.After(counted) {
+		counted = other
+	}
+	if _, known := c.files.Book.Figure(); !known && c.files.Book.Budget > 0 {
+		return time.Since(counted) > max(countAgain, 10*took) // the ledger is lost, or cannot be written
+	}
+	return countDue(time.Since(counted), took, c.opt.CountEvery)
+}
+
+// countDue reports whether a count of some age, which took some time, is too old.
+func countDue(age, took, every time.Duration) bool { return age > max(every, countPause*took) }
+
+// alone reports whether pages evicted from a tier now are likely to be deleted because the
+// tier below does not take them.
+func (c *Collector) alone() bool {
+	if c.opt.Below == nil {
+		return false
+	}
+	_, took := c.files.Counted()
+	return c.opt.Below.Refuses(max(RefusalLasts, countPause*took))
+}
+
+// outageBatch is the number of bytes freed in addition while a tier is alone.
+func (c *Collector) outageBatch(ctx context.Context) int64 {
+	if budget := c.files.Book.Budget; budget > 0 {
+		return budget / OutageShare
+	}
+	_, slack, _ := c.reserve(ctx) // 0 after an error
+	return slack
+}

@@ -1,0 +1,44 @@
+package diskstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+// fresh reports whether a chain used at the given time counts as just used.
+func (lv *level) fresh(used, now time.Time) bool { return recency.Fresh(used, now, lv.book.Horizon()) }
+
+// touch touches the file of ref in a tier, whose recency in that tier is recent. The remote
+// tier is touched in the background, in the order of reading.
+func (r *reader) touch(ctx context.Context, lv *level, ref Ref, recent time.Time) {
+	now := r.now()
+	if ref.Ahead || lv.fresh(recency.Used(recent, ref.Start), now) {
+		return
+	}
+	used := time.Unix(0, ref.at)
+	if !lv.fresh(used, now) { // found long ago, or not by Chain
+		used = now
+	}
+	name := ref.name(r.pages)
+	if lv.far {
+		type touch struct{ pagefile.Name }
+		r.behind.Submit(touch{name}, func(ctx context.Context) {
+			r.down.Forward(ctx, name, recency.Of(used, ref.Start))
+		})
+		return
+	}
+	r.chains.Touch(ctx, name, ref.place(), used)
+}
+
+// ageClock returns the time by which files count as old enough to delete.
+func (lv *level) ageClock(ctx context.Context) (time.Time, error) {
+	now, err := recency.AgeClock(ctx, lv.tier, lv.now)
+	if err != nil {
+		return now, fmt.Errorf("tell the time of the filesystem of %s: %w", lv.where, err)
+	}
+	return now, nil
+}
