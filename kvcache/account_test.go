@@ -308,7 +308,7 @@ func TestHotCountsTheRowsOfEachLayer(t *testing.T) {
 	require.GreaterOrEqual(t, slot.Bytes, visible)
 	require.Less(t, slot.Bytes, 80*r.tiered.tokenBytes())
 	require.Less(t, slot.Hot, 80/8)
-	require.Equal(t, r.tiered.geometry.pagesOf(slot.Bytes, 8), slot.Hot)
+	require.Equal(t, r.tiered.caches.pagesOf(slot.Bytes, 8), slot.Hot)
 }
 
 // spillingCache has the rows of its first cells in memory, and others on a disk.
@@ -332,7 +332,7 @@ func (c *spillingCache) HeldBytes(cells []int32) (sum int64, ok bool) {
 func TestHotIsNotOnTheSpill(t *testing.T) {
 	for inMemory, hot := range map[int32]int{24: 3, 0: 0, 1: 1, 1000: 10, -1: 10} {
 		r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
-		r.tiered.groups[0].Rows = &spillingCache{r.cache, inMemory}
+		r.tiered.caches.groups[0].Rows = &spillingCache{r.cache, inMemory}
 		r.run(r.slots[0], tokenRange(1, 80), nil, true)
 		require.Equal(t, hot, r.tiered.Slots()[0].Hot, "cells before %d are in memory", inMemory)
 	}
@@ -354,7 +354,7 @@ func TestMemoryIsCounted(t *testing.T) {
 		return by
 	}
 	before := memory()
-	layout, err := r.tiered.geometry.layout(8, func(int) bool { return true })
+	layout, err := r.tiered.caches.layout(8, func(int) bool { return true })
 	require.NoError(t, err)
 	require.EqualValues(t, 6*layout.Size(), before["write queue"].Bytes, "six pages wait")
 	require.EqualValues(t, len(r.tiered.queue.copier.buffer)+len(r.tiered.bounce), before["copy buffers"].Bytes)

@@ -10,13 +10,13 @@ import (
 
 // costs describes a plan's pages to package rates.
 func (t *TieredCausal) costs(p *plan) rates.Chain {
-	c := rates.Chain{Base: p.wanted(p.base), Pages: make([]rates.Page, len(p.refs)), Indivisible: !t.divisible()}
+	c := rates.Chain{Base: p.wanted(p.base), Pages: make([]rates.Page, len(p.refs)), Indivisible: !t.caches.divisible()}
 	for i, ref := range p.refs {
 		begin := int(ref.Start)
 		if p.by != 0 { // of the first page only the run's part
 			begin = max(begin, p.base)
 		}
-		bytes, form := p.bytes(&t.geometry, i)
+		bytes, form := p.bytes(&t.caches.geometry, i)
 		c.Pages[i] = rates.Page{
 			Start: p.wanted(begin), Tokens: p.pageEnd(i) - begin, Bytes: bytes, Form: form, Tier: ref.Tier,
 		}

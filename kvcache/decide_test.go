@@ -169,7 +169,7 @@ func TestAWindowThatIsGivenUpLeavesNothing(t *testing.T) {
 		r.tiered.mu.Unlock()
 		r.tiered.opts.AlwaysRestore = false
 		learn(r.tiered.rates, time.Second, time.Microsecond)
-		p := plan{prompt: prompt{tokens: tokenRange(1, 40)}, begin: []int{base, base}[:len(r.tiered.groups)], base: base}
+		p := plan{prompt: prompt{tokens: tokenRange(1, 40)}, begin: []int{base, base}[:len(r.tiered.caches.groups)], base: base}
 		p.take([]diskstore.Ref{{Start: 32, Tokens: 8, Stored: 8, Tier: "local", Bytes: 1}}, 40)
 		return r.tiered.pace(&p).Deadline()
 	}
@@ -209,10 +209,10 @@ func TestThePriceKnowsTheForm(t *testing.T) {
 	r.tiered.mu.Lock()
 	require.True(t, r.tiered.readyLocked())
 	r.tiered.mu.Unlock()
-	all, err := r.tiered.geometry.layout(8, func(int) bool { return true })
+	all, err := r.tiered.caches.layout(8, func(int) bool { return true })
 	require.NoError(t, err)
 	rows := int64(all.Size())
-	p := plan{prompt: prompt{tokens: tokenRange(1, 25)}, begin: make([]int, len(r.tiered.groups))}
+	p := plan{prompt: prompt{tokens: tokenRange(1, 25)}, begin: make([]int, len(r.tiered.caches.groups))}
 	var refs []diskstore.Ref
 	for i, bytes := range []int64{rows + 4096, rows * 5 / 6, rows / 3} {
 		refs = append(refs, diskstore.Ref{Start: uint32(8 * i), Tokens: 8, Stored: 8, Tier: "local", Bytes: bytes})

@@ -1,7 +1,6 @@
 package kvcache
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -34,8 +33,8 @@ func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (held 
 		return p.base, err
 	}
 	if t.opts.Poison {
-		t.overwrite(p.cells, poison)
-		defer func() { t.overwrite(p.cellsFrom(held), 0) }()
+		t.poison(p.cells, poison)
+		defer func() { t.poison(p.cellsFrom(held), 0) }()
 	}
 
 	pace := t.pace(p)
@@ -81,6 +80,13 @@ func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (held 
 	return held, ctx.Err()
 }
 
+// poison fills cells with a byte.
+func (t *TieredCausal) poison(cells [][]int32, with byte) {
+	if err := t.caches.overwrite(cells, with); err != nil {
+		t.log.Error("kv tier: poison cells", "error", err)
+	}
+}
+
 // destination is where a page's rows go: for group g, the rows from row from[g] on go to cells[g].
 type destination struct {
 	from  []int
@@ -97,27 +103,6 @@ func (p *plan) destination(page int) destination {
 		}
 	}
 	return d
-}
-
-// poison is the byte of poisoned rows: 0xff bytes are a NaN in f16 and as the scale of a quantized
-// block.
-const poison = 0xff
-
-// overwrite fills cells with a byte.
-func (t *TieredCausal) overwrite(cells [][]int32, with byte) {
-	for i, s := range t.geometry.sections {
-		if s.Kind == pagefile.KindCell || !s.Kind.PerToken() {
-			continue
-		}
-		g := t.geometry.of[i]
-		if len(cells[g]) == 0 {
-			continue
-		}
-		rows := bytes.Repeat([]byte{with}, int(s.RowBytes)*len(cells[g]))
-		if err := t.groups[g].WriteRows(int(s.Layer), s.Kind == pagefile.KindV, cells[g], rows); err != nil {
-			t.log.Error("kv tier: poison cells", "error", err)
-		}
-	}
 }
 
 // cellsFrom returns the plan's cells of the positions from held on. Attention without flash

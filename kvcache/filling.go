@@ -31,7 +31,7 @@ type filling struct {
 // Models with recurrent state are left out, because a state serves only requests that go on exactly
 // at its position.
 func (t *TieredCausal) FillSlot(lock sync.Locker, most int, hold func(inputs []*input.Input)) {
-	if t.opts.Latest == nil || t.stateful() {
+	if t.opts.Latest == nil || t.caches.stateful() {
 		return
 	}
 	ctx, cancel := context.WithCancel(t.running)

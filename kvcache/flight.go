@@ -160,14 +160,12 @@ func (t *TieredCausal) landLocked(f *flight) {
 		}
 		s := t.slotLocked(part.seq)
 		part.addTo(s, &t.opts)
-		for g := range t.groups { // building the batch freed the cells before oldest
-			s.from[g] = max(s.from[g], min(t.groups[g].oldest(int(part.begin)), len(s.tokens)))
-		}
+		t.caches.lost(s, int(part.begin)) // building the batch freed their cells
 		t.sealLocked(s, staying)
 		switch {
-		case t.stateful():
+		case t.caches.stateful():
 			t.noteStateLocked(f, part, s)
-		case part.promptEnd && !t.divisible(): // else the tail after the answer has the prompt's end
+		case part.promptEnd && !t.caches.divisible(): // else the tail after the answer has the prompt's end
 			t.sealTailLocked(s, false)
 		}
 	}

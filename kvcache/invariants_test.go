@@ -75,7 +75,7 @@ func (c *fakeCache) checkClaim(t require.TestingT, slot *fakeSlot) {
 // checkSlot checks that a slot's fields agree with each other.
 func checkSlot(t require.TestingT, c *TieredCausal, seq int, s *slot) {
 	n, size := len(s.tokens), c.opts.PageTokens
-	for g := range c.groups {
+	for g := range c.caches.groups {
 		require.Len(t, s.cells[g], n, "slot %d: cells of group %d", seq, g)
 		require.LessOrEqual(t, s.from[g], n, "slot %d: positions that group %d has dropped", seq, g)
 		require.GreaterOrEqual(t, s.from[g], 0)
@@ -99,8 +99,8 @@ func checkSlot(t require.TestingT, c *TieredCausal, seq int, s *slot) {
 // checkMirror checks that a slot's rows are in its cells, in the cache that keeps all
 // positions.
 func (r *fakeRunner) checkMirror(t require.TestingT, held map[int32]int32, seq int, s *slot) {
-	for g := range r.tiered.groups {
-		if r.tiered.groups[g].windowed() {
+	for g := range r.tiered.caches.groups {
+		if r.tiered.caches.groups[g].windowed() {
 			continue
 		}
 		for pos, cell := range s.cells[g] {
@@ -114,7 +114,7 @@ func (r *fakeRunner) checkMirror(t require.TestingT, held map[int32]int32, seq i
 // checkShared checks that a cell shared by two slots has the same text in both. The cache
 // with a window may have freed the cell.
 func (r *fakeRunner) checkShared(t require.TestingT) {
-	if r.tiered.groups[0].windowed() {
+	if r.tiered.caches.groups[0].windowed() {
 		return
 	}
 	for a, s := range r.tiered.slots {
@@ -137,9 +137,9 @@ func (r *fakeRunner) checkShared(t require.TestingT) {
 
 // checkPart checks that the cells of a built batch still belong to its sequence.
 func (r *fakeRunner) checkPart(t require.TestingT, held map[int]map[int32]int32, p *flightPart) {
-	for g := range r.tiered.groups {
+	for g := range r.tiered.caches.groups {
 		require.Len(t, p.cells[g], len(p.inputs))
-		if r.tiered.groups[g].windowed() {
+		if r.tiered.caches.groups[g].windowed() {
 			continue
 		}
 		for i, cell := range p.cells[g] {

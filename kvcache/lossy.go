@@ -53,7 +53,7 @@ func (r *restoring) mixed(ctx context.Context, p plan, exact []diskstore.Ref, li
 
 // restoresLossy reports whether lossy pages are restored. A window and a state belong to one position
 // each, from which nothing exact could follow.
-func (t *TieredCausal) restoresLossy() bool { return t.opts.Lossy && t.divisible() }
+func (t *TieredCausal) restoresLossy() bool { return t.opts.Lossy && t.caches.divisible() }
 
 // standing looks up the pages that stand for pages of a slot: exact ones, and lossy ones where these
 // are restored. A page that moved down stays there although the slot has its rows. Stored near by

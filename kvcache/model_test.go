@@ -530,8 +530,8 @@ func (s *simulation) requireMirrors(t *rapid.T) {
 		now := *mirror
 		now.from = slices.Clone(mirror.from)
 		s.tiered.noteLostLocked(seq, &now)
-		for g := range s.tiered.groups {
-			cache := s.tiered.groups[g].Rows.(*fakeCache)
+		for g := range s.tiered.caches.groups {
+			cache := s.tiered.caches.groups[g].Rows.(*fakeCache)
 			held := cache.held()[seq]
 			for pos := now.from[g]; pos < len(mirror.tokens); pos++ {
 				if cell, ok := held[int32(pos)]; !ok || cell != mirror.cells[g][pos] {
@@ -552,7 +552,7 @@ func (s *simulation) requireStored(t *rapid.T, slots ...int) {
 			continue
 		}
 		for page, key := range mirror.keys {
-			if (page+1)*8 <= mirror.private && !s.tiered.hasNoneLocked(mirror, page*8) {
+			if (page+1)*8 <= mirror.private && !s.tiered.caches.hasNone(mirror, page*8) {
 				stands := s.tiered.restoresLossy() && s.store.stands(key)
 				require.True(t, stands || s.store.Has(key), "slot %d page %d of %d was never stored: pages %v, private from %d, rows from %v, %s", seq, page, len(mirror.keys), mirror.pages, mirror.private, mirror.from, s.tiered.queue.describe())
 			}

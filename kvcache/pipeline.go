@@ -123,7 +123,7 @@ func (r *pipeline) readInto(ctx context.Context, i int) page {
 	t, p := r.t, r.plan
 	ref := p.refs[i]
 	pg := page{index: i, ref: ref}
-	if pg.layout, pg.err = p.layout(&t.geometry, i); pg.err != nil {
+	if pg.layout, pg.err = p.layout(&t.caches.geometry, i); pg.err != nil {
 		return pg
 	}
 	pg.dest = p.destination(i)
@@ -132,7 +132,7 @@ func (r *pipeline) readInto(ctx context.Context, i int) page {
 		if p.cells == nil {
 			return nil
 		}
-		if err := scatter(t.groups, t.opts.States, sections[i], rows, pg.dest); err != nil {
+		if err := scatter(t.caches.groups, t.caches.states, sections[i], rows, pg.dest); err != nil {
 			return &writeError{err}
 		}
 		return nil
@@ -156,7 +156,7 @@ func (e *writeError) Unwrap() error { return e.error }
 // readPage reads a page, and keeps its file open where the cache is a [RowPlacer] and the file has
 // the rows as they are.
 func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
-	if _, ok := t.groups[0].Rows.(RowPlacer); !ok || ref.Lossy { // all groups are, or none
+	if _, ok := t.caches.groups[0].Rows.(RowPlacer); !ok || ref.Lossy { // all groups are, or none
 		return nil, t.store.ReadSections(ctx, ref, tokens, layout, use, how...)
 	}
 	placed, err := t.store.ReadPlaced(ctx, ref, tokens, layout, use, how...)

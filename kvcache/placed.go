@@ -34,11 +34,11 @@ var _ Store = (*diskstore.Store)(nil)
 // place tells each group that the rows of its cells are also in a page's file.
 func (t *TieredCausal) place(pg *page) {
 	sections := pg.layout.Sections()
-	for g := range t.groups {
+	for g := range t.caches.groups {
 		var layers []int
 		var keys, values []int64
 		for i, s := range sections { // K and V of one layer after the other
-			if groupOf(t.groups, s) != g || s.Kind == pagefile.KindCell {
+			if groupOf(t.caches.groups, s) != g || s.Kind == pagefile.KindCell {
 				continue
 			}
 			at := pg.placed.Offsets[i] + int64(pg.dest.from[g])*int64(s.RowBytes)
@@ -48,7 +48,7 @@ func (t *TieredCausal) place(pg *page) {
 			}
 			layers, keys = append(layers, int(s.Layer)), append(keys, at)
 		}
-		if err := t.groups[g].Rows.(RowPlacer).PlaceRows(pg.dest.cells[g], pg.placed.File, layers, keys, values); err != nil {
+		if err := t.caches.groups[g].Rows.(RowPlacer).PlaceRows(pg.dest.cells[g], pg.placed.File, layers, keys, values); err != nil {
 			t.notPlaced(err)
 		}
 	}

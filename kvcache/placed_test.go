@@ -125,7 +125,7 @@ func storedRun(t testing.TB, prompt, generated []int32, edit ...func(*diskstore.
 func newPlacingRunner(t testing.TB, store Store, opts Options) (*fakeRunner, *placingCache) {
 	r := newFakeRunner(t, store, 1, 128, opts)
 	cache := &placingCache{fakeCache: r.cache, t: t}
-	r.tiered.groups[0].Rows = cache
+	r.tiered.caches.groups[0].Rows = cache
 	return r, cache
 }
 
@@ -248,7 +248,7 @@ func TestPlacingOpensNothingTwice(t *testing.T) {
 		require.NoError(t, store.Flush(t.Context()))
 		r := newFakeRunner(t, store, 1, 128, Options{})
 		if placing {
-			r.tiered.groups[0].Rows = &placingCache{fakeCache: r.cache, t: t}
+			r.tiered.caches.groups[0].Rows = &placingCache{fakeCache: r.cache, t: t}
 		}
 		inj.Reset()
 		require.Equal(t, 49, r.load(r.slots[0], prompt, true).Held)

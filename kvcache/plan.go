@@ -78,8 +78,9 @@ func (r *restoring) chain(limit int) lookUp {
 	p, have := plan{seq: r.seq, prompt: r.prompt, ahead: r.ahead}, r.result.Held
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p.base = r.restoreBaseLocked(r.seq, have, &p.prompt)
-	parent, start := r.knownPrefixLocked(r.seq, p.base)
+	s := r.slotLocked(r.seq)
+	p.base = s.restoreBase(have, &p.prompt, r.caches.divisible())
+	parent, start := s.knownPrefix(p.base)
 	if !r.readyLocked() || limit <= p.base {
 		return nil
 	}
@@ -95,7 +96,7 @@ func (r *restoring) chain(limit int) lookUp {
 		}
 		p.take(refs, limit)
 		least := max(have, p.base+1) // rows of the slot are read again only if they are not exact
-		if r.stateful() {
+		if r.caches.stateful() {
 			r.endAtState(ctx, &p, limit)
 			least = max(least, p.end) // no other position has a state
 		}
@@ -204,28 +205,6 @@ func (t *TieredCausal) extends(text *prompt, have int, parent pagefile.Key, star
 	}
 }
 
-// restoreBaseLocked is the position from which rows are restored. Rows of a broken slot do
-// not follow from the prompt, and exact rows replace them. The base is 0 where a group may
-// have dropped rows of the part that is exact.
-func (t *TieredCausal) restoreBaseLocked(seq, have int, text *prompt) int {
-	s := t.slotLocked(seq)
-	exact := text.shared(s)
-	switch broken := s.broken || exact < min(len(s.tokens), have); {
-	case !broken:
-		return have
-	case !t.divisible():
-		return 0
-	default:
-		return min(exact, have)
-	}
-}
-
-// divisible reports whether a slot can be cut at any position. A window and a state belong
-// to one position each: a model with either is not divisible.
-func (t *TieredCausal) divisible() bool {
-	return !t.groups[len(t.groups)-1].windowed() && !t.stateful() // groups with a window come last
-}
-
 // recheck asks the store for the pages that the slot counts as stored: the store may have
 // evicted or set aside some. Missing pages are stored again from the slot's rows.
 func (r *restoring) recheck(ctx context.Context) {
@@ -306,15 +285,6 @@ func (t *TieredCausal) absent(ctx context.Context, keys []pagefile.Key, from int
 	return gone, nil
 }
 
-// knownPrefixLocked is the start of a lookup: the end of the pages whose keys the slot
-// knows, and the key of the last of them.
-func (t *TieredCausal) knownPrefixLocked(seq, base int) (parent pagefile.Key, start int) {
-	s := t.slotLocked(seq)
-	t.extendKeysLocked(s)
-	pages := min(base/t.opts.PageTokens, len(s.keys))
-	return t.parentLocked(s, pages), pages * t.opts.PageTokens
-}
-
 // trim ends a plan at the last position that is outside every span and whose window is
 // stored for every group.
 func (t *TieredCausal) trim(ctx context.Context, p *plan) {
@@ -328,7 +298,7 @@ func (t *TieredCausal) trim(ctx context.Context, p *plan) {
 			return
 		}
 		if t.beginGroups(ctx, p, known) {
-			p.pass(&t.geometry)
+			p.pass(&t.caches.geometry)
 			return
 		}
 	}
@@ -351,10 +321,10 @@ func (p *plan) pass(geo *geometry) {
 // lacks rows that are needed at the plan's end, beginGroups moves the end before that page
 // and reports false. known keeps the cell numbers of pages, so that each page is read once.
 func (t *TieredCausal) beginGroups(ctx context.Context, p *plan, known map[pagefile.Key]map[int][]int32) bool {
-	p.begin = make([]int, len(t.groups))
-	p.preferred = make([][]int32, len(t.groups))
-	for g := range t.groups {
-		group := &t.groups[g]
+	p.begin = make([]int, len(t.caches.groups))
+	p.preferred = make([][]int32, len(t.caches.groups))
+	for g := range t.caches.groups {
+		group := &t.caches.groups[g]
 		p.begin[g] = max(p.base, group.oldest(p.end))
 		if !group.windowed() {
 			continue
@@ -387,11 +357,11 @@ func (t *TieredCausal) beginGroups(ctx context.Context, p *plan, known map[pagef
 func (t *TieredCausal) cellNumbersOf(ctx context.Context, p *plan, page int) map[int][]int32 {
 	ref := p.refs[page]
 	numbers := make(map[int][]int32)
-	for g := range t.groups {
-		if !t.groups[g].windowed() {
+	for g := range t.caches.groups {
+		if !t.caches.groups[g].windowed() {
 			continue
 		}
-		layout, err := pagefile.NewLayout([]pagefile.Section{t.groups[g].cellNumbers()}, ref.Stored)
+		layout, err := pagefile.NewLayout([]pagefile.Section{t.caches.groups[g].cellNumbers()}, ref.Stored)
 		if err != nil {
 			continue // cannot happen for a page that was found
 		}

@@ -64,7 +64,7 @@ func TokenBytes(rows []Rows, states States, layers int) int64 {
 func (t *TieredCausal) tokenBytes() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.geometry.tokenBytes()
+	return t.caches.tokenBytes()
 }
 
 func (geo *geometry) tokenBytes() (sum int64) {
@@ -111,8 +111,8 @@ func (t *TieredCausal) residencies() []residency {
 	var of []residency
 	for seq, s := range t.slots {
 		r := residency{Slot: telemetry.Slot{ID: seq, Tokens: len(s.tokens), Shifted: s.broken, Lossy: s.lossy}, keys: slices.Clone(s.keys)}
-		r.Bytes = t.heldLocked(s)
-		r.Hot = t.geometry.pagesOf(r.Bytes, t.opts.PageTokens)
+		r.Bytes = t.caches.heldBytes(s)
+		r.Hot = t.caches.pagesOf(r.Bytes, t.opts.PageTokens)
 		r.Busy = t.accounts[seq] != nil || s.request == requestPrompt || s.request == requestAnswer
 		for i, key := range s.keys {
 			switch {
@@ -132,28 +132,6 @@ func (t *TieredCausal) residencies() []residency {
 	}
 	slices.SortFunc(of, func(a, b residency) int { return a.ID - b.ID })
 	return of[:min(len(of), telemetry.SlotsMax)]
-}
-
-// heldLocked are the bytes of a slot's K/V that are in the engine's memory: those of the rows that
-// layers with a window have dropped are not, nor those of pages that are on a disk.
-func (t *TieredCausal) heldLocked(s *slot) (sum int64) {
-	rowBytes := make([]int64, len(t.groups)) // of a token
-	for _, section := range t.geometry.sections {
-		if g := groupOf(t.groups, section); g >= 0 && (section.Kind == pagefile.KindK || section.Kind == pagefile.KindV) {
-			rowBytes[g] += int64(section.RowBytes)
-		}
-	}
-	for g := range t.groups {
-		cells := s.cells[g][min(s.from[g], len(s.cells[g])):]
-		if holder, ok := t.groups[g].Rows.(RowHolder); ok {
-			if held, ok := holder.HeldBytes(cells); ok {
-				sum += held
-				continue
-			}
-		}
-		sum += rowBytes[g] * int64(len(cells))
-	}
-	return sum
 }
 
 // pagesOf is a number of bytes of K/V in pages of the store, rounded up; 0 while the bytes of a token

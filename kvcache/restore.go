@@ -44,7 +44,7 @@ type Restored struct {
 // ends, one of its batches is still under way and would overwrite a state restored for the
 // next request. The error is the context's.
 func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) (err error) {
-	if t.stateful() {
+	if t.caches.stateful() {
 		unlocked(lock, func() { err = t.awaitBuilt(ctx) })
 	}
 	return err
@@ -105,13 +105,13 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 	}
 	r.recall()
 	r.limit = min(len(prompt)-1, len(r.prompt.tokens)) // the last token is computed for its logits
-	if t.stateful() && have > 0 && !t.opts.States.HasState(seq) {
+	if t.caches.stateful() && have > 0 && !t.caches.states.HasState(seq) {
 		r.clear() // rows without state are of no use
 	}
 	r.recheck(ctx)
 	err := r.restoreExact(ctx)
 	r.unreadAfter(err)
-	if err == nil && t.opts.Runs != nil && !t.stateful() {
+	if err == nil && t.opts.Runs != nil && !t.caches.stateful() {
 		err = r.reuse(ctx)
 	}
 	r.result.Took = time.Since(started)
@@ -132,7 +132,7 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 // slot is empty, unless the slot is divisible.
 func (r *restoring) restoreExact(ctx context.Context) error {
 	_, complete, err := r.extend(ctx, r.chain(r.limit))
-	if complete || r.divisible() {
+	if complete || r.caches.divisible() {
 		return err
 	}
 	// A window and a state serve one position only: the rows that came in are of no use.
@@ -200,19 +200,19 @@ func (r *restoring) takeCells(p *plan) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			r.free(p.seq, base)
+			r.caches.free(p.seq, base)
 		}
 	}()
-	p.cells = make([][]int32, len(r.groups))
-	for g := range r.groups {
+	p.cells = make([][]int32, len(r.caches.groups))
+	for g := range r.caches.groups {
 		begin, end := p.wanted(p.begin[g]), p.wanted(p.end)
-		p.cells[g], err = r.groups[g].ReserveCells(p.seq, int32(begin), int32(end), p.preferred[g])
+		p.cells[g], err = r.caches.groups[g].ReserveCells(p.seq, int32(begin), int32(end), p.preferred[g])
 		if err != nil {
 			return err
 		}
 	}
 	if p.state {
-		if err := r.opts.States.BeginState(p.seq); err != nil {
+		if err := r.caches.states.BeginState(p.seq); err != nil {
 			return err
 		}
 	}
@@ -220,9 +220,7 @@ func (r *restoring) takeCells(p *plan) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.slotLocked(p.seq)
-	for g := range r.groups { // ReserveCells may have freed cells before oldest
-		s.from[g] = max(s.from[g], min(r.groups[g].oldest(p.wanted(p.end)), len(s.tokens)))
-	}
+	r.caches.lost(s, p.wanted(p.end)) // ReserveCells may have freed their cells
 	p.free = r.whenComputedLocked()
 	return nil
 }
@@ -236,19 +234,11 @@ func (r *restoring) cut(base int) {
 	r.result.Lossy = r.from.lossy()
 }
 
-// free frees, with the runner's lock held, the cells of positions from begin on in all
-// groups. Freeing to the end of a sequence cannot fail.
-func (t *TieredCausal) free(seq, begin int) {
-	for g := range t.groups {
-		_ = t.groups[g].Remove(seq, int32(begin), math.MaxInt32)
-	}
-}
-
 // publish adds positions [base, held) of a plan, whose rows came in, to the slot's mirror,
 // and frees the cells from held on.
 func (r *restoring) publish(p *plan, held int) {
 	if held < p.end {
-		r.free(p.seq, p.wanted(held))
+		r.caches.free(p.seq, p.wanted(held))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -263,7 +253,7 @@ func (r *restoring) publish(p *plan, held int) {
 		r.result.Shifted += r.result.Held - base
 	} else {
 		exact := min(held, p.lossyFrom())
-		r.publishExactLocked(p, s, exact)
+		s.publish(p, exact, r.caches.groups, r.opts.Reach > 0)
 		if held > exact {
 			s.broken, s.lossy = true, true
 		}
@@ -272,7 +262,7 @@ func (r *restoring) publish(p *plan, held int) {
 		if int(ref.Start) >= held {
 			break
 		}
-		bytes, _ := p.bytes(&r.geometry, i)
+		bytes, _ := p.bytes(&r.caches.geometry, i)
 		r.result.Bytes += bytes
 		r.opts.Meter.Add(moved(ref.Tier, telemetry.PlaceSlot), 1)
 		if !slices.Contains(r.result.Tiers, ref.Tier) {
@@ -285,60 +275,6 @@ func (r *restoring) publish(p *plan, held int) {
 			})
 		}
 	}
-}
-
-// publishExactLocked adds tokens and cells that follow from the prompt's beginning to the
-// slot, and marks the slot's stored pages.
-func (t *TieredCausal) publishExactLocked(p *plan, s *slot, held int) {
-	s.truncate(p.base)
-	s.trimKeys(t.opts.PageTokens)
-	if len(s.tokens) < p.base {
-		s.broken = true
-		return
-	}
-	s.broken, s.lossy = false, false
-	if p.state && held == p.end {
-		s.stateAt, s.state = held, saved{tokens: held}
-	}
-	s.tokens = append(s.tokens, p.prompt.tokens[p.base:held]...)
-	for _, m := range p.prompt.media {
-		if at := int(m.Offset); at >= p.base && at < held {
-			s.media = append(s.media, m)
-			if t.opts.Reach > 0 && m.Reach() == 0 { // cannot happen: such an image's page is not found
-				s.foreign = min(s.foreign, at)
-			}
-		}
-	}
-	for g := range s.cells {
-		t.publishCellsLocked(p, s, g, held)
-	}
-	for _, ref := range slices.Concat(p.passed, p.refs) { // each ends after base
-		full := ref.Whole() && int(ref.Start)+ref.Tokens <= held
-		if full && int(ref.Start) == len(s.keys)*t.opts.PageTokens && ref.Parent == t.parentLocked(s, len(s.keys)) {
-			state := pageStored
-			if !s.found[ref.Key] && ref.Tier != tier.Remote { // another request could not read it since
-				state = pageNew
-			}
-			s.keys, s.pages = append(s.keys, ref.Key), append(s.pages, state)
-		}
-	}
-	t.extendKeysLocked(s)
-	if last := len(p.refs) - 1; held == p.end && last >= 0 && (!p.refs[last].Whole() || held < int(p.refs[last].Start)+p.refs[last].Tokens) {
-		s.tail = saved{tokens: held} // stored already, perhaps as the beginning of a longer page
-	}
-}
-
-// publishCellsLocked notes a group's cells of positions [base, held). Positions that the
-// group would have dropped have no cell.
-func (t *TieredCausal) publishCellsLocked(p *plan, s *slot, g, held int) {
-	if p.begin[g] > p.base {
-		s.from[g] = min(p.begin[g], held)
-	}
-	s.from[g] = max(s.from[g], t.groups[g].oldest(p.end))
-	for len(s.cells[g]) < min(p.begin[g], held) {
-		s.cells[g] = append(s.cells[g], -1)
-	}
-	s.cells[g] = append(s.cells[g], p.cells[g][:held-len(s.cells[g])]...)
 }
 
 // abandon ends the account of a request that was given up during its restore.

@@ -375,7 +375,7 @@ func TestAThinPageStaysThin(t *testing.T) {
 	r.flush()
 	page := store.pages[r.tiered.slots[0].keys[0]]
 	require.NotNil(t, page)
-	layout, err := r.tiered.geometry.layout(8, func(g int) bool { return g == 0 })
+	layout, err := r.tiered.caches.layout(8, func(g int) bool { return g == 0 })
 	require.NoError(t, err)
 	key := pagefile.Key{7}
 	r.tiered.thin[key] = true

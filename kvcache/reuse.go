@@ -35,7 +35,7 @@ func (r *restoring) reuse(ctx context.Context) error {
 			r.noRuns.Store(true)
 			err = nil
 		}
-		if r.divisible() {
+		if r.caches.divisible() {
 			return err
 		}
 		// restore the rows that windows lost to the failed run
@@ -132,12 +132,8 @@ func (t *TieredCausal) pagesOf(ctx context.Context, page *runs.Page, tokens []in
 // turn rotates K of the plan's rows before position held by the plan's distance.
 func (r *restoring) turn(ctx context.Context, p *plan, held int) error {
 	return r.whenIdle(ctx, func() error {
-		for g := range r.groups {
-			if n := held - p.begin[g]; n > 0 {
-				if err := r.groups[g].ShiftRows(p.cells[g][:n], int32(p.by)); err != nil {
-					return err
-				}
-			}
+		if err := r.caches.turn(p, held); err != nil {
+			return err
 		}
 		r.synchronize()
 		return nil

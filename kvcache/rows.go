@@ -136,6 +136,9 @@ func measure(groups []group, states States, layers int) (geometry, error) {
 	return geo, nil
 }
 
+// known reports whether the shape was measured.
+func (geo *geometry) known() bool { return geo.sections != nil }
+
 func (geo *geometry) add(group int, s pagefile.Section) {
 	geo.sections = append(geo.sections, s)
 	geo.of = append(geo.of, group)

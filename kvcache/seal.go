@@ -20,7 +20,7 @@ import (
 //
 // Pages that continue a page given up are not stored: a lookup could not reach them.
 func (t *TieredCausal) sealLocked(s *slot, leaving int) {
-	t.extendKeysLocked(s)
+	s.extendKeys()
 	t.noteDroppedLocked()
 	size := t.opts.PageTokens
 	for page := s.stored(); page < len(s.keys) && (page+1)*size <= s.private; page++ {
@@ -31,7 +31,7 @@ func (t *TieredCausal) sealLocked(s *slot, leaving int) {
 			return
 		}
 		goes := (page+1)*size > leaving
-		if t.missingLocked(s, page, s.keys[page]) && !t.hasNoneLocked(s, page*size) {
+		if t.missingLocked(s, page, s.keys[page]) && !t.caches.hasNone(s, page*size) {
 			switch _, ok := t.copyOutLocked(s, page, (page+1)*size, goes, false); {
 			case !ok && goes:
 				t.stats.DroppedPages += int64(min(len(s.keys), s.private/size) - page)
@@ -80,7 +80,7 @@ func (t *TieredCausal) healLocked(inUse bool) bool {
 		}
 		t.noteLostLocked(seq, s)
 		t.sealLocked(s, staying)
-		if done && (!t.stateful() || len(t.flights) == 0) && (inUse || t.tailDueLocked(s)) {
+		if done && (!t.caches.stateful() || len(t.flights) == 0) && (inUse || t.tailDueLocked(s)) {
 			t.sealTailLocked(s, false)
 		}
 	}
@@ -111,7 +111,7 @@ func (t *TieredCausal) anew() {
 	}
 	t.healLocked(true)
 	for _, s := range t.slots {
-		if (s.request == requestPrompt || s.request == requestAnswer) && t.divisible() { // other models saved a tail when the prompt ended
+		if (s.request == requestPrompt || s.request == requestAnswer) && t.caches.divisible() { // other models saved a tail when the prompt ended
 			t.sealTailLocked(s, true)
 		}
 	}
@@ -137,7 +137,7 @@ func (t *TieredCausal) wrote(job *writeJob, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.givenLocked(job.key, "")
-	if t.thin[job.key] && t.geometry.hasAll(job.page.Layout) {
+	if t.thin[job.key] && t.caches.hasAll(job.page.Layout) {
 		delete(t.thin, job.key)
 	}
 }
@@ -155,18 +155,13 @@ func (t *TieredCausal) missingLocked(s *slot, page int, key pagefile.Key) bool {
 	return !s.found[key]
 }
 
-// hasNoneLocked reports whether every group has dropped the row at begin.
-func (t *TieredCausal) hasNoneLocked(s *slot, begin int) bool {
-	return t.geometry.sections != nil && !t.geometry.any(func(g int) bool { return g < len(t.groups) && begin >= s.from[g] })
-}
-
 // noteLostLocked notes the rows that a slot's groups no longer have, or may lose meanwhile.
 // Building a batch frees rows too far before the batch's first position of the sequence, or
 // before the sequence's end where the batch has no part of the sequence.
 func (t *TieredCausal) noteLostLocked(seq int, s *slot) {
-	for g := range t.groups {
+	for g := range t.caches.groups {
 		end := len(s.tokens)
-		oldest := t.groups[g].oldest(end)
+		oldest := t.caches.groups[g].oldest(end)
 		for _, f := range t.flights {
 			at := end
 			for i := range f.parts {
@@ -175,9 +170,9 @@ func (t *TieredCausal) noteLostLocked(seq int, s *slot) {
 					end = max(end, int(part.end()))
 				}
 			}
-			oldest = max(oldest, t.groups[g].oldest(at))
+			oldest = max(oldest, t.caches.groups[g].oldest(at))
 		}
-		if s.broken && t.groups[g].windowed() {
+		if s.broken && t.caches.groups[g].windowed() {
 			oldest = len(s.tokens) // the sequence's true end is not known
 		}
 		s.from[g] = max(s.from[g], oldest)
@@ -187,7 +182,7 @@ func (t *TieredCausal) noteLostLocked(seq int, s *slot) {
 // tailDueLocked reports whether the tail of a slot whose request has ended is stored now. If not,
 // healIdle is called when it is.
 func (t *TieredCausal) tailDueLocked(s *slot) bool {
-	if !t.divisible() || !t.queue.now().Before(s.tailDue) {
+	if !t.caches.divisible() || !t.queue.now().Before(s.tailDue) {
 		return true
 	}
 	if len(s.tokens) != s.tail.tokens {
@@ -203,18 +198,18 @@ const tailSlack = 8
 // tailStaysLocked reports whether a slot that is about to keep only positions before begin keeps
 // all that is worth a tail: the next turn makes the tail longer.
 func (t *TieredCausal) tailStaysLocked(s *slot, begin int) bool {
-	return t.opts.TailDelay > 0 && t.divisible() && begin > 0 && begin >= len(s.tokens)-tailSlack
+	return t.opts.TailDelay > 0 && t.caches.divisible() && begin > 0 && begin >= len(s.tokens)-tailSlack
 }
 
 // sealTailLocked saves the incomplete last page of a slot. leaving says that its rows are
 // about to be removed or rotated.
 func (t *TieredCausal) sealTailLocked(s *slot, leaving bool) {
-	if t.stateful() {
+	if t.caches.stateful() {
 		t.sealStateLocked(s) // rows without state are of no use
 		return
 	}
 	t.noteDroppedLocked()
-	t.extendKeysLocked(s)
+	s.extendKeys()
 	n := len(s.tokens)
 	page := n / t.opts.PageTokens
 	if n == page*t.opts.PageTokens || n > s.private || n == s.tail.tokens || !s.leads(page) {
@@ -226,33 +221,16 @@ func (t *TieredCausal) sealTailLocked(s *slot, leaving bool) {
 	}
 }
 
-// extendKeysLocked computes the keys of pages that became full.
-func (t *TieredCausal) extendKeysLocked(s *slot) {
-	size := t.opts.PageTokens
-	for page := len(s.keys); (page+1)*size <= len(s.tokens); page++ {
-		s.keys = append(s.keys, pagefile.ChainKey(t.parentLocked(s, page), s.tokens[page*size:(page+1)*size], pagefile.MediaWithin(s.media, page*size, size)))
-		s.pages = append(s.pages, pageNew)
-	}
-}
-
-// parentLocked is the key of the page before, or the fingerprint for the first.
-func (t *TieredCausal) parentLocked(s *slot, page int) pagefile.Key {
-	if page == 0 {
-		return t.opts.Fingerprint
-	}
-	return s.keys[page-1]
-}
-
 // copyOutLocked copies a page's rows before position end into staging and queues the page,
 // with the state after these rows if state is set. copyOutLocked returns the page's key, and
 // whether the page is queued.
 func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool) (key pagefile.Key, ok bool) {
 	begin := page * t.opts.PageTokens
-	if t.geometry.sections == nil || t.hasNoneLocked(s, begin) && !state {
+	if !t.caches.known() || t.caches.hasNone(s, begin) && !state {
 		return key, false
 	}
-	layout, err := t.geometry.layout(end-begin, func(g int) bool {
-		if g == len(t.groups) {
+	layout, err := t.caches.layout(end-begin, func(g int) bool {
+		if g == len(t.caches.groups) {
 			return state
 		}
 		return begin >= s.from[g]
@@ -268,7 +246,7 @@ func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool
 		}
 		return key, false
 	}
-	rows := pageRows{layout: layout, payload: payload, cells: make([][]int32, len(t.groups))}
+	rows := pageRows{layout: layout, payload: payload, cells: make([][]int32, len(t.caches.groups))}
 	for g := range rows.cells {
 		rows.cells[g] = slices.Clone(s.cells[g][begin:end])
 	}
@@ -282,7 +260,7 @@ func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool
 	}
 
 	out := &pagefile.Page{
-		Parent:  t.parentLocked(s, page),
+		Parent:  s.parent(page),
 		Start:   uint32(begin),
 		Tokens:  slices.Clone(s.tokens[begin:end]),
 		Media:   pagefile.MediaWithin(s.media, begin, end-begin),
@@ -307,10 +285,10 @@ const copyPageOut = "copy a page out of the cache"
 func (t *TieredCausal) gatherLocked(rows pageRows) (later *copyOut, err error) {
 	now, marker := false, Beside(nil)
 	for _, s := range rows.layout.Sections() {
-		switch g := groupOf(t.groups, s); {
+		switch g := groupOf(t.caches.groups, s); {
 		case s.Kind == pagefile.KindCell:
-		case g >= 0 && t.groups[g].later():
-			later, marker = &copyOut{rows: rows}, t.groups[g].Rows.(Beside)
+		case g >= 0 && t.caches.groups[g].later():
+			later, marker = &copyOut{rows: rows}, t.caches.groups[g].Rows.(Beside)
 		default:
 			now = true
 		}
@@ -318,9 +296,9 @@ func (t *TieredCausal) gatherLocked(rows pageRows) (later *copyOut, err error) {
 	if now {
 		t.awaitRowsLocked()
 	}
-	err = gather(t.groups, t.opts.States, rows, func(g int) bool { return !t.groups[g].beside })
+	err = gather(t.caches.groups, t.caches.states, rows, func(g int) bool { return !t.caches.groups[g].beside })
 	if err == nil {
-		err = gatherSpans(t.groups, []pageRows{rows}, func(g int) bool { return t.groups[g].beside && !t.groups[g].later() }, t.bounce)
+		err = gatherSpans(t.caches.groups, []pageRows{rows}, func(g int) bool { return t.caches.groups[g].beside && !t.caches.groups[g].later() }, t.bounce)
 	}
 	if later != nil {
 		later.mark = t.markLocked(marker)

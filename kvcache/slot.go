@@ -12,6 +12,8 @@ import (
 // slot mirrors the caches' content for one of the runner's sequences, as far as rows are
 // computed and follow from the sequence's tokens and media. TieredCausal.mu guards it.
 type slot struct {
+	chain
+
 	// tokens of positions 0, 1, …: computed, exact. media are the images and sounds among
 	// them.
 	tokens []int32
@@ -63,6 +65,12 @@ type slot struct {
 
 	// tail and state are the last saved tail of the sequence, and its last saved state.
 	tail, state saved
+}
+
+// chain says how a text is cut into pages: the key before the first one, and the tokens of a page.
+type chain struct {
+	root pagefile.Key
+	size int
 }
 
 // requestState is the progress of a slot's request.
@@ -159,8 +167,8 @@ func (s *slot) leads(pages int) bool {
 	return !slices.Contains(s.pages[:pages], pageGiven)
 }
 
-func newSlot(groups int) *slot {
-	return &slot{private: math.MaxInt, secret: math.MaxInt, foreign: math.MaxInt, cells: make([][]int32, groups), from: make([]int, groups)}
+func newSlot(of chain, groups int) *slot {
+	return &slot{chain: of, private: math.MaxInt, secret: math.MaxInt, foreign: math.MaxInt, cells: make([][]int32, groups), from: make([]int, groups)}
 }
 
 // truncate drops positions from n on. Positions that a private request adds next are
@@ -208,9 +216,48 @@ func (s *slot) saw(a ahead) {
 	s.private = min(s.private, s.secret)
 }
 
+// extendKeys computes the keys of pages that became full.
+func (s *slot) extendKeys() {
+	for page, size := len(s.keys), s.size; (page+1)*size <= len(s.tokens); page++ {
+		s.keys = append(s.keys, pagefile.ChainKey(s.parent(page), s.tokens[page*size:(page+1)*size], pagefile.MediaWithin(s.media, page*size, size)))
+		s.pages = append(s.pages, pageNew)
+	}
+}
+
+// parent is the key of the page before, or the root for the first.
+func (s *slot) parent(page int) pagefile.Key {
+	if page == 0 {
+		return s.root
+	}
+	return s.keys[page-1]
+}
+
+// knownPrefix is the start of a look-up: the end of the pages before a position whose keys the slot
+// knows, and the key of the last of them.
+func (s *slot) knownPrefix(base int) (parent pagefile.Key, start int) {
+	s.extendKeys()
+	pages := min(base/s.size, len(s.keys))
+	return s.parent(pages), pages * s.size
+}
+
+// restoreBase is the position from which rows are restored when the slot holds the first `have` tokens
+// of a prompt. Rows of a broken slot do not follow from the prompt, and exact rows replace them. The
+// base is 0 where a group may have dropped rows of the part that is exact.
+func (s *slot) restoreBase(have int, text *prompt, divisible bool) int {
+	exact := text.shared(s)
+	switch broken := s.broken || exact < min(len(s.tokens), have); {
+	case !broken:
+		return have
+	case !divisible:
+		return 0
+	default:
+		return min(exact, have)
+	}
+}
+
 // trimKeys drops keys of pages that are no longer full.
-func (s *slot) trimKeys(pageTokens int) {
-	if pages := len(s.tokens) / pageTokens; pages < len(s.keys) {
+func (s *slot) trimKeys() {
+	if pages := len(s.tokens) / s.size; pages < len(s.keys) {
 		s.keys, s.pages = s.keys[:pages], s.pages[:pages]
 	}
 }
@@ -234,7 +281,7 @@ func (s *slot) add(pos int, tokens []int32, media []pagefile.Media, cells [][]in
 
 // clonePrefix returns a new slot with this slot's first n positions.
 func (s *slot) clonePrefix(n int) *slot {
-	c := newSlot(len(s.cells))
+	c := newSlot(s.chain, len(s.cells))
 	held := min(n, len(s.tokens))
 	c.tokens = slices.Clone(s.tokens)
 	c.media = slices.Clone(s.media)

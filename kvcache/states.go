@@ -55,9 +55,6 @@ func (geo *geometry) addStates(states States, group int) (layers int, err error)
 	return len(seen), nil
 }
 
-// stateful reports whether a sequence can only go on where a state was stored.
-func (t *TieredCausal) stateful() bool { return t.opts.States != nil }
-
 // noteStateLocked notes the position of a slot's state after a part of a flight, and stores
 // the state where a later request may go on: at the end of the prompt and of the answer;
 // before the last batch of a prompt, for the same prompt again, whose last token is always

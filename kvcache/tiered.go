@@ -119,7 +119,7 @@ const closeTimeout = 5 * time.Second
 type TieredCausal struct {
 	ollama.Cache // the wrapped cache
 
-	groups  []group // the wrapped cache's parts
+	caches  *caches // the wrapped cache's parts
 	opts    Options
 	store   *steadyStore // opts.Store
 	log     *slog.Logger
@@ -136,7 +136,6 @@ type TieredCausal struct {
 	flights  []*flight
 	idle     []*idleJob
 	batches  batchClock
-	geometry geometry              // set once before the first restore; restores read it without mu
 	thin     map[pagefile.Key]bool // pages known to be stored without some group's rows
 	computed bool                  // the device was waited for since the last batch landed
 	mark     *mark                 // of the batches that have landed; nil before it is needed
@@ -177,7 +176,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	}
 	t := &TieredCausal{
 		Cache:   cache,
-		groups:  groupsOf(rows),
+		caches:  &caches{groups: groupsOf(rows), states: opts.States, layers: opts.Layers},
 		opts:    opts,
 		store:   &steadyStore{Store: opts.Store, patience: usualPatience},
 		log:     opts.Logger,
@@ -205,7 +204,7 @@ func (t *TieredCausal) PageTokens() int { return t.opts.PageTokens }
 func (t *TieredCausal) slotLocked(seq int) *slot {
 	s, ok := t.slots[seq]
 	if !ok {
-		s = newSlot(len(t.groups))
+		s = newSlot(chain{t.opts.Fingerprint, t.opts.PageTokens}, len(t.caches.groups))
 		t.slots[seq] = s
 	}
 	return s
@@ -214,17 +213,17 @@ func (t *TieredCausal) slotLocked(seq int) *slot {
 // readyLocked reports whether the geometry is known. Called with the runner's lock held as
 // well, readyLocked measures an unknown geometry.
 func (t *TieredCausal) readyLocked() bool {
-	if t.geometry.sections != nil {
+	if t.caches.known() {
 		return true
 	}
-	g, err := measure(t.groups, t.opts.States, t.opts.Layers)
+	g, err := measure(t.caches.groups, t.caches.states, t.caches.layers)
 	if err != nil {
 		t.log.Debug("kv tier: cache is not complete yet", "reason", err)
 		return false
 	}
-	t.geometry = g
-	t.queue.copiesFrom(t.groups, func(err error) { t.tellCopyFailed(copyPageOut, err) })
-	if slices.ContainsFunc(t.groups, func(g group) bool { return g.beside && !g.later() }) {
+	t.caches.geometry = g
+	t.queue.copiesFrom(t.caches.groups, func(err error) { t.tellCopyFailed(copyPageOut, err) })
+	if slices.ContainsFunc(t.caches.groups, func(g group) bool { return g.beside && !g.later() }) {
 		t.bounce = t.queue.bounce()
 	}
 	return true
@@ -233,7 +232,7 @@ func (t *TieredCausal) readyLocked() bool {
 // synchronize waits until the backend, which all groups share, has computed every batch. t.mu
 // is held.
 func (t *TieredCausal) synchronize() {
-	t.groups[0].SynchronizeRows()
+	t.caches.groups[0].SynchronizeRows()
 	t.computed = true
 }
 
@@ -250,7 +249,7 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.slotLocked(seq)
-	if !store && s.request == requestEnded && t.divisible() {
+	if !store && s.request == requestEnded && t.caches.divisible() {
 		t.sealTailLocked(s, true) // this request makes the tail longer by rows that are not stored
 	}
 	if store {
@@ -278,9 +277,9 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.readyLocked()
-	cells := make([][]int32, len(t.groups))
-	for g := range t.groups {
-		cells[g] = t.groups[g].BatchCells()
+	cells := make([][]int32, len(t.caches.groups))
+	for g := range t.caches.groups {
+		cells[g] = t.caches.groups[g].BatchCells()
 	}
 	f := &flight{id: id, parts: partsOf(batch.Sequences, batch.Positions, inputs, cells, tracked)}
 	outputs := false
@@ -332,10 +331,10 @@ func (t *TieredCausal) EndSequence(seq int) {
 // tellNoLayoutLocked tells that nothing of a finished request can be stored, because the cache has
 // not the layers that the model names.
 func (t *TieredCausal) tellNoLayoutLocked(s *slot) {
-	if t.geometry.sections != nil || s.withheld || len(s.tokens) < t.opts.PageTokens {
+	if t.caches.known() || s.withheld || len(s.tokens) < t.opts.PageTokens {
 		return
 	}
-	if _, err := measure(t.groups, t.opts.States, t.opts.Layers); err != nil {
+	if _, err := measure(t.caches.groups, t.caches.states, t.caches.layers); err != nil {
 		t.opts.Unstored.Lost(telemetry.ObstacleLayout, err)
 	}
 }
@@ -367,7 +366,7 @@ func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 	t.sealTailLocked(s, true)
 	t.queue.awaitCopies(s, int(begin))
 	s.truncate(int(begin))
-	s.trimKeys(t.opts.PageTokens)
+	s.trimKeys()
 	s.broken = true
 }
 
@@ -378,7 +377,7 @@ func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 	t.noteLostLocked(seq, s)
 	t.sealLocked(s, int(begin))
 	stays := t.tailStaysLocked(s, int(begin))
-	if s.request == requestEnded && !stays && !(t.stateful() && t.flyingLocked(seq)) { // a flight may be changing the state
+	if s.request == requestEnded && !stays && !(t.caches.stateful() && t.flyingLocked(seq)) { // a flight may be changing the state
 		t.sealTailLocked(s, true)
 	}
 	for _, f := range t.flights {
@@ -393,7 +392,7 @@ func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 		s.broken, s.lossy = false, false
 	}
 	s.truncate(int(begin))
-	s.trimKeys(t.opts.PageTokens)
+	s.trimKeys()
 	if s.request == requestEnded && !stays {
 		s.request = requestNone
 	}
@@ -414,7 +413,7 @@ func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	t.noteLostLocked(srcSeq, src)
 	t.slots[dstSeq] = src.clonePrefix(int(n))
 	t.slots[dstSeq].early = src.early
-	t.slots[dstSeq].trimKeys(t.opts.PageTokens)
+	t.slots[dstSeq].trimKeys()
 	for _, f := range t.flights {
 		for i := range f.parts {
 			switch part := &f.parts[i]; part.seq {

@@ -171,7 +171,7 @@ func (r *restoring) inquiredLocked() {
 	}
 	held := r.result.Held
 	q.facts.Held, q.facts.Found, q.moved = held, max(q.facts.Found, held), r.result.Shifted > 0
-	if q.facts.Found > held && q.facts.Unread == why.UnreadNone && !r.divisible() {
+	if q.facts.Found > held && q.facts.Unread == why.UnreadNone && !r.caches.divisible() {
 		q.facts.Unread = why.UnreadState
 	}
 	at := q.facts.At()
