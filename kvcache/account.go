@@ -150,7 +150,7 @@ func (t *TieredCausal) endAccounts() {
 	for seq := range t.accounts {
 		t.endAccountLocked(seq)
 	}
-	for _, f := range t.flights {
+	for _, f := range t.flights.built {
 		for _, a := range f.prompts {
 			t.recordLocked(a, 0)
 		}

@@ -47,6 +47,18 @@ func (c *caches) lost(s *slot, begin int) {
 	}
 }
 
+// mayLose notes that the groups have dropped a slot's rows, or may drop them meanwhile, when the last
+// batch that is built begins at a position.
+func (c *caches) mayLose(s *slot, begin int) {
+	for g := range c.groups {
+		oldest := c.groups[g].oldest(begin)
+		if s.broken && c.groups[g].windowed() {
+			oldest = len(s.tokens) // the sequence's true end is not known
+		}
+		s.from[g] = max(s.from[g], oldest)
+	}
+}
+
 // hasNone reports whether every group has dropped a slot's row at a position.
 func (c *caches) hasNone(s *slot, position int) bool {
 	return c.known() && !c.any(func(g int) bool { return g < len(c.groups) && position >= s.from[g] })

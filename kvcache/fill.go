@@ -15,7 +15,7 @@ import (
 func (t *TieredCausal) fill(ctx context.Context, p *plan) (held int, err error) {
 	t.queue.yield(1)
 	defer t.queue.yield(-1)
-	if !t.busy(p.seq) {
+	if !t.flights.busy(p.seq) {
 		return t.fillCells(ctx, p, false)
 	}
 	done := make(chan struct{})
@@ -29,7 +29,7 @@ func (t *TieredCausal) fill(ctx context.Context, p *plan) (held int, err error) 
 }
 
 func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (held int, err error) {
-	if err := t.await(ctx, p.free); err != nil {
+	if err := t.flights.await(ctx, p.free); err != nil {
 		return p.base, err
 	}
 	if t.opts.Poison {

@@ -1,8 +1,10 @@
 package kvcache
 
 import (
+	"iter"
 	"math"
-	"time"
+	"slices"
+	"sync"
 
 	"github.com/ollama/ollama/model/input"
 )
@@ -128,66 +130,42 @@ func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells []
 	return parts
 }
 
-// landFlight copies out the pages that a flight completed. landFlight reports whether there
-// was such a flight.
-func (t *TieredCausal) landFlight(id int) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for i, f := range t.flights {
-		if f.id != id {
-			continue
-		}
-		t.passedLocked()
-		t.landed = id
-		t.landLocked(f)
-		for _, a := range f.prompts {
-			t.recordLocked(a, time.Since(a.began))
-		}
-		t.flights = append(t.flights[:i], t.flights[i+1:]...)
-		t.healLocked(false)
-		t.batches.batchDone(id, t.computed, t.rates)
-		return true
-	}
-	return false
+// flights are the batches that are built and not done, in order, and the jobs that wait for a moment
+// between two of them. mu is TieredCausal.mu, which guards both.
+type flights struct {
+	mu    *sync.Mutex
+	built []*flight
+	idle  []*idleJob
 }
 
-func (t *TieredCausal) landLocked(f *flight) {
-	t.unmarkLocked()
-	for i := range f.parts {
-		part := &f.parts[i]
-		if len(part.inputs) == 0 {
-			continue
-		}
-		s := t.slotLocked(part.seq)
-		part.addTo(s, &t.opts)
-		t.caches.lost(s, int(part.begin)) // building the batch freed their cells
-		t.sealLocked(s, staying)
-		switch {
-		case t.caches.stateful():
-			t.noteStateLocked(f, part, s)
-		case part.promptEnd && !t.caches.divisible(): // else the tail after the answer has the prompt's end
-			t.sealTailLocked(s, false)
+// partsLocked yields the parts of a sequence, also those that were cut off, and their flights.
+func (b *flights) partsLocked(seq int) iter.Seq2[*flight, *flightPart] {
+	return func(yield func(*flight, *flightPart) bool) {
+		for _, f := range b.built {
+			for i := range f.parts {
+				if part := &f.parts[i]; part.seq == seq && !yield(f, part) {
+					return
+				}
+			}
 		}
 	}
 }
 
 // flyingLocked reports whether a flight will still add positions to a slot.
-func (t *TieredCausal) flyingLocked(seq int) bool {
-	for _, f := range t.flights {
-		for i := range f.parts {
-			if f.parts[i].seq == seq && len(f.parts[i].inputs) > 0 {
-				return true
-			}
+func (b *flights) flyingLocked(seq int) bool {
+	for _, part := range b.partsLocked(seq) {
+		if len(part.inputs) > 0 {
+			return true
 		}
 	}
 	return false
 }
 
 // busy reports whether any slot except seq computes.
-func (t *TieredCausal) busy(seq int) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, f := range t.flights {
+func (b *flights) busy(seq int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, f := range b.built {
 		for i := range f.parts {
 			if part := &f.parts[i]; part.seq != seq && len(part.inputs) > 0 {
 				return true
@@ -195,4 +173,80 @@ func (t *TieredCausal) busy(seq int) bool {
 		}
 	}
 	return false
+}
+
+// image reports whether a batch with an image of a sequence is not landed yet.
+func (b *flights) image(seq int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, part := range b.partsLocked(seq) {
+		if slices.ContainsFunc(part.inputs, func(in *input.Input) bool { return in.MultimodalHash != 0 }) {
+			return true
+		}
+	}
+	return false
+}
+
+// promptEndsNextLocked reports whether a sequence's prompt ends with its next batch after f.
+func (b *flights) promptEndsNextLocked(f *flight, seq int) bool {
+	for other, part := range b.partsLocked(seq) {
+		if other.id > f.id {
+			return part.promptEnd
+		}
+	}
+	return false
+}
+
+// lastBeginLocked is the last position at which a flight begins for a sequence with so many
+// positions: at the sequence's end where the flight has no part of it.
+func (b *flights) lastBeginLocked(seq, end int) int {
+	last := end
+	for _, f := range b.built {
+		at := end
+		for i := range f.parts {
+			if part := &f.parts[i]; part.seq == seq && len(part.inputs) > 0 {
+				at = min(at, int(part.begin))
+				end = max(end, int(part.end()))
+			}
+		}
+		last = max(last, at)
+	}
+	return last
+}
+
+// findLocked returns a flight; nil if there is none.
+func (b *flights) findLocked(id int) *flight {
+	if i := slices.IndexFunc(b.built, func(f *flight) bool { return f.id == id }); i >= 0 {
+		return b.built[i]
+	}
+	return nil
+}
+
+// landedLocked takes a flight out.
+func (b *flights) landedLocked(landed *flight) {
+	b.built = slices.DeleteFunc(b.built, func(f *flight) bool { return f == landed })
+}
+
+// cutLocked cuts positions of a sequence from n on off: their cells are about to be freed.
+func (b *flights) cutLocked(seq int, n int32) {
+	for _, part := range b.partsLocked(seq) {
+		part.cut(n)
+	}
+}
+
+// copyLocked gives a sequence the positions before n of another, in place of its own.
+func (b *flights) copyLocked(from, to int, n int32) {
+	for _, f := range b.built {
+		for i := range f.parts {
+			switch part := &f.parts[i]; part.seq {
+			case to:
+				part.cut(part.begin)
+			case from:
+				shared := *part
+				shared.seq, shared.promptEnd = to, false
+				shared.cut(n)
+				f.parts = append(f.parts, shared)
+			}
+		}
+	}
 }

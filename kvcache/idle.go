@@ -16,97 +16,80 @@ type idleJob struct {
 	done  chan error // capacity 1
 }
 
-// addIdleLocked runs a job at once when no batch is built, and otherwise queues it. A job
+// afterLocked runs a job at once when no batch is built, and otherwise queues it. A job
 // that computes a graph needs the runner's lock held here.
-func (t *TieredCausal) addIdleLocked(job idleJob) *idleJob {
+func (b *flights) afterLocked(job idleJob) *idleJob {
 	job.done = make(chan error, 1)
-	if len(t.flights) == 0 {
+	if len(b.built) == 0 {
 		job.done <- job.run()
 	} else {
-		t.idle = append(t.idle, &job)
+		b.idle = append(b.idle, &job)
 	}
 	return &job
 }
 
 // await waits for a job. The error is the job's, or the context's when the job did not run.
-func (t *TieredCausal) await(ctx context.Context, job *idleJob) error {
+func (b *flights) await(ctx context.Context, job *idleJob) error {
 	select {
 	case err := <-job.done:
 		return err
 	case <-ctx.Done():
 	}
-	t.mu.Lock()
-	i := slices.Index(t.idle, job)
+	b.mu.Lock()
+	i := slices.Index(b.idle, job)
 	if i >= 0 {
-		t.idle = slices.Delete(t.idle, i, i+1)
+		b.idle = slices.Delete(b.idle, i, i+1)
 	}
-	t.mu.Unlock()
+	b.mu.Unlock()
 	if i >= 0 {
 		return ctx.Err()
 	}
 	return <-job.done // the job is running
 }
 
-// whenIdle calls run, which computes a graph of its own. No other graph is computed
-// meanwhile: no batch, and no graph that the runner computes while it builds a batch, because
-// that waits until BatchDone of the batch before has returned.
-//
-// The error is run's, or the context's when run was not called.
-func (r *restoring) whenIdle(ctx context.Context, run func() error) (err error) {
-	r.mu.Lock()
-	job := r.addIdleLocked(idleJob{run: run})
-	r.mu.Unlock()
-	select {
-	case err = <-job.done:
-	default:
-		r.unlocked(func() { err = r.await(ctx, job) })
-	}
-	return err
-}
-
 // awaitBuilt waits until every present flight is done.
-func (t *TieredCausal) awaitBuilt(ctx context.Context) error {
-	t.mu.Lock()
-	job := t.addIdleLocked(idleJob{after: t.lastBuiltLocked(), run: func() error { return nil }})
-	t.mu.Unlock()
-	return t.await(ctx, job)
+func (b *flights) awaitBuilt(ctx context.Context) error {
+	b.mu.Lock()
+	job := b.afterLocked(idleJob{after: b.lastLocked(), run: func() error { return nil }})
+	b.mu.Unlock()
+	return b.await(ctx, job)
 }
 
-// lastBuiltLocked is the id of the newest flight.
-func (t *TieredCausal) lastBuiltLocked() int {
-	if len(t.flights) == 0 {
+// lastLocked is the id of the newest flight.
+func (b *flights) lastLocked() int {
+	if len(b.built) == 0 {
 		return -1
 	}
-	return t.flights[len(t.flights)-1].id
+	return b.built[len(b.built)-1].id
 }
 
 // whenComputedLocked, called with the runner's lock held as well, returns a job that is
 // done when the device has computed every present flight and all other graphs. A batch
 // without outputs may be done for the runner and still be running on the device.
-func (t *TieredCausal) whenComputedLocked() *idleJob {
-	return t.addIdleLocked(idleJob{after: t.lastBuiltLocked(), run: func() error {
-		t.synchronize()
+func (b *flights) whenComputedLocked(device *progress) *idleJob {
+	return b.afterLocked(idleJob{after: b.lastLocked(), run: func() error {
+		device.synchronize()
 		return nil
 	}})
 }
 
-// runIdle calls the jobs that wait for a batch. The batch is done, and the next does not
+// between calls the jobs that wait for a batch. The batch is done, and the next does not
 // compute yet.
-func (t *TieredCausal) runIdle(id int) {
-	t.mu.Lock()
+func (b *flights) between(id int) {
+	b.mu.Lock()
 	var ready, later []*idleJob
-	for _, job := range t.idle {
+	for _, job := range b.idle {
 		if job.after <= id {
 			ready = append(ready, job)
 		} else {
 			later = append(later, job)
 		}
 	}
-	t.idle = later
-	t.mu.Unlock()
+	b.idle = later
+	b.mu.Unlock()
 	for _, job := range ready {
-		t.mu.Lock() // anew for each: others need the lock between long jobs
+		b.mu.Lock() // anew for each: others need the lock between long jobs
 		job.done <- job.run()
-		t.mu.Unlock()
+		b.mu.Unlock()
 	}
 }

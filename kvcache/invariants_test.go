@@ -24,7 +24,7 @@ func (r *fakeRunner) checkInvariants(t require.TestingT) {
 		r.checkMirror(t, held[seq], seq, s)
 	}
 	r.checkShared(t)
-	for _, f := range r.tiered.flights {
+	for _, f := range r.tiered.flights.built {
 		for i := range f.parts {
 			r.checkPart(t, held, &f.parts[i])
 		}

@@ -85,7 +85,7 @@ func (s *simulation) begin(t testing.TB, slots int) {
 	}
 	if s.drawn.hurried {
 		now := time.Now()
-		s.tiered.batches.now = func() time.Time { return now } // batches that take no time are not measured
+		s.tiered.device.clock.now = func() time.Time { return now } // batches that take no time are not measured
 		s.tiered.opts.AlwaysRestore, s.tiered.after = false, s.hangs.after
 	}
 }

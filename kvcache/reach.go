@@ -64,24 +64,6 @@ func (part *flightPart) reach(read *prompt, opts *Options) bool {
 	return true
 }
 
-// imageFlying reports whether a batch with an image of a sequence is not landed yet, of a model whose
-// images reach ahead.
-func (t *TieredCausal) imageFlying(seq int) bool {
-	if t.opts.Reach == 0 {
-		return false
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, f := range t.flights {
-		for i := range f.parts {
-			if part := &f.parts[i]; part.seq == seq && slices.ContainsFunc(part.inputs, func(in *input.Input) bool { return in.MultimodalHash != 0 }) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // recall takes from the slot where the batches of the prompt's images ended. Where the prompt goes
 // on with other text, the slot keeps the image's rows, as in stock Ollama, and no row from the
 // image on is stored.

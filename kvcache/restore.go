@@ -45,7 +45,7 @@ type Restored struct {
 // next request. The error is the context's.
 func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) (err error) {
 	if t.caches.stateful() {
-		unlocked(lock, func() { err = t.awaitBuilt(ctx) })
+		unlocked(lock, func() { err = t.flights.awaitBuilt(ctx) })
 	}
 	return err
 }
@@ -100,8 +100,8 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 	defer func() { hold(r.result.Held) }()
 	r.prompt, _ = t.opts.read(prompt)
 	r.inquire(len(r.prompt.tokens) < len(prompt))
-	if t.imageFlying(seq) {
-		r.unlocked(func() { _ = t.awaitBuilt(ctx) }) // before, the slot does not know where the image's batch ended
+	if t.opts.Reach > 0 && t.flights.image(seq) {
+		r.unlocked(func() { _ = t.flights.awaitBuilt(ctx) }) // before, the slot does not know where the image's batch ended
 	}
 	r.recall()
 	r.limit = min(len(prompt)-1, len(r.prompt.tokens)) // the last token is computed for its logits
@@ -184,6 +184,23 @@ func (r *restoring) extend(ctx context.Context, look lookUp) (found, complete bo
 	return true, held == p.end, err
 }
 
+// whenIdle calls run, which computes a graph of its own. No other graph is computed
+// meanwhile: no batch, and no graph that the runner computes while it builds a batch, because
+// that waits until BatchDone of the batch before has returned.
+//
+// The error is run's, or the context's when run was not called.
+func (r *restoring) whenIdle(ctx context.Context, run func() error) (err error) {
+	r.mu.Lock()
+	job := r.flights.afterLocked(idleJob{run: run})
+	r.mu.Unlock()
+	select {
+	case err = <-job.done:
+	default:
+		r.unlocked(func() { err = r.flights.await(ctx, job) })
+	}
+	return err
+}
+
 // takeCells frees the cells of rows that the plan replaces, reserves the plan's cells, and
 // begins to wait for batches that may still use these cells. Afterwards the slot holds no
 // row past the plan's base.
@@ -221,7 +238,7 @@ func (r *restoring) takeCells(p *plan) (err error) {
 	defer r.mu.Unlock()
 	s := r.slotLocked(p.seq)
 	r.caches.lost(s, p.wanted(p.end)) // ReserveCells may have freed their cells
-	p.free = r.whenComputedLocked()
+	p.free = r.flights.whenComputedLocked(&r.device)
 	return nil
 }
 

@@ -135,7 +135,7 @@ func (r *restoring) turn(ctx context.Context, p *plan, held int) error {
 		if err := r.caches.turn(p, held); err != nil {
 			return err
 		}
-		r.synchronize()
+		r.device.synchronize()
 		return nil
 	})
 }

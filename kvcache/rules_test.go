@@ -81,7 +81,7 @@ func TestRuleWritesWaitForTheLastFlight(t *testing.T) {
 	r.compute()
 	require.Equal(t, waits, r.device.waits(), "the device was waited for too early")
 	r.tiered.mu.Lock()
-	require.Len(t, r.tiered.idle, 1, "the restore no longer waits")
+	require.Len(t, r.tiered.flights.idle, 1, "the restore no longer waits")
 	r.tiered.mu.Unlock()
 	r.launch()
 	flying.Store(false)

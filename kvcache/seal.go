@@ -74,13 +74,13 @@ func (t *TieredCausal) noteDroppedLocked() {
 func (t *TieredCausal) healLocked(inUse bool) bool {
 	before := t.stats.SealedPages + t.stats.SealedTails
 	for seq, s := range t.slots {
-		done := s.request == requestEnded && !t.flyingLocked(seq)
+		done := s.request == requestEnded && !t.flights.flyingLocked(seq)
 		if !done && !inUse || t.queue.suspended() {
 			continue
 		}
 		t.noteLostLocked(seq, s)
 		t.sealLocked(s, staying)
-		if done && (!t.caches.stateful() || len(t.flights) == 0) && (inUse || t.tailDueLocked(s)) {
+		if done && (!t.caches.stateful() || len(t.flights.built) == 0) && (inUse || t.tailDueLocked(s)) {
 			t.sealTailLocked(s, false)
 		}
 	}
@@ -93,7 +93,7 @@ func (t *TieredCausal) healLocked(inUse bool) bool {
 func (t *TieredCausal) healIdle() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.flights) == 0 {
+	if len(t.flights.built) == 0 {
 		t.healLocked(false)
 	}
 }
@@ -159,24 +159,7 @@ func (t *TieredCausal) missingLocked(s *slot, page int, key pagefile.Key) bool {
 // Building a batch frees rows too far before the batch's first position of the sequence, or
 // before the sequence's end where the batch has no part of the sequence.
 func (t *TieredCausal) noteLostLocked(seq int, s *slot) {
-	for g := range t.caches.groups {
-		end := len(s.tokens)
-		oldest := t.caches.groups[g].oldest(end)
-		for _, f := range t.flights {
-			at := end
-			for i := range f.parts {
-				if part := &f.parts[i]; part.seq == seq && len(part.inputs) > 0 {
-					at = min(at, int(part.begin))
-					end = max(end, int(part.end()))
-				}
-			}
-			oldest = max(oldest, t.caches.groups[g].oldest(at))
-		}
-		if s.broken && t.caches.groups[g].windowed() {
-			oldest = len(s.tokens) // the sequence's true end is not known
-		}
-		s.from[g] = max(s.from[g], oldest)
-	}
+	t.caches.mayLose(s, t.flights.lastBeginLocked(seq, len(s.tokens)))
 }
 
 // tailDueLocked reports whether the tail of a slot whose request has ended is stored now. If not,
@@ -294,14 +277,14 @@ func (t *TieredCausal) gatherLocked(rows pageRows) (later *copyOut, err error) {
 		}
 	}
 	if now {
-		t.awaitRowsLocked()
+		t.device.awaitRows()
 	}
 	err = gather(t.caches.groups, t.caches.states, rows, func(g int) bool { return !t.caches.groups[g].beside })
 	if err == nil {
 		err = gatherSpans(t.caches.groups, []pageRows{rows}, func(g int) bool { return t.caches.groups[g].beside && !t.caches.groups[g].later() }, t.bounce)
 	}
 	if later != nil {
-		later.mark = t.markLocked(marker)
+		later.mark = t.device.after(marker)
 	}
 	return later, err
 }

@@ -64,7 +64,7 @@ func (t *TieredCausal) noteStateLocked(f *flight, part *flightPart, s *slot) {
 	if !part.shortened && !s.broken {
 		s.stateAt = len(s.tokens)
 	}
-	if part.promptEnd || s.request == requestEnded || len(s.tokens)-s.state.tokens >= t.stateEvery() || t.lastOfPromptNextLocked(f, part.seq) {
+	if part.promptEnd || s.request == requestEnded || len(s.tokens)-s.state.tokens >= t.stateEvery() || t.flights.promptEndsNextLocked(f, part.seq) {
 		t.sealStateLocked(s)
 	}
 }
@@ -74,18 +74,6 @@ func (t *TieredCausal) stateEvery() int {
 		return t.opts.StateEvery
 	}
 	return stateEvery
-}
-
-// lastOfPromptNextLocked reports whether a sequence's prompt ends with its next batch after f.
-func (t *TieredCausal) lastOfPromptNextLocked(f *flight, seq int) bool {
-	for _, other := range t.flights {
-		for i := range other.parts {
-			if part := &other.parts[i]; other.id > f.id && part.seq == seq {
-				return part.promptEnd
-			}
-		}
-	}
-	return false
 }
 
 // sealStateLocked stores the rows of a slot's last page, full or not, with the state after
