@@ -21,7 +21,7 @@ import (
 func (r *fakeRunner) checkAccount(slot int, restored Restored) {
 	r.tiered.mu.Lock()
 	defer r.tiered.mu.Unlock()
-	a := r.tiered.accounts[slot]
+	a := r.tiered.accounts.open[slot]
 	require.NotNil(r.t, a)
 	require.Equal(r.t, restored.Held, a.from.end(), "%+v of %+v", a.from, restored)
 	var p telemetry.Prompt
@@ -57,7 +57,7 @@ func (r *fakeRunner) checkAccountsLocked(t require.TestingT, ended bool) {
 		}
 	}
 	open, tokens := 0, 0.0
-	for _, a := range r.tiered.accounts {
+	for _, a := range r.tiered.accounts.open {
 		open, tokens = open+1, tokens+float64(a.tokens)
 	}
 	for _, f := range r.tiered.flights.built {
@@ -183,7 +183,7 @@ func TestSavedTime(t *testing.T) {
 	require.Positive(t, r.last().Took)
 
 	require.NoError(t, r.tiered.rates.Close())
-	r.tiered.rates = rates.New() // knows nothing
+	r.cost(rates.New()) // knows nothing
 	r.tiered.opts.AlwaysRestore = true
 	r.load(r.slots[1], text[:40], true)
 	r.tiered.endAccounts()
@@ -192,7 +192,7 @@ func TestSavedTime(t *testing.T) {
 	r.drain()
 	r.finish(r.slots[1])
 
-	r.tiered.rates = rates.New()
+	r.cost(rates.New())
 	r.tiered.rates.Computed(512, 256, time.Hour)
 	r.load(r.slots[1], slices.Concat(text, text), true)
 	computing := r.tiered.rates.Computing(40, 2*len(text)) // the slot has the first 40
@@ -370,6 +370,7 @@ func TestMemoryIsCounted(t *testing.T) {
 
 	var heap runtime.MemStats
 	held := func() uint64 {
+		runtime.GC() // the first one leaves what pools hold
 		runtime.GC()
 		runtime.ReadMemStats(&heap)
 		return heap.HeapAlloc

@@ -52,7 +52,7 @@ func (t *TieredCausal) skip(p *plan, from int) {
 	t.mu.Unlock()
 	t.log.Debug("kv tier: pages are not read, computing them is quicker",
 		"pages", len(p.refs)-from, "tier", p.refs[from].Tier, "position", p.refs[from].Start)
-	t.unread(p, from, why.UnreadQuicker)
+	t.why.unread(p, from, why.UnreadQuicker)
 	if !p.ahead {
 		t.probe(p, from)
 	}

@@ -60,7 +60,7 @@ func (r *fakeRunner) decided() []int32 {
 	r.run(r.slots[0], tokenRange(2, 9), nil, true)
 	r.flush()
 	r.tiered.opts.AlwaysRestore = false
-	r.tiered.rates = rates.New()
+	r.cost(rates.New())
 	return prompt
 }
 
@@ -225,7 +225,8 @@ func TestThePriceKnowsTheForm(t *testing.T) {
 	}
 
 	rate := rates.New()
-	r.tiered.rates, r.tiered.opts.AlwaysRestore = rate, false
+	r.cost(rate)
+	r.tiered.opts.AlwaysRestore = false
 	rate.Computed(1000, 0, 1000*time.Second)
 	pages := r.tiered.costs(&p).Pages
 	for range 3 { // raw pages come at once, decoding takes longer than computing

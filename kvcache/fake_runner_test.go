@@ -11,6 +11,7 @@ import (
 	"github.com/ollama/ollama/model/input"
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -83,6 +84,11 @@ func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *
 		r.slots = append(r.slots, &fakeSlot{id: i})
 	}
 	return r
+}
+
+// cost gives the wrapper other costs, which are measured from now on.
+func (r *fakeRunner) cost(of *rates.Rates) {
+	r.tiered.rates, r.tiered.accounts.rates = of, of
 }
 
 func inputsOf(tokens []int32) []*input.Input {

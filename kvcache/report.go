@@ -113,7 +113,7 @@ func (t *TieredCausal) residencies() []residency {
 		r := residency{Slot: telemetry.Slot{ID: seq, Tokens: len(s.tokens), Shifted: s.broken, Lossy: s.lossy}, keys: slices.Clone(s.keys)}
 		r.Bytes = t.caches.heldBytes(s)
 		r.Hot = t.caches.pagesOf(r.Bytes, t.opts.PageTokens)
-		r.Busy = t.accounts[seq] != nil || s.request == requestPrompt || s.request == requestAnswer
+		r.Busy = t.accounts.open[seq] != nil || s.request == requestPrompt || s.request == requestAnswer
 		for i, key := range s.keys {
 			switch {
 			case s.pages[i] != pageStored:
@@ -126,7 +126,7 @@ func (t *TieredCausal) residencies() []residency {
 		if s.tail.tokens > len(s.keys)*t.opts.PageTokens && !s.tail.given {
 			r.stored = append(r.stored, s.tail.key) // no key: it was restored
 		}
-		v := t.visits[seq]
+		v := t.accounts.visits[seq]
 		r.LastRestore, r.Restored, r.Saved = v.at, v.tokens, v.saved
 		of = append(of, r)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ollama/ollama/model/input"
 
+	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/telemetry"
@@ -95,7 +96,7 @@ func (r *restoring) unlocked(f func()) {
 func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have int, prompt []*input.Input, hold func(tokens int)) (Restored, error) {
 	started := time.Now()
 	r := &restoring{TieredCausal: t, lock: lock, hold: hold, seq: seq, result: Restored{Held: have}}
-	r.beginAccount(len(prompt), started)
+	r.begin(len(prompt), started)
 	r.takeEarly()
 	defer func() { hold(r.result.Held) }()
 	r.prompt, _ = t.opts.read(prompt)
@@ -110,7 +111,7 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 	}
 	r.recheck(ctx)
 	err := r.restoreExact(ctx)
-	r.unreadAfter(err)
+	t.why.unreadAfter(seq, err)
 	if err == nil && t.opts.Runs != nil && !t.caches.stateful() {
 		err = r.reuse(ctx)
 	}
@@ -126,6 +127,42 @@ func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have 
 		t.log.Warn("kv tier: restore stopped early, the rest of the prompt is computed", "slot", seq, "restored", r.result.Tokens, "error", err)
 	}
 	return r.result, nil
+}
+
+// begin opens the request's account.
+func (r *restoring) begin(tokens int, began time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.accounts.begin(r.seq, tokens, began)
+	r.from = origins(nil).add(origin{end: r.result.Held, place: telemetry.PlaceSlot})
+}
+
+// inquire opens an inquiry about the prompt, with the account. nameless: the prompt goes on after an
+// image without identity.
+func (r *restoring) inquire(nameless bool) {
+	if r.opts.Recents == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a := r.accounts.open[r.seq]; a != nil { // the cache may have been closed meanwhile
+		r.why.endedLocked(r.seq, r.slotLocked(r.seq))
+		r.why.beginLocked(a, &r.prompt, nameless)
+	}
+}
+
+// lookedUp notes the result of looking the prompt's pages up.
+func (r *restoring) lookedUp(p *plan, refs []diskstore.Ref, limit int, err error, parent pagefile.Key, start int) {
+	if r.opts.Recents == nil || r.ahead {
+		return
+	}
+	f := found{end: p.base, err: err}
+	for _, ref := range refs {
+		end := int(ref.Start) + ref.Tokens
+		f.end, f.parted = max(f.end, min(end, limit)), ref.Tokens < ref.Stored && end < limit
+	}
+	f.queued = r.queue.any(r.extends(&p.prompt, f.end, parent, start))
+	r.why.lookedUp(r.seq, f)
 }
 
 // restoreExact restores pages that follow from the prompt's beginning. After a failure the
@@ -170,7 +207,7 @@ func (r *restoring) extend(ctx context.Context, look lookUp) (found, complete bo
 	}
 	if err := r.takeCells(&p); err != nil {
 		r.log.Debug("kv tier: no room to restore", "slot", r.seq, "error", err)
-		r.unread(&p, 0, why.UnreadRoom)
+		r.why.unread(&p, 0, why.UnreadRoom)
 		return true, false, nil
 	}
 	var held int
@@ -298,15 +335,15 @@ func (r *restoring) publish(p *plan, held int) {
 func (r *restoring) abandon() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.endAccountLocked(r.seq)
+	r.accounts.end(r.seq)
 }
 
 // count adds the result of the restore to the counters.
 func (r *restoring) count() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.restoredLocked()
-	r.inquiredLocked()
+	r.accounts.restored(r.seq, &r.result, r.from)
+	r.why.restoredLocked(r.seq, &r.result, r.limit, &r.prompt, r.caches.divisible(), r.slots)
 	if r.result.Tokens > 0 {
 		r.stats.Restores++
 		r.stats.RestoredTokens += int64(r.result.Tokens)

@@ -35,7 +35,7 @@ func (t *TieredCausal) sealLocked(s *slot, leaving int) {
 			switch _, ok := t.copyOutLocked(s, page, (page+1)*size, goes, false); {
 			case !ok && goes:
 				t.stats.DroppedPages += int64(min(len(s.keys), s.private/size) - page)
-				t.givenLocked(s.keys[page], givenQueue)
+				t.why.givenLocked(s.keys[page], givenQueue)
 				return
 			case !ok && leaving == staying:
 				return
@@ -126,7 +126,7 @@ func (t *TieredCausal) wrote(job *writeJob, err error) {
 		if reason := whyGiven(err); reason != "" {
 			t.mu.Lock()
 			defer t.mu.Unlock()
-			t.givenLocked(job.key, reason)
+			t.why.givenLocked(job.key, reason)
 		}
 		return
 	}
@@ -136,7 +136,7 @@ func (t *TieredCausal) wrote(job *writeJob, err error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.givenLocked(job.key, "")
+	t.why.givenLocked(job.key, "")
 	if t.thin[job.key] && t.caches.hasAll(job.page.Layout) {
 		delete(t.thin, job.key)
 	}

@@ -26,10 +26,10 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 		s.private = min(s.private, len(s.tokens))
 	}
 	s.withheld = !store
-	if a := t.accounts[seq]; a != nil {
+	if a := t.accounts.open[seq]; a != nil {
 		a.private = !store
 	}
-	t.begunLocked(seq, !store)
+	t.why.begunLocked(seq, !store)
 	t.noteDroppedLocked()
 	s.anew()
 	s.given, s.request = false, requestPrompt
@@ -55,8 +55,7 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 		part.note(s, &t.opts)
 		if s.request == requestPrompt && promptEnd(part.seq) {
 			s.request, part.promptEnd = requestAnswer, true
-			if a := t.accounts[part.seq]; a != nil {
-				delete(t.accounts, part.seq)
+			if a := t.accounts.take(part.seq); a != nil {
 				f.prompts = append(f.prompts, a)
 			}
 		}
@@ -90,7 +89,7 @@ func (t *TieredCausal) landFlight(id int) bool {
 	t.device.landed = id
 	t.landLocked(f)
 	for _, a := range f.prompts {
-		t.recordLocked(a, time.Since(a.began))
+		t.accounts.record(a, time.Since(a.began))
 	}
 	t.flights.landedLocked(f)
 	t.healLocked(false)
@@ -125,8 +124,8 @@ func (t *TieredCausal) EndSequence(seq int) {
 	defer t.mu.Unlock()
 	s := t.slotLocked(seq)
 	s.request, s.tailDue = requestEnded, t.queue.now().Add(t.opts.TailDelay)
-	t.endAccountLocked(seq)
-	t.inquiryEndedLocked(seq)
+	t.accounts.end(seq)
+	t.why.endedLocked(seq, s)
 	t.tellNoLayoutLocked(s)
 	t.noteLostLocked(seq, s)
 	t.sealLocked(s, staying)
@@ -168,7 +167,7 @@ func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 	s := t.slotLocked(seq)
 	t.noteLostLocked(seq, s)
 	t.device.handed()
-	t.shiftedLocked(seq, s)
+	t.why.shiftedLocked(seq, s)
 	t.sealLocked(s, int(begin))
 	t.sealTailLocked(s, true)
 	t.queue.awaitCopies(s, int(begin))

@@ -128,8 +128,7 @@ type TieredCausal struct {
 
 	mu       sync.Mutex // guards the fields below
 	slots    map[int]*slot
-	accounts map[int]*account // of requests whose prompt's last batch is not built, by slot
-	visits   visits
+	accounts accounts
 	why      inquirer
 	flights  flights
 	device   progress
@@ -178,16 +177,15 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		closeIn: closeTimeout,
 		slots:   make(map[int]*slot),
 
-		accounts: make(map[int]*account),
-		visits:   make(visits),
-		why:      newInquirer(&opts),
-		thin:     make(map[pagefile.Key]bool),
+		thin: make(map[pagefile.Key]bool),
 	}
+	t.running, t.stop = context.WithCancel(context.Background())
 	t.flights.mu = &t.mu
+	t.why = newInquirer(&t.mu, t.running, &opts)
+	t.accounts = accounts{open: make(map[int]*account), visits: make(visits), rates: t.rates, meter: opts.Meter, why: &t.why}
 	t.device = progress{caches: t.caches, clock: newBatchClock()}
 	t.store.late = t.noteRead
 	t.queue = newWriteQueue(t.store, opts.QueuedBytes, t.wrote, t.healIdle)
-	t.running, t.stop = context.WithCancel(context.Background())
 	t.runsBy = time.Now().Add(t.store.patience.queue)
 	return t
 }
@@ -307,6 +305,21 @@ func (t *TieredCausal) close() {
 		t.log.Warn("kv tier: closing the page store", "error", err)
 	}
 	t.Cache.Close()
+}
+
+// endAccounts closes all accounts: no batch will land any more.
+func (t *TieredCausal) endAccounts() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for seq := range t.accounts.open {
+		t.accounts.end(seq)
+	}
+	for _, f := range t.flights.built {
+		for _, a := range f.prompts {
+			t.accounts.record(a, 0)
+		}
+		f.prompts = nil
+	}
 }
 
 // ratesKept logs an error of saving the measured costs.

@@ -491,9 +491,9 @@ func TestWhyGivenIsBounded(t *testing.T) {
 	r.tiered.mu.Lock()
 	defer r.tiered.mu.Unlock()
 	for i := range 3 * givenMax {
-		r.tiered.givenLocked(pagefile.Key{byte(i), byte(i >> 8), 1}, givenRoom)
-		r.tiered.givenLocked(pagefile.Key{2}, "")
-		r.tiered.givenLocked(pagefile.Key{2}, givenRoom)
+		r.tiered.why.givenLocked(pagefile.Key{byte(i), byte(i >> 8), 1}, givenRoom)
+		r.tiered.why.givenLocked(pagefile.Key{2}, "")
+		r.tiered.why.givenLocked(pagefile.Key{2}, givenRoom)
 	}
 	require.LessOrEqual(t, len(r.tiered.why.given), givenMax)
 	require.LessOrEqual(t, len(r.tiered.why.ring), givenMax)
