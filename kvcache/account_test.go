@@ -357,7 +357,7 @@ func TestMemoryIsCounted(t *testing.T) {
 	layout, err := r.tiered.caches.layout(8, func(int) bool { return true })
 	require.NoError(t, err)
 	require.EqualValues(t, 6*layout.Size(), before["write queue"].Bytes, "six pages wait")
-	require.EqualValues(t, len(r.tiered.queue.copier.buffer)+len(r.tiered.bounce), before["copy buffers"].Bytes)
+	require.EqualValues(t, len(r.tiered.queue.copier.buffer)+len(r.tiered.sealer.bounce), before["copy buffers"].Bytes)
 	require.EqualValues(t, 1<<20, before["write queue"].Limit+before["copy buffers"].Bytes)
 	require.EqualValues(t, 6*(4*8+300), before["index of moved text"].Bytes)
 	require.GreaterOrEqual(t, before["texts of slots"].Bytes, int64(53*8))

@@ -280,7 +280,8 @@ func TestLossyPagesAreNotLookedUp(t *testing.T) {
 // Text of lossy pages is not reused at another position.
 func TestLossyPagesAreNotIndexed(t *testing.T) {
 	r, _, text := cooled(t, 2, Options{Lossy: true})
-	r.tiered.opts.Runs = runs.New(8, 1<<20)
+	index := runs.New(8, 1<<20)
+	r.tiered.opts.Runs, r.tiered.sealer.index = index, index
 	require.Equal(t, 28, r.run(r.slots[0], append(slices.Clone(text), tokenRange(3, 20)...), nil, true).Lossy)
 	require.Equal(t, 2, r.tiered.opts.Runs.Len(), "the exact pages")
 }

@@ -69,9 +69,6 @@ func (p *plan) bytes(geo *geometry, page int) (int64, rates.Form) {
 	return int64(float64(ref.Bytes) * float64(wanted.Size()) / float64(all.Size())), rates.FormOf(ref.Bytes, int64(all.Size()))
 }
 
-// thinMax bounds TieredCausal.thin, in pages.
-const thinMax = 4096
-
 // chain returns a lookup of the pages that follow from the prompt's beginning, up to a
 // limit, and that are worth reading.
 func (r *restoring) chain(limit int) lookUp {
@@ -211,7 +208,7 @@ func (r *restoring) recheck(ctx context.Context) {
 	r.mu.Lock()
 	s := r.slotLocked(r.seq)
 	s.found = nil // this request's look-up may find less, or there may be none
-	r.noteDroppedLocked()
+	r.sealer.noteDropped()
 	keys := slices.Clone(s.keys[:s.lastStored()])
 	tokens := slices.Clone(s.tokens[:len(keys)*r.opts.PageTokens])
 	media := pagefile.MediaWithin(s.media, 0, len(tokens))
@@ -368,12 +365,7 @@ func (t *TieredCausal) cellNumbersOf(ctx context.Context, p *plan, page int) map
 		buf := make([]byte, layout.Size())
 		err = t.store.Read(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, buf)
 		if errors.Is(err, pagefile.ErrMismatch) {
-			t.mu.Lock()
-			if len(t.thin) >= thinMax {
-				clear(t.thin)
-			}
-			t.thin[ref.Key] = true
-			t.mu.Unlock()
+			t.thin.add(ref.Key)
 		}
 		t.noteRead(ref, err)
 		if err != nil {

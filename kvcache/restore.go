@@ -296,7 +296,7 @@ func (r *restoring) publish(p *plan, held int) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.noteDroppedLocked()
+	r.sealer.noteDropped()
 	s, base := r.slotLocked(p.seq), p.wanted(p.base)
 	r.result.Held = p.wanted(held)
 	r.from = r.from.cameFrom(p, held)
@@ -323,7 +323,7 @@ func (r *restoring) publish(p *plan, held int) {
 			r.result.Tiers = append(r.result.Tiers, ref.Tier)
 		}
 		if start, end := int(ref.Start), int(ref.Start)+ref.Tokens; ref.Whole() && !ref.Lossy && end <= len(p.prompt.tokens) {
-			r.learn(ref.Key, &pagefile.Page{
+			learnPage(r.opts.Runs, ref.Key, &pagefile.Page{
 				Parent: ref.Parent, Start: ref.Start, Tokens: p.prompt.tokens[start:end],
 				Media: pagefile.MediaWithin(p.prompt.media, start, ref.Tokens),
 			})

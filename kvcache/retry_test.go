@@ -378,11 +378,11 @@ func TestAThinPageStaysThin(t *testing.T) {
 	layout, err := r.tiered.caches.layout(8, func(g int) bool { return g == 0 })
 	require.NoError(t, err)
 	key := pagefile.Key{7}
-	r.tiered.thin[key] = true
+	r.tiered.thin.add(key)
 	r.tiered.wrote(&writeJob{key: key, page: &pagefile.Page{Layout: layout}}, nil)
-	require.True(t, r.tiered.thin[key])
+	require.True(t, r.tiered.thin.has(key))
 	r.tiered.wrote(&writeJob{key: key, page: page}, nil)
-	require.Empty(t, r.tiered.thin)
+	require.Empty(t, r.tiered.thin.keys)
 }
 
 // A prompt waits only for queued pages that it continues.

@@ -140,9 +140,9 @@ func (r *restoring) turn(ctx context.Context, p *plan, held int) error {
 	})
 }
 
-// learn adds a page without media to the index of text that may move, if there is an index.
-func (t *TieredCausal) learn(key pagefile.Key, page *pagefile.Page) {
-	if t.opts.Runs != nil && len(page.Media) == 0 {
-		t.opts.Runs.Add(runs.Page{Key: key, Parent: page.Parent, Start: int(page.Start), Tokens: page.Tokens})
+// learnPage adds a page without media to the index of text that may move, if there is an index.
+func learnPage(index *runs.Index, key pagefile.Key, page *pagefile.Page) {
+	if index != nil && len(page.Media) == 0 {
+		index.Add(runs.Page{Key: key, Parent: page.Parent, Start: int(page.Start), Tokens: page.Tokens})
 	}
 }

@@ -352,7 +352,7 @@ func TestTextOfEarlierProcesses(t *testing.T) {
 			return
 		}
 		for _, p := range store.pages {
-			r.tiered.learn(p.Key(), p)
+			learnPage(r.tiered.opts.Runs, p.Key(), p)
 		}
 		close(filled)
 	}}

@@ -16,7 +16,7 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 	defer t.mu.Unlock()
 	s := t.slotLocked(seq)
 	if !store && s.request == requestEnded && t.caches.divisible() {
-		t.sealTailLocked(s, true) // this request makes the tail longer by rows that are not stored
+		t.sealer.tail(s, true) // this request makes the tail longer by rows that are not stored
 	}
 	if store {
 		// The request's own prompt contains all text of the slot, and all text that rows
@@ -30,7 +30,7 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 		a.private = !store
 	}
 	t.why.begunLocked(seq, !store)
-	t.noteDroppedLocked()
+	t.sealer.noteDropped()
 	s.anew()
 	s.given, s.request = false, requestPrompt
 }
@@ -107,12 +107,12 @@ func (t *TieredCausal) landLocked(f *flight) {
 		s := t.slotLocked(part.seq)
 		part.addTo(s, &t.opts)
 		t.caches.lost(s, int(part.begin)) // building the batch freed their cells
-		t.sealLocked(s, staying)
+		t.sealer.seal(s, staying)
 		switch {
 		case t.caches.stateful():
-			t.noteStateLocked(f, part, s)
+			t.sealer.noteState(s, part, t.flights.promptEndsNextLocked(f, part.seq))
 		case part.promptEnd && !t.caches.divisible(): // else the tail after the answer has the prompt's end
-			t.sealTailLocked(s, false)
+			t.sealer.tail(s, false)
 		}
 	}
 }
@@ -128,9 +128,9 @@ func (t *TieredCausal) EndSequence(seq int) {
 	t.why.endedLocked(seq, s)
 	t.tellNoLayoutLocked(s)
 	t.noteLostLocked(seq, s)
-	t.sealLocked(s, staying)
-	if !t.flights.flyingLocked(seq) && t.tailDueLocked(s) {
-		t.sealTailLocked(s, false)
+	t.sealer.seal(s, staying)
+	if !t.flights.flyingLocked(seq) && t.sealer.tailDue(s) {
+		t.sealer.tail(s, false)
 	}
 }
 
@@ -168,8 +168,8 @@ func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 	t.noteLostLocked(seq, s)
 	t.device.handed()
 	t.why.shiftedLocked(seq, s)
-	t.sealLocked(s, int(begin))
-	t.sealTailLocked(s, true)
+	t.sealer.seal(s, int(begin))
+	t.sealer.tail(s, true)
 	t.queue.awaitCopies(s, int(begin))
 	s.truncate(int(begin))
 	s.trimKeys()
@@ -181,10 +181,10 @@ func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 	s := t.slotLocked(seq)
 	t.noteLostLocked(seq, s)
-	t.sealLocked(s, int(begin))
-	stays := t.tailStaysLocked(s, int(begin))
+	t.sealer.seal(s, int(begin))
+	stays := t.sealer.tailStays(s, int(begin))
 	if s.request == requestEnded && !stays && !(t.caches.stateful() && t.flights.flyingLocked(seq)) { // a flight may be changing the state
-		t.sealTailLocked(s, true)
+		t.sealer.tail(s, true)
 	}
 	t.flights.cutLocked(seq, begin)
 	t.queue.awaitCopies(s, int(begin))
@@ -204,9 +204,9 @@ func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	t.mu.Lock()
 	dst := t.slotLocked(dstSeq)
 	t.noteLostLocked(dstSeq, dst)
-	t.sealLocked(dst, 0)
+	t.sealer.seal(dst, 0)
 	if dst.request == requestEnded {
-		t.sealTailLocked(dst, true)
+		t.sealer.tail(dst, true)
 	}
 	t.queue.awaitCopies(dst, 0)
 	src := t.slotLocked(srcSeq)

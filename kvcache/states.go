@@ -55,46 +55,6 @@ func (geo *geometry) addStates(states States, group int) (layers int, err error)
 	return len(seen), nil
 }
 
-// noteStateLocked notes the position of a slot's state after a part of a flight, and stores
-// the state where a later request may go on: at the end of the prompt and of the answer;
-// before the last batch of a prompt, for the same prompt again, whose last token is always
-// computed; and every stateEvery tokens.
-func (t *TieredCausal) noteStateLocked(f *flight, part *flightPart, s *slot) {
-	s.stateAt = -1
-	if !part.shortened && !s.broken {
-		s.stateAt = len(s.tokens)
-	}
-	if part.promptEnd || s.request == requestEnded || len(s.tokens)-s.state.tokens >= t.stateEvery() || t.flights.promptEndsNextLocked(f, part.seq) {
-		t.sealStateLocked(s)
-	}
-}
-
-func (t *TieredCausal) stateEvery() int {
-	if t.opts.StateEvery > 0 {
-		return t.opts.StateEvery
-	}
-	return stateEvery
-}
-
-// sealStateLocked stores the rows of a slot's last page, full or not, with the state after
-// it. No batch may change the state meanwhile.
-func (t *TieredCausal) sealStateLocked(s *slot) {
-	t.noteDroppedLocked()
-	n := len(s.tokens)
-	if n == 0 || n != s.stateAt || n == s.state.tokens || n > s.private {
-		return
-	}
-	t.sealLocked(s, 0)
-	page := (n - 1) / t.opts.PageTokens
-	if !s.leads(page) {
-		return
-	}
-	if key, ok := t.copyOutLocked(s, page, n, true, true); ok {
-		s.state = saved{tokens: n, key: key}
-		t.stats.SealedTails++
-	}
-}
-
 // endAtState ends a plan at the last position for which a state is stored.
 func (t *TieredCausal) endAtState(ctx context.Context, p *plan, limit int) {
 	for i := len(p.refs) - 1; i >= 0 && ctx.Err() == nil; i-- {

@@ -132,11 +132,11 @@ type TieredCausal struct {
 	why      inquirer
 	flights  flights
 	device   progress
-	thin     map[pagefile.Key]bool // pages known to be stored without some group's rows
-	bounce   []byte                // for rows of a device that are copied between batches
+	sealer   sealer
 	stats    Stats
 	filling  *filling // nil after the first request
 
+	thin     thinPages
 	noRuns   atomic.Bool     // the model cannot shift
 	runsBy   time.Time       // no request waits longer for Options.RunsFilled
 	unplaced sync.Once       // logs once why a page was not placed
@@ -157,6 +157,9 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	if opts.QueuedBytes == 0 {
 		opts.QueuedBytes = queuedBytes
 	}
+	if opts.StateEvery <= 0 {
+		opts.StateEvery = stateEvery
+	}
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
@@ -176,8 +179,6 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		after:   time.After,
 		closeIn: closeTimeout,
 		slots:   make(map[int]*slot),
-
-		thin: make(map[pagefile.Key]bool),
 	}
 	t.running, t.stop = context.WithCancel(context.Background())
 	t.flights.mu = &t.mu
@@ -186,6 +187,10 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	t.device = progress{caches: t.caches, clock: newBatchClock()}
 	t.store.late = t.noteRead
 	t.queue = newWriteQueue(t.store, opts.QueuedBytes, t.wrote, t.healIdle)
+	t.sealer = sealer{
+		caches: t.caches, device: &t.device, queue: t.queue, slots: t.slots, thin: &t.thin, index: opts.Runs,
+		why: &t.why, unstored: opts.Unstored, stats: &t.stats, tailDelay: opts.TailDelay, stateEvery: opts.StateEvery,
+	}
 	t.runsBy = time.Now().Add(t.store.patience.queue)
 	return t
 }
@@ -214,9 +219,9 @@ func (t *TieredCausal) readyLocked() bool {
 		return false
 	}
 	t.caches.geometry = g
-	t.queue.copiesFrom(t.caches.groups, func(err error) { t.tellCopyFailed(copyPageOut, err) })
+	t.queue.copiesFrom(t.caches.groups, func(err error) { t.sealer.tellCopyFailed(copyPageOut, err) })
 	if slices.ContainsFunc(t.caches.groups, func(g group) bool { return g.beside && !g.later() }) {
-		t.bounce = t.queue.bounce()
+		t.sealer.bounce = t.queue.bounce()
 	}
 	return true
 }
