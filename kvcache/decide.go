@@ -9,19 +9,19 @@ import (
 )
 
 // costs describes a plan's pages to package rates.
-func (t *TieredCausal) costs(p *plan) rates.Chain {
-	c := rates.Chain{Base: p.wanted(p.base), Pages: make([]rates.Page, len(p.refs)), Indivisible: !t.caches.divisible()}
+func (p *plan) costs(c *caches) rates.Chain {
+	of := rates.Chain{Base: p.wanted(p.base), Pages: make([]rates.Page, len(p.refs)), Indivisible: !c.divisible()}
 	for i, ref := range p.refs {
 		begin := int(ref.Start)
 		if p.by != 0 { // of the first page only the run's part
 			begin = max(begin, p.base)
 		}
-		bytes, form := p.bytes(&t.caches.geometry, i)
-		c.Pages[i] = rates.Page{
+		bytes, form := p.bytes(&c.geometry, i)
+		of.Pages[i] = rates.Page{
 			Start: p.wanted(begin), Tokens: p.pageEnd(i) - begin, Bytes: bytes, Form: form, Tier: ref.Tier,
 		}
 	}
-	return c
+	return of
 }
 
 // decide cuts a plan down to the pages that are read sooner than computed, and reports
@@ -30,7 +30,7 @@ func (t *TieredCausal) decide(ctx context.Context, p *plan) bool {
 	if t.opts.AlwaysRestore {
 		return true
 	}
-	c := t.costs(p)
+	c := p.costs(t.caches)
 	n := t.rates.Plan(c)
 	if n == len(p.refs) {
 		return true
@@ -54,7 +54,7 @@ func (t *TieredCausal) skip(p *plan, from int) {
 		"pages", len(p.refs)-from, "tier", p.refs[from].Tier, "position", p.refs[from].Start)
 	t.why.unread(p, from, why.UnreadQuicker)
 	if !p.ahead {
-		t.probe(p, from)
+		t.reader.probe(p, from)
 	}
 }
 
@@ -76,7 +76,7 @@ func (t *TieredCausal) pace(p *plan) *pace {
 	if t.opts.AlwaysRestore {
 		return nil
 	}
-	c := t.costs(p)
+	c := p.costs(t.caches)
 	if c.Indivisible {
 		c.Base = 0 // a restore that is given up leaves nothing in the slot
 	}
@@ -122,21 +122,21 @@ func (w *pace) alone() bool { return w != nil && w.Alone() }
 // probe reads some of a plan's pages, from index `from` on, to measure the present speed of
 // their tier. The request does not wait for the probe and computes these pages; the time of
 // the probe is bounded.
-func (t *TieredCausal) probe(p *plan, from int) {
-	c := t.costs(p).After(from)
-	n, limit := t.rates.Probe(c, pagesAtOnce)
+func (d *reader) probe(p *plan, from int) {
+	c := p.costs(d.caches).After(from)
+	n, limit := d.rates.Probe(c, pagesAtOnce)
 	if n == 0 {
 		return
 	}
 	probed := *p
 	probed.refs, probed.state, probed.cells = p.refs[from:from+n], false, nil // nobody waits: rows are dropped
-	t.probes.Add(1)
+	d.probes.Add(1)
 	go func() {
-		defer t.probes.Done()
-		ctx, cancel := context.WithTimeout(t.running, limit)
+		defer d.probes.Done()
+		ctx, cancel := context.WithTimeout(d.running, limit)
 		defer cancel()
 		began := time.Now()
-		r := t.readPages(ctx, &probed, false, false)
+		r := d.pages(ctx, &probed, false, false)
 		defer r.close()
 		for read := r.Next(); read != nil; read = r.Next() {
 			pg := <-read
@@ -145,12 +145,12 @@ func (t *TieredCausal) probe(p *plan, from int) {
 				continue
 			}
 			if ctx.Err() == context.DeadlineExceeded {
-				t.rates.Probed(c.Pages[:n], time.Since(began), false)
+				d.rates.Probed(c.Pages[:n], time.Since(began), false)
 			}
 			return
 		}
 		if ctx.Err() == nil {
-			t.rates.Probed(c.Pages[:n], time.Since(began), true)
+			d.rates.Probed(c.Pages[:n], time.Since(began), true)
 		}
 	}()
 }

@@ -100,7 +100,7 @@ func TestRefusedTierIsProbedBehindTheRequest(t *testing.T) {
 	r.tiered.rates.Watch(rates.Chain{Pages: []rates.Page{{Tokens: 8, Bytes: 1, Tier: "local"}}}, pagesAtOnce).GaveUp(time.Hour)
 	store.reads = 0
 	require.Zero(t, r.run(r.slots[0], prompt, nil, true).Held)
-	r.tiered.probes.Wait()
+	r.tiered.reader.probes.Wait()
 	require.Equal(t, pagesAtOnce, store.reads)
 
 	r.run(r.slots[0], tokenRange(2, 9), nil, true)
@@ -219,7 +219,7 @@ func TestThePriceKnowsTheForm(t *testing.T) {
 	}
 	p.take(refs, 24)
 	for i, want := range []rates.Form{rates.Whole, rates.Packed, rates.Quarter} {
-		page := r.tiered.costs(&p).Pages[i]
+		page := p.costs(r.tiered.caches).Pages[i]
 		require.Equal(t, want, page.Form)
 		require.Equal(t, refs[i].Bytes, page.Bytes)
 	}
@@ -228,11 +228,11 @@ func TestThePriceKnowsTheForm(t *testing.T) {
 	r.cost(rate)
 	r.tiered.opts.AlwaysRestore = false
 	rate.Computed(1000, 0, 1000*time.Second)
-	pages := r.tiered.costs(&p).Pages
+	pages := p.costs(r.tiered.caches).Pages
 	for range 3 { // raw pages come at once, decoding takes longer than computing
 		rate.Watch(rates.Chain{Pages: pages[:1]}, pagesAtOnce).Arrived(time.Millisecond)
 		rate.Watch(rates.Chain{Pages: pages[1:2]}, pagesAtOnce).Arrived(time.Minute)
 		rate.Watch(rates.Chain{Pages: pages[2:]}, pagesAtOnce).Arrived(time.Minute)
 	}
-	require.Equal(t, 1, rate.Plan(r.tiered.costs(&p)))
+	require.Equal(t, 1, rate.Plan(p.costs(r.tiered.caches)))
 }

@@ -88,7 +88,7 @@ func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *
 
 // cost gives the wrapper other costs, which are measured from now on.
 func (r *fakeRunner) cost(of *rates.Rates) {
-	r.tiered.rates, r.tiered.accounts.rates = of, of
+	r.tiered.rates, r.tiered.accounts.rates, r.tiered.reader.rates = of, of, of
 }
 
 func inputsOf(tokens []int32) []*input.Input {

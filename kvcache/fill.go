@@ -39,7 +39,7 @@ func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (held 
 
 	pace := t.pace(p)
 	alone := busy || pace.alone()
-	r := t.readPages(ctx, p, alone, busy)
+	r := t.reader.pages(ctx, p, alone, busy)
 	defer r.close()
 	held = p.base
 	pace.begin(r.clock.took())
@@ -54,7 +54,7 @@ func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (held 
 		}
 		err := cmp.Or(pg.err, pg.write)
 		if err == nil && pg.placed != nil {
-			t.place(&pg)
+			t.reader.place(&pg)
 		}
 		if err != nil && !errors.Is(err, pagefile.ErrDamaged) {
 			r.Stop() // before done makes room for another read

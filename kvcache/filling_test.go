@@ -319,7 +319,7 @@ func TestALoadTellsNothingOfTheDisk(t *testing.T) {
 	r.fill(text)
 	r.filled()
 	require.Empty(t, r.slots[0].inputs)
-	r.tiered.probes.Wait()
+	r.tiered.reader.probes.Wait()
 	store.stick()
 	r.tiered.after = time.After
 	require.Equal(t, 52, r.run(r.slots[0], text, nil, true).Tokens)

@@ -32,13 +32,13 @@ type RowHolder interface {
 var _ Store = (*diskstore.Store)(nil)
 
 // place tells each group that the rows of its cells are also in a page's file.
-func (t *TieredCausal) place(pg *page) {
+func (d *reader) place(pg *page) {
 	sections := pg.layout.Sections()
-	for g := range t.caches.groups {
+	for g := range d.caches.groups {
 		var layers []int
 		var keys, values []int64
 		for i, s := range sections { // K and V of one layer after the other
-			if groupOf(t.caches.groups, s) != g || s.Kind == pagefile.KindCell {
+			if groupOf(d.caches.groups, s) != g || s.Kind == pagefile.KindCell {
 				continue
 			}
 			at := pg.placed.Offsets[i] + int64(pg.dest.from[g])*int64(s.RowBytes)
@@ -48,16 +48,16 @@ func (t *TieredCausal) place(pg *page) {
 			}
 			layers, keys = append(layers, int(s.Layer)), append(keys, at)
 		}
-		if err := t.caches.groups[g].Rows.(RowPlacer).PlaceRows(pg.dest.cells[g], pg.placed.File, layers, keys, values); err != nil {
-			t.notPlaced(err)
+		if err := d.caches.groups[g].Rows.(RowPlacer).PlaceRows(pg.dest.cells[g], pg.placed.File, layers, keys, values); err != nil {
+			d.notPlaced(err)
 		}
 	}
 }
 
 // notPlaced logs once why stored rows will be written to the spill file again. The second
 // write costs time only.
-func (t *TieredCausal) notPlaced(err error) {
-	t.unplaced.Do(func() {
-		t.log.Debug("kv tier: a stored page's rows are not used in place", "reason", err)
+func (d *reader) notPlaced(err error) {
+	d.unplaced.Do(func() {
+		d.log.Debug("kv tier: a stored page's rows are not used in place", "reason", err)
 	})
 }

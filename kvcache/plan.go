@@ -367,7 +367,7 @@ func (t *TieredCausal) cellNumbersOf(ctx context.Context, p *plan, page int) map
 		if errors.Is(err, pagefile.ErrMismatch) {
 			t.thin.add(ref.Key)
 		}
-		t.noteRead(ref, err)
+		t.store.noteRead(ref, err)
 		if err != nil {
 			continue
 		}

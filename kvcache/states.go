@@ -80,7 +80,7 @@ func (t *TieredCausal) endAtState(ctx context.Context, p *plan, limit int) {
 // hasState reports whether a page was stored with the state after it.
 func (t *TieredCausal) hasState(ctx context.Context, ref diskstore.Ref) bool {
 	stored, err := t.store.LayoutOf(ctx, ref)
-	t.noteRead(ref, err)
+	t.store.noteRead(ref, err)
 	return err == nil && slices.ContainsFunc(stored.Sections(), func(s pagefile.Section) bool { return !s.Kind.PerToken() })
 }
 

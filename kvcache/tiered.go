@@ -136,14 +136,13 @@ type TieredCausal struct {
 	stats    Stats
 	filling  *filling // nil after the first request
 
-	thin     thinPages
-	noRuns   atomic.Bool     // the model cannot shift
-	runsBy   time.Time       // no request waits longer for Options.RunsFilled
-	unplaced sync.Once       // logs once why a page was not placed
-	running  context.Context // ends when the cache is closed
-	stop     context.CancelFunc
-	probes   sync.WaitGroup // background reads for probe
-	closing  sync.Once
+	thin    thinPages
+	reader  reader
+	noRuns  atomic.Bool     // the model cannot shift
+	runsBy  time.Time       // no request waits longer for Options.RunsFilled
+	running context.Context // ends when the cache is closed
+	stop    context.CancelFunc
+	closing sync.Once
 }
 
 var _ ollama.Cache = (*TieredCausal)(nil)
@@ -185,12 +184,13 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	t.why = newInquirer(&t.mu, t.running, &opts)
 	t.accounts = accounts{open: make(map[int]*account), visits: make(visits), rates: t.rates, meter: opts.Meter, why: &t.why}
 	t.device = progress{caches: t.caches, clock: newBatchClock()}
-	t.store.late = t.noteRead
+	t.store.noteRead = t.noteRead
 	t.queue = newWriteQueue(t.store, opts.QueuedBytes, t.wrote, t.healIdle)
 	t.sealer = sealer{
 		caches: t.caches, device: &t.device, queue: t.queue, slots: t.slots, thin: &t.thin, index: opts.Runs,
 		why: &t.why, unstored: opts.Unstored, stats: &t.stats, tailDelay: opts.TailDelay, stateEvery: opts.StateEvery,
 	}
+	t.reader = reader{store: t.store, caches: t.caches, rates: t.rates, log: t.log, notFound: t.notFound, running: t.running}
 	t.runsBy = time.Now().Add(t.store.patience.queue)
 	return t
 }
@@ -300,7 +300,7 @@ func (t *TieredCausal) close() {
 		t.log.Warn("kv tier: pages were not all stored before the model was unloaded", "error", err)
 	}
 	t.stop()
-	t.probes.Wait()
+	t.reader.probes.Wait()
 	t.awaitFilled()
 	t.queue.endCopying()
 	t.endAccounts()
