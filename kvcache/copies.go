@@ -1,8 +1,6 @@
 package kvcache
 
-import (
-	"slices"
-)
+import "slices"
 
 /*
 Copies beside batches. A device copies rows while it computes the next batch, so the batch loop

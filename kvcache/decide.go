@@ -24,44 +24,66 @@ func (p *plan) costs(c *caches) rates.Chain {
 	return of
 }
 
-// decide cuts a plan down to the pages that are read sooner than computed, and reports
-// whether any page is left.
-func (t *TieredCausal) decide(ctx context.Context, p *plan) bool {
-	if t.opts.AlwaysRestore {
-		return true
+// affordable counts the plan's leading pages that are read sooner than computed.
+func (f *finder) affordable(p *plan) int {
+	if f.always {
+		return len(p.refs)
 	}
-	c := p.costs(t.caches)
-	n := t.rates.Plan(c)
-	if n == len(p.refs) {
-		return true
+	return f.rates.Plan(p.costs(f.caches))
+}
+
+// watch follows the reading of a plan's pages; nil if all are read, however long that takes.
+func (f *finder) watch(p *plan) *rates.Watch {
+	if f.always {
+		return nil
 	}
-	t.skip(p, n)
-	if n == 0 {
+	c := p.costs(f.caches)
+	if c.Indivisible {
+		c.Base = 0 // a restore that is given up leaves nothing in the slot
+	}
+	r := f.rates
+	if p.ahead {
+		r = r.Apart() // the loading of the weights may keep the disk busy
+	}
+	return r.Watch(c, pagesAtOnce)
+}
+
+// worth shortens a plan to an end at which the sequence can go on and up to which reading
+// pays. worth reports whether the end is still at least `least`.
+func (r *restoring) worth(ctx context.Context, p *plan, least int) bool {
+	r.find.trim(ctx, p)
+	if p.end < least || ctx.Err() != nil {
 		return false
 	}
-	p.refs, p.end = p.refs[:n], p.pageEnd(n-1)
-	t.trim(ctx, p)
-	return true
+	if n := r.find.affordable(p); n < len(p.refs) {
+		r.skip(p, n)
+		if n == 0 {
+			return false
+		}
+		p.refs, p.end = p.refs[:n], p.pageEnd(n-1)
+		r.find.trim(ctx, p)
+	}
+	return p.end >= least
 }
 
 // skip counts and logs the plan's pages from index `from` on, which are computed because
 // reading takes longer.
-func (t *TieredCausal) skip(p *plan, from int) {
-	t.mu.Lock()
-	t.stats.SkippedPages += int64(len(p.refs) - from)
-	t.mu.Unlock()
-	t.log.Debug("kv tier: pages are not read, computing them is quicker",
+func (r *restoring) skip(p *plan, from int) {
+	r.mu.Lock()
+	r.stats.SkippedPages += int64(len(p.refs) - from)
+	r.mu.Unlock()
+	r.log.Debug("kv tier: pages are not read, computing them is quicker",
 		"pages", len(p.refs)-from, "tier", p.refs[from].Tier, "position", p.refs[from].Start)
-	t.why.unread(p, from, why.UnreadQuicker)
+	r.why.unread(p, from, why.UnreadQuicker)
 	if !p.ahead {
-		t.reader.probe(p, from)
+		r.reader.probe(p, from)
 	}
 }
 
 // giveUp ends a restore before the page with index `from`: computing the rest became quicker.
-func (t *TieredCausal) giveUp(p *plan, from int) {
-	t.opts.Meter.Add(givenUp, 1)
-	t.skip(p, from)
+func (r *restoring) giveUp(p *plan, from int) {
+	r.meter.Add(givenUp, 1)
+	r.skip(p, from)
 }
 
 // pace follows a restore and ends the restore when computing the rest is quicker. A nil
@@ -72,19 +94,11 @@ type pace struct {
 	began time.Time
 }
 
-func (t *TieredCausal) pace(p *plan) *pace {
-	if t.opts.AlwaysRestore {
-		return nil
+func (r *restoring) pace(p *plan) *pace {
+	if watch := r.find.watch(p); watch != nil {
+		return &pace{Watch: watch, after: r.after}
 	}
-	c := p.costs(t.caches)
-	if c.Indivisible {
-		c.Base = 0 // a restore that is given up leaves nothing in the slot
-	}
-	r := t.rates
-	if p.ahead {
-		r = r.Apart() // the loading of the weights may keep the disk busy
-	}
-	return &pace{Watch: r.Watch(c, pagesAtOnce), after: t.after}
+	return nil
 }
 
 // begin starts the clock. reading is the time already spent reading pages.

@@ -59,7 +59,7 @@ func (r *fakeRunner) decided() []int32 {
 	r.run(r.slots[0], prompt, nil, true)
 	r.run(r.slots[0], tokenRange(2, 9), nil, true)
 	r.flush()
-	r.tiered.opts.AlwaysRestore = false
+	r.tiered.find.always = false
 	r.cost(rates.New())
 	return prompt
 }
@@ -114,7 +114,7 @@ func TestRefusedTierIsProbedBehindTheRequest(t *testing.T) {
 func (r *fakeRunner) giveUp(store *stuckStore, page int) {
 	store.stick(page)
 	due := make(chan time.Time)
-	r.tiered.after = func(time.Duration) <-chan time.Time { return due }
+	r.tiered.restorer.after = func(time.Duration) <-chan time.Time { return due }
 	go func() {
 		for page > 0 && <-store.begun != page-1+pagesAtOnce {
 		}
@@ -165,13 +165,13 @@ func TestAWindowThatIsGivenUpLeavesNothing(t *testing.T) {
 	deadline := func(start func(testing.TB, Store, int, int, Options) *fakeRunner, base int) time.Duration {
 		r := start(t, newMemStore(t), 1, 128, Options{})
 		r.tiered.mu.Lock()
-		require.True(t, r.tiered.readyLocked())
+		require.True(t, r.tiered.sealer.ready())
 		r.tiered.mu.Unlock()
-		r.tiered.opts.AlwaysRestore = false
+		r.tiered.find.always = false
 		learn(r.tiered.rates, time.Second, time.Microsecond)
 		p := plan{prompt: prompt{tokens: tokenRange(1, 40)}, begin: []int{base, base}[:len(r.tiered.caches.groups)], base: base}
 		p.take([]diskstore.Ref{{Start: 32, Tokens: 8, Stored: 8, Tier: "local", Bytes: 1}}, 40)
-		return r.tiered.pace(&p).Deadline()
+		return r.tiered.find.watch(&p).Deadline()
 	}
 	require.Less(t, deadline(newFakeRunner, 32), 10*time.Second, "8 tokens")
 	require.Greater(t, deadline(newWindowedRunner, 32), 39*time.Second, "40 tokens")
@@ -207,7 +207,7 @@ func TestFirstPageOfAnUnknownTierIsReadAlone(t *testing.T) {
 func TestThePriceKnowsTheForm(t *testing.T) {
 	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
 	r.tiered.mu.Lock()
-	require.True(t, r.tiered.readyLocked())
+	require.True(t, r.tiered.sealer.ready())
 	r.tiered.mu.Unlock()
 	all, err := r.tiered.caches.layout(8, func(int) bool { return true })
 	require.NoError(t, err)
@@ -226,7 +226,7 @@ func TestThePriceKnowsTheForm(t *testing.T) {
 
 	rate := rates.New()
 	r.cost(rate)
-	r.tiered.opts.AlwaysRestore = false
+	r.tiered.find.always = false
 	rate.Computed(1000, 0, 1000*time.Second)
 	pages := p.costs(r.tiered.caches).Pages
 	for range 3 { // raw pages come at once, decoding takes longer than computing

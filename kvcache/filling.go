@@ -70,14 +70,14 @@ func (t *TieredCausal) fillSlot(ctx context.Context, lock sync.Locker, text []in
 	}
 	lock.Lock()
 	defer lock.Unlock()
-	r := &restoring{TieredCausal: t, lock: lock, limit: len(text), ahead: true}
+	r := &restoring{restorer: &t.restorer, lock: lock, limit: len(text), ahead: true}
 	r.hold = func(tokens int) { hold(inputs[:tokens]) }
-	r.prompt, _ = t.opts.read(inputs)
+	r.prompt, _ = t.identity.read(inputs)
 	err := r.restoreExact(ctx)
 	r.hold(r.result.Held)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.slotLocked(0).early = early{r.result, r.from.cut(r.result.Held)}
+	t.slots.at(0).early = early{r.result, r.from.cut(r.result.Held)}
 	if r.result.Held == 0 && err == nil {
 		return // computing is quicker
 	}
@@ -158,7 +158,7 @@ func (s *slot) takeEarly() early {
 func (r *restoring) takeEarly() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.slotLocked(r.seq)
+	s := r.slots.at(r.seq)
 	early := s.takeEarly()
 	held := r.result.Held
 	if n := min(early.Tokens, held); n > 0 {

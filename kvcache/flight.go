@@ -43,10 +43,10 @@ type ahead struct{ begin, end int }
 var nothingAhead = ahead{begin: math.MaxInt}
 
 // note sets blind and ahead of a part when the part is built for a slot's request.
-func (part *flightPart) note(s *slot, opts *Options) {
+func (part *flightPart) note(s *slot, of *identity) {
 	part.batch = part.inputs
-	read, identified := opts.read(part.inputs)
-	part.blind = !identified && opts.Backwards
+	read, identified := of.read(part.inputs)
+	part.blind = !identified && of.backwards
 	first := len(part.inputs)
 	if !identified {
 		first = len(read.tokens)
@@ -80,14 +80,14 @@ func (part *flightPart) cut(n int32) {
 func (part *flightPart) end() int32 { return part.begin + int32(len(part.inputs)) }
 
 // addTo adds the part's computed positions to the slot, up to the first without identity.
-func (part *flightPart) addTo(s *slot, opts *Options) {
+func (part *flightPart) addTo(s *slot, of *identity) {
 	if part.blind {
 		s.broken = true
 		return
 	}
-	read, identified := opts.read(part.inputs)
-	if opts.Reach > 0 && len(read.media) > 0 {
-		identified = part.reach(&read, opts) && identified
+	read, identified := of.read(part.inputs)
+	if of.reach > 0 && len(read.media) > 0 {
+		identified = part.reach(&read, of) && identified
 	}
 	for i := range read.media {
 		read.media[i].Offset += uint32(part.begin)

@@ -1,12 +1,14 @@
 package kvcache
 
+import "github.com/kvtier/kvtier/diskstore"
+
 // healLocked queues pages and tails of finished slots that are not stored and found no room
 // in the queue before; pages that were given up are left out. healLocked reports whether any
 // page was queued. With inUse, unfinished slots are included, whose next batch would
 // otherwise queue their pages, and tails that are not due yet.
 func (t *TieredCausal) healLocked(inUse bool) bool {
 	before := t.stats.SealedPages + t.stats.SealedTails
-	for seq, s := range t.slots {
+	for seq, s := range t.slots.of {
 		done := s.request == requestEnded && !t.flights.flyingLocked(seq)
 		if !done && !inUse || t.queue.suspended() {
 			continue
@@ -39,11 +41,11 @@ func (t *TieredCausal) anew() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.sealer.noteDropped()
-	for _, s := range t.slots {
+	for _, s := range t.slots.of {
 		s.anew()
 	}
 	t.healLocked(true)
-	for _, s := range t.slots {
+	for _, s := range t.slots.of {
 		if (s.request == requestPrompt || s.request == requestAnswer) && t.caches.divisible() { // other models saved a tail when the prompt ended
 			t.sealer.tail(s, true)
 		}
@@ -63,7 +65,7 @@ func (t *TieredCausal) wrote(job *writeJob, err error) {
 		}
 		return
 	}
-	t.countSealed(job.page)
+	countSealed(t.opts.Meter, job.page, t.opts.PageTokens)
 	if job.tries > 0 {
 		learnPage(t.opts.Runs, job.key, job.page)
 	}
@@ -72,6 +74,20 @@ func (t *TieredCausal) wrote(job *writeJob, err error) {
 	t.why.givenLocked(job.key, "")
 	if t.caches.hasAll(job.page.Layout) {
 		t.thin.remove(job.key)
+	}
+}
+
+// noteRead notes the result of reading a page. A page that cannot be read is stored again by a
+// slot that computes its rows, or that has them.
+func (t *TieredCausal) noteRead(ref diskstore.Ref, err error) {
+	if !unreadable(err) {
+		return
+	}
+	t.queue.lost(ref.Key)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.slots.of {
+		s.lost(ref.Key)
 	}
 }
 

@@ -259,7 +259,7 @@ func TestAThinPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
 	r.settle()
 	r.tiered.mu.Lock()
 	r.tiered.thin.add(key)
-	clear(r.tiered.slots[0].pages)
+	clear(r.tiered.slots.of[0].pages)
 	r.tiered.mu.Unlock()
 	r.refused(store, text)
 	require.True(t, r.tiered.thin.has(key))

@@ -19,7 +19,7 @@ func (r *fakeRunner) checkInvariants(t require.TestingT) {
 	r.tiered.mu.Lock()
 	defer r.tiered.mu.Unlock()
 	held := r.cache.held()
-	for seq, s := range r.tiered.slots {
+	for seq, s := range r.tiered.slots.of {
 		checkSlot(t, r.tiered, seq, s)
 		r.checkMirror(t, held[seq], seq, s)
 	}
@@ -33,7 +33,7 @@ func (r *fakeRunner) checkInvariants(t require.TestingT) {
 		for _, c := range r.model.caches {
 			c.checkClaim(t, slot)
 		}
-		if s := r.tiered.slots[slot.id]; slot.inUse && !slot.store && s != nil {
+		if s := r.tiered.slots.of[slot.id]; slot.inUse && !slot.store && s != nil {
 			require.LessOrEqual(t, s.private, slot.own, "slot %d: rows of its private request may be stored", slot.id)
 		}
 	}
@@ -117,8 +117,8 @@ func (r *fakeRunner) checkShared(t require.TestingT) {
 	if r.tiered.caches.groups[0].windowed() {
 		return
 	}
-	for a, s := range r.tiered.slots {
-		for b, other := range r.tiered.slots {
+	for a, s := range r.tiered.slots.of {
+		for b, other := range r.tiered.slots.of {
 			if a >= b {
 				continue
 			}

@@ -143,7 +143,7 @@ func TestRestoredRowsArePlaced(t *testing.T) {
 			restored := r.load(r.slots[0], prompt, true)
 			require.Equal(t, 49, restored.Held, "one of the two tokens that the tail shares with the prompt")
 			require.Equal(t, 49-held, restored.Tokens)
-			require.Equal(t, r.tiered.slotLocked(0).cells[0][held:49], cache.placed, "every restored position, once and in order")
+			require.Equal(t, r.tiered.slots.at(0).cells[0][held:49], cache.placed, "every restored position, once and in order")
 			cache.requireRows(t, 0, prompt[:49])
 			store.requireClosed(t, cache.places)
 		})

@@ -22,6 +22,24 @@ type prompt struct {
 // span is positions [begin, end) that must be computed in one batch.
 type span struct{ begin, end int }
 
+// identity says what inputs are, beyond this process.
+type identity struct {
+	media     MediaDigest
+	reach     int  // see Options.Reach
+	backwards bool // see Options.Backwards
+}
+
+// read identifies a request's inputs, as [MediaDigest.read].
+func (id *identity) read(inputs []*input.Input) (text prompt, identified bool) {
+	text, identified = id.media.read(inputs)
+	if id.reach > 0 {
+		for i := range text.media {
+			text.media[i].Hash = pagefile.Reaching(text.media[i].Hash)
+		}
+	}
+	return text, identified
+}
+
 // read takes inputs up to the first one without identity; identified is false if there is
 // one.
 func (d MediaDigest) read(inputs []*input.Input) (text prompt, identified bool) {

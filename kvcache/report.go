@@ -109,7 +109,7 @@ func (t *TieredCausal) residencies() []residency {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var of []residency
-	for seq, s := range t.slots {
+	for seq, s := range t.slots.of {
 		r := residency{Slot: telemetry.Slot{ID: seq, Tokens: len(s.tokens), Shifted: s.broken, Lossy: s.lossy}, keys: slices.Clone(s.keys)}
 		r.Bytes = t.caches.heldBytes(s)
 		r.Hot = t.caches.pagesOf(r.Bytes, t.opts.PageTokens)
@@ -166,7 +166,7 @@ func (t *TieredCausal) Memory() []telemetry.Memory {
 func (t *TieredCausal) textBytes() (bytes int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, s := range t.slots {
+	for _, s := range t.slots.of {
 		bytes += 4 * int64(cap(s.tokens))
 		for _, cells := range s.cells {
 			bytes += 4 * int64(cap(cells))

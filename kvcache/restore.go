@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ollama/ollama/model/input"
@@ -14,6 +16,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
@@ -40,17 +43,6 @@ type Restored struct {
 	Took time.Duration
 }
 
-// Settle is called with the runner's lock held, and releases the lock while waiting. In a
-// model with recurrent state, Settle waits for the batches that are built: when a sequence
-// ends, one of its batches is still under way and would overwrite a state restored for the
-// next request. The error is the context's.
-func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) (err error) {
-	if t.caches.stateful() {
-		unlocked(lock, func() { err = t.flights.awaitBuilt(ctx) })
-	}
-	return err
-}
-
 // unlocked calls f without the runner's lock, which is held. The runner's lock is released
 // here only.
 func unlocked(lock sync.Locker, f func()) {
@@ -59,10 +51,38 @@ func unlocked(lock sync.Locker, f func()) {
 	f()
 }
 
+// restorer is what every restore uses. mu is TieredCausal.mu, which guards slots, flights, device,
+// sealer, accounts, why and stats.
+type restorer struct {
+	mu       *sync.Mutex
+	slots    *slots
+	flights  *flights
+	device   *progress
+	sealer   *sealer
+	accounts *accounts
+	why      *inquirer
+	stats    *Stats
+
+	caches   *caches
+	identity *identity
+	find     *finder
+	reader   *reader
+	remove   func(seq int, begin, end int32) error // TieredCausal.Remove
+	meter    *telemetry.Meter
+	log      *slog.Logger
+	after    func(time.Duration) <-chan time.Time // time.After, except in tests
+	poison   bool                                 // see Options.Poison
+
+	runs   *runs.Index     // of text that may move; nil: none is reused
+	filled <-chan struct{} // closed when runs has the pages of earlier processes
+	runsBy time.Time       // no request waits longer for filled
+	noRuns atomic.Bool     // the model cannot shift
+}
+
 // restoring is one restore. The runner's lock is held in all of its methods; functions
 // passed to unlocked run without the lock.
 type restoring struct {
-	*TieredCausal
+	*restorer
 	lock   sync.Locker
 	hold   func(tokens int)
 	seq    int
@@ -80,53 +100,40 @@ func (r *restoring) unlocked(f func()) {
 	unlocked(r.lock, f)
 }
 
-// Restore is called with the runner's lock held, and releases the lock while it looks pages
-// up and reads them. Restore extends, from the store, the part of a prompt that a slot
-// holds. The slot is reserved for the request and holds the prompt's first have tokens. The
-// last token of the prompt is always left to compute.
-//
-// While the lock is released, the runner may copy leading cells of the slot for other
-// requests. So hold is called, with the lock held, before each release and before the
-// return: hold tells the runner how many tokens of the prompt are in the slot's cells now.
-// The number may be smaller than before.
-//
-// With [Options.Runs], Restore goes on with text that was computed at other positions.
-//
-// The error is the context's. A failure of the store is logged and makes Held smaller.
-func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have int, prompt []*input.Input, hold func(tokens int)) (Restored, error) {
+// run restores a prompt for a request, see [TieredCausal.Restore].
+func (r *restoring) run(ctx context.Context, inputs []*input.Input) error {
 	started := time.Now()
-	r := &restoring{TieredCausal: t, lock: lock, hold: hold, seq: seq, result: Restored{Held: have}}
-	r.begin(len(prompt), started)
+	r.begin(len(inputs), started)
 	r.takeEarly()
-	defer func() { hold(r.result.Held) }()
-	r.prompt, _ = t.opts.read(prompt)
-	r.inquire(len(r.prompt.tokens) < len(prompt))
-	if t.opts.Reach > 0 && t.flights.image(seq) {
-		r.unlocked(func() { _ = t.flights.awaitBuilt(ctx) }) // before, the slot does not know where the image's batch ended
+	defer func() { r.hold(r.result.Held) }()
+	r.prompt, _ = r.identity.read(inputs)
+	r.inquire(len(r.prompt.tokens) < len(inputs))
+	if r.identity.reach > 0 && r.flights.image(r.seq) {
+		r.unlocked(func() { _ = r.flights.awaitBuilt(ctx) }) // before, the slot does not know where the image's batch ended
 	}
 	r.recall()
-	r.limit = min(len(prompt)-1, len(r.prompt.tokens)) // the last token is computed for its logits
-	if t.caches.stateful() && have > 0 && !t.caches.states.HasState(seq) {
+	r.limit = min(len(inputs)-1, len(r.prompt.tokens)) // the last token is computed for its logits
+	if r.caches.stateful() && r.result.Held > 0 && !r.caches.states.HasState(r.seq) {
 		r.clear() // rows without state are of no use
 	}
 	r.recheck(ctx)
 	err := r.restoreExact(ctx)
-	t.why.unreadAfter(seq, err)
-	if err == nil && t.opts.Runs != nil && !t.caches.stateful() {
+	r.why.unreadAfter(r.seq, err)
+	if err == nil && r.runs != nil && !r.caches.stateful() {
 		err = r.reuse(ctx)
 	}
 	r.result.Took = time.Since(started)
 	r.count()
 	if ctx.Err() != nil {
 		r.abandon()
-		return r.result, ctx.Err()
+		return ctx.Err()
 	}
 	if errors.Is(err, tier.ErrNotFound) {
-		t.log.Debug("kv tier: restore stopped early, a page was replaced or evicted meanwhile", "slot", seq, "restored", r.result.Tokens, "error", err)
+		r.log.Debug("kv tier: restore stopped early, a page was replaced or evicted meanwhile", "slot", r.seq, "restored", r.result.Tokens, "error", err)
 	} else if err != nil {
-		t.log.Warn("kv tier: restore stopped early, the rest of the prompt is computed", "slot", seq, "restored", r.result.Tokens, "error", err)
+		r.log.Warn("kv tier: restore stopped early, the rest of the prompt is computed", "slot", r.seq, "restored", r.result.Tokens, "error", err)
 	}
-	return r.result, nil
+	return nil
 }
 
 // begin opens the request's account.
@@ -140,20 +147,20 @@ func (r *restoring) begin(tokens int, began time.Time) {
 // inquire opens an inquiry about the prompt, with the account. nameless: the prompt goes on after an
 // image without identity.
 func (r *restoring) inquire(nameless bool) {
-	if r.opts.Recents == nil {
+	if r.why.recents == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if a := r.accounts.open[r.seq]; a != nil { // the cache may have been closed meanwhile
-		r.why.endedLocked(r.seq, r.slotLocked(r.seq))
+		r.why.endedLocked(r.seq, r.slots.at(r.seq))
 		r.why.beginLocked(a, &r.prompt, nameless)
 	}
 }
 
 // lookedUp notes the result of looking the prompt's pages up.
 func (r *restoring) lookedUp(p *plan, refs []diskstore.Ref, limit int, err error, parent pagefile.Key, start int) {
-	if r.opts.Recents == nil || r.ahead {
+	if r.why.recents == nil || r.ahead {
 		return
 	}
 	f := found{end: p.base, err: err}
@@ -161,7 +168,7 @@ func (r *restoring) lookedUp(p *plan, refs []diskstore.Ref, limit int, err error
 		end := int(ref.Start) + ref.Tokens
 		f.end, f.parted = max(f.end, min(end, limit)), ref.Tokens < ref.Stored && end < limit
 	}
-	f.queued = r.queue.any(r.extends(&p.prompt, f.end, parent, start))
+	f.queued = r.find.queue.any(extends(&p.prompt, r.find.size, f.end, parent, start))
 	r.why.lookedUp(r.seq, f)
 }
 
@@ -185,13 +192,9 @@ func (r *restoring) restoreExact(ctx context.Context) error {
 
 // clear empties the slot.
 func (r *restoring) clear() {
-	_ = r.Remove(r.seq, 0, math.MaxInt32) // freeing to the end of a sequence cannot fail
+	_ = r.remove(r.seq, 0, math.MaxInt32) // freeing to the end of a sequence cannot fail
 	r.result, r.from = Restored{}, nil
 }
-
-// lookUp looks pages up in the store, without the runner's lock, and plans their restore.
-// lookUp reports whether there are any.
-type lookUp func(ctx context.Context) (plan, bool)
 
 // extend extends the slot by the pages that a lookup finds; a nil lookup finds none. found:
 // there were pages. complete: all of them came in; otherwise the slot holds result.Held
@@ -248,7 +251,7 @@ func (r *restoring) takeCells(p *plan) (err error) {
 		r.result.Held = 0 // the state after base is being replaced
 	}
 	if base < have {
-		if err := r.Remove(p.seq, int32(base), math.MaxInt32); err != nil {
+		if err := r.remove(p.seq, int32(base), math.MaxInt32); err != nil {
 			return fmt.Errorf("free rows that do not follow from the prompt: %w", err)
 		}
 	}
@@ -273,9 +276,9 @@ func (r *restoring) takeCells(p *plan) (err error) {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.slotLocked(p.seq)
+	s := r.slots.at(p.seq)
 	r.caches.lost(s, p.wanted(p.end)) // ReserveCells may have freed their cells
-	p.free = r.flights.whenComputedLocked(&r.device)
+	p.free = r.flights.whenComputedLocked(r.device)
 	return nil
 }
 
@@ -297,7 +300,7 @@ func (r *restoring) publish(p *plan, held int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sealer.noteDropped()
-	s, base := r.slotLocked(p.seq), p.wanted(p.base)
+	s, base := r.slots.at(p.seq), p.wanted(p.base)
 	r.result.Held = p.wanted(held)
 	r.from = r.from.cameFrom(p, held)
 	r.result.Lossy = r.from.lossy()
@@ -307,7 +310,7 @@ func (r *restoring) publish(p *plan, held int) {
 		r.result.Shifted += r.result.Held - base
 	} else {
 		exact := min(held, p.lossyFrom())
-		s.publish(p, exact, r.caches.groups, r.opts.Reach > 0)
+		s.publish(p, exact, r.caches.groups, r.identity.reach > 0)
 		if held > exact {
 			s.broken, s.lossy = true, true
 		}
@@ -318,12 +321,12 @@ func (r *restoring) publish(p *plan, held int) {
 		}
 		bytes, _ := p.bytes(&r.caches.geometry, i)
 		r.result.Bytes += bytes
-		r.opts.Meter.Add(moved(ref.Tier, telemetry.PlaceSlot), 1)
+		r.meter.Add(moved(ref.Tier, telemetry.PlaceSlot), 1)
 		if !slices.Contains(r.result.Tiers, ref.Tier) {
 			r.result.Tiers = append(r.result.Tiers, ref.Tier)
 		}
 		if start, end := int(ref.Start), int(ref.Start)+ref.Tokens; ref.Whole() && !ref.Lossy && end <= len(p.prompt.tokens) {
-			learnPage(r.opts.Runs, ref.Key, &pagefile.Page{
+			learnPage(r.runs, ref.Key, &pagefile.Page{
 				Parent: ref.Parent, Start: ref.Start, Tokens: p.prompt.tokens[start:end],
 				Media: pagefile.MediaWithin(p.prompt.media, start, ref.Tokens),
 			})
@@ -343,7 +346,7 @@ func (r *restoring) count() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.accounts.restored(r.seq, &r.result, r.from)
-	r.why.restoredLocked(r.seq, &r.result, r.limit, &r.prompt, r.caches.divisible(), r.slots)
+	r.why.restoredLocked(r.seq, &r.result, r.limit, &r.prompt, r.caches.divisible(), r.slots.of)
 	if r.result.Tokens > 0 {
 		r.stats.Restores++
 		r.stats.RestoredTokens += int64(r.result.Tokens)

@@ -345,7 +345,7 @@ func TestTextOfEarlierProcesses(t *testing.T) {
 	earlier, history := newReusingRunner(t, store, newFakeRunner)
 	filled := make(chan struct{})
 	r := newFakeRunner(t, store, 1, 128, Options{Runs: runs.New(8, 100), RunsFilled: filled})
-	r.tiered.runsBy = time.Now().Add(time.Hour)
+	r.tiered.restorer.runsBy = time.Now().Add(time.Hour)
 	releases := 0
 	r.lock = onUnlock{&r.mu, func() {
 		if releases++; releases != 2 { // the first release is for the look-up of pages that begin alike
@@ -365,7 +365,7 @@ func TestAnIndexThatIsNotFilledInTime(t *testing.T) {
 	store := newMemStore(t)
 	_, history := newReusingRunner(t, store, newFakeRunner)
 	r := newFakeRunner(t, store, 1, 128, Options{Runs: runs.New(8, 100), RunsFilled: make(chan struct{})})
-	r.tiered.runsBy = time.Now()
+	r.tiered.restorer.runsBy = time.Now()
 	require.Zero(t, r.load(r.slots[0], leftOut(history, 0, 30), true).Held)
 }
 

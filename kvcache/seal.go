@@ -3,6 +3,7 @@ package kvcache
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"time"
@@ -19,15 +20,35 @@ type sealer struct {
 	caches     *caches
 	device     *progress
 	queue      *writeQueue
-	slots      map[int]*slot
+	slots      *slots
 	thin       *thinPages
 	index      *runs.Index // of text that may move; may be nil
 	why        *inquirer
 	unstored   *unstored.Watch
 	stats      *Stats
+	log        *slog.Logger
 	bounce     []byte // for rows of a device that are copied between batches
 	tailDelay  time.Duration
 	stateEvery int // tokens after which a state is stored
+}
+
+// ready reports whether the shape of rows is known. Called with the runner's lock held as well, ready
+// measures an unknown shape.
+func (l *sealer) ready() bool {
+	if l.caches.known() {
+		return true
+	}
+	shape, err := measure(l.caches.groups, l.caches.states, l.caches.layers)
+	if err != nil {
+		l.log.Debug("kv tier: cache is not complete yet", "reason", err)
+		return false
+	}
+	l.caches.geometry = shape
+	l.queue.copiesFrom(l.caches.groups, func(err error) { l.tellCopyFailed(copyPageOut, err) })
+	if slices.ContainsFunc(l.caches.groups, func(g group) bool { return g.beside && !g.later() }) {
+		l.bounce = l.queue.bounce()
+	}
+	return true
 }
 
 // seal hands every full page of a slot that is not stored yet to the write queue. Rows
@@ -82,7 +103,7 @@ func (l *sealer) noteDropped() {
 	for _, key := range dropped {
 		gone[key] = true
 	}
-	for _, s := range l.slots {
+	for _, s := range l.slots.of {
 		s.dropped(gone)
 	}
 }

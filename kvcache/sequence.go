@@ -1,7 +1,9 @@
 package kvcache
 
 import (
+	"context"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/ollama/ollama/model/input"
@@ -9,12 +11,42 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
+// Settle is called with the runner's lock held, and releases the lock while waiting. In a
+// model with recurrent state, Settle waits for the batches that are built: when a sequence
+// ends, one of its batches is still under way and would overwrite a state restored for the
+// next request. The error is the context's.
+func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) (err error) {
+	if t.caches.stateful() {
+		unlocked(lock, func() { err = t.flights.awaitBuilt(ctx) })
+	}
+	return err
+}
+
+// Restore is called with the runner's lock held, and releases the lock while it looks pages
+// up and reads them. Restore extends, from the store, the part of a prompt that a slot
+// holds. The slot is reserved for the request and holds the prompt's first have tokens. The
+// last token of the prompt is always left to compute.
+//
+// While the lock is released, the runner may copy leading cells of the slot for other
+// requests. So hold is called, with the lock held, before each release and before the
+// return: hold tells the runner how many tokens of the prompt are in the slot's cells now.
+// The number may be smaller than before.
+//
+// With [Options.Runs], Restore goes on with text that was computed at other positions.
+//
+// The error is the context's. A failure of the store is logged and makes Held smaller.
+func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have int, prompt []*input.Input, hold func(tokens int)) (Restored, error) {
+	r := &restoring{restorer: &t.restorer, lock: lock, hold: hold, seq: seq, result: Restored{Held: have}}
+	err := r.run(ctx, prompt)
+	return r.result, err
+}
+
 // StartSequence begins a request, with the runner's lock held, in a slot that holds a prefix
 // of its prompt. When store is false, rows computed for the request are not stored.
 func (t *TieredCausal) StartSequence(seq int, store bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.slotLocked(seq)
+	s := t.slots.at(seq)
 	if !store && s.request == requestEnded && t.caches.divisible() {
 		t.sealer.tail(s, true) // this request makes the tail longer by rows that are not stored
 	}
@@ -42,7 +74,7 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Input, tracked, promptEnd func(seq int) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.readyLocked()
+	t.sealer.ready()
 	cells := make([][]int32, len(t.caches.groups))
 	for g := range t.caches.groups {
 		cells[g] = t.caches.groups[g].BatchCells()
@@ -51,8 +83,8 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 	outputs := false
 	for i := range f.parts {
 		part := &f.parts[i]
-		s := t.slotLocked(part.seq)
-		part.note(s, &t.opts)
+		s := t.slots.at(part.seq)
+		part.note(s, &t.identity)
 		if s.request == requestPrompt && promptEnd(part.seq) {
 			s.request, part.promptEnd = requestAnswer, true
 			if a := t.accounts.take(part.seq); a != nil {
@@ -104,8 +136,8 @@ func (t *TieredCausal) landLocked(f *flight) {
 		if len(part.inputs) == 0 {
 			continue
 		}
-		s := t.slotLocked(part.seq)
-		part.addTo(s, &t.opts)
+		s := t.slots.at(part.seq)
+		part.addTo(s, &t.identity)
 		t.caches.lost(s, int(part.begin)) // building the batch freed their cells
 		t.sealer.seal(s, staying)
 		switch {
@@ -122,7 +154,7 @@ func (t *TieredCausal) landLocked(f *flight) {
 func (t *TieredCausal) EndSequence(seq int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.slotLocked(seq)
+	s := t.slots.at(seq)
 	s.request, s.tailDue = requestEnded, t.queue.now().Add(t.opts.TailDelay)
 	t.accounts.end(seq)
 	t.why.endedLocked(seq, s)
@@ -164,7 +196,7 @@ func (t *TieredCausal) Remove(seq int, begin, end int32) error {
 // shift itself would wait.
 func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 	t.device.synchronize()
-	s := t.slotLocked(seq)
+	s := t.slots.at(seq)
 	t.noteLostLocked(seq, s)
 	t.device.handed()
 	t.why.shiftedLocked(seq, s)
@@ -179,7 +211,7 @@ func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 // beforeTruncateLocked saves the rows of a slot that is about to keep only positions before
 // begin. Positions of flights from begin on are cut off: their cells are about to be freed.
 func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
-	s := t.slotLocked(seq)
+	s := t.slots.at(seq)
 	t.noteLostLocked(seq, s)
 	t.sealer.seal(s, int(begin))
 	stays := t.sealer.tailStays(s, int(begin))
@@ -202,18 +234,18 @@ func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 // copy of the source's, flights included.
 func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	t.mu.Lock()
-	dst := t.slotLocked(dstSeq)
+	dst := t.slots.at(dstSeq)
 	t.noteLostLocked(dstSeq, dst)
 	t.sealer.seal(dst, 0)
 	if dst.request == requestEnded {
 		t.sealer.tail(dst, true)
 	}
 	t.queue.awaitCopies(dst, 0)
-	src := t.slotLocked(srcSeq)
+	src := t.slots.at(srcSeq)
 	t.noteLostLocked(srcSeq, src)
-	t.slots[dstSeq] = src.clonePrefix(int(n))
-	t.slots[dstSeq].early = src.early
-	t.slots[dstSeq].trimKeys()
+	t.slots.of[dstSeq] = src.clonePrefix(int(n))
+	t.slots.of[dstSeq].early = src.early
+	t.slots.of[dstSeq].trimKeys()
 	t.flights.copyLocked(srcSeq, dstSeq, n)
 	t.mu.Unlock()
 	t.Cache.CopyPrefix(srcSeq, dstSeq, n)

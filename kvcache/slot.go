@@ -73,6 +73,23 @@ type chain struct {
 	size int
 }
 
+// slots are the slots by their sequence. TieredCausal.mu guards them.
+type slots struct {
+	chain
+	groups int
+	of     map[int]*slot
+}
+
+// at returns the slot of a sequence, a new one where there is none yet.
+func (m *slots) at(seq int) *slot {
+	s, ok := m.of[seq]
+	if !ok {
+		s = newSlot(m.chain, m.groups)
+		m.of[seq] = s
+	}
+	return s
+}
+
 // requestState is the progress of a slot's request.
 type requestState uint8
 

@@ -56,19 +56,19 @@ func (geo *geometry) addStates(states States, group int) (layers int, err error)
 }
 
 // endAtState ends a plan at the last position for which a state is stored.
-func (t *TieredCausal) endAtState(ctx context.Context, p *plan, limit int) {
+func (f *finder) endAtState(ctx context.Context, p *plan, limit int) {
 	for i := len(p.refs) - 1; i >= 0 && ctx.Err() == nil; i-- {
 		ref := p.refs[i]
 		if end := int(ref.Start) + ref.Stored; end <= p.base {
 			break
 		}
-		candidates := t.store.TailsWithin(ctx, ref.Parent, int(ref.Start), p.prompt.tokens[ref.Start:limit], p.prompt.media)
+		candidates := f.store.TailsWithin(ctx, ref.Parent, int(ref.Start), p.prompt.tokens[ref.Start:limit], p.prompt.media)
 		if ref.Whole() {
 			candidates = append([]diskstore.Ref{ref}, candidates...)
 		}
 		for _, c := range candidates {
 			end := int(c.Start) + c.Tokens
-			if end > p.base && end <= limit && p.prompt.boundary(end) == end && t.hasState(ctx, c) {
+			if end > p.base && end <= limit && p.prompt.boundary(end) == end && f.hasState(ctx, c) {
 				p.refs, p.end, p.state = append(p.refs[:i:i], c), end, true
 				return
 			}
@@ -78,9 +78,9 @@ func (t *TieredCausal) endAtState(ctx context.Context, p *plan, limit int) {
 }
 
 // hasState reports whether a page was stored with the state after it.
-func (t *TieredCausal) hasState(ctx context.Context, ref diskstore.Ref) bool {
-	stored, err := t.store.LayoutOf(ctx, ref)
-	t.store.noteRead(ref, err)
+func (f *finder) hasState(ctx context.Context, ref diskstore.Ref) bool {
+	stored, err := f.store.LayoutOf(ctx, ref)
+	f.store.noteRead(ref, err)
 	return err == nil && slices.ContainsFunc(stored.Sections(), func(s pagefile.Section) bool { return !s.Kind.PerToken() })
 }
 

@@ -3,9 +3,7 @@ package kvcache
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	ollama "github.com/ollama/ollama/kvcache"
@@ -123,11 +121,10 @@ type TieredCausal struct {
 	log     *slog.Logger
 	queue   *writeQueue
 	rates   *rates.Rates
-	after   func(time.Duration) <-chan time.Time // time.After, except in tests
-	closeIn time.Duration                        // closeTimeout, except in tests
+	closeIn time.Duration // closeTimeout, except in tests
 
 	mu       sync.Mutex // guards the fields below
-	slots    map[int]*slot
+	slots    *slots
 	accounts accounts
 	why      inquirer
 	flights  flights
@@ -136,10 +133,12 @@ type TieredCausal struct {
 	stats    Stats
 	filling  *filling // nil after the first request
 
-	thin    thinPages
-	reader  reader
-	noRuns  atomic.Bool     // the model cannot shift
-	runsBy  time.Time       // no request waits longer for Options.RunsFilled
+	identity identity
+	thin     thinPages
+	reader   reader
+	find     finder
+	restorer restorer
+
 	running context.Context // ends when the cache is closed
 	stop    context.CancelFunc
 	closing sync.Once
@@ -175,12 +174,12 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		store:   &steadyStore{Store: opts.Store, patience: usualPatience},
 		log:     opts.Logger,
 		rates:   opts.Rates,
-		after:   time.After,
 		closeIn: closeTimeout,
-		slots:   make(map[int]*slot),
 	}
 	t.running, t.stop = context.WithCancel(context.Background())
 	t.flights.mu = &t.mu
+	t.slots = &slots{chain: chain{opts.Fingerprint, opts.PageTokens}, groups: len(t.caches.groups), of: make(map[int]*slot)}
+	t.identity = identity{opts.Media, opts.Reach, opts.Backwards}
 	t.why = newInquirer(&t.mu, t.running, &opts)
 	t.accounts = accounts{open: make(map[int]*account), visits: make(visits), rates: t.rates, meter: opts.Meter, why: &t.why}
 	t.device = progress{caches: t.caches, clock: newBatchClock()}
@@ -188,43 +187,24 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	t.queue = newWriteQueue(t.store, opts.QueuedBytes, t.wrote, t.healIdle)
 	t.sealer = sealer{
 		caches: t.caches, device: &t.device, queue: t.queue, slots: t.slots, thin: &t.thin, index: opts.Runs,
-		why: &t.why, unstored: opts.Unstored, stats: &t.stats, tailDelay: opts.TailDelay, stateEvery: opts.StateEvery,
+		why: &t.why, unstored: opts.Unstored, stats: &t.stats, log: t.log, tailDelay: opts.TailDelay, stateEvery: opts.StateEvery,
 	}
-	t.reader = reader{store: t.store, caches: t.caches, rates: t.rates, log: t.log, notFound: t.notFound, running: t.running}
-	t.runsBy = time.Now().Add(t.store.patience.queue)
+	t.reader = reader{store: t.store, caches: t.caches, rates: t.rates, log: t.log, notFound: t.restorer.notFound, running: t.running}
+	t.find = finder{
+		chain: t.slots.chain, store: t.store, queue: t.queue, caches: t.caches, rates: t.rates, thin: &t.thin,
+		index: opts.Runs, reach: opts.Reach, lossy: opts.Lossy, always: opts.AlwaysRestore,
+	}
+	t.restorer = restorer{
+		mu: &t.mu, slots: t.slots, flights: &t.flights, device: &t.device, sealer: &t.sealer, accounts: &t.accounts,
+		why: &t.why, stats: &t.stats, caches: t.caches, identity: &t.identity, find: &t.find, reader: &t.reader,
+		remove: t.Remove, meter: opts.Meter, log: t.log, after: time.After, poison: opts.Poison,
+		runs: opts.Runs, filled: opts.RunsFilled, runsBy: time.Now().Add(t.store.patience.queue),
+	}
 	return t
 }
 
 // PageTokens is the number of tokens of a page.
 func (t *TieredCausal) PageTokens() int { return t.opts.PageTokens }
-
-func (t *TieredCausal) slotLocked(seq int) *slot {
-	s, ok := t.slots[seq]
-	if !ok {
-		s = newSlot(chain{t.opts.Fingerprint, t.opts.PageTokens}, len(t.caches.groups))
-		t.slots[seq] = s
-	}
-	return s
-}
-
-// readyLocked reports whether the geometry is known. Called with the runner's lock held as
-// well, readyLocked measures an unknown geometry.
-func (t *TieredCausal) readyLocked() bool {
-	if t.caches.known() {
-		return true
-	}
-	g, err := measure(t.caches.groups, t.caches.states, t.caches.layers)
-	if err != nil {
-		t.log.Debug("kv tier: cache is not complete yet", "reason", err)
-		return false
-	}
-	t.caches.geometry = g
-	t.queue.copiesFrom(t.caches.groups, func(err error) { t.sealer.tellCopyFailed(copyPageOut, err) })
-	if slices.ContainsFunc(t.caches.groups, func(g group) bool { return g.beside && !g.later() }) {
-		t.sealer.bounce = t.queue.bounce()
-	}
-	return true
-}
 
 // Flush returns when every page and tail of all slots is stored or was just refused. The
 // error is the context's or the store's.

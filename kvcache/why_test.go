@@ -358,7 +358,7 @@ func TestWhyBehindTextThatMoved(t *testing.T) {
 	moved := slices.Concat(history[:8], history[48:], tokenRange(2, 20))
 	r.run(r.slots[0], moved, nil, true)
 	r.flush()
-	r.tiered.opts.Runs = nil
+	r.tiered.restorer.runs = nil
 	r.run(r.slots[1], moved, nil, true)
 	require.Equal(t, "text was reused at another position", r.requireMiss(telemetry.CauseShift, 8).Detail)
 }

@@ -1,0 +1,130 @@
+package kvcache
+
+import (
+	"context"
+	"slices"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
+
+// lookUp looks pages up in the store, without the runner's lock, and plans their restore.
+// lookUp reports whether there are any.
+type lookUp func(ctx context.Context) (plan, bool)
+
+// chain returns a lookup of the pages that follow from the prompt's beginning, up to a
+// limit, and that are worth reading.
+func (r *restoring) chain(limit int) lookUp {
+	p, have := plan{seq: r.seq, prompt: r.prompt, ahead: r.ahead}, r.result.Held
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.slots.at(r.seq)
+	p.base = s.restoreBase(have, &p.prompt, r.caches.divisible())
+	parent, start := s.knownPrefix(p.base)
+	if !r.sealer.ready() || limit <= p.base {
+		return nil
+	}
+	return func(ctx context.Context) (plan, bool) {
+		r.find.discover(ctx, &p.prompt, parent, start)
+		r.find.awaitPending(ctx, &p.prompt, p.base, parent, start)
+		refs, err := r.find.store.chainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media)
+		if r.find.reach > 0 {
+			p.prompt.learnEnds(refs)
+		}
+		r.lookedUp(&p, refs, limit, err, parent, start)
+		r.nowFound(r.seq, refs)
+		if mixed, ok := r.mixed(ctx, p, refs, limit, parent, start); ok {
+			return mixed, true
+		}
+		p.take(refs, limit)
+		least := max(have, p.base+1) // rows of the slot are read again only if they are not exact
+		if r.caches.stateful() {
+			r.find.endAtState(ctx, &p, limit)
+			least = max(least, p.end) // no other position has a state
+		}
+		return p, r.worth(ctx, &p, least)
+	}
+}
+
+// nowFound notes the full pages that a look-up for a slot's request has found. A page in a
+// remote tier does not count: stored near by, it is quicker to read.
+func (r *restorer) nowFound(seq int, refs []diskstore.Ref) {
+	found := make(map[pagefile.Key]bool)
+	for _, ref := range refs {
+		if ref.Whole() && ref.Tier != tier.Remote {
+			found[ref.Key] = true
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.slots.at(seq)
+	s.found = found
+	s.nowFar(refs)
+}
+
+// notFound notes that pages which a look-up has found are not stored whole.
+func (r *restorer) notFound(seq int, refs []diskstore.Ref) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, ref := range refs {
+		delete(r.slots.at(seq).found, ref.Key)
+	}
+}
+
+// recheck asks the store for the pages that the slot counts as stored: the store may have
+// evicted or set aside some. Missing pages are stored again from the slot's rows.
+func (r *restoring) recheck(ctx context.Context) {
+	r.mu.Lock()
+	s := r.slots.at(r.seq)
+	s.found = nil // this request's look-up may find less, or there may be none
+	r.sealer.noteDropped()
+	keys := slices.Clone(s.keys[:s.lastStored()])
+	tokens := slices.Clone(s.tokens[:len(keys)*r.slots.size])
+	media := pagefile.MediaWithin(s.media, 0, len(tokens))
+	r.mu.Unlock()
+	if len(keys) == 0 {
+		return
+	}
+	var gone []int
+	var err error
+	r.unlocked(func() { gone, err = r.find.holes(ctx, keys, tokens, media) })
+	if err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, page := range gone {
+		s.lost(keys[page])
+	}
+}
+
+// mixed extends a prompt's exact pages with a chain that has lossy pages where no tier has exact
+// ones. p is a plan without pages, parent is the key of the page before start. mixed reports
+// whether the plan with these pages is worth reading and reaches at least a page further than the
+// exact ones, or than the slot.
+func (r *restoring) mixed(ctx context.Context, p plan, exact []diskstore.Ref, limit int, parent pagefile.Key, start int) (plan, bool) {
+	if !r.find.restoresLossy() {
+		return plan{}, false
+	}
+	without := p
+	without.take(exact, limit)
+	least := max(r.result.Held, without.end, p.base) + r.slots.size
+	if least > limit {
+		return plan{}, false
+	}
+	if n := len(exact); n > 0 && !exact[n-1].Whole() {
+		exact = exact[:n-1]
+	}
+	after, from := parent, start
+	if n := len(exact); n > 0 {
+		after, from = exact[n-1].Key, int(exact[n-1].Start)+exact[n-1].Tokens
+	}
+	more, err := r.find.store.chainLossy(ctx, after, from, p.prompt.tokens[from:], p.prompt.media)
+	p.take(slices.Concat(exact, more), limit)
+	if p.end < least {
+		return plan{}, false
+	}
+	r.lookedUp(&p, p.refs, limit, err, parent, start)
+	return p, r.worth(ctx, &p, least)
+}
