@@ -87,18 +87,6 @@ func (c *caches) overwrite(cells [][]int32, with byte) error {
 	return errors.Join(errs...)
 }
 
-// turn rotates K of the plan's rows before position held by the plan's distance.
-func (c *caches) turn(p *plan, held int) error {
-	for g := range c.groups {
-		if n := held - p.begin[g]; n > 0 {
-			if err := c.groups[g].ShiftRows(p.cells[g][:n], int32(p.by)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // heldBytes are the bytes of a slot's K/V that are in the engine's memory: those of the rows that
 // layers with a window have dropped are not, nor those of pages that are on a disk.
 func (c *caches) heldBytes(s *slot) (sum int64) {

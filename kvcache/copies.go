@@ -14,21 +14,6 @@ cells when a batch is built: its rows, and states, are copied before the next ba
 as all rows of a cache in host memory are.
 */
 
-// Beside is the interface of a cache whose rows can be copied out while a batch computes.
-type Beside interface {
-	// RowsBeside reports whether ReadRows copies from a device, in transfers of neighbouring
-	// rows that neither use its computing nor wait for it. RowsBeside is false for rows in
-	// host memory: copying them would take processors from a batch.
-	RowsBeside() bool
-	// MarkRows returns a function that waits until every batch handed to the backend before
-	// the call of MarkRows is computed. The function is called at most once, by any
-	// goroutine, and frees the mark.
-	MarkRows() (wait func())
-}
-
-// later reports whether a group's rows are copied beside batches.
-func (g *group) later() bool { return g.beside && !g.windowed() }
-
 // copyOut is a queued page whose rows are still in the device.
 type copyOut struct {
 	slot   *slot

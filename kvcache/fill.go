@@ -86,31 +86,3 @@ func (r *restoring) overwrite(cells [][]int32, with byte) {
 		r.log.Error("kv tier: poison cells", "error", err)
 	}
 }
-
-// destination is where a page's rows go: for group g, the rows from row from[g] on go to cells[g].
-type destination struct {
-	from  []int
-	cells [][]int32
-}
-
-// destination returns the cells of a page's rows. Cells must be reserved.
-func (p *plan) destination(page int) destination {
-	d := destination{make([]int, len(p.cells)), make([][]int32, len(p.cells))}
-	start, end := int(p.refs[page].Start), p.pageEnd(page)
-	for g := range p.cells {
-		if begin := max(start, p.begin[g]); begin < end {
-			d.from[g], d.cells[g] = begin-start, p.cells[g][begin-p.begin[g]:end-p.begin[g]]
-		}
-	}
-	return d
-}
-
-// cellsFrom returns the plan's cells of the positions from held on. Attention without flash
-// attention multiplies the rows of free cells by zero, so that NaN must not stay in them.
-func (p *plan) cellsFrom(held int) [][]int32 {
-	cells := make([][]int32, len(p.cells))
-	for g := range cells {
-		cells[g] = p.cells[g][min(len(p.cells[g]), max(0, held-p.begin[g])):]
-	}
-	return cells
-}

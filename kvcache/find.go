@@ -3,6 +3,9 @@ package kvcache
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -122,4 +125,143 @@ func (f *finder) absent(ctx context.Context, keys []pagefile.Key, from int, wait
 		}
 	}
 	return gone, nil
+}
+
+// trim ends a plan at the last position that is outside every span and whose window is
+// stored for every group.
+func (f *finder) trim(ctx context.Context, p *plan) {
+	known := make(map[pagefile.Key]map[int][]int32)
+	for {
+		p.end = p.prompt.boundary(p.end)
+		for len(p.refs) > 0 && int(p.refs[len(p.refs)-1].Start) >= p.end {
+			p.refs = p.refs[:len(p.refs)-1]
+		}
+		if p.end <= p.base {
+			return
+		}
+		if f.beginGroups(ctx, p, known) {
+			p.pass(&f.caches.geometry)
+			return
+		}
+	}
+}
+
+// beginGroups fills in where each group begins and the cells its rows had. When a page
+// lacks rows that are needed at the plan's end, beginGroups moves the end before that page
+// and reports false. known keeps the cell numbers of pages, so that each page is read once.
+func (f *finder) beginGroups(ctx context.Context, p *plan, known map[pagefile.Key]map[int][]int32) bool {
+	p.begin = make([]int, len(f.caches.groups))
+	p.preferred = make([][]int32, len(f.caches.groups))
+	for g := range f.caches.groups {
+		group := &f.caches.groups[g]
+		p.begin[g] = max(p.base, group.oldest(p.end))
+		if !group.windowed() {
+			continue
+		}
+		var cells []int32
+		for i := len(p.refs) - 1; i >= 0 && p.needs(i, g); i-- {
+			ref := p.refs[i]
+			if known[ref.Key] == nil {
+				known[ref.Key] = f.cellNumbersOf(ctx, p, i)
+			}
+			had, ok := known[ref.Key][g]
+			if !ok && p.pageEnd(i) > group.visible(p.end) {
+				p.end = int(ref.Start)
+				return false
+			}
+			if !ok {
+				p.begin[g] = p.pageEnd(i)
+				break
+			}
+			from, to := max(p.begin[g], int(ref.Start))-int(ref.Start), p.pageEnd(i)-int(ref.Start)
+			cells = append(had[from:to:to], cells...)
+		}
+		p.preferred[g] = cells
+	}
+	return true
+}
+
+// cellNumbersOf reads the cell numbers that a page's rows had, by group. The page has no
+// rows of a group that is missing in the result.
+func (f *finder) cellNumbersOf(ctx context.Context, p *plan, page int) map[int][]int32 {
+	ref := p.refs[page]
+	numbers := make(map[int][]int32)
+	for g := range f.caches.groups {
+		if !f.caches.groups[g].windowed() {
+			continue
+		}
+		layout, err := pagefile.NewLayout([]pagefile.Section{f.caches.groups[g].cellNumbers()}, ref.Stored)
+		if err != nil {
+			continue // cannot happen for a page that was found
+		}
+		buf := make([]byte, layout.Size())
+		err = f.store.Read(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, buf)
+		if errors.Is(err, pagefile.ErrMismatch) {
+			f.thin.add(ref.Key)
+		}
+		f.store.noteRead(ref, err)
+		if err != nil {
+			continue
+		}
+		rows := layout.Rows(buf, 0)
+		cells := make([]int32, ref.Stored)
+		for i := range cells {
+			cells[i] = int32(binary.LittleEndian.Uint32(rows[4*i:]))
+		}
+		numbers[g] = cells
+	}
+	return numbers
+}
+
+// affordable counts the plan's leading pages that are read sooner than computed.
+func (f *finder) affordable(p *plan) int {
+	if f.always {
+		return len(p.refs)
+	}
+	return f.rates.Plan(p.costs(f.caches))
+}
+
+// watch follows the reading of a plan's pages; nil if all are read, however long that takes.
+func (f *finder) watch(p *plan) *rates.Watch {
+	if f.always {
+		return nil
+	}
+	c := p.costs(f.caches)
+	if c.Indivisible {
+		c.Base = 0 // a restore that is given up leaves nothing in the slot
+	}
+	r := f.rates
+	if p.ahead {
+		r = r.Apart() // the loading of the weights may keep the disk busy
+	}
+	return r.Watch(c, pagesAtOnce)
+}
+
+// endAtState ends a plan at the last position for which a state is stored.
+func (f *finder) endAtState(ctx context.Context, p *plan, limit int) {
+	for i := len(p.refs) - 1; i >= 0 && ctx.Err() == nil; i-- {
+		ref := p.refs[i]
+		if end := int(ref.Start) + ref.Stored; end <= p.base {
+			break
+		}
+		candidates := f.store.TailsWithin(ctx, ref.Parent, int(ref.Start), p.prompt.tokens[ref.Start:limit], p.prompt.media)
+		if ref.Whole() {
+			candidates = append([]diskstore.Ref{ref}, candidates...)
+		}
+		for _, c := range candidates {
+			end := int(c.Start) + c.Tokens
+			if end > p.base && end <= limit && p.prompt.boundary(end) == end && f.hasState(ctx, c) {
+				p.refs, p.end, p.state = append(p.refs[:i:i], c), end, true
+				return
+			}
+		}
+	}
+	p.refs, p.end = nil, p.base
+}
+
+// hasState reports whether a page was stored with the state after it.
+func (f *finder) hasState(ctx context.Context, ref diskstore.Ref) bool {
+	stored, err := f.store.LayoutOf(ctx, ref)
+	f.store.noteRead(ref, err)
+	return err == nil && slices.ContainsFunc(stored.Sections(), func(s pagefile.Section) bool { return !s.Kind.PerToken() })
 }

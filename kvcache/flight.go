@@ -1,13 +1,6 @@
 package kvcache
 
-import (
-	"iter"
-	"math"
-	"slices"
-	"sync"
-
-	"github.com/ollama/ollama/model/input"
-)
+import "github.com/ollama/ollama/model/input"
 
 // flight is a batch that is built and not yet computed. Tokens are behind pointers because
 // the runner fills in a generated token only after sampling the previous batch.
@@ -34,13 +27,6 @@ type flightPart struct {
 	ahead ahead          // rows that attend to later positions
 	batch []*input.Input // inputs, before they were cut
 }
-
-// ahead is a range of rows [begin, end) of which some attend to positions up to end: rows
-// of an image attend to all of their batch.
-type ahead struct{ begin, end int }
-
-// nothingAhead begins after every row.
-var nothingAhead = ahead{begin: math.MaxInt}
 
 // note sets blind and ahead of a part when the part is built for a slot's request.
 func (part *flightPart) note(s *slot, of *identity) {
@@ -109,6 +95,20 @@ func (part *flightPart) addTo(s *slot, of *identity) {
 	}
 }
 
+// reach notes that images among the inputs of a part attended to all of its batch. With an input
+// without identity in the batch, the rows from the first image on have no
+// identity: they are left out, and reach returns false.
+func (part *flightPart) reach(read *prompt, of *identity) bool {
+	batch, identified := of.read(part.batch)
+	if !identified {
+		read.tokens, read.media = read.tokens[:read.media[0].Offset], nil
+		return false
+	}
+	batch.ends(0, len(batch.tokens))
+	copy(read.media, batch.media)
+	return true
+}
+
 // partsOf splits a batch by sequence. cells[g] are the cells of the batch in group g.
 func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells [][]int32, tracked func(seq int) bool) []flightPart {
 	var parts []flightPart
@@ -128,125 +128,4 @@ func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells []
 		}
 	}
 	return parts
-}
-
-// flights are the batches that are built and not done, in order, and the jobs that wait for a moment
-// between two of them. mu is TieredCausal.mu, which guards both.
-type flights struct {
-	mu    *sync.Mutex
-	built []*flight
-	idle  []*idleJob
-}
-
-// partsLocked yields the parts of a sequence, also those that were cut off, and their flights.
-func (b *flights) partsLocked(seq int) iter.Seq2[*flight, *flightPart] {
-	return func(yield func(*flight, *flightPart) bool) {
-		for _, f := range b.built {
-			for i := range f.parts {
-				if part := &f.parts[i]; part.seq == seq && !yield(f, part) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// flyingLocked reports whether a flight will still add positions to a slot.
-func (b *flights) flyingLocked(seq int) bool {
-	for _, part := range b.partsLocked(seq) {
-		if len(part.inputs) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// busy reports whether any slot except seq computes.
-func (b *flights) busy(seq int) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, f := range b.built {
-		for i := range f.parts {
-			if part := &f.parts[i]; part.seq != seq && len(part.inputs) > 0 {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// image reports whether a batch with an image of a sequence is not landed yet.
-func (b *flights) image(seq int) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, part := range b.partsLocked(seq) {
-		if slices.ContainsFunc(part.inputs, func(in *input.Input) bool { return in.MultimodalHash != 0 }) {
-			return true
-		}
-	}
-	return false
-}
-
-// promptEndsNextLocked reports whether a sequence's prompt ends with its next batch after f.
-func (b *flights) promptEndsNextLocked(f *flight, seq int) bool {
-	for other, part := range b.partsLocked(seq) {
-		if other.id > f.id {
-			return part.promptEnd
-		}
-	}
-	return false
-}
-
-// lastBeginLocked is the last position at which a flight begins for a sequence with so many
-// positions: at the sequence's end where the flight has no part of it.
-func (b *flights) lastBeginLocked(seq, end int) int {
-	last := end
-	for _, f := range b.built {
-		at := end
-		for i := range f.parts {
-			if part := &f.parts[i]; part.seq == seq && len(part.inputs) > 0 {
-				at = min(at, int(part.begin))
-				end = max(end, int(part.end()))
-			}
-		}
-		last = max(last, at)
-	}
-	return last
-}
-
-// findLocked returns a flight; nil if there is none.
-func (b *flights) findLocked(id int) *flight {
-	if i := slices.IndexFunc(b.built, func(f *flight) bool { return f.id == id }); i >= 0 {
-		return b.built[i]
-	}
-	return nil
-}
-
-// landedLocked takes a flight out.
-func (b *flights) landedLocked(landed *flight) {
-	b.built = slices.DeleteFunc(b.built, func(f *flight) bool { return f == landed })
-}
-
-// cutLocked cuts positions of a sequence from n on off: their cells are about to be freed.
-func (b *flights) cutLocked(seq int, n int32) {
-	for _, part := range b.partsLocked(seq) {
-		part.cut(n)
-	}
-}
-
-// copyLocked gives a sequence the positions before n of another, in place of its own.
-func (b *flights) copyLocked(from, to int, n int32) {
-	for _, f := range b.built {
-		for i := range f.parts {
-			switch part := &f.parts[i]; part.seq {
-			case to:
-				part.cut(part.begin)
-			case from:
-				shared := *part
-				shared.seq, shared.promptEnd = to, false
-				shared.cut(n)
-				f.parts = append(f.parts, shared)
-			}
-		}
-	}
 }

@@ -67,7 +67,7 @@ func (t *TieredCausal) wrote(job *writeJob, err error) {
 	}
 	countSealed(t.opts.Meter, job.page, t.opts.PageTokens)
 	if job.tries > 0 {
-		learnPage(t.opts.Runs, job.key, job.page)
+		t.opts.Runs.Learn(job.key, job.page)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

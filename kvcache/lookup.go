@@ -47,6 +47,20 @@ func (r *restoring) chain(limit int) lookUp {
 	}
 }
 
+// lookedUp notes the result of looking the prompt's pages up.
+func (r *restoring) lookedUp(p *plan, refs []diskstore.Ref, limit int, err error, parent pagefile.Key, start int) {
+	if r.why.recents == nil || r.ahead {
+		return
+	}
+	f := found{end: p.base, err: err}
+	for _, ref := range refs {
+		end := int(ref.Start) + ref.Tokens
+		f.end, f.parted = max(f.end, min(end, limit)), ref.Tokens < ref.Stored && end < limit
+	}
+	f.queued = r.find.queue.any(extends(&p.prompt, r.find.size, f.end, parent, start))
+	r.why.lookedUp(r.seq, f)
+}
+
 // nowFound notes the full pages that a look-up for a slot's request has found. A page in a
 // remote tier does not count: stored near by, it is quicker to read.
 func (r *restorer) nowFound(seq int, refs []diskstore.Ref) {
@@ -98,6 +112,19 @@ func (r *restoring) recheck(ctx context.Context) {
 		s.lost(keys[page])
 	}
 }
+
+/*
+Lossy pages. A page that moved to a slower tier may have fewer bits there, and then stands for the
+exact page with the same key:
+
+	prompt     [ page 0 ][ page 1 ][ page 2 ][ page 3 ][ tail ]
+	exact        stored    stored      -       stored      -       ends after page 1
+	mixed        exact     exact     lossy     exact     lossy     reaches the end
+	slot         exact     exact   | broken …
+
+Rows of page 3 are exact, but the slot is broken from page 2 on: rows computed after a lossy row
+depend on it, and a chain with a hole is found by nobody.
+*/
 
 // mixed extends a prompt's exact pages with a chain that has lossy pages where no tier has exact
 // ones. p is a plan without pages, parent is the key of the page before start. mixed reports

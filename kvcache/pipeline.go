@@ -180,3 +180,70 @@ func (d *reader) page(ctx context.Context, ref diskstore.Ref, tokens []int32, la
 	}
 	return placed, err
 }
+
+// probe reads some of a plan's pages, from index `from` on, to measure the present speed of
+// their tier. The request does not wait for the probe and computes these pages; the time of
+// the probe is bounded.
+func (d *reader) probe(p *plan, from int) {
+	c := p.costs(d.caches).After(from)
+	n, limit := d.rates.Probe(c, pagesAtOnce)
+	if n == 0 {
+		return
+	}
+	probed := *p
+	probed.refs, probed.state, probed.cells = p.refs[from:from+n], false, nil // nobody waits: rows are dropped
+	d.probes.Add(1)
+	go func() {
+		defer d.probes.Done()
+		ctx, cancel := context.WithTimeout(d.running, limit)
+		defer cancel()
+		began := time.Now()
+		r := d.pages(ctx, &probed, false, false)
+		defer r.close()
+		for read := r.Next(); read != nil; read = r.Next() {
+			pg := <-read
+			r.done(&pg)
+			if pg.err == nil {
+				continue
+			}
+			if ctx.Err() == context.DeadlineExceeded {
+				d.rates.Probed(c.Pages[:n], time.Since(began), false)
+			}
+			return
+		}
+		if ctx.Err() == nil {
+			d.rates.Probed(c.Pages[:n], time.Since(began), true)
+		}
+	}()
+}
+
+// place tells each group that the rows of its cells are also in a page's file.
+func (d *reader) place(pg *page) {
+	sections := pg.layout.Sections()
+	for g := range d.caches.groups {
+		var layers []int
+		var keys, values []int64
+		for i, s := range sections { // K and V of one layer after the other
+			if groupOf(d.caches.groups, s) != g || s.Kind == pagefile.KindCell {
+				continue
+			}
+			at := pg.placed.Offsets[i] + int64(pg.dest.from[g])*int64(s.RowBytes)
+			if s.Kind == pagefile.KindV {
+				values = append(values, at)
+				continue
+			}
+			layers, keys = append(layers, int(s.Layer)), append(keys, at)
+		}
+		if err := d.caches.groups[g].Rows.(RowPlacer).PlaceRows(pg.dest.cells[g], pg.placed.File, layers, keys, values); err != nil {
+			d.notPlaced(err)
+		}
+	}
+}
+
+// notPlaced logs once why stored rows will be written to the spill file again. The second
+// write costs time only.
+func (d *reader) notPlaced(err error) {
+	d.unplaced.Do(func() {
+		d.log.Debug("kv tier: a stored page's rows are not used in place", "reason", err)
+	})
+}

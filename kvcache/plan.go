@@ -1,13 +1,12 @@
 package kvcache
 
 import (
-	"context"
-	"encoding/binary"
-	"errors"
+	"slices"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/rates"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // plan lists the pages that a restore reads: they cover positions [base, end), and group g
@@ -65,31 +64,59 @@ func (p *plan) bytes(geo *geometry, page int) (int64, rates.Form) {
 	return int64(float64(ref.Bytes) * float64(wanted.Size()) / float64(all.Size())), rates.FormOf(ref.Bytes, int64(all.Size()))
 }
 
+// destination returns the cells of a page's rows. Cells must be reserved.
+func (p *plan) destination(page int) destination {
+	d := destination{make([]int, len(p.cells)), make([][]int32, len(p.cells))}
+	start, end := int(p.refs[page].Start), p.pageEnd(page)
+	for g := range p.cells {
+		if begin := max(start, p.begin[g]); begin < end {
+			d.from[g], d.cells[g] = begin-start, p.cells[g][begin-p.begin[g]:end-p.begin[g]]
+		}
+	}
+	return d
+}
+
+// cellsFrom returns the plan's cells of the positions from held on. Attention without flash
+// attention multiplies the rows of free cells by zero, so that NaN must not stay in them.
+func (p *plan) cellsFrom(held int) [][]int32 {
+	cells := make([][]int32, len(p.cells))
+	for g := range cells {
+		cells[g] = p.cells[g][min(len(p.cells[g]), max(0, held-p.begin[g])):]
+	}
+	return cells
+}
+
+// lossyFrom is the position of the plan's first row from a lossy page; the plan's end without one.
+func (p *plan) lossyFrom() int {
+	for _, ref := range p.refs {
+		if ref.Lossy {
+			return max(p.base, int(ref.Start))
+		}
+	}
+	return p.end
+}
+
+// addTo notes where positions [base, held) of a plan came from. Pages that were passed over
+// count with their tier: no row of them is needed.
+func (p *plan) addTo(o origins, held int) origins {
+	o = o.cut(p.wanted(p.base))
+	if p.by != 0 {
+		return o.add(origin{end: p.wanted(held), place: telemetry.PlaceShifted})
+	}
+	lossy := p.lossyFrom()
+	for _, ref := range slices.Concat(p.passed, p.refs) {
+		end := min(int(ref.Start)+ref.Tokens, held)
+		o = o.add(origin{end, ref.Tier, end > lossy})
+	}
+	return o
+}
+
 // take adds pages to the plan, up to a limit.
 func (p *plan) take(refs []diskstore.Ref, limit int) {
 	for _, ref := range refs {
 		ref.Ahead = p.ahead
 		if end := min(int(ref.Start)+ref.Tokens, limit); end > max(p.base, int(ref.Start)) {
 			p.refs, p.end = append(p.refs, ref), end
-		}
-	}
-}
-
-// trim ends a plan at the last position that is outside every span and whose window is
-// stored for every group.
-func (f *finder) trim(ctx context.Context, p *plan) {
-	known := make(map[pagefile.Key]map[int][]int32)
-	for {
-		p.end = p.prompt.boundary(p.end)
-		for len(p.refs) > 0 && int(p.refs[len(p.refs)-1].Start) >= p.end {
-			p.refs = p.refs[:len(p.refs)-1]
-		}
-		if p.end <= p.base {
-			return
-		}
-		if f.beginGroups(ctx, p, known) {
-			p.pass(&f.caches.geometry)
-			return
 		}
 	}
 }
@@ -107,69 +134,18 @@ func (p *plan) pass(geo *geometry) {
 	p.passed, p.refs = append(p.passed, p.refs[:n]...), p.refs[n:]
 }
 
-// beginGroups fills in where each group begins and the cells its rows had. When a page
-// lacks rows that are needed at the plan's end, beginGroups moves the end before that page
-// and reports false. known keeps the cell numbers of pages, so that each page is read once.
-func (f *finder) beginGroups(ctx context.Context, p *plan, known map[pagefile.Key]map[int][]int32) bool {
-	p.begin = make([]int, len(f.caches.groups))
-	p.preferred = make([][]int32, len(f.caches.groups))
-	for g := range f.caches.groups {
-		group := &f.caches.groups[g]
-		p.begin[g] = max(p.base, group.oldest(p.end))
-		if !group.windowed() {
-			continue
+// costs describes a plan's pages to package rates.
+func (p *plan) costs(c *caches) rates.Chain {
+	of := rates.Chain{Base: p.wanted(p.base), Pages: make([]rates.Page, len(p.refs)), Indivisible: !c.divisible()}
+	for i, ref := range p.refs {
+		begin := int(ref.Start)
+		if p.by != 0 { // of the first page only the run's part
+			begin = max(begin, p.base)
 		}
-		var cells []int32
-		for i := len(p.refs) - 1; i >= 0 && p.needs(i, g); i-- {
-			ref := p.refs[i]
-			if known[ref.Key] == nil {
-				known[ref.Key] = f.cellNumbersOf(ctx, p, i)
-			}
-			had, ok := known[ref.Key][g]
-			if !ok && p.pageEnd(i) > group.visible(p.end) {
-				p.end = int(ref.Start)
-				return false
-			}
-			if !ok {
-				p.begin[g] = p.pageEnd(i)
-				break
-			}
-			from, to := max(p.begin[g], int(ref.Start))-int(ref.Start), p.pageEnd(i)-int(ref.Start)
-			cells = append(had[from:to:to], cells...)
+		bytes, form := p.bytes(&c.geometry, i)
+		of.Pages[i] = rates.Page{
+			Start: p.wanted(begin), Tokens: p.pageEnd(i) - begin, Bytes: bytes, Form: form, Tier: ref.Tier,
 		}
-		p.preferred[g] = cells
 	}
-	return true
-}
-
-// cellNumbersOf reads the cell numbers that a page's rows had, by group. The page has no
-// rows of a group that is missing in the result.
-func (f *finder) cellNumbersOf(ctx context.Context, p *plan, page int) map[int][]int32 {
-	ref := p.refs[page]
-	numbers := make(map[int][]int32)
-	for g := range f.caches.groups {
-		if !f.caches.groups[g].windowed() {
-			continue
-		}
-		layout, err := pagefile.NewLayout([]pagefile.Section{f.caches.groups[g].cellNumbers()}, ref.Stored)
-		if err != nil {
-			continue // cannot happen for a page that was found
-		}
-		buf := make([]byte, layout.Size())
-		err = f.store.Read(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, buf)
-		if errors.Is(err, pagefile.ErrMismatch) {
-			f.thin.add(ref.Key)
-		}
-		f.store.noteRead(ref, err)
-		if err != nil {
-			continue
-		}
-		rows := layout.Rows(buf, 0)
-		cells := make([]int32, ref.Stored)
-		for i := range cells {
-			cells[i] = int32(binary.LittleEndian.Uint32(rows[4*i:]))
-		}
-		numbers[g] = cells
-	}
-	return numbers
+	return of
 }

@@ -78,7 +78,17 @@ func (text *prompt) boundary(n int) int {
 	return n
 }
 
-// shared counts the leading positions at which slot and prompt agree.
-func (text *prompt) shared(s *slot) int {
-	return pagefile.CommonPrefix(s.tokens, s.media, text.tokens, text.media)
+// reached is the k-th image, if its batch ends at a position.
+func (text *prompt) reached(k, end int) pagefile.Media {
+	m := text.media[k]
+	begin := int(m.Offset)
+	m.Hash = pagefile.Reached(m.Hash, text.tokens[begin:end], pagefile.MediaWithin(text.media, begin, end-begin))
+	return m
+}
+
+// ends notes where the batch ended that has the k-th image, and other images before the end.
+func (text *prompt) ends(k, end int) {
+	for ; k < len(text.media) && int(text.media[k].Offset) < end; k++ {
+		text.media[k] = text.reached(k, end)
+	}
 }

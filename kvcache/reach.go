@@ -2,7 +2,6 @@ package kvcache
 
 import (
 	"context"
-	"math"
 	"slices"
 
 	"github.com/kvtier/kvtier/diskstore"
@@ -21,62 +20,6 @@ from begin on. A prompt does not say where a batch once ended. A slot that has t
 so does the header of a tail or a branch. The name of a full page does not: a look-up asks for the
 page of each end that is possible, which costs as many system calls as a batch has tokens.
 */
-
-// reached is the k-th image, if its batch ends at a position.
-func (text *prompt) reached(k, end int) pagefile.Media {
-	m := text.media[k]
-	begin := int(m.Offset)
-	m.Hash = pagefile.Reached(m.Hash, text.tokens[begin:end], pagefile.MediaWithin(text.media, begin, end-begin))
-	return m
-}
-
-// ends notes where the batch ended that has the k-th image, and other images before the end.
-func (text *prompt) ends(k, end int) {
-	for ; k < len(text.media) && int(text.media[k].Offset) < end; k++ {
-		text.media[k] = text.reached(k, end)
-	}
-}
-
-// reach notes that images among the inputs of a part attended to all of its batch. With an input
-// without identity in the batch, the rows from the first image on have no
-// identity: they are left out, and reach returns false.
-func (part *flightPart) reach(read *prompt, of *identity) bool {
-	batch, identified := of.read(part.batch)
-	if !identified {
-		read.tokens, read.media = read.tokens[:read.media[0].Offset], nil
-		return false
-	}
-	batch.ends(0, len(batch.tokens))
-	copy(read.media, batch.media)
-	return true
-}
-
-// recall takes from the slot where the batches of the prompt's images ended. Where the prompt goes
-// on with other text, the slot keeps the image's rows, as in stock Ollama, and no row from the
-// image on is stored.
-func (r *restoring) recall() {
-	if r.identity.reach == 0 {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := r.slots.at(r.seq)
-	s.foreign = math.MaxInt
-	r.prompt.media = slices.Clone(r.prompt.media) // the inquiry compares prompts, wherever batches ended
-	for k, m := range s.media {
-		begin, end := int(m.Offset), int(m.Offset)+m.Reach()
-		known := k < len(r.prompt.media) && m.SameImage(r.prompt.media[k])
-		switch {
-		case known && end <= len(r.prompt.tokens) && r.prompt.reached(k, end) == m:
-			r.prompt.media[k] = m
-		case begin < r.result.Held:
-			s.foreign = begin
-			return
-		default:
-			return
-		}
-	}
-}
 
 // discover finds out where the batches of a prompt's images ended whose full pages are stored or
 // queued. parent is the key of the page before position start.

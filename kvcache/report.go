@@ -67,15 +67,6 @@ func (t *TieredCausal) tokenBytes() int64 {
 	return t.caches.tokenBytes()
 }
 
-func (geo *geometry) tokenBytes() (sum int64) {
-	for _, s := range geo.sections {
-		if s.Kind == pagefile.KindK || s.Kind == pagefile.KindV {
-			sum += int64(s.RowBytes)
-		}
-	}
-	return sum
-}
-
 // residency is a slot's row of a report, before the queue and the store are asked.
 type residency struct {
 	telemetry.Slot
@@ -132,16 +123,6 @@ func (t *TieredCausal) residencies() []residency {
 	}
 	slices.SortFunc(of, func(a, b residency) int { return a.ID - b.ID })
 	return of[:min(len(of), telemetry.SlotsMax)]
-}
-
-// pagesOf is a number of bytes of K/V in pages of the store, rounded up; 0 while the bytes of a token
-// are not known.
-func (geo *geometry) pagesOf(bytes int64, pageTokens int) int {
-	page := geo.tokenBytes() * int64(pageTokens)
-	if page == 0 {
-		return 0
-	}
-	return int((bytes + page - 1) / page)
 }
 
 // Memory lists the wrapper's memory. Buffers count from their allocation to the moment

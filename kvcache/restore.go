@@ -2,175 +2,14 @@ package kvcache
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"slices"
-	"sync"
-	"sync/atomic"
-	"time"
 
-	"github.com/ollama/ollama/model/input"
-
-	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
-
-// Restored is the result of a restore.
-type Restored struct {
-	// Held counts the leading tokens of the prompt that the slot holds now.
-	Held int
-	// Tokens counts the tokens that came from the store.
-	Tokens int
-	// Shifted counts the restored tokens that were computed at another position, with other
-	// text before them. Rows computed after shifted rows are not exact, and are not stored.
-	Shifted int
-	// Lossy counts the restored tokens from the first lossy page on, without shifted ones. These
-	// rows and rows computed after them are not exact, and are not stored.
-	Lossy int
-	// Early counts the restored tokens that came while the model loaded.
-	Early int
-	// Bytes estimates the bytes read from the store.
-	Bytes int64
-	// Tiers names the tiers that were read, in order of first use.
-	Tiers []string
-	// Took is the time from the lookup to the last row.
-	Took time.Duration
-}
-
-// unlocked calls f without the runner's lock, which is held. The runner's lock is released
-// here only.
-func unlocked(lock sync.Locker, f func()) {
-	lock.Unlock()
-	defer lock.Lock()
-	f()
-}
-
-// restorer is what every restore uses. mu is TieredCausal.mu, which guards slots, flights, device,
-// sealer, accounts, why and stats.
-type restorer struct {
-	mu       *sync.Mutex
-	slots    *slots
-	flights  *flights
-	device   *progress
-	sealer   *sealer
-	accounts *accounts
-	why      *inquirer
-	stats    *Stats
-
-	caches   *caches
-	identity *identity
-	find     *finder
-	reader   *reader
-	remove   func(seq int, begin, end int32) error // TieredCausal.Remove
-	meter    *telemetry.Meter
-	log      *slog.Logger
-	after    func(time.Duration) <-chan time.Time // time.After, except in tests
-	poison   bool                                 // see Options.Poison
-
-	runs   *runs.Index     // of text that may move; nil: none is reused
-	filled <-chan struct{} // closed when runs has the pages of earlier processes
-	runsBy time.Time       // no request waits longer for filled
-	noRuns atomic.Bool     // the model cannot shift
-}
-
-// restoring is one restore. The runner's lock is held in all of its methods; functions
-// passed to unlocked run without the lock.
-type restoring struct {
-	*restorer
-	lock   sync.Locker
-	hold   func(tokens int)
-	seq    int
-	prompt prompt // the inputs before the first without identity
-	limit  int    // number of the prompt's tokens that may be restored
-	ahead  bool   // no request wants the prompt yet
-	result Restored
-	from   origins // of the tokens that the slot holds
-}
-
-// unlocked first tells the runner how many tokens the slot holds, and then calls f without
-// the runner's lock.
-func (r *restoring) unlocked(f func()) {
-	r.hold(r.result.Held)
-	unlocked(r.lock, f)
-}
-
-// run restores a prompt for a request, see [TieredCausal.Restore].
-func (r *restoring) run(ctx context.Context, inputs []*input.Input) error {
-	started := time.Now()
-	r.begin(len(inputs), started)
-	r.takeEarly()
-	defer func() { r.hold(r.result.Held) }()
-	r.prompt, _ = r.identity.read(inputs)
-	r.inquire(len(r.prompt.tokens) < len(inputs))
-	if r.identity.reach > 0 && r.flights.image(r.seq) {
-		r.unlocked(func() { _ = r.flights.awaitBuilt(ctx) }) // before, the slot does not know where the image's batch ended
-	}
-	r.recall()
-	r.limit = min(len(inputs)-1, len(r.prompt.tokens)) // the last token is computed for its logits
-	if r.caches.stateful() && r.result.Held > 0 && !r.caches.states.HasState(r.seq) {
-		r.clear() // rows without state are of no use
-	}
-	r.recheck(ctx)
-	err := r.restoreExact(ctx)
-	r.why.unreadAfter(r.seq, err)
-	if err == nil && r.runs != nil && !r.caches.stateful() {
-		err = r.reuse(ctx)
-	}
-	r.result.Took = time.Since(started)
-	r.count()
-	if ctx.Err() != nil {
-		r.abandon()
-		return ctx.Err()
-	}
-	if errors.Is(err, tier.ErrNotFound) {
-		r.log.Debug("kv tier: restore stopped early, a page was replaced or evicted meanwhile", "slot", r.seq, "restored", r.result.Tokens, "error", err)
-	} else if err != nil {
-		r.log.Warn("kv tier: restore stopped early, the rest of the prompt is computed", "slot", r.seq, "restored", r.result.Tokens, "error", err)
-	}
-	return nil
-}
-
-// begin opens the request's account.
-func (r *restoring) begin(tokens int, began time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.accounts.begin(r.seq, tokens, began)
-	r.from = origins(nil).add(origin{end: r.result.Held, place: telemetry.PlaceSlot})
-}
-
-// inquire opens an inquiry about the prompt, with the account. nameless: the prompt goes on after an
-// image without identity.
-func (r *restoring) inquire(nameless bool) {
-	if r.why.recents == nil {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if a := r.accounts.open[r.seq]; a != nil { // the cache may have been closed meanwhile
-		r.why.endedLocked(r.seq, r.slots.at(r.seq))
-		r.why.beginLocked(a, &r.prompt, nameless)
-	}
-}
-
-// lookedUp notes the result of looking the prompt's pages up.
-func (r *restoring) lookedUp(p *plan, refs []diskstore.Ref, limit int, err error, parent pagefile.Key, start int) {
-	if r.why.recents == nil || r.ahead {
-		return
-	}
-	f := found{end: p.base, err: err}
-	for _, ref := range refs {
-		end := int(ref.Start) + ref.Tokens
-		f.end, f.parted = max(f.end, min(end, limit)), ref.Tokens < ref.Stored && end < limit
-	}
-	f.queued = r.find.queue.any(extends(&p.prompt, r.find.size, f.end, parent, start))
-	r.why.lookedUp(r.seq, f)
-}
 
 // restoreExact restores pages that follow from the prompt's beginning. After a failure the
 // slot is empty, unless the slot is divisible.
@@ -188,12 +27,6 @@ func (r *restoring) restoreExact(ctx context.Context) error {
 		}
 	}
 	return err
-}
-
-// clear empties the slot.
-func (r *restoring) clear() {
-	_ = r.remove(r.seq, 0, math.MaxInt32) // freeing to the end of a sequence cannot fail
-	r.result, r.from = Restored{}, nil
 }
 
 // extend extends the slot by the pages that a lookup finds; a nil lookup finds none. found:
@@ -282,13 +115,19 @@ func (r *restoring) takeCells(p *plan) (err error) {
 	return nil
 }
 
-// cut notes that the slot is about to keep only the rows before a position. Rows that came while the
-// model loaded may be among the others: those of lossy pages are replaced.
-func (r *restoring) cut(base int) {
-	replaced := max(0, r.result.Early-base)
-	r.result.Held, r.result.Tokens, r.result.Early = base, r.result.Tokens-replaced, r.result.Early-replaced
-	r.from = r.from.cut(base)
-	r.result.Lossy = r.from.lossy()
+// turn rotates K of the plan's rows before position held by the plan's distance.
+func (r *restoring) turn(ctx context.Context, p *plan, held int) error {
+	return r.whenIdle(ctx, func() error {
+		for g := range r.caches.groups {
+			if n := held - p.begin[g]; n > 0 {
+				if err := r.caches.groups[g].ShiftRows(p.cells[g][:n], int32(p.by)); err != nil {
+					return err
+				}
+			}
+		}
+		r.device.synchronize()
+		return nil
+	})
 }
 
 // publish adds positions [base, held) of a plan, whose rows came in, to the slot's mirror,
@@ -302,7 +141,7 @@ func (r *restoring) publish(p *plan, held int) {
 	r.sealer.noteDropped()
 	s, base := r.slots.at(p.seq), p.wanted(p.base)
 	r.result.Held = p.wanted(held)
-	r.from = r.from.cameFrom(p, held)
+	r.from = p.addTo(r.from, held)
 	r.result.Lossy = r.from.lossy()
 	r.result.Tokens += max(0, held-p.base)
 	if p.by != 0 {
@@ -326,32 +165,10 @@ func (r *restoring) publish(p *plan, held int) {
 			r.result.Tiers = append(r.result.Tiers, ref.Tier)
 		}
 		if start, end := int(ref.Start), int(ref.Start)+ref.Tokens; ref.Whole() && !ref.Lossy && end <= len(p.prompt.tokens) {
-			learnPage(r.runs, ref.Key, &pagefile.Page{
+			r.runs.Learn(ref.Key, &pagefile.Page{
 				Parent: ref.Parent, Start: ref.Start, Tokens: p.prompt.tokens[start:end],
 				Media: pagefile.MediaWithin(p.prompt.media, start, ref.Tokens),
 			})
 		}
-	}
-}
-
-// abandon ends the account of a request that was given up during its restore.
-func (r *restoring) abandon() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.accounts.end(r.seq)
-}
-
-// count adds the result of the restore to the counters.
-func (r *restoring) count() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.accounts.restored(r.seq, &r.result, r.from)
-	r.why.restoredLocked(r.seq, &r.result, r.limit, &r.prompt, r.caches.divisible(), r.slots.of)
-	if r.result.Tokens > 0 {
-		r.stats.Restores++
-		r.stats.RestoredTokens += int64(r.result.Tokens)
-		r.stats.RestoredBytes += r.result.Bytes
-		r.stats.ShiftedTokens += int64(r.result.Shifted)
-		r.stats.LossyTokens += int64(r.result.Lossy)
 	}
 }

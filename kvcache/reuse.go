@@ -9,7 +9,6 @@ import (
 	ollama "github.com/ollama/ollama/kvcache"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
@@ -127,22 +126,4 @@ func (f *finder) pagesOf(ctx context.Context, page *runs.Page, tokens []int32) [
 		return nil
 	}
 	return refs
-}
-
-// turn rotates K of the plan's rows before position held by the plan's distance.
-func (r *restoring) turn(ctx context.Context, p *plan, held int) error {
-	return r.whenIdle(ctx, func() error {
-		if err := r.caches.turn(p, held); err != nil {
-			return err
-		}
-		r.device.synchronize()
-		return nil
-	})
-}
-
-// learnPage adds a page without media to the index of text that may move, if there is an index.
-func learnPage(index *runs.Index, key pagefile.Key, page *pagefile.Page) {
-	if index != nil && len(page.Media) == 0 {
-		index.Add(runs.Page{Key: key, Parent: page.Parent, Start: int(page.Start), Tokens: page.Tokens})
-	}
 }

@@ -352,7 +352,7 @@ func TestTextOfEarlierProcesses(t *testing.T) {
 			return
 		}
 		for _, p := range store.pages {
-			learnPage(r.tiered.opts.Runs, p.Key(), p)
+			r.tiered.opts.Runs.Learn(p.Key(), p)
 		}
 		close(filled)
 	}}

@@ -214,7 +214,7 @@ func (l *sealer) copyOut(s *slot, page, end int, leaving, state bool) (key pagef
 	} else {
 		key = pagefile.ChainKey(out.Parent, out.Tokens, out.Media)
 	}
-	learnPage(l.index, key, out) // before the push: wrote may remove the page again
+	l.index.Learn(key, out) // before the push: wrote may remove the page again
 	l.queue.push(key, out, s.given, later)
 	return key, true
 }

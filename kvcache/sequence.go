@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	ollama "github.com/ollama/ollama/kvcache"
 	"github.com/ollama/ollama/model/input"
 
 	"github.com/kvtier/kvtier/telemetry"
@@ -250,3 +251,22 @@ func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	t.mu.Unlock()
 	t.Cache.CopyPrefix(srcSeq, dstSeq, n)
 }
+
+// checkpointed is a TieredCausal over a cache that the runner asks for positions from which
+// a sequence can go on.
+type checkpointed struct {
+	*TieredCausal
+	ollama.CheckpointCache
+}
+
+// AsCache returns the wrapper for the runner. The result has CheckpointCache's method
+// exactly if the wrapped cache has it.
+func (t *TieredCausal) AsCache() ollama.Cache {
+	if inner, ok := t.Cache.(ollama.CheckpointCache); ok {
+		return checkpointed{t, inner}
+	}
+	return t
+}
+
+// Tiered is the wrapper behind the result of AsCache.
+func (t *TieredCausal) Tiered() *TieredCausal { return t }

@@ -90,6 +90,26 @@ func (m *slots) at(seq int) *slot {
 	return s
 }
 
+// ahead is a range of rows [begin, end) of which some attend to positions up to end: rows
+// of an image attend to all of their batch.
+type ahead struct{ begin, end int }
+
+// nothingAhead begins after every row.
+var nothingAhead = ahead{begin: math.MaxInt}
+
+// early is the restore that filled a slot before its first request.
+type early struct {
+	Restored
+	from origins
+}
+
+// takeEarly returns the restore that filled the slot, once.
+func (s *slot) takeEarly() early {
+	e := s.early
+	s.early = early{}
+	return e
+}
+
 // requestState is the progress of a slot's request.
 type requestState uint8
 
@@ -261,7 +281,7 @@ func (s *slot) knownPrefix(base int) (parent pagefile.Key, start int) {
 // of a prompt. Rows of a broken slot do not follow from the prompt, and exact rows replace them. The
 // base is 0 where a group may have dropped rows of the part that is exact.
 func (s *slot) restoreBase(have int, text *prompt, divisible bool) int {
-	exact := text.shared(s)
+	exact := s.shared(text)
 	switch broken := s.broken || exact < min(len(s.tokens), have); {
 	case !broken:
 		return have
@@ -270,6 +290,11 @@ func (s *slot) restoreBase(have int, text *prompt, divisible bool) int {
 	default:
 		return min(exact, have)
 	}
+}
+
+// shared counts the leading positions at which slot and prompt agree.
+func (s *slot) shared(text *prompt) int {
+	return pagefile.CommonPrefix(s.tokens, s.media, text.tokens, text.media)
 }
 
 // trimKeys drops keys of pages that are no longer full.

@@ -85,18 +85,18 @@ func (w *inquirer) failures() (failed [2]uint64) {
 	return failed
 }
 
-// beginLocked opens an inquiry about the prompt of a slot's request, with the account. nameless: the
-// prompt goes on after an image without identity.
-func (w *inquirer) beginLocked(a *account, text *prompt, nameless bool) {
+// beginLocked opens an inquiry about the prompt of a slot's request. nameless: the prompt goes on after an image without identity.
+func (w *inquirer) beginLocked(seq, tokens int, text *prompt, nameless bool) *inquiry {
 	q := &inquiry{text: why.Text{Tokens: text.tokens, Media: text.media}, private: true, failed: w.failures()}
-	q.facts.Tokens, q.facts.Page = a.tokens, w.PageTokens
+	q.facts.Tokens, q.facts.Page = tokens, w.PageTokens
 	if nameless {
 		q.facts.Nameless = len(q.text.Tokens) + 1
 	}
 	if w.open == nil {
 		w.open = make(map[int]*inquiry)
 	}
-	a.asked, w.open[a.seq] = q, q
+	w.open[seq] = q
+	return q
 }
 
 // begunLocked notes whether rows of a slot's request may be stored.
@@ -161,27 +161,27 @@ func (w *inquirer) unreadAfter(seq int, err error) {
 	}
 }
 
-// restoredLocked completes an inquiry with the result of the restore. Only the first `most` tokens may
-// be restored.
-func (w *inquirer) restoredLocked(seq int, result *Restored, most int, text *prompt, divisible bool, slots map[int]*slot) {
+// restoredLocked completes an inquiry after the restore: the slot holds so many tokens. Only the first
+// `most` may be restored. moved: some were computed at another position.
+func (w *inquirer) restoredLocked(seq, held, most int, moved bool, text *prompt, divisible bool, slots *slots) {
 	q := w.open[seq]
 	if q == nil {
 		return
 	}
-	q.facts.Held, q.facts.Found, q.moved = result.Held, max(q.facts.Found, result.Held), result.Shifted > 0
-	if q.facts.Found > result.Held && q.facts.Unread == why.UnreadNone && !divisible {
+	q.facts.Held, q.facts.Found, q.moved = held, max(q.facts.Found, held), moved
+	if q.facts.Found > held && q.facts.Unread == why.UnreadNone && !divisible {
 		q.facts.Unread = why.UnreadState
 	}
 	at := q.facts.At()
 	if at >= most {
 		return
 	}
-	for other, s := range slots {
+	for other, s := range slots.of {
 		if other == seq || at >= s.private {
 			continue
 		}
 		// A page with other text behind is not missing because the slot has it.
-		if n := text.shared(s); n > at && (n == len(s.tokens) || n-at >= w.PageTokens) {
+		if n := s.shared(text); n > at && (n == len(s.tokens) || n-at >= w.PageTokens) {
 			q.facts.Slot = true
 		}
 	}
