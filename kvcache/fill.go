@@ -13,8 +13,8 @@ import (
 // text before which all rows are in the cells. While other slots compute, fill uses one processor at most,
 // at a lower priority.
 func (r *restoring) fill(ctx context.Context, p *plan) (held int, err error) {
-	r.find.queue.yield(1)
-	defer r.find.queue.yield(-1)
+	r.queue.yield(1)
+	defer r.queue.yield(-1)
 	if !r.flights.busy(p.seq) {
 		return r.fillCells(ctx, p, false)
 	}

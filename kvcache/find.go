@@ -29,6 +29,32 @@ type finder struct {
 	always bool        // pages are read even where computing is quicker
 }
 
+// exact looks up the exact pages of a plan's prompt. The prompt learns where the batches of its images
+// ended. parent is the key of the page before start. The error says that nothing is known of the pages.
+func (f *finder) exact(ctx context.Context, p *plan, parent pagefile.Key, start int) ([]diskstore.Ref, error) {
+	f.discover(ctx, &p.prompt, parent, start)
+	f.awaitPending(ctx, &p.prompt, p.base, parent, start)
+	refs, err := f.store.chainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media)
+	if f.reach > 0 {
+		p.prompt.learnEnds(refs)
+	}
+	return refs, err
+}
+
+// mix adds exact pages to a plan, and behind them a chain with lossy ones, up to a limit. parent is the
+// key of the page before start.
+func (f *finder) mix(ctx context.Context, p *plan, exact []diskstore.Ref, limit int, parent pagefile.Key, start int) error {
+	if n := len(exact); n > 0 && !exact[n-1].Whole() {
+		exact = exact[:n-1]
+	}
+	if n := len(exact); n > 0 {
+		parent, start = exact[n-1].Key, int(exact[n-1].Start)+exact[n-1].Tokens
+	}
+	more, err := f.store.chainLossy(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media)
+	p.take(slices.Concat(exact, more), limit)
+	return err
+}
+
 // awaitPending waits, for a bounded time, for queued pages that hold tokens of a prompt
 // past have. parent is the key of the page before start. Pages written later than that are
 // computed again.

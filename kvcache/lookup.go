@@ -26,12 +26,7 @@ func (r *restoring) chain(limit int) lookUp {
 		return nil
 	}
 	return func(ctx context.Context) (plan, bool) {
-		r.find.discover(ctx, &p.prompt, parent, start)
-		r.find.awaitPending(ctx, &p.prompt, p.base, parent, start)
-		refs, err := r.find.store.chainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media)
-		if r.find.reach > 0 {
-			p.prompt.learnEnds(refs)
-		}
+		refs, err := r.find.exact(ctx, &p, parent, start)
 		r.lookedUp(&p, refs, limit, err, parent, start)
 		r.nowFound(r.seq, refs)
 		if mixed, ok := r.mixed(ctx, p, refs, limit, parent, start); ok {
@@ -57,7 +52,7 @@ func (r *restoring) lookedUp(p *plan, refs []diskstore.Ref, limit int, err error
 		end := int(ref.Start) + ref.Tokens
 		f.end, f.parted = max(f.end, min(end, limit)), ref.Tokens < ref.Stored && end < limit
 	}
-	f.queued = r.find.queue.any(extends(&p.prompt, r.find.size, f.end, parent, start))
+	f.queued = r.queue.any(extends(&p.prompt, r.slots.size, f.end, parent, start))
 	r.why.lookedUp(r.seq, f)
 }
 
@@ -140,15 +135,7 @@ func (r *restoring) mixed(ctx context.Context, p plan, exact []diskstore.Ref, li
 	if least > limit {
 		return plan{}, false
 	}
-	if n := len(exact); n > 0 && !exact[n-1].Whole() {
-		exact = exact[:n-1]
-	}
-	after, from := parent, start
-	if n := len(exact); n > 0 {
-		after, from = exact[n-1].Key, int(exact[n-1].Start)+exact[n-1].Tokens
-	}
-	more, err := r.find.store.chainLossy(ctx, after, from, p.prompt.tokens[from:], p.prompt.media)
-	p.take(slices.Concat(exact, more), limit)
+	err := r.find.mix(ctx, &p, exact, limit, parent, start)
 	if p.end < least {
 		return plan{}, false
 	}

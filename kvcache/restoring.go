@@ -35,6 +35,7 @@ type restorer struct {
 	identity *identity
 	find     *finder
 	reader   *reader
+	queue    *writeQueue
 	remove   func(seq int, begin, end int32) error // TieredCausal.Remove
 	meter    *telemetry.Meter
 	log      *slog.Logger

@@ -107,7 +107,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	}
 	t.restorer = restorer{
 		mu: &t.mu, slots: t.slots, flights: &t.flights, device: &t.device, sealer: &t.sealer, accounts: &t.accounts,
-		why: &t.why, stats: &t.stats, caches: t.caches, identity: &t.identity, find: &t.find, reader: &t.reader,
+		why: &t.why, stats: &t.stats, caches: t.caches, identity: &t.identity, find: &t.find, reader: &t.reader, queue: t.queue,
 		remove: t.Remove, meter: opts.Meter, log: t.log, after: time.After, poison: opts.Poison,
 		runs: opts.Runs, filled: opts.RunsFilled, runsBy: time.Now().Add(t.store.patience.queue),
 	}
