@@ -1,9 +1,9 @@
 package kvcache
 
 import (
-	"slices"
 	"time"
 
+	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -23,160 +23,67 @@ type account struct {
 	restore  time.Duration // from the look-up to the last row
 }
 
-// origin is a range of a prompt's tokens, from the end of the range before, whose K/V come from
-// one place.
-type origin struct {
-	end   int
-	place string
-	lossy bool // from the first lossy page on
+// accounts are those of requests whose prompt's last batch is not built, by slot. TieredCausal.mu
+// guards them.
+type accounts struct {
+	open   map[int]*account
+	visits visits
+	rates  *rates.Rates
+	meter  *telemetry.Meter
+	why    *inquirer
 }
 
-// origins are the leading tokens of a prompt in ranges.
-type origins []origin
-
-func (o origins) end() int {
-	if len(o) == 0 {
-		return 0
-	}
-	return o[len(o)-1].end
+// begin opens the account of a prompt of so many tokens. The request before in this slot is gone.
+func (l *accounts) begin(seq, tokens int, began time.Time) *account {
+	l.end(seq)
+	l.open[seq] = &account{seq: seq, began: began, tokens: tokens, private: true}
+	return l.open[seq]
 }
 
-// cut returns the ranges before position n.
-func (o origins) cut(n int) origins {
-	kept := make(origins, 0, len(o)+1) // others may share the array
-	for begin, i := 0, 0; i < len(o) && begin < n; i++ {
-		next := o[i]
-		begin, next.end = next.end, min(n, next.end)
-		kept = kept.add(next)
-	}
-	return kept
+// take takes an account out whose prompt ends with a batch; nil if there is none.
+func (l *accounts) take(seq int) *account {
+	a := l.open[seq]
+	delete(l.open, seq)
+	return a
 }
 
-// add adds a range.
-func (o origins) add(next origin) origins {
-	if next.end <= o.end() {
-		return o
+// end closes the account of a slot's request, whose prompt is not through. There may be none.
+func (l *accounts) end(seq int) {
+	if a := l.take(seq); a != nil {
+		l.record(a, 0)
 	}
-	if n := len(o); n > 0 && o[n-1].place == next.place && o[n-1].lossy == next.lossy {
-		o[n-1].end = next.end
-		return o
-	}
-	return append(o, next)
 }
 
-// lossy counts the tokens of lossy ranges.
-func (o origins) lossy() (tokens int) {
-	begin := 0
-	for _, from := range o {
-		if from.lossy {
-			tokens += from.end - begin
-		}
-		begin = from.end
-	}
-	return tokens
-}
-
-// countIn adds the tokens of all ranges to a prompt, and reports whether some were restored.
-func (o origins) countIn(p *telemetry.Prompt) (restored bool) {
-	begin := 0
-	for _, from := range o {
-		n := from.end - begin
-		switch from.place {
-		case telemetry.PlaceSlot:
-			p.Slot += n
-		case telemetry.PlaceRAM:
-			p.RAM += n
-		case telemetry.PlaceRemote:
-			p.Remote += n
-		case telemetry.PlaceShifted:
-			p.Shifted += n
-		default:
-			p.Local += n
-		}
-		restored = restored || from.place != telemetry.PlaceSlot
-		begin = from.end
-	}
-	return restored
-}
-
-// cameFrom notes where positions [base, held) of a plan came from. Pages that were passed over
-// count with their tier: no row of them is needed.
-func (o origins) cameFrom(p *plan, held int) origins {
-	o = o.cut(p.wanted(p.base))
-	if p.by != 0 {
-		return o.add(origin{end: p.wanted(held), place: telemetry.PlaceShifted})
-	}
-	lossy := p.lossyFrom()
-	for _, ref := range slices.Concat(p.passed, p.refs) {
-		end := min(int(ref.Start)+ref.Tokens, held)
-		o = o.add(origin{end, ref.Tier, end > lossy})
-	}
-	return o
-}
-
-// beginAccount opens the account of a request's prompt. The request before in this slot is gone.
-func (r *restoring) beginAccount(prompt int, began time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.endAccountLocked(r.seq)
-	r.accounts[r.seq] = &account{seq: r.seq, began: began, tokens: prompt, private: true}
-	r.from = origins(nil).add(origin{end: r.result.Held, place: telemetry.PlaceSlot})
-}
-
-// restoredLocked enters the result of the restore into the account. There is none any more if the
+// restored enters the result of the restore into the account. There is none any more if the
 // cache was closed meanwhile.
-func (r *restoring) restoredLocked() {
-	a := r.accounts[r.seq]
+func (l *accounts) restored(seq int, result *Restored, from origins) {
+	a := l.open[seq]
 	if a == nil {
 		return
 	}
-	a.from, a.bytes = r.from.cut(r.result.Held), r.result.Bytes
-	a.restore, a.restored = r.result.Took, a.began.Add(r.result.Took)
+	a.from, a.bytes = from.cut(result.Held), result.Bytes
+	a.restore, a.restored = result.Took, a.began.Add(result.Took)
 }
 
-// endAccountLocked closes the account of a slot's request, whose prompt is not through. There may
-// be none.
-func (t *TieredCausal) endAccountLocked(seq int) {
-	if a := t.accounts[seq]; a != nil {
-		delete(t.accounts, seq)
-		t.recordLocked(a, 0)
-	}
-}
-
-// endAccounts closes all accounts: no batch will land any more.
-func (t *TieredCausal) endAccounts() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for seq := range t.accounts {
-		t.endAccountLocked(seq)
-	}
-	for _, f := range t.flights {
-		for _, a := range f.prompts {
-			t.recordLocked(a, 0)
-		}
-		f.prompts = nil
-	}
-}
-
-// recordLocked records a prompt, once. took is the time from the look-up to the prompt's last
+// record records a prompt, once. took is the time from the look-up to the prompt's last
 // batch, 0 if the request has ended before.
-func (t *TieredCausal) recordLocked(a *account, took time.Duration) {
+func (l *accounts) record(a *account, took time.Duration) {
 	p := telemetry.Prompt{At: a.began, ID: a.seq, Private: a.private, Tokens: a.tokens, Took: took}
 	restored := a.from.countIn(&p)
 	p.Computed, p.Lossy = p.Tokens-a.from.end(), a.from.lossy()
 	switch {
 	case restored:
-		p.Restore, p.Saved = a.restore, t.rates.Saved(p.Slot, p.Tokens, took)
-		t.visits.note(a, &p)
+		p.Restore, p.Saved = a.restore, l.rates.Saved(p.Slot, p.Tokens, took)
+		l.visits.note(a, &p)
 	case p.Slot == 0:
-		t.rates.Whole(p.Tokens, took)
+		l.rates.Whole(p.Tokens, took)
 	}
-	t.opts.Meter.Add(restoredBytes, float64(a.bytes))
+	l.meter.Add(restoredBytes, float64(a.bytes))
 	if a.asked != nil {
-		t.explain(a.asked, p)
+		l.why.explain(a.asked, p)
 		return
 	}
-	t.opts.Meter.Prompt(p)
+	l.meter.Prompt(p)
 }
 
 // visit sums up the restores into a slot.

@@ -21,7 +21,7 @@ import (
 func (r *fakeRunner) checkAccount(slot int, restored Restored) {
 	r.tiered.mu.Lock()
 	defer r.tiered.mu.Unlock()
-	a := r.tiered.accounts[slot]
+	a := r.tiered.accounts.open[slot]
 	require.NotNil(r.t, a)
 	require.Equal(r.t, restored.Held, a.from.end(), "%+v of %+v", a.from, restored)
 	var p telemetry.Prompt
@@ -57,10 +57,10 @@ func (r *fakeRunner) checkAccountsLocked(t require.TestingT, ended bool) {
 		}
 	}
 	open, tokens := 0, 0.0
-	for _, a := range r.tiered.accounts {
+	for _, a := range r.tiered.accounts.open {
 		open, tokens = open+1, tokens+float64(a.tokens)
 	}
-	for _, f := range r.tiered.flights {
+	for _, f := range r.tiered.flights.built {
 		for _, a := range f.prompts {
 			open, tokens = open+1, tokens+float64(a.tokens)
 		}
@@ -183,8 +183,8 @@ func TestSavedTime(t *testing.T) {
 	require.Positive(t, r.last().Took)
 
 	require.NoError(t, r.tiered.rates.Close())
-	r.tiered.rates = rates.New() // knows nothing
-	r.tiered.opts.AlwaysRestore = true
+	r.cost(rates.New()) // knows nothing
+	r.tiered.find.always = true
 	r.load(r.slots[1], text[:40], true)
 	r.tiered.endAccounts()
 	require.Zero(t, r.last().Saved)
@@ -192,7 +192,7 @@ func TestSavedTime(t *testing.T) {
 	r.drain()
 	r.finish(r.slots[1])
 
-	r.tiered.rates = rates.New()
+	r.cost(rates.New())
 	r.tiered.rates.Computed(512, 256, time.Hour)
 	r.load(r.slots[1], slices.Concat(text, text), true)
 	computing := r.tiered.rates.Computing(40, 2*len(text)) // the slot has the first 40
@@ -308,7 +308,7 @@ func TestHotCountsTheRowsOfEachLayer(t *testing.T) {
 	require.GreaterOrEqual(t, slot.Bytes, visible)
 	require.Less(t, slot.Bytes, 80*r.tiered.tokenBytes())
 	require.Less(t, slot.Hot, 80/8)
-	require.Equal(t, r.tiered.geometry.pagesOf(slot.Bytes, 8), slot.Hot)
+	require.Equal(t, r.tiered.caches.pagesOf(slot.Bytes, 8), slot.Hot)
 }
 
 // spillingCache has the rows of its first cells in memory, and others on a disk.
@@ -332,7 +332,7 @@ func (c *spillingCache) HeldBytes(cells []int32) (sum int64, ok bool) {
 func TestHotIsNotOnTheSpill(t *testing.T) {
 	for inMemory, hot := range map[int32]int{24: 3, 0: 0, 1: 1, 1000: 10, -1: 10} {
 		r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
-		r.tiered.groups[0].Rows = &spillingCache{r.cache, inMemory}
+		r.tiered.caches.groups[0].Rows = &spillingCache{r.cache, inMemory}
 		r.run(r.slots[0], tokenRange(1, 80), nil, true)
 		require.Equal(t, hot, r.tiered.Slots()[0].Hot, "cells before %d are in memory", inMemory)
 	}
@@ -354,10 +354,10 @@ func TestMemoryIsCounted(t *testing.T) {
 		return by
 	}
 	before := memory()
-	layout, err := r.tiered.geometry.layout(8, func(int) bool { return true })
+	layout, err := r.tiered.caches.layout(8, func(int) bool { return true })
 	require.NoError(t, err)
 	require.EqualValues(t, 6*layout.Size(), before["write queue"].Bytes, "six pages wait")
-	require.EqualValues(t, len(r.tiered.queue.copier.buffer)+len(r.tiered.bounce), before["copy buffers"].Bytes)
+	require.EqualValues(t, len(r.tiered.queue.copier.buffer)+len(r.tiered.sealer.bounce), before["copy buffers"].Bytes)
 	require.EqualValues(t, 1<<20, before["write queue"].Limit+before["copy buffers"].Bytes)
 	require.EqualValues(t, 6*(4*8+300), before["index of moved text"].Bytes)
 	require.GreaterOrEqual(t, before["texts of slots"].Bytes, int64(53*8))
@@ -370,6 +370,7 @@ func TestMemoryIsCounted(t *testing.T) {
 
 	var heap runtime.MemStats
 	held := func() uint64 {
+		runtime.GC() // the first one leaves what pools hold
 		runtime.GC()
 		runtime.ReadMemStats(&heap)
 		return heap.HeapAlloc

@@ -85,7 +85,7 @@ func TestBatchesWithOutputs(t *testing.T) {
 	build := func() {
 		require.True(t, r.build())
 		b := r.flight[len(r.flight)-1]
-		require.Equal(t, b.outputs, r.tiered.batches.built[b.id].outputs)
+		require.Equal(t, b.outputs, r.tiered.device.clock.built[b.id].outputs)
 		outputs = append(outputs, b.outputs)
 	}
 	build()

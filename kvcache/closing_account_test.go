@@ -70,7 +70,7 @@ func TestWhyGivenUpLater(t *testing.T) {
 	r.load(r.slots[0], text, true)
 	keys := r.tiered.why.PageKeys(why.Text{Tokens: text}, 0)
 	r.tiered.mu.Lock()
-	r.tiered.givenLocked(keys[0], givenCap) // the batch before the prompt's last one was sealed
+	r.tiered.why.givenLocked(keys[0], givenCap) // the batch before the prompt's last one was sealed
 	r.tiered.mu.Unlock()
 	r.drain()
 	r.finish(r.slots[0])

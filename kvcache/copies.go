@@ -1,11 +1,6 @@
 package kvcache
 
-import (
-	"slices"
-	"sync"
-	"sync/atomic"
-	"time"
-)
+import "slices"
 
 /*
 Copies beside batches. A device copies rows while it computes the next batch, so the batch loop
@@ -18,69 +13,6 @@ rows that they end: Remove, for a shift or not, and CopyPrefix. A group with a w
 cells when a batch is built: its rows, and states, are copied before the next batch may compute,
 as all rows of a cache in host memory are.
 */
-
-// Beside is the interface of a cache whose rows can be copied out while a batch computes.
-type Beside interface {
-	// RowsBeside reports whether ReadRows copies from a device, in transfers of neighbouring
-	// rows that neither use its computing nor wait for it. RowsBeside is false for rows in
-	// host memory: copying them would take processors from a batch.
-	RowsBeside() bool
-	// MarkRows returns a function that waits until every batch handed to the backend before
-	// the call of MarkRows is computed. The function is called at most once, by any
-	// goroutine, and frees the mark.
-	MarkRows() (wait func())
-}
-
-// mark is a moment after which rows are computed.
-type mark struct {
-	batch int // the newest batch that had landed
-	wait  func()
-	past  atomic.Pointer[time.Time] // time at which wait ended; nil before
-}
-
-// atOnce is the mark of rows that are computed.
-var atOnce = &mark{wait: func() {}}
-
-// markLocked returns a mark after which all rows of slots are computed.
-func (t *TieredCausal) markLocked(rows Beside) *mark {
-	if t.computed {
-		return atOnce
-	}
-	if t.mark == nil {
-		m, now := &mark{batch: t.landed}, t.batches.now
-		wait := rows.MarkRows()
-		m.wait = sync.OnceFunc(func() {
-			wait()
-			at := now()
-			m.past.Store(&at)
-		})
-		t.mark = m
-		t.marks = append(t.marks, m)
-	}
-	return t.mark
-}
-
-// passedLocked tells the clock of batches about marks that are past. A mark before such a mark
-// is past as well, and nobody waits for it if its pages were given up.
-func (t *TieredCausal) passedLocked() {
-	n := 0
-	for i, m := range t.marks {
-		if at := m.past.Load(); at != nil {
-			t.batches.computed(m.batch, *at, t.rates)
-			n = i + 1
-		}
-	}
-	for _, m := range t.marks[:n] {
-		m.wait() // frees the mark
-	}
-	t.marks = slices.Delete(t.marks, 0, n)
-}
-
-// unmarkLocked notes that batches were handed to the device whose rows slots will have.
-func (t *TieredCausal) unmarkLocked() { t.computed, t.mark = false, nil }
-
-// later reports whether a group's rows are copied beside batches.
-func (g *group) later() bool { return g.beside && !g.windowed() }
 
 // copyOut is a queued page whose rows are still in the device.
 type copyOut struct {

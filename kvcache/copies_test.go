@@ -278,11 +278,11 @@ func TestMarksOfPagesGivenUp(t *testing.T) {
 	r.tiered.StartSequence(0, true) // pages given up are tried again
 	for range 2 {
 		require.True(t, r.build() && r.compute())
-		require.NotEmpty(t, r.tiered.marks)
+		require.NotEmpty(t, r.tiered.device.marks)
 		r.settle()
 	}
 	require.True(t, r.build() && r.compute())
-	require.Len(t, r.tiered.marks, 1)
+	require.Len(t, r.tiered.device.marks, 1)
 	require.Equal(t, 3, r.device.marks)
 }
 

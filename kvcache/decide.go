@@ -8,60 +8,42 @@ import (
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
-// costs describes a plan's pages to package rates.
-func (t *TieredCausal) costs(p *plan) rates.Chain {
-	c := rates.Chain{Base: p.wanted(p.base), Pages: make([]rates.Page, len(p.refs)), Indivisible: !t.divisible()}
-	for i, ref := range p.refs {
-		begin := int(ref.Start)
-		if p.by != 0 { // of the first page only the run's part
-			begin = max(begin, p.base)
-		}
-		bytes, form := p.bytes(&t.geometry, i)
-		c.Pages[i] = rates.Page{
-			Start: p.wanted(begin), Tokens: p.pageEnd(i) - begin, Bytes: bytes, Form: form, Tier: ref.Tier,
-		}
-	}
-	return c
-}
-
-// decide cuts a plan down to the pages that are read sooner than computed, and reports
-// whether any page is left.
-func (t *TieredCausal) decide(ctx context.Context, p *plan) bool {
-	if t.opts.AlwaysRestore {
-		return true
-	}
-	c := t.costs(p)
-	n := t.rates.Plan(c)
-	if n == len(p.refs) {
-		return true
-	}
-	t.skip(p, n)
-	if n == 0 {
+// worth shortens a plan to an end at which the sequence can go on and up to which reading
+// pays. worth reports whether the end is still at least `least`.
+func (r *restoring) worth(ctx context.Context, p *plan, least int) bool {
+	r.find.trim(ctx, p)
+	if p.end < least || ctx.Err() != nil {
 		return false
 	}
-	p.refs, p.end = p.refs[:n], p.pageEnd(n-1)
-	t.trim(ctx, p)
-	return true
+	if n := r.find.affordable(p); n < len(p.refs) {
+		r.skip(p, n)
+		if n == 0 {
+			return false
+		}
+		p.refs, p.end = p.refs[:n], p.pageEnd(n-1)
+		r.find.trim(ctx, p)
+	}
+	return p.end >= least
 }
 
 // skip counts and logs the plan's pages from index `from` on, which are computed because
 // reading takes longer.
-func (t *TieredCausal) skip(p *plan, from int) {
-	t.mu.Lock()
-	t.stats.SkippedPages += int64(len(p.refs) - from)
-	t.mu.Unlock()
-	t.log.Debug("kv tier: pages are not read, computing them is quicker",
+func (r *restoring) skip(p *plan, from int) {
+	r.mu.Lock()
+	r.stats.SkippedPages += int64(len(p.refs) - from)
+	r.mu.Unlock()
+	r.log.Debug("kv tier: pages are not read, computing them is quicker",
 		"pages", len(p.refs)-from, "tier", p.refs[from].Tier, "position", p.refs[from].Start)
-	t.unread(p, from, why.UnreadQuicker)
+	r.why.unread(p, from, why.UnreadQuicker)
 	if !p.ahead {
-		t.probe(p, from)
+		r.reader.probe(p, from)
 	}
 }
 
 // giveUp ends a restore before the page with index `from`: computing the rest became quicker.
-func (t *TieredCausal) giveUp(p *plan, from int) {
-	t.opts.Meter.Add(givenUp, 1)
-	t.skip(p, from)
+func (r *restoring) giveUp(p *plan, from int) {
+	r.meter.Add(givenUp, 1)
+	r.skip(p, from)
 }
 
 // pace follows a restore and ends the restore when computing the rest is quicker. A nil
@@ -72,19 +54,11 @@ type pace struct {
 	began time.Time
 }
 
-func (t *TieredCausal) pace(p *plan) *pace {
-	if t.opts.AlwaysRestore {
-		return nil
+func (r *restoring) pace(p *plan) *pace {
+	if watch := r.find.watch(p); watch != nil {
+		return &pace{Watch: watch, after: r.after}
 	}
-	c := t.costs(p)
-	if c.Indivisible {
-		c.Base = 0 // a restore that is given up leaves nothing in the slot
-	}
-	r := t.rates
-	if p.ahead {
-		r = r.Apart() // the loading of the weights may keep the disk busy
-	}
-	return &pace{Watch: r.Watch(c, pagesAtOnce), after: t.after}
+	return nil
 }
 
 // begin starts the clock. reading is the time already spent reading pages.
@@ -118,39 +92,3 @@ func (w *pace) next() bool { return w == nil || w.Arrived(time.Since(w.began)) }
 
 // alone reports whether the first page is read before any other.
 func (w *pace) alone() bool { return w != nil && w.Alone() }
-
-// probe reads some of a plan's pages, from index `from` on, to measure the present speed of
-// their tier. The request does not wait for the probe and computes these pages; the time of
-// the probe is bounded.
-func (t *TieredCausal) probe(p *plan, from int) {
-	c := t.costs(p).After(from)
-	n, limit := t.rates.Probe(c, pagesAtOnce)
-	if n == 0 {
-		return
-	}
-	probed := *p
-	probed.refs, probed.state, probed.cells = p.refs[from:from+n], false, nil // nobody waits: rows are dropped
-	t.probes.Add(1)
-	go func() {
-		defer t.probes.Done()
-		ctx, cancel := context.WithTimeout(t.running, limit)
-		defer cancel()
-		began := time.Now()
-		r := t.readPages(ctx, &probed, false, false)
-		defer r.close()
-		for read := r.Next(); read != nil; read = r.Next() {
-			pg := <-read
-			r.done(&pg)
-			if pg.err == nil {
-				continue
-			}
-			if ctx.Err() == context.DeadlineExceeded {
-				t.rates.Probed(c.Pages[:n], time.Since(began), false)
-			}
-			return
-		}
-		if ctx.Err() == nil {
-			t.rates.Probed(c.Pages[:n], time.Since(began), true)
-		}
-	}()
-}

@@ -59,8 +59,8 @@ func (r *fakeRunner) decided() []int32 {
 	r.run(r.slots[0], prompt, nil, true)
 	r.run(r.slots[0], tokenRange(2, 9), nil, true)
 	r.flush()
-	r.tiered.opts.AlwaysRestore = false
-	r.tiered.rates = rates.New()
+	r.tiered.find.always = false
+	r.cost(rates.New())
 	return prompt
 }
 
@@ -100,7 +100,7 @@ func TestRefusedTierIsProbedBehindTheRequest(t *testing.T) {
 	r.tiered.rates.Watch(rates.Chain{Pages: []rates.Page{{Tokens: 8, Bytes: 1, Tier: "local"}}}, pagesAtOnce).GaveUp(time.Hour)
 	store.reads = 0
 	require.Zero(t, r.run(r.slots[0], prompt, nil, true).Held)
-	r.tiered.probes.Wait()
+	r.tiered.reader.probes.Wait()
 	require.Equal(t, pagesAtOnce, store.reads)
 
 	r.run(r.slots[0], tokenRange(2, 9), nil, true)
@@ -114,7 +114,7 @@ func TestRefusedTierIsProbedBehindTheRequest(t *testing.T) {
 func (r *fakeRunner) giveUp(store *stuckStore, page int) {
 	store.stick(page)
 	due := make(chan time.Time)
-	r.tiered.after = func(time.Duration) <-chan time.Time { return due }
+	r.tiered.restorer.after = func(time.Duration) <-chan time.Time { return due }
 	go func() {
 		for page > 0 && <-store.begun != page-1+pagesAtOnce {
 		}
@@ -165,13 +165,13 @@ func TestAWindowThatIsGivenUpLeavesNothing(t *testing.T) {
 	deadline := func(start func(testing.TB, Store, int, int, Options) *fakeRunner, base int) time.Duration {
 		r := start(t, newMemStore(t), 1, 128, Options{})
 		r.tiered.mu.Lock()
-		require.True(t, r.tiered.readyLocked())
+		require.True(t, r.tiered.sealer.ready())
 		r.tiered.mu.Unlock()
-		r.tiered.opts.AlwaysRestore = false
+		r.tiered.find.always = false
 		learn(r.tiered.rates, time.Second, time.Microsecond)
-		p := plan{prompt: prompt{tokens: tokenRange(1, 40)}, begin: []int{base, base}[:len(r.tiered.groups)], base: base}
+		p := plan{prompt: prompt{tokens: tokenRange(1, 40)}, begin: []int{base, base}[:len(r.tiered.caches.groups)], base: base}
 		p.take([]diskstore.Ref{{Start: 32, Tokens: 8, Stored: 8, Tier: "local", Bytes: 1}}, 40)
-		return r.tiered.pace(&p).Deadline()
+		return r.tiered.find.watch(&p).Deadline()
 	}
 	require.Less(t, deadline(newFakeRunner, 32), 10*time.Second, "8 tokens")
 	require.Greater(t, deadline(newWindowedRunner, 32), 39*time.Second, "40 tokens")
@@ -207,31 +207,32 @@ func TestFirstPageOfAnUnknownTierIsReadAlone(t *testing.T) {
 func TestThePriceKnowsTheForm(t *testing.T) {
 	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
 	r.tiered.mu.Lock()
-	require.True(t, r.tiered.readyLocked())
+	require.True(t, r.tiered.sealer.ready())
 	r.tiered.mu.Unlock()
-	all, err := r.tiered.geometry.layout(8, func(int) bool { return true })
+	all, err := r.tiered.caches.layout(8, func(int) bool { return true })
 	require.NoError(t, err)
 	rows := int64(all.Size())
-	p := plan{prompt: prompt{tokens: tokenRange(1, 25)}, begin: make([]int, len(r.tiered.groups))}
+	p := plan{prompt: prompt{tokens: tokenRange(1, 25)}, begin: make([]int, len(r.tiered.caches.groups))}
 	var refs []diskstore.Ref
 	for i, bytes := range []int64{rows + 4096, rows * 5 / 6, rows / 3} {
 		refs = append(refs, diskstore.Ref{Start: uint32(8 * i), Tokens: 8, Stored: 8, Tier: "local", Bytes: bytes})
 	}
 	p.take(refs, 24)
 	for i, want := range []rates.Form{rates.Whole, rates.Packed, rates.Quarter} {
-		page := r.tiered.costs(&p).Pages[i]
+		page := p.costs(r.tiered.caches).Pages[i]
 		require.Equal(t, want, page.Form)
 		require.Equal(t, refs[i].Bytes, page.Bytes)
 	}
 
 	rate := rates.New()
-	r.tiered.rates, r.tiered.opts.AlwaysRestore = rate, false
+	r.cost(rate)
+	r.tiered.find.always = false
 	rate.Computed(1000, 0, 1000*time.Second)
-	pages := r.tiered.costs(&p).Pages
+	pages := p.costs(r.tiered.caches).Pages
 	for range 3 { // raw pages come at once, decoding takes longer than computing
 		rate.Watch(rates.Chain{Pages: pages[:1]}, pagesAtOnce).Arrived(time.Millisecond)
 		rate.Watch(rates.Chain{Pages: pages[1:2]}, pagesAtOnce).Arrived(time.Minute)
 		rate.Watch(rates.Chain{Pages: pages[2:]}, pagesAtOnce).Arrived(time.Minute)
 	}
-	require.Equal(t, 1, rate.Plan(r.tiered.costs(&p)))
+	require.Equal(t, 1, rate.Plan(p.costs(r.tiered.caches)))
 }

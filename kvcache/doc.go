@@ -18,17 +18,31 @@
 // exists only at positions where a batch ended. A plan maps the pages of a restore to
 // cells; the plan's pipeline reads some pages while others are written.
 //
+// # Parts
+//
+// TieredCausal answers the runner and owns the parts; none of them sees it.
+//
+//	slots, flights, progress   the mirror of the sequences, the batches that are not done, and the device
+//	sealer → writeQueue        from rows in the caches to the store
+//	restorer, restoring        one restore: it asks a finder for a plan and a reader for its pages
+//	finder, reader             the store's side of a restore; they know no slot
+//	accounts, inquirer         what a prompt cost, and why it was not stored
+//	caches, slot, plan         values with small methods, which know none of the parts above
+//
 // # Locks
 //
 // The runner's lock serializes every look-up and reservation of cells; a method whose
 // caller holds the runner's lock says so in its first line. The order of locks is: the
 // runner's, TieredCausal's own, the write queue's, the backend's. A batch on a CPU holds the backend's
 // lock while it computes, so a restore waits for the device between two batches.
-// [TieredCausal.Restore] releases the runner's lock while pages are read, and
-// [TieredCausal.BatchDone] takes the runner's lock for graphs.
+// [TieredCausal.Restore] releases the runner's lock while pages are read. [TieredCausal.BatchDone]
+// takes no lock of the runner's: a goroutine that waits for it may hold that lock.
 //
-// A method that ends in Locked is called with its own type's mutex held. A method that
-// needs the runner's lock says so in its first line, or in the comment of its type.
+// TieredCausal's mutex guards slots, flights, progress, sealer, accounts and inquirer. Flights, the
+// inquirer and the restorer have a pointer to it, because some of their methods take it. Methods that
+// end in Locked are called with the mutex of their type held; so are all methods of slots, progress,
+// sealer and accounts. The finder and the reader are called without it. A method that needs the
+// runner's lock says so in its first line, or in the comment of its type.
 //
 // # Rules
 //
@@ -44,9 +58,12 @@
 //
 // # Files
 //
-//	filling.go                                              restores before the first request
-//	restore.go → plan.go → fill.go, pipeline.go → rows.go   from a prompt to its cells
-//	flight.go → seal.go → copies.go, spans.go → queue.go    from computed rows to the store
-//	decide.go, idle.go, reuse.go                            rates, idle time, text that moved
-//	account.go, moves.go, report.go                         reports of prompts, pages and slots
+//	tiered.go, sequence.go, heal.go, filling.go, report.go   TieredCausal: start and end, the runner's calls
+//	request.go → lookup.go, reuse.go → restore.go            a restore: what is found, and how it comes in
+//	find.go, reach.go, decide.go → plan.go                   how far a text is stored, and what is worth reading
+//	fill.go → pipeline.go → gather.go                        from pages to cells
+//	seal.go → copies.go, spans.go → queue.go, retry.go       from cells to the store
+//	account.go, why.go, restored.go, moves.go                reports of prompts and pages
+//	slot.go, publish.go, flights.go, progress.go             what is known of the runner and the device
+//	rows.go, caches.go, shape.go                             the caches that are wrapped
 package kvcache

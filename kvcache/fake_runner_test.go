@@ -11,6 +11,7 @@ import (
 	"github.com/ollama/ollama/model/input"
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -83,6 +84,11 @@ func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *
 		r.slots = append(r.slots, &fakeSlot{id: i})
 	}
 	return r
+}
+
+// cost gives the wrapper other costs, which are measured from now on.
+func (r *fakeRunner) cost(of *rates.Rates) {
+	r.tiered.rates, r.tiered.accounts.rates, r.tiered.reader.rates, r.tiered.find.rates = of, of, of, of
 }
 
 func inputsOf(tokens []int32) []*input.Input {
@@ -196,7 +202,7 @@ func (r *fakeRunner) filled() {
 	defer r.mu.Unlock()
 	r.tiered.mu.Lock()
 	defer r.tiered.mu.Unlock()
-	if s := r.tiered.slots[0]; s != nil {
+	if s := r.tiered.slots.of[0]; s != nil {
 		r.slots[0].exact -= s.early.Lossy
 	}
 }

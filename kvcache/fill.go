@@ -1,7 +1,6 @@
 package kvcache
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -13,119 +12,77 @@ import (
 // fill reads the plan's pages and writes their rows. fill returns the position in the plan's
 // text before which all rows are in the cells. While other slots compute, fill uses one processor at most,
 // at a lower priority.
-func (t *TieredCausal) fill(ctx context.Context, p *plan) (held int, err error) {
-	t.queue.yield(1)
-	defer t.queue.yield(-1)
-	if !t.busy(p.seq) {
-		return t.fillCells(ctx, p, false)
+func (r *restoring) fill(ctx context.Context, p *plan) (held int, err error) {
+	r.queue.yield(1)
+	defer r.queue.yield(-1)
+	if !r.flights.busy(p.seq) {
+		return r.fillCells(ctx, p, false)
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		priority.Lower()
-		held, err = t.fillCells(ctx, p, true)
+		held, err = r.fillCells(ctx, p, true)
 	}()
 	<-done
 	return held, err
 }
 
-func (t *TieredCausal) fillCells(ctx context.Context, p *plan, busy bool) (held int, err error) {
-	if err := t.await(ctx, p.free); err != nil {
+func (r *restoring) fillCells(ctx context.Context, p *plan, busy bool) (held int, err error) {
+	if err := r.flights.await(ctx, p.free); err != nil {
 		return p.base, err
 	}
-	if t.opts.Poison {
-		t.overwrite(p.cells, poison)
-		defer func() { t.overwrite(p.cellsFrom(held), 0) }()
+	if r.poison {
+		r.overwrite(p.cells, poison)
+		defer func() { r.overwrite(p.cellsFrom(held), 0) }()
 	}
 
-	pace := t.pace(p)
+	pace := r.pace(p)
 	alone := busy || pace.alone()
-	r := t.readPages(ctx, p, alone, busy)
-	defer r.close()
+	line := r.reader.pages(ctx, p, alone, busy)
+	defer line.close()
 	held = p.base
-	pace.begin(r.clock.took())
-	for read := r.Next(); read != nil; read = r.Next() {
+	pace.begin(line.clock.took())
+	for read := line.Next(); read != nil; read = line.Next() {
 		pg, there := pace.wait(read)
 		if !there {
-			r.Stop()
+			line.Stop()
 			pg = <-read // the page itself is not used
-			r.done(&pg)
-			t.giveUp(p, pg.index)
+			line.done(&pg)
+			r.giveUp(p, pg.index)
 			return held, nil
 		}
 		err := cmp.Or(pg.err, pg.write)
 		if err == nil && pg.placed != nil {
-			t.place(&pg)
+			r.reader.place(&pg)
 		}
 		if err != nil && !errors.Is(err, pagefile.ErrDamaged) {
-			r.Stop() // before done makes room for another read
+			line.Stop() // before done makes room for another read
 		}
 		if alone && !busy {
-			r.Together()
+			line.Together()
 			alone = false
 		}
-		r.done(&pg)
+		line.done(&pg)
 		if err != nil {
 			// After damage the rest is still read, so that every damaged page is set aside:
 			// a damaged page left in place would count as stored when the prompt's pages
 			// are sealed again.
-			r.drain()
+			line.drain()
 			return held, err
 		}
-		t.countRead(pg.ref.Tier)
+		countRead(r.meter, pg.ref.Tier)
 		if held = p.pageEnd(pg.index); !pace.next() && held < p.end {
-			t.giveUp(p, pg.index+1)
+			r.giveUp(p, pg.index+1)
 			return held, nil
 		}
 	}
 	return held, ctx.Err()
 }
 
-// destination is where a page's rows go: for group g, the rows from row from[g] on go to cells[g].
-type destination struct {
-	from  []int
-	cells [][]int32
-}
-
-// destination returns the cells of a page's rows. Cells must be reserved.
-func (p *plan) destination(page int) destination {
-	d := destination{make([]int, len(p.cells)), make([][]int32, len(p.cells))}
-	start, end := int(p.refs[page].Start), p.pageEnd(page)
-	for g := range p.cells {
-		if begin := max(start, p.begin[g]); begin < end {
-			d.from[g], d.cells[g] = begin-start, p.cells[g][begin-p.begin[g]:end-p.begin[g]]
-		}
-	}
-	return d
-}
-
-// poison is the byte of poisoned rows: 0xff bytes are a NaN in f16 and as the scale of a quantized
-// block.
-const poison = 0xff
-
 // overwrite fills cells with a byte.
-func (t *TieredCausal) overwrite(cells [][]int32, with byte) {
-	for i, s := range t.geometry.sections {
-		if s.Kind == pagefile.KindCell || !s.Kind.PerToken() {
-			continue
-		}
-		g := t.geometry.of[i]
-		if len(cells[g]) == 0 {
-			continue
-		}
-		rows := bytes.Repeat([]byte{with}, int(s.RowBytes)*len(cells[g]))
-		if err := t.groups[g].WriteRows(int(s.Layer), s.Kind == pagefile.KindV, cells[g], rows); err != nil {
-			t.log.Error("kv tier: poison cells", "error", err)
-		}
+func (r *restoring) overwrite(cells [][]int32, with byte) {
+	if err := r.caches.overwrite(cells, with); err != nil {
+		r.log.Error("kv tier: poison cells", "error", err)
 	}
-}
-
-// cellsFrom returns the plan's cells of the positions from held on. Attention without flash
-// attention multiplies the rows of free cells by zero, so that NaN must not stay in them.
-func (p *plan) cellsFrom(held int) [][]int32 {
-	cells := make([][]int32, len(p.cells))
-	for g := range cells {
-		cells[g] = p.cells[g][min(len(p.cells[g]), max(0, held-p.begin[g])):]
-	}
-	return cells
 }

@@ -2,13 +2,10 @@ package kvcache
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/ollama/ollama/model/input"
-
-	"github.com/kvtier/kvtier/telemetry"
 )
 
 // filling restores the text of the latest conversation into slot 0 while the model's weights load.
@@ -31,7 +28,7 @@ type filling struct {
 // Models with recurrent state are left out, because a state serves only requests that go on exactly
 // at its position.
 func (t *TieredCausal) FillSlot(lock sync.Locker, most int, hold func(inputs []*input.Input)) {
-	if t.opts.Latest == nil || t.stateful() {
+	if t.opts.Latest == nil || t.caches.stateful() {
 		return
 	}
 	ctx, cancel := context.WithCancel(t.running)
@@ -70,14 +67,14 @@ func (t *TieredCausal) fillSlot(ctx context.Context, lock sync.Locker, text []in
 	}
 	lock.Lock()
 	defer lock.Unlock()
-	r := &restoring{TieredCausal: t, lock: lock, limit: len(text), ahead: true}
+	r := &restoring{restorer: &t.restorer, lock: lock, limit: len(text), ahead: true}
 	r.hold = func(tokens int) { hold(inputs[:tokens]) }
-	r.prompt, _ = t.opts.read(inputs)
+	r.prompt, _ = t.identity.read(inputs)
 	err := r.restoreExact(ctx)
 	r.hold(r.result.Held)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.slotLocked(0).early = early{r.result, r.from.cut(r.result.Held)}
+	t.slots.at(0).early = early{r.result, r.from.cut(r.result.Held)}
 	if r.result.Held == 0 && err == nil {
 		return // computing is quicker
 	}
@@ -137,34 +134,5 @@ func (t *TieredCausal) awaitFilled() {
 	t.mu.Unlock()
 	if f != nil {
 		<-f.done
-	}
-}
-
-// early is the restore that filled a slot before its first request.
-type early struct {
-	Restored
-	from origins
-}
-
-// takeEarly returns the restore that filled the slot, once.
-func (s *slot) takeEarly() early {
-	e := s.early
-	s.early = early{}
-	return e
-}
-
-// takeEarly counts the rows of the slot that came while the model loaded as restored for this, the
-// first request. The request finds a beginning of its prompt in the slot.
-func (r *restoring) takeEarly() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := r.slotLocked(r.seq)
-	early := s.takeEarly()
-	held := r.result.Held
-	if n := min(early.Tokens, held); n > 0 {
-		r.from = early.from.cut(held).add(origin{end: held, place: telemetry.PlaceSlot})
-		r.result.Tokens, r.result.Early, r.result.Lossy = n, n, r.from.lossy()
-		r.result.Bytes = early.Bytes * int64(n) / int64(early.Tokens)
-		r.result.Tiers = slices.Clone(early.Tiers)
 	}
 }

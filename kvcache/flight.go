@@ -1,11 +1,6 @@
 package kvcache
 
-import (
-	"math"
-	"time"
-
-	"github.com/ollama/ollama/model/input"
-)
+import "github.com/ollama/ollama/model/input"
 
 // flight is a batch that is built and not yet computed. Tokens are behind pointers because
 // the runner fills in a generated token only after sampling the previous batch.
@@ -33,18 +28,11 @@ type flightPart struct {
 	batch []*input.Input // inputs, before they were cut
 }
 
-// ahead is a range of rows [begin, end) of which some attend to positions up to end: rows
-// of an image attend to all of their batch.
-type ahead struct{ begin, end int }
-
-// nothingAhead begins after every row.
-var nothingAhead = ahead{begin: math.MaxInt}
-
 // note sets blind and ahead of a part when the part is built for a slot's request.
-func (part *flightPart) note(s *slot, opts *Options) {
+func (part *flightPart) note(s *slot, of *identity) {
 	part.batch = part.inputs
-	read, identified := opts.read(part.inputs)
-	part.blind = !identified && opts.Backwards
+	read, identified := of.read(part.inputs)
+	part.blind = !identified && of.backwards
 	first := len(part.inputs)
 	if !identified {
 		first = len(read.tokens)
@@ -78,14 +66,14 @@ func (part *flightPart) cut(n int32) {
 func (part *flightPart) end() int32 { return part.begin + int32(len(part.inputs)) }
 
 // addTo adds the part's computed positions to the slot, up to the first without identity.
-func (part *flightPart) addTo(s *slot, opts *Options) {
+func (part *flightPart) addTo(s *slot, of *identity) {
 	if part.blind {
 		s.broken = true
 		return
 	}
-	read, identified := opts.read(part.inputs)
-	if opts.Reach > 0 && len(read.media) > 0 {
-		identified = part.reach(&read, opts) && identified
+	read, identified := of.read(part.inputs)
+	if of.reach > 0 && len(read.media) > 0 {
+		identified = part.reach(&read, of) && identified
 	}
 	for i := range read.media {
 		read.media[i].Offset += uint32(part.begin)
@@ -107,6 +95,20 @@ func (part *flightPart) addTo(s *slot, opts *Options) {
 	}
 }
 
+// reach notes that images among the inputs of a part attended to all of its batch. With an input
+// without identity in the batch, the rows from the first image on have no
+// identity: they are left out, and reach returns false.
+func (part *flightPart) reach(read *prompt, of *identity) bool {
+	batch, identified := of.read(part.batch)
+	if !identified {
+		read.tokens, read.media = read.tokens[:read.media[0].Offset], nil
+		return false
+	}
+	batch.ends(0, len(batch.tokens))
+	copy(read.media, batch.media)
+	return true
+}
+
 // partsOf splits a batch by sequence. cells[g] are the cells of the batch in group g.
 func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells [][]int32, tracked func(seq int) bool) []flightPart {
 	var parts []flightPart
@@ -126,75 +128,4 @@ func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells []
 		}
 	}
 	return parts
-}
-
-// landFlight copies out the pages that a flight completed. landFlight reports whether there
-// was such a flight.
-func (t *TieredCausal) landFlight(id int) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for i, f := range t.flights {
-		if f.id != id {
-			continue
-		}
-		t.passedLocked()
-		t.landed = id
-		t.landLocked(f)
-		for _, a := range f.prompts {
-			t.recordLocked(a, time.Since(a.began))
-		}
-		t.flights = append(t.flights[:i], t.flights[i+1:]...)
-		t.healLocked(false)
-		t.batches.batchDone(id, t.computed, t.rates)
-		return true
-	}
-	return false
-}
-
-func (t *TieredCausal) landLocked(f *flight) {
-	t.unmarkLocked()
-	for i := range f.parts {
-		part := &f.parts[i]
-		if len(part.inputs) == 0 {
-			continue
-		}
-		s := t.slotLocked(part.seq)
-		part.addTo(s, &t.opts)
-		for g := range t.groups { // building the batch freed the cells before oldest
-			s.from[g] = max(s.from[g], min(t.groups[g].oldest(int(part.begin)), len(s.tokens)))
-		}
-		t.sealLocked(s, staying)
-		switch {
-		case t.stateful():
-			t.noteStateLocked(f, part, s)
-		case part.promptEnd && !t.divisible(): // else the tail after the answer has the prompt's end
-			t.sealTailLocked(s, false)
-		}
-	}
-}
-
-// flyingLocked reports whether a flight will still add positions to a slot.
-func (t *TieredCausal) flyingLocked(seq int) bool {
-	for _, f := range t.flights {
-		for i := range f.parts {
-			if f.parts[i].seq == seq && len(f.parts[i].inputs) > 0 {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// busy reports whether any slot except seq computes.
-func (t *TieredCausal) busy(seq int) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, f := range t.flights {
-		for i := range f.parts {
-			if part := &f.parts[i]; part.seq != seq && len(part.inputs) > 0 {
-				return true
-			}
-		}
-	}
-	return false
 }

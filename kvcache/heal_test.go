@@ -258,18 +258,18 @@ func TestAThinPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
 	r.run(r.slots[0], text, nil, true)
 	r.settle()
 	r.tiered.mu.Lock()
-	r.tiered.thin[key] = true
-	clear(r.tiered.slots[0].pages)
+	r.tiered.thin.add(key)
+	clear(r.tiered.slots.of[0].pages)
 	r.tiered.mu.Unlock()
 	r.refused(store, text)
-	require.True(t, r.tiered.thin[key])
+	require.True(t, r.tiered.thin.has(key))
 	store.setFail(nil)
 	clock.add(retryFirst)
 	before := store.putCount()
 	r.run(r.slots[0], text, nil, true)
 	r.settle()
 	require.Greater(t, store.putCount(), before)
-	require.Empty(t, r.tiered.thin)
+	require.Empty(t, r.tiered.thin.keys)
 }
 
 // After a failed batch nothing more is copied out of the cache.

@@ -19,12 +19,12 @@ func (r *fakeRunner) checkInvariants(t require.TestingT) {
 	r.tiered.mu.Lock()
 	defer r.tiered.mu.Unlock()
 	held := r.cache.held()
-	for seq, s := range r.tiered.slots {
+	for seq, s := range r.tiered.slots.of {
 		checkSlot(t, r.tiered, seq, s)
 		r.checkMirror(t, held[seq], seq, s)
 	}
 	r.checkShared(t)
-	for _, f := range r.tiered.flights {
+	for _, f := range r.tiered.flights.built {
 		for i := range f.parts {
 			r.checkPart(t, held, &f.parts[i])
 		}
@@ -33,7 +33,7 @@ func (r *fakeRunner) checkInvariants(t require.TestingT) {
 		for _, c := range r.model.caches {
 			c.checkClaim(t, slot)
 		}
-		if s := r.tiered.slots[slot.id]; slot.inUse && !slot.store && s != nil {
+		if s := r.tiered.slots.of[slot.id]; slot.inUse && !slot.store && s != nil {
 			require.LessOrEqual(t, s.private, slot.own, "slot %d: rows of its private request may be stored", slot.id)
 		}
 	}
@@ -75,7 +75,7 @@ func (c *fakeCache) checkClaim(t require.TestingT, slot *fakeSlot) {
 // checkSlot checks that a slot's fields agree with each other.
 func checkSlot(t require.TestingT, c *TieredCausal, seq int, s *slot) {
 	n, size := len(s.tokens), c.opts.PageTokens
-	for g := range c.groups {
+	for g := range c.caches.groups {
 		require.Len(t, s.cells[g], n, "slot %d: cells of group %d", seq, g)
 		require.LessOrEqual(t, s.from[g], n, "slot %d: positions that group %d has dropped", seq, g)
 		require.GreaterOrEqual(t, s.from[g], 0)
@@ -99,8 +99,8 @@ func checkSlot(t require.TestingT, c *TieredCausal, seq int, s *slot) {
 // checkMirror checks that a slot's rows are in its cells, in the cache that keeps all
 // positions.
 func (r *fakeRunner) checkMirror(t require.TestingT, held map[int32]int32, seq int, s *slot) {
-	for g := range r.tiered.groups {
-		if r.tiered.groups[g].windowed() {
+	for g := range r.tiered.caches.groups {
+		if r.tiered.caches.groups[g].windowed() {
 			continue
 		}
 		for pos, cell := range s.cells[g] {
@@ -114,11 +114,11 @@ func (r *fakeRunner) checkMirror(t require.TestingT, held map[int32]int32, seq i
 // checkShared checks that a cell shared by two slots has the same text in both. The cache
 // with a window may have freed the cell.
 func (r *fakeRunner) checkShared(t require.TestingT) {
-	if r.tiered.groups[0].windowed() {
+	if r.tiered.caches.groups[0].windowed() {
 		return
 	}
-	for a, s := range r.tiered.slots {
-		for b, other := range r.tiered.slots {
+	for a, s := range r.tiered.slots.of {
+		for b, other := range r.tiered.slots.of {
 			if a >= b {
 				continue
 			}
@@ -137,9 +137,9 @@ func (r *fakeRunner) checkShared(t require.TestingT) {
 
 // checkPart checks that the cells of a built batch still belong to its sequence.
 func (r *fakeRunner) checkPart(t require.TestingT, held map[int]map[int32]int32, p *flightPart) {
-	for g := range r.tiered.groups {
+	for g := range r.tiered.caches.groups {
 		require.Len(t, p.cells[g], len(p.inputs))
-		if r.tiered.groups[g].windowed() {
+		if r.tiered.caches.groups[g].windowed() {
 			continue
 		}
 		for i, cell := range p.cells[g] {

@@ -280,9 +280,10 @@ func TestLossyPagesAreNotLookedUp(t *testing.T) {
 // Text of lossy pages is not reused at another position.
 func TestLossyPagesAreNotIndexed(t *testing.T) {
 	r, _, text := cooled(t, 2, Options{Lossy: true})
-	r.tiered.opts.Runs = runs.New(8, 1<<20)
+	index := runs.New(8, 1<<20)
+	r.tiered.restorer.runs, r.tiered.sealer.index, r.tiered.find.index = index, index, index
 	require.Equal(t, 28, r.run(r.slots[0], append(slices.Clone(text), tokenRange(3, 20)...), nil, true).Lossy)
-	require.Equal(t, 2, r.tiered.opts.Runs.Len(), "the exact pages")
+	require.Equal(t, 2, index.Len(), "the exact pages")
 }
 
 // A slot that is filled with lossy pages while the model loads is as lossy as one that is filled for
@@ -329,7 +330,7 @@ func TestALossyPageIsDamaged(t *testing.T) {
 // Where computing is quicker than reading, a lossy page is computed and stored as an exact one.
 func TestLossyPagesThatAreComputed(t *testing.T) {
 	r, store, text := cooled(t, 2, Options{Lossy: true})
-	r.tiered.opts.AlwaysRestore = false
+	r.tiered.find.always = false
 	learn(r.tiered.rates, time.Microsecond, time.Hour)
 	// A probe behind the plan for the exact pages could end before the plan for lossy ones.
 	n, _ := r.tiered.rates.Probe(rates.Chain{Pages: []rates.Page{{Tokens: 8, Bytes: 1, Tier: "local"}}}, 1)

@@ -85,8 +85,8 @@ func (s *simulation) begin(t testing.TB, slots int) {
 	}
 	if s.drawn.hurried {
 		now := time.Now()
-		s.tiered.batches.now = func() time.Time { return now } // batches that take no time are not measured
-		s.tiered.opts.AlwaysRestore, s.tiered.after = false, s.hangs.after
+		s.tiered.device.clock.now = func() time.Time { return now } // batches that take no time are not measured
+		s.tiered.find.always, s.tiered.restorer.after = false, s.hangs.after
 	}
 }
 
@@ -526,12 +526,12 @@ func (s *simulation) requireMirrors(t *rapid.T) {
 	defer s.mu.Unlock()
 	s.tiered.mu.Lock()
 	defer s.tiered.mu.Unlock()
-	for seq, mirror := range s.tiered.slots {
+	for seq, mirror := range s.tiered.slots.of {
 		now := *mirror
 		now.from = slices.Clone(mirror.from)
 		s.tiered.noteLostLocked(seq, &now)
-		for g := range s.tiered.groups {
-			cache := s.tiered.groups[g].Rows.(*fakeCache)
+		for g := range s.tiered.caches.groups {
+			cache := s.tiered.caches.groups[g].Rows.(*fakeCache)
 			held := cache.held()[seq]
 			for pos := now.from[g]; pos < len(mirror.tokens); pos++ {
 				if cell, ok := held[int32(pos)]; !ok || cell != mirror.cells[g][pos] {
@@ -547,13 +547,13 @@ func (s *simulation) requireMirrors(t *rapid.T) {
 func (s *simulation) requireStored(t *rapid.T, slots ...int) {
 	s.tiered.mu.Lock()
 	defer s.tiered.mu.Unlock()
-	for seq, mirror := range s.tiered.slots {
+	for seq, mirror := range s.tiered.slots.of {
 		if !slices.Contains(slots, seq) {
 			continue
 		}
 		for page, key := range mirror.keys {
-			if (page+1)*8 <= mirror.private && !s.tiered.hasNoneLocked(mirror, page*8) {
-				stands := s.tiered.restoresLossy() && s.store.stands(key)
+			if (page+1)*8 <= mirror.private && !s.tiered.caches.hasNone(mirror, page*8) {
+				stands := s.tiered.find.restoresLossy() && s.store.stands(key)
 				require.True(t, stands || s.store.Has(key), "slot %d page %d of %d was never stored: pages %v, private from %d, rows from %v, %s", seq, page, len(mirror.keys), mirror.pages, mirror.private, mirror.from, s.tiered.queue.describe())
 			}
 		}
@@ -673,7 +673,7 @@ func interleave(t *testing.T, windowed bool, draw func(*rapid.T) drawnOptions, s
 		s.flush()
 		s.Check(rt)
 		if !s.lost {
-			s.requireStored(rt, slices.Collect(maps.Keys(s.tiered.slots))...)
+			s.requireStored(rt, slices.Collect(maps.Keys(s.tiered.slots.of))...)
 		}
 	})
 }

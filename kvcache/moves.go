@@ -20,21 +20,21 @@ func moved(from, to string) string {
 }
 
 // countRead counts a page that came in for a restore.
-func (t *TieredCausal) countRead(from string) {
-	t.opts.Meter.Add(telemetry.Series("ollama_kv_gate_pages_total", "decision", "read"), 1)
+func countRead(meter *telemetry.Meter, from string) {
+	meter.Add(telemetry.Series("ollama_kv_gate_pages_total", "decision", "read"), 1)
 	if from != tier.RAM {
-		t.opts.Meter.Add(telemetry.Series("ollama_kv_page_faults_total", "tier", from), 1)
+		meter.Add(telemetry.Series("ollama_kv_page_faults_total", "tier", from), 1)
 	}
 }
 
 // countSealed counts a page, a tail or a state that the store has taken.
-func (t *TieredCausal) countSealed(page *pagefile.Page) {
+func countSealed(meter *telemetry.Meter, page *pagefile.Page, pageTokens int) {
 	kind := "page"
 	switch {
 	case slices.ContainsFunc(page.Layout.Sections(), func(s pagefile.Section) bool { return !s.Kind.PerToken() }):
 		kind = "state"
-	case len(page.Tokens) < t.opts.PageTokens:
+	case len(page.Tokens) < pageTokens:
 		kind = "tail"
 	}
-	t.opts.Meter.Add(telemetry.Series("ollama_kv_sealed_pages_total", "kind", kind), 1)
+	meter.Add(telemetry.Series("ollama_kv_sealed_pages_total", "kind", kind), 1)
 }

@@ -3,12 +3,14 @@ package kvcache
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/readahead"
+	"github.com/kvtier/kvtier/rates"
 )
 
 // pagesAtOnce bounds the pages that a restore reads at the same time, so that the disk is not idle
@@ -38,17 +40,29 @@ func (pg *page) close() {
 // chain. Nothing else uses the cells, and only the pages handed over count.
 type pipeline struct {
 	*readahead.Line[page]
-	t     *TieredCausal
+	*reader
 	plan  *plan
 	low   bool // reads are gentle
 	clock readClock
 }
 
-// readPages begins to read. With alone, only the first page is read until Together is
+// reader reads the pages of plans, and writes their rows.
+type reader struct {
+	store    *steadyStore
+	caches   *caches
+	rates    *rates.Rates
+	log      *slog.Logger
+	notFound func(seq int, refs []diskstore.Ref) // called with pages that a slot's look-up found and that lack rows
+	unplaced sync.Once                           // logs once why a page was not placed
+	running  context.Context                     // of probes; ends when the cache is closed
+	probes   sync.WaitGroup
+}
+
+// pages begins to read a plan. With alone, only the first page is read until Together is
 // called. With low, reads are gentle: they run at a lower priority, on one processor. Rows are
 // written to the plan's cells, which must be free, and are dropped if the plan has none.
-func (t *TieredCausal) readPages(ctx context.Context, p *plan, alone, low bool) *pipeline {
-	r := &pipeline{t: t, plan: p, low: low}
+func (d *reader) pages(ctx context.Context, p *plan, alone, low bool) *pipeline {
+	r := &pipeline{reader: d, plan: p, low: low}
 	r.Line = readahead.Begin(ctx, len(p.refs), pagesAtOnce, alone, func(read func()) { go read() }, func(ctx context.Context, i int) page {
 		r.clock.begin()
 		defer r.clock.end()
@@ -63,9 +77,9 @@ func (t *TieredCausal) readPages(ctx context.Context, p *plan, alone, low bool) 
 func (r *pipeline) done(pg *page) {
 	pg.close()
 	if errors.Is(pg.err, pagefile.ErrMismatch) {
-		r.t.notFound(r.plan.seq, r.plan.refs[pg.index:])
+		r.notFound(r.plan.seq, r.plan.refs[pg.index:])
 	}
-	r.t.noteRead(pg.ref, pg.err)
+	r.store.noteRead(pg.ref, pg.err)
 	r.Used()
 }
 
@@ -120,10 +134,10 @@ func (c *readClock) took() time.Duration {
 
 // readInto reads one page of a plan into its cells.
 func (r *pipeline) readInto(ctx context.Context, i int) page {
-	t, p := r.t, r.plan
+	p := r.plan
 	ref := p.refs[i]
 	pg := page{index: i, ref: ref}
-	if pg.layout, pg.err = p.layout(&t.geometry, i); pg.err != nil {
+	if pg.layout, pg.err = p.layout(&r.caches.geometry, i); pg.err != nil {
 		return pg
 	}
 	pg.dest = p.destination(i)
@@ -132,7 +146,7 @@ func (r *pipeline) readInto(ctx context.Context, i int) page {
 		if p.cells == nil {
 			return nil
 		}
-		if err := scatter(t.groups, t.opts.States, sections[i], rows, pg.dest); err != nil {
+		if err := scatter(r.caches.groups, r.caches.states, sections[i], rows, pg.dest); err != nil {
 			return &writeError{err}
 		}
 		return nil
@@ -141,7 +155,7 @@ func (r *pipeline) readInto(ctx context.Context, i int) page {
 	if r.low {
 		how = append(how, diskstore.Gently)
 	}
-	pg.placed, pg.err = t.readPage(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, use, how...)
+	pg.placed, pg.err = r.page(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, use, how...)
 	if failed := (*writeError)(nil); errors.As(pg.err, &failed) {
 		pg.err, pg.write = nil, failed
 	}
@@ -153,16 +167,83 @@ type writeError struct{ error }
 
 func (e *writeError) Unwrap() error { return e.error }
 
-// readPage reads a page, and keeps its file open where the cache is a [RowPlacer] and the file has
+// page reads a page, and keeps its file open where the cache is a [RowPlacer] and the file has
 // the rows as they are.
-func (t *TieredCausal) readPage(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
-	if _, ok := t.groups[0].Rows.(RowPlacer); !ok || ref.Lossy { // all groups are, or none
-		return nil, t.store.ReadSections(ctx, ref, tokens, layout, use, how...)
+func (d *reader) page(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
+	if _, ok := d.caches.groups[0].Rows.(RowPlacer); !ok || ref.Lossy { // all groups are, or none
+		return nil, d.store.ReadSections(ctx, ref, tokens, layout, use, how...)
 	}
-	placed, err := t.store.ReadPlaced(ctx, ref, tokens, layout, use, how...)
+	placed, err := d.store.ReadPlaced(ctx, ref, tokens, layout, use, how...)
 	if errors.Is(err, diskstore.ErrNotPlaced) {
-		t.notPlaced(err)
+		d.notPlaced(err)
 		return nil, nil
 	}
 	return placed, err
+}
+
+// probe reads some of a plan's pages, from index `from` on, to measure the present speed of
+// their tier. The request does not wait for the probe and computes these pages; the time of
+// the probe is bounded.
+func (d *reader) probe(p *plan, from int) {
+	c := p.costs(d.caches).After(from)
+	n, limit := d.rates.Probe(c, pagesAtOnce)
+	if n == 0 {
+		return
+	}
+	probed := *p
+	probed.refs, probed.state, probed.cells = p.refs[from:from+n], false, nil // nobody waits: rows are dropped
+	d.probes.Add(1)
+	go func() {
+		defer d.probes.Done()
+		ctx, cancel := context.WithTimeout(d.running, limit)
+		defer cancel()
+		began := time.Now()
+		r := d.pages(ctx, &probed, false, false)
+		defer r.close()
+		for read := r.Next(); read != nil; read = r.Next() {
+			pg := <-read
+			r.done(&pg)
+			if pg.err == nil {
+				continue
+			}
+			if ctx.Err() == context.DeadlineExceeded {
+				d.rates.Probed(c.Pages[:n], time.Since(began), false)
+			}
+			return
+		}
+		if ctx.Err() == nil {
+			d.rates.Probed(c.Pages[:n], time.Since(began), true)
+		}
+	}()
+}
+
+// place tells each group that the rows of its cells are also in a page's file.
+func (d *reader) place(pg *page) {
+	sections := pg.layout.Sections()
+	for g := range d.caches.groups {
+		var layers []int
+		var keys, values []int64
+		for i, s := range sections { // K and V of one layer after the other
+			if groupOf(d.caches.groups, s) != g || s.Kind == pagefile.KindCell {
+				continue
+			}
+			at := pg.placed.Offsets[i] + int64(pg.dest.from[g])*int64(s.RowBytes)
+			if s.Kind == pagefile.KindV {
+				values = append(values, at)
+				continue
+			}
+			layers, keys = append(layers, int(s.Layer)), append(keys, at)
+		}
+		if err := d.caches.groups[g].Rows.(RowPlacer).PlaceRows(pg.dest.cells[g], pg.placed.File, layers, keys, values); err != nil {
+			d.notPlaced(err)
+		}
+	}
+}
+
+// notPlaced logs once why stored rows will be written to the spill file again. The second
+// write costs time only.
+func (d *reader) notPlaced(err error) {
+	d.unplaced.Do(func() {
+		d.log.Debug("kv tier: a stored page's rows are not used in place", "reason", err)
+	})
 }

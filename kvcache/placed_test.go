@@ -125,7 +125,7 @@ func storedRun(t testing.TB, prompt, generated []int32, edit ...func(*diskstore.
 func newPlacingRunner(t testing.TB, store Store, opts Options) (*fakeRunner, *placingCache) {
 	r := newFakeRunner(t, store, 1, 128, opts)
 	cache := &placingCache{fakeCache: r.cache, t: t}
-	r.tiered.groups[0].Rows = cache
+	r.tiered.caches.groups[0].Rows = cache
 	return r, cache
 }
 
@@ -143,7 +143,7 @@ func TestRestoredRowsArePlaced(t *testing.T) {
 			restored := r.load(r.slots[0], prompt, true)
 			require.Equal(t, 49, restored.Held, "one of the two tokens that the tail shares with the prompt")
 			require.Equal(t, 49-held, restored.Tokens)
-			require.Equal(t, r.tiered.slotLocked(0).cells[0][held:49], cache.placed, "every restored position, once and in order")
+			require.Equal(t, r.tiered.slots.at(0).cells[0][held:49], cache.placed, "every restored position, once and in order")
 			cache.requireRows(t, 0, prompt[:49])
 			store.requireClosed(t, cache.places)
 		})
@@ -248,7 +248,7 @@ func TestPlacingOpensNothingTwice(t *testing.T) {
 		require.NoError(t, store.Flush(t.Context()))
 		r := newFakeRunner(t, store, 1, 128, Options{})
 		if placing {
-			r.tiered.groups[0].Rows = &placingCache{fakeCache: r.cache, t: t}
+			r.tiered.caches.groups[0].Rows = &placingCache{fakeCache: r.cache, t: t}
 		}
 		inj.Reset()
 		require.Equal(t, 49, r.load(r.slots[0], prompt, true).Held)

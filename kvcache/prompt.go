@@ -22,6 +22,24 @@ type prompt struct {
 // span is positions [begin, end) that must be computed in one batch.
 type span struct{ begin, end int }
 
+// identity says what inputs are, beyond this process.
+type identity struct {
+	media     MediaDigest
+	reach     int  // see Options.Reach
+	backwards bool // see Options.Backwards
+}
+
+// read identifies a request's inputs, as [MediaDigest.read].
+func (id *identity) read(inputs []*input.Input) (text prompt, identified bool) {
+	text, identified = id.media.read(inputs)
+	if id.reach > 0 {
+		for i := range text.media {
+			text.media[i].Hash = pagefile.Reaching(text.media[i].Hash)
+		}
+	}
+	return text, identified
+}
+
 // read takes inputs up to the first one without identity; identified is false if there is
 // one.
 func (d MediaDigest) read(inputs []*input.Input) (text prompt, identified bool) {
@@ -60,7 +78,17 @@ func (text *prompt) boundary(n int) int {
 	return n
 }
 
-// shared counts the leading positions at which slot and prompt agree.
-func (text *prompt) shared(s *slot) int {
-	return pagefile.CommonPrefix(s.tokens, s.media, text.tokens, text.media)
+// reached is the k-th image, if its batch ends at a position.
+func (text *prompt) reached(k, end int) pagefile.Media {
+	m := text.media[k]
+	begin := int(m.Offset)
+	m.Hash = pagefile.Reached(m.Hash, text.tokens[begin:end], pagefile.MediaWithin(text.media, begin, end-begin))
+	return m
+}
+
+// ends notes where the batch ended that has the k-th image, and other images before the end.
+func (text *prompt) ends(k, end int) {
+	for ; k < len(text.media) && int(text.media[k].Offset) < end; k++ {
+		text.media[k] = text.reached(k, end)
+	}
 }

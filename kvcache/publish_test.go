@@ -73,7 +73,7 @@ func TestAPageReadAfterItWasGivenUpIsStored(t *testing.T) {
 	first := newFakeRunner(t, store, 1, 128, Options{})
 	first.run(first.slots[0], prompt, nil, true)
 	first.tiered.Close()
-	given := first.tiered.slots[0].keys[1]
+	given := first.tiered.slots.of[0].keys[1]
 
 	store.below = map[int]bool{1: true}
 	r := newFakeRunner(t, store, 1, 128, Options{})

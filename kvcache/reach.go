@@ -2,10 +2,7 @@ package kvcache
 
 import (
 	"context"
-	"math"
 	"slices"
-
-	"github.com/ollama/ollama/model/input"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -24,98 +21,13 @@ so does the header of a tail or a branch. The name of a full page does not: a lo
 page of each end that is possible, which costs as many system calls as a batch has tokens.
 */
 
-// read identifies a request's inputs, as [MediaDigest.read].
-func (o *Options) read(inputs []*input.Input) (text prompt, identified bool) {
-	text, identified = o.Media.read(inputs)
-	if o.Reach > 0 {
-		for i := range text.media {
-			text.media[i].Hash = pagefile.Reaching(text.media[i].Hash)
-		}
-	}
-	return text, identified
-}
-
-// reached is the k-th image, if its batch ends at a position.
-func (text *prompt) reached(k, end int) pagefile.Media {
-	m := text.media[k]
-	begin := int(m.Offset)
-	m.Hash = pagefile.Reached(m.Hash, text.tokens[begin:end], pagefile.MediaWithin(text.media, begin, end-begin))
-	return m
-}
-
-// ends notes where the batch ended that has the k-th image, and other images before the end.
-func (text *prompt) ends(k, end int) {
-	for ; k < len(text.media) && int(text.media[k].Offset) < end; k++ {
-		text.media[k] = text.reached(k, end)
-	}
-}
-
-// reach notes that images among the inputs of a part attended to all of its batch. With an input
-// without identity in the batch, the rows from the first image on have no
-// identity: they are left out, and reach returns false.
-func (part *flightPart) reach(read *prompt, opts *Options) bool {
-	batch, identified := opts.read(part.batch)
-	if !identified {
-		read.tokens, read.media = read.tokens[:read.media[0].Offset], nil
-		return false
-	}
-	batch.ends(0, len(batch.tokens))
-	copy(read.media, batch.media)
-	return true
-}
-
-// imageFlying reports whether a batch with an image of a sequence is not landed yet, of a model whose
-// images reach ahead.
-func (t *TieredCausal) imageFlying(seq int) bool {
-	if t.opts.Reach == 0 {
-		return false
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, f := range t.flights {
-		for i := range f.parts {
-			if part := &f.parts[i]; part.seq == seq && slices.ContainsFunc(part.inputs, func(in *input.Input) bool { return in.MultimodalHash != 0 }) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// recall takes from the slot where the batches of the prompt's images ended. Where the prompt goes
-// on with other text, the slot keeps the image's rows, as in stock Ollama, and no row from the
-// image on is stored.
-func (r *restoring) recall() {
-	if r.opts.Reach == 0 {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := r.slotLocked(r.seq)
-	s.foreign = math.MaxInt
-	r.prompt.media = slices.Clone(r.prompt.media) // the inquiry compares prompts, wherever batches ended
-	for k, m := range s.media {
-		begin, end := int(m.Offset), int(m.Offset)+m.Reach()
-		known := k < len(r.prompt.media) && m.SameImage(r.prompt.media[k])
-		switch {
-		case known && end <= len(r.prompt.tokens) && r.prompt.reached(k, end) == m:
-			r.prompt.media[k] = m
-		case begin < r.result.Held:
-			s.foreign = begin
-			return
-		default:
-			return
-		}
-	}
-}
-
 // discover finds out where the batches of a prompt's images ended whose full pages are stored or
 // queued. parent is the key of the page before position start.
-func (t *TieredCausal) discover(ctx context.Context, text *prompt, parent pagefile.Key, start int) {
-	if t.opts.Reach == 0 {
+func (f *finder) discover(ctx context.Context, text *prompt, parent pagefile.Key, start int) {
+	if f.reach == 0 {
 		return
 	}
-	size, at := t.opts.PageTokens, start
+	size, at := f.size, start
 	text.media = slices.Clone(text.media) // the request's other look-ups use the array
 	for k, m := range text.media {
 		page := int(m.Offset) / size * size
@@ -128,7 +40,7 @@ func (t *TieredCausal) discover(ctx context.Context, text *prompt, parent pagefi
 		for ; at < page; at += size {
 			parent = pagefile.ChainKey(parent, text.tokens[at:at+size], pagefile.MediaWithin(text.media, at, size))
 		}
-		end, found := t.batchEnd(ctx, text, k, parent, page)
+		end, found := f.batchEnd(ctx, text, k, parent, page)
 		if !found {
 			return
 		}
@@ -138,10 +50,10 @@ func (t *TieredCausal) discover(ctx context.Context, text *prompt, parent pagefi
 
 // batchEnd looks for a page that begins with the prompt's tokens at a position, and in which the
 // k-th image is the first whose batch's end is not known. batchEnd returns that end.
-func (t *TieredCausal) batchEnd(ctx context.Context, text *prompt, k int, parent pagefile.Key, page int) (end int, found bool) {
-	size := t.opts.PageTokens
+func (f *finder) batchEnd(ctx context.Context, text *prompt, k int, parent pagefile.Key, page int) (end int, found bool) {
+	size := f.size
 	begin := int(text.media[k].Offset)
-	least, most := begin+1, begin+t.opts.Reach
+	least, most := begin+1, begin+f.reach
 	for _, s := range text.spans {
 		if s.begin <= begin && begin < s.end {
 			least, most = s.end, max(most, s.end)
@@ -166,19 +78,19 @@ func (t *TieredCausal) batchEnd(ctx context.Context, text *prompt, k int, parent
 		key := pagefile.ChainKey(parent, text.tokens[page:page+size], in)
 		keys, ends[key] = append(keys, key), end
 	}
-	waiting := t.queue.keys()
+	waiting := f.queue.keys()
 	for _, key := range keys {
 		if waiting[key] {
 			return ends[key], true
 		}
 	}
-	key, found := t.store.AnyOf(ctx, keys)
+	key, found := f.store.AnyOf(ctx, keys)
 	return ends[key], found
 }
 
 // learnEnds takes from the last page that a look-up found where the batches of its images ended.
-func (t *TieredCausal) learnEnds(text *prompt, refs []diskstore.Ref) {
-	if t.opts.Reach == 0 || len(refs) == 0 {
+func (text *prompt) learnEnds(refs []diskstore.Ref) {
+	if len(refs) == 0 {
 		return
 	}
 	last := refs[len(refs)-1]

@@ -222,7 +222,7 @@ func TestForkBesideAnImageInFlight(t *testing.T) {
 	r.drain()
 	r.finish(r.slots[1])
 	r.flush()
-	s, parent := r.tiered.slots[1], r.tiered.opts.Fingerprint
+	s, parent := r.tiered.slots.of[1], r.tiered.opts.Fingerprint
 	require.NotEmpty(t, s.keys)
 	for page, key := range s.keys {
 		tokens, media := s.tokens[page*8:page*8+8], pagefile.MediaWithin(s.media, page*8, 8)

@@ -64,16 +64,7 @@ func TokenBytes(rows []Rows, states States, layers int) int64 {
 func (t *TieredCausal) tokenBytes() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.geometry.tokenBytes()
-}
-
-func (geo *geometry) tokenBytes() (sum int64) {
-	for _, s := range geo.sections {
-		if s.Kind == pagefile.KindK || s.Kind == pagefile.KindV {
-			sum += int64(s.RowBytes)
-		}
-	}
-	return sum
+	return t.caches.tokenBytes()
 }
 
 // residency is a slot's row of a report, before the queue and the store are asked.
@@ -109,11 +100,11 @@ func (t *TieredCausal) residencies() []residency {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var of []residency
-	for seq, s := range t.slots {
+	for seq, s := range t.slots.of {
 		r := residency{Slot: telemetry.Slot{ID: seq, Tokens: len(s.tokens), Shifted: s.broken, Lossy: s.lossy}, keys: slices.Clone(s.keys)}
-		r.Bytes = t.heldLocked(s)
-		r.Hot = t.geometry.pagesOf(r.Bytes, t.opts.PageTokens)
-		r.Busy = t.accounts[seq] != nil || s.request == requestPrompt || s.request == requestAnswer
+		r.Bytes = t.caches.heldBytes(s)
+		r.Hot = t.caches.pagesOf(r.Bytes, t.opts.PageTokens)
+		r.Busy = t.accounts.open[seq] != nil || s.request == requestPrompt || s.request == requestAnswer
 		for i, key := range s.keys {
 			switch {
 			case s.pages[i] != pageStored:
@@ -126,44 +117,12 @@ func (t *TieredCausal) residencies() []residency {
 		if s.tail.tokens > len(s.keys)*t.opts.PageTokens && !s.tail.given {
 			r.stored = append(r.stored, s.tail.key) // no key: it was restored
 		}
-		v := t.visits[seq]
+		v := t.accounts.visits[seq]
 		r.LastRestore, r.Restored, r.Saved = v.at, v.tokens, v.saved
 		of = append(of, r)
 	}
 	slices.SortFunc(of, func(a, b residency) int { return a.ID - b.ID })
 	return of[:min(len(of), telemetry.SlotsMax)]
-}
-
-// heldLocked are the bytes of a slot's K/V that are in the engine's memory: those of the rows that
-// layers with a window have dropped are not, nor those of pages that are on a disk.
-func (t *TieredCausal) heldLocked(s *slot) (sum int64) {
-	rowBytes := make([]int64, len(t.groups)) // of a token
-	for _, section := range t.geometry.sections {
-		if g := groupOf(t.groups, section); g >= 0 && (section.Kind == pagefile.KindK || section.Kind == pagefile.KindV) {
-			rowBytes[g] += int64(section.RowBytes)
-		}
-	}
-	for g := range t.groups {
-		cells := s.cells[g][min(s.from[g], len(s.cells[g])):]
-		if holder, ok := t.groups[g].Rows.(RowHolder); ok {
-			if held, ok := holder.HeldBytes(cells); ok {
-				sum += held
-				continue
-			}
-		}
-		sum += rowBytes[g] * int64(len(cells))
-	}
-	return sum
-}
-
-// pagesOf is a number of bytes of K/V in pages of the store, rounded up; 0 while the bytes of a token
-// are not known.
-func (geo *geometry) pagesOf(bytes int64, pageTokens int) int {
-	page := geo.tokenBytes() * int64(pageTokens)
-	if page == 0 {
-		return 0
-	}
-	return int((bytes + page - 1) / page)
 }
 
 // Memory lists the wrapper's memory. Buffers count from their allocation to the moment
@@ -188,7 +147,7 @@ func (t *TieredCausal) Memory() []telemetry.Memory {
 func (t *TieredCausal) textBytes() (bytes int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, s := range t.slots {
+	for _, s := range t.slots.of {
 		bytes += 4 * int64(cap(s.tokens))
 		for _, cells := range s.cells {
 			bytes += 4 * int64(cap(cells))

@@ -2,137 +2,20 @@ package kvcache
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"sync"
-	"time"
-
-	"github.com/ollama/ollama/model/input"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
-
-// Restored is the result of a restore.
-type Restored struct {
-	// Held counts the leading tokens of the prompt that the slot holds now.
-	Held int
-	// Tokens counts the tokens that came from the store.
-	Tokens int
-	// Shifted counts the restored tokens that were computed at another position, with other
-	// text before them. Rows computed after shifted rows are not exact, and are not stored.
-	Shifted int
-	// Lossy counts the restored tokens from the first lossy page on, without shifted ones. These
-	// rows and rows computed after them are not exact, and are not stored.
-	Lossy int
-	// Early counts the restored tokens that came while the model loaded.
-	Early int
-	// Bytes estimates the bytes read from the store.
-	Bytes int64
-	// Tiers names the tiers that were read, in order of first use.
-	Tiers []string
-	// Took is the time from the lookup to the last row.
-	Took time.Duration
-}
-
-// Settle is called with the runner's lock held, and releases the lock while waiting. In a
-// model with recurrent state, Settle waits for the batches that are built: when a sequence
-// ends, one of its batches is still under way and would overwrite a state restored for the
-// next request. The error is the context's.
-func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) (err error) {
-	if t.stateful() {
-		unlocked(lock, func() { err = t.awaitBuilt(ctx) })
-	}
-	return err
-}
-
-// unlocked calls f without the runner's lock, which is held. The runner's lock is released
-// here only.
-func unlocked(lock sync.Locker, f func()) {
-	lock.Unlock()
-	defer lock.Lock()
-	f()
-}
-
-// restoring is one restore. The runner's lock is held in all of its methods; functions
-// passed to unlocked run without the lock.
-type restoring struct {
-	*TieredCausal
-	lock   sync.Locker
-	hold   func(tokens int)
-	seq    int
-	prompt prompt // the inputs before the first without identity
-	limit  int    // number of the prompt's tokens that may be restored
-	ahead  bool   // no request wants the prompt yet
-	result Restored
-	from   origins // of the tokens that the slot holds
-}
-
-// unlocked first tells the runner how many tokens the slot holds, and then calls f without
-// the runner's lock.
-func (r *restoring) unlocked(f func()) {
-	r.hold(r.result.Held)
-	unlocked(r.lock, f)
-}
-
-// Restore is called with the runner's lock held, and releases the lock while it looks pages
-// up and reads them. Restore extends, from the store, the part of a prompt that a slot
-// holds. The slot is reserved for the request and holds the prompt's first have tokens. The
-// last token of the prompt is always left to compute.
-//
-// While the lock is released, the runner may copy leading cells of the slot for other
-// requests. So hold is called, with the lock held, before each release and before the
-// return: hold tells the runner how many tokens of the prompt are in the slot's cells now.
-// The number may be smaller than before.
-//
-// With [Options.Runs], Restore goes on with text that was computed at other positions.
-//
-// The error is the context's. A failure of the store is logged and makes Held smaller.
-func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have int, prompt []*input.Input, hold func(tokens int)) (Restored, error) {
-	started := time.Now()
-	r := &restoring{TieredCausal: t, lock: lock, hold: hold, seq: seq, result: Restored{Held: have}}
-	r.beginAccount(len(prompt), started)
-	r.takeEarly()
-	defer func() { hold(r.result.Held) }()
-	r.prompt, _ = t.opts.read(prompt)
-	r.inquire(len(r.prompt.tokens) < len(prompt))
-	if t.imageFlying(seq) {
-		r.unlocked(func() { _ = t.awaitBuilt(ctx) }) // before, the slot does not know where the image's batch ended
-	}
-	r.recall()
-	r.limit = min(len(prompt)-1, len(r.prompt.tokens)) // the last token is computed for its logits
-	if t.stateful() && have > 0 && !t.opts.States.HasState(seq) {
-		r.clear() // rows without state are of no use
-	}
-	r.recheck(ctx)
-	err := r.restoreExact(ctx)
-	r.unreadAfter(err)
-	if err == nil && t.opts.Runs != nil && !t.stateful() {
-		err = r.reuse(ctx)
-	}
-	r.result.Took = time.Since(started)
-	r.count()
-	if ctx.Err() != nil {
-		r.abandon()
-		return r.result, ctx.Err()
-	}
-	if errors.Is(err, tier.ErrNotFound) {
-		t.log.Debug("kv tier: restore stopped early, a page was replaced or evicted meanwhile", "slot", seq, "restored", r.result.Tokens, "error", err)
-	} else if err != nil {
-		t.log.Warn("kv tier: restore stopped early, the rest of the prompt is computed", "slot", seq, "restored", r.result.Tokens, "error", err)
-	}
-	return r.result, nil
-}
 
 // restoreExact restores pages that follow from the prompt's beginning. After a failure the
 // slot is empty, unless the slot is divisible.
 func (r *restoring) restoreExact(ctx context.Context) error {
 	_, complete, err := r.extend(ctx, r.chain(r.limit))
-	if complete || r.divisible() {
+	if complete || r.caches.divisible() {
 		return err
 	}
 	// A window and a state serve one position only: the rows that came in are of no use.
@@ -145,16 +28,6 @@ func (r *restoring) restoreExact(ctx context.Context) error {
 	}
 	return err
 }
-
-// clear empties the slot.
-func (r *restoring) clear() {
-	_ = r.Remove(r.seq, 0, math.MaxInt32) // freeing to the end of a sequence cannot fail
-	r.result, r.from = Restored{}, nil
-}
-
-// lookUp looks pages up in the store, without the runner's lock, and plans their restore.
-// lookUp reports whether there are any.
-type lookUp func(ctx context.Context) (plan, bool)
 
 // extend extends the slot by the pages that a lookup finds; a nil lookup finds none. found:
 // there were pages. complete: all of them came in; otherwise the slot holds result.Held
@@ -170,7 +43,7 @@ func (r *restoring) extend(ctx context.Context, look lookUp) (found, complete bo
 	}
 	if err := r.takeCells(&p); err != nil {
 		r.log.Debug("kv tier: no room to restore", "slot", r.seq, "error", err)
-		r.unread(&p, 0, why.UnreadRoom)
+		r.why.unread(&p, 0, why.UnreadRoom)
 		return true, false, nil
 	}
 	var held int
@@ -184,6 +57,23 @@ func (r *restoring) extend(ctx context.Context, look lookUp) (found, complete bo
 	return true, held == p.end, err
 }
 
+// whenIdle calls run, which computes a graph of its own. No other graph is computed
+// meanwhile: no batch, and no graph that the runner computes while it builds a batch, because
+// that waits until BatchDone of the batch before has returned.
+//
+// The error is run's, or the context's when run was not called.
+func (r *restoring) whenIdle(ctx context.Context, run func() error) (err error) {
+	r.mu.Lock()
+	job := r.flights.afterLocked(idleJob{run: run})
+	r.mu.Unlock()
+	select {
+	case err = <-job.done:
+	default:
+		r.unlocked(func() { err = r.flights.await(ctx, job) })
+	}
+	return err
+}
+
 // takeCells frees the cells of rows that the plan replaces, reserves the plan's cells, and
 // begins to wait for batches that may still use these cells. Afterwards the slot holds no
 // row past the plan's base.
@@ -194,68 +84,64 @@ func (r *restoring) takeCells(p *plan) (err error) {
 		r.result.Held = 0 // the state after base is being replaced
 	}
 	if base < have {
-		if err := r.Remove(p.seq, int32(base), math.MaxInt32); err != nil {
+		if err := r.remove(p.seq, int32(base), math.MaxInt32); err != nil {
 			return fmt.Errorf("free rows that do not follow from the prompt: %w", err)
 		}
 	}
 	defer func() {
 		if err != nil {
-			r.free(p.seq, base)
+			r.caches.free(p.seq, base)
 		}
 	}()
-	p.cells = make([][]int32, len(r.groups))
-	for g := range r.groups {
+	p.cells = make([][]int32, len(r.caches.groups))
+	for g := range r.caches.groups {
 		begin, end := p.wanted(p.begin[g]), p.wanted(p.end)
-		p.cells[g], err = r.groups[g].ReserveCells(p.seq, int32(begin), int32(end), p.preferred[g])
+		p.cells[g], err = r.caches.groups[g].ReserveCells(p.seq, int32(begin), int32(end), p.preferred[g])
 		if err != nil {
 			return err
 		}
 	}
 	if p.state {
-		if err := r.opts.States.BeginState(p.seq); err != nil {
+		if err := r.caches.states.BeginState(p.seq); err != nil {
 			return err
 		}
 	}
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.slotLocked(p.seq)
-	for g := range r.groups { // ReserveCells may have freed cells before oldest
-		s.from[g] = max(s.from[g], min(r.groups[g].oldest(p.wanted(p.end)), len(s.tokens)))
-	}
-	p.free = r.whenComputedLocked()
+	s := r.slots.at(p.seq)
+	r.caches.lost(s, p.wanted(p.end)) // ReserveCells may have freed their cells
+	p.free = r.flights.whenComputedLocked(r.device)
 	return nil
 }
 
-// cut notes that the slot is about to keep only the rows before a position. Rows that came while the
-// model loaded may be among the others: those of lossy pages are replaced.
-func (r *restoring) cut(base int) {
-	replaced := max(0, r.result.Early-base)
-	r.result.Held, r.result.Tokens, r.result.Early = base, r.result.Tokens-replaced, r.result.Early-replaced
-	r.from = r.from.cut(base)
-	r.result.Lossy = r.from.lossy()
-}
-
-// free frees, with the runner's lock held, the cells of positions from begin on in all
-// groups. Freeing to the end of a sequence cannot fail.
-func (t *TieredCausal) free(seq, begin int) {
-	for g := range t.groups {
-		_ = t.groups[g].Remove(seq, int32(begin), math.MaxInt32)
-	}
+// turn rotates K of the plan's rows before position held by the plan's distance.
+func (r *restoring) turn(ctx context.Context, p *plan, held int) error {
+	return r.whenIdle(ctx, func() error {
+		for g := range r.caches.groups {
+			if n := held - p.begin[g]; n > 0 {
+				if err := r.caches.groups[g].ShiftRows(p.cells[g][:n], int32(p.by)); err != nil {
+					return err
+				}
+			}
+		}
+		r.device.synchronize()
+		return nil
+	})
 }
 
 // publish adds positions [base, held) of a plan, whose rows came in, to the slot's mirror,
 // and frees the cells from held on.
 func (r *restoring) publish(p *plan, held int) {
 	if held < p.end {
-		r.free(p.seq, p.wanted(held))
+		r.caches.free(p.seq, p.wanted(held))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.noteDroppedLocked()
-	s, base := r.slotLocked(p.seq), p.wanted(p.base)
+	r.sealer.noteDropped()
+	s, base := r.slots.at(p.seq), p.wanted(p.base)
 	r.result.Held = p.wanted(held)
-	r.from = r.from.cameFrom(p, held)
+	r.from = p.addTo(r.from, held)
 	r.result.Lossy = r.from.lossy()
 	r.result.Tokens += max(0, held-p.base)
 	if p.by != 0 {
@@ -263,7 +149,7 @@ func (r *restoring) publish(p *plan, held int) {
 		r.result.Shifted += r.result.Held - base
 	} else {
 		exact := min(held, p.lossyFrom())
-		r.publishExactLocked(p, s, exact)
+		s.publish(p, exact, r.caches.groups, r.identity.reach > 0)
 		if held > exact {
 			s.broken, s.lossy = true, true
 		}
@@ -272,93 +158,17 @@ func (r *restoring) publish(p *plan, held int) {
 		if int(ref.Start) >= held {
 			break
 		}
-		bytes, _ := p.bytes(&r.geometry, i)
+		bytes, _ := p.bytes(&r.caches.geometry, i)
 		r.result.Bytes += bytes
-		r.opts.Meter.Add(moved(ref.Tier, telemetry.PlaceSlot), 1)
+		r.meter.Add(moved(ref.Tier, telemetry.PlaceSlot), 1)
 		if !slices.Contains(r.result.Tiers, ref.Tier) {
 			r.result.Tiers = append(r.result.Tiers, ref.Tier)
 		}
 		if start, end := int(ref.Start), int(ref.Start)+ref.Tokens; ref.Whole() && !ref.Lossy && end <= len(p.prompt.tokens) {
-			r.learn(ref.Key, &pagefile.Page{
+			r.runs.Learn(ref.Key, &pagefile.Page{
 				Parent: ref.Parent, Start: ref.Start, Tokens: p.prompt.tokens[start:end],
 				Media: pagefile.MediaWithin(p.prompt.media, start, ref.Tokens),
 			})
 		}
-	}
-}
-
-// publishExactLocked adds tokens and cells that follow from the prompt's beginning to the
-// slot, and marks the slot's stored pages.
-func (t *TieredCausal) publishExactLocked(p *plan, s *slot, held int) {
-	s.truncate(p.base)
-	s.trimKeys(t.opts.PageTokens)
-	if len(s.tokens) < p.base {
-		s.broken = true
-		return
-	}
-	s.broken, s.lossy = false, false
-	if p.state && held == p.end {
-		s.stateAt, s.state = held, saved{tokens: held}
-	}
-	s.tokens = append(s.tokens, p.prompt.tokens[p.base:held]...)
-	for _, m := range p.prompt.media {
-		if at := int(m.Offset); at >= p.base && at < held {
-			s.media = append(s.media, m)
-			if t.opts.Reach > 0 && m.Reach() == 0 { // cannot happen: such an image's page is not found
-				s.foreign = min(s.foreign, at)
-			}
-		}
-	}
-	for g := range s.cells {
-		t.publishCellsLocked(p, s, g, held)
-	}
-	for _, ref := range slices.Concat(p.passed, p.refs) { // each ends after base
-		full := ref.Whole() && int(ref.Start)+ref.Tokens <= held
-		if full && int(ref.Start) == len(s.keys)*t.opts.PageTokens && ref.Parent == t.parentLocked(s, len(s.keys)) {
-			state := pageStored
-			if !s.found[ref.Key] && ref.Tier != tier.Remote { // another request could not read it since
-				state = pageNew
-			}
-			s.keys, s.pages = append(s.keys, ref.Key), append(s.pages, state)
-		}
-	}
-	t.extendKeysLocked(s)
-	if last := len(p.refs) - 1; held == p.end && last >= 0 && (!p.refs[last].Whole() || held < int(p.refs[last].Start)+p.refs[last].Tokens) {
-		s.tail = saved{tokens: held} // stored already, perhaps as the beginning of a longer page
-	}
-}
-
-// publishCellsLocked notes a group's cells of positions [base, held). Positions that the
-// group would have dropped have no cell.
-func (t *TieredCausal) publishCellsLocked(p *plan, s *slot, g, held int) {
-	if p.begin[g] > p.base {
-		s.from[g] = min(p.begin[g], held)
-	}
-	s.from[g] = max(s.from[g], t.groups[g].oldest(p.end))
-	for len(s.cells[g]) < min(p.begin[g], held) {
-		s.cells[g] = append(s.cells[g], -1)
-	}
-	s.cells[g] = append(s.cells[g], p.cells[g][:held-len(s.cells[g])]...)
-}
-
-// abandon ends the account of a request that was given up during its restore.
-func (r *restoring) abandon() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.endAccountLocked(r.seq)
-}
-
-// count adds the result of the restore to the counters.
-func (r *restoring) count() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.restoredLocked()
-	r.inquiredLocked()
-	if r.result.Tokens > 0 {
-		r.stats.Restores++
-		r.stats.RestoredTokens += int64(r.result.Tokens)
-		r.stats.RestoredBytes += r.result.Bytes
-		r.stats.ShiftedTokens += int64(r.result.Shifted)
-		r.stats.LossyTokens += int64(r.result.Lossy)
 	}
 }

@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/internal/steady"
 )
 
 /*
@@ -57,6 +59,21 @@ func givesUp(err error) bool {
 func storeFails(err error) bool {
 	return errors.Is(err, tier.ErrTierDown) || errors.Is(err, tier.ErrTierTimeout) ||
 		errors.Is(err, tier.ErrRootMissing) || errors.Is(err, tier.ErrRootChanged)
+}
+
+// unreadable reports whether an error of reading a page concerns this page, and not the store, the
+// reader or the rows that were wanted. The store has set the page aside, or Put finds it in its
+// place.
+func unreadable(err error) bool {
+	if failed := (*writeError)(nil); errors.As(err, &failed) {
+		return false
+	}
+	for _, other := range []error{pagefile.ErrMismatch, pagefile.ErrInvalidPage, context.Canceled, context.DeadlineExceeded, steady.ErrHung, errLeftBehind, tier.ErrClosed} {
+		if errors.Is(err, other) {
+			return false
+		}
+	}
+	return err != nil && !storeFails(err)
 }
 
 // suspended reports whether the store fails and the pause is not over.

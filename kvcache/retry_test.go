@@ -105,7 +105,7 @@ func TestABadPageIsTriedLessAndLess(t *testing.T) {
 	require.Equal(t, triesMax, store.tries)
 	require.Equal(t, copied, countedOf(r))
 	require.Equal(t, puts, store.putCount())
-	require.False(t, r.tiered.queue.has(r.tiered.slots[0].keys[3]))
+	require.False(t, r.tiered.queue.has(r.tiered.slots.of[0].keys[3]))
 	r.run(r.slots[0], append(tokenRange(1, 50), 7), nil, true)
 	require.Equal(t, 1, int(r.tiered.Stats().DroppedPages))
 	r.settle()
@@ -373,16 +373,16 @@ func TestAThinPageStaysThin(t *testing.T) {
 	r := newWindowedRunner(t, store, 1, 256, Options{})
 	r.run(r.slots[0], tokenRange(1, 12), nil, true)
 	r.flush()
-	page := store.pages[r.tiered.slots[0].keys[0]]
+	page := store.pages[r.tiered.slots.of[0].keys[0]]
 	require.NotNil(t, page)
-	layout, err := r.tiered.geometry.layout(8, func(g int) bool { return g == 0 })
+	layout, err := r.tiered.caches.layout(8, func(g int) bool { return g == 0 })
 	require.NoError(t, err)
 	key := pagefile.Key{7}
-	r.tiered.thin[key] = true
+	r.tiered.thin.add(key)
 	r.tiered.wrote(&writeJob{key: key, page: &pagefile.Page{Layout: layout}}, nil)
-	require.True(t, r.tiered.thin[key])
+	require.True(t, r.tiered.thin.has(key))
 	r.tiered.wrote(&writeJob{key: key, page: page}, nil)
-	require.Empty(t, r.tiered.thin)
+	require.Empty(t, r.tiered.thin.keys)
 }
 
 // A prompt waits only for queued pages that it continues.
@@ -392,7 +392,7 @@ func TestAPromptWaitsForItsOwnPages(t *testing.T) {
 	r := newFakeRunner(t, store, 2, 256, Options{})
 	r.run(r.slots[0], tokenRange(1, 50), nil, true)
 	waits := func(tokens []int32, have int) bool {
-		return r.tiered.queue.any(r.tiered.extends(&prompt{tokens: tokens}, have, store.root, 0))
+		return r.tiered.queue.any(extends(&prompt{tokens: tokens}, 8, have, store.root, 0))
 	}
 	require.True(t, waits(tokenRange(1, 60), 0))
 	require.True(t, waits(tokenRange(1, 60), 49))

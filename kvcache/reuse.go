@@ -9,7 +9,6 @@ import (
 	ollama "github.com/ollama/ollama/kvcache"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
@@ -35,7 +34,7 @@ func (r *restoring) reuse(ctx context.Context) error {
 			r.noRuns.Store(true)
 			err = nil
 		}
-		if r.divisible() {
+		if r.caches.divisible() {
 			return err
 		}
 		// restore the rows that windows lost to the failed run
@@ -49,18 +48,18 @@ func (r *restoring) reuse(ctx context.Context) error {
 // a model was loaded would find none of them otherwise.
 func (r *restoring) awaitRuns(ctx context.Context) {
 	select {
-	case <-r.opts.RunsFilled:
+	case <-r.filled:
 		return
 	default:
 	}
-	if r.opts.RunsFilled == nil || !time.Now().Before(r.runsBy) {
+	if r.filled == nil || !time.Now().Before(r.runsBy) {
 		return
 	}
 	r.unlocked(func() {
 		ctx, cancel := context.WithDeadline(ctx, r.runsBy)
 		defer cancel()
 		select {
-		case <-r.opts.RunsFilled:
+		case <-r.filled:
 		case <-ctx.Done():
 		}
 	})
@@ -86,14 +85,14 @@ func (text *prompt) withoutMedia(begin, end int) int {
 // position.
 func (r *restoring) movedRun(limit int) lookUp {
 	r.mu.Lock()
-	ready := r.readyLocked()
+	ready := r.sealer.ready()
 	r.mu.Unlock()
 	if !ready || r.noRuns.Load() {
 		return nil
 	}
 	at := r.result.Held
 	wanted := r.prompt.tokens[at:limit]
-	found := r.opts.Runs.Find(wanted, at)
+	found := r.runs.Find(wanted, at)
 	return func(ctx context.Context) (plan, bool) {
 		for _, run := range found {
 			if ctx.Err() != nil {
@@ -102,8 +101,8 @@ func (r *restoring) movedRun(limit int) lookUp {
 			stored := slices.Concat(run.Page.Tokens[:run.From], wanted)
 			p := plan{seq: r.seq, base: run.Position(), by: at - run.Position()}
 			p.prompt.tokens = append(make([]int32, run.Page.Start), stored...)
-			p.take(r.pagesOf(ctx, &run.Page, stored), limit-p.by)
-			if r.worth(ctx, &p, p.base+r.opts.PageTokens) {
+			p.take(r.find.pagesOf(ctx, &run.Page, stored), limit-p.by)
+			if r.worth(ctx, &p, p.base+r.slots.size) {
 				return p, true
 			}
 		}
@@ -114,39 +113,17 @@ func (r *restoring) movedRun(limit int) lookUp {
 // pagesOf looks up a page of the index and the pages that continue it, as far as tokens,
 // which begin with the page's own, agree. A page that is not stored any more is removed from
 // the index.
-func (t *TieredCausal) pagesOf(ctx context.Context, page *runs.Page, tokens []int32) []diskstore.Ref {
-	wait, cancel := context.WithTimeout(ctx, t.store.patience.queue)
-	_ = t.queue.waitFor(wait, func(j *writeJob) bool { return j.key == page.Key })
+func (f *finder) pagesOf(ctx context.Context, page *runs.Page, tokens []int32) []diskstore.Ref {
+	wait, cancel := context.WithTimeout(ctx, f.store.patience.queue)
+	_ = f.queue.waitFor(wait, func(j *writeJob) bool { return j.key == page.Key })
 	cancel()
-	waiting := t.queue.has(page.Key) // asked before the store: a page that is written meanwhile is in either
-	refs, err := t.store.chainFrom(ctx, page.Parent, page.Start, tokens, nil)
+	waiting := f.queue.has(page.Key) // asked before the store: a page that is written meanwhile is in either
+	refs, err := f.store.chainFrom(ctx, page.Parent, page.Start, tokens, nil)
 	if len(refs) == 0 || refs[0].Key != page.Key {
 		if err == nil && !waiting {
-			t.opts.Runs.Remove(page.Key)
+			f.index.Remove(page.Key)
 		}
 		return nil
 	}
 	return refs
-}
-
-// turn rotates K of the plan's rows before position held by the plan's distance.
-func (r *restoring) turn(ctx context.Context, p *plan, held int) error {
-	return r.whenIdle(ctx, func() error {
-		for g := range r.groups {
-			if n := held - p.begin[g]; n > 0 {
-				if err := r.groups[g].ShiftRows(p.cells[g][:n], int32(p.by)); err != nil {
-					return err
-				}
-			}
-		}
-		r.synchronize()
-		return nil
-	})
-}
-
-// learn adds a page without media to the index of text that may move, if there is an index.
-func (t *TieredCausal) learn(key pagefile.Key, page *pagefile.Page) {
-	if t.opts.Runs != nil && len(page.Media) == 0 {
-		t.opts.Runs.Add(runs.Page{Key: key, Parent: page.Parent, Start: int(page.Start), Tokens: page.Tokens})
-	}
 }

@@ -143,7 +143,7 @@ func (w idleWatch) Lock() { w.mu.Lock() }
 
 func (w idleWatch) Unlock() {
 	w.tiered.mu.Lock()
-	if len(w.tiered.idle) > 0 {
+	if len(w.tiered.flights.idle) > 0 {
 		close(w.waits)
 	}
 	w.tiered.mu.Unlock()
@@ -261,7 +261,7 @@ func TestCancelWhileMovedRowsWait(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.Zero(t, restored.Held, "rows that were not turned are of no use")
 	r.cache.onWrite = nil
-	require.Empty(t, r.tiered.idle)
+	require.Empty(t, r.tiered.flights.idle)
 	r.lock = &r.mu
 	r.compute()
 	r.run(r.slots[0], prompt, nil, true)
@@ -345,14 +345,14 @@ func TestTextOfEarlierProcesses(t *testing.T) {
 	earlier, history := newReusingRunner(t, store, newFakeRunner)
 	filled := make(chan struct{})
 	r := newFakeRunner(t, store, 1, 128, Options{Runs: runs.New(8, 100), RunsFilled: filled})
-	r.tiered.runsBy = time.Now().Add(time.Hour)
+	r.tiered.restorer.runsBy = time.Now().Add(time.Hour)
 	releases := 0
 	r.lock = onUnlock{&r.mu, func() {
 		if releases++; releases != 2 { // the first release is for the look-up of pages that begin alike
 			return
 		}
 		for _, p := range store.pages {
-			r.tiered.learn(p.Key(), p)
+			r.tiered.opts.Runs.Learn(p.Key(), p)
 		}
 		close(filled)
 	}}
@@ -365,7 +365,7 @@ func TestAnIndexThatIsNotFilledInTime(t *testing.T) {
 	store := newMemStore(t)
 	_, history := newReusingRunner(t, store, newFakeRunner)
 	r := newFakeRunner(t, store, 1, 128, Options{Runs: runs.New(8, 100), RunsFilled: make(chan struct{})})
-	r.tiered.runsBy = time.Now()
+	r.tiered.restorer.runsBy = time.Now()
 	require.Zero(t, r.load(r.slots[0], leftOut(history, 0, 30), true).Held)
 }
 

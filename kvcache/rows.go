@@ -1,10 +1,8 @@
 package kvcache
 
 import (
-	"encoding/binary"
-	"fmt"
 	"math"
-	"slices"
+	"os"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
@@ -43,6 +41,58 @@ type Rows interface {
 	Remove(seq int, begin, end int32) error
 }
 
+// Beside is the interface of a cache whose rows can be copied out while a batch computes.
+type Beside interface {
+	// RowsBeside reports whether ReadRows copies from a device, in transfers of neighbouring
+	// rows that neither use its computing nor wait for it. RowsBeside is false for rows in
+	// host memory: copying them would take processors from a batch.
+	RowsBeside() bool
+	// MarkRows returns a function that waits until every batch handed to the backend before
+	// the call of MarkRows is computed. The function is called at most once, by any
+	// goroutine, and frees the mark.
+	MarkRows() (wait func())
+}
+
+// RowPlacer is implemented by caches that move rows out of memory page by page (paged
+// attention). Rows known to be in a file already need not be written to the spill file to
+// make room.
+type RowPlacer interface {
+	// PlaceRows says that the rows of cells, just written, are also in a file: layer
+	// layers[i]'s K from keyOffsets[i] on and its V from valueOffsets[i] on, one row after
+	// the other in the order of cells. Both copies are equal until a row changes in memory;
+	// the file never changes. The caller owns the file: an implementation that needs the
+	// file after the call duplicates the descriptor.
+	//
+	// After an error the rows are in memory only. PlaceRows is called as WriteRows is,
+	// without the runner's lock.
+	PlaceRows(cells []int32, file *os.File, layers []int, keyOffsets, valueOffsets []int64) error
+}
+
+// RowHolder is implemented by caches whose rows leave memory page by page.
+type RowHolder interface {
+	// HeldBytes are the bytes of the rows of cells, in all layers, that are in memory now; ok is false
+	// where all of them are. HeldBytes may be called at any time, by any goroutine.
+	HeldBytes(cells []int32) (bytes int64, ok bool)
+}
+
+// States is the interface that patches add to an Ollama cache with recurrent layers. State
+// sums up all tokens of the cache's one sequence and exists only after the last computed
+// token. There are two kinds: of convolutions and of recurrent layers.
+type States interface {
+	// StateLayers are the layers with a state of a kind that has memory, ascending.
+	StateLayers(recurrent bool) []int
+	// StateBytes is the size of a layer's state in bytes.
+	StateBytes(layer int, recurrent bool) (int, error)
+	// ReadState copies a layer's state to dst.
+	ReadState(layer int, recurrent bool, dst []byte) error
+	// WriteState copies a layer's state from src.
+	WriteState(layer int, recurrent bool, src []byte) error
+	// HasState reports whether a sequence's next batch has a state to go on from.
+	HasState(seq int) bool
+	// BeginState makes room for a sequence's state. WriteState follows.
+	BeginState(seq int) error
+}
+
 // everything is RowWindow's value of a cache that keeps all positions.
 const everything = math.MaxInt32
 
@@ -63,6 +113,9 @@ func (g *group) oldest(begin int) int { return max(0, begin-g.memory) }
 
 // visible is the first position that a token at pos attends to.
 func (g *group) visible(pos int) int { return max(0, pos-g.window) }
+
+// later reports whether a group's rows are copied beside batches.
+func (g *group) later() bool { return g.beside && !g.windowed() }
 
 // cellNumbers is the section with the cell numbers of a page's rows in the group, int32 per
 // token.
@@ -91,85 +144,6 @@ func groupsOf(caches []Rows) []group {
 // restored into its old cells gives the same bits as before.
 const cellNumbersLayer = math.MaxUint16
 
-// geometry is the shape of one token's rows over all groups and layers. The geometry is the
-// same for every page of a model and becomes the page's table of sections.
-type geometry struct {
-	sections []pagefile.Section
-	of       []int // group of each section; len(groups) for state
-}
-
-// measure reads the geometry from the caches. The runner's worst-case reservation allocates
-// K and V; upstream ignores its failure, and then the first batch allocates them. Until all
-// layers have memory there is no geometry, and nothing can be restored.
-func measure(groups []group, states States, layers int) (geometry, error) {
-	var geo geometry
-	present := 0
-	for i := range groups {
-		g := &groups[i]
-		beside, ok := g.Rows.(Beside)
-		g.beside = ok && beside.RowsBeside()
-		of := g.RowLayers()
-		present += len(of)
-		for _, layer := range of {
-			for _, kind := range []pagefile.Kind{pagefile.KindK, pagefile.KindV} {
-				n, err := g.RowBytes(layer, kind == pagefile.KindV)
-				if err != nil {
-					return geometry{}, fmt.Errorf("size of a row: %w", err)
-				}
-				geo.add(i, pagefile.Section{Group: g.id, Layer: uint16(layer), Kind: kind, RowBytes: uint32(n)})
-			}
-		}
-		if g.windowed() {
-			geo.add(i, g.cellNumbers())
-		}
-	}
-	if states != nil {
-		n, err := geo.addStates(states, len(groups))
-		if err != nil {
-			return geometry{}, fmt.Errorf("size of a state: %w", err)
-		}
-		present += n
-	}
-	if present != layers {
-		return geometry{}, fmt.Errorf("%d of %d layers have memory", present, layers)
-	}
-	return geo, nil
-}
-
-func (geo *geometry) add(group int, s pagefile.Section) {
-	geo.sections = append(geo.sections, s)
-	geo.of = append(geo.of, group)
-}
-
-// any reports whether a wanted group has a section.
-func (geo *geometry) any(wanted func(group int) bool) bool {
-	return slices.ContainsFunc(geo.of, wanted)
-}
-
-// layout lays out a page of tokens tokens with the sections of the wanted groups.
-func (geo *geometry) layout(tokens int, wanted func(group int) bool) (pagefile.Layout, error) {
-	var sections []pagefile.Section
-	for i, s := range geo.sections {
-		if wanted(geo.of[i]) {
-			sections = append(sections, s)
-		}
-	}
-	return pagefile.NewLayout(sections, tokens)
-}
-
-// hasAll reports whether a page has the rows of all groups.
-func (geo *geometry) hasAll(layout pagefile.Layout) bool {
-	rows := func(sections []pagefile.Section) (n int) {
-		for _, s := range sections {
-			if s.Kind.PerToken() {
-				n++
-			}
-		}
-		return n
-	}
-	return rows(layout.Sections()) == rows(geo.sections)
-}
-
 // groupOf is the index in groups of a section's group.
 func groupOf(groups []group, s pagefile.Section) int {
 	for i := range groups {
@@ -178,51 +152,4 @@ func groupOf(groups []group, s pagefile.Section) int {
 		}
 	}
 	return -1 // no layout of ours has such a section
-}
-
-// gather copies a page's rows in the wanted groups, and state, into its payload.
-func gather(groups []group, states States, page pageRows, wanted func(group int) bool) error {
-	layout, cells := page.layout, page.cells
-	for i, s := range layout.Sections() {
-		rows := layout.Rows(page.payload, i)
-		if !s.Kind.PerToken() {
-			if err := states.ReadState(int(s.Layer), s.Kind == pagefile.KindState, rows); err != nil {
-				return fmt.Errorf("copy the state of layer %d out: %w", s.Layer, err)
-			}
-			continue
-		}
-		g := groupOf(groups, s)
-		if !wanted(g) {
-			continue
-		}
-		if s.Kind == pagefile.KindCell {
-			for j, cell := range cells[g] {
-				binary.LittleEndian.PutUint32(rows[4*j:], uint32(cell))
-			}
-			continue
-		}
-		if err := groups[g].ReadRows(int(s.Layer), s.Kind == pagefile.KindV, cells[g], rows); err != nil {
-			return fmt.Errorf("copy rows of layer %d out: %w", s.Layer, err)
-		}
-	}
-	return nil
-}
-
-// scatter copies rows of one section of a page into cells. State is copied whole.
-func scatter(groups []group, states States, s pagefile.Section, rows []byte, to destination) error {
-	if !s.Kind.PerToken() {
-		if err := states.WriteState(int(s.Layer), s.Kind == pagefile.KindState, rows); err != nil {
-			return fmt.Errorf("copy the state of layer %d in: %w", s.Layer, err)
-		}
-		return nil
-	}
-	g := groupOf(groups, s)
-	if s.Kind == pagefile.KindCell || len(to.cells[g]) == 0 {
-		return nil
-	}
-	n, from, cells := int(s.RowBytes), to.from[g], to.cells[g]
-	if err := groups[g].WriteRows(int(s.Layer), s.Kind == pagefile.KindV, cells, rows[from*n:(from+len(cells))*n]); err != nil {
-		return fmt.Errorf("copy rows of layer %d in: %w", s.Layer, err)
-	}
-	return nil
 }

@@ -81,7 +81,7 @@ func TestRuleWritesWaitForTheLastFlight(t *testing.T) {
 	r.compute()
 	require.Equal(t, waits, r.device.waits(), "the device was waited for too early")
 	r.tiered.mu.Lock()
-	require.Len(t, r.tiered.idle, 1, "the restore no longer waits")
+	require.Len(t, r.tiered.flights.idle, 1, "the restore no longer waits")
 	r.tiered.mu.Unlock()
 	r.launch()
 	flying.Store(false)
@@ -136,7 +136,7 @@ func TestRuleRemovalLosesNothing(t *testing.T) {
 	tight(r)
 	prompt := tokenRange(1, 200)
 	r.run(slot, prompt, nil, true)
-	require.Less(t, r.tiered.slotLocked(slot.id).stored(), 25, "the queue was meant to be full")
+	require.Less(t, r.tiered.slots.at(slot.id).stored(), 25, "the queue was meant to be full")
 
 	require.NoError(t, r.tiered.Remove(slot.id, 0, math.MaxInt32))
 	slot.inputs = nil
@@ -202,7 +202,7 @@ func TestRuleRemovalCutsFlights(t *testing.T) {
 	slot.inputs = slot.inputs[:20]
 	r.mu.Unlock()
 	r.compute()
-	require.Len(t, r.tiered.slotLocked(slot.id).tokens, 20)
+	require.Len(t, r.tiered.slots.at(slot.id).tokens, 20)
 	slot.inUse, slot.rest = true, inputsOf(other[20:])
 	r.drain()
 	r.flush()

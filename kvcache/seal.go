@@ -3,14 +3,55 @@ package kvcache
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
-// sealLocked hands every full page of a slot that is not stored yet to the write queue. Rows
+// sealer copies rows of slots out of the caches and hands them to the write queue.
+// TieredCausal.mu guards it.
+type sealer struct {
+	caches     *caches
+	device     *progress
+	queue      *writeQueue
+	slots      *slots
+	thin       *thinPages
+	index      *runs.Index // of text that may move; may be nil
+	why        *inquirer
+	unstored   *unstored.Watch
+	stats      *Stats
+	log        *slog.Logger
+	bounce     []byte // for rows of a device that are copied between batches
+	tailDelay  time.Duration
+	stateEvery int // tokens after which a state is stored
+}
+
+// ready reports whether the shape of rows is known. Called with the runner's lock held as well, ready
+// measures an unknown shape.
+func (l *sealer) ready() bool {
+	if l.caches.known() {
+		return true
+	}
+	shape, err := measure(l.caches.groups, l.caches.states, l.caches.layers)
+	if err != nil {
+		l.log.Debug("kv tier: cache is not complete yet", "reason", err)
+		return false
+	}
+	l.caches.geometry = shape
+	l.queue.copiesFrom(l.caches.groups, func(err error) { l.tellCopyFailed(copyPageOut, err) })
+	if slices.ContainsFunc(l.caches.groups, func(g group) bool { return g.beside && !g.later() }) {
+		l.bounce = l.queue.bounce()
+	}
+	return true
+}
+
+// seal hands every full page of a slot that is not stored yet to the write queue. Rows
 // from position leaving on are about to be removed or rotated: their pages are queued up to
 // Options.QueuedBytes and given up beyond. Any other page that finds no room stays in the cache,
 // and is tried again when the next batch is done. A group with a window may have dropped its
@@ -19,10 +60,10 @@ import (
 // after it are of use once its tokens are computed again.
 //
 // Pages that continue a page given up are not stored: a lookup could not reach them.
-func (t *TieredCausal) sealLocked(s *slot, leaving int) {
-	t.extendKeysLocked(s)
-	t.noteDroppedLocked()
-	size := t.opts.PageTokens
+func (l *sealer) seal(s *slot, leaving int) {
+	s.extendKeys()
+	l.noteDropped()
+	size := s.size
 	for page := s.stored(); page < len(s.keys) && (page+1)*size <= s.private; page++ {
 		switch {
 		case s.pages[page] == pageStored:
@@ -31,167 +72,63 @@ func (t *TieredCausal) sealLocked(s *slot, leaving int) {
 			return
 		}
 		goes := (page+1)*size > leaving
-		if t.missingLocked(s, page, s.keys[page]) && !t.hasNoneLocked(s, page*size) {
-			switch _, ok := t.copyOutLocked(s, page, (page+1)*size, goes, false); {
+		if l.missing(s, page, s.keys[page]) && !l.caches.hasNone(s, page*size) {
+			switch _, ok := l.copyOut(s, page, (page+1)*size, goes, false); {
 			case !ok && goes:
-				t.stats.DroppedPages += int64(min(len(s.keys), s.private/size) - page)
-				t.givenLocked(s.keys[page], givenQueue)
+				l.stats.DroppedPages += int64(min(len(s.keys), s.private/size) - page)
+				l.why.givenLocked(s.keys[page], givenQueue)
 				return
 			case !ok && leaving == staying:
 				return
 			case !ok:
 				continue // this page stays in the cache, later pages may be leaving
 			}
-			t.stats.SealedPages++
+			l.stats.SealedPages++
 		}
 		s.pages[page] = pageStored
 	}
 }
 
-// staying is sealLocked's argument leaving when all rows stay.
+// staying is seal's argument leaving when all rows stay.
 const staying = math.MaxInt
 
-// noteDroppedLocked marks, in all slots, pages that the queue has given up.
-func (t *TieredCausal) noteDroppedLocked() {
-	dropped := t.queue.takeDropped()
+// noteDropped marks, in all slots, pages that the queue has given up.
+func (l *sealer) noteDropped() {
+	dropped := l.queue.takeDropped()
 	if len(dropped) == 0 {
 		return
 	}
-	t.stats.DroppedPages += int64(len(dropped))
+	l.stats.DroppedPages += int64(len(dropped))
 	gone := make(map[pagefile.Key]bool)
 	for _, key := range dropped {
 		gone[key] = true
 	}
-	for _, s := range t.slots {
+	for _, s := range l.slots.of {
 		s.dropped(gone)
 	}
 }
 
-// healLocked queues pages and tails of finished slots that are not stored and found no room
-// in the queue before; pages that were given up are left out. healLocked reports whether any
-// page was queued. With inUse, unfinished slots are included, whose next batch would
-// otherwise queue their pages, and tails that are not due yet.
-func (t *TieredCausal) healLocked(inUse bool) bool {
-	before := t.stats.SealedPages + t.stats.SealedTails
-	for seq, s := range t.slots {
-		done := s.request == requestEnded && !t.flyingLocked(seq)
-		if !done && !inUse || t.queue.suspended() {
-			continue
-		}
-		t.noteLostLocked(seq, s)
-		t.sealLocked(s, staying)
-		if done && (!t.stateful() || len(t.flights) == 0) && (inUse || t.tailDueLocked(s)) {
-			t.sealTailLocked(s, false)
-		}
-	}
-	return t.stats.SealedPages+t.stats.SealedTails > before
-}
-
-// healIdle calls healLocked for the write queue, when the queue is empty or the store works
-// again. While a batch is built healIdle does nothing: BatchDone calls healLocked
-// afterwards.
-func (t *TieredCausal) healIdle() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.flights) == 0 {
-		t.healLocked(false)
-	}
-}
-
-// anew queues missing pages and tails of all slots, with those that were given up: these are
-// stored only where the store has room. The tail of a slot whose request has not ended is the end
-// of the computed text, or of the turn before, whose tail may still have waited; the runner may end
-// before the request does.
-func (t *TieredCausal) anew() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.noteDroppedLocked()
-	for _, s := range t.slots {
-		s.anew()
-	}
-	t.healLocked(true)
-	for _, s := range t.slots {
-		if (s.request == requestPrompt || s.request == requestAnswer) && t.divisible() { // other models saved a tail when the prompt ended
-			t.sealTailLocked(s, true)
-		}
-	}
-}
-
-// wrote handles the result of an attempt to write a queued page.
-func (t *TieredCausal) wrote(job *writeJob, err error) {
-	if err != nil {
-		if t.opts.Runs != nil && !t.store.Has(job.key) {
-			t.opts.Runs.Remove(job.key)
-		}
-		if reason := whyGiven(err); reason != "" {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			t.givenLocked(job.key, reason)
-		}
-		return
-	}
-	t.countSealed(job.page)
-	if job.tries > 0 {
-		t.learn(job.key, job.page)
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.givenLocked(job.key, "")
-	if t.thin[job.key] && t.geometry.hasAll(job.page.Layout) {
-		delete(t.thin, job.key)
-	}
-}
-
-// missingLocked reports whether a page is neither queued nor known to be stored, or is stored
-// without rows that the slot has. missingLocked does not ask the store, which may hang: Put
+// missing reports whether a page is neither queued nor known to be stored, or is stored
+// without rows that the slot has. missing does not ask the store, which may hang: Put
 // writes no page that is stored already.
-func (t *TieredCausal) missingLocked(s *slot, page int, key pagefile.Key) bool {
+func (l *sealer) missing(s *slot, page int, key pagefile.Key) bool {
 	switch {
-	case t.queue.has(key):
+	case l.queue.has(key):
 		return false
-	case t.thin[key] && s.hasAll(page*t.opts.PageTokens):
+	case l.thin.has(key) && s.hasAll(page*s.size):
 		return true
 	}
 	return !s.found[key]
 }
 
-// hasNoneLocked reports whether every group has dropped the row at begin.
-func (t *TieredCausal) hasNoneLocked(s *slot, begin int) bool {
-	return t.geometry.sections != nil && !t.geometry.any(func(g int) bool { return g < len(t.groups) && begin >= s.from[g] })
-}
-
-// noteLostLocked notes the rows that a slot's groups no longer have, or may lose meanwhile.
-// Building a batch frees rows too far before the batch's first position of the sequence, or
-// before the sequence's end where the batch has no part of the sequence.
-func (t *TieredCausal) noteLostLocked(seq int, s *slot) {
-	for g := range t.groups {
-		end := len(s.tokens)
-		oldest := t.groups[g].oldest(end)
-		for _, f := range t.flights {
-			at := end
-			for i := range f.parts {
-				if part := &f.parts[i]; part.seq == seq && len(part.inputs) > 0 {
-					at = min(at, int(part.begin))
-					end = max(end, int(part.end()))
-				}
-			}
-			oldest = max(oldest, t.groups[g].oldest(at))
-		}
-		if s.broken && t.groups[g].windowed() {
-			oldest = len(s.tokens) // the sequence's true end is not known
-		}
-		s.from[g] = max(s.from[g], oldest)
-	}
-}
-
-// tailDueLocked reports whether the tail of a slot whose request has ended is stored now. If not,
+// tailDue reports whether the tail of a slot whose request has ended is stored now. If not,
 // healIdle is called when it is.
-func (t *TieredCausal) tailDueLocked(s *slot) bool {
-	if !t.divisible() || !t.queue.now().Before(s.tailDue) {
+func (l *sealer) tailDue(s *slot) bool {
+	if !l.caches.divisible() || !l.queue.now().Before(s.tailDue) {
 		return true
 	}
 	if len(s.tokens) != s.tail.tokens {
-		t.queue.wakeAtLatest(s.tailDue)
+		l.queue.wakeAtLatest(s.tailDue)
 	}
 	return false
 }
@@ -200,81 +137,64 @@ func (t *TieredCausal) tailDueLocked(s *slot) bool {
 // token of an answer and forgets it.
 const tailSlack = 8
 
-// tailStaysLocked reports whether a slot that is about to keep only positions before begin keeps
+// tailStays reports whether a slot that is about to keep only positions before begin keeps
 // all that is worth a tail: the next turn makes the tail longer.
-func (t *TieredCausal) tailStaysLocked(s *slot, begin int) bool {
-	return t.opts.TailDelay > 0 && t.divisible() && begin > 0 && begin >= len(s.tokens)-tailSlack
+func (l *sealer) tailStays(s *slot, begin int) bool {
+	return l.tailDelay > 0 && l.caches.divisible() && begin > 0 && begin >= len(s.tokens)-tailSlack
 }
 
-// sealTailLocked saves the incomplete last page of a slot. leaving says that its rows are
+// tail saves the incomplete last page of a slot. leaving says that its rows are
 // about to be removed or rotated.
-func (t *TieredCausal) sealTailLocked(s *slot, leaving bool) {
-	if t.stateful() {
-		t.sealStateLocked(s) // rows without state are of no use
+func (l *sealer) tail(s *slot, leaving bool) {
+	if l.caches.stateful() {
+		l.state(s) // rows without state are of no use
 		return
 	}
-	t.noteDroppedLocked()
-	t.extendKeysLocked(s)
+	l.noteDropped()
+	s.extendKeys()
 	n := len(s.tokens)
-	page := n / t.opts.PageTokens
-	if n == page*t.opts.PageTokens || n > s.private || n == s.tail.tokens || !s.leads(page) {
+	page := n / s.size
+	if n == page*s.size || n > s.private || n == s.tail.tokens || !s.leads(page) {
 		return
 	}
-	if key, ok := t.copyOutLocked(s, page, n, leaving, false); ok {
+	if key, ok := l.copyOut(s, page, n, leaving, false); ok {
 		s.tail = saved{tokens: n, key: key}
-		t.stats.SealedTails++
+		l.stats.SealedTails++
 	}
 }
 
-// extendKeysLocked computes the keys of pages that became full.
-func (t *TieredCausal) extendKeysLocked(s *slot) {
-	size := t.opts.PageTokens
-	for page := len(s.keys); (page+1)*size <= len(s.tokens); page++ {
-		s.keys = append(s.keys, pagefile.ChainKey(t.parentLocked(s, page), s.tokens[page*size:(page+1)*size], pagefile.MediaWithin(s.media, page*size, size)))
-		s.pages = append(s.pages, pageNew)
-	}
-}
-
-// parentLocked is the key of the page before, or the fingerprint for the first.
-func (t *TieredCausal) parentLocked(s *slot, page int) pagefile.Key {
-	if page == 0 {
-		return t.opts.Fingerprint
-	}
-	return s.keys[page-1]
-}
-
-// copyOutLocked copies a page's rows before position end into staging and queues the page,
-// with the state after these rows if state is set. copyOutLocked returns the page's key, and
+// copyOut copies a page's rows before position end into staging and queues the page,
+// with the state after these rows if state is set. copyOut returns the page's key, and
 // whether the page is queued.
-func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool) (key pagefile.Key, ok bool) {
-	begin := page * t.opts.PageTokens
-	if t.geometry.sections == nil || t.hasNoneLocked(s, begin) && !state {
+func (l *sealer) copyOut(s *slot, page, end int, leaving, state bool) (key pagefile.Key, ok bool) {
+	begin := page * s.size
+	if !l.caches.known() || l.caches.hasNone(s, begin) && !state {
 		return key, false
 	}
-	layout, err := t.geometry.layout(end-begin, func(g int) bool {
-		if g == len(t.groups) {
+	layout, err := l.caches.layout(end-begin, func(g int) bool {
+		if g == len(l.caches.groups) {
 			return state
 		}
 		return begin >= s.from[g]
 	})
 	if err != nil {
-		t.copyFailedLocked("lay out a page", err)
+		l.copyFailed("lay out a page", err)
 		return key, false
 	}
-	payload := t.queue.stage(layout.Size(), leaving)
+	payload := l.queue.stage(layout.Size(), leaving)
 	if payload == nil {
-		if leaving && !t.queue.suspended() { // else the outage was told
-			t.opts.Unstored.Lost(telemetry.ObstacleSlow, errors.New(givenQueue))
+		if leaving && !l.queue.suspended() { // else the outage was told
+			l.unstored.Lost(telemetry.ObstacleSlow, errors.New(givenQueue))
 		}
 		return key, false
 	}
-	rows := pageRows{layout: layout, payload: payload, cells: make([][]int32, len(t.groups))}
+	rows := pageRows{layout: layout, payload: payload, cells: make([][]int32, len(l.caches.groups))}
 	for g := range rows.cells {
 		rows.cells[g] = slices.Clone(s.cells[g][begin:end])
 	}
-	later, err := t.gatherLocked(rows)
+	later, err := l.gather(rows)
 	if err != nil {
-		t.copyFailedLocked(copyPageOut, err)
+		l.copyFailed(copyPageOut, err)
 		return key, false
 	}
 	if later != nil {
@@ -282,58 +202,91 @@ func (t *TieredCausal) copyOutLocked(s *slot, page, end int, leaving, state bool
 	}
 
 	out := &pagefile.Page{
-		Parent:  t.parentLocked(s, page),
+		Parent:  s.parent(page),
 		Start:   uint32(begin),
 		Tokens:  slices.Clone(s.tokens[begin:end]),
 		Media:   pagefile.MediaWithin(s.media, begin, end-begin),
 		Layout:  layout,
 		Payload: payload,
 	}
-	if end-begin == t.opts.PageTokens && page < len(s.keys) {
+	if end-begin == s.size && page < len(s.keys) {
 		key = s.keys[page]
 	} else {
 		key = pagefile.ChainKey(out.Parent, out.Tokens, out.Media)
 	}
-	t.learn(key, out) // before the push: wrote may remove the page again
-	t.queue.push(key, out, s.given, later)
+	l.index.Learn(key, out) // before the push: wrote may remove the page again
+	l.queue.push(key, out, s.given, later)
 	return key, true
 }
 
 // copyPageOut names the copy of a page in the log.
 const copyPageOut = "copy a page out of the cache"
 
-// gatherLocked copies a page's rows and state, except rows that are copied beside batches.
-// gatherLocked returns how to copy these, or nil if there are none.
-func (t *TieredCausal) gatherLocked(rows pageRows) (later *copyOut, err error) {
+// gather copies a page's rows and state, except rows that are copied beside batches.
+// gather returns how to copy these, or nil if there are none.
+func (l *sealer) gather(rows pageRows) (later *copyOut, err error) {
 	now, marker := false, Beside(nil)
 	for _, s := range rows.layout.Sections() {
-		switch g := groupOf(t.groups, s); {
+		switch g := groupOf(l.caches.groups, s); {
 		case s.Kind == pagefile.KindCell:
-		case g >= 0 && t.groups[g].later():
-			later, marker = &copyOut{rows: rows}, t.groups[g].Rows.(Beside)
+		case g >= 0 && l.caches.groups[g].later():
+			later, marker = &copyOut{rows: rows}, l.caches.groups[g].Rows.(Beside)
 		default:
 			now = true
 		}
 	}
 	if now {
-		t.awaitRowsLocked()
+		l.device.awaitRows()
 	}
-	err = gather(t.groups, t.opts.States, rows, func(g int) bool { return !t.groups[g].beside })
+	err = gather(l.caches.groups, l.caches.states, rows, func(g int) bool { return !l.caches.groups[g].beside })
 	if err == nil {
-		err = gatherSpans(t.groups, []pageRows{rows}, func(g int) bool { return t.groups[g].beside && !t.groups[g].later() }, t.bounce)
+		err = gatherSpans(l.caches.groups, []pageRows{rows}, func(g int) bool { return l.caches.groups[g].beside && !l.caches.groups[g].later() }, l.bounce)
 	}
 	if later != nil {
-		later.mark = t.markLocked(marker)
+		later.mark = l.device.after(marker)
 	}
 	return later, err
 }
 
-// copyFailedLocked counts a page that could not be copied and is computed again when needed.
-func (t *TieredCausal) copyFailedLocked(what string, err error) {
-	t.stats.FailedCopies++
-	t.tellCopyFailed(what, err)
+// copyFailed counts a page that could not be copied and is computed again when needed.
+func (l *sealer) copyFailed(what string, err error) {
+	l.stats.FailedCopies++
+	l.tellCopyFailed(what, err)
 }
 
-func (t *TieredCausal) tellCopyFailed(what string, err error) {
-	t.opts.Unstored.Lost(telemetry.ObstacleCopy, fmt.Errorf("%s: %w", what, err))
+func (l *sealer) tellCopyFailed(what string, err error) {
+	l.unstored.Lost(telemetry.ObstacleCopy, fmt.Errorf("%s: %w", what, err))
+}
+
+// noteState notes the position of a slot's state after a part of a flight, and stores
+// the state where a later request may go on: at the end of the prompt and of the answer;
+// before the last batch of a prompt, for the same prompt again, whose last token is always
+// computed; and every stateEvery tokens. endsNext: the prompt ends with the slot's next batch.
+func (l *sealer) noteState(s *slot, part *flightPart, endsNext bool) {
+	s.stateAt = -1
+	if !part.shortened && !s.broken {
+		s.stateAt = len(s.tokens)
+	}
+	if part.promptEnd || s.request == requestEnded || len(s.tokens)-s.state.tokens >= l.stateEvery || endsNext {
+		l.state(s)
+	}
+}
+
+// state stores the rows of a slot's last page, full or not, with the state after
+// it. No batch may change the state meanwhile.
+func (l *sealer) state(s *slot) {
+	l.noteDropped()
+	n := len(s.tokens)
+	if n == 0 || n != s.stateAt || n == s.state.tokens || n > s.private {
+		return
+	}
+	l.seal(s, 0)
+	page := (n - 1) / s.size
+	if !s.leads(page) {
+		return
+	}
+	if key, ok := l.copyOut(s, page, n, true, true); ok {
+		s.state = saved{tokens: n, key: key}
+		l.stats.SealedTails++
+	}
 }

@@ -12,6 +12,8 @@ import (
 // slot mirrors the caches' content for one of the runner's sequences, as far as rows are
 // computed and follow from the sequence's tokens and media. TieredCausal.mu guards it.
 type slot struct {
+	chain
+
 	// tokens of positions 0, 1, …: computed, exact. media are the images and sounds among
 	// them.
 	tokens []int32
@@ -63,6 +65,49 @@ type slot struct {
 
 	// tail and state are the last saved tail of the sequence, and its last saved state.
 	tail, state saved
+}
+
+// chain says how a text is cut into pages: the key before the first one, and the tokens of a page.
+type chain struct {
+	root pagefile.Key
+	size int
+}
+
+// slots are the slots by their sequence. TieredCausal.mu guards them.
+type slots struct {
+	chain
+	groups int
+	of     map[int]*slot
+}
+
+// at returns the slot of a sequence, a new one where there is none yet.
+func (m *slots) at(seq int) *slot {
+	s, ok := m.of[seq]
+	if !ok {
+		s = newSlot(m.chain, m.groups)
+		m.of[seq] = s
+	}
+	return s
+}
+
+// ahead is a range of rows [begin, end) of which some attend to positions up to end: rows
+// of an image attend to all of their batch.
+type ahead struct{ begin, end int }
+
+// nothingAhead begins after every row.
+var nothingAhead = ahead{begin: math.MaxInt}
+
+// early is the restore that filled a slot before its first request.
+type early struct {
+	Restored
+	from origins
+}
+
+// takeEarly returns the restore that filled the slot, once.
+func (s *slot) takeEarly() early {
+	e := s.early
+	s.early = early{}
+	return e
 }
 
 // requestState is the progress of a slot's request.
@@ -159,8 +204,8 @@ func (s *slot) leads(pages int) bool {
 	return !slices.Contains(s.pages[:pages], pageGiven)
 }
 
-func newSlot(groups int) *slot {
-	return &slot{private: math.MaxInt, secret: math.MaxInt, foreign: math.MaxInt, cells: make([][]int32, groups), from: make([]int, groups)}
+func newSlot(of chain, groups int) *slot {
+	return &slot{chain: of, private: math.MaxInt, secret: math.MaxInt, foreign: math.MaxInt, cells: make([][]int32, groups), from: make([]int, groups)}
 }
 
 // truncate drops positions from n on. Positions that a private request adds next are
@@ -208,9 +253,53 @@ func (s *slot) saw(a ahead) {
 	s.private = min(s.private, s.secret)
 }
 
+// extendKeys computes the keys of pages that became full.
+func (s *slot) extendKeys() {
+	for page, size := len(s.keys), s.size; (page+1)*size <= len(s.tokens); page++ {
+		s.keys = append(s.keys, pagefile.ChainKey(s.parent(page), s.tokens[page*size:(page+1)*size], pagefile.MediaWithin(s.media, page*size, size)))
+		s.pages = append(s.pages, pageNew)
+	}
+}
+
+// parent is the key of the page before, or the root for the first.
+func (s *slot) parent(page int) pagefile.Key {
+	if page == 0 {
+		return s.root
+	}
+	return s.keys[page-1]
+}
+
+// knownPrefix is the start of a look-up: the end of the pages before a position whose keys the slot
+// knows, and the key of the last of them.
+func (s *slot) knownPrefix(base int) (parent pagefile.Key, start int) {
+	s.extendKeys()
+	pages := min(base/s.size, len(s.keys))
+	return s.parent(pages), pages * s.size
+}
+
+// restoreBase is the position from which rows are restored when the slot holds the first `have` tokens
+// of a prompt. Rows of a broken slot do not follow from the prompt, and exact rows replace them. The
+// base is 0 where a group may have dropped rows of the part that is exact.
+func (s *slot) restoreBase(have int, text *prompt, divisible bool) int {
+	exact := s.shared(text)
+	switch broken := s.broken || exact < min(len(s.tokens), have); {
+	case !broken:
+		return have
+	case !divisible:
+		return 0
+	default:
+		return min(exact, have)
+	}
+}
+
+// shared counts the leading positions at which slot and prompt agree.
+func (s *slot) shared(text *prompt) int {
+	return pagefile.CommonPrefix(s.tokens, s.media, text.tokens, text.media)
+}
+
 // trimKeys drops keys of pages that are no longer full.
-func (s *slot) trimKeys(pageTokens int) {
-	if pages := len(s.tokens) / pageTokens; pages < len(s.keys) {
+func (s *slot) trimKeys() {
+	if pages := len(s.tokens) / s.size; pages < len(s.keys) {
 		s.keys, s.pages = s.keys[:pages], s.pages[:pages]
 	}
 }
@@ -234,7 +323,7 @@ func (s *slot) add(pos int, tokens []int32, media []pagefile.Media, cells [][]in
 
 // clonePrefix returns a new slot with this slot's first n positions.
 func (s *slot) clonePrefix(n int) *slot {
-	c := newSlot(len(s.cells))
+	c := newSlot(s.chain, len(s.cells))
 	held := min(n, len(s.tokens))
 	c.tokens = slices.Clone(s.tokens)
 	c.media = slices.Clone(s.media)

@@ -26,13 +26,6 @@ const (
 	bounceMax = 4 << 20
 )
 
-// pageRows are the rows of a page, and the cells of each group that have them.
-type pageRows struct {
-	layout  pagefile.Layout
-	payload []byte
-	cells   [][]int32
-}
-
 // cellSpan is a range of cells that is read in one transfer. A span begins and ends with a row of
 // a page.
 type cellSpan struct {

@@ -32,7 +32,7 @@ type steadyStore struct {
 	Store
 	patience patience
 	guard    steady.Guard
-	late     func(ref diskstore.Ref, err error) // called with the result of a read that was left behind
+	noteRead func(ref diskstore.Ref, err error) // takes the result of reading a page, also of a read that was left behind
 }
 
 // quick runs an operation for which a request waits.
@@ -105,7 +105,7 @@ func (s *steadyStore) has(ctx context.Context, key pagefile.Key) (bool, error) {
 func (s *steadyStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
 	_, err := readWithin(ctx, s, how, func() (struct{}, error) {
 		return struct{}{}, s.Store.Read(ctx, ref, tokens, layout, buf, how...)
-	}, func(_ struct{}, err error) { s.late(ref, err) })
+	}, func(_ struct{}, err error) { s.noteRead(ref, err) })
 	return err
 }
 
@@ -115,7 +115,7 @@ func (s *steadyStore) ReadSections(ctx context.Context, ref diskstore.Ref, token
 	defer gate.close()
 	_, err := readWithin(ctx, s, how, func() (struct{}, error) {
 		return struct{}{}, s.Store.ReadSections(ctx, ref, tokens, layout, gate.pass, how...)
-	}, func(_ struct{}, err error) { s.late(ref, err) })
+	}, func(_ struct{}, err error) { s.noteRead(ref, err) })
 	return err
 }
 
@@ -129,7 +129,7 @@ func (s *steadyStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens 
 		if placed != nil {
 			placed.Close() // the file was only read
 		}
-		s.late(ref, err)
+		s.noteRead(ref, err)
 	})
 }
 

@@ -3,115 +3,22 @@ package kvcache
 import (
 	"context"
 	"log/slog"
-	"math"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	ollama "github.com/ollama/ollama/kvcache"
-	"github.com/ollama/ollama/model/input"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/rates"
-	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/unstored"
-	"github.com/kvtier/kvtier/telemetry/why"
 )
-
-// Store keeps pages. [diskstore.Store] implements Store. Methods may be called from several
-// goroutines.
-type Store interface {
-	Put(ctx context.Context, page *pagefile.Page) error
-	PutIfRoom(ctx context.Context, page *pagefile.Page) error
-	Has(key pagefile.Key) bool
-	ChainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
-	ChainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
-	AnyOf(ctx context.Context, keys []pagefile.Key) (key pagefile.Key, found bool)
-	TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
-	LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error)
-	Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error
-	ReadSections(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) error
-	ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error)
-	Flush(ctx context.Context) error
-	Close() error
-}
-
-// Options configure a [TieredCausal]. Store, Fingerprint and Layers are required.
-type Options struct {
-	Store Store
-	// Fingerprint identifies the model and engine that pages belong to, and is the parent
-	// key of a first page.
-	Fingerprint pagefile.Key
-	// Layers is the number of layers with K/V, in all caches.
-	Layers int
-	// PageTokens is the number of tokens of a page; zero means
-	// [diskstore.DefaultPageTokens]. A page of 256 tokens of an 8B model has 32 MiB: large
-	// enough for sequential reads, small enough that little is computed again where two
-	// prompts part. A cache that drops positions must keep at least PageTokens.
-	PageTokens int
-	// States is the state of recurrent layers, nil in a model without any.
-	States States
-	// StateEvery is the number of tokens after which a state is stored within a prompt or an
-	// answer; zero means 2048.
-	StateEvery int
-	// Media gives images and sounds an identity that outlives the process. Without Media,
-	// rows from the first image or sound on are not stored.
-	Media MediaDigest
-	// Backwards: an input without identity also changes earlier rows of its batch.
-	Backwards bool
-	// Reach is the number of tokens of a batch in a model in which rows of an image attend to all
-	// of their batch, also to the text behind the image. Zero means that no row attends to later
-	// text than that of its own span.
-	Reach int
-	// Rates has the measured costs of computing and reading, which decide whether pages are
-	// read. Nil means no costs are known, and measurements are not kept. The wrapper saves
-	// Rates.
-	Rates *rates.Rates
-	// Runs is an index of text that can be reused at other positions. Nil means that only
-	// text with the same beginning is reused. The wrapper adds the pages that it stores and
-	// reads.
-	Runs *runs.Index
-	// Lossy also restores lossy pages, where they reach a page further than exact ones. Rows from
-	// the first lossy page on, and rows computed after them, are not stored. Without Lossy no
-	// lossy page is looked up, and in a model with windows or state none ever is.
-	Lossy bool
-	// TailDelay is the time after a request's end at which its tail is stored, if the slot still
-	// has it: a request that goes on meanwhile makes the tail longer. Rows that leave the cache
-	// are stored at once, and so are the tails of models with windows or state.
-	TailDelay time.Duration
-	// RunsFilled is closed when Runs has the pages of earlier processes. Requests wait for it
-	// until two seconds after New. Nil means that Runs is filled.
-	RunsFilled <-chan struct{}
-	// Latest brings, once, the text of the latest conversation: [TieredCausal.FillSlot] restores
-	// it while the model loads. Nil means none.
-	Latest <-chan []int32
-	// Poison fills the cells a restore has taken with NaN bytes before rows are written,
-	// to show that none of them is read too early. For tests.
-	Poison bool
-	// AlwaysRestore reads pages even where computing them seems quicker. For tests.
-	AlwaysRestore bool
-	// QueuedBytes bounds the memory of rows that wait to be written after they have left the
-	// cache; zero means 1 GiB. Rows that are still in the cache, and rows whose writing
-	// failed, are queued up to a quarter each. The first of the rows in a queue may be larger.
-	// Buffers for copies out of a device are part of it, up to a sixteenth each.
-	QueuedBytes int64
-	// Meter counts prompts and pages. Nil counts nothing.
-	Meter *telemetry.Meter
-	// Recents are the latest prompts, for the cause of a miss. Nil explains none. Prompts are then
-	// counted when they are explained, a little later.
-	Recents *why.Recents
-	// Unstored is told of rows that should have been stored and do not reach the store; the store
-	// tells of its own failures. Nil means that only Logger is.
-	Unstored *unstored.Watch
-	// Logger receives log lines; nil means slog's default.
-	Logger *slog.Logger
-}
 
 // closeTimeout bounds Close's wait for queued pages.
 const closeTimeout = 5 * time.Second
+
+// stateEvery is the number of tokens after which a state is stored within a prompt or an
+// answer. A large model's state takes 75 MB.
+const stateEvery = 2048
 
 // TieredCausal is a cache whose pages outlive it. TieredCausal implements upstream's Cache
 // by forwarding to the wrapped cache. The runner also calls TieredCausal where a batch is
@@ -119,40 +26,33 @@ const closeTimeout = 5 * time.Second
 type TieredCausal struct {
 	ollama.Cache // the wrapped cache
 
-	groups  []group // the wrapped cache's parts
+	caches  *caches // the wrapped cache's parts
 	opts    Options
 	store   *steadyStore // opts.Store
 	log     *slog.Logger
 	queue   *writeQueue
 	rates   *rates.Rates
-	after   func(time.Duration) <-chan time.Time // time.After, except in tests
-	closeIn time.Duration                        // closeTimeout, except in tests
+	closeIn time.Duration // closeTimeout, except in tests
 
 	mu       sync.Mutex // guards the fields below
-	slots    map[int]*slot
-	accounts map[int]*account // of requests whose prompt's last batch is not built, by slot
-	visits   visits
+	slots    *slots
+	accounts accounts
 	why      inquirer
-	flights  []*flight
-	idle     []*idleJob
-	batches  batchClock
-	geometry geometry              // set once before the first restore; restores read it without mu
-	thin     map[pagefile.Key]bool // pages known to be stored without some group's rows
-	computed bool                  // the device was waited for since the last batch landed
-	mark     *mark                 // of the batches that have landed; nil before it is needed
-	marks    []*mark               // marks that may not be past
-	landed   int                   // the newest batch that has landed
-	bounce   []byte                // for rows of a device that are copied between batches
+	flights  flights
+	device   progress
+	sealer   sealer
 	stats    Stats
 	filling  *filling // nil after the first request
 
-	noRuns   atomic.Bool     // the model cannot shift
-	runsBy   time.Time       // no request waits longer for Options.RunsFilled
-	unplaced sync.Once       // logs once why a page was not placed
-	running  context.Context // ends when the cache is closed
-	stop     context.CancelFunc
-	probes   sync.WaitGroup // background reads for probe
-	closing  sync.Once
+	identity identity
+	thin     thinPages
+	reader   reader
+	find     finder
+	restorer restorer
+
+	running context.Context // ends when the cache is closed
+	stop    context.CancelFunc
+	closing sync.Once
 }
 
 var _ ollama.Cache = (*TieredCausal)(nil)
@@ -166,6 +66,9 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	if opts.QueuedBytes == 0 {
 		opts.QueuedBytes = queuedBytes
 	}
+	if opts.StateEvery <= 0 {
+		opts.StateEvery = stateEvery
+	}
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
@@ -177,265 +80,47 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	}
 	t := &TieredCausal{
 		Cache:   cache,
-		groups:  groupsOf(rows),
+		caches:  &caches{groups: groupsOf(rows), states: opts.States, layers: opts.Layers},
 		opts:    opts,
 		store:   &steadyStore{Store: opts.Store, patience: usualPatience},
 		log:     opts.Logger,
 		rates:   opts.Rates,
-		after:   time.After,
 		closeIn: closeTimeout,
-		slots:   make(map[int]*slot),
-		batches: newBatchClock(),
-
-		accounts: make(map[int]*account),
-		visits:   make(visits),
-		why:      newInquirer(&opts),
-		thin:     make(map[pagefile.Key]bool),
 	}
-	t.store.late = t.noteRead
-	t.queue = newWriteQueue(t.store, opts.QueuedBytes, t.wrote, t.healIdle)
 	t.running, t.stop = context.WithCancel(context.Background())
-	t.runsBy = time.Now().Add(t.store.patience.queue)
+	t.flights.mu = &t.mu
+	t.slots = &slots{chain: chain{opts.Fingerprint, opts.PageTokens}, groups: len(t.caches.groups), of: make(map[int]*slot)}
+	t.identity = identity{opts.Media, opts.Reach, opts.Backwards}
+	t.why = newInquirer(&t.mu, t.running, &opts)
+	t.accounts = accounts{open: make(map[int]*account), visits: make(visits), rates: t.rates, meter: opts.Meter, why: &t.why}
+	t.device = progress{caches: t.caches, clock: newBatchClock()}
+	t.store.noteRead = t.noteRead
+	t.queue = newWriteQueue(t.store, opts.QueuedBytes, t.wrote, t.healIdle)
+	t.sealer = sealer{
+		caches: t.caches, device: &t.device, queue: t.queue, slots: t.slots, thin: &t.thin, index: opts.Runs,
+		why: &t.why, unstored: opts.Unstored, stats: &t.stats, log: t.log, tailDelay: opts.TailDelay, stateEvery: opts.StateEvery,
+	}
+	t.reader = reader{store: t.store, caches: t.caches, rates: t.rates, log: t.log, notFound: t.restorer.notFound, running: t.running}
+	t.find = finder{
+		chain: t.slots.chain, store: t.store, queue: t.queue, caches: t.caches, rates: t.rates, thin: &t.thin,
+		index: opts.Runs, reach: opts.Reach, lossy: opts.Lossy, always: opts.AlwaysRestore,
+	}
+	t.restorer = restorer{
+		mu: &t.mu, slots: t.slots, flights: &t.flights, device: &t.device, sealer: &t.sealer, accounts: &t.accounts,
+		why: &t.why, stats: &t.stats, caches: t.caches, identity: &t.identity, find: &t.find, reader: &t.reader, queue: t.queue,
+		remove: t.Remove, meter: opts.Meter, log: t.log, after: time.After, poison: opts.Poison,
+		runs: opts.Runs, filled: opts.RunsFilled, runsBy: time.Now().Add(t.store.patience.queue),
+	}
 	return t
 }
 
 // PageTokens is the number of tokens of a page.
 func (t *TieredCausal) PageTokens() int { return t.opts.PageTokens }
 
-func (t *TieredCausal) slotLocked(seq int) *slot {
-	s, ok := t.slots[seq]
-	if !ok {
-		s = newSlot(len(t.groups))
-		t.slots[seq] = s
-	}
-	return s
-}
-
-// readyLocked reports whether the geometry is known. Called with the runner's lock held as
-// well, readyLocked measures an unknown geometry.
-func (t *TieredCausal) readyLocked() bool {
-	if t.geometry.sections != nil {
-		return true
-	}
-	g, err := measure(t.groups, t.opts.States, t.opts.Layers)
-	if err != nil {
-		t.log.Debug("kv tier: cache is not complete yet", "reason", err)
-		return false
-	}
-	t.geometry = g
-	t.queue.copiesFrom(t.groups, func(err error) { t.tellCopyFailed(copyPageOut, err) })
-	if slices.ContainsFunc(t.groups, func(g group) bool { return g.beside && !g.later() }) {
-		t.bounce = t.queue.bounce()
-	}
-	return true
-}
-
-// synchronize waits until the backend, which all groups share, has computed every batch. t.mu
-// is held.
-func (t *TieredCausal) synchronize() {
-	t.groups[0].SynchronizeRows()
-	t.computed = true
-}
-
-// awaitRowsLocked waits until the device has computed all rows and states of slots.
-func (t *TieredCausal) awaitRowsLocked() {
-	if !t.computed {
-		t.synchronize()
-	}
-}
-
-// StartSequence begins a request, with the runner's lock held, in a slot that holds a prefix
-// of its prompt. When store is false, rows computed for the request are not stored.
-func (t *TieredCausal) StartSequence(seq int, store bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.slotLocked(seq)
-	if !store && s.request == requestEnded && t.divisible() {
-		t.sealTailLocked(s, true) // this request makes the tail longer by rows that are not stored
-	}
-	if store {
-		// The request's own prompt contains all text of the slot, and all text that rows
-		// before secret attend to.
-		s.private, s.ahead = min(s.secret, s.foreign), nil
-	} else {
-		s.private = min(s.private, len(s.tokens))
-	}
-	s.withheld = !store
-	if a := t.accounts[seq]; a != nil {
-		a.private = !store
-	}
-	t.begunLocked(seq, !store)
-	t.noteDroppedLocked()
-	s.anew()
-	s.given, s.request = false, requestPrompt
-}
-
-// BatchBuilt notes, with the runner's lock held, where the rows of a batch will be: the
-// cache's last StartForward was for this batch. tracked reports whether a sequence is a
-// request for text, promptEnd whether a sequence's prompt ends with this batch. A slot is emptied
-// after a sequence that is not tracked, which the wrapper does not know.
-func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Input, tracked, promptEnd func(seq int) bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.readyLocked()
-	cells := make([][]int32, len(t.groups))
-	for g := range t.groups {
-		cells[g] = t.groups[g].BatchCells()
-	}
-	f := &flight{id: id, parts: partsOf(batch.Sequences, batch.Positions, inputs, cells, tracked)}
-	outputs := false
-	for i := range f.parts {
-		part := &f.parts[i]
-		s := t.slotLocked(part.seq)
-		part.note(s, &t.opts)
-		if s.request == requestPrompt && promptEnd(part.seq) {
-			s.request, part.promptEnd = requestAnswer, true
-			if a := t.accounts[part.seq]; a != nil {
-				delete(t.accounts, part.seq)
-				f.prompts = append(f.prompts, a)
-			}
-		}
-		outputs = outputs || s.request != requestPrompt
-	}
-	t.batches.batchBuilt(id, batch, outputs)
-	t.flights = append(t.flights, f)
-}
-
-// BatchDone copies out the pages that the batch completed, and then runs jobs that wait for
-// a moment between batches. The batch's outputs are ready and the next batch has not begun
-// to compute. BatchDone needs no lock of the runner's, which may be held by who waits for
-// BatchDone to return: the runner does so before a shift, an image or any other graph that it
-// computes while it builds a batch.
-func (t *TieredCausal) BatchDone(id int) {
-	if t.landFlight(id) {
-		t.runIdle(id)
-	}
-}
-
-// EndSequence saves, with the runner's lock held, the tail or state of a finished request, a tail
-// after Options.TailDelay.
-func (t *TieredCausal) EndSequence(seq int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.slotLocked(seq)
-	s.request, s.tailDue = requestEnded, t.queue.now().Add(t.opts.TailDelay)
-	t.endAccountLocked(seq)
-	t.inquiryEndedLocked(seq)
-	t.tellNoLayoutLocked(s)
-	t.noteLostLocked(seq, s)
-	t.sealLocked(s, staying)
-	if !t.flyingLocked(seq) && t.tailDueLocked(s) {
-		t.sealTailLocked(s, false)
-	}
-}
-
-// tellNoLayoutLocked tells that nothing of a finished request can be stored, because the cache has
-// not the layers that the model names.
-func (t *TieredCausal) tellNoLayoutLocked(s *slot) {
-	if t.geometry.sections != nil || s.withheld || len(s.tokens) < t.opts.PageTokens {
-		return
-	}
-	if _, err := measure(t.groups, t.opts.States, t.opts.Layers); err != nil {
-		t.opts.Unstored.Lost(telemetry.ObstacleLayout, err)
-	}
-}
-
-// Remove forwards, with the runner's lock held, after complete pages in the range were
-// copied out.
-func (t *TieredCausal) Remove(seq int, begin, end int32) error {
-	t.mu.Lock()
-	if shift := end != math.MaxInt32; shift {
-		t.beforeShiftLocked(seq, begin)
-	} else {
-		t.beforeTruncateLocked(seq, begin)
-	}
-	t.mu.Unlock()
-	return t.Cache.Remove(seq, begin, end)
-}
-
-// beforeShiftLocked saves the rows of a slot from begin on, which are about to be removed or
-// rotated in place. The runner shifts while it builds a batch, and after BatchDone of all
-// batches before: there are no flights. Waiting for the device costs nothing, because the
-// shift itself would wait.
-func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
-	t.synchronize()
-	s := t.slotLocked(seq)
-	t.noteLostLocked(seq, s)
-	t.unmarkLocked()
-	t.shiftedLocked(seq, s)
-	t.sealLocked(s, int(begin))
-	t.sealTailLocked(s, true)
-	t.queue.awaitCopies(s, int(begin))
-	s.truncate(int(begin))
-	s.trimKeys(t.opts.PageTokens)
-	s.broken = true
-}
-
-// beforeTruncateLocked saves the rows of a slot that is about to keep only positions before
-// begin. Positions of flights from begin on are cut off: their cells are about to be freed.
-func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
-	s := t.slotLocked(seq)
-	t.noteLostLocked(seq, s)
-	t.sealLocked(s, int(begin))
-	stays := t.tailStaysLocked(s, int(begin))
-	if s.request == requestEnded && !stays && !(t.stateful() && t.flyingLocked(seq)) { // a flight may be changing the state
-		t.sealTailLocked(s, true)
-	}
-	for _, f := range t.flights {
-		for i := range f.parts {
-			if part := &f.parts[i]; part.seq == seq {
-				part.cut(begin)
-			}
-		}
-	}
-	t.queue.awaitCopies(s, int(begin))
-	if int(begin) <= len(s.tokens) {
-		s.broken, s.lossy = false, false
-	}
-	s.truncate(int(begin))
-	s.trimKeys(t.opts.PageTokens)
-	if s.request == requestEnded && !stays {
-		s.request = requestNone
-	}
-}
-
-// CopyPrefix forwards, with the runner's lock held, and makes the destination's mirror a
-// copy of the source's, flights included.
-func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
-	t.mu.Lock()
-	dst := t.slotLocked(dstSeq)
-	t.noteLostLocked(dstSeq, dst)
-	t.sealLocked(dst, 0)
-	if dst.request == requestEnded {
-		t.sealTailLocked(dst, true)
-	}
-	t.queue.awaitCopies(dst, 0)
-	src := t.slotLocked(srcSeq)
-	t.noteLostLocked(srcSeq, src)
-	t.slots[dstSeq] = src.clonePrefix(int(n))
-	t.slots[dstSeq].early = src.early
-	t.slots[dstSeq].trimKeys(t.opts.PageTokens)
-	for _, f := range t.flights {
-		for i := range f.parts {
-			switch part := &f.parts[i]; part.seq {
-			case dstSeq:
-				part.cut(part.begin)
-			case srcSeq:
-				shared := *part
-				shared.seq, shared.promptEnd = dstSeq, false
-				shared.cut(n)
-				f.parts = append(f.parts, shared)
-			}
-		}
-	}
-	t.mu.Unlock()
-	t.Cache.CopyPrefix(srcSeq, dstSeq, n)
-}
-
 // Flush returns when every page and tail of all slots is stored or was just refused. The
 // error is the context's or the store's.
 func (t *TieredCausal) Flush(ctx context.Context) error {
-	if err := t.awaitBuilt(ctx); err != nil {
+	if err := t.flights.awaitBuilt(ctx); err != nil {
 		return err
 	}
 	if err := t.queue.wait(ctx); err != nil {
@@ -506,7 +191,7 @@ func (t *TieredCausal) close() {
 		t.log.Warn("kv tier: pages were not all stored before the model was unloaded", "error", err)
 	}
 	t.stop()
-	t.probes.Wait()
+	t.reader.probes.Wait()
 	t.awaitFilled()
 	t.queue.endCopying()
 	t.endAccounts()
@@ -516,6 +201,21 @@ func (t *TieredCausal) close() {
 		t.log.Warn("kv tier: closing the page store", "error", err)
 	}
 	t.Cache.Close()
+}
+
+// endAccounts closes all accounts: no batch will land any more.
+func (t *TieredCausal) endAccounts() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for seq := range t.accounts.open {
+		t.accounts.end(seq)
+	}
+	for _, f := range t.flights.built {
+		for _, a := range f.prompts {
+			t.accounts.record(a, 0)
+		}
+		f.prompts = nil
+	}
 }
 
 // ratesKept logs an error of saving the measured costs.

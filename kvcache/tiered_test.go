@@ -128,7 +128,7 @@ func TestUntrackedSequencesAreNotStored(t *testing.T) {
 	r.tiered.BatchDone(0)
 	r.flush()
 	require.Len(t, store.pages, 2)
-	require.Empty(t, r.tiered.slotLocked(1).tokens)
+	require.Empty(t, r.tiered.slots.at(1).tokens)
 	for _, page := range store.pages {
 		require.Less(t, page.Tokens[0], int32(2000))
 	}
@@ -153,7 +153,7 @@ func TestForkedSlotsShareRows(t *testing.T) {
 	r.drain()
 	r.cache.requireRows(t, 0, prompt)
 	r.cache.requireRows(t, 1, fork)
-	require.Equal(t, fork, r.tiered.slotLocked(1).tokens)
+	require.Equal(t, fork, r.tiered.slots.at(1).tokens)
 	r.finish(r.slots[0])
 	r.finish(r.slots[1])
 	r.flush()
@@ -196,7 +196,7 @@ func TestReadFailureKeepsWhatIsIn(t *testing.T) {
 	r.cache.requireRows(t, 0, prompt)
 	for pos := range prompt {
 		cell, _ := r.cache.cellOf(0, int32(pos))
-		require.Equal(t, r.tiered.slotLocked(0).cells[0][pos], cell)
+		require.Equal(t, r.tiered.slots.at(0).cells[0][pos], cell)
 	}
 }
 
@@ -375,7 +375,7 @@ func TestACutSlotSavesNoTail(t *testing.T) {
 	r.mu.Unlock()
 	saved := r.tiered.Stats().SealedTails
 	require.True(t, r.compute())
-	require.Len(t, r.tiered.slots[0].tokens, 18)
+	require.Len(t, r.tiered.slots.of[0].tokens, 18)
 	require.Equal(t, saved, r.tiered.Stats().SealedTails)
 }
 

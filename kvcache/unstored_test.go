@@ -18,7 +18,7 @@ func TestRowsThatAreNotStoredAreTold(t *testing.T) {
 		options Options
 		fault   func(*fakeRunner, *memStore)
 	}{
-		telemetry.ObstacleLayout: {Options{}, func(r *fakeRunner, _ *memStore) { r.tiered.opts.Layers++ }},
+		telemetry.ObstacleLayout: {Options{}, func(r *fakeRunner, _ *memStore) { r.tiered.caches.layers++ }},
 		telemetry.ObstacleCopy: {Options{}, func(r *fakeRunner, _ *memStore) {
 			r.cache.onRead = func() error { return errors.New("no such row") }
 		}},
@@ -50,7 +50,7 @@ func TestRowsThatAreNotStoredAreTold(t *testing.T) {
 func TestPrivateRowsAreNotTold(t *testing.T) {
 	var lines strings.Builder
 	r := newFakeRunner(t, newMemStore(t), 1, 256, Options{Logger: slog.New(slog.NewTextHandler(&lines, nil))})
-	r.tiered.opts.Layers++
+	r.tiered.caches.layers++
 	r.run(r.slots[0], tokenRange(1, 100), nil, false)
 	require.Empty(t, lines.String())
 }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -46,8 +46,14 @@ type inquiry struct {
 }
 
 // inquirer explains prompts, one after another, in a goroutine that exists while there are any.
-// TieredCausal.mu guards open and given.
+// mu is TieredCausal.mu, which guards open and given.
 type inquirer struct {
+	mu      *sync.Mutex
+	recents *why.Recents // nil: nothing is explained
+	meter   *telemetry.Meter
+	running context.Context // of look-ups
+	reaches bool            // images attend to text behind them
+
 	open  map[int]*inquiry // by slot, from Restore to EndSequence
 	given map[pagefile.Key]givenPage
 	ring  []pagefile.Key // of given, the oldest first
@@ -63,71 +69,63 @@ type givenPage struct {
 }
 
 // newInquirer returns an inquirer that asks a cache's store.
-func newInquirer(opts *Options) inquirer {
+func newInquirer(mu *sync.Mutex, running context.Context, opts *Options) inquirer {
 	store, _ := opts.Store.(witness.Store) // nil if it is none
-	return inquirer{Witness: witness.Witness{
+	return inquirer{mu: mu, recents: opts.Recents, meter: opts.Meter, running: running, reaches: opts.Reach > 0, Witness: witness.Witness{
 		Store: store, Fingerprint: opts.Fingerprint, PageTokens: opts.PageTokens, Patience: whyPatience, Grace: whyCloseIn / 2,
 	}}
 }
 
-// inquire opens an inquiry about a prompt, with the account. nameless: the prompt goes on after an
-// image without identity.
-func (r *restoring) inquire(nameless bool) {
-	if r.opts.Recents == nil {
-		return
+// failures are the operations of the local and of the remote tier that have failed; zero in a store
+// that does not count them.
+func (w *inquirer) failures() (failed [2]uint64) {
+	if w.Store != nil {
+		failed[0], failed[1] = w.Store.Failures()
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	a := r.accounts[r.seq]
-	if a == nil {
-		return // the cache was closed meanwhile
-	}
-	q := &inquiry{text: why.Text{Tokens: r.prompt.tokens, Media: r.prompt.media}, private: true}
-	q.facts.Tokens, q.facts.Page = a.tokens, r.opts.PageTokens
-	if witness, ok := r.opts.Store.(witness.Store); ok {
-		q.failed[0], q.failed[1] = witness.Failures()
-	}
+	return failed
+}
+
+// beginLocked opens an inquiry about the prompt of a slot's request. nameless: the prompt goes on after an image without identity.
+func (w *inquirer) beginLocked(seq, tokens int, text *prompt, nameless bool) *inquiry {
+	q := &inquiry{text: why.Text{Tokens: text.tokens, Media: text.media}, private: true, failed: w.failures()}
+	q.facts.Tokens, q.facts.Page = tokens, w.PageTokens
 	if nameless {
 		q.facts.Nameless = len(q.text.Tokens) + 1
 	}
-	r.inquiryEndedLocked(r.seq)
-	if r.why.open == nil {
-		r.why.open = make(map[int]*inquiry)
+	if w.open == nil {
+		w.open = make(map[int]*inquiry)
 	}
-	a.asked, r.why.open[r.seq] = q, q
+	w.open[seq] = q
+	return q
 }
 
 // begunLocked notes whether rows of a slot's request may be stored.
-func (t *TieredCausal) begunLocked(seq int, private bool) {
-	if q := t.why.open[seq]; q != nil && q.id == 0 {
-		q.private, q.id = private, t.opts.Recents.Add(q.text, private)
+func (w *inquirer) begunLocked(seq int, private bool) {
+	if q := w.open[seq]; q != nil && q.id == 0 {
+		q.private, q.id = private, w.recents.Add(q.text, private)
 	}
 }
 
-// lookedUp notes the result of looking a prompt's pages up.
-func (r *restoring) lookedUp(p *plan, refs []diskstore.Ref, limit int, err error, parent pagefile.Key, start int) {
-	if r.opts.Recents == nil || r.ahead {
-		return
-	}
-	found, parted := p.base, false
-	for _, ref := range refs {
-		end := int(ref.Start) + ref.Tokens
-		found, parted = max(found, min(end, limit)), ref.Tokens < ref.Stored && end < limit
-	}
-	queued := r.queue.any(r.extends(&p.prompt, found, parent, start))
-	var failed [2]uint64
-	if witness, ok := r.opts.Store.(witness.Store); ok {
-		failed[0], failed[1] = witness.Failures()
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	q := r.why.open[r.seq]
-	if q == nil || found < q.facts.Found {
+// found is the result of looking a prompt's pages up.
+type found struct {
+	end    int   // of the part that is stored
+	parted bool  // the last page goes on with other text
+	queued bool  // a page that goes on is queued
+	err    error // nothing is known of the pages
+}
+
+// lookedUp notes the result of a look-up.
+func (w *inquirer) lookedUp(seq int, f found) {
+	failed := w.failures()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	q := w.open[seq]
+	if q == nil || f.end < q.facts.Found {
 		return // a second look-up, for less
 	}
-	q.facts.Found, q.facts.Parted, q.facts.Queued, q.looked = found, parted, queued, time.Now()
+	q.facts.Found, q.facts.Parted, q.facts.Queued, q.looked = f.end, f.parted, f.queued, time.Now()
 	q.facts.Down = nil
-	if failed[0] > q.failed[0] || errors.Is(err, steady.ErrHung) {
+	if failed[0] > q.failed[0] || errors.Is(f.err, steady.ErrHung) {
 		q.facts.Down = append(q.facts.Down, tier.Local)
 	}
 	if failed[1] > q.failed[1] {
@@ -136,16 +134,16 @@ func (r *restoring) lookedUp(p *plan, refs []diskstore.Ref, limit int, err error
 }
 
 // unread notes why the plan's pages from index `from` on are not used.
-func (t *TieredCausal) unread(p *plan, from int, because why.Unread) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if q := t.why.open[p.seq]; q != nil && p.by == 0 && !p.ahead && from < len(p.refs) {
+func (w *inquirer) unread(p *plan, from int, because why.Unread) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if q := w.open[p.seq]; q != nil && p.by == 0 && !p.ahead && from < len(p.refs) {
 		q.facts.Unread, q.facts.Tier = because, p.refs[from].Tier
 	}
 }
 
-// unreadAfter notes that an error has ended the restore.
-func (r *restoring) unreadAfter(err error) {
+// unreadAfter notes that an error has ended a restore.
+func (w *inquirer) unreadAfter(seq int, err error) {
 	if err == nil || errors.Is(err, tier.ErrNotFound) || errors.Is(err, context.Canceled) {
 		return
 	}
@@ -156,50 +154,49 @@ func (r *restoring) unreadAfter(err error) {
 	if unreadable(err) {
 		because = why.UnreadDamaged
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if q := r.why.open[r.seq]; q != nil {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if q := w.open[seq]; q != nil {
 		q.facts.Unread = because
 	}
 }
 
-// inquiredLocked completes an inquiry with the result of the restore.
-func (r *restoring) inquiredLocked() {
-	q := r.why.open[r.seq]
+// restoredLocked completes an inquiry after the restore: the slot holds so many tokens. Only the first
+// `most` may be restored. moved: some were computed at another position.
+func (w *inquirer) restoredLocked(seq, held, most int, moved bool, text *prompt, divisible bool, slots *slots) {
+	q := w.open[seq]
 	if q == nil {
 		return
 	}
-	held := r.result.Held
-	q.facts.Held, q.facts.Found, q.moved = held, max(q.facts.Found, held), r.result.Shifted > 0
-	if q.facts.Found > held && q.facts.Unread == why.UnreadNone && !r.divisible() {
+	q.facts.Held, q.facts.Found, q.moved = held, max(q.facts.Found, held), moved
+	if q.facts.Found > held && q.facts.Unread == why.UnreadNone && !divisible {
 		q.facts.Unread = why.UnreadState
 	}
 	at := q.facts.At()
-	if at >= r.limit {
+	if at >= most {
 		return
 	}
-	for seq, s := range r.slots {
-		if seq == r.seq || at >= s.private {
+	for other, s := range slots.of {
+		if other == seq || at >= s.private {
 			continue
 		}
 		// A page with other text behind is not missing because the slot has it.
-		if n := r.prompt.shared(s); n > at && (n == len(s.tokens) || n-at >= r.opts.PageTokens) {
+		if n := s.shared(text); n > at && (n == len(s.tokens) || n-at >= w.PageTokens) {
 			q.facts.Slot = true
 		}
 	}
 }
 
 // shiftedLocked notes that a shift is about to break a slot whose text is stored so far.
-func (t *TieredCausal) shiftedLocked(seq int, s *slot) {
-	if q := t.why.open[seq]; q != nil && !s.broken {
+func (w *inquirer) shiftedLocked(seq int, s *slot) {
+	if q := w.open[seq]; q != nil && !s.broken {
 		q.intact = max(q.intact, len(s.tokens))
 	}
 }
 
 // givenLocked notes that a page could not be stored; an empty reason that it was.
-func (t *TieredCausal) givenLocked(key pagefile.Key, reason string) {
-	w := &t.why
-	if t.opts.Recents == nil {
+func (w *inquirer) givenLocked(key pagefile.Key, reason string) {
+	if w.recents == nil {
 		return
 	}
 	if reason == "" {
@@ -239,16 +236,15 @@ func whyGiven(err error) string {
 	return givenRoom
 }
 
-// inquiryEndedLocked notes the text that a slot's request has computed. There may be no request.
-func (t *TieredCausal) inquiryEndedLocked(seq int) {
-	q := t.why.open[seq]
-	delete(t.why.open, seq)
+// endedLocked notes the text that a slot's request has computed. There may be no request.
+func (w *inquirer) endedLocked(seq int, s *slot) {
+	q := w.open[seq]
+	delete(w.open, seq)
 	if q == nil || q.id == 0 {
 		return
 	}
-	s := t.slotLocked(seq)
 	text, fate := why.Text{Tokens: slices.Clone(s.tokens), Media: slices.Clone(s.media)}, why.Fate{}
-	if t.opts.Reach > 0 {
+	if w.reaches {
 		text.Media = pagefile.Unreached(text.Media)
 	}
 	if s.broken {
@@ -265,50 +261,50 @@ func (t *TieredCausal) inquiryEndedLocked(seq int) {
 			text = q.text
 		}
 	}
-	done := func() { t.opts.Recents.Done(q.id, text, q.private, fate) }
-	if !t.why.Submit(done) {
+	done := func() { w.recents.Done(q.id, text, q.private, fate) }
+	if !w.Submit(done) {
 		done() // or others would wait for this request
 	}
 }
 
 // explain records a prompt, when its miss is explained.
-func (t *TieredCausal) explain(q *inquiry, p telemetry.Prompt) {
+func (w *inquirer) explain(q *inquiry, p telemetry.Prompt) {
 	facts, looked := q.facts, q.looked
 	text, private, id := q.text, q.private, q.id
 	facts.Held = p.Tokens - p.Computed
 	q.through = p.Took > 0
 	job := func() {
 		if id == 0 {
-			id = t.opts.Recents.Add(text, true) // a request that was given up during its restore
+			id = w.recents.Add(text, true) // a request that was given up during its restore
 		}
-		facts.Similar = t.opts.Recents.Compare(id, text, private, facts.Held, facts.Page)
+		facts.Similar = w.recents.Compare(id, text, private, facts.Held, facts.Page)
 		if p.Computed > 1 {
-			facts.Given = t.givenFor(text, facts.At(), looked)
-			t.why.Complete(t.running, &facts, text, p.At)
+			facts.Given = w.givenFor(text, facts.At(), looked)
+			w.Complete(w.running, &facts, text, p.At)
 			p.Miss = why.Explain(facts)
 		}
-		t.opts.Meter.Prompt(p)
+		w.meter.Prompt(p)
 	}
-	if !t.why.Submit(job) {
+	if !w.Submit(job) {
 		p.Miss = why.Explain(facts)
-		t.opts.Meter.Prompt(p)
+		w.meter.Prompt(p)
 	}
 }
 
 // givenFor returns why the page with the token at a position could not be stored, if that was known
 // at a look-up: the prompt's own pages may have been given up since.
-func (t *TieredCausal) givenFor(text why.Text, position int, looked time.Time) string {
-	t.mu.Lock()
-	none := len(t.why.given) == 0
-	t.mu.Unlock()
+func (w *inquirer) givenFor(text why.Text, position int, looked time.Time) string {
+	w.mu.Lock()
+	none := len(w.given) == 0
+	w.mu.Unlock()
 	if none {
 		return ""
 	}
-	keys := t.why.PageKeys(text, position)
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	keys := w.PageKeys(text, position)
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, key := range keys {
-		if page, given := t.why.given[key]; given && page.since.Before(looked) {
+		if page, given := w.given[key]; given && page.since.Before(looked) {
 			return page.reason
 		}
 	}

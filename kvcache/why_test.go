@@ -358,7 +358,7 @@ func TestWhyBehindTextThatMoved(t *testing.T) {
 	moved := slices.Concat(history[:8], history[48:], tokenRange(2, 20))
 	r.run(r.slots[0], moved, nil, true)
 	r.flush()
-	r.tiered.opts.Runs = nil
+	r.tiered.restorer.runs = nil
 	r.run(r.slots[1], moved, nil, true)
 	require.Equal(t, "text was reused at another position", r.requireMiss(telemetry.CauseShift, 8).Detail)
 }
@@ -491,9 +491,9 @@ func TestWhyGivenIsBounded(t *testing.T) {
 	r.tiered.mu.Lock()
 	defer r.tiered.mu.Unlock()
 	for i := range 3 * givenMax {
-		r.tiered.givenLocked(pagefile.Key{byte(i), byte(i >> 8), 1}, givenRoom)
-		r.tiered.givenLocked(pagefile.Key{2}, "")
-		r.tiered.givenLocked(pagefile.Key{2}, givenRoom)
+		r.tiered.why.givenLocked(pagefile.Key{byte(i), byte(i >> 8), 1}, givenRoom)
+		r.tiered.why.givenLocked(pagefile.Key{2}, "")
+		r.tiered.why.givenLocked(pagefile.Key{2}, givenRoom)
 	}
 	require.LessOrEqual(t, len(r.tiered.why.given), givenMax)
 	require.LessOrEqual(t, len(r.tiered.why.ring), givenMax)

@@ -142,7 +142,7 @@ func TestWindowsOnlyComeBack(t *testing.T) {
 	require.Equal(t, 60, r.load(r.slots[0], text, true).Held)
 	require.Less(t, store.read[0], 3*8, "a page before the window was read")
 	r.model.requireRows(t, 0, text[:60])
-	require.Len(t, r.tiered.slots[0].keys, r.tiered.slots[0].stored(), "pages that were found count as stored")
+	require.Len(t, r.tiered.slots.of[0].keys, r.tiered.slots.of[0].stored(), "pages that were found count as stored")
 	r.drain()
 	r.model.requireRows(t, 0, text)
 	require.Empty(t, log.String())

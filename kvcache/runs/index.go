@@ -64,6 +64,13 @@ func New(pageTokens, most int) *Index {
 	return x
 }
 
+// Learn adds a page of a store, unless the page has media. A nil index learns nothing.
+func (x *Index) Learn(key pagefile.Key, page *pagefile.Page) {
+	if x != nil && len(page.Media) == 0 {
+		x.Add(Page{Key: key, Parent: page.Parent, Start: int(page.Start), Tokens: page.Tokens})
+	}
+}
+
 // Add makes a page the latest, with a copy of its tokens. Pages of another length are left out.
 func (x *Index) Add(page Page) {
 	if len(page.Tokens) != x.size {

@@ -1,0 +1,99 @@
+package kvcache
+
+import "github.com/kvtier/kvtier/diskstore"
+
+// healLocked queues pages and tails of finished slots that are not stored and found no room
+// in the queue before; pages that were given up are left out. healLocked reports whether any
+// page was queued. With inUse, unfinished slots are included, whose next batch would
+// otherwise queue their pages, and tails that are not due yet.
+func (t *TieredCausal) healLocked(inUse bool) bool {
+	before := t.stats.SealedPages + t.stats.SealedTails
+	for seq, s := range t.slots.of {
+		done := s.request == requestEnded && !t.flights.flyingLocked(seq)
+		if !done && !inUse || t.queue.suspended() {
+			continue
+		}
+		t.noteLostLocked(seq, s)
+		t.sealer.seal(s, staying)
+		if done && (!t.caches.stateful() || len(t.flights.built) == 0) && (inUse || t.sealer.tailDue(s)) {
+			t.sealer.tail(s, false)
+		}
+	}
+	return t.stats.SealedPages+t.stats.SealedTails > before
+}
+
+// healIdle calls healLocked for the write queue, when the queue is empty or the store works
+// again. While a batch is built healIdle does nothing: BatchDone calls healLocked
+// afterwards.
+func (t *TieredCausal) healIdle() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.flights.built) == 0 {
+		t.healLocked(false)
+	}
+}
+
+// anew queues missing pages and tails of all slots, with those that were given up: these are
+// stored only where the store has room. The tail of a slot whose request has not ended is the end
+// of the computed text, or of the turn before, whose tail may still have waited; the runner may end
+// before the request does.
+func (t *TieredCausal) anew() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sealer.noteDropped()
+	for _, s := range t.slots.of {
+		s.anew()
+	}
+	t.healLocked(true)
+	for _, s := range t.slots.of {
+		if (s.request == requestPrompt || s.request == requestAnswer) && t.caches.divisible() { // other models saved a tail when the prompt ended
+			t.sealer.tail(s, true)
+		}
+	}
+}
+
+// wrote handles the result of an attempt to write a queued page.
+func (t *TieredCausal) wrote(job *writeJob, err error) {
+	if err != nil {
+		if t.opts.Runs != nil && !t.store.Has(job.key) {
+			t.opts.Runs.Remove(job.key)
+		}
+		if reason := whyGiven(err); reason != "" {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.why.givenLocked(job.key, reason)
+		}
+		return
+	}
+	countSealed(t.opts.Meter, job.page, t.opts.PageTokens)
+	if job.tries > 0 {
+		t.opts.Runs.Learn(job.key, job.page)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.why.givenLocked(job.key, "")
+	if t.caches.hasAll(job.page.Layout) {
+		t.thin.remove(job.key)
+	}
+}
+
+// noteRead notes the result of reading a page. A page that cannot be read is stored again by a
+// slot that computes its rows, or that has them.
+func (t *TieredCausal) noteRead(ref diskstore.Ref, err error) {
+	if !unreadable(err) {
+		return
+	}
+	t.queue.lost(ref.Key)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.slots.of {
+		s.lost(ref.Key)
+	}
+}
+
+// noteLostLocked notes the rows that a slot's groups no longer have, or may lose meanwhile.
+// Building a batch frees rows too far before the batch's first position of the sequence, or
+// before the sequence's end where the batch has no part of the sequence.
+func (t *TieredCausal) noteLostLocked(seq int, s *slot) {
+	t.caches.mayLose(s, t.flights.lastBeginLocked(seq, len(s.tokens)))
+}

@@ -1,0 +1,144 @@
+package kvcache
+
+import (
+	"context"
+	"slices"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+)
+
+// lookUp looks pages up in the store, without the runner's lock, and plans their restore.
+// lookUp reports whether there are any.
+type lookUp func(ctx context.Context) (plan, bool)
+
+// chain returns a lookup of the pages that follow from the prompt's beginning, up to a
+// limit, and that are worth reading.
+func (r *restoring) chain(limit int) lookUp {
+	p, have := plan{seq: r.seq, prompt: r.prompt, ahead: r.ahead}, r.result.Held
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.slots.at(r.seq)
+	p.base = s.restoreBase(have, &p.prompt, r.caches.divisible())
+	parent, start := s.knownPrefix(p.base)
+	if !r.sealer.ready() || limit <= p.base {
+		return nil
+	}
+	return func(ctx context.Context) (plan, bool) {
+		refs, err := r.find.exact(ctx, &p, parent, start)
+		r.lookedUp(&p, refs, limit, err, parent, start)
+		r.nowFound(r.seq, refs)
+		if mixed, ok := r.mixed(ctx, p, refs, limit, parent, start); ok {
+			return mixed, true
+		}
+		p.take(refs, limit)
+		least := max(have, p.base+1) // rows of the slot are read again only if they are not exact
+		if r.caches.stateful() {
+			r.find.endAtState(ctx, &p, limit)
+			least = max(least, p.end) // no other position has a state
+		}
+		return p, r.worth(ctx, &p, least)
+	}
+}
+
+// lookedUp notes the result of looking the prompt's pages up.
+func (r *restoring) lookedUp(p *plan, refs []diskstore.Ref, limit int, err error, parent pagefile.Key, start int) {
+	if r.why.recents == nil || r.ahead {
+		return
+	}
+	f := found{end: p.base, err: err}
+	for _, ref := range refs {
+		end := int(ref.Start) + ref.Tokens
+		f.end, f.parted = max(f.end, min(end, limit)), ref.Tokens < ref.Stored && end < limit
+	}
+	f.queued = r.queue.any(extends(&p.prompt, r.slots.size, f.end, parent, start))
+	r.why.lookedUp(r.seq, f)
+}
+
+// nowFound notes the full pages that a look-up for a slot's request has found. A page in a
+// remote tier does not count: stored near by, it is quicker to read.
+func (r *restorer) nowFound(seq int, refs []diskstore.Ref) {
+	found := make(map[pagefile.Key]bool)
+	for _, ref := range refs {
+		if ref.Whole() && ref.Tier != tier.Remote {
+			found[ref.Key] = true
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.slots.at(seq)
+	s.found = found
+	s.nowFar(refs)
+}
+
+// notFound notes that pages which a look-up has found are not stored whole.
+func (r *restorer) notFound(seq int, refs []diskstore.Ref) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, ref := range refs {
+		delete(r.slots.at(seq).found, ref.Key)
+	}
+}
+
+// recheck asks the store for the pages that the slot counts as stored: the store may have
+// evicted or set aside some. Missing pages are stored again from the slot's rows.
+func (r *restoring) recheck(ctx context.Context) {
+	r.mu.Lock()
+	s := r.slots.at(r.seq)
+	s.found = nil // this request's look-up may find less, or there may be none
+	r.sealer.noteDropped()
+	keys := slices.Clone(s.keys[:s.lastStored()])
+	tokens := slices.Clone(s.tokens[:len(keys)*r.slots.size])
+	media := pagefile.MediaWithin(s.media, 0, len(tokens))
+	r.mu.Unlock()
+	if len(keys) == 0 {
+		return
+	}
+	var gone []int
+	var err error
+	r.unlocked(func() { gone, err = r.find.holes(ctx, keys, tokens, media) })
+	if err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, page := range gone {
+		s.lost(keys[page])
+	}
+}
+
+/*
+Lossy pages. A page that moved to a slower tier may have fewer bits there, and then stands for the
+exact page with the same key:
+
+	prompt     [ page 0 ][ page 1 ][ page 2 ][ page 3 ][ tail ]
+	exact        stored    stored      -       stored      -       ends after page 1
+	mixed        exact     exact     lossy     exact     lossy     reaches the end
+	slot         exact     exact   | broken …
+
+Rows of page 3 are exact, but the slot is broken from page 2 on: rows computed after a lossy row
+depend on it, and a chain with a hole is found by nobody.
+*/
+
+// mixed extends a prompt's exact pages with a chain that has lossy pages where no tier has exact
+// ones. p is a plan without pages, parent is the key of the page before start. mixed reports
+// whether the plan with these pages is worth reading and reaches at least a page further than the
+// exact ones, or than the slot.
+func (r *restoring) mixed(ctx context.Context, p plan, exact []diskstore.Ref, limit int, parent pagefile.Key, start int) (plan, bool) {
+	if !r.find.restoresLossy() {
+		return plan{}, false
+	}
+	without := p
+	without.take(exact, limit)
+	least := max(r.result.Held, without.end, p.base) + r.slots.size
+	if least > limit {
+		return plan{}, false
+	}
+	err := r.find.mix(ctx, &p, exact, limit, parent, start)
+	if p.end < least {
+		return plan{}, false
+	}
+	r.lookedUp(&p, p.refs, limit, err, parent, start)
+	return p, r.worth(ctx, &p, least)
+}

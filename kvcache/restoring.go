@@ -1,0 +1,85 @@
+package kvcache
+
+import (
+	"log/slog"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvtier/kvtier/kvcache/runs"
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+// unlocked calls f without the runner's lock, which is held. The runner's lock is released
+// here only.
+func unlocked(lock sync.Locker, f func()) {
+	lock.Unlock()
+	defer lock.Lock()
+	f()
+}
+
+// restorer is what every restore uses. mu is TieredCausal.mu, which guards slots, flights, device,
+// sealer, accounts, why and stats.
+type restorer struct {
+	mu       *sync.Mutex
+	slots    *slots
+	flights  *flights
+	device   *progress
+	sealer   *sealer
+	accounts *accounts
+	why      *inquirer
+	stats    *Stats
+
+	caches   *caches
+	identity *identity
+	find     *finder
+	reader   *reader
+	queue    *writeQueue
+	remove   func(seq int, begin, end int32) error // TieredCausal.Remove
+	meter    *telemetry.Meter
+	log      *slog.Logger
+	after    func(time.Duration) <-chan time.Time // time.After, except in tests
+	poison   bool                                 // see Options.Poison
+
+	runs   *runs.Index     // of text that may move; nil: none is reused
+	filled <-chan struct{} // closed when runs has the pages of earlier processes
+	runsBy time.Time       // no request waits longer for filled
+	noRuns atomic.Bool     // the model cannot shift
+}
+
+// restoring is one restore. The runner's lock is held in all of its methods; functions
+// passed to unlocked run without the lock.
+type restoring struct {
+	*restorer
+	lock   sync.Locker
+	hold   func(tokens int)
+	seq    int
+	prompt prompt // the inputs before the first without identity
+	limit  int    // number of the prompt's tokens that may be restored
+	ahead  bool   // no request wants the prompt yet
+	result Restored
+	from   origins // of the tokens that the slot holds
+}
+
+// unlocked first tells the runner how many tokens the slot holds, and then calls f without
+// the runner's lock.
+func (r *restoring) unlocked(f func()) {
+	r.hold(r.result.Held)
+	unlocked(r.lock, f)
+}
+
+// clear empties the slot.
+func (r *restoring) clear() {
+	_ = r.remove(r.seq, 0, math.MaxInt32) // freeing to the end of a sequence cannot fail
+	r.result, r.from = Restored{}, nil
+}
+
+// cut notes that the slot is about to keep only the rows before a position. Rows that came while the
+// model loaded may be among the others: those of lossy pages are replaced.
+func (r *restoring) cut(base int) {
+	replaced := max(0, r.result.Early-base)
+	r.result.Held, r.result.Tokens, r.result.Early = base, r.result.Tokens-replaced, r.result.Early-replaced
+	r.from = r.from.cut(base)
+	r.result.Lossy = r.from.lossy()
+}
