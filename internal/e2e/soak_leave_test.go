@@ -53,7 +53,7 @@ func (p *soakPlay) leaveDuring(a asked, after int) error {
 	if err != nil {
 		return err
 	}
-	runner, err := p.tiered.RunnerURL()
+	runner, err := p.tiered.RunnerURLOf(ctx, p.arch)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -61,6 +62,9 @@ func pairSetup(t *testing.T, m soakModel, pair pairs.Pair, seed uint64) soakSetu
 	if pair.Has(pairs.Elastic) {
 		s.tier = append(s.tier, elasticOn(t)...)
 		limit := slots // two thirds of the contexts
+		if slices.Contains(s.common, "OLLAMA_FLASH_ATTENTION=false") {
+			limit += slots/2 - slots/4 // V is permuted then, and has memory for all of them
+		}
 		if s.embeds {
 			limit += 4 // for the model that makes them
 		}
