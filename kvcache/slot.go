@@ -6,7 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // slot mirrors the caches' content for one of the runner's sequences, as far as rows are
@@ -198,6 +200,25 @@ func (s *slot) lost(key pagefile.Key) {
 
 // hasAll reports whether every group still has the rows from a position on.
 func (s *slot) hasAll(begin int) bool { return begin >= slices.Max(s.from) }
+
+// nowFar notes which of the pages that a look-up has found are in the remote tier alone, as far as
+// is known. Other pages of the slot stay where they were.
+func (s *slot) nowFar(refs []diskstore.Ref) {
+	far := make(map[pagefile.Key]bool)
+	for _, key := range s.keys {
+		if s.far[key] {
+			far[key] = true
+		}
+	}
+	for _, ref := range refs {
+		if ref.Tier == tier.Remote {
+			far[ref.Key] = true
+		} else {
+			delete(far, ref.Key)
+		}
+	}
+	s.far = far
+}
 
 // leads reports whether a lookup can reach the data after so many pages.
 func (s *slot) leads(pages int) bool {
