@@ -370,7 +370,7 @@ func TestMemoryIsCounted(t *testing.T) {
 
 	var heap runtime.MemStats
 	held := func() uint64 {
-		runtime.GC() // the first one leaves what pools hold
+		runtime.GC() // the first one leaves the memory of pools
 		runtime.GC()
 		runtime.ReadMemStats(&heap)
 		return heap.HeapAlloc

@@ -23,7 +23,7 @@ type prompt struct {
 // span is positions [begin, end) that must be computed in one batch.
 type span struct{ begin, end int }
 
-// identity says what inputs are, beyond this process.
+// identity gives inputs an identity that outlives the process.
 type identity struct {
 	media     MediaDigest
 	reach     int  // see Options.Reach
