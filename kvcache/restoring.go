@@ -33,8 +33,8 @@ type restorer struct {
 
 	caches   *caches
 	identity *identity
-	find     *finder
-	reader   *reader
+	find     finder
+	reader   reader
 	queue    *writeQueue
 	remove   func(seq int, begin, end int32) error // TieredCausal.Remove
 	meter    *telemetry.Meter

@@ -46,8 +46,6 @@ type TieredCausal struct {
 
 	identity identity
 	thin     thinPages
-	reader   reader
-	find     finder
 	restorer restorer
 
 	running context.Context // ends when the cache is closed
@@ -100,14 +98,16 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		caches: t.caches, device: &t.device, queue: t.queue, slots: t.slots, thin: &t.thin, index: opts.Runs,
 		why: &t.why, unstored: opts.Unstored, stats: &t.stats, log: t.log, tailDelay: opts.TailDelay, stateEvery: opts.StateEvery,
 	}
-	t.reader = reader{store: t.store, caches: t.caches, rates: t.rates, log: t.log, notFound: t.restorer.notFound, running: t.running}
-	t.find = finder{
-		chain: t.slots.chain, store: t.store, queue: t.queue, caches: t.caches, rates: t.rates, thin: &t.thin,
-		index: opts.Runs, reach: opts.Reach, lossy: opts.Lossy, always: opts.AlwaysRestore,
-	}
 	t.restorer = restorer{
 		mu: &t.mu, slots: t.slots, flights: &t.flights, device: &t.device, sealer: &t.sealer, accounts: &t.accounts,
-		why: &t.why, stats: &t.stats, caches: t.caches, identity: &t.identity, find: &t.find, reader: &t.reader, queue: t.queue,
+		why: &t.why, stats: &t.stats, caches: t.caches, identity: &t.identity, queue: t.queue,
+		find: finder{
+			chain: t.slots.chain, store: t.store, queue: t.queue, caches: t.caches, rates: t.rates, thin: &t.thin,
+			index: opts.Runs, reach: opts.Reach, lossy: opts.Lossy, always: opts.AlwaysRestore,
+		},
+		reader: reader{
+			store: t.store, caches: t.caches, rates: t.rates, log: t.log, notFound: t.restorer.notFound, running: t.running,
+		},
 		remove: t.Remove, meter: opts.Meter, log: t.log, after: time.After, poison: opts.Poison,
 		runs: opts.Runs, filled: opts.RunsFilled, runsBy: time.Now().Add(t.store.patience.queue),
 	}
@@ -191,7 +191,7 @@ func (t *TieredCausal) close() {
 		t.log.Warn("kv tier: pages were not all stored before the model was unloaded", "error", err)
 	}
 	t.stop()
-	t.reader.probes.Wait()
+	t.restorer.reader.probes.Wait()
 	t.awaitFilled()
 	t.queue.endCopying()
 	t.endAccounts()
