@@ -221,7 +221,7 @@ func (f *finder) cellNumbersOf(ctx context.Context, p *plan, page int) map[int][
 			continue // cannot happen for a page that was found
 		}
 		buf := make([]byte, layout.Size())
-		err = f.store.Read(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, buf)
+		err = f.store.read(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, buf)
 		if errors.Is(err, pagefile.ErrMismatch) {
 			f.thin.add(ref.Key)
 		}
@@ -270,7 +270,7 @@ func (f *finder) endAtState(ctx context.Context, p *plan, limit int) {
 		if end := int(ref.Start) + ref.Stored; end <= p.base {
 			break
 		}
-		candidates := f.store.TailsWithin(ctx, ref.Parent, int(ref.Start), p.prompt.tokens[ref.Start:limit], p.prompt.media)
+		candidates := f.store.tailsWithin(ctx, ref.Parent, int(ref.Start), p.prompt.tokens[ref.Start:limit], p.prompt.media)
 		if ref.Whole() {
 			candidates = append([]diskstore.Ref{ref}, candidates...)
 		}
@@ -287,7 +287,7 @@ func (f *finder) endAtState(ctx context.Context, p *plan, limit int) {
 
 // hasState reports whether a page was stored with the state after it.
 func (f *finder) hasState(ctx context.Context, ref diskstore.Ref) bool {
-	stored, err := f.store.LayoutOf(ctx, ref)
+	stored, err := f.store.layoutOf(ctx, ref)
 	f.store.noteRead(ref, err)
 	return err == nil && slices.ContainsFunc(stored.Sections(), func(s pagefile.Section) bool { return !s.Kind.PerToken() })
 }

@@ -83,6 +83,6 @@ func (f *finder) batchEnd(ctx context.Context, text *prompt, k int, parent pagef
 			return ends[key], true
 		}
 	}
-	key, found := f.store.AnyOf(ctx, keys)
+	key, found := f.store.anyOf(ctx, keys)
 	return ends[key], found
 }

@@ -80,7 +80,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		Cache:   cache,
 		caches:  &caches{groups: groupsOf(rows), states: opts.States, layers: opts.Layers},
 		opts:    opts,
-		store:   &steadyStore{Store: opts.Store, patience: usualPatience},
+		store:   &steadyStore{inner: opts.Store, patience: usualPatience},
 		log:     opts.Logger,
 		rates:   opts.Rates,
 		closeIn: closeTimeout,
@@ -93,7 +93,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	t.accounts = accounts{open: make(map[int]*account), visits: make(visits), rates: t.rates, meter: opts.Meter, why: &t.why}
 	t.device = progress{caches: t.caches, clock: newBatchClock()}
 	t.store.noteRead = t.noteRead
-	t.queue = newWriteQueue(t.store, opts.QueuedBytes, t.wrote, t.healIdle)
+	t.queue = newWriteQueue(opts.Store, opts.QueuedBytes, t.wrote, t.healIdle)
 	t.sealer = sealer{
 		caches: t.caches, device: &t.device, queue: t.queue, slots: t.slots, thin: &t.thin, index: opts.Runs,
 		why: &t.why, unstored: opts.Unstored, stats: &t.stats, log: t.log, tailDelay: opts.TailDelay, stateEvery: opts.StateEvery,
@@ -169,7 +169,7 @@ func (t *TieredCausal) FlushSealed(ctx context.Context) error {
 
 func (t *TieredCausal) flushStore(ctx context.Context) error {
 	t.ratesKept(t.store.saved(ctx, t.store.patience.find, t.rates.Save))
-	return t.store.Flush(ctx)
+	return t.store.flush(ctx)
 }
 
 // healed calls healLocked for callers without the lock.
@@ -197,7 +197,7 @@ func (t *TieredCausal) close() {
 	t.endAccounts()
 	t.why.Wait(whyCloseIn)
 	t.ratesKept(t.store.saved(ctx, t.store.patience.find, t.rates.Close))
-	if err := t.store.Close(); err != nil {
+	if err := t.store.close(); err != nil {
 		t.log.Warn("kv tier: closing the page store", "error", err)
 	}
 	t.Cache.Close()
