@@ -112,6 +112,20 @@ func (s *slot) takeEarly() early {
 	return e
 }
 
+// elsewhere reports whether another slot than that of a sequence has a text's token at a position, and
+// may store it. A page with other text behind is not missing because a slot has it.
+func (m *slots) elsewhere(seq, at int, text *prompt) bool {
+	for other, s := range m.of {
+		if other == seq || at >= s.private {
+			continue
+		}
+		if n := s.shared(text); n > at && (n == len(s.tokens) || n-at >= m.size) {
+			return true
+		}
+	}
+	return false
+}
+
 // requestState is the progress of a slot's request.
 type requestState uint8
 
