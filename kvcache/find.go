@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"sync"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -290,4 +291,35 @@ func (f *finder) hasState(ctx context.Context, ref diskstore.Ref) bool {
 	stored, err := f.store.layoutOf(ctx, ref)
 	f.store.noteRead(ref, err)
 	return err == nil && slices.ContainsFunc(stored.Sections(), func(s pagefile.Section) bool { return !s.Kind.PerToken() })
+}
+
+// thinMax bounds the pages that are remembered as thin.
+const thinMax = 4096
+
+// thinPages are pages that are known to be stored without some group's rows. A slot that has the rows
+// stores such a page again. Methods may be called with any lock held.
+type thinPages struct {
+	mu   sync.Mutex
+	keys map[pagefile.Key]bool
+}
+
+func (p *thinPages) add(key pagefile.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.keys == nil || len(p.keys) >= thinMax {
+		p.keys = make(map[pagefile.Key]bool)
+	}
+	p.keys[key] = true
+}
+
+func (p *thinPages) has(key pagefile.Key) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.keys[key]
+}
+
+func (p *thinPages) remove(key pagefile.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.keys, key)
 }
