@@ -184,7 +184,7 @@ func TestSavedTime(t *testing.T) {
 
 	require.NoError(t, r.tiered.rates.Close())
 	r.cost(rates.New()) // knows nothing
-	r.tiered.find.always = true
+	r.tiered.restorer.find.always = true
 	r.load(r.slots[1], text[:40], true)
 	r.tiered.endAccounts()
 	require.Zero(t, r.last().Saved)
@@ -370,7 +370,7 @@ func TestMemoryIsCounted(t *testing.T) {
 
 	var heap runtime.MemStats
 	held := func() uint64 {
-		runtime.GC() // the first one leaves what pools hold
+		runtime.GC() // the first one leaves the memory of pools
 		runtime.GC()
 		runtime.ReadMemStats(&heap)
 		return heap.HeapAlloc

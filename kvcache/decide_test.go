@@ -59,7 +59,7 @@ func (r *fakeRunner) decided() []int32 {
 	r.run(r.slots[0], prompt, nil, true)
 	r.run(r.slots[0], tokenRange(2, 9), nil, true)
 	r.flush()
-	r.tiered.find.always = false
+	r.tiered.restorer.find.always = false
 	r.cost(rates.New())
 	return prompt
 }
@@ -100,7 +100,7 @@ func TestRefusedTierIsProbedBehindTheRequest(t *testing.T) {
 	r.tiered.rates.Watch(rates.Chain{Pages: []rates.Page{{Tokens: 8, Bytes: 1, Tier: "local"}}}, pagesAtOnce).GaveUp(time.Hour)
 	store.reads = 0
 	require.Zero(t, r.run(r.slots[0], prompt, nil, true).Held)
-	r.tiered.reader.probes.Wait()
+	r.tiered.restorer.reader.probes.Wait()
 	require.Equal(t, pagesAtOnce, store.reads)
 
 	r.run(r.slots[0], tokenRange(2, 9), nil, true)
@@ -167,11 +167,11 @@ func TestAWindowThatIsGivenUpLeavesNothing(t *testing.T) {
 		r.tiered.mu.Lock()
 		require.True(t, r.tiered.sealer.ready())
 		r.tiered.mu.Unlock()
-		r.tiered.find.always = false
+		r.tiered.restorer.find.always = false
 		learn(r.tiered.rates, time.Second, time.Microsecond)
 		p := plan{prompt: prompt{tokens: tokenRange(1, 40)}, begin: []int{base, base}[:len(r.tiered.caches.groups)], base: base}
 		p.take([]diskstore.Ref{{Start: 32, Tokens: 8, Stored: 8, Tier: "local", Bytes: 1}}, 40)
-		return r.tiered.find.watch(&p).Deadline()
+		return r.tiered.restorer.find.watch(&p).Deadline()
 	}
 	require.Less(t, deadline(newFakeRunner, 32), 10*time.Second, "8 tokens")
 	require.Greater(t, deadline(newWindowedRunner, 32), 39*time.Second, "40 tokens")
@@ -226,7 +226,7 @@ func TestThePriceKnowsTheForm(t *testing.T) {
 
 	rate := rates.New()
 	r.cost(rate)
-	r.tiered.find.always = false
+	r.tiered.restorer.find.always = false
 	rate.Computed(1000, 0, 1000*time.Second)
 	pages := p.costs(r.tiered.caches).Pages
 	for range 3 { // raw pages come at once, decoding takes longer than computing

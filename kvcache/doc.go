@@ -26,7 +26,7 @@
 //	sealer → writeQueue        from rows in the caches to the store
 //	restorer, restoring        one restore: it asks a finder for a plan and a reader for its pages
 //	finder, reader             the store's side of a restore; they know no slot
-//	accounts, inquirer         what a prompt cost, and why it was not stored
+//	accounts, inquirer         the cost of a prompt, and the cause of a miss
 //	caches, slot, plan         values with small methods, which know none of the parts above
 //
 // # Locks
@@ -59,11 +59,11 @@
 // # Files
 //
 //	tiered.go, sequence.go, heal.go, filling.go, report.go   TieredCausal: start and end, the runner's calls
-//	request.go → lookup.go, reuse.go → restore.go            a restore: what is found, and how it comes in
-//	find.go, reach.go, decide.go → plan.go                   how far a text is stored, and what is worth reading
-//	fill.go → pipeline.go → gather.go                        from pages to cells
+//	request.go → lookup.go, reuse.go → restore.go            a restore: its look-ups, and the way to the slot
+//	find.go, reach.go, decide.go → plan.go, steady.go        how far a text is stored, and how far reading pays
+//	fill.go → pipeline.go → spans.go                         from pages to cells
 //	seal.go → copies.go, spans.go → queue.go, retry.go       from cells to the store
-//	account.go, why.go, restored.go, moves.go                reports of prompts and pages
-//	slot.go, publish.go, flights.go, progress.go             what is known of the runner and the device
-//	rows.go, caches.go, shape.go                             the caches that are wrapped
+//	account.go, why.go, restored.go                          reports of prompts and pages
+//	slot.go, flight.go, progress.go, batchclock.go           the state of the runner and of the device
+//	rows.go, caches.go                                       the caches that are wrapped
 package kvcache

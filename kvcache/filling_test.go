@@ -296,7 +296,7 @@ func TestASlotThatGotNothingIsNotLogged(t *testing.T) {
 	text := tokenRange(1, 53)
 	stored(t, store, newFakeRunner, text)
 	r := newFakeRunner(t, store, 1, 256, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	r.tiered.find.always = false
+	r.tiered.restorer.find.always = false
 	learn(r.tiered.rates, time.Microsecond, time.Hour)
 	r.fill(text)
 	r.filled()
@@ -310,7 +310,7 @@ func TestALoadTellsNothingOfTheDisk(t *testing.T) {
 	text := tokenRange(1, 53)
 	stored(t, store, newFakeRunner, text)
 	r := newFakeRunner(t, store, 1, 256, Options{})
-	r.tiered.find.always = false
+	r.tiered.restorer.find.always = false
 	learn(r.tiered.rates, time.Millisecond, time.Microsecond)
 	at := make(chan time.Time, 1)
 	at <- time.Now()
@@ -319,7 +319,7 @@ func TestALoadTellsNothingOfTheDisk(t *testing.T) {
 	r.fill(text)
 	r.filled()
 	require.Empty(t, r.slots[0].inputs)
-	r.tiered.reader.probes.Wait()
+	r.tiered.restorer.reader.probes.Wait()
 	store.stick()
 	r.tiered.restorer.after = time.After
 	require.Equal(t, 52, r.run(r.slots[0], text, nil, true).Tokens)

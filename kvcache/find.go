@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"sync"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -221,7 +222,7 @@ func (f *finder) cellNumbersOf(ctx context.Context, p *plan, page int) map[int][
 			continue // cannot happen for a page that was found
 		}
 		buf := make([]byte, layout.Size())
-		err = f.store.Read(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, buf)
+		err = f.store.read(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, buf)
 		if errors.Is(err, pagefile.ErrMismatch) {
 			f.thin.add(ref.Key)
 		}
@@ -270,7 +271,7 @@ func (f *finder) endAtState(ctx context.Context, p *plan, limit int) {
 		if end := int(ref.Start) + ref.Stored; end <= p.base {
 			break
 		}
-		candidates := f.store.TailsWithin(ctx, ref.Parent, int(ref.Start), p.prompt.tokens[ref.Start:limit], p.prompt.media)
+		candidates := f.store.tailsWithin(ctx, ref.Parent, int(ref.Start), p.prompt.tokens[ref.Start:limit], p.prompt.media)
 		if ref.Whole() {
 			candidates = append([]diskstore.Ref{ref}, candidates...)
 		}
@@ -287,7 +288,38 @@ func (f *finder) endAtState(ctx context.Context, p *plan, limit int) {
 
 // hasState reports whether a page was stored with the state after it.
 func (f *finder) hasState(ctx context.Context, ref diskstore.Ref) bool {
-	stored, err := f.store.LayoutOf(ctx, ref)
+	stored, err := f.store.layoutOf(ctx, ref)
 	f.store.noteRead(ref, err)
 	return err == nil && slices.ContainsFunc(stored.Sections(), func(s pagefile.Section) bool { return !s.Kind.PerToken() })
+}
+
+// thinMax bounds the pages that are remembered as thin.
+const thinMax = 4096
+
+// thinPages are pages that are known to be stored without some group's rows. A slot that has the rows
+// stores such a page again. Methods may be called with any lock held.
+type thinPages struct {
+	mu   sync.Mutex
+	keys map[pagefile.Key]bool
+}
+
+func (p *thinPages) add(key pagefile.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.keys == nil || len(p.keys) >= thinMax {
+		p.keys = make(map[pagefile.Key]bool)
+	}
+	p.keys[key] = true
+}
+
+func (p *thinPages) has(key pagefile.Key) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.keys[key]
+}
+
+func (p *thinPages) remove(key pagefile.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.keys, key)
 }

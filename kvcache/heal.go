@@ -1,6 +1,10 @@
 package kvcache
 
-import "github.com/kvtier/kvtier/diskstore"
+import (
+	"context"
+
+	"github.com/kvtier/kvtier/diskstore"
+)
 
 // healLocked queues pages and tails of finished slots that are not stored and found no room
 // in the queue before; pages that were given up are left out. healLocked reports whether any
@@ -55,8 +59,10 @@ func (t *TieredCausal) anew() {
 // wrote handles the result of an attempt to write a queued page.
 func (t *TieredCausal) wrote(job *writeJob, err error) {
 	if err != nil {
-		if t.opts.Runs != nil && !t.store.Has(job.key) {
-			t.opts.Runs.Remove(job.key)
+		if t.opts.Runs != nil {
+			if has, _ := t.store.has(context.Background(), job.key); !has {
+				t.opts.Runs.Remove(job.key)
+			}
 		}
 		if reason := whyGiven(err); reason != "" {
 			t.mu.Lock()

@@ -281,7 +281,7 @@ func TestLossyPagesAreNotLookedUp(t *testing.T) {
 func TestLossyPagesAreNotIndexed(t *testing.T) {
 	r, _, text := cooled(t, 2, Options{Lossy: true})
 	index := runs.New(8, 1<<20)
-	r.tiered.restorer.runs, r.tiered.sealer.index, r.tiered.find.index = index, index, index
+	r.tiered.restorer.runs, r.tiered.sealer.index, r.tiered.restorer.find.index = index, index, index
 	require.Equal(t, 28, r.run(r.slots[0], append(slices.Clone(text), tokenRange(3, 20)...), nil, true).Lossy)
 	require.Equal(t, 2, index.Len(), "the exact pages")
 }
@@ -330,7 +330,7 @@ func TestALossyPageIsDamaged(t *testing.T) {
 // Where computing is quicker than reading, a lossy page is computed and stored as an exact one.
 func TestLossyPagesThatAreComputed(t *testing.T) {
 	r, store, text := cooled(t, 2, Options{Lossy: true})
-	r.tiered.find.always = false
+	r.tiered.restorer.find.always = false
 	learn(r.tiered.rates, time.Microsecond, time.Hour)
 	// A probe behind the plan for the exact pages could end before the plan for lossy ones.
 	n, _ := r.tiered.rates.Probe(rates.Chain{Pages: []rates.Page{{Tokens: 8, Bytes: 1, Tier: "local"}}}, 1)

@@ -86,7 +86,7 @@ func (s *simulation) begin(t testing.TB, slots int) {
 	if s.drawn.hurried {
 		now := time.Now()
 		s.tiered.device.clock.now = func() time.Time { return now } // batches that take no time are not measured
-		s.tiered.find.always, s.tiered.restorer.after = false, s.hangs.after
+		s.tiered.restorer.find.always, s.tiered.restorer.after = false, s.hangs.after
 	}
 }
 
@@ -553,7 +553,7 @@ func (s *simulation) requireStored(t *rapid.T, slots ...int) {
 		}
 		for page, key := range mirror.keys {
 			if (page+1)*8 <= mirror.private && !s.tiered.caches.hasNone(mirror, page*8) {
-				stands := s.tiered.find.restoresLossy() && s.store.stands(key)
+				stands := s.tiered.restorer.find.restoresLossy() && s.store.stands(key)
 				require.True(t, stands || s.store.Has(key), "slot %d page %d of %d was never stored: pages %v, private from %d, rows from %v, %s", seq, page, len(mirror.keys), mirror.pages, mirror.private, mirror.from, s.tiered.queue.describe())
 			}
 		}

@@ -171,9 +171,9 @@ func (e *writeError) Unwrap() error { return e.error }
 // the rows as they are.
 func (d *reader) page(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
 	if _, ok := d.caches.groups[0].Rows.(RowPlacer); !ok || ref.Lossy { // all groups are, or none
-		return nil, d.store.ReadSections(ctx, ref, tokens, layout, use, how...)
+		return nil, d.store.readSections(ctx, ref, tokens, layout, use, how...)
 	}
-	placed, err := d.store.ReadPlaced(ctx, ref, tokens, layout, use, how...)
+	placed, err := d.store.readPlaced(ctx, ref, tokens, layout, use, how...)
 	if errors.Is(err, diskstore.ErrNotPlaced) {
 		d.notPlaced(err)
 		return nil, nil

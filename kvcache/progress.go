@@ -9,7 +9,7 @@ import (
 	"github.com/kvtier/kvtier/rates"
 )
 
-// progress is what is known of the work of the device: which batches it has computed for certain.
+// progress is the work of the device, as far as it is known: the batches that are computed for certain.
 // TieredCausal.mu guards it.
 type progress struct {
 	caches   *caches

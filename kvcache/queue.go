@@ -23,13 +23,19 @@ const (
 	stopMax = time.Second
 )
 
+// pageWriter is the part of a [Store] that takes pages.
+type pageWriter interface {
+	Put(ctx context.Context, page *pagefile.Page) error
+	PutIfRoom(ctx context.Context, page *pagefile.Page) error
+}
+
 // writeQueue writes sealed pages behind the batch loop, in the order they were sealed. A
 // page stays queued until it is written or given up: see retry.go. While restores read, the
 // queue writes nothing, because requests wait for restores and not for the queue. There are
 // three exceptions: the queue has no room for more, a caller waits for queued pages, or
 // restores have been reading for yieldMax.
 type writeQueue struct {
-	store Store
+	store pageWriter
 	now   func() time.Time
 	wrote func(job *writeJob, err error) // called after each attempt to write a job, while the job is still queued
 	wake  func()                         // queues pages that are still in the cache; called without q.mu
@@ -83,7 +89,14 @@ type writeJob struct {
 
 func (j *writeJob) bytes() int64 { return int64(len(j.page.Payload)) }
 
-func newWriteQueue(store Store, most int64, wrote func(*writeJob, error), wake func()) *writeQueue {
+// failed puts a page off.
+func (j *writeJob) failed(now time.Time) {
+	j.tries++
+	j.pause = min(max(2*j.pause, retryFirst), retryIdle)
+	j.due = now.Add(j.pause)
+}
+
+func newWriteQueue(store pageWriter, most int64, wrote func(*writeJob, error), wake func()) *writeQueue {
 	q := &writeQueue{
 		store: store, now: time.Now, wrote: wrote, wake: wake, most: most, stopIn: stopMax,
 		after:   func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop },
@@ -106,7 +119,7 @@ func (q *writeQueue) staging() int64 { return q.most / 4 }
 func (q *writeQueue) stage(size int, leaving bool) []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.soonerLocked()
+	q.outage.sooner()
 	switch {
 	case q.closed:
 		return nil
@@ -114,7 +127,7 @@ func (q *writeQueue) stage(size int, leaving bool) []byte {
 		if !q.makeRoomLocked(int64(size)) {
 			return nil
 		}
-	case q.suspendedLocked():
+	case q.outage.suspends(q.now()):
 		q.short = true
 		q.armLocked()
 		return nil
@@ -328,4 +341,147 @@ func (q *writeQueue) removeLocked(job *writeJob) {
 	if len(q.spare) < spareBuffersMax {
 		q.spare = append(q.spare, job.page.Payload)
 	}
+}
+
+// suspended reports whether the store fails and the pause is not over.
+func (q *writeQueue) suspended() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.outage.suspends(q.now())
+}
+
+// dueLocked reports whether a page is being written or may be written now.
+func (q *writeQueue) dueLocked(job *writeJob) bool {
+	return job == q.writing || !q.outage.suspends(q.now()) && !q.now().Before(job.due)
+}
+
+// retry ends all pauses, so that every queued page is tried at once.
+func (q *writeQueue) retry() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.retryLocked()
+}
+
+func (q *writeQueue) retryLocked() {
+	q.outage.until = time.Time{}
+	for _, job := range q.jobs {
+		job.due = time.Time{}
+	}
+	q.changed.Broadcast()
+}
+
+// recoveredLocked notes that a page was written.
+func (q *writeQueue) recoveredLocked() {
+	if q.outage.pause > 0 {
+		q.retryLocked()
+		q.short = true // stage refused pages during the outage
+	}
+	q.outage = outage{}
+}
+
+// failLocked puts a page off, or all pages when the store fails.
+func (q *writeQueue) failLocked(job *writeJob, err error) {
+	job.failed(q.now())
+	q.outage.failed(q.now(), job.tries == 1, storeFails(err))
+	i := slices.Index(q.jobs, job)
+	q.jobs = append(slices.Delete(q.jobs, i, i+1), job) // another page is tried next
+	if job.tries >= triesMax {
+		q.dropLocked(job)
+	}
+	for q.failedBytesLocked() > q.staging() {
+		q.dropLocked(q.worstLocked())
+	}
+}
+
+// failedBytesLocked sums the bytes of queued pages that have failed.
+func (q *writeQueue) failedBytesLocked() (n int64) {
+	for _, job := range q.jobs {
+		if job.tries > 0 {
+			n += job.bytes()
+		}
+	}
+	return n
+}
+
+// worstLocked is the page with the most failed attempts that is not being written, or nil.
+func (q *writeQueue) worstLocked() *writeJob {
+	var worst *writeJob
+	for _, job := range q.jobs {
+		if job != q.writing && job.tries > 0 && (worst == nil || job.tries > worst.tries) {
+			worst = job
+		}
+	}
+	return worst
+}
+
+// makeRoomLocked makes room for size bytes of rows that cannot wait, or for which only pages that
+// failed leave no room, by giving up pages that failed. makeRoomLocked reports whether there is room.
+func (q *writeQueue) makeRoomLocked(size int64) bool {
+	for q.bytes > 0 && q.bytes+size > q.most {
+		worst := q.worstLocked()
+		if worst == nil {
+			q.refused = true
+			q.changed.Broadcast()
+			return false
+		}
+		q.dropLocked(worst)
+	}
+	return true
+}
+
+// dropLocked gives up a page, and the queued pages that continue it: a lookup could not
+// reach them.
+func (q *writeQueue) dropLocked(job *writeJob) {
+	gone := map[pagefile.Key]bool{job.key: true}
+	q.removeLocked(job)
+	q.dropped = append(q.dropped, job.key)
+	for more := true; more; {
+		more = false
+		for _, next := range slices.Clone(q.jobs) {
+			if gone[next.page.Parent] && next != q.writing && q.giveUpLocked(next) {
+				gone[next.key], more = true, true
+			}
+		}
+	}
+}
+
+// giveUpLocked removes a page, or lets endCopies give it up: its buffer is being written to.
+// giveUpLocked reports whether the page was not given up before.
+func (q *writeQueue) giveUpLocked(job *writeJob) bool {
+	switch c := job.copy; {
+	case c == nil || !c.begun:
+		q.removeLocked(job)
+		q.dropped = append(q.dropped, job.key)
+	case c.doomed:
+		return false
+	default:
+		c.doomed = true
+	}
+	return true
+}
+
+// takeDropped returns the pages that were given up since the last call.
+func (q *writeQueue) takeDropped() []pagefile.Key {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	dropped := q.dropped
+	q.dropped = nil
+	return dropped
+}
+
+// queueHeld is the content of a write queue.
+type queueHeld struct {
+	pages               int
+	bytes, spare, limit int64
+	bounce              int64 // buffers for copies out of a device
+}
+
+func (q *writeQueue) held() queueHeld {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	h := queueHeld{pages: len(q.jobs), bytes: q.bytes, limit: q.most, bounce: q.bounced}
+	for _, b := range q.spare {
+		h.spare += int64(len(b))
+	}
+	return h
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 
-	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
@@ -84,24 +83,6 @@ func (f *finder) batchEnd(ctx context.Context, text *prompt, k int, parent pagef
 			return ends[key], true
 		}
 	}
-	key, found := f.store.AnyOf(ctx, keys)
+	key, found := f.store.anyOf(ctx, keys)
 	return ends[key], found
-}
-
-// learnEnds takes from the last page that a look-up found where the batches of its images ended.
-func (text *prompt) learnEnds(refs []diskstore.Ref) {
-	if len(refs) == 0 {
-		return
-	}
-	last := refs[len(refs)-1]
-	for _, m := range last.Media {
-		if m.Offset += last.Start; m.Offset >= last.Start+uint32(last.Tokens) {
-			return
-		}
-		for k := range text.media {
-			if m.SameImage(text.media[k]) {
-				text.media[k] = m
-			}
-		}
-	}
 }

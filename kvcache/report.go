@@ -3,9 +3,7 @@ package kvcache
 import (
 	"slices"
 
-	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
@@ -80,7 +78,7 @@ type residency struct {
 func (t *TieredCausal) Slots() []telemetry.Slot {
 	of := t.residencies()
 	queued := t.queue.keys()
-	memory, _ := t.store.Store.(interface{ InRAM(keys []pagefile.Key) int })
+	memory, _ := t.store.inner.(interface{ InRAM(keys []pagefile.Key) int })
 	slots := make([]telemetry.Slot, len(of))
 	for i, s := range of {
 		for _, key := range s.stored {
@@ -155,40 +153,4 @@ func (t *TieredCausal) textBytes() (bytes int64) {
 		bytes += int64(len(pagefile.Key{})) * int64(cap(s.keys))
 	}
 	return bytes
-}
-
-// queueHeld is the content of a write queue.
-type queueHeld struct {
-	pages               int
-	bytes, spare, limit int64
-	bounce              int64 // buffers for copies out of a device
-}
-
-func (q *writeQueue) held() queueHeld {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	h := queueHeld{pages: len(q.jobs), bytes: q.bytes, limit: q.most, bounce: q.bounced}
-	for _, b := range q.spare {
-		h.spare += int64(len(b))
-	}
-	return h
-}
-
-// nowFar notes which of the pages that a look-up has found are in the remote tier alone, as far as
-// is known. Other pages of the slot stay where they were.
-func (s *slot) nowFar(refs []diskstore.Ref) {
-	far := make(map[pagefile.Key]bool)
-	for _, key := range s.keys {
-		if s.far[key] {
-			far[key] = true
-		}
-	}
-	for _, ref := range refs {
-		if ref.Tier == tier.Remote {
-			far[ref.Key] = true
-		} else {
-			delete(far, ref.Key)
-		}
-	}
-	s.far = far
 }

@@ -126,7 +126,11 @@ func (r *restoring) count() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.accounts.restored(r.seq, &r.result, r.from)
-	r.why.restoredLocked(r.seq, r.result.Held, r.limit, r.result.Shifted > 0, &r.prompt, r.caches.divisible(), r.slots)
+	if q := r.why.restoredLocked(r.seq, r.result.Held, r.result.Shifted > 0, r.caches.divisible()); q != nil {
+		if at := q.facts.At(); at < r.limit && r.slots.elsewhere(r.seq, at, &r.prompt) {
+			q.facts.Slot = true
+		}
+	}
 	if r.result.Tokens > 0 {
 		r.stats.Restores++
 		r.stats.RestoredTokens += int64(r.result.Tokens)

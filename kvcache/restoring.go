@@ -19,7 +19,7 @@ func unlocked(lock sync.Locker, f func()) {
 	f()
 }
 
-// restorer is what every restore uses. mu is TieredCausal.mu, which guards slots, flights, device,
+// restorer has all that restores use. mu is TieredCausal.mu, which guards slots, flights, device,
 // sealer, accounts, why and stats.
 type restorer struct {
 	mu       *sync.Mutex
@@ -33,8 +33,8 @@ type restorer struct {
 
 	caches   *caches
 	identity *identity
-	find     *finder
-	reader   *reader
+	find     finder
+	reader   reader
 	queue    *writeQueue
 	remove   func(seq int, begin, end int32) error // TieredCausal.Remove
 	meter    *telemetry.Meter

@@ -254,6 +254,7 @@ func (l *sealer) copyFailed(what string, err error) {
 	l.tellCopyFailed(what, err)
 }
 
+// tellCopyFailed tells of rows that could not be copied. It needs no lock.
 func (l *sealer) tellCopyFailed(what string, err error) {
 	l.unstored.Lost(telemetry.ObstacleCopy, fmt.Errorf("%s: %w", what, err))
 }

@@ -6,7 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // slot mirrors the caches' content for one of the runner's sequences, as far as rows are
@@ -110,6 +112,20 @@ func (s *slot) takeEarly() early {
 	return e
 }
 
+// elsewhere reports whether another slot than that of a sequence has a text's token at a position, and
+// may store it. A page with other text behind is not missing because a slot has it.
+func (m *slots) elsewhere(seq, at int, text *prompt) bool {
+	for other, s := range m.of {
+		if other == seq || at >= s.private {
+			continue
+		}
+		if n := s.shared(text); n > at && (n == len(s.tokens) || n-at >= m.size) {
+			return true
+		}
+	}
+	return false
+}
+
 // requestState is the progress of a slot's request.
 type requestState uint8
 
@@ -198,6 +214,25 @@ func (s *slot) lost(key pagefile.Key) {
 
 // hasAll reports whether every group still has the rows from a position on.
 func (s *slot) hasAll(begin int) bool { return begin >= slices.Max(s.from) }
+
+// nowFar notes which of the pages that a look-up has found are in the remote tier alone, as far as
+// is known. Other pages of the slot stay where they were.
+func (s *slot) nowFar(refs []diskstore.Ref) {
+	far := make(map[pagefile.Key]bool)
+	for _, key := range s.keys {
+		if s.far[key] {
+			far[key] = true
+		}
+	}
+	for _, ref := range refs {
+		if ref.Tier == tier.Remote {
+			far[ref.Key] = true
+		} else {
+			delete(far, ref.Key)
+		}
+	}
+	s.far = far
+}
 
 // leads reports whether a lookup can reach the data after so many pages.
 func (s *slot) leads(pages int) bool {
@@ -338,4 +373,58 @@ func (s *slot) clonePrefix(n int) *slot {
 	c.lossy = s.lossy && c.broken
 	c.truncate(held)
 	return c
+}
+
+// publish adds positions [base, held) of a plan, which follow from the prompt's beginning, to the slot,
+// and marks the slot's stored pages. reaches: images attend to text behind them.
+func (s *slot) publish(p *plan, held int, groups []group, reaches bool) {
+	s.truncate(p.base)
+	s.trimKeys()
+	if len(s.tokens) < p.base {
+		s.broken = true
+		return
+	}
+	s.broken, s.lossy = false, false
+	if p.state && held == p.end {
+		s.stateAt, s.state = held, saved{tokens: held}
+	}
+	s.tokens = append(s.tokens, p.prompt.tokens[p.base:held]...)
+	for _, m := range p.prompt.media {
+		if at := int(m.Offset); at >= p.base && at < held {
+			s.media = append(s.media, m)
+			if reaches && m.Reach() == 0 { // cannot happen: such an image's page is not found
+				s.foreign = min(s.foreign, at)
+			}
+		}
+	}
+	for g := range s.cells {
+		s.publishCells(p, held, g, groups[g].oldest(p.end))
+	}
+	for _, ref := range slices.Concat(p.passed, p.refs) { // each ends after base
+		full := ref.Whole() && int(ref.Start)+ref.Tokens <= held
+		if full && int(ref.Start) == len(s.keys)*s.size && ref.Parent == s.parent(len(s.keys)) {
+			state := pageStored
+			if !s.found[ref.Key] && ref.Tier != tier.Remote { // another request could not read it since
+				state = pageNew
+			}
+			s.keys, s.pages = append(s.keys, ref.Key), append(s.pages, state)
+		}
+	}
+	s.extendKeys()
+	if last := len(p.refs) - 1; held == p.end && last >= 0 && (!p.refs[last].Whole() || held < int(p.refs[last].Start)+p.refs[last].Tokens) {
+		s.tail = saved{tokens: held} // stored already, perhaps as the beginning of a longer page
+	}
+}
+
+// publishCells notes group g's cells of positions [base, held). Positions before oldest, which the
+// group would have dropped, have no cell.
+func (s *slot) publishCells(p *plan, held, g, oldest int) {
+	if p.begin[g] > p.base {
+		s.from[g] = min(p.begin[g], held)
+	}
+	s.from[g] = max(s.from[g], oldest)
+	for len(s.cells[g]) < min(p.begin[g], held) {
+		s.cells[g] = append(s.cells[g], -1)
+	}
+	s.cells[g] = append(s.cells[g], p.cells[g][:held-len(s.cells[g])]...)
 }

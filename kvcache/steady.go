@@ -26,10 +26,11 @@ type patience struct {
 
 var usualPatience = patience{find: 5 * time.Second, page: time.Minute, queue: 2 * time.Second, grace: 5 * time.Second, flush: time.Second, close: 6 * time.Second}
 
-// steadyStore is a Store for which requests wait in bounded time. While an operation hangs, the
-// store has no pages. Only the goroutine that writes pages waits for Put as long as it takes.
+// steadyStore asks a store for which requests wait in bounded time. While an operation hangs, the
+// store has no pages. Only the goroutine that writes pages has the store itself, and waits for Put as
+// long as it takes.
 type steadyStore struct {
-	Store
+	inner    Store
 	patience patience
 	guard    steady.Guard
 	noteRead func(ref diskstore.Ref, err error) // takes the result of reading a page, also of a read that was left behind
@@ -40,44 +41,32 @@ func quick[T any](ctx context.Context, s *steadyStore, do func() (T, error)) (T,
 	return steady.Do(ctx, &s.guard, steady.Wait{Most: s.patience.find, Grace: s.patience.grace}, do, func(T, error) {})
 }
 
-// ChainFrom implements Store.
-func (s *steadyStore) ChainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
-	refs, _ := s.chainFrom(ctx, parent, start, tokens, media)
-	return refs
-}
-
-// chainFrom does as ChainFrom. The error says that nothing is known of the pages.
+// chainFrom does as [Store.ChainFrom]. The error says that nothing is known of the pages.
 func (s *steadyStore) chainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) ([]diskstore.Ref, error) {
 	return quick(ctx, s, func() ([]diskstore.Ref, error) {
-		return s.Store.ChainFrom(ctx, parent, start, tokens, media), ctx.Err()
+		return s.inner.ChainFrom(ctx, parent, start, tokens, media), ctx.Err()
 	})
 }
 
-// ChainLossy implements Store.
-func (s *steadyStore) ChainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
-	refs, _ := s.chainLossy(ctx, parent, start, tokens, media)
-	return refs
-}
-
-// chainLossy does as ChainLossy. The error says that nothing is known of the pages.
+// chainLossy does as [Store.ChainLossy]. The error says that nothing is known of the pages.
 func (s *steadyStore) chainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) ([]diskstore.Ref, error) {
 	return quick(ctx, s, func() ([]diskstore.Ref, error) {
-		return s.Store.ChainLossy(ctx, parent, start, tokens, media), ctx.Err()
+		return s.inner.ChainLossy(ctx, parent, start, tokens, media), ctx.Err()
 	})
 }
 
-// TailsWithin implements Store.
-func (s *steadyStore) TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
+// tailsWithin does as [Store.TailsWithin].
+func (s *steadyStore) tailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
 	refs, _ := quick(ctx, s, func() ([]diskstore.Ref, error) {
-		return s.Store.TailsWithin(ctx, parent, start, tokens, media), nil
+		return s.inner.TailsWithin(ctx, parent, start, tokens, media), nil
 	})
 	return refs
 }
 
-// AnyOf implements Store.
-func (s *steadyStore) AnyOf(ctx context.Context, keys []pagefile.Key) (pagefile.Key, bool) {
+// anyOf does as [Store.AnyOf].
+func (s *steadyStore) anyOf(ctx context.Context, keys []pagefile.Key) (pagefile.Key, bool) {
 	key, err := quick(ctx, s, func() (pagefile.Key, error) {
-		if key, found := s.Store.AnyOf(ctx, keys); found {
+		if key, found := s.inner.AnyOf(ctx, keys); found {
 			return key, nil
 		}
 		return pagefile.Key{}, tier.ErrNotFound
@@ -85,46 +74,40 @@ func (s *steadyStore) AnyOf(ctx context.Context, keys []pagefile.Key) (pagefile.
 	return key, err == nil
 }
 
-// LayoutOf implements Store.
-func (s *steadyStore) LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error) {
-	return quick(ctx, s, func() (pagefile.Layout, error) { return s.Store.LayoutOf(ctx, ref) })
+// layoutOf does as [Store.LayoutOf].
+func (s *steadyStore) layoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error) {
+	return quick(ctx, s, func() (pagefile.Layout, error) { return s.inner.LayoutOf(ctx, ref) })
 }
 
-// Has implements Store.
-func (s *steadyStore) Has(key pagefile.Key) bool {
-	has, _ := s.has(context.Background(), key)
-	return has
-}
-
-// has does as Has. The error says that nothing is known of the page.
+// has does as [Store.Has]. The error says that nothing is known of the page.
 func (s *steadyStore) has(ctx context.Context, key pagefile.Key) (bool, error) {
-	return quick(ctx, s, func() (bool, error) { return s.Store.Has(key), nil })
+	return quick(ctx, s, func() (bool, error) { return s.inner.Has(key), nil })
 }
 
-// Read implements Store. After steady.ErrHung nobody may use buf.
-func (s *steadyStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
+// read does as [Store.Read]. After steady.ErrHung nobody may use buf.
+func (s *steadyStore) read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
 	_, err := readWithin(ctx, s, how, func() (struct{}, error) {
-		return struct{}{}, s.Store.Read(ctx, ref, tokens, layout, buf, how...)
+		return struct{}{}, s.inner.Read(ctx, ref, tokens, layout, buf, how...)
 	}, func(_ struct{}, err error) { s.noteRead(ref, err) })
 	return err
 }
 
-// ReadSections implements Store. After steady.ErrHung use is not called any more.
-func (s *steadyStore) ReadSections(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) error {
+// readSections does as [Store.ReadSections]. After steady.ErrHung use is not called any more.
+func (s *steadyStore) readSections(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) error {
 	gate := gate{use: use}
 	defer gate.close()
 	_, err := readWithin(ctx, s, how, func() (struct{}, error) {
-		return struct{}{}, s.Store.ReadSections(ctx, ref, tokens, layout, gate.pass, how...)
+		return struct{}{}, s.inner.ReadSections(ctx, ref, tokens, layout, gate.pass, how...)
 	}, func(_ struct{}, err error) { s.noteRead(ref, err) })
 	return err
 }
 
-// ReadPlaced implements Store. After steady.ErrHung use is not called any more.
-func (s *steadyStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
+// readPlaced does as [Store.ReadPlaced]. After steady.ErrHung use is not called any more.
+func (s *steadyStore) readPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
 	gate := gate{use: use}
 	defer gate.close()
 	return readWithin(ctx, s, how, func() (*diskstore.Placed, error) {
-		return s.Store.ReadPlaced(ctx, ref, tokens, layout, gate.pass, how...)
+		return s.inner.ReadPlaced(ctx, ref, tokens, layout, gate.pass, how...)
 	}, func(placed *diskstore.Placed, err error) {
 		if placed != nil {
 			placed.Close() // the file was only read
@@ -170,9 +153,9 @@ func readWithin[T any](ctx context.Context, s *steadyStore, how []diskstore.Read
 	}, late)
 }
 
-// Flush implements Store.
-func (s *steadyStore) Flush(ctx context.Context) error {
-	return s.saved(ctx, s.patience.page, func() error { return s.Store.Flush(ctx) })
+// flush does as [Store.Flush].
+func (s *steadyStore) flush(ctx context.Context) error {
+	return s.saved(ctx, s.patience.page, func() error { return s.inner.Flush(ctx) })
 }
 
 // saved runs an operation that saves files on the store's disk, for a bounded time.
@@ -183,11 +166,11 @@ func (s *steadyStore) saved(ctx context.Context, most time.Duration, save func()
 	return err
 }
 
-// Close implements Store. Close waits for a store that hangs at most patience.close.
-func (s *steadyStore) Close() error {
+// close does as [Store.Close]. close waits for a store that hangs at most patience.close.
+func (s *steadyStore) close() error {
 	var none steady.Guard // nothing else is in the way of closing
 	_, err := steady.Do(context.Background(), &none, steady.Wait{Most: s.patience.close}, func() (struct{}, error) {
-		return struct{}{}, s.Store.Close()
+		return struct{}{}, s.inner.Close()
 	}, func(struct{}, error) {})
 	return err
 }

@@ -247,7 +247,7 @@ func TestWhatWasFoundIsNotCopiedAgain(t *testing.T) {
 
 	r.run(r.slots[0], tokenRange(2, 9), nil, true)
 	r.settle()
-	r.tiered.find.always = true
+	r.tiered.restorer.find.always = true
 	store.memStore.mu.Lock() // a probe may still read
 	store.readErr, store.setsAside, store.wrote = map[int]error{2: pagefile.ErrDamaged}, true, nil
 	store.memStore.mu.Unlock()

@@ -46,8 +46,6 @@ type TieredCausal struct {
 
 	identity identity
 	thin     thinPages
-	reader   reader
-	find     finder
 	restorer restorer
 
 	running context.Context // ends when the cache is closed
@@ -82,7 +80,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		Cache:   cache,
 		caches:  &caches{groups: groupsOf(rows), states: opts.States, layers: opts.Layers},
 		opts:    opts,
-		store:   &steadyStore{Store: opts.Store, patience: usualPatience},
+		store:   &steadyStore{inner: opts.Store, patience: usualPatience},
 		log:     opts.Logger,
 		rates:   opts.Rates,
 		closeIn: closeTimeout,
@@ -95,19 +93,21 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	t.accounts = accounts{open: make(map[int]*account), visits: make(visits), rates: t.rates, meter: opts.Meter, why: &t.why}
 	t.device = progress{caches: t.caches, clock: newBatchClock()}
 	t.store.noteRead = t.noteRead
-	t.queue = newWriteQueue(t.store, opts.QueuedBytes, t.wrote, t.healIdle)
+	t.queue = newWriteQueue(opts.Store, opts.QueuedBytes, t.wrote, t.healIdle)
 	t.sealer = sealer{
 		caches: t.caches, device: &t.device, queue: t.queue, slots: t.slots, thin: &t.thin, index: opts.Runs,
 		why: &t.why, unstored: opts.Unstored, stats: &t.stats, log: t.log, tailDelay: opts.TailDelay, stateEvery: opts.StateEvery,
 	}
-	t.reader = reader{store: t.store, caches: t.caches, rates: t.rates, log: t.log, notFound: t.restorer.notFound, running: t.running}
-	t.find = finder{
-		chain: t.slots.chain, store: t.store, queue: t.queue, caches: t.caches, rates: t.rates, thin: &t.thin,
-		index: opts.Runs, reach: opts.Reach, lossy: opts.Lossy, always: opts.AlwaysRestore,
-	}
 	t.restorer = restorer{
 		mu: &t.mu, slots: t.slots, flights: &t.flights, device: &t.device, sealer: &t.sealer, accounts: &t.accounts,
-		why: &t.why, stats: &t.stats, caches: t.caches, identity: &t.identity, find: &t.find, reader: &t.reader, queue: t.queue,
+		why: &t.why, stats: &t.stats, caches: t.caches, identity: &t.identity, queue: t.queue,
+		find: finder{
+			chain: t.slots.chain, store: t.store, queue: t.queue, caches: t.caches, rates: t.rates, thin: &t.thin,
+			index: opts.Runs, reach: opts.Reach, lossy: opts.Lossy, always: opts.AlwaysRestore,
+		},
+		reader: reader{
+			store: t.store, caches: t.caches, rates: t.rates, log: t.log, notFound: t.restorer.notFound, running: t.running,
+		},
 		remove: t.Remove, meter: opts.Meter, log: t.log, after: time.After, poison: opts.Poison,
 		runs: opts.Runs, filled: opts.RunsFilled, runsBy: time.Now().Add(t.store.patience.queue),
 	}
@@ -169,7 +169,7 @@ func (t *TieredCausal) FlushSealed(ctx context.Context) error {
 
 func (t *TieredCausal) flushStore(ctx context.Context) error {
 	t.ratesKept(t.store.saved(ctx, t.store.patience.find, t.rates.Save))
-	return t.store.Flush(ctx)
+	return t.store.flush(ctx)
 }
 
 // healed calls healLocked for callers without the lock.
@@ -191,13 +191,13 @@ func (t *TieredCausal) close() {
 		t.log.Warn("kv tier: pages were not all stored before the model was unloaded", "error", err)
 	}
 	t.stop()
-	t.reader.probes.Wait()
+	t.restorer.reader.probes.Wait()
 	t.awaitFilled()
 	t.queue.endCopying()
 	t.endAccounts()
 	t.why.Wait(whyCloseIn)
 	t.ratesKept(t.store.saved(ctx, t.store.patience.find, t.rates.Close))
-	if err := t.store.Close(); err != nil {
+	if err := t.store.close(); err != nil {
 		t.log.Warn("kv tier: closing the page store", "error", err)
 	}
 	t.Cache.Close()

@@ -161,30 +161,18 @@ func (w *inquirer) unreadAfter(seq int, err error) {
 	}
 }
 
-// restoredLocked completes an inquiry after the restore: the slot holds so many tokens. Only the first
-// `most` may be restored. moved: some were computed at another position.
-func (w *inquirer) restoredLocked(seq, held, most int, moved bool, text *prompt, divisible bool, slots *slots) {
+// restoredLocked notes that a restore has ended with so many tokens in the slot. moved: some were computed
+// at another position. The result is the inquiry, nil if there is none.
+func (w *inquirer) restoredLocked(seq, held int, moved, divisible bool) *inquiry {
 	q := w.open[seq]
 	if q == nil {
-		return
+		return nil
 	}
 	q.facts.Held, q.facts.Found, q.moved = held, max(q.facts.Found, held), moved
 	if q.facts.Found > held && q.facts.Unread == why.UnreadNone && !divisible {
 		q.facts.Unread = why.UnreadState
 	}
-	at := q.facts.At()
-	if at >= most {
-		return
-	}
-	for other, s := range slots.of {
-		if other == seq || at >= s.private {
-			continue
-		}
-		// A page with other text behind is not missing because the slot has it.
-		if n := s.shared(text); n > at && (n == len(s.tokens) || n-at >= w.PageTokens) {
-			q.facts.Slot = true
-		}
-	}
+	return q
 }
 
 // shiftedLocked notes that a shift is about to break a slot whose text is stored so far.

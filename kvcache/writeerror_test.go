@@ -52,9 +52,9 @@ func TestRowsThatCannotBeWrittenSayNothingOfThePage(t *testing.T) {
 
 	rows := &refusesOnce{Rows: r.tiered.caches.groups[0].Rows, refused: errors.New("no such cell")}
 	r.tiered.caches.groups[0].Rows = rows
-	r.tiered.store.Store = overlappingStore{store}
+	r.tiered.store.inner = overlappingStore{store}
 	p := plan{prompt: prompt{tokens: tokens}, refs: refs[:1], begin: []int{0}, end: 8, cells: [][]int32{{0, 1, 2, 3, 4, 5, 6, 7}}}
-	line := r.tiered.reader.pages(t.Context(), &p, false, false)
+	line := r.tiered.restorer.reader.pages(t.Context(), &p, false, false)
 	defer line.close()
 	pg := <-line.Next()
 	require.ErrorIs(t, pg.write, rows.refused)
