@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/move"
 	"github.com/kvtier/kvtier/diskstore/internal/ram"
-	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -63,7 +63,7 @@ func (s *Store) ReadAhead(ctx context.Context) (Ahead, error) {
 }
 
 // errEnough ends reading ahead: the next page has no room.
-var errEnough = errors.New("diskstore: no room to read ahead")
+var errEnough = move.ErrNoRoom
 
 // aheadReader is the state of one ReadAhead.
 type aheadReader struct {
@@ -113,7 +113,7 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 		if _, err := r.s.disk.Stat(ctx, info.Name); err == nil {
 			return nil // read already, or not recent enough
 		}
-		err := r.s.promoteAhead(ctx, info)
+		err := r.s.up.Ahead(ctx, yieldingTier{r.s.guard, &r.s.traffic}, info)
 		promoted = err == nil
 		switch {
 		case promoted:
@@ -226,31 +226,6 @@ func (r *aheadReader) decodeAgain(ctx context.Context, lv *level, h *pagefile.He
 		file.Close()
 	}
 	return err
-}
-
-// promoteAhead does as promote, except that it makes no room for the page and keeps the page's
-// recency. promoteAhead returns errEnough when the local tier has no room.
-func (s *Store) promoteAhead(ctx context.Context, info tier.Info) error {
-	h, err := tier.ReadHeader(ctx, s.guard, info.Name)
-	if err != nil {
-		return err
-	}
-	used := info.Used
-	if h.Start > 0 {
-		parent, ok := s.chains.Link(ctx, h.Parent)
-		if !ok {
-			return fmt.Errorf("the page it continues is not stored: %w", tier.ErrNotFound)
-		}
-		if !parent.Used.IsZero() && parent.Used.Before(recency.Used(used, h.Start)) {
-			used = recency.Of(parent.Used, h.Start)
-		}
-	}
-	room, err := s.maker.Free(ctx, info.Bytes)
-	if err != nil {
-		return errEnough
-	}
-	defer room.Cancel()
-	return s.copyUp(ctx, yieldingTier{s.guard, &s.traffic}, info, room, used)
 }
 
 // yieldingTier is a Tier whose files are read only while no Read or Put runs.

@@ -36,6 +36,9 @@ type Ref struct {
 	at   int64 // the last use of the chain, if the page is read; 0 for the time of reading
 }
 
+// place is the place of the page in its chain.
+func (r Ref) place() recency.Place { return recency.Place{Parent: r.Parent, Start: r.Start} }
+
 // Whole reports whether the page is a full one whose rows can all be used.
 func (r Ref) Whole() bool { return !r.Tail && r.Tokens == r.Stored }
 

@@ -76,7 +76,10 @@ func lossyRows(t require.TestingT, p *pagefile.Page, how ColdTypes) []byte {
 }
 
 // setCold changes Options.Cold of an open store.
-func setCold(s *Store, cold ColdTypes) { s.opt.Cold, s.pages.Cold = cold, cold.on() }
+func setCold(s *Store, cold ColdTypes) {
+	s.opt.Cold, s.pages.Cold = cold, cold.on()
+	s.down.Cold = pagefile.Cold{K: cold.K, V: cold.V}
+}
 
 // putCold stores the pages of tokens.
 func putCold(t testing.TB, s *Store, tokens []int32) []*pagefile.Page {

@@ -172,7 +172,7 @@ func TestALocalPageIsNeverLostWhileItBecomesLossy(t *testing.T) {
 				rule.Nth = nth
 				inj.Reset()
 				inj.Add(rule)
-				_, err := s.moveDown(ctx, info)
+				_, err := s.down.Move(ctx, info)
 				reached := inj.Count(rule.Ops...)
 				inj.Reset()
 				s.guard.Breaker.Success()
@@ -213,17 +213,6 @@ func TestADamagedPageDoesNotBecomeLossy(t *testing.T) {
 	found, err := walk(vfs.OS, o.Remote.Root)
 	require.NoError(t, err)
 	require.Empty(t, found.placed)
-}
-
-// TestLossyPagesNeedLittleMemory demotes a page whose file claims more rows than its length allows.
-func TestLossyPagesNeedLittleMemory(t *testing.T) {
-	h := &pagefile.Header{Fingerprint: testFingerprint(1), FileBytes: 1 << 20}
-	s := open(t, testOptions(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0)))
-	for tokens, want := range map[int]bool{8: true, 8 * 8: true, 8*8 + 1: false, 60_000: false} {
-		h.Layout = layoutOf(t, []pagefile.Section{{RowBytes: 1 << 17}}, tokens)
-		_, ok := s.coldOf(h)
-		require.Equal(t, want, ok, tokens)
-	}
 }
 
 // TestOrderOfMixedChains uses a mixed chain in the local tier: its pages stay in the order of the

@@ -294,7 +294,7 @@ func TestDemotionAndPromotion(t *testing.T) {
 
 	// Another process with a local root of its own finds the pages.
 	for _, info := range infos {
-		if err := s.demote(ctx, info); !errors.Is(err, tier.ErrNotFound) {
+		if err := s.down.Hold(ctx, info); !errors.Is(err, tier.ErrNotFound) {
 			require.NoError(t, err)
 		}
 	}
@@ -393,11 +393,11 @@ func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
 	}
 	info, err := s.disk.Stat(ctx, name)
 	require.NoError(t, err)
-	require.NoError(t, s.demote(ctx, info))
+	require.NoError(t, s.down.Hold(ctx, info))
 	flip(o.Remote.Root)
 	_, err = s.disk.Remove(ctx, tier.Info{Name: name})
 	require.NoError(t, err)
-	s.promote(ctx, info, Ref{Key: p.Key(), Parent: p.Parent, Tokens: testTokens, Stored: testTokens})
+	s.up.Promote(ctx, info, recency.Place{Parent: p.Parent})
 	require.False(t, s.Has(p.Key()))
 	require.Zero(t, s.Stats().Promoted)
 	require.NoFileExists(t, filePath(o.Remote.Root, name))
@@ -432,7 +432,7 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 			readChain(t, s, tokens, tokensIn(s.Chain(ctx, tokens, nil)))
 			requireExact(t, s)
 			if nth > reached {
-				require.NoError(t, s.demote(ctx, info))
+				require.NoError(t, s.down.Hold(ctx, info))
 				break
 			}
 		}

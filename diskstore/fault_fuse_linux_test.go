@@ -52,14 +52,15 @@ func openMounted(t *testing.T, tokens []int32) *mountedRemote {
 // patience sets the time limit of the remote tier. Tests use a minute where the mount works,
 // because the machine may be busy, and little where the mount does not.
 func (m *mountedRemote) patience(limit time.Duration) {
-	m.guard.LookupIn, m.guard.StepIn, m.opt.RemoteTimeout = limit, limit, limit
+	m.guard.LookupIn, m.guard.StepIn = limit, limit
+	setRemoteTimeout(m.Store, limit)
 }
 
 // moveDown moves a page to the remote tier if it can.
 func (m *mountedRemote) moveDown(key pagefile.Key) error {
 	info, err := m.disk.Stat(ctx, m.pages.Page(key))
 	require.NoError(m.t, err)
-	if err := m.demote(ctx, info); err != nil {
+	if err := m.down.Hold(ctx, info); err != nil {
 		return err
 	}
 	dropPage(m.t, m.Store.local, info)
@@ -204,7 +205,7 @@ func TestMountFailsMidWrite(t *testing.T) {
 				p := putChain(t, s, prompt(3, testTokens))[0]
 				info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 				require.NoError(t, err)
-				require.NoError(t, s.demote(ctx, info))
+				require.NoError(t, s.down.Hold(ctx, info))
 				require.Empty(t, filesIn(t, m.behind, dir.TmpExt))
 				require.NoError(t, s.Close())
 			})

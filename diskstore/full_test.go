@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/move"
 	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -17,7 +18,7 @@ import (
 // nothing, as where snapshots hold the space or other data uses up a quota. Its pages stay,
 // except those deleted for the first page, and new pages move there as soon as there is space.
 func TestFullShareKeepsItsPages(t *testing.T) {
-	const there, here = 4 * demoteRoom, 64
+	const there, here = 4 * move.Batch, 64
 	page := physicalPage(t)
 	for _, errno := range []syscall.Errno{syscall.EDQUOT, syscall.ENOSPC} {
 		t.Run(errno.Error(), func(t *testing.T) {
@@ -37,7 +38,7 @@ func TestFullShareKeepsItsPages(t *testing.T) {
 			}
 			put(100, 100+here+here/4)
 			left := len(listAll(t, s.remote))
-			require.GreaterOrEqual(t, left, there-demoteRoom)
+			require.GreaterOrEqual(t, left, there-move.Batch)
 			require.GreaterOrEqual(t, s.Stats().Local.Pages, here-(1+here/room.OutageShare), "pages that fit stay, as in any outage")
 
 			inj.Reset()

@@ -102,7 +102,7 @@ func TestHungRemoteComesBack(t *testing.T) {
 	revive()
 	askAgain(s)
 	s.guard.LookupIn, s.guard.StepIn = time.Minute, time.Minute
-	s.opt.RemoteTimeout = time.Minute
+	setRemoteTimeout(s, time.Minute)
 	readChain(t, s, tokens, len(tokens))
 	require.False(t, s.Stats().Remote.Down)
 	require.Equal(t, 1, log.count("is back"))
@@ -173,7 +173,7 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	name := s.pages.Page(putChain(t, s, prompt(1, testTokens))[0].Key())
 	info, err := s.disk.Stat(ctx, name)
 	require.NoError(t, err)
-	require.NoError(t, s.demote(ctx, info))
+	require.NoError(t, s.down.Hold(ctx, info))
 	there, err := s.guard.Stat(ctx, name)
 	require.NoError(t, err)
 	s.remote.checked.Verdicts.MarkBad(there)

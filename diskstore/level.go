@@ -72,7 +72,7 @@ func newLevel(s *Store, name string, t counted.Surveyed, config TierConfig, perD
 	if name == tier.Local {
 		opt.Aside = s.disk
 		// Only now: a removal that takes the manifest looks for pages after that.
-		opt.Visible = func(ctx context.Context, name pagefile.Name) { _ = s.describe(ctx, t, name.Fingerprint) }
+		opt.Visible = func(ctx context.Context, name pagefile.Name) { _ = s.manifests.describe(ctx, t, name.Fingerprint) }
 	}
 	lv.files = counted.New(t, lv.book, opt)
 	lv.checked = checked.New(t, checked.Options{

@@ -182,13 +182,9 @@ func dropPage(t require.TestingT, lv *level, info tier.Info) {
 	require.Equal(t, info.Bytes, removed.Bytes)
 }
 
-// demote makes the remote tier hold a local page.
-func (s *Store) demote(ctx context.Context, info tier.Info) error {
-	d, err := s.descend(ctx, info)
-	if err != nil {
-		return err
-	}
-	return s.lower(ctx, d)
+// setRemoteTimeout changes Options.RemoteTimeout of an open store.
+func setRemoteTimeout(s *Store, limit time.Duration) {
+	s.opt.RemoteTimeout, s.down.Patience = limit, limit
 }
 
 // verifyFile reads a whole page file and checks every byte of it.

@@ -6,75 +6,81 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/kvtier/kvtier/diskstore/internal/names"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// ensureManifest writes this store's manifest if the tier has no readable one. ensureManifest
+// manifests writes the manifests of a store's pages.
+type manifests struct {
+	pages      *names.Pages
+	pageTokens int
+	identity   map[string]string
+}
+
+// ensure writes this store's manifest if the tier has no readable one. ensure
 // returns pagefile.ErrMismatch when the tier's manifest has another page size, which the
 // fingerprint should have distinguished.
-func (s *Store) ensureManifest(ctx context.Context, t tier.Tier) error {
-	m, err := tier.ReadManifest(ctx, t, s.opt.Fingerprint)
+func (m *manifests) ensure(ctx context.Context, t tier.Tier) error {
+	there, err := tier.ReadManifest(ctx, t, m.pages.Exact)
 	switch {
-	case err == nil && m.PageTokens != s.opt.PageTokens:
-		return pagefile.Mismatch("fingerprint %v has pages of %d tokens, want %d", s.opt.Fingerprint, m.PageTokens, s.opt.PageTokens)
+	case err == nil && there.PageTokens != m.pageTokens:
+		return pagefile.Mismatch("fingerprint %v has pages of %d tokens, want %d", m.pages.Exact, there.PageTokens, m.pageTokens)
 	case err == nil:
 		return nil
 	case !errors.Is(err, tier.ErrNotFound) && !errors.Is(err, pagefile.ErrDamaged):
 		return err
 	}
-	return s.writeManifest(ctx, t, s.opt.Fingerprint)
+	return m.write(ctx, t, m.pages.Exact)
 }
 
-// writeManifest writes the manifest of this store's pages, exact or lossy ones.
-func (s *Store) writeManifest(ctx context.Context, t tier.Tier, fingerprint pagefile.Key) error {
-	identity := s.opt.Identity
-	if fingerprint == s.pages.Lossy {
+// write writes the manifest of this store's pages, exact or lossy ones.
+func (m *manifests) write(ctx context.Context, t tier.Tier, fingerprint pagefile.Key) error {
+	identity := m.identity
+	if fingerprint == m.pages.Lossy {
 		identity = make(map[string]string)
-		maps.Copy(identity, s.opt.Identity)
-		identity[tier.KeyLossyOf] = s.opt.Fingerprint.String()
+		maps.Copy(identity, m.identity)
+		identity[tier.KeyLossyOf] = m.pages.Exact.String()
 	}
 	return tier.WriteManifest(ctx, t, fingerprint, &tier.Manifest{
-		Schema: pagefile.Schema, Fingerprint: fingerprint.String(), PageTokens: s.opt.PageTokens, Identity: identity,
+		Schema: pagefile.Schema, Fingerprint: fingerprint.String(), PageTokens: m.pageTokens, Identity: identity,
 	})
 }
 
 // describe writes the manifest of this store's pages if a tier has no file there: kvtier rm
 // beside a server removes it. A page without one is good, and nothing says which model it is of.
-func (s *Store) describe(ctx context.Context, t tier.Tier, fingerprint pagefile.Key) error {
+func (m *manifests) describe(ctx context.Context, t tier.Tier, fingerprint pagefile.Key) error {
 	_, err := t.Stat(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
 	if !errors.Is(err, tier.ErrNotFound) {
 		return err
 	}
-	if err := s.writeManifest(ctx, t, fingerprint); err != nil {
+	if err := m.write(ctx, t, fingerprint); err != nil {
 		return fmt.Errorf("describe the pages of %v: %w", fingerprint, err)
 	}
 	return nil
 }
 
-// manifestBelow makes the remote tier describe a page that moves there.
-func (s *Store) manifestBelow(ctx context.Context, d descent) error {
-	switch {
-	case d.cold != nil:
-		return s.describe(ctx, s.guard, s.pages.Lossy)
-	case d.info.Fingerprint == s.opt.Fingerprint:
-		return s.describe(ctx, s.guard, s.opt.Fingerprint)
+// below makes the remote tier describe a page that moves there. made tells that this store has made the
+// page lossy.
+func (m *manifests) below(ctx context.Context, local, remote tier.Tier, fingerprint pagefile.Key, made bool) error {
+	if made || fingerprint == m.pages.Exact {
+		return m.describe(ctx, remote, fingerprint)
 	}
-	return s.copyManifest(ctx, d.info.Fingerprint)
+	return copyManifest(ctx, local, remote, fingerprint)
 }
 
 // copyManifest copies the manifest of another store's pages to the remote tier.
-func (s *Store) copyManifest(ctx context.Context, fingerprint pagefile.Key) error {
-	_, err := s.guard.Stat(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
+func copyManifest(ctx context.Context, local, remote tier.Tier, fingerprint pagefile.Key) error {
+	_, err := remote.Stat(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
 	if !errors.Is(err, tier.ErrNotFound) {
 		return err
 	}
-	m, err := tier.ReadManifest(ctx, s.disk, fingerprint)
+	m, err := tier.ReadManifest(ctx, local, fingerprint)
 	if errors.Is(err, tier.ErrNotFound) || errors.Is(err, pagefile.ErrDamaged) {
 		return nil // pages are good without a manifest
 	}
 	if err != nil {
 		return err
 	}
-	return tier.WriteManifest(ctx, s.guard, fingerprint, m)
+	return tier.WriteManifest(ctx, remote, fingerprint, m)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -35,7 +36,7 @@ func TestPagesAfterARemovalHaveAManifest(t *testing.T) {
 		"promotion": func(t *testing.T, s *Store, p *pagefile.Page) {
 			info, err := s.guard.Stat(ctx, s.pages.Page(p.Key()))
 			require.NoError(t, err)
-			s.promote(ctx, info, Ref{Key: p.Key(), Parent: p.Parent})
+			s.up.Promote(ctx, info, recency.Place{Parent: p.Parent})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/checked"
-	"github.com/kvtier/kvtier/diskstore/internal/recency"
-	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -153,7 +150,7 @@ func (lv *level) readFrom(ctx context.Context, ref Ref, tokens []int32, layout p
 	}
 	info := blob.Info()
 	if lv == lv.s.remote {
-		lv.s.requestPromotion(info, ref)
+		lv.s.up.Request(info, ref.place())
 	}
 	lv.touchRef(ctx, ref, info.Used)
 	return verified{level: lv, blob: blob, header: header}, nil
@@ -193,48 +190,4 @@ func checkWanted(h *pagefile.Header, ref Ref, pageTokens int, tokens []int32, la
 		return pagefile.Mismatch("sections differ")
 	}
 	return nil
-}
-
-// requestPromotion copies a remote page to the local tier in the background.
-func (s *Store) requestPromotion(info tier.Info, ref Ref) {
-	if budget := s.opt.Local.BudgetBytes; budget > 0 && pagefile.AlignUp(info.Bytes) > budget {
-		return
-	}
-	s.promoting.Submit(info.Name, func(ctx context.Context) { s.promote(ctx, info, ref) })
-}
-
-// promote copies a page to the local tier. The remote copy stays, so that a later demotion of
-// the page writes nothing.
-func (s *Store) promote(ctx context.Context, info tier.Info, ref Ref) {
-	for _, name := range []pagefile.Name{info.Name, s.pages.ExactOf(info.Name)} { // put since the look-up
-		if ours, err := s.disk.Stat(ctx, name); err == nil && !s.local.checked.Verdicts.IsBad(ours) {
-			return
-		}
-	}
-	room, used, err := s.maker.Reserve(ctx, info.Bytes, recency.Place{Parent: ref.Parent, Start: ref.Start})
-	if err != nil {
-		return // the page stays remote
-	}
-	defer room.Cancel()
-	_ = s.copyUp(ctx, s.guard, info, room, used) // after an error the page stays remote
-}
-
-// copyUp copies a page of the remote tier, from, into room of the local one.
-func (s *Store) copyUp(ctx context.Context, from tier.Tier, info tier.Info, room *ledger.Room, used time.Time) error {
-	page, err := copyPage(ctx, from, s.disk, info.Name, room, func(up tier.Upload) error {
-		return s.local.files.Commit(ctx, up, room, used)
-	})
-	if err != nil {
-		var side *copyError
-		if errors.As(err, &side) && side.side != s.disk {
-			s.remote.checked.Condemn(ctx, judged(err, info), err)
-		} else {
-			s.local.noteTierError(err)
-		}
-		return err
-	}
-	s.remote.checked.Copies.Good(page.from, page.header.Crc)
-	s.counts.promoted.Add(1)
-	s.maker.Grown(ctx)
-	return s.local.linkIn(ctx, page.header)
 }

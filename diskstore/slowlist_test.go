@@ -37,7 +37,7 @@ func TestPutsGoOnWhileTheShareIsListed(t *testing.T) {
 			s := open(t, o)
 			inRemote(t, s, below)
 			require.NoError(t, s.Flush(ctx))
-			s.opt.RemoteTimeout = time.Millisecond // a move down waits as long for room
+			setRemoteTimeout(s, time.Millisecond) // a move down waits as long for room
 			gate := listingHangs(t, inj, o.Remote.Root)
 			counted := make(chan error, 1)
 			go func() {
@@ -74,7 +74,7 @@ func TestCountListsAChangedShardAgain(t *testing.T) {
 			demote := func(p *pagefile.Page) {
 				info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 				require.NoError(t, err)
-				require.NoError(t, s.demote(ctx, info))
+				require.NoError(t, s.down.Hold(ctx, info))
 			}
 			demote(pair[0])
 			listed := filePath(s.opt.Remote.Root, s.pages.Page(pair[0].Key()))

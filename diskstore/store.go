@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/move"
 	"github.com/kvtier/kvtier/diskstore/internal/names"
 	"github.com/kvtier/kvtier/diskstore/internal/ram"
 	"github.com/kvtier/kvtier/diskstore/internal/recency"
@@ -28,16 +28,17 @@ const closePatience = 4 * time.Second
 // Store keeps pages of one fingerprint in one or two tiers. All methods may be called from
 // several goroutines.
 type Store struct {
-	opt    Options
-	log    *slog.Logger
-	disk   *dir.Tier   // the local level's tier
-	guard  *guard.Tier // the remote level's tier; nil without a remote tier
-	local  *level
-	remote *level    // nil without a remote tier
-	ram    *ram.Tier // nil when no page is kept in memory
-	codec  *pagefile.Codec
-	pages  *names.Pages // of this store
-	trial  *trial.Trial // of CompressAuto, else nil
+	opt       Options
+	log       *slog.Logger
+	disk      *dir.Tier   // the local level's tier
+	guard     *guard.Tier // the remote level's tier; nil without a remote tier
+	local     *level
+	remote    *level    // nil without a remote tier
+	ram       *ram.Tier // nil when no page is kept in memory
+	codec     *pagefile.Codec
+	pages     *names.Pages // of this store
+	manifests *manifests   // of these
+	trial     *trial.Trial // of CompressAuto, else nil
 
 	promoting *work.Queue // promotions and touches of remote pages
 
@@ -45,17 +46,15 @@ type Store struct {
 	ahead   readAhead
 	chains  *recency.Chains
 	maker   *room.Maker // of room in the local tier
-	health  health      // of the local tier
+	down    *move.Down  // nil without a remote tier, as up
+	up      *move.Up
+	health  health // of the local tier
 	capped  capNote
 	crowded crowded // of the local tier
 	traffic work.Traffic
 	sharing sharing
 	whole   sync.Pool // *[]byte for whole pages on their way through memory
 	now     func() time.Time
-
-	roomBelow   atomic.Bool // the remote tier makes room for pages that move down
-	refused     room.Moment // the last time that the remote tier refused a page
-	futileBelow room.Futile // deleting pages for space on the remote filesystem
 
 	ramHealth health
 
@@ -105,6 +104,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 		opt: opt, pages: names.Of(opt.Fingerprint, opt.Cold.on()), log: opt.Logger.With("component", "diskstore"), codec: c, now: time.Now,
 		life: work.NewLife(), promoting: work.NewQueue(),
 	}
+	s.manifests = &manifests{pages: s.pages, pageTokens: opt.PageTokens, identity: opt.Identity}
 	s.health.log = s.log.With("tier", tier.Local, "root", opt.Local.Root)
 	s.capped.pages = &s.counts.writeCaps
 	if opt.Trouble != nil {
@@ -145,11 +145,48 @@ func (s *Store) openRoom() {
 		remote := s.remote.roomOptions()
 		remote.CountEvery = room.FarCountEvery
 		s.remote.room = room.NewCollector(s.remote.files, remote)
-		local.Below = below{s}
+		s.down = s.newDown()
+		local.Below = s.down
 	}
 	s.local.room = room.NewCollector(s.local.files, local)
 	s.maker = room.NewMaker(s.local.room, room.MakerOptions{
 		Queue: s.local.collecting, Reachable: s.reachable, Capped: s.capped.note, Collected: s.tidyBelow,
+	})
+	if s.remote != nil {
+		s.up = s.newUp()
+	}
+}
+
+// newDown returns the way down.
+func (s *Store) newDown() *move.Down {
+	return move.NewDown(pagefile.Cold{K: s.opt.Cold.K, V: s.opt.Cold.V}, s.opt.RemoteTimeout, move.DownOptions{
+		Local: s.local.files, Remote: s.remote.files, Ours: s.local.checked, Theirs: s.remote.checked,
+		Pages: s.pages, Codec: s.codec, Log: s.log,
+		Room: s.remote.room, Queue: s.remote.collecting,
+		Resting:  s.guard.Breaker.Resting,
+		Compress: func(key pagefile.Key) bool { return s.encoder(key) != nil },
+		Describe: func(ctx context.Context, fingerprint pagefile.Key, made bool) error {
+			return s.manifests.below(ctx, s.disk, s.guard, fingerprint, made)
+		},
+		Link: s.remote.linkIn,
+		AddBranch: func(ctx context.Context, h *pagefile.Header) error {
+			_, err := s.remote.addBranch(ctx, h)
+			return err
+		},
+		Lossy: func(h *pagefile.Header) {
+			s.counts.lossyPages.Add(1)
+			s.counts.lossyRaw.Add(uint64(h.Layout.Size()))
+			s.counts.lossyBytes.Add(uint64(h.FileBytes))
+		},
+	})
+}
+
+// newUp returns the way up.
+func (s *Store) newUp() *move.Up {
+	return move.NewUp(move.UpOptions{
+		Local: s.local.files, Remote: s.guard, Ours: s.local.checked, Theirs: s.remote.checked,
+		Pages: s.pages, Chains: s.chains, Room: s.maker, Queue: s.promoting,
+		Failed: s.local.noteTierError, Link: s.local.linkIn, Promoted: func() { s.counts.promoted.Add(1) },
 	})
 }
 
@@ -208,7 +245,7 @@ func (s *Store) openLocal(ctx context.Context) error {
 		return err
 	}
 	s.recallTrial(ctx)
-	err := s.ensureManifest(ctx, s.disk)
+	err := s.manifests.ensure(ctx, s.disk)
 	if errors.Is(err, tier.ErrNoSpace) {
 		s.health.note("write manifest", err)
 		return nil

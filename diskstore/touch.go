@@ -27,22 +27,11 @@ func (lv *level) touchRef(ctx context.Context, ref Ref, recent time.Time) {
 	if lv == lv.s.remote {
 		type touch struct{ pagefile.Name }
 		lv.s.promoting.Submit(touch{name}, func(ctx context.Context) {
-			lv.forwardCopy(ctx, name, recency.Of(used, ref.Start))
+			lv.s.down.Forward(ctx, name, recency.Of(used, ref.Start))
 		})
 		return
 	}
-	lv.s.chains.Touch(ctx, name, recency.Place{Parent: ref.Parent, Start: ref.Start}, used)
-}
-
-// forwardCopy does as recency.Forward for a file of the remote tier. A copy known to be good stays known.
-func (lv *level) forwardCopy(ctx context.Context, name pagefile.Name, to time.Time) {
-	info, err := lv.tier.Stat(ctx, name)
-	if err != nil || !info.Used.Before(to) {
-		return
-	}
-	if lv.tier.Touch(ctx, name, to) == nil {
-		lv.checked.Copies.Touched(info, to)
-	}
+	lv.s.chains.Touch(ctx, name, ref.place(), used)
 }
 
 // ageClock returns the time by which files count as old enough to delete.

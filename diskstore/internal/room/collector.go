@@ -10,7 +10,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// Fate is what becomes of a page for which its tier has no room.
+// Fate is the end of a page for which its tier has no room.
 type Fate int
 
 const (

@@ -1,0 +1,388 @@
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/internal/checked"
+	"github.com/kvtier/kvtier/diskstore/internal/counted"
+	"github.com/kvtier/kvtier/diskstore/internal/names"
+	"github.com/kvtier/kvtier/diskstore/internal/room"
+	"github.com/kvtier/kvtier/diskstore/internal/work"
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/vfs"
+)
+
+// Batch is the number of pages for which a collection of a full remote filesystem frees room at once.
+const Batch = 8
+
+// errSlow reports that the remote tier has not made room yet.
+var errSlow = errors.New("diskstore: the remote tier takes long to make room")
+
+// DownOptions are the place of a Down in a store.
+type DownOptions struct {
+	Local, Remote *counted.Tier
+	Ours, Theirs  *checked.Pages // of the local tier, and of the remote one
+	Pages         *names.Pages   // of the store: the others move down exact
+	Codec         *pagefile.Codec
+	Log           *slog.Logger
+
+	// Room makes room in the remote tier, in Queue.
+	Room  *room.Collector
+	Queue *work.Queue
+
+	// Resting reports whether the remote tier is down.
+	Resting func() bool
+
+	// Compress reports whether the file of a lossy page is compressed as well.
+	Compress func(pagefile.Key) bool
+
+	// Describe writes the manifest of a fingerprint to the remote tier. made tells that the file is
+	// one that this store has made lossy.
+	Describe func(ctx context.Context, fingerprint pagefile.Key, made bool) error
+
+	// Link makes a new file of the remote tier known to look-ups, and AddBranch one that may be
+	// known.
+	Link, AddBranch func(context.Context, *pagefile.Header) error
+
+	// Lossy is told of each lossy file that was written.
+	Lossy func(*pagefile.Header)
+}
+
+// Down moves pages to the remote tier. It is the room.Below of the local tier.
+type Down struct {
+	Cold     pagefile.Cold // the encodings of K and V of lossy pages
+	Patience time.Duration // a move waits as long for room, or half of room.Wait if that is longer
+
+	opt     DownOptions
+	making  atomic.Bool // the remote tier makes room
+	refused room.Moment // the last time that the remote tier refused a page
+	futile  room.Futile // deleting pages for space on the remote filesystem
+}
+
+// NewDown returns a Down that makes pages of the store lossy as cold says.
+func NewDown(cold pagefile.Cold, patience time.Duration, opt DownOptions) *Down {
+	return &Down{Cold: cold, Patience: patience, opt: opt}
+}
+
+// Refuses is that of room.Below.
+func (b *Down) Refuses(within time.Duration) bool {
+	return b.opt.Resting() || b.refused.Within(within, time.Now())
+}
+
+// Down is that of room.Below.
+func (b *Down) Down(ctx context.Context, info tier.Info) (room.Fate, tier.Info, error) {
+	lossy, err := b.Move(ctx, info)
+	switch {
+	case err == nil:
+		b.refused.Clear()
+		if lossy {
+			return room.MovedLossy, info, nil
+		}
+		return room.Moved, info, nil
+	case ctx.Err() != nil:
+		return room.Refused, info, ctx.Err() // the store closes, and the page stays in its tier
+	case b.localSide(err, pagefile.ErrDamaged), b.localSide(err, pagefile.ErrMismatch):
+		bad := judged(err, info)
+		b.opt.Ours.Condemn(ctx, bad, err)
+		if b.opt.Ours.Verdicts.IsBad(bad) || isForeign(err) {
+			return room.Useless, bad, nil
+		}
+		return room.SetAside, bad, nil
+	case errors.Is(err, tier.ErrNoSpace) && !b.futile.Is(time.Now()), b.localSide(err, tier.ErrNotFound):
+		return room.NoPlace, info, nil
+	}
+	b.refused.Note(time.Now())
+	return room.Refused, info, nil
+}
+
+// Hold makes the remote tier hold a local page, durable and whole, if it has the room.
+func (b *Down) Hold(ctx context.Context, info tier.Info) error {
+	d, err := b.descend(ctx, info)
+	if err != nil {
+		return err
+	}
+	return b.lower(ctx, d)
+}
+
+// Forward moves the recency of a file of the remote tier forward to the given one, unless another
+// process has moved the recency further. A copy known to be good stays known.
+func (b *Down) Forward(ctx context.Context, name pagefile.Name, to time.Time) {
+	info, err := b.opt.Remote.Tier.Stat(ctx, name)
+	if err != nil || !info.Used.Before(to) {
+		return
+	}
+	if b.opt.Remote.Tier.Touch(ctx, name, to) == nil {
+		b.opt.Theirs.Copies.Touched(info, to)
+	}
+}
+
+// descent is a local page on its way to the remote tier.
+type descent struct {
+	info tier.Info
+	held bool // the remote tier has a file that stands for the page
+
+	// lossy tells that the local page is exact, and the file that stands for it is not.
+	lossy bool
+
+	// cold is the lossy file that is stored in place of an exact copy; nil for an exact copy.
+	cold *pagefile.Encoded
+}
+
+// name is the name of the file that the remote tier gets.
+func (d descent) name() pagefile.Name {
+	if d.cold != nil {
+		return d.cold.Header.Name()
+	}
+	return d.info.Name
+}
+
+// descend decides which file of a local page the remote tier gets: none where it has one that stands
+// for the page, else the lossy file that Options.Cold asks for, else an exact copy.
+func (b *Down) descend(ctx context.Context, info tier.Info) (descent, error) {
+	d := descent{info: info}
+	ours, err := tier.ReadHeader(ctx, b.opt.Local.Tier, info.Name)
+	if err != nil {
+		return d, nil // the copy that follows finds the problem of the local file
+	}
+	if ours.Lossy() {
+		// This page was made by a move down. A file that has taken the place of its copy is as new.
+		d.held, err = b.held(ctx, info, info.Name, 0, func(theirs *pagefile.Header) bool {
+			_, ok := ours.Layout.Within(theirs.Layout)
+			return ok && theirs.Lossy()
+		})
+		return d, err
+	}
+	exact := func(theirs *pagefile.Header) bool { return theirs.Crc == ours.Crc } // a header has the checksums of all rows
+	if d.held, err = b.held(ctx, info, info.Name, info.Bytes, exact); err != nil || d.held {
+		return d, err
+	}
+	how, ok := b.coldOf(ours)
+	if !ok {
+		return d, nil
+	}
+	// An exact file with other bytes is replaced by an exact copy: it would hide a lossy one.
+	if _, err := b.opt.Remote.Tier.Stat(ctx, info.Name); !errors.Is(err, tier.ErrNotFound) {
+		return d, err
+	}
+	lossy := func(theirs *pagefile.Header) bool { return theirs.Layout.Equal(ours.Layout) && how.Made(theirs) }
+	if d.held, err = b.held(ctx, info, pagefile.ColdName(info.Name), 0, lossy); err == nil && !d.held {
+		d.cold, err = b.makeCold(ctx, info, how)
+	}
+	d.lossy = d.held || d.cold != nil
+	return d, err
+}
+
+// bytes is the length of the file that the remote tier gets.
+func (d descent) bytes() int64 {
+	if d.cold != nil {
+		return d.cold.Header.FileBytes
+	}
+	return d.info.Bytes
+}
+
+// lower makes the remote tier hold a local page, durable and whole. The local page may be
+// removed only after lower has returned nil.
+func (b *Down) lower(ctx context.Context, d descent) error {
+	if d.held {
+		return nil
+	}
+	if err := b.opt.Describe(ctx, d.name().Fingerprint, d.cold != nil); err != nil {
+		return err
+	}
+	claim, err := b.opt.Remote.Book.Reserve(ctx, d.bytes())
+	if err != nil {
+		return err
+	}
+	defer claim.Cancel()
+	h, err := b.write(ctx, d, claim)
+	if err != nil {
+		return err
+	}
+	b.futile.Clear()
+	there, err := b.opt.Remote.Tier.Stat(ctx, h.Name())
+	if err != nil {
+		return err
+	}
+	if there.Bytes != d.bytes() {
+		return fmt.Errorf("copy of page %v is %d bytes, want %d", d.info.Key, there.Bytes, d.bytes())
+	}
+	b.opt.Theirs.Copies.Good(there, h.Crc)
+	if err := b.opt.Link(ctx, h); err != nil {
+		return err
+	}
+	if d.cold != nil {
+		b.opt.Lossy(h)
+	}
+	return nil
+}
+
+// write writes the file of a page that moves down into its room, durably, and returns the
+// file's header.
+func (b *Down) write(ctx context.Context, d descent, claim *ledger.Room) (*pagefile.Header, error) {
+	if d.cold != nil {
+		return d.cold.Header, b.opt.Remote.Upload(ctx, d.cold.Header.Name(), d.cold, claim, d.info.Used)
+	}
+	page, err := copyPage(ctx, b.opt.Local.Tier, b.opt.Remote.Tier, d.info.Name, claim, func(up tier.Upload) error {
+		return b.opt.Remote.Commit(ctx, up, claim, d.info.Used)
+	})
+	return page.header, err
+}
+
+// held reports whether the remote tier has a file, at name, that may replace a local page: the
+// local page is removed next. bytes is the length of such a file, 0 for any, and stands tells from
+// the file's header whether it may. Of a file that
+// this process wrote or checked lately, held reads the header, and of any other file every
+// byte: reading takes about as long as writing another copy, and writes nothing. A damaged file goes
+// to quarantine. A damaged file that stays in its place is an error and is not overwritten: this
+// machine may be the cause.
+func (b *Down) held(ctx context.Context, info tier.Info, name pagefile.Name, bytes int64, stands func(theirs *pagefile.Header) bool) (bool, error) {
+	there, err := b.opt.Remote.Tier.Stat(ctx, name)
+	if err != nil || bytes > 0 && there.Bytes != bytes {
+		return false, nil
+	}
+	theirs := b.knownCopy(ctx, there)
+	if theirs == nil {
+		theirs, err = b.goodCopy(ctx, name)
+	}
+	if err != nil || theirs == nil || !stands(theirs) {
+		return false, err
+	}
+	// The process that made the copy visible may have died before the name was durable.
+	if err := b.opt.Remote.Persist(ctx, tier.Committed{Info: there}); err != nil {
+		return false, err
+	}
+	if there.Used.Before(info.Used) {
+		b.Forward(ctx, name, info.Used)
+	}
+	err = b.opt.AddBranch(ctx, theirs)
+	return err == nil, err
+}
+
+// knownCopy returns the header of a file of the remote tier that this process knows to be good,
+// and nil for any other file. knownCopy reads the header at once: a network share tells the present
+// time of a file when the file is opened.
+func (b *Down) knownCopy(ctx context.Context, there tier.Info) *pagefile.Header {
+	if !b.opt.Theirs.Copies.Knows(there) {
+		return nil
+	}
+	theirs, now, err := b.opt.Theirs.Header(ctx, there.Name)
+	if err != nil || !b.opt.Theirs.Copies.IsGood(now, theirs.Crc) {
+		return nil
+	}
+	return theirs
+}
+
+// goodCopy returns the header of a file of the remote tier after reading every byte, and nil for a
+// file that is missing, damaged or another page's.
+func (b *Down) goodCopy(ctx context.Context, name pagefile.Name) (*pagefile.Header, error) {
+	theirs, err := b.verifyCopy(ctx, name)
+	switch {
+	case errors.Is(err, tier.ErrNotFound), tier.Doubtful(err):
+		_, serr := b.opt.Remote.Tier.Stat(ctx, name)
+		switch {
+		case errors.Is(serr, tier.ErrNotFound):
+			return nil, nil
+		case serr != nil:
+			return nil, serr
+		}
+		return nil, fmt.Errorf("replace the copy of page %v in the remote tier, which failed its check here and stays in its place: %w", name.Key, err)
+	case errors.Is(err, pagefile.ErrMismatch):
+		return nil, nil
+	}
+	return theirs, err
+}
+
+// verifyCopy reads a page of the remote tier and checks every byte.
+func (b *Down) verifyCopy(ctx context.Context, name pagefile.Name) (*pagefile.Header, error) {
+	var h *pagefile.Header
+	blob, err := b.opt.Theirs.Open(ctx, name, func(blob tier.Blob) (err error) {
+		if h, err = pagefile.Stream(ctx, blob, nil); err != nil {
+			return err
+		}
+		return h.CheckName(name)
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer blob.Close()
+	b.opt.Theirs.Copies.Good(blob.Info(), h.Crc)
+	return h, nil
+}
+
+// Move demotes a page, and first makes room below if necessary. lossy reports that the page is
+// exact, and lossy in the remote tier. Move returns tier.ErrNoSpace when the remote tier holds no
+// page used earlier.
+func (b *Down) Move(ctx context.Context, info tier.Info) (lossy bool, err error) {
+	d, err := b.descend(ctx, info)
+	if err != nil {
+		return false, err
+	}
+	err = b.lower(ctx, d)
+	if !errors.Is(err, tier.ErrNoSpace) && !errors.Is(err, ledger.ErrNotCounted) {
+		return d.lossy, err
+	}
+	want := room.Demand{Room: d.bytes(), Before: info.Used}
+	if vfs.IsNoSpace(err) {
+		if b.futile.Is(time.Now()) {
+			return false, err
+		}
+		want.Disk = Batch * pagefile.AlignUp(d.bytes())
+	}
+	switch cerr := b.makeRoom(ctx, want); {
+	case errors.Is(cerr, room.ErrExhausted):
+		return false, err
+	case cerr != nil:
+		return false, cerr
+	}
+	if err = b.lower(ctx, d); want.Disk > 0 && vfs.IsNoSpace(err) {
+		b.futile.Note(time.Now())
+	}
+	return d.lossy, err
+}
+
+// makeRoom collects the remote tier in that tier's own queue, and waits a bounded time: a
+// listing over a network takes minutes, and Puts wait for the local tier. While an earlier call
+// goes on, makeRoom does not wait again.
+func (b *Down) makeRoom(ctx context.Context, want room.Demand) error {
+	if b.making.Swap(true) {
+		return errSlow
+	}
+	done := make(chan error, 1)
+	type roomJob struct{}
+	b.opt.Queue.Submit(roomJob{}, func(ctx context.Context) {
+		err := b.opt.Room.Collect(ctx, want)
+		b.making.Store(false)
+		done <- err
+	})
+	patience := time.NewTimer(max(room.Wait/2, b.Patience))
+	defer patience.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-patience.C:
+		return errSlow
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// localSide reports whether a demotion failed because of the local page, with an error of the
+// given kind.
+func (b *Down) localSide(err, kind error) bool {
+	var side *copyError
+	return errors.As(err, &side) && side.side == b.opt.Local.Tier && errors.Is(err, kind)
+}
+
+// isForeign reports whether a copy failed because another program wrote the page, in a format
+// that this one does not read.
+func isForeign(err error) bool {
+	var wrongPlace *pagefile.Misplaced
+	return errors.Is(err, pagefile.ErrMismatch) && !errors.As(err, &wrongPlace)
+}
