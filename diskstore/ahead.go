@@ -49,7 +49,7 @@ func (s *Store) ReadAhead(ctx context.Context) (Ahead, error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, aheadTime)
 	defer cancel()
-	r := &aheadReader{s: s, left: s.opt.ReadAheadBytes, ahead: Ahead{RAM: s.ram != nil}}
+	r := &aheadReader{s: s, left: s.opt.ReadAheadBytes, ahead: Ahead{RAM: !s.ram.off()}}
 	done := make(chan error, 1)
 	go func() { // a goroutine of its own, which ends with the lowered priority
 		priority.Lower()
@@ -79,7 +79,7 @@ func (r *aheadReader) run(ctx context.Context) error {
 			if lv == r.s.remote && ctx.Err() == nil {
 				return nil
 			}
-			return fmt.Errorf("read ahead in %s: %w", lv.where(), err)
+			return fmt.Errorf("read ahead in %s: %w", lv.where, err)
 		}
 		for _, info := range lv.files.First.TakeRecent() {
 			err := r.read(ctx, lv, info)
@@ -118,13 +118,13 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 		switch {
 		case promoted:
 			lv = r.s.local
-		case r.s.ram == nil || !errors.Is(err, errEnough):
+		case r.s.ram.off() || !errors.Is(err, errEnough):
 			return err
 		}
 	}
 	bytes, err := info.Bytes, error(nil)
 	switch {
-	case r.s.ram != nil:
+	case !r.s.ram.off():
 		bytes, err = r.decode(ctx, lv, info)
 	case !promoted: // a file just written is in the page cache already
 		bytes, err = r.cache(ctx, lv, info)
@@ -194,7 +194,7 @@ func (r *aheadReader) decode(ctx context.Context, lv *level, info tier.Info) (in
 	if size > r.left {
 		return 0, errEnough
 	}
-	kept, err := lv.keepAhead(file.Info(), h, func(rows []byte) error {
+	kept, err := r.s.ram.keepAhead(lv, file.Info(), h, func(rows []byte) error {
 		err := pagefile.ReadPayload(ctx, yieldingBlob{file, &r.s.traffic}, h, h.All(), r.s.codec, rows)
 		if !tier.Doubtful(err) {
 			return err

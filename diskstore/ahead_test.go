@@ -25,14 +25,14 @@ import (
 func withAhead(bytes int64) func(*Options) { return func(o *Options) { o.ReadAheadBytes = bytes } }
 
 // setUsed sets the recency of a stored chain to that of a chain last used at used.
-func setUsed(t *testing.T, lv *level, tokens []int32, used time.Time) {
+func setUsed(t *testing.T, s *Store, lv *level, tokens []int32, used time.Time) {
 	t.Helper()
-	for _, name := range namesOf(lv.s, tokens) {
+	for _, name := range namesOf(s, tokens) {
 		at := uint32(0)
 		if name.Class == pagefile.ClassTail {
 			at = uint32(len(tokens) / testTokens * testTokens)
 		} else {
-			for i, page := range namesOf(lv.s, tokens) {
+			for i, page := range namesOf(s, tokens) {
 				if page == name {
 					at = uint32(i * testTokens)
 				}
@@ -66,7 +66,7 @@ func conversations(t *testing.T, o Options, n int) [][]int32 {
 	}
 	for i, tokens := range all {
 		putChain(t, s, tokens)
-		setUsed(t, s.local, tokens, time.Now().Add(-time.Duration(i+1)*time.Hour))
+		setUsed(t, s, s.local, tokens, time.Now().Add(-time.Duration(i+1)*time.Hour))
 	}
 	require.NoError(t, s.Close())
 	return all
@@ -220,7 +220,7 @@ func TestReadAheadPassesOverWhatIsNoGood(t *testing.T) {
 	require.NoError(t, err)
 	data[len(data)/2] ^= 1
 	require.NoError(t, os.WriteFile(path, data, 0o600))
-	setUsed(t, s.local, all[0], time.Now().Add(-time.Minute))
+	setUsed(t, s, s.local, all[0], time.Now().Add(-time.Minute))
 	require.NoError(t, os.Remove(filePath(o.Local.Root, namesOf(s, all[1])[0])))
 	require.NoError(t, s.Close())
 

@@ -160,7 +160,7 @@ func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
 	o.FS = newBadMachine(o.Local.Root, true)
 	require.NoError(t, s.Close())
 	s = open(t, o)
-	info, err := s.disk.Stat(ctx, s.refName(s.Chain(ctx, tokens, nil)[1]))
+	info, err := s.disk.Stat(ctx, s.Chain(ctx, tokens, nil)[1].name(s.pages))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	require.EqualValues(t, 1, s.Stats().Demoted)

@@ -118,7 +118,7 @@ func numbersPage(b *testing.B, kind string, parent pagefile.Key, number int) *pa
 func (v *restoreVariant) restore(b *testing.B, empty bool, at int) {
 	if empty {
 		for _, ref := range v.refs {
-			dropCached(b, filePath(v.s.opt.Local.Root, v.s.refName(ref)))
+			dropCached(b, filePath(v.s.opt.Local.Root, ref.name(v.s.pages)))
 		}
 	}
 	began, busy := time.Now(), processorTime(b)

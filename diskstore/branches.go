@@ -49,10 +49,10 @@ func (lv *level) linkIn(ctx context.Context, h *pagefile.Header) error {
 // Without its branch a tail is not found, so the branch is as durable as the tail, and its error
 // that of a tail. The next Put of a page retries a failure.
 func (lv *level) addBranch(ctx context.Context, h *pagefile.Header) ([]branch.Candidate, error) {
-	if lv == lv.s.local {
+	if !lv.far {
 		ctx = context.WithoutCancel(ctx) // a visible page is stored, even if the caller has left
 	}
-	met, err := branch.Add(ctx, lv.tier, h, h.Tail() && !lv.s.opt.LazyNames)
+	met, err := branch.Add(ctx, lv.tier, h, h.Tail() && !lv.lazyNames)
 	if !h.Tail() {
 		lv.noteTierError(err)
 		err = nil
@@ -82,7 +82,7 @@ func (lv *level) findLast(ctx context.Context, at after, rest []int32, media []p
 		ref, err := lv.match(ctx, c.Name(), at.parent, at.start, rest, media)
 		if errors.Is(err, tier.ErrNotFound) {
 			gone++
-			lv.s.promoting.Submit(c.Branch, func(ctx context.Context) { lv.pruneBranch(ctx, c.Branch) })
+			lv.behind.Submit(c.Branch, func(ctx context.Context) { lv.pruneBranch(ctx, c.Branch) })
 			continue
 		}
 		tries++
@@ -105,7 +105,7 @@ func better(best, ref Ref) Ref {
 
 // prompt describes the tokens from a place on for a look-up.
 func (lv *level) prompt(at after, rest []int32, media []pagefile.Media) branch.Prompt {
-	return branch.Prompt{Fingerprint: at.fingerprint, Parent: at.parent, Tokens: rest, Media: media, PageTokens: lv.s.opt.PageTokens}
+	return branch.Prompt{Fingerprint: at.fingerprint, Parent: at.parent, Tokens: rest, Media: media, PageTokens: lv.pageTokens}
 }
 
 // wholeTails returns the tails at a place with which rest may begin, the longest first, wholeTries
@@ -142,7 +142,7 @@ func (lv *level) adoptOld(fingerprint pagefile.Key) {
 	if !ok || !lv.answers() {
 		return
 	}
-	now := lv.s.now()
+	now := lv.now()
 	if failed, begun := lv.adopted.LoadOrStore(fingerprint, time.Time{}); begun {
 		at := failed.(time.Time) // zero while a job runs, and after the last one
 		if at.IsZero() || now.Sub(at) < adoptAgain || !lv.adopted.CompareAndSwap(fingerprint, at, time.Time{}) {
@@ -169,13 +169,13 @@ func (lv *level) adoptOld(fingerprint pagefile.Key) {
 		}
 		lv.noteTierError(err)
 		if err != nil {
-			lv.adopted.Store(fingerprint, lv.s.now())
+			lv.adopted.Store(fingerprint, lv.now())
 		}
 		if adopted > 0 && adopted == len(old) {
-			lv.s.promoting.Submit(adoptJob{lv, fingerprint}, next)
+			lv.behind.Submit(adoptJob{lv, fingerprint}, next)
 		}
 	}
-	lv.s.promoting.Submit(adoptJob{lv, fingerprint}, next)
+	lv.behind.Submit(adoptJob{lv, fingerprint}, next)
 }
 
 // adopt replaces an old branch. That of a page that is gone or damaged is removed.

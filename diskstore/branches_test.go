@@ -192,7 +192,7 @@ func TestAPageThatComesBackKeepsItsBranch(t *testing.T) {
 	putChain(t, s, prompt(1, testTokens))
 	g := &gated{Surveyed: s.disk}
 	g.missing.Store(true)
-	lv := &level{s: s, tier: g}
+	lv := &level{tier: g}
 	lv.pruneBranch(ctx, branchesOf(t, s, s.disk)[0])
 	require.False(t, g.missing.Load())
 	require.Len(t, branchesOf(t, s, s.disk), 1)

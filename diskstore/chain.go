@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/names"
 	"github.com/kvtier/kvtier/diskstore/internal/ram"
 	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -34,6 +35,21 @@ type Ref struct {
 	old  bool  // a tail of an earlier version, in its place
 	used int64 // recency when found, in Unix nanoseconds
 	at   int64 // the last use of the chain, if the page is read; 0 for the time of reading
+}
+
+// name returns the page's name in every tier.
+func (r Ref) name(of *names.Pages) pagefile.Name {
+	name := of.Page(r.Key)
+	if r.Tail {
+		name = of.Tail(r.Key)
+	}
+	if r.old {
+		name.Parent = r.Parent
+	}
+	if r.Lossy {
+		name.Fingerprint = of.Lossy
+	}
+	return name
 }
 
 // place is the place of the page in its chain.
@@ -215,7 +231,7 @@ func (s *Store) findLast(ctx, remoteCtx context.Context, at after, rest []int32,
 	if best.Tokens >= most {
 		return best
 	}
-	found := s.tailInRAM(remoteCtx, at, rest, media)
+	found := s.ram.tail(remoteCtx, at, rest, media)
 	for _, lv := range s.levels(tier.Local) {
 		if found.Tokens < most { // else no longer prefix can exist
 			found = lv.findLast(lv.lookupCtx(ctx, remoteCtx), at, rest, media, found)
@@ -229,7 +245,7 @@ func (s *Store) findLast(ctx, remoteCtx context.Context, at after, rest []int32,
 
 // lookupCtx returns the one of two contexts that bounds look-ups in a tier.
 func (lv *level) lookupCtx(ctx, remoteCtx context.Context) context.Context {
-	if lv == lv.s.remote {
+	if lv.far {
 		return remoteCtx
 	}
 	return ctx
@@ -242,7 +258,7 @@ func (lv *level) match(ctx context.Context, name pagefile.Name, parent pagefile.
 	if err != nil {
 		return Ref{}, err
 	}
-	if lv.s.pages.CheckPlace(h, name) != nil || h.PageTokens != lv.s.opt.PageTokens || h.Parent != parent || int64(h.Start) != int64(start) {
+	if lv.pages.CheckPlace(h, name) != nil || h.PageTokens != lv.pageTokens || h.Parent != parent || int64(h.Start) != int64(start) {
 		return Ref{}, nil
 	}
 	return Ref{
@@ -257,8 +273,8 @@ func (s *Store) noteError(err error) { s.local.noteTierError(err) }
 
 // noteTierError does as noteError for any tier; the remote tier counts its own errors.
 func (lv *level) noteTierError(err error) {
-	if lv == lv.s.local && err != nil && !errors.Is(err, tier.ErrNotFound) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-		lv.s.counts.tierErrors.Add(1)
+	if !lv.far && err != nil && !errors.Is(err, tier.ErrNotFound) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		lv.failures.Add(1)
 		lv.counts.failed.Add(1)
 	}
 }

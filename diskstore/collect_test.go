@@ -372,7 +372,7 @@ func TestRaceWithDemotionReadsTheOtherTier(t *testing.T) {
 	putChain(t, s, tokens)
 	refs := s.Chain(ctx, tokens, nil)
 	require.Equal(t, tier.Local, refs[0].Tier)
-	info, err := s.disk.Stat(ctx, s.refName(refs[0]))
+	info, err := s.disk.Stat(ctx, refs[0].name(s.pages))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	readRef(t, s, refs[0], tokens)

@@ -129,7 +129,7 @@ func (m *crashModel) chain(rt *rapid.T) {
 	require.GreaterOrEqual(rt, tokensIn(refs), want+best)
 	for _, ref := range refs {
 		m.flush() // reading one page may demote others, and delete some
-		known := m.now().pages[m.s.refName(ref)]
+		known := m.now().pages[ref.name(m.s.pages)]
 		require.NotNil(rt, known, "found and never put")
 		require.NoError(rt, known.read(m.s, ref))
 	}

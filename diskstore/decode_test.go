@@ -44,7 +44,7 @@ func putLarge(t testing.TB, s *Store) (*pagefile.Page, Ref) {
 
 func headerAt(t testing.TB, s *Store, ref Ref) *pagefile.Header {
 	t.Helper()
-	h, err := inspect.Header(vfs.OS, filePath(s.opt.Local.Root, s.refName(ref)))
+	h, err := inspect.Header(vfs.OS, filePath(s.opt.Local.Root, ref.name(s.pages)))
 	require.NoError(t, err)
 	return h
 }
@@ -56,7 +56,7 @@ func TestDamageInAnyPieceIsFound(t *testing.T) {
 		s := open(t, testOptions(t, func(o *Options) { o.Compress = compression(compress) }))
 		p, ref := putLarge(t, s)
 		h := headerAt(t, s, ref)
-		path := filePath(s.opt.Local.Root, s.refName(ref))
+		path := filePath(s.opt.Local.Root, ref.name(s.pages))
 		good, err := os.ReadFile(path)
 		require.NoError(t, err)
 		places := []int64{h.FileBytes - 1, h.FileBytes - pagefile.FooterBytes}

@@ -54,7 +54,7 @@ func (s *Store) Elsewhere(ctx context.Context, tokens []int32, media []pagefile.
 func (lv *level) elsewhere(ctx context.Context, tokens []int32, media []pagefile.Media) (found []Elsewhere) {
 	ctx, cancel := unhurried(ctx, elsewherePatience)
 	defer cancel()
-	seen := map[pagefile.Key]bool{lv.s.opt.Fingerprint: true}
+	seen := map[pagefile.Key]bool{lv.pages.Exact: true}
 	for _, fingerprint := range lv.othersLately(ctx) {
 		if ctx.Err() != nil {
 			break
@@ -92,7 +92,7 @@ func (lv *level) othersLately(ctx context.Context) []pagefile.Key {
 			used[fingerprint] = use.LastUsed
 		}
 	}
-	all = slices.DeleteFunc(all, func(k pagefile.Key) bool { return k == lv.s.opt.Fingerprint || k == lv.s.pages.Lossy })
+	all = slices.DeleteFunc(all, func(k pagefile.Key) bool { return k == lv.pages.Exact || k == lv.pages.Lossy })
 	slices.SortFunc(all, func(a, b pagefile.Key) int {
 		at, known := used[a]
 		bt, also := used[b]

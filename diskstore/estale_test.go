@@ -98,7 +98,7 @@ func TestStaleDirectoriesAndLedger(t *testing.T) {
 		s := open(t, testOptions(t, withFS(inj), withRemote(t)))
 		tokens := prompt(0, testTokens+3)
 		putChain(t, s, tokens)
-		for _, name := range []pagefile.Name{s.refName(s.Chain(ctx, tokens, nil)[1]), s.refName(s.Chain(ctx, tokens, nil)[0])} {
+		for _, name := range []pagefile.Name{s.Chain(ctx, tokens, nil)[1].name(s.pages), s.Chain(ctx, tokens, nil)[0].name(s.pages)} {
 			info, err := s.disk.Stat(ctx, name)
 			require.NoError(t, err)
 			_, err = s.local.room.Evict(ctx, info, true)

@@ -61,14 +61,14 @@ func (lv *level) bury(name pagefile.Name, reason GraveReason) {
 	if _, keeps := lv.tier.(tier.Graveyard); !keeps {
 		return
 	}
-	lv.graves.Add(graves.Of(name.Key, lv.s.now(), byte(reason)))
+	lv.graves.Add(graves.Of(name.Key, lv.now(), byte(reason)))
 	every := time.Duration(gravesEvery)
-	if lv == lv.s.remote {
+	if lv.far {
 		every = remoteGravesEvery
 	}
 	lv.graveClock.Start(every, func() {
 		type gravesJob struct{ of *level }
-		lv.s.local.collecting.Submit(gravesJob{lv}, lv.recordGraves)
+		lv.recording.Submit(gravesJob{lv}, lv.recordGraves)
 	})
 }
 
@@ -82,7 +82,7 @@ func (lv *level) recordGraves(ctx context.Context) {
 	}
 	ctx, cancel := unhurried(ctx, hitsPatience)
 	defer cancel()
-	_, err := yard.Graves(ctx, func(content []byte) []byte { return lv.graves.Merge(content, lv.s.now()) })
+	_, err := yard.Graves(ctx, func(content []byte) []byte { return lv.graves.Merge(content, lv.now()) })
 	if err == nil {
 		lv.graves.Written(fresh)
 	}
@@ -115,7 +115,7 @@ func (s *Store) Gone(ctx context.Context, keys ...pagefile.Key) (found Grave, ok
 		if !lv.answers() {
 			continue
 		}
-		if info, err := lv.s.pages.Stat(ctx, lv.tier, keys[0]); err == nil && lv.checked.Verdicts.IsBad(info) {
+		if info, err := lv.pages.Stat(ctx, lv.tier, keys[0]); err == nil && lv.checked.Verdicts.IsBad(info) {
 			return Grave{When: s.now(), Tier: lv.name, Reason: GraveDamaged}, true
 		}
 		yard, keeps := lv.tier.(tier.Graveyard)
@@ -135,12 +135,12 @@ func (s *Store) Gone(ctx context.Context, keys ...pagefile.Key) (found Grave, ok
 
 // graveList returns the content of the tier's list; that of a remote tier as of the last minute.
 func (lv *level) graveList(ctx context.Context, yard tier.Graveyard) ([]byte, error) {
-	if lv == lv.s.local {
+	if !lv.far {
 		return yard.Graves(ctx, nil)
 	}
 	lv.graveRead.Lock()
 	defer lv.graveRead.Unlock()
-	if now := lv.s.now(); lv.graveRead.at.IsZero() || now.Sub(lv.graveRead.at).Abs() >= remoteGravesEvery {
+	if now := lv.now(); lv.graveRead.at.IsZero() || now.Sub(lv.graveRead.at).Abs() >= remoteGravesEvery {
 		content, err := yard.Graves(ctx, nil)
 		if err != nil {
 			return nil, err

@@ -24,15 +24,14 @@ const (
 // hit counts a page of a fingerprint that was read from a tier, or from memory as a copy of the
 // tier's page.
 func (lv *level) hit(fingerprint pagefile.Key) {
-	lv.s.counts.hits.Add(1)
 	lv.book.Hit(fingerprint)
 	every := time.Duration(hitsEvery)
-	if lv == lv.s.remote {
+	if lv.far {
 		every = remoteHitsEvery
 	}
 	lv.hitClock.Start(every, func() {
 		type hitsJob struct{ of *level }
-		lv.s.local.collecting.Submit(hitsJob{lv}, lv.recordHits)
+		lv.recording.Submit(hitsJob{lv}, lv.recordHits)
 	})
 }
 

@@ -31,7 +31,7 @@ func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
 	var found []PageTokens
 	seen := make(map[pagefile.Key]bool)
 	for _, lv := range s.levels(tier.Local) {
-		infos, err := lv.latest(ctx, most)
+		infos, err := lv.latest(ctx, most, most <= s.opt.LatestPages)
 		if err != nil {
 			lv.noteTierError(err)
 			if lv == s.local || ctx.Err() != nil {
@@ -58,9 +58,9 @@ func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
 }
 
 // latest returns at least `most` of a tier's latest full pages, the most recent first, if the
-// tier has as many.
-func (lv *level) latest(ctx context.Context, most int) ([]tier.Info, error) {
-	if most <= lv.s.opt.LatestPages {
+// tier has as many. counted tells that the first count has kept as many.
+func (lv *level) latest(ctx context.Context, most int, counted bool) ([]tier.Info, error) {
+	if counted {
 		if _, err := lv.files.AwaitFirst(ctx, lv.counting...); err != nil {
 			return nil, err
 		}
@@ -68,7 +68,7 @@ func (lv *level) latest(ctx context.Context, most int) ([]tier.Info, error) {
 			return latest.Order(), nil
 		}
 	}
-	latest := recency.Latest(lv.s.opt.Fingerprint, most)
+	latest := recency.Latest(lv.pages.Exact, most)
 	err := lv.files.List(ctx, func(info tier.Info) {
 		if info.Class == pagefile.ClassPage {
 			latest.Add(info)

@@ -123,7 +123,7 @@ func TestBudgetIsNeverExceeded(t *testing.T) {
 		refs := s.Chain(ctx, tokens, nil)
 		require.Len(t, refs, 3)
 		if seed%4 == 3 { // a damaged page is kept, and counts
-			path := filePath(o.Local.Root, s.refName(refs[1]))
+			path := filePath(o.Local.Root, refs[1].name(s.pages))
 			data, err := os.ReadFile(path)
 			require.NoError(t, err)
 			data[len(data)-1] ^= 1

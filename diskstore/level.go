@@ -1,27 +1,25 @@
 package diskstore
 
 import (
-	"context"
-	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/graves"
+	"github.com/kvtier/kvtier/diskstore/internal/names"
 	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
 // level is one tier of a store: the local one, or the remote one below it.
 type level struct {
-	s      *Store
-	name   string // tier.Local or tier.Remote
-	tier   counted.Surveyed
-	config TierConfig
+	levelOptions
+	tier counted.Surveyed
 
 	files    *counted.Tier // its files
 	book     *ledger.Book  // this process's part of the tier's ledger
@@ -43,46 +41,61 @@ type level struct {
 	counting   []*work.Queue // those of which a job makes the first count
 }
 
-// where names the tier in errors: its root or, without a root, the type of
-// Options.RemoteTier.
-func (lv *level) where() string {
-	if lv.config.Root == "" {
-		return fmt.Sprintf("%T", lv.s.opt.RemoteTier)
-	}
-	return lv.config.Root
+// levelOptions are the place of a level in its store.
+type levelOptions struct {
+	name   string // tier.Local or tier.Remote
+	far    bool   // the remote tier
+	config TierConfig
+	perDay int64  // Options.WritePerDay, of the local tier
+	where  string // names the tier in errors: its root or, without a root, the type of Options.RemoteTier
+
+	// root is the directory of the tier, nil for a RemoteTier that is not a directory. A tool may wait
+	// longer for a slow mount than a server, so root is not isolated; operations on a mount that
+	// hangs end with RootOptions.Timeout.
+	root *dir.Tier
+
+	pages      *names.Pages // of the store
+	pageTokens int
+	lazyNames  bool
+	now        func() time.Time
+
+	behind    *work.Queue // of work behind look-ups
+	recording *work.Queue // of hits and graves; nil for the level's own collecting
+
+	failures *atomic.Uint64 // of both tiers
+	down     func() bool    // the tier is known to be down; nil for never
 }
 
-// newLevel returns the local level, whose tier is a directory, or the remote one.
-func newLevel(s *Store, name string, t counted.Surveyed, config TierConfig, perDay int64) *level {
-	now := func() time.Time { return s.now() }
+// newLevel returns the level of a tier, without its collector. It adds its own part to files and checks.
+func newLevel(t counted.Surveyed, opt levelOptions, files counted.Options, checks checked.Options) *level {
 	lv := &level{
-		s: s, name: name, tier: t, config: config,
-		book: ledger.NewBook(t, config.BudgetBytes, perDay, now), branches: newBranchSweep(),
+		levelOptions: opt, tier: t,
+		book: ledger.NewBook(t, opt.config.BudgetBytes, opt.perDay, opt.now), branches: newBranchSweep(),
 		collecting: work.NewQueue(),
 	}
-	opt := counted.Options{
-		Far: name == tier.Remote, LazyNames: s.opt.LazyNames,
-		ReadAheadBytes: s.opt.ReadAheadBytes, LatestPages: s.opt.LatestPages, Pages: s.pages,
-		Appeared: func(name pagefile.Name) { lv.checked.Verdicts.Replaced(name) },
-		Removed: func(name pagefile.Name) {
-			lv.checked.Copies.Forget(name)
-			lv.branches.removed(name)
-		},
+	if lv.recording == nil {
+		lv.recording = lv.collecting
+		lv.counting = []*work.Queue{lv.collecting}
+	} else {
+		lv.counting = []*work.Queue{lv.recording, lv.collecting}
 	}
-	if name == tier.Local {
-		opt.Aside = s.disk
-		// Only now: a removal that takes the manifest looks for pages after that.
-		opt.Visible = func(ctx context.Context, name pagefile.Name) { _ = s.manifests.describe(ctx, t, name.Fingerprint) }
+	files.Far, files.LazyNames, files.Pages = opt.far, opt.lazyNames, opt.pages
+	files.Appeared = func(name pagefile.Name) { lv.checked.Verdicts.Replaced(name) }
+	files.Removed = func(name pagefile.Name) {
+		lv.checked.Copies.Forget(name)
+		lv.branches.removed(name)
 	}
-	lv.files = counted.New(t, lv.book, opt)
-	lv.checked = checked.New(t, checked.Options{
-		Name: name, Far: name == tier.Remote, Log: s.log, Now: now,
-		Quarantine: lv.files.Quarantine, Failed: lv.noteTierError,
-		Gone: func(name pagefile.Name) {
-			lv.counts.quarantined.Add(1)
-			lv.bury(name, GraveDamaged)
-		},
-		Damaged: &s.counts.damaged, Mismatched: &s.counts.mismatched, Unreadable: &s.counts.tierErrors,
-	})
+	lv.files = counted.New(t, lv.book, files)
+	checks.Name, checks.Far, checks.Now, checks.Failed = opt.name, opt.far, opt.now, lv.noteTierError
+	checks.Quarantine = lv.files.Quarantine
+	checks.Gone = func(name pagefile.Name) {
+		lv.counts.quarantined.Add(1)
+		lv.bury(name, GraveDamaged)
+	}
+	checks.Unreadable = opt.failures
+	lv.checked = checked.New(t, checks)
 	return lv
 }
+
+// answers reports whether the tier is not known to be down. The local tier is never down.
+func (lv *level) answers() bool { return lv.down == nil || !lv.down() }

@@ -44,7 +44,7 @@ func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout 
 	}
 	defer leave()
 	defer s.traffic.Enter()()
-	if s.ram != nil {
+	if !s.ram.off() {
 		return s.placeWhole(ctx, ref, tokens, layout, use, how)
 	}
 	page, err := s.readInto(ctx, ref, tokens, layout, use, how)

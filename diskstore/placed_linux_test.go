@@ -41,11 +41,11 @@ func TestReadPlacedKeepsNoFileOpen(t *testing.T) {
 	}
 	require.Equal(t, before, descriptors(t))
 
-	to := filePath(o.Remote.Root, s.refName(refs[1]))
+	to := filePath(o.Remote.Root, refs[1].name(s.pages))
 	require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
-	require.NoError(t, os.Rename(filePath(o.Local.Root, s.refName(refs[1])), to))
+	require.NoError(t, os.Rename(filePath(o.Local.Root, refs[1].name(s.pages)), to))
 	requireNotPlaced(t, s, refs[1], tokens, "remote")
-	require.NoError(t, os.Truncate(filePath(o.Local.Root, s.refName(refs[0])), 5000))
+	require.NoError(t, os.Truncate(filePath(o.Local.Root, refs[0].name(s.pages)), 5000))
 	_, _, err := readPlaced(t, s, refs[0], tokens)
 	require.ErrorIs(t, err, pagefile.ErrDamaged)
 	require.NoError(t, s.Flush(ctx))

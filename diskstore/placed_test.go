@@ -122,7 +122,7 @@ func TestPlacedFileOutlivesThePage(t *testing.T) {
 			ref := s.Chain(ctx, tokens, nil)[0]
 			_, placed, err := readPlaced(t, s, ref, tokens)
 			require.NoError(t, err)
-			lose(t, s, s.refName(ref))
+			lose(t, s, ref.name(s.pages))
 			requirePlaced(t, ref, placed)
 			require.NoError(t, placed.Close())
 		})
@@ -145,9 +145,9 @@ func TestNotPlaced(t *testing.T) {
 		putChain(t, s, tokens)
 		refs := s.Chain(ctx, tokens, nil) // refs that name the local tier
 		for _, ref := range refs {
-			to := filePath(o.Remote.Root, s.refName(ref))
+			to := filePath(o.Remote.Root, ref.name(s.pages))
 			require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
-			require.NoError(t, os.Rename(filePath(o.Local.Root, s.refName(ref)), to))
+			require.NoError(t, os.Rename(filePath(o.Local.Root, ref.name(s.pages)), to))
 		}
 		for _, ref := range refs {
 			requireNotPlaced(t, s, ref, tokens, "remote")
@@ -183,7 +183,7 @@ func TestReadPlacedFailsLikeRead(t *testing.T) {
 			s := open(t, o)
 			putChain(t, s, tokens)
 			ref := s.Chain(ctx, tokens, nil)[0]
-			path := filePath(o.Local.Root, s.refName(ref))
+			path := filePath(o.Local.Root, ref.name(s.pages))
 			data, err := os.ReadFile(path)
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(path, edit(data), 0o600))

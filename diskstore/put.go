@@ -97,7 +97,7 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 	s.counts.puts.Add(1)
 	s.counts.rawBytes.Add(uint64(len(p.Payload)))
 	s.counts.wroteBytes.Add(uint64(size))
-	s.local.keepInRAM(tier.Info{Name: name, Bytes: size, Used: time.Now()}, e.Header, p.Payload, "")
+	s.ram.keep(s.local, tier.Info{Name: name, Bytes: size, Used: time.Now()}, e.Header, p.Payload, "")
 	s.maker.Grown(ctx)
 	return s.local.linkIn(ctx, e.Header)
 }
@@ -130,7 +130,7 @@ func (s *Store) reachable(ctx context.Context, at recency.Place) bool {
 		return true
 	}
 	for _, lv := range s.levels(tier.Local) {
-		if _, err := lv.s.pages.Stat(ctx, lv.tier, at.Parent); err == nil {
+		if _, err := s.pages.Stat(ctx, lv.tier, at.Parent); err == nil {
 			return true
 		}
 	}
@@ -149,7 +149,7 @@ func (lv *level) dropExtended(ctx context.Context, h *pagefile.Header, met []bra
 		return err == nil
 	}
 	for _, c := range met {
-		if !c.Whole() || c.Class != pagefile.ClassTail || !lv.s.extends(ctx, lv.tier, c.Name(), h) {
+		if !c.Whole() || c.Class != pagefile.ClassTail || !extends(ctx, lv.tier, c.Name(), h) {
 			continue
 		}
 		if info, err := lv.tier.Stat(ctx, c.Name()); err == nil && drop(info) {
@@ -157,7 +157,7 @@ func (lv *level) dropExtended(ctx context.Context, h *pagefile.Header, met []bra
 		}
 	}
 	for _, info := range lv.oldTails(ctx, h.Fingerprint, h.Parent) {
-		if info.Key == h.Key || lv.s.extends(ctx, lv.tier, info.Name, h) {
+		if info.Key == h.Key || extends(ctx, lv.tier, info.Name, h) {
 			drop(info)
 		}
 	}
@@ -166,7 +166,7 @@ func (lv *level) dropExtended(ctx context.Context, h *pagefile.Header, met []bra
 
 // extends reports whether h continues the tail stored at name and has all of its sections. A
 // state belongs to one position, so a longer tail has another state.
-func (s *Store) extends(ctx context.Context, t tier.Tier, name pagefile.Name, h *pagefile.Header) bool {
+func extends(ctx context.Context, t tier.Tier, name pagefile.Name, h *pagefile.Header) bool {
 	old, err := tier.ReadHeader(ctx, t, name)
 	if err != nil || len(old.Tokens) >= len(h.Tokens) || old.Layout.HasState() {
 		return false

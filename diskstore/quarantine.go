@@ -7,7 +7,6 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
 // QuarantineDrop is the number of files and bytes that DropQuarantined removed from one tier.
@@ -15,17 +14,6 @@ type QuarantineDrop struct {
 	Tier  string
 	Files int
 	Bytes int64 // physical
-}
-
-// dir returns the directory of a level. A tool may wait longer for a slow mount than a server,
-// so dir is not isolated; operations on a mount that hangs end with RootOptions.Timeout. The
-// result is nil for a RemoteTier that is not a directory.
-func (lv *level) dir() *dir.Tier {
-	if lv == lv.s.local {
-		return lv.s.disk
-	}
-	d, _ := lv.s.guard.Inner.(*dir.Tier)
-	return d
 }
 
 // errNoDirectory reports a tier whose quarantine cannot be looked through.
@@ -45,9 +33,9 @@ func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint page
 	var drops []QuarantineDrop
 	var errs []error
 	for _, lv := range r.s.levels(tier.Local) {
-		root, counts := lv.dir(), lv.book.Counts()
+		root, counts := lv.root, lv.book.Counts()
 		if root == nil {
-			errs = append(errs, fmt.Errorf("remove files in quarantine in %s: %w", lv.where(), errNoDirectory))
+			errs = append(errs, fmt.Errorf("remove files in quarantine in %s: %w", lv.where, errNoDirectory))
 			continue
 		}
 		files, bytes, err := root.DropQuarantined(ctx, picked, dryRun)

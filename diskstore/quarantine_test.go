@@ -86,7 +86,7 @@ func TestBadRemotePageDoesNotWaitForACount(t *testing.T) {
 	tokens := prompt(1, testTokens)
 	demoteAnew(t, s, tokens)
 	ref := s.Chain(ctx, tokens, nil)[0]
-	spoil(t, filePath(o.Remote.Root, s.refName(ref)))
+	spoil(t, filePath(o.Remote.Root, ref.name(s.pages)))
 	l := layoutOf(t, testSections, ref.Stored)
 	defer s.remote.files.Hold()()
 	read := make(chan error, 1)
@@ -97,5 +97,5 @@ func TestBadRemotePageDoesNotWaitForACount(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the read waits for the count")
 	}
-	require.NoFileExists(t, filePath(o.Remote.Root, s.refName(ref)))
+	require.NoFileExists(t, filePath(o.Remote.Root, ref.name(s.pages)))
 }

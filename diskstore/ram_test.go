@@ -73,7 +73,7 @@ func TestRAMOffMeansOff(t *testing.T) {
 	tokens := prompt(1, 2*testTokens+3)
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
-	require.Nil(t, s.ram)
+	require.Nil(t, s.ram.Tier)
 	require.Equal(t, repeat(tier.Local, 3), tiersOf(s.Chain(ctx, tokens, nil)))
 	require.Zero(t, s.Stats().RAM)
 	require.Zero(t, s.Stats().RAMHits)
@@ -259,7 +259,7 @@ func TestRAMPagesFollowTheirFiles(t *testing.T) {
 	require.Equal(t, 1, s.Stats().RAM.Pages, "pages that were looked up are no longer in memory")
 
 	advance(ram.UnseenAge)
-	require.False(t, s.tendRAM())
+	require.False(t, s.ram.tend())
 	require.Zero(t, s.Stats().RAM.Bytes)
 	require.Zero(t, s.Stats().TierErrors)
 }
@@ -272,9 +272,9 @@ func TestRAMPagesOfTheRemoteTier(t *testing.T) {
 	tokens := prompt(1, 2*testTokens)
 	putChain(t, s, tokens)
 	for _, ref := range s.Chain(ctx, tokens, nil) {
-		to := filePath(o.Remote.Root, s.refName(ref))
+		to := filePath(o.Remote.Root, ref.name(s.pages))
 		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
-		require.NoError(t, os.Rename(filePath(o.Local.Root, s.refName(ref)), to))
+		require.NoError(t, os.Rename(filePath(o.Local.Root, ref.name(s.pages)), to))
 	}
 	inj.Reset()
 	readChain(t, s, tokens, len(tokens))
@@ -396,7 +396,7 @@ func TestRAMManyAtOnce(t *testing.T) {
 				case 1:
 					s.ram.SetLimit(int64(rng.IntN(6)) * pageBytes(t, testTokens))
 				case 2:
-					s.tendRAM()
+					s.ram.tend()
 				default:
 					for _, ref := range s.Chain(ctx, tokens, nil) {
 						l := layoutOf(t, testSections, ref.Stored)

@@ -27,7 +27,7 @@ func TestRAMBudgetIsTheServers(t *testing.T) {
 	stranger.RAM.Server = "another"
 	s := open(t, stranger)
 	putChain(t, s, prompt(20, testTokens))
-	require.True(t, first.tendRAM())
+	require.True(t, first.ram.tend())
 	require.Equal(t, 8, first.Stats().RAM.Pages)
 
 	second := open(t, o)
@@ -35,23 +35,23 @@ func TestRAMBudgetIsTheServers(t *testing.T) {
 		readChain(t, second, prompt(i, testTokens), testTokens)
 		require.LessOrEqual(t, second.Stats().RAM.Pages, 4, "a store does not wait for the other runners")
 	}
-	require.True(t, first.tendRAM())
+	require.True(t, first.ram.tend())
 	require.Equal(t, 4, first.Stats().RAM.Pages)
 	readChain(t, first, prompt(9, testTokens), testTokens)
 	require.EqualValues(t, 1, first.Stats().RAMHits, "the pages served last have stayed")
 
 	third := open(t, o)
-	require.True(t, first.tendRAM())
+	require.True(t, first.ram.tend())
 	require.Equal(t, 2, first.Stats().RAM.Pages) // 8/3
 	require.NoError(t, third.Close())
 	require.NoError(t, second.Close())
-	require.True(t, first.tendRAM())
+	require.True(t, first.ram.tend())
 	require.Equal(t, 8*one, first.ram.Stats().Limit)
 
 	// A runner that was killed has released its lock and left the file.
 	left := filepath.Join(o.Local.Root, storetest.VersionDir, storetest.TmpDir, serverPrefix(o.RAM.Server)+"0123"+dir.LockExt)
 	require.NoError(t, os.WriteFile(left, nil, 0o600))
-	require.True(t, first.tendRAM())
+	require.True(t, first.ram.tend())
 	require.Equal(t, 8*one, first.ram.Stats().Limit)
 	require.NoFileExists(t, left)
 	// A new runner is noticed as soon as a page is kept.

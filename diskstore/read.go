@@ -56,7 +56,7 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 	if s.readRAM(ctx, ref, tokens, layout, buf, false) {
 		return nil
 	}
-	other, end := s.sharing.join(s.refName(ref), ref, tokens, layout, buf)
+	other, end := s.sharing.join(ref.name(s.pages), ref, tokens, layout, buf)
 	if other != nil {
 		if other.copyTo(ctx, buf) {
 			s.counts.hits.Add(1)
@@ -79,7 +79,7 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 // keepRead keeps a page in memory whose sections were all read.
 func (s *Store) keepRead(page verified, layout pagefile.Layout, buf []byte) {
 	if layout.Equal(page.header.Layout) {
-		page.level.keepInRAM(page.blob.Info(), page.header, buf, page.level.name)
+		s.ram.keep(page.level, page.blob.Info(), page.header, buf, page.level.name)
 	}
 }
 
@@ -115,12 +115,13 @@ func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 	var worst error
 	for _, lv := range s.levels(ref.Tier) {
 		began := s.now()
-		page, err := lv.readFrom(ctx, ref, tokens, layout, load)
+		page, err := s.readFrom(ctx, lv, ref, tokens, layout, load)
 		if err == nil {
 			s.tried(lv, page.header, layout, s.now().Sub(began))
+			s.counts.hits.Add(1)
 			lv.hit(page.header.Fingerprint)
 			lv.counts.hits.Add(1)
-			s.ahead.used(s.refName(ref), s.ram == nil)
+			s.ahead.used(ref.name(s.pages), s.ram.off())
 			s.counts.readBytes.Add(uint64(layout.Size()))
 			return page, nil
 		}
@@ -139,20 +140,20 @@ func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 }
 
 // readFrom reads a page from one tier.
-func (lv *level) readFrom(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, load load) (verified, error) {
+func (s *Store) readFrom(ctx context.Context, lv *level, ref Ref, tokens []int32, layout pagefile.Layout, load load) (verified, error) {
 	var header *pagefile.Header
-	blob, err := lv.checked.Open(ctx, lv.s.refName(ref), func(blob tier.Blob) (err error) {
-		header, err = lv.s.readBlob(ctx, blob, ref, tokens, layout, load)
+	blob, err := lv.checked.Open(ctx, ref.name(s.pages), func(blob tier.Blob) (err error) {
+		header, err = s.readBlob(ctx, blob, ref, tokens, layout, load)
 		return err
 	})
 	if err != nil {
 		return verified{}, err
 	}
 	info := blob.Info()
-	if lv == lv.s.remote {
-		lv.s.up.Request(info, ref.place())
+	if lv.far {
+		s.up.Request(info, ref.place())
 	}
-	lv.touchRef(ctx, ref, info.Used)
+	s.touch(ctx, lv, ref, info.Used)
 	return verified{level: lv, blob: blob, header: header}, nil
 }
 

@@ -25,7 +25,7 @@ func touch(s *Store, ref Ref) {
 	if ref.Tier == tier.Remote && s.remote != nil {
 		lv = s.remote
 	}
-	lv.touchRef(ctx, ref, time.Unix(0, ref.used))
+	s.touch(ctx, lv, ref, time.Unix(0, ref.used))
 }
 
 // requireOrdered checks that every file of the local tier is less recent than the page that it
@@ -180,7 +180,7 @@ func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
 	tokens := prompt(1, 6*testTokens+2)
 	putChain(t, s, tokens)
 	for _, ref := range s.Chain(ctx, tokens, nil)[3:] {
-		info, err := s.disk.Stat(ctx, s.refName(ref))
+		info, err := s.disk.Stat(ctx, ref.name(s.pages))
 		require.NoError(t, err)
 		evictPage(t, s, info)
 	}
@@ -194,7 +194,7 @@ func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
 	require.Equal(t, tier.Local, s.Chain(ctx, tokens, nil)[6].Tier)
 
 	// A demotion keeps the page's recency even if the remote tier has an older copy.
-	info, err := s.disk.Stat(ctx, s.refName(refs[5]))
+	info, err := s.disk.Stat(ctx, refs[5].name(s.pages))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	there, err := s.guard.Stat(ctx, info.Name)

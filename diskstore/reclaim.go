@@ -39,7 +39,7 @@ func (s *Store) Reclaim(ctx context.Context, found Usage, unwanted func(Fingerpr
 		}
 		err := lv.reclaimTier(ctx, use.Others, unwanted, &r)
 		if err != nil && lv == s.local {
-			errs = append(errs, fmt.Errorf("reclaim pages in %s: %w", lv.where(), err))
+			errs = append(errs, fmt.Errorf("reclaim pages in %s: %w", lv.where, err))
 		}
 	}
 	return r, errors.Join(errs...)

@@ -23,7 +23,7 @@ func TestReclaimKeepsPagesUsedSince(t *testing.T) {
 			require.NoError(t, other.down.Hold(ctx, info))
 		}
 		for _, lv := range levels {
-			setUsed(t, lv, tokens, time.Now().Add(-month-time.Hour))
+			setUsed(t, other, lv, tokens, time.Now().Add(-month-time.Hour))
 		}
 	}
 	mine := o
@@ -33,7 +33,7 @@ func TestReclaimKeepsPagesUsedSince(t *testing.T) {
 	require.NoError(t, err)
 
 	for _, lv := range levels {
-		setUsed(t, lv, used, time.Now())
+		setUsed(t, other, lv, used, time.Now())
 	}
 	fresh := prompt(3, testTokens)
 	putChain(t, other, fresh)

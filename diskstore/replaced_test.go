@@ -91,7 +91,7 @@ func TestLateQuarantineSparesAnothersPage(t *testing.T) {
 	demoteAnew(t, s, tokens)
 	ref := s.Chain(ctx, tokens, nil)[0]
 	require.Equal(t, tier.Remote, ref.Tier)
-	path := filePath(o.Remote.Root, s.refName(ref))
+	path := filePath(o.Remote.Root, ref.name(s.pages))
 	spoil(t, path)
 
 	s.guard.StepIn = 50 * time.Millisecond
@@ -122,7 +122,7 @@ func TestLateRemoveSparesAnothersPage(t *testing.T) {
 			tokens := prompt(1, testTokens)
 			demoteAnew(t, s, tokens)
 			ref := s.Chain(ctx, tokens, nil)[0]
-			there, err := s.guard.Stat(ctx, s.refName(ref))
+			there, err := s.guard.Stat(ctx, ref.name(s.pages))
 			require.NoError(t, err)
 			s.guard.StepIn = 50 * time.Millisecond
 			gate := vfs.NewGate()

@@ -66,7 +66,7 @@ func (lv *level) gcPicked(ctx context.Context, opt GCOptions) (fingerprints int,
 	uses := lv.identify(ctx, found)
 	p := purge{dry: opt.DryRun, reason: GraveRemoved, removed: func(info tier.Info) { lv.room.Left(info, false) }}
 	if opt.OlderThan > 0 {
-		now := lv.s.now()
+		now := lv.now()
 		if !opt.DryRun { // a dry run makes no file to read the filesystem's clock
 			if now, err = lv.ageClock(ctx); err != nil {
 				return 0, err

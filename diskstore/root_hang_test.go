@@ -35,7 +35,7 @@ func openHanging(t *testing.T) *hangingRoots {
 // may be busy.
 func (h *hangingRoots) hang(root string, ops ...vfs.Op) {
 	for _, lv := range h.s.levels(tier.Local) {
-		if d := lv.dir(); d.Root == root {
+		if d := lv.root; d.Root == root {
 			d.FS = vfs.Bound(d.FS, root, 20*time.Millisecond)
 		}
 	}

@@ -96,7 +96,7 @@ func (r *Root) remoteError(doing string, err error) error {
 // remote tier, and for a RemoteTier that is not a directory. Close closes both.
 func (r *Root) Dirs() (local, remote *dir.Tier) {
 	if r.s.remote != nil {
-		remote = r.s.remote.dir()
+		remote = r.s.remote.root
 	}
 	return r.s.disk, remote
 }

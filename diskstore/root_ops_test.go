@@ -90,7 +90,7 @@ func TestRootUsage(t *testing.T) {
 	o := someRoot(t)
 	alive := open(t, o)
 	putChain(t, alive, prompt(0, testTokens+3))
-	moved, err := alive.disk.Quarantine(ctx, tier.Info{Name: alive.refName(alive.Chain(ctx, prompt(0, testTokens+3), nil)[1])}, "test")
+	moved, err := alive.disk.Quarantine(ctx, tier.Info{Name: alive.Chain(ctx, prompt(0, testTokens+3), nil)[1].name(alive.pages)}, "test")
 	require.NoError(t, err)
 	require.True(t, moved)
 	use, err := openRoot(t, o).Usage(ctx)

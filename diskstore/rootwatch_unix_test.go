@@ -43,7 +43,7 @@ func TestRootSwappedAfterOpen(t *testing.T) {
 	require.NoError(t, os.Rename(o.Local.Root, o.Local.Root+".old"))
 	require.NoError(t, os.CopyFS(o.Local.Root, os.DirFS(o.Local.Root+".old")))
 	require.NoError(t, os.Chmod(o.Local.Root, 0o777))
-	require.NoError(t, os.Chmod(filePath(o.Local.Root, s.refName(ref)), 0o600))
+	require.NoError(t, os.Chmod(filePath(o.Local.Root, ref.name(s.pages)), 0o600))
 	before := filesIn(t, o.Local.Root, dir.PageExt)
 	require.ErrorIs(t, read(), tier.ErrRootMode, "no byte of the root is used")
 	for seed := range 3 {

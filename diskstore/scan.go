@@ -77,7 +77,7 @@ func (s *Store) usageOf(ctx context.Context, count func(*level, context.Context)
 	}
 	if s.remote != nil {
 		if u.Remote, err = s.remote.tierUsage(ctx, count); err != nil {
-			u.RemoteErr = fmt.Errorf("scan %s: %w", s.remote.where(), err)
+			u.RemoteErr = fmt.Errorf("scan %s: %w", s.remote.where, err)
 		}
 	}
 	return u, nil
@@ -92,9 +92,9 @@ func (lv *level) tierUsage(ctx context.Context, count func(*level, context.Conte
 	for _, use := range lv.identify(ctx, found) {
 		u.RootBytes += use.Bytes
 		switch use.Fingerprint {
-		case lv.s.opt.Fingerprint:
+		case lv.pages.Exact:
 			u.Pages, u.Tails, u.Bytes = use.Pages, use.Tails, use.Bytes
-		case lv.s.pages.Lossy:
+		case lv.pages.Lossy:
 			u.Lossy = use
 		default:
 			u.Others = append(u.Others, use)

@@ -23,7 +23,7 @@ type Use func(i int, rows []byte) error
 //
 // With [Options.RAM] a page comes whole into memory first, where it is kept.
 func (s *Store) ReadSections(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, use Use, how ...ReadOption) error {
-	if s.ram != nil {
+	if !s.ram.off() {
 		buf := s.takeWhole(layout)
 		defer s.putWhole(buf)
 		if err := s.Read(ctx, ref, tokens, layout, *buf, how...); err != nil {

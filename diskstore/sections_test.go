@@ -57,8 +57,8 @@ func TestDamageElsewhereIsNotRead(t *testing.T) {
 	tokens := prompt(1, testTokens)
 	putChain(t, s, tokens)
 	ref := s.Chain(ctx, tokens, nil)[0]
-	path := filePath(o.Local.Root, s.refName(ref))
-	h, err := tier.ReadHeader(ctx, s.disk, s.refName(ref))
+	path := filePath(o.Local.Root, ref.name(s.pages))
+	h, err := tier.ReadHeader(ctx, s.disk, ref.name(s.pages))
 	require.NoError(t, err)
 	last := len(testSections) - 1
 	flipAt(t, path, int(h.Sections[last].Offset))
@@ -178,9 +178,9 @@ func TestReadGently(t *testing.T) {
 		require.NoError(t, s.Read(ctx, ref, tokens, page.Layout, buf, Gently))
 		require.Equal(t, page.Payload, buf)
 
-		h, err := tier.ReadHeader(ctx, s.disk, s.refName(ref))
+		h, err := tier.ReadHeader(ctx, s.disk, ref.name(s.pages))
 		require.NoError(t, err)
-		flipAt(t, filePath(o.Local.Root, s.refName(ref)), int(h.Sections[1].Offset))
+		flipAt(t, filePath(o.Local.Root, ref.name(s.pages)), int(h.Sections[1].Offset))
 		require.ErrorIs(t, s.Read(ctx, ref, tokens, page.Layout, buf, Gently), pagefile.ErrDamaged)
 	}
 }
@@ -223,9 +223,9 @@ func TestReadSections(t *testing.T) {
 				require.Positive(t, s.Stats().RAMHits)
 				return
 			}
-			h, err := tier.ReadHeader(ctx, s.disk, s.refName(ref))
+			h, err := tier.ReadHeader(ctx, s.disk, ref.name(s.pages))
 			require.NoError(t, err)
-			flipAt(t, filePath(o.Local.Root, s.refName(ref)), int(h.Sections[1].Offset))
+			flipAt(t, filePath(o.Local.Root, ref.name(s.pages)), int(h.Sections[1].Offset))
 			_, err = readSections(s, ref, tokens, page.Layout, nil)
 			require.ErrorIs(t, err, pagefile.ErrDamaged)
 			require.NoError(t, s.Close())

@@ -28,7 +28,7 @@ func joined(t *testing.T, s *Store, ref Ref, n int) {
 	require.Eventually(t, func() bool {
 		s.sharing.mu.Lock()
 		defer s.sharing.mu.Unlock()
-		return s.sharing.reading[s.refName(ref)].waiting == n
+		return s.sharing.reading[ref.name(s.pages)].waiting == n
 	}, time.Minute, time.Millisecond)
 }
 

@@ -122,7 +122,7 @@ func TestStatsOfReadingAhead(t *testing.T) {
 				readChain(t, s, all[0], len(all[0]))
 				require.EqualValues(t, 3, s.Stats().AheadUsed)
 			}
-			if s.ram == nil {
+			if s.ram.off() {
 				return
 			}
 			s.ram.SetLimit(0) // pages that memory has lost were read ahead for nothing

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/checked"
+	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/move"
 	"github.com/kvtier/kvtier/diskstore/internal/names"
 	"github.com/kvtier/kvtier/diskstore/internal/ram"
@@ -33,8 +35,8 @@ type Store struct {
 	disk      *dir.Tier   // the local level's tier
 	guard     *guard.Tier // the remote level's tier; nil without a remote tier
 	local     *level
-	remote    *level    // nil without a remote tier
-	ram       *ram.Tier // nil when no page is kept in memory
+	remote    *level // nil without a remote tier
+	ram       memory
 	codec     *pagefile.Codec
 	pages     *names.Pages // of this store
 	manifests *manifests   // of these
@@ -56,8 +58,6 @@ type Store struct {
 	whole   sync.Pool // *[]byte for whole pages on their way through memory
 	now     func() time.Time
 
-	ramHealth health
-
 	life *work.Life
 }
 
@@ -76,7 +76,7 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("open store in %s: %w", s.opt.Local.Root, err), s.Close())
 	}
 	if err := s.openRemote(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("open store, remote tier %s: %w", s.remote.where(), err), s.Close())
+		return nil, errors.Join(fmt.Errorf("open store, remote tier %s: %w", s.remote.where, err), s.Close())
 	}
 	s.maker.Tidy()
 	return s, nil
@@ -117,32 +117,85 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	if opt.RAM.BudgetBytes > 0 {
 		local.Prefix = serverPrefix(opt.RAM.Server)
-		s.ramHealth.log = s.log.With("tier", tier.RAM)
-		s.ram = ram.New(ram.Options{MaxTails: ramTails, TouchEvery: recency.TouchEvery, Tick: s.tendRAM})
+		s.ram.health.log = s.log.With("tier", tier.RAM)
+		s.ram.lossy, s.ram.budget, s.ram.peers, s.ram.life = s.pages.Lossy, opt.RAM.BudgetBytes, func() (int, error) { return s.disk.Peers() }, s.life
+		s.ram.Tier = ram.New(ram.Options{MaxTails: ramTails, TouchEvery: recency.TouchEvery, Tick: s.ram.tend})
 	}
 	s.disk = dir.New(opt.FS, opt.Local.Root, local)
-	s.local = newLevel(s, tier.Local, s.disk, opt.Local, opt.WritePerDay)
-	s.local.counting = []*work.Queue{s.local.collecting}
-	s.chains = recency.New(s.disk, s.pages, func() time.Time { return s.now() }, s.local.book.Horizon)
+	s.local = s.newLocal()
+	s.chains = recency.New(s.disk, s.pages, s.local.now, s.local.book.Horizon)
 	if below, log := s.below(); below != nil {
 		s.guard = guard.New(below, opt.RemoteTimeout, opt.ReadTimeout, log, time.Now, func() {
 			s.counts.tierErrors.Add(1)
 			s.remote.counts.failed.Add(1)
 		})
 		s.guard.Appeared = func(done tier.Committed) { s.remote.files.AppearedLate(done) }
-		s.remote = newLevel(s, tier.Remote, s.guard, opt.Remote, 0)
-		s.remote.counting = []*work.Queue{s.local.collecting, s.remote.collecting}
+		s.remote = s.newRemote()
 	}
+	s.ram.levels = s.levels(tier.Local)
 	s.openRoom()
 	return s, nil
 }
 
+// levelOptions are those of both levels.
+func (s *Store) levelOptions(name string, config TierConfig) levelOptions {
+	return levelOptions{
+		name: name, config: config, where: config.Root, pages: s.pages, pageTokens: s.opt.PageTokens, lazyNames: s.opt.LazyNames,
+		now: func() time.Time { return s.now() }, behind: s.promoting, failures: &s.counts.tierErrors,
+	}
+}
+
+// countedOptions are those of both levels.
+func (s *Store) countedOptions() counted.Options {
+	return counted.Options{ReadAheadBytes: s.opt.ReadAheadBytes, LatestPages: s.opt.LatestPages}
+}
+
+// checkedOptions are those of both levels.
+func (s *Store) checkedOptions() checked.Options {
+	return checked.Options{Log: s.log, Damaged: &s.counts.damaged, Mismatched: &s.counts.mismatched}
+}
+
+func (s *Store) newLocal() *level {
+	opt := s.levelOptions(tier.Local, s.opt.Local)
+	opt.root, opt.perDay = s.disk, s.opt.WritePerDay
+	files := s.countedOptions()
+	files.Aside = s.disk
+	// Only now: a removal that takes the manifest looks for pages after that.
+	files.Visible = func(ctx context.Context, name pagefile.Name) { _ = s.manifests.describe(ctx, s.disk, name.Fingerprint) }
+	return newLevel(s.disk, opt, files, s.checkedOptions())
+}
+
+func (s *Store) newRemote() *level {
+	opt := s.levelOptions(tier.Remote, s.opt.Remote)
+	opt.far, opt.down, opt.recording = true, s.guard.Breaker.Down, s.local.collecting
+	opt.root, _ = s.guard.Inner.(*dir.Tier)
+	if opt.where == "" {
+		opt.where = fmt.Sprintf("%T", s.opt.RemoteTier)
+	}
+	return newLevel(s.guard, opt, s.countedOptions(), s.checkedOptions())
+}
+
+// roomOptions are those of a level's collector.
+func (s *Store) roomOptions(lv *level) room.Options {
+	return room.Options{
+		CountEvery: room.CountEvery, Chains: s.chains, Now: lv.now, Failed: lv.noteTierError, Swept: lv.sweepBranches,
+		Left: func(name pagefile.Name, moved bool) {
+			if moved {
+				s.counts.demoted.Add(1)
+				return
+			}
+			lv.counts.evicted.Add(1)
+			lv.bury(name, GraveRoom)
+		},
+	}
+}
+
 // openRoom lets room be made in both tiers.
 func (s *Store) openRoom() {
-	local := s.local.roomOptions()
+	local := s.roomOptions(s.local)
 	local.Crowded = func(wanted, free int64) { s.crowded.note(wanted, free, s.now()) }
 	if s.remote != nil {
-		remote := s.remote.roomOptions()
+		remote := s.roomOptions(s.remote)
 		remote.CountEvery = room.FarCountEvery
 		s.remote.room = room.NewCollector(s.remote.files, remote)
 		s.down = s.newDown()
@@ -200,22 +253,6 @@ func (s *Store) tidyBelow() {
 	s.remote.collecting.Submit(collectJob{}, func(ctx context.Context) {
 		_ = s.remote.room.Collect(ctx, room.Demand{}) // the tier counts errors
 	})
-}
-
-// roomOptions are those of a level's collector.
-func (lv *level) roomOptions() room.Options {
-	return room.Options{
-		CountEvery: room.CountEvery, Chains: lv.s.chains, Now: func() time.Time { return lv.s.now() }, Failed: lv.noteTierError,
-		Swept: lv.sweepBranches,
-		Left: func(name pagefile.Name, moved bool) {
-			if moved {
-				lv.s.counts.demoted.Add(1)
-				return
-			}
-			lv.counts.evicted.Add(1)
-			lv.bury(name, GraveRoom)
-		},
-	}
 }
 
 // below returns the tier to which pages move down, nil without one, and its log.
@@ -298,21 +335,6 @@ func (s *Store) queues() []*work.Queue {
 	return queues
 }
 
-// refName returns the name of the page that ref describes.
-func (s *Store) refName(ref Ref) pagefile.Name {
-	name := s.pages.Page(ref.Key)
-	if ref.Tail {
-		name = s.pages.Tail(ref.Key)
-	}
-	if ref.old {
-		name.Parent = ref.Parent
-	}
-	if ref.Lossy {
-		name.Fingerprint = s.pages.Lossy
-	}
-	return name
-}
-
 // Flush waits for collections, demotions and promotions that earlier calls caused, records
 // Hits, and returns unused claims to the budgets. After Flush the process may be killed
 // without a loss: no other process has to correct the ledger. Flush returns ctx's error when
@@ -331,9 +353,6 @@ func (s *Store) Flush(ctx context.Context) error {
 	s.giveBack(ctx)
 	return nil
 }
-
-// answers reports whether a tier is not known to be down. The local tier is never down.
-func (lv *level) answers() bool { return lv == lv.s.local || !lv.s.guard.Breaker.Down() }
 
 // giveBack settles the ledgers of tiers that answer, and records graves and the verdict of a trial. After a failure the claim stays until
 // files are counted.
@@ -380,7 +399,7 @@ func (s *Store) Close() error {
 		lv.hitClock.Stop()
 		lv.graveClock.Stop()
 	}
-	if s.ram != nil {
+	if !s.ram.off() {
 		s.ram.Close()
 	}
 	var err error

@@ -226,7 +226,7 @@ func TestDamageIsQuarantinedAndRepaired(t *testing.T) {
 	pages := putChain(t, s, tokens)
 	refs := s.Chain(ctx, tokens, nil)
 	for i, ref := range refs {
-		path := filePath(o.Local.Root, s.refName(ref))
+		path := filePath(o.Local.Root, ref.name(s.pages))
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
 		data[len(data)-pagefile.FooterBytes-1] ^= 4
@@ -264,7 +264,7 @@ func TestDamagedTailHeaderIsQuarantinedByChain(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, 3)
 	putChain(t, s, tokens)
-	path := filePath(o.Local.Root, s.refName(s.Chain(ctx, tokens, nil)[0]))
+	path := filePath(o.Local.Root, s.Chain(ctx, tokens, nil)[0].name(s.pages))
 	require.NoError(t, os.Truncate(path, 100))
 	require.Empty(t, s.Chain(ctx, tokens, nil))
 	require.NoFileExists(t, path)
@@ -429,7 +429,7 @@ func TestTouchIsThrottled(t *testing.T) {
 	readRef(t, s, ref, tokens)
 	require.Zero(t, inj.Count(vfs.OpChtimes))
 	past := time.Now().Add(-2 * recency.TouchEvery)
-	path := filePath(o.Local.Root, s.refName(ref))
+	path := filePath(o.Local.Root, ref.name(s.pages))
 	require.NoError(t, os.Chtimes(path, past, past))
 	touch(s, s.Chain(ctx, tokens, nil)[0])
 	require.Equal(t, 1, inj.Count(vfs.OpChtimes))

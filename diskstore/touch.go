@@ -12,10 +12,10 @@ import (
 // fresh reports whether a chain used at the given time counts as just used.
 func (lv *level) fresh(used, now time.Time) bool { return recency.Fresh(used, now, lv.book.Horizon()) }
 
-// touchRef touches the file of ref in a tier, whose recency in that tier is recent. The remote
+// touch touches the file of ref in a tier, whose recency in that tier is recent. The remote
 // tier is touched in the background, in the order of reading.
-func (lv *level) touchRef(ctx context.Context, ref Ref, recent time.Time) {
-	now := lv.s.now()
+func (s *Store) touch(ctx context.Context, lv *level, ref Ref, recent time.Time) {
+	now := s.now()
 	if ref.Ahead || lv.fresh(recency.Used(recent, ref.Start), now) {
 		return
 	}
@@ -23,22 +23,22 @@ func (lv *level) touchRef(ctx context.Context, ref Ref, recent time.Time) {
 	if !lv.fresh(used, now) { // found long ago, or not by Chain
 		used = now
 	}
-	name := lv.s.refName(ref)
-	if lv == lv.s.remote {
+	name := ref.name(s.pages)
+	if lv.far {
 		type touch struct{ pagefile.Name }
-		lv.s.promoting.Submit(touch{name}, func(ctx context.Context) {
-			lv.s.down.Forward(ctx, name, recency.Of(used, ref.Start))
+		s.promoting.Submit(touch{name}, func(ctx context.Context) {
+			s.down.Forward(ctx, name, recency.Of(used, ref.Start))
 		})
 		return
 	}
-	lv.s.chains.Touch(ctx, name, ref.place(), used)
+	s.chains.Touch(ctx, name, ref.place(), used)
 }
 
 // ageClock returns the time by which files count as old enough to delete.
 func (lv *level) ageClock(ctx context.Context) (time.Time, error) {
-	now, err := recency.AgeClock(ctx, lv.tier, lv.s.now)
+	now, err := recency.AgeClock(ctx, lv.tier, lv.now)
 	if err != nil {
-		return now, fmt.Errorf("tell the time of the filesystem of %s: %w", lv.where(), err)
+		return now, fmt.Errorf("tell the time of the filesystem of %s: %w", lv.where, err)
 	}
 	return now, nil
 }

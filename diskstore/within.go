@@ -19,7 +19,7 @@ func (s *Store) LayoutOf(ctx context.Context, ref Ref) (pagefile.Layout, error) 
 	}
 	defer leave()
 	for _, lv := range s.levels(ref.Tier) {
-		h, herr := tier.ReadHeader(ctx, lv.tier, s.refName(ref))
+		h, herr := tier.ReadHeader(ctx, lv.tier, ref.name(s.pages))
 		if herr == nil {
 			return h.Layout, nil
 		}

@@ -41,7 +41,7 @@ func TestWriteCap(t *testing.T) {
 
 	s = at(open(t, o))
 	refs := s.Chain(ctx, tokens, nil)
-	info, err := s.disk.Stat(ctx, s.refName(refs[2]))
+	info, err := s.disk.Stat(ctx, refs[2].name(s.pages))
 	require.NoError(t, err)
 	evictPage(t, s, info) // a demotion writes no local file
 	putChain(t, s, prompt(2, 2*testTokens))
