@@ -74,7 +74,7 @@ type aheadReader struct {
 }
 
 func (r *aheadReader) run(ctx context.Context) error {
-	for _, lv := range r.s.levels(tier.Local) {
+	for _, lv := range r.s.tiers {
 		if _, err := lv.files.AwaitFirst(ctx, lv.counting...); err != nil {
 			if lv == r.s.remote && ctx.Err() == nil {
 				return nil

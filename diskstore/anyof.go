@@ -28,14 +28,14 @@ func (s *Store) AnyOf(ctx context.Context, keys []pagefile.Key) (key pagefile.Ke
 		case err == nil && !s.local.checked.Verdicts.IsBad(info):
 			return key, true
 		case err != nil && !errors.Is(err, tier.ErrNotFound):
-			s.noteError(err)
+			s.local.noteTierError(err)
 			return key, false
 		}
 	}
 	if s.remote == nil {
 		return key, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.opt.RemoteTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.find.remoteTimeout)
 	defer cancel()
 	infos, _ := s.guard.Each(ctx, names) // the tier counts errors
 	for i, info := range infos {

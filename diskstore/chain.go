@@ -8,8 +8,10 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/names"
 	"github.com/kvtier/kvtier/diskstore/internal/ram"
 	"github.com/kvtier/kvtier/diskstore/internal/recency"
+	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/guard"
 )
 
 // Ref is a stored page that Chain found. The page may be evicted at any time: Read then
@@ -74,11 +76,25 @@ func (s *Store) Chain(ctx context.Context, tokens []int32, media []pagefile.Medi
 // multiple of Options.PageTokens, and tokens are the tokens from start on. Offsets of media
 // still count from position 0; media before start is ignored.
 func (s *Store) ChainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []Ref {
-	refs := s.chain(ctx, parent, start, tokens, media, s.findPages, s.opt.Fingerprint)
+	refs := s.find.chain(ctx, parent, start, tokens, media, s.find.findPages, s.opt.Fingerprint)
 	if len(refs) == 0 {
 		s.counts.misses.Add(1)
 	}
 	return refs
+}
+
+// lookup finds the pages of prompts.
+type lookup struct {
+	pages         *names.Pages
+	pageTokens    int
+	local, remote *level        // remote is nil without a remote tier
+	tiers         levels        // both
+	below         *guard.Tier   // the remote tier; nil without one
+	remoteTimeout time.Duration // Options.RemoteTimeout
+	ram           *memory
+	chains        *recency.Chains
+	now           func() time.Time
+	life          *work.Life
 }
 
 // pageFinder returns the leading pages of names that some tier holds, and the error with which the
@@ -87,18 +103,18 @@ type pageFinder func(ctx context.Context, names []pagefile.Name, parent pagefile
 
 // chain looks a sequence up: full pages with find, then the last page or tail among the pages of
 // some fingerprints, of which the first has the exact pages.
-func (s *Store) chain(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media, find pageFinder, fingerprints ...pagefile.Key) []Ref {
-	if start < 0 || start%s.opt.PageTokens != 0 {
+func (f *lookup) chain(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media, find pageFinder, fingerprints ...pagefile.Key) []Ref {
+	if start < 0 || start%f.pageTokens != 0 {
 		return nil
 	}
-	ctx, leave, err := s.life.Enter(ctx)
+	ctx, leave, err := f.life.Enter(ctx)
 	if err != nil {
 		return nil
 	}
 	defer leave()
-	names := s.chainNames(parent, start, tokens, media)
+	names := f.chainNames(parent, start, tokens, media)
 	refs, err := find(ctx, names, parent, start)
-	remoteCtx, cancel := context.WithTimeout(ctx, s.opt.RemoteTimeout)
+	remoteCtx, cancel := context.WithTimeout(ctx, f.remoteTimeout)
 	defer cancel()
 	if err != nil {
 		cancel() // the remote tier has had its time
@@ -106,13 +122,13 @@ func (s *Store) chain(ctx context.Context, parent pagefile.Key, start int, token
 	if n := len(refs); n > 0 {
 		parent = refs[n-1].Key
 	}
-	done := len(refs) * s.opt.PageTokens
+	done := len(refs) * f.pageTokens
 	rest := tokens[done:]
-	rest = rest[:min(len(rest), s.opt.PageTokens)]
+	rest = rest[:min(len(rest), f.pageTokens)]
 	restMedia := pagefile.MediaWithin(media, start+done, len(rest))
 	var last Ref
 	for _, fingerprint := range fingerprints {
-		last = s.findLast(ctx, remoteCtx, after{fingerprint, parent, start + done}, rest, restMedia, last)
+		last = f.findLast(ctx, remoteCtx, after{fingerprint, parent, start + done}, rest, restMedia, last)
 	}
 	if last.Tokens > 0 {
 		refs = append(refs, last)
@@ -121,52 +137,52 @@ func (s *Store) chain(ctx context.Context, parent pagefile.Key, start int, token
 }
 
 // chainNames computes the names of all full pages of tokens.
-func (s *Store) chainNames(parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []pagefile.Name {
-	pageTokens := s.opt.PageTokens
+func (f *lookup) chainNames(parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []pagefile.Name {
+	pageTokens := f.pageTokens
 	names := make([]pagefile.Name, 0, len(tokens)/pageTokens)
 	for at := 0; at+pageTokens <= len(tokens); at += pageTokens {
 		parent = pagefile.ChainKey(parent, tokens[at:at+pageTokens], pagefile.MediaWithin(media, start+at, pageTokens))
-		names = append(names, s.pages.Page(parent))
+		names = append(names, f.pages.Page(parent))
 	}
 	return names
 }
 
 // findPages is a pageFinder of exact pages.
-func (s *Store) findPages(ctx context.Context, names []pagefile.Name, parent pagefile.Key, start int) ([]Ref, error) {
+func (f *lookup) findPages(ctx context.Context, names []pagefile.Name, parent pagefile.Key, start int) ([]Ref, error) {
 	found := make([]tier.Info, 0, len(names))
 	from := make([]*level, len(names)) // the tier that has the file
 	inRAM := make([]bool, len(names))  // and no check of the file is due
 	var missing []pagefile.Name        // from the local tier, in order
 	for _, name := range names {
-		if file, fresh := s.ram.Fresh(name); fresh {
-			from[len(found)], inRAM[len(found)] = s.level(file.Tier), true
+		if file, fresh := f.ram.Fresh(name); fresh {
+			from[len(found)], inRAM[len(found)] = f.tiers.named(file.Tier), true
 			found = append(found, file.Info)
 			continue
 		}
-		from[len(found)] = s.local
-		info, err := s.disk.Stat(ctx, name)
-		if err != nil || s.local.checked.Verdicts.IsBad(info) {
-			s.noteError(err)
-			if s.remote == nil {
+		from[len(found)] = f.local
+		info, err := f.local.tier.Stat(ctx, name)
+		if err != nil || f.local.checked.Verdicts.IsBad(info) {
+			f.local.noteTierError(err)
+			if f.remote == nil {
 				break
 			}
 			missing = append(missing, name)
-			from[len(found)] = s.remote
+			from[len(found)] = f.remote
 		}
 		found = append(found, info)
 	}
 	var remote []tier.Info
 	var failed error // the tier counts errors; pages found before an error are good
 	if len(missing) > 0 {
-		remote, failed = s.guard.Leading(ctx, missing)
+		remote, failed = f.below.Leading(ctx, missing)
 	}
-	refs := s.newRefs(parent, start)
+	refs := f.newRefs(parent, start)
 	for i, info := range found {
-		if from[i] == s.remote && !inRAM[i] {
+		if from[i].far && !inRAM[i] {
 			if len(remote) == 0 {
 				break
 			}
-			if info, remote = remote[0], remote[1:]; s.remote.checked.Verdicts.IsBad(info) {
+			if info, remote = remote[0], remote[1:]; f.remote.checked.Verdicts.IsBad(info) {
 				break
 			}
 		}
@@ -177,7 +193,7 @@ func (s *Store) findPages(ctx context.Context, names []pagefile.Name, parent pag
 
 // chainRefs are the pages of a chain in order, as a look-up finds them.
 type chainRefs struct {
-	s    *Store
+	of   *lookup
 	refs []Ref
 
 	parent  pagefile.Key
@@ -185,34 +201,34 @@ type chainRefs struct {
 	at, now time.Time // at is the last use of the chain up to the page before
 }
 
-func (s *Store) newRefs(parent pagefile.Key, start int) *chainRefs {
-	now := s.now()
-	return &chainRefs{s: s, parent: parent, start: uint32(start), at: now, now: now}
+func (f *lookup) newRefs(parent pagefile.Key, start int) *chainRefs {
+	now := f.now()
+	return &chainRefs{of: f, parent: parent, start: uint32(start), at: now, now: now}
 }
 
 // add adds the file of the next page, which is in tier from. inRAM tells that the page is in memory
 // and no check of the file is due.
 func (c *chainRefs) add(info tier.Info, from *level, inRAM bool) {
-	s := c.s
+	f := c.of
 	used := recency.Used(info.Used, c.start)
 	if from.fresh(used, c.now) && used.Before(c.at) {
 		c.at = used
 	}
 	l := recency.Link{Place: recency.Place{Parent: c.parent, Start: c.start}}
-	if from == s.local {
+	if !from.far {
 		l.Used = used
 	}
-	s.chains.Note(info.Key, l)
+	f.chains.Note(info.Key, l)
 	name := from.name
-	if inRAM || s.ram.Confirm(ram.File{Info: info, Tier: from.name}) {
+	if inRAM || f.ram.Confirm(ram.File{Info: info, Tier: from.name}) {
 		name = tier.RAM
 	}
 	c.refs = append(c.refs, Ref{
-		Key: info.Key, Parent: c.parent, Start: c.start, Lossy: info.Fingerprint == s.pages.Lossy,
-		Tokens: s.opt.PageTokens, Stored: s.opt.PageTokens,
+		Key: info.Key, Parent: c.parent, Start: c.start, Lossy: info.Fingerprint == f.pages.Lossy,
+		Tokens: f.pageTokens, Stored: f.pageTokens,
 		Tier: name, Bytes: info.Bytes, used: info.Used.UnixNano(), at: c.at.UnixNano(),
 	})
-	c.parent, c.start = info.Key, c.start+uint32(s.opt.PageTokens)
+	c.parent, c.start = info.Key, c.start+uint32(f.pageTokens)
 }
 
 // after is the place behind the pages of a chain, among the pages of a fingerprint.
@@ -226,13 +242,13 @@ type after struct {
 // tokens from there on, if the prefix is longer than best's, and best otherwise. Of equally long
 // prefixes findLast prefers that of the shortest file, which is a tail's, then that in memory, then
 // that of the local tier.
-func (s *Store) findLast(ctx, remoteCtx context.Context, at after, rest []int32, media []pagefile.Media, best Ref) Ref {
-	most := min(len(rest), s.opt.PageTokens-1)
+func (f *lookup) findLast(ctx, remoteCtx context.Context, at after, rest []int32, media []pagefile.Media, best Ref) Ref {
+	most := min(len(rest), f.pageTokens-1)
 	if best.Tokens >= most {
 		return best
 	}
-	found := s.ram.tail(remoteCtx, at, rest, media)
-	for _, lv := range s.levels(tier.Local) {
+	found := f.ram.tail(remoteCtx, at, rest, media)
+	for _, lv := range f.tiers {
 		if found.Tokens < most { // else no longer prefix can exist
 			found = lv.findLast(lv.lookupCtx(ctx, remoteCtx), at, rest, media, found)
 		}
@@ -268,10 +284,8 @@ func (lv *level) match(ctx context.Context, name pagefile.Name, parent pagefile.
 	}, nil
 }
 
-// noteError counts an error of the local tier unless a file is just missing.
-func (s *Store) noteError(err error) { s.local.noteTierError(err) }
-
-// noteTierError does as noteError for any tier; the remote tier counts its own errors.
+// noteTierError counts an error of the local tier unless a file is just missing; the remote tier counts
+// its own errors.
 func (lv *level) noteTierError(err error) {
 	if !lv.far && err != nil && !errors.Is(err, tier.ErrNotFound) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		lv.failures.Add(1)

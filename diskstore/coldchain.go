@@ -14,11 +14,11 @@ import (
 //
 // Without Options.Cold, ChainLossy finds exact pages alone.
 func (s *Store) ChainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []Ref {
-	find := s.findPages
+	find := s.find.findPages
 	if s.opt.Cold.on() {
-		find = s.findMixed
+		find = s.find.findMixed
 	}
-	return s.chain(ctx, parent, start, tokens, media, find, s.pages.Fingerprints()...)
+	return s.find.chain(ctx, parent, start, tokens, media, find, s.pages.Fingerprints()...)
 }
 
 const (
@@ -29,24 +29,24 @@ const (
 )
 
 // findMixed is a pageFinder of exact and lossy pages.
-func (s *Store) findMixed(ctx context.Context, names []pagefile.Name, parent pagefile.Key, start int) ([]Ref, error) {
-	refs := s.newRefs(parent, start)
+func (f *lookup) findMixed(ctx context.Context, names []pagefile.Name, parent pagefile.Key, start int) ([]Ref, error) {
+	refs := f.newRefs(parent, start)
 	var failed error
 	for size := mixedRound; len(names) > 0; size = min(size+mixedRound, mixedRoundMost) {
 		round := names[:min(len(names), size)]
 		names = names[len(round):]
 		found := make([]sighting, len(round))
 		for i, name := range round {
-			found[i] = s.sight(ctx, name)
+			found[i] = f.sight(ctx, name)
 		}
-		if s.remote != nil && failed == nil {
-			failed = s.sightBelow(ctx, round, found)
+		if f.remote != nil && failed == nil {
+			failed = f.sightBelow(ctx, round, found)
 		}
-		for _, f := range found {
-			if f.from == nil {
+		for _, at := range found {
+			if at.from == nil {
 				return refs.refs, failed
 			}
-			refs.add(f.info, f.from, f.inRAM)
+			refs.add(at.info, at.from, at.inRAM)
 		}
 	}
 	return refs.refs, failed
@@ -60,40 +60,40 @@ type sighting struct {
 }
 
 // sight looks for a page in memory and in the local tier, exact and then lossy.
-func (s *Store) sight(ctx context.Context, exact pagefile.Name) sighting {
+func (f *lookup) sight(ctx context.Context, exact pagefile.Name) sighting {
 	for _, name := range []pagefile.Name{exact, pagefile.ColdName(exact)} {
-		if file, fresh := s.ram.Fresh(name); fresh {
-			return sighting{file.Info, s.level(file.Tier), true}
+		if file, fresh := f.ram.Fresh(name); fresh {
+			return sighting{file.Info, f.tiers.named(file.Tier), true}
 		}
-		info, err := s.disk.Stat(ctx, name)
-		if err == nil && !s.local.checked.Verdicts.IsBad(info) {
-			return sighting{info, s.local, false}
+		info, err := f.local.tier.Stat(ctx, name)
+		if err == nil && !f.local.checked.Verdicts.IsBad(info) {
+			return sighting{info, f.local, false}
 		}
-		s.noteError(err)
+		f.local.noteTierError(err)
 	}
 	return sighting{}
 }
 
 // sightBelow looks in the remote tier for better files than those found: for each page that was not
 // found exact, for the exact one, and for each that was not found, for the lossy one.
-func (s *Store) sightBelow(ctx context.Context, names []pagefile.Name, found []sighting) error {
+func (f *lookup) sightBelow(ctx context.Context, names []pagefile.Name, found []sighting) error {
 	var ask []pagefile.Name
 	var of []int // indexes in found
 	for i, name := range names {
-		if f := found[i]; f.from == nil {
+		if at := found[i]; at.from == nil {
 			ask, of = append(ask, name, pagefile.ColdName(name)), append(of, i, i)
-		} else if f.info.Name != name {
+		} else if at.info.Name != name {
 			ask, of = append(ask, name), append(of, i)
 		}
 	}
-	infos, err := s.guard.Each(ctx, ask)
+	infos, err := f.below.Each(ctx, ask)
 	for j, info := range infos {
-		f := &found[of[j]]
+		at := &found[of[j]]
 		exact := info.Name == names[of[j]]
-		if info.Bytes == 0 || s.remote.checked.Verdicts.IsBad(info) || f.from != nil && !exact {
+		if info.Bytes == 0 || f.remote.checked.Verdicts.IsBad(info) || at.from != nil && !exact {
 			continue
 		}
-		*f = sighting{info, s.remote, false}
+		*at = sighting{info, f.remote, false}
 	}
 	return err
 }

@@ -257,7 +257,7 @@ func TestOrderOfMixedChains(t *testing.T) {
 			require.WithinDuration(t, time.Now(), info.Used, time.Minute)
 		}
 	}
-	require.True(t, s.reachable(ctx, recency.Place{Parent: pages[3].Key(), Start: 4 * testTokens}))
+	require.True(t, s.tiers.reachable(ctx, recency.Place{Parent: pages[3].Key(), Start: 4 * testTokens}))
 	// A page that another host took for one from the future has moved back.
 	for i, name := range want {
 		used := recency.Of(past, uint32(i*testTokens))

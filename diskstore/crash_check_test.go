@@ -135,7 +135,7 @@ func (p *promise) check(mem *vfs.Mem, o Options, how reopening) (err error) {
 	if err := s.Flush(ctx); err != nil {
 		return err
 	}
-	for _, lv := range s.levels(tier.Local) {
+	for _, lv := range s.tiers {
 		found, err := walk(mem, lv.config.Root)
 		if err != nil {
 			return err

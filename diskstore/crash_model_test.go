@@ -155,7 +155,7 @@ func (m *crashModel) damageSome(rt *rapid.T) {
 func (m *crashModel) exact(rt *rapid.T) {
 	m.flush()
 	var errs []error
-	for _, lv := range m.s.levels(tier.Local) {
+	for _, lv := range m.s.tiers {
 		found, err := walk(m.mem, lv.config.Root)
 		errs = append(errs, err, m.now().checkFiles(m.mem, found))
 		if lv == m.s.local {

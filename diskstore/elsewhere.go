@@ -43,7 +43,7 @@ func (s *Store) Elsewhere(ctx context.Context, tokens []int32, media []pagefile.
 	}
 	defer leave()
 	var found []Elsewhere
-	for _, lv := range s.levels(tier.Local) {
+	for _, lv := range s.tiers {
 		if lv.answers() {
 			found = append(found, lv.elsewhere(ctx, tokens, media)...)
 		}

@@ -111,7 +111,7 @@ func (s *Store) Gone(ctx context.Context, keys ...pagefile.Key) (found Grave, ok
 	if len(keys) == 0 {
 		return found, false
 	}
-	for _, lv := range s.levels(tier.Local) {
+	for _, lv := range s.tiers {
 		if !lv.answers() {
 			continue
 		}

@@ -30,7 +30,7 @@ func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
 	defer leave()
 	var found []PageTokens
 	seen := make(map[pagefile.Key]bool)
-	for _, lv := range s.levels(tier.Local) {
+	for _, lv := range s.tiers {
 		infos, err := lv.latest(ctx, most, most <= s.opt.LatestPages)
 		if err != nil {
 			lv.noteTierError(err)

@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,10 +10,12 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/graves"
 	"github.com/kvtier/kvtier/diskstore/internal/names"
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
@@ -99,3 +102,36 @@ func newLevel(t counted.Surveyed, opt levelOptions, files counted.Options, check
 
 // answers reports whether the tier is not known to be down. The local tier is never down.
 func (lv *level) answers() bool { return lv.down == nil || !lv.down() }
+
+// levels are the tiers of a store in the order of look-ups: the local one, and the remote one if there
+// is one.
+type levels []*level
+
+// from returns the tiers, beginning with that of a name.
+func (l levels) from(name string) levels {
+	if name == tier.Remote && len(l) > 1 {
+		return levels{l[1], l[0]}
+	}
+	return l
+}
+
+// named returns the tier of a name, Local or Remote.
+func (l levels) named(name string) *level {
+	if name == tier.Remote {
+		return l[1]
+	}
+	return l[0]
+}
+
+// reachable reports whether look-ups can find a page at a place once it is stored.
+func (l levels) reachable(ctx context.Context, at recency.Place) bool {
+	if at.Start == 0 {
+		return true
+	}
+	for _, lv := range l {
+		if _, err := lv.pages.Stat(ctx, lv.tier, at.Parent); err == nil {
+			return true
+		}
+	}
+	return false
+}

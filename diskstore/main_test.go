@@ -184,7 +184,7 @@ func dropPage(t require.TestingT, lv *level, info tier.Info) {
 
 // setRemoteTimeout changes Options.RemoteTimeout of an open store.
 func setRemoteTimeout(s *Store, limit time.Duration) {
-	s.opt.RemoteTimeout, s.down.Patience = limit, limit
+	s.find.remoteTimeout, s.down.Patience = limit, limit
 }
 
 // verifyFile reads a whole page file and checks every byte of it.

@@ -123,20 +123,6 @@ func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page
 	return h
 }
 
-// reachable reports whether look-ups can find a page once stored: no other page is evicted for
-// an unreachable one.
-func (s *Store) reachable(ctx context.Context, at recency.Place) bool {
-	if at.Start == 0 {
-		return true
-	}
-	for _, lv := range s.levels(tier.Local) {
-		if _, err := s.pages.Stat(ctx, lv.tier, at.Parent); err == nil {
-			return true
-		}
-	}
-	return false
-}
-
 // dropExtended removes the tails that h, just stored, makes superfluous, of those that begin like
 // it. The next tail's Put retries failures.
 func (lv *level) dropExtended(ctx context.Context, h *pagefile.Header, met []branch.Candidate) {

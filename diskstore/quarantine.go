@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // QuarantineDrop is the number of files and bytes that DropQuarantined removed from one tier.
@@ -32,7 +31,7 @@ func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint page
 	defer leave()
 	var drops []QuarantineDrop
 	var errs []error
-	for _, lv := range r.s.levels(tier.Local) {
+	for _, lv := range r.s.tiers {
 		root, counts := lv.root, lv.book.Counts()
 		if root == nil {
 			errs = append(errs, fmt.Errorf("remove files in quarantine in %s: %w", lv.where, errNoDirectory))

@@ -31,7 +31,7 @@ func (s *Store) readRAM(ctx context.Context, ref Ref, tokens []int32, layout pag
 		clear(layout.Gap(buf, i))
 	}
 	file := s.ram.Served(p)
-	lv := s.level(file.Tier)
+	lv := s.tiers.named(file.Tier)
 	s.counts.hits.Add(1)
 	lv.hit(name.Fingerprint)
 	s.counts.ramHits.Add(1)
@@ -56,7 +56,7 @@ func (s *Store) InRAM(keys []pagefile.Key) int {
 type memory struct {
 	*ram.Tier // nil when no page is kept in memory
 
-	levels []*level            // which have the files of the pages, in the order of look-ups
+	levels levels              // which have the files of the pages, in the order of look-ups
 	lossy  pagefile.Key        // fingerprint of lossy pages
 	budget int64               // bytes, of all runners of the server together
 	peers  func() (int, error) // counts these runners

@@ -113,7 +113,7 @@ type verified struct {
 // read reads from the tiers and returns the open file. The caller closes the file.
 func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, load load) (verified, error) {
 	var worst error
-	for _, lv := range s.levels(ref.Tier) {
+	for _, lv := range s.tiers.from(ref.Tier) {
 		began := s.now()
 		page, err := s.readFrom(ctx, lv, ref, tokens, layout, load)
 		if err == nil {

@@ -32,7 +32,7 @@ func (s *Store) Reclaim(ctx context.Context, found Usage, unwanted func(Fingerpr
 	defer leave()
 	var r Reclaimed
 	var errs []error
-	for _, lv := range s.levels(tier.Local) {
+	for _, lv := range s.tiers {
 		use := found.Local
 		if lv == s.remote {
 			use = found.Remote

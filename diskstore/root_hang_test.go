@@ -34,7 +34,7 @@ func openHanging(t *testing.T) *hangingRoots {
 // hang makes operations below a root hang. Other operations have a minute, because the machine
 // may be busy.
 func (h *hangingRoots) hang(root string, ops ...vfs.Op) {
-	for _, lv := range h.s.levels(tier.Local) {
+	for _, lv := range h.s.tiers {
 		if d := lv.root; d.Root == root {
 			d.FS = vfs.Bound(d.FS, root, 20*time.Millisecond)
 		}

@@ -185,7 +185,7 @@ func TestRoomIsClaimedInTheRootThatReplacesAnother(t *testing.T) {
 
 			s := open(t, o)
 			inBoth(t, s, 2) // claims room for many pages in both tiers
-			lv := s.level(name)
+			lv := s.tiers.named(name)
 			root := lv.config.Root
 			require.NoError(t, os.Rename(root, root+".old"))
 			require.NoError(t, os.Rename(root+".other", root))

@@ -36,6 +36,8 @@ type Store struct {
 	guard     *guard.Tier // the remote level's tier; nil without a remote tier
 	local     *level
 	remote    *level // nil without a remote tier
+	tiers     levels // both
+	find      lookup
 	ram       memory
 	codec     *pagefile.Codec
 	pages     *names.Pages // of this store
@@ -132,7 +134,15 @@ func newStore(opt Options, create bool) (*Store, error) {
 		s.guard.Appeared = func(done tier.Committed) { s.remote.files.AppearedLate(done) }
 		s.remote = s.newRemote()
 	}
-	s.ram.levels = s.levels(tier.Local)
+	s.tiers = levels{s.local}
+	if s.remote != nil {
+		s.tiers = levels{s.local, s.remote}
+	}
+	s.ram.levels = s.tiers
+	s.find = lookup{
+		pages: s.pages, pageTokens: opt.PageTokens, local: s.local, remote: s.remote, tiers: s.tiers, below: s.guard, remoteTimeout: opt.RemoteTimeout,
+		ram: &s.ram, chains: s.chains, now: s.local.now, life: s.life,
+	}
 	s.openRoom()
 	return s, nil
 }
@@ -203,7 +213,7 @@ func (s *Store) openRoom() {
 	}
 	s.local.room = room.NewCollector(s.local.files, local)
 	s.maker = room.NewMaker(s.local.room, room.MakerOptions{
-		Queue: s.local.collecting, Reachable: s.reachable, Capped: s.capped.note, Collected: s.tidyBelow,
+		Queue: s.local.collecting, Reachable: s.tiers.reachable, Capped: s.capped.note, Collected: s.tidyBelow,
 	})
 	if s.remote != nil {
 		s.up = s.newUp()
@@ -305,31 +315,11 @@ func (s *Store) openRemote(ctx context.Context) error {
 	return nil
 }
 
-// levels returns the tiers in the order of look-ups, beginning with the tier of the given
-// name.
-func (s *Store) levels(first string) []*level {
-	switch {
-	case s.remote == nil:
-		return []*level{s.local}
-	case first == tier.Remote:
-		return []*level{s.remote, s.local}
-	}
-	return []*level{s.local, s.remote}
-}
-
-// level returns the tier of a name, Local or Remote.
-func (s *Store) level(name string) *level {
-	if name == tier.Remote {
-		return s.remote
-	}
-	return s.local
-}
-
 // queues returns the queues of background work. A job may submit jobs to the queues after its
 // own, and to none before.
 func (s *Store) queues() []*work.Queue {
 	queues := []*work.Queue{s.promoting}
-	for _, lv := range s.levels(tier.Local) {
+	for _, lv := range s.tiers {
 		queues = append(queues, lv.collecting)
 	}
 	return queues
@@ -359,7 +349,7 @@ func (s *Store) Flush(ctx context.Context) error {
 func (s *Store) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
 	defer cancel()
-	for _, lv := range s.levels(tier.Local) {
+	for _, lv := range s.tiers {
 		if lv.answers() {
 			_ = lv.book.GiveBack(ctx)
 			lv.recordGraves(ctx)
@@ -395,7 +385,7 @@ func (s *Store) Close() error {
 	if !s.life.Close(closePatience) {
 		return nil
 	}
-	for _, lv := range s.levels(tier.Local) {
+	for _, lv := range s.tiers {
 		lv.hitClock.Stop()
 		lv.graveClock.Stop()
 	}

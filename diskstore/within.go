@@ -18,7 +18,7 @@ func (s *Store) LayoutOf(ctx context.Context, ref Ref) (pagefile.Layout, error) 
 		return pagefile.Layout{}, err
 	}
 	defer leave()
-	for _, lv := range s.levels(ref.Tier) {
+	for _, lv := range s.tiers.from(ref.Tier) {
 		h, herr := tier.ReadHeader(ctx, lv.tier, ref.name(s.pages))
 		if herr == nil {
 			return h.Layout, nil
@@ -38,13 +38,13 @@ func (s *Store) TailsWithin(ctx context.Context, parent pagefile.Key, start int,
 		return nil
 	}
 	defer leave()
-	remoteCtx, cancel := context.WithTimeout(ctx, s.opt.RemoteTimeout)
+	remoteCtx, cancel := context.WithTimeout(ctx, s.find.remoteTimeout)
 	defer cancel()
 	tokens = tokens[:min(len(tokens), s.opt.PageTokens)]
 	media = pagefile.MediaWithin(media, start, len(tokens))
 	var refs []Ref
 	at := after{s.opt.Fingerprint, parent, start}
-	for _, lv := range s.levels(tier.Local) {
+	for _, lv := range s.tiers {
 		tierCtx := lv.lookupCtx(ctx, remoteCtx)
 		for _, name := range lv.wholeTails(tierCtx, at, tokens, media) {
 			known := slices.ContainsFunc(refs, func(r Ref) bool { return r.Key == name.Key })
