@@ -137,7 +137,7 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 	r.ahead.Bytes += bytes
 	r.s.counts.aheadPages.Add(1)
 	r.s.counts.aheadBytes.Add(uint64(bytes))
-	r.s.ahead.note(info.Name)
+	r.s.reader.ahead.note(info.Name)
 	if promoted {
 		r.ahead.Promoted++
 	}

@@ -45,9 +45,9 @@ func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout 
 	defer leave()
 	defer s.traffic.Enter()()
 	if !s.ram.off() {
-		return s.placeWhole(ctx, ref, tokens, layout, use, how)
+		return s.reader.placeWhole(ctx, ref, tokens, layout, use, how)
 	}
-	page, err := s.readInto(ctx, ref, tokens, layout, use, how)
+	page, err := s.reader.readInto(ctx, ref, tokens, layout, use, how)
 	if err != nil {
 		return nil, err
 	}
@@ -60,10 +60,10 @@ func (s *Store) ReadPlaced(ctx context.Context, ref Ref, tokens []int32, layout 
 }
 
 // placeWhole does as ReadPlaced, and keeps a page in memory that cannot be used in place.
-func (s *Store) placeWhole(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, use Use, how []ReadOption) (*Placed, error) {
-	buf := s.takeWhole(layout)
-	defer s.putWhole(buf)
-	placed, err := s.placeInto(ctx, ref, tokens, layout, *buf, how)
+func (r *reader) placeWhole(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, use Use, how []ReadOption) (*Placed, error) {
+	buf := r.takeWhole(layout)
+	defer r.putWhole(buf)
+	placed, err := r.placeInto(ctx, ref, tokens, layout, *buf, how)
 	if err == nil || errors.Is(err, ErrNotPlaced) {
 		if failed := use.all(layout, *buf); failed != nil {
 			if placed != nil {
@@ -77,21 +77,21 @@ func (s *Store) placeWhole(ctx context.Context, ref Ref, tokens []int32, layout 
 
 // placeInto reads a whole page into buf, also from memory, and returns the place of its rows.
 // After ErrNotPlaced buf holds the page.
-func (s *Store) placeInto(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, how []ReadOption) (*Placed, error) {
-	if err := s.checkRead(ref, tokens, layout, len(buf)); err != nil {
+func (r *reader) placeInto(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, how []ReadOption) (*Placed, error) {
+	if err := checkRead(ref, tokens, layout, len(buf)); err != nil {
 		return nil, err
 	}
-	if s.readRAM(ctx, ref, tokens, layout, buf, true) {
+	if r.fromRAM(ctx, ref, tokens, layout, buf, true) {
 		return nil, fmt.Errorf("place page %v: it is in memory: %w", ref.Key, ErrNotPlaced)
 	}
-	page, err := s.read(ctx, ref, tokens, layout, s.into(buf, how))
+	page, err := r.read(ctx, ref, tokens, layout, into(codecFor(r.codec, how), buf))
 	if err != nil {
 		return nil, err
 	}
 	placed, err := page.place(layout)
 	if err != nil {
 		page.blob.Close()
-		s.keepRead(page, layout, buf)
+		r.keep(page, layout, buf)
 		return nil, fmt.Errorf("place page %v: %w", ref.Key, err)
 	}
 	return placed, nil

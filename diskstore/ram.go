@@ -12,17 +12,17 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// readRAM reads a page from memory. readRAM returns false, and Read continues with the tiers,
+// fromRAM reads a page from memory. fromRAM returns false, and Read continues with the tiers,
 // when the page is not in memory, is not the described one, or when no tier is known to have
 // its file; with place, also when the page's rows could be used in place on disk.
-func (s *Store) readRAM(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, place bool) bool {
-	name := ref.name(s.pages)
-	p := s.ram.Pin(name)
+func (r *reader) fromRAM(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, place bool) bool {
+	name := ref.name(r.pages)
+	p := r.ram.Pin(name)
 	if p == nil {
 		return false
 	}
-	defer s.ram.Unpin(p)
-	if place && p.Placeable || checkWanted(p.Header, ref, s.opt.PageTokens, tokens, layout) != nil || !s.ram.stillStored(ctx, name) || ctx.Err() != nil {
+	defer r.ram.Unpin(p)
+	if place && p.Placeable || checkWanted(p.Header, ref, r.pageTokens, tokens, layout) != nil || !r.ram.stillStored(ctx, name) || ctx.Err() != nil {
 		return false
 	}
 	at, _ := layout.Within(p.Header.Layout)
@@ -30,14 +30,14 @@ func (s *Store) readRAM(ctx context.Context, ref Ref, tokens []int32, layout pag
 		copy(layout.Rows(buf, i), p.Header.Layout.Rows(p.Rows, from))
 		clear(layout.Gap(buf, i))
 	}
-	file := s.ram.Served(p)
-	lv := s.tiers.named(file.Tier)
-	s.counts.hits.Add(1)
+	file := r.ram.Served(p)
+	lv := r.tiers.named(file.Tier)
+	r.counts.hits.Add(1)
 	lv.hit(name.Fingerprint)
-	s.counts.ramHits.Add(1)
-	s.ahead.used(name, true)
-	s.counts.readBytes.Add(uint64(len(buf)))
-	s.touch(ctx, lv, ref, file.Used)
+	r.counts.ramHits.Add(1)
+	r.ahead.used(name, true)
+	r.counts.readBytes.Add(uint64(len(buf)))
+	r.touch(ctx, lv, ref, file.Used)
 	return true
 }
 

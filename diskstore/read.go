@@ -5,8 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/checked"
+	"github.com/kvtier/kvtier/diskstore/internal/move"
+	"github.com/kvtier/kvtier/diskstore/internal/names"
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
+	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -19,11 +25,11 @@ type ReadOption int
 const Gently ReadOption = 1
 
 // codecFor returns the codec of a read.
-func (s *Store) codecFor(how []ReadOption) *pagefile.Codec {
+func codecFor(codec *pagefile.Codec, how []ReadOption) *pagefile.Codec {
 	if slices.Contains(how, Gently) {
-		return s.codec.Gently()
+		return codec.Gently()
 	}
-	return s.codec
+	return codec
 }
 
 // Read fills buf with sections of a page, laid out by layout: all sections of the page, or
@@ -50,41 +56,68 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 	}
 	defer leave()
 	defer s.traffic.Enter()()
-	if err := s.checkRead(ref, tokens, layout, len(buf)); err != nil {
+	return s.reader.fill(ctx, ref, tokens, layout, buf, how)
+}
+
+// reader reads pages that a look-up found.
+type reader struct {
+	pages      *names.Pages
+	pageTokens int
+	codec      *pagefile.Codec
+	tiers      levels
+	ram        *memory
+	chains     *recency.Chains
+	down       *move.Down // nil without a remote tier, as up
+	up         *move.Up
+	behind     *work.Queue // of touches of remote pages
+	now        func() time.Time
+	counts     *counters
+	ahead      readAhead
+
+	// tried is told of the time in which a page came back.
+	tried func(lv *level, h *pagefile.Header, layout pagefile.Layout, took time.Duration)
+
+	sharing sharing
+	whole   sync.Pool // *[]byte for whole pages on their way through memory
+}
+
+// fill does as Store.Read.
+func (r *reader) fill(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, how []ReadOption) error {
+	if err := checkRead(ref, tokens, layout, len(buf)); err != nil {
 		return err
 	}
-	if s.readRAM(ctx, ref, tokens, layout, buf, false) {
+	if r.fromRAM(ctx, ref, tokens, layout, buf, false) {
 		return nil
 	}
-	other, end := s.sharing.join(ref.name(s.pages), ref, tokens, layout, buf)
+	other, end := r.sharing.join(ref.name(r.pages), ref, tokens, layout, buf)
 	if other != nil {
 		if other.copyTo(ctx, buf) {
-			s.counts.hits.Add(1)
-			s.counts.sharedHits.Add(1)
-			s.counts.readBytes.Add(uint64(len(buf)))
+			r.counts.hits.Add(1)
+			r.counts.sharedHits.Add(1)
+			r.counts.readBytes.Add(uint64(len(buf)))
 			return nil
 		}
 		end = func(bool) {}
 	}
-	page, err := s.read(ctx, ref, tokens, layout, s.into(buf, how))
+	page, err := r.read(ctx, ref, tokens, layout, into(codecFor(r.codec, how), buf))
 	end(err == nil)
 	if err != nil {
 		return err
 	}
 	page.blob.Close()
-	s.keepRead(page, layout, buf)
+	r.keep(page, layout, buf)
 	return nil
 }
 
-// keepRead keeps a page in memory whose sections were all read.
-func (s *Store) keepRead(page verified, layout pagefile.Layout, buf []byte) {
+// keep keeps a page in memory whose sections were all read.
+func (r *reader) keep(page verified, layout pagefile.Layout, buf []byte) {
 	if layout.Equal(page.header.Layout) {
-		s.ram.keep(page.level, page.blob.Info(), page.header, buf, page.level.name)
+		r.ram.keep(page.level, page.blob.Info(), page.header, buf, page.level.name)
 	}
 }
 
 // checkRead returns pagefile.ErrInvalidPage for arguments of Read that do not fit together.
-func (s *Store) checkRead(ref Ref, tokens []int32, layout pagefile.Layout, bytes int) error {
+func checkRead(ref Ref, tokens []int32, layout pagefile.Layout, bytes int) error {
 	if len(tokens) != ref.Tokens || ref.Tokens < 1 || layout.Tokens() != ref.Stored || ref.Stored < ref.Tokens || bytes != layout.Size() {
 		return fmt.Errorf("read page %v: %d of %d tokens wanted, have %d tokens, a layout for %d and %d bytes for %d: %w",
 			ref.Key, ref.Tokens, ref.Stored, len(tokens), layout.Tokens(), bytes, layout.Size(), pagefile.ErrInvalidPage)
@@ -96,8 +129,7 @@ func (s *Store) checkRead(ref Ref, tokens []int32, layout pagefile.Layout, bytes
 type load func(ctx context.Context, blob tier.Blob, h *pagefile.Header, sel pagefile.Selection) error
 
 // into loads sections into buf.
-func (s *Store) into(buf []byte, how []ReadOption) load {
-	codec := s.codecFor(how)
+func into(codec *pagefile.Codec, buf []byte) load {
 	return func(ctx context.Context, blob tier.Blob, h *pagefile.Header, sel pagefile.Selection) error {
 		return pagefile.ReadPayload(ctx, blob, h, sel, codec, buf)
 	}
@@ -111,18 +143,18 @@ type verified struct {
 }
 
 // read reads from the tiers and returns the open file. The caller closes the file.
-func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, load load) (verified, error) {
+func (r *reader) read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, load load) (verified, error) {
 	var worst error
-	for _, lv := range s.tiers.from(ref.Tier) {
-		began := s.now()
-		page, err := s.readFrom(ctx, lv, ref, tokens, layout, load)
+	for _, lv := range r.tiers.from(ref.Tier) {
+		began := r.now()
+		page, err := r.readFrom(ctx, lv, ref, tokens, layout, load)
 		if err == nil {
-			s.tried(lv, page.header, layout, s.now().Sub(began))
-			s.counts.hits.Add(1)
+			r.tried(lv, page.header, layout, r.now().Sub(began))
+			r.counts.hits.Add(1)
 			lv.hit(page.header.Fingerprint)
 			lv.counts.hits.Add(1)
-			s.ahead.used(ref.name(s.pages), s.ram.off())
-			s.counts.readBytes.Add(uint64(layout.Size()))
+			r.ahead.used(ref.name(r.pages), r.ram.off())
+			r.counts.readBytes.Add(uint64(layout.Size()))
 			return page, nil
 		}
 		// Of two failures, one other than tier.ErrNotFound tells the caller more.
@@ -134,16 +166,16 @@ func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 		}
 	}
 	if errors.Is(worst, tier.ErrNotFound) && !checked.NotUsed(worst) {
-		s.counts.misses.Add(1)
+		r.counts.misses.Add(1)
 	}
 	return verified{}, fmt.Errorf("read page %v: %w", ref.Key, worst)
 }
 
 // readFrom reads a page from one tier.
-func (s *Store) readFrom(ctx context.Context, lv *level, ref Ref, tokens []int32, layout pagefile.Layout, load load) (verified, error) {
+func (r *reader) readFrom(ctx context.Context, lv *level, ref Ref, tokens []int32, layout pagefile.Layout, load load) (verified, error) {
 	var header *pagefile.Header
-	blob, err := lv.checked.Open(ctx, ref.name(s.pages), func(blob tier.Blob) (err error) {
-		header, err = s.readBlob(ctx, blob, ref, tokens, layout, load)
+	blob, err := lv.checked.Open(ctx, ref.name(r.pages), func(blob tier.Blob) (err error) {
+		header, err = r.readBlob(ctx, blob, ref, tokens, layout, load)
 		return err
 	})
 	if err != nil {
@@ -151,22 +183,22 @@ func (s *Store) readFrom(ctx context.Context, lv *level, ref Ref, tokens []int32
 	}
 	info := blob.Info()
 	if lv.far {
-		s.up.Request(info, ref.place())
+		r.up.Request(info, ref.place())
 	}
-	s.touch(ctx, lv, ref, info.Used)
+	r.touch(ctx, lv, ref, info.Used)
 	return verified{level: lv, blob: blob, header: header}, nil
 }
 
 // readBlob checks an open file against the arguments and loads the wanted sections.
-func (s *Store) readBlob(ctx context.Context, blob tier.Blob, ref Ref, tokens []int32, layout pagefile.Layout, load load) (*pagefile.Header, error) {
+func (r *reader) readBlob(ctx context.Context, blob tier.Blob, ref Ref, tokens []int32, layout pagefile.Layout, load load) (*pagefile.Header, error) {
 	h, err := pagefile.ReadHeader(ctx, blob)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.pages.CheckPlace(h, blob.Info().Name); err != nil {
+	if err := r.pages.CheckPlace(h, blob.Info().Name); err != nil {
 		return nil, err
 	}
-	if err := checkWanted(h, ref, s.opt.PageTokens, tokens, layout); err != nil {
+	if err := checkWanted(h, ref, r.pageTokens, tokens, layout); err != nil {
 		return nil, err
 	}
 	sel, _ := h.Select(layout)

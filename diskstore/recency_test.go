@@ -25,7 +25,7 @@ func touch(s *Store, ref Ref) {
 	if ref.Tier == tier.Remote && s.remote != nil {
 		lv = s.remote
 	}
-	s.touch(ctx, lv, ref, time.Unix(0, ref.used))
+	s.reader.touch(ctx, lv, ref, time.Unix(0, ref.used))
 }
 
 // requireOrdered checks that every file of the local tier is less recent than the page that it

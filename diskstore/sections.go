@@ -24,8 +24,8 @@ type Use func(i int, rows []byte) error
 // With [Options.RAM] a page comes whole into memory first, where it is kept.
 func (s *Store) ReadSections(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, use Use, how ...ReadOption) error {
 	if !s.ram.off() {
-		buf := s.takeWhole(layout)
-		defer s.putWhole(buf)
+		buf := s.reader.takeWhole(layout)
+		defer s.reader.putWhole(buf)
 		if err := s.Read(ctx, ref, tokens, layout, *buf, how...); err != nil {
 			return err
 		}
@@ -37,7 +37,7 @@ func (s *Store) ReadSections(ctx context.Context, ref Ref, tokens []int32, layou
 	}
 	defer leave()
 	defer s.traffic.Enter()()
-	page, err := s.readInto(ctx, ref, tokens, layout, use, how)
+	page, err := s.reader.readInto(ctx, ref, tokens, layout, use, how)
 	if err != nil {
 		return err
 	}
@@ -47,12 +47,12 @@ func (s *Store) ReadSections(ctx context.Context, ref Ref, tokens []int32, layou
 
 // readInto reads a page from the tiers, passes its sections to use, and returns the open file.
 // The caller closes the file.
-func (s *Store) readInto(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, use Use, how []ReadOption) (verified, error) {
-	if err := s.checkRead(ref, tokens, layout, layout.Size()); err != nil {
+func (r *reader) readInto(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, use Use, how []ReadOption) (verified, error) {
+	if err := checkRead(ref, tokens, layout, layout.Size()); err != nil {
 		return verified{}, err
 	}
-	codec := s.codecFor(how)
-	return s.read(ctx, ref, tokens, layout, func(ctx context.Context, blob tier.Blob, h *pagefile.Header, sel pagefile.Selection) error {
+	codec := codecFor(r.codec, how)
+	return r.read(ctx, ref, tokens, layout, func(ctx context.Context, blob tier.Blob, h *pagefile.Header, sel pagefile.Selection) error {
 		return pagefile.ReadSections(ctx, blob, h, sel, codec, func(i int, rows []byte) error {
 			if err := use(i, rows); err != nil {
 				return &checked.UseError{Err: err}
@@ -73,9 +73,9 @@ func (u Use) all(layout pagefile.Layout, buf []byte) error {
 }
 
 // takeWhole returns memory for a page, which the caller gives back with putWhole.
-func (s *Store) takeWhole(layout pagefile.Layout) *[]byte {
-	s.counts.wholeBytes.Add(int64(layout.Size()))
-	if p, ok := s.whole.Get().(*[]byte); ok && cap(*p) >= layout.Size() {
+func (r *reader) takeWhole(layout pagefile.Layout) *[]byte {
+	r.counts.wholeBytes.Add(int64(layout.Size()))
+	if p, ok := r.whole.Get().(*[]byte); ok && cap(*p) >= layout.Size() {
 		*p = (*p)[:layout.Size()]
 		return p
 	}
@@ -83,7 +83,7 @@ func (s *Store) takeWhole(layout pagefile.Layout) *[]byte {
 	return &buf
 }
 
-func (s *Store) putWhole(buf *[]byte) {
-	s.counts.wholeBytes.Add(-int64(len(*buf)))
-	s.whole.Put(buf)
+func (r *reader) putWhole(buf *[]byte) {
+	r.counts.wholeBytes.Add(-int64(len(*buf)))
+	r.whole.Put(buf)
 }

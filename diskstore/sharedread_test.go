@@ -26,9 +26,9 @@ func startRead(ctx context.Context, t *testing.T, s *Store, ref Ref, tokens []in
 func joined(t *testing.T, s *Store, ref Ref, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		s.sharing.mu.Lock()
-		defer s.sharing.mu.Unlock()
-		return s.sharing.reading[ref.name(s.pages)].waiting == n
+		s.reader.sharing.mu.Lock()
+		defer s.reader.sharing.mu.Unlock()
+		return s.reader.sharing.reading[ref.name(s.pages)].waiting == n
 	}, time.Minute, time.Millisecond)
 }
 

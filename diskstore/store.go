@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/checked"
@@ -38,6 +37,7 @@ type Store struct {
 	remote    *level // nil without a remote tier
 	tiers     levels // both
 	find      lookup
+	reader    reader
 	ram       memory
 	codec     *pagefile.Codec
 	pages     *names.Pages // of this store
@@ -47,7 +47,6 @@ type Store struct {
 	promoting *work.Queue // promotions and touches of remote pages
 
 	counts  counters
-	ahead   readAhead
 	chains  *recency.Chains
 	maker   *room.Maker // of room in the local tier
 	down    *move.Down  // nil without a remote tier, as up
@@ -56,8 +55,6 @@ type Store struct {
 	capped  capNote
 	crowded crowded // of the local tier
 	traffic work.Traffic
-	sharing sharing
-	whole   sync.Pool // *[]byte for whole pages on their way through memory
 	now     func() time.Time
 
 	life *work.Life
@@ -112,7 +109,6 @@ func newStore(opt Options, create bool) (*Store, error) {
 	if opt.Trouble != nil {
 		s.health.tell, s.capped.tell = s.tellTrouble, opt.Trouble
 	}
-	s.ahead.counts = &s.counts
 	local := dir.Options{
 		Create: create, Timeout: opt.Timeout, Log: s.health.log,
 		Replaced: func() { s.local.book.Restart() },
@@ -144,6 +140,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 		ram: &s.ram, chains: s.chains, now: s.local.now, life: s.life,
 	}
 	s.openRoom()
+	s.openReader()
 	return s, nil
 }
 
@@ -218,6 +215,14 @@ func (s *Store) openRoom() {
 	if s.remote != nil {
 		s.up = s.newUp()
 	}
+}
+
+// openReader lets pages be read.
+func (s *Store) openReader() {
+	r := &s.reader
+	r.pages, r.pageTokens, r.codec, r.now = s.pages, s.opt.PageTokens, s.codec, s.local.now
+	r.tiers, r.ram, r.chains, r.down, r.up, r.behind = s.tiers, &s.ram, s.chains, s.down, s.up, s.promoting
+	r.counts, r.ahead.counts, r.tried = &s.counts, &s.counts, s.tried
 }
 
 // newDown returns the way down.

@@ -14,8 +14,8 @@ func (lv *level) fresh(used, now time.Time) bool { return recency.Fresh(used, no
 
 // touch touches the file of ref in a tier, whose recency in that tier is recent. The remote
 // tier is touched in the background, in the order of reading.
-func (s *Store) touch(ctx context.Context, lv *level, ref Ref, recent time.Time) {
-	now := s.now()
+func (r *reader) touch(ctx context.Context, lv *level, ref Ref, recent time.Time) {
+	now := r.now()
 	if ref.Ahead || lv.fresh(recency.Used(recent, ref.Start), now) {
 		return
 	}
@@ -23,15 +23,15 @@ func (s *Store) touch(ctx context.Context, lv *level, ref Ref, recent time.Time)
 	if !lv.fresh(used, now) { // found long ago, or not by Chain
 		used = now
 	}
-	name := ref.name(s.pages)
+	name := ref.name(r.pages)
 	if lv.far {
 		type touch struct{ pagefile.Name }
-		s.promoting.Submit(touch{name}, func(ctx context.Context) {
-			s.down.Forward(ctx, name, recency.Of(used, ref.Start))
+		r.behind.Submit(touch{name}, func(ctx context.Context) {
+			r.down.Forward(ctx, name, recency.Of(used, ref.Start))
 		})
 		return
 	}
-	s.chains.Touch(ctx, name, ref.place(), used)
+	r.chains.Touch(ctx, name, ref.place(), used)
 }
 
 // ageClock returns the time by which files count as old enough to delete.
