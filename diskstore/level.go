@@ -103,6 +103,21 @@ func newLevel(t counted.Surveyed, opt levelOptions, files counted.Options, check
 // answers reports whether the tier is not known to be down. The local tier is never down.
 func (lv *level) answers() bool { return lv.down == nil || !lv.down() }
 
+// roomOptions are those of the level's collector. moved counts the pages that move down.
+func (lv *level) roomOptions(chains *recency.Chains, moved *atomic.Uint64) room.Options {
+	return room.Options{
+		CountEvery: room.CountEvery, Chains: chains, Now: lv.now, Failed: lv.noteTierError, Swept: lv.sweepBranches,
+		Left: func(name pagefile.Name, down bool) {
+			if down {
+				moved.Add(1)
+				return
+			}
+			lv.counts.evicted.Add(1)
+			lv.bury(name, GraveRoom)
+		},
+	}
+}
+
 // levels are the tiers of a store in the order of look-ups: the local one, and the remote one if there
 // is one.
 type levels []*level

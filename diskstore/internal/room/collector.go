@@ -6,6 +6,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/recency"
+	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -75,4 +76,12 @@ func NewCollector(files *counted.Tier, opt Options) *Collector {
 // placeOf returns a function that returns the place of a full page of the tier.
 func (c *Collector) placeOf(ctx context.Context) func(pagefile.Name) recency.Link {
 	return func(name pagefile.Name) recency.Link { return c.opt.Chains.LinkIn(ctx, c.files.Tier, name) }
+}
+
+// Tidy brings the tier within its limit in the background, in a queue of collections.
+func (c *Collector) Tidy(queue *work.Queue) {
+	type tidyJob struct{}
+	queue.Submit(tidyJob{}, func(ctx context.Context) {
+		_ = c.Collect(ctx, Demand{}) // the tier counts errors
+	})
 }
