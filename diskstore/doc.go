@@ -39,24 +39,37 @@ The package knows no engine: tokens are int32, rows are bytes.
 	ledger      the bytes used and reserved below a root
 	inspect     offline work for people, which needs no Store
 
+Below internal, each with its inputs and none with the store:
+
+	names     the names of a store's pages, exact and lossy
+	recency   the order of pages by time
+	counted   a tier whose files are counted
+	checked   reads the pages of a tier, and judges files that fail their check
+	room      makes room: how much, which files go, in which order
+	move      pages that move down for want of room, and up when they were read
+	ram       decoded pages in memory
+	branch    look-up of tails, and of pages that only begin like a prompt
+	graves    the list of pages that left a tier
+	work      the operations and jobs of a store
+
 Files of this package, by their purpose:
 
-	store.go, level.go, options.go   a store, its tiers, its settings
+	store.go, open.go, options.go    a store, how its parts are put together, its settings
+	level.go                         one of its tiers: its files, its ledger, its room
 	chain.go, within.go, latest.go   look-up of full pages, tails, recent pages
 	branches.go                      look-up of tails, and pages that only begin like a prompt
 	read.go, placed.go, ram.go       pages out of the tiers, and the copies in memory
+	touch.go, hits.go                after a read
 	put.go                           pages into the local tier
-	collect.go, demote.go, copies.go room: pages that go, and pages that move down
 	cold.go, coldchain.go            lossy pages
-	recency.go                       the order of pages by time
 	graves.go, elsewhere.go          why a page is not there
-	verdicts.go, quarantine.go       files that failed their check
+	quarantine.go, reclaim.go        damaged files, and unused fingerprints, that people remove
 	ahead.go                         reading before somebody asks
 	root_ops.go, root_gc.go          the store for tools
 
-This package is the store itself: it looks up, reads and puts pages, collects tiers, and moves
-pages between them. To add a tier of another kind, such as an object store, implement tier.Tier
-and give it to Options.RemoteTier.
+A Store looks up, reads and puts pages, and puts its parts together. A lookup and a reader see what
+they need of it; a level does not know its store. To add a tier of another kind, such as an object
+store, implement tier.Tier and give it to Options.RemoteTier.
 
 Pages are in a local tier. With a remote tier (a mounted directory or
 Options.RemoteTier), pages move
