@@ -25,6 +25,3 @@ func (c ColdTypes) valid() bool {
 	return (c.K.Lossy() || c.K == encoding.Raw) && (c.V.Lossy() || c.V == encoding.Raw)
 }
 
-// coldExpandMost bounds the memory of making a page lossy by the file's length: rows that lossless
-// encodings make smaller than that part become no smaller in a lossy one.
-const coldExpandMost = 8
