@@ -33,7 +33,7 @@ func TestAnyOf(t *testing.T) {
 
 	infos := listAll(t, s.local)
 	require.Len(t, infos, 1)
-	require.NoError(t, s.down.Hold(ctx, infos[0]))
+	require.NoError(t, s.demote(ctx, infos[0]))
 	dropPage(t, s.local, infos[0])
 	require.Equal(t, keys[77], anyOf(keys), "in the remote tier alone")
 	require.Equal(t, keys[77], anyOf(slices.Clone(keys[77:])))

@@ -191,7 +191,7 @@ func TestDirectoryInAPagesPlaceMakesWay(t *testing.T) {
 	require.NoError(t, s.Put(ctx, p))
 	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
-	require.NoError(t, s.down.Hold(ctx, info))
+	require.NoError(t, s.demote(ctx, info))
 	require.False(t, s.Stats().Remote.Down)
 	dropPage(t, s.local, info)
 	readChain(t, s, p.Tokens, testTokens)
@@ -284,7 +284,7 @@ func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
 			putChain(t, bad, prompt(i, testTokens))
 			local, err := bad.disk.Stat(ctx, name)
 			require.NoError(t, err)
-			if err = bad.down.Hold(ctx, local); err == nil {
+			if err = bad.demote(ctx, local); err == nil {
 				written++
 				continue
 			}

@@ -89,7 +89,7 @@ func TestHostThatIsAheadDeletesNothingYoung(t *testing.T) {
 	a := right(o)
 	putChain(t, a, prompt(1, 2*testTokens))
 	for _, info := range listAll(t, a.local) {
-		require.NoError(t, a.down.Hold(ctx, info))
+		require.NoError(t, a.demote(ctx, info))
 	}
 	require.NoError(t, a.Flush(ctx))
 	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: sh.From("ahead")})

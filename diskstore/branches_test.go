@@ -108,10 +108,10 @@ func TestBranchesFollowPages(t *testing.T) {
 	name := s.pages.Page(p.Key())
 	info, err := s.disk.Stat(ctx, name)
 	require.NoError(t, err)
-	require.NoError(t, s.down.Hold(ctx, info))
+	require.NoError(t, s.demote(ctx, info))
 	require.Len(t, branchesOf(t, s, s.guard), 1)
 	require.NoError(t, s.guard.RemoveBranch(ctx, branchesOf(t, s, s.guard)[0]))
-	require.NoError(t, s.down.Hold(ctx, info), "there already")
+	require.NoError(t, s.demote(ctx, info), "there already")
 	require.Len(t, branchesOf(t, s, s.guard), 1)
 
 	evictPage(t, s, info)

@@ -24,4 +24,3 @@ func (c ColdTypes) on() bool { return c.K.Lossy() || c.V.Lossy() }
 func (c ColdTypes) valid() bool {
 	return (c.K.Lossy() || c.K == encoding.Raw) && (c.V.Lossy() || c.V == encoding.Raw)
 }
-

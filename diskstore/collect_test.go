@@ -294,7 +294,7 @@ func TestDemotionAndPromotion(t *testing.T) {
 
 	// Another process with a local root of its own finds the pages.
 	for _, info := range infos {
-		if err := s.down.Hold(ctx, info); !errors.Is(err, tier.ErrNotFound) {
+		if err := s.demote(ctx, info); !errors.Is(err, tier.ErrNotFound) {
 			require.NoError(t, err)
 		}
 	}
@@ -393,7 +393,7 @@ func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
 	}
 	info, err := s.disk.Stat(ctx, name)
 	require.NoError(t, err)
-	require.NoError(t, s.down.Hold(ctx, info))
+	require.NoError(t, s.demote(ctx, info))
 	flip(o.Remote.Root)
 	_, err = s.disk.Remove(ctx, tier.Info{Name: name})
 	require.NoError(t, err)
@@ -432,7 +432,7 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 			readChain(t, s, tokens, tokensIn(s.Chain(ctx, tokens, nil)))
 			requireExact(t, s)
 			if nth > reached {
-				require.NoError(t, s.down.Hold(ctx, info))
+				require.NoError(t, s.demote(ctx, info))
 				break
 			}
 		}

@@ -239,7 +239,7 @@ func TestAKnownCopyThatCannotBeReadIsReadWhole(t *testing.T) {
 	require.NoError(t, s.Put(ctx, p), "computed again")
 	info, err = s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
-	require.ErrorIs(t, s.down.Hold(ctx, info), syscall.EIO)
+	require.ErrorIs(t, s.demote(ctx, info), syscall.EIO)
 	sectors.bad.Store(false)
-	require.NoError(t, s.down.Hold(ctx, info))
+	require.NoError(t, s.demote(ctx, info))
 }

@@ -32,7 +32,7 @@ func TestADamagedCopyDoesNotStandForAPage(t *testing.T) {
 			page := s.pages.Page(p.Key())
 			info, err := s.disk.Stat(ctx, page)
 			require.NoError(t, err)
-			require.NoError(t, s.down.Hold(ctx, info))
+			require.NoError(t, s.demote(ctx, info))
 			copied := filePath(o.Remote.Root, page)
 			file, err := os.ReadFile(copied)
 			require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestACopyIsDurableBeforeThePageGoes(t *testing.T) {
 	p := putChain(t, s, tokens)[0]
 	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 	require.NoError(t, err)
-	require.NoError(t, s.down.Hold(ctx, info))
+	require.NoError(t, s.demote(ctx, info))
 	// The copy's name again, by a rename that no process has synced.
 	path := filePath(o.Remote.Root, info.Name)
 	require.NoError(t, mem.Rename(path, path+"-away"))

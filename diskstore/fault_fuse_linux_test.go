@@ -60,7 +60,7 @@ func (m *mountedRemote) patience(limit time.Duration) {
 func (m *mountedRemote) moveDown(key pagefile.Key) error {
 	info, err := m.disk.Stat(ctx, m.pages.Page(key))
 	require.NoError(m.t, err)
-	if err := m.down.Hold(ctx, info); err != nil {
+	if err := m.demote(ctx, info); err != nil {
 		return err
 	}
 	dropPage(m.t, m.Store.local, info)
@@ -205,7 +205,7 @@ func TestMountFailsMidWrite(t *testing.T) {
 				p := putChain(t, s, prompt(3, testTokens))[0]
 				info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 				require.NoError(t, err)
-				require.NoError(t, s.down.Hold(ctx, info))
+				require.NoError(t, s.demote(ctx, info))
 				require.Empty(t, filesIn(t, m.behind, dir.TmpExt))
 				require.NoError(t, s.Close())
 			})

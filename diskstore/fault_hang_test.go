@@ -209,14 +209,14 @@ func TestAbandonedUploadLeavesNothing(t *testing.T) {
 			remote := regexp.MustCompile("^" + regexp.QuoteMeta(life.o.Remote.Root) + `.*\.(tmp|kvp)$`)
 			life.inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{op}, Gate: gate})
 			s.guard.StepIn = 5 * time.Millisecond
-			require.Error(t, s.down.Hold(ctx, info))
+			require.Error(t, s.demote(ctx, info))
 			require.True(t, s.Has(info.Key), "a page that was not moved stays")
 			gate.Open()
 			s.guard.StepIn = time.Minute
 			s.guard.Breaker.Success()
 			// The rename may have succeeded without an answer.
 			life.inj.Reset()
-			require.NoError(t, s.down.Hold(ctx, info))
+			require.NoError(t, s.demote(ctx, info))
 			require.Equal(t, testTokens, life.read(tokens))
 			// Files of a given-up upload are removed in the background.
 			require.Eventually(t, func() bool { return len(life.walk(life.o.Remote.Root).temps) == 0 },
@@ -241,15 +241,15 @@ func TestRemoteRootThatVanishes(t *testing.T) {
 	require.NoError(t, life.put(tokens))
 	info, err := s.disk.Stat(ctx, s.pages.Page(pageKeyOf(tokens)))
 	require.NoError(t, err)
-	require.Error(t, s.down.Hold(ctx, info))
-	require.True(t, errors.Is(s.down.Hold(ctx, info), tier.ErrTierDown) || s.Stats().Remote.Down)
+	require.Error(t, s.demote(ctx, info))
+	require.True(t, errors.Is(s.demote(ctx, info), tier.ErrTierDown) || s.Stats().Remote.Down)
 	_, err = life.mem.Lstat(life.o.Remote.Root)
 	require.ErrorIs(t, err, fs.ErrNotExist, "an unmounted mount point is not filled")
 	require.Equal(t, testTokens, life.read(tokens))
 
 	require.NoError(t, life.mem.Rename(away, life.o.Remote.Root))
 	s.guard.Breaker.Success()
-	require.NoError(t, s.down.Hold(ctx, info))
+	require.NoError(t, s.demote(ctx, info))
 	require.Equal(t, testTokens, life.read(prompt(5, testTokens)), "stored pages are found again")
 	require.NoError(t, s.Close())
 }

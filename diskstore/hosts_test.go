@@ -46,13 +46,13 @@ func TestOneMachineWritesWhereLocksDoNotReach(t *testing.T) {
 		p := putChain(t, b, prompt(9, testTokens))[0]
 		info, err := b.disk.Stat(ctx, b.pages.Page(p.Key()))
 		require.NoError(t, err)
-		err = b.down.Hold(ctx, info)
+		err = b.demote(ctx, info)
 		if reach == vfs.ReachAll {
 			require.NoError(t, err)
 			continue
 		}
 		require.ErrorIs(t, err, tier.ErrNotShared)
-		require.ErrorIs(t, b.down.Hold(ctx, info), tier.ErrNotShared)
+		require.ErrorIs(t, b.demote(ctx, info), tier.ErrNotShared)
 		_, err = b.guard.Lock(ctx)
 		require.ErrorIs(t, err, tier.ErrLocked)
 		require.False(t, b.Stats().Remote.Down)
@@ -62,7 +62,7 @@ func TestOneMachineWritesWhereLocksDoNotReach(t *testing.T) {
 		require.NoError(t, a.Close())
 		require.NoError(t, a2.Close())
 		require.NoError(t, b.Close())
-		require.NoError(t, open(t, ob).down.Hold(ctx, info))
+		require.NoError(t, open(t, ob).demote(ctx, info))
 	}
 }
 

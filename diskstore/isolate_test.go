@@ -173,7 +173,7 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	name := s.pages.Page(putChain(t, s, prompt(1, testTokens))[0].Key())
 	info, err := s.disk.Stat(ctx, name)
 	require.NoError(t, err)
-	require.NoError(t, s.down.Hold(ctx, info))
+	require.NoError(t, s.demote(ctx, info))
 	there, err := s.guard.Stat(ctx, name)
 	require.NoError(t, err)
 	s.remote.checked.Verdicts.MarkBad(there)

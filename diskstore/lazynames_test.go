@@ -75,9 +75,9 @@ func TestLazyNamesSyncNoDirectory(t *testing.T) {
 				require.NoError(t, err)
 				infos = append(infos, info)
 			}
-			require.NoError(t, w.s.down.Hold(ctx, infos[0]))
-			require.Equal(t, want(1, 1), syncs.of(func() { require.NoError(t, w.s.down.Hold(ctx, infos[1])) }))
-			require.Equal(t, want(0, 1), syncs.of(func() { require.NoError(t, w.s.down.Hold(ctx, infos[1])) }), "held below")
+			require.NoError(t, w.s.demote(ctx, infos[0]))
+			require.Equal(t, want(1, 1), syncs.of(func() { require.NoError(t, w.s.demote(ctx, infos[1])) }))
+			require.Equal(t, want(0, 1), syncs.of(func() { require.NoError(t, w.s.demote(ctx, infos[1])) }), "held below")
 
 			tokens := prompt(2, testTokens)
 			w.put(tinySections, tokens)

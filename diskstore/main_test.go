@@ -187,6 +187,12 @@ func setRemoteTimeout(s *Store, limit time.Duration) {
 	s.find.remoteTimeout, s.down.Patience = limit, limit
 }
 
+// demote makes the remote tier hold a local page.
+func (s *Store) demote(ctx context.Context, info tier.Info) error {
+	_, err := s.down.Move(ctx, info)
+	return err
+}
+
 // verifyFile reads a whole page file and checks every byte of it.
 func verifyFile(ctx context.Context, fsys vfs.FS, path string) (*pagefile.Header, error) {
 	blob, err := dir.OpenFile(fsys, path, pagefile.Name{})

@@ -20,7 +20,7 @@ func TestReclaimKeepsPagesUsedSince(t *testing.T) {
 		for _, name := range namesOf(other, tokens) {
 			info, err := other.disk.Stat(ctx, name)
 			require.NoError(t, err)
-			require.NoError(t, other.down.Hold(ctx, info))
+			require.NoError(t, other.demote(ctx, info))
 		}
 		for _, lv := range levels {
 			setUsed(t, other, lv, tokens, time.Now().Add(-month-time.Hour))

@@ -31,7 +31,7 @@ func TestRemoteThatRefusesWrites(t *testing.T) {
 			page, err := s.disk.Stat(ctx, s.pages.Page(putChain(t, s, prompt(9, testTokens))[0].Key()))
 			require.NoError(t, err)
 			for range 4 {
-				require.ErrorIs(t, s.down.Hold(ctx, page), errno)
+				require.ErrorIs(t, s.demote(ctx, page), errno)
 				readChain(t, s, prompt(1, testTokens), testTokens)
 			}
 			require.False(t, s.Stats().Remote.Down, "it can be read")
@@ -43,7 +43,7 @@ func TestRemoteThatRefusesWrites(t *testing.T) {
 			require.Contains(t, line, "remedy=")
 
 			inj.Reset()
-			require.NoError(t, s.down.Hold(ctx, page))
+			require.NoError(t, s.demote(ctx, page))
 			require.Equal(t, 1, strings.Count(log.String(), "may be written again"), "%s", log.String())
 		})
 	}

@@ -263,7 +263,7 @@ func TestCommitThatComesLateCounts(t *testing.T) {
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRename}, Path: regexp.MustCompile(regexp.QuoteMeta(o.Remote.Root) + `.*\.kvp$`), Gate: gate})
 	given, up := context.WithCancel(ctx)
 	done := make(chan error, 1)
-	go func() { done <- s.down.Hold(given, info) }()
+	go func() { done <- s.demote(given, info) }()
 	<-gate.Entered()
 	up()
 	require.ErrorIs(t, <-done, context.Canceled)

@@ -115,7 +115,7 @@ func TestShareThatWasUnmounted(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.guard.Stat(ctx, info.Name)
 	require.ErrorIs(t, err, tier.ErrRootChanged)
-	require.ErrorIs(t, s.down.Hold(ctx, info), tier.ErrTierDown)
+	require.ErrorIs(t, s.demote(ctx, info), tier.ErrTierDown)
 	require.True(t, s.Stats().Remote.Down)
 	entries, err := os.ReadDir(o.Remote.Root)
 	require.NoError(t, err)
@@ -124,7 +124,7 @@ func TestShareThatWasUnmounted(t *testing.T) {
 	require.NoError(t, os.Remove(o.Remote.Root))
 	require.NoError(t, os.Rename(o.Remote.Root+".mounted", o.Remote.Root))
 	later = later.Add(breakerRest)
-	require.NoError(t, s.down.Hold(ctx, info))
+	require.NoError(t, s.demote(ctx, info))
 	require.False(t, s.Stats().Remote.Down)
 }
 
@@ -169,7 +169,7 @@ func TestRoomIsClaimedInTheRootThatReplacesAnother(t *testing.T) {
 	inBoth := func(t *testing.T, s *Store, seed int) {
 		info, err := s.disk.Stat(ctx, s.pages.Page(putChain(t, s, prompt(seed, testTokens))[0].Key()))
 		require.NoError(t, err)
-		require.NoError(t, s.down.Hold(ctx, info))
+		require.NoError(t, s.demote(ctx, info))
 	}
 	for _, name := range []string{tier.Local, tier.Remote} {
 		t.Run(name, func(t *testing.T) {

@@ -74,7 +74,7 @@ func TestCountListsAChangedShardAgain(t *testing.T) {
 			demote := func(p *pagefile.Page) {
 				info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
 				require.NoError(t, err)
-				require.NoError(t, s.down.Hold(ctx, info))
+				require.NoError(t, s.demote(ctx, info))
 			}
 			demote(pair[0])
 			listed := filePath(s.opt.Remote.Root, s.pages.Page(pair[0].Key()))

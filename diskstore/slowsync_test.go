@@ -154,14 +154,14 @@ func TestASyncOfTheShareThatHangsStallsNothingElse(t *testing.T) {
 				require.NoError(t, err)
 				infos = append(infos, info)
 			}
-			require.NoError(t, s.down.Hold(ctx, infos[0]))
+			require.NoError(t, s.demote(ctx, infos[0]))
 			gate := syncHangs(t, inj, s.opt.Remote.Root, hang.op, hang.path)
 			moved := make(chan error, 1)
-			go func() { moved <- s.down.Hold(ctx, infos[1]) }()
+			go func() { moved <- s.demote(ctx, infos[1]) }()
 			<-gate.Entered()
 
 			soon(t, "a count", func() error { _, err := s.remote.files.Count(ctx, nil); return err })
-			soon(t, "a move down", func() error { return s.down.Hold(ctx, infos[2]) })
+			soon(t, "a move down", func() error { return s.demote(ctx, infos[2]) })
 			below, err := s.guard.Stat(ctx, infos[0].Name)
 			require.NoError(t, err)
 			soon(t, "an eviction", func() error { _, err := s.remote.room.Evict(ctx, below, true); return err })

@@ -102,15 +102,6 @@ func (b *Down) Down(ctx context.Context, info tier.Info) (room.Fate, tier.Info, 
 	return room.Refused, info, nil
 }
 
-// Hold makes the remote tier hold a local page, durable and whole, if it has the room.
-func (b *Down) Hold(ctx context.Context, info tier.Info) error {
-	d, err := b.descend(ctx, info)
-	if err != nil {
-		return err
-	}
-	return b.lower(ctx, d)
-}
-
 // Forward moves the recency of a file of the remote tier forward to the given one, unless another
 // process has moved the recency further. A copy known to be good stays known.
 func (b *Down) Forward(ctx context.Context, name pagefile.Name, to time.Time) {

@@ -202,13 +202,13 @@ func (m *Maker) Write(ctx context.Context, n int64, at recency.Place, spare bool
 
 // freeDisk evicts pages for a file of n bytes that the filesystem had no space for.
 func (m *Maker) freeDisk(ctx context.Context, n int64, at recency.Place) error {
-	ctx, cancel := context.WithTimeout(ctx, Wait)
+	wait, cancel := context.WithTimeout(ctx, Wait)
 	defer cancel()
 	want := demandAt(at, m.of.opt.Chains.MoveUp(ctx, time.Time{}, at))
 	// Twice the size, because directories need space as well, and some filesystems free
 	// the space of removed files only later.
 	want.Disk = 2 * pagefile.AlignUp(n)
-	return m.of.Collect(ctx, want)
+	return m.of.Collect(wait, want)
 }
 
 // waitAny returns when the ledger has changed, after atMost, or when ctx ends.
