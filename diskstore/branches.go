@@ -1,12 +1,9 @@
 package diskstore
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/branch"
@@ -82,7 +79,7 @@ func (lv *level) findLast(ctx context.Context, at after, rest []int32, media []p
 		ref, err := lv.match(ctx, c.Name(), at.parent, at.start, rest, media)
 		if errors.Is(err, tier.ErrNotFound) {
 			gone++
-			lv.behind.Submit(c.Branch, func(ctx context.Context) { lv.pruneBranch(ctx, c.Branch) })
+			lv.behind.Submit(c.Branch, func(ctx context.Context) { lv.branches.Prune(ctx, c.Branch) })
 			continue
 		}
 		tries++
@@ -190,132 +187,4 @@ func (lv *level) adopt(ctx context.Context, older tier.Older, b tier.OldBranch) 
 		return err
 	}
 	return older.RemoveOldBranch(ctx, b)
-}
-
-// pruneBranch removes a branch if its page is gone. A page that another process stores just then
-// keeps its branch.
-func (lv *level) pruneBranch(ctx context.Context, b tier.Branch) {
-	gone := func() bool {
-		_, err := lv.tier.Stat(ctx, b.Name())
-		return errors.Is(err, tier.ErrNotFound)
-	}
-	if gone() && lv.tier.RemoveBranch(ctx, b) == nil && !gone() {
-		lv.noteTierError(lv.tier.AddBranch(ctx, b, b.Class == pagefile.ClassTail))
-	}
-}
-
-// pruneBranchesOf removes the branches of removed pages and tails.
-func (lv *level) pruneBranchesOf(ctx context.Context, fingerprint pagefile.Key, removed map[pagefile.Name]bool) {
-	if len(removed) == 0 {
-		return
-	}
-	for first := range 256 {
-		branches, err := lv.tier.ListBranches(ctx, fingerprint, byte(first))
-		lv.noteTierError(err)
-		for _, b := range branches {
-			if removed[b.Name()] && ctx.Err() == nil {
-				lv.pruneBranch(ctx, b)
-			}
-		}
-	}
-}
-
-// branchSweep counts the pages and tails removed from a tier, by fingerprint: a page's branch does
-// not go with the page, because the page's name does not tell the branch.
-type branchSweep struct {
-	mu   sync.Mutex
-	gone map[pagefile.Key]int
-
-	sweeping sync.Mutex                   // held while next is used
-	next     map[pagefile.Key]*sweepPlace // where the sweep of a fingerprint's branches goes on
-}
-
-// sweepPlace is a place among branches: at the prefixes that begin with first, after a branch.
-type sweepPlace struct {
-	first byte
-	last  tier.Branch
-}
-
-// byPlace orders the branches of a sweep.
-func byPlace(a, b tier.Branch) int {
-	return cmp.Or(slices.Compare(a.Prefix[:], b.Prefix[:]), cmp.Compare(a.Class, b.Class), slices.Compare(a.Key[:], b.Key[:]))
-}
-
-func newBranchSweep() *branchSweep {
-	return &branchSweep{gone: make(map[pagefile.Key]int), next: make(map[pagefile.Key]*sweepPlace)}
-}
-
-// place returns where the sweep of a fingerprint's branches goes on.
-func (b *branchSweep) place(fingerprint pagefile.Key) *sweepPlace {
-	at := b.next[fingerprint]
-	if at == nil {
-		at = &sweepPlace{first: byte(rand.N(256))} // processes with short lives begin anywhere
-		b.next[fingerprint] = at
-	}
-	return at
-}
-
-// removed counts a removed file.
-func (b *branchSweep) removed(name pagefile.Name) {
-	if name.Class == pagefile.ClassManifest {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.gone[name.Fingerprint]++
-}
-
-// take returns the counts, and begins new ones.
-func (b *branchSweep) take() map[pagefile.Key]int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	gone := b.gone
-	b.gone = make(map[pagefile.Key]int)
-	return gone
-}
-
-// sweepShare is the number of branches that a sweep looks at for each page removed. With 3, a
-// third of all branches, at most, has no page.
-const sweepShare = 3
-
-// sweepBranches removes branches without a page, in proportion to the pages removed since the
-// last sweep. While another sweep runs, and after ctx has ended, the next one makes up for it.
-func (lv *level) sweepBranches(ctx context.Context) {
-	if ctx.Err() != nil || !lv.branches.sweeping.TryLock() {
-		return
-	}
-	defer lv.branches.sweeping.Unlock()
-	for fingerprint, gone := range lv.branches.take() {
-		left := sweepShare * gone
-		for range 256 {
-			if left = lv.sweepFirst(ctx, fingerprint, left); left == 0 || ctx.Err() != nil {
-				break
-			}
-		}
-	}
-}
-
-// sweepFirst sweeps the branches whose prefixes begin with one byte, most branches at most, and
-// returns the number of branches left to look at.
-func (lv *level) sweepFirst(ctx context.Context, fingerprint pagefile.Key, most int) int {
-	at := lv.branches.place(fingerprint)
-	branches, err := lv.tier.ListBranches(ctx, fingerprint, at.first)
-	if err != nil {
-		lv.noteTierError(err)
-		return 0
-	}
-	slices.SortFunc(branches, byPlace)
-	for _, b := range branches {
-		if byPlace(b, at.last) <= 0 {
-			continue
-		}
-		if most == 0 || ctx.Err() != nil {
-			return 0
-		}
-		lv.pruneBranch(ctx, b)
-		at.last = b
-		most--
-	}
-	*at = sweepPlace{first: at.first + 1}
-	return most
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/internal/branch"
 	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -192,8 +193,7 @@ func TestAPageThatComesBackKeepsItsBranch(t *testing.T) {
 	putChain(t, s, prompt(1, testTokens))
 	g := &gated{Surveyed: s.disk}
 	g.missing.Store(true)
-	lv := &level{tier: g}
-	lv.pruneBranch(ctx, branchesOf(t, s, s.disk)[0])
+	branch.NewSweep(g, func(error) {}).Prune(ctx, branchesOf(t, s, s.disk)[0])
 	require.False(t, g.missing.Load())
 	require.Len(t, branchesOf(t, s, s.disk), 1)
 }
@@ -214,9 +214,9 @@ func TestSweepsOfSeveralModels(t *testing.T) {
 	require.NoError(t, s.disk.AddBranch(ctx, gone, false))
 	for range 2 * living {
 		for _, fingerprint := range []pagefile.Key{s.opt.Fingerprint, {9}} {
-			s.local.branches.removed(pagefile.Name{Fingerprint: fingerprint})
+			s.local.branches.Removed(pagefile.Name{Fingerprint: fingerprint})
 		}
-		s.local.sweepBranches(ctx)
+		s.local.branches.Run(ctx)
 	}
 	require.Equal(t, living, len(branchesOf(t, s, s.disk)))
 }
@@ -246,8 +246,8 @@ func TestASweepIsPutOff(t *testing.T) {
 	evictPage(t, s, info)
 	over, cancel := context.WithCancel(ctx)
 	cancel()
-	s.local.sweepBranches(over)
+	s.local.branches.Run(over)
 	require.Len(t, branchesOf(t, s, s.disk), 1)
-	s.local.sweepBranches(ctx)
+	s.local.branches.Run(ctx)
 	require.Empty(t, branchesOf(t, s, s.disk))
 }

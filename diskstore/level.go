@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/branch"
 	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/graves"
@@ -29,8 +30,8 @@ type level struct {
 	counts   levelCounters
 	checked  *checked.Pages  // reads them
 	room     *room.Collector // makes room for them
-	branches *branchSweep
-	adopted  sync.Map // fingerprints whose old branches are being adopted or were, with the time of the last failure
+	branches *branch.Sweep   // removes branches of pages that have gone
+	adopted  sync.Map        // fingerprints whose old branches are being adopted or were, with the time of the last failure
 
 	hitClock   work.Once   // records hits
 	graves     graves.List // pages that left the tier
@@ -73,9 +74,10 @@ type levelOptions struct {
 func newLevel(t counted.Surveyed, opt levelOptions, files counted.Options, checks checked.Options) *level {
 	lv := &level{
 		levelOptions: opt, tier: t,
-		book: ledger.NewBook(t, opt.config.BudgetBytes, opt.perDay, opt.now), branches: newBranchSweep(),
+		book:       ledger.NewBook(t, opt.config.BudgetBytes, opt.perDay, opt.now),
 		collecting: work.NewQueue(),
 	}
+	lv.branches = branch.NewSweep(t, lv.noteTierError)
 	if lv.recording == nil {
 		lv.recording = lv.collecting
 		lv.counting = []*work.Queue{lv.collecting}
@@ -86,7 +88,7 @@ func newLevel(t counted.Surveyed, opt levelOptions, files counted.Options, check
 	files.Appeared = func(name pagefile.Name) { lv.checked.Verdicts.Replaced(name) }
 	files.Removed = func(name pagefile.Name) {
 		lv.checked.Copies.Forget(name)
-		lv.branches.removed(name)
+		lv.branches.Removed(name)
 	}
 	lv.files = counted.New(t, lv.book, files)
 	checks.Name, checks.Far, checks.Now, checks.Failed = opt.name, opt.far, opt.now, lv.noteTierError
@@ -106,7 +108,7 @@ func (lv *level) answers() bool { return lv.down == nil || !lv.down() }
 // roomOptions are those of the level's collector. moved counts the pages that move down.
 func (lv *level) roomOptions(chains *recency.Chains, moved *atomic.Uint64) room.Options {
 	return room.Options{
-		CountEvery: room.CountEvery, Chains: chains, Now: lv.now, Failed: lv.noteTierError, Swept: lv.sweepBranches,
+		CountEvery: room.CountEvery, Chains: chains, Now: lv.now, Failed: lv.noteTierError, Swept: lv.branches.Run,
 		Left: func(name pagefile.Name, down bool) {
 			if down {
 				moved.Add(1)

@@ -96,7 +96,7 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 	gone := lv.files.NewRemoval()
 	defer func() { gone.Record(ctx) }()
 	removedPages := make(map[pagefile.Name]bool)
-	defer func() { lv.pruneBranchesOf(ctx, p.fingerprint, removedPages) }()
+	defer func() { lv.branches.PruneOf(ctx, p.fingerprint, removedPages) }()
 	all = true
 	for _, shard := range shards {
 		if shard.Fingerprint != p.fingerprint {
