@@ -68,7 +68,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	s.health.log = s.log.With("tier", tier.Local, "root", opt.Local.Root)
 	s.capped.pages = &s.counts.writeCaps
 	if opt.Trouble != nil {
-		s.health.tell, s.capped.tell = s.tellTrouble, opt.Trouble
+		s.health.tell, s.capped.tell = s.crowded.teller(opt.Trouble, func() time.Time { return s.now() }), opt.Trouble
 	}
 	local := dir.Options{
 		Create: create, Timeout: opt.Timeout, Log: s.health.log,
@@ -87,7 +87,11 @@ func newStore(opt Options, create bool) (*Store, error) {
 		ram: &s.ram, chains: s.chains, now: s.local.now, life: s.life,
 	}
 	s.openRoom()
-	s.openReader()
+	s.reader = reader{
+		pages: s.pages, pageTokens: opt.PageTokens, codec: s.codec, tiers: s.tiers, ram: &s.ram,
+		chains: s.chains, down: s.down, up: s.up, behind: s.promoting, now: s.local.now,
+		counts: &s.counts, ahead: readAhead{counts: &s.counts}, tried: s.tried,
+	}
 	return s, nil
 }
 
@@ -203,14 +207,6 @@ func (s *Store) newUp() *move.Up {
 		Pages: s.pages, Chains: s.chains, Room: s.maker, Queue: s.promoting,
 		Failed: s.local.noteTierError, Link: s.local.linkIn, Promoted: func() { s.counts.promoted.Add(1) },
 	})
-}
-
-// openReader lets pages be read.
-func (s *Store) openReader() {
-	r := &s.reader
-	r.pages, r.pageTokens, r.codec, r.now = s.pages, s.opt.PageTokens, s.codec, s.local.now
-	r.tiers, r.ram, r.chains, r.down, r.up, r.behind = s.tiers, &s.ram, s.chains, s.down, s.up, s.promoting
-	r.counts, r.ahead.counts, r.tried = &s.counts, &s.counts, s.tried
 }
 
 // openLocal checks the local root, claims the process's temporary files, reads the ledger and
