@@ -67,7 +67,7 @@ Files of this package, by their purpose:
 	ahead.go                         reading before somebody asks
 	root_ops.go, root_gc.go          the store for tools
 
-A Store looks up, reads and puts pages, and puts its parts together. A lookup and a reader see what
+A Store looks up, reads and puts pages, and puts its parts together. A lookup and a reader see the part that
 they need of it; a level does not know its store. To add a tier of another kind, such as an object
 store, implement tier.Tier and give it to Options.RemoteTier.
 

@@ -52,7 +52,8 @@ func openMounted(t *testing.T, tokens []int32) *mountedRemote {
 // patience sets the time limit of the remote tier. Tests use a minute where the mount works,
 // because the machine may be busy, and little where the mount does not.
 func (m *mountedRemote) patience(limit time.Duration) {
-	m.guard.LookupIn, m.guard.StepIn, m.find.remoteTimeout = limit, limit, limit
+	m.guard.LookupIn, m.guard.StepIn = limit, limit
+	setRemoteTimeout(m.Store, limit)
 }
 
 // moveDown moves a page to the remote tier if it can.

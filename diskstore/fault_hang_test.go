@@ -47,7 +47,7 @@ func TestRemoteThatHangsInEveryOperation(t *testing.T) {
 			remote := regexp.MustCompile("^" + regexp.QuoteMeta(life.o.Remote.Root))
 			life.inj.Add(vfs.Rule{Path: remote, Ops: []vfs.Op{op}, Gate: gate})
 			s.guard.LookupIn, s.guard.StepIn = 5*time.Millisecond, 5*time.Millisecond
-			s.find.remoteTimeout = 5 * time.Millisecond
+			setRemoteTimeout(s, 5*time.Millisecond)
 			life.flush()
 			before := runtime.NumGoroutine()
 			for seed := range 2 * failuresToOpen {
@@ -176,7 +176,7 @@ func TestALookupHasOneBudget(t *testing.T) {
 	s := open(t, o)
 	require.Equal(t, DefaultRemoteTimeout, s.opt.RemoteTimeout)
 	require.LessOrEqual(t, DefaultRemoteTimeout, 250*time.Millisecond)
-	s.find.remoteTimeout = 200 * time.Millisecond // enough for the local tier on a busy machine
+	setRemoteTimeout(s, 200*time.Millisecond) // enough for the local tier on a busy machine
 	inner := &deadlines{Tier: s.guard.Inner}
 	s.guard.Inner = inner
 	begin := time.Now()

@@ -102,7 +102,7 @@ func TestHungRemoteComesBack(t *testing.T) {
 	revive()
 	askAgain(s)
 	s.guard.LookupIn, s.guard.StepIn = time.Minute, time.Minute
-	s.find.remoteTimeout = time.Minute
+	setRemoteTimeout(s, time.Minute)
 	readChain(t, s, tokens, len(tokens))
 	require.False(t, s.Stats().Remote.Down)
 	require.Equal(t, 1, log.count("is back"))

@@ -182,6 +182,11 @@ func dropPage(t require.TestingT, lv *level, info tier.Info) {
 	require.Equal(t, info.Bytes, removed.Bytes)
 }
 
+// setRemoteTimeout changes Options.RemoteTimeout of an open store.
+func setRemoteTimeout(s *Store, limit time.Duration) {
+	s.find.remoteTimeout, s.down.Patience = limit, limit
+}
+
 // demote makes the remote tier hold a local page.
 func (s *Store) demote(ctx context.Context, info tier.Info) error {
 	_, err := s.down.Move(ctx, info)

@@ -68,7 +68,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	s.health.log = s.log.With("tier", tier.Local, "root", opt.Local.Root)
 	s.capped.pages = &s.counts.writeCaps
 	if opt.Trouble != nil {
-		s.health.tell, s.capped.tell = s.tellTrouble, opt.Trouble
+		s.health.tell, s.capped.tell = s.crowded.teller(opt.Trouble, func() time.Time { return s.now() }), opt.Trouble
 	}
 	local := dir.Options{
 		Create: create, Timeout: opt.Timeout, Log: s.health.log,
@@ -87,7 +87,11 @@ func newStore(opt Options, create bool) (*Store, error) {
 		ram: &s.ram, chains: s.chains, now: s.local.now, life: s.life,
 	}
 	s.openRoom()
-	s.openReader()
+	s.reader = reader{
+		pages: s.pages, pageTokens: opt.PageTokens, codec: s.codec, tiers: s.tiers, ram: &s.ram,
+		chains: s.chains, down: s.down, up: s.up, behind: s.promoting, now: s.local.now,
+		counts: &s.counts, ahead: readAhead{counts: &s.counts}, tried: s.tried,
+	}
 	return s, nil
 }
 
@@ -174,10 +178,10 @@ func (s *Store) openRoom() {
 
 // newDown returns the way down.
 func (s *Store) newDown() *move.Down {
-	return move.NewDown(pagefile.Cold{K: s.opt.Cold.K, V: s.opt.Cold.V}, move.DownOptions{
+	return move.NewDown(pagefile.Cold{K: s.opt.Cold.K, V: s.opt.Cold.V}, s.opt.RemoteTimeout, move.DownOptions{
 		Local: s.local.files, Remote: s.remote.files, Ours: s.local.checked, Theirs: s.remote.checked,
 		Pages: s.pages, Codec: s.codec, Log: s.log,
-		Room: s.remote.room, Queue: s.remote.collecting, Patience: s.opt.RemoteTimeout,
+		Room: s.remote.room, Queue: s.remote.collecting,
 		Resting:  s.guard.Breaker.Resting,
 		Compress: func(key pagefile.Key) bool { return s.encoder(key) != nil },
 		Describe: func(ctx context.Context, fingerprint pagefile.Key, made bool) error {
@@ -203,14 +207,6 @@ func (s *Store) newUp() *move.Up {
 		Pages: s.pages, Chains: s.chains, Room: s.maker, Queue: s.promoting,
 		Failed: s.local.noteTierError, Link: s.local.linkIn, Promoted: func() { s.counts.promoted.Add(1) },
 	})
-}
-
-// openReader lets pages be read.
-func (s *Store) openReader() {
-	r := &s.reader
-	r.pages, r.pageTokens, r.codec, r.now = s.pages, s.opt.PageTokens, s.codec, s.local.now
-	r.tiers, r.ram, r.chains, r.down, r.up, r.behind = s.tiers, &s.ram, s.chains, s.down, s.up, s.promoting
-	r.counts, r.ahead.counts, r.tried = &s.counts, &s.counts, s.tried
 }
 
 // openLocal checks the local root, claims the process's temporary files, reads the ledger and

@@ -37,7 +37,7 @@ func TestPutsGoOnWhileTheShareIsListed(t *testing.T) {
 			s := open(t, o)
 			inRemote(t, s, below)
 			require.NoError(t, s.Flush(ctx))
-			s.find.remoteTimeout = time.Millisecond // a move down waits as long for room
+			setRemoteTimeout(s, time.Millisecond) // a move down waits as long for room
 			gate := listingHangs(t, inj, o.Remote.Root)
 			counted := make(chan error, 1)
 			go func() {

@@ -208,18 +208,20 @@ func (h *health) down() bool {
 	return h.bad
 }
 
-// tellTrouble is the local tier's health.tell.
-func (s *Store) tellTrouble(what string, err error) {
-	if errors.Is(err, room.ErrUnreachable) {
-		return // the page before it was not stored, which was told
+// teller returns the local tier's health.tell, which tells trouble.
+func (c *crowded) teller(trouble func(error), now func() time.Time) func(what string, err error) {
+	return func(what string, err error) {
+		if errors.Is(err, room.ErrUnreachable) {
+			return // the page before it was not stored, which was told
+		}
+		if err == nil {
+			err = c.now(now())
+		} else {
+			c.forget()
+			err = fmt.Errorf("%s: %w", what, err)
+		}
+		trouble(err)
 	}
-	if err == nil {
-		err = s.crowded.now(s.now())
-	} else {
-		s.crowded.forget()
-		err = fmt.Errorf("%s: %w", what, err)
-	}
-	s.opt.Trouble(err)
 }
 
 // capNote counts pages that the daily limit on writes kept from being written, and tells of them.

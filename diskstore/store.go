@@ -56,16 +56,6 @@ type Store struct {
 	life *work.Life
 }
 
-// queues returns the queues of background work. A job may submit jobs to the queues after its
-// own, and to none before.
-func (s *Store) queues() []*work.Queue {
-	queues := []*work.Queue{s.promoting}
-	for _, lv := range s.tiers {
-		queues = append(queues, lv.collecting)
-	}
-	return queues
-}
-
 // Flush waits for collections, demotions and promotions that earlier calls caused, records
 // Hits, and returns unused claims to the budgets. After Flush the process may be killed
 // without a loss: no other process has to correct the ledger. Flush returns ctx's error when
@@ -76,7 +66,7 @@ func (s *Store) Flush(ctx context.Context) error {
 		return err
 	}
 	defer leave()
-	for _, q := range s.queues() {
+	for _, q := range s.tiers.queues(s.promoting) {
 		if err := q.Wait(ctx); err != nil {
 			return err
 		}
@@ -134,7 +124,7 @@ func (s *Store) Close() error {
 		s.ram.Close()
 	}
 	var err error
-	for _, q := range s.queues() {
+	for _, q := range s.tiers.queues(s.promoting) {
 		err = errors.Join(err, q.Close(time.Until(deadline)))
 	}
 	err = errors.Join(err, s.leave(max(time.Until(deadline), guard.CloseIn)))

@@ -33,11 +33,9 @@ type DownOptions struct {
 	Codec         *pagefile.Codec
 	Log           *slog.Logger
 
-	// Room makes room in the remote tier, in Queue. Patience is a part of the time for which a move
-	// waits for that.
-	Room     *room.Collector
-	Queue    *work.Queue
-	Patience time.Duration
+	// Room makes room in the remote tier, in Queue.
+	Room  *room.Collector
+	Queue *work.Queue
 
 	// Resting reports whether the remote tier is down.
 	Resting func() bool
@@ -59,7 +57,8 @@ type DownOptions struct {
 
 // Down moves pages to the remote tier. It is the room.Below of the local tier.
 type Down struct {
-	Cold pagefile.Cold // the encodings of K and V of lossy pages
+	Cold     pagefile.Cold // the encodings of K and V of lossy pages
+	Patience time.Duration // a move waits as long for room, or half of room.Wait if that is longer
 
 	opt     DownOptions
 	making  atomic.Bool // the remote tier makes room
@@ -68,7 +67,9 @@ type Down struct {
 }
 
 // NewDown returns a Down that makes pages of the store lossy as cold says.
-func NewDown(cold pagefile.Cold, opt DownOptions) *Down { return &Down{Cold: cold, opt: opt} }
+func NewDown(cold pagefile.Cold, patience time.Duration, opt DownOptions) *Down {
+	return &Down{Cold: cold, Patience: patience, opt: opt}
+}
 
 // Refuses is that of room.Below.
 func (b *Down) Refuses(within time.Duration) bool {
@@ -351,7 +352,7 @@ func (b *Down) makeRoom(ctx context.Context, want room.Demand) error {
 		b.making.Store(false)
 		done <- err
 	})
-	patience := time.NewTimer(max(room.Wait/2, b.opt.Patience))
+	patience := time.NewTimer(max(room.Wait/2, b.Patience))
 	defer patience.Stop()
 	select {
 	case err := <-done:
