@@ -40,13 +40,18 @@ func TestHostileStates(t *testing.T) {
 		Prompts: []telemetry.StatePrompt{
 			{Prompt: telemetry.Prompt{Miss: &telemetry.Miss{Cause: hostile, Detail: hostile, From: hostile}}},
 		},
+		Tiers: []telemetry.Tier{{Name: hostile, Root: hostile, Bytes: -1, Budget: 1, Booked: 1 << 62, Pages: -1}},
 	}
 	var out bytes.Buffer
 	a := &app{stdout: printer{&out}, stderr: printer{&out}}
 	name := modelNames{}.nameOf
 	all := func(string) bool { return true }
-	use := residency{Live: true, Processes: show.Processes(state, name), Models: []modelUse{{Model: show.Models(state, name)[0]}}, PagesErr: hostile}
-	a.printResidency(use, true)
+	use := residency{Live: true, Processes: show.Processes(state, name), Models: []modelUse{{Model: show.Models(state, name)[0]}}, PagesErr: hostile, counted: true}
+	printResidency(a.stdout, use, true)
+	requireTame(t, out.String())
+
+	out.Reset()
+	printTop(a.stdout, hostile, state, name)
 	requireTame(t, out.String())
 
 	out.Reset()

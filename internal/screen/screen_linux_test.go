@@ -1,15 +1,13 @@
-package top
+package screen
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,32 +16,25 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
-	"github.com/kvtier/kvtier/telemetry"
 )
 
-// childVar makes the test program show the states of a folder, as kvtier top does.
-const childVar = "KVTIER_TEST_TOP"
+// childVar makes the test program show the text of a file, again and again.
+const childVar = "KVTIER_TEST_SCREEN"
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(childVar); dir != "" {
-		os.Exit(child(dir))
+	if file := os.Getenv(childVar); file != "" {
+		os.Exit(child(file))
 	}
 	os.Exit(m.Run())
 }
 
-// child shows one server, whose state is a file: without the file the server is down.
-func child(dir string) int {
-	err := Run(context.Background(), os.Stdout, Options{
-		Roots: func() []string { return []string{dir} },
-		Read: func(_ context.Context, root string) (s telemetry.State, err error) {
-			data, err := os.ReadFile(filepath.Join(root, "state"))
-			if err != nil {
-				return s, err
-			}
-			return s, json.Unmarshal(data, &s)
-		},
-		Color: true, every: 10 * time.Millisecond,
+func child(file string) int {
+	err := Run(context.Background(), os.Stdin, os.Stdout, 10*time.Millisecond, func(context.Context) string {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err.Error()
+		}
+		return string(text)
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -161,26 +152,24 @@ func (p *pty) settings() (s unix.Termios) {
 	return s
 }
 
-func putState(t *testing.T, dir string, s telemetry.State) {
+// put replaces a file at once.
+func put(t *testing.T, file, text string) {
 	t.Helper()
-	data, err := json.Marshal(s)
-	require.NoError(t, err)
-	temp := filepath.Join(dir, "temp")
-	require.NoError(t, os.WriteFile(temp, data, 0o600))
-	require.NoError(t, os.Rename(temp, filepath.Join(dir, "state")))
+	require.NoError(t, os.WriteFile(file+".new", []byte(text), 0o600))
+	require.NoError(t, os.Rename(file+".new", file))
 }
 
-// On a terminal: a server that comes, restarts, and goes on; other sizes; and an end after
-// which the terminal is as before.
+// On a terminal: text that changes, other sizes, and an end after which the terminal is as before.
 func TestTerminal(t *testing.T) {
 	for name, quit := range map[string]string{"q": "q", "Ctrl-C": "\x03"} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
+			file := filepath.Join(t.TempDir(), "text")
+			put(t, file, "one\ntwo\nthree\n")
 			p := openPTY(t)
 			p.resize(80, 24)
 			before := p.settings()
 			cmd := exec.Command(os.Args[0])
-			cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "CI=") }), childVar+"="+dir, "TERM=xterm-256color")
+			cmd.Env = append(os.Environ(), childVar+"="+file)
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = p.slave, p.slave, p.slave
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
 			require.NoError(t, cmd.Start())
@@ -192,26 +181,17 @@ func TestTerminal(t *testing.T) {
 				}
 			}()
 
-			first := p.until("No server has told its numbers here yet.")
-			require.Contains(t, first, "\x1b[?1049h")
-			require.NotContains(t, first, "\x1b]11", "the terminal was asked for its color; see package quiet")
-			s := sampleState()
-			s.At = time.Now()
-			putState(t, dir, s)
-			p.until("(estimate)")
-			require.NoError(t, os.Remove(filepath.Join(dir, "state")))
-			p.until("waiting for the server")
-			s.At = time.Now()
-			putState(t, dir, s)
-			p.until("live")
-			p.resize(40, 12)
-			p.until("reused ")
+			require.Contains(t, p.until(drawn("one\ntwo\nthree", 24)), enter)
+			put(t, file, "four\nfive\nsix")
+			p.until(drawn("four\nfive\nsix", 24))
+			p.resize(40, 2)
+			p.until("\x1b[Kfive\x1b[H")
 			p.resize(120, 40)
-			p.until("prompts restored")
+			p.until(drawn("four\nfive\nsix", 40))
 
 			require.NotEqual(t, before, p.settings())
-			p.send(quit)
-			require.Contains(t, p.until("\x1b[?1049l"), "\x1b[?25h", "the cursor is shown again")
+			p.send("x" + quit)
+			p.until(leave)
 			require.NoError(t, cmd.Wait())
 			ended = true
 			require.Equal(t, before, p.settings())
