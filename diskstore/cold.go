@@ -78,7 +78,7 @@ func nameOf(h *pagefile.Header) pagefile.Name {
 // coldOf returns how a local page becomes lossy when it moves down, and false for a page that
 // moves down as it is: rows of other fingerprints may be of any type.
 func (s *Store) coldOf(h *pagefile.Header) (pagefile.Cold, bool) {
-	how := pagefile.Cold{K: s.opt.Cold.K, V: s.opt.Cold.V, Compress: s.encoder(h.Key) != nil}
+	how := pagefile.Cold{K: s.opt.Cold.K, V: s.opt.Cold.V, Compress: s.opt.Compress}
 	return how, s.opt.Cold.on() && h.Fingerprint == s.opt.Fingerprint && !h.Lossy() &&
 		int64(h.Layout.Size()) <= coldExpandMost*h.FileBytes
 }

@@ -116,10 +116,8 @@ type verified struct {
 func (s *Store) read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, load load) (verified, error) {
 	var worst error
 	for _, lv := range s.levels(ref.Tier) {
-		began := s.now()
 		page, err := lv.readFrom(ctx, ref, tokens, layout, load)
 		if err == nil {
-			s.tried(lv, page.header, layout, s.now().Sub(began))
 			lv.hit(page.header.Fingerprint)
 			lv.counts.hits.Add(1)
 			s.ahead.used(s.refName(ref), s.ram == nil)

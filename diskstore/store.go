@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/ram"
-	"github.com/kvtier/kvtier/diskstore/internal/trial"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -34,7 +33,6 @@ type Store struct {
 	ram    *ram.Tier // nil when no page is kept in memory
 	codec  *pagefile.Codec
 	cold   pagefile.Key // fingerprint of this store's lossy pages
-	trial  *trial.Trial // of CompressAuto, else nil
 
 	promoting *work.Queue // promotions and touches of remote pages
 
@@ -160,7 +158,6 @@ func (s *Store) openLocal(ctx context.Context) error {
 	if err := s.local.book.Refresh(ctx); err != nil {
 		return err
 	}
-	s.recallTrial(ctx)
 	err := s.ensureManifest(ctx, s.disk)
 	if errors.Is(err, tier.ErrNoSpace) {
 		s.health.note("write manifest", err)
@@ -261,8 +258,8 @@ func (s *Store) Flush(ctx context.Context) error {
 // answers reports whether a tier is not known to be down. The local tier is never down.
 func (lv *level) answers() bool { return lv == lv.s.local || !lv.s.guard.Breaker.Down() }
 
-// giveBack settles the ledgers of tiers that answer, and records graves and the verdict of a trial. After a failure the claim stays until
-// files are counted.
+// giveBack settles the ledgers of tiers that answer, and records graves. After a failure the claim
+// stays until files are counted.
 func (s *Store) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
 	defer cancel()
@@ -272,7 +269,6 @@ func (s *Store) giveBack(ctx context.Context) {
 			lv.recordGraves(ctx)
 		}
 	}
-	s.recordTrial(ctx)
 }
 
 // leave settles the ledgers and closes the local tier, for at most patience.

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/encoding"
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/tierenv"
@@ -136,8 +135,8 @@ func (s *settings) readOthers(set map[string]string) {
 	}
 	n, err := strconv.Atoi(value(set, "OLLAMA_KV_TIER_PAGE_TOKENS"))
 	ignore("OLLAMA_KV_TIER_PAGE_TOKENS", "a whole number from 16 to 4096", err == nil && n >= 16 && n <= 4096)
-	_, err = diskstore.ParseCompression(value(set, "OLLAMA_KV_TIER_COMPRESS"))
-	ignore("OLLAMA_KV_TIER_COMPRESS", "0, 1 or auto", err == nil)
+	_, err = strconv.ParseBool(value(set, "OLLAMA_KV_TIER_COMPRESS"))
+	ignore("OLLAMA_KV_TIER_COMPRESS", "0 or 1", err == nil)
 	_, _, err = encoding.ParseCold(value(set, "OLLAMA_KV_TIER_COLD_TYPE"))
 	ignore("OLLAMA_KV_TIER_COLD_TYPE", "q8_0, q4_0 or int4, or two of these for K and V", err == nil)
 	ignore("OLLAMA_KV_TIER_COLD_TYPE", "a variable beside OLLAMA_KV_TIER_REMOTE, without which no page moves down", err != nil || s.remote != "")
