@@ -10,6 +10,7 @@ import (
 	"github.com/ollama/ollama/fs/ggml"
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/modelfile"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/show"
 )
@@ -75,17 +76,17 @@ func TestHostileStates(t *testing.T) {
 
 // A model's own tokens may be hostile, too.
 func TestHostileTokens(t *testing.T) {
-	d, err := openDecoder(writeModel(t, ggml.KV{
+	d, err := modelfile.OpenDecoder(writeModel(t, ggml.KV{
 		"general.architecture": "qwen3", "tokenizer.ggml.model": "gpt2",
 		"tokenizer.ggml.tokens": []string{"ě[2J", "Ċ", "ĉ", "Ãī", "a"}, // byte-level: escape, line end, tab, a C1 control
 	}))
 	require.NoError(t, err)
-	p, err := d.parted(show.Part(telemetry.Words{Was: []int32{4, 0}, Is: []int32{4, 1, 2}}))
+	p, err := textOfParts(d, show.Part(telemetry.Words{Was: []int32{4, 0}, Is: []int32{4, 1, 2}}))
 	require.NoError(t, err)
 	require.Equal(t, parted{Before: "a", Was: "\x1b[2J", Is: "\n\t"}, *p)
 	require.Equal(t, `"a«\u001b[2J»"`, p.was())
 	require.Equal(t, `"a«\n\t»"`, p.is())
-	_, err = d.parted(show.Part(telemetry.Words{Was: []int32{4, 9}}))
+	_, err = textOfParts(d, show.Part(telemetry.Words{Was: []int32{4, 9}}))
 	require.ErrorContains(t, err, "token 9 is not one of the model's 5")
 }
 

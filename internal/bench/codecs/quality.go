@@ -1,4 +1,4 @@
-package codecbench
+package main
 
 import (
 	"context"

@@ -1,4 +1,6 @@
-package main
+// Package modelfile opens the GGUF files of models, and turns their tokens into text. A file may
+// come from other people: one that lies about its lengths is an error.
+package modelfile
 
 import (
 	"errors"
@@ -14,9 +16,9 @@ import (
 // ggufMagic begins a model file.
 const ggufMagic = "GGUF"
 
-// openModel opens a model file. Upstream's reader believes the lengths that a file names, and a
+// Open opens a model file. Upstream's reader believes the lengths that a file names, and a
 // hostile file would end this program, so another reader checks them first.
-func openModel(path string) (*gguf.File, error) {
+func Open(path string) (*gguf.File, error) {
 	err := sizing.CheckFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read model %s: there is no such file; name a GGUF file", path)
@@ -35,15 +37,15 @@ func openModel(path string) (*gguf.File, error) {
 	return f, nil
 }
 
-// decoder turns tokens into text.
-type decoder struct {
+// Decoder turns tokens into text.
+type Decoder struct {
 	values []string
 	decode func([]int32) (string, error)
 }
 
-// openDecoder reads the tokenizer of a model file.
-func openDecoder(path string) (*decoder, error) {
-	f, err := openModel(path)
+// OpenDecoder reads the tokenizer of a model file.
+func OpenDecoder(path string) (*Decoder, error) {
+	f, err := Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +59,7 @@ func openDecoder(path string) (*decoder, error) {
 	for _, score := range f.KeyValue("tokenizer.ggml.scores").Floats() {
 		vocabulary.Scores = append(vocabulary.Scores, float32(score))
 	}
-	d := &decoder{values: vocabulary.Values}
+	d := &Decoder{values: vocabulary.Values}
 	switch kind := f.KeyValue("tokenizer.ggml.model").String(); {
 	case kind == "gpt2" && len(d.values) > 0:
 		d.decode = tokenizer.NewBytePairEncoding(vocabulary).Decode
@@ -72,12 +74,12 @@ func openDecoder(path string) (*decoder, error) {
 // minPieces is the smallest vocabulary that Ollama's SentencePiece accepts.
 const minPieces = 5
 
-// text returns the text of tokens. A token outside the model's vocabulary is an error: the
+// Text returns the text of tokens. A token outside the model's vocabulary is an error: the
 // page belongs to another model.
-func (d *decoder) text(tokens []int32) (string, error) {
+func (d *Decoder) Text(tokens []int32) (string, error) {
 	for _, t := range tokens {
 		if t < 0 || int(t) >= len(d.values) {
-			return "", fmt.Errorf("token %d is not one of the model's %s; give the model that the page is of", t, count(len(d.values)))
+			return "", fmt.Errorf("token %d is not one of the model's %d; give the model that the page is of", t, len(d.values))
 		}
 	}
 	return d.decode(tokens)

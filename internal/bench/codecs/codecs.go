@@ -1,4 +1,4 @@
-package codecbench
+package main
 
 import (
 	"github.com/kvtier/kvtier/diskstore/encoding"

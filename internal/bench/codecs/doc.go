@@ -1,15 +1,12 @@
 /*
-Package codecbench measures the encodings of diskstore/encoding on the K/V of a model and a text.
+Command codecs measures the encodings of diskstore/encoding on the K/V of a model and a text.
 
 A patched Ollama computes the text and stores its pages. From these pages come the size in each
 encoding, the order-0 entropy beside it, and the speeds of encoding, of decoding, and of reading
 page files back. Then the engine restores decoded pages and computes the text that follows:
 its probabilities are compared with those after rows that never left the engine.
 
-	report, err := codecbench.Run(ctx, codecbench.Options{
-		Model: codecbench.Model{Path: "model.gguf", Context: 4608, Decode: decode},
-		Text:  text, Tokens: 4096, Scored: 256, Dir: dir,
-	})
+	go run ./internal/bench/codecs -model model.gguf -text book.txt
 
 codecs.go has the list of encodings. score.go says how far two distributions are apart.
 
@@ -26,4 +23,4 @@ Decoded rows of a lossy encoding are stored under the name of the exact page, in
 their own: the engine needs to know nothing of encodings. Rows of a lossless encoding are compared
 with the exact ones byte for byte, so one restore of these serves all.
 */
-package codecbench
+package main
