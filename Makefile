@@ -290,10 +290,6 @@ format-patches: ## Write patches/ from the commits in build/ollama/src
 fmt: ## Format our Go files
 	@$(GO_FILES) | xargs gofmt -w
 
-.PHONY: changelog
-changelog: ## Write the unreleased part of CHANGELOG.md from changelog/unreleased
-	go test ./internal/docs -run TestChangelog -update
-
 .PHONY: release
 release: ## Pack kvtier, kvtier-llama-server and patch-ollama for each system: build/release
 	scripts/release

@@ -69,7 +69,7 @@ type restoreVariant struct {
 func newRestoreVariant(b *testing.B, kind string, compress bool) *restoreVariant {
 	v := &restoreVariant{name: map[bool]string{false: "raw", true: "compressed"}[compress]}
 	v.s = open(b, testOptions(b, func(o *Options) {
-		o.FS, o.PageTokens, o.Compress, o.Local.BudgetBytes = nil, benchTokens, compression(compress), 1<<30
+		o.FS, o.PageTokens, o.Compress, o.Local.BudgetBytes = nil, benchTokens, compress, 1<<30
 	}))
 	parent, stored, rows := v.s.opt.Fingerprint, int64(0), 0
 	var tokens []int32

@@ -35,7 +35,7 @@ func eachEncoding(b *testing.B, run func(b *testing.B, s *Store)) {
 		name := map[bool]string{false: "raw", true: "zstd"}[compress]
 		b.Run(name, func(b *testing.B) {
 			run(b, open(b, testOptions(b, func(o *Options) {
-				o.FS, o.PageTokens, o.Compress, o.Local.BudgetBytes = nil, 256, compression(compress), 1<<30
+				o.FS, o.PageTokens, o.Compress, o.Local.BudgetBytes = nil, 256, compress, 1<<30
 			})))
 		})
 	}

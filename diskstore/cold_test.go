@@ -78,7 +78,7 @@ func lossyRows(t require.TestingT, p *pagefile.Page, how ColdTypes) []byte {
 // setCold changes Options.Cold of an open store.
 func setCold(s *Store, cold ColdTypes) {
 	s.opt.Cold, s.pages.Cold = cold, cold.on()
-	s.down.Cold = pagefile.Cold{K: cold.K, V: cold.V}
+	s.down.Cold = pagefile.Cold{K: cold.K, V: cold.V, Compress: s.opt.Compress}
 }
 
 // putCold stores the pages of tokens.
@@ -125,7 +125,7 @@ func TestColdPages(t *testing.T) {
 	} {
 		for _, compress := range []bool{false, true} {
 			t.Run(how.K.String()+","+how.V.String()+map[bool]string{true: " compressed"}[compress], func(t *testing.T) {
-				o := testOptions(t, withRemote(t), withCold(how.K, how.V), func(o *Options) { o.Compress = compression(compress) })
+				o := testOptions(t, withRemote(t), withCold(how.K, how.V), func(o *Options) { o.Compress = compress })
 				s := open(t, o)
 				tokens := prompt(1, 2*testTokens+3)
 				pages := putCold(t, s, tokens)
@@ -293,7 +293,7 @@ func TestLossyOnce(t *testing.T) {
 	first, err := os.ReadFile(filePath(o.Remote.Root, lossy))
 	require.NoError(t, err)
 
-	o.Cold, o.Compress = ColdTypes{encoding.Q4_0, encoding.Int4}, CompressAlways
+	o.Cold, o.Compress = ColdTypes{encoding.Q4_0, encoding.Int4}, true
 	s = open(t, o)
 	for range 2 {
 		rowsOf(t, s, mixed(s, tokens)[0], p)
@@ -353,10 +353,10 @@ func TestAPageMovesDownOnce(t *testing.T) {
 		require.ErrorIs(t, err, tier.ErrNotFound)
 	})
 	t.Run("exact and compressed", func(t *testing.T) {
-		s, p, name := setup(t, func(o *Options) { o.Compress = CompressAlways })
+		s, p, name := setup(t, func(o *Options) { o.Compress = true })
 		setCold(s, ColdTypes{})
 		sink(t, s, name)
-		s.opt.Compress = CompressNever
+		s.opt.Compress = false
 		setCold(s, ColdTypes{encoding.Q8_0, encoding.Q8_0})
 		again(t, s, p, name)
 		require.Zero(t, s.Stats().LossyPages)

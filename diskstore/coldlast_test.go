@@ -107,7 +107,7 @@ func TestPagesThatMoveDownExact(t *testing.T) {
 			coldFill(p.Layout, p.Key(), p.Payload)
 			binary.LittleEndian.PutUint16(p.Layout.Rows(p.Payload, 1), nan)
 		}},
-		"much smaller already": {sections: row(1<<15, pagefile.KindK, pagefile.KindV), fill: numbers(0x3c00), edit: func(o *Options) { o.Compress = CompressAlways }},
+		"much smaller already": {sections: row(1<<15, pagefile.KindK, pagefile.KindV), fill: numbers(0x3c00), edit: func(o *Options) { o.Compress = true }},
 		"another fingerprint": {sections: row(2048, pagefile.KindK, pagefile.KindV), edit: func(o *Options) {
 			o.Fingerprint = testFingerprint(7)
 		}},

@@ -53,7 +53,7 @@ func headerAt(t testing.TB, s *Store, ref Ref) *pagefile.Header {
 // the section, and in the footer.
 func TestDamageInAnyPieceIsFound(t *testing.T) {
 	for _, compress := range []bool{false, true} {
-		s := open(t, testOptions(t, func(o *Options) { o.Compress = compression(compress) }))
+		s := open(t, testOptions(t, func(o *Options) { o.Compress = compress }))
 		p, ref := putLarge(t, s)
 		h := headerAt(t, s, ref)
 		path := filePath(s.opt.Local.Root, ref.name(s.pages))
@@ -120,7 +120,7 @@ func TestCancelledReadLeavesTheBufferAlone(t *testing.T) {
 	for _, compress := range []bool{false, true} {
 		gate := vfs.NewGate()
 		inj := vfs.Inject(quickFS)
-		s := open(t, testOptions(t, withFS(inj), func(o *Options) { o.Compress = compression(compress) }))
+		s := open(t, testOptions(t, withFS(inj), func(o *Options) { o.Compress = compress }))
 		p, ref := putLarge(t, s)
 		inj.Reset()
 		inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Nth: 3, Gate: gate}) // after the header's and one more

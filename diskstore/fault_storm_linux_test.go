@@ -32,7 +32,7 @@ const stormProcesses = 8
 
 func stormOptions(dir string) Options {
 	return Options{
-		Fingerprint: testFingerprint(1), PageTokens: testTokens, Compress: compression(os.Getpid()%2 == 0),
+		Fingerprint: testFingerprint(1), PageTokens: testTokens, Compress: os.Getpid()%2 == 0,
 		Local:         TierConfig{Root: filepath.Join(dir, "local"), BudgetBytes: 1 << 20},
 		Remote:        TierConfig{Root: filepath.Join(dir, "remote"), BudgetBytes: 2 << 20},
 		RemoteTimeout: time.Minute, ReadTimeout: time.Minute,

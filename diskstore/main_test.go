@@ -67,14 +67,6 @@ func askAgain(s *Store) {
 	s.guard.Breaker.Until = time.Time{}
 }
 
-// compression is that of tests with compressed pages and without.
-func compression(on bool) Compression {
-	if on {
-		return CompressAlways
-	}
-	return CompressNever
-}
-
 // testOptions returns options for new directories, changed by edit.
 func testOptions(t testing.TB, edit ...func(*Options)) Options {
 	dir := t.TempDir()

@@ -65,7 +65,7 @@ func (m *mixedStore) put(t *testing.T, compress bool, noise float64) {
 	}
 	m.tokens, m.pages = append(m.tokens, p.Tokens...), append(m.pages, p)
 	o := m.opt
-	o.Compress = compression(compress)
+	o.Compress = compress
 	s := open(t, o)
 	require.NoError(t, s.Put(ctx, p))
 	require.NoError(t, s.Close())
@@ -88,7 +88,7 @@ func (m *mixedStore) requireRestored(t *testing.T, s *Store) {
 func TestPagesOfSeveralVersionsAreOneChain(t *testing.T) {
 	for _, compress := range []bool{false, true} {
 		m := newMixedStore(t)
-		m.opt.Compress = compression(compress)
+		m.opt.Compress = compress
 		s := open(t, m.opt)
 		encodings := []pagefile.Encoding{pagefile.EncodingRaw, pagefile.EncodingRaw, pagefile.EncodingZstd, pagefile.EncodingSplit, pagefile.EncodingRaw}
 		for i, ref := range s.ChainFrom(ctx, m.opt.Fingerprint, 0, m.tokens, m.media) {

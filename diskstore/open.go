@@ -90,7 +90,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	s.reader = reader{
 		pages: s.pages, pageTokens: opt.PageTokens, codec: s.codec, tiers: s.tiers, ram: &s.ram,
 		chains: s.chains, down: s.down, up: s.up, behind: s.promoting, now: s.local.now,
-		counts: &s.counts, ahead: readAhead{counts: &s.counts}, tried: s.tried,
+		counts: &s.counts, ahead: readAhead{counts: &s.counts},
 	}
 	return s, nil
 }
@@ -178,12 +178,11 @@ func (s *Store) openRoom() {
 
 // newDown returns the way down.
 func (s *Store) newDown() *move.Down {
-	return move.NewDown(pagefile.Cold{K: s.opt.Cold.K, V: s.opt.Cold.V}, s.opt.RemoteTimeout, move.DownOptions{
+	return move.NewDown(pagefile.Cold{K: s.opt.Cold.K, V: s.opt.Cold.V, Compress: s.opt.Compress}, s.opt.RemoteTimeout, move.DownOptions{
 		Local: s.local.files, Remote: s.remote.files, Ours: s.local.checked, Theirs: s.remote.checked,
 		Pages: s.pages, Codec: s.codec, Log: s.log,
 		Room: s.remote.room, Queue: s.remote.collecting,
-		Resting:  s.guard.Breaker.Resting,
-		Compress: func(key pagefile.Key) bool { return s.encoder(key) != nil },
+		Resting: s.guard.Breaker.Resting,
 		Describe: func(ctx context.Context, fingerprint pagefile.Key, made bool) error {
 			return s.manifests.below(ctx, s.disk, s.guard, fingerprint, made)
 		},
@@ -218,7 +217,6 @@ func (s *Store) openLocal(ctx context.Context) error {
 	if err := s.local.book.Refresh(ctx); err != nil {
 		return err
 	}
-	s.recallTrial(ctx)
 	err := s.manifests.ensure(ctx, s.disk)
 	if errors.Is(err, tier.ErrNoSpace) {
 		s.health.note("write manifest", err)

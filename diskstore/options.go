@@ -80,8 +80,9 @@ type Options struct {
 	// UTC day. 0 means no limit. Pages beyond the limit are not stored.
 	WritePerDay int64
 
-	// Compress says which new pages are compressed. Pages in any encoding can be read with any value.
-	Compress Compression
+	// Compress stores each section of a new page in the lossless encoding that makes it smallest.
+	// Pages in any encoding can be read with either value.
+	Compress bool
 
 	// Cold makes pages lossy that move down to the remote tier; the zero value makes none. The K
 	// and V rows of this store's pages must be little-endian f16.
@@ -119,7 +120,7 @@ type Options struct {
 
 // String describes the options in one line, for a log or a bug report.
 func (o Options) String() string {
-	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d RAM:{BudgetBytes:%d} Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} RemoteTier:%T ReadAheadBytes:%d LatestPages:%d WritePerDay:%d Compress:%v Cold:%v LazyNames:%t RemoteTimeout:%v ReadTimeout:%v Timeout:%v}",
+	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d RAM:{BudgetBytes:%d} Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} RemoteTier:%T ReadAheadBytes:%d LatestPages:%d WritePerDay:%d Compress:%t Cold:%v LazyNames:%t RemoteTimeout:%v ReadTimeout:%v Timeout:%v}",
 		o.Fingerprint.String(), o.PageTokens, o.RAM.BudgetBytes, o.Local.Root, o.Local.BudgetBytes, o.Remote.Root, o.Remote.BudgetBytes, o.RemoteTier,
 		o.ReadAheadBytes, o.LatestPages, o.WritePerDay, o.Compress, o.Cold, o.LazyNames, o.RemoteTimeout, o.ReadTimeout, o.Timeout)
 }

@@ -25,7 +25,7 @@ func TestReadPlacedKeepsNoFileOpen(t *testing.T) {
 	s := open(t, o)
 	putChain(t, s, tokens)
 	refs := s.Chain(ctx, tokens, nil)
-	packed := open(t, testOptions(t, func(o *Options) { o.Compress = CompressAlways }))
+	packed := open(t, testOptions(t, func(o *Options) { o.Compress = true }))
 	putChain(t, packed, tokens)
 	before := descriptors(t)
 

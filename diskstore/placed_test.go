@@ -133,7 +133,7 @@ func TestNotPlaced(t *testing.T) {
 	tokens := prompt(1, testTokens+3)
 	t.Run("compressed", func(t *testing.T) {
 		// Compression does not make every section smaller; the others are raw nevertheless.
-		s := open(t, testOptions(t, func(o *Options) { o.Compress = CompressAlways }))
+		s := open(t, testOptions(t, func(o *Options) { o.Compress = true }))
 		putChain(t, s, tokens)
 		for _, ref := range s.Chain(ctx, tokens, nil) {
 			requireNotPlaced(t, s, ref, tokens, "compressed")

@@ -67,6 +67,14 @@ func (s *Store) put(ctx context.Context, p *pagefile.Page, meek bool) error {
 	return fmt.Errorf("put page %v: %w", name.Key, err)
 }
 
+// encoder is the codec of new pages, nil where they stay as they are.
+func (s *Store) encoder() *pagefile.Codec {
+	if s.opt.Compress {
+		return s.codec
+	}
+	return nil
+}
+
 func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Page, meek bool) error {
 	if h := s.stored(ctx, name, p, meek); h != nil {
 		if err := s.local.files.Persist(ctx, tier.Committed{Info: tier.Info{Name: name}}); err != nil {
@@ -76,7 +84,7 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 		return err
 	}
 	p.ClearGaps()
-	e, err := s.encode(p, name.Key)
+	e, err := pagefile.Encode(s.opt.Fingerprint, s.opt.PageTokens, p, s.encoder())
 	if err != nil {
 		return err
 	}

@@ -85,7 +85,7 @@ func TestRAMOffMeansOff(t *testing.T) {
 func TestRAMPagesComeFromPutAndRead(t *testing.T) {
 	for _, compress := range []bool{false, true} {
 		inj := vfs.Inject(quickFS)
-		o := testOptions(t, withFS(inj), withRAM(plenty), func(o *Options) { o.Compress = compression(compress) })
+		o := testOptions(t, withFS(inj), withRAM(plenty), func(o *Options) { o.Compress = compress })
 		s := open(t, o)
 		tokens := prompt(1, 2*testTokens+3)
 		putChain(t, s, tokens)
@@ -356,7 +356,7 @@ func TestRAMPagesThatCanBePlacedAre(t *testing.T) {
 	require.NoError(t, placed.Close())
 	require.Zero(t, s.Stats().RAMHits)
 
-	s = open(t, testOptions(t, withRAM(plenty), func(o *Options) { o.Compress = CompressAlways }))
+	s = open(t, testOptions(t, withRAM(plenty), func(o *Options) { o.Compress = true }))
 	putChain(t, s, tokens)
 	requireNotPlaced(t, s, s.Chain(ctx, tokens, nil)[0], tokens, "in memory")
 	require.EqualValues(t, 1, s.Stats().RAMHits)

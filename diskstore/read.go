@@ -74,9 +74,6 @@ type reader struct {
 	counts     *counters
 	ahead      readAhead
 
-	// tried is told of the time in which a page came back.
-	tried func(lv *level, h *pagefile.Header, layout pagefile.Layout, took time.Duration)
-
 	sharing sharing
 	whole   sync.Pool // *[]byte for whole pages on their way through memory
 }
@@ -146,10 +143,8 @@ type verified struct {
 func (r *reader) read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, load load) (verified, error) {
 	var worst error
 	for _, lv := range r.tiers.from(ref.Tier) {
-		began := r.now()
 		page, err := r.readFrom(ctx, lv, ref, tokens, layout, load)
 		if err == nil {
-			r.tried(lv, page.header, layout, r.now().Sub(began))
 			r.counts.hits.Add(1)
 			lv.hit(page.header.Fingerprint)
 			lv.counts.hits.Add(1)

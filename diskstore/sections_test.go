@@ -19,7 +19,7 @@ import (
 func TestReadSomeSections(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"raw":    func(o *Options) {},
-		"zstd":   func(o *Options) { o.Compress = CompressAlways },
+		"zstd":   func(o *Options) { o.Compress = true },
 		"memory": func(o *Options) { o.RAM.BudgetBytes = 1 << 24 },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestTailWithFewerSections(t *testing.T) {
 // Gentle reads return the same rows and find damage.
 func TestReadGently(t *testing.T) {
 	for _, compress := range []bool{false, true} {
-		o := testOptions(t, func(o *Options) { o.FS, o.Compress = nil, compression(compress) })
+		o := testOptions(t, func(o *Options) { o.FS, o.Compress = nil, compress })
 		s := open(t, o)
 		tokens := prompt(1, testTokens)
 		page := putChain(t, s, tokens)[0]
@@ -203,7 +203,7 @@ func readSections(s *Store, ref Ref, tokens []int32, l pagefile.Layout, fail err
 func TestReadSections(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"raw":    func(o *Options) {},
-		"zstd":   func(o *Options) { o.Compress = CompressAlways },
+		"zstd":   func(o *Options) { o.Compress = true },
 		"memory": func(o *Options) { o.RAM.BudgetBytes = 1 << 24 },
 	} {
 		t.Run(name, func(t *testing.T) {

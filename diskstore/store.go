@@ -11,7 +11,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/names"
 	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/internal/room"
-	"github.com/kvtier/kvtier/diskstore/internal/trial"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -38,7 +37,6 @@ type Store struct {
 	codec     *pagefile.Codec
 	pages     *names.Pages // of this store
 	manifests *manifests   // of these
-	trial     *trial.Trial // of CompressAuto, else nil
 
 	promoting *work.Queue // promotions and touches of remote pages
 
@@ -75,8 +73,8 @@ func (s *Store) Flush(ctx context.Context) error {
 	return nil
 }
 
-// giveBack settles the ledgers of tiers that answer, and records graves and the verdict of a trial. After a failure the claim stays until
-// files are counted.
+// giveBack settles the ledgers of tiers that answer, and records graves. After a failure the claim
+// stays until files are counted.
 func (s *Store) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
 	defer cancel()
@@ -86,7 +84,6 @@ func (s *Store) giveBack(ctx context.Context) {
 			lv.recordGraves(ctx)
 		}
 	}
-	s.recordTrial(ctx)
 }
 
 // leave settles the ledgers and closes the local tier, for at most patience.

@@ -25,7 +25,7 @@ import (
 
 func TestPutReadChainReopen(t *testing.T) {
 	for _, compress := range []bool{false, true} {
-		o := testOptions(t, func(o *Options) { o.FS, o.Compress = nil, compression(compress) })
+		o := testOptions(t, func(o *Options) { o.FS, o.Compress = nil, compress })
 		s := open(t, o)
 		tokens := prompt(1, 3*testTokens+5)
 		pages := putChain(t, s, tokens)
@@ -45,7 +45,7 @@ func TestPutReadChainReopen(t *testing.T) {
 		require.False(t, s.Has(pages[0].Key()))
 		require.NoError(t, s.Close())
 
-		o.Compress = compression(!compress) // both encodings are always readable
+		o.Compress = !compress // both encodings are always readable
 		s = open(t, o)
 		readChain(t, s, tokens, len(tokens))
 		require.Equal(t, st.Local, s.Stats().Local)

@@ -24,7 +24,7 @@ type diskBelow struct {
 // newDiskBelow opens a real store with pages in memory before compressed ones.
 func newDiskBelow(t testing.TB) *diskstore.Store {
 	return newDiskStore(t, "/pages", func(o *diskstore.Options) {
-		o.FS, o.RAM.BudgetBytes, o.Compress = vfs.NewMem(1<<30), 64<<10, diskstore.CompressAlways
+		o.FS, o.RAM.BudgetBytes, o.Compress = vfs.NewMem(1<<30), 64<<10, true
 	})
 }
 

@@ -169,7 +169,7 @@ func TestPlacingNeverFailsARestore(t *testing.T) {
 
 func TestCompressedPagesAreNotPlaced(t *testing.T) {
 	prompt := tokenRange(1, 32)
-	compress := func(o *diskstore.Options) { o.Compress = diskstore.CompressAlways }
+	compress := func(o *diskstore.Options) { o.Compress = true }
 	root := filepath.Join(t.TempDir(), "pages")
 	r, cache := newPlacingRunner(t, newPlacedStore(t, root, compress), Options{})
 	// All rows are equal.

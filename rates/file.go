@@ -62,11 +62,9 @@ type modelRecord struct {
 type tierRecord struct {
 	Seen  int64 `json:"seen"`
 	Tried int64 `json:"tried,omitempty"`
-	// PageSeconds are pairs: a page's bytes, and the seconds to read the page.
-	PageSeconds []sample `json:"page_seconds"`
-	// FormSeconds are such pairs of pages that are smaller than their rows, by the name of the form.
-	// Files of earlier versions have none: pages of all forms are in PageSeconds.
-	FormSeconds map[string][]sample `json:"form_seconds,omitempty"`
+	// PageSeconds are pairs, by the name of the pages' form: a page's bytes, and the seconds to read
+	// the page.
+	PageSeconds map[string][]sample `json:"page_seconds"`
 	Slow        *sample             `json:"slow,omitempty"`
 }
 
@@ -108,7 +106,7 @@ func Open(path, computing string, names map[string]string) (*Rates, error) {
 	for name, record := range c.Tiers {
 		t := r.keptTierLocked(name)
 		for form := range forms {
-			for _, s := range lastOf(record.samples(form)) {
+			for _, s := range lastOf(record.PageSeconds[form.String()]) {
 				t.read[form].add(s)
 			}
 		}
@@ -131,7 +129,7 @@ type Kept struct {
 func Names(path string) (Kept, error) {
 	c, err := load(path)
 	maps.DeleteFunc(c.Models, func(_ string, m modelRecord) bool { return len(m.TokenSeconds) == 0 })
-	maps.DeleteFunc(c.Tiers, func(_ string, t tierRecord) bool { return len(t.PageSeconds) == 0 && len(t.FormSeconds) == 0 })
+	maps.DeleteFunc(c.Tiers, func(_ string, t tierRecord) bool { return len(t.pages()) == 0 })
 	return Kept{
 		Computing: newest(c.Models, func(m modelRecord) int64 { return m.Seen }),
 		Tiers:     newest(c.Tiers, func(t tierRecord) int64 { return t.Seen }),
@@ -231,8 +229,7 @@ func (r *Rates) encode(c contents) ([]byte, error) {
 
 func (t *tier) record() tierRecord {
 	record := tierRecord{
-		Seen: t.seen.Unix(), PageSeconds: t.read[Whole].samples,
-		FormSeconds: formSeconds(func(form Form) []sample { return t.read[form].samples }),
+		Seen: t.seen.Unix(), PageSeconds: pageSeconds(func(form Form) []sample { return t.read[form].samples }),
 	}
 	if !t.tried.IsZero() {
 		record.Tried = t.tried.Unix()
@@ -243,22 +240,16 @@ func (t *tier) record() tierRecord {
 	return record
 }
 
-// samples are the observations of a form.
-func (t tierRecord) samples(form Form) []sample {
-	if form == Whole {
-		return t.PageSeconds
-	}
-	return t.FormSeconds[form.String()]
+// pages are the observations of the forms that have any.
+func (t tierRecord) pages() map[string][]sample {
+	return pageSeconds(func(form Form) []sample { return t.PageSeconds[form.String()] })
 }
 
-// formSeconds are the observations of all forms but Whole, nil without any.
-func formSeconds(of func(Form) []sample) map[string][]sample {
-	var all map[string][]sample
-	for form := Packed; form < forms; form++ {
+// pageSeconds are the observations of the forms that have any, by the name of the form.
+func pageSeconds(of func(Form) []sample) map[string][]sample {
+	all := make(map[string][]sample)
+	for form := range forms {
 		if samples := of(form); len(samples) > 0 {
-			if all == nil {
-				all = make(map[string][]sample)
-			}
 			all[form.String()] = lastOf(samples)
 		}
 	}
@@ -285,8 +276,7 @@ func (c *contents) trim() {
 		c.Models[name] = m
 	}
 	for name, t := range c.Tiers {
-		t.PageSeconds = lastOf(t.PageSeconds)
-		t.FormSeconds = formSeconds(t.samples)
+		t.PageSeconds = t.pages()
 		c.Tiers[name] = t
 	}
 }

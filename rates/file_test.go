@@ -134,7 +134,7 @@ func TestUnusableFilesAreMadeAnew(t *testing.T) {
 		"not JSON":       func(path string) error { return os.WriteFile(path, []byte("not json"), 0o600) },
 		"another schema": func(path string) error { return os.WriteFile(path, []byte(`{"models": 7}`), 0o600) },
 		"a newer version": func(path string) error {
-			return os.WriteFile(path, []byte(`{"version":99,"tiers":{"/nfs/pages":{"page_seconds":[[1,1]]}}}`), 0o600)
+			return os.WriteFile(path, []byte(`{"version":99,"tiers":{"/nfs/pages":{"page_seconds":{"whole":[[1,1]]}}}}`), 0o600)
 		},
 		"too large": func(path string) error {
 			return os.WriteFile(path, []byte(`{"version":1}`+strings.Repeat(" ", fileBytesMax)), 0o600)
@@ -180,7 +180,7 @@ func FuzzFile(f *testing.F) {
 	require.NoError(f, err)
 	f.Add(seed)
 	f.Add([]byte(`{"version":1,"models":{"model":{"token_seconds":[[0,1],[1e300,1],[-1,1],[5,-1],[5,0],[1e12,1e6],[0,1e-300]]}}}`))
-	f.Add([]byte(`{"version":1,"tiers":{"/nfs/pages":{"seen":-9223372036854775808,"tried":9223372036854775807,"page_seconds":[[0,1e-300]],"slow":[0,1]}}}`))
+	f.Add([]byte(`{"version":1,"tiers":{"/nfs/pages":{"seen":-9223372036854775808,"tried":9223372036854775807,"page_seconds":{"whole":[[0,1e-300]]},"slow":[0,1]}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		path := filepath.Join(t.TempDir(), "rates.json")
 		require.NoError(t, os.WriteFile(path, data, 0o600))
@@ -218,7 +218,7 @@ func TestNames(t *testing.T) {
 	require.Equal(t, Kept{}, kept)
 	require.NoError(t, os.WriteFile(path, []byte(`{"version":1,
 		"models":{"old":{"seen":1,"token_seconds":[[0,1]]},"new":{"seen":2,"token_seconds":[[0,1]]},"none":{"seen":3,"token_seconds":[]}},
-		"tiers":{"/ssd":{"seen":1,"page_seconds":[[1,1]]},"/nfs":{"seen":2,"page_seconds":[]}}}`), 0o600))
+		"tiers":{"/ssd":{"seen":1,"page_seconds":{"whole":[[1,1]]}},"/nfs":{"seen":2,"page_seconds":{"whole":[]}}}}`), 0o600))
 	kept, err = Names(path)
 	require.NoError(t, err)
 	require.Equal(t, Kept{Computing: []string{"new", "old"}, Tiers: []string{"/ssd"}}, kept)

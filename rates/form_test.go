@@ -1,7 +1,6 @@
 package rates
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -110,20 +109,4 @@ func TestFormsOutliveTheProcess(t *testing.T) {
 	kept, err := Names(path)
 	require.NoError(t, err)
 	require.Equal(t, []string{"/ssd/pages"}, kept.Tiers)
-}
-
-// TestFilesWithoutFormsAreRead: earlier versions knew one rate of a tier.
-func TestFilesWithoutFormsAreRead(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "rates.json")
-	old := `{"version":1,"models":{},"tiers":{"/ssd/pages":{"seen":1,"page_seconds":[[1000000,2],[1000000,2]]}}}`
-	require.NoError(t, os.WriteFile(path, []byte(old), 0o600))
-	r := open(t, path, "model")
-	for form := range forms {
-		require.InEpsilon(t, 2, r.Reading(Page{Bytes: 1e6, Tier: "local", Form: form}).Seconds(), 0.01)
-	}
-	read(r, func(Page) float64 { return 1 }, []Page{{Bytes: 1e6, Tier: "local", Form: Packed}})
-	require.NoError(t, r.Save())
-	again := open(t, path, "model")
-	require.InEpsilon(t, 2, again.Reading(Page{Bytes: 1e6, Tier: "local"}).Seconds(), 0.01)
-	require.InEpsilon(t, 1, again.Reading(Page{Bytes: 1e6, Tier: "local", Form: Packed}).Seconds(), 0.01)
 }

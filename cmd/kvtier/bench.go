@@ -87,7 +87,6 @@ Running servers share the disk; measure when they are idle.`,
 	cli.Give(cmd.Flags(), "bytes-per-token", giveTokenBytes)
 	cli.Give(cmd.Flags(), "prefill", givePrefill)
 	cli.Give(cmd.Flags(), "gb", giveBenchGB)
-	cmd.AddCommand(newBenchCodecsCommand(a))
 	return cmd
 }
 

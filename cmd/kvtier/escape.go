@@ -72,8 +72,8 @@ func (p printer) Write(text []byte) (int, error) {
 func (a *app) table(header []string, rows [][]string) { table.Print(a.stdout, header, cells(rows)) }
 
 // narrowTable is table for many columns.
-func (a *app) narrowTable(header []string, rows [][]string) {
-	table.PrintNarrow(a.stdout, header, cells(rows))
+func narrowTable(w io.Writer, header []string, rows [][]string) {
+	table.PrintNarrow(w, header, cells(rows))
 }
 
 func cells(rows [][]string) [][]string {

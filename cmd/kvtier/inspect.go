@@ -17,6 +17,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/modelfile"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -217,10 +218,10 @@ func (a *app) textOf(h *pagefile.Header, identity map[string]string, model strin
 	if path == "" {
 		return nil, nil
 	}
-	d, err := openDecoder(path)
+	d, err := modelfile.OpenDecoder(path)
 	if err == nil {
 		var text string
-		if text, err = d.text(h.Tokens); err == nil {
+		if text, err = d.Text(h.Tokens); err == nil {
 			return &text, nil
 		}
 	}

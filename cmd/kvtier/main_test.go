@@ -112,7 +112,7 @@ func storePages(ts *testscript.TestScript, neg bool, args []string) {
 		name, value, _ := strings.Cut(arg, "=")
 		switch name {
 		case "zstd":
-			opt.Compress = diskstore.CompressAlways
+			opt.Compress = true
 		case "read":
 			read = true
 		case "remote":

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/sizing"
 )
@@ -158,7 +157,7 @@ type plannedModel struct {
 
 // planInput reads the flags.
 func (a *app) planInput(f planFlags) (*sizing.Input, error) {
-	in := &sizing.Input{CacheType: f.cacheType, PageTokens: int64(a.config.PageTokens), RAMPays: a.config.Compress == diskstore.CompressAlways || a.config.Remote != ""}
+	in := &sizing.Input{CacheType: f.cacheType, PageTokens: int64(a.config.PageTokens), RAMPays: a.config.Compress || a.config.Remote != ""}
 	for _, flag := range []struct {
 		name, text string
 		to         *sizing.Figure

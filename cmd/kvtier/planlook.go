@@ -158,7 +158,7 @@ func (a *app) measureDisk(ctx context.Context, in *sizing.Input) error {
 // useEncoding takes the size of pages relative to their rows from the counters of servers.
 func (a *app) useEncoding(ctx context.Context, in *sizing.Input, m foundModel) {
 	in.Encoded = sizing.Figure{Value: 1, Unit: sizing.Ratio, Origin: sizing.Computed, From: "pages are not compressed"}
-	if a.config.Compress != diskstore.CompressNever {
+	if a.config.Compress {
 		in.Encoded.Origin, in.Encoded.From = sizing.Assumed, "compressed pages may be smaller"
 	}
 	if m.weights == "" {

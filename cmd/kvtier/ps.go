@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,6 +27,8 @@ type residency struct {
 	Processes []show.Process `json:"processes"`
 	Models    []modelUse     `json:"models"`
 	PagesErr  string         `json:"pages_error,omitempty"` // reason why pages are null
+
+	counted bool // pages were asked for; else their columns are left out
 }
 
 // modelUse is a model, with its pages in all tiers; null where they could not be counted.
@@ -69,22 +73,30 @@ func (a *app) ps(ctx context.Context, memory bool) error {
 	if err != nil {
 		return err
 	}
-	names := a.names()
-	out := residency{
-		Root: a.config.Local, At: s.At, Since: s.Since, Live: s.Live,
-		Processes: show.Processes(s, names.nameOf), Models: []modelUse{},
-	}
-	for _, m := range show.Models(s, names.nameOf) {
-		out.Models = append(out.Models, modelUse{Model: m})
-	}
+	out := residencyOf(a.config.Local, s, a.names().nameOf)
 	if len(out.Models) > 0 {
 		out.countPages(a.usage(ctx))
 	}
 	if a.asJSON {
 		return a.json(out)
 	}
-	a.printResidency(out, memory)
+	printResidency(a.stdout, out, memory)
+	if out.PagesErr != "" {
+		fmt.Fprintln(a.stderr, "pages could not be counted: "+oneLine(out.PagesErr))
+	}
 	return nil
+}
+
+// residencyOf is a state of a root whose pages are not counted yet.
+func residencyOf(root string, s telemetry.State, name show.Name) residency {
+	out := residency{
+		Root: root, At: s.At, Since: s.Since, Live: s.Live,
+		Processes: show.Processes(s, name), Models: []modelUse{},
+	}
+	for _, m := range show.Models(s, name) {
+		out.Models = append(out.Models, modelUse{Model: m})
+	}
+	return out
 }
 
 // usage counts the pages in both tiers.
@@ -98,6 +110,7 @@ func (a *app) usage(ctx context.Context) (usage diskstore.RootUsage, err error) 
 
 // countPages sets the pages of models, unless they could not be counted in all tiers.
 func (out *residency) countPages(usage diskstore.RootUsage, err error) {
+	out.counted = true
 	if err != nil {
 		out.PagesErr = err.Error()
 		return
@@ -127,35 +140,35 @@ func isOf(identity map[string]string, m show.Model) bool {
 	return identity[tierenv.KeyWeights] == m.Weights && identity[tierenv.KeyNamespace] == m.Namespace && engine == m.Engine
 }
 
-func (a *app) printResidency(out residency, memory bool) {
+func printResidency(w io.Writer, out residency, memory bool) {
 	now := time.Now()
 	switch {
 	case !out.Live:
-		fmt.Fprintln(a.stdout, "No collector runs, so loaded models are not known; the totals are the last ones.")
+		fmt.Fprintln(w, "No collector runs, so loaded models are not known; the totals are the last ones.")
 	case len(out.Processes) == 0:
-		fmt.Fprintln(a.stdout, "No model is loaded.")
+		fmt.Fprintln(w, "No model is loaded.")
 	}
 	for i, p := range out.Processes {
 		if i > 0 {
-			fmt.Fprintln(a.stdout)
+			fmt.Fprintln(w)
 		}
-		a.printSlots(p, now)
+		printSlots(w, p, now)
 	}
 	if len(out.Models) == 0 {
-		fmt.Fprintf(a.stdout, "No model was used since %s; ask a model of the server something.\n", since(out.Since))
+		fmt.Fprintf(w, "No model was used since %s; ask a model of the server something.\n", since(out.Since))
 		return
 	}
-	fmt.Fprintln(a.stdout)
-	a.printModels(out, now)
+	fmt.Fprintln(w)
+	printModels(w, out, now)
 	if memory {
-		fmt.Fprintln(a.stdout)
-		a.printMemory(out.Processes)
+		fmt.Fprintln(w)
+		printMemory(w, out.Processes)
 	}
 }
 
 func since(t time.Time) string { return t.Local().Format("2006-01-02 15:04") }
 
-func (a *app) printSlots(p show.Process, now time.Time) {
+func printSlots(w io.Writer, p show.Process, now time.Time) {
 	title := fmt.Sprintf("%s on %s, process %d", p.Model, p.Engine, p.PID)
 	if p.CacheType != "" {
 		title += ", cache " + p.CacheType
@@ -167,17 +180,17 @@ func (a *app) printSlots(p show.Process, now time.Time) {
 		title += ", last heard of " + show.Ago(p.At, now)
 	}
 	for _, line := range show.Wrap(oneLine(title), columns) {
-		fmt.Fprintln(a.stdout, line)
+		fmt.Fprintln(w, line)
 	}
-	a.printUnstored(p.Unstored, now)
+	printUnstored(w, p.Unstored, now)
 	if paging := p.Paging(); paging != "" {
 		for _, line := range show.Wrap(oneLine(paging), columns) {
-			fmt.Fprintln(a.stdout, line)
+			fmt.Fprintln(w, line)
 		}
 	}
 	if len(p.Slots) == 0 {
 		if p.Unstored == nil {
-			fmt.Fprintln(a.stdout, "No slot is in use.")
+			fmt.Fprintln(w, "No slot is in use.")
 		}
 		return
 	}
@@ -192,19 +205,21 @@ func (a *app) printSlots(p show.Process, now time.Time) {
 			s.Rows(), s.Now(), restored, show.Seconds(s.SavedSeconds),
 		})
 	}
-	a.narrowTable([]string{"SLOT", "TOKENS", "HOT", "WARM", "COLD", "REMOTE", "ROWS", "NOW", "LAST RESTORE", "SAVED"}, rows)
+	narrowTable(w, []string{"SLOT", "TOKENS", "HOT", "WARM", "COLD", "REMOTE", "ROWS", "NOW", "LAST RESTORE", "SAVED"}, rows)
 }
 
 // printUnstored says why conversations of a process are not stored, if they are not.
-func (a *app) printUnstored(u *show.Unstored, now time.Time) {
+func printUnstored(w io.Writer, u *show.Unstored, now time.Time) {
 	if u == nil {
 		return
 	}
-	a.paragraph(u.Says(now))
-	a.paragraph(u.Remedy)
+	paragraph(w, u.Says(now))
+	paragraph(w, u.Remedy)
 }
 
-func (a *app) printModels(out residency, now time.Time) {
+func printModels(w io.Writer, out residency, now time.Time) {
+	header := []string{"MODEL", "REUSED", "PAGES", "SIZE", "RESTORED", "SAVED", "USED"}
+	const pagesAt, restoredAt = 2, 4
 	var rows [][]string
 	for _, m := range out.Models {
 		pages, size, used := "-", "-", "never"
@@ -218,11 +233,14 @@ func (a *app) printModels(out residency, now time.Time) {
 			m.title(), show.ReusedOf(m.Reused, m.Tokens), pages, size, count(m.Restored), show.Seconds(m.SavedSeconds), used,
 		})
 	}
-	a.narrowTable([]string{"MODEL", "REUSED", "PAGES", "SIZE", "RESTORED", "SAVED", "USED"}, rows)
-	fmt.Fprintf(a.stdout, "\nTotals since %s. SAVED is an estimate.\n", since(out.Since))
-	if out.PagesErr != "" {
-		fmt.Fprintln(a.stderr, "pages could not be counted: "+oneLine(out.PagesErr))
+	if !out.counted {
+		header = slices.Delete(header, pagesAt, restoredAt)
+		for i := range rows {
+			rows[i] = slices.Delete(rows[i], pagesAt, restoredAt)
+		}
 	}
+	narrowTable(w, header, rows)
+	fmt.Fprintf(w, "\nTotals since %s. SAVED is an estimate.\n", since(out.Since))
 }
 
 func (m modelUse) title() string {
@@ -232,7 +250,7 @@ func (m modelUse) title() string {
 	return m.Model.Model + " (" + m.Namespace + ")"
 }
 
-func (a *app) printMemory(processes []show.Process) {
+func printMemory(w io.Writer, processes []show.Process) {
 	var rows [][]string
 	for _, p := range processes {
 		var sum int64
@@ -247,8 +265,8 @@ func (a *app) printMemory(processes []show.Process) {
 		rows = append(rows, []string{p.Model, fmt.Sprint(p.PID), "all", humanBytes(sum), ""})
 	}
 	if len(rows) == 0 {
-		fmt.Fprintln(a.stdout, "No model is loaded, so no memory is held.")
+		fmt.Fprintln(w, "No model is loaded, so no memory is held.")
 		return
 	}
-	a.narrowTable([]string{"MODEL", "PROCESS", "MEMORY FOR", "HOLDS", "LIMIT"}, rows)
+	narrowTable(w, []string{"MODEL", "PROCESS", "MEMORY FOR", "HOLDS", "LIMIT"}, rows)
 }

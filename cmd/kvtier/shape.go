@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/internal/modelfile"
 )
 
 // storedTokenBytes returns the bytes of one token's K/V in a model's pages.
@@ -37,7 +38,7 @@ const f16Bytes = 2
 // modelTokenBytes returns the bytes of one token's K/V in f16 by a model's shape, for models
 // with attention in every layer.
 func modelTokenBytes(path string) (int64, error) {
-	f, err := openModel(path)
+	f, err := modelfile.Open(path)
 	if err != nil {
 		return 0, err
 	}

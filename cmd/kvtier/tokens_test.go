@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/internal/machine"
+	"github.com/kvtier/kvtier/internal/modelfile"
 	"github.com/kvtier/kvtier/internal/sizing"
 )
 
@@ -31,9 +32,9 @@ func TestDecoders(t *testing.T) {
 		"general.architecture": "qwen3", "tokenizer.ggml.model": "gpt2",
 		"tokenizer.ggml.tokens": []string{"Ġhello", "Ċ", "Ã", "¶", "<|im_end|>"},
 	})
-	d, err := openDecoder(bytePair)
+	d, err := modelfile.OpenDecoder(bytePair)
 	require.NoError(t, err)
-	text, err := d.text([]int32{0, 1, 2, 3, 4})
+	text, err := d.Text([]int32{0, 1, 2, 3, 4})
 	require.NoError(t, err)
 	require.Equal(t, " hello\nö<|im_end|>", text, "a character of two tokens is one")
 
@@ -43,21 +44,21 @@ func TestDecoders(t *testing.T) {
 		"tokenizer.ggml.scores":     []float32{0, 0, 0, 0, 0},
 		"tokenizer.ggml.token_type": []int32{2, 1, 1, 6, 6},
 	}
-	d, err = openDecoder(writeModel(t, pieces))
+	d, err = modelfile.OpenDecoder(writeModel(t, pieces))
 	require.NoError(t, err)
-	text, err = d.text([]int32{1, 2, 3, 4})
+	text, err = d.Text([]int32{1, 2, 3, 4})
 	require.NoError(t, err)
 	require.Equal(t, " hello thereö", text)
 
 	for _, token := range []int32{-1, 5, 1 << 30} {
-		_, err = d.text([]int32{1, token})
+		_, err = d.Text([]int32{1, token})
 		require.ErrorContains(t, err, "is not one of the model's 5")
 	}
 	delete(pieces, "tokenizer.ggml.scores")
-	_, err = openDecoder(writeModel(t, pieces))
+	_, err = modelfile.OpenDecoder(writeModel(t, pieces))
 	require.ErrorContains(t, err, "can be shown as text")
 	pieces["tokenizer.ggml.model"] = "bert"
-	_, err = openDecoder(writeModel(t, pieces))
+	_, err = modelfile.OpenDecoder(writeModel(t, pieces))
 	require.ErrorContains(t, err, `its tokenizer is "bert"`)
 }
 
@@ -70,12 +71,12 @@ func TestHostileModels(t *testing.T) {
 		"tokenizer.ggml.scores":     []float32{0, 0, 0, 0, 0},
 		"tokenizer.ggml.token_type": []int32{2, 1, 1, 6, 6, 1, 1, 1},
 	}
-	d, err := openDecoder(writeModel(t, more))
+	d, err := modelfile.OpenDecoder(writeModel(t, more))
 	require.NoError(t, err, "more types than tokens")
-	text, err := d.text([]int32{1, 4})
+	text, err := d.Text([]int32{1, 4})
 	require.NoError(t, err)
 	require.Equal(t, ` hello\u001b[2J`, excerpt(text))
-	_, err = d.text([]int32{3})
+	_, err = d.Text([]int32{3})
 	require.Error(t, err)
 
 	good, err := os.ReadFile(writeModel(t, ggml.KV{"general.architecture": "llama", "a": "b"}))
@@ -86,7 +87,7 @@ func TestHostileModels(t *testing.T) {
 			data := slices.Clone(good)
 			binary.LittleEndian.PutUint64(data[at:], length)
 			require.NoError(t, os.WriteFile(path, data, 0o600))
-			_, err := openDecoder(path)
+			_, err := modelfile.OpenDecoder(path)
 			require.Error(t, err)
 			_, err = machine.Here{}.Model(path)
 			if err == nil {

@@ -3,174 +3,134 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/progress"
-	"github.com/kvtier/kvtier/internal/top"
+	"github.com/kvtier/kvtier/internal/screen"
 	"github.com/kvtier/kvtier/telemetry"
-	"github.com/kvtier/kvtier/telemetry/collect"
 	"github.com/kvtier/kvtier/telemetry/show"
 )
 
-// Size of a frame that is not for a terminal.
 const (
-	frameWidth  = 80
-	frameHeight = 24
+	topEvery   = time.Second // between two frames
+	namesEvery = 10          // frames between two looks for the names of models
 )
 
-// rootList is the flag --root of top, which may be given several times. The first root is that
-// of the configuration, too.
-type rootList struct {
-	a     *app
-	roots []string
-}
-
-func (r *rootList) String() string { return strings.Join(r.roots, ",") }
-func (r *rootList) Type() string   { return "string" }
-
-func (r *rootList) Set(root string) error {
-	if root == "" {
-		return errors.New("a root is empty")
-	}
-	abs, err := filepath.Abs(root)
-	if err != nil {
-		return fmt.Errorf("find --root %s: %w", root, err)
-	}
-	if len(r.roots) == 0 {
-		r.a.root = abs
-	}
-	r.roots = append(r.roots, abs)
-	return nil
-}
-
 func newTopCommand(a *app) *cobra.Command {
-	list := &rootList{a: a}
 	var once bool
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Watch tiers, rates, slots and the latest prompts of servers",
-		Long: `Watch tiers, rates, slots and the latest prompts of servers, once a second. Lines
-of memory are the K/V memory that processes of this machine hold under a limit:
-kvtier limit sets it.
+		Short: "Watch tiers, slots and the time that kvtier saved",
+		Long: `Watch the tiers of a server and the rows of kvtier ps, once a second. q or Ctrl-C
+ends top. A server that stops is waited for.
 
-With several servers, tab shows the next one: --root may be given several times,
-and servers with an id are found below instances. q or Ctrl-C ends top. A server
-that stops is waited for.
+SHARE is the part of a budget that is in use; OF is - where the budget is all but
+5% of the disk. TODAY is what was written since midnight, UTC, and the most that
+may be.
 
-Off a terminal, or with --once, top prints one frame for each server; with
---json the state of each server, as an object of its own. NO_COLOR=1 leaves
-colors out. Saved times are estimates.`,
+Off a terminal, or with --once, top prints once; with --json, the state that the
+web page shows.`,
 		Example: `  kvtier top
-  ssh -t gpu kvtier top --root /srv/kv-a --root /srv/kv-b`,
+  ssh -t gpu kvtier top --root /srv/kv`,
 		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.top(cmd.Context(), list.roots, once) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.top(cmd.Context(), once) },
 	}
-	cmd.Flags().Var(list, "root", "directory that holds v1; may be given several times")
-	cli.Give(cmd.Flags(), "root", giveDir)
-	cmd.Flags().BoolVar(&once, "once", false, "print one frame, and end")
+	cmd.Flags().BoolVar(&once, "once", false, "print once, and end")
 	return cmd
 }
 
-func (a *app) top(ctx context.Context, roots []string, once bool) error {
-	if len(roots) == 0 {
-		roots = []string{a.config.Local}
+func (a *app) top(ctx context.Context, once bool) error {
+	out, terminal := terminalOf(a.stdout)
+	if terminal && !once && !a.asJSON {
+		w := &watch{app: a}
+		return screen.Run(ctx, os.Stdin, out, topEvery, w.frame)
 	}
-	opt := top.Options{
-		Roots: func() []string { return top.Roots(roots) },
-		Names: func() show.Name { return a.names().nameOf },
-		Read:  a.readRoot,
-		Held:  a.topHeld,
-		Limit: a.timeout,
-		ASCII: !unicodeLocale(),
+	s, err := a.state(ctx)
+	if err != nil {
+		return err
 	}
 	if a.asJSON {
-		return top.JSON(ctx, opt, a.json)
+		return a.json(s)
 	}
-	out := rawWriter(a.stdout)
-	width, height, terminal := terminalSize(out)
-	opt.Color = terminal && os.Getenv("NO_COLOR") == ""
-	if once || !terminal {
-		return top.Once(ctx, out, opt, width, height)
-	}
-	err := top.Run(ctx, out, opt)
-	if ctx.Err() != nil {
-		return context.Canceled
-	}
-	return err
+	printTop(a.stdout, a.config.Local, s, a.names().nameOf)
+	return nil
 }
 
-// topHeld is the K/V memory that processes hold. Without segments, or where they cannot be read, there is
-// none: kvtier limit tells why.
-func (a *app) topHeld() []top.Held {
-	all, err := a.heldMemory()
+// terminalOf is the terminal below a printer, if it can move its cursor.
+func terminalOf(w io.Writer) (file *os.File, ok bool) {
+	if p, isPrinter := w.(printer); isPrinter {
+		w = p.w
+	}
+	file, ok = w.(*os.File)
+	return file, ok && progress.IsTerminal(file) && os.Getenv("TERM") != "dumb"
+}
+
+// watch makes the frames of top.
+type watch struct {
+	app    *app
+	names  modelNames
+	frames int    // so far
+	rows   string // of the latest state that could be read
+}
+
+func (w *watch) frame(ctx context.Context) string {
+	if w.frames%namesEvery == 0 {
+		w.names = w.app.names()
+	}
+	w.frames++
+	var head strings.Builder
+	fmt.Fprintf(&head, "kvtier top %s  %s  q quits\n\n", oneLine(w.app.config.Local), time.Now().Format(time.TimeOnly))
+	s, err := w.app.state(ctx)
 	if err != nil {
-		return nil
+		paragraph(&head, err.Error())
+		head.WriteByte('\n')
+	} else {
+		var rows strings.Builder
+		printTop(&rows, w.app.config.Local, s, w.names.nameOf)
+		w.rows = rows.String()
 	}
-	var out []top.Held
-	for _, h := range all {
-		name := cmp.Or(h.Model, h.Name)
-		if _, device, found := strings.Cut(h.Name, "_cuda"); found && h.Model != "" {
-			name += " cuda" + device
+	return printable(head.String() + w.rows)
+}
+
+// printTop prints the tiers of a state, and below them its models without their pages: counting
+// those lists the directories.
+func printTop(w io.Writer, root string, s telemetry.State, name show.Name) {
+	if len(s.Tiers) == 0 {
+		fmt.Fprintln(w, "No process that runs has told of its tiers.")
+	} else {
+		narrowTable(w, []string{"TIER", "USED", "OF", "SHARE", "PAGES", "TODAY", "STATE"}, tierRows(s.Tiers))
+	}
+	fmt.Fprintln(w)
+	printResidency(w, residencyOf(root, s, name), false)
+}
+
+func tierRows(tiers []telemetry.Tier) (rows [][]string) {
+	for _, t := range tiers {
+		used := cmp.Or(t.Booked, t.Bytes)
+		budget, share, today, state := "-", "-", "-", "ok"
+		if t.Budget > 0 {
+			budget, share = humanBytes(t.Budget), show.Percent(float64(used)/float64(t.Budget))
 		}
-		out = append(out, top.Held{Name: name, Used: h.Used, Kept: h.Kept, Limit: h.Limit})
-	}
-	return out
-}
-
-// readRoot reads the state of one root.
-func (a *app) readRoot(ctx context.Context, root string) (telemetry.State, error) {
-	state, err := collect.Read(ctx, root)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return state, errors.New("no server has reported there yet")
-	case errors.Is(err, fs.ErrPermission):
-		return state, fmt.Errorf("%w; run kvtier as the server's user, as sudo -u does", err)
-	case errors.Is(err, context.DeadlineExceeded):
-		return state, fmt.Errorf("no answer within %v from the collector of %s", a.timeout.Round(time.Millisecond), root)
-	}
-	return state, err
-}
-
-// rawWriter is the writer below a printer: package top escapes text by itself, and moves the
-// cursor.
-func rawWriter(w io.Writer) io.Writer {
-	if p, ok := w.(printer); ok {
-		return p.w
-	}
-	return w
-}
-
-// terminalSize is the size of a terminal that can move its cursor, or that of a frame.
-func terminalSize(out io.Writer) (width, height int, terminal bool) {
-	file, ok := out.(*os.File)
-	if !ok || !progress.IsTerminal(out) || os.Getenv("TERM") == "dumb" {
-		return frameWidth, frameHeight, false
-	}
-	width, height, err := term.GetSize(int(file.Fd()))
-	if err != nil || width <= 0 || height <= 0 {
-		return frameWidth, frameHeight, true
-	}
-	return width, height, true
-}
-
-// unicodeLocale reports whether a terminal shows more than ASCII. A locale that is not set says
-// nothing, and most terminals do.
-func unicodeLocale() bool {
-	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
-		if value := strings.ToUpper(os.Getenv(name)); value != "" {
-			return strings.Contains(value, "UTF-8") || strings.Contains(value, "UTF8")
+		if t.Root != "" { // bytes in memory are not written anywhere
+			today = humanBytes(t.WrittenToday)
 		}
+		if t.WriteCap > 0 {
+			today += " of " + humanBytes(t.WriteCap)
+		}
+		if t.Down {
+			state = "down"
+		}
+		if t.Quarantined > 0 {
+			state += ", " + show.Count(int64(t.Quarantined)) + " damaged"
+		}
+		rows = append(rows, []string{t.Name, humanBytes(used), budget, share, show.Count(int64(t.Pages)), today, state})
 	}
-	return true
+	return rows
 }

@@ -38,7 +38,7 @@ func TestEveryObstacleIsShown(t *testing.T) {
 		a := &app{stdout: printer{&out}, stderr: printer{&out}}
 		name := modelNames{}.nameOf
 		processes := show.Processes(state, name)
-		a.printResidency(residency{Live: true, Processes: processes, Models: []modelUse{{Model: show.Models(state, name)[0]}}}, false)
+		printResidency(a.stdout, residency{Live: true, Processes: processes, Models: []modelUse{{Model: show.Models(state, name)[0]}}}, false)
 		requireTold(t, e, out.String())
 		require.NotContains(t, out.String(), "No slot is in use.")
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -159,7 +160,7 @@ func (a *app) printReasons(out reasons) {
 	now := time.Now()
 	for _, n := range out.NotStored {
 		fmt.Fprintf(a.stdout, "%s, process %d\n", oneLine(n.Model), n.PID)
-		a.printUnstored(&n.Unstored, now)
+		printUnstored(a.stdout, &n.Unstored, now)
 		fmt.Fprintln(a.stdout)
 	}
 	for _, b := range out.Busters {
@@ -189,37 +190,37 @@ func (a *app) printReasons(out reasons) {
 		rows = append(rows, []string{string(c.Cause), count(c.Prompts), count(c.Tokens)})
 	}
 	fmt.Fprintf(a.stdout, "All since %s:\n", since(out.Since))
-	a.narrowTable([]string{"CAUSE", "PROMPTS", "TOKENS COMPUTED"}, rows)
+	narrowTable(a.stdout, []string{"CAUSE", "PROMPTS", "TOKENS COMPUTED"}, rows)
 }
 
 func (a *app) printBuster(b buster) {
 	fmt.Fprintf(a.stdout, "%s in every request%s\n", show.Changing(b.Begin, b.End), b.quoted())
-	a.paragraph(fmt.Sprintf("%s: in %s in a row; %s behind this place were computed again although they were the same.",
+	paragraph(a.stdout, fmt.Sprintf("%s: in %s in a row; %s behind this place were computed again although they were the same.",
 		b.Model, plural(b.Prompts, "request"), plural(b.Lost, "token")))
-	a.paragraph(b.Advice)
+	paragraph(a.stdout, b.Advice)
 	a.printHidden(b.words)
 	fmt.Fprintln(a.stdout)
 }
 
 func (a *app) printMiss(m miss, now time.Time) {
 	fmt.Fprintf(a.stdout, "%s, %s, slot %d\n", show.Ago(m.Time, now), oneLine(m.Model), m.Slot)
-	a.paragraph(fmt.Sprintf("%s: %s in the slot, %s restored, %s computed.",
+	paragraph(a.stdout, fmt.Sprintf("%s: %s in the slot, %s restored, %s computed.",
 		plural(m.Tokens, "token"), count(m.InSlot), count(m.Restored), count(m.Computed)))
-	a.paragraph(m.Because)
+	paragraph(a.stdout, m.Because)
 	if m.Text != nil {
 		fmt.Fprintf(a.stdout, "    was  %s\n    is   %s\n", m.Text.was(), m.Text.is())
 	}
 	a.printHidden(m.words)
 	if m.Text != nil && m.Text.Was != "" && m.Text.Was == m.Text.Is {
-		a.paragraph("Both texts are the same in other tokens: an answer that a program sends back is split anew.")
+		paragraph(a.stdout, "Both texts are the same in other tokens: an answer that a program sends back is split anew.")
 		return
 	}
-	a.paragraph(m.Remedy)
+	paragraph(a.stdout, m.Remedy)
 }
 
 func (a *app) printHidden(w words) {
 	if w.Hidden != "" && w.Hidden != hiddenByFlag {
-		a.paragraph("The text is not shown: " + w.Hidden + ".")
+		paragraph(a.stdout, "The text is not shown: "+w.Hidden+".")
 	}
 }
 
@@ -227,9 +228,9 @@ func (a *app) printHidden(w words) {
 const columns = 80
 
 // paragraph prints a sentence in indented lines.
-func (a *app) paragraph(sentence string) {
+func paragraph(w io.Writer, sentence string) {
 	const indent = "    "
 	for _, line := range show.Wrap(oneLine(sentence), columns-len(indent)) {
-		fmt.Fprintln(a.stdout, indent+line)
+		fmt.Fprintln(w, indent+line)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/ollama/ollama/fs/ggml"
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/modelfile"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/show"
 )
@@ -40,13 +41,18 @@ func TestHostileStates(t *testing.T) {
 		Prompts: []telemetry.StatePrompt{
 			{Prompt: telemetry.Prompt{Miss: &telemetry.Miss{Cause: hostile, Detail: hostile, From: hostile}}},
 		},
+		Tiers: []telemetry.Tier{{Name: hostile, Root: hostile, Bytes: -1, Budget: 1, Booked: 1 << 62, Pages: -1}},
 	}
 	var out bytes.Buffer
 	a := &app{stdout: printer{&out}, stderr: printer{&out}}
 	name := modelNames{}.nameOf
 	all := func(string) bool { return true }
-	use := residency{Live: true, Processes: show.Processes(state, name), Models: []modelUse{{Model: show.Models(state, name)[0]}}, PagesErr: hostile}
-	a.printResidency(use, true)
+	use := residency{Live: true, Processes: show.Processes(state, name), Models: []modelUse{{Model: show.Models(state, name)[0]}}, PagesErr: hostile, counted: true}
+	printResidency(a.stdout, use, true)
+	requireTame(t, out.String())
+
+	out.Reset()
+	printTop(a.stdout, hostile, state, name)
 	requireTame(t, out.String())
 
 	out.Reset()
@@ -70,17 +76,17 @@ func TestHostileStates(t *testing.T) {
 
 // A model's own tokens may be hostile, too.
 func TestHostileTokens(t *testing.T) {
-	d, err := openDecoder(writeModel(t, ggml.KV{
+	d, err := modelfile.OpenDecoder(writeModel(t, ggml.KV{
 		"general.architecture": "qwen3", "tokenizer.ggml.model": "gpt2",
 		"tokenizer.ggml.tokens": []string{"ě[2J", "Ċ", "ĉ", "Ãī", "a"}, // byte-level: escape, line end, tab, a C1 control
 	}))
 	require.NoError(t, err)
-	p, err := d.parted(show.Part(telemetry.Words{Was: []int32{4, 0}, Is: []int32{4, 1, 2}}))
+	p, err := textOfParts(d, show.Part(telemetry.Words{Was: []int32{4, 0}, Is: []int32{4, 1, 2}}))
 	require.NoError(t, err)
 	require.Equal(t, parted{Before: "a", Was: "\x1b[2J", Is: "\n\t"}, *p)
 	require.Equal(t, `"a«\u001b[2J»"`, p.was())
 	require.Equal(t, `"a«\n\t»"`, p.is())
-	_, err = d.parted(show.Part(telemetry.Words{Was: []int32{4, 9}}))
+	_, err = textOfParts(d, show.Part(telemetry.Words{Was: []int32{4, 9}}))
 	require.ErrorContains(t, err, "token 9 is not one of the model's 5")
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"unicode/utf8"
 
+	"github.com/kvtier/kvtier/internal/modelfile"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/show"
 )
@@ -69,12 +70,12 @@ func (b buster) quoted() string {
 type reader struct {
 	a      *app
 	hidden string // reason why no text is known
-	models map[string]*decoder
+	models map[string]*modelfile.Decoder
 	errs   map[string]string // reasons why a model's tokens cannot be read
 }
 
 func newReader(a *app, hidden string) *reader {
-	return &reader{a: a, hidden: hidden, models: make(map[string]*decoder), errs: make(map[string]string)}
+	return &reader{a: a, hidden: hidden, models: make(map[string]*modelfile.Decoder), errs: make(map[string]string)}
 }
 
 // miss is the text of a miss. Only some causes are about a place where text differs.
@@ -112,7 +113,7 @@ func (r *reader) words(weights, namespace string, private bool, w *telemetry.Wor
 	if d == nil {
 		return words{Hidden: why}
 	}
-	text, err := d.parted(part(*w))
+	text, err := textOfParts(d, part(*w))
 	if err != nil {
 		return words{Hidden: err.Error()}
 	}
@@ -120,7 +121,7 @@ func (r *reader) words(weights, namespace string, private bool, w *telemetry.Wor
 }
 
 // decoder returns the decoder of a model, or the reason why there is none.
-func (r *reader) decoder(weights string) (*decoder, string) {
+func (r *reader) decoder(weights string) (*modelfile.Decoder, string) {
 	if d := r.models[weights]; d != nil || r.errs[weights] != "" {
 		return d, r.errs[weights]
 	}
@@ -129,7 +130,7 @@ func (r *reader) decoder(weights string) (*decoder, string) {
 		r.errs[weights] = "the model's file is not in " + r.a.models() + "; name Ollama's models with --models"
 		return nil, r.errs[weights]
 	}
-	d, err := openDecoder(path)
+	d, err := modelfile.OpenDecoder(path)
 	if err != nil {
 		r.errs[weights] = err.Error()
 		return nil, r.errs[weights]
@@ -138,14 +139,14 @@ func (r *reader) decoder(weights string) (*decoder, string) {
 	return d, ""
 }
 
-// parted decodes each part by itself: a character that a boundary cuts in two is replaced.
-func (d *decoder) parted(p show.Parting) (*parted, error) {
+// textOfParts decodes each part by itself: a character that a boundary cuts in two is replaced.
+func textOfParts(d *modelfile.Decoder, p show.Parting) (*parted, error) {
 	var out parted
 	for _, part := range []struct {
 		tokens []int32
 		text   *string
 	}{{p.Before, &out.Before}, {p.Was, &out.Was}, {p.AfterWas, &out.AfterWas}, {p.Is, &out.Is}, {p.AfterIs, &out.AfterIs}} {
-		text, err := d.text(part.tokens)
+		text, err := d.Text(part.tokens)
 		if err != nil {
 			return nil, err
 		}

@@ -76,7 +76,7 @@ func stored(t testing.TB, edit ...func(*diskstore.Options)) (diskstore.Options, 
 	require.NoError(t, err)
 	pages := putChain(t, s, testrows.Prompt(1, 2*storetest.Tokens+3))
 	require.NoError(t, s.Close())
-	o.Compress = diskstore.CompressAlways
+	o.Compress = true
 	s, err = diskstore.Open(ctx, o)
 	require.NoError(t, err)
 	pages = append(pages, putChain(t, s, testrows.Prompt(2, storetest.Tokens+5))...)

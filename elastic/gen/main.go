@@ -8,11 +8,8 @@ import (
 	"github.com/kvtier/kvtier/internal/cxxgen"
 )
 
-// library is the C++ library of the package in the folder above.
-var library = cxxgen.Library{By: "elastic/gen", Root: "."}
-
 func main() {
-	if err := library.Generate("."); err != nil {
+	if err := cxxgen.Of["elastic"].Generate("."); err != nil {
 		log.Fatal("gen: ", err)
 	}
 }

@@ -89,7 +89,7 @@ var storeFingerprint = pagefile.Key{0: 0xbe, 1: 0xac}
 func (s *storeRun) root(name string) string { return filepath.Join(s.dir, "store-"+name) }
 
 // open opens a store of full-size pages.
-func (s *storeRun) open(ctx context.Context, name string, compress diskstore.Compression, ram int64) (*diskstore.Store, error) {
+func (s *storeRun) open(ctx context.Context, name string, compress bool, ram int64) (*diskstore.Store, error) {
 	store, err := diskstore.Open(ctx, diskstore.Options{
 		Fingerprint: storeFingerprint, PageTokens: lab.PageTokens, Compress: compress,
 		Local: diskstore.TierConfig{Root: s.root(name)}, RAM: diskstore.RAMConfig{BudgetBytes: ram},

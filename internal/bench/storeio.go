@@ -15,7 +15,6 @@ import (
 	"github.com/ollama/ollama/model/input"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -30,7 +29,7 @@ func (s *storeRun) measureSave(ctx context.Context) (err error) {
 	seed := 0
 	save := func() (_ float64, err error) {
 		seed++
-		store, err := s.open(ctx, "save", diskstore.CompressNever, 0)
+		store, err := s.open(ctx, "save", false, 0)
 		if err != nil {
 			return 0, err
 		}
@@ -96,7 +95,7 @@ func (w *heapWatch) stop() int64 {
 // measureRead compares a restore of raw pages with plain reads of their files, from the disk
 // and from the page cache.
 func (s *storeRun) measureRead(ctx context.Context) (err error) {
-	l, err := s.newRestorer(ctx, "raw", diskstore.CompressNever, 0)
+	l, err := s.newRestorer(ctx, "raw", false, 0)
 	if err != nil {
 		return err
 	}
@@ -138,7 +137,7 @@ func (s *storeRun) measureRead(ctx context.Context) (err error) {
 
 // measureDecode compares a restore of compressed pages with decompression alone.
 func (s *storeRun) measureDecode(ctx context.Context) (err error) {
-	l, err := s.newRestorer(ctx, "compressed", diskstore.CompressAlways, 0)
+	l, err := s.newRestorer(ctx, "compressed", true, 0)
 	if err != nil {
 		return err
 	}
@@ -158,7 +157,7 @@ func (s *storeRun) measureDecode(ctx context.Context) (err error) {
 	}
 	z.sections = nil // frees memory for the pages themselves
 
-	warm, err := s.newRestorer(ctx, "compressed", diskstore.CompressAlways, ramFactor*l.bytes)
+	warm, err := s.newRestorer(ctx, "compressed", true, ramFactor*l.bytes)
 	if err != nil {
 		return err
 	}
@@ -182,7 +181,7 @@ type restorer struct {
 }
 
 // newRestorer stores a conversation that is not stored yet.
-func (s *storeRun) newRestorer(ctx context.Context, name string, compress diskstore.Compression, ram int64) (*restorer, error) {
+func (s *storeRun) newRestorer(ctx context.Context, name string, compress bool, ram int64) (*restorer, error) {
 	step := s.steps.Step("store, write pages, " + name)
 	store, err := s.open(ctx, name, compress, ram)
 	if err == nil {

@@ -20,6 +20,12 @@ type Library struct {
 	Parts []string // folders of src that the package compiles; nil: all
 }
 
+// Of are the libraries of this repository, by the folder of the package.
+var Of = map[string]Library{
+	"elastic":          {By: "elastic/gen", Root: "."},
+	"ggml-paged/pager": {By: "ggml-paged/pager/gen", Root: "..", Parts: []string{"types", "pager", "batch", "cpu"}},
+}
+
 // Generate writes the files of the package in dir, and removes those of sources that are gone.
 func (l Library) Generate(dir string) error {
 	files, err := l.Files(dir)

@@ -48,3 +48,22 @@ func TestGenerateReplacesStaleFiles(t *testing.T) {
 		})
 	}
 }
+
+// The generated files are in the repository, for users who only build. Each file names a
+// digest of the library: without the digest, Go would not compile a changed library again.
+func TestGeneratedFilesAreFresh(t *testing.T) {
+	for folder, library := range Of {
+		dir := filepath.Join("..", "..", filepath.FromSlash(folder))
+		want, err := library.Files(dir)
+		require.NoError(t, err)
+		require.NotEmpty(t, want)
+		have, err := filepath.Glob(filepath.Join(dir, "cxx_*_linux.cpp"))
+		require.NoError(t, err)
+		require.Len(t, have, len(want), "run make generate")
+		for name, text := range want {
+			got, err := os.ReadFile(filepath.Join(dir, name))
+			require.NoError(t, err, "run make generate")
+			require.Equal(t, text, string(got), "run make generate")
+		}
+	}
+}

@@ -2,6 +2,4 @@
 // variables and their defaults, log lines, make targets, links, names of tests,
 // versions and patches. When a test here fails, change the document, or the code if
 // the document is right.
-//
-// TestChangelog writes CHANGELOG.md with -update, which make changelog runs.
 package docs

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/kvcache/paging"
@@ -111,7 +110,7 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, "empty", said["OLLAMA_KV_TIER_NAMESPACE"])
 	require.Empty(t, config.Instance)
 	require.Equal(t, "none", said["OLLAMA_KV_INSTANCE_ID"])
-	require.Equal(t, diskstore.CompressNever, config.Compress)
+	require.False(t, config.Compress)
 	require.Equal(t, "0", said["OLLAMA_KV_TIER_COMPRESS"])
 	require.False(t, config.Test)
 

@@ -34,21 +34,6 @@ func TestLatestConversationIsReadAhead(t *testing.T) {
 	}
 }
 
-// Until it is known whether compressed pages come back sooner, pages of a conversation are raw and
-// compressed. They come back alike.
-func TestPagesOfBothFormsComeBack(t *testing.T) {
-	s := start(t, "OLLAMA_KV_TIER_COMPRESS=auto")
-	text := prompt(t, 6*pageTokens+70, 101)
-	s.ask(text, 9)
-	held := s.ask(text, 9)
-	for range 2 {
-		s.crash()
-		got := s.ask(text, 9)
-		require.Equal(t, 6*pageTokens+69, got.restored)
-		requireSame(t, held, got, "of raw and compressed pages")
-	}
-}
-
 // WARM_GB=0 reads nothing ahead.
 func TestReadAheadOff(t *testing.T) {
 	s := start(t, "OLLAMA_KV_TIER_WARM_GB=0")

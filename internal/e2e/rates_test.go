@@ -34,7 +34,7 @@ func TestRatesOutliveTheRunner(t *testing.T) {
 	}
 
 	now := time.Now().Unix()
-	rates.Tiers = map[string]map[string]any{root: {"seen": now, "tried": now, "page_seconds": [][2]float64{{1e6, 1000}}}}
+	rates.Tiers = map[string]map[string]any{root: {"seen": now, "tried": now, "page_seconds": map[string]any{"whole": [][2]float64{{1e6, 1000}}}}}
 	data, err = json.Marshal(rates)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(path, data, 0o600))

@@ -201,7 +201,7 @@ func newSoakSetup(t *testing.T, m soakModel, seed uint64, slots int) soakSetup {
 	page := pick(32, 64, 256)
 	s.tier = []string{
 		"OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL=" + s.root,
-		fmt.Sprint("OLLAMA_KV_TIER_PAGE_TOKENS=", page), "OLLAMA_KV_TIER_COMPRESS=" + []string{"0", "1", "auto"}[pick(0, 1, 2)],
+		fmt.Sprint("OLLAMA_KV_TIER_PAGE_TOKENS=", page), "OLLAMA_KV_TIER_COMPRESS=" + []string{"0", "1"}[pick(0, 1)],
 	}
 	// Without flash attention other slots' cells are multiplied by zero, which does not
 	// remove the NaN of poisoned cells.

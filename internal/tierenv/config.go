@@ -53,7 +53,7 @@ type Config struct {
 	// WriteBytesPerDay is OLLAMA_KV_TIER_WRITE_GB_PER_DAY, default 0: no limit.
 	WriteBytesPerDay int64
 	// Compress is OLLAMA_KV_TIER_COMPRESS.
-	Compress diskstore.Compression
+	Compress bool
 	// Cold is OLLAMA_KV_TIER_COLD_TYPE: the encodings of pages that move to Remote. The zero value
 	// keeps pages as they are. [Config.ColdFor] says whether a model can have them.
 	Cold diskstore.ColdTypes
@@ -92,7 +92,7 @@ func fromEnvironment(log *slog.Logger, choose func() (root, error)) (Config, roo
 		Remote:     env.Value("OLLAMA_KV_TIER_REMOTE"),
 		Instance:   env.Value("OLLAMA_KV_INSTANCE_ID"),
 		Namespace:  env.Value("OLLAMA_KV_TIER_NAMESPACE"),
-		Compress:   compression(log),
+		Compress:   boolean(log, "OLLAMA_KV_TIER_COMPRESS"),
 		Cold:       coldTypes(log),
 		Test:       boolean(log, "OLLAMA_KV_TIER_TEST"),
 		PageTokens: diskstore.DefaultPageTokens,
@@ -179,19 +179,9 @@ func shifted(log *slog.Logger) bool {
 func boolean(log *slog.Logger, name string) bool {
 	on, err := env.Bool(name)
 	if err != nil {
-		log.Warn("kv tier: invalid environment variable, using default", "key", name, "value", env.Value(name), "default", false)
+		log.Warn("kv tier: invalid environment variable, using default", "key", name, "value", env.Value(name), "default", false, "allowed", "0 or 1")
 	}
 	return on
-}
-
-// compression reads how pages are compressed.
-func compression(log *slog.Logger) diskstore.Compression {
-	const name = "OLLAMA_KV_TIER_COMPRESS"
-	c, err := diskstore.ParseCompression(env.Value(name))
-	if err != nil {
-		log.Warn("kv tier: invalid environment variable, using default", "key", name, "value", env.Value(name), "default", c, "allowed", "0, 1 or auto")
-	}
-	return c
 }
 
 // readAheadBytes reads a budget whose default does no harm.

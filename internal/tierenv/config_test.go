@@ -59,7 +59,7 @@ func TestConfigReadsEverything(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Config{
 		Local: "/fast/pages", LocalBytes: 5e8, Remote: "/nfs/pages", RemoteBytes: 5e12, ReadAheadBytes: 25e7, WriteBytesPerDay: 125e8,
-		Compress: diskstore.CompressAlways, Namespace: "team", PageTokens: 128, Shifted: true, Test: true,
+		Compress: true, Namespace: "team", PageTokens: 128, Shifted: true, Test: true,
 		Cold: diskstore.ColdTypes{K: encoding.Q8_0, V: encoding.Int4},
 	}, c)
 }
@@ -88,11 +88,16 @@ func TestConfigBadValues(t *testing.T) {
 		log, lines := tierenvtest.Logger()
 		c, err := FromEnvironment(log)
 		require.NoError(t, err)
-		require.Equal(t, diskstore.CompressNever, c.Compress)
+		require.False(t, c.Compress)
 		require.False(t, c.Shifted)
 		require.Zero(t, c.Cold)
 		require.Equal(t, 256, c.PageTokens)
 		require.Positive(t, c.ReadAheadBytes)
 		require.Contains(t, lines.String(), name)
 	}
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), "OLLAMA_KV_TIER_COMPRESS": "auto"})
+	log, lines := tierenvtest.Logger()
+	_, err := FromEnvironment(log)
+	require.NoError(t, err)
+	require.Contains(t, lines.String(), `value=auto default=false allowed="0 or 1"`)
 }

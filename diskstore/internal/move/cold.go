@@ -14,8 +14,7 @@ const coldExpandMost = 8
 // coldOf returns how a local page becomes lossy when it moves down, and false for a page that
 // moves down as it is: rows of other fingerprints may be of any type.
 func (b *Down) coldOf(h *pagefile.Header) (pagefile.Cold, bool) {
-	how := pagefile.Cold{K: b.Cold.K, V: b.Cold.V, Compress: b.opt.Compress(h.Key)}
-	return how, b.opt.Pages.Cold && h.Fingerprint == b.opt.Pages.Exact && !h.Lossy() &&
+	return b.Cold, b.opt.Pages.Cold && h.Fingerprint == b.opt.Pages.Exact && !h.Lossy() &&
 		int64(h.Layout.Size()) <= coldExpandMost*h.FileBytes
 }
 

@@ -14,7 +14,7 @@ import (
 func TestLossyPagesNeedLittleMemory(t *testing.T) {
 	h := &pagefile.Header{Fingerprint: pagefile.Key{1}, FileBytes: 1 << 20}
 	b := NewDown(pagefile.Cold{K: encoding.Q8_0, V: encoding.Q8_0}, 0, DownOptions{
-		Pages: names.Of(h.Fingerprint, true), Compress: func(pagefile.Key) bool { return false },
+		Pages: names.Of(h.Fingerprint, true),
 	})
 	for tokens, want := range map[int]bool{8: true, 8 * 8: true, 8*8 + 1: false, 60_000: false} {
 		var err error

@@ -40,9 +40,6 @@ type DownOptions struct {
 	// Resting reports whether the remote tier is down.
 	Resting func() bool
 
-	// Compress reports whether the file of a lossy page is compressed as well.
-	Compress func(pagefile.Key) bool
-
 	// Describe writes the manifest of a fingerprint to the remote tier. made tells that the file is
 	// one that this store has made lossy.
 	Describe func(ctx context.Context, fingerprint pagefile.Key, made bool) error

@@ -15,16 +15,6 @@ func (t *Tier) Graves(ctx context.Context, change func([]byte) []byte) ([]byte, 
 	return t.changeOwn(ctx, gravesFile, maxGravesBytes, change)
 }
 
-// maxTrialBytes bounds the read of the record of trials, whose content is not trusted.
-const maxTrialBytes = 64 << 10
-
-// Trials replaces the content of the record of trials by the result of change, and returns the new
-// content, which is empty without a readable record. With a nil change the record is only read. The
-// record may be lost, and of two changes at the same time one is.
-func (t *Tier) Trials(ctx context.Context, change func(content []byte) []byte) ([]byte, error) {
-	return t.changeOwn(ctx, trialFile, maxTrialBytes, change)
-}
-
 // changeOwn replaces the content of one of the store's own files, of at most limit bytes, by the
 // result of change, and returns the new content. With a nil change the file is only read. The change
 // may be lost in a power cut.

@@ -52,7 +52,6 @@ const (
 	ledgerFile    = "usage.json"
 	ledgerLock    = "usage.lock"
 	gravesFile    = "gone"
-	trialFile     = "trial.json"
 	PageExt       = ".kvp"
 	TmpExt        = ".tmp"
 	LockExt       = ".lock"

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/kvtier/kvtier/internal/bench/show"
+	"github.com/kvtier/kvtier/internal/modelfile"
+	"github.com/kvtier/kvtier/internal/progress"
+	"github.com/kvtier/kvtier/internal/table"
+)
+
+func main() { show.Main(command) }
+
+// settings are the command line.
+type settings struct {
+	model, text, questions string
+	tokens, scored         int
+	threads                int
+	dir, chart             string
+	json                   bool
+}
+
+const (
+	defaultTokens = 4096
+	defaultScored = 256
+
+	stepNames = 18 // columns
+)
+
+func parse(args []string, errOut io.Writer) (s settings, err error) {
+	flags := flag.NewFlagSet("codecs", flag.ContinueOnError)
+	flags.SetOutput(errOut)
+	flags.StringVar(&s.model, "model", "", "GGUF `file`")
+	flags.StringVar(&s.text, "text", "", "`file` with the text to compute")
+	flags.StringVar(&s.questions, "questions", "", "JSON `file` with questions about the text's beginning: a list of objects with question and answer")
+	flags.IntVar(&s.tokens, "tokens", defaultTokens, "`tokens` to store and restore")
+	flags.IntVar(&s.scored, "scored", defaultScored, "`tokens` behind them whose probabilities are compared")
+	flags.IntVar(&s.threads, "threads", 0, "`threads` of the engine, instead of Ollama's choice; on a busy machine 1 is quickest")
+	flags.StringVar(&s.dir, "dir", "", "`directory` on the disk to measure, instead of the system's temporary directory")
+	flags.StringVar(&s.chart, "chart", "", "write a chart of ratio, speed and quality to this SVG `file`")
+	flags.BoolVar(&s.json, "json", false, "print JSON")
+	if err := flags.Parse(args); err != nil {
+		return s, err
+	}
+	switch {
+	case flags.NArg() > 0:
+		return s, fmt.Errorf("unexpected argument %q; every setting is a flag, see -help", flags.Arg(0))
+	case s.model == "" || s.text == "":
+		return s, fmt.Errorf("name a model and a text, as in -model model.gguf -text book.txt")
+	}
+	// A measurement takes minutes: places for its results are checked before.
+	if err := checkFolder("-dir", s.dir, s.dir); err != nil {
+		return s, err
+	}
+	return s, checkFolder("-chart", s.chart, filepath.Dir(s.chart))
+}
+
+// command measures as its arguments say.
+func command(ctx context.Context, args []string, out, errOut io.Writer) error {
+	s, err := parse(args, errOut)
+	if err != nil {
+		return err
+	}
+	o, err := s.options()
+	if err != nil {
+		return err
+	}
+	o.Steps = progress.New(errOut, stepNames)
+	defer o.Steps.Close()
+	report, err := Run(ctx, o)
+	o.Steps.Close()
+	if err != nil {
+		return err
+	}
+	if s.chart != "" {
+		if err := writeChart(s.chart, report, o); err != nil {
+			return err
+		}
+	}
+	if !s.json {
+		printTable(out, report, o)
+		return nil
+	}
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(report.Results)
+}
+
+func writeChart(path string, report *Report, o Options) error {
+	var out bytes.Buffer
+	if err := report.WriteChart(&out, filepath.Base(o.Model.Path)); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("write the chart: %w", err)
+	}
+	return nil
+}
+
+// options reads the files that the flags name.
+func (s *settings) options() (o Options, err error) {
+	o = Options{Tokens: s.tokens, Scored: s.scored, Threads: s.threads, Dir: s.dir}
+	if o.Model, err = readModel(s.model); err != nil {
+		return o, err
+	}
+	if o.Text, err = readBeginning("text", s.text); err != nil || s.questions == "" {
+		return o, err
+	}
+	o.Questions, err = readQuestions(s.questions)
+	return o, err
+}
+
+// checkFolder returns an error if a flag has a value, but folder is no directory.
+func checkFolder(flag, value, folder string) error {
+	if value == "" {
+		return nil
+	}
+	if info, err := os.Stat(folder); err != nil || !info.IsDir() {
+		return fmt.Errorf("%s is %s, and %s is no directory; make it, or give another place", flag, value, folder)
+	}
+	return nil
+}
+
+// textMax bounds the bytes of a text: more than the longest contexts take. Of a longer file
+// the beginning is read.
+const textMax = 64 << 20
+
+// readBeginning reads a file of text, which an error calls by a name.
+func readBeginning(name, path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("read the %s: %w; give the name of a file", name, err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, textMax))
+	if err != nil {
+		return "", fmt.Errorf("read the %s: %w; give the name of a file", name, err)
+	}
+	return string(text), nil
+}
+
+func readQuestions(path string) (questions []Question, err error) {
+	const give = "give a list of objects with question and answer"
+	text, err := readBeginning("questions", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal([]byte(text), &questions); err != nil {
+		return nil, fmt.Errorf("read the questions in %s: %w; %s", path, err, give)
+	}
+	if len(questions) == 0 {
+		return nil, fmt.Errorf("read the questions in %s: there are none; %s", path, give)
+	}
+	for i, q := range questions {
+		if q.Question == "" || strings.TrimSpace(q.Answer) == "" {
+			return nil, fmt.Errorf("read the questions in %s: number %d has no question or no answer; %s", path, i+1, give)
+		}
+	}
+	return questions, nil
+}
+
+// readModel reads the context and the tokenizer of a model file.
+func readModel(path string) (Model, error) {
+	decoder, err := modelfile.OpenDecoder(path)
+	if err != nil {
+		return Model{}, err
+	}
+	f, err := modelfile.Open(path)
+	if err != nil {
+		return Model{}, err
+	}
+	defer f.Close()
+	length := int(f.KeyValue("context_length").Uint())
+	if length == 0 {
+		return Model{}, fmt.Errorf("read model %s: it does not say how long its context is; give another model", path)
+	}
+	return Model{Path: path, Context: length, Decode: decoder.Text}, nil
+}
+
+func printTable(w io.Writer, report *Report, o Options) {
+	header := []string{"encoding", "lossless", "ratio", "bound", "encode", "decode", "restore", "cached", "kl", "top-1", "perplexity"}
+	if len(o.Questions) > 0 {
+		header = append(header, "look-ups")
+	}
+	var rows [][]string
+	for _, r := range report.Results {
+		row := []string{
+			r.Encoding, yesNo(r.Lossless), times(r.Ratio), times(r.Bound), gigabytes(r.Encode), gigabytes(r.Decode),
+			gigabytes(r.Restore), gigabytes(r.RestoreCached), fmt.Sprintf("%.6f", r.KL), fmt.Sprintf("%.1f %%", 100*r.Top1), fmt.Sprintf("%.3f", r.Perplexity),
+		}
+		if len(o.Questions) > 0 {
+			row = append(row, fmt.Sprintf("%d of %d", r.Answered, r.Asked))
+		}
+		rows = append(rows, row)
+	}
+	table.PrintNarrow(w, header, rows)
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func times(ratio float64) string { return fmt.Sprintf("%.3f×", ratio) }
+
+// gigabytes is a rate, empty where it is not known.
+func gigabytes(rate float64) string {
+	if rate == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f GB/s", rate)
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/encoding"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+func TestSizesAndSpeeds(t *testing.T) {
+	r := testRun(t, 2)
+	require.NoError(t, r.measureRates(context.Background()))
+	require.NoError(t, r.measureFiles(context.Background()))
+	got := results(r)
+	require.Len(t, got, len(lossless)+len(lossy))
+	require.EqualValues(t, 2*4*PageTokens*64, r.report.Numbers)
+
+	require.Equal(t, 1.0, got["raw"].Ratio)
+	require.Equal(t, 1.0, got["raw"].FileRatio)
+	for name, ratio := range map[string]float64{"split": 1.1, "q8_0": 1.88, "q8_0,q4_0": 2.4, "q4_0": 3.5, "int4": 3.5} {
+		require.Greater(t, got[name].Ratio, ratio, name)
+		require.Greater(t, got[name].FileRatio, 1.0, name)
+		require.Less(t, got[name].FileRatio, got[name].Ratio, "a file has a header, and sections in blocks: %s", name)
+	}
+	for name, res := range got {
+		require.Equal(t, name == "raw" || name == "zstd" || name == "split", res.Lossless, name)
+		require.InDelta(t, 13.4, res.EntropyBits, 0.6, name)
+		require.InDelta(t, 16/res.EntropyBits, res.Bound, 1e-9)
+		require.Equal(t, name != "raw", res.Encode > 0, name)
+		require.Positive(t, res.Decode, name)
+		require.Positive(t, res.RestoreCached, name)
+	}
+}
+
+// TestALossOfALosslessEncodingIsFound: rows that differ end the measurement.
+func TestALossOfALosslessEncodingIsFound(t *testing.T) {
+	r := testRun(t, 1)
+	of := r.codecs[2]
+	require.Equal(t, "split", of.name)
+	r.codecs = []codec{{name: "broken", encode: func(rows []byte, s pagefile.Section) (encoding.ID, []byte) {
+		other := append([]byte(nil), rows...)
+		other[0] ^= 1
+		return of.encode(other, s)
+	}}}
+	require.ErrorContains(t, r.measureRates(context.Background()), "in broken: layer 0 K differs from the rows")
+	r.codecs[0].lossy = true
+	require.NoError(t, r.measureRates(context.Background()))
+}
+
+func TestEntropy(t *testing.T) {
+	for want, rows := range map[float64][]byte{
+		0: {1, 2, 1, 2, 1, 2, 1, 2},
+		1: {1, 2, 2, 1, 1, 2, 2, 1},
+		2: {1, 2, 2, 1, 0, 0, 9, 9},
+	} {
+		bits, numbers := entropyBits([]section{
+			{rows: rows, of: pagefile.Section{Kind: pagefile.KindV}},
+			{rows: make([]byte, 64), of: pagefile.Section{Kind: pagefile.KindState}}, // no rows of f16
+		})
+		require.Equal(t, want, bits)
+		require.EqualValues(t, 4, numbers)
+	}
+}
+
+func TestMeasuringIsCancelled(t *testing.T) {
+	r := testRun(t, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.ErrorIs(t, r.measureRates(ctx), context.Canceled)
+}
