@@ -15,8 +15,8 @@ import (
 var runningChecks = []Check{
 	{
 		ID: "collector-down", Severity: Note, Title: "No collector runs for a directory",
-		Matters: "Counters of prompts, hits and misses are not kept.",
-		Means:   "A patched server, the daemon before llama-server while a model is loaded, or `kvtier collect` collects counters over a socket in the directory. A server of an older version has none.",
+		Matters: "Loaded models, recent prompts and metrics are not shown.",
+		Means:   "A patched server, the daemon before llama-server while a model is loaded, or `kvtier collect` shows the reports that processes write into a directory.",
 		Remedy:  "{kvtier} collect --root {path}", judge: judgeCollector,
 	},
 	{
