@@ -2,10 +2,10 @@ package telemetry
 
 import "time"
 
-// Version is the version of [Report]. A collector ignores reports of other versions.
+// Version is the version of [Report]. Readers pass reports of other versions over.
 const Version = 1
 
-// Bounds of a report. A collector refuses a report that exceeds one of them.
+// Bounds of a report. A process leaves out parts that exceed one of them.
 const (
 	ReportBytesMax = 1 << 20 // as JSON
 	SeriesMax      = 1024    // of Totals, and of Gauges
@@ -138,7 +138,7 @@ type Miss struct {
 	Words *Words `json:"words,omitempty"`
 }
 
-// Words are tokens of two prompts around the place where they part. They never leave memory.
+// Words are tokens of two prompts around the place where they part. Package collect says where they are kept.
 type Words struct {
 	Begin int     `json:"begin"` // position of the first token of both
 	Was   []int32 `json:"was"`   // of the earlier prompt

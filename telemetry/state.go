@@ -2,21 +2,20 @@ package telemetry
 
 import "time"
 
-// Bounds of a collector's state.
+// Bounds of a state.
 const (
 	ModelsMax       = 64  // totals of further models are added to one without weights
-	ProcessesMax    = 256 // that report at the same time
 	StatePromptsMax = 256 // latest prompts of all processes
 	StateBytesMax   = 8 << 20
 )
 
-// State is a collector's knowledge of a directory: the sum of all reports.
+// State is the sum of all reports of a directory.
 type State struct {
 	Version int       `json:"version"`
 	Root    string    `json:"root"`
 	At      time.Time `json:"at"`
 	Since   time.Time `json:"since"` // when the totals began
-	// Live is false where no collector runs and the state was read from its file.
+	// Live is false where no collector runs. Models are the rest of the state then.
 	Live bool `json:"live"`
 
 	Models    []ModelState   `json:"models"`    // that have reported since Since, the last used first
@@ -26,7 +25,7 @@ type State struct {
 }
 
 // ModelState has the totals of all processes that had a model with the same weights, namespace
-// and kind of engine. Totals never fall, also over restarts of processes and collectors.
+// and kind of engine. Totals never fall, also over restarts of processes.
 type ModelState struct {
 	Model    Model              `json:"model"`
 	Engine   string             `json:"engine"`

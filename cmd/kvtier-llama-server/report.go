@@ -18,7 +18,7 @@ import (
 // the end.
 const reportTimeout = 700 * time.Millisecond
 
-// reports sends the reports of a daemon. Daemons of one directory also collect the reports, one of
+// reports writes the reports of a daemon. Daemons of one directory also collect the reports, one of
 // them for all.
 type reports struct {
 	stop   context.CancelFunc
@@ -36,7 +36,7 @@ func (s *server) startReports(config tierenv.Config, model telemetry.Model, fill
 	serving, stopServing := context.WithCancel(context.Background())
 	go func() {
 		defer close(r.pushed)
-		defer stopServing() // the last report may be to this process itself
+		defer stopServing() // the last report is added to the totals
 		collect.Push(ctx, config.Local, source, collect.Options{Logger: s.log})
 	}()
 	go func() {

@@ -57,8 +57,8 @@ Prometheus at that address, and shows a web page.`,
 // defaultSayWaits is the time after which a collector that waits says so.
 const defaultSayWaits = 2 * time.Second
 
-// checkLocal refuses a directory that is another user's: its server could not reach the
-// collector's socket. A directory that is missing is waited for.
+// checkLocal refuses a directory that is another user's: its server could not read the
+// collector's files. A directory that is missing is waited for.
 func (a *app) checkLocal(ctx context.Context) error {
 	if _, err := os.Lstat(a.config.Local); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -102,7 +102,7 @@ func TestCollectWaits(t *testing.T) {
 	require.Equal(t, 0, stopSecond())
 }
 
-// TestCollectAsAnotherUser: the server could not reach the socket of root's collector.
+// TestCollectAsAnotherUser: the server could not read the files of root's collector.
 func TestCollectAsAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give a directory away")

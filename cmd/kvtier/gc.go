@@ -12,6 +12,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/collect"
 )
 
 // collected is the output of gc --json and rm --json.
@@ -138,12 +141,19 @@ func (a *app) collect(ctx context.Context, f collectFlags) error {
 	}
 	return a.with(ctx, func(root *roots) error {
 		var forgotten func(pagefile.Key) bool // fingerprints whose files in quarantine are removed, too
+		weights := make(map[string]bool)
 		if len(f.models) > 0 {
 			p, err := a.pickAll(ctx, root, f.models)
 			if err != nil {
 				return err
 			}
-			opt.Fingerprints = func(use diskstore.FingerprintUsage) bool { return p.has(use.Fingerprint) }
+			opt.Fingerprints = func(use diskstore.FingerprintUsage) bool {
+				if !p.has(use.Fingerprint) {
+					return false
+				}
+				weights[use.Identity[tierenv.KeyWeights]] = true
+				return true
+			}
 			if opt.OlderThan == 0 {
 				forgotten = p.has
 			}
@@ -165,6 +175,9 @@ func (a *app) collect(ctx context.Context, f collectFlags) error {
 			if err != nil && report.RemoteErr == nil {
 				return err
 			}
+			if err := a.forgetPrompts(ctx, weights, f.dryRun); err != nil {
+				return err
+			}
 		}
 		if a.asJSON {
 			err = a.json(out)
@@ -176,6 +189,14 @@ func (a *app) collect(ctx context.Context, f collectFlags) error {
 		}
 		return err
 	})
+}
+
+// forgetPrompts removes the prompts of models whose pages are removed, which kvtier why shows.
+func (a *app) forgetPrompts(ctx context.Context, weights map[string]bool, dryRun bool) error {
+	if dryRun {
+		return nil
+	}
+	return collect.Forget(ctx, a.config.Local, func(m telemetry.Model) bool { return weights[m.Weights] })
 }
 
 func collectedIn(name string, t diskstore.GCTier, err error) collectedTier {

@@ -20,8 +20,7 @@ func (a *app) state(ctx context.Context) (telemetry.State, error) {
 	})
 }
 
-// readState bounds the time of read. Without a collector, a state has no processes: the file
-// has those of the time at which it was written.
+// readState bounds the time of read. Without a collector, a state has no processes.
 func (a *app) readState(ctx context.Context, read func(context.Context) (telemetry.State, error)) (telemetry.State, error) {
 	if a.timeout > 0 {
 		var stop context.CancelFunc

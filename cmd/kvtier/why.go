@@ -64,7 +64,8 @@ which text changes in every request.
 Positions count tokens from 0. The text around the place where a prompt parts
 from an earlier one is shown to the server's user alone, while a collector runs, for
 requests of this namespace (OLLAMA_KV_TIER_NAMESPACE) that may be stored, and if
-the model's file is in Ollama's model store. Text is never written to a file.`,
+the model's file is in Ollama's model store. The server
+keeps text in files of its own directory, and kvtier rm MODEL removes it.`,
 		Example: `  kvtier why
   kvtier why qwen3:4b -n 20 --no-text`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -151,7 +152,7 @@ func (a *app) stateWithWords(ctx context.Context, noText bool) (s telemetry.Stat
 	case err != nil:
 		return s, "", err
 	case !s.Live:
-		return s, "no collector runs, and text is kept in its memory alone", nil
+		return s, "no collector runs, and text is shown while one does", nil
 	}
 	return s, wordsErr.Error(), nil
 }

@@ -51,9 +51,14 @@ func syncDir(name string) error {
 
 // tryLock uses flock, whose owner is the open file: two stores in one process exclude each
 // other, too.
-func tryLock(f *os.File) error {
+func tryLock(f *os.File) error { return flock(f, unix.LOCK_EX) }
+
+// tryShared takes a lock that excludes those of tryLock alone.
+func tryShared(f *os.File) error { return flock(f, unix.LOCK_SH) }
+
+func flock(f *os.File, how int) error {
 	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EWOULDBLOCK):

@@ -5,8 +5,10 @@ package e2e
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -261,9 +263,18 @@ func TestNoTextLeaves(t *testing.T) {
 
 	for _, path := range filesBelow(t, filepath.Join(s.root, "telemetry")) {
 		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a report that was replaced meanwhile
+		}
 		require.NoError(t, err)
-		require.NotContains(t, string(data), "words", path)
 		require.NotContains(t, string(data), shown[0]+" "+shown[1], path)
+		if !strings.HasSuffix(path, ".words") {
+			require.NotContains(t, string(data), "words", path)
+			continue
+		}
+		info, err := os.Lstat(path)
+		require.NoError(t, err)
+		require.Equal(t, fs.FileMode(0o600), info.Mode(), path)
 	}
 	response, err := http.Get(s.URL().JoinPath("metrics").String())
 	require.NoError(t, err)

@@ -17,6 +17,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/collect"
 )
 
 const (
@@ -171,6 +173,11 @@ func (f *forgetting) collect(ctx context.Context, digests []string, log *slog.Lo
 		return diskstore.GCReport{}, err
 	}
 	defer root.Close()
+	if err := collect.Forget(ctx, c.Local, func(m telemetry.Model) bool {
+		return m.Namespace == c.Namespace && slices.Contains(digests, m.Weights)
+	}); err != nil {
+		return diskstore.GCReport{}, err
+	}
 	report, err := root.GC(ctx, diskstore.GCOptions{Fingerprints: func(use diskstore.FingerprintUsage) bool {
 		return f.picks(use, digests, c.Namespace)
 	}})

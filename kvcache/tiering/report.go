@@ -31,7 +31,7 @@ func (s *modelStore) source(m Model, meter *telemetry.Meter, more func(*telemetr
 	}
 }
 
-// report sends reports to the collector of the local directory, until the store is closed.
+// report writes reports into the local directory, until the store is closed.
 func (s *modelStore) report(source *telemetry.Source) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.nudge, s.reported = make(chan chan<- struct{}, 1), make(chan struct{})

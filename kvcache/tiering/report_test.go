@@ -194,3 +194,26 @@ func TestFlushTellsWhatWasCounted(t *testing.T) {
 	}
 	require.Greater(t, told, 4, "the wait has a bound")
 }
+
+// TestForgetRemovesPrompts: the latest prompts go with the pages, the counts stay.
+func TestForgetRemovesPrompts(t *testing.T) {
+	root := collector(t, map[string]string{"OLLAMA_KV_TIER_NAMESPACE": "team"})
+	require.NoError(t, os.Mkdir(root, 0o700))
+	source := &telemetry.Source{
+		Process: collect.Self(telemetry.EngineOllama), Started: time.Now(), Meter: new(telemetry.Meter),
+		Model: telemetry.Model{Weights: digest("8"), Namespace: "team"},
+	}
+	source.Meter.Prompt(telemetry.Prompt{At: time.Now(), Tokens: 1, Computed: 1})
+	ctx, end := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		collect.Push(ctx, root, source, collect.Options{})
+	}()
+	defer func() { <-done }()
+	defer end()
+	collected(t, root, func(s telemetry.State) bool { return len(s.Prompts) == 1 })
+	Forget(filepath.Join(t.TempDir(), "sha256-"+digest("8")))
+	state := collected(t, root, func(s telemetry.State) bool { return s.Live && len(s.Prompts) == 0 })
+	require.EqualValues(t, 1, state.Models[0].Totals["ollama_kv_prompts_total"])
+}

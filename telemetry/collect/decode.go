@@ -3,142 +3,142 @@ package collect
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
 
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// Bounds of a report besides those of package telemetry.
+// Bounds besides those of package telemetry. Root reads files of other users.
 const (
-	tiersMax  = 8
-	memoryMax = 64
+	objectsMax       = 4096 // in a report: a million empty ones would take a hundred times their length
+	seriesBytesMax   = 160
+	fileObjectsMax   = telemetry.ModelsMax * (telemetry.SeriesMax + 2)
+	listMax          = telemetry.SeriesMax // values of a list or a map
+	tiersMax         = 8
+	memoryMax        = 64
+	totalMax         = 1e18  // of one process; doubles count up to 2^53 exactly
+	sumMax           = 1e300 // JSON has no infinity
+	yearMin, yearMax = 1969, 9000
 )
 
-// wire is a report whose lists are not decoded yet: a list of a million empty objects would
-// take a hundred times its length in memory.
-type wire struct {
-	telemetry.Report
-	Tiers   json.RawMessage `json:"tiers"`
-	Slots   json.RawMessage `json:"slots"`
-	Memory  json.RawMessage `json:"memory"`
-	Prompts json.RawMessage `json:"prompts"`
-	Busters json.RawMessage `json:"busters"`
+// errContent reports a file whose content cannot be used.
+var errContent = errors.New("its content cannot be used")
+
+// decode decodes a file whose objects are bounded, and checks all that is in it.
+func decode(data []byte, objects int, to any) error {
+	if bytes.Count(data, []byte("{")) > objects {
+		return fmt.Errorf("%w: it has more than %d objects", errContent, objects)
+	}
+	err := json.Unmarshal(data, to)
+	if err == nil {
+		err = check(reflect.ValueOf(to).Elem())
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errContent, err)
+	}
+	return nil
 }
 
-// decodeReport decodes a report and checks it against the bounds. Series that this build does
-// not know are left out.
-func decodeReport(data []byte) (*telemetry.Report, error) {
-	var w wire
-	if err := json.Unmarshal(data, &w); err != nil {
-		return nil, fmt.Errorf("decode the report: %w", err)
-	}
-	r := &w.Report
-	if r.Version != telemetry.Version {
-		return nil, fmt.Errorf("the report has version %d, and this collector reads version %d", r.Version, telemetry.Version)
-	}
-	var err error
-	if r.Tiers, err = decodeList[telemetry.Tier]("tiers", w.Tiers, tiersMax); err != nil {
+// decodeReport decodes a file of a process.
+func decodeReport(data []byte) (*report, error) {
+	r := new(report)
+	if err := decode(data, objectsMax, r); err != nil {
 		return nil, err
 	}
-	if r.Slots, err = decodeList[telemetry.Slot]("slots", w.Slots, telemetry.SlotsMax); err != nil {
-		return nil, err
+	engine := r.Process.Engine
+	switch {
+	case r.Version != telemetry.Version:
+		return nil, fmt.Errorf("%w: it has version %d, and this program reads version %d", errContent, r.Version, telemetry.Version)
+	case r.Process.PID <= 0, engine != telemetry.EngineOllama && engine != telemetry.EngineLlama:
+		return nil, fmt.Errorf("%w: it is of no process", errContent)
 	}
-	if r.Memory, err = decodeList[telemetry.Memory]("memory", w.Memory, memoryMax); err != nil {
-		return nil, err
+	for series, total := range r.Totals {
+		if !(total >= 0 && total <= totalMax) {
+			return nil, fmt.Errorf("%w: %s is %g", errContent, series, total)
+		}
 	}
-	if r.Prompts, err = decodeList[telemetry.Prompt]("prompts", w.Prompts, telemetry.PromptsMax); err != nil {
-		return nil, err
+	for i := range r.Prompts {
+		if p := &r.Prompts[i]; p.Private {
+			p.Miss = withoutWords(p.Miss)
+		}
 	}
-	if r.Busters, err = decodeList[telemetry.Buster]("busters", w.Busters, telemetry.BustersMax); err != nil {
-		return nil, err
-	}
-	if err := checkReport(r); err != nil {
-		return nil, fmt.Errorf("check the report: %w", err)
+	if u := r.Unstored; u != nil && !slices.Contains(telemetry.Obstacles, u.Cause) {
+		u.Cause = telemetry.ObstacleOther // of a newer program
 	}
 	return r, nil
 }
 
-// decodeList decodes a list of at most countMax values. The result is never nil.
-func decodeList[T any](what string, data json.RawMessage, countMax int) ([]T, error) {
-	list := []T{}
-	if len(data) == 0 || bytes.Equal(data, []byte("null")) {
-		return list, nil
-	}
-	d := json.NewDecoder(bytes.NewReader(data))
-	if begin, err := d.Token(); err != nil || begin != json.Delim('[') {
-		return nil, fmt.Errorf("decode %s: it is not a list", what)
-	}
-	for d.More() {
-		if len(list) == countMax {
-			return nil, fmt.Errorf("decode %s: there are more than %d %s", what, countMax, what)
+var timeType, durationType = reflect.TypeFor[time.Time](), reflect.TypeFor[time.Duration]()
+
+// check refuses text with control characters, lists that are too long, numbers of things below zero,
+// and times that JSON cannot write.
+func check(v reflect.Value) error {
+	switch v.Kind() {
+	case reflect.String:
+		return checkText(v.String(), telemetry.NameBytesMax)
+	case reflect.Int, reflect.Int64:
+		if v.Type() != durationType && v.Int() < 0 {
+			return fmt.Errorf("a number is %d", v.Int())
 		}
-		var value T
-		if err := d.Decode(&value); err != nil {
-			return nil, fmt.Errorf("decode %s: %w", what, err)
+	case reflect.Float64:
+		if math.Abs(v.Float()) > sumMax {
+			return fmt.Errorf("a number is %g", v.Float())
 		}
-		list = append(list, value)
-	}
-	return list, nil
-}
-
-// wireState is a state whose lists are not decoded yet. Root reads the collectors of all users,
-// and one of them may be another program.
-type wireState struct {
-	telemetry.State
-	Models    json.RawMessage `json:"models"`
-	Processes json.RawMessage `json:"processes"`
-	Tiers     json.RawMessage `json:"tiers"`
-	Prompts   json.RawMessage `json:"prompts"`
-}
-
-type wireProcess struct {
-	telemetry.ProcessState
-	Slots   json.RawMessage `json:"slots"`
-	Memory  json.RawMessage `json:"memory"`
-	Busters json.RawMessage `json:"busters"`
-}
-
-// decodeState decodes a collector's answer within the bounds of a state.
-func decodeState(data []byte) (telemetry.State, error) {
-	var w wireState
-	if err := json.Unmarshal(data, &w); err != nil {
-		return telemetry.State{}, err
-	}
-	s := w.State
-	if s.Version != telemetry.Version {
-		return s, fmt.Errorf("it has version %d, and this program reads version %d", s.Version, telemetry.Version)
-	}
-	processes, err := decodeList[wireProcess]("processes", w.Processes, telemetry.ProcessesMax)
-	if err != nil {
-		return s, err
-	}
-	s.Processes = []telemetry.ProcessState{}
-	for _, p := range processes {
-		if err := p.decodeLists(); err != nil {
-			return s, err
+	case reflect.Pointer:
+		if !v.IsNil() {
+			return check(v.Elem())
 		}
-		s.Processes = append(s.Processes, p.ProcessState)
+	case reflect.Slice, reflect.Map:
+		if v.Len() > listMax {
+			return fmt.Errorf("a list has more than %d values", listMax)
+		}
+		return checkAll(v)
+	case reflect.Struct:
+		if v.Type() == timeType {
+			return checkTime(v.Interface().(time.Time))
+		}
+		for i := range v.NumField() {
+			if err := check(v.Field(i)); err != nil {
+				return fmt.Errorf("%s: %w", v.Type().Field(i).Name, err)
+			}
+		}
 	}
-	if s.Models, err = decodeList[telemetry.ModelState]("models", w.Models, telemetry.ModelsMax); err != nil {
-		return s, err
-	}
-	if s.Tiers, err = decodeList[telemetry.Tier]("tiers", w.Tiers, directoriesMax+1); err != nil { // and memory
-		return s, err
-	}
-	s.Prompts, err = decodeList[telemetry.StatePrompt]("prompts", w.Prompts, telemetry.StatePromptsMax)
-	return s, err
+	return nil
 }
 
-func (w *wireProcess) decodeLists() (err error) {
-	if w.ProcessState.Slots, err = decodeList[telemetry.Slot]("slots", w.Slots, telemetry.SlotsMax); err != nil {
-		return err
+func checkAll(v reflect.Value) error {
+	for key, value := range v.Seq2() {
+		if v.Kind() == reflect.Map {
+			if err := checkText(key.String(), seriesBytesMax); err != nil {
+				return err
+			}
+		}
+		if err := check(value); err != nil {
+			return err
+		}
 	}
-	if w.ProcessState.Memory, err = decodeList[telemetry.Memory]("memory", w.Memory, memoryMax); err != nil {
-		return err
+	return nil
+}
+
+func checkText(s string, bytesMax int) error {
+	if len(s) > bytesMax || strings.IndexFunc(s, unicode.IsControl) >= 0 {
+		return fmt.Errorf("a text has control characters or more than %d bytes", bytesMax)
 	}
-	w.ProcessState.Busters, err = decodeList[telemetry.Buster]("busters", w.Busters, telemetry.BustersMax)
-	if len(w.ProcessState.Busters) == 0 {
-		w.ProcessState.Busters = nil // JSON leaves the list out then
+	return nil
+}
+
+// checkTime refuses years that JSON cannot write, also in another time zone. The zero time is fine.
+func checkTime(t time.Time) error {
+	if year := t.UTC().Year(); !t.IsZero() && (year < yearMin || year > yearMax) {
+		return fmt.Errorf("a time is in the year %d", year)
 	}
+	_, err := t.MarshalJSON() // package time reads zones of 24 hours, and does not write them
 	return err
 }

@@ -1,58 +1,51 @@
 /*
-Package collect carries reports of processes to one collector for each local root, and tells
-readers the sum.
+Package collect keeps the reports of a local root's processes in files, and tells readers the sum.
 
 # Basics
 
-[Serve] runs in every server process of a root. The process that holds the lock collects; the
-others wait, and one of them takes over within about a second after the holder ends or is
-killed. [Push] sends the reports of a process. [Read] and [ReadWords] return the state. All
-files are in the directory "telemetry" below the root, which has mode 0700:
+[Push] writes the reports of a process. [Read] and [ReadWords] add the reports up, and ask no process. [Serve] runs in every server process of a root: the one that holds the lock is the collector.
+It adds processes that have ended to the totals, keeps their latest prompts while it runs, and names
+models; who listens for metrics is beside it. [Forget] removes prompts, as pages are removed. All files
+are in the directory "telemetry" below the root, which has mode 0700; they have mode 0600:
 
 	lock         held by the collector
-	socket       a Unix socket, mode 0600
-	totals.json  the totals, mode 0600
+	fold         held while processes are added to the totals
+	totals.json  sums over processes that have ended
+	p-X.lock     held by a process while it reports
+	p-X.json     its latest [telemetry.Report], without prompts: replaced once a second while something
+	             changes, else every four seconds
+	p-X.words    its latest prompts, with Words: replaced when there are new ones
 
-Over the socket the collector speaks HTTP with JSON:
-
-	POST /v1/report              a [telemetry.Report]; with ?last=1 the last one of a process
-	GET  /v1/state               a [telemetry.State] without Words
-	GET  /v1/words?namespace=N   the same, with the Words of that namespace
+A process that has ended no longer holds its lock, however it ended. The collector, the next process,
+or a reader where no collector runs, adds its file to totals.json and removes it.
 
 # Guarantees
 
-  - A total never falls, and nothing is counted twice: not when a process or the collector is
-    killed, not when a report comes twice, late, or after its process was taken for ended.
-  - A reader sees no total that is not in totals.json, so that a later collector, or a reader
-    without one, never shows less. A report with ?last=1 is answered when it is in the file.
-  - Words, tokens and prompts are never in the file. Words leave the collector only over the
-    socket, for the namespace that is asked for.
-  - Only the directory's owner and root are answered, where the system tells the user of a
-    connection (Linux, macOS). Elsewhere the mode of the directory is the only guard.
-  - The directory is refused when it is a link, belongs to another user or can be written by
-    others.
-  - Every buffer, list, connection and wait has a bound, also while the disk hangs.
-  - A collector that is missing, or that accepts and never answers, costs the pushing process
-    nothing but one goroutine that waits.
+  - A total never falls, and nothing is counted twice: totals.json names the processes that are in it,
+    is replaced in one step, and only then their files are removed. A reader looks again when
+    totals.json was replaced meanwhile.
+  - A reader of a prompt's count finds the prompt: the prompts are written first.
+  - Words are in p-X.words alone, and none of them is of a request with kv_store: false. They are
+    told for the namespace that is asked for, while a collector runs. They go with the process where
+    no collector runs, else with the collector, with [Forget], or when 32 processes have ended since.
+  - A directory or a file of another user is not read, except by root, who changes nothing there. The
+    directory is refused when it is a link or can be written by others.
+  - Every file, list and wait has a bound, also while the disk hangs. A file that is no report is
+    passed over, and said once.
+  - A disk that is full or hangs costs the process nothing but one goroutine that waits.
 
 # Caveats
 
-  - totals.json is written without fsync: it survives a killed process, not a power cut. A file
-    that is damaged afterwards is set aside, and Since begins anew.
-  - While the file cannot be written the state is answered nevertheless. A collector that is
-    killed then has shown totals that its successor does not know, except those of processes
-    that still run.
-  - A process that is killed loses the totals after its last report, about one second's. If the
-    collector is killed with it, ten seconds' may be lost that nobody has read.
-  - After Since began anew, a process that started before counts as a whole.
-  - The ids of processes that ended are kept for a while, and a bounded number of them. A
-    process that returns after its id was dropped, and any other that started before it and was
-    never heard of, counts from its first report on.
+  - A process that is killed loses its counts since its last report, about one second's, or since the
+    disk became full.
+  - Files are written without fsync: they survive a killed process, not a power cut. Totals that are
+    damaged afterwards are set aside, and Since begins anew. Words of a process that was killed with
+    the collector stay until the next collector, process or reader.
+  - Where locks do not reach other machines with the same root, a file of another machine, or of before
+    a restart, counts as it is for a day before it is added. Machines that add at the same moment may
+    lose a total. Processes of other machines are never shown as running.
+  - A person who removes the lock of a process that runs, and not its other files, takes the process
+    out of the state until its next report.
   - Of the models of a root the first 63 have totals of their own, all later ones share one.
-  - The lock of a root on a network filesystem may reach other machines, the socket does not:
-    processes on the machines that do not hold the lock are not heard. Where the lock does not
-    reach other machines either, collectors take the socket from each other, ever less often, and
-    a total may fall.
-  - On Windows the path of the socket is limited to 107 bytes.
 */
 package collect

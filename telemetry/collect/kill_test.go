@@ -3,18 +3,20 @@ package collect
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -22,6 +24,7 @@ import (
 const (
 	roleEnv = "KVTIER_COLLECT_ROLE"
 	rootEnv = "KVTIER_COLLECT_ROOT"
+	stepEnv = "KVTIER_COLLECT_STEP"
 )
 
 // Roles of such processes.
@@ -30,6 +33,7 @@ const (
 	rolePusher    = "pusher" // counts prompts until its input ends, and prints how many
 	roleDoomed    = "doomed" // counts at most doomedMax restores, until it is killed
 	roleStranger  = "stranger"
+	roleFolder    = "folder" // adds processes to the totals, and is killed before one of its steps
 )
 
 const doomedMax = 1000
@@ -44,7 +48,31 @@ func child(role string) {
 		childPusher(root, role == roleDoomed)
 	case roleStranger:
 		stranger(root)
+	case roleFolder:
+		childFolder(root)
 	}
+}
+
+func childFolder(root string) {
+	step, err := strconv.Atoi(os.Getenv(stepEnv))
+	if err != nil {
+		panic(err)
+	}
+	steps := 0
+	fault := vfs.Inject(vfs.Below(filepath.Join(root, directoryName)))
+	fault.Watch(func(vfs.Op, ...string) {
+		if steps++; steps == step {
+			self, _ := os.FindProcess(os.Getpid())
+			_ = self.Kill()
+			select {}
+		}
+	})
+	opt := Options{fs: func(string) vfs.FS { return fault }}.withDefaults()
+	place, err := newPlace(root, opt)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(folder{place: place, log: opt.Logger, now: opt.now}.fold(), steps)
 }
 
 func childPusher(root string, doomed bool) {
@@ -58,12 +86,14 @@ func childPusher(root string, doomed bool) {
 		end()
 	}()
 	nudge := make(chan chan<- struct{}, 1)
-	pusher := newPusher(root, source, Options{Intervals: quick, Nudge: nudge}.withDefaults())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		pusher.run(ctx)
-	}()
+	opt := Options{Intervals: quick, Nudge: nudge}.withDefaults()
+	place, err := newPlace(root, opt)
+	if err != nil {
+		panic(err)
+	}
+	pusher := newPusher(place, source, opt)
+	done := make(chan error, 1)
+	go func() { done <- pusher.run(ctx) }()
 	fmt.Println("counts")
 	counted := 0
 	tick := time.NewTicker(time.Millisecond)
@@ -82,9 +112,8 @@ func childPusher(root string, doomed bool) {
 		}
 		<-tick.C
 	}
-	<-done
-	if !pusher.heard {
-		counted = -1 // the last report was not accepted
+	if <-done != nil {
+		counted = -1
 	}
 	fmt.Println(counted)
 }
@@ -136,7 +165,7 @@ func (r *running) end(t *testing.T) int {
 	n, err := strconv.Atoi(line[:len(line)-1])
 	require.NoError(t, err)
 	require.NoError(t, r.cmd.Wait())
-	require.GreaterOrEqual(t, n, 0, "the last report was not accepted")
+	require.GreaterOrEqual(t, n, 0, "the last report was not written")
 	return n
 }
 
@@ -233,26 +262,43 @@ func TestTotalsNeverFallWhenAnybodyIsKilled(t *testing.T) {
 	require.Positive(t, m.live)
 }
 
-// TestALastReportOutlivesTheCollector: an accepted last report is in the file.
-func TestALastReportOutlivesTheCollector(t *testing.T) {
-	p := processes{t, newRoot(t)}
-	c := p.start(roleCollector)
-	_, err := c.lines.ReadString('\n') // it serves
-	require.NoError(t, err)
-	pusher := p.start(rolePusher)
-	counted := pusher.end(t)
-	c.kill()
-	s := readState(t, p.root)
-	require.False(t, s.Live)
-	require.Equal(t, float64(counted), total(s, promptsTotal))
+// TestTheFolderIsKilledAtEachStep: before, meanwhile and afterwards, readers see each process once.
+func TestTheFolderIsKilledAtEachStep(t *testing.T) {
+	s := newSite(t)
+	want := 0.0
+	killed := 0
+	for step := 1; ; step++ {
+		for pid := range 2 {
+			p := s.process(pid + 1)
+			p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
+			p.report()
+			p.own.end()
+			want++
+			if pid == 0 { // one that ends without its last words
+				require.NoError(t, os.WriteFile(s.path(p.own.name+wordsEnd+tmpEnd), nil, 0o600))
+			}
+		}
+		cmd := exec.Command(os.Args[0], "-test.run=^$")
+		cmd.Env = append(os.Environ(), roleEnv+"="+roleFolder, rootEnv+"="+s.root, stepEnv+"="+strconv.Itoa(step))
+		out, err := cmd.Output()
+		require.Equal(t, want, total(s.look(), promptsTotal), "step %d", step)
+		if err == nil {
+			require.True(t, strings.HasPrefix(string(out), "<nil>"), string(out))
+			break
+		}
+		killed++
+		if step%2 == 0 { // the next one finds the files of several
+			require.NoError(t, s.fold())
+			require.Equal(t, want, total(s.look(), promptsTotal), "step %d", step)
+			require.Equal(t, settled, s.names(), "step %d", step)
+		}
+	}
+	require.Equal(t, settled, s.names())
+	require.Greater(t, killed, 20)
 }
 
-// TestProcessesThatAreKilledAreGoneSoon: the system tells that they do not run, so they are not
-// waited for.
+// TestProcessesThatAreKilledAreGoneSoon: the system gives their locks up, so they are not waited for.
 func TestProcessesThatAreKilledAreGoneSoon(t *testing.T) {
-	if Self("").Start == 0 {
-		t.Skip("this system does not tell the start of a process")
-	}
 	p := processes{t, newRoot(t)}
 	collector(t, p.root)
 	doomed := p.start(roleDoomed)
@@ -261,29 +307,28 @@ func TestProcessesThatAreKilledAreGoneSoon(t *testing.T) {
 		return len(s.Processes) == 1 && total(s, restoresTotal) > 0
 	})
 	doomed.kill()
-	await(t, "it is gone", func() bool { return len(readState(t, p.root).Processes) == 0 })
-	require.Positive(t, total(readState(t, p.root), restoresTotal))
+	s := readState(t, p.root)
+	require.Empty(t, s.Processes)
+	require.Positive(t, total(s, restoresTotal))
 }
 
-// TestTheFileHasNoText: not of prompts, also not of a process that is killed.
-func TestTheFileHasNoText(t *testing.T) {
-	root := newRoot(t)
-	collector(t, root)
-	source := testSource(1)
-	pushed := startPush(t, root, source)
-	source.Meter.Prompt(telemetry.Prompt{At: time.Now(), Tokens: 9, Computed: 9, Miss: &telemetry.Miss{
+// TestTheTotalsHaveNoText: of prompts, also of a process that is killed.
+func TestTheTotalsHaveNoText(t *testing.T) {
+	s := newSite(t)
+	p := s.process(1)
+	p.source.Meter.Prompt(telemetry.Prompt{At: time.Now(), Tokens: 9, Computed: 9, Miss: &telemetry.Miss{
 		Cause: telemetry.CauseDiffers, At: 54321, Words: &telemetry.Words{Begin: 54300, Was: []int32{123451}, Is: []int32{123452}},
 	}})
-	awaitTotal(t, root, promptsTotal, 1)
-	pushed.stop()
-	data, err := os.ReadFile(newPath(root, fileName))
+	p.report()
+	numbers, err := os.ReadFile(s.path(p.own.name + numbersEnd))
 	require.NoError(t, err)
-	for _, text := range []string{"54321", "54300", "123451", "123452", "words", "miss\"", "prompts\""} {
-		require.NotContains(t, string(data), text)
+	p.own.end()
+	require.NoError(t, s.fold())
+	sums, err := os.ReadFile(s.path(fileName))
+	require.NoError(t, err)
+	for _, text := range []string{"54321", "54300", "123451", "123452", "words", "miss\""} {
+		require.NotContains(t, string(sums), text)
+		require.NotContains(t, string(numbers), text)
 	}
-	var content map[string]json.RawMessage
-	require.NoError(t, json.Unmarshal(data, &content))
-	for key := range content {
-		require.Contains(t, []string{"version", "since", "dropped", "models", "processes"}, key)
-	}
+	require.Equal(t, settled, s.names(), "no collector runs")
 }

@@ -2,8 +2,10 @@ package collect
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,8 +25,8 @@ func TestMain(m *testing.M) {
 
 // quick are intervals of tests.
 var quick = Intervals{
-	Report: 20 * time.Millisecond, Heartbeat: 100 * time.Millisecond, Try: time.Minute, Last: time.Minute,
-	Backoff: 40 * time.Millisecond, Poll: 5 * time.Millisecond, Silent: time.Hour, Save: time.Hour, Disk: time.Minute,
+	Report: 20 * time.Millisecond, Heartbeat: 100 * time.Millisecond, Last: time.Minute,
+	Backoff: 40 * time.Millisecond, Poll: 5 * time.Millisecond, Disk: time.Minute,
 }
 
 const (
@@ -90,20 +92,10 @@ func collector(t testing.TB, root string, edit ...func(*Options)) *serving {
 
 // testProcess is a process for tests.
 func testProcess(pid int) telemetry.Process {
-	return telemetry.Process{Boot: "b", PID: pid, Start: uint64(pid), Engine: telemetry.EngineOllama}
+	return telemetry.Process{PID: pid, Start: uint64(pid), Engine: telemetry.EngineOllama}
 }
 
 var testStart = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-
-// testReport is a report of a process with totals.
-func testReport(pid int, totals map[string]float64) *telemetry.Report {
-	return &telemetry.Report{
-		Version: telemetry.Version, Process: testProcess(pid), Started: testStart.Add(time.Duration(pid) * time.Second), At: testStart.Add(time.Hour),
-		Model: telemetry.Model{Weights: "w", Fingerprint: "f", PageTokens: 256}, Totals: totals, Gauges: map[string]float64{},
-	}
-}
-
-func prompts(n float64) map[string]float64 { return map[string]float64{promptsTotal: n} }
 
 // testSource is a source with a meter.
 func testSource(pid int) *telemetry.Source {
@@ -167,3 +159,6 @@ func awaitTotal(t testing.TB, root, series string, want float64) {
 
 // newPath is the path of a file of a root's telemetry.
 func newPath(root, name string) string { return filepath.Join(root, directoryName, name) }
+
+// lineLogger logs into a text.
+func lineLogger(to *strings.Builder) *slog.Logger { return slog.New(slog.NewTextHandler(to, nil)) }

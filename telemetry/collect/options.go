@@ -21,7 +21,7 @@ type Options struct {
 
 	// Nudge asks Push for a report soon, such as after a prompt. Give it room for one value,
 	// and send without waiting. A value that is not nil asks for one at once, and is closed when that
-	// is accepted, or when it is not; wait for it with a bound.
+	// is written, or when it is not; wait for it with a bound.
 	Nudge <-chan chan<- struct{}
 
 	Intervals Intervals
@@ -34,14 +34,10 @@ type Options struct {
 type Intervals struct {
 	Report    time.Duration // between reports while something changes: 1 s
 	Heartbeat time.Duration // between reports while nothing does: 4 s
-	Try       time.Duration // most time of one report: 1 s
 	Last      time.Duration // most time of the last report: 500 ms
 	Backoff   time.Duration // longest time between attempts that fail: 4 s
-
-	Poll   time.Duration // between attempts at the lock, and looks at the processes: 500 ms
-	Silent time.Duration // after which a process that does not report has ended: 15 s
-	Save   time.Duration // between writes of the file that no reader asked for: 10 s
-	Disk   time.Duration // most time of a disk operation: 1 s
+	Poll      time.Duration // between attempts at the lock, and looks at the processes: 500 ms
+	Disk      time.Duration // most time of a disk operation: 1 s
 }
 
 func (o Options) withDefaults() Options {
@@ -58,10 +54,8 @@ func (o Options) withDefaults() Options {
 		o.ModelName = func(string) string { return "" }
 	}
 	for at, value := range map[*time.Duration]time.Duration{
-		&o.Intervals.Report: time.Second, &o.Intervals.Heartbeat: 4 * time.Second, &o.Intervals.Try: time.Second,
-		&o.Intervals.Last: 500 * time.Millisecond, &o.Intervals.Backoff: 4 * time.Second,
-		&o.Intervals.Poll: 500 * time.Millisecond, &o.Intervals.Silent: 15 * time.Second,
-		&o.Intervals.Save: 10 * time.Second, &o.Intervals.Disk: time.Second,
+		&o.Intervals.Report: time.Second, &o.Intervals.Heartbeat: 4 * time.Second, &o.Intervals.Last: 500 * time.Millisecond,
+		&o.Intervals.Backoff: 4 * time.Second, &o.Intervals.Poll: 500 * time.Millisecond, &o.Intervals.Disk: time.Second,
 	} {
 		if *at <= 0 {
 			*at = value

@@ -2,12 +2,13 @@ package collect
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"path/filepath"
-	"sync"
+	"regexp"
 
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -18,10 +19,21 @@ import (
 const (
 	directoryName = "telemetry"
 	lockName      = "lock"
-	socketName    = "socket"
+	foldName      = "fold"
 	fileName      = "totals.json"
 	asideName     = "totals-set-aside.json" // one that could not be used
+
+	numbersEnd = ".json" // of a process: its report without prompts
+	wordsEnd   = ".words"
+	ownEnd     = ".lock" // held by the process
+	tmpEnd     = ".tmp"  // of a file that is being replaced
 )
+
+// fileOf matches a file of a process, and has its name without the end.
+var fileOf = regexp.MustCompile(`^(p-[A-Z2-7]{26})\.(json|words|lock|json\.tmp|words\.tmp)$`)
+
+// newName names the files of one Push. No other Push ever has the same.
+func newName() string { return "p-" + rand.Text() }
 
 // place is the directory of a root's telemetry. Each operation of the disk ends in time; while
 // one hangs, all others fail at once.
@@ -30,6 +42,7 @@ type place struct {
 	above, fs vfs.FS // of the root, and of the directory
 	guard     steady.Guard
 	wait      steady.Wait
+	said      map[string]bool // files that were complained about
 }
 
 func newPlace(root string, opt Options) (*place, error) {
@@ -38,7 +51,7 @@ func newPlace(root string, opt Options) (*place, error) {
 		return nil, fmt.Errorf("find the directory of telemetry: %w", err)
 	}
 	dir := filepath.Join(root, directoryName)
-	return &place{root: root, dir: dir, above: opt.fs(root), fs: opt.fs(dir), wait: opt.Intervals.wait()}, nil
+	return &place{root: root, dir: dir, above: opt.fs(root), fs: opt.fs(dir), wait: opt.Intervals.wait(), said: make(map[string]bool)}, nil
 }
 
 func (p *place) path(name string) string { return filepath.Join(p.dir, name) }
@@ -65,49 +78,20 @@ func (p *place) make() error {
 	return dir.CheckRoot(p.fs, p.dir)
 }
 
-// held is the lock while this process has it, and the file that it is on.
+// errForeign reports a directory or a file of another user.
+var errForeign = errors.New("it belongs to another user")
+
+// held is a lock while this process has it.
 type held struct {
-	file io.Closer
-	info fs.FileInfo
-
-	changing sync.Mutex // held during a change of the directory's files, also during one that hangs
-	closed   bool       // guarded by changing
+	io.Closer
+	name string
+	info fs.FileInfo // of the file that it is on
 }
 
-// change changes files that only the holder of the lock may change.
-func (h *held) change(op func() error) error {
-	h.changing.Lock()
-	defer h.changing.Unlock()
-	if h.closed {
-		return errStopped
-	}
-	return op()
-}
-
-// Close releases the lock: at once, or as soon as a change that hangs has ended, which would
-// otherwise undo one of the next collector.
-func (h *held) Close() error {
-	finish := func() {
-		defer h.changing.Unlock()
-		if !h.closed {
-			h.closed = true
-			h.file.Close()
-		}
-	}
-	if h.changing.TryLock() {
-		finish()
-		return nil
-	}
-	go func() {
-		h.changing.Lock()
-		finish()
-	}()
-	return nil
-}
-
-// lock takes the lock that one process holds at a time, or returns vfs.ErrLocked.
-func (p *place) lock() (*held, error) {
-	lock, err := p.fs.Lock(p.path(lockName))
+// lock takes a lock that one process holds at a time, or returns vfs.ErrLocked. It does not come
+// back with the lock on a file that was removed meanwhile.
+func (p *place) lock(name string) (*held, error) {
+	lock, err := p.fs.Lock(p.path(name))
 	if errors.Is(err, vfs.ErrLocked) {
 		return nil, err
 	}
@@ -115,18 +99,16 @@ func (p *place) lock() (*held, error) {
 		if err := p.make(); err != nil {
 			return nil, err
 		}
-		if lock, err = p.fs.Lock(p.path(lockName)); err != nil {
+		if lock, err = p.fs.Lock(p.path(name)); err != nil {
 			return nil, err
 		}
 	}
-	h := &held{file: lock}
-	err = dir.CheckRoot(p.fs, p.dir)
-	if err == nil {
-		if f, ok := lock.(interface{ Stat() (fs.FileInfo, error) }); ok {
-			h.info, err = f.Stat()
-		} else {
-			h.info, err = p.fs.Lstat(p.path(lockName))
-		}
+	h := &held{Closer: lock, name: name}
+	if err = dir.CheckRoot(p.fs, p.dir); err == nil {
+		h.info, err = statOf(lock)
+	}
+	if err == nil && !p.holds(h) {
+		err = errLost
 	}
 	if err != nil {
 		lock.Close()
@@ -135,9 +117,111 @@ func (p *place) lock() (*held, error) {
 	return h, nil
 }
 
-// has reports whether a file with that description still has the name. A person may have
-// removed the directory, and another process may have made it anew.
-func (p *place) has(name string, info fs.FileInfo) bool {
-	now, err := p.fs.Lstat(p.path(name))
-	return err == nil && p.fs.SameFile(info, now)
+func statOf(lock io.Closer) (fs.FileInfo, error) {
+	f, ok := lock.(interface{ Stat() (fs.FileInfo, error) })
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	return f.Stat()
+}
+
+// holds reports whether the lock's file still has its name. A person may have removed the
+// directory, and another process may have made it anew.
+func (p *place) holds(h *held) bool {
+	now, err := p.fs.Lstat(p.path(h.name))
+	return err == nil && p.fs.SameFile(h.info, now)
+}
+
+// collects reports whether somebody collects.
+func collects(dir string) bool {
+	held, err := vfs.Held(filepath.Join(dir, lockName))
+	return err == nil && held
+}
+
+// files are the files of one process that are there, by their ends.
+type files map[string]bool
+
+// list lists the files of processes, by the processes' names.
+func list(fsys vfs.FS, dir string) (map[string]files, error) {
+	entries, err := fsys.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]files)
+	for _, e := range entries {
+		m := fileOf.FindStringSubmatch(e.Name())
+		if m == nil {
+			continue
+		}
+		if all[m[1]] == nil {
+			all[m[1]] = make(files)
+		}
+		all[m[1]]["."+m[2]] = true
+	}
+	return all, nil
+}
+
+// readAll reads a file of at most bytesMax bytes that belongs to a user, and describes it.
+func readAll(fsys vfs.FS, path string, bytesMax int64, owner int) ([]byte, fs.FileInfo, error) {
+	f, err := fsys.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	if uid, ok := fsys.Owner(info); ok && uid != owner {
+		return nil, nil, fmt.Errorf("%s: %w, user %d", path, errForeign, uid)
+	}
+	data, err := io.ReadAll(io.NewSectionReader(f, 0, bytesMax+1))
+	if err == nil && int64(len(data)) > bytesMax {
+		err = fmt.Errorf("%w: it is larger than %d bytes", errContent, bytesMax)
+	}
+	return data, info, err
+}
+
+// replace puts a file in the place of another in one step. Only the holder of a lock calls it, so
+// the temporary name is always the same: a killed process leaves one such file.
+func replace(fsys vfs.FS, path string, data []byte) error {
+	tmp := path + tmpEnd
+	if err := remove(fsys, tmp); err != nil {
+		return err
+	}
+	f, err := fsys.Create(tmp)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = fsys.Rename(tmp, path)
+	}
+	if err != nil {
+		_ = fsys.Remove(tmp)
+	}
+	return err
+}
+
+// remove removes a file that may be missing.
+func remove(fsys vfs.FS, path string) error {
+	if err := fsys.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// removeOf removes the files of a process except that with one end. The lock goes last: who holds it
+// keeps others from the rest.
+func (p *place) removeOf(name string, there files, except string) error {
+	for _, end := range []string{numbersEnd, numbersEnd + tmpEnd, wordsEnd, wordsEnd + tmpEnd, ownEnd} {
+		if !there[end] || end == except {
+			continue
+		}
+		if err := remove(p.fs, p.path(name+end)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -1,39 +1,38 @@
 package collect
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"hash/maphash"
-	"io"
-	"net"
-	"net/http"
-	"path/filepath"
+	"maps"
 	"time"
-	"unicode/utf8"
 
+	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// Push reports a source to the root's collector until ctx ends, and then a last time. Push
-// makes reports in one goroutine, and only while a collector listens. It returns in bounded
-// time after the end of ctx, also if the source hangs.
+// Push writes the reports of a source into the root's directory until ctx ends, and then a last time.
+// Push makes reports in one goroutine. It returns in bounded time after the end of ctx, also if the
+// source or the disk hangs.
 func Push(ctx context.Context, root string, source *telemetry.Source, opt Options) {
 	opt = opt.withDefaults()
-	p := newPusher(root, source, opt)
+	place, err := newPlace(root, opt)
+	if err != nil {
+		return // this process has no directory
+	}
+	p := newPusher(place, source, opt)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		p.run(ctx)
+		_ = p.run(ctx) // a disk that takes no report has been logged
 	}()
 	select {
 	case <-done:
 		return
 	case <-ctx.Done():
 	}
-	timer := time.NewTimer(opt.Intervals.Last + opt.Intervals.Try)
+	timer := time.NewTimer(opt.Intervals.Last + opt.Intervals.Disk)
 	defer timer.Stop()
 	select {
 	case <-done:
@@ -41,76 +40,31 @@ func Push(ctx context.Context, root string, source *telemetry.Source, opt Option
 	}
 }
 
-// pusher sends the reports of one source. Its methods are called in one goroutine.
+// pusher writes the reports of one source. Its methods are called in one goroutine.
 type pusher struct {
-	dir    string
+	own    *own
 	source *telemetry.Source
 	opt    Options
-	client *http.Client
-	conn   *watched      // the latest connection
-	spare  chan net.Conn // the same, until the client takes it
-	broken chan *watched // connections that ended; has room for one
 
-	heard    bool // the last attempt reached a collector
-	ever     bool // some attempt did
-	failures int
+	ever     bool // some attempt was good
+	failures int  // of the latest attempts
 	seed     maphash.Seed
-	sum      uint64    // of the last report that was accepted, without its time
-	accepted time.Time // when it was
+	sum      uint64    // of the last report that was written, without its time
+	written  time.Time // when it was
+
+	totals   map[string]float64 // of the latest report
+	lastUsed time.Time          // when they grew
 }
 
-func newPusher(root string, source *telemetry.Source, opt Options) *pusher {
-	if abs, err := filepath.Abs(root); err == nil {
-		root = abs
-	}
-	p := &pusher{dir: filepath.Join(root, directoryName), source: source, opt: opt,
-		spare: make(chan net.Conn, 1), broken: make(chan *watched, 1), seed: maphash.MakeSeed()}
-	p.client = newClient(func(context.Context) (net.Conn, error) {
-		select {
-		case conn := <-p.spare:
-			return conn, nil
-		default:
-			return nil, errors.New("the connection to the collector has ended")
-		}
-	})
-	return p
+func newPusher(place *place, source *telemetry.Source, opt Options) *pusher {
+	return &pusher{own: newOwn(place, opt), source: source, opt: opt, seed: maphash.MakeSeed()}
 }
-
-// watched is a connection that tells of its end: the client always reads from it. A successor
-// of the collector then soon gets a report.
-type watched struct {
-	net.Conn
-	broken chan *watched
-}
-
-func (w *watched) Read(data []byte) (int, error) {
-	n, err := w.Conn.Read(data)
-	if err != nil {
-		select {
-		case w.broken <- w:
-		default:
-		}
-	}
-	return n, err
-}
-
-// newClient returns a client of a collector. Proxies of the environment do not count.
-func newClient(dial func(context.Context) (net.Conn, error)) *http.Client {
-	return &http.Client{Transport: &http.Transport{
-		DialContext:     func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
-		IdleConnTimeout: idleTime, DisableCompression: true,
-		MaxResponseHeaderBytes: headerBytesMax,
-	}}
-}
-
-// address is that of a request to the collector.
-func address(path string) string { return "http://collector" + path }
 
 // soonest is the part of an interval after which a nudge may cause the next report.
 const soonest = 10
 
-func (p *pusher) run(ctx context.Context) {
-	defer p.close()
+// run returns the error of the last report.
+func (p *pusher) run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	nudged := p.opt.Nudge
@@ -118,24 +72,18 @@ func (p *pusher) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			p.last(context.WithoutCancel(ctx))
-			return
+			answered(asked)
+			return p.last(context.WithoutCancel(ctx))
 		case asked = <-nudged:
-			if !p.heard {
-				asked = answered(asked) // nobody listens
+			if p.failures > 0 {
+				asked = answered(asked) // the disk is not asked more often
 				continue
 			}
 			nudged = nil // until the next report
 			if asked == nil {
-				timer.Reset(time.Until(p.accepted.Add(p.opt.Intervals.Report / soonest)))
+				timer.Reset(time.Until(p.written.Add(p.opt.Intervals.Report / soonest)))
 			} else {
 				timer.Reset(0)
-			}
-			continue
-		case conn := <-p.broken:
-			if p.heard && conn == p.conn {
-				p.heard = false
-				timer.Reset(p.opt.Intervals.Report / 4)
 			}
 			continue
 		case <-timer.C:
@@ -163,15 +111,15 @@ func (p *pusher) step(ctx context.Context) time.Duration {
 	}
 	if p.failures == 0 {
 		log := p.opt.Logger
-		log.Debug("kv tier: a report was not accepted", "path", p.dir, "error", err)
+		log.Debug("kv tier: a report was not written", "path", p.own.place.dir, "error", err)
 	}
 	p.failures = min(p.failures+1, 8)
 	return min(p.opt.Intervals.Report/4<<p.failures, p.opt.Intervals.Backoff)
 }
 
-// last sends the last report. A collector that was never heard is not waited for; for another
-// one there may soon be a successor.
-func (p *pusher) last(ctx context.Context) {
+// last writes the last report, and gives the files up. A disk that took none is not waited for.
+func (p *pusher) last(ctx context.Context) (err error) {
+	defer p.own.end()
 	ctx, cancel := context.WithTimeout(ctx, p.opt.Intervals.Last)
 	defer cancel()
 	timer := time.NewTimer(0)
@@ -179,127 +127,69 @@ func (p *pusher) last(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return errors.Join(err, ctx.Err())
 		case <-timer.C:
 		}
-		if err := p.try(ctx, true); err == nil || !p.ever {
-			return
+		err = p.try(ctx, true)
+		passes := errors.Is(err, vfs.ErrLocked) || errors.Is(err, errLost) // somebody looks whether this process runs
+		if err == nil || !p.ever && !passes || errors.Is(err, steady.ErrHung) {
+			return err
 		}
 		timer.Reset(p.opt.Intervals.Last / 10)
 	}
 }
 
-// try sends a report, unless nothing has changed since the last one and the last one is recent.
-func (p *pusher) try(ctx context.Context, last bool) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, p.opt.Intervals.Try)
-	defer cancel()
-	if !p.heard { // a report costs more than a connection that is refused
-		conn, err := dial(ctx, p.dir, false)
-		if err != nil {
-			return err
-		}
-		p.keep(conn)
-	}
-	data, sum, err := p.report()
-	if err != nil {
-		return err
-	}
-	if p.heard && !last && sum == p.sum && time.Since(p.accepted) < p.opt.Intervals.Heartbeat {
-		return nil
-	}
-	path := reportPath
-	if last {
-		path += "?last=1"
-	}
-	p.heard = false
-	if err := p.send(ctx, path, data); err != nil {
-		p.client.CloseIdleConnections()
-		return err
-	}
-	p.heard, p.ever, p.sum, p.accepted = true, true, sum, time.Now()
-	return nil
-}
-
-// keep leaves a connection to the client.
-func (p *pusher) keep(conn net.Conn) {
-	p.close()
-	p.conn = &watched{Conn: conn, broken: p.broken}
-	p.spare <- p.conn
-}
-
-// report returns a report as JSON, and a sum of it that leaves out its time.
-func (p *pusher) report() (data []byte, sum uint64, err error) {
+// try writes a report, unless nothing has changed since the last one and the last one is recent.
+func (p *pusher) try(ctx context.Context, last bool) error {
 	r := p.source.Report()
+	if !maps.Equal(r.Totals, p.totals) || p.lastUsed.IsZero() {
+		p.totals, p.lastUsed = maps.Clone(r.Totals), time.Now()
+	}
 	at := r.At
 	r.At = time.Time{}
-	if data, err = fit(&r); err != nil {
-		return nil, 0, err
-	}
-	sum = maphash.Bytes(p.seed, data)
-	r.At = at
-	data, err = json.Marshal(r)
-	return data, sum, err
-}
-
-func (p *pusher) send(ctx context.Context, path string, data []byte) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address(path), bytes.NewReader(data))
+	prompts := promptsIn(&r)
+	words, err := encode(prompts)
 	if err != nil {
 		return err
 	}
-	answer, err := p.client.Do(request)
+	content := &report{r, p.lastUsed}
+	numbers, err := fit(content)
 	if err != nil {
 		return err
 	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, headerBytesMax))
-	if err != nil {
+	var sum maphash.Hash
+	sum.SetSeed(p.seed)
+	_, _ = sum.Write(numbers)
+	_, _ = sum.Write(words)
+	if p.ever && p.failures == 0 && !last && sum.Sum64() == p.sum && time.Since(p.written) < p.opt.Intervals.Heartbeat {
+		return nil
+	}
+	content.At = at
+	if numbers, err = encode(content); err != nil {
 		return err
 	}
-	if answer.StatusCode != http.StatusNoContent {
-		return fmt.Errorf("the collector refused a report: %s: %q", answer.Status, text)
+	if err := p.own.write(ctx, numbers, prompts); err != nil {
+		return err
 	}
+	p.ever, p.sum, p.written = true, sum.Sum64(), time.Now()
 	return nil
 }
 
-// close closes the connections that no request uses.
-func (p *pusher) close() {
-	p.client.CloseIdleConnections()
-	select {
-	case conn := <-p.spare:
-		conn.Close()
-	default:
+// fit encodes a report, and cuts those of its parts that are longer than a reader accepts.
+func fit(r *report) ([]byte, error) {
+	r.Slots = r.Slots[:min(len(r.Slots), telemetry.SlotsMax)]
+	r.Tiers = r.Tiers[:min(len(r.Tiers), tiersMax)]
+	r.Memory = r.Memory[:min(len(r.Memory), memoryMax)]
+	data, err := encode(r)
+	if err == nil && len(data)+timeBytes > telemetry.ReportBytesMax {
+		r.Slots, r.Memory, r.Gauges = nil, nil, nil
+		data, err = encode(r)
 	}
+	if err == nil && len(data)+timeBytes > telemetry.ReportBytesMax {
+		err = errors.New("a report is too large for a reader")
+	}
+	return data, err
 }
 
 // timeBytes is more than a time adds to a report.
 const timeBytes = 64
-
-// fit encodes a report, and cuts those of its parts that are longer than a collector accepts.
-func fit(r *telemetry.Report) ([]byte, error) {
-	r.Slots = r.Slots[:min(len(r.Slots), telemetry.SlotsMax)]
-	r.Prompts = r.Prompts[max(0, len(r.Prompts)-telemetry.PromptsMax):]
-	r.Tiers = r.Tiers[:min(len(r.Tiers), tiersMax)]
-	r.Memory = r.Memory[:min(len(r.Memory), memoryMax)]
-	r.Busters = r.Busters[:min(len(r.Busters), telemetry.BustersMax)]
-	cuts := []func(){
-		func() { r.Prompts, r.Busters = nil, nil },
-		func() { r.Slots, r.Memory, r.Gauges = nil, nil, nil },
-	}
-	if !utf8.ValidString(r.Model.Namespace) {
-		cuts[0]() // JSON could give the Words to another namespace
-	}
-	for {
-		data, err := json.Marshal(r)
-		if err != nil {
-			return nil, err
-		}
-		if len(data)+timeBytes <= telemetry.ReportBytesMax {
-			return data, nil
-		}
-		if len(cuts) == 0 {
-			return nil, errors.New("a report is too large for a collector")
-		}
-		cuts[0]()
-		cuts = cuts[1:]
-	}
-}

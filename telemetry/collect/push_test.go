@@ -1,134 +1,66 @@
 package collect
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"os"
-	"path/filepath"
-	"slices"
+	"math"
 	"strings"
-	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// fakeCollector answers in the place of a collector. Its handler gets the reports.
-func fakeCollector(t *testing.T, root string, handle http.HandlerFunc) *http.Server {
-	if err := os.Mkdir(filepath.Join(root, directoryName), 0o700); err != nil {
-		require.ErrorIs(t, err, os.ErrExist)
-	}
-	l, err := listen(filepath.Join(root, directoryName))
-	require.NoError(t, err)
-	l.SetUnlinkOnClose(false)
-	server := &http.Server{Handler: handle}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = server.Serve(l)
-	}()
-	t.Cleanup(func() {
-		server.Close()
-		<-done
-	})
-	return server
-}
-
-// received are the reports that a fake collector got.
-type received struct {
-	report telemetry.Report
-	last   bool
-}
-
-// accepting accepts all reports, and passes them on.
-func accepting(t *testing.T, root string) chan received {
-	reports := make(chan received, 1000)
-	fakeCollector(t, root, func(w http.ResponseWriter, r *http.Request) {
-		data, _ := io.ReadAll(r.Body)
-		var report telemetry.Report
-		if json.Unmarshal(data, &report) == nil {
-			reports <- received{report, r.URL.Query().Get("last") == "1"}
-		}
-		w.WriteHeader(http.StatusNoContent)
-	})
-	return reports
-}
-
-// Without a collector, no report is made.
-func TestNoCollectorCostsNoReport(t *testing.T) {
-	var made atomic.Int32
-	source := testSource(1)
-	source.Fill = func(*telemetry.Report) { made.Add(1) }
-	root := newRoot(t)
-	ctx, end := context.WithCancel(context.Background())
-	p := newPusher(root, source, Options{Intervals: quick}.withDefaults())
-	for range 20 {
-		wait := p.step(ctx)
-		require.LessOrEqual(t, wait, quick.Backoff)
-	}
-	end()
-	p.run(ctx)
-	require.Zero(t, made.Load())
-}
-
-// The last report is sent at the end, and no attempt follows.
+// The last report is written at the end.
 func TestLastReport(t *testing.T) {
 	root := newRoot(t)
-	reports := accepting(t, root)
 	source := testSource(1)
-	p := startPush(t, root, source)
-	require.False(t, (<-reports).last)
+	p := startPush(t, root, source, func(o *Options) { o.Intervals.Report, o.Intervals.Heartbeat = time.Hour, time.Hour })
+	await(t, "the first", func() bool { s, err := Read(t.Context(), root); return err == nil && len(s.Models) == 1 })
 	source.Meter.Add(promptsTotal, 7)
 	p.stop()
-	close(reports)
-	all := []received{}
-	for r := range reports {
-		all = append(all, r)
-	}
-	require.True(t, all[len(all)-1].last)
-	require.Equal(t, 7.0, all[len(all)-1].report.Totals[promptsTotal])
-	require.False(t, slices.ContainsFunc(all[:len(all)-1], func(r received) bool { return r.last }))
+	require.Equal(t, 7.0, total(readState(t, root), promptsTotal))
 }
 
-// Reports without a change are sent seldom, those with one soon.
-func TestOnlyChangesAreReported(t *testing.T) {
-	root := newRoot(t)
-	reports := accepting(t, root)
-	source := testSource(1)
-	p := newPusher(root, source, Options{Intervals: Intervals{Heartbeat: time.Hour, Try: time.Minute}}.withDefaults())
-	defer p.close()
+// Without a change nothing is written, except seldom, to tell that the process does not hang. Prompts
+// are written when there are new ones alone.
+func TestOnlyChangesAreWritten(t *testing.T) {
+	s := newSite(t)
+	p := s.process(1)
+	p.opt.Intervals.Heartbeat = time.Hour
+	p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
 	for range 10 {
 		require.NoError(t, p.try(t.Context(), false))
 	}
-	require.Len(t, reports, 1)
-	source.Meter.Add(promptsTotal, 1)
+	s.fault.Reset()
 	require.NoError(t, p.try(t.Context(), false))
-	require.Len(t, reports, 2)
-	p.accepted = p.accepted.Add(-time.Hour) // the heartbeat
+	require.Zero(t, s.fault.Count())
+	p.source.Meter.Add(promptsTotal, 1)
 	require.NoError(t, p.try(t.Context(), false))
-	require.Len(t, reports, 3)
+	require.Equal(t, 1, s.fault.Count(vfs.OpWrite))
+	p.written = p.written.Add(-time.Hour) // the heartbeat
+	require.NoError(t, p.try(t.Context(), false))
+	require.Equal(t, 2, s.fault.Count(vfs.OpWrite))
 	require.NoError(t, p.try(t.Context(), true))
-	require.Len(t, reports, 4, "the last one is sent without a change")
+	require.Equal(t, 3, s.fault.Count(vfs.OpWrite), "the last one is written without a change")
+	p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
+	require.NoError(t, p.try(t.Context(), false))
+	require.Equal(t, 5, s.fault.Count(vfs.OpWrite))
 }
 
-// A nudge causes a report before its time, and a thousand cause few.
+// A nudge causes a report before its time, and who asks for one waits for it.
 func TestNudge(t *testing.T) {
 	root := newRoot(t)
-	reports := accepting(t, root)
 	nudge := make(chan chan<- struct{}, 1)
 	source := testSource(1)
 	startPush(t, root, source, func(o *Options) {
 		o.Nudge, o.Intervals.Heartbeat = nudge, time.Hour
 		o.Intervals.Report = 10 * time.Second // a nudge is heard after a tenth
 	})
-	<-reports
+	await(t, "the first", func() bool { s, err := Read(t.Context(), root); return err == nil && len(s.Models) == 1 })
 	source.Meter.Add(promptsTotal, 1)
 	for range 1000 {
 		select {
@@ -136,149 +68,163 @@ func TestNudge(t *testing.T) {
 		default:
 		}
 	}
-	require.Equal(t, 1.0, (<-reports).report.Totals[promptsTotal])
-	require.LessOrEqual(t, len(reports), 1)
-}
-
-// Who asks for a report waits for it, and not where nobody listens.
-func TestReportThatIsAskedFor(t *testing.T) {
-	root := newRoot(t)
-	nudge := make(chan chan<- struct{}, 1)
-	source := testSource(1)
-	startPush(t, root, source, func(o *Options) {
-		o.Nudge, o.Intervals.Heartbeat, o.Intervals.Report = nudge, time.Hour, time.Hour
-		o.Intervals.Backoff, o.Intervals.Last = 10*time.Millisecond, time.Millisecond // the collector ends first
-	})
-	for range 3 {
-		unheard := make(chan struct{})
-		nudge <- nil
-		nudge <- unheard
-		<-unheard
-	}
-	reports := accepting(t, root)
-	<-reports
-	source.Meter.Add(promptsTotal, 7)
+	awaitTotal(t, root, promptsTotal, 1)
+	source.Meter.Add(promptsTotal, 6)
 	told := make(chan struct{})
 	nudge <- told
 	<-told
-	require.Equal(t, 7.0, (<-reports).report.Totals[promptsTotal])
+	require.Equal(t, 7.0, total(readState(t, root), promptsTotal))
 }
 
-// A collector that refuses, hangs or breaks off is tried again, and the next one gets all.
-func TestCollectorsThatFail(t *testing.T) {
-	root := newRoot(t)
-	source := testSource(1)
-	source.Meter.Add(promptsTotal, 3)
-	var tries atomic.Int32
-	hanging := make(chan struct{})
-	bad := fakeCollector(t, root, func(w http.ResponseWriter, r *http.Request) {
-		switch tries.Add(1) % 4 {
-		case 0:
-			http.Error(w, strings.Repeat("no", 1<<20), http.StatusServiceUnavailable)
-		case 1:
-			panic(http.ErrAbortHandler)
-		case 2:
-			select {
-			case <-hanging:
-			case <-r.Context().Done():
-			}
-		case 3:
-			w.WriteHeader(http.StatusOK)
+// A disk that is full: the files keep their content, the process goes on, and all is written when
+// there is room. Nothing is lost where the totals cannot be written.
+func TestFullDisk(t *testing.T) {
+	for _, op := range []vfs.Op{vfs.OpCreate, vfs.OpWrite, vfs.OpClose, vfs.OpRename} {
+		s := newSite(t)
+		p, ended := s.process(1), s.process(2)
+		p.count(1)
+		ended.count(10)
+		ended.own.end()
+		s.fault.Add(vfs.Rule{Ops: []vfs.Op{op}, Err: syscall.ENOSPC, Short: 7})
+		p.source.Meter.Add(promptsTotal, 1)
+		for range 3 {
+			require.LessOrEqual(t, p.step(t.Context()), quick.Backoff)
+			require.Error(t, s.fold())
+			require.Equal(t, 11.0, total(s.look(), promptsTotal), op)
 		}
-	})
-	startPush(t, root, source, func(o *Options) { o.Intervals.Try = 20 * time.Millisecond })
-	await(t, "attempts", func() bool { return tries.Load() > 10 })
-	close(hanging)
-	bad.Close()
-	require.NoError(t, os.Remove(newPath(root, socketName)))
-	reports := accepting(t, root)
-	require.Equal(t, 3.0, (<-reports).report.Totals[promptsTotal])
+		s.fault.Reset()
+		p.step(t.Context())
+		require.NoError(t, s.fold())
+		require.Equal(t, 12.0, total(s.look(), promptsTotal), op)
+		p.own.end()
+		require.NoError(t, s.fold())
+		require.Equal(t, settled, s.names(), op)
+	}
 }
 
-// A collector that accepts and never answers does not hold up the end, and neither does a
-// source that hangs.
+// A disk that hangs: a process goes on and ends in time, and its file is not added to the totals until
+// the write is over, which would put it there once more.
+func TestDiskThatHangs(t *testing.T) {
+	s := newSite(t)
+	s.wait.Most, s.wait.Grace = 20*time.Millisecond, 5*time.Millisecond
+	p := s.process(1)
+	p.count(1)
+	gate := vfs.NewGate()
+	s.fault.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRename}, Gate: gate})
+	p.source.Meter.Add(promptsTotal, 1)
+	for range 3 {
+		require.Error(t, p.try(t.Context(), true))
+	}
+	require.Error(t, p.last(t.Context()), "it ends in time")
+	other, err := newPlace(s.root, Options{Intervals: quick}.withDefaults())
+	require.NoError(t, err)
+	f := s.folder
+	f.place = other
+	require.NoError(t, f.fold())
+	require.FileExists(t, s.path(p.own.name+numbersEnd))
+	require.Equal(t, 1.0, total(s.look(), promptsTotal))
+	gate.Open()
+	await(t, "the end of the write", func() bool {
+		require.NoError(t, f.fold())
+		return len(s.names()) == len(settled)
+	})
+	require.Equal(t, 2.0, total(s.look(), promptsTotal))
+}
+
+// A source that hangs does not hold up the end.
 func TestHangingAtTheEnd(t *testing.T) {
-	root := newRoot(t)
-	require.NoError(t, os.Mkdir(filepath.Join(root, directoryName), 0o700))
-	l, err := listen(filepath.Join(root, directoryName))
-	require.NoError(t, err)
-	defer l.Close()
-	accepted := make(chan net.Conn, 100)
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			accepted <- conn
-		}
-	}()
-	hung := Intervals{Report: time.Millisecond, Try: time.Millisecond, Last: time.Millisecond}
-	release := make(chan struct{})
-	for _, fill := range []func(*telemetry.Report){nil, func(*telemetry.Report) { <-release }} {
-		source := testSource(1)
-		source.Fill = fill
-		p := startPush(t, root, source, func(o *Options) { o.Intervals = hung })
-		conn := <-accepted
-		p.stop()
-		conn.Close()
-	}
-	close(release)
-	l.Close()
-	for len(accepted) > 0 {
-		(<-accepted).Close()
-	}
-}
-
-// A new collector gets a report soon, although nothing has changed since the last.
-func TestANewCollectorIsTold(t *testing.T) {
-	root := newRoot(t)
-	first := collector(t, root)
-	startPush(t, root, testSource(1), func(o *Options) {
-		o.Intervals.Heartbeat, o.Intervals.Last = time.Hour, time.Millisecond // in the end nobody collects
+	release, asked := make(chan struct{}), make(chan struct{}, 8)
+	source := testSource(1)
+	source.Fill = func(*telemetry.Report) { asked <- struct{}{}; <-release }
+	p := startPush(t, newRoot(t), source, func(o *Options) {
+		o.Intervals.Last, o.Intervals.Disk = time.Millisecond, time.Millisecond
 	})
-	running := func() bool { return len(readState(t, root).Processes) == 1 }
-	await(t, "a report", running)
-	require.NoError(t, first.stop())
-	collector(t, root)
-	await(t, "a report to the second", running)
+	<-asked
+	p.stop()
+	close(release)
 }
 
-// Too large a report loses its parts, and is accepted.
+// Too large a report loses its parts, and is read.
 func TestLargeReportsAreCut(t *testing.T) {
-	r := largest(1)
-	for i := range 4 * telemetry.SlotsMax {
-		r.Slots = append(r.Slots, telemetry.Slot{ID: i})
-		r.Prompts = append(r.Prompts, telemetry.Prompt{Seq: uint64(1000 + i)})
-		r.Tiers = append(r.Tiers, telemetry.Tier{Name: telemetry.PlaceRAM})
-		r.Memory = append(r.Memory, telemetry.Memory{})
-		r.Busters = append(r.Busters, telemetry.Buster{})
+	s := newSite(t)
+	p := s.process(1)
+	p.source.Fill = func(r *telemetry.Report) {
+		for i := range 4 * telemetry.SlotsMax {
+			r.Slots = append(r.Slots, telemetry.Slot{ID: i})
+			r.Prompts = append(r.Prompts, telemetry.Prompt{Seq: uint64(1000 + i)})
+			r.Tiers = append(r.Tiers, telemetry.Tier{Name: telemetry.PlaceLocal, Root: fmt.Sprint(i)})
+			r.Memory = append(r.Memory, telemetry.Memory{})
+			r.Busters = append(r.Busters, telemetry.Buster{})
+		}
 	}
-	data, err := fit(r)
-	require.NoError(t, err)
-	got, err := decodeReport(data)
-	require.NoError(t, err)
-	require.Len(t, got.Totals, telemetry.SeriesMax)
-
-	r = largest(1)
-	for i := range 20_000 {
-		r.Gauges[fmt.Sprint(i)+strings.Repeat("x", 100)] = 1
+	p.count(1)
+	state := s.look()
+	require.Len(t, state.Processes[0].Slots, telemetry.SlotsMax)
+	require.Len(t, state.Processes[0].Busters, telemetry.BustersMax)
+	require.Len(t, state.Prompts, telemetry.PromptsMax)
+	p.source.Fill = func(r *telemetry.Report) {
+		for i := range 20_000 {
+			r.Gauges[fmt.Sprint(i)+strings.Repeat("x", 100)] = 1
+		}
 	}
-	data, err = fit(r)
-	require.NoError(t, err)
-	got, err = decodeReport(data)
-	require.NoError(t, err)
-	require.Empty(t, got.Gauges)
-	require.Len(t, got.Totals, telemetry.SeriesMax)
+	p.count(1)
+	state = s.look()
+	require.Empty(t, state.Processes[0].Gauges)
+	require.Equal(t, 2.0, total(state, promptsTotal))
+}
 
-	r.Model.Namespace = "\xff"
-	data, err = fit(r)
-	require.NoError(t, err)
-	require.NotContains(t, string(data), `"words"`)
-
-	for i := range 20_000 {
-		r.Totals[fmt.Sprint(i)+strings.Repeat("x", 100)] = 1
+// Sums stay numbers that JSON can write.
+func TestSumsStayFinite(t *testing.T) {
+	totals := &totals{}
+	for range 3 {
+		totals.add(&report{Report: telemetry.Report{Totals: map[string]float64{promptsTotal: sumMax}}})
 	}
-	_, err = fit(r)
-	require.Error(t, err)
+	require.False(t, math.IsInf(totals.Models[0].Totals[promptsTotal], 0))
+}
+
+// FuzzReport: bytes are refused, or lead to totals that can be written and read again.
+func FuzzReport(f *testing.F) {
+	r := report{Report: wordsSource(1, "n", 7).Report()}
+	r.Tiers = []telemetry.Tier{{Name: telemetry.PlaceLocal, Root: "/a"}}
+	text, err := encode(r)
+	require.NoError(f, err)
+	f.Add(text)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, err := decodeReport(data)
+		if err != nil {
+			require.ErrorIs(t, err, errContent)
+			return
+		}
+		totals := &totals{Version: fileVersion}
+		totals.add(r)
+		text, err := encode(totals)
+		require.NoError(t, err)
+		_, err = decodeTotals(text)
+		require.NoError(t, err)
+		s := stateOf("/", totals, []account{{named: named{name: "p", report: r}, runs: true, prompts: r}}, time.Now())
+		promptsOf(&s, []*report{r})
+		keepWords(&s, nil)
+		text, err = encode(s)
+		require.NoError(t, err)
+		require.NotContains(t, string(text), `"words":{`)
+	})
+}
+
+// FuzzTotals: a file is refused, or its content comes back.
+func FuzzTotals(f *testing.F) {
+	f.Add([]byte(`{"version":2,"folded":["p"],"models":[{"engine":"ollama","totals":{"x":1}}],"tiers":[{"name":"local"}],"names":{"a":"b"}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		totals, err := decodeTotals(data)
+		if err != nil {
+			require.ErrorIs(t, err, errContent)
+			return
+		}
+		text, err := encode(totals)
+		require.NoError(t, err)
+		again, err := decodeTotals(text)
+		require.NoError(t, err)
+		second, err := encode(again)
+		require.NoError(t, err)
+		require.Equal(t, string(text), string(second))
+	})
 }

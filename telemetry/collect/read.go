@@ -4,25 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net"
-	"net/http"
-	"net/url"
+	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/proc"
 	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
 const (
-	// answerMost bounds the wait for a collector's answer, which may wait for its disk.
-	answerMost = 3 * time.Second
 	// readMost bounds a read in all.
 	readMost = 5 * time.Second
+	// readTries bounds the looks at a directory that changes all the time.
+	readTries = 100
 	// rootsMax bounds the roots whose reads are counted apart.
 	rootsMax = 64
 )
@@ -34,33 +33,24 @@ var ErrNothing = fmt.Errorf("nothing was collected there: no server with tiering
 // ErrNoCollector reports that Words were asked for and no collector runs.
 var ErrNoCollector = errors.New("no collector runs: start the server, or kvtier collect")
 
-// Read returns the state of a root: that of its collector, or where none answers that of its
-// file, whose Live is false. Words are never in it. The error is ErrNothing where there is
-// neither.
+// errBusy reports a directory that changes all the time.
+var errBusy = errors.New("the totals change all the time, try again")
+
+// Read returns the state of a root. Where no collector runs it has the totals alone, and its Live is
+// false. Words are never in it. The error is ErrNothing where there is nothing.
 func Read(ctx context.Context, root string) (telemetry.State, error) {
-	return within(ctx, root, func(ctx context.Context, dir string) (telemetry.State, error) {
-		s, err := ask(ctx, dir, statePath)
-		if err == nil {
-			keepWords(&s, nil) // there are none
-			return s, nil
-		}
-		if ctx.Err() != nil {
-			return s, err
-		}
-		return readFile(dir)
-	})
+	return within(ctx, root, func(root string) (telemetry.State, error) { return read(root, nil) })
 }
 
 // ReadWords does as Read, with the Words of one namespace. The error is ErrNoCollector where no
-// collector answers: Words are only in its memory.
+// collector runs.
 func ReadWords(ctx context.Context, root, namespace string) (telemetry.State, error) {
-	return within(ctx, root, func(ctx context.Context, dir string) (telemetry.State, error) {
-		s, err := ask(ctx, dir, wordsPath+"?namespace="+url.QueryEscape(namespace))
-		if err != nil {
-			return s, errors.Join(ErrNoCollector, err)
+	return within(ctx, root, func(root string) (telemetry.State, error) {
+		s, err := read(root, &namespace)
+		if err == nil && !s.Live || errors.Is(err, ErrNothing) {
+			err = ErrNoCollector
 		}
-		keepWords(&s, &namespace)
-		return s, nil
+		return s, err
 	})
 }
 
@@ -85,13 +75,16 @@ func guardOf(root string) *steady.Guard {
 }
 
 // within bounds the time of a read.
-func within(ctx context.Context, root string, read func(ctx context.Context, dir string) (telemetry.State, error)) (telemetry.State, error) {
+func within(ctx context.Context, root string, read func(root string) (telemetry.State, error)) (telemetry.State, error) {
 	abs, err := filepath.Abs(root)
+	if err == nil {
+		err = ctx.Err()
+	}
 	if err != nil {
 		return telemetry.State{}, fmt.Errorf("read telemetry of %s: %w", root, err)
 	}
 	s, err := steady.Do(ctx, guardOf(abs), steady.Wait{Most: readMost, Grace: readMost / 20}, func() (telemetry.State, error) {
-		return read(ctx, filepath.Join(abs, directoryName))
+		return read(abs)
 	}, func(telemetry.State, error) {})
 	if err != nil {
 		return telemetry.State{}, fmt.Errorf("read telemetry of %s: %w", root, err)
@@ -99,56 +92,113 @@ func within(ctx context.Context, root string, read func(ctx context.Context, dir
 	return s, nil
 }
 
-// ask asks the collector.
-func ask(ctx context.Context, dir, path string) (s telemetry.State, err error) {
-	ctx, cancel := context.WithTimeout(ctx, answerMost)
-	defer cancel()
-	client := newClient(func(ctx context.Context) (net.Conn, error) { return dial(ctx, dir, true) })
-	defer client.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address(path), nil)
-	if err != nil {
-		return s, err
+// read looks at a root's files until nobody has changed the totals meanwhile.
+func read(root string, namespace *string) (telemetry.State, error) {
+	dir := filepath.Join(root, directoryName)
+	owner, err := ownerOf(dir, true)
+	if errors.Is(err, fs.ErrNotExist) {
+		return telemetry.State{}, ErrNothing
 	}
-	answer, err := client.Do(request)
-	if err != nil {
-		return s, err
+	for try := 0; err == nil; try++ {
+		var l *look
+		if l, err = lookAt(dir, owner); err == nil {
+			s := stateOf(root, l.totals, l.accounts, time.Now())
+			promptsOf(&s, l.prompts)
+			keepWords(&s, namespace)
+			if !l.live {
+				s.Live, s.Processes, s.Tiers, s.Prompts = false, []telemetry.ProcessState{}, []telemetry.Tier{}, []telemetry.StatePrompt{}
+				foldFor(root, owner, l)
+			}
+			return s, nil
+		}
+		if errors.Is(err, errBusy) && try < readTries {
+			err = nil
+		}
 	}
-	defer answer.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(answer.Body, telemetry.StateBytesMax+1))
-	switch {
-	case err != nil:
-		return s, err
-	case answer.StatusCode != http.StatusOK:
-		return s, fmt.Errorf("the collector answered %s: %.200q", answer.Status, data)
-	case len(data) > telemetry.StateBytesMax:
-		return s, fmt.Errorf("the collector's answer is larger than %d bytes", telemetry.StateBytesMax)
-	}
-	if s, err = decodeState(data); err != nil {
-		return s, fmt.Errorf("decode the collector's answer: %w", err)
-	}
-	return s, nil
+	return telemetry.State{}, err
 }
 
-// readFile returns the state in the file.
-func readFile(dir string) (s telemetry.State, err error) {
-	if _, err := ownerOf(dir, true); errors.Is(err, fs.ErrNotExist) {
-		return s, ErrNothing
-	} else if err != nil {
-		return s, err
-	}
+// look is the content of a directory at one moment.
+type look struct {
+	live     bool
+	totals   *totals
+	accounts []account
+	prompts  []*report // also of processes that have ended
+	past     bool      // there are files of processes that have ended
+}
+
+// lookAt reads a directory, or returns errBusy when a process was added to the totals meanwhile:
+// it would be in both, or in neither.
+func lookAt(dir string, owner int) (*look, error) {
 	path := filepath.Join(dir, fileName)
-	data, err := readAll(vfs.OS, path, fileBytesMax)
-	if errors.Is(err, fs.ErrNotExist) {
-		return s, ErrNothing
-	}
-	b := newBooks(Options{}.withDefaults())
+	hold, err := vfs.OS.Open(path) // so that no other file gets its number
+	var info fs.FileInfo
 	if err == nil {
-		err = b.fill(data, "")
+		defer hold.Close()
+		info, err = hold.Stat()
 	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	l := &look{live: collects(dir)}
+	var read fs.FileInfo
+	if l.totals, read, err = readTotals(vfs.OS, path, owner, time.Now()); err != nil {
+		return nil, err
+	}
+	all, err := list(vfs.OS, dir)
 	if err != nil {
-		return s, fmt.Errorf("read %s: %w", path, err)
+		return nil, err
 	}
-	s = b.state(filepath.Dir(dir), func(string) string { return "" })
-	s.Live = false
-	return s, nil
+	if info == nil && len(all) == 0 && !l.live {
+		return nil, ErrNothing
+	}
+	l.read(dir, owner, all)
+	now, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && info == nil && read == nil:
+	case err != nil || info == nil || read == nil || !os.SameFile(info, read) || !os.SameFile(info, now):
+		return nil, errBusy
+	}
+	return l, nil
+}
+
+// read reads the files of processes. One that cannot be read is passed over.
+func (l *look) read(dir string, owner int, all map[string]files) {
+	folded := make(map[string]bool)
+	for _, name := range l.totals.Folded {
+		folded[name] = true
+	}
+	boot, _ := proc.Boot()
+	for name, there := range all {
+		path := filepath.Join(dir, name)
+		locked, _ := vfs.Held(path + ownEnd)
+		l.past = l.past || !locked
+		a := account{named: named{name: name}}
+		if there[numbersEnd] && !folded[name] {
+			a.report, _ = readReport(vfs.OS, path+numbersEnd, owner)
+		}
+		if there[wordsEnd] || a.report != nil { // the words are written before
+			a.prompts, _ = readReport(vfs.OS, path+wordsEnd, owner)
+		}
+		if a.prompts != nil {
+			l.prompts = append(l.prompts, a.prompts)
+		}
+		if a.report != nil {
+			here := boot == "" || a.Process.Boot == "" || a.Process.Boot == boot
+			a.runs = locked && here
+			l.accounts = append(l.accounts, a)
+		}
+	}
+}
+
+// foldFor adds processes that have ended to the totals, for a reader of its own files. No collector
+// runs, which would do so.
+func foldFor(root string, owner int, l *look) {
+	if !l.past || owner != os.Geteuid() {
+		return
+	}
+	opt := Options{}.withDefaults()
+	if p, err := newPlace(root, opt); err == nil {
+		_ = folder{place: p, log: slog.New(slog.DiscardHandler), now: time.Now}.fold() // a file that is not added stays
+	}
 }

@@ -5,34 +5,29 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
-	"os"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
-	"github.com/kvtier/kvtier/internal/proc"
 )
 
-// endTime bounds the time for which requests hold up the end of a collector.
-const endTime = 250 * time.Millisecond
+// errLost reports that the file of a lock is gone: another process may have the lock.
+var errLost = errors.New("the file of the lock was removed")
 
-// errLost reports that the collector's files are gone: another process may collect.
-var errLost = errors.New("the lock or the socket was removed")
-
-// Serve collects for a root whenever this process holds the root's lock, until ctx ends. A root
-// that is not there yet is waited for. Serve returns an error at once when a person has to do
-// something: the root or its directory "telemetry" is unsafe, or the filesystem has no locks or
-// sockets. Other errors are logged, and Serve tries again.
+// Serve is the collector of a root whenever this process holds the root's lock, until ctx ends: it
+// adds processes that end to the totals, names models, and keeps the prompts of processes that have
+// ended. A root that is not there yet is waited for. Serve returns an error at once when a person has
+// to do something: the root or its directory "telemetry" is unsafe, or the filesystem has no locks.
+// Other errors are logged, and Serve tries again.
 //
-// End ctx after the processes that push have ended: their last reports come then.
+// End ctx after the processes that push have ended, so that their last reports are added.
 func Serve(ctx context.Context, root string, opt Options) error {
 	opt = opt.withDefaults()
 	p, err := newPlace(root, opt)
 	if err != nil {
 		return err
 	}
-	log, said, lost := opt.Logger, "", losses{}
+	log, said := opt.Logger, ""
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -52,33 +47,8 @@ func Serve(ctx context.Context, root string, opt Options) error {
 			said = err.Error()
 			log.Warn("kv tier: cannot collect reports, and tries again", "path", p.dir, "error", err)
 		}
-		pause := opt.Intervals.Poll
-		if errors.Is(err, errLost) {
-			pause = lost.pause(pause, time.Now())
-		}
-		timer.Reset(pause)
+		timer.Reset(opt.Intervals.Poll)
 	}
-}
-
-// losses are the times at which the files of this collector went away. Where locks do not reach
-// another machine with the same root, both collectors would take the socket from each other for ever.
-type losses struct {
-	last time.Time
-	many int
-}
-
-// pauseMax is the longest pause after a loss.
-const pauseMax = time.Minute
-
-// pause notes a loss, and returns the time until the next attempt to collect: twice as long each
-// time, and as at first after a while without a loss.
-func (l *losses) pause(first time.Duration, now time.Time) time.Duration {
-	if now.Sub(l.last) > 2*pauseMax {
-		l.many = 0
-	}
-	pause := min(first<<l.many, pauseMax)
-	l.last, l.many = now, min(l.many+1, 10)
-	return pause
 }
 
 // forever reports errors that stay until a person does something.
@@ -89,7 +59,7 @@ func forever(err error) bool {
 // collect takes the lock and collects until ctx ends. The error is vfs.ErrLocked while another
 // process collects.
 func collect(ctx context.Context, p *place, opt Options) error {
-	lock, err := do(ctx, p, p.lock, func(lock *held, _ error) {
+	lock, err := do(ctx, p, func() (*held, error) { return p.lock(lockName) }, func(lock *held, _ error) {
 		if lock != nil {
 			lock.Close()
 		}
@@ -98,139 +68,54 @@ func collect(ctx context.Context, p *place, opt Options) error {
 		return err
 	}
 	defer lock.Close()
-	b, err := do(ctx, p, func() (b *books, err error) {
-		err = lock.change(func() error { b, err = p.load(opt); return err })
-		return b, err
-	}, func(*books, error) {})
-	if err != nil {
-		return err
-	}
-	s, err := do(ctx, p, func() (s *socket, err error) {
-		err = lock.change(func() error { s, err = p.listen(); return err })
-		return s, err
-	}, func(s *socket, _ error) {
-		if s != nil {
-			s.Close()
-		}
-	})
-	if err != nil {
-		return err
-	}
 	log := opt.Logger
 	log.Debug("kv tier: collecting reports", "path", p.dir)
-	return serve(ctx, p, b, lock, s, opt)
-}
-
-// serve answers requests until ctx ends or the collector's files are gone.
-func serve(ctx context.Context, p *place, b *books, lock *held, s *socket, opt Options) error {
-	w := newWriter(p, lock, b, opt)
-	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		w.run(writing)
-	}()
-	server := newServer(p.root, b, w, opt.ModelName)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(s.accepts) }()
+	c := collecting{folder: folder{place: p, log: log, now: opt.now, name: opt.ModelName}}
+	c.add(ctx) // prompts of processes that ended before go
+	c.past = true
 	if opt.OnServe != nil {
 		opt.OnServe()
 	}
-	err := watch(ctx, p, b, lock, s, served, opt)
-
-	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
-	defer cancel()
-	if server.Shutdown(ending) != nil {
-		server.Close()
+	if err = c.watch(ctx, lock, opt.Intervals.Poll); err == nil {
+		c.past = false
+		c.add(context.WithoutCancel(ctx))
 	}
-	stopWriting()
-	<-written
-	if errors.Is(err, errLost) {
-		return err // the file is another's
-	}
-	w.retry = time.Time{}
-	w.save(ending)
-	_ = p.do(ending, func() error {
-		return lock.change(func() error { return p.fs.Remove(p.path(socketName)) })
-	})
 	return err
 }
 
-// watch looks at the processes and at the collector's own files.
-func watch(ctx context.Context, p *place, b *books, lock *held, s *socket, served chan error, opt Options) error {
-	ticker := time.NewTicker(opt.Intervals.Poll)
+// collecting adds processes to the totals again and again.
+type collecting struct {
+	folder
+	failing bool
+}
+
+// add adds the processes that have ended, and tells when that begins to fail, and when that ends.
+func (c *collecting) add(ctx context.Context) {
+	f := c.folder
+	err := c.do(ctx, f.fold)
+	switch {
+	case err != nil && !c.failing:
+		c.log.Warn("kv tier: totals of reports cannot be written, files of processes that have ended stay", "error", err)
+	case err == nil && c.failing:
+		c.log.Info("kv tier: totals of reports are written again", "path", c.path(fileName))
+	}
+	c.failing = err != nil
+}
+
+// watch adds processes until ctx ends, or until the file of the collector's lock is gone.
+func (c *collecting) watch(ctx context.Context, lock *held, poll time.Duration) error {
+	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-served:
-			return fmt.Errorf("accept connections in %s: %w", p.dir, err)
 		case <-ticker.C:
 		}
-		b.look(ended)
-		there, err := do(ctx, p, func() (bool, error) {
-			return p.has(lockName, lock.info) && p.has(socketName, s.info), nil
-		}, func(bool, error) {})
+		there, err := do(ctx, c.place, func() (bool, error) { return c.holds(lock), nil }, func(bool, error) {})
 		if err == nil && !there {
 			return errLost
 		}
+		c.add(ctx)
 	}
-}
-
-// load returns books with the content of the file. A file that cannot be used is set aside.
-func (p *place) load(opt Options) (*books, error) {
-	b := newBooks(opt)
-	data, err := readAll(p.fs, p.path(fileName), fileBytesMax)
-	if err == nil {
-		boot, _ := proc.Boot() // empty where it is not known
-		err = b.fill(data, boot)
-	}
-	switch {
-	case err == nil:
-		return b, nil
-	case errors.Is(err, fs.ErrNotExist):
-	case errors.Is(err, errContent), errors.Is(err, vfs.ErrNotRegular):
-		if err := p.setAside(); err != nil {
-			return nil, fmt.Errorf("set %s aside: %w", p.path(fileName), err)
-		}
-		log := opt.Logger
-		log.Warn("kv tier: totals of reports begin anew, the former file is set aside", "path", p.path(asideName), "error", err)
-	default:
-		return nil, err
-	}
-	b.changes++ // the new beginning
-	return b, nil
-}
-
-// setAside keeps one file for a person to look at.
-func (p *place) setAside() error {
-	if err := p.fs.Remove(p.path(asideName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return p.fs.Rename(p.path(fileName), p.path(asideName))
-}
-
-// socket is the collector's socket.
-type socket struct {
-	*net.UnixListener
-	accepts *listener
-	info    fs.FileInfo
-}
-
-// listen replaces the socket of a collector that was killed. The lock is held.
-func (p *place) listen() (*socket, error) {
-	if err := p.fs.Remove(p.path(socketName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	l, err := listen(p.dir)
-	if err != nil {
-		return nil, err
-	}
-	info, err := p.fs.Lstat(p.path(socketName))
-	if err != nil {
-		l.Close()
-		return nil, err
-	}
-	return &socket{UnixListener: l, accepts: &listener{UnixListener: l, owner: os.Geteuid()}, info: info}, nil
 }

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -29,7 +27,8 @@ func TestReportsReachReaders(t *testing.T) {
 	root := newRoot(t)
 	collector(t, root)
 	source := testSource(1)
-	source.Meter.Add(promptsTotal, 3)
+	source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
+	source.Meter.Add(promptsTotal, 2)
 	startPush(t, root, source)
 	awaitTotal(t, root, promptsTotal, 3)
 	s := readState(t, root)
@@ -37,22 +36,29 @@ func TestReportsReachReaders(t *testing.T) {
 	require.Equal(t, root, s.Root)
 	require.Equal(t, telemetry.Version, s.Version)
 	require.Len(t, s.Processes, 1)
+	require.Len(t, s.Prompts, 1)
 	source.Meter.Add(promptsTotal, 1)
 	awaitTotal(t, root, promptsTotal, 4)
 
-	requireMode(t, filepath.Join(root, directoryName), fs.ModeDir|0o700)
-	for name, mode := range map[string]fs.FileMode{lockName: 0o600, fileName: 0o600, socketName: fs.ModeSocket | 0o600} {
-		requireMode(t, newPath(root, name), mode)
+	dir := filepath.Join(root, directoryName)
+	requireMode(t, dir, fs.ModeDir|0o700)
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), tmpEnd) {
+			requireMode(t, filepath.Join(dir, e.Name()), 0o600)
+		}
 	}
 }
 
-// The state outlives the collector and the processes.
+// The totals outlive the collector and the processes.
 func TestStateWithoutACollector(t *testing.T) {
 	root := newRoot(t)
 	_, err := Read(t.Context(), root)
 	require.ErrorIs(t, err, ErrNothing)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.ErrorContains(t, err, root)
+	require.NoDirExists(t, filepath.Join(root, directoryName), "nothing is made by looking")
 	_, err = ReadWords(t.Context(), root, "")
 	require.ErrorIs(t, err, ErrNoCollector)
 
@@ -67,16 +73,25 @@ func TestStateWithoutACollector(t *testing.T) {
 	require.Equal(t, root, s.Root)
 	require.Equal(t, 3.0, total(s, promptsTotal))
 	require.Empty(t, s.Processes)
-	_, err = os.Lstat(newPath(root, socketName))
-	require.ErrorIs(t, err, fs.ErrNotExist)
 	_, err = ReadWords(t.Context(), root, "")
 	require.ErrorIs(t, err, ErrNoCollector)
 
 	collector(t, root)
 	again := readState(t, root)
 	require.True(t, again.Live)
-	require.Equal(t, s.Since, again.Since)
+	require.True(t, s.Since.Equal(again.Since))
 	require.Equal(t, 3.0, total(again, promptsTotal))
+}
+
+// TestAReaderAddsProcessesThatHaveEnded, where no collector does.
+func TestAReaderAddsProcessesThatHaveEnded(t *testing.T) {
+	s := newSite(t)
+	p := s.process(1)
+	p.count(3)
+	p.own.end()
+	require.Equal(t, 3.0, total(readState(t, s.root), promptsTotal))
+	require.Equal(t, settled, s.names())
+	require.Equal(t, 3.0, total(readState(t, s.root), promptsTotal))
 }
 
 // Of many processes one collects, and each of the others takes over when its turn comes.
@@ -91,12 +106,12 @@ func TestOneCollectsAtATime(t *testing.T) {
 		}))
 	}
 	source := testSource(1)
-	startPush(t, root, source, func(o *Options) { o.Intervals.Last = time.Millisecond }) // in the end nobody collects
+	startPush(t, root, source)
 	for n := range len(all) {
 		i := <-serves
 		require.Equal(t, int32(n+1), collecting.Load(), "no second one")
 		source.Meter.Add(promptsTotal, 1)
-		await(t, "a report to the new collector", func() bool {
+		await(t, "a report", func() bool {
 			s := readState(t, root)
 			return s.Live && len(s.Processes) == 1 && total(s, promptsTotal) == float64(n+1)
 		})
@@ -117,58 +132,6 @@ func TestRootThatIsMadeLater(t *testing.T) {
 	await(t, "a report", func() bool { return len(readState(t, root).Processes) == 1 })
 }
 
-// The socket and the temporary file of a collector that was killed are in nobody's way.
-func TestFilesOfAKilledCollector(t *testing.T) {
-	root := newRoot(t)
-	require.NoError(t, os.Mkdir(filepath.Join(root, directoryName), 0o700))
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: shortPath(t, newPath(root, socketName)), Net: "unix"})
-	require.NoError(t, err)
-	l.SetUnlinkOnClose(false)
-	require.NoError(t, l.Close())
-	require.NoError(t, os.WriteFile(newPath(root, fileName)+".tmp", []byte("{"), 0o600))
-	collector(t, root)
-	require.True(t, readState(t, root).Live)
-	entries, err := os.ReadDir(filepath.Join(root, directoryName))
-	require.NoError(t, err)
-	require.Len(t, entries, 3)
-}
-
-// shortPath leads to a file through a link, because the test's directory is too long for a
-// socket.
-func shortPath(t *testing.T, path string) string {
-	private, err := os.MkdirTemp("", "k")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(private) })
-	require.NoError(t, os.Symlink(filepath.Dir(path), filepath.Join(private, "d")))
-	return filepath.Join(private, "d", filepath.Base(path))
-}
-
-// The path of a root may be longer than that of a socket.
-func TestLongRoot(t *testing.T) {
-	root := filepath.Join(t.TempDir(), strings.Repeat("x", 120), strings.Repeat("y", 120))
-	require.NoError(t, os.MkdirAll(root, 0o700))
-	collector(t, root)
-	require.True(t, readState(t, root).Live)
-
-	// Systems without /proc go through a link, which they remove.
-	t.Setenv("TMPDIR", t.TempDir())
-	err := withShortPath(filepath.Join(root, directoryName), func(path string) error {
-		conn, err := net.Dial("unix", path)
-		if err == nil {
-			conn.Close()
-		}
-		return err
-	})
-	require.NoError(t, err)
-	entries, err := os.ReadDir(os.Getenv("TMPDIR"))
-	require.NoError(t, err)
-	require.Empty(t, entries)
-
-	t.Setenv("TMPDIR", root)
-	err = withShortPath(filepath.Join(root, directoryName), func(string) error { return nil })
-	require.ErrorContains(t, err, "set TMPDIR to a shorter directory")
-}
-
 // A directory that others may change is refused by all.
 func TestUnsafeDirectory(t *testing.T) {
 	for name, prepare := range map[string]func(root, dir string) error{
@@ -187,85 +150,221 @@ func TestUnsafeDirectory(t *testing.T) {
 			require.ErrorContains(t, err, root)
 			_, err = Read(t.Context(), root)
 			require.Error(t, err)
-			if name != "root" {
-				_, err = dial(t.Context(), filepath.Join(root, directoryName), true)
-				require.Error(t, err)
-			}
+			place, err := newPlace(root, Options{}.withDefaults())
+			require.NoError(t, err)
+			p := newPusher(place, testSource(1), Options{Intervals: quick}.withDefaults())
+			defer p.own.end()
+			require.Error(t, p.try(t.Context(), true))
 		})
 	}
 }
 
-// A person removes the directory while a collector runs: the collector begins anew there, and
-// never writes over another's file.
+// A person removes files or the directory: the collector and the process begin anew there.
 func TestDirectoryThatIsRemoved(t *testing.T) {
-	for _, name := range []string{lockName, socketName, ""} {
+	for _, name := range []string{lockName, ""} {
 		root := newRoot(t)
 		serves := make(chan struct{}, 16)
 		startServe(t, root, func(o *Options) { o.OnServe = func() { serves <- struct{}{} } })
 		<-serves
-		require.NoError(t, os.RemoveAll(newPath(root, name)))
+		source := testSource(1)
+		source.Meter.Add(promptsTotal, 3)
+		startPush(t, root, source)
+		awaitTotal(t, root, promptsTotal, 3)
+		require.NoError(t, os.RemoveAll(filepath.Join(root, directoryName, name)))
 		<-serves
-		require.True(t, readState(t, root).Live)
+		awaitTotal(t, root, promptsTotal, 3)
+		await(t, "a process that runs", func() bool {
+			s := readState(t, root)
+			return s.Live && len(s.Processes) == 1
+		})
 	}
 }
 
-// The collector that has lost its lock leaves the file alone.
-func TestACollectorThatLostItsLock(t *testing.T) {
-	root := newRoot(t)
-	serves := make(chan struct{}, 16)
-	startServe(t, root, func(o *Options) { o.OnServe = func() { serves <- struct{}{} } })
-	<-serves
-	require.True(t, readState(t, root).Live)
-	require.NoError(t, os.RemoveAll(filepath.Join(root, directoryName)))
-	require.NoError(t, os.Mkdir(filepath.Join(root, directoryName), 0o700))
-	p, err := newPlace(root, Options{Intervals: quick}.withDefaults())
-	require.NoError(t, err)
-	lock, err := p.lock()
-	require.NoError(t, err)
-	await(t, "it gives up", func() bool {
-		conn, err := dial(context.Background(), p.dir, false)
-		if err == nil {
-			conn.Close()
-		}
-		return err != nil
-	})
-	_, err = os.Lstat(newPath(root, fileName))
-	require.ErrorIs(t, err, fs.ErrNotExist)
-	require.NoError(t, lock.Close())
-	<-serves
-}
-
-// A file that cannot be used is set aside, and the totals begin anew.
-func TestFilesThatCannotBeUsed(t *testing.T) {
+// Totals that cannot be used are set aside, and begin anew.
+func TestTotalsThatCannotBeUsed(t *testing.T) {
 	hole := func(path string) error { return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 1<<40)) }
 	text := func(text string) func(string) error {
 		return func(path string) error { return os.WriteFile(path, []byte(text), 0o600) }
 	}
 	for name, make := range map[string]func(path string) error{
-		"empty": text(""), "cut off": text(`{"version":1,`), "zeros": text(string(make([]byte, 4096))), "future": text(`{"version":2}`),
+		"empty": text(""), "cut off": text(`{"version":2,`), "zeros": text(string(make([]byte, 4096))), "future": text(`{"version":3}`),
 		"a hole": hole, "a directory": func(path string) error { return os.Mkdir(path, 0o700) },
-		"a link":            func(path string) error { return os.Symlink("/etc/passwd", path) },
-		"a process of none": text(`{"version":1,"processes":[{"model":0}]}`),
-		"too many totals":   text(`{"version":1,"models":[{"series":[],"totals":[1]}]}`),
-		"a negative total":  text(`{"version":1,"models":[{"series":["x"],"totals":[-1]}]}`),
-		"twice":             text(`{"version":1,"models":[{},{}]}`),
-		"too many models":   text(`{"version":1,"models":[` + strings.Repeat("{},", telemetry.ModelsMax) + `{}]}`),
+		"a link":           func(path string) error { return os.Symlink("/etc/passwd", path) },
+		"a negative total": text(`{"version":2,"models":[{"totals":{"x":-1}}]}`),
+		"twice":            text(`{"version":2,"models":[{},{}]}`),
+		"too many models":  text(`{"version":2,"models":[` + strings.Repeat("{},", telemetry.ModelsMax) + `{}]}`),
+		"many objects":     text(`{"version":2,"models":[` + strings.Repeat("{},", 1<<20) + `{}]}`),
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := newRoot(t)
 			require.NoError(t, os.Mkdir(filepath.Join(root, directoryName), 0o700))
 			for range 2 { // also where there is a file that was set aside
 				require.NoError(t, make(newPath(root, fileName)))
+				_, err := Read(t.Context(), root)
+				require.Error(t, err)
 				c := collector(t, root)
 				s := readState(t, root)
 				require.True(t, s.Live)
 				require.Empty(t, s.Models)
 				require.NoError(t, c.stop())
-				_, err := os.Lstat(newPath(root, asideName))
+				_, err = os.Lstat(newPath(root, asideName))
 				require.NoError(t, err)
-				require.Equal(t, s.Since, readState(t, root).Since)
+				require.True(t, s.Since.Equal(readState(t, root).Since))
 				require.NoError(t, os.Remove(newPath(root, fileName)))
 			}
 		})
 	}
+}
+
+// A reader that gives up gets no state.
+func TestReaderThatGivesUp(t *testing.T) {
+	root := newRoot(t)
+	collector(t, root)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	_, err := Read(ended, root)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// wordsSource is a source with two prompts, a private one and another, and a place that changes.
+func wordsSource(pid int, namespace string, token int32) *telemetry.Source {
+	source := testSource(pid)
+	source.Model.Namespace = namespace
+	words := &telemetry.Words{Was: []int32{token}, Is: []int32{token}}
+	for _, private := range []bool{true, false} {
+		source.Meter.Prompt(telemetry.Prompt{At: testStart, Private: private, Tokens: 9, Computed: 9, Miss: &telemetry.Miss{Cause: telemetry.CauseDiffers, Words: words}})
+	}
+	source.Fill = func(r *telemetry.Report) { r.Busters = []telemetry.Buster{{Begin: 1, End: 2, Words: words}} }
+	return source
+}
+
+// Words are shown for the namespace that is asked for, never in the state, and never those of
+// private prompts, which are in no file.
+func TestWordsAreShownToTheirNamespace(t *testing.T) {
+	s := newSite(t)
+	held, err := s.lock(lockName)
+	require.NoError(t, err)
+	defer held.Close()
+	tokens := map[string]int32{"": 111111, "team": 222222, "team ": 333333, "\xff": 444444}
+	pid := 0
+	for namespace, token := range tokens {
+		pid++
+		p := s.process(pid)
+		p.source = wordsSource(pid, namespace, token)
+		p.report()
+		text, err := os.ReadFile(s.path(p.own.name + wordsEnd))
+		if namespace == "\xff" { // JSON could give its words to another one
+			require.ErrorIs(t, err, fs.ErrNotExist)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, 2, strings.Count(string(text), `"words"`), "of the prompt that is not private, and of the place")
+		requireMode(t, s.path(p.own.name+wordsEnd), 0o600)
+	}
+	for _, asked := range []string{"", "team", "team ", "other"} {
+		state, err := ReadWords(t.Context(), s.root, asked)
+		require.NoError(t, err)
+		require.Len(t, state.Prompts, 6)
+		require.Len(t, state.Processes, 4)
+		for _, p := range state.Prompts {
+			want := p.Namespace == asked && !p.Private
+			require.Equal(t, want, p.Miss.Words != nil)
+			if want {
+				require.Equal(t, tokens[asked], p.Miss.Words.Is[0])
+			}
+		}
+		for _, p := range state.Processes {
+			for _, b := range p.Busters {
+				require.Equal(t, p.Model.Namespace == asked, b.Words != nil)
+			}
+		}
+	}
+	state := readState(t, s.root)
+	for _, p := range state.Prompts {
+		require.Nil(t, p.Miss.Words)
+	}
+}
+
+// TestWordsThatAreRemoved do not come back, of a process that runs or has ended, and others stay.
+func TestWordsThatAreRemoved(t *testing.T) {
+	s := newSite(t)
+	held, err := s.lock(lockName)
+	require.NoError(t, err)
+	defer held.Close()
+	s.past = true
+	var all []*process
+	for pid := 1; pid <= 3; pid++ {
+		p := s.process(pid)
+		p.source = wordsSource(pid, "", int32(1000000+pid))
+		p.source.Model.Weights = map[int]string{1: "gone", 2: "gone", 3: "stays"}[pid]
+		p.report()
+		all = append(all, p)
+	}
+	all[0].own.end()
+	require.NoError(t, s.fold())
+	with := func() (words int) {
+		state, err := ReadWords(t.Context(), s.root, "")
+		require.NoError(t, err)
+		for _, p := range state.Prompts {
+			if p.Miss != nil && p.Miss.Words != nil {
+				words++
+			}
+		}
+		for _, p := range state.Processes {
+			for _, b := range p.Busters {
+				if b.Words != nil {
+					words++
+				}
+			}
+		}
+		return words
+	}
+	require.Equal(t, 1+2+2, with(), "the place that changes is told of those that run")
+	require.NoError(t, Forget(t.Context(), s.root, func(m telemetry.Model) bool { return m.Weights == "gone" }))
+	require.Equal(t, 2, with())
+	all[1].report()
+	require.NoFileExists(t, s.path(all[1].own.name+wordsEnd), "nothing has changed")
+	for range 2 {
+		all[1].source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 9, Computed: 9})
+		all[1].report()
+		require.Equal(t, 2, with())
+		text, err := os.ReadFile(s.path(all[1].own.name + wordsEnd))
+		require.NoError(t, err)
+		require.NotContains(t, string(text), "1000002")
+	}
+	all[1].source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 9, Computed: 9, Miss: &telemetry.Miss{Cause: telemetry.CauseDiffers, Words: &telemetry.Words{Is: []int32{5}}}})
+	all[1].report()
+	require.Equal(t, 3, with())
+	require.Equal(t, 9.0, total(readState(t, s.root), promptsTotal), "counts stay")
+}
+
+// TestPromptsOfProcessesThatHaveEnded are told while a collector runs, with their words, and go with
+// the collector.
+func TestPromptsOfProcessesThatHaveEnded(t *testing.T) {
+	root := newRoot(t)
+	c := collector(t, root)
+	startPush(t, root, wordsSource(1, "", 7)).stop()
+	words := func() (n int) {
+		s, err := ReadWords(t.Context(), root, "")
+		require.NoError(t, err)
+		for _, p := range s.Prompts {
+			if p.Miss.Words != nil {
+				n++
+			}
+		}
+		return n
+	}
+	for range 2 {
+		require.Equal(t, 1, words())
+		await(t, "the totals", func() bool {
+			entries, err := os.ReadDir(filepath.Join(root, directoryName))
+			return err == nil && len(entries) == len(settled)+2
+		})
+	}
+	require.NoError(t, c.stop())
+	entries, err := os.ReadDir(filepath.Join(root, directoryName))
+	require.NoError(t, err)
+	require.Len(t, entries, len(settled)+1)
+	collector(t, root)
+	require.Zero(t, words())
 }

@@ -4,47 +4,91 @@ import (
 	"bytes"
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// directoriesMax bounds the tiers of a state. Those that were not reported for the longest time
-// are left out.
-const directoriesMax = 32
-
-// noted is a tier in a directory, as its latest report has it.
-type noted struct {
-	telemetry.Tier
-	at time.Time
+// account is the content of the files of one process.
+type account struct {
+	named
+	runs    bool
+	prompts *report // nil where they are not known
 }
 
-// noteTiersLocked keeps the tiers of a report that outlive its process.
-func (b *books) noteTiersLocked(r *telemetry.Report) {
-	for _, t := range r.Tiers {
-		if t.Name == telemetry.PlaceRAM {
-			continue
+// stateOf is the state of the totals and of the processes that are not in them, with all Words.
+func stateOf(root string, t *totals, all []account, now time.Time) telemetry.State {
+	s := telemetry.State{Version: telemetry.Version, Root: root, At: now, Since: earlier(t.Since, now), Live: true,
+		Processes: []telemetry.ProcessState{}, Prompts: []telemetry.StatePrompt{}}
+	slices.SortFunc(all, func(x, y account) int { return inOrder(x.named, y.named) })
+	var running []account
+	for _, a := range all {
+		t.add(a.report)
+		if a.runs {
+			running = append(running, a)
 		}
-		b.tiers = slices.DeleteFunc(b.tiers, func(n noted) bool { return n.Name == t.Name && n.Root == t.Root })
-		if len(b.tiers) == directoriesMax {
-			b.tiers = slices.Delete(b.tiers, 0, 1)
-		}
-		t.Quarantined, t.Down = 0, false // of the process, see tiersLocked
-		b.tiers = append(b.tiers, noted{t, b.now()})
 	}
+	slices.SortFunc(running, func(x, y account) int {
+		if d := x.Started.Compare(y.Started); d != 0 {
+			return d
+		}
+		return x.Process.PID - y.Process.PID
+	})
+	for _, a := range running {
+		s.Processes = append(s.Processes, a.state())
+	}
+	s.Models = t.Models
+	for i := range s.Models {
+		s.Models[i].LastUsed = earlier(s.Models[i].LastUsed, now)
+	}
+	slices.SortStableFunc(s.Models, func(x, y telemetry.ModelState) int { return y.LastUsed.Compare(x.LastUsed) })
+	s.Tiers = tiersOf(t.Tiers, running)
+	nameModels(&s, t.Names)
+	return s
 }
 
-// tiersLocked returns each directory once, and the RAM tiers of all processes as one. Files set
-// aside and failures are those of the processes that run.
-func (b *books) tiersLocked(live []*process) []telemetry.Tier {
+// state is the state of a process that runs.
+func (a account) state() telemetry.ProcessState {
+	r := a.report
+	s := telemetry.ProcessState{
+		Process: r.Process, Model: r.Model, Started: r.Started, At: r.At, Gauges: r.Gauges,
+		Slots: append([]telemetry.Slot{}, r.Slots...), Memory: append([]telemetry.Memory{}, r.Memory...),
+		Unstored: r.Unstored, Unpaged: r.Unpaged,
+	}
+	if s.Gauges == nil {
+		s.Gauges = map[string]float64{}
+	}
+	if a.prompts != nil && len(a.prompts.Busters) > 0 {
+		s.Busters = a.prompts.Busters
+	}
+	return s
+}
+
+// promptsOf adds the prompts of processes to a state, the latest ones of all.
+func promptsOf(s *telemetry.State, all []*report) {
+	for _, r := range all {
+		for _, prompt := range r.Prompts {
+			s.Prompts = append(s.Prompts, telemetry.StatePrompt{
+				Prompt: prompt, Process: r.Process, Weights: r.Model.Weights, Namespace: r.Model.Namespace,
+			})
+		}
+	}
+	slices.SortStableFunc(s.Prompts, func(x, y telemetry.StatePrompt) int { return x.At.Compare(y.At) })
+	s.Prompts = s.Prompts[max(0, len(s.Prompts)-telemetry.StatePromptsMax):]
+}
+
+// tiersOf returns each directory once, and the RAM tiers of all processes as one. Files set aside
+// and failures are those of the processes that run.
+func tiersOf(kept []noted, running []account) []telemetry.Tier {
 	all := []telemetry.Tier{}
 	ram := telemetry.Tier{Name: telemetry.PlaceRAM}
 	hasRAM := false
-	for _, n := range b.tiers {
+	for _, n := range kept {
 		all = append(all, n.Tier)
 	}
-	for _, p := range live {
-		for _, t := range p.report.Tiers {
+	for _, a := range running {
+		for _, t := range a.Tiers {
 			if t.Name == telemetry.PlaceRAM {
 				hasRAM = true
 				ram.Pages, ram.Tails = ram.Pages+t.Pages, ram.Tails+t.Tails
@@ -68,68 +112,8 @@ func (b *books) tiersLocked(live []*process) []telemetry.Tier {
 		if d := slices.Index(order, x.Name) - slices.Index(order, y.Name); d != 0 {
 			return d
 		}
-		return bytes.Compare([]byte(x.Root), []byte(y.Root))
+		return strings.Compare(x.Root, y.Root)
 	})
-	return all
-}
-
-// stateOf is the state of a process that runs.
-func stateOf(id telemetry.Process, started time.Time, r *telemetry.Report) telemetry.ProcessState {
-	return telemetry.ProcessState{
-		Process: id, Model: r.Model, Started: started, At: r.At,
-		Gauges: notNil(r.Gauges), Slots: append([]telemetry.Slot{}, r.Slots...),
-		Memory: append([]telemetry.Memory{}, r.Memory...), Busters: slices.Clone(r.Busters),
-		Unstored: r.Unstored, Unpaged: r.Unpaged,
-	}
-}
-
-func notNil(m map[string]float64) map[string]float64 {
-	if m == nil {
-		return map[string]float64{}
-	}
-	return m
-}
-
-// state returns the state with all Words. Maps and lists of reports are shared, and never
-// change.
-func (b *books) state(root string, name func(weights string) string) telemetry.State {
-	b.mu.Lock()
-	now := b.now()
-	s := telemetry.State{Version: telemetry.Version, Root: root, At: now, Since: earlier(b.since, now), Live: true,
-		Models: b.modelsLocked(now), Processes: []telemetry.ProcessState{}}
-	var live []*process
-	for _, p := range b.processes {
-		if p.live {
-			live = append(live, p)
-		}
-	}
-	slices.SortFunc(live, func(x, y *process) int {
-		if d := x.started.Compare(y.started); d != 0 {
-			return d
-		}
-		return x.id.PID - y.id.PID
-	})
-	for _, p := range live {
-		s.Processes = append(s.Processes, stateOf(p.id, p.started, p.report))
-	}
-	s.Tiers = b.tiersLocked(live)
-	s.Prompts = append([]telemetry.StatePrompt{}, b.prompts...)
-	b.mu.Unlock()
-	slices.SortStableFunc(s.Prompts, func(x, y telemetry.StatePrompt) int { return x.At.Compare(y.At) })
-	nameModels(&s, name)
-	return s
-}
-
-func (b *books) modelsLocked(now time.Time) []telemetry.ModelState {
-	all := []telemetry.ModelState{}
-	for _, m := range b.models {
-		totals := make(map[string]float64, len(m.series))
-		for i, series := range m.series {
-			totals[series] = m.totals[i]
-		}
-		all = append(all, telemetry.ModelState{Model: m.info, Engine: m.key.engine, Totals: totals, LastUsed: earlier(m.lastUsed, now)})
-	}
-	slices.SortStableFunc(all, func(x, y telemetry.ModelState) int { return y.LastUsed.Compare(x.LastUsed) })
 	return all
 }
 
@@ -141,20 +125,18 @@ func earlier(t, now time.Time) time.Time {
 	return t
 }
 
-// nameModels fills in names that a process does not know, from others with the same weights.
-func nameModels(s *telemetry.State, name func(weights string) string) {
+// nameModels fills in names that a process does not know, from others with the same weights, or
+// those that the collector knows.
+func nameModels(s *telemetry.State, known map[string]string) {
 	names := make(map[string]string)
 	for _, m := range s.Models {
 		if m.Model.Weights != "" && names[m.Model.Weights] == "" {
 			names[m.Model.Weights] = m.Model.Name
 		}
 	}
-	for weights, known := range names {
-		if known == "" {
-			known = name(weights)
-		}
-		if isText(known, telemetry.NameBytesMax) {
-			names[weights] = known
+	for weights, name := range names {
+		if name == "" {
+			names[weights] = known[weights]
 		}
 	}
 	for i := range s.Models {
@@ -174,35 +156,18 @@ func fillName(m *telemetry.Model, names map[string]string) {
 // keepWords removes all Words, except those of a namespace if there is one.
 func keepWords(s *telemetry.State, namespace *string) {
 	keep := func(of string) bool { return namespace != nil && *namespace == of }
-	for i, p := range s.Prompts {
-		if p.Miss == nil || p.Miss.Words == nil || keep(p.Namespace) && !p.Private {
-			continue
+	for _, p := range s.Prompts {
+		if p.Miss != nil && (p.Private || !keep(p.Namespace)) {
+			p.Miss.Words = nil
 		}
-		miss := *p.Miss // reports are shared
-		miss.Words = nil
-		s.Prompts[i].Miss = &miss
 	}
-	for i, p := range s.Processes {
-		if keep(p.Model.Namespace) {
-			continue
+	for _, p := range s.Processes {
+		for j := range p.Busters {
+			if !keep(p.Model.Namespace) {
+				p.Busters[j].Words = nil
+			}
 		}
-		busters := slices.Clone(p.Busters)
-		for j := range busters {
-			busters[j].Words = nil
-		}
-		s.Processes[i].Busters = busters
 	}
-}
-
-// encodeState encodes a state. A state that is too large, which the bounds of books prevent, is
-// encoded without the parts that may be left out.
-func encodeState(s telemetry.State) ([]byte, error) {
-	data, err := encode(s)
-	if err != nil || len(data) <= telemetry.StateBytesMax {
-		return data, err
-	}
-	s.Prompts, s.Tiers, s.Processes = []telemetry.StatePrompt{}, []telemetry.Tier{}, []telemetry.ProcessState{}
-	return encode(s)
 }
 
 // encode encodes without the escapes that only HTML needs.

@@ -4,22 +4,24 @@ package collect
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
+
+	"github.com/kvtier/kvtier/telemetry"
 )
 
-var errNoSpace error = unix.ENOSPC
-
 const nobody = 65534
+
+// filesEnv has the paths that a stranger tries to read.
+const filesEnv = "KVTIER_COLLECT_FILES"
 
 // stranger is another user that tries everything, and prints how far it came.
 func stranger(root string) {
@@ -30,32 +32,18 @@ func stranger(root string) {
 	if _, err := ReadWords(context.Background(), root, ""); err == nil {
 		fmt.Println("it read words")
 	}
-	if data, err := os.ReadFile(filepath.Join(dir, fileName)); err == nil {
-		fmt.Println("it read the file", len(data))
+	for _, path := range strings.Split(os.Getenv(filesEnv), "\n") {
+		if data, err := os.ReadFile(path); err == nil {
+			fmt.Println("it read", path, len(data))
+		}
 	}
 	if err := os.WriteFile(filepath.Join(dir, "x"), nil, 0o600); err == nil {
 		fmt.Println("it wrote a file")
 	}
-	err := withSocket(dir, func(path string) error {
-		conn, err := net.Dial("unix", path)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		_, _ = conn.Write([]byte("GET /v1/state HTTP/1.1\r\nHost: x\r\n\r\n"))
-		if n, err := conn.Read(make([]byte, 1)); n > 0 {
-			fmt.Println("it was answered", err)
-		} else {
-			fmt.Println("it was refused")
-		}
-		return nil
-	})
-	if errors.Is(err, os.ErrPermission) {
-		fmt.Println("it could not connect")
-	}
 	if err := Serve(context.Background(), root, Options{Intervals: quick}); err == nil {
 		fmt.Println("it could serve")
 	}
+	fmt.Println("it tried")
 }
 
 // asNobody runs a child as another user.
@@ -71,15 +59,18 @@ func asNobody(t *testing.T, role, root string) string {
 	require.NoError(t, os.WriteFile(program, data, 0o755))
 	cmd := exec.Command(program)
 	cmd.Dir = "/"
-	cmd.Env = []string{roleEnv + "=" + role, rootEnv + "=" + root}
+	files, err := filepath.Glob(filepath.Join(root, directoryName, "*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	cmd.Env = []string{roleEnv + "=" + role, rootEnv + "=" + root, filesEnv + "=" + strings.Join(files, "\n")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
 	return string(out)
 }
 
-// TestAnotherUserReadsNothing: not through the directories, and where their modes were changed,
-// not from the socket.
+// TestAnotherUserReadsNothing: not through the directories, and where their modes were changed, not the
+// files.
 func TestAnotherUserReadsNothing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can run a process as another user")
@@ -91,46 +82,39 @@ func TestAnotherUserReadsNothing(t *testing.T) {
 	root := filepath.Join(above, "local")
 	require.NoError(t, os.Mkdir(root, 0o700))
 	collector(t, root)
-	require.True(t, readState(t, root).Live)
-	require.Equal(t, "it could not connect\n", asNobody(t, roleStranger, root))
-
-	for path, mode := range map[string]os.FileMode{root: 0o755, filepath.Join(root, directoryName): 0o755, newPath(root, socketName): 0o666} {
-		require.NoError(t, os.Chmod(path, mode))
+	source := testSource(1)
+	source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
+	startPush(t, root, source)
+	awaitTotal(t, root, promptsTotal, 1)
+	require.Equal(t, "it tried\n", asNobody(t, roleStranger, root))
+	for _, path := range []string{root, filepath.Join(root, directoryName)} {
+		require.NoError(t, os.Chmod(path, 0o755))
 	}
-	require.Equal(t, "it was refused\n", asNobody(t, roleStranger, root), "the collector looks at the user")
+	require.Equal(t, "it tried\n", asNobody(t, roleStranger, root))
 	require.True(t, readState(t, root).Live)
 }
 
-// TestRootReadsForOthers: a reader that is root may read the state of a service's user, and
-// does not push to it or serve it.
+// TestRootReadsForOthers: a reader that is root may read the state of a service's user, and changes
+// nothing there.
 func TestRootReadsForOthers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give a directory to another user")
 	}
-	root := newRoot(t)
-	c := collector(t, root)
-	post(t, client(t, root), reportPath, encoded(t, testReport(1, prompts(1))))
-	require.NoError(t, c.stop())
-	for _, path := range []string{root, filepath.Join(root, directoryName), newPath(root, fileName)} {
-		require.NoError(t, os.Chown(path, nobody, nobody))
+	s := newSite(t)
+	p := s.process(1)
+	p.count(1)
+	p.own.end()
+	names := s.names()
+	for _, path := range append([]string{"."}, names...) {
+		require.NoError(t, os.Chown(s.path(path), nobody, nobody))
 	}
-	require.Equal(t, 1.0, total(readState(t, root), promptsTotal))
-	_, err := dial(t.Context(), filepath.Join(root, directoryName), false)
-	require.ErrorIs(t, err, errForeign)
-	require.Error(t, Serve(t.Context(), root, Options{Intervals: quick}))
-}
-
-func TestWhoIsTrusted(t *testing.T) {
-	for _, c := range []struct {
-		peer peer
-		want bool
-	}{
-		{peer{known: true, uid: 1000}, true}, {peer{known: true, uid: 0}, true}, {peer{known: true, uid: 1001}, false},
-		{peer{known: true, uid: 65534}, false}, {peer{}, true},
-	} {
-		require.Equal(t, c.want, c.peer.trusted(1000))
-	}
-	l, err := listen(newRoot(t))
-	require.NoError(t, err)
-	defer l.Close()
+	require.NoError(t, os.Chown(s.root, nobody, nobody))
+	require.Equal(t, 1.0, total(readState(t, s.root), promptsTotal))
+	require.Equal(t, names, s.names())
+	require.Error(t, Serve(t.Context(), s.root, Options{Intervals: quick}))
+	startPush(t, s.root, testSource(2), func(o *Options) { o.Intervals.Last = time.Millisecond }).stop()
+	require.Error(t, Forget(t.Context(), s.root, func(telemetry.Model) bool { return true }))
+	require.Equal(t, names, s.names())
+	require.NoError(t, os.Chown(s.path(p.own.name+numbersEnd), 0, 0))
+	require.Zero(t, total(readState(t, s.root), promptsTotal), "a file of another user than the directory's")
 }

@@ -1,8 +1,0 @@
-//go:build !linux && !darwin
-
-package collect
-
-import "syscall"
-
-// peerOf knows nobody.
-func peerOf(syscall.Conn) peer { return peer{} }

@@ -1,0 +1,174 @@
+package collect
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+const (
+	// fileVersion is that of totals.json.
+	fileVersion = 2
+	// fileBytesMax is more than the bounds of the content allow.
+	fileBytesMax = 16 << 20
+	// foldedMax bounds the processes that are added at a time.
+	foldedMax = listMax
+	// directoriesMax bounds the tiers of a state. Those that were not reported for the longest time
+	// are left out.
+	directoriesMax = 32
+)
+
+// totals is the content of totals.json: sums over processes that have ended, and names of models. It
+// has no prompts, and nothing of tokens.
+type totals struct {
+	Version int       `json:"version"`
+	Since   time.Time `json:"since"`
+	// Folded are the processes whose files are in the sums, and may be there still. They count here.
+	Folded []string               `json:"folded"`
+	Models []telemetry.ModelState `json:"models"`
+	Tiers  []noted                `json:"tiers"`
+	Names  map[string]string      `json:"names,omitempty"` // of weights, as the collector knows them
+}
+
+// noted is a tier in a directory, as its latest report has it.
+type noted struct {
+	telemetry.Tier
+	At time.Time `json:"at"`
+}
+
+// modelKey says which reports are added up.
+type modelKey struct{ weights, namespace, engine string }
+
+func keyOf(m telemetry.ModelState) modelKey {
+	return modelKey{m.Model.Weights, m.Model.Namespace, m.Engine}
+}
+
+// report is the content of a process's file.
+type report struct {
+	telemetry.Report
+	LastUsed time.Time `json:"last_used"` // when a total grew
+}
+
+// model returns the model of a report. Reports of more models than ModelsMax are added to one
+// without weights. A model is never dropped, since its totals would fall.
+func (t *totals) model(r *report) *telemetry.ModelState {
+	find := func(key modelKey) int {
+		return slices.IndexFunc(t.Models, func(m telemetry.ModelState) bool { return keyOf(m) == key })
+	}
+	i := find(modelKey{r.Model.Weights, r.Model.Namespace, r.Process.Engine})
+	full := i < 0 && len(t.Models) >= telemetry.ModelsMax-1
+	if full {
+		i = find(modelKey{})
+	}
+	if i < 0 {
+		i = len(t.Models)
+		m := telemetry.ModelState{Model: r.Model, Engine: r.Process.Engine, Totals: map[string]float64{}}
+		if full {
+			m.Model, m.Engine = telemetry.Model{}, ""
+		}
+		t.Models = append(t.Models, m)
+	}
+	m := &t.Models[i]
+	if keyOf(*m) != (modelKey{}) && !r.LastUsed.Before(m.LastUsed) {
+		name := m.Model.Name
+		if m.Model = r.Model; m.Model.Name == "" {
+			m.Model.Name = name
+		}
+	}
+	if r.LastUsed.After(m.LastUsed) {
+		m.LastUsed = r.LastUsed
+	}
+	return m
+}
+
+// add adds the counts of a process.
+func (t *totals) add(r *report) {
+	m := t.model(r)
+	for series, value := range r.Totals {
+		if sum, there := m.Totals[series]; there || len(m.Totals) < telemetry.SeriesMax {
+			m.Totals[series] = min(sum+value, sumMax)
+		}
+	}
+	t.noteTiers(r)
+}
+
+// noteTiers keeps the tiers of a report that outlive its process.
+func (t *totals) noteTiers(r *report) {
+	for _, tier := range r.Tiers {
+		if tier.Name == telemetry.PlaceRAM {
+			continue
+		}
+		same := func(n noted) bool { return n.Name == tier.Name && n.Root == tier.Root }
+		if i := slices.IndexFunc(t.Tiers, same); i >= 0 && t.Tiers[i].At.After(r.At) {
+			continue
+		}
+		t.Tiers = slices.DeleteFunc(t.Tiers, same)
+		if len(t.Tiers) == directoriesMax {
+			t.Tiers = slices.Delete(t.Tiers, 0, 1)
+		}
+		tier.Quarantined, tier.Down = 0, false // of the process, see tiersOf
+		t.Tiers = append(t.Tiers, noted{tier, r.At})
+	}
+}
+
+// decodeTotals decodes and checks totals.json. Series that only another build knows are kept: their
+// totals must not fall.
+func decodeTotals(data []byte) (*totals, error) {
+	t := new(totals)
+	if err := decode(data, fileObjectsMax, t); err != nil {
+		return nil, err
+	}
+	if t.Version != fileVersion {
+		return nil, fmt.Errorf("%w: it has version %d, and this program reads version %d", errContent, t.Version, fileVersion)
+	}
+	keys := make(map[modelKey]bool)
+	for i := range t.Models {
+		m := &t.Models[i]
+		if keys[keyOf(*m)] {
+			return nil, fmt.Errorf("%w: a model is in it twice", errContent)
+		}
+		keys[keyOf(*m)] = true
+		for series, total := range m.Totals {
+			if total < 0 {
+				return nil, fmt.Errorf("%w: %s is %g", errContent, series, total)
+			}
+		}
+		if m.Totals == nil {
+			m.Totals = map[string]float64{}
+		}
+	}
+	if len(t.Models) > telemetry.ModelsMax || len(t.Models) == telemetry.ModelsMax && !keys[modelKey{}] || len(t.Tiers) > directoriesMax {
+		return nil, fmt.Errorf("%w: it has too many models or tiers", errContent)
+	}
+	return t, nil
+}
+
+// readTotals reads totals.json, and describes the file. Without one, the totals begin now.
+func readTotals(fsys vfs.FS, path string, owner int, now time.Time) (*totals, fs.FileInfo, error) {
+	data, info, err := readAll(fsys, path, fileBytesMax, owner)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &totals{Version: fileVersion, Since: now, Folded: []string{}, Models: []telemetry.ModelState{}, Tiers: []noted{}}, nil, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	t, err := decodeTotals(data)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return t, info, nil
+}
+
+// readReport reads a file of a process.
+func readReport(fsys vfs.FS, path string, owner int) (*report, error) {
+	data, _, err := readAll(fsys, path, telemetry.ReportBytesMax, owner)
+	if err != nil {
+		return nil, err
+	}
+	return decodeReport(data)
+}
