@@ -56,11 +56,15 @@ func TestCauses(t *testing.T) {
 			store := openStore(t)
 			defer store.Close()
 			w := &world{t: t, store: store, stream: strings.Contains(name, "stream")}
+			var lines bytes.Buffer
+			w.change = func(o *Options) {
+				o.Log = slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			}
 			w.start(1, 500)
 			w.ask(ask(prompt(1, 200)), 2)
-			var lines bytes.Buffer
 			c.stage(w)
-			w.tier.opt.Log = slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			w.tier.storing.Wait()
+			lines.Reset()
 			w.idle()
 			require.Contains(t, lines.String(), `msg="kv tier: slot not stored" slot=0 cause=`+string(c.cause)+" ")
 			require.Contains(t, lines.String(), c.says)

@@ -30,7 +30,6 @@ func TestThePriceKnowsTheForm(t *testing.T) {
 	// The first page of a model with a state ends without one, the second page with one.
 	w.hybrid = true
 	w.start(1, 1000)
-	w.tier.opt.Shape = hybridShape
 	sections, err := w.tier.layout(&plan{}, 0, tokens)
 	require.NoError(t, err)
 	p.refs = []diskstore.Ref{{Stored: tokens, Bytes: int64(sections.Size()) + 4096}, {Stored: tokens, Bytes: int64(sections.Size()) / 2}}

@@ -31,8 +31,11 @@ func TestAQuestionThatIsNotAnswered(t *testing.T) {
 	for _, path := range []string{"/slots", "/metrics"} {
 		store := openStore(t)
 		w := newWorld(t, store, 1, 1000)
-		d := &deaf{RoundTripper: w.engine, path: path}
-		w.tier.opt.Engine = &Engine{Client: &http.Client{Transport: d}}
+		d := &deaf{path: path}
+		w.restart(func(o *Options) {
+			d.RoundTripper = w.engine
+			o.Engine = &Engine{Client: &http.Client{Transport: d}}
+		})
 		w.tier.patience.answer = time.Millisecond
 		begin(t, w, prompt(1, 100)).End(nil)
 		for range 3 {

@@ -82,14 +82,25 @@ func TestAPutThatHangs(t *testing.T) {
 	w.answers()
 }
 
+// hurrying is a store after whose answer its Tier is impatient.
+type hurrying struct {
+	Store
+	tier *Tier
+}
+
+func (s *hurrying) Chain(ctx context.Context, tokens []int32, media []pagefile.Media) []diskstore.Ref {
+	refs := s.Store.Chain(ctx, tokens, media)
+	s.tier.patience.find = time.Millisecond
+	return refs
+}
+
 // TestADiskThatHangsUnderAFile: the prompt is computed, and the file is removed when it is there
 // at last.
 func TestADiskThatHangsUnderAFile(t *testing.T) {
 	w := stored(t)
 	hung := make(chan struct{})
 	w.available, w.look = 100, func() { <-hung }
-	w.tier.opt.Store = w.store // which answers
-	w.tier.patience.find = time.Millisecond
+	w.tier.disk.store = &hurrying{w.store, w.tier}
 	require.Zero(t, w.ask(ask(prompt(1, 250)), 2))
 	w.tier.patience.find = time.Hour // to remove the file
 	close(hung)
@@ -145,7 +156,7 @@ func TestTheEndsOfASequence(t *testing.T) {
 	w.hybrid = true
 	s := &bounded{Store: w.store}
 	w.start(1, 1000)
-	w.tier.opt.Store = s
+	w.tier.disk.store = s
 	refs, _ := w.tier.find(t.Context(), prompt(1, 201))
 	require.Empty(t, refs, "no page has a state")
 	require.Greater(t, len(s.ends), 5)

@@ -16,7 +16,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
+	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/unstored"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
@@ -34,6 +36,9 @@ type world struct {
 	files  *slotfile.Files
 	stream bool // the files may be streams
 	meter  telemetry.Meter
+	change func(*Options) // of the next Tier
+	rates  *rates.Rates
+	told   *unstored.Watch
 
 	available uint64 // bytes of memory
 	free      int64  // bytes on the disk
@@ -104,10 +109,11 @@ func (w *world) start(slots, context int) {
 	if w.hybrid {
 		w.engine.shape = hybridShape
 	}
-	w.tier = New(Options{
+	w.rates = rates.New()
+	opt := Options{
 		Engine: w.engine.engine(), Shape: w.engine.shape, Control: control, Slots: slots, Context: context,
 		Files: w.files, PartBytes: 5000, Store: w.store, Fingerprint: pagefile.Key{1}, PageTokens: testPage, Lossy: w.lossy, NoShift: w.still,
-		Meter: &w.meter, Recents: why.NewRecents(),
+		Meter: &w.meter, Recents: why.NewRecents(), Rates: w.rates,
 		AfterFunc: func(_ time.Duration, f func()) interface{ Stop() bool } {
 			m := &timer{f: f}
 			w.mu.Lock()
@@ -116,7 +122,17 @@ func (w *world) start(slots, context int) {
 			return m
 		},
 		Log: slog.New(slog.DiscardHandler),
-	})
+	}
+	if w.change != nil {
+		w.change(&opt)
+	}
+	w.tier = New(opt)
+}
+
+// restart begins with an engine that holds nothing, and a Tier with other options.
+func (w *world) restart(change func(*Options)) {
+	w.change = change
+	w.start(len(w.engine.slots), w.engine.context)
 }
 
 // idle lets time pass: slots that are unused are saved and stored.
