@@ -55,7 +55,7 @@ func (t *Tier) act(s *slot, do func() error, late func()) error {
 		case <-looks.C:
 			held = t.runs(s)
 		case <-end.C:
-			t.Off(telemetry.ObstacleEngine, unanswered)
+			t.obstacles.turnOff(telemetry.ObstacleEngine, unanswered)
 			held = true
 		}
 	}
@@ -65,8 +65,6 @@ func (t *Tier) act(s *slot, do func() error, late func()) error {
 	go t.awaitAction(s, done, late)
 	return errHeldBack
 }
-
-const unanswered = "llama-server does not answer"
 
 // enter notes that an action is waited for, until the caller calls leave.
 func (t *Tier) enter(s *slot) (leave func(), err error) {
@@ -95,7 +93,7 @@ func (t *Tier) awaitAction(s *slot, done <-chan error, late func()) {
 			over = true
 		case <-looks.C:
 			if !t.runs(s) {
-				t.Off(telemetry.ObstacleEngine, unanswered)
+				t.obstacles.turnOff(telemetry.ObstacleEngine, unanswered)
 			}
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/readahead"
 	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry/why"
@@ -105,7 +104,7 @@ func (t *Tier) paying(ctx context.Context, p *plan) *plan {
 	if !p.worth() || t.opt.AlwaysRestore {
 		return p
 	}
-	c := t.costs(p)
+	c := t.form.costs(p)
 	n := t.opt.Rates.Plan(c)
 	t.gate(n, len(p.refs)-n)
 	if n < len(p.refs) {
@@ -159,49 +158,6 @@ func endOf(refs []diskstore.Ref) int {
 	return int(last.Start) + last.Tokens
 }
 
-// costs describes a plan's pages to package rates.
-func (t *Tier) costs(p *plan) rates.Chain {
-	c := rates.Chain{Base: p.held, Indivisible: t.opt.Shape.HasEnd(), Then: loading}
-	for i, ref := range p.refs {
-		page := rates.Page{Start: int(ref.Start), Tokens: ref.Tokens, Tier: ref.Tier, Rows: t.opt.Shape.RowBytes(ref.Stored, 0)}
-		if layout, err := t.layout(p, i, ref.Stored); err == nil {
-			page.Rows = int64(layout.Size())
-		}
-		whole := t.rowsIn(ref)
-		page.Bytes, page.Form = int64(float64(ref.Bytes)*float64(page.Rows)/float64(whole)), rates.FormOf(ref.Bytes, whole)
-		c.Pages = append(c.Pages, page)
-	}
-	return c
-}
-
-// headerMax is more than the header of a usual page has.
-const headerMax = 64 << 10
-
-// rowsIn estimates the bytes of rows in a page's file. A file that is larger than the rows of its
-// tokens has an end, if the model has ends.
-func (t *Tier) rowsIn(ref diskstore.Ref) int64 {
-	rows := t.opt.Shape.RowBytes(ref.Stored, 0)
-	for _, sections := range [][]pagefile.Section{t.opt.Shape.Sections(), t.opt.Shape.EndSections(t.opt.Window)} {
-		layout, err := pagefile.NewLayout(sections, ref.Stored)
-		if err != nil {
-			continue
-		}
-		if rows = int64(layout.Size()); ref.Bytes <= rows+headerMax {
-			break
-		}
-	}
-	return max(rows, 1)
-}
-
-// layout is that of a page of a plan with a number of tokens.
-func (t *Tier) layout(p *plan, page, tokens int) (pagefile.Layout, error) {
-	sections := t.opt.Shape.Sections()
-	if page == len(p.refs)-1 && t.opt.Shape.HasEnd() {
-		sections = t.opt.Shape.EndSections(t.opt.Window)
-	}
-	return pagefile.NewLayout(sections, tokens)
-}
-
 // probe reads some pages of a chain, the last of a plan, to measure the present speed of their
 // tier. The request does not wait for the probe, whose time is bounded.
 func (t *Tier) probe(ctx context.Context, p *plan, c rates.Chain) {
@@ -212,10 +168,10 @@ func (t *Tier) probe(ctx context.Context, p *plan, c rates.Chain) {
 	from := len(p.refs) - len(c.Pages)
 	probed := &plan{tokens: p.tokens, refs: p.refs}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	t.spawn(func() {
+	t.storing.spawn(func() {
 		defer cancel()
 		began := time.Now()
-		line := readahead.Begin(ctx, n, n, false, t.spawn, func(ctx context.Context, i int) page {
+		line := readahead.Begin(ctx, n, n, false, t.storing.spawn, func(ctx context.Context, i int) page {
 			return t.readPage(ctx, probed, from+i)
 		})
 		defer line.Stop()

@@ -44,7 +44,7 @@ func TestAQuestionThatIsNotAnswered(t *testing.T) {
 			turn.End(nil)
 			w.idle()
 		}
-		require.True(t, w.tier.off.Load())
+		require.True(t, w.tier.obstacles.off.Load())
 		require.LessOrEqual(t, d.asked.Load(), int32(1))
 		require.NoError(t, store.Close())
 	}

@@ -63,7 +63,7 @@ const usedLately = time.Second
 func (t *Tier) held(ctx context.Context, s *slot, tokens []int32) int {
 	sure := len(t.slots) == 1 && !s.unheard() && !t.unknownIn(s) && time.Since(s.used) < usedLately
 	if !sure && commonPrefix(s.tokens, tokens) >= restoreMin {
-		if p, err := t.idleSlot(ctx, s); err == nil {
+		if p, err := t.asker.idle(ctx, s.id); err == nil {
 			s.tokens = s.tokens[:min(p.Held, len(s.tokens))]
 		}
 	}
@@ -80,19 +80,19 @@ func (t *Tier) tryRestore(ctx context.Context, s *slot, p *plan) error {
 	s.emptied()
 	s.broken = true // until the engine has answered
 	began := time.Now()
-	err = t.restoreInto(ctx, s, f.Name, len(p.tokens), func() { t.drop(f) })
+	err = t.restoreInto(ctx, s, f.Name, len(p.tokens), func() { t.files.drop(f) })
 	switch {
 	case errors.Is(err, errHeldBack):
 		return err
 	case err != nil:
-		t.opt.Files.Refused(f)
+		t.files.Refused(f)
 	}
-	t.drop(f)
+	t.files.drop(f)
 	if err != nil {
 		return err
 	}
 	if !f.Streamed() {
-		t.opt.Rates.Stepped(t.costs(p), time.Since(began))
+		t.opt.Rates.Stepped(t.form.costs(p), time.Since(began))
 	}
 	s.tokens, s.ends, s.loaded = p.tokens, []int{len(p.tokens)}, len(p.tokens)
 	s.lossy = p.lossy() > 0
@@ -105,20 +105,20 @@ func (t *Tier) build(ctx context.Context, p *plan) (*slotfile.File, error) {
 	if t.streams(p) {
 		return t.stream(ctx, p)
 	}
-	f, err := t.newFile(t.fileSize(len(p.tokens)))
+	f, err := t.files.create(t.form.fileSize(len(p.tokens)))
 	if err != nil {
 		return nil, err
 	}
-	b, err := t.opt.Shape.Build(t.disk.writer(f), p.tokens, t.opt.Window)
+	b, err := t.opt.Shape.Build(t.files.disk.writer(f), p.tokens, t.opt.Window)
 	if err != nil {
-		t.drop(f)
+		t.files.drop(f)
 		return nil, err
 	}
 	n, err := t.fill(ctx, p, b)
 	if err == nil && n == len(p.refs) {
 		return f, nil
 	}
-	defer t.drop(f)
+	defer t.files.drop(f)
 	if t.opt.Shape.HasEnd() {
 		n = 0 // a window or a state belongs to the end of the last page
 	}
@@ -130,16 +130,16 @@ func (t *Tier) build(ctx context.Context, p *plan) (*slotfile.File, error) {
 
 // first makes a file of a plan's pages, which are the first ones of another file.
 func (t *Tier) first(p *plan, longer *llamastate.Builder, from *slotfile.File) (*slotfile.File, error) {
-	f, err := t.newFile(t.fileSize(len(p.tokens)))
+	f, err := t.files.create(t.form.fileSize(len(p.tokens)))
 	if err != nil {
 		return nil, err
 	}
-	b, err := t.opt.Shape.Build(t.disk.writer(f), p.tokens, 0)
+	b, err := t.opt.Shape.Build(t.files.disk.writer(f), p.tokens, 0)
 	if err == nil {
 		_, err = within(t.disk, t.patience.page, func() (struct{}, error) { return struct{}{}, b.CopyRows(from, longer) })
 	}
 	if err != nil {
-		t.drop(f)
+		t.files.drop(f)
 		return nil, err
 	}
 	return f, nil
@@ -148,9 +148,9 @@ func (t *Tier) first(p *plan, longer *llamastate.Builder, from *slotfile.File) (
 // fill writes a plan's pages into a file, and returns how many leading pages the file has. They
 // are fewer than the plan's if computing the rest is quicker than waiting for it.
 func (t *Tier) fill(ctx context.Context, p *plan, b *llamastate.Builder) (int, error) {
-	watch := t.opt.Rates.Watch(t.costs(p), pagesInMemory)
+	watch := t.opt.Rates.Watch(t.form.costs(p), pagesInMemory)
 	whole := *p // a reader that is late must not see the plan change
-	line := readahead.Begin(ctx, len(p.refs), pagesInMemory, watch.Alone(), t.spawn, func(ctx context.Context, i int) page {
+	line := readahead.Begin(ctx, len(p.refs), pagesInMemory, watch.Alone(), t.storing.spawn, func(ctx context.Context, i int) page {
 		return t.readPage(ctx, &whole, i)
 	})
 	defer line.Stop()
@@ -246,7 +246,7 @@ type page struct {
 // readPage reads a page of a plan.
 func (t *Tier) readPage(ctx context.Context, p *plan, i int) (pg page) {
 	ref := p.refs[i]
-	if pg.layout, pg.err = t.layout(p, i, ref.Stored); pg.err != nil {
+	if pg.layout, pg.err = t.form.layout(p, i, ref.Stored); pg.err != nil {
 		return pg
 	}
 	pg.buffer = t.takeBuffer(pg.layout.Size())

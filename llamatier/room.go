@@ -14,7 +14,7 @@ func (t *Tier) makeRoom(ctx context.Context, s *slot, tokens int) bool {
 	if t.opt.Shape.Caches[0].Streams != 1 {
 		return false
 	}
-	slots, err := t.slotsNow(ctx)
+	slots, err := t.asker.slots(ctx)
 	if err != nil || s.id >= len(slots) {
 		return false
 	}

@@ -21,7 +21,7 @@ const saveTimeout = time.Minute
 // conversation, its next pages replace them. A failure is logged: the tokens are computed
 // again one day.
 func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
-	if !s.dirty && !(tails && s.tails) || t.off.Load() {
+	if !s.dirty && !(tails && s.tails) || t.obstacles.off.Load() {
 		return
 	}
 	s.dirty, s.tails = false, s.tails && !tails
@@ -40,7 +40,7 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 		return
 	}
 	if s.unheard() && tails { // an idle slot is saved some time later
-		_, _ = t.left(ctx, s) // the slot is looked at again
+		_, _ = t.asker.left(ctx, s) // the slot is looked at again
 	}
 	f, dropped, err := t.savedFile(ctx, s)
 	var state *llamastate.File
@@ -50,9 +50,9 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 	if err != nil {
 		s.dirty = s.dirty || CauseOf(err) == CauseBusy // it is saved some time later
 		s.tails = s.tails || s.dirty
-		t.notStored(s, err)
+		t.obstacles.notStored(s.id, err)
 		if f != nil {
-			t.drop(f)
+			t.files.drop(f)
 		}
 		if !errors.Is(err, errHeldBack) {
 			<-t.saving
@@ -61,11 +61,11 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 	}
 	s.tokens, s.checkpoints = state.Tokens, state.Checkpoints
 	ends := t.ends(s, state, tails)
-	t.spawn(func() {
+	t.storing.spawn(func() {
 		defer func() { <-t.saving }()
-		defer t.drop(f)
+		defer t.files.drop(f)
 		if err := t.store(context.WithoutCancel(ctx), state, ends, dropped); err != nil {
-			t.notStored(s, err)
+			t.obstacles.notStored(s.id, err)
 			return
 		}
 		t.opt.Unstored.Sure()
@@ -99,7 +99,7 @@ func (t *Tier) savedFile(ctx context.Context, s *slot) (*slotfile.File, position
 	if t.unknownRuns() {
 		return nil, none, errUnknownRuns
 	}
-	p, err := t.idleSlot(ctx, s)
+	p, err := t.asker.idle(ctx, s.id)
 	if err == nil && p.Held == 0 {
 		err = because(CauseEmpty, "llama-server has emptied it")
 	}
@@ -109,77 +109,40 @@ func (t *Tier) savedFile(ctx context.Context, s *slot) (*slotfile.File, position
 	var f *slotfile.File
 	k := t.sink(ctx, s, p.Held)
 	if k != nil {
-		f, err = t.opt.Files.Stream(k)
+		f, err = t.files.Stream(k)
 	} else {
-		f, err = t.newFile(t.savedSize(s, p.Held))
+		f, err = t.files.create(s.fileSize(t.form, p.Held))
 	}
 	if err != nil {
 		return nil, none, err
 	}
 	began := time.Now()
 	save := func() error { return t.opt.Engine.Save(ctx, s.id, f.Name) }
-	err = t.act(s, save, func() { t.drop(f); <-t.saving })
+	err = t.act(s, save, func() { t.files.drop(f); <-t.saving })
 	switch {
 	case errors.Is(err, errHeldBack):
 		return nil, none, err
 	case err != nil:
-		t.drop(f)
-		t.opt.Files.Refused(f)
+		t.files.drop(f)
+		t.files.Refused(f)
 		if k != nil {
 			err = errors.Join(k.failure(), err)
 		}
 		return nil, none, err
 	}
-	t.opt.Rates.Stepped(rates.Chain{Pages: []rates.Page{t.saved(s, p.Held)}, Then: saving}, time.Since(began))
+	t.opt.Rates.Stepped(rates.Chain{Pages: []rates.Page{saved(s.fileSize(t.form, p.Held))}, Then: saving}, time.Since(began))
 	if k == nil {
 		return f, none, nil
 	}
-	defer t.drop(f)
+	defer t.files.drop(f)
 	return k.finish()
-}
-
-// leaveEvery is the time between two looks at an engine that has not left a request.
-const leaveEvery = 20 * time.Millisecond
-
-// left waits until the engine runs no request in a slot whose last client may be gone, at most
-// patience.leave, and returns the engine's slots.
-func (t *Tier) left(ctx context.Context, s *slot) ([]Slot, error) {
-	late := time.NewTimer(t.patience.leave)
-	defer late.Stop()
-	for {
-		slots, err := t.slotsNow(ctx)
-		if err != nil || s.id >= len(slots) || !slots[s.id].Running || !s.unheard() {
-			return slots, err
-		}
-		select {
-		case <-late.C:
-			return slots, nil
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(leaveEvery):
-		}
-	}
-}
-
-// idleSlot returns the engine's view of a slot, and an error while a request runs in it.
-func (t *Tier) idleSlot(ctx context.Context, s *slot) (Slot, error) {
-	slots, err := t.slotsNow(ctx)
-	switch {
-	case err != nil:
-		return Slot{}, because(CauseUnanswered, "look at it: %w", err)
-	case s.id >= len(slots):
-		return Slot{}, because(CauseUnanswered, "llama-server has %d slots", len(slots))
-	case slots[s.id].Running:
-		return Slot{}, because(CauseBusy, "another request runs in it")
-	}
-	return slots[s.id], nil
 }
 
 // read reads the heads of a file into which the engine has just saved a slot, and returns an
 // error if the slot's rows must not be stored. The engine has run no other request in the slot
 // since the save.
 func (t *Tier) read(ctx context.Context, f *slotfile.File, s *slot) (*llamastate.File, error) {
-	p, err := t.idleSlot(ctx, s)
+	p, err := t.asker.idle(ctx, s.id)
 	if err != nil {
 		return nil, err
 	}
@@ -272,7 +235,7 @@ func (t *Tier) shifted(ctx context.Context, s *slot, p Slot) (bool, error) {
 	case u.media:
 		return true, nil
 	default:
-		_, now, err := t.generatedNow(ctx)
+		_, now, err := t.asker.generated(ctx)
 		if errors.Is(err, errUncounted) {
 			return true, nil
 		}

@@ -41,8 +41,8 @@ type sink struct {
 
 // sink returns the sink of a slot that holds a number of tokens; nil if a file is better.
 func (t *Tier) sink(ctx context.Context, s *slot, held int) *sink {
-	saved := t.savedSize(s, held)
-	if !t.asStream(saved) {
+	saved := s.fileSize(t.form, held)
+	if !t.files.asStream(saved) {
 		return nil
 	}
 	// The first page and the last one are kept, and that in which the prompt may get a tail.
@@ -157,11 +157,11 @@ func (k *sink) beginLocked() error {
 
 // openLocked makes the file, with about size bytes, and writes its head.
 func (k *sink) openLocked(size int64) error {
-	f, err := k.t.newFile(size)
+	f, err := k.t.files.create(size)
 	if err != nil {
 		return err
 	}
-	k.file, k.rows = f, k.t.disk.writer(f)
+	k.file, k.rows = f, k.t.files.disk.writer(f)
 	head := k.head
 	k.head = nil
 	return k.keepLocked(head, 0)
@@ -180,7 +180,7 @@ func (k *sink) finish() (*slotfile.File, positions, error) {
 	k.file = nil
 	truncate := func() (struct{}, error) { return struct{}{}, f.Truncate(k.size) }
 	if _, err := within(k.t.disk, k.t.patience.page, truncate); err != nil {
-		k.t.drop(f)
+		k.t.files.drop(f)
 		return nil, k.dropped, err
 	}
 	return f, k.dropped, nil

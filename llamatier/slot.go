@@ -93,6 +93,10 @@ func (s *slot) emptied() {
 	s.private, s.broken, s.lossy, s.judged, s.pending = false, false, false, true, nil
 }
 
+// fileSize is about the size of the file into which a slot with a number of tokens is saved. It has
+// checkpoints as well, which may be more than all rows: about those of the last save.
+func (s *slot) fileSize(f form, tokens int) int64 { return f.fileSize(tokens) + s.checkpoints }
+
 // commonPrefix returns the number of tokens that two sequences share at their beginning.
 func commonPrefix(a, b []int32) int {
 	n := 0

@@ -255,7 +255,7 @@ func TestAPromptWhoseSlotIsNotLeft(t *testing.T) {
 func TestAnEngineThatShiftsNoContext(t *testing.T) {
 	for name, before := range map[string]func(w *world){
 		"clients read the counter": func(w *world) {
-			w.tier.opt.Engine.MetricsOfClients = true
+			w.tier.asker.engine.MetricsOfClients = true
 			begin(w.t.(*testing.T), w, prompt(1, 200)).End(nil)
 			w.engine.slots[0].complete(w.engine, context.Background(), prompt(1, 200), 30)
 		},

@@ -54,11 +54,11 @@ func (t *Tier) stageEnd(s *slot, tokens []int32) int {
 		end-- // a full page may be stored already, without an end
 	}
 	held := commonPrefix(s.tokens, tokens)
-	if end <= max(t.opt.Window, held) || !t.worthEnd(s, end) || !t.fits(t.savedSize(s, end)) {
+	if end <= max(t.opt.Window, held) || !t.worthEnd(s, end) || !t.files.fits(s.fileSize(t.form, end)) {
 		return 0
 	}
 	gain := t.opt.Rates.Computing(s.ended(), end)
-	if t.opt.Rates.Reading(t.saved(s, end)) > time.Duration(stageCost*float64(gain)) || t.opt.Rates.Computing(held, end) > stageMax {
+	if t.opt.Rates.Reading(saved(s.fileSize(t.form, end))) > time.Duration(stageCost*float64(gain)) || t.opt.Rates.Computing(held, end) > stageMax {
 		return 0
 	}
 	return end
@@ -87,7 +87,5 @@ func (t *Tier) stage(ctx context.Context, u *Turn) {
 // saving is the name, among the rates, of the step in which the engine writes a file.
 const saving = "llama-server saves"
 
-// saved describes the file of a slot with a number of tokens to package rates.
-func (t *Tier) saved(s *slot, tokens int) rates.Page {
-	return rates.Page{Bytes: t.savedSize(s, tokens), Tier: saving}
-}
+// saved describes a file that the engine writes to package rates.
+func saved(bytes int64) rates.Page { return rates.Page{Bytes: bytes, Tier: saving} }

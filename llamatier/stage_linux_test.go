@@ -107,10 +107,10 @@ func TestSavesAreTimed(t *testing.T) {
 	store := openStore(t)
 	defer store.Close()
 	w := newWorld(t, store, 1, 4000)
-	require.Zero(t, w.rates.Reading(w.tier.saved(w.tier.slots[0], 300)))
+	require.Zero(t, w.rates.Reading(saved(fakeShape.RowBytes(300, 0))))
 	w.ask(ask(prompt(1, 300)), 5)
 	w.idle()
-	require.Positive(t, w.rates.Reading(w.tier.saved(w.tier.slots[0], 300)))
+	require.Positive(t, w.rates.Reading(saved(fakeShape.RowBytes(300, 0))))
 }
 
 func begin(t *testing.T, w *world, tokens []int32) *Turn {

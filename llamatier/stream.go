@@ -64,7 +64,7 @@ func (t *Tier) streams(p *plan) bool {
 			return false
 		}
 	}
-	return t.asStream(t.fileSize(len(p.tokens)))
+	return t.files.asStream(t.form.fileSize(len(p.tokens)))
 }
 
 // stream makes the stream of a plan's pages.
@@ -73,7 +73,7 @@ func (t *Tier) stream(ctx context.Context, p *plan) (*slotfile.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.opt.Files.Stream(s)
+	return t.files.Stream(s)
 }
 
 // newStream returns the stream of a plan's pages, which the caller closes.
@@ -142,7 +142,7 @@ func (s *stream) load(i int) *reading {
 		}
 		l := &reading{done: make(chan struct{}), buf: s.bufferLocked(s.parts[next].size())}
 		s.loaded[next] = l
-		s.t.spawn(func() {
+		s.t.storing.spawn(func() {
 			defer close(l.done)
 			l.err = s.fill(&s.parts[next], l.buf)
 		})
@@ -192,7 +192,7 @@ func (s *stream) await(l *reading) error {
 		s.failed = err
 		s.t.opt.Log.Info("kv tier: llama-server does not get all rows", "error", err)
 		if errors.Is(err, errLate) {
-			s.t.opt.Rates.Probed(s.t.costs(&s.plan).Pages, time.Since(s.began), false)
+			s.t.opt.Rates.Probed(s.t.form.costs(&s.plan).Pages, time.Since(s.began), false)
 		}
 	}
 	return s.failed

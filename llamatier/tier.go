@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
@@ -100,19 +99,19 @@ type Tier struct {
 	unknown int // requests that run in slots which the engine chose
 	turns   map[*Turn]bool
 	acting  []chan struct{} // one for each action that is waited for, closed after it
-	ended   int             // requests that have ended, and those of Unknown that have begun
-	counted int             // at most Engine.Generated
-	fresh   bool            // counted is at most Engine.Generated after the last of ended
 
-	off     atomic.Bool    // nothing is restored or stored any more
-	deaf    atomic.Bool    // the engine has not answered a question
-	saving  chan struct{}  // one element while a file of a save exists
-	disk    *disk          // opt.Store
-	storing sync.WaitGroup // saves whose pages are being stored, and pages that are being read
-	buffers sync.Pool      // *[]byte, of pages that are being read
+	saving  chan struct{} // one element while a file of a save exists
+	disk    *disk         // opt.Store
+	storing background    // saves whose pages are being stored, and pages that are being read
+	buffers sync.Pool     // *[]byte, of pages that are being read
 
-	patience patience
-	why      inquirer
+	form      form
+	files     *files
+	obstacles *obstacles
+	asker     *asker
+	counter   *counter
+	patience  patience
+	why       inquirer
 }
 
 // New returns a Tier for an engine whose slots hold nothing that is worth keeping.
@@ -136,6 +135,11 @@ func New(opt Options) *Tier {
 	t := &Tier{opt: opt, turns: make(map[*Turn]bool), saving: make(chan struct{}, 1), patience: usualPatience, why: newInquirer(&opt)}
 	t.disk = &disk{store: opt.Store, patience: &t.patience}
 	t.opt.Store = t.disk
+	t.form = form{shape: opt.Shape, window: opt.Window, pageTokens: opt.PageTokens, root: opt.Fingerprint}
+	t.files = &files{Files: opt.Files, disk: t.disk}
+	t.obstacles = &obstacles{watch: opt.Unstored, log: opt.Log}
+	t.asker = &asker{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles}
+	t.counter = &counter{asker: t.asker, spawn: t.storing.spawn}
 	for id := range opt.Slots {
 		t.slots = append(t.slots, &slot{id: id, judged: true})
 	}
@@ -277,15 +281,15 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	u.TooLong = len(r.Tokens) >= t.opt.Context
 	t.mu.Lock()
 	t.inquireLocked(u)
-	t.turns[u], u.counted = true, t.counted
+	t.turns[u], u.counted = true, t.counter.least()
 	if t.closed {
 		r.Cancel()
 	}
 	t.mu.Unlock()
-	if t.off.Load() || taken || u.TooLong {
+	if t.obstacles.off.Load() || taken || u.TooLong {
 		return u, nil
 	}
-	counted := t.count(ctx)
+	counted := t.counter.count(ctx)
 	if r.Private {
 		u.held = commonPrefix(s.tokens, r.Tokens)
 		s.rewound(u.held)
@@ -312,7 +316,7 @@ func (t *Tier) settle(ctx context.Context, s *slot, r Request) (in *slot, taken 
 	if !t.unknownRuns() && !s.unheard() {
 		return s, false, nil
 	}
-	slots, err := t.left(ctx, s)
+	slots, err := t.asker.left(ctx, s)
 	if err != nil || s.id >= len(slots) || !slots[s.id].Running {
 		return s, err != nil, nil // such an engine is not asked for more
 	}
@@ -359,8 +363,8 @@ func (u *Turn) End(answer *Answer) {
 	delete(t.turns, u)
 	t.endedLocked(u, answer, len(u.tokens))
 	t.noteSeenLocked(s, answer, u.restored)
-	if t.recountLocked(); answer != nil {
-		t.countLocked()
+	if t.counter.generating(); answer != nil {
+		t.counter.askAhead()
 	}
 	s.used = time.Now()
 	t.giveBackLocked(s)
@@ -445,7 +449,7 @@ func (t *Tier) saveIdle(s *slot) {
 	ctx, cancel := context.WithTimeout(context.Background(), saveTimeout)
 	defer cancel()
 	t.save(ctx, s, false)
-	if s.dirty && !t.off.Load() { // another save, or a request in the slot, was not over
+	if s.dirty && !t.obstacles.off.Load() { // another save, or a request in the slot, was not over
 		t.giveBack(s)
 		return
 	}
@@ -460,7 +464,7 @@ func (t *Tier) saveFree(ctx context.Context) {
 		return
 	}
 	done := make(chan struct{})
-	t.spawn(func() {
+	t.storing.spawn(func() {
 		defer close(done)
 		for s := first; s != nil; s = t.takeUnsaved() {
 			t.save(ctx, s, true)
@@ -482,7 +486,7 @@ func (t *Tier) saveFree(ctx context.Context) {
 func (t *Tier) takeUnsaved() *slot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed || t.off.Load() || t.unknown > 0 {
+	if t.closed || t.obstacles.off.Load() || t.unknown > 0 {
 		return nil
 	}
 	return t.oldestLocked(func(s *slot) bool { return !s.busy && s.unsaved() }).takeLocked()
@@ -527,16 +531,6 @@ func (t *Tier) Flush(ctx context.Context) {
 	t.why.Wait(whyCloseIn)
 }
 
-// spawn runs a function in a goroutine of its own, for which Flush waits. The caller has made a
-// slot busy.
-func (t *Tier) spawn(f func()) {
-	t.storing.Add(1)
-	go func() {
-		defer t.storing.Done()
-		f()
-	}()
-}
-
 // Unknown notes that the engine answers a request in a slot that it chose itself, until the
 // caller calls end, which says whether the engine may have computed anything. If so, no slot is
 // stored until its rows are known again, so slots are saved first.
@@ -559,12 +553,12 @@ func (t *Tier) Unknown() (end func(computed bool)) {
 		t.mu.Lock()
 	}
 	t.unknown++
-	t.recountLocked()
+	t.counter.generating()
 	return func(computed bool) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.unknown--
-		t.recountLocked()
+		t.counter.generating()
 		for _, s := range t.slots {
 			s.unknown = s.unknown || computed
 		}
@@ -573,7 +567,5 @@ func (t *Tier) Unknown() (end func(computed bool)) {
 
 // Off ends storing and restoring, because rows no longer follow from the model alone.
 func (t *Tier) Off(cause telemetry.Obstacle, why string) {
-	if !t.off.Swap(true) {
-		t.opt.Unstored.Off(slog.LevelWarn, cause, errors.New(why))
-	}
+	t.obstacles.turnOff(cause, why)
 }

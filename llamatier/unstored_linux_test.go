@@ -78,11 +78,11 @@ func TestSlotsThatAreNotToldAgain(t *testing.T) {
 	w := newWorld(t, store, 1, 1000)
 	lines := w.watch()
 	for range 5 {
-		w.tier.notStored(w.tier.slots[0], because(CauseUntrusted, "it is private"))
-		w.tier.notStored(w.tier.slots[0], told{syscall.ENOSPC})
+		w.tier.obstacles.notStored(0, because(CauseUntrusted, "it is private"))
+		w.tier.obstacles.notStored(0, told{syscall.ENOSPC})
 	}
 	require.Empty(t, lines.String())
-	w.tier.notStored(w.tier.slots[0], steady.ErrHung)
+	w.tier.obstacles.notStored(0, steady.ErrHung)
 	require.Equal(t, telemetry.ObstacleHung, w.unstored())
 }
 
