@@ -56,8 +56,8 @@ type inquiry struct {
 	facts why.Facts
 }
 
-// inquireLocked opens the inquiry about a request's prompt. An image has no identity here.
-func (t *Tier) inquireLocked(u *Turn) {
+// inquire opens the inquiry about a request's prompt. An image has no identity here.
+func (t *Tier) inquire(u *Turn) {
 	if t.opt.Recents == nil {
 		return
 	}
@@ -75,14 +75,7 @@ func (u *Turn) planned(p *plan, held int) {
 	}
 	f := &u.asked.facts
 	f.Found, f.Unread, f.Tier = max(p.found, held), p.unread, p.unreadTier
-	t := u.t
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, s := range t.slots { // the request in a busy slot may be replacing its tokens
-		if !s.busy && (s.dirty || s.tails) && commonPrefix(s.tokens, u.tokens) > f.Found {
-			f.Slot = true
-		}
-	}
+	f.Slot = u.t.table.unsavedBeside(u.tokens, f.Found)
 }
 
 // record counts a prompt, after its miss was explained behind the request.
@@ -183,32 +176,20 @@ func shrink(ram, local, remote, n int) (int, int, int, int) {
 	return ram, local, remote, 0
 }
 
-// Slots describes the slots, for people. Pages of a slot in a tier are not counted here.
-func (t *Tier) Slots() []telemetry.Slot {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	slots := make([]telemetry.Slot, 0, len(t.slots))
-	for _, s := range t.slots {
-		v := s.seen
-		v.ID, v.Busy = s.id, s.busy
-		slots = append(slots, v)
-	}
-	return slots
-}
-
-// noteSeenLocked updates the description of a slot that its request leaves.
-func (t *Tier) noteSeenLocked(s *slot, answer *Answer, r restored) {
+// describe describes a slot that its request leaves, for people.
+func (s *slot) describe(answer *Answer, r restored, pageTokens int) telemetry.Slot {
 	tokens := len(s.tokens)
 	if answer != nil {
 		tokens = answer.seen()
 	}
-	v := &s.seen
-	v.Tokens, v.Hot, v.Shifted = tokens, tokens/t.opt.PageTokens, s.broken
+	v := s.seen
+	v.Tokens, v.Hot, v.Shifted = tokens, tokens/pageTokens, s.broken
 	v.Lossy = s.lossy
 	if r.tokens > 0 {
 		v.LastRestore, v.Restored = time.Now(), r.tokens
 		v.Saved += r.saved
 	}
+	return v
 }
 
 // sealed counts a page that was stored.

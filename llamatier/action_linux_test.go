@@ -20,9 +20,9 @@ func (w *world) calm() {
 // landed waits until no action is held back.
 func (w *world) landed(s *slot) {
 	for acting := true; acting; runtime.Gosched() {
-		w.tier.mu.Lock()
+		w.tier.table.mu.Lock()
 		acting = s.acting
-		w.tier.mu.Unlock()
+		w.tier.table.mu.Unlock()
 	}
 }
 
@@ -42,7 +42,7 @@ func TestASaveBehindALongRequest(t *testing.T) {
 	require.Empty(t, store.Chain(t.Context(), prompt(1, 200), nil))
 
 	busy.Unlock()
-	w.landed(w.tier.slots[0])
+	w.landed(w.tier.table.slots[0])
 	require.Empty(t, w.tier.saving)
 	w.ask(ask(prompt(1, 220)), 2)
 	w.idle()
@@ -83,7 +83,7 @@ func TestAnEngineThatDoesNotAnswer(t *testing.T) {
 	require.True(t, w.tier.obstacles.off.Load())
 	require.Zero(t, w.ask(ask(prompt(1, 250)), 2))
 	close(hang)
-	w.landed(w.tier.slots[0])
+	w.landed(w.tier.table.slots[0])
 }
 
 // TestOtherRequestsLetActionsEnd: llama-server could hold an action back for such a request,

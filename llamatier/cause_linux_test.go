@@ -46,7 +46,7 @@ func TestCauses(t *testing.T) {
 			w.ask(ask(prompt(1, 300)), 2)
 		}, "no room"},
 		"a shift":            {CauseShifted, func(w *world) { w.ask(ask(prompt(1, 300)), 1000) }, "shifted"},
-		"rows of another":    {CauseUntrusted, func(w *world) { w.tier.slots[0].private = true }, "not stored"},
+		"rows of another":    {CauseUntrusted, func(w *world) { w.tier.table.slots[0].private = true }, "not stored"},
 		"a request runs":     {CauseBusy, func(w *world) { w.engine.slots[0].use.Lock(); w.t.(*testing.T).Cleanup(w.engine.slots[0].use.Unlock) }, "runs"},
 		"an unknown request": {CauseBusy, func(w *world) { w.tier.Unknown(); w.ask(ask(prompt(1, 210)), 2) }, "nothing is known"},
 		"an empty slot":      {CauseEmpty, func(w *world) { w.engine.slots[0].tokens, w.engine.slots[0].rows = nil, nil }, "emptied"},

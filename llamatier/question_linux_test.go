@@ -56,7 +56,7 @@ func TestSlotsThatMakeNoSense(t *testing.T) {
 	defer store.Close()
 	w := newWorld(t, store, 1, 1000)
 	w.ask(ask(prompt(1, 100)), 5)
-	w.tier.slots[0].used = time.Time{} // it is looked at
+	w.tier.table.slots[0].used = time.Time{} // it is looked at
 	w.engine.lie = `[{"n_ctx":1000,"n_prompt_tokens":-1}]`
 	turn := begin(t, w, prompt(1, 110))
 	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 110), 5))

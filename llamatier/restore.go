@@ -27,7 +27,7 @@ func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) (held int, 
 		held, s.loaded = 0, 0 // the engine would begin anew
 	}
 	began := time.Now()
-	spoiled, loss := t.spoiled(s), 0
+	spoiled, loss := t.table.spoiled(s), 0
 	if spoiled {
 		loss = min(held, t.opt.PageTokens+restoreMin)
 	}
@@ -37,7 +37,7 @@ func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) (held int, 
 			p.unread = why.UnreadQuicker // than replacing the slot for so few tokens
 		}
 		if spoiled && held < restoreMin {
-			t.empty(ctx, s)
+			t.actor.empty(ctx, s)
 		}
 		return held, p, restored{}
 	}
@@ -61,7 +61,7 @@ const usedLately = time.Second
 // held returns how many tokens of a prompt a busy slot holds. llama-server empties a slot when
 // another one needs the room. The only slot keeps the tokens of its last request.
 func (t *Tier) held(ctx context.Context, s *slot, tokens []int32) int {
-	sure := len(t.slots) == 1 && !s.unheard() && !t.unknownIn(s) && time.Since(s.used) < usedLately
+	sure := len(t.table.slots) == 1 && !s.unheard() && !t.table.unknownIn(s) && time.Since(s.used) < usedLately
 	if !sure && commonPrefix(s.tokens, tokens) >= restoreMin {
 		if p, err := t.asker.idle(ctx, s.id); err == nil {
 			s.tokens = s.tokens[:min(p.Held, len(s.tokens))]

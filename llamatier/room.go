@@ -26,46 +26,20 @@ func (t *Tier) makeRoom(ctx context.Context, s *slot, tokens int) bool {
 	if tokens <= slots[s.id].Context {
 		return false
 	}
-	idle := t.takeIdle(s)
+	idle := t.table.takeIdle(s)
 	if idle == nil {
 		return false
 	}
-	defer t.give(idle)
+	defer t.table.give(idle)
 	t.save(ctx, idle, true)
-	return t.empty(ctx, idle)
-}
-
-// empty empties a busy slot, and reports whether it did.
-func (t *Tier) empty(ctx context.Context, s *slot) bool {
-	erase := func() error { return t.opt.Engine.Erase(ctx, s.id) }
-	if err := t.replace(s, erase, func() {}); err != nil {
-		t.opt.Log.Debug("kv tier: slot not emptied", "slot", s.id, "error", err)
-		return false
-	}
-	s.emptied()
-	return true
-}
-
-// replace carries out an action after which a busy slot holds nothing from before. A request of
-// which nothing is known may use the slot as soon as llama-server has carried out the action.
-func (t *Tier) replace(s *slot, do func() error, late func()) error {
-	t.mu.Lock()
-	was := s.unknown
-	s.unknown = false
-	t.mu.Unlock()
-	err := t.act(s, do, late)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s.unknown = s.unknown || was && err != nil
-	return err
+	return t.actor.empty(ctx, idle)
 }
 
 // restoreInto has the engine restore a file into a slot, for which other slots may be emptied.
 func (t *Tier) restoreInto(ctx context.Context, s *slot, name string, tokens int, late func()) error {
-	restore := func() error { return t.opt.Engine.Restore(ctx, s.id, name) }
-	err := t.replace(s, restore, late)
+	err := t.actor.restore(ctx, s, name, late)
 	for errors.Is(err, errRefused) && t.makeRoom(ctx, s, tokens) {
-		err = t.replace(s, restore, late)
+		err = t.actor.restore(ctx, s, name, late)
 	}
 	return err
 }

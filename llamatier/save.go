@@ -29,7 +29,7 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 		return // judge would refuse the saved file
 	}
 	wait, cancel := ctx, context.CancelFunc(func() {})
-	if !t.isClosed() {
+	if !t.table.isClosed() {
 		wait, cancel = context.WithTimeout(ctx, t.patience.saving)
 	}
 	defer cancel()
@@ -96,7 +96,7 @@ var errUnknownRuns = because(CauseBusy, "a request of which nothing is known may
 // file does not have, because they are stored.
 func (t *Tier) savedFile(ctx context.Context, s *slot) (*slotfile.File, positions, error) {
 	none := positions{}
-	if t.unknownRuns() {
+	if t.table.unknownRuns() {
 		return nil, none, errUnknownRuns
 	}
 	p, err := t.asker.idle(ctx, s.id)
@@ -117,8 +117,7 @@ func (t *Tier) savedFile(ctx context.Context, s *slot) (*slotfile.File, position
 		return nil, none, err
 	}
 	began := time.Now()
-	save := func() error { return t.opt.Engine.Save(ctx, s.id, f.Name) }
-	err = t.act(s, save, func() { t.files.drop(f); <-t.saving })
+	err = t.actor.save(ctx, s, f.Name, func() { t.files.drop(f); <-t.saving })
 	switch {
 	case errors.Is(err, errHeldBack):
 		return nil, none, err
@@ -185,10 +184,10 @@ func (s *slot) foreign(state *llamastate.File) error {
 
 // judge returns an error if the rows of a slot must not be stored.
 func (t *Tier) judge(ctx context.Context, s *slot, p Slot) error {
-	if t.unknownRuns() {
+	if t.table.unknownRuns() {
 		return errUnknownRuns // it began after the save, or may have run before
 	}
-	if t.forgetUnknown(s) {
+	if t.table.breakUnknown(s) {
 		s.last, s.pending = nil, nil
 	}
 	if s.last != nil && s.last.Cached == 0 && p.Held >= s.last.seen()-1 {
@@ -207,16 +206,6 @@ func (t *Tier) judge(ctx context.Context, s *slot, p Slot) error {
 		return because(CauseUntrusted, "it holds rows of a shifted context, of lossy pages, or of a request that is not stored")
 	}
 	return nil
-}
-
-// forgetUnknown notes that the rows in a slot are not known if a request of which nothing is
-// known may have used the slot, and reports whether that is so.
-func (t *Tier) forgetUnknown(s *slot) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	was := s.unknown
-	s.broken, s.unknown = s.broken || was, false
-	return was
 }
 
 // shifted reports whether the context of a slot may have been shifted since the slot was judged. An

@@ -73,9 +73,7 @@ func (t *Tier) stage(ctx context.Context, u *Turn) {
 	first, stop := context.WithTimeout(ctx, t.patience.stage) // the time that was predicted may be far off
 	defer stop()
 	answer, err := t.opt.Engine.Prefill(first, s.id, u.tokens[:end])
-	t.mu.Lock()
-	t.endedLocked(u, answer, end)
-	t.mu.Unlock()
+	u.computed(end, answer)
 	if err != nil {
 		t.opt.Log.Debug("kv tier: prompt is computed at once", "slot", s.id, "error", err)
 		return

@@ -92,20 +92,14 @@ type Options struct {
 type Tier struct {
 	opt Options
 
-	mu      sync.Mutex
-	slots   []*slot
-	waiting []*waiter
-	closed  bool
-	unknown int // requests that run in slots which the engine chose
-	turns   map[*Turn]bool
-	acting  []chan struct{} // one for each action that is waited for, closed after it
-
 	saving  chan struct{} // one element while a file of a save exists
 	disk    *disk         // opt.Store
 	storing background    // saves whose pages are being stored, and pages that are being read
 	buffers sync.Pool     // *[]byte, of pages that are being read
 
 	form      form
+	table     *table
+	actor     *actor
 	files     *files
 	obstacles *obstacles
 	asker     *asker
@@ -132,7 +126,7 @@ func New(opt Options) *Tier {
 	if opt.PartBytes == 0 {
 		opt.PartBytes = partBytes
 	}
-	t := &Tier{opt: opt, turns: make(map[*Turn]bool), saving: make(chan struct{}, 1), patience: usualPatience, why: newInquirer(&opt)}
+	t := &Tier{opt: opt, saving: make(chan struct{}, 1), patience: usualPatience, why: newInquirer(&opt)}
 	t.disk = &disk{store: opt.Store, patience: &t.patience}
 	t.opt.Store = t.disk
 	t.form = form{shape: opt.Shape, window: opt.Window, pageTokens: opt.PageTokens, root: opt.Fingerprint}
@@ -140,9 +134,10 @@ func New(opt Options) *Tier {
 	t.obstacles = &obstacles{watch: opt.Unstored, log: opt.Log}
 	t.asker = &asker{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles}
 	t.counter = &counter{asker: t.asker, spawn: t.storing.spawn}
-	for id := range opt.Slots {
-		t.slots = append(t.slots, &slot{id: id, judged: true})
-	}
+	t.table = newTable(opt.Slots, func(s *slot) interface{ Stop() bool } {
+		return opt.AfterFunc(opt.Idle, func() { t.saveIdle(s) })
+	})
+	t.actor = &actor{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles, table: t.table, log: opt.Log}
 	return t
 }
 
@@ -211,7 +206,6 @@ type Turn struct {
 	rest    []int32
 	private bool
 	counted int // at most Engine.Generated before the request
-	cancel  context.CancelFunc
 
 	began    time.Time
 	held     int // tokens of the prompt that the slot held before the restore
@@ -256,36 +250,26 @@ var (
 	ErrTaken = errors.New("llamatier: the engine has given the slot to another request")
 )
 
-func (t *Tier) isClosed() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.closed
-}
-
 // Begin waits for a slot for a request, chooses it, and restores stored pages into it. The
 // caller calls End or Drop. Begin returns ErrClosed, ErrTaken or an error of ctx.
 func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
-	if t.isClosed() {
+	if t.table.isClosed() {
 		return nil, ErrClosed
 	}
-	s, err := t.take(ctx, r)
+	s, err := t.table.take(ctx, r)
 	if err != nil {
 		return nil, fmt.Errorf("wait for a slot: %w", err)
 	}
 	s, taken, err := t.settle(ctx, s, r)
 	if err = cmp.Or(ctx.Err(), err); err != nil {
-		t.giveBack(s)
+		t.table.giveBack(s)
 		return nil, err
 	}
-	u := &Turn{t: t, s: s, tokens: r.Tokens, rest: r.Rest, private: r.Private, cancel: r.Cancel, began: time.Now()}
+	u := &Turn{t: t, s: s, tokens: r.Tokens, rest: r.Rest, private: r.Private, began: time.Now()}
 	u.TooLong = len(r.Tokens) >= t.opt.Context
-	t.mu.Lock()
-	t.inquireLocked(u)
-	t.turns[u], u.counted = true, t.counter.least()
-	if t.closed {
-		r.Cancel()
-	}
-	t.mu.Unlock()
+	t.inquire(u)
+	u.counted = t.counter.least()
+	t.table.begin(s, r.Cancel)
 	if t.obstacles.off.Load() || taken || u.TooLong {
 		return u, nil
 	}
@@ -301,7 +285,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		u.Restored = u.restored.tokens
 	}
 	u.counted = <-counted
-	t.sending(s)
+	t.table.breakUnknown(s)
 	if r.Rest == nil && !r.Private && !r.AtOnce {
 		t.stage(ctx, u)
 	}
@@ -313,7 +297,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 // engine has a free one. Settle returns ErrTaken if requests of Unknown run, and the engine may choose
 // another slot.
 func (t *Tier) settle(ctx context.Context, s *slot, r Request) (in *slot, taken bool, err error) {
-	if !t.unknownRuns() && !s.unheard() {
+	if !t.table.unknownRuns() && !s.unheard() {
 		return s, false, nil
 	}
 	slots, err := t.asker.left(ctx, s)
@@ -323,32 +307,13 @@ func (t *Tier) settle(ctx context.Context, s *slot, r Request) (in *slot, taken 
 	if !slices.ContainsFunc(slots, func(other Slot) bool { return !other.Running }) {
 		return s, true, nil
 	}
-	if t.unknownRuns() {
+	if t.table.unknownRuns() {
 		return s, true, ErrTaken
 	}
-	if other := t.takeOther(s, r, slots); other != nil {
+	if other := t.table.takeOther(s, r, slots); other != nil {
 		return other, false, nil
 	}
 	return s, true, nil
-}
-
-// takeOther makes a slot busy in which the engine runs nothing, for a request that names none, and
-// gives a busy slot back. It returns nil if no such slot is free.
-func (t *Tier) takeOther(s *slot, r Request, slots []Slot) *slot {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	other := t.chooseLocked(r, func(o *slot) bool { return r.Slot < 0 && o.id < len(slots) && !slots[o.id].Running }).takeLocked()
-	if other != nil {
-		t.giveBackLocked(s)
-	}
-	return other
-}
-
-// unknownRuns reports whether a request of Unknown runs in any slot.
-func (t *Tier) unknownRuns() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.unknown > 0
 }
 
 // End ends a request. answer is nil unless the engine was heard to the end. The slot is saved
@@ -358,119 +323,65 @@ func (u *Turn) End(answer *Answer) {
 	p := u.account(answer)
 	u.restored.saved = p.Saved
 	u.record(p)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.turns, u)
-	t.endedLocked(u, answer, len(u.tokens))
-	t.noteSeenLocked(s, answer, u.restored)
+	u.computed(len(u.tokens), answer)
 	if t.counter.generating(); answer != nil {
 		t.counter.askAhead()
 	}
-	s.used = time.Now()
-	t.giveBackLocked(s)
+	t.table.end(s, s.describe(answer, u.restored, t.opt.PageTokens))
+}
+
+// computed notes that the engine has computed the first tokens of a prompt.
+func (u *Turn) computed(tokens int, answer *Answer) {
+	if answer != nil && u.rest == nil { // an image is not computed as tokens are
+		u.t.opt.Rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
+	}
+	context := u.t.opt.Context
+	if u.t.opt.NoShift {
+		context = 0
+	}
+	u.s.compute(computed{tokens: u.tokens[:tokens], rest: u.rest, private: u.private, counted: u.counted, answer: answer}, context)
 }
 
 // Drop ends a request that the engine has not got, or has refused because the prompt is TooLong.
 // It takes the place of End.
 func (u *Turn) Drop() {
 	u.forget()
-	u.t.mu.Lock()
-	defer u.t.mu.Unlock()
-	delete(u.t.turns, u)
-	u.t.giveBackLocked(u.s)
-}
-
-// giveBackLocked makes a slot free, which is saved some time later.
-func (t *Tier) giveBackLocked(s *slot) {
-	s.idle = t.opt.AfterFunc(t.opt.Idle, func() { t.saveIdle(s) })
-	t.giveLocked(s)
-}
-
-// giveBack makes a slot free in which no request has run, and which is saved some time later.
-func (t *Tier) giveBack(s *slot) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.giveBackLocked(s)
-}
-
-// endedLocked notes that the engine has computed the first tokens of a prompt.
-func (t *Tier) endedLocked(u *Turn, answer *Answer, tokens int) {
-	s := u.s
-	t.noteAnswerLocked(u, answer, tokens)
-	if answer != nil && u.rest == nil { // an image is not computed as tokens are
-		t.opt.Rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
-	}
-	s.tokens, s.rest, s.prompt = u.tokens[:tokens], u.rest, tokens
-	s.dirty, s.tails = true, true
-	s.broken, s.private = s.broken || s.private, u.private
-}
-
-// sending notes that the engine is about to compute in a busy slot. It may compute all rows anew:
-// those of requests of which nothing is known matter no more, unless these are not over.
-func (t *Tier) sending(s *slot) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s.broken, s.unknown = s.broken || s.unknown, false
-}
-
-// noteAnswerLocked notes how much the engine has computed for a prompt, of a request that runs or is
-// over. An answer before, of which it is not known whether it filled the slot, is judged together
-// with this one: the count from before that answer bounds both.
-func (t *Tier) noteAnswerLocked(u *Turn, answer *Answer, prompt int) {
-	s := u.s
-	if !s.judged && s.last != nil && s.last.seen()+1 >= t.opt.Context && !t.opt.NoShift {
-		s.broken = true
-	}
-	if answer == nil && s.pending == nil {
-		s.pending = &unheard{counted: u.counted}
-	}
-	if p := s.pending; p != nil {
-		if answer != nil {
-			prompt = answer.Cached + answer.Processed // tokens of images count
-		}
-		p.prompt = max(p.prompt, prompt)
-		p.media = p.media || answer == nil && u.rest != nil
-	}
-	if answer != nil && answer.Cached == 0 {
-		s.checkpoints = 0 // those of another conversation are gone
-	}
-	s.last, s.judged = answer, false
+	u.t.table.giveBack(u.s)
 }
 
 // saveIdle saves a slot that no request has taken.
 func (t *Tier) saveIdle(s *slot) {
-	t.mu.Lock()
-	if s.busy || s.idle == nil || t.closed {
-		t.mu.Unlock()
+	if !t.table.takeUnused(s) {
 		return
 	}
-	s.takeLocked()
-	t.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), saveTimeout)
 	defer cancel()
 	t.save(ctx, s, false)
 	if s.dirty && !t.obstacles.off.Load() { // another save, or a request in the slot, was not over
-		t.giveBack(s)
+		t.table.giveBack(s)
 		return
 	}
-	t.give(s)
+	t.table.give(s)
 }
 
 // saveFree saves slots that no request uses, because a request of which nothing is known may
 // take any of them. No save begins after patience.saving. The last one goes on when ctx ends.
 func (t *Tier) saveFree(ctx context.Context) {
-	began, first := time.Now(), t.takeUnsaved()
+	if t.obstacles.off.Load() {
+		return
+	}
+	began, first := time.Now(), t.table.takeUnsaved()
 	if first == nil {
 		return
 	}
 	done := make(chan struct{})
 	t.storing.spawn(func() {
 		defer close(done)
-		for s := first; s != nil; s = t.takeUnsaved() {
+		for s := first; s != nil; s = t.table.takeUnsaved() {
 			t.save(ctx, s, true)
 			later := s.dirty
-			t.give(s)
-			if ctx.Err() != nil || later || time.Since(began) > t.patience.saving {
+			t.table.give(s)
+			if ctx.Err() != nil || later || t.obstacles.off.Load() || time.Since(began) > t.patience.saving {
 				return
 			}
 		}
@@ -481,42 +392,22 @@ func (t *Tier) saveFree(ctx context.Context) {
 	}
 }
 
-// takeUnsaved makes the slot busy that has been free for longest, of those in which there is
-// something to save. It returns nil if there is none.
-func (t *Tier) takeUnsaved() *slot {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed || t.obstacles.off.Load() || t.unknown > 0 {
-		return nil
-	}
-	return t.oldestLocked(func(s *slot) bool { return !s.busy && s.unsaved() }).takeLocked()
-}
-
 // Flush gives up the requests that run, refuses those that wait, saves every slot, and returns
 // when all pages are stored. No save begins after ctx has ended, but Flush also waits for an
 // action that llama-server has begun, at most patience.end: a caller with less time leaves Flush
 // behind.
 func (t *Tier) Flush(ctx context.Context) {
-	t.mu.Lock()
-	t.closed = true
-	for _, w := range t.waiting {
-		w.got <- nil
-	}
-	t.waiting = nil
-	for u := range t.turns {
-		u.cancel()
-	}
-	t.mu.Unlock()
+	t.table.close()
 	for _, unheard := range []bool{false, true} { // the engine leaves slots without a client late
-		for id := range t.slots {
-			s, err := t.take(ctx, Request{Slot: id})
+		for id := range t.table.slots {
+			s, err := t.table.take(ctx, Request{Slot: id})
 			if err != nil {
 				return // ctx has ended
 			}
 			if s.unheard() == unheard {
 				t.save(ctx, s, true)
 			}
-			t.give(s)
+			t.table.give(s)
 		}
 	}
 	done := make(chan struct{})
@@ -540,30 +431,16 @@ func (t *Tier) Unknown() (end func(computed bool)) {
 	ctx, cancel := context.WithTimeout(context.Background(), t.patience.unknown)
 	defer cancel()
 	t.saveFree(ctx)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for waits := true; waits && len(t.acting) > 0; {
-		action := t.acting[0]
-		t.mu.Unlock()
-		select {
-		case <-action:
-		case <-ctx.Done():
-			waits = false
-		}
-		t.mu.Lock()
-	}
-	t.unknown++
+	t.table.beginUnknown(ctx)
 	t.counter.generating()
 	return func(computed bool) {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.unknown--
-		t.counter.generating()
-		for _, s := range t.slots {
-			s.unknown = s.unknown || computed
-		}
+		t.counter.generating() // before another request can ask for the count
+		t.table.endUnknown(computed)
 	}
 }
+
+// Slots describes the slots, for people. Pages of a slot in a tier are not counted here.
+func (t *Tier) Slots() []telemetry.Slot { return t.table.describe() }
 
 // Off ends storing and restoring, because rows no longer follow from the model alone.
 func (t *Tier) Off(cause telemetry.Obstacle, why string) {

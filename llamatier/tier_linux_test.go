@@ -229,7 +229,7 @@ func TestASlotThatHoldsThePrompt(t *testing.T) {
 		asked map[string]int
 	}{
 		"at once":            {func(*world) {}, map[string]int{}},
-		"it may have slept":  {func(w *world) { w.tier.slots[0].used = time.Now().Add(-time.Minute) }, map[string]int{"/slots": 1}},
+		"it may have slept":  {func(w *world) { w.tier.table.slots[0].used = time.Now().Add(-time.Minute) }, map[string]int{"/slots": 1}},
 		"an unknown request": {func(w *world) { w.tier.Unknown()(true) }, map[string]int{"/slots": 1, "/slots/0": 1, "/metrics": 1}},
 		"an answer is not heard": {func(w *world) {
 			turn, err := w.tier.Begin(t.Context(), ask(prompt(1, 205)))
@@ -344,7 +344,7 @@ func TestCheckpointsTakeRoom(t *testing.T) {
 	w.ask(ask(goesOn(200)), 2)
 	w.tier.Flush(t.Context())
 	require.LessOrEqual(t, endOf(store.Chain(t.Context(), w.engine.slots[0].tokens, nil)), 102)
-	w.tier.closed = false
+	w.tier.table.closed = false
 	w.available += 2 * uint64(len(checkpoints(201)))
 	w.ask(ask(w.engine.slots[0].tokens), 2)
 	w.tier.Flush(t.Context())
@@ -384,9 +384,9 @@ func TestRequestsThatWaitAreRefusedAtTheEnd(t *testing.T) {
 		refused <- err
 	}()
 	for waits := false; !waits; runtime.Gosched() {
-		w.tier.mu.Lock()
-		waits = len(w.tier.waiting) == 1
-		w.tier.mu.Unlock()
+		w.tier.table.mu.Lock()
+		waits = len(w.tier.table.waiting) == 1
+		w.tier.table.mu.Unlock()
 	}
 	flushed := make(chan struct{})
 	go func() {
