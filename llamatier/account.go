@@ -44,12 +44,6 @@ func (t *Tier) restoredFrom(p *plan, held int, took time.Duration) restored {
 	return r
 }
 
-// gate counts the decisions on pages that were found.
-func (t *Tier) gate(read, compute int) {
-	t.opt.Meter.Add(telemetry.Series("ollama_kv_gate_pages_total", "decision", "read"), float64(read))
-	t.opt.Meter.Add(telemetry.Series("ollama_kv_gate_pages_total", "decision", "compute"), float64(compute))
-}
-
 // inquiry collects facts about a request's prompt, for the cause of its miss.
 type inquiry struct {
 	id    uint64 // in Options.Recents

@@ -157,7 +157,7 @@ func TestTheEndsOfASequence(t *testing.T) {
 	s := &bounded{Store: w.store}
 	w.start(1, 1000)
 	w.tier.disk.store = s
-	refs, _ := w.tier.find(t.Context(), prompt(1, 201))
+	refs, _ := w.tier.planner.find(t.Context(), prompt(1, 201))
 	require.Empty(t, refs, "no page has a state")
 	require.Greater(t, len(s.ends), 5)
 	require.False(t, s.ends[0].IsZero(), "a bound")

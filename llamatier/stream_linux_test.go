@@ -93,14 +93,14 @@ func TestARestoreWithoutAFile(t *testing.T) {
 // TestPagesOfSlowTiersAreNoStream: llama-server would wait for them.
 func TestPagesOfSlowTiersAreNoStream(t *testing.T) {
 	w, next := streamed(t, false)
-	p := w.tier.plan(t.Context(), next, 0, 0)
-	require.True(t, w.tier.streams(p))
+	p := w.tier.planner.plan(t.Context(), next, 0, 0)
+	require.True(t, w.tier.loader.streams(p))
 	p.refs[2].Tier = tier.Remote
-	require.False(t, w.tier.streams(p))
+	require.False(t, w.tier.loader.streams(p))
 	p.refs[2].Tier = tier.RAM
-	require.True(t, w.tier.streams(p))
+	require.True(t, w.tier.loader.streams(p))
 	w.available = 1 << 30
-	require.False(t, w.tier.streams(p), "a small file is in memory")
+	require.False(t, w.tier.loader.streams(p), "a small file is in memory")
 }
 
 // TestAStreamThatBreaksOff: the engine refuses the restore, and computes the prompt.
@@ -144,8 +144,8 @@ func (s *slow) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layo
 // read again for the other one's sake.
 func TestReadersOfAStream(t *testing.T) {
 	w, next := streamed(t, false)
-	p := w.tier.plan(t.Context(), next, 0, 0)
-	whole, err := w.tier.newStream(t.Context(), p)
+	p := w.tier.planner.plan(t.Context(), next, 0, 0)
+	whole, err := w.tier.loader.newStream(t.Context(), p)
 	require.NoError(t, err)
 	want := make([]byte, whole.Size())
 	_, err = whole.ReadAt(want, 0)
@@ -154,7 +154,7 @@ func TestReadersOfAStream(t *testing.T) {
 
 	slow := &slow{Store: w.store, began: make(chan string, 1000), end: make(chan struct{})}
 	w.tier.disk.store = slow
-	s, err := w.tier.newStream(t.Context(), p)
+	s, err := w.tier.loader.newStream(t.Context(), p)
 	require.NoError(t, err)
 	require.Greater(t, len(s.parts), 6)
 	seen := make(map[string]int)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
@@ -95,7 +94,6 @@ type Tier struct {
 	saving  chan struct{} // one element while a file of a save exists
 	disk    *disk         // opt.Store
 	storing background    // saves whose pages are being stored, and pages that are being read
-	buffers sync.Pool     // *[]byte, of pages that are being read
 
 	form      form
 	table     *table
@@ -104,6 +102,8 @@ type Tier struct {
 	obstacles *obstacles
 	asker     *asker
 	counter   *counter
+	planner   *planner
+	loader    *loader
 	patience  patience
 	why       inquirer
 }
@@ -138,6 +138,15 @@ func New(opt Options) *Tier {
 		return opt.AfterFunc(opt.Idle, func() { t.saveIdle(s) })
 	})
 	t.actor = &actor{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles, table: t.table, log: opt.Log}
+	read := &reader{store: t.disk, form: t.form, spawn: t.storing.spawn}
+	t.planner = &planner{
+		store: t.disk, form: t.form, reader: read, rates: opt.Rates, patience: &t.patience,
+		lossy: opt.Lossy, always: opt.AlwaysRestore, meter: opt.Meter, log: opt.Log,
+	}
+	t.loader = &loader{
+		form: t.form, files: t.files, reader: read, rates: opt.Rates, patience: &t.patience,
+		partBytes: opt.PartBytes, always: opt.AlwaysRestore, after: opt.After, log: opt.Log,
+	}
 	return t
 }
 
