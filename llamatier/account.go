@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
@@ -184,17 +183,4 @@ func (s *slot) describe(answer *Answer, r restored, pageTokens int) telemetry.Sl
 		v.Saved += r.saved
 	}
 	return v
-}
-
-// sealed counts a page that was stored.
-func (t *Tier) sealed(p *pagefile.Page, err error) {
-	if err != nil {
-		t.opt.Meter.Add("ollama_kv_dropped_pages_total", 1)
-		return
-	}
-	kind := "page"
-	if len(p.Tokens) < t.opt.PageTokens {
-		kind = "tail"
-	}
-	t.opt.Meter.Add(telemetry.Series("ollama_kv_sealed_pages_total", "kind", kind), 1)
 }

@@ -37,13 +37,13 @@ func TestASaveBehindALongRequest(t *testing.T) {
 	busy := &w.engine.slots[0].use
 	w.engine.onEnter("/slots/0", busy.Lock)
 	w.idle()
-	require.Len(t, w.tier.saving, 1, "the file is memory, and no other may be made")
+	require.Len(t, w.tier.saver.saving, 1, "the file is memory, and no other may be made")
 	require.False(t, w.tier.obstacles.off.Load())
 	require.Empty(t, store.Chain(t.Context(), prompt(1, 200), nil))
 
 	busy.Unlock()
 	w.landed(w.tier.table.slots[0])
-	require.Empty(t, w.tier.saving)
+	require.Empty(t, w.tier.saver.saving)
 	w.ask(ask(prompt(1, 220)), 2)
 	w.idle()
 	require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 220), nil))

@@ -14,7 +14,7 @@ import (
 func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) (held int, p *plan, r restored) {
 	held = t.held(ctx, s, tokens)
 	if held < len(s.tokens) {
-		t.save(ctx, s, true) // the engine is about to drop tokens
+		t.saver.save(ctx, s, true) // the engine is about to drop tokens
 		held = commonPrefix(s.tokens, tokens)
 	}
 	s.rewound(held)
@@ -36,7 +36,7 @@ func (t *Tier) restore(ctx context.Context, s *slot, tokens []int32) (held int, 
 		}
 		return held, p, restored{}
 	}
-	t.save(ctx, s, true)
+	t.saver.save(ctx, s, true)
 	if err := t.tryRestore(ctx, s, p); err != nil {
 		t.opt.Log.Warn("kv tier: pages not restored, the prompt is computed", "slot", s.id, "error", err)
 		p.notRead(0, why.UnreadRoom)

@@ -65,7 +65,7 @@ func TestPagesThatHangAreComputed(t *testing.T) {
 		require.Equal(t, want, w.engine.restored)
 
 		w.tier.Flush(t.Context())
-		require.Empty(t, w.tier.saving)
+		require.Empty(t, w.tier.saver.saving)
 	}
 }
 

@@ -31,7 +31,7 @@ func (t *Tier) makeRoom(ctx context.Context, s *slot, tokens int) bool {
 		return false
 	}
 	defer t.table.give(idle)
-	t.save(ctx, idle, true)
+	t.saver.save(ctx, idle, true)
 	return t.actor.empty(ctx, idle)
 }
 

@@ -39,26 +39,34 @@ const (
 )
 
 // worthEnd reports whether the end of a slot's sequence is stored, after a number of tokens.
-func (t *Tier) worthEnd(s *slot, tokens int) bool {
-	return tokens >= s.ended()+endEvery || t.opt.Rates.Computing(s.ended(), tokens) >= endWorth
+func worthEnd(r *rates.Rates, s *slot, tokens int) bool {
+	return tokens >= s.ended()+endEvery || r.Computing(s.ended(), tokens) >= endWorth
 }
 
-// stageEnd returns the number of tokens that are computed and saved before the others, 0 if the
+// stages decides whether a prompt is computed in two steps.
+type stages struct {
+	form    form
+	files   *files
+	rates   *rates.Rates
+	control func(token int32) bool // Options.Control
+}
+
+// end returns the number of tokens that are computed and saved before the others, 0 if the
 // prompt is computed at once.
-func (t *Tier) stageEnd(s *slot, tokens []int32) int {
-	if !t.opt.Shape.HasEnd() || t.opt.Control == nil || len(t.saving) > 0 {
+func (g *stages) end(s *slot, tokens []int32) int {
+	if !g.form.shape.HasEnd() || g.control == nil {
 		return 0
 	}
-	end := turnEnd(tokens, t.opt.Control)
-	if end%t.opt.PageTokens == 0 {
+	end := turnEnd(tokens, g.control)
+	if end%g.form.pageTokens == 0 {
 		end-- // a full page may be stored already, without an end
 	}
 	held := commonPrefix(s.tokens, tokens)
-	if end <= max(t.opt.Window, held) || !t.worthEnd(s, end) || !t.files.fits(s.fileSize(t.form, end)) {
+	if end <= max(g.form.window, held) || !worthEnd(g.rates, s, end) || !g.files.fits(s.fileSize(g.form, end)) {
 		return 0
 	}
-	gain := t.opt.Rates.Computing(s.ended(), end)
-	if t.opt.Rates.Reading(saved(s.fileSize(t.form, end))) > time.Duration(stageCost*float64(gain)) || t.opt.Rates.Computing(held, end) > stageMax {
+	gain := g.rates.Computing(s.ended(), end)
+	if g.rates.Reading(saved(s.fileSize(g.form, end))) > time.Duration(stageCost*float64(gain)) || g.rates.Computing(held, end) > stageMax {
 		return 0
 	}
 	return end
@@ -66,7 +74,11 @@ func (t *Tier) stageEnd(s *slot, tokens []int32) int {
 
 // stage computes the first part of a prompt, and saves the slot.
 func (t *Tier) stage(ctx context.Context, u *Turn) {
-	s, end := u.s, t.stageEnd(u.s, u.tokens)
+	s := u.s
+	if t.saver.busy() {
+		return
+	}
+	end := t.stages.end(s, u.tokens)
 	if end == 0 {
 		return
 	}
@@ -79,7 +91,7 @@ func (t *Tier) stage(ctx context.Context, u *Turn) {
 		return
 	}
 	u.Staged = answer
-	t.save(ctx, s, true)
+	t.saver.save(ctx, s, true)
 }
 
 // saving is the name, among the rates, of the step in which the engine writes a file.

@@ -75,7 +75,7 @@ func TestAStageThatIsNotWorthIt(t *testing.T) {
 		"slow saves":  func(w *world) { saves(w.rates, 1, time.Second) },
 		"too slow":    func(w *world) { computes(w.rates, 3*time.Second) },
 		"no memory":   func(w *world) { w.available, w.free = 1, 1 },
-		"busy saving": func(w *world) { w.tier.saving <- struct{}{} },
+		"busy saving": func(w *world) { w.tier.saver.saving <- struct{}{} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := openStore(t)

@@ -59,7 +59,7 @@ func TestALocalDiskThatHangs(t *testing.T) {
 		w.idle()
 	}
 	require.Len(t, s.calls, 1)
-	require.Empty(t, w.tier.saving, "no file of a save is kept")
+	require.Empty(t, w.tier.saver.saving, "no file of a save is kept")
 	close(s.hung)
 	w.answers()
 	w.tier.patience.find = time.Hour
@@ -77,7 +77,7 @@ func TestAPutThatHangs(t *testing.T) {
 	w.tier.patience.find, w.tier.patience.page = time.Hour, time.Second // in which the slot's file is read
 	w.idle()
 	require.Equal(t, "put", <-s.calls)
-	require.Empty(t, w.tier.saving)
+	require.Empty(t, w.tier.saver.saving)
 	close(s.hung)
 	w.answers()
 }

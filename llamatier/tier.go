@@ -91,9 +91,8 @@ type Options struct {
 type Tier struct {
 	opt Options
 
-	saving  chan struct{} // one element while a file of a save exists
-	disk    *disk         // opt.Store
-	storing background    // saves whose pages are being stored, and pages that are being read
+	disk    *disk      // opt.Store
+	storing background // saves whose pages are being stored, and pages that are being read
 
 	form      form
 	table     *table
@@ -104,6 +103,8 @@ type Tier struct {
 	counter   *counter
 	planner   *planner
 	loader    *loader
+	saver     *saver
+	stages    *stages
 	patience  patience
 	why       inquirer
 }
@@ -126,7 +127,7 @@ func New(opt Options) *Tier {
 	if opt.PartBytes == 0 {
 		opt.PartBytes = partBytes
 	}
-	t := &Tier{opt: opt, saving: make(chan struct{}, 1), patience: usualPatience, why: newInquirer(&opt)}
+	t := &Tier{opt: opt, patience: usualPatience, why: newInquirer(&opt)}
 	t.disk = &disk{store: opt.Store, patience: &t.patience}
 	t.opt.Store = t.disk
 	t.form = form{shape: opt.Shape, window: opt.Window, pageTokens: opt.PageTokens, root: opt.Fingerprint}
@@ -147,6 +148,12 @@ func New(opt Options) *Tier {
 		form: t.form, files: t.files, reader: read, rates: opt.Rates, patience: &t.patience,
 		partBytes: opt.PartBytes, always: opt.AlwaysRestore, after: opt.After, log: opt.Log,
 	}
+	t.saver = &saver{
+		form: t.form, files: t.files, pages: &pages{store: t.disk, form: t.form, meter: opt.Meter},
+		table: t.table, asker: t.asker, actor: t.actor, rates: opt.Rates, patience: &t.patience, obstacles: t.obstacles,
+		spawn: t.storing.spawn, noShift: opt.NoShift, saving: make(chan struct{}, 1),
+	}
+	t.stages = &stages{form: t.form, files: t.files, rates: opt.Rates, control: opt.Control}
 	return t
 }
 
@@ -286,7 +293,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if r.Private {
 		u.held = commonPrefix(s.tokens, r.Tokens)
 		s.rewound(u.held)
-		t.save(ctx, s, true)
+		t.saver.save(ctx, s, true)
 	} else {
 		var p *plan
 		u.held, p, u.restored = t.restore(ctx, s, r.Tokens)
@@ -365,7 +372,7 @@ func (t *Tier) saveIdle(s *slot) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), saveTimeout)
 	defer cancel()
-	t.save(ctx, s, false)
+	t.saver.save(ctx, s, false)
 	if s.dirty && !t.obstacles.off.Load() { // another save, or a request in the slot, was not over
 		t.table.giveBack(s)
 		return
@@ -387,7 +394,7 @@ func (t *Tier) saveFree(ctx context.Context) {
 	t.storing.spawn(func() {
 		defer close(done)
 		for s := first; s != nil; s = t.table.takeUnsaved() {
-			t.save(ctx, s, true)
+			t.saver.save(ctx, s, true)
 			later := s.dirty
 			t.table.give(s)
 			if ctx.Err() != nil || later || t.obstacles.off.Load() || time.Since(began) > t.patience.saving {
@@ -414,7 +421,7 @@ func (t *Tier) Flush(ctx context.Context) {
 				return // ctx has ended
 			}
 			if s.unheard() == unheard {
-				t.save(ctx, s, true)
+				t.saver.save(ctx, s, true)
 			}
 			t.table.give(s)
 		}
