@@ -1,13 +1,11 @@
 package llamatier
 
 import (
-	"context"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
-	"github.com/kvtier/kvtier/telemetry/why"
-	"github.com/kvtier/kvtier/telemetry/why/witness"
 )
 
 // restored counts the tokens that a restore has put into a slot.
@@ -20,8 +18,8 @@ type restored struct {
 	saved              time.Duration // known when the request has ended
 }
 
-// restoredFrom counts the pages of a plan behind the tokens that a slot held.
-func (t *Tier) restoredFrom(p *plan, held int, took time.Duration) restored {
+// countRestored counts the pages of a plan behind the tokens that a slot held.
+func countRestored(p *plan, held int, took time.Duration) restored {
 	r := restored{tokens: max(0, len(p.tokens)-held), took: took}
 	r.lossy = min(r.tokens, p.lossy())
 	for _, ref := range p.refs {
@@ -39,94 +37,13 @@ func (t *Tier) restoredFrom(p *plan, held int, took time.Duration) restored {
 			r.local += n
 		}
 	}
-	t.opt.Meter.Add("ollama_kv_restored_bytes_total", float64(r.bytes))
 	return r
 }
-
-// inquiry collects facts about a request's prompt, for the cause of its miss.
-type inquiry struct {
-	id    uint64 // in Options.Recents
-	facts why.Facts
-}
-
-// inquire opens the inquiry about a request's prompt. An image has no identity here.
-func (t *Tier) inquire(u *Turn) {
-	if t.opt.Recents == nil {
-		return
-	}
-	u.asked = &inquiry{id: t.opt.Recents.Add(why.Text{Tokens: u.tokens}, u.private)}
-	u.asked.facts.Page = t.opt.PageTokens
-	if u.rest != nil {
-		u.asked.facts.Nameless = len(u.tokens) + 1
-	}
-}
-
-// planned notes the pages that a look-up found, and why some of them were not used.
-func (u *Turn) planned(p *plan, held int) {
-	if u.asked == nil || p == nil {
-		return
-	}
-	f := &u.asked.facts
-	f.Found, f.Unread, f.Tier = max(p.found, held), p.unread, p.unreadTier
-	f.Slot = u.t.table.unsavedBeside(u.tokens, f.Found)
-}
-
-// record counts a prompt, after its miss was explained behind the request.
-func (u *Turn) record(p telemetry.Prompt) {
-	t, q := u.t, u.asked
-	if q == nil {
-		t.opt.Meter.Prompt(p)
-		return
-	}
-	text := why.Text{Tokens: u.tokens}
-	q.facts.Tokens, q.facts.Held = p.Tokens, p.Tokens-p.Computed
-	job := func() {
-		q.facts.Similar = t.opt.Recents.Compare(q.id, text, p.Private, q.facts.Held, t.opt.PageTokens)
-		if p.Computed > 1 {
-			t.why.Complete(context.Background(), &q.facts, text, p.At)
-			p.Miss = why.Explain(q.facts)
-		}
-		t.opt.Meter.Prompt(p)
-		t.opt.Recents.Done(q.id, text, p.Private, why.Fate{})
-	}
-	if !t.why.Submit(job) {
-		p.Miss = why.Explain(q.facts)
-		t.opt.Meter.Prompt(p)
-		t.opt.Recents.Done(q.id, text, p.Private, why.Fate{}) // or others would wait for this request
-	}
-}
-
-// forget closes the inquiry about a prompt of which the engine has computed nothing.
-func (u *Turn) forget() {
-	if u.asked != nil {
-		u.t.opt.Recents.Done(u.asked.id, why.Text{}, false, why.Fate{})
-	}
-}
-
-// inquirer explains prompts behind their requests.
-type inquirer struct {
-	witness.Queue
-	witness.Witness
-}
-
-func newInquirer(opt *Options) inquirer {
-	store, _ := opt.Store.(witness.Store) // nil if it is none
-	return inquirer{Witness: witness.Witness{
-		Store: store, Fingerprint: opt.Fingerprint, PageTokens: opt.PageTokens, Patience: whyPatience, Grace: whyPatience / 4,
-	}}
-}
-
-const (
-	// whyPatience bounds the look-ups for one prompt, behind its request.
-	whyPatience = 2 * time.Second
-	// whyCloseIn bounds the wait for prompts that are not explained when the tier is flushed.
-	whyCloseIn = 500 * time.Millisecond
-)
 
 // account is the account of a request's prompt. Without the engine's answer, the tokens that the
 // slot did not hold, and that were not restored, count as computed, although the request may have
 // ended before.
-func (u *Turn) account(answer *Answer) telemetry.Prompt {
+func (u *Turn) account(r *rates.Rates, answer *Answer) telemetry.Prompt {
 	p := telemetry.Prompt{
 		At: u.began, ID: u.s.id, Private: u.private,
 		RAM: u.restored.ram, Local: u.restored.local, Remote: u.restored.remote,
@@ -151,11 +68,11 @@ func (u *Turn) account(answer *Answer) telemetry.Prompt {
 		p.RAM, p.Local, p.Remote, p.Slot = shrink(p.RAM, p.Local, p.Remote, -p.Slot)
 	}
 	p.Lossy = min(u.restored.lossy, p.RAM+p.Local+p.Remote)
-	switch rates := u.t.opt.Rates; {
+	switch {
 	case u.restored.tokens > 0:
-		p.Saved = rates.Saved(p.Slot, p.Tokens, p.Took)
+		p.Saved = r.Saved(p.Slot, p.Tokens, p.Took)
 	case answer != nil && p.Slot == 0 && u.rest == nil: // an image is not computed as tokens are
-		rates.Whole(p.Tokens, p.Took)
+		r.Whole(p.Tokens, p.Took)
 	}
 	return p
 }

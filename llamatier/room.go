@@ -10,11 +10,11 @@ import (
 
 // makeRoom empties the slot that has been idle for longest, if the tokens of all slots leave no
 // room for a number of tokens in a slot, and reports whether it did.
-func (t *Tier) makeRoom(ctx context.Context, s *slot, tokens int) bool {
-	if t.opt.Shape.Caches[0].Streams != 1 {
+func (r *restorer) makeRoom(ctx context.Context, s *slot, tokens int) bool {
+	if r.form.shape.Caches[0].Streams != 1 {
 		return false
 	}
-	slots, err := t.asker.slots(ctx)
+	slots, err := r.asker.slots(ctx)
 	if err != nil || s.id >= len(slots) {
 		return false
 	}
@@ -26,20 +26,20 @@ func (t *Tier) makeRoom(ctx context.Context, s *slot, tokens int) bool {
 	if tokens <= slots[s.id].Context {
 		return false
 	}
-	idle := t.table.takeIdle(s)
+	idle := r.table.takeIdle(s)
 	if idle == nil {
 		return false
 	}
-	defer t.table.give(idle)
-	t.saver.save(ctx, idle, true)
-	return t.actor.empty(ctx, idle)
+	defer r.table.give(idle)
+	r.save(ctx, idle, true)
+	return r.actor.empty(ctx, idle)
 }
 
-// restoreInto has the engine restore a file into a slot, for which other slots may be emptied.
-func (t *Tier) restoreInto(ctx context.Context, s *slot, name string, tokens int, late func()) error {
-	err := t.actor.restore(ctx, s, name, late)
-	for errors.Is(err, errRefused) && t.makeRoom(ctx, s, tokens) {
-		err = t.actor.restore(ctx, s, name, late)
+// into has the engine restore a file into a slot, for which other slots may be emptied.
+func (r *restorer) into(ctx context.Context, s *slot, name string, tokens int, late func()) error {
+	err := r.actor.restore(ctx, s, name, late)
+	for errors.Is(err, errRefused) && r.makeRoom(ctx, s, tokens) {
+		err = r.actor.restore(ctx, s, name, late)
 	}
 	return err
 }

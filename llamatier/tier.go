@@ -104,9 +104,10 @@ type Tier struct {
 	planner   *planner
 	loader    *loader
 	saver     *saver
+	restorer  *restorer
 	stages    *stages
 	patience  patience
-	why       inquirer
+	why       *inquirer
 }
 
 // New returns a Tier for an engine whose slots hold nothing that is worth keeping.
@@ -152,6 +153,10 @@ func New(opt Options) *Tier {
 		form: t.form, files: t.files, pages: &pages{store: t.disk, form: t.form, meter: opt.Meter},
 		table: t.table, asker: t.asker, actor: t.actor, rates: opt.Rates, patience: &t.patience, obstacles: t.obstacles,
 		spawn: t.storing.spawn, noShift: opt.NoShift, saving: make(chan struct{}, 1),
+	}
+	t.restorer = &restorer{
+		form: t.form, table: t.table, asker: t.asker, actor: t.actor, planner: t.planner, loader: t.loader, files: t.files,
+		rates: opt.Rates, meter: opt.Meter, log: opt.Log, save: t.saver.save,
 	}
 	t.stages = &stages{form: t.form, files: t.files, rates: opt.Rates, control: opt.Control}
 	return t
@@ -283,7 +288,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	}
 	u := &Turn{t: t, s: s, tokens: r.Tokens, rest: r.Rest, private: r.Private, began: time.Now()}
 	u.TooLong = len(r.Tokens) >= t.opt.Context
-	t.inquire(u)
+	u.asked = t.why.open(r)
 	u.counted = t.counter.least()
 	t.table.begin(s, r.Cancel)
 	if t.obstacles.off.Load() || taken || u.TooLong {
@@ -296,8 +301,8 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		t.saver.save(ctx, s, true)
 	} else {
 		var p *plan
-		u.held, p, u.restored = t.restore(ctx, s, r.Tokens)
-		u.planned(p, u.held)
+		u.held, p, u.restored = t.restorer.restore(ctx, s, r.Tokens)
+		u.asked.planned(p, u.held, t.table)
 		u.Restored = u.restored.tokens
 	}
 	u.counted = <-counted
@@ -336,9 +341,9 @@ func (t *Tier) settle(ctx context.Context, s *slot, r Request) (in *slot, taken 
 // some time later, unless another request takes it before.
 func (u *Turn) End(answer *Answer) {
 	t, s := u.t, u.s
-	p := u.account(answer)
+	p := u.account(t.opt.Rates, answer)
 	u.restored.saved = p.Saved
-	u.record(p)
+	t.why.record(u.asked, p)
 	u.computed(len(u.tokens), answer)
 	if t.counter.generating(); answer != nil {
 		t.counter.askAhead()
@@ -361,7 +366,7 @@ func (u *Turn) computed(tokens int, answer *Answer) {
 // Drop ends a request that the engine has not got, or has refused because the prompt is TooLong.
 // It takes the place of End.
 func (u *Turn) Drop() {
-	u.forget()
+	u.t.why.forget(u.asked)
 	u.t.table.giveBack(u.s)
 }
 
