@@ -9,7 +9,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// asker asks the engine what nobody else knows, and waits for an answer at most patience.answer. An
+// asker asks the engine about its slots and its answers, and waits for an answer at most patience.answer. An
 // engine that does not answer is an obstacle, and is asked nothing any more.
 type asker struct {
 	engine    *Engine

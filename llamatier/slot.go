@@ -25,7 +25,7 @@ type slot struct {
 	sequence
 }
 
-// sequence is what is known of the tokens and rows in a slot.
+// sequence describes the tokens and rows in a slot, as far as they are known.
 type sequence struct {
 	tokens      []int32 // that the slot holds at least: the last prompt
 	rest        []int32 // Request.Rest of the last prompt
@@ -80,7 +80,7 @@ func (s *sequence) storable() bool {
 	return (s.dirty || s.tails) && known && !s.private && !s.unheard()
 }
 
-// computed is what a request has computed in a slot.
+// computed is the part of a request that the engine has computed in a slot.
 type computed struct {
 	tokens  []int32 // of the prompt, or of its first part
 	rest    []int32 // Request.Rest
@@ -89,7 +89,7 @@ type computed struct {
 	answer  *Answer // nil if the engine was not heard to the end
 }
 
-// compute notes what a request has computed. context is the number of tokens that the slot has room
+// compute notes that the engine has computed a part of a request. context is the number of tokens that the slot has room
 // for, 0 if the engine never shifts the context of a full slot.
 func (s *sequence) compute(c computed, context int) {
 	s.noteAnswer(c, context)
