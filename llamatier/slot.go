@@ -80,8 +80,8 @@ func (s *sequence) storable() bool {
 	return (s.dirty || s.tails) && known && !s.private && !s.unheard()
 }
 
-// computed is the part of a request that the engine has computed in a slot.
-type computed struct {
+// step is a part of a request that the engine has computed in a slot.
+type step struct {
 	tokens  []int32 // of the prompt, or of its first part
 	rest    []int32 // Request.Rest
 	private bool
@@ -89,9 +89,9 @@ type computed struct {
 	answer  *Answer // nil if the engine was not heard to the end
 }
 
-// compute notes that the engine has computed a part of a request. context is the number of tokens that the slot has room
+// compute notes that the engine has computed a step. context is the number of tokens that the slot has room
 // for, 0 if the engine never shifts the context of a full slot.
-func (s *sequence) compute(c computed, context int) {
+func (s *sequence) compute(c step, context int) {
 	s.noteAnswer(c, context)
 	s.tokens, s.rest, s.prompt = c.tokens, c.rest, len(c.tokens)
 	s.dirty, s.tails = true, true
@@ -100,7 +100,7 @@ func (s *sequence) compute(c computed, context int) {
 
 // noteAnswer notes how much the engine has computed. An answer before, of which it is not known whether
 // it filled the slot, is judged together with this one: the count from before that answer bounds both.
-func (s *sequence) noteAnswer(c computed, context int) {
+func (s *sequence) noteAnswer(c step, context int) {
 	if !s.judged && s.last != nil && context > 0 && s.last.seen()+1 >= context {
 		s.broken = true
 	}

@@ -5,86 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/llamastate"
-	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/unstored"
-	"github.com/kvtier/kvtier/telemetry/why"
 )
-
-// Store is the page store, a *diskstore.Store.
-type Store interface {
-	Chain(ctx context.Context, tokens []int32, media []pagefile.Media) []diskstore.Ref
-	ChainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
-	Has(key pagefile.Key) bool
-	LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error)
-	TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
-	Put(ctx context.Context, p *pagefile.Page) error
-	Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error
-}
-
-// Options configures a Tier.
-type Options struct {
-	Engine  *Engine
-	Shape   *llamastate.Shape // of the engine's files
-	Slots   int               // number of the engine's slots
-	Context int               // tokens that a slot has room for
-	Window  int               // positions that the engine's window keeps; 0 without a window
-	NoShift bool              // the engine never shifts the context of a full slot
-
-	// Control reports whether a token is a control token, as those that begin the parts of a
-	// chat are; nil if that is not known.
-	Control func(token int32) bool
-
-	Store       Store
-	Fingerprint pagefile.Key // of the store
-	PageTokens  int          // of a page; 0 means diskstore.DefaultPageTokens
-
-	// Lossy also restores lossy pages, where they reach a page further than exact ones. A slot
-	// with such rows is not stored. Without Lossy no lossy page is looked up, and in a model with
-	// windows or recurrent layers none ever is.
-	Lossy bool
-
-	// Files makes the files through which the engine saves and restores slots.
-	Files *slotfile.Files
-
-	// PartBytes is the usual size of the parts in which a stream is read from pages; 0 means
-	// 16 MiB.
-	PartBytes int64
-
-	// Idle is the time after a request at which a slot is saved.
-	Idle time.Duration
-
-	// Rates decides between restoring and computing; nil means rates that are forgotten.
-	Rates *rates.Rates
-
-	// Meter counts prompts and pages; nil counts nothing.
-	Meter *telemetry.Meter
-	// Recents keeps the latest prompts in memory, to say why a prompt was computed; nil says nothing.
-	Recents *why.Recents
-
-	// Unstored is told of slots that should have been stored and do not reach the store, which
-	// tells of its own failures. Nil means that only Log is.
-	Unstored *unstored.Watch
-
-	// AlwaysRestore restores stored pages although computing may be quicker, for tests.
-	AlwaysRestore bool
-
-	// After is time.After; nil means that.
-	After func(time.Duration) <-chan time.Time
-
-	// AfterFunc is time.AfterFunc; nil means that.
-	AfterFunc func(d time.Duration, f func()) interface{ Stop() bool }
-
-	Log *slog.Logger
-}
 
 // Tier keeps the slots of an engine in a store. All methods may be called from several
 // goroutines.
@@ -162,103 +91,16 @@ func New(opt Options) *Tier {
 	return t
 }
 
-// Shape finds the shape of an engine's files: it computes one token in a slot, saves the slot
-// and empties it again. The engine must not have answered any request yet. Shape returns an
-// error when ctx ends, although the engine may still use its file.
-func Shape(ctx context.Context, e *Engine, files *slotfile.Files) (*llamastate.Shape, error) {
-	if _, err := e.Prefill(ctx, 0, []int32{0}); err != nil {
-		return nil, err
-	}
-	learned := make(chan struct{})
-	var shape *llamastate.Shape
-	var err error
-	go func() { // a disk may hang
-		defer close(learned)
-		shape, err = learn(ctx, e, files)
+// background is the work behind requests, for which Flush waits.
+type background struct{ sync.WaitGroup }
+
+// spawn runs a function in a goroutine of its own. The caller has made a slot busy.
+func (b *background) spawn(f func()) {
+	b.Add(1)
+	go func() {
+		defer b.Done()
+		f()
 	}()
-	select {
-	case <-learned:
-		return shape, err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("llama-server does not save a slot: %w", ctx.Err())
-	}
-}
-
-// learn has the engine save a slot, and reads the file's shape.
-func learn(ctx context.Context, e *Engine, files *slotfile.Files) (*llamastate.Shape, error) {
-	f, err := files.New(shapeBytes)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() // nothing is lost: the file was learned from
-	if err := errors.Join(e.Save(ctx, 0, f.Name), e.Erase(ctx, 0)); err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	shape, err := llamastate.Learn(f, info.Size())
-	if err != nil {
-		return nil, err
-	}
-	return shape, nil
-}
-
-// shapeBytes is about the size of the file of one token: the states of recurrent layers may be
-// some 10 MB.
-const shapeBytes = 64 << 20
-
-// Turn is a request that has a slot.
-type Turn struct {
-	// Restored is the number of tokens that were put into the slot for the request.
-	Restored int
-
-	// Staged is the account of the first part of the prompt, if that was computed before the
-	// request: the engine counts its tokens as cached.
-	Staged *Answer
-
-	// TooLong says that the prompt has no room in the slot: the engine refuses it at once.
-	TooLong bool
-
-	t       *Tier
-	s       *slot
-	tokens  []int32
-	rest    []int32
-	private bool
-	counted int // at most Engine.Generated before the request
-
-	began    time.Time
-	held     int // tokens of the prompt that the slot held before the restore
-	restored restored
-	asked    *inquiry // nil without Options.Recents
-}
-
-// Answer is the engine's account of a request, which the end of an answer carries. A slot
-// that is full has its context shifted: later tokens move, and their rows with them. The
-// numbers show whether a request can have filled its slot.
-type Answer struct {
-	Cached    int // tokens of the prompt that the slot held before
-	Processed int // tokens of the prompt that were computed
-	Generated int // tokens of the answer
-
-	Took time.Duration // to compute Processed
-}
-
-// seen is the number of tokens of the prompt and the answer.
-func (a *Answer) seen() int { return a.Cached + a.Processed + a.Generated }
-
-// Slot is the number of the slot, for the request's id_slot.
-func (u *Turn) Slot() int { return u.s.id }
-
-// Request is a request as far as the Tier must know it.
-type Request struct {
-	Tokens  []int32            // the prompt, up to the first image or sound
-	Rest    []int32            // stands for the first image or sound and all behind it; nil without
-	Slot    int                // that the request asks for, -1 for any
-	Private bool               // rows are neither restored nor stored
-	AtOnce  bool               // the prompt is computed in one step; see Turn.Staged
-	Cancel  context.CancelFunc // gives the request up
 }
 
 // Errors of Begin.
@@ -335,39 +177,6 @@ func (t *Tier) settle(ctx context.Context, s *slot, r Request) (in *slot, taken 
 		return other, false, nil
 	}
 	return s, true, nil
-}
-
-// End ends a request. answer is nil unless the engine was heard to the end. The slot is saved
-// some time later, unless another request takes it before.
-func (u *Turn) End(answer *Answer) {
-	t, s := u.t, u.s
-	p := u.account(t.opt.Rates, answer)
-	u.restored.saved = p.Saved
-	t.why.record(u.asked, p)
-	u.computed(len(u.tokens), answer)
-	if t.counter.generating(); answer != nil {
-		t.counter.askAhead()
-	}
-	t.table.end(s, s.describe(answer, u.restored, t.opt.PageTokens))
-}
-
-// computed notes that the engine has computed the first tokens of a prompt.
-func (u *Turn) computed(tokens int, answer *Answer) {
-	if answer != nil && u.rest == nil { // an image is not computed as tokens are
-		u.t.opt.Rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
-	}
-	context := u.t.opt.Context
-	if u.t.opt.NoShift {
-		context = 0
-	}
-	u.s.compute(computed{tokens: u.tokens[:tokens], rest: u.rest, private: u.private, counted: u.counted, answer: answer}, context)
-}
-
-// Drop ends a request that the engine has not got, or has refused because the prompt is TooLong.
-// It takes the place of End.
-func (u *Turn) Drop() {
-	u.t.why.forget(u.asked)
-	u.t.table.giveBack(u.s)
 }
 
 // saveIdle saves a slot that no request has taken.
