@@ -77,9 +77,6 @@ func (a *actor) runs(s *slot) bool {
 	return err == nil && s.id < len(slots) && slots[s.id].Running
 }
 
-// lookTimeout bounds the time of a look at a slot.
-const lookTimeout = 10 * time.Second
-
 // save has the engine save a slot into a file.
 func (a *actor) save(ctx context.Context, s *slot, name string, late func()) error {
 	return a.act(s, func() error { return a.engine.Save(ctx, s.id, name) }, late)

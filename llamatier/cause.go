@@ -49,6 +49,11 @@ func because(c Cause, format string, args ...any) error {
 	return &NotStoredError{c, fmt.Errorf(format, args...)}
 }
 
+// errDeaf reports a question that is not asked.
+var errDeaf = errors.New(unanswered)
+
+const unanswered = "llama-server does not answer"
+
 // CauseOf finds the cause in an error of a save.
 func CauseOf(err error) Cause {
 	var known *NotStoredError

@@ -7,6 +7,9 @@ import (
 	"github.com/kvtier/kvtier/rates"
 )
 
+// loading is the name, among the rates, of the step in which the engine reads a file.
+const loading = "llama-server"
+
 // form is the form of an engine's files and of the pages that are made of them.
 type form struct {
 	shape      *llamastate.Shape

@@ -11,6 +11,12 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
+// positions is a range of positions.
+type positions struct{ start, end int }
+
+// overlap reports whether some of these positions are from start to end.
+func (p positions) overlap(start, end int) bool { return start < p.end && p.start < end }
+
 // pages stores the pages of saved slots.
 type pages struct {
 	store Store

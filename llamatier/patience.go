@@ -23,3 +23,9 @@ var usualPatience = patience{
 	look: time.Second, end: 10 * time.Minute, find: 5 * time.Second, page: time.Minute, part: 10 * time.Second,
 	leave: 5 * time.Second, stage: stageMax, saving: time.Second, unknown: 10 * time.Second, answer: 5 * time.Minute,
 }
+
+// lookTimeout bounds the time of a look at a slot.
+const lookTimeout = 10 * time.Second
+
+// stageMax bounds the first step of a request: until it is over, a client gets no headers.
+const stageMax = 5 * time.Minute

@@ -2,7 +2,6 @@ package llamatier
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -17,11 +16,6 @@ type asker struct {
 	obstacles *obstacles
 	deaf      atomic.Bool // the engine has not answered
 }
-
-// errDeaf reports a question that is not asked.
-var errDeaf = errors.New(unanswered)
-
-const unanswered = "llama-server does not answer"
 
 // slots asks the engine for its slots.
 func (a *asker) slots(ctx context.Context) ([]Slot, error) {

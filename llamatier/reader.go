@@ -15,6 +15,10 @@ type reader struct {
 	buffers sync.Pool    // *[]byte
 }
 
+// pagesInMemory bounds the pages that a restore holds beside its file: one that is being
+// written to the file, and two that are being read.
+const pagesInMemory = 3
+
 // page is a page that was read.
 type page struct {
 	layout pagefile.Layout

@@ -153,6 +153,21 @@ func (v *saver) savedFile(ctx context.Context, s *slot) (*slotfile.File, positio
 	return k.finish()
 }
 
+// sink returns the sink of a slot that holds a number of tokens; nil if a file is better.
+func (v *saver) sink(ctx context.Context, s *slot, held int) *sink {
+	saved := s.fileSize(v.form, held)
+	if !v.files.asStream(saved) {
+		return nil
+	}
+	// The first page and the last one are kept, and that in which the prompt may get a tail.
+	size := v.form.pageTokens
+	stored := v.pages.stored(ctx, s.tokens[:min(len(s.tokens), s.prompt/size*size)])
+	if len(stored) <= size {
+		return nil
+	}
+	return &sink{form: v.form, files: v.files, stored: stored, saved: saved}
+}
+
 // read reads the heads of a file into which the engine has just saved a slot, and returns an
 // error if the slot's rows must not be stored. The engine has run no other request in the slot
 // since the save.

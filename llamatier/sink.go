@@ -3,7 +3,6 @@ package llamatier
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"errors"
 	"io"
 	"sync"
@@ -14,12 +13,6 @@ import (
 
 // headMax bounds the bytes of a file before the first row, which a sink keeps in memory.
 const headMax = 64 << 20
-
-// positions is a range of positions.
-type positions struct{ start, end int }
-
-// overlap reports whether some of these positions are from start to end.
-func (p positions) overlap(start, end int) bool { return start < p.end && p.start < end }
 
 // sink is a stream into which llama-server saves a slot. Rows of pages that are stored are
 // dropped; all other bytes go to a file, at their offsets.
@@ -37,21 +30,6 @@ type sink struct {
 	file    *slotfile.File // nil before it is known where rows are
 	rows    io.WriterAt    // of file
 	failed  error          // the first, of which llama-server knows only that there was one
-}
-
-// sink returns the sink of a slot that holds a number of tokens; nil if a file is better.
-func (v *saver) sink(ctx context.Context, s *slot, held int) *sink {
-	saved := s.fileSize(v.form, held)
-	if !v.files.asStream(saved) {
-		return nil
-	}
-	// The first page and the last one are kept, and that in which the prompt may get a tail.
-	size := v.form.pageTokens
-	stored := v.pages.stored(ctx, s.tokens[:min(len(s.tokens), s.prompt/size*size)])
-	if len(stored) <= size {
-		return nil
-	}
-	return &sink{form: v.form, files: v.files, stored: stored, saved: saved}
 }
 
 // Size implements slotfile.Sink.

@@ -1,7 +1,6 @@
 package llamatier
 
 import (
-	"context"
 	"time"
 
 	"github.com/kvtier/kvtier/rates"
@@ -34,8 +33,6 @@ const (
 	endWorth = 5 * time.Second
 	// stageCost is the part of that time which saving a slot may take while a request waits.
 	stageCost = 0.1
-	// stageMax bounds the first step of a request: until it is over, a client gets no headers.
-	stageMax = 5 * time.Minute
 )
 
 // worthEnd reports whether the end of a slot's sequence is stored, after a number of tokens.
@@ -70,28 +67,6 @@ func (g *stages) end(s *slot, tokens []int32) int {
 		return 0
 	}
 	return end
-}
-
-// stage computes the first part of a prompt, and saves the slot.
-func (t *Tier) stage(ctx context.Context, u *Turn) {
-	s := u.s
-	if t.saver.busy() {
-		return
-	}
-	end := t.stages.end(s, u.tokens)
-	if end == 0 {
-		return
-	}
-	first, stop := context.WithTimeout(ctx, t.patience.stage) // the time that was predicted may be far off
-	defer stop()
-	answer, err := t.opt.Engine.Prefill(first, s.id, u.tokens[:end])
-	u.computed(end, answer)
-	if err != nil {
-		t.opt.Log.Debug("kv tier: prompt is computed at once", "slot", s.id, "error", err)
-		return
-	}
-	u.Staged = answer
-	t.saver.save(ctx, s, true)
 }
 
 // saving is the name, among the rates, of the step in which the engine writes a file.

@@ -13,9 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/llamastate"
-	"github.com/kvtier/kvtier/llamatier/slotfile"
 )
 
 const (
@@ -60,47 +58,6 @@ type reading struct {
 
 // errLate reports rows that did not come in time.
 var errLate = errors.New("rows do not come in time")
-
-// streams reports whether a plan's pages are handed to llama-server as a stream: llama-server
-// computes nothing while it reads a file, so pages of slow tiers are read before.
-func (l *loader) streams(p *plan) bool {
-	for _, ref := range p.refs {
-		if ref.Tier == tier.Remote {
-			return false
-		}
-	}
-	return l.files.asStream(l.form.fileSize(len(p.tokens)))
-}
-
-// stream makes the stream of a plan's pages.
-func (l *loader) stream(ctx context.Context, p *plan) (*slotfile.File, error) {
-	s, err := l.newStream(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	return l.files.Stream(s)
-}
-
-// newStream returns the stream of a plan's pages, which the caller closes.
-func (l *loader) newStream(ctx context.Context, p *plan) (*stream, error) {
-	s := &stream{plan: *p, reader: l.reader, patience: l.patience, log: l.log, began: time.Now(), loaded: make(map[int]*reading)}
-	s.slow = func() { l.rates.Probed(l.form.costs(&s.plan).Pages, time.Since(s.began), false) }
-	var err error
-	if s.rows, err = l.form.shape.Build(&s.heads, p.tokens, l.form.window); err != nil {
-		return nil, err
-	}
-	var starts []int
-	for i := range len(p.refs) + 1 {
-		starts = append(starts, p.end(i))
-	}
-	s.parts = divide(s.rows.Spans(), s.rows.Size(), starts, l.partBytes)
-	if took := l.rates.Computing(p.held, len(p.tokens)); took > 0 && !l.always {
-		s.late = s.began.Add(max(took, l.patience.part))
-	}
-	// llama-server may read the file after the request was given up.
-	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
-	return s, nil
-}
 
 // Size implements slotfile.Source.
 func (s *stream) Size() int64 { return s.rows.Size() }

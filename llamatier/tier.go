@@ -3,7 +3,6 @@ package llamatier
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -103,16 +102,6 @@ func (b *background) spawn(f func()) {
 	}()
 }
 
-// Errors of Begin.
-var (
-	// ErrClosed reports a request that began after Flush.
-	ErrClosed = errors.New("llamatier: the tier is closed")
-
-	// ErrTaken reports that the engine runs a request in the slot that another request would get,
-	// that requests of Unknown run, and that the engine has a free slot.
-	ErrTaken = errors.New("llamatier: the engine has given the slot to another request")
-)
-
 // Begin waits for a slot for a request, chooses it, and restores stored pages into it. The
 // caller calls End or Drop. Begin returns ErrClosed, ErrTaken or an error of ctx.
 func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
@@ -177,6 +166,28 @@ func (t *Tier) settle(ctx context.Context, s *slot, r Request) (in *slot, taken 
 		return other, false, nil
 	}
 	return s, true, nil
+}
+
+// stage computes the first part of a prompt, and saves the slot.
+func (t *Tier) stage(ctx context.Context, u *Turn) {
+	s := u.s
+	if t.saver.busy() {
+		return
+	}
+	end := t.stages.end(s, u.tokens)
+	if end == 0 {
+		return
+	}
+	first, stop := context.WithTimeout(ctx, t.patience.stage) // the time that was predicted may be far off
+	defer stop()
+	answer, err := t.opt.Engine.Prefill(first, s.id, u.tokens[:end])
+	u.computed(end, answer)
+	if err != nil {
+		t.opt.Log.Debug("kv tier: prompt is computed at once", "slot", s.id, "error", err)
+		return
+	}
+	u.Staged = answer
+	t.saver.save(ctx, s, true)
 }
 
 // saveIdle saves a slot that no request has taken.

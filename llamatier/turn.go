@@ -1,7 +1,6 @@
 package llamatier
 
 import (
-	"context"
 	"time"
 )
 
@@ -30,32 +29,8 @@ type Turn struct {
 	asked    *inquiry // nil without Options.Recents
 }
 
-// Answer is the engine's account of a request, which the end of an answer carries. A slot
-// that is full has its context shifted: later tokens move, and their rows with them. The
-// numbers show whether a request can have filled its slot.
-type Answer struct {
-	Cached    int // tokens of the prompt that the slot held before
-	Processed int // tokens of the prompt that were computed
-	Generated int // tokens of the answer
-
-	Took time.Duration // to compute Processed
-}
-
-// seen is the number of tokens of the prompt and the answer.
-func (a *Answer) seen() int { return a.Cached + a.Processed + a.Generated }
-
 // Slot is the number of the slot, for the request's id_slot.
 func (u *Turn) Slot() int { return u.s.id }
-
-// Request is a request as far as the Tier must know it.
-type Request struct {
-	Tokens  []int32            // the prompt, up to the first image or sound
-	Rest    []int32            // stands for the first image or sound and all behind it; nil without
-	Slot    int                // that the request asks for, -1 for any
-	Private bool               // rows are neither restored nor stored
-	AtOnce  bool               // the prompt is computed in one step; see Turn.Staged
-	Cancel  context.CancelFunc // gives the request up
-}
 
 // End ends a request. answer is nil unless the engine was heard to the end. The slot is saved
 // some time later, unless another request takes it before.
