@@ -20,7 +20,8 @@
 //	sequence    the tokens and rows in one slot, as far as they are known
 //	asker       questions to the engine; counter: how many tokens it has generated
 //	actor       saving, restoring and emptying a slot
-//	saver       a save: it judges the rows; sink drops those that are stored, pages stores the others
+//	saver       a save: sink drops the rows that are stored, pages stores the others
+//	judge       whether the rows of a saved slot may be stored
 //	planner     how far a prompt is restored; reader reads the pages
 //	loader      the file of a plan, or a stream of it
 //	restorer    a restore: the plan, its file, room among the other slots

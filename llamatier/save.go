@@ -18,6 +18,7 @@ type saver struct {
 	form      form
 	files     *files
 	pages     *pages
+	judge     *judge
 	table     *table
 	asker     *asker
 	actor     *actor
@@ -25,7 +26,6 @@ type saver struct {
 	patience  *patience
 	obstacles *obstacles
 	spawn     func(func())  // for pages that are stored behind a save
-	noShift   bool          // Options.NoShift
 	saving    chan struct{} // one element while a file of a save exists
 }
 
@@ -105,9 +105,6 @@ func (v *saver) ends(s *slot, state *llamastate.File, tails bool) []int {
 	return []int{n} // rows of a page or tail serve each prompt that begins as they do
 }
 
-// errUnknownRuns reports a slot that a request of which nothing is known may be using.
-var errUnknownRuns = because(CauseBusy, "a request of which nothing is known may run in it")
-
 // savedFile has the engine save a slot into a new file. It returns the positions whose rows the
 // file does not have, because they are stored.
 func (v *saver) savedFile(ctx context.Context, s *slot) (*slotfile.File, positions, error) {
@@ -176,7 +173,7 @@ func (v *saver) read(ctx context.Context, f *slotfile.File, s *slot) (*llamastat
 	if err != nil {
 		return nil, err
 	}
-	if err := v.judge(ctx, s, p); err != nil {
+	if err := v.judge.rows(ctx, s, p); err != nil {
 		return nil, err
 	}
 	state, err := within(v.files.disk, v.patience.page, func() (*llamastate.File, error) {
@@ -189,80 +186,5 @@ func (v *saver) read(ctx context.Context, f *slotfile.File, s *slot) (*llamastat
 	if err != nil {
 		return nil, err
 	}
-	if !state.Media && len(state.Tokens) != p.Held {
-		return nil, because(CauseUntrusted, "it held %d tokens when it was saved, and holds %d now", len(state.Tokens), p.Held)
-	}
-	if err := s.foreign(state); err != nil {
-		return nil, err
-	}
-	if want := min(v.form.window, len(state.Tokens)); !state.Media && state.WindowRows() != want {
-		return nil, because(CauseFormat, "its window keeps %d positions of %d, want %d", state.WindowRows(), len(state.Tokens), want)
-	}
-	return state, nil
-}
-
-// foreign returns an error if a busy slot that was saved holds another prompt than the last one,
-// or more than the last request's account says. llama-server may begin a request whose client
-// went away while the request was being read, also after the request behind it.
-func (s *slot) foreign(state *llamastate.File) error {
-	n, held := commonPrefix(s.tokens, state.Tokens), len(state.Tokens)
-	if n == min(len(s.tokens), held) && (s.last == nil || state.Media || held <= s.last.seen()) {
-		return nil
-	}
-	s.broken = true
-	return because(CauseUntrusted, "it holds %d tokens, and shares %d with the last prompt of %d: another request ran in it", held, n, len(s.tokens))
-}
-
-// judge returns an error if the rows of a slot must not be stored.
-func (v *saver) judge(ctx context.Context, s *slot, p Slot) error {
-	if v.table.unknownRuns() {
-		return errUnknownRuns // it began after the save, or may have run before
-	}
-	if v.table.breakUnknown(s) {
-		s.last, s.pending = nil, nil
-	}
-	if s.last != nil && s.last.Cached == 0 && p.Held >= s.last.seen()-1 {
-		s.broken, s.lossy, s.pending = false, false, nil // all rows are those of the last request
-	}
-	shifted, err := v.shifted(ctx, s, p)
-	if err != nil {
-		return err // the next save asks again
-	}
-	s.judged, s.pending = true, nil
-	s.broken = s.broken || shifted
-	switch {
-	case shifted:
-		return because(CauseShifted, "its context may have been shifted")
-	case s.broken || s.private:
-		return because(CauseUntrusted, "it holds rows of a shifted context, of lossy pages, or of a request that is not stored")
-	}
-	return nil
-}
-
-// shifted reports whether the context of a slot may have been shifted since the slot was judged. An
-// error says that this is not known yet.
-func (v *saver) shifted(ctx context.Context, s *slot, p Slot) (bool, error) {
-	seen := 0 // at least the number of tokens of any prompt and its answer
-	switch u := s.pending; {
-	case s.last != nil && p.Held < s.last.seen()-1:
-		return true, nil
-	case v.noShift:
-		return false, nil
-	case u == nil && s.last != nil:
-		seen = s.last.seen()
-	case u == nil:
-		return false, nil
-	case u.media:
-		return true, nil
-	default:
-		_, now, err := v.asker.generated(ctx)
-		if errors.Is(err, errUncounted) {
-			return true, nil
-		}
-		if err != nil {
-			return false, because(CauseUnanswered, "find out the length of its last answer: %w", err)
-		}
-		seen = u.prompt + now - u.counted
-	}
-	return seen+1 >= p.Context, nil
+	return state, v.judge.file(s, p, state)
 }

@@ -76,7 +76,7 @@ func (s *sequence) emptied() { *s = sequence{last: s.last, judged: true} }
 
 // storable reports whether there are rows that are not stored and that a save can store at once.
 func (s *sequence) storable() bool {
-	known := s.last != nil && s.last.Cached == 0 || !s.broken // see saver.judge
+	known := s.last != nil && s.last.Cached == 0 || !s.broken // see judge.rows
 	return (s.dirty || s.tails) && known && !s.private && !s.unheard()
 }
 

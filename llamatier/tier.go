@@ -80,7 +80,8 @@ func New(opt Options) *Tier {
 	t.saver = &saver{
 		form: t.form, files: t.files, pages: &pages{store: t.disk, form: t.form, meter: opt.Meter},
 		table: t.table, asker: t.asker, actor: t.actor, rates: opt.Rates, patience: &t.patience, obstacles: t.obstacles,
-		spawn: t.storing.spawn, noShift: opt.NoShift, saving: make(chan struct{}, 1),
+		judge: &judge{window: opt.Window, table: t.table, asker: t.asker, noShift: opt.NoShift},
+		spawn: t.storing.spawn, saving: make(chan struct{}, 1),
 	}
 	t.restorer = &restorer{
 		form: t.form, table: t.table, asker: t.asker, actor: t.actor, planner: t.planner, loader: t.loader, files: t.files,
