@@ -51,20 +51,20 @@ func (c *counter) ask(ctx context.Context) int {
 	return c.known
 }
 
-// generating notes that the engine may have generated tokens since it was asked.
-func (c *counter) generating() {
+// generating notes that the engine may have generated tokens since it was asked, and returns how often
+// that was noted.
+func (c *counter) generating() (ended int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended++
 	c.fresh = false
+	return c.ended
 }
 
 // askAhead asks the engine for the number that count returns, so that the next request need not wait
-// for it. The caller has made a slot busy, in which an answer has been heard to the end.
-func (c *counter) askAhead() {
-	c.mu.Lock()
-	ended := c.ended
-	c.mu.Unlock()
+// for it, unless more than ended is noted meanwhile. The caller has made a slot busy, in which an answer
+// has been heard to the end.
+func (c *counter) askAhead(ended int) {
 	c.spawn(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 		defer cancel()

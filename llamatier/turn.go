@@ -1,8 +1,6 @@
 package llamatier
 
-import (
-	"time"
-)
+import "time"
 
 // Turn is a request that has a slot.
 type Turn struct {
@@ -40,8 +38,8 @@ func (u *Turn) End(answer *Answer) {
 	u.restored.saved = p.Saved
 	t.why.record(u.asked, p)
 	u.computed(len(u.tokens), answer)
-	if t.counter.generating(); answer != nil {
-		t.counter.askAhead()
+	if ended := t.counter.generating(); answer != nil {
+		t.counter.askAhead(ended)
 	}
 	t.table.end(s, s.describe(answer, u.restored, t.opt.PageTokens))
 }
