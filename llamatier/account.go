@@ -1,14 +1,11 @@
 package llamatier
 
 import (
-	"context"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
-	"github.com/kvtier/kvtier/telemetry/why"
-	"github.com/kvtier/kvtier/telemetry/why/witness"
 )
 
 // restored counts the tokens that a restore has put into a slot.
@@ -21,8 +18,8 @@ type restored struct {
 	saved              time.Duration // known when the request has ended
 }
 
-// restoredFrom counts the pages of a plan behind the tokens that a slot held.
-func (t *Tier) restoredFrom(p *plan, held int, took time.Duration) restored {
+// countRestored counts the pages of a plan behind the tokens that a slot held.
+func countRestored(p *plan, held int, took time.Duration) restored {
 	r := restored{tokens: max(0, len(p.tokens)-held), took: took}
 	r.lossy = min(r.tokens, p.lossy())
 	for _, ref := range p.refs {
@@ -40,107 +37,13 @@ func (t *Tier) restoredFrom(p *plan, held int, took time.Duration) restored {
 			r.local += n
 		}
 	}
-	t.opt.Meter.Add("ollama_kv_restored_bytes_total", float64(r.bytes))
 	return r
 }
-
-// gate counts the decisions on pages that were found.
-func (t *Tier) gate(read, compute int) {
-	t.opt.Meter.Add(telemetry.Series("ollama_kv_gate_pages_total", "decision", "read"), float64(read))
-	t.opt.Meter.Add(telemetry.Series("ollama_kv_gate_pages_total", "decision", "compute"), float64(compute))
-}
-
-// inquiry collects facts about a request's prompt, for the cause of its miss.
-type inquiry struct {
-	id    uint64 // in Options.Recents
-	facts why.Facts
-}
-
-// inquireLocked opens the inquiry about a request's prompt. An image has no identity here.
-func (t *Tier) inquireLocked(u *Turn) {
-	if t.opt.Recents == nil {
-		return
-	}
-	u.asked = &inquiry{id: t.opt.Recents.Add(why.Text{Tokens: u.tokens}, u.private)}
-	u.asked.facts.Page = t.opt.PageTokens
-	if u.rest != nil {
-		u.asked.facts.Nameless = len(u.tokens) + 1
-	}
-}
-
-// planned notes the pages that a look-up found, and why some of them were not used.
-func (u *Turn) planned(p *plan, held int) {
-	if u.asked == nil || p == nil {
-		return
-	}
-	f := &u.asked.facts
-	f.Found, f.Unread, f.Tier = max(p.found, held), p.unread, p.unreadTier
-	t := u.t
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, s := range t.slots { // the request in a busy slot may be replacing its tokens
-		if !s.busy && (s.dirty || s.tails) && commonPrefix(s.tokens, u.tokens) > f.Found {
-			f.Slot = true
-		}
-	}
-}
-
-// record counts a prompt, after its miss was explained behind the request.
-func (u *Turn) record(p telemetry.Prompt) {
-	t, q := u.t, u.asked
-	if q == nil {
-		t.opt.Meter.Prompt(p)
-		return
-	}
-	text := why.Text{Tokens: u.tokens}
-	q.facts.Tokens, q.facts.Held = p.Tokens, p.Tokens-p.Computed
-	job := func() {
-		q.facts.Similar = t.opt.Recents.Compare(q.id, text, p.Private, q.facts.Held, t.opt.PageTokens)
-		if p.Computed > 1 {
-			t.why.Complete(context.Background(), &q.facts, text, p.At)
-			p.Miss = why.Explain(q.facts)
-		}
-		t.opt.Meter.Prompt(p)
-		t.opt.Recents.Done(q.id, text, p.Private, why.Fate{})
-	}
-	if !t.why.Submit(job) {
-		p.Miss = why.Explain(q.facts)
-		t.opt.Meter.Prompt(p)
-		t.opt.Recents.Done(q.id, text, p.Private, why.Fate{}) // or others would wait for this request
-	}
-}
-
-// forget closes the inquiry about a prompt of which the engine has computed nothing.
-func (u *Turn) forget() {
-	if u.asked != nil {
-		u.t.opt.Recents.Done(u.asked.id, why.Text{}, false, why.Fate{})
-	}
-}
-
-// inquirer explains prompts behind their requests.
-type inquirer struct {
-	witness.Queue
-	witness.Witness
-}
-
-func newInquirer(opt *Options) inquirer {
-	store, _ := opt.Store.(witness.Store) // nil if it is none
-	return inquirer{Witness: witness.Witness{
-		Store: store, Fingerprint: opt.Fingerprint, PageTokens: opt.PageTokens, Patience: whyPatience, Grace: whyPatience / 4,
-	}}
-}
-
-const (
-	// whyPatience bounds the look-ups for one prompt, behind its request.
-	whyPatience = 2 * time.Second
-	// whyCloseIn bounds the wait for prompts that are not explained when the tier is flushed.
-	whyCloseIn = 500 * time.Millisecond
-)
 
 // account is the account of a request's prompt. Without the engine's answer, the tokens that the
 // slot did not hold, and that were not restored, count as computed, although the request may have
 // ended before.
-func (u *Turn) account(answer *Answer) telemetry.Prompt {
+func (u *Turn) account(r *rates.Rates, answer *Answer) telemetry.Prompt {
 	p := telemetry.Prompt{
 		At: u.began, ID: u.s.id, Private: u.private,
 		RAM: u.restored.ram, Local: u.restored.local, Remote: u.restored.remote,
@@ -165,11 +68,11 @@ func (u *Turn) account(answer *Answer) telemetry.Prompt {
 		p.RAM, p.Local, p.Remote, p.Slot = shrink(p.RAM, p.Local, p.Remote, -p.Slot)
 	}
 	p.Lossy = min(u.restored.lossy, p.RAM+p.Local+p.Remote)
-	switch rates := u.t.opt.Rates; {
+	switch {
 	case u.restored.tokens > 0:
-		p.Saved = rates.Saved(p.Slot, p.Tokens, p.Took)
+		p.Saved = r.Saved(p.Slot, p.Tokens, p.Took)
 	case answer != nil && p.Slot == 0 && u.rest == nil: // an image is not computed as tokens are
-		rates.Whole(p.Tokens, p.Took)
+		r.Whole(p.Tokens, p.Took)
 	}
 	return p
 }
@@ -183,43 +86,18 @@ func shrink(ram, local, remote, n int) (int, int, int, int) {
 	return ram, local, remote, 0
 }
 
-// Slots describes the slots, for people. Pages of a slot in a tier are not counted here.
-func (t *Tier) Slots() []telemetry.Slot {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	slots := make([]telemetry.Slot, 0, len(t.slots))
-	for _, s := range t.slots {
-		v := s.seen
-		v.ID, v.Busy = s.id, s.busy
-		slots = append(slots, v)
-	}
-	return slots
-}
-
-// noteSeenLocked updates the description of a slot that its request leaves.
-func (t *Tier) noteSeenLocked(s *slot, answer *Answer, r restored) {
+// describe describes a slot that its request leaves, for people.
+func (s *slot) describe(answer *Answer, r restored, pageTokens int) telemetry.Slot {
 	tokens := len(s.tokens)
 	if answer != nil {
 		tokens = answer.seen()
 	}
-	v := &s.seen
-	v.Tokens, v.Hot, v.Shifted = tokens, tokens/t.opt.PageTokens, s.broken
+	v := s.seen
+	v.Tokens, v.Hot, v.Shifted = tokens, tokens/pageTokens, s.broken
 	v.Lossy = s.lossy
 	if r.tokens > 0 {
 		v.LastRestore, v.Restored = time.Now(), r.tokens
 		v.Saved += r.saved
 	}
-}
-
-// sealed counts a page that was stored.
-func (t *Tier) sealed(p *pagefile.Page, err error) {
-	if err != nil {
-		t.opt.Meter.Add("ollama_kv_dropped_pages_total", 1)
-		return
-	}
-	kind := "page"
-	if len(p.Tokens) < t.opt.PageTokens {
-		kind = "tail"
-	}
-	t.opt.Meter.Add(telemetry.Series("ollama_kv_sealed_pages_total", "kind", kind), 1)
+	return v
 }

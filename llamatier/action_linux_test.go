@@ -20,9 +20,9 @@ func (w *world) calm() {
 // landed waits until no action is held back.
 func (w *world) landed(s *slot) {
 	for acting := true; acting; runtime.Gosched() {
-		w.tier.mu.Lock()
+		w.tier.table.mu.Lock()
 		acting = s.acting
-		w.tier.mu.Unlock()
+		w.tier.table.mu.Unlock()
 	}
 }
 
@@ -37,13 +37,13 @@ func TestASaveBehindALongRequest(t *testing.T) {
 	busy := &w.engine.slots[0].use
 	w.engine.onEnter("/slots/0", busy.Lock)
 	w.idle()
-	require.Len(t, w.tier.saving, 1, "the file is memory, and no other may be made")
-	require.False(t, w.tier.off.Load())
+	require.Len(t, w.tier.saver.saving, 1, "the file is memory, and no other may be made")
+	require.False(t, w.tier.obstacles.off.Load())
 	require.Empty(t, store.Chain(t.Context(), prompt(1, 200), nil))
 
 	busy.Unlock()
-	w.landed(w.tier.slots[0])
-	require.Empty(t, w.tier.saving)
+	w.landed(w.tier.table.slots[0])
+	require.Empty(t, w.tier.saver.saving)
 	w.ask(ask(prompt(1, 220)), 2)
 	w.idle()
 	require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 220), nil))
@@ -59,7 +59,7 @@ func TestARestoreBehindALongRequest(t *testing.T) {
 	turn, err := w.tier.Begin(t.Context(), ask(prompt(1, 250)))
 	require.NoError(t, err)
 	require.Zero(t, turn.Restored)
-	require.False(t, w.tier.off.Load())
+	require.False(t, w.tier.obstacles.off.Load())
 	busy.Unlock()
 	w.landed(turn.s)
 	require.Equal(t, 200, w.engine.restored)
@@ -80,10 +80,10 @@ func TestAnEngineThatDoesNotAnswer(t *testing.T) {
 	hang := make(chan struct{})
 	w.engine.onEnter("/slots/0", func() { <-hang })
 	w.idle()
-	require.True(t, w.tier.off.Load())
+	require.True(t, w.tier.obstacles.off.Load())
 	require.Zero(t, w.ask(ask(prompt(1, 250)), 2))
 	close(hang)
-	w.landed(w.tier.slots[0])
+	w.landed(w.tier.table.slots[0])
 }
 
 // TestOtherRequestsLetActionsEnd: llama-server could hold an action back for such a request,

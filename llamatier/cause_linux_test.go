@@ -46,7 +46,7 @@ func TestCauses(t *testing.T) {
 			w.ask(ask(prompt(1, 300)), 2)
 		}, "no room"},
 		"a shift":            {CauseShifted, func(w *world) { w.ask(ask(prompt(1, 300)), 1000) }, "shifted"},
-		"rows of another":    {CauseUntrusted, func(w *world) { w.tier.slots[0].private = true }, "not stored"},
+		"rows of another":    {CauseUntrusted, func(w *world) { w.tier.table.slots[0].private = true }, "not stored"},
 		"a request runs":     {CauseBusy, func(w *world) { w.engine.slots[0].use.Lock(); w.t.(*testing.T).Cleanup(w.engine.slots[0].use.Unlock) }, "runs"},
 		"an unknown request": {CauseBusy, func(w *world) { w.tier.Unknown(); w.ask(ask(prompt(1, 210)), 2) }, "nothing is known"},
 		"an empty slot":      {CauseEmpty, func(w *world) { w.engine.slots[0].tokens, w.engine.slots[0].rows = nil, nil }, "emptied"},
@@ -56,11 +56,15 @@ func TestCauses(t *testing.T) {
 			store := openStore(t)
 			defer store.Close()
 			w := &world{t: t, store: store, stream: strings.Contains(name, "stream")}
+			var lines bytes.Buffer
+			w.change = func(o *Options) {
+				o.Log = slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			}
 			w.start(1, 500)
 			w.ask(ask(prompt(1, 200)), 2)
-			var lines bytes.Buffer
 			c.stage(w)
-			w.tier.opt.Log = slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			w.tier.storing.Wait()
+			lines.Reset()
 			w.idle()
 			require.Contains(t, lines.String(), `msg="kv tier: slot not stored" slot=0 cause=`+string(c.cause)+" ")
 			require.Contains(t, lines.String(), c.says)

@@ -14,10 +14,10 @@ func TestASaveThatHadToWait(t *testing.T) {
 	w := newWorld(t, store, 1, 1000)
 	w.tier.patience.saving = time.Millisecond
 	w.ask(ask(prompt(1, 100)), 5)
-	w.tier.saving <- struct{}{}
+	w.tier.saver.saving <- struct{}{}
 	w.pass()
 	require.Len(t, w.timers, 1)
-	<-w.tier.saving
+	<-w.tier.saver.saving
 	w.tier.patience.saving = time.Minute
 	w.idle()
 	require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 100), nil))

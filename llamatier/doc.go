@@ -11,4 +11,26 @@
 // its rows may no longer belong to its tokens: see [Answer].
 //
 // After any failure the engine computes the prompt, as without a Tier.
+//
+// # Parts
+//
+// A Tier is the course of a request. Its parts get their inputs, and know no Tier:
+//
+//	table       the slots, the requests that wait for one, requests of which nothing is known
+//	sequence    the tokens and rows in one slot, as far as they are known
+//	asker       questions to the engine; counter: how many tokens it has generated
+//	actor       saving, restoring and emptying a slot
+//	saver       a save: sink drops the rows that are stored, pages stores the others
+//	judge       whether the rows of a saved slot may be stored
+//	planner     how far a prompt is restored; reader reads the pages
+//	loader      the file of a plan, or a stream of it
+//	restorer    a restore: the plan, its file, room among the other slots
+//	stages      whether a prompt is computed in two steps
+//	inquirer    counts prompts, and explains their misses
+//	obstacles   causes for which slots are not stored
+//	form, files the form of files and pages; files on a disk that may hang
+//
+// Who makes a slot busy has its sequence alone, without a lock. table.mu guards the sequences of
+// free slots and all other fields of slots. counter, stream and sink have locks of their own; no
+// two of these four are held at once.
 package llamatier

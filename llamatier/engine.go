@@ -278,6 +278,20 @@ func (e *Engine) Prefill(ctx context.Context, slot int, tokens []int32) (*Answer
 	return answer, nil
 }
 
+// Answer is the engine's account of a request, which the end of an answer carries. A slot
+// that is full has its context shifted: later tokens move, and their rows with them. The
+// numbers show whether a request can have filled its slot.
+type Answer struct {
+	Cached    int // tokens of the prompt that the slot held before
+	Processed int // tokens of the prompt that were computed
+	Generated int // tokens of the answer
+
+	Took time.Duration // to compute Processed
+}
+
+// seen is the number of tokens of the prompt and the answer.
+func (a *Answer) seen() int { return a.Cached + a.Processed + a.Generated }
+
 // ReadAnswer finds the account of an answer in the answer's last bytes. It returns nil if there
 // is none.
 func ReadAnswer(last []byte) *Answer {

@@ -111,7 +111,7 @@ func (f *faulty) live() {
 	f.idle()
 	f.say(slices.Concat(one, prompt(4, 10)))
 	f.tier.Flush(context.Background())
-	require.Empty(f.t, f.tier.saving)
+	require.Empty(f.t, f.tier.saver.saving)
 	f.begin()
 	f.tier.patience = impatient
 	f.say(slices.Concat(two, prompt(5, 10)))
@@ -141,7 +141,7 @@ func (f *faulty) recover() {
 	f.tier.patience.find, f.tier.patience.page = time.Hour, time.Hour
 	held := f.say(prompt(8, 80))
 	f.tier.Flush(context.Background())
-	require.Empty(f.t, f.tier.saving)
+	require.Empty(f.t, f.tier.saver.saving)
 	f.begin()
 	f.tier.patience.find, f.tier.patience.page = time.Hour, time.Hour
 	f.restored = 0

@@ -42,7 +42,7 @@ func TestAnAnswerBehindAnImage(t *testing.T) {
 		text := begin(t, w, prompt(1, 100))
 		_ = w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 5)
 		text.End(nil)
-		before := w.tier.opt.Rates.Computing(0, 100)
+		before := w.rates.Computing(0, 100)
 		turn, err := w.tier.Begin(t.Context(), Request{Tokens: prompt(1, 100), Rest: prompt(2, 300), Slot: -1, Cancel: func() {}})
 		require.NoError(t, err)
 		answer := w.engine.slots[0].complete(w.engine, t.Context(), slices.Concat(prompt(1, 100), prompt(2, 300)), 5)
@@ -50,7 +50,7 @@ func TestAnAnswerBehindAnImage(t *testing.T) {
 			answer = nil
 		}
 		turn.End(answer)
-		require.Equal(t, before, w.tier.opt.Rates.Computing(0, 100))
+		require.Equal(t, before, w.rates.Computing(0, 100))
 		w.idle()
 		require.Equal(t, heard, len(store.Chain(t.Context(), prompt(1, 100), nil)) > 0)
 		require.NoError(t, store.Close())

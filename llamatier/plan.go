@@ -1,22 +1,12 @@
 package llamatier
 
 import (
-	"context"
-	"slices"
-	"time"
-
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/internal/readahead"
-	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // restoreMin is the least number of tokens for which a slot is replaced.
 const restoreMin = 64
-
-// loading is the name, among the rates, of the step in which the engine reads a file.
-const loading = "llama-server"
 
 // plan is a number of stored pages, which are the beginning of a prompt.
 type plan struct {
@@ -47,49 +37,6 @@ func (p *plan) cut(n int) { p.refs, p.tokens = p.refs[:n], p.tokens[:p.end(n)] }
 // worth reports whether the plan's pages hold enough that the slot does not hold.
 func (p *plan) worth() bool { return len(p.tokens) >= p.held+restoreMin }
 
-// plan finds the stored pages of a prompt after which the engine can go on, of which the slot
-// holds some tokens already. For exact pages that many of these tokens as loss says are given up.
-// Pages that take longer to read than to compute are left out.
-func (t *Tier) plan(ctx context.Context, tokens []int32, held, loss int) *plan {
-	p := &plan{held: held - loss}
-	p.refs, p.found = t.find(ctx, tokens)
-	p.tokens = tokens[:p.end(len(p.refs))]
-	if p.found > len(p.tokens) {
-		p.unread = why.UnreadState
-	}
-	least := max(len(p.tokens), held) + t.opt.PageTokens
-	mixed := t.mixed(ctx, tokens, p.refs, least)
-	if mixed == nil {
-		return t.paying(ctx, p)
-	}
-	mixed.held = held
-	if t.paying(ctx, mixed); len(mixed.tokens) >= least && mixed.worth() {
-		return mixed
-	}
-	p.found, p.unread, p.unreadTier = mixed.found, mixed.unread, mixed.unreadTier
-	return t.paying(ctx, p)
-}
-
-// mixed returns a plan of exact pages and of the chain behind them that has lossy pages where no
-// tier has exact ones; nil if it ends before position least.
-func (t *Tier) mixed(ctx context.Context, tokens []int32, exact []diskstore.Ref, least int) *plan {
-	if !t.opt.Lossy || t.opt.Shape.HasEnd() || least > len(tokens) {
-		return nil
-	}
-	if n := len(exact); n > 0 && !exact[n-1].Whole() {
-		exact = exact[:n-1]
-	}
-	parent, start := t.opt.Fingerprint, endOf(exact)
-	if n := len(exact); n > 0 {
-		parent = exact[n-1].Key
-	}
-	refs := slices.Concat(exact, t.opt.Store.ChainLossy(ctx, parent, start, tokens[start:], nil))
-	if endOf(refs) < least {
-		return nil
-	}
-	return &plan{refs: refs, tokens: tokens[:endOf(refs)], found: endOf(refs)}
-}
-
 // lossy counts the tokens from the first lossy page on.
 func (p *plan) lossy() int {
 	for _, ref := range p.refs {
@@ -100,56 +47,6 @@ func (p *plan) lossy() int {
 	return 0
 }
 
-// paying leaves pages out of a plan that take longer to read than to compute, and returns the plan.
-func (t *Tier) paying(ctx context.Context, p *plan) *plan {
-	if !p.worth() || t.opt.AlwaysRestore {
-		return p
-	}
-	c := t.costs(p)
-	n := t.opt.Rates.Plan(c)
-	t.gate(n, len(p.refs)-n)
-	if n < len(p.refs) {
-		t.opt.Log.Debug("kv tier: pages are not read, computing them is quicker",
-			"pages", len(p.refs)-n, "tier", p.refs[n].Tier, "position", p.refs[n].Start)
-		t.probe(ctx, p, c.After(n))
-		p.notRead(n, why.UnreadQuicker)
-		p.cut(n)
-	}
-	return p
-}
-
-// find returns the stored pages of a prompt after which the engine can go on, and the number of
-// leading tokens that are stored.
-func (t *Tier) find(ctx context.Context, tokens []int32) (refs []diskstore.Ref, found int) {
-	if !t.opt.Shape.HasEnd() {
-		refs = t.opt.Store.Chain(ctx, tokens, nil)
-		return refs, endOf(refs)
-	}
-	// The engine computes at least one token, and cannot take one back.
-	tokens = tokens[:max(0, len(tokens)-1)]
-	refs = t.opt.Store.Chain(ctx, tokens, nil)
-	found = endOf(refs)
-	ctx, cancel := context.WithTimeout(ctx, t.patience.find) // a disk may be slow, and a prompt long
-	defer cancel()
-	for i := len(refs) - 1; i >= 0 && ctx.Err() == nil; i-- {
-		ref := refs[i]
-		candidates := t.opt.Store.TailsWithin(ctx, ref.Parent, int(ref.Start), tokens[ref.Start:], nil)
-		if ref.Whole() {
-			candidates = append([]diskstore.Ref{ref}, candidates...)
-		}
-		for _, c := range candidates {
-			end := int(c.Start) + c.Tokens
-			if end <= t.opt.Window {
-				return nil, found // see llamastate.Shape.Build
-			}
-			if layout, err := t.opt.Store.LayoutOf(ctx, c); err == nil && layout.HasState() {
-				return append(refs[:i:i], c), max(found, end)
-			}
-		}
-	}
-	return nil, found
-}
-
 // endOf is the position after the last of some pages.
 func endOf(refs []diskstore.Ref) int {
 	if len(refs) == 0 {
@@ -157,76 +54,4 @@ func endOf(refs []diskstore.Ref) int {
 	}
 	last := refs[len(refs)-1]
 	return int(last.Start) + last.Tokens
-}
-
-// costs describes a plan's pages to package rates.
-func (t *Tier) costs(p *plan) rates.Chain {
-	c := rates.Chain{Base: p.held, Indivisible: t.opt.Shape.HasEnd(), Then: loading}
-	for i, ref := range p.refs {
-		page := rates.Page{Start: int(ref.Start), Tokens: ref.Tokens, Tier: ref.Tier, Rows: t.opt.Shape.RowBytes(ref.Stored, 0)}
-		if layout, err := t.layout(p, i, ref.Stored); err == nil {
-			page.Rows = int64(layout.Size())
-		}
-		whole := t.rowsIn(ref)
-		page.Bytes, page.Form = int64(float64(ref.Bytes)*float64(page.Rows)/float64(whole)), rates.FormOf(ref.Bytes, whole)
-		c.Pages = append(c.Pages, page)
-	}
-	return c
-}
-
-// headerMax is more than the header of a usual page has.
-const headerMax = 64 << 10
-
-// rowsIn estimates the bytes of rows in a page's file. A file that is larger than the rows of its
-// tokens has an end, if the model has ends.
-func (t *Tier) rowsIn(ref diskstore.Ref) int64 {
-	rows := t.opt.Shape.RowBytes(ref.Stored, 0)
-	for _, sections := range [][]pagefile.Section{t.opt.Shape.Sections(), t.opt.Shape.EndSections(t.opt.Window)} {
-		layout, err := pagefile.NewLayout(sections, ref.Stored)
-		if err != nil {
-			continue
-		}
-		if rows = int64(layout.Size()); ref.Bytes <= rows+headerMax {
-			break
-		}
-	}
-	return max(rows, 1)
-}
-
-// layout is that of a page of a plan with a number of tokens.
-func (t *Tier) layout(p *plan, page, tokens int) (pagefile.Layout, error) {
-	sections := t.opt.Shape.Sections()
-	if page == len(p.refs)-1 && t.opt.Shape.HasEnd() {
-		sections = t.opt.Shape.EndSections(t.opt.Window)
-	}
-	return pagefile.NewLayout(sections, tokens)
-}
-
-// probe reads some pages of a chain, the last of a plan, to measure the present speed of their
-// tier. The request does not wait for the probe, whose time is bounded.
-func (t *Tier) probe(ctx context.Context, p *plan, c rates.Chain) {
-	n, limit := t.opt.Rates.Probe(c, pagesInMemory)
-	if n == 0 {
-		return
-	}
-	from := len(p.refs) - len(c.Pages)
-	probed := &plan{tokens: p.tokens, refs: p.refs}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	t.spawn(func() {
-		defer cancel()
-		began := time.Now()
-		line := readahead.Begin(ctx, n, n, false, t.spawn, func(ctx context.Context, i int) page {
-			return t.readPage(ctx, probed, from+i)
-		})
-		defer line.Stop()
-		for range n {
-			if pg, there := <-line.Next(); !there || pg.err != nil {
-				if ctx.Err() != nil {
-					t.opt.Rates.Probed(c.Pages[:n], time.Since(began), false)
-				}
-				return
-			}
-		}
-		t.opt.Rates.Probed(c.Pages[:n], time.Since(began), true)
-	})
 }

@@ -2,45 +2,87 @@ package llamatier
 
 import (
 	"context"
-	"errors"
+	"sync/atomic"
+	"time"
 
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// errDeaf reports a question that is not asked.
-var errDeaf = errors.New(unanswered)
+// asker asks the engine about its slots and its answers, and waits for an answer at most patience.answer. An
+// engine that does not answer is an obstacle, and is asked nothing any more.
+type asker struct {
+	engine    *Engine
+	patience  *patience
+	obstacles *obstacles
+	deaf      atomic.Bool // the engine has not answered
+}
 
-// slotsNow asks the engine for its slots.
-func (t *Tier) slotsNow(ctx context.Context) ([]Slot, error) {
+// slots asks the engine for its slots.
+func (a *asker) slots(ctx context.Context) ([]Slot, error) {
 	var slots []Slot
-	err := t.question(ctx, func(ctx context.Context) (err error) {
-		slots, err = t.opt.Engine.Slots(ctx)
+	err := a.ask(ctx, func(ctx context.Context) (err error) {
+		slots, err = a.engine.Slots(ctx)
 		return err
 	})
 	return slots, err
 }
 
-// generatedNow asks the engine for bounds of Engine.Generated.
-func (t *Tier) generatedNow(ctx context.Context) (least, most int, err error) {
-	err = t.question(ctx, func(ctx context.Context) (err error) {
-		least, most, err = t.opt.Engine.Generated(ctx)
+// generated asks the engine for bounds of Engine.Generated.
+func (a *asker) generated(ctx context.Context) (least, most int, err error) {
+	err = a.ask(ctx, func(ctx context.Context) (err error) {
+		least, most, err = a.engine.Generated(ctx)
 		return err
 	})
 	return least, most, err
 }
 
-// question asks the engine something and waits for the answer, at most patience.answer. An engine
-// that does not answer turns the Tier off, and is asked nothing any more.
-func (t *Tier) question(ctx context.Context, ask func(ctx context.Context) error) error {
-	if t.deaf.Load() {
+func (a *asker) ask(ctx context.Context, question func(ctx context.Context) error) error {
+	if a.deaf.Load() {
 		return errDeaf
 	}
-	limited, cancel := context.WithTimeout(ctx, t.patience.answer)
+	limited, cancel := context.WithTimeout(ctx, a.patience.answer)
 	defer cancel()
-	err := ask(limited)
+	err := question(limited)
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
-		t.deaf.Store(true)
-		t.Off(telemetry.ObstacleEngine, unanswered)
+		a.deaf.Store(true)
+		a.obstacles.turnOff(telemetry.ObstacleEngine, unanswered)
 	}
 	return err
+}
+
+// leaveEvery is the time between two looks at an engine that has not left a request.
+const leaveEvery = 20 * time.Millisecond
+
+// left waits until the engine runs no request in a slot whose last client may be gone, at most
+// patience.leave, and returns the engine's slots.
+func (a *asker) left(ctx context.Context, s *slot) ([]Slot, error) {
+	late := time.NewTimer(a.patience.leave)
+	defer late.Stop()
+	for {
+		slots, err := a.slots(ctx)
+		if err != nil || s.id >= len(slots) || !slots[s.id].Running || !s.unheard() {
+			return slots, err
+		}
+		select {
+		case <-late.C:
+			return slots, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(leaveEvery):
+		}
+	}
+}
+
+// idle returns the engine's view of a slot, and an error while a request runs in it.
+func (a *asker) idle(ctx context.Context, id int) (Slot, error) {
+	slots, err := a.slots(ctx)
+	switch {
+	case err != nil:
+		return Slot{}, because(CauseUnanswered, "look at it: %w", err)
+	case id >= len(slots):
+		return Slot{}, because(CauseUnanswered, "llama-server has %d slots", len(slots))
+	case slots[id].Running:
+		return Slot{}, because(CauseBusy, "another request runs in it")
+	}
+	return slots[id], nil
 }

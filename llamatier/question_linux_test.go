@@ -31,8 +31,11 @@ func TestAQuestionThatIsNotAnswered(t *testing.T) {
 	for _, path := range []string{"/slots", "/metrics"} {
 		store := openStore(t)
 		w := newWorld(t, store, 1, 1000)
-		d := &deaf{RoundTripper: w.engine, path: path}
-		w.tier.opt.Engine = &Engine{Client: &http.Client{Transport: d}}
+		d := &deaf{path: path}
+		w.restart(func(o *Options) {
+			d.RoundTripper = w.engine
+			o.Engine = &Engine{Client: &http.Client{Transport: d}}
+		})
 		w.tier.patience.answer = time.Millisecond
 		begin(t, w, prompt(1, 100)).End(nil)
 		for range 3 {
@@ -41,7 +44,7 @@ func TestAQuestionThatIsNotAnswered(t *testing.T) {
 			turn.End(nil)
 			w.idle()
 		}
-		require.True(t, w.tier.off.Load())
+		require.True(t, w.tier.obstacles.off.Load())
 		require.LessOrEqual(t, d.asked.Load(), int32(1))
 		require.NoError(t, store.Close())
 	}
@@ -53,7 +56,7 @@ func TestSlotsThatMakeNoSense(t *testing.T) {
 	defer store.Close()
 	w := newWorld(t, store, 1, 1000)
 	w.ask(ask(prompt(1, 100)), 5)
-	w.tier.slots[0].used = time.Time{} // it is looked at
+	w.tier.table.slots[0].used = time.Time{} // it is looked at
 	w.engine.lie = `[{"n_ctx":1000,"n_prompt_tokens":-1}]`
 	turn := begin(t, w, prompt(1, 110))
 	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 110), 5))

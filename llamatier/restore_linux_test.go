@@ -60,12 +60,12 @@ func TestPagesThatHangAreComputed(t *testing.T) {
 	for from, want := range map[uint32]int{0: 0, testPage: 0, 6 * testPage: 6 * testPage} { // one page is fewer than restoreMin
 		w := stored(t)
 		g := newGate(w.store, from)
-		w.tier.opt.Store, w.tier.opt.After = g, g.after
+		w.restart(func(o *Options) { o.Store, o.After = g, g.after })
 		require.Equal(t, want, w.ask(ask(prompt(1, 300)), 5), "from %d", from)
 		require.Equal(t, want, w.engine.restored)
 
 		w.tier.Flush(t.Context())
-		require.Empty(t, w.tier.saving)
+		require.Empty(t, w.tier.saver.saving)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestARestoreWithoutRoom(t *testing.T) {
 // TestPagesThatAreGoneAreComputed, and those before them are used.
 func TestPagesThatAreGoneAreComputed(t *testing.T) {
 	w := stored(t)
-	w.tier.opt.Store = &gate{Store: w.store, from: 6 * testPage, err: os.ErrNotExist}
+	w.tier.disk.store = &gate{Store: w.store, from: 6 * testPage, err: os.ErrNotExist}
 	require.Equal(t, 6*testPage, w.ask(ask(prompt(1, 300)), 5))
 	require.Equal(t, 6*testPage, w.engine.restored)
 	require.Equal(t, 6*testPage, w.engine.cached)
@@ -136,8 +136,7 @@ func TestPagesThatAreGoneAreComputed(t *testing.T) {
 // for the tokens behind those that the slot holds.
 func TestPagesThatTakeLongerThanComputing(t *testing.T) {
 	w := stored(t)
-	r := rates.New()
-	w.tier.opt.Rates = r
+	r := w.rates
 	page := rates.Page{Tokens: testPage, Bytes: fakeShape.RowBytes(testPage, 0), Tier: "local"}
 	slow := rates.Chain{Pages: []rates.Page{page}}
 	for i := range 8 {
@@ -145,7 +144,7 @@ func TestPagesThatTakeLongerThanComputing(t *testing.T) {
 	}
 	r.Watch(slow, 1).Arrived(time.Second)
 	g := newGate(w.store, 0)
-	w.tier.opt.Store = g
+	w.tier.disk.store = g
 	require.Zero(t, w.ask(ask(prompt(1, 300)), 5))
 	require.Zero(t, w.engine.restored)
 	<-g.late // a probe reads
@@ -155,8 +154,7 @@ func TestPagesThatTakeLongerThanComputing(t *testing.T) {
 // TestAFileThatCannotBeLoadedInTime: the step of the engine counts, as reading does.
 func TestAFileThatCannotBeLoadedInTime(t *testing.T) {
 	w := stored(t)
-	r := rates.New()
-	w.tier.opt.Rates = r
+	r := w.rates
 	for i := range 8 {
 		r.Computed(64, float64(i*64), 64*time.Millisecond)
 	}
@@ -171,7 +169,7 @@ func TestARequestThatEndsDuringARestore(t *testing.T) {
 	w := stored(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	g := newGate(w.store, 6*testPage)
-	w.tier.opt.Store, w.tier.opt.After = g, func(time.Duration) <-chan time.Time { return nil }
+	w.restart(func(o *Options) { o.Store, o.After = g, func(time.Duration) <-chan time.Time { return nil } })
 	go func() {
 		<-g.late
 		cancel()

@@ -3,11 +3,8 @@ package llamatier
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/rates"
@@ -16,12 +13,28 @@ import (
 // saveTimeout bounds the time that a save may hold a slot.
 const saveTimeout = time.Minute
 
+// saver saves slots.
+type saver struct {
+	form      form
+	files     *files
+	pages     *pages
+	judge     *judge
+	table     *table
+	asker     *asker
+	actor     *actor
+	rates     *rates.Rates
+	patience  *patience
+	obstacles *obstacles
+	spawn     func(func())  // for pages that are stored behind a save
+	saving    chan struct{} // one element while a file of a save exists
+}
+
 // save saves a busy slot and begins to store the pages that are new. The slot may be used
 // again when save returns. Tails are stored with tails alone: as long as the engine holds a
 // conversation, its next pages replace them. A failure is logged: the tokens are computed
 // again one day.
-func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
-	if !s.dirty && !(tails && s.tails) || t.off.Load() {
+func (v *saver) save(ctx context.Context, s *slot, tails bool) {
+	if !s.dirty && !(tails && s.tails) || v.obstacles.off.Load() {
 		return
 	}
 	s.dirty, s.tails = false, s.tails && !tails
@@ -29,54 +42,57 @@ func (t *Tier) save(ctx context.Context, s *slot, tails bool) {
 		return // judge would refuse the saved file
 	}
 	wait, cancel := ctx, context.CancelFunc(func() {})
-	if !t.isClosed() {
-		wait, cancel = context.WithTimeout(ctx, t.patience.saving)
+	if !v.table.isClosed() {
+		wait, cancel = context.WithTimeout(ctx, v.patience.saving)
 	}
 	defer cancel()
 	select { // a saved file takes room
-	case t.saving <- struct{}{}:
+	case v.saving <- struct{}{}:
 	case <-wait.Done():
 		s.dirty, s.tails = true, true
 		return
 	}
 	if s.unheard() && tails { // an idle slot is saved some time later
-		_, _ = t.left(ctx, s) // the slot is looked at again
+		_, _ = v.asker.left(ctx, s) // the slot is looked at again
 	}
-	f, dropped, err := t.savedFile(ctx, s)
+	f, dropped, err := v.savedFile(ctx, s)
 	var state *llamastate.File
 	if err == nil {
-		state, err = t.read(ctx, f, s)
+		state, err = v.read(ctx, f, s)
 	}
 	if err != nil {
 		s.dirty = s.dirty || CauseOf(err) == CauseBusy // it is saved some time later
 		s.tails = s.tails || s.dirty
-		t.notStored(s, err)
+		v.obstacles.notStored(s.id, err)
 		if f != nil {
-			t.drop(f)
+			v.files.drop(f)
 		}
 		if !errors.Is(err, errHeldBack) {
-			<-t.saving
+			<-v.saving
 		}
 		return
 	}
 	s.tokens, s.checkpoints = state.Tokens, state.Checkpoints
-	ends := t.ends(s, state, tails)
-	t.spawn(func() {
-		defer func() { <-t.saving }()
-		defer t.drop(f)
-		if err := t.store(context.WithoutCancel(ctx), state, ends, dropped); err != nil {
-			t.notStored(s, err)
+	ends := v.ends(s, state, tails)
+	v.spawn(func() {
+		defer func() { <-v.saving }()
+		defer v.files.drop(f)
+		if err := v.pages.put(context.WithoutCancel(ctx), state, ends, dropped); err != nil {
+			v.obstacles.notStored(s.id, err)
 			return
 		}
-		t.opt.Unstored.Sure()
+		v.obstacles.watch.Sure()
 	})
 }
 
+// busy reports whether a file of a save exists.
+func (v *saver) busy() bool { return len(v.saving) > 0 }
+
 // ends returns the numbers of tokens after which a saved slot gets a tail.
-func (t *Tier) ends(s *slot, state *llamastate.File, tails bool) []int {
+func (v *saver) ends(s *slot, state *llamastate.File, tails bool) []int {
 	n := len(state.Tokens)
-	if t.opt.Shape.HasEnd() {
-		if !tails && !t.worthEnd(s, n) || !state.End() {
+	if v.form.shape.HasEnd() {
+		if !tails && !worthEnd(v.rates, s, n) || !state.End() {
 			return nil
 		}
 		s.rewound(n - 1) // an end that is stored again is noted once
@@ -89,17 +105,14 @@ func (t *Tier) ends(s *slot, state *llamastate.File, tails bool) []int {
 	return []int{n} // rows of a page or tail serve each prompt that begins as they do
 }
 
-// errUnknownRuns reports a slot that a request of which nothing is known may be using.
-var errUnknownRuns = because(CauseBusy, "a request of which nothing is known may run in it")
-
 // savedFile has the engine save a slot into a new file. It returns the positions whose rows the
 // file does not have, because they are stored.
-func (t *Tier) savedFile(ctx context.Context, s *slot) (*slotfile.File, positions, error) {
+func (v *saver) savedFile(ctx context.Context, s *slot) (*slotfile.File, positions, error) {
 	none := positions{}
-	if t.unknownRuns() {
+	if v.table.unknownRuns() {
 		return nil, none, errUnknownRuns
 	}
-	p, err := t.idleSlot(ctx, s)
+	p, err := v.asker.idle(ctx, s.id)
 	if err == nil && p.Held == 0 {
 		err = because(CauseEmpty, "llama-server has emptied it")
 	}
@@ -107,245 +120,71 @@ func (t *Tier) savedFile(ctx context.Context, s *slot) (*slotfile.File, position
 		return nil, none, err
 	}
 	var f *slotfile.File
-	k := t.sink(ctx, s, p.Held)
+	k := v.sink(ctx, s, p.Held)
 	if k != nil {
-		f, err = t.opt.Files.Stream(k)
+		f, err = v.files.Stream(k)
 	} else {
-		f, err = t.newFile(t.savedSize(s, p.Held))
+		f, err = v.files.create(s.fileSize(v.form, p.Held))
 	}
 	if err != nil {
 		return nil, none, err
 	}
 	began := time.Now()
-	save := func() error { return t.opt.Engine.Save(ctx, s.id, f.Name) }
-	err = t.act(s, save, func() { t.drop(f); <-t.saving })
+	err = v.actor.save(ctx, s, f.Name, func() { v.files.drop(f); <-v.saving })
 	switch {
 	case errors.Is(err, errHeldBack):
 		return nil, none, err
 	case err != nil:
-		t.drop(f)
-		t.opt.Files.Refused(f)
+		v.files.drop(f)
+		v.files.Refused(f)
 		if k != nil {
 			err = errors.Join(k.failure(), err)
 		}
 		return nil, none, err
 	}
-	t.opt.Rates.Stepped(rates.Chain{Pages: []rates.Page{t.saved(s, p.Held)}, Then: saving}, time.Since(began))
+	v.rates.Stepped(rates.Chain{Pages: []rates.Page{saved(s.fileSize(v.form, p.Held))}, Then: saving}, time.Since(began))
 	if k == nil {
 		return f, none, nil
 	}
-	defer t.drop(f)
+	defer v.files.drop(f)
 	return k.finish()
 }
 
-// leaveEvery is the time between two looks at an engine that has not left a request.
-const leaveEvery = 20 * time.Millisecond
-
-// left waits until the engine runs no request in a slot whose last client may be gone, at most
-// patience.leave, and returns the engine's slots.
-func (t *Tier) left(ctx context.Context, s *slot) ([]Slot, error) {
-	late := time.NewTimer(t.patience.leave)
-	defer late.Stop()
-	for {
-		slots, err := t.slotsNow(ctx)
-		if err != nil || s.id >= len(slots) || !slots[s.id].Running || !s.unheard() {
-			return slots, err
-		}
-		select {
-		case <-late.C:
-			return slots, nil
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(leaveEvery):
-		}
+// sink returns the sink of a slot that holds a number of tokens; nil if a file is better.
+func (v *saver) sink(ctx context.Context, s *slot, held int) *sink {
+	saved := s.fileSize(v.form, held)
+	if !v.files.asStream(saved) {
+		return nil
 	}
-}
-
-// idleSlot returns the engine's view of a slot, and an error while a request runs in it.
-func (t *Tier) idleSlot(ctx context.Context, s *slot) (Slot, error) {
-	slots, err := t.slotsNow(ctx)
-	switch {
-	case err != nil:
-		return Slot{}, because(CauseUnanswered, "look at it: %w", err)
-	case s.id >= len(slots):
-		return Slot{}, because(CauseUnanswered, "llama-server has %d slots", len(slots))
-	case slots[s.id].Running:
-		return Slot{}, because(CauseBusy, "another request runs in it")
+	// The first page and the last one are kept, and that in which the prompt may get a tail.
+	size := v.form.pageTokens
+	stored := v.pages.stored(ctx, s.tokens[:min(len(s.tokens), s.prompt/size*size)])
+	if len(stored) <= size {
+		return nil
 	}
-	return slots[s.id], nil
+	return &sink{form: v.form, files: v.files, stored: stored, saved: saved}
 }
 
 // read reads the heads of a file into which the engine has just saved a slot, and returns an
 // error if the slot's rows must not be stored. The engine has run no other request in the slot
 // since the save.
-func (t *Tier) read(ctx context.Context, f *slotfile.File, s *slot) (*llamastate.File, error) {
-	p, err := t.idleSlot(ctx, s)
+func (v *saver) read(ctx context.Context, f *slotfile.File, s *slot) (*llamastate.File, error) {
+	p, err := v.asker.idle(ctx, s.id)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.judge(ctx, s, p); err != nil {
+	if err := v.judge.rows(ctx, s, p); err != nil {
 		return nil, err
 	}
-	state, err := within(t.disk, t.patience.page, func() (*llamastate.File, error) {
+	state, err := within(v.files.disk, v.patience.page, func() (*llamastate.File, error) {
 		info, err := f.Stat()
 		if err != nil {
 			return nil, err
 		}
-		return t.opt.Shape.Open(f, info.Size())
+		return v.form.shape.Open(f, info.Size())
 	})
 	if err != nil {
 		return nil, err
 	}
-	if !state.Media && len(state.Tokens) != p.Held {
-		return nil, because(CauseUntrusted, "it held %d tokens when it was saved, and holds %d now", len(state.Tokens), p.Held)
-	}
-	if err := s.foreign(state); err != nil {
-		return nil, err
-	}
-	if want := min(t.opt.Window, len(state.Tokens)); !state.Media && state.WindowRows() != want {
-		return nil, because(CauseFormat, "its window keeps %d positions of %d, want %d", state.WindowRows(), len(state.Tokens), want)
-	}
-	return state, nil
-}
-
-// foreign returns an error if a busy slot that was saved holds another prompt than the last one,
-// or more than the last request's account says. llama-server may begin a request whose client
-// went away while the request was being read, also after the request behind it.
-func (s *slot) foreign(state *llamastate.File) error {
-	n, held := commonPrefix(s.tokens, state.Tokens), len(state.Tokens)
-	if n == min(len(s.tokens), held) && (s.last == nil || state.Media || held <= s.last.seen()) {
-		return nil
-	}
-	s.broken = true
-	return because(CauseUntrusted, "it holds %d tokens, and shares %d with the last prompt of %d: another request ran in it", held, n, len(s.tokens))
-}
-
-// judge returns an error if the rows of a slot must not be stored.
-func (t *Tier) judge(ctx context.Context, s *slot, p Slot) error {
-	if t.unknownRuns() {
-		return errUnknownRuns // it began after the save, or may have run before
-	}
-	if t.forgetUnknown(s) {
-		s.last, s.pending = nil, nil
-	}
-	if s.last != nil && s.last.Cached == 0 && p.Held >= s.last.seen()-1 {
-		s.broken, s.lossy, s.pending = false, false, nil // all rows are those of the last request
-	}
-	shifted, err := t.shifted(ctx, s, p)
-	if err != nil {
-		return err // the next save asks again
-	}
-	s.judged, s.pending = true, nil
-	s.broken = s.broken || shifted
-	switch {
-	case shifted:
-		return because(CauseShifted, "its context may have been shifted")
-	case s.broken || s.private:
-		return because(CauseUntrusted, "it holds rows of a shifted context, of lossy pages, or of a request that is not stored")
-	}
-	return nil
-}
-
-// forgetUnknown notes that the rows in a slot are not known if a request of which nothing is
-// known may have used the slot, and reports whether that is so.
-func (t *Tier) forgetUnknown(s *slot) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	was := s.unknown
-	s.broken, s.unknown = s.broken || was, false
-	return was
-}
-
-// shifted reports whether the context of a slot may have been shifted since the slot was judged. An
-// error says that this is not known yet.
-func (t *Tier) shifted(ctx context.Context, s *slot, p Slot) (bool, error) {
-	seen := 0 // at least the number of tokens of any prompt and its answer
-	switch u := s.pending; {
-	case s.last != nil && p.Held < s.last.seen()-1:
-		return true, nil
-	case t.opt.NoShift:
-		return false, nil
-	case u == nil && s.last != nil:
-		seen = s.last.seen()
-	case u == nil:
-		return false, nil
-	case u.media:
-		return true, nil
-	default:
-		_, now, err := t.generatedNow(ctx)
-		if errors.Is(err, errUncounted) {
-			return true, nil
-		}
-		if err != nil {
-			return false, because(CauseUnanswered, "find out the length of its last answer: %w", err)
-		}
-		seen = u.prompt + now - u.counted
-	}
-	return seen+1 >= p.Context, nil
-}
-
-// minTail is the part of a page below which an incomplete last page is not stored.
-const minTail = 8
-
-// store stores the full pages of a saved slot that the store does not have, and tails that
-// end after some numbers of tokens. The file has no rows of dropped positions.
-func (t *Tier) store(ctx context.Context, state *llamastate.File, tails []int, dropped positions) error {
-	size := t.opt.PageTokens
-	parent := t.opt.Fingerprint
-	for start := 0; start < len(state.Tokens); start += size {
-		ends := []int{start + size}
-		for _, end := range tails {
-			least := size / minTail
-			if t.opt.Shape.HasEnd() {
-				least = 1
-			}
-			if end-start >= least && end-start < size && !slices.Contains(ends, end) {
-				ends = append(ends, end)
-			}
-		}
-		var next pagefile.Key
-		for _, end := range ends {
-			if end > len(state.Tokens) {
-				continue
-			}
-			tokens := state.Tokens[start:end]
-			key := pagefile.ChainKey(parent, tokens, nil)
-			if end == start+size {
-				next = key
-			}
-			if t.opt.Store.Has(key) {
-				continue
-			}
-			if dropped.overlap(start, end) {
-				return errors.New("a page was removed meanwhile") // nobody would find those behind it
-			}
-			if err := t.put(ctx, state, parent, start, tokens); err != nil {
-				return err
-			}
-		}
-		parent = next
-	}
-	return nil
-}
-
-// put stores one page.
-func (t *Tier) put(ctx context.Context, state *llamastate.File, parent pagefile.Key, start int, tokens []int32) error {
-	sections := t.opt.Shape.Sections()
-	if start+len(tokens) == len(state.Tokens) && state.End() {
-		sections = t.opt.Shape.EndSections(state.WindowRows())
-	}
-	layout, err := pagefile.NewLayout(sections, len(tokens))
-	if err != nil {
-		return err
-	}
-	page := &pagefile.Page{Parent: parent, Start: uint32(start), Tokens: tokens, Layout: layout, Payload: make([]byte, layout.Size())}
-	if err := state.ReadRows(layout, start, page.Payload); err != nil {
-		return err
-	}
-	err = t.opt.Store.Put(ctx, page)
-	t.sealed(page, err)
-	if err != nil && !errors.Is(err, steady.ErrHung) {
-		return told{err}
-	}
-	return err
+	return state, v.judge.file(s, p, state)
 }

@@ -3,12 +3,10 @@ package llamatier
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"errors"
 	"io"
 	"sync"
 
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 )
@@ -16,16 +14,11 @@ import (
 // headMax bounds the bytes of a file before the first row, which a sink keeps in memory.
 const headMax = 64 << 20
 
-// positions is a range of positions.
-type positions struct{ start, end int }
-
-// overlap reports whether some of these positions are from start to end.
-func (p positions) overlap(start, end int) bool { return start < p.end && p.start < end }
-
 // sink is a stream into which llama-server saves a slot. Rows of pages that are stored are
 // dropped; all other bytes go to a file, at their offsets.
 type sink struct {
-	t      *Tier
+	form   form
+	files  *files
 	stored []int32 // tokens of pages that are stored, the first of the slot
 	saved  int64   // bytes that the slot's file may have
 
@@ -37,36 +30,6 @@ type sink struct {
 	file    *slotfile.File // nil before it is known where rows are
 	rows    io.WriterAt    // of file
 	failed  error          // the first, of which llama-server knows only that there was one
-}
-
-// sink returns the sink of a slot that holds a number of tokens; nil if a file is better.
-func (t *Tier) sink(ctx context.Context, s *slot, held int) *sink {
-	saved := t.savedSize(s, held)
-	if !t.asStream(saved) {
-		return nil
-	}
-	// The first page and the last one are kept, and that in which the prompt may get a tail.
-	size := t.opt.PageTokens
-	stored := t.storedTokens(ctx, s.tokens[:min(len(s.tokens), s.prompt/size*size)])
-	if len(stored) <= size {
-		return nil
-	}
-	return &sink{t: t, stored: stored, saved: saved}
-}
-
-// storedTokens returns the first of some tokens, those whose pages are stored.
-func (t *Tier) storedTokens(ctx context.Context, tokens []int32) []int32 {
-	size, parent := t.opt.PageTokens, t.opt.Fingerprint
-	for start := 0; ; start += size {
-		if start+size > len(tokens) || ctx.Err() != nil {
-			return tokens[:start]
-		}
-		key := pagefile.ChainKey(parent, tokens[start:start+size], nil)
-		if !t.opt.Store.Has(key) {
-			return tokens[:start]
-		}
-		parent = key
-	}
 }
 
 // Size implements slotfile.Sink.
@@ -139,13 +102,13 @@ func (k *sink) keepLocked(p []byte, off int64) error {
 
 // beginLocked makes the file, as soon as it is known where rows are.
 func (k *sink) beginLocked() error {
-	b, _, err := k.t.opt.Shape.Begin(bytes.NewReader(k.head), int64(len(k.head)))
+	b, _, err := k.form.shape.Begin(bytes.NewReader(k.head), int64(len(k.head)))
 	if err == nil && b == nil {
 		return nil // more must be written
 	}
 	size := int64(len(k.head)) + k.saved
 	if err == nil { // otherwise it has media, or Shape.Open says later why not
-		page := k.t.opt.PageTokens
+		page := k.form.pageTokens
 		if end := min(commonPrefix(b.Tokens, k.stored), len(b.Tokens)-1) / page * page; end > page {
 			k.dropped = positions{page, end}
 			k.filter = b.Without(page, end)
@@ -157,11 +120,11 @@ func (k *sink) beginLocked() error {
 
 // openLocked makes the file, with about size bytes, and writes its head.
 func (k *sink) openLocked(size int64) error {
-	f, err := k.t.newFile(size)
+	f, err := k.files.create(size)
 	if err != nil {
 		return err
 	}
-	k.file, k.rows = f, k.t.disk.writer(f)
+	k.file, k.rows = f, k.files.disk.writer(f)
 	head := k.head
 	k.head = nil
 	return k.keepLocked(head, 0)
@@ -179,8 +142,8 @@ func (k *sink) finish() (*slotfile.File, positions, error) {
 	f := k.file
 	k.file = nil
 	truncate := func() (struct{}, error) { return struct{}{}, f.Truncate(k.size) }
-	if _, err := within(k.t.disk, k.t.patience.page, truncate); err != nil {
-		k.t.drop(f)
+	if _, err := within(k.files.disk, k.files.disk.patience.page, truncate); err != nil {
+		k.files.drop(f)
 		return nil, k.dropped, err
 	}
 	return f, k.dropped, nil

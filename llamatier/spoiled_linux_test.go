@@ -243,7 +243,7 @@ func TestAPromptWhoseSlotIsNotLeft(t *testing.T) {
 	require.Equal(t, 320, endOf(store.Chain(t.Context(), prompt(1, 320), nil)))
 
 	named := Request{Tokens: prompt(1, 330), Slot: 0, Cancel: func() {}}
-	w.tier.slots[0].last, w.tier.slots[0].judged = nil, false
+	w.tier.table.slots[0].last, w.tier.table.slots[0].judged = nil, false
 	w.engine.slots[0].use.Lock()
 	_, err := w.tier.Begin(t.Context(), named)
 	require.NoError(t, err, "it waits for the slot that it names")
@@ -255,7 +255,7 @@ func TestAPromptWhoseSlotIsNotLeft(t *testing.T) {
 func TestAnEngineThatShiftsNoContext(t *testing.T) {
 	for name, before := range map[string]func(w *world){
 		"clients read the counter": func(w *world) {
-			w.tier.opt.Engine.MetricsOfClients = true
+			w.tier.asker.engine.MetricsOfClients = true
 			begin(w.t.(*testing.T), w, prompt(1, 200)).End(nil)
 			w.engine.slots[0].complete(w.engine, context.Background(), prompt(1, 200), 30)
 		},

@@ -1,7 +1,6 @@
 package llamatier
 
 import (
-	"context"
 	"time"
 
 	"github.com/kvtier/kvtier/rates"
@@ -34,60 +33,44 @@ const (
 	endWorth = 5 * time.Second
 	// stageCost is the part of that time which saving a slot may take while a request waits.
 	stageCost = 0.1
-	// stageMax bounds the first step of a request: until it is over, a client gets no headers.
-	stageMax = 5 * time.Minute
 )
 
 // worthEnd reports whether the end of a slot's sequence is stored, after a number of tokens.
-func (t *Tier) worthEnd(s *slot, tokens int) bool {
-	return tokens >= s.ended()+endEvery || t.opt.Rates.Computing(s.ended(), tokens) >= endWorth
+func worthEnd(r *rates.Rates, s *slot, tokens int) bool {
+	return tokens >= s.ended()+endEvery || r.Computing(s.ended(), tokens) >= endWorth
 }
 
-// stageEnd returns the number of tokens that are computed and saved before the others, 0 if the
+// stages decides whether a prompt is computed in two steps.
+type stages struct {
+	form    form
+	files   *files
+	rates   *rates.Rates
+	control func(token int32) bool // Options.Control
+}
+
+// end returns the number of tokens that are computed and saved before the others, 0 if the
 // prompt is computed at once.
-func (t *Tier) stageEnd(s *slot, tokens []int32) int {
-	if !t.opt.Shape.HasEnd() || t.opt.Control == nil || len(t.saving) > 0 {
+func (g *stages) end(s *slot, tokens []int32) int {
+	if !g.form.shape.HasEnd() || g.control == nil {
 		return 0
 	}
-	end := turnEnd(tokens, t.opt.Control)
-	if end%t.opt.PageTokens == 0 {
+	end := turnEnd(tokens, g.control)
+	if end%g.form.pageTokens == 0 {
 		end-- // a full page may be stored already, without an end
 	}
 	held := commonPrefix(s.tokens, tokens)
-	if end <= max(t.opt.Window, held) || !t.worthEnd(s, end) || !t.fits(t.savedSize(s, end)) {
+	if end <= max(g.form.window, held) || !worthEnd(g.rates, s, end) || !g.files.fits(s.fileSize(g.form, end)) {
 		return 0
 	}
-	gain := t.opt.Rates.Computing(s.ended(), end)
-	if t.opt.Rates.Reading(t.saved(s, end)) > time.Duration(stageCost*float64(gain)) || t.opt.Rates.Computing(held, end) > stageMax {
+	gain := g.rates.Computing(s.ended(), end)
+	if g.rates.Reading(saved(s.fileSize(g.form, end))) > time.Duration(stageCost*float64(gain)) || g.rates.Computing(held, end) > stageMax {
 		return 0
 	}
 	return end
 }
 
-// stage computes the first part of a prompt, and saves the slot.
-func (t *Tier) stage(ctx context.Context, u *Turn) {
-	s, end := u.s, t.stageEnd(u.s, u.tokens)
-	if end == 0 {
-		return
-	}
-	first, stop := context.WithTimeout(ctx, t.patience.stage) // the time that was predicted may be far off
-	defer stop()
-	answer, err := t.opt.Engine.Prefill(first, s.id, u.tokens[:end])
-	t.mu.Lock()
-	t.endedLocked(u, answer, end)
-	t.mu.Unlock()
-	if err != nil {
-		t.opt.Log.Debug("kv tier: prompt is computed at once", "slot", s.id, "error", err)
-		return
-	}
-	u.Staged = answer
-	t.save(ctx, s, true)
-}
-
 // saving is the name, among the rates, of the step in which the engine writes a file.
 const saving = "llama-server saves"
 
-// saved describes the file of a slot with a number of tokens to package rates.
-func (t *Tier) saved(s *slot, tokens int) rates.Page {
-	return rates.Page{Bytes: t.savedSize(s, tokens), Tier: saving}
-}
+// saved describes a file that the engine writes to package rates.
+func saved(bytes int64) rates.Page { return rates.Page{Bytes: bytes, Tier: saving} }

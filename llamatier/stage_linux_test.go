@@ -70,12 +70,12 @@ func TestAThinkingConversationComesBack(t *testing.T) {
 func TestAStageThatIsNotWorthIt(t *testing.T) {
 	for name, change := range map[string]func(w *world){
 		"dense":       func(w *world) { w.hybrid = false; w.start(1, 4000) },
-		"no control":  func(w *world) { w.tier.opt.Control = nil },
-		"quick":       func(w *world) { computes(w.tier.opt.Rates, time.Microsecond) },
-		"slow saves":  func(w *world) { saves(w.tier.opt.Rates, 1, time.Second) },
-		"too slow":    func(w *world) { computes(w.tier.opt.Rates, 3*time.Second) },
+		"no control":  func(w *world) { w.restart(func(o *Options) { o.Control = nil }) },
+		"quick":       func(w *world) { computes(w.rates, time.Microsecond) },
+		"slow saves":  func(w *world) { saves(w.rates, 1, time.Second) },
+		"too slow":    func(w *world) { computes(w.rates, 3*time.Second) },
 		"no memory":   func(w *world) { w.available, w.free = 1, 1 },
-		"busy saving": func(w *world) { w.tier.saving <- struct{}{} },
+		"busy saving": func(w *world) { w.tier.saver.saving <- struct{}{} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := openStore(t)
@@ -107,10 +107,10 @@ func TestSavesAreTimed(t *testing.T) {
 	store := openStore(t)
 	defer store.Close()
 	w := newWorld(t, store, 1, 4000)
-	require.Zero(t, w.tier.opt.Rates.Reading(w.tier.saved(w.tier.slots[0], 300)))
+	require.Zero(t, w.rates.Reading(saved(fakeShape.RowBytes(300, 0))))
 	w.ask(ask(prompt(1, 300)), 5)
 	w.idle()
-	require.Positive(t, w.tier.opt.Rates.Reading(w.tier.saved(w.tier.slots[0], 300)))
+	require.Positive(t, w.rates.Reading(saved(fakeShape.RowBytes(300, 0))))
 }
 
 func begin(t *testing.T, w *world, tokens []int32) *Turn {

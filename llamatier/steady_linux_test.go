@@ -59,7 +59,7 @@ func TestALocalDiskThatHangs(t *testing.T) {
 		w.idle()
 	}
 	require.Len(t, s.calls, 1)
-	require.Empty(t, w.tier.saving, "no file of a save is kept")
+	require.Empty(t, w.tier.saver.saving, "no file of a save is kept")
 	close(s.hung)
 	w.answers()
 	w.tier.patience.find = time.Hour
@@ -77,9 +77,21 @@ func TestAPutThatHangs(t *testing.T) {
 	w.tier.patience.find, w.tier.patience.page = time.Hour, time.Second // in which the slot's file is read
 	w.idle()
 	require.Equal(t, "put", <-s.calls)
-	require.Empty(t, w.tier.saving)
+	require.Empty(t, w.tier.saver.saving)
 	close(s.hung)
 	w.answers()
+}
+
+// hurrying is a store after whose answer its Tier is impatient.
+type hurrying struct {
+	Store
+	tier *Tier
+}
+
+func (s *hurrying) Chain(ctx context.Context, tokens []int32, media []pagefile.Media) []diskstore.Ref {
+	refs := s.Store.Chain(ctx, tokens, media)
+	s.tier.patience.find = time.Millisecond
+	return refs
 }
 
 // TestADiskThatHangsUnderAFile: the prompt is computed, and the file is removed when it is there
@@ -88,8 +100,7 @@ func TestADiskThatHangsUnderAFile(t *testing.T) {
 	w := stored(t)
 	hung := make(chan struct{})
 	w.available, w.look = 100, func() { <-hung }
-	w.tier.opt.Store = w.store // which answers
-	w.tier.patience.find = time.Millisecond
+	w.tier.disk.store = &hurrying{w.store, w.tier}
 	require.Zero(t, w.ask(ask(prompt(1, 250)), 2))
 	w.tier.patience.find = time.Hour // to remove the file
 	close(hung)
@@ -145,8 +156,8 @@ func TestTheEndsOfASequence(t *testing.T) {
 	w.hybrid = true
 	s := &bounded{Store: w.store}
 	w.start(1, 1000)
-	w.tier.opt.Store = s
-	refs, _ := w.tier.find(t.Context(), prompt(1, 201))
+	w.tier.disk.store = s
+	refs, _ := w.tier.planner.find(t.Context(), prompt(1, 201))
 	require.Empty(t, refs, "no page has a state")
 	require.Greater(t, len(s.ends), 5)
 	require.False(t, s.ends[0].IsZero(), "a bound")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -12,9 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/llamastate"
-	"github.com/kvtier/kvtier/llamatier/slotfile"
 )
 
 const (
@@ -28,8 +27,12 @@ const (
 // stream is the file of a plan's pages, of which only the heads exist. Its rows are read from the
 // pages when llama-server reads them, one part of the file after another.
 type stream struct {
-	t     *Tier
-	plan  plan
+	plan     plan
+	reader   *reader // of the plan's pages
+	patience *patience
+	slow     func() // notes that rows did not come in time
+	log      *slog.Logger
+
 	rows  *llamastate.Builder
 	heads heads
 	parts []part
@@ -55,46 +58,6 @@ type reading struct {
 
 // errLate reports rows that did not come in time.
 var errLate = errors.New("rows do not come in time")
-
-// streams reports whether a plan's pages are handed to llama-server as a stream: llama-server
-// computes nothing while it reads a file, so pages of slow tiers are read before.
-func (t *Tier) streams(p *plan) bool {
-	for _, ref := range p.refs {
-		if ref.Tier == tier.Remote {
-			return false
-		}
-	}
-	return t.asStream(t.fileSize(len(p.tokens)))
-}
-
-// stream makes the stream of a plan's pages.
-func (t *Tier) stream(ctx context.Context, p *plan) (*slotfile.File, error) {
-	s, err := t.newStream(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	return t.opt.Files.Stream(s)
-}
-
-// newStream returns the stream of a plan's pages, which the caller closes.
-func (t *Tier) newStream(ctx context.Context, p *plan) (*stream, error) {
-	s := &stream{t: t, plan: *p, began: time.Now(), loaded: make(map[int]*reading)}
-	var err error
-	if s.rows, err = t.opt.Shape.Build(&s.heads, p.tokens, t.opt.Window); err != nil {
-		return nil, err
-	}
-	var starts []int
-	for i := range len(p.refs) + 1 {
-		starts = append(starts, p.end(i))
-	}
-	s.parts = divide(s.rows.Spans(), s.rows.Size(), starts, t.opt.PartBytes)
-	if took := t.opt.Rates.Computing(p.held, len(p.tokens)); took > 0 && !t.opt.AlwaysRestore {
-		s.late = s.began.Add(max(took, t.patience.part))
-	}
-	// llama-server may read the file after the request was given up.
-	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
-	return s, nil
-}
 
 // Size implements slotfile.Source.
 func (s *stream) Size() int64 { return s.rows.Size() }
@@ -142,7 +105,7 @@ func (s *stream) load(i int) *reading {
 		}
 		l := &reading{done: make(chan struct{}), buf: s.bufferLocked(s.parts[next].size())}
 		s.loaded[next] = l
-		s.t.spawn(func() {
+		s.reader.spawn(func() {
 			defer close(l.done)
 			l.err = s.fill(&s.parts[next], l.buf)
 		})
@@ -178,7 +141,7 @@ func (s *stream) bufferLocked(size int64) []byte {
 func (s *stream) await(l *reading) error {
 	err := errLate
 	if l != nil && (s.late.IsZero() || time.Now().Before(s.late)) {
-		timer := time.NewTimer(s.t.patience.part)
+		timer := time.NewTimer(s.patience.part)
 		defer timer.Stop()
 		select {
 		case <-l.done:
@@ -190,9 +153,9 @@ func (s *stream) await(l *reading) error {
 	defer s.mu.Unlock()
 	if s.failed == nil && err != nil {
 		s.failed = err
-		s.t.opt.Log.Info("kv tier: llama-server does not get all rows", "error", err)
+		s.log.Info("kv tier: llama-server does not get all rows", "error", err)
 		if errors.Is(err, errLate) {
-			s.t.opt.Rates.Probed(s.t.costs(&s.plan).Pages, time.Since(s.began), false)
+			s.slow()
 		}
 	}
 	return s.failed
@@ -216,7 +179,7 @@ func (s *stream) fill(p *part, buf []byte) error {
 	return cmp.Or(pages.Wait(), s.ctx.Err())
 }
 
-// page reads some sections of a page, each byte of which is checked, and puts their rows into a
+// page reads some sections of a page, and puts their rows into a
 // part of the file.
 func (s *stream) page(ctx context.Context, i int, sections []pagefile.Section, rows *llamastate.Builder) error {
 	ref := s.plan.refs[i]
@@ -224,11 +187,11 @@ func (s *stream) page(ctx context.Context, i int, sections []pagefile.Section, r
 	if err != nil {
 		return err
 	}
-	buf := s.t.takeBuffer(layout.Size())
-	if err := s.t.opt.Store.Read(ctx, ref, s.plan.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, *buf); err != nil {
+	buf, err := s.reader.read(ctx, &s.plan, i, layout)
+	if err != nil {
 		return fmt.Errorf("read the page at position %d: %w", ref.Start, err)
 	}
-	defer s.t.buffers.Put(buf)
+	defer s.reader.giveBack(buf)
 	return rows.WriteRows(layout, int(ref.Start), ref.Tokens, *buf)
 }
 

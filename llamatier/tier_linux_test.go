@@ -16,7 +16,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
+	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/unstored"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
@@ -34,6 +36,9 @@ type world struct {
 	files  *slotfile.Files
 	stream bool // the files may be streams
 	meter  telemetry.Meter
+	change func(*Options) // of the next Tier
+	rates  *rates.Rates
+	told   *unstored.Watch
 
 	available uint64 // bytes of memory
 	free      int64  // bytes on the disk
@@ -104,10 +109,11 @@ func (w *world) start(slots, context int) {
 	if w.hybrid {
 		w.engine.shape = hybridShape
 	}
-	w.tier = New(Options{
+	w.rates = rates.New()
+	opt := Options{
 		Engine: w.engine.engine(), Shape: w.engine.shape, Control: control, Slots: slots, Context: context,
 		Files: w.files, PartBytes: 5000, Store: w.store, Fingerprint: pagefile.Key{1}, PageTokens: testPage, Lossy: w.lossy, NoShift: w.still,
-		Meter: &w.meter, Recents: why.NewRecents(),
+		Meter: &w.meter, Recents: why.NewRecents(), Rates: w.rates,
 		AfterFunc: func(_ time.Duration, f func()) interface{ Stop() bool } {
 			m := &timer{f: f}
 			w.mu.Lock()
@@ -116,7 +122,17 @@ func (w *world) start(slots, context int) {
 			return m
 		},
 		Log: slog.New(slog.DiscardHandler),
-	})
+	}
+	if w.change != nil {
+		w.change(&opt)
+	}
+	w.tier = New(opt)
+}
+
+// restart begins with an engine that holds nothing, and a Tier with other options.
+func (w *world) restart(change func(*Options)) {
+	w.change = change
+	w.start(len(w.engine.slots), w.engine.context)
 }
 
 // idle lets time pass: slots that are unused are saved and stored.
@@ -213,7 +229,7 @@ func TestASlotThatHoldsThePrompt(t *testing.T) {
 		asked map[string]int
 	}{
 		"at once":            {func(*world) {}, map[string]int{}},
-		"it may have slept":  {func(w *world) { w.tier.slots[0].used = time.Now().Add(-time.Minute) }, map[string]int{"/slots": 1}},
+		"it may have slept":  {func(w *world) { w.tier.table.slots[0].used = time.Now().Add(-time.Minute) }, map[string]int{"/slots": 1}},
 		"an unknown request": {func(w *world) { w.tier.Unknown()(true) }, map[string]int{"/slots": 1, "/slots/0": 1, "/metrics": 1}},
 		"an answer is not heard": {func(w *world) {
 			turn, err := w.tier.Begin(t.Context(), ask(prompt(1, 205)))
@@ -328,7 +344,7 @@ func TestCheckpointsTakeRoom(t *testing.T) {
 	w.ask(ask(goesOn(200)), 2)
 	w.tier.Flush(t.Context())
 	require.LessOrEqual(t, endOf(store.Chain(t.Context(), w.engine.slots[0].tokens, nil)), 102)
-	w.tier.closed = false
+	w.tier.table.closed = false
 	w.available += 2 * uint64(len(checkpoints(201)))
 	w.ask(ask(w.engine.slots[0].tokens), 2)
 	w.tier.Flush(t.Context())
@@ -368,9 +384,9 @@ func TestRequestsThatWaitAreRefusedAtTheEnd(t *testing.T) {
 		refused <- err
 	}()
 	for waits := false; !waits; runtime.Gosched() {
-		w.tier.mu.Lock()
-		waits = len(w.tier.waiting) == 1
-		w.tier.mu.Unlock()
+		w.tier.table.mu.Lock()
+		waits = len(w.tier.table.waiting) == 1
+		w.tier.table.mu.Unlock()
 	}
 	flushed := make(chan struct{})
 	go func() {

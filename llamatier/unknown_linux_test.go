@@ -78,7 +78,7 @@ func TestNoUselessSavesBeforeAnUnknownRequest(t *testing.T) {
 		"private": func(w *world) { w.ask(Request{Tokens: prompt(1, 200), Slot: -1, Private: true}, 5) },
 		"unheard": func(w *world) { begin(w.t.(*testing.T), w, prompt(1, 200)).End(nil) },
 		"off":     func(w *world) { w.ask(ask(prompt(1, 200)), 5); w.tier.Off(telemetry.ObstacleOption, "a test") },
-		"closed":  func(w *world) { w.ask(ask(prompt(1, 200)), 5); w.tier.closed = true },
+		"closed":  func(w *world) { w.ask(ask(prompt(1, 200)), 5); w.tier.table.closed = true },
 	} {
 		store := openStore(t)
 		w := newWorld(t, store, 1, 1000)

@@ -18,14 +18,15 @@ import (
 // watch has a world's Tier tell a Watch, whose log it returns.
 func (w *world) watch() *strings.Builder {
 	lines := new(strings.Builder)
-	w.tier.opt.Unstored = unstored.New(slog.New(slog.NewTextHandler(lines, nil)), nil)
+	w.told = unstored.New(slog.New(slog.NewTextHandler(lines, nil)), nil)
+	w.restart(func(o *Options) { o.Unstored = w.told })
 	return lines
 }
 
 // unstored is the cause that the Tier reports.
 func (w *world) unstored() telemetry.Obstacle {
 	var r telemetry.Report
-	if w.tier.opt.Unstored.Fill(&r); r.Unstored == nil {
+	if w.told.Fill(&r); r.Unstored == nil {
 		return ""
 	}
 	return r.Unstored.Cause
@@ -77,11 +78,11 @@ func TestSlotsThatAreNotToldAgain(t *testing.T) {
 	w := newWorld(t, store, 1, 1000)
 	lines := w.watch()
 	for range 5 {
-		w.tier.notStored(w.tier.slots[0], because(CauseUntrusted, "it is private"))
-		w.tier.notStored(w.tier.slots[0], told{syscall.ENOSPC})
+		w.tier.obstacles.notStored(0, because(CauseUntrusted, "it is private"))
+		w.tier.obstacles.notStored(0, told{syscall.ENOSPC})
 	}
 	require.Empty(t, lines.String())
-	w.tier.notStored(w.tier.slots[0], steady.ErrHung)
+	w.tier.obstacles.notStored(0, steady.ErrHung)
 	require.Equal(t, telemetry.ObstacleHung, w.unstored())
 }
 

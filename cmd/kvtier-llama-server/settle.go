@@ -17,6 +17,7 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier"
+	"github.com/kvtier/kvtier/llamatier/identity"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
@@ -133,7 +134,7 @@ func (s *server) look() (*engineLook, telemetry.Obstacle, error) {
 
 // open opens the store, and gives prompts slots from then on.
 func (s *server) open(seen *engineLook) error {
-	model, err := llamatier.ReadModel(s.command.Model())
+	model, err := identity.ReadModel(s.command.Model())
 	if err != nil {
 		return err
 	}
@@ -146,15 +147,15 @@ func (s *server) open(seen *engineLook) error {
 	if err != nil {
 		return err
 	}
-	identity, err := s.identify(d.config, model, seen)
+	keys, err := s.identify(d.config, model, seen)
 	if err != nil {
 		return err
 	}
-	key := tierenv.Fingerprint(identity)
+	key := tierenv.Fingerprint(keys)
 	total := int64(seen.slots) * seen.shape.RowBytes(seen.context, model.Window)
 	config := d.config.ApplySplit(key.String(), total, nil, s.log)
 	options := config.StoreOptions()
-	options.Fingerprint, options.Identity, options.Logger, options.Trouble = key, identity, s.log, tierenv.Trouble(s.watch)
+	options.Fingerprint, options.Identity, options.Logger, options.Trouble = key, keys, s.log, tierenv.Trouble(s.watch)
 	options.Cold = config.ColdFor(notCold(seen.shape), s.log)
 	store, err := diskstore.Open(context.Background(), options)
 	if err != nil {
@@ -171,10 +172,10 @@ func (s *server) open(seen *engineLook) error {
 	})
 	s.proxy.Use(tier)
 	reported := telemetry.Model{
-		Weights:     identity[tierenv.KeyWeights],
+		Weights:     keys[tierenv.KeyWeights],
 		Fingerprint: key.String(),
-		Namespace:   identity[tierenv.KeyNamespace],
-		CacheType:   identity[tierenv.KeyCacheType],
+		Namespace:   keys[tierenv.KeyNamespace],
+		CacheType:   keys[tierenv.KeyCacheType],
 		PageTokens:  config.PageTokens,
 		TokenBytes:  seen.shape.RowBytes(1, 0),
 	}
@@ -185,7 +186,7 @@ func (s *server) open(seen *engineLook) error {
 		r.Memory = append(r.Memory, telemetry.Memory{Name: "recent prompts", Bytes: recents.Bytes()})
 		s.watch.Fill(r)
 	})
-	go s.reclaim(store, identity)
+	go s.reclaim(store, keys)
 	attrs := append(config.Allocation(seen.shape.RowBytes(1, 0)), "slots", seen.slots, "fingerprint", key.String()[:12])
 	if cold := tierenv.ColdText(options.Cold); cold != "" {
 		attrs = append(attrs, "cold_type", cold)
@@ -209,24 +210,24 @@ func notCold(shape *llamastate.Shape) string {
 }
 
 // reclaim removes pages that another version of llama-server left. Closing the store ends it.
-func (s *server) reclaim(store *diskstore.Store, identity map[string]string) {
+func (s *server) reclaim(store *diskstore.Store, keys map[string]string) {
 	ctx := context.Background()
 	usage, err := store.Survey(ctx)
 	if err != nil {
 		s.log.Debug("kv tier: pages are not counted", "error", err)
 		return
 	}
-	tierenv.Reclaim(ctx, store, usage, identity, s.log)
+	tierenv.Reclaim(ctx, store, usage, keys, s.log)
 }
 
 // identify finds the identity of the pages. Large files are read once, and remembered.
-func (s *server) identify(config tierenv.Config, model llamatier.Model, seen *engineLook) (map[string]string, error) {
+func (s *server) identify(config tierenv.Config, model identity.Model, seen *engineLook) (map[string]string, error) {
 	files := digests.Open(filepath.Join(config.Local, "digests.json"))
 	numerics := s.command.Numerics()
 	if model.LongRope {
 		numerics = append(numerics, fmt.Sprintf("n_ctx=%d", seen.context))
 	}
-	identity, err := llamatier.Identity(s.command, numerics, config, seen.shape, s.run.Engine.Process.Pid, files)
+	keys, err := identity.Of(s.command, numerics, config, seen.shape, s.run.Engine.Process.Pid, files)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +237,7 @@ func (s *server) identify(config tierenv.Config, model llamatier.Model, seen *en
 	if err := files.Save(); err != nil {
 		s.log.Debug("kv tier: digests of large files are not remembered", "error", err)
 	}
-	return identity, nil
+	return keys, nil
 }
 
 // fileStates returns the states of the model and its adapters. A blob of Ollama never changes.

@@ -20,6 +20,7 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier"
+	"github.com/kvtier/kvtier/llamatier/identity"
 	"github.com/kvtier/kvtier/llamatier/process"
 	"github.com/kvtier/kvtier/llamatier/proxy"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
@@ -153,7 +154,7 @@ func TestAModelThatIsReplaced(t *testing.T) {
 		}
 		config := tierenv.Config{PageTokens: 256}
 		config.Local = t.TempDir()
-		_, err := s.identify(config, llamatier.Model{}, &engineLook{shape: &llamastate.Shape{}})
+		_, err := s.identify(config, identity.Model{}, &engineLook{shape: &llamastate.Shape{}})
 		require.Equal(t, replaced, err != nil, "%v", err)
 	}
 }

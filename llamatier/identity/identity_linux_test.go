@@ -1,4 +1,4 @@
-package llamatier
+package identity
 
 import (
 	"os"
@@ -24,7 +24,7 @@ func TestIdentityNamesTheCacheType(t *testing.T) {
 			Kind: llamastate.Full, Streams: 1, Layers: 1,
 			Tensors: [2][]llamastate.Tensor{{{Type: 8, Row: row}}, {{Type: 1, Row: row}}},
 		}}}
-		id, err := Identity(launch.Command{Args: []string{"-m", model}}, nil, tierenv.Config{PageTokens: 256}, shape, os.Getpid(), files)
+		id, err := Of(launch.Command{Args: []string{"-m", model}}, nil, tierenv.Config{PageTokens: 256}, shape, os.Getpid(), files)
 		require.NoError(t, err)
 		return id
 	}

@@ -1,4 +1,4 @@
-package llamatier
+package identity
 
 import (
 	"crypto/sha256"
@@ -15,10 +15,10 @@ import (
 	"github.com/kvtier/kvtier/llamatier/launch"
 )
 
-// Identity returns the identity of the pages of an engine: everything that decides a row's
+// Of returns the identity of the pages of an engine: everything that decides a row's
 // bytes except the tokens before it. numerics are arguments that change rows. pid is the
 // engine's process.
-func Identity(c launch.Command, numerics []string, config tierenv.Config, shape *llamastate.Shape, pid int, files *digests.Files) (map[string]string, error) {
+func Of(c launch.Command, numerics []string, config tierenv.Config, shape *llamastate.Shape, pid int, files *digests.Files) (map[string]string, error) {
 	weights, err := files.Weights(c.Model())
 	if err != nil {
 		return nil, fmt.Errorf("identify the model's weights: %w", err)

@@ -1,6 +1,6 @@
 //go:build !linux && !darwin
 
-package llamatier
+package identity
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package llamatier
+package identity
 
 import (
 	"fmt"

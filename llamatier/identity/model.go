@@ -1,4 +1,4 @@
-package llamatier
+package identity
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 	"github.com/kvtier/kvtier/internal/sizing"
 )
 
-// Model is the part of a model's file that a Tier must know.
+// Model is the part of a model's file that decides how its slots are kept.
 type Model struct {
 	Window   int  // positions that a window keeps; 0 without one
 	LongRope bool // rows depend on the size of the context

@@ -1,0 +1,83 @@
+package llamatier
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/llamastate"
+	"github.com/kvtier/kvtier/llamatier/slotfile"
+	"github.com/kvtier/kvtier/rates"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/unstored"
+	"github.com/kvtier/kvtier/telemetry/why"
+)
+
+// Store is the page store, a *diskstore.Store.
+type Store interface {
+	Chain(ctx context.Context, tokens []int32, media []pagefile.Media) []diskstore.Ref
+	ChainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
+	Has(key pagefile.Key) bool
+	LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error)
+	TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
+	Put(ctx context.Context, p *pagefile.Page) error
+	Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error
+}
+
+// Options configures a Tier.
+type Options struct {
+	Engine  *Engine
+	Shape   *llamastate.Shape // of the engine's files
+	Slots   int               // number of the engine's slots
+	Context int               // tokens that a slot has room for
+	Window  int               // positions that the engine's window keeps; 0 without a window
+	NoShift bool              // the engine never shifts the context of a full slot
+
+	// Control reports whether a token is a control token, as those that begin the parts of a
+	// chat are; nil if that is not known.
+	Control func(token int32) bool
+
+	Store       Store
+	Fingerprint pagefile.Key // of the store
+	PageTokens  int          // of a page; 0 means diskstore.DefaultPageTokens
+
+	// Lossy also restores lossy pages, where they reach a page further than exact ones. A slot
+	// with such rows is not stored. Without Lossy no lossy page is looked up, and in a model with
+	// windows or recurrent layers none ever is.
+	Lossy bool
+
+	// Files makes the files through which the engine saves and restores slots.
+	Files *slotfile.Files
+
+	// PartBytes is the usual size of the parts in which a stream is read from pages; 0 means
+	// 16 MiB.
+	PartBytes int64
+
+	// Idle is the time after a request at which a slot is saved.
+	Idle time.Duration
+
+	// Rates decides between restoring and computing; nil means rates that are forgotten.
+	Rates *rates.Rates
+
+	// Meter counts prompts and pages; nil counts nothing.
+	Meter *telemetry.Meter
+	// Recents keeps the latest prompts in memory, to say why a prompt was computed; nil says nothing.
+	Recents *why.Recents
+
+	// Unstored is told of slots that should have been stored and do not reach the store, which
+	// tells of its own failures. Nil means that only Log is.
+	Unstored *unstored.Watch
+
+	// AlwaysRestore restores stored pages although computing may be quicker, for tests.
+	AlwaysRestore bool
+
+	// After is time.After; nil means that.
+	After func(time.Duration) <-chan time.Time
+
+	// AfterFunc is time.AfterFunc; nil means that.
+	AfterFunc func(d time.Duration, f func()) interface{ Stop() bool }
+
+	Log *slog.Logger
+}

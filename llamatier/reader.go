@@ -1,0 +1,58 @@
+package llamatier
+
+import (
+	"context"
+	"sync"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+// reader reads pages of plans.
+type reader struct {
+	store   Store
+	form    form
+	spawn   func(func()) // for reads that go on behind a request
+	buffers sync.Pool    // *[]byte
+}
+
+// pagesInMemory bounds the pages that a restore holds beside its file: one that is being
+// written to the file, and two that are being read.
+const pagesInMemory = 3
+
+// page is a page that was read.
+type page struct {
+	layout pagefile.Layout
+	buffer *[]byte
+	err    error
+}
+
+// page reads a page of a plan.
+func (r *reader) page(ctx context.Context, p *plan, i int) (pg page) {
+	if pg.layout, pg.err = r.form.layout(p, i, p.refs[i].Stored); pg.err != nil {
+		return pg
+	}
+	pg.buffer, pg.err = r.read(ctx, p, i, pg.layout)
+	return pg
+}
+
+// read reads the sections of a page that a layout has, each byte of which is checked. Without an error
+// the caller gives the buffer back; after one, a read that hangs may still use it.
+func (r *reader) read(ctx context.Context, p *plan, i int, layout pagefile.Layout) (*[]byte, error) {
+	ref := p.refs[i]
+	buf := r.take(layout.Size())
+	return buf, r.store.Read(ctx, ref, p.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, *buf)
+}
+
+// take returns a buffer for a page.
+func (r *reader) take(size int) *[]byte {
+	buf, ok := r.buffers.Get().(*[]byte)
+	if !ok || cap(*buf) < size {
+		b := make([]byte, size)
+		buf = &b
+	}
+	*buf = (*buf)[:size]
+	return buf
+}
+
+// giveBack takes a buffer that nobody uses any more.
+func (r *reader) giveBack(buf *[]byte) { r.buffers.Put(buf) }

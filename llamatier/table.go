@@ -1,0 +1,262 @@
+package llamatier
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+// table has the engine's slots, and the requests that wait for one.
+type table struct {
+	later func(*slot) interface{ Stop() bool } // has an idle slot saved some time later
+
+	mu      sync.Mutex
+	slots   []*slot
+	waiting []*waiter
+	closed  bool
+	unknown int             // requests that run in slots which the engine chose
+	acting  []chan struct{} // one for each action that is waited for, closed after it
+}
+
+// newTable returns the table of some slots that hold nothing.
+func newTable(slots int, later func(*slot) interface{ Stop() bool }) *table {
+	t := &table{later: later}
+	for id := range slots {
+		t.slots = append(t.slots, &slot{id: id, sequence: sequence{judged: true}})
+	}
+	return t
+}
+
+// waiter is a request that waits for a slot.
+type waiter struct {
+	request Request
+	got     chan *slot // receives nil when the table closes
+}
+
+// take waits for a slot. Requests get slots in the order in which they came.
+func (t *table) take(ctx context.Context, r Request) (*slot, error) {
+	t.mu.Lock()
+	w := &waiter{request: r, got: make(chan *slot, 1)}
+	t.waiting = append(t.waiting, w)
+	t.serveLocked()
+	t.mu.Unlock()
+	select {
+	case s := <-w.got:
+		if s == nil {
+			return nil, ErrClosed
+		}
+		return s, nil
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, other := range t.waiting {
+		if other == w {
+			t.waiting = append(t.waiting[:i], t.waiting[i+1:]...)
+			return nil, ctx.Err()
+		}
+	}
+	if s := <-w.got; s != nil { // it came just now
+		t.giveBackLocked(s)
+	}
+	return nil, ctx.Err()
+}
+
+// serveLocked gives free slots to requests that wait. A request for a certain slot does not
+// hold up the requests behind it.
+func (t *table) serveLocked() {
+	var left []*waiter
+	for _, w := range t.waiting {
+		if s := t.takeLocked(w.request); s != nil {
+			w.got <- s
+		} else {
+			left = append(left, w)
+		}
+	}
+	t.waiting = left
+}
+
+// takeLocked makes a free slot busy: the one that the request asks for, or the best one. It returns
+// nil if there is none.
+func (t *table) takeLocked(r Request) *slot {
+	return t.chooseLocked(r, func(s *slot) bool { return r.Slot < 0 || s.id == r.Slot%len(t.slots) }).takeLocked()
+}
+
+// similar is the part of a prompt that a slot must hold to be chosen for that reason, as in
+// llama-server.
+const similar = 0.1
+
+// chooseLocked returns the free slot for a request, of those that suit: the one that holds most of
+// the prompt, or the one unused for longest. It returns nil if there is none.
+func (t *table) chooseLocked(r Request, suits func(*slot) bool) *slot {
+	free := func(s *slot) bool { return !s.busy && suits(s) }
+	best, most := t.oldestLocked(free), int(similar*float64(len(r.Tokens)+len(r.Rest)))
+	for _, s := range t.slots {
+		if !free(s) {
+			continue
+		}
+		if n := s.shared(r); n > most {
+			best, most = s, n
+		}
+	}
+	return best
+}
+
+// oldestLocked returns the slot unused for longest, of those that suit; nil if none does.
+func (t *table) oldestLocked(suits func(*slot) bool) (oldest *slot) {
+	for _, s := range t.slots {
+		if suits(s) && (oldest == nil || s.used.Before(oldest.used)) {
+			oldest = s
+		}
+	}
+	return oldest
+}
+
+// takeLocked makes a slot busy, which is not saved for being idle any more, and returns it. A nil
+// slot stays nil.
+func (s *slot) takeLocked() *slot {
+	if s == nil {
+		return nil
+	}
+	s.busy = true
+	if s.idle != nil {
+		s.idle.Stop()
+		s.idle = nil
+	}
+	return s
+}
+
+// takeOther makes a slot busy in which the engine runs nothing, for a request that names none, and
+// gives a busy slot back. It returns nil if no such slot is free.
+func (t *table) takeOther(s *slot, r Request, slots []Slot) *slot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	other := t.chooseLocked(r, func(o *slot) bool { return r.Slot < 0 && o.id < len(slots) && !slots[o.id].Running }).takeLocked()
+	if other != nil {
+		t.giveBackLocked(s)
+	}
+	return other
+}
+
+// takeIdle makes the slot busy that holds tokens and has been free for longest, other than one.
+// It returns nil if there is none.
+func (t *table) takeIdle(than *slot) *slot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.oldestLocked(func(s *slot) bool { return s != than && !s.busy && len(s.tokens) > 0 }).takeLocked()
+}
+
+// takeUnsaved makes the slot busy that has been free for longest, of those in which there is
+// something to save. It returns nil if there is none.
+func (t *table) takeUnsaved() *slot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || t.unknown > 0 {
+		return nil
+	}
+	return t.oldestLocked(func(s *slot) bool { return !s.busy && s.storable() && !s.unknown && !s.acting }).takeLocked()
+}
+
+// takeUnused makes a slot busy that was given back, and reports whether no request has taken it
+// since.
+func (t *table) takeUnused(s *slot) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s.busy || s.idle == nil || t.closed {
+		return false
+	}
+	s.takeLocked()
+	return true
+}
+
+// begin notes that a request begins in a busy slot, which is given up at once if the table is closed.
+func (t *table) begin(s *slot, cancel context.CancelFunc) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.cancel = cancel
+	if t.closed {
+		cancel()
+	}
+}
+
+// end makes the slot of a request free, with a new description, and has it saved some time later.
+func (t *table) end(s *slot, seen telemetry.Slot) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.seen, s.used = seen, time.Now()
+	t.giveBackLocked(s)
+}
+
+// giveBack makes a slot free in which no request has run, and has it saved some time later.
+func (t *table) giveBack(s *slot) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.giveBackLocked(s)
+}
+
+func (t *table) giveBackLocked(s *slot) {
+	s.idle = t.later(s)
+	t.giveLocked(s)
+}
+
+// give makes a slot free.
+func (t *table) give(s *slot) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.giveLocked(s)
+}
+
+func (t *table) giveLocked(s *slot) {
+	s.busy, s.cancel = false, nil
+	t.serveLocked()
+}
+
+func (t *table) isClosed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.closed
+}
+
+// close gives up the requests that run, and refuses those that wait.
+func (t *table) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	for _, w := range t.waiting {
+		w.got <- nil
+	}
+	t.waiting = nil
+	for _, s := range t.slots {
+		if s.cancel != nil {
+			s.cancel()
+		}
+	}
+}
+
+// unsavedBeside reports whether a free slot, of which something is not stored, holds more than a number
+// of a prompt's tokens. The request in a busy slot may be replacing its tokens.
+func (t *table) unsavedBeside(tokens []int32, found int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.slots {
+		if !s.busy && (s.dirty || s.tails) && commonPrefix(s.tokens, tokens) > found {
+			return true
+		}
+	}
+	return false
+}
+
+// describe describes the slots, for people. Pages of a slot in a tier are not counted here.
+func (t *table) describe() []telemetry.Slot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	slots := make([]telemetry.Slot, 0, len(t.slots))
+	for _, s := range t.slots {
+		v := s.seen
+		v.ID, v.Busy = s.id, s.busy
+		slots = append(slots, v)
+	}
+	return slots
+}

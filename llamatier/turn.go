@@ -1,0 +1,64 @@
+package llamatier
+
+import "time"
+
+// Turn is a request that has a slot.
+type Turn struct {
+	// Restored is the number of tokens that were put into the slot for the request.
+	Restored int
+
+	// Staged is the account of the first part of the prompt, if that was computed before the
+	// request: the engine counts its tokens as cached.
+	Staged *Answer
+
+	// TooLong says that the prompt has no room in the slot: the engine refuses it at once.
+	TooLong bool
+
+	t       *Tier
+	s       *slot
+	tokens  []int32
+	rest    []int32
+	private bool
+	counted int // at most Engine.Generated before the request
+
+	began    time.Time
+	held     int // tokens of the prompt that the slot held before the restore
+	restored restored
+	asked    *inquiry // nil without Options.Recents
+}
+
+// Slot is the number of the slot, for the request's id_slot.
+func (u *Turn) Slot() int { return u.s.id }
+
+// End ends a request. answer is nil unless the engine was heard to the end. The slot is saved
+// some time later, unless another request takes it before.
+func (u *Turn) End(answer *Answer) {
+	t, s := u.t, u.s
+	p := u.account(t.opt.Rates, answer)
+	u.restored.saved = p.Saved
+	t.why.record(u.asked, p)
+	u.computed(len(u.tokens), answer)
+	if ended := t.counter.generating(); answer != nil {
+		t.counter.askAhead(ended)
+	}
+	t.table.end(s, s.describe(answer, u.restored, t.opt.PageTokens))
+}
+
+// computed notes that the engine has computed the first tokens of a prompt.
+func (u *Turn) computed(tokens int, answer *Answer) {
+	if answer != nil && u.rest == nil { // an image is not computed as tokens are
+		u.t.opt.Rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
+	}
+	context := u.t.opt.Context
+	if u.t.opt.NoShift {
+		context = 0
+	}
+	u.s.compute(step{tokens: u.tokens[:tokens], rest: u.rest, private: u.private, counted: u.counted, answer: answer}, context)
+}
+
+// Drop ends a request that the engine has not got, or has refused because the prompt is TooLong.
+// It takes the place of End.
+func (u *Turn) Drop() {
+	u.t.why.forget(u.asked)
+	u.t.table.giveBack(u.s)
+}
