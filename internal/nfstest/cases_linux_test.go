@@ -58,9 +58,9 @@ func testContract(t *testing.T, c *cluster) {
 // is that of the benchmark of the store.
 func testLookUps(t *testing.T, c *cluster) {
 	const children = "/children"
-	look := func(m *machine, at, children string, times int) string {
+	look := func(m *machine, at, of string, times int) string {
 		out, err := c.try(m, wire.Request{
-			Args: []string{"/store.test", "-test.run=NONE", "-test.bench=LookUpAmong/./children=" + children + "$", fmt.Sprintf("-test.benchtime=%dx", times)},
+			Args: []string{"/store.test", "-test.run=NONE", "-test.bench=LookUpAmong/" + of + "$", fmt.Sprintf("-test.benchtime=%dx", times)},
 			Env:  []string{"KVTIER_CHILDREN=" + at, "KVTIER_LONG=1"},
 		})
 		require.NoError(t, err, out)
@@ -69,9 +69,9 @@ func testLookUps(t *testing.T, c *cluster) {
 	c.sh(c.server, "mkdir -m 700 "+exports+children)
 	c.mountWith(c.a, "vers=4.2")
 	defer c.run(c.a, "/init", "unmount", mounted)
-	for _, n := range []string{"1000", "100000"} {
-		t.Log(look(c.server, exports+children, n, 1))
-		t.Log(look(c.a, mounted+children, n, 256))
+	for _, of := range []string{"shared=0/children=1000", "shared=200/children=1000", "shared=0/children=100000", "shared=200/children=100000"} {
+		t.Log(look(c.server, exports+children, of, 1))
+		t.Log(look(c.a, mounted+children, of, 64))
 	}
 }
 
