@@ -32,7 +32,8 @@ or a reader where no collector runs, adds its file to totals.json and removes it
     directory is refused when it is a link or can be written by others.
   - Every file, list and wait has a bound, also while the disk hangs. A file that is no report is
     passed over, and said once.
-  - A disk that is full or hangs costs the process nothing but one goroutine that waits.
+  - A disk that is full or hangs costs the process nothing but one goroutine that waits. Readers say
+    that the directory takes no files where a process that runs has reported nothing for 15 s.
 
 # Caveats
 

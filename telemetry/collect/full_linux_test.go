@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvtier/kvtier/internal/mounts"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // TestDiskThatIsFull: on a filesystem without room, and then without inodes, states are told, no
@@ -30,7 +31,7 @@ func TestDiskThatIsFull(t *testing.T) {
 	count()
 	awaitTotal(t, root, promptsTotal, counted)
 	m := &monotonic{t: t, root: root}
-	for _, fill := range []func(string) error{fillBlocks, fillInodes} {
+	for cause, fill := range map[telemetry.Obstacle]func(string) error{telemetry.ObstacleFull: fillBlocks, telemetry.ObstacleInodes: fillInodes} {
 		junk := filepath.Join(image.Dir, "junk")
 		require.NoError(t, os.Mkdir(junk, 0o700))
 		require.ErrorIs(t, fill(junk), unix.ENOSPC)
@@ -38,6 +39,12 @@ func TestDiskThatIsFull(t *testing.T) {
 			count()
 			require.True(t, m.read().Live)
 		}
+		later := m.read()
+		later.At = later.At.Add(silentAfter)
+		tellSilent(&later, filepath.Join(root, directoryName))
+		require.Len(t, later.Processes, 1)
+		require.NotNil(t, later.Processes[0].Unstored)
+		require.Equal(t, cause, later.Processes[0].Unstored.Cause)
 		require.NoError(t, c.stop())
 		require.False(t, m.read().Live)
 		c = collector(t, root)

@@ -103,6 +103,7 @@ func read(root string, namespace *string) (telemetry.State, error) {
 		var l *look
 		if l, err = lookAt(dir, owner); err == nil {
 			s := stateOf(root, l.totals, l.accounts, time.Now())
+			tellSilent(&s, dir)
 			promptsOf(&s, l.prompts)
 			keepWords(&s, namespace)
 			if !l.live {

@@ -1,0 +1,26 @@
+//go:build linux || darwin
+
+package collect
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+// takesNoFiles is why a directory takes no new file of a report's size, "" where it does.
+func takesNoFiles(dir string) telemetry.Obstacle {
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) != nil {
+		return ""
+	}
+	switch {
+	case isReadOnly(&st):
+		return telemetry.ObstacleReadOnly
+	case uint64(st.Bavail)*uint64(st.Bsize) < telemetry.ReportBytesMax:
+		return telemetry.ObstacleFull
+	case st.Files > 0 && st.Ffree == 0: // some filesystems count none
+		return telemetry.ObstacleInodes
+	}
+	return ""
+}
