@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -17,9 +18,11 @@ import (
 // Tier keeps the slots of an engine in a store. All methods may be called from several
 // goroutines.
 type Tier struct {
-	opt Options
+	engine  *Engine
+	context int // tokens that a slot has room for
+	log     *slog.Logger
 
-	disk    *disk      // opt.Store
+	disk    *disk      // the store
 	storing background // saves whose pages are being stored, and pages that are being read
 
 	form      form
@@ -36,6 +39,8 @@ type Tier struct {
 	stages    *stages
 	patience  patience
 	why       *inquirer
+
+	accounting *accounting
 }
 
 // New returns a Tier for an engine whose slots hold nothing that is worth keeping.
@@ -56,9 +61,8 @@ func New(opt Options) *Tier {
 	if opt.PartBytes == 0 {
 		opt.PartBytes = partBytes
 	}
-	t := &Tier{opt: opt, patience: usualPatience, why: newInquirer(&opt)}
+	t := &Tier{engine: opt.Engine, context: opt.Context, log: opt.Log, patience: usualPatience, why: newInquirer(&opt)}
 	t.disk = &disk{store: opt.Store, patience: &t.patience}
-	t.opt.Store = t.disk
 	t.form = form{shape: opt.Shape, window: opt.Window, pageTokens: opt.PageTokens, root: opt.Fingerprint}
 	t.files = &files{Files: opt.Files, disk: t.disk}
 	t.obstacles = &obstacles{watch: opt.Unstored, log: opt.Log}
@@ -86,6 +90,10 @@ func New(opt Options) *Tier {
 	t.restorer = &restorer{
 		form: t.form, table: t.table, asker: t.asker, actor: t.actor, planner: t.planner, loader: t.loader, files: t.files,
 		rates: opt.Rates, meter: opt.Meter, log: opt.Log, save: t.saver.save,
+	}
+	t.accounting = &accounting{table: t.table, counter: t.counter, why: t.why, rates: opt.Rates, pageTokens: opt.PageTokens}
+	if !opt.NoShift {
+		t.accounting.shifts = opt.Context
 	}
 	t.stages = &stages{form: t.form, files: t.files, rates: opt.Rates, control: opt.Control}
 	return t
@@ -118,8 +126,8 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		t.table.giveBack(s)
 		return nil, err
 	}
-	u := &Turn{t: t, s: s, tokens: r.Tokens, rest: r.Rest, private: r.Private, began: time.Now()}
-	u.TooLong = len(r.Tokens) >= t.opt.Context
+	u := &Turn{to: t.accounting, s: s, tokens: r.Tokens, rest: r.Rest, private: r.Private, began: time.Now()}
+	u.TooLong = len(r.Tokens) >= t.context
 	u.asked = t.why.open(r)
 	u.counted = t.counter.least()
 	t.table.begin(s, r.Cancel)
@@ -181,10 +189,10 @@ func (t *Tier) stage(ctx context.Context, u *Turn) {
 	}
 	first, stop := context.WithTimeout(ctx, t.patience.stage) // the time that was predicted may be far off
 	defer stop()
-	answer, err := t.opt.Engine.Prefill(first, s.id, u.tokens[:end])
+	answer, err := t.engine.Prefill(first, s.id, u.tokens[:end])
 	u.computed(end, answer)
 	if err != nil {
-		t.opt.Log.Debug("kv tier: prompt is computed at once", "slot", s.id, "error", err)
+		t.log.Debug("kv tier: prompt is computed at once", "slot", s.id, "error", err)
 		return
 	}
 	u.Staged = answer
