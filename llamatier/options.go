@@ -83,6 +83,9 @@ type Options struct {
 	Log *slog.Logger
 }
 
+// partBytes is Options.PartBytes, unless that is set.
+const partBytes = 16 << 20
+
 // fill replaces zero values by those that they stand for.
 func (opt *Options) fill() {
 	if opt.AfterFunc == nil {
