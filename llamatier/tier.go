@@ -158,7 +158,7 @@ func (t *Tier) stage(ctx context.Context, u *Turn) {
 	if t.saver.busy() {
 		return
 	}
-	end := t.stages.end(s, u.tokens)
+	end := t.stages.end(&s.sequence, u.tokens)
 	if end == 0 {
 		return
 	}
