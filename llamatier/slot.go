@@ -7,8 +7,8 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// slot is one of the engine's slots. table.mu guards it. Who made the slot busy uses its sequence
-// and the end of its last request alone.
+// slot is one of the engine's slots. table.mu guards it. The goroutine that made the slot busy owns its
+// sequence, and needs no lock for it.
 type slot struct {
 	id   int
 	busy bool      // a request or a save uses it
