@@ -8,6 +8,16 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
+// accounting is told of the end of each request.
+type accounting struct {
+	table      *table
+	counter    *counter
+	why        *inquirer
+	rates      *rates.Rates
+	pageTokens int // of a page
+	shifts     int // tokens in a slot at which its context is shifted; 0: never
+}
+
 // restored counts the tokens that a restore has put into a slot.
 type restored struct {
 	tokens             int // that the slot did not hold before
@@ -43,7 +53,7 @@ func countRestored(p *plan, held int, took time.Duration) restored {
 // account is the account of a request's prompt. Without the engine's answer, the tokens that the
 // slot did not hold, and that were not restored, count as computed, although the request may have
 // ended before.
-func (u *Turn) account(r *rates.Rates, answer *Answer) telemetry.Prompt {
+func (u *Turn) account(answer *Answer) telemetry.Prompt {
 	p := telemetry.Prompt{
 		At: u.began, ID: u.s.id, Private: u.private,
 		RAM: u.restored.ram, Local: u.restored.local, Remote: u.restored.remote,
@@ -70,9 +80,9 @@ func (u *Turn) account(r *rates.Rates, answer *Answer) telemetry.Prompt {
 	p.Lossy = min(u.restored.lossy, p.RAM+p.Local+p.Remote)
 	switch {
 	case u.restored.tokens > 0:
-		p.Saved = r.Saved(p.Slot, p.Tokens, p.Took)
+		p.Saved = u.to.rates.Saved(p.Slot, p.Tokens, p.Took)
 	case answer != nil && p.Slot == 0 && u.rest == nil: // an image is not computed as tokens are
-		r.Whole(p.Tokens, p.Took)
+		u.to.rates.Whole(p.Tokens, p.Took)
 	}
 	return p
 }

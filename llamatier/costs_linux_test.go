@@ -21,7 +21,7 @@ func TestThePriceKnowsTheForm(t *testing.T) {
 		p.refs = append(p.refs, diskstore.Ref{Tokens: tokens, Stored: tokens, Tier: "local", Bytes: bytes})
 	}
 	for i, want := range []rates.Form{rates.Whole, rates.Packed, rates.Quarter} {
-		page := w.tier.form.costs(p).Pages[i]
+		page := w.tier.saver.form.costs(p).Pages[i]
 		require.Equal(t, want, page.Form)
 		require.InDelta(t, p.refs[i].Bytes, page.Bytes, 4096)
 		require.InDelta(t, rows, page.Rows, 4096)
@@ -30,10 +30,10 @@ func TestThePriceKnowsTheForm(t *testing.T) {
 	// The first page of a model with a state ends without one, the second page with one.
 	w.hybrid = true
 	w.start(1, 1000)
-	sections, err := w.tier.form.layout(&plan{}, 0, tokens)
+	sections, err := w.tier.saver.form.layout(&plan{}, 0, tokens)
 	require.NoError(t, err)
 	p.refs = []diskstore.Ref{{Stored: tokens, Bytes: int64(sections.Size()) + 4096}, {Stored: tokens, Bytes: int64(sections.Size()) / 2}}
 	for i, want := range []rates.Form{rates.Whole, rates.Half} {
-		require.Equal(t, want, w.tier.form.costs(p).Pages[i].Form)
+		require.Equal(t, want, w.tier.saver.form.costs(p).Pages[i].Form)
 	}
 }

@@ -14,7 +14,7 @@
 //
 // # Parts
 //
-// A Tier is the course of a request. Its parts get their inputs, and know no Tier:
+// A Tier leads a request through its parts, which get their inputs and do not know the Tier:
 //
 //	table       the slots, the requests that wait for one, requests of which nothing is known
 //	sequence    the tokens and rows in one slot, as far as they are known
@@ -26,11 +26,11 @@
 //	loader      the file of a plan, or a stream of it
 //	restorer    a restore: the plan, its file, room among the other slots
 //	stages      whether a prompt is computed in two steps
-//	inquirer    counts prompts, and explains their misses
+//	accounting  the end of a request; inquirer counts the prompts and explains their misses
 //	obstacles   causes for which slots are not stored
 //	form, files the form of files and pages; files on a disk that may hang
 //
-// Who makes a slot busy has its sequence alone, without a lock. table.mu guards the sequences of
-// free slots and all other fields of slots. counter, stream and sink have locks of their own; no
-// two of these four are held at once.
+// The goroutine that made a slot busy owns its sequence, and needs no lock for it. table.mu guards
+// the sequences of free slots, and the other fields of all slots. counter, stream and sink have locks
+// of their own. No two of these four locks are held at once.
 package llamatier

@@ -30,7 +30,7 @@ func (j *judge) rows(ctx context.Context, s *slot, p Slot) error {
 	if s.last != nil && s.last.Cached == 0 && p.Held >= s.last.seen()-1 {
 		s.broken, s.lossy, s.pending = false, false, nil // all rows are those of the last request
 	}
-	shifted, err := j.shifted(ctx, s, p)
+	shifted, err := j.shifted(ctx, &s.sequence, p)
 	if err != nil {
 		return err // the next save asks again
 	}
@@ -47,7 +47,7 @@ func (j *judge) rows(ctx context.Context, s *slot, p Slot) error {
 
 // shifted reports whether the context of a slot may have been shifted since the slot was judged. An
 // error says that this is not known yet.
-func (j *judge) shifted(ctx context.Context, s *slot, p Slot) (bool, error) {
+func (j *judge) shifted(ctx context.Context, s *sequence, p Slot) (bool, error) {
 	seen := 0 // at least the number of tokens of any prompt and its answer
 	switch u := s.pending; {
 	case s.last != nil && p.Held < s.last.seen()-1:
@@ -74,7 +74,7 @@ func (j *judge) shifted(ctx context.Context, s *slot, p Slot) (bool, error) {
 }
 
 // file returns an error if the file of a saved slot does not have the rows that it must have.
-func (j *judge) file(s *slot, p Slot, state *llamastate.File) error {
+func (j *judge) file(s *sequence, p Slot, state *llamastate.File) error {
 	held := len(state.Tokens)
 	if !state.Media && held != p.Held {
 		return because(CauseUntrusted, "it held %d tokens when it was saved, and holds %d now", held, p.Held)

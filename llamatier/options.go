@@ -1,6 +1,7 @@
 package llamatier
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -80,4 +81,27 @@ type Options struct {
 	AfterFunc func(d time.Duration, f func()) interface{ Stop() bool }
 
 	Log *slog.Logger
+}
+
+// partBytes is Options.PartBytes, unless that is set.
+const partBytes = 16 << 20
+
+// fill replaces zero values by those that they stand for.
+func (opt *Options) fill() {
+	if opt.AfterFunc == nil {
+		opt.AfterFunc = func(d time.Duration, f func()) interface{ Stop() bool } { return time.AfterFunc(d, f) }
+	}
+	if opt.After == nil {
+		opt.After = time.After
+	}
+	if opt.Rates == nil {
+		opt.Rates = rates.New()
+	}
+	if opt.Unstored == nil {
+		opt.Unstored = unstored.New(opt.Log, opt.Meter)
+	}
+	opt.PageTokens = cmp.Or(opt.PageTokens, diskstore.DefaultPageTokens)
+	if opt.PartBytes == 0 {
+		opt.PartBytes = partBytes
+	}
 }

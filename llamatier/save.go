@@ -73,7 +73,7 @@ func (v *saver) save(ctx context.Context, s *slot, tails bool) {
 		return
 	}
 	s.tokens, s.checkpoints = state.Tokens, state.Checkpoints
-	ends := v.ends(s, state, tails)
+	ends := v.ends(&s.sequence, state, tails)
 	v.spawn(func() {
 		defer func() { <-v.saving }()
 		defer v.files.drop(f)
@@ -89,7 +89,7 @@ func (v *saver) save(ctx context.Context, s *slot, tails bool) {
 func (v *saver) busy() bool { return len(v.saving) > 0 }
 
 // ends returns the numbers of tokens after which a saved slot gets a tail.
-func (v *saver) ends(s *slot, state *llamastate.File, tails bool) []int {
+func (v *saver) ends(s *sequence, state *llamastate.File, tails bool) []int {
 	n := len(state.Tokens)
 	if v.form.shape.HasEnd() {
 		if !tails && !worthEnd(v.rates, s, n) || !state.End() {
@@ -120,7 +120,7 @@ func (v *saver) savedFile(ctx context.Context, s *slot) (*slotfile.File, positio
 		return nil, none, err
 	}
 	var f *slotfile.File
-	k := v.sink(ctx, s, p.Held)
+	k := v.sink(ctx, &s.sequence, p.Held)
 	if k != nil {
 		f, err = v.files.Stream(k)
 	} else {
@@ -151,7 +151,7 @@ func (v *saver) savedFile(ctx context.Context, s *slot) (*slotfile.File, positio
 }
 
 // sink returns the sink of a slot that holds a number of tokens; nil if a file is better.
-func (v *saver) sink(ctx context.Context, s *slot, held int) *sink {
+func (v *saver) sink(ctx context.Context, s *sequence, held int) *sink {
 	saved := s.fileSize(v.form, held)
 	if !v.files.asStream(saved) {
 		return nil
@@ -186,5 +186,5 @@ func (v *saver) read(ctx context.Context, f *slotfile.File, s *slot) (*llamastat
 	if err != nil {
 		return nil, err
 	}
-	return state, v.judge.file(s, p, state)
+	return state, v.judge.file(&s.sequence, p, state)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// slot is one of the engine's slots. table.mu guards it. Who made the slot busy uses its sequence
-// and the end of its last request alone.
+// slot is one of the engine's slots. table.mu guards it. The goroutine that made the slot busy owns its
+// sequence, and needs no lock for it.
 type slot struct {
 	id   int
 	busy bool      // a request or a save uses it
@@ -89,10 +89,10 @@ type step struct {
 	answer  *Answer // nil if the engine was not heard to the end
 }
 
-// compute notes that the engine has computed a step. context is the number of tokens that the slot has room
-// for, 0 if the engine never shifts the context of a full slot.
-func (s *sequence) compute(c step, context int) {
-	s.noteAnswer(c, context)
+// compute notes that the engine has computed a step. The engine shifts the context of a slot with a
+// number of tokens; 0: never.
+func (s *sequence) compute(c step, shifts int) {
+	s.noteAnswer(c, shifts)
 	s.tokens, s.rest, s.prompt = c.tokens, c.rest, len(c.tokens)
 	s.dirty, s.tails = true, true
 	s.broken, s.private = s.broken || s.private, c.private
@@ -100,8 +100,8 @@ func (s *sequence) compute(c step, context int) {
 
 // noteAnswer notes how much the engine has computed. An answer before, of which it is not known whether
 // it filled the slot, is judged together with this one: the count from before that answer bounds both.
-func (s *sequence) noteAnswer(c step, context int) {
-	if !s.judged && s.last != nil && context > 0 && s.last.seen()+1 >= context {
+func (s *sequence) noteAnswer(c step, shifts int) {
+	if !s.judged && s.last != nil && shifts > 0 && s.last.seen()+1 >= shifts {
 		s.broken = true
 	}
 	if c.answer == nil && s.pending == nil {

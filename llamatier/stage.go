@@ -36,7 +36,7 @@ const (
 )
 
 // worthEnd reports whether the end of a slot's sequence is stored, after a number of tokens.
-func worthEnd(r *rates.Rates, s *slot, tokens int) bool {
+func worthEnd(r *rates.Rates, s *sequence, tokens int) bool {
 	return tokens >= s.ended()+endEvery || r.Computing(s.ended(), tokens) >= endWorth
 }
 
@@ -50,7 +50,7 @@ type stages struct {
 
 // end returns the number of tokens that are computed and saved before the others, 0 if the
 // prompt is computed at once.
-func (g *stages) end(s *slot, tokens []int32) int {
+func (g *stages) end(s *sequence, tokens []int32) int {
 	if !g.form.shape.HasEnd() || g.control == nil {
 		return 0
 	}

@@ -38,13 +38,13 @@ func (s *hangingStore) Put(ctx context.Context, p *pagefile.Page) error {
 // hangStore has the Tier's store hang.
 func (w *world) hangStore() *hangingStore {
 	s := &hangingStore{Store: w.store, hung: make(chan struct{}), calls: make(chan string, 100)}
-	w.tier.disk.store = s
+	w.disk().store = s
 	return s
 }
 
 // answers waits until no operation is left behind.
 func (w *world) answers() {
-	for w.tier.disk.guard.Hangs() {
+	for w.disk().guard.Hangs() {
 		runtime.Gosched()
 	}
 }
@@ -100,7 +100,7 @@ func TestADiskThatHangsUnderAFile(t *testing.T) {
 	w := stored(t)
 	hung := make(chan struct{})
 	w.available, w.look = 100, func() { <-hung }
-	w.tier.disk.store = &hurrying{w.store, w.tier}
+	w.disk().store = &hurrying{w.store, w.tier}
 	require.Zero(t, w.ask(ask(prompt(1, 250)), 2))
 	w.tier.patience.find = time.Hour // to remove the file
 	close(hung)
@@ -156,8 +156,8 @@ func TestTheEndsOfASequence(t *testing.T) {
 	w.hybrid = true
 	s := &bounded{Store: w.store}
 	w.start(1, 1000)
-	w.tier.disk.store = s
-	refs, _ := w.tier.planner.find(t.Context(), prompt(1, 201))
+	w.disk().store = s
+	refs, _ := w.tier.restorer.planner.find(t.Context(), prompt(1, 201))
 	require.Empty(t, refs, "no page has a state")
 	require.Greater(t, len(s.ends), 5)
 	require.False(t, s.ends[0].IsZero(), "a bound")

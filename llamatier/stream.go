@@ -16,13 +16,9 @@ import (
 	"github.com/kvtier/kvtier/llamastate"
 )
 
-const (
-	// partBytes is Options.PartBytes, unless that is set.
-	partBytes = 16 << 20
-	// streamBytes bounds the parts of a stream that are in memory for one reader, unless one part
-	// alone is larger.
-	streamBytes = 64 << 20
-)
+// streamBytes bounds the parts of a stream that are in memory for one reader, unless one part
+// alone is larger.
+const streamBytes = 64 << 20
 
 // stream is the file of a plan's pages, of which only the heads exist. Its rows are read from the
 // pages when llama-server reads them, one part of the file after another.

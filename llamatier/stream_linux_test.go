@@ -93,14 +93,14 @@ func TestARestoreWithoutAFile(t *testing.T) {
 // TestPagesOfSlowTiersAreNoStream: llama-server would wait for them.
 func TestPagesOfSlowTiersAreNoStream(t *testing.T) {
 	w, next := streamed(t, false)
-	p := w.tier.planner.plan(t.Context(), next, 0, 0)
-	require.True(t, w.tier.loader.streams(p))
+	p := w.tier.restorer.planner.plan(t.Context(), next, 0, 0)
+	require.True(t, w.tier.restorer.loader.streams(p))
 	p.refs[2].Tier = tier.Remote
-	require.False(t, w.tier.loader.streams(p))
+	require.False(t, w.tier.restorer.loader.streams(p))
 	p.refs[2].Tier = tier.RAM
-	require.True(t, w.tier.loader.streams(p))
+	require.True(t, w.tier.restorer.loader.streams(p))
 	w.available = 1 << 30
-	require.False(t, w.tier.loader.streams(p), "a small file is in memory")
+	require.False(t, w.tier.restorer.loader.streams(p), "a small file is in memory")
 }
 
 // TestAStreamThatBreaksOff: the engine refuses the restore, and computes the prompt.
@@ -113,13 +113,13 @@ func TestAStreamThatBreaksOff(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				w, next := streamed(t, hybrid)
 				g := newGate(w.store, 6*testPage)
-				w.tier.disk.store = g
+				w.disk().store = g
 				fault(w, g)
 				require.Zero(t, w.ask(ask(next), 5))
 				require.Zero(t, w.engine.restored)
 				require.Equal(t, len(next), w.engine.computed)
 				w.tier.storing.Wait()
-				w.tier.disk.store = w.store
+				w.disk().store = w.store
 				w.tier.Flush(t.Context())
 			})
 		}
@@ -144,8 +144,8 @@ func (s *slow) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layo
 // read again for the other one's sake.
 func TestReadersOfAStream(t *testing.T) {
 	w, next := streamed(t, false)
-	p := w.tier.planner.plan(t.Context(), next, 0, 0)
-	whole, err := w.tier.loader.newStream(t.Context(), p)
+	p := w.tier.restorer.planner.plan(t.Context(), next, 0, 0)
+	whole, err := w.tier.restorer.loader.newStream(t.Context(), p)
 	require.NoError(t, err)
 	want := make([]byte, whole.Size())
 	_, err = whole.ReadAt(want, 0)
@@ -153,8 +153,8 @@ func TestReadersOfAStream(t *testing.T) {
 	require.NoError(t, whole.Close())
 
 	slow := &slow{Store: w.store, began: make(chan string, 1000), end: make(chan struct{})}
-	w.tier.disk.store = slow
-	s, err := w.tier.loader.newStream(t.Context(), p)
+	w.disk().store = slow
+	s, err := w.tier.restorer.loader.newStream(t.Context(), p)
 	require.NoError(t, err)
 	require.Greater(t, len(s.parts), 6)
 	seen := make(map[string]int)
@@ -186,7 +186,7 @@ func TestReadersOfAStream(t *testing.T) {
 	for read, times := range seen {
 		require.Equal(t, 1, times, read)
 	}
-	w.tier.disk.store = w.store
+	w.disk().store = w.store
 	w.tier.Flush(t.Context())
 }
 
@@ -208,12 +208,12 @@ func TestRowsThatAreStoredAreDropped(t *testing.T) {
 			w, next := streamed(t, hybrid)
 			w.ask(ask(next), 5)
 			if forgotten {
-				w.tier.disk.store = &forgetful{w.store, len(next)/testPage - 1}
+				w.disk().store = &forgetful{w.store, len(next)/testPage - 1}
 			}
 			held := slices.Clone(w.engine.slots[0].tokens)
 			w.free = 2 * fakeShape.RowBytes(80, 0)
 			w.tier.Flush(t.Context())
-			w.tier.disk.store = w.store
+			w.disk().store = w.store
 
 			w.start(1, 1000)
 			w.available = 1 << 30

@@ -10,10 +10,10 @@ import (
 
 // table has the engine's slots, and the requests that wait for one.
 type table struct {
+	slots []*slot                              // always the same
 	later func(*slot) interface{ Stop() bool } // has an idle slot saved some time later
 
-	mu      sync.Mutex
-	slots   []*slot
+	mu      sync.Mutex // of the slots' fields as well
 	waiting []*waiter
 	closed  bool
 	unknown int             // requests that run in slots which the engine chose

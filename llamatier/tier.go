@@ -4,90 +4,73 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
-	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
 // Tier keeps the slots of an engine in a store. All methods may be called from several
 // goroutines.
 type Tier struct {
-	opt Options
+	engine   *Engine
+	context  int // tokens that a slot has room for
+	log      *slog.Logger
+	patience patience
 
-	disk    *disk      // opt.Store
-	storing background // saves whose pages are being stored, and pages that are being read
-
-	form      form
 	table     *table
-	actor     *actor
-	files     *files
-	obstacles *obstacles
 	asker     *asker
 	counter   *counter
-	planner   *planner
-	loader    *loader
 	saver     *saver
 	restorer  *restorer
 	stages    *stages
-	patience  patience
+	obstacles *obstacles
 	why       *inquirer
+
+	accounting *accounting
+	storing    background // saves whose pages are being stored, and pages that are being read
 }
 
 // New returns a Tier for an engine whose slots hold nothing that is worth keeping.
 func New(opt Options) *Tier {
-	if opt.AfterFunc == nil {
-		opt.AfterFunc = func(d time.Duration, f func()) interface{ Stop() bool } { return time.AfterFunc(d, f) }
-	}
-	if opt.After == nil {
-		opt.After = time.After
-	}
-	if opt.Rates == nil {
-		opt.Rates = rates.New()
-	}
-	if opt.Unstored == nil {
-		opt.Unstored = unstored.New(opt.Log, opt.Meter)
-	}
-	opt.PageTokens = cmp.Or(opt.PageTokens, diskstore.DefaultPageTokens)
-	if opt.PartBytes == 0 {
-		opt.PartBytes = partBytes
-	}
-	t := &Tier{opt: opt, patience: usualPatience, why: newInquirer(&opt)}
-	t.disk = &disk{store: opt.Store, patience: &t.patience}
-	t.opt.Store = t.disk
-	t.form = form{shape: opt.Shape, window: opt.Window, pageTokens: opt.PageTokens, root: opt.Fingerprint}
-	t.files = &files{Files: opt.Files, disk: t.disk}
-	t.obstacles = &obstacles{watch: opt.Unstored, log: opt.Log}
-	t.asker = &asker{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles}
-	t.counter = &counter{asker: t.asker, spawn: t.storing.spawn}
+	opt.fill()
+	t := &Tier{engine: opt.Engine, context: opt.Context, log: opt.Log, patience: usualPatience, why: newInquirer(&opt)}
 	t.table = newTable(opt.Slots, func(s *slot) interface{ Stop() bool } {
 		return opt.AfterFunc(opt.Idle, func() { t.saveIdle(s) })
 	})
-	t.actor = &actor{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles, table: t.table, log: opt.Log}
-	read := &reader{store: t.disk, form: t.form, spawn: t.storing.spawn}
-	t.planner = &planner{
-		store: t.disk, form: t.form, reader: read, rates: opt.Rates, patience: &t.patience,
-		lossy: opt.Lossy, always: opt.AlwaysRestore, meter: opt.Meter, log: opt.Log,
-	}
-	t.loader = &loader{
-		form: t.form, files: t.files, reader: read, rates: opt.Rates, patience: &t.patience,
-		partBytes: opt.PartBytes, always: opt.AlwaysRestore, after: opt.After, log: opt.Log,
-	}
+	t.obstacles = &obstacles{watch: opt.Unstored, log: opt.Log}
+	t.asker = &asker{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles}
+	t.counter = &counter{asker: t.asker, spawn: t.storing.spawn}
+	form := form{shape: opt.Shape, window: opt.Window, pageTokens: opt.PageTokens, root: opt.Fingerprint}
+	disk := &disk{store: opt.Store, patience: &t.patience}
+	files := &files{Files: opt.Files, disk: disk}
+	actor := &actor{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles, table: t.table, log: opt.Log}
+	reader := &reader{store: disk, form: form, spawn: t.storing.spawn}
 	t.saver = &saver{
-		form: t.form, files: t.files, pages: &pages{store: t.disk, form: t.form, meter: opt.Meter},
-		table: t.table, asker: t.asker, actor: t.actor, rates: opt.Rates, patience: &t.patience, obstacles: t.obstacles,
+		form: form, files: files, pages: &pages{store: disk, form: form, meter: opt.Meter},
 		judge: &judge{window: opt.Window, table: t.table, asker: t.asker, noShift: opt.NoShift},
+		table: t.table, asker: t.asker, actor: actor, rates: opt.Rates, patience: &t.patience, obstacles: t.obstacles,
 		spawn: t.storing.spawn, saving: make(chan struct{}, 1),
 	}
 	t.restorer = &restorer{
-		form: t.form, table: t.table, asker: t.asker, actor: t.actor, planner: t.planner, loader: t.loader, files: t.files,
+		form: form, table: t.table, asker: t.asker, actor: actor, files: files,
+		planner: &planner{
+			store: disk, form: form, reader: reader, rates: opt.Rates, patience: &t.patience,
+			lossy: opt.Lossy, always: opt.AlwaysRestore, meter: opt.Meter, log: opt.Log,
+		},
+		loader: &loader{
+			form: form, files: files, reader: reader, rates: opt.Rates, patience: &t.patience,
+			partBytes: opt.PartBytes, always: opt.AlwaysRestore, after: opt.After, log: opt.Log,
+		},
 		rates: opt.Rates, meter: opt.Meter, log: opt.Log, save: t.saver.save,
 	}
-	t.stages = &stages{form: t.form, files: t.files, rates: opt.Rates, control: opt.Control}
+	t.stages = &stages{form: form, files: files, rates: opt.Rates, control: opt.Control}
+	t.accounting = &accounting{table: t.table, counter: t.counter, why: t.why, rates: opt.Rates, pageTokens: opt.PageTokens}
+	if !opt.NoShift {
+		t.accounting.shifts = opt.Context
+	}
 	return t
 }
 
@@ -118,8 +101,8 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		t.table.giveBack(s)
 		return nil, err
 	}
-	u := &Turn{t: t, s: s, tokens: r.Tokens, rest: r.Rest, private: r.Private, began: time.Now()}
-	u.TooLong = len(r.Tokens) >= t.opt.Context
+	u := &Turn{to: t.accounting, s: s, tokens: r.Tokens, rest: r.Rest, private: r.Private, began: time.Now()}
+	u.TooLong = len(r.Tokens) >= t.context
 	u.asked = t.why.open(r)
 	u.counted = t.counter.least()
 	t.table.begin(s, r.Cancel)
@@ -175,16 +158,16 @@ func (t *Tier) stage(ctx context.Context, u *Turn) {
 	if t.saver.busy() {
 		return
 	}
-	end := t.stages.end(s, u.tokens)
+	end := t.stages.end(&s.sequence, u.tokens)
 	if end == 0 {
 		return
 	}
 	first, stop := context.WithTimeout(ctx, t.patience.stage) // the time that was predicted may be far off
 	defer stop()
-	answer, err := t.opt.Engine.Prefill(first, s.id, u.tokens[:end])
+	answer, err := t.engine.Prefill(first, s.id, u.tokens[:end])
 	u.computed(end, answer)
 	if err != nil {
-		t.opt.Log.Debug("kv tier: prompt is computed at once", "slot", s.id, "error", err)
+		t.log.Debug("kv tier: prompt is computed at once", "slot", s.id, "error", err)
 		return
 	}
 	u.Staged = answer

@@ -135,6 +135,9 @@ func (w *world) restart(change func(*Options)) {
 	w.start(len(w.engine.slots), w.engine.context)
 }
 
+// disk is the store as the Tier sees it.
+func (w *world) disk() *disk { return w.tier.saver.files.disk }
+
 // idle lets time pass: slots that are unused are saved and stored.
 func (w *world) idle() {
 	w.pass()

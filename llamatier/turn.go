@@ -14,7 +14,7 @@ type Turn struct {
 	// TooLong says that the prompt has no room in the slot: the engine refuses it at once.
 	TooLong bool
 
-	t       *Tier
+	to      *accounting // that is told of the end
 	s       *slot
 	tokens  []int32
 	rest    []int32
@@ -33,32 +33,28 @@ func (u *Turn) Slot() int { return u.s.id }
 // End ends a request. answer is nil unless the engine was heard to the end. The slot is saved
 // some time later, unless another request takes it before.
 func (u *Turn) End(answer *Answer) {
-	t, s := u.t, u.s
-	p := u.account(t.opt.Rates, answer)
+	to, s := u.to, u.s
+	p := u.account(answer)
 	u.restored.saved = p.Saved
-	t.why.record(u.asked, p)
+	to.why.record(u.asked, p)
 	u.computed(len(u.tokens), answer)
-	if ended := t.counter.generating(); answer != nil {
-		t.counter.askAhead(ended)
+	if ended := to.counter.generating(); answer != nil {
+		to.counter.askAhead(ended)
 	}
-	t.table.end(s, s.describe(answer, u.restored, t.opt.PageTokens))
+	to.table.end(s, s.describe(answer, u.restored, to.pageTokens))
 }
 
 // computed notes that the engine has computed the first tokens of a prompt.
 func (u *Turn) computed(tokens int, answer *Answer) {
 	if answer != nil && u.rest == nil { // an image is not computed as tokens are
-		u.t.opt.Rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
+		u.to.rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
 	}
-	context := u.t.opt.Context
-	if u.t.opt.NoShift {
-		context = 0
-	}
-	u.s.compute(step{tokens: u.tokens[:tokens], rest: u.rest, private: u.private, counted: u.counted, answer: answer}, context)
+	u.s.compute(step{tokens: u.tokens[:tokens], rest: u.rest, private: u.private, counted: u.counted, answer: answer}, u.to.shifts)
 }
 
 // Drop ends a request that the engine has not got, or has refused because the prompt is TooLong.
 // It takes the place of End.
 func (u *Turn) Drop() {
-	u.t.why.forget(u.asked)
-	u.t.table.giveBack(u.s)
+	u.to.why.forget(u.asked)
+	u.to.table.giveBack(u.s)
 }
