@@ -193,8 +193,21 @@ func (p *promise) broken(key pagefile.Key) bool {
 	return false
 }
 
-// check looks for the page as a caller that knows its rows.
+// check looks for the page as a caller that knows its rows. A page may move down and become lossy
+// between its look-up and its Read, so that the name that was found is gone: it is looked up again
+// when the moves that Open began have ended.
 func (p *promised) check(s *Store, name pagefile.Name) error {
+	err := p.checkNow(s, name)
+	if errors.Is(err, tier.ErrNotFound) {
+		if err := s.Flush(ctx); err != nil {
+			return fmt.Errorf("waiting for moves: %w", err)
+		}
+		return p.checkNow(s, name)
+	}
+	return err
+}
+
+func (p *promised) checkNow(s *Store, name pagefile.Name) error {
 	last := p.versions[len(p.versions)-1]
 	refs := s.ChainLossy(ctx, last.Parent, int(last.Start), last.Tokens, nil)
 	if tokensIn(refs) < len(last.Tokens) {
