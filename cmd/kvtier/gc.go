@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -12,7 +13,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/cli"
-	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/collect"
 )
@@ -140,20 +140,14 @@ func (a *app) collect(ctx context.Context, f collectFlags) error {
 		}
 	}
 	return a.with(ctx, func(root *roots) error {
-		var forgotten func(pagefile.Key) bool // fingerprints whose files in quarantine are removed, too
-		weights := make(map[string]bool)
+		var forgotten func(pagefile.Key) bool // fingerprints whose files in quarantine and prompts are removed, too
+		var promptsErr error
 		if len(f.models) > 0 {
 			p, err := a.pickAll(ctx, root, f.models)
 			if err != nil {
 				return err
 			}
-			opt.Fingerprints = func(use diskstore.FingerprintUsage) bool {
-				if !p.has(use.Fingerprint) {
-					return false
-				}
-				weights[use.Identity[tierenv.KeyWeights]] = true
-				return true
-			}
+			opt.Fingerprints = func(use diskstore.FingerprintUsage) bool { return p.has(use.Fingerprint) }
 			if opt.OlderThan == 0 {
 				forgotten = p.has
 			}
@@ -175,28 +169,26 @@ func (a *app) collect(ctx context.Context, f collectFlags) error {
 			if err != nil && report.RemoteErr == nil {
 				return err
 			}
-			if err := a.forgetPrompts(ctx, weights, f.dryRun); err != nil {
-				return err
-			}
+			promptsErr = a.forgetPrompts(ctx, forgotten, f.dryRun)
 		}
 		if a.asJSON {
 			err = a.json(out)
 		} else {
 			a.printCollected(out)
 		}
-		if err == nil {
-			err = report.RemoteErr
-		}
-		return err
+		return errors.Join(err, report.RemoteErr, promptsErr)
 	})
 }
 
 // forgetPrompts removes the prompts of models whose pages are removed, which kvtier why shows.
-func (a *app) forgetPrompts(ctx context.Context, weights map[string]bool, dryRun bool) error {
+func (a *app) forgetPrompts(ctx context.Context, models func(pagefile.Key) bool, dryRun bool) error {
 	if dryRun {
 		return nil
 	}
-	return collect.Forget(ctx, a.config.Local, func(m telemetry.Model) bool { return weights[m.Weights] })
+	return collect.Forget(ctx, a.config.Local, func(m telemetry.Model) bool {
+		fingerprint, err := pagefile.ParseKey(m.Fingerprint)
+		return err == nil && models(fingerprint)
+	})
 }
 
 func collectedIn(name string, t diskstore.GCTier, err error) collectedTier {

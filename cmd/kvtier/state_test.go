@@ -12,6 +12,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/collect"
 )
@@ -90,8 +91,9 @@ func report(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 var (
-	agoText     = regexp.MustCompile(`"ago ([^"]+)"`)
-	weightsText = regexp.MustCompile(`"weights ([^"]+)"`)
+	agoText         = regexp.MustCompile(`"ago ([^"]+)"`)
+	weightsText     = regexp.MustCompile(`"weights ([^"]+)"`)
+	fingerprintText = regexp.MustCompile(`"fingerprint ([^"]+)"`)
 )
 
 func parseReport(text string) (r telemetry.Report, err error) {
@@ -104,6 +106,9 @@ func parseReport(text string) (r telemetry.Report, err error) {
 	})
 	text = weightsText.ReplaceAllStringFunc(text, func(s string) string {
 		return `"` + weightsDigest(weightsText.FindStringSubmatch(s)[1]) + `"`
+	})
+	text = fingerprintText.ReplaceAllStringFunc(text, func(s string) string {
+		return `"` + tierenv.Fingerprint(identityOf(fingerprintText.FindStringSubmatch(s)[1])).String() + `"`
 	})
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &r)

@@ -173,23 +173,19 @@ func (f *forgetting) collect(ctx context.Context, digests []string, log *slog.Lo
 		return diskstore.GCReport{}, err
 	}
 	defer root.Close()
-	if err := collect.Forget(ctx, c.Local, func(m telemetry.Model) bool {
-		return m.Namespace == c.Namespace && slices.Contains(digests, m.Weights)
-	}); err != nil {
-		return diskstore.GCReport{}, err
-	}
 	report, err := root.GC(ctx, diskstore.GCOptions{Fingerprints: func(use diskstore.FingerprintUsage) bool {
 		return f.picks(use, digests, c.Namespace)
 	}})
-	if err != nil {
-		return report, err
-	}
-	// a damaged page also holds a prompt
 	known := func(fingerprint pagefile.Key) bool { return f.knows(fingerprint, digests) }
-	if _, err := root.DropQuarantined(ctx, known, false); err != nil && report.RemoteErr == nil {
-		return report, err
+	err = errors.Join(err, collect.Forget(ctx, c.Local, func(m telemetry.Model) bool {
+		fingerprint, _ := pagefile.ParseKey(m.Fingerprint)
+		return m.Namespace == c.Namespace && slices.Contains(digests, m.Weights) || known(fingerprint)
+	}))
+	// a damaged page also holds a prompt
+	if _, dropErr := root.DropQuarantined(ctx, known, false); report.RemoteErr == nil {
+		err = errors.Join(err, dropErr)
 	}
-	return report, nil
+	return report, err
 }
 
 // picks reports whether a fingerprint's pages were computed with one of the digests, in this

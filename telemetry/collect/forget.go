@@ -11,6 +11,7 @@ import (
 
 // Forget removes the latest prompts, with their Words, of all processes whose models are picked. A
 // process that runs goes on with the prompts to come, and does not write the removed Words again.
+// A file that cannot be removed keeps no other one.
 func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) error {
 	p, err := newPlace(root, Options{}.withDefaults())
 	if err != nil {
@@ -33,17 +34,17 @@ func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) 
 				continue
 			}
 			path := filepath.Join(p.dir, name+wordsEnd)
-			r, err := readReport(p.fs, path, owner)
-			if err == nil && !picks(r.Model) {
+			r, readErr := readReport(p.fs, path, owner)
+			if readErr == nil && !picks(r.Model) {
 				continue
 			}
-			if err == nil || errors.Is(err, errContent) { // nobody knows whose that is
-				err = remove(p.fs, path)
+			if readErr == nil || errors.Is(readErr, errContent) { // nobody knows whose that is
+				readErr = remove(p.fs, path)
 			}
-			if err != nil {
-				return err
+			if !errors.Is(readErr, fs.ErrNotExist) { // its process has ended meanwhile
+				err = errors.Join(err, readErr)
 			}
 		}
-		return nil
+		return err
 	})
 }
