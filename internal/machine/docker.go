@@ -3,6 +3,7 @@ package machine
 import (
 	"context"
 	"encoding/json"
+	"path"
 	"strings"
 )
 
@@ -20,8 +21,10 @@ type container struct {
 	}
 }
 
+// ollama reports whether a container runs Ollama. Programs that talk to one name it among their
+// arguments, too.
 func (c container) ollama() bool {
-	return strings.Contains(c.Config.Image, "ollama") || strings.Contains(c.Path+" "+strings.Join(c.Args, " "), "ollama")
+	return strings.Contains(c.Config.Image, "ollama") || path.Base(c.Path) == "ollama"
 }
 
 // Containers asks Docker for containers that run Ollama, where Docker is there.
@@ -35,9 +38,10 @@ func Containers(ctx context.Context, s System) (list []Server) {
 		return nil // Docker is not running, or not ours
 	}
 	const idsMax = 64
-	out, err = s.Run(ctx, nil, "docker", append([]string{"inspect"}, ids[:min(len(ids), idsMax)]...)...)
+	// The error may be about a container that has ended meanwhile; the others are in the output.
+	out, _ = s.Run(ctx, nil, "docker", append([]string{"inspect"}, ids[:min(len(ids), idsMax)]...)...)
 	var all []container
-	if err != nil || json.Unmarshal([]byte(out), &all) != nil {
+	if json.Unmarshal([]byte(out), &all) != nil {
 		return nil
 	}
 	for _, c := range all {

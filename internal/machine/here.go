@@ -77,7 +77,7 @@ func (Here) Run(ctx context.Context, variables []string, program string, args ..
 	cmd.WaitDelay = runGrace
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &limited{&out, outputMax}, &limited{&errs, outputMax}
-	if err := cmd.Run(); err != nil {
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) { // it succeeded, a child has its output
 		last := cmp.Or(strings.TrimSpace(errs.String()), strings.TrimSpace(out.String()))
 		return out.String(), fmt.Errorf("run %s %s: %w: %s", program, strings.Join(args, " "), err, last[strings.LastIndexByte(last, '\n')+1:])
 	}

@@ -92,7 +92,7 @@ func TestContainers(t *testing.T) {
 	require.Empty(t, machine.Containers(t.Context(), s))
 	s.Programs["docker"] = "/usr/bin/docker"
 	s.Outputs["docker ps"] = "c0\nc1\n"
-	s.Outputs["docker inspect c0 c1"] = `[{"Name":"/web","Config":{"Image":"nginx"}},{"Name":"/llm","Config":{"Image":"ollama/ollama","Env":["A=1"]},
+	s.Outputs["docker inspect c0 c1"] = `[{"Name":"/web","Path":"litellm","Args":["--model","ollama/qwen3"],"Config":{"Image":"nginx"}},{"Name":"/llm","Config":{"Image":"ollama/ollama","Env":["A=1"]},
 		"Mounts":[{"Source":"/a","Destination":"/root"},{"Source":"/b","Destination":"/root/.ollama"}]}]`
 	all := machine.Containers(t.Context(), s)
 	require.Len(t, all, 1)
