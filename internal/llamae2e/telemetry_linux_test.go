@@ -79,8 +79,12 @@ func TestTelemetry(t *testing.T) {
 	require.Len(t, state.Processes[0].Slots, 1)
 	require.Equal(t, o.Root, state.Tiers[0].Root)
 
-	res, err := http.Get("http://" + addr + "/metrics")
-	require.NoError(t, err)
+	var res *http.Response
+	require.Eventually(t, func() bool { // the collector listens soon after it collects
+		var err error
+		res, err = http.Get("http://" + addr + "/metrics")
+		return err == nil
+	}, time.Minute, 10*time.Millisecond)
 	defer res.Body.Close()
 	require.Equal(t, http.StatusOK, res.StatusCode)
 	found := false

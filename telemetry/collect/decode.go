@@ -17,7 +17,8 @@ import (
 
 // Bounds besides those of package telemetry. Root reads files of other users.
 const (
-	objectsMax       = 4096 // in a report: a million empty ones would take a hundred times their length
+	objectsMax       = 4096  // in a report: a million empty ones would take a hundred times their length
+	valuesMax        = 16384 // in a report, besides those of its objects
 	seriesBytesMax   = 160
 	fileObjectsMax   = telemetry.ModelsMax * (telemetry.SeriesMax + 2)
 	listMax          = telemetry.SeriesMax // values of a list or a map
@@ -35,6 +36,9 @@ var errContent = errors.New("its content cannot be used")
 func decode(data []byte, objects int, to any) error {
 	if bytes.Count(data, []byte("{")) > objects {
 		return fmt.Errorf("%w: it has more than %d objects", errContent, objects)
+	}
+	if values := 2*objects + valuesMax; bytes.Count(data, []byte(",")) > values { // each may be an object in memory
+		return fmt.Errorf("%w: it has more than %d values", errContent, values)
 	}
 	err := json.Unmarshal(data, to)
 	if err == nil {

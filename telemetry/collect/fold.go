@@ -23,6 +23,10 @@ const (
 	orphanAge = 24 * time.Hour
 	// pastMax bounds the processes that have ended and whose prompts are kept.
 	pastMax = 32
+	// locksMax bounds the processes whose locks are held at a time: the next fold adds the others.
+	locksMax = 64
+	// processesMax bounds the processes that have files: each that starts adds those that have ended.
+	processesMax = 1024
 	// saidMax bounds the files that are remembered because somebody was told of them.
 	saidMax = 256
 )
@@ -135,6 +139,9 @@ func (f folder) gather(t *totals, all map[string]files, over *endings) (changed 
 		if slices.Contains(t.Folded, name) { // a process was killed before it removed the files
 			over.names = append(over.names, name)
 			continue
+		}
+		if len(over.locks) == locksMax {
+			break
 		}
 		switch r := f.examine(name, there, over); {
 		case r.report != nil:

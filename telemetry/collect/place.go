@@ -153,6 +153,9 @@ func list(fsys vfs.FS, dir string) (map[string]files, error) {
 		if m == nil {
 			continue
 		}
+		if all[m[1]] == nil && len(all) == processesMax {
+			return nil, fmt.Errorf("%w: more than %d processes have files in %s", errContent, processesMax, dir)
+		}
 		if all[m[1]] == nil {
 			all[m[1]] = make(files)
 		}

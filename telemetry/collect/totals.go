@@ -161,14 +161,26 @@ func readTotals(fsys vfs.FS, path string, owner int, now time.Time) (*totals, fs
 	if err != nil {
 		return nil, nil, fmt.Errorf("read %s: %w", path, err)
 	}
+	for i := range t.Models { // a clock was wrong
+		t.Models[i].LastUsed = earlier(t.Models[i].LastUsed, now)
+	}
+	for i := range t.Tiers {
+		t.Tiers[i].At = earlier(t.Tiers[i].At, now)
+	}
 	return t, info, nil
 }
 
-// readReport reads a file of a process.
+// readReport reads a file of a process. Its times are not later than now: the newest report of a
+// model or a tier counts.
 func readReport(fsys vfs.FS, path string, owner int) (*report, error) {
 	data, _, err := readAll(fsys, path, telemetry.ReportBytesMax, owner)
 	if err != nil {
 		return nil, err
 	}
-	return decodeReport(data)
+	r, err := decodeReport(data)
+	if err == nil {
+		now := time.Now()
+		r.At, r.LastUsed = earlier(r.At, now), earlier(r.LastUsed, now)
+	}
+	return r, err
 }

@@ -1,0 +1,84 @@
+package collect
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+// TestManyValuesAreNotDecoded: each 0 of a list of prompts would take a prompt's memory.
+func TestManyValuesAreNotDecoded(t *testing.T) {
+	zeros := strings.Repeat("0,", telemetry.ReportBytesMax/2-1000) + "0"
+	_, err := decodeReport([]byte(`{"prompts":[` + zeros + `]}`))
+	require.ErrorContains(t, err, "values")
+	_, err = decodeTotals([]byte(`{"models":[` + zeros + `]}`))
+	require.ErrorContains(t, err, "values")
+}
+
+// TestAFoldHoldsFewLocks: a fold holds few locks at a time, and the next ones add the rest.
+func TestAFoldHoldsFewLocks(t *testing.T) {
+	root := t.TempDir()
+	place, err := newPlace(root, Options{}.withDefaults())
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(place.dir, 0o700))
+	const processes = 3 * locksMax / 2
+	for range processes {
+		require.NoError(t, os.WriteFile(place.path(newName()+ownEnd), nil, 0o600))
+	}
+	f := folder{place: place, log: slog.New(slog.DiscardHandler), now: time.Now}
+	for _, want := range []int{processes - locksMax, 0} {
+		require.NoError(t, f.fold())
+		left, err := filepath.Glob(place.path("p-*"))
+		require.NoError(t, err)
+		require.Len(t, left, want)
+	}
+}
+
+// TestTooManyProcesses: a directory with the files of thousands is not read.
+func TestTooManyProcesses(t *testing.T) {
+	root := t.TempDir()
+	dir := filepath.Join(root, directoryName)
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	for range processesMax + 1 {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, newName()+numbersEnd), nil, 0o600))
+	}
+	_, err := Read(t.Context(), root)
+	require.ErrorContains(t, err, fmt.Sprint(processesMax))
+}
+
+// TestAClockThatWasWrong: what a process told with a time of ten years later is as of its reading.
+func TestAClockThatWasWrong(t *testing.T) {
+	root := t.TempDir()
+	place, err := newPlace(root, Options{}.withDefaults())
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(place.dir, 0o700))
+	write := func(at time.Time, pages int) string {
+		source := testSource(1)
+		r := source.Report()
+		r.At, r.Tiers = at, []telemetry.Tier{{Name: telemetry.PlaceLocal, Root: "/x", Pages: pages}}
+		data, err := json.Marshal(report{r, at})
+		require.NoError(t, err)
+		path := place.path(newName() + numbersEnd)
+		require.NoError(t, os.WriteFile(path, data, 0o600))
+		return path
+	}
+	var all totals
+	add := func(path string) {
+		r, err := readReport(place.fs, path, os.Geteuid())
+		require.NoError(t, err)
+		all.add(r)
+	}
+	add(write(time.Now().AddDate(10, 0, 0), 1))
+	add(write(time.Now(), 777))
+	require.Equal(t, 777, all.Tiers[0].Pages)
+	require.False(t, all.Models[0].LastUsed.After(time.Now()))
+}
