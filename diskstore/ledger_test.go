@@ -275,11 +275,21 @@ func TestOpenDoesNotWaitForACount(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-func TestCountsAreRare(t *testing.T) {
+func TestCountsAreRareWhereTheyTakeLong(t *testing.T) {
 	s := open(t, testOptions(t))
 	require.False(t, s.local.room.Stale())
-	s.local.files.Backdate(2 * room.CountEvery)
-	require.True(t, s.local.room.Stale())
+	for _, c := range []struct {
+		age, took time.Duration
+		stale     bool
+	}{
+		{room.CountEvery / 2, 0, false},
+		{2 * room.CountEvery, 0, true},
+		{10 * room.CountEvery, 10 * time.Second, false},
+		{20 * room.CountEvery, 10 * time.Second, true},
+	} {
+		s.local.files.Backdate(c.age, c.took)
+		require.Equal(t, c.stale, s.local.room.Stale(), c)
+	}
 }
 
 // TestLedgerThatCannotBeWritten: below a budget no page is stored then, and counts are not
@@ -297,7 +307,7 @@ func TestLedgerThatCannotBeWritten(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	require.LessOrEqual(t, inj.Count(vfs.OpReadDir), 8*lists)
 	inj.Reset()
-	s.local.files.Backdate(1000 * time.Hour)
+	s.local.files.Backdate(1000*time.Hour, 0)
 	putChain(t, s, prompt(1, testTokens))
 	readChain(t, s, prompt(1, testTokens), testTokens)
 }

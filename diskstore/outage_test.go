@@ -212,7 +212,7 @@ func TestRemoteCountHoldsUpNoPut(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root) + `/v1$`), Gate: gate})
-	s.remote.files.Backdate(time.Hour) // a count is due
+	s.remote.files.Backdate(time.Hour, 0) // a count is due
 	put(100, 40)
 	<-gate.Entered()
 	put(200, 40)
@@ -242,7 +242,7 @@ func countedShare(t *testing.T, ahead time.Duration) (a, b *Store) {
 func TestOneHostCountsTheShareForAll(t *testing.T) {
 	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour} {
 		a, b := countedShare(t, ahead)
-		b.remote.files.Backdate(2 * room.FarCountEvery)
+		b.remote.files.Backdate(2*room.FarCountEvery, 0)
 		require.NoError(t, b.remote.book.Refresh(ctx))
 		require.True(t, b.remote.room.Stale(), "nobody has counted since")
 		_, err := a.remote.files.Count(ctx, nil)
@@ -260,6 +260,6 @@ func TestReaderOfACountedTierCountsSeldom(t *testing.T) {
 	figure, known := b.remote.book.Figure()
 	require.True(t, known)
 	require.Equal(t, recorded(t, a.opt.Remote.Root), figure)
-	b.remote.files.Backdate(room.FarCountEvery / 2)
+	b.remote.files.Backdate(room.FarCountEvery/2, 0)
 	require.False(t, b.remote.room.Stale())
 }

@@ -218,11 +218,12 @@ func (t *Tier) Counted() (time.Time, time.Duration) {
 	return t.use.when, t.use.took
 }
 
-// Backdate makes the last count as old as age. Tests of rare counts need it.
-func (t *Tier) Backdate(age time.Duration) {
+// Backdate makes the last count as old as age, and one that took as long as took. Tests of rare counts
+// need it.
+func (t *Tier) Backdate(age, took time.Duration) {
 	t.use.mu.Lock()
 	defer t.use.mu.Unlock()
-	t.use.when = time.Now().Add(-age)
+	t.use.when, t.use.took = time.Now().Add(-age), took
 }
 
 // Holding returns the tier's number of full pages, of tails, and their physical bytes, as far as this

@@ -57,17 +57,3 @@ func TestVictimsAreTheOldestAndFew(t *testing.T) {
 	}
 	require.Len(t, v.order(nil), 20)
 }
-
-func TestCountsAreRareWhereTheyTakeLong(t *testing.T) {
-	for _, c := range []struct {
-		age, took time.Duration
-		due       bool
-	}{
-		{CountEvery / 2, 0, false},
-		{2 * CountEvery, 0, true},
-		{10 * CountEvery, 10 * time.Second, false},
-		{20 * CountEvery, 10 * time.Second, true},
-	} {
-		require.Equal(t, c.due, countDue(c.age, c.took, CountEvery), c)
-	}
-}

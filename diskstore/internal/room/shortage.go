@@ -141,11 +141,8 @@ func (c *Collector) Stale() bool {
 	if _, known := c.files.Book.Figure(); !known && c.files.Book.Budget > 0 {
 		return time.Since(counted) > max(countAgain, 10*took) // the ledger is lost, or cannot be written
 	}
-	return countDue(time.Since(counted), took, c.opt.CountEvery)
+	return time.Since(counted) > max(c.opt.CountEvery, countPause*took)
 }
-
-// countDue reports whether a count of some age, which took some time, is too old.
-func countDue(age, took, every time.Duration) bool { return age > max(every, countPause*took) }
 
 // alone reports whether pages evicted from a tier now are likely to be deleted because the
 // tier below does not take them.
