@@ -231,7 +231,7 @@ bench-llama: test-deps ## Measure a stock llama-server with and without kvtier; 
 .PHONY: test-llama
 test-llama: test-deps ## Build a stock Ollama of today and test it with our llama-server
 	scripts/build-llama-server
-	go test -v -count=1 -timeout 25m $(LLAMA) | grep --line-buffered -v '^ *=== '
+	SHARDS=2 scripts/test-shards $(LLAMA) -test.v | grep --line-buffered -v '^ *=== '
 	go test -count=1 -timeout 15m -run TestLlama $(TORTURE)
 
 # KVTIER_TORTURE_PAGES is the number of faulted pages, KVTIER_TORTURE_SEED chooses them.

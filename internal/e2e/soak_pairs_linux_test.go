@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -16,14 +17,19 @@ import (
 )
 
 // TestSoakPairs plays a short history with every pair of optional features, and requires the refusal of two
-// that do not go together. The variables of the soak choose seeds and a longer time.
+// that do not go together. The variables of the soak choose seeds and a longer time; without them
+// the seed draws a third of the pairs.
 func TestSoakPairs(t *testing.T) {
 	if _, err := ollamatest.FindBinary(); err != nil {
 		t.Skip(err)
 	}
 	models, seeds, minutes := soakPlan(t)
 	all := pairs.All()
-	for _, pair := range all {
+	third := minutes == 0 && os.Getenv(soakSeedEnv) == ""
+	for i, pair := range all {
+		if third && pair.Refused == "" && uint64(i)%3 != seeds[len(seeds)-1]%3 {
+			continue
+		}
 		t.Run(pair.String(), func(t *testing.T) {
 			if pair.Refused != "" {
 				requireRefused(t, pair)
