@@ -34,15 +34,15 @@ func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) 
 				continue
 			}
 			path := filepath.Join(p.dir, name+wordsEnd)
-			r, readErr := readReport(p.fs, path, owner)
-			if readErr == nil && !picks(r.Model) {
+			r, failed := readReport(p.fs, path, owner)
+			if failed == nil && !picks(r.Model) {
 				continue
 			}
-			if readErr == nil || errors.Is(readErr, errContent) { // nobody knows whose that is
-				readErr = remove(p.fs, path)
+			if failed == nil || errors.Is(failed, errContent) { // nobody knows whose that is
+				failed = remove(p.fs, path)
 			}
-			if !errors.Is(readErr, fs.ErrNotExist) { // its process has ended meanwhile
-				err = errors.Join(err, readErr)
+			if !errors.Is(failed, fs.ErrNotExist) { // its process has ended meanwhile
+				err = errors.Join(err, failed)
 			}
 		}
 		return err

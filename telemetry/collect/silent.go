@@ -1,6 +1,7 @@
 package collect
 
 import (
+	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/telemetry"
@@ -12,12 +13,13 @@ const silentAfter = 15 * time.Second
 // tellSilent says why processes that run report no more, where their directory takes no files: that
 // is also why nothing is stored there.
 func tellSilent(s *telemetry.State, dir string) {
+	why := sync.OnceValue(func() telemetry.Obstacle { return takesNoFiles(dir) })
 	for i := range s.Processes {
 		p := &s.Processes[i]
 		if p.Unstored != nil || s.At.Sub(p.At) < silentAfter {
 			continue
 		}
-		if cause := takesNoFiles(dir); cause != "" {
+		if cause := why(); cause != "" {
 			p.Unstored = &telemetry.Unstored{Cause: cause, Since: p.At}
 		}
 	}
