@@ -3,7 +3,6 @@ package install
 import (
 	"cmp"
 	"context"
-	"path/filepath"
 	"strings"
 )
 
@@ -16,12 +15,12 @@ type Served struct {
 
 // Served returns the service that kvtier is installed for, if there is exactly one.
 func (m *Machine) Served(ctx context.Context) (Served, bool) {
-	paths, err := filepath.Glob(filepath.Join(m.Units, "*.d", dropInName))
-	if err != nil || len(paths) != 1 {
+	services := m.Units.changed()
+	if len(services) != 1 {
 		return Served{}, false
 	}
-	s := Served{Service: strings.TrimSuffix(filepath.Base(filepath.Dir(paths[0])), ".d"), Variables: make(map[string]string)}
-	ours, _, err := m.readDropIn(s.Service)
+	s := Served{Service: services[0], Variables: make(map[string]string)}
+	ours, _, err := m.Units.read(s.Service)
 	if err != nil {
 		return Served{}, false
 	}
