@@ -13,15 +13,19 @@ type Served struct {
 	Variables map[string]string // of the tiers, and OLLAMA_MODELS
 }
 
+// Changed names the service that kvtier is installed for, "" unless there is exactly one.
+func (m *Machine) Changed() string {
+	if services := m.Units.changed(); len(services) == 1 {
+		return services[0]
+	}
+	return ""
+}
+
 // Served returns the service that kvtier is installed for, if there is exactly one.
 func (m *Machine) Served(ctx context.Context) (Served, bool) {
-	services := m.Units.changed()
-	if len(services) != 1 {
-		return Served{}, false
-	}
-	s := Served{Service: services[0], Variables: make(map[string]string)}
+	s := Served{Service: m.Changed(), Variables: make(map[string]string)}
 	ours, _, err := m.Units.read(s.Service)
-	if err != nil {
+	if s.Service == "" || err != nil {
 		return Served{}, false
 	}
 	u, err := m.unit(ctx, s.Service) // with the variables of other drop-ins
