@@ -47,7 +47,7 @@ GO_FILES = find . \( -path ./build -o -path ./.git \) -prune -o -name '*.go' -pr
 
 .PHONY: help
 help:
-	@awk -F ':.*## ' '/^##@ / { print "\n" substr($$0, 5) } /^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^##@ / { print "\n" substr($$0, 5) } /^[a-z0-9-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 ##@ Use
 
