@@ -17,7 +17,6 @@ import (
 	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/llamatest"
-	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
@@ -104,11 +103,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) (err error) 
 	if b.settings, err = parse(args, errOut); err != nil {
 		return err
 	}
-	wd, err := os.Getwd()
-	if err != nil {
-		return err
-	}
-	checkout, err := ollamasrc.FindRoot(wd)
+	checkout, err := os.Getwd()
 	if err != nil {
 		return err
 	}
