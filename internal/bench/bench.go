@@ -55,7 +55,6 @@ var benchmarks = []struct {
 	{"near", false, (*bench).measureNear},
 	{"paged", true, (*bench).measurePaged},
 	{"elastic", true, (*bench).measureElastic},
-	{"share", false, (*bench).measureShare},
 	{"store", false, (*bench).measureStore},
 }
 

@@ -79,15 +79,14 @@ func TestParse(t *testing.T) {
 	require.Greater(t, s.shape.Parameters(), 10*small)
 
 	for args, want := range map[string][]string{
-		`-only ttfb: there is no benchmark "ttfb", only ttft, large, chat, cost, restore, slots, warm, remote, moved, near, paged, elastic, share, store`: {"-only", "ttfb"},
-		`-sizes 1,x: "1" is not a number of tokens from 2 to 262144`:                                                                                      {"-sizes", "1,x"},
-		`-store-pages 5,x: "x" is not a number of pages from 1 to 10000000`:                                                                               {"-store-pages", "5,x"},
-		`-remote-mbs 0: "0" is not a number of MB per second from 1 to 100000`:                                                                            {"-remote-mbs", "0"},
-		`-share-prefill 0, -share-load 0.5: want more than 0 of both`:                                                                                     {"-share-prefill", "0"},
-		"-model 7b: there is no such model, only small and 1b":                                                                                            {"-model", "7b"},
-		`-store-mib 0: want 1 to 8192`:                                                                                                                    {"-store-mib", "0"},
-		"-n 0, -pairs 15: at least one repetition is needed":                                                                                              {"-n", "0"},
-		`unexpected argument "all"; every setting is a flag, see -help`:                                                                                   {"all"},
+		`-only ttfb: there is no benchmark "ttfb", only ttft, large, chat, cost, restore, slots, warm, remote, moved, near, paged, elastic, store`: {"-only", "ttfb"},
+		`-sizes 1,x: "1" is not a number of tokens from 2 to 262144`:                                                                               {"-sizes", "1,x"},
+		`-store-pages 5,x: "x" is not a number of pages from 1 to 10000000`:                                                                        {"-store-pages", "5,x"},
+		`-remote-mbs 0: "0" is not a number of MB per second from 1 to 100000`:                                                                     {"-remote-mbs", "0"},
+		"-model 7b: there is no such model, only small and 1b":                                                                                     {"-model", "7b"},
+		`-store-mib 0: want 1 to 8192`:                                                                                                             {"-store-mib", "0"},
+		"-n 0, -pairs 15: at least one repetition is needed":                                                                                       {"-n", "0"},
+		`unexpected argument "all"; every setting is a flag, see -help`:                                                                            {"all"},
 	} {
 		_, err := parse(want, io.Discard)
 		require.EqualError(t, err, args)

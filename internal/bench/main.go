@@ -42,8 +42,6 @@ type settings struct {
 	remoteMBs     []int
 	storeMiB      int
 	storePages    []int
-	sharePrefill  float64
-	shareLoad     float64
 }
 
 // Lengths are in tokens.
@@ -113,8 +111,6 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.StringVar(&remoteMBs, "remote-mbs", defaultRemoteMBs, "`speeds` of remote's tier, in MB per second")
 	flags.IntVar(&s.storeMiB, "store-mib", defaultStoreMiB, "`MiB` of rows that store saves and restores")
 	flags.StringVar(&storePages, "store-pages", defaultStorePages, "`numbers` of tiny pages that store looks up among, ascending; a million take 12 GB of disk and minutes to write")
-	flags.Float64Var(&s.sharePrefill, "share-prefill", sharePrefill, "`tokens` per second that a server of share computes of prompts")
-	flags.Float64Var(&s.shareLoad, "share-load", shareLoad, "`part` of that speed of one server which the prompts of share need")
 	flags.BoolVar(&s.quick, "quick", false, "see in seconds whether it works; the figures mean nothing")
 	if err := flags.Parse(args); err != nil {
 		return s, err
@@ -164,9 +160,6 @@ func (s *settings) fillIn(only, sizes, remoteMBs, storePages string) error {
 	}
 	if s.storeMiB < 1 || s.storeMiB > storeMiBMax {
 		return fmt.Errorf("-store-mib %d: want 1 to %d", s.storeMiB, storeMiBMax)
-	}
-	if s.sharePrefill <= 0 || s.shareLoad <= 0 {
-		return fmt.Errorf("-share-prefill %v, -share-load %v: want more than 0 of both", s.sharePrefill, s.shareLoad)
 	}
 	if s.repetitions < 1 || s.pairs < 1 {
 		return fmt.Errorf("-n %d, -pairs %d: at least one repetition is needed", s.repetitions, s.pairs)

@@ -30,7 +30,6 @@ type Report struct {
 	Near     *Near           `json:"near,omitempty"`
 	Paged    *Paged          `json:"paged,omitempty"`
 	Elastic  *Elastic        `json:"elastic,omitempty"`
-	Share    *Share          `json:"share,omitempty"`
 	Store    *Store          `json:"store,omitempty"`
 }
 
@@ -217,9 +216,6 @@ func (r *Report) keep(old *Report) {
 	}
 	if r.Elastic == nil {
 		r.Elastic = old.Elastic
-	}
-	if r.Share == nil {
-		r.Share = old.Share
 	}
 	if r.Store == nil {
 		r.Store = old.Store

@@ -49,9 +49,6 @@ func (r *Report) print(w io.Writer) {
 	if r.Elastic != nil {
 		r.Elastic.print(w)
 	}
-	if r.Share != nil {
-		r.Share.print(w)
-	}
 	if r.Store != nil {
 		r.Store.print(w)
 	}
