@@ -166,11 +166,12 @@ type Gaps struct {
 func measureSlots(ctx context.Context, r *rig, s settings) (any, error) {
 	t := &Slots{Decoding: slotsDecoding, RestoreTokens: s.restoreTokens, DecodeThreads: threadsButOne()}
 	restores := slotsRestores
+	o := lab.Options{Threads: t.DecodeThreads, Env: []string{fmt.Sprint("OLLAMA_NUM_PARALLEL=", slotsDecoding+1)}}
 	if s.quick {
 		restores = 1
+		o.Env = append(o.Env, "OLLAMA_KV_TIER_TEST=1") // computing so little may be quicker
 	}
 	var idle, restoring gaps
-	o := lab.Options{Threads: t.DecodeThreads, Env: []string{fmt.Sprint("OLLAMA_NUM_PARALLEL=", slotsDecoding+1)}}
 	err := r.fresh(ctx, o, func(l *lab.Lab, _ string) error {
 		prompt := r.prompt(t.RestoreTokens)
 		if err := r.step(fmt.Sprintf("slots, store %s tokens", show.Count(t.RestoreTokens)), func() (string, error) {
