@@ -125,7 +125,7 @@ STATES := ^Test(CrashAtEveryOperation|FaultAtEveryOperation|CrashLeavesNoLedgerT
 CALM := ./cmd/patch-ollama ./diskstore/encoding/... ./diskstore/pagefile
 .PHONY: test-go
 test-go: ## Run the tests that need no built Ollama
-	go test -race -parallel 8 -timeout 30m -skip '$(STATES)' $$(go list ./cmd/... ./diskstore/... ./kvcache/... ./llamastate/... ./rates ./llamatier/... ./ggml-paged/... ./internal/tierenv/... ./internal/mounts/... ./internal/progress ./internal/readahead ./internal/steady ./telemetry/... | grep -vxF "$$(go list $(CALM))")
+	go test -race -parallel 8 -timeout 30m -skip '$(STATES)' $$(go list ./cmd/... ./diskstore/... ./engine ./kvcache/... ./llamastate/... ./rates ./llamatier/... ./ggml-paged/... ./internal/tierenv/... ./internal/mounts/... ./internal/progress ./internal/readahead ./internal/steady ./telemetry/... | grep -vxF "$$(go list $(CALM))")
 	go test -v -parallel 8 -timeout 30m -run '$(STATES)' ./diskstore | grep --line-buffered -v '^=== '
 	go test -timeout 30m $(CALM) $$(go list ./internal/... | grep -vxF "$$(go list $(E2E) $(LLAMA) $(TORTURE))")
 	go -C tools test ./...

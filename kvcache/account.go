@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -107,20 +106,11 @@ func (v visits) note(a *account, p *telemetry.Prompt) {
 // Series of Options.Meter, besides those of prompts. The others are in Fill.
 const (
 	restoredBytes = "ollama_kv_restored_bytes_total"
-	givenUp       = "ollama_kv_restores_given_up_total"
 )
 
 // moved is the series of pages that went from one place to another.
 func moved(from, to string) string {
 	return telemetry.Series("ollama_kv_page_moves_total", "from", from, "to", to)
-}
-
-// countRead counts a page that came in for a restore.
-func countRead(meter *telemetry.Meter, from string) {
-	meter.Add(telemetry.Series("ollama_kv_gate_pages_total", "decision", "read"), 1)
-	if from != tier.RAM {
-		meter.Add(telemetry.Series("ollama_kv_page_faults_total", "tier", from), 1)
-	}
 }
 
 // countSealed counts a page, a tail or a state that the store has taken.

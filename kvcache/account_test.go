@@ -184,7 +184,7 @@ func TestSavedTime(t *testing.T) {
 
 	require.NoError(t, r.tiered.rates.Close())
 	r.cost(rates.New()) // knows nothing
-	r.tiered.restorer.find.always = true
+	r.tiered.gate.Always = true
 	r.load(r.slots[1], text[:40], true)
 	r.tiered.endAccounts()
 	require.Zero(t, r.last().Saved)

@@ -149,3 +149,13 @@ func (p *plan) costs(c *caches) rates.Chain {
 	}
 	return of
 }
+
+// begun describes the plan's pages as costs does, for a restore that has begun: one of a window or a
+// state that is given up leaves nothing in the slot.
+func (p *plan) begun(c *caches) rates.Chain {
+	of := p.costs(c)
+	if of.Indivisible {
+		of.Base = 0
+	}
+	return of
+}

@@ -1,12 +1,14 @@
 package kvcache
 
 import (
+	"context"
 	"log/slog"
 	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -33,14 +35,15 @@ type restorer struct {
 
 	caches   *caches
 	identity *identity
+	gate     *engine.Gate
+	running  context.Context // of probes; ends when the cache is closed
 	find     finder
 	reader   reader
 	queue    *writeQueue
 	remove   func(seq int, begin, end int32) error // TieredCausal.Remove
 	meter    *telemetry.Meter
 	log      *slog.Logger
-	after    func(time.Duration) <-chan time.Time // time.After, except in tests
-	poison   bool                                 // see Options.Poison
+	poison   bool // see Options.Poison
 
 	runs   *runs.Index     // of text that may move; nil: none is reused
 	filled <-chan struct{} // closed when runs has the pages of earlier processes

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -30,7 +30,7 @@ type Tier struct {
 	why       *inquirer
 
 	accounting *accounting
-	storing    background // saves whose pages are being stored, and pages that are being read
+	storing    engine.Background // begun while a slot is busy: saves whose pages are being stored, and pages that are being read
 }
 
 // New returns a Tier for an engine whose slots hold nothing that is worth keeping.
@@ -42,29 +42,31 @@ func New(opt Options) *Tier {
 	})
 	t.obstacles = &obstacles{watch: opt.Unstored, log: opt.Log}
 	t.asker = &asker{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles}
-	t.counter = &counter{asker: t.asker, spawn: t.storing.spawn}
+	t.counter = &counter{asker: t.asker, spawn: t.storing.Spawn}
 	form := form{shape: opt.Shape, window: opt.Window, pageTokens: opt.PageTokens, root: opt.Fingerprint}
 	disk := &disk{store: opt.Store, patience: &t.patience}
 	files := &files{Files: opt.Files, disk: disk}
 	actor := &actor{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles, table: t.table, log: opt.Log}
-	reader := &reader{store: disk, form: form, spawn: t.storing.spawn}
+	reader := &reader{store: disk, form: form}
+	gate := &engine.Gate{
+		Rates: opt.Rates, Always: opt.AlwaysRestore, Meter: opt.Meter, Log: opt.Log, Spawn: t.storing.Spawn, After: opt.After,
+	}
 	t.saver = &saver{
 		form: form, files: files, pages: &pages{store: disk, form: form, meter: opt.Meter},
 		judge: &judge{window: opt.Window, table: t.table, asker: t.asker, noShift: opt.NoShift},
 		table: t.table, asker: t.asker, actor: actor, rates: opt.Rates, patience: &t.patience, obstacles: t.obstacles,
-		spawn: t.storing.spawn, saving: make(chan struct{}, 1),
+		spawn: t.storing.Spawn, saving: make(chan struct{}, 1),
 	}
 	t.restorer = &restorer{
 		form: form, table: t.table, asker: t.asker, actor: actor, files: files,
 		planner: &planner{
-			store: disk, form: form, reader: reader, rates: opt.Rates, patience: &t.patience,
-			lossy: opt.Lossy, always: opt.AlwaysRestore, meter: opt.Meter, log: opt.Log,
+			store: disk, form: form, reader: reader, gate: gate, patience: &t.patience, lossy: opt.Lossy,
 		},
 		loader: &loader{
-			form: form, files: files, reader: reader, rates: opt.Rates, patience: &t.patience,
-			partBytes: opt.PartBytes, always: opt.AlwaysRestore, after: opt.After, log: opt.Log,
+			form: form, files: files, reader: reader, gate: gate, patience: &t.patience,
+			partBytes: opt.PartBytes, log: opt.Log,
 		},
-		rates: opt.Rates, meter: opt.Meter, log: opt.Log, save: t.saver.save,
+		gate: gate, meter: opt.Meter, log: opt.Log, save: t.saver.save,
 	}
 	t.stages = &stages{form: form, files: files, rates: opt.Rates, control: opt.Control}
 	t.accounting = &accounting{table: t.table, counter: t.counter, why: t.why, rates: opt.Rates, pageTokens: opt.PageTokens}
@@ -72,18 +74,6 @@ func New(opt Options) *Tier {
 		t.accounting.shifts = opt.Context
 	}
 	return t
-}
-
-// background is the work behind requests, for which Flush waits.
-type background struct{ sync.WaitGroup }
-
-// spawn runs a function in a goroutine of its own. The caller has made a slot busy.
-func (b *background) spawn(f func()) {
-	b.Add(1)
-	go func() {
-		defer b.Done()
-		f()
-	}()
 }
 
 // Begin waits for a slot for a request, chooses it, and restores stored pages into it. The
@@ -200,7 +190,7 @@ func (t *Tier) saveFree(ctx context.Context) {
 		return
 	}
 	done := make(chan struct{})
-	t.storing.spawn(func() {
+	t.storing.Spawn(func() {
 		defer close(done)
 		for s := first; s != nil; s = t.table.takeUnsaved() {
 			t.saver.save(ctx, s, true)
