@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -19,7 +20,7 @@ type account struct {
 	private bool
 
 	asked    *inquiry // nil without Options.Recents
-	from     origins
+	from     engine.Origins
 	bytes    int64
 	restored time.Time     // the end of the restore
 	restore  time.Duration // from the look-up to the last row
@@ -58,12 +59,12 @@ func (l *accounts) end(seq int) {
 
 // restored enters the result of the restore into the account. There is none any more if the
 // cache was closed meanwhile.
-func (l *accounts) restored(seq int, result *Restored, from origins) {
+func (l *accounts) restored(seq int, result *Restored, from engine.Origins) {
 	a := l.open[seq]
 	if a == nil {
 		return
 	}
-	a.from, a.bytes = from.cut(result.Held), result.Bytes
+	a.from, a.bytes = from.Cut(result.Held), result.Bytes
 	a.restore, a.restored = result.Took, a.began.Add(result.Took)
 }
 
@@ -71,8 +72,7 @@ func (l *accounts) restored(seq int, result *Restored, from origins) {
 // batch, 0 if the request has ended before.
 func (l *accounts) record(a *account, took time.Duration) {
 	p := telemetry.Prompt{At: a.began, ID: a.seq, Private: a.private, Tokens: a.tokens, Took: took}
-	restored := a.from.countIn(&p)
-	p.Computed, p.Lossy = p.Tokens-a.from.end(), a.from.lossy()
+	restored := a.from.CountIn(&p)
 	switch {
 	case restored:
 		p.Restore, p.Saved = a.restore, l.rates.Saved(p.Slot, p.Tokens, took)

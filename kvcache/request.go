@@ -10,6 +10,7 @@ import (
 	"github.com/ollama/ollama/model/input"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -54,7 +55,7 @@ func (r *restoring) begin(tokens int, began time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.accounts.begin(r.seq, tokens, began)
-	r.from = origins(nil).add(origin{end: r.result.Held, place: telemetry.PlaceSlot})
+	r.from = engine.Origins(nil).Add(r.result.Held, telemetry.PlaceSlot)
 }
 
 // inquire opens an inquiry about the prompt, with the account. nameless: the prompt goes on after an
@@ -80,8 +81,8 @@ func (r *restoring) takeEarly() {
 	early := s.takeEarly()
 	held := r.result.Held
 	if n := min(early.Tokens, held); n > 0 {
-		r.from = early.from.cut(held).add(origin{end: held, place: telemetry.PlaceSlot})
-		r.result.Tokens, r.result.Early, r.result.Lossy = n, n, r.from.lossy()
+		r.from = early.from.Cut(held).Add(held, telemetry.PlaceSlot)
+		r.result.Tokens, r.result.Early, r.result.Lossy = n, n, r.from.Lossy()
 		r.result.Bytes = early.Bytes * int64(n) / int64(early.Tokens)
 		r.result.Tiers = slices.Clone(early.Tiers)
 	}

@@ -62,7 +62,7 @@ type restoring struct {
 	limit  int    // number of the prompt's tokens that may be restored
 	ahead  bool   // no request wants the prompt yet
 	result Restored
-	from   origins // of the tokens that the slot holds
+	from   engine.Origins // of the tokens that the slot holds
 }
 
 // unlocked first tells the runner how many tokens the slot holds, and then calls f without
@@ -83,6 +83,6 @@ func (r *restoring) clear() {
 func (r *restoring) cut(base int) {
 	replaced := max(0, r.result.Early-base)
 	r.result.Held, r.result.Tokens, r.result.Early = base, r.result.Tokens-replaced, r.result.Early-replaced
-	r.from = r.from.cut(base)
-	r.result.Lossy = r.from.lossy()
+	r.from = r.from.Cut(base)
+	r.result.Lossy = r.from.Lossy()
 }
