@@ -1,5 +1,5 @@
-// Package engine has what an engine does alike wherever its K/V lives: in the cache of Ollama's runner
-// (kvcache) or in a llama-server's slots (llamatier).
+// Package engine has what is alike wherever K/V is computed: in Ollama's runner (kvcache) and in a
+// llama-server (llamatier).
 //
 // # When a page is read and when computed
 //
@@ -15,4 +15,11 @@
 //
 // Package rates has the formulas and the file of measured costs. With Gate.Always, for tests, every
 // page is read however long that takes.
+//
+// # What a prompt cost, and why
+//
+// [Origins] say where the tokens of a prompt came from. An [Inquirer] records the prompt and, behind its
+// request, says why tokens were computed: it compares the prompt with the latest ones and asks the store
+// for tombstones and for the same text under another identity. Package telemetry/why has the order of
+// causes.
 package engine

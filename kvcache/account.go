@@ -81,11 +81,7 @@ func (l *accounts) record(a *account, took time.Duration) {
 		l.rates.Whole(p.Tokens, took)
 	}
 	l.meter.Add(restoredBytes, float64(a.bytes))
-	if a.asked != nil {
-		l.why.explain(a.asked, p)
-		return
-	}
-	l.meter.Prompt(p)
+	l.why.recordLocked(a.asked, p)
 }
 
 // visit sums up the restores into a slot.

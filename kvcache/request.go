@@ -61,14 +61,14 @@ func (r *restoring) begin(tokens int, began time.Time) {
 // inquire opens an inquiry about the prompt, with the account. nameless: the prompt goes on after an
 // image without identity.
 func (r *restoring) inquire(nameless bool) {
-	if r.why.recents == nil {
+	if r.why.Recents == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if a := r.accounts.open[r.seq]; a != nil { // the cache may have been closed meanwhile
 		r.why.endedLocked(r.seq, r.slots.at(r.seq))
-		a.asked = r.why.beginLocked(r.seq, a.tokens, &r.prompt, nameless)
+		a.asked = r.why.beginLocked(r.seq, &r.prompt, nameless)
 	}
 }
 
@@ -128,8 +128,8 @@ func (r *restoring) count() {
 	defer r.mu.Unlock()
 	r.accounts.restored(r.seq, &r.result, r.from)
 	if q := r.why.restoredLocked(r.seq, r.result.Held, r.result.Shifted > 0, r.caches.divisible()); q != nil {
-		if at := q.facts.At(); at < r.limit && r.slots.elsewhere(r.seq, at, &r.prompt) {
-			q.facts.Slot = true
+		if at := q.Facts.At(); at < r.limit && r.slots.elsewhere(r.seq, at, &r.prompt) {
+			q.Facts.Slot = true
 		}
 	}
 	if r.result.Tokens > 0 {

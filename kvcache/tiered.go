@@ -95,7 +95,10 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	t.flights.mu = &t.mu
 	t.slots = &slots{chain: chain{opts.Fingerprint, opts.PageTokens}, groups: len(t.caches.groups), of: make(map[int]*slot)}
 	t.identity = identity{opts.Media, opts.Reach, opts.Backwards}
-	t.why = newInquirer(&t.mu, t.running, &opts)
+	t.why = inquirer{
+		Inquirer: engine.NewInquirer(opts.Store, opts.Fingerprint, opts.PageTokens, opts.Recents, opts.Meter),
+		mu:       &t.mu, running: t.running, reaches: opts.Reach > 0,
+	}
 	t.accounts = accounts{open: make(map[int]*account), visits: make(visits), rates: t.rates, meter: opts.Meter, why: &t.why}
 	t.device = progress{caches: t.caches, clock: newBatchClock()}
 	t.store.noteRead = t.noteRead

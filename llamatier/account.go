@@ -12,7 +12,7 @@ import (
 type accounting struct {
 	table      *table
 	counter    *counter
-	why        *inquirer
+	why        *engine.Inquirer
 	rates      *rates.Rates
 	pageTokens int // of a page
 	shifts     int // tokens in a slot at which its context is shifted; 0: never

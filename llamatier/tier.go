@@ -27,7 +27,7 @@ type Tier struct {
 	restorer  *restorer
 	stages    *stages
 	obstacles *obstacles
-	why       *inquirer
+	why       engine.Inquirer
 
 	accounting *accounting
 	storing    engine.Background // begun while a slot is busy: saves whose pages are being stored, and pages that are being read
@@ -36,7 +36,8 @@ type Tier struct {
 // New returns a Tier for an engine whose slots hold nothing that is worth keeping.
 func New(opt Options) *Tier {
 	opt.fill()
-	t := &Tier{engine: opt.Engine, context: opt.Context, log: opt.Log, patience: usualPatience, why: newInquirer(&opt)}
+	t := &Tier{engine: opt.Engine, context: opt.Context, log: opt.Log, patience: usualPatience}
+	t.why = engine.NewInquirer(opt.Store, opt.Fingerprint, opt.PageTokens, opt.Recents, opt.Meter)
 	t.table = newTable(opt.Slots, func(s *slot) interface{ Stop() bool } {
 		return opt.AfterFunc(opt.Idle, func() { t.saveIdle(s) })
 	})
@@ -69,7 +70,7 @@ func New(opt Options) *Tier {
 		gate: gate, meter: opt.Meter, log: opt.Log, save: t.saver.save,
 	}
 	t.stages = &stages{form: form, files: files, rates: opt.Rates, control: opt.Control}
-	t.accounting = &accounting{table: t.table, counter: t.counter, why: t.why, rates: opt.Rates, pageTokens: opt.PageTokens}
+	t.accounting = &accounting{table: t.table, counter: t.counter, why: &t.why, rates: opt.Rates, pageTokens: opt.PageTokens}
 	if !opt.NoShift {
 		t.accounting.shifts = opt.Context
 	}
@@ -93,7 +94,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	}
 	u := &Turn{to: t.accounting, s: s, tokens: r.Tokens, rest: r.Rest, private: r.Private, began: time.Now()}
 	u.TooLong = len(r.Tokens) >= t.context
-	u.asked = t.why.open(r)
+	u.asked = inquire(&t.why, r)
 	u.counted = t.counter.least()
 	t.table.begin(s, r.Cancel)
 	if t.obstacles.off.Load() || taken || u.TooLong {
@@ -107,7 +108,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	} else {
 		var p *plan
 		u.held, p, u.restored = t.restorer.restore(ctx, s, r.Tokens)
-		u.asked.planned(p, u.held, t.table)
+		p.tell(u.asked, u.held, t.table)
 		u.Restored = u.restored.tokens
 	}
 	u.counted = <-counted
