@@ -125,7 +125,7 @@ shellcheck: ## Check the shell scripts
 
 # Packages where goroutines meet run under the race detector, which takes four times as long.
 # Tests of the store that try thousands of states one after another leave it out by themselves.
-RACE := ./cmd/... ./diskstore/... ./llamastate/... ./rates ./llamatier/... ./telemetry/... ./internal/tierenv/... ./internal/mounts/... ./internal/progress ./internal/readahead ./internal/steady
+RACE := ./cmd/... ./diskstore/... ./engine ./llamastate/... ./rates ./llamatier/... ./telemetry/... ./internal/tierenv/... ./internal/mounts/... ./internal/progress ./internal/readahead ./internal/steady
 CALM := ./diskstore/encoding/... ./diskstore/pagefile
 without = $$(go list $(1) | grep -vxF "$$(go list $(2))")
 .PHONY: test-go
