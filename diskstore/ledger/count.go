@@ -71,7 +71,7 @@ func (c counting) ended(id string, now Claim, at time.Time) bool {
 	switch {
 	case !known || c.Held[id]:
 		return false
-	case !c.Living[id]:
+	case c.Living != nil && !c.Living[id]:
 		return true
 	}
 	return now.Since.Equal(was.Since) && at.Sub(now.Since).Abs() > tier.ClaimLife

@@ -12,37 +12,24 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-func (t *Tier) Fingerprints(ctx context.Context) ([]pagefile.Key, error) {
+// Survey lists the directories of fingerprints and of their shards.
+func (t *Tier) Survey(ctx context.Context) (fingerprints []pagefile.Key, shards []tier.Shard, err error) {
 	if err := t.Ready(ctx); err != nil {
-		return nil, classify(err)
+		return nil, nil, classify(err)
 	}
 	entries, err := t.ReadDir(t.base)
 	if err != nil {
-		return nil, err
-	}
-	var keys []pagefile.Key
-	for _, e := range entries {
-		if key, err := pagefile.ParseKey(e.Name()); err == nil && e.IsDir() {
-			keys = append(keys, key)
-		}
-	}
-	return keys, nil
-}
-
-func (t *Tier) Shards(ctx context.Context) ([]tier.Shard, error) {
-	_, shards, err := t.Survey(ctx)
-	return shards, err
-}
-
-// Survey returns the results of Fingerprints and Shards, and lists the root once.
-func (t *Tier) Survey(ctx context.Context) (fingerprints []pagefile.Key, shards []tier.Shard, err error) {
-	if fingerprints, err = t.Fingerprints(ctx); err != nil {
 		return nil, nil, err
 	}
-	for _, fp := range fingerprints {
+	for _, e := range entries {
+		fp, perr := pagefile.ParseKey(e.Name())
+		if perr != nil || !e.IsDir() {
+			continue
+		}
 		if err := ctx.Err(); err != nil {
 			return nil, nil, err
 		}
+		fingerprints = append(fingerprints, fp)
 		dir := filepath.Join(t.base, fp.String())
 		if shards, err = t.appendShards(shards, dir, tier.Shard{Fingerprint: fp, Class: pagefile.ClassPage}); err != nil {
 			return nil, nil, err
@@ -83,7 +70,7 @@ func (t *Tier) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, er
 // NamesWith lists the names of pages and tails whose key begins with prefix, of at least two
 // digits. NamesWith reads names only, not files.
 func (t *Tier) NamesWith(ctx context.Context, prefix string) ([]pagefile.Name, error) {
-	shards, err := t.Shards(ctx)
+	_, shards, err := t.Survey(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -223,15 +210,25 @@ func (t *Tier) ReadDir(dir string) ([]fs.DirEntry, error) {
 	return entries, err
 }
 
-func (t *Tier) DropFingerprint(ctx context.Context, fingerprint pagefile.Key) error {
-	if _, err := t.Remove(ctx, tier.Info{Name: pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest}}); err != nil {
-		return err
+func (t *Tier) DropFolders(ctx context.Context, fingerprint pagefile.Key) error {
+	for {
+		old, err := t.OldBranches(ctx, fingerprint, dropAtOnce)
+		if err != nil {
+			return err
+		}
+		if len(old) == 0 {
+			return t.removeEmpty(ctx, filepath.Join(t.base, fingerprint.String()))
+		}
+		for _, b := range old {
+			if err := t.RemoveOldBranch(ctx, b); err != nil {
+				return err
+			}
+		}
 	}
-	if err := t.dropBranches(ctx, fingerprint); err != nil {
-		return err
-	}
-	return t.removeEmpty(ctx, filepath.Join(t.base, fingerprint.String()))
 }
+
+// dropAtOnce is the number of old branches that are listed and removed at once.
+const dropAtOnce = 1000
 
 // removeEmpty removes the empty directories among dir and the directories below dir.
 func (t *Tier) removeEmpty(ctx context.Context, dir string) error {

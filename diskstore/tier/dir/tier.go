@@ -238,13 +238,29 @@ func (t *Tier) Info(name pagefile.Name, path string, fi fs.FileInfo) (tier.Info,
 	return tier.Info{Name: name, Bytes: fi.Size(), Physical: t.FS.PhysicalBytes(fi), Used: fi.ModTime()}, nil
 }
 
-func (t *Tier) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error) {
+func (t *Tier) Find(ctx context.Context, names []pagefile.Name, leading bool) ([]tier.Info, error) {
+	infos := make([]tier.Info, len(names))
+	for i, name := range names {
+		info, err := t.stat(ctx, name)
+		switch {
+		case err == nil:
+			infos[i] = info
+		case !errors.Is(err, tier.ErrNotFound):
+			return infos, err
+		case leading:
+			return infos, nil
+		}
+	}
+	return infos, nil
+}
+
+// stat describes one file.
+func (t *Tier) stat(ctx context.Context, name pagefile.Name) (info tier.Info, err error) {
 	if err := t.Ready(ctx); err != nil {
-		return tier.Info{}, classify(err)
+		return info, classify(err)
 	}
 	path := t.Path(name)
-	var info tier.Info
-	err := t.again(func() error {
+	err = t.again(func() error {
 		fi, err := t.FS.Lstat(path)
 		if err == nil {
 			info, err = t.Info(name, path, fi)
@@ -254,43 +270,18 @@ func (t *Tier) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error) 
 	return info, err
 }
 
-func (t *Tier) Leading(ctx context.Context, names []pagefile.Name) ([]tier.Info, error) {
-	var infos []tier.Info
-	for _, name := range names {
-		info, err := t.Stat(ctx, name)
-		if errors.Is(err, tier.ErrNotFound) {
-			break
-		}
-		if err != nil {
-			return infos, err
-		}
-		infos = append(infos, info)
-	}
-	return infos, nil
-}
-
-func (t *Tier) Open(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
+func (t *Tier) Open(ctx context.Context, name pagefile.Name, anew bool) (blob tier.Blob, err error) {
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
-	return t.open(name)
-}
-
-// open opens the file of a name.
-func (t *Tier) open(name pagefile.Name) (blob tier.Blob, err error) {
+	if anew {
+		_ = t.FS.Uncache(t.Path(name)) // after an error the file is opened anew, too
+	}
 	err = t.again(func() error {
 		blob, err = OpenFile(t.FS, t.Path(name), name)
 		return err
 	})
 	return blob, err
-}
-
-func (t *Tier) Reopen(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
-	if err := t.Ready(ctx); err != nil {
-		return nil, classify(err)
-	}
-	_ = t.FS.Uncache(t.Path(name)) // after an error the file is opened anew, too
-	return t.open(name)
 }
 
 func (t *Tier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
