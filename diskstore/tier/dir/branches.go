@@ -11,8 +11,11 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
+// branches are the branches below a root.
+type branches struct{ *root }
+
 // AddBranch makes an empty file. Without durable nothing is synced.
-func (t *Tier) AddBranch(ctx context.Context, b tier.Branch, durable bool) error {
+func (t *branches) AddBranch(ctx context.Context, b tier.Branch, durable bool) error {
 	if err := t.Ready(ctx); err != nil {
 		return classify(err)
 	}
@@ -28,7 +31,7 @@ func (t *Tier) AddBranch(ctx context.Context, b tier.Branch, durable bool) error
 
 // createEmpty makes an empty file unless there is a file of that name. A link, a FIFO or an empty
 // directory in its place is removed.
-func (t *Tier) createEmpty(path string) error {
+func (t *branches) createEmpty(path string) error {
 	f, err := t.FS.Create(path)
 	if errors.Is(err, fs.ErrExist) {
 		if fi, err := t.FS.Lstat(path); err != nil || fi.Mode().IsRegular() {
@@ -47,7 +50,7 @@ func (t *Tier) createEmpty(path string) error {
 
 // syncPrefix makes the files and the name of a prefix's directory durable. The name is synced
 // each time: another process may have made the directory again, after its last branch was removed.
-func (t *Tier) syncPrefix(dir string) error {
+func (t *branches) syncPrefix(dir string) error {
 	shard := filepath.Dir(dir)
 	if err := t.persistDir(shard); err != nil {
 		return err
@@ -58,7 +61,7 @@ func (t *Tier) syncPrefix(dir string) error {
 	return t.FS.SyncDir(shard)
 }
 
-func (t *Tier) Branches(ctx context.Context, fingerprint pagefile.Key, prefix []byte) ([]tier.Branch, error) {
+func (t *branches) Branches(ctx context.Context, fingerprint pagefile.Key, prefix []byte) ([]tier.Branch, error) {
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
@@ -95,7 +98,7 @@ func (t *Tier) Branches(ctx context.Context, fingerprint pagefile.Key, prefix []
 }
 
 // branchesIn lists the branches at a prefix.
-func (t *Tier) branchesIn(fingerprint, prefix pagefile.Key) (branches []tier.Branch, err error) {
+func (t *branches) branchesIn(fingerprint, prefix pagefile.Key) (branches []tier.Branch, err error) {
 	entries, err := t.ReadDir(filepath.Join(t.base, prefixDir(fingerprint, prefix)))
 	for _, e := range entries {
 		if b, ok := parseBranch(fingerprint, prefix, e.Name()); ok && e.Type().IsRegular() {
@@ -105,7 +108,7 @@ func (t *Tier) branchesIn(fingerprint, prefix pagefile.Key) (branches []tier.Bra
 	return branches, err
 }
 
-func (t *Tier) RemoveBranch(ctx context.Context, b tier.Branch) error {
+func (t *branches) RemoveBranch(ctx context.Context, b tier.Branch) error {
 	if err := t.Ready(ctx); err != nil {
 		return classify(err)
 	}
@@ -115,30 +118,5 @@ func (t *Tier) RemoveBranch(ctx context.Context, b tier.Branch) error {
 		return err
 	}
 	t.removeDir(filepath.Dir(path))
-	return nil
-}
-
-// removeDir removes a directory without files. A process that has just found the directory makes
-// it again.
-func (t *Tier) removeDir(dir string) {
-	if t.FS.Remove(dir) == nil {
-		t.forgetDir(dir)
-	}
-}
-
-// eachShard calls fn for the shard directories in dir, and for none when dir is no directory.
-func (t *Tier) eachShard(dir string, fn func(first byte, path string) error) error {
-	if fi, err := t.FS.Lstat(dir); err == nil && !fi.IsDir() {
-		return nil
-	}
-	shards, err := t.appendShards(nil, dir, tier.Shard{})
-	if err != nil {
-		return err
-	}
-	for _, shard := range shards {
-		if err := fn(shard.First, filepath.Join(dir, shardName(shard.First))); err != nil {
-			return err
-		}
-	}
 	return nil
 }
