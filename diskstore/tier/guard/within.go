@@ -12,12 +12,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
-// outcome is the result of an operation.
-type outcome[T any] struct {
-	v   T
-	err error
-}
-
 // do runs op in a worker for at most limit. When do gives op up, do returns tier.ErrTierTimeout, or
 // the error of ctx when ctx has ended; late, which may be nil, receives a later result.
 func do[T any](ctx context.Context, t *Tier, workers chan struct{}, limit time.Duration, late func(T), op func(context.Context) (T, error)) (T, error) {
@@ -33,16 +27,14 @@ func do[T any](ctx context.Context, t *Tier, workers chan struct{}, limit time.D
 		cancel()
 		return zero, t.gaveUp(ctx, workers, start, limit)
 	}
-	done := make(chan outcome[T], 1)
-	var taken atomic.Bool // set by the side that handles the result
-	go func() {
-		defer cancel()
-		v, err := try(&t.panics, func() (T, error) { return op(opCtx) })
-		if taken.CompareAndSwap(false, true) {
-			done <- outcome[T]{v, err}
-		} else if err == nil && late != nil {
+	v, inTime, err := vfs.Within(opCtx.Done(), func() (T, error) {
+		return try(&t.panics, func() (T, error) { return op(opCtx) })
+	}, func(v T) {
+		if late != nil {
 			t.ends.run(func() { late(v) })
 		}
+	}, func() {
+		cancel()
 		// A worker that has transferred closes one file, so that closing keeps up with
 		// reading, however many wait for a worker.
 		if workers == t.Transfer {
@@ -51,17 +43,11 @@ func do[T any](ctx context.Context, t *Tier, workers chan struct{}, limit time.D
 			}
 		}
 		<-workers
-	}()
-	select {
-	case out := <-done:
-		return out.v, t.report(ctx, workers, start, limit, out.err)
-	case <-opCtx.Done():
-		if !taken.CompareAndSwap(false, true) {
-			out := <-done
-			return out.v, t.report(ctx, workers, start, limit, out.err)
-		}
+	})
+	if !inTime {
 		return zero, t.gaveUp(ctx, workers, start, limit)
 	}
+	return v, t.report(ctx, workers, start, limit, err)
 }
 
 // doList runs a list for which a look-up waits. Lists have workers of their own, and while all of these
