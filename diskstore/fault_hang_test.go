@@ -159,8 +159,6 @@ func (d *deadlines) OldBranches(context.Context, pagefile.Key, int) ([]tier.OldB
 	return nil, nil // not part of a look-up
 }
 
-func (d *deadlines) RemoveOldBranch(context.Context, tier.OldBranch) error { return nil }
-
 func (d *deadlines) Branches(ctx context.Context, _ pagefile.Key, _ []byte) ([]tier.Branch, error) {
 	return nil, d.hang(ctx)
 }

@@ -206,7 +206,7 @@ func (l *lateGraves) Graves(ctx context.Context, change func([]byte) []byte) ([]
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return l.Disk.(tier.Graveyard).Graves(ctx, change)
+	return l.Disk.Graves(ctx, change)
 }
 
 // The list of a remote tier is read once in a while, and a tier on which that takes too long has

@@ -10,7 +10,7 @@ Implement the 13 methods of Tier, with Blob and Upload, give the result to
 diskstore.Options.RemoteTier, and run the cases of package tiertest on it. A tier in an object
 store such as S3 would be one type with a client and a bucket:
 
-	Find, Open            HEAD for each name at the same time, ranged GET
+	Find, Open            HEAD of all names at the same time; ranged GET
 	Create                PUT with If-None-Match; where another was first, PUT with If-Match
 	Touch                 the recency, in an object beside or in a batch of them
 	Remove, Quarantine    DELETE; COPY and DELETE
@@ -34,10 +34,10 @@ It may assume that
 
 It need not rename, lock, or tell free space and time: OnDisk tells what holds instead.
 
-# What some tiers give in addition
+# What a directory gives in addition
 
-Disk has what a filesystem's directories need: syncs, locks, temporary files, empty folders.
-Graveyard keeps a list that explains misses. Older finds files of earlier versions.
+A tier in a filesystem is a Disk: it has syncs, locks, temporary files, empty folders, the list that
+explains misses, and files of earlier versions.
 
 # Files
 

@@ -160,26 +160,18 @@ func (s *Sweep) Drop(ctx context.Context, fingerprint pagefile.Key) error {
 		if err != nil {
 			return err
 		}
-		var names []pagefile.Name
-		for _, b := range branches {
-			if !b.Longer {
-				names = append(names, b.Name())
-			}
+		slices.SortFunc(branches, marksLast)
+		names := make([]pagefile.Name, len(branches)) // that of a mark is no file's
+		for i, b := range branches {
+			names[i] = b.Name()
 		}
-		infos, err := s.tier.Find(ctx, names, false)
+		pages, err := s.tier.Find(ctx, names, false)
 		if err != nil {
 			return err
 		}
-		stored := make(map[pagefile.Name]bool)
-		for _, info := range infos {
-			stored[info.Name] = info.Found()
-		}
 		used := make(map[pagefile.Key]bool) // prefixes with branches of pages
-		for _, b := range branches {
-			used[b.Prefix] = used[b.Prefix] || !b.Longer && stored[b.Name()]
-		}
-		for _, b := range branches {
-			if b.Longer && used[b.Prefix] || !b.Longer && stored[b.Name()] {
+		for i, b := range branches {
+			if used[b.Prefix] = used[b.Prefix] || pages[i].Found(); pages[i].Found() || b.Longer && used[b.Prefix] {
 				continue
 			}
 			if err := s.tier.RemoveBranch(ctx, b); err != nil {
@@ -188,4 +180,15 @@ func (s *Sweep) Drop(ctx context.Context, fingerprint pagefile.Key) error {
 		}
 	}
 	return nil
+}
+
+// marksLast orders branches before the marks that there are longer ones.
+func marksLast(a, b tier.Branch) int {
+	switch {
+	case a.Longer == b.Longer:
+		return 0
+	case a.Longer:
+		return 1
+	}
+	return -1
 }

@@ -39,7 +39,7 @@ func (t *records) Account(ctx context.Context, change func([]byte, string) ([]by
 		return nil, classify(err)
 	}
 	if change == nil {
-		content, err := t.readLedger(ctx)
+		content, err := t.readOwn(ctx, ledgerFile, maxLedgerBytes)
 		return content, t.opFailed(err)
 	}
 	t.mu.Lock()
@@ -53,14 +53,14 @@ func (t *records) Account(ctx context.Context, change func([]byte, string) ([]by
 		return nil, t.opFailed(err)
 	}
 	defer release()
-	content, err := t.readLedger(ctx)
+	content, err := t.readOwn(ctx, ledgerFile, maxLedgerBytes)
 	if err != nil {
 		return nil, t.opFailed(err)
 	}
 	if content, err = change(content, id); err != nil {
 		return nil, err
 	}
-	return content, t.opFailed(t.writeLedger(content))
+	return content, t.opFailed(t.writeOwn(ledgerFile, content, true))
 }
 
 // lockLedger waits for the ledger's lock. The caller calls release.
@@ -93,11 +93,6 @@ func (t *records) lockLedger(ctx context.Context) (release func(), err error) {
 			return nil, fmt.Errorf("wait for %s, held by another process: %w", path, ctx.Err())
 		}
 	}
-}
-
-// readLedger returns nil without a readable ledger.
-func (t *records) readLedger(ctx context.Context) ([]byte, error) {
-	return t.readOwn(ctx, ledgerFile, maxLedgerBytes)
 }
 
 // readOwn reads one of the store's own files; nil without a readable one of at most limit bytes.
@@ -134,11 +129,6 @@ func (t *records) readOwnOnce(ctx context.Context, base string, limit int64) ([]
 	return content, err
 }
 
-// writeLedger replaces the ledger durably.
-func (t *records) writeLedger(content []byte) error {
-	return t.writeOwn(ledgerFile, content, true)
-}
-
 // writeOwn replaces one of the store's own files.
 func (t *records) writeOwn(base string, content []byte, durable bool) error {
 	file, tmp, err := t.temp.create("usage")
@@ -169,17 +159,10 @@ func (t *records) writeOwn(base string, content []byte, durable bool) error {
 const maxGravesBytes = 1 << 20
 
 func (t *records) Graves(ctx context.Context, change func([]byte) []byte) ([]byte, error) {
-	return t.changeOwn(ctx, gravesFile, maxGravesBytes, change)
-}
-
-// changeOwn replaces the content of one of the store's own files, of at most limit bytes, by the
-// result of change, and returns the new content. With a nil change the file is only read. The change
-// may be lost in a power cut.
-func (t *records) changeOwn(ctx context.Context, base string, limit int64, change func([]byte) []byte) ([]byte, error) {
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
-	content, err := t.readOwn(ctx, base, limit)
+	content, err := t.readOwn(ctx, gravesFile, maxGravesBytes)
 	if err != nil || change == nil {
 		return content, t.opFailed(err)
 	}
@@ -187,5 +170,5 @@ func (t *records) changeOwn(ctx context.Context, base string, limit int64, chang
 		return nil, err
 	}
 	content = change(content)
-	return content, t.opFailed(t.writeOwn(base, content, false))
+	return content, t.opFailed(t.writeOwn(gravesFile, content, false))
 }

@@ -109,11 +109,8 @@ func (t *branches) branchesIn(fingerprint, prefix pagefile.Key) (branches []tier
 }
 
 func (t *branches) RemoveBranch(ctx context.Context, b tier.Branch) error {
-	if err := t.Ready(ctx); err != nil {
-		return classify(err)
-	}
 	path := filepath.Join(t.base, branchPath(b))
-	err := t.again(func() error { return t.FS.Remove(path) })
+	err := t.run(ctx, func() error { return t.FS.Remove(path) })
 	if err != nil && !errors.Is(err, tier.ErrNotFound) {
 		return err
 	}

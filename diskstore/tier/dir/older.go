@@ -38,10 +38,7 @@ func (t *branches) OldBranches(ctx context.Context, fingerprint pagefile.Key, mo
 }
 
 func (t *branches) RemoveOldBranch(ctx context.Context, b tier.OldBranch) error {
-	if err := t.Ready(ctx); err != nil {
-		return classify(err)
-	}
-	err := t.again(func() error { return t.FS.Remove(filepath.Join(t.base, oldBranchPath(b))) })
+	err := t.run(ctx, func() error { return t.FS.Remove(filepath.Join(t.base, oldBranchPath(b))) })
 	if errors.Is(err, tier.ErrNotFound) {
 		return nil
 	}

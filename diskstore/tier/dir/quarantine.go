@@ -38,12 +38,9 @@ func (q *quarantine) Quarantine(ctx context.Context, judged tier.Info, reason st
 
 // MoveAside does as Quarantine, and syncs nothing: the caller calls SyncAside.
 func (q *quarantine) MoveAside(ctx context.Context, judged tier.Info, reason string) (bool, error) {
-	if err := q.Ready(ctx); err != nil {
-		return false, classify(err)
-	}
 	dir := filepath.Join(q.base, quarantineDir)
 	base := fmt.Sprintf("%s.%s.%d-%d%s", judged.Key, reason, time.Now().UnixNano(), q.moved.Add(1), PageExt)
-	err := q.again(func() error { return q.lookAtJudged(judged) })
+	err := q.run(ctx, func() error { return q.lookAtJudged(judged) })
 	if err == nil {
 		var entries []fs.DirEntry
 		if entries, err = q.ReadDir(dir); err == nil && len(entries) >= maxQuarantined && judged.Bytes != tier.NotRegular {

@@ -50,6 +50,14 @@ func (r *root) Ready(ctx context.Context) error {
 	return r.checkRoot()
 }
 
+// run runs op, which needs a safe root; see again.
+func (r *root) run(ctx context.Context, op func() error) error {
+	if err := r.Ready(ctx); err != nil {
+		return classify(err)
+	}
+	return r.again(op)
+}
+
 // Path returns the absolute path of a file.
 func (r *root) Path(name pagefile.Name) string { return filepath.Join(r.base, relPath(name)) }
 

@@ -24,11 +24,7 @@ type Tier struct {
 	Temp *tempDir
 }
 
-var (
-	_ tier.Disk      = (*Tier)(nil)
-	_ tier.Graveyard = (*Tier)(nil)
-	_ tier.Older     = (*Tier)(nil)
-)
+var _ tier.Disk = (*Tier)(nil)
 
 // Options are the options of a tier in a directory.
 type Options struct {
@@ -85,11 +81,8 @@ func (t *Tier) Find(ctx context.Context, names []pagefile.Name, leading bool) ([
 
 // stat describes one file.
 func (t *Tier) stat(ctx context.Context, name pagefile.Name) (info tier.Info, err error) {
-	if err := t.Ready(ctx); err != nil {
-		return info, classify(err)
-	}
 	path := t.Path(name)
-	err = t.again(func() error {
+	err = t.run(ctx, func() error {
 		fi, err := t.FS.Lstat(path)
 		if err == nil {
 			info, err = t.Info(name, path, fi)
@@ -100,13 +93,10 @@ func (t *Tier) stat(ctx context.Context, name pagefile.Name) (info tier.Info, er
 }
 
 func (t *Tier) Open(ctx context.Context, name pagefile.Name, anew bool) (blob tier.Blob, err error) {
-	if err := t.Ready(ctx); err != nil {
-		return nil, classify(err)
-	}
-	if anew {
-		_ = t.FS.Uncache(t.Path(name)) // after an error the file is opened anew, too
-	}
-	err = t.again(func() error {
+	err = t.run(ctx, func() error {
+		if anew {
+			_ = t.FS.Uncache(t.Path(name)) // after an error the file is opened anew, too
+		}
 		blob, err = OpenFile(t.FS, t.Path(name), name)
 		return err
 	})
@@ -114,11 +104,7 @@ func (t *Tier) Open(ctx context.Context, name pagefile.Name, anew bool) (blob ti
 }
 
 func (t *Tier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
-	if err := t.Ready(ctx); err != nil {
-		return false, classify(err)
-	}
-	err := t.again(func() error { return t.removeJudged(ctx, judged) })
-	if err != nil {
+	if err := t.run(ctx, func() error { return t.removeJudged(ctx, judged) }); err != nil {
 		if errors.Is(err, tier.ErrNotFound) {
 			err = nil
 		}
@@ -150,10 +136,7 @@ func (t *Tier) SyncRemoved(ctx context.Context, names []pagefile.Name) error {
 }
 
 func (t *Tier) Touch(ctx context.Context, name pagefile.Name, used time.Time) error {
-	if err := t.Ready(ctx); err != nil {
-		return classify(err)
-	}
-	return t.again(func() error { return t.FS.Chtimes(t.Path(name), used, used) })
+	return t.run(ctx, func() error { return t.FS.Chtimes(t.Path(name), used, used) })
 }
 
 func (t *Tier) Space(ctx context.Context) (vfs.Space, error) {

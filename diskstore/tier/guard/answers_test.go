@@ -48,15 +48,7 @@ func (o *odd) Find(ctx context.Context, names []pagefile.Name, leading bool) ([]
 }
 
 func (o *odd) OldTails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
-	return o.list(o.Disk.(tier.Older).OldTails(ctx, fingerprint, parent))
-}
-
-func (o *odd) OldBranches(ctx context.Context, fingerprint pagefile.Key, most int) ([]tier.OldBranch, error) {
-	return o.Disk.(tier.Older).OldBranches(ctx, fingerprint, most)
-}
-
-func (o *odd) RemoveOldBranch(ctx context.Context, b tier.OldBranch) error {
-	return o.Disk.(tier.Older).RemoveOldBranch(ctx, b)
+	return o.list(o.Disk.OldTails(ctx, fingerprint, parent))
 }
 
 func (o *odd) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {

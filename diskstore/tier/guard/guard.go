@@ -68,9 +68,6 @@ func New(inner tier.Tier, lookupIn, stepIn time.Duration, log *slog.Logger, now 
 	return t
 }
 
-// disk is the tier below as a Disk.
-func (t *Tier) disk() tier.Disk { return tier.OnDisk(t.Inner) }
-
 func (t *Tier) Touch(ctx context.Context, name pagefile.Name, used time.Time) error {
 	return write(ctx, t, t.StepIn, func(ctx context.Context) error { return t.Inner.Touch(ctx, name, used) })
 }

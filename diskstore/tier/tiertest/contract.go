@@ -600,24 +600,21 @@ func testClosed(t *testing.T, tr tier.Tier) {
 	t.Helper()
 	name := Page(1)
 	calls := map[string]func() error{
-		"Find":         func() error { _, err := tr.Find(ctx, []pagefile.Name{name}, false); return err },
-		"Find leading": func() error { _, err := tr.Find(ctx, []pagefile.Name{name}, true); return err },
-		"Open":         func() error { _, err := tr.Open(ctx, name, false); return err },
-		"Open anew":    func() error { _, err := tr.Open(ctx, name, true); return err },
-		"Create":       func() error { _, err := tr.Create(ctx, name); return err },
-		"Touch":        func() error { return tr.Touch(ctx, name, time.Now()) },
-		"Remove":       func() error { _, err := tr.Remove(ctx, tier.Info{Name: name}); return err },
-		"Quarantine":   func() error { _, err := tr.Quarantine(ctx, tier.Info{Name: name}, "test"); return err },
-		"Survey":       func() error { _, _, err := tr.Survey(ctx); return err },
-		"ListShard":    func() error { _, err := tr.ListShard(ctx, tier.ShardOf(name)); return err },
-		"AddBranch":    func() error { return tr.AddBranch(ctx, branch(1, 1), true) },
-		"Branches":     func() error { _, err := tr.Branches(ctx, Fingerprint, []byte{1}); return err },
-		"Branches at":  func() error { _, err := tr.Branches(ctx, Fingerprint, name.Key[:]); return err },
-		"RemoveBranch": func() error { return tr.RemoveBranch(ctx, branch(1, 1)) },
-		"Account, reading": func() error {
-			_, err := tr.Account(ctx, nil)
-			return err
-		},
+		"Find":             func() error { _, err := tr.Find(ctx, []pagefile.Name{name}, false); return err },
+		"Find leading":     func() error { _, err := tr.Find(ctx, []pagefile.Name{name}, true); return err },
+		"Open":             func() error { _, err := tr.Open(ctx, name, false); return err },
+		"Open anew":        func() error { _, err := tr.Open(ctx, name, true); return err },
+		"Create":           func() error { _, err := tr.Create(ctx, name); return err },
+		"Touch":            func() error { return tr.Touch(ctx, name, time.Now()) },
+		"Remove":           func() error { _, err := tr.Remove(ctx, tier.Info{Name: name}); return err },
+		"Quarantine":       func() error { _, err := tr.Quarantine(ctx, tier.Info{Name: name}, "test"); return err },
+		"Survey":           func() error { _, _, err := tr.Survey(ctx); return err },
+		"ListShard":        func() error { _, err := tr.ListShard(ctx, tier.ShardOf(name)); return err },
+		"AddBranch":        func() error { return tr.AddBranch(ctx, branch(1, 1), true) },
+		"Branches":         func() error { _, err := tr.Branches(ctx, Fingerprint, []byte{1}); return err },
+		"Branches at":      func() error { _, err := tr.Branches(ctx, Fingerprint, name.Key[:]); return err },
+		"RemoveBranch":     func() error { return tr.RemoveBranch(ctx, branch(1, 1)) },
+		"Account, reading": func() error { _, err := tr.Account(ctx, nil); return err },
 		"Account": func() error {
 			_, err := tr.Account(ctx, func(content []byte, _ string) ([]byte, error) { return content, nil })
 			return err

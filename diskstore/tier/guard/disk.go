@@ -9,12 +9,10 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// What the tier below does not give, Tier answers as for one that has nothing of it.
-var (
-	_ tier.Disk      = (*Tier)(nil)
-	_ tier.Graveyard = (*Tier)(nil)
-	_ tier.Older     = (*Tier)(nil)
-)
+var _ tier.Disk = (*Tier)(nil)
+
+// disk is the tier below as a Disk.
+func (t *Tier) disk() tier.Disk { return tier.OnDisk(t.Inner) }
 
 func (t *Tier) Persist(ctx context.Context, name pagefile.Name) error {
 	err := write(ctx, t, commitSteps*t.StepIn, func(ctx context.Context) error { return t.disk().Persist(ctx, name) })
@@ -75,11 +73,7 @@ func (t *Tier) Lock(ctx context.Context) (func(), error) {
 }
 
 func (t *Tier) Graves(ctx context.Context, change func([]byte) []byte) ([]byte, error) {
-	yard, ok := t.Inner.(tier.Graveyard)
-	if !ok {
-		return nil, nil
-	}
-	graves := func(ctx context.Context) ([]byte, error) { return yard.Graves(ctx, change) }
+	graves := func(ctx context.Context) ([]byte, error) { return t.disk().Graves(ctx, change) }
 	if change == nil {
 		return do(ctx, t, t.Transfer, t.StepIn, nil, graves)
 	}
@@ -87,12 +81,8 @@ func (t *Tier) Graves(ctx context.Context, change func([]byte) []byte) ([]byte, 
 }
 
 func (t *Tier) OldTails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
-	older, ok := t.Inner.(tier.Older)
-	if !ok {
-		return nil, nil
-	}
 	return doList(ctx, t, func(ctx context.Context) ([]tier.Info, error) {
-		infos, err := older.OldTails(ctx, fingerprint, parent)
+		infos, err := t.disk().OldTails(ctx, fingerprint, parent)
 		if err != nil {
 			return nil, err
 		}
@@ -103,17 +93,11 @@ func (t *Tier) OldTails(ctx context.Context, fingerprint, parent pagefile.Key) (
 }
 
 func (t *Tier) OldBranches(ctx context.Context, fingerprint pagefile.Key, most int) ([]tier.OldBranch, error) {
-	older, ok := t.Inner.(tier.Older)
-	if !ok {
-		return nil, nil
-	}
-	return list(ctx, t, func(ctx context.Context) ([]tier.OldBranch, error) { return older.OldBranches(ctx, fingerprint, most) })
+	return list(ctx, t, func(ctx context.Context) ([]tier.OldBranch, error) {
+		return t.disk().OldBranches(ctx, fingerprint, most)
+	})
 }
 
 func (t *Tier) RemoveOldBranch(ctx context.Context, branch tier.OldBranch) error {
-	older, ok := t.Inner.(tier.Older)
-	if !ok {
-		return nil
-	}
-	return write(ctx, t, t.StepIn, func(ctx context.Context) error { return older.RemoveOldBranch(ctx, branch) })
+	return write(ctx, t, t.StepIn, func(ctx context.Context) error { return t.disk().RemoveOldBranch(ctx, branch) })
 }

@@ -51,6 +51,33 @@ type Disk interface {
 	// release is called or the process dies. Lock returns ErrLocked at once when another
 	// caller has the lock.
 	Lock(ctx context.Context) (release func(), err error)
+
+	// Graves replaces the content of a list of pages that left the tier by the result of change, and
+	// returns the new content. The content is empty without a readable list. With a nil change the
+	// list is only read. The list may be lost in a power cut, and of two changes at the same time
+	// one is lost. Readers see a whole list, or anything after a power cut.
+	Graves(ctx context.Context, change func(content []byte) []byte) ([]byte, error)
+
+	// OldTails lists the tails of parent that versions before prefixes left in their place, in no
+	// order.
+	OldTails(ctx context.Context, fingerprint, parent pagefile.Key) ([]Info, error)
+
+	// OldBranches lists old branches, most at most, in no order.
+	OldBranches(ctx context.Context, fingerprint pagefile.Key, most int) ([]OldBranch, error)
+
+	// RemoveOldBranch removes an old branch. RemoveOldBranch is idempotent.
+	RemoveOldBranch(ctx context.Context, branch OldBranch) error
+}
+
+// OldBranch is a branch of a full page as versions before prefixes left it.
+type OldBranch struct {
+	Fingerprint, Parent, Key pagefile.Key
+	Leads                    [16]byte
+}
+
+// Name is the name of the branch's page.
+func (b OldBranch) Name() pagefile.Name {
+	return pagefile.Name{Fingerprint: b.Fingerprint, Class: pagefile.ClassPage, Key: b.Key}
 }
 
 // Space is the space of a filesystem, in bytes.
@@ -74,8 +101,9 @@ type Aside struct {
 
 // OnDisk returns t if t is a Disk, and otherwise a Disk on t, an object store. There an upload that
 // has committed and a file that was removed stay so in a power cut, uploads that were given up leave
-// nothing, files in quarantine count in no budget, and this machine's clock is the right one.
-// Nothing keeps two processes from collecting at the same time: they remove too much, at worst.
+// nothing, files in quarantine count in no budget, this machine's clock is the right one, nobody
+// remembers pages that left, and no earlier version was there. Nothing keeps two processes from
+// collecting at the same time: they remove too much, at worst.
 func OnDisk(t Tier) Disk {
 	if disk, ok := t.(Disk); ok {
 		return disk
@@ -95,35 +123,10 @@ func (objects) Left() int64                                        { return 0 }
 func (objects) Space(context.Context) (Space, error)               { return Space{}, nil }
 func (objects) Now(context.Context) (time.Time, error)             { return time.Now(), nil }
 func (objects) Lock(context.Context) (release func(), err error)   { return func() {}, nil }
+func (objects) RemoveOldBranch(context.Context, OldBranch) error   { return nil }
 
-// Graveyard is a tier that keeps a list of the pages that left it.
-type Graveyard interface {
-	// Graves replaces the content of the list by the result of change, and returns the new
-	// content. The content is empty without a readable list. With a nil change the list is only
-	// read. The list may be lost in a power cut, and of two changes at the same time one is lost.
-	// Readers see a whole list, or anything after a power cut.
-	Graves(ctx context.Context, change func(content []byte) []byte) ([]byte, error)
-}
+func (objects) Graves(context.Context, func([]byte) []byte) ([]byte, error) { return nil, nil }
 
-// OldBranch is a branch of a full page as versions before prefixes left it.
-type OldBranch struct {
-	Fingerprint, Parent, Key pagefile.Key
-	Leads                    [16]byte
-}
+func (objects) OldTails(_ context.Context, _, _ pagefile.Key) ([]Info, error) { return nil, nil }
 
-// Name is the name of the branch's page.
-func (b OldBranch) Name() pagefile.Name {
-	return pagefile.Name{Fingerprint: b.Fingerprint, Class: pagefile.ClassPage, Key: b.Key}
-}
-
-// Older is a Tier that may hold tails and branches of versions before prefixes.
-type Older interface {
-	// OldTails lists the tails of parent that are in their old place, in no order.
-	OldTails(ctx context.Context, fingerprint, parent pagefile.Key) ([]Info, error)
-
-	// OldBranches lists old branches, most at most, in no order.
-	OldBranches(ctx context.Context, fingerprint pagefile.Key, most int) ([]OldBranch, error)
-
-	// RemoveOldBranch removes an old branch. RemoveOldBranch is idempotent.
-	RemoveOldBranch(ctx context.Context, branch OldBranch) error
-}
+func (objects) OldBranches(context.Context, pagefile.Key, int) ([]OldBranch, error) { return nil, nil }
