@@ -7,8 +7,9 @@ package guard bounds the time of any tier's operations. Neither package imports 
 # A tier of your own
 
 Implement the 13 methods of Tier, with Blob and Upload, give the result to
-diskstore.Options.RemoteTier, and run the cases of package tiertest on it. A tier in an object
-store such as S3 would be one type with a client and a bucket:
+diskstore.Options.RemoteTier, and run the cases of package tiertest on it: diskstore's
+othertier_test.go does so with a tier in a map. A tier in an object store such as S3 would be one
+type with a client and a bucket:
 
 	Find, Open            HEAD of all names at the same time; ranged GET
 	Create                PUT with If-None-Match; where another was first, PUT with If-Match
@@ -22,8 +23,9 @@ store such as S3 would be one type with a client and a bucket:
 
 It may assume that
 
-  - pages never change: all uploads of a name have the same content, and which one stays does
-    not matter. Upload.Commit creates the file if it is absent, and Committed tells if another was first;
+  - pages never change: uploads of a name at the same time have the same content. Upload.Commit
+    creates the file if it is absent; if another was first, it replaces that, which may be damaged,
+    and Committed says so;
   - callers check every byte that they use, and lose nothing but time where a file is gone;
   - names have few bytes and a fixed form, and a look-up asks for those of one prompt in few calls
     of Find. No look-up lists more than a few hundred branches;
