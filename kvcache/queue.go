@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/internal/steady"
 )
 
 // queuedBytes is the default of Options.QueuedBytes.
@@ -251,12 +252,7 @@ func (q *writeQueue) close(ctx context.Context) error {
 	q.changed.Broadcast()
 	q.mu.Unlock()
 	q.stop()
-	timer := time.NewTimer(q.stopIn)
-	defer timer.Stop()
-	select {
-	case <-q.stopped:
-	case <-timer.C:
-	}
+	steady.Ended(q.stopped, q.stopIn)
 	q.wakes.Wait()
 	return err
 }
