@@ -38,6 +38,7 @@ func (t *TieredCausal) Fill(r *telemetry.Report) {
 	stats, queue := t.Stats(), t.queue.held()
 	r.Totals["ollama_kv_dropped_pages_total"] = float64(stats.DroppedPages)
 	r.Totals["ollama_kv_failed_copies_total"] = float64(stats.FailedCopies)
+	r.Totals[telemetry.Series("ollama_kv_gate_pages_total", "decision", "compute")] += 0 // reported from the beginning
 	r.Gauges["ollama_kv_queue_pages"] = float64(queue.pages)
 	r.Gauges["ollama_kv_queue_bytes"] = float64(queue.bytes)
 	r.Gauges["ollama_kv_queue_limit_bytes"] = float64(queue.limit)
