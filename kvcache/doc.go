@@ -61,7 +61,7 @@
 //	request.go → lookup.go, reuse.go → restore.go            a restore: its look-ups, and the way to the slot
 //	find.go, reach.go, decide.go → plan.go, steady.go        how far a text is stored, and how far reading pays
 //	fill.go → pipeline.go → spans.go                         from pages to cells
-//	seal.go → copies.go, spans.go → queue.go, retry.go       from cells to the store
+//	seal.go → copies.go, spans.go → queue.go, backlog.go     from cells to the store
 //	account.go, why.go, restored.go                          reports of prompts and pages
 //	slot.go, flight.go, progress.go, batchclock.go           the state of the runner and of the device
 //	rows.go, caches.go                                       the caches that are wrapped

@@ -46,7 +46,7 @@ func (l *sealer) ready() bool {
 	l.caches.geometry = shape
 	l.queue.copiesFrom(l.caches.groups, func(err error) { l.tellCopyFailed(copyPageOut, err) })
 	if slices.ContainsFunc(l.caches.groups, func(g group) bool { return g.beside && !g.later() }) {
-		l.bounce = l.queue.bounce()
+		l.bounce = l.queue.takeBounce()
 	}
 	return true
 }
