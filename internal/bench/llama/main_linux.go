@@ -17,7 +17,6 @@ import (
 	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/llamatest"
-	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
@@ -124,15 +123,17 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) (err error) 
 	if b.settings, err = parse(args, errOut); err != nil {
 		return err
 	}
-	checkout, dir, err := ollamasrc.TempDir("bench-llama-")
+	checkout, err := os.Getwd()
 	if err != nil {
 		return err
 	}
-	b.dir = dir
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	if b.tree, err = llamatest.FindDir(checkout); err != nil {
 		return err
 	}
+	if b.dir, err = os.MkdirTemp(filepath.Join(checkout, "build"), "bench-llama-"); err != nil {
+		return fmt.Errorf("make a folder for the benchmarks: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
 	r := report{
 		Machine: measure.Describe(b.dir), Go: runtime.Version(), KVBytesPerToken: b.shape.KVBytesPerToken(), Parts: make(map[string]any),
 		Model: fmt.Sprintf("%s, random weights, %d layers of %d, f16", b.shape.Arch, b.shape.Layers, b.shape.Embed),
