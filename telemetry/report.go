@@ -16,6 +16,10 @@ const (
 	NameBytesMax   = 512 // of each string
 )
 
+// SilentAfter is the age from which a report is older than a process lets it become: one that has nothing
+// to report does so every 30 s.
+const SilentAfter = 45 * time.Second
+
 // Kinds of engines, as in [Process].
 const (
 	EngineOllama = "ollama"       // a runner of a patched Ollama

@@ -22,26 +22,34 @@ import (
 type site struct {
 	t testing.TB
 	*place
-	folder
-	fault *vfs.Injector
-	warns *strings.Builder
+	folder folder
+	past   bool // prompts of processes that have ended are kept
+	fault  *vfs.Injector
+	warns  *strings.Builder
 }
 
 func newSite(t testing.TB) *site {
 	root := newRoot(t)
 	s := &site{t: t, fault: vfs.Inject(vfs.Below(filepath.Join(root, directoryName))), warns: new(strings.Builder)}
-	opt := Options{Intervals: quick, Logger: lineLogger(s.warns), fs: func(dir string) vfs.FS {
-		if dir == root {
-			return vfs.Below(root)
-		}
-		return s.fault
-	}}.withDefaults()
+	opt := Options{Intervals: quick, Logger: lineLogger(s.warns), fs: s.faulty()}.withDefaults()
 	var err error
 	s.place, err = newPlace(root, opt)
 	require.NoError(t, err)
-	s.folder = folder{place: s.place, log: opt.Logger, now: time.Now}
+	s.folder = folder{place: s.place, log: opt.Logger}
 	return s
 }
+
+// faulty has the faults of the site.
+func (s *site) faulty() func(string) vfs.FS {
+	return func(dir string) vfs.FS {
+		if filepath.Base(dir) == directoryName {
+			return s.fault
+		}
+		return vfs.Below(dir)
+	}
+}
+
+func (s *site) fold() error { return s.folder.fold(s.past) }
 
 // process is a process that reports when a test says so.
 type process struct {
@@ -66,11 +74,9 @@ func (p *process) count(n float64) {
 // look reads the files as a reader does, and adds nothing to the totals.
 func (s *site) look() telemetry.State {
 	s.t.Helper()
-	l, err := lookAt(s.dir, os.Geteuid())
+	l, err := s.place.look()
 	require.NoError(s.t, err)
-	state := stateOf(s.root, l.totals, l.accounts, time.Now())
-	promptsOf(&state, l.prompts)
-	return state
+	return l.state(s.root, time.Now())
 }
 
 func (s *site) names() (names []string) {
@@ -229,14 +235,14 @@ func TestNamesOfModels(t *testing.T) {
 	for _, p := range []*process{named, other, asked} {
 		p.count(1)
 	}
-	s.name = func(weights string) string { return "asked " + weights }
+	s.folder.name = func(weights string) string { return "asked " + weights }
 	require.NoError(t, s.fold())
 	state := s.look()
 	for _, m := range state.Models {
 		require.Equal(t, map[string]string{"w": "llama", "x": "asked x"}[m.Model.Weights], m.Model.Name)
 	}
 	require.Equal(t, "llama", state.Processes[1].Model.Name)
-	s.name = nil
+	s.folder.name = nil
 	require.NoError(t, s.fold())
 	require.Equal(t, "asked x", s.look().Processes[2].Model.Name, "a process that does not collect keeps names")
 }
@@ -282,7 +288,6 @@ func TestFilesThatAreNoReports(t *testing.T) {
 		"empty": hole, "a hole": func(path string) error { return os.Truncate(path, 1<<40) },
 		"cut off": func(path string) error { return os.WriteFile(path, text[:len(text)/2], 0o600) },
 		"zeros":   func(path string) error { return os.WriteFile(path, make([]byte, 4096), 0o600) },
-		"future":  func(path string) error { return os.WriteFile(path, []byte(`{"version":2}`), 0o600) },
 		"negative": func(path string) error {
 			return os.WriteFile(path, []byte(strings.Replace(string(text), `_total":3`, `_total":-3`, 1)), 0o600)
 		},
@@ -296,11 +301,13 @@ func TestFilesThatAreNoReports(t *testing.T) {
 			require.NoError(t, s.fold())
 			require.Equal(t, 3.0, total(s.look(), promptsTotal), what)
 		}
-		require.Equal(t, 1, strings.Count(s.warns.String(), "a report cannot be used"), what)
 		bad.own.end()
-		require.NoError(t, s.fold())
+		for range 3 {
+			require.NoError(t, s.fold())
+			require.Equal(t, 3.0, total(s.look(), promptsTotal), what)
+		}
 		require.NoFileExists(t, path, what)
-		require.Equal(t, 3.0, total(s.look(), promptsTotal), what)
+		require.Equal(t, 1, strings.Count(s.warns.String(), "a report cannot be used"), what)
 	}
 	require.NoError(t, os.Symlink("/etc/passwd", s.path(newName()+numbersEnd)))
 	require.NoError(t, os.Mkdir(s.path(newName()+numbersEnd), 0o700))
@@ -347,6 +354,70 @@ func TestOtherMachines(t *testing.T) {
 	require.NoError(t, s.fold())
 	require.NoFileExists(t, s.path(other.own.name+numbersEnd))
 	require.Equal(t, 8.0, total(s.look(), promptsTotal))
+}
+
+// TestALockThatIsRemoved, of a process that runs and was silent for a day: what was added to the totals
+// meanwhile is not told again, and what comes is.
+func TestALockThatIsRemoved(t *testing.T) {
+	s := newSite(t)
+	p := s.process(1)
+	p.count(4)
+	want := 4.0
+	for range 3 {
+		require.NoError(t, os.Remove(s.path(p.own.name+ownEnd)))
+		s.now = func() time.Time { return time.Now().Add(orphanAge + time.Hour) }
+		require.NoError(t, s.fold())
+		require.NoFileExists(t, s.path(p.own.name+numbersEnd))
+		s.now = time.Now
+		for range 2 {
+			require.Equal(t, want, total(s.look(), promptsTotal))
+			p.count(1)
+			want++
+			require.Equal(t, want, total(s.look(), promptsTotal))
+			require.Len(t, s.look().Processes, 1)
+			require.NoError(t, s.fold())
+		}
+	}
+	p.own.end()
+	require.NoError(t, s.fold())
+	require.Equal(t, want, total(s.look(), promptsTotal))
+	require.Equal(t, settled, s.names())
+}
+
+// TestAProcessThatRunsIsNotRemoved, whatever the totals say of its name.
+func TestAProcessThatRunsIsNotRemoved(t *testing.T) {
+	s := newSite(t)
+	p := s.process(1)
+	p.count(4)
+	totals, _, err := s.readTotals()
+	require.NoError(t, err)
+	totals.Folded = append(totals.Folded, p.own.name)
+	data, err := encode(totals)
+	require.NoError(t, err)
+	require.NoError(t, s.replace(fileName, data))
+	require.NoError(t, s.fold())
+	require.FileExists(t, s.path(p.own.name+numbersEnd))
+	require.FileExists(t, s.path(p.own.name+ownEnd))
+}
+
+// TestAReportOfAnotherVersion stays for a program that can read it.
+func TestAReportOfAnotherVersion(t *testing.T) {
+	s := newSite(t)
+	p := s.process(1)
+	p.count(3)
+	path := s.path(p.own.name + numbersEnd)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(string(text), `"version":1`, `"version":2`, 1)), 0o600))
+	p.own.end()
+	for range 2 {
+		require.NoError(t, s.fold())
+		require.Zero(t, total(s.look(), promptsTotal))
+	}
+	require.NoError(t, os.WriteFile(path, text, 0o600))
+	require.NoError(t, s.fold())
+	require.Equal(t, 3.0, total(s.look(), promptsTotal))
+	require.Equal(t, settled, s.names())
 }
 
 // A clock that goes back by years changes no total, and no time of a state is after its own.

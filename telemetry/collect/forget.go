@@ -3,14 +3,15 @@ package collect
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
-	"path/filepath"
 
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
 // Forget removes the latest prompts, with their Words, of all processes whose models are picked. A
-// process that runs goes on with the prompts to come, and does not write the removed Words again.
+// process that runs goes on with the prompts to come, and does not write earlier ones again.
 // A file that cannot be removed keeps no other one.
 func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) error {
 	p, err := newPlace(root, Options{}.withDefaults())
@@ -18,33 +19,39 @@ func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) 
 		return err
 	}
 	return p.do(ctx, func() error {
-		owner, err := ownerOf(p.dir, false)
-		if errors.Is(err, fs.ErrNotExist) {
+		if _, err := p.fs.Lstat(p.dir); errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
+		lock, err := p.lockFold(p.wait.Most / 2)
 		if err != nil {
-			return err
+			return fmt.Errorf("remove prompts in %s: %w", p.dir, err)
 		}
-		all, err := list(p.fs, p.dir)
+		defer lock.Close()
+		all, err := p.list()
 		if err != nil {
 			return err
 		}
 		for name, there := range all {
-			if !there[wordsEnd] {
-				continue
-			}
-			path := filepath.Join(p.dir, name+wordsEnd)
-			r, failed := readReport(p.fs, path, owner)
-			if failed == nil && !picks(r.Model) {
-				continue
-			}
-			if failed == nil || errors.Is(failed, errContent) { // nobody knows whose that is
-				failed = remove(p.fs, path)
-			}
-			if !errors.Is(failed, fs.ErrNotExist) { // its process has ended meanwhile
+			if failed := p.forget(name, there, picks); !errors.Is(failed, fs.ErrNotExist) { // it has ended meanwhile
 				err = errors.Join(err, failed)
 			}
 		}
 		return err
 	})
+}
+
+// forget removes the prompts of one process. One that runs may have some in memory, so it gets an
+// empty file: see prompts. A file of nobody knows whom goes, too.
+func (p *place) forget(name string, there files, picks func(telemetry.Model) bool) error {
+	r, err := p.readPrompts(name + wordsEnd)
+	if errors.Is(err, fs.ErrNotExist) && there[numbersEnd] {
+		r, err = p.readReport(name + numbersEnd)
+	}
+	if err != nil && !errors.Is(err, errContent) || err == nil && !picks(r.Model) {
+		return err
+	}
+	if held, lockErr := vfs.Held(p.path(name + ownEnd)); there[numbersEnd] && (held || lockErr != nil) {
+		return p.replace(name+wordsEnd, nil)
+	}
+	return p.remove(name + wordsEnd)
 }

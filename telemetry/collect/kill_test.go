@@ -72,7 +72,7 @@ func childFolder(root string) {
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(folder{place: place, log: opt.Logger, now: opt.now}.fold(), steps)
+	fmt.Println(folder{place: place, log: opt.Logger}.fold(false), steps)
 }
 
 func childPusher(root string, doomed bool) {
@@ -107,7 +107,7 @@ func childPusher(root string, doomed bool) {
 			source.Meter.Prompt(telemetry.Prompt{At: time.Now(), Tokens: 1, Computed: 1})
 		}
 		select {
-		case nudge <- nil:
+		case nudge <- make(chan struct{}):
 		default:
 		}
 		<-tick.C

@@ -2,13 +2,14 @@ package collect
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
+	"time"
 
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -29,20 +30,21 @@ const (
 	tmpEnd     = ".tmp"  // of a file that is being replaced
 )
 
-// fileOf matches a file of a process, and has its name without the end.
-var fileOf = regexp.MustCompile(`^(p-[A-Z2-7]{26})\.(json|words|lock|json\.tmp|words\.tmp)$`)
+// processesMax bounds the processes that have files: each that starts adds those that have ended.
+const processesMax = 1024
 
-// newName names the files of one Push. No other Push ever has the same.
-func newName() string { return "p-" + rand.Text() }
+// fileOf matches a file of a process, and has its name without the end.
+var fileOf = regexp.MustCompile(`^(p-[A-Z2-7]{26})(\.(?:json|words|lock|json\.tmp|words\.tmp))$`)
 
 // place is the directory of a root's telemetry. Each operation of the disk ends in time; while
 // one hangs, all others fail at once.
 type place struct {
 	root, dir string
 	above, fs vfs.FS // of the root, and of the directory
+	owner     int    // of the files
+	now       func() time.Time
 	guard     steady.Guard
 	wait      steady.Wait
-	said      map[string]bool // files that were complained about
 }
 
 func newPlace(root string, opt Options) (*place, error) {
@@ -51,18 +53,14 @@ func newPlace(root string, opt Options) (*place, error) {
 		return nil, fmt.Errorf("find the directory of telemetry: %w", err)
 	}
 	dir := filepath.Join(root, directoryName)
-	return &place{root: root, dir: dir, above: opt.fs(root), fs: opt.fs(dir), wait: opt.Intervals.wait(), said: make(map[string]bool)}, nil
+	return &place{root: root, dir: dir, above: opt.fs(root), fs: opt.fs(dir), owner: os.Geteuid(), now: opt.now, wait: opt.Intervals.wait()}, nil
 }
 
 func (p *place) path(name string) string { return filepath.Join(p.dir, name) }
 
 // do runs an operation of the disk.
-func do[T any](ctx context.Context, p *place, op func() (T, error), late func(T, error)) (T, error) {
-	return steady.Do(ctx, &p.guard, p.wait, op, late)
-}
-
 func (p *place) do(ctx context.Context, op func() error) error {
-	_, err := do(ctx, p, func() (struct{}, error) { return struct{}{}, op() }, func(struct{}, error) {})
+	_, err := steady.Do(ctx, &p.guard, p.wait, func() (struct{}, error) { return struct{}{}, op() }, func(struct{}, error) {})
 	return err
 }
 
@@ -78,8 +76,19 @@ func (p *place) make() error {
 	return dir.CheckRoot(p.fs, p.dir)
 }
 
-// errForeign reports a directory or a file of another user.
-var errForeign = errors.New("it belongs to another user")
+// ownerOf returns the user that a directory and its files belong to. A reader that is root may read
+// those of others; every other one is refused.
+func ownerOf(path string) (uid int, err error) {
+	info, err := vfs.OS.Lstat(path)
+	if err != nil {
+		return 0, err
+	}
+	uid, known := vfs.OS.Owner(info)
+	if own := os.Geteuid(); !known || own != 0 || uid == own || !info.IsDir() || info.Mode().Perm()&0o022 != 0 {
+		return own, dir.CheckRoot(vfs.OS, path)
+	}
+	return uid, nil
+}
 
 // held is a lock while this process has it.
 type held struct {
@@ -88,24 +97,31 @@ type held struct {
 	info fs.FileInfo // of the file that it is on
 }
 
+// holds reports whether the lock's file still has its name. A person may have removed the directory,
+// and another process may have made it anew.
+func (p *place) holds(h *held) bool {
+	now, err := p.fs.Lstat(p.path(h.name))
+	return err == nil && p.fs.SameFile(h.info, now)
+}
+
+// errLost reports that the file of a lock is gone: another process may have the lock.
+var errLost = errors.New("the file of the lock was removed")
+
 // lock takes a lock that one process holds at a time, or returns vfs.ErrLocked. It does not come
 // back with the lock on a file that was removed meanwhile.
 func (p *place) lock(name string) (*held, error) {
-	lock, err := p.fs.Lock(p.path(name))
-	if errors.Is(err, vfs.ErrLocked) {
+	if err := p.make(); err != nil {
 		return nil, err
 	}
+	lock, err := p.fs.Lock(p.path(name))
 	if err != nil {
-		if err := p.make(); err != nil {
-			return nil, err
-		}
-		if lock, err = p.fs.Lock(p.path(name)); err != nil {
-			return nil, err
-		}
+		return nil, err
 	}
 	h := &held{Closer: lock, name: name}
-	if err = dir.CheckRoot(p.fs, p.dir); err == nil {
-		h.info, err = statOf(lock)
+	if f, ok := lock.(interface{ Stat() (fs.FileInfo, error) }); ok {
+		h.info, err = f.Stat()
+	} else {
+		err = errors.ErrUnsupported
 	}
 	if err == nil && !p.holds(h) {
 		err = errLost
@@ -117,24 +133,25 @@ func (p *place) lock(name string) (*held, error) {
 	return h, nil
 }
 
-func statOf(lock io.Closer) (fs.FileInfo, error) {
-	f, ok := lock.(interface{ Stat() (fs.FileInfo, error) })
-	if !ok {
-		return nil, errors.ErrUnsupported
-	}
-	return f.Stat()
-}
+const (
+	foldPatience = 100 * time.Millisecond
+	foldPause    = 2 * time.Millisecond
+)
 
-// holds reports whether the lock's file still has its name. A person may have removed the
-// directory, and another process may have made it anew.
-func (p *place) holds(h *held) bool {
-	now, err := p.fs.Lstat(p.path(h.name))
-	return err == nil && p.fs.SameFile(h.info, now)
+// lockFold takes the lock under which files of other processes are changed. Others hold it for
+// moments, so lockFold tries for a while.
+func (p *place) lockFold(patience time.Duration) (*held, error) {
+	for end := time.Now().Add(patience); ; time.Sleep(foldPause) {
+		lock, err := p.lock(foldName)
+		if !errors.Is(err, vfs.ErrLocked) && !errors.Is(err, errLost) || time.Now().After(end) {
+			return lock, err
+		}
+	}
 }
 
 // collects reports whether somebody collects.
-func collects(dir string) bool {
-	held, err := vfs.Held(filepath.Join(dir, lockName))
+func (p *place) collects() bool {
+	held, err := vfs.Held(p.path(lockName))
 	return err == nil && held
 }
 
@@ -142,8 +159,8 @@ func collects(dir string) bool {
 type files map[string]bool
 
 // list lists the files of processes, by the processes' names.
-func list(fsys vfs.FS, dir string) (map[string]files, error) {
-	entries, err := fsys.ReadDir(dir)
+func (p *place) list() (map[string]files, error) {
+	entries, err := p.fs.ReadDir(p.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -153,78 +170,66 @@ func list(fsys vfs.FS, dir string) (map[string]files, error) {
 		if m == nil {
 			continue
 		}
-		if all[m[1]] == nil && len(all) == processesMax {
-			return nil, fmt.Errorf("%w: more than %d processes have files in %s", errContent, processesMax, dir)
-		}
 		if all[m[1]] == nil {
 			all[m[1]] = make(files)
 		}
-		all[m[1]]["."+m[2]] = true
+		all[m[1]][m[2]] = true
+	}
+	if len(all) > processesMax {
+		return nil, fmt.Errorf("%w: more than %d processes have files in %s", errContent, processesMax, p.dir)
 	}
 	return all, nil
 }
 
-// readAll reads a file of at most bytesMax bytes that belongs to a user, and describes it.
-func readAll(fsys vfs.FS, path string, bytesMax int64, owner int) ([]byte, fs.FileInfo, error) {
-	f, err := fsys.Open(path)
+// errForeign reports a file of another user.
+var errForeign = errors.New("it belongs to another user")
+
+// read reads a file of at most bytesMax bytes that belongs to the directory's owner.
+func (p *place) read(name string, bytesMax int64) ([]byte, error) {
+	f, err := p.fs.Open(p.path(name))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if uid, ok := fsys.Owner(info); ok && uid != owner {
-		return nil, nil, fmt.Errorf("%s: %w, user %d", path, errForeign, uid)
+	if uid, ok := p.fs.Owner(info); ok && uid != p.owner {
+		return nil, fmt.Errorf("%s: %w, user %d", p.path(name), errForeign, uid)
 	}
 	data, err := io.ReadAll(io.NewSectionReader(f, 0, bytesMax+1))
 	if err == nil && int64(len(data)) > bytesMax {
 		err = fmt.Errorf("%w: it is larger than %d bytes", errContent, bytesMax)
 	}
-	return data, info, err
+	return data, err
 }
 
 // replace puts a file in the place of another in one step. Only the holder of a lock calls it, so
 // the temporary name is always the same: a killed process leaves one such file.
-func replace(fsys vfs.FS, path string, data []byte) error {
-	tmp := path + tmpEnd
-	if err := remove(fsys, tmp); err != nil {
+func (p *place) replace(name string, data []byte) error {
+	if err := p.remove(name + tmpEnd); err != nil {
 		return err
 	}
-	f, err := fsys.Create(tmp)
+	f, err := p.fs.Create(p.path(name + tmpEnd))
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
 	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = fsys.Rename(tmp, path)
+		err = p.fs.Rename(p.path(name+tmpEnd), p.path(name))
 	}
 	if err != nil {
-		_ = fsys.Remove(tmp)
+		_ = p.remove(name + tmpEnd)
 	}
 	return err
 }
 
 // remove removes a file that may be missing.
-func remove(fsys vfs.FS, path string) error {
-	if err := fsys.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (p *place) remove(name string) error {
+	if err := p.fs.Remove(p.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
-	}
-	return nil
-}
-
-// removeOf removes the files of a process except that with one end. The lock goes last: who holds it
-// keeps others from the rest.
-func (p *place) removeOf(name string, there files, except string) error {
-	for _, end := range []string{numbersEnd, numbersEnd + tmpEnd, wordsEnd, wordsEnd + tmpEnd, ownEnd} {
-		if !there[end] || end == except {
-			continue
-		}
-		if err := remove(p.fs, p.path(name+end)); err != nil {
-			return err
-		}
 	}
 	return nil
 }

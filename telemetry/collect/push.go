@@ -1,9 +1,9 @@
 package collect
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"hash/maphash"
 	"maps"
 	"time"
 
@@ -46,10 +46,8 @@ type pusher struct {
 	source *telemetry.Source
 	opt    Options
 
-	ever     bool // some attempt was good
-	failures int  // of the latest attempts
-	seed     maphash.Seed
-	sum      uint64    // of the last report that was written, without its time
+	failures int       // of the latest attempts
+	content  []byte    // of the last report that was written, without its time; nil before the first
 	written  time.Time // when it was
 
 	totals   map[string]float64 // of the latest report
@@ -57,49 +55,28 @@ type pusher struct {
 }
 
 func newPusher(place *place, source *telemetry.Source, opt Options) *pusher {
-	return &pusher{own: newOwn(place, opt), source: source, opt: opt, seed: maphash.MakeSeed()}
+	return &pusher{own: newOwn(place, opt), source: source, opt: opt}
 }
-
-// soonest is the part of an interval after which a nudge may cause the next report.
-const soonest = 10
 
 // run returns the error of the last report.
 func (p *pusher) run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	nudged := p.opt.Nudge
-	var asked chan<- struct{}
 	for {
 		select {
 		case <-ctx.Done():
-			answered(asked)
 			return p.last(context.WithoutCancel(ctx))
-		case asked = <-nudged:
-			if p.failures > 0 {
-				asked = answered(asked) // the disk is not asked more often
-				continue
+		case written := <-p.opt.Nudge:
+			if p.failures == 0 { // else the disk is not asked more often
+				timer.Reset(p.step(ctx))
 			}
-			nudged = nil // until the next report
-			if asked == nil {
-				timer.Reset(time.Until(p.written.Add(p.opt.Intervals.Report / soonest)))
-			} else {
-				timer.Reset(0)
+			if written != nil {
+				close(written)
 			}
-			continue
 		case <-timer.C:
+			timer.Reset(p.step(ctx))
 		}
-		nudged = p.opt.Nudge
-		timer.Reset(p.step(ctx))
-		asked = answered(asked)
 	}
-}
-
-// answered tells somebody who waits for a report that there is nothing more to wait for.
-func answered(asked chan<- struct{}) chan<- struct{} {
-	if asked != nil {
-		close(asked)
-	}
-	return nil
 }
 
 // step makes one attempt, and returns the time until the next.
@@ -132,14 +109,15 @@ func (p *pusher) last(ctx context.Context) (err error) {
 		}
 		err = p.try(ctx, true)
 		passes := errors.Is(err, vfs.ErrLocked) || errors.Is(err, errLost) // somebody looks whether this process runs
-		if err == nil || !p.ever && !passes || errors.Is(err, steady.ErrHung) {
+		if err == nil || p.content == nil && !passes || errors.Is(err, steady.ErrHung) {
 			return err
 		}
 		timer.Reset(p.opt.Intervals.Last / 10)
 	}
 }
 
-// try writes a report, unless nothing has changed since the last one and the last one is recent.
+// try writes a report, unless nothing has changed since the last one and the last one is recent. A new
+// prompt changes the totals.
 func (p *pusher) try(ctx context.Context, last bool) error {
 	r := p.source.Report()
 	if !maps.Equal(r.Totals, p.totals) || p.lastUsed.IsZero() {
@@ -147,31 +125,20 @@ func (p *pusher) try(ctx context.Context, last bool) error {
 	}
 	at := r.At
 	r.At = time.Time{}
-	prompts := promptsIn(&r)
-	words, err := encode(prompts)
+	prompts := takePrompts(&r)
+	numbers := &report{r, p.lastUsed}
+	content, err := fit(numbers)
 	if err != nil {
 		return err
 	}
-	content := &report{r, p.lastUsed}
-	numbers, err := fit(content)
-	if err != nil {
-		return err
-	}
-	var sum maphash.Hash
-	sum.SetSeed(p.seed)
-	_, _ = sum.Write(numbers)
-	_, _ = sum.Write(words)
-	if p.ever && p.failures == 0 && !last && sum.Sum64() == p.sum && time.Since(p.written) < p.opt.Intervals.Heartbeat {
+	if p.failures == 0 && !last && bytes.Equal(content, p.content) && time.Since(p.written) < p.opt.Intervals.Heartbeat {
 		return nil
 	}
-	content.At = at
-	if numbers, err = encode(content); err != nil {
-		return err
-	}
+	numbers.At = at
 	if err := p.own.write(ctx, numbers, prompts); err != nil {
 		return err
 	}
-	p.ever, p.sum, p.written = true, sum.Sum64(), time.Now()
+	p.content, p.written = content, time.Now()
 	return nil
 }
 

@@ -9,10 +9,8 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/steady"
 )
-
-// errLost reports that the file of a lock is gone: another process may have the lock.
-var errLost = errors.New("the file of the lock was removed")
 
 // Serve is the collector of a root whenever this process holds the root's lock, until ctx ends: it
 // adds processes that end to the totals, names models, and keeps the prompts of processes that have
@@ -59,7 +57,7 @@ func forever(err error) bool {
 // collect takes the lock and collects until ctx ends. The error is vfs.ErrLocked while another
 // process collects.
 func collect(ctx context.Context, p *place, opt Options) error {
-	lock, err := do(ctx, p, func() (*held, error) { return p.lock(lockName) }, func(lock *held, _ error) {
+	lock, err := steady.Do(ctx, &p.guard, p.wait, func() (*held, error) { return p.lock(lockName) }, func(lock *held, _ error) {
 		if lock != nil {
 			lock.Close()
 		}
@@ -70,52 +68,50 @@ func collect(ctx context.Context, p *place, opt Options) error {
 	defer lock.Close()
 	log := opt.Logger
 	log.Debug("kv tier: collecting reports", "path", p.dir)
-	c := collecting{folder: folder{place: p, log: log, now: opt.now, name: opt.ModelName}}
-	c.add(ctx) // prompts of processes that ended before go
-	c.past = true
+	c := collecting{folder: folder{place: p, log: log, name: opt.ModelName}, lock: lock}
+	_ = c.fold(ctx, false) // prompts of processes that ended before go
 	if opt.OnServe != nil {
 		opt.OnServe()
 	}
-	if err = c.watch(ctx, lock, opt.Intervals.Poll); err == nil {
-		c.past = false
-		c.add(context.WithoutCancel(ctx))
+	ticker := time.NewTicker(opt.Intervals.Poll)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			_ = c.fold(context.WithoutCancel(ctx), false)
+			return nil
+		case <-ticker.C:
+		}
+		if errors.Is(c.fold(ctx, true), errLost) {
+			return errLost
+		}
 	}
-	return err
 }
 
 // collecting adds processes to the totals again and again.
 type collecting struct {
 	folder
+	lock    *held
 	failing bool
 }
 
-// add adds the processes that have ended, and tells when that begins to fail, and when that ends.
-func (c *collecting) add(ctx context.Context) {
-	f := c.folder
-	err := c.do(ctx, f.fold)
+// fold adds the processes that have ended, and tells when that begins to fail, and when that ends.
+// The error is errLost when the file of the collector's lock is gone.
+func (c *collecting) fold(ctx context.Context, keep bool) error {
+	err := c.do(ctx, func() error {
+		if !c.holds(c.lock) {
+			return errLost
+		}
+		return c.folder.fold(keep)
+	})
 	switch {
+	case errors.Is(err, errLost):
+		return err
 	case err != nil && !c.failing:
 		c.log.Warn("kv tier: totals of reports cannot be written, files of processes that have ended stay", "error", err)
 	case err == nil && c.failing:
 		c.log.Info("kv tier: totals of reports are written again", "path", c.path(fileName))
 	}
 	c.failing = err != nil
-}
-
-// watch adds processes until ctx ends, or until the file of the collector's lock is gone.
-func (c *collecting) watch(ctx context.Context, lock *held, poll time.Duration) error {
-	ticker := time.NewTicker(poll)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-		there, err := do(ctx, c.place, func() (bool, error) { return c.holds(lock), nil }, func(bool, error) {})
-		if err == nil && !there {
-			return errLost
-		}
-		c.add(ctx)
-	}
+	return err
 }
