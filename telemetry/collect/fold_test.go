@@ -60,11 +60,11 @@ type process struct {
 func (s *site) process(pid int) *process {
 	source := testSource(pid)
 	p := &process{newPusher(s.place, source, Options{Intervals: quick}.withDefaults()), s}
-	s.t.Cleanup(p.own.end)
+	s.t.Cleanup(p.end)
 	return p
 }
 
-func (p *process) report() { require.NoError(p.site.t, p.try(p.site.t.Context(), true)) }
+func (p *process) report() { require.NoError(p.site.t, p.try(true)) }
 
 func (p *process) count(n float64) {
 	p.source.Meter.Add(promptsTotal, n)
@@ -101,7 +101,7 @@ func TestTotalsOfProcesses(t *testing.T) {
 	state := s.look()
 	require.Equal(t, 9.0, total(state, promptsTotal))
 	require.Len(t, state.Processes, 2)
-	first.own.end()
+	first.end()
 	state = s.look()
 	require.Equal(t, 9.0, total(state, promptsTotal))
 	require.Len(t, state.Processes, 1)
@@ -111,7 +111,7 @@ func TestTotalsOfProcesses(t *testing.T) {
 	}
 	require.Len(t, s.names(), len(settled)+2, "those of one process are gone: %v", s.names())
 	second.count(1)
-	second.own.end()
+	second.end()
 	require.NoError(t, s.fold())
 	require.Equal(t, 10.0, total(s.look(), promptsTotal))
 	require.Equal(t, settled, s.names())
@@ -128,7 +128,7 @@ func TestAProcessEndsAtEachStep(t *testing.T) {
 		s.fault.Watch(func(vfs.Op, ...string) {
 			if steps.Add(1) == step {
 				p.count(1)
-				p.own.end()
+				p.end()
 			}
 		})
 		require.NoError(t, s.fold())
@@ -136,7 +136,7 @@ func TestAProcessEndsAtEachStep(t *testing.T) {
 		s.fault.Watch(nil)
 		if passed {
 			p.count(1)
-			p.own.end()
+			p.end()
 		}
 		want += 2
 		require.Equal(t, want, total(s.look(), promptsTotal), "step %d", step)
@@ -191,7 +191,7 @@ func TestFloodOfModels(t *testing.T) {
 	maps.Copy(want, of(s.look()))
 	require.Len(t, want, telemetry.ModelsMax)
 	for _, i := range []int{many - 1, 0, 70, 40} {
-		all[i].own.end()
+		all[i].end()
 		require.NoError(t, s.fold())
 		require.Equal(t, want, of(s.look()))
 	}
@@ -217,8 +217,8 @@ func TestTiersAreMerged(t *testing.T) {
 		{Name: telemetry.PlaceRAM, Pages: 11, Budget: 20}, {Name: telemetry.PlaceLocal, Root: "/a", Pages: 6, Quarantined: 2},
 		{Name: telemetry.PlaceRemote, Root: "/b", Pages: 6, Down: true},
 	}, s.look().Tiers)
-	first.own.end()
-	second.own.end()
+	first.end()
+	second.end()
 	require.NoError(t, s.fold())
 	require.Equal(t, []telemetry.Tier{
 		{Name: telemetry.PlaceLocal, Root: "/a", Pages: 6}, {Name: telemetry.PlaceRemote, Root: "/b", Pages: 6},
@@ -258,7 +258,7 @@ func TestManyProcessesThatHaveEnded(t *testing.T) {
 		p := s.process(i + 1)
 		p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
 		p.report()
-		p.own.end()
+		p.end()
 	}
 	for range 2 {
 		require.NoError(t, s.fold())
@@ -281,7 +281,7 @@ func TestFilesThatAreNoReports(t *testing.T) {
 	s := newSite(t)
 	good := s.process(1)
 	good.count(3)
-	text, err := os.ReadFile(s.path(good.own.name + numbersEnd))
+	text, err := os.ReadFile(s.path(good.name + numbersEnd))
 	require.NoError(t, err)
 	hole := func(path string) error { return os.WriteFile(path, nil, 0o600) }
 	for what, write := range map[string]func(path string) error{
@@ -294,14 +294,14 @@ func TestFilesThatAreNoReports(t *testing.T) {
 	} {
 		bad := s.process(2)
 		bad.count(5)
-		path := s.path(bad.own.name + numbersEnd)
+		path := s.path(bad.name + numbersEnd)
 		require.NoError(t, write(path), what)
 		s.warns.Reset()
 		for range 3 {
 			require.NoError(t, s.fold())
 			require.Equal(t, 3.0, total(s.look(), promptsTotal), what)
 		}
-		bad.own.end()
+		bad.end()
 		for range 3 {
 			require.NoError(t, s.fold())
 			require.Equal(t, 3.0, total(s.look(), promptsTotal), what)
@@ -320,7 +320,7 @@ func TestAReportThatCannotBeReadForNow(t *testing.T) {
 	s := newSite(t)
 	p := s.process(1)
 	p.count(3)
-	p.own.end()
+	p.end()
 	s.fault.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Err: os.ErrDeadlineExceeded})
 	require.Error(t, s.fold())
 	s.fault.Reset()
@@ -339,12 +339,12 @@ func TestOtherMachines(t *testing.T) {
 	other.source.Process.Boot = "of another machine"
 	other.count(3)
 	robbed.count(4)
-	require.NoError(t, os.Remove(s.path(robbed.own.name+ownEnd)))
-	other.own.end()
+	require.NoError(t, os.Remove(s.path(robbed.name+ownEnd)))
+	other.end()
 	for range 2 {
 		require.NoError(t, s.fold())
-		require.FileExists(t, s.path(other.own.name+numbersEnd))
-		require.FileExists(t, s.path(robbed.own.name+numbersEnd))
+		require.FileExists(t, s.path(other.name+numbersEnd))
+		require.FileExists(t, s.path(robbed.name+numbersEnd))
 		require.Equal(t, 7.0, total(s.look(), promptsTotal))
 		require.Empty(t, s.look().Processes)
 	}
@@ -352,7 +352,7 @@ func TestOtherMachines(t *testing.T) {
 	require.Len(t, s.look().Processes, 1)
 	s.now = func() time.Time { return time.Now().Add(orphanAge + time.Hour) }
 	require.NoError(t, s.fold())
-	require.NoFileExists(t, s.path(other.own.name+numbersEnd))
+	require.NoFileExists(t, s.path(other.name+numbersEnd))
 	require.Equal(t, 8.0, total(s.look(), promptsTotal))
 }
 
@@ -364,10 +364,10 @@ func TestALockThatIsRemoved(t *testing.T) {
 	p.count(4)
 	want := 4.0
 	for range 3 {
-		require.NoError(t, os.Remove(s.path(p.own.name+ownEnd)))
+		require.NoError(t, os.Remove(s.path(p.name+ownEnd)))
 		s.now = func() time.Time { return time.Now().Add(orphanAge + time.Hour) }
 		require.NoError(t, s.fold())
-		require.NoFileExists(t, s.path(p.own.name+numbersEnd))
+		require.NoFileExists(t, s.path(p.name+numbersEnd))
 		s.now = time.Now
 		for range 2 {
 			require.Equal(t, want, total(s.look(), promptsTotal))
@@ -378,7 +378,7 @@ func TestALockThatIsRemoved(t *testing.T) {
 			require.NoError(t, s.fold())
 		}
 	}
-	p.own.end()
+	p.end()
 	require.NoError(t, s.fold())
 	require.Equal(t, want, total(s.look(), promptsTotal))
 	require.Equal(t, settled, s.names())
@@ -391,13 +391,13 @@ func TestAProcessThatRunsIsNotRemoved(t *testing.T) {
 	p.count(4)
 	totals, _, err := s.readTotals()
 	require.NoError(t, err)
-	totals.Folded = append(totals.Folded, p.own.name)
+	totals.Folded = append(totals.Folded, p.name)
 	data, err := encode(totals)
 	require.NoError(t, err)
 	require.NoError(t, s.replace(fileName, data))
 	require.NoError(t, s.fold())
-	require.FileExists(t, s.path(p.own.name+numbersEnd))
-	require.FileExists(t, s.path(p.own.name+ownEnd))
+	require.FileExists(t, s.path(p.name+numbersEnd))
+	require.FileExists(t, s.path(p.name+ownEnd))
 }
 
 // TestAReportOfAnotherVersion stays for a program that can read it.
@@ -405,11 +405,11 @@ func TestAReportOfAnotherVersion(t *testing.T) {
 	s := newSite(t)
 	p := s.process(1)
 	p.count(3)
-	path := s.path(p.own.name + numbersEnd)
+	path := s.path(p.name + numbersEnd)
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(string(text), `"version":1`, `"version":2`, 1)), 0o600))
-	p.own.end()
+	p.end()
 	for range 2 {
 		require.NoError(t, s.fold())
 		require.Zero(t, total(s.look(), promptsTotal))
@@ -453,7 +453,7 @@ func TestRandomHistories(t *testing.T) {
 				want++
 				running[i].count(1)
 			case 3:
-				running[i].own.end()
+				running[i].end()
 				running = slices.Delete(running, i, i+1)
 			case 4:
 				if err := s.make(); err == nil {
@@ -466,7 +466,7 @@ func TestRandomHistories(t *testing.T) {
 			}
 		}
 		for _, p := range running {
-			p.own.end()
+			p.end()
 		}
 	})
 }

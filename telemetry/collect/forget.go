@@ -5,10 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/telemetry"
 )
+
+// forgetMost bounds the wait for a disk.
+const forgetMost = time.Second
 
 // Forget removes the latest prompts, with their Words, of all processes whose models are picked. A
 // process that runs goes on with the prompts to come, and does not write earlier ones again.
@@ -18,11 +22,13 @@ func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) 
 	if err != nil {
 		return err
 	}
-	return p.do(ctx, func() error {
+	ctx, cancel := context.WithTimeout(ctx, forgetMost)
+	defer cancel()
+	return until(ctx, 0, func() error {
 		if _, err := p.fs.Lstat(p.dir); errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		lock, err := p.lockFold(p.wait.Most / 2)
+		lock, err := p.lockFold(forgetMost / 2)
 		if err != nil {
 			return fmt.Errorf("remove prompts in %s: %w", p.dir, err)
 		}

@@ -66,7 +66,7 @@ func TestWordsThatAreWrittenWhileTheyAreRemoved(t *testing.T) {
 			words := &telemetry.Words{Is: []int32{token}}
 			p.source.Meter.Prompt(telemetry.Prompt{At: at, Tokens: 9, Computed: 9, Miss: &telemetry.Miss{Cause: telemetry.CauseDiffers, Words: words}})
 		}
-		path := s.path(p.own.name + wordsEnd)
+		path := s.path(p.name + wordsEnd)
 		if p.report(); step%2 == 0 {
 			prompt(testStart, 1000001)
 			p.report()

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/vfs"
-	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -25,6 +24,9 @@ type Options struct {
 	// bound.
 	Nudge <-chan chan<- struct{}
 
+	// Stay has Serve try again where a person has to do something.
+	Stay bool
+
 	Intervals Intervals
 
 	fs  func(dir string) vfs.FS // nil for vfs.Below
@@ -38,7 +40,7 @@ type Intervals struct {
 	Last      time.Duration // most time of the last report: 500 ms
 	Backoff   time.Duration // longest time between attempts that fail: 4 s
 	Poll      time.Duration // between attempts at the lock, and looks at the processes: 500 ms
-	Disk      time.Duration // most time of a disk operation: 1 s
+	Disk      time.Duration // most time for which a disk that hangs holds up an end: 1 s
 }
 
 func (o Options) withDefaults() Options {
@@ -60,6 +62,3 @@ func (o Options) withDefaults() Options {
 	i.Disk = cmp.Or(i.Disk, time.Second)
 	return o
 }
-
-// wait bounds one operation of the disk.
-func (i Intervals) wait() steady.Wait { return steady.Wait{Most: i.Disk, Grace: i.Disk / 4} }

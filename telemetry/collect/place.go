@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -36,15 +37,12 @@ const processesMax = 1024
 // fileOf matches a file of a process, and has its name without the end.
 var fileOf = regexp.MustCompile(`^(p-[A-Z2-7]{26})(\.(?:json|words|lock|json\.tmp|words\.tmp))$`)
 
-// place is the directory of a root's telemetry. Each operation of the disk ends in time; while
-// one hangs, all others fail at once.
+// place is the directory of a root's telemetry.
 type place struct {
 	root, dir string
 	above, fs vfs.FS // of the root, and of the directory
 	owner     int    // of the files
 	now       func() time.Time
-	guard     steady.Guard
-	wait      steady.Wait
 }
 
 func newPlace(root string, opt Options) (*place, error) {
@@ -53,14 +51,14 @@ func newPlace(root string, opt Options) (*place, error) {
 		return nil, fmt.Errorf("find the directory of telemetry: %w", err)
 	}
 	dir := filepath.Join(root, directoryName)
-	return &place{root: root, dir: dir, above: opt.fs(root), fs: opt.fs(dir), owner: os.Geteuid(), now: opt.now, wait: opt.Intervals.wait()}, nil
+	return &place{root: root, dir: dir, above: opt.fs(root), fs: opt.fs(dir), owner: os.Geteuid(), now: opt.now}, nil
 }
 
 func (p *place) path(name string) string { return filepath.Join(p.dir, name) }
 
-// do runs an operation of the disk.
-func (p *place) do(ctx context.Context, op func() error) error {
-	_, err := steady.Do(ctx, &p.guard, p.wait, func() (struct{}, error) { return struct{}{}, op() }, func(struct{}, error) {})
+// until runs something until it ends, or for a while after the end of ctx: a disk may hang.
+func until(ctx context.Context, grace time.Duration, run func() error) error {
+	_, err := steady.Do(ctx, new(steady.Guard), steady.Wait{Most: math.MaxInt64, Grace: grace}, func() (any, error) { return nil, run() }, func(any, error) {})
 	return err
 }
 

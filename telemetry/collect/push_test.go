@@ -34,21 +34,21 @@ func TestOnlyChangesAreWritten(t *testing.T) {
 	p.opt.Intervals.Heartbeat = time.Hour
 	p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
 	for range 10 {
-		require.NoError(t, p.try(t.Context(), false))
+		require.NoError(t, p.try(false))
 	}
 	s.fault.Reset()
-	require.NoError(t, p.try(t.Context(), false))
+	require.NoError(t, p.try(false))
 	require.Zero(t, s.fault.Count())
 	p.source.Meter.Add(promptsTotal, 1)
-	require.NoError(t, p.try(t.Context(), false))
+	require.NoError(t, p.try(false))
 	require.Equal(t, 1, s.fault.Count(vfs.OpWrite))
 	p.written = p.written.Add(-time.Hour) // the heartbeat
-	require.NoError(t, p.try(t.Context(), false))
+	require.NoError(t, p.try(false))
 	require.Equal(t, 2, s.fault.Count(vfs.OpWrite))
-	require.NoError(t, p.try(t.Context(), true))
+	require.NoError(t, p.try(true))
 	require.Equal(t, 3, s.fault.Count(vfs.OpWrite), "the last one is written without a change")
 	p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
-	require.NoError(t, p.try(t.Context(), false))
+	require.NoError(t, p.try(false))
 	require.Equal(t, 5, s.fault.Count(vfs.OpWrite))
 }
 
@@ -85,44 +85,44 @@ func TestFullDisk(t *testing.T) {
 		p, ended := s.process(1), s.process(2)
 		p.count(1)
 		ended.count(10)
-		ended.own.end()
+		ended.end()
 		s.fault.Add(vfs.Rule{Ops: []vfs.Op{op}, Err: syscall.ENOSPC, Short: 7})
 		p.source.Meter.Add(promptsTotal, 1)
 		for range 3 {
-			require.LessOrEqual(t, p.step(t.Context()), quick.Backoff)
+			require.LessOrEqual(t, p.step(), quick.Backoff)
 			require.Error(t, s.fold())
 			require.Equal(t, 11.0, total(s.look(), promptsTotal), op)
 		}
 		s.fault.Reset()
-		p.step(t.Context())
+		p.step()
 		require.NoError(t, s.fold())
 		require.Equal(t, 12.0, total(s.look(), promptsTotal), op)
-		p.own.end()
+		p.end()
 		require.NoError(t, s.fold())
 		require.Equal(t, settled, s.names(), op)
 	}
 }
 
-// A disk that hangs: a process goes on and ends in time, and its file is not added to the totals until
-// the write is over, which would put it there once more.
+// A disk that hangs: a process ends in time, and its file is not added to the totals until the write is
+// over, which would put it there once more.
 func TestDiskThatHangs(t *testing.T) {
 	s := newSite(t)
-	p := s.process(1)
-	p.count(1)
-	s.wait.Most, s.wait.Grace = 20*time.Millisecond, 5*time.Millisecond
 	gate := vfs.NewGate()
+	source := testSource(1)
+	p := startPush(t, s.root, source, func(o *Options) {
+		o.fs, o.Intervals.Last, o.Intervals.Disk = s.faulty(), time.Millisecond, time.Millisecond
+	})
+	source.Meter.Add(promptsTotal, 1)
+	awaitTotal(t, s.root, promptsTotal, 1)
 	s.fault.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRename}, Gate: gate})
-	p.source.Meter.Add(promptsTotal, 1)
-	for range 3 {
-		require.Error(t, p.try(t.Context(), true))
-	}
-	require.Error(t, p.last(t.Context()), "it ends in time")
-	other, err := newPlace(s.root, Options{Intervals: quick}.withDefaults())
+	source.Meter.Add(promptsTotal, 1)
+	<-gate.Entered()
+	p.stop() // in time
+	other, err := newPlace(s.root, Options{}.withDefaults())
 	require.NoError(t, err)
-	f := s.folder
-	f.place = other
+	f := folder{place: other, log: s.folder.log}
 	require.NoError(t, f.fold(false))
-	require.FileExists(t, s.path(p.own.name+numbersEnd))
+	require.Len(t, s.look().Processes, 1)
 	require.Equal(t, 1.0, total(s.look(), promptsTotal))
 	gate.Open()
 	await(t, "the end of the write", func() bool {

@@ -72,7 +72,7 @@ func read(ctx context.Context, root string, keep func(namespace string) bool, op
 	}
 	if l.ended && l.owner == p.owner {
 		f := folder{place: p, log: slog.New(slog.DiscardHandler)}
-		_, _ = steady.Do(ctx, &folds, p.wait, func() (any, error) { return nil, f.fold(p.collects()) }, func(any, error) {}) // what is not added stays
+		_, _ = steady.Do(ctx, &folds, steady.Wait{Most: opt.Intervals.Disk}, func() (any, error) { return nil, f.fold(p.collects()) }, func(any, error) {}) // what is not added stays
 	}
 	s.Live, s.Processes, s.Tiers, s.Prompts = false, []telemetry.ProcessState{}, []telemetry.Tier{}, []telemetry.StatePrompt{}
 	return s, nil

@@ -90,7 +90,7 @@ func TestAReaderAddsProcessesThatHaveEnded(t *testing.T) {
 	s := newSite(t)
 	p := s.process(1)
 	p.count(3)
-	p.own.end()
+	p.end()
 	require.Equal(t, 3.0, total(readState(t, s.root), promptsTotal))
 	require.Equal(t, settled, s.names())
 	require.Equal(t, 3.0, total(readState(t, s.root), promptsTotal))
@@ -155,8 +155,8 @@ func TestUnsafeDirectory(t *testing.T) {
 			place, err := newPlace(root, Options{}.withDefaults())
 			require.NoError(t, err)
 			p := newPusher(place, testSource(1), Options{Intervals: quick}.withDefaults())
-			defer p.own.end()
-			require.Error(t, p.try(t.Context(), true))
+			defer p.end()
+			require.Error(t, p.try(true))
 		})
 	}
 }
@@ -228,9 +228,9 @@ func TestACollectorEndsWhileOthersAdd(t *testing.T) {
 	p.count(3)
 	busy, err := s.lock(foldName)
 	require.NoError(t, err)
-	p.own.end()
+	p.end()
 	require.NoError(t, c.stop())
-	require.FileExists(t, s.path(p.own.name+wordsEnd))
+	require.FileExists(t, s.path(p.name+wordsEnd))
 	require.NoError(t, busy.Close())
 	require.Equal(t, 5.0, total(readState(t, s.root), promptsTotal))
 	require.Equal(t, []string{foldName, lockName, fileName}, s.names())
@@ -241,7 +241,7 @@ func TestAReaderWhoseDiskTakesNoFiles(t *testing.T) {
 	s := newSite(t)
 	p := s.process(1)
 	p.count(3)
-	p.own.end()
+	p.end()
 	gate := vfs.NewGate()
 	s.fault.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRename}, Gate: gate})
 	for range 2 {
@@ -290,12 +290,12 @@ func TestWordsAreShownToTheirNamespace(t *testing.T) {
 		p.source = wordsSource(pid, namespace, token)
 		p.report()
 		if namespace == "\xff" { // JSON could give its words to another one
-			require.NoFileExists(t, s.path(p.own.name+wordsEnd))
+			require.NoFileExists(t, s.path(p.name+wordsEnd))
 			continue
 		}
-		text := unzipped(t, s.path(p.own.name+wordsEnd))
+		text := unzipped(t, s.path(p.name+wordsEnd))
 		require.Equal(t, 2, strings.Count(text, `"words"`), "of the prompt that is not private, and of the place")
-		requireMode(t, s.path(p.own.name+wordsEnd), 0o600)
+		requireMode(t, s.path(p.name+wordsEnd), 0o600)
 	}
 	for _, asked := range []string{"", "team", "team ", "other"} {
 		state, err := ReadWords(t.Context(), s.root, asked)
@@ -336,7 +336,7 @@ func TestWordsThatAreRemoved(t *testing.T) {
 		p.report()
 		all = append(all, p)
 	}
-	all[0].own.end()
+	all[0].end()
 	require.NoError(t, s.fold())
 	with := func() (words int) {
 		state, err := ReadWords(t.Context(), s.root, "")
@@ -365,7 +365,7 @@ func TestWordsThatAreRemoved(t *testing.T) {
 		all[1].source.Meter.Prompt(telemetry.Prompt{At: later, Tokens: 9, Computed: 9})
 		all[1].report()
 		require.Equal(t, 2, with())
-		require.NotContains(t, unzipped(t, s.path(all[1].own.name+wordsEnd)), "1000002")
+		require.NotContains(t, unzipped(t, s.path(all[1].name+wordsEnd)), "1000002")
 	}
 	all[1].source.Meter.Prompt(telemetry.Prompt{At: later, Tokens: 9, Computed: 9, Miss: &telemetry.Miss{Cause: telemetry.CauseDiffers, Words: &telemetry.Words{Is: []int32{5}}}})
 	all[1].report()
