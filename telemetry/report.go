@@ -16,8 +16,8 @@ const (
 	NameBytesMax   = 512 // of each string
 )
 
-// SilentAfter is the age from which a report is older than a process lets it become: one that has nothing
-// to report does so every 30 s.
+// SilentAfter is the age from which a report is older than a process lets it become: where nothing
+// changes, one comes after two thirds of it.
 const SilentAfter = 45 * time.Second
 
 // Kinds of engines, as in [Process].
