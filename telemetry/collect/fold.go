@@ -56,7 +56,7 @@ func (f folder) fold(keep bool) error {
 		}
 	}
 	for _, e := range entries {
-		if e.ended && !(keep && e.hasWordsAlone()) {
+		if e.ended && !(keep && e.past) {
 			if err := f.drop(e, keep); err != nil {
 				return err
 			}
@@ -114,16 +114,14 @@ func (f folder) drop(e entry, keep bool) error {
 	default:
 		return err
 	}
-	for _, end := range []string{numbersEnd, numbersEnd + tmpEnd, wordsEnd, wordsEnd + tmpEnd} {
-		if e.there[end] && !(keep && end == wordsEnd) {
+	err = nil
+	for _, end := range []string{numbersEnd, numbersEnd + tmpEnd, wordsEnd + tmpEnd, wordsEnd} {
+		if !(keep && end == wordsEnd) {
 			err = errors.Join(err, f.remove(e.name+end))
 		}
 	}
 	lock.Close() // some systems remove no open file
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	if err == nil && e.there[ownEnd] {
+	if err == nil {
 		err = f.remove(e.name + ownEnd)
 	}
 	if err == nil && e.err != nil {
@@ -137,7 +135,7 @@ func (f folder) drop(e entry, keep bool) error {
 func (f folder) dropOldPrompts(entries []entry) error {
 	var past []fs.FileInfo
 	for _, e := range entries {
-		if info, err := f.fs.Lstat(f.path(e.name + wordsEnd)); e.hasWordsAlone() && err == nil {
+		if info, err := f.fs.Lstat(f.path(e.name + wordsEnd)); e.past && err == nil {
 			past = append(past, info)
 		}
 	}

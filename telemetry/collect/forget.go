@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -33,12 +32,12 @@ func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) 
 			return fmt.Errorf("remove prompts in %s: %w", p.dir, err)
 		}
 		defer lock.Close()
-		all, err := p.list()
+		names, err := p.list()
 		if err != nil {
 			return err
 		}
-		for name, there := range all {
-			if failed := p.forget(name, there, picks); !errors.Is(failed, fs.ErrNotExist) { // it has ended meanwhile
+		for _, name := range names {
+			if failed := p.forget(name, picks); !errors.Is(failed, fs.ErrNotExist) { // it has ended meanwhile
 				err = errors.Join(err, failed)
 			}
 		}
@@ -48,15 +47,17 @@ func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) 
 
 // forget removes the prompts of one process. One that runs may have some in memory, so it gets an
 // empty file: see prompts. A file of nobody knows whom goes, too.
-func (p *place) forget(name string, there files, picks func(telemetry.Model) bool) error {
+func (p *place) forget(name string, picks func(telemetry.Model) bool) error {
+	e := entry{name: name}
+	p.examine(&e)
 	r, err := p.readPrompts(name + wordsEnd)
-	if errors.Is(err, fs.ErrNotExist) && there[numbersEnd] {
-		r, err = p.readReport(name + numbersEnd)
+	if errors.Is(err, fs.ErrNotExist) && e.report != nil {
+		r, err = e.report, nil
 	}
 	if err != nil && !errors.Is(err, errContent) || err == nil && !picks(r.Model) {
 		return err
 	}
-	if held, lockErr := vfs.Held(p.path(name + ownEnd)); there[numbersEnd] && (held || lockErr != nil) {
+	if !e.ended {
 		return p.replace(name+wordsEnd, nil)
 	}
 	return p.remove(name + wordsEnd)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -35,7 +36,7 @@ const (
 const processesMax = 1024
 
 // fileOf matches a file of a process, and has its name without the end.
-var fileOf = regexp.MustCompile(`^(p-[A-Z2-7]{26})(\.(?:json|words|lock|json\.tmp|words\.tmp))$`)
+var fileOf = regexp.MustCompile(`^(p-[A-Z2-7]{26})\.(?:json|words|lock|json\.tmp|words\.tmp)$`)
 
 // place is the directory of a root's telemetry.
 type place struct {
@@ -153,30 +154,23 @@ func (p *place) collects() bool {
 	return err == nil && held
 }
 
-// files are the files of one process that are there, by their ends.
-type files map[string]bool
-
-// list lists the files of processes, by the processes' names.
-func (p *place) list() (map[string]files, error) {
+// list lists the names of processes that have files.
+func (p *place) list() ([]string, error) {
 	entries, err := p.fs.ReadDir(p.dir)
 	if err != nil {
 		return nil, err
 	}
-	all := make(map[string]files)
+	var names []string
 	for _, e := range entries {
-		m := fileOf.FindStringSubmatch(e.Name())
-		if m == nil {
-			continue
+		if m := fileOf.FindStringSubmatch(e.Name()); m != nil {
+			names = append(names, m[1])
 		}
-		if all[m[1]] == nil {
-			all[m[1]] = make(files)
-		}
-		all[m[1]][m[2]] = true
 	}
-	if len(all) > processesMax {
+	slices.Sort(names)
+	if names = slices.Compact(names); len(names) > processesMax {
 		return nil, fmt.Errorf("%w: more than %d processes have files in %s", errContent, processesMax, p.dir)
 	}
-	return all, nil
+	return names, nil
 }
 
 // errForeign reports a file of another user.

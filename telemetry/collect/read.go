@@ -128,8 +128,6 @@ func (p *place) addPrompts(l *look) {
 	for i := range l.entries {
 		e := &l.entries[i]
 		l.ended = l.ended || e.ended
-		if e.there[wordsEnd] || e.report != nil { // they are written before the report
-			e.prompts, _ = p.readPrompts(e.name + wordsEnd) // they are left out
-		}
+		e.prompts, _ = p.readPrompts(e.name + wordsEnd) // those that cannot be read are left out
 	}
 }

@@ -2,8 +2,8 @@ package collect
 
 import (
 	"errors"
+	"io/fs"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,15 +18,13 @@ const orphanAge = 24 * time.Hour
 // entry is what the files of one process tell.
 type entry struct {
 	name    string
-	there   files
 	*report         // nil where there is none that counts
 	prompts *report // nil where they are not known
 	err     error   // of the report
 	runs    bool    // it holds its lock, on this machine
 	ended   bool    // what is there is its last word
+	past    bool    // neither lock nor report are there any more
 }
-
-func (e entry) hasWordsAlone() bool { return e.there[wordsEnd] && len(e.there) == 1 }
 
 func (e entry) started() time.Time {
 	if e.report == nil {
@@ -38,24 +36,19 @@ func (e entry) started() time.Time {
 // scan reads the reports of all processes except those that are in the totals, in the order in which
 // models get their places: that of the starts of processes.
 func (p *place) scan(t *totals) ([]entry, error) {
-	all, err := p.list()
+	names, err := p.list()
 	if err != nil {
 		return nil, err
 	}
-	entries := make([]entry, 0, len(all))
-	for name, there := range all {
-		e := entry{name: name, there: there, ended: true}
-		if !slices.Contains(t.Folded, name) { // else somebody was killed before the files were removed
-			p.examine(&e)
+	entries := make([]entry, 0, len(names))
+	for _, name := range names {
+		e := entry{name: name}
+		if p.examine(&e); slices.Contains(t.Folded, name) { // somebody was killed before the files were removed
+			e = entry{name: name, ended: true, past: e.past}
 		}
 		entries = append(entries, e)
 	}
-	slices.SortFunc(entries, func(x, y entry) int {
-		if d := x.started().Compare(y.started()); d != 0 {
-			return d
-		}
-		return strings.Compare(x.name, y.name)
-	})
+	slices.SortStableFunc(entries, func(x, y entry) int { return x.started().Compare(y.started()) })
 	return entries, nil
 }
 
@@ -63,15 +56,13 @@ func (p *place) scan(t *totals) ([]entry, error) {
 // its last report. Where no lock tells, because it was removed or does not reach the machine of the
 // process, the age does.
 func (p *place) examine(e *entry) {
-	held, err := vfs.Held(p.path(e.name + ownEnd))
-	unknown := err != nil
-	if !e.there[numbersEnd] { // it has not counted, or the report is removed already
-		e.ended = !held && (!unknown || !e.there[ownEnd])
-		return
-	}
-	e.ended = !held
+	held, lockErr := vfs.Held(p.path(e.name + ownEnd))
+	unknown, noLock := lockErr != nil, errors.Is(lockErr, fs.ErrNotExist)
 	r, err := p.readReport(e.name + numbersEnd)
-	switch {
+	switch e.ended = !held; {
+	case errors.Is(err, fs.ErrNotExist): // it has not counted, or the report is removed already
+		e.past, e.ended = noLock, !held && (noLock || !unknown)
+		return
 	case err == nil:
 		e.report, e.runs = r, held && isHere(r.Process.Boot)
 		unknown = unknown || !held && !p.reaches(r.Process.Boot)

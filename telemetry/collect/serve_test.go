@@ -172,7 +172,7 @@ func TestDirectoryThatIsRemoved(t *testing.T) {
 		source.Meter.Add(promptsTotal, 3)
 		startPush(t, root, source)
 		awaitTotal(t, root, promptsTotal, 3)
-		require.NoError(t, os.RemoveAll(filepath.Join(root, directoryName, name)))
+		await(t, "a moment in which nobody makes a file", func() bool { return os.RemoveAll(filepath.Join(root, directoryName, name)) == nil })
 		<-serves
 		awaitTotal(t, root, promptsTotal, 3)
 		await(t, "a process that runs", func() bool {
