@@ -1,4 +1,4 @@
-package main
+package modelfile
 
 import (
 	"encoding/binary"
@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/internal/machine"
-	"github.com/kvtier/kvtier/internal/modelfile"
 	"github.com/kvtier/kvtier/internal/sizing"
 )
 
@@ -32,7 +31,7 @@ func TestDecoders(t *testing.T) {
 		"general.architecture": "qwen3", "tokenizer.ggml.model": "gpt2",
 		"tokenizer.ggml.tokens": []string{"Ġhello", "Ċ", "Ã", "¶", "<|im_end|>"},
 	})
-	d, err := modelfile.OpenDecoder(bytePair)
+	d, err := OpenDecoder(bytePair)
 	require.NoError(t, err)
 	text, err := d.Text([]int32{0, 1, 2, 3, 4})
 	require.NoError(t, err)
@@ -44,7 +43,7 @@ func TestDecoders(t *testing.T) {
 		"tokenizer.ggml.scores":     []float32{0, 0, 0, 0, 0},
 		"tokenizer.ggml.token_type": []int32{2, 1, 1, 6, 6},
 	}
-	d, err = modelfile.OpenDecoder(writeModel(t, pieces))
+	d, err = OpenDecoder(writeModel(t, pieces))
 	require.NoError(t, err)
 	text, err = d.Text([]int32{1, 2, 3, 4})
 	require.NoError(t, err)
@@ -55,10 +54,10 @@ func TestDecoders(t *testing.T) {
 		require.ErrorContains(t, err, "is not one of the model's 5")
 	}
 	delete(pieces, "tokenizer.ggml.scores")
-	_, err = modelfile.OpenDecoder(writeModel(t, pieces))
+	_, err = OpenDecoder(writeModel(t, pieces))
 	require.ErrorContains(t, err, "can be shown as text")
 	pieces["tokenizer.ggml.model"] = "bert"
-	_, err = modelfile.OpenDecoder(writeModel(t, pieces))
+	_, err = OpenDecoder(writeModel(t, pieces))
 	require.ErrorContains(t, err, `its tokenizer is "bert"`)
 }
 
@@ -71,11 +70,11 @@ func TestHostileModels(t *testing.T) {
 		"tokenizer.ggml.scores":     []float32{0, 0, 0, 0, 0},
 		"tokenizer.ggml.token_type": []int32{2, 1, 1, 6, 6, 1, 1, 1},
 	}
-	d, err := modelfile.OpenDecoder(writeModel(t, more))
+	d, err := OpenDecoder(writeModel(t, more))
 	require.NoError(t, err, "more types than tokens")
 	text, err := d.Text([]int32{1, 4})
 	require.NoError(t, err)
-	require.Equal(t, ` hello\u001b[2J`, excerpt(text))
+	require.Equal(t, " hello\x1b[2J", text)
 	_, err = d.Text([]int32{3})
 	require.Error(t, err)
 
@@ -87,7 +86,7 @@ func TestHostileModels(t *testing.T) {
 			data := slices.Clone(good)
 			binary.LittleEndian.PutUint64(data[at:], length)
 			require.NoError(t, os.WriteFile(path, data, 0o600))
-			_, err := modelfile.OpenDecoder(path)
+			_, err := OpenDecoder(path)
 			require.Error(t, err)
 			_, err = machine.Here{}.Model(path)
 			if err == nil {
@@ -96,31 +95,4 @@ func TestHostileModels(t *testing.T) {
 			require.ErrorIs(t, err, sizing.ErrNotGGUF)
 		}
 	}
-}
-
-// TestPrintable: a prompt may hold characters that control a terminal.
-func TestPrintable(t *testing.T) {
-	require.Equal(t, "plain, ö\tand\nmore", printable("plain, ö\tand\nmore"))
-	require.Equal(t, `\u001b[2J\u0007\u202e`, printable("\x1b[2J\a\u202e"))
-	require.Equal(t, "cut \ufffd", printable("cut \xc3"))
-}
-
-func TestModelTokenBytes(t *testing.T) {
-	shape := ggml.KV{
-		"general.architecture": "qwen3", "qwen3.block_count": uint32(32), "qwen3.embedding_length": uint32(4096),
-		"qwen3.attention.head_count": uint32(32), "qwen3.attention.head_count_kv": uint32(8),
-	}
-	n, err := modelTokenBytes(writeModel(t, shape))
-	require.NoError(t, err)
-	require.EqualValues(t, defaultTokenBytes, n)
-	shape["qwen3.attention.key_length"], shape["qwen3.attention.value_length"] = uint32(192), uint32(64)
-	n, err = modelTokenBytes(writeModel(t, shape))
-	require.NoError(t, err)
-	require.EqualValues(t, defaultTokenBytes, n)
-	delete(shape, "qwen3.attention.head_count_kv")
-	n, err = modelTokenBytes(writeModel(t, shape))
-	require.NoError(t, err)
-	require.EqualValues(t, 4*defaultTokenBytes, n, "as many K/V heads as heads")
-	_, err = modelTokenBytes(writeModel(t, ggml.KV{"general.architecture": "qwen3"}))
-	require.ErrorContains(t, err, "give --bytes-per-token")
 }

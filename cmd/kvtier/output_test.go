@@ -131,3 +131,10 @@ func TestPrintableJSONMeansTheSame(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(shown), &after))
 	require.Equal(t, before, after)
 }
+
+// TestPrintable: a prompt may hold characters that control a terminal.
+func TestPrintable(t *testing.T) {
+	require.Equal(t, "plain, ö\tand\nmore", printable("plain, ö\tand\nmore"))
+	require.Equal(t, `\u001b[2J\u0007\u202e`, printable("\x1b[2J\a\u202e"))
+	require.Equal(t, "cut \ufffd", printable("cut \xc3"))
+}
