@@ -1,4 +1,4 @@
-package witness
+package engine
 
 import (
 	"log/slog"
@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// JobsMax bounds the prompts that wait to be explained. Further ones are recorded without look-ups.
+// JobsMax bounds the jobs of a Queue that wait. Prompts for which there is no room are recorded without
+// look-ups.
 const JobsMax = 64
 
 // Queue runs jobs one after another, in a goroutine that exists while there are any. The zero

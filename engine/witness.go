@@ -1,4 +1,4 @@
-package witness
+package engine
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
-// Store may know why a page is not there. [diskstore.Store] is one. Its methods are called behind
+// History may know why a page is not in a store. [diskstore.Store] is one. Its methods are called behind
 // requests.
-type Store interface {
+type History interface {
 	Gone(ctx context.Context, keys ...pagefile.Key) (diskstore.Grave, bool)
 	Elsewhere(ctx context.Context, tokens []int32, media []pagefile.Media) []diskstore.Elsewhere
 	Identity() map[string]string
@@ -22,13 +22,18 @@ type Store interface {
 	Failures() (local, remote uint64)
 }
 
+const (
+	// whyPatience bounds the look-ups for one prompt, and whyGrace the rest of them when the engine
+	// ends.
+	whyPatience = 3 * time.Second
+	whyGrace    = whyPatience / 6
+)
+
 // Witness asks a store about prompts, one after another. The zero Witness knows nothing.
 type Witness struct {
-	Store       Store // nil: it knows nothing
+	Store       History // nil: it knows nothing
 	Fingerprint pagefile.Key
 	PageTokens  int
-	// Patience bounds the look-ups for one prompt, and Grace the rest of them when ctx has ended.
-	Patience, Grace time.Duration
 
 	guard steady.Guard // a look-up that hangs is not the store's
 }
@@ -57,8 +62,8 @@ func (w *Witness) Complete(ctx context.Context, facts *why.Facts, text why.Text,
 	if w.Store == nil || why.Unused(*facts) {
 		return
 	}
-	found, _ := steady.Do(ctx, &w.guard, steady.Wait{Most: w.Patience, Grace: w.Grace}, func() (why.Facts, error) {
-		ctx, cancel := context.WithTimeout(ctx, w.Patience)
+	found, _ := steady.Do(ctx, &w.guard, steady.Wait{Most: whyPatience, Grace: whyGrace}, func() (why.Facts, error) {
+		ctx, cancel := context.WithTimeout(ctx, whyPatience)
 		defer cancel()
 		return w.testimony(ctx, *facts, text, began), nil
 	}, func(why.Facts, error) {})

@@ -30,7 +30,6 @@ type memory struct {
 	committed []bool
 	wasFree   []bool // at the last look
 	before    uint64 // the limit that is in force again at the next look; 0: that of now
-	over      int    // blocks that were taken although the limit did not hold them
 }
 
 func newMemory(segment string, tokens int, limit uint64) (_ *memory, err error) {
@@ -96,7 +95,6 @@ func (m *memory) commit(block int) error {
 	if m.before == 0 {
 		m.before = s.Limit
 	}
-	m.over++
 	if err := m.pool.Resize(s.Committed + blockBytes); err != nil {
 		return err
 	}

@@ -15,18 +15,16 @@ import (
 
 // Config is the servers and their load.
 type Config struct {
-	Servers int     `json:"servers"`
-	Slots   int     `json:"slots"`  // of a server
-	Budget  int     `json:"budget"` // tokens that all servers may hold together
-	Prefill float64 `json:"prefill_tokens_per_second"`
-	Decode  float64 `json:"decode_tokens_per_second"` // of one answer
+	Servers int
+	Slots   int // of a server
+	Budget  int // tokens that all servers may hold together
+	Prefill float64
+	Decode  float64 // of one answer
 
-	Bursts      int     `json:"bursts"`
-	Load        float64 `json:"load"` // new tokens of prompts, over those that one server can compute
-	AnswerLeast int     `json:"answer_least"`
-	AnswerMost  int     `json:"answer_most"`
-
-	Patience time.Duration `json:"patience_ns"` // as the constant, or longer
+	Bursts      int
+	Load        float64 // new tokens of prompts, over those that one server can compute
+	AnswerLeast int
+	AnswerMost  int
 }
 
 // An Outcome is that of a request. Times count from the beginning.
@@ -39,25 +37,22 @@ type Outcome struct {
 type Side struct {
 	Outcomes []Outcome
 	Most     int // tokens whose memory all servers held at a time, at most
-	Over     int // blocks that servers took although their limits did not hold them
 	GaveWay  int // times that an answer lost its older half for want of room
-	Moves    int // limits that were set
 	End      time.Duration
 }
 
-// A Policy moves limits at a time. It returns how many.
-type Policy func(now time.Duration, budget int64, ours func(segment.Segment) bool) (int, error)
+// A Policy moves limits at a time; nil never does.
+type Policy func(now time.Duration, budget int64, ours func(segment.Segment) bool) error
 
 // Balance is the policy of kvtier balance.
-func Balance(now time.Duration, budget int64, ours func(segment.Segment) bool) (int, error) {
-	moves := 0
+func Balance(now time.Duration, budget int64, ours func(segment.Segment) bool) error {
 	var failed error
 	b := balance.Balancer{
 		Budget: budget, Of: ours, Now: func() time.Time { return time.Unix(0, 0).Add(now) },
-		Changed: func(_ balance.Change, err error) { moves, failed = moves+1, errors.Join(failed, err) },
+		Changed: func(_ balance.Change, err error) { failed = errors.Join(failed, err) },
 	}
 	err := b.Look()
-	return moves, errors.Join(failed, err)
+	return errors.Join(failed, err)
 }
 
 const (
@@ -161,15 +156,13 @@ func (s *simulation) step(now time.Duration) error {
 	if s.policy == nil || now%balance.Every != 0 {
 		return nil
 	}
-	moves, err := s.policy(now, int64(s.c.Budget)*tokenBytes, func(o segment.Segment) bool { return strings.HasPrefix(o.Name, s.segments) })
-	s.side.Moves += moves
-	return err
+	return s.policy(now, int64(s.c.Budget)*tokenBytes, func(o segment.Segment) bool { return strings.HasPrefix(o.Name, s.segments) })
 }
 
 // work lets all servers work, and look where it is time. Their looks are apart, as those of processes.
 func (s *simulation) work(now time.Duration) error {
 	held := int64(0)
-	s.side.Over, s.side.GaveWay = 0, 0
+	s.side.GaveWay = 0
 	for i, server := range s.servers {
 		apart := time.Duration(i) * lookEvery / time.Duration(len(s.servers))
 		if (now+apart)%lookEvery < tick {
@@ -185,7 +178,6 @@ func (s *simulation) work(now time.Duration) error {
 			return err
 		}
 		held += n
-		s.side.Over += server.memory.over
 		s.side.GaveWay += server.gaveWay
 	}
 	s.side.Most = max(s.side.Most, int(held/tokenBytes))

@@ -6,13 +6,13 @@ import (
 )
 
 const (
-	// lookEvery, Patience, limitsMove and WaitMost are those of the patched runner: the time between
+	// lookEvery, patience, limitsMove and waitMost are those of the patched runner: the time between
 	// two looks at the segment, how long a prompt waits where nothing runs that could make room, how
 	// long it does so where the limit was moved within that time, and how long it waits in any case.
 	lookEvery  = 300 * time.Millisecond
-	Patience   = 10 * time.Second
+	patience   = 10 * time.Second
 	limitsMove = time.Minute
-	WaitMost   = 5 * time.Minute
+	waitMost   = 5 * time.Minute
 )
 
 // A slot keeps the cells of its last request, for a request that goes on with them.
@@ -123,7 +123,7 @@ func (s *server) admitAll(now time.Duration) error {
 			s.running = append(s.running, j)
 		case !errors.Is(err, errNoRoom) && !errors.Is(err, errRoomSoon):
 			return err
-		case now-j.seated > WaitMost, len(s.running) == 0 && now-max(s.alone, j.seated) >= s.patience(now):
+		case now-j.seated > waitMost, len(s.running) == 0 && now-max(s.alone, j.seated) >= s.patienceNow(now):
 			s.outcomes[j.request].Failed = true
 			j.slot.busy, j.slot.lastUsed = false, now
 		default:
@@ -135,12 +135,12 @@ func (s *server) admitAll(now time.Duration) error {
 	return nil
 }
 
-// patience is how long a prompt waits where nothing runs that could make room.
-func (s *server) patience(now time.Duration) time.Duration {
+// patienceNow is how long a prompt waits where nothing runs that could make room.
+func (s *server) patienceNow(now time.Duration) time.Duration {
 	if s.moved > 0 && now-s.moved < limitsMove {
-		return max(s.c.Patience, limitsMove)
+		return limitsMove
 	}
-	return s.c.Patience
+	return patience
 }
 
 // promised is how many cells running requests will take of their prompts, and for the next token of each.
