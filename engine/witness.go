@@ -86,7 +86,7 @@ func (w *Witness) testimony(ctx context.Context, facts why.Facts, text why.Text,
 		if g, gone := w.Store.Gone(ctx, keys...); gone && g.Reason == diskstore.GraveDamaged {
 			facts.Damaged = true
 		} else if gone && g.When.Before(began) {
-			facts.Grave = &why.Grave{When: g.When, From: g.Tier, Reason: g.Reason.String()}
+			facts.Tombstone = &why.Tombstone{When: g.When, From: g.Tier, Reason: g.Reason.String()}
 		}
 	}
 	if !why.Open(facts) {
