@@ -128,13 +128,17 @@ func (p *pusher) try(last bool) error {
 		numbers.Totals[series] = max(0, numbers.Totals[series]-n)
 	}
 	data, err := encode(numbers)
-	if err == nil { // the prompts first: a reader of the totals finds them
-		err = errors.Join(p.prompts.write(p.place, p.name+wordsEnd, prompts), p.replace(p.name+numbersEnd, data))
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		p.content, p.written, p.reported = content, time.Now(), numbers.Totals
+	promptsErr := p.prompts.write(p.place, p.name+wordsEnd, prompts) // first: a reader of the totals finds them
+	if err := p.replace(p.name+numbersEnd, data); err != nil {
+		return errors.Join(promptsErr, err)
 	}
-	return err
+	if p.reported = numbers.Totals; promptsErr == nil {
+		p.content, p.written = content, time.Now()
+	}
+	return promptsErr
 }
 
 // fit encodes a report, and cuts those of its parts that are longer than a reader accepts.

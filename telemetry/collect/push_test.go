@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -50,6 +51,30 @@ func TestOnlyChangesAreWritten(t *testing.T) {
 	p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
 	require.NoError(t, p.try(false))
 	require.Equal(t, 5, s.fault.Count(vfs.OpWrite))
+}
+
+// A process that runs and has nothing to report is not called silent.
+func TestHeartbeatIsHeard(t *testing.T) {
+	i := Options{}.withDefaults().Intervals
+	require.Less(t, i.Heartbeat+i.Report+i.Backoff, telemetry.SilentAfter)
+}
+
+// TestPromptsThatWait for a lock keep no count: what was added to the totals is known.
+func TestPromptsThatWait(t *testing.T) {
+	s := newSite(t)
+	p := s.process(1)
+	p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
+	busy, err := s.lock(foldName)
+	require.NoError(t, err)
+	require.ErrorIs(t, p.try(false), vfs.ErrLocked)
+	require.NoError(t, busy.Close())
+	require.NoError(t, os.Remove(s.path(p.name+ownEnd)))
+	s.now = func() time.Time { return time.Now().Add(orphanAge + time.Hour) }
+	require.NoError(t, s.fold())
+	s.now = time.Now
+	p.report()
+	require.Equal(t, 1.0, total(s.look(), promptsTotal))
+	require.Len(t, s.look().Prompts, 1)
 }
 
 // A nudge causes a report before its time, and who asks for one waits for it.
