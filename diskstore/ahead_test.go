@@ -44,7 +44,7 @@ func setUsed(t *testing.T, s *Store, lv *level, tokens []int32, used time.Time) 
 
 // namesOf returns the names of the pages and the tail that hold tokens, in order.
 func namesOf(s *Store, tokens []int32) []pagefile.Name {
-	names := s.find.chainNames(s.opt.Fingerprint, 0, tokens, nil)
+	names := s.lookup.chainNames(Prompt{Parent: s.opt.Fingerprint, Tokens: tokens})
 	parent := s.opt.Fingerprint
 	if len(names) > 0 {
 		parent = names[len(names)-1].Key

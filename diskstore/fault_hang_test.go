@@ -185,7 +185,7 @@ func TestALookupHasOneBudget(t *testing.T) {
 	inner.mu.Lock()
 	defer inner.mu.Unlock()
 	require.Equal(t, 1, inner.asked, "no operation runs after the budget is used up")
-	require.LessOrEqual(t, inner.last.Sub(begin), took+s.find.remoteTimeout)
+	require.LessOrEqual(t, inner.last.Sub(begin), took+s.lookup.remoteTimeout)
 	require.Zero(t, s.Stats().Remote.Pages)
 }
 

@@ -176,7 +176,7 @@ func dropPage(t require.TestingT, lv *level, info tier.Info) {
 
 // setRemoteTimeout changes Options.RemoteTimeout of an open store.
 func setRemoteTimeout(s *Store, limit time.Duration) {
-	s.find.remoteTimeout, s.down.Patience = limit, limit
+	s.lookup.remoteTimeout, s.down.Patience = limit, limit
 }
 
 // demote makes the remote tier hold a local page.
