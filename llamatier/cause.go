@@ -101,7 +101,7 @@ func (o *obstacles) notStored(slot int, err error) {
 		return
 	}
 	switch cause {
-	case CauseShifted, CauseUntrusted, CauseBusy, CauseEmpty: // on purpose, or for the moment
+	case CauseShifted, CauseUntrusted, CauseBusy: // on purpose, or for the moment
 	case CauseFormat:
 		o.watch.Lost(telemetry.ObstacleSlotFile, err)
 	case CauseNoRoom:

@@ -16,12 +16,15 @@ type patience struct {
 	saving  time.Duration // before a save, for the pages of another slot to be stored, which a disk may hang
 	unknown time.Duration // for actions on slots before a request of which nothing is known
 
+	busy time.Duration // until people are told that requests of others keep a slot from being saved
+
 	answer time.Duration // for an answer to a question, which comes between two batches
 }
 
 var usualPatience = patience{
 	look: time.Second, end: 10 * time.Minute, find: 5 * time.Second, page: time.Minute, part: 10 * time.Second,
-	leave: 5 * time.Second, stage: stageMax, saving: time.Second, unknown: 10 * time.Second, answer: 5 * time.Minute,
+	leave: 5 * time.Second, stage: stageMax, saving: time.Second, unknown: 10 * time.Second,
+	busy: 10 * time.Minute, answer: 5 * time.Minute,
 }
 
 // lookTimeout bounds the time of a look at a slot.

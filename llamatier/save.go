@@ -8,6 +8,7 @@ import (
 	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/rates"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // saveTimeout bounds the time that a save may hold a slot.
@@ -64,6 +65,7 @@ func (v *saver) save(ctx context.Context, s *slot, tails bool) {
 		s.dirty = s.dirty || CauseOf(err) == CauseBusy // it is saved some time later
 		s.tails = s.tails || s.dirty
 		v.obstacles.notStored(s.id, err)
+		v.keptBusy(s, err)
 		if f != nil {
 			v.files.drop(f)
 		}
@@ -72,6 +74,7 @@ func (v *saver) save(ctx context.Context, s *slot, tails bool) {
 		}
 		return
 	}
+	s.refused = time.Time{}
 	s.tokens, s.checkpoints = state.Tokens, state.Checkpoints
 	ends := v.ends(&s.sequence, state, tails)
 	v.spawn(func() {
@@ -83,6 +86,18 @@ func (v *saver) save(ctx context.Context, s *slot, tails bool) {
 		}
 		v.obstacles.watch.Sure()
 	})
+}
+
+// keptBusy tells of a slot that could not be saved for long, because requests of others run in it.
+func (v *saver) keptBusy(s *slot, err error) {
+	switch {
+	case CauseOf(err) != CauseBusy:
+		s.refused = time.Time{}
+	case s.refused.IsZero():
+		s.refused = time.Now()
+	case time.Since(s.refused) > v.patience.busy:
+		v.obstacles.watch.Doubt(telemetry.ObstacleSlot, err)
+	}
 }
 
 // busy reports whether a file of a save exists.

@@ -22,6 +22,8 @@ type slot struct {
 
 	seen telemetry.Slot // as Slots shows it
 
+	refused time.Time // since when it could not be saved because requests of others run in it; zero otherwise
+
 	sequence
 }
 

@@ -49,8 +49,13 @@ func TestSlotsThatAreNotStoredAreTold(t *testing.T) {
 			}
 			w.engine.shape = &shape
 		}, telemetry.ObstacleSlotFile, 1},
-		"slots that are not saved": {func(w *world) { w.engine.refuseNext("/slots/0?action=save", 9) }, telemetry.ObstacleSlot, 3},
-		"no room for a file":       {func(w *world) { w.available, w.free = 0, 0 }, telemetry.ObstacleFull, 1},
+		"slots that are not saved":        {func(w *world) { w.engine.refuseNext("/slots/0?action=save", 9) }, telemetry.ObstacleSlot, 3},
+		"slots that llama-server empties": {func(*world) {}, telemetry.ObstacleSlot, 3},
+		"requests of others": {func(w *world) {
+			w.tier.patience.busy = 0
+			w.tier.Unknown()
+		}, telemetry.ObstacleSlot, 4},
+		"no room for a file": {func(w *world) { w.available, w.free = 0, 0 }, telemetry.ObstacleFull, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := openStore(t)
@@ -63,6 +68,9 @@ func TestSlotsThatAreNotStoredAreTold(t *testing.T) {
 					require.Equal(t, test.want, w.unstored(), "after %d prompts", i)
 				}
 				w.ask(ask(prompt(1+i, 100)), 3)
+				if name == "slots that llama-server empties" {
+					w.engine.slots[0].tokens, w.engine.slots[0].rows = nil, nil
+				}
 				w.idle()
 			}
 			require.Equal(t, 1, strings.Count(lines.String(), "\n"), lines.String())

@@ -70,6 +70,29 @@ func build(t *testing.T, dir string) (kernel, initrd string) {
 	return kernel, initrd
 }
 
+// children is where the export keeps roots with many pages behind one parent.
+const children = "/children"
+
+// formatted returns the image of the server's disk, on which the export has children already: a
+// machine without hardware virtualization needs hours for as many files.
+func formatted(t *testing.T, dir string) string {
+	top := filepath.Join(dir, "srv")
+	made := filepath.Join(top, filepath.Base(exports), children)
+	require.NoError(t, os.MkdirAll(made, 0o700))
+	look := exec.Command(filepath.Join(dir, "store.test"), "-test.run=NONE", "-test.benchtime=1x", "-test.bench=LookUpAmong/shared/children=(1000|100000)$")
+	look.Env = append(os.Environ(), "KVTIER_CHILDREN="+made, "KVTIER_LONG=1")
+	out, err := look.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+
+	disk := filepath.Join(dir, "disk")
+	require.NoError(t, os.WriteFile(disk, nil, 0o600))
+	require.NoError(t, os.Truncate(disk, diskBytes))
+	out, err = exec.Command("mkfs.ext4", "-q", "-F", "-i", "8192", "-d", top, disk).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.NoError(t, os.RemoveAll(top))
+	return disk
+}
+
 // startCluster boots a server and two clients.
 func startCluster(t *testing.T) *cluster {
 	if os.Getenv("KVTIER_NFS") == "" {
@@ -79,11 +102,7 @@ func startCluster(t *testing.T) *cluster {
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	kernel, initrd := build(t, dir)
-	disk := filepath.Join(dir, "disk")
-	require.NoError(t, os.WriteFile(disk, nil, 0o600))
-	require.NoError(t, os.Truncate(disk, diskBytes))
-	out, err := exec.Command("mkfs.ext4", "-q", "-F", disk).CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	disk := formatted(t, dir)
 
 	c := &cluster{t, &fleet{dir: dir, hub: newHub(), config: make(map[string]machineConfig)}}
 	t.Cleanup(c.close)
