@@ -155,6 +155,7 @@ type lookup struct {
 	tiers         levels        // both
 	below         *guard.Tier   // the remote tier; nil without one
 	remoteTimeout time.Duration // Options.RemoteTimeout
+	stateTime     time.Duration
 	ram           *memory
 	chains        *recency.Chains
 	now           func() time.Time
@@ -176,7 +177,10 @@ func (f *lookup) find(ctx context.Context, p Prompt) (found Found) {
 		return found
 	}
 	found.Exact = f.chain(ctx, p, f.findPages, f.pages.Exact)
-	p.learnReaches(found.Exact)
+	if n := len(found.Exact); n > 0 {
+		last := found.Exact[n-1]
+		p.Media = pagefile.WithReaches(p.Media, last.Media, last.Start, last.Tokens)
+	}
 	found.Media = p.Media
 	if least := max(p.Beyond, p.endOf(found.Exact)) + f.pageTokens; p.Forms == ExactFirst && f.pages.Cold && least <= p.Limit {
 		exact := found.Exact
@@ -219,29 +223,9 @@ func (p *Prompt) endOf(refs []Ref) int {
 	return min(p.Limit, refs[len(refs)-1].End())
 }
 
-// learnReaches takes the reach of images from the last page of a chain.
-func (p *Prompt) learnReaches(refs []Ref) {
-	if len(refs) == 0 {
-		return
-	}
-	last := refs[len(refs)-1]
-	media := slices.Clone(p.Media)
-	for _, m := range last.Media {
-		if m.Offset += last.Start; int(m.Offset) >= last.End() {
-			break
-		}
-		for k := range media {
-			if m.SameImage(media[k]) {
-				media[k] = m
-			}
-		}
-	}
-	p.Media = media
-}
-
 // findState looks for the last position with a state in a prompt's exact chain.
 func (f *lookup) findState(ctx context.Context, p Prompt, found *Found) {
-	ctx, cancel := context.WithTimeout(ctx, stateTime)
+	ctx, cancel := context.WithTimeout(ctx, f.stateTime)
 	defer cancel()
 	p.Tokens = p.Tokens[:max(0, p.Limit-p.Start)]
 	useful := func(ref Ref) bool { return ref.End() > p.Beyond && ref.End() <= p.Limit && p.State(ref.End()) }

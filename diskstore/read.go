@@ -57,7 +57,7 @@ type Into struct {
 // pagefile.ErrInvalidPage for arguments that do not fit together; tier.ErrTierDown,
 // tier.ErrTierTimeout, tier.ErrClosed, ctx's error or an error of the filesystem. After any of them
 // the caller computes the page.
-func (s *Store) ReadInto(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, into Into) error {
+func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, into Into) error {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return err
