@@ -34,12 +34,12 @@ STATICCHECK := go tool -modfile=tools/go.mod staticcheck
 # ST1005: an error may begin with a name, such as Ollama.
 STATICCHECK_CHECKS := inherit,-ST1005
 
-# Packages whose tests start the built Ollama, and skip without one.
-E2E := ./internal/ollamatest/... ./internal/fakegpu/... ./internal/e2e/... ./internal/demo/... ./internal/bench/...
-# Those that start a stock Ollama with our llama-server.
+# The native engine: the patched Ollama and what only it uses. No other package imports these, but
+# for elastic/segment and elastic/balance, and their tests run when scripts/native-hash has changed.
+NATIVE := ./cmd/patch-ollama ./kvcache/... ./ggml-paged/... ./elastic/... ./internal/ollamasrc ./internal/fakegpu ./internal/demo ./internal/e2e ./internal/bench ./internal/bench/share
+# Tests that start a stock Ollama with our llama-server.
 LLAMA := ./internal/llamae2e
-
-# Both.
+# Tests of both.
 TORTURE := ./internal/torture
 
 # The folders that hold Go files of ours; build/ is nobody's.
@@ -47,7 +47,7 @@ GO_FILES = find . \( -path ./build -o -path ./.git \) -prune -o -name '*.go' -pr
 
 .PHONY: help
 help:
-	@awk -F ':.*## ' '/^##@ / { print "\n" substr($$0, 5) } /^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^##@ / { print "\n" substr($$0, 5) } /^[a-z0-9-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 ##@ Use
 
@@ -76,6 +76,11 @@ serve: build ## Serve a model with tiering on, until Ctrl-C
 bench: build ## Measure; print tables and write JSON
 	go run ./internal/bench -o $(REPORT) $(ARGS)
 
+.PHONY: bench-llama
+bench-llama: test-deps ## Measure a stock llama-server with and without kvtier; ARGS="-only hot" for a part
+	scripts/build-llama-server
+	go run ./internal/bench/llama $(ARGS)
+
 .PHONY: plot
 plot: ## Draw docs/ttft.svg and .png from the report of bench
 	go -C tools run ./plot $(abspath $(REPORT)) ../docs/ttft.svg ../docs/ttft.png
@@ -88,7 +93,7 @@ dashboard: ## Write dashboards/kvtier.json, with Grafana's builders
 
 # Targets that need no build come first, so that a mistake there shows in seconds.
 .PHONY: test
-test: test-deps lint test-go check-cuda test-gpu-suite test-elastic build test-paged check-patches test-e2e test-llama test-upstream check-plain-git ## Everything that CI runs
+test: test-deps lint test-go test-smoke test-llama test-native-if-changed ## Everything that CI runs
 
 .PHONY: test-deps
 test-deps: ## Install the further packages that testing needs, or name them
@@ -116,19 +121,85 @@ staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 
 .PHONY: shellcheck
 shellcheck: ## Check the shell scripts
-	shellcheck .ci/run scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh scripts/kvcached-tools scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long scripts/test-shards
+	shellcheck .ci/run .ci/shell scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh scripts/kvcached-tools scripts/native-hash scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long scripts/test-shards
 
-# Packages where goroutines meet run under the race detector, all but the tests that try
-# thousands of states one after another, and packages that compute or run commands: those
-# take four times as long under it.
-STATES := ^Test(CrashAtEveryOperation|FaultAtEveryOperation|CrashLeavesNoLedgerTooLow|ModelWithCrashes|ModelOfAFleet|FigureIsNeverTooLow|PutSurvivesAnErrorAtEveryOperation|DemotionSurvivesAnErrorAtEveryRemoteOperation|FullDiskIsListedSeldom|OutageOfTheRemoteListsTheLocalTierSeldom|RecencyOrdersByItself|BranchesAreSwept|MountFailsMidWrite|KillStorm)$$
-CALM := ./cmd/patch-ollama ./diskstore/encoding/... ./diskstore/pagefile
+# Packages where goroutines meet run under the race detector, which takes four times as long.
+# Tests of the store that try thousands of states one after another leave it out by themselves.
+RACE := ./cmd/... ./diskstore/... ./engine ./llamastate/... ./rates ./llamatier/... ./telemetry/... ./internal/tierenv/... ./internal/mounts/... ./internal/progress ./internal/readahead ./internal/steady
+CALM := ./diskstore/encoding/... ./diskstore/pagefile
+without = $$(go list $(1) | grep -vxF "$$(go list $(2))")
 .PHONY: test-go
-test-go: ## Run the tests that need no built Ollama
-	go test -race -parallel 8 -timeout 30m -skip '$(STATES)' $$(go list ./cmd/... ./diskstore/... ./kvcache/... ./llamastate/... ./rates ./llamatier/... ./ggml-paged/... ./internal/tierenv/... ./internal/mounts/... ./internal/progress ./internal/readahead ./internal/steady ./telemetry/... | grep -vxF "$$(go list $(CALM))")
-	go test -v -parallel 8 -timeout 30m -run '$(STATES)' ./diskstore | grep --line-buffered -v '^=== '
-	go test -timeout 30m $(CALM) $$(go list ./internal/... | grep -vxF "$$(go list $(E2E) $(LLAMA) $(TORTURE))")
+test-go: ## Run the tests that need no built Ollama, but for the native engine's
+	go test -race -parallel 8 -timeout 30m $(call without,$(RACE),$(CALM) $(NATIVE))
+	go test -parallel 8 -timeout 30m ./diskstore $(CALM) $(call without,./internal/...,$(RACE) $(NATIVE) ./internal/ollamatest $(LLAMA) $(TORTURE))
 	go -C tools test ./...
+
+# A change elsewhere that breaks the native engine shows here: a conversation comes back after kill -9.
+.PHONY: test-smoke
+test-smoke: build ## Build the patched Ollama, restore a conversation in it, try the series
+	$(PATCH_OLLAMA) check $(SRC_FLAG)
+	go test -count=1 -timeout 15m ./internal/ollamatest
+	go test -count=1 -timeout 15m -run 'TestRestoredLogitsAreBitIdentical/^flash_f16' ./internal/e2e
+
+.PHONY: test-llama
+test-llama: test-deps ## Build a stock Ollama of today and test it with our llama-server
+	scripts/build-llama-server
+	SHARDS=2 scripts/test-shards $(LLAMA)
+	go test -count=1 -timeout 15m -run TestLlama $(TORTURE)
+
+.PHONY: test-llama-upstream
+test-llama-upstream: test-deps ## Run llama.cpp's own tests of its server on the stock one and on ours
+	scripts/build-llama-server
+	scripts/test-llama-upstream
+
+# KVTIER_TORTURE_PAGES is the number of faulted pages, KVTIER_TORTURE_SEED chooses them.
+.PHONY: torture
+torture: export KVTIER_TORTURE_PAGES ?= 1000000
+torture: build test-deps ## Play field bugs of other caches on both servers, a million faulted pages
+	scripts/build-llama-server
+	go test -c -o build/torture.test $(TORTURE)
+	cd internal/torture && ../../build/torture.test -test.timeout 3h $(ARGS)
+
+# NFS of the Linux kernel, between virtual machines that are emulated in software.
+.PHONY: test-nfs
+test-nfs: ## Test the page store on NFS: a server and two clients, each a virtual machine
+	scripts/deps nfs
+	scripts/nfs-packages
+	KVTIER_NFS=1 go test -v -count=1 -timeout 3h ./internal/nfstest
+
+# Every crash point with every seed, every fault at every operation, 500 kills, a million
+# steps of interleaved requests, all sizes of attention, ten minutes of random users twice,
+# 128k tokens, the native engine, every release that can be had, the newest with every model.
+.PHONY: test-long
+test-long: build build-paged ## Run the long form of tests that have one: three hours
+	scripts/test-long $(PARTS)
+
+# FUZZTIME=5m gives each of them that long.
+.PHONY: fuzz
+fuzz: ## Run every fuzzer for FUZZTIME, default 30s
+	scripts/fuzz
+
+##@ Test the native engine
+
+.PHONY: test-native-if-changed
+test-native-if-changed: ## make test-native, unless the native engine's files have passed it
+	@if scripts/native-hash | cmp -s - .ci/native-passed; then \
+		echo "The native engine is the one that passed make test-native."; \
+	else $(MAKE) test-native; fi
+
+.PHONY: test-native
+test-native: native-hash test-native-go check-cuda test-gpu-suite test-elastic build test-paged check-patches test-e2e test-upstream check-plain-git ## All tests of the native engine; writes .ci/native-passed
+	mv build/native-hash .ci/native-passed
+
+.PHONY: native-hash
+native-hash: test-deps
+	mkdir -p build
+	scripts/native-hash >build/native-hash
+
+.PHONY: test-native-go
+test-native-go: ## Run the native engine's tests that need no built Ollama
+	go test -race -parallel 8 -timeout 30m ./kvcache/... ./ggml-paged/...
+	go test -timeout 30m ./cmd/patch-ollama ./internal/ollamasrc
 
 # build/paged has one folder for each way of building the library.
 PAGED := cmake -S ggml-paged -DKVP_CUDA=OFF -G $(if $(shell command -v ninja),Ninja,"Unix Makefiles")
@@ -181,18 +252,6 @@ test-kvcached: test-deps ## Run kvcached's own kvctl and kvtop on segments of ou
 	scripts/kvcached-tools
 	go test -race -v -count=1 -timeout 10m ./elastic/segment/kvcachedtest | grep --line-buffered -v '^ *=== '
 
-# Every crash point with every seed, every fault at every operation, 500 kills, a million
-# steps of interleaved requests, all sizes of attention, ten minutes of random users twice,
-# 128k tokens, every release that can be had, the newest with every model.
-.PHONY: test-long
-test-long: build build-paged ## Run the long form of tests that have one: two hours
-	scripts/test-long $(PARTS)
-
-# FUZZTIME=5m gives each of them that long.
-.PHONY: fuzz
-fuzz: ## Run every fuzzer for FUZZTIME, default 30s
-	scripts/fuzz
-
 .PHONY: check-cuda
 check-cuda: test-deps ## Compile the CUDA kernels for every architecture, with no GPU
 	ggml-paged/scripts/check-cuda
@@ -210,7 +269,7 @@ gpu: ## Test and measure on this machine's NVIDIA GPU: build/gpu-suite.json
 .PHONY: test-e2e
 test-e2e: build ## Run the tests of the built Ollama
 	scripts/test-shards ./internal/e2e
-	go test -count=1 -p 1 -timeout 15m $(filter-out ./internal/e2e/...,$(E2E))
+	go test -count=1 -p 1 -timeout 15m ./internal/fakegpu ./internal/demo ./internal/bench ./internal/bench/share
 	go test -count=1 -timeout 15m -run TestOllama $(TORTURE)
 
 # gemma4, qwen35 and nemotron_h came after the release that `make test` builds.
@@ -222,37 +281,6 @@ test-newest: test-deps ## Build the newest release and run the end-to-end tests 
 	go test -count=1 -p 1 -timeout 1h -skip EveryArchitecture ./internal/ollamatest ./internal/e2e
 	KVTIER_LONG=1 go test -count=1 -timeout 1h -run EveryArchitecture ./internal/e2e
 	KVTIER_SOAK_MINUTES=4 KVTIER_SOAK_ARCH=gemma4,nemotron_h,qwen35,qwen3next go test -count=1 -timeout 1h -run SoakSerial ./internal/e2e
-
-.PHONY: bench-llama
-bench-llama: test-deps ## Measure a stock llama-server with and without kvtier; ARGS="-only hot" for a part
-	scripts/build-llama-server
-	go run ./internal/bench/llama $(ARGS)
-
-.PHONY: test-llama
-test-llama: test-deps ## Build a stock Ollama of today and test it with our llama-server
-	scripts/build-llama-server
-	SHARDS=2 scripts/test-shards $(LLAMA) -test.v | grep --line-buffered -v '^ *=== '
-	go test -count=1 -timeout 15m -run TestLlama $(TORTURE)
-
-# KVTIER_TORTURE_PAGES is the number of faulted pages, KVTIER_TORTURE_SEED chooses them.
-.PHONY: torture
-torture: export KVTIER_TORTURE_PAGES ?= 1000000
-torture: build test-deps ## Play field bugs of other caches on both servers, a million faulted pages
-	scripts/build-llama-server
-	go test -c -o build/torture.test $(TORTURE)
-	cd internal/torture && ../../build/torture.test -test.timeout 3h $(ARGS)
-
-.PHONY: test-llama-upstream
-test-llama-upstream: test-deps ## Run llama.cpp's own tests of its server on the stock one and on ours
-	scripts/build-llama-server
-	scripts/test-llama-upstream
-
-# NFS of the Linux kernel, between virtual machines that are emulated in software.
-.PHONY: test-nfs
-test-nfs: ## Test the page store on NFS: a server and two clients, each a virtual machine
-	scripts/deps nfs
-	scripts/nfs-packages
-	KVTIER_NFS=1 go test -v -count=1 -timeout 3h ./internal/nfstest
 
 .PHONY: test-upstream
 test-upstream: ## Run upstream's own tests in the patched source

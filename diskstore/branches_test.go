@@ -144,6 +144,7 @@ func TestABranchWithoutItsPage(t *testing.T) {
 
 // TestBranchesAreSwept: a store that evicts for ever does not keep branches for ever.
 func TestBranchesAreSwept(t *testing.T) {
+	statesOneByOne(t)
 	const pages = 16
 	page := physicalPage(t)
 	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = pages * page })

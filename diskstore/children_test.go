@@ -67,6 +67,7 @@ func TestShortChatsAreAllFound(t *testing.T) {
 
 // TestOneShotChatsEvictNothing: they need little room, and a conversation of before them stays.
 func TestOneShotChatsEvictNothing(t *testing.T) {
+	statesOneByOne(t)
 	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes, o.LazyNames = 1<<30, true })
 	s := open(t, o)
 	yesterday := prompt(1, 2*testTokens+3)
@@ -119,6 +120,7 @@ func (c *counting) ReadDir(path string) ([]fs.DirEntry, error) {
 // TestALookUpListsFewNames: no listing of a look-up has more than 256 names, and a look-up makes
 // a bounded number of them, for any number of children.
 func TestALookUpListsFewNames(t *testing.T) {
+	statesOneByOne(t)
 	for _, shared := range []int{0, 40, 250} {
 		t.Run(fmt.Sprint(shared), func(t *testing.T) {
 			o := testOptions(t, func(o *Options) { o.PageTokens = 256 })

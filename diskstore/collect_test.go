@@ -204,6 +204,7 @@ func listings(t *testing.T, o Options, pages int) (s *Store, put func(n int) (li
 // TestFullDiskIsListedSeldom: a tier without a budget has filled its disk. Its pages are
 // deleted, move down, or cannot move while the remote tier is away.
 func TestFullDiskIsListedSeldom(t *testing.T) {
+	statesOneByOne(t)
 	const pages, left, puts = 320, 640, 30
 	page := physicalPage(t)
 	for name, remote := range map[string]func(s *Store){
@@ -413,6 +414,7 @@ func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
 // TestDemotionSurvivesAnErrorAtEveryRemoteOperation checks that a page is in one tier, whole,
 // or deleted, and that the counted files are the files in the tiers.
 func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
+	statesOneByOne(t)
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO, syscall.EROFS, syscall.ESTALE} {
 		inj := vfs.Inject(quickFS)
 		o := testOptions(t, withFS(inj), withRemote(t))

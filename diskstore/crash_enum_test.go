@@ -37,6 +37,7 @@ const (
 // are exact, files of dead processes are removed, and the store can be written. With
 // Options.LazyNames pages may be missing, and the rest holds.
 func TestCrashAtEveryOperation(t *testing.T) {
+	statesOneByOne(t)
 	for _, names := range nameModes {
 		t.Run(names.name, func(t *testing.T) { crashAtEveryOperation(t, names.set, names.share) })
 	}

@@ -20,6 +20,7 @@ import (
 // TestCrashLeavesNoLedgerTooLow cuts the power at every operation of a workload and compares
 // the bytes of the remaining files with the ledger's figure.
 func TestCrashLeavesNoLedgerTooLow(t *testing.T) {
+	statesOneByOne(t)
 	for _, names := range nameModes {
 		t.Run(names.name, func(t *testing.T) { crashLeavesNoLedgerTooLow(t, recordCrashes(t, 101, names.set)) })
 	}

@@ -17,6 +17,7 @@ import (
 // TestModelWithCrashes drives a store of two tiers with random operations, power cuts and
 // damage, and compares the store with the promises made to its user.
 func TestModelWithCrashes(t *testing.T) {
+	statesOneByOne(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		budget := rapid.SampledFrom([]int64{0, 6 * tinyPage, 12 * tinyPage})
 		m := &crashModel{crashWorld: newCrashWorld(rt, func(o *Options) {

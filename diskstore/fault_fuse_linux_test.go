@@ -165,6 +165,7 @@ func TestMountFailsMidRead(t *testing.T) {
 
 // TestMountFailsMidWrite demotes pages while the mount below the remote tier fails.
 func TestMountFailsMidWrite(t *testing.T) {
+	statesOneByOne(t)
 	steps := map[string][]mounts.Op{
 		"create": {mounts.OpCreate}, "write": {mounts.OpWrite}, "sync": {mounts.OpFsync}, "close": {mounts.OpFlush},
 		"rename": {mounts.OpRename}, "sync of the directory": {mounts.OpFsyncDir},

@@ -100,6 +100,7 @@ func stormRead(t *testing.T, s *Store, tokens []int32) {
 // is whole. After the last kill, a store that opens the roots counts the files exactly and
 // cleans up.
 func TestKillStorm(t *testing.T) {
+	statesOneByOne(t)
 	kills := 104
 	if longRun() {
 		kills = 504

@@ -37,6 +37,7 @@ func requireExact(t *testing.T, s *Store) {
 // TestPutSurvivesAnErrorAtEveryOperation makes each operation of a Put of a page and of a tail
 // fail in turn.
 func TestPutSurvivesAnErrorAtEveryOperation(t *testing.T) {
+	statesOneByOne(t)
 	errnos := []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS, syscall.ESTALE}
 	for _, tokens := range []int{testTokens, testTokens - 2} {
 		for _, errno := range errnos {

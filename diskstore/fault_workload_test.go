@@ -47,6 +47,7 @@ var faultSections = []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 16}, {Ki
 // operations fail in turn, in the ways above. The long run tries every operation in every way,
 // the normal run every operation in at least one way.
 func TestFaultAtEveryOperation(t *testing.T) {
+	statesOneByOne(t)
 	t.Run("exact pages", func(t *testing.T) {
 		page := physicalFaultPage(t)
 		faultAtEveryOperation(t, 1, func(t *testing.T) *faultLife { return newFaultLife(t, page) })

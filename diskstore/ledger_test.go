@@ -153,6 +153,7 @@ func recorded(t *testing.T, root string) int64 {
 // TestFigureIsNeverTooLow makes each operation of a Put that claims room, and of the
 // collection that the Put needs, fail in turn.
 func TestFigureIsNeverTooLow(t *testing.T) {
+	statesOneByOne(t)
 	page := physicalPage(t)
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO} {
 		inj := vfs.Inject(quickFS)

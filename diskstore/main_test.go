@@ -34,6 +34,15 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// statesOneByOne marks a test that tries thousands of states one after the other, where goroutines
+// do not meet: the race detector takes four times as long, and runs it only in the long run.
+func statesOneByOne(t *testing.T) {
+	t.Helper()
+	if testrows.RaceDetector && !longRun() {
+		t.Skip("runs without the race detector")
+	}
+}
+
 var ctx = context.Background()
 
 const testTokens = storetest.Tokens

@@ -37,6 +37,7 @@ const fleetTime = 5 * time.Minute
 // exceeded, and no read returns rows that were not stored. At the end, after a count, a
 // ledger's figure is exact.
 func TestModelOfAFleet(t *testing.T) {
+	statesOneByOne(t)
 	var steps atomic.Int64
 	check := func() {
 		rapid.Check(t, func(rt *rapid.T) {

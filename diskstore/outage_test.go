@@ -114,6 +114,7 @@ func (notSharedTier) Create(context.Context, pagefile.Name) (tier.Upload, error)
 // TestOutageOfTheRemoteListsTheLocalTierSeldom: a tier that is full, or nearly full, and whose
 // pages cannot move down is not listed for every Put.
 func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
+	statesOneByOne(t)
 	const pages, puts = 640, 30
 	page := physicalPage(t)
 	for name, begin := range map[string]func(s *Store, inj *vfs.Injector, remote *regexp.Regexp){

@@ -53,6 +53,7 @@ func requireOrdered(t require.TestingT, s *Store) {
 // TestRecencyOrdersByItself stores, finds, reads and touches pages of a tree in two stores on
 // one root, whose clocks differ, and moves both clocks forward.
 func TestRecencyOrdersByItself(t *testing.T) {
+	statesOneByOne(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		o := testOptions(t, func(o *Options) { o.PageTokens = 2 })
 		began := time.Now()

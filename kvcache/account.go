@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -20,7 +20,7 @@ type account struct {
 	private bool
 
 	asked    *inquiry // nil without Options.Recents
-	from     origins
+	from     engine.Origins
 	bytes    int64
 	restored time.Time     // the end of the restore
 	restore  time.Duration // from the look-up to the last row
@@ -59,12 +59,12 @@ func (l *accounts) end(seq int) {
 
 // restored enters the result of the restore into the account. There is none any more if the
 // cache was closed meanwhile.
-func (l *accounts) restored(seq int, result *Restored, from origins) {
+func (l *accounts) restored(seq int, result *Restored, from engine.Origins) {
 	a := l.open[seq]
 	if a == nil {
 		return
 	}
-	a.from, a.bytes = from.cut(result.Held), result.Bytes
+	a.from, a.bytes = from.Cut(result.Held), result.Bytes
 	a.restore, a.restored = result.Took, a.began.Add(result.Took)
 }
 
@@ -72,8 +72,7 @@ func (l *accounts) restored(seq int, result *Restored, from origins) {
 // batch, 0 if the request has ended before.
 func (l *accounts) record(a *account, took time.Duration) {
 	p := telemetry.Prompt{At: a.began, ID: a.seq, Private: a.private, Tokens: a.tokens, Took: took}
-	restored := a.from.countIn(&p)
-	p.Computed, p.Lossy = p.Tokens-a.from.end(), a.from.lossy()
+	restored := a.from.CountIn(&p)
 	switch {
 	case restored:
 		p.Restore, p.Saved = a.restore, l.rates.Saved(p.Slot, p.Tokens, took)
@@ -82,11 +81,7 @@ func (l *accounts) record(a *account, took time.Duration) {
 		l.rates.Whole(p.Tokens, took)
 	}
 	l.meter.Add(restoredBytes, float64(a.bytes))
-	if a.asked != nil {
-		l.why.explain(a.asked, p)
-		return
-	}
-	l.meter.Prompt(p)
+	l.why.recordLocked(a.asked, p)
 }
 
 // visit sums up the restores into a slot.
@@ -107,20 +102,11 @@ func (v visits) note(a *account, p *telemetry.Prompt) {
 // Series of Options.Meter, besides those of prompts. The others are in Fill.
 const (
 	restoredBytes = "ollama_kv_restored_bytes_total"
-	givenUp       = "ollama_kv_restores_given_up_total"
 )
 
 // moved is the series of pages that went from one place to another.
 func moved(from, to string) string {
 	return telemetry.Series("ollama_kv_page_moves_total", "from", from, "to", to)
-}
-
-// countRead counts a page that came in for a restore.
-func countRead(meter *telemetry.Meter, from string) {
-	meter.Add(telemetry.Series("ollama_kv_gate_pages_total", "decision", "read"), 1)
-	if from != tier.RAM {
-		meter.Add(telemetry.Series("ollama_kv_page_faults_total", "tier", from), 1)
-	}
 }
 
 // countSealed counts a page, a tail or a state that the store has taken.

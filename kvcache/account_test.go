@@ -23,11 +23,11 @@ func (r *fakeRunner) checkAccount(slot int, restored Restored) {
 	defer r.tiered.mu.Unlock()
 	a := r.tiered.accounts.open[slot]
 	require.NotNil(r.t, a)
-	require.Equal(r.t, restored.Held, a.from.end(), "%+v of %+v", a.from, restored)
+	require.Equal(r.t, restored.Held, a.from.End(), "%+v of %+v", a.from, restored)
 	var p telemetry.Prompt
-	a.from.countIn(&p)
+	a.from.CountIn(&p)
 	require.Equal(r.t, restored.Shifted, p.Shifted)
-	require.Equal(r.t, restored.Lossy, a.from.lossy())
+	require.Equal(r.t, restored.Lossy, a.from.Lossy())
 	require.Equal(r.t, restored.Tokens, p.RAM+p.Local+p.Remote+p.Shifted, "%+v of %+v", a.from, restored)
 }
 
@@ -75,24 +75,6 @@ func (r *fakeRunner) checkAccountsLocked(t require.TestingT, ended bool) {
 		}
 	}
 	require.EqualValues(t, r.tokens, tokens)
-}
-
-func TestOrigins(t *testing.T) {
-	from := func(end int, place string) origin { return origin{end: end, place: place} }
-	o := origins(nil).add(from(0, "slot")).add(from(3, "slot")).add(from(5, "local")).add(from(4, "ram")).add(from(8, "local"))
-	require.Equal(t, origins{from(3, "slot"), from(8, "local")}, o)
-	require.Equal(t, origins{from(3, "slot"), from(5, "local")}, o.cut(5))
-	require.Equal(t, origins{from(3, "slot")}, o.cut(3))
-	require.Empty(t, o.cut(0))
-	require.Equal(t, o, o.cut(99))
-	cut := o.cut(5)
-	cut.add(from(9, "local"))
-	require.Equal(t, origins{from(3, "slot"), from(8, "local")}, o, "a cut shares nothing with its whole")
-	near := o.add(origin{10, "local", true}).add(origin{12, "ram", true}).add(from(13, "slot"))
-	require.Equal(t, 4, near.lossy())
-	require.Equal(t, 3, near.cut(11).lossy())
-	require.Zero(t, near.cut(8).lossy())
-	require.Zero(t, origins(nil).cut(4).end())
 }
 
 // prompts are the recorded ones, without times.
@@ -184,7 +166,7 @@ func TestSavedTime(t *testing.T) {
 
 	require.NoError(t, r.tiered.rates.Close())
 	r.cost(rates.New()) // knows nothing
-	r.tiered.restorer.find.always = true
+	r.tiered.gate.Always = true
 	r.load(r.slots[1], text[:40], true)
 	r.tiered.endAccounts()
 	require.Zero(t, r.last().Saved)

@@ -2,9 +2,7 @@ package kvcache
 
 import (
 	"context"
-	"time"
 
-	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
@@ -15,7 +13,7 @@ func (r *restoring) worth(ctx context.Context, p *plan, least int) bool {
 	if p.end < least || ctx.Err() != nil {
 		return false
 	}
-	if n := r.find.affordable(p); n < len(p.refs) {
+	if n := r.gate.Pays(p.costs(r.caches)); n < len(p.refs) {
 		r.skip(p, n)
 		if n == 0 {
 			return false
@@ -26,69 +24,13 @@ func (r *restoring) worth(ctx context.Context, p *plan, least int) bool {
 	return p.end >= least
 }
 
-// skip counts and logs the plan's pages from index `from` on, which are computed because
-// reading takes longer.
+// skip notes that the plan's pages from index `from` on are computed because reading takes
+// longer.
 func (r *restoring) skip(p *plan, from int) {
-	r.mu.Lock()
-	r.stats.SkippedPages += int64(len(p.refs) - from)
-	r.mu.Unlock()
-	r.log.Debug("kv tier: pages are not read, computing them is quicker",
-		"pages", len(p.refs)-from, "tier", p.refs[from].Tier, "position", p.refs[from].Start)
 	r.why.unread(p, from, why.UnreadQuicker)
+	var probe func(ctx context.Context, page int) error
 	if !p.ahead {
-		r.reader.probe(p, from)
+		probe = r.reader.dropping(p)
 	}
+	r.gate.Skip(r.running, p.costs(r.caches), from, probe)
 }
-
-// giveUp ends a restore before the page with index `from`: computing the rest became quicker.
-func (r *restoring) giveUp(p *plan, from int) {
-	r.meter.Add(givenUp, 1)
-	r.skip(p, from)
-}
-
-// pace follows a restore and ends the restore when computing the rest is quicker. A nil
-// pace restores all pages.
-type pace struct {
-	*rates.Watch
-	after func(time.Duration) <-chan time.Time
-	began time.Time
-}
-
-func (r *restoring) pace(p *plan) *pace {
-	if watch := r.find.watch(p); watch != nil {
-		return &pace{Watch: watch, after: r.after}
-	}
-	return nil
-}
-
-// begin starts the clock. reading is the time already spent reading pages.
-func (w *pace) begin(reading time.Duration) {
-	if w != nil {
-		w.began = time.Now().Add(-reading)
-	}
-}
-
-// wait waits for a page as long as reading it can still be quicker than computing it.
-func (w *pace) wait(read <-chan page) (pg page, there bool) {
-	if w == nil {
-		return <-read, true
-	}
-	select {
-	case pg = <-read:
-		return pg, true
-	default:
-	}
-	select {
-	case pg = <-read:
-		return pg, true
-	case <-w.after(time.Until(w.began.Add(w.Deadline()))):
-		w.GaveUp(time.Since(w.began))
-		return pg, false
-	}
-}
-
-// next reports whether to wait for another page after one has arrived.
-func (w *pace) next() bool { return w == nil || w.Arrived(time.Since(w.began)) }
-
-// alone reports whether the first page is read before any other.
-func (w *pace) alone() bool { return w != nil && w.Alone() }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -59,7 +60,7 @@ func (r *fakeRunner) decided() []int32 {
 	r.run(r.slots[0], prompt, nil, true)
 	r.run(r.slots[0], tokenRange(2, 9), nil, true)
 	r.flush()
-	r.tiered.restorer.find.always = false
+	r.tiered.gate.Always = false
 	r.cost(rates.New())
 	r.tiered.device.clock.now = func() time.Time { return time.Time{} } // batches say nothing of their time
 	return prompt
@@ -75,7 +76,7 @@ func decided(t *testing.T) (*fakeRunner, *stuckStore, []int32) {
 func learn(r *rates.Rates, token, page time.Duration) {
 	r.Computed(1000, 0, 1000*token)
 	for range 3 {
-		r.Watch(rates.Chain{Pages: []rates.Page{{Tokens: 8, Bytes: 1, Tier: "local"}}}, pagesAtOnce).Arrived(page)
+		r.Watch(rates.Chain{Pages: []rates.Page{{Tokens: 8, Bytes: 1, Tier: "local"}}}, engine.PagesAtOnce).Arrived(page)
 	}
 }
 
@@ -84,11 +85,10 @@ func TestPagesThatCostMoreThanComputingAreNotRead(t *testing.T) {
 	store.stick(0, 1, 2, 3, 4)
 	learn(r.tiered.rates, time.Microsecond, time.Hour)
 	require.Zero(t, r.load(r.slots[0], prompt, true).Held)
-	require.Equal(t, int64(5), r.tiered.Stats().SkippedPages)
 	report := (&telemetry.Source{Meter: r.meter, Fill: r.tiered.Fill}).Report()
 	require.Equal(t, 5.0, report.Totals[`ollama_kv_gate_pages_total{decision="compute"}`])
 	require.Zero(t, report.Totals[`ollama_kv_gate_pages_total{decision="read"}`])
-	require.Zero(t, report.Totals[givenUp], "it was not begun")
+	require.Zero(t, report.Totals["ollama_kv_restores_given_up_total"], "it was not begun")
 	r.drain()
 	r.cache.requireRows(t, 0, prompt)
 	r.finish(r.slots[0])
@@ -98,11 +98,11 @@ func TestPagesThatCostMoreThanComputingAreNotRead(t *testing.T) {
 func TestRefusedTierIsProbedBehindTheRequest(t *testing.T) {
 	r, store, prompt := decided(t)
 	learn(r.tiered.rates, time.Minute, time.Millisecond)
-	r.tiered.rates.Watch(rates.Chain{Pages: []rates.Page{{Tokens: 8, Bytes: 1, Tier: "local"}}}, pagesAtOnce).GaveUp(time.Hour)
+	r.tiered.rates.Watch(rates.Chain{Pages: []rates.Page{{Tokens: 8, Bytes: 1, Tier: "local"}}}, engine.PagesAtOnce).GaveUp(time.Hour)
 	store.reads = 0
 	require.Zero(t, r.run(r.slots[0], prompt, nil, true).Held)
-	r.tiered.restorer.reader.probes.Wait()
-	require.Equal(t, pagesAtOnce, store.reads)
+	r.tiered.reads.Wait()
+	require.Equal(t, engine.PagesAtOnce, store.reads)
 
 	r.run(r.slots[0], tokenRange(2, 9), nil, true)
 	require.Equal(t, 40, r.load(r.slots[0], prompt, true).Held)
@@ -115,9 +115,9 @@ func TestRefusedTierIsProbedBehindTheRequest(t *testing.T) {
 func (r *fakeRunner) giveUp(store *stuckStore, page int) {
 	store.stick(page)
 	due := make(chan time.Time)
-	r.tiered.restorer.after = func(time.Duration) <-chan time.Time { return due }
+	r.tiered.gate.After = func(time.Duration) <-chan time.Time { return due }
 	go func() {
-		for page > 0 && <-store.begun != page-1+pagesAtOnce {
+		for page > 0 && <-store.begun != page-1+engine.PagesAtOnce {
 		}
 		for <-store.entered != page {
 		}
@@ -135,10 +135,10 @@ func TestPageThatDoesNotComeIsGivenUp(t *testing.T) {
 		require.Equal(t, stuck*8, restored.Held)
 		require.Equal(t, stuck*8, restored.Tokens)
 		totals, _ := r.meter.Read()
-		require.Equal(t, 1.0, totals[givenUp])
+		require.Equal(t, 1.0, totals["ollama_kv_restores_given_up_total"])
 		require.EqualValues(t, stuck, totals[`ollama_kv_gate_pages_total{decision="read"}`])
 		require.EqualValues(t, stuck, totals[moved("local", "slot")])
-		require.EqualValues(t, 5-stuck, r.tiered.Stats().SkippedPages, "each page is decided about once")
+		require.EqualValues(t, 5-stuck, totals[`ollama_kv_gate_pages_total{decision="compute"}`], "each page is decided about once")
 		r.drain()
 		r.cache.requireRows(t, 0, prompt)
 		r.finish(r.slots[0])
@@ -168,11 +168,11 @@ func TestAWindowThatIsGivenUpLeavesNothing(t *testing.T) {
 		r.tiered.mu.Lock()
 		require.True(t, r.tiered.sealer.ready())
 		r.tiered.mu.Unlock()
-		r.tiered.restorer.find.always = false
+		r.tiered.gate.Always = false
 		learn(r.tiered.rates, time.Second, time.Microsecond)
 		p := plan{prompt: prompt{tokens: tokenRange(1, 40)}, begin: []int{base, base}[:len(r.tiered.caches.groups)], base: base}
 		p.take([]diskstore.Ref{{Start: 32, Tokens: 8, Stored: 8, Tier: "local", Bytes: 1}}, 40)
-		return r.tiered.restorer.find.watch(&p).Deadline()
+		return r.tiered.rates.Watch(p.begun(r.tiered.caches), engine.PagesAtOnce).Deadline()
 	}
 	require.Less(t, deadline(newFakeRunner, 32), 10*time.Second, "8 tokens")
 	require.Greater(t, deadline(newWindowedRunner, 32), 39*time.Second, "40 tokens")
@@ -227,13 +227,13 @@ func TestThePriceKnowsTheForm(t *testing.T) {
 
 	rate := rates.New()
 	r.cost(rate)
-	r.tiered.restorer.find.always = false
+	r.tiered.gate.Always = false
 	rate.Computed(1000, 0, 1000*time.Second)
 	pages := p.costs(r.tiered.caches).Pages
 	for range 3 { // raw pages come at once, decoding takes longer than computing
-		rate.Watch(rates.Chain{Pages: pages[:1]}, pagesAtOnce).Arrived(time.Millisecond)
-		rate.Watch(rates.Chain{Pages: pages[1:2]}, pagesAtOnce).Arrived(time.Minute)
-		rate.Watch(rates.Chain{Pages: pages[2:]}, pagesAtOnce).Arrived(time.Minute)
+		rate.Watch(rates.Chain{Pages: pages[:1]}, engine.PagesAtOnce).Arrived(time.Millisecond)
+		rate.Watch(rates.Chain{Pages: pages[1:2]}, engine.PagesAtOnce).Arrived(time.Minute)
+		rate.Watch(rates.Chain{Pages: pages[2:]}, engine.PagesAtOnce).Arrived(time.Minute)
 	}
 	require.Equal(t, 1, rate.Plan(p.costs(r.tiered.caches)))
 }

@@ -88,7 +88,7 @@ func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *
 
 // cost gives the wrapper other costs, which are measured from now on.
 func (r *fakeRunner) cost(of *rates.Rates) {
-	r.tiered.rates, r.tiered.accounts.rates, r.tiered.restorer.reader.rates, r.tiered.restorer.find.rates = of, of, of, of
+	r.tiered.rates, r.tiered.accounts.rates, r.tiered.gate.Rates = of, of, of
 }
 
 func inputsOf(tokens []int32) []*input.Input {

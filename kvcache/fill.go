@@ -37,47 +37,29 @@ func (r *restoring) fillCells(ctx context.Context, p *plan, busy bool) (held int
 		defer func() { r.overwrite(p.cellsFrom(held), 0) }()
 	}
 
-	pace := r.pace(p)
-	alone := busy || pace.alone()
-	line := r.reader.pages(ctx, p, alone, busy)
-	defer line.close()
+	reading := r.reader.pages(ctx, p, busy)
 	held = p.base
-	pace.begin(line.clock.took())
-	for read := line.Next(); read != nil; read = line.Next() {
-		pg, there := pace.wait(read)
-		if !there {
-			line.Stop()
-			pg = <-read // the page itself is not used
-			line.done(&pg)
-			r.giveUp(p, pg.index)
-			return held, nil
-		}
-		err := cmp.Or(pg.err, pg.write)
+	used := 0
+	for i, pg := range reading.Pages() {
+		err = cmp.Or(pg.err, pg.write)
 		if err == nil && pg.placed != nil {
 			r.reader.place(&pg)
 		}
-		if err != nil && !errors.Is(err, pagefile.ErrDamaged) {
-			line.Stop() // before done makes room for another read
-		}
-		if alone && !busy {
-			line.Together()
-			alone = false
-		}
-		line.done(&pg)
+		r.reader.drop(p, &pg)
 		if err != nil {
-			// After damage the rest is still read, so that every damaged page is set aside:
-			// a damaged page left in place would count as stored when the prompt's pages
-			// are sealed again.
-			line.drain()
-			return held, err
+			break
 		}
-		countRead(r.meter, pg.ref.Tier)
-		if held = p.pageEnd(pg.index); !pace.next() && held < p.end {
-			r.giveUp(p, pg.index+1)
-			return held, nil
-		}
+		held, used = p.pageEnd(i), i+1
 	}
-	return held, ctx.Err()
+	if errors.Is(err, pagefile.ErrDamaged) {
+		reading.Examine()
+	}
+	reading.Close()
+	if reading.GivenUp() {
+		r.skip(p, used)
+		return held, nil
+	}
+	return held, cmp.Or(err, ctx.Err())
 }
 
 // overwrite fills cells with a byte.

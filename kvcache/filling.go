@@ -74,7 +74,7 @@ func (t *TieredCausal) fillSlot(ctx context.Context, lock sync.Locker, text []in
 	r.hold(r.result.Held)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.slots.at(0).early = early{r.result, r.from.cut(r.result.Held)}
+	t.slots.at(0).early = early{r.result, r.from.Cut(r.result.Held)}
 	if r.result.Held == 0 && err == nil {
 		return // computing is quicker
 	}

@@ -296,7 +296,7 @@ func TestASlotThatGotNothingIsNotLogged(t *testing.T) {
 	text := tokenRange(1, 53)
 	stored(t, store, newFakeRunner, text)
 	r := newFakeRunner(t, store, 1, 256, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	r.tiered.restorer.find.always = false
+	r.tiered.gate.Always = false
 	learn(r.tiered.rates, time.Microsecond, time.Hour)
 	r.fill(text)
 	r.filled()
@@ -310,17 +310,17 @@ func TestALoadTellsNothingOfTheDisk(t *testing.T) {
 	text := tokenRange(1, 53)
 	stored(t, store, newFakeRunner, text)
 	r := newFakeRunner(t, store, 1, 256, Options{})
-	r.tiered.restorer.find.always = false
+	r.tiered.gate.Always = false
 	learn(r.tiered.rates, time.Millisecond, time.Microsecond)
 	at := make(chan time.Time, 1)
 	at <- time.Now()
-	r.tiered.restorer.after = func(time.Duration) <-chan time.Time { return at }
+	r.tiered.gate.After = func(time.Duration) <-chan time.Time { return at }
 	store.stick(0)
 	r.fill(text)
 	r.filled()
 	require.Empty(t, r.slots[0].inputs)
-	r.tiered.restorer.reader.probes.Wait()
+	r.tiered.reads.Wait()
 	store.stick()
-	r.tiered.restorer.after = time.After
+	r.tiered.gate.After = time.After
 	require.Equal(t, 52, r.run(r.slots[0], text, nil, true).Tokens)
 }

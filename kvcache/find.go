@@ -9,8 +9,8 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/kvcache/runs"
-	"github.com/kvtier/kvtier/rates"
 )
 
 // finder asks the store and the write queue which pages of a text there are, and plans how to read
@@ -21,12 +21,11 @@ type finder struct {
 	store  *steadyStore
 	queue  *writeQueue
 	caches *caches
-	rates  *rates.Rates
+	gate   *engine.Gate
 	thin   *thinPages
 	index  *runs.Index // of text that may move; may be nil
 	reach  int         // see Options.Reach
 	lossy  bool        // lossy pages are restored where the model allows it
-	always bool        // pages are read even where computing is quicker
 }
 
 // stored looks up the pages of a plan's prompt, of use between the tokens that the slot has and a limit.
@@ -239,30 +238,6 @@ func (f *finder) cellNumbersOf(ctx context.Context, p *plan, page int) map[int][
 		numbers[g] = cells
 	}
 	return numbers
-}
-
-// affordable counts the plan's leading pages that are read sooner than computed.
-func (f *finder) affordable(p *plan) int {
-	if f.always {
-		return len(p.refs)
-	}
-	return f.rates.Plan(p.costs(f.caches))
-}
-
-// watch follows the reading of a plan's pages; nil if all are read, however long that takes.
-func (f *finder) watch(p *plan) *rates.Watch {
-	if f.always {
-		return nil
-	}
-	c := p.costs(f.caches)
-	if c.Indivisible {
-		c.Base = 0 // a restore that is given up leaves nothing in the slot
-	}
-	r := f.rates
-	if p.ahead {
-		r = r.Apart() // the loading of the weights may keep the disk busy
-	}
-	return r.Watch(c, pagesAtOnce)
 }
 
 // thinMax bounds the pages that are remembered as thin.

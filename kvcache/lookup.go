@@ -49,7 +49,7 @@ func (r *restoring) chain(limit int) lookUp {
 
 // lookedUp notes the result of looking the prompt's pages up.
 func (r *restoring) lookedUp(p *plan, refs []diskstore.Ref, limit int, err error, parent pagefile.Key, start int) {
-	if r.why.recents == nil || r.ahead {
+	if r.why.Recents == nil || r.ahead {
 		return
 	}
 	f := found{end: p.base, err: err}

@@ -321,7 +321,7 @@ func TestALossyPageIsDamaged(t *testing.T) {
 // Where computing is quicker than reading, a lossy page is computed and stored as an exact one.
 func TestLossyPagesThatAreComputed(t *testing.T) {
 	r, store, text := cooled(t, 2, Options{Lossy: true})
-	r.tiered.restorer.find.always = false
+	r.tiered.gate.Always = false
 	learn(r.tiered.rates, time.Microsecond, time.Hour)
 	// A probe behind the plan for the exact pages could end before the plan for lossy ones.
 	n, _ := r.tiered.rates.Probe(rates.Chain{Pages: []rates.Page{{Tokens: 8, Bytes: 1, Tier: "local"}}}, 1)

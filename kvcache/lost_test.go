@@ -109,7 +109,7 @@ func TestAPageThatAProbeFindsDamagedIsStoredAgain(t *testing.T) {
 	store.page, store.err, store.hold = 0, pagefile.ErrDamaged, make(chan struct{})
 	require.Zero(t, r.run(r.slots[0], prompt, nil, true).Held)
 	close(store.hold)
-	r.tiered.restorer.reader.probes.Wait()
+	r.tiered.reads.Wait()
 	store.wrote = nil
 	r.run(r.slots[0], tokenRange(3, 5), nil, true)
 	r.settle()

@@ -86,7 +86,7 @@ func (s *simulation) begin(t testing.TB, slots int) {
 	if s.drawn.hurried {
 		now := time.Now()
 		s.tiered.device.clock.now = func() time.Time { return now } // batches that take no time are not measured
-		s.tiered.restorer.find.always, s.tiered.restorer.after = false, s.hangs.after
+		s.tiered.gate.Always, s.tiered.gate.After = false, s.hangs.after
 	}
 }
 

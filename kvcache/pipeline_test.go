@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/engine"
 )
 
 // A restore reads as many pages at a time as it has room for, and no more. The restore
@@ -25,8 +27,8 @@ func TestRestoreReadsAhead(t *testing.T) {
 		mu.Lock()
 		begun++
 		furthest = max(furthest, page)
-		if begun == pagesAtOnce {
-			assert.Equal(t, pagesAtOnce-1, furthest)
+		if begun == engine.PagesAtOnce {
+			assert.Equal(t, engine.PagesAtOnce-1, furthest)
 			close(all)
 		}
 		mu.Unlock()

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -98,17 +99,12 @@ func (p *plan) lossyFrom() int {
 
 // addTo notes where positions [base, held) of a plan came from. Pages that were passed over
 // count with their tier: no row of them is needed.
-func (p *plan) addTo(o origins, held int) origins {
-	o = o.cut(p.wanted(p.base))
+func (p *plan) addTo(o engine.Origins, held int) engine.Origins {
+	o = o.Cut(p.wanted(p.base))
 	if p.by != 0 {
-		return o.add(origin{end: p.wanted(held), place: telemetry.PlaceShifted})
+		return o.Add(p.wanted(held), telemetry.PlaceShifted)
 	}
-	lossy := p.lossyFrom()
-	for _, ref := range slices.Concat(p.passed, p.refs) {
-		end := min(int(ref.Start)+ref.Tokens, held)
-		o = o.add(origin{end, ref.Tier, end > lossy})
-	}
-	return o
+	return o.AddPages(slices.Concat(p.passed, p.refs), held)
 }
 
 // take adds pages to the plan, up to a limit.
@@ -146,6 +142,16 @@ func (p *plan) costs(c *caches) rates.Chain {
 		of.Pages[i] = rates.Page{
 			Start: p.wanted(begin), Tokens: p.pageEnd(i) - begin, Bytes: bytes, Form: form, Tier: ref.Tier,
 		}
+	}
+	return of
+}
+
+// begun describes the plan's pages as costs does, for a restore that has begun: one of a window or a
+// state that is given up leaves nothing in the slot.
+func (p *plan) begun(c *caches) rates.Chain {
+	of := p.costs(c)
+	if of.Indivisible {
+		of.Base = 0
 	}
 	return of
 }

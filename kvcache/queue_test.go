@@ -3,7 +3,6 @@ package kvcache
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -142,21 +141,4 @@ func TestRestoresHoldSavingBack(t *testing.T) {
 	require.Equal(t, 59, r.load(r.slots[0], prompt, true).Held)
 	require.Equal(t, 1, readers)
 	require.Zero(t, r.tiered.queue.reading)
-}
-
-// Overlapping reads are counted once, and the time between reads is not counted.
-func TestReadClock(t *testing.T) {
-	var c readClock
-	c.begin()
-	c.begin()
-	c.end()
-	c.since = c.since.Add(-time.Hour)
-	require.GreaterOrEqual(t, c.took(), time.Hour, "one is still running")
-	c.end()
-	once := c.took()
-	c.begin()
-	c.since = c.since.Add(-time.Hour)
-	c.end()
-	require.GreaterOrEqual(t, c.took(), once+time.Hour)
-	require.Less(t, c.took(), once+2*time.Hour)
 }

@@ -19,9 +19,8 @@ type Stats struct {
 	LossyTokens int64
 	// DroppedPages counts pages, tails and states that could not be stored.
 	DroppedPages int64
-	// SkippedPages counts stored pages that were computed because computing was quicker.
 	// FailedCopies counts pages that could not be copied out of the cache.
-	SkippedPages, FailedCopies int64
+	FailedCopies int64
 }
 
 // Stats returns the counters so far.
@@ -39,7 +38,6 @@ func (t *TieredCausal) Fill(r *telemetry.Report) {
 	stats, queue := t.Stats(), t.queue.held()
 	r.Totals["ollama_kv_dropped_pages_total"] = float64(stats.DroppedPages)
 	r.Totals["ollama_kv_failed_copies_total"] = float64(stats.FailedCopies)
-	r.Totals[telemetry.Series("ollama_kv_gate_pages_total", "decision", "compute")] = float64(stats.SkippedPages)
 	r.Gauges["ollama_kv_queue_pages"] = float64(queue.pages)
 	r.Gauges["ollama_kv_queue_bytes"] = float64(queue.bytes)
 	r.Gauges["ollama_kv_queue_limit_bytes"] = float64(queue.limit)

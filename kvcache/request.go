@@ -10,6 +10,7 @@ import (
 	"github.com/ollama/ollama/model/input"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -54,20 +55,20 @@ func (r *restoring) begin(tokens int, began time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.accounts.begin(r.seq, tokens, began)
-	r.from = origins(nil).add(origin{end: r.result.Held, place: telemetry.PlaceSlot})
+	r.from = engine.Origins(nil).Add(r.result.Held, telemetry.PlaceSlot)
 }
 
 // inquire opens an inquiry about the prompt, with the account. nameless: the prompt goes on after an
 // image without identity.
 func (r *restoring) inquire(nameless bool) {
-	if r.why.recents == nil {
+	if r.why.Recents == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if a := r.accounts.open[r.seq]; a != nil { // the cache may have been closed meanwhile
 		r.why.endedLocked(r.seq, r.slots.at(r.seq))
-		a.asked = r.why.beginLocked(r.seq, a.tokens, &r.prompt, nameless)
+		a.asked = r.why.beginLocked(r.seq, &r.prompt, nameless)
 	}
 }
 
@@ -80,8 +81,8 @@ func (r *restoring) takeEarly() {
 	early := s.takeEarly()
 	held := r.result.Held
 	if n := min(early.Tokens, held); n > 0 {
-		r.from = early.from.cut(held).add(origin{end: held, place: telemetry.PlaceSlot})
-		r.result.Tokens, r.result.Early, r.result.Lossy = n, n, r.from.lossy()
+		r.from = early.from.Cut(held).Add(held, telemetry.PlaceSlot)
+		r.result.Tokens, r.result.Early, r.result.Lossy = n, n, r.from.Lossy()
 		r.result.Bytes = early.Bytes * int64(n) / int64(early.Tokens)
 		r.result.Tiers = slices.Clone(early.Tiers)
 	}
@@ -127,8 +128,8 @@ func (r *restoring) count() {
 	defer r.mu.Unlock()
 	r.accounts.restored(r.seq, &r.result, r.from)
 	if q := r.why.restoredLocked(r.seq, r.result.Held, r.result.Shifted > 0, r.caches.divisible()); q != nil {
-		if at := q.facts.At(); at < r.limit && r.slots.elsewhere(r.seq, at, &r.prompt) {
-			q.facts.Slot = true
+		if at := q.Facts.At(); at < r.limit && r.slots.elsewhere(r.seq, at, &r.prompt) {
+			q.Facts.Slot = true
 		}
 	}
 	if r.result.Tokens > 0 {

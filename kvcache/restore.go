@@ -142,7 +142,7 @@ func (r *restoring) publish(p *plan, held int) {
 	s, base := r.slots.at(p.seq), p.wanted(p.base)
 	r.result.Held = p.wanted(held)
 	r.from = p.addTo(r.from, held)
-	r.result.Lossy = r.from.lossy()
+	r.result.Lossy = r.from.Lossy()
 	r.result.Tokens += max(0, held-p.base)
 	if p.by != 0 {
 		s.broken = s.broken || held > p.base

@@ -1,12 +1,14 @@
 package kvcache
 
 import (
+	"context"
 	"log/slog"
 	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -33,14 +35,15 @@ type restorer struct {
 
 	caches   *caches
 	identity *identity
+	gate     *engine.Gate
+	running  context.Context // of probes; ends when the cache is closed
 	find     finder
 	reader   reader
 	queue    *writeQueue
 	remove   func(seq int, begin, end int32) error // TieredCausal.Remove
 	meter    *telemetry.Meter
 	log      *slog.Logger
-	after    func(time.Duration) <-chan time.Time // time.After, except in tests
-	poison   bool                                 // see Options.Poison
+	poison   bool // see Options.Poison
 
 	runs   *runs.Index     // of text that may move; nil: none is reused
 	filled <-chan struct{} // closed when runs has the pages of earlier processes
@@ -59,7 +62,7 @@ type restoring struct {
 	limit  int    // number of the prompt's tokens that may be restored
 	ahead  bool   // no request wants the prompt yet
 	result Restored
-	from   origins // of the tokens that the slot holds
+	from   engine.Origins // of the tokens that the slot holds
 }
 
 // unlocked first tells the runner how many tokens the slot holds, and then calls f without
@@ -80,6 +83,6 @@ func (r *restoring) clear() {
 func (r *restoring) cut(base int) {
 	replaced := max(0, r.result.Early-base)
 	r.result.Held, r.result.Tokens, r.result.Early = base, r.result.Tokens-replaced, r.result.Early-replaced
-	r.from = r.from.cut(base)
-	r.result.Lossy = r.from.lossy()
+	r.from = r.from.Cut(base)
+	r.result.Lossy = r.from.Lossy()
 }

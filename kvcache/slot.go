@@ -9,6 +9,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/engine"
 )
 
 // slot mirrors the caches' content for one of the runner's sequences, as far as rows are
@@ -102,7 +103,7 @@ var nothingAhead = ahead{begin: math.MaxInt}
 // early is the restore that filled a slot before its first request.
 type early struct {
 	Restored
-	from origins
+	from engine.Origins
 }
 
 // takeEarly returns the restore that filled the slot, once.

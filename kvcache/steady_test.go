@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/engine"
 )
 
 // silentStore is a store on a disk that hangs in one operation until answer is called.
@@ -125,7 +126,7 @@ func TestADiskThatHangs(t *testing.T) {
 						r.cache.requireRows(t, 0, append(slices.Clone(text), 7, 8))
 					}
 				}
-				require.LessOrEqual(t, store.hung(op), pagesAtOnce)
+				require.LessOrEqual(t, store.hung(op), engine.PagesAtOnce)
 				patience.find, patience.page = time.Hour, time.Hour
 				store.answer(r)
 				for range 2 { // the first request finds the missing pages
@@ -237,7 +238,7 @@ func TestWhatWasFoundIsNotCopiedAgain(t *testing.T) {
 
 	r.run(r.slots[0], tokenRange(2, 9), nil, true)
 	r.settle()
-	r.tiered.restorer.find.always = true
+	r.tiered.gate.Always = true
 	store.memStore.mu.Lock() // a probe may still read
 	store.readErr, store.setsAside, store.wrote = map[int]error{2: pagefile.ErrDamaged}, true, nil
 	store.memStore.mu.Unlock()

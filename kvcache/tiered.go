@@ -9,6 +9,7 @@ import (
 	ollama "github.com/ollama/ollama/kvcache"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry/unstored"
 )
@@ -32,6 +33,8 @@ type TieredCausal struct {
 	log     *slog.Logger
 	queue   *writeQueue
 	rates   *rates.Rates
+	gate    engine.Gate
+	reads   engine.Background
 	closeIn time.Duration // closeTimeout, except in tests
 
 	mu       sync.Mutex // guards the fields below
@@ -86,10 +89,16 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		closeIn: closeTimeout,
 	}
 	t.running, t.stop = context.WithCancel(context.Background())
+	t.gate = engine.Gate{
+		Rates: t.rates, Always: opts.AlwaysRestore, Meter: opts.Meter, Log: t.log, Spawn: t.reads.Spawn, After: time.After,
+	}
 	t.flights.mu = &t.mu
 	t.slots = &slots{chain: chain{opts.Fingerprint, opts.PageTokens}, groups: len(t.caches.groups), of: make(map[int]*slot)}
 	t.identity = identity{opts.Media, opts.Reach, opts.Backwards}
-	t.why = newInquirer(&t.mu, t.running, &opts)
+	t.why = inquirer{
+		Inquirer: engine.NewInquirer(opts.Store, opts.Fingerprint, opts.PageTokens, opts.Recents, opts.Meter),
+		mu:       &t.mu, running: t.running, reaches: opts.Reach > 0,
+	}
 	t.accounts = accounts{open: make(map[int]*account), visits: make(visits), rates: t.rates, meter: opts.Meter, why: &t.why}
 	t.device = progress{caches: t.caches, clock: newBatchClock()}
 	t.store.noteRead = t.noteRead
@@ -102,13 +111,12 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		mu: &t.mu, slots: t.slots, flights: &t.flights, device: &t.device, sealer: &t.sealer, accounts: &t.accounts,
 		why: &t.why, stats: &t.stats, caches: t.caches, identity: &t.identity, queue: t.queue,
 		find: finder{
-			chain: t.slots.chain, store: t.store, queue: t.queue, caches: t.caches, rates: t.rates, thin: &t.thin,
-			index: opts.Runs, reach: opts.Reach, lossy: opts.Lossy, always: opts.AlwaysRestore,
+			chain: t.slots.chain, store: t.store, queue: t.queue, caches: t.caches, gate: &t.gate, thin: &t.thin,
+			index: opts.Runs, reach: opts.Reach, lossy: opts.Lossy,
 		},
-		reader: reader{
-			store: t.store, caches: t.caches, rates: t.rates, log: t.log, notFound: t.restorer.notFound, running: t.running,
-		},
-		remove: t.Remove, meter: opts.Meter, log: t.log, after: time.After, poison: opts.Poison,
+		reader: reader{store: t.store, caches: t.caches, gate: &t.gate, log: t.log, notFound: t.restorer.notFound},
+		gate:   &t.gate, running: t.running,
+		remove: t.Remove, meter: opts.Meter, log: t.log, poison: opts.Poison,
 		runs: opts.Runs, filled: opts.RunsFilled, runsBy: time.Now().Add(t.store.patience.queue),
 	}
 	return t
@@ -191,8 +199,8 @@ func (t *TieredCausal) close() {
 		t.log.Warn("kv tier: pages were not all stored before the model was unloaded", "error", err)
 	}
 	t.stop()
-	t.restorer.reader.probes.Wait()
 	t.awaitFilled()
+	t.reads.Wait()
 	t.queue.endCopying()
 	t.endAccounts()
 	t.why.Wait(whyCloseIn)

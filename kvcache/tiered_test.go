@@ -17,6 +17,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/engine"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -217,7 +218,7 @@ func TestDamagedChainIsExaminedWhole(t *testing.T) {
 	before := store.reads
 	store.readErr = map[int]error{1: errors.New("the remote does not answer")}
 	require.Equal(t, 8, r.load(r.slots[0], prompt, true).Held)
-	require.LessOrEqual(t, store.reads-before, 1+pagesAtOnce, "after a failure no further page is read from the tier")
+	require.LessOrEqual(t, store.reads-before, 1+engine.PagesAtOnce, "after a failure no further page is read from the tier")
 }
 
 // Attention without flash attention multiplies the rows of free cells by zero, and NaN times zero

@@ -10,19 +10,15 @@ import (
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
-	"github.com/kvtier/kvtier/telemetry/why/witness"
 )
 
 const (
-	// whyPatience bounds the look-ups for one prompt, behind its request, and whyCloseIn the
-	// rest of them when the cache is closed.
-	whyPatience = 3 * time.Second
-	whyCloseIn  = time.Second
-
-	// whyFlushIn bounds the time for which a flush waits for explanations.
+	// whyCloseIn and whyFlushIn bound the time for which closing and a flush wait for explanations.
+	whyCloseIn = time.Second
 	whyFlushIn = 250 * time.Millisecond
 
 	// givenMax bounds the pages that are remembered because they could not be stored.
@@ -32,10 +28,7 @@ const (
 // inquiry collects facts about a request's prompt, for the cause of its miss. TieredCausal.mu
 // guards it until the prompt is recorded.
 type inquiry struct {
-	id      uint64 // in Options.Recents; 0 before the request has begun
-	text    why.Text
-	private bool
-	facts   why.Facts
+	engine.Inquiry
 	failed  [2]uint64 // operations of the local and of the remote tier that had failed before
 	looked  time.Time // the last look-up
 	through bool      // the prompt was computed to its end
@@ -45,35 +38,22 @@ type inquiry struct {
 	intact int
 }
 
-// inquirer explains prompts, one after another, in a goroutine that exists while there are any.
-// mu is TieredCausal.mu, which guards open and given.
+// inquirer explains prompts. mu is TieredCausal.mu, which guards open and given.
 type inquirer struct {
+	engine.Inquirer
 	mu      *sync.Mutex
-	recents *why.Recents // nil: nothing is explained
-	meter   *telemetry.Meter
 	running context.Context // of look-ups
 	reaches bool            // images attend to text behind them
 
 	open  map[int]*inquiry // by slot, from Restore to EndSequence
 	given map[pagefile.Key]givenPage
 	ring  []pagefile.Key // of given, the oldest first
-
-	witness.Queue
-	witness.Witness
 }
 
 // givenPage is a page that could not be stored.
 type givenPage struct {
 	reason string
 	since  time.Time
-}
-
-// newInquirer returns an inquirer that asks a cache's store.
-func newInquirer(mu *sync.Mutex, running context.Context, opts *Options) inquirer {
-	store, _ := opts.Store.(witness.Store) // nil if it is none
-	return inquirer{mu: mu, recents: opts.Recents, meter: opts.Meter, running: running, reaches: opts.Reach > 0, Witness: witness.Witness{
-		Store: store, Fingerprint: opts.Fingerprint, PageTokens: opts.PageTokens, Patience: whyPatience, Grace: whyCloseIn / 2,
-	}}
 }
 
 // failures are the operations of the local and of the remote tier that have failed; zero in a store
@@ -86,11 +66,11 @@ func (w *inquirer) failures() (failed [2]uint64) {
 }
 
 // beginLocked opens an inquiry about the prompt of a slot's request. nameless: the prompt goes on after an image without identity.
-func (w *inquirer) beginLocked(seq, tokens int, text *prompt, nameless bool) *inquiry {
-	q := &inquiry{text: why.Text{Tokens: text.tokens, Media: text.media}, private: true, failed: w.failures()}
-	q.facts.Tokens, q.facts.Page = tokens, w.PageTokens
+func (w *inquirer) beginLocked(seq int, text *prompt, nameless bool) *inquiry {
+	q := &inquiry{failed: w.failures()}
+	q.Text, q.Private = why.Text{Tokens: text.tokens, Media: text.media}, true
 	if nameless {
-		q.facts.Nameless = len(q.text.Tokens) + 1
+		q.Facts.Nameless = len(q.Text.Tokens) + 1
 	}
 	if w.open == nil {
 		w.open = make(map[int]*inquiry)
@@ -101,8 +81,8 @@ func (w *inquirer) beginLocked(seq, tokens int, text *prompt, nameless bool) *in
 
 // begunLocked notes whether rows of a slot's request may be stored.
 func (w *inquirer) begunLocked(seq int, private bool) {
-	if q := w.open[seq]; q != nil && q.id == 0 {
-		q.private, q.id = private, w.recents.Add(q.text, private)
+	if q := w.open[seq]; q != nil && q.ID == 0 {
+		q.Private, q.ID = private, w.Recents.Add(q.Text, private)
 	}
 }
 
@@ -120,16 +100,16 @@ func (w *inquirer) lookedUp(seq int, f found) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	q := w.open[seq]
-	if q == nil || f.end < q.facts.Found {
+	if q == nil || f.end < q.Facts.Found {
 		return // a second look-up, for less
 	}
-	q.facts.Found, q.facts.Parted, q.facts.Queued, q.looked = f.end, f.parted, f.queued, time.Now()
-	q.facts.Down = nil
+	q.Facts.Found, q.Facts.Parted, q.Facts.Queued, q.looked = f.end, f.parted, f.queued, time.Now()
+	q.Facts.Down = nil
 	if failed[0] > q.failed[0] || errors.Is(f.err, steady.ErrHung) {
-		q.facts.Down = append(q.facts.Down, tier.Local)
+		q.Facts.Down = append(q.Facts.Down, tier.Local)
 	}
 	if failed[1] > q.failed[1] {
-		q.facts.Down = append(q.facts.Down, tier.Remote)
+		q.Facts.Down = append(q.Facts.Down, tier.Remote)
 	}
 }
 
@@ -138,7 +118,7 @@ func (w *inquirer) unread(p *plan, from int, because why.Unread) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if q := w.open[p.seq]; q != nil && p.by == 0 && !p.ahead && from < len(p.refs) {
-		q.facts.Unread, q.facts.Tier = because, p.refs[from].Tier
+		q.Facts.Unread, q.Facts.Tier = because, p.refs[from].Tier
 	}
 }
 
@@ -157,7 +137,7 @@ func (w *inquirer) unreadAfter(seq int, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if q := w.open[seq]; q != nil {
-		q.facts.Unread = because
+		q.Facts.Unread = because
 	}
 }
 
@@ -168,9 +148,9 @@ func (w *inquirer) restoredLocked(seq, held int, moved, divisible bool) *inquiry
 	if q == nil {
 		return nil
 	}
-	q.facts.Held, q.facts.Found, q.moved = held, max(q.facts.Found, held), moved
-	if q.facts.Found > held && q.facts.Unread == why.UnreadNone && !divisible {
-		q.facts.Unread = why.UnreadState
+	q.Facts.Held, q.Facts.Found, q.moved = held, max(q.Facts.Found, held), moved
+	if q.Facts.Found > held && q.Facts.Unread == why.UnreadNone && !divisible {
+		q.Facts.Unread = why.UnreadState
 	}
 	return q
 }
@@ -184,7 +164,7 @@ func (w *inquirer) shiftedLocked(seq int, s *slot) {
 
 // givenLocked notes that a page could not be stored; an empty reason that it was.
 func (w *inquirer) givenLocked(key pagefile.Key, reason string) {
-	if w.recents == nil {
+	if w.Recents == nil {
 		return
 	}
 	if reason == "" {
@@ -228,7 +208,7 @@ func whyGiven(err error) string {
 func (w *inquirer) endedLocked(seq int, s *slot) {
 	q := w.open[seq]
 	delete(w.open, seq)
-	if q == nil || q.id == 0 {
+	if q == nil {
 		return
 	}
 	text, fate := why.Text{Tokens: slices.Clone(s.tokens), Media: slices.Clone(s.media)}, why.Fate{}
@@ -242,41 +222,25 @@ func (w *inquirer) endedLocked(seq int, s *slot) {
 		} else if q.moved {
 			fate.Detail = "text was reused at another position"
 		}
-		if n := q.facts.Nameless; n > 0 && fate.Unstored >= n-1 {
+		if n := q.Facts.Nameless; n > 0 && fate.Unstored >= n-1 {
 			fate.Why = why.FateImage
 		}
 		if q.through { // the mirror of a broken slot ends before
-			text = q.text
+			text = q.Text
 		}
 	}
-	done := func() { w.recents.Done(q.id, text, q.private, fate) }
-	if !w.Submit(done) {
-		done() // or others would wait for this request
-	}
+	w.Done(&q.Inquiry, text, fate)
 }
 
-// explain records a prompt, when its miss is explained.
-func (w *inquirer) explain(q *inquiry, p telemetry.Prompt) {
-	facts, looked := q.facts, q.looked
-	text, private, id := q.text, q.private, q.id
-	facts.Held = p.Tokens - p.Computed
+// recordLocked records a prompt, when its miss is explained. There may be no inquiry.
+func (w *inquirer) recordLocked(q *inquiry, p telemetry.Prompt) {
+	if q == nil {
+		w.Record(w.running, nil, p, nil)
+		return
+	}
 	q.through = p.Took > 0
-	job := func() {
-		if id == 0 {
-			id = w.recents.Add(text, true) // a request that was given up during its restore
-		}
-		facts.Similar = w.recents.Compare(id, text, private, facts.Held, facts.Page)
-		if p.Computed > 1 {
-			facts.Given = w.givenFor(text, facts.At(), looked)
-			w.Complete(w.running, &facts, text, p.At)
-			p.Miss = why.Explain(facts)
-		}
-		w.meter.Prompt(p)
-	}
-	if !w.Submit(job) {
-		p.Miss = why.Explain(facts)
-		w.meter.Prompt(p)
-	}
+	text, looked := q.Text, q.looked
+	w.Record(w.running, &q.Inquiry, p, func(position int) string { return w.givenFor(text, position, looked) })
 }
 
 // givenFor returns why the page with the token at a position could not be stored, if that was known

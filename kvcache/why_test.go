@@ -17,10 +17,10 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
-	"github.com/kvtier/kvtier/telemetry/why/witness"
 )
 
 // asked returns the miss of the last prompt, when it is explained.
@@ -461,7 +461,7 @@ func TestWhyIsAskedBehindRequests(t *testing.T) {
 	text := tokenRange(1, 60)
 	r.run(r.slots[0], text, nil, true)
 	<-store.asked
-	for i := range 2 * witness.JobsMax {
+	for i := range 2 * engine.JobsMax {
 		r.run(r.slots[1], tokenRange(2+i%50, 30), nil, true)
 	}
 	_, before := r.meter.Read()
@@ -471,7 +471,7 @@ func TestWhyIsAskedBehindRequests(t *testing.T) {
 	close(store.answer)
 	r.tiered.why.Wait(time.Minute)
 	_, prompts := r.meter.Read()
-	require.EqualValues(t, 2*witness.JobsMax+2, prompts[len(prompts)-1].Seq, "each is recorded once")
+	require.EqualValues(t, 2*engine.JobsMax+2, prompts[len(prompts)-1].Seq, "each is recorded once")
 }
 
 // Without Options.Recents nothing is kept and nothing runs.
@@ -482,7 +482,7 @@ func TestWhyIsOff(t *testing.T) {
 	require.Nil(t, r.last().Miss)
 	require.Empty(t, r.tiered.why.open)
 	require.Empty(t, r.tiered.why.given)
-	require.Equal(t, new(witness.Queue), &r.tiered.why.Queue, "it has never run")
+	require.Equal(t, new(engine.Queue), &r.tiered.why.Queue, "it has never run")
 }
 
 // The memory of pages that were given up is bounded.
@@ -499,4 +499,4 @@ func TestWhyGivenIsBounded(t *testing.T) {
 	require.LessOrEqual(t, len(r.tiered.why.ring), givenMax)
 }
 
-var _ witness.Store = (*diskstore.Store)(nil)
+var _ engine.History = (*diskstore.Store)(nil)

@@ -54,11 +54,9 @@ func TestRowsThatCannotBeWrittenSayNothingOfThePage(t *testing.T) {
 	r.tiered.caches.groups[0].Rows = rows
 	r.tiered.store.inner = overlappingStore{store}
 	p := plan{prompt: prompt{tokens: tokens}, refs: refs[:1], begin: []int{0}, end: 8, cells: [][]int32{{0, 1, 2, 3, 4, 5, 6, 7}}}
-	line := r.tiered.restorer.reader.pages(t.Context(), &p, false, false)
-	defer line.close()
-	pg := <-line.Next()
+	pg := r.tiered.restorer.reader.readInto(t.Context(), &p, 0, false)
 	require.ErrorIs(t, pg.write, rows.refused)
 	require.NoError(t, pg.err)
 	require.Greater(t, rows.times, 1)
-	line.done(&pg)
+	r.tiered.restorer.reader.drop(&p, &pg)
 }

@@ -3,7 +3,7 @@ package llamatier
 import (
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -12,39 +12,28 @@ import (
 type accounting struct {
 	table      *table
 	counter    *counter
-	why        *inquirer
+	why        *engine.Inquirer
 	rates      *rates.Rates
 	pageTokens int // of a page
 	shifts     int // tokens in a slot at which its context is shifted; 0: never
 }
 
-// restored counts the tokens that a restore has put into a slot.
+// restored is what a restore has put into a slot.
 type restored struct {
-	tokens             int // that the slot did not hold before
-	ram, local, remote int // these, by tier
-	lossy              int // these, from the first lossy page on
-	bytes              int64
-	took               time.Duration
-	saved              time.Duration // known when the request has ended
+	tokens int            // that the slot did not hold before
+	from   engine.Origins // of the prompt's leading tokens
+	bytes  int64
+	took   time.Duration
+	saved  time.Duration // known when the request has ended
 }
 
 // countRestored counts the pages of a plan behind the tokens that a slot held.
 func countRestored(p *plan, held int, took time.Duration) restored {
 	r := restored{tokens: max(0, len(p.tokens)-held), took: took}
-	r.lossy = min(r.tokens, p.lossy())
+	r.from = engine.Origins(nil).Add(held, telemetry.PlaceSlot).AddPages(p.refs, len(p.tokens))
 	for _, ref := range p.refs {
-		n := min(int(ref.Start)+ref.Tokens, len(p.tokens)) - max(int(ref.Start), held)
-		if n <= 0 {
-			continue
-		}
-		r.bytes += ref.Bytes
-		switch ref.Tier {
-		case tier.RAM:
-			r.ram += n
-		case tier.Remote:
-			r.remote += n
-		default:
-			r.local += n
+		if int(ref.Start)+ref.Tokens > held {
+			r.bytes += ref.Bytes
 		}
 	}
 	return r
@@ -55,45 +44,26 @@ func countRestored(p *plan, held int, took time.Duration) restored {
 // ended before.
 func (u *Turn) account(answer *Answer) telemetry.Prompt {
 	p := telemetry.Prompt{
-		At: u.began, ID: u.s.id, Private: u.private,
-		RAM: u.restored.ram, Local: u.restored.local, Remote: u.restored.remote,
-		Restore: u.restored.took,
+		At: u.began, ID: u.s.id, Private: u.private, Tokens: len(u.tokens), Restore: u.restored.took,
 	}
-	cached, computed := u.held+u.restored.tokens, 0
-	if answer == nil {
-		p.Tokens = len(u.tokens)
-		computed = max(0, p.Tokens-cached)
-	} else {
-		cached, computed = answer.Cached, answer.Processed
+	from := u.restored.from.Add(u.held, telemetry.PlaceSlot)
+	if answer != nil {
+		cached, computed := answer.Cached, answer.Processed
 		p.Took = u.restored.took + answer.Took
 		if u.Staged != nil {
 			cached, computed = u.Staged.Cached, computed+u.Staged.Processed
 			p.Took += u.Staged.Took
 		}
 		p.Tokens = cached + computed
+		from = from.Cut(cached).Add(cached, telemetry.PlaceSlot) // the engine may compute restored tokens again
 	}
-	p.Computed = computed
-	p.Slot = p.Tokens - computed - u.restored.tokens
-	if p.Slot < 0 { // the engine computed some of the restored tokens again
-		p.RAM, p.Local, p.Remote, p.Slot = shrink(p.RAM, p.Local, p.Remote, -p.Slot)
-	}
-	p.Lossy = min(u.restored.lossy, p.RAM+p.Local+p.Remote)
-	switch {
-	case u.restored.tokens > 0:
+	switch restored := from.CountIn(&p); {
+	case restored:
 		p.Saved = u.to.rates.Saved(p.Slot, p.Tokens, p.Took)
 	case answer != nil && p.Slot == 0 && u.rest == nil: // an image is not computed as tokens are
 		u.to.rates.Whole(p.Tokens, p.Took)
 	}
 	return p
-}
-
-// shrink takes tokens away from the tiers, from the slowest first.
-func shrink(ram, local, remote, n int) (int, int, int, int) {
-	for _, of := range []*int{&remote, &local, &ram} {
-		less := min(*of, n)
-		*of, n = *of-less, n-less
-	}
-	return ram, local, remote, 0
 }
 
 // describe describes a slot that its request leaves, for people.

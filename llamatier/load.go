@@ -8,10 +8,9 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/internal/readahead"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
-	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
@@ -20,11 +19,9 @@ type loader struct {
 	form      form
 	files     *files
 	reader    *reader
-	rates     *rates.Rates
+	gate      *engine.Gate
 	patience  *patience
 	partBytes int64 // Options.PartBytes
-	always    bool  // Options.AlwaysRestore
-	after     func(time.Duration) <-chan time.Time
 	log       *slog.Logger
 }
 
@@ -75,89 +72,40 @@ func (l *loader) first(p *plan, longer *llamastate.Builder, from *slotfile.File)
 
 // fill writes a plan's pages into a file, and returns how many leading pages the file has. They
 // are fewer than the plan's if computing the rest is quicker than waiting for it.
-func (l *loader) fill(ctx context.Context, p *plan, b *llamastate.Builder) (int, error) {
-	watch := l.rates.Watch(l.form.costs(p), pagesInMemory)
-	whole := *p // a reader that is late must not see the plan change
-	line := readahead.Begin(ctx, len(p.refs), pagesInMemory, watch.Alone(), l.reader.spawn, func(ctx context.Context, i int) page {
+func (l *loader) fill(ctx context.Context, p *plan, b *llamastate.Builder) (n int, err error) {
+	whole, costs := *p, l.form.costs(p) // a reader that is late must not see the plan change
+	reading := engine.Read(ctx, l.gate, costs, false, func(ctx context.Context, i int) page {
 		return l.reader.page(ctx, &whole, i)
-	})
-	defer line.Stop()
-	began := time.Now()
-	for i, ref := range p.refs {
-		pg, there := l.await(line.Next(), watch, began)
-		if !there {
-			p.notRead(i, why.UnreadQuicker)
-			return i, ctx.Err()
-		}
-		if pg.err != nil {
-			l.log.Info("kv tier: page not read", "position", ref.Start, "tier", ref.Tier, "error", pg.err)
-			p.notRead(i, why.UnreadDown)
-			if errors.Is(pg.err, pagefile.ErrDamaged) {
-				p.notRead(i, why.UnreadDamaged)
-				if i == 0 && watch.Alone() {
-					line.Together()
-				}
-				l.examine(line, watch, began)
-			}
-			return i, ctx.Err()
+	}, l.reader.drop)
+	defer reading.Stop()
+	var unread error
+	for i, pg := range reading.Pages() {
+		ref := p.refs[i]
+		if unread = pg.err; unread != nil {
+			l.log.Info("kv tier: page not read", "position", ref.Start, "tier", ref.Tier, "error", unread)
+			break
 		}
 		if err := b.WriteRows(pg.layout, int(ref.Start), ref.Tokens, *pg.buffer); err != nil {
 			return 0, err
 		}
 		l.reader.giveBack(pg.buffer)
-		alone := i == 0 && watch.Alone()
-		more := watch.Arrived(time.Since(began))
-		if alone {
-			line.Together()
-		}
-		line.Used()
-		if !more && !l.always {
-			p.notRead(i+1, why.UnreadQuicker)
-			return i + 1, nil
-		}
+		n = i + 1
 	}
-	return len(p.refs), nil
-}
-
-// examine reads the pages behind a damaged one, so that every damaged page is found: a damaged page
-// in its place would count as stored when the prompt's pages are stored again. The request waits
-// for that as long as for one page.
-func (l *loader) examine(line *readahead.Line[page], watch *rates.Watch, began time.Time) {
-	late := l.after(time.Until(began.Add(watch.Deadline())))
-	for {
-		line.Used()
-		read := line.Next()
-		if read == nil {
-			return
-		}
-		select {
-		case pg := <-read:
-			if pg.err == nil { // a read that hangs still uses its buffer
-				l.reader.giveBack(pg.buffer)
-			}
-		case <-late:
-			return
-		}
-	}
-}
-
-// await waits for the next page as long as reading it can still be quicker than computing it.
-func (l *loader) await(read <-chan page, watch *rates.Watch, began time.Time) (pg page, there bool) {
-	select {
-	case pg, there = <-read:
-		return pg, there
+	switch {
+	case n == len(p.refs):
+		return n, nil
+	case errors.Is(unread, pagefile.ErrDamaged):
+		p.notRead(n, why.UnreadDamaged)
+		reading.Examine()
+	case unread != nil:
+		p.notRead(n, why.UnreadDown)
 	default:
+		p.notRead(n, why.UnreadQuicker)
+		if reading.GivenUp() { // the next plan probes the tier
+			l.gate.Skip(ctx, costs, n, nil)
+		}
 	}
-	if read == nil {
-		return page{}, false // the request was given up
-	}
-	select {
-	case pg = <-read:
-		return pg, true
-	case <-l.after(time.Until(began.Add(watch.Deadline()))):
-		watch.GaveUp(time.Since(began))
-		return pg, false
-	}
+	return n, ctx.Err()
 }
 
 // streams reports whether a plan's pages are handed to llama-server as a stream: llama-server
@@ -182,8 +130,8 @@ func (l *loader) stream(ctx context.Context, p *plan) (*slotfile.File, error) {
 
 // newStream returns the stream of a plan's pages, which the caller closes.
 func (l *loader) newStream(ctx context.Context, p *plan) (*stream, error) {
-	s := &stream{plan: *p, reader: l.reader, patience: l.patience, log: l.log, began: time.Now(), loaded: make(map[int]*reading)}
-	s.slow = func() { l.rates.Probed(l.form.costs(&s.plan).Pages, time.Since(s.began), false) }
+	s := &stream{plan: *p, reader: l.reader, spawn: l.gate.Spawn, patience: l.patience, log: l.log, began: time.Now(), loaded: make(map[int]*reading)}
+	s.slow = func() { l.gate.Rates.Probed(l.form.costs(&s.plan).Pages, time.Since(s.began), false) }
 	var err error
 	if s.rows, err = l.form.shape.Build(&s.heads, p.tokens, l.form.window); err != nil {
 		return nil, err
@@ -193,7 +141,7 @@ func (l *loader) newStream(ctx context.Context, p *plan) (*stream, error) {
 		starts = append(starts, p.end(i))
 	}
 	s.parts = divide(s.rows.Spans(), s.rows.Size(), starts, l.partBytes)
-	if took := l.rates.Computing(p.held, len(p.tokens)); took > 0 && !l.always {
+	if took := l.gate.Rates.Computing(p.held, len(p.tokens)); took > 0 && !l.gate.Always {
 		s.late = s.began.Add(max(took, l.patience.part))
 	}
 	// llama-server may read the file after the request was given up.

@@ -2,27 +2,19 @@ package llamatier
 
 import (
 	"context"
-	"log/slog"
-	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/internal/readahead"
-	"github.com/kvtier/kvtier/rates"
-	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // planner decides how far a prompt is restored.
 type planner struct {
-	store    Store
-	form     form
-	reader   *reader // of pages that measure the speed of a tier
-	rates    *rates.Rates
-	patience *patience
-	lossy    bool // Options.Lossy
-	always   bool // Options.AlwaysRestore
-	meter    *telemetry.Meter
-	log      *slog.Logger
+	store  Store
+	form   form
+	reader *reader // of pages that measure the speed of a tier
+	gate   *engine.Gate
+	lossy  bool // Options.Lossy
 }
 
 // plan finds the stored pages of a prompt after which the engine can go on, of which the slot
@@ -66,48 +58,16 @@ func (d *planner) find(ctx context.Context, tokens []int32, held int) diskstore.
 
 // paying leaves pages out of a plan that take longer to read than to compute, and returns the plan.
 func (d *planner) paying(ctx context.Context, p *plan) *plan {
-	if !p.worth() || d.always {
+	if !p.worth() {
 		return p
 	}
 	c := d.form.costs(p)
-	n := d.rates.Plan(c)
-	d.meter.Add(telemetry.Series("ollama_kv_gate_pages_total", "decision", "read"), float64(n))
-	d.meter.Add(telemetry.Series("ollama_kv_gate_pages_total", "decision", "compute"), float64(len(p.refs)-n))
+	n := d.gate.Pays(c)
 	if n < len(p.refs) {
-		d.log.Debug("kv tier: pages are not read, computing them is quicker",
-			"pages", len(p.refs)-n, "tier", p.refs[n].Tier, "position", p.refs[n].Start)
-		d.probe(ctx, p, c.After(n))
+		probed := *p // which is about to be cut
+		d.gate.Skip(context.WithoutCancel(ctx), c, n, func(ctx context.Context, i int) error { return d.reader.page(ctx, &probed, i).err })
 		p.notRead(n, why.UnreadQuicker)
 		p.cut(n)
 	}
 	return p
-}
-
-// probe reads some pages of a chain, the last of a plan, to measure the present speed of their
-// tier. The request does not wait for the probe, whose time is bounded.
-func (d *planner) probe(ctx context.Context, p *plan, c rates.Chain) {
-	n, limit := d.rates.Probe(c, pagesInMemory)
-	if n == 0 {
-		return
-	}
-	from := len(p.refs) - len(c.Pages)
-	probed := &plan{tokens: p.tokens, refs: p.refs}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	d.reader.spawn(func() {
-		defer cancel()
-		began := time.Now()
-		line := readahead.Begin(ctx, n, n, false, d.reader.spawn, func(ctx context.Context, i int) page {
-			return d.reader.page(ctx, probed, from+i)
-		})
-		defer line.Stop()
-		for range n {
-			if pg, there := <-line.Next(); !there || pg.err != nil {
-				if ctx.Err() != nil {
-					d.rates.Probed(c.Pages[:n], time.Since(began), false)
-				}
-				return
-			}
-		}
-		d.rates.Probed(c.Pages[:n], time.Since(began), true)
-	})
 }

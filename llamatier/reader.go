@@ -12,13 +12,8 @@ import (
 type reader struct {
 	store   Store
 	form    form
-	spawn   func(func()) // for reads that go on behind a request
-	buffers sync.Pool    // *[]byte
+	buffers sync.Pool // *[]byte
 }
-
-// pagesInMemory bounds the pages that a restore holds beside its file: one that is being
-// written to the file, and two that are being read.
-const pagesInMemory = 3
 
 // page is a page that was read.
 type page struct {
@@ -57,3 +52,10 @@ func (r *reader) take(size int) *[]byte {
 
 // giveBack takes a buffer that nobody uses any more.
 func (r *reader) giveBack(buf *[]byte) { r.buffers.Put(buf) }
+
+// drop takes a page that nobody uses. A read that hangs still uses its buffer.
+func (r *reader) drop(pg page) {
+	if pg.err == nil {
+		r.giveBack(pg.buffer)
+	}
+}

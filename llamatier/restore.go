@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/kvtier/kvtier/rates"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
@@ -20,7 +20,7 @@ type restorer struct {
 	planner *planner
 	loader  *loader
 	files   *files
-	rates   *rates.Rates
+	gate    *engine.Gate
 	meter   *telemetry.Meter
 	log     *slog.Logger
 
@@ -107,8 +107,12 @@ func (r *restorer) try(ctx context.Context, s *slot, p *plan) error {
 	if err != nil {
 		return err
 	}
-	if !f.Streamed() {
-		r.rates.Stepped(r.form.costs(p), time.Since(began))
+	if f.Streamed() {
+		for _, ref := range p.refs {
+			r.gate.CountRead(ref.Tier)
+		}
+	} else {
+		r.gate.Rates.Stepped(r.form.costs(p), time.Since(began))
 	}
 	s.tokens, s.ends, s.loaded = p.tokens, []int{len(p.tokens)}, len(p.tokens)
 	s.lossy = p.lossy() > 0

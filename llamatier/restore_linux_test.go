@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/rates"
 )
 
@@ -36,8 +37,8 @@ func (g *gate) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layo
 	case g.err != nil:
 		return g.err
 	}
-	// The first page is read alone; others begin when the page pagesInMemory before was used.
-	if last := g.from + (pagesInMemory-1)*testPage; g.from == 0 || ref.Start == last {
+	// The first page is read alone; others begin when the page engine.PagesAtOnce before was used.
+	if last := g.from + (engine.PagesAtOnce-1)*testPage; g.from == 0 || ref.Start == last {
 		g.late <- time.Now()
 	}
 	<-ctx.Done()

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/llamastate"
 )
 
@@ -25,6 +26,7 @@ const streamBytes = 64 << 20
 type stream struct {
 	plan     plan
 	reader   *reader // of the plan's pages
+	spawn    func(func())
 	patience *patience
 	slow     func() // notes that rows did not come in time
 	log      *slog.Logger
@@ -101,7 +103,7 @@ func (s *stream) load(i int) *reading {
 		}
 		l := &reading{done: make(chan struct{}), buf: s.bufferLocked(s.parts[next].size())}
 		s.loaded[next] = l
-		s.reader.spawn(func() {
+		s.spawn(func() {
 			defer close(l.done)
 			l.err = s.fill(&s.parts[next], l.buf)
 		})
@@ -162,7 +164,7 @@ func (s *stream) fill(p *part, buf []byte) error {
 	s.heads.copyTo(buf, p.from)
 	rows := s.rows.To(&rangeWriter{buf, p.from})
 	pages, ctx := errgroup.WithContext(s.ctx)
-	pages.SetLimit(pagesInMemory)
+	pages.SetLimit(engine.PagesAtOnce)
 	for i := p.first; i < p.end && ctx.Err() == nil; i++ {
 		sections := p.sections
 		if i == len(s.plan.refs)-1 {

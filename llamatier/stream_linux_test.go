@@ -15,6 +15,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/llamastate"
 )
 
@@ -171,7 +172,7 @@ func TestReadersOfAStream(t *testing.T) {
 			}
 			return nil
 		})
-		for range 2 * pagesInMemory { // of the part and the next one
+		for range 2 * engine.PagesAtOnce { // of the part and the next one
 			seen[<-slow.began]++
 		}
 	}

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -27,63 +27,54 @@ type Tier struct {
 	restorer  *restorer
 	stages    *stages
 	obstacles *obstacles
-	why       *inquirer
+	why       engine.Inquirer
 
 	accounting *accounting
-	storing    background // saves whose pages are being stored, and pages that are being read
+	storing    engine.Background // begun while a slot is busy: saves whose pages are being stored, and pages that are being read
 }
 
 // New returns a Tier for an engine whose slots hold nothing that is worth keeping.
 func New(opt Options) *Tier {
 	opt.fill()
-	t := &Tier{engine: opt.Engine, context: opt.Context, log: opt.Log, patience: usualPatience, why: newInquirer(&opt)}
+	t := &Tier{engine: opt.Engine, context: opt.Context, log: opt.Log, patience: usualPatience}
+	t.why = engine.NewInquirer(opt.Store, opt.Fingerprint, opt.PageTokens, opt.Recents, opt.Meter)
 	t.table = newTable(opt.Slots, func(s *slot) interface{ Stop() bool } {
 		return opt.AfterFunc(opt.Idle, func() { t.saveIdle(s) })
 	})
 	t.obstacles = &obstacles{watch: opt.Unstored, log: opt.Log}
 	t.asker = &asker{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles}
-	t.counter = &counter{asker: t.asker, spawn: t.storing.spawn}
+	t.counter = &counter{asker: t.asker, spawn: t.storing.Spawn}
 	form := form{shape: opt.Shape, window: opt.Window, pageTokens: opt.PageTokens, root: opt.Fingerprint}
 	disk := &disk{store: opt.Store, patience: &t.patience}
 	files := &files{Files: opt.Files, disk: disk}
 	actor := &actor{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles, table: t.table, log: opt.Log}
-	reader := &reader{store: disk, form: form, spawn: t.storing.spawn}
+	reader := &reader{store: disk, form: form}
+	gate := &engine.Gate{
+		Rates: opt.Rates, Always: opt.AlwaysRestore, Meter: opt.Meter, Log: opt.Log, Spawn: t.storing.Spawn, After: opt.After,
+	}
 	t.saver = &saver{
 		form: form, files: files, pages: &pages{store: disk, form: form, meter: opt.Meter},
 		judge: &judge{window: opt.Window, table: t.table, asker: t.asker, noShift: opt.NoShift},
 		table: t.table, asker: t.asker, actor: actor, rates: opt.Rates, patience: &t.patience, obstacles: t.obstacles,
-		spawn: t.storing.spawn, saving: make(chan struct{}, 1),
+		spawn: t.storing.Spawn, saving: make(chan struct{}, 1),
 	}
 	t.restorer = &restorer{
 		form: form, table: t.table, asker: t.asker, actor: actor, files: files,
 		planner: &planner{
-			store: disk, form: form, reader: reader, rates: opt.Rates, patience: &t.patience,
-			lossy: opt.Lossy, always: opt.AlwaysRestore, meter: opt.Meter, log: opt.Log,
+			store: disk, form: form, reader: reader, gate: gate, lossy: opt.Lossy,
 		},
 		loader: &loader{
-			form: form, files: files, reader: reader, rates: opt.Rates, patience: &t.patience,
-			partBytes: opt.PartBytes, always: opt.AlwaysRestore, after: opt.After, log: opt.Log,
+			form: form, files: files, reader: reader, gate: gate, patience: &t.patience,
+			partBytes: opt.PartBytes, log: opt.Log,
 		},
-		rates: opt.Rates, meter: opt.Meter, log: opt.Log, save: t.saver.save,
+		gate: gate, meter: opt.Meter, log: opt.Log, save: t.saver.save,
 	}
 	t.stages = &stages{form: form, files: files, rates: opt.Rates, control: opt.Control}
-	t.accounting = &accounting{table: t.table, counter: t.counter, why: t.why, rates: opt.Rates, pageTokens: opt.PageTokens}
+	t.accounting = &accounting{table: t.table, counter: t.counter, why: &t.why, rates: opt.Rates, pageTokens: opt.PageTokens}
 	if !opt.NoShift {
 		t.accounting.shifts = opt.Context
 	}
 	return t
-}
-
-// background is the work behind requests, for which Flush waits.
-type background struct{ sync.WaitGroup }
-
-// spawn runs a function in a goroutine of its own. The caller has made a slot busy.
-func (b *background) spawn(f func()) {
-	b.Add(1)
-	go func() {
-		defer b.Done()
-		f()
-	}()
 }
 
 // Begin waits for a slot for a request, chooses it, and restores stored pages into it. The
@@ -103,7 +94,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	}
 	u := &Turn{to: t.accounting, s: s, tokens: r.Tokens, rest: r.Rest, private: r.Private, began: time.Now()}
 	u.TooLong = len(r.Tokens) >= t.context
-	u.asked = t.why.open(r)
+	u.asked = inquire(&t.why, r)
 	u.counted = t.counter.least()
 	t.table.begin(s, r.Cancel)
 	if t.obstacles.off.Load() || taken || u.TooLong {
@@ -117,7 +108,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	} else {
 		var p *plan
 		u.held, p, u.restored = t.restorer.restore(ctx, s, r.Tokens)
-		u.asked.planned(p, u.held, t.table)
+		p.tell(u.asked, u.held, t.table)
 		u.Restored = u.restored.tokens
 	}
 	u.counted = <-counted
@@ -200,7 +191,7 @@ func (t *Tier) saveFree(ctx context.Context) {
 		return
 	}
 	done := make(chan struct{})
-	t.storing.spawn(func() {
+	t.storing.Spawn(func() {
 		defer close(done)
 		for s := first; s != nil; s = t.table.takeUnsaved() {
 			t.saver.save(ctx, s, true)

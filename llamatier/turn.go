@@ -1,6 +1,12 @@
 package llamatier
 
-import "time"
+import (
+	"context"
+	"time"
+
+	"github.com/kvtier/kvtier/engine"
+	"github.com/kvtier/kvtier/telemetry/why"
+)
 
 // Turn is a request that has a slot.
 type Turn struct {
@@ -24,7 +30,7 @@ type Turn struct {
 	began    time.Time
 	held     int // tokens of the prompt that the slot held before the restore
 	restored restored
-	asked    *inquiry // nil without Options.Recents
+	asked    *engine.Inquiry // nil without Options.Recents
 }
 
 // Slot is the number of the slot, for the request's id_slot.
@@ -36,7 +42,8 @@ func (u *Turn) End(answer *Answer) {
 	to, s := u.to, u.s
 	p := u.account(answer)
 	u.restored.saved = p.Saved
-	to.why.record(u.asked, p)
+	to.why.Record(context.Background(), u.asked, p, nil)
+	to.why.Done(u.asked, why.Text{Tokens: u.tokens}, why.Fate{})
 	u.computed(len(u.tokens), answer)
 	if ended := to.counter.generating(); answer != nil {
 		to.counter.askAhead(ended)
@@ -55,6 +62,6 @@ func (u *Turn) computed(tokens int, answer *Answer) {
 // Drop ends a request that the engine has not got, or has refused because the prompt is TooLong.
 // It takes the place of End.
 func (u *Turn) Drop() {
-	u.to.why.forget(u.asked)
+	u.to.why.Done(u.asked, why.Text{}, why.Fate{}) // the engine has computed nothing
 	u.to.table.giveBack(u.s)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/user"
 	"path"
@@ -14,14 +15,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ollama/ollama/format"
-
 	"github.com/kvtier/kvtier/elastic/balance"
 	"github.com/kvtier/kvtier/elastic/segment"
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/sizing"
 )
 
-func newBalanceCommand(a *app) *cobra.Command {
+func newBalanceCommand(out *output) *cobra.Command {
 	var users []string
 	cmd := &cobra.Command{
 		Use:   "balance SIZE [NAME ...]",
@@ -49,7 +49,7 @@ After balance has ended, limits stay as they are.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.balance(cmd.Context(), args[0], args[1:], users)
+			return runBalancer(cmd.Context(), out, args[0], args[1:], users)
 		},
 	}
 	cmd.Flags().StringArrayVar(&users, "user", nil, "divide between processes of this `USER`, by name or number, instead of your own; may be repeated; for root")
@@ -71,8 +71,8 @@ func balanced(s segment.Segment, patterns []string) bool {
 	})
 }
 
-func (a *app) balance(ctx context.Context, size string, names, users []string) error {
-	budget, err := memorySize(size)
+func runBalancer(ctx context.Context, out *output, size string, names, users []string) error {
+	budget, err := sizing.ParseMemory(size)
 	if err != nil {
 		return cli.Usage(err)
 	}
@@ -86,12 +86,12 @@ func (a *app) balance(ctx context.Context, size string, names, users []string) e
 		return err
 	}
 	if len(uids) == 0 && os.Getuid() == 0 {
-		a.nameStrangers()
+		nameStrangers(out.stderr)
 	}
 	b := balance.Balancer{
 		Budget: budget, Users: uids,
 		Of:      func(s segment.Segment) bool { return balanced(s, names) },
-		Changed: a.printLimit(),
+		Changed: limitPrinter(out),
 	}
 	return b.Run(ctx)
 }
@@ -116,11 +116,11 @@ func balancedUsers(names []string) (uids []uint32, err error) {
 }
 
 // nameStrangers tells root of memory that is left out.
-func (a *app) nameStrangers() {
+func nameStrangers(w io.Writer) {
 	all, err := segment.List()
 	mine, mineErr := segment.List(0)
 	if err == nil && mineErr == nil && len(all) > len(mine) {
-		fmt.Fprintln(a.stderr, "memory of other users' processes is left out: name the servers' user, as in --user ollama")
+		fmt.Fprintln(w, "memory of other users' processes is left out: name the servers' user, as in --user ollama")
 	}
 }
 
@@ -133,8 +133,8 @@ type moved struct {
 	Error string    `json:"error,omitempty"`
 }
 
-// printLimit returns a function that prints new limits, and an error once until it is another one.
-func (a *app) printLimit() func(balance.Change, error) {
+// limitPrinter returns a function that prints new limits, and an error once until it is another one.
+func limitPrinter(out *output) func(balance.Change, error) {
 	failed := make(map[string]string) // the error of each segment
 	return func(c balance.Change, err error) {
 		line := moved{At: time.Now(), Name: c.Name, From: c.From, To: c.To}
@@ -146,14 +146,14 @@ func (a *app) printLimit() func(balance.Change, error) {
 		}
 		failed[c.Name] = line.Error
 		switch {
-		case a.asJSON:
+		case out.asJSON:
 			if text, err := json.Marshal(line); err == nil {
-				fmt.Fprintln(a.stdout, printableJSON(string(text)))
+				fmt.Fprintln(out.stdout, printableJSON(string(text)))
 			}
 		case err != nil:
-			fmt.Fprintf(a.stderr, "%s %s\n", line.At.Format(time.TimeOnly), printable(line.Error))
+			fmt.Fprintf(out.stderr, "%s %s\n", line.At.Format(time.TimeOnly), line.Error)
 		default:
-			fmt.Fprintf(a.stdout, "%s %s %s -> %s\n", line.At.Format(time.TimeOnly), printable(c.Name), format.HumanBytes2(uint64(c.From)), format.HumanBytes2(uint64(c.To)))
+			fmt.Fprintf(out.stdout, "%s %s %s -> %s\n", line.At.Format(time.TimeOnly), c.Name, memoryText(c.From), memoryText(c.To))
 		}
 	}
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -13,9 +15,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/progress"
+	"github.com/kvtier/kvtier/internal/sizing"
 )
 
 // benched is the output of bench --json. Rates are in bytes or tokens per second; rates in
@@ -32,14 +38,6 @@ type benched struct {
 	RestoreTokens float64 `json:"restore_tokens_per_s"` // of the cold reads if there are any
 	PrefillTokens float64 `json:"prefill_tokens_per_s"` // value of --prefill
 	Speedup       float64 `json:"speedup"`              // RestoreTokens over PrefillTokens
-}
-
-// benchFlags are the flags of bench.
-type benchFlags struct {
-	model         string
-	bytesPerToken int64
-	prefill       float64
-	gb            float64
 }
 
 const (
@@ -62,8 +60,16 @@ var (
 	givePrefill    = "tokens per second"
 )
 
-func newBenchCommand(a *app) *cobra.Command {
-	var f benchFlags
+// benchFlags are the flags of bench.
+type benchFlags struct {
+	model         string
+	bytesPerToken int64
+	prefill       float64
+	gb            float64
+}
+
+func newBenchCommand(out *output, at *storage, models *modelStore) *cobra.Command {
+	f := benchFlags{gb: 1}
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure the local tier's disk, and the restore speed to expect",
@@ -76,21 +82,25 @@ in the pages or in the GGUF file of --model. With --prefill, the rate at which t
 machine computes a prompt, bench compares reading with computing.
 
 Running servers share the disk; measure when they are idle.`,
-		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.bench(cmd.Context(), f) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(); err != nil {
+				return err
+			}
+			done, err := f.run(cmd.Context(), at, models, out.bars())
+			if err != nil {
+				return err
+			}
+			return out.show(done, done.print)
+		},
 	}
-	cmd.Flags().StringVar(&f.model, "model", "", "GGUF file, or "+modelUsage)
-	cmd.Flags().Int64Var(&f.bytesPerToken, "bytes-per-token", 0, "K/V of one token, all layers")
-	cmd.Flags().Float64Var(&f.prefill, "prefill", 0, "tokens per second that this machine computes of a prompt")
-	cmd.Flags().Float64Var(&f.gb, "gb", 1, "GB to write")
-	cli.Give(cmd.Flags(), "model", giveModel)
-	cli.Give(cmd.Flags(), "bytes-per-token", giveTokenBytes)
-	cli.Give(cmd.Flags(), "prefill", givePrefill)
-	cli.Give(cmd.Flags(), "gb", giveBenchGB)
+	cli.Flag(cmd.Flags(), &f.model, "model", giveModel, "GGUF file, or "+modelUsage)
+	cli.Flag(cmd.Flags(), &f.bytesPerToken, "bytes-per-token", giveTokenBytes, "K/V of one token, all layers")
+	cli.Flag(cmd.Flags(), &f.prefill, "prefill", givePrefill, "tokens per second that this machine computes of a prompt")
+	cli.Flag(cmd.Flags(), &f.gb, "gb", giveBenchGB, "GB to write")
 	return cmd
 }
 
-func (a *app) bench(ctx context.Context, f benchFlags) error {
+func (f benchFlags) check() error {
 	switch {
 	case !(f.gb >= benchMinGB && f.gb <= benchMaxGB):
 		return cli.Usagef("--gb is %v; give %s", f.gb, giveBenchGB)
@@ -101,57 +111,74 @@ func (a *app) bench(ctx context.Context, f benchFlags) error {
 	case f.model != "" && f.bytesPerToken != 0:
 		return cli.Usagef("--model and --bytes-per-token both say how large a token is; give one of them")
 	}
-	out := benched{Root: a.config.Local, PrefillTokens: f.prefill}
-	err := a.with(ctx, func(root *roots) error { // refuses an unsafe directory
-		if err := a.tokenSize(ctx, root, f, &out); err != nil {
-			return err
-		}
-		return a.measure(ctx, a.config.Local, int64(f.gb*bytesPerGB), &out)
-	})
-	if err != nil {
-		return err
-	}
-	read := out.ReadCold
-	if read == 0 {
-		read = out.ReadWarm
-	}
-	out.RestoreTokens = read / float64(out.BytesPerToken)
-	if f.prefill > 0 {
-		out.Speedup = out.RestoreTokens / f.prefill
-	}
-	if a.asJSON {
-		return a.json(out)
-	}
-	a.printBenched(out)
 	return nil
 }
 
-// tokenSize determines the bytes of K/V of a token.
-func (a *app) tokenSize(ctx context.Context, root *roots, f benchFlags, out *benched) error {
+func (f benchFlags) run(ctx context.Context, at *storage, models *modelStore, bars *progress.Display) (benched, error) {
+	out := benched{Root: at.config.Local, PrefillTokens: f.prefill}
+	err := at.with(ctx, func(root *roots) (err error) { // refuses an unsafe directory
+		if out.BytesPerToken, out.From, err = f.tokenSize(ctx, root, models); err != nil {
+			return err
+		}
+		return out.measure(ctx, at.config.Local, int64(f.gb*bytesPerGB), bars)
+	})
+	out.RestoreTokens = cmp.Or(out.ReadCold, out.ReadWarm) / float64(out.BytesPerToken)
+	if f.prefill > 0 {
+		out.Speedup = out.RestoreTokens / f.prefill
+	}
+	return out, err
+}
+
+// tokenSize determines the bytes of K/V of a token, and says where they are from.
+func (f benchFlags) tokenSize(ctx context.Context, root *roots, models *modelStore) (n int64, from string, err error) {
 	switch {
 	case f.bytesPerToken > 0:
-		out.BytesPerToken, out.From = f.bytesPerToken, "--bytes-per-token"
-		return nil
+		return f.bytesPerToken, "--bytes-per-token", nil
 	case f.model == "":
-		out.BytesPerToken, out.From = defaultTokenBytes, "32 layers of 8 heads of 128 in f16"
-		return nil
+		return defaultTokenBytes, "32 layers of 8 heads of 128 in f16", nil
 	case filepath.Ext(f.model) == ".gguf":
 		n, err := modelTokenBytes(f.model)
-		out.BytesPerToken, out.From = n, "the model's shape, in f16"
-		return err
+		return n, "the model's shape, in f16", err
 	}
-	p, err := a.pick(ctx, root, f.model)
+	p, err := pick(ctx, root, models.names(), f.model)
 	if err != nil {
-		return fmt.Errorf("%w; or give its GGUF file, or --bytes-per-token", err)
+		return 0, "", fmt.Errorf("%w; or give its GGUF file, or --bytes-per-token", err)
 	}
-	out.BytesPerToken, err = a.storedTokenBytes(ctx, root, p)
-	out.From = "stored pages of " + f.model
-	return err
+	n, err = storedTokenBytes(ctx, root, p)
+	return n, "stored pages of " + f.model, err
+}
+
+// storedTokenBytes returns the bytes of one token's K/V in a model's pages.
+func storedTokenBytes(ctx context.Context, root *roots, p picked) (n int64, err error) {
+	page, err := root.Recent(ctx, p.has)
+	if errors.Is(err, tier.ErrNotFound) {
+		return 0, fmt.Errorf("no pages of %q are left; give its GGUF file, or --bytes-per-token", p.model)
+	}
+	if err != nil {
+		return 0, err
+	}
+	header, err := inspect.Header(root.files(page), page.Path)
+	if err != nil {
+		return 0, err
+	}
+	for _, s := range header.Sections {
+		n += int64(s.RowBytes)
+	}
+	return n, nil
+}
+
+// modelTokenBytes returns the bytes of one token's K/V in f16 by a model's shape.
+func modelTokenBytes(path string) (int64, error) {
+	shape, _, err := sizing.ReadShape(path)
+	if err != nil {
+		return 0, fmt.Errorf("%w; give --bytes-per-token", err)
+	}
+	return shape.RowBytes("f16"), nil
 }
 
 // measure writes and reads pages in a temporary directory below root: on the same disk, and
 // outside the directories that servers count and collect.
-func (a *app) measure(ctx context.Context, root string, size int64, out *benched) (err error) {
+func (out *benched) measure(ctx context.Context, root string, size int64, bars *progress.Display) (err error) {
 	dir, err := os.MkdirTemp(root, "bench-")
 	if err != nil {
 		return fmt.Errorf("make a directory to measure in: %w", err)
@@ -164,7 +191,6 @@ func (a *app) measure(ctx context.Context, root string, size int64, out *benched
 	defer func() { err = errors.Join(err, d.store.Close()) }()
 	out.PageBytes = int64(d.layout.Size())
 	out.Bytes = out.PageBytes * int64(d.pages)
-	bars := a.newBars()
 	defer bars.Close()
 	bar := bars.Bytes("measuring")
 	d.progress = func(n int64) {
@@ -290,10 +316,8 @@ func (d *disk) dropCache() (bool, error) {
 	return dropped, err
 }
 
-func (a *app) printBenched(out benched) {
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(a.stdout, "%-15s%s\n", name, fmt.Sprintf(format, args...))
-	}
+func (out benched) print(w io.Writer) {
+	line := func(name, format string, args ...any) { field(w, name, format, args...) }
 	rate := func(r float64) string { return humanBytes(int64(r)) + "/s" }
 	line("disk", "%s", out.Root)
 	line("measured", "%s in pages of %s", humanBytes(out.Bytes), humanBytes(out.PageBytes))

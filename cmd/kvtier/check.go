@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -49,8 +50,7 @@ type finding struct {
 	Done    string `json:"done"`
 }
 
-func newCheckCommand(a *app) *cobra.Command {
-	var sample string
+func newCheckCommand(out *output, at *storage) *cobra.Command {
 	var repair bool
 	cmd := &cobra.Command{
 		Use:   "check",
@@ -61,19 +61,14 @@ Nothing is changed. Servers may use the pages meanwhile.
 
 It exits with 1 when anything is damaged, and with 3 when something could not be
 checked.`,
-		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.check(cmd.Context(), sample, repair)
-		},
 	}
-	cmd.Flags().StringVar(&sample, "sample", "100%", "share of the pages to read, others every time")
-	cli.Give(cmd.Flags(), "sample", giveShare)
+	addCheck(cmd, out, at, &repair)
 	cmd.Flags().BoolVar(&repair, "repair", false, "repair as kvtier repair does")
 	return cmd
 }
 
-func newRepairCommand(a *app) *cobra.Command {
-	var sample string
+func newRepairCommand(out *output, at *storage) *cobra.Command {
+	repair := true
 	cmd := &cobra.Command{
 		Use:   "repair",
 		Short: "Check, and move damaged pages out of the way",
@@ -83,60 +78,54 @@ from the other tier, and take away rights that other users have.
 
 Good pages are never changed, and files that no store made stay. Damaged pages are
 computed again when they are needed.`,
-		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.check(cmd.Context(), sample, true)
-		},
 	}
-	cmd.Flags().StringVar(&sample, "sample", "100%", "share of the pages to read, others every time")
-	cli.Give(cmd.Flags(), "sample", giveShare)
+	addCheck(cmd, out, at, &repair)
 	return cmd
 }
 
-func (a *app) check(ctx context.Context, sample string, repair bool) error {
-	part, err := share(sample)
-	if err != nil {
-		return cli.Usagef("--sample: %w", err)
-	}
-	unchecked := func(err error) error { return &cli.Error{Status: exitUnchecked, Err: err} }
-	root, err := a.open(ctx)
-	if err != nil {
-		return unchecked(err)
-	}
-	out := checked{Findings: []finding{}}
-	opt := inspect.CheckOptions{
-		Sample: part, Repair: repair,
-		Found: func(f inspect.Finding) {
-			out.Findings = append(out.Findings, finding{f.Tier, f.Path, string(f.Problem), f.Problem.Damage(), f.Why, f.Bytes, f.Done})
-		},
-	}
-	bars := a.newBars()
-	if bars != nil { // only bars need the total in advance
-		steps := map[string]*progress.Step{tier.Local: bars.Bytes("checking " + tier.Local)}
-		if a.config.Remote != "" {
-			steps[tier.Remote] = bars.Bytes("checking " + tier.Remote)
+// addCheck makes a command check pages.
+func addCheck(cmd *cobra.Command, out *output, at *storage, repair *bool) {
+	sample := "100%"
+	cli.Flag(cmd.Flags(), &sample, "sample", "a share such as 5%, or 0.05", "share of the pages to read, others every time")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		part, err := share(sample)
+		if err != nil {
+			return cli.Usagef("--sample: %w", err)
 		}
-		opt.Progress = func(name string, done, total int64) { steps[name].Progress(done, total) }
+		found, err := check(cmd.Context(), at, out.bars(), inspect.CheckOptions{Sample: part, Repair: *repair})
+		if err != nil {
+			return &cli.Error{Status: exitUnchecked, Err: err}
+		}
+		return cmp.Or(out.show(found, found.print), found.verdict(*repair))
 	}
-	tiers, err := root.Check(ctx, opt)
-	bars.Close()
-	if err = errors.Join(err, root.Close()); err != nil {
-		return unchecked(err)
+}
+
+// check checks both tiers. bars is nil where no progress is shown.
+func check(ctx context.Context, at *storage, bars *progress.Display, opt inspect.CheckOptions) (out checked, err error) {
+	out.Findings = []finding{}
+	opt.Found = func(f inspect.Finding) {
+		out.Findings = append(out.Findings, finding{f.Tier, f.Path, string(f.Problem), f.Problem.Damage(), f.Why, f.Bytes, f.Done})
 	}
+	var tiers []inspect.TierCheck
+	err = at.with(ctx, func(root *roots) error {
+		defer bars.Close()
+		if bars != nil { // only bars need the total in advance
+			steps := map[string]*progress.Step{tier.Local: bars.Bytes("checking " + tier.Local)}
+			if at.config.Remote != "" {
+				steps[tier.Remote] = bars.Bytes("checking " + tier.Remote)
+			}
+			opt.Progress = func(name string, done, total int64) { steps[name].Progress(done, total) }
+		}
+		tiers, err = root.Check(ctx, opt)
+		return err
+	})
 	slices.SortStableFunc(out.Findings, func(a, b finding) int {
 		return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Path, b.Path))
 	})
 	for _, t := range tiers {
 		out.Tiers = append(out.Tiers, newCheckedTier(t))
 	}
-	if a.asJSON {
-		if err := a.json(out); err != nil {
-			return err
-		}
-	} else {
-		a.printChecked(out)
-	}
-	return verdict(out, repair)
+	return out, err
 }
 
 func newCheckedTier(t inspect.TierCheck) checkedTier {
@@ -155,7 +144,7 @@ func newCheckedTier(t inspect.TierCheck) checkedTier {
 }
 
 // verdict turns the findings into an error with the command's exit status.
-func verdict(out checked, repaired bool) error {
+func (out checked) verdict(repaired bool) error {
 	var damage, unchecked int
 	var why []error
 	for _, t := range out.Tiers {
@@ -186,16 +175,16 @@ func isAre(n int) string {
 	return count(n) + " files are"
 }
 
-func (a *app) printChecked(out checked) {
+func (out checked) print(w io.Writer) {
 	for _, f := range out.Findings {
-		fmt.Fprintf(a.stdout, "%s: %s: %s", f.Problem, oneLine(f.Path), oneLine(f.Why))
+		fmt.Fprintf(w, "%s: %s: %s", f.Problem, oneLine(f.Path), oneLine(f.Why))
 		if f.Done != "" {
-			fmt.Fprintf(a.stdout, " -> %s", oneLine(f.Done))
+			fmt.Fprintf(w, " -> %s", oneLine(f.Done))
 		}
-		fmt.Fprintln(a.stdout)
+		fmt.Fprintln(w)
 	}
 	if len(out.Findings) > 0 {
-		fmt.Fprintln(a.stdout)
+		fmt.Fprintln(w)
 	}
 	var rows [][]string
 	for _, t := range out.Tiers {
@@ -203,7 +192,7 @@ func (a *app) printChecked(out checked) {
 			t.Tier, count(t.Pages), count(t.Tails), count(t.Read), humanBytes(t.ReadBytes), t.problems(), count(t.Repaired),
 		})
 	}
-	a.table([]string{"TIER", "PAGES", "TAILS", "READ", "SIZE", "FOUND", "REPAIRED"}, rows)
+	printTable(w, []string{"TIER", "PAGES", "TAILS", "READ", "SIZE", "FOUND", "REPAIRED"}, rows)
 }
 
 // problems lists the kinds of findings and their counts.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +18,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry/station"
 )
 
-func newCollectCommand(a *app) *cobra.Command {
+func newCollectCommand(out *output, at *storage, models *modelStore, sayWaits time.Duration) *cobra.Command {
 	var metrics string
 	cmd := &cobra.Command{
 		Use:   "collect",
@@ -36,9 +35,8 @@ With --metrics, or OLLAMA_KV_METRICS_ADDR, it also answers GET /metrics for
 Prometheus at that address, and shows a web page.`,
 		Example: `  kvtier collect --metrics 127.0.0.1:9401
   sudo -u ollama kvtier collect`,
-		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if a.asJSON {
+			if out.asJSON {
 				return cli.Usagef("--json has no meaning here; leave it out")
 			}
 			if cmd.Flags().Changed("metrics") {
@@ -46,11 +44,13 @@ Prometheus at that address, and shows a web page.`,
 					return fmt.Errorf("set %s: %w", listen.Variable, err)
 				}
 			}
-			return a.serveCollector(cmd.Context())
+			if err := at.checkLocal(cmd.Context()); err != nil {
+				return err
+			}
+			return serveCollector(cmd.Context(), at.config.Local, models, newLogger(out.stderr, slog.LevelInfo), sayWaits)
 		},
 	}
-	cmd.Flags().StringVar(&metrics, "metrics", "", "address for Prometheus and the web page, such as 127.0.0.1:9401, instead of "+listen.Variable)
-	cli.Give(cmd.Flags(), "metrics", "HOST:PORT")
+	cli.Flag(cmd.Flags(), &metrics, "metrics", "HOST:PORT", "address for Prometheus and the web page, such as 127.0.0.1:9401, instead of "+listen.Variable)
 	return cmd
 }
 
@@ -59,29 +59,25 @@ const defaultSayWaits = 2 * time.Second
 
 // checkLocal refuses a directory that is another user's: its server could not read the
 // collector's files. A directory that is missing is waited for.
-func (a *app) checkLocal(ctx context.Context) error {
-	if _, err := os.Lstat(a.config.Local); errors.Is(err, fs.ErrNotExist) {
+func (at *storage) checkLocal(ctx context.Context) error {
+	if _, err := os.Lstat(at.config.Local); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	a.config.Remote = "" // a collector has to do with the local directory alone
-	return a.with(ctx, func(*roots) error { return nil })
+	at.config.Remote = "" // a collector has to do with the local directory alone
+	return at.with(ctx, func(*roots) error { return nil })
 }
 
 // serveCollector collects until ctx ends, which is no error.
-func (a *app) serveCollector(ctx context.Context) error {
-	if err := a.checkLocal(ctx); err != nil {
-		return err
-	}
-	log := a.loggerFrom(slog.LevelInfo)
-	waits := time.AfterFunc(cmp.Or(a.sayWaits, defaultSayWaits), func() {
-		log.Info("kvtier: waiting to collect: another process collects, or the directory is missing", "root", a.config.Local)
+func serveCollector(ctx context.Context, root string, models *modelStore, log *slog.Logger, sayWaits time.Duration) error {
+	waits := time.AfterFunc(sayWaits, func() {
+		log.Info("kvtier: waiting to collect: another process collects, or the directory is missing", "root", root)
 	})
 	defer waits.Stop()
-	err := station.Serve(ctx, a.config.Local, station.Options{
-		Version: version.String(), Logger: log, Names: func() modelnames.Names { return modelnames.Read(a.models()) },
+	err := station.Serve(ctx, root, station.Options{
+		Version: version.String(), Logger: log, Names: func() modelnames.Names { return modelnames.Read(models.dir()) },
 		OnServe: func() {
 			waits.Stop()
-			log.Info("kvtier: collecting", "root", a.config.Local)
+			log.Info("kvtier: collecting", "root", root)
 		},
 	})
 	switch {

@@ -29,8 +29,8 @@ func runCollector(t *testing.T, root string, args ...string) (lines *bufio.Scann
 	ctx, cancel := context.WithCancel(t.Context())
 	status := make(chan int, 1)
 	go func() {
-		a := &app{stdout: io.Discard, stderr: writer, sayWaits: time.Nanosecond}
-		status <- runIn(ctx, a, append([]string{"collect", "--root", root}, args...))
+		h := host{stdout: io.Discard, stderr: writer, sayWaits: time.Nanosecond}
+		status <- runIn(ctx, h, append([]string{"collect", "--root", root}, args...))
 		writer.Close()
 	}()
 	stop = func() int {

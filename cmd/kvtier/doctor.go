@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -16,13 +17,10 @@ import (
 // exitWarned is the status of a doctor that has found warnings and no error.
 const exitWarned = exitUnchecked
 
-// doctorFlags are the flags of doctor.
-type doctorFlags struct {
-	explain, service string
-}
-
-func newDoctorCommand(a *app) *cobra.Command {
-	var f doctorFlags
+// newDoctorCommand looks at env, or at this machine where it is nil. Its limit and the directory of
+// models are those of global flags.
+func newDoctorCommand(out *output, env doctor.Environment, limit *time.Duration, models *string) *cobra.Command {
+	var id, service string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find problems that keep pages from helping, with a command for each",
@@ -38,30 +36,35 @@ The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
 		Example: `  sudo kvtier doctor
   kvtier doctor --json
   kvtier doctor --explain root-emptied`,
-		Args: cli.NoArgs,
-		PreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cli.NoEmptyValues(cmd.Flags()); err != nil {
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if id != "" {
+				return explain(out, id)
+			}
+			given, err := given(cmd.Flags())
+			if err != nil {
 				return err
 			}
-			if a.timeout < 0 {
-				return cli.BadValue(cmd.Flags().Lookup("timeout"), a.timeout.String())
+			const forever = 365 * 24 * time.Hour
+			opt := doctor.Options{
+				Root: given[localVar], Remote: given[remoteVar], LocalGB: given[localGBVar], RemoteGB: given[remoteGBVar],
+				Models: *models, Service: service, Limit: cmp.Or(*limit, forever),
 			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.explain != "" {
-				return a.explain(f.explain)
+			if env == nil {
+				env = doctor.Here(collect.Read)
+				opt.Service = cmp.Or(service, servedBy(cmd.Context()))
 			}
-			return a.doctor(cmd, f)
+			r := doctor.Look(cmd.Context(), env, opt)
+			if err := cmd.Context().Err(); err != nil {
+				return err
+			}
+			return cmp.Or(out.show(r, r.Print), statusOf(r))
 		},
 	}
-	cmd.Flags().StringVar(&f.explain, "explain", "", "say more about the finding of this ID")
-	cmd.Flags().StringVar(&f.service, "service", "", "the systemd service of the server, instead of ollama.service")
+	cli.Flag(cmd.Flags(), &id, "explain", "the ID of a finding, such as root-emptied", "say more about the finding of this ID")
+	cli.Flag(cmd.Flags(), &service, "service", giveService, "the systemd service of the server, instead of ollama.service")
 	if err := cmd.RegisterFlagCompletionFunc("explain", completeFindings); err != nil {
 		panic(err) // the flag is missing
 	}
-	cli.Give(cmd.Flags(), "explain", "the ID of a finding, such as root-emptied")
-	cli.Give(cmd.Flags(), "service", "the name of a systemd service")
 	return cmd
 }
 
@@ -84,52 +87,12 @@ type explained struct {
 	Remedy   string          `json:"remedy"`
 }
 
-func (a *app) explain(id string) error {
+func explain(out *output, id string) error {
 	c, ok := doctor.Find(id)
 	if !ok {
 		return cli.Usagef("there is no finding %q; docs/doctor.md lists all, and kvtier doctor prints those of this machine", id)
 	}
-	if a.asJSON {
-		return a.json(explained{c.ID, c.Severity, c.Title, c.Matters, c.Means, c.General()})
-	}
-	c.Explain(a.stdout)
-	return nil
-}
-
-func (a *app) doctor(cmd *cobra.Command, f doctorFlags) error {
-	flags := cmd.Flags()
-	given, err := a.given(flags)
-	if err != nil {
-		return err
-	}
-	opt := doctor.Options{
-		Root: given[localVar], Remote: given[remoteVar], LocalGB: given[localGBVar], RemoteGB: given[remoteGBVar],
-		Models: a.modelsDir, Service: f.service, Limit: a.timeout,
-	}
-	if flags.Changed("timeout") && a.timeout == 0 {
-		const forever = 365 * 24 * time.Hour
-		opt.Limit = forever
-	}
-	env := a.machine
-	if env == nil {
-		env = doctor.Here(collect.Read)
-		if opt.Service == "" {
-			opt.Service = servedBy(cmd.Context())
-		}
-	}
-	r := doctor.Look(cmd.Context(), env, opt)
-	if err := cmd.Context().Err(); err != nil {
-		return err
-	}
-	if a.asJSON {
-		err = a.json(r)
-	} else {
-		r.Print(a.stdout)
-	}
-	if err != nil {
-		return err
-	}
-	return statusOf(r)
+	return out.show(explained{c.ID, c.Severity, c.Title, c.Matters, c.Means, c.General()}, c.Explain)
 }
 
 // servedBy is the service that kvtier is installed for, "" without one.

@@ -24,8 +24,7 @@ var update = flag.Bool("update-golden", false, "write the golden files of doctor
 func runDoctor(t *testing.T, m *doctortest.Machine, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	a := &app{stdout: &out, stderr: &errs, machine: m}
-	status = runIn(t.Context(), a, append([]string{"doctor"}, args...))
+	status = runIn(t.Context(), host{stdout: &out, stderr: &errs, machine: m}, append([]string{"doctor"}, args...))
 	return status, out.String(), errs.String()
 }
 
@@ -134,6 +133,6 @@ func TestDoctorIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out bytes.Buffer
-	require.Equal(t, cli.Interrupted, runIn(ctx, &app{stdout: &out, stderr: &out, machine: m}, []string{"doctor", "--timeout", "1h"}))
+	require.Equal(t, cli.Interrupted, runIn(ctx, host{stdout: &out, stderr: &out, machine: m}, []string{"doctor", "--timeout", "1h"}))
 	require.Equal(t, "interrupted\n", out.String())
 }

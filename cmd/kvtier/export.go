@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/progress"
 )
 
 // archive is the output of export --json and import --json.
@@ -28,9 +30,9 @@ type archive struct {
 	Bytes       int64             `json:"bytes"` // bytes of the pages
 }
 
-func (a *app) newArchive(file string, m inspect.ArchiveManifest, size int64) archive {
+func newArchive(names modelNames, file string, m inspect.ArchiveManifest, size int64) archive {
 	return archive{
-		File: file, Model: a.names().of(m.Identity), Fingerprint: m.Fingerprint, Identity: m.Identity,
+		File: file, Model: names.of(m.Identity), Fingerprint: m.Fingerprint, Identity: m.Identity,
 		Pages: len(m.Pages), Tokens: m.Tokens, Bytes: size,
 	}
 }
@@ -41,7 +43,7 @@ type exportFlags struct {
 	last, force        bool
 }
 
-func newExportCommand(a *app) *cobra.Command {
+func newExportCommand(out *output, at *storage, models *modelStore) *cobra.Command {
 	var f exportFlags
 	cmd := &cobra.Command{
 		Use:   "export {--key PAGE | --last} -o FILE",
@@ -50,7 +52,6 @@ func newExportCommand(a *app) *cobra.Command {
 that kvtier import reads. It is an uncompressed tar of manifest.json and the pages.
 
 The file holds the conversation, so only its owner can read it, as with pages.`,
-		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case f.key == "" && !f.last:
@@ -62,26 +63,25 @@ The file holds the conversation, so only its owner can read it, as with pages.`,
 			case f.output == "":
 				return cli.Usagef("say where to: -o with the name of a file")
 			}
-			return a.export(cmd.Context(), f)
+			return f.run(cmd.Context(), out, at, models)
 		},
 	}
-	cmd.Flags().StringVar(&f.key, "key", "", "first digits of the key of the conversation's last page or tail")
+	cli.Flag(cmd.Flags(), &f.key, "key", "the first digits of a key", "first digits of the key of the conversation's last page or tail")
 	cmd.Flags().BoolVar(&f.last, "last", false, "the conversation that was used last")
-	cmd.Flags().StringVar(&f.model, "model", "", "with --last: "+modelUsage)
+	cli.Flag(cmd.Flags(), &f.model, "model", giveModel, "with --last: "+modelUsage)
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "file to write")
-	cli.Give(cmd.Flags(), "key", "the first digits of a key")
-	cli.Give(cmd.Flags(), "model", giveModel)
-	cli.Give(cmd.Flags(), "output", "the name of a file")
+	cli.Give(cmd.Flags(), "output", giveOutput)
 	cmd.Flags().BoolVar(&f.force, "force", false, "replace a file that exists")
 	return cmd
 }
 
-func (a *app) export(ctx context.Context, f exportFlags) error {
+// run writes the archive.
+func (f exportFlags) run(ctx context.Context, out *output, at *storage, models *modelStore) error {
 	if err := f.checkOutput(); err != nil {
 		return err
 	}
-	return a.with(ctx, func(root *roots) error {
-		page, err := a.exported(ctx, root, f)
+	return at.with(ctx, func(root *roots) error {
+		page, err := f.page(ctx, root, at.places(), models)
 		if err != nil {
 			return err
 		}
@@ -96,18 +96,20 @@ func (a *app) export(ctx context.Context, f exportFlags) error {
 		for _, p := range chain {
 			size += p.Bytes
 		}
-		m, err := a.writeArchive(ctx, root, chain, size, f.output)
+		bars := out.bars()
+		m, err := writeArchive(ctx, root, chain, f.output, bars.Bytes("exporting"), size)
+		bars.Close()
 		if err != nil {
 			return err
 		}
-		out := a.newArchive(f.output, *m, size)
-		if a.asJSON {
-			return a.json(out)
-		}
-		fmt.Fprintf(a.stdout, "wrote %s: %s of %s, %s, %s\n",
-			f.output, plural(out.Tokens, "token"), oneLine(out.Model), plural(out.Pages, "page"), humanBytes(size))
-		return nil
+		done := newArchive(models.names(), f.output, *m, size)
+		return out.show(done, func(w io.Writer) { done.print(w, "wrote "+f.output+":") })
 	})
+}
+
+// print says what was done with an archive's pages.
+func (out archive) print(w io.Writer, done string) {
+	fmt.Fprintf(w, "%s %s of %s, %s, %s\n", done, plural(out.Tokens, "token"), oneLine(out.Model), plural(out.Pages, "page"), humanBytes(out.Bytes))
 }
 
 // checkOutput refuses an output file that cannot be written, before pages are read.
@@ -129,56 +131,39 @@ func (f exportFlags) checkOutput() error {
 	return nil
 }
 
-// exported returns the page that the flags select.
-func (a *app) exported(ctx context.Context, root *roots, f exportFlags) (inspect.PageFile, error) {
+// page returns the page that the flags select.
+func (f exportFlags) page(ctx context.Context, root *roots, places string, models *modelStore) (inspect.PageFile, error) {
 	if !f.last {
-		return a.onePage(ctx, root, f.key)
+		return onePage(ctx, root, places, f.key)
 	}
-	var pick func(pagefile.Key) bool
+	var has func(pagefile.Key) bool
 	if f.model != "" {
-		p, err := a.pick(ctx, root, f.model)
+		p, err := pick(ctx, root, models.names(), f.model)
 		if err != nil {
 			return inspect.PageFile{}, err
 		}
-		pick = p.has
+		has = p.has
 	}
-	page, err := root.Recent(ctx, pick)
+	page, err := root.Recent(ctx, has)
 	if errors.Is(err, tier.ErrNotFound) {
-		return page, fmt.Errorf("no pages are stored in %s; if the server keeps them elsewhere, give that directory as --root", a.places())
+		return page, fmt.Errorf("no pages are stored in %s; if the server keeps them elsewhere, give that directory as --root", places)
 	}
 	return page, err
 }
 
-// writeArchive writes a temporary file and renames it, so that a file of the given name is
-// always a whole archive.
-func (a *app) writeArchive(ctx context.Context, root *roots, chain []inspect.PageFile, size int64, path string) (m *inspect.ArchiveManifest, err error) {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return nil, fmt.Errorf("make a file beside %s: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			tmp.Close()
-			os.Remove(tmp.Name())
-		}
-	}()
-	bars := a.newBars()
-	defer bars.Close()
-	bar := bars.Bytes("exporting")
+// writeArchive puts a file in place once it is a whole archive.
+func writeArchive(ctx context.Context, root *roots, chain []inspect.PageFile, path string, bar *progress.Step, size int64) (m *inspect.ArchiveManifest, err error) {
 	var done int64
-	w := bufio.NewWriterSize(tmp, 1<<20)
-	m, err = root.Export(ctx, chain, w, func(n int64) {
-		done += n
-		bar.Progress(done, size)
+	err = writeBeside("pages", path, func(f *os.File) error {
+		w := bufio.NewWriterSize(f, 1<<20)
+		m, err = root.Export(ctx, chain, w, func(n int64) {
+			done += n
+			bar.Progress(done, size)
+		})
+		if err != nil {
+			return err
+		}
+		return errors.Join(w.Flush(), f.Sync())
 	})
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(w.Flush(), tmp.Sync(), tmp.Close()); err != nil {
-		return nil, fmt.Errorf("write %s: %w", path, err)
-	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		return nil, fmt.Errorf("name the archive: %w", err)
-	}
-	return m, nil
+	return m, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -47,12 +48,12 @@ type collectedFile struct {
 type collectFlags struct {
 	dryRun, files bool
 	olderThan     string
-	models        []string
+	model         string   // --model
+	models        []string // arguments
 }
 
-func newGCCommand(a *app) *cobra.Command {
+func newGCCommand(out *output, at *storage, models *modelStore) *cobra.Command {
 	var f collectFlags
-	var model string
 	cmd := &cobra.Command{
 		Use:   "gc",
 		Short: "Remove pages that are old, or over the budget",
@@ -66,28 +67,20 @@ With neither, each tier is brought within its budget, as servers do by themselve
 Pages that leave the local tier move to the remote one: the least recently used
 first, and the end of a conversation before its beginning. The budgets are those
 of the server's variables, or of --local-gb and --remote-gb.`,
-		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if model != "" {
-				f.models = []string{model}
-			}
-			if f.olderThan == "" && model == "" && !a.budgetOf[tier.Local] && !a.budgetOf[tier.Remote] {
+			if f.olderThan == "" && f.model == "" && !at.budgets[tier.Local] && !at.budgets[tier.Remote] {
 				return cli.Usagef("no budget is known here, and a server may have another than the default; set %s as the server has it, or give --local-gb, --older-than or --model", localGBVar)
 			}
-			return a.collect(cmd.Context(), f)
+			return f.run(cmd.Context(), out, at, models)
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().StringVar(&f.olderThan, "older-than", "", "remove pages that were last used longer ago, such as 30min, 12h, 30d or 2w")
-	cli.Give(cmd.Flags(), "older-than", "an age such as 30min, 12h, 30d or 2w")
-	cmd.Flags().StringVar(&model, "model", "", modelUsage)
-	cli.Give(cmd.Flags(), "model", giveModel)
+	cli.Flag(cmd.Flags(), &f.olderThan, "older-than", "an age such as 30min, 12h, 30d or 2w", "remove pages that were last used longer ago, such as 30min, 12h, 30d or 2w")
 	return cmd
 }
 
-func newRemoveCommand(a *app) *cobra.Command {
+func newRemoveCommand(out *output, at *storage, models *modelStore) *cobra.Command {
 	var f collectFlags
-	var model string
 	cmd := &cobra.Command{
 		Use:   "rm MODEL...",
 		Short: "Remove all pages of models, from both tiers",
@@ -103,34 +96,32 @@ A model that is loaded may store its conversations again, at the latest when it 
 unloaded: run ollama stop MODEL, and wait ten seconds, before.`,
 		Example: `  kvtier rm qwen3
   kvtier rm qwen3:4b gemma3 --dry-run`,
+		Args: cobra.ArbitraryArgs, // RunE looks
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.models = args
-			if model != "" {
-				f.models = append(f.models, model)
-			}
-			if len(f.models) == 0 || slices.Contains(f.models, "") {
+			if f.model == "" && len(args) == 0 || slices.Contains(args, "") {
 				return cli.Usagef("say which model: its name, or the first digits of its weights' digest or of an ID")
 			}
-			return a.collect(cmd.Context(), f)
+			return f.run(cmd.Context(), out, at, models)
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().StringVar(&model, "model", "", modelUsage)
-	cli.Give(cmd.Flags(), "model", giveModel)
 	return cmd
 }
 
 func (f *collectFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "show the pages that would go, and remove none")
 	cmd.Flags().BoolVar(&f.files, "files", false, "list every page")
+	cli.Flag(cmd.Flags(), &f.model, "model", giveModel, modelUsage)
 }
 
-func (a *app) collect(ctx context.Context, f collectFlags) error {
-	out := collected{DryRun: f.dryRun, Files: []collectedFile{}}
+// run removes pages, and prints which.
+func (f *collectFlags) run(ctx context.Context, out *output, at *storage, models *modelStore) error {
+	done := collected{DryRun: f.dryRun, Files: []collectedFile{}}
 	opt := diskstore.GCOptions{DryRun: f.dryRun}
 	if f.files {
 		opt.Removed = func(file diskstore.GCFile) {
-			out.Files = append(out.Files, collectedFile{file.Tier, file.Key.String(), file.Physical, file.Used, file.Demoted})
+			done.Files = append(done.Files, collectedFile{file.Tier, file.Key.String(), file.Physical, file.Used, file.Demoted})
 		}
 	}
 	if f.olderThan != "" {
@@ -139,55 +130,49 @@ func (a *app) collect(ctx context.Context, f collectFlags) error {
 			return cli.Usagef("--older-than: %w", err)
 		}
 	}
-	return a.with(ctx, func(root *roots) error {
-		var forgotten func(pagefile.Key) bool // fingerprints whose files in quarantine and prompts are removed, too
-		var promptsErr error
+	if f.model != "" {
+		f.models = append(f.models, f.model)
+	}
+	return at.with(ctx, func(root *roots) error {
+		var chosen picked
 		if len(f.models) > 0 {
-			p, err := a.pickAll(ctx, root, f.models)
-			if err != nil {
+			var err error
+			if chosen, err = pickAll(ctx, root, models.names(), f.models); err != nil {
 				return err
 			}
-			opt.Fingerprints = func(use diskstore.FingerprintUsage) bool { return p.has(use.Fingerprint) }
-			if opt.OlderThan == 0 {
-				forgotten = p.has
-			}
+			opt.Fingerprints = func(use diskstore.FingerprintUsage) bool { return chosen.has(use.Fingerprint) }
 		}
 		report, err := root.GC(ctx, opt)
 		if err != nil {
 			return err
 		}
-		out.Tiers = append(out.Tiers, collectedIn(tier.Local, report.Local, nil))
-		if a.config.Remote != "" {
-			out.Tiers = append(out.Tiers, collectedIn(tier.Remote, report.Remote, report.RemoteErr))
+		done.Tiers = append(done.Tiers, collectedIn(tier.Local, report.Local, nil))
+		if at.config.Remote != "" {
+			done.Tiers = append(done.Tiers, collectedIn(tier.Remote, report.Remote, report.RemoteErr))
 		}
-		if forgotten != nil {
-			drops, err := root.DropQuarantined(ctx, forgotten, f.dryRun)
+		var promptsErr error
+		if len(f.models) > 0 && opt.OlderThan == 0 { // files in quarantine and prompts go, too
+			drops, err := root.DropQuarantined(ctx, chosen.has, f.dryRun)
 			for i, drop := range drops {
-				out.Tiers[i].Quarantined = drop.Files
-				out.Tiers[i].Bytes += drop.Bytes
+				done.Tiers[i].Quarantined = drop.Files
+				done.Tiers[i].Bytes += drop.Bytes
 			}
 			if err != nil && report.RemoteErr == nil {
 				return err
 			}
-			promptsErr = a.forgetPrompts(ctx, forgotten, f.dryRun)
+			if !f.dryRun {
+				promptsErr = forgetPrompts(ctx, at.config.Local, chosen)
+			}
 		}
-		if a.asJSON {
-			err = a.json(out)
-		} else {
-			a.printCollected(out)
-		}
-		return errors.Join(err, report.RemoteErr, promptsErr)
+		return errors.Join(out.show(done, done.print), report.RemoteErr, promptsErr)
 	})
 }
 
 // forgetPrompts removes the prompts of models whose pages are removed, which kvtier why shows.
-func (a *app) forgetPrompts(ctx context.Context, models func(pagefile.Key) bool, dryRun bool) error {
-	if dryRun {
-		return nil
-	}
-	return collect.Forget(ctx, a.config.Local, func(m telemetry.Model) bool {
+func forgetPrompts(ctx context.Context, root string, models picked) error {
+	return collect.Forget(ctx, root, func(m telemetry.Model) bool {
 		fingerprint, err := pagefile.ParseKey(m.Fingerprint)
-		return err == nil && models(fingerprint)
+		return err == nil && models.has(fingerprint)
 	})
 }
 
@@ -199,7 +184,7 @@ func collectedIn(name string, t diskstore.GCTier, err error) collectedTier {
 	return c
 }
 
-func (a *app) printCollected(out collected) {
+func (out collected) print(w io.Writer) {
 	var rows [][]string
 	for _, f := range out.Files {
 		to := "removed"
@@ -212,8 +197,8 @@ func (a *app) printCollected(out collected) {
 		rows = append(rows, []string{short(f.Key), f.Tier, humanBytes(f.Bytes), when(f.LastUsed), to})
 	}
 	if len(rows) > 0 {
-		a.table([]string{"PAGE", "TIER", "SIZE", "LAST USED", "WHERE"}, rows)
-		fmt.Fprintln(a.stdout)
+		printTable(w, []string{"PAGE", "TIER", "SIZE", "LAST USED", "WHERE"}, rows)
+		fmt.Fprintln(w)
 	}
 	rows = nil
 	for _, t := range out.Tiers {
@@ -223,5 +208,5 @@ func (a *app) printCollected(out collected) {
 	if out.DryRun {
 		went = "WOULD GO"
 	}
-	a.table([]string{"TIER", "PAGES", "TAILS", "QUARANTINED", went, "TO REMOTE"}, rows)
+	printTable(w, []string{"TIER", "PAGES", "TAILS", "QUARANTINED", went, "TO REMOTE"}, rows)
 }

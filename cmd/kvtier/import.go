@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +17,7 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
-func newImportCommand(a *app) *cobra.Command {
+func newImportCommand(out *output, at *storage, models *modelStore) *cobra.Command {
 	return &cobra.Command{
 		Use:   "import FILE",
 		Short: "Store the pages of a file that kvtier export wrote",
@@ -28,11 +29,11 @@ A server uses pages only if its model, engine, cache type and so on are those th
 made the pages; kvtier ls --json shows them. The checks find accidents, not
 forgeries: import files only from people you trust.`,
 		Args: cli.OneArg("name one file, which kvtier export wrote"),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.load(cmd.Context(), args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error { return load(cmd.Context(), args[0], out, at, models) },
 	}
 }
 
-func (a *app) load(ctx context.Context, path string) (err error) {
+func load(ctx context.Context, path string, out *output, at *storage, models *modelStore) (err error) {
 	file, err := vfs.OS.Open(path)
 	if err != nil {
 		return fmt.Errorf("import: %w; name a file that kvtier export wrote", err)
@@ -42,33 +43,26 @@ func (a *app) load(ctx context.Context, path string) (err error) {
 	if err != nil {
 		return fmt.Errorf("import: %w", err)
 	}
-	bars := a.newBars()
+	local, remote := at.tiers()
+	bars := out.bars()
 	done, err := inspect.Import(ctx, inspect.ImportOptions{
-		Open: a.openFor, Accept: acceptIdentity, Progress: bars.Bytes("importing").Progress,
+		Open: func(ctx context.Context, fingerprint pagefile.Key, m tier.Manifest) (inspect.PageStore, error) {
+			return diskstore.Open(ctx, diskstore.Options{
+				Fingerprint: fingerprint, Identity: m.Identity, PageTokens: m.PageTokens, Local: local, Remote: remote,
+				WritePerDay: at.config.WriteBytesPerDay, Compress: at.config.Compress, Timeout: at.timeout, Logger: at.log,
+			})
+		},
+		Accept: acceptIdentity, Progress: bars.Bytes("importing").Progress,
 	}, file, info.Size())
 	bars.Close()
 	if errors.Is(err, inspect.ErrArchive) {
-		return fmt.Errorf("import %s: %w; give a file that kvtier export wrote, as a whole", path, err)
+		err = fmt.Errorf("%w; give a file that kvtier export wrote, as a whole", err)
 	}
 	if err != nil {
 		return fmt.Errorf("import %s: %w", path, err)
 	}
-	out := a.newArchive(path, done.Manifest, done.Bytes)
-	if a.asJSON {
-		return a.json(out)
-	}
-	fmt.Fprintf(a.stdout, "stored %s of %s, %s, %s\n",
-		plural(out.Tokens, "token"), oneLine(out.Model), plural(out.Pages, "page"), humanBytes(out.Bytes))
-	return nil
-}
-
-// openFor opens the store for an archive's pages.
-func (a *app) openFor(ctx context.Context, fingerprint pagefile.Key, m tier.Manifest) (inspect.PageStore, error) {
-	local, remote := a.tiers()
-	return diskstore.Open(ctx, diskstore.Options{
-		Fingerprint: fingerprint, Identity: m.Identity, PageTokens: m.PageTokens, Local: local, Remote: remote,
-		WritePerDay: a.config.WriteBytesPerDay, Compress: a.config.Compress, Timeout: a.timeout, Logger: a.logger(),
-	})
+	stored := newArchive(models.names(), path, done.Manifest, done.Bytes)
+	return out.show(stored, func(w io.Writer) { stored.print(w, "stored") })
 }
 
 // acceptIdentity refuses a manifest whose identity does not give its fingerprint: its pages

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -60,14 +61,9 @@ type section struct {
 	Why      string `json:"why,omitempty"`
 }
 
-// inspectFlags are the flags of inspect.
-type inspectFlags struct {
-	model  string
-	verify bool
-}
-
-func newInspectCommand(a *app) *cobra.Command {
-	var f inspectFlags
+func newInspectCommand(out *output, at *storage, models *modelStore) *cobra.Command {
+	var model string
+	var verify bool
 	cmd := &cobra.Command{
 		Use:   "inspect PAGE",
 		Short: "Show one page: identity, place in its conversation, tokens, layers",
@@ -76,51 +72,58 @@ and as text where the model is given with --model, or found in Ollama's model st
 by the digest in the pages' manifest.`,
 		Args: cli.OneArg("name one page: its file, or the first digits of its key"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.inspect(cmd.Context(), args[0], f)
+			page, wrong, err := inspectPage(cmd.Context(), at, args[0], verify)
+			if page == nil {
+				return err
+			}
+			page.Model = models.names().of(page.Identity)
+			var textErr error
+			if page.Text, textErr = textOf(page.Tokens, model, models.blob(page.Identity[tierenv.KeyWeights])); textErr != nil {
+				return textErr
+			}
+			return errors.Join(out.show(page, page.print), errors.Join(wrong...), err)
 		},
 	}
-	cmd.Flags().StringVar(&f.model, "model", "", "GGUF file of the model, to show tokens as text")
-	cli.Give(cmd.Flags(), "model", "a GGUF file")
-	cmd.Flags().BoolVar(&f.verify, "verify", false, "read the page and give a verdict on each section")
+	cli.Flag(cmd.Flags(), &model, "model", "a GGUF file", "GGUF file of the model, to show tokens as text")
+	cmd.Flags().BoolVar(&verify, "verify", false, "read the page and give a verdict on each section")
 	return cmd
 }
 
-func (a *app) inspect(ctx context.Context, page string, f inspectFlags) error {
-	file, files, identity, err := a.findPage(ctx, page)
+// inspectPage describes a page, and with verify returns an error for each section that is wrong. The
+// page is nil where it cannot be read.
+func inspectPage(ctx context.Context, at *storage, page string, verify bool) (out *inspected, wrong []error, err error) {
+	file, files, identity, err := findPage(ctx, at, page)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	header, wrong, verifyErr := (*pagefile.Header)(nil), []error(nil), error(nil)
-	if f.verify {
-		header, wrong, verifyErr = inspect.VerifySections(ctx, files, file.Path)
+	var header *pagefile.Header
+	if verify {
+		header, wrong, err = inspect.VerifySections(ctx, files, file.Path)
 	} else {
 		header, err = inspect.Header(files, file.Path)
 	}
 	if header == nil {
-		return cmp.Or(err, verifyErr)
+		return nil, nil, err
 	}
-	out := describe(header, file, identity)
-	out.Model = a.names().of(identity)
-	if out.Text, err = a.textOf(header, identity, f.model); err != nil {
-		return err
+	out = describe(header, file, identity)
+	for i, why := range wrong {
+		good := why == nil
+		out.Sections[i].Good = &good
+		if !good {
+			out.Sections[i].Why = why.Error()
+		}
 	}
-	if f.verify {
-		verifyErr = errors.Join(append(wrong, verifyErr)...)
-		out.addVerdicts(wrong)
-	}
-	if a.asJSON {
-		err = a.json(out)
-	} else {
-		a.printInspected(out)
-	}
-	return errors.Join(err, verifyErr)
+	return out, wrong, err
 }
 
 // findPage returns the page that the argument names, the filesystem of its file, and its
 // identity if known.
-func (a *app) findPage(ctx context.Context, page string) (file inspect.PageFile, files vfs.FS, identity map[string]string, err error) {
+func findPage(ctx context.Context, at *storage, page string) (file inspect.PageFile, files vfs.FS, identity map[string]string, err error) {
 	if strings.ContainsRune(page, filepath.Separator) || filepath.Ext(page) == ".kvp" {
-		file.Path, files = page, a.files(page)
+		file.Path, files = page, vfs.OS
+		if at.timeout > 0 {
+			files = vfs.Bound(vfs.OS, filepath.Dir(page), at.timeout)
+		}
 		info, err := files.Lstat(page)
 		if err != nil {
 			return file, nil, nil, fmt.Errorf("inspect page: %w; name a page's file, or the first digits of its key", err)
@@ -128,9 +131,9 @@ func (a *app) findPage(ctx context.Context, page string) (file inspect.PageFile,
 		file.Used = info.ModTime()
 		return file, files, identityNear(files, page), nil
 	}
-	err = a.with(ctx, func(root *roots) error {
+	err = at.with(ctx, func(root *roots) error {
 		var err error
-		if file, err = a.onePage(ctx, root, page); err != nil {
+		if file, err = onePage(ctx, root, at.places(), page); err != nil {
 			return err
 		}
 		files = root.files(file)
@@ -166,7 +169,7 @@ func identityNear(files vfs.FS, page string) map[string]string {
 }
 
 // onePage finds the only page whose key begins with prefix.
-func (a *app) onePage(ctx context.Context, root *roots, prefix string) (inspect.PageFile, error) {
+func onePage(ctx context.Context, root *roots, places, prefix string) (inspect.PageFile, error) {
 	found, err := root.Find(ctx, strings.ToLower(prefix))
 	switch {
 	case errors.Is(err, inspect.ErrArguments):
@@ -174,15 +177,15 @@ func (a *app) onePage(ctx context.Context, root *roots, prefix string) (inspect.
 	case err != nil:
 		return inspect.PageFile{}, err
 	case len(found) == 0:
-		return inspect.PageFile{}, fmt.Errorf("no page in %s has a key that begins with %s", a.places(), prefix)
+		return inspect.PageFile{}, fmt.Errorf("no page in %s has a key that begins with %s", places, prefix)
 	case len(found) > 1:
 		return inspect.PageFile{}, fmt.Errorf("%s could be %v or %v; give more digits", prefix, found[0].Key, found[1].Key)
 	}
 	return found[0], nil
 }
 
-func describe(h *pagefile.Header, file inspect.PageFile, identity map[string]string) inspected {
-	out := inspected{
+func describe(h *pagefile.Header, file inspect.PageFile, identity map[string]string) *inspected {
+	out := &inspected{
 		Key: h.Key.String(), Path: file.Path, Tier: file.Tier, Fingerprint: h.Fingerprint.String(), Identity: identity,
 		Parent: h.Parent.String(), Start: int(h.Start), Tokens: h.Tokens, PageTokens: h.PageTokens, Tail: h.Tail(),
 		Media: []media{}, FileBytes: h.FileBytes, Sections: []section{},
@@ -202,39 +205,27 @@ func describe(h *pagefile.Header, file inspect.PageFile, identity map[string]str
 	return out
 }
 
-func (out *inspected) addVerdicts(wrong []error) {
-	for i, err := range wrong {
-		good := err == nil
-		out.Sections[i].Good = &good
-		if err != nil {
-			out.Sections[i].Why = err.Error()
-		}
-	}
-}
-
-// textOf returns a page's tokens as text, nil without a model.
-func (a *app) textOf(h *pagefile.Header, identity map[string]string, model string) (*string, error) {
-	path := cmp.Or(model, a.blob(identity[tierenv.KeyWeights]))
-	if path == "" {
+// textOf returns tokens as text by a model's file: the one that the user names, or else one that was
+// found, which may fail. It is nil without a model.
+func textOf(tokens []int32, named, found string) (*string, error) {
+	if named == "" && found == "" {
 		return nil, nil
 	}
-	d, err := modelfile.OpenDecoder(path)
+	d, err := modelfile.OpenDecoder(cmp.Or(named, found))
 	if err == nil {
 		var text string
-		if text, err = d.Text(h.Tokens); err == nil {
+		if text, err = d.Text(tokens); err == nil {
 			return &text, nil
 		}
 	}
-	if model == "" {
-		return nil, nil // the user did not name this model
+	if named == "" {
+		return nil, nil
 	}
 	return nil, err
 }
 
-func (a *app) printInspected(out inspected) {
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(a.stdout, "%-15s%s\n", oneLine(name), oneLine(fmt.Sprintf(format, args...)))
-	}
+func (out *inspected) print(w io.Writer) {
+	line := func(name, format string, args ...any) { field(w, name, format, args...) }
 	what := "page"
 	if out.Tail {
 		what = "tail"
@@ -265,12 +256,12 @@ func (a *app) printInspected(out inspected) {
 	for _, m := range out.Media {
 		line("media", "at token %s, SHA-256 %s", count(out.Start+m.Offset), m.Hash)
 	}
-	fmt.Fprintf(a.stdout, "\n%s of %d:\n%s\n", plural(len(out.Tokens), "token"), out.PageTokens, tokenLines(out.Tokens))
+	fmt.Fprintf(w, "\n%s of %d:\n%s\n", plural(len(out.Tokens), "token"), out.PageTokens, tokenLines(out.Tokens))
 	if out.Text != nil {
-		fmt.Fprintf(a.stdout, "\ntext:\n%s\n", printable(*out.Text))
+		fmt.Fprintf(w, "\ntext:\n%s\n", printable(*out.Text))
 	}
-	fmt.Fprintln(a.stdout)
-	a.printSections(out.Sections)
+	fmt.Fprintln(w)
+	printSections(w, out.Sections)
 }
 
 // tokenLines prints tokens in lines of sixteen.
@@ -288,7 +279,7 @@ func tokenLines(tokens []int32) string {
 	return b.String()
 }
 
-func (a *app) printSections(sections []section) {
+func printSections(w io.Writer, sections []section) {
 	header := []string{"GROUP", "LAYER", "KIND", "ROW BYTES", "OFFSET", "STORED", "RAW", "ENCODING", "CRC-32C"}
 	verified := len(sections) > 0 && sections[0].Good != nil
 	if verified {
@@ -307,5 +298,5 @@ func (a *app) printSections(sections []section) {
 		}
 		rows = append(rows, row)
 	}
-	a.table(header, rows)
+	printTable(w, header, rows)
 }

@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,7 +19,7 @@ import (
 
 	"github.com/kvtier/kvtier/elastic/segment"
 	"github.com/kvtier/kvtier/internal/cli"
-	"github.com/kvtier/kvtier/internal/table"
+	"github.com/kvtier/kvtier/internal/sizing"
 )
 
 // held is the KV memory of one process and device, in the output of limit --json.
@@ -48,7 +50,7 @@ const (
 	obeyLook  = 50 * time.Millisecond
 )
 
-func newLimitCommand(a *app) *cobra.Command {
+func newLimitCommand(out *output, models *modelStore) *cobra.Command {
 	return &cobra.Command{
 		Use:   "limit [NAME SIZE]",
 		Short: "List the KV memory that processes hold, and limit it while they run",
@@ -71,19 +73,36 @@ memory wait for others to end. KEPT is memory for the next tokens, which counts 
 			return cli.Usagef("give both a name and a size, or neither; kvtier limit lists the names")
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !cmd.Flags().Changed("timeout") {
-				a.timeout = patienceFor(cmd.Name())
+			all, err := heldMemory(models)
+			if err != nil {
+				return err
 			}
 			if len(args) == 0 {
-				return a.listHeld()
+				return out.show(all, func(w io.Writer) { printHeld(w, all) })
 			}
-			return a.limit(cmd.Context(), args[0], args[1])
+			now, err := limit(cmd.Context(), all, args[0], args[1])
+			if err != nil {
+				return err
+			}
+			err = out.show(now, func(w io.Writer) { printHeld(w, []held{now}) })
+			if now.Used+now.Kept > now.Limit && !out.asJSON {
+				fmt.Fprintln(out.stderr, "More is in use than the limit: requests that run keep theirs until they end.")
+			}
+			return err
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+			if all, err := heldMemory(models); err == nil && len(args) == 0 {
+				for _, h := range all {
+					names = append(names, h.Name)
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
 		},
 	}
 }
 
 // heldMemory are the segments of this machine.
-func (a *app) heldMemory() ([]held, error) {
+func heldMemory(models *modelStore) ([]held, error) {
 	segments, err := segment.List()
 	if err != nil {
 		return nil, err
@@ -97,7 +116,7 @@ func (a *app) heldMemory() ([]held, error) {
 		h := held{Name: s.Name, PID: s.PID, State: s.State, Limit: s.Limit, Used: s.Used, Kept: s.Kept, ReadOnly: s.ReadOnly}
 		if dir, weights := weightsOfRunner(s.PID); weights != "" {
 			if _, ok := stores[dir]; !ok {
-				stores[dir] = a.namesIn(dir)
+				stores[dir] = models.namesIn(dir)
 			}
 			h.Model, h.weights, h.names = stores[dir].nameOf(weights, ""), weights, stores[dir]
 		}
@@ -127,21 +146,9 @@ func weightsOfRunner(pid int) (dir, weights string) {
 	return "", ""
 }
 
-func (a *app) listHeld() error {
-	all, err := a.heldMemory()
-	if err != nil {
-		return err
-	}
-	if a.asJSON {
-		return a.json(all)
-	}
-	a.printHeld(all)
-	return nil
-}
-
-func (a *app) printHeld(all []held) {
+func printHeld(w io.Writer, all []held) {
 	if len(all) == 0 {
-		fmt.Fprintln(a.stdout, "No process holds KV memory that can be limited; an Ollama with OLLAMA_KVCACHED=1 does while a model is loaded.")
+		fmt.Fprintln(w, "No process holds KV memory that can be limited; an Ollama with OLLAMA_KVCACHED=1 does while a model is loaded.")
 		return
 	}
 	var rows [][]string
@@ -150,49 +157,32 @@ func (a *app) printHeld(all []held) {
 		if h.PID != 0 {
 			pid = strconv.Itoa(h.PID)
 		}
-		model := h.Model
-		if model == "" {
-			model = "-"
-		}
 		state := string(h.State)
 		if h.ReadOnly {
 			state += ", read only"
 		}
-		rows = append(rows, []string{printable(h.Name), printable(model), pid, format.HumanBytes2(uint64(max(0, h.Used))), format.HumanBytes2(uint64(max(0, h.Kept))),
-			format.HumanBytes2(uint64(h.Limit)), state})
+		rows = append(rows, []string{h.Name, cmp.Or(h.Model, "-"), pid, memoryText(max(0, h.Used)), memoryText(max(0, h.Kept)), memoryText(h.Limit), state})
 	}
-	table.Print(a.stdout, []string{"name", "model", "pid", "used", "kept", "limit", "state"}, rows)
+	printTable(w, []string{"name", "model", "pid", "used", "kept", "limit", "state"}, rows)
 }
 
-// limit sets a limit, and shows the memory that is held then.
-func (a *app) limit(ctx context.Context, name, size string) error {
-	bytes, err := memorySize(size)
+// memoryText prints a size of memory in binary units.
+func memoryText(n int64) string { return format.HumanBytes2(uint64(n)) }
+
+// limit sets a limit, and returns the memory that is held then.
+func limit(ctx context.Context, all []held, name, size string) (held, error) {
+	bytes, err := sizing.ParseMemory(size)
 	if err != nil {
-		return cli.Usage(err)
-	}
-	all, err := a.heldMemory()
-	if err != nil {
-		return err
+		return held{}, cli.Usage(err)
 	}
 	target, err := oneHeld(all, name)
 	if err != nil {
-		return err
+		return held{}, err
 	}
 	if err := segment.SetLimit(target.Name, bytes); err != nil {
-		return err
+		return held{}, err
 	}
-	now, err := awaitObeyed(ctx, target, bytes)
-	if err != nil {
-		return err
-	}
-	if a.asJSON {
-		return a.json(now)
-	}
-	a.printHeld([]held{now})
-	if now.Used+now.Kept > now.Limit {
-		fmt.Fprintln(a.stderr, "More is in use than the limit: requests that run keep theirs until they end.")
-	}
-	return nil
+	return awaitObeyed(ctx, target, bytes)
 }
 
 // oneHeld finds a segment by its name, or by that of its model.
@@ -244,31 +234,10 @@ func awaitObeyed(ctx context.Context, h held, limit int64) (held, error) {
 		case err != nil:
 			return h, fmt.Errorf("segment %s: %w", h.Name, err)
 		case s.Limit != limit:
-			return h, fmt.Errorf("segment %s: the limit is %s, which its process or another program has put in place of %s", h.Name, format.HumanBytes2(uint64(s.Limit)), format.HumanBytes2(uint64(limit)))
+			return h, fmt.Errorf("segment %s: the limit is %s, which its process or another program has put in place of %s", h.Name, memoryText(s.Limit), memoryText(limit))
 		case s.InForce != limit:
 			return h, fmt.Errorf("segment %s: the limit is set, and its process does not obey; it may be stopped, or busy loading", h.Name)
 		}
 		return h, nil
 	}
-}
-
-// memoryUnits are the units of sizes, as kvcached's tools have them.
-var memoryUnits = map[string]float64{
-	"": 1, "b": 1,
-	"k": 1 << 10, "kb": 1 << 10, "ki": 1 << 10, "kib": 1 << 10,
-	"m": 1 << 20, "mb": 1 << 20, "mi": 1 << 20, "mib": 1 << 20,
-	"g": 1 << 30, "gb": 1 << 30, "gi": 1 << 30, "gib": 1 << 30,
-	"t": 1 << 40, "tb": 1 << 40, "ti": 1 << 40, "tib": 1 << 40,
-}
-
-// memorySize reads a size such as 512M, 1.5G or 1.5GiB.
-func memorySize(s string) (int64, error) {
-	text := strings.ToLower(strings.TrimSpace(s))
-	digits := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz")
-	n, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
-	scale, ok := memoryUnits[text[len(digits):]]
-	if size := n * scale; err == nil && ok && size >= 1 && size <= float64(segment.LimitMax) {
-		return int64(size), nil
-	}
-	return 0, fmt.Errorf("%q is not a size of memory; give one such as 512M or 1.5G", s)
 }

@@ -21,22 +21,21 @@ func TestLossyPagesAreMarked(t *testing.T) {
 		{Fingerprint: pagefile.ColdFingerprint(exact), Identity: map[string]string{tierenv.KeyCacheType: "f16", tier.KeyLossyOf: exact.String()}, Pages: 2, Tails: 1},
 	}}
 	var out bytes.Buffer
-	a := &app{stdout: &out, stderr: &out}
 	var models []listed
 	for _, use := range usage.Fingerprints {
 		models = append(models, list(modelNames{}, use, tier.Remote))
 	}
-	a.printList(models)
+	printList(&out, models, "")
 	require.Regexp(t, `(?m) f16 +remote +9 `, out.String())
 	require.Regexp(t, `(?m) f16 lossy +remote +2 +1 `, out.String())
 
 	out.Reset()
-	s := a.tierStat(tier.Remote, usage)
+	s := newTierStat(tier.Remote, usage)
 	require.Equal(t, 3, s.Lossy)
-	a.printStat([]tierStat{s})
+	printStat(&out, []tierStat{s})
 	require.Regexp(t, `(?m)^lossy +3$`, out.String())
 	out.Reset()
 	s.Lossy = 0
-	a.printStat([]tierStat{s})
+	printStat(&out, []tierStat{s})
 	require.NotContains(t, out.String(), "lossy")
 }

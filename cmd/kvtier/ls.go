@@ -2,8 +2,8 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -12,7 +12,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -32,7 +31,7 @@ type listed struct {
 	LastHit     *time.Time        `json:"last_hit"` // null for never
 }
 
-func newListCommand(a *app) *cobra.Command {
+func newListCommand(out *output, at *storage, models *modelStore) *cobra.Command {
 	return &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
@@ -46,19 +45,26 @@ with "lossy" behind the cache type.
 HITS counts pages that servers read instead of computing them. A server that is
 killed loses the hits of its last seconds. LAST USED is the time at which a page
 was last read or written.`,
-		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd.Context(), func(root *roots) error { return a.list(cmd.Context(), root) })
+			return at.with(cmd.Context(), func(root *roots) error {
+				usage, err := root.Usage(cmd.Context())
+				if err != nil {
+					return err
+				}
+				all := listAll(models.names(), usage)
+				return cmp.Or(out.show(all, func(w io.Writer) {
+					if len(all) == 0 {
+						w = out.stderr
+					}
+					printList(w, all, at.config.Local)
+				}), usage.RemoteErr)
+			})
 		},
 	}
 }
 
-func (a *app) list(ctx context.Context, root *roots) error {
-	usage, err := root.Usage(ctx)
-	if err != nil {
-		return err
-	}
-	names := a.names()
+// listAll lists the fingerprints of both tiers, the most recently used first.
+func listAll(names modelNames, usage diskstore.RootUsage) []listed {
 	models := []listed{}
 	for _, use := range usage.Local.Fingerprints {
 		models = append(models, list(names, use, tier.Local))
@@ -69,14 +75,7 @@ func (a *app) list(ctx context.Context, root *roots) error {
 	slices.SortStableFunc(models, func(a, b listed) int {
 		return cmp.Or(b.used().Compare(a.used()), cmp.Compare(a.Fingerprint, b.Fingerprint))
 	})
-	if a.asJSON {
-		if err := a.json(models); err != nil {
-			return err
-		}
-	} else {
-		a.printList(models)
-	}
-	return usage.RemoteErr
+	return models
 }
 
 func list(names modelNames, use diskstore.FingerprintUsage, in string) listed {
@@ -116,7 +115,11 @@ func (l listed) cache() string {
 	return cache
 }
 
-func (a *app) printList(models []listed) {
+func printList(w io.Writer, models []listed, root string) {
+	if len(models) == 0 {
+		fmt.Fprintln(w, "no pages are stored in "+root)
+		return
+	}
 	var rows [][]string
 	for _, m := range models {
 		rows = append(rows, []string{
@@ -124,9 +127,5 @@ func (a *app) printList(models []listed) {
 			count(m.Pages), count(m.Tails), humanBytes(m.Bytes), count(m.Hits), when(m.used()),
 		})
 	}
-	if len(rows) == 0 {
-		fmt.Fprintln(a.stderr, "no pages are stored in "+a.config.Local)
-		return
-	}
-	a.table([]string{"NAME", "ID", "CACHE", "TIER", "PAGES", "TAILS", "SIZE", "HITS", "LAST USED"}, rows)
+	printTable(w, []string{"NAME", "ID", "CACHE", "TIER", "PAGES", "TAILS", "SIZE", "HITS", "LAST USED"}, rows)
 }

@@ -1,21 +1,26 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/doctor"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/version"
+	"github.com/kvtier/kvtier/llamatier/install"
 )
 
 // exitUnchecked is the status of a check that could not read all files and found no damage
@@ -34,66 +39,119 @@ func mainStatus() int {
 
 // run executes one command line and returns its exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return runIn(ctx, &app{stdout: stdout, stderr: stderr, terminal: progress.IsTerminal(stderr)}, args)
+	return runIn(ctx, host{stdout: stdout, stderr: stderr, terminal: progress.IsTerminal(stderr)}, args)
 }
 
-func runIn(ctx context.Context, a *app, args []string) int {
-	a.screen = a.stderr
-	a.stdout, a.stderr = printer{a.stdout}, printer{a.stderr}
-	a.args = args
-	root := newCommand(a)
+// host is the surroundings of a command line. Tests set other ones; zero values stand for this
+// machine.
+type host struct {
+	stdout, stderr io.Writer
+	terminal       bool                                         // stderr gets progress bars
+	served         func(context.Context) (install.Served, bool) // finds the service that kvtier is installed for
+	machine        doctor.Environment                           // that doctor looks at
+	sayWaits       time.Duration                                // after which a collector that waits says so
+}
+
+func runIn(ctx context.Context, h host, args []string) int {
+	out := &output{stdout: printer{h.stdout}, stderr: printer{h.stderr}}
+	if h.terminal {
+		out.screen = h.stderr
+	}
+	root := newCommand(h, out, args)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	switch {
 	case err == nil:
 		return 0
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
-		fmt.Fprintln(a.stderr, "interrupted")
+		fmt.Fprintln(out.stderr, "interrupted")
 		return cli.Interrupted
 	}
 	// Line breaks may be part of a file's name.
-	fmt.Fprintf(a.stderr, "Error: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
+	fmt.Fprintf(out.stderr, "Error: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
 	if tier.NoAnswer(err) {
-		fmt.Fprintln(a.stderr, "Is it mounted, and its server up? --timeout waits longer.")
+		fmt.Fprintln(out.stderr, "Is it mounted, and its server up? --timeout waits longer.")
 	}
 	return cli.Status(err)
 }
 
-func newCommand(a *app) *cobra.Command {
+func newCommand(h host, out *output, args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:     "kvtier",
 		Short:   "Look after the pages that kvtier keeps on disk for Ollama",
 		Version: version.String(),
 	}
-	root.SetOut(a.stdout)
-	root.SetErr(a.stderr)
-	a.addFlags(root.PersistentFlags())
+	root.SetOut(out.stdout)
+	root.SetErr(out.stderr)
+	at := &storage{log: newLogger(out.stderr, slog.LevelWarn), again: repeated(args)}
+	models := &modelStore{timeout: &at.timeout}
+	flags := root.PersistentFlags()
+	flags.BoolVar(&out.asJSON, "json", false, "print JSON")
+	at.addFlags(flags)
+	cli.Flag(flags, &models.given, "models", giveDir, "directory of Ollama's models, instead of OLLAMA_MODELS")
 	root.AddCommand(
-		newListCommand(a),
-		newStatCommand(a),
-		newCheckCommand(a),
-		newRepairCommand(a),
-		newGCCommand(a),
-		newRemoveCommand(a),
-		newInspectCommand(a),
-		newExportCommand(a),
-		newImportCommand(a),
-		newBenchCommand(a),
-		newPlanCommand(a),
-		newResidencyCommand(a),
-		newWhyCommand(a),
-		newTopCommand(a),
-		newCollectCommand(a),
+		newListCommand(out, at, models),
+		newStatCommand(out, at),
+		newCheckCommand(out, at),
+		newRepairCommand(out, at),
+		newGCCommand(out, at, models),
+		newRemoveCommand(out, at, models),
+		newInspectCommand(out, at, models),
+		newExportCommand(out, at, models),
+		newImportCommand(out, at, models),
+		newBenchCommand(out, at, models),
+		newPlanCommand(out, at, models),
+		newResidencyCommand(out, at, models),
+		newWhyCommand(out, at, models),
+		newTopCommand(out, at, models),
+		newCollectCommand(out, at, models, cmp.Or(h.sayWaits, defaultSayWaits)),
 	)
+	served := h.served
+	if served == nil {
+		served = install.Here().Served
+	}
 	for _, verb := range root.Commands() { // the others need no configuration
 		verb.PreRunE = func(cmd *cobra.Command, _ []string) error {
-			return cli.Usage(a.setup(cmd.Context(), cmd.Name(), cmd.Flags()))
+			if err := at.checkFlags(cmd.Name(), cmd.Flags()); err != nil {
+				return err
+			}
+			return cli.Usage(at.find(cmd.Context(), cmd.Flags(), served))
 		}
 	}
-	root.AddCommand(newOllamaCommand(a), newServeCommand(a), newDoctorCommand(a), newLimitCommand(a), newBalanceCommand(a))
-	if err := a.addCompletions(root); err != nil {
+	doctor, limit := newDoctorCommand(out, h.machine, &at.timeout, &models.given), newLimitCommand(out, models)
+	for _, verb := range []*cobra.Command{doctor, limit} {
+		verb.PreRunE = func(cmd *cobra.Command, _ []string) error { return at.checkFlags(cmd.Name(), cmd.Flags()) }
+	}
+	root.AddCommand(newOllamaCommand(out), newServeCommand(out, at.log), doctor, limit, newBalanceCommand(out))
+	if err := addCompletions(root, models); err != nil {
 		panic(err) // a flag is missing
 	}
 	cli.Prepare(root)
 	return root
+}
+
+// addCompletions sets the shell completions: names of models and of directories for flags
+// that take these, files after import, inspect and serve, and nothing elsewhere.
+func addCompletions(root *cobra.Command, models *modelStore) error {
+	for _, flag := range []string{"root", "remote", "models"} {
+		if err := root.MarkPersistentFlagDirname(flag); err != nil {
+			return err
+		}
+	}
+	for _, verb := range root.Commands() {
+		switch verb.Name() {
+		case "import", "inspect", "serve", "ollama", "limit":
+		case "rm", "plan", "why":
+			verb.ValidArgsFunction = models.complete
+		default:
+			verb.ValidArgsFunction = cobra.NoFileCompletions
+		}
+		if verb.Flags().Lookup("model") == nil || verb.Name() == "inspect" {
+			continue
+		}
+		if err := verb.RegisterFlagCompletionFunc("model", models.complete); err != nil {
+			return err
+		}
+	}
+	return nil
 }

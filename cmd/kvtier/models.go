@@ -1,46 +1,62 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
-// modelNames are the names of models, as output has them.
-type modelNames struct{ modelnames.Names }
-
-// models returns the directory of Ollama's models, "" if there is none.
-func (a *app) models() string {
-	if a.modelsDir != "" {
-		return a.modelsDir
-	}
-	return modelnames.Dir()
+// modelStore is Ollama's model store.
+type modelStore struct {
+	given   string         // its directory, instead of Ollama's own
+	timeout *time.Duration // limit of a look at its disk; 0 for none
+	disk    steady.Guard
 }
+
+// dir returns the directory of Ollama's models, "" if there is none.
+func (m *modelStore) dir() string { return cmp.Or(m.given, modelnames.Dir()) }
 
 // names reads the names of models. Without readable names, output has digests, and so it does
 // where the models' disk does not answer in time.
-func (a *app) names() modelNames { return a.namesIn(a.models()) }
+func (m *modelStore) names() modelNames { return m.namesIn(m.dir()) }
 
 // namesIn is names for another directory of models.
-func (a *app) namesIn(dir string) modelNames {
-	read := func() (modelnames.Names, error) { return modelnames.Read(dir), nil }
-	if a.timeout <= 0 {
-		names, _ := read()
-		return modelNames{names}
+func (m *modelStore) namesIn(dir string) modelNames {
+	if *m.timeout <= 0 {
+		return modelNames{modelnames.Read(dir)}
 	}
-	names, _ := steady.Do(context.Background(), &a.modelsDisk, steady.Wait{Most: a.timeout}, read, func(modelnames.Names, error) {})
+	read := func() (modelnames.Names, error) { return modelnames.Read(dir), nil }
+	names, _ := steady.Do(context.Background(), &m.disk, steady.Wait{Most: *m.timeout}, read, func(modelnames.Names, error) {})
 	return modelNames{names}
 }
 
+// complete returns the names of models, for shells.
+func (m *modelStore) complete(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	list := slices.Concat(slices.Collect(maps.Values(m.names().Names))...)
+	slices.Sort(list)
+	return list, cobra.ShellCompDirectiveNoFileComp
+}
+
 // blob returns the path of weights in Ollama's model store, "" if the store lacks them.
-func (a *app) blob(weights string) string {
-	dir := a.models()
-	if dir == "" || weights == "" || a.modelsDisk.Hangs() {
+func (m *modelStore) blob(weights string) string {
+	dir := m.dir()
+	if dir == "" || weights == "" || m.disk.Hangs() {
 		return ""
 	}
 	path := filepath.Join(dir, "blobs", "sha256-"+weights)
@@ -49,6 +65,9 @@ func (a *app) blob(weights string) string {
 	}
 	return path
 }
+
+// modelNames are the names of models, as output has them.
+type modelNames struct{ modelnames.Names }
 
 // digits is the number of digits of a digest in output, as in ollama list.
 const digits = 12
@@ -66,3 +85,138 @@ func (n modelNames) of(identity map[string]string) string {
 	}
 	return "weights " + short(weights)
 }
+
+// nameOf names weights as Ollama does, or else as their process did.
+func (n modelNames) nameOf(weights, own string) string {
+	if len(n.Names[weights]) == 0 && own != "" {
+		return own
+	}
+	return n.of(map[string]string{tierenv.KeyWeights: weights})
+}
+
+// keepModel returns a filter for the weights of one model, which the user gives by its name or by
+// the first digits of its weights. Without a model, all are kept.
+func keepModel(s telemetry.State, names modelNames, wanted string) (func(weights string) bool, error) {
+	if wanted == "" {
+		return func(string) bool { return true }, nil
+	}
+	named := func(m telemetry.ModelState) bool {
+		return names.Has(m.Model.Weights, wanted) || m.Model.Name == wanted
+	}
+	byDigits := func(m telemetry.ModelState) bool {
+		return isDigits(wanted) && strings.HasPrefix(m.Model.Weights, wanted)
+	}
+	meant := make(map[string]bool)
+	for _, is := range []func(telemetry.ModelState) bool{named, byDigits} {
+		for _, m := range s.Models {
+			if is(m) {
+				meant[m.Model.Weights] = true
+			}
+		}
+		if len(meant) > 0 {
+			return func(weights string) bool { return meant[weights] }, nil
+		}
+	}
+	return nil, fmt.Errorf("no model %q has reported; kvtier ps lists those that have", wanted)
+}
+
+// minPickDigits is the least number of digits that name a digest, so that a short word is no
+// digest.
+const minPickDigits = 4
+
+// picked is a choice of fingerprints.
+type picked struct {
+	model string                // as the user named it
+	keys  map[pagefile.Key]bool // the model's fingerprints
+}
+
+func (p picked) has(key pagefile.Key) bool { return p.keys[key] }
+
+// pick finds the fingerprints of a model by its name, or else by the beginning of the digest
+// of its weights, or of a fingerprint. A model has one fingerprint for each engine, cache
+// type and so on. A fingerprint of exact pages names those of its lossy pages as well.
+func pick(ctx context.Context, root *roots, names modelNames, what string) (picked, error) {
+	usage, err := root.Usage(ctx)
+	if err != nil {
+		return picked{}, err
+	}
+	all := slices.Concat(usage.Local.Fingerprints, usage.Remote.Fingerprints)
+	p := newPicked(what, all, func(use diskstore.FingerprintUsage) bool {
+		return names.Has(use.Identity[tierenv.KeyWeights], what)
+	})
+	if len(p.keys) > 0 {
+		return p, nil
+	}
+	meant := make(map[string]bool) // identities whose digests begin with the digits
+	p = newPicked(what, all, func(use diskstore.FingerprintUsage) bool {
+		digest, own := use.Identity[tierenv.KeyWeights], use.Fingerprint.String()
+		exact, lossy := tier.LossyOf(use.Fingerprint, use.Identity)
+		switch {
+		case !isDigits(what):
+			return false
+		case strings.HasPrefix(digest, what):
+			meant[digest] = true
+		case lossy && strings.HasPrefix(exact.String(), what):
+			meant[exact.String()] = true
+		case strings.HasPrefix(own, what):
+			meant[own] = true
+		default:
+			return false
+		}
+		return true
+	})
+	switch {
+	case len(p.keys) == 0 && usage.RemoteErr != nil:
+		return p, fmt.Errorf("nothing is stored locally for %q, and the remote tier cannot be listed: %w", what, usage.RemoteErr)
+	case len(p.keys) == 0 && slices.ContainsFunc(all, func(use diskstore.FingerprintUsage) bool {
+		return len(names.Names[use.Identity[tierenv.KeyWeights]]) == 0
+	}):
+		return p, fmt.Errorf("nothing is stored for %q; kvtier ls lists the models with pages; name a model that Ollama no longer has by the digits in that list", what)
+	case len(p.keys) == 0:
+		return p, fmt.Errorf("nothing is stored for %q; kvtier ls lists the models with pages", what)
+	case len(meant) > 1:
+		return p, fmt.Errorf("%q could be %s; give more digits", what, strings.Join(sortedShort(meant), " or "))
+	}
+	return p, nil
+}
+
+// pickAll picks several models, each of which must have pages.
+func pickAll(ctx context.Context, root *roots, names modelNames, models []string) (picked, error) {
+	all := picked{keys: make(map[pagefile.Key]bool)}
+	for _, what := range models {
+		p, err := pick(ctx, root, names, what)
+		if err != nil {
+			return all, err
+		}
+		maps.Copy(all.keys, p.keys)
+	}
+	return all, nil
+}
+
+// newPicked keeps the fingerprints of all that chosen accepts.
+func newPicked(what string, all []diskstore.FingerprintUsage, chosen func(diskstore.FingerprintUsage) bool) picked {
+	p := picked{model: what, keys: make(map[pagefile.Key]bool)}
+	for _, use := range all {
+		if chosen(use) {
+			p.keys[use.Fingerprint] = true
+		}
+	}
+	return p
+}
+
+// isDigits reports whether s can begin a digest.
+func isDigits(s string) bool {
+	return len(s) >= minPickDigits && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+func sortedShort(digests map[string]bool) []string {
+	var list []string
+	for d := range digests {
+		list = append(list, short(d))
+	}
+	slices.Sort(list)
+	return list
+}
+
+// modelUsage explains the flag whose value pick reads.
+const modelUsage = "name of a model, or the first digits of its weights' digest or of an ID that kvtier ls shows"

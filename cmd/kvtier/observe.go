@@ -14,7 +14,6 @@ import (
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/sizing"
 	"github.com/kvtier/kvtier/telemetry"
-	"github.com/kvtier/kvtier/telemetry/collect"
 	"github.com/kvtier/kvtier/telemetry/show"
 )
 
@@ -24,18 +23,8 @@ type observed struct {
 	State telemetry.State `json:"state"`
 }
 
-// telemetry reads the counters of the servers on the local root.
-func (a *app) telemetry(ctx context.Context) (telemetry.State, error) {
-	if a.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, a.timeout)
-		defer cancel()
-	}
-	return collect.Read(ctx, a.config.Local)
-}
-
 // observe prints the advice of the counters.
-func (a *app) observe(ctx context.Context, since string) error {
+func observe(ctx context.Context, out *output, at *storage, since string) error {
 	var before *telemetry.State
 	if since != "" {
 		earlier, err := readObserved(since)
@@ -44,7 +33,7 @@ func (a *app) observe(ctx context.Context, since string) error {
 		}
 		before = &earlier
 	}
-	now, err := a.state(ctx)
+	now, err := at.state(ctx)
 	if err != nil {
 		return err
 	}
@@ -52,18 +41,9 @@ func (a *app) observe(ctx context.Context, since string) error {
 		return cli.Usagef("--since %s is of other counters (of %s, which began at %s); compare with an earlier state of these, which began at %s",
 			since, before.Root, before.Since.Format(time.DateTime), now.Since.Format(time.DateTime))
 	}
-	out := observed{sizing.Advise(now, before), withoutPrompts(now)}
-	if a.asJSON {
-		return a.json(out)
-	}
-	a.printObserved(out)
-	return nil
-}
-
-// withoutPrompts leaves out the prompts, which --since does not use.
-func withoutPrompts(s telemetry.State) telemetry.State {
-	s.Prompts = nil
-	return s
+	o := observed{sizing.Advise(now, before), now}
+	o.State.Prompts = nil // --since does not use them
+	return out.show(o, o.print)
 }
 
 // readObserved reads the output of an earlier plan --observe --json.
@@ -83,19 +63,19 @@ func readObserved(path string) (telemetry.State, error) {
 	return o.State, nil
 }
 
-func (a *app) printObserved(o observed) {
+func (o observed) print(w io.Writer) {
 	if !o.Live {
-		fmt.Fprintf(a.stdout, "No collector runs: these are the counters of %s, when the last one ended.\n\n", o.State.At.Format(time.DateTime))
+		fmt.Fprintf(w, "No collector runs: these are the counters of %s, when the last one ended.\n\n", o.State.At.Format(time.DateTime))
 	}
-	fmt.Fprintf(a.stdout, "%s in %s, counted since %s.\n", plural(int64(o.Prompts), "prompt"), show.Seconds(o.Elapsed.Seconds()), o.Since.Format(time.DateTime))
+	fmt.Fprintf(w, "%s in %s, counted since %s.\n", plural(int64(o.Prompts), "prompt"), show.Seconds(o.Elapsed.Seconds()), o.Since.Format(time.DateTime))
 	if len(o.Advice) == 0 {
-		fmt.Fprintln(a.stdout, "\nThese counters recommend nothing: either all is well, or there is too little evidence yet.")
+		fmt.Fprintln(w, "\nThese counters recommend nothing: either all is well, or there is too little evidence yet.")
 		return
 	}
 	for _, advice := range o.Advice {
-		fmt.Fprintf(a.stdout, "\n%s\n  %s: %s.\n", advice.Says, advice.Variable, advice.Change)
+		fmt.Fprintf(w, "\n%s\n  %s: %s.\n", advice.Says, advice.Variable, advice.Change)
 		for _, e := range advice.Evidence {
-			fmt.Fprintf(a.stdout, "  %s: %s\n", e.Name, evidence(e))
+			fmt.Fprintf(w, "  %s: %s\n", e.Name, evidence(e))
 		}
 	}
 }

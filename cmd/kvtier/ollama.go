@@ -14,7 +14,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/kvtier/kvtier/internal/cli"
@@ -41,18 +40,18 @@ type ollamaFlags struct {
 	dryRun, yes bool
 }
 
-func newOllamaCommand(a *app) *cobra.Command {
+func newOllamaCommand(out *output) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ollama",
 		Short: "Put kvtier before the llama-server of a stock Ollama, or take it away",
 		Long: `Put kvtier before the llama-server of a stock Ollama, or take it away. Ollama has a
 llama-server from v0.30 on.`,
 	}
-	cmd.AddCommand(newOllamaInstallCommand(a), newOllamaRemoveCommand(a), newOllamaStatusCommand(a))
+	cmd.AddCommand(newOllamaInstallCommand(out), newOllamaRemoveCommand(out), newOllamaStatusCommand(out))
 	return cmd
 }
 
-func newOllamaInstallCommand(a *app) *cobra.Command {
+func newOllamaInstallCommand(out *output) *cobra.Command {
 	var f ollamaFlags
 	var server string
 	var docker bool
@@ -77,9 +76,9 @@ A container is changed in its image: --docker prints the lines.`,
   kvtier ollama install --prefix ~/ollama`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if docker {
-				return a.printDocker()
+				return printDocker(out)
 			}
-			variables, err := a.given(cmd.Flags())
+			variables, err := given(cmd.Flags())
 			if err != nil {
 				return err
 			}
@@ -93,23 +92,22 @@ A container is changed in its image: --docker prints the lines.`,
 			if err != nil {
 				return err
 			}
-			return a.carryOut(cmd.Context(), p, f, "install")
+			return f.carryOut(cmd.Context(), out, p, "install")
 		},
 	}
-	a.only(cmd, "json", "root", "remote", "local-gb", "remote-gb")
+	only(cmd, "json", "root", "remote", "local-gb", "remote-gb")
 	help := cmd.HelpFunc()
 	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
 		cmd.InheritedFlags().Lookup("root").Usage = "directory of pages, as the service's " + localVar + "; its other variables stay"
 		help(cmd, args)
 	})
-	f.add(cmd.Flags(), "show the steps, and carry none out")
-	cmd.Flags().StringVar(&server, "llama-server", "", "kvtier-llama-server, if it is not beside kvtier")
-	cli.Give(cmd.Flags(), "llama-server", "a file")
+	f.add(cmd)
+	cli.Flag(cmd.Flags(), &server, "llama-server", giveFile, "kvtier-llama-server, if it is not beside kvtier")
 	cmd.Flags().BoolVar(&docker, "docker", false, "print a Dockerfile and compose.yaml, and change nothing")
 	return cmd
 }
 
-func newOllamaRemoveCommand(a *app) *cobra.Command {
+func newOllamaRemoveCommand(out *output) *cobra.Command {
 	var f ollamaFlags
 	var pages bool
 	cmd := &cobra.Command{
@@ -126,16 +124,16 @@ directories. --pages removes the directories that install made for a service.`,
 			if err != nil {
 				return err
 			}
-			return a.carryOut(cmd.Context(), p, f, "remove")
+			return f.carryOut(cmd.Context(), out, p, "remove")
 		},
 	}
-	a.only(cmd, "json")
-	f.add(cmd.Flags(), "show the steps, and carry none out")
+	only(cmd, "json")
+	f.add(cmd)
 	cmd.Flags().BoolVar(&pages, "pages", false, "also remove all directories of pages that install made for the service")
 	return cmd
 }
 
-func newOllamaStatusCommand(a *app) *cobra.Command {
+func newOllamaStatusCommand(out *output) *cobra.Command {
 	var c install.Choice
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -149,25 +147,28 @@ The exit status is 1 if an installation of kvtier needs attention.`,
 			if err != nil {
 				return err
 			}
-			return a.printStatus(all)
+			return showStatus(out, all)
 		},
 	}
-	a.only(cmd, "json")
-	addChoice(cmd.Flags(), &c)
+	only(cmd, "json")
+	addChoice(cmd, &c)
 	return cmd
 }
 
-func addChoice(flags *pflag.FlagSet, c *install.Choice) {
-	flags.StringVar(&c.Prefix, "prefix", "", "the folder above bin/ollama, or that of ollama, instead of looking everywhere")
-	flags.StringVar(&c.Service, "service", "", "the systemd service, instead of "+install.DefaultService)
-	cli.Give(flags, "prefix", giveDir)
-	cli.Give(flags, "service", "the name of a systemd service")
+func addChoice(cmd *cobra.Command, c *install.Choice) {
+	flags := cmd.Flags()
+	cli.Flag(flags, &c.Prefix, "prefix", giveDir, "the folder above bin/ollama, or that of ollama, instead of looking everywhere")
+	cli.Flag(flags, &c.Service, "service", giveService, "the systemd service, instead of "+install.DefaultService)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	if err := cmd.MarkFlagDirname("prefix"); err != nil {
+		panic(err) // the flag is missing
+	}
 }
 
-func (f *ollamaFlags) add(flags *pflag.FlagSet, dryRun string) {
-	addChoice(flags, &f.Choice)
-	flags.BoolVar(&f.dryRun, "dry-run", false, dryRun)
-	flags.BoolVar(&f.yes, "yes", false, "do not ask")
+func (f *ollamaFlags) add(cmd *cobra.Command) {
+	addChoice(cmd, &f.Choice)
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "show the steps, and carry none out")
+	cmd.Flags().BoolVar(&f.yes, "yes", false, "do not ask")
 }
 
 // globalFlags are the flags of the verbs about pages.
@@ -175,7 +176,7 @@ var globalFlags = []string{"json", "root", "remote", "local-gb", "remote-gb", "m
 
 // only leaves some of the global flags to a verb about llama-server: the others are refused,
 // and are not in its help.
-func (a *app) only(cmd *cobra.Command, useful ...string) {
+func only(cmd *cobra.Command, useful ...string) {
 	useless := func(name string) bool { return !slices.Contains(useful, name) }
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if runtime.GOOS == "windows" {
@@ -202,34 +203,36 @@ func (a *app) only(cmd *cobra.Command, useful ...string) {
 }
 
 // carryOut shows a plan, asks, and carries it out.
-func (a *app) carryOut(ctx context.Context, p *install.Plan, f ollamaFlags, verb string) error {
+func (f ollamaFlags) carryOut(ctx context.Context, out *output, p *install.Plan, verb string) error {
 	if cannot := p.Cannot(); cannot != nil && f.dryRun {
 		p.Hints = append(p.Hints, "These steps are not for this user: "+cannot.Error()+".")
 	} else if cannot != nil {
 		return cannot
 	}
-	a.printPlan(p, f.dryRun, verb)
+	steps := newPlanned(p, f.dryRun)
+	if err := out.show(steps, func(w io.Writer) { steps.print(w, verb) }); err != nil {
+		return err
+	}
 	if f.dryRun || len(p.Steps) == 0 {
 		return nil
 	}
 	if !f.yes {
-		if a.asJSON || !term.IsTerminal(int(os.Stdin.Fd())) {
+		if out.asJSON || !term.IsTerminal(int(os.Stdin.Fd())) {
 			return cli.Usagef("nobody can be asked here, so nothing was done; give --yes, or --dry-run")
 		}
-		if !ask(os.Stdin, a.stderr) {
+		if !ask(os.Stdin, out.stderr) {
 			return errors.New("nothing was changed")
 		}
 	}
-	if err := p.Do(ctx, func(s install.Step) {
-		if !a.asJSON {
-			fmt.Fprintln(a.stdout, "done: "+s.Text)
+	say := func(text string) {
+		if !out.asJSON {
+			fmt.Fprintln(out.stdout, text)
 		}
-	}); err != nil {
+	}
+	if err := p.Do(ctx, func(s install.Step) { say("done: " + s.Text) }); err != nil {
 		return err
 	}
-	if !a.asJSON {
-		fmt.Fprintln(a.stdout, map[string]string{"install": "kvtier is installed.", "remove": "kvtier is removed."}[verb])
-	}
+	say(map[string]string{"install": "kvtier is installed.", "remove": "kvtier is removed."}[verb])
 	return nil
 }
 
@@ -241,61 +244,44 @@ func ask(in io.Reader, out io.Writer) bool {
 	return answer == "y" || answer == "yes"
 }
 
-func (a *app) printPlan(p *install.Plan, dryRun bool, verb string) {
+func newPlanned(p *install.Plan, dryRun bool) planned {
 	out := planned{DryRun: dryRun, Service: p.Ollama.Service, Folder: p.Ollama.Folder, Steps: []plannedStep{}, Hints: append([]string{}, p.Hints...)}
 	for _, s := range p.Steps {
 		out.Steps = append(out.Steps, plannedStep{s.Text, s.Shows})
 	}
-	if a.asJSON {
-		_ = a.json(out) // strings only; a full pipe is reported by the shell
-		return
-	}
+	return out
+}
+
+func (out planned) print(w io.Writer, verb string) {
 	if len(out.Steps) > 0 {
-		fmt.Fprintf(a.stdout, "The steps of %s:\n\n", verb)
+		fmt.Fprintf(w, "The steps of %s:\n\n", verb)
 	} else {
-		fmt.Fprintln(a.stdout, "There is nothing to do.")
+		fmt.Fprintln(w, "There is nothing to do.")
 	}
 	for i, s := range out.Steps {
-		fmt.Fprintf(a.stdout, "%3d. %s\n", i+1, s.Step)
+		fmt.Fprintf(w, "%3d. %s\n", i+1, s.Step)
 		for line := range strings.Lines(s.Shows) {
-			fmt.Fprint(a.stdout, "       | "+line)
+			fmt.Fprint(w, "       | "+line)
 		}
 	}
 	if len(out.Steps) > 0 {
-		fmt.Fprintln(a.stdout)
+		fmt.Fprintln(w)
 	}
 	for _, hint := range out.Hints {
-		fmt.Fprintln(a.stdout, hint)
+		fmt.Fprintln(w, hint)
 	}
 }
 
-func (a *app) printDocker() error {
-	if a.asJSON {
-		return a.json(map[string]string{"Dockerfile": install.Dockerfile, "compose.yaml": install.Compose})
-	}
-	fmt.Fprintf(a.stdout, "# Dockerfile, with kvtier-llama-server in the same folder:\n\n%s\n# compose.yaml:\n\n%s", install.Dockerfile, install.Compose)
-	return nil
+func printDocker(out *output) error {
+	return out.show(map[string]string{"Dockerfile": install.Dockerfile, "compose.yaml": install.Compose}, func(w io.Writer) {
+		fmt.Fprintf(w, "# Dockerfile, with kvtier-llama-server in the same folder:\n\n%s\n# compose.yaml:\n\n%s", install.Dockerfile, install.Compose)
+	})
 }
 
-// printStatus prints a table, and a sentence for everything that needs attention.
-func (a *app) printStatus(all []install.Status) error {
-	if a.asJSON {
-		if err := a.json(all); err != nil {
-			return err
-		}
-	} else {
-		var rows [][]string
-		for _, s := range all {
-			answers := "no answer"
-			if s.Answers {
-				answers = strings.TrimPrefix(s.URL, "http://")
-			}
-			rows = append(rows, []string{
-				cmp.Or(s.Ollama, "-"), cmp.Or(s.Service, "-"), cmp.Or(s.Folder, "-"), string(s.State), cmp.Or(s.Kvtier, "-"), answers, s.Tiering,
-			})
-		}
-		a.table([]string{"OLLAMA", "SERVICE", "FOLDER", "STATE", "KVTIER", "SERVER", "TIERING"}, rows)
-		a.printHints(all)
+// showStatus prints installations. One that needs attention is an error.
+func showStatus(out *output, all []install.Status) error {
+	if err := out.show(all, func(w io.Writer) { printStatus(w, all) }); err != nil {
+		return err
 	}
 	if slices.ContainsFunc(all, install.Status.Bad) {
 		return errors.New("an installation of kvtier needs attention")
@@ -303,25 +289,25 @@ func (a *app) printStatus(all []install.Status) error {
 	return nil
 }
 
-func (a *app) printHints(all []install.Status) {
+// printStatus prints a table, and a sentence for everything that needs attention.
+func printStatus(w io.Writer, all []install.Status) {
+	var rows [][]string
 	for _, s := range all {
-		lines := slices.Clone(s.Hints)
+		answers := "no answer"
+		if s.Answers {
+			answers = strings.TrimPrefix(s.URL, "http://")
+		}
+		rows = append(rows, []string{
+			cmp.Or(s.Ollama, "-"), cmp.Or(s.Service, "-"), cmp.Or(s.Folder, "-"), string(s.State), cmp.Or(s.Kvtier, "-"), answers, s.Tiering,
+		})
+	}
+	printTable(w, []string{"OLLAMA", "SERVICE", "FOLDER", "STATE", "KVTIER", "SERVER", "TIERING"}, rows)
+	for _, s := range all {
+		for _, hint := range s.Hints {
+			fmt.Fprintf(w, "\n%s\n", hint)
+		}
 		if s.LastLog != "" {
-			lines = append(lines, s.Log+" ends with: "+s.LastLog)
-		}
-		for _, line := range lines {
-			fmt.Fprintf(a.stdout, "\n%s\n", line)
+			fmt.Fprintf(w, "\n%s ends with: %s\n", s.Log, s.LastLog)
 		}
 	}
-}
-
-// completeOllama sets the completions of ollama's verbs.
-func completeOllama(ollama *cobra.Command) error {
-	for _, verb := range ollama.Commands() {
-		verb.ValidArgsFunction = cobra.NoFileCompletions
-		if err := verb.MarkFlagDirname("prefix"); err != nil {
-			return err
-		}
-	}
-	return nil
 }

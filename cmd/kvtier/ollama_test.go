@@ -57,13 +57,13 @@ func TestAsk(t *testing.T) {
 // TestOllamaOutput: plans and statuses as people see them.
 func TestOllamaOutput(t *testing.T) {
 	var out bytes.Buffer
-	a := &app{stdout: &out, stderr: &out}
+	o := &output{stdout: &out, stderr: &out}
 	plan := &install.Plan{
 		Ollama: install.Ollama{Folder: "/usr/lib/ollama", Service: "ollama.service"},
 		Steps:  []install.Step{{Text: "write /etc/kvtier.conf", Shows: "[Service]\nStateDirectory=kvtier\n"}, {Text: "systemctl daemon-reload"}},
 		Hints:  []string{"Ollama v0.99.0 is newer than v0.32.15."},
 	}
-	require.NoError(t, a.carryOut(t.Context(), plan, ollamaFlags{dryRun: true}, "install"))
+	require.NoError(t, ollamaFlags{dryRun: true}.carryOut(t.Context(), o, plan, "install"))
 	require.Equal(t, `The steps of install:
 
   1. write /etc/kvtier.conf
@@ -82,7 +82,7 @@ Ollama v0.99.0 is newer than v0.32.15.
 		},
 		{Executable: "/usr/bin/ollama", State: install.Unsupported, Tiering: "off", Hints: []string{"/usr/bin/ollama has no llama-server."}},
 	}
-	require.NoError(t, a.printStatus(all))
+	require.NoError(t, showStatus(o, all))
 	require.Equal(t, `OLLAMA     SERVICE           FOLDER                   STATE          KVTIER    SERVER             TIERING
 0.32.15    ollama.service    /usr/local/lib/ollama    installed      0.1.0     127.0.0.1:11434    on
 -          -                 -                        unsupported    -         no answer          off
@@ -93,11 +93,11 @@ Ollama v0.99.0 is newer than v0.32.15.
 `, out.String())
 
 	out.Reset()
-	a.asJSON = true
-	require.NoError(t, a.printStatus(all[:1]))
+	o.asJSON = true
+	require.NoError(t, showStatus(o, all[:1]))
 	require.JSONEq(t, `[{"ollama": "0.32.15", "executable": "", "service": "ollama.service", "folder": "/usr/local/lib/ollama",
 		"state": "installed", "kvtier": "0.1.0", "url": "http://127.0.0.1:11434", "answers": true, "tiering": "on", "pages": "",
 		"log": "/var/log/kvtier/llama-server.log", "last_log": "msg=\"kv tier: on\"", "hints": null}]`, out.String())
 	all[0].State = install.Replaced
-	require.ErrorContains(t, a.printStatus(all), "needs attention")
+	require.ErrorContains(t, showStatus(o, all), "needs attention")
 }

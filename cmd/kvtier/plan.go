@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/sizing"
@@ -21,14 +23,12 @@ type planFlags struct {
 	prefill, readMB                                     float64
 	noMeasure, observe                                  bool
 	since                                               string
-	changed                                             func(flag string) bool
 }
 
 // Descriptions of the values of plan's flags.
 const (
 	giveSize   = "a size such as 8G, 200GB or 8GiB"
 	giveTokens = "a number of tokens such as 131072, 500k or 2M"
-	giveMB     = "MB per second"
 )
 
 const (
@@ -42,8 +42,8 @@ const (
 	bytesPerMB = 1e6
 )
 
-func newPlanCommand(a *app) *cobra.Command {
-	var f planFlags
+func newPlanCommand(out *output, at *storage, models *modelStore) *cobra.Command {
+	f := planFlags{context: planContext, cacheType: planCache, parallel: planParallel}
 	cmd := &cobra.Command{
 		Use:   "plan [MODEL]",
 		Short: "Work out how much K/V fits where, and the settings for it",
@@ -74,78 +74,36 @@ earlier --observe --json.`,
 			case f.since != "" && !f.observe:
 				return cli.Usagef("--since compares what servers counted; give --observe, too")
 			case f.observe:
-				return a.observe(cmd.Context(), f.since)
+				return observe(cmd.Context(), out, at, f.since)
 			case len(args) == 0 || args[0] == "":
 				return cli.Usagef("say for which model: a name that ollama list shows, or a GGUF file; or give --observe")
 			}
-			f.changed = cmd.Flags().Changed
-			return a.plan(cmd.Context(), args[0], f)
+			in, err := f.input(cmd.Flags(), at)
+			if err != nil {
+				return err
+			}
+			p, err := makePlan(cmd.Context(), in, f, surroundings{at, models, out.bars()}, args[0])
+			if err != nil {
+				return err
+			}
+			return out.show(plannedModel{p, p.Systemd(), p.Shell()}, func(w io.Writer) { printPlanned(w, p) })
 		},
 	}
-	f.add(cmd)
-	return cmd
-}
-
-func (f *planFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	text := func(value *string, name, unset, give, usage string) {
-		flags.StringVar(value, name, unset, usage)
-		cli.Give(flags, name, give)
-	}
-	text(&f.context, "ctx", planContext, giveTokens, "length of the context, in tokens")
-	text(&f.vram, "vram", "", giveSize, "video memory")
-	text(&f.ram, "ram", "", giveSize, "memory for K/V")
-	text(&f.ssd, "ssd", "", giveSize, "room on the local disk for pages")
-	text(&f.tokensADay, "tokens-per-day", "", giveTokens, "tokens that are computed in a day")
-	text(&f.tbw, "tbw", "", giveSize, "writing for which the disk is rated, such as 600T")
-	text(&f.cacheType, "cache-type", planCache, "f16, q8_0 or q4_0", "type of K/V, as OLLAMA_KV_CACHE_TYPE")
-	flags.IntVar(&f.parallel, "parallel", planParallel, "slots, as OLLAMA_NUM_PARALLEL")
-	flags.Float64Var(&f.prefill, "prefill-tps", 0, "tokens per second that this machine computes of a prompt")
-	flags.Float64Var(&f.readMB, "read-mb", 0, "rate of the disk in MB/s, instead of measuring it")
+	cli.Flag(flags, &f.context, "ctx", giveTokens, "length of the context, in tokens")
+	cli.Flag(flags, &f.vram, "vram", giveSize, "video memory")
+	cli.Flag(flags, &f.ram, "ram", giveSize, "memory for K/V")
+	cli.Flag(flags, &f.ssd, "ssd", giveSize, "room on the local disk for pages")
+	cli.Flag(flags, &f.tokensADay, "tokens-per-day", giveTokens, "tokens that are computed in a day")
+	cli.Flag(flags, &f.tbw, "tbw", giveSize, "writing for which the disk is rated, such as 600T")
+	cli.Flag(flags, &f.cacheType, "cache-type", "f16, q8_0 or q4_0", "type of K/V, as OLLAMA_KV_CACHE_TYPE")
+	cli.Flag(flags, &f.parallel, "parallel", "a number of slots", "slots, as OLLAMA_NUM_PARALLEL")
+	cli.Flag(flags, &f.prefill, "prefill-tps", givePrefill, "tokens per second that this machine computes of a prompt")
+	cli.Flag(flags, &f.readMB, "read-mb", "MB per second", "rate of the disk in MB/s, instead of measuring it")
 	flags.BoolVar(&f.noMeasure, "no-measure", false, "do not measure the disk")
 	flags.BoolVar(&f.observe, "observe", false, "print the changes that the servers' counters recommend")
-	text(&f.since, "since", "", "a file", "state of an earlier --observe --json to compare with")
-	cli.Give(flags, "parallel", "a number of slots")
-	cli.Give(flags, "prefill-tps", givePrefill)
-	cli.Give(flags, "read-mb", giveMB)
-
-}
-
-// origin is that of a flag's value: a default is an assumption.
-func (f planFlags) origin(flag string) sizing.Origin {
-	if f.changed(flag) {
-		return sizing.Given
-	}
-	return sizing.Assumed
-}
-
-// plan makes a plan for a model and prints it.
-func (a *app) plan(ctx context.Context, model string, f planFlags) error {
-	in, err := a.planInput(f)
-	if err != nil {
-		return err
-	}
-	found, err := a.findModel(model)
-	if err != nil {
-		return err
-	}
-	if err := found.read(in); err != nil {
-		return err
-	}
-	if err := in.Check(); err != nil {
-		return cli.Usagef("%w", err)
-	}
-	notes := a.lookAround(ctx, in, found, f)
-	if err := ctx.Err(); err != nil { // a measurement was interrupted
-		return err
-	}
-	p := sizing.Make(*in)
-	p.Notes = append(p.Notes, notes...)
-	if a.asJSON {
-		return a.json(plannedModel{p, p.Systemd(), p.Shell()})
-	}
-	a.printPlanned(p)
-	return nil
+	cli.Flag(flags, &f.since, "since", giveFile, "state of an earlier --observe --json to compare with")
+	return cmd
 }
 
 // plannedModel is the output of plan --json.
@@ -155,9 +113,36 @@ type plannedModel struct {
 	Shell   string `json:"shell"`
 }
 
-// planInput reads the flags.
-func (a *app) planInput(f planFlags) (*sizing.Input, error) {
-	in := &sizing.Input{CacheType: f.cacheType, PageTokens: int64(a.config.PageTokens), RAMPays: a.config.Compress || a.config.Remote != ""}
+// makePlan makes a plan for a model.
+func makePlan(ctx context.Context, in *sizing.Input, f planFlags, look surroundings, model string) (*sizing.Plan, error) {
+	found, err := findModel(look.models, model)
+	if err != nil {
+		return nil, err
+	}
+	if err := found.read(in); err != nil {
+		return nil, err
+	}
+	if err := in.Check(); err != nil {
+		return nil, cli.Usagef("%w", err)
+	}
+	notes := look.around(ctx, in, found, f)
+	if err := ctx.Err(); err != nil { // a measurement was interrupted
+		return nil, err
+	}
+	p := sizing.Make(*in)
+	p.Notes = append(p.Notes, notes...)
+	return p, nil
+}
+
+// input reads the flags. A default is an assumption.
+func (f planFlags) input(flags *pflag.FlagSet, at *storage) (*sizing.Input, error) {
+	origin := func(flag string) sizing.Origin {
+		if flags.Changed(flag) {
+			return sizing.Given
+		}
+		return sizing.Assumed
+	}
+	in := &sizing.Input{CacheType: f.cacheType, PageTokens: int64(at.config.PageTokens), RAMPays: at.config.Compress || at.config.Remote != ""}
 	for _, flag := range []struct {
 		name, text string
 		to         *sizing.Figure
@@ -178,14 +163,14 @@ func (a *app) planInput(f planFlags) (*sizing.Input, error) {
 		if err != nil {
 			return nil, cli.Usagef("--%s: %w", flag.name, err)
 		}
-		*flag.to = sizing.Figure{Value: float64(n), Unit: flag.unit, Origin: f.origin(flag.name), From: "--" + flag.name}
+		*flag.to = sizing.Figure{Value: float64(n), Unit: flag.unit, Origin: origin(flag.name), From: "--" + flag.name}
 	}
 	for name, rate := range map[string]float64{"prefill-tps": f.prefill, "read-mb": f.readMB} {
 		if rate < 0 || math.IsNaN(rate) || math.IsInf(rate, 0) {
 			return nil, cli.Usagef("--%s is %v; give a rate above 0", name, rate)
 		}
 	}
-	in.Slots = sizing.Figure{Value: float64(f.parallel), Unit: sizing.Count, Origin: f.origin("parallel"), From: "--parallel"}
+	in.Slots = sizing.Figure{Value: float64(f.parallel), Unit: sizing.Count, Origin: origin("parallel"), From: "--parallel"}
 	if f.readMB > 0 {
 		in.Disk = sizing.Figure{Value: f.readMB * bytesPerMB, Unit: sizing.BytesPerS, Origin: sizing.Given, From: "--read-mb"}
 	}
@@ -206,7 +191,7 @@ type foundModel struct {
 }
 
 // findModel finds a model by the name of a file, or else by its name in Ollama's model store.
-func (a *app) findModel(model string) (foundModel, error) {
+func findModel(models *modelStore, model string) (foundModel, error) {
 	if info, err := os.Stat(model); err == nil && info.Mode().IsRegular() {
 		digest, _ := strings.CutPrefix(filepath.Base(model), "sha256-")
 		if !isDigits(digest) || len(digest) != 64 {
@@ -214,38 +199,26 @@ func (a *app) findModel(model string) (foundModel, error) {
 		}
 		return foundModel{model, model, digest}, nil
 	}
-	names := a.names()
+	names := models.names()
 	for digest := range names.Names {
 		if !names.Has(digest, model) {
 			continue
 		}
-		if path := a.blob(digest); path != "" {
+		if path := models.blob(digest); path != "" {
 			return foundModel{model, path, digest}, nil
 		}
-		return foundModel{}, fmt.Errorf("the weights of %q are not in %s; run ollama pull %s", model, a.models(), model)
+		return foundModel{}, fmt.Errorf("the weights of %q are not in %s; run ollama pull %s", model, models.dir(), model)
 	}
-	return foundModel{}, fmt.Errorf("%q is neither a file nor a model in %s; give a name that ollama list shows, a GGUF file, or the directory of the models as --models", model, a.models())
+	return foundModel{}, fmt.Errorf("%q is neither a file nor a model in %s; give a name that ollama list shows, a GGUF file, or the directory of the models as --models", model, models.dir())
 }
 
 // read reads the model's file into a plan's input.
 func (m foundModel) read(in *sizing.Input) error {
-	f, err := os.Open(m.path)
+	shape, head, err := sizing.ReadShape(m.path)
 	if err != nil {
-		return fmt.Errorf("read model %s: %w", m.path, err)
+		return err
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return fmt.Errorf("read model %s: %w", m.path, err)
-	}
-	head, err := sizing.ReadHeader(f, info.Size())
-	if err != nil {
-		return fmt.Errorf("read model %s: %w", m.path, err)
-	}
-	in.Shape, err = sizing.ShapeOf(head)
-	if err != nil {
-		return fmt.Errorf("read model %s: %w", m.path, err)
-	}
+	in.Shape = shape
 	in.Model = m.name
 	in.Weights = sizing.Figure{Value: float64(head.WeightBytes), Unit: sizing.Bytes, Origin: sizing.Read, From: "the model's file"}
 	return nil

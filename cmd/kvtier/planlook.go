@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/sizing"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/rates"
@@ -19,18 +20,25 @@ import (
 // a moment.
 const planMeasureBytes = 64e6
 
-// lookAround adds figures of this machine: rates that servers have measured, the disk's own
+// surroundings are those of a plan.
+type surroundings struct {
+	at     *storage
+	models *modelStore
+	bars   *progress.Display
+}
+
+// around adds figures of this machine: rates that servers have measured, the disk's own
 // rate, and how small pages become. The notes name those that cannot be found out.
-func (a *app) lookAround(ctx context.Context, in *sizing.Input, m foundModel, f planFlags) (notes []string) {
+func (l surroundings) around(ctx context.Context, in *sizing.Input, m foundModel, f planFlags) (notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
-	if err := a.useRates(ctx, in, m, !f.noMeasure); err != nil {
+	if err := useRates(ctx, l.at, in, m, !f.noMeasure); err != nil {
 		note("The rates that servers have measured are not known: %v.", err)
 	}
 	if in.Compute == nil {
 		note("How quickly this machine computes the model is not known: give --prefill-tps, or plan again after a server has used the model.")
 	}
 	if f.readMB == 0 && !f.noMeasure {
-		if err := a.measureDisk(ctx, in); err != nil {
+		if err := measureDisk(ctx, l.at.config.Local, in, l.bars); err != nil {
 			note("The disk was not measured: %v. Give --read-mb.", err)
 		}
 	}
@@ -40,18 +48,18 @@ func (a *app) lookAround(ctx context.Context, in *sizing.Input, m foundModel, f 
 	if f.prefill > 0 {
 		note("--prefill-tps counts for every position, but a token takes longer the more tokens are before it: computing long prompts takes longer than these figures say.")
 	}
-	a.useEncoding(ctx, in, m)
-	a.useSplit(in)
+	useEncoding(ctx, l.at, in, m)
+	useSplit(l.at.config.Split, in)
 	return notes
 }
 
 // useSplit adds the budgets that OLLAMA_KV_TIER_SPLIT makes for this model alone.
-func (a *app) useSplit(in *sizing.Input) {
-	if a.config.Split == nil {
+func useSplit(split *tierenv.Split, in *sizing.Input) {
+	if split == nil {
 		return
 	}
 	total := in.Shape.StoredBytes(int64(in.Context.Value), in.CacheType) * int64(in.Slots.Value)
-	hot, warm, disk := a.config.Split.Shares(total)
+	hot, warm, disk := split.Shares(total)
 	for _, b := range []struct {
 		name  string
 		bytes int64
@@ -64,15 +72,15 @@ func (a *app) useSplit(in *sizing.Input) {
 
 // useRates takes the rates that servers on this root have measured with the model's weights.
 // The disk's own rate gives way to a measurement that follows.
-func (a *app) useRates(ctx context.Context, in *sizing.Input, m foundModel, measures bool) error {
-	path := filepath.Join(a.config.Local, "rates.json")
+func useRates(ctx context.Context, at *storage, in *sizing.Input, m foundModel, measures bool) error {
+	path := filepath.Join(at.config.Local, "rates.json")
 	kept, err := rates.Names(path)
 	if err != nil || len(kept.Computing)+len(kept.Tiers) == 0 {
 		return err
 	}
 	name := ""
 	if in.Compute == nil && m.weights != "" {
-		fingerprints, err := a.fingerprintsOf(ctx, m.weights, in.CacheType)
+		fingerprints, err := at.fingerprintsOf(ctx, m.weights, in.CacheType)
 		if err != nil {
 			return err
 		}
@@ -101,15 +109,15 @@ func (a *app) useRates(ctx context.Context, in *sizing.Input, m foundModel, meas
 		return sizing.Figure{Value: float64(page) / took, Unit: sizing.BytesPerS, Origin: sizing.Measured, From: "by servers, in rates.json"}
 	}
 	if in.Disk.Origin == "" && !measures {
-		in.Disk = rate(a.config.Local)
+		in.Disk = rate(at.config.Local)
 	}
-	in.Remote = rate(a.config.Remote)
+	in.Remote = rate(at.config.Remote)
 	return nil
 }
 
 // fingerprintsOf are the fingerprints of weights with a type of K/V that have pages.
-func (a *app) fingerprintsOf(ctx context.Context, weights, cacheType string) (list []string, err error) {
-	err = a.with(ctx, func(root *roots) error {
+func (at *storage) fingerprintsOf(ctx context.Context, weights, cacheType string) (list []string, err error) {
+	err = at.with(ctx, func(root *roots) error {
 		usage, err := root.Usage(ctx)
 		if err != nil {
 			return err
@@ -131,20 +139,20 @@ func fingerprintsIn(all []diskstore.FingerprintUsage, weights, cacheType string)
 
 // measureDisk measures the disk of the local tier, in its directory or, where that does not
 // exist yet, in the nearest one above it.
-func (a *app) measureDisk(ctx context.Context, in *sizing.Input) error {
-	dir := a.config.Local
+func measureDisk(ctx context.Context, root string, in *sizing.Input, bars *progress.Display) error {
+	dir := root
 	for {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() {
 			break
 		}
 		above := filepath.Dir(dir)
 		if above == dir {
-			return fmt.Errorf("%s does not exist", a.config.Local)
+			return fmt.Errorf("%s does not exist", root)
 		}
 		dir = above
 	}
 	out := benched{BytesPerToken: min(in.Shape.RowBytes(in.CacheType), maxTokenBytes)}
-	if err := a.measure(ctx, dir, planMeasureBytes, &out); err != nil {
+	if err := out.measure(ctx, dir, planMeasureBytes, bars); err != nil {
 		return err
 	}
 	from := "now, in " + dir
@@ -156,15 +164,15 @@ func (a *app) measureDisk(ctx context.Context, in *sizing.Input) error {
 }
 
 // useEncoding takes the size of pages relative to their rows from the counters of servers.
-func (a *app) useEncoding(ctx context.Context, in *sizing.Input, m foundModel) {
+func useEncoding(ctx context.Context, at *storage, in *sizing.Input, m foundModel) {
 	in.Encoded = sizing.Figure{Value: 1, Unit: sizing.Ratio, Origin: sizing.Computed, From: "pages are not compressed"}
-	if a.config.Compress {
+	if at.config.Compress {
 		in.Encoded.Origin, in.Encoded.From = sizing.Assumed, "compressed pages may be smaller"
 	}
 	if m.weights == "" {
 		return
 	}
-	state, err := a.telemetry(ctx)
+	state, err := at.state(ctx)
 	if err != nil {
 		return // no server has counted yet
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"math"
 	"strconv"
 	"strings"
@@ -12,25 +13,25 @@ import (
 
 // printPlanned prints tables as ollama ps does: the model, the places, the times, the notes and
 // the settings.
-func (a *app) printPlanned(p *sizing.Plan) {
-	a.table([]string{"name", "figure", "from"}, modelRows(p))
-	fmt.Fprintln(a.stdout)
+func printPlanned(w io.Writer, p *sizing.Plan) {
+	printTable(w, []string{"name", "figure", "from"}, modelRows(p))
+	fmt.Fprintln(w)
 	rows := append(placeRows(p.Places), placeRows(p.Defaults)...)
-	a.table([]string{"place", "room", "tokens", "conversations", "read", "per token", "from"}, rows)
+	printTable(w, []string{"place", "room", "tokens", "conversations", "read", "per token", "from"}, rows)
 	if rows = lengthRows(p.Lengths); len(rows) > 0 {
-		fmt.Fprintln(a.stdout)
-		a.table([]string{"prompt", "restore", "compute", "from"}, rows)
+		fmt.Fprintln(w)
+		printTable(w, []string{"prompt", "restore", "compute", "from"}, rows)
 	}
 	for _, line := range append(verdicts(p), p.Notes...) {
-		fmt.Fprintf(a.stdout, "\n%s\n", line)
+		fmt.Fprintf(w, "\n%s\n", line)
 	}
-	fmt.Fprintf(a.stdout, "\nFor a service (sudo systemctl edit ollama.service):\n\n%s\nFor a shell:\n\n%s", p.Systemd(), p.Shell())
-	fmt.Fprintln(a.stdout)
+	fmt.Fprintf(w, "\nFor a service (sudo systemctl edit ollama.service):\n\n%s\nFor a shell:\n\n%s", p.Systemd(), p.Shell())
+	fmt.Fprintln(w)
 	rows = nil
 	for _, s := range p.Settings {
 		rows = append(rows, []string{s.Name, s.Value, s.Why})
 	}
-	a.table([]string{"variable", "value", "why"}, rows)
+	printTable(w, []string{"variable", "value", "why"}, rows)
 }
 
 func modelRows(p *sizing.Plan) [][]string {

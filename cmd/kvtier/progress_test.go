@@ -29,8 +29,8 @@ func TestProgressBars(t *testing.T) {
 		"measuring":       {"bench", "--root", root, "--gb", "0.01"},
 	} {
 		var stdout, stderr bytes.Buffer
-		a := &app{stdout: &stdout, stderr: &stderr, terminal: true}
-		require.Zero(t, runIn(t.Context(), a, args), "%s: %s", what, stderr.String())
+		h := host{stdout: &stdout, stderr: &stderr, terminal: true}
+		require.Zero(t, runIn(t.Context(), h, args), "%s: %s", what, stderr.String())
 		require.Contains(t, stderr.String(), what)
 		require.NotContains(t, stdout.String(), what)
 		var quiet bytes.Buffer
@@ -41,8 +41,8 @@ func TestProgressBars(t *testing.T) {
 		require.Empty(t, quiet.String(), "%s: not on a terminal", what)
 	}
 	var stdout, stderr bytes.Buffer
-	a := &app{stdout: &stdout, stderr: &stderr, terminal: true}
-	require.Zero(t, runIn(t.Context(), a, []string{"import", "--root", filepath.Join(dir, "other"), file}))
+	h := host{stdout: &stdout, stderr: &stderr, terminal: true}
+	require.Zero(t, runIn(t.Context(), h, []string{"import", "--root", filepath.Join(dir, "other"), file}))
 	require.Contains(t, stderr.String(), "importing")
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/show"
@@ -42,7 +41,7 @@ type modelUse struct {
 // silent is the age at which a process's report is old: processes report once a second.
 const silent = 10 * time.Second
 
-func newResidencyCommand(a *app) *cobra.Command {
+func newResidencyCommand(out *output, at *storage, models *modelStore) *cobra.Command {
 	var memory bool
 	cmd := &cobra.Command{
 		Use:   "ps",
@@ -61,30 +60,24 @@ number of all these tokens, new text included. SAVED is an estimate: the time
 that the prompts would have taken without restored tokens, less the time that
 they took. - is a number that a server cannot know, such as the pages of a slot
 by tier under llama-server.`,
-		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.ps(cmd.Context(), memory) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := at.state(cmd.Context())
+			if err != nil {
+				return err
+			}
+			use := residencyOf(at.config.Local, s, models.names().nameOf)
+			if len(use.Models) > 0 {
+				use.countPages(at.usage(cmd.Context()))
+			}
+			err = out.show(use, func(w io.Writer) { printResidency(w, use, memory) })
+			if use.PagesErr != "" && !out.asJSON {
+				fmt.Fprintln(out.stderr, "pages could not be counted: "+oneLine(use.PagesErr))
+			}
+			return err
+		},
 	}
 	cmd.Flags().BoolVar(&memory, "memory", false, "also list the memory that tiering and paging hold, by purpose")
 	return cmd
-}
-
-func (a *app) ps(ctx context.Context, memory bool) error {
-	s, err := a.state(ctx)
-	if err != nil {
-		return err
-	}
-	out := residencyOf(a.config.Local, s, a.names().nameOf)
-	if len(out.Models) > 0 {
-		out.countPages(a.usage(ctx))
-	}
-	if a.asJSON {
-		return a.json(out)
-	}
-	printResidency(a.stdout, out, memory)
-	if out.PagesErr != "" {
-		fmt.Fprintln(a.stderr, "pages could not be counted: "+oneLine(out.PagesErr))
-	}
-	return nil
 }
 
 // residencyOf is a state of a root whose pages are not counted yet.
@@ -100,8 +93,8 @@ func residencyOf(root string, s telemetry.State, name show.Name) residency {
 }
 
 // usage counts the pages in both tiers.
-func (a *app) usage(ctx context.Context) (usage diskstore.RootUsage, err error) {
-	err = a.with(ctx, func(root *roots) error {
+func (at *storage) usage(ctx context.Context) (usage diskstore.RootUsage, err error) {
+	err = at.with(ctx, func(root *roots) error {
 		usage, err = root.Usage(ctx)
 		return cmp.Or(err, usage.RemoteErr)
 	})
@@ -179,14 +172,10 @@ func printSlots(w io.Writer, p show.Process, now time.Time) {
 	if now.Sub(p.At) > silent {
 		title += ", last heard of " + show.Ago(p.At, now)
 	}
-	for _, line := range show.Wrap(oneLine(title), columns) {
-		fmt.Fprintln(w, line)
-	}
+	wrapped(w, "", title)
 	printUnstored(w, p.Unstored, now)
 	if paging := p.Paging(); paging != "" {
-		for _, line := range show.Wrap(oneLine(paging), columns) {
-			fmt.Fprintln(w, line)
-		}
+		wrapped(w, "", paging)
 	}
 	if len(p.Slots) == 0 {
 		if p.Unstored == nil {
@@ -205,7 +194,7 @@ func printSlots(w io.Writer, p show.Process, now time.Time) {
 			s.Rows(), s.Now(), restored, show.Seconds(s.SavedSeconds),
 		})
 	}
-	narrowTable(w, []string{"SLOT", "TOKENS", "HOT", "WARM", "COLD", "REMOTE", "ROWS", "NOW", "LAST RESTORE", "SAVED"}, rows)
+	printNarrow(w, []string{"SLOT", "TOKENS", "HOT", "WARM", "COLD", "REMOTE", "ROWS", "NOW", "LAST RESTORE", "SAVED"}, rows)
 }
 
 // printUnstored says why conversations of a process are not stored, if they are not.
@@ -239,7 +228,7 @@ func printModels(w io.Writer, out residency, now time.Time) {
 			rows[i] = slices.Delete(rows[i], pagesAt, restoredAt)
 		}
 	}
-	narrowTable(w, header, rows)
+	printNarrow(w, header, rows)
 	fmt.Fprintf(w, "\nTotals since %s. SAVED is an estimate.\n", since(out.Since))
 }
 
@@ -268,5 +257,5 @@ func printMemory(w io.Writer, processes []show.Process) {
 		fmt.Fprintln(w, "No model is loaded, so no memory is held.")
 		return
 	}
-	narrowTable(w, []string{"MODEL", "PROCESS", "MEMORY FOR", "HOLDS", "LIMIT"}, rows)
+	printNarrow(w, []string{"MODEL", "PROCESS", "MEMORY FOR", "HOLDS", "LIMIT"}, rows)
 }

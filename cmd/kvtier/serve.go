@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -24,7 +26,7 @@ const (
 	realServerVar = install.RealVariable
 )
 
-func newServeCommand(a *app) *cobra.Command {
+func newServeCommand(out *output, log *slog.Logger) *cobra.Command {
 	var server string
 	cmd := &cobra.Command{
 		Use:   "serve [flags] -- llama-server [arguments]",
@@ -54,20 +56,19 @@ pages, the log, the address for clients, or the reason why nothing is stored.`,
 					return err
 				}
 			}
-			if err := a.setVariables(cmd.Flags()); err != nil {
+			if err := setVariables(cmd.Flags()); err != nil {
 				return err
 			}
 			if err := errors.Join(os.Setenv(tieringVar, "1"), os.Setenv(realServerVar, real)); err != nil {
 				return err
 			}
-			a.sayServed(launch.Command{Args: args[1:], Environ: os.Environ()})
+			sayServed(out.stderr, log, launch.Command{Args: args[1:], Environ: os.Environ()})
 			return become(server, args[1:])
 		},
 	}
-	a.only(cmd, "root", "remote", "local-gb", "remote-gb")
+	only(cmd, "root", "remote", "local-gb", "remote-gb")
 	cmd.Flags().SetInterspersed(false) // flags behind llama-server belong to llama-server
-	cmd.Flags().StringVar(&server, "kvtier-llama-server", "", "kvtier-llama-server, if it is neither beside kvtier nor in PATH")
-	cli.Give(cmd.Flags(), "kvtier-llama-server", "a file")
+	cli.Flag(cmd.Flags(), &server, "kvtier-llama-server", giveFile, "kvtier-llama-server, if it is neither beside kvtier nor in PATH")
 	return cmd
 }
 
@@ -85,8 +86,8 @@ func findReal(name string) (string, error) {
 
 // sayServed tells the person at the terminal about a llama-server that will run behind kvtier.
 // Its own output names a socket as its address.
-func (a *app) sayServed(c launch.Command) {
-	config, err := tierenv.FromEnvironment(a.logger())
+func sayServed(w io.Writer, log *slog.Logger, c launch.Command) {
+	config, err := tierenv.FromEnvironment(log)
 	why := cmp.Or(c.Hidden(), c.Unstorable())
 	switch {
 	case !c.Serves():
@@ -95,12 +96,12 @@ func (a *app) sayServed(c launch.Command) {
 		why = err.Error()
 	}
 	if why != "" {
-		fmt.Fprintf(a.stderr, "kvtier: nothing is stored: %s\n", why)
+		fmt.Fprintf(w, "kvtier: nothing is stored: %s\n", why)
 	} else {
-		fmt.Fprintf(a.stderr, "kvtier: pages are kept in %s; %s says whether the model is tiered\n", config.Local, cmp.Or(install.LogPath(), "no log (set "+install.LogVariable+" to a file)"))
+		fmt.Fprintf(w, "kvtier: pages are kept in %s; %s says whether the model is tiered\n", config.Local, cmp.Or(install.LogPath(), "no log (set "+install.LogVariable+" to a file)"))
 	}
 	if host, port, err := c.Address(); err == nil && c.Hidden() == "" {
-		fmt.Fprintf(a.stderr, "kvtier: clients connect to http://%s; the socket that llama-server names below is kvtier's own\n", net.JoinHostPort(host, strconv.Itoa(port)))
+		fmt.Fprintf(w, "kvtier: clients connect to http://%s; the socket that llama-server names below is kvtier's own\n", net.JoinHostPort(host, strconv.Itoa(port)))
 	}
 }
 

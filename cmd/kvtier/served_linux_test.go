@@ -22,12 +22,12 @@ func TestServicesPages(t *testing.T) {
 		}
 		t.Setenv("HOME", filepath.Join(dir, "home"))
 		var out bytes.Buffer
-		a := &app{stdout: &out, stderr: &out, served: func(context.Context) (install.Served, bool) {
+		h := host{stdout: &out, stderr: &out, served: func(context.Context) (install.Served, bool) {
 			return install.Served{Service: "ollama.service", User: "ollama", Variables: map[string]string{
 				localVar: service, localGBVar: "7", "OLLAMA_MODELS": filepath.Join(dir, "models"),
 			}}, true
 		}}
-		status := runIn(t.Context(), a, args)
+		status := runIn(t.Context(), h, args)
 		return status, out.String()
 	}
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "home"), 0o700))

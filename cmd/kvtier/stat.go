@@ -1,9 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
 	"slices"
 	"time"
 
@@ -13,6 +18,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/version"
+	"github.com/kvtier/kvtier/telemetry/collect"
+	"github.com/kvtier/kvtier/telemetry/expose"
 )
 
 // tierStat is a tier in the output of stat --json. Sizes are in bytes.
@@ -48,50 +56,57 @@ type writtenOnDay struct {
 // shownDays is the number of days of writing in the table; JSON has all recorded days.
 const shownDays = 7
 
-func newStatCommand(a *app) *cobra.Command {
-	var f statFlags
+func newStatCommand(out *output, at *storage) *cobra.Command {
+	var prometheus bool
+	var file string
 	cmd := &cobra.Command{
 		Use:   "stat",
 		Short: "Show how full the tiers are, and the bytes written per day",
-		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.check(a.asJSON); err != nil {
-				return err
+			switch {
+			case file != "" && !prometheus:
+				return cli.Usagef("--output is for --prometheus; redirect the table")
+			case prometheus && out.asJSON:
+				return cli.Usagef("--prometheus and --json cannot be had at once")
 			}
-			return a.with(cmd.Context(), func(root *roots) error { return a.stat(cmd.Context(), root, f) })
+			return at.with(cmd.Context(), func(root *roots) error {
+				usage, err := root.Usage(cmd.Context())
+				if err != nil {
+					return err
+				}
+				tiers := at.stat(usage)
+				if prometheus {
+					return errors.Join(writeMetrics(cmd.Context(), out.stdout, at.config.Local, tiers, file), usage.RemoteErr)
+				}
+				return cmp.Or(out.show(tiers, func(w io.Writer) { printStat(w, tiers) }), usage.RemoteErr)
+			})
 		},
 	}
-	f.add(cmd.Flags())
+	cmd.Flags().BoolVar(&prometheus, "prometheus", false, "print metrics for Prometheus, with those that servers have reported")
+	cmd.Flags().StringVarP(&file, "output", "o", "", "with --prometheus: file to replace, such as one of the node exporter's textfile collector")
+	cli.Give(cmd.Flags(), "output", giveOutput)
 	return cmd
 }
 
-func (a *app) stat(ctx context.Context, root *roots, f statFlags) error {
-	usage, err := root.Usage(ctx)
-	if err != nil {
-		return err
+// stat describes the tiers that are used.
+func (at *storage) stat(usage diskstore.RootUsage) []tierStat {
+	tiers := []tierStat{newTierStat(tier.Local, usage.Local)}
+	switch {
+	case at.config.Remote == "":
+	case usage.RemoteErr != nil:
+		tiers = append(tiers, tierStat{Tier: tier.Remote, Root: at.config.Remote, Error: usage.RemoteErr.Error()})
+	default:
+		tiers = append(tiers, newTierStat(tier.Remote, usage.Remote))
 	}
-	if f.prometheus {
-		return a.statMetrics(ctx, usage, f.output)
-	}
-	tiers := []tierStat{a.tierStat(tier.Local, usage.Local)}
-	if a.config.Remote != "" {
-		remote := a.tierStat(tier.Remote, usage.Remote)
-		if usage.RemoteErr != nil {
-			remote = tierStat{Tier: tier.Remote, Root: a.config.Remote, Error: usage.RemoteErr.Error()}
+	for i, t := range tiers {
+		if budget := at.budget(t.Tier); at.budgets[t.Tier] && t.Error == "" {
+			tiers[i].Budget = &budget
 		}
-		tiers = append(tiers, remote)
 	}
-	if a.asJSON {
-		if err := a.json(tiers); err != nil {
-			return err
-		}
-	} else {
-		a.printStat(tiers)
-	}
-	return usage.RemoteErr
+	return tiers
 }
 
-func (a *app) tierStat(name string, u diskstore.RootTierUsage) tierStat {
+func newTierStat(name string, u diskstore.RootTierUsage) tierStat {
 	s := tierStat{
 		Tier: name, Root: u.Root, Pages: u.Pages, Tails: u.Tails, PageBytes: u.Bytes,
 		Temp: u.TempFiles, TempBytes: u.TempBytes, Quarantined: u.QuarantineFiles, QuarBytes: u.QuarantineBytes,
@@ -106,10 +121,6 @@ func (a *app) tierStat(name string, u diskstore.RootTierUsage) tierStat {
 	if !u.Counted.IsZero() {
 		s.Booked = &u.Booked
 	}
-	if a.budgetOf[name] {
-		budget := a.budget(name)
-		s.Budget = &budget
-	}
 	for _, day := range u.Written {
 		s.Written = append(s.Written, writtenOnDay(day))
 	}
@@ -117,7 +128,7 @@ func (a *app) tierStat(name string, u diskstore.RootTierUsage) tierStat {
 }
 
 // printStat prints one column for each tier. Lossy pages have a row where there are any.
-func (a *app) printStat(tiers []tierStat) {
+func printStat(w io.Writer, tiers []tierStat) {
 	header := []string{""}
 	rows := [][]string{{"root"}, {"budget"}, {"pages"}, {"tails"}, {"lossy"}, {"size"}, {"booked"}, {"temporary"}, {"quarantine"}, {"models"}, {"hits"}, {"processes"}, {"disk free"}}
 	for _, t := range tiers {
@@ -129,11 +140,11 @@ func (a *app) printStat(tiers []tierStat) {
 	if !slices.ContainsFunc(tiers, func(t tierStat) bool { return t.Lossy > 0 }) {
 		rows = slices.DeleteFunc(rows, func(row []string) bool { return row[0] == "lossy" })
 	}
-	a.table(header, rows)
+	printTable(w, header, rows)
 	if rows := writtenRows(tiers); len(rows) > 0 {
 		header[0] = "WRITTEN"
-		fmt.Fprintln(a.stdout)
-		a.table(header, rows)
+		fmt.Fprintln(w)
+		printTable(w, header, rows)
 	}
 }
 
@@ -199,4 +210,63 @@ func writtenRows(tiers []tierStat) [][]string {
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// writeMetrics writes the totals that servers have reported, and over them the figures that were
+// counted on disk just now, to a file if one is named. Each of both is written without the other
+// when that one fails, which is the error.
+func writeMetrics(ctx context.Context, w io.Writer, root string, tiers []tierStat, file string) error {
+	state, stateErr := collect.Read(ctx, root)
+	if errors.Is(stateErr, fs.ErrNotExist) {
+		stateErr = nil // no server has run since it reports
+	}
+	opt := expose.Options{Version: version.String()}
+	for _, t := range tiers {
+		if t.Error == "" {
+			opt.Disks = append(opt.Disks, t.metrics())
+		}
+	}
+	var text bytes.Buffer
+	err := opt.Write(&text, state)
+	if err == nil && file != "" {
+		err = replaceFile(file, text.Bytes())
+	} else if err == nil {
+		_, err = w.Write(text.Bytes())
+	}
+	return errors.Join(err, stateErr)
+}
+
+// metrics is a tier as metrics.
+func (t tierStat) metrics() expose.Disk {
+	d := expose.Disk{
+		Tier: t.Tier, Root: t.Root, Pages: t.Pages, Tails: t.Tails, PageBytes: t.PageBytes, Budget: t.Budget,
+		QuarantinedFiles: t.Quarantined, QuarantinedBytes: t.QuarBytes, TemporaryFiles: t.Temp, TemporaryBytes: t.TempBytes,
+		Bytes: t.DiskBytes, FreeBytes: t.DiskFree,
+	}
+	if t.Booked != nil {
+		d.Booked = *t.Booked
+	}
+	today := time.Now().UTC().Format(time.DateOnly)
+	for _, w := range t.Written {
+		if w.Day == today {
+			d.WrittenToday = w.Bytes
+		}
+	}
+	return d
+}
+
+// metricsMode lets the node exporter read a new file, which runs as a user of its own. The
+// metrics have no text of prompts. A file that is there keeps its mode.
+const metricsMode = 0o644
+
+// replaceFile replaces a file of metrics. The textfile collector passes over the file beside it.
+func replaceFile(path string, text []byte) error {
+	mode := fs.FileMode(metricsMode)
+	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
+		mode = info.Mode().Perm()
+	}
+	return writeBeside("metrics", path, func(f *os.File) error {
+		_, err := f.Write(text)
+		return errors.Join(err, f.Chmod(mode))
+	})
 }

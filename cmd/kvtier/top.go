@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/screen"
 	"github.com/kvtier/kvtier/telemetry"
@@ -23,7 +22,7 @@ const (
 	namesEvery = 10          // frames between two looks for the names of models
 )
 
-func newTopCommand(a *app) *cobra.Command {
+func newTopCommand(out *output, at *storage, models *modelStore) *cobra.Command {
 	var once bool
 	cmd := &cobra.Command{
 		Use:   "top",
@@ -39,28 +38,20 @@ Off a terminal, or with --once, top prints once; with --json, the state that the
 web page shows.`,
 		Example: `  kvtier top
   ssh -t gpu kvtier top --root /srv/kv`,
-		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.top(cmd.Context(), once) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file, terminal := terminalOf(out.stdout); terminal && !once && !out.asJSON {
+				w := &watch{at: at, models: models}
+				return screen.Run(cmd.Context(), os.Stdin, file, topEvery, w.frame)
+			}
+			s, err := at.state(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return out.show(s, func(w io.Writer) { printTop(w, at.config.Local, s, models.names().nameOf) })
+		},
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "print once, and end")
 	return cmd
-}
-
-func (a *app) top(ctx context.Context, once bool) error {
-	out, terminal := terminalOf(a.stdout)
-	if terminal && !once && !a.asJSON {
-		w := &watch{app: a}
-		return screen.Run(ctx, os.Stdin, out, topEvery, w.frame)
-	}
-	s, err := a.state(ctx)
-	if err != nil {
-		return err
-	}
-	if a.asJSON {
-		return a.json(s)
-	}
-	printTop(a.stdout, a.config.Local, s, a.names().nameOf)
-	return nil
 }
 
 // terminalOf is the terminal below a printer, if it can move its cursor.
@@ -74,7 +65,8 @@ func terminalOf(w io.Writer) (file *os.File, ok bool) {
 
 // watch makes the frames of top.
 type watch struct {
-	app    *app
+	at     *storage
+	models *modelStore
 	names  modelNames
 	frames int    // so far
 	rows   string // of the latest state that could be read
@@ -82,18 +74,18 @@ type watch struct {
 
 func (w *watch) frame(ctx context.Context) string {
 	if w.frames%namesEvery == 0 {
-		w.names = w.app.names()
+		w.names = w.models.names()
 	}
 	w.frames++
 	var head strings.Builder
-	fmt.Fprintf(&head, "kvtier top %s  %s  q quits\n\n", oneLine(w.app.config.Local), time.Now().Format(time.TimeOnly))
-	s, err := w.app.state(ctx)
+	fmt.Fprintf(&head, "kvtier top %s  %s  q quits\n\n", oneLine(w.at.config.Local), time.Now().Format(time.TimeOnly))
+	s, err := w.at.state(ctx)
 	if err != nil {
 		paragraph(&head, err.Error())
 		head.WriteByte('\n')
 	} else {
 		var rows strings.Builder
-		printTop(&rows, w.app.config.Local, s, w.names.nameOf)
+		printTop(&rows, w.at.config.Local, s, w.names.nameOf)
 		w.rows = rows.String()
 	}
 	return printable(head.String() + w.rows)
@@ -105,7 +97,7 @@ func printTop(w io.Writer, root string, s telemetry.State, name show.Name) {
 	if len(s.Tiers) == 0 {
 		fmt.Fprintln(w, "No process that runs has told of its tiers.")
 	} else {
-		narrowTable(w, []string{"TIER", "USED", "OF", "SHARE", "PAGES", "TODAY", "STATE"}, tierRows(s.Tiers))
+		printNarrow(w, []string{"TIER", "USED", "OF", "SHARE", "PAGES", "TODAY", "STATE"}, tierRows(s.Tiers))
 	}
 	fmt.Fprintln(w)
 	printResidency(w, residencyOf(root, s, name), false)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,9 +12,8 @@ import (
 
 // Without an answer, a frame of top says why and keeps the rows of the last one.
 func TestTopKeepsItsRows(t *testing.T) {
-	w := &watch{app: &app{
-		stderr: new(bytes.Buffer), modelsDir: t.TempDir(), config: tierenv.Config{Local: filepath.Join(t.TempDir(), "\x1b[31mnone")},
-	}, rows: "the last rows\n"}
+	at := &storage{config: tierenv.Config{Local: filepath.Join(t.TempDir(), "\x1b[31mnone")}}
+	w := &watch{at: at, models: &modelStore{given: t.TempDir(), timeout: &at.timeout}, rows: "the last rows\n"}
 	frame := w.frame(t.Context())
 	require.Regexp(t, `^kvtier top .*\\u001b\[31mnone  \d\d:\d\d:\d\d  q quits\n\n    no server has reported to\s`, frame)
 	require.True(t, strings.HasSuffix(frame, "\n\nthe last rows\n"), frame)

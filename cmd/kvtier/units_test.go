@@ -65,7 +65,7 @@ func TestVerdict(t *testing.T) {
 		"a tier":       {[]checkedTier{tier(0, 0, ""), tier(0, 0, "it is gone")}, exitUnchecked, "could not be checked: it is gone"},
 		"both of them": {[]checkedTier{tier(1, 3, "")}, 1, "1 file is damaged"},
 	} {
-		err := verdict(checked{Tiers: test.tiers}, false)
+		err := checked{Tiers: test.tiers}.verdict(false)
 		if test.status == 0 {
 			require.NoError(t, err, name)
 			continue
@@ -74,5 +74,5 @@ func TestVerdict(t *testing.T) {
 		var status *cli.Error
 		require.Equal(t, test.status == exitUnchecked, errors.As(err, &status), name)
 	}
-	require.ErrorContains(t, verdict(checked{Tiers: []checkedTier{tier(1, 0, "")}}, true), "could not be repaired")
+	require.ErrorContains(t, checked{Tiers: []checkedTier{tier(1, 0, "")}}.verdict(true), "could not be repaired")
 }

@@ -35,20 +35,20 @@ func TestEveryObstacleIsShown(t *testing.T) {
 		require.Contains(t, log.String(), e.Remedy)
 
 		var out bytes.Buffer
-		a := &app{stdout: printer{&out}, stderr: printer{&out}}
+		o := &output{stdout: printer{&out}, asJSON: true}
 		name := modelNames{}.nameOf
 		processes := show.Processes(state, name)
-		printResidency(a.stdout, residency{Live: true, Processes: processes, Models: []modelUse{{Model: show.Models(state, name)[0]}}}, false)
+		printResidency(o.stdout, residency{Live: true, Processes: processes, Models: []modelUse{{Model: show.Models(state, name)[0]}}}, false)
 		requireTold(t, e, out.String())
 		require.NotContains(t, out.String(), "No slot is in use.")
 
 		out.Reset()
 		list := reasons{Live: true, NotStored: []notStored{{processes[0].Model, 1, *processes[0].Unstored}}}
-		a.printReasons(list)
+		list.print(o.stdout)
 		requireTold(t, e, out.String())
 
 		out.Reset()
-		require.NoError(t, a.json(list))
+		require.NoError(t, o.show(list, nil))
 		require.Contains(t, out.String(), `"cause": "`+string(cause)+`"`)
 		require.Contains(t, out.String(), `"not_stored"`)
 

@@ -44,17 +44,12 @@ type miss struct {
 	words
 }
 
-// whyFlags are the flags of why.
-type whyFlags struct {
-	n           int
-	noText, all bool
-}
-
 // defaultMisses is the number of prompts that why lists.
 const defaultMisses = 5
 
-func newWhyCommand(a *app) *cobra.Command {
-	var f whyFlags
+func newWhyCommand(out *output, at *storage, models *modelStore) *cobra.Command {
+	n := defaultMisses
+	var noText, all bool
 	cmd := &cobra.Command{
 		Use:   "why [MODEL]",
 		Short: "Say why prompts were computed although kvtier is on",
@@ -75,44 +70,50 @@ keeps text in files of its own directory, and kvtier rm MODEL removes it.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.n < 1 || f.n > telemetry.StatePromptsMax {
-				return cli.BadValue(cmd.Flags().Lookup("count"), fmt.Sprint(f.n))
+			if n < 1 || n > telemetry.StatePromptsMax {
+				return cli.BadValue(cmd.Flags().Lookup("count"), fmt.Sprint(n))
 			}
-			return a.why(cmd.Context(), append(args, "")[0], f)
+			s, hidden, err := stateWithWords(cmd.Context(), at, noText)
+			if err != nil {
+				return err
+			}
+			text := newReader(models, at.config.Namespace, hidden)
+			found, err := reasonsIn(s, models.names(), append(args, "")[0], n, all, text)
+			if err != nil {
+				return err
+			}
+			found.Root = at.config.Local
+			return out.show(found, found.print)
 		},
 	}
-	cmd.Flags().IntVarP(&f.n, "count", "n", defaultMisses, "how many prompts to list")
+	cmd.Flags().IntVarP(&n, "count", "n", n, "how many prompts to list")
 	cli.Give(cmd.Flags(), "count", fmt.Sprintf("1 to %d", telemetry.StatePromptsMax))
-	cmd.Flags().BoolVar(&f.all, "all", false, "also list prompts whose computed text is new")
-	cmd.Flags().BoolVar(&f.noText, "no-text", false, "show positions only, no text of prompts")
+	cmd.Flags().BoolVar(&all, "all", false, "also list prompts whose computed text is new")
+	cmd.Flags().BoolVar(&noText, "no-text", false, "show positions only, no text of prompts")
 	return cmd
 }
 
-func (a *app) why(ctx context.Context, model string, f whyFlags) error {
-	s, hidden, err := a.stateWithWords(ctx, f.noText)
+// reasonsIn finds n reasons in a state: of all models, or of the wanted one. With all, new text is
+// listed, too.
+func reasonsIn(s telemetry.State, names modelNames, wanted string, n int, all bool, r *reader) (reasons, error) {
+	out := reasons{Live: s.Live, Since: s.Since, Busters: []buster{}, Misses: []miss{}, NotStored: []notStored{}}
+	keep, err := keepModel(s, names, wanted)
 	if err != nil {
-		return err
+		return out, err
 	}
-	names := a.names()
-	keep, err := a.keepModel(s, names, model)
-	if err != nil {
-		return err
-	}
-	out := reasons{Root: a.config.Local, Live: s.Live, Since: s.Since, Busters: []buster{}, Misses: []miss{}, NotStored: []notStored{}}
 	for _, p := range show.Processes(s, names.nameOf) {
 		if p.Unstored != nil && keep(p.Weights) {
 			out.NotStored = append(out.NotStored, notStored{p.Model, p.PID, *p.Unstored})
 		}
 	}
-	r := newReader(a, hidden)
 	for _, b := range show.Busters(s, names.nameOf, keep) {
 		out.Busters = append(out.Busters, buster{b, show.BusterAdvice, r.buster(b)})
 	}
 	isNew := func(p telemetry.StatePrompt) bool {
-		return p.Miss != nil && p.Miss.Cause == telemetry.CauseNeverSeen && !f.all && keep(p.Weights)
+		return p.Miss != nil && p.Miss.Cause == telemetry.CauseNeverSeen && !all && keep(p.Weights)
 	}
 	listed := func(p telemetry.StatePrompt) bool { return keep(p.Weights) && !isNew(p) }
-	for _, m := range show.Misses(s, names.nameOf, time.Now(), f.n, listed) {
+	for _, m := range show.Misses(s, names.nameOf, time.Now(), n, listed) {
 		out.Misses = append(out.Misses, miss{m, r.miss(m)})
 	}
 	for _, p := range s.Prompts {
@@ -127,27 +128,23 @@ func (a *app) why(ctx context.Context, model string, f whyFlags) error {
 		}
 	}
 	out.Causes = show.CauseTotals(models)
-	if a.asJSON {
-		return a.json(out)
-	}
-	a.printReasons(out)
-	return nil
+	return out, nil
 }
 
 // stateWithWords reads the state, with the text that this user may see. hidden is the reason why
 // there is none.
-func (a *app) stateWithWords(ctx context.Context, noText bool) (s telemetry.State, hidden string, err error) {
+func stateWithWords(ctx context.Context, at *storage, noText bool) (s telemetry.State, hidden string, err error) {
 	if noText {
-		s, err = a.state(ctx)
-		return s, "--no-text", err
+		s, err = at.state(ctx)
+		return s, hiddenByFlag, err
 	}
-	s, wordsErr := a.readState(ctx, func(ctx context.Context) (telemetry.State, error) {
-		return collect.ReadWords(ctx, a.config.Local, a.config.Namespace)
+	s, wordsErr := at.readState(ctx, func(ctx context.Context) (telemetry.State, error) {
+		return collect.ReadWords(ctx, at.config.Local, at.config.Namespace)
 	})
 	if wordsErr == nil {
 		return s, "", nil
 	}
-	s, err = a.state(ctx)
+	s, err = at.state(ctx)
 	switch {
 	case err != nil:
 		return s, "", err
@@ -157,81 +154,70 @@ func (a *app) stateWithWords(ctx context.Context, noText bool) (s telemetry.Stat
 	return s, wordsErr.Error(), nil
 }
 
-func (a *app) printReasons(out reasons) {
+func (out reasons) print(w io.Writer) {
 	now := time.Now()
 	for _, n := range out.NotStored {
-		fmt.Fprintf(a.stdout, "%s, process %d\n", oneLine(n.Model), n.PID)
-		printUnstored(a.stdout, &n.Unstored, now)
-		fmt.Fprintln(a.stdout)
+		fmt.Fprintf(w, "%s, process %d\n", oneLine(n.Model), n.PID)
+		printUnstored(w, &n.Unstored, now)
+		fmt.Fprintln(w)
 	}
 	for _, b := range out.Busters {
-		a.printBuster(b)
+		b.print(w)
 	}
 	for _, m := range out.Misses {
-		a.printMiss(m, now)
-		fmt.Fprintln(a.stdout)
+		m.print(w, now)
+		fmt.Fprintln(w)
 	}
 	switch {
 	case !out.Live: // its file has no prompts
-		fmt.Fprintln(a.stdout, "No collector runs, so recent prompts are not known.")
+		fmt.Fprintln(w, "No collector runs, so recent prompts are not known.")
 	case len(out.Misses) == 0:
-		fmt.Fprintln(a.stdout, "No recent prompt computed more than it had to.")
+		fmt.Fprintln(w, "No recent prompt computed more than it had to.")
 	}
 	if out.New > 0 {
-		fmt.Fprintf(a.stdout, "%s of new text left out; --all lists them.\n", plural(out.New, "prompt"))
+		fmt.Fprintf(w, "%s of new text left out; --all lists them.\n", plural(out.New, "prompt"))
 	}
 	if len(out.Causes) == 0 {
 		return
 	}
 	if len(out.Misses) == 0 || out.New > 0 {
-		fmt.Fprintln(a.stdout)
+		fmt.Fprintln(w)
 	}
 	var rows [][]string
 	for _, c := range out.Causes {
 		rows = append(rows, []string{string(c.Cause), count(c.Prompts), count(c.Tokens)})
 	}
-	fmt.Fprintf(a.stdout, "All since %s:\n", since(out.Since))
-	narrowTable(a.stdout, []string{"CAUSE", "PROMPTS", "TOKENS COMPUTED"}, rows)
+	fmt.Fprintf(w, "All since %s:\n", since(out.Since))
+	printNarrow(w, []string{"CAUSE", "PROMPTS", "TOKENS COMPUTED"}, rows)
 }
 
-func (a *app) printBuster(b buster) {
-	fmt.Fprintf(a.stdout, "%s in every request%s\n", show.Changing(b.Begin, b.End), b.quoted())
-	paragraph(a.stdout, fmt.Sprintf("%s: in %s in a row; %s behind this place were computed again although they were the same.",
+func (b buster) print(w io.Writer) {
+	fmt.Fprintf(w, "%s in every request%s\n", show.Changing(b.Begin, b.End), b.quoted())
+	paragraph(w, fmt.Sprintf("%s: in %s in a row; %s behind this place were computed again although they were the same.",
 		b.Model, plural(b.Prompts, "request"), plural(b.Lost, "token")))
-	paragraph(a.stdout, b.Advice)
-	a.printHidden(b.words)
-	fmt.Fprintln(a.stdout)
+	paragraph(w, b.Advice)
+	b.printHidden(w)
+	fmt.Fprintln(w)
 }
 
-func (a *app) printMiss(m miss, now time.Time) {
-	fmt.Fprintf(a.stdout, "%s, %s, slot %d\n", show.Ago(m.Time, now), oneLine(m.Model), m.Slot)
-	paragraph(a.stdout, fmt.Sprintf("%s: %s in the slot, %s restored, %s computed.",
+func (m miss) print(w io.Writer, now time.Time) {
+	fmt.Fprintf(w, "%s, %s, slot %d\n", show.Ago(m.Time, now), oneLine(m.Model), m.Slot)
+	paragraph(w, fmt.Sprintf("%s: %s in the slot, %s restored, %s computed.",
 		plural(m.Tokens, "token"), count(m.InSlot), count(m.Restored), count(m.Computed)))
-	paragraph(a.stdout, m.Because)
+	paragraph(w, m.Because)
 	if m.Text != nil {
-		fmt.Fprintf(a.stdout, "    was  %s\n    is   %s\n", m.Text.was(), m.Text.is())
+		fmt.Fprintf(w, "    was  %s\n    is   %s\n", m.Text.was(), m.Text.is())
 	}
-	a.printHidden(m.words)
+	m.printHidden(w)
 	if m.Text != nil && m.Text.Was != "" && m.Text.Was == m.Text.Is {
-		paragraph(a.stdout, "Both texts are the same in other tokens: an answer that a program sends back is split anew.")
+		paragraph(w, "Both texts are the same in other tokens: an answer that a program sends back is split anew.")
 		return
 	}
-	paragraph(a.stdout, m.Remedy)
+	paragraph(w, m.Remedy)
 }
 
-func (a *app) printHidden(w words) {
-	if w.Hidden != "" && w.Hidden != hiddenByFlag {
-		paragraph(a.stdout, "The text is not shown: "+w.Hidden+".")
-	}
-}
-
-// columns is the width of a terminal that output fits where names are not too long.
-const columns = 80
-
-// paragraph prints a sentence in indented lines.
-func paragraph(w io.Writer, sentence string) {
-	const indent = "    "
-	for _, line := range show.Wrap(oneLine(sentence), columns-len(indent)) {
-		fmt.Fprintln(w, indent+line)
+func (t words) printHidden(w io.Writer) {
+	if t.Hidden != "" && t.Hidden != hiddenByFlag {
+		paragraph(w, "The text is not shown: "+t.Hidden+".")
 	}
 }

@@ -44,19 +44,19 @@ func TestHostileStates(t *testing.T) {
 		Tiers: []telemetry.Tier{{Name: hostile, Root: hostile, Bytes: -1, Budget: 1, Booked: 1 << 62, Pages: -1}},
 	}
 	var out bytes.Buffer
-	a := &app{stdout: printer{&out}, stderr: printer{&out}}
+	o := &output{stdout: printer{&out}, asJSON: true}
 	name := modelNames{}.nameOf
 	all := func(string) bool { return true }
 	use := residency{Live: true, Processes: show.Processes(state, name), Models: []modelUse{{Model: show.Models(state, name)[0]}}, PagesErr: hostile, counted: true}
-	printResidency(a.stdout, use, true)
+	printResidency(o.stdout, use, true)
 	requireTame(t, out.String())
 
 	out.Reset()
-	printTop(a.stdout, hostile, state, name)
+	printTop(o.stdout, hostile, state, name)
 	requireTame(t, out.String())
 
 	out.Reset()
-	r := newReader(a, hostile)
+	r := newReader(nil, "", hostile)
 	var list reasons
 	for _, b := range show.Busters(state, name, all) {
 		list.Busters = append(list.Busters, buster{b, show.BusterAdvice, r.buster(b)})
@@ -64,12 +64,12 @@ func TestHostileStates(t *testing.T) {
 	for _, m := range show.Misses(state, name, time.Now(), 5, func(telemetry.StatePrompt) bool { return true }) {
 		list.Misses = append(list.Misses, miss{m, words{Text: &parted{hostile, hostile, hostile, hostile, hostile}}})
 	}
-	a.printReasons(list)
+	list.print(o.stdout)
 	requireTame(t, out.String())
 
 	out.Reset()
-	require.NoError(t, a.json(list))
-	require.NoError(t, a.json(use))
+	require.NoError(t, o.show(list, nil))
+	require.NoError(t, o.show(use, nil))
 	require.NotContains(t, out.String(), "\x1b")
 	require.NotContains(t, out.String(), "\u202e")
 }
@@ -100,20 +100,19 @@ func TestQuotesAreBounded(t *testing.T) {
 
 // Reasons why the text of a request is not shown.
 func TestHiddenText(t *testing.T) {
-	a := &app{modelsDir: t.TempDir()}
-	a.config.Namespace = "ours"
+	store := &modelStore{given: t.TempDir()}
 	w := &telemetry.Words{}
 	m := show.Miss{Cause: telemetry.CauseDiffers, Namespace: "ours", Weights: "w", Words: w}
-	require.Contains(t, newReader(a, "").miss(m).Hidden, "the model's file is not in "+a.modelsDir)
-	require.Equal(t, "why not", newReader(a, "why not").miss(m).Hidden)
+	require.Contains(t, newReader(store, "ours", "").miss(m).Hidden, "the model's file is not in "+store.given)
+	require.Equal(t, "why not", newReader(store, "ours", "why not").miss(m).Hidden)
 	m.Private = true
-	require.Contains(t, newReader(a, "").miss(m).Hidden, "the request is private")
+	require.Contains(t, newReader(store, "ours", "").miss(m).Hidden, "the request is private")
 	m.Private, m.Words = false, nil
-	require.Contains(t, newReader(a, "").miss(m).Hidden, "one of the two requests is private")
+	require.Contains(t, newReader(store, "ours", "").miss(m).Hidden, "one of the two requests is private")
 	m.Detail = "from stored text"
-	require.Equal(t, "the text differs from stored text, of which no recent request is in memory", newReader(a, "").miss(m).Hidden)
+	require.Equal(t, "the text differs from stored text, of which no recent request is in memory", newReader(store, "ours", "").miss(m).Hidden)
 	m.Namespace = ""
-	require.Contains(t, newReader(a, "").miss(m).Hidden, `the namespace ""`)
+	require.Contains(t, newReader(store, "ours", "").miss(m).Hidden, `the namespace ""`)
 	m.Cause = telemetry.CauseEvicted
-	require.Equal(t, words{}, newReader(a, "").miss(m), "there is no text to show")
+	require.Equal(t, words{}, newReader(store, "ours", "").miss(m), "there is no text to show")
 }

@@ -68,14 +68,15 @@ func (b buster) quoted() string {
 
 // reader turns tokens into text.
 type reader struct {
-	a      *app
-	hidden string // reason why no text is known
-	models map[string]*modelfile.Decoder
-	errs   map[string]string // reasons why a model's tokens cannot be read
+	store     *modelStore
+	namespace string // of this user
+	hidden    string // reason why no text is known
+	models    map[string]*modelfile.Decoder
+	errs      map[string]string // reasons why a model's tokens cannot be read
 }
 
-func newReader(a *app, hidden string) *reader {
-	return &reader{a: a, hidden: hidden, models: make(map[string]*modelfile.Decoder), errs: make(map[string]string)}
+func newReader(store *modelStore, namespace, hidden string) *reader {
+	return &reader{store: store, namespace: namespace, hidden: hidden, models: make(map[string]*modelfile.Decoder), errs: make(map[string]string)}
 }
 
 // miss is the text of a miss. Only some causes are about a place where text differs.
@@ -102,8 +103,8 @@ func (r *reader) words(weights, namespace string, private bool, w *telemetry.Wor
 	switch {
 	case r.hidden != "":
 		return words{Hidden: r.hidden}
-	case namespace != r.a.config.Namespace:
-		return words{Hidden: fmt.Sprintf("the request has the namespace %q, and this user asks with %q (OLLAMA_KV_TIER_NAMESPACE)", namespace, r.a.config.Namespace)}
+	case namespace != r.namespace:
+		return words{Hidden: fmt.Sprintf("the request has the namespace %q, and this user asks with %q (OLLAMA_KV_TIER_NAMESPACE)", namespace, r.namespace)}
 	case private:
 		return words{Hidden: "the request is private (kv_store: false)"}
 	case w == nil:
@@ -125,9 +126,9 @@ func (r *reader) decoder(weights string) (*modelfile.Decoder, string) {
 	if d := r.models[weights]; d != nil || r.errs[weights] != "" {
 		return d, r.errs[weights]
 	}
-	path := r.a.blob(weights)
+	path := r.store.blob(weights)
 	if path == "" {
-		r.errs[weights] = "the model's file is not in " + r.a.models() + "; name Ollama's models with --models"
+		r.errs[weights] = "the model's file is not in " + r.store.dir() + "; name Ollama's models with --models"
 		return nil, r.errs[weights]
 	}
 	d, err := modelfile.OpenDecoder(path)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/spf13/cobra"
 )
@@ -21,7 +20,6 @@ The folders in patches/optional are sets that can be left out: --without paged
 gives an Ollama without paged attention. The tree remembers the choice, and the
 other verbs follow it, until --without names another or revert ends it;
 --without none applies all sets.`,
-		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			unlock, err := a.lock(cmd.Context())
 			if err != nil {

@@ -27,7 +27,6 @@ func newBuildCommand(a *app) *cobra.Command {
 CPU backends with CMake (and CUDA, when nvcc is found) and the ollama binary. The
 result runs in place: bin/ollama finds its backends in lib/ollama beside it. A
 second build compiles only changed files.`,
-		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			unlock, err := a.lock(cmd.Context())
 			if err != nil {

@@ -68,7 +68,6 @@ C code differs from that of the release before takes minutes.
 
 A dash in the table is a check that was not asked for, or could not be tried. The
 command fails when a check failed, or when a release is not available.`,
-		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			results, err := a.check(cmd.Context(), f)
 			if err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/spf13/cobra"
@@ -22,7 +21,6 @@ a pinned checksum, or with --src from a git clone.
 
 A tree that is there already is left alone. One of another release or origin is
 replaced with --force, unless it holds work that would be lost.`,
-		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			unlock, err := a.lock(cmd.Context())
 			if err != nil {

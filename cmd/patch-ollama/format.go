@@ -23,7 +23,6 @@ of that name, which only these releases get. Each folder is written from the tre
 of one release; patches/README.md says which. A commit with a trailer such as
 "Set: paged" becomes a patch of an optional set, in patches/optional/paged; these
 are written from trees with all sets, and stay as they are in others.`,
-		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if check && force {
 				return cli.Usagef("--check writes nothing, and --force overwrites patches; give one of them")

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 
-	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/spf13/cobra"
 )
 
@@ -15,7 +14,6 @@ func newRevertCommand(a *app) *cobra.Command {
 		Long: `Take the source back to the release. Build caches stay, so a later build is
 incremental. Uncommitted changes and commits that no patch holds are discarded
 only with --force. The next apply puts on all optional sets again.`,
-		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			unlock, err := a.lock(cmd.Context())
 			if err != nil {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/spf13/cobra"
 )
@@ -56,7 +55,6 @@ func newStatusCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the source and the patches in the build directory",
-		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.status(cmd.Context())
 			if err != nil {

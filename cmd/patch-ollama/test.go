@@ -17,6 +17,7 @@ series touches, except the scheduler's, or those that the arguments after -- nam
 The source is fetched and the series applied if that is not done yet.`,
 		Example: `  patch-ollama test
   patch-ollama test -- -run Rows -v ./ml/backend/ggml`,
+		Args: cobra.ArbitraryArgs, // of go test
 		RunE: func(cmd *cobra.Command, args []string) error {
 			unlock, err := a.lock(cmd.Context())
 			if err != nil {

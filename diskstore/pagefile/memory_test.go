@@ -161,7 +161,7 @@ func TestCheckingTakesAStepAtATime(t *testing.T) {
 
 // TestCheckingSmallSections: a page may have thousands of sections that are smaller than a block.
 func TestCheckingSmallSections(t *testing.T) {
-	if raceDetector {
+	if testrows.RaceDetector {
 		t.Skip("a sync.Pool loses a part of its values under the race detector")
 	}
 	sections := manySections(2000)

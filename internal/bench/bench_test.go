@@ -36,10 +36,16 @@ func TestSeries(t *testing.T) {
 }
 
 func TestSideBySide(t *testing.T) {
-	var s SideBySide
-	s.addPair(100, 99)
-	s.addPair(200, 204)
-	s.addPair(100, 98)
+	var s measure.SideBySide
+	s.Add(100, 99)
+	s.Add(200, 204)
+	var order []string
+	side := func(name string, value float64) func() (float64, error) {
+		return func() (float64, error) { order = append(order, name); return value, nil }
+	}
+	require.NoError(t, s.Measure(side("off", 100), side("on", 98)))
+	require.NoError(t, (&measure.SideBySide{Ratio: measure.Series{Values: []float64{1}}}).Measure(side("off", 1), side("on", 1)))
+	require.Equal(t, []string{"off", "on", "on", "off"}, order)
 	require.InDelta(t, 0.99, s.Ratio.Median, 1e-9)
 	require.Equal(t, 100.0, s.Off.Median)
 	require.Equal(t, 99.0, s.On.Median)
@@ -79,15 +85,11 @@ func TestParse(t *testing.T) {
 	require.Greater(t, s.shape.Parameters(), 10*small)
 
 	for args, want := range map[string][]string{
-		`-only ttfb: there is no benchmark "ttfb", only ttft, large, chat, cost, restore, slots, warm, remote, moved, near, paged, elastic, share, store`: {"-only", "ttfb"},
-		`-sizes 1,x: "1" is not a number of tokens from 2 to 262144`:                                                                                      {"-sizes", "1,x"},
-		`-store-pages 5,x: "x" is not a number of pages from 1 to 10000000`:                                                                               {"-store-pages", "5,x"},
-		`-remote-mbs 0: "0" is not a number of MB per second from 1 to 100000`:                                                                            {"-remote-mbs", "0"},
-		`-share-prefill 0, -share-load 0.5: want more than 0 of both`:                                                                                     {"-share-prefill", "0"},
-		"-model 7b: there is no such model, only small and 1b":                                                                                            {"-model", "7b"},
-		`-store-mib 0: want 1 to 8192`:                                                                                                                    {"-store-mib", "0"},
-		"-n 0, -pairs 15: at least one repetition is needed":                                                                                              {"-n", "0"},
-		`unexpected argument "all"; every setting is a flag, see -help`:                                                                                   {"all"},
+		`-only ttfb: there is no benchmark "ttfb", only ttft, large, chat, cost, restore, slots, warm, remote, moved, near, paged, elastic, store`: {"-only", "ttfb"},
+		`-sizes 1,x: "1" is not a number of tokens from 2 to 262144`:                                                                               {"-sizes", "1,x"},
+		"-model 7b: there is no such model, only small and 1b":                                                                                     {"-model", "7b"},
+		"-n 0, -pairs 15: at least one repetition is needed":                                                                                       {"-n", "0"},
+		`unexpected argument "all"; every setting is a flag, see -help`:                                                                            {"all"},
 	} {
 		_, err := parse(want, io.Discard)
 		require.EqualError(t, err, args)
@@ -121,7 +123,7 @@ func sample() *Report {
 				Took: series(0.05), Batch: series(0.03), Outside: series(0.02), SameSlotBatch: series(0.01), PlainRead: series(0.025),
 			}},
 		},
-		Cost: &Cost{PromptTokens: 4096, DecodePrompt: 64, AnswerTokens: 256, Prefill: SideBySide{Off: series(300), On: series(297), Ratio: series(0.99)}},
+		Cost: &Cost{PromptTokens: 4096, DecodePrompt: 64, AnswerTokens: 256, Prefill: measure.SideBySide{Off: series(300), On: series(297), Ratio: series(0.99)}},
 		Remote: &Remote{Tokens: 4096, Points: []RemotePoint{{
 			BytesPerSecond: 1e7, Decided: series(4.1), DecidedTokens: 0, Unknown: series(4.3), Restored: series(6), RestoredTokens: 4095,
 			Computed: series(4, 4.2, 3.9), Ratio: 1.025,
@@ -172,38 +174,60 @@ ollama    0.16.1+kvtier.0.1.0; stock: 0.16.1, unpatched
 model     qwen3; 8,192 bytes of K/V per token
 settings  context 9,216, pages of 256 tokens, 1 slot; median (smallest–largest)
 
-Time to first token, model load taken off, 3 times
+TTFT
+fixed                       6.00 ms
+fixed batch                 4.00 ms
+http scheduling sampling    0.00 ms
 
-PROMPT    STOCK OLLAMA              COLD      SAME SLOT    RESTORED AFTER KILL -9    AND EMPTY PAGE CACHE    SPEEDUP    OVER OWN COLD
-8,192     30.0 s (29.0 s–31.0 s)    33.0 s    20.0 ms      100 ms                    125 ms                  300×       330×
+TOKENS                               8,192
+stock                                30.0 s (29.0 s–31.0 s)
+cold                                 33.0 s
+same slot                            20.0 ms
+restored                             100 ms
+restored uncached                    125 ms
+restored tokens                      8,191
+speedup                              300
+speedup cold                         330
+restored took                        50.0 ms
+restored batch                       30.0 ms
+restored outside                     20.0 ms
+same slot batch                      10.0 ms
+plain read                           25.0 ms
+carrying and tokenizing              0.00 ms
+same slot carrying and tokenizing    0.00 ms
 
-Restored after kill -9
+COST
+prompt tokens           4,096
+decode prompt tokens    64
+answer tokens           256
+decode threads          0
 
-WHERE IT GOES                           8,192
-time to first token                     100.0 ms
-  HTTP, scheduling, sampling            2.0 ms
-  carrying and tokenizing the prompt    18.0 ms
-    of which in a warm runner           8.0 ms
-  restore                               50.0 ms
-    of which reading alone takes        25.0 ms
-  batch of the last token               30.0 ms
-    of which in a warm runner           10.0 ms
+         PREFILL    DECODE
+off      300.0/s    0.0/s
+on       297.0/s    0.0/s
+ratio    0.99       0
 
-Cost of the tier when nothing is restored, tokens per second (prompts of 4,096, answers of 256; 1 and 0 pairs)
+RESTORE
+tokens     8,192
+files      32
+bytes      67 MB
 
-           TIER OFF    TIER ON    ON/OFF OF EACH PAIR
-prefill    300.0       297.0      0.990
-decode     0.0         0.0        0.000
+           CACHED
+restore    1,500 MB/s
+read       3,000 MB/s
+ratio      0.5
 
-Restoring 8,192 tokens (32 files, 67 MB) against reading the files, 1 times
+REMOTE
+tokens    4,096
 
-PAGE CACHE    RESTORE       PLAIN READ    RATIO
-full          1,500 MB/s    3,000 MB/s    0.50
-
-Time to first token, 4,096 tokens of which all but the last are on a remote tier, first request after a restart, 1 times
-
-REMOTE TIER    OURS      OF IT RESTORED    ALL RESTORED    ALL COMPUTED              OURS/BETTER    TIER NOT KNOWN YET
-10 MB/s        4.10 s    0                 6.00 s          4.00 s (3.90 s–4.20 s)    1.02           4.30 s
+BYTES PER SECOND    10 MB/S
+decided             4.10 s
+decided tokens      0
+unknown             4.30 s
+restored            6.00 s
+restored tokens     4,095
+computed            4.00 s (3.90 s–4.20 s)
+ratio               1.025
 `, out.String())
 }
 

@@ -2,145 +2,109 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
-	"slices"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 )
 
-// decodesPerPrefill is the number of pairs of answers measured per pair of prompts: single
-// answers differ by ten percent.
-const decodesPerPrefill = 4
-
-// costRun is a running benchmark of both sides.
-type costRun struct {
-	*bench
-	on, off *lab.Lab
-	pages   int // pages that the side with the tier on must have written by now
-	pairs   int // pairs measured so far
+// Cost is speed in tokens per second with the tier on and off.
+type Cost struct {
+	PromptTokens  int                `json:"prompt_tokens"`
+	DecodePrompt  int                `json:"decode_prompt_tokens"` // prompt of the requests whose decode speed is measured
+	AnswerTokens  int                `json:"answer_tokens"`
+	DecodeThreads int                `json:"decode_threads"` // prefill uses Ollama's own choice
+	Prefill       measure.SideBySide `json:"prefill" unit:"/s"`
+	Decode        measure.SideBySide `json:"decode" unit:"/s"`
 }
+
+const (
+	// decodesPerPrefill is the number of pairs of answers measured per pair of prompts: single
+	// answers differ by ten percent.
+	decodesPerPrefill = 4
+	// pairsPerStart is the number of pairs measured before both sides are started again. The
+	// placement of a process's memory makes the process a few percent quicker or slower than an
+	// equal one while it runs: turns within one pair of processes do not average that out.
+	pairsPerStart = 4
+)
 
 // prefillSpeed is tokens per second, by the client's clock.
-func prefillSpeed(a lab.Answer) float64 {
-	return float64(a.PromptEvalCount) / a.Wait().Seconds()
-}
+func prefillSpeed(a lab.Answer) float64 { return float64(a.PromptEvalCount) / a.Wait().Seconds() }
 
 // decodeSpeed is tokens per second after the first, which belongs to the prefill.
 func decodeSpeed(a lab.Answer) float64 {
 	return float64(a.EvalCount-1) / (a.Total - a.TTFT).Seconds()
 }
 
-// measureCost runs pairs of requests with new prompts, one with the tier on and one with the
-// tier off. The side that goes first alternates.
-//
-// Decoding leaves one core free. With compute threads on all cores, each wake-up of the
-// server or of the client would stop one of them and make the others wait: the times of
-// equal answers would differ by a factor of two.
-func (b *bench) measureCost(ctx context.Context) error {
-	r := &Cost{
-		PromptTokens: b.settings.costPrompt, DecodePrompt: decodePrompt, AnswerTokens: b.settings.costAnswer,
-		DecodeThreads: max(1, runtime.NumCPU()-1),
+// threadsButOne leaves one core to the server and to the measuring client. With compute threads on all
+// cores, each wake-up of these would stop a thread and make the others wait: the times of equal
+// answers would differ by a factor of two.
+func threadsButOne() int { return max(1, runtime.NumCPU()-1) }
+
+// measureCost runs pairs of requests with new prompts, one with the tier on and one with the tier off.
+func measureCost(ctx context.Context, r *rig, s settings) (any, error) {
+	c := &Cost{PromptTokens: s.costPrompt, DecodePrompt: decodePrompt, AnswerTokens: s.costAnswer, DecodeThreads: threadsButOne()}
+	for _, kind := range []costKind{
+		{"prefill", c.PromptTokens, 1, 0, s.pairs, prefillSpeed, &c.Prefill},
+		{"decode", c.DecodePrompt, c.AnswerTokens, c.DecodeThreads, s.pairs * decodesPerPrefill, decodeSpeed, &c.Decode},
+	} {
+		err := r.step(fmt.Sprintf("cost, %s, %d pairs", kind.name, kind.pairs), func() (string, error) {
+			for done := 0; done < kind.pairs; done += pairsPerStart {
+				if err := kind.measure(ctx, r, min(pairsPerStart, kind.pairs-done)); err != nil {
+					return "", err
+				}
+			}
+			return show.Percent(kind.into.Ratio.Median) + " of the speed with the tier off", nil
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
-	b.report.Cost = r
-	err := b.compareSpeed(ctx, "prefill", 0, b.settings.pairs, &r.Prefill, func(c *costRun) error {
-		return c.pair(ctx, &r.Prefill, r.PromptTokens, 1, prefillSpeed)
+	return c, nil
+}
+
+// costKind is a kind of request whose speed is measured.
+type costKind struct {
+	name                           string
+	prompt, answer, threads, pairs int
+	speed                          func(lab.Answer) float64
+	into                           *measure.SideBySide
+}
+
+// measure starts both sides and measures pairs.
+func (k *costKind) measure(ctx context.Context, r *rig, pairs int) error {
+	o := lab.Options{Threads: k.threads}
+	return r.ours(ctx, o, func(on *lab.Lab, _ string) error {
+		return r.serve(ctx, o, func(off *lab.Lab) error {
+			if err := r.load(ctx, off); err != nil {
+				return err
+			}
+			for pair := range pairs {
+				prompt := r.prompt(k.prompt)
+				if err := k.into.Measure(
+					func() (float64, error) { a, err := r.ask(ctx, off, prompt, k.answer); return k.speed(a), err },
+					func() (float64, error) { return k.askOn(ctx, r, on, prompt, pair+1) },
+				); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 	})
-	if err != nil {
-		return err
-	}
-	return b.compareSpeed(ctx, "decode", r.DecodeThreads, b.settings.pairs*decodesPerPrefill, &r.Decode, func(c *costRun) error {
-		return c.pair(ctx, &r.Decode, r.DecodePrompt, r.AnswerTokens, decodeSpeed)
-	})
 }
 
-// pairsPerStart is the number of pairs measured before both sides are started again. The
-// placement of a process's memory makes the process a few percent quicker or slower than an
-// equal one while it runs: turns within one pair of processes do not average that out.
-const pairsPerStart = 4
-
-// compareSpeed measures pairs, on new processes every pairsPerStart.
-func (b *bench) compareSpeed(ctx context.Context, what string, threads, pairs int, result *SideBySide, measure func(*costRun) error) error {
-	step := b.steps.Step(fmt.Sprintf("cost, %s, %d pairs", what, pairs))
-	for done := 0; done < pairs; done += pairsPerStart {
-		if err := b.comparePairs(ctx, threads, min(pairsPerStart, pairs-done), measure); err != nil {
-			step.End("", err)
-			return err
-		}
-	}
-	step.End(fmt.Sprintf("%s of the speed with the tier off", show.Percent(result.Ratio.Median)), nil)
-	return nil
-}
-
-// comparePairs starts both sides and measures pairs.
-func (b *bench) comparePairs(ctx context.Context, threads, pairs int, measure func(*costRun) error) (err error) {
-	root := filepath.Join(b.dir, "pages")
-	on, err := b.startOurs(ctx, root, threads)
+// askOn asks the side with the tier on and waits until its pages, of so many requests, are written: the
+// writes would slow down the other side.
+func (k *costKind) askOn(ctx context.Context, r *rig, on *lab.Lab, prompt string, requests int) (float64, error) {
+	a, err := r.ask(ctx, on, prompt, k.answer)
 	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, on.Close(), os.RemoveAll(root)) }()
-	off, err := b.start(ctx, lab.Options{Model: b.model, NumCtx: b.numCtx, Threads: threads})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, off.Close()) }()
-	if _, err := b.askShort(ctx, off, b.prompt(shortPrompt)); err != nil {
-		return err
-	}
-	c := &costRun{bench: b, on: on, off: off}
-	for range pairs {
-		if err := measure(c); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// pair measures both sides with the same prompt.
-func (c *costRun) pair(ctx context.Context, into *SideBySide, tokens, answer int, speed func(lab.Answer) float64) error {
-	prompt := c.prompt(tokens)
-	var with, without float64
-	order := []func() error{
-		func() error {
-			a, err := c.ask(ctx, c.off, prompt, answer)
-			without = speed(a)
-			return err
-		},
-		func() error {
-			a, err := c.askOn(ctx, prompt, tokens, answer)
-			with = speed(a)
-			return err
-		},
-	}
-	if c.pairs%2 == 1 {
-		slices.Reverse(order)
-	}
-	c.pairs++
-	for _, measure := range order {
-		if err := measure(); err != nil {
-			return err
-		}
-	}
-	into.addPair(without, with)
-	return nil
-}
-
-// askOn asks the side with the tier on and waits until its pages are written: the writes
-// would slow down the other side.
-func (c *costRun) askOn(ctx context.Context, prompt string, tokens, answer int) (lab.Answer, error) {
-	a, err := c.ask(ctx, c.on, prompt, answer)
-	if err != nil {
-		return a, err
+		return 0, err
 	}
 	if a.Restored.Tokens >= lab.PageTokens {
-		return a, fmt.Errorf("%d tokens were restored for a prompt that was never seen", a.Restored.Tokens)
+		return 0, fmt.Errorf("%d tokens were restored for a prompt that was never seen", a.Restored.Tokens)
 	}
 	// full pages only; the last token of an answer is never computed
-	c.pages += (tokens + answer - 1) / lab.PageTokens
-	return a, c.on.Settle(ctx, c.pages)
+	return k.speed(a), on.Settle(ctx, requests*((k.prompt+k.answer-1)/lab.PageTokens))
 }

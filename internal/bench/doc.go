@@ -52,11 +52,6 @@
 // it off, for eight slots of 32,768 tokens; and the cost of the calls that give and take memory. elastic
 // needs Linux.
 //
-// share: several servers that share a budget of KV memory, with limits that kvtier balance moves, against
-// a static split: requests completed and failed, latency, and time to first token, for several mixes of
-// load. The allocator, its segments and the policy are real; computing is a model in virtual time, so that
-// the same requests have the same figures always. share needs Linux, and neither a server nor a model.
-//
 // store: the page store alone: restores against fio reading the same files, with
 // an empty and a full page cache; compressed ones against decoding alone; saving
 // against fio writing and syncing; lookups and opening with a million pages.

@@ -13,8 +13,8 @@ import (
 // Commit is the cost of giving cells memory and of taking it back, without the faults of first writes,
 // which stock has when a model is loaded.
 type Commit struct {
-	Commit   measure.Series `json:"commit_ns_per_token"`
-	Uncommit measure.Series `json:"uncommit_ns_per_token"`
+	Commit   measure.Series `json:"commit_ns_per_token" unit:"ns"`
+	Uncommit measure.Series `json:"uncommit_ns_per_token" unit:"ns"`
 	Share    float64        `json:"share_of_prefill"` // of the time that a token's prefill takes
 }
 

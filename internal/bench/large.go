@@ -2,16 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 
+	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/measure"
-	"github.com/kvtier/kvtier/internal/bench/models"
 	"github.com/kvtier/kvtier/internal/bench/show"
-	"github.com/kvtier/kvtier/internal/table"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
@@ -31,77 +26,31 @@ type Large struct {
 }
 
 // measureLarge measures requests before and after kill -9.
-func (b *bench) measureLarge(ctx context.Context) (err error) {
-	r := &Large{KVBytesPerToken: largeShape.WithDefaults().KVBytesPerToken()}
-	r.Point.Tokens = largeTokens
-	if b.settings.quick {
-		r.Point.Tokens = quickTokens
+func measureLarge(ctx context.Context, r *rig, s settings) (any, error) {
+	t := &Large{KVBytesPerToken: largeShape.WithDefaults().KVBytesPerToken()}
+	p := &t.Point
+	if p.Tokens = largeTokens; s.quick {
+		p.Tokens = quickTokens
 	}
-	b.report.Large = r
-	l := *b
-	l.shape = largeShape.WithDefaults()
-	l.numCtx = (r.Point.Tokens + contextSlack + contextStep - 1) / contextStep * contextStep
-	if l.model, err = models.Random(b.dir, "kvtier-large", l.shape); err != nil {
-		return err
+	large, err := r.with(largeShape, "kvtier-large", p.Tokens)
+	if err != nil {
+		return nil, err
 	}
-	for i := range b.settings.repetitions {
-		step := b.steps.Step(fmt.Sprintf("large, %s tokens, %d of %d", show.Count(r.Point.Tokens), i+1, b.settings.repetitions))
-		err := l.largeOnce(ctx, r)
-		step.End("", err)
+	err = r.repeat(fmt.Sprintf("large, %s tokens", show.Count(p.Tokens)), s.repetitions, func(i int) (string, error) {
+		err := large.ours(ctx, lab.Options{}, func(l *lab.Lab, root string) error {
+			return p.beforeAndAfter(ctx, large, l, root, large.prompt(p.Tokens))
+		})
 		if err != nil {
-			return err
+			return "", err
 		}
-	}
-	b.report.Versions.Kvtier, b.seed = l.report.Versions.Kvtier, l.seed
-	return nil
-}
-
-// largeOnce runs one repetition.
-func (b *bench) largeOnce(ctx context.Context, r *Large) (err error) {
-	root := filepath.Join(b.dir, "pages-large")
-	ours, err := b.startOurs(ctx, root, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, ours.Close(), os.RemoveAll(root)) }()
-	p := &r.Point
-	prompt := b.prompt(p.Tokens)
-	held, err := b.ttftBefore(ctx, ours, p, prompt, p.Tokens)
-	if err != nil {
-		return err
-	}
-	if err := b.ttftAfter(ctx, ours, p, prompt, held, root); err != nil {
-		return err
-	}
-	hot := last(p.SameSlot)
-	r.Over.Add(last(p.Restored) / hot)
-	if p.RestoredUncached != nil {
-		if r.OverUncached == nil {
-			r.OverUncached = &measure.Series{}
+		t.Over.Add(p.Restored.Values[i] / p.SameSlot.Values[i])
+		if p.RestoredUncached != nil {
+			if t.OverUncached == nil {
+				t.OverUncached = &measure.Series{}
+			}
+			t.OverUncached.Add(p.RestoredUncached.Values[i] / p.SameSlot.Values[i])
 		}
-		r.OverUncached.Add(last(*p.RestoredUncached) / hot)
-	}
-	return nil
-}
-
-func last(s measure.Series) float64 { return s.Values[len(s.Values)-1] }
-
-func lastSeconds(s measure.Series) string { return show.Seconds(toDuration(last(s))) }
-
-func (l *Large) print(w io.Writer) {
-	p := l.Point
-	ratio := func(s measure.Series) string {
-		return spread(s, func(v float64) string { return fmt.Sprintf("%.2f", v) })
-	}
-	rows := [][]string{
-		{"same slot", seconds(p.SameSlot), ""},
-		{"restored after kill -9", seconds(p.Restored), ratio(l.Over)},
-	}
-	if l.OverUncached != nil {
-		rows = append(rows, []string{"  and empty page cache", seconds(*p.RestoredUncached), ratio(*l.OverUncached)})
-	}
-	rows = append(rows, []string{"  of which restore", seconds(p.Took), ""}, []string{"  reading the files alone", seconds(p.PlainRead), ""})
-	fmt.Fprintf(w, "\nTime to first token, model load taken off: %s tokens of %s bytes of K/V each, as in a model of 8B parameters, %d times\n\n",
-		show.Count(p.Tokens), show.Count(int(l.KVBytesPerToken)), len(p.SameSlot.Values))
-	table.Print(w, []string{"", "time", "over same slot"}, rows)
+		return "", nil
+	})
+	return t, err
 }

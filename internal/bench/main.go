@@ -2,16 +2,23 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/measure"
+	"github.com/kvtier/kvtier/internal/bench/models"
 	"github.com/kvtier/kvtier/internal/bench/show"
+	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
@@ -42,8 +49,6 @@ type settings struct {
 	remoteMBs     []int
 	storeMiB      int
 	storePages    []int
-	sharePrefill  float64
-	shareLoad     float64
 }
 
 // Lengths are in tokens.
@@ -56,16 +61,6 @@ const (
 	decodePrompt       = 64
 	restoreTokens      = 16384 // a multiple of the page size: tails come and go
 	remoteTokens       = 4096
-	defaultRemoteMBs   = "1000,300,100,30,10,3,1"
-	defaultStoreMiB    = 1024
-	defaultStorePages  = "10000,1000000"
-)
-
-// Limits of flags: tokens of the chains of store have 32 bits.
-const (
-	storePagesMax = 10_000_000
-	storeMiBMax   = 8192
-	remoteMBsMax  = 100_000
 )
 
 // trainedContext is the context length in the model's file: the largest possible.
@@ -77,10 +72,6 @@ const (
 	quickAnswer  = 8
 	quickRestore = 512
 	quickRemote  = 512
-	quickMBs     = "100"
-
-	quickStoreMiB   = 64
-	quickStorePages = "500,1000"
 )
 
 // shapes are the values of -model. 1b has the shape of Llama 3.2 1B.
@@ -94,11 +85,12 @@ var quickShape = testmodel.Shape{Layers: 2, Embed: 128, Heads: 4, KVHeads: 2, He
 func parse(args []string, stderr io.Writer) (settings, error) {
 	s := settings{
 		costPrompt: costPrompt, costAnswer: costAnswer, restoreTokens: restoreTokens,
-		remoteTokens: remoteTokens,
+		remoteTokens: remoteTokens, remoteMBs: []int{1000, 300, 100, 30, 10, 3, 1},
+		storeMiB: 1024, storePages: []int{10_000, 1_000_000}, // a million tiny pages take 12 GB and minutes
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	var model, only, sizes, remoteMBs, storePages string
+	var model, only, sizes string
 	flags.StringVar(&s.stock, "stock", os.Getenv(stockEnv), "unpatched ollama `executable` to compare with; default $"+stockEnv+", else the patched one with the tier off")
 	flags.StringVar(&s.out, "o", "", "write every measured value to this JSON `file`; parts that -only leaves out stay in the file, if measured alike")
 	flags.StringVar(&s.dir, "dir", "", "`folder` for the model and the pages, on a disk; default build/ in the checkout")
@@ -110,11 +102,6 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.IntVar(&s.repetitions, "n", defaultRepetitions, fmt.Sprintf("repetitions of ttft; of restore there are %d times as many", restoresPerRepetition))
 	flags.IntVar(&s.pairs, "pairs", defaultPairs, fmt.Sprintf("pairs of cost's prompts; of answers there are %d times as many", decodesPerPrefill))
 	flags.IntVar(&s.restoreTokens, "restore-tokens", restoreTokens, "`length` of the prompt of restore, slots and warm, in tokens")
-	flags.StringVar(&remoteMBs, "remote-mbs", defaultRemoteMBs, "`speeds` of remote's tier, in MB per second")
-	flags.IntVar(&s.storeMiB, "store-mib", defaultStoreMiB, "`MiB` of rows that store saves and restores")
-	flags.StringVar(&storePages, "store-pages", defaultStorePages, "`numbers` of tiny pages that store looks up among, ascending; a million take 12 GB of disk and minutes to write")
-	flags.Float64Var(&s.sharePrefill, "share-prefill", sharePrefill, "`tokens` per second that a server of share computes of prompts")
-	flags.Float64Var(&s.shareLoad, "share-load", shareLoad, "`part` of that speed of one server which the prompts of share need")
 	flags.BoolVar(&s.quick, "quick", false, "see in seconds whether it works; the figures mean nothing")
 	if err := flags.Parse(args); err != nil {
 		return s, err
@@ -131,15 +118,15 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 		s.shape, sizes = quickShape, strconv.Itoa(quickTokens)
 		s.costPrompt, s.costAnswer, s.restoreTokens = quickTokens, quickAnswer, quickRestore
 		s.repetitions, s.pairs = 1, 1
-		s.remoteTokens, remoteMBs = quickRemote, quickMBs
-		s.storeMiB, storePages = quickStoreMiB, quickStorePages
+		s.remoteTokens, s.remoteMBs = quickRemote, []int{100}
+		s.storeMiB, s.storePages = 64, []int{500, 1000}
 	}
 	s.shape = s.shape.WithDefaults()
-	return s, s.fillIn(only, sizes, remoteMBs, storePages)
+	return s, s.fillIn(only, sizes)
 }
 
 // fillIn reads the lists and checks the numbers.
-func (s *settings) fillIn(only, sizes, remoteMBs, storePages string) error {
+func (s *settings) fillIn(only, sizes string) error {
 	s.only = names()
 	if only != "" {
 		s.only = strings.Split(only, ",")
@@ -149,24 +136,15 @@ func (s *settings) fillIn(only, sizes, remoteMBs, storePages string) error {
 			return fmt.Errorf("-only %s: there is no benchmark %q, only %s", only, name, strings.Join(names(), ", "))
 		}
 	}
-	var err error
-	if s.sizes, err = numbers("-sizes", sizes, "tokens", 2, s.shape.Context); err != nil {
-		return err
-	}
-	if s.remoteMBs, err = numbers("-remote-mbs", remoteMBs, "MB per second", 1, remoteMBsMax); err != nil {
-		return err
-	}
-	if s.storePages, err = numbers("-store-pages", storePages, "pages", 1, storePagesMax); err != nil {
-		return err
+	for number := range strings.SplitSeq(sizes, ",") {
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 2 || n > s.shape.Context {
+			return fmt.Errorf("-sizes %s: %q is not a number of tokens from 2 to %d", sizes, number, s.shape.Context)
+		}
+		s.sizes = append(s.sizes, n)
 	}
 	if n := s.restoreTokens; n < lab.PageTokens || n > s.shape.Context {
 		return fmt.Errorf("-restore-tokens %d: want %d to %d", n, lab.PageTokens, s.shape.Context)
-	}
-	if s.storeMiB < 1 || s.storeMiB > storeMiBMax {
-		return fmt.Errorf("-store-mib %d: want 1 to %d", s.storeMiB, storeMiBMax)
-	}
-	if s.sharePrefill <= 0 || s.shareLoad <= 0 {
-		return fmt.Errorf("-share-prefill %v, -share-load %v: want more than 0 of both", s.sharePrefill, s.shareLoad)
 	}
 	if s.repetitions < 1 || s.pairs < 1 {
 		return fmt.Errorf("-n %d, -pairs %d: at least one repetition is needed", s.repetitions, s.pairs)
@@ -179,24 +157,33 @@ func (s *settings) fillIn(only, sizes, remoteMBs, storePages string) error {
 	return nil
 }
 
-// numbers reads a comma-separated list of a flag. of names the unit in errors.
-func numbers(flag, list, of string, least, most int) ([]int, error) {
-	var all []int
-	for number := range strings.SplitSeq(list, ",") {
-		n, err := strconv.Atoi(number)
-		if err != nil || n < least || n > most {
-			return nil, fmt.Errorf("%s %s: %q is not a number of %s from %d to %d", flag, list, number, of, least, most)
-		}
-		all = append(all, n)
-	}
-	return all, nil
+// parts are the values of -only, in the order they run. A part returns nil where the machine cannot
+// run it.
+var parts = []struct {
+	name    string
+	served  bool // needs a model
+	measure func(context.Context, *rig, settings) (any, error)
+}{
+	{"ttft", true, measureTTFT},
+	{"large", false, measureLarge},
+	{"chat", true, measureChat},
+	{"cost", true, measureCost},
+	{"restore", true, measureRestore},
+	{"slots", true, measureSlots},
+	{"warm", true, measureWarm},
+	{"remote", true, measureRemote},
+	{"moved", true, measureMoved},
+	{"near", false, measureNear},
+	{"paged", true, measurePaged},
+	{"elastic", true, measureElastic},
+	{"store", false, measureStore},
 }
 
-// names lists the benchmarks.
+// names lists the parts.
 func names() []string {
 	var all []string
-	for _, benchmark := range benchmarks {
-		all = append(all, benchmark.name)
+	for _, p := range parts {
+		all = append(all, p.name)
 	}
 	return all
 }
@@ -208,28 +195,105 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	if s.show != "" {
 		report, err := load(s.show)
-		if err != nil {
-			return err
+		if err == nil {
+			report.print(stdout)
 		}
-		report.print(stdout)
-		return nil
-	}
-	steps := progress.New(stderr, show.StepNames)
-	b, err := newBench(s, steps)
-	if err != nil {
 		return err
 	}
-	err = b.run(ctx)
+	steps := progress.New(stderr, show.StepNames)
+	report, err := measureAll(ctx, s, steps)
 	steps.Close()
 	if err != nil {
 		return err
 	}
-	b.report.print(stdout)
+	report.print(stdout)
 	if s.out == "" {
 		return nil
 	}
 	if old, err := load(s.out); err == nil {
-		b.report.keep(old)
+		report.keep(old)
 	}
-	return b.report.save(s.out)
+	return report.save(s.out)
+}
+
+// measureAll measures the parts that -only names, in a temporary folder.
+func measureAll(ctx context.Context, s settings, steps *progress.Display) (report *Report, err error) {
+	dir, err := makeDir(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	report = &Report{
+		Schema:   schema,
+		Machine:  measure.Describe(dir),
+		Versions: Versions{Go: runtime.Version()},
+		Settings: Settings{
+			Model: fmt.Sprintf("%s, random weights, %d layers of %d, %d/%d heads of %d, f16",
+				s.shape.Arch, s.shape.Layers, s.shape.Embed, s.shape.Heads, s.shape.KVHeads, s.shape.HeadDim),
+			KVBytesPerToken: s.shape.KVBytesPerToken(),
+			NumCtx:          contextFor(max(slices.Max(s.sizes), s.costPrompt+s.costAnswer, s.restoreTokens, s.remoteTokens)),
+			PageTokens:      lab.PageTokens,
+			Slots:           1,
+			Repetitions:     s.repetitions,
+			Pairs:           s.pairs,
+			Quick:           s.quick,
+		},
+	}
+	r := &rig{
+		steps: steps, dir: dir, canDrop: !s.quick && measure.DropCaches() == nil, versions: &report.Versions, binary: s.stock,
+		shape: s.shape, numCtx: report.Settings.NumCtx,
+	}
+	if s.log != "" {
+		log, err := os.Create(s.log)
+		if err != nil {
+			return nil, fmt.Errorf("making the file for the output of servers: %w", err)
+		}
+		defer log.Close()
+		r.log = log
+	}
+	for _, p := range parts {
+		if !slices.Contains(s.only, p.name) {
+			continue
+		}
+		if p.served && r.model.Name == "" {
+			if r.model, err = models.Random(dir, "kvtier-bench", r.shape); err != nil {
+				return nil, err
+			}
+		}
+		result, err := p.measure(ctx, r, s)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p.name, err)
+		}
+		if result != nil {
+			report.field(p.name).Set(reflect.ValueOf(result))
+		}
+	}
+	return report, nil
+}
+
+// makeDir makes a temporary folder in the folder that -dir names, or else in build/, and not in /tmp,
+// which is in memory on many systems.
+func makeDir(parent string) (string, error) {
+	if parent == "" {
+		wd, err := os.Getwd()
+		if err == nil {
+			wd, err = ollamasrc.FindRoot(wd)
+		}
+		if err != nil {
+			return "", fmt.Errorf("looking for a folder for the benchmarks: %w", err)
+		}
+		parent = filepath.Join(wd, "build")
+	}
+	parent, err := filepath.Abs(parent)
+	if err == nil {
+		err = os.MkdirAll(parent, 0o755)
+	}
+	dir := ""
+	if err == nil {
+		dir, err = os.MkdirTemp(parent, "bench-")
+	}
+	if err != nil {
+		return "", fmt.Errorf("making a folder for the benchmarks: %w", err)
+	}
+	return dir, nil
 }

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"path/filepath"
 	"strings"
 
 	"github.com/ollama/ollama/api"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/models"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
@@ -25,10 +25,39 @@ const (
 	movedTop       = 20 // compared alternatives, the most that Ollama gives
 )
 
+// Moved is the result of reusing text at another position (OLLAMA_KV_TIER_REUSE=shifted): the
+// prompt of a chat that outgrew its context and lost half of it after its first 16th.
+type Moved struct {
+	Tokens   int            `json:"tokens"` // tokens of the prompt whose time is measured
+	Shifted  int            `json:"shifted_tokens"`
+	Computed measure.Series `json:"computed" unit:"s"` // seconds to the first token
+	Moved    measure.Series `json:"moved" unit:"s"`
+	// Own is the time of Ollama's own shift and of one token, without a prompt.
+	Own measure.Series `json:"own_shift" unit:"s"`
+
+	// Distances of the log probabilities of the token after DistanceTokens from those of a
+	// fully computed prompt: the mean of the 20 best.
+	DistanceTokens int            `json:"distance_tokens"`
+	MovedApart     measure.Series `json:"moved_apart"`
+	OwnApart       measure.Series `json:"own_shift_apart"`
+	WithoutKept    measure.Series `json:"without_kept"` // computed without the 16th, for scale
+	Skipped        int            `json:"skipped"`
+
+	Recall MovedRecall `json:"recall"`
+}
+
+// MovedRecall counts the questions about moved text that the recall model answered right.
+type MovedRecall struct {
+	Asked    int `json:"asked"`
+	Computed int `json:"computed"`
+	Moved    int `json:"moved"`
+	Own      int `json:"own_shift"`
+}
+
 // movedLab is two servers for a chat that outgrows its context: Ollama without kvtier, and
 // ours with reuse of moved text.
 type movedLab struct {
-	b            *bench
+	r            *rig
 	plain, tiers *lab.Lab
 	numCtx       int
 }
@@ -60,69 +89,45 @@ func (c chat) tokens() int { return c.kept + len(c.after) }
 // measureMoved measures the reuse of text at another position, and Ollama's own shift: time
 // to the first token, distance of log probabilities from those of a fully computed prompt,
 // and recall.
-func (b *bench) measureMoved(ctx context.Context) error {
-	r := &Moved{}
-	b.report.Moved = r
-	long, short, samples := movedLong, movedShort, movedSamples*b.settings.repetitions
-	if b.settings.quick {
+func measureMoved(ctx context.Context, r *rig, s settings) (any, error) {
+	t := &Moved{}
+	long, short, samples := movedLong, movedShort, movedSamples*s.repetitions
+	if s.quick {
 		long, short, samples = 2*quickRestore, 2*quickRestore, 1
 	}
-	recall, err := models.Recall(b.dir, "kvtier-recall")
+	recall, err := models.Recall(r.dir, "kvtier-recall")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, part := range []struct {
 		name    string
 		model   lab.Model
 		numCtx  int
 		times   int
-		measure func(*movedLab, context.Context) error
+		measure func(*movedLab) error
 	}{
-		{"time", b.model, long, b.settings.repetitions, func(l *movedLab, ctx context.Context) error { return l.compare(ctx, r, true) }},
-		{"log probabilities", b.model, short, samples, func(l *movedLab, ctx context.Context) error { return l.compare(ctx, r, false) }},
-		{"recall", recall, short, samples, func(l *movedLab, ctx context.Context) error { return l.recall(ctx, r) }},
+		{"time", r.model, long, s.repetitions, func(l *movedLab) error { return l.compare(ctx, t, true) }},
+		{"log probabilities", r.model, short, samples, func(l *movedLab) error { return l.compare(ctx, t, false) }},
+		{"recall", recall, short, samples, func(l *movedLab) error { return l.recall(ctx, t) }},
 	} {
-		if err := b.withMovedLab(ctx, part.model, part.numCtx, func(l *movedLab) error {
-			for i := range part.times {
-				step := b.steps.Step(fmt.Sprintf("moved, %s, %d of %d", part.name, i+1, part.times))
-				if err := part.measure(l, ctx); err != nil {
-					step.End("", err)
-					return err
-				}
-				step.End("", nil)
-			}
-			return nil
+		o := lab.Options{Model: part.model, NumCtx: part.numCtx}
+		if err := r.stock(ctx, o, func(plain *lab.Lab) error {
+			o.Env = []string{"OLLAMA_KV_TIER_REUSE=shifted"}
+			return r.fresh(ctx, o, func(tiers *lab.Lab, _ string) error {
+				return r.repeat("moved, "+part.name, part.times, func(int) (string, error) {
+					return "", part.measure(&movedLab{r, plain, tiers, part.numCtx})
+				})
+			})
 		}); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
-}
-
-// withMovedLab starts both servers.
-func (b *bench) withMovedLab(ctx context.Context, model lab.Model, numCtx int, use func(*movedLab) error) (err error) {
-	plain, err := b.start(ctx, lab.Options{Binary: b.settings.stock, Model: model, NumCtx: numCtx})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, plain.Close()) }()
-	tiers, err := b.start(ctx, lab.Options{
-		Model: model, NumCtx: numCtx, Root: filepath.Join(b.dir, fmt.Sprint("moved-", model.Name, numCtx)),
-		Env: []string{"OLLAMA_KV_TIER_REUSE=shifted"},
-	})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, tiers.Close()) }()
-	if b.report.Versions.Kvtier, err = tiers.Version(ctx); err != nil {
-		return err
-	}
-	return use(&movedLab{b, plain, tiers, numCtx})
+	return t, nil
 }
 
 // ask sends a prompt to a server whose slot shares nothing with the prompt.
 func (l *movedLab) ask(ctx context.Context, server *lab.Lab, prompt string, tokens, keep int) (lab.Answer, error) {
-	if _, err := l.b.askShort(ctx, server, l.b.prompt(shortPrompt)); err != nil {
+	if err := l.r.load(ctx, server); err != nil {
 		return lab.Answer{}, err
 	}
 	return server.Ask(ctx, lab.Question{Prompt: prompt, Tokens: tokens, Raw: true, Logprobs: true, Top: movedTop, Keep: keep})
@@ -148,13 +153,13 @@ func (l *movedLab) own(ctx context.Context, c chat, tokens int) (lab.Answer, err
 var errHalfCharacter = errors.New("the answer has no second token")
 
 // ownChat makes chats until Ollama sends the token after its own shift.
-func (l *movedLab) ownChat(ctx context.Context, r *Moved) (c chat, own lab.Answer, err error) {
+func (l *movedLab) ownChat(ctx context.Context, t *Moved) (c chat, own lab.Answer, err error) {
 	for range movedChats {
-		c = newChat(l.b.prompt(l.numCtx))
+		c = newChat(l.r.prompt(l.numCtx))
 		if own, err = l.own(ctx, c, 2); !errors.Is(err, errHalfCharacter) {
 			break
 		}
-		r.Skipped++
+		t.Skipped++
 	}
 	return c, own, err
 }
@@ -173,8 +178,8 @@ func (l *movedLab) moved(ctx context.Context, c chat, prompt string, tokens int)
 
 // compare asks for the token after a context that lost a part: after Ollama's own shift,
 // computed, and reused.
-func (l *movedLab) compare(ctx context.Context, r *Moved, timed bool) error {
-	c, own, err := l.ownChat(ctx, r)
+func (l *movedLab) compare(ctx context.Context, t *Moved, timed bool) error {
+	c, own, err := l.ownChat(ctx, t)
 	if err != nil {
 		return err
 	}
@@ -188,27 +193,26 @@ func (l *movedLab) compare(ctx context.Context, r *Moved, timed bool) error {
 		return err
 	}
 	if timed {
-		r.Tokens, r.Shifted = computed.PromptEvalCount, moved.Restored.Shifted
-		r.Computed.AddSeconds(computed.Wait())
-		r.Moved.AddSeconds(moved.Wait())
-		r.Own.AddSeconds(own.EvalDuration)
+		t.Tokens, t.Shifted = computed.PromptEvalCount, moved.Restored.Shifted
+		t.Computed.AddSeconds(computed.Wait())
+		t.Moved.AddSeconds(moved.Wait())
+		t.Own.AddSeconds(own.EvalDuration)
 		return nil
 	}
 	want, shifted, reused := computed.Logprobs[0], own.Logprobs[1], moved.Logprobs[0]
 	if computed.PromptEvalCount != c.tokens()+1 || apart(want, shifted) == nobody {
-		r.Skipped++ // the token's text encodes to another token, or is a part of a character
+		t.Skipped++ // the token's text encodes to another token, or is a part of a character
 		return nil
 	}
-	r.OwnApart.Add(apart(want, shifted))
-	r.MovedApart.Add(apart(want, reused))
-	r.Between.Add(apart(shifted, reused))
+	t.OwnApart.Add(apart(want, shifted))
+	t.MovedApart.Add(apart(want, reused))
 	// The text without its beginning: the effect of leaving the beginning out altogether.
 	alone, err := l.ask(ctx, l.plain, " "+strings.Join(c.after, " ")+own.Logprobs[0].Token, 1, 0)
 	if err != nil {
 		return err
 	}
-	r.WithoutKept.Add(apart(want, alone.Logprobs[0]))
-	r.DistanceTokens = computed.PromptEvalCount
+	t.WithoutKept.Add(apart(want, alone.Logprobs[0]))
+	t.DistanceTokens = computed.PromptEvalCount
 	return nil
 }
 
@@ -235,11 +239,11 @@ func apart(a, b api.Logprob) float64 {
 }
 
 // recall asks questions about the moved text.
-func (l *movedLab) recall(ctx context.Context, r *Moved) error {
-	l.b.seed++
+func (l *movedLab) recall(ctx context.Context, t *Moved) error {
+	l.r.seed++
 	cut := l.numCtx/movedKeptShare + (l.numCtx-l.numCtx/movedKeptShare)/2
-	at := cut + int(l.b.seed*97)%(l.numCtx-cut-2*lab.PageTokens)
-	questions, err := testmodel.RecallPrompts(l.b.seed, l.numCtx, at)
+	at := cut + int(l.r.seed*97)%(l.numCtx-cut-2*lab.PageTokens)
+	questions, err := testmodel.RecallPrompts(l.r.seed, l.numCtx, at)
 	if err != nil {
 		return err
 	}
@@ -257,11 +261,11 @@ func (l *movedLab) recall(ctx context.Context, r *Moved) error {
 	if err != nil {
 		return err
 	}
-	r.Recall.Asked++
+	t.Recall.Asked++
 	for _, side := range []struct {
 		answer lab.Answer
 		count  *int
-	}{{own, &r.Recall.Own}, {computed, &r.Recall.Computed}, {moved, &r.Recall.Moved}} {
+	}{{own, &t.Recall.Own}, {computed, &t.Recall.Computed}, {moved, &t.Recall.Moved}} {
 		if side.answer.Text == q.Answer {
 			*side.count++
 		}

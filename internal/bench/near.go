@@ -2,26 +2,23 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math"
-	"path/filepath"
 	"strings"
 	"unicode"
 
 	"github.com/ollama/ollama/api"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/models"
 	"github.com/kvtier/kvtier/internal/testmodel/trained"
 )
 
 const (
-	nearTexts      = 2    // parts of the held-out text, each a chat that outgrew its context
-	nearPositions  = 128  // words of each, before which distributions are compared
-	nearTableLines = 12   // look-ups in the moved part of each
-	nearTop        = 20   // compared tokens, the most that Ollama gives
-	nearRestMin    = 1e-9 // least probability of all other tokens together, of which rounding leaves none
+	nearTexts      = 2   // parts of the held-out text, each a chat that outgrew its context
+	nearPositions  = 128 // words of each, before which distributions are compared
+	nearTableLines = 12  // look-ups in the moved part of each
+	nearTop        = 20  // compared tokens, the most that Ollama gives
 
 	quickNearPositions = 2
 )
@@ -69,103 +66,119 @@ func splitWords(text string) (words []string) {
 
 func join(words []string) string { return strings.Join(words, "") }
 
+// Near is the quality of text reused at another position (OLLAMA_KV_TIER_REUSE=shifted) in the
+// trained model, against computing all of the prompt.
+type Near struct {
+	Texts   int   `json:"texts"`
+	Tokens  []int `json:"tokens"`         // of each text's prompt
+	Shifted []int `json:"shifted_tokens"` // those among them from another position
+	Skipped int   `json:"skipped"`        // positions without a token on one side
+
+	Moved NearSide `json:"moved"`
+	// WithoutKept is computed without the beginning that the moved text did not stand behind,
+	// for scale.
+	WithoutKept NearSide `json:"without_kept"`
+
+	Asked         int `json:"asked"` // look-ups in the moved text
+	RightComputed int `json:"right_computed"`
+	RightMoved    int `json:"right_moved"`
+}
+
+// NearSide compares distributions with those of computing.
+type NearSide struct {
+	KL   measure.Series `json:"kl"` // nats, of each position
+	Mean float64        `json:"kl_mean"`
+	Top1 int            `json:"top1"` // positions with the same best token
+}
+
+func (s *NearSide) add(want, got api.Logprob) {
+	s.KL.Add(lab.Divergence(lab.Probabilities(want), lab.Probabilities(got)))
+	s.Mean += (s.KL.Values[len(s.KL.Values)-1] - s.Mean) / float64(len(s.KL.Values))
+	if want.TopLogprobs[0].Token == got.TopLogprobs[0].Token {
+		s.Top1++
+	}
+}
+
 // measureNear measures the quality of text that is reused at another position, with a model
 // whose attention was learned.
-func (b *bench) measureNear(ctx context.Context) error {
-	model, err := models.Trained(b.dir, "kvtier-trained")
+func measureNear(ctx context.Context, r *rig, s settings) (any, error) {
+	model, err := models.Trained(r.dir, "kvtier-trained")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	positions := nearPositions
-	if b.settings.quick {
+	if s.quick {
 		positions = quickNearPositions
 	}
 	words := splitWords(trained.Prose())
-	b.report.Near = &Near{}
-	for i := range nearTexts {
+	t := &Near{Texts: nearTexts}
+	err = r.repeat("near, text", nearTexts, func(i int) (string, error) {
 		part := join(words[i*len(words)/nearTexts : (i+1)*len(words)/nearTexts])
-		step := b.steps.Step(fmt.Sprintf("near, text %d of %d", i+1, nearTexts))
-		err := b.measureNearChat(ctx, model, newNearChat(part, int64(i), positions))
-		step.End("", err)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		c := newNearChat(part, int64(i), positions)
+		// Flash attention is off: on a CPU it adds up in f16, which would blur the comparison.
+		o := lab.Options{Model: model, NumCtx: trained.ContextTokens, Env: []string{"OLLAMA_FLASH_ATTENTION=0"}}
+		return "", r.serve(ctx, o, func(plain *lab.Lab) error {
+			o.Env = append(o.Env, "OLLAMA_KV_TIER_REUSE=shifted")
+			return r.fresh(ctx, o, func(tiers *lab.Lab, _ string) error { return t.compare(ctx, r, plain, tiers, c) })
+		})
+	})
+	return t, err
 }
 
-// measureNearChat compares one chat on two servers of its own. Flash attention is off: on a
-// CPU it adds up in f16, which would blur the comparison.
-func (b *bench) measureNearChat(ctx context.Context, model lab.Model, c nearChat) (err error) {
-	r := b.report.Near
-	r.Texts++
-	options := lab.Options{Model: model, NumCtx: trained.ContextTokens, Env: []string{"OLLAMA_FLASH_ATTENTION=0"}}
-	plain, err := b.start(ctx, options)
-	if err != nil {
+// compare compares one chat on two servers: the distributions before each of the words after the
+// chat, and the words of the table in the moved text.
+func (t *Near) compare(ctx context.Context, r *rig, plain, tiers *lab.Lab, c nearChat) error {
+	if _, err := r.ask(ctx, tiers, c.full(), 1); err != nil { // stores the chat
 		return err
 	}
-	defer func() { err = errors.Join(err, plain.Close()) }()
-	options.Root = filepath.Join(b.dir, fmt.Sprint("near-", r.Texts))
-	options.Env = append(options.Env, "OLLAMA_KV_TIER_REUSE=shifted")
-	tiers, err := b.start(ctx, options)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, tiers.Close()) }()
-	if b.report.Versions.Kvtier, err = tiers.Version(ctx); err != nil {
-		return err
-	}
-
-	if _, err := b.ask(ctx, tiers, c.full(), 1); err != nil { // stores the chat
-		return err
-	}
-	if _, err := b.askShort(ctx, tiers, "Another chat."); err != nil {
+	if _, err := r.askShort(ctx, tiers, "Another chat."); err != nil {
 		return err
 	}
 	// The question that takes the moved text; all others go on in its slot.
-	first, err := b.ask(ctx, tiers, c.moved(), 1)
+	first, err := r.ask(ctx, tiers, c.moved(), 1)
 	if err != nil {
 		return err
 	}
-	r.Tokens, r.Shifted = append(r.Tokens, first.PromptEvalCount), append(r.Shifted, first.Restored.Shifted)
+	t.Tokens, t.Shifted = append(t.Tokens, first.PromptEvalCount), append(t.Shifted, first.Restored.Shifted)
 	if first.Restored.Shifted < first.PromptEvalCount/2 {
 		return fmt.Errorf("%d of %d tokens were reused at another position; the server's log (-log) says why", first.Restored.Shifted, first.PromptEvalCount)
 	}
-	if err := b.compareNear(ctx, plain, tiers, c); err != nil {
-		return err
-	}
-	return b.lookUpNear(ctx, plain, tiers, c)
-}
-
-// compareNear compares the distributions before each of the words after the chat.
-func (b *bench) compareNear(ctx context.Context, plain, tiers *lab.Lab, c nearChat) error {
-	r := b.report.Near
-	computed, err := b.distributions(ctx, plain, c.moved(), c.next)
-	if err != nil {
-		return err
-	}
-	moved, err := b.distributions(ctx, tiers, c.moved(), c.next)
-	if err != nil {
-		return err
-	}
-	alone, err := b.distributions(ctx, plain, c.after, c.next)
-	if err != nil {
-		return err
+	var computed, moved, alone []*api.Logprob
+	for _, side := range []struct {
+		into   *[]*api.Logprob
+		server *lab.Lab
+		prompt string
+	}{{&computed, plain, c.moved()}, {&moved, tiers, c.moved()}, {&alone, plain, c.after}} {
+		if *side.into, err = distributions(ctx, side.server, side.prompt, c.next); err != nil {
+			return err
+		}
 	}
 	for i, want := range computed {
 		if want == nil || moved[i] == nil || alone[i] == nil {
-			r.Skipped++
+			t.Skipped++
 			continue
 		}
-		r.Moved.add(*want, *moved[i])
-		r.WithoutKept.add(*want, *alone[i])
+		t.Moved.add(*want, *moved[i])
+		t.WithoutKept.add(*want, *alone[i])
+	}
+	t.Asked += len(c.lookUps)
+	for _, l := range c.lookUps {
+		for server, right := range map[*lab.Lab]*int{plain: &t.RightComputed, tiers: &t.RightMoved} {
+			answer, err := r.ask(ctx, server, c.moved()+l.Question, trained.AnswerTokens)
+			if err != nil {
+				return err
+			}
+			if l.Right(answer.Text) {
+				*right++
+			}
+		}
 	}
 	return nil
 }
 
 // distributions asks for the token after a prompt and each number of words. An entry is nil
 // where Ollama sends no token: the text would end there, or within a character.
-func (b *bench) distributions(ctx context.Context, l *lab.Lab, prompt string, words []string) ([]*api.Logprob, error) {
+func distributions(ctx context.Context, l *lab.Lab, prompt string, words []string) ([]*api.Logprob, error) {
 	var all []*api.Logprob
 	for _, word := range words {
 		answer, err := l.Ask(ctx, lab.Question{Prompt: prompt, Tokens: 1, Raw: true, Logprobs: true, Top: nearTop})
@@ -180,44 +193,4 @@ func (b *bench) distributions(ctx context.Context, l *lab.Lab, prompt string, wo
 		prompt += word
 	}
 	return all, nil
-}
-
-// lookUpNear asks for the words of the table in the moved text.
-func (b *bench) lookUpNear(ctx context.Context, plain, tiers *lab.Lab, c nearChat) error {
-	r := b.report.Near
-	for _, l := range c.lookUps {
-		r.Asked++
-		for _, side := range []struct {
-			lab   *lab.Lab
-			right *int
-		}{{plain, &r.RightComputed}, {tiers, &r.RightMoved}} {
-			answer, err := b.ask(ctx, side.lab, c.moved()+l.Question, trained.AnswerTokens)
-			if err != nil {
-				return err
-			}
-			if l.Right(answer.Text) {
-				*side.right++
-			}
-		}
-	}
-	return nil
-}
-
-// divergence is the Kullback-Leibler divergence of b from a in nats, over the tokens among the
-// best of both and one class for all others. Classes can only make it smaller.
-func divergence(a, b api.Logprob) float64 {
-	other := make(map[string]float64)
-	for _, top := range b.TopLogprobs {
-		other[top.Token] = top.Logprob
-	}
-	sum, restA, restB := 0.0, 1.0, 1.0
-	for _, top := range a.TopLogprobs {
-		if logprob, ok := other[top.Token]; ok {
-			p := math.Exp(top.Logprob)
-			sum += p * (top.Logprob - logprob)
-			restA, restB = restA-p, restB-math.Exp(logprob)
-		}
-	}
-	restA, restB = max(restA, nearRestMin), max(restB, nearRestMin)
-	return sum + restA*math.Log(restA/restB)
 }

@@ -2,15 +2,30 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
-	"runtime"
-	"slices"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 )
+
+// Paged is speed in tokens per second with paged attention.
+type Paged struct {
+	UsedTokens   int                `json:"used_tokens"` // used tokens at each capacity
+	AnswerTokens int                `json:"answer_tokens"`
+	PromptTokens int                `json:"prompt_tokens"` // of the comparison with stock attention
+	Threads      int                `json:"threads"`
+	Capacities   []Capacity         `json:"capacities"`
+	Prefill      measure.SideBySide `json:"prefill" unit:"/s"` // off: stock attention of the same build
+	Decode       measure.SideBySide `json:"decode" unit:"/s"`
+}
+
+// Capacity is one context length.
+type Capacity struct {
+	NumCtx int            `json:"num_ctx"`
+	Decode measure.Series `json:"decode" unit:"/s"`
+}
 
 // Sizes of the measurement of paged attention, in tokens.
 const (
@@ -24,117 +39,90 @@ var pagedCapacities = []int{pagedUsed + 2*pagedAnswer, 32 << 10, 256 << 10}
 
 // measurePaged shows that the cost of a token does not depend on the context's capacity, and
 // measures the cost or gain of paged attention where stock attention would be enough.
-func (b *bench) measurePaged(ctx context.Context) error {
-	r := &Paged{
-		UsedTokens: pagedUsed, AnswerTokens: pagedAnswer, PromptTokens: pagedPrompt,
-		Threads: max(1, runtime.NumCPU()-1),
+func measurePaged(ctx context.Context, r *rig, s settings) (any, error) {
+	t := &Paged{UsedTokens: pagedUsed, AnswerTokens: pagedAnswer, PromptTokens: pagedPrompt, Threads: threadsButOne()}
+	if s.quick {
+		t.PromptTokens, t.AnswerTokens = quickTokens, quickAnswer
 	}
-	if b.settings.quick {
-		r.PromptTokens, r.AnswerTokens = quickTokens, quickAnswer
+	for _, numCtx := range pagedCapacities {
+		t.Capacities = append(t.Capacities, Capacity{NumCtx: numCtx})
 	}
-	b.report.Paged = r
-	if err := b.pagedCapacity(ctx, r); err != nil {
-		return err
+	rounds := s.pairs * decodesPerPrefill
+	if err := r.step(fmt.Sprintf("paged, %d capacities, %d rounds", len(t.Capacities), rounds), func() (string, error) {
+		err := t.compareCapacities(ctx, r, r.prompt(pagedUsed), rounds, nil)
+		first, last := t.Capacities[0], t.Capacities[len(t.Capacities)-1]
+		return fmt.Sprintf("context %s decodes at %s of the speed of context %s",
+			show.Count(last.NumCtx), show.Percent(last.Decode.Median/first.Decode.Median), show.Count(first.NumCtx)), err
+	}); err != nil {
+		return nil, err
 	}
-	return b.pagedAgainstStock(ctx, r)
+	err := r.step(fmt.Sprintf("paged, against stock attention, %d pairs", s.repetitions), func() (string, error) {
+		for i := range s.repetitions {
+			if err := t.compareStock(ctx, r, i); err != nil {
+				return "", err
+			}
+		}
+		return fmt.Sprintf("prefill %.2f×, decode %.2f× of stock", t.Prefill.Ratio.Median, t.Decode.Ratio.Median), nil
+	})
+	return t, err
 }
 
-// startPaged starts a server with paged attention on, or off.
-func (b *bench) startPaged(ctx context.Context, on bool, numCtx, threads int) (*lab.Lab, error) {
+// servePaged runs a server with paged attention on, or off.
+func servePaged(ctx context.Context, r *rig, on bool, numCtx, threads int, use func(*lab.Lab) error) error {
 	env := []string{"OLLAMA_FLASH_ATTENTION=1"}
 	if on {
-		env = append(env, "OLLAMA_PAGED_ATTN=1", "OLLAMA_PAGED_SPILL_DIR="+filepath.Join(b.dir, "spill"))
+		env = append(env, "OLLAMA_PAGED_ATTN=1", "OLLAMA_PAGED_SPILL_DIR="+filepath.Join(r.dir, "spill"))
 	}
-	return b.start(ctx, lab.Options{Model: b.model, NumCtx: numCtx, Threads: threads, Env: env})
+	return r.serve(ctx, lab.Options{NumCtx: numCtx, Threads: threads, Env: env}, use)
 }
 
-func (b *bench) pagedCapacity(ctx context.Context, r *Paged) (err error) {
-	rounds := b.settings.pairs * decodesPerPrefill
-	step := b.steps.Step(fmt.Sprintf("paged, %d capacities, %d rounds", len(pagedCapacities), rounds))
-	defer func() {
-		if err != nil {
-			step.End("", err)
-		}
-	}()
-	prompt := b.prompt(pagedUsed)
-	var labs []*lab.Lab
-	defer func() {
-		for _, l := range labs {
-			err = errors.Join(err, l.Close())
-		}
-	}()
-	for _, numCtx := range pagedCapacities {
-		l, err := b.startPaged(ctx, true, numCtx, r.Threads)
-		if err != nil {
-			return err
-		}
-		labs = append(labs, l)
-		if _, err := b.ask(ctx, l, prompt, 2); err != nil { // the slot holds it from now on
-			return err
-		}
-		r.Capacities = append(r.Capacities, Capacity{NumCtx: numCtx})
-		if b.report.Versions.Kvtier, err = l.Version(ctx); err != nil {
-			return err
-		}
-	}
-	order := make([]int, len(labs))
-	for i := range order {
-		order[i] = i
-	}
-	for range rounds {
-		for _, i := range order {
-			a, err := b.ask(ctx, labs[i], prompt, r.AnswerTokens)
-			if err != nil {
+// compareCapacities starts a server of each capacity and measures them in turns. labs are those that
+// run already.
+func (t *Paged) compareCapacities(ctx context.Context, r *rig, prompt string, rounds int, labs []*lab.Lab) error {
+	if len(labs) < len(t.Capacities) {
+		return servePaged(ctx, r, true, t.Capacities[len(labs)].NumCtx, t.Threads, func(l *lab.Lab) error {
+			if _, err := r.ask(ctx, l, prompt, 2); err != nil { // the slot holds it from now on
 				return err
 			}
-			r.Capacities[i].Decode.Add(decodeSpeed(a))
-		}
-		order = append(order[1:], order[0]) // each capacity is first equally often
+			return t.compareCapacities(ctx, r, prompt, rounds, append(labs, l))
+		})
 	}
-	last := r.Capacities[len(r.Capacities)-1]
-	step.End(fmt.Sprintf("context %s decodes at %s of the speed of context %s",
-		show.Count(last.NumCtx), show.Percent(last.Decode.Median/r.Capacities[0].Decode.Median), show.Count(r.Capacities[0].NumCtx)), nil)
+	var sides []func() error
+	for i, l := range labs {
+		sides = append(sides, func() error {
+			a, err := r.ask(ctx, l, prompt, t.AnswerTokens)
+			if err == nil {
+				t.Capacities[i].Decode.Add(decodeSpeed(a))
+			}
+			return err
+		})
+	}
+	for round := range rounds {
+		if err := measure.InTurns(round, sides...); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-func (b *bench) pagedAgainstStock(ctx context.Context, r *Paged) error {
-	pairs := b.settings.repetitions
-	step := b.steps.Step(fmt.Sprintf("paged, against stock attention, %d pairs", pairs))
-	for i := range pairs {
-		sides := []bool{false, true}
-		if i%2 == 1 {
-			slices.Reverse(sides)
-		}
-		prompt := b.prompt(r.PromptTokens)
-		var answers [2]lab.Answer // off, on
-		for _, on := range sides {
-			a, err := b.askFresh(ctx, on, prompt, r)
-			if err != nil {
-				step.End("", err)
+// compareStock asks fresh servers: equal processes differ by a few percent while they run.
+func (t *Paged) compareStock(ctx context.Context, r *rig, turn int) error {
+	prompt := r.prompt(t.PromptTokens)
+	var answers [2]lab.Answer // off, on
+	side := func(i int) func() error {
+		return func() error {
+			return servePaged(ctx, r, i == 1, t.PromptTokens+2*t.AnswerTokens, t.Threads, func(l *lab.Lab) (err error) {
+				if err = r.load(ctx, l); err == nil {
+					answers[i], err = r.ask(ctx, l, prompt, t.AnswerTokens)
+				}
 				return err
-			}
-			side := 0
-			if on {
-				side = 1
-			}
-			answers[side] = a
+			})
 		}
-		r.Prefill.addPair(prefillSpeed(answers[0]), prefillSpeed(answers[1]))
-		r.Decode.addPair(decodeSpeed(answers[0]), decodeSpeed(answers[1]))
 	}
-	step.End(fmt.Sprintf("prefill %.2f×, decode %.2f× of stock", r.Prefill.Ratio.Median, r.Decode.Ratio.Median), nil)
+	if err := measure.InTurns(turn, side(0), side(1)); err != nil {
+		return err
+	}
+	t.Prefill.Add(prefillSpeed(answers[0]), prefillSpeed(answers[1]))
+	t.Decode.Add(decodeSpeed(answers[0]), decodeSpeed(answers[1]))
 	return nil
-}
-
-// askFresh asks a fresh server: equal processes differ by a few percent while they run.
-func (b *bench) askFresh(ctx context.Context, on bool, prompt string, r *Paged) (a lab.Answer, err error) {
-	l, err := b.startPaged(ctx, on, r.PromptTokens+2*r.AnswerTokens, r.Threads)
-	if err != nil {
-		return a, err
-	}
-	defer func() { err = errors.Join(err, l.Close()) }()
-	if _, err := b.askShort(ctx, l, b.prompt(shortPrompt)); err != nil {
-		return a, err
-	}
-	return b.ask(ctx, l, prompt, r.AnswerTokens)
 }

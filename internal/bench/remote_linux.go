@@ -16,8 +16,8 @@ import (
 // remoteLab is a prompt whose pages are on a throttled mount, with a directory for the local
 // tier.
 type remoteLab struct {
-	b      *bench
-	r      *Remote
+	r      *rig
+	tokens int
 	prompt string
 	first  lab.Answer // the answer to the prompt when it was computed
 	local  string
@@ -26,63 +26,48 @@ type remoteLab struct {
 
 // measureRemote measures a prompt whose pages are on a remote tier at several speeds: as the
 // rates decide, with all pages restored, and with all tokens computed.
-func (b *bench) measureRemote(ctx context.Context) (err error) {
-	l := &remoteLab{b: b, r: &Remote{Tokens: b.settings.remoteTokens}, prompt: b.prompt(b.settings.remoteTokens)}
-	l.local = filepath.Join(b.dir, "local")
-	source, mount := filepath.Join(b.dir, "remote"), filepath.Join(b.dir, "mount")
+func measureRemote(ctx context.Context, r *rig, s settings) (_ any, err error) {
+	source, mount := filepath.Join(r.dir, "remote"), filepath.Join(r.dir, "mount")
 	for _, dir := range []string{source, mount} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
-			return fmt.Errorf("making a remote tier: %w", err)
+			return nil, fmt.Errorf("making a remote tier: %w", err)
 		}
 	}
+	l := &remoteLab{r: r, tokens: s.remoteTokens, prompt: r.prompt(s.remoteTokens), local: filepath.Join(r.dir, "local")}
 	l.mount, err = mounts.NewThrottled(source, mount)
 	if errors.Is(err, mounts.ErrUnavailable) {
-		b.steps.Step("remote").End(fmt.Sprintf("left out: %v", err), nil)
-		return nil
+		return leftOut(r, "remote", err.Error())
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() {
 		err = errors.Join(err, l.mount.Close(), os.RemoveAll(source), os.RemoveAll(l.local))
 	}()
-	b.report.Remote = l.r
-	if err := l.store(ctx, source); err != nil {
-		return err
+	// The later remote tier is the local one of a server that computes the prompt.
+	if err := r.step(fmt.Sprintf("remote, store %s tokens", show.Count(l.tokens)), func() (string, error) {
+		return "", r.serve(ctx, lab.Options{Root: source}, func(server *lab.Lab) error {
+			l.first, err = r.store(ctx, server, l.prompt, l.tokens, ttftAnswer)
+			return err
+		})
+	}); err != nil {
+		return nil, err
 	}
-	l.r.Points = make([]RemotePoint, len(b.settings.remoteMBs))
-	for repetition := range b.settings.repetitions {
-		for i, mbs := range b.settings.remoteMBs {
-			step := b.steps.Step(fmt.Sprintf("remote, %d MB/s, %d of %d", mbs, repetition+1, b.settings.repetitions))
-			p := &l.r.Points[i]
+	t := &Remote{Tokens: l.tokens, Points: make([]RemotePoint, len(s.remoteMBs))}
+	for repetition := range s.repetitions {
+		for i, mbs := range s.remoteMBs {
+			p := &t.Points[i]
 			p.BytesPerSecond = int64(mbs) * 1e6
-			if err := l.once(ctx, p); err != nil {
-				step.End("", err)
-				return fmt.Errorf("at %d MB/s: %w", mbs, err)
+			if err := r.step(fmt.Sprintf("remote, %d MB/s, %d of %d", mbs, repetition+1, s.repetitions), func() (string, error) {
+				err := l.once(ctx, p)
+				return fmt.Sprintf("ours %s, restored %s, computed %s", last(p.Decided), last(p.Restored), last(p.Computed)), err
+			}); err != nil {
+				return nil, fmt.Errorf("at %d MB/s: %w", mbs, err)
 			}
-			step.End(fmt.Sprintf("ours %s, restored %s, computed %s", lastSeconds(p.Decided), lastSeconds(p.Restored), lastSeconds(p.Computed)), nil)
+			p.Ratio = p.Decided.Median / min(p.Restored.Median, p.Computed.Median)
 		}
 	}
-	for i := range l.r.Points {
-		p := &l.r.Points[i]
-		p.Ratio = p.Decided.Median / min(p.Restored.Median, p.Computed.Median)
-	}
-	return nil
-}
-
-// store computes the prompt on a server whose local tier is the later remote tier.
-func (l *remoteLab) store(ctx context.Context, root string) (err error) {
-	step := l.b.steps.Step(fmt.Sprintf("remote, store %s tokens", show.Count(l.r.Tokens)))
-	defer func() { step.End("", err) }()
-	s, err := l.b.startOurs(ctx, root, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	if l.first, err = l.b.ask(ctx, s, l.prompt, ttftAnswer); err != nil {
-		return err
-	}
-	return s.Settle(ctx, lab.PagesOf(l.r.Tokens))
+	return t, nil
 }
 
 // remoteFound is the speed in bytes per second above which pages must be found: on slower
@@ -99,7 +84,7 @@ func (l *remoteLab) once(ctx context.Context, p *RemotePoint) error {
 		return fmt.Errorf("emptying the local tier: %w", err)
 	}
 	// Computing a new prompt teaches the rates of computing.
-	computed, err := l.ask(ctx, l.b.prompt(l.r.Tokens))
+	computed, err := l.ask(ctx, l.r.prompt(l.tokens))
 	if err != nil {
 		return err
 	}
@@ -134,21 +119,16 @@ func (l *remoteLab) once(ctx context.Context, p *RemotePoint) error {
 // ask starts a server, asks it once, and removes the pages of the local tier. The file of
 // rates stays.
 func (l *remoteLab) ask(ctx context.Context, prompt string, env ...string) (answer lab.Answer, err error) {
-	s, err := l.b.start(ctx, lab.Options{
-		Model: l.b.model, Root: l.local, NumCtx: l.b.numCtx,
-		Env: append(env, "OLLAMA_KV_TIER_REMOTE="+l.mount.Dir, "OLLAMA_KV_TIER_WARM_GB=0"), // pages read ahead would not be remote any more
+	env = append(env, "OLLAMA_KV_TIER_REMOTE="+l.mount.Dir, "OLLAMA_KV_TIER_WARM_GB=0") // pages read ahead would not be remote any more
+	err = l.r.serve(ctx, lab.Options{Root: l.local, Env: env}, func(server *lab.Lab) error {
+		if answer, err = l.r.ask(ctx, server, prompt, ttftAnswer); err != nil {
+			return err
+		}
+		if reason := server.TierOff(); reason != "" {
+			return fmt.Errorf("the KV tier is off: %s", reason)
+		}
+		return server.Unload(ctx, l.r.model.Name) // unloading saves the learned rates
 	})
-	if err != nil {
-		return answer, err
-	}
-	answer, err = l.b.ask(ctx, s, prompt, ttftAnswer)
-	if reason := s.TierOff(); err == nil && reason != "" {
-		err = fmt.Errorf("the KV tier is off: %s", reason)
-	}
-	if err == nil {
-		err = s.Unload(ctx, l.b.model.Name) // unloading saves the learned rates
-	}
-	err = errors.Join(err, s.Close())
 	if err == nil {
 		err = l.dropPages()
 	}

@@ -5,7 +5,6 @@ package main
 import "context"
 
 // measureRemote needs a throttled filesystem, which exists for Linux only.
-func (b *bench) measureRemote(context.Context) error {
-	b.steps.Step("remote").End("left out: it needs Linux's FUSE", nil)
-	return nil
+func measureRemote(_ context.Context, r *rig, _ settings) (any, error) {
+	return leftOut(r, "remote", "it needs Linux's FUSE")
 }

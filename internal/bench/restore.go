@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/measure"
@@ -15,61 +13,59 @@ import (
 // restoresPerRepetition is the number of restores in a repetition: one alone is too short.
 const restoresPerRepetition = 5
 
-// measureRestore restores a prompt repeatedly on a running server, after another prompt took
-// the slot, and reads the same files.
-func (b *bench) measureRestore(ctx context.Context) (err error) {
-	r := &Restore{Tokens: b.settings.restoreTokens}
-	b.report.Restore = r
-	root := filepath.Join(b.dir, "pages")
-	ours, err := b.startOurs(ctx, root, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, ours.Close(), os.RemoveAll(root)) }()
-
-	step := b.steps.Step(fmt.Sprintf("restore, store %s tokens", show.Count(r.Tokens)))
-	prompt := b.prompt(r.Tokens)
-	_, err = b.ask(ctx, ours, prompt, 1)
-	if err == nil {
-		err = ours.Settle(ctx, lab.PagesOf(r.Tokens))
-	}
-	step.End("", err)
-	if err != nil {
-		return err
-	}
-	step = b.steps.Step("restore and read")
-	for range b.settings.repetitions * restoresPerRepetition {
-		if err := b.restoreOnce(ctx, ours, r, prompt, root); err != nil {
-			step.End("", err)
-			return err
-		}
-	}
-	step.End("", nil)
-	r.Cached.Ratio = r.Cached.Restore.Median / r.Cached.Read.Median
-	if r.Uncached != nil {
-		r.Uncached.Ratio = r.Uncached.Restore.Median / r.Uncached.Read.Median
-	}
-	return nil
+// Restore is speed in bytes per second. Bytes is the size of the page files.
+type Restore struct {
+	Tokens   int        `json:"tokens"`
+	Files    int        `json:"files"`
+	Bytes    int64      `json:"bytes"`
+	Cached   Bandwidth  `json:"cached"`
+	Uncached *Bandwidth `json:"uncached,omitempty"` // nil without the right to drop_caches
 }
 
-// restoreOnce runs one repetition, with a full and with an empty page cache.
-func (b *bench) restoreOnce(ctx context.Context, ours *lab.Lab, r *Restore, prompt, root string) error {
+// Bandwidth compares a restore with a plain read of the same files.
+type Bandwidth struct {
+	Restore measure.Series `json:"restore" unit:"B/s"`
+	Read    measure.Series `json:"read" unit:"B/s"`
+	Ratio   float64        `json:"ratio"` // restore over read, of the medians
+}
+
+// measureRestore restores a prompt repeatedly on a running server, after another prompt took the slot,
+// and reads the same files.
+func measureRestore(ctx context.Context, r *rig, s settings) (any, error) {
+	t := &Restore{Tokens: s.restoreTokens}
+	if r.canDrop {
+		t.Uncached = &Bandwidth{}
+	}
+	err := r.ours(ctx, lab.Options{}, func(ours *lab.Lab, root string) error {
+		prompt := r.prompt(t.Tokens)
+		if err := r.step(fmt.Sprintf("restore, store %s tokens", show.Count(t.Tokens)), func() (string, error) {
+			_, err := r.store(ctx, ours, prompt, t.Tokens, 1)
+			return "", err
+		}); err != nil {
+			return err
+		}
+		return r.step("restore and read", func() (string, error) {
+			for range s.repetitions * restoresPerRepetition {
+				err := t.compareRead(ctx, r, ours, &t.Cached, prompt, root, func() error { return nil })
+				if err == nil && t.Uncached != nil {
+					err = t.compareRead(ctx, r, ours, t.Uncached, prompt, root, measure.DropCaches)
+				}
+				if err != nil {
+					return "", err
+				}
+			}
+			return "", nil
+		})
+	})
+	return t, err
+}
+
+// compareRead measures a plain read and a restore, each after prepare.
+func (t *Restore) compareRead(ctx context.Context, r *rig, ours *lab.Lab, into *Bandwidth, prompt, root string, prepare func() error) error {
 	pages, err := lab.Pages(root)
 	if err != nil {
 		return err
 	}
-	nothing := func() error { return nil }
-	if err := b.compareRead(ctx, ours, r, &r.Cached, prompt, pages, nothing); err != nil || !b.canDrop {
-		return err
-	}
-	if r.Uncached == nil {
-		r.Uncached = &Bandwidth{}
-	}
-	return b.compareRead(ctx, ours, r, r.Uncached, prompt, pages, measure.DropCaches)
-}
-
-// compareRead measures a plain read and a restore, each after prepare.
-func (b *bench) compareRead(ctx context.Context, ours *lab.Lab, r *Restore, into *Bandwidth, prompt string, pages []string, prepare func() error) error {
 	if err := prepare(); err != nil {
 		return err
 	}
@@ -77,22 +73,22 @@ func (b *bench) compareRead(ctx context.Context, ours *lab.Lab, r *Restore, into
 	if err != nil {
 		return err
 	}
-	// another chat takes the slot
-	if _, err := b.askShort(ctx, ours, b.prompt(shortPrompt)); err != nil {
+	if err := r.load(ctx, ours); err != nil { // another chat takes the slot
 		return err
 	}
 	if err := prepare(); err != nil {
 		return err
 	}
-	answer, err := b.ask(ctx, ours, prompt, 1)
+	answer, err := r.ask(ctx, ours, prompt, 1)
 	if err != nil {
 		return err
 	}
 	if answer.Restored.Tokens == 0 {
 		return errors.New("nothing was restored after another chat took the slot")
 	}
-	r.Files, r.Bytes = len(pages), read.Bytes
+	t.Files, t.Bytes = len(pages), read.Bytes
 	into.Read.Add(read.Rate())
-	into.Restore.Add(float64(b.shape.KVBytesPerToken()) * float64(answer.Restored.Tokens) / answer.Restored.Took.Seconds())
+	into.Restore.Add(float64(r.shape.KVBytesPerToken()) * float64(answer.Restored.Tokens) / answer.Restored.Took.Seconds())
+	into.Ratio = into.Restore.Median / into.Read.Median
 	return nil
 }

@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -90,18 +87,18 @@ type decoders struct {
 }
 
 // startDecoders sends the requests and waits until all of them decode.
-func (b *bench) startDecoders(ctx context.Context, l *lab.Lab) (*decoders, error) {
+func startDecoders(ctx context.Context, r *rig, l *lab.Lab) (*decoders, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ds := &decoders{cancel: cancel, ended: make(chan error, slotsDecoding)}
 	for range slotsDecoding {
 		d := &decoder{more: make(chan struct{}, 1)}
 		ds.each = append(ds.each, d)
 		request := ollamatest.Request{
-			Model: l.Model().Name, Prompt: b.prompt(slotsPrompt), Raw: true,
+			Model: l.Model().Name, Prompt: r.prompt(slotsPrompt), Raw: true,
 			KeepAlive: ollamatest.KeepAlive(time.Duration(math.MaxInt64)),
 			Options: map[string]any{
 				"temperature": 1, "top_k": 4, // greedy answers soon repeat themselves
-				"num_predict": b.numCtx, "num_ctx": b.numCtx, "num_thread": slotsThreads(), "kv_store": false,
+				"num_predict": r.numCtx, "num_ctx": r.numCtx, "num_thread": threadsButOne(), "kv_store": false,
 			},
 		}
 		go func() {
@@ -141,61 +138,65 @@ func (ds *decoders) stop() {
 	}
 }
 
-// slotsThreads leaves one core to the server and to the measuring client.
-func slotsThreads() int { return max(1, runtime.NumCPU()-1) }
+// Slots is the time between tokens of slots that decode, while another restores.
+type Slots struct {
+	Decoding      int            `json:"decoding"` // slots
+	DecodeThreads int            `json:"decode_threads"`
+	RestoreTokens int            `json:"restore_tokens"`
+	Took          measure.Series `json:"restore_took" unit:"s"`
+	Idle          Gaps           `json:"idle" unit:"s"`      // the other slot is idle
+	Restoring     Gaps           `json:"restoring" unit:"s"` // from the restore's lookup to its last row
+	// Ratio is the relative p99 of Restoring over that of Idle, per repetition.
+	Ratio measure.Series `json:"p99_ratio"`
+}
+
+// Gaps summarizes the times between two tokens of a slot, in seconds.
+type Gaps struct {
+	Count int     `json:"count"`
+	P50   float64 `json:"p50"`
+	P99   float64 `json:"p99"`
+	Max   float64 `json:"max"`
+	// Relative values are of each gap over the median gap just before the restore.
+	P50Relative float64 `json:"p50_relative" unit:"ratio"`
+	P99Relative float64 `json:"p99_relative" unit:"ratio"`
+}
 
 // measureSlots measures the time between tokens of slots that decode, in turns while another
 // slot restores a prompt and while that slot is idle.
-func (b *bench) measureSlots(ctx context.Context) (err error) {
-	r := &Slots{Decoding: slotsDecoding, RestoreTokens: b.settings.restoreTokens, DecodeThreads: slotsThreads()}
-	b.report.Slots = r
-	root := filepath.Join(b.dir, "pages")
-	l, err := b.start(ctx, lab.Options{
-		Model: b.model, Root: root, NumCtx: b.numCtx, Threads: r.DecodeThreads,
-		Env: []string{fmt.Sprint("OLLAMA_NUM_PARALLEL=", slotsDecoding+1)},
-	})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, l.Close(), os.RemoveAll(root)) }()
-	if b.report.Versions.Kvtier, err = l.Version(ctx); err != nil {
-		return err
-	}
-	step := b.steps.Step(fmt.Sprintf("slots, store %s tokens", show.Count(r.RestoreTokens)))
-	prompt := b.prompt(r.RestoreTokens)
-	_, err = b.ask(ctx, l, prompt, 1)
-	if err == nil {
-		err = l.Settle(ctx, lab.PagesOf(r.RestoreTokens))
-	}
-	step.End("", err)
-	if err != nil {
-		return err
+func measureSlots(ctx context.Context, r *rig, s settings) (any, error) {
+	t := &Slots{Decoding: slotsDecoding, RestoreTokens: s.restoreTokens, DecodeThreads: threadsButOne()}
+	restores := slotsRestores
+	o := lab.Options{Threads: t.DecodeThreads, Env: []string{fmt.Sprint("OLLAMA_NUM_PARALLEL=", slotsDecoding+1)}}
+	if s.quick {
+		restores = 1
+		o.Env = append(o.Env, "OLLAMA_KV_TIER_TEST=1") // computing so little may be quicker
 	}
 	var idle, restoring gaps
-	for repetition := range b.settings.repetitions {
-		step := b.steps.Step(fmt.Sprintf("slots, %d decode and one restores, %d of %d", slotsDecoding, repetition+1, b.settings.repetitions))
-		turns, ds, err := b.slotsRound(ctx, l, r, prompt)
-		if err != nil {
-			step.End("", err)
+	err := r.fresh(ctx, o, func(l *lab.Lab, _ string) error {
+		prompt := r.prompt(t.RestoreTokens)
+		if err := r.step(fmt.Sprintf("slots, store %s tokens", show.Count(t.RestoreTokens)), func() (string, error) {
+			_, err := r.store(ctx, l, prompt, t.RestoreTokens, 1)
+			return "", err
+		}); err != nil {
 			return err
 		}
-		var idleNow, restoringNow gaps
-		for _, t := range turns {
-			t.measure(ds, &idleNow, &restoringNow)
-		}
-		if len(idleNow.seconds) == 0 || len(restoringNow.seconds) == 0 {
-			err := errors.New("no token came while one slot restored, or none while it was idle")
-			step.End("", err)
-			return err
-		}
-		ratio := quantile(restoringNow.relative, 0.99) / quantile(idleNow.relative, 0.99)
-		r.Ratio.Add(ratio)
-		step.End(fmt.Sprintf("p99 %.2f of idle", ratio), nil)
-		idle.add(idleNow)
-		restoring.add(restoringNow)
-	}
-	r.Idle, r.Restoring = idle.sum(), restoring.sum()
-	return nil
+		return r.repeat(fmt.Sprintf("slots, %d decode and one restores", slotsDecoding), s.repetitions, func(int) (string, error) {
+			idleNow, restoringNow, err := slotsRound(ctx, r, l, t, prompt, restores)
+			if err != nil {
+				return "", err
+			}
+			if len(idleNow.seconds) == 0 || len(restoringNow.seconds) == 0 {
+				return "", errors.New("no token came while one slot restored, or none while it was idle")
+			}
+			ratio := quantile(restoringNow.relative, 0.99) / quantile(idleNow.relative, 0.99)
+			t.Ratio.Add(ratio)
+			idle.add(idleNow)
+			restoring.add(restoringNow)
+			return fmt.Sprintf("p99 %.2f of idle", ratio), nil
+		})
+	})
+	t.Idle, t.Restoring = idle.sum(), restoring.sum()
+	return t, err
 }
 
 // gaps are times between tokens.
@@ -244,61 +245,58 @@ func (t slotsTurn) measure(ds *decoders, idle, restoring *gaps) {
 }
 
 // slotsRound runs one repetition: restores, each after an idle time.
-func (b *bench) slotsRound(ctx context.Context, l *lab.Lab, r *Slots, prompt string) ([]slotsTurn, *decoders, error) {
-	ds, err := b.startDecoders(ctx, l)
+func slotsRound(ctx context.Context, r *rig, l *lab.Lab, t *Slots, prompt string, restores int) (idle, restoring gaps, err error) {
+	ds, err := startDecoders(ctx, r, l)
 	defer ds.stop()
 	if err != nil {
-		return nil, nil, err
-	}
-	restores := slotsRestores
-	if b.settings.quick {
-		restores = 1
+		return idle, restoring, err
 	}
 	// From the first restore on, the other slots' new tokens are in cells after the restored
 	// rows, and each of their batches skips these rows. The first restore is not counted,
 	// because that cost does not belong to further restores.
-	if _, err := b.slotsTurn(ctx, l, ds, r, prompt); err != nil {
-		return nil, nil, err
+	if _, err := oneTurn(ctx, r, l, ds, t.RestoreTokens, prompt); err != nil {
+		return idle, restoring, err
 	}
 	var turns []slotsTurn
 	for range restores {
-		turn, err := b.slotsTurn(ctx, l, ds, r, prompt)
+		turn, err := oneTurn(ctx, r, l, ds, t.RestoreTokens, prompt)
 		if err != nil {
-			return nil, nil, err
+			return idle, restoring, err
 		}
 		turns = append(turns, turn)
-		r.Took.AddSeconds(turn.restoring.to.Sub(turn.restoring.from))
+		t.Took.AddSeconds(turn.restoring.to.Sub(turn.restoring.from))
 	}
-	return turns, ds, nil
+	for _, turn := range turns {
+		turn.measure(ds, &idle, &restoring)
+	}
+	return idle, restoring, nil
 }
 
-func (b *bench) slotsTurn(ctx context.Context, l *lab.Lab, ds *decoders, r *Slots, prompt string) (slotsTurn, error) {
+func oneTurn(ctx context.Context, r *rig, l *lab.Lab, ds *decoders, tokens int, prompt string) (turn slotsTurn, err error) {
 	// a short prompt replaces the tokens in the slot that restores
-	if _, err := b.askShort(ctx, l, b.prompt(shortPrompt)); err != nil {
-		return slotsTurn{}, err
+	if err := r.load(ctx, l); err != nil {
+		return turn, err
 	}
 	if err := ds.advance(ctx, 2); err != nil { // until the short request has no effect any more
-		return slotsTurn{}, err
+		return turn, err
 	}
 	began := time.Now()
 	if err := ds.advance(ctx, slotsIdle); err != nil {
-		return slotsTurn{}, err
+		return turn, err
 	}
-	nothing := span{began, time.Now()}
+	turn.idle = span{began, time.Now()}
 
 	mark := l.LogMark()
-	answer, err := b.ask(ctx, l, prompt, 1)
+	answer, err := r.ask(ctx, l, prompt, 1)
 	if err != nil {
-		return slotsTurn{}, err
+		return turn, err
 	}
-	if answer.Restored.Tokens < r.RestoreTokens/2 {
-		return slotsTurn{}, fmt.Errorf("%d of %d tokens were restored", answer.Restored.Tokens, r.RestoreTokens)
+	if answer.Restored.Tokens < tokens/2 {
+		return turn, fmt.Errorf("%d of %d tokens were restored", answer.Restored.Tokens, tokens)
 	}
 	ended, err := restoredAt(l.Logs()[mark:])
-	if err != nil {
-		return slotsTurn{}, err
-	}
-	return slotsTurn{nothing, span{ended.Add(-answer.Restored.Took), ended}}, nil
+	turn.restoring = span{ended.Add(-answer.Restored.Took), ended}
+	return turn, err
 }
 
 // restoredTime matches the time of the runner's log line about a restore. Runner and client

@@ -21,34 +21,77 @@ const (
 	storeRowBytes = 2048
 )
 
-// storeRun measures the page store alone: no server, no model.
-type storeRun struct {
-	*bench
-	r        *Store
-	disk     disk
-	sections []pagefile.Section
-	layout   pagefile.Layout
-	payload  []byte
+// Store is the result of store: the page store alone, without a server.
+type Store struct {
+	PageBytes int64  `json:"page_bytes"` // bytes of rows
+	Pages     int    `json:"pages"`
+	Cores     int    `json:"cores"`
+	Disk      string `json:"disk"`    // program that read and wrote on the other side
+	Dropped   string `json:"dropped"` // method of emptying the page cache: "drop_caches" or "fadvise"
+
+	Compared []Comparison `json:"compared"`
+	// Compressed is the size of compressed pages, as a share of raw ones.
+	Compressed float64 `json:"compressed"`
+	// SaveMemory is the largest growth of the heap while pages were saved, garbage included,
+	// without the page itself.
+	SaveMemory int64 `json:"save_memory_bytes"`
+
+	Lookups []Lookup `json:"lookups"`
+	Opened  []Opened `json:"opened"`
 }
 
-func (b *bench) measureStore(ctx context.Context) error {
-	s := storeRun{bench: b, disk: newDisk(b.dir), sections: storeSections(storeLayers, storeRowBytes)}
+// Comparison is bytes of rows per second of the store (on), against bytes per second of the
+// least possible work (off).
+type Comparison struct {
+	Name    string             `json:"name"`
+	Against string             `json:"against"`
+	Rate    measure.SideBySide `json:"rate" unit:"B/s"`
+}
+
+// Lookup is the time to find a whole chain, in seconds per page.
+type Lookup struct {
+	StoredPages int            `json:"stored_pages"`
+	PerPage     measure.Series `json:"per_page" unit:"s"`
+}
+
+// Opened is one opening of a store that holds pages. Times are in seconds from
+// its beginning.
+type Opened struct {
+	StoredPages int     `json:"stored_pages"`
+	Open        float64 `json:"open" unit:"s"`
+	Serving     float64 `json:"serving" unit:"s"` // the first chain was found
+	Counted     float64 `json:"counted" unit:"s"` // accounting is exact
+	PeakHeap    int64   `json:"peak_heap_bytes"`
+}
+
+// storeRun measures the page store alone: no server, no model.
+type storeRun struct {
+	*rig
+	r           *Store
+	repetitions int
+	disk        disk
+	sections    []pagefile.Section
+	layout      pagefile.Layout
+	payload     []byte
+}
+
+func measureStore(ctx context.Context, r *rig, o settings) (any, error) {
+	s := storeRun{rig: r, repetitions: o.repetitions, disk: newDisk(r.dir), sections: storeSections(storeLayers, storeRowBytes)}
 	var err error
 	if s.layout, err = pagefile.NewLayout(s.sections, lab.PageTokens); err != nil {
-		return err
+		return nil, err
 	}
 	s.payload = likeRows(s.layout.Size())
 	s.r = &Store{
-		PageBytes: int64(s.layout.Size()), Pages: max(2, b.settings.storeMiB<<20/s.layout.Size()),
+		PageBytes: int64(s.layout.Size()), Pages: max(2, o.storeMiB<<20/s.layout.Size()),
 		Cores: runtime.GOMAXPROCS(0), Disk: s.disk.version,
 	}
-	b.report.Store = s.r
-	for _, measure := range []func(context.Context) error{s.measureSave, s.measureRead, s.measureDecode, s.measureMany} {
+	for _, measure := range []func(context.Context) error{s.measureSave, s.measureRead, s.measureDecode} {
 		if err := measure(ctx); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return s.r, s.measureMany(ctx, o.storePages)
 }
 
 func storeSections(layers int, rowBytes uint32) []pagefile.Section {
@@ -134,26 +177,19 @@ func (s *storeRun) drop(paths []string) error {
 	return measure.Forget(paths)
 }
 
-// compare runs both sides once per repetition. The side that goes first alternates.
+// compare measures both sides in turns.
 func (s *storeRun) compare(name, against string, repetitions int, ours, theirs func() (float64, error)) error {
 	c := Comparison{Name: name, Against: against}
-	step := s.steps.Step("store, " + name)
-	for i := range repetitions {
-		sides := []func() (float64, error){theirs, ours}
-		var rates [2]float64
-		for turn := range sides {
-			side := (turn + i) % 2
-			var err error
-			if rates[side], err = sides[side](); err != nil {
-				step.End("", err)
-				return err
+	err := s.step("store, "+name, func() (string, error) {
+		for range repetitions {
+			if err := c.Rate.Measure(theirs, ours); err != nil {
+				return "", err
 			}
 		}
-		c.Rate.addPair(rates[0], rates[1])
-	}
-	step.End(fmt.Sprintf("%s, %.2f of %s", show.Rate(c.Rate.On.Median), c.Rate.Ratio.Median, against), nil)
+		return fmt.Sprintf("%s, %.2f of %s", show.Rate(c.Rate.On.Median), c.Rate.Ratio.Median, against), nil
+	})
 	s.r.Compared = append(s.r.Compared, c)
-	return nil
+	return err
 }
 
 func removeAll(paths ...string) error {

@@ -79,7 +79,7 @@ func TestStoreQuick(t *testing.T) {
 	require.Len(t, r.Store.Lookups, 2)
 	require.Len(t, r.Store.Opened, 2)
 	require.Positive(t, r.Store.Opened[1].Counted)
-	require.Contains(t, stdout.String(), "Page store alone")
+	require.Contains(t, stdout.String(), "restore, full page cache")
 	require.NotContains(t, stdout.String(), "ollama ")
 
 	var again bytes.Buffer

@@ -15,6 +15,7 @@ import (
 	"github.com/ollama/ollama/model/input"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -42,7 +43,7 @@ func (s *storeRun) measureSave(ctx context.Context) (err error) {
 		return float64(s.r.PageBytes*int64(s.r.Pages)) / took.Seconds(), err
 	}
 	write := func() (float64, error) { return s.disk.write(ctx, s.r.Pages, fileBytes) }
-	if err := s.compare("save", "write and fsync", s.settings.repetitions, save, write); err != nil {
+	if err := s.compare("save", "write and fsync", s.repetitions, save, write); err != nil {
 		return err
 	}
 	s.r.SaveMemory = peak
@@ -100,7 +101,7 @@ func (s *storeRun) measureRead(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.close(), removeAll(s.root("raw"))) }()
-	n := s.settings.repetitions
+	n := s.repetitions
 	cold := func(read func() (float64, error)) func() (float64, error) {
 		return func() (float64, error) {
 			if err := s.drop(l.files); err != nil {
@@ -150,7 +151,7 @@ func (s *storeRun) measureDecode(ctx context.Context) (err error) {
 	if _, err := l.restore(ctx); err != nil { // all files are in the page cache after this
 		return err
 	}
-	n := s.settings.repetitions * restoresPerRepetition
+	n := s.repetitions * restoresPerRepetition
 	files := func() (float64, error) { return l.restore(ctx) }
 	if err := s.compare("restore, compressed, full page cache", "decoding alone", n, files, z.decode); err != nil {
 		return err
@@ -182,15 +183,16 @@ type restorer struct {
 
 // newRestorer stores a conversation that is not stored yet.
 func (s *storeRun) newRestorer(ctx context.Context, name string, compress bool, ram int64) (*restorer, error) {
-	step := s.steps.Step("store, write pages, " + name)
-	store, err := s.open(ctx, name, compress, ram)
-	if err == nil {
-		err = s.put(ctx, store, storeTokens(1, s.r.Pages*lab.PageTokens))
-	}
-	step.End("", err)
-	if err != nil {
+	var store *diskstore.Store
+	if err := s.step("store, write pages, "+name, func() (_ string, err error) {
+		if store, err = s.open(ctx, name, compress, ram); err == nil {
+			err = s.put(ctx, store, storeTokens(1, s.r.Pages*lab.PageTokens))
+		}
+		return "", err
+	}); err != nil {
 		return nil, err
 	}
+	var err error
 	l := &restorer{bytes: s.r.PageBytes * int64(s.r.Pages)}
 	if l.files, err = pageFiles(s.root(name)); err != nil {
 		return nil, errors.Join(err, store.Close())

@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"runtime"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -17,6 +14,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 )
 
@@ -30,14 +28,14 @@ const (
 
 // measureMany measures lookups in stores of several sizes, in turns, and the time of opening
 // these stores.
-func (s *storeRun) measureMany(ctx context.Context) (err error) {
+func (s *storeRun) measureMany(ctx context.Context, sizes []int) (err error) {
 	var stores []*tinyStore
 	defer func() {
 		for _, t := range stores {
 			err = errors.Join(err, t.close(), removeAll(t.opt.Local.Root))
 		}
 	}()
-	for _, pages := range s.settings.storePages {
+	for _, pages := range sizes {
 		t, err := s.fillTiny(ctx, pages)
 		if err != nil {
 			return err
@@ -50,21 +48,24 @@ func (s *storeRun) measureMany(ctx context.Context) (err error) {
 		s.r.Opened = append(s.r.Opened, opened)
 		s.r.Lookups = append(s.r.Lookups, Lookup{StoredPages: t.chains * chainPages})
 	}
-	step := s.steps.Step(fmt.Sprintf("store, look %d pages up", chainPages))
-	for turn := range s.settings.repetitions * restoresPerRepetition {
-		for i := range stores {
-			at := (i + turn) % len(stores)
-			perPage, err := stores[at].lookUp(ctx, turn)
-			if err != nil {
-				step.End("", err)
+	return s.step(fmt.Sprintf("store, look %d pages up", chainPages), func() (string, error) {
+		var sides []func() error
+		turn := 0
+		for i, t := range stores {
+			sides = append(sides, func() error {
+				perPage, err := t.lookUp(ctx, turn)
+				s.r.Lookups[i].PerPage.Add(perPage)
 				return err
-			}
-			s.r.Lookups[at].PerPage.Add(perPage)
+			})
 		}
-	}
-	last := s.r.Lookups[len(s.r.Lookups)-1]
-	step.End(fmt.Sprintf("%.1f µs per page with %s stored", last.PerPage.Median*1e6, show.Count(last.StoredPages)), nil)
-	return nil
+		for ; turn < s.repetitions*restoresPerRepetition; turn++ {
+			if err := measure.InTurns(turn, sides...); err != nil {
+				return "", err
+			}
+		}
+		last := s.r.Lookups[len(s.r.Lookups)-1]
+		return fmt.Sprintf("%.1f µs per page with %s stored", last.PerPage.Median*1e6, show.Count(last.StoredPages)), nil
+	})
 }
 
 // tinyStore is a store of very many pages.
@@ -95,29 +96,25 @@ func (s *storeRun) fillTiny(ctx context.Context, pages int) (*tinyStore, error) 
 		Fingerprint: storeFingerprint, PageTokens: tinyTokens,
 		Local: diskstore.TierConfig{Root: s.root(strconv.Itoa(pages))},
 	}}
-	step := s.steps.Step(fmt.Sprintf("store, make %s tiny pages", show.Count(t.chains*chainPages)))
-	opt := t.opt
-	opt.FS = unsynced{vfs.OS}
-	store, err := diskstore.Open(ctx, opt)
-	if err != nil {
-		step.End("", err)
-		return nil, err
-	}
-	layout, err := pagefile.NewLayout([]pagefile.Section{{RowBytes: tinyRowBytes}}, tinyTokens)
-	if err == nil {
-		var g errgroup.Group
-		g.SetLimit(4 * runtime.GOMAXPROCS(0))
-		for chain := range t.chains {
-			g.Go(func() error { return putTiny(ctx, store, chain, layout) })
+	err := s.step(fmt.Sprintf("store, make %s tiny pages", show.Count(t.chains*chainPages)), func() (string, error) {
+		opt := t.opt
+		opt.FS = unsynced{vfs.OS}
+		store, err := diskstore.Open(ctx, opt)
+		if err != nil {
+			return "", err
 		}
-		err = g.Wait()
-	}
-	if err = errors.Join(err, store.Close()); err != nil {
-		step.End("", err)
-		return nil, err
-	}
-	step.End("", nil)
-	return t, nil
+		layout, err := pagefile.NewLayout([]pagefile.Section{{RowBytes: tinyRowBytes}}, tinyTokens)
+		if err == nil {
+			var g errgroup.Group
+			g.SetLimit(4 * runtime.GOMAXPROCS(0))
+			for chain := range t.chains {
+				g.Go(func() error { return putTiny(ctx, store, chain, layout) })
+			}
+			err = g.Wait()
+		}
+		return "", errors.Join(err, store.Close())
+	})
+	return t, err
 }
 
 // putTiny stores one conversation of chainPages pages.
@@ -136,35 +133,27 @@ func putTiny(ctx context.Context, store *diskstore.Store, chain int, layout page
 func tinyChain(chain int) []int32 { return storeTokens(chain, chainPages*tinyTokens) }
 
 // openTiny opens a store as a runner does, and waits for its count.
-func (s *storeRun) openTiny(ctx context.Context, t *tinyStore) (Opened, error) {
-	o := Opened{StoredPages: t.chains * chainPages}
-	step := s.steps.Step(fmt.Sprintf("store, open %s pages", show.Count(o.StoredPages)))
-	debug.FreeOSMemory()
-	resident := residentBytes()
-	watch := watchHeap()
-	started := time.Now()
-	var err error
-	if t.store, err = diskstore.Open(ctx, t.opt); err == nil {
+func (s *storeRun) openTiny(ctx context.Context, t *tinyStore) (o Opened, err error) {
+	o.StoredPages = t.chains * chainPages
+	err = s.step(fmt.Sprintf("store, open %s pages", show.Count(o.StoredPages)), func() (string, error) {
+		debug.FreeOSMemory()
+		watch := watchHeap()
+		defer func() { o.PeakHeap = watch.stop() }()
+		started := time.Now()
+		if t.store, err = diskstore.Open(ctx, t.opt); err != nil {
+			return "", err
+		}
 		o.Open = time.Since(started).Seconds()
 		found := t.store.Find(ctx, diskstore.Prompt{Tokens: tinyChain(t.chains - 1)}).Exact
 		o.Serving = time.Since(started).Seconds()
 		if len(found) != chainPages {
-			err = fmt.Errorf("looking up a chain right after opening: %d of %d pages found", len(found), chainPages)
+			return "", fmt.Errorf("looking up a chain right after opening: %d of %d pages found", len(found), chainPages)
 		}
-	}
-	if err == nil {
-		err = t.store.Flush(ctx)
+		err := t.store.Flush(ctx)
 		o.Counted = time.Since(started).Seconds()
-	}
-	o.PeakHeap = watch.stop()
-	if err != nil {
-		step.End("", err)
-		return o, err
-	}
-	debug.FreeOSMemory()
-	o.Resident = residentBytes() - resident
-	step.End(fmt.Sprintf("serving after %s, counted after %s", show.Seconds(toDuration(o.Serving)), show.Seconds(toDuration(o.Counted))), nil)
-	return o, nil
+		return fmt.Sprintf("serving after %s, counted after %s", show.Number(o.Serving, "s"), show.Number(o.Counted, "s")), err
+	})
+	return o, err
 }
 
 // lookUp returns the seconds per page of lookups of whole chains.
@@ -187,20 +176,4 @@ func (t *tinyStore) close() error {
 		return nil
 	}
 	return t.store.Close()
-}
-
-// residentBytes is the resident memory of this process, 0 if unknown.
-func residentBytes() int64 {
-	f, err := os.Open("/proc/self/statm")
-	if err != nil {
-		return 0
-	}
-	defer f.Close()
-	data, _ := io.ReadAll(f)
-	fields := strings.Fields(string(data))
-	if len(fields) < 2 {
-		return 0
-	}
-	pages, _ := strconv.ParseInt(fields[1], 10, 64)
-	return pages * int64(os.Getpagesize())
 }

@@ -2,165 +2,142 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"time"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 )
 
-const (
-	// ttftAnswer is the length of answers in tokens: enough to see that the answer after a
-	// restore is the same.
-	ttftAnswer = 8
-	// shortPrompt is the length in tokens of a prompt that costs almost nothing to compute.
-	shortPrompt = 8
-)
-
-// measureTTFT measures all prompt lengths, once in each repetition.
-func (b *bench) measureTTFT(ctx context.Context) (err error) {
-	r := &TTFT{Points: make([]Point, len(b.settings.sizes))}
-	b.report.TTFT = r
-	stock, err := b.startStock(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stock.Close()) }()
-	for repetition := range b.settings.repetitions {
-		for i, tokens := range b.settings.sizes {
-			step := b.steps.Step(fmt.Sprintf("ttft, %s tokens, %d of %d", show.Count(tokens), repetition+1, b.settings.repetitions))
-			note, err := b.ttftOnce(ctx, stock, r, &r.Points[i], tokens)
-			step.End(note, err)
-			if err != nil {
-				return fmt.Errorf("measuring %d tokens: %w", tokens, err)
-			}
-		}
-	}
-	for i := range r.Points {
-		p := &r.Points[i]
-		p.Speedup = p.Stock.Median / p.Restored.Median
-		p.SpeedupCold = p.Cold.Median / p.Restored.Median
-	}
-	return nil
+// TTFT is time to first token, model load taken off.
+type TTFT struct {
+	Points []Point `json:"points"`
+	// Fixed is the time of a prompt of a few tokens that the slot holds: HTTP, scheduling,
+	// sampling, streaming. FixedBatch is the time of its batch, a part of Fixed.
+	Fixed      measure.Series `json:"fixed" unit:"s"`
+	FixedBatch measure.Series `json:"fixed_batch" unit:"s"`
+	HTTP       float64        `json:"http_scheduling_sampling" unit:"s"` // Fixed without the batch
 }
 
-// startStock starts the stock server and loads its model.
-func (b *bench) startStock(ctx context.Context) (*lab.Lab, error) {
-	options := lab.Options{Binary: b.settings.stock, Model: b.model, NumCtx: b.numCtx}
-	b.report.Versions.StockIsPatched = options.Binary == ""
-	stock, err := b.start(ctx, options)
-	if err != nil {
-		return nil, err
+// Point is one prompt length. Times are in seconds.
+type Point struct {
+	Tokens   int            `json:"tokens"`
+	Stock    measure.Series `json:"stock" unit:"s"`
+	Cold     measure.Series `json:"cold" unit:"s"`      // tier on, empty store
+	SameSlot measure.Series `json:"same_slot" unit:"s"` // tier on, asked again
+	Restored measure.Series `json:"restored" unit:"s"`  // after kill -9
+	// RestoredUncached is Restored with an empty page cache; nil without the right to empty
+	// it.
+	RestoredUncached *measure.Series `json:"restored_uncached,omitempty" unit:"s"`
+	RestoredTokens   int             `json:"restored_tokens"`
+	Speedup          float64         `json:"speedup"`      // stock over restored
+	SpeedupCold      float64         `json:"speedup_cold"` // our own cold over restored
+
+	// Parts of Restored: the restore itself, and the batch that computes the last token.
+	Took  measure.Series `json:"restored_took" unit:"s"`
+	Batch measure.Series `json:"restored_batch" unit:"s"`
+	// Outside is the rest of Restored: HTTP, scheduling, tokenization, sampling.
+	Outside measure.Series `json:"restored_outside" unit:"s"`
+	// SameSlotBatch is the time of the batch without a restore, in a runner that has run
+	// before.
+	SameSlotBatch measure.Series `json:"same_slot_batch" unit:"s"`
+	// PlainRead is a plain read of the same page files, from the page cache.
+	PlainRead measure.Series `json:"plain_read" unit:"s"`
+
+	// Carrying and tokenizing the prompt is the time outside of batches beyond that of a short
+	// prompt, if the difference is more than noise.
+	Carrying         float64 `json:"carrying_and_tokenizing" unit:"s"`
+	SameSlotCarrying float64 `json:"same_slot_carrying_and_tokenizing" unit:"s"`
+}
+
+// ttftAnswer is the length of answers in tokens: enough to see that the answer after a restore is
+// the same.
+const ttftAnswer = 8
+
+// measureTTFT measures all prompt lengths, once in each repetition.
+func measureTTFT(ctx context.Context, r *rig, s settings) (any, error) {
+	t := &TTFT{Points: make([]Point, len(s.sizes))}
+	err := r.stock(ctx, lab.Options{}, func(stock *lab.Lab) error {
+		for repetition := range s.repetitions {
+			for i, tokens := range s.sizes {
+				p := &t.Points[i]
+				p.Tokens = tokens
+				name := fmt.Sprintf("ttft, %s tokens, %d of %d", show.Count(tokens), repetition+1, s.repetitions)
+				if err := r.step(name, func() (string, error) {
+					err := ttftOnce(ctx, r, stock, t, p)
+					return fmt.Sprintf("stock %s, cold %s, restored %s", last(p.Stock), last(p.Cold), last(p.Restored)), err
+				}); err != nil {
+					return fmt.Errorf("measuring %d tokens: %w", tokens, err)
+				}
+			}
+		}
+		return nil
+	})
+	t.HTTP = t.Fixed.Median - t.FixedBatch.Median
+	for i := range t.Points {
+		p := &t.Points[i]
+		p.Speedup = p.Stock.Median / p.Restored.Median
+		p.SpeedupCold = p.Cold.Median / p.Restored.Median
+		p.Carrying = max(0, p.Outside.Median-t.HTTP)
+		p.SameSlotCarrying = max(0, p.SameSlot.Median-p.SameSlotBatch.Median-t.HTTP)
 	}
-	b.report.Versions.Stock, err = stock.Version(ctx)
-	if b.report.Versions.Stock == unversioned {
-		b.report.Versions.Stock = builtFrom(b.settings.stock)
+	return t, err
+}
+
+// last is the latest time of a series, as text.
+func last(s measure.Series) string {
+	if len(s.Values) == 0 {
+		return ""
 	}
-	if err == nil {
-		_, err = b.askShort(ctx, stock, b.prompt(shortPrompt))
-	}
-	if err != nil {
-		return nil, errors.Join(err, stock.Close())
-	}
-	return stock, nil
+	return show.Number(s.Values[len(s.Values)-1], "s")
 }
 
 // ttftOnce runs one repetition of one prompt length.
-func (b *bench) ttftOnce(ctx context.Context, stock *lab.Lab, r *TTFT, p *Point, tokens int) (note string, err error) {
-	p.Tokens = tokens
-	prompt := b.prompt(tokens)
-	answer, err := b.ask(ctx, stock, prompt, ttftAnswer)
+func ttftOnce(ctx context.Context, r *rig, stock *lab.Lab, t *TTFT, p *Point) error {
+	prompt := r.prompt(p.Tokens)
+	answer, err := r.ask(ctx, stock, prompt, ttftAnswer)
 	if err != nil {
-		return "", err
+		return err
 	}
 	p.Stock.AddSeconds(answer.Wait())
-
-	root := filepath.Join(b.dir, "pages")
-	ours, err := b.startOurs(ctx, root, 0)
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, ours.Close(), os.RemoveAll(root)) }()
-	if err := b.measureFixed(ctx, ours, r); err != nil {
-		return "", err
-	}
-	held, err := b.ttftBefore(ctx, ours, p, prompt, tokens)
-	if err != nil {
-		return "", err
-	}
-	if err := b.ttftAfter(ctx, ours, p, prompt, held, root); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("stock %s, cold %s, restored %s", lastSeconds(p.Stock), lastSeconds(p.Cold), lastSeconds(p.Restored)), nil
-}
-
-// startOurs starts the patched server with an empty store and loads its model.
-func (b *bench) startOurs(ctx context.Context, root string, threads int) (*lab.Lab, error) {
-	ours, err := b.start(ctx, lab.Options{Model: b.model, Root: root, NumCtx: b.numCtx, Threads: threads})
-	if err != nil {
-		return nil, err
-	}
-	b.report.Versions.Kvtier, err = ours.Version(ctx)
-	if err == nil {
-		_, err = b.askShort(ctx, ours, b.prompt(shortPrompt))
-	}
-	if err == nil {
-		if reason := ours.TierOff(); reason != "" {
-			err = fmt.Errorf("the KV tier is off: %s", reason)
+	return r.ours(ctx, lab.Options{}, func(ours *lab.Lab, root string) error {
+		short := r.prompt(shortPrompt)
+		if _, err := r.askShort(ctx, ours, short); err != nil {
+			return err
 		}
-	}
-	if err != nil {
-		return nil, errors.Join(err, ours.Close())
-	}
-	return ours, nil
+		held, err := r.askShort(ctx, ours, short)
+		if err != nil {
+			return err
+		}
+		t.Fixed.AddSeconds(held.Wait())
+		t.FixedBatch.AddSeconds(held.PromptEvalDuration)
+		return p.beforeAndAfter(ctx, r, ours, root, prompt)
+	})
 }
 
-// measureFixed asks for a short prompt that the slot holds.
-func (b *bench) measureFixed(ctx context.Context, ours *lab.Lab, r *TTFT) error {
-	prompt := b.prompt(shortPrompt)
-	if _, err := b.askShort(ctx, ours, prompt); err != nil {
-		return err
-	}
-	held, err := b.askShort(ctx, ours, prompt)
+// beforeAndAfter asks a new prompt, asks it again in the same slot, and after kill -9.
+func (p *Point) beforeAndAfter(ctx context.Context, r *rig, ours *lab.Lab, root, prompt string) error {
+	cold, err := r.store(ctx, ours, prompt, p.Tokens, ttftAnswer)
 	if err != nil {
 		return err
-	}
-	r.Fixed.AddSeconds(held.Wait())
-	r.FixedBatch.AddSeconds(held.PromptEvalDuration)
-	return nil
-}
-
-// ttftBefore measures the requests before the kill: cold, and in the same slot.
-func (b *bench) ttftBefore(ctx context.Context, ours *lab.Lab, p *Point, prompt string, tokens int) (held lab.Answer, err error) {
-	cold, err := b.ask(ctx, ours, prompt, ttftAnswer)
-	if err != nil {
-		return held, err
 	}
 	if cold.Restored.Tokens != 0 {
-		return held, fmt.Errorf("%d tokens were restored for a prompt that was never seen", cold.Restored.Tokens)
+		return fmt.Errorf("%d tokens were restored for a prompt that was never seen", cold.Restored.Tokens)
 	}
 	p.Cold.AddSeconds(cold.Wait())
-	// pages still being written would slow down the next request
-	if err := ours.Settle(ctx, lab.PagesOf(tokens)); err != nil {
-		return held, err
-	}
-	held, err = b.ask(ctx, ours, prompt, ttftAnswer)
+	held, err := r.ask(ctx, ours, prompt, ttftAnswer)
 	if err != nil {
-		return held, err
+		return err
 	}
 	p.SameSlot.AddSeconds(held.Wait())
 	p.SameSlotBatch.AddSeconds(held.PromptEvalDuration)
-	return held, nil
+	return p.after(ctx, r, ours, root, prompt, held)
 }
 
-// ttftAfter kills, restarts and asks again: with a full page cache and, with the right to
-// empty it, with an empty one.
-func (b *bench) ttftAfter(ctx context.Context, ours *lab.Lab, p *Point, prompt string, held lab.Answer, root string) error {
-	readPlainly := func() error {
+// after kills, restarts and asks again: with a full page cache and, with the right to empty it, with
+// an empty one.
+func (p *Point) after(ctx context.Context, r *rig, ours *lab.Lab, root, prompt string, held lab.Answer) error {
+	restored, err := r.killed(ctx, ours, prompt, held, func() error {
 		pages, err := lab.Pages(root)
 		if err != nil {
 			return err
@@ -168,8 +145,7 @@ func (b *bench) ttftAfter(ctx context.Context, ours *lab.Lab, p *Point, prompt s
 		read, err := measure.ReadFiles(pages)
 		p.PlainRead.AddSeconds(read.Took)
 		return err
-	}
-	restored, err := b.askAfterKill(ctx, ours, prompt, held, readPlainly)
+	})
 	if err != nil {
 		return err
 	}
@@ -178,11 +154,10 @@ func (b *bench) ttftAfter(ctx context.Context, ours *lab.Lab, p *Point, prompt s
 	p.Took.AddSeconds(restored.Restored.Took)
 	p.Batch.AddSeconds(restored.PromptEvalDuration - restored.Restored.Took)
 	p.Outside.AddSeconds(restored.Wait() - restored.PromptEvalDuration)
-	if !b.canDrop {
+	if !r.canDrop {
 		return nil
 	}
-	restored, err = b.askAfterKill(ctx, ours, prompt, held, measure.DropCaches)
-	if err != nil {
+	if restored, err = r.killed(ctx, ours, prompt, held, measure.DropCaches); err != nil {
 		return err
 	}
 	if p.RestoredUncached == nil {
@@ -190,32 +165,4 @@ func (b *bench) ttftAfter(ctx context.Context, ours *lab.Lab, p *Point, prompt s
 	}
 	p.RestoredUncached.AddSeconds(restored.Wait())
 	return nil
-}
-
-// askAfterKill kills server and runner with SIGKILL, calls a function while nothing runs,
-// starts the server again, loads the model and asks. The answer must be the same as before.
-func (b *bench) askAfterKill(ctx context.Context, ours *lab.Lab, prompt string, before lab.Answer, meanwhile func() error) (lab.Answer, error) {
-	if err := ours.KillServer(); err != nil {
-		return lab.Answer{}, err
-	}
-	if err := meanwhile(); err != nil {
-		return lab.Answer{}, err
-	}
-	if err := ours.Restart(ctx); err != nil {
-		return lab.Answer{}, err
-	}
-	answer, err := b.ask(ctx, ours, prompt, ttftAnswer)
-	switch {
-	case err != nil:
-		return answer, err
-	case answer.Restored.Tokens == 0:
-		return answer, errors.New("nothing was restored after kill -9; the server's log (-log) says why")
-	case answer.Text != before.Text:
-		return answer, fmt.Errorf("the answer after kill -9 differs: %q, was %q", answer.Text, before.Text)
-	}
-	return answer, nil
-}
-
-func toDuration(seconds float64) time.Duration {
-	return time.Duration(seconds * float64(time.Second))
 }

@@ -2,25 +2,21 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/measure"
-	"github.com/kvtier/kvtier/internal/bench/show"
-	"github.com/kvtier/kvtier/internal/table"
 )
 
 // Warm is time to the first token of the first prompt after kill -9 and with an
 // empty page cache, with pages read ahead and without.
 type Warm struct {
 	Tokens   int            `json:"tokens"`
-	SameSlot measure.Series `json:"same_slot"` // the time without a kill
-	Off      WarmRun        `json:"off"`       // OLLAMA_KV_TIER_WARM_GB=0
-	On       WarmRun        `json:"on"`
+	SameSlot measure.Series `json:"same_slot" unit:"s"` // the time without a kill
+	Off      WarmRun        `json:"off" unit:"s"`       // OLLAMA_KV_TIER_WARM_GB=0
+	On       WarmRun        `json:"on" unit:"s"`
 }
 
 // WarmRun is one setting.
@@ -29,112 +25,62 @@ type WarmRun struct {
 	Loads  measure.Series `json:"loads"`  // the prompt loads the model, and the load counts
 }
 
-// errWarmNeedsRoot is the reason for leaving out warm.
-var errWarmNeedsRoot = errors.New("the page cache cannot be emptied; it takes Linux and root, and no -quick")
-
-// measureWarm asks for a stored prompt after a restart, with reading ahead on and
-// off in turns.
-func (b *bench) measureWarm(ctx context.Context) error {
-	if !b.canDrop {
-		step := b.steps.Step("warm")
-		step.End("left out: "+errWarmNeedsRoot.Error(), nil)
-		return nil
+// measureWarm asks for a stored prompt after a restart, with reading ahead on and off in turns.
+func measureWarm(ctx context.Context, r *rig, s settings) (any, error) {
+	if !r.canDrop {
+		return leftOut(r, "warm", "the page cache cannot be emptied; it takes Linux and root, and no -quick")
 	}
-	r := &Warm{Tokens: b.settings.restoreTokens}
-	b.report.Warm = r
-	root := filepath.Join(b.dir, "pages")
+	t := &Warm{Tokens: s.restoreTokens}
+	root := filepath.Join(r.dir, "pages-warm")
 	defer os.RemoveAll(root)
-	prompt := b.prompt(r.Tokens)
-	for repetition := range b.settings.repetitions {
-		for _, side := range []struct {
-			gb  string
-			run *WarmRun
-		}{{"0", &r.Off}, {"", &r.On}} {
-			step := b.steps.Step(fmt.Sprintf("warm, WARM_GB=%q, %d of %d", side.gb, repetition+1, b.settings.repetitions))
-			if err := b.warmOnce(ctx, r, side.run, root, side.gb, prompt); err != nil {
-				step.End("", err)
-				return err
-			}
-			last := side.run.Loaded.Values[repetition]
-			step.End(show.Seconds(toDuration(last)), nil)
+	prompt := r.prompt(t.Tokens)
+	side := func(run *WarmRun, gb, line string) func() error {
+		o := lab.Options{Root: root, Env: []string{"OLLAMA_KV_TIER_WARM_GB=" + gb}}
+		return func() error {
+			return r.serve(ctx, o, func(l *lab.Lab) error { return t.once(ctx, r, l, run, prompt, line) })
 		}
 	}
-	return nil
+	off, on := side(&t.Off, "0", "kv tier: on"), side(&t.On, "", "kv tier: read ahead")
+	err := r.repeat("warm", s.repetitions, func(int) (string, error) {
+		err := measure.InTurns(0, off, on)
+		return fmt.Sprintf("off %s, on %s", last(t.Off.Loaded), last(t.On.Loaded)), err
+	})
+	return t, err
 }
 
-// warmOnce measures one setting: first in the slot that holds the prompt, then after two
-// restarts.
-func (b *bench) warmOnce(ctx context.Context, r *Warm, run *WarmRun, root, gb, prompt string) (err error) {
-	l, err := b.start(ctx, lab.Options{Model: b.model, Root: root, NumCtx: b.numCtx, Env: []string{"OLLAMA_KV_TIER_WARM_GB=" + gb}})
+// once measures one setting: first in the slot that holds the prompt, then after two restarts. line is
+// in the log when a loaded model has read ahead what it will.
+func (t *Warm) once(ctx context.Context, r *rig, l *lab.Lab, run *WarmRun, prompt, line string) error {
+	if _, err := r.store(ctx, l, prompt, t.Tokens, ttftAnswer); err != nil {
+		return err
+	}
+	held, err := r.ask(ctx, l, prompt, ttftAnswer)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, l.Close()) }()
-	if b.report.Versions.Kvtier, err = l.Version(ctx); err != nil {
-		return err
-	}
-	if _, err := b.ask(ctx, l, prompt, ttftAnswer); err != nil {
-		return err
-	}
-	if err := l.Settle(ctx, lab.PagesOf(r.Tokens)); err != nil {
-		return err
-	}
-	held, err := b.ask(ctx, l, prompt, ttftAnswer)
-	if err != nil {
-		return err
-	}
-	r.SameSlot.AddSeconds(held.Wait())
+	t.SameSlot.AddSeconds(held.Wait())
 	for _, loaded := range []bool{true, false} {
-		if err := l.KillServer(); err != nil {
+		if err := restart(ctx, l, measure.DropCaches); err != nil {
 			return err
 		}
-		if err := measure.DropCaches(); err != nil {
-			return err
+		if loaded { // as a client does before a chat
+			mark := l.LogMark()
+			if err := r.load(ctx, l); err != nil {
+				return err
+			}
+			if err := l.WaitLogFrom(ctx, mark, line); err != nil {
+				return err
+			}
 		}
-		if err := l.Restart(ctx); err != nil {
+		answer, err := r.again(ctx, l, prompt, held)
+		if err != nil {
 			return err
 		}
 		if loaded {
-			if err := b.loadModel(ctx, l, gb); err != nil {
-				return err
-			}
-		}
-		answer, err := b.ask(ctx, l, prompt, ttftAnswer)
-		switch {
-		case err != nil:
-			return err
-		case answer.Restored.Tokens == 0:
-			return errors.New("nothing was restored after kill -9; the server's log (-log) says why")
-		case answer.Text != held.Text:
-			return fmt.Errorf("the answer after kill -9 differs: %q, was %q", answer.Text, held.Text)
-		case loaded:
 			run.Loaded.AddSeconds(answer.TTFT)
-		default:
+		} else {
 			run.Loads.AddSeconds(answer.TTFT)
 		}
 	}
 	return nil
-}
-
-// loadModel loads the model, as a client does before a chat, and waits until conversations
-// are read ahead, if the setting asks for it.
-func (b *bench) loadModel(ctx context.Context, l *lab.Lab, gb string) error {
-	mark := l.LogMark()
-	if _, err := b.askShort(ctx, l, b.prompt(shortPrompt)); err != nil {
-		return err
-	}
-	line := "kv tier: on"
-	if gb != "0" {
-		line = "kv tier: read ahead"
-	}
-	return l.WaitLogFrom(ctx, mark, line)
-}
-
-func (r *Warm) print(w io.Writer) {
-	fmt.Fprintf(w, "\nTime to first token of %s tokens, the first prompt after kill -9 with an empty page cache, %d times (same slot, nothing lost: %s)\n\n",
-		show.Count(r.Tokens), len(r.On.Loaded.Values), seconds(r.SameSlot))
-	table.Print(w, []string{"read ahead", "model loaded before", "the prompt loads the model"}, [][]string{
-		{"off", seconds(r.Off.Loaded), seconds(r.Off.Loads)},
-		{"on", seconds(r.On.Loaded), seconds(r.On.Loads)},
-	})
 }

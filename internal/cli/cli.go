@@ -14,7 +14,7 @@ const typingErrors = 2
 
 // Prepare makes a program refuse a wrong command line with status [Misused] and an error
 // that names the remedy. Without a verb the program shows its help. Call Prepare after
-// adding all verbs to root; a verb without arguments has [NoArgs].
+// adding all verbs to root; a verb without Args takes no arguments.
 func Prepare(root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.Args = noCommand
@@ -25,6 +25,9 @@ func Prepare(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	for _, verb := range root.Commands() {
 		if !verb.HasSubCommands() {
+			if verb.Args == nil {
+				verb.Args = noArgs
+			}
 			continue
 		}
 		verb.Args = noSubcommand
@@ -32,7 +35,7 @@ func Prepare(root *cobra.Command) {
 			verb.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		}
 		for _, command := range verb.Commands() { // such as a shell, for completion
-			command.Args = NoArgs
+			command.Args = noArgs
 		}
 	}
 }
@@ -45,8 +48,8 @@ func noSubcommand(cmd *cobra.Command, args []string) error {
 	return Usagef("%s has no command %q; see %[1]s --help", cmd.CommandPath(), args[0])
 }
 
-// NoArgs refuses arguments.
-func NoArgs(cmd *cobra.Command, args []string) error {
+// noArgs refuses arguments.
+func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
@@ -115,6 +118,21 @@ func Give(flags *pflag.FlagSet, name, values string) {
 	if err := flags.SetAnnotation(name, giveKey, []string{values}); err != nil {
 		panic(err) // no such flag
 	}
+}
+
+// Flag adds a flag whose values are described as for [Give]. The value of to is the default.
+func Flag[T string | int | int64 | float64](flags *pflag.FlagSet, to *T, name, values, usage string) {
+	switch to := any(to).(type) {
+	case *string:
+		flags.StringVar(to, name, *to, usage)
+	case *int:
+		flags.IntVar(to, name, *to, usage)
+	case *int64:
+		flags.Int64Var(to, name, *to, usage)
+	case *float64:
+		flags.Float64Var(to, name, *to, usage)
+	}
+	Give(flags, name, values)
 }
 
 // NoEmptyValues refuses a flag with an empty value, such as an unset variable in a script:

@@ -14,7 +14,7 @@ import (
 // program has a verb with a flag of each type.
 func program() (root *cobra.Command, out *bytes.Buffer) {
 	root = &cobra.Command{Use: "tool"}
-	work := &cobra.Command{Use: "work", Short: "Work", Args: NoArgs, RunE: func(*cobra.Command, []string) error { return errors.New("no") }}
+	work := &cobra.Command{Use: "work", Short: "Work", RunE: func(*cobra.Command, []string) error { return errors.New("no") }}
 	flags := work.Flags()
 	flags.Bool("quick", false, "")
 	flags.Float64("gb", 0, "")

@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,12 +14,8 @@ const module = "github.com/kvtier/kvtier/"
 // importsOf returns the imports of every package within this repository, without tests.
 func importsOf(t *testing.T) map[string][]string {
 	t.Helper()
-	list := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")
-	list.Dir = root
-	out, err := list.Output()
-	require.NoError(t, err)
 	imports := make(map[string][]string)
-	for line := range strings.Lines(string(out)) {
+	for _, line := range list(t, `{{.ImportPath}} {{join .Imports " "}}`, "./...") {
 		fields := strings.Fields(line)
 		name := strings.TrimPrefix(fields[0], module)
 		imports[name] = []string{}

@@ -58,7 +58,7 @@ func TestMetrics(t *testing.T) {
 // TestMetricsOfLlamaServer: the document names every metric that the daemon before a
 // llama-server does not have.
 func TestMetricsOfLlamaServer(t *testing.T) {
-	sources := code(t, "llamatier/", "cmd/kvtier-llama-server/", "internal/tierenv/", "telemetry/unstored/") +
+	sources := code(t, "engine/", "llamatier/", "cmd/kvtier-llama-server/", "internal/tierenv/", "telemetry/unstored/") +
 		read(t, "telemetry/meter.go") + read(t, "telemetry/expose/gather.go")
 	absent, _, found := strings.Cut(section(t, read(t, metrics), "## Under llama-server"), "`ollama_kv_prefetched_")
 	require.True(t, found)

@@ -14,7 +14,10 @@ import (
 // workflow is the part of a workflow file that names other files.
 type workflow struct {
 	Jobs map[string]struct {
-		Uses  string
+		Uses     string
+		Strategy struct {
+			Matrix struct{ Targets []string }
+		}
 		Steps []struct {
 			Uses string
 			Run  string
@@ -70,5 +73,14 @@ func TestWorkflows(t *testing.T) {
 			}
 		}
 	}
-	require.Contains(t, read(t, workflows+"ci.yml"), "run: .ci/run\n")
+}
+
+// TestJobsAreMakeTest: the jobs that run side by side are all that make test runs.
+func TestJobsAreMakeTest(t *testing.T) {
+	var w workflow
+	require.NoError(t, yaml.Unmarshal([]byte(read(t, workflows+"ci.yml")), &w))
+	job := w.Jobs["test"]
+	require.Equal(t, ".ci/run test-deps ${{ matrix.targets }}", job.Steps[len(job.Steps)-1].Run)
+	targets := strings.Fields("test-deps " + strings.Join(job.Strategy.Matrix.Targets, " "))
+	require.Equal(t, matches(`(?m)^test: (.*) ##`, read(t, "Makefile")), []string{strings.Join(targets, " ")})
 }

@@ -25,9 +25,9 @@ func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 
 func tableOf(checks []doctor.Check) string {
 	var b strings.Builder
-	b.WriteString("| check | meaning | your next step |\n|---|---|---|\n")
+	b.WriteString("| check | meaning |\n|---|---|\n")
 	for _, c := range checks {
-		fmt.Fprintf(&b, "| `%s`, %s | %s. %s | `%s` |\n", c.ID, c.Severity, c.Title, cell(c.Matters), cell(c.General()))
+		fmt.Fprintf(&b, "| `%s`, %s | %s. %s |\n", c.ID, c.Severity, c.Title, cell(c.Matters))
 	}
 	return b.String()
 }

@@ -64,6 +64,14 @@ func (s *Step) End(note string, err error) {
 	}
 }
 
+// Do runs a step to its end, with the note that do returns.
+func (d *Display) Do(name string, do func(*Step) (note string, err error)) error {
+	s := d.Step(name)
+	note, err := do(s)
+	s.End(note, err)
+	return err
+}
+
 // Elapsed formats a duration, with tenths of a second for short durations only.
 func Elapsed(d time.Duration) string {
 	if d < 10*time.Second {

@@ -110,17 +110,34 @@ func ReadHeader(r io.Reader, size int64) (*Header, error) {
 
 // CheckFile reads the whole head of a model's file. Upstream's readers may read a file that passes.
 func CheckFile(path string) error {
+	_, err := readFile(path)
+	return err
+}
+
+func readFile(path string) (*Header, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = ReadHeader(f, info.Size())
-	return err
+	return ReadHeader(f, info.Size())
+}
+
+// ReadShape reads the head of a model's file, and works its shape out.
+func ReadShape(path string) (*Shape, *Header, error) {
+	h, err := readFile(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read model %s: %w", path, err)
+	}
+	s, err := ShapeOf(h)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read model %s: %w", path, err)
+	}
+	return s, h, nil
 }
 
 // parser reads a head. After an error it reads zeros, and no loop goes on.

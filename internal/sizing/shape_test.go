@@ -24,17 +24,7 @@ func head(t *testing.T, kv ggml.KV) *Header {
 	require.NoError(t, err)
 	require.NoError(t, ggml.WriteGGUF(f, kv, nil))
 	require.NoError(t, f.Close())
-	return readFile(t, path)
-}
-
-func readFile(t *testing.T, path string) *Header {
-	t.Helper()
-	f, err := os.Open(path)
-	require.NoError(t, err)
-	defer f.Close()
-	info, err := f.Stat()
-	require.NoError(t, err)
-	h, err := ReadHeader(f, info.Size())
+	h, err := readFile(path)
 	require.NoError(t, err)
 	return h
 }
@@ -109,7 +99,7 @@ func TestTokensOfArchitectures(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "m.gguf")
 		small := testmodel.Shape{Arch: arch, Vocab: 600, Embed: 64, Heads: 4, KVHeads: 1, HeadDim: 16, FFN: 32}
 		require.NoError(t, testmodel.Write(path, small), arch)
-		s, err := ShapeOf(readFile(t, path))
+		s, _, err := ReadShape(path)
 		require.NoError(t, err, arch)
 		require.Equal(t, small.KVBytesPerToken(), s.RowBytes("f16"), arch)
 	}

@@ -12,11 +12,11 @@ import (
 
 // bug is a case after a bug of another project.
 type bug struct {
-	name string // as docs/torture.md names the case
+	name string // as docs/durability.md names the case
 	play func(t *testing.T, l *lab)
 }
 
-// bugs are in the order of the table in docs/torture.md.
+// bugs are in the order of the table in docs/durability.md.
 var bugs = []bug{
 	{"wrong rows show", wrongRowsShow},
 	{"LMCache 4385", anotherChat},

@@ -42,14 +42,8 @@
 // # Supplied by an engine's side
 //
 // For each request: [Recents.Add] with the tokens of the prompt and the digests of its images when
-// it arrives (this copies nothing and takes no time); then, behind the request, [Recents.Compare]
-// with the position of the first token that was computed, in the order in which requests arrived;
-// [Explain] with the facts it knows, zero for those that it does not; and [Recents.Done] with the
-// text that was computed in the end, the answer included. diskstore.Store.Gone and
-// diskstore.Store.Elsewhere supply tombstones and other identities. [Recents.Busters] goes into
-// telemetry.Report.Busters.
-//
-// The daemon before a llama-server has all of these: it sees tokens (with /tokenize, or the slot
-// file's), knows the pages that it found and read, and its own queue. A fact that it cannot
-// know it leaves zero: another cause later in the order is then chosen.
+// it arrives (this copies nothing and takes no time), and the facts that the engine knows, zero for
+// those that it does not: another cause later in the order is then chosen. Package engine adds those
+// of the store, compares and explains behind the request. [Recents.Done] gets the text that was
+// computed in the end, the answer included. [Recents.Busters] goes into telemetry.Report.Busters.
 package why

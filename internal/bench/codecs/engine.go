@@ -44,12 +44,10 @@ func (r *run) context() int { return min(r.Model.Context, r.Tokens+r.Scored+cont
 // start starts an engine that keeps its pages below root.
 func (r *run) start(ctx context.Context, root string) (*engine, error) {
 	l, err := lab.Start(ctx, lab.Options{
-		Binary: r.Binary,
 		Model:  lab.Model{Name: modelName, GGUF: r.Model.Path, Models: filepath.Join(r.dir, "models")},
 		Root:   root,
 		NumCtx: r.context(), Threads: r.Threads,
 		Env: []string{"OLLAMA_FLASH_ATTENTION=0", "OLLAMA_KV_CACHE_TYPE=f16", "OLLAMA_KV_TIER_TEST=1"},
-		Log: r.Log,
 	})
 	if err != nil {
 		return nil, err

@@ -68,7 +68,6 @@ func (r *run) measureFiles(ctx context.Context) error {
 		return err
 	}
 	paths := make([][]string, len(r.codecs))
-	sizes := make([]int64, len(r.codecs))
 	for i, c := range r.codecs {
 		folder := filepath.Join(r.dir, "files-"+c.name)
 		if err := os.Mkdir(folder, 0o700); err != nil {
@@ -76,11 +75,10 @@ func (r *run) measureFiles(ctx context.Context) error {
 		}
 		for j := range pages {
 			path := filepath.Join(folder, fmt.Sprintf("%04d.kvp", j))
-			n, err := r.writeFile(path, &pages[j], c)
-			if err != nil {
+			if err := r.writeFile(path, &pages[j], c); err != nil {
 				return err
 			}
-			paths[i], sizes[i] = append(paths[i], path), sizes[i]+n
+			paths[i] = append(paths[i], path)
 		}
 	}
 	size := pages[0].Layout.Size()
@@ -94,22 +92,21 @@ func (r *run) measureFiles(ctx context.Context) error {
 		}
 	}
 	for i := range r.codecs {
-		res := &r.report.Results[i]
-		res.FileRatio = float64(sizes[0]) / float64(sizes[i]) // the first encoding is raw
+		res := &r.results[i]
 		res.Restore, res.RestoreCached = cold[i].Median, warm[i].Median
 	}
 	return nil
 }
 
 // writeFile writes a page and makes it durable, so that it can leave the page cache.
-func (r *run) writeFile(path string, p *pagefile.Page, c codec) (size int64, err error) {
+func (r *run) writeFile(path string, p *pagefile.Page, c codec) error {
 	encoded, err := pagefile.EncodeBy(r.kept.fingerprint, PageTokens, p, c.encode)
 	if err != nil {
-		return 0, fmt.Errorf("encode a page in %s: %w", c.name, err)
+		return fmt.Errorf("encode a page in %s: %w", c.name, err)
 	}
 	f, err := os.Create(path)
 	if err != nil {
-		return 0, fmt.Errorf("write a page file: %w", err)
+		return fmt.Errorf("write a page file: %w", err)
 	}
 	defer f.Close()
 	err = encoded.WriteTo(func(b []byte) error { _, err := f.Write(b); return err })
@@ -117,9 +114,9 @@ func (r *run) writeFile(path string, p *pagefile.Page, c codec) (size int64, err
 		err = f.Sync()
 	}
 	if err != nil {
-		return 0, fmt.Errorf("write a page file: %w", err)
+		return fmt.Errorf("write a page file: %w", err)
 	}
-	return encoded.Header.FileBytes, nil
+	return nil
 }
 
 // readTwice reads files of `rows` bytes of rows with an empty page cache, where the system can empty it,

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/bench/show"
@@ -24,7 +22,7 @@ type settings struct {
 	model, text, questions string
 	tokens, scored         int
 	threads                int
-	dir, chart             string
+	dir                    string
 	json                   bool
 }
 
@@ -45,7 +43,6 @@ func parse(args []string, errOut io.Writer) (s settings, err error) {
 	flags.IntVar(&s.scored, "scored", defaultScored, "`tokens` behind them whose probabilities are compared")
 	flags.IntVar(&s.threads, "threads", 0, "`threads` of the engine, instead of Ollama's choice; on a busy machine 1 is quickest")
 	flags.StringVar(&s.dir, "dir", "", "`directory` on the disk to measure, instead of the system's temporary directory")
-	flags.StringVar(&s.chart, "chart", "", "write a chart of ratio, speed and quality to this SVG `file`")
 	flags.BoolVar(&s.json, "json", false, "print JSON")
 	if err := flags.Parse(args); err != nil {
 		return s, err
@@ -56,11 +53,7 @@ func parse(args []string, errOut io.Writer) (s settings, err error) {
 	case s.model == "" || s.text == "":
 		return s, fmt.Errorf("name a model and a text, as in -model model.gguf -text book.txt")
 	}
-	// A measurement takes minutes: places for its results are checked before.
-	if err := checkFolder("-dir", s.dir, s.dir); err != nil {
-		return s, err
-	}
-	return s, checkFolder("-chart", s.chart, filepath.Dir(s.chart))
+	return s, nil
 }
 
 // command measures as its arguments say.
@@ -75,34 +68,18 @@ func command(ctx context.Context, args []string, out, errOut io.Writer) error {
 	}
 	o.Steps = progress.New(errOut, stepNames)
 	defer o.Steps.Close()
-	report, err := Run(ctx, o)
+	results, err := Run(ctx, o)
 	o.Steps.Close()
 	if err != nil {
 		return err
 	}
-	if s.chart != "" {
-		if err := writeChart(s.chart, report, o); err != nil {
-			return err
-		}
-	}
 	if !s.json {
-		printTable(out, report, o)
+		printTable(out, results, len(o.Questions) > 0)
 		return nil
 	}
 	enc := json.NewEncoder(out)
 	enc.SetIndent("", "  ")
-	return enc.Encode(report.Results)
-}
-
-func writeChart(path string, report *Report, o Options) error {
-	var out bytes.Buffer
-	if err := report.WriteChart(&out, filepath.Base(o.Model.Path)); err != nil {
-		return err
-	}
-	if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
-		return fmt.Errorf("write the chart: %w", err)
-	}
-	return nil
+	return enc.Encode(results)
 }
 
 // options reads the files that the flags name.
@@ -111,36 +88,16 @@ func (s *settings) options() (o Options, err error) {
 	if o.Model, err = readModel(s.model); err != nil {
 		return o, err
 	}
-	if o.Text, err = readBeginning("text", s.text); err != nil || s.questions == "" {
+	if o.Text, err = readText("text", s.text); err != nil || s.questions == "" {
 		return o, err
 	}
 	o.Questions, err = readQuestions(s.questions)
 	return o, err
 }
 
-// checkFolder returns an error if a flag has a value, but folder is no directory.
-func checkFolder(flag, value, folder string) error {
-	if value == "" {
-		return nil
-	}
-	if info, err := os.Stat(folder); err != nil || !info.IsDir() {
-		return fmt.Errorf("%s is %s, and %s is no directory; make it, or give another place", flag, value, folder)
-	}
-	return nil
-}
-
-// textMax bounds the bytes of a text: more than the longest contexts take. Of a longer file
-// the beginning is read.
-const textMax = 64 << 20
-
-// readBeginning reads a file of text, which an error calls by a name.
-func readBeginning(name, path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", fmt.Errorf("read the %s: %w; give the name of a file", name, err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, textMax))
+// readText reads a file of text, which an error calls by a name.
+func readText(name, path string) (string, error) {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("read the %s: %w; give the name of a file", name, err)
 	}
@@ -149,7 +106,7 @@ func readBeginning(name, path string) (string, error) {
 
 func readQuestions(path string) (questions []Question, err error) {
 	const give = "give a list of objects with question and answer"
-	text, err := readBeginning("questions", path)
+	text, err := readText("questions", path)
 	if err != nil {
 		return nil, err
 	}
@@ -185,18 +142,18 @@ func readModel(path string) (Model, error) {
 	return Model{Path: path, Context: length, Decode: decoder.Text}, nil
 }
 
-func printTable(w io.Writer, report *Report, o Options) {
+func printTable(w io.Writer, results []Result, asked bool) {
 	header := []string{"encoding", "lossless", "ratio", "bound", "encode", "decode", "restore", "cached", "kl", "top-1", "perplexity"}
-	if len(o.Questions) > 0 {
+	if asked {
 		header = append(header, "look-ups")
 	}
 	var rows [][]string
-	for _, r := range report.Results {
+	for _, r := range results {
 		row := []string{
 			r.Encoding, yesNo(r.Lossless), times(r.Ratio), times(r.Bound), gigabytes(r.Encode), gigabytes(r.Decode),
 			gigabytes(r.Restore), gigabytes(r.RestoreCached), fmt.Sprintf("%.6f", r.KL), fmt.Sprintf("%.1f %%", 100*r.Top1), fmt.Sprintf("%.3f", r.Perplexity),
 		}
-		if len(o.Questions) > 0 {
+		if asked {
 			row = append(row, fmt.Sprintf("%d of %d", r.Answered, r.Asked))
 		}
 		rows = append(rows, row)

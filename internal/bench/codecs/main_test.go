@@ -44,7 +44,7 @@ func testRun(t *testing.T, pages int) *run {
 // results returns the results by the name of the encoding.
 func results(r *run) map[string]Result {
 	all := map[string]Result{}
-	for _, res := range r.report.Results {
+	for _, res := range r.results {
 		all[res.Encoding] = res
 	}
 	return all

@@ -12,6 +12,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/encoding"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/progress"
 )
 
 // measureQuality compares an engine that restored the pages of each encoding with the engine that
@@ -19,20 +20,19 @@ import (
 func (r *run) measureQuality(ctx context.Context) error {
 	var exact *Quality
 	for i, c := range r.codecs {
-		res := &r.report.Results[i]
+		res := &r.results[i]
 		if res.Lossless && exact != nil {
 			res.Quality = *exact
 			continue
 		}
-		step := r.Steps.Step("restore " + c.name)
-		q, err := r.restored(ctx, c, step.Progress)
-		step.End("", err)
-		if err != nil {
+		if err := r.Steps.Do("restore "+c.name, func(step *progress.Step) (_ string, err error) {
+			res.Quality, err = r.restored(ctx, c, step.Progress)
+			return "", err
+		}); err != nil {
 			return fmt.Errorf("restore pages in %s: %w", c.name, err)
 		}
-		res.Quality = q
 		if res.Lossless {
-			exact = &q
+			exact = &res.Quality
 		}
 	}
 	return nil

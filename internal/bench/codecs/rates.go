@@ -37,10 +37,9 @@ func (k *kept) sections() (all []section) {
 
 // measureRates measures sizes, and speeds on this goroutine.
 func (r *run) measureRates(ctx context.Context) error {
-	r.report.Results = make([]Result, len(r.codecs))
+	r.results = make([]Result, len(r.codecs))
 	all := r.kept.sections()
-	bits, numbers := entropyBits(all)
-	r.report.Numbers = numbers
+	bits := entropyBits(all)
 	total := r.kept.rows()
 	encodes, decodes := make([]measure.Series, len(r.codecs)), make([]measure.Series, len(r.codecs))
 	buf := make([]byte, largest(all))
@@ -56,10 +55,10 @@ func (r *run) measureRates(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			res := &r.report.Results[i]
+			res := &r.results[i]
 			*res = Result{
 				Encoding: c.name, Lossless: !c.lossy, Ratio: float64(total) / float64(stored),
-				EntropyBits: bits, Bound: bound(bits), Encode: encodes[i].Median, Decode: decodes[i].Median,
+				Bound: bound(bits), Encode: encodes[i].Median, Decode: decodes[i].Median,
 			}
 		}
 	}
@@ -147,10 +146,9 @@ func largest(all []section) (n int) {
 	return n
 }
 
-// entropyBits is the order-0 entropy of the numbers of 16 bits in K and V, in bits per number, and
-// their count. C. E. Shannon, "A Mathematical Theory of Communication", 1948, section 6.
-func entropyBits(all []section) (bits float64, numbers int64) {
-	counts := make([]int64, 1<<16)
+// entropyBits is the order-0 entropy of the numbers of 16 bits in K and V, in bits per number. C. E. Shannon, "A Mathematical Theory of Communication", 1948, section 6.
+func entropyBits(all []section) (bits float64) {
+	counts, numbers := make([]int64, 1<<16), int64(0)
 	for _, s := range all {
 		if !s.of.Kind.PerToken() {
 			continue
@@ -165,5 +163,5 @@ func entropyBits(all []section) (bits float64, numbers int64) {
 			bits -= float64(n) / float64(numbers) * math.Log2(float64(n)/float64(numbers))
 		}
 	}
-	return bits, numbers
+	return bits
 }

@@ -16,19 +16,14 @@ func TestSizesAndSpeeds(t *testing.T) {
 	require.NoError(t, r.measureFiles(context.Background()))
 	got := results(r)
 	require.Len(t, got, len(lossless)+len(lossy))
-	require.EqualValues(t, 2*4*PageTokens*64, r.report.Numbers)
 
 	require.Equal(t, 1.0, got["raw"].Ratio)
-	require.Equal(t, 1.0, got["raw"].FileRatio)
 	for name, ratio := range map[string]float64{"split": 1.1, "q8_0": 1.88, "q8_0,q4_0": 2.4, "q4_0": 3.5, "int4": 3.5} {
 		require.Greater(t, got[name].Ratio, ratio, name)
-		require.Greater(t, got[name].FileRatio, 1.0, name)
-		require.Less(t, got[name].FileRatio, got[name].Ratio, "a file has a header, and sections in blocks: %s", name)
 	}
 	for name, res := range got {
 		require.Equal(t, name == "raw" || name == "zstd" || name == "split", res.Lossless, name)
-		require.InDelta(t, 13.4, res.EntropyBits, 0.6, name)
-		require.InDelta(t, 16/res.EntropyBits, res.Bound, 1e-9)
+		require.InDelta(t, 16/13.4, res.Bound, 0.06, name)
 		require.Equal(t, name != "raw", res.Encode > 0, name)
 		require.Positive(t, res.Decode, name)
 		require.Positive(t, res.RestoreCached, name)
@@ -56,12 +51,11 @@ func TestEntropy(t *testing.T) {
 		1: {1, 2, 2, 1, 1, 2, 2, 1},
 		2: {1, 2, 2, 1, 0, 0, 9, 9},
 	} {
-		bits, numbers := entropyBits([]section{
+		bits := entropyBits([]section{
 			{rows: rows, of: pagefile.Section{Kind: pagefile.KindV}},
 			{rows: make([]byte, 64), of: pagefile.Section{Kind: pagefile.KindState}}, // no rows of f16
 		})
 		require.Equal(t, want, bits)
-		require.EqualValues(t, 4, numbers)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"sync"
@@ -28,9 +27,8 @@ type Question struct {
 	Answer   string `json:"answer"`
 }
 
-// Options of Run. All are required, except Binary, Questions, Steps and Log.
+// Options of Run. All are required, except Questions, Steps and Threads.
 type Options struct {
-	Binary    string // ollama executable; ollamatest.FindBinary's if empty
 	Model     Model
 	Text      string
 	Tokens    int // tokens that are stored and restored; a multiple of PageTokens
@@ -39,7 +37,6 @@ type Options struct {
 	Threads   int    // of the engine; 0: Ollama's choice
 	Dir       string // gets a temporary directory, on the disk to measure
 	Steps     *progress.Display
-	Log       io.Writer // gets the output of the engine
 }
 
 // PageTokens is the number of tokens of a page.
@@ -47,17 +44,12 @@ const PageTokens = lab.PageTokens
 
 // Result is one encoding's figures. Rates are in GB (10⁹ bytes) of decoded rows per second.
 type Result struct {
-	Encoding string `json:"encoding"`
-	Lossless bool   `json:"lossless"`
-	// Ratio is the rows' size over that of the encoded sections. FileRatio is the size of raw page
-	// files over that of the encoded ones, in which a header and each section take multiples of
-	// 4,096 bytes.
-	Ratio     float64 `json:"ratio"`
-	FileRatio float64 `json:"file_ratio"`
-	// EntropyBits is the order-0 entropy of the rows' numbers, in bits per number, and Bound the
-	// ratio of a lossless code without context that reaches it.
-	EntropyBits float64 `json:"entropy_bits"`
-	Bound       float64 `json:"bound"`
+	Encoding string  `json:"encoding"`
+	Lossless bool    `json:"lossless"`
+	Ratio    float64 `json:"ratio"` // the rows' size over that of the encoded sections
+	// Bound is the ratio of a lossless code without context that reaches the order-0 entropy of the
+	// rows' numbers.
+	Bound float64 `json:"bound"`
 	// Encode and Decode are per second that one core works. Encode is 0 of raw rows, which are stored
 	// as they are.
 	Encode float64 `json:"encode_gb_per_s"`
@@ -69,16 +61,9 @@ type Result struct {
 	Quality
 }
 
-// Report is the result of Run.
-type Report struct {
-	Results []Result
-	Engine  string // version of the Ollama
-	Numbers int64  // numbers of K and V that were measured
-}
-
 // Run measures all encodings. Run ends every process that it starts and removes all that it
 // writes, also when ctx ends.
-func Run(ctx context.Context, o Options) (report *Report, err error) {
+func Run(ctx context.Context, o Options) (results []Result, err error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
@@ -103,14 +88,11 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 		{"encode and decode", r.measureRates},
 		{"read page files", r.measureFiles},
 	} {
-		step := o.Steps.Step(part.name)
-		err := part.do(ctx)
-		step.End("", err)
-		if err != nil {
+		if err := o.Steps.Do(part.name, func(*progress.Step) (string, error) { return "", part.do(ctx) }); err != nil {
 			return nil, err
 		}
 	}
-	return r.report, r.measureQuality(ctx)
+	return r.results, r.measureQuality(ctx)
 }
 
 func (o *Options) check() error {
@@ -128,10 +110,10 @@ func (o *Options) check() error {
 // run is the state of one Run.
 type run struct {
 	Options
-	dir    string
-	pages  *pagefile.Codec
-	codecs []codec
-	report *Report
+	dir     string
+	pages   *pagefile.Codec
+	codecs  []codec
+	results []Result
 
 	buffers sync.Pool // for the rows of a page
 
@@ -152,7 +134,7 @@ func newRun(o Options, dir string) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &run{Options: o, dir: dir, pages: pages, codecs: codecs(coder, pages), report: new(Report)}, nil
+	return &run{Options: o, dir: dir, pages: pages, codecs: codecs(coder, pages)}, nil
 }
 
 // kept are the pages of the text's beginning.

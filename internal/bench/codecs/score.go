@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/ollama/ollama/api"
+
+	"github.com/kvtier/kvtier/internal/bench/lab"
 )
 
 // topTokens bounds the tokens of a distribution. The others count as one token: the divergence is
@@ -53,10 +55,7 @@ func (r *run) distributions(ctx context.Context, e *engine, progress func(done, 
 }
 
 func (d *distribution) fill(p api.Logprob) {
-	d.known, d.best, d.probs = true, p.Token, make(map[string]float64, len(p.TopLogprobs))
-	for _, t := range p.TopLogprobs {
-		d.probs[t.Token] += math.Exp(t.Logprob)
-	}
+	d.known, d.best, d.probs = true, p.Token, lab.Probabilities(p)
 }
 
 // of is the probability of a token; of one that is not listed, the probability of all of them.
@@ -68,35 +67,8 @@ func (d *distribution) of(token string) float64 {
 	for _, p := range d.probs {
 		rest -= p
 	}
-	return max(rest, leastProbability)
+	return max(rest, lab.LeastProbability)
 }
-
-// leastProbability is that of a token beside which the others, in f32, add up to 1.
-const leastProbability = 1e-9
-
-// divergence is the Kullback-Leibler divergence of got from want, in nats: the sum of
-// p·ln(p/q) over the tokens that both list, and over the others as one token.
-func divergence(want, got *distribution) float64 {
-	sum, restWant, restGot := 0.0, 1.0, 1.0
-	for token, p := range want.probs {
-		q, ok := got.probs[token]
-		if !ok {
-			continue
-		}
-		restWant, restGot = restWant-p, restGot-q
-		if p > 0 && q > 0 {
-			sum += p * math.Log(p/q)
-		}
-	}
-	// Probabilities are rounded to f32: of a whole vocabulary nothing but rounding is left.
-	if restWant > roundingLeft || restGot > roundingLeft {
-		sum += max(restWant, leastProbability) * math.Log(max(restWant, leastProbability)/max(restGot, leastProbability))
-	}
-	return sum
-}
-
-// roundingLeft is more than the sum of a distribution differs from 1 by rounding.
-const roundingLeft = 1e-4
 
 // Quality compares the engine after a restore with the engine that computed all.
 type Quality struct {
@@ -118,7 +90,7 @@ func compare(want, got []distribution) (q Quality) {
 			continue
 		}
 		q.Compared++
-		q.KL += divergence(w, g)
+		q.KL += lab.Divergence(w.probs, g.probs)
 		nats -= math.Log(g.of(g.next))
 		if w.best == g.best {
 			q.Top1++

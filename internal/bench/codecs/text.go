@@ -25,9 +25,6 @@ func (r *run) compute(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	if r.report.Engine, err = e.Version(ctx); err != nil {
-		return err
-	}
 	if err := r.runText(ctx, e); err != nil {
 		return err
 	}

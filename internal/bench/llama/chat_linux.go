@@ -18,34 +18,38 @@ const (
 	reply    = 100
 )
 
-func (b *bench) measureChat(ctx context.Context) error {
-	r := &Chat{Turns: b.settings.turns, TokensPerTurn: question + reply}
-	b.report.Chat = r
-	for _, s := range []side{whole, ours} {
-		for _, unload := range []bool{false, true} {
-			name := "the model stays"
-			if unload {
-				name = "unloaded each turn"
-			}
-			step := b.steps.Step(fmt.Sprintf("chat, %s, %s", s, name))
-			ratio, err := b.chat(ctx, s, unload)
-			step.End(fmt.Sprintf("%.2f bytes written per new byte", ratio), err)
-			if err != nil {
-				return err
-			}
-			switch {
-			case s == whole && unload:
-				r.WholeUnloaded = ratio
-			case s == whole:
-				r.WholeLoaded = ratio
-			case unload:
-				r.OursUnloaded = ratio
-			default:
-				r.OursLoaded = ratio
-			}
+// chat is the bytes written for each new byte of K and V.
+type chat struct {
+	Turns         int     `json:"turns"`
+	TokensPerTurn int     `json:"tokens_per_turn"`
+	Loaded        written `json:"model_stays_loaded"`
+	Unloaded      written `json:"unloaded_after_each_turn"`
+}
+
+type written struct {
+	Whole float64 `json:"whole_slot"`
+	Ours  float64 `json:"ours"`
+}
+
+func (b *bench) measureChat(ctx context.Context) (any, error) {
+	r := &chat{Turns: b.settings.turns, TokensPerTurn: question + reply}
+	for _, c := range []struct {
+		side   side
+		unload bool
+		ratio  *float64
+	}{{whole, false, &r.Loaded.Whole}, {whole, true, &r.Unloaded.Whole}, {ours, false, &r.Loaded.Ours}, {ours, true, &r.Unloaded.Ours}} {
+		name := "the model stays"
+		if c.unload {
+			name = "unloaded each turn"
+		}
+		if err := b.step(fmt.Sprintf("chat, %s, %s", c.side, name), func() (_ string, err error) {
+			*c.ratio, err = b.chat(ctx, c.side, c.unload)
+			return fmt.Sprintf("%.2f bytes written per new byte", *c.ratio), err
+		}); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return r, nil
 }
 
 // chat returns the bytes that were written for each new byte of K and V. With the model loaded

@@ -4,7 +4,8 @@
 //	go run ./internal/bench/llama -o docs/bench/llama.json
 //	go run ./internal/bench/llama -only ttft -sizes 8192
 //
-// It needs the folder that scripts/build-llama-server fills, and Linux.
+// It runs in the folder of the repository, and needs the folder that
+// scripts/build-llama-server fills, and Linux.
 //
 // # Sides
 //

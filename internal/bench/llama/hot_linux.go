@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/llamatest"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
@@ -23,34 +24,41 @@ const (
 	longPairs  = 10
 )
 
+// hot is requests whose prompt the slot holds.
+type hot struct {
+	PromptTokens int            `json:"prompt_tokens"`
+	AnswerTokens int            `json:"answer_tokens"`
+	Added        measure.Series `json:"added" unit:"s"` // ours less stock
+	Speed        measure.Series `json:"speed"`          // of long answers, ours over stock
+}
+
 // measureHot sends pairs of requests to a stock server and to ours, in turns.
-func (b *bench) measureHot(ctx context.Context) error {
-	r := &Hot{PromptTokens: hotPrompt, AnswerTokens: hotAnswer}
-	b.report.Hot = r
+func (b *bench) measureHot(ctx context.Context) (any, error) {
+	r := &hot{PromptTokens: hotPrompt, AnswerTokens: hotAnswer}
 	n := b.settings.repetitions * shortPairs
-	step := b.steps.Step(fmt.Sprintf("hot, %d short answers", n))
-	err := b.hotTime(ctx, n, r)
-	step.End(fmt.Sprintf("%.2f ms more", 1e3*r.Added.Median), err)
-	if err != nil {
-		return err
+	if err := b.step(fmt.Sprintf("hot, %d short answers", n), func() (string, error) {
+		err := b.hotTime(ctx, n, r)
+		return fmt.Sprintf("%.2f ms more", 1e3*r.Added.Median), err
+	}); err != nil {
+		return nil, err
 	}
 	n = b.settings.repetitions * longPairs
-	step = b.steps.Step(fmt.Sprintf("hot, %d long answers", n))
-	err = b.hotSpeed(ctx, n, r)
-	step.End(fmt.Sprintf("%.3f of the speed", r.Speed.Median), err)
-	return err
+	return r, b.step(fmt.Sprintf("hot, %d long answers", n), func() (string, error) {
+		err := b.hotSpeed(ctx, n, r)
+		return fmt.Sprintf("%.3f of the speed", r.Speed.Median), err
+	})
 }
 
 // hotTime measures the time of requests. The model is as small as a model can be: our share of the
 // time does not depend on the model, and the time of computing would hide it.
-func (b *bench) hotTime(ctx context.Context, pairs int, r *Hot) error {
+func (b *bench) hotTime(ctx context.Context, pairs int, r *hot) error {
 	shape := testmodel.Shape{Layers: 1, Embed: 64, Heads: 1, KVHeads: 1}
 	return b.hotPairs(ctx, shape, pairs, 1, func(a, ours llamatest.Answer) { r.Added.AddSeconds(ours.Total - a.Total) })
 }
 
 // hotSpeed measures the speed of answers, after their first token. The model computes some 100
 // tokens in a second with one thread.
-func (b *bench) hotSpeed(ctx context.Context, pairs int, r *Hot) error {
+func (b *bench) hotSpeed(ctx context.Context, pairs int, r *hot) error {
 	speed := func(a llamatest.Answer) float64 {
 		return float64(a.Timings.Generated-1) / (a.Total - a.First).Seconds()
 	}
@@ -76,11 +84,11 @@ func (b *bench) hotPairs(ctx context.Context, shape testmodel.Shape, pairs, pred
 	}
 	for pair := range 1 + pairs { // the first one fills the slots
 		var answers [2]llamatest.Answer
-		for i := range servers {
-			side := (i + pair) % 2
-			if answers[side], err = servers[side].Complete(ctx, prompt, predict); err != nil {
-				return err
-			}
+		ask := func(i int) func() error {
+			return func() (err error) { answers[i], err = servers[i].Complete(ctx, prompt, predict); return err }
+		}
+		if err := measure.InTurns(pair, ask(0), ask(1)); err != nil {
+			return err
 		}
 		if pair > 0 {
 			note(answers[0], answers[1])

@@ -17,7 +17,6 @@ import (
 	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/llamatest"
-	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
@@ -39,7 +38,7 @@ type settings struct {
 // trainedContext is the context length in the model's file.
 const trainedContext = 256 << 10
 
-// bench is one run of the command.
+// bench starts servers and makes prompts for all parts.
 type bench struct {
 	settings settings
 	tree     string
@@ -48,18 +47,38 @@ type bench struct {
 	shape    testmodel.Shape
 	steps    *progress.Display
 	seed     int
-	report   Report
 }
 
 // parts are the values of -only, in the order they run.
 var parts = []struct {
 	name    string
-	measure func(*bench, context.Context) error
+	measure func(*bench, context.Context) (any, error)
 }{
 	{"ttft", (*bench).measureTTFT},
 	{"chat", (*bench).measureChat},
 	{"switch", (*bench).measureSwitch},
 	{"hot", (*bench).measureHot},
+}
+
+// report is all that was measured; parts are there by their names.
+type report struct {
+	Machine         measure.Machine `json:"machine"`
+	Go              string          `json:"go"`
+	Model           string          `json:"model"`
+	KVBytesPerToken int64           `json:"kv_bytes_per_token"`
+	Parts           map[string]any  `json:"parts"`
+}
+
+// print prints tables for people.
+func (r *report) print(w io.Writer) {
+	if r.Machine.BusyBefore > measure.BusyShare {
+		fmt.Fprintf(w, "\nThe machine was busy (%s): the figures may suffer.\n", show.Percent(r.Machine.BusyBefore))
+	}
+	for _, p := range parts {
+		if part := r.Parts[p.name]; part != nil {
+			show.Figures(w, p.name, part)
+		}
+	}
 }
 
 func parse(args []string, errOut io.Writer) (s settings, err error) {
@@ -104,11 +123,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) (err error) 
 	if b.settings, err = parse(args, errOut); err != nil {
 		return err
 	}
-	wd, err := os.Getwd()
-	if err != nil {
-		return err
-	}
-	checkout, err := ollamasrc.FindRoot(wd)
+	checkout, err := os.Getwd()
 	if err != nil {
 		return err
 	}
@@ -119,8 +134,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) (err error) 
 		return fmt.Errorf("make a folder for the benchmarks: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	b.report = Report{
-		Machine: measure.Describe(b.dir), Go: runtime.Version(), KVBytesPerToken: b.shape.KVBytesPerToken(),
+	r := report{
+		Machine: measure.Describe(b.dir), Go: runtime.Version(), KVBytesPerToken: b.shape.KVBytesPerToken(), Parts: make(map[string]any),
 		Model: fmt.Sprintf("%s, random weights, %d layers of %d, f16", b.shape.Arch, b.shape.Layers, b.shape.Embed),
 	}
 	b.model = filepath.Join(b.dir, "model.gguf")
@@ -131,15 +146,15 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) (err error) 
 		if !slices.Contains(b.settings.only, p.name) {
 			continue
 		}
-		if err := p.measure(b, ctx); err != nil {
+		if r.Parts[p.name], err = p.measure(b, ctx); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
-	b.report.print(out)
+	r.print(out)
 	if b.settings.out == "" {
 		return nil
 	}
-	text, err := json.MarshalIndent(b.report, "", "  ")
+	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -188,6 +203,11 @@ func (b *bench) startModel(ctx context.Context, s side, model string, tokens, th
 		o.Env = []string{"OLLAMA_KV_TIER_LOCAL_GB=0"}
 	}
 	return llamatest.Start(ctx, o)
+}
+
+// step runs a step, which returns a note about its result.
+func (b *bench) step(name string, do func() (note string, err error)) error {
+	return b.steps.Do(name, func(*progress.Step) (string, error) { return do() })
 }
 
 // clean removes all pages and files.

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/bench/measure"
 )
 
 func TestParse(t *testing.T) {
@@ -40,43 +42,54 @@ func TestNewFiles(t *testing.T) {
 }
 
 func TestPrint(t *testing.T) {
-	p := Point{Tokens: 4096, Reused: 4096}
-	for _, side := range []*times{&p.Cold, &p.Stock, &p.Whole, &p.Ours} {
-		side.Add(2)
+	series := func(values ...float64) (s measure.Series) {
+		for _, v := range values {
+			s.Add(v)
+		}
+		return s
 	}
-	p.Ours.Add(1)
-	s := &Switch{Conversations: 8, Tokens: 8192, Reading: 0.01, Ours: Switching{Memory: 5e8}}
-	for _, side := range []*Switching{&s.Stock, &s.RAM, &s.Ours} {
-		side.First.Add(0.1)
-	}
-	h := &Hot{}
-	h.Added.Add(0.0005)
-	h.Speed.Add(0.995)
-	r := Report{TTFT: []Point{p}, Chat: &Chat{Turns: 20, TokensPerTurn: 300, WholeLoaded: 1, WholeUnloaded: 10.5, OursLoaded: 1.02, OursUnloaded: 1.4}, Switch: s, Hot: h}
+	r := report{Parts: map[string]any{
+		"ttft": &ttft{Points: []point{{Tokens: 4096, Reused: 4096, Cold: series(2), Stock: series(2), Whole: series(2), Ours: series(2, 1), Speedup: 4. / 3}}},
+		"chat": &chat{Turns: 20, TokensPerTurn: 300, Loaded: written{1, 1.02}, Unloaded: written{10.5, 1.4}},
+		"switch": &switches{
+			Conversations: 8, Tokens: 8192, Reading: 0.01,
+			Stock: switching{First: series(0.1)}, RAM: switching{First: series(0.1)}, Ours: switching{First: series(0.1), Memory: 5e8},
+		},
+		"hot": &hot{Added: series(0.0005), Speed: series(0.995)},
+	}}
 	var out bytes.Buffer
 	r.print(&out)
 	require.Equal(t, `
-Time to first token after kill -9
+PROMPT TOKENS    4,096
+reused           4,096
+cold             2.00 s
+stock            2.00 s
+whole slot       2.00 s
+ours             1.50 s (1.00 s–2.00 s)
+speedup          1.333
 
-PROMPT TOKENS    REUSED    COLD      STOCK     WHOLE SLOT    OURS      SPEEDUP
-4,096            4,096     2.00 s    2.00 s    2.00 s        1.50 s    1.33×
-
-Bytes written per new byte of K and V, 20 turns of 300 tokens
+CHAT
+turns              20
+tokens per turn    300
 
                             WHOLE SLOT    OURS
-model stays loaded          1.00          1.02
-unloaded after each turn    10.50         1.40
+model stays loaded          1             1.02
+unloaded after each turn    10.5          1.4
 
-8 conversations of 8,192 tokens take turns on one slot
-
-                     FIRST TOKEN    MEMORY
-stock                100 ms         0 MB
---cache-ram          100 ms         0 MB
-ours                 100 ms         500 MB
+SWITCH
+conversations        8
+tokens               8,192
 reading the pages    10.0 ms
 
-A slot that holds the prompt: ours adds 0.50 ms to a request (0.50 ms to 0.50 ms); answers come at 99.5 % of the speed.
+             FIRST TOKEN    REUSED    MEMORY
+stock        100 ms         0         0 B
+cache-ram    100 ms         0         0 B
+ours         100 ms         0         500 MB
+
+HOT
+prompt tokens    0
+answer tokens    0
+added            500 µs
+speed            0.995
 `, out.String())
-	require.Equal(t, "1.00 s", p.Ours.last())
-	require.Empty(t, (&times{}).last())
 }

@@ -9,32 +9,51 @@ import (
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/measure"
+	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/llamatest"
 )
 
+// switches is many conversations on one slot.
+type switches struct {
+	Conversations int       `json:"conversations"`
+	Tokens        int       `json:"tokens"`
+	Reading       float64   `json:"reading_the_pages" unit:"s"` // of a conversation
+	Stock         switching `json:"stock"`
+	RAM           switching `json:"cache-ram"`
+	Ours          switching `json:"ours"`
+}
+
+// switching is one side.
+type switching struct {
+	First  measure.Series `json:"first_token" unit:"s"` // after a switch
+	Reused int            `json:"reused"`               // tokens, of all conversations
+	Memory int64          `json:"memory"`               // the most bytes that all processes took
+}
+
 // measureSwitch asks each of many conversations once, and then each one's next turn.
-func (b *bench) measureSwitch(ctx context.Context) error {
-	r := &Switch{Conversations: b.settings.conversations, Tokens: b.settings.length}
-	b.report.Switch = r
+func (b *bench) measureSwitch(ctx context.Context) (any, error) {
+	r := &switches{Conversations: b.settings.conversations, Tokens: b.settings.length}
 	var conversations [][]int32
 	for range b.settings.conversations {
 		conversations = append(conversations, b.tokens(b.settings.length))
 	}
-	for _, s := range []side{stock, ram, ours} {
-		step := b.steps.Step(fmt.Sprintf("switch, %s", s))
-		into := map[side]*Switching{stock: &r.Stock, ram: &r.RAM, ours: &r.Ours}[s]
-		err := b.switches(ctx, s, conversations, into)
-		step.End(into.First.last(), err)
-		if err != nil {
-			return err
+	for _, c := range []struct {
+		side side
+		into *switching
+	}{{stock, &r.Stock}, {ram, &r.RAM}, {ours, &r.Ours}} {
+		if err := b.step(fmt.Sprintf("switch, %s", c.side), func() (string, error) {
+			err := b.switches(ctx, c.side, conversations, c.into, &r.Reading)
+			return show.Number(c.into.First.Median, "s"), err
+		}); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return r, nil
 }
 
 // switches measures one side. Of the stock server two switches are enough: each one computes
 // all tokens.
-func (b *bench) switches(ctx context.Context, s side, conversations [][]int32, into *Switching) (err error) {
+func (b *bench) switches(ctx context.Context, s side, conversations [][]int32, into *switching, reading *float64) (err error) {
 	defer func() { err = errors.Join(err, b.clean()) }()
 	if s == stock {
 		conversations = conversations[:min(2, len(conversations))]
@@ -67,7 +86,7 @@ func (b *bench) switches(ctx context.Context, s side, conversations [][]int32, i
 		return err
 	}
 	read, err := measure.ReadFiles(pages)
-	b.report.Switch.Reading = read.Took.Seconds() / float64(len(conversations))
+	*reading = read.Took.Seconds() / float64(len(conversations))
 	return err
 }
 
@@ -75,7 +94,7 @@ func (b *bench) switches(ctx context.Context, s side, conversations [][]int32, i
 const memoryEvery = 20 * time.Millisecond
 
 // watchMemory notes the most memory that a server takes, until the caller calls stop.
-func watchMemory(server *llamatest.Server, into *Switching) (stop func()) {
+func watchMemory(server *llamatest.Server, into *switching) (stop func()) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/llamatest"
 )
@@ -16,25 +17,42 @@ import (
 // answer is the length of short answers, in tokens.
 const answer = 8
 
-func (b *bench) measureTTFT(ctx context.Context) error {
-	b.report.TTFT = make([]Point, len(b.settings.sizes))
+// ttft is time to first token of a conversation after kill -9.
+type ttft struct {
+	Points []point `json:"points" unit:"s"`
+}
+
+// point is one length.
+type point struct {
+	Tokens  int            `json:"prompt_tokens"`
+	Reused  int            `json:"reused"` // tokens, by ours
+	Cold    measure.Series `json:"cold"`   // ours, with nothing stored
+	Stock   measure.Series `json:"stock"`
+	Whole   measure.Series `json:"whole_slot"`
+	Ours    measure.Series `json:"ours"`
+	Speedup float64        `json:"speedup" unit:"ratio"` // stock over ours
+}
+
+func (b *bench) measureTTFT(ctx context.Context) (any, error) {
+	r := &ttft{Points: make([]point, len(b.settings.sizes))}
 	for n := range b.settings.repetitions {
 		for i, tokens := range b.settings.sizes {
-			step := b.steps.Step(fmt.Sprintf("ttft, %s tokens, %d of %d", show.Count(tokens), n+1, b.settings.repetitions))
-			p := &b.report.TTFT[i]
+			p := &r.Points[i]
 			p.Tokens = tokens
-			err := b.ttftOnce(ctx, p)
-			step.End(fmt.Sprintf("stock %s, ours %s", p.Stock.last(), p.Ours.last()), err)
-			if err != nil {
-				return err
+			if err := b.step(fmt.Sprintf("ttft, %s tokens, %d of %d", show.Count(tokens), n+1, b.settings.repetitions), func() (string, error) {
+				err := b.ttftOnce(ctx, p)
+				return fmt.Sprintf("stock %s, ours %s", show.Number(p.Stock.Median, "s"), show.Number(p.Ours.Median, "s")), err
+			}); err != nil {
+				return nil, err
 			}
+			p.Speedup = p.Stock.Median / p.Ours.Median
 		}
 	}
-	return nil
+	return r, nil
 }
 
 // ttftOnce measures one length once, on each side: a conversation, kill -9, and its next turn.
-func (b *bench) ttftOnce(ctx context.Context, p *Point) (err error) {
+func (b *bench) ttftOnce(ctx context.Context, p *point) (err error) {
 	defer func() { err = errors.Join(err, b.clean()) }()
 	first := b.tokens(p.Tokens)
 	next := slices.Concat(first, b.tokens(answer))

@@ -6,5 +6,6 @@
 // a block of cells is one granule of 4 KiB.
 //
 // The same requests meet a static split, where each server has its part of the budget for good and
-// refuses prompts that the part does not hold, and limits that a policy moves.
+// refuses prompts that the part does not hold, and limits that a policy moves. Tests compare both;
+// -figures prints the table of docs/elastic.md.
 package share

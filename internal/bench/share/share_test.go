@@ -18,7 +18,7 @@ import (
 func quick(servers int, prefill, load float64) Config {
 	return Config{
 		Servers: servers, Slots: 8, Budget: 32768, Prefill: prefill, Decode: 50,
-		Bursts: 6, Load: load, AnswerLeast: 50, AnswerMost: 300, Patience: Patience,
+		Bursts: 6, Load: load, AnswerLeast: 50, AnswerMost: 300,
 	}
 }
 
@@ -88,7 +88,7 @@ var large = Mix{Hot: 1, Small: 1536, Large: 24576}
 
 // TestLimitsThatNeverMoveAreFound: requests fail where a policy leaves limits as they are.
 func TestLimitsThatNeverMoveAreFound(t *testing.T) {
-	never := func(time.Duration, int64, func(segment.Segment) bool) (int, error) { return 0, nil }
+	never := func(time.Duration, int64, func(segment.Segment) bool) error { return nil }
 	require.ErrorContains(t, compare(t, quick(2, 8000, 0.2), large, 1, never), "failed")
 }
 
@@ -104,13 +104,13 @@ func TestLimitsAboveTheBudgetAreFound(t *testing.T) {
 	}
 	early := func(budget int64, segments []segment.Segment) []int64 { return balance.Share(budget, segments, 0) }
 	for name, shares := range map[string]func(int64, []segment.Segment) []int64{"all": all, "early": early} {
-		policy := func(_ time.Duration, budget int64, ours func(segment.Segment) bool) (int, error) {
+		policy := func(_ time.Duration, budget int64, ours func(segment.Segment) bool) error {
 			segments, err := segment.List()
 			segments = slices.DeleteFunc(segments, func(s segment.Segment) bool { return !ours(s) })
 			for i, share := range shares(budget, segments) {
 				err = errors.Join(err, segment.SetLimit(segments[i].Name, share))
 			}
-			return len(segments), err
+			return err
 		}
 		m := Mix{Hot: 0.5, Small: large.Small, Large: large.Large}
 		require.ErrorIs(t, compare(t, quick(2, 8000, 0.7), m, 1, policy), ErrOverBudget, name)

@@ -14,9 +14,11 @@ func Count(n int) string {
 	return digits
 }
 
-// Seconds is a duration with three significant digits, in seconds or, below
-// one, in milliseconds.
+// Seconds is a duration with three significant digits, in seconds, milliseconds or microseconds.
 func Seconds(d time.Duration) string {
+	if 0 < d && d < 999500*time.Nanosecond {
+		return significant(d.Seconds()*1e6) + " µs"
+	}
 	if d < 999500*time.Microsecond {
 		return significant(d.Seconds()*1e3) + " ms"
 	}

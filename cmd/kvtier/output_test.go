@@ -1,0 +1,140 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/tierenv"
+)
+
+// hostileText could control a terminal in every known way: escape sequences of seven bits
+// and of eight, a bell, a line break, a backspace, a delete, a mark that changes the
+// direction of text, a tag, and a byte that is no character.
+const hostileText = "\x1b]0;owned\x07\x1b[2J\u009b31m\rfake\nError: none\b\x7f\u202egpj.exe\U000e0041\xff"
+
+// requireHarmless fails when text could control a terminal.
+func requireHarmless(t *testing.T, what, text string) {
+	t.Helper()
+	for i, r := range text {
+		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
+			t.Fatalf("%s prints %U at byte %d: %q", what, r, i, text)
+		}
+	}
+	for line := range strings.Lines(text) {
+		require.NotEqual(t, "Error: none", strings.TrimRight(line, "\n")[:min(len(line)-1, 11)], "%s prints a line that is not its own:\n%s", what, text)
+	}
+}
+
+// TestNothingHostileReachesTheTerminal runs every verb on an imported conversation
+// whose identity is hostile, and with files of hostile names beside it.
+func TestNothingHostileReachesTheTerminal(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("HOME", dir)
+	t.Setenv("OLLAMA_MODELS", filepath.Join(dir, "models"))
+	for _, name := range []string{localVar, remoteVar, localGBVar, remoteGBVar} {
+		t.Setenv(name, "")
+	}
+	root, made := filepath.Join(dir, "root"), filepath.Join(dir, "made")
+	identity := map[string]string{
+		tierenv.KeySchema: tierenv.Schema, tierenv.KeyWeights: hostileText, tierenv.KeyCacheType: hostileText, hostileText: "value",
+		tierenv.KeyEngine: "engine" + hostileText, tierenv.KeyPageTokens: "16",
+	}
+	for key, value := range identity { // JSON cannot have bytes that are no characters
+		delete(identity, key)
+		identity[strings.ToValidUTF8(key, "\ufffd")] = strings.ToValidUTF8(value, "\ufffd")
+	}
+	store, err := diskstore.Open(context.Background(), diskstore.Options{
+		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens, Local: diskstore.TierConfig{Root: made},
+	})
+	require.NoError(t, err)
+	keys, err := putConversation(context.Background(), store, tierenv.Fingerprint(identity), conversation(1, 40))
+	require.NoError(t, err)
+	require.NoError(t, store.Close())
+	archive := filepath.Join(dir, "chat\x1b[31m.kvx")
+	kvtier := func(status int, args ...string) (stdout string) {
+		t.Helper()
+		var out, errs bytes.Buffer
+		got := run(context.Background(), args, &out, &errs)
+		require.Equal(t, status, got, "%v: %s", args, errs.String())
+		requireHarmless(t, strings.Join(args, " "), out.String())
+		requireHarmless(t, strings.Join(args, " "), errs.String())
+		return out.String()
+	}
+	kvtier(0, "export", "--root", made, "--last", "-o", archive)
+	require.NoError(t, os.Mkdir(root, 0o700))
+	kvtier(0, "import", "--root", root, archive)
+	page := pageBelow(t, root, keys[0].String())
+
+	for _, args := range [][]string{
+		{"ls"}, {"stat"}, {"inspect", keys[0].String()[:12]}, {"inspect", page}, {"inspect", "--verify", page},
+		{"gc", "--older-than", "30d", "--dry-run", "--files"}, {"rm", "--model", tierenv.Fingerprint(identity).String()[:12], "--dry-run", "--files"},
+		{"export", "--last", "--force", "-o", archive}, {"import", archive}, {"check"},
+	} {
+		args = append(args, "--root", root)
+		kvtier(0, args...)
+		out := kvtier(0, append(args, "--json")...)
+		require.True(t, json.Valid([]byte(out)), "%v: %s", args, out)
+	}
+	var listed []struct{ Identity map[string]string }
+	require.NoError(t, json.Unmarshal([]byte(kvtier(0, "ls", "--json", "--root", root)), &listed))
+	require.Equal(t, identity, listed[0].Identity, "--json has the identity to the last character")
+
+	// Names of files, in findings and in errors.
+	foreign := filepath.Join(root, "v1", hostileText)
+	require.NoError(t, os.WriteFile(foreign, nil, 0o600))
+	require.NoError(t, os.Truncate(page, 5000))
+	require.Contains(t, kvtier(1, "check", "--root", root), `\u001b]0;owned\u0007`)
+	require.True(t, json.Valid([]byte(kvtier(1, "check", "--json", "--root", root))))
+	kvtier(1, "inspect", filepath.Join(dir, hostileText+".kvp"), "--root", root)
+	kvtier(cli.Misused, "inspect", hostileText, "--root", root)
+	kvtier(1, "import", foreign, "--root", root)
+	kvtier(1, "rm", "--model", hostileText, "--root", root)
+	kvtier(1, "ls", "--root", foreign)
+	kvtier(cli.Misused, "ls", "--"+hostileText)
+	kvtier(0, "repair", "--root", root)
+}
+
+// pageBelow returns the path of a page below a root.
+func pageBelow(t *testing.T, root, key string) string {
+	t.Helper()
+	var found string
+	require.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Base(path) == key+".kvp" {
+			found = path
+		}
+		return err
+	}))
+	require.NotEmpty(t, found)
+	return found
+}
+
+func TestPrintableJSONMeansTheSame(t *testing.T) {
+	text, err := json.Marshal(map[string]string{"a": hostileText, "b": "\u2028\U000f0000é\u00a0日本"})
+	require.NoError(t, err)
+	shown := printableJSON(string(text))
+	for _, r := range shown {
+		require.True(t, unicode.IsPrint(r), "%U", r)
+	}
+	var before, after map[string]string
+	require.NoError(t, json.Unmarshal(text, &before))
+	require.NoError(t, json.Unmarshal([]byte(shown), &after))
+	require.Equal(t, before, after)
+}
+
+// TestPrintable: a prompt may hold characters that control a terminal.
+func TestPrintable(t *testing.T) {
+	require.Equal(t, "plain, ö\tand\nmore", printable("plain, ö\tand\nmore"))
+	require.Equal(t, `\u001b[2J\u0007\u202e`, printable("\x1b[2J\a\u202e"))
+	require.Equal(t, "cut \ufffd", printable("cut \xc3"))
+}

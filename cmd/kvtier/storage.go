@@ -1,0 +1,314 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/inspect"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/doctor"
+	"github.com/kvtier/kvtier/internal/env"
+	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/llamatier/install"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/collect"
+)
+
+// Variables that flags replace.
+const (
+	localVar    = "OLLAMA_KV_TIER_LOCAL"
+	localGBVar  = "OLLAMA_KV_TIER_LOCAL_GB"
+	remoteVar   = "OLLAMA_KV_TIER_REMOTE"
+	remoteGBVar = "OLLAMA_KV_TIER_REMOTE_GB"
+	instanceVar = "OLLAMA_KV_INSTANCE_ID"
+)
+
+// Descriptions of the values of flags, where the type is not enough.
+const (
+	giveDir     = "a directory"
+	giveFile    = "a file"
+	giveService = "the name of a systemd service"
+	giveGB      = "a number of gigabytes"
+	giveModel   = "the name of a model"
+	giveOutput  = "the name of a file"
+)
+
+// replaced are the variables that flags replace.
+var replaced = map[string]string{"root": localVar, "remote": remoteVar, "local-gb": localGBVar, "remote-gb": remoteGBVar}
+
+// given returns the values of the variables that flags replace.
+func given(flags *pflag.FlagSet) (map[string]string, error) {
+	values := make(map[string]string)
+	for name, variable := range replaced {
+		flag := flags.Lookup(name)
+		if !flag.Changed {
+			continue
+		}
+		text := flag.Value.String()
+		if gb, err := flags.GetFloat64(name); err == nil {
+			if !(gb >= 0 && gb*1e9 <= math.MaxInt64/2) {
+				return nil, cli.BadValue(flag, text)
+			}
+		} else if text, err = filepath.Abs(text); err != nil {
+			return nil, fmt.Errorf("find --%s %s: %w", name, text, err)
+		}
+		values[variable] = text
+	}
+	return values, nil
+}
+
+// setVariables replaces variables by flags. With --root, the instance's directory below the
+// root, the variables of budgets and the variable of the remote tier do not apply: they belong
+// to another root.
+func setVariables(flags *pflag.FlagSet) error {
+	values, err := given(flags)
+	if err != nil {
+		return err
+	}
+	if flags.Changed("root") {
+		for _, name := range []string{remoteVar, localGBVar, remoteGBVar, instanceVar, tierenv.SplitVariable} {
+			if _, ok := values[name]; !ok {
+				values[name] = ""
+			}
+		}
+	}
+	return setenv(values)
+}
+
+func setenv(values map[string]string) error {
+	for name, value := range values {
+		if err := os.Setenv(name, value); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// storage is where a server keeps its pages: by flags, by variables, or by those of the service
+// that kvtier is installed for.
+type storage struct {
+	config  tierenv.Config
+	budgets map[string]bool // tiers with a budget from a flag or a variable
+	service install.Served  // whose variables count, or without a name
+	timeout time.Duration   // limit of one operation of a tier's filesystem; 0 for none
+	log     *slog.Logger
+	again   string // the arguments of this command line
+}
+
+func (at *storage) addFlags(flags *pflag.FlagSet) {
+	flags.String("root", "", "directory that holds v1, instead of "+localVar+" and "+instanceVar+"; the variables of budgets and of the remote tier then count for nothing")
+	flags.String("remote", "", "directory of the remote tier, instead of "+remoteVar)
+	flags.Float64("local-gb", 0, "budget of the local tier in GB, instead of "+localGBVar)
+	flags.Float64("remote-gb", 0, "budget of the remote tier in GB, instead of "+remoteGBVar)
+	flags.DurationVar(&at.timeout, "timeout", 0, "how long a directory may take to answer, once (default 15s, 1m where pages are read or written, 2s for ps, why, top and limit, 10s for doctor); 0 waits for ever")
+	for name, values := range map[string]string{"root": giveDir, "remote": giveDir, "local-gb": giveGB, "remote-gb": giveGB} {
+		cli.Give(flags, name, values)
+	}
+}
+
+// patienceFor bounds the time of one operation of a tier: of a listing, or of a transfer of
+// a MiB by a disk that sleeps or a share whose server restarts.
+func patienceFor(verb string) time.Duration {
+	switch verb {
+	case "check", "repair", "export", "import":
+		return time.Minute
+	case "ps", "why", "top", "limit":
+		return 2 * time.Second // a person looks again and again
+	case "doctor":
+		return doctor.LimitDefault
+	}
+	return 15 * time.Second
+}
+
+// checkFlags refuses wrong values of the flags of all verbs.
+func (at *storage) checkFlags(verb string, flags *pflag.FlagSet) error {
+	if err := cli.NoEmptyValues(flags); err != nil {
+		return err
+	}
+	switch {
+	case at.timeout < 0:
+		return cli.BadValue(flags.Lookup("timeout"), at.timeout.String())
+	case !flags.Changed("timeout"):
+		at.timeout = patienceFor(verb)
+	}
+	return nil
+}
+
+// find resolves flags and variables to one configuration. served finds the service that kvtier is
+// installed for.
+func (at *storage) find(ctx context.Context, flags *pflag.FlagSet, served func(context.Context) (install.Served, bool)) error {
+	if err := setVariables(flags); err != nil {
+		return err
+	}
+	if !flags.Changed("root") && env.Value(localVar) == "" && !hasPages() {
+		at.service, _ = served(ctx)
+		unset := make(map[string]string)
+		for name, value := range at.service.Variables {
+			if env.Value(name) == "" {
+				unset[name] = value
+			}
+		}
+		if err := setenv(unset); err != nil {
+			return err
+		}
+	}
+	at.budgets = map[string]bool{tier.Local: os.Getenv(localGBVar) != "", tier.Remote: os.Getenv(remoteGBVar) != ""}
+	var err error
+	at.config, err = tierenv.FromEnvironment(at.log)
+	if err == nil && at.config.Local == at.config.Remote {
+		return cli.Usagef("both tiers are in %s; give another directory as --root or as --remote", at.config.Local)
+	}
+	return err
+}
+
+// hasPages reports whether this user has pages in the directory of the variables, or may have.
+func hasPages() bool {
+	own, _ := tierenv.FromEnvironment(slog.New(slog.DiscardHandler)) // with an error, there is no directory
+	if own.Local == "" {
+		return false
+	}
+	_, err := os.Lstat(filepath.Join(own.Local, "v1"))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// budget is a tier's budget from a flag or a variable, else 0: the default of a variable may
+// be less than the budget of a server with other variables.
+func (at *storage) budget(name string) int64 {
+	switch {
+	case !at.budgets[name]:
+		return 0
+	case name == tier.Remote:
+		return at.config.RemoteBytes
+	}
+	return at.config.LocalBytes
+}
+
+func (at *storage) tiers() (local, remote diskstore.TierConfig) {
+	return diskstore.TierConfig{Root: at.config.Local, BudgetBytes: at.budget(tier.Local)},
+		diskstore.TierConfig{Root: at.config.Remote, BudgetBytes: at.budget(tier.Remote)}
+}
+
+// places names the directories of the tiers.
+func (at *storage) places() string {
+	if at.config.Remote == "" {
+		return at.config.Local
+	}
+	return at.config.Local + " or " + at.config.Remote
+}
+
+// roots are the roots of a store, for collection and for inspection. Both use the same
+// directories, so a hung mount costs its time once.
+type roots struct {
+	*diskstore.Root
+	inspect.Roots
+}
+
+// files returns the filesystem of a page in one of the roots.
+func (r *roots) files(page inspect.PageFile) vfs.FS {
+	if page.Tier == tier.Remote {
+		return r.Remote.FS
+	}
+	return r.Local.FS
+}
+
+// with opens the roots, calls fn and closes the roots.
+func (at *storage) with(ctx context.Context, fn func(*roots) error) error {
+	root, err := at.open(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(fn(root), root.Close())
+}
+
+// open opens the roots.
+func (at *storage) open(ctx context.Context) (*roots, error) {
+	local, remote := at.tiers()
+	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: local, Remote: remote, Timeout: at.timeout, Logger: at.log})
+	switch {
+	case err == nil:
+		r := &roots{root, inspect.Roots{Log: at.log}}
+		r.Local, r.Remote = root.Dirs()
+		return r, nil
+	case at.service.Service != "":
+		return nil, at.ofService(err)
+	case missing(err):
+		return nil, fmt.Errorf("%s does not exist, so no server keeps pages there; give the server's directory as --root or in %s, or run kvtier as the server's user", local.Root, localVar)
+	case errors.Is(err, tier.ErrRootOwner):
+		return nil, fmt.Errorf("%w; or run kvtier as that user, as sudo -u does", err)
+	}
+	return nil, err
+}
+
+// missing reports whether a root does not exist.
+func missing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, tier.ErrRootMissing)
+}
+
+// ofService adds the remedy to an error of a service's directory.
+func (at *storage) ofService(err error) error {
+	switch {
+	case missing(err):
+		return fmt.Errorf("%s, the directory of %s, does not exist, so no page is stored yet; give another directory as --root or in %s", at.config.Local, at.service.Service, localVar)
+	case errors.Is(err, tier.ErrRootOwner), errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w; the pages of %s belong to its user, so run sudo -u %s kvtier %s", err, at.service.Service, cmp.Or(at.service.User, "USER"), at.again)
+	}
+	return err
+}
+
+// plainArg matches an argument that a shell reads as it is.
+var plainArg = regexp.MustCompile(`^[A-Za-z0-9/._:=@%+,-]+$`)
+
+// repeated is a command line as a user gives it again.
+func repeated(args []string) string {
+	if slices.ContainsFunc(args, func(arg string) bool { return !plainArg.MatchString(arg) }) {
+		return "…" // the user knows the rest
+	}
+	return strings.Join(args, " ")
+}
+
+// state reads the state of the local directory's collector, or its last one.
+func (at *storage) state(ctx context.Context) (telemetry.State, error) {
+	return at.readState(ctx, func(ctx context.Context) (telemetry.State, error) {
+		return collect.Read(ctx, at.config.Local)
+	})
+}
+
+// readState bounds the time of read. Without a collector, a state has no processes.
+func (at *storage) readState(ctx context.Context, read func(context.Context) (telemetry.State, error)) (telemetry.State, error) {
+	if at.timeout > 0 {
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeout(ctx, at.timeout)
+		defer stop()
+	}
+	s, err := read(ctx)
+	if !s.Live {
+		s.Processes = nil
+	}
+	switch {
+	case err == nil:
+		return s, nil
+	case missing(err):
+		return s, fmt.Errorf("no server has reported to %s yet; set OLLAMA_KV_TIERING=1 for the server, and ask a model something; if the server keeps its pages elsewhere, give that directory as --root; kvtier doctor names the cause", at.config.Local)
+	case at.service.Service != "":
+		return s, at.ofService(err)
+	case errors.Is(err, fs.ErrPermission):
+		return s, fmt.Errorf("%w; run kvtier as the server's user, as sudo -u does", err)
+	}
+	return s, err
+}

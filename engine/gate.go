@@ -1,0 +1,90 @@
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/rates"
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+// PagesAtOnce bounds the pages of a prompt that are read at the same time: while one is checked and
+// put where it is used, the tier reads two.
+const PagesAtOnce = 3
+
+// Gate decides which stored pages of a prompt are read and which are computed. Its methods may be
+// called from several goroutines.
+type Gate struct {
+	Rates  *rates.Rates
+	Always bool             // pages are read at any cost
+	Meter  *telemetry.Meter // nil counts nothing
+	Log    *slog.Logger
+
+	// Spawn runs a function in a goroutine of its own, also one that goes on behind a request. It
+	// reads from the store.
+	Spawn func(func())
+	After func(time.Duration) <-chan time.Time // time.After, except in tests
+}
+
+// Pays returns how many leading pages of a chain are read.
+func (g *Gate) Pays(c rates.Chain) int {
+	if g.Always {
+		return len(c.Pages)
+	}
+	return g.Rates.Plan(c)
+}
+
+// Skip notes that the pages of a chain from index n on are computed. Some of them are read all the same,
+// behind the request, if their tier was not probed lately: read reads the i-th page of the chain and
+// drops it. A nil read probes nothing. ctx is not the request's.
+func (g *Gate) Skip(ctx context.Context, c rates.Chain, n int, read func(ctx context.Context, i int) error) {
+	skipped := c.After(n)
+	if len(skipped.Pages) == 0 {
+		return
+	}
+	first := skipped.Pages[0]
+	g.Meter.Add(decided("compute"), float64(len(skipped.Pages)))
+	g.Log.Debug("kv tier: pages are not read, computing them is quicker",
+		"pages", len(skipped.Pages), "tier", first.Tier, "position", first.Start)
+	if read != nil {
+		g.probe(ctx, skipped, func(ctx context.Context, i int) error { return read(ctx, n+i) })
+	}
+}
+
+// probe reads some leading pages of a chain to measure the present speed of their tier. Nobody waits
+// for the probe, whose time is bounded.
+func (g *Gate) probe(ctx context.Context, c rates.Chain, read func(ctx context.Context, i int) error) {
+	n, limit := g.Rates.Probe(c, PagesAtOnce)
+	if n == 0 {
+		return
+	}
+	g.Spawn(func() {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		began := time.Now()
+		pages, each := errgroup.WithContext(ctx)
+		for i := range n {
+			pages.Go(func() error { return read(each, i) })
+		}
+		complete := pages.Wait() == nil
+		if complete || ctx.Err() == context.DeadlineExceeded {
+			g.Rates.Probed(c.Pages[:n], time.Since(began), complete)
+		}
+	})
+}
+
+// CountRead counts a page that came from a tier.
+func (g *Gate) CountRead(from string) {
+	g.Meter.Add(decided("read"), 1)
+	if from != tier.RAM {
+		g.Meter.Add(telemetry.Series("ollama_kv_page_faults_total", "tier", from), 1)
+	}
+}
+
+func decided(decision string) string {
+	return telemetry.Series("ollama_kv_gate_pages_total", "decision", decision)
+}

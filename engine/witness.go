@@ -1,0 +1,104 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/internal/steady"
+	"github.com/kvtier/kvtier/telemetry/why"
+)
+
+// History may know why a page is not in a store. [diskstore.Store] is one. Its methods are called behind
+// requests.
+type History interface {
+	Gone(ctx context.Context, keys ...pagefile.Key) (diskstore.Grave, bool)
+	Elsewhere(ctx context.Context, tokens []int32, media []pagefile.Media) []diskstore.Elsewhere
+	Identity() map[string]string
+	Stats() diskstore.Stats
+	Failures() (local, remote uint64)
+}
+
+const (
+	// whyPatience bounds the look-ups for one prompt, and whyGrace the rest of them when the engine
+	// ends.
+	whyPatience = 3 * time.Second
+	whyGrace    = whyPatience / 6
+)
+
+// Witness asks a store about prompts, one after another. The zero Witness knows nothing.
+type Witness struct {
+	Store       History // nil: it knows nothing
+	Fingerprint pagefile.Key
+	PageTokens  int
+
+	guard steady.Guard // a look-up that hangs is not the store's
+}
+
+// PageKeys returns the keys of the page with the token at a position: that of the full page first,
+// then those of tails of the text that have the token. There are none behind the text, as for a
+// position behind an image without identity.
+func (w *Witness) PageKeys(text why.Text, position int) (keys []pagefile.Key) {
+	if position >= len(text.Tokens) {
+		return nil
+	}
+	size, parent := w.PageTokens, w.Fingerprint
+	begin := position / size * size
+	for at := 0; at < begin; at += size {
+		parent = pagefile.ChainKey(parent, text.Tokens[at:at+size], pagefile.MediaWithin(text.Media, at, size))
+	}
+	for end := min(begin+size, len(text.Tokens)); end > position; end-- {
+		keys = append(keys, pagefile.ChainKey(parent, text.Tokens[begin:end], pagefile.MediaWithin(text.Media, begin, end-begin)))
+	}
+	return keys
+}
+
+// Complete completes facts by those that the store knows, in bounded time. Tombstones that are
+// younger than the look-up are not its reason.
+func (w *Witness) Complete(ctx context.Context, facts *why.Facts, text why.Text, began time.Time) {
+	if w.Store == nil || why.Unused(*facts) {
+		return
+	}
+	found, _ := steady.Do(ctx, &w.guard, steady.Wait{Most: whyPatience, Grace: whyGrace}, func() (why.Facts, error) {
+		ctx, cancel := context.WithTimeout(ctx, whyPatience)
+		defer cancel()
+		return w.testimony(ctx, *facts, text, began), nil
+	}, func(why.Facts, error) {})
+	if found.Tokens > 0 {
+		*facts = found
+	}
+}
+
+// testimony completes facts by those that a store knows.
+func (w *Witness) testimony(ctx context.Context, facts why.Facts, text why.Text, began time.Time) why.Facts {
+	stats := w.Store.Stats()
+	facts.Down = slices.Clone(facts.Down)
+	for name, down := range map[string]bool{tier.Local: stats.Local.Down, tier.Remote: stats.Remote.Down} {
+		if down && !slices.Contains(facts.Down, name) {
+			facts.Down = append(facts.Down, name)
+		}
+	}
+	slices.Sort(facts.Down)
+	if keys := w.PageKeys(text, facts.At()); len(keys) > 0 {
+		if g, gone := w.Store.Gone(ctx, keys...); gone && g.Reason == diskstore.GraveDamaged {
+			facts.Damaged = true
+		} else if gone && g.When.Before(began) {
+			facts.Grave = &why.Grave{When: g.When, From: g.Tier, Reason: g.Reason.String()}
+		}
+	}
+	if !why.Open(facts) {
+		return facts
+	}
+	ours := w.Store.Identity()
+	for _, e := range w.Store.Elsewhere(ctx, text.Tokens, text.Media) {
+		differs := why.Differs(ours, e.Identity)
+		if e.PageTokens != w.PageTokens && len(differs) == 0 {
+			differs["page_tokens"] = ""
+		}
+		facts.Others = append(facts.Others, why.Other{Tokens: e.Tokens, Differs: differs})
+	}
+	return facts
+}
