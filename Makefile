@@ -131,7 +131,7 @@ without = $$(go list $(1) | grep -vxF "$$(go list $(2))")
 .PHONY: test-go
 test-go: ## Run the tests that need no built Ollama, but for the native engine's
 	go test -race -parallel 8 -timeout 30m $(call without,$(RACE),$(CALM) $(NATIVE))
-	go test -parallel 8 -timeout 30m ./diskstore $(CALM) $(call without,./internal/...,$(RACE) $(NATIVE) ./internal/ollamatest $(LLAMA) $(TORTURE))
+	go test -parallel 8 -timeout 30m ./diskstore $(CALM) $(call without,./...,$(RACE) $(NATIVE) ./internal/ollamatest $(LLAMA) $(TORTURE))
 	go -C tools test ./...
 
 # A change elsewhere that breaks the native engine shows here: a conversation comes back after kill -9.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
@@ -12,15 +13,19 @@ import (
 // restored.
 type Inquirer struct {
 	Queue
-	Witness
-	Recents *why.Recents // nil: nothing is explained
-	Meter   *telemetry.Meter
+	Recents     *why.Recents // nil: nothing is explained
+	Meter       *telemetry.Meter
+	Store       History // nil: it knows nothing
+	Fingerprint pagefile.Key
+	PageTokens  int
+
+	guard steady.Guard // a look-up that hangs is not the store's
 }
 
 // NewInquirer returns an inquirer that asks a store, if that is a [History].
 func NewInquirer(store any, fingerprint pagefile.Key, pageTokens int, recents *why.Recents, meter *telemetry.Meter) Inquirer {
 	history, _ := store.(History) // nil if it is none
-	return Inquirer{Witness: Witness{Store: history, Fingerprint: fingerprint, PageTokens: pageTokens}, Recents: recents, Meter: meter}
+	return Inquirer{Recents: recents, Meter: meter, Store: history, Fingerprint: fingerprint, PageTokens: pageTokens}
 }
 
 // Inquiry collects facts about a request's prompt.
@@ -51,7 +56,7 @@ func (q *Inquirer) Record(ctx context.Context, asked *Inquiry, p telemetry.Promp
 			if given != nil {
 				f.Given = given(f.At())
 			}
-			q.Complete(ctx, f, i.Text, p.At)
+			q.complete(ctx, f, i.Text, p.At)
 			p.Miss = why.Explain(*f)
 		}
 		q.Meter.Prompt(p)

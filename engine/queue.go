@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/kvtier/kvtier/internal/steady"
 )
 
 // JobsMax bounds the jobs of a Queue that wait. Prompts for which there is no room are recorded without
@@ -71,13 +73,7 @@ func (q *Queue) Wait(most time.Duration) {
 	q.mu.Lock()
 	idle := q.idle
 	q.mu.Unlock()
-	if idle == nil {
-		return
-	}
-	timer := time.NewTimer(most)
-	defer timer.Stop()
-	select {
-	case <-idle:
-	case <-timer.C:
+	if idle != nil {
+		steady.Ended(idle, most)
 	}
 }

@@ -43,25 +43,18 @@ func (q *writeQueue) copiesFrom(groups []group, tell func(error)) {
 	for i := range groups {
 		if groups[i].later() && q.copier.ended == nil && !q.closed {
 			q.copier.groups, q.copier.tell = groups, tell
-			q.copier.buffer = q.bounceLocked()
+			q.copier.buffer = q.bounce()
 			q.copier.ended = make(chan struct{})
 			go q.copyRows()
 		}
 	}
 }
 
-// bounce returns a buffer for spans, which is part of the queue's bytes. The queue is empty.
-func (q *writeQueue) bounce() []byte {
+// takeBounce returns a buffer for spans, which is part of the queue's bytes. The queue is empty.
+func (q *writeQueue) takeBounce() []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.bounceLocked()
-}
-
-func (q *writeQueue) bounceLocked() []byte {
-	buffer := make([]byte, min(bounceMax, q.most/16))
-	q.most -= int64(len(buffer))
-	q.bounced += int64(len(buffer))
-	return buffer
+	return q.bounce()
 }
 
 func (q *writeQueue) copyRows() {
@@ -113,7 +106,7 @@ func (q *writeQueue) endCopies(set []*writeJob, err error) {
 		doomed := job.copy.doomed
 		job.copy = nil
 		if doomed || err != nil {
-			q.dropLocked(job)
+			q.drop(job)
 		}
 	}
 	q.armLocked()
@@ -127,19 +120,9 @@ func (q *writeQueue) awaitCopies(s *slot, begin int) {
 	q.copier.urgent++
 	defer func() { q.copier.urgent-- }()
 	q.changed.Broadcast()
-	for q.copyingLocked(s, begin) && !q.closed {
+	for q.toCopy(s, begin) && !q.closed {
 		q.changed.Wait()
 	}
-}
-
-// copyingLocked reports whether a row of a slot from position begin on is still to be copied.
-func (q *writeQueue) copyingLocked(s *slot, begin int) bool {
-	for _, job := range q.jobs {
-		if c := job.copy; c != nil && c.slot == s && c.end > begin {
-			return true
-		}
-	}
-	return false
 }
 
 // failedCopies counts pages that could not be copied.

@@ -199,7 +199,7 @@ func TestAPageIsGivenUpWhileItIsCopied(t *testing.T) {
 	q.push(grandchild, &pagefile.Page{Parent: child, Payload: make([]byte, 4)}, false, &copyOut{})
 
 	q.mu.Lock()
-	q.dropLocked(q.jobs[0])
+	q.drop(q.jobs[0])
 	set := slices.Clone(q.jobs)
 	q.mu.Unlock()
 	require.Len(t, set, 1, "the page that is being copied")
@@ -274,7 +274,7 @@ func TestMarksOfPagesGivenUp(t *testing.T) {
 	r.load(r.slots[0], tokenRange(1, 40), true)
 	require.True(t, r.build() && r.compute())
 	r.tiered.queue.mu.Lock()
-	r.tiered.queue.dropLocked(r.tiered.queue.jobs[0])
+	r.tiered.queue.drop(r.tiered.queue.jobs[0])
 	r.tiered.queue.mu.Unlock()
 	r.tiered.StartSequence(0, true) // pages given up are tried again
 	for range 2 {

@@ -10,13 +10,12 @@
 //
 // A page is [TieredCausal.PageTokens] consecutive tokens of one sequence, all layers. A
 // tail is an incomplete last page. A slot is one of the runner's sequences; a cell is one
-// position of the cache's memory. A flight is a batch that is built and not yet computed; a
-// flight lands when its batch is done. A slot is broken from the first position whose rows
-// do not follow from the tokens before it (after a context shift, or an image without
-// identity): rows from that position on are not stored. A group is one of the model's
-// caches; one with a window drops positions. State is the memory of recurrent layers and
-// exists only at positions where a batch ended. A plan maps the pages of a restore to
-// cells; the plan's pipeline reads some pages while others are written.
+// position of the cache's memory. An in-flight batch is built and not yet computed; it
+// lands when it is done. A slot is broken from the first position whose rows do not follow
+// from the tokens before it (after a context shift, or an image without identity): rows from
+// that position on are not stored. A group is one of the model's caches; one with a window
+// drops positions. State is the memory of recurrent layers and exists only at positions where
+// a batch ended. A plan maps the pages of a restore to cells.
 //
 // # Parts
 //
@@ -49,8 +48,8 @@
 // K/V is corrupted silently where one of the rules under "Rules" in docs/architecture.md is
 // broken. The table there names the tests of each rule.
 //
-// Pages are read as long as reading is quicker than computing: package rates decides, from
-// the measured costs of both. Package runs finds text that moved.
+// Package engine decides which pages are read and which computed. Package runs finds text that
+// moved.
 //
 // The package knows nothing about files, except that it hands a page's file on to a cache
 // that can use rows in place ([RowPlacer]). Package diskstore has the files; package
@@ -62,7 +61,7 @@
 //	request.go → lookup.go, reuse.go → restore.go            a restore: its look-ups, and the way to the slot
 //	find.go, reach.go, decide.go → plan.go, steady.go        how far a text is stored, and how far reading pays
 //	fill.go → pipeline.go → spans.go                         from pages to cells
-//	seal.go → copies.go, spans.go → queue.go, retry.go       from cells to the store
+//	seal.go → copies.go, spans.go → queue.go, backlog.go     from cells to the store
 //	account.go, why.go, restored.go                          reports of prompts and pages
 //	slot.go, flight.go, progress.go, batchclock.go           the state of the runner and of the device
 //	rows.go, caches.go                                       the caches that are wrapped

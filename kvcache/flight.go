@@ -18,7 +18,7 @@ type flight struct {
 	prompts []*account // of prompts that end with the batch
 }
 
-// flightPart is the share of one sequence in a flight: positions [begin, begin+len(inputs)),
+// flightPart is the share of one sequence in an in-flight batch: positions [begin, begin+len(inputs)),
 // and their cells in each group.
 type flightPart struct {
 	seq       int
@@ -156,7 +156,7 @@ type flights struct {
 	idle  []*idleJob
 }
 
-// partsLocked yields the parts of a sequence, also those that were cut off, and their flights.
+// partsLocked yields the parts of a sequence, also those that were cut off, and their in-flight batches.
 func (b *flights) partsLocked(seq int) iter.Seq2[*flight, *flightPart] {
 	return func(yield func(*flight, *flightPart) bool) {
 		for _, f := range b.built {
@@ -169,7 +169,7 @@ func (b *flights) partsLocked(seq int) iter.Seq2[*flight, *flightPart] {
 	}
 }
 
-// flyingLocked reports whether a flight will still add positions to a slot.
+// flyingLocked reports whether an in-flight batch will still add positions to a slot.
 func (b *flights) flyingLocked(seq int) bool {
 	for _, part := range b.partsLocked(seq) {
 		if len(part.inputs) > 0 {
@@ -215,8 +215,8 @@ func (b *flights) promptEndsNextLocked(f *flight, seq int) bool {
 	return false
 }
 
-// lastBeginLocked is the last position at which a flight begins for a sequence with so many
-// positions: at the sequence's end where the flight has no part of it.
+// lastBeginLocked is the last position at which an in-flight batch begins for a sequence with so many
+// positions: at the sequence's end where the batch has no part of it.
 func (b *flights) lastBeginLocked(seq, end int) int {
 	last := end
 	for _, f := range b.built {
@@ -232,7 +232,7 @@ func (b *flights) lastBeginLocked(seq, end int) int {
 	return last
 }
 
-// findLocked returns a flight; nil if there is none.
+// findLocked returns an in-flight batch; nil if there is none.
 func (b *flights) findLocked(id int) *flight {
 	if i := slices.IndexFunc(b.built, func(f *flight) bool { return f.id == id }); i >= 0 {
 		return b.built[i]
@@ -240,7 +240,7 @@ func (b *flights) findLocked(id int) *flight {
 	return nil
 }
 
-// landedLocked takes a flight out.
+// landedLocked takes an in-flight batch out.
 func (b *flights) landedLocked(landed *flight) {
 	b.built = slices.DeleteFunc(b.built, func(f *flight) bool { return f == landed })
 }
@@ -300,7 +300,7 @@ func (b *flights) await(ctx context.Context, job *idleJob) error {
 	return <-job.done // the job is running
 }
 
-// awaitBuilt waits until every present flight is done.
+// awaitBuilt waits until every in-flight batch is done.
 func (b *flights) awaitBuilt(ctx context.Context) error {
 	b.mu.Lock()
 	job := b.afterLocked(idleJob{after: b.lastLocked(), run: func() error { return nil }})
@@ -308,7 +308,7 @@ func (b *flights) awaitBuilt(ctx context.Context) error {
 	return b.await(ctx, job)
 }
 
-// lastLocked is the id of the newest flight.
+// lastLocked is the id of the newest in-flight batch.
 func (b *flights) lastLocked() int {
 	if len(b.built) == 0 {
 		return -1
@@ -317,7 +317,7 @@ func (b *flights) lastLocked() int {
 }
 
 // whenComputedLocked, called with the runner's lock held as well, returns a job that is
-// done when the device has computed every present flight and all other graphs. A batch
+// done when the device has computed every in-flight batch and all other graphs. A batch
 // without outputs may be done for the runner and still be running on the device.
 func (b *flights) whenComputedLocked(device *progress) *idleJob {
 	return b.afterLocked(idleJob{after: b.lastLocked(), run: func() error {

@@ -160,6 +160,6 @@ func (q *writeQueue) checkInvariants(t require.TestingT) {
 	}
 	require.Equal(t, bytes, q.bytes)
 	require.LessOrEqual(t, q.bytes, q.most)
-	require.LessOrEqual(t, q.failedBytesLocked(), q.staging())
+	require.LessOrEqual(t, q.failedBytes(), q.staging())
 	require.LessOrEqual(t, len(q.spare), spareBuffersMax)
 }

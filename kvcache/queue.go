@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/internal/steady"
 )
 
 // queuedBytes is the default of Options.QueuedBytes.
@@ -43,12 +44,7 @@ type writeQueue struct {
 
 	mu      sync.Mutex
 	changed sync.Cond // a field below changed
-	jobs    []*writeJob
-	writing *writeJob // one of jobs
-	bytes   int64     // sum over jobs
-	most    int64     // bounds bytes; see [Options.QueuedBytes]
-	bounced int64     // bytes of buffers for spans
-	spare   [][]byte
+	backlog
 	refused bool  // a page found no room since the last page was written
 	crowded bool  // a page found no room since the last call of refusals
 	tried   int64 // attempts to write a page that have ended
@@ -65,13 +61,12 @@ type writeQueue struct {
 
 	copier copier
 
-	dropped []pagefile.Key // pages given up since the last takeDropped
-	outage  outage
-	short   bool           // a page was refused, for any reason, since the last call of wake
-	tails   time.Time      // when a tail in the cache is due; zero if none waits
-	waking  func() bool    // stops the timer; nil without a timer
-	wakeAt  time.Time      // time at which the timer fires
-	wakes   sync.WaitGroup // running timers and calls of wake
+	outage outage
+	short  bool           // a page was refused, for any reason, since the last call of wake
+	tails  time.Time      // when a tail in the cache is due; zero if none waits
+	waking func() bool    // stops the timer; nil without a timer
+	wakeAt time.Time      // time at which the timer fires
+	wakes  sync.WaitGroup // running timers and calls of wake
 }
 
 type writeJob struct {
@@ -98,7 +93,7 @@ func (j *writeJob) failed(now time.Time) {
 
 func newWriteQueue(store pageWriter, most int64, wrote func(*writeJob, error), wake func()) *writeQueue {
 	q := &writeQueue{
-		store: store, now: time.Now, wrote: wrote, wake: wake, most: most, stopIn: stopMax,
+		store: store, now: time.Now, wrote: wrote, wake: wake, backlog: backlog{most: most}, stopIn: stopMax,
 		after:   func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop },
 		stopped: make(chan struct{}),
 	}
@@ -108,10 +103,6 @@ func newWriteQueue(store pageWriter, most int64, wrote func(*writeJob, error), w
 	go q.run(ctx)
 	return q
 }
-
-// staging bounds the rows that wait to be written although they may stay in the cache, and
-// separately the rows whose writing failed.
-func (q *writeQueue) staging() int64 { return q.most / 4 }
 
 // stage returns a buffer of size bytes for a page's payload, with padding bytes zero. stage
 // returns nil when the queue has no room, and when the store fails and the rows can wait in
@@ -124,7 +115,9 @@ func (q *writeQueue) stage(size int, leaving bool) []byte {
 	case q.closed:
 		return nil
 	case leaving:
-		if !q.makeRoomLocked(int64(size)) {
+		if !q.makeRoom(int64(size)) {
+			q.refused = true
+			q.changed.Broadcast()
 			return nil
 		}
 	case q.outage.suspends(q.now()):
@@ -132,8 +125,8 @@ func (q *writeQueue) stage(size int, leaving bool) []byte {
 		q.armLocked()
 		return nil
 	default:
-		queued := q.bytes - q.failedBytesLocked()
-		if queued > 0 && queued+int64(size) > q.staging() || !q.makeRoomLocked(int64(size)) {
+		queued := q.bytes - q.failedBytes()
+		if queued > 0 && queued+int64(size) > q.staging() || !q.makeRoom(int64(size)) {
 			if !q.crowded {
 				q.before = q.tried
 			}
@@ -142,13 +135,7 @@ func (q *writeQueue) stage(size int, leaving bool) []byte {
 			return nil
 		}
 	}
-	for i, b := range q.spare {
-		if len(b) == size {
-			q.spare = append(q.spare[:i], q.spare[i+1:]...)
-			return b
-		}
-	}
-	return make([]byte, size)
+	return q.buffer(size)
 }
 
 // push queues a page whose payload came from stage. A meek page is stored only where the
@@ -251,12 +238,7 @@ func (q *writeQueue) close(ctx context.Context) error {
 	q.changed.Broadcast()
 	q.mu.Unlock()
 	q.stop()
-	timer := time.NewTimer(q.stopIn)
-	defer timer.Stop()
-	select {
-	case <-q.stopped:
-	case <-timer.C:
-	}
+	steady.Ended(q.stopped, q.stopIn)
 	q.wakes.Wait()
 	return err
 }
@@ -322,25 +304,15 @@ func (q *writeQueue) finishLocked(job *writeJob, err error) {
 	case err == nil && job.lost:
 		q.recoveredLocked() // the page is written again
 	case err == nil:
-		q.removeLocked(job)
+		q.remove(job)
 		q.recoveredLocked()
 	case givesUp(err):
-		q.dropLocked(job)
+		q.drop(job)
 	default:
 		q.failLocked(job, err)
 	}
 	q.armLocked()
 	q.changed.Broadcast()
-}
-
-// removeLocked takes a job out of the queue and keeps the job's buffer for reuse.
-func (q *writeQueue) removeLocked(job *writeJob) {
-	i := slices.Index(q.jobs, job)
-	q.jobs = slices.Delete(q.jobs, i, i+1)
-	q.bytes -= job.bytes()
-	if len(q.spare) < spareBuffersMax {
-		q.spare = append(q.spare, job.page.Payload)
-	}
 }
 
 // suspended reports whether the store fails and the pause is not over.
@@ -386,78 +358,11 @@ func (q *writeQueue) failLocked(job *writeJob, err error) {
 	i := slices.Index(q.jobs, job)
 	q.jobs = append(slices.Delete(q.jobs, i, i+1), job) // another page is tried next
 	if job.tries >= triesMax {
-		q.dropLocked(job)
+		q.drop(job)
 	}
-	for q.failedBytesLocked() > q.staging() {
-		q.dropLocked(q.worstLocked())
+	for q.failedBytes() > q.staging() {
+		q.drop(q.worst())
 	}
-}
-
-// failedBytesLocked sums the bytes of queued pages that have failed.
-func (q *writeQueue) failedBytesLocked() (n int64) {
-	for _, job := range q.jobs {
-		if job.tries > 0 {
-			n += job.bytes()
-		}
-	}
-	return n
-}
-
-// worstLocked is the page with the most failed attempts that is not being written, or nil.
-func (q *writeQueue) worstLocked() *writeJob {
-	var worst *writeJob
-	for _, job := range q.jobs {
-		if job != q.writing && job.tries > 0 && (worst == nil || job.tries > worst.tries) {
-			worst = job
-		}
-	}
-	return worst
-}
-
-// makeRoomLocked makes room for size bytes of rows that cannot wait, or for which only pages that
-// failed leave no room, by giving up pages that failed. makeRoomLocked reports whether there is room.
-func (q *writeQueue) makeRoomLocked(size int64) bool {
-	for q.bytes > 0 && q.bytes+size > q.most {
-		worst := q.worstLocked()
-		if worst == nil {
-			q.refused = true
-			q.changed.Broadcast()
-			return false
-		}
-		q.dropLocked(worst)
-	}
-	return true
-}
-
-// dropLocked gives up a page, and the queued pages that continue it: a lookup could not
-// reach them.
-func (q *writeQueue) dropLocked(job *writeJob) {
-	gone := map[pagefile.Key]bool{job.key: true}
-	q.removeLocked(job)
-	q.dropped = append(q.dropped, job.key)
-	for more := true; more; {
-		more = false
-		for _, next := range slices.Clone(q.jobs) {
-			if gone[next.page.Parent] && next != q.writing && q.giveUpLocked(next) {
-				gone[next.key], more = true, true
-			}
-		}
-	}
-}
-
-// giveUpLocked removes a page, or lets endCopies give it up: its buffer is being written to.
-// giveUpLocked reports whether the page was not given up before.
-func (q *writeQueue) giveUpLocked(job *writeJob) bool {
-	switch c := job.copy; {
-	case c == nil || !c.begun:
-		q.removeLocked(job)
-		q.dropped = append(q.dropped, job.key)
-	case c.doomed:
-		return false
-	default:
-		c.doomed = true
-	}
-	return true
 }
 
 // takeDropped returns the pages that were given up since the last call.
@@ -469,19 +374,9 @@ func (q *writeQueue) takeDropped() []pagefile.Key {
 	return dropped
 }
 
-// queueHeld is the content of a write queue.
-type queueHeld struct {
-	pages               int
-	bytes, spare, limit int64
-	bounce              int64 // buffers for copies out of a device
-}
-
-func (q *writeQueue) held() queueHeld {
+// content describes the queue's pages and memory.
+func (q *writeQueue) content() queueHeld {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	h := queueHeld{pages: len(q.jobs), bytes: q.bytes, limit: q.most, bounce: q.bounced}
-	for _, b := range q.spare {
-		h.spare += int64(len(b))
-	}
-	return h
+	return q.held()
 }

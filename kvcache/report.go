@@ -35,9 +35,10 @@ func (t *TieredCausal) Stats() Stats {
 // Fill adds to a report the numbers that Options.Meter does not have: the wrapper's counters, queue,
 // slots and memory. Fill does no I/O.
 func (t *TieredCausal) Fill(r *telemetry.Report) {
-	stats, queue := t.Stats(), t.queue.held()
+	stats, queue := t.Stats(), t.queue.content()
 	r.Totals["ollama_kv_dropped_pages_total"] = float64(stats.DroppedPages)
 	r.Totals["ollama_kv_failed_copies_total"] = float64(stats.FailedCopies)
+	r.Totals[telemetry.Series("ollama_kv_gate_pages_total", "decision", "compute")] += 0 // reported from the beginning
 	r.Gauges["ollama_kv_queue_pages"] = float64(queue.pages)
 	r.Gauges["ollama_kv_queue_bytes"] = float64(queue.bytes)
 	r.Gauges["ollama_kv_queue_limit_bytes"] = float64(queue.limit)
@@ -124,7 +125,7 @@ func (t *TieredCausal) residencies() []residency {
 // Memory lists the wrapper's memory. Buffers count from their allocation to the moment
 // at which nothing refers to them; the collector of garbage frees them later.
 func (t *TieredCausal) Memory() []telemetry.Memory {
-	queue := t.queue.held()
+	queue := t.queue.content()
 	list := []telemetry.Memory{
 		{Name: "write queue", Bytes: queue.bytes + queue.spare, Limit: queue.limit},
 		{Name: "copy buffers", Bytes: queue.bounce},

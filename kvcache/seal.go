@@ -46,7 +46,7 @@ func (l *sealer) ready() bool {
 	l.caches.geometry = shape
 	l.queue.copiesFrom(l.caches.groups, func(err error) { l.tellCopyFailed(copyPageOut, err) })
 	if slices.ContainsFunc(l.caches.groups, func(g group) bool { return g.beside && !g.later() }) {
-		l.bounce = l.queue.bounce()
+		l.bounce = l.queue.takeBounce()
 	}
 	return true
 }
@@ -259,7 +259,7 @@ func (l *sealer) tellCopyFailed(what string, err error) {
 	l.unstored.Lost(telemetry.ObstacleCopy, fmt.Errorf("%s: %w", what, err))
 }
 
-// noteState notes the position of a slot's state after a part of a flight, and stores
+// noteState notes the position of a slot's state after a part of an in-flight batch, and stores
 // the state where a later request may go on: at the end of the prompt and of the answer;
 // before the last batch of a prompt, for the same prompt again, whose last token is always
 // computed; and every stateEvery tokens. endsNext: the prompt ends with the slot's next batch.

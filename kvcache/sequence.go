@@ -109,8 +109,8 @@ func (t *TieredCausal) BatchDone(id int) {
 	}
 }
 
-// landFlight copies out the pages that a flight completed. landFlight reports whether there
-// was such a flight.
+// landFlight copies out the pages that an in-flight batch completed. landFlight reports whether there
+// was such an in-flight batch.
 func (t *TieredCausal) landFlight(id int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -193,7 +193,7 @@ func (t *TieredCausal) Remove(seq int, begin, end int32) error {
 
 // beforeShiftLocked saves the rows of a slot from begin on, which are about to be removed or
 // rotated in place. The runner shifts while it builds a batch, and after BatchDone of all
-// batches before: there are no flights. Waiting for the device costs nothing, because the
+// batches before: there are no in-flight batches. Waiting for the device costs nothing, because the
 // shift itself would wait.
 func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 	t.device.synchronize()
@@ -210,13 +210,13 @@ func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 }
 
 // beforeTruncateLocked saves the rows of a slot that is about to keep only positions before
-// begin. Positions of flights from begin on are cut off: their cells are about to be freed.
+// begin. Positions of in-flight batches from begin on are cut off: their cells are about to be freed.
 func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 	s := t.slots.at(seq)
 	t.noteLostLocked(seq, s)
 	t.sealer.seal(s, int(begin))
 	stays := t.sealer.tailStays(s, int(begin))
-	if s.request == requestEnded && !stays && !(t.caches.stateful() && t.flights.flyingLocked(seq)) { // a flight may be changing the state
+	if s.request == requestEnded && !stays && !(t.caches.stateful() && t.flights.flyingLocked(seq)) { // an in-flight batch may be changing the state
 		t.sealer.tail(s, true)
 	}
 	t.flights.cutLocked(seq, begin)
@@ -232,7 +232,7 @@ func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 }
 
 // CopyPrefix forwards, with the runner's lock held, and makes the destination's mirror a
-// copy of the source's, flights included.
+// copy of the source's, in-flight batches included.
 func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	t.mu.Lock()
 	dst := t.slots.at(dstSeq)

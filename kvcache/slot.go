@@ -134,7 +134,7 @@ const (
 	requestNone   requestState = iota // no request, or its rows are gone
 	requestPrompt                     // the prompt's last token is in no batch yet
 	requestAnswer
-	requestEnded // the slot's tail is saved when its last flight lands
+	requestEnded // the slot's tail is saved when its last in-flight batch lands
 )
 
 // pageState is the state of a slot's full page.

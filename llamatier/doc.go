@@ -26,7 +26,7 @@
 //	loader      the file of a plan, or a stream of it
 //	restorer    a restore: the plan, its file, room among the other slots
 //	stages      whether a prompt is computed in two steps
-//	accounting  the end of a request; inquirer counts the prompts and explains their misses
+//	accounting  the end of a request; engine.Inquirer explains misses
 //	obstacles   causes for which slots are not stored
 //	form, files the form of files and pages; files on a disk that may hang
 //

@@ -1,8 +1,7 @@
 package llamatier
 
 import (
-	"time"
-
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 )
 
@@ -45,10 +44,5 @@ func (f *files) drop(file *slotfile.File) {
 		defer close(done)
 		file.Close()
 	}()
-	late := time.NewTimer(f.disk.patience.find)
-	defer late.Stop()
-	select {
-	case <-done:
-	case <-late.C:
-	}
+	steady.Ended(done, f.disk.patience.find)
 }

@@ -9,6 +9,8 @@ import (
 	"runtime/debug"
 	"sync/atomic"
 	"time"
+
+	"github.com/kvtier/kvtier/internal/steady"
 )
 
 const (
@@ -58,10 +60,7 @@ func (l *logFile) Write(line []byte) (int, error) {
 // end writes the lines that wait, for a bounded time. Later lines are not written.
 func (l *logFile) end(most time.Duration) {
 	close(l.ending)
-	select {
-	case <-l.written:
-	case <-time.After(most):
-	}
+	steady.Ended(l.written, most)
 }
 
 // run writes lines until the end.

@@ -2,7 +2,11 @@
 
 package main
 
-import "time"
+import (
+	"time"
+
+	"github.com/kvtier/kvtier/internal/steady"
+)
 
 // pending is the result of a function that runs in the background because it may hang.
 type pending[T any] struct {
@@ -23,19 +27,7 @@ func begin[T any](f func() (T, error)) *pending[T] {
 
 // within waits for the result, at most some time, and reports whether it is there.
 func (p *pending[T]) within(most time.Duration) bool {
-	timer := time.NewTimer(most)
-	defer timer.Stop()
-	select {
-	case <-p.done:
-		return true
-	case <-timer.C:
-	}
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
+	return steady.Ended(p.done, most)
 }
 
 // wait waits for the result as long as it takes.

@@ -44,7 +44,8 @@ type soakPlay struct {
 	misled    int // stock answers that differ from the same request alone
 }
 
-func playSoak(t *testing.T, setup soakSetup, history soak.History) {
+// playSoak plays a history and returns the number of requests with a restore.
+func playSoak(t *testing.T, setup soakSetup, history soak.History) int {
 	t.Logf("seed %d: %s", history.Seed, strings.Join(append(setup.common, setup.tier...), " "))
 	start := func(root, binary string, env ...string) *server {
 		s := startOptions(t, root, ollamatest.Options{Binary: binary, Env: append(env, setup.common...)})
@@ -73,6 +74,7 @@ func playSoak(t *testing.T, setup soakSetup, history soak.History) {
 	t.Logf("seed %d: %d rounds in %v: %d answers and %d forced tokens compared, at most %.2g apart; restored for %d requests; the stock server was wrong %d times",
 		history.Seed, len(history.Rounds), time.Since(began).Round(time.Second), p.answers, p.probes, p.apartMost, p.restored, p.misled)
 	p.finish()
+	return p.restored
 }
 
 // check fails the test, with the variables that play the history again.

@@ -114,6 +114,9 @@ func forEachSoak(t *testing.T, slots int, play func(t *testing.T, setup soakSetu
 	}
 }
 
+// pairRounds is the length of histories that are so short that some ask for nothing that is stored.
+const pairRounds = 5
+
 // soakPlan reads the models to play, the first seeds, and the total time from the environment.
 // Without a given seed, each run also plays a history that no run has played before: fixed seeds
 // alone would hide all that they do not meet.

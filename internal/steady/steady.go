@@ -39,6 +39,23 @@ func (g *Guard) note(n int) {
 	g.left += n
 }
 
+// Ended waits until a channel is closed, for some time at most, and reports whether it was.
+func Ended(done <-chan struct{}, most time.Duration) bool {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+	}
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
+
 // Do runs an operation in a goroutine of its own and waits for its result, or returns ErrHung.
 // A result that comes later is passed to late.
 func Do[T any](ctx context.Context, g *Guard, wait Wait, do func() (T, error), late func(T, error)) (value T, err error) {

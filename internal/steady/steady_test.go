@@ -57,3 +57,13 @@ func TestAnOperationThatHangs(t *testing.T) {
 		})
 	}
 }
+
+// TestEnded prefers the end to the end of the time.
+func TestEnded(t *testing.T) {
+	done := make(chan struct{})
+	require.False(t, Ended(done, time.Millisecond))
+	close(done)
+	for range 100 {
+		require.True(t, Ended(done, 0))
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"github.com/ollama/ollama/version"
 
 	"github.com/kvtier/kvtier/internal/modelnames"
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/telemetry/station"
 )
@@ -34,12 +35,7 @@ func serveTelemetry() (stop func()) {
 	return sync.OnceFunc(func() {
 		hide()
 		cancel()
-		timer := time.NewTimer(collectorPatience)
-		defer timer.Stop()
-		select {
-		case <-done:
-		case <-timer.C: // left behind by a disk that hangs
-		}
+		steady.Ended(done, collectorPatience) // or it is left behind by a disk that hangs
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/digests"
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/collect"
@@ -67,12 +68,8 @@ func ForgetLater(blobs ...string) { forgotten.start(removed(blobs), nil) }
 
 // await waits for a removal, for forgetPatience at the latest. A nil channel is none.
 func await(removal <-chan struct{}) {
-	if removal == nil {
-		return
-	}
-	select {
-	case <-removal:
-	case <-time.After(forgetPatience):
+	if removal != nil {
+		steady.Ended(removal, forgetPatience)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"time"
+
+	"github.com/kvtier/kvtier/internal/steady"
 )
 
 // Daemon runs an engine and stands before it.
@@ -70,12 +72,8 @@ func (d *Daemon) Run() (state *os.ProcessState, ended bool, err error) {
 		d.Log.Info("asked to end", "signal", sig)
 	}
 	d.flush(exited)
-	_ = d.Engine.Process.Kill() // it may have ended already
-	late := time.NewTimer(killTimeout)
-	defer late.Stop()
-	select {
-	case <-exited:
-	case <-late.C: // it uses a disk that hangs, or a stream of ours
+	_ = d.Engine.Process.Kill()             // it may have ended already
+	if !steady.Ended(exited, killTimeout) { // it uses a disk that hangs, or a stream of ours
 		d.Log.Warn("kv tier: llama-server does not end yet", "waited", killTimeout)
 		return nil, false, nil
 	}

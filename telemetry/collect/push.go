@@ -32,12 +32,7 @@ func Push(ctx context.Context, root string, source *telemetry.Source, opt Option
 		return
 	case <-ctx.Done():
 	}
-	timer := time.NewTimer(opt.Intervals.Last + opt.Intervals.Disk)
-	defer timer.Stop()
-	select {
-	case <-done:
-	case <-timer.C:
-	}
+	steady.Ended(done, opt.Intervals.Last+opt.Intervals.Disk)
 }
 
 // pusher writes the reports of one source. Its methods are called in one goroutine.

@@ -29,23 +29,14 @@ const (
 	whyGrace    = whyPatience / 6
 )
 
-// Witness asks a store about prompts, one after another. The zero Witness knows nothing.
-type Witness struct {
-	Store       History // nil: it knows nothing
-	Fingerprint pagefile.Key
-	PageTokens  int
-
-	guard steady.Guard // a look-up that hangs is not the store's
-}
-
 // PageKeys returns the keys of the page with the token at a position: that of the full page first,
 // then those of tails of the text that have the token. There are none behind the text, as for a
 // position behind an image without identity.
-func (w *Witness) PageKeys(text why.Text, position int) (keys []pagefile.Key) {
+func (q *Inquirer) PageKeys(text why.Text, position int) (keys []pagefile.Key) {
 	if position >= len(text.Tokens) {
 		return nil
 	}
-	size, parent := w.PageTokens, w.Fingerprint
+	size, parent := q.PageTokens, q.Fingerprint
 	begin := position / size * size
 	for at := 0; at < begin; at += size {
 		parent = pagefile.ChainKey(parent, text.Tokens[at:at+size], pagefile.MediaWithin(text.Media, at, size))
@@ -56,16 +47,16 @@ func (w *Witness) PageKeys(text why.Text, position int) (keys []pagefile.Key) {
 	return keys
 }
 
-// Complete completes facts by those that the store knows, in bounded time. Tombstones that are
+// complete completes facts by those that the store knows, in bounded time. Tombstones that are
 // younger than the look-up are not its reason.
-func (w *Witness) Complete(ctx context.Context, facts *why.Facts, text why.Text, began time.Time) {
-	if w.Store == nil || why.Unused(*facts) {
+func (q *Inquirer) complete(ctx context.Context, facts *why.Facts, text why.Text, began time.Time) {
+	if q.Store == nil || why.Unused(*facts) {
 		return
 	}
-	found, _ := steady.Do(ctx, &w.guard, steady.Wait{Most: whyPatience, Grace: whyGrace}, func() (why.Facts, error) {
+	found, _ := steady.Do(ctx, &q.guard, steady.Wait{Most: whyPatience, Grace: whyGrace}, func() (why.Facts, error) {
 		ctx, cancel := context.WithTimeout(ctx, whyPatience)
 		defer cancel()
-		return w.testimony(ctx, *facts, text, began), nil
+		return q.testimony(ctx, *facts, text, began), nil
 	}, func(why.Facts, error) {})
 	if found.Tokens > 0 {
 		*facts = found
@@ -73,8 +64,8 @@ func (w *Witness) Complete(ctx context.Context, facts *why.Facts, text why.Text,
 }
 
 // testimony completes facts by those that a store knows.
-func (w *Witness) testimony(ctx context.Context, facts why.Facts, text why.Text, began time.Time) why.Facts {
-	stats := w.Store.Stats()
+func (q *Inquirer) testimony(ctx context.Context, facts why.Facts, text why.Text, began time.Time) why.Facts {
+	stats := q.Store.Stats()
 	facts.Down = slices.Clone(facts.Down)
 	for name, down := range map[string]bool{tier.Local: stats.Local.Down, tier.Remote: stats.Remote.Down} {
 		if down && !slices.Contains(facts.Down, name) {
@@ -82,8 +73,8 @@ func (w *Witness) testimony(ctx context.Context, facts why.Facts, text why.Text,
 		}
 	}
 	slices.Sort(facts.Down)
-	if keys := w.PageKeys(text, facts.At()); len(keys) > 0 {
-		if g, gone := w.Store.Gone(ctx, keys...); gone && g.Reason == diskstore.GraveDamaged {
+	if keys := q.PageKeys(text, facts.At()); len(keys) > 0 {
+		if g, gone := q.Store.Gone(ctx, keys...); gone && g.Reason == diskstore.GraveDamaged {
 			facts.Damaged = true
 		} else if gone && g.When.Before(began) {
 			facts.Grave = &why.Grave{When: g.When, From: g.Tier, Reason: g.Reason.String()}
@@ -92,10 +83,10 @@ func (w *Witness) testimony(ctx context.Context, facts why.Facts, text why.Text,
 	if !why.Open(facts) {
 		return facts
 	}
-	ours := w.Store.Identity()
-	for _, e := range w.Store.Elsewhere(ctx, text.Tokens, text.Media) {
+	ours := q.Store.Identity()
+	for _, e := range q.Store.Elsewhere(ctx, text.Tokens, text.Media) {
 		differs := why.Differs(ours, e.Identity)
-		if e.PageTokens != w.PageTokens && len(differs) == 0 {
+		if e.PageTokens != q.PageTokens && len(differs) == 0 {
 			differs["page_tokens"] = ""
 		}
 		facts.Others = append(facts.Others, why.Other{Tokens: e.Tokens, Differs: differs})
