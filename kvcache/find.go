@@ -46,9 +46,6 @@ func (f *finder) stored(ctx context.Context, p *plan, have, limit int, parent pa
 		ask.Beyond, ask.State = p.base, func(end int) bool { return text.boundary(end) == end }
 	}
 	found, err := f.store.find(ctx, ask)
-	for _, page := range found.Unread {
-		f.store.noteRead(page.Ref, page.Err)
-	}
 	if f.reach > 0 && err == nil {
 		p.prompt.media = found.Media
 	}

@@ -29,6 +29,9 @@ func (r *restoring) chain(limit int) lookUp {
 		found, err := r.find.stored(ctx, &p, have, limit, parent, start)
 		r.lookedUp(&p, found.Exact, limit, err, parent, start)
 		r.nowFound(r.seq, found.Exact)
+		for _, page := range found.Unread {
+			r.find.store.noteRead(page.Ref, page.Err)
+		}
 		mixed := p
 		if p.take(found.Exact, limit); found.Mixed != nil {
 			mixed.take(found.Mixed, limit)
