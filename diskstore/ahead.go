@@ -104,13 +104,13 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 		return errEnough
 	}
 	if info.Fingerprint == r.s.pages.Lossy {
-		if _, err := r.s.disk.Stat(ctx, r.s.pages.ExactOf(info.Name)); err == nil {
+		if _, err := tier.Stat(ctx, r.s.disk, r.s.pages.ExactOf(info.Name)); err == nil {
 			return nil // nobody asks for the lossy page
 		}
 	}
 	promoted := false
 	if lv == r.s.remote {
-		if _, err := r.s.disk.Stat(ctx, info.Name); err == nil {
+		if _, err := tier.Stat(ctx, r.s.disk, info.Name); err == nil {
 			return nil // read already, or not recent enough
 		}
 		err := r.s.up.Ahead(ctx, yieldingTier{r.s.guard, &r.s.traffic}, info)
@@ -147,7 +147,7 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 // cache reads a file into the operating system's page cache and returns the file's bytes. Read
 // checks the content later.
 func (r *aheadReader) cache(ctx context.Context, lv *level, info tier.Info) (int64, error) {
-	file, err := lv.tier.Open(ctx, info.Name)
+	file, err := lv.tier.Open(ctx, info.Name, false)
 	if err != nil {
 		lv.noteTierError(err)
 		return 0, err
@@ -234,8 +234,8 @@ type yieldingTier struct {
 	traffic *work.Traffic
 }
 
-func (t yieldingTier) Open(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
-	blob, err := t.Tier.Open(ctx, name)
+func (t yieldingTier) Open(ctx context.Context, name pagefile.Name, anew bool) (tier.Blob, error) {
+	blob, err := t.Tier.Open(ctx, name, anew)
 	if err != nil {
 		return nil, err
 	}

@@ -142,7 +142,7 @@ func TestReadAheadOrder(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, again.Pages, "once")
 		for i, tokens := range all { // no page counts as used
-			info, err := s.disk.Stat(ctx, namesOf(s, tokens)[0])
+			info, err := tier.Stat(ctx, s.disk, namesOf(s, tokens)[0])
 			require.NoError(t, err)
 			require.WithinDuration(t, time.Now().Add(-time.Duration(i+1)*time.Hour), info.Used, time.Minute)
 			readChain(t, s, tokens, len(tokens))
@@ -160,7 +160,7 @@ func TestReadAheadBudgetIsExact(t *testing.T) {
 	var sizes []int64
 	for _, tokens := range all {
 		for _, name := range namesOf(s, tokens) {
-			info, err := s.disk.Stat(ctx, name)
+			info, err := tier.Stat(ctx, s.disk, name)
 			require.NoError(t, err)
 			sizes = append(sizes, info.Bytes)
 		}
@@ -262,7 +262,7 @@ func TestReadAheadPromotes(t *testing.T) {
 		require.Equal(t, 3, got.Promoted)
 		require.EqualValues(t, 3, s.Stats().Promoted)
 		for _, name := range namesOf(s, all[1]) {
-			info, err := s.disk.Stat(ctx, name)
+			info, err := tier.Stat(ctx, s.disk, name)
 			require.NoError(t, err)
 			require.WithinDuration(t, time.Now().Add(-2*time.Hour), info.Used, time.Minute)
 		}
@@ -401,7 +401,7 @@ func TestTraffic(t *testing.T) {
 	o := testOptions(t)
 	s := open(t, o)
 	putChain(t, s, prompt(1, testTokens))
-	blob, err := yieldingTier{s.disk, &tr}.Open(ctx, namesOf(s, prompt(1, testTokens))[0])
+	blob, err := yieldingTier{s.disk, &tr}.Open(ctx, namesOf(s, prompt(1, testTokens))[0], false)
 	require.NoError(t, err)
 	defer blob.Close()
 	ended, cancel := context.WithCancel(ctx)

@@ -23,7 +23,7 @@ func (s *Store) AnyOf(ctx context.Context, keys []pagefile.Key) (key pagefile.Ke
 		if _, fresh := s.ram.Fresh(names[i]); fresh {
 			return key, true
 		}
-		info, err := s.disk.Stat(ctx, names[i])
+		info, err := tier.Stat(ctx, s.disk, names[i])
 		switch {
 		case err == nil && !s.local.checked.Verdicts.IsBad(info):
 			return key, true
@@ -37,7 +37,7 @@ func (s *Store) AnyOf(ctx context.Context, keys []pagefile.Key) (key pagefile.Ke
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.lookup.remoteTimeout)
 	defer cancel()
-	infos, _ := s.guard.Each(ctx, names) // the tier counts errors
+	infos, _ := s.guard.Find(ctx, names, false) // the tier counts errors
 	for i, info := range infos {
 		if info.Key == keys[i] && !s.remote.checked.Verdicts.IsBad(info) {
 			return keys[i], true

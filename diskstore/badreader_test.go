@@ -15,6 +15,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
@@ -160,7 +161,7 @@ func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
 	o.FS = newBadMachine(o.Local.Root, true)
 	require.NoError(t, s.Close())
 	s = open(t, o)
-	info, err := s.disk.Stat(ctx, s.Find(ctx, Prompt{Tokens: tokens}).Exact[1].name(s.pages))
+	info, err := tier.Stat(ctx, s.disk, s.Find(ctx, Prompt{Tokens: tokens}).Exact[1].name(s.pages))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	require.EqualValues(t, 1, s.Stats().Demoted)
@@ -189,7 +190,7 @@ func TestDirectoryInAPagesPlaceMakesWay(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(path, "somebody's"), nil, 0o600))
 	}
 	require.NoError(t, s.Put(ctx, p))
-	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
+	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
 	require.False(t, s.Stats().Remote.Down)
@@ -253,12 +254,12 @@ func TestPutOfABadPageIsGoodThoughItLooksTheSame(t *testing.T) {
 	now := time.Now()
 	s.now = func() time.Time { return now }
 	p := putChain(t, s, prompt(1, 2*testTokens))[1]
-	bad, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
+	bad, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	s.local.checked.Verdicts.MarkBad(bad)
 	require.False(t, s.Has(p.Key()))
 	require.NoError(t, s.Put(ctx, p))
-	info, err := s.disk.Stat(ctx, bad.Name)
+	info, err := tier.Stat(ctx, s.disk, bad.Name)
 	require.NoError(t, err)
 	require.Equal(t, bad.Bytes, info.Bytes)
 	require.True(t, bad.Used.Equal(info.Used))
@@ -282,7 +283,7 @@ func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
 			name := bad.pages.Page(pageOf(t, bad.opt.Fingerprint, 0, prompt(i, testTokens)).Key())
 			was, lerr := os.Lstat(filePath(good.Local.Root, name))
 			putChain(t, bad, prompt(i, testTokens))
-			local, err := bad.disk.Stat(ctx, name)
+			local, err := tier.Stat(ctx, bad.disk, name)
 			require.NoError(t, err)
 			if err = bad.demote(ctx, local); err == nil {
 				written++
@@ -305,14 +306,14 @@ func TestBadPageThatStaysMakesRoom(t *testing.T) {
 	o := testOptions(t, withRemote(t))
 	s := open(t, o)
 	p := putChain(t, s, prompt(0, testTokens))[0]
-	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
+	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	path := filePath(o.Local.Root, info.Name)
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
 	data[len(data)-pagefile.FooterBytes-1] ^= 4
 	require.NoError(t, os.WriteFile(path, data, 0o600))
-	info, err = s.disk.Stat(ctx, info.Name)
+	info, err = tier.Stat(ctx, s.disk, info.Name)
 	require.NoError(t, err)
 	for range checked.CondemnedLocal + 1 {
 		s.local.checked.Verdicts.MayCondemn()

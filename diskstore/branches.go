@@ -141,11 +141,10 @@ func (lv *level) wholeTails(ctx context.Context, at after) (names []pagefile.Nam
 
 // oldTails returns the tails of parent that an earlier version stored, 16 in each tier.
 func (lv *level) oldTails(ctx context.Context, fingerprint, parent pagefile.Key) []tier.Info {
-	older, ok := lv.tier.(tier.Older)
-	if !ok || ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return nil
 	}
-	infos, err := older.OldTails(ctx, fingerprint, parent)
+	infos, err := lv.tier.OldTails(ctx, fingerprint, parent)
 	lv.noteTierError(err)
 	return infos
 }
@@ -153,8 +152,7 @@ func (lv *level) oldTails(ctx context.Context, fingerprint, parent pagefile.Key)
 // adoptOld gives the pages that an earlier version stored branches of this one, in the background.
 // After an error a look-up tries again, adoptAgain later at the earliest.
 func (lv *level) adoptOld(fingerprint pagefile.Key) {
-	older, ok := lv.tier.(tier.Older)
-	if !ok || !lv.answers() {
+	if !lv.answers() {
 		return
 	}
 	now := lv.now()
@@ -170,13 +168,13 @@ func (lv *level) adoptOld(fingerprint pagefile.Key) {
 	}
 	var next func(ctx context.Context)
 	next = func(ctx context.Context) {
-		old, err := older.OldBranches(ctx, fingerprint, adoptAtOnce)
+		old, err := lv.tier.OldBranches(ctx, fingerprint, adoptAtOnce)
 		adopted := 0
 		for _, b := range old {
 			if ctx.Err() != nil {
 				break
 			}
-			if aerr := lv.adopt(ctx, older, b); aerr != nil {
+			if aerr := lv.adopt(ctx, b); aerr != nil {
 				err = aerr
 				continue
 			}
@@ -194,7 +192,7 @@ func (lv *level) adoptOld(fingerprint pagefile.Key) {
 }
 
 // adopt replaces an old branch. That of a page that is gone or damaged is removed.
-func (lv *level) adopt(ctx context.Context, older tier.Older, b tier.OldBranch) error {
+func (lv *level) adopt(ctx context.Context, b tier.OldBranch) error {
 	h, err := tier.ReadHeader(ctx, lv.tier, b.Name())
 	if err == nil {
 		_, err = branch.Add(ctx, lv.tier, h, false)
@@ -204,5 +202,5 @@ func (lv *level) adopt(ctx context.Context, older tier.Older, b tier.OldBranch) 
 	if err != nil {
 		return err
 	}
-	return older.RemoveOldBranch(ctx, b)
+	return lv.tier.RemoveOldBranch(ctx, b)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/internal/branch"
-	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -29,8 +28,9 @@ func parted(tokens []int32, n, length, seed int) []int32 {
 func branchesOf(t testing.TB, s *Store, tr tier.Tier) (all []tier.Branch) {
 	t.Helper()
 	for first := range 256 {
-		some, err := tr.ListBranches(ctx, s.opt.Fingerprint, byte(first))
+		some, err := tr.Branches(ctx, s.opt.Fingerprint, []byte{byte(first)})
 		require.NoError(t, err)
+		some = slices.DeleteFunc(some, func(b tier.Branch) bool { return b.Longer })
 		all = append(all, some...)
 	}
 	return all
@@ -107,7 +107,7 @@ func TestBranchesFollowPages(t *testing.T) {
 	other := parted(stored, 3, testTokens, 1)
 	p := putChain(t, s, stored)[0]
 	name := s.pages.Page(p.Key())
-	info, err := s.disk.Stat(ctx, name)
+	info, err := tier.Stat(ctx, s.disk, name)
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
 	require.Len(t, branchesOf(t, s, s.guard), 1)
@@ -133,7 +133,7 @@ func TestABranchWithoutItsPage(t *testing.T) {
 	putChain(t, s, stored)
 	second := parted(stored, 4, testTokens, 1)
 	putChain(t, s, second)
-	info, err := s.disk.Stat(ctx, s.pages.Page(s.Find(ctx, Prompt{Tokens: second}).Exact[0].Key))
+	info, err := tier.Stat(ctx, s.disk, s.pages.Page(s.Find(ctx, Prompt{Tokens: second}).Exact[0].Key))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	require.Len(t, branchesOf(t, s, s.disk), 2)
@@ -177,22 +177,22 @@ func TestRemovedPagesLeaveNoBranches(t *testing.T) {
 
 // gated is a tier in which a page appears after it was found missing.
 type gated struct {
-	counted.Surveyed
+	tier.Disk
 	missing atomic.Bool
 }
 
-func (g *gated) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error) {
+func (g *gated) Find(ctx context.Context, names []pagefile.Name, leading bool) ([]tier.Info, error) {
 	if g.missing.Swap(false) {
-		return tier.Info{}, tier.ErrNotFound
+		return make([]tier.Info, len(names)), nil
 	}
-	return g.Surveyed.Stat(ctx, name)
+	return g.Disk.Find(ctx, names, leading)
 }
 
 // TestAPageThatComesBackKeepsItsBranch: another process stores the page again meanwhile.
 func TestAPageThatComesBackKeepsItsBranch(t *testing.T) {
 	s := open(t, testOptions(t))
 	putChain(t, s, prompt(1, testTokens))
-	g := &gated{Surveyed: s.disk}
+	g := &gated{Disk: s.disk}
 	g.missing.Store(true)
 	branch.NewSweep(g, func(error) {}).Prune(ctx, branchesOf(t, s, s.disk)[0])
 	require.False(t, g.missing.Load())
@@ -242,7 +242,7 @@ func TestPurgedPagesTakeTheirBranches(t *testing.T) {
 func TestASweepIsPutOff(t *testing.T) {
 	s := open(t, testOptions(t))
 	p := putChain(t, s, prompt(1, testTokens))[0]
-	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
+	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	over, cancel := context.WithCancel(ctx)

@@ -61,7 +61,7 @@ func (f *lookup) findPages(ctx context.Context, names []pagefile.Name, parent pa
 			continue
 		}
 		from[len(found)] = f.local
-		info, err := f.local.tier.Stat(ctx, name)
+		info, err := tier.Stat(ctx, f.local.tier, name)
 		if err != nil || f.local.checked.Verdicts.IsBad(info) {
 			f.local.noteTierError(err)
 			if f.remote == nil {
@@ -75,7 +75,7 @@ func (f *lookup) findPages(ctx context.Context, names []pagefile.Name, parent pa
 	var remote []tier.Info
 	var failed error // the tier counts errors; pages found before an error are good
 	if len(missing) > 0 {
-		remote, failed = f.below.Leading(ctx, missing)
+		remote, failed = tier.Leading(ctx, f.below, missing)
 	}
 	refs := f.newRefs(parent, start)
 	for i, info := range found {

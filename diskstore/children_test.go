@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/internal/branch"
-	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -296,7 +295,7 @@ func TestAHostThatDiedBeforeTheBranch(t *testing.T) {
 func TestABranchThatCannotBeMade(t *testing.T) {
 	bad := &noBranches{}
 	s := open(t, testOptions(t))
-	bad.Surveyed = s.disk
+	bad.Disk = s.disk
 	s.local.tier = bad
 	tail, page := chainOf(t, s, []int32{5, 6})[0], chainOf(t, s, prompt(1, testTokens))[0]
 	require.ErrorIs(t, s.Put(ctx, tail), fs.ErrPermission)
@@ -307,6 +306,6 @@ func TestABranchThatCannotBeMade(t *testing.T) {
 }
 
 // noBranches is a tier in which no branch can be made.
-type noBranches struct{ counted.Surveyed }
+type noBranches struct{ tier.Disk }
 
 func (n *noBranches) AddBranch(context.Context, tier.Branch, bool) error { return fs.ErrPermission }

@@ -94,10 +94,10 @@ func putCold(t testing.TB, s *Store, tokens []int32) []*pagefile.Page {
 // sink moves a page of the local tier down.
 func sink(t testing.TB, s *Store, name pagefile.Name) {
 	t.Helper()
-	info, err := s.disk.Stat(ctx, name)
+	info, err := tier.Stat(ctx, s.disk, name)
 	require.NoError(t, err)
 	evictPage(t, s, info)
-	_, err = s.disk.Stat(ctx, name)
+	_, err = tier.Stat(ctx, s.disk, name)
 	require.ErrorIs(t, err, tier.ErrNotFound)
 }
 
@@ -132,9 +132,9 @@ func TestColdPages(t *testing.T) {
 				var raw, bytes int64
 				for i := len(pages) - 1; i >= 0; i-- {
 					sink(t, s, placeOf(o, pages[i]))
-					there, err := s.guard.Stat(ctx, pagefile.ColdName(placeOf(o, pages[i])))
+					there, err := tier.Stat(ctx, s.guard, pagefile.ColdName(placeOf(o, pages[i])))
 					require.NoError(t, err)
-					_, err = s.guard.Stat(ctx, placeOf(o, pages[i]))
+					_, err = tier.Stat(ctx, s.guard, placeOf(o, pages[i]))
 					require.ErrorIs(t, err, tier.ErrNotFound, "instead of the exact copy")
 					raw, bytes = raw+int64(pages[i].Layout.Size()), bytes+there.Bytes
 				}
@@ -190,7 +190,7 @@ func TestExactWinsWhereverItIs(t *testing.T) {
 		putCold(t, other, tokens)
 		sink(t, other, places[2])
 		sink(t, other, places[1])
-		_, err := other.guard.Stat(ctx, places[1])
+		_, err := tier.Stat(ctx, other.guard, places[1])
 		require.NoError(t, err)
 		require.Equal(t, other.Find(ctx, Prompt{Tokens: tokens, Forms: AnyForm}).Mixed, other.Find(ctx, Prompt{Tokens: tokens}).Exact, "without Cold, a lossy page is never found")
 
@@ -206,7 +206,7 @@ func TestExactWinsWhereverItIs(t *testing.T) {
 		// A tier that does not answer has no exact page.
 		dropPage(t, s.local, mustStat(t, s.disk, places[2]))
 		s.ram.Drop(places[2])
-		s.guard.Inner = &deadlines{Tier: s.guard.Inner}
+		s.guard.Inner = &deadlines{Disk: tier.OnDisk(s.guard.Inner)}
 		s.guard.LookupIn = time.Millisecond
 		refs = mixed(s, tokens)
 		require.Len(t, refs, 3)
@@ -217,7 +217,7 @@ func TestExactWinsWhereverItIs(t *testing.T) {
 
 func mustStat(t testing.TB, on tier.Tier, name pagefile.Name) tier.Info {
 	t.Helper()
-	info, err := on.Stat(ctx, name)
+	info, err := tier.Stat(ctx, on, name)
 	require.NoError(t, err)
 	return info
 }
@@ -306,7 +306,7 @@ func TestLossyOnce(t *testing.T) {
 		require.Equal(t, first, again)
 	}
 	require.Zero(t, s.Stats().LossyPages)
-	_, err = s.guard.Stat(ctx, pagefile.ColdName(lossy))
+	_, err = tier.Stat(ctx, s.guard, pagefile.ColdName(lossy))
 	require.ErrorIs(t, err, tier.ErrNotFound)
 }
 
@@ -347,7 +347,7 @@ func TestAPageMovesDownOnce(t *testing.T) {
 		require.Zero(t, s.Stats().LossyPages)
 		require.Equal(t, p.Payload, rowsOf(t, s, s.Find(ctx, Prompt{Tokens: p.Tokens}).Exact[0], p))
 		require.NoError(t, s.Flush(ctx))
-		_, err := s.guard.Stat(ctx, pagefile.ColdName(name))
+		_, err := tier.Stat(ctx, s.guard, pagefile.ColdName(name))
 		require.ErrorIs(t, err, tier.ErrNotFound)
 	})
 	t.Run("exact and compressed", func(t *testing.T) {
@@ -358,7 +358,7 @@ func TestAPageMovesDownOnce(t *testing.T) {
 		setCold(s, ColdTypes{encoding.Q8_0, encoding.Q8_0})
 		again(t, s, p, name)
 		require.Zero(t, s.Stats().LossyPages)
-		_, err := s.guard.Stat(ctx, pagefile.ColdName(name))
+		_, err := tier.Stat(ctx, s.guard, pagefile.ColdName(name))
 		require.ErrorIs(t, err, tier.ErrNotFound)
 	})
 	t.Run("another type", func(t *testing.T) {

@@ -51,7 +51,7 @@ func (f *lookup) sight(ctx context.Context, exact pagefile.Name) sighting {
 		if file, fresh := f.ram.Fresh(name); fresh {
 			return sighting{file.Info, f.tiers.named(file.Tier), true}
 		}
-		info, err := f.local.tier.Stat(ctx, name)
+		info, err := tier.Stat(ctx, f.local.tier, name)
 		if err == nil && !f.local.checked.Verdicts.IsBad(info) {
 			return sighting{info, f.local, false}
 		}
@@ -72,7 +72,7 @@ func (f *lookup) sightBelow(ctx context.Context, names []pagefile.Name, found []
 			ask, of = append(ask, name), append(of, i)
 		}
 	}
-	infos, err := f.below.Each(ctx, ask)
+	infos, err := f.below.Find(ctx, ask, false)
 	for j, info := range infos {
 		at := &found[of[j]]
 		exact := info.Name == names[of[j]]

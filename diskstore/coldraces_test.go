@@ -16,13 +16,13 @@ import (
 
 // uploadsAfter is a tier of which each upload begins with a call of first.
 type uploadsAfter struct {
-	tier.Tier
+	tier.Disk
 	first func()
 }
 
 func (u *uploadsAfter) Create(ctx context.Context, name pagefile.Name) (tier.Upload, error) {
 	u.first()
-	return u.Tier.Create(ctx, name)
+	return u.Disk.Create(ctx, name)
 }
 
 // TestAPageInUseStaysExact uses a page while it becomes lossy: the next pages continue its exact
@@ -50,7 +50,7 @@ func TestAPageInUseStaysExact(t *testing.T) {
 				require.NoError(t, s.disk.Touch(ctx, placeOf(o, p), recency.Of(past, p.Start)))
 			}
 			s.chains.Forget()
-			s.guard.Inner = &uploadsAfter{s.guard.Inner, func() { use(s, tokens, pages) }}
+			s.guard.Inner = &uploadsAfter{tier.OnDisk(s.guard.Inner), func() { use(s, tokens, pages) }}
 			last := placeOf(o, pages[1])
 			_, left := s.local.room.EvictAll(ctx, []tier.Info{mustStat(t, s.disk, last)}, 1, 1)
 			require.True(t, left.CameIntoUse, "another collection may evict it")

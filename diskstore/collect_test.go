@@ -14,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
@@ -287,7 +286,7 @@ func TestDemotionAndPromotion(t *testing.T) {
 	infos := listAll(t, s.local)
 	before := s.Stats().Remote
 	for _, info := range infos {
-		if _, err := s.guard.Stat(ctx, info.Name); err == nil {
+		if _, err := tier.Stat(ctx, s.guard, info.Name); err == nil {
 			evictPage(t, s, info)
 		}
 	}
@@ -314,7 +313,7 @@ func TestShortChatsMoveAndStay(t *testing.T) {
 	const chats = 40
 	for i := range chats {
 		p := putChain(t, s, []int32{int32(i), 7})[0]
-		info, err := s.disk.Stat(ctx, s.pages.Tail(p.Key()))
+		info, err := tier.Stat(ctx, s.disk, s.pages.Tail(p.Key()))
 		require.NoError(t, err)
 		evictPage(t, s, info)
 	}
@@ -352,7 +351,7 @@ func TestFullRemoteMakesRoom(t *testing.T) {
 	s := open(t, o)
 	evict := func(seed int) {
 		p := putChain(t, s, prompt(seed, testTokens))[0]
-		info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
+		info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
 		require.NoError(t, err)
 		evictPage(t, s, info)
 	}
@@ -373,7 +372,7 @@ func TestRaceWithDemotionReadsTheOtherTier(t *testing.T) {
 	putChain(t, s, tokens)
 	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	require.Equal(t, tier.Local, refs[0].Tier)
-	info, err := s.disk.Stat(ctx, refs[0].name(s.pages))
+	info, err := tier.Stat(ctx, s.disk, refs[0].name(s.pages))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	readRef(t, s, refs[0], tokens)
@@ -392,7 +391,7 @@ func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
 		data[len(data)-pagefile.FooterBytes-1] ^= 1
 		require.NoError(t, os.WriteFile(path, data, 0o600))
 	}
-	info, err := s.disk.Stat(ctx, name)
+	info, err := tier.Stat(ctx, s.disk, name)
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
 	flip(o.Remote.Root)
@@ -423,7 +422,7 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 		for nth := 1; ; nth++ {
 			tokens := prompt(nth, testTokens)
 			p := putChain(t, s, tokens)[0]
-			info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
+			info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
 			require.NoError(t, err)
 			inj.Reset()
 			inj.Add(vfs.Rule{Path: remote, Nth: nth, Err: errno})
@@ -448,13 +447,13 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 
 // overtaken is a tier of which others take the room that a collection makes.
 type overtaken struct {
-	counted.Surveyed
+	tier.Disk
 	take func()
 }
 
 func (o *overtaken) EmptyQuarantine(ctx context.Context) (int64, error) {
 	o.take()
-	return o.Surveyed.EmptyQuarantine(ctx)
+	return o.Disk.EmptyQuarantine(ctx)
 }
 
 // TestRoomIsTakenDuringACollection: a collection that made the wanted room has not exhausted its tier,
@@ -472,7 +471,7 @@ func TestRoomIsTakenDuringACollection(t *testing.T) {
 	require.NoError(t, os.Chtimes(filePath(s.opt.Local.Root, s.pages.Page(oldest.Key)), old, old))
 
 	var taken sync.Once
-	s.local.files.Tier = &overtaken{Surveyed: s.disk, take: func() {
+	s.local.files.Tier = &overtaken{Disk: s.disk, take: func() {
 		taken.Do(func() {
 			room, err := s.local.book.Reserve(ctx, page)
 			require.NoError(t, err, "the collection has made room")

@@ -69,7 +69,7 @@ func openMoves(t *testing.T, edit ...func(*Options)) *moves {
 // down moves a page to the remote tier and returns the bytes read there for that.
 func (m *moves) down(p *pagefile.Page) int64 {
 	m.t.Helper()
-	info, err := m.disk.Stat(ctx, m.pages.Page(p.Key()))
+	info, err := tier.Stat(ctx, m.disk, m.pages.Page(p.Key()))
 	require.NoError(m.t, err)
 	before, demoted := m.counter.bytes.Load(), m.Stats().Demoted
 	evictPage(m.t, m.Store, info)
@@ -178,7 +178,7 @@ func TestAKnownCopyThatIsGoneIsWrittenAgain(t *testing.T) {
 	require.NoError(t, err)
 
 	// Damage that left the file's time alone is found by the next read, and remembered.
-	info, err := m.guard.Stat(ctx, m.pages.Page(p.Key()))
+	info, err := tier.Stat(ctx, m.guard, m.pages.Page(p.Key()))
 	require.NoError(t, err)
 	flipAt(t, m.below(p), int(info.Bytes/2))
 	require.NoError(t, os.Chtimes(m.below(p), info.Used, info.Used))
@@ -227,7 +227,7 @@ func TestAKnownCopyThatCannotBeReadIsReadWhole(t *testing.T) {
 	s := open(t, o)
 	p := wholePage(t, s, 1)
 	require.NoError(t, s.Put(ctx, p))
-	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
+	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 
@@ -237,7 +237,7 @@ func TestAKnownCopyThatCannotBeReadIsReadWhole(t *testing.T) {
 	require.ErrorIs(t, s.Read(ctx, refs[0], p.Tokens, p.Layout, Into{Rows: make([]byte, p.Layout.Size())}), syscall.EIO)
 	require.NoError(t, s.Flush(ctx))
 	require.NoError(t, s.Put(ctx, p), "computed again")
-	info, err = s.disk.Stat(ctx, s.pages.Page(p.Key()))
+	info, err = tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	require.ErrorIs(t, s.demote(ctx, info), syscall.EIO)
 	sectors.bad.Store(false)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -30,7 +31,7 @@ func TestADamagedCopyDoesNotStandForAPage(t *testing.T) {
 			tokens := prompt(1, testTokens)
 			p := putChain(t, s, tokens)[0]
 			page := s.pages.Page(p.Key())
-			info, err := s.disk.Stat(ctx, page)
+			info, err := tier.Stat(ctx, s.disk, page)
 			require.NoError(t, err)
 			require.NoError(t, s.demote(ctx, info))
 			copied := filePath(o.Remote.Root, page)
@@ -67,11 +68,11 @@ func TestAnotherLayoutDoesNotStandForAPage(t *testing.T) {
 	require.Equal(t, old.Key(), now.Key())
 
 	require.NoError(t, s.Put(ctx, old))
-	info, err := s.disk.Stat(ctx, s.pages.Page(old.Key()))
+	info, err := tier.Stat(ctx, s.disk, s.pages.Page(old.Key()))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	require.NoError(t, s.Put(ctx, now))
-	again, err := s.disk.Stat(ctx, s.pages.Page(old.Key()))
+	again, err := tier.Stat(ctx, s.disk, s.pages.Page(old.Key()))
 	require.NoError(t, err)
 	require.Equal(t, info.Bytes, again.Bytes)
 	evictPage(t, s, again)
@@ -90,7 +91,7 @@ func TestACopyIsDurableBeforeThePageGoes(t *testing.T) {
 	require.NoError(t, err)
 	tokens := prompt(1, testTokens)
 	p := putChain(t, s, tokens)[0]
-	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
+	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
 	// The copy's name again, by a rename that no process has synced.

@@ -82,7 +82,7 @@ func (lv *level) elsewhere(ctx context.Context, tokens []int32, media []pagefile
 // othersLately returns other fingerprints below the root, the most recently used first, as of the
 // first count: the fingerprints that have appeared since then come before.
 func (lv *level) othersLately(ctx context.Context) []pagefile.Key {
-	all, err := lv.tier.Fingerprints(ctx)
+	all, _, err := lv.tier.Survey(ctx)
 	if err != nil {
 		return nil
 	}
@@ -114,9 +114,9 @@ func (lv *level) storedUnder(ctx context.Context, fingerprint pagefile.Key, size
 	for at := 0; at+size <= len(tokens) && pages < elsewherePages && ctx.Err() == nil; at += size {
 		parent = pagefile.ChainKey(parent, tokens[at:at+size], pagefile.MediaWithin(media, at, size))
 		name := pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassPage, Key: parent}
-		_, err := lv.tier.Stat(ctx, name)
+		_, err := tier.Stat(ctx, lv.tier, name)
 		if errors.Is(err, tier.ErrNotFound) {
-			_, err = lv.tier.Stat(ctx, pagefile.ColdName(name))
+			_, err = tier.Stat(ctx, lv.tier, pagefile.ColdName(name))
 		}
 		if err != nil {
 			break

@@ -20,7 +20,7 @@ import (
 func inRemote(t *testing.T, s *Store, prompts int) {
 	t.Helper()
 	for i := range prompts {
-		info, err := s.disk.Stat(ctx, s.pages.Page(putChain(t, s, prompt(i, testTokens))[0].Key()))
+		info, err := tier.Stat(ctx, s.disk, s.pages.Page(putChain(t, s, prompt(i, testTokens))[0].Key()))
 		require.NoError(t, err)
 		_, err = s.local.room.Evict(ctx, info, true)
 		require.NoError(t, err)
@@ -99,7 +99,7 @@ func TestStaleDirectoriesAndLedger(t *testing.T) {
 		tokens := prompt(0, testTokens+3)
 		putChain(t, s, tokens)
 		for _, name := range []pagefile.Name{s.Find(ctx, Prompt{Tokens: tokens}).Exact[1].name(s.pages), s.Find(ctx, Prompt{Tokens: tokens}).Exact[0].name(s.pages)} {
-			info, err := s.disk.Stat(ctx, name)
+			info, err := tier.Stat(ctx, s.disk, name)
 			require.NoError(t, err)
 			_, err = s.local.room.Evict(ctx, info, true)
 			require.NoError(t, err)
@@ -124,7 +124,7 @@ func TestStaleRootTakesTheTierDown(t *testing.T) {
 	tokens := prompt(0, testTokens)
 	require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
 	require.True(t, s.Stats().Remote.Down)
-	_, err := s.guard.Inner.Stat(ctx, s.pages.Page(pagefile.Key{1}))
+	_, err := tier.Stat(ctx, s.guard.Inner, s.pages.Page(pagefile.Key{1}))
 	require.ErrorIs(t, err, tier.ErrRootMissing)
 	require.ErrorIs(t, err, syscall.ESTALE)
 
@@ -134,7 +134,7 @@ func TestStaleRootTakesTheTierDown(t *testing.T) {
 	later = later.Add(breakerRest)
 	require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
 	require.True(t, s.Stats().Remote.Down)
-	_, err = s.guard.Inner.Stat(ctx, s.pages.Page(pagefile.Key{1}))
+	_, err = tier.Stat(ctx, s.guard.Inner, s.pages.Page(pagefile.Key{1}))
 	require.ErrorIs(t, err, tier.ErrRootMode)
 	require.NoError(t, os.Chmod(o.Remote.Root, 0o700))
 	later = later.Add(breakerRest)

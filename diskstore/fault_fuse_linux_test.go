@@ -58,7 +58,7 @@ func (m *mountedRemote) patience(limit time.Duration) {
 
 // moveDown moves a page to the remote tier if it can.
 func (m *mountedRemote) moveDown(key pagefile.Key) error {
-	info, err := m.disk.Stat(ctx, m.pages.Page(key))
+	info, err := tier.Stat(ctx, m.disk, m.pages.Page(key))
 	require.NoError(m.t, err)
 	if err := m.demote(ctx, info); err != nil {
 		return err
@@ -152,7 +152,7 @@ func TestMountFailsMidRead(t *testing.T) {
 			require.NoError(t, m.Flush(ctx))
 
 			m.works(repair)
-			info, err := m.disk.Stat(ctx, m.pages.Page(refs[1].Key))
+			info, err := tier.Stat(ctx, m.disk, m.pages.Page(refs[1].Key))
 			require.NoError(t, err)
 			dropPage(t, m.Store.local, info)
 			readChain(t, m.Store, tokens, len(tokens))
@@ -204,7 +204,7 @@ func TestMountFailsMidWrite(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, s.Flush(ctx))
 				p := putChain(t, s, prompt(3, testTokens))[0]
-				info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
+				info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
 				require.NoError(t, err)
 				require.NoError(t, s.demote(ctx, info))
 				require.Empty(t, filesIn(t, m.behind, dir.TmpExt))

@@ -123,7 +123,7 @@ func TestCloseLeavesADiskThatHangs(t *testing.T) {
 
 // deadlines is a Tier that never answers a look-up and records the deadlines of operations.
 type deadlines struct {
-	tier.Tier
+	tier.Disk
 	mu    sync.Mutex
 	asked int
 	last  time.Time // the latest deadline of any operation
@@ -147,11 +147,7 @@ func (d *deadlines) hang(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (d *deadlines) Stat(ctx context.Context, _ pagefile.Name) (tier.Info, error) {
-	return tier.Info{}, d.hang(ctx)
-}
-
-func (d *deadlines) Leading(ctx context.Context, _ []pagefile.Name) ([]tier.Info, error) {
+func (d *deadlines) Find(ctx context.Context, _ []pagefile.Name, _ bool) ([]tier.Info, error) {
 	return nil, d.hang(ctx)
 }
 
@@ -163,10 +159,8 @@ func (d *deadlines) OldBranches(context.Context, pagefile.Key, int) ([]tier.OldB
 	return nil, nil // not part of a look-up
 }
 
-func (d *deadlines) RemoveOldBranch(context.Context, tier.OldBranch) error { return nil }
-
-func (d *deadlines) Branches(ctx context.Context, _, _ pagefile.Key) ([]tier.Branch, bool, error) {
-	return nil, false, d.hang(ctx)
+func (d *deadlines) Branches(ctx context.Context, _ pagefile.Key, _ []byte) ([]tier.Branch, error) {
+	return nil, d.hang(ctx)
 }
 
 // TestALookupHasOneBudget checks the deadlines that a look-up passes on: all operations of the
@@ -177,7 +171,7 @@ func TestALookupHasOneBudget(t *testing.T) {
 	require.Equal(t, DefaultRemoteTimeout, s.opt.RemoteTimeout)
 	require.LessOrEqual(t, DefaultRemoteTimeout, 250*time.Millisecond)
 	setRemoteTimeout(s, 200*time.Millisecond) // enough for the local tier on a busy machine
-	inner := &deadlines{Tier: s.guard.Inner}
+	inner := &deadlines{Disk: tier.OnDisk(s.guard.Inner)}
 	s.guard.Inner = inner
 	begin := time.Now()
 	require.Empty(t, s.Find(ctx, Prompt{Tokens: prompt(1, 100*testTokens+3)}).Exact)
@@ -202,7 +196,7 @@ func TestAbandonedUploadLeavesNothing(t *testing.T) {
 			life.demoteOne() // directories and the manifest exist
 			tokens := prompt(1, testTokens)
 			require.NoError(t, life.put(tokens))
-			info, err := s.disk.Stat(ctx, s.pages.Page(pageKeyOf(tokens)))
+			info, err := tier.Stat(ctx, s.disk, s.pages.Page(pageKeyOf(tokens)))
 			require.NoError(t, err)
 
 			gate := vfs.NewGate()
@@ -239,7 +233,7 @@ func TestRemoteRootThatVanishes(t *testing.T) {
 	require.NoError(t, life.mem.Rename(life.o.Remote.Root, away))
 	tokens := prompt(1, testTokens)
 	require.NoError(t, life.put(tokens))
-	info, err := s.disk.Stat(ctx, s.pages.Page(pageKeyOf(tokens)))
+	info, err := tier.Stat(ctx, s.disk, s.pages.Page(pageKeyOf(tokens)))
 	require.NoError(t, err)
 	require.Error(t, s.demote(ctx, info))
 	require.True(t, errors.Is(s.demote(ctx, info), tier.ErrTierDown) || s.Stats().Remote.Down)

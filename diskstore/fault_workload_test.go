@@ -16,6 +16,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/encoding"
 	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -346,7 +347,7 @@ func (f *faultLife) demoteOne() {
 	p := f.pageAt(f.o.Fingerprint, 0, prompt(5, testTokens))
 	require.NoError(t, f.s.Put(ctx, p))
 	f.flush()
-	info, err := f.s.disk.Stat(ctx, f.s.pages.Page(p.Key()))
+	info, err := tier.Stat(ctx, f.s.disk, f.s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	if there, err := f.s.pages.Stat(ctx, f.s.remote.tier, info.Key); err == nil { // an existing copy would not be written again
 		dropPage(t, f.s.remote, there)

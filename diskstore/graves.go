@@ -58,9 +58,6 @@ type Grave struct {
 
 // bury notes that a page has left the tier. The list is written later, together with other pages.
 func (lv *level) bury(name pagefile.Name, reason GraveReason) {
-	if _, keeps := lv.tier.(tier.Graveyard); !keeps {
-		return
-	}
 	lv.graves.Add(graves.Of(name.Key, lv.now(), byte(reason)))
 	every := time.Duration(gravesEvery)
 	if lv.far {
@@ -75,14 +72,13 @@ func (lv *level) bury(name pagefile.Name, reason GraveReason) {
 // recordGraves writes new records to the tier's list. After a failure the next removal, or Close,
 // tries again.
 func (lv *level) recordGraves(ctx context.Context) {
-	yard, keeps := lv.tier.(tier.Graveyard)
 	fresh := lv.graves.Fresh()
-	if !keeps || fresh == 0 || !lv.answers() {
+	if fresh == 0 || !lv.answers() {
 		return
 	}
 	ctx, cancel := unhurried(ctx, hitsPatience)
 	defer cancel()
-	_, err := yard.Graves(ctx, func(content []byte) []byte { return lv.graves.Merge(content, lv.now()) })
+	_, err := lv.tier.Graves(ctx, func(content []byte) []byte { return lv.graves.Merge(content, lv.now()) })
 	if err == nil {
 		lv.graves.Written(fresh)
 	}
@@ -118,11 +114,7 @@ func (s *Store) Gone(ctx context.Context, keys ...pagefile.Key) (found Grave, ok
 		if info, err := lv.pages.Stat(ctx, lv.tier, keys[0]); err == nil && lv.checked.Verdicts.IsBad(info) {
 			return Grave{When: s.now(), Tier: lv.name, Reason: GraveDamaged}, true
 		}
-		yard, keeps := lv.tier.(tier.Graveyard)
-		if !keeps {
-			continue
-		}
-		content, err := lv.graveList(ctx, yard)
+		content, err := lv.graveList(ctx)
 		if err != nil && !errors.Is(err, tier.ErrNotFound) {
 			lv.noteTierError(err)
 		}
@@ -134,14 +126,14 @@ func (s *Store) Gone(ctx context.Context, keys ...pagefile.Key) (found Grave, ok
 }
 
 // graveList returns the content of the tier's list; that of a remote tier as of the last minute.
-func (lv *level) graveList(ctx context.Context, yard tier.Graveyard) ([]byte, error) {
+func (lv *level) graveList(ctx context.Context) ([]byte, error) {
 	if !lv.far {
-		return yard.Graves(ctx, nil)
+		return lv.tier.Graves(ctx, nil)
 	}
 	lv.graveRead.Lock()
 	defer lv.graveRead.Unlock()
 	if now := lv.now(); lv.graveRead.at.IsZero() || now.Sub(lv.graveRead.at).Abs() >= remoteGravesEvery {
-		content, err := yard.Graves(ctx, nil)
+		content, err := lv.tier.Graves(ctx, nil)
 		if err != nil {
 			return nil, err
 		}

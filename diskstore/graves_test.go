@@ -195,7 +195,7 @@ func TestGraveOfABadFileInItsPlace(t *testing.T) {
 
 // lateGraves is a tier below which reads and writes the list late, and counts that.
 type lateGraves struct {
-	tier.Tier
+	tier.Disk
 	asked atomic.Int32
 	late  atomic.Bool
 }
@@ -206,14 +206,14 @@ func (l *lateGraves) Graves(ctx context.Context, change func([]byte) []byte) ([]
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return l.Tier.(tier.Graveyard).Graves(ctx, change)
+	return l.Disk.Graves(ctx, change)
 }
 
 // The list of a remote tier is read once in a while, and a tier on which that takes too long has
 // not failed: pages are read from it.
 func TestGravesOfASlowTier(t *testing.T) {
 	o := testOptions(t)
-	below := &lateGraves{Tier: dir.New(quickFS, storetest.PrivateDir(t), dir.Options{})}
+	below := &lateGraves{Disk: dir.New(quickFS, storetest.PrivateDir(t), dir.Options{})}
 	below.late.Store(true)
 	o.RemoteTier, o.RemoteTimeout, o.ReadTimeout = below, 2*time.Second, time.Minute
 	s := open(t, o)

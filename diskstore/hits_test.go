@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -40,7 +41,7 @@ func TestHitsAreKept(t *testing.T) {
 	a, b := prompt(1, 2*testTokens+3), prompt(2, testTokens)
 	putChain(t, s, a)
 	p := putChain(t, s, b)[0]
-	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
+	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	local, remote := hitsIn(t, o, o.Fingerprint)

@@ -171,10 +171,10 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	o := testOptions(t, withFS(inj), withRemote(t))
 	s := open(t, o)
 	name := s.pages.Page(putChain(t, s, prompt(1, testTokens))[0].Key())
-	info, err := s.disk.Stat(ctx, name)
+	info, err := tier.Stat(ctx, s.disk, name)
 	require.NoError(t, err)
 	require.NoError(t, s.demote(ctx, info))
-	there, err := s.guard.Stat(ctx, name)
+	there, err := tier.Stat(ctx, s.guard, name)
 	require.NoError(t, err)
 	s.remote.checked.Verdicts.MarkBad(there)
 
@@ -195,7 +195,7 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	up.Abort()
 	gate.Open()
 	idle(s.guard)
-	there, err = s.guard.Stat(ctx, name)
+	there, err = tier.Stat(ctx, s.guard, name)
 	require.NoError(t, err)
 	require.False(t, s.remote.checked.Verdicts.IsBad(there), "the good page counts as bad")
 }

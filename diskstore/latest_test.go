@@ -142,7 +142,7 @@ func TestLatestTextEndsBeforeALostPage(t *testing.T) {
 	o, s := openLatest(t)
 	text := prompt(1, 3*testTokens+5)
 	pages := putChain(t, s, text)
-	info, err := s.disk.Stat(ctx, s.pages.Page(pages[1].Key()))
+	info, err := tier.Stat(ctx, s.disk, s.pages.Page(pages[1].Key()))
 	require.NoError(t, err)
 	_, err = s.disk.Remove(ctx, info)
 	require.NoError(t, err)

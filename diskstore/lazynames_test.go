@@ -71,7 +71,7 @@ func TestLazyNamesSyncNoDirectory(t *testing.T) {
 
 			var infos []tier.Info
 			for _, p := range pair {
-				info, err := w.s.disk.Stat(ctx, placeOf(w.o, p))
+				info, err := tier.Stat(ctx, w.s.disk, placeOf(w.o, p))
 				require.NoError(t, err)
 				infos = append(infos, info)
 			}

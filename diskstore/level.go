@@ -23,7 +23,7 @@ import (
 // level is one tier of a store: the local one, or the remote one below it.
 type level struct {
 	levelOptions
-	tier counted.Surveyed
+	tier tier.Disk
 
 	files    *counted.Tier // its files
 	book     *ledger.Book  // this process's part of the tier's ledger
@@ -71,7 +71,7 @@ type levelOptions struct {
 }
 
 // newLevel returns the level of a tier, without its collector. It adds its own part to files and checks.
-func newLevel(t counted.Surveyed, opt levelOptions, files counted.Options, checks checked.Options) *level {
+func newLevel(t tier.Disk, opt levelOptions, files counted.Options, checks checked.Options) *level {
 	lv := &level{
 		levelOptions: opt, tier: t,
 		book:       ledger.NewBook(t, opt.config.BudgetBytes, opt.perDay, opt.now),

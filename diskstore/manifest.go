@@ -21,7 +21,7 @@ type manifests struct {
 // ensure writes this store's manifest if the tier has no readable one. ensure
 // returns pagefile.ErrMismatch when the tier's manifest has another page size, which the
 // fingerprint should have distinguished.
-func (m *manifests) ensure(ctx context.Context, t tier.Tier) error {
+func (m *manifests) ensure(ctx context.Context, t tier.Disk) error {
 	there, err := tier.ReadManifest(ctx, t, m.pages.Exact)
 	switch {
 	case err == nil && there.PageTokens != m.pageTokens:
@@ -35,7 +35,7 @@ func (m *manifests) ensure(ctx context.Context, t tier.Tier) error {
 }
 
 // write writes the manifest of this store's pages, exact or lossy ones.
-func (m *manifests) write(ctx context.Context, t tier.Tier, fingerprint pagefile.Key) error {
+func (m *manifests) write(ctx context.Context, t tier.Disk, fingerprint pagefile.Key) error {
 	identity := m.identity
 	if fingerprint == m.pages.Lossy {
 		identity = make(map[string]string)
@@ -49,8 +49,8 @@ func (m *manifests) write(ctx context.Context, t tier.Tier, fingerprint pagefile
 
 // describe writes the manifest of this store's pages if a tier has no file there: kvtier rm
 // beside a server removes it. A page without one is good, and nothing says which model it is of.
-func (m *manifests) describe(ctx context.Context, t tier.Tier, fingerprint pagefile.Key) error {
-	_, err := t.Stat(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
+func (m *manifests) describe(ctx context.Context, t tier.Disk, fingerprint pagefile.Key) error {
+	_, err := tier.Stat(ctx, t, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
 	if !errors.Is(err, tier.ErrNotFound) {
 		return err
 	}
@@ -62,7 +62,7 @@ func (m *manifests) describe(ctx context.Context, t tier.Tier, fingerprint pagef
 
 // below makes the remote tier describe a page that moves there. made tells that this store has made the
 // page lossy.
-func (m *manifests) below(ctx context.Context, local, remote tier.Tier, fingerprint pagefile.Key, made bool) error {
+func (m *manifests) below(ctx context.Context, local, remote tier.Disk, fingerprint pagefile.Key, made bool) error {
 	if made || fingerprint == m.pages.Exact {
 		return m.describe(ctx, remote, fingerprint)
 	}
@@ -70,8 +70,8 @@ func (m *manifests) below(ctx context.Context, local, remote tier.Tier, fingerpr
 }
 
 // copyManifest copies the manifest of another store's pages to the remote tier.
-func copyManifest(ctx context.Context, local, remote tier.Tier, fingerprint pagefile.Key) error {
-	_, err := remote.Stat(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
+func copyManifest(ctx context.Context, local, remote tier.Disk, fingerprint pagefile.Key) error {
+	_, err := tier.Stat(ctx, remote, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
 	if !errors.Is(err, tier.ErrNotFound) {
 		return err
 	}

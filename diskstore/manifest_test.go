@@ -34,7 +34,7 @@ func TestPagesAfterARemovalHaveAManifest(t *testing.T) {
 	for name, again := range map[string]func(t *testing.T, s *Store, p *pagefile.Page){
 		"put": func(t *testing.T, s *Store, p *pagefile.Page) { require.NoError(t, s.Put(ctx, p)) },
 		"promotion": func(t *testing.T, s *Store, p *pagefile.Page) {
-			info, err := s.guard.Stat(ctx, s.pages.Page(p.Key()))
+			info, err := tier.Stat(ctx, s.guard, s.pages.Page(p.Key()))
 			require.NoError(t, err)
 			s.up.Promote(ctx, info, recency.Place{Parent: p.Parent})
 		},

@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // TestModel drives a store with random operations and compares it with a set of the stored
@@ -115,7 +116,7 @@ func (m *model) destroy(rt *rapid.T) {
 	if !ok {
 		rt.Skip("not stored")
 	}
-	info, err := m.s.disk.Stat(ctx, m.s.pages.Page(key))
+	info, err := tier.Stat(ctx, m.s.disk, m.s.pages.Page(key))
 	require.NoError(rt, err)
 	evictPage(rt, m.s, info)
 	delete(m.pages, asString(tokens))

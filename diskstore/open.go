@@ -232,7 +232,7 @@ func (s *Store) openRemote(ctx context.Context) error {
 		return nil
 	}
 	s.guard.Breaker.Silence()
-	_, err := s.guard.Stat(ctx, pagefile.Name{Fingerprint: s.opt.Fingerprint, Class: pagefile.ClassManifest})
+	_, err := tier.Stat(ctx, s.guard, pagefile.Name{Fingerprint: s.opt.Fingerprint, Class: pagefile.ClassManifest})
 	if tier.UnsafeRoot(err) {
 		return err
 	}

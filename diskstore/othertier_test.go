@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -28,7 +29,6 @@ type mapTier struct {
 	branches map[tier.Branch]bool
 	aside    []mapFile // in quarantine
 	ledger   []byte
-	locked   bool
 	closed   bool
 }
 
@@ -55,34 +55,22 @@ func (t *mapTier) begin(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (t *mapTier) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error) {
+func (t *mapTier) Find(ctx context.Context, names []pagefile.Name, _ bool) ([]tier.Info, error) {
+	infos := make([]tier.Info, len(names))
 	err := t.begin(ctx)
 	defer t.mu.Unlock()
 	if err != nil {
-		return tier.Info{}, err
+		return infos, err
 	}
-	f, ok := t.files[name]
-	if !ok {
-		return tier.Info{}, tier.ErrNotFound
+	for i, name := range names {
+		if f, ok := t.files[name]; ok {
+			infos[i] = f.info(name)
+		}
 	}
-	return f.info(name), nil
+	return infos, nil
 }
 
-func (t *mapTier) Leading(ctx context.Context, names []pagefile.Name) (found []tier.Info, _ error) {
-	for _, name := range names {
-		info, err := t.Stat(ctx, name)
-		if errors.Is(err, tier.ErrNotFound) {
-			break
-		}
-		if err != nil {
-			return found, err
-		}
-		found = append(found, info)
-	}
-	return found, nil
-}
-
-func (t *mapTier) Open(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
+func (t *mapTier) Open(ctx context.Context, name pagefile.Name, _ bool) (tier.Blob, error) {
 	err := t.begin(ctx)
 	defer t.mu.Unlock()
 	if err != nil {
@@ -93,10 +81,6 @@ func (t *mapTier) Open(ctx context.Context, name pagefile.Name) (tier.Blob, erro
 		return nil, tier.ErrNotFound
 	}
 	return mapBlob{f.info(name), f.content}, nil
-}
-
-func (t *mapTier) Reopen(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
-	return t.Open(ctx, name)
 }
 
 func (t *mapTier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, error) {
@@ -112,8 +96,6 @@ func (t *mapTier) check(ctx context.Context) error {
 	t.mu.Unlock()
 	return err
 }
-
-func (t *mapTier) Persist(ctx context.Context, _ pagefile.Name) error { return t.check(ctx) }
 
 func (t *mapTier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
 	_, ok, err := t.take(ctx, judged)
@@ -163,24 +145,6 @@ func (t *mapTier) Quarantine(ctx context.Context, judged tier.Info, _ string) (b
 	return ok, err
 }
 
-func (t *mapTier) EmptyQuarantine(ctx context.Context) (int64, error) {
-	err := t.begin(ctx)
-	defer t.mu.Unlock()
-	if err != nil {
-		return 0, err
-	}
-	freed := t.quarantinedLocked()
-	t.aside = nil
-	return freed, nil
-}
-
-func (t *mapTier) quarantinedLocked() (bytes int64) {
-	for _, f := range t.aside {
-		bytes += int64(len(f.content))
-	}
-	return bytes
-}
-
 // list describes the files that a function picks.
 func (t *mapTier) list(ctx context.Context, pick func(pagefile.Name) bool) (infos []tier.Info, _ error) {
 	err := t.begin(ctx)
@@ -205,24 +169,11 @@ func (t *mapTier) AddBranch(ctx context.Context, b tier.Branch, _ bool) error {
 	return err
 }
 
-func (t *mapTier) Branches(ctx context.Context, fingerprint, prefix pagefile.Key) (branches []tier.Branch, longer bool, _ error) {
+func (t *mapTier) Branches(ctx context.Context, fingerprint pagefile.Key, prefix []byte) (branches []tier.Branch, _ error) {
 	err := t.begin(ctx)
 	defer t.mu.Unlock()
 	for b := range t.branches {
-		if err == nil && b.Fingerprint == fingerprint && b.Prefix == prefix {
-			if longer = longer || b.Longer; !b.Longer {
-				branches = append(branches, b)
-			}
-		}
-	}
-	return branches, longer, err
-}
-
-func (t *mapTier) ListBranches(ctx context.Context, fingerprint pagefile.Key, first byte) (branches []tier.Branch, _ error) {
-	err := t.begin(ctx)
-	defer t.mu.Unlock()
-	for b := range t.branches {
-		if err == nil && b.Fingerprint == fingerprint && b.Prefix[0] == first && !b.Longer {
+		if err == nil && b.Fingerprint == fingerprint && bytes.HasPrefix(b.Prefix[:], prefix) {
 			branches = append(branches, b)
 		}
 	}
@@ -238,34 +189,22 @@ func (t *mapTier) RemoveBranch(ctx context.Context, b tier.Branch) error {
 	return err
 }
 
-func (t *mapTier) SyncRemoved(ctx context.Context, _ []pagefile.Name) error { return t.check(ctx) }
-
-func (t *mapTier) Shards(ctx context.Context) ([]tier.Shard, error) {
-	infos, err := t.list(ctx, func(n pagefile.Name) bool { return n.Class != pagefile.ClassManifest })
-	seen := make(map[tier.Shard]bool)
-	var shards []tier.Shard
+func (t *mapTier) Survey(ctx context.Context) ([]pagefile.Key, []tier.Shard, error) {
+	infos, err := t.list(ctx, func(pagefile.Name) bool { return true })
+	fingerprints, shards := make(map[pagefile.Key]bool), make(map[tier.Shard]bool)
 	for _, info := range infos {
-		if shard := tier.ShardOf(info.Name); !seen[shard] {
-			seen[shard] = true
-			shards = append(shards, shard)
+		fingerprints[info.Fingerprint] = true
+		if info.Class != pagefile.ClassManifest {
+			shards[tier.ShardOf(info.Name)] = true
 		}
 	}
-	return shards, err
+	return slices.Collect(maps.Keys(fingerprints)), slices.Collect(maps.Keys(shards)), err
 }
 
 func (t *mapTier) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
 	return t.list(ctx, func(n pagefile.Name) bool {
 		return n.Class != pagefile.ClassManifest && tier.ShardOf(n) == shard
 	})
-}
-
-func (t *mapTier) Aside(ctx context.Context) (tier.Aside, error) {
-	err := t.begin(ctx)
-	defer t.mu.Unlock()
-	return tier.Aside{
-		QuarantineFiles: len(t.aside), QuarantineBytes: t.quarantinedLocked(),
-		Living: map[string]bool{"me": true}, Held: map[string]bool{"me": true},
-	}, err
 }
 
 func (t *mapTier) Account(ctx context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
@@ -280,51 +219,6 @@ func (t *mapTier) Account(ctx context.Context, change func([]byte, string) ([]by
 	}
 	t.ledger = content
 	return content, nil
-}
-
-func (t *mapTier) Fingerprints(ctx context.Context) (keys []pagefile.Key, _ error) {
-	infos, err := t.list(ctx, func(pagefile.Name) bool { return true })
-	seen := make(map[pagefile.Key]bool)
-	for _, info := range infos {
-		if !seen[info.Fingerprint] {
-			seen[info.Fingerprint] = true
-			keys = append(keys, info.Fingerprint)
-		}
-	}
-	return keys, err
-}
-
-func (t *mapTier) DropFingerprint(ctx context.Context, fingerprint pagefile.Key) error {
-	_, err := t.Remove(ctx, tier.Info{Name: pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest}})
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	maps.DeleteFunc(t.branches, func(b tier.Branch, _ bool) bool { return b.Fingerprint == fingerprint })
-	return err // the map has no directories
-}
-
-func (t *mapTier) Space(ctx context.Context) (tier.Space, error) {
-	return tier.Space{Total: 1 << 40, Free: 1 << 39}, t.check(ctx)
-}
-
-func (t *mapTier) Now(ctx context.Context) (time.Time, error) { return time.Now(), t.check(ctx) }
-
-func (t *mapTier) Left() int64 { return 0 }
-
-func (t *mapTier) Lock(ctx context.Context) (func(), error) {
-	err := t.begin(ctx)
-	defer t.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	if t.locked {
-		return nil, tier.ErrLocked
-	}
-	t.locked = true
-	return func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.locked = false
-	}, nil
 }
 
 func (t *mapTier) Close() error {
@@ -434,7 +328,9 @@ func TestTierOfAnotherModule(t *testing.T) {
 // brokenTier cannot be listed.
 type brokenTier struct{ *mapTier }
 
-func (brokenTier) Shards(context.Context) ([]tier.Shard, error) { return nil, errors.New("broken") }
+func (brokenTier) Survey(context.Context) ([]pagefile.Key, []tier.Shard, error) {
+	return nil, nil, errors.New("broken")
+}
 
 // TestOpenClosesATierOfAnotherModule: a store closes its tier, also a store that was not
 // opened. An error names the type of a tier without a root.

@@ -26,7 +26,7 @@ var outages = map[string]func(s *Store, inj *vfs.Injector, remote *regexp.Regexp
 		s.guard.Breaker.Now = func() time.Time { return now }
 		below := s.guard.Inner
 		s.guard.Inner = goneTier{below}
-		_, _ = s.guard.Stat(ctx, pagefile.Name{})
+		_, _ = tier.Stat(ctx, s.guard, pagefile.Name{})
 		s.guard.Inner = below
 		return func() { now = now.Add(time.Hour) } // the breaker allows operations again
 	},
@@ -52,8 +52,8 @@ var outages = map[string]func(s *Store, inj *vfs.Injector, remote *regexp.Regexp
 // goneTier is a tier whose root is gone.
 type goneTier struct{ tier.Tier }
 
-func (goneTier) Stat(context.Context, pagefile.Name) (tier.Info, error) {
-	return tier.Info{}, tier.ErrRootMissing
+func (goneTier) Find(_ context.Context, names []pagefile.Name, _ bool) ([]tier.Info, error) {
+	return make([]tier.Info, len(names)), tier.ErrRootMissing
 }
 
 // TestOutageOfTheRemoteDeletesNothingThatFits: pages that should move down to a remote tier
@@ -97,7 +97,7 @@ func TestOutageOfTheRemoteDeletesNothingThatFits(t *testing.T) {
 }
 
 // notSharedTier is a tier to which another machine writes, as locks show.
-type notSharedTier struct{ tier.Tier }
+type notSharedTier struct{ tier.Disk }
 
 func (notSharedTier) Account(context.Context, func([]byte, string) ([]byte, error)) ([]byte, error) {
 	return nil, tier.ErrNotShared
@@ -125,7 +125,7 @@ func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
 			outages["it cannot be written"](s, inj, remote)
 		},
 		"another machine writes to it": func(s *Store, _ *vfs.Injector, _ *regexp.Regexp) {
-			s.guard.Inner = notSharedTier{s.guard.Inner}
+			s.guard.Inner = notSharedTier{tier.OnDisk(s.guard.Inner)}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -158,13 +158,13 @@ func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
 
 // lockCounter counts requests for the lock for collecting.
 type lockCounter struct {
-	tier.Tier
+	tier.Disk
 	asked atomic.Int32
 }
 
 func (c *lockCounter) Lock(ctx context.Context) (func(), error) {
 	c.asked.Add(1)
-	return c.Tier.Lock(ctx)
+	return c.Disk.Lock(ctx)
 }
 
 // crampedFS reports little space for a root.
@@ -191,7 +191,7 @@ func TestNobodyWaitsForTheLockOfAnotherMachinesTier(t *testing.T) {
 	ob.Remote = o.Remote
 	ob.FS = crampedFS{sh.From("b"), o.Remote.Root}
 	b := open(t, ob)
-	locks := &lockCounter{Tier: b.guard.Inner}
+	locks := &lockCounter{Disk: tier.OnDisk(b.guard.Inner)}
 	b.guard.Inner = locks
 	require.NoError(t, b.remote.room.Collect(ctx, room.Demand{}))
 	require.EqualValues(t, 1, locks.asked.Load())

@@ -103,7 +103,7 @@ func TestPlacedFileOutlivesThePage(t *testing.T) {
 			tiertest.Upload(t, s.disk, name, make([]byte, page), time.Now())
 		},
 		"demoted": func(t *testing.T, s *Store, name pagefile.Name) {
-			info, err := s.disk.Stat(ctx, name)
+			info, err := tier.Stat(ctx, s.disk, name)
 			require.NoError(t, err)
 			evictPage(t, s, info)
 			require.NoFileExists(t, filePath(s.opt.Local.Root, name))

@@ -114,7 +114,7 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 // nil for none. Unless meek is set, stored touches the page. Any other file of that name may be
 // replaced.
 func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page, meek bool) *pagefile.Header {
-	info, err := s.disk.Stat(ctx, name)
+	info, err := tier.Stat(ctx, s.disk, name)
 	if err != nil {
 		return nil
 	}
@@ -146,7 +146,7 @@ func (lv *level) dropExtended(ctx context.Context, h *pagefile.Header, met []bra
 		if !c.Whole() || c.Class != pagefile.ClassTail || !extends(ctx, lv.tier, c.Name(), h) {
 			continue
 		}
-		if info, err := lv.tier.Stat(ctx, c.Name()); err == nil && drop(info) {
+		if info, err := tier.Stat(ctx, lv.tier, c.Name()); err == nil && drop(info) {
 			lv.noteTierError(lv.tier.RemoveBranch(ctx, c.Branch))
 		}
 	}
@@ -182,6 +182,6 @@ func (s *Store) Has(key pagefile.Key) bool {
 		return false
 	}
 	defer leave()
-	info, err := s.disk.Stat(ctx, s.pages.Page(key))
+	info, err := tier.Stat(ctx, s.disk, s.pages.Page(key))
 	return err == nil && !s.local.checked.Verdicts.IsBad(info)
 }

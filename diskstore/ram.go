@@ -74,7 +74,7 @@ func (m *memory) stillStored(ctx context.Context, name pagefile.Name) bool {
 		return true
 	}
 	for _, lv := range m.levels {
-		info, err := lv.tier.Stat(ctx, name)
+		info, err := tier.Stat(ctx, lv.tier, name)
 		if err == nil {
 			return m.Confirm(ram.File{Info: info, Tier: lv.name})
 		}

@@ -181,7 +181,7 @@ func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
 	tokens := prompt(1, 6*testTokens+2)
 	putChain(t, s, tokens)
 	for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact[3:] {
-		info, err := s.disk.Stat(ctx, ref.name(s.pages))
+		info, err := tier.Stat(ctx, s.disk, ref.name(s.pages))
 		require.NoError(t, err)
 		evictPage(t, s, info)
 	}
@@ -195,10 +195,10 @@ func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
 	require.Equal(t, tier.Local, s.Find(ctx, Prompt{Tokens: tokens}).Exact[6].Tier)
 
 	// A demotion keeps the page's recency even if the remote tier has an older copy.
-	info, err := s.disk.Stat(ctx, refs[5].name(s.pages))
+	info, err := tier.Stat(ctx, s.disk, refs[5].name(s.pages))
 	require.NoError(t, err)
 	evictPage(t, s, info)
-	there, err := s.guard.Stat(ctx, info.Name)
+	there, err := tier.Stat(ctx, s.guard, info.Name)
 	require.NoError(t, err)
 	require.Equal(t, info.Used, there.Used)
 }

@@ -89,7 +89,7 @@ func (p purge) picks(info tier.Info) bool {
 // purge deletes files from a tier, and the fingerprint's directory when no file is left. all
 // reports that no file is left.
 func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
-	shards, err := lv.tier.Shards(ctx)
+	_, shards, err := lv.tier.Survey(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -140,7 +140,7 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 	if p.dry || !all {
 		return all, nil
 	}
-	clear(removedPages) // DropFingerprint removes all branches
+	clear(removedPages) // dropFingerprint removes all branches
 	if left, err := lv.dropFingerprint(ctx, p.fingerprint); left || err != nil {
 		return false, err
 	}
@@ -152,7 +152,13 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 // was, so dropFingerprint puts both back.
 func (lv *level) dropFingerprint(ctx context.Context, fingerprint pagefile.Key) (left bool, err error) {
 	m, readErr := tier.ReadManifest(ctx, lv.tier, fingerprint)
-	if err := lv.tier.DropFingerprint(ctx, fingerprint); err != nil {
+	if _, err := lv.tier.Remove(ctx, tier.Info{Name: pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest}}); err != nil {
+		return false, err
+	}
+	if err := lv.branches.Drop(ctx, fingerprint); err != nil {
+		return false, err
+	}
+	if err := lv.tier.DropFolders(ctx, fingerprint); err != nil {
 		return false, err
 	}
 	files, err := lv.filesOf(ctx, fingerprint)
@@ -170,7 +176,7 @@ func (lv *level) dropFingerprint(ctx context.Context, fingerprint pagefile.Key) 
 
 // filesOf lists a tier's files of a fingerprint.
 func (lv *level) filesOf(ctx context.Context, fingerprint pagefile.Key) (files []tier.Info, err error) {
-	shards, err := lv.tier.Shards(ctx)
+	_, shards, err := lv.tier.Survey(ctx)
 	if err != nil {
 		return nil, err
 	}

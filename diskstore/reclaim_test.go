@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // TestReclaimKeepsPagesUsedSince: between the count of a tier and Reclaim, a server of another
@@ -18,7 +20,7 @@ func TestReclaimKeepsPagesUsedSince(t *testing.T) {
 	for _, tokens := range [][]int32{used, unused} {
 		putChain(t, other, tokens)
 		for _, name := range namesOf(other, tokens) {
-			info, err := other.disk.Stat(ctx, name)
+			info, err := tier.Stat(ctx, other.disk, name)
 			require.NoError(t, err)
 			require.NoError(t, other.demote(ctx, info))
 		}
@@ -43,11 +45,11 @@ func TestReclaimKeepsPagesUsedSince(t *testing.T) {
 	require.Zero(t, got.Fingerprints, "pages of it are left")
 	for _, lv := range levels {
 		for _, name := range namesOf(other, used) {
-			_, err := lv.tier.Stat(ctx, name)
+			_, err := tier.Stat(ctx, lv.tier, name)
 			require.NoError(t, err, lv.name)
 		}
 		for _, name := range namesOf(other, unused) {
-			_, err := lv.tier.Stat(ctx, name)
+			_, err := tier.Stat(ctx, lv.tier, name)
 			require.Error(t, err, lv.name)
 		}
 	}

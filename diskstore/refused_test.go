@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -28,7 +29,7 @@ func TestRemoteThatRefusesWrites(t *testing.T) {
 				Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)),
 				Ops:  []vfs.Op{vfs.OpCreate, vfs.OpMkdir, vfs.OpLock, vfs.OpRename, vfs.OpRemove, vfs.OpChtimes}, Err: errno,
 			})
-			page, err := s.disk.Stat(ctx, s.pages.Page(putChain(t, s, prompt(9, testTokens))[0].Key()))
+			page, err := tier.Stat(ctx, s.disk, s.pages.Page(putChain(t, s, prompt(9, testTokens))[0].Key()))
 			require.NoError(t, err)
 			for range 4 {
 				require.ErrorIs(t, s.demote(ctx, page), errno)

@@ -42,7 +42,7 @@ func demoteAnew(t *testing.T, s *Store, tokens []int32) {
 	t.Helper()
 	p := pageOf(t, s.opt.Fingerprint, 0, tokens)
 	require.NoError(t, s.Put(ctx, p))
-	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
+	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
 	require.NoError(t, err)
 	demoted := s.Stats().Demoted
 	evictPage(t, s, info)
@@ -122,7 +122,7 @@ func TestLateRemoveSparesAnothersPage(t *testing.T) {
 			tokens := prompt(1, testTokens)
 			demoteAnew(t, s, tokens)
 			ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
-			there, err := s.guard.Stat(ctx, ref.name(s.pages))
+			there, err := tier.Stat(ctx, s.guard, ref.name(s.pages))
 			require.NoError(t, err)
 			s.guard.StepIn = 50 * time.Millisecond
 			gate := vfs.NewGate()

@@ -72,7 +72,7 @@ func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
 		return r, nil
 	}
 	s.guard.Breaker.Silence() // no operation is retried, and errors are returned
-	if _, err := s.guard.Fingerprints(ctx); tier.UnsafeRoot(err) {
+	if _, err := s.guard.Find(ctx, []pagefile.Name{{Class: pagefile.ClassManifest}}, false); tier.UnsafeRoot(err) {
 		return nil, errors.Join(fmt.Errorf("open remote root %s: %w", s.opt.Remote.Root, err), s.Close())
 	} else if err != nil {
 		r.remoteErr = err

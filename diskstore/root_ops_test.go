@@ -33,7 +33,7 @@ func someRoot(t *testing.T) Options {
 		putChain(t, s, prompt(int(n), testTokens+3))
 		if n == 0 {
 			p := putChain(t, s, prompt(9, testTokens))[0]
-			info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
+			info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
 			require.NoError(t, err)
 			evictPage(t, s, info)
 		}

@@ -87,12 +87,12 @@ func TestRootWhoseModeChanges(t *testing.T) {
 		s.guard.Breaker.Now = func() time.Time { return later }
 		require.NoError(t, os.Chmod(dir, 0o770))
 		lookAgain(inj, lv.config.Root)
-		_, err := lv.tier.Stat(ctx, s.pages.Page(pagefile.Key{1}))
+		_, err := tier.Stat(ctx, lv.tier, s.pages.Page(pagefile.Key{1}))
 		require.ErrorIs(t, err, tier.ErrRootMode)
 		require.True(t, s.Stats().Local.Down || s.Stats().Remote.Down)
 		require.NoError(t, os.Chmod(dir, 0o700))
 		later = later.Add(breakerRest)
-		_, err = lv.tier.Stat(ctx, s.pages.Page(pagefile.Key{1}))
+		_, err = tier.Stat(ctx, lv.tier, s.pages.Page(pagefile.Key{1}))
 		require.ErrorIs(t, err, tier.ErrNotFound)
 		require.False(t, s.Stats().Local.Down || s.Stats().Remote.Down)
 	}
@@ -111,9 +111,9 @@ func TestShareThatWasUnmounted(t *testing.T) {
 	later := time.Now()
 	s.guard.Breaker.Now = func() time.Time { return later }
 	p := putChain(t, s, prompt(5, testTokens))[0]
-	info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
+	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
 	require.NoError(t, err)
-	_, err = s.guard.Stat(ctx, info.Name)
+	_, err = tier.Stat(ctx, s.guard, info.Name)
 	require.ErrorIs(t, err, tier.ErrRootChanged)
 	require.ErrorIs(t, s.demote(ctx, info), tier.ErrTierDown)
 	require.True(t, s.Stats().Remote.Down)
@@ -167,7 +167,7 @@ func TestRootReplacedByAnother(t *testing.T) {
 // directory is no claim in the ledger of the directory that replaced it.
 func TestRoomIsClaimedInTheRootThatReplacesAnother(t *testing.T) {
 	inBoth := func(t *testing.T, s *Store, seed int) {
-		info, err := s.disk.Stat(ctx, s.pages.Page(putChain(t, s, prompt(seed, testTokens))[0].Key()))
+		info, err := tier.Stat(ctx, s.disk, s.pages.Page(putChain(t, s, prompt(seed, testTokens))[0].Key()))
 		require.NoError(t, err)
 		require.NoError(t, s.demote(ctx, info))
 	}
@@ -190,7 +190,7 @@ func TestRoomIsClaimedInTheRootThatReplacesAnother(t *testing.T) {
 			require.NoError(t, os.Rename(root, root+".old"))
 			require.NoError(t, os.Rename(root+".other", root))
 			lookAgain(inj, root)
-			_, err := lv.tier.Stat(ctx, s.pages.Page(pagefile.Key{1}))
+			_, err := tier.Stat(ctx, lv.tier, s.pages.Page(pagefile.Key{1}))
 			require.ErrorIs(t, err, tier.ErrNotFound)
 			inBoth(t, s, 3)
 			l := readLedgerFile(t, Options{Local: TierConfig{Root: root}})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -72,7 +73,7 @@ func TestCountListsAChangedShardAgain(t *testing.T) {
 				require.NoError(t, s.Put(ctx, p))
 			}
 			demote := func(p *pagefile.Page) {
-				info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
+				info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
 				require.NoError(t, err)
 				require.NoError(t, s.demote(ctx, info))
 			}
@@ -88,7 +89,7 @@ func TestCountListsAChangedShardAgain(t *testing.T) {
 					demote(pair[1])
 					return
 				}
-				info, err := s.guard.Stat(ctx, s.pages.Page(pair[0].Key()))
+				info, err := tier.Stat(ctx, s.guard, s.pages.Page(pair[0].Key()))
 				require.NoError(t, err)
 				dropPage(t, s.remote, info)
 			})

@@ -69,7 +69,7 @@ func TestASyncThatHangsStallsNothingElse(t *testing.T) {
 			require.Equal(t, len(listAll(t, s.local)), s.Stats().Local.Pages)
 			soon(t, "a Put", func() error { return s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(3, testTokens))) })
 			soon(t, "a Put of a tail", func() error { return s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(4, 3))) })
-			info, err := s.disk.Stat(ctx, s.pages.Page(old.Key()))
+			info, err := tier.Stat(ctx, s.disk, s.pages.Page(old.Key()))
 			require.NoError(t, err)
 			soon(t, "an eviction", func() error { _, err := s.local.room.Evict(ctx, info, true); return err })
 			soon(t, "a second count", count)
@@ -150,7 +150,7 @@ func TestASyncOfTheShareThatHangsStallsNothingElse(t *testing.T) {
 			var infos []tier.Info
 			for seed := range 3 {
 				p := putChain(t, s, prompt(1+seed, testTokens))[0]
-				info, err := s.disk.Stat(ctx, s.pages.Page(p.Key()))
+				info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
 				require.NoError(t, err)
 				infos = append(infos, info)
 			}
@@ -162,7 +162,7 @@ func TestASyncOfTheShareThatHangsStallsNothingElse(t *testing.T) {
 
 			soon(t, "a count", func() error { _, err := s.remote.files.Count(ctx, nil); return err })
 			soon(t, "a move down", func() error { return s.demote(ctx, infos[2]) })
-			below, err := s.guard.Stat(ctx, infos[0].Name)
+			below, err := tier.Stat(ctx, s.guard, infos[0].Name)
 			require.NoError(t, err)
 			soon(t, "an eviction", func() error { _, err := s.remote.room.Evict(ctx, below, true); return err })
 			require.Equal(t, len(listAll(t, s.remote)), s.Stats().Remote.Pages)

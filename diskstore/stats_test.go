@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // statsSince returns the counters that differ from `before` in a store without other work.
@@ -57,7 +58,7 @@ func TestStatsOfEveryMove(t *testing.T) {
 
 	// Pages move down, are read from there, and are copied up again.
 	for _, name := range namesOf(s, tokens) {
-		info, err := s.disk.Stat(ctx, name)
+		info, err := tier.Stat(ctx, s.disk, name)
 		require.NoError(t, err)
 		evictPage(t, s, info)
 	}
@@ -69,7 +70,7 @@ func TestStatsOfEveryMove(t *testing.T) {
 	st = s.Stats()
 
 	// The remote tier evicts: pages there are gone.
-	info, err := s.guard.Stat(ctx, namesOf(s, tokens)[1])
+	info, err := tier.Stat(ctx, s.guard, namesOf(s, tokens)[1])
 	require.NoError(t, err)
 	removed, err := s.remote.room.Evict(ctx, info, true)
 	require.NoError(t, err)
@@ -90,7 +91,7 @@ func TestStatsOfEvictionAndDamage(t *testing.T) {
 	putChain(t, s, a)
 	putChain(t, s, b)
 	st := s.Stats()
-	info, err := s.disk.Stat(ctx, namesOf(s, a)[0])
+	info, err := tier.Stat(ctx, s.disk, namesOf(s, a)[0])
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	require.Equal(t, Stats{Evicted: 1, LocalEvicted: 1}, statsSince(t, s, st))

@@ -56,7 +56,7 @@ func TestVictimThatCameIntoUseStays(t *testing.T) {
 	// A page that was not used meanwhile is removed.
 	unused := listAll(t, s.local)[0]
 	whileDemoting(t, s, inj, unused, syscall.EIO, func() {})
-	_, err := s.disk.Stat(ctx, unused.Name)
+	_, err := tier.Stat(ctx, s.disk, unused.Name)
 	require.ErrorIs(t, err, tier.ErrNotFound)
 }
 

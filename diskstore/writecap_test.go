@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -41,7 +42,7 @@ func TestWriteCap(t *testing.T) {
 
 	s = at(open(t, o))
 	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
-	info, err := s.disk.Stat(ctx, refs[2].name(s.pages))
+	info, err := tier.Stat(ctx, s.disk, refs[2].name(s.pages))
 	require.NoError(t, err)
 	evictPage(t, s, info) // a demotion writes no local file
 	putChain(t, s, prompt(2, 2*testTokens))

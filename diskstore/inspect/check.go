@@ -389,7 +389,7 @@ func (c *checker) leave(ctx context.Context, fp pagefile.Key) error {
 		return ctx.Err()
 	}
 	// A manifest whose file could not be checked was not visited either.
-	if _, err := c.t.Stat(ctx, name); tier.NoAnswer(err) {
+	if _, err := tier.Stat(ctx, c.t, name); tier.NoAnswer(err) {
 		return err
 	} else if errors.Is(err, tier.ErrNotFound) {
 		c.found(dir.Entry{Path: c.t.Path(name), Name: name}, ProblemNoManifest,

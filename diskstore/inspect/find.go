@@ -50,7 +50,7 @@ func (f *finder) find(ctx context.Context, root tierRoot) error {
 		if f.seen[name] {
 			continue
 		}
-		info, err := root.t.Stat(ctx, name)
+		info, err := tier.Stat(ctx, root.t, name)
 		if errors.Is(err, tier.ErrNotFound) {
 			continue
 		}
@@ -81,7 +81,7 @@ func (f *finder) sorted() []PageFile {
 func openPage(ctx context.Context, roots []tierRoot, name pagefile.Name) (tier.Blob, *pagefile.Header, PageFile, error) {
 	worst := error(tier.ErrNotFound)
 	for _, p := range roots {
-		blob, err := p.t.Open(ctx, name)
+		blob, err := p.t.Open(ctx, name, false)
 		if err == nil {
 			var h *pagefile.Header
 			if h, err = pagefile.ReadHeader(ctx, blob); err == nil {

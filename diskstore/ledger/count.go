@@ -13,7 +13,7 @@ type counting struct {
 	ours   int64            // part of added by this process
 	Listed int64            // bytes added by this process until all was listed: these are in the count
 	claims map[string]Claim // of all processes
-	Living map[string]bool  // ids of processes that had not ended then, as far as known
+	Living map[string]bool  // ids of processes that had not ended then, as far as known; nil where nobody knows
 	Held   map[string]bool  // ids of Living whose process certainly holds its lock
 	Began  time.Time
 }
@@ -64,14 +64,14 @@ func (b *Book) EndCount(ctx context.Context, c counting, bytes int64) error {
 }
 
 // ended reports whether a claim belongs to a process that had ended when the count began. The
-// process's id decides; where locks do not work, the claim's age does, possibly by another
-// host's clock.
+// process's id decides; where locks do not work, or nobody knows who lives, the claim's age does,
+// possibly by another host's clock.
 func (c counting) ended(id string, now Claim, at time.Time) bool {
 	was, known := c.claims[id]
 	switch {
 	case !known || c.Held[id]:
 		return false
-	case !c.Living[id]:
+	case c.Living != nil && !c.Living[id]:
 		return true
 	}
 	return now.Since.Equal(was.Since) && at.Sub(now.Since).Abs() > tier.ClaimLife

@@ -173,6 +173,34 @@ func TestChangeComputedSeveralTimes(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotCounted, "the second call has not run: the first was refused")
 }
 
+// TestCountWhereNobodyKnowsWhoLives: in an object store a claim ends by its age.
+func TestCountWhereNobodyKnowsWhoLives(t *testing.T) {
+	now := time.Now()
+	medium := &paper{id: "other"}
+	clock := func() time.Time { return now }
+	other, mine := NewBook(medium, 0, 0, clock), NewBook(medium, 0, 0, clock)
+	_, err := other.Reserve(t.Context(), pagefile.PageAlign)
+	require.NoError(t, err)
+	medium.id = "mine"
+	count := func(living map[string]bool) map[string]Claim {
+		began, err := mine.BeginCount(t.Context())
+		require.NoError(t, err)
+		began.Living = living
+		require.NoError(t, mine.EndCount(t.Context(), began, 0))
+		l, err := mine.Read(t.Context())
+		require.NoError(t, err)
+		return l.Claims
+	}
+	require.Contains(t, count(nil), "other")
+	now = now.Add(tier.ClaimLife + time.Second)
+	require.NotContains(t, count(nil), "other")
+	medium.id = "other"
+	_, err = other.Reserve(t.Context(), pagefile.PageAlign)
+	require.NoError(t, err)
+	medium.id = "mine"
+	require.NotContains(t, count(map[string]bool{"mine": true}), "other", "its process has ended")
+}
+
 // TestTierThatAsksForNoChange: no caller hangs with a tier whose Account is a stub.
 func TestTierThatAsksForNoChange(t *testing.T) {
 	medium := &paper{blank: true}

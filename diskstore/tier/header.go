@@ -9,7 +9,7 @@ import (
 // ReadHeader opens a page, reads its header and checks the page's name. ReadHeader returns
 // ErrNotFound, pagefile.ErrDamaged, pagefile.ErrMismatch, or an error of the tier.
 func ReadHeader(ctx context.Context, t Tier, name pagefile.Name) (*pagefile.Header, error) {
-	blob, err := t.Open(ctx, name)
+	blob, err := t.Open(ctx, name, false)
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ type Manifest struct {
 // ReadManifest reads a fingerprint's manifest from a tier. ReadManifest returns ErrNotFound,
 // pagefile.ErrDamaged, or an error of the tier.
 func ReadManifest(ctx context.Context, t Tier, fingerprint pagefile.Key) (*Manifest, error) {
-	blob, err := t.Open(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
+	blob, err := t.Open(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest}, false)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func DecodeManifest(ctx context.Context, blob Blob, fingerprint pagefile.Key) (*
 }
 
 // WriteManifest makes m durable in a tier.
-func WriteManifest(ctx context.Context, t Tier, fingerprint pagefile.Key, m *Manifest) error {
+func WriteManifest(ctx context.Context, t Disk, fingerprint pagefile.Key, m *Manifest) error {
 	text, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode manifest: %w", err)

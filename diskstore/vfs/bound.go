@@ -2,6 +2,7 @@ package vfs
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -57,12 +58,26 @@ func within[T any](b *Bounded, op Op, path string, fn func() (T, error), late fu
 	if e := b.hung.Load(); e != nil {
 		return zero, e
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), b.limit)
+	defer cancel()
+	v, inTime, err := Within(ctx.Done(), fn, late, nil)
+	if !inTime {
+		b.hung.CompareAndSwap(nil, &hungError{b.root, path, op, b.limit})
+		return zero, b.hung.Load()
+	}
+	return v, err
+}
+
+// Within runs fn in a goroutine, and waits for its result until end is closed. A result that comes
+// later goes to late if it is no error, and inTime is false. After that the goroutine runs then. late
+// and then may be nil.
+func Within[T any](end <-chan struct{}, fn func() (T, error), late func(T), then func()) (v T, inTime bool, err error) {
 	type outcome struct {
 		v   T
 		err error
 	}
 	done := make(chan outcome, 1)
-	var taken atomic.Bool // set by the goroutine that takes the result
+	var taken atomic.Bool // set by the side that handles the result
 	go func() {
 		v, err := fn()
 		if taken.CompareAndSwap(false, true) {
@@ -70,19 +85,19 @@ func within[T any](b *Bounded, op Op, path string, fn func() (T, error), late fu
 		} else if err == nil && late != nil {
 			late(v)
 		}
+		if then != nil {
+			then()
+		}
 	}()
-	timer := time.NewTimer(b.limit)
-	defer timer.Stop()
 	select {
 	case out := <-done:
-		return out.v, out.err
-	case <-timer.C:
-		if !taken.CompareAndSwap(false, true) {
-			out := <-done
-			return out.v, out.err
+		return out.v, true, out.err
+	case <-end:
+		if taken.CompareAndSwap(false, true) {
+			return v, false, nil
 		}
-		b.hung.CompareAndSwap(nil, &hungError{b.root, path, op, b.limit})
-		return zero, b.hung.Load()
+		out := <-done
+		return out.v, true, out.err
 	}
 }
 

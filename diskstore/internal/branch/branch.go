@@ -41,7 +41,15 @@ const (
 // Lists are the branches of a tier, as in tier.Tier.
 type Lists interface {
 	AddBranch(ctx context.Context, branch tier.Branch, durable bool) error
-	Branches(ctx context.Context, fingerprint, prefix pagefile.Key) (branches []tier.Branch, longer bool, err error)
+	Branches(ctx context.Context, fingerprint pagefile.Key, prefix []byte) ([]tier.Branch, error)
+}
+
+// listed returns the branches at a prefix, and whether there is a mark that others are at longer ones.
+func listed(ctx context.Context, lists Lists, fingerprint, prefix pagefile.Key) (branches []tier.Branch, longer bool, err error) {
+	branches, err = lists.Branches(ctx, fingerprint, prefix[:])
+	all := len(branches)
+	branches = slices.DeleteFunc(branches, func(b tier.Branch) bool { return b.Longer })
+	return branches, len(branches) < all, err
 }
 
 // Prompt is a sequence of tokens after a page. Offsets of Media count from the first of Tokens.
@@ -135,7 +143,7 @@ func Find(ctx context.Context, lists Lists, p Prompt) ([]Candidate, error) {
 	r := newRanking(p)
 	var found []Candidate
 	for n, last := range p.prefixes() {
-		branches, longer, err := lists.Branches(ctx, p.Fingerprint, p.prefix(n))
+		branches, longer, err := listed(ctx, lists, p.Fingerprint, p.prefix(n))
 		for _, b := range branches {
 			found = append(found, r.candidate(b, n))
 		}
@@ -173,7 +181,7 @@ func Add(ctx context.Context, lists Lists, h *pagefile.Header, durable bool) (me
 	place := -1 // tokens of the shortest prefix with room
 	for n, last := range p.prefixes() {
 		b.Prefix = p.prefix(n)
-		branches, longer, err := lists.Branches(ctx, p.Fingerprint, b.Prefix)
+		branches, longer, err := listed(ctx, lists, p.Fingerprint, b.Prefix)
 		if err != nil {
 			return inOrder(met), err
 		}

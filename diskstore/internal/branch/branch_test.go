@@ -43,13 +43,18 @@ func (f *fakeLists) AddBranch(_ context.Context, b tier.Branch, durable bool) er
 	return nil
 }
 
-func (f *fakeLists) Branches(_ context.Context, _, prefix pagefile.Key) ([]tier.Branch, bool, error) {
+func (f *fakeLists) Branches(_ context.Context, _ pagefile.Key, at []byte) ([]tier.Branch, error) {
+	prefix := pagefile.Key(at)
 	if f.fail--; f.fail == 0 {
-		return nil, false, errors.New("no list")
+		return nil, errors.New("no list")
 	}
 	f.lists++
 	f.longest = max(f.longest, len(f.at[prefix]))
-	return slices.Clone(f.at[prefix]), f.longer[prefix], nil
+	branches := slices.Clone(f.at[prefix])
+	if f.longer[prefix] {
+		branches = append(branches, tier.Branch{Prefix: prefix, Longer: true})
+	}
+	return branches, nil
 }
 
 // child returns the header of a page or tail that begins a sequence.

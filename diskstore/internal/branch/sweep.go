@@ -15,8 +15,7 @@ import (
 // Sweeper is the part of a tier that a Sweep needs.
 type Sweeper interface {
 	Lists
-	Stat(ctx context.Context, name pagefile.Name) (tier.Info, error)
-	ListBranches(ctx context.Context, fingerprint pagefile.Key, first byte) ([]tier.Branch, error)
+	tier.Finder
 	RemoveBranch(ctx context.Context, branch tier.Branch) error
 }
 
@@ -104,14 +103,14 @@ func (s *Sweep) Run(ctx context.Context) {
 // returns the number of branches left to look at.
 func (s *Sweep) sweepFirst(ctx context.Context, fingerprint pagefile.Key, most int) int {
 	at := s.place(fingerprint)
-	branches, err := s.tier.ListBranches(ctx, fingerprint, at.first)
+	branches, err := s.tier.Branches(ctx, fingerprint, []byte{at.first})
 	if err != nil {
 		s.failed(err)
 		return 0
 	}
 	slices.SortFunc(branches, byPlace)
 	for _, b := range branches {
-		if byPlace(b, at.last) <= 0 {
+		if b.Longer || byPlace(b, at.last) <= 0 {
 			continue
 		}
 		if most == 0 || ctx.Err() != nil {
@@ -129,7 +128,7 @@ func (s *Sweep) sweepFirst(ctx context.Context, fingerprint pagefile.Key, most i
 // keeps its branch.
 func (s *Sweep) Prune(ctx context.Context, b tier.Branch) {
 	gone := func() bool {
-		_, err := s.tier.Stat(ctx, b.Name())
+		_, err := tier.Stat(ctx, s.tier, b.Name())
 		return errors.Is(err, tier.ErrNotFound)
 	}
 	if gone() && s.tier.RemoveBranch(ctx, b) == nil && !gone() {
@@ -143,12 +142,53 @@ func (s *Sweep) PruneOf(ctx context.Context, fingerprint pagefile.Key, removed m
 		return
 	}
 	for first := range 256 {
-		branches, err := s.tier.ListBranches(ctx, fingerprint, byte(first))
+		branches, err := s.tier.Branches(ctx, fingerprint, []byte{byte(first)})
 		s.failed(err)
 		for _, b := range branches {
-			if removed[b.Name()] && ctx.Err() == nil {
+			if !b.Longer && removed[b.Name()] && ctx.Err() == nil {
 				s.Prune(ctx, b)
 			}
 		}
 	}
+}
+
+// Drop removes all branches of a fingerprint without pages. Branches of pages that another process has
+// stored meanwhile stay, and the marks before them.
+func (s *Sweep) Drop(ctx context.Context, fingerprint pagefile.Key) error {
+	for first := range 256 {
+		branches, err := s.tier.Branches(ctx, fingerprint, []byte{byte(first)})
+		if err != nil {
+			return err
+		}
+		slices.SortFunc(branches, marksLast)
+		names := make([]pagefile.Name, len(branches)) // that of a mark is no file's
+		for i, b := range branches {
+			names[i] = b.Name()
+		}
+		pages, err := s.tier.Find(ctx, names, false)
+		if err != nil {
+			return err
+		}
+		used := make(map[pagefile.Key]bool) // prefixes with branches of pages
+		for i, b := range branches {
+			if used[b.Prefix] = used[b.Prefix] || pages[i].Found(); pages[i].Found() || b.Longer && used[b.Prefix] {
+				continue
+			}
+			if err := s.tier.RemoveBranch(ctx, b); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// marksLast orders branches before the marks that there are longer ones.
+func marksLast(a, b tier.Branch) int {
+	switch {
+	case a.Longer == b.Longer:
+		return 0
+	case a.Longer:
+		return 1
+	}
+	return -1
 }

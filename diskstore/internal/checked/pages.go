@@ -64,13 +64,13 @@ func NotUsed(err error) bool {
 //
 // The caller closes the returned Blob.
 func (p *Pages) Open(ctx context.Context, name pagefile.Name, check func(tier.Blob) error) (tier.Blob, error) {
-	blob, info, err := p.openOnce(ctx, name, p.tier.Open, check)
+	blob, info, err := p.openOnce(ctx, name, false, check)
 	if NotUsed(err) || !tier.Doubtful(err) && !(!p.opt.Far && errors.Is(err, syscall.EIO)) {
 		p.conclude(ctx, info, err)
 		return blob, err
 	}
 	first := err
-	blob, info, err = p.openOnce(ctx, name, p.tier.Reopen, check)
+	blob, info, err = p.openOnce(ctx, name, true, check)
 	switch {
 	case err == nil && !errors.Is(first, tier.ErrStale):
 		p.Verdicts.readWrong(p.opt.Log, p.opt.Name, name, first)
@@ -95,9 +95,9 @@ func (p *Pages) conclude(ctx context.Context, info tier.Info, err error) {
 	}
 }
 
-// openOnce opens a file with open and runs check on it. After an error the file is closed.
-func (p *Pages) openOnce(ctx context.Context, name pagefile.Name, open func(context.Context, pagefile.Name) (tier.Blob, error), check func(tier.Blob) error) (tier.Blob, tier.Info, error) {
-	blob, err := open(ctx, name)
+// openOnce opens a file, with anew past the cache, and runs check on it. After an error the file is closed.
+func (p *Pages) openOnce(ctx context.Context, name pagefile.Name, anew bool, check func(tier.Blob) error) (tier.Blob, tier.Info, error) {
+	blob, err := p.tier.Open(ctx, name, anew)
 	if err != nil {
 		return nil, tier.Info{}, err
 	}

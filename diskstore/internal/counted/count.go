@@ -175,7 +175,7 @@ func (t *Tier) countFarShard(ctx context.Context, shard tier.Shard) ([]tier.Info
 
 // List calls each for every file of the tier without counting.
 func (t *Tier) List(ctx context.Context, each func(tier.Info)) error {
-	shards, err := t.Tier.Shards(ctx)
+	_, shards, err := t.Tier.Survey(ctx)
 	if err != nil {
 		return err
 	}

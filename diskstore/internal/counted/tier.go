@@ -12,12 +12,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// Surveyed is a tier that lists its root once for both results.
-type Surveyed interface {
-	tier.Tier
-	Survey(ctx context.Context) (fingerprints []pagefile.Key, shards []tier.Shard, err error)
-}
-
 // Aside moves a file to quarantine in two steps: the second one makes the move durable.
 type Aside interface {
 	MoveAside(ctx context.Context, info tier.Info, reason string) (bool, error)
@@ -54,7 +48,7 @@ type Options struct {
 
 // Tier is a tier whose files are counted.
 type Tier struct {
-	Tier   Surveyed
+	Tier   tier.Disk
 	Book   *ledger.Book // this process's part of the tier's ledger
 	First  *First
 	Listed func() // is called for each file that a listing finds; nil for nobody
@@ -70,7 +64,7 @@ type Tier struct {
 }
 
 // New returns the tier t with its ledger.
-func New(t Surveyed, book *ledger.Book, opt Options) *Tier {
+func New(t tier.Disk, book *ledger.Book, opt Options) *Tier {
 	return &Tier{Tier: t, Book: book, First: newFirst(), opt: opt, counting: make(chan struct{}, 1)}
 }
 
@@ -172,7 +166,7 @@ func (t *Tier) DropIf(ctx context.Context, info tier.Info, same func(now tier.In
 	}
 	lock.Lock()
 	defer lock.Unlock()
-	now, err := t.Tier.Stat(ctx, info.Name)
+	now, err := tier.Stat(ctx, t.Tier, info.Name)
 	if errors.Is(err, tier.ErrNotFound) {
 		return none, nil
 	}

@@ -22,7 +22,7 @@ func (b *Down) coldOf(h *pagefile.Header) (pagefile.Cold, bool) {
 // lossy file would take as much disk space, and when it cannot be made: of a damaged page, for
 // example, which the copy then finds. The error is that of ctx.
 func (b *Down) makeCold(ctx context.Context, info tier.Info, how pagefile.Cold) (*pagefile.Encoded, error) {
-	blob, err := b.opt.Local.Tier.Open(ctx, info.Name)
+	blob, err := b.opt.Local.Tier.Open(ctx, info.Name, false)
 	if err != nil {
 		return nil, ctx.Err()
 	}

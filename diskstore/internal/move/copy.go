@@ -19,16 +19,16 @@ type copied struct {
 // finishes the copy. copyPage returns pagefile.ErrDamaged or pagefile.ErrMismatch, and stores
 // nothing, when src does not hold a good page of that name, even when read past the cache.
 func copyPage(ctx context.Context, src, dst tier.Tier, name pagefile.Name, room *ledger.Room, commit func(tier.Upload) error) (copied, error) {
-	page, err := copyOnce(ctx, src.Open, src, dst, name, room, commit)
+	page, err := copyOnce(ctx, src, false, dst, name, room, commit)
 	if side := new(copyError); errors.As(err, &side) && side.side == src && tier.Doubtful(err) {
-		return copyOnce(ctx, src.Reopen, src, dst, name, room, commit)
+		return copyOnce(ctx, src, true, dst, name, room, commit)
 	}
 	return page, err
 }
 
-// copyOnce does as copyPage, with the page opened by open, a method of src.
-func copyOnce(ctx context.Context, open func(context.Context, pagefile.Name) (tier.Blob, error), src, dst tier.Tier, name pagefile.Name, room *ledger.Room, commit func(tier.Upload) error) (copied, error) {
-	blob, err := open(ctx, name)
+// copyOnce does as copyPage, with the page opened once, with anew past the cache.
+func copyOnce(ctx context.Context, src tier.Tier, anew bool, dst tier.Tier, name pagefile.Name, room *ledger.Room, commit func(tier.Upload) error) (copied, error) {
+	blob, err := src.Open(ctx, name, anew)
 	if err != nil {
 		return copied{}, &copyError{side: src, err: err}
 	}

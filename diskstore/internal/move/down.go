@@ -102,7 +102,7 @@ func (b *Down) Down(ctx context.Context, info tier.Info) (room.Fate, tier.Info, 
 // Forward moves the recency of a file of the remote tier forward to the given one, unless another
 // process has moved the recency further. A copy known to be good stays known.
 func (b *Down) Forward(ctx context.Context, name pagefile.Name, to time.Time) {
-	info, err := b.opt.Remote.Tier.Stat(ctx, name)
+	info, err := tier.Stat(ctx, b.opt.Remote.Tier, name)
 	if err != nil || !info.Used.Before(to) {
 		return
 	}
@@ -156,7 +156,7 @@ func (b *Down) descend(ctx context.Context, info tier.Info) (descent, error) {
 		return d, nil
 	}
 	// An exact file with other bytes is replaced by an exact copy: it would hide a lossy one.
-	if _, err := b.opt.Remote.Tier.Stat(ctx, info.Name); !errors.Is(err, tier.ErrNotFound) {
+	if _, err := tier.Stat(ctx, b.opt.Remote.Tier, info.Name); !errors.Is(err, tier.ErrNotFound) {
 		return d, err
 	}
 	lossy := func(theirs *pagefile.Header) bool { return theirs.Layout.Equal(ours.Layout) && how.Made(theirs) }
@@ -194,7 +194,7 @@ func (b *Down) lower(ctx context.Context, d descent) error {
 		return err
 	}
 	b.futile.Clear()
-	there, err := b.opt.Remote.Tier.Stat(ctx, h.Name())
+	there, err := tier.Stat(ctx, b.opt.Remote.Tier, h.Name())
 	if err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func (b *Down) write(ctx context.Context, d descent, claim *ledger.Room) (*pagef
 // to quarantine. A damaged file that stays in its place is an error and is not overwritten: this
 // machine may be the cause.
 func (b *Down) held(ctx context.Context, info tier.Info, name pagefile.Name, bytes int64, stands func(theirs *pagefile.Header) bool) (bool, error) {
-	there, err := b.opt.Remote.Tier.Stat(ctx, name)
+	there, err := tier.Stat(ctx, b.opt.Remote.Tier, name)
 	if err != nil || bytes > 0 && there.Bytes != bytes {
 		return false, nil
 	}
@@ -273,7 +273,7 @@ func (b *Down) goodCopy(ctx context.Context, name pagefile.Name) (*pagefile.Head
 	theirs, err := b.verifyCopy(ctx, name)
 	switch {
 	case errors.Is(err, tier.ErrNotFound), tier.Doubtful(err):
-		_, serr := b.opt.Remote.Tier.Stat(ctx, name)
+		_, serr := tier.Stat(ctx, b.opt.Remote.Tier, name)
 		switch {
 		case errors.Is(serr, tier.ErrNotFound):
 			return nil, nil

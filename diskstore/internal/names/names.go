@@ -52,10 +52,10 @@ func (p *Pages) Fingerprints() []pagefile.Key {
 
 // Stat describes a tier's file of a full page: the exact one or, with Cold, without that the lossy
 // one.
-func (p *Pages) Stat(ctx context.Context, t tier.Tier, key pagefile.Key) (tier.Info, error) {
-	info, err := t.Stat(ctx, p.Page(key))
+func (p *Pages) Stat(ctx context.Context, t tier.Finder, key pagefile.Key) (tier.Info, error) {
+	info, err := tier.Stat(ctx, t, p.Page(key))
 	if p.Cold && errors.Is(err, tier.ErrNotFound) {
-		return t.Stat(ctx, pagefile.ColdName(p.Page(key)))
+		return tier.Stat(ctx, t, pagefile.ColdName(p.Page(key)))
 	}
 	return info, err
 }

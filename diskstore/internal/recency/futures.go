@@ -51,7 +51,7 @@ type Futures struct {
 }
 
 // NewFutures begins a listing of a tier. failed is told errors of the tier.
-func NewFutures(ctx context.Context, t tier.Tier, clock func() time.Time, failed func(error)) *Futures {
+func NewFutures(ctx context.Context, t tier.Disk, clock func() time.Time, failed func(error)) *Futures {
 	f := &Futures{tier: t, clock: clock, failed: failed}
 	there, err := t.Now(ctx)
 	here := clock()
@@ -66,7 +66,7 @@ func NewFutures(ctx context.Context, t tier.Tier, clock func() time.Time, failed
 
 // AgeClock returns the time by which files of a tier count as old enough to delete: the earlier of
 // this machine's clock and the filesystem's.
-func AgeClock(ctx context.Context, t tier.Tier, clock func() time.Time) (time.Time, error) {
+func AgeClock(ctx context.Context, t tier.Disk, clock func() time.Time) (time.Time, error) {
 	there, err := t.Now(ctx)
 	if err != nil && !vfs.IsNoSpace(err) { // after tier.ErrNoSpace `there` is an earlier time, by which fewer files are old
 		return there, err
@@ -114,7 +114,7 @@ func (f *Futures) Believe(ctx context.Context) bool {
 			at, last = at.Add(Step), info.Used
 			at = tier.Later(at, f.clock().Add(f.ahead+believeMargin))
 		}
-		now, err := f.tier.Stat(ctx, info.Name)
+		now, err := tier.Stat(ctx, f.tier, info.Name)
 		switch {
 		case err == nil && now.Used.Equal(info.Used):
 			err = f.tier.Touch(ctx, info.Name, at)

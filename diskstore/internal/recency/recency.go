@@ -46,7 +46,7 @@ func Fresh(used, now, horizon time.Time) bool {
 // Forward moves a file's recency forward to the given one, unless another process has moved
 // the recency further.
 func Forward(ctx context.Context, t tier.Tier, name pagefile.Name, to time.Time) error {
-	info, err := t.Stat(ctx, name)
+	info, err := tier.Stat(ctx, t, name)
 	if err != nil || !info.Used.Before(to) {
 		return err
 	}

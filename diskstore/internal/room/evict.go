@@ -31,7 +31,7 @@ func (c *Collector) EvictAll(ctx context.Context, infos []tier.Info, bytes, must
 			break
 		}
 		// A page used since the listing may have become another page's parent.
-		if now, err := c.files.Tier.Stat(ctx, info.Name); err != nil || !now.Used.Equal(info.Used) {
+		if now, err := tier.Stat(ctx, c.files.Tier, info.Name); err != nil || !now.Used.Equal(info.Used) {
 			left.CameIntoUse = left.CameIntoUse || err == nil
 			continue
 		}

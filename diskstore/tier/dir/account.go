@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -25,17 +26,25 @@ const (
 // maxLedgerBytes bounds the read of a ledger's content; thousands of claims fit.
 const maxLedgerBytes = 1 << 20
 
-func (t *Tier) Account(ctx context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
+// records are the files below a root that a store replaces as a whole: the ledger, and the list of
+// removed pages.
+type records struct {
+	*root
+	temp *tempDir
+	mu   sync.Mutex // one user of the ledger's lock at a time in this process, without polling
+}
+
+func (t *records) Account(ctx context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
 	if change == nil {
-		content, err := t.readLedger(ctx)
+		content, err := t.readOwn(ctx, ledgerFile, maxLedgerBytes)
 		return content, t.opFailed(err)
 	}
-	t.ledgerMu.Lock()
-	defer t.ledgerMu.Unlock()
-	id, err := t.Temp.claim()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id, err := t.temp.claim()
 	if err != nil {
 		return nil, t.opFailed(err)
 	}
@@ -44,18 +53,18 @@ func (t *Tier) Account(ctx context.Context, change func([]byte, string) ([]byte,
 		return nil, t.opFailed(err)
 	}
 	defer release()
-	content, err := t.readLedger(ctx)
+	content, err := t.readOwn(ctx, ledgerFile, maxLedgerBytes)
 	if err != nil {
 		return nil, t.opFailed(err)
 	}
 	if content, err = change(content, id); err != nil {
 		return nil, err
 	}
-	return content, t.opFailed(t.writeLedger(content))
+	return content, t.opFailed(t.writeOwn(ledgerFile, content, true))
 }
 
 // lockLedger waits for the ledger's lock. The caller calls release.
-func (t *Tier) lockLedger(ctx context.Context) (release func(), err error) {
+func (t *records) lockLedger(ctx context.Context) (release func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, ledgerWait)
 	defer cancel()
 	path := filepath.Join(t.base, ledgerLock)
@@ -86,13 +95,8 @@ func (t *Tier) lockLedger(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// readLedger returns nil without a readable ledger.
-func (t *Tier) readLedger(ctx context.Context) ([]byte, error) {
-	return t.readOwn(ctx, ledgerFile, maxLedgerBytes)
-}
-
 // readOwn reads one of the store's own files; nil without a readable one of at most limit bytes.
-func (t *Tier) readOwn(ctx context.Context, base string, limit int64) ([]byte, error) {
+func (t *records) readOwn(ctx context.Context, base string, limit int64) ([]byte, error) {
 	content, err := t.readOwnOnce(ctx, base, limit)
 	if vfs.IsStale(err) {
 		// Another machine has replaced the file. A ledger that stays stale is an error and
@@ -105,7 +109,7 @@ func (t *Tier) readOwn(ctx context.Context, base string, limit int64) ([]byte, e
 	return content, err
 }
 
-func (t *Tier) readOwnOnce(ctx context.Context, base string, limit int64) ([]byte, error) {
+func (t *records) readOwnOnce(ctx context.Context, base string, limit int64) ([]byte, error) {
 	blob, err := OpenFile(t.FS, filepath.Join(t.base, base), pagefile.Name{})
 	if errors.Is(err, tier.ErrNotFound) {
 		return nil, nil
@@ -125,14 +129,9 @@ func (t *Tier) readOwnOnce(ctx context.Context, base string, limit int64) ([]byt
 	return content, err
 }
 
-// writeLedger replaces the ledger durably.
-func (t *Tier) writeLedger(content []byte) error {
-	return t.writeOwn(ledgerFile, content, true)
-}
-
 // writeOwn replaces one of the store's own files.
-func (t *Tier) writeOwn(base string, content []byte, durable bool) error {
-	file, tmp, err := t.Temp.create("usage")
+func (t *records) writeOwn(base string, content []byte, durable bool) error {
+	file, tmp, err := t.temp.create("usage")
 	if err != nil {
 		return err
 	}
@@ -147,11 +146,29 @@ func (t *Tier) writeOwn(base string, content []byte, durable bool) error {
 		err = t.FS.Rename(tmp, filepath.Join(t.base, base))
 	}
 	if err != nil {
-		t.Temp.discard(tmp, 0)
+		t.temp.left.discard(tmp, 0)
 		return err
 	}
 	if !durable {
 		return nil
 	}
 	return t.FS.SyncDir(t.base)
+}
+
+// maxGravesBytes bounds the read of the list of removed pages, whose content is not trusted.
+const maxGravesBytes = 1 << 20
+
+func (t *records) Graves(ctx context.Context, change func([]byte) []byte) ([]byte, error) {
+	if err := t.Ready(ctx); err != nil {
+		return nil, classify(err)
+	}
+	content, err := t.readOwn(ctx, gravesFile, maxGravesBytes)
+	if err != nil || change == nil {
+		return content, t.opFailed(err)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	content = change(content)
+	return content, t.opFailed(t.writeOwn(gravesFile, content, false))
 }

@@ -48,12 +48,12 @@ func (d *tempDir) clock() (time.Time, error) {
 	if d.closed.Load() {
 		return time.Time{}, tier.ErrClosed
 	}
-	if d.locking == nil {
-		if err := d.t.ensureDir(d.dir); err != nil {
+	if d.reach.locking == nil {
+		if err := d.in.ensureDir(d.dir); err != nil {
 			return time.Time{}, err
 		}
 	}
-	if err := d.learnLocksLocked(); err != nil {
+	if err := d.reach.learnLocks(); err != nil {
 		return time.Time{}, err
 	}
 	if now, ok := d.nowLocked(); ok {
@@ -61,19 +61,19 @@ func (d *tempDir) clock() (time.Time, error) {
 	}
 	var random [8]byte
 	rand.Read(random[:])
-	return d.timeNow(filepath.Join(d.dir, d.prefix+d.locking.Host+"."+hex.EncodeToString(random[:])+"-"+clockWord+TmpExt))
+	return d.in.timeNow(filepath.Join(d.dir, d.prefix+d.reach.locking.Host+"."+hex.EncodeToString(random[:])+"-"+clockWord+TmpExt))
 }
 
 // clockWord is in the name of a temporary file that is made to read the filesystem's clock.
 const clockWord = "clock"
 
 // timeNow makes and removes a file and returns the file's modification time.
-func (d *tempDir) timeNow(path string) (time.Time, error) {
-	f, err := d.t.FS.Create(path)
+func (r *root) timeNow(path string) (time.Time, error) {
+	f, err := r.FS.Create(path)
 	if err != nil {
 		return time.Time{}, err
 	}
-	defer func() { _ = d.t.FS.Remove(path) }() // a later sweep removes the file if this fails
+	defer func() { _ = r.FS.Remove(path) }() // a later sweep removes the file if this fails
 	defer f.Close()
 	fi, err := f.Stat()
 	if err != nil {

@@ -125,7 +125,8 @@ func TestCrashWhileAnotherMakesTheDirectory(t *testing.T) {
 	require.NoError(t, mine.RemoveBranch(ctx, branch(1)))
 
 	var once sync.Once
-	dir := filepath.Join(mine.base, prefixDir(tiertest.Fingerprint, pagefile.Key{1}))
+	prefix := pagefile.Key{1}
+	dir := filepath.Join(mine.base, prefixDir(tiertest.Fingerprint, prefix))
 	inj.Watch(func(op vfs.Op, paths ...string) {
 		if op != vfs.OpSyncDir || paths[0] != dir {
 			return
@@ -133,7 +134,7 @@ func TestCrashWhileAnotherMakesTheDirectory(t *testing.T) {
 		once.Do(func() {
 			require.NoError(t, mine.AddBranch(ctx, branch(2), true))
 			after := New(mem.Crash(0, 1), root, Options{Create: true})
-			branches, _, err := after.Branches(ctx, tiertest.Fingerprint, pagefile.Key{1})
+			branches, err := after.Branches(ctx, tiertest.Fingerprint, prefix[:])
 			require.NoError(t, err)
 			require.Contains(t, branches, branch(2))
 		})
@@ -141,7 +142,7 @@ func TestCrashWhileAnotherMakesTheDirectory(t *testing.T) {
 	require.NoError(t, theirs.AddBranch(ctx, branch(3), true))
 	once.Do(func() { t.Error("the directory was not made again") })
 	after := New(mem.Crash(0, 1), root, Options{Create: true})
-	branches, _, err := after.Branches(ctx, tiertest.Fingerprint, pagefile.Key{1})
+	branches, err := after.Branches(ctx, tiertest.Fingerprint, prefix[:])
 	require.NoError(t, err)
 	require.Len(t, branches, 2)
 	require.NoError(t, errors.Join(mine.Close(), theirs.Close()))

@@ -55,7 +55,7 @@ func TestLiveUploadIsNoOrphan(t *testing.T) {
 			_, _ = b.Temp.claim() // claim sweeps as well
 			gate.Open()
 			require.NoError(t, <-result, "no locks %v, server ahead by %v", noLocks, ahead)
-			info, err := a.Stat(ctx, pagefile.Name{Fingerprint: storetest.Fingerprint(1), Class: pagefile.ClassPage, Key: pagefile.Key{1}})
+			info, err := tier.Stat(ctx, a, pagefile.Name{Fingerprint: storetest.Fingerprint(1), Class: pagefile.ClassPage, Key: pagefile.Key{1}})
 			require.NoError(t, err)
 			require.True(t, used.Equal(info.Used))
 		}

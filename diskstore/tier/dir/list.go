@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"io/fs"
 	"path/filepath"
 	"strings"
 
@@ -12,37 +11,30 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-func (t *Tier) Fingerprints(ctx context.Context) ([]pagefile.Key, error) {
+// listing lists the files below a root.
+type listing struct {
+	*root
+	temp *tempDir
+}
+
+// Survey lists the directories of fingerprints and of their shards.
+func (t *listing) Survey(ctx context.Context) (fingerprints []pagefile.Key, shards []tier.Shard, err error) {
 	if err := t.Ready(ctx); err != nil {
-		return nil, classify(err)
+		return nil, nil, classify(err)
 	}
 	entries, err := t.ReadDir(t.base)
 	if err != nil {
-		return nil, err
-	}
-	var keys []pagefile.Key
-	for _, e := range entries {
-		if key, err := pagefile.ParseKey(e.Name()); err == nil && e.IsDir() {
-			keys = append(keys, key)
-		}
-	}
-	return keys, nil
-}
-
-func (t *Tier) Shards(ctx context.Context) ([]tier.Shard, error) {
-	_, shards, err := t.Survey(ctx)
-	return shards, err
-}
-
-// Survey returns the results of Fingerprints and Shards, and lists the root once.
-func (t *Tier) Survey(ctx context.Context) (fingerprints []pagefile.Key, shards []tier.Shard, err error) {
-	if fingerprints, err = t.Fingerprints(ctx); err != nil {
 		return nil, nil, err
 	}
-	for _, fp := range fingerprints {
+	for _, e := range entries {
+		fp, perr := pagefile.ParseKey(e.Name())
+		if perr != nil || !e.IsDir() {
+			continue
+		}
 		if err := ctx.Err(); err != nil {
 			return nil, nil, err
 		}
+		fingerprints = append(fingerprints, fp)
 		dir := filepath.Join(t.base, fp.String())
 		if shards, err = t.appendShards(shards, dir, tier.Shard{Fingerprint: fp, Class: pagefile.ClassPage}); err != nil {
 			return nil, nil, err
@@ -55,20 +47,7 @@ func (t *Tier) Survey(ctx context.Context) (fingerprints []pagefile.Key, shards 
 	return fingerprints, shards, nil
 }
 
-// appendShards appends the shard directories in dir; like has every field except First.
-func (t *Tier) appendShards(shards []tier.Shard, dir string, like tier.Shard) ([]tier.Shard, error) {
-	entries, err := t.ReadDir(dir)
-	for _, e := range entries {
-		if e.IsDir() && isShard(e.Name()) {
-			first, _ := hex.DecodeString(e.Name()) // isShard has checked the digits
-			like.First = first[0]
-			shards = append(shards, like)
-		}
-	}
-	return shards, err
-}
-
-func (t *Tier) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
+func (t *listing) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
@@ -82,8 +61,8 @@ func (t *Tier) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, er
 
 // NamesWith lists the names of pages and tails whose key begins with prefix, of at least two
 // digits. NamesWith reads names only, not files.
-func (t *Tier) NamesWith(ctx context.Context, prefix string) ([]pagefile.Name, error) {
-	shards, err := t.Shards(ctx)
+func (t *listing) NamesWith(ctx context.Context, prefix string) ([]pagefile.Name, error) {
+	_, shards, err := t.Survey(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +91,7 @@ func (t *Tier) NamesWith(ctx context.Context, prefix string) ([]pagefile.Name, e
 // eachFolder calls fn for every folder with page files of a shard: one folder for pages, one for
 // tails, and one for each parent of tails of earlier versions. like has every field of their names
 // except Key.
-func (t *Tier) eachFolder(ctx context.Context, shard tier.Shard, fn func(folder string, like pagefile.Name) error) error {
+func (t *listing) eachFolder(ctx context.Context, shard tier.Shard, fn func(folder string, like pagefile.Name) error) error {
 	folder := filepath.Join(t.base, shardPath(shard))
 	like := pagefile.Name{Fingerprint: shard.Fingerprint, Class: shard.Class}
 	if shard.Class == pagefile.ClassPage {
@@ -137,12 +116,12 @@ func (t *Tier) eachFolder(ctx context.Context, shard tier.Shard, fn func(folder 
 	return nil
 }
 
-func (t *Tier) Aside(ctx context.Context) (tier.Aside, error) {
+func (t *listing) Aside(ctx context.Context) (tier.Aside, error) {
 	if err := t.Ready(ctx); err != nil {
 		return tier.Aside{}, classify(err)
 	}
-	aside := tier.Aside{Living: make(map[string]bool), Held: t.Temp.sweep()}
-	entries, err := t.ReadDir(t.Temp.dir)
+	aside := tier.Aside{Living: make(map[string]bool), Held: t.temp.sweep()}
+	entries, err := t.ReadDir(t.temp.dir)
 	if err != nil {
 		return tier.Aside{}, err
 	}
@@ -152,7 +131,7 @@ func (t *Tier) Aside(ctx context.Context) (tier.Aside, error) {
 		}
 	}
 	for _, e := range entries {
-		fi, err := t.FS.Lstat(filepath.Join(t.Temp.dir, e.Name()))
+		fi, err := t.FS.Lstat(filepath.Join(t.temp.dir, e.Name()))
 		if err != nil || strings.HasSuffix(e.Name(), LockExt) {
 			continue
 		}
@@ -178,7 +157,7 @@ func (t *Tier) Aside(ctx context.Context) (tier.Aside, error) {
 
 // appendPages appends the page files in dir; like has every field of their names except Key.
 // Misplaced files are left out: no look-up finds them.
-func (t *Tier) appendPages(infos []tier.Info, dir string, like pagefile.Name) ([]tier.Info, error) {
+func (t *listing) appendPages(infos []tier.Info, dir string, like pagefile.Name) ([]tier.Info, error) {
 	entries, err := t.ReadDir(dir)
 	if err != nil {
 		return infos, err
@@ -188,7 +167,7 @@ func (t *Tier) appendPages(infos []tier.Info, dir string, like pagefile.Name) ([
 		like.Key = key
 		path := filepath.Join(dir, e.Name())
 		if isSilly(e.Name()) {
-			t.Temp.sweepSilly(path)
+			t.temp.sweepSilly(path)
 		}
 		if !ok || path != t.Path(like) {
 			continue
@@ -210,46 +189,10 @@ func (t *Tier) appendPages(infos []tier.Info, dir string, like pagefile.Name) ([
 	return infos, nil
 }
 
-// ReadDir lists a directory; a missing directory is empty.
-func (t *Tier) ReadDir(dir string) ([]fs.DirEntry, error) {
-	var entries []fs.DirEntry
-	err := t.again(func() (err error) {
-		entries, err = t.FS.ReadDir(dir)
-		return err
-	})
-	if errors.Is(err, tier.ErrNotFound) {
-		return nil, nil
+func (t *listing) OldTails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
+	if err := t.Ready(ctx); err != nil {
+		return nil, classify(err)
 	}
-	return entries, err
-}
-
-func (t *Tier) DropFingerprint(ctx context.Context, fingerprint pagefile.Key) error {
-	if _, err := t.Remove(ctx, tier.Info{Name: pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest}}); err != nil {
-		return err
-	}
-	if err := t.dropBranches(ctx, fingerprint); err != nil {
-		return err
-	}
-	return t.removeEmpty(ctx, filepath.Join(t.base, fingerprint.String()))
-}
-
-// removeEmpty removes the empty directories among dir and the directories below dir.
-func (t *Tier) removeEmpty(ctx context.Context, dir string) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	entries, err := t.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if e.IsDir() {
-			if err := t.removeEmpty(ctx, filepath.Join(dir, e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	// Removing a directory with content fails, with errors that differ between systems.
-	_ = t.FS.Remove(dir)
-	return nil
+	dir := filepath.Join(t.base, oldTailDir(fingerprint, parent))
+	return t.appendPages(nil, dir, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassTail, Parent: parent})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"sync"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -25,9 +26,17 @@ func describes(i tier.Info, fi fs.FileInfo) bool {
 	return fi.Mode().IsRegular() && fi.Size() == i.Bytes && fi.ModTime().Equal(i.Used)
 }
 
+// moves takes files out of their places. An operation on a name that was given up may be late: the name
+// may belong to another file by then.
+type moves struct {
+	*root
+	temp *tempDir
+	mu   sync.Mutex // makes "did the file exist" exact within the process
+}
+
 // lookAtJudged returns tier.ErrReplaced when a name belongs to a file other than the judged one.
-func (t *Tier) lookAtJudged(judged tier.Info) error {
-	fi, err := t.FS.Lstat(t.Path(judged.Name))
+func (m *moves) lookAtJudged(judged tier.Info) error {
+	fi, err := m.FS.Lstat(m.Path(judged.Name))
 	if err == nil && !describes(judged, fi) {
 		return tier.ErrReplaced
 	}
@@ -38,11 +47,11 @@ func (t *Tier) lookAtJudged(judged tier.Info) error {
 // late on a mount that hangs: moveOut checks the moved file again and moves a file other than the
 // judged one back. If a new file has taken the name meanwhile, the moved file stays moved: both are
 // the same page.
-func (t *Tier) moveOut(ctx context.Context, judged tier.Info, to string) error {
-	err := t.moveJudged(ctx, judged, to)
+func (m *moves) moveOut(ctx context.Context, judged tier.Info, to string) error {
+	err := m.moveJudged(ctx, judged, to)
 	if errors.Is(err, errMovedBack) {
-		for _, dir := range []string{filepath.Dir(to), filepath.Dir(t.Path(judged.Name))} {
-			_ = t.FS.SyncDir(dir) // without the syncs a power cut could undo the move back
+		for _, dir := range []string{filepath.Dir(to), filepath.Dir(m.Path(judged.Name))} {
+			_ = m.FS.SyncDir(dir) // without the syncs a power cut could undo the move back
 		}
 	}
 	return err
@@ -52,24 +61,24 @@ func (t *Tier) moveOut(ctx context.Context, judged tier.Info, to string) error {
 var errMovedBack = fmt.Errorf("%w, and was moved back", tier.ErrReplaced)
 
 // moveJudged does as moveOut, and syncs nothing.
-func (t *Tier) moveJudged(ctx context.Context, judged tier.Info, to string) error {
-	t.renameMu.Lock()
-	defer t.renameMu.Unlock()
-	if err := t.lookAtJudged(judged); err != nil {
+func (m *moves) moveJudged(ctx context.Context, judged tier.Info, to string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.lookAtJudged(judged); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil { // the operation was given up, and the name may belong to another file now
 		return err
 	}
-	path := t.Path(judged.Name)
-	if err := t.FS.Rename(path, to); err != nil {
+	path := m.Path(judged.Name)
+	if err := m.FS.Rename(path, to); err != nil {
 		return err
 	}
-	fi, err := t.lookAnew(to)
+	fi, err := m.lookAnew(to)
 	if err != nil || describes(judged, fi) {
 		return nil
 	}
-	if _, err := t.FS.Lstat(path); !errors.Is(err, fs.ErrNotExist) || t.FS.Rename(to, path) != nil {
+	if _, err := m.FS.Lstat(path); !errors.Is(err, fs.ErrNotExist) || m.FS.Rename(to, path) != nil {
 		return nil
 	}
 	return errMovedBack
@@ -80,45 +89,45 @@ const goneWord = "gone"
 
 // removeJudged removes the judged file. An unlink acts on a name, as a rename does, and cannot
 // be undone: in a tier that other machines use, and that may hang, the file is renamed first.
-func (t *Tier) removeJudged(ctx context.Context, judged tier.Info) error {
-	if !t.shared || judged.Used.IsZero() {
-		return t.removeNamed(ctx, judged)
+func (m *moves) removeJudged(ctx context.Context, judged tier.Info) error {
+	if !m.shared || judged.Used.IsZero() {
+		return m.removeNamed(ctx, judged)
 	}
-	to, err := t.Temp.unused(goneWord)
+	to, err := m.temp.unused(goneWord)
 	if err == nil {
-		err = t.moveOut(ctx, judged, to)
+		err = m.moveOut(ctx, judged, to)
 	}
 	switch {
 	case vfs.IsNoSpace(err): // a full disk has no space for another name; removing frees space
-		return t.removeNamed(ctx, judged)
+		return m.removeNamed(ctx, judged)
 	case err != nil:
 		return err
 	}
-	t.Temp.discard(to, judged.Bytes)
+	m.temp.left.discard(to, judged.Bytes)
 	return nil
 }
 
 // removeNamed removes the file of a name if that file is the judged one.
-func (t *Tier) removeNamed(ctx context.Context, judged tier.Info) error {
-	t.renameMu.Lock()
-	defer t.renameMu.Unlock()
+func (m *moves) removeNamed(ctx context.Context, judged tier.Info) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if !judged.Used.IsZero() {
-		if err := t.lookAtJudged(judged); err != nil {
+		if err := m.lookAtJudged(judged); err != nil {
 			return err
 		}
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return t.FS.Remove(t.Path(judged.Name))
+	return m.FS.Remove(m.Path(judged.Name))
 }
 
 // lookAnew describes a file. lookAnew opens the file first: an NFS client then asks the server
 // and does not use cached attributes.
-func (t *Tier) lookAnew(path string) (fs.FileInfo, error) {
-	f, err := t.FS.Open(path)
+func (m *moves) lookAnew(path string) (fs.FileInfo, error) {
+	f, err := m.FS.Open(path)
 	if errors.Is(err, vfs.ErrNotRegular) {
-		return t.FS.Lstat(path)
+		return m.FS.Lstat(path)
 	}
 	if err != nil {
 		return nil, err

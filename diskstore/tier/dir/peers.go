@@ -21,7 +21,7 @@ func (d *tempDir) peers() (int, error) {
 	if !d.locked() {
 		return 0, fmt.Errorf("count runners in %s: the filesystem has no locks: %w", d.dir, errors.ErrUnsupported)
 	}
-	entries, err := d.t.FS.ReadDir(d.dir)
+	entries, err := d.in.FS.ReadDir(d.dir)
 	if err != nil {
 		return 0, err
 	}
@@ -32,14 +32,14 @@ func (d *tempDir) peers() (int, error) {
 			continue
 		}
 		path := filepath.Join(d.dir, e.Name())
-		lock, err := d.t.FS.LockThere(path)
+		lock, err := d.in.FS.LockThere(path)
 		switch {
 		case errors.Is(classify(err), tier.ErrNotFound): // the process has ended since the directory was listed
 		case errors.Is(err, vfs.ErrLocked):
 			n++
 		case err == nil:
 			if d.trusted(id) { // a lock that is not trusted may belong to another machine, with its own memory
-				_ = d.t.FS.Remove(path)
+				_ = d.in.FS.Remove(path)
 			}
 			lock.Close()
 		default:

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -21,30 +22,33 @@ import (
 // storing the page.
 const maxQuarantined = 16
 
-func (t *Tier) Quarantine(ctx context.Context, judged tier.Info, reason string) (bool, error) {
-	moved, err := t.MoveAside(ctx, judged, reason)
+// quarantine moves files to quarantine.
+type quarantine struct {
+	*moves
+	moved atomic.Uint64
+}
+
+func (q *quarantine) Quarantine(ctx context.Context, judged tier.Info, reason string) (bool, error) {
+	moved, err := q.MoveAside(ctx, judged, reason)
 	if moved {
-		t.SyncAside(t.Path(judged.Name))
+		q.SyncAside(q.Path(judged.Name))
 	}
 	return moved, err
 }
 
 // MoveAside does as Quarantine, and syncs nothing: the caller calls SyncAside.
-func (t *Tier) MoveAside(ctx context.Context, judged tier.Info, reason string) (bool, error) {
-	if err := t.Ready(ctx); err != nil {
-		return false, classify(err)
-	}
-	dir := filepath.Join(t.base, quarantineDir)
-	base := fmt.Sprintf("%s.%s.%d-%d%s", judged.Key, reason, time.Now().UnixNano(), t.moved.Add(1), PageExt)
-	err := t.again(func() error { return t.lookAtJudged(judged) })
+func (q *quarantine) MoveAside(ctx context.Context, judged tier.Info, reason string) (bool, error) {
+	dir := filepath.Join(q.base, quarantineDir)
+	base := fmt.Sprintf("%s.%s.%d-%d%s", judged.Key, reason, time.Now().UnixNano(), q.moved.Add(1), PageExt)
+	err := q.run(ctx, func() error { return q.lookAtJudged(judged) })
 	if err == nil {
 		var entries []fs.DirEntry
-		if entries, err = t.ReadDir(dir); err == nil && len(entries) >= maxQuarantined && judged.Bytes != tier.NotRegular {
+		if entries, err = q.ReadDir(dir); err == nil && len(entries) >= maxQuarantined && judged.Bytes != tier.NotRegular {
 			err = tier.ErrQuarantineFull
 		}
 	}
 	if err == nil {
-		err = t.opFailed(t.inNewDir(dir, func() error { return t.moveOut(ctx, judged, filepath.Join(dir, base)) }))
+		err = q.opFailed(q.inNewDir(dir, func() error { return q.moveOut(ctx, judged, filepath.Join(dir, base)) }))
 	}
 	switch {
 	case errors.Is(err, tier.ErrNotFound), errors.Is(err, tier.ErrReplaced):
@@ -58,28 +62,28 @@ func (t *Tier) MoveAside(ctx context.Context, judged tier.Info, reason string) (
 // SyncAside makes a move of path to quarantine, or back, durable. Without these syncs a power
 // cut could return the file to its place, in addition to files stored since in the space that
 // the move freed. After a failed sync the next read finds the damage again.
-func (t *Tier) SyncAside(path string) {
-	quarantine := filepath.Join(t.base, quarantineDir)
-	_ = t.persistDir(quarantine)
+func (q *quarantine) SyncAside(path string) {
+	quarantine := filepath.Join(q.base, quarantineDir)
+	_ = q.persistDir(quarantine)
 	for _, dir := range []string{quarantine, filepath.Dir(path)} {
-		_ = t.FS.SyncDir(dir)
+		_ = q.FS.SyncDir(dir)
 	}
 }
 
 // TrimQuarantine removes the oldest files beyond the limit. The next call retries failures.
-func (t *Tier) TrimQuarantine(dir string) {
+func (q *quarantine) TrimQuarantine(dir string) {
 	type file struct {
 		path string
 		when time.Time
 	}
-	entries, err := t.ReadDir(dir)
+	entries, err := q.ReadDir(dir)
 	if err != nil || len(entries) <= maxQuarantined {
 		return
 	}
 	var files []file
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if fi, err := t.FS.Lstat(path); err == nil {
+		if fi, err := q.FS.Lstat(path); err == nil {
 			when := fi.ModTime()
 			if tier.Beyond(when, time.Now()) {
 				when = time.Time{}
@@ -89,39 +93,39 @@ func (t *Tier) TrimQuarantine(dir string) {
 	}
 	slices.SortFunc(files, func(a, b file) int { return cmp.Or(a.when.Compare(b.when), cmp.Compare(a.path, b.path)) })
 	for _, f := range files[:max(0, len(files)-maxQuarantined)] {
-		_ = t.FS.Remove(f.path)
+		_ = q.FS.Remove(f.path)
 	}
 }
 
-func (t *Tier) EmptyQuarantine(ctx context.Context) (int64, error) {
-	if err := t.Ready(ctx); err != nil {
+func (q *quarantine) EmptyQuarantine(ctx context.Context) (int64, error) {
+	if err := q.Ready(ctx); err != nil {
 		return 0, classify(err)
 	}
-	dir := filepath.Join(t.base, quarantineDir)
-	entries, err := t.ReadDir(dir)
+	dir := filepath.Join(q.base, quarantineDir)
+	entries, err := q.ReadDir(dir)
 	if err != nil || len(entries) == 0 {
 		return 0, err
 	}
 	var freed int64
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if fi, err := t.FS.Lstat(path); err == nil && t.FS.Remove(path) == nil {
-			freed += t.FS.PhysicalBytes(fi)
+		if fi, err := q.FS.Lstat(path); err == nil && q.FS.Remove(path) == nil {
+			freed += q.FS.PhysicalBytes(fi)
 		}
 	}
-	return freed, t.opFailed(t.FS.SyncDir(dir))
+	return freed, q.opFailed(q.FS.SyncDir(dir))
 }
 
 // SetAside moves the file or directory at path to quarantine and returns its new path.
-func (t *Tier) SetAside(path, reason string) (string, error) {
-	dir := filepath.Join(t.base, quarantineDir)
+func (q *quarantine) SetAside(path, reason string) (string, error) {
+	dir := filepath.Join(q.base, quarantineDir)
 	was := strings.TrimSuffix(filepath.Base(path), PageExt)
-	to := filepath.Join(dir, fmt.Sprintf("%s.%s.%d-%d%s", was, reason, time.Now().UnixNano(), t.moved.Add(1), PageExt))
-	err := t.inDir(dir, func() error {
-		if _, err := t.FS.Lstat(path); err != nil {
+	to := filepath.Join(dir, fmt.Sprintf("%s.%s.%d-%d%s", was, reason, time.Now().UnixNano(), q.moved.Add(1), PageExt))
+	err := q.inDir(dir, func() error {
+		if _, err := q.FS.Lstat(path); err != nil {
 			return err
 		}
-		return t.FS.Rename(path, to)
+		return q.FS.Rename(path, to)
 	})
 	return to, classify(err)
 }
@@ -129,38 +133,45 @@ func (t *Tier) SetAside(path, reason string) (string, error) {
 // DropQuarantined removes the files in quarantine that may be pages of the fingerprints
 // picked, or counts them if dryRun is set. DropQuarantined returns their number and physical
 // bytes, also with an error.
-func (t *Tier) DropQuarantined(ctx context.Context, picked func(fingerprint pagefile.Key) bool, dryRun bool) (files int, bytes int64, err error) {
-	if err := t.Ready(ctx); err != nil {
+func (q *quarantine) DropQuarantined(ctx context.Context, picked func(fingerprint pagefile.Key) bool, dryRun bool) (files int, bytes int64, err error) {
+	if err := q.Ready(ctx); err != nil {
 		return 0, 0, err
 	}
-	dir := filepath.Join(t.base, quarantineDir)
-	w := &Walker{Ctx: ctx, T: t, Visit: func(e Entry) error { return e.Err }}
-	err = w.each(dir, func(_, path string, info fs.FileInfo) error {
-		if !info.Mode().IsRegular() || !t.mayBe(ctx, path, picked) {
-			return nil
+	dir := filepath.Join(q.base, quarantineDir)
+	entries, err := q.ReadDir(dir)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, e := range entries {
+		if err := ctx.Err(); err != nil {
+			return files, bytes, err
 		}
-		if !dryRun {
-			err := t.FS.Remove(path)
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil // another process removed the file
-			}
-			if err != nil {
-				return err
-			}
+		path := filepath.Join(dir, e.Name())
+		info, err := q.FS.Lstat(path)
+		if err == nil && (!info.Mode().IsRegular() || !q.mayBe(ctx, path, picked)) {
+			continue
+		}
+		if err == nil && !dryRun {
+			err = q.FS.Remove(path)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // another process removed the file
+		}
+		if err != nil {
+			return files, bytes, err
 		}
 		files++
-		bytes += t.FS.PhysicalBytes(info)
-		return nil
-	})
-	if err != nil || dryRun || files == 0 {
-		return files, bytes, err
+		bytes += q.FS.PhysicalBytes(info)
 	}
-	return files, bytes, t.FS.SyncDir(dir)
+	if dryRun || files == 0 {
+		return files, bytes, nil
+	}
+	return files, bytes, q.FS.SyncDir(dir)
 }
 
 // mayBe reports whether a file may be a page of the fingerprints picked.
-func (t *Tier) mayBe(ctx context.Context, path string, picked func(fingerprint pagefile.Key) bool) bool {
-	blob, err := OpenFile(t.FS, path, pagefile.Name{})
+func (q *quarantine) mayBe(ctx context.Context, path string, picked func(fingerprint pagefile.Key) bool) bool {
+	blob, err := OpenFile(q.FS, path, pagefile.Name{})
 	if err != nil {
 		return true
 	}

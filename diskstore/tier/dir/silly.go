@@ -41,7 +41,7 @@ func TempID(base string) (id string, lock, ok bool) {
 func (d *tempDir) sweepSilly(path string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.learnLocksLocked() == nil {
+	if d.reach.learnLocks() == nil {
 		d.sweepOldLocked(filepath.Base(path), &TempFiles{Paths: []string{path}})
 	}
 }

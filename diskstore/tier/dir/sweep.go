@@ -2,10 +2,8 @@ package dir
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -48,111 +46,26 @@ const (
 	beatAge   = 5 * beatEvery
 )
 
-// foreign reports whether other machines may use the directory as well.
-func (d *tempDir) foreign() bool {
-	return d.t.shared || d.locking != nil && d.locking.Reach != vfs.ReachDisk
-}
-
-// lockless reports whether two machines may hold the same lock here at the same time.
-func (d *tempDir) lockless() bool {
-	return d.t.shared && d.locking != nil && d.locking.Reach != vfs.ReachAll
-}
-
-// learnLocksLocked finds out, once, how far locks reach here. d.mu is held.
-func (d *tempDir) learnLocksLocked() error {
-	if d.locking != nil {
-		return nil
-	}
-	l, err := d.t.FS.Locking(d.dir)
-	if err != nil && errors.Is(classify(err), tier.ErrNotFound) {
-		return err
-	}
-	if err != nil {
-		l.Reach, l.Why = vfs.ReachHost, err.Error()
-	}
-	d.locking = &l
-	if l.Reach == vfs.ReachHost && d.t.watch.log != nil {
-		d.t.watch.log.Warn("kv tier's locks do not reach other machines, or it cannot be told: only one may write here",
-			"filesystem", l.Why, "remedy", lockRemedy)
-	}
-	return nil
-}
-
-const lockRemedy = "mount it with NFS 4 and without local_lock or nolock, or give each machine a directory of its own (OLLAMA_KV_INSTANCE_ID for the local one)"
-
-// notShared returns the error of a refused claim.
-func (d *tempDir) notShared() error {
-	return fmt.Errorf("another machine writes below %s, and locks do not keep the two apart; %s: %w", d.t.Root, lockRemedy, tier.ErrNotShared)
-}
-
-// trusts reports whether a free lock of this id proves that its process is dead.
-func (d *tempDir) trusts(id string) bool { return !d.foreign() || d.sameSystem(id) }
-
 // trusted does as trusts, for a caller without d.mu.
 func (d *tempDir) trusted(id string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.trusts(id)
-}
-
-// sameSystem reports whether an id was chosen by a process of this running system that uses
-// the same mount.
-func (d *tempDir) sameSystem(id string) bool {
-	if d.locking == nil {
-		return false
-	}
-	fields := strings.Split(id, ".")
-	return len(fields) >= 2 && fields[len(fields)-2] == d.locking.Host
-}
-
-// systemLocked is the part of an id that names the machine and the running system. d.mu is
-// held.
-func (d *tempDir) systemLocked() string {
-	if d.locking.Machine == "" {
-		return d.locking.Host
-	}
-	return d.locking.Machine + "." + d.locking.Host
-}
-
-// endedLocked reports whether a process of this machine chose an id before the machine's last
-// restart. d.mu is held.
-//
-// Copies of a virtual machine may have the same name, so the name alone proves nothing: in
-// addition the lock file must be unchanged since this system started. A running copy touches
-// its lock file every beatEvery and so counts as another machine. Both conditions together
-// allow this machine to write in the same root, and not to remove the files of the id.
-func (d *tempDir) endedLocked(id string, idle time.Duration) bool {
-	fields := strings.Split(id, ".")
-	if len(fields) < 3 || d.locking.Machine == "" || fields[len(fields)-3] != d.locking.Machine {
-		return false
-	}
-	now, err := d.t.FS.Locking(d.dir) // reads the present Up
-	return err == nil && idle > now.Up
-}
-
-// lockOverLocked reports whether a lock file, unchanged for idle, no longer protects any
-// process. d.mu is held.
-//
-// Lock files from before this machine's restart expire early, after beatAge: their claims
-// would otherwise stay in the ledger for one day more. A sleeping copy of the machine notices
-// before its next write that its lock file is gone, and makes a new claim.
-func (d *tempDir) lockOverLocked(id string, idle time.Duration) bool {
-	return idle > lockAge || idle > beatAge && d.endedLocked(id, idle)
+	return d.reach.trusts(id)
 }
 
 // beatLocked shows, when the next beat is due, that this process lives; only directories that
 // other machines use need beats. Without its lock file the process has lost its claim. d.mu is
 // held.
 func (d *tempDir) beatLocked() error {
-	if !d.foreign() || tier.WallBetween(d.beat, time.Now()) < beatEvery {
+	if !d.reach.foreign() || tier.WallBetween(d.beat, time.Now()) < beatEvery {
 		return nil
 	}
 	d.beat = time.Now()
-	lock, err := d.t.FS.Open(filepath.Join(d.dir, d.id+LockExt))
+	lock, err := d.in.FS.Open(filepath.Join(d.dir, d.id+LockExt))
 	if errors.Is(classify(err), tier.ErrNotFound) {
-		d.unlock(d.lock)
+		unlock(d.lock)
 		d.id, d.lock = "", nil
-		d.t.claimsAnew()
+		d.in.claimsAnew()
 		return nil
 	}
 	if err != nil {
@@ -169,15 +82,15 @@ func (d *tempDir) beatLocked() error {
 // made anew because touching a file may set the time of the machine that touches it.
 func (d *tempDir) renewBeat() error {
 	path := d.path(d.id, "beat")
-	f, err := d.t.FS.Create(path)
+	f, err := d.in.FS.Create(path)
 	if err == nil {
 		err = f.Close()
 	}
 	if err == nil {
-		err = d.t.FS.Rename(path, filepath.Join(d.dir, d.id+"-beat"+TmpExt))
+		err = d.in.FS.Rename(path, filepath.Join(d.dir, d.id+"-beat"+TmpExt))
 	}
 	if err != nil {
-		d.discard(path, 0) // on a full disk, Create may fail and leave the name
+		d.left.discard(path, 0) // on a full disk, Create may fail and leave the name
 	}
 	return err
 }
@@ -186,20 +99,20 @@ func (d *tempDir) renewBeat() error {
 // result is false without an id, because no file can be made then, and when making the file
 // fails. d.mu is held.
 func (d *tempDir) nowLocked() (time.Time, bool) {
-	if !d.foreign() {
+	if !d.reach.foreign() {
 		return time.Now(), true
 	}
 	if d.id == "" {
 		return time.Time{}, false
 	}
-	now, err := d.timeNow(d.path(d.id, clockWord))
+	now, err := d.in.timeNow(d.path(d.id, clockWord))
 	return now, err == nil
 }
 
 // changed returns the time of a file's last change. changed opens the file first: an NFS
 // client then asks the server and does not use cached attributes.
-func (d *tempDir) changed(path string) (time.Time, bool) {
-	f, err := d.t.FS.Open(path)
+func (r *root) changed(path string) (time.Time, bool) {
+	f, err := r.FS.Open(path)
 	if err != nil {
 		return time.Time{}, false
 	}
@@ -217,9 +130,9 @@ type TempFiles struct {
 	Paths []string
 }
 
-// groupsLocked lists the temporary directory by id. d.mu is held.
-func (d *tempDir) groupsLocked() (map[string]*TempFiles, error) {
-	entries, err := d.t.FS.ReadDir(d.dir)
+// groupsIn lists a temporary directory by id.
+func groupsIn(fsys vfs.FS, dir string) (map[string]*TempFiles, error) {
+	entries, err := fsys.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +148,7 @@ func (d *tempDir) groupsLocked() (map[string]*TempFiles, error) {
 		case lock:
 			of(id).Lock = true
 		case ok:
-			of(id).Paths = append(of(id).Paths, filepath.Join(d.dir, e.Name()))
+			of(id).Paths = append(of(id).Paths, filepath.Join(dir, e.Name()))
 		}
 	}
 	return groups, nil
@@ -246,7 +159,7 @@ func (d *tempDir) groupsLocked() (map[string]*TempFiles, error) {
 func (d *tempDir) sweep() (holding map[string]bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.learnLocksLocked() != nil {
+	if d.reach.learnLocks() != nil {
 		return nil
 	}
 	return d.sweepLocked()
@@ -254,7 +167,7 @@ func (d *tempDir) sweep() (holding map[string]bool) {
 
 // sweepLocked does as sweep. d.mu is held.
 func (d *tempDir) sweepLocked() (holding map[string]bool) {
-	groups, err := d.groupsLocked()
+	groups, err := groupsIn(d.in.FS, d.dir)
 	if err != nil {
 		return nil
 	}
@@ -274,7 +187,7 @@ func (d *tempDir) sweepLocked() (holding map[string]bool) {
 		default:
 			d.sweepOldLocked(id, files)
 		}
-		d.unlock(held)
+		unlock(held)
 	}
 	return holding
 }
@@ -283,14 +196,14 @@ func (d *tempDir) sweepLocked() (holding map[string]bool) {
 // because the process may have made some before it died and after the first listing. Without
 // its lock a file would stay for OrphanAge. d.mu is held.
 func (d *tempDir) removeDeadLocked(id string) {
-	groups, err := d.groupsLocked()
+	groups, err := groupsIn(d.in.FS, d.dir)
 	if err != nil || groups[id] == nil {
 		return
 	}
 	for _, path := range groups[id].Paths {
-		_ = d.t.FS.Remove(path)
+		_ = d.in.FS.Remove(path)
 	}
-	d.removeLock(filepath.Join(d.dir, id+LockExt))
+	d.in.removeLock(filepath.Join(d.dir, id+LockExt))
 }
 
 // tryLocked reports whether the lock of an id proves that its process lives. For a process
@@ -300,7 +213,7 @@ func (d *tempDir) tryLocked(id string, files *TempFiles) (held io.Closer, alive 
 	if !files.Lock {
 		return nil, false, nil
 	}
-	lock, err := d.t.FS.LockThere(filepath.Join(d.dir, id+LockExt))
+	lock, err := d.in.FS.LockThere(filepath.Join(d.dir, id+LockExt))
 	switch {
 	case errors.Is(classify(err), tier.ErrNotFound): // the process has ended since the directory was listed
 		files.Lock = false
@@ -311,8 +224,8 @@ func (d *tempDir) tryLocked(id string, files *TempFiles) (held io.Closer, alive 
 		return nil, false, nil
 	case err != nil:
 		return nil, false, err
-	case !d.trusts(id):
-		d.unlock(lock)
+	case !d.reach.trusts(id):
+		unlock(lock)
 		return nil, false, nil
 	}
 	return lock, false, nil
@@ -326,11 +239,11 @@ func (d *tempDir) sweepOldLocked(id string, files *TempFiles) {
 	}
 	if age > OrphanAge {
 		for _, path := range files.Paths {
-			_ = d.t.FS.Remove(path)
+			_ = d.in.FS.Remove(path)
 		}
 	}
-	if files.Lock && d.lockOverLocked(id, age) {
-		d.removeLock(filepath.Join(d.dir, id+LockExt))
+	if files.Lock && d.reach.lockOver(id, age) {
+		d.in.removeLock(filepath.Join(d.dir, id+LockExt))
 	}
 }
 
@@ -343,7 +256,7 @@ func (d *tempDir) idleLocked(id string, files *TempFiles) (time.Duration, bool) 
 		paths = append(paths[:len(paths):len(paths)], filepath.Join(d.dir, id+LockExt))
 	}
 	for _, path := range paths {
-		if when, ok := d.changed(path); ok && when.After(last) {
+		if when, ok := d.in.changed(path); ok && when.After(last) {
 			last = when
 		}
 	}
@@ -358,12 +271,12 @@ func (d *tempDir) idleLocked(id string, files *TempFiles) (time.Duration, bool) 
 // one of the two: the first writer continues. Two processes that start at the same time may
 // both yield and try again. d.mu is held.
 func (d *tempDir) yieldLocked() error {
-	if !d.lockless() {
+	if !d.reach.lockless() {
 		return nil
 	}
 	other := d.otherWriterLocked()
 	was := !d.refused.IsZero()
-	log := d.t.watch.log
+	log := d.in.watch.log
 	if other == "" {
 		if d.refused = (time.Time{}); was && log != nil {
 			log.Info("kv tier may be written again")
@@ -372,31 +285,31 @@ func (d *tempDir) yieldLocked() error {
 	}
 	d.refused = time.Now()
 	_ = d.leaveLocked()
-	d.t.claimsAnew()
+	d.in.claimsAnew()
 	if !was && log != nil {
 		log.Warn("kv tier is only read: another machine writes to it, and locks do not keep the two apart",
-			"filesystem", d.locking.Why, "other", other, "remedy", lockRemedy)
+			"filesystem", d.reach.locking.Why, "other", other, "remedy", lockRemedy)
 	}
-	return d.notShared()
+	return d.reach.notShared()
 }
 
 // otherWriterLocked returns the id of a process on another machine that wrote within beatAge
 // although its lock is free here, "" for none. d.mu is held.
 func (d *tempDir) otherWriterLocked() string {
-	groups, err := d.groupsLocked()
+	groups, err := groupsIn(d.in.FS, d.dir)
 	if err != nil {
 		return ""
 	}
 	for id, files := range groups {
-		if id == d.id || !files.Lock || d.sameSystem(id) {
+		if id == d.id || !files.Lock || d.reach.sameSystem(id) {
 			continue
 		}
 		held, alive, err := d.tryLocked(id, files)
-		d.unlock(held)
+		unlock(held)
 		if alive || err != nil { // locks reach the other process
 			continue
 		}
-		if age, known := d.idleLocked(id, files); known && age < beatAge && !d.endedLocked(id, age) {
+		if age, known := d.idleLocked(id, files); known && age < beatAge && !d.reach.ended(id, age) {
 			return id
 		}
 	}
@@ -416,20 +329,20 @@ type judgment struct {
 func (d *tempDir) Judge(id string, files *TempFiles, write bool) (j judgment, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.learnLocksLocked(); err != nil {
+	if err := d.reach.learnLocks(); err != nil {
 		return j, err
 	}
 	j.Held, j.Alive, err = d.tryLocked(id, files)
 	if j.Alive || j.Held != nil || err != nil {
 		return j, err
 	}
-	if write && d.foreign() && d.id == "" {
+	if write && d.reach.foreign() && d.id == "" {
 		if err := d.chooseLocked(); err != nil {
 			return j, err
 		}
 	}
 	if idle, known := d.idleLocked(id, files); known {
-		j.Idle, j.LockOver = idle, files.Lock && d.lockOverLocked(id, idle)
+		j.Idle, j.LockOver = idle, files.Lock && d.reach.lockOver(id, idle)
 	}
 	return j, nil
 }

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
@@ -25,26 +24,28 @@ import (
 // cannot see the lock, the time of the lock file, and of a file made anew while the process
 // writes, are signs of life; see sweep.go.
 type tempDir struct {
-	t      *Tier
+	in     *root
 	dir    string
 	prefix string // of the id
+	left   leftovers
+	reach  reach
 
 	mu      sync.Mutex
 	id      string // "" until the first claim
 	lock    io.Closer
 	beat    time.Time // time of the last beat
 	refused time.Time // time of the last refused claim; zero if the claim is not refused
-	locking *vfs.Locking
 	next    atomic.Uint64
-
-	leftMu    sync.Mutex
-	left      map[string]int64 // files that could not be removed → their size on the disk at most, in bytes
-	leftBytes atomic.Int64     // bytes of all files that could not be removed
 
 	// An operation that an isolated tier gave up may return after close, and must then make no
 	// file, because no lock file would protect that file.
 	closed   atomic.Bool
 	creating sync.RWMutex // held shared while a file is made
+}
+
+func newTempDir(in *root, prefix string) *tempDir {
+	dir := filepath.Join(in.base, tmpDir)
+	return &tempDir{in: in, dir: dir, prefix: prefix, left: leftovers{in: in}, reach: reach{in: in, dir: dir}}
 }
 
 // create makes a new temporary file with a word for its purpose in the name.
@@ -58,17 +59,17 @@ func (d *tempDir) create(what string) (vfs.File, string, error) {
 	if d.closed.Load() {
 		return nil, "", tier.ErrClosed
 	}
-	if err := d.retryLeft(); err != nil {
+	if err := d.left.retry(); err != nil {
 		return nil, "", err
 	}
 	path := d.path(id, what)
 	var file vfs.File
-	err = d.t.inDir(d.dir, func() error {
-		file, err = d.t.FS.Create(path)
+	err = d.in.inDir(d.dir, func() error {
+		file, err = d.in.FS.Create(path)
 		return err
 	})
 	if err != nil {
-		d.discard(path, 0) // on a full disk, Create may fail and leave the name
+		d.left.discard(path, 0) // on a full disk, Create may fail and leave the name
 	}
 	return file, path, err
 }
@@ -84,48 +85,10 @@ func (d *tempDir) unused(what string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := d.retryLeft(); err != nil {
+	if err := d.left.retry(); err != nil {
 		return "", err
 	}
 	return d.path(id, what), nil
-}
-
-// maxLeft is the number of files that could not be removed with which a process makes no
-// further one. A few more may be left by files that are being made.
-const maxLeft = 256
-
-// discard removes a file of the given size in bytes. A file that cannot be removed is counted,
-// and removed again before the next file is made.
-func (d *tempDir) discard(path string, bytes int64) {
-	err := d.t.FS.Remove(path)
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		return
-	}
-	d.leftMu.Lock()
-	defer d.leftMu.Unlock()
-	if d.left == nil {
-		d.left = make(map[string]int64)
-	}
-	d.leftBytes.Add(pagefile.AlignUp(bytes) - d.left[path])
-	d.left[path] = pagefile.AlignUp(bytes)
-}
-
-// retryLeft removes files that discard could not remove, until the first failure. retryLeft
-// returns the failure while there are maxLeft files.
-func (d *tempDir) retryLeft() error {
-	d.leftMu.Lock()
-	defer d.leftMu.Unlock()
-	for path, bytes := range d.left {
-		if err := d.t.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			if len(d.left) < maxLeft {
-				return nil // the other files would probably fail, too
-			}
-			return fmt.Errorf("%d temporary files cannot be removed: %w", len(d.left), err)
-		}
-		delete(d.left, path)
-		d.leftBytes.Add(-bytes)
-	}
-	return nil
 }
 
 // claim returns the process's id. The first call chooses and locks an id and removes the files
@@ -146,19 +109,19 @@ func (d *tempDir) claim() (string, error) {
 		return d.id, nil
 	}
 	if !d.refused.IsZero() && time.Since(d.refused) < beatEvery {
-		return "", d.notShared()
+		return "", d.reach.notShared()
 	}
-	if err := d.t.ensureDir(d.dir); err != nil {
+	if err := d.in.ensureDir(d.dir); err != nil {
 		return "", err
 	}
-	if err := d.learnLocksLocked(); err != nil {
+	if err := d.reach.learnLocks(); err != nil {
 		return "", err
 	}
 	d.sweepLocked()
 	if err := d.chooseLocked(); err != nil {
 		return "", err
 	}
-	if d.foreign() {
+	if d.reach.foreign() {
 		d.sweepLocked() // this process now has a file, which gives the filesystem's time
 	}
 	if err := d.yieldLocked(); err != nil {
@@ -170,26 +133,26 @@ func (d *tempDir) claim() (string, error) {
 // chooseLocked chooses an id and locks its file. Without locks the file exists nevertheless.
 // d.mu is held.
 func (d *tempDir) chooseLocked() error {
-	if now, err := d.t.FS.Locking(d.dir); err == nil {
-		d.locking.Host = now.Host // a new mount may have another name
+	if now, err := d.in.FS.Locking(d.dir); err == nil {
+		d.reach.locking.Host = now.Host // a new mount may have another name
 	}
 	for {
 		var random [8]byte
 		rand.Read(random[:])
-		id := d.prefix + d.systemLocked() + "." + hex.EncodeToString(random[:])
+		id := d.prefix + d.reach.system() + "." + hex.EncodeToString(random[:])
 		path := filepath.Join(d.dir, id+LockExt)
-		lock, err := d.t.FS.Lock(path)
+		lock, err := d.in.FS.Lock(path)
 		if errors.Is(err, vfs.ErrLocked) {
 			continue // a cleaner holds the lock and is about to remove the file
 		}
 		if vfs.IsNoLocks(err) {
-			err = d.makeLockFile(path)
+			err = makeLockFile(d.in.FS, path)
 		}
 		if err != nil {
 			return err
 		}
-		if _, err := d.t.FS.Lstat(path); err != nil {
-			d.unlock(lock)
+		if _, err := d.in.FS.Lstat(path); err != nil {
+			unlock(lock)
 			if classified := classify(err); !errors.Is(classified, tier.ErrNotFound) {
 				return classified
 			}
@@ -197,9 +160,9 @@ func (d *tempDir) chooseLocked() error {
 		}
 		// After a power cut, files without their lock file would look like files of a system
 		// without locks, and stay for OrphanAge.
-		if err := d.t.FS.SyncDir(d.dir); err != nil {
-			_ = d.t.FS.Remove(path)
-			d.unlock(lock)
+		if err := d.in.FS.SyncDir(d.dir); err != nil {
+			_ = d.in.FS.Remove(path)
+			unlock(lock)
 			return err
 		}
 		d.id, d.lock, d.beat = id, lock, time.Now()
@@ -209,8 +172,8 @@ func (d *tempDir) chooseLocked() error {
 
 // makeLockFile makes a lock file that cannot be locked, unless the file exists: some systems
 // make the file before locking fails.
-func (d *tempDir) makeLockFile(path string) error {
-	f, err := d.t.FS.Create(path)
+func makeLockFile(fsys vfs.FS, path string) error {
+	f, err := fsys.Create(path)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
@@ -221,7 +184,7 @@ func (d *tempDir) makeLockFile(path string) error {
 }
 
 // unlock releases a lock, which may be nil.
-func (d *tempDir) unlock(lock io.Closer) {
+func unlock(lock io.Closer) {
 	if lock != nil {
 		_ = lock.Close()
 	}
@@ -235,9 +198,9 @@ func (d *tempDir) locked() bool {
 }
 
 // removeLock removes a lock file after no file that the lock file protects can come back.
-func (d *tempDir) removeLock(path string) {
-	if d.t.FS.SyncDir(d.dir) == nil {
-		_ = d.t.FS.Remove(path)
+func (r *root) removeLock(path string) {
+	if r.FS.SyncDir(filepath.Dir(path)) == nil {
+		_ = r.FS.Remove(path)
 	}
 }
 
@@ -259,7 +222,7 @@ func (d *tempDir) leaveLocked() error {
 		return nil
 	}
 	if d.removeOwn() == nil {
-		d.removeLock(filepath.Join(d.dir, d.id+LockExt))
+		d.in.removeLock(filepath.Join(d.dir, d.id+LockExt))
 	}
 	var err error
 	if d.lock != nil {
@@ -271,7 +234,7 @@ func (d *tempDir) leaveLocked() error {
 
 // removeOwn removes the remaining temporary files of this process.
 func (d *tempDir) removeOwn() error {
-	entries, err := d.t.FS.ReadDir(d.dir)
+	entries, err := d.in.FS.ReadDir(d.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -279,7 +242,7 @@ func (d *tempDir) removeOwn() error {
 		if !strings.HasPrefix(e.Name(), d.id+"-") {
 			continue
 		}
-		if rerr := d.t.FS.Remove(filepath.Join(d.dir, e.Name())); !errors.Is(rerr, fs.ErrNotExist) {
+		if rerr := d.in.FS.Remove(filepath.Join(d.dir, e.Name())); !errors.Is(rerr, fs.ErrNotExist) {
 			err = errors.Join(err, rerr)
 		}
 	}

@@ -39,6 +39,6 @@ func TestSecondMountOfOneSystemSparesLiveUploads(t *testing.T) {
 
 	_, err = up.Commit(ctx, time.Now())
 	require.NoError(t, err)
-	_, err = b.Stat(ctx, name)
+	_, err = tier.Stat(ctx, b, name)
 	require.NoError(t, err)
 }

@@ -17,7 +17,7 @@ import (
 // dirUpload is an Upload to a Tier. The file is written in the temporary directory, on the
 // filesystem of its final name.
 type dirUpload struct {
-	t       *Tier
+	in      *quarantine
 	name    pagefile.Name
 	file    vfs.File // nil when closed
 	tmp     string
@@ -33,7 +33,7 @@ func (t *Tier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, err
 	if err != nil {
 		return nil, t.opFailed(err)
 	}
-	return &dirUpload{t: t, name: name, file: file, tmp: tmp}, nil
+	return &dirUpload{in: t.quarantine, name: name, file: file, tmp: tmp}, nil
 }
 
 func (u *dirUpload) Write(ctx context.Context, p []byte) error {
@@ -42,7 +42,7 @@ func (u *dirUpload) Write(ctx context.Context, p []byte) error {
 	}
 	n, err := u.file.Write(p)
 	u.written += int64(n)
-	return u.t.opFailed(err)
+	return u.in.opFailed(err)
 }
 
 func (u *dirUpload) Written() int64 { return u.written }
@@ -54,7 +54,7 @@ func (u *dirUpload) Seal(ctx context.Context) error {
 	info, err := u.seal()
 	if err != nil {
 		u.Abort()
-		return u.t.opFailed(err)
+		return u.in.opFailed(err)
 	}
 	u.sealed = &info
 	return nil
@@ -95,29 +95,29 @@ func (u *dirUpload) seal() (tier.Info, error) {
 		return tier.Info{}, err
 	}
 	// After the close: XFS frees blocks allocated beyond the end of the file at the close.
-	if fi, err = u.t.FS.Lstat(u.tmp); err != nil {
+	if fi, err = u.in.FS.Lstat(u.tmp); err != nil {
 		u.remove()
 		return tier.Info{}, err
 	}
 	// If the file's time cannot be set, the page is not stored: the first page of a
 	// conversation would be evicted first, and no other page of the conversation would be
 	// found. Setting the present time shows whether times can be set.
-	if err := u.t.FS.Chtimes(u.tmp, fi.ModTime(), fi.ModTime()); err != nil {
+	if err := u.in.FS.Chtimes(u.tmp, fi.ModTime(), fi.ModTime()); err != nil {
 		u.remove()
 		return tier.Info{}, err
 	}
-	return tier.Info{Name: u.name, Bytes: fi.Size(), Physical: u.t.FS.PhysicalBytes(fi)}, nil
+	return tier.Info{Name: u.name, Bytes: fi.Size(), Physical: u.in.FS.PhysicalBytes(fi)}, nil
 }
 
 // publish renames the sealed file. A directory, link or FIFO in the page's place is moved to
 // quarantine.
 func (u *dirUpload) publish(ctx context.Context, info tier.Info) (tier.Committed, error) {
-	t, path := u.t, u.t.Path(u.name)
+	t, path := u.in, u.in.Path(u.name)
 	dir := filepath.Dir(path)
 	done := tier.Committed{Info: info}
 	rename := func() error {
-		t.renameMu.Lock()
-		defer t.renameMu.Unlock()
+		t.mu.Lock()
+		defer t.mu.Unlock()
 		fi, err := t.FS.Lstat(path)
 		if done.Replaced = err == nil && fi.Mode().IsRegular(); done.Replaced {
 			done.Freed = t.FS.PhysicalBytes(fi)
@@ -137,7 +137,7 @@ func (u *dirUpload) publish(ctx context.Context, info tier.Info) (tier.Committed
 		}
 	}
 	if err != nil {
-		return u.unpublished(done), u.t.opFailed(err)
+		return u.unpublished(done), u.in.opFailed(err)
 	}
 	return done, nil
 }
@@ -145,7 +145,7 @@ func (u *dirUpload) publish(ctx context.Context, info tier.Info) (tier.Committed
 // unpublished returns the Committed of a failed rename, if the rename may have taken effect: a
 // network can lose the answer to an operation that succeeded.
 func (u *dirUpload) unpublished(done tier.Committed) tier.Committed {
-	_, err := u.t.FS.Lstat(u.tmp)
+	_, err := u.in.FS.Lstat(u.tmp)
 	if err == nil {
 		u.remove()
 		return tier.Committed{}
@@ -167,7 +167,7 @@ func (t *Tier) syncName(name pagefile.Name) error {
 	return t.FS.SyncDir(filepath.Dir(dir))
 }
 
-func (u *dirUpload) remove() { u.t.Temp.discard(u.tmp, u.written) }
+func (u *dirUpload) remove() { u.in.temp.left.discard(u.tmp, u.written) }
 
 func (u *dirUpload) Abort() {
 	if u.file == nil && u.sealed == nil {

@@ -44,8 +44,8 @@ func sinceBegan() time.Duration { return time.Since(began) }
 
 // checkRoot returns nil when the root may be used. checkRoot reads the directory at most once
 // per rootCheckEvery.
-func (t *Tier) checkRoot() error {
-	w := &t.watch
+func (r *root) checkRoot() error {
+	w := &r.watch
 	if w.fresh() {
 		return nil
 	}
@@ -54,29 +54,29 @@ func (t *Tier) checkRoot() error {
 	if w.fresh() { // another operation has checked meanwhile
 		return nil
 	}
-	return t.recheckRootLocked()
+	return r.recheckRootLocked()
 }
 
 // recheckRoot checks the root now.
-func (t *Tier) recheckRoot() error {
-	t.watch.mu.Lock()
-	defer t.watch.mu.Unlock()
-	return t.recheckRootLocked()
+func (r *root) recheckRoot() error {
+	r.watch.mu.Lock()
+	defer r.watch.mu.Unlock()
+	return r.recheckRootLocked()
 }
 
 // fresh reports whether the root was found good within rootCheckEvery.
 func (w *rootWatch) fresh() bool { return w.clock() < time.Duration(w.until.Load()) }
 
 // recheckRootLocked checks the root now. watch.mu is held.
-func (t *Tier) recheckRootLocked() error {
-	w := &t.watch
-	if !w.used && t.createRoot {
-		if err := t.ensureDir(t.Root); err != nil {
+func (r *root) recheckRootLocked() error {
+	w := &r.watch
+	if !w.used && r.createRoot {
+		if err := r.ensureDir(r.Root); err != nil {
 			return err
 		}
 	}
-	err := t.lookAtRootLocked()
-	t.noteRootLocked(err)
+	err := r.lookAtRootLocked()
+	r.noteRootLocked(err)
 	w.until.Store(0)
 	if err == nil && w.known != nil {
 		w.until.Store(int64(w.clock() + rootCheckEvery))
@@ -86,55 +86,55 @@ func (t *Tier) recheckRootLocked() error {
 
 // lookAtRootLocked makes the checks of Open, and checks that the root is the same directory as
 // before. Another directory that is as safe replaces the previous one. watch.mu is held.
-func (t *Tier) lookAtRootLocked() error {
-	w := &t.watch
-	info, err := checkRoot(t.FS, t.Root)
-	if errors.Is(err, fs.ErrNotExist) && t.createRoot && w.used {
+func (r *root) lookAtRootLocked() error {
+	w := &r.watch
+	info, err := checkRoot(r.FS, r.Root)
+	if errors.Is(err, fs.ErrNotExist) && r.createRoot && w.used {
 		w.known = nil // look-ups find nothing, and a Put makes the directory again
 		return nil
 	}
 	if err != nil {
-		return t.missing(err)
+		return r.missing(err)
 	}
-	_, err = checkRoot(t.FS, t.base)
+	_, err = checkRoot(r.FS, r.base)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return t.missing(err)
+		return r.missing(err)
 	}
 	hasBase := err == nil
-	w.hadBase = w.hadBase || hasBase || t.knowsDir(t.base)
-	another := w.used && (w.known == nil || !t.FS.SameFile(w.known, info)) && !t.Temp.isHere()
-	if another && w.hadBase && !hasBase && !t.createRoot {
-		return fmt.Errorf("%s is another directory than before, without pages: mount it again, or restart to use it: %w", t.Root, tier.ErrRootChanged)
+	w.hadBase = w.hadBase || hasBase || r.knowsDir(r.base)
+	another := w.used && (w.known == nil || !r.FS.SameFile(w.known, info)) && !r.isHere()
+	if another && w.hadBase && !hasBase && !r.createRoot {
+		return fmt.Errorf("%s is another directory than before, without pages: mount it again, or restart to use it: %w", r.Root, tier.ErrRootChanged)
 	}
 	w.known, w.used = info, true
 	if another {
-		t.takeOverLocked()
+		r.takeOverLocked()
 	}
 	return nil
 }
 
 // takeOverLocked drops the state of the previous directory. watch.mu is held.
-func (t *Tier) takeOverLocked() {
-	t.forgetDirs()
-	if t.Temp.reset() && t.watch.log != nil {
-		t.watch.log.Warn("kv tier's directory was replaced by another, using that")
+func (r *root) takeOverLocked() {
+	r.forgetDirs()
+	if r.reset() && r.watch.log != nil {
+		r.watch.log.Warn("kv tier's directory was replaced by another, using that")
 	}
-	t.claimsAnew()
+	r.claimsAnew()
 }
 
 // claimsAnew reports that this process has lost its claim in the ledger.
-func (t *Tier) claimsAnew() {
-	if t.watch.replaced != nil {
-		t.watch.replaced()
+func (r *root) claimsAnew() {
+	if r.watch.replaced != nil {
+		r.watch.replaced()
 	}
 }
 
 // noteRootLocked stores whether the root may be used, and logs each change for the local tier.
 // For the remote tier its breaker logs changes. watch.mu is held.
-func (t *Tier) noteRootLocked(err error) {
-	w := &t.watch
+func (r *root) noteRootLocked(err error) {
+	w := &r.watch
 	was := w.down.Swap(err != nil)
-	if w.log == nil || !t.createRoot || !w.used {
+	if w.log == nil || !r.createRoot || !w.used {
 		return
 	}
 	switch {
@@ -164,9 +164,9 @@ func classify(err error) error {
 
 // opFailed classifies the error of an operation. If the error suggests a problem of the root
 // and a check of the root fails, opFailed returns the root's error.
-func (t *Tier) opFailed(err error) error {
+func (r *root) opFailed(err error) error {
 	if (vfs.IsStale(err) || errors.Is(err, vfs.ErrUnsafe)) && !errors.Is(err, tier.ErrRootMissing) {
-		if rootErr := t.recheckRoot(); rootErr != nil {
+		if rootErr := r.recheckRoot(); rootErr != nil {
 			return rootErr
 		}
 	}
@@ -176,18 +176,18 @@ func (t *Tier) opFailed(err error) error {
 // again runs op on a path. When the path's handle is stale, because another machine has
 // removed or replaced the file, op runs once more. A file that is still stale is not found; a
 // stale root is a missing root.
-func (t *Tier) again(op func() error) error {
+func (r *root) again(op func() error) error {
 	err := op()
 	if !vfs.IsStale(err) {
-		return t.opFailed(err)
+		return r.opFailed(err)
 	}
-	if err := t.recheckRoot(); err != nil {
+	if err := r.recheckRoot(); err != nil {
 		return err
 	}
 	if err = op(); vfs.IsStale(err) {
 		return fmt.Errorf("%w (%w)", err, tier.ErrNotFound)
 	}
-	return t.opFailed(err)
+	return r.opFailed(err)
 }
 
 // isHere reports whether the lock file of this process is below the root. If so, the root is
@@ -198,7 +198,7 @@ func (d *tempDir) isHere() bool {
 	if d.id == "" {
 		return false
 	}
-	_, err := d.t.FS.Lstat(filepath.Join(d.dir, d.id+LockExt))
+	_, err := d.in.FS.Lstat(filepath.Join(d.dir, d.id+LockExt))
 	return err == nil
 }
 
@@ -211,6 +211,6 @@ func (d *tempDir) reset() bool {
 	if d.lock != nil {
 		_ = d.lock.Close()
 	}
-	d.id, d.lock, d.locking, d.refused = "", nil, nil, time.Time{}
+	d.id, d.lock, d.reach.locking, d.refused = "", nil, nil, time.Time{}
 	return claimed
 }

@@ -31,7 +31,7 @@ func TestRootIsLookedAtOnceASecond(t *testing.T) {
 	}{{0, 1}, {rootCheckEvery - 1, 1}, {rootCheckEvery, 2}, {2*rootCheckEvery - 1, 2}, {2 * rootCheckEvery, 3}} {
 		now = step.at
 		for range 3 {
-			_, err := tr.Stat(ctx, pagefile.Name{Class: pagefile.ClassPage})
+			_, err := tier.Stat(ctx, tr, pagefile.Name{Class: pagefile.ClassPage})
 			require.ErrorIs(t, err, tier.ErrNotFound)
 		}
 		require.Equal(t, step.looks, looks, "at %v", step.at)

@@ -3,7 +3,9 @@ package guard
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
+	"sync"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -31,24 +33,6 @@ func describe(info tier.Info, name pagefile.Name) (tier.Info, error) {
 	return info, nil
 }
 
-// inOrder describes the files of the first len(infos) names, in the order of names.
-func inOrder(infos []tier.Info, names []pagefile.Name) ([]tier.Info, error) {
-	if len(infos) > len(names) {
-		return nil, fmt.Errorf("%w: %d names were looked up, and %d files found", errAnswer, len(names), len(infos))
-	}
-	described := make([]tier.Info, len(infos))
-	for i, info := range infos {
-		if info.Name != names[i] {
-			return nil, fmt.Errorf("%w: file %v was looked up, and %v found", errAnswer, names[i].Key, info.Key)
-		}
-		var err error
-		if described[i], err = describe(info, info.Name); err != nil {
-			return nil, err
-		}
-	}
-	return described, nil
-}
-
 // listed describes each file that belongs to the list, once: the pages of a server's listing
 // may overlap.
 func listed(infos []tier.Info, belongs func(pagefile.Name) bool) ([]tier.Info, error) {
@@ -71,23 +55,21 @@ func listed(infos []tier.Info, belongs func(pagefile.Name) bool) ([]tier.Info, e
 // errPanic reports a tier that panicked.
 var errPanic = errors.New("diskstore: the tier panicked")
 
+// panics logs the first panic of a tier, with its stack.
+type panics struct {
+	log  *slog.Logger
+	once sync.Once
+}
+
 // try runs op and returns a panic as an error.
-func try[T any](t *Tier, op func() (T, error)) (v T, err error) {
+func try[T any](p *panics, op func() (T, error)) (v T, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("%w: %v", errPanic, cause)
-			t.panics.Do(func() {
-				t.log.Error("kv tier panicked, later panics of it are not logged", "error", cause, "stack", string(debug.Stack()))
+			p.once.Do(func() {
+				p.log.Error("kv tier panicked, later panics of it are not logged", "error", cause, "stack", string(debug.Stack()))
 			})
 		}
 	}()
 	return op()
-}
-
-// end runs fn, which releases a file or a lock, and recovers from its panic.
-func (t *Tier) end(fn func()) {
-	_, _ = try(t, func() (struct{}, error) {
-		fn()
-		return struct{}{}, nil
-	})
 }

@@ -22,7 +22,7 @@ import (
 
 // odd is a tier with some methods replaced.
 type odd struct {
-	tier.Tier
+	tier.Disk
 	open   func(name pagefile.Name) (tier.Blob, error)
 	create func(name pagefile.Name) (tier.Upload, error)
 	lock   func() (func(), error)
@@ -31,13 +31,8 @@ type odd struct {
 	branches []tier.Branch // listed besides
 }
 
-func (o *odd) Branches(ctx context.Context, fingerprint, prefix pagefile.Key) ([]tier.Branch, bool, error) {
-	branches, longer, err := o.Tier.Branches(ctx, fingerprint, prefix)
-	return append(branches, o.branches...), longer, err
-}
-
-func (o *odd) ListBranches(ctx context.Context, fingerprint pagefile.Key, first byte) ([]tier.Branch, error) {
-	branches, err := o.Tier.ListBranches(ctx, fingerprint, first)
+func (o *odd) Branches(ctx context.Context, fingerprint pagefile.Key, prefix []byte) ([]tier.Branch, error) {
+	branches, err := o.Disk.Branches(ctx, fingerprint, prefix)
 	return append(branches, o.branches...), err
 }
 
@@ -48,60 +43,42 @@ func (o *odd) list(infos []tier.Info, err error) ([]tier.Info, error) {
 	return infos, err
 }
 
-func (o *odd) Stat(ctx context.Context, name pagefile.Name) (tier.Info, error) {
-	info, err := o.Tier.Stat(ctx, name)
-	infos, _ := o.list([]tier.Info{info}, nil)
-	return infos[0], err
-}
-
-func (o *odd) Leading(ctx context.Context, names []pagefile.Name) ([]tier.Info, error) {
-	return o.list(o.Tier.Leading(ctx, names))
+func (o *odd) Find(ctx context.Context, names []pagefile.Name, leading bool) ([]tier.Info, error) {
+	return o.list(o.Disk.Find(ctx, names, leading))
 }
 
 func (o *odd) OldTails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
-	return o.list(o.Tier.(tier.Older).OldTails(ctx, fingerprint, parent))
-}
-
-func (o *odd) OldBranches(ctx context.Context, fingerprint pagefile.Key, most int) ([]tier.OldBranch, error) {
-	return o.Tier.(tier.Older).OldBranches(ctx, fingerprint, most)
-}
-
-func (o *odd) RemoveOldBranch(ctx context.Context, b tier.OldBranch) error {
-	return o.Tier.(tier.Older).RemoveOldBranch(ctx, b)
+	return o.list(o.Disk.OldTails(ctx, fingerprint, parent))
 }
 
 func (o *odd) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
-	return o.list(o.Tier.ListShard(ctx, shard))
+	return o.list(o.Disk.ListShard(ctx, shard))
 }
 
-func (o *odd) Open(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
+func (o *odd) Open(ctx context.Context, name pagefile.Name, anew bool) (tier.Blob, error) {
 	if o.open == nil {
-		return o.Tier.Open(ctx, name)
+		return o.Disk.Open(ctx, name, anew)
 	}
 	return o.open(name)
 }
 
-func (o *odd) Reopen(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
-	return o.Open(ctx, name)
-}
-
 func (o *odd) Create(ctx context.Context, name pagefile.Name) (tier.Upload, error) {
 	if o.create == nil {
-		return o.Tier.Create(ctx, name)
+		return o.Disk.Create(ctx, name)
 	}
 	return o.create(name)
 }
 
 func (o *odd) Lock(ctx context.Context) (func(), error) {
 	if o.lock == nil {
-		return o.Tier.Lock(ctx)
+		return o.Disk.Lock(ctx)
 	}
 	return o.lock()
 }
 
 // guardOdd guards a tier in a directory, whose methods the test replaces.
 func guardOdd(t *testing.T, log *slog.Logger, failed func()) (*Tier, *odd) {
-	below := &odd{Tier: dir.New(storetest.QuickFS, storetest.PrivateDir(t), dir.Options{})}
+	below := &odd{Disk: dir.New(storetest.QuickFS, storetest.PrivateDir(t), dir.Options{})}
 	tr := New(below, time.Minute, time.Minute, log, time.Now, failed)
 	t.Cleanup(func() { _ = tr.Close() })
 	return tr, below
@@ -113,8 +90,8 @@ func TestNothingIsAnError(t *testing.T) {
 	below.create = func(pagefile.Name) (tier.Upload, error) { return nil, nil }
 	below.lock = func() (func(), error) { return nil, nil }
 	for _, ask := range []func() error{
-		func() error { _, err := tr.Open(ctx, tiertest.Page(1)); return err },
-		func() error { _, err := tr.Reopen(ctx, tiertest.Page(1)); return err },
+		func() error { _, err := tr.Open(ctx, tiertest.Page(1), false); return err },
+		func() error { _, err := tr.Open(ctx, tiertest.Page(1), true); return err },
 		func() error { _, err := tr.Create(ctx, tiertest.Page(1)); return err },
 		func() error { _, err := tr.Lock(ctx); return err },
 	} {
@@ -156,7 +133,7 @@ func TestPanicsAreFailures(t *testing.T) {
 	require.NoError(t, err)
 	release()
 	below.open = func(pagefile.Name) (tier.Blob, error) { return panicking{}, nil }
-	blob, err := tr.Open(ctx, tiertest.Page(1))
+	blob, err := tr.Open(ctx, tiertest.Page(1), false)
 	require.NoError(t, err)
 	require.ErrorIs(t, blob.ReadAt(ctx, make([]byte, 5), 0), errPanic)
 	blob.Close()
@@ -166,7 +143,7 @@ func TestPanicsAreFailures(t *testing.T) {
 	require.ErrorIs(t, up.Write(ctx, []byte("page")), errPanic)
 	up.Abort()
 	require.Eventually(t, func() bool { return tr.Left() == 0 }, 10*time.Second, time.Millisecond)
-	_, err = tr.Shards(ctx)
+	_, _, err = tr.Survey(ctx)
 	require.NoError(t, err, "the workers still exist")
 }
 
@@ -216,11 +193,11 @@ func (u oddUpload) Commit(ctx context.Context, used time.Time) (tier.Committed, 
 func TestFileThatSaysLittleOfItself(t *testing.T) {
 	tr, below := guardOdd(t, slog.New(slog.DiscardHandler), func() {})
 	tiertest.Upload(t, tr, tiertest.Page(1), []byte("page"), time.Now())
-	want, err := tr.Stat(ctx, tiertest.Page(1))
+	want, err := tier.Stat(ctx, tr, tiertest.Page(1))
 	require.NoError(t, err)
 	var asked int
 	below.open = func(name pagefile.Name) (tier.Blob, error) {
-		blob, err := below.Tier.Open(ctx, name)
+		blob, err := below.Disk.Open(ctx, name, false)
 		return oddBlob{Blob: blob, info: func() tier.Info {
 			asked++
 			info := blob.Info()
@@ -228,9 +205,9 @@ func TestFileThatSaysLittleOfItself(t *testing.T) {
 			return info
 		}}, err
 	}
-	for _, open := range []func(context.Context, pagefile.Name) (tier.Blob, error){tr.Open, tr.Reopen} {
+	for _, anew := range []bool{false, true} {
 		asked = 0
-		blob, err := open(ctx, tiertest.Page(1))
+		blob, err := tr.Open(ctx, tiertest.Page(1), anew)
 		require.NoError(t, err)
 		for range 3 {
 			require.EqualValues(t, 4, blob.Size())
@@ -241,19 +218,19 @@ func TestFileThatSaysLittleOfItself(t *testing.T) {
 		blob.Close()
 	}
 	below.open = func(name pagefile.Name) (tier.Blob, error) {
-		blob, err := below.Tier.Open(ctx, name)
+		blob, err := below.Disk.Open(ctx, name, false)
 		return oddBlob{Blob: blob, info: func() tier.Info { return tier.Info{Bytes: -1} }}, err
 	}
-	_, err = tr.Open(ctx, tiertest.Page(1))
+	_, err = tr.Open(ctx, tiertest.Page(1), false)
 	require.ErrorIs(t, err, errAnswer)
 
 	hung := make(chan struct{})
 	below.open = func(name pagefile.Name) (tier.Blob, error) {
-		blob, err := below.Tier.Open(ctx, name)
+		blob, err := below.Disk.Open(ctx, name, false)
 		return oddBlob{Blob: blob, info: func() tier.Info { <-hung; return blob.Info() }}, err
 	}
 	tr.StepIn = 5 * time.Millisecond
-	_, err = tr.Open(ctx, tiertest.Page(1))
+	_, err = tr.Open(ctx, tiertest.Page(1), false)
 	require.ErrorIs(t, err, tier.ErrTierTimeout)
 	close(hung)
 }
@@ -270,7 +247,7 @@ func TestFilesOccupySpace(t *testing.T) {
 	page, tail := tiertest.Page(1), tiertest.Tail(2)
 	for _, name := range []pagefile.Name{page, tail} {
 		tiertest.Upload(t, tr, name, []byte("page"), time.Now())
-		one, err := tr.Stat(ctx, name)
+		one, err := tier.Stat(ctx, tr, name)
 		require.NoError(t, err)
 		require.EqualValues(t, pagefile.PageAlign, one.Physical)
 		infos, err := tr.ListShard(ctx, tier.ShardOf(name))
@@ -283,7 +260,7 @@ func TestFilesOccupySpace(t *testing.T) {
 	infos, err := tr.OldTails(ctx, tiertest.Fingerprint, old.Parent)
 	require.NoError(t, err)
 	require.EqualValues(t, pagefile.PageAlign, infos[0].Physical)
-	infos, err = tr.Leading(ctx, []pagefile.Name{page})
+	infos, err = tier.Leading(ctx, tr, []pagefile.Name{page})
 	require.NoError(t, err)
 	require.EqualValues(t, pagefile.PageAlign, infos[0].Physical)
 }
@@ -305,13 +282,11 @@ func TestBranchesOfOthers(t *testing.T) {
 		change(&bad)
 		below.branches = append(below.branches, bad)
 	}
-	branches, longer, err := tr.Branches(ctx, tiertest.Fingerprint, good.Prefix)
-	require.NoError(t, err)
-	require.False(t, longer)
-	require.Equal(t, []tier.Branch{good}, branches)
-	branches, err = tr.ListBranches(ctx, tiertest.Fingerprint, good.Prefix[0])
-	require.NoError(t, err)
-	require.Equal(t, []tier.Branch{good}, branches)
+	for _, n := range []int{1, 2, len(good.Prefix)} {
+		branches, err := tr.Branches(ctx, tiertest.Fingerprint, good.Prefix[:n])
+		require.NoError(t, err)
+		require.Equal(t, []tier.Branch{good}, branches)
+	}
 }
 
 // TestCommitThatSaysLittle: the file counts with the written bytes, and a Commit that returns
@@ -336,7 +311,7 @@ func TestCommitThatSaysLittle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tr, below := guardOdd(t, slog.New(slog.DiscardHandler), func() {})
 			below.create = func(name pagefile.Name) (tier.Upload, error) {
-				up, err := below.Tier.Create(ctx, name)
+				up, err := below.Disk.Create(ctx, name)
 				return oddUpload{up, c.change}, err
 			}
 			up, err := tr.Create(ctx, tiertest.Page(1))
@@ -371,11 +346,11 @@ func TestListsThatCannotBe(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, infos, 1)
 	}
-	_, err := tr.Leading(ctx, names)
+	_, err := tier.Leading(ctx, tr, names)
 	require.ErrorIs(t, err, errAnswer)
 
 	below.infos = func(infos []tier.Info) []tier.Info { slices.Reverse(infos); return infos }
-	_, err = tr.Leading(ctx, names)
+	_, err = tier.Leading(ctx, tr, names)
 	require.ErrorIs(t, err, errAnswer)
 	below.infos = func([]tier.Info) []tier.Info { return []tier.Info{{Name: tiertest.Tail(7), Bytes: 4}} }
 	for _, shard := range []tier.Shard{tier.ShardOf(names[0]), tier.ShardOf(tiertest.Tail(1))} {
@@ -387,10 +362,10 @@ func TestListsThatCannotBe(t *testing.T) {
 	_, err = tr.ListShard(ctx, tier.ShardOf(names[0]))
 	require.ErrorIs(t, err, errAnswer)
 	tr.Breaker.Success()
-	_, err = tr.Stat(ctx, names[0])
+	_, err = tier.Stat(ctx, tr, names[0])
 	require.ErrorIs(t, err, errAnswer)
 	tr.Breaker.Success()
-	_, err = tr.Leading(ctx, names[:1])
+	_, err = tier.Leading(ctx, tr, names[:1])
 	require.ErrorIs(t, err, errAnswer)
 }
 

@@ -32,6 +32,7 @@ type breaker struct {
 	backoff  time.Duration
 	cause    error // of the last failure
 	silent   bool  // callers report errors themselves
+	refused  bool  // the last write was refused
 }
 
 func newBreaker(log *slog.Logger, now func() time.Time) *breaker {
@@ -43,13 +44,6 @@ func (b *breaker) Silence() {
 	b.Mu.Lock()
 	defer b.Mu.Unlock()
 	b.silent = true
-}
-
-// isSilent reports whether callers report errors themselves.
-func (b *breaker) isSilent() bool {
-	b.Mu.Lock()
-	defer b.Mu.Unlock()
-	return b.silent
 }
 
 // Speak ends the silence, and logs if the breaker is open.
@@ -117,6 +111,30 @@ func (b *breaker) Success() {
 			b.log.Info("kv tier is back")
 		}
 	}
+}
+
+const refusedRemedy = "mount and export it for writing; for NFS without root_squash or all_squash, or run every server as the user who owns the directory and the files below it"
+
+// refuses records a write that the filesystem refuses, and logs the first of those in a row: the tier
+// can be read.
+func (b *breaker) refuses(err error) {
+	b.Success()
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	if !b.refused && !b.silent {
+		b.log.Warn("kv tier refuses writes, and is only read: pages that leave the local tier are lost", "error", err, "remedy", refusedRemedy)
+	}
+	b.refused = true
+}
+
+// stored records that a page was stored, and logs it after a refusal.
+func (b *breaker) stored() {
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	if b.refused && !b.silent {
+		b.log.Info("kv tier may be written again")
+	}
+	b.refused = false
 }
 
 // neutral records an operation that shows nothing about the tier.

@@ -91,7 +91,7 @@ func TestBreakerOpensWhileReadsFail(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	tr.Breaker.Now = func() time.Time { return now }
 	tiertest.Upload(t, tr, tiertest.Page(1), []byte("content"), now)
-	blob, err := tr.Open(ctx, tiertest.Page(1))
+	blob, err := tr.Open(ctx, tiertest.Page(1), false)
 	require.NoError(t, err)
 	defer blob.Close()
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Err: syscall.EIO})
@@ -103,7 +103,7 @@ func TestBreakerOpensWhileReadsFail(t *testing.T) {
 	for range breakerThreshold {
 		fails()
 		if !tr.Breaker.Down() {
-			_, err := tr.Stat(ctx, tiertest.Page(1))
+			_, err := tier.Stat(ctx, tr, tiertest.Page(1))
 			require.NoError(t, err)
 		}
 	}
@@ -113,7 +113,7 @@ func TestBreakerOpensWhileReadsFail(t *testing.T) {
 		require.Greater(t, tr.Breaker.backoff, backoff)
 		backoff = tr.Breaker.backoff
 		now = now.Add(backoff)
-		_, err := tr.Stat(ctx, tiertest.Page(1))
+		_, err := tier.Stat(ctx, tr, tiertest.Page(1))
 		require.NoError(t, err)
 		fails()
 		require.True(t, tr.Breaker.Down())
@@ -125,10 +125,10 @@ func TestBreakerOpensWhileReadsFail(t *testing.T) {
 func TestReadsAtOnce(t *testing.T) {
 	tr := guarded(t, storetest.QuickFS, storetest.PrivateDir(t), time.Minute)
 	tiertest.Upload(t, tr, tiertest.Page(1), []byte("content"), time.Now())
-	below, err := tr.Inner.Open(ctx, tiertest.Page(1))
+	below, err := tr.Inner.Open(ctx, tiertest.Page(1), false)
 	require.NoError(t, err)
 	defer below.Close()
-	blob, err := tr.Open(ctx, tiertest.Page(1))
+	blob, err := tr.Open(ctx, tiertest.Page(1), false)
 	require.NoError(t, err)
 	defer blob.Close()
 	require.Equal(t, 1, pagefile.ReadsAtOnce(below))
@@ -143,7 +143,7 @@ func TestGivenUpReadNeverTouchesTheCallersMemory(t *testing.T) {
 	root := storetest.PrivateDir(t)
 	tr := guarded(t, inj, root, time.Minute)
 	tiertest.Upload(t, tr, tiertest.Page(1), []byte("content"), time.Now())
-	blob, err := tr.Open(ctx, tiertest.Page(1))
+	blob, err := tr.Open(ctx, tiertest.Page(1), false)
 	require.NoError(t, err)
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Gate: gate})
 	tr.StepIn = 5 * time.Millisecond
@@ -171,7 +171,7 @@ func TestGoroutinesAreBoundedWhileTheRemoteHangs(t *testing.T) {
 	for range 40 {
 		// Even with a breaker that allows every operation.
 		tr.Breaker.Success()
-		_, err := tr.Stat(ctx, tiertest.Page(1))
+		_, err := tier.Stat(ctx, tr, tiertest.Page(1))
 		require.ErrorIs(t, err, tier.ErrTierTimeout)
 	}
 	// A timer that fires has a goroutine for a moment.
@@ -187,14 +187,14 @@ func TestClosesWaitForAWorkerTogether(t *testing.T) {
 	hung := make(chan struct{})
 	var open atomic.Int32
 	below.open = func(name pagefile.Name) (tier.Blob, error) {
-		blob, err := below.Tier.Open(ctx, name)
+		blob, err := below.Disk.Open(ctx, name, false)
 		open.Add(1)
 		return oddBlob{Blob: blob, read: func() { <-hung }, close: func() { open.Add(-1) }}, err
 	}
 	before := runtime.NumGoroutine()
-	for tr.crowded() == nil {
+	for tr.ends.crowded() == nil {
 		tr.Breaker.Success() // a breaker that allows every operation
-		blob, err := tr.Open(ctx, tiertest.Page(1))
+		blob, err := tr.Open(ctx, tiertest.Page(1), false)
 		require.NoError(t, err)
 		tr.StepIn = time.Millisecond
 		require.Error(t, blob.ReadAt(ctx, make([]byte, 4), 0))
@@ -202,7 +202,7 @@ func TestClosesWaitForAWorkerTogether(t *testing.T) {
 		blob.Close()
 	}
 	tr.Breaker.Success()
-	_, err := tr.Open(ctx, tiertest.Page(1))
+	_, err := tr.Open(ctx, tiertest.Page(1), false)
 	require.ErrorIs(t, err, tier.ErrTierTimeout)
 	_, err = tr.Create(ctx, tiertest.Page(2))
 	require.ErrorIs(t, err, tier.ErrTierTimeout)
@@ -212,7 +212,7 @@ func TestClosesWaitForAWorkerTogether(t *testing.T) {
 	require.LessOrEqual(t, open.Load(), int32(maxEnds+2*transferWorkers))
 	close(hung)
 	require.Eventually(t, func() bool { return open.Load() == 0 }, 10*time.Second, time.Millisecond)
-	blob, err := tr.Open(ctx, tiertest.Page(1))
+	blob, err := tr.Open(ctx, tiertest.Page(1), false)
 	require.NoError(t, err)
 	blob.Close()
 }
@@ -228,7 +228,7 @@ func TestTransfersAroundAStep(t *testing.T) {
 		require.NoError(t, up.Write(ctx, content))
 		_, err = up.Commit(ctx, time.Now())
 		require.NoError(t, err)
-		blob, err := tr.Open(ctx, tiertest.Page(byte(i)))
+		blob, err := tr.Open(ctx, tiertest.Page(byte(i)), false)
 		require.NoError(t, err)
 		got := make([]byte, size)
 		require.NoError(t, blob.ReadAt(ctx, got, 0))
@@ -243,7 +243,7 @@ type healthyTier struct{ tier.Tier }
 
 func (healthyTier) Close() error { return nil }
 
-func (healthyTier) Open(context.Context, pagefile.Name) (tier.Blob, error) {
+func (healthyTier) Open(context.Context, pagefile.Name, bool) (tier.Blob, error) {
 	return healthyBlob{}, nil
 }
 
@@ -268,7 +268,7 @@ func TestClosesKeepUpWithReaders(t *testing.T) {
 	for range 24 {
 		readers.Go(func() error {
 			for range 100 {
-				file, err := tr.Open(ctx, tiertest.Page(1))
+				file, err := tr.Open(ctx, tiertest.Page(1), false)
 				if err != nil {
 					return err
 				}
@@ -294,7 +294,7 @@ type shyTier struct {
 	open *int
 }
 
-func (s shyTier) Open(context.Context, pagefile.Name) (tier.Blob, error) {
+func (s shyTier) Open(context.Context, pagefile.Name, bool) (tier.Blob, error) {
 	*s.open++
 	return shyBlob{open: s.open}, nil
 }
@@ -311,7 +311,7 @@ func (s shyBlob) Close()        { *s.open-- }
 func TestFileWithoutDescriptionIsClosed(t *testing.T) {
 	open := 0
 	tr := New(shyTier{open: &open}, time.Minute, time.Minute, slog.New(slog.DiscardHandler), time.Now, func() {})
-	_, err := tr.Open(ctx, tiertest.Page(1))
+	_, err := tr.Open(ctx, tiertest.Page(1), false)
 	require.Error(t, err)
 	require.Zero(t, open)
 	require.NoError(t, tr.Close())
@@ -319,7 +319,7 @@ func TestFileWithoutDescriptionIsClosed(t *testing.T) {
 
 // stuckTier cannot remove the files of uploads that are given up.
 type stuckTier struct {
-	tier.Tier
+	tier.Disk
 	left   atomic.Int64
 	leave  chan struct{} // lets Abort go on
 	looked func()        // called before Left returns
@@ -379,12 +379,12 @@ func TestSlowListsDisturbNobody(t *testing.T) {
 	for n := 0; n < 3*breakerThreshold || tr.lateLists.Load() < listWorkers; n++ {
 		_, err := tr.OldTails(ctx, fp, fp)
 		require.ErrorIs(t, err, tier.ErrTierTimeout)
-		_, _, err = tr.Branches(ctx, fp, fp)
+		_, err = tr.Branches(ctx, fp, fp[:])
 		require.ErrorIs(t, err, tier.ErrTierTimeout)
 	}
 	require.False(t, tr.Breaker.Down())
 	tr.LookupIn = time.Hour
-	_, err := tr.Stat(ctx, pagefile.Name{Fingerprint: fp, Class: pagefile.ClassManifest})
+	_, err := tier.Stat(ctx, tr, pagefile.Name{Fingerprint: fp, Class: pagefile.ClassManifest})
 	require.ErrorIs(t, err, tier.ErrNotFound)
 	_, err = tr.OldTails(ctx, fp, fp)
 	require.ErrorIs(t, err, tier.ErrTierTimeout, "all workers of lists are taken")

@@ -23,20 +23,12 @@ type blob struct {
 	info  tier.Info
 }
 
-func (t *Tier) Open(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
-	return t.open(ctx, name, t.Inner.Open)
-}
-
-func (t *Tier) Reopen(ctx context.Context, name pagefile.Name) (tier.Blob, error) {
-	return t.open(ctx, name, t.Inner.Reopen)
-}
-
-func (t *Tier) open(ctx context.Context, name pagefile.Name, open func(context.Context, pagefile.Name) (tier.Blob, error)) (tier.Blob, error) {
-	if err := t.crowded(); err != nil {
+func (t *Tier) Open(ctx context.Context, name pagefile.Name, anew bool) (tier.Blob, error) {
+	if err := t.ends.crowded(); err != nil {
 		return nil, err
 	}
 	opened, err := do(ctx, t, t.Lookup, t.StepIn, (*blob).closeInner, func(ctx context.Context) (*blob, error) {
-		inner, err := open(ctx, name)
+		inner, err := t.Inner.Open(ctx, name, anew)
 		if err != nil {
 			return nil, err
 		}
@@ -93,7 +85,7 @@ func (b *blob) ReadAt(ctx context.Context, p []byte, off int64) error {
 // find a worker at once.
 func (b *blob) ReadsAtOnce() int { return transferWorkers / 2 }
 
-func (b *blob) Close() { b.t.inWorker(b.inner.Close) }
+func (b *blob) Close() { b.t.ends.add(b.inner.Close) }
 
 // upload writes in steps, as blob reads. An operation that was given up may still run in its
 // worker, so one goroutine at a time uses the upload below, and after a failure only to abort
@@ -111,7 +103,7 @@ type upload struct {
 }
 
 func (t *Tier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, error) {
-	if err := t.crowded(); err != nil {
+	if err := t.ends.crowded(); err != nil {
 		return nil, err
 	}
 	inner, err := doWrite(ctx, t, t.StepIn, tier.Upload.Abort, func(ctx context.Context) (tier.Upload, error) {
@@ -132,10 +124,10 @@ func (u *upload) Write(ctx context.Context, p []byte) error {
 		n := min(len(p), pagefile.StepBytes)
 		step := bytes.Clone(p[:n])
 		u.written += int64(n)
-		_, err := doWrite(ctx, u.t, u.t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
+		err := write(ctx, u.t, u.t.StepIn, func(ctx context.Context) error {
 			u.mu.Lock()
 			defer u.mu.Unlock()
-			return struct{}{}, u.inner.Write(ctx, step)
+			return u.inner.Write(ctx, step)
 		})
 		if u.t.moved(&u.t.writes, err) != nil {
 			return err
@@ -148,10 +140,10 @@ func (u *upload) Write(ctx context.Context, p []byte) error {
 func (u *upload) Written() int64 { return u.written }
 
 func (u *upload) Seal(ctx context.Context) error {
-	_, err := doWrite(ctx, u.t, commitSteps*u.t.StepIn, nil, func(ctx context.Context) (struct{}, error) {
+	err := write(ctx, u.t, commitSteps*u.t.StepIn, func(ctx context.Context) error {
 		u.mu.Lock()
 		defer u.mu.Unlock()
-		return struct{}{}, u.inner.Seal(ctx)
+		return u.inner.Seal(ctx)
 	})
 	u.sealed = err == nil
 	return u.t.moved(&u.t.seals, err)
@@ -171,7 +163,7 @@ func (u *upload) Commit(ctx context.Context, used time.Time) (tier.Committed, er
 	})
 	u.committed = done.Bytes > 0
 	if err == nil {
-		u.t.noteStored()
+		u.t.Breaker.stored()
 	}
 	return done, u.t.moved(&u.t.commits, err)
 }
@@ -202,7 +194,7 @@ func (u *upload) Abort() {
 	u.committed = true // or given up; later calls do nothing
 	takes := pagefile.AlignUp(u.written)
 	u.t.Leaving.Add(takes)
-	u.t.inWorker(func() {
+	u.t.ends.add(func() {
 		defer u.t.Leaving.Add(-takes)
 		u.mu.Lock()
 		defer u.mu.Unlock()

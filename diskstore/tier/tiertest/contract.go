@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -43,10 +44,17 @@ func Contract(t *testing.T, open func(t *testing.T) tier.Tier) {
 		t.Run(name, func(t *testing.T) {
 			tr := open(t)
 			run(t, tr)
-			require.Eventually(t, func() bool { return tr.Left() == 0 }, 10*time.Second, time.Millisecond, "of uploads that were given up")
+			require.Eventually(t, func() bool { return tier.OnDisk(tr).Left() == 0 }, 10*time.Second, time.Millisecond, "of uploads that were given up")
 			require.NoError(t, tr.Close())
 			testClosed(t, tr)
 		})
+	}
+}
+
+// onDisk runs a check of what only a Disk gives.
+func onDisk(tr tier.Tier, check func(tr tier.Disk)) {
+	if disk, ok := tr.(tier.Disk); ok {
+		check(disk)
 	}
 }
 
@@ -69,15 +77,15 @@ func Upload(t testing.TB, tr tier.Tier, name pagefile.Name, content []byte, used
 	for part := range bytes.SplitSeq(content, nil) {
 		require.NoError(t, up.Write(ctx, part))
 	}
-	done, err := tier.Store(ctx, tr, up, name, used)
+	done, err := tier.Store(ctx, tier.OnDisk(tr), up, name, used)
 	require.NoError(t, err)
 	return done
 }
 
 func testAbsent(t *testing.T, tr tier.Tier) {
-	_, err := tr.Stat(ctx, Page(1))
+	_, err := tier.Stat(ctx, tr, Page(1))
 	require.ErrorIs(t, err, tier.ErrNotFound)
-	_, err = tr.Open(ctx, Page(1))
+	_, err = tr.Open(ctx, Page(1), false)
 	require.ErrorIs(t, err, tier.ErrNotFound)
 	require.ErrorIs(t, tr.Touch(ctx, Page(1), time.Now()), tier.ErrNotFound)
 	removed, err := tr.Remove(ctx, tier.Info{Name: Page(1)})
@@ -86,17 +94,17 @@ func testAbsent(t *testing.T, tr tier.Tier) {
 	moved, err := tr.Quarantine(ctx, tier.Info{Name: Page(1)}, "test")
 	require.NoError(t, err)
 	require.False(t, moved)
-	infos, err := tr.Leading(ctx, []pagefile.Name{Page(1)})
+	infos, err := tier.Leading(ctx, tr, []pagefile.Name{Page(1)})
 	require.NoError(t, err)
 	require.Empty(t, infos)
 	require.Empty(t, listTier(t, tr))
-	require.NoError(t, tr.SyncRemoved(ctx, []pagefile.Name{Page(1), Tail(1)}))
+	require.NoError(t, tier.OnDisk(tr).SyncRemoved(ctx, []pagefile.Name{Page(1), Tail(1)}))
 }
 
 // listTier lists all shards of a tier.
 func listTier(t *testing.T, tr tier.Tier) []tier.Info {
 	t.Helper()
-	shards, err := tr.Shards(ctx)
+	_, shards, err := tr.Survey(ctx)
 	require.NoError(t, err)
 	var infos []tier.Info
 	for _, shard := range shards {
@@ -118,22 +126,22 @@ func testUpload(t *testing.T, tr tier.Tier) {
 	require.NoError(t, up.Write(ctx, content[:5]))
 	require.NoError(t, up.Write(ctx, content[5:]))
 	require.NoError(t, up.Seal(ctx))
-	_, err = tr.Stat(ctx, Page(1))
+	_, err = tier.Stat(ctx, tr, Page(1))
 	require.ErrorIs(t, err, tier.ErrNotFound, "nothing is visible before Commit")
 	done, err := up.Commit(ctx, used)
 	require.NoError(t, err)
 	up.Abort() // no effect after Commit
 	require.False(t, done.Replaced)
-	require.NoError(t, tr.Persist(ctx, Page(1)))
+	require.NoError(t, tier.OnDisk(tr).Persist(ctx, Page(1)))
 
-	info, err := tr.Stat(ctx, Page(1))
+	info, err := tier.Stat(ctx, tr, Page(1))
 	require.NoError(t, err)
 	require.Equal(t, Page(1), info.Name)
 	require.EqualValues(t, len(content), info.Bytes)
 	require.Equal(t, done.Physical, info.Physical)
 	require.True(t, used.Equal(info.Used))
 
-	blob, err := tr.Open(ctx, Page(1))
+	blob, err := tr.Open(ctx, Page(1), false)
 	require.NoError(t, err)
 	require.NotNil(t, blob)
 	require.EqualValues(t, len(content), blob.Info().Bytes)
@@ -147,17 +155,19 @@ func testUpload(t *testing.T, tr tier.Tier) {
 	require.True(t, again.Replaced)
 	later := used.Add(time.Hour)
 	require.NoError(t, tr.Touch(ctx, Page(1), later))
-	info, err = tr.Stat(ctx, Page(1))
+	info, err = tier.Stat(ctx, tr, Page(1))
 	require.NoError(t, err)
 	require.True(t, later.Equal(info.Used))
-	space, err := tr.Space(ctx)
-	require.NoError(t, err)
-	require.Positive(t, space.Free)
-	require.Greater(t, space.Total, space.Free)
-	before := time.Now()
-	now, err := tr.Now(ctx)
-	require.NoError(t, err)
-	require.WithinRange(t, now, before.Add(-tier.ClockSlack), time.Now())
+	onDisk(tr, func(tr tier.Disk) {
+		space, err := tr.Space(ctx)
+		require.NoError(t, err)
+		require.Positive(t, space.Free)
+		require.Greater(t, space.Total, space.Free)
+		before := time.Now()
+		now, err := tr.Now(ctx)
+		require.NoError(t, err)
+		require.WithinRange(t, now, before.Add(-tier.ClockSlack), time.Now())
+	})
 }
 
 func testAbort(t *testing.T, tr tier.Tier) {
@@ -169,12 +179,12 @@ func testAbort(t *testing.T, tr tier.Tier) {
 			require.NoError(t, up.Seal(ctx))
 		}
 		up.Abort()
-		_, err = tr.Stat(ctx, Page(1))
+		_, err = tier.Stat(ctx, tr, Page(1))
 		require.ErrorIs(t, err, tier.ErrNotFound)
 		require.Empty(t, listTier(t, tr))
 		require.Eventually(t, func() bool { // an isolated tier discards in the background
-			aside, err := tr.Aside(ctx)
-			return err == nil && aside.TempFiles == 0 && tr.Left() == 0
+			aside, err := tier.OnDisk(tr).Aside(ctx)
+			return err == nil && aside.TempFiles == 0 && tier.OnDisk(tr).Left() == 0
 		}, 10*time.Second, time.Millisecond)
 	}
 }
@@ -199,15 +209,20 @@ func testList(t *testing.T, tr tier.Tier) {
 	for n := range byte(30) {
 		ask = append(ask, Page(n))
 	}
-	infos, err := tr.Leading(ctx, ask)
+	infos, err := tier.Leading(ctx, tr, ask)
 	require.NoError(t, err)
 	require.Len(t, infos, 20)
 	for i, info := range infos {
 		require.Equal(t, ask[i], info.Name, "in the order of the names")
 	}
-	infos, err = tr.Leading(ctx, append([]pagefile.Name{Page(99)}, ask...))
+	infos, err = tier.Leading(ctx, tr, append([]pagefile.Name{Page(99)}, ask...))
 	require.NoError(t, err)
 	require.Empty(t, infos)
+	infos, err = tr.Find(ctx, []pagefile.Name{Page(99), Page(0), Tail(99), Tail(31)}, false)
+	require.NoError(t, err)
+	require.Len(t, infos, 4)
+	require.False(t, infos[0].Found() || infos[2].Found(), "a missing file hides none after it")
+	require.Equal(t, []pagefile.Name{Page(0), Tail(31)}, []pagefile.Name{infos[1].Name, infos[3].Name})
 }
 
 func testRemove(t *testing.T, tr tier.Tier) {
@@ -218,7 +233,7 @@ func testRemove(t *testing.T, tr tier.Tier) {
 		require.Equal(t, want, removed)
 	}
 	Upload(t, tr, Tail(1), []byte("tail"), time.Now())
-	_, err := tr.Stat(ctx, Tail(1))
+	_, err := tier.Stat(ctx, tr, Tail(1))
 	require.NoError(t, err)
 }
 
@@ -229,53 +244,57 @@ func testQuarantine(t *testing.T, tr tier.Tier) {
 		require.NoError(t, err)
 		require.Equal(t, want, moved)
 	}
-	_, err := tr.Stat(ctx, Page(1))
+	_, err := tier.Stat(ctx, tr, Page(1))
 	require.ErrorIs(t, err, tier.ErrNotFound)
 	require.Empty(t, listTier(t, tr))
-	aside, err := tr.Aside(ctx)
-	require.NoError(t, err)
-	require.Equal(t, 1, aside.QuarantineFiles, "a person looks at it")
-	require.Positive(t, aside.QuarantineBytes)
-	for _, want := range []int64{aside.QuarantineBytes, 0} {
-		freed, err := tr.EmptyQuarantine(ctx)
+	onDisk(tr, func(tr tier.Disk) {
+		aside, err := tr.Aside(ctx)
 		require.NoError(t, err)
-		require.Equal(t, want, freed)
-		aside, err = tr.Aside(ctx)
-		require.NoError(t, err)
-		require.Zero(t, aside.QuarantineFiles)
-		require.Zero(t, aside.QuarantineBytes)
-	}
+		require.Equal(t, 1, aside.QuarantineFiles, "a person looks at it")
+		require.Positive(t, aside.QuarantineBytes)
+		for _, want := range []int64{aside.QuarantineBytes, 0} {
+			freed, err := tr.EmptyQuarantine(ctx)
+			require.NoError(t, err)
+			require.Equal(t, want, freed)
+			aside, err = tr.Aside(ctx)
+			require.NoError(t, err)
+			require.Zero(t, aside.QuarantineFiles)
+			require.Zero(t, aside.QuarantineBytes)
+		}
+	})
 }
 
 func testLock(t *testing.T, tr tier.Tier) {
-	release, err := tr.Lock(ctx)
-	require.NoError(t, err)
-	require.NotNil(t, release)
-	_, err = tr.Lock(ctx)
-	require.ErrorIs(t, err, tier.ErrLocked)
-	release()
-	require.Eventually(t, func() bool { // an isolated tier releases in the background
+	onDisk(tr, func(tr tier.Disk) {
 		release, err := tr.Lock(ctx)
-		if err == nil {
-			release()
-		}
-		return err == nil
-	}, 10*time.Second, time.Millisecond)
+		require.NoError(t, err)
+		require.NotNil(t, release)
+		_, err = tr.Lock(ctx)
+		require.ErrorIs(t, err, tier.ErrLocked)
+		release()
+		require.Eventually(t, func() bool { // an isolated tier releases in the background
+			release, err := tr.Lock(ctx)
+			if err == nil {
+				release()
+			}
+			return err == nil
+		}, 10*time.Second, time.Millisecond)
+	})
 }
 
 func testContext(t *testing.T, tr tier.Tier) {
 	done, cancel := context.WithCancel(ctx)
 	cancel()
 	Upload(t, tr, Page(1), []byte("page"), time.Now())
-	_, err := tr.Stat(done, Page(1))
+	_, err := tier.Stat(done, tr, Page(1))
 	require.ErrorIs(t, err, done.Err())
-	_, err = tr.Shards(done)
+	_, _, err = tr.Survey(done)
 	require.ErrorIs(t, err, done.Err())
 	_, err = tr.ListShard(done, tier.ShardOf(Page(1)))
 	require.ErrorIs(t, err, done.Err())
 	_, err = tr.Create(done, Page(2))
 	require.ErrorIs(t, err, done.Err())
-	_, err = tr.Stat(ctx, Page(1))
+	_, err = tier.Stat(ctx, tr, Page(1))
 	require.NoError(t, err, "a caller that left says nothing about the tier")
 }
 
@@ -289,32 +308,27 @@ func branch(prefix, key byte) tier.Branch {
 
 func testBranches(t *testing.T, tr tier.Tier) {
 	list := func(prefix pagefile.Key, wantLonger bool) []tier.Branch {
-		branches, longer, err := tr.Branches(ctx, Fingerprint, prefix)
-		require.NoError(t, err)
-		require.Equal(t, wantLonger, longer)
-		return branches
+		return listBranches(t, tr, prefix[:], wantLonger)
 	}
-	listAll := func(first byte) []tier.Branch {
-		branches, err := tr.ListBranches(ctx, Fingerprint, first)
-		require.NoError(t, err)
-		return branches
+	listAll := func(first byte, wantLonger bool) []tier.Branch {
+		return listBranches(t, tr, []byte{first}, wantLonger)
 	}
 	all := []tier.Branch{branch(1, 1), branch(1, 2), branch(2, 1)}
 	other, tail := branch(1, 1), branch(1, 1)
 	other.Prefix[1] = 8
 	tail.Class, tail.Tokens = pagefile.ClassTail, 1
 	require.Empty(t, list(all[0].Prefix, false))
-	require.Empty(t, listAll(1))
+	require.Empty(t, listAll(1, false))
 	require.NoError(t, tr.RemoveBranch(ctx, all[0]), "of a missing one")
 	for i, b := range append(all, other, tail, all[0]) {
 		require.NoError(t, tr.AddBranch(ctx, b, i%2 == 0))
 	}
-	require.ElementsMatch(t, append([]tier.Branch{other, tail}, all[:2]...), listAll(1), "at all prefixes that begin so")
+	require.ElementsMatch(t, append([]tier.Branch{other, tail}, all[:2]...), listAll(1, false), "at all prefixes that begin so")
 	require.ElementsMatch(t, append([]tier.Branch{tail}, all[:2]...), list(all[0].Prefix, false), "at one prefix")
-	require.Empty(t, listAll(3))
+	require.Empty(t, listAll(3, false))
 	require.NoError(t, tr.RemoveBranch(ctx, all[0]))
 	require.NoError(t, tr.RemoveBranch(ctx, all[0]))
-	require.ElementsMatch(t, []tier.Branch{other, tail, all[1]}, listAll(1))
+	require.ElementsMatch(t, []tier.Branch{other, tail, all[1]}, listAll(1, false))
 
 	longer := tier.Branch{Fingerprint: Fingerprint, Prefix: all[2].Prefix, Longer: true}
 	require.NoError(t, tr.AddBranch(ctx, longer, true))
@@ -322,33 +336,54 @@ func testBranches(t *testing.T, tr tier.Tier) {
 	require.Equal(t, all[2:], list(all[2].Prefix, true))
 	require.NoError(t, tr.RemoveBranch(ctx, all[2]))
 	require.Empty(t, list(all[2].Prefix, true), "the mark stays")
-	require.Empty(t, listAll(2))
+	require.Empty(t, listAll(2, true))
 	require.Empty(t, listTier(t, tr), "a branch is no page")
-	require.NoError(t, tr.DropFingerprint(ctx, Fingerprint))
-	require.Empty(t, listAll(1))
+	require.ElementsMatch(t, []tier.Branch{other}, listBranches(t, tr, other.Prefix[:2], false), "at prefixes that begin with two bytes")
+	for _, b := range []tier.Branch{other, tail, all[1], longer} {
+		require.NoError(t, tr.RemoveBranch(ctx, b))
+	}
+	require.NoError(t, tier.OnDisk(tr).DropFolders(ctx, Fingerprint))
+	require.Empty(t, listAll(1, false))
 	require.Empty(t, list(all[2].Prefix, false))
-	keys, err := tr.Fingerprints(ctx)
+	keys, _, err := tr.Survey(ctx)
 	require.NoError(t, err)
 	require.Empty(t, keys)
+}
+
+// listBranches lists the branches at prefixes that begin with some bytes, and checks whether one is
+// marked Longer, which is left out.
+func listBranches(t *testing.T, tr tier.Tier, prefix []byte, wantLonger bool) []tier.Branch {
+	t.Helper()
+	branches, err := tr.Branches(ctx, Fingerprint, prefix)
+	require.NoError(t, err)
+	all := len(branches)
+	branches = slices.DeleteFunc(branches, func(b tier.Branch) bool { return b.Longer })
+	require.Equal(t, wantLonger, len(branches) < all)
+	return branches
 }
 
 func testFingerprints(t *testing.T, tr tier.Tier) {
 	manifest := pagefile.Name{Fingerprint: Fingerprint, Class: pagefile.ClassManifest}
 	Upload(t, tr, manifest, []byte("{}"), time.Now())
 	Upload(t, tr, Page(1), []byte("page"), time.Now())
-	keys, err := tr.Fingerprints(ctx)
+	keys, _, err := tr.Survey(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []pagefile.Key{Fingerprint}, keys)
-	require.NoError(t, tr.DropFingerprint(ctx, Fingerprint))
-	_, err = tr.Stat(ctx, manifest)
+	drop := func() {
+		_, err := tr.Remove(ctx, tier.Info{Name: manifest})
+		require.NoError(t, err)
+		require.NoError(t, tier.OnDisk(tr).DropFolders(ctx, Fingerprint))
+	}
+	drop()
+	_, err = tier.Stat(ctx, tr, manifest)
 	require.ErrorIs(t, err, tier.ErrNotFound)
-	_, err = tr.Stat(ctx, Page(1))
+	_, err = tier.Stat(ctx, tr, Page(1))
 	require.NoError(t, err, "pages keep what holds them")
 	_, err = tr.Remove(ctx, tier.Info{Name: Page(1)})
 	require.NoError(t, err)
-	require.NoError(t, tr.DropFingerprint(ctx, Fingerprint))
-	require.NoError(t, tr.DropFingerprint(ctx, Fingerprint))
-	keys, err = tr.Fingerprints(ctx)
+	drop()
+	drop()
+	keys, _, err = tr.Survey(ctx)
 	require.NoError(t, err)
 	require.Empty(t, keys)
 }
@@ -383,8 +418,8 @@ func testDescribe(t *testing.T, tr tier.Tier) {
 		require.True(t, again.Replaced)
 		require.Equal(t, done.Physical, again.Freed)
 		described(t, tr, again.Info)
-		for _, open := range []func(context.Context, pagefile.Name) (tier.Blob, error){tr.Open, tr.Reopen} {
-			blob, err := open(ctx, name)
+		for _, anew := range []bool{false, true} {
+			blob, err := tr.Open(ctx, name, anew)
 			require.NoError(t, err)
 			require.NotNil(t, blob)
 			same(t, again.Info, blob.Info(), "Blob.Info")
@@ -395,17 +430,17 @@ func testDescribe(t *testing.T, tr tier.Tier) {
 			blob.Close()
 		}
 	}
-	_, err := tr.Reopen(ctx, Page(9))
+	_, err := tr.Open(ctx, Page(9), true)
 	require.ErrorIs(t, err, tier.ErrNotFound)
 }
 
 // described checks that all methods describe a page or tail in the same way.
 func described(t *testing.T, tr tier.Tier, want tier.Info) {
 	t.Helper()
-	info, err := tr.Stat(ctx, want.Name)
+	info, err := tier.Stat(ctx, tr, want.Name)
 	require.NoError(t, err)
 	same(t, want, info, "Stat")
-	infos, err := tr.Leading(ctx, []pagefile.Name{want.Name, Page(99)})
+	infos, err := tier.Leading(ctx, tr, []pagefile.Name{want.Name, Page(99)})
 	require.NoError(t, err)
 	require.Len(t, infos, 1)
 	same(t, want, infos[0], "Leading")
@@ -420,7 +455,7 @@ func testReplaced(t *testing.T, tr tier.Tier) {
 	used := time.Unix(1_700_000_000, 0)
 	for _, name := range []pagefile.Name{Page(1), Tail(2)} {
 		Upload(t, tr, name, []byte("bad"), used)
-		judged, err := tr.Stat(ctx, name)
+		judged, err := tier.Stat(ctx, tr, name)
 		require.NoError(t, err)
 		Upload(t, tr, name, []byte("good"), used.Add(time.Hour))
 		removed, err := tr.Remove(ctx, judged)
@@ -429,7 +464,7 @@ func testReplaced(t *testing.T, tr tier.Tier) {
 		moved, err := tr.Quarantine(ctx, judged, "test")
 		require.NoError(t, err)
 		require.False(t, moved)
-		now, err := tr.Stat(ctx, name)
+		now, err := tier.Stat(ctx, tr, name)
 		require.NoError(t, err)
 		require.EqualValues(t, len("good"), now.Bytes)
 		removed, err = tr.Remove(ctx, now)
@@ -466,11 +501,13 @@ func testAccount(t *testing.T, tr tier.Tier) {
 	require.NoError(t, err)
 	require.Equal(t, "a longer one", string(content), "and nothing has changed")
 	require.Len(t, ids, 1, "a process has one id")
-	aside, err := tr.Aside(ctx)
-	require.NoError(t, err)
 	for id := range ids {
 		require.NotEmpty(t, id)
-		require.True(t, aside.Living[id], "this process lives")
+		onDisk(tr, func(tr tier.Disk) {
+			aside, err := tr.Aside(ctx)
+			require.NoError(t, err)
+			require.True(t, aside.Living[id], "this process lives")
+		})
 	}
 }
 
@@ -532,7 +569,7 @@ func oneRound(tr tier.Tier, own, shared pagefile.Name, content []byte) error {
 	if removed, err := tr.Remove(ctx, infos[0]); err != nil || !removed {
 		return fmt.Errorf("remove %v: %v, %w", own.Key, removed, err)
 	}
-	if _, err := tr.Stat(ctx, own); !errors.Is(err, tier.ErrNotFound) {
+	if _, err := tier.Stat(ctx, tr, own); !errors.Is(err, tier.ErrNotFound) {
 		return fmt.Errorf("stat of %v, which was removed: %w", own.Key, err)
 	}
 	return nil
@@ -540,7 +577,7 @@ func oneRound(tr tier.Tier, own, shared pagefile.Name, content []byte) error {
 
 // hasContent reads a whole file.
 func hasContent(tr tier.Tier, name pagefile.Name, content []byte) error {
-	blob, err := tr.Open(ctx, name)
+	blob, err := tr.Open(ctx, name, false)
 	if err != nil {
 		return err
 	}
@@ -562,39 +599,38 @@ func hasContent(tr tier.Tier, name pagefile.Name, content []byte) error {
 func testClosed(t *testing.T, tr tier.Tier) {
 	t.Helper()
 	name := Page(1)
-	for method, call := range map[string]func() error{
-		"Stat":            func() error { _, err := tr.Stat(ctx, name); return err },
-		"Leading":         func() error { _, err := tr.Leading(ctx, []pagefile.Name{name}); return err },
-		"Open":            func() error { _, err := tr.Open(ctx, name); return err },
-		"Reopen":          func() error { _, err := tr.Reopen(ctx, name); return err },
-		"Create":          func() error { _, err := tr.Create(ctx, name); return err },
-		"Persist":         func() error { return tr.Persist(ctx, name) },
-		"Remove":          func() error { _, err := tr.Remove(ctx, tier.Info{Name: name}); return err },
-		"Touch":           func() error { return tr.Touch(ctx, name, time.Now()) },
-		"Quarantine":      func() error { _, err := tr.Quarantine(ctx, tier.Info{Name: name}, "test"); return err },
-		"EmptyQuarantine": func() error { _, err := tr.EmptyQuarantine(ctx); return err },
-		"AddBranch":       func() error { return tr.AddBranch(ctx, branch(1, 1), true) },
-		"Branches":        func() error { _, _, err := tr.Branches(ctx, Fingerprint, pagefile.Key{1}); return err },
-		"ListBranches":    func() error { _, err := tr.ListBranches(ctx, Fingerprint, 1); return err },
-		"RemoveBranch":    func() error { return tr.RemoveBranch(ctx, branch(1, 1)) },
-		"SyncRemoved":     func() error { return tr.SyncRemoved(ctx, []pagefile.Name{name}) },
-		"Shards":          func() error { _, err := tr.Shards(ctx); return err },
-		"ListShard":       func() error { _, err := tr.ListShard(ctx, tier.ShardOf(name)); return err },
-		"Aside":           func() error { _, err := tr.Aside(ctx); return err },
-		"Account, reading": func() error {
-			_, err := tr.Account(ctx, nil)
-			return err
-		},
+	calls := map[string]func() error{
+		"Find":             func() error { _, err := tr.Find(ctx, []pagefile.Name{name}, false); return err },
+		"Find leading":     func() error { _, err := tr.Find(ctx, []pagefile.Name{name}, true); return err },
+		"Open":             func() error { _, err := tr.Open(ctx, name, false); return err },
+		"Open anew":        func() error { _, err := tr.Open(ctx, name, true); return err },
+		"Create":           func() error { _, err := tr.Create(ctx, name); return err },
+		"Touch":            func() error { return tr.Touch(ctx, name, time.Now()) },
+		"Remove":           func() error { _, err := tr.Remove(ctx, tier.Info{Name: name}); return err },
+		"Quarantine":       func() error { _, err := tr.Quarantine(ctx, tier.Info{Name: name}, "test"); return err },
+		"Survey":           func() error { _, _, err := tr.Survey(ctx); return err },
+		"ListShard":        func() error { _, err := tr.ListShard(ctx, tier.ShardOf(name)); return err },
+		"AddBranch":        func() error { return tr.AddBranch(ctx, branch(1, 1), true) },
+		"Branches":         func() error { _, err := tr.Branches(ctx, Fingerprint, []byte{1}); return err },
+		"Branches at":      func() error { _, err := tr.Branches(ctx, Fingerprint, name.Key[:]); return err },
+		"RemoveBranch":     func() error { return tr.RemoveBranch(ctx, branch(1, 1)) },
+		"Account, reading": func() error { _, err := tr.Account(ctx, nil); return err },
 		"Account": func() error {
 			_, err := tr.Account(ctx, func(content []byte, _ string) ([]byte, error) { return content, nil })
 			return err
 		},
-		"Fingerprints":    func() error { _, err := tr.Fingerprints(ctx); return err },
-		"DropFingerprint": func() error { return tr.DropFingerprint(ctx, Fingerprint) },
-		"Space":           func() error { _, err := tr.Space(ctx); return err },
-		"Now":             func() error { _, err := tr.Now(ctx); return err },
-		"Lock":            func() error { _, err := tr.Lock(ctx); return err },
-	} {
+	}
+	onDisk(tr, func(tr tier.Disk) {
+		calls["Persist"] = func() error { return tr.Persist(ctx, name) }
+		calls["SyncRemoved"] = func() error { return tr.SyncRemoved(ctx, []pagefile.Name{name}) }
+		calls["DropFolders"] = func() error { return tr.DropFolders(ctx, Fingerprint) }
+		calls["Aside"] = func() error { _, err := tr.Aside(ctx); return err }
+		calls["EmptyQuarantine"] = func() error { _, err := tr.EmptyQuarantine(ctx); return err }
+		calls["Space"] = func() error { _, err := tr.Space(ctx); return err }
+		calls["Now"] = func() error { _, err := tr.Now(ctx); return err }
+		calls["Lock"] = func() error { _, err := tr.Lock(ctx); return err }
+	})
+	for method, call := range calls {
 		require.ErrorIs(t, call(), tier.ErrClosed, method)
 	}
 }

@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -21,8 +22,9 @@ type leadingTier struct {
 	leading func(ctx context.Context, batch int, names []pagefile.Name) ([]tier.Info, error)
 }
 
-func (l leadingTier) Leading(ctx context.Context, names []pagefile.Name) ([]tier.Info, error) {
-	return l.leading(ctx, numberOf(names[0]), names)
+func (l leadingTier) Find(ctx context.Context, names []pagefile.Name, _ bool) ([]tier.Info, error) {
+	infos, err := l.leading(ctx, numberOf(names[0]), names)
+	return append(infos, make([]tier.Info, len(names)-len(infos))...), err
 }
 
 // numbered are names with numbers from 0 on.
@@ -75,14 +77,14 @@ func TestALongLookUp(t *testing.T) {
 		return foundAll(names), nil
 	})
 	names := numbered(500)
-	infos, err := tr.Leading(ctx, names)
+	infos, err := tier.Leading(ctx, tr, names)
 	require.NoError(t, err)
 	require.Len(t, infos, 500)
 	for i, info := range infos {
 		require.Equal(t, names[i], info.Name)
 	}
-	require.LessOrEqual(t, most, leadingAtOnce)
-	require.Less(t, leadingAtOnce, lookupWorkers, "a worker is left to other look-ups")
+	require.LessOrEqual(t, most, findAtOnce)
+	require.Less(t, findAtOnce, lookupWorkers, "a worker is left to other look-ups")
 	require.Zero(t, failures.Load())
 	require.NoError(t, tr.Close())
 }
@@ -94,7 +96,7 @@ func TestALookUpThatFindsMayTakeLonger(t *testing.T) {
 		if batch == 0 {
 			first, _ = ctx.Deadline()
 		}
-		if batch == 2*leadingBatch { // until the time of the first round would be over
+		if batch == 2*findBatch { // until the time of the first round would be over
 			select {
 			case <-time.After(time.Until(first)):
 			case <-ctx.Done():
@@ -103,7 +105,7 @@ func TestALookUpThatFindsMayTakeLonger(t *testing.T) {
 		}
 		return foundAll(names), nil
 	})
-	infos, err := tr.Leading(ctx, numbered(100))
+	infos, err := tier.Leading(ctx, tr, numbered(100))
 	require.NoError(t, err)
 	require.Len(t, infos, 100)
 	require.Zero(t, failures.Load())
@@ -123,7 +125,7 @@ func TestALookUpEnds(t *testing.T) {
 			}
 			return foundAll(names[:min(len(names), missing-batch)]), nil
 		})
-		infos, err := tr.Leading(ctx, numbered(120))
+		infos, err := tier.Leading(ctx, tr, numbered(120))
 		require.NoError(t, err)
 		require.Len(t, infos, missing)
 		require.Zero(t, failures.Load())
@@ -141,11 +143,90 @@ func TestALookUpThatHangs(t *testing.T) {
 		}
 		return foundAll(names), nil
 	})
-	infos, err := tr.Leading(ctx, numbered(100))
+	infos, err := tier.Leading(ctx, tr, numbered(100))
 	require.ErrorIs(t, err, tier.ErrTierTimeout)
-	require.Len(t, infos, leadingBatch)
+	require.Len(t, infos, findBatch)
 	require.EqualValues(t, 1, failures.Load())
 	require.False(t, tr.Breaker.Down())
 	close(over)
 	require.NoError(t, tr.Close())
+}
+
+// statTier answers look-ups of one file, by its number.
+type statTier struct {
+	healthyTier
+	stat func(ctx context.Context, number int) (tier.Info, error)
+}
+
+func (s statTier) Find(ctx context.Context, names []pagefile.Name, _ bool) ([]tier.Info, error) {
+	infos := make([]tier.Info, len(names))
+	for i, name := range names {
+		info, err := s.stat(ctx, numberOf(name))
+		switch {
+		case err == nil:
+			infos[i] = info
+			infos[i].Name = name
+		case !errors.Is(err, tier.ErrNotFound):
+			return infos, err
+		}
+	}
+	return infos, nil
+}
+
+// TestFind looks up names of which every third has no file, in several batches.
+func TestFind(t *testing.T) {
+	const n = 4*findBatch + 3
+	var asked, failures atomic.Int32
+	broken := errors.New("broken")
+	stat := func(_ context.Context, number int) (tier.Info, error) {
+		asked.Add(1)
+		if number%3 == 0 {
+			return tier.Info{}, tier.ErrNotFound
+		}
+		return tier.Info{Bytes: int64(number)}, nil
+	}
+	tr := New(statTier{stat: func(ctx context.Context, number int) (tier.Info, error) { return stat(ctx, number) }},
+		time.Minute, time.Minute, slog.New(slog.DiscardHandler), time.Now, func() { failures.Add(1) })
+	names := numbered(n)
+	infos, err := tr.Find(ctx, names, false)
+	require.NoError(t, err)
+	require.Len(t, infos, n)
+	for i, info := range infos {
+		want := tier.Info{}
+		if i%3 != 0 {
+			want = tier.Info{Name: names[i], Bytes: int64(i), Physical: pagefile.AlignUp(int64(i))}
+		}
+		require.Equal(t, want, info)
+	}
+	require.EqualValues(t, n, asked.Load())
+	none, err := tr.Find(ctx, nil, false)
+	require.NoError(t, err)
+	require.Empty(t, none)
+
+	// An error in the first batch ends the look-up, and is one failure.
+	good := stat
+	asked.Store(0)
+	stat = func(ctx context.Context, number int) (tier.Info, error) {
+		if number == findBatch-1 {
+			return tier.Info{}, broken
+		}
+		return good(ctx, number)
+	}
+	infos, err = tr.Find(ctx, names, false)
+	require.ErrorIs(t, err, broken)
+	require.Len(t, infos, n)
+	require.EqualValues(t, findBatch-1, asked.Load())
+	require.EqualValues(t, 1, failures.Load())
+	require.Equal(t, names[1], infos[1].Name, "found before the error")
+	require.Zero(t, infos[findBatch])
+
+	// A tier that hangs costs its time once.
+	hung := New(statTier{stat: func(ctx context.Context, _ int) (tier.Info, error) {
+		<-ctx.Done()
+		return tier.Info{}, ctx.Err()
+	}}, time.Millisecond, time.Minute, slog.New(slog.DiscardHandler), time.Now, func() { failures.Add(1) })
+	failures.Store(0)
+	_, err = hung.Find(ctx, names, false)
+	require.ErrorIs(t, err, tier.ErrTierTimeout)
+	require.EqualValues(t, 1, failures.Load())
 }
