@@ -104,7 +104,7 @@ func (c Config) ApplySplit(fingerprint string, total int64, err error, log *slog
 		own := max(1, local) // 0 would mean no budget
 		c.LocalBytes, err = sumOfShares(filepath.Join(c.Local, splitsFile), fingerprint, own, time.Now())
 		if err != nil { // too large a budget deletes nothing
-			c.LocalBytes = max(own, defaultLocalBytes)
+			c.LocalBytes = max(own, DefaultLocalBytes)
 		}
 	}
 	attrs := []any{
