@@ -77,7 +77,7 @@ func (q *Inquirer) testimony(ctx context.Context, facts why.Facts, text why.Text
 		if g, gone := q.Store.Gone(ctx, keys...); gone && g.Reason == diskstore.GraveDamaged {
 			facts.Damaged = true
 		} else if gone && g.When.Before(began) {
-			facts.Grave = &why.Grave{When: g.When, From: g.Tier, Reason: g.Reason.String()}
+			facts.Tombstone = &why.Tombstone{When: g.When, From: g.Tier, Reason: g.Reason.String()}
 		}
 	}
 	if !why.Open(facts) {

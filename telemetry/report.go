@@ -16,6 +16,10 @@ const (
 	NameBytesMax   = 512 // of each string
 )
 
+// SilentAfter is the age from which a report is older than a process lets it become: where nothing
+// changes, one comes after two thirds of it.
+const SilentAfter = 45 * time.Second
+
 // Kinds of engines, as in [Process].
 const (
 	EngineOllama = "ollama"       // a runner of a patched Ollama

@@ -1,6 +1,9 @@
 package telemetry
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Bounds of a state.
 const (
@@ -54,4 +57,27 @@ type StatePrompt struct {
 	Process   Process `json:"process"`
 	Weights   string  `json:"weights"`
 	Namespace string  `json:"namespace,omitempty"`
+}
+
+// WithWords returns a state with the Words of namespaces that keep accepts alone, and none of a private
+// prompt; nil accepts none. s stays as it is.
+func (s State) WithWords(keep func(namespace string) bool) State {
+	s.Prompts, s.Processes = slices.Clone(s.Prompts), slices.Clone(s.Processes)
+	for i, p := range s.Prompts {
+		if p.Miss != nil && p.Miss.Words != nil && (p.Private || keep == nil || !keep(p.Namespace)) {
+			miss := *p.Miss
+			miss.Words = nil
+			s.Prompts[i].Miss = &miss
+		}
+	}
+	for i, p := range s.Processes {
+		if keep != nil && keep(p.Model.Namespace) {
+			continue
+		}
+		s.Processes[i].Busters = slices.Clone(p.Busters)
+		for j := range p.Busters {
+			s.Processes[i].Busters[j].Words = nil
+		}
+	}
+	return s
 }

@@ -28,7 +28,6 @@ func aKey(command launch.Command) string {
 }
 
 // keyIn returns the first key in a file. A pipe is left to the engine, which reads it once.
-
 func keyIn(path string) (string, error) {
 	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
 		return "", err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"time"
 
@@ -51,7 +50,7 @@ The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
 			}
 			if env == nil {
 				env = doctor.Here(collect.Read)
-				opt.Service = cmp.Or(service, servedBy(cmd.Context()))
+				opt.Service = cmp.Or(service, install.Here().Changed())
 			}
 			r := doctor.Look(cmd.Context(), env, opt)
 			if err := cmd.Context().Err(); err != nil {
@@ -93,14 +92,6 @@ func explain(out *output, id string) error {
 		return cli.Usagef("there is no finding %q; docs/doctor.md lists all, and kvtier doctor prints those of this machine", id)
 	}
 	return out.show(explained{c.ID, c.Severity, c.Title, c.Matters, c.Means, c.General()}, c.Explain)
-}
-
-// servedBy is the service that kvtier is installed for, "" without one.
-func servedBy(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, doctor.LimitDefault)
-	defer cancel()
-	service, _ := install.Here().Served(ctx)
-	return service.Service
 }
 
 // statusOf is the error with which doctor ends. Notes are no reason for one.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -135,9 +136,11 @@ func (f *collectFlags) run(ctx context.Context, out *output, at *storage, models
 	}
 	return at.with(ctx, func(root *roots) error {
 		var chosen picked
+		names := models.names()
+		prompts := promptsOf{ctx, at.config.Local, names}
 		if len(f.models) > 0 {
 			var err error
-			if chosen, err = pickAll(ctx, root, models.names(), f.models); err != nil {
+			if chosen, err = pickAll(ctx, root, names, f.models, prompts.has); err != nil {
 				return err
 			}
 			opt.Fingerprints = func(use diskstore.FingerprintUsage) bool { return chosen.has(use.Fingerprint) }
@@ -161,19 +164,39 @@ func (f *collectFlags) run(ctx context.Context, out *output, at *storage, models
 				return err
 			}
 			if !f.dryRun {
-				promptsErr = forgetPrompts(ctx, at.config.Local, chosen)
+				promptsErr = prompts.forget(chosen, f.models)
 			}
 		}
 		return errors.Join(out.show(done, done.print), report.RemoteErr, promptsErr)
 	})
 }
 
-// forgetPrompts removes the prompts of models whose pages are removed, which kvtier why shows.
-func forgetPrompts(ctx context.Context, root string, models picked) error {
-	return collect.Forget(ctx, root, func(m telemetry.Model) bool {
-		fingerprint, err := pagefile.ParseKey(m.Fingerprint)
-		return err == nil && models.has(fingerprint)
+// promptsOf are the prompts of a root's models, which kvtier why shows.
+type promptsOf struct {
+	ctx   context.Context
+	root  string
+	names modelNames
+}
+
+// has reports whether there are any of a model, which may have no pages.
+func (p promptsOf) has(model string) (has bool) {
+	_ = collect.Forget(p.ctx, p.root, func(m telemetry.Model) bool {
+		has = has || p.isOf(m, model)
+		return false
 	})
+	return has
+}
+
+// forget removes those of models whose pages are removed.
+func (p promptsOf) forget(pages picked, models []string) error {
+	return collect.Forget(p.ctx, p.root, func(m telemetry.Model) bool {
+		fingerprint, err := pagefile.ParseKey(m.Fingerprint)
+		return err == nil && pages.has(fingerprint) || slices.ContainsFunc(models, func(model string) bool { return p.isOf(m, model) })
+	})
+}
+
+func (p promptsOf) isOf(m telemetry.Model, model string) bool {
+	return p.names.Has(m.Weights, model) || isDigits(model) && (strings.HasPrefix(m.Weights, model) || strings.HasPrefix(m.Fingerprint, model))
 }
 
 func collectedIn(name string, t diskstore.GCTier, err error) collectedTier {

@@ -188,10 +188,7 @@ func describe(h *pagefile.Header, file inspect.PageFile, identity map[string]str
 	out := &inspected{
 		Key: h.Key.String(), Path: file.Path, Tier: file.Tier, Fingerprint: h.Fingerprint.String(), Identity: identity,
 		Parent: h.Parent.String(), Start: int(h.Start), Tokens: h.Tokens, PageTokens: h.PageTokens, Tail: h.Tail(),
-		Media: []media{}, FileBytes: h.FileBytes, Sections: []section{},
-	}
-	if !file.Used.IsZero() {
-		out.LastUsed = &file.Used
+		Media: []media{}, FileBytes: h.FileBytes, LastUsed: known(file.Used), Sections: []section{},
 	}
 	for _, m := range h.Media {
 		out.Media = append(out.Media, media{int(m.Offset), fmt.Sprintf("%x", m.Hash)})

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
@@ -82,21 +81,10 @@ func list(names modelNames, use diskstore.FingerprintUsage, in string) listed {
 	l := listed{
 		Model: names.of(use.Identity), Names: append([]string{}, names.Names[use.Identity[tierenv.KeyWeights]]...),
 		Fingerprint: use.Fingerprint.String(), Identity: use.Identity, Tier: in,
-		Pages: use.Pages, Tails: use.Tails, Bytes: use.Bytes, Hits: use.Hits.Pages, LastHit: lastHit(use.Hits),
+		Pages: use.Pages, Tails: use.Tails, Bytes: use.Bytes, Hits: use.Hits.Pages, LastUsed: known(use.LastUsed), LastHit: known(use.Hits.Last),
 	}
 	_, l.Lossy = tier.LossyOf(use.Fingerprint, use.Identity)
-	if !use.LastUsed.IsZero() {
-		l.LastUsed = &use.LastUsed
-	}
 	return l
-}
-
-// lastHit is the time of the last counted hit, nil for never.
-func lastHit(h ledger.Hits) *time.Time {
-	if h.Last.IsZero() {
-		return nil
-	}
-	return &h.Last
 }
 
 func (l listed) used() time.Time {

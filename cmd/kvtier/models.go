@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -167,25 +168,30 @@ func pick(ctx context.Context, root *roots, names modelNames, what string) (pick
 	})
 	switch {
 	case len(p.keys) == 0 && usage.RemoteErr != nil:
-		return p, fmt.Errorf("nothing is stored locally for %q, and the remote tier cannot be listed: %w", what, usage.RemoteErr)
+		return p, errNothing{fmt.Errorf("nothing is stored locally for %q, and the remote tier cannot be listed: %w", what, usage.RemoteErr)}
 	case len(p.keys) == 0 && slices.ContainsFunc(all, func(use diskstore.FingerprintUsage) bool {
 		return len(names.Names[use.Identity[tierenv.KeyWeights]]) == 0
 	}):
-		return p, fmt.Errorf("nothing is stored for %q; kvtier ls lists the models with pages; name a model that Ollama no longer has by the digits in that list", what)
+		return p, errNothing{fmt.Errorf("nothing is stored for %q; kvtier ls lists the models with pages; name a model that Ollama no longer has by the digits in that list", what)}
 	case len(p.keys) == 0:
-		return p, fmt.Errorf("nothing is stored for %q; kvtier ls lists the models with pages", what)
+		return p, errNothing{fmt.Errorf("nothing is stored for %q; kvtier ls lists the models with pages", what)}
 	case len(meant) > 1:
 		return p, fmt.Errorf("%q could be %s; give more digits", what, strings.Join(sortedShort(meant), " or "))
 	}
 	return p, nil
 }
 
-// pickAll picks several models, each of which must have pages.
-func pickAll(ctx context.Context, root *roots, names modelNames, models []string) (picked, error) {
+// errNothing reports a model without pages.
+type errNothing struct{ error }
+
+func (e errNothing) Unwrap() error { return e.error }
+
+// pickAll picks several models, each of which must have pages, or prompts that kvtier why shows.
+func pickAll(ctx context.Context, root *roots, names modelNames, models []string, hasPrompts func(model string) bool) (picked, error) {
 	all := picked{keys: make(map[pagefile.Key]bool)}
 	for _, what := range models {
 		p, err := pick(ctx, root, names, what)
-		if err != nil {
+		if err != nil && !(errors.As(err, new(errNothing)) && hasPrompts(what)) {
 			return all, err
 		}
 		maps.Copy(all.keys, p.keys)

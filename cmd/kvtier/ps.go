@@ -38,9 +38,6 @@ type modelUse struct {
 	Bytes *int64 `json:"bytes"`
 }
 
-// silent is the age at which a process's report is old: processes report once a second.
-const silent = 10 * time.Second
-
 func newResidencyCommand(out *output, at *storage, models *modelStore) *cobra.Command {
 	var memory bool
 	cmd := &cobra.Command{
@@ -169,7 +166,7 @@ func printSlots(w io.Writer, p show.Process, now time.Time) {
 	if p.Namespace != "" {
 		title += ", namespace " + p.Namespace
 	}
-	if now.Sub(p.At) > silent {
+	if now.Sub(p.At) > telemetry.SilentAfter {
 		title += ", last heard of " + show.Ago(p.At, now)
 	}
 	wrapped(w, "", title)

@@ -110,7 +110,7 @@ func newTierStat(name string, u diskstore.RootTierUsage) tierStat {
 	s := tierStat{
 		Tier: name, Root: u.Root, Pages: u.Pages, Tails: u.Tails, PageBytes: u.Bytes,
 		Temp: u.TempFiles, TempBytes: u.TempBytes, Quarantined: u.QuarantineFiles, QuarBytes: u.QuarantineBytes,
-		Models: len(u.Fingerprints), Processes: u.Processes, Hits: u.Hits.Pages, LastHit: lastHit(u.Hits),
+		Models: len(u.Fingerprints), Processes: u.Processes, Hits: u.Hits.Pages, LastHit: known(u.Hits.Last),
 		DiskBytes: u.Space.Total, DiskFree: u.Space.Free, Written: []writtenOnDay{},
 	}
 	for _, use := range u.Fingerprints {

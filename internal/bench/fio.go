@@ -216,25 +216,16 @@ func plainWrite(dir string, files int, fileBytes int64) (float64, error) {
 	}
 	started := time.Now()
 	for i := range files {
-		if err := writeFile(filepath.Join(dir, fmt.Sprint(i)), buf, fileBytes); err != nil {
+		f, err := os.Create(filepath.Join(dir, fmt.Sprint(i)))
+		if err != nil {
+			return 0, fmt.Errorf("writing a file as large as a page's: %w", err)
+		}
+		for left := fileBytes; left > 0 && err == nil; left -= fioReadBytes {
+			_, err = f.Write(buf[:min(left, fioReadBytes)])
+		}
+		if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 			return 0, fmt.Errorf("writing a file as large as a page's: %w", err)
 		}
 	}
 	return measure.Reading{Bytes: int64(files) * fileBytes, Took: time.Since(started)}.Rate(), nil
-}
-
-func writeFile(path string, buf []byte, size int64) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	for size > 0 && err == nil {
-		var n int
-		n, err = f.Write(buf[:min(size, int64(len(buf)))])
-		size -= int64(n)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
 }

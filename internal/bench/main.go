@@ -271,24 +271,16 @@ func measureAll(ctx context.Context, s settings, steps *progress.Display) (repor
 	return report, nil
 }
 
-// makeDir makes a temporary folder in the folder that -dir names, or else in build/, and not in /tmp,
-// which is in memory on many systems.
-func makeDir(parent string) (string, error) {
+// makeDir makes a temporary folder in the folder that -dir names, or else in build/.
+func makeDir(parent string) (dir string, err error) {
 	if parent == "" {
-		wd, err := os.Getwd()
-		if err == nil {
-			wd, err = ollamasrc.FindRoot(wd)
-		}
-		if err != nil {
-			return "", fmt.Errorf("looking for a folder for the benchmarks: %w", err)
-		}
-		parent = filepath.Join(wd, "build")
+		_, dir, err = ollamasrc.TempDir("bench-")
+		return dir, err
 	}
-	parent, err := filepath.Abs(parent)
+	parent, err = filepath.Abs(parent)
 	if err == nil {
 		err = os.MkdirAll(parent, 0o755)
 	}
-	dir := ""
 	if err == nil {
 		dir, err = os.MkdirTemp(parent, "bench-")
 	}

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/kvtier/kvtier/internal/bench/show"
+	"github.com/kvtier/kvtier/internal/ollamasrc"
 )
 
 // errDiffers fails a demo whose output has given the reason already.
@@ -75,19 +77,31 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	return s, nil
 }
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	s, err := parse(args, stderr)
 	if err != nil {
 		return err
 	}
-	place, err := newPlace(s)
+	repository, dir, err := ollamasrc.TempDir("demo-")
 	if err != nil {
 		return err
 	}
-	if s.serve {
-		err = serve(ctx, s, place, stdout, stderr)
-	} else {
-		err = demonstrate(ctx, s, place, stdout, stderr)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	at := place{repository: repository, dir: dir, root: filepath.Join(dir, "pages")}
+	if s.root != "" {
+		if at.root, err = filepath.Abs(s.root); err != nil {
+			return fmt.Errorf("finding the absolute path of %s: %w", s.root, err)
+		}
 	}
-	return errors.Join(err, place.remove())
+	if s.serve {
+		return serve(ctx, s, at, stdout, stderr)
+	}
+	return demonstrate(ctx, s, at, stdout, stderr)
+}
+
+// place holds the directories of a demo.
+type place struct {
+	repository string
+	dir        string // temporary: the model and the server's own files
+	root       string // the pages
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,25 +20,8 @@ const serveNumCtx = 16384
 func serve(ctx context.Context, s settings, at place, stdout, stderr io.Writer) (err error) {
 	steps := progress.New(stderr, show.StepNames)
 	defer steps.Close()
-	step := steps.Step("prepare the model")
-	model, err := chooseModel(s.model, at.dir)
-	step.End("", err)
-	if err != nil {
-		return err
-	}
-	if s.numCtx == 0 {
-		s.numCtx = serveNumCtx
-	}
-	o := lab.Options{
-		Model: model, Root: at.root,
-		Env: []string{"OLLAMA_HOST=" + s.host, fmt.Sprint("OLLAMA_CONTEXT_LENGTH=", s.numCtx)},
-	}
-	if s.log {
-		o.Log = stderr
-	}
-	step = steps.Step("start Ollama with the KV tier on")
-	l, err := lab.Start(ctx, o)
-	step.End("", err)
+	numCtx := cmp.Or(s.numCtx, serveNumCtx)
+	l, err := start(ctx, s, at, steps, stderr, lab.Options{Env: []string{"OLLAMA_HOST=" + s.host, fmt.Sprint("OLLAMA_CONTEXT_LENGTH=", numCtx)}})
 	if err != nil {
 		return fmt.Errorf("%w\nIf %s is taken, choose another address with -host", err, s.host)
 	}
@@ -55,9 +39,28 @@ Ollama serves %[2]s at %[1]s and keeps its pages in %[4]s.
     curl %[1]s/api/generate -d '{"model": "%[2]s", "prompt": "Package http"}'
 
 Ctrl-C stops it%[5]s.
-`, l.URL(), model.Name, binary, at.root, afterwards(s))
+`, l.URL(), l.Model().Name, binary, at.root, afterwards(s))
 	<-ctx.Done()
 	return nil
+}
+
+// start chooses a model and starts a server with it.
+func start(ctx context.Context, s settings, at place, steps *progress.Display, stderr io.Writer, o lab.Options) (l *lab.Lab, err error) {
+	if err := steps.Do("prepare the model", func(*progress.Step) (_ string, err error) {
+		o.Model, err = chooseModel(s.model, at.dir)
+		return "", err
+	}); err != nil {
+		return nil, err
+	}
+	o.Root = at.root
+	if s.log {
+		o.Log = stderr
+	}
+	err = steps.Do("start Ollama with the KV tier on", func(*progress.Step) (_ string, err error) {
+		l, err = lab.Start(ctx, o)
+		return "", err
+	})
+	return l, err
 }
 
 // afterwards tells the user whether the pages stay.

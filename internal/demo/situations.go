@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,24 +91,13 @@ func (d *demo) run(ctx context.Context, at place, stderr io.Writer) (err error) 
 	if err != nil {
 		return err
 	}
-	step := d.steps.Step("prepare the model")
-	model, err := chooseModel(d.settings.model, at.dir)
-	step.End("", err)
-	if err != nil {
-		return err
-	}
-	step = d.steps.Step("start Ollama with the KV tier on")
-	d.Lab, err = lab.Start(ctx, d.options(model, at, stderr))
-	step.End("", err)
-	if err != nil {
+	need := d.settings.tokens + d.settings.tokens/10 + d.settings.answer + contextSlack
+	numCtx := cmp.Or(d.settings.numCtx, (need+contextStep-1)/contextStep*contextStep)
+	if d.Lab, err = start(ctx, d.settings, at, d.steps, stderr, lab.Options{NumCtx: numCtx}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-
-	step = d.steps.Step("load the model and measure the text")
-	err = d.measure(ctx, text)
-	step.End("", err)
-	if err != nil {
+	if err := d.steps.Do("load the model and measure the text", func(*progress.Step) (string, error) { return "", d.measure(ctx, text) }); err != nil {
 		return err
 	}
 	if d.computed, err = d.lookUp(ctx, "look-ups, computed"); err != nil {
@@ -131,30 +121,19 @@ func (d *demo) lookUp(ctx context.Context, name string) (right int, err error) {
 	if len(d.lookUps) == 0 {
 		return 0, nil
 	}
-	step := d.steps.Step(name)
-	defer func() { step.End(fmt.Sprintf("%d of %d right", right, len(d.lookUps)), err) }()
-	for _, l := range d.lookUps {
-		answer, err := d.Ask(ctx, lab.Question{Prompt: d.text + l.Question, Raw: true, Tokens: trained.AnswerTokens, Private: true})
-		if err != nil {
-			return right, err
+	err = d.steps.Do(name, func(*progress.Step) (string, error) {
+		for _, l := range d.lookUps {
+			answer, err := d.Ask(ctx, lab.Question{Prompt: d.text + l.Question, Raw: true, Tokens: trained.AnswerTokens, Private: true})
+			if err != nil {
+				return "", err
+			}
+			if l.Right(answer.Text) {
+				right++
+			}
 		}
-		if l.Right(answer.Text) {
-			right++
-		}
-	}
-	return right, nil
-}
-
-func (d *demo) options(model lab.Model, at place, stderr io.Writer) lab.Options {
-	o := lab.Options{Model: model, Root: at.root, NumCtx: d.settings.numCtx}
-	if o.NumCtx == 0 {
-		need := d.settings.tokens + d.settings.tokens/10 + d.settings.answer + contextSlack
-		o.NumCtx = (need + contextStep - 1) / contextStep * contextStep
-	}
-	if d.settings.log {
-		o.Log = stderr
-	}
-	return o
+		return fmt.Sprintf("%d of %d right", right, len(d.lookUps)), nil
+	})
+	return right, err
 }
 
 // measure loads the model, counts the tokens of a sample of the text, and cuts the prompt to
@@ -194,20 +173,18 @@ func sampleOf(text string, span int) string {
 }
 
 // experience puts the prompt into a situation and notes the answer.
-func (d *demo) experience(ctx context.Context, s situation) (err error) {
-	step := d.steps.Step(s.name)
-	var note string
-	defer func() { step.End(note, err) }()
-	if s.prepare != nil {
-		if err := s.prepare(d, ctx); err != nil {
-			return err
+func (d *demo) experience(ctx context.Context, s situation) error {
+	return d.steps.Do(s.name, func(*progress.Step) (string, error) {
+		if s.prepare != nil {
+			if err := s.prepare(d, ctx); err != nil {
+				return "", err
+			}
 		}
-	}
-	answer, err := d.Ask(ctx, lab.Question{Prompt: d.prompt(), Raw: d.raw, Tokens: d.settings.answer, Logprobs: true})
-	if err != nil {
-		return err
-	}
-	d.answers = append(d.answers, answer)
-	note = show.Seconds(answer.Wait().Round(time.Microsecond))
-	return nil
+		answer, err := d.Ask(ctx, lab.Question{Prompt: d.prompt(), Raw: d.raw, Tokens: d.settings.answer, Logprobs: true})
+		if err != nil {
+			return "", err
+		}
+		d.answers = append(d.answers, answer)
+		return show.Seconds(answer.Wait().Round(time.Microsecond)), nil
+	})
 }

@@ -2,9 +2,7 @@ package doctor
 
 import (
 	"fmt"
-	"math"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,8 +75,6 @@ func truth(set map[string]string, name string) bool {
 	return err == nil && on
 }
 
-var instanceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
-
 // settingsOf reads variables by the rules of package tierenv, which reads this process's own.
 func settingsOf(set map[string]string, home string) settings {
 	s := settings{local: value(set, localVar), remote: value(set, remoteVar), split: value(set, "OLLAMA_KV_TIER_SPLIT") != ""}
@@ -97,10 +93,10 @@ func settingsOf(set map[string]string, home string) settings {
 		bytes *int64
 		unset int64
 	}{
-		{localGBVar, &s.localBytes, 20 * env.BytesPerGB}, {remoteGBVar, &s.remoteBytes, 0},
+		{localGBVar, &s.localBytes, tierenv.DefaultLocalBytes}, {remoteGBVar, &s.remoteBytes, 0},
 		{"OLLAMA_KV_TIER_RAM_GB", &unused, 0}, {"OLLAMA_KV_TIER_WRITE_GB_PER_DAY", &unused, 0},
 	} {
-		n, ok := gigabytes(value(set, b.name), b.unset)
+		n, ok := env.ParseGigabytes(value(set, b.name), b.unset)
 		if *b.bytes = n; !ok {
 			refuse(b.name, "a number of gigabytes", "20")
 		}
@@ -111,7 +107,7 @@ func settingsOf(set map[string]string, home string) settings {
 		}
 	}
 	instance := value(set, instanceVar)
-	if instance != "" && !instanceName.MatchString(instance) {
+	if instance != "" && !tierenv.IsInstance(instance) {
 		refuse(instanceVar, "a name of letters, digits, dots, hyphens and underscores", "gpu0")
 		instance = ""
 	}
@@ -125,21 +121,9 @@ func settingsOf(set map[string]string, home string) settings {
 		s.local = filepath.Join(home, filepath.FromSlash(tierenv.DefaultRoot))
 	}
 	if instance != "" && s.local != "" {
-		s.local = filepath.Join(s.local, "instances", instance)
+		s.local = filepath.Join(s.local, tierenv.InstancesDir, instance)
 	}
 	return s
-}
-
-// gigabytes reads a size in bytes.
-func gigabytes(text string, unset int64) (int64, bool) {
-	if text == "" {
-		return unset, true
-	}
-	gb, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(gb >= 0) || gb*env.BytesPerGB > math.MaxInt64/2 {
-		return 0, false
-	}
-	return int64(gb * env.BytesPerGB), true
 }
 
 // bytesText prints a size.

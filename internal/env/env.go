@@ -42,13 +42,21 @@ func Asked(name string) bool {
 
 // Gigabytes reads a size in GB and returns bytes; unset for an unset variable.
 func Gigabytes(name string, unset int64) (int64, error) {
-	value := Value(name)
+	n, ok := ParseGigabytes(Value(name), unset)
+	if !ok {
+		return 0, fmt.Errorf("%s=%q is not a number of gigabytes", name, Value(name))
+	}
+	return n, nil
+}
+
+// ParseGigabytes reads a value as [Gigabytes] does, unset for an empty one.
+func ParseGigabytes(value string, unset int64) (bytes int64, ok bool) {
 	if value == "" {
-		return unset, nil
+		return unset, true
 	}
 	gb, err := strconv.ParseFloat(value, 64)
 	if err != nil || !(gb >= 0) || gb*BytesPerGB > math.MaxInt64/2 {
-		return 0, fmt.Errorf("%s=%q is not a number of gigabytes", name, value)
+		return 0, false
 	}
-	return int64(gb * BytesPerGB), nil
+	return int64(gb * BytesPerGB), true
 }

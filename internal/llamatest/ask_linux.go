@@ -42,7 +42,7 @@ func (s *Server) Post(ctx context.Context, path string, in any) (io.ReadCloser, 
 	}
 	if res.StatusCode != http.StatusOK {
 		defer res.Body.Close()
-		text, _ := io.ReadAll(io.LimitReader(res.Body, tailBytes)) // it only explains the status
+		text, _ := io.ReadAll(io.LimitReader(res.Body, 4<<10)) // it only explains the status
 		return nil, fmt.Errorf("%s: %s: %s", path, res.Status, text)
 	}
 	return res.Body, nil

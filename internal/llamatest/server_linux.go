@@ -5,16 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
+	"github.com/kvtier/kvtier/internal/ollamatest"
 	"github.com/kvtier/kvtier/internal/proc"
 )
 
@@ -52,12 +51,11 @@ type Options struct {
 type Server struct {
 	URL string // without a slash at the end
 
-	cmd    *exec.Cmd
-	log    string // of our daemon; "" for the stock server
-	logged int64  // bytes in the log before
-	read   *os.File
-	over   chan struct{} // closed when nobody can write to the output any more
-	output tail
+	cmd     *exec.Cmd
+	process *ollamatest.Process
+	log     string // of our daemon; "" for the stock server
+	logged  int64  // bytes in the log before
+	output  *ollamatest.Log
 }
 
 // Client takes a new connection for each request: llama-server closes idle ones.
@@ -75,7 +73,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	name := "llama-server-real"
-	s := &Server{URL: fmt.Sprintf("http://127.0.0.1:%d", port), over: make(chan struct{})}
+	s := &Server{URL: fmt.Sprintf("http://127.0.0.1:%d", port), output: ollamatest.NewLog(nil)}
 	if o.Root != "" {
 		name, s.log = "llama-server", o.Log
 		s.logged = sizeOf(s.log)
@@ -85,25 +83,12 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	}, o.Args...)...)
 	s.cmd.Env = append(os.Environ(), "OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL="+o.Root, "KVTIER_LLAMA_LOG="+o.Log)
 	s.cmd.Env = append(s.cmd.Env, o.Env...)
-	read, write, err := os.Pipe()
-	if err != nil {
+	if s.process, err = ollamatest.StartProcess(s.cmd, s.output); err != nil {
 		return nil, err
 	}
-	s.read = read
-	s.cmd.Stdout, s.cmd.Stderr = write, write
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	err = s.cmd.Start()
-	write.Close()
-	if err != nil {
-		return nil, errors.Join(err, read.Close())
-	}
-	go func() {
-		defer close(s.over)
-		_, _ = io.Copy(&s.output, read) // it ends with the server
-	}()
 	if err := s.ready(ctx); err != nil {
 		s.Kill()
-		return nil, fmt.Errorf("start %s: %w; its output ends:\n%s", name, err, s.output.bytes())
+		return nil, fmt.Errorf("start %s: %w; its output ends:\n%s", name, err, s.Output())
 	}
 	return s, nil
 }
@@ -131,7 +116,7 @@ func (s *Server) ready(ctx context.Context) error {
 			}
 		}
 		select {
-		case <-s.over:
+		case <-s.process.Drained:
 			return errors.New("it has ended")
 		case <-ctx.Done():
 			return ctx.Err()
@@ -179,10 +164,12 @@ func (s *Server) Kill() {
 
 // Wait waits as Ollama does for the end: until nobody can write to the output any more.
 func (s *Server) Wait() {
-	<-s.over
-	_ = s.cmd.Wait() // it may have been killed
-	s.read.Close()   // it was only read
+	<-s.process.Drained
+	<-s.process.Exited
 }
 
+// outputLines bounds the lines of Output.
+const outputLines = 50
+
 // Output is the end of the server's output.
-func (s *Server) Output() []byte { return s.output.bytes() }
+func (s *Server) Output() string { return s.output.Tail(outputLines) }

@@ -11,53 +11,40 @@ type faulty struct {
 
 type cancel = <-chan struct{}
 
-func (f *faulty) Lookup(c cancel, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
-	if s := f.faults.enter(OpLookup); !s.Ok() {
+// unless carries a request out, unless requests of its kind fail.
+func (f *faulty) unless(op Op, do func() fuse.Status) fuse.Status {
+	if s := f.faults.enter(op); !s.Ok() {
 		return s
 	}
-	return f.RawFileSystem.Lookup(c, in, name, out)
+	return do()
+}
+
+func (f *faulty) Lookup(c cancel, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+	return f.unless(OpLookup, func() fuse.Status { return f.RawFileSystem.Lookup(c, in, name, out) })
 }
 
 func (f *faulty) GetAttr(c cancel, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
-	if s := f.faults.enter(OpGetAttr); !s.Ok() {
-		return s
-	}
-	return f.RawFileSystem.GetAttr(c, in, out)
+	return f.unless(OpGetAttr, func() fuse.Status { return f.RawFileSystem.GetAttr(c, in, out) })
 }
 
 func (f *faulty) SetAttr(c cancel, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
-	if s := f.faults.enter(OpSetAttr); !s.Ok() {
-		return s
-	}
-	return f.RawFileSystem.SetAttr(c, in, out)
+	return f.unless(OpSetAttr, func() fuse.Status { return f.RawFileSystem.SetAttr(c, in, out) })
 }
 
 func (f *faulty) Mkdir(c cancel, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
-	if s := f.faults.enter(OpMkdir); !s.Ok() {
-		return s
-	}
-	return f.RawFileSystem.Mkdir(c, in, name, out)
+	return f.unless(OpMkdir, func() fuse.Status { return f.RawFileSystem.Mkdir(c, in, name, out) })
 }
 
 func (f *faulty) Unlink(c cancel, in *fuse.InHeader, name string) fuse.Status {
-	if s := f.faults.enter(OpUnlink); !s.Ok() {
-		return s
-	}
-	return f.RawFileSystem.Unlink(c, in, name)
+	return f.unless(OpUnlink, func() fuse.Status { return f.RawFileSystem.Unlink(c, in, name) })
 }
 
 func (f *faulty) Rmdir(c cancel, in *fuse.InHeader, name string) fuse.Status {
-	if s := f.faults.enter(OpRmdir); !s.Ok() {
-		return s
-	}
-	return f.RawFileSystem.Rmdir(c, in, name)
+	return f.unless(OpRmdir, func() fuse.Status { return f.RawFileSystem.Rmdir(c, in, name) })
 }
 
 func (f *faulty) Rename(c cancel, in *fuse.RenameIn, oldName, newName string) fuse.Status {
-	if s := f.faults.enter(OpRename); !s.Ok() {
-		return s
-	}
-	return f.RawFileSystem.Rename(c, in, oldName, newName)
+	return f.unless(OpRename, func() fuse.Status { return f.RawFileSystem.Rename(c, in, oldName, newName) })
 }
 
 func (f *faulty) Create(c cancel, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
@@ -95,50 +82,29 @@ func (f *faulty) Write(c cancel, in *fuse.WriteIn, data []byte) (uint32, fuse.St
 }
 
 func (f *faulty) Flush(c cancel, in *fuse.FlushIn) fuse.Status {
-	if s := f.faults.enter(OpFlush); !s.Ok() {
-		return s
-	}
-	return f.RawFileSystem.Flush(c, in)
+	return f.unless(OpFlush, func() fuse.Status { return f.RawFileSystem.Flush(c, in) })
 }
 
 func (f *faulty) Fsync(c cancel, in *fuse.FsyncIn) fuse.Status {
-	if s := f.faults.enter(OpFsync); !s.Ok() {
-		return s
-	}
-	return f.RawFileSystem.Fsync(c, in)
+	return f.unless(OpFsync, func() fuse.Status { return f.RawFileSystem.Fsync(c, in) })
 }
 
 func (f *faulty) OpenDir(c cancel, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	if s := f.faults.enter(OpOpenDir); !s.Ok() {
-		return s
-	}
-	return f.RawFileSystem.OpenDir(c, in, out)
+	return f.unless(OpOpenDir, func() fuse.Status { return f.RawFileSystem.OpenDir(c, in, out) })
 }
 
 func (f *faulty) ReadDir(c cancel, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	if s := f.faults.enter(OpReadDir); !s.Ok() {
-		return s
-	}
-	return f.RawFileSystem.ReadDir(c, in, out)
+	return f.unless(OpReadDir, func() fuse.Status { return f.RawFileSystem.ReadDir(c, in, out) })
 }
 
 func (f *faulty) ReadDirPlus(c cancel, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	if s := f.faults.enter(OpReadDir); !s.Ok() {
-		return s
-	}
-	return f.RawFileSystem.ReadDirPlus(c, in, out)
+	return f.unless(OpReadDir, func() fuse.Status { return f.RawFileSystem.ReadDirPlus(c, in, out) })
 }
 
 func (f *faulty) FsyncDir(c cancel, in *fuse.FsyncIn) fuse.Status {
-	if s := f.faults.enter(OpFsyncDir); !s.Ok() {
-		return s
-	}
-	return f.RawFileSystem.FsyncDir(c, in)
+	return f.unless(OpFsyncDir, func() fuse.Status { return f.RawFileSystem.FsyncDir(c, in) })
 }
 
 func (f *faulty) StatFs(c cancel, in *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
-	if s := f.faults.enter(OpStatFs); !s.Ok() {
-		return s
-	}
-	return f.RawFileSystem.StatFs(c, in, out)
+	return f.unless(OpStatFs, func() fuse.Status { return f.RawFileSystem.StatFs(c, in, out) })
 }

@@ -30,6 +30,25 @@ func FindRoot(dir string) (string, error) {
 	}
 }
 
+// TempDir makes a temporary folder in build/ of the checkout around the working directory, whose root
+// it returns, too. On many systems /tmp is in memory.
+func TempDir(pattern string) (root, dir string, err error) {
+	wd, err := os.Getwd()
+	if err == nil {
+		root, err = FindRoot(wd)
+	}
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(root, "build"), 0o755)
+	}
+	if err == nil {
+		dir, err = os.MkdirTemp(filepath.Join(root, "build"), pattern)
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("making a temporary folder: %w", err)
+	}
+	return root, dir, nil
+}
+
 // Layout names every path a build uses. Root and Dir are absolute.
 type Layout struct {
 	Root string // kvtier's repository

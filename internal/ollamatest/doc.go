@@ -31,7 +31,6 @@
 //
 // [Server.Close] leaves no process and no temporary file behind. If the process
 // that called Start ends without calling it, even by SIGKILL, Linux sends the
-// server SIGTERM, upon which it ends its runners and itself; other systems let
-// them run. On Windows there is no graceful stop: [Server.Stop] kills. The whole
-// log is kept in memory.
+// server SIGTERM, upon which it ends its runners and itself; macOS lets them run.
+// Windows has no such servers. The whole log is kept in memory.
 package ollamatest

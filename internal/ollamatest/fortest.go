@@ -36,7 +36,7 @@ func ForTest(t TB, options Options) *Server {
 			t.Errorf("closing the Ollama server: %v", err)
 		}
 		if t.Failed() {
-			t.Logf("end of the Ollama server's log:\n%s", s.logs.tail(failedLogLines))
+			t.Logf("end of the Ollama server's log:\n%s", s.logs.Tail(failedLogLines))
 		}
 	})
 	return s

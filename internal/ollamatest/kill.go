@@ -20,14 +20,14 @@ func (s *Server) PID() int {
 }
 
 // started is the process of the last start, which may have ended since.
-func (s *Server) started() *process {
+func (s *Server) started() *Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.process
 }
 
 // running is the server's process, or nil if it has ended.
-func (s *Server) running() *process {
+func (s *Server) running() *Process {
 	p := s.started()
 	if p == nil || p.hasExited() {
 		return nil
@@ -49,7 +49,7 @@ func (s *Server) Stop() error {
 	timeout := time.NewTimer(s.options.StopTimeout)
 	defer timeout.Stop()
 	select {
-	case <-p.exited:
+	case <-p.Exited:
 		return s.KillServer() // a runner has outlived the server
 	case <-timeout.C:
 		return errors.Join(
@@ -78,7 +78,7 @@ func (s *Server) KillServer() error {
 		return err
 	}
 	select {
-	case <-p.drained:
+	case <-p.Drained:
 		// From here on the system may give the id to another process.
 		p.gone = true
 		return nil
@@ -88,8 +88,7 @@ func (s *Server) KillServer() error {
 }
 
 // Runners lists the process ids of the runners that hold a model. Ollama also starts runners
-// that look for devices; only on Windows, where both kinds look alike, the list has these,
-// too.
+// that look for devices.
 func (s *Server) Runners() ([]int, error) {
 	p := s.running()
 	if p == nil {

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// logBuffer keeps all output and wakes waiters for output.
-type logBuffer struct {
+// Log keeps all output and wakes waiters for output.
+type Log struct {
 	tee io.Writer // may be nil
 
 	mu      sync.Mutex
@@ -17,12 +17,13 @@ type logBuffer struct {
 	changed chan struct{} // closed, and replaced, by every write
 }
 
-func newLogBuffer(tee io.Writer) *logBuffer {
-	return &logBuffer{tee: tee, changed: make(chan struct{})}
+// NewLog returns a log that also goes to tee, unless that is nil.
+func NewLog(tee io.Writer) *Log {
+	return &Log{tee: tee, changed: make(chan struct{})}
 }
 
 // Write never fails: a broken tee must not block the server on a full pipe.
-func (l *logBuffer) Write(p []byte) (int, error) {
+func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.text = append(l.text, p...)
@@ -34,27 +35,27 @@ func (l *logBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (l *logBuffer) len() int {
+func (l *Log) len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.text)
 }
 
 // from returns the log from byte mark on.
-func (l *logBuffer) from(mark int) string {
+func (l *Log) from(mark int) string {
 	text, _ := l.watch(mark)
 	return text
 }
 
 // watch returns the log from byte mark on, with a channel that is closed by the next output.
-func (l *logBuffer) watch(mark int) (string, <-chan struct{}) {
+func (l *Log) watch(mark int) (string, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return string(l.text[min(mark, len(l.text)):]), l.changed
 }
 
-// tail returns the last lines of the log.
-func (l *logBuffer) tail(lines int) string {
+// Tail returns the last lines of the log.
+func (l *Log) Tail(lines int) string {
 	all := strings.Split(strings.TrimSuffix(l.from(0), "\n"), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
@@ -78,8 +79,8 @@ func (s *Server) WaitLogFrom(ctx context.Context, mark int, text string) error {
 		// The last look comes after the end of output, so that no output is missed.
 		ended := false
 		select {
-		case <-p.drained:
-			<-p.exited // no other process held the output, so the server has ended
+		case <-p.Drained:
+			<-p.Exited // no other process held the output, so the server has ended
 			ended = true
 		default:
 		}
@@ -94,7 +95,7 @@ func (s *Server) WaitLogFrom(ctx context.Context, mark int, text string) error {
 		case <-changed:
 			// Overlap by the length of text less one byte: text may come in two writes.
 			mark += max(0, len(log)-len(text)+1)
-		case <-p.drained:
+		case <-p.Drained:
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for %q in the log: %w", text, context.Cause(ctx))
 		}

@@ -23,7 +23,7 @@ func TestWaitLog(t *testing.T) {
 }
 
 func TestWaitLogSeesTextSplitOverWrites(t *testing.T) {
-	s := &Server{logs: newLogBuffer(nil), process: &process{drained: make(chan struct{})}}
+	s := &Server{logs: NewLog(nil), process: &Process{Drained: make(chan struct{})}}
 	found := make(chan error)
 	go func() { found <- s.WaitLog(testContext(t), "needle") }()
 	for _, piece := range []string{"hay nee", "d", "le hay"} {
@@ -42,9 +42,9 @@ func TestWaitLogEndsWithTheServer(t *testing.T) {
 }
 
 func TestLogTail(t *testing.T) {
-	l := newLogBuffer(nil)
+	l := NewLog(nil)
 	_, err := l.Write([]byte("one\ntwo\nthree\n"))
 	require.NoError(t, err)
-	require.Equal(t, "two\nthree", l.tail(2))
-	require.Equal(t, "one\ntwo\nthree", l.tail(9))
+	require.Equal(t, "two\nthree", l.Tail(2))
+	require.Equal(t, "one\ntwo\nthree", l.Tail(9))
 }

@@ -11,25 +11,27 @@ import (
 	"time"
 )
 
-// process is a started server.
-type process struct {
-	cmd     *exec.Cmd
-	exited  chan struct{} // closed when the server's own process has ended
-	drained chan struct{} // closed when no process can write output any more
-	gone    bool          // the server and its children are gone
+// Process is a started server.
+type Process struct {
+	Exited  chan struct{} // closed when the server's own process has ended
+	Drained chan struct{} // closed when no process can write output any more
+
+	cmd  *exec.Cmd
+	gone bool // the server and its children are gone
 }
 
-// startProcess starts cmd as the leader of a process group, with its output going to out.
+// StartProcess starts cmd as the leader of a process group, with its output going to out. On Linux the
+// process is asked to end when this one ends in any way.
 // Runners inherit the pipe. With a pipe made by package exec, Wait would wait for the
 // runners, too.
-func startProcess(cmd *exec.Cmd, out io.Writer) (*process, error) {
+func StartProcess(cmd *exec.Cmd, out io.Writer) (*Process, error) {
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("making a pipe for its output: %w", err)
 	}
 	cmd.Stdout, cmd.Stderr = writer, writer
 	cmd.SysProcAttr = groupLeader()
-	p := &process{cmd: cmd, exited: make(chan struct{}), drained: make(chan struct{})}
+	p := &Process{cmd: cmd, Exited: make(chan struct{}), Drained: make(chan struct{})}
 	started := make(chan error)
 	go func() {
 		// Linux ends the server when the thread that started it ends, so this thread stays
@@ -41,7 +43,7 @@ func startProcess(cmd *exec.Cmd, out io.Writer) (*process, error) {
 		started <- err
 		if err == nil {
 			cmd.Wait() //nolint:errcheck // the state is in cmd.ProcessState
-			close(p.exited)
+			close(p.Exited)
 		}
 	}()
 	if err := <-started; err != nil {
@@ -49,18 +51,18 @@ func startProcess(cmd *exec.Cmd, out io.Writer) (*process, error) {
 		return nil, err
 	}
 	go func() {
-		defer close(p.drained)
+		defer close(p.Drained)
 		defer reader.Close()
 		io.Copy(out, reader) //nolint:errcheck // it ends when the last writer does
 	}()
 	return p, nil
 }
 
-func (p *process) pid() int { return p.cmd.Process.Pid }
+func (p *Process) pid() int { return p.cmd.Process.Pid }
 
-func (p *process) hasExited() bool {
+func (p *Process) hasExited() bool {
 	select {
-	case <-p.exited:
+	case <-p.Exited:
 		return true
 	default:
 		return false
@@ -68,12 +70,12 @@ func (p *process) hasExited() bool {
 }
 
 // status describes the end of a server that has ended.
-func (p *process) status() string { return p.cmd.ProcessState.String() }
+func (p *Process) status() string { return p.cmd.ProcessState.String() }
 
 // processInfo is one row of the system's process table.
 type processInfo struct {
 	pid, parent, group int
-	args               []string // nil where the system does not tell
+	args               []string
 }
 
 // family lists the live processes of the server with this id: the server, its group and its
@@ -89,9 +91,9 @@ func family(pid int) ([]processInfo, error) {
 }
 
 // isModelRunner distinguishes "ollama runner --ollama-engine --model …" from a runner that
-// only looks for devices, if the arguments are known.
+// only looks for devices.
 func (p processInfo) isModelRunner() bool {
-	return p.args == nil || slices.Contains(p.args, "runner") && slices.Contains(p.args, "--model")
+	return slices.Contains(p.args, "runner") && slices.Contains(p.args, "--model")
 }
 
 const (

@@ -10,13 +10,13 @@ import (
 )
 
 // interrupt asks the server alone, not its runners, to end.
-func (p *process) interrupt() error {
+func (p *Process) interrupt() error {
 	return ignoreGone(p.cmd.Process.Signal(syscall.SIGTERM))
 }
 
 // kill kills the whole group. A group exists as long as it has a member, so that kill also
 // reaches the runners of a dead server.
-func (p *process) kill() error {
+func (p *Process) kill() error {
 	return ignoreGone(syscall.Kill(-p.pid(), syscall.SIGKILL))
 }
 

@@ -44,10 +44,10 @@ const logTailLines = 20
 type Server struct {
 	options Options
 	tempDir string // removed by Close; empty if the caller gave a Dir
-	logs    *logBuffer
+	logs    *Log
 
 	mu      sync.Mutex
-	process *process // nil before the first start
+	process *Process // nil before the first start
 	url     *url.URL
 	http    *http.Client
 }
@@ -75,7 +75,7 @@ func Start(ctx context.Context, options Options) (*Server, error) {
 		options.StopTimeout = stopTimeout
 	}
 
-	s := &Server{options: options, logs: newLogBuffer(options.Stderr)}
+	s := &Server{options: options, logs: NewLog(options.Stderr)}
 	// No proxy, and separate connections: the client reaches this server only.
 	s.http = &http.Client{Transport: &http.Transport{}}
 	if err := s.makeDirs(); err != nil {
@@ -125,7 +125,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	cmd.Env = s.environment("127.0.0.1:0")
 	cmd.Dir = s.options.Dir
 	mark := s.logs.len()
-	p, err := startProcess(cmd, s.logs)
+	p, err := StartProcess(cmd, s.logs)
 	if err != nil {
 		return fmt.Errorf("starting %s: %w", cmd, err)
 	}
@@ -141,7 +141,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	}
 	if err != nil {
 		return errors.Join(
-			fmt.Errorf("starting %s: %w; end of its log:\n%s", cmd, err, s.logs.tail(logTailLines)),
+			fmt.Errorf("starting %s: %w; end of its log:\n%s", cmd, err, s.logs.Tail(logTailLines)),
 			s.KillServer())
 	}
 	return nil
@@ -174,7 +174,7 @@ func (s *Server) awaitAnswer(ctx context.Context, address string) error {
 	s.mu.Unlock()
 	return poll(ctx, "the server to answer", func() (bool, error) {
 		if p.hasExited() {
-			return false, fmt.Errorf("it exited: %s", p.status())
+			return false, fmt.Errorf("it Exited: %s", p.status())
 		}
 		return s.API().Heartbeat(ctx) == nil, nil
 	})

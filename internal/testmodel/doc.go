@@ -103,22 +103,13 @@
 //	// ask questions[i].Prompt raw and greedily for RecallAnswerTokens tokens:
 //	// the text is questions[i].Answer
 //
-// It is an induction circuit. Each token has two codes of ±1, a short one to be
-// looked up by and a long one to be carried; see [code]. Layer 0 copies the
-// short code of the token before: its scores depend on the distance alone and
-// are greatest at 1 (see [lookBack]). Every further layer compares the current
-// short code with these copies, in rotary pairs that hardly turn, and where it
-// matches reads the long code, which is the answer (see [lookUp]). Softmax then
-// puts less than a millionth of its weight anywhere else, so an answer does not
-// change with the cache type, the kernel or the text: the right token leads by
-// 21.0 in log probability with two layers, by 20 or more with up to eight.
-// Another lead is a fault even if the answer is right: of two layers with four
-// query heads, one head that reads nothing useful moves it by 5 in the last
-// layer and by 0.9 in the first.
+// It is an induction circuit: layer 0 copies a code of the token before ([lookBack]), and
+// further layers look up where the current token's code was copied ([lookUp]). The right token
+// leads by 21.0 in log probability with two layers, by 20 or more with up to eight, whatever
+// the cache type, the kernel or the text. Another lead is a fault even if the answer is right.
 //
-// A token of the context takes 1 KiB of f16 K/V; more layers take more, and each
-// has to find the answer for its share of it. Attention dominates prefill: 16,384 tokens took the stock CPU engine 27 s on two cores, and 65,536,
-// with Heads: 2, 213 s; twice the tokens take four times as long.
+// A token of the context takes 1 KiB of f16 K/V. 16,384 tokens took the stock CPU engine 27 s
+// on two cores; twice the tokens take four times as long.
 //
 // # Caveats
 //

@@ -1,6 +1,7 @@
 package testmodel
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -20,29 +21,19 @@ func Write(path string, s Shape) error {
 	return writeFile(path, metadata, tensors)
 }
 
-func writeFile(path string, metadata ggml.KV, tensors []*ggml.Tensor) (err error) {
+func writeFile(path string, metadata ggml.KV, tensors []*ggml.Tensor) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("creating model %s: %w", path, err)
-	}
-	defer func() {
+	if err == nil {
+		err = errors.Join(ggml.WriteGGUF(f, metadata, tensors), f.Chmod(0o644), f.Close())
+		if err == nil {
+			err = os.Rename(f.Name(), path)
+		}
 		if err != nil {
-			f.Close()
 			os.Remove(f.Name())
 		}
-	}()
-
-	if err := ggml.WriteGGUF(f, metadata, tensors); err != nil {
+	}
+	if err != nil {
 		return fmt.Errorf("writing model %s: %w", path, err)
-	}
-	if err := f.Close(); err != nil {
-		return fmt.Errorf("writing model %s: %w", path, err)
-	}
-	if err := os.Chmod(f.Name(), 0o644); err != nil {
-		return fmt.Errorf("making model %s readable: %w", path, err)
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return fmt.Errorf("naming model %s: %w", path, err)
 	}
 	return nil
 }

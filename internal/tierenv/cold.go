@@ -19,7 +19,7 @@ func coldTypes(log *slog.Logger) diskstore.ColdTypes {
 	}
 	k, v, err := encoding.ParseCold(value)
 	if err != nil {
-		log.Warn("kv tier: invalid environment variable, using default", "key", coldVariable, "value", value, "default", "none", "error", err)
+		usesDefault(log, coldVariable, "none", "error", err)
 	}
 	return diskstore.ColdTypes{K: k, V: v}
 }

@@ -19,8 +19,8 @@ const (
 	// the last conversations with a large model, in a second or two from an SSD.
 	DefaultReadAheadBytes = 2 * env.BytesPerGB
 
-	// defaultLocalBytes is the default of OLLAMA_KV_TIER_LOCAL_GB.
-	defaultLocalBytes = 20 * env.BytesPerGB
+	// DefaultLocalBytes is the default of OLLAMA_KV_TIER_LOCAL_GB.
+	DefaultLocalBytes = 20 * env.BytesPerGB
 
 	// readAheadShare divides the available memory: one eighth of it may be filled by reading
 	// ahead.
@@ -108,7 +108,7 @@ func fromEnvironment(log *slog.Logger, choose func() (root, error)) (Config, roo
 		variable string
 		unset    int64
 	}{
-		{&c.LocalBytes, "OLLAMA_KV_TIER_LOCAL_GB", defaultLocalBytes},
+		{&c.LocalBytes, "OLLAMA_KV_TIER_LOCAL_GB", DefaultLocalBytes},
 		{&c.RemoteBytes, "OLLAMA_KV_TIER_REMOTE_GB", 0},
 		{&c.RAMBytes, "OLLAMA_KV_TIER_RAM_GB", 0},
 		{&c.WriteBytesPerDay, "OLLAMA_KV_TIER_WRITE_GB_PER_DAY", 0},
@@ -122,7 +122,7 @@ func fromEnvironment(log *slog.Logger, choose func() (root, error)) (Config, roo
 	if value := env.Value("OLLAMA_KV_TIER_PAGE_TOKENS"); value != "" {
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 16 || n > 4096 {
-			log.Warn("kv tier: invalid environment variable, using default", "key", "OLLAMA_KV_TIER_PAGE_TOKENS", "value", value, "default", c.PageTokens, "allowed", "16 to 4096")
+			usesDefault(log, "OLLAMA_KV_TIER_PAGE_TOKENS", c.PageTokens, "allowed", "16 to 4096")
 		} else {
 			c.PageTokens = n
 		}
@@ -136,10 +136,10 @@ func fromEnvironment(log *slog.Logger, choose func() (root, error)) (Config, roo
 		}
 	}
 	if c.Instance != "" {
-		if !instanceID.MatchString(c.Instance) {
+		if !IsInstance(c.Instance) {
 			errs = append(errs, fmt.Errorf("OLLAMA_KV_INSTANCE_ID=%q is not a name of 1 to 64 letters, digits, dots, hyphens and underscores that begins with a letter or a digit", c.Instance))
 		}
-		c.Local = filepath.Join(c.Local, instancesDir, c.Instance)
+		c.Local = filepath.Join(c.Local, InstancesDir, c.Instance)
 	}
 	return c, local, errors.Join(errs...)
 }
@@ -158,20 +158,27 @@ func settle(log, warnings *slog.Logger, choose func() (root, error)) (Config, er
 	return c, err
 }
 
-// instancesDir is the directory of servers with an id, below OLLAMA_KV_TIER_LOCAL.
-const instancesDir = "instances"
+// InstancesDir is the directory of servers with an id, below OLLAMA_KV_TIER_LOCAL.
+const InstancesDir = "instances"
 
-// instanceID matches names that are one element of a path on every system.
+// IsInstance reports whether a name is one element of a path on every system.
+func IsInstance(name string) bool { return instanceID.MatchString(name) }
+
 var instanceID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// usesDefault tells of a variable whose value cannot be used.
+func usesDefault(log *slog.Logger, name string, unset any, more ...any) {
+	log.Warn("kv tier: invalid environment variable, using default", append([]any{"key", name, "value", env.Value(name), "default", unset}, more...)...)
+}
 
 // shifted reads OLLAMA_KV_TIER_REUSE. An unknown value means "exact".
 func shifted(log *slog.Logger) bool {
-	switch value := env.Value("OLLAMA_KV_TIER_REUSE"); value {
+	switch env.Value("OLLAMA_KV_TIER_REUSE") {
 	case "shifted":
 		return true
 	case "", "exact":
 	default:
-		log.Warn("kv tier: invalid environment variable, using default", "key", "OLLAMA_KV_TIER_REUSE", "value", value, "default", "exact", "allowed", "exact or shifted")
+		usesDefault(log, "OLLAMA_KV_TIER_REUSE", "exact", "allowed", "exact or shifted")
 	}
 	return false
 }
@@ -179,7 +186,7 @@ func shifted(log *slog.Logger) bool {
 func boolean(log *slog.Logger, name string) bool {
 	on, err := env.Bool(name)
 	if err != nil {
-		log.Warn("kv tier: invalid environment variable, using default", "key", name, "value", env.Value(name), "default", false, "allowed", "0 or 1")
+		usesDefault(log, name, false, "allowed", "0 or 1")
 	}
 	return on
 }
@@ -192,8 +199,7 @@ func readAheadBytes(log *slog.Logger) int64 {
 	}
 	n, err := env.Gigabytes("OLLAMA_KV_TIER_WARM_GB", unset)
 	if err != nil {
-		log.Warn("kv tier: invalid environment variable, using default", "key", "OLLAMA_KV_TIER_WARM_GB",
-			"value", env.Value("OLLAMA_KV_TIER_WARM_GB"), "default", float64(unset)/env.BytesPerGB)
+		usesDefault(log, "OLLAMA_KV_TIER_WARM_GB", float64(unset)/env.BytesPerGB)
 		return unset
 	}
 	return n

@@ -38,7 +38,7 @@ func splitFromEnvironment() (*Split, error) {
 	if value == "" {
 		return nil, nil
 	}
-	s, err := ParseSplit(value)
+	s, err := parseSplit(value)
 	if err != nil {
 		return nil, fmt.Errorf("%s=%q: %w", SplitVariable, value, err)
 	}
@@ -46,8 +46,8 @@ func splitFromEnvironment() (*Split, error) {
 	return s, nil
 }
 
-// ParseSplit reads HOT,WARM,COLD.
-func ParseSplit(text string) (*Split, error) {
+// parseSplit reads HOT,WARM,COLD.
+func parseSplit(text string) (*Split, error) {
 	parts := strings.Split(text, ",")
 	if len(parts) != 3 {
 		return nil, errors.New("it is not three percentages, such as 25,25,50")
@@ -104,7 +104,7 @@ func (c Config) ApplySplit(fingerprint string, total int64, err error, log *slog
 		own := max(1, local) // 0 would mean no budget
 		c.LocalBytes, err = sumOfShares(filepath.Join(c.Local, splitsFile), fingerprint, own, time.Now())
 		if err != nil { // too large a budget deletes nothing
-			c.LocalBytes = max(own, defaultLocalBytes)
+			c.LocalBytes = max(own, DefaultLocalBytes)
 		}
 	}
 	attrs := []any{

@@ -21,7 +21,7 @@ func TestParseSplit(t *testing.T) {
 		"0,0,100":           {Cold: 100},
 		"33.33,33.33,33.34": {Hot: 33.33, Warm: 33.33, Cold: 33.34},
 	} {
-		got, err := ParseSplit(text)
+		got, err := parseSplit(text)
 		require.NoError(t, err, text)
 		require.Equal(t, want, *got, text)
 	}
@@ -41,7 +41,7 @@ func TestParseSplit(t *testing.T) {
 		"100,0,0":        "no room for pages",
 		"33.3,33.3,33.3": "add up to",
 	} {
-		_, err := ParseSplit(text)
+		_, err := parseSplit(text)
 		require.ErrorContains(t, err, says, text)
 	}
 }
@@ -94,7 +94,7 @@ func TestSplitAndBudgets(t *testing.T) {
 func TestSplitOfAnUnknownContext(t *testing.T) {
 	for _, err := range []error{nil, errors.New("no such shape")} {
 		log, lines := tierenvtest.Logger()
-		c := Config{Local: t.TempDir(), LocalBytes: defaultLocalBytes, Split: &Split{Hot: 25, Warm: 25, Cold: 50}}
+		c := Config{Local: t.TempDir(), LocalBytes: DefaultLocalBytes, Split: &Split{Hot: 25, Warm: 25, Cold: 50}}
 		require.Equal(t, c, c.ApplySplit("a", 0, err, log))
 		require.Contains(t, lines.String(), "sets no budgets")
 		require.NoFileExists(t, filepath.Join(c.Local, splitsFile))
@@ -126,7 +126,7 @@ func TestSplitsOfSeveralModels(t *testing.T) {
 // could delete the pages of other models.
 func TestDamagedSplits(t *testing.T) {
 	for text, want := range map[string]int64{
-		"{": defaultLocalBytes, `"x"`: defaultLocalBytes,
+		"{": DefaultLocalBytes, `"x"`: DefaultLocalBytes,
 		"null": 750, "{}": 750, `{"b":{"bytes":-5,"seen":1}}`: 750,
 		fmt.Sprintf(`{"b":{"bytes":9223372036854775807,"seen":%d}}`, time.Now().Unix()): 750,
 	} {

@@ -20,14 +20,14 @@ import (
 func (m *Machine) try(p *Plan, program, real string, variables []string) {
 	dir := filepath.Dir(real)
 	libraries := "LD_LIBRARY_PATH="
-	if m.OS() == "darwin" {
+	if m.System.OS() == "darwin" {
 		libraries = "DYLD_LIBRARY_PATH="
 	}
 	p.add(func(ctx context.Context) error {
 		if !m.trusted(real) {
 			return nil // its owner's program must not run with the rights of this user
 		}
-		_, err := m.Run(ctx, append([]string{libraries + dir}, variables...), program, "--version")
+		_, err := m.System.Run(ctx, append([]string{libraries + dir}, variables...), program, "--version")
 		if err != nil {
 			return &badCheck{fmt.Errorf("%w%s", err, m.refusal(program))}
 		}
@@ -117,7 +117,7 @@ func (m *Machine) waitFor(ctx context.Context, url string) error {
 // without returns the reason why the models of a running service are not tiered, or "", and
 // whether this user sees the service's process.
 func (m *Machine) without(o Ollama, u unit) (why string, seen bool) {
-	set := m.environment(u.PID)
+	set := machine.VariablesOf(m.System, m.Proc, u.PID)
 	seen = set != nil
 	if !seen {
 		set = u.Variables
@@ -125,7 +125,7 @@ func (m *Machine) without(o Ollama, u unit) (why string, seen bool) {
 	if !on(set) {
 		return switchedOff(u, set), seen
 	}
-	view := m.inside(u.PID)
+	view := inside(m.Proc, u.PID)
 	if _, err := os.Stat(view); err != nil {
 		return "", false
 	}
@@ -133,22 +133,19 @@ func (m *Machine) without(o Ollama, u unit) (why string, seen bool) {
 		return fmt.Sprintf("%s does not see kvtier's file as %s; systemctl restart %[1]s mounts it", u.Name, filepath.Join(o.Folder, serverName)), true
 	}
 	real := filepath.Join(view, m.Base, realFolder, serverName)
-	if f, err := m.look(real); err != nil || f.is != stock {
+	if f, err := m.Program.look(real); err != nil || f.is != stock {
 		return fmt.Sprintf("%s does not see Ollama's llama-server in %s; systemctl restart %[1]s mounts it", u.Name, filepath.Join(m.Base, realFolder)), true
 	}
 	return "", seen
 }
 
 // inside is the root of the filesystem that a process sees.
-func (m *Machine) inside(pid int) string { return filepath.Join(m.Proc, strconv.Itoa(pid), "root") }
-
-// environment returns the variables of a process, nil if this user may not see them.
-func (m *Machine) environment(pid int) map[string]string { return machine.VariablesOf(m, m.Proc, pid) }
+func inside(proc string, pid int) string { return filepath.Join(proc, strconv.Itoa(pid), "root") }
 
 // process returns the process that serves with an executable, 0 if there is none that this
 // user may see.
 func (m *Machine) process(executable string) int {
-	for _, p := range machine.Processes(m, m.Proc) {
+	for _, p := range machine.Processes(m.System, m.Proc) {
 		if p.Executable == executable && p.Serves() {
 			return p.PID
 		}

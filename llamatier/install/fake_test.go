@@ -67,7 +67,7 @@ func newWorld(t *testing.T) *world {
 	w.Machine = &Machine{
 		System: w.sys, Arch: "amd64", UID: os.Geteuid(),
 		Prefixes: []string{w.at("usr/local"), w.at("usr")},
-		Base:     w.at("usr/local/lib/kvtier"), Units: w.at("etc/systemd/system"), State: w.at("var/lib"), Logs: w.at("var/log"),
+		Base:     w.at("usr/local/lib/kvtier"), Units: units(w.at("etc/systemd/system")), State: w.at("var/lib"), Logs: w.at("var/log"),
 		Proc: w.at("proc"), SELinux: w.at("selinux"), InImage: []string{w.at(".dockerenv")}, Booted: w.at("run"),
 		Version: w.version, Program: w.program, Access: access,
 		Owner: func(fs.FileInfo) (int, bool) { return w.owner, true },
@@ -153,7 +153,7 @@ func (w *world) run(_ context.Context, variables []string, name string, args ...
 
 // ofDropIn are the variables that systemd reads in our drop-in.
 func (w *world) ofDropIn() string {
-	text, err := os.ReadFile(w.dropInPath(DefaultService))
+	text, err := os.ReadFile(w.Units.dropIn(DefaultService))
 	if err != nil {
 		return ""
 	}
@@ -169,7 +169,7 @@ func (w *world) ofDropIn() string {
 // mount shows the service's process the files that systemd would mount for it.
 func (w *world) mount() {
 	require.NoError(w.t, os.RemoveAll(w.at("proc/7/root")))
-	text, err := os.ReadFile(w.dropInPath(DefaultService))
+	text, err := os.ReadFile(w.Units.dropIn(DefaultService))
 	if err != nil {
 		return
 	}

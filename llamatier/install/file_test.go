@@ -101,14 +101,14 @@ func TestBrokenOffByFile(t *testing.T) {
 					}
 					w.write("kit/kvtier-llama-server", newServer, 0o755)
 					left := n
-					w.Before = func(string) error {
+					w.Change = func(string) error {
 						if left--; left <= 0 {
 							return crash
 						}
 						return nil
 					}
 					err := w.do(verb)
-					w.Before = nil
+					w.Change = nil
 					if err == nil {
 						break // no change more
 					}

@@ -33,11 +33,11 @@ const DefaultService = machine.DefaultService
 func (m *Machine) Search(ctx context.Context, c Choice) ([]Ollama, error) {
 	var found []Ollama
 	add := func(executable string, u unit) (at int) {
-		path := machine.Executable(m, executable)
+		path := machine.Executable(m.System, executable)
 		if at := slices.IndexFunc(found, func(o Ollama) bool { return o.Executable == path }); at >= 0 || path == "" {
 			return at
 		}
-		found = append(found, Ollama{Executable: path, Folder: machine.ServerFolder(m, path), Service: u.Name, unit: u})
+		found = append(found, Ollama{Executable: path, Folder: machine.ServerFolder(m.System, path), Service: u.Name, unit: u})
 		return len(found) - 1
 	}
 	u, err := m.unit(ctx, c.Service)
@@ -59,7 +59,7 @@ func (m *Machine) Search(ctx context.Context, c Choice) ([]Ollama, error) {
 		}
 		return nil, fmt.Errorf("%s has neither bin/ollama nor ollama; give the folder that Ollama's archive was unpacked into as --prefix", prefix)
 	}
-	if path, err := m.Find("ollama"); err == nil && filepath.IsAbs(path) {
+	if path, err := m.System.Find("ollama"); err == nil && filepath.IsAbs(path) {
 		add(path, unit{})
 	}
 	for _, prefix := range m.Prefixes {
@@ -89,7 +89,7 @@ func (m *Machine) version(ctx context.Context, o Ollama) string {
 		return ""
 	}
 	// No server answers at this address, so the program says its own version.
-	out, err := m.Run(ctx, []string{"OLLAMA_HOST=127.0.0.1:1"}, o.Executable, "--version")
+	out, err := m.System.Run(ctx, []string{"OLLAMA_HOST=127.0.0.1:1"}, o.Executable, "--version")
 	found := versionLine.FindStringSubmatch(out)
 	if err != nil || found == nil {
 		return ""

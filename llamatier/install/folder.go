@@ -85,11 +85,11 @@ const (
 )
 
 // open looks at Ollama's folder.
-func (m *Machine) open(path string) (folder, error) {
+func (is programs) open(path string) (folder, error) {
 	f := folder{path: path}
 	var err error
-	if f.server, err = m.look(filepath.Join(path, serverName)); err == nil {
-		f.real, err = m.look(filepath.Join(path, RealName))
+	if f.server, err = is.look(filepath.Join(path, serverName)); err == nil {
+		f.real, err = is.look(filepath.Join(path, RealName))
 	}
 	if err != nil {
 		return f, fmt.Errorf("%w; install Ollama again", err)
@@ -128,7 +128,7 @@ func (f folder) state() (state, string) {
 
 // installFile plans an installation in Ollama's folder.
 func (m *Machine) installFile(p *Plan, new file) error {
-	f, err := m.open(p.Ollama.Folder)
+	f, err := m.Program.open(p.Ollama.Folder)
 	if err != nil {
 		return err
 	}
@@ -141,11 +141,11 @@ func (m *Machine) installFile(p *Plan, new file) error {
 		return nil
 	}
 	p.cannot, p.lock = m.writable(f.path), f.path
-	p.fresh = func() error { return m.unchanged(f) }
+	p.fresh = func() error { return m.Program.unchanged(f) }
 	if s != Installed {
-		p.add(func(context.Context) error { return m.setAside(f) }, "keep Ollama's %s as %s", f.server.path, RealName)
+		p.add(func(context.Context) error { return m.Change.setAside(f) }, "keep Ollama's %s as %s", f.server.path, RealName)
 	}
-	p.add(func(context.Context) error { return m.copyTo(new.path, f.server.path, 0o755) }, "put %s %s in the place of %s", ServerProgram, new.version, f.server.path)
+	p.add(func(context.Context) error { return m.Change.copyTo(new.path, f.server.path, 0o755) }, "put %s %s in the place of %s", ServerProgram, new.version, f.server.path)
 	m.try(p, f.server.path, f.real.path, nil)
 	p.undo = func(ctx context.Context) ([]string, error) { return nil, m.removeFileNow(ctx, f.path) }
 	return nil
@@ -153,8 +153,8 @@ func (m *Machine) installFile(p *Plan, new file) error {
 
 // unchanged returns an error if the folder is not as it was when a plan was made: an update
 // may have come while somebody thought about the plan.
-func (m *Machine) unchanged(then folder) error {
-	now, err := m.open(then.path)
+func (is programs) unchanged(then folder) error {
+	now, err := is.open(then.path)
 	if err != nil {
 		return err
 	}
@@ -164,60 +164,9 @@ func (m *Machine) unchanged(then folder) error {
 	return nil
 }
 
-// setAside gives the stock file its second name.
-func (m *Machine) setAside(f folder) error {
-	n := note{Real: []string{f.server.digest}}
-	if f.real.is == stock {
-		n.Real = append(n.Real, f.real.digest) // until it is replaced
-	}
-	if err := m.put(filepath.Join(f.path, noteName), n.text(), 0o644); err != nil {
-		return err
-	}
-	if f.real.is == stock && f.real.digest == f.server.digest {
-		return nil // by a run that was broken off
-	}
-	tmp := f.real.path + newSuffix
-	if err := m.remove(tmp); err != nil {
-		return err
-	}
-	if err := m.change("link "+f.server.path+" to "+filepath.Base(tmp), func() error { return second(f.server.path, tmp) }); err != nil {
-		return err
-	}
-	return m.rename(tmp, f.real.path)
-}
-
-// second gives a file a second name: by a link, or else by a copy. The copy of a symbolic
-// link is a symbolic link, because llama-server looks for libraries beside the file.
-func second(from, to string) error {
-	info, err := os.Lstat(from)
-	if err != nil {
-		return err
-	}
-	if info.Mode()&fs.ModeSymlink != 0 {
-		target, err := os.Readlink(from)
-		if err != nil {
-			return err
-		}
-		return os.Symlink(target, to) // whose owner decides nothing
-	}
-	if err := os.Link(from, to); err == nil || errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return copyOf(from, info, to)
-}
-
-// copyOf copies the file that info describes, with its mode and owner.
-func copyOf(from string, info fs.FileInfo, to string) error {
-	content, err := readSame(from, info, info.Size())
-	if err != nil {
-		return err
-	}
-	return writeNew(to, content, info.Mode().Perm(), info)
-}
-
 // removeFile plans the removal from Ollama's folder.
 func (m *Machine) removeFile(p *Plan) error {
-	f, err := m.open(p.Ollama.Folder)
+	f, err := m.Program.open(p.Ollama.Folder)
 	if err != nil {
 		return err
 	}
@@ -230,16 +179,16 @@ func (m *Machine) removeFile(p *Plan) error {
 		return nil
 	}
 	p.cannot, p.lock = cmp.Or(p.cannot, m.writable(f.path)), cmp.Or(p.lock, f.path)
-	p.fresh = func() error { return m.unchanged(f) }
+	p.fresh = func() error { return m.Program.unchanged(f) }
 	switch {
 	case f.real.is == missing:
 	case f.server.is == stock:
-		p.add(func(context.Context) error { return m.remove(f.real.path) }, "remove %s", f.real.path)
+		p.add(func(context.Context) error { return m.Change.remove(f.real.path) }, "remove %s", f.real.path)
 	default:
-		p.add(func(context.Context) error { return m.rename(f.real.path, f.server.path) }, "put Ollama's own llama-server back: rename %s to %s", f.real.path, serverName)
+		p.add(func(context.Context) error { return m.Change.rename(f.real.path, f.server.path) }, "put Ollama's own llama-server back: rename %s to %s", f.real.path, serverName)
 	}
 	if len(leftovers) > 0 {
-		p.add(func(context.Context) error { return m.remove(leftovers...) }, "remove %s", list(leftovers))
+		p.add(func(context.Context) error { return m.Change.remove(leftovers...) }, "remove %s", list(leftovers))
 	}
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"golang.org/x/mod/semver"
 
@@ -47,7 +46,7 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 		if len(opt.Variables) > 0 {
 			return nil, errors.New("no systemd service runs this Ollama, so nobody can give it variables; set them where the server is started, and leave --root, --local-gb, --remote and --remote-gb out")
 		}
-		if services := m.mounted(o.Folder); len(services) > 0 {
+		if services := m.Units.mounted(o.Folder); len(services) > 0 {
 			return nil, fmt.Errorf("%s mounts another file over llama-server in %s; run kvtier ollama remove --service %[1]s first", services[0], o.Folder)
 		}
 		if err := m.installFile(p, new); err != nil {
@@ -61,7 +60,7 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 	if m.selinux() {
 		p.hint("SELinux is enforcing here. If models are not loaded, run restorecon -Rv %s.", m.placed(o))
 	}
-	switch m.OS() {
+	switch m.System.OS() {
 	case "linux":
 	case "darwin":
 		p.hint("kvtier is built for macOS and stores pages there, but nobody has run it on macOS yet.")
@@ -145,27 +144,11 @@ func (m *Machine) one(ctx context.Context, c Choice) (Ollama, error) {
 
 // inDocker is the end of a sentence about containers that run Ollama.
 func (m *Machine) inDocker(ctx context.Context) string {
-	containers := machine.Containers(ctx, m)
+	containers := machine.Containers(ctx, m.System)
 	if len(containers) == 0 {
 		return ""
 	}
 	return fmt.Sprintf(". The container %s runs Ollama: kvtier ollama install --docker prints the lines for its image", containers[0].Name)
-}
-
-// mounted returns the services that have our drop-in for a folder.
-func (m *Machine) mounted(dir string) []string {
-	paths, err := filepath.Glob(filepath.Join(m.Units, "*.d", dropInName))
-	if err != nil {
-		return nil
-	}
-	var names []string
-	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err == nil && strings.Contains(string(text), ":"+filepath.Join(dir, serverName)+"\n") {
-			names = append(names, strings.TrimSuffix(filepath.Base(filepath.Dir(path)), ".d"))
-		}
-	}
-	return names
 }
 
 // Remove plans the removal. pages also removes the pages of a service.
@@ -203,20 +186,20 @@ func (m *Machine) Remove(ctx context.Context, c Choice, pages bool) (*Plan, erro
 
 // kept names the directory of pages and the log of a server that is no service.
 func (m *Machine) kept(o Ollama) (pages, log string) {
-	set := m.environment(m.process(o.Executable))
+	set := machine.VariablesOf(m.System, m.Proc, m.process(o.Executable))
 	home := cmp.Or(set["HOME"], "~")
 	pages = env.Trim(set[tierenv.LocalVariable])
 	if set == nil {
 		pages = cmp.Or(env.Value(tierenv.LocalVariable), filepath.Join(home, tierenv.DefaultRoot)+" of the server's user (or in its "+tierenv.LocalVariable+")")
 	}
-	return cmp.Or(pages, filepath.Join(home, tierenv.DefaultRoot)), cmp.Or(env.Trim(set[LogVariable]), LogIn(home))
+	return cmp.Or(pages, filepath.Join(home, tierenv.DefaultRoot)), cmp.Or(env.Trim(set[LogVariable]), logIn(home))
 }
 
 // removeOrphan plans the removal from a service that is gone, or runs no Ollama any more. It
 // returns no plan if there is none.
 func (m *Machine) removeOrphan(c Choice, pages bool) (*Plan, error) {
 	name := cmp.Or(c.Service, DefaultService)
-	_, there, err := m.readDropIn(name)
+	_, there, err := m.Units.read(name)
 	if _, e := os.Lstat(m.Base); err != nil || !there && e != nil || c.Prefix != "" {
 		return nil, err
 	}

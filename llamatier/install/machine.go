@@ -15,13 +15,13 @@ import (
 
 // Machine is the system on which Ollama is installed: its places, and the programs to ask.
 type Machine struct {
-	machine.System
-	Arch string // as runtime.GOARCH
-	UID  int    // who runs this program
+	System machine.System
+	Arch   string // as runtime.GOARCH
+	UID    int    // who runs this program
 
 	Prefixes []string // folders above bin/ollama and lib/ollama, without systemd
 	Base     string   // the folder that an installation for a service makes for its files
-	Units    string   // of systemd, where an administrator's files are
+	Units    units    // of systemd, where an administrator's files are
 	State    string   // of services, below which pages are stored
 	Logs     string   // of services
 	Proc     string
@@ -31,14 +31,14 @@ type Machine struct {
 
 	// Version asks a server for its version.
 	Version func(ctx context.Context, url string) (string, error)
-	// Program tells our llama-server from other files: it returns the version of ours.
-	Program func(path string) (version string, ours bool)
+	// Program tells our llama-server from other files.
+	Program programs
 	// Owner returns the user that a file belongs to, if the system says so.
 	Owner func(info fs.FileInfo) (uid int, ok bool)
 	// Access returns an error if this user may not change a folder.
 	Access func(dir string) error
-	// Before is called before each change of a file, if it is set. Its error ends the plan.
-	Before func(change string) error
+	// Change is called before each change of a file, if it is set. Its error ends the plan.
+	Change changes
 }
 
 // Here is the machine on which this program runs.

@@ -31,8 +31,8 @@ func program(path string) (ourVersion string, ours bool) {
 	return version.Of(info), true
 }
 
-// builtForHere returns an error if a program of ours is for another system.
-func (m *Machine) builtForHere(path string) error {
+// builtFor returns an error if a program of ours is for another system.
+func builtFor(system, arch, path string) error {
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {
 		return nil // it is not Go's, as in a test
@@ -41,10 +41,10 @@ func (m *Machine) builtForHere(path string) error {
 	for _, s := range info.Settings {
 		built[s.Key] = s.Value
 	}
-	if built["GOOS"] == m.OS() && built["GOARCH"] == m.Arch {
+	if built["GOOS"] == system && built["GOARCH"] == arch {
 		return nil
 	}
-	return fmt.Errorf("%s is built for %s/%s, and this machine is %s/%s; take the file for this machine", path, built["GOOS"], built["GOARCH"], m.OS(), m.Arch)
+	return fmt.Errorf("%s is built for %s/%s, and this machine is %s/%s; take the file for this machine", path, built["GOOS"], built["GOARCH"], system, arch)
 }
 
 // file is a file in the place of a llama-server.
@@ -64,9 +64,12 @@ const (
 	stock
 )
 
+// programs tells our llama-server from other files: it returns the version of ours.
+type programs func(path string) (version string, ours bool)
+
 // look identifies the file in the place of a llama-server. Anything that cannot be a
 // llama-server is an error.
-func (m *Machine) look(path string) (file, error) {
+func (is programs) look(path string) (file, error) {
 	f := file{path: path}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -88,7 +91,7 @@ func (m *Machine) look(path string) (file, error) {
 		return f, fmt.Errorf("%s cannot be run, its mode is %04o", path, f.mode.Perm())
 	}
 	f.is = stock
-	if v, own := m.Program(path); own {
+	if v, own := is(path); own {
 		f.is, f.version = ours, v
 	}
 	f.digest, err = digestOf(path, info)
@@ -128,7 +131,7 @@ func (m *Machine) source(path, beside string) (file, error) {
 	if err != nil {
 		return file{}, err
 	}
-	f, err := m.look(path)
+	f, err := m.Program.look(path)
 	switch {
 	case err != nil:
 		return f, err
@@ -137,7 +140,7 @@ func (m *Machine) source(path, beside string) (file, error) {
 	case f.is != ours:
 		return f, fmt.Errorf("%s is not %s; name that file with --llama-server", path, ServerProgram)
 	}
-	return f, errors.Join(m.builtForHere(path), runsHere(path))
+	return f, errors.Join(builtFor(m.System.OS(), m.Arch, path), runsHere(path))
 }
 
 // runsHere returns an error if a program needs a dynamic linker that this system lacks, as a

@@ -3,7 +3,6 @@ package install
 import (
 	"cmp"
 	"context"
-	"path/filepath"
 	"strings"
 )
 
@@ -14,15 +13,19 @@ type Served struct {
 	Variables map[string]string // of the tiers, and OLLAMA_MODELS
 }
 
+// Changed names the service that kvtier is installed for, "" unless there is exactly one.
+func (m *Machine) Changed() string {
+	if services := m.Units.changed(); len(services) == 1 {
+		return services[0]
+	}
+	return ""
+}
+
 // Served returns the service that kvtier is installed for, if there is exactly one.
 func (m *Machine) Served(ctx context.Context) (Served, bool) {
-	paths, err := filepath.Glob(filepath.Join(m.Units, "*.d", dropInName))
-	if err != nil || len(paths) != 1 {
-		return Served{}, false
-	}
-	s := Served{Service: strings.TrimSuffix(filepath.Base(filepath.Dir(paths[0])), ".d"), Variables: make(map[string]string)}
-	ours, _, err := m.readDropIn(s.Service)
-	if err != nil {
+	s := Served{Service: m.Changed(), Variables: make(map[string]string)}
+	ours, _, err := m.Units.read(s.Service)
+	if s.Service == "" || err != nil {
 		return Served{}, false
 	}
 	u, err := m.unit(ctx, s.Service) // with the variables of other drop-ins

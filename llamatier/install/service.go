@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/user"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/tierenv"
@@ -22,7 +20,7 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 	if err := u.unfit(); err != nil {
 		return err
 	}
-	f, err := m.open(p.Ollama.Folder)
+	f, err := m.Program.open(p.Ollama.Folder)
 	if err != nil {
 		return err
 	}
@@ -33,12 +31,12 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 	if err != nil {
 		return err
 	}
-	ourServer, path := filepath.Join(m.Base, serverName), m.dropInPath(u.Name)
+	ourServer, path := filepath.Join(m.Base, serverName), m.Units.dropIn(u.Name)
 	if m.upToDate(u, d, ourServer, new) {
 		p.hint("%s %s is installed for %s already.", ServerProgram, new.version, u.Name)
 		return nil
 	}
-	p.cannot, p.lock = m.root(), m.Units
+	p.cannot, p.lock = root(m.UID), string(m.Units)
 	made, _, err := readNote(filepath.Join(m.Base, noteName))
 	if err != nil {
 		return err
@@ -55,20 +53,20 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 		}
 	}
 	p.add(func(context.Context) error {
-		if err := m.mkdir(filepath.Join(m.Base, realFolder), 0o755); err != nil {
+		if err := m.Change.mkdir(filepath.Join(m.Base, realFolder), 0o755); err != nil {
 			return err
 		}
-		if err := m.put(filepath.Join(m.Base, noteName), made.text(), 0o644); err != nil {
+		if err := m.Change.put(filepath.Join(m.Base, noteName), made.text(), 0o644); err != nil {
 			return err
 		}
-		return m.copyTo(new.path, ourServer, 0o755)
+		return m.Change.copyTo(new.path, ourServer, 0o755)
 	}, "copy %s %s to %s", ServerProgram, new.version, ourServer)
 	m.try(p, ourServer, f.server.path, []string{RealVariable + "=" + f.server.path})
 	if d.pages != "" && slices.Contains(made.Made, d.pages) {
-		p.add(func(context.Context) error { return m.makePages(d.pages, u) }, "make %s for the user %s", d.pages, cmp.Or(u.Props["User"], "root"))
+		p.add(func(context.Context) error { return m.Change.makePages(d.pages, u) }, "make %s for the user %s", d.pages, cmp.Or(u.Props["User"], "root"))
 	}
 	p.add(func(context.Context) error {
-		return errors.Join(m.mkdir(filepath.Dir(path), 0o755), m.put(path, []byte(d.String()), 0o644))
+		return errors.Join(m.Change.mkdir(filepath.Dir(path), 0o755), m.Change.put(path, []byte(d.String()), 0o644))
 	}, "write %s", path)
 	p.Steps[len(p.Steps)-1].Shows = d.String()
 	m.restart(p, u)
@@ -85,7 +83,7 @@ func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
 		tierenv.LocalVariable: filepath.Join(m.State, stateName, "pages"),
 		LogVariable:           filepath.Join(m.Logs, stateName, "llama-server.log"),
 	}
-	earlier, _, err := m.readDropIn(o.Service)
+	earlier, _, err := m.Units.read(o.Service)
 	if err != nil {
 		return dropIn{}, err
 	}
@@ -118,20 +116,20 @@ func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
 // upToDate reports whether a service has an installation with this drop-in and this program,
 // as far as this user may see.
 func (m *Machine) upToDate(u unit, d dropIn, path string, new file) bool {
-	text, err := os.ReadFile(m.dropInPath(u.Name))
+	text, err := os.ReadFile(m.Units.dropIn(u.Name))
 	if err != nil || string(text) != d.String() || u.Props["NeedDaemonReload"] == "yes" {
 		return false
 	}
 	if sum, err := digest(path); err != nil || sum != new.digest {
 		return false
 	}
-	sum, err := digest(filepath.Join(m.inside(u.PID), d.folder, serverName))
+	sum, err := digest(filepath.Join(inside(m.Proc, u.PID), d.folder, serverName))
 	return !u.Active || err == nil && sum == new.digest
 }
 
-// root returns an error if this program may not change the system.
-func (m *Machine) root() error {
-	if m.UID != 0 {
+// root returns an error if the user of this program may not change the system.
+func root(uid int) error {
+	if uid != 0 {
 		return errors.New("only root may change a service; run the same command with sudo")
 	}
 	return nil
@@ -149,8 +147,8 @@ const (
 	RealVariable = "KVTIER_LLAMA_SERVER" // the real llama-server
 )
 
-// LogIn is the daemon's log where no variable names another one.
-func LogIn(home string) string { return filepath.Join(home, ".ollama", "logs", "kvtier.log") }
+// logIn is the daemon's log where no variable names another one.
+func logIn(home string) string { return filepath.Join(home, ".ollama", "logs", "kvtier.log") }
 
 // LogPath is the log of a daemon with this process's environment, "" if it has none.
 func LogPath() string {
@@ -161,31 +159,7 @@ func LogPath() string {
 	if err != nil {
 		return ""
 	}
-	return LogIn(home)
-}
-
-// makePages makes a directory for the service's user.
-func (m *Machine) makePages(dir string, u unit) error {
-	if err := m.mkdir(dir, 0o700); err != nil {
-		return err
-	}
-	name := u.Props["User"]
-	if name == "" || u.Props["DynamicUser"] == "yes" {
-		return nil
-	}
-	account, err := user.Lookup(name)
-	if err != nil {
-		return err
-	}
-	uid, err := strconv.Atoi(account.Uid)
-	if err != nil {
-		return err
-	}
-	gid, err := strconv.Atoi(account.Gid)
-	if err != nil {
-		return err
-	}
-	return m.change("give "+dir+" to "+name, func() error { return chownDir(dir, uid, gid) })
+	return logIn(home)
 }
 
 // restart plans the steps after which the service runs with other files.
@@ -199,16 +173,16 @@ func (m *Machine) restart(p *Plan, u unit) {
 }
 
 func (m *Machine) systemctl(ctx context.Context, args ...string) error {
-	return m.change("systemctl "+strings.Join(args, " "), func() error {
-		_, err := m.Run(ctx, nil, "systemctl", args...)
+	return m.Change.do("systemctl "+strings.Join(args, " "), func() error {
+		_, err := m.System.Run(ctx, nil, "systemctl", args...)
 		return err
 	})
 }
 
 // removeService plans the removal from a service.
 func (m *Machine) removeService(p *Plan, pages bool) error {
-	u, path := p.Ollama.unit, m.dropInPath(p.Ollama.Service)
-	set, there, err := m.readDropIn(u.Name)
+	u, path := p.Ollama.unit, m.Units.dropIn(p.Ollama.Service)
+	set, there, err := m.Units.read(u.Name)
 	if err != nil {
 		return err
 	}
@@ -220,11 +194,11 @@ func (m *Machine) removeService(p *Plan, pages bool) error {
 		m.removeLeft(p, pages)
 		return nil
 	}
-	p.cannot, p.lock = m.root(), m.Units
-	p.add(func(context.Context) error { return m.remove(path+newSuffix, path) }, "remove %s", path)
+	p.cannot, p.lock = root(m.UID), string(m.Units)
+	p.add(func(context.Context) error { return m.Change.remove(path+newSuffix, path) }, "remove %s", path)
 	m.restart(p, u)
 	if info, err := os.Lstat(made.Over); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
-		p.add(func(context.Context) error { return m.remove(made.Over) }, "remove %s, an empty file that systemd made", made.Over)
+		p.add(func(context.Context) error { return m.Change.remove(made.Over) }, "remove %s, an empty file that systemd made", made.Over)
 	}
 	now := u.Variables // with those of other drop-ins
 	made.keep(cmp.Or(now[tierenv.LocalVariable], set[tierenv.LocalVariable], filepath.Join(m.State, stateName, "pages")))
@@ -233,7 +207,7 @@ func (m *Machine) removeService(p *Plan, pages bool) error {
 	if remote := cmp.Or(now[remoteVariable], set[remoteVariable]); remote != "" {
 		p.hint("Pages in %s, the remote tier, stay: other servers may use them.", remote)
 	}
-	p.add(func(context.Context) error { return m.removeBase(made.Made) }, "remove %s", m.Base) // with the note, so it is last
+	p.add(func(context.Context) error { return m.Change.removeBase(m.Base, made.Made) }, "remove %s", m.Base) // with the note, so it is last
 	if u.Active {
 		url := serverURL(u.Variables["OLLAMA_HOST"])
 		p.add(func(ctx context.Context) error { return m.waitFor(ctx, url) }, "check that %s answers at %s", u.Name, url)
@@ -241,47 +215,16 @@ func (m *Machine) removeService(p *Plan, pages bool) error {
 	return nil
 }
 
-// removeBase removes our files and the directories that were made for us and are empty. The
-// note is the last one: it names the others.
-func (m *Machine) removeBase(made []string) error {
-	made = slices.Clone(made)
-	slices.SortFunc(made, func(a, b string) int { return len(b) - len(a) }) // from below to above
-	for _, dir := range made {
-		if err := m.removeEmpty(dir); err != nil {
-			return err
-		}
-	}
-	var paths []string
-	for _, name := range []string{serverName + newSuffix, serverName, realFolder, noteName + newSuffix, noteName, ""} {
-		paths = append(paths, filepath.Join(m.Base, name))
-	}
-	return m.remove(paths...)
-}
-
-// isEmpty reports whether a directory exists, may be read, and holds nothing.
-func isEmpty(dir string) bool {
-	entries, err := os.ReadDir(dir)
-	return err == nil && len(entries) == 0
-}
-
-// removeEmpty removes a directory that holds nothing.
-func (m *Machine) removeEmpty(dir string) error {
-	if !isEmpty(dir) {
-		return nil
-	}
-	return m.remove(dir)
-}
-
 // removeLogs plans the removal of logs.
 func (m *Machine) removeLogs(p *Plan) {
 	logs, own := filepath.Join(m.Logs, stateName), filepath.Join(m.State, stateName)
 	p.add(func(context.Context) error {
 		if isEmpty(own) { // pages are elsewhere, or none was stored
-			if err := m.removeAll(own); err != nil {
+			if err := m.Change.removeAll(own, m.State, m.Logs); err != nil {
 				return err
 			}
 		}
-		return m.removeAll(logs)
+		return m.Change.removeAll(logs, m.State, m.Logs)
 	}, "remove %s", logs)
 }
 
@@ -299,7 +242,7 @@ func (m *Machine) removePages(p *Plan, made note, pages bool) {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case pages && (of == own || slices.Contains(made.Made, dir)):
-			p.add(func(context.Context) error { return m.removeAll(of) }, "remove %s with all pages", of)
+			p.add(func(context.Context) error { return m.Change.removeAll(of, m.State, m.Logs) }, "remove %s with all pages", of)
 		case pages:
 			p.hint("%s was not made by kvtier ollama install, so it stays; kvtier rm removes pages of models.", dir)
 		case !isEmpty(dir):
@@ -322,26 +265,10 @@ func (m *Machine) removeLeft(p *Plan, pages bool) {
 	}
 	own := filepath.Join(m.State, stateName)
 	if _, err := os.Lstat(own); err == nil {
-		p.cannot, p.lock = m.root(), m.Units
-		p.add(func(context.Context) error { return m.removeAll(own) }, "remove %s with all pages", own)
+		p.cannot, p.lock = root(m.UID), string(m.Units)
+		p.add(func(context.Context) error { return m.Change.removeAll(own, m.State, m.Logs) }, "remove %s with all pages", own)
 	}
 	p.hint("Directories that an earlier install had as --root are not known here any more; remove them by their names.")
-}
-
-// removeAll removes a directory with its content. systemd's directories of a service without
-// a fixed user are links to others, which go, too; no other link is followed.
-func (m *Machine) removeAll(dir string) error {
-	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	private := filepath.Join(filepath.Dir(dir), "private", filepath.Base(dir))
-	target, _ := filepath.EvalSymlinks(dir) // "" for a link to nothing
-	return m.change("remove all of "+dir, func() error {
-		if parent := filepath.Dir(dir); target == private && (parent == m.State || parent == m.Logs) {
-			return errors.Join(os.RemoveAll(private), os.Remove(dir))
-		}
-		return os.RemoveAll(dir)
-	})
 }
 
 // removeServiceNow removes an installation whose check has failed, and names the pages that stay.

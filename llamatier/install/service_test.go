@@ -121,14 +121,14 @@ func TestBrokenOffForAService(t *testing.T) {
 					require.NoError(t, w.install(Options{}))
 				}
 				left := n
-				w.Before = func(string) error {
+				w.Change = func(string) error {
 					if left--; left <= 0 {
 						return crash
 					}
 					return nil
 				}
 				err := w.doFor(verb)
-				w.Before = nil
+				w.Change = nil
 				if err == nil {
 					break
 				}

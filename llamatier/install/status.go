@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kvtier/kvtier/internal/env"
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -43,7 +44,7 @@ func (m *Machine) status(ctx context.Context, o Ollama, host string) Status {
 	}
 	s.Pages, s.Log = set[tierenv.LocalVariable], set[LogVariable]
 	if s.State == Installed && s.Log == "" && set["HOME"] != "" {
-		s.Log = LogIn(set["HOME"])
+		s.Log = logIn(set["HOME"])
 	}
 	if s.State == Installed && s.Tiering != "off" { // else the line is of an earlier server
 		s.LastLog = lastLine(s.Log)
@@ -57,7 +58,7 @@ func (s *Status) hint(format string, args ...any) {
 
 // statusOfFile looks at a folder, and returns the variables of the server that uses it.
 func (m *Machine) statusOfFile(o Ollama, s *Status) map[string]string {
-	f, err := m.open(o.Folder)
+	f, err := m.Program.open(o.Folder)
 	if err != nil {
 		s.State = Broken
 		s.hint("%s", capital(err.Error()+"."))
@@ -75,7 +76,7 @@ func (m *Machine) statusOfFile(o Ollama, s *Status) map[string]string {
 		s.hint("Install or remove was broken off; run it again.")
 	}
 	pid := m.process(o.Executable)
-	set := m.environment(pid)
+	set := machine.VariablesOf(m.System, m.Proc, pid)
 	switch {
 	case s.State != Installed:
 	case set == nil:
@@ -92,12 +93,12 @@ func (m *Machine) statusOfFile(o Ollama, s *Status) map[string]string {
 // statusOfService looks at a service, and returns its variables.
 func (m *Machine) statusOfService(o Ollama, s *Status) map[string]string {
 	set := o.unit.Variables
-	if of := m.environment(o.unit.PID); of != nil {
+	if of := machine.VariablesOf(m.System, m.Proc, o.unit.PID); of != nil {
 		set = of
 	}
-	_, there, err := m.readDropIn(o.Service)
+	_, there, err := m.Units.read(o.Service)
 	path := filepath.Join(m.Base, serverName)
-	f, e := m.look(path)
+	f, e := m.Program.look(path)
 	switch {
 	case err != nil:
 		s.State = Broken
@@ -111,7 +112,7 @@ func (m *Machine) statusOfService(o Ollama, s *Status) map[string]string {
 		return set
 	}
 	s.State, s.Kvtier = Installed, f.version
-	if !slices.Contains(m.mounted(o.Folder), o.Service) {
+	if !slices.Contains(m.Units.mounted(o.Folder), o.Service) {
 		s.State = Replaced
 		s.hint("Ollama's folder is %s now, and the drop-in is for another one; run kvtier ollama install again.", o.Folder)
 		return set

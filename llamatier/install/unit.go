@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -24,7 +25,7 @@ type unit struct {
 // service, the unit has no name.
 func (m *Machine) unit(ctx context.Context, name string) (unit, error) {
 	asked := name != ""
-	s, err := machine.FindService(ctx, m, name)
+	s, err := machine.FindService(ctx, m.System, name)
 	_, running := os.Stat(m.Booted)
 	switch {
 	case errors.Is(err, machine.ErrNoSystemd) && asked:
@@ -49,7 +50,7 @@ func (m *Machine) unit(ctx context.Context, name string) (unit, error) {
 var systemdLine = regexp.MustCompile(`^systemd (\d+)`)
 
 func (m *Machine) systemdVersion(ctx context.Context) int {
-	out, err := m.Run(ctx, nil, "systemctl", "--version")
+	out, err := m.System.Run(ctx, nil, "systemctl", "--version")
 	found := systemdLine.FindStringSubmatch(out)
 	if err != nil || found == nil {
 		return 0
@@ -136,17 +137,37 @@ func (d dropIn) String() string {
 	return b.String()
 }
 
-// dropInPath is the place of the drop-in of a service.
-func (m *Machine) dropInPath(service string) string {
-	return filepath.Join(m.Units, service+".d", dropInName)
+// units is the folder of systemd where an administrator's files are.
+type units string
+
+// dropIn is the place of the drop-in of a service.
+func (u units) dropIn(service string) string {
+	return filepath.Join(string(u), service+".d", dropInName)
+}
+
+// changed are the services that have our drop-in.
+func (u units) changed() []string {
+	names, _ := filepath.Glob(u.dropIn("*")) // the pattern is good
+	for i, path := range names {
+		names[i] = strings.TrimSuffix(filepath.Base(filepath.Dir(path)), ".d")
+	}
+	return names
+}
+
+// mounted are the services that have our drop-in for a folder.
+func (u units) mounted(dir string) []string {
+	return slices.DeleteFunc(u.changed(), func(service string) bool {
+		text, err := os.ReadFile(u.dropIn(service))
+		return err != nil || !strings.Contains(string(text), ":"+filepath.Join(dir, serverName)+"\n")
+	})
 }
 
 // ourVariable matches a line of our drop-in.
 var ourVariable = regexp.MustCompile(`(?m)^Environment="((?:OLLAMA_KV|KVTIER)_[A-Z_]+)=(.*)"$`)
 
-// readDropIn returns the variables in our drop-in of a service, and whether there is one.
-func (m *Machine) readDropIn(service string) (map[string]string, bool, error) {
-	path := m.dropInPath(service)
+// read returns the variables in our drop-in of a service, and whether there is one.
+func (u units) read(service string) (map[string]string, bool, error) {
+	path := u.dropIn(service)
 	text, err := os.ReadFile(path)
 	if os.IsNotExist(err) {
 		return nil, false, nil

@@ -3,7 +3,6 @@ package collect
 import (
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,25 +21,6 @@ func TestManyValuesAreNotDecoded(t *testing.T) {
 	require.ErrorContains(t, err, "values")
 	_, err = decodeTotals([]byte(`{"models":[` + zeros + `]}`))
 	require.ErrorContains(t, err, "values")
-}
-
-// TestAFoldHoldsFewLocks: a fold holds few locks at a time, and the next ones add the rest.
-func TestAFoldHoldsFewLocks(t *testing.T) {
-	root := t.TempDir()
-	place, err := newPlace(root, Options{}.withDefaults())
-	require.NoError(t, err)
-	require.NoError(t, os.Mkdir(place.dir, 0o700))
-	const processes = 3 * locksMax / 2
-	for range processes {
-		require.NoError(t, os.WriteFile(place.path(newName()+ownEnd), nil, 0o600))
-	}
-	f := folder{place: place, log: slog.New(slog.DiscardHandler), now: time.Now}
-	for _, want := range []int{processes - locksMax, 0} {
-		require.NoError(t, f.fold())
-		left, err := filepath.Glob(place.path("p-*"))
-		require.NoError(t, err)
-		require.Len(t, left, want)
-	}
 }
 
 // TestTooManyProcesses: a directory with the files of thousands is not read.
@@ -67,13 +47,13 @@ func TestAClockThatWasWrong(t *testing.T) {
 		r.At, r.Tiers = at, []telemetry.Tier{{Name: telemetry.PlaceLocal, Root: "/x", Pages: pages}}
 		data, err := json.Marshal(report{r, at})
 		require.NoError(t, err)
-		path := place.path(newName() + numbersEnd)
-		require.NoError(t, os.WriteFile(path, data, 0o600))
-		return path
+		name := newName() + numbersEnd
+		require.NoError(t, os.WriteFile(place.path(name), data, 0o600))
+		return name
 	}
 	var all totals
 	add := func(path string) {
-		r, err := readReport(place.fs, path, os.Geteuid())
+		r, err := place.readReport(path)
 		require.NoError(t, err)
 		all.add(r)
 	}

@@ -9,12 +9,12 @@ models; who listens for metrics is beside it. [Forget] removes prompts, as pages
 are in the directory "telemetry" below the root, which has mode 0700; they have mode 0600:
 
 	lock         held by the collector
-	fold         held while processes are added to the totals
+	fold         held while files of other processes, or prompts, are changed
 	totals.json  sums over processes that have ended
 	p-X.lock     held by a process while it reports
 	p-X.json     its latest [telemetry.Report], without prompts: replaced once a second while something
-	             changes, else every four seconds
-	p-X.words    its latest prompts, with Words: replaced when there are new ones
+	             changes, else every 30 s
+	p-X.words    its latest prompts, with Words, compressed: replaced when there are new ones
 
 A process that has ended no longer holds its lock, however it ended. The collector, the next process,
 or a reader where no collector runs, adds its file to totals.json and removes it.
@@ -28,12 +28,15 @@ or a reader where no collector runs, adds its file to totals.json and removes it
   - Words are in p-X.words alone, and none of them is of a request with kv_store: false. They are
     told for the namespace that is asked for, while a collector runs. They go with the process where
     no collector runs, else with the collector, with [Forget], or when 32 processes have ended since.
+    Forget also reaches those that a process has in memory alone.
   - A directory or a file of another user is not read, except by root, who changes nothing there. The
     directory is refused when it is a link or can be written by others.
   - Every file, list and wait has a bound, also while the disk hangs. A file that is no report is
-    passed over, and said once.
+    passed over, and said when it is removed. A report of another version stays for a program that can
+    read it.
   - A disk that is full or hangs costs the process nothing but one goroutine that waits. Readers say
-    that the directory takes no files where a process that runs has reported nothing for 15 s.
+    that the directory takes no files where a process that runs has reported nothing for
+    [telemetry.SilentAfter].
 
 # Caveats
 

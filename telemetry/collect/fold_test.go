@@ -22,26 +22,34 @@ import (
 type site struct {
 	t testing.TB
 	*place
-	folder
-	fault *vfs.Injector
-	warns *strings.Builder
+	folder folder
+	past   bool // prompts of processes that have ended are kept
+	fault  *vfs.Injector
+	warns  *strings.Builder
 }
 
 func newSite(t testing.TB) *site {
 	root := newRoot(t)
 	s := &site{t: t, fault: vfs.Inject(vfs.Below(filepath.Join(root, directoryName))), warns: new(strings.Builder)}
-	opt := Options{Intervals: quick, Logger: lineLogger(s.warns), fs: func(dir string) vfs.FS {
-		if dir == root {
-			return vfs.Below(root)
-		}
-		return s.fault
-	}}.withDefaults()
+	opt := Options{Intervals: quick, Logger: lineLogger(s.warns), fs: s.faulty()}.withDefaults()
 	var err error
 	s.place, err = newPlace(root, opt)
 	require.NoError(t, err)
-	s.folder = folder{place: s.place, log: opt.Logger, now: time.Now}
+	s.folder = folder{place: s.place, log: opt.Logger}
 	return s
 }
+
+// faulty has the faults of the site.
+func (s *site) faulty() func(string) vfs.FS {
+	return func(dir string) vfs.FS {
+		if filepath.Base(dir) == directoryName {
+			return s.fault
+		}
+		return vfs.Below(dir)
+	}
+}
+
+func (s *site) fold() error { return s.folder.fold(s.past) }
 
 // process is a process that reports when a test says so.
 type process struct {
@@ -52,11 +60,11 @@ type process struct {
 func (s *site) process(pid int) *process {
 	source := testSource(pid)
 	p := &process{newPusher(s.place, source, Options{Intervals: quick}.withDefaults()), s}
-	s.t.Cleanup(p.own.end)
+	s.t.Cleanup(p.end)
 	return p
 }
 
-func (p *process) report() { require.NoError(p.site.t, p.try(p.site.t.Context(), true)) }
+func (p *process) report() { require.NoError(p.site.t, p.try(true)) }
 
 func (p *process) count(n float64) {
 	p.source.Meter.Add(promptsTotal, n)
@@ -66,11 +74,9 @@ func (p *process) count(n float64) {
 // look reads the files as a reader does, and adds nothing to the totals.
 func (s *site) look() telemetry.State {
 	s.t.Helper()
-	l, err := lookAt(s.dir, os.Geteuid())
+	l, err := s.place.look()
 	require.NoError(s.t, err)
-	state := stateOf(s.root, l.totals, l.accounts, time.Now())
-	promptsOf(&state, l.prompts)
-	return state
+	return l.state(s.root, time.Now())
 }
 
 func (s *site) names() (names []string) {
@@ -95,7 +101,7 @@ func TestTotalsOfProcesses(t *testing.T) {
 	state := s.look()
 	require.Equal(t, 9.0, total(state, promptsTotal))
 	require.Len(t, state.Processes, 2)
-	first.own.end()
+	first.end()
 	state = s.look()
 	require.Equal(t, 9.0, total(state, promptsTotal))
 	require.Len(t, state.Processes, 1)
@@ -105,7 +111,7 @@ func TestTotalsOfProcesses(t *testing.T) {
 	}
 	require.Len(t, s.names(), len(settled)+2, "those of one process are gone: %v", s.names())
 	second.count(1)
-	second.own.end()
+	second.end()
 	require.NoError(t, s.fold())
 	require.Equal(t, 10.0, total(s.look(), promptsTotal))
 	require.Equal(t, settled, s.names())
@@ -122,7 +128,7 @@ func TestAProcessEndsAtEachStep(t *testing.T) {
 		s.fault.Watch(func(vfs.Op, ...string) {
 			if steps.Add(1) == step {
 				p.count(1)
-				p.own.end()
+				p.end()
 			}
 		})
 		require.NoError(t, s.fold())
@@ -130,7 +136,7 @@ func TestAProcessEndsAtEachStep(t *testing.T) {
 		s.fault.Watch(nil)
 		if passed {
 			p.count(1)
-			p.own.end()
+			p.end()
 		}
 		want += 2
 		require.Equal(t, want, total(s.look(), promptsTotal), "step %d", step)
@@ -185,7 +191,7 @@ func TestFloodOfModels(t *testing.T) {
 	maps.Copy(want, of(s.look()))
 	require.Len(t, want, telemetry.ModelsMax)
 	for _, i := range []int{many - 1, 0, 70, 40} {
-		all[i].own.end()
+		all[i].end()
 		require.NoError(t, s.fold())
 		require.Equal(t, want, of(s.look()))
 	}
@@ -211,8 +217,8 @@ func TestTiersAreMerged(t *testing.T) {
 		{Name: telemetry.PlaceRAM, Pages: 11, Budget: 20}, {Name: telemetry.PlaceLocal, Root: "/a", Pages: 6, Quarantined: 2},
 		{Name: telemetry.PlaceRemote, Root: "/b", Pages: 6, Down: true},
 	}, s.look().Tiers)
-	first.own.end()
-	second.own.end()
+	first.end()
+	second.end()
 	require.NoError(t, s.fold())
 	require.Equal(t, []telemetry.Tier{
 		{Name: telemetry.PlaceLocal, Root: "/a", Pages: 6}, {Name: telemetry.PlaceRemote, Root: "/b", Pages: 6},
@@ -229,14 +235,14 @@ func TestNamesOfModels(t *testing.T) {
 	for _, p := range []*process{named, other, asked} {
 		p.count(1)
 	}
-	s.name = func(weights string) string { return "asked " + weights }
+	s.folder.name = func(weights string) string { return "asked " + weights }
 	require.NoError(t, s.fold())
 	state := s.look()
 	for _, m := range state.Models {
 		require.Equal(t, map[string]string{"w": "llama", "x": "asked x"}[m.Model.Weights], m.Model.Name)
 	}
 	require.Equal(t, "llama", state.Processes[1].Model.Name)
-	s.name = nil
+	s.folder.name = nil
 	require.NoError(t, s.fold())
 	require.Equal(t, "asked x", s.look().Processes[2].Model.Name, "a process that does not collect keeps names")
 }
@@ -252,7 +258,7 @@ func TestManyProcessesThatHaveEnded(t *testing.T) {
 		p := s.process(i + 1)
 		p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
 		p.report()
-		p.own.end()
+		p.end()
 	}
 	for range 2 {
 		require.NoError(t, s.fold())
@@ -275,32 +281,33 @@ func TestFilesThatAreNoReports(t *testing.T) {
 	s := newSite(t)
 	good := s.process(1)
 	good.count(3)
-	text, err := os.ReadFile(s.path(good.own.name + numbersEnd))
+	text, err := os.ReadFile(s.path(good.name + numbersEnd))
 	require.NoError(t, err)
 	hole := func(path string) error { return os.WriteFile(path, nil, 0o600) }
 	for what, write := range map[string]func(path string) error{
 		"empty": hole, "a hole": func(path string) error { return os.Truncate(path, 1<<40) },
 		"cut off": func(path string) error { return os.WriteFile(path, text[:len(text)/2], 0o600) },
 		"zeros":   func(path string) error { return os.WriteFile(path, make([]byte, 4096), 0o600) },
-		"future":  func(path string) error { return os.WriteFile(path, []byte(`{"version":2}`), 0o600) },
 		"negative": func(path string) error {
 			return os.WriteFile(path, []byte(strings.Replace(string(text), `_total":3`, `_total":-3`, 1)), 0o600)
 		},
 	} {
 		bad := s.process(2)
 		bad.count(5)
-		path := s.path(bad.own.name + numbersEnd)
+		path := s.path(bad.name + numbersEnd)
 		require.NoError(t, write(path), what)
 		s.warns.Reset()
 		for range 3 {
 			require.NoError(t, s.fold())
 			require.Equal(t, 3.0, total(s.look(), promptsTotal), what)
 		}
-		require.Equal(t, 1, strings.Count(s.warns.String(), "a report cannot be used"), what)
-		bad.own.end()
-		require.NoError(t, s.fold())
+		bad.end()
+		for range 3 {
+			require.NoError(t, s.fold())
+			require.Equal(t, 3.0, total(s.look(), promptsTotal), what)
+		}
 		require.NoFileExists(t, path, what)
-		require.Equal(t, 3.0, total(s.look(), promptsTotal), what)
+		require.Equal(t, 1, strings.Count(s.warns.String(), "a report cannot be used"), what)
 	}
 	require.NoError(t, os.Symlink("/etc/passwd", s.path(newName()+numbersEnd)))
 	require.NoError(t, os.Mkdir(s.path(newName()+numbersEnd), 0o700))
@@ -313,7 +320,7 @@ func TestAReportThatCannotBeReadForNow(t *testing.T) {
 	s := newSite(t)
 	p := s.process(1)
 	p.count(3)
-	p.own.end()
+	p.end()
 	s.fault.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Err: os.ErrDeadlineExceeded})
 	require.Error(t, s.fold())
 	s.fault.Reset()
@@ -332,12 +339,12 @@ func TestOtherMachines(t *testing.T) {
 	other.source.Process.Boot = "of another machine"
 	other.count(3)
 	robbed.count(4)
-	require.NoError(t, os.Remove(s.path(robbed.own.name+ownEnd)))
-	other.own.end()
+	require.NoError(t, os.Remove(s.path(robbed.name+ownEnd)))
+	other.end()
 	for range 2 {
 		require.NoError(t, s.fold())
-		require.FileExists(t, s.path(other.own.name+numbersEnd))
-		require.FileExists(t, s.path(robbed.own.name+numbersEnd))
+		require.FileExists(t, s.path(other.name+numbersEnd))
+		require.FileExists(t, s.path(robbed.name+numbersEnd))
 		require.Equal(t, 7.0, total(s.look(), promptsTotal))
 		require.Empty(t, s.look().Processes)
 	}
@@ -345,8 +352,72 @@ func TestOtherMachines(t *testing.T) {
 	require.Len(t, s.look().Processes, 1)
 	s.now = func() time.Time { return time.Now().Add(orphanAge + time.Hour) }
 	require.NoError(t, s.fold())
-	require.NoFileExists(t, s.path(other.own.name+numbersEnd))
+	require.NoFileExists(t, s.path(other.name+numbersEnd))
 	require.Equal(t, 8.0, total(s.look(), promptsTotal))
+}
+
+// TestALockThatIsRemoved, of a process that runs and was silent for a day: what was added to the totals
+// meanwhile is not told again, and what comes is.
+func TestALockThatIsRemoved(t *testing.T) {
+	s := newSite(t)
+	p := s.process(1)
+	p.count(4)
+	want := 4.0
+	for range 3 {
+		require.NoError(t, os.Remove(s.path(p.name+ownEnd)))
+		s.now = func() time.Time { return time.Now().Add(orphanAge + time.Hour) }
+		require.NoError(t, s.fold())
+		require.NoFileExists(t, s.path(p.name+numbersEnd))
+		s.now = time.Now
+		for range 2 {
+			require.Equal(t, want, total(s.look(), promptsTotal))
+			p.count(1)
+			want++
+			require.Equal(t, want, total(s.look(), promptsTotal))
+			require.Len(t, s.look().Processes, 1)
+			require.NoError(t, s.fold())
+		}
+	}
+	p.end()
+	require.NoError(t, s.fold())
+	require.Equal(t, want, total(s.look(), promptsTotal))
+	require.Equal(t, settled, s.names())
+}
+
+// TestAProcessThatRunsIsNotRemoved, whatever the totals say of its name.
+func TestAProcessThatRunsIsNotRemoved(t *testing.T) {
+	s := newSite(t)
+	p := s.process(1)
+	p.count(4)
+	totals, _, err := s.readTotals()
+	require.NoError(t, err)
+	totals.Folded = append(totals.Folded, p.name)
+	data, err := encode(totals)
+	require.NoError(t, err)
+	require.NoError(t, s.replace(fileName, data))
+	require.NoError(t, s.fold())
+	require.FileExists(t, s.path(p.name+numbersEnd))
+	require.FileExists(t, s.path(p.name+ownEnd))
+}
+
+// TestAReportOfAnotherVersion stays for a program that can read it.
+func TestAReportOfAnotherVersion(t *testing.T) {
+	s := newSite(t)
+	p := s.process(1)
+	p.count(3)
+	path := s.path(p.name + numbersEnd)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(string(text), `"version":1`, `"version":2`, 1)), 0o600))
+	p.end()
+	for range 2 {
+		require.NoError(t, s.fold())
+		require.Zero(t, total(s.look(), promptsTotal))
+	}
+	require.NoError(t, os.WriteFile(path, text, 0o600))
+	require.NoError(t, s.fold())
+	require.Equal(t, 3.0, total(s.look(), promptsTotal))
+	require.Equal(t, settled, s.names())
 }
 
 // A clock that goes back by years changes no total, and no time of a state is after its own.
@@ -382,7 +453,7 @@ func TestRandomHistories(t *testing.T) {
 				want++
 				running[i].count(1)
 			case 3:
-				running[i].own.end()
+				running[i].end()
 				running = slices.Delete(running, i, i+1)
 			case 4:
 				if err := s.make(); err == nil {
@@ -395,7 +466,7 @@ func TestRandomHistories(t *testing.T) {
 			}
 		}
 		for _, p := range running {
-			p.own.end()
+			p.end()
 		}
 	})
 }

@@ -3,48 +3,62 @@ package collect
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
-	"path/filepath"
+	"time"
 
 	"github.com/kvtier/kvtier/telemetry"
 )
 
+// forgetMost bounds the wait for a disk.
+const forgetMost = time.Second
+
 // Forget removes the latest prompts, with their Words, of all processes whose models are picked. A
-// process that runs goes on with the prompts to come, and does not write the removed Words again.
+// process that runs goes on with the prompts to come, and does not write earlier ones again.
 // A file that cannot be removed keeps no other one.
 func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) error {
 	p, err := newPlace(root, Options{}.withDefaults())
 	if err != nil {
 		return err
 	}
-	return p.do(ctx, func() error {
-		owner, err := ownerOf(p.dir, false)
-		if errors.Is(err, fs.ErrNotExist) {
+	ctx, cancel := context.WithTimeout(ctx, forgetMost)
+	defer cancel()
+	return until(ctx, 0, func() error {
+		if _, err := p.fs.Lstat(p.dir); errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
+		lock, err := p.lockFold(forgetMost / 2)
+		if err != nil {
+			return fmt.Errorf("remove prompts in %s: %w", p.dir, err)
+		}
+		defer lock.Close()
+		names, err := p.list()
 		if err != nil {
 			return err
 		}
-		all, err := list(p.fs, p.dir)
-		if err != nil {
-			return err
-		}
-		for name, there := range all {
-			if !there[wordsEnd] {
-				continue
-			}
-			path := filepath.Join(p.dir, name+wordsEnd)
-			r, failed := readReport(p.fs, path, owner)
-			if failed == nil && !picks(r.Model) {
-				continue
-			}
-			if failed == nil || errors.Is(failed, errContent) { // nobody knows whose that is
-				failed = remove(p.fs, path)
-			}
-			if !errors.Is(failed, fs.ErrNotExist) { // its process has ended meanwhile
+		for _, name := range names {
+			if failed := p.forget(name, picks); !errors.Is(failed, fs.ErrNotExist) { // it has ended meanwhile
 				err = errors.Join(err, failed)
 			}
 		}
 		return err
 	})
+}
+
+// forget removes the prompts of one process. One that runs may have some in memory, so it gets an
+// empty file: see prompts. A file of nobody knows whom goes, too.
+func (p *place) forget(name string, picks func(telemetry.Model) bool) error {
+	e := entry{name: name}
+	p.examine(&e)
+	r, err := p.readPrompts(name + wordsEnd)
+	if errors.Is(err, fs.ErrNotExist) && e.report != nil {
+		r, err = e.report, nil
+	}
+	if err != nil && !errors.Is(err, errContent) || err == nil && !picks(r.Model) {
+		return err
+	}
+	if !e.ended {
+		return p.replace(name+wordsEnd, nil)
+	}
+	return p.remove(name + wordsEnd)
 }

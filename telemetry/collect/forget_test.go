@@ -3,10 +3,13 @@ package collect
 import (
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -33,8 +36,7 @@ func TestForgettingGoesOn(t *testing.T) {
 
 	require.NoError(t, os.RemoveAll(blocked))
 	made := testSource(1).Report()
-	data, err := encode(promptsIn(&made))
-	require.NoError(t, err)
+	data := zipped(t, takePrompts(&made))
 	remain := func() []string {
 		found, err := filepath.Glob(filepath.Join(dir, "*"+wordsEnd))
 		require.NoError(t, err)
@@ -52,4 +54,45 @@ func TestForgettingGoesOn(t *testing.T) {
 		return true
 	}))
 	require.Equal(t, 1, asked)
+}
+
+// TestWordsThatAreWrittenWhileTheyAreRemoved: whenever the removal comes, words of before do not come
+// back, whether they were in a file or in memory alone. Later ones are told.
+func TestWordsThatAreWrittenWhileTheyAreRemoved(t *testing.T) {
+	for step, passed := int32(1), false; !passed; step++ {
+		s := newSite(t)
+		p := s.process(1)
+		prompt := func(at time.Time, token int32) {
+			words := &telemetry.Words{Is: []int32{token}}
+			p.source.Meter.Prompt(telemetry.Prompt{At: at, Tokens: 9, Computed: 9, Miss: &telemetry.Miss{Cause: telemetry.CauseDiffers, Words: words}})
+		}
+		path := s.path(p.name + wordsEnd)
+		if p.report(); step%2 == 0 {
+			prompt(testStart, 1000001)
+			p.report()
+			require.Contains(t, unzipped(t, path), "1000001")
+		}
+		prompt(testStart, 1000002)
+		forgotten := make(chan error, 1)
+		forget := func() { forgotten <- Forget(t.Context(), s.root, func(telemetry.Model) bool { return true }) }
+		var steps atomic.Int32
+		s.fault.Watch(func(vfs.Op, ...string) {
+			if steps.Add(1) == step {
+				go forget()
+				time.Sleep(time.Millisecond) // it may have to wait for the write
+			}
+		})
+		p.report()
+		s.fault.Watch(nil)
+		if passed = steps.Load() < step; passed {
+			forget()
+		}
+		require.NoError(t, <-forgotten)
+		prompt(time.Now().Add(time.Minute), 1000003)
+		p.report()
+		text := unzipped(t, path)
+		require.NotContains(t, text, "1000001", "step %d", step)
+		require.NotContains(t, text, "1000002", "step %d", step)
+		require.Contains(t, text, "1000003", "step %d", step)
+	}
 }

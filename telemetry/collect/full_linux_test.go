@@ -40,7 +40,7 @@ func TestDiskThatIsFull(t *testing.T) {
 			require.True(t, m.read().Live)
 		}
 		later := m.read()
-		later.At = later.At.Add(silentAfter)
+		later.At = later.At.Add(telemetry.SilentAfter)
 		tellSilent(&later, filepath.Join(root, directoryName))
 		require.Len(t, later.Processes, 1)
 		require.NotNil(t, later.Processes[0].Unstored)

@@ -72,7 +72,7 @@ func childFolder(root string) {
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(folder{place: place, log: opt.Logger, now: opt.now}.fold(), steps)
+	fmt.Println(folder{place: place, log: opt.Logger}.fold(false), steps)
 }
 
 func childPusher(root string, doomed bool) {
@@ -107,7 +107,7 @@ func childPusher(root string, doomed bool) {
 			source.Meter.Prompt(telemetry.Prompt{At: time.Now(), Tokens: 1, Computed: 1})
 		}
 		select {
-		case nudge <- nil:
+		case nudge <- make(chan struct{}):
 		default:
 		}
 		<-tick.C
@@ -272,10 +272,10 @@ func TestTheFolderIsKilledAtEachStep(t *testing.T) {
 			p := s.process(pid + 1)
 			p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
 			p.report()
-			p.own.end()
+			p.end()
 			want++
 			if pid == 0 { // one that ends without its last words
-				require.NoError(t, os.WriteFile(s.path(p.own.name+wordsEnd+tmpEnd), nil, 0o600))
+				require.NoError(t, os.WriteFile(s.path(p.name+wordsEnd+tmpEnd), nil, 0o600))
 			}
 		}
 		cmd := exec.Command(os.Args[0], "-test.run=^$")
@@ -320,9 +320,9 @@ func TestTheTotalsHaveNoText(t *testing.T) {
 		Cause: telemetry.CauseDiffers, At: 54321, Words: &telemetry.Words{Begin: 54300, Was: []int32{123451}, Is: []int32{123452}},
 	}})
 	p.report()
-	numbers, err := os.ReadFile(s.path(p.own.name + numbersEnd))
+	numbers, err := os.ReadFile(s.path(p.name + numbersEnd))
 	require.NoError(t, err)
-	p.own.end()
+	p.end()
 	require.NoError(t, s.fold())
 	sums, err := os.ReadFile(s.path(fileName))
 	require.NoError(t, err)

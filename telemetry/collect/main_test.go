@@ -1,7 +1,11 @@
 package collect
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
+	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -155,6 +159,29 @@ func awaitTotal(t testing.TB, root, series string, want float64) {
 		s, err := Read(context.Background(), root)
 		return err == nil && total(s, series) == want
 	})
+}
+
+// zipped is a report as a file of prompts has it.
+func zipped(t testing.TB, r *telemetry.Report) []byte {
+	text, err := encode(r)
+	require.NoError(t, err)
+	var data bytes.Buffer
+	z := gzip.NewWriter(&data)
+	_, err = z.Write(text)
+	require.NoError(t, errors.Join(err, z.Close()))
+	return data.Bytes()
+}
+
+// unzipped is the content of a file of prompts.
+func unzipped(t testing.TB, path string) string {
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	require.NoError(t, err)
+	text, err := io.ReadAll(z)
+	require.NoError(t, err)
+	return string(text)
 }
 
 // newPath is the path of a file of a root's telemetry.

@@ -1,12 +1,12 @@
 package collect
 
 import (
-	"io"
+	"cmp"
 	"log/slog"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/vfs"
-	"github.com/kvtier/kvtier/internal/steady"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // Options of Serve and Push. The zero Options are ready for use.
@@ -19,10 +19,13 @@ type Options struct {
 	// must return at once, and may be called from several goroutines.
 	ModelName func(weights string) string
 
-	// Nudge asks Push for a report soon, such as after a prompt. Give it room for one value,
-	// and send without waiting. A value that is not nil asks for one at once, and is closed when that
-	// is written, or when it is not; wait for it with a bound.
+	// Nudge asks Push for a report at once. Give it room for one value, and send without waiting. A
+	// value that is not nil is closed when the report is written, or when it is not; wait for it with a
+	// bound.
 	Nudge <-chan chan<- struct{}
+
+	// Stay has Serve try again where a person has to do something.
+	Stay bool
 
 	Intervals Intervals
 
@@ -33,16 +36,16 @@ type Options struct {
 // Intervals are times that tests make shorter. A zero one has its default.
 type Intervals struct {
 	Report    time.Duration // between reports while something changes: 1 s
-	Heartbeat time.Duration // between reports while nothing does: 4 s
+	Heartbeat time.Duration // between reports while nothing does: 30 s
 	Last      time.Duration // most time of the last report: 500 ms
 	Backoff   time.Duration // longest time between attempts that fail: 4 s
 	Poll      time.Duration // between attempts at the lock, and looks at the processes: 500 ms
-	Disk      time.Duration // most time of a disk operation: 1 s
+	Disk      time.Duration // most time for which a disk that hangs holds up an end: 1 s
 }
 
 func (o Options) withDefaults() Options {
 	if o.Logger == nil {
-		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.fs == nil {
 		o.fs = vfs.Below
@@ -50,19 +53,12 @@ func (o Options) withDefaults() Options {
 	if o.now == nil {
 		o.now = time.Now
 	}
-	if o.ModelName == nil {
-		o.ModelName = func(string) string { return "" }
-	}
-	for at, value := range map[*time.Duration]time.Duration{
-		&o.Intervals.Report: time.Second, &o.Intervals.Heartbeat: 4 * time.Second, &o.Intervals.Last: 500 * time.Millisecond,
-		&o.Intervals.Backoff: 4 * time.Second, &o.Intervals.Poll: 500 * time.Millisecond, &o.Intervals.Disk: time.Second,
-	} {
-		if *at <= 0 {
-			*at = value
-		}
-	}
+	i := &o.Intervals
+	i.Report = cmp.Or(i.Report, time.Second)
+	i.Heartbeat = cmp.Or(i.Heartbeat, 2*telemetry.SilentAfter/3)
+	i.Last = cmp.Or(i.Last, 500*time.Millisecond)
+	i.Backoff = cmp.Or(i.Backoff, 4*time.Second)
+	i.Poll = cmp.Or(i.Poll, 500*time.Millisecond)
+	i.Disk = cmp.Or(i.Disk, time.Second)
 	return o
 }
-
-// wait bounds one operation of the disk.
-func (i Intervals) wait() steady.Wait { return steady.Wait{Most: i.Disk, Grace: i.Disk / 4} }

@@ -2,13 +2,16 @@ package collect
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
+	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"time"
 
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -29,20 +32,18 @@ const (
 	tmpEnd     = ".tmp"  // of a file that is being replaced
 )
 
+// processesMax bounds the processes that have files: each that starts adds those that have ended.
+const processesMax = 1024
+
 // fileOf matches a file of a process, and has its name without the end.
-var fileOf = regexp.MustCompile(`^(p-[A-Z2-7]{26})\.(json|words|lock|json\.tmp|words\.tmp)$`)
+var fileOf = regexp.MustCompile(`^(p-[A-Z2-7]{26})\.(?:json|words|lock|json\.tmp|words\.tmp)$`)
 
-// newName names the files of one Push. No other Push ever has the same.
-func newName() string { return "p-" + rand.Text() }
-
-// place is the directory of a root's telemetry. Each operation of the disk ends in time; while
-// one hangs, all others fail at once.
+// place is the directory of a root's telemetry.
 type place struct {
 	root, dir string
 	above, fs vfs.FS // of the root, and of the directory
-	guard     steady.Guard
-	wait      steady.Wait
-	said      map[string]bool // files that were complained about
+	owner     int    // of the files
+	now       func() time.Time
 }
 
 func newPlace(root string, opt Options) (*place, error) {
@@ -51,18 +52,14 @@ func newPlace(root string, opt Options) (*place, error) {
 		return nil, fmt.Errorf("find the directory of telemetry: %w", err)
 	}
 	dir := filepath.Join(root, directoryName)
-	return &place{root: root, dir: dir, above: opt.fs(root), fs: opt.fs(dir), wait: opt.Intervals.wait(), said: make(map[string]bool)}, nil
+	return &place{root: root, dir: dir, above: opt.fs(root), fs: opt.fs(dir), owner: os.Geteuid(), now: opt.now}, nil
 }
 
 func (p *place) path(name string) string { return filepath.Join(p.dir, name) }
 
-// do runs an operation of the disk.
-func do[T any](ctx context.Context, p *place, op func() (T, error), late func(T, error)) (T, error) {
-	return steady.Do(ctx, &p.guard, p.wait, op, late)
-}
-
-func (p *place) do(ctx context.Context, op func() error) error {
-	_, err := do(ctx, p, func() (struct{}, error) { return struct{}{}, op() }, func(struct{}, error) {})
+// until runs something until it ends, or for a while after the end of ctx: a disk may hang.
+func until(ctx context.Context, grace time.Duration, run func() error) error {
+	_, err := steady.Do(ctx, new(steady.Guard), steady.Wait{Most: math.MaxInt64, Grace: grace}, func() (any, error) { return nil, run() }, func(any, error) {})
 	return err
 }
 
@@ -78,8 +75,19 @@ func (p *place) make() error {
 	return dir.CheckRoot(p.fs, p.dir)
 }
 
-// errForeign reports a directory or a file of another user.
-var errForeign = errors.New("it belongs to another user")
+// ownerOf returns the user that a directory and its files belong to. A reader that is root may read
+// those of others; every other one is refused.
+func ownerOf(path string) (uid int, err error) {
+	info, err := vfs.OS.Lstat(path)
+	if err != nil {
+		return 0, err
+	}
+	uid, known := vfs.OS.Owner(info)
+	if own := os.Geteuid(); !known || own != 0 || uid == own || !info.IsDir() || info.Mode().Perm()&0o022 != 0 {
+		return own, dir.CheckRoot(vfs.OS, path)
+	}
+	return uid, nil
+}
 
 // held is a lock while this process has it.
 type held struct {
@@ -88,24 +96,31 @@ type held struct {
 	info fs.FileInfo // of the file that it is on
 }
 
+// holds reports whether the lock's file still has its name. A person may have removed the directory,
+// and another process may have made it anew.
+func (p *place) holds(h *held) bool {
+	now, err := p.fs.Lstat(p.path(h.name))
+	return err == nil && p.fs.SameFile(h.info, now)
+}
+
+// errLost reports that the file of a lock is gone: another process may have the lock.
+var errLost = errors.New("the file of the lock was removed")
+
 // lock takes a lock that one process holds at a time, or returns vfs.ErrLocked. It does not come
 // back with the lock on a file that was removed meanwhile.
 func (p *place) lock(name string) (*held, error) {
-	lock, err := p.fs.Lock(p.path(name))
-	if errors.Is(err, vfs.ErrLocked) {
+	if err := p.make(); err != nil {
 		return nil, err
 	}
+	lock, err := p.fs.Lock(p.path(name))
 	if err != nil {
-		if err := p.make(); err != nil {
-			return nil, err
-		}
-		if lock, err = p.fs.Lock(p.path(name)); err != nil {
-			return nil, err
-		}
+		return nil, err
 	}
 	h := &held{Closer: lock, name: name}
-	if err = dir.CheckRoot(p.fs, p.dir); err == nil {
-		h.info, err = statOf(lock)
+	if f, ok := lock.(interface{ Stat() (fs.FileInfo, error) }); ok {
+		h.info, err = f.Stat()
+	} else {
+		err = errors.ErrUnsupported
 	}
 	if err == nil && !p.holds(h) {
 		err = errLost
@@ -117,114 +132,96 @@ func (p *place) lock(name string) (*held, error) {
 	return h, nil
 }
 
-func statOf(lock io.Closer) (fs.FileInfo, error) {
-	f, ok := lock.(interface{ Stat() (fs.FileInfo, error) })
-	if !ok {
-		return nil, errors.ErrUnsupported
-	}
-	return f.Stat()
-}
+const (
+	foldPatience = 100 * time.Millisecond
+	foldPause    = 2 * time.Millisecond
+)
 
-// holds reports whether the lock's file still has its name. A person may have removed the
-// directory, and another process may have made it anew.
-func (p *place) holds(h *held) bool {
-	now, err := p.fs.Lstat(p.path(h.name))
-	return err == nil && p.fs.SameFile(h.info, now)
+// lockFold takes the lock under which files of other processes are changed. Others hold it for
+// moments, so lockFold tries for a while.
+func (p *place) lockFold(patience time.Duration) (*held, error) {
+	for end := time.Now().Add(patience); ; time.Sleep(foldPause) {
+		lock, err := p.lock(foldName)
+		if !errors.Is(err, vfs.ErrLocked) && !errors.Is(err, errLost) || time.Now().After(end) {
+			return lock, err
+		}
+	}
 }
 
 // collects reports whether somebody collects.
-func collects(dir string) bool {
-	held, err := vfs.Held(filepath.Join(dir, lockName))
+func (p *place) collects() bool {
+	held, err := vfs.Held(p.path(lockName))
 	return err == nil && held
 }
 
-// files are the files of one process that are there, by their ends.
-type files map[string]bool
-
-// list lists the files of processes, by the processes' names.
-func list(fsys vfs.FS, dir string) (map[string]files, error) {
-	entries, err := fsys.ReadDir(dir)
+// list lists the names of processes that have files.
+func (p *place) list() ([]string, error) {
+	entries, err := p.fs.ReadDir(p.dir)
 	if err != nil {
 		return nil, err
 	}
-	all := make(map[string]files)
+	var names []string
 	for _, e := range entries {
-		m := fileOf.FindStringSubmatch(e.Name())
-		if m == nil {
-			continue
+		if m := fileOf.FindStringSubmatch(e.Name()); m != nil {
+			names = append(names, m[1])
 		}
-		if all[m[1]] == nil && len(all) == processesMax {
-			return nil, fmt.Errorf("%w: more than %d processes have files in %s", errContent, processesMax, dir)
-		}
-		if all[m[1]] == nil {
-			all[m[1]] = make(files)
-		}
-		all[m[1]]["."+m[2]] = true
 	}
-	return all, nil
+	slices.Sort(names)
+	if names = slices.Compact(names); len(names) > processesMax {
+		return nil, fmt.Errorf("%w: more than %d processes have files in %s", errContent, processesMax, p.dir)
+	}
+	return names, nil
 }
 
-// readAll reads a file of at most bytesMax bytes that belongs to a user, and describes it.
-func readAll(fsys vfs.FS, path string, bytesMax int64, owner int) ([]byte, fs.FileInfo, error) {
-	f, err := fsys.Open(path)
+// errForeign reports a file of another user.
+var errForeign = errors.New("it belongs to another user")
+
+// read reads a file of at most bytesMax bytes that belongs to the directory's owner.
+func (p *place) read(name string, bytesMax int64) ([]byte, error) {
+	f, err := p.fs.Open(p.path(name))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if uid, ok := fsys.Owner(info); ok && uid != owner {
-		return nil, nil, fmt.Errorf("%s: %w, user %d", path, errForeign, uid)
+	if uid, ok := p.fs.Owner(info); ok && uid != p.owner {
+		return nil, fmt.Errorf("%s: %w, user %d", p.path(name), errForeign, uid)
 	}
 	data, err := io.ReadAll(io.NewSectionReader(f, 0, bytesMax+1))
 	if err == nil && int64(len(data)) > bytesMax {
 		err = fmt.Errorf("%w: it is larger than %d bytes", errContent, bytesMax)
 	}
-	return data, info, err
+	return data, err
 }
 
 // replace puts a file in the place of another in one step. Only the holder of a lock calls it, so
 // the temporary name is always the same: a killed process leaves one such file.
-func replace(fsys vfs.FS, path string, data []byte) error {
-	tmp := path + tmpEnd
-	if err := remove(fsys, tmp); err != nil {
+func (p *place) replace(name string, data []byte) error {
+	if err := p.remove(name + tmpEnd); err != nil {
 		return err
 	}
-	f, err := fsys.Create(tmp)
+	f, err := p.fs.Create(p.path(name + tmpEnd))
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
 	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = fsys.Rename(tmp, path)
+		err = p.fs.Rename(p.path(name+tmpEnd), p.path(name))
 	}
 	if err != nil {
-		_ = fsys.Remove(tmp)
+		_ = p.remove(name + tmpEnd)
 	}
 	return err
 }
 
 // remove removes a file that may be missing.
-func remove(fsys vfs.FS, path string) error {
-	if err := fsys.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (p *place) remove(name string) error {
+	if err := p.fs.Remove(p.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
-	}
-	return nil
-}
-
-// removeOf removes the files of a process except that with one end. The lock goes last: who holds it
-// keeps others from the rest.
-func (p *place) removeOf(name string, there files, except string) error {
-	for _, end := range []string{numbersEnd, numbersEnd + tmpEnd, wordsEnd, wordsEnd + tmpEnd, ownEnd} {
-		if !there[end] || end == except {
-			continue
-		}
-		if err := remove(p.fs, p.path(name+end)); err != nil {
-			return err
-		}
 	}
 	return nil
 }

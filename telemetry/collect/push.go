@@ -1,20 +1,21 @@
 package collect
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
-	"hash/maphash"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/vfs"
-	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
 // Push writes the reports of a source into the root's directory until ctx ends, and then a last time.
 // Push makes reports in one goroutine. It returns in bounded time after the end of ctx, also if the
-// source or the disk hangs.
+// source or the disk hangs; the goroutine then ends with the operation that hangs.
 func Push(ctx context.Context, root string, source *telemetry.Source, opt Options) {
 	opt = opt.withDefaults()
 	place, err := newPlace(root, opt)
@@ -22,152 +23,122 @@ func Push(ctx context.Context, root string, source *telemetry.Source, opt Option
 		return // this process has no directory
 	}
 	p := newPusher(place, source, opt)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = p.run(ctx) // a disk that takes no report has been logged
-	}()
-	select {
-	case <-done:
-		return
-	case <-ctx.Done():
-	}
-	steady.Ended(done, opt.Intervals.Last+opt.Intervals.Disk)
+	_ = until(ctx, opt.Intervals.Last+opt.Intervals.Disk, func() error { return p.run(ctx) }) // a disk that takes no report has been logged
 }
 
-// pusher writes the reports of one source. Its methods are called in one goroutine.
+// pusher writes the reports of one source into the files of one process. The lock is held from the first
+// report on, and while a write hangs also after the end: nobody adds a file to the totals that may yet
+// be replaced.
 type pusher struct {
-	own    *own
+	*place
 	source *telemetry.Source
 	opt    Options
 
-	ever     bool // some attempt was good
-	failures int  // of the latest attempts
-	seed     maphash.Seed
-	sum      uint64    // of the last report that was written, without its time
+	name    string // of the files, without their ends
+	lock    *held
+	prompts prompts
+
+	failures int       // of the latest attempts
+	content  []byte    // of the last report that was written, without its time; nil before the first
 	written  time.Time // when it was
 
 	totals   map[string]float64 // of the latest report
 	lastUsed time.Time          // when they grew
+	reported map[string]float64 // of the last report that was written
+	folded   map[string]float64 // those that were added to the totals of all under former names
 }
 
 func newPusher(place *place, source *telemetry.Source, opt Options) *pusher {
-	return &pusher{own: newOwn(place, opt), source: source, opt: opt, seed: maphash.MakeSeed()}
+	return &pusher{place: place, source: source, opt: opt, name: newName(), folded: make(map[string]float64)}
 }
 
-// soonest is the part of an interval after which a nudge may cause the next report.
-const soonest = 10
+// newName names the files of one process. No other process ever has the same.
+func newName() string { return "p-" + rand.Text() }
 
 // run returns the error of the last report.
 func (p *pusher) run(ctx context.Context) error {
+	defer p.end()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	nudged := p.opt.Nudge
-	var asked chan<- struct{}
 	for {
 		select {
 		case <-ctx.Done():
-			answered(asked)
-			return p.last(context.WithoutCancel(ctx))
-		case asked = <-nudged:
-			if p.failures > 0 {
-				asked = answered(asked) // the disk is not asked more often
-				continue
+			return p.last()
+		case written := <-p.opt.Nudge:
+			if p.failures == 0 { // else the disk is not asked more often
+				timer.Reset(p.step())
 			}
-			nudged = nil // until the next report
-			if asked == nil {
-				timer.Reset(time.Until(p.written.Add(p.opt.Intervals.Report / soonest)))
-			} else {
-				timer.Reset(0)
+			if written != nil {
+				close(written)
 			}
-			continue
 		case <-timer.C:
+			timer.Reset(p.step())
 		}
-		nudged = p.opt.Nudge
-		timer.Reset(p.step(ctx))
-		asked = answered(asked)
 	}
-}
-
-// answered tells somebody who waits for a report that there is nothing more to wait for.
-func answered(asked chan<- struct{}) chan<- struct{} {
-	if asked != nil {
-		close(asked)
-	}
-	return nil
 }
 
 // step makes one attempt, and returns the time until the next.
-func (p *pusher) step(ctx context.Context) time.Duration {
-	err := p.try(ctx, false)
+func (p *pusher) step() time.Duration {
+	err := p.try(false)
 	if err == nil {
 		p.failures = 0
 		return p.opt.Intervals.Report
 	}
 	if p.failures == 0 {
 		log := p.opt.Logger
-		log.Debug("kv tier: a report was not written", "path", p.own.place.dir, "error", err)
+		log.Debug("kv tier: a report was not written", "path", p.dir, "error", err)
 	}
 	p.failures = min(p.failures+1, 8)
 	return min(p.opt.Intervals.Report/4<<p.failures, p.opt.Intervals.Backoff)
 }
 
-// last writes the last report, and gives the files up. A disk that took none is not waited for.
-func (p *pusher) last(ctx context.Context) (err error) {
-	defer p.own.end()
-	ctx, cancel := context.WithTimeout(ctx, p.opt.Intervals.Last)
-	defer cancel()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return errors.Join(err, ctx.Err())
-		case <-timer.C:
-		}
-		err = p.try(ctx, true)
+// last writes the last report. A disk that took none is not waited for.
+func (p *pusher) last() (err error) {
+	for end := time.Now().Add(p.opt.Intervals.Last); ; time.Sleep(p.opt.Intervals.Last / 10) {
+		err = p.try(true)
 		passes := errors.Is(err, vfs.ErrLocked) || errors.Is(err, errLost) // somebody looks whether this process runs
-		if err == nil || !p.ever && !passes || errors.Is(err, steady.ErrHung) {
+		if err == nil || p.content == nil && !passes || time.Now().After(end) {
 			return err
 		}
-		timer.Reset(p.opt.Intervals.Last / 10)
 	}
 }
 
-// try writes a report, unless nothing has changed since the last one and the last one is recent.
-func (p *pusher) try(ctx context.Context, last bool) error {
+// try writes a report, unless nothing has changed since the last one and the last one is recent. A new
+// prompt changes the totals.
+func (p *pusher) try(last bool) error {
 	r := p.source.Report()
 	if !maps.Equal(r.Totals, p.totals) || p.lastUsed.IsZero() {
 		p.totals, p.lastUsed = maps.Clone(r.Totals), time.Now()
 	}
-	at := r.At
+	at, prompts := r.At, takePrompts(&r)
 	r.At = time.Time{}
-	prompts := promptsIn(&r)
-	words, err := encode(prompts)
+	numbers := &report{r, p.lastUsed}
+	content, err := fit(numbers)
 	if err != nil {
 		return err
 	}
-	content := &report{r, p.lastUsed}
-	numbers, err := fit(content)
-	if err != nil {
-		return err
-	}
-	var sum maphash.Hash
-	sum.SetSeed(p.seed)
-	_, _ = sum.Write(numbers)
-	_, _ = sum.Write(words)
-	if p.ever && p.failures == 0 && !last && sum.Sum64() == p.sum && time.Since(p.written) < p.opt.Intervals.Heartbeat {
+	if p.failures == 0 && !last && bytes.Equal(content, p.content) && time.Since(p.written) < p.opt.Intervals.Heartbeat {
 		return nil
 	}
-	content.At = at
-	if numbers, err = encode(content); err != nil {
+	if err := p.open(); err != nil {
 		return err
 	}
-	if err := p.own.write(ctx, numbers, prompts); err != nil {
+	numbers.At = at
+	for series, n := range p.folded {
+		numbers.Totals[series] = max(0, numbers.Totals[series]-n)
+	}
+	data, err := encode(numbers)
+	if err != nil {
 		return err
 	}
-	p.ever, p.sum, p.written = true, sum.Sum64(), time.Now()
-	return nil
+	promptsErr := p.prompts.write(p.place, p.name+wordsEnd, prompts) // first: a reader of the totals finds them
+	if err := p.replace(p.name+numbersEnd, data); err != nil {
+		return errors.Join(promptsErr, err)
+	}
+	if p.reported = numbers.Totals; promptsErr == nil {
+		p.content, p.written = content, time.Now()
+	}
+	return promptsErr
 }
 
 // fit encodes a report, and cuts those of its parts that are longer than a reader accepts.
@@ -188,3 +159,50 @@ func fit(r *report) ([]byte, error) {
 
 // timeBytes is more than a time adds to a report.
 const timeBytes = 64
+
+// open takes the lock, also where a person has removed it. Without its lock, this process may have been
+// added to the totals as one that has ended. It then goes on under another name, with what it has
+// counted since.
+func (p *pusher) open() error {
+	if p.lock != nil && p.holds(p.lock) {
+		return nil
+	}
+	first := p.reported == nil
+	if !first {
+		fold, err := p.lockFold(foldPatience)
+		if err != nil {
+			return err
+		}
+		defer fold.Close()
+		t, _, err := p.readTotals()
+		if err != nil {
+			return err
+		}
+		if slices.Contains(t.Folded, p.name) {
+			for series, n := range p.reported {
+				p.folded[series] += n
+			}
+			p.name, p.prompts.seq = newName(), 0
+		}
+	}
+	if p.lock != nil {
+		p.lock.Close()
+	}
+	var err error
+	if p.lock, err = p.place.lock(p.name + ownEnd); err == nil && first {
+		_ = folder{place: p.place, log: p.opt.Logger}.fold(p.collects()) // makes the totals; processes that are not added now stay for others
+	}
+	return err
+}
+
+// end gives the files up. A collector shows the prompts for a while; where none runs, they go.
+func (p *pusher) end() {
+	if p.lock == nil {
+		return
+	}
+	if !p.collects() {
+		_ = p.remove(p.name + wordsEnd) // else the next reader does
+	}
+	p.lock.Close()
+	p.lock = nil
+}

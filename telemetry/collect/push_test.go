@@ -1,8 +1,10 @@
 package collect
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,22 +35,46 @@ func TestOnlyChangesAreWritten(t *testing.T) {
 	p.opt.Intervals.Heartbeat = time.Hour
 	p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
 	for range 10 {
-		require.NoError(t, p.try(t.Context(), false))
+		require.NoError(t, p.try(false))
 	}
 	s.fault.Reset()
-	require.NoError(t, p.try(t.Context(), false))
+	require.NoError(t, p.try(false))
 	require.Zero(t, s.fault.Count())
 	p.source.Meter.Add(promptsTotal, 1)
-	require.NoError(t, p.try(t.Context(), false))
+	require.NoError(t, p.try(false))
 	require.Equal(t, 1, s.fault.Count(vfs.OpWrite))
 	p.written = p.written.Add(-time.Hour) // the heartbeat
-	require.NoError(t, p.try(t.Context(), false))
+	require.NoError(t, p.try(false))
 	require.Equal(t, 2, s.fault.Count(vfs.OpWrite))
-	require.NoError(t, p.try(t.Context(), true))
+	require.NoError(t, p.try(true))
 	require.Equal(t, 3, s.fault.Count(vfs.OpWrite), "the last one is written without a change")
 	p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
-	require.NoError(t, p.try(t.Context(), false))
+	require.NoError(t, p.try(false))
 	require.Equal(t, 5, s.fault.Count(vfs.OpWrite))
+}
+
+// A process that runs and has nothing to report is not called silent.
+func TestHeartbeatIsHeard(t *testing.T) {
+	i := Options{}.withDefaults().Intervals
+	require.Less(t, i.Heartbeat+i.Report+i.Backoff, telemetry.SilentAfter)
+}
+
+// TestPromptsThatWait for a lock keep no count: what was added to the totals is known.
+func TestPromptsThatWait(t *testing.T) {
+	s := newSite(t)
+	p := s.process(1)
+	p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
+	busy, err := s.lock(foldName)
+	require.NoError(t, err)
+	require.ErrorIs(t, p.try(false), vfs.ErrLocked)
+	require.NoError(t, busy.Close())
+	require.NoError(t, os.Remove(s.path(p.name+ownEnd)))
+	s.now = func() time.Time { return time.Now().Add(orphanAge + time.Hour) }
+	require.NoError(t, s.fold())
+	s.now = time.Now
+	p.report()
+	require.Equal(t, 1.0, total(s.look(), promptsTotal))
+	require.Len(t, s.look().Prompts, 1)
 }
 
 // A nudge causes a report before its time, and who asks for one waits for it.
@@ -58,13 +84,13 @@ func TestNudge(t *testing.T) {
 	source := testSource(1)
 	startPush(t, root, source, func(o *Options) {
 		o.Nudge, o.Intervals.Heartbeat = nudge, time.Hour
-		o.Intervals.Report = 10 * time.Second // a nudge is heard after a tenth
+		o.Intervals.Report = time.Hour
 	})
 	await(t, "the first", func() bool { s, err := Read(t.Context(), root); return err == nil && len(s.Models) == 1 })
 	source.Meter.Add(promptsTotal, 1)
 	for range 1000 {
 		select {
-		case nudge <- nil:
+		case nudge <- make(chan struct{}):
 		default:
 		}
 	}
@@ -84,48 +110,48 @@ func TestFullDisk(t *testing.T) {
 		p, ended := s.process(1), s.process(2)
 		p.count(1)
 		ended.count(10)
-		ended.own.end()
+		ended.end()
 		s.fault.Add(vfs.Rule{Ops: []vfs.Op{op}, Err: syscall.ENOSPC, Short: 7})
 		p.source.Meter.Add(promptsTotal, 1)
 		for range 3 {
-			require.LessOrEqual(t, p.step(t.Context()), quick.Backoff)
+			require.LessOrEqual(t, p.step(), quick.Backoff)
 			require.Error(t, s.fold())
 			require.Equal(t, 11.0, total(s.look(), promptsTotal), op)
 		}
 		s.fault.Reset()
-		p.step(t.Context())
+		p.step()
 		require.NoError(t, s.fold())
 		require.Equal(t, 12.0, total(s.look(), promptsTotal), op)
-		p.own.end()
+		p.end()
 		require.NoError(t, s.fold())
 		require.Equal(t, settled, s.names(), op)
 	}
 }
 
-// A disk that hangs: a process goes on and ends in time, and its file is not added to the totals until
-// the write is over, which would put it there once more.
+// A disk that hangs: a process ends in time, and its file is not added to the totals until the write is
+// over, which would put it there once more.
 func TestDiskThatHangs(t *testing.T) {
 	s := newSite(t)
-	s.wait.Most, s.wait.Grace = 20*time.Millisecond, 5*time.Millisecond
-	p := s.process(1)
-	p.count(1)
 	gate := vfs.NewGate()
+	source := testSource(1)
+	p := startPush(t, s.root, source, func(o *Options) {
+		o.fs, o.Intervals.Last, o.Intervals.Disk = s.faulty(), time.Millisecond, time.Millisecond
+	})
+	source.Meter.Add(promptsTotal, 1)
+	awaitTotal(t, s.root, promptsTotal, 1)
 	s.fault.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRename}, Gate: gate})
-	p.source.Meter.Add(promptsTotal, 1)
-	for range 3 {
-		require.Error(t, p.try(t.Context(), true))
-	}
-	require.Error(t, p.last(t.Context()), "it ends in time")
-	other, err := newPlace(s.root, Options{Intervals: quick}.withDefaults())
+	source.Meter.Add(promptsTotal, 1)
+	<-gate.Entered()
+	p.stop() // in time
+	other, err := newPlace(s.root, Options{}.withDefaults())
 	require.NoError(t, err)
-	f := s.folder
-	f.place = other
-	require.NoError(t, f.fold())
-	require.FileExists(t, s.path(p.own.name+numbersEnd))
+	f := folder{place: other, log: s.folder.log}
+	require.NoError(t, f.fold(false))
+	require.Len(t, s.look().Processes, 1)
 	require.Equal(t, 1.0, total(s.look(), promptsTotal))
 	gate.Open()
 	await(t, "the end of the write", func() bool {
-		require.NoError(t, f.fold())
+		require.NoError(t, f.fold(false))
 		return len(s.names()) == len(settled)
 	})
 	require.Equal(t, 2.0, total(s.look(), promptsTotal))
@@ -192,7 +218,7 @@ func FuzzReport(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := decodeReport(data)
 		if err != nil {
-			require.ErrorIs(t, err, errContent)
+			require.True(t, errors.Is(err, errContent) || errors.Is(err, errVersion), err)
 			return
 		}
 		totals := &totals{Version: fileVersion}
@@ -201,10 +227,8 @@ func FuzzReport(f *testing.F) {
 		require.NoError(t, err)
 		_, err = decodeTotals(text)
 		require.NoError(t, err)
-		s := stateOf("/", totals, []account{{named: named{name: "p", report: r}, runs: true, prompts: r}}, time.Now())
-		promptsOf(&s, []*report{r})
-		keepWords(&s, nil)
-		text, err = encode(s)
+		l := &look{totals: totals, entries: []entry{{name: "p", report: r, runs: true, prompts: r}}}
+		text, err = encode(l.state("/", time.Now()).WithWords(nil))
 		require.NoError(t, err)
 		require.NotContains(t, string(text), `"words":{`)
 	})

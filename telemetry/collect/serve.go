@@ -11,14 +11,11 @@ import (
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
-// errLost reports that the file of a lock is gone: another process may have the lock.
-var errLost = errors.New("the file of the lock was removed")
-
 // Serve is the collector of a root whenever this process holds the root's lock, until ctx ends: it
 // adds processes that end to the totals, names models, and keeps the prompts of processes that have
-// ended. A root that is not there yet is waited for. Serve returns an error at once when a person has
-// to do something: the root or its directory "telemetry" is unsafe, or the filesystem has no locks.
-// Other errors are logged, and Serve tries again.
+// ended. A root that is not there yet is waited for. Without Options.Stay, Serve returns an error at once
+// when a person has to do something: the root or its directory "telemetry" is unsafe, or the filesystem
+// has no locks. Other errors are logged, and Serve tries again.
 //
 // End ctx after the processes that push have ended, so that their last reports are added.
 func Serve(ctx context.Context, root string, opt Options) error {
@@ -27,6 +24,14 @@ func Serve(ctx context.Context, root string, opt Options) error {
 	if err != nil {
 		return err
 	}
+	err = until(ctx, opt.Intervals.Disk, func() error { return serve(ctx, p, opt) })
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func serve(ctx context.Context, p *place, opt Options) error {
 	log, said := opt.Logger, ""
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -38,12 +43,15 @@ func Serve(ctx context.Context, root string, opt Options) error {
 		}
 		err := collect(ctx, p, opt)
 		switch {
-		case ctx.Err() != nil:
+		case err == nil:
 			return nil
-		case forever(err):
+		case forever(err) && !opt.Stay:
 			return fmt.Errorf("collect telemetry in %s: %w", p.root, err)
-		case errors.Is(err, vfs.ErrLocked), errors.Is(err, fs.ErrNotExist):
-		case err != nil && err.Error() != said:
+		case errors.Is(err, vfs.ErrLocked), errors.Is(err, fs.ErrNotExist), err.Error() == said:
+		case forever(err): // processes that store pages tell more
+			said = err.Error()
+			log.Debug("kv tier: reports of runners are not collected", "reason", err)
+		default:
 			said = err.Error()
 			log.Warn("kv tier: cannot collect reports, and tries again", "path", p.dir, "error", err)
 		}
@@ -59,63 +67,41 @@ func forever(err error) bool {
 // collect takes the lock and collects until ctx ends. The error is vfs.ErrLocked while another
 // process collects.
 func collect(ctx context.Context, p *place, opt Options) error {
-	lock, err := do(ctx, p, func() (*held, error) { return p.lock(lockName) }, func(lock *held, _ error) {
-		if lock != nil {
-			lock.Close()
-		}
-	})
+	lock, err := p.lock(lockName)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
 	log := opt.Logger
 	log.Debug("kv tier: collecting reports", "path", p.dir)
-	c := collecting{folder: folder{place: p, log: log, now: opt.now, name: opt.ModelName}}
-	c.add(ctx) // prompts of processes that ended before go
-	c.past = true
+	f := folder{place: p, log: log, name: opt.ModelName}
+	ticker := time.NewTicker(opt.Intervals.Poll)
+	defer ticker.Stop()
+	failing := f.tell(f.fold(false), false) // prompts of processes that ended before go
 	if opt.OnServe != nil {
 		opt.OnServe()
 	}
-	if err = c.watch(ctx, lock, opt.Intervals.Poll); err == nil {
-		c.past = false
-		c.add(context.WithoutCancel(ctx))
-	}
-	return err
-}
-
-// collecting adds processes to the totals again and again.
-type collecting struct {
-	folder
-	failing bool
-}
-
-// add adds the processes that have ended, and tells when that begins to fail, and when that ends.
-func (c *collecting) add(ctx context.Context) {
-	f := c.folder
-	err := c.do(ctx, f.fold)
-	switch {
-	case err != nil && !c.failing:
-		c.log.Warn("kv tier: totals of reports cannot be written, files of processes that have ended stay", "error", err)
-	case err == nil && c.failing:
-		c.log.Info("kv tier: totals of reports are written again", "path", c.path(fileName))
-	}
-	c.failing = err != nil
-}
-
-// watch adds processes until ctx ends, or until the file of the collector's lock is gone.
-func (c *collecting) watch(ctx context.Context, lock *held, poll time.Duration) error {
-	ticker := time.NewTicker(poll)
-	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
+			f.tell(f.fold(false), failing)
 			return nil
 		case <-ticker.C:
 		}
-		there, err := do(ctx, c.place, func() (bool, error) { return c.holds(lock), nil }, func(bool, error) {})
-		if err == nil && !there {
+		if !p.holds(lock) {
 			return errLost
 		}
-		c.add(ctx)
+		failing = f.tell(f.fold(true), failing)
 	}
+}
+
+// tell tells when writing totals begins to fail, and when that ends.
+func (f folder) tell(err error, failing bool) (fails bool) {
+	switch {
+	case err != nil && !failing:
+		f.log.Warn("kv tier: totals of reports cannot be written, files of processes that have ended stay", "error", err)
+	case err == nil && failing:
+		f.log.Info("kv tier: totals of reports are written again", "path", f.path(fileName))
+	}
+	return err != nil
 }

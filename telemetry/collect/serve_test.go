@@ -9,10 +9,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -88,7 +90,7 @@ func TestAReaderAddsProcessesThatHaveEnded(t *testing.T) {
 	s := newSite(t)
 	p := s.process(1)
 	p.count(3)
-	p.own.end()
+	p.end()
 	require.Equal(t, 3.0, total(readState(t, s.root), promptsTotal))
 	require.Equal(t, settled, s.names())
 	require.Equal(t, 3.0, total(readState(t, s.root), promptsTotal))
@@ -153,8 +155,8 @@ func TestUnsafeDirectory(t *testing.T) {
 			place, err := newPlace(root, Options{}.withDefaults())
 			require.NoError(t, err)
 			p := newPusher(place, testSource(1), Options{Intervals: quick}.withDefaults())
-			defer p.own.end()
-			require.Error(t, p.try(t.Context(), true))
+			defer p.end()
+			require.Error(t, p.try(true))
 		})
 	}
 }
@@ -170,7 +172,7 @@ func TestDirectoryThatIsRemoved(t *testing.T) {
 		source.Meter.Add(promptsTotal, 3)
 		startPush(t, root, source)
 		awaitTotal(t, root, promptsTotal, 3)
-		require.NoError(t, os.RemoveAll(filepath.Join(root, directoryName, name)))
+		await(t, "a moment in which nobody makes a file", func() bool { return os.RemoveAll(filepath.Join(root, directoryName, name)) == nil })
 		<-serves
 		awaitTotal(t, root, promptsTotal, 3)
 		await(t, "a process that runs", func() bool {
@@ -216,6 +218,41 @@ func TestTotalsThatCannotBeUsed(t *testing.T) {
 	}
 }
 
+// TestACollectorEndsWhileOthersAdd: the next reader adds what the collector could not, and removes the
+// prompts.
+func TestACollectorEndsWhileOthersAdd(t *testing.T) {
+	s := newSite(t)
+	c := collector(t, s.root, func(o *Options) { o.Intervals.Disk = time.Second })
+	p := s.process(1)
+	p.source = wordsSource(1, "", 7)
+	p.count(3)
+	busy, err := s.lock(foldName)
+	require.NoError(t, err)
+	p.end()
+	require.NoError(t, c.stop())
+	require.FileExists(t, s.path(p.name+wordsEnd))
+	require.NoError(t, busy.Close())
+	require.Equal(t, 5.0, total(readState(t, s.root), promptsTotal))
+	require.Equal(t, []string{foldName, lockName, fileName}, s.names())
+}
+
+// TestAReaderWhoseDiskTakesNoFiles hangs: the reader gets the state, and adds nothing.
+func TestAReaderWhoseDiskTakesNoFiles(t *testing.T) {
+	s := newSite(t)
+	p := s.process(1)
+	p.count(3)
+	p.end()
+	gate := vfs.NewGate()
+	s.fault.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRename}, Gate: gate})
+	for range 2 {
+		state, err := read(t.Context(), s.root, nil, Options{Intervals: Intervals{Disk: time.Millisecond}, fs: s.faulty()})
+		require.NoError(t, err)
+		require.Equal(t, 3.0, total(state, promptsTotal))
+	}
+	gate.Open()
+	await(t, "the end of the write", func() bool { return !folds.Hangs() })
+}
+
 // A reader that gives up gets no state.
 func TestReaderThatGivesUp(t *testing.T) {
 	root := newRoot(t)
@@ -252,14 +289,13 @@ func TestWordsAreShownToTheirNamespace(t *testing.T) {
 		p := s.process(pid)
 		p.source = wordsSource(pid, namespace, token)
 		p.report()
-		text, err := os.ReadFile(s.path(p.own.name + wordsEnd))
 		if namespace == "\xff" { // JSON could give its words to another one
-			require.ErrorIs(t, err, fs.ErrNotExist)
+			require.NoFileExists(t, s.path(p.name+wordsEnd))
 			continue
 		}
-		require.NoError(t, err)
-		require.Equal(t, 2, strings.Count(string(text), `"words"`), "of the prompt that is not private, and of the place")
-		requireMode(t, s.path(p.own.name+wordsEnd), 0o600)
+		text := unzipped(t, s.path(p.name+wordsEnd))
+		require.Equal(t, 2, strings.Count(text, `"words"`), "of the prompt that is not private, and of the place")
+		requireMode(t, s.path(p.name+wordsEnd), 0o600)
 	}
 	for _, asked := range []string{"", "team", "team ", "other"} {
 		state, err := ReadWords(t.Context(), s.root, asked)
@@ -300,7 +336,7 @@ func TestWordsThatAreRemoved(t *testing.T) {
 		p.report()
 		all = append(all, p)
 	}
-	all[0].own.end()
+	all[0].end()
 	require.NoError(t, s.fold())
 	with := func() (words int) {
 		state, err := ReadWords(t.Context(), s.root, "")
@@ -323,16 +359,15 @@ func TestWordsThatAreRemoved(t *testing.T) {
 	require.NoError(t, Forget(t.Context(), s.root, func(m telemetry.Model) bool { return m.Weights == "gone" }))
 	require.Equal(t, 2, with())
 	all[1].report()
-	require.NoFileExists(t, s.path(all[1].own.name+wordsEnd), "nothing has changed")
+	require.Equal(t, 2, with(), "nothing has changed")
+	later := time.Now().Add(time.Minute)
 	for range 2 {
-		all[1].source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 9, Computed: 9})
+		all[1].source.Meter.Prompt(telemetry.Prompt{At: later, Tokens: 9, Computed: 9})
 		all[1].report()
 		require.Equal(t, 2, with())
-		text, err := os.ReadFile(s.path(all[1].own.name + wordsEnd))
-		require.NoError(t, err)
-		require.NotContains(t, string(text), "1000002")
+		require.NotContains(t, unzipped(t, s.path(all[1].name+wordsEnd)), "1000002")
 	}
-	all[1].source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 9, Computed: 9, Miss: &telemetry.Miss{Cause: telemetry.CauseDiffers, Words: &telemetry.Words{Is: []int32{5}}}})
+	all[1].source.Meter.Prompt(telemetry.Prompt{At: later, Tokens: 9, Computed: 9, Miss: &telemetry.Miss{Cause: telemetry.CauseDiffers, Words: &telemetry.Words{Is: []int32{5}}}})
 	all[1].report()
 	require.Equal(t, 3, with())
 	require.Equal(t, 9.0, total(readState(t, s.root), promptsTotal), "counts stay")

@@ -8,14 +8,16 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
+// readOnly is ST_RDONLY of Linux, and MNT_RDONLY of macOS.
+const readOnly = 1
+
 // takesNoFiles is why a directory takes no new file of a report's size, "" where it does.
 func takesNoFiles(dir string) telemetry.Obstacle {
 	var st unix.Statfs_t
-	if unix.Statfs(dir, &st) != nil {
-		return ""
-	}
 	switch {
-	case isReadOnly(&st):
+	case unix.Statfs(dir, &st) != nil:
+		return ""
+	case st.Flags&readOnly != 0:
 		return telemetry.ObstacleReadOnly
 	case uint64(st.Bavail)*uint64(st.Bsize) < telemetry.ReportBytesMax:
 		return telemetry.ObstacleFull

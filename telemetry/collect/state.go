@@ -2,6 +2,7 @@ package collect
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -10,34 +11,24 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// account is the content of the files of one process.
-type account struct {
-	named
-	runs    bool
-	prompts *report // nil where they are not known
-}
-
-// stateOf is the state of the totals and of the processes that are not in them, with all Words.
-func stateOf(root string, t *totals, all []account, now time.Time) telemetry.State {
-	s := telemetry.State{Version: telemetry.Version, Root: root, At: now, Since: earlier(t.Since, now), Live: true,
+// state is the state of a directory, with all Words.
+func (l *look) state(root string, now time.Time) telemetry.State {
+	t := l.totals
+	s := telemetry.State{Version: telemetry.Version, Root: root, At: now, Since: earlier(t.Since, now), Live: l.live,
 		Processes: []telemetry.ProcessState{}, Prompts: []telemetry.StatePrompt{}}
-	slices.SortFunc(all, func(x, y account) int { return inOrder(x.named, y.named) })
-	var running []account
-	for _, a := range all {
-		t.add(a.report)
-		if a.runs {
-			running = append(running, a)
+	var running []entry
+	for _, e := range l.entries {
+		if e.report != nil {
+			t.add(e.report)
+		}
+		if e.runs {
+			running = append(running, e)
+			s.Processes = append(s.Processes, e.state())
 		}
 	}
-	slices.SortFunc(running, func(x, y account) int {
-		if d := x.Started.Compare(y.Started); d != 0 {
-			return d
-		}
-		return x.Process.PID - y.Process.PID
+	slices.SortStableFunc(s.Processes, func(x, y telemetry.ProcessState) int {
+		return cmp.Or(x.Started.Compare(y.Started), cmp.Compare(x.Process.PID, y.Process.PID))
 	})
-	for _, a := range running {
-		s.Processes = append(s.Processes, a.state())
-	}
 	s.Models = t.Models
 	for i := range s.Models {
 		s.Models[i].LastUsed = earlier(s.Models[i].LastUsed, now)
@@ -45,12 +36,13 @@ func stateOf(root string, t *totals, all []account, now time.Time) telemetry.Sta
 	slices.SortStableFunc(s.Models, func(x, y telemetry.ModelState) int { return y.LastUsed.Compare(x.LastUsed) })
 	s.Tiers = tiersOf(t.Tiers, running)
 	nameModels(&s, t.Names)
+	addPrompts(&s, l.entries)
 	return s
 }
 
 // state is the state of a process that runs.
-func (a account) state() telemetry.ProcessState {
-	r := a.report
+func (e entry) state() telemetry.ProcessState {
+	r := e.report
 	s := telemetry.ProcessState{
 		Process: r.Process, Model: r.Model, Started: r.Started, At: r.At, Gauges: r.Gauges,
 		Slots: append([]telemetry.Slot{}, r.Slots...), Memory: append([]telemetry.Memory{}, r.Memory...),
@@ -59,15 +51,19 @@ func (a account) state() telemetry.ProcessState {
 	if s.Gauges == nil {
 		s.Gauges = map[string]float64{}
 	}
-	if a.prompts != nil && len(a.prompts.Busters) > 0 {
-		s.Busters = a.prompts.Busters
+	if e.prompts != nil {
+		s.Busters = e.prompts.Busters
 	}
 	return s
 }
 
-// promptsOf adds the prompts of processes to a state, the latest ones of all.
-func promptsOf(s *telemetry.State, all []*report) {
-	for _, r := range all {
+// addPrompts adds the prompts of processes, the latest ones of all, to a state.
+func addPrompts(s *telemetry.State, entries []entry) {
+	for _, e := range entries {
+		r := e.prompts
+		if r == nil {
+			continue
+		}
 		for _, prompt := range r.Prompts {
 			s.Prompts = append(s.Prompts, telemetry.StatePrompt{
 				Prompt: prompt, Process: r.Process, Weights: r.Model.Weights, Namespace: r.Model.Namespace,
@@ -80,7 +76,7 @@ func promptsOf(s *telemetry.State, all []*report) {
 
 // tiersOf returns each directory once, and the RAM tiers of all processes as one. Files set aside
 // and failures are those of the processes that run.
-func tiersOf(kept []noted, running []account) []telemetry.Tier {
+func tiersOf(kept []noted, running []entry) []telemetry.Tier {
 	all := []telemetry.Tier{}
 	ram := telemetry.Tier{Name: telemetry.PlaceRAM}
 	hasRAM := false
@@ -109,10 +105,7 @@ func tiersOf(kept []noted, running []account) []telemetry.Tier {
 	}
 	order := []string{telemetry.PlaceRAM, telemetry.PlaceLocal, telemetry.PlaceRemote}
 	slices.SortStableFunc(all, func(x, y telemetry.Tier) int {
-		if d := slices.Index(order, x.Name) - slices.Index(order, y.Name); d != 0 {
-			return d
-		}
-		return strings.Compare(x.Root, y.Root)
+		return cmp.Or(slices.Index(order, x.Name)-slices.Index(order, y.Name), strings.Compare(x.Root, y.Root))
 	})
 	return all
 }
@@ -130,43 +123,16 @@ func earlier(t, now time.Time) time.Time {
 func nameModels(s *telemetry.State, known map[string]string) {
 	names := make(map[string]string)
 	for _, m := range s.Models {
-		if m.Model.Weights != "" && names[m.Model.Weights] == "" {
-			names[m.Model.Weights] = m.Model.Name
+		if m.Model.Weights != "" {
+			names[m.Model.Weights] = cmp.Or(names[m.Model.Weights], m.Model.Name)
 		}
 	}
-	for weights, name := range names {
-		if name == "" {
-			names[weights] = known[weights]
-		}
-	}
+	fill := func(m *telemetry.Model) { m.Name = cmp.Or(m.Name, names[m.Weights], known[m.Weights]) }
 	for i := range s.Models {
-		fillName(&s.Models[i].Model, names)
+		fill(&s.Models[i].Model)
 	}
 	for i := range s.Processes {
-		fillName(&s.Processes[i].Model, names)
-	}
-}
-
-func fillName(m *telemetry.Model, names map[string]string) {
-	if m.Name == "" {
-		m.Name = names[m.Weights]
-	}
-}
-
-// keepWords removes all Words, except those of a namespace if there is one.
-func keepWords(s *telemetry.State, namespace *string) {
-	keep := func(of string) bool { return namespace != nil && *namespace == of }
-	for _, p := range s.Prompts {
-		if p.Miss != nil && (p.Private || !keep(p.Namespace)) {
-			p.Miss.Words = nil
-		}
-	}
-	for _, p := range s.Processes {
-		for j := range p.Busters {
-			if !keep(p.Model.Namespace) {
-				p.Busters[j].Words = nil
-			}
-		}
+		fill(&s.Processes[i].Model)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -16,8 +15,6 @@ const (
 	fileVersion = 2
 	// fileBytesMax is more than the bounds of the content allow.
 	fileBytesMax = 16 << 20
-	// foldedMax bounds the processes that are added at a time.
-	foldedMax = listMax
 	// directoriesMax bounds the tiers of a state. Those that were not reported for the longest time
 	// are left out.
 	directoriesMax = 32
@@ -28,7 +25,7 @@ const (
 type totals struct {
 	Version int       `json:"version"`
 	Since   time.Time `json:"since"`
-	// Folded are the processes whose files are in the sums, and may be there still. They count here.
+	// Folded are the latest processes whose files are in the sums, and may be there still. They count here.
 	Folded []string               `json:"folded"`
 	Models []telemetry.ModelState `json:"models"`
 	Tiers  []noted                `json:"tiers"`
@@ -97,6 +94,32 @@ func (t *totals) add(r *report) {
 	t.noteTiers(r)
 }
 
+// fold adds the processes that have ended, and reports whether the totals have changed. A process that
+// runs gets a place for its model, so that it is the same one later.
+func (t *totals) fold(entries []entry) (changed bool) {
+	there := make(map[string]bool)
+	for _, e := range entries {
+		there[e.name] = true
+	}
+	surplus := len(t.Folded) - foldedMax
+	t.Folded = slices.DeleteFunc(t.Folded, func(name string) bool {
+		surplus--
+		return surplus >= 0 && !there[name]
+	})
+	models := len(t.Models)
+	for _, e := range entries {
+		switch {
+		case e.report == nil:
+		case e.ended:
+			t.add(e.report)
+			t.Folded, changed = append(t.Folded, e.name), true
+		default:
+			t.model(e.report)
+		}
+	}
+	return changed || len(t.Models) != models
+}
+
 // noteTiers keeps the tiers of a report that outlive its process.
 func (t *totals) noteTiers(r *report) {
 	for _, tier := range r.Tiers {
@@ -148,18 +171,19 @@ func decodeTotals(data []byte) (*totals, error) {
 	return t, nil
 }
 
-// readTotals reads totals.json, and describes the file. Without one, the totals begin now.
-func readTotals(fsys vfs.FS, path string, owner int, now time.Time) (*totals, fs.FileInfo, error) {
-	data, info, err := readAll(fsys, path, fileBytesMax, owner)
+// readTotals reads totals.json, and also returns the file's content. Without one, the totals begin now.
+func (p *place) readTotals() (*totals, []byte, error) {
+	now := p.now()
+	data, err := p.read(fileName, fileBytesMax)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &totals{Version: fileVersion, Since: now, Folded: []string{}, Models: []telemetry.ModelState{}, Tiers: []noted{}}, nil, nil
 	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("read %s: %w", path, err)
+	var t *totals
+	if err == nil {
+		t, err = decodeTotals(data)
 	}
-	t, err := decodeTotals(data)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, nil, fmt.Errorf("read %s: %w", p.path(fileName), err)
 	}
 	for i := range t.Models { // a clock was wrong
 		t.Models[i].LastUsed = earlier(t.Models[i].LastUsed, now)
@@ -167,13 +191,13 @@ func readTotals(fsys vfs.FS, path string, owner int, now time.Time) (*totals, fs
 	for i := range t.Tiers {
 		t.Tiers[i].At = earlier(t.Tiers[i].At, now)
 	}
-	return t, info, nil
+	return t, data, nil
 }
 
 // readReport reads a file of a process. Its times are not later than now: the newest report of a
 // model or a tier counts.
-func readReport(fsys vfs.FS, path string, owner int) (*report, error) {
-	data, _, err := readAll(fsys, path, telemetry.ReportBytesMax, owner)
+func (p *place) readReport(name string) (*report, error) {
+	data, err := p.read(name, telemetry.ReportBytesMax)
 	if err != nil {
 		return nil, err
 	}

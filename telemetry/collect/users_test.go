@@ -103,7 +103,7 @@ func TestRootReadsForOthers(t *testing.T) {
 	s := newSite(t)
 	p := s.process(1)
 	p.count(1)
-	p.own.end()
+	p.end()
 	names := s.names()
 	for _, path := range append([]string{"."}, names...) {
 		require.NoError(t, os.Chown(s.path(path), nobody, nobody))
@@ -115,6 +115,6 @@ func TestRootReadsForOthers(t *testing.T) {
 	startPush(t, s.root, testSource(2), func(o *Options) { o.Intervals.Last = time.Millisecond }).stop()
 	require.Error(t, Forget(t.Context(), s.root, func(telemetry.Model) bool { return true }))
 	require.Equal(t, names, s.names())
-	require.NoError(t, os.Chown(s.path(p.own.name+numbersEnd), 0, 0))
+	require.NoError(t, os.Chown(s.path(p.name+numbersEnd), 0, 0))
 	require.Zero(t, total(readState(t, s.root), promptsTotal), "a file of another user than the directory's")
 }

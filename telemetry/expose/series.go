@@ -1,6 +1,7 @@
 package expose
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -14,6 +15,9 @@ const valueBytesMax = 64
 
 type label struct{ name, value string }
 
+// labelForm is the first label of a key, and those behind it.
+var labelForm = regexp.MustCompile(`(?s)^([a-z_]+)="((?:[^"\\]|\\[\\"n])*)"(?:,(.+))?$`)
+
 // parse splits a key as [telemetry.Series] makes it into the name and the labels.
 func parse(key string) (name string, labels []label, ok bool) {
 	name, rest, braces := strings.Cut(key, "{")
@@ -21,50 +25,14 @@ func parse(key string) (name string, labels []label, ok bool) {
 		return name, nil, true
 	}
 	rest, ok = strings.CutSuffix(rest, "}")
-	for ok && rest != "" {
-		var l label
-		if l, rest, ok = parseLabel(rest); !ok {
-			break
+	for more := ok; more; more = rest != "" {
+		m := labelForm.FindStringSubmatch(rest)
+		if m == nil {
+			return name, nil, false
 		}
-		labels = append(labels, l)
-		if rest != "" {
-			rest, ok = strings.CutPrefix(rest, ",")
-			ok = ok && rest != ""
-		}
+		labels, rest = append(labels, label{m[1], valueUnescapes.Replace(m[2])}), m[3]
 	}
-	return name, labels, ok && len(labels) > 0
-}
-
-// parseLabel takes name="value" from the front.
-func parseLabel(text string) (l label, rest string, ok bool) {
-	l.name, rest, ok = strings.Cut(text, `="`)
-	if !ok {
-		return l, "", false
-	}
-	var value strings.Builder
-	for i := 0; i < len(rest); i++ {
-		switch c := rest[i]; c {
-		case '"':
-			l.value = value.String()
-			return l, rest[i+1:], true
-		case '\\':
-			i++
-			if i == len(rest) {
-				return l, "", false
-			}
-			switch rest[i] {
-			case '\\', '"':
-				value.WriteByte(rest[i])
-			case 'n':
-				value.WriteByte('\n')
-			default:
-				return l, "", false
-			}
-		default:
-			value.WriteByte(c)
-		}
-	}
-	return l, "", false
+	return name, labels, ok
 }
 
 // part is the part of a histogram that a series is.
@@ -159,6 +127,7 @@ func shown(r rune) rune {
 }
 
 var (
-	valueEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
-	helpEscapes  = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
+	valueEscapes   = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+	valueUnescapes = strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\n`, "\n")
+	helpEscapes    = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
 )

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -173,22 +172,6 @@ func address(text string) (string, error) {
 func withoutWords(read Read) Read {
 	return func(ctx context.Context) (telemetry.State, error) {
 		state, err := read(ctx)
-		state.Prompts = slices.Clone(state.Prompts)
-		for i, p := range state.Prompts {
-			if p.Miss != nil && p.Miss.Words != nil {
-				miss := *p.Miss
-				miss.Words = nil
-				state.Prompts[i].Miss = &miss
-			}
-		}
-		state.Processes = slices.Clone(state.Processes)
-		for i, p := range state.Processes {
-			busters := slices.Clone(p.Busters)
-			for j := range busters {
-				busters[j].Words = nil
-			}
-			state.Processes[i].Busters = busters
-		}
-		return state, err
+		return state.WithWords(nil), err
 	}
 }

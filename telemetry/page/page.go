@@ -6,9 +6,9 @@ import (
 	"embed"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/show"
@@ -32,7 +32,8 @@ func assemble() (html, csp string) {
 	for _, name := range scripts {
 		code.WriteString(asset(name))
 	}
-	script := strings.NewReplacer("/*explanations*/", explanations(), "/*obstacles*/", obstacles()).Replace(code.String())
+	script := strings.NewReplacer("/*explanations*/", explanations(), "/*obstacles*/", obstacles(),
+		"/*silent*/", fmt.Sprint(telemetry.SilentAfter.Seconds())).Replace(code.String())
 	html = strings.NewReplacer("/*style*/", style, "/*script*/", script).Replace(asset("page.html"))
 	csp = "default-src 'none'; script-src " + hashOf(script) + "; style-src " + hashOf(style) +
 		"; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -85,32 +86,20 @@ func hashOf(text string) string {
 
 // Handler serves the page at / and the state at /state.json. read returns the state, and should
 // end with its context; Handler calls it once at a time, for all who ask. Below another path,
-// put Handler behind [http.StripPrefix], and let the path end with a slash.
+// put Handler behind [http.StripPrefix], and let the path end with a slash. Package listen keeps other
+// methods, other sites and caches away.
 func Handler(read func(context.Context) (telemetry.State, error)) http.Handler {
-	states := &reader{read: read, turn: make(chan struct{}, 1), limit: readLimit, fresh: stateFresh, now: time.Now}
+	states := &reader{read: read, turn: make(chan struct{}, 1), limit: readLimit, fresh: stateFresh}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		secure(w.Header())
-		switch {
-		case r.URL.Path != "/" && r.URL.Path != "/state.json":
-			http.NotFound(w, r)
-		case r.Method != http.MethodGet && r.Method != http.MethodHead:
-			w.Header().Set("Allow", "GET, HEAD")
-			http.Error(w, "the page can be read with GET alone", http.StatusMethodNotAllowed)
-		case r.URL.Path == "/state.json":
+		switch r.URL.Path {
+		case "/state.json":
 			states.serve(w, r)
-		default:
+		case "/":
 			w.Header().Set("Content-Type", "text/html; charset=utf-8")
 			w.Header().Set("Content-Security-Policy", policy)
 			_, _ = w.Write([]byte(document)) // an error means that the client has gone
+		default:
+			http.NotFound(w, r)
 		}
 	})
-}
-
-// secure sets headers by which a browser keeps the answer from other sites and from caches.
-func secure(h http.Header) {
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 }

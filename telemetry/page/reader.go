@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/kvtier/kvtier/telemetry"
@@ -22,7 +21,6 @@ type reader struct {
 	read  func(context.Context) (telemetry.State, error)
 	limit time.Duration
 	fresh time.Duration
-	now   func() time.Time
 
 	// turn holds a value while a read runs. The fields below belong to the goroutine whose read runs.
 	turn chan struct{}
@@ -44,7 +42,7 @@ func (s *reader) serve(w http.ResponseWriter, r *http.Request) {
 	body, err := s.state(ctx)
 	if err != nil {
 		w.WriteHeader(http.StatusServiceUnavailable)
-		body = errorBody(err)
+		body, _ = json.Marshal(map[string]string{"error": err.Error()}) // strings are JSON
 	}
 	_, _ = w.Write(body) // an error means that the client has gone
 }
@@ -77,46 +75,17 @@ func (s *reader) state(ctx context.Context) ([]byte, error) {
 
 // update is called by the one who has the turn.
 func (s *reader) update(ctx context.Context) ([]byte, error) {
-	if age := s.now().Sub(s.at); s.body != nil && age >= 0 && age < s.fresh {
+	if s.body != nil && time.Since(s.at) < s.fresh {
 		return s.body, nil
 	}
 	state, err := s.read(ctx)
 	if err != nil {
 		return nil, errUnreadable
 	}
-	body, err := json.Marshal(withoutWords(state))
+	body, err := json.Marshal(state.WithWords(nil))
 	if err != nil {
 		return nil, fmt.Errorf("write the state of the KV tier as JSON: %w", err)
 	}
-	s.body, s.at = body, s.now()
+	s.body, s.at = body, time.Now()
 	return body, nil
-}
-
-// withoutWords returns a state without text of prompts. The given state stays as it is.
-func withoutWords(state telemetry.State) telemetry.State {
-	state.Prompts = slices.Clone(state.Prompts)
-	for i, p := range state.Prompts {
-		if p.Miss != nil && p.Miss.Words != nil {
-			miss := *p.Miss
-			miss.Words = nil
-			state.Prompts[i].Miss = &miss
-		}
-	}
-	state.Processes = slices.Clone(state.Processes)
-	for i, p := range state.Processes {
-		p.Busters = slices.Clone(p.Busters)
-		for j := range p.Busters {
-			p.Busters[j].Words = nil
-		}
-		state.Processes[i] = p
-	}
-	return state
-}
-
-func errorBody(err error) []byte {
-	body, err := json.Marshal(map[string]string{"error": err.Error()})
-	if err != nil {
-		return []byte(`{"error":"the state cannot be read"}`)
-	}
-	return body
 }

@@ -21,8 +21,8 @@ const (
 	UnreadState                 // a window or a state is stored for an earlier position only
 )
 
-// Grave tells of a page that was evicted.
-type Grave struct {
+// Tombstone tells of a page that was evicted.
+type Tombstone struct {
 	When   time.Time
 	From   string // the tier
 	Reason string // in words
@@ -53,11 +53,11 @@ type Facts struct {
 	Parted bool
 
 	// The page with the first token that was not restored.
-	Damaged bool   // set aside, or known to be damaged
-	Queued  bool   // waits to be written
-	Slot    bool   // a slot has its rows, and they are not stored yet
-	Grave   *Grave // was evicted
-	Given   string // was computed and could not be stored: the reason, in words
+	Damaged   bool       // set aside, or known to be damaged
+	Queued    bool       // waits to be written
+	Slot      bool       // a slot has its rows, and they are not stored yet
+	Tombstone *Tombstone // was evicted
+	Given     string     // was computed and could not be stored: the reason, in words
 
 	// Nameless is the position of the first image without identity, plus 1; 0 without one.
 	Nameless int
@@ -156,8 +156,8 @@ func storedOnce(f *Facts, m *telemetry.Miss) bool {
 		m.Cause = telemetry.CauseDamaged
 	case f.Queued:
 		m.Cause = telemetry.CauseWriting
-	case f.Grave != nil:
-		m.Cause, m.When, m.From, m.Detail = telemetry.CauseEvicted, f.Grave.When, f.Grave.From, f.Grave.Reason
+	case f.Tombstone != nil:
+		m.Cause, m.When, m.From, m.Detail = telemetry.CauseEvicted, f.Tombstone.When, f.Tombstone.From, f.Tombstone.Reason
 	case f.Given != "":
 		m.Cause, m.From, m.Detail = telemetry.CauseEvicted, telemetry.PlaceSlot, "it was never stored: "+f.Given
 	case f.Similar.Underway && !f.Similar.Seen:

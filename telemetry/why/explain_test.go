@@ -14,7 +14,7 @@ import (
 // Each situation has one cause, at one position.
 func TestExplain(t *testing.T) {
 	when := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	grave := &Grave{When: when, From: "local", Reason: "room was needed"}
+	tombstone := &Tombstone{When: when, From: "local", Reason: "room was needed"}
 	other := func(tokens int, fields ...string) Other {
 		o := Other{Tokens: tokens, Differs: map[string]string{}}
 		for _, field := range fields {
@@ -39,22 +39,22 @@ func TestExplain(t *testing.T) {
 			Facts{Held: 512, Down: []string{"remote"}, Similar: Similar{Prompts: 1, Prefix: 512, Whole: true, Alike: true}}, telemetry.CauseNeverSeen, 512, "new text behind a prompt that is known"},
 
 		"quicker":                     {Facts{Held: 256, Found: 768, Unread: UnreadQuicker, Tier: "remote"}, telemetry.CauseQuicker, 256, "768 tokens were found, those not used in remote"},
-		"quicker, and evicted behind": {Facts{Held: 256, Found: 768, Unread: UnreadQuicker, Grave: grave}, telemetry.CauseQuicker, 256, "768 tokens were found"},
+		"quicker, and evicted behind": {Facts{Held: 256, Found: 768, Unread: UnreadQuicker, Tombstone: tombstone}, telemetry.CauseQuicker, 256, "768 tokens were found"},
 		"no room":                     {Facts{Held: 256, Found: 768, Unread: UnreadRoom}, telemetry.CauseQuicker, 256, "768 tokens were found; the engine's cache had no room for them"},
 		"damaged when read":           {Facts{Held: 256, Found: 768, Unread: UnreadDamaged}, telemetry.CauseDamaged, 256, "768 tokens were found"},
 		"down when read":              {Facts{Held: 256, Found: 768, Unread: UnreadDown, Tier: "remote"}, telemetry.CauseTierDown, 256, "768 tokens were found, those not used in remote"},
 
-		"damaged":                         {Facts{Held: 256, Damaged: true, Grave: grave}, telemetry.CauseDamaged, 256, ""},
-		"queued":                          {Facts{Held: 256, Queued: true, Grave: grave}, telemetry.CauseWriting, 256, ""},
-		"evicted":                         {Facts{Held: 256, Grave: grave, Similar: seen(900, Fate{})}, telemetry.CauseEvicted, 256, "room was needed"},
-		"evicted, and the text changed":   {Facts{Held: 256, Grave: grave, Similar: alike}, telemetry.CauseEvicted, 256, "room was needed"},
+		"damaged":                         {Facts{Held: 256, Damaged: true, Tombstone: tombstone}, telemetry.CauseDamaged, 256, ""},
+		"queued":                          {Facts{Held: 256, Queued: true, Tombstone: tombstone}, telemetry.CauseWriting, 256, ""},
+		"evicted":                         {Facts{Held: 256, Tombstone: tombstone, Similar: seen(900, Fate{})}, telemetry.CauseEvicted, 256, "room was needed"},
+		"evicted, and the text changed":   {Facts{Held: 256, Tombstone: tombstone, Similar: alike}, telemetry.CauseEvicted, 256, "room was needed"},
 		"underway":                        {Facts{Similar: Similar{Prompts: 1, Prefix: 900, Alike: true, Underway: true}}, telemetry.CauseWriting, 0, "another request computes it"},
 		"in a slot":                       {Facts{Held: 256, Slot: true, Similar: seen(300, Fate{})}, telemetry.CauseWriting, 256, "it waits in the slot of another request"},
 		"in a slot, by a private request": {Facts{Slot: true, Similar: Similar{Private: 64}}, telemetry.CausePrivate, 0, ""},
 
 		"private":                      {Facts{Held: 32, Similar: Similar{Private: 64}}, telemetry.CausePrivate, 32, ""},
 		"private, up to there":         {Facts{Held: 64, Similar: Similar{Private: 64}}, telemetry.CauseNeverSeen, 64, "the first prompt of this process"},
-		"private, and evicted":         {Facts{Held: 32, Grave: grave, Similar: Similar{Private: 64}}, telemetry.CauseEvicted, 32, "room was needed"},
+		"private, and evicted":         {Facts{Held: 32, Tombstone: tombstone, Similar: Similar{Private: 64}}, telemetry.CauseEvicted, 32, "room was needed"},
 		"shifted":                      {Facts{Held: 256, Similar: seen(900, Fate{Why: FateShift})}, telemetry.CauseShift, 256, ""},
 		"behind lossy pages":           {Facts{Held: 256, Similar: seen(900, Fate{Why: FateLossy})}, telemetry.CauseEvicted, 256, "it was computed behind lossy pages, and is stored behind exact ones only"},
 		"moved and shifted":            {Facts{Held: 256, Similar: seen(900, Fate{Why: FateShift, Detail: "moved"})}, telemetry.CauseShift, 256, "moved"},
@@ -100,7 +100,7 @@ func TestExplain(t *testing.T) {
 			require.Equal(t, test.at, m.At)
 			require.Equal(t, test.detail, m.Detail)
 			require.Contains(t, telemetry.Causes, m.Cause)
-			require.Equal(t, test.cause == telemetry.CauseEvicted && test.facts.Grave != nil, !m.When.IsZero())
+			require.Equal(t, test.cause == telemetry.CauseEvicted && test.facts.Tombstone != nil, !m.When.IsZero())
 			require.LessOrEqual(t, len(m.Detail), telemetry.NameBytesMax)
 			if len(test.facts.Others) > 0 {
 				require.True(t, Open(test.facts), "or nobody looks for others")

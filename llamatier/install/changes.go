@@ -1,0 +1,264 @@
+package install
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+)
+
+// changes makes changes of files. Its function is called before each one, if it is set; an error
+// prevents the change.
+type changes func(what string) error
+
+func (c changes) do(what string, do func() error) error {
+	if c != nil {
+		if err := c(what); err != nil {
+			return err
+		}
+	}
+	return do()
+}
+
+// put writes a file. At every moment the path has the old content or the new one.
+func (c changes) put(path string, content []byte, mode fs.FileMode) error {
+	tmp := path + newSuffix
+	err := c.do("write "+tmp, func() error {
+		err := writeNew(tmp, content, mode, nil)
+		if err != nil {
+			_ = os.Remove(tmp) // a full disk needs the room
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return c.rename(tmp, path)
+}
+
+// writeNew writes a file that is on disk when writeNew returns. A file that an earlier run
+// has left goes. The file gets the owner of like, if there is one.
+func writeNew(path string, content []byte, mode fs.FileMode, like fs.FileInfo) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // follows no link
+	if err != nil {
+		return err
+	}
+	if _, err = f.Write(content); err == nil && like != nil {
+		err = keepOwner(f, like) // before its mode, which a change of owner may cut
+	}
+	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+}
+
+// openSame opens the regular file that info describes, and no other: the owner of its folder may have
+// exchanged it since for a link to a file that only root may read, or for a pipe.
+func openSame(path string, info fs.FileInfo) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|neverWait, 0)
+	if err != nil {
+		return nil, err
+	}
+	now, err := f.Stat()
+	if err == nil && (!now.Mode().IsRegular() || !os.SameFile(info, now)) {
+		err = fmt.Errorf("%s was replaced while it was looked at; run the same command again", path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// readSame reads the file that info describes, up to max bytes.
+func readSame(path string, info fs.FileInfo, max int64) ([]byte, error) {
+	f, err := openSame(path, info)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, max))
+}
+
+// copyTo copies a file beside the path, and then to it.
+func (c changes) copyTo(from, path string, mode fs.FileMode) error {
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return c.put(path, content, mode)
+}
+
+func (c changes) rename(from, to string) error {
+	return c.do("rename "+from+" to "+filepath.Base(to), func() error {
+		return errors.Join(os.Rename(from, to), syncDir(filepath.Dir(to)))
+	})
+}
+
+// syncDir makes the names in a directory durable, where the filesystem can do so.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	_ = d.Sync() // some filesystems refuse
+	return d.Close()
+}
+
+// remove removes files and empty directories, if they exist.
+func (c changes) remove(paths ...string) error {
+	for _, path := range paths {
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		err := c.do("remove "+path, func() error { return os.Remove(path) })
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// mkdir makes a directory and those above it.
+func (c changes) mkdir(path string, mode fs.FileMode) error {
+	if info, err := os.Stat(path); err == nil {
+		if !info.IsDir() {
+			return fmt.Errorf("%s is not a directory", path)
+		}
+		return nil
+	}
+	if err := c.mkdir(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return c.do("make "+path, func() error { return os.Mkdir(path, mode) })
+}
+
+// absent returns the path and those above it that do not exist, the deepest first.
+func absent(path string) []string {
+	var list []string
+	for ; ; path = filepath.Dir(path) {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			return list
+		}
+		list = append(list, path)
+	}
+}
+
+// setAside gives the stock file its second name.
+func (c changes) setAside(f folder) error {
+	n := note{Real: []string{f.server.digest}}
+	if f.real.is == stock {
+		n.Real = append(n.Real, f.real.digest) // until it is replaced
+	}
+	if err := c.put(filepath.Join(f.path, noteName), n.text(), 0o644); err != nil {
+		return err
+	}
+	if f.real.is == stock && f.real.digest == f.server.digest {
+		return nil // by a run that was broken off
+	}
+	tmp := f.real.path + newSuffix
+	if err := c.remove(tmp); err != nil {
+		return err
+	}
+	if err := c.do("link "+f.server.path+" to "+filepath.Base(tmp), func() error { return second(f.server.path, tmp) }); err != nil {
+		return err
+	}
+	return c.rename(tmp, f.real.path)
+}
+
+// second gives a file a second name: by a link, or else by a copy. The copy of a symbolic
+// link is a symbolic link, because llama-server looks for libraries beside the file.
+func second(from, to string) error {
+	info, err := os.Lstat(from)
+	if err != nil {
+		return err
+	}
+	if info.Mode()&fs.ModeSymlink != 0 {
+		target, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(target, to) // whose owner decides nothing
+	}
+	if err := os.Link(from, to); err == nil || errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return copyOf(from, info, to)
+}
+
+// copyOf copies the file that info describes, with its mode and owner.
+func copyOf(from string, info fs.FileInfo, to string) error {
+	content, err := readSame(from, info, info.Size())
+	if err != nil {
+		return err
+	}
+	return writeNew(to, content, info.Mode().Perm(), info)
+}
+
+// makePages makes a directory for the service's user.
+func (c changes) makePages(dir string, u unit) error {
+	if err := c.mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	name := u.Props["User"]
+	if name == "" || u.Props["DynamicUser"] == "yes" {
+		return nil
+	}
+	account, err := user.Lookup(name)
+	if err != nil {
+		return err
+	}
+	uid, uidErr := strconv.Atoi(account.Uid)
+	gid, gidErr := strconv.Atoi(account.Gid)
+	if err := errors.Join(uidErr, gidErr); err != nil {
+		return err
+	}
+	return c.do("give "+dir+" to "+name, func() error { return chownDir(dir, uid, gid) })
+}
+
+// removeBase removes our files and the directories that were made for us and are empty. The
+// note is the last one: it names the others.
+func (c changes) removeBase(base string, made []string) error {
+	made = slices.Clone(made)
+	slices.SortFunc(made, func(a, b string) int { return len(b) - len(a) }) // from below to above
+	for _, dir := range made {
+		if !isEmpty(dir) {
+			continue
+		}
+		if err := c.remove(dir); err != nil {
+			return err
+		}
+	}
+	var paths []string
+	for _, name := range []string{serverName + newSuffix, serverName, realFolder, noteName + newSuffix, noteName, ""} {
+		paths = append(paths, filepath.Join(base, name))
+	}
+	return c.remove(paths...)
+}
+
+// isEmpty reports whether a directory exists, may be read, and holds nothing.
+func isEmpty(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	return err == nil && len(entries) == 0
+}
+
+// removeAll removes a directory with its content. systemd's directories of a service without
+// a fixed user, in the folders of services, are links to others, which go, too; no other link is
+// followed.
+func (c changes) removeAll(dir string, services ...string) error {
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	private := filepath.Join(filepath.Dir(dir), "private", filepath.Base(dir))
+	target, _ := filepath.EvalSymlinks(dir) // "" for a link to nothing
+	return c.do("remove all of "+dir, func() error {
+		if target == private && slices.Contains(services, filepath.Dir(dir)) {
+			return errors.Join(os.RemoveAll(private), os.Remove(dir))
+		}
+		return os.RemoveAll(dir)
+	})
+}
