@@ -69,8 +69,10 @@ func (t *branches) Branches(ctx context.Context, fingerprint pagefile.Key, prefi
 		return t.branchesIn(fingerprint, pagefile.Key(prefix))
 	}
 	shard := filepath.Dir(filepath.Join(t.base, prefixDir(fingerprint, pagefile.Key{prefix[0]})))
-	if fi, err := t.FS.Lstat(filepath.Dir(shard)); err == nil && !fi.IsDir() {
-		return nil, nil // what no store made stays in its place
+	for _, dir := range []string{filepath.Dir(shard), shard} {
+		if fi, err := t.FS.Lstat(dir); err == nil && !fi.IsDir() {
+			return nil, nil // what no store made stays in its place
+		}
 	}
 	dirs, err := t.ReadDir(shard)
 	if err != nil {

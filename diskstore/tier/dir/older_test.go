@@ -77,3 +77,19 @@ func TestNamesAreShort(t *testing.T) {
 	require.LessOrEqual(t, len(branchName(b)), 143)
 	require.LessOrEqual(t, len(filepath.Base(relPath(tiertest.Tail(1)))), 143)
 }
+
+// TestFilesInThePlaceOfBranches: what no store made keeps no branch from being listed, and stays.
+func TestFilesInThePlaceOfBranches(t *testing.T) {
+	for _, place := range []string{prefixesDir, filepath.Join(prefixesDir, "02")} {
+		tr := New(nil, t.TempDir(), Options{Create: true})
+		file := filepath.Join(tr.base, tiertest.Fingerprint.String(), place)
+		require.NoError(t, tr.Claim(ctx))
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+		require.NoError(t, os.WriteFile(file, nil, 0o600))
+		found, err := tr.Branches(ctx, tiertest.Fingerprint, []byte{2})
+		require.NoError(t, err)
+		require.Empty(t, found)
+		require.FileExists(t, file)
+		require.NoError(t, tr.Close())
+	}
+}
