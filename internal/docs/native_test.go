@@ -1,7 +1,9 @@
 package docs
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -53,6 +55,31 @@ func TestHashOfTheNativeEngine(t *testing.T) {
 			return name == strings.TrimSuffix(folder, "/*.go") || strings.HasPrefix(name+"/", folder+"/")
 		}), name)
 	}
+}
+
+// TestHashOfAFileThatGitDoesNotTrack: it may break the native engine, and a hash without it may pass
+// where it is missing.
+func TestHashOfAFileThatGitDoesNotTrack(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	write("scripts/native-hash", read(t, "scripts/native-hash"))
+	write("kvcache/old.go", "package kvcache")
+	run := func(name string, args ...string) string {
+		cmd := exec.Command(name, args...)
+		cmd.Dir = dir
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		return string(out)
+	}
+	run("git", "init", "--quiet")
+	run("git", "add", "kvcache")
+	before := run("bash", "scripts/native-hash")
+	require.Len(t, before, 65)
+	write("kvcache/new.go", "package broken")
+	require.NotEqual(t, before, run("bash", "scripts/native-hash"))
 }
 
 // TestStoreImportsNoOllama: the page store is for any engine.
