@@ -179,19 +179,19 @@ type promptsOf struct {
 }
 
 // has reports whether there are any of a model, which may have no pages.
-func (p promptsOf) has(model string) (has bool) {
-	_ = collect.Forget(p.ctx, p.root, func(m telemetry.Model) bool {
+func (p promptsOf) has(model string) (has bool, err error) {
+	err = collect.Forget(p.ctx, p.root, func(m telemetry.Model) bool {
 		has = has || p.isOf(m, model)
 		return false
 	})
-	return has
+	return has, err
 }
 
-// forget removes those of models whose pages are removed.
+// forget removes those of models whose pages are removed, and files that nobody knows the model of.
 func (p promptsOf) forget(pages picked, models []string) error {
 	return collect.Forget(p.ctx, p.root, func(m telemetry.Model) bool {
 		fingerprint, err := pagefile.ParseKey(m.Fingerprint)
-		return err == nil && pages.has(fingerprint) || slices.ContainsFunc(models, func(model string) bool { return p.isOf(m, model) })
+		return m == telemetry.Model{} || err == nil && pages.has(fingerprint) || slices.ContainsFunc(models, func(model string) bool { return p.isOf(m, model) })
 	})
 }
 

@@ -187,11 +187,18 @@ type errNothing struct{ error }
 func (e errNothing) Unwrap() error { return e.error }
 
 // pickAll picks several models, each of which must have pages, or prompts that kvtier why shows.
-func pickAll(ctx context.Context, root *roots, names modelNames, models []string, hasPrompts func(model string) bool) (picked, error) {
+func pickAll(ctx context.Context, root *roots, names modelNames, models []string, hasPrompts func(model string) (bool, error)) (picked, error) {
 	all := picked{keys: make(map[pagefile.Key]bool)}
 	for _, what := range models {
 		p, err := pick(ctx, root, names, what)
-		if err != nil && !(errors.As(err, new(errNothing)) && hasPrompts(what)) {
+		if errors.As(err, new(errNothing)) {
+			if has, failed := hasPrompts(what); has {
+				err = nil // a file of another model that cannot be read stays
+			} else if failed != nil {
+				err = errors.Join(err, failed)
+			}
+		}
+		if err != nil {
 			return all, err
 		}
 		maps.Copy(all.keys, p.keys)

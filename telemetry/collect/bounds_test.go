@@ -23,6 +23,17 @@ func TestManyValuesAreNotDecoded(t *testing.T) {
 	require.ErrorContains(t, err, "values")
 }
 
+// TestTextsBehindANumber that is too large for any field are checked like others.
+func TestTextsBehindANumber(t *testing.T) {
+	const form = `{"unknown":%s,"version":1,"process":{"pid":1,"engine":"ollama"},"model":{"name":"%s"}}`
+	for _, number := range []string{"1", "1e999"} {
+		_, err := decodeReport(fmt.Appendf(nil, form, number, "m"))
+		require.NoError(t, err)
+		_, err = decodeReport(fmt.Appendf(nil, form, number, `\u001b[2J`))
+		require.ErrorContains(t, err, "control characters")
+	}
+}
+
 // TestTooManyProcesses: a directory with the files of thousands is not read.
 func TestTooManyProcesses(t *testing.T) {
 	root := t.TempDir()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"unicode"
@@ -53,10 +54,15 @@ func decode(data []byte, objects int, to any) error {
 
 // checkTexts refuses texts that a reader may not show.
 func checkTexts(data []byte) error {
-	for d := json.NewDecoder(bytes.NewReader(data)); ; {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber() // Unmarshal reads no number of a field that it does not know, however large
+	for {
 		token, err := d.Token()
+		if err == io.EOF {
+			return nil
+		}
 		if err != nil {
-			return nil // Unmarshal says more
+			return err
 		}
 		if text, ok := token.(string); ok && !isShown(text) {
 			return fmt.Errorf("a text has control characters or more than %d bytes", telemetry.NameBytesMax)

@@ -15,7 +15,7 @@ const forgetMost = time.Second
 
 // Forget removes the latest prompts, with their Words, of all processes whose models are picked. A
 // process that runs goes on with the prompts to come, and does not write earlier ones again.
-// A file that cannot be removed keeps no other one.
+// A file that does not tell its model is asked for with the zero Model. A file that cannot be removed keeps no other one.
 func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) error {
 	p, err := newPlace(root, Options{}.withDefaults())
 	if err != nil {
@@ -46,7 +46,7 @@ func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) 
 }
 
 // forget removes the prompts of one process. One that runs may have some in memory, so it gets an
-// empty file: see prompts. A file of nobody knows whom goes, too.
+// empty file: see prompts.
 func (p *place) forget(name string, picks func(telemetry.Model) bool) error {
 	e := entry{name: name}
 	p.examine(&e)
@@ -54,7 +54,10 @@ func (p *place) forget(name string, picks func(telemetry.Model) bool) error {
 	if errors.Is(err, fs.ErrNotExist) && e.report != nil {
 		r, err = e.report, nil
 	}
-	if err != nil && !errors.Is(err, errContent) || err == nil && !picks(r.Model) {
+	if errors.Is(err, errContent) {
+		r, err = new(report), nil
+	}
+	if err != nil || !picks(r.Model) {
 		return err
 	}
 	if !e.ended {

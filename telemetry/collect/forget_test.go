@@ -96,3 +96,60 @@ func TestWordsThatAreWrittenWhileTheyAreRemoved(t *testing.T) {
 		require.Contains(t, text, "1000003", "step %d", step)
 	}
 }
+
+// TestWordsThatAreRemovedTwice: the second removal keeps those of the first away, too.
+func TestWordsThatAreRemovedTwice(t *testing.T) {
+	s := newSite(t)
+	p := s.process(1)
+	p.source = wordsSource(1, "", 1000001)
+	p.report()
+	path := s.path(p.name + wordsEnd)
+	require.Contains(t, unzipped(t, path), "1000001")
+	for range 3 {
+		require.NoError(t, Forget(t.Context(), s.root, func(telemetry.Model) bool { return true }))
+		for range 2 {
+			p.source.Meter.Prompt(telemetry.Prompt{At: time.Now().Add(time.Minute), Tokens: 9, Computed: 9})
+			p.report()
+			require.NotContains(t, unzipped(t, path), "1000001")
+		}
+	}
+}
+
+// TestWordsThatAreRemovedAtAnUnknownTime: those of before do not come back, and later prompts are told,
+// where the disk's clock is an hour behind or ahead, and where a person has removed the file.
+func TestWordsThatAreRemovedAtAnUnknownTime(t *testing.T) {
+	for _, wrong := range []time.Duration{-time.Hour, time.Hour, 0} {
+		s := newSite(t)
+		p := s.process(1)
+		prompt := func(token int32) {
+			words := &telemetry.Words{Is: []int32{token}}
+			p.source.Meter.Prompt(telemetry.Prompt{At: time.Now(), Tokens: 9, Computed: 9, Miss: &telemetry.Miss{Cause: telemetry.CauseDiffers, Words: words}})
+			p.report()
+		}
+		path := s.path(p.name + wordsEnd)
+		prompt(1000001)
+		if wrong == 0 {
+			require.NoError(t, os.Remove(path))
+		} else {
+			require.NoError(t, Forget(t.Context(), s.root, func(telemetry.Model) bool { return true }))
+			at := time.Now().Add(wrong)
+			require.NoError(t, os.Chtimes(path, at, at))
+		}
+		prompt(1000002)
+		prompt(1000003)
+		text := unzipped(t, path)
+		require.NotContains(t, text, "1000001", wrong)
+		require.Contains(t, text, "1000003", wrong)
+	}
+}
+
+// TestNothingIsForgottenThatNobodyPicks, also no file that cannot be read.
+func TestNothingIsForgottenThatNobodyPicks(t *testing.T) {
+	root := t.TempDir()
+	dir := filepath.Join(root, directoryName)
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	path := filepath.Join(dir, newName()+wordsEnd)
+	require.NoError(t, os.WriteFile(path, []byte("{}"), 0o600))
+	require.NoError(t, Forget(t.Context(), root, func(telemetry.Model) bool { return false }))
+	require.FileExists(t, path)
+}

@@ -19,12 +19,16 @@ import (
 // not come back.
 type prompts struct {
 	seq     uint64             // of the last prompt that is in the file
-	removed time.Time          // when a file was removed
-	places  []telemetry.Buster // that changed then
+	removed time.Time          // when a file was removed, by the clock of its filesystem, and not later than now
+	gone    uint64             // the last prompt that was in it: that clock, or this one, may have been wrong
+	places  []telemetry.Buster // that changed then, or at an earlier removal
 }
 
 // clockTick is more than the time of a file is behind that of the clock.
 const clockTick = 10 * time.Millisecond
+
+// placesMax bounds the places that are remembered.
+const placesMax = 4 * telemetry.BustersMax
 
 // takePrompts takes the prompts out of a report, into one that has nothing else. Those of a private
 // request have no Words, and nothing is told of a namespace that JSON could give to another one.
@@ -66,9 +70,6 @@ func (w *prompts) write(p *place, name string, r *telemetry.Report) error {
 	case errors.Is(err, fs.ErrNotExist) && w.seq > 0: // by a person
 		w.noteRemoved(time.Now(), r)
 	}
-	if len(r.Prompts) == 0 {
-		return nil
-	}
 	var data bytes.Buffer
 	text, err := encode(r)
 	if err == nil {
@@ -79,7 +80,7 @@ func (w *prompts) write(p *place, name string, r *telemetry.Report) error {
 	if err == nil {
 		err = p.replace(name, data.Bytes())
 	}
-	if err == nil {
+	if err == nil && len(r.Prompts) > 0 { // else the removal is noted once, and the next prompt is told
 		w.seq = lastOf(r)
 	}
 	return err
@@ -89,8 +90,12 @@ func lastOf(r *telemetry.Report) uint64 { return r.Prompts[len(r.Prompts)-1].Seq
 
 // noteRemoved notes when the file was removed, and leaves all up to then out of a report.
 func (w *prompts) noteRemoved(at time.Time, r *telemetry.Report) {
-	if at.After(w.removed) {
-		w.removed, w.places = at, slices.Clone(r.Busters)
+	if now := time.Now(); at.After(now) {
+		at = now
+	}
+	if at.After(w.removed) || w.seq > w.gone {
+		w.removed, w.gone, w.places = at, w.seq, append(w.places, r.Busters...)
+		w.places = w.places[max(0, len(w.places)-placesMax):]
 	}
 	w.strip(r)
 }
@@ -99,7 +104,7 @@ func (w *prompts) strip(r *telemetry.Report) {
 	if w.removed.IsZero() {
 		return
 	}
-	r.Prompts = slices.DeleteFunc(r.Prompts, func(p telemetry.Prompt) bool { return !p.At.After(w.removed) })
+	r.Prompts = slices.DeleteFunc(r.Prompts, func(p telemetry.Prompt) bool { return p.Seq <= w.gone || !p.At.After(w.removed) })
 	for i, b := range r.Busters {
 		if slices.ContainsFunc(w.places, func(was telemetry.Buster) bool { return b.Words == was.Words }) {
 			r.Busters[i].Words = nil
