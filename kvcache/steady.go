@@ -94,7 +94,7 @@ func (s *steadyStore) read(ctx context.Context, ref diskstore.Ref, tokens []int3
 
 // readSections does as [Store.ReadSections]. After steady.ErrHung use is not called any more.
 func (s *steadyStore) readSections(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) error {
-	gate := gate{use: use}
+	gate := sectionGate{use: use}
 	defer gate.close()
 	_, err := readWithin(ctx, s, how, func() (struct{}, error) {
 		return struct{}{}, s.inner.ReadSections(ctx, ref, tokens, layout, gate.pass, how...)
@@ -104,7 +104,7 @@ func (s *steadyStore) readSections(ctx context.Context, ref diskstore.Ref, token
 
 // readPlaced does as [Store.ReadPlaced]. After steady.ErrHung use is not called any more.
 func (s *steadyStore) readPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
-	gate := gate{use: use}
+	gate := sectionGate{use: use}
 	defer gate.close()
 	return readWithin(ctx, s, how, func() (*diskstore.Placed, error) {
 		return s.inner.ReadPlaced(ctx, ref, tokens, layout, gate.pass, how...)
@@ -116,9 +116,9 @@ func (s *steadyStore) readPlaced(ctx context.Context, ref diskstore.Ref, tokens 
 	})
 }
 
-// gate passes sections of a page on, one at a time, until it is closed: a read that is left behind
+// sectionGate passes sections of a page on, one at a time, until it is closed: a read that is left behind
 // may go on while its cells belong to other rows.
-type gate struct {
+type sectionGate struct {
 	mu     sync.Mutex
 	closed bool
 	use    diskstore.Use
@@ -127,7 +127,7 @@ type gate struct {
 // errLeftBehind ends a read whose reader is gone.
 var errLeftBehind = errors.New("the reader of the page is gone")
 
-func (g *gate) pass(i int, rows []byte) error {
+func (g *sectionGate) pass(i int, rows []byte) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -137,7 +137,7 @@ func (g *gate) pass(i int, rows []byte) error {
 }
 
 // close waits for the section that is being used.
-func (g *gate) close() {
+func (g *sectionGate) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed = true
