@@ -44,7 +44,7 @@ func setUsed(t *testing.T, s *Store, lv *level, tokens []int32, used time.Time) 
 
 // namesOf returns the names of the pages and the tail that hold tokens, in order.
 func namesOf(s *Store, tokens []int32) []pagefile.Name {
-	names := s.find.chainNames(s.opt.Fingerprint, 0, tokens, nil)
+	names := s.lookup.chainNames(Prompt{Parent: s.opt.Fingerprint, Tokens: tokens})
 	parent := s.opt.Fingerprint
 	if len(names) > 0 {
 		parent = names[len(names)-1].Key
@@ -136,7 +136,7 @@ func TestReadAheadOrder(t *testing.T) {
 		require.Equal(t, ram > 0, got.RAM)
 		if ram > 0 {
 			require.Equal(t, got.Bytes, s.Stats().RAM.Bytes)
-			require.Equal(t, repeat(tier.RAM, 3), tiersOf(s.Chain(ctx, all[2], nil)))
+			require.Equal(t, repeat(tier.RAM, 3), tiersOf(s.Find(ctx, Prompt{Tokens: all[2]}).Exact))
 		}
 		again, err := s.ReadAhead(ctx)
 		require.NoError(t, err)
@@ -201,12 +201,12 @@ func TestReadAheadIntoMemoryEvictsNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, got.Pages)
 	require.Equal(t, 3*page, s.Stats().RAM.Bytes)
-	require.Equal(t, []string{tier.RAM, tier.RAM, tier.Local}, tiersOf(s.Chain(ctx, all[0], nil)))
-	require.Equal(t, []string{tier.RAM}, tiersOf(s.Chain(ctx, asked, nil)))
+	require.Equal(t, []string{tier.RAM, tier.RAM, tier.Local}, tiersOf(s.Find(ctx, Prompt{Tokens: all[0]}).Exact))
+	require.Equal(t, []string{tier.RAM}, tiersOf(s.Find(ctx, Prompt{Tokens: asked}).Exact))
 
 	putChain(t, s, prompt(10, testTokens))
-	require.Equal(t, []string{tier.RAM, tier.Local, tier.Local}, tiersOf(s.Chain(ctx, all[0], nil)), "the last pages of the chain are evicted")
-	require.Equal(t, []string{tier.RAM}, tiersOf(s.Chain(ctx, asked, nil)))
+	require.Equal(t, []string{tier.RAM, tier.Local, tier.Local}, tiersOf(s.Find(ctx, Prompt{Tokens: all[0]}).Exact), "the last pages of the chain are evicted")
+	require.Equal(t, []string{tier.RAM}, tiersOf(s.Find(ctx, Prompt{Tokens: asked}).Exact))
 }
 
 // A file that cannot be used is skipped; damage is found where pages are decoded.

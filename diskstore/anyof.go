@@ -35,7 +35,7 @@ func (s *Store) AnyOf(ctx context.Context, keys []pagefile.Key) (key pagefile.Ke
 	if s.remote == nil {
 		return key, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.find.remoteTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.lookup.remoteTimeout)
 	defer cancel()
 	infos, _ := s.guard.Find(ctx, names, false) // the tier counts errors
 	for i, info := range infos {

@@ -56,16 +56,16 @@ func TestLookUpsTellMedia(t *testing.T) {
 			tail := storetest.Page(t, page.Key(), testTokens, tokens[testTokens:], image)
 			require.NoError(t, s.Put(ctx, tail))
 
-			refs := s.Chain(ctx, tokens, []pagefile.Media{image})
+			refs := s.Find(ctx, Prompt{Tokens: tokens, Media: []pagefile.Media{image}}).Exact
 			require.Len(t, refs, 1, "of a page with this name nobody knows")
 			require.True(t, refs[0].Whole())
 			require.Equal(t, []pagefile.Media{known}, refs[0].Media)
-			refs = s.ChainFrom(ctx, page.Key(), testTokens, tokens[testTokens:], []pagefile.Media{{Offset: testTokens + 3, Hash: image.Hash}})
+			refs = s.Find(ctx, Prompt{Parent: page.Key(), Start: testTokens, Tokens: tokens[testTokens:], Media: []pagefile.Media{{Offset: testTokens + 3, Hash: image.Hash}}}).Exact
 			require.Len(t, refs, 1)
 			require.Equal(t, []pagefile.Media{image}, refs[0].Media)
 
 			other := append(slices.Clone(tokens[:testTokens-1]), 99999)
-			refs = s.Chain(ctx, other, []pagefile.Media{image})
+			refs = s.Find(ctx, Prompt{Tokens: other, Media: []pagefile.Media{image}}).Exact
 			require.Equal(t, 3, tokensIn(refs), "up to the image, which attended to other text")
 		})
 	}

@@ -84,10 +84,10 @@ func readAll(t *testing.T, s *Store, prompts int) (read, found int) {
 	t.Helper()
 	for i := range prompts {
 		tokens := prompt(i, testTokens)
-		for _, ref := range s.Chain(ctx, tokens, nil) {
+		for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact {
 			found++
 			l := layoutOf(t, testSections, ref.Stored)
-			if s.Read(ctx, ref, tokens, l, make([]byte, l.Size())) == nil {
+			if s.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}) == nil {
 				read++
 			}
 		}
@@ -161,7 +161,7 @@ func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
 	o.FS = newBadMachine(o.Local.Root, true)
 	require.NoError(t, s.Close())
 	s = open(t, o)
-	info, err := tier.Stat(ctx, s.disk, s.Chain(ctx, tokens, nil)[1].name(s.pages))
+	info, err := tier.Stat(ctx, s.disk, s.Find(ctx, Prompt{Tokens: tokens}).Exact[1].name(s.pages))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	require.EqualValues(t, 1, s.Stats().Demoted)
@@ -229,7 +229,7 @@ func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
 	require.Equal(t, []int{0, 1}, []int{read, found})
 	require.FileExists(t, path)
 	require.False(t, s.Has(p.Key()), "the page is not stored")
-	require.Empty(t, s.Chain(ctx, tokens, nil))
+	require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
 	require.NoError(t, s.Put(ctx, p))
 	require.True(t, s.Has(p.Key()))
 	readChain(t, s, tokens, testTokens)

@@ -67,7 +67,7 @@ func TestHostThatIsBehindMovesNothingBack(t *testing.T) {
 			require.False(t, info.Used.Before(was), "moved back by %v", was.Sub(info.Used))
 		}
 	}
-	require.Len(t, look.Chain(ctx, tokens, nil), 4)
+	require.Len(t, look.Find(ctx, Prompt{Tokens: tokens}).Exact, 4)
 
 	newer := o
 	newer.Fingerprint = testFingerprint(2)

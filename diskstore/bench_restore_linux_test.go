@@ -79,7 +79,7 @@ func newRestoreVariant(b *testing.B, kind string, compress bool) *restoreVariant
 		parent, tokens, v.pages = p.Key(), append(tokens, p.Tokens...), append(v.pages, p)
 		rows += len(p.Payload)
 	}
-	v.refs = v.s.Chain(ctx, tokens, nil)
+	v.refs = v.s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	for _, ref := range v.refs {
 		stored += ref.Bytes
 	}
@@ -127,10 +127,11 @@ func (v *restoreVariant) restore(b *testing.B, empty bool, at int) {
 	for i, ref := range v.refs {
 		p := v.pages[i]
 		g.Go(func() error {
-			return v.s.ReadSections(ctx, ref, p.Tokens, p.Layout, func(section int, rows []byte) error {
+			return v.s.Read(ctx, ref, p.Tokens, p.Layout, Into{Use: func(section int, rows []byte) error {
 				copy(p.Layout.Rows(p.Payload, section), rows)
 				return nil
-			})
+			}})
+
 		})
 	}
 	noError(b, g.Wait())

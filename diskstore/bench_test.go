@@ -97,12 +97,12 @@ func BenchmarkRead(b *testing.B) {
 		if err := s.Put(ctx, p); err != nil {
 			b.Fatal(err)
 		}
-		ref := s.Chain(ctx, p.Tokens, nil)[0]
+		ref := s.Find(ctx, Prompt{Tokens: p.Tokens}).Exact[0]
 		buf := make([]byte, p.Layout.Size())
 		b.SetBytes(int64(len(buf)))
 		b.ResetTimer()
 		for range b.N {
-			if err := s.Read(ctx, ref, p.Tokens, p.Layout, buf); err != nil {
+			if err := s.Read(ctx, ref, p.Tokens, p.Layout, Into{Rows: buf}); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -117,7 +117,7 @@ func BenchmarkChain(b *testing.B) {
 			putChain(b, s, tokens)
 			b.ResetTimer()
 			for range b.N {
-				if len(s.Chain(ctx, tokens, nil)) != pages {
+				if len(s.Find(ctx, Prompt{Tokens: tokens}).Exact) != pages {
 					b.Fatal("chain is not whole")
 				}
 			}

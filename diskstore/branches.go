@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -19,7 +20,7 @@ const (
 	// goneTries bounds the branches to pages that have gone that a look-up meets besides.
 	goneTries = 64
 
-	// wholeTries is the number of tails of one tier that TailsWithin reads.
+	// wholeTries is the number of tails of one tier and place that a search for a state reads.
 	wholeTries = 32
 
 	// ramTails is the number of tails of one parent that are kept in memory.
@@ -57,11 +58,11 @@ func (lv *level) addBranch(ctx context.Context, h *pagefile.Header) ([]branch.Ca
 	return met, err
 }
 
-// findLast returns the tail or page of a tier that shares the longest prefix with rest, the tokens
-// from a place on, and best if none is better: shares more, or as much in a shorter file.
-func (lv *level) findLast(ctx context.Context, at after, rest []int32, media []pagefile.Media, best Ref) Ref {
-	lv.adoptOld(at.fingerprint)
-	found, err := branch.Find(ctx, lv.tier, lv.prompt(at, rest, media))
+// findLast returns the tail or page of a tier that shares the longest prefix with the tokens at a
+// place, and best if none is better: shares more, or as much in a shorter file.
+func (lv *level) findLast(ctx context.Context, at after, best Ref) Ref {
+	lv.adoptOld(at.Fingerprint)
+	found, err := branch.Find(ctx, lv.tier, at.Prompt)
 	lv.noteTierError(err)
 	// First the longest whole tail, which surely shares all of its tokens.
 	if i := slices.IndexFunc(found, branch.Candidate.Whole); i > 0 {
@@ -76,7 +77,7 @@ func (lv *level) findLast(ctx context.Context, at after, rest []int32, media []p
 		if c.Most < best.Tokens || c.Most == best.Tokens && c.Tokens >= best.Stored {
 			continue
 		}
-		ref, err := lv.match(ctx, c.Name(), at.parent, at.start, rest, media)
+		ref, err := lv.match(ctx, c.Name(), at)
 		if errors.Is(err, tier.ErrNotFound) {
 			gone++
 			lv.behind.Submit(c.Branch, func(ctx context.Context) { lv.branches.Prune(ctx, c.Branch) })
@@ -85,8 +86,8 @@ func (lv *level) findLast(ctx context.Context, at after, rest []int32, media []p
 		tries++
 		best = better(best, ref)
 	}
-	for _, info := range lv.oldTails(ctx, at.fingerprint, at.parent) {
-		ref, _ := lv.match(ctx, info.Name, at.parent, at.start, rest, media)
+	for _, info := range lv.oldTails(ctx, at.Fingerprint, at.Parent) {
+		ref, _ := lv.match(ctx, info.Name, at)
 		best = better(best, ref)
 	}
 	return best
@@ -100,22 +101,39 @@ func better(best, ref Ref) Ref {
 	return best
 }
 
-// prompt describes the tokens from a place on for a look-up.
-func (lv *level) prompt(at after, rest []int32, media []pagefile.Media) branch.Prompt {
-	return branch.Prompt{Fingerprint: at.fingerprint, Parent: at.parent, Tokens: rest, Media: media, PageTokens: lv.pageTokens}
+// tailsWithin returns the exact tails at a place whose tokens and media are all in the prompt, the
+// longest first. Tails that cannot be read are left out, and all but the longest wholeTries of each tier.
+func (f *lookup) tailsWithin(ctx context.Context, at after) []Ref {
+	remoteCtx, cancel := context.WithTimeout(ctx, f.remoteTimeout)
+	defer cancel()
+	var refs []Ref
+	for _, lv := range f.tiers {
+		tierCtx := lv.lookupCtx(ctx, remoteCtx)
+		for _, name := range lv.wholeTails(tierCtx, at) {
+			known := slices.ContainsFunc(refs, func(r Ref) bool { return r.Key == name.Key })
+			if known || tierCtx.Err() != nil {
+				continue
+			}
+			if ref, _ := lv.match(tierCtx, name, at); ref.Tokens > 0 && ref.Tokens == ref.Stored {
+				refs = append(refs, ref)
+			}
+		}
+	}
+	slices.SortStableFunc(refs, func(a, b Ref) int { return cmp.Compare(b.Tokens, a.Tokens) })
+	return refs
 }
 
-// wholeTails returns the tails at a place with which rest may begin, the longest first, wholeTries
+// wholeTails returns the tails at a place with which the tokens there may begin, the longest first, wholeTries
 // at most, and after them tails of earlier versions, which may be any.
-func (lv *level) wholeTails(ctx context.Context, at after, rest []int32, media []pagefile.Media) (names []pagefile.Name) {
-	found, err := branch.Find(ctx, lv.tier, lv.prompt(at, rest, media))
+func (lv *level) wholeTails(ctx context.Context, at after) (names []pagefile.Name) {
+	found, err := branch.Find(ctx, lv.tier, at.Prompt)
 	lv.noteTierError(err)
 	for _, c := range found {
 		if c.MayBeWhole() && c.Class == pagefile.ClassTail && len(names) < wholeTries {
 			names = append(names, c.Name())
 		}
 	}
-	for _, info := range lv.oldTails(ctx, at.fingerprint, at.parent) {
+	for _, info := range lv.oldTails(ctx, at.Fingerprint, at.Parent) {
 		names = append(names, info.Name)
 	}
 	return names

@@ -59,7 +59,7 @@ func TestSharedPartIsNotWhole(t *testing.T) {
 	s := open(t, testOptions(t))
 	stored := prompt(1, 2*testTokens)
 	putChain(t, s, stored)
-	refs := s.Chain(ctx, parted(stored, testTokens+3, 2*testTokens, 1), nil)
+	refs := s.Find(ctx, Prompt{Tokens: parted(stored, testTokens+3, 2*testTokens, 1)}).Exact
 	require.Len(t, refs, 2)
 	require.True(t, refs[0].Whole())
 	require.False(t, refs[1].Whole())
@@ -91,7 +91,7 @@ func TestATailThatSharesMore(t *testing.T) {
 	putChain(t, s, stored)
 	putChain(t, s, stored[:5])
 	last := func(n int) Ref {
-		refs := s.Chain(ctx, parted(stored, n, testTokens, 1), nil)
+		refs := s.Find(ctx, Prompt{Tokens: parted(stored, n, testTokens, 1)}).Exact
 		require.Equal(t, n, tokensIn(refs))
 		return refs[len(refs)-1]
 	}
@@ -133,7 +133,7 @@ func TestABranchWithoutItsPage(t *testing.T) {
 	putChain(t, s, stored)
 	second := parted(stored, 4, testTokens, 1)
 	putChain(t, s, second)
-	info, err := tier.Stat(ctx, s.disk, s.pages.Page(s.Chain(ctx, second, nil)[0].Key))
+	info, err := tier.Stat(ctx, s.disk, s.pages.Page(s.Find(ctx, Prompt{Tokens: second}).Exact[0].Key))
 	require.NoError(t, err)
 	evictPage(t, s, info)
 	require.Len(t, branchesOf(t, s, s.disk), 2)
@@ -229,7 +229,7 @@ func TestPurgedPagesTakeTheirBranches(t *testing.T) {
 	for seed := range pages {
 		putChain(t, s, prompt(seed, testTokens))
 	}
-	keep := s.Chain(ctx, prompt(0, testTokens), nil)[0]
+	keep := s.Find(ctx, Prompt{Tokens: prompt(0, testTokens)}).Exact[0]
 	later := s.now().Add(time.Hour)
 	require.NoError(t, s.disk.Touch(ctx, s.pages.Page(keep.Key), later))
 	all, err := s.local.purge(ctx, purge{fingerprint: s.opt.Fingerprint, before: later, removed: func(tier.Info) {}})

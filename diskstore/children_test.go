@@ -45,7 +45,7 @@ func TestShortChatsAreAllFound(t *testing.T) {
 				if start > 0 {
 					parent = pageKeyOf(shared)
 				}
-				tails := s.TailsWithin(ctx, parent, start, append(stored[start:], 5, 6), nil)
+				tails := tailsWithin(s, Prompt{Parent: parent, Start: start, Tokens: append(stored[start:], 5, 6)})
 				require.Len(t, tails, 1)
 				require.Equal(t, len(stored)-start, tails[0].Tokens)
 			}
@@ -59,7 +59,7 @@ func TestShortChatsAreAllFound(t *testing.T) {
 		}
 		require.Equal(t, chats, s.Stats().Remote.Tails)
 		for seed := range chats {
-			require.Equal(t, len(shared)+3, tokensIn(s.Chain(ctx, chat(shared, 3, seed), nil)), "in the remote tier")
+			require.Equal(t, len(shared)+3, tokensIn(s.Find(ctx, Prompt{Tokens: chat(shared, 3, seed)}).Exact), "in the remote tier")
 		}
 	}
 }
@@ -82,7 +82,7 @@ func TestOneShotChatsEvictNothing(t *testing.T) {
 	require.Zero(t, s.Stats().Evicted)
 	for seed := range n {
 		stored := chat(nil, 1+seed%(testTokens-1), seed)
-		require.Equal(t, len(stored), tokensIn(s.Chain(ctx, append(stored, 5), nil)), seed)
+		require.Equal(t, len(stored), tokensIn(s.Find(ctx, Prompt{Tokens: append(stored, 5)}).Exact), seed)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestEvictedTailsAreRemembered(t *testing.T) {
 		require.NoError(t, s.Flush(ctx))
 	}
 	require.Positive(t, s.Stats().Evicted)
-	require.Empty(t, s.Chain(ctx, chat(nil, 3, 0), nil))
+	require.Empty(t, s.Find(ctx, Prompt{Tokens: chat(nil, 3, 0)}).Exact)
 	gone, ok := s.Gone(ctx, first.Key())
 	require.True(t, ok)
 	require.Equal(t, GraveRoom, gone.Reason)
@@ -131,8 +131,8 @@ func TestALookUpListsFewNames(t *testing.T) {
 			for seed := range 20 {
 				counts.longest.Store(0)
 				counts.lists.Store(0)
-				s.Chain(ctx, childText(shared, 255, seed), nil)
-				s.TailsWithin(ctx, s.opt.Fingerprint, 0, childText(shared, 255, seed), nil)
+				s.Find(ctx, Prompt{Tokens: childText(shared, 255, seed)})
+				tailsWithin(s, Prompt{Tokens: childText(shared, 255, seed)})
 				require.LessOrEqual(t, counts.longest.Load(), int64(256))
 				require.LessOrEqual(t, counts.lists.Load(), int64(80), "32 prefixes and the place of old tails, twice")
 				require.NoError(t, s.Flush(ctx))
@@ -209,7 +209,7 @@ func BenchmarkLookUpAmongChildren(b *testing.B) {
 				s := childrenStore(b, shared, n, prompts)
 				b.ResetTimer()
 				for i := range b.N {
-					if found := tokensIn(s.Chain(ctx, append(childText(shared, 240, i%prompts), -1), nil)); found != 240 {
+					if found := tokensIn(s.Find(ctx, Prompt{Tokens: append(childText(shared, 240, i%prompts), -1)}).Exact); found != 240 {
 						b.Fatalf("found %d tokens", found)
 					}
 				}
@@ -255,7 +255,7 @@ func TestRootsOfEarlierVersions(t *testing.T) {
 	require.Equal(t, 2, s.Stats().Local.Pages)
 	readChain(t, s, append(stored, 7), len(stored))
 	readChain(t, s, []int32{5, 6, 7}, 2)
-	require.Len(t, s.TailsWithin(ctx, s.opt.Fingerprint, 0, []int32{5, 6, 7}, nil), 1)
+	require.Len(t, tailsWithin(s, Prompt{Tokens: []int32{5, 6, 7}}), 1)
 	require.NoError(t, s.Flush(ctx))
 	readChain(t, s, parted(stored, testTokens+3, 2*testTokens, 1), testTokens+3)
 	require.NoDirExists(t, filepath.Join(o.Local.Root, storetest.VersionDir, o.Fingerprint.String(), storetest.OldBranches))
@@ -286,7 +286,7 @@ func TestAHostThatDiedBeforeTheBranch(t *testing.T) {
 	for _, b := range branchesOf(t, s, s.disk) {
 		require.NoError(t, s.disk.RemoveBranch(ctx, b))
 	}
-	require.Empty(t, s.Chain(ctx, stored, nil))
+	require.Empty(t, s.Find(ctx, Prompt{Tokens: stored}).Exact)
 	putChain(t, s, stored)
 	readChain(t, s, stored, 2)
 }

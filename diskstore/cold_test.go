@@ -103,7 +103,7 @@ func sink(t testing.TB, s *Store, name pagefile.Name) {
 
 // mixed looks tokens up.
 func mixed(s *Store, tokens []int32) []Ref {
-	return s.ChainLossy(ctx, s.opt.Fingerprint, 0, tokens, nil)
+	return s.Find(ctx, Prompt{Tokens: tokens, Forms: AnyForm}).Mixed
 }
 
 // rowsOf reads a page.
@@ -113,7 +113,7 @@ func rowsOf(t testing.TB, s *Store, ref Ref, p *pagefile.Page) []byte {
 	for i := range buf {
 		buf[i] = 0xaa
 	}
-	require.NoError(t, s.Read(ctx, ref, p.Tokens[:ref.Tokens], p.Layout, buf))
+	require.NoError(t, s.Read(ctx, ref, p.Tokens[:ref.Tokens], p.Layout, Into{Rows: buf}))
 	return buf
 }
 
@@ -143,7 +143,7 @@ func TestColdPages(t *testing.T) {
 				require.Less(t, uint64(bytes), st.WroteBytes)
 
 				for _, from := range []string{tier.Remote, tier.Local} {
-					require.Empty(t, s.Chain(ctx, tokens, nil), "an exact look-up finds no lossy page")
+					require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact, "an exact look-up finds no lossy page")
 					refs := mixed(s, tokens)
 					require.Len(t, refs, 3)
 					require.Equal(t, len(tokens), tokensIn(refs))
@@ -151,9 +151,7 @@ func TestColdPages(t *testing.T) {
 						require.Equal(t, from, ref.Tier)
 						require.True(t, ref.Lossy)
 						require.Equal(t, lossyRows(t, pages[i], how), rowsOf(t, s, ref, pages[i]))
-						layout, err := s.LayoutOf(ctx, ref)
-						require.NoError(t, err)
-						require.True(t, layout.Equal(pages[i].Layout))
+						require.True(t, storedLayout(t, s, ref).Equal(pages[i].Layout))
 					}
 					require.NoError(t, s.Flush(ctx)) // the pages move up
 				}
@@ -194,7 +192,7 @@ func TestExactWinsWhereverItIs(t *testing.T) {
 		sink(t, other, places[1])
 		_, err := tier.Stat(ctx, other.guard, places[1])
 		require.NoError(t, err)
-		require.Equal(t, other.ChainLossy(ctx, o.Fingerprint, 0, tokens, nil), other.Chain(ctx, tokens, nil), "without Cold, a lossy page is never found")
+		require.Equal(t, other.Find(ctx, Prompt{Tokens: tokens, Forms: AnyForm}).Mixed, other.Find(ctx, Prompt{Tokens: tokens}).Exact, "without Cold, a lossy page is never found")
 
 		refs = mixed(s, tokens)
 		require.Len(t, refs, 3)
@@ -267,9 +265,9 @@ func TestChainsOfBothKinds(t *testing.T) {
 		}
 		require.Equal(t, rows, rowsOf(t, s, ref, pages[i]))
 	}
-	require.Len(t, s.Chain(ctx, tokens, nil), 1)
+	require.Len(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact, 1)
 	require.NoError(t, s.Flush(ctx)) // pages move up
-	rest := s.ChainLossy(ctx, refs[4].Key, 5*testTokens, tokens[5*testTokens:], nil)
+	rest := s.Find(ctx, Prompt{Parent: refs[4].Key, Start: 5 * testTokens, Tokens: tokens[5*testTokens:], Forms: AnyForm}).Mixed
 	require.Len(t, rest, n-5)
 	for i, ref := range rest {
 		require.Equal(t, refs[5+i].Key, ref.Key)
@@ -347,7 +345,7 @@ func TestAPageMovesDownOnce(t *testing.T) {
 		setCold(s, ColdTypes{encoding.Q8_0, encoding.Q8_0})
 		again(t, s, p, name)
 		require.Zero(t, s.Stats().LossyPages)
-		require.Equal(t, p.Payload, rowsOf(t, s, s.Chain(ctx, p.Tokens, nil)[0], p))
+		require.Equal(t, p.Payload, rowsOf(t, s, s.Find(ctx, Prompt{Tokens: p.Tokens}).Exact[0], p))
 		require.NoError(t, s.Flush(ctx))
 		_, err := tier.Stat(ctx, s.guard, pagefile.ColdName(name))
 		require.ErrorIs(t, err, tier.ErrNotFound)

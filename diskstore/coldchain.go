@@ -7,20 +7,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// ChainLossy does as ChainFrom, and also finds lossy pages: each page exact where a tier has it
-// exact, else lossy, with Ref.Lossy set. Of a last page or tail the longest prefix counts, and of
-// equally long ones an exact one. While the remote tier does not answer, a lossy page of the local
-// tier is found although the remote one may have it exact.
-//
-// Without Options.Cold, ChainLossy finds exact pages alone.
-func (s *Store) ChainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []Ref {
-	find := s.find.findPages
-	if s.opt.Cold.on() {
-		find = s.find.findMixed
-	}
-	return s.find.chain(ctx, parent, start, tokens, media, find, s.pages.Fingerprints()...)
-}
-
 const (
 	// mixedRound is the number of pages for which findMixed asks the remote tier at first, and in
 	// how many more each time, up to mixedRoundMost: most prompts are stored no further than that.

@@ -48,9 +48,9 @@ func TestLossyTailsAndBranches(t *testing.T) {
 			require.Equal(t, []any{true, testTokens - 3, false}, []any{refs[0].Lossy, refs[0].Tokens, refs[0].Tail})
 			require.Equal(t, lossyRows(t, pages[0], o.Cold), rowsOf(t, s, refs[0], pages[0]))
 			for _, tokens := range [][]int32{tokens, likeTail, likePage} {
-				require.Empty(t, s.Chain(ctx, tokens, nil))
+				require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
 			}
-			require.Empty(t, s.TailsWithin(ctx, pages[1].Parent, testTokens, tokens[testTokens:], nil))
+			require.Empty(t, tailsWithin(s, Prompt{Parent: pages[1].Parent, Start: testTokens, Tokens: tokens[testTokens:]}))
 			require.NoError(t, s.Flush(ctx))
 		}
 
@@ -135,7 +135,7 @@ func TestPagesThatMoveDownExact(t *testing.T) {
 			if c.lossy == nil {
 				require.Zero(t, by.Stats().LossyPages)
 				mustStat(t, s.guard, placeOf(o, p))
-				require.Equal(t, p.Payload, rowsOf(t, s, s.Chain(ctx, p.Tokens, nil)[0], p))
+				require.Equal(t, p.Payload, rowsOf(t, s, s.Find(ctx, Prompt{Tokens: p.Tokens}).Exact[0], p))
 				return
 			}
 			h, _, err := s.remote.checked.Header(ctx, pagefile.ColdName(placeOf(o, p)))
@@ -374,8 +374,8 @@ func TestReadsTellLossyFromExact(t *testing.T) {
 	name := placeOf(o, p)
 	sink(t, s, name)
 	place(t, filePath(o.Remote.Root, pagefile.ColdName(name)), filePath(o.Local.Root, name))
-	for _, ref := range s.Chain(ctx, p.Tokens, nil) {
-		require.ErrorIs(t, s.Read(ctx, ref, p.Tokens, p.Layout, make([]byte, p.Layout.Size())), pagefile.ErrMismatch)
+	for _, ref := range s.Find(ctx, Prompt{Tokens: p.Tokens}).Exact {
+		require.ErrorIs(t, s.Read(ctx, ref, p.Tokens, p.Layout, Into{Rows: make([]byte, p.Layout.Size())}), pagefile.ErrMismatch)
 	}
-	require.Empty(t, s.Chain(ctx, p.Tokens, nil))
+	require.Empty(t, s.Find(ctx, Prompt{Tokens: p.Tokens}).Exact)
 }

@@ -30,7 +30,7 @@ func (u *uploadsAfter) Create(ctx context.Context, name pagefile.Name) (tier.Upl
 func TestAPageInUseStaysExact(t *testing.T) {
 	for name, use := range map[string]func(s *Store, tokens []int32, pages []*pagefile.Page){
 		"read": func(s *Store, tokens []int32, pages []*pagefile.Page) {
-			for i, ref := range s.Chain(ctx, tokens[:2*testTokens], nil) {
+			for i, ref := range s.Find(ctx, Prompt{Tokens: tokens[:2*testTokens]}).Exact {
 				rowsOf(t, s, ref, pages[i])
 			}
 		},
@@ -55,7 +55,7 @@ func TestAPageInUseStaysExact(t *testing.T) {
 			_, left := s.local.room.EvictAll(ctx, []tier.Info{mustStat(t, s.disk, last)}, 1, 1)
 			require.True(t, left.CameIntoUse, "another collection may evict it")
 			require.True(t, s.Has(pages[1].Key()))
-			refs := s.Chain(ctx, tokens[:2*testTokens], nil)
+			refs := s.Find(ctx, Prompt{Tokens: tokens[:2*testTokens]}).Exact
 			require.Len(t, refs, 2)
 			require.Equal(t, pages[1].Payload, rowsOf(t, s, refs[1], pages[1]))
 			require.Zero(t, s.Stats().Demoted)
@@ -122,7 +122,7 @@ func TestALossyPageInAnExactPlace(t *testing.T) {
 	last := pages[1]
 	ref := Ref{Key: last.Key(), Parent: last.Parent, Start: last.Start, Tokens: testTokens, Stored: testTokens, Tier: tier.Local}
 	buf := make([]byte, last.Layout.Size())
-	require.ErrorIs(t, s.Read(ctx, ref, last.Tokens, last.Layout, buf), pagefile.ErrMismatch)
+	require.ErrorIs(t, s.Read(ctx, ref, last.Tokens, last.Layout, Into{Rows: buf}), pagefile.ErrMismatch)
 	require.NoError(t, s.Put(ctx, last))
 	require.True(t, bytes.Equal(last.Payload, rowsOf(t, s, ref, last)))
 }

@@ -51,8 +51,8 @@ func TestEvictionIsLeastRecentlyUsedAndLeafFirst(t *testing.T) {
 
 	// Touching the end of a chain keeps the whole chain: a page is useless without the pages
 	// before it.
-	touch(s, s.Chain(ctx, old, nil)[2])
-	for _, ref := range s.Chain(ctx, mid, nil) {
+	touch(s, s.Find(ctx, Prompt{Tokens: old}).Exact[2])
+	for _, ref := range s.Find(ctx, Prompt{Tokens: mid}).Exact {
 		past := time.Now().Add(-2 * time.Hour)
 		require.NoError(t, os.Chtimes(filePath(o.Local.Root, s.pages.Page(ref.Key)), past, past))
 	}
@@ -60,9 +60,9 @@ func TestEvictionIsLeastRecentlyUsedAndLeafFirst(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	require.LessOrEqual(t, s.Stats().Local.Bytes, o.Local.BudgetBytes)
 	readChain(t, s, old, len(old))
-	require.Less(t, tokensIn(s.Chain(ctx, mid, nil)), len(mid))
+	require.Less(t, tokensIn(s.Find(ctx, Prompt{Tokens: mid}).Exact), len(mid))
 	readChain(t, s, prompt(3, 3*testTokens), 3*testTokens)
-	readChain(t, s, mid, tokensIn(s.Chain(ctx, mid, nil))) // the rest begins at position 0
+	readChain(t, s, mid, tokensIn(s.Find(ctx, Prompt{Tokens: mid}).Exact)) // the rest begins at position 0
 	require.Equal(t, s.Stats().Local.Pages, int(9-s.Stats().Evicted))
 	requireExact(t, s)
 }
@@ -270,14 +270,14 @@ func TestDemotionAndPromotion(t *testing.T) {
 
 	// The chain is whole across tiers, including the tail, and reading it brings pages back
 	// up.
-	refs := s.Chain(ctx, a, nil)
+	refs := s.Find(ctx, Prompt{Tokens: a}).Exact
 	require.Equal(t, len(a), tokensIn(refs))
 	require.Equal(t, tier.Remote, refs[len(refs)-1].Tier)
 	s.opt.Local.BudgetBytes, s.local.book.Budget = 100*page, 100*page
 	readChain(t, s, a, len(a))
 	require.NoError(t, s.Flush(ctx))
 	require.Equal(t, st.Demoted, s.Stats().Promoted)
-	for _, ref := range s.Chain(ctx, a, nil) {
+	for _, ref := range s.Find(ctx, Prompt{Tokens: a}).Exact {
 		require.Equal(t, tier.Local, ref.Tier)
 	}
 	requireExact(t, s)
@@ -370,7 +370,7 @@ func TestRaceWithDemotionReadsTheOtherTier(t *testing.T) {
 	s := open(t, testOptions(t, withRemote(t)))
 	tokens := prompt(1, testTokens)
 	putChain(t, s, tokens)
-	refs := s.Chain(ctx, tokens, nil)
+	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	require.Equal(t, tier.Local, refs[0].Tier)
 	info, err := tier.Stat(ctx, s.disk, refs[0].name(s.pages))
 	require.NoError(t, err)
@@ -430,7 +430,7 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 			reached := inj.Count()
 			inj.Reset()
 			s.guard.Breaker.Success()
-			readChain(t, s, tokens, tokensIn(s.Chain(ctx, tokens, nil)))
+			readChain(t, s, tokens, tokensIn(s.Find(ctx, Prompt{Tokens: tokens}).Exact))
 			requireExact(t, s)
 			if nth > reached {
 				require.NoError(t, s.demote(ctx, info))
@@ -465,7 +465,7 @@ func TestRoomIsTakenDuringACollection(t *testing.T) {
 		putChain(t, s, prompt(seed, testTokens))
 	}
 	require.NoError(t, s.Flush(ctx))
-	oldest := s.Chain(ctx, prompt(0, testTokens), nil)[0]
+	oldest := s.Find(ctx, Prompt{Tokens: prompt(0, testTokens)}).Exact[0]
 	began := s.now().Add(-time.Hour)
 	old := began.Add(-time.Hour)
 	require.NoError(t, os.Chtimes(filePath(s.opt.Local.Root, s.pages.Page(oldest.Key)), old, old))

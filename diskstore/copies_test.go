@@ -81,11 +81,11 @@ func (m *moves) down(p *pagefile.Page) int64 {
 // up reads a page and waits until the page is in the local tier again.
 func (m *moves) up(p *pagefile.Page) {
 	m.t.Helper()
-	refs := m.Chain(ctx, p.Tokens, nil)
+	refs := m.Find(ctx, Prompt{Tokens: p.Tokens}).Exact
 	require.Len(m.t, refs, 1)
 	require.Equal(m.t, tier.Remote, refs[0].Tier)
 	buf := make([]byte, p.Layout.Size())
-	require.NoError(m.t, m.Read(ctx, refs[0], p.Tokens, p.Layout, buf))
+	require.NoError(m.t, m.Read(ctx, refs[0], p.Tokens, p.Layout, Into{Rows: buf}))
 	require.True(m.t, bytes.Equal(p.Payload, buf))
 	require.NoError(m.t, m.Flush(ctx))
 	require.True(m.t, m.Has(p.Key()))
@@ -182,8 +182,8 @@ func TestAKnownCopyThatIsGoneIsWrittenAgain(t *testing.T) {
 	require.NoError(t, err)
 	flipAt(t, m.below(p), int(info.Bytes/2))
 	require.NoError(t, os.Chtimes(m.below(p), info.Used, info.Used))
-	refs := m.Chain(ctx, p.Tokens, nil)
-	require.ErrorIs(t, m.Read(ctx, refs[0], p.Tokens, p.Layout, make([]byte, p.Layout.Size())), pagefile.ErrDamaged)
+	refs := m.Find(ctx, Prompt{Tokens: p.Tokens}).Exact
+	require.ErrorIs(t, m.Read(ctx, refs[0], p.Tokens, p.Layout, Into{Rows: make([]byte, p.Layout.Size())}), pagefile.ErrDamaged)
 	require.NoError(t, m.Flush(ctx))
 	require.NoError(t, m.Put(ctx, p))
 	m.down(p)
@@ -232,9 +232,9 @@ func TestAKnownCopyThatCannotBeReadIsReadWhole(t *testing.T) {
 	evictPage(t, s, info)
 
 	sectors.bad.Store(true)
-	refs := s.Chain(ctx, p.Tokens, nil)
+	refs := s.Find(ctx, Prompt{Tokens: p.Tokens}).Exact
 	require.Len(t, refs, 1)
-	require.ErrorIs(t, s.Read(ctx, refs[0], p.Tokens, p.Layout, make([]byte, p.Layout.Size())), syscall.EIO)
+	require.ErrorIs(t, s.Read(ctx, refs[0], p.Tokens, p.Layout, Into{Rows: make([]byte, p.Layout.Size())}), syscall.EIO)
 	require.NoError(t, s.Flush(ctx))
 	require.NoError(t, s.Put(ctx, p), "computed again")
 	info, err = tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))

@@ -209,7 +209,7 @@ func (p *promised) check(s *Store, name pagefile.Name) error {
 
 func (p *promised) checkNow(s *Store, name pagefile.Name) error {
 	last := p.versions[len(p.versions)-1]
-	refs := s.ChainLossy(ctx, last.Parent, int(last.Start), last.Tokens, nil)
+	refs := s.Find(ctx, Prompt{Parent: last.Parent, Start: int(last.Start), Tokens: last.Tokens, Forms: AnyForm}).Mixed
 	if tokensIn(refs) < len(last.Tokens) {
 		if p.durable {
 			return fmt.Errorf("published and gone: %d of %d tokens found", tokensIn(refs), len(last.Tokens))
@@ -226,7 +226,7 @@ func (p *promised) checkNow(s *Store, name pagefile.Name) error {
 func (p *promised) read(s *Store, ref Ref) error {
 	for i, version := range slices.Backward(p.versions) {
 		buf := make([]byte, version.Layout.Size())
-		err := s.Read(ctx, ref, version.Tokens[:ref.Tokens], version.Layout, buf)
+		err := s.Read(ctx, ref, version.Tokens[:ref.Tokens], version.Layout, Into{Rows: buf})
 		switch {
 		case err == nil && !bytes.Equal(buf, version.rowsFor(ref)):
 			return errors.New("read without an error, and wrong")
@@ -279,7 +279,7 @@ func checkAccounts(s *Store, found tree) error {
 // before must exist, unless their names were left to the filesystem.
 func checkWritable(s *Store, again bool) error {
 	for _, p := range freshPages(s.opt) {
-		if found := s.ChainFrom(ctx, p.Parent, int(p.Start), p.Tokens, nil); again != (tokensIn(found) > 0) && !(again && s.opt.LazyNames) {
+		if found := s.Find(ctx, Prompt{Parent: p.Parent, Start: int(p.Start), Tokens: p.Tokens}).Exact; again != (tokensIn(found) > 0) && !(again && s.opt.LazyNames) {
 			return fmt.Errorf("put after the crash: page %v is there %v, want %v", p.Key(), !again, again)
 		}
 		began := time.Now()
@@ -291,12 +291,12 @@ func checkWritable(s *Store, again bool) error {
 		if err != nil {
 			return fmt.Errorf("put after the crash: %w", err)
 		}
-		refs := s.ChainFrom(ctx, p.Parent, int(p.Start), p.Tokens, nil)
+		refs := s.Find(ctx, Prompt{Parent: p.Parent, Start: int(p.Start), Tokens: p.Tokens}).Exact
 		if len(refs) != 1 {
 			return fmt.Errorf("put after the crash and not found: %v", refs)
 		}
 		buf := make([]byte, p.Layout.Size())
-		if err := s.Read(ctx, refs[0], p.Tokens, p.Layout, buf); err != nil || !bytes.Equal(buf, p.Payload) {
+		if err := s.Read(ctx, refs[0], p.Tokens, p.Layout, Into{Rows: buf}); err != nil || !bytes.Equal(buf, p.Payload) {
 			return fmt.Errorf("put after the crash and not read: %w", err)
 		}
 	}

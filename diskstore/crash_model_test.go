@@ -126,7 +126,7 @@ func (m *crashModel) chain(rt *rapid.T) {
 			best = max(best, pagefile.CommonPrefix(known.versions[0].Tokens, nil, tokens[want:], nil))
 		}
 	}
-	refs := m.s.Chain(ctx, tokens, nil)
+	refs := m.s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	require.GreaterOrEqual(rt, tokensIn(refs), want+best)
 	for _, ref := range refs {
 		m.flush() // reading one page may demote others, and delete some

@@ -254,12 +254,12 @@ func (w *crashWorld) brokenAt(name pagefile.Name) string {
 
 // read reads the pages found of a prompt, which promotes remote pages.
 func (w *crashWorld) read(tokens []int32) int {
-	refs := w.s.ChainLossy(ctx, w.o.Fingerprint, 0, tokens, nil)
+	refs := w.s.Find(ctx, Prompt{Tokens: tokens, Forms: AnyForm}).Mixed
 	for _, ref := range refs {
 		l, err := pagefile.NewLayout(sectionsFor(w.o, tinySections), ref.Stored)
 		require.NoError(w.t, err)
 		buf := make([]byte, l.Size())
-		if err := w.s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf); err != nil {
+		if err := w.s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, Into{Rows: buf}); err != nil {
 			require.True(w.t, errors.Is(err, pagefile.ErrDamaged) || errors.Is(err, pagefile.ErrMismatch) || errors.Is(err, tier.ErrNotFound), err)
 		}
 	}

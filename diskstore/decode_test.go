@@ -37,7 +37,7 @@ func putLarge(t testing.TB, s *Store) (*pagefile.Page, Ref) {
 	p := &pagefile.Page{Parent: s.opt.Fingerprint, Tokens: prompt(1, testTokens), Layout: l, Payload: make([]byte, l.Size())}
 	fillRows(l, p.Key(), p.Payload)
 	require.NoError(t, s.Put(ctx, p))
-	refs := s.Chain(ctx, p.Tokens, nil)
+	refs := s.Find(ctx, Prompt{Tokens: p.Tokens}).Exact
 	require.Len(t, refs, 1)
 	return p, refs[0]
 }
@@ -72,12 +72,12 @@ func TestDamageInAnyPieceIsFound(t *testing.T) {
 			bad := slices.Clone(good)
 			bad[at] ^= 1 << rand.IntN(8)
 			require.NoError(t, os.WriteFile(path, bad, 0o600))
-			require.ErrorIs(t, s.Read(ctx, ref, p.Tokens, p.Layout, buf), pagefile.ErrDamaged, "byte %d", at)
+			require.ErrorIs(t, s.Read(ctx, ref, p.Tokens, p.Layout, Into{Rows: buf}), pagefile.ErrDamaged, "byte %d", at)
 			require.NoFileExists(t, path, "the page is in quarantine")
 			makeTrusted(t, s)
 		}
 		require.NoError(t, os.WriteFile(path, good, 0o600))
-		require.NoError(t, s.Read(ctx, ref, p.Tokens, p.Layout, buf))
+		require.NoError(t, s.Read(ctx, ref, p.Tokens, p.Layout, Into{Rows: buf}))
 		require.Equal(t, p.Payload, buf)
 	}
 }
@@ -101,7 +101,7 @@ func TestAnErrorInAnyPieceFailsTheRead(t *testing.T) {
 		for nth := 1; ; nth++ {
 			inj.Reset()
 			inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Nth: nth, Err: errno})
-			err := s.Read(ctx, ref, p.Tokens, p.Layout, buf)
+			err := s.Read(ctx, ref, p.Tokens, p.Layout, Into{Rows: buf})
 			if nth > inj.Count(vfs.OpRead) {
 				require.NoError(t, err)
 				require.Greater(t, nth, 4, "header, footer and several pieces")
@@ -127,7 +127,7 @@ func TestCancelledReadLeavesTheBufferAlone(t *testing.T) {
 		cancelable, cancel := context.WithCancel(ctx)
 		buf := make([]byte, p.Layout.Size())
 		failed := make(chan error, 1)
-		go func() { failed <- s.Read(cancelable, ref, p.Tokens, p.Layout, buf) }()
+		go func() { failed <- s.Read(cancelable, ref, p.Tokens, p.Layout, Into{Rows: buf}) }()
 		<-gate.Entered()
 		cancel()
 		gate.Open()
@@ -145,6 +145,6 @@ func TestCancelledReadLeavesTheBufferAlone(t *testing.T) {
 func readRefLarge(t testing.TB, s *Store, p *pagefile.Page, ref Ref) {
 	t.Helper()
 	buf := make([]byte, p.Layout.Size())
-	require.NoError(t, s.Read(ctx, ref, p.Tokens, p.Layout, buf))
+	require.NoError(t, s.Read(ctx, ref, p.Tokens, p.Layout, Into{Rows: buf}))
 	require.Equal(t, p.Payload, buf)
 }

@@ -20,11 +20,11 @@ asked for: branches, empty files named by prefixes, lead to both.
 	...
 	err = store.Put(ctx, &page)
 	...
-	for _, ref := range store.Chain(ctx, tokens, nil) {
+	for _, ref := range store.Find(ctx, diskstore.Prompt{Tokens: tokens}).Exact {
 		layout, err := pagefile.NewLayout(sections, ref.Stored)
 		...
 		buf := make([]byte, layout.Size())
-		err = store.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, buf)
+		err = store.Read(ctx, ref, tokens[ref.Start:ref.End()], layout, diskstore.Into{Rows: buf})
 		...
 	}
 
@@ -56,7 +56,7 @@ Files of this package, by their purpose:
 
 	store.go, open.go, options.go    a store, how its parts are put together, its settings
 	level.go                         one of its tiers: its files, its ledger, its room
-	chain.go, within.go, latest.go   look-up of full pages, tails, recent pages
+	find.go, chain.go, latest.go     look-up of prompts, of recent pages
 	branches.go                      look-up of tails, and pages that only begin like a prompt
 	read.go, placed.go, ram.go       pages out of the tiers, and the copies in memory
 	touch.go, hits.go                after a read
@@ -83,8 +83,7 @@ continues it.
 With Options.Cold a page becomes lossy when it moves down: the remote tier gets the page with K and V
 in a lossy encoding, instead of an exact copy. The local file is never changed, and a lossy page is
 never made lossy again. A lossy page has the key of the exact one and a fingerprint of its own, so
-that Chain finds exact pages alone. ChainLossy finds chains of both kinds, each page exact where a
-tier has it exact.
+that no look-up for exact pages finds it. Prompt.Forms asks for chains of both kinds.
 
 Budgets limit a recorded figure, usage.json, that may be too high and is never
 too low: processes claim room in it before they write. So Open need not count,
@@ -97,8 +96,8 @@ in a tier: the pages put or read last. Look-ups go from memory to the local tier
 to the remote one. Processes of one server divide the memory's budget.
 
 Concurrent Reads of one page share one read: the page is read, checked and
-decoded once, and copied for the others. ReadSections passes a page on in pieces
-and shares it only where it comes into memory as a whole. After a start, ReadAhead reads the most
+decoded once, and copied for the others. Into.Use gets a page in pieces, which are
+shared only where the page comes into memory as a whole. After a start, ReadAhead reads the most
 recently used pages into memory, so that the first Reads come from memory.
 
 # Guarantees
@@ -121,9 +120,9 @@ recently used pages into memory, so that the first Reads come from memory.
     files found good after the first. Other damaged files stay in their place
     and count as not stored in that process for an hour. The next Put replaces
     such files of the local tier; a copy in the remote tier is not overwritten.
-  - A failure of a tier costs at most pages that must be computed again. Chain
+  - A failure of a tier costs at most pages that must be computed again. Find
     has no error. A remote tier that hangs adds at most Options.RemoteTimeout to
-    a Chain, and after a few times nothing.
+    a chain, and after a few times nothing.
   - Memory is bounded by the caller's layout and the file's length, for any
     content of a file: reading a page takes at most twice the page's size, the
     caller's buffer included, and the header of a file in its place at most
@@ -194,7 +193,7 @@ disk, and for many small pages.
     its claim for a day more, or on Linux only for 5 minutes if the same machine
     has restarted since. In a local tier on a disk the next process removes all
     of them, also after a restart.
-  - Only the remote tier is isolated. A local disk that hangs, hangs Put, Chain
+  - Only the remote tier is isolated. A local disk that hangs, hangs Put, Find
     and Read.
   - A budget counts the disk space that the filesystem reports for each file.
     Not counted are directories, branches, which are empty files, and manifests,
@@ -226,7 +225,7 @@ disk, and for many small pages.
     future is not deleted until a collection has found it and that time has
     passed again. Files stored by a host whose clock is behind are as old as that clock
     says.
-  - A page that ReadPlaced returned keeps its disk space, outside every budget,
+  - A page in Into.Placed keeps its disk space, outside every budget,
     until its file is closed, even after the page was evicted. Later reads of
     that file are not checked. Windows does not remove an open file.
   - Up to 16 quarantined files per tier are kept while there is space; reads
@@ -238,7 +237,7 @@ disk, and for many small pages.
   - Options.Cold makes only pages of the store's own fingerprint lossy. Pages of other models move
     down exact, as do all pages in Root.GC. A page moves down exact where the remote tier has it
     exact, and where a lossy file would take as much disk space.
-  - While the remote tier does not answer, ChainLossy may find a lossy page of the local tier that
+  - While the remote tier does not answer, Found.Mixed may have a lossy page of the local tier that
     the remote one has exact.
   - A page that cannot be demoted because the remote tier is down is deleted
     when its space is needed, together with the next pages up to 1/64 of the

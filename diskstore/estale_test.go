@@ -32,10 +32,10 @@ func inRemote(t *testing.T, s *Store, prompts int) {
 func readErr(t *testing.T, s *Store, seed int) (found int, err error) {
 	t.Helper()
 	tokens := prompt(seed, testTokens)
-	for _, ref := range s.Chain(ctx, tokens, nil) {
+	for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact {
 		found++
 		l := layoutOf(t, testSections, ref.Stored)
-		err = s.Read(ctx, ref, tokens, l, make([]byte, l.Size()))
+		err = s.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())})
 	}
 	return found, err
 }
@@ -98,7 +98,7 @@ func TestStaleDirectoriesAndLedger(t *testing.T) {
 		s := open(t, testOptions(t, withFS(inj), withRemote(t)))
 		tokens := prompt(0, testTokens+3)
 		putChain(t, s, tokens)
-		for _, name := range []pagefile.Name{s.Chain(ctx, tokens, nil)[1].name(s.pages), s.Chain(ctx, tokens, nil)[0].name(s.pages)} {
+		for _, name := range []pagefile.Name{s.Find(ctx, Prompt{Tokens: tokens}).Exact[1].name(s.pages), s.Find(ctx, Prompt{Tokens: tokens}).Exact[0].name(s.pages)} {
 			info, err := tier.Stat(ctx, s.disk, name)
 			require.NoError(t, err)
 			_, err = s.local.room.Evict(ctx, info, true)
@@ -107,7 +107,7 @@ func TestStaleDirectoriesAndLedger(t *testing.T) {
 		require.NoError(t, s.Flush(ctx))
 		inj.Add(vfs.Rule{Ops: []vfs.Op{op}, Path: regexp.MustCompile(`remote/v1/(.*/tails/|usage.json)`), Nth: 1, Err: syscall.ESTALE})
 		require.NoError(t, s.remote.book.Refresh(ctx))
-		require.Equal(t, len(tokens), tokensIn(s.Chain(ctx, tokens, nil)), op)
+		require.Equal(t, len(tokens), tokensIn(s.Find(ctx, Prompt{Tokens: tokens}).Exact), op)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestStaleRootTakesTheTierDown(t *testing.T) {
 	s.guard.Breaker.Now = func() time.Time { return later }
 	inj.Add(vfs.Rule{Path: regexp.MustCompile(`remote($|/)`), Err: syscall.ESTALE})
 	tokens := prompt(0, testTokens)
-	require.Empty(t, s.Chain(ctx, tokens, nil))
+	require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
 	require.True(t, s.Stats().Remote.Down)
 	_, err := tier.Stat(ctx, s.guard.Inner, s.pages.Page(pagefile.Key{1}))
 	require.ErrorIs(t, err, tier.ErrRootMissing)
@@ -132,7 +132,7 @@ func TestStaleRootTakesTheTierDown(t *testing.T) {
 	inj.Reset()
 	require.NoError(t, os.Chmod(o.Remote.Root, 0o777))
 	later = later.Add(breakerRest)
-	require.Empty(t, s.Chain(ctx, tokens, nil))
+	require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
 	require.True(t, s.Stats().Remote.Down)
 	_, err = tier.Stat(ctx, s.guard.Inner, s.pages.Page(pagefile.Key{1}))
 	require.ErrorIs(t, err, tier.ErrRootMode)

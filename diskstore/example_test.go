@@ -42,9 +42,9 @@ func Example() {
 	}
 
 	prompt := []int32{10, 11, 12, 13, 99}
-	for _, ref := range store.Chain(ctx, prompt, nil) {
+	for _, ref := range store.Find(ctx, diskstore.Prompt{Tokens: prompt}).Exact {
 		buf := make([]byte, layout.Size())
-		if err := store.Read(ctx, ref, prompt[ref.Start:int(ref.Start)+ref.Tokens], layout, buf); err != nil {
+		if err := store.Read(ctx, ref, prompt[ref.Start:ref.End()], layout, diskstore.Into{Rows: buf}); err != nil {
 			log.Fatal(err)
 		}
 		fmt.Printf("%d tokens from the %s tier: %.19s\n", ref.Tokens, ref.Tier, layout.Rows(buf, 0))

@@ -25,10 +25,10 @@ func largePage(t *testing.T, tokens []int32) *pagefile.Page {
 
 // readLarge reads a page back.
 func readLarge(t *testing.T, s *Store, p *pagefile.Page) error {
-	refs := s.Chain(ctx, p.Tokens, nil)
+	refs := s.Find(ctx, Prompt{Tokens: p.Tokens}).Exact
 	require.Len(t, refs, 1)
 	buf := make([]byte, p.Layout.Size())
-	err := s.Read(ctx, refs[0], p.Tokens, p.Layout, buf)
+	err := s.Read(ctx, refs[0], p.Tokens, p.Layout, Into{Rows: buf})
 	require.Equal(t, p.Payload, buf)
 	return err
 }
@@ -66,7 +66,7 @@ func TestFullFilesystem(t *testing.T) {
 			require.ErrorIs(t, s.Put(ctx, big), tier.ErrNoSpace)
 			require.NoError(t, s.Flush(ctx))
 			require.Empty(t, filesIn(t, o.Local.Root, dir.TmpExt))
-			require.Empty(t, s.Chain(ctx, prompt(100, testTokens), nil))
+			require.Empty(t, s.Find(ctx, Prompt{Tokens: prompt(100, testTokens)}).Exact)
 			require.True(t, s.Stats().Local.Down)
 
 			// A store on a full disk can be opened, without a manifest if necessary.
@@ -76,7 +76,7 @@ func TestFullFilesystem(t *testing.T) {
 			topUp := image.Fill(0)
 			s, err = Open(ctx, o)
 			require.NoError(t, err)
-			require.Empty(t, s.Chain(ctx, prompt(1, testTokens), nil))
+			require.Empty(t, s.Find(ctx, Prompt{Tokens: prompt(1, testTokens)}).Exact)
 			_ = s.Put(ctx, big) // may find a few blocks
 
 			topUp()
@@ -122,7 +122,7 @@ func TestFullRemoteFilesystem(t *testing.T) {
 	require.NotZero(t, st.Remote.Pages)
 	for seed := range 40 {
 		tokens := prompt(seed, testTokens)
-		readChain(t, s, tokens, tokensIn(s.Chain(ctx, tokens, nil)))
+		readChain(t, s, tokens, tokensIn(s.Find(ctx, Prompt{Tokens: tokens}).Exact))
 		require.NoError(t, s.Flush(ctx)) // promoted pages take the room of the pages found next
 	}
 	requireExact(t, s)

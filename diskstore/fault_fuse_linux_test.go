@@ -129,7 +129,7 @@ func TestMountFailsMidRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tokens := prompt(1, 3*testTokens)
 			m := openMounted(t, tokens)
-			refs := m.Chain(ctx, tokens, nil)
+			refs := m.Find(ctx, Prompt{Tokens: tokens}).Exact
 			require.Equal(t, len(tokens), tokensIn(refs))
 			require.Equal(t, tier.Remote, refs[1].Tier)
 			m.patience(30 * time.Millisecond)
@@ -138,7 +138,7 @@ func TestMountFailsMidRead(t *testing.T) {
 			buf := make([]byte, l.Size())
 			for range 2 * failuresToOpen {
 				readRef(t, m.Store, refs[0], tokens)
-				require.Error(t, m.Read(ctx, refs[1], tokens[testTokens:2*testTokens], l, buf))
+				require.Error(t, m.Read(ctx, refs[1], tokens[testTokens:2*testTokens], l, Into{Rows: buf}))
 				readRef(t, m.Store, refs[2], tokens)
 			}
 			// A stale file is a miss. Below a mount point without its mount, look-ups find
@@ -175,7 +175,7 @@ func TestMountFailsMidWrite(t *testing.T) {
 			t.Run(step+" "+name, func(t *testing.T) {
 				tokens := prompt(1, 3*testTokens)
 				m := openMounted(t, tokens)
-				refs := m.Chain(ctx, tokens, nil)
+				refs := m.Find(ctx, Prompt{Tokens: tokens}).Exact
 				m.patience(30 * time.Millisecond)
 				repair := trouble(m, ops)
 				for range failuresToOpen {
@@ -218,13 +218,13 @@ func TestMountFailsMidWrite(t *testing.T) {
 func TestVanishedMountIsNotFilled(t *testing.T) {
 	tokens := prompt(1, 3*testTokens)
 	m := openMounted(t, tokens)
-	refs := m.Chain(ctx, tokens, nil)
+	refs := m.Find(ctx, Prompt{Tokens: tokens}).Exact
 	m.mount.Vanish()
 	require.Error(t, m.moveDown(refs[2].Key))
 	entries, err := os.ReadDir(m.mount.Dir)
 	require.NoError(t, err)
 	require.Empty(t, entries, "nothing is written below a mount point without its mount")
-	require.Equal(t, testTokens, tokensIn(m.Chain(ctx, tokens, nil)), "the rest is computed again")
+	require.Equal(t, testTokens, tokensIn(m.Find(ctx, Prompt{Tokens: tokens}).Exact), "the rest is computed again")
 	m.works(m.remount)
 	readChain(t, m.Store, tokens, len(tokens))
 	require.NoError(t, m.Flush(ctx))
@@ -250,7 +250,7 @@ func TestInterruptedSystemCalls(t *testing.T) {
 			interrupt()
 			putChain(t, s, tokens)
 			interrupt()
-			refs := s.Chain(ctx, tokens, nil)
+			refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 			require.Equal(t, len(tokens), tokensIn(refs))
 			interrupt()
 			readRef(t, s, refs[0], tokens)

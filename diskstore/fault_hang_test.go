@@ -174,12 +174,12 @@ func TestALookupHasOneBudget(t *testing.T) {
 	inner := &deadlines{Disk: tier.OnDisk(s.guard.Inner)}
 	s.guard.Inner = inner
 	begin := time.Now()
-	require.Empty(t, s.Chain(ctx, prompt(1, 100*testTokens+3), nil))
+	require.Empty(t, s.Find(ctx, Prompt{Tokens: prompt(1, 100*testTokens+3)}).Exact)
 	took := time.Since(begin)
 	inner.mu.Lock()
 	defer inner.mu.Unlock()
 	require.Equal(t, 1, inner.asked, "no operation runs after the budget is used up")
-	require.LessOrEqual(t, inner.last.Sub(begin), took+s.find.remoteTimeout)
+	require.LessOrEqual(t, inner.last.Sub(begin), took+s.lookup.remoteTimeout)
 	require.Zero(t, s.Stats().Remote.Pages)
 }
 
@@ -258,7 +258,7 @@ func TestBreakerOpensWhileLookupsWork(t *testing.T) {
 	life.s = s
 	life.demoteOne()
 	tokens := prompt(5, testTokens) // tokens of the page that was demoted
-	ref := s.Chain(ctx, tokens, nil)[0]
+	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 	require.Equal(t, tier.Remote, ref.Tier)
 	life.inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Err: syscall.EIO})
 	for range failuresToOpen {
@@ -270,7 +270,7 @@ func TestBreakerOpensWhileLookupsWork(t *testing.T) {
 	// A look-up that works closes the breaker; one read that fails opens it at once.
 	for range 3 {
 		askAgain(s)
-		require.Len(t, s.Chain(ctx, tokens, nil), 1)
+		require.Len(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact, 1)
 		require.False(t, s.Stats().Remote.Down)
 		require.Zero(t, life.read(tokens))
 		require.True(t, s.Stats().Remote.Down)

@@ -81,10 +81,10 @@ func stormPut(t *testing.T, s *Store, tokens []int32) {
 
 // stormRead reads a chain while other processes evict pages.
 func stormRead(t *testing.T, s *Store, tokens []int32) {
-	for _, ref := range s.Chain(ctx, tokens, nil) {
+	for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact {
 		l := layoutOf(t, faultSections, ref.Stored)
 		buf := make([]byte, l.Size())
-		err := s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf)
+		err := s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, Into{Rows: buf})
 		if errors.Is(err, tier.ErrNotFound) {
 			continue
 		}

@@ -57,7 +57,7 @@ func TestPutSurvivesAnErrorAtEveryOperation(t *testing.T) {
 					inj.Reset()
 
 					// The page is whole or absent; with a nil error it is whole.
-					n := tokensIn(s.Chain(ctx, tokens, nil))
+					n := tokensIn(s.Find(ctx, Prompt{Tokens: tokens}).Exact)
 					if err == nil {
 						require.Equal(t, len(tokens), n)
 					}
@@ -89,10 +89,10 @@ func TestReadSurvivesAnErrorAtEveryOperation(t *testing.T) {
 			putChain(t, s, tokens) // again, after an unreadable sector
 			inj.Reset()
 			inj.Add(vfs.Rule{Nth: nth, Err: errno})
-			for _, ref := range s.Chain(ctx, tokens, nil) {
+			for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact {
 				l := layoutOf(t, testSections, ref.Stored)
 				buf := make([]byte, l.Size())
-				if s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf) == nil {
+				if s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, Into{Rows: buf}) == nil {
 					want := make([]byte, l.Size())
 					fillRows(l, ref.Key, want)
 					require.Equal(t, want, buf)
@@ -206,10 +206,10 @@ func TestOperationsWithCancelledContext(t *testing.T) {
 	p := putChain(t, s, tokens)[0]
 	done, cancel := cancelled()
 	defer cancel()
-	ref := s.Chain(ctx, tokens, nil)[0]
-	require.ErrorIs(t, s.Read(done, ref, tokens, p.Layout, make([]byte, p.Layout.Size())), context.Canceled)
+	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
+	require.ErrorIs(t, s.Read(done, ref, tokens, p.Layout, Into{Rows: make([]byte, p.Layout.Size())}), context.Canceled)
 	require.ErrorIs(t, s.Put(done, pageOf(t, s.opt.Fingerprint, 0, prompt(2, testTokens))), context.Canceled)
-	require.Empty(t, s.Chain(done, tokens, nil))
+	require.Empty(t, s.Find(done, Prompt{Tokens: tokens}).Exact)
 	require.Zero(t, s.Stats().TierErrors)
 	require.False(t, s.Stats().Local.Down)
 }
@@ -225,7 +225,7 @@ func TestCloseEndsWaitingCallers(t *testing.T) {
 	ref := Ref{Key: pagefile.Key{1}, Tokens: testTokens, Stored: testTokens, Tier: tier.Remote}
 	l := layoutOf(t, testSections, testTokens)
 	failed := make(chan error, 1)
-	go func() { failed <- s.Read(ctx, ref, prompt(1, testTokens), l, make([]byte, l.Size())) }()
+	go func() { failed <- s.Read(ctx, ref, prompt(1, testTokens), l, Into{Rows: make([]byte, l.Size())}) }()
 	<-gate.Entered()
 	start := time.Now()
 	require.NoError(t, s.Close())

@@ -177,7 +177,7 @@ func (f *faultLife) live() {
 	f.age()
 	_ = f.put(c)
 	f.flush() // the remote tier is over its budget
-	for _, ref := range s.ChainLossy(ctx, f.o.Fingerprint, 0, c, nil) {
+	for _, ref := range s.Find(ctx, Prompt{Tokens: c, Forms: AnyForm}).Mixed {
 		touch(s, ref)
 	}
 	f.damage(c)
@@ -283,10 +283,10 @@ func physicalFaultPage(t *testing.T) int64 {
 func (f *faultLife) read(tokens []int32) int {
 	f.t.Helper()
 	n := 0
-	for _, ref := range f.s.ChainLossy(ctx, f.o.Fingerprint, 0, tokens, nil) {
+	for _, ref := range f.s.Find(ctx, Prompt{Tokens: tokens, Forms: AnyForm}).Mixed {
 		l := layoutOf(f.t, sectionsFor(f.o, faultSections), ref.Stored)
 		buf := make([]byte, l.Size())
-		if f.s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf) != nil {
+		if f.s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, Into{Rows: buf}) != nil {
 			continue
 		}
 		require.Equal(f.t, f.rowsOf(ref, l), buf)
@@ -394,7 +394,7 @@ func TestFaultyRemoteOpensItsBreaker(t *testing.T) {
 			life.inj.Reset()
 			life.inj.Add(vfs.Rule{Path: remote, Err: errno})
 			for seed := range 2 * failuresToOpen {
-				s.Chain(ctx, prompt(100+seed, testTokens), nil) // calls the remote tier
+				s.Find(ctx, Prompt{Tokens: prompt(100+seed, testTokens)}) // calls the remote tier
 			}
 			require.True(t, s.Stats().Remote.Down)
 			asked := life.inj.Count()
@@ -408,12 +408,12 @@ func TestFaultyRemoteOpensItsBreaker(t *testing.T) {
 			// the breaker open.
 			for range 3 {
 				askAgain(s)
-				s.Chain(ctx, prompt(200, testTokens), nil)
+				s.Find(ctx, Prompt{Tokens: prompt(200, testTokens)})
 				require.True(t, s.Stats().Remote.Down)
 			}
 			life.inj.Reset()
 			askAgain(s)
-			s.Chain(ctx, prompt(200, testTokens), nil)
+			s.Find(ctx, Prompt{Tokens: prompt(200, testTokens)})
 			require.False(t, s.Stats().Remote.Down)
 			life.demoteOne()
 			life.requireExact()

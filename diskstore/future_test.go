@@ -37,7 +37,7 @@ func TestClockThatWasAheadBlocksNoPut(t *testing.T) {
 				putChain(t, s, tokens)
 				for seed := range 6 {
 					putChain(t, s, prompt(100+seed, testTokens))
-					require.Len(t, s.Chain(ctx, prompt(100+seed, testTokens), nil), 1)
+					require.Len(t, s.Find(ctx, Prompt{Tokens: prompt(100+seed, testTokens)}).Exact, 1)
 				}
 				require.NoError(t, s.Flush(ctx))
 				require.Zero(t, s.Stats().PutErrors)
@@ -62,7 +62,7 @@ func TestContinuedChainFromTheFutureStays(t *testing.T) {
 	putChain(t, s, tokens)
 	require.NoError(t, s.Flush(ctx))
 	readChain(t, s, tokens, len(tokens))
-	require.Empty(t, s.Chain(ctx, prompt(2, 4*testTokens), nil))
+	require.Empty(t, s.Find(ctx, Prompt{Tokens: prompt(2, 4*testTokens)}).Exact)
 	requireOrdered(t, s)
 }
 
@@ -78,7 +78,7 @@ func TestHostThatIsAheadPinsNothing(t *testing.T) {
 	putChain(t, ahead, prompt(1, 5*testTokens))
 	trunk := prompt(2, 2*testTokens)
 	putChain(t, right, trunk)
-	touch(ahead, ahead.Chain(ctx, trunk, nil)[1])
+	touch(ahead, ahead.Find(ctx, Prompt{Tokens: trunk}).Exact[1])
 	branch := append(append([]int32{}, trunk...), prompt(3, 2*testTokens)...)
 	putChain(t, right, branch) // continues a chain that is from the future by now
 	for hour := range 4 {
@@ -91,7 +91,7 @@ func TestHostThatIsAheadPinsNothing(t *testing.T) {
 			readChain(t, right, branch, len(branch))
 		}
 	}
-	require.Empty(t, right.Chain(ctx, prompt(1, 5*testTokens), nil))
+	require.Empty(t, right.Find(ctx, Prompt{Tokens: prompt(1, 5*testTokens)}).Exact)
 	require.Zero(t, right.Stats().PutErrors)
 }
 
@@ -148,8 +148,8 @@ func TestHealedTimesAreSeenByOthers(t *testing.T) {
 		stored, parent = put(right, p), p.Key()
 	}
 	require.NoError(t, right.Flush(ctx))
-	if n := len(right.Chain(ctx, tokens, nil)); n > 0 {
-		parent := right.Chain(ctx, tokens, nil)[n-1].Key
+	if n := len(right.Find(ctx, Prompt{Tokens: tokens}).Exact); n > 0 {
+		parent := right.Find(ctx, Prompt{Tokens: tokens}).Exact[n-1].Key
 		put(ahead, pageOf(t, parent, n*testTokens, tokens[n*testTokens:(n+1)*testTokens]))
 	}
 	requireOrdered(t, ahead)

@@ -89,12 +89,12 @@ func TestGoldenPages(t *testing.T) {
 				hash := mustKey(t, m.Hash)
 				items, media = append(items, pagefile.Media{Offset: g.Start + m.Offset, Hash: hash}), true
 			}
-			refs := s.ChainFrom(ctx, parent, int(g.Start), g.Tokens, items)
+			refs := s.Find(ctx, Prompt{Parent: parent, Start: int(g.Start), Tokens: g.Tokens, Media: items}).Exact
 			require.Len(t, refs, 1)
 			require.Equal(t, key, refs[0].Key)
 			require.Equal(t, len(g.Tokens), refs[0].Tokens)
 			buf := make([]byte, h.Layout.Size())
-			require.NoError(t, s.Read(ctx, refs[0], g.Tokens, h.Layout, buf))
+			require.NoError(t, s.Read(ctx, refs[0], g.Tokens, h.Layout, Into{Rows: buf}))
 			require.Len(t, h.Sections, len(g.Sections))
 			for i, want := range g.Sections {
 				got := h.Sections[i]

@@ -76,9 +76,9 @@ func TestGraves(t *testing.T) {
 				require.NoError(t, os.Chtimes(path, info.Used, info.Used))
 			}
 			tokens := prompt(1, 3*testTokens+2)
-			for _, ref := range s.Chain(ctx, tokens, nil) {
+			for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact {
 				l := layoutOf(t, testSections, ref.Stored)
-				_ = s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, make([]byte, l.Size()))
+				_ = s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, Into{Rows: make([]byte, l.Size())})
 			}
 		}, where: tier.Local, reason: GraveDamaged},
 	} {

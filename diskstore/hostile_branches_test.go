@@ -65,7 +65,7 @@ func TestStaleBranchesCostNoTries(t *testing.T) {
 	for _, info := range infos[:len(infos)-1] {
 		dropPage(t, s.local, info)
 	}
-	require.Equal(t, 6, tokensIn(s.Chain(ctx, parted(stored, 6, testTokens, 100), nil)))
+	require.Equal(t, 6, tokensIn(s.Find(ctx, Prompt{Tokens: parted(stored, 6, testTokens, 100)}).Exact))
 }
 
 // TestAdoptionGoesOn: an old branch whose page cannot be read holds no other up, and a later look-up
@@ -76,7 +76,7 @@ func TestAdoptionGoesOn(t *testing.T) {
 	for seed := range 3 {
 		putChain(t, s, prompt(seed, testTokens))
 	}
-	bad := s.Chain(ctx, prompt(1, testTokens), nil)[0].Key
+	bad := s.Find(ctx, Prompt{Tokens: prompt(1, testTokens)}).Exact[0].Key
 	require.NoError(t, s.Close())
 	makeOld(t, o)
 	inj := vfs.Inject(quickFS)
@@ -84,7 +84,7 @@ func TestAdoptionGoesOn(t *testing.T) {
 	o.FS = inj
 	s = open(t, o)
 	look := func() {
-		s.Chain(ctx, []int32{-1, -2, -3}, nil)
+		s.Find(ctx, Prompt{Tokens: []int32{-1, -2, -3}})
 		require.NoError(t, s.Flush(ctx))
 	}
 	look()

@@ -123,7 +123,7 @@ func (f *faultLife) useAmongStrangers(tokens []int32) {
 		f.damageUnlinked(tokens)
 		f.read(tokens)
 		_ = f.put(tokens)
-		for _, ref := range f.s.Chain(ctx, tokens, nil) {
+		for _, ref := range f.s.Find(ctx, Prompt{Tokens: tokens}).Exact {
 			ref.used = time.Now().Add(-time.Hour).UnixNano()
 			touch(f.s, ref)
 		}

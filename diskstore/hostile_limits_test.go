@@ -35,10 +35,10 @@ func TestLimitOfMediaInAPut(t *testing.T) {
 	p.Media = media[:pagefile.MaxMedia]
 	fillRows(p.Layout, p.Key(), p.Payload)
 	require.NoError(t, s.Put(ctx, p))
-	refs := s.Chain(ctx, p.Tokens, p.Media)
+	refs := s.Find(ctx, Prompt{Tokens: p.Tokens, Media: p.Media}).Exact
 	require.Len(t, refs, 1)
 	buf := make([]byte, p.Layout.Size())
-	require.NoError(t, s.Read(ctx, refs[0], p.Tokens, p.Layout, buf))
+	require.NoError(t, s.Read(ctx, refs[0], p.Tokens, p.Layout, Into{Rows: buf}))
 	require.Equal(t, p.Payload, buf)
 }
 

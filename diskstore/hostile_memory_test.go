@@ -56,12 +56,12 @@ func TestAbsurdFiles(t *testing.T) {
 				}
 			})
 			require.LessOrEqual(t, used, uint64(headerAllowance))
-			used = testrows.Allocated(func() { require.Error(t, s.Read(ctx, ref, tokens, p.Layout, buf)) })
+			used = testrows.Allocated(func() { require.Error(t, s.Read(ctx, ref, tokens, p.Layout, Into{Rows: buf})) })
 			require.LessOrEqual(t, used, uint64(headerAllowance))
 			used = testrows.Allocated(func() { require.NoError(t, s.Put(ctx, p)) })
 			require.LessOrEqual(t, used, uint64(headerAllowance))
 			if name != "64 GiB of rows" && name != "everything at limits" {
-				require.Equal(t, testTokens, tokensIn(s.Chain(ctx, tokens, nil)))
+				require.Equal(t, testTokens, tokensIn(s.Find(ctx, Prompt{Tokens: tokens}).Exact))
 			}
 			removed, err := s.disk.Remove(ctx, tier.Info{Name: s.pages.Page(p.Key())})
 			require.NoError(t, err)

@@ -73,7 +73,7 @@ func TestHungRemoteNeverHoldsUpALookup(t *testing.T) {
 		if !s.guard.Breaker.Down() {
 			asked++
 		}
-		require.Equal(t, 2*testTokens, tokensIn(s.Chain(ctx, tokens, nil)), "local pages are found nevertheless")
+		require.Equal(t, 2*testTokens, tokensIn(s.Find(ctx, Prompt{Tokens: tokens}).Exact), "local pages are found nevertheless")
 	}
 	require.LessOrEqual(t, asked, failuresToOpen, "afterwards no operation waits")
 	require.True(t, s.Stats().Remote.Down)
@@ -83,7 +83,7 @@ func TestHungRemoteNeverHoldsUpALookup(t *testing.T) {
 	putChain(t, s, prompt(5, testTokens+1))
 	ref := Ref{Key: pagefile.Key{5}, Tokens: testTokens, Stored: testTokens, Tier: tier.Remote}
 	l := layoutOf(t, testSections, testTokens)
-	require.Error(t, s.Read(ctx, ref, tokens[:testTokens], l, make([]byte, l.Size())))
+	require.Error(t, s.Read(ctx, ref, tokens[:testTokens], l, Into{Rows: make([]byte, l.Size())}))
 	require.Equal(t, 1, log.count("not usable"), "one line for one change of state")
 
 	start := time.Now()
@@ -97,7 +97,7 @@ func TestHungRemoteComesBack(t *testing.T) {
 	s, tokens, revive := hungRemote(t, log)
 	defer func() { require.NoError(t, s.Close()) }()
 	for !s.guard.Breaker.Down() {
-		s.Chain(ctx, tokens, nil)
+		s.Find(ctx, Prompt{Tokens: tokens})
 	}
 	revive()
 	askAgain(s)
@@ -120,7 +120,7 @@ func TestMissingRemoteIsTriedAgain(t *testing.T) {
 	tokens := prompt(1, testTokens)
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, testTokens)
-	s.Chain(ctx, prompt(2, testTokens), nil)
+	s.Find(ctx, Prompt{Tokens: prompt(2, testTokens)})
 	require.True(t, s.Stats().Remote.Down)
 	require.Equal(t, 1, log.count("not usable"))
 	require.NoDirExists(t, o.Remote.Root, "an unmounted mount point is not filled")

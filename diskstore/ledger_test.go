@@ -120,7 +120,7 @@ func TestBudgetIsNeverExceeded(t *testing.T) {
 		s := stores[seed%2]
 		tokens := prompt(seed%11, 2*testTokens+1+seed%7)
 		putChain(t, s, tokens)
-		refs := s.Chain(ctx, tokens, nil)
+		refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 		require.Len(t, refs, 3)
 		if seed%4 == 3 { // a damaged page is kept, and counts
 			path := filePath(o.Local.Root, refs[1].name(s.pages))
@@ -129,9 +129,9 @@ func TestBudgetIsNeverExceeded(t *testing.T) {
 			data[len(data)-1] ^= 1
 			require.NoError(t, os.WriteFile(path, data, 0o600))
 			l := layoutOf(t, testSections, testTokens)
-			require.ErrorIs(t, s.Read(ctx, refs[1], tokens[testTokens:2*testTokens], l, make([]byte, l.Size())), pagefile.ErrDamaged)
+			require.ErrorIs(t, s.Read(ctx, refs[1], tokens[testTokens:2*testTokens], l, Into{Rows: make([]byte, l.Size())}), pagefile.ErrDamaged)
 		}
-		for _, ref := range s.Chain(ctx, prompt(seed%5, 3*testTokens), nil) { // promotes
+		for _, ref := range s.Find(ctx, Prompt{Tokens: prompt(seed%5, 3*testTokens)}).Exact { // promotes
 			readRef(t, s, ref, prompt(seed%5, 3*testTokens))
 		}
 		require.NoError(t, s.Flush(ctx))

@@ -138,6 +138,25 @@ func tokensIn(refs []Ref) int {
 	return n
 }
 
+// tailsWithin returns the tails behind Prompt.Parent with which the tokens begin.
+func tailsWithin(s *Store, p Prompt) []Ref {
+	if p.Parent.IsZero() {
+		p.Parent = s.opt.Fingerprint
+	}
+	return s.lookup.tailsWithin(ctx, s.lookup.after(p, p.Parent, p.Start))
+}
+
+// anywhere lets an engine go on at any position with a state.
+func anywhere(int) bool { return true }
+
+// storedLayout returns the layout of a page as the nearest tier has it.
+func storedLayout(t testing.TB, s *Store, ref Ref) pagefile.Layout {
+	t.Helper()
+	h, err := tier.ReadHeader(ctx, s.tiers.from(ref.Tier)[0].tier, ref.name(s.pages))
+	require.NoError(t, err)
+	return h.Layout
+}
+
 // readRef reads a page and checks its rows.
 func readRef(t testing.TB, s *Store, ref Ref, tokens []int32) {
 	t.Helper()
@@ -146,7 +165,7 @@ func readRef(t testing.TB, s *Store, ref Ref, tokens []int32) {
 	for i := range buf {
 		buf[i] = 0xaa // the buffer's previous content must not matter
 	}
-	require.NoError(t, s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf))
+	require.NoError(t, s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, Into{Rows: buf}))
 	want := make([]byte, l.Size())
 	fillRows(l, ref.Key, want)
 	require.Equal(t, want, buf)
@@ -155,7 +174,7 @@ func readRef(t testing.TB, s *Store, ref Ref, tokens []int32) {
 // readChain checks that a store returns n of the tokens with their rows.
 func readChain(t testing.TB, s *Store, tokens []int32, n int) {
 	t.Helper()
-	refs := s.Chain(ctx, tokens, nil)
+	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	require.Equal(t, n, tokensIn(refs))
 	for _, ref := range refs {
 		readRef(t, s, ref, tokens)
@@ -185,7 +204,7 @@ func dropPage(t require.TestingT, lv *level, info tier.Info) {
 
 // setRemoteTimeout changes Options.RemoteTimeout of an open store.
 func setRemoteTimeout(s *Store, limit time.Duration) {
-	s.find.remoteTimeout, s.down.Patience = limit, limit
+	s.lookup.remoteTimeout, s.down.Patience = limit, limit
 }
 
 // demote makes the remote tier hold a local page.

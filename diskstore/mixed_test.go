@@ -73,12 +73,12 @@ func (m *mixedStore) put(t *testing.T, compress bool, noise float64) {
 
 // requireRestored reads all pages and compares their rows.
 func (m *mixedStore) requireRestored(t *testing.T, s *Store) {
-	refs := s.ChainFrom(ctx, m.opt.Fingerprint, 0, m.tokens, m.media)
+	refs := s.Find(ctx, Prompt{Parent: m.opt.Fingerprint, Tokens: m.tokens, Media: m.media}).Exact
 	require.Len(t, refs, len(m.pages))
 	for i, ref := range refs {
 		want := m.pages[i]
 		buf := make([]byte, want.Layout.Size())
-		require.NoError(t, s.Read(ctx, ref, want.Tokens, want.Layout, buf), "page %d", i)
+		require.NoError(t, s.Read(ctx, ref, want.Tokens, want.Layout, Into{Rows: buf}), "page %d", i)
 		require.Equal(t, want.Payload, buf, "page %d", i)
 	}
 }
@@ -91,7 +91,7 @@ func TestPagesOfSeveralVersionsAreOneChain(t *testing.T) {
 		m.opt.Compress = compress
 		s := open(t, m.opt)
 		encodings := []pagefile.Encoding{pagefile.EncodingRaw, pagefile.EncodingRaw, pagefile.EncodingZstd, pagefile.EncodingSplit, pagefile.EncodingRaw}
-		for i, ref := range s.ChainFrom(ctx, m.opt.Fingerprint, 0, m.tokens, m.media) {
+		for i, ref := range s.Find(ctx, Prompt{Parent: m.opt.Fingerprint, Tokens: m.tokens, Media: m.media}).Exact {
 			require.Equal(t, encodings[i], headerAt(t, s, ref).Sections[0].Encoding, "page %d", i)
 		}
 		m.requireRestored(t, s)

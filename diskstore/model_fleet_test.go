@@ -181,13 +181,13 @@ func (h *fleetHost) put(sections []pagefile.Section, tokens []int32) {
 
 // read reads the pages found of a prompt. Pages may be gone, but rows must not be wrong.
 func (h *fleetHost) read(tokens []int32) error {
-	for _, ref := range h.s.Chain(ctx, tokens, nil) {
+	for _, ref := range h.s.Find(ctx, Prompt{Tokens: tokens}).Exact {
 		l, err := pagefile.NewLayout(tinySections, ref.Stored)
 		if err != nil {
 			return err
 		}
 		got, want := make([]byte, l.Size()), make([]byte, l.Size())
-		if h.s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, got) == nil {
+		if h.s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, Into{Rows: got}) == nil {
 			if fillRows(l, ref.Key, want); !bytes.Equal(want, got) {
 				return fmt.Errorf("page %v was read without an error, and is wrong", ref.Key)
 			}

@@ -82,9 +82,9 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	s.disk = dir.New(opt.FS, opt.Local.Root, local)
 	s.openLevels()
-	s.find = lookup{
-		pages: s.pages, pageTokens: opt.PageTokens, local: s.local, remote: s.remote, tiers: s.tiers, below: s.guard, remoteTimeout: opt.RemoteTimeout,
-		ram: &s.ram, chains: s.chains, now: s.local.now, life: s.life,
+	s.lookup = lookup{
+		pages: s.pages, pageTokens: opt.PageTokens, local: s.local, remote: s.remote, tiers: s.tiers, below: s.guard, remoteTimeout: opt.RemoteTimeout, stateTime: stateTime,
+		ram: &s.ram, chains: s.chains, now: s.local.now,
 	}
 	s.openRoom()
 	s.reader = reader{

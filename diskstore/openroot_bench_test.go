@@ -79,7 +79,7 @@ func BenchmarkOpenRoot(b *testing.B) {
 			start := time.Now()
 			s, err := Open(ctx, o)
 			require.NoError(b, err)
-			require.Len(b, s.Chain(ctx, tokens, nil), 4)
+			require.Len(b, s.Find(ctx, Prompt{Tokens: tokens}).Exact, 4)
 			served += time.Since(start)
 			require.NoError(b, s.Put(ctx, pageOf(b, s.opt.Fingerprint, 0, prompt(100+i, testTokens))))
 			stored += time.Since(start)

@@ -107,7 +107,7 @@ type Options struct {
 	Trouble func(error)
 
 	// RemoteTimeout bounds the time that a remote tier which does not answer adds to a look-up;
-	// 0 means 250 ms. See Store.Chain for one that answers.
+	// 0 means 250 ms. See Store.Find for one that answers.
 	RemoteTimeout time.Duration
 
 	// ReadTimeout bounds one step of a transfer of the remote tier, of at most 1 MiB; 0 means

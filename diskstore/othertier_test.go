@@ -313,9 +313,9 @@ func TestTierOfAnotherModule(t *testing.T) {
 	found := 0
 	for i := range int32(pages) {
 		tokens := []int32{i, 1, 2, 3}
-		for _, ref := range second.Chain(ctx, tokens, nil) {
+		for _, ref := range second.Find(ctx, diskstore.Prompt{Tokens: tokens}).Exact {
 			buf := make([]byte, layout.Size())
-			require.NoError(t, second.Read(ctx, ref, tokens, layout, buf))
+			require.NoError(t, second.Read(ctx, ref, tokens, layout, diskstore.Into{Rows: buf}))
 			require.Equal(t, rowsOf(i), buf)
 			require.Equal(t, tier.Remote, ref.Tier)
 			found++

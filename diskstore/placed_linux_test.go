@@ -18,13 +18,13 @@ func descriptors(t testing.TB) int {
 	return len(entries)
 }
 
-// TestReadPlacedKeepsNoFileOpen counts descriptors after every outcome of ReadPlaced.
-func TestReadPlacedKeepsNoFileOpen(t *testing.T) {
+// TestReadingInPlaceKeepsNoFileOpen counts descriptors after every outcome.
+func TestReadingInPlaceKeepsNoFileOpen(t *testing.T) {
 	tokens := prompt(1, testTokens+3)
 	o := testOptions(t, withRemote(t))
 	s := open(t, o)
 	putChain(t, s, tokens)
-	refs := s.Chain(ctx, tokens, nil)
+	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	packed := open(t, testOptions(t, func(o *Options) { o.Compress = true }))
 	putChain(t, packed, tokens)
 	before := descriptors(t)
@@ -33,7 +33,7 @@ func TestReadPlacedKeepsNoFileOpen(t *testing.T) {
 		_, placed, err := readPlaced(t, s, refs[0], tokens)
 		require.NoError(t, err)
 		require.Equal(t, before+1, descriptors(t), "one file for one place")
-		require.NoError(t, placed.Close())
+		require.NoError(t, placed.File.Close())
 		readRef(t, s, refs[0], tokens)
 		requireNotPlaced(t, packed, refs[0], tokens, "compressed")
 		_, _, err = readPlaced(t, s, refs[0], prompt(2, testTokens))

@@ -17,16 +17,17 @@ import (
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
-// readPlaced calls ReadPlaced and also returns the buffer.
+// readPlaced reads a page and asks for the place of its rows.
 func readPlaced(t testing.TB, s *Store, ref Ref, tokens []int32) ([]byte, *Placed, error) {
 	t.Helper()
 	l := layoutOf(t, testSections, ref.Stored)
 	buf := make([]byte, l.Size())
-	placed, err := s.ReadPlaced(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, func(i int, rows []byte) error {
+	var placed Placed
+	err := s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, Into{Placed: &placed, Use: func(i int, rows []byte) error {
 		copy(l.Rows(buf, i), rows)
 		return nil
-	})
-	return buf, placed, err
+	}})
+	return buf, &placed, err
 }
 
 // requirePlaced fails unless the rows of ref's page are at the place in placed.
@@ -48,9 +49,9 @@ func requirePlaced(t testing.TB, ref Ref, placed *Placed) {
 func requireNotPlaced(t testing.TB, s *Store, ref Ref, tokens []int32, why string) {
 	t.Helper()
 	buf, placed, err := readPlaced(t, s, ref, tokens)
-	require.ErrorIs(t, err, ErrNotPlaced)
-	require.ErrorContains(t, err, why)
-	require.Nil(t, placed)
+	require.NoError(t, err)
+	require.ErrorContains(t, placed.Err, why)
+	require.Nil(t, placed.File)
 	want := make([]byte, len(buf))
 	fillRows(layoutOf(t, testSections, ref.Stored), ref.Key, want)
 	require.Equal(t, want, buf, "the page was read nevertheless")
@@ -64,7 +65,7 @@ func TestPlacedRowsAreThoseRead(t *testing.T) {
 	shared := append(append([]int32{}, tokens[:2*testTokens+2]...), 7, 7)
 	for _, tokens := range [][]int32{tokens, shared} {
 		before := s.Stats()
-		refs := s.Chain(ctx, tokens, nil)
+		refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 		require.Len(t, refs, 3)
 		for _, ref := range refs {
 			buf, placed, err := readPlaced(t, s, ref, tokens)
@@ -75,7 +76,7 @@ func TestPlacedRowsAreThoseRead(t *testing.T) {
 			require.Equal(t, want, buf)
 			_, err = placed.File.WriteAt([]byte{1}, 0)
 			require.Error(t, err, "the file is for reading")
-			require.NoError(t, placed.Close())
+			require.NoError(t, placed.File.Close())
 		}
 		require.Equal(t, before.Hits+3, s.Stats().Hits)
 	}
@@ -119,12 +120,12 @@ func TestPlacedFileOutlivesThePage(t *testing.T) {
 			s := open(t, testOptions(t, withRemote(t)))
 			tokens := prompt(1, testTokens)
 			putChain(t, s, tokens)
-			ref := s.Chain(ctx, tokens, nil)[0]
+			ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 			_, placed, err := readPlaced(t, s, ref, tokens)
 			require.NoError(t, err)
 			lose(t, s, ref.name(s.pages))
 			requirePlaced(t, ref, placed)
-			require.NoError(t, placed.Close())
+			require.NoError(t, placed.File.Close())
 		})
 	}
 }
@@ -135,7 +136,7 @@ func TestNotPlaced(t *testing.T) {
 		// Compression does not make every section smaller; the others are raw nevertheless.
 		s := open(t, testOptions(t, func(o *Options) { o.Compress = true }))
 		putChain(t, s, tokens)
-		for _, ref := range s.Chain(ctx, tokens, nil) {
+		for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact {
 			requireNotPlaced(t, s, ref, tokens, "compressed")
 		}
 	})
@@ -143,7 +144,7 @@ func TestNotPlaced(t *testing.T) {
 		o := testOptions(t, withRemote(t))
 		s := open(t, o)
 		putChain(t, s, tokens)
-		refs := s.Chain(ctx, tokens, nil) // refs that name the local tier
+		refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact // refs that name the local tier
 		for _, ref := range refs {
 			to := filePath(o.Remote.Root, ref.name(s.pages))
 			require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
@@ -153,23 +154,23 @@ func TestNotPlaced(t *testing.T) {
 			requireNotPlaced(t, s, ref, tokens, "remote")
 		}
 		require.NoError(t, s.Flush(ctx)) // reading the pages has promoted them
-		for _, ref := range s.Chain(ctx, tokens, nil) {
+		for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact {
 			_, placed, err := readPlaced(t, s, ref, tokens)
 			require.NoError(t, err)
 			requirePlaced(t, ref, placed)
-			require.NoError(t, placed.Close())
+			require.NoError(t, placed.File.Close())
 		}
 	})
 	t.Run("no real file", func(t *testing.T) {
 		s := open(t, testOptions(t, withFS(vfs.Inject(quickFS))))
 		putChain(t, s, tokens)
-		for _, ref := range s.Chain(ctx, tokens, nil) {
+		for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact {
 			requireNotPlaced(t, s, ref, tokens, "operating system")
 		}
 	})
 }
 
-func TestReadPlacedFailsLikeRead(t *testing.T) {
+func TestReadingInPlaceFailsLikeRead(t *testing.T) {
 	tokens := prompt(1, testTokens)
 	for name, edit := range map[string]func(data []byte) []byte{
 		"header":  func(data []byte) []byte { data[100] ^= 1; return data },
@@ -182,15 +183,14 @@ func TestReadPlacedFailsLikeRead(t *testing.T) {
 			o := testOptions(t)
 			s := open(t, o)
 			putChain(t, s, tokens)
-			ref := s.Chain(ctx, tokens, nil)[0]
+			ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 			path := filePath(o.Local.Root, ref.name(s.pages))
 			data, err := os.ReadFile(path)
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(path, edit(data), 0o600))
 			_, placed, err := readPlaced(t, s, ref, tokens)
 			require.ErrorIs(t, err, pagefile.ErrDamaged)
-			require.NotErrorIs(t, err, ErrNotPlaced)
-			require.Nil(t, placed)
+			require.Nil(t, placed.File)
 			require.NoFileExists(t, path)
 			require.Len(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt), 1)
 			_, _, err = readPlaced(t, s, ref, tokens)
@@ -199,11 +199,11 @@ func TestReadPlacedFailsLikeRead(t *testing.T) {
 	}
 	s := open(t, testOptions(t))
 	putChain(t, s, tokens)
-	ref := s.Chain(ctx, tokens, nil)[0]
+	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 	_, _, err := readPlaced(t, s, ref, prompt(2, testTokens))
 	require.ErrorIs(t, err, pagefile.ErrMismatch)
 	l := layoutOf(t, testSections, testTokens)
-	_, err = s.ReadPlaced(ctx, ref, tokens[1:], l, func(int, []byte) error { return nil })
+	err = s.Read(ctx, ref, tokens[1:], l, Into{Placed: new(Placed), Use: func(int, []byte) error { return nil }})
 	require.ErrorIs(t, err, pagefile.ErrInvalidPage)
 	require.NoError(t, s.Close())
 	_, _, err = readPlaced(t, s, ref, tokens)

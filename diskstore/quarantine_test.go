@@ -85,12 +85,12 @@ func TestBadRemotePageDoesNotWaitForACount(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, testTokens)
 	demoteAnew(t, s, tokens)
-	ref := s.Chain(ctx, tokens, nil)[0]
+	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 	spoil(t, filePath(o.Remote.Root, ref.name(s.pages)))
 	l := layoutOf(t, testSections, ref.Stored)
 	defer s.remote.files.Hold()()
 	read := make(chan error, 1)
-	go func() { read <- s.Read(ctx, ref, tokens, l, make([]byte, l.Size())) }()
+	go func() { read <- s.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}) }()
 	select {
 	case err := <-read:
 		require.ErrorIs(t, err, pagefile.ErrDamaged)

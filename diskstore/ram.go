@@ -15,20 +15,20 @@ import (
 // fromRAM reads a page from memory. fromRAM returns false, and Read continues with the tiers,
 // when the page is not in memory, is not the described one, or when no tier is known to have
 // its file; with place, also when the page's rows could be used in place on disk.
-func (r *reader) fromRAM(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, place bool) bool {
-	name := ref.name(r.pages)
+func (r *reader) fromRAM(ctx context.Context, w wanted, buf []byte, place bool) bool {
+	name := w.ref.name(r.pages)
 	p := r.ram.Pin(name)
 	if p == nil {
 		return false
 	}
 	defer r.ram.Unpin(p)
-	if place && p.Placeable || checkWanted(p.Header, ref, r.pageTokens, tokens, layout) != nil || !r.ram.stillStored(ctx, name) || ctx.Err() != nil {
+	if place && p.Placeable || w.matches(p.Header, r.pageTokens) != nil || !r.ram.stillStored(ctx, name) || ctx.Err() != nil {
 		return false
 	}
-	at, _ := layout.Within(p.Header.Layout)
+	at, _ := w.layout.Within(p.Header.Layout)
 	for i, from := range at {
-		copy(layout.Rows(buf, i), p.Header.Layout.Rows(p.Rows, from))
-		clear(layout.Gap(buf, i))
+		copy(w.layout.Rows(buf, i), p.Header.Layout.Rows(p.Rows, from))
+		clear(w.layout.Gap(buf, i))
 	}
 	file := r.ram.Served(p)
 	lv := r.tiers.named(file.Tier)
@@ -37,7 +37,7 @@ func (r *reader) fromRAM(ctx context.Context, ref Ref, tokens []int32, layout pa
 	r.counts.ramHits.Add(1)
 	r.ahead.used(name, true)
 	r.counts.readBytes.Add(uint64(len(buf)))
-	r.touch(ctx, lv, ref, file.Used)
+	r.touch(ctx, lv, w.ref, file.Used)
 	return true
 }
 
@@ -87,20 +87,20 @@ func (m *memory) stillStored(ctx context.Context, name pagefile.Name) bool {
 	return false
 }
 
-// tail returns the tail in memory that shares the longest prefix with rest, the shortest
-// of equal ones; see findLast.
-func (m *memory) tail(ctx context.Context, at after, rest []int32, media []pagefile.Media) Ref {
+// tail returns the tail in memory that shares the longest prefix with the tokens at a place, the
+// shortest of equal ones; see findLast.
+func (m *memory) tail(ctx context.Context, at after) Ref {
 	var best Ref
-	for _, p := range m.TailsOf(at.fingerprint, at.parent) {
+	for _, p := range m.TailsOf(at.Fingerprint, at.Parent) {
 		h := p.Header
-		n := pagefile.CommonPrefix(h.Tokens, h.Media, rest, media)
+		n := pagefile.CommonPrefix(h.Tokens, h.Media, at.Tokens, at.Media)
 		longer := n > best.Tokens || n == best.Tokens && len(h.Tokens) < best.Stored
 		if n == 0 || !longer || int64(h.Start) != int64(at.start) || !m.stillStored(ctx, p.Name) {
 			continue
 		}
 		best = Ref{
-			Key: h.Key, Parent: at.parent, Start: h.Start, Tokens: n, Stored: len(h.Tokens), Tail: true, Lossy: at.fingerprint == m.lossy, Media: h.Media,
-			Tier: tier.RAM, Bytes: p.FileBytes, old: p.Name.Parent != pagefile.Key{},
+			Key: h.Key, Parent: at.Parent, Start: h.Start, Tokens: n, Stored: len(h.Tokens), Tail: true, Lossy: at.Fingerprint == m.lossy, Media: h.Media,
+			Tier: tier.RAM, Bytes: p.FileBytes, state: h.Layout.HasState(), old: p.Name.Parent != pagefile.Key{},
 		}
 	}
 	return best

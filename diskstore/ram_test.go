@@ -74,7 +74,7 @@ func TestRAMOffMeansOff(t *testing.T) {
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
 	require.Nil(t, s.ram.Tier)
-	require.Equal(t, repeat(tier.Local, 3), tiersOf(s.Chain(ctx, tokens, nil)))
+	require.Equal(t, repeat(tier.Local, 3), tiersOf(s.Find(ctx, Prompt{Tokens: tokens}).Exact))
 	require.Zero(t, s.Stats().RAM)
 	require.Zero(t, s.Stats().RAMHits)
 	for _, path := range filesIn(t, o.Local.Root, dir.LockExt) {
@@ -94,7 +94,7 @@ func TestRAMPagesComeFromPutAndRead(t *testing.T) {
 			t.Helper()
 			before := s.Stats()
 			inj.Reset()
-			refs := s.Chain(ctx, tokens, nil)
+			refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 			require.Equal(t, repeat(tier.RAM, 3), tiersOf(refs))
 			readChain(t, s, tokens, len(tokens))
 			require.Zero(t, inj.Count(vfs.OpRead, vfs.OpOpen), "no file was opened")
@@ -108,7 +108,7 @@ func TestRAMPagesComeFromPutAndRead(t *testing.T) {
 
 		// Another process's store has no page in memory until it has read one.
 		other := open(t, o)
-		require.Equal(t, repeat(tier.Local, 3), tiersOf(other.Chain(ctx, tokens, nil)))
+		require.Equal(t, repeat(tier.Local, 3), tiersOf(other.Find(ctx, Prompt{Tokens: tokens}).Exact))
 		readChain(t, other, tokens, len(tokens))
 		check(other)
 
@@ -156,7 +156,7 @@ func TestRAMLeastRecentlyServedGoesFirst(t *testing.T) {
 	}
 	require.Equal(t, []int{0, 1, 2}, held())
 	readChain(t, s, prompt(0, testTokens), testTokens) // served: the oldest is 1 now
-	s.Chain(ctx, prompt(1, testTokens), nil)           // a look-up does not count
+	s.Find(ctx, Prompt{Tokens: prompt(1, testTokens)}) // a look-up does not count
 	putChain(t, s, prompt(3, testTokens))
 	require.Equal(t, []int{0, 2, 3}, held())
 	putChain(t, s, prompt(4, testTokens))
@@ -203,7 +203,7 @@ func TestRAMPageOfOtherTokensIsNeverServed(t *testing.T) {
 	s := open(t, testOptions(t, withRAM(plenty)))
 	tokens := prompt(1, 2*testTokens)
 	putChain(t, s, tokens)
-	ref := s.Chain(ctx, tokens, nil)[1]
+	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[1]
 	require.Equal(t, tier.RAM, ref.Tier)
 	good := layoutOf(t, testSections, testTokens)
 	mine := tokens[testTokens:]
@@ -213,21 +213,21 @@ func TestRAMPageOfOtherTokensIsNeverServed(t *testing.T) {
 	resized := append([]pagefile.Section{}, testSections...)
 	resized[1].RowBytes++
 	for name, read := range map[string]func() error{
-		"tokens": func() error { return s.Read(ctx, ref, other, good, make([]byte, good.Size())) },
+		"tokens": func() error { return s.Read(ctx, ref, other, good, Into{Rows: make([]byte, good.Size())}) },
 		"parent": func() error {
-			return s.Read(ctx, edit(func(r *Ref) { r.Parent[0]++ }), mine, good, make([]byte, good.Size()))
+			return s.Read(ctx, edit(func(r *Ref) { r.Parent[0]++ }), mine, good, Into{Rows: make([]byte, good.Size())})
 		},
 		"start": func() error {
-			return s.Read(ctx, edit(func(r *Ref) { r.Start = 0 }), mine, good, make([]byte, good.Size()))
+			return s.Read(ctx, edit(func(r *Ref) { r.Start = 0 }), mine, good, Into{Rows: make([]byte, good.Size())})
 		},
 		"layout": func() error {
 			l := layoutOf(t, resized, testTokens)
-			return s.Read(ctx, ref, mine, l, make([]byte, l.Size()))
+			return s.Read(ctx, ref, mine, l, Into{Rows: make([]byte, l.Size())})
 		},
 	} {
 		require.ErrorIs(t, read(), pagefile.ErrMismatch, name)
 	}
-	require.ErrorIs(t, s.Read(ctx, ref, mine, good, make([]byte, 1)), pagefile.ErrInvalidPage)
+	require.ErrorIs(t, s.Read(ctx, ref, mine, good, Into{Rows: make([]byte, 1)}), pagefile.ErrInvalidPage)
 	require.Zero(t, s.Stats().RAMHits)
 	readChain(t, s, tokens, len(tokens))
 	require.EqualValues(t, 2, s.Stats().RAMHits)
@@ -243,18 +243,18 @@ func TestRAMPagesFollowTheirFiles(t *testing.T) {
 	putChain(t, s, tokens)
 	putChain(t, s, forgotten)
 	advance(ram.Lease)
-	require.Equal(t, repeat(tier.RAM, 3), tiersOf(s.Chain(ctx, tokens, nil)), "the files were checked")
+	require.Equal(t, repeat(tier.RAM, 3), tiersOf(s.Find(ctx, Prompt{Tokens: tokens}).Exact), "the files were checked")
 
 	require.NoError(t, os.RemoveAll(filepath.Join(o.Local.Root, storetest.VersionDir, s.opt.Fingerprint.String())))
 	readChain(t, s, tokens, len(tokens)) // exact nevertheless
 	advance(ram.Lease - time.Millisecond)
-	refs := s.Chain(ctx, tokens, nil)
+	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	require.Len(t, refs, 3)
 	advance(time.Millisecond)
-	require.Empty(t, s.Chain(ctx, tokens, nil))
+	require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
 	l := layoutOf(t, testSections, testTokens)
 	for _, ref := range refs[:2] {
-		require.ErrorIs(t, s.Read(ctx, ref, tokens[ref.Start:ref.Start+testTokens], l, make([]byte, l.Size())), tier.ErrNotFound)
+		require.ErrorIs(t, s.Read(ctx, ref, tokens[ref.Start:ref.Start+testTokens], l, Into{Rows: make([]byte, l.Size())}), tier.ErrNotFound)
 	}
 	require.Equal(t, 1, s.Stats().RAM.Pages, "pages that were looked up are no longer in memory")
 
@@ -271,7 +271,7 @@ func TestRAMPagesOfTheRemoteTier(t *testing.T) {
 	advance := fakeClock(s)
 	tokens := prompt(1, 2*testTokens)
 	putChain(t, s, tokens)
-	for _, ref := range s.Chain(ctx, tokens, nil) {
+	for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact {
 		to := filePath(o.Remote.Root, ref.name(s.pages))
 		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
 		require.NoError(t, os.Rename(filePath(o.Local.Root, ref.name(s.pages)), to))
@@ -280,13 +280,13 @@ func TestRAMPagesOfTheRemoteTier(t *testing.T) {
 	readChain(t, s, tokens, len(tokens))
 	require.Zero(t, inj.Count(vfs.OpRead), "the pages moved, and are in memory")
 	advance(ram.Lease)
-	require.Equal(t, repeat(tier.RAM, 2), tiersOf(s.Chain(ctx, tokens, nil)), "the remote tier has them")
+	require.Equal(t, repeat(tier.RAM, 2), tiersOf(s.Find(ctx, Prompt{Tokens: tokens}).Exact), "the remote tier has them")
 
 	// While no tier can tell whether the files exist, their pages are neither served nor
 	// dropped.
 	advance(ram.Lease)
 	inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Err: syscall.ESTALE})
-	require.Empty(t, s.Chain(ctx, tokens, nil))
+	require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
 	require.Equal(t, 2, s.Stats().RAM.Pages)
 	inj.Reset()
 	s.guard.Breaker.Success()
@@ -348,17 +348,17 @@ func TestRAMPagesThatCanBePlacedAre(t *testing.T) {
 	tokens := prompt(1, testTokens)
 	s := open(t, testOptions(t, withRAM(plenty)))
 	putChain(t, s, tokens)
-	ref := s.Chain(ctx, tokens, nil)[0]
+	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 	require.Equal(t, tier.RAM, ref.Tier)
 	_, placed, err := readPlaced(t, s, ref, tokens)
 	require.NoError(t, err)
 	requirePlaced(t, ref, placed)
-	require.NoError(t, placed.Close())
+	require.NoError(t, placed.File.Close())
 	require.Zero(t, s.Stats().RAMHits)
 
 	s = open(t, testOptions(t, withRAM(plenty), func(o *Options) { o.Compress = true }))
 	putChain(t, s, tokens)
-	requireNotPlaced(t, s, s.Chain(ctx, tokens, nil)[0], tokens, "in memory")
+	requireNotPlaced(t, s, s.Find(ctx, Prompt{Tokens: tokens}).Exact[0], tokens, "in memory")
 	require.EqualValues(t, 1, s.Stats().RAMHits)
 }
 
@@ -398,10 +398,10 @@ func TestRAMManyAtOnce(t *testing.T) {
 				case 2:
 					s.ram.tend()
 				default:
-					for _, ref := range s.Chain(ctx, tokens, nil) {
+					for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact {
 						l := layoutOf(t, testSections, ref.Stored)
 						buf, want := make([]byte, l.Size()), make([]byte, l.Size())
-						err := s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf)
+						err := s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, Into{Rows: buf})
 						if ref.Tail && errors.Is(err, tier.ErrNotFound) {
 							continue // a longer tail has replaced this one
 						}

@@ -17,46 +17,54 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// ReadOption is an option of reads.
-type ReadOption int
+// Into says what becomes of the rows of a page that is read.
+type Into struct {
+	// Rows, of layout.Size() bytes, is filled with the page. After an error its content is
+	// undefined.
+	Rows []byte
 
-// Gently reads on one processor and leaves the others to slots that compute. The rows read are
-// the same.
-const Gently ReadOption = 1
+	// Use, where Rows is nil, gets each section as soon as the section is checked: memory for a
+	// few pieces is enough, and a piece is used while it is in the processor's cache. Sections
+	// come in any order, also at the same time, and may come several times, when the page is read
+	// again or from another tier; the last time counts. Use does not keep the rows. Only after
+	// Read has returned nil the page is good, and after Read has returned Use is not called. After
+	// an error of Use, which Read returns, the rest of the page is not read.
+	//
+	// With Options.RAM a page comes whole into memory first, where it is kept.
+	Use func(i int, rows []byte) error
 
-// codecFor returns the codec of a read.
-func codecFor(codec *pagefile.Codec, how []ReadOption) *pagefile.Codec {
-	if slices.Contains(how, Gently) {
-		return codec.Gently()
-	}
-	return codec
+	// Placed, beside Use, gets the place of the rows. Nil means that the caller has no use for it.
+	Placed *Placed
+
+	// Gently reads on one processor and leaves the others to slots that compute. The rows are the
+	// same.
+	Gently bool
 }
 
-// Read fills buf with sections of a page, laid out by layout: all sections of the page, or
+// Read reads sections of a page, laid out by layout: all sections of the page, or
 // some of them in the same order. tokens are the ref.Tokens tokens that the caller expects at
-// ref.Start; layout is for ref.Stored tokens; buf has layout.Size() bytes. Of a tail with
+// ref.Start; layout is for ref.Stored tokens. Of a tail with
 // ref.Tokens < ref.Stored only the first ref.Tokens rows of each section belong to the
 // caller's sequence; sections that are not rows belong to another sequence.
 //
 // Header, fingerprint, key, parent, position, tokens, footer, and every byte of the read
 // sections are checked before Read returns nil. A page in memory was checked when it was
-// added. Of a Lossy ref, the rows are those that its encoding gives back. After an error buf is
-// undefined. If the tier of ref cannot return the page, Read
-// tries the other tiers.
+// added. Of a Lossy ref, the rows are those that its encoding gives back. If the tier of ref cannot
+// return the page, Read tries the other tiers.
 //
 // Read returns tier.ErrNotFound; pagefile.ErrDamaged, with the file in quarantine or not used
 // again; pagefile.ErrMismatch for a well-formed page other than the described one;
 // pagefile.ErrInvalidPage for arguments that do not fit together; tier.ErrTierDown,
 // tier.ErrTierTimeout, tier.ErrClosed, ctx's error or an error of the filesystem. After any of them
 // the caller computes the page.
-func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...ReadOption) error {
+func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, into Into) error {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
 	defer s.traffic.Enter()()
-	return s.reader.fill(ctx, ref, tokens, layout, buf, how)
+	return s.reader.read(ctx, wanted{ref, tokens, layout}, into)
 }
 
 // reader reads pages that a look-up found.
@@ -78,43 +86,110 @@ type reader struct {
 	whole   sync.Pool // *[]byte for whole pages on their way through memory
 }
 
-// fill does as Store.Read.
-func (r *reader) fill(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte, how []ReadOption) error {
-	if err := checkRead(ref, tokens, layout, len(buf)); err != nil {
+// wanted are the arguments of Read that say which page it is, and which sections.
+type wanted struct {
+	ref    Ref
+	tokens []int32
+	layout pagefile.Layout
+}
+
+// read does as Store.Read.
+func (r *reader) read(ctx context.Context, w wanted, into Into) error {
+	if into.Use == nil {
+		return r.readWhole(ctx, w, into, into.Rows)
+	}
+	if !r.ram.off() {
+		buf := r.takeWhole(w.layout)
+		defer r.putWhole(buf)
+		err := r.readWhole(ctx, w, into, *buf)
+		for i := 0; err == nil && i < w.layout.Len(); i++ {
+			if err = into.Use(i, w.layout.Rows(*buf, i)); err != nil {
+				into.Placed.drop()
+			}
+		}
 		return err
 	}
-	if r.fromRAM(ctx, ref, tokens, layout, buf, false) {
+	if err := w.check(w.layout.Size()); err != nil {
+		return err
+	}
+	page, err := r.readTiers(ctx, w, func(ctx context.Context, blob tier.Blob, h *pagefile.Header, sel pagefile.Selection) error {
+		return pagefile.ReadSections(ctx, blob, h, sel, r.codecFor(into), func(i int, rows []byte) error {
+			if err := into.Use(i, rows); err != nil {
+				return &checked.UseError{Err: err}
+			}
+			return nil
+		})
+	})
+	if err == nil && !into.Placed.take(page, w.layout) {
+		page.blob.Close()
+	}
+	return err
+}
+
+// readWhole reads a page into buf, from memory, from a Read of the same page that runs, or from the
+// tiers.
+func (r *reader) readWhole(ctx context.Context, w wanted, into Into, buf []byte) error {
+	if err := w.check(len(buf)); err != nil {
+		return err
+	}
+	if r.fromRAM(ctx, w, buf, into.Placed != nil) {
+		into.Placed.refuse(errors.New("it is in memory"))
 		return nil
 	}
-	other, end := r.sharing.join(ref.name(r.pages), ref, tokens, layout, buf)
-	if other != nil {
-		if other.copyTo(ctx, buf) {
-			r.counts.hits.Add(1)
-			r.counts.sharedHits.Add(1)
-			r.counts.readBytes.Add(uint64(len(buf)))
-			return nil
+	end := func(bool) {}
+	if into.Placed == nil { // else the caller needs a file of its own
+		var other *sharedRead
+		if other, end = r.sharing.join(w.ref.name(r.pages), w, buf); other != nil {
+			if other.copyTo(ctx, buf) {
+				r.counts.hits.Add(1)
+				r.counts.sharedHits.Add(1)
+				r.counts.readBytes.Add(uint64(len(buf)))
+				return nil
+			}
+			end = func(bool) {}
 		}
-		end = func(bool) {}
 	}
-	page, err := r.read(ctx, ref, tokens, layout, into(codecFor(r.codec, how), buf))
+	page, err := r.readTiers(ctx, w, func(ctx context.Context, blob tier.Blob, h *pagefile.Header, sel pagefile.Selection) error {
+		return pagefile.ReadPayload(ctx, blob, h, sel, r.codecFor(into), buf)
+	})
 	end(err == nil)
-	if err != nil {
+	if err != nil || into.Placed.take(page, w.layout) {
 		return err
 	}
 	page.blob.Close()
-	r.keep(page, layout, buf)
+	if w.layout.Equal(page.header.Layout) {
+		r.ram.keep(page.level, page.blob.Info(), page.header, buf, page.level.name)
+	}
 	return nil
 }
 
-// keep keeps a page in memory whose sections were all read.
-func (r *reader) keep(page verified, layout pagefile.Layout, buf []byte) {
-	if layout.Equal(page.header.Layout) {
-		r.ram.keep(page.level, page.blob.Info(), page.header, buf, page.level.name)
+// codecFor returns the codec of a read.
+func (r *reader) codecFor(into Into) *pagefile.Codec {
+	if into.Gently {
+		return r.codec.Gently()
 	}
+	return r.codec
 }
 
-// checkRead returns pagefile.ErrInvalidPage for arguments of Read that do not fit together.
-func checkRead(ref Ref, tokens []int32, layout pagefile.Layout, bytes int) error {
+// takeWhole returns memory for a page, which the caller gives back with putWhole.
+func (r *reader) takeWhole(layout pagefile.Layout) *[]byte {
+	r.counts.wholeBytes.Add(int64(layout.Size()))
+	if p, ok := r.whole.Get().(*[]byte); ok && cap(*p) >= layout.Size() {
+		*p = (*p)[:layout.Size()]
+		return p
+	}
+	buf := make([]byte, layout.Size())
+	return &buf
+}
+
+func (r *reader) putWhole(buf *[]byte) {
+	r.counts.wholeBytes.Add(-int64(len(*buf)))
+	r.whole.Put(buf)
+}
+
+// check returns pagefile.ErrInvalidPage for arguments of Read that do not fit together.
+func (w wanted) check(bytes int) error {
+	ref, tokens, layout := w.ref, w.tokens, w.layout
 	if len(tokens) != ref.Tokens || ref.Tokens < 1 || layout.Tokens() != ref.Stored || ref.Stored < ref.Tokens || bytes != layout.Size() {
 		return fmt.Errorf("read page %v: %d of %d tokens wanted, have %d tokens, a layout for %d and %d bytes for %d: %w",
 			ref.Key, ref.Tokens, ref.Stored, len(tokens), layout.Tokens(), bytes, layout.Size(), pagefile.ErrInvalidPage)
@@ -125,13 +200,6 @@ func checkRead(ref Ref, tokens []int32, layout pagefile.Layout, bytes int) error
 // load reads the wanted sections of a page's open file, and checks them.
 type load func(ctx context.Context, blob tier.Blob, h *pagefile.Header, sel pagefile.Selection) error
 
-// into loads sections into buf.
-func into(codec *pagefile.Codec, buf []byte) load {
-	return func(ctx context.Context, blob tier.Blob, h *pagefile.Header, sel pagefile.Selection) error {
-		return pagefile.ReadPayload(ctx, blob, h, sel, codec, buf)
-	}
-}
-
 // verified is a page's open file whose wanted sections were checked.
 type verified struct {
 	level  *level
@@ -139,17 +207,17 @@ type verified struct {
 	header *pagefile.Header
 }
 
-// read reads from the tiers and returns the open file. The caller closes the file.
-func (r *reader) read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, load load) (verified, error) {
+// readTiers reads from the tiers and returns the open file. The caller closes the file.
+func (r *reader) readTiers(ctx context.Context, w wanted, load load) (verified, error) {
 	var worst error
-	for _, lv := range r.tiers.from(ref.Tier) {
-		page, err := r.readFrom(ctx, lv, ref, tokens, layout, load)
+	for _, lv := range r.tiers.from(w.ref.Tier) {
+		page, err := r.readFrom(ctx, lv, w, load)
 		if err == nil {
 			r.counts.hits.Add(1)
 			lv.hit(page.header.Fingerprint)
 			lv.counts.hits.Add(1)
-			r.ahead.used(ref.name(r.pages), r.ram.off())
-			r.counts.readBytes.Add(uint64(layout.Size()))
+			r.ahead.used(w.ref.name(r.pages), r.ram.off())
+			r.counts.readBytes.Add(uint64(w.layout.Size()))
 			return page, nil
 		}
 		// Of two failures, one other than tier.ErrNotFound tells the caller more.
@@ -163,14 +231,14 @@ func (r *reader) read(ctx context.Context, ref Ref, tokens []int32, layout pagef
 	if errors.Is(worst, tier.ErrNotFound) && !checked.NotUsed(worst) {
 		r.counts.misses.Add(1)
 	}
-	return verified{}, fmt.Errorf("read page %v: %w", ref.Key, worst)
+	return verified{}, fmt.Errorf("read page %v: %w", w.ref.Key, worst)
 }
 
 // readFrom reads a page from one tier.
-func (r *reader) readFrom(ctx context.Context, lv *level, ref Ref, tokens []int32, layout pagefile.Layout, load load) (verified, error) {
+func (r *reader) readFrom(ctx context.Context, lv *level, w wanted, load load) (verified, error) {
 	var header *pagefile.Header
-	blob, err := lv.checked.Open(ctx, ref.name(r.pages), func(blob tier.Blob) (err error) {
-		header, err = r.readBlob(ctx, blob, ref, tokens, layout, load)
+	blob, err := lv.checked.Open(ctx, w.ref.name(r.pages), func(blob tier.Blob) (err error) {
+		header, err = r.readBlob(ctx, blob, w, load)
 		return err
 	})
 	if err != nil {
@@ -178,14 +246,14 @@ func (r *reader) readFrom(ctx context.Context, lv *level, ref Ref, tokens []int3
 	}
 	info := blob.Info()
 	if lv.far {
-		r.up.Request(info, ref.place())
+		r.up.Request(info, w.ref.place())
 	}
-	r.touch(ctx, lv, ref, info.Used)
+	r.touch(ctx, lv, w.ref, info.Used)
 	return verified{level: lv, blob: blob, header: header}, nil
 }
 
 // readBlob checks an open file against the arguments and loads the wanted sections.
-func (r *reader) readBlob(ctx context.Context, blob tier.Blob, ref Ref, tokens []int32, layout pagefile.Layout, load load) (*pagefile.Header, error) {
+func (r *reader) readBlob(ctx context.Context, blob tier.Blob, w wanted, load load) (*pagefile.Header, error) {
 	h, err := pagefile.ReadHeader(ctx, blob)
 	if err != nil {
 		return nil, err
@@ -193,15 +261,16 @@ func (r *reader) readBlob(ctx context.Context, blob tier.Blob, ref Ref, tokens [
 	if err := r.pages.CheckPlace(h, blob.Info().Name); err != nil {
 		return nil, err
 	}
-	if err := checkWanted(h, ref, r.pageTokens, tokens, layout); err != nil {
+	if err := w.matches(h, r.pageTokens); err != nil {
 		return nil, err
 	}
-	sel, _ := h.Select(layout)
+	sel, _ := h.Select(w.layout)
 	return h, load(ctx, blob, h, sel)
 }
 
-// checkWanted returns pagefile.ErrMismatch unless h is the page that the caller of Read describes.
-func checkWanted(h *pagefile.Header, ref Ref, pageTokens int, tokens []int32, layout pagefile.Layout) error {
+// matches returns pagefile.ErrMismatch unless h is the page that the caller of Read describes.
+func (w wanted) matches(h *pagefile.Header, pageTokens int) error {
+	ref := w.ref
 	switch {
 	case h.Parent != ref.Parent:
 		return pagefile.Mismatch("parent is %v, want %v", h.Parent, ref.Parent)
@@ -211,10 +280,10 @@ func checkWanted(h *pagefile.Header, ref Ref, pageTokens int, tokens []int32, la
 		return pagefile.Mismatch("page size is %d tokens, want %d", h.PageTokens, pageTokens)
 	case len(h.Tokens) != ref.Stored:
 		return pagefile.Mismatch("page has %d tokens, want %d", len(h.Tokens), ref.Stored)
-	case !slices.Equal(h.Tokens[:len(tokens)], tokens):
+	case !slices.Equal(h.Tokens[:len(w.tokens)], w.tokens):
 		return pagefile.Mismatch("tokens differ")
 	}
-	if _, ok := layout.Within(h.Layout); !ok {
+	if _, ok := w.layout.Within(h.Layout); !ok {
 		return pagefile.Mismatch("sections differ")
 	}
 	return nil

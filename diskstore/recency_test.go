@@ -76,7 +76,7 @@ func TestRecencyOrdersByItself(t *testing.T) {
 			"put": func(rt *rapid.T) { putChain(t, someStore.Draw(rt, "store"), someTokens.Draw(rt, "tokens")) },
 			"read": func(rt *rapid.T) {
 				s, tokens := someStore.Draw(rt, "store"), someTokens.Draw(rt, "tokens")
-				refs := s.Chain(ctx, tokens, nil)
+				refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 				for _, i := range rapid.Permutation(refs).Draw(rt, "refs") {
 					if rapid.Bool().Draw(rt, "read") {
 						readRef(t, s, i, tokens)
@@ -85,7 +85,7 @@ func TestRecencyOrdersByItself(t *testing.T) {
 			},
 			"touch": func(rt *rapid.T) {
 				s := someStore.Draw(rt, "store")
-				if refs := s.Chain(ctx, someTokens.Draw(rt, "tokens"), nil); len(refs) > 0 {
+				if refs := s.Find(ctx, Prompt{Tokens: someTokens.Draw(rt, "tokens")}).Exact; len(refs) > 0 {
 					passed.Add(int64(time.Duration(rapid.IntRange(0, 2).Draw(rt, "minutes")) * time.Minute))
 					touch(s, rapid.SampledFrom(refs).Draw(rt, "ref"))
 				}
@@ -109,7 +109,7 @@ func TestClockThatGoesBackKeepsTheOrder(t *testing.T) {
 	readChain(t, s, tokens, len(tokens))
 	requireOrdered(t, s)
 	now = now.Add(time.Hour)
-	touch(s, s.Chain(ctx, tokens, nil)[4])
+	touch(s, s.Find(ctx, Prompt{Tokens: tokens}).Exact[4])
 	requireOrdered(t, s)
 }
 
@@ -134,7 +134,7 @@ func TestCollectionReadsNoPages(t *testing.T) {
 	require.GreaterOrEqual(t, left, 5)
 	found := 0
 	for seed := range 4 {
-		found += len(s.Chain(ctx, prompt(seed, 4*testTokens), nil))
+		found += len(s.Find(ctx, Prompt{Tokens: prompt(seed, 4*testTokens)}).Exact)
 	}
 	require.Equal(t, left, found, "the remaining pages can be found: they begin at 0")
 	readChain(t, s, prompt(3, 4*testTokens), 4*testTokens)
@@ -155,10 +155,10 @@ func TestTouchMovesWhatComesBefore(t *testing.T) {
 	require.Equal(t, 2*3, inj.Count(vfs.OpChtimes), "two for each new page: pages share their chain's time")
 	now = now.Add(recency.TouchEvery)
 	inj.Reset()
-	touch(s, s.Chain(ctx, tokens, nil)[3])
+	touch(s, s.Find(ctx, Prompt{Tokens: tokens}).Exact[3])
 	require.Equal(t, 4, inj.Count(vfs.OpChtimes))
-	touch(s, s.Chain(ctx, tokens, nil)[3])
-	touch(s, s.Chain(ctx, tokens, nil)[1])
+	touch(s, s.Find(ctx, Prompt{Tokens: tokens}).Exact[3])
+	touch(s, s.Find(ctx, Prompt{Tokens: tokens}).Exact[1])
 	require.Equal(t, 4, inj.Count(vfs.OpChtimes))
 	requireOrdered(t, s)
 
@@ -166,9 +166,9 @@ func TestTouchMovesWhatComesBefore(t *testing.T) {
 	fresh := open(t, o)
 	now = now.Add(2 * recency.TouchEvery)
 	fresh.now = s.now
-	require.NoError(t, fresh.Put(ctx, pageOf(t, s.Chain(ctx, prompt(1, 9*testTokens), nil)[8].Key, 9*testTokens, prompt(7, testTokens))))
+	require.NoError(t, fresh.Put(ctx, pageOf(t, s.Find(ctx, Prompt{Tokens: prompt(1, 9*testTokens)}).Exact[8].Key, 9*testTokens, prompt(7, testTokens))))
 	requireOrdered(t, fresh)
-	for _, ref := range s.Chain(ctx, prompt(1, 9*testTokens), nil) {
+	for _, ref := range s.Find(ctx, Prompt{Tokens: prompt(1, 9*testTokens)}).Exact {
 		require.Equal(t, now.UnixNano(), recency.Used(time.Unix(0, ref.used), ref.Start).UnixNano())
 	}
 }
@@ -180,19 +180,19 @@ func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
 	s.now = func() time.Time { return now }
 	tokens := prompt(1, 6*testTokens+2)
 	putChain(t, s, tokens)
-	for _, ref := range s.Chain(ctx, tokens, nil)[3:] {
+	for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact[3:] {
 		info, err := tier.Stat(ctx, s.disk, ref.name(s.pages))
 		require.NoError(t, err)
 		evictPage(t, s, info)
 	}
 	now = now.Add(10 * time.Minute)
-	refs := s.Chain(ctx, tokens, nil)
+	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	for _, ref := range refs[3:] { // a slot has the pages before
 		readRef(t, s, ref, tokens)
 	}
 	require.NoError(t, s.Flush(ctx))
 	requireOrdered(t, s)
-	require.Equal(t, tier.Local, s.Chain(ctx, tokens, nil)[6].Tier)
+	require.Equal(t, tier.Local, s.Find(ctx, Prompt{Tokens: tokens}).Exact[6].Tier)
 
 	// A demotion keeps the page's recency even if the remote tier has an older copy.
 	info, err := tier.Stat(ctx, s.disk, refs[5].name(s.pages))

@@ -60,22 +60,22 @@ func TestBadPageThatWasReplacedIsNotQuarantined(t *testing.T) {
 		other := open(t, o)
 		tokens := prompt(1, testTokens)
 		p := putChain(t, s, tokens)[0]
-		ref := s.Chain(ctx, tokens, nil)[0]
+		ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 		l := layoutOf(t, testSections, ref.Stored)
 		spoil(t, filePath(o.Local.Root, s.pages.Page(p.Key())))
 		var once sync.Once
 		inj.Watch(func(op vfs.Op, paths ...string) {
 			if op == before && strings.Contains(paths[len(paths)-1], storetest.QuarantineDir) {
 				once.Do(func() {
-					require.Error(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
+					require.Error(t, other.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}))
 					require.NoError(t, other.Put(ctx, pageOf(t, o.Fingerprint, 0, tokens)))
 				})
 			}
 		})
-		require.Error(t, s.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
+		require.Error(t, s.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}))
 		inj.Watch(nil)
 		require.True(t, other.Has(p.Key()))
-		require.NoError(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
+		require.NoError(t, other.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}))
 		require.Len(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt), 1, "the bad one")
 		requireCovered(t, o.Local.Root, s, other)
 	}
@@ -89,7 +89,7 @@ func TestLateQuarantineSparesAnothersPage(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, testTokens)
 	demoteAnew(t, s, tokens)
-	ref := s.Chain(ctx, tokens, nil)[0]
+	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 	require.Equal(t, tier.Remote, ref.Tier)
 	path := filePath(o.Remote.Root, ref.name(s.pages))
 	spoil(t, path)
@@ -98,14 +98,14 @@ func TestLateQuarantineSparesAnothersPage(t *testing.T) {
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{Path: regexp.MustCompile("quarantine"), Ops: []vfs.Op{vfs.OpRename}, Gate: gate})
 	l := layoutOf(t, testSections, ref.Stored)
-	require.Error(t, s.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
+	require.Error(t, s.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}))
 	<-gate.Entered()
 	other := beside(t, o)
 	demoteAnew(t, other, tokens)
 	gate.Open()
 	idle(s.guard)
 	require.FileExists(t, path)
-	require.NoError(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
+	require.NoError(t, other.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}))
 }
 
 // TestLateRemoveSparesAnothersPage: a machine evicts a page and its mount hangs. The removal
@@ -121,7 +121,7 @@ func TestLateRemoveSparesAnothersPage(t *testing.T) {
 			s := open(t, o)
 			tokens := prompt(1, testTokens)
 			demoteAnew(t, s, tokens)
-			ref := s.Chain(ctx, tokens, nil)[0]
+			ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 			there, err := tier.Stat(ctx, s.guard, ref.name(s.pages))
 			require.NoError(t, err)
 			s.guard.StepIn = 50 * time.Millisecond
@@ -136,7 +136,7 @@ func TestLateRemoveSparesAnothersPage(t *testing.T) {
 			gate.Open()
 			idle(s.guard)
 			l := layoutOf(t, testSections, ref.Stored)
-			require.NoError(t, other.Read(ctx, ref, tokens, l, make([]byte, l.Size())))
+			require.NoError(t, other.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}))
 			require.Empty(t, filesIn(t, o.Remote.Root, dir.TmpExt))
 		})
 	}

@@ -90,7 +90,7 @@ func TestRootUsage(t *testing.T) {
 	o := someRoot(t)
 	alive := open(t, o)
 	putChain(t, alive, prompt(0, testTokens+3))
-	moved, err := alive.disk.Quarantine(ctx, tier.Info{Name: alive.Chain(ctx, prompt(0, testTokens+3), nil)[1].name(alive.pages)}, "test")
+	moved, err := alive.disk.Quarantine(ctx, tier.Info{Name: alive.Find(ctx, Prompt{Tokens: prompt(0, testTokens+3)}).Exact[1].name(alive.pages)}, "test")
 	require.NoError(t, err)
 	require.True(t, moved)
 	use, err := openRoot(t, o).Usage(ctx)
@@ -164,10 +164,10 @@ func TestGCUnderALivingServer(t *testing.T) {
 	o := someRoot(t)
 	s := open(t, o)
 	tokens := prompt(0, testTokens+3)
-	refs := s.Chain(ctx, tokens, nil)
+	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	gc(t, o, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }})
 	l := layoutOf(t, testSections, testTokens)
-	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, make([]byte, l.Size())), tier.ErrNotFound)
+	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, Into{Rows: make([]byte, l.Size())}), tier.ErrNotFound)
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
 }

@@ -36,9 +36,9 @@ func TestRootSwappedAfterOpen(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, testTokens)
 	putChain(t, s, tokens)
-	ref := s.Chain(ctx, tokens, nil)[0]
+	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 	l := layoutOf(t, testSections, testTokens)
-	read := func() error { return s.Read(ctx, ref, tokens, l, make([]byte, l.Size())) }
+	read := func() error { return s.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}) }
 
 	require.NoError(t, os.Rename(o.Local.Root, o.Local.Root+".old"))
 	require.NoError(t, os.CopyFS(o.Local.Root, os.DirFS(o.Local.Root+".old")))
@@ -49,7 +49,7 @@ func TestRootSwappedAfterOpen(t *testing.T) {
 	for seed := range 3 {
 		require.Error(t, s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(7+seed, testTokens))))
 	}
-	require.Empty(t, s.Chain(ctx, tokens, nil))
+	require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
 	require.False(t, s.Has(ref.Key))
 	require.True(t, s.Stats().Local.Down)
 	require.Equal(t, before, filesIn(t, o.Local.Root, dir.PageExt), "no file is written to the root")

@@ -26,7 +26,7 @@ func TestReadSomeSections(t *testing.T) {
 			s := open(t, testOptions(t, change))
 			tokens := prompt(1, testTokens)
 			page := putChain(t, s, tokens)[0]
-			ref := s.Chain(ctx, tokens, nil)[0]
+			ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 			for some := 1; some < 1<<len(testSections); some++ {
 				var wanted []pagefile.Section
 				var of []int
@@ -37,7 +37,7 @@ func TestReadSomeSections(t *testing.T) {
 				}
 				l := layoutOf(t, wanted, testTokens)
 				buf := make([]byte, l.Size())
-				require.NoError(t, s.Read(ctx, ref, tokens, l, buf))
+				require.NoError(t, s.Read(ctx, ref, tokens, l, Into{Rows: buf}))
 				for i := range wanted {
 					require.Equal(t, page.Layout.Rows(page.Payload, of[i]), l.Rows(buf, i), "sections %b", some)
 					require.Empty(t, bytes.Trim(l.Gap(buf, i), "\x00"))
@@ -56,7 +56,7 @@ func TestDamageElsewhereIsNotRead(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, testTokens)
 	putChain(t, s, tokens)
-	ref := s.Chain(ctx, tokens, nil)[0]
+	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 	path := filePath(o.Local.Root, ref.name(s.pages))
 	h, err := tier.ReadHeader(ctx, s.disk, ref.name(s.pages))
 	require.NoError(t, err)
@@ -64,9 +64,9 @@ func TestDamageElsewhereIsNotRead(t *testing.T) {
 	flipAt(t, path, int(h.Sections[last].Offset))
 
 	first := layoutOf(t, testSections[:last], testTokens)
-	require.NoError(t, s.Read(ctx, ref, tokens, first, make([]byte, first.Size())))
+	require.NoError(t, s.Read(ctx, ref, tokens, first, Into{Rows: make([]byte, first.Size())}))
 	whole := layoutOf(t, testSections, testTokens)
-	require.ErrorIs(t, s.Read(ctx, ref, tokens, whole, make([]byte, whole.Size())), pagefile.ErrDamaged)
+	require.ErrorIs(t, s.Read(ctx, ref, tokens, whole, Into{Rows: make([]byte, whole.Size())}), pagefile.ErrDamaged)
 }
 
 // stateSections are rows and state.
@@ -95,11 +95,9 @@ func TestPagesWithState(t *testing.T) {
 			full := withSections(t, s.opt.Fingerprint, 0, tokens, stateSections)
 			require.Len(t, full.Layout.Rows(full.Payload, 3), 5000)
 			layout := func() pagefile.Layout {
-				refs := s.Chain(ctx, tokens, nil)
+				refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 				require.Len(t, refs, 1)
-				l, err := s.LayoutOf(ctx, refs[0])
-				require.NoError(t, err)
-				return l
+				return storedLayout(t, s, refs[0])
 			}
 			require.NoError(t, s.Put(ctx, plain))
 			require.False(t, layout().HasState())
@@ -109,7 +107,7 @@ func TestPagesWithState(t *testing.T) {
 			require.True(t, layout().Equal(full.Layout))
 
 			buf := make([]byte, full.Layout.Size())
-			require.NoError(t, s.Read(ctx, s.Chain(ctx, tokens, nil)[0], tokens, full.Layout, buf))
+			require.NoError(t, s.Read(ctx, s.Find(ctx, Prompt{Tokens: tokens}).Exact[0], tokens, full.Layout, Into{Rows: buf}))
 			require.Equal(t, full.Payload, buf)
 		})
 	}
@@ -131,7 +129,7 @@ func TestTailsWithin(t *testing.T) {
 	require.NoError(t, s.Put(ctx, withSections(t, s.opt.Fingerprint, 0, other, stateSections)))
 
 	lengths := func(tokens []int32) (found []int) {
-		for _, ref := range s.TailsWithin(ctx, s.opt.Fingerprint, 0, tokens, nil) {
+		for _, ref := range tailsWithin(s, Prompt{Tokens: tokens}) {
 			require.Equal(t, ref.Tokens, ref.Stored)
 			found = append(found, ref.Tokens)
 		}
@@ -141,14 +139,9 @@ func TestTailsWithin(t *testing.T) {
 	require.Equal(t, []int{2}, lengths(tokens[:3]))
 	require.Empty(t, lengths(tokens[:1]))
 	require.Equal(t, []int{3, 2}, lengths(other))
-	require.Empty(t, s.TailsWithin(ctx, s.opt.Fingerprint, 0, tokens, []pagefile.Media{{Offset: 1}}))
-
-	_, err := s.LayoutOf(ctx, Ref{Key: pagefile.Key{1}, Parent: s.opt.Fingerprint})
-	require.ErrorIs(t, err, tier.ErrNotFound)
+	require.Empty(t, tailsWithin(s, Prompt{Tokens: tokens, Media: []pagefile.Media{{Offset: 1}}}))
 	require.NoError(t, s.Close())
-	require.Empty(t, s.TailsWithin(ctx, s.opt.Fingerprint, 0, tokens, nil))
-	_, err = s.LayoutOf(ctx, Ref{})
-	require.ErrorIs(t, err, tier.ErrClosed)
+	require.Zero(t, s.Find(ctx, Prompt{Tokens: tokens, State: anywhere}))
 }
 
 // A longer tail replaces no tail with rows that it lacks.
@@ -160,7 +153,7 @@ func TestTailWithFewerSections(t *testing.T) {
 	}
 	require.NoError(t, s.Put(ctx, withSections(t, s.opt.Fingerprint, 0, tokens[:4], testSections[:1])))
 	var lengths []int
-	for _, ref := range s.TailsWithin(ctx, s.opt.Fingerprint, 0, tokens, nil) {
+	for _, ref := range tailsWithin(s, Prompt{Tokens: tokens}) {
 		lengths = append(lengths, ref.Stored)
 	}
 	require.Equal(t, []int{4, 3}, lengths)
@@ -173,28 +166,29 @@ func TestReadGently(t *testing.T) {
 		s := open(t, o)
 		tokens := prompt(1, testTokens)
 		page := putChain(t, s, tokens)[0]
-		ref := s.Chain(ctx, tokens, nil)[0]
+		ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 		buf := make([]byte, page.Layout.Size())
-		require.NoError(t, s.Read(ctx, ref, tokens, page.Layout, buf, Gently))
+		require.NoError(t, s.Read(ctx, ref, tokens, page.Layout, Into{Rows: buf, Gently: true}))
 		require.Equal(t, page.Payload, buf)
 
 		h, err := tier.ReadHeader(ctx, s.disk, ref.name(s.pages))
 		require.NoError(t, err)
 		flipAt(t, filePath(o.Local.Root, ref.name(s.pages)), int(h.Sections[1].Offset))
-		require.ErrorIs(t, s.Read(ctx, ref, tokens, page.Layout, buf, Gently), pagefile.ErrDamaged)
+		require.ErrorIs(t, s.Read(ctx, ref, tokens, page.Layout, Into{Rows: buf, Gently: true}), pagefile.ErrDamaged)
 	}
 }
 
-// readSections returns the sections that ReadSections passes on, one after the other.
+// readSections returns the sections that Read passes on, one after the other.
 func readSections(s *Store, ref Ref, tokens []int32, l pagefile.Layout, fail error) ([]byte, error) {
 	buf := make([]byte, l.Size())
 	var mu sync.Mutex
-	err := s.ReadSections(ctx, ref, tokens, l, func(i int, rows []byte) error {
+	err := s.Read(ctx, ref, tokens, l, Into{Use: func(i int, rows []byte) error {
 		mu.Lock()
 		defer mu.Unlock()
 		copy(l.Rows(buf, i), rows)
 		return fail
-	})
+	}})
+
 	return buf, err
 }
 
@@ -211,7 +205,7 @@ func TestReadSections(t *testing.T) {
 			s := open(t, o)
 			tokens := prompt(1, testTokens)
 			page := putChain(t, s, tokens)[0]
-			ref := s.Chain(ctx, tokens, nil)[0]
+			ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 			for range 2 {
 				got, err := readSections(s, ref, tokens, page.Layout, nil)
 				require.NoError(t, err)
@@ -242,10 +236,10 @@ func TestAnErrorOfTheUserIsNoneOfTheStore(t *testing.T) {
 		s := open(t, testOptions(t, func(o *Options) { o.RAM.BudgetBytes = budget }))
 		tokens := prompt(1, testTokens)
 		page := putChain(t, s, tokens)[0]
-		ref := s.Chain(ctx, tokens, nil)[0]
+		ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 		_, err := readSections(s, ref, tokens, page.Layout, refused)
 		require.ErrorIs(t, err, refused)
-		_, err = s.ReadPlaced(ctx, ref, tokens, page.Layout, func(int, []byte) error { return refused })
+		err = s.Read(ctx, ref, tokens, page.Layout, Into{Placed: new(Placed), Use: func(int, []byte) error { return refused }})
 		require.ErrorIs(t, err, refused)
 		stats := s.Stats()
 		require.Zero(t, stats.TierErrors+stats.Damaged+stats.Mismatched+stats.Misses)
@@ -261,12 +255,13 @@ func TestAnErrorOfTheUserThatLooksLikeTheDisks(t *testing.T) {
 		s := open(t, testOptions(t))
 		tokens := prompt(1, testTokens)
 		page := putChain(t, s, tokens)[0]
-		ref := s.Chain(ctx, tokens, nil)[0]
+		ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 		var once sync.Once
-		err := s.ReadSections(ctx, ref, tokens, page.Layout, func(int, []byte) (err error) {
+		err := s.Read(ctx, ref, tokens, page.Layout, Into{Use: func(int, []byte) (err error) {
 			once.Do(func() { err = fmt.Errorf("a spill's file: %w", refused) })
 			return err
-		})
+		}})
+
 		require.ErrorIs(t, err, refused)
 		stats := s.Stats()
 		require.Zero(t, stats.TierErrors+stats.Damaged+stats.Mismatched+stats.Misses, "%v", refused)

@@ -17,11 +17,9 @@ type sharing struct {
 
 // sharedRead is a running Read. Its arguments do not change.
 type sharedRead struct {
-	of     *sharing
-	ref    Ref
-	tokens []int32
-	layout pagefile.Layout
-	rows   []byte // the reader's buffer; the reader may change it after the last copy
+	wanted
+	of   *sharing
+	rows []byte // the reader's buffer; the reader may change it after the last copy
 
 	done chan struct{} // closed when the Read has ended
 	good bool          // rows hold the page
@@ -35,18 +33,18 @@ type sharedRead struct {
 // nil and a function, end, that the caller calls after its own Read; good says whether the
 // caller's buffer holds the page. end returns after all copies are taken. A Read of the same
 // file with other arguments is not shared, and join does not wait for it.
-func (s *sharing) join(name pagefile.Name, ref Ref, tokens []int32, layout pagefile.Layout, buf []byte) (other *sharedRead, end func(good bool)) {
+func (s *sharing) join(name pagefile.Name, w wanted, buf []byte) (other *sharedRead, end func(good bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.reading[name]; r != nil {
-		same := r.ref.Parent == ref.Parent && r.ref.Start == ref.Start && r.layout.Equal(layout) && slices.Equal(r.tokens, tokens)
+		same := r.ref.Parent == w.ref.Parent && r.ref.Start == w.ref.Start && r.layout.Equal(w.layout) && slices.Equal(r.tokens, w.tokens)
 		if !same {
 			return nil, func(bool) {}
 		}
 		r.waiting++
 		return r, nil
 	}
-	r := &sharedRead{of: s, ref: ref, tokens: tokens, layout: layout, rows: buf, done: make(chan struct{})}
+	r := &sharedRead{wanted: w, of: s, rows: buf, done: make(chan struct{})}
 	if s.reading == nil {
 		s.reading = make(map[pagefile.Name]*sharedRead)
 	}

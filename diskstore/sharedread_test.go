@@ -18,7 +18,7 @@ import (
 func startRead(ctx context.Context, t *testing.T, s *Store, ref Ref, tokens []int32) (buf []byte, done chan error) {
 	l := layoutOf(t, testSections, ref.Stored)
 	buf, done = make([]byte, l.Size()), make(chan error, 1)
-	go func() { done <- s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf) }()
+	go func() { done <- s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, Into{Rows: buf}) }()
 	return buf, done
 }
 
@@ -39,7 +39,7 @@ func hangingRead(t *testing.T, fail error) (s *Store, inj *vfs.Injector, tokens 
 	s = open(t, testOptions(t, withFS(inj)))
 	tokens = prompt(1, testTokens)
 	putChain(t, s, tokens)
-	ref = s.Chain(ctx, tokens, nil)[0]
+	ref = s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 	gate = vfs.NewGate()
 	inj.Add(vfs.Rule{Path: regexp.MustCompile(ref.Key.String()), Ops: []vfs.Op{vfs.OpRead}, Gate: gate, Err: fail})
 	return s, inj, tokens, ref, gate
@@ -115,7 +115,7 @@ func TestReadsOfOtherTokensAreNotShared(t *testing.T) {
 	other := append([]int32{}, tokens...)
 	other[3]++
 	l := layoutOf(t, testSections, testTokens)
-	require.ErrorIs(t, s.Read(ctx, ref, other, l, make([]byte, l.Size())), pagefile.ErrMismatch)
+	require.ErrorIs(t, s.Read(ctx, ref, other, l, Into{Rows: make([]byte, l.Size())}), pagefile.ErrMismatch)
 	gate.Open()
 	require.NoError(t, <-firstDone)
 }

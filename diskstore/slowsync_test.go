@@ -127,9 +127,9 @@ func TestAMoveToQuarantineThatHangsStallsNothingElse(t *testing.T) {
 	flipAt(t, filePath(s.opt.Local.Root, s.pages.Page(bad.Key())), -100)
 	gate := syncHangs(t, inj, s.opt.Local.Root, vfs.OpSyncDir, storetest.QuarantineDir+"$")
 	read := make(chan error, 1)
-	refs := s.Chain(ctx, bad.Tokens, nil)
+	refs := s.Find(ctx, Prompt{Tokens: bad.Tokens}).Exact
 	go func() {
-		read <- s.Read(ctx, refs[0], bad.Tokens, bad.Layout, make([]byte, bad.Layout.Size()))
+		read <- s.Read(ctx, refs[0], bad.Tokens, bad.Layout, Into{Rows: make([]byte, bad.Layout.Size())})
 	}()
 	<-gate.Entered()
 	soon(t, "a count", func() error { _, err := s.local.files.Count(ctx, nil); return err })

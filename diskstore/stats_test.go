@@ -102,9 +102,9 @@ func TestStatsOfEvictionAndDamage(t *testing.T) {
 	require.NoError(t, err)
 	data[len(data)-pagefile.FooterBytes-1] ^= 4
 	require.NoError(t, os.WriteFile(path, data, 0o600))
-	ref := s.Chain(ctx, b, nil)[0]
+	ref := s.Find(ctx, Prompt{Tokens: b}).Exact[0]
 	l := layoutOf(t, testSections, testTokens)
-	require.ErrorIs(t, s.Read(ctx, ref, b, l, make([]byte, l.Size())), pagefile.ErrDamaged)
+	require.ErrorIs(t, s.Read(ctx, ref, b, l, Into{Rows: make([]byte, l.Size())}), pagefile.ErrDamaged)
 	require.Equal(t, Stats{Damaged: 1, LocalQuarantined: 1}, statsSince(t, s, st))
 }
 

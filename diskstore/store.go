@@ -31,7 +31,7 @@ type Store struct {
 	local     *level
 	remote    *level // nil without a remote tier
 	tiers     levels // both
-	find      lookup
+	lookup    lookup
 	reader    reader
 	ram       memory
 	codec     *pagefile.Codec

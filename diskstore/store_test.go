@@ -41,7 +41,7 @@ func TestPutReadChainReopen(t *testing.T) {
 		require.EqualValues(t, 4, st.Hits)
 		require.NoError(t, s.Close())
 		require.ErrorIs(t, s.Put(ctx, pages[0]), tier.ErrClosed)
-		require.Empty(t, s.Chain(ctx, tokens, nil))
+		require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
 		require.False(t, s.Has(pages[0].Key()))
 		require.NoError(t, s.Close())
 
@@ -49,7 +49,7 @@ func TestPutReadChainReopen(t *testing.T) {
 		s = open(t, o)
 		readChain(t, s, tokens, len(tokens))
 		require.Equal(t, st.Local, s.Stats().Local)
-		refs := s.ChainFrom(ctx, pages[0].Key(), testTokens, tokens[testTokens:], nil)
+		refs := s.Find(ctx, Prompt{Parent: pages[0].Key(), Start: testTokens, Tokens: tokens[testTokens:]}).Exact
 		require.Equal(t, len(tokens)-testTokens, tokensIn(refs))
 		require.EqualValues(t, testTokens, refs[0].Start)
 		require.Empty(t, filesIn(t, o.Local.Root, dir.TmpExt))
@@ -80,12 +80,12 @@ func TestMediaIsPartOfThePage(t *testing.T) {
 
 	inTail := pagefile.Media{Offset: testTokens + 2, Hash: [32]byte{5}}
 	other := pagefile.Media{Offset: testTokens + 2, Hash: [32]byte{6}}
-	require.Equal(t, testTokens+4, tokensIn(s.Chain(ctx, tokens, []pagefile.Media{inTail, cat})), "order of media does not matter")
-	require.Equal(t, testTokens+2, tokensIn(s.Chain(ctx, tokens, []pagefile.Media{cat, other})))
-	require.Equal(t, testTokens+2, tokensIn(s.Chain(ctx, tokens, []pagefile.Media{cat})))
-	require.Equal(t, 3, tokensIn(s.Chain(ctx, tokens, []pagefile.Media{dog})), "the tokens before the image")
-	require.Equal(t, 3, tokensIn(s.Chain(ctx, tokens, nil)))
-	refs := s.ChainFrom(ctx, p.Key(), testTokens, tokens[testTokens:], []pagefile.Media{cat, inTail})
+	require.Equal(t, testTokens+4, tokensIn(s.Find(ctx, Prompt{Tokens: tokens, Media: []pagefile.Media{inTail, cat}}).Exact), "order of media does not matter")
+	require.Equal(t, testTokens+2, tokensIn(s.Find(ctx, Prompt{Tokens: tokens, Media: []pagefile.Media{cat, other}}).Exact))
+	require.Equal(t, testTokens+2, tokensIn(s.Find(ctx, Prompt{Tokens: tokens, Media: []pagefile.Media{cat}}).Exact))
+	require.Equal(t, 3, tokensIn(s.Find(ctx, Prompt{Tokens: tokens, Media: []pagefile.Media{dog}}).Exact), "the tokens before the image")
+	require.Equal(t, 3, tokensIn(s.Find(ctx, Prompt{Tokens: tokens}).Exact))
+	refs := s.Find(ctx, Prompt{Parent: p.Key(), Start: testTokens, Tokens: tokens[testTokens:], Media: []pagefile.Media{cat, inTail}}).Exact
 	require.Equal(t, 4, tokensIn(refs))
 }
 
@@ -128,7 +128,7 @@ func TestReadRefusesWhatWasNotAskedFor(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, 2*testTokens)
 	putChain(t, s, tokens)
-	ref := s.Chain(ctx, tokens, nil)[1]
+	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[1]
 	good := layoutOf(t, testSections, testTokens)
 	mine := tokens[testTokens:]
 	wrongTokens := append([]int32{}, mine...)
@@ -138,28 +138,28 @@ func TestReadRefusesWhatWasNotAskedFor(t *testing.T) {
 	swapped := append([]pagefile.Section{}, testSections...)
 	swapped[0], swapped[1] = swapped[1], swapped[0]
 	tests := map[string]func() error{
-		"tokens": func() error { return s.Read(ctx, ref, wrongTokens, good, make([]byte, good.Size())) },
+		"tokens": func() error { return s.Read(ctx, ref, wrongTokens, good, Into{Rows: make([]byte, good.Size())}) },
 		"parent": func() error {
 			r := ref
 			r.Parent[0]++
-			return s.Read(ctx, r, mine, good, make([]byte, good.Size()))
+			return s.Read(ctx, r, mine, good, Into{Rows: make([]byte, good.Size())})
 		},
 		"start": func() error {
 			r := ref
 			r.Start = 0
-			return s.Read(ctx, r, mine, good, make([]byte, good.Size()))
+			return s.Read(ctx, r, mine, good, Into{Rows: make([]byte, good.Size())})
 		},
 		"row bytes": func() error {
 			l := layoutOf(t, resize, testTokens)
-			return s.Read(ctx, ref, mine, l, make([]byte, l.Size()))
+			return s.Read(ctx, ref, mine, l, Into{Rows: make([]byte, l.Size())})
 		},
 		"section order": func() error {
 			l := layoutOf(t, swapped, testTokens)
-			return s.Read(ctx, ref, mine, l, make([]byte, l.Size()))
+			return s.Read(ctx, ref, mine, l, Into{Rows: make([]byte, l.Size())})
 		},
 		"a section it has not": func() error {
 			l := layoutOf(t, append(slices.Clone(testSections), pagefile.Section{Group: 9, RowBytes: 4}), testTokens)
-			return s.Read(ctx, ref, mine, l, make([]byte, l.Size()))
+			return s.Read(ctx, ref, mine, l, Into{Rows: make([]byte, l.Size())})
 		},
 	}
 	for name, read := range tests {
@@ -168,11 +168,11 @@ func TestReadRefusesWhatWasNotAskedFor(t *testing.T) {
 	require.EqualValues(t, len(tests), s.Stats().Mismatched)
 	readRef(t, s, ref, tokens) // none of these errors cost the page
 
-	require.ErrorIs(t, s.Read(ctx, ref, mine[1:], good, make([]byte, good.Size())), pagefile.ErrInvalidPage)
-	require.ErrorIs(t, s.Read(ctx, ref, mine, good, make([]byte, 1)), pagefile.ErrInvalidPage)
+	require.ErrorIs(t, s.Read(ctx, ref, mine[1:], good, Into{Rows: make([]byte, good.Size())}), pagefile.ErrInvalidPage)
+	require.ErrorIs(t, s.Read(ctx, ref, mine, good, Into{Rows: make([]byte, 1)}), pagefile.ErrInvalidPage)
 	gone := ref
 	gone.Key[0]++
-	require.ErrorIs(t, s.Read(ctx, gone, mine, good, make([]byte, good.Size())), tier.ErrNotFound)
+	require.ErrorIs(t, s.Read(ctx, gone, mine, good, Into{Rows: make([]byte, good.Size())}), tier.ErrNotFound)
 
 	// The same files under another fingerprint, page size or name.
 	from := filePath(o.Local.Root, s.pages.Page(ref.Key))
@@ -180,12 +180,12 @@ func TestReadRefusesWhatWasNotAskedFor(t *testing.T) {
 	o2.Fingerprint = testFingerprint(2)
 	s2 := open(t, o2)
 	place(t, from, filePath(o.Local.Root, s2.pages.Page(ref.Key)))
-	require.ErrorIs(t, s2.Read(ctx, ref, mine, good, make([]byte, good.Size())), pagefile.ErrMismatch)
+	require.ErrorIs(t, s2.Read(ctx, ref, mine, good, Into{Rows: make([]byte, good.Size())}), pagefile.ErrMismatch)
 	require.False(t, s2.Has(ref.Key), "a page in another's place is quarantined")
 	wrong := ref
 	wrong.Key[5]++
 	place(t, from, filePath(o.Local.Root, s.pages.Page(wrong.Key)))
-	require.ErrorIs(t, s.Read(ctx, wrong, mine, good, make([]byte, good.Size())), pagefile.ErrMismatch)
+	require.ErrorIs(t, s.Read(ctx, wrong, mine, good, Into{Rows: make([]byte, good.Size())}), pagefile.ErrMismatch)
 	require.False(t, s.Has(wrong.Key))
 	o3 := o
 	o3.PageTokens = testTokens / 2
@@ -224,7 +224,7 @@ func TestDamageIsQuarantinedAndRepaired(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, testTokens+3)
 	pages := putChain(t, s, tokens)
-	refs := s.Chain(ctx, tokens, nil)
+	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	for i, ref := range refs {
 		path := filePath(o.Local.Root, ref.name(s.pages))
 		data, err := os.ReadFile(path)
@@ -232,7 +232,7 @@ func TestDamageIsQuarantinedAndRepaired(t *testing.T) {
 		data[len(data)-pagefile.FooterBytes-1] ^= 4
 		require.NoError(t, os.WriteFile(path, data, 0o600))
 		l := layoutOf(t, testSections, ref.Stored)
-		err = s.Read(ctx, ref, pages[i].Tokens, l, make([]byte, l.Size()))
+		err = s.Read(ctx, ref, pages[i].Tokens, l, Into{Rows: make([]byte, l.Size())})
 		require.ErrorIs(t, err, pagefile.ErrDamaged)
 		require.NoFileExists(t, path)
 	}
@@ -264,9 +264,9 @@ func TestDamagedTailHeaderIsQuarantinedByChain(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, 3)
 	putChain(t, s, tokens)
-	path := filePath(o.Local.Root, s.Chain(ctx, tokens, nil)[0].name(s.pages))
+	path := filePath(o.Local.Root, s.Find(ctx, Prompt{Tokens: tokens}).Exact[0].name(s.pages))
 	require.NoError(t, os.Truncate(path, 100))
-	require.Empty(t, s.Chain(ctx, tokens, nil))
+	require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
 	require.NoFileExists(t, path)
 	require.EqualValues(t, 1, s.Stats().Damaged)
 }
@@ -300,11 +300,11 @@ func TestRootDeletedWhileOpen(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, 2*testTokens+2)
 	putChain(t, s, tokens)
-	refs := s.Chain(ctx, tokens, nil)
+	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	require.NoError(t, os.RemoveAll(o.Local.Root))
-	require.Empty(t, s.Chain(ctx, tokens, nil))
+	require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
 	l := layoutOf(t, testSections, testTokens)
-	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, make([]byte, l.Size())), tier.ErrNotFound)
+	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, Into{Rows: make([]byte, l.Size())}), tier.ErrNotFound)
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
 	_, err := s.Scan(ctx)
@@ -336,10 +336,10 @@ func TestTwoStoresShareARoot(t *testing.T) {
 					}
 					parent = p.Key()
 				}
-				for _, ref := range s.Chain(ctx, tokens, nil) {
+				for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact {
 					l, _ := pagefile.NewLayout(testSections, ref.Stored)
 					buf := make([]byte, l.Size())
-					err := s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf)
+					err := s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, Into{Rows: buf})
 					if err != nil && !errors.Is(err, tier.ErrNotFound) { // evicted meanwhile
 						t.Errorf("read: %v", err)
 					}
@@ -351,7 +351,7 @@ func TestTwoStoresShareARoot(t *testing.T) {
 	for i, s := range stores { // alone, neither is refused
 		tokens := prompt(10+i, 5*testTokens)
 		putChain(t, s, tokens)
-		require.Len(t, s.Chain(ctx, tokens, nil), 5)
+		require.Len(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact, 5)
 		require.NoError(t, s.Flush(ctx))
 		require.Zero(t, s.Stats().Damaged+s.Stats().Mismatched)
 	}
@@ -423,7 +423,7 @@ func TestTouchIsThrottled(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, testTokens)
 	putChain(t, s, tokens)
-	ref := s.Chain(ctx, tokens, nil)[0]
+	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 	inj.Reset()
 	touch(s, ref)
 	readRef(t, s, ref, tokens)
@@ -431,7 +431,7 @@ func TestTouchIsThrottled(t *testing.T) {
 	past := time.Now().Add(-2 * recency.TouchEvery)
 	path := filePath(o.Local.Root, ref.name(s.pages))
 	require.NoError(t, os.Chtimes(path, past, past))
-	touch(s, s.Chain(ctx, tokens, nil)[0])
+	touch(s, s.Find(ctx, Prompt{Tokens: tokens}).Exact[0])
 	require.Equal(t, 1, inj.Count(vfs.OpChtimes))
 	info, err := os.Stat(path)
 	require.NoError(t, err)

@@ -57,11 +57,11 @@ func TestStrangersInAPagesPlace(t *testing.T) {
 			buf := make([]byte, p.Layout.Size())
 			if mk == nil {
 				require.NoError(t, os.WriteFile(path, nil, 0o600))
-				require.ErrorIs(t, s.Read(ctx, ref, tokens, p.Layout, buf), pagefile.ErrDamaged)
+				require.ErrorIs(t, s.Read(ctx, ref, tokens, p.Layout, Into{Rows: buf}), pagefile.ErrDamaged)
 			} else {
 				mk(t, path)
-				require.Empty(t, s.Chain(ctx, tokens, nil))
-				require.Error(t, s.Read(ctx, ref, tokens, p.Layout, buf))
+				require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
+				require.Error(t, s.Read(ctx, ref, tokens, p.Layout, Into{Rows: buf}))
 			}
 			require.NoError(t, s.Put(ctx, p))
 			readChain(t, s, tokens, testTokens)

@@ -22,14 +22,14 @@ func TestDirectorySwappedForALink(t *testing.T) {
 	s := open(t, o)
 	tokens := prompt(1, 2*testTokens)
 	putChain(t, s, tokens)
-	refs := s.Chain(ctx, tokens, nil)
+	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	folder, outside := filepath.Join(o.Local.Root, storetest.VersionDir, o.Fingerprint.String()), filepath.Join(t.TempDir(), "outside")
 	require.NoError(t, os.Rename(folder, outside))
 	require.NoError(t, os.Symlink(outside, folder))
 	before := filesIn(t, outside, dir.PageExt)
 
 	l := layoutOf(t, testSections, testTokens)
-	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, make([]byte, l.Size())), tier.ErrNotFound)
+	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, Into{Rows: make([]byte, l.Size())}), tier.ErrNotFound)
 	for seed := range 4 {
 		err := s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(10+seed, testTokens)))
 		require.ErrorContains(t, err, folder)

@@ -20,7 +20,7 @@ func (r *reader) touch(ctx context.Context, lv *level, ref Ref, recent time.Time
 		return
 	}
 	used := time.Unix(0, ref.at)
-	if !lv.fresh(used, now) { // found long ago, or not by Chain
+	if !lv.fresh(used, now) { // found long ago, or not as a chain
 		used = now
 	}
 	name := ref.name(r.pages)

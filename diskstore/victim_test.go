@@ -51,7 +51,7 @@ func TestVictimThatCameIntoUseStays(t *testing.T) {
 		require.NoError(t, s.Put(ctx, second))
 		require.NoError(t, s.Put(ctx, pageOf(t, second.Key(), 2*testTokens, tokens[2*testTokens:])))
 	})
-	require.Equal(t, len(tokens), tokensIn(s.Chain(ctx, tokens, nil)))
+	require.Equal(t, len(tokens), tokensIn(s.Find(ctx, Prompt{Tokens: tokens}).Exact))
 
 	// A page that was not used meanwhile is removed.
 	unused := listAll(t, s.local)[0]

@@ -41,7 +41,7 @@ func TestWriteCap(t *testing.T) {
 	require.Equal(t, []ledger.DayWritten{{Day: first, Bytes: 3 * page}}, readLedgerFile(t, o).Days())
 
 	s = at(open(t, o))
-	refs := s.Chain(ctx, tokens, nil)
+	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	info, err := tier.Stat(ctx, s.disk, refs[2].name(s.pages))
 	require.NoError(t, err)
 	evictPage(t, s, info) // a demotion writes no local file

@@ -19,14 +19,9 @@ type waitingStore struct {
 	reading, hold chan struct{}
 }
 
-func (s *waitingStore) ReadSections(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) error {
+func (s *waitingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
 	s.wait()
-	return s.memStore.ReadSections(ctx, ref, tokens, layout, use, how...)
-}
-
-func (s *waitingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
-	s.wait()
-	return s.memStore.Read(ctx, ref, tokens, layout, buf, how...)
+	return s.memStore.Read(ctx, ref, tokens, layout, into)
 }
 
 func (s *waitingStore) wait() {

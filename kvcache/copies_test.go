@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
@@ -95,7 +96,7 @@ func TestRowsAreCopiedBeforeTheyLeave(t *testing.T) {
 			r.tiered.queue.hold(false)
 			r.settle()
 			store.requireRight(t)
-			require.Len(t, store.ChainFrom(t.Context(), store.root, 0, prompt, nil), 6)
+			require.Len(t, store.Find(t.Context(), diskstore.Prompt{Parent: store.root, Tokens: prompt}).Exact, 6)
 		})
 	}
 }

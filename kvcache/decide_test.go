@@ -38,7 +38,7 @@ func (s *stuckStore) stick(pages ...int) {
 	}
 }
 
-func (s *stuckStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
+func (s *stuckStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
 	s.mu.Lock()
 	n := int(ref.Start) / 8
 	stuck := s.stuck[n]
@@ -49,7 +49,7 @@ func (s *stuckStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	return s.memStore.Read(ctx, ref, tokens, layout, buf, how...)
+	return s.memStore.Read(ctx, ref, tokens, layout, into)
 }
 
 // decided makes a runner restore only pages that pay, with rates that know nothing yet.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"slices"
 	"sync"
 
 	"github.com/kvtier/kvtier/diskstore"
@@ -29,30 +28,28 @@ type finder struct {
 	lossy  bool        // lossy pages are restored where the model allows it
 }
 
-// exact looks up the exact pages of a plan's prompt. The prompt learns where the batches of its images
-// ended. parent is the key of the page before start. The error says that nothing is known of the pages.
-func (f *finder) exact(ctx context.Context, p *plan, parent pagefile.Key, start int) ([]diskstore.Ref, error) {
+// stored looks up the pages of a plan's prompt, of use between the tokens that the slot has and a limit.
+// The prompt learns where the batches of its images ended. parent is the key of the page before start.
+// The error says that nothing is known of the pages.
+func (f *finder) stored(ctx context.Context, p *plan, have, limit int, parent pagefile.Key, start int) (diskstore.Found, error) {
 	f.discover(ctx, &p.prompt, parent, start)
 	f.awaitPending(ctx, &p.prompt, p.base, parent, start)
-	refs, err := f.store.chainFrom(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media)
-	if f.reach > 0 {
-		p.prompt.learnEnds(refs)
+	text := p.prompt
+	ask := diskstore.Prompt{
+		Parent: parent, Start: start, Tokens: text.tokens[start:], Media: text.media,
+		Beyond: max(have, p.base), Limit: limit,
 	}
-	return refs, err
-}
-
-// mix adds exact pages to a plan, and behind them a chain with lossy ones, up to a limit. parent is the
-// key of the page before start.
-func (f *finder) mix(ctx context.Context, p *plan, exact []diskstore.Ref, limit int, parent pagefile.Key, start int) error {
-	if n := len(exact); n > 0 && !exact[n-1].Whole() {
-		exact = exact[:n-1]
+	if f.restoresLossy() {
+		ask.Forms = diskstore.ExactFirst
 	}
-	if n := len(exact); n > 0 {
-		parent, start = exact[n-1].Key, int(exact[n-1].Start)+exact[n-1].Tokens
+	if f.caches.stateful() {
+		ask.Beyond, ask.State = p.base, func(end int) bool { return text.boundary(end) == end }
 	}
-	more, err := f.store.chainLossy(ctx, parent, start, p.prompt.tokens[start:], p.prompt.media)
-	p.take(slices.Concat(exact, more), limit)
-	return err
+	found, err := f.store.find(ctx, ask)
+	if f.reach > 0 && err == nil {
+		p.prompt.media = found.Media
+	}
+	return found, err
 }
 
 // awaitPending waits, for a bounded time, for queued pages that hold tokens of a prompt
@@ -93,11 +90,12 @@ func (f *finder) restoresLossy() bool { return f.lossy && f.caches.divisible() }
 // are restored. A page that moved down stays there although the slot has its rows. Stored near by
 // again, the page would push out others, which move down in their turn: slots that are together larger
 // than the local tier would write all their pages at every turn.
-func (f *finder) standing(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) ([]diskstore.Ref, error) {
+func (f *finder) standing(ctx context.Context, p diskstore.Prompt) ([]diskstore.Ref, error) {
 	if f.restoresLossy() {
-		return f.store.chainLossy(ctx, parent, start, tokens, media)
+		p.Forms = diskstore.AnyForm
 	}
-	return f.store.chainFrom(ctx, parent, start, tokens, media)
+	found, err := f.store.find(ctx, p)
+	return append(found.Exact, found.Mixed...), err // one of them is empty
 }
 
 // holes returns the pages of a chain that are neither stored nor queued. The queue is asked
@@ -106,7 +104,7 @@ func (f *finder) standing(ctx context.Context, parent pagefile.Key, start int, t
 func (f *finder) holes(ctx context.Context, keys []pagefile.Key, tokens []int32, media []pagefile.Media) (gone []int, err error) {
 	parent, size, waiting := f.root, f.size, f.queue.keys()
 	for at := 0; at < len(keys); {
-		refs, err := f.standing(ctx, parent, at*size, tokens[at*size:], media)
+		refs, err := f.standing(ctx, diskstore.Prompt{Parent: parent, Start: at * size, Tokens: tokens[at*size:], Media: media})
 		if err != nil {
 			return nil, err
 		}
@@ -221,7 +219,7 @@ func (f *finder) cellNumbersOf(ctx context.Context, p *plan, page int) map[int][
 			continue // cannot happen for a page that was found
 		}
 		buf := make([]byte, layout.Size())
-		err = f.store.read(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, buf)
+		err = f.store.read(ctx, ref, p.prompt.tokens[ref.Start:ref.End()], layout, diskstore.Into{Rows: buf})
 		if errors.Is(err, pagefile.ErrMismatch) {
 			f.thin.add(ref.Key)
 		}
@@ -237,35 +235,6 @@ func (f *finder) cellNumbersOf(ctx context.Context, p *plan, page int) map[int][
 		numbers[g] = cells
 	}
 	return numbers
-}
-
-// endAtState ends a plan at the last position for which a state is stored.
-func (f *finder) endAtState(ctx context.Context, p *plan, limit int) {
-	for i := len(p.refs) - 1; i >= 0 && ctx.Err() == nil; i-- {
-		ref := p.refs[i]
-		if end := int(ref.Start) + ref.Stored; end <= p.base {
-			break
-		}
-		candidates := f.store.tailsWithin(ctx, ref.Parent, int(ref.Start), p.prompt.tokens[ref.Start:limit], p.prompt.media)
-		if ref.Whole() {
-			candidates = append([]diskstore.Ref{ref}, candidates...)
-		}
-		for _, c := range candidates {
-			end := int(c.Start) + c.Tokens
-			if end > p.base && end <= limit && p.prompt.boundary(end) == end && f.hasState(ctx, c) {
-				p.refs, p.end, p.state = append(p.refs[:i:i], c), end, true
-				return
-			}
-		}
-	}
-	p.refs, p.end = nil, p.base
-}
-
-// hasState reports whether a page was stored with the state after it.
-func (f *finder) hasState(ctx context.Context, ref diskstore.Ref) bool {
-	stored, err := f.store.layoutOf(ctx, ref)
-	f.store.noteRead(ref, err)
-	return err == nil && slices.ContainsFunc(stored.Sections(), func(s pagefile.Section) bool { return !s.Kind.PerToken() })
 }
 
 // thinMax bounds the pages that are remembered as thin.

@@ -2,7 +2,6 @@ package kvcache
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"testing"
 
@@ -24,12 +23,12 @@ type countingStore struct {
 	gentle        int
 }
 
-func (s *countingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
+func (s *countingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
 	s.mu.Lock()
 	s.reads++
 	s.running++
 	s.most = max(s.most, s.running)
-	if slices.Contains(how, diskstore.Gently) {
+	if into.Gently {
 		s.gentle++
 	}
 	n := s.reads
@@ -40,7 +39,7 @@ func (s *countingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []in
 	case s.together && n == 2:
 		close(s.second)
 	}
-	err := s.memStore.Read(ctx, ref, tokens, layout, buf, how...)
+	err := s.memStore.Read(ctx, ref, tokens, layout, into)
 	s.mu.Lock()
 	s.running--
 	s.mu.Unlock()

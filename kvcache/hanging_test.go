@@ -66,7 +66,7 @@ func (s *hangingStore) ended(early, hung bool) {
 	}
 }
 
-func (s *hangingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
+func (s *hangingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
 	page := int(ref.Start) / 8
 	_, probe := ctx.Deadline()
 	rows := slices.ContainsFunc(layout.Sections(), func(sec pagefile.Section) bool { return sec.Kind != pagefile.KindCell })
@@ -85,7 +85,7 @@ func (s *hangingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	return s.memStore.Read(ctx, ref, tokens, layout, buf, how...)
+	return s.memStore.Read(ctx, ref, tokens, layout, into)
 }
 
 // TestAWaitEndsAfterEarlierReads, also if it began while such a read, of another restore, was

@@ -26,16 +26,24 @@ func (r *restoring) chain(limit int) lookUp {
 		return nil
 	}
 	return func(ctx context.Context) (plan, bool) {
-		refs, err := r.find.exact(ctx, &p, parent, start)
-		r.lookedUp(&p, refs, limit, err, parent, start)
-		r.nowFound(r.seq, refs)
-		if mixed, ok := r.mixed(ctx, p, refs, limit, parent, start); ok {
-			return mixed, true
+		found, err := r.find.stored(ctx, &p, have, limit, parent, start)
+		r.lookedUp(&p, found.Exact, limit, err, parent, start)
+		r.nowFound(r.seq, found.Exact)
+		for _, page := range found.Unread {
+			r.find.store.noteRead(page.Ref, page.Err)
 		}
-		p.take(refs, limit)
+		mixed := p
+		if p.take(found.Exact, limit); found.Mixed != nil {
+			mixed.take(found.Mixed, limit)
+			r.lookedUp(&mixed, mixed.refs, limit, err, parent, start)
+			if r.worth(ctx, &mixed, max(have, p.end, p.base)+r.slots.size) {
+				return mixed, true
+			}
+		}
 		least := max(have, p.base+1) // rows of the slot are read again only if they are not exact
 		if r.caches.stateful() {
-			r.find.endAtState(ctx, &p, limit)
+			p.refs, p.end, p.state = nil, p.base, found.State != nil
+			p.take(found.State, limit)
 			least = max(least, p.end) // no other position has a state
 		}
 		return p, r.worth(ctx, &p, least)
@@ -120,25 +128,3 @@ exact page with the same key:
 Rows of page 3 are exact, but the slot is broken from page 2 on: rows computed after a lossy row
 depend on it, and a chain with a hole is found by nobody.
 */
-
-// mixed extends a prompt's exact pages with a chain that has lossy pages where no tier has exact
-// ones. p is a plan without pages, parent is the key of the page before start. mixed reports
-// whether the plan with these pages is worth reading and reaches at least a page further than the
-// exact ones, or than the slot.
-func (r *restoring) mixed(ctx context.Context, p plan, exact []diskstore.Ref, limit int, parent pagefile.Key, start int) (plan, bool) {
-	if !r.find.restoresLossy() {
-		return plan{}, false
-	}
-	without := p
-	without.take(exact, limit)
-	least := max(r.result.Held, without.end, p.base) + r.slots.size
-	if least > limit {
-		return plan{}, false
-	}
-	err := r.find.mix(ctx, &p, exact, limit, parent, start)
-	if p.end < least {
-		return plan{}, false
-	}
-	r.lookedUp(&p, p.refs, limit, err, parent, start)
-	return p, r.worth(ctx, &p, least)
-}

@@ -1,7 +1,6 @@
 package kvcache
 
 import (
-	"context"
 	"slices"
 	"testing"
 	"time"
@@ -68,14 +67,6 @@ func (c *coldPages) find(ref diskstore.Ref) *pagefile.Page {
 		}
 	}
 	return nil
-}
-
-// ChainLossy implements Store.
-func (s *memStore) ChainLossy(_ context.Context, parent pagefile.Key, base int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cold.looked++
-	return s.chainLocked(parent, base, tokens, media, true)
 }
 
 // stands reports whether a lossy page stands for the exact one.

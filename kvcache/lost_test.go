@@ -38,18 +38,15 @@ func (s *losingStore) take(ref diskstore.Ref) error {
 	return s.err
 }
 
-func (s *losingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
+func (s *losingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
 	if err := s.take(ref); err != nil {
 		return err
 	}
-	return s.memStore.Read(ctx, ref, tokens, layout, buf, how...)
+	return s.memStore.Read(ctx, ref, tokens, layout, into)
 }
 
-func (s *losingStore) LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error) {
-	if err := s.take(ref); err != nil {
-		return pagefile.Layout{}, err
-	}
-	return s.memStore.LayoutOf(ctx, ref)
+func (s *losingStore) Find(_ context.Context, p diskstore.Prompt) diskstore.Found {
+	return s.lookUp(p, s.take)
 }
 
 // losingErrors are errors after which a page is not stored any more.
@@ -63,7 +60,7 @@ func requireStoredAgain(t *testing.T, r *fakeRunner, store *losingStore) {
 	r.run(r.slots[0], other, nil, true)
 	r.flush()
 	var keys []pagefile.Key
-	for _, ref := range store.ChainFrom(t.Context(), store.root, 0, text[:40], nil) {
+	for _, ref := range store.Find(t.Context(), diskstore.Prompt{Parent: store.root, Tokens: text[:40]}).Exact {
 		keys = append(keys, ref.Key)
 	}
 	for page := range 5 {
@@ -215,7 +212,7 @@ func TestAPageThatIsLostAfterItWasReadIsStoredAgain(t *testing.T) {
 	r.run(r.slots[0], text, nil, true)
 	r.run(r.slots[0], tokenRange(2, 5), nil, true)
 	r.settle()
-	refs := store.ChainFrom(t.Context(), store.root, 0, text, nil)
+	refs := store.Find(t.Context(), diskstore.Prompt{Parent: store.root, Tokens: text}).Exact
 	store.wrote = nil
 	store.onRead = func(page int) {
 		if page == 4 { // page 1 was read before

@@ -20,14 +20,9 @@ type Store interface {
 	Put(ctx context.Context, page *pagefile.Page) error
 	PutIfRoom(ctx context.Context, page *pagefile.Page) error
 	Has(key pagefile.Key) bool
-	ChainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
-	ChainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
+	Find(ctx context.Context, p diskstore.Prompt) diskstore.Found
 	AnyOf(ctx context.Context, keys []pagefile.Key) (key pagefile.Key, found bool)
-	TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
-	LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error)
-	Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error
-	ReadSections(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) error
-	ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error)
+	Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error
 	Flush(ctx context.Context) error
 	Close() error
 }

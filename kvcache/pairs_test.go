@@ -35,19 +35,19 @@ func (s diskBelow) Put(ctx context.Context, p *pagefile.Page) error {
 	return s.disk.Put(ctx, p)
 }
 
-func (s diskBelow) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
-	if err := s.hangingStore.Read(ctx, ref, tokens, layout, buf, how...); err != nil || ref.Lossy {
+func (s diskBelow) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
+	if err := s.hangingStore.Read(ctx, ref, tokens, layout, into); err != nil || ref.Lossy {
 		return err
 	}
-	for _, below := range s.disk.ChainFrom(ctx, ref.Parent, int(ref.Start), tokens, nil) {
+	for _, below := range s.disk.Find(ctx, diskstore.Prompt{Parent: ref.Parent, Start: int(ref.Start), Tokens: tokens}).Exact {
 		if below.Key != ref.Key || below.Tokens != ref.Tokens {
 			continue
 		}
-		got := make([]byte, len(buf))
-		if err := s.disk.Read(ctx, below, tokens, layout, got); err != nil {
+		got := make([]byte, len(into.Rows))
+		if err := s.disk.Read(ctx, below, tokens, layout, diskstore.Into{Rows: got}); err != nil {
 			return err
 		}
-		if !bytes.Equal(buf, got) {
+		if !bytes.Equal(into.Rows, got) {
 			s.mu.Lock()
 			s.wrong = append(s.wrong, "a page in the store on disk has other rows")
 			s.mu.Unlock()

@@ -25,7 +25,7 @@ type page struct {
 // close closes the page's file.
 func (pg *page) close() {
 	if pg.placed != nil {
-		pg.placed.Close() // the file was only read
+		pg.placed.File.Close() // the file was only read
 	}
 }
 
@@ -81,11 +81,7 @@ func (d *reader) readInto(ctx context.Context, p *plan, i int, low bool) page {
 		}
 		return nil
 	}
-	var how []diskstore.ReadOption
-	if low {
-		how = append(how, diskstore.Gently)
-	}
-	pg.placed, pg.err = d.page(ctx, ref, p.prompt.tokens[ref.Start:int(ref.Start)+ref.Tokens], pg.layout, use, how...)
+	pg.placed, pg.err = d.page(ctx, ref, p.prompt.tokens[ref.Start:ref.End()], pg.layout, diskstore.Into{Use: use, Gently: low})
 	if failed := (*writeError)(nil); errors.As(pg.err, &failed) {
 		pg.err, pg.write = nil, failed
 	}
@@ -99,16 +95,19 @@ func (e *writeError) Unwrap() error { return e.error }
 
 // page reads a page, and keeps its file open where the cache is a [RowPlacer] and the file has
 // the rows as they are.
-func (d *reader) page(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
-	if _, ok := d.caches.groups[0].Rows.(RowPlacer); !ok || ref.Lossy { // all groups are, or none
-		return nil, d.store.readSections(ctx, ref, tokens, layout, use, how...)
+func (d *reader) page(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) (*diskstore.Placed, error) {
+	if _, ok := d.caches.groups[0].Rows.(RowPlacer); ok && !ref.Lossy { // all groups are, or none
+		into.Placed = new(diskstore.Placed)
 	}
-	placed, err := d.store.readPlaced(ctx, ref, tokens, layout, use, how...)
-	if errors.Is(err, diskstore.ErrNotPlaced) {
-		d.notPlaced(err)
+	err := d.store.read(ctx, ref, tokens, layout, into)
+	if err != nil || into.Placed == nil {
+		return nil, err
+	}
+	if into.Placed.File == nil {
+		d.notPlaced(into.Placed.Err)
 		return nil, nil
 	}
-	return placed, err
+	return into.Placed, nil
 }
 
 // dropping reads a page of a plan whose rows nobody wants.

@@ -79,15 +79,18 @@ type placedStore struct {
 	asked int
 }
 
-func (s *placedStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
-	placed, err := s.Store.ReadPlaced(ctx, ref, tokens, layout, use, how...)
+func (s *placedStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
+	err := s.Store.Read(ctx, ref, tokens, layout, into)
+	if into.Placed == nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
-	if err == nil {
-		s.files = append(s.files, placed.File)
+	if into.Placed.File != nil {
+		s.files = append(s.files, into.Placed.File)
 	}
-	return placed, err
+	return err
 }
 
 // wait returns once n pages have been read.
@@ -227,7 +230,7 @@ func TestRestoreThatEndsEarlyClosesItsFiles(t *testing.T) {
 	})
 	t.Run("damaged", func(t *testing.T) {
 		store := newPlacedStore(t, root)
-		refs := store.ChainFrom(t.Context(), pagefile.Key{1}, 0, prompt, nil)
+		refs := store.Find(t.Context(), diskstore.Prompt{Parent: pagefile.Key{1}, Tokens: prompt}).Exact
 		path := filepath.Join(root, "v1", pagefile.Key{1}.String(), refs[3].Key.String()[:2], refs[3].Key.String()+".kvp")
 		require.NoError(t, os.Truncate(path, 4096))
 		r, cache := newPlacingRunner(t, store, Options{})

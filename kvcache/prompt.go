@@ -3,7 +3,6 @@ package kvcache
 import (
 	"github.com/ollama/ollama/model/input"
 
-	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
@@ -91,23 +90,5 @@ func (text *prompt) reached(k, end int) pagefile.Media {
 func (text *prompt) ends(k, end int) {
 	for ; k < len(text.media) && int(text.media[k].Offset) < end; k++ {
 		text.media[k] = text.reached(k, end)
-	}
-}
-
-// learnEnds takes from the last page that a look-up found where the batches of its images ended.
-func (text *prompt) learnEnds(refs []diskstore.Ref) {
-	if len(refs) == 0 {
-		return
-	}
-	last := refs[len(refs)-1]
-	for _, m := range last.Media {
-		if m.Offset += last.Start; m.Offset >= last.Start+uint32(last.Tokens) {
-			return
-		}
-		for k := range text.media {
-			if m.SameImage(text.media[k]) {
-				text.media[k] = m
-			}
-		}
 	}
 }

@@ -439,7 +439,7 @@ func giantStore(t *testing.T, dir string) *diskstore.Store {
 func whole(t *testing.T, s *diskstore.Store, conversations int) (n int) {
 	for i := range conversations {
 		held := 0
-		for _, ref := range s.Chain(t.Context(), tokenRange(10+2*i, 40), nil) {
+		for _, ref := range s.Find(t.Context(), diskstore.Prompt{Tokens: tokenRange(10+2*i, 40)}).Exact {
 			held += ref.Tokens
 		}
 		if held == 40 {

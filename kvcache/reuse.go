@@ -118,7 +118,8 @@ func (f *finder) pagesOf(ctx context.Context, page *runs.Page, tokens []int32) [
 	_ = f.queue.waitFor(wait, func(j *writeJob) bool { return j.key == page.Key })
 	cancel()
 	waiting := f.queue.has(page.Key) // asked before the store: a page that is written meanwhile is in either
-	refs, err := f.store.chainFrom(ctx, page.Parent, page.Start, tokens, nil)
+	found, err := f.store.find(ctx, diskstore.Prompt{Parent: page.Parent, Start: page.Start, Tokens: tokens})
+	refs := found.Exact
 	if len(refs) == 0 || refs[0].Key != page.Key {
 		if err == nil && !waiting {
 			f.index.Remove(page.Key)

@@ -313,7 +313,7 @@ func TestPagesThatAreGoneAreForgotten(t *testing.T) {
 // TestTextOfASlowDiskStaysInTheIndex, when its page is not found because the disk hangs in a look-up,
 // or because the page still waits to be written.
 func TestTextOfASlowDiskStaysInTheIndex(t *testing.T) {
-	for _, op := range []string{"chain", "put"} {
+	for _, op := range []string{"find", "put"} {
 		t.Run(op, func(t *testing.T) {
 			store := newSilentStore(t)
 			r := newFakeRunner(t, store, 2, 128, Options{Runs: runs.New(8, 100)})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
@@ -357,12 +358,10 @@ func TestStateWithoutItsWindow(t *testing.T) {
 	store.setFail(nil)
 	clock.add(retryFirst)
 	r.flush()
-	refs := store.ChainFrom(t.Context(), store.root, 0, text, nil)
+	refs := store.Find(t.Context(), diskstore.Prompt{Parent: store.root, Tokens: text}).Exact
 	require.Len(t, refs, 7, "six pages and the one with the state")
 	windows := func(page int) bool {
-		layout, err := store.LayoutOf(t.Context(), refs[page])
-		require.NoError(t, err)
-		return slices.ContainsFunc(layout.Sections(), func(s pagefile.Section) bool { return s.Group == 0 })
+		return slices.ContainsFunc(store.find(refs[page]).Layout.Sections(), func(s pagefile.Section) bool { return s.Group == 0 })
 	}
 	require.True(t, windows(4) && !windows(5) && windows(6), "the test needs a page without its window")
 	r.tiered.Close()

@@ -3,7 +3,6 @@ package kvcache
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -41,26 +40,9 @@ func quick[T any](ctx context.Context, s *steadyStore, do func() (T, error)) (T,
 	return steady.Do(ctx, &s.guard, steady.Wait{Most: s.patience.find, Grace: s.patience.grace}, do, func(T, error) {})
 }
 
-// chainFrom does as [Store.ChainFrom]. The error says that nothing is known of the pages.
-func (s *steadyStore) chainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) ([]diskstore.Ref, error) {
-	return quick(ctx, s, func() ([]diskstore.Ref, error) {
-		return s.inner.ChainFrom(ctx, parent, start, tokens, media), ctx.Err()
-	})
-}
-
-// chainLossy does as [Store.ChainLossy]. The error says that nothing is known of the pages.
-func (s *steadyStore) chainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) ([]diskstore.Ref, error) {
-	return quick(ctx, s, func() ([]diskstore.Ref, error) {
-		return s.inner.ChainLossy(ctx, parent, start, tokens, media), ctx.Err()
-	})
-}
-
-// tailsWithin does as [Store.TailsWithin].
-func (s *steadyStore) tailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
-	refs, _ := quick(ctx, s, func() ([]diskstore.Ref, error) {
-		return s.inner.TailsWithin(ctx, parent, start, tokens, media), nil
-	})
-	return refs
+// find does as [Store.Find]. The error says that nothing is known of the pages.
+func (s *steadyStore) find(ctx context.Context, p diskstore.Prompt) (diskstore.Found, error) {
+	return quick(ctx, s, func() (diskstore.Found, error) { return s.inner.Find(ctx, p), ctx.Err() })
 }
 
 // anyOf does as [Store.AnyOf].
@@ -74,46 +56,39 @@ func (s *steadyStore) anyOf(ctx context.Context, keys []pagefile.Key) (pagefile.
 	return key, err == nil
 }
 
-// layoutOf does as [Store.LayoutOf].
-func (s *steadyStore) layoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error) {
-	return quick(ctx, s, func() (pagefile.Layout, error) { return s.inner.LayoutOf(ctx, ref) })
-}
-
 // has does as [Store.Has]. The error says that nothing is known of the page.
 func (s *steadyStore) has(ctx context.Context, key pagefile.Key) (bool, error) {
 	return quick(ctx, s, func() (bool, error) { return s.inner.Has(key), nil })
 }
 
-// read does as [Store.Read]. After steady.ErrHung nobody may use buf.
-func (s *steadyStore) read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
-	_, err := readWithin(ctx, s, how, func() (struct{}, error) {
-		return struct{}{}, s.inner.Read(ctx, ref, tokens, layout, buf, how...)
-	}, func(_ struct{}, err error) { s.noteRead(ref, err) })
-	return err
-}
-
-// readSections does as [Store.ReadSections]. After steady.ErrHung use is not called any more.
-func (s *steadyStore) readSections(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) error {
-	gate := sectionGate{use: use}
+// read does as [Store.Read], at a lower priority if it is gentle. After steady.ErrHung nobody may use
+// into.Rows, and into.Use is not called any more.
+func (s *steadyStore) read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
+	gate := sectionGate{use: into.Use}
 	defer gate.close()
-	_, err := readWithin(ctx, s, how, func() (struct{}, error) {
-		return struct{}{}, s.inner.ReadSections(ctx, ref, tokens, layout, gate.pass, how...)
-	}, func(_ struct{}, err error) { s.noteRead(ref, err) })
-	return err
-}
-
-// readPlaced does as [Store.ReadPlaced]. After steady.ErrHung use is not called any more.
-func (s *steadyStore) readPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
-	gate := sectionGate{use: use}
-	defer gate.close()
-	return readWithin(ctx, s, how, func() (*diskstore.Placed, error) {
-		return s.inner.ReadPlaced(ctx, ref, tokens, layout, gate.pass, how...)
-	}, func(placed *diskstore.Placed, err error) {
-		if placed != nil {
-			placed.Close() // the file was only read
+	if into.Use != nil {
+		into.Use = gate.pass
+	}
+	var mine diskstore.Placed // of a read that is left behind, too
+	placed := into.Placed
+	if placed != nil {
+		into.Placed = &mine
+	}
+	_, err := steady.Do(ctx, &s.guard, steady.Wait{Most: s.patience.page, Grace: s.patience.grace}, func() (struct{}, error) {
+		if into.Gently {
+			priority.Lower()
+		}
+		return struct{}{}, s.inner.Read(ctx, ref, tokens, layout, into)
+	}, func(_ struct{}, err error) {
+		if mine.File != nil {
+			mine.File.Close() // the file was only read
 		}
 		s.noteRead(ref, err)
 	})
+	if err == nil && placed != nil {
+		*placed = mine
+	}
+	return err
 }
 
 // sectionGate passes sections of a page on, one at a time, until it is closed: a read that is left behind
@@ -121,7 +96,7 @@ func (s *steadyStore) readPlaced(ctx context.Context, ref diskstore.Ref, tokens 
 type sectionGate struct {
 	mu     sync.Mutex
 	closed bool
-	use    diskstore.Use
+	use    func(i int, rows []byte) error
 }
 
 // errLeftBehind ends a read whose reader is gone.
@@ -141,16 +116,6 @@ func (g *sectionGate) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed = true
-}
-
-// readWithin runs a read, at a lower priority if it is gentle.
-func readWithin[T any](ctx context.Context, s *steadyStore, how []diskstore.ReadOption, read func() (T, error), late func(T, error)) (T, error) {
-	return steady.Do(ctx, &s.guard, steady.Wait{Most: s.patience.page, Grace: s.patience.grace}, func() (T, error) {
-		if slices.Contains(how, diskstore.Gently) {
-			priority.Lower()
-		}
-		return read()
-	}, late)
 }
 
 // flush does as [Store.Flush].

@@ -75,24 +75,14 @@ func (s *silentStore) Has(key pagefile.Key) bool {
 	return s.memStore.Has(key)
 }
 
-func (s *silentStore) ChainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
-	s.enter("chain")
-	return s.memStore.ChainFrom(ctx, parent, start, tokens, media)
+func (s *silentStore) Find(ctx context.Context, p diskstore.Prompt) diskstore.Found {
+	s.enter("find")
+	return s.memStore.Find(ctx, p)
 }
 
-func (s *silentStore) TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
-	s.enter("tails")
-	return s.memStore.TailsWithin(ctx, parent, start, tokens, media)
-}
-
-func (s *silentStore) LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error) {
-	s.enter("layout")
-	return s.memStore.LayoutOf(ctx, ref)
-}
-
-func (s *silentStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
+func (s *silentStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
 	s.enter("read")
-	return s.memStore.Read(ctx, ref, tokens, layout, buf, how...)
+	return s.memStore.Read(ctx, ref, tokens, layout, into)
 }
 
 func (s *silentStore) Flush(ctx context.Context) error {
@@ -116,7 +106,7 @@ func TestADiskThatHangs(t *testing.T) {
 		},
 		"state": func(s *silentStore) *fakeRunner { return newHybridRunner(t, s, Options{Poison: true}).fakeRunner },
 	} {
-		for _, op := range []string{"put", "has", "chain", "tails", "layout", "read"} {
+		for _, op := range []string{"put", "has", "find", "read"} {
 			t.Run(kind+"/"+op, func(t *testing.T) {
 				store := newSilentStore(t)
 				r := start(store)
@@ -170,7 +160,7 @@ func TestNothingIsCopiedAgainAfterADiskHung(t *testing.T) {
 	text := tokenRange(1, 50)
 	r.run(r.slots[0], text, nil, true)
 	r.settle()
-	for _, op := range []string{"chain", "has"} {
+	for _, op := range []string{"find", "has"} {
 		store.lose(0)
 		store.lose(8)
 		patience := &r.tiered.store.patience
@@ -202,7 +192,7 @@ func TestABatchAsksNoStore(t *testing.T) {
 	r.settle()
 	store.lose(8)
 	r.load(r.slots[0], append(tokenRange(1, 50), 5, 6, 7), true)
-	for _, op := range []string{"put", "has", "chain", "tails", "layout", "read"} {
+	for _, op := range []string{"put", "has", "find", "read"} {
 		store.hang(op)
 		r.slots[0].rest = append(r.slots[0].rest, inputsOf(tokenRange(3, 20))...)
 		r.drain()
@@ -294,12 +284,12 @@ type lateStore struct {
 	during func()
 }
 
-func (s *lateStore) ChainFrom(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
-	refs := s.memStore.ChainFrom(ctx, parent, start, tokens, media)
+func (s *lateStore) Find(ctx context.Context, p diskstore.Prompt) diskstore.Found {
+	found := s.memStore.Find(ctx, p)
 	if s.during != nil {
 		s.during()
 	}
-	return refs
+	return found
 }
 
 // TestAPageWrittenDuringALookUpIsNotLost: the look-up does not find it, and the queue does not
@@ -335,14 +325,14 @@ type slowBuffers struct {
 	ended  chan struct{}
 }
 
-func (s *slowBuffers) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
+func (s *slowBuffers) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
 	if int(ref.Start)/8 != s.page {
-		return s.memStore.Read(ctx, ref, tokens, layout, buf, how...)
+		return s.memStore.Read(ctx, ref, tokens, layout, into)
 	}
 	<-s.answer
 	defer close(s.ended)
-	for i := range buf {
-		buf[i] = poison
+	for i := range into.Rows {
+		into.Rows[i] = poison
 	}
 	return nil
 }

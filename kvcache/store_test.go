@@ -210,10 +210,71 @@ func (s *memStore) AnyOf(_ context.Context, keys []pagefile.Key) (key pagefile.K
 	return keys[i], true
 }
 
-func (s *memStore) ChainFrom(_ context.Context, parent pagefile.Key, base int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.chainLocked(parent, base, tokens, media, false)
+func (s *memStore) Find(_ context.Context, p diskstore.Prompt) diskstore.Found {
+	return s.lookUp(p, func(diskstore.Ref) error { return nil })
+}
+
+// lookUp does as Find, with the error of reading a page's header.
+func (s *memStore) lookUp(p diskstore.Prompt, header func(diskstore.Ref) error) (found diskstore.Found) {
+	chain := func(lossy bool) []diskstore.Ref {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if lossy {
+			s.cold.looked++
+		}
+		return s.chainLocked(p.Parent, p.Start, p.Tokens, p.Media, lossy)
+	}
+	endOf := func(refs []diskstore.Ref) int {
+		if len(refs) == 0 {
+			return p.Start
+		}
+		return min(p.Limit, refs[len(refs)-1].End())
+	}
+	if p.Limit == 0 {
+		p.Limit = p.Start + len(p.Tokens)
+	}
+	if p.Forms == diskstore.AnyForm {
+		return diskstore.Found{Mixed: chain(true)}
+	}
+	found.Exact = chain(false)
+	if n := len(found.Exact); n > 0 {
+		last := found.Exact[n-1]
+		p.Media = pagefile.WithReaches(p.Media, last.Media, last.Start, last.Tokens)
+	}
+	found.Media = p.Media
+	if least := max(p.Beyond, endOf(found.Exact)) + 8; p.Forms == diskstore.ExactFirst && least <= p.Limit {
+		if mixed := chain(true); endOf(mixed) >= least {
+			found.Mixed = mixed
+		}
+	}
+	if p.State == nil {
+		return found
+	}
+	for i := len(found.Exact) - 1; i >= 0; i-- {
+		ref := found.Exact[i]
+		if int(ref.Start)+ref.Stored <= p.Beyond {
+			break
+		}
+		var ends []diskstore.Ref
+		if int(ref.Start) < p.Limit {
+			ends = s.tailsWithin(ref.Parent, int(ref.Start), p.Tokens[int(ref.Start)-p.Start:p.Limit-p.Start], p.Media)
+		}
+		if ref.Whole() {
+			ends = slices.Insert(ends, 0, ref)
+		}
+		for _, end := range ends {
+			if end.End() <= p.Beyond || end.End() > p.Limit || !p.State(end.End()) {
+				continue
+			}
+			if err := header(end); err != nil {
+				found.Unread = append(found.Unread, diskstore.Unread{Ref: end, Err: err})
+			} else if page := s.find(end); page != nil && page.Layout.HasState() {
+				found.State = append(found.Exact[:i:i], end)
+				return found
+			}
+		}
+	}
+	return found
 }
 
 // chainLocked looks pages up; with lossy also lossy ones, where there are no exact ones.
@@ -255,7 +316,7 @@ func (s *memStore) chainLocked(parent pagefile.Key, base int, tokens []int32, me
 	return refs
 }
 
-func (s *memStore) TailsWithin(_ context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
+func (s *memStore) tailsWithin(parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var refs []diskstore.Ref
@@ -267,16 +328,6 @@ func (s *memStore) TailsWithin(_ context.Context, parent pagefile.Key, start int
 	}
 	slices.SortFunc(refs, func(a, b diskstore.Ref) int { return b.Tokens - a.Tokens })
 	return refs
-}
-
-func (s *memStore) LayoutOf(_ context.Context, ref diskstore.Ref) (pagefile.Layout, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	page := s.find(ref)
-	if page == nil {
-		return pagefile.Layout{}, tier.ErrNotFound
-	}
-	return page.Layout, nil
 }
 
 // find is the page of a ref, or nil.
@@ -293,7 +344,7 @@ func (s *memStore) find(ref diskstore.Ref) *pagefile.Page {
 	return page
 }
 
-func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, _ ...diskstore.ReadOption) error {
+func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
 	s.mu.Lock()
 	n := int(ref.Start) / 8
 	s.reads++
@@ -327,21 +378,12 @@ func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, la
 		if from < 0 {
 			return pagefile.ErrMismatch
 		}
-		copy(layout.Rows(buf, i), page.Layout.Rows(page.Payload, from))
+		copy(layout.Rows(into.Rows, i), page.Layout.Rows(page.Payload, from))
 		if sec.Kind == pagefile.KindK {
 			s.read[sec.Group] += layout.Tokens()
 		}
 	}
 	return nil
-}
-
-// ReadSections and ReadPlaced are never called: tests wrap the store with inPieces.
-func (s *memStore) ReadSections(context.Context, diskstore.Ref, []int32, pagefile.Layout, diskstore.Use, ...diskstore.ReadOption) error {
-	panic("not in pieces")
-}
-
-func (s *memStore) ReadPlaced(context.Context, diskstore.Ref, []int32, pagefile.Layout, diskstore.Use, ...diskstore.ReadOption) (*diskstore.Placed, error) {
-	panic("not in pieces")
 }
 
 func (s *memStore) readsWholePages() {}
@@ -358,9 +400,12 @@ func inPieces(t *TieredCausal) *TieredCausal {
 // sections of which nobody may see anything.
 type pieceStore struct{ Store }
 
-func (s pieceStore) ReadSections(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) error {
+func (s pieceStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
+	if into.Use == nil {
+		return s.Store.Read(ctx, ref, tokens, layout, into)
+	}
 	buf := make([]byte, layout.Size())
-	err := s.Read(ctx, ref, tokens, layout, buf, how...)
+	err := s.Store.Read(ctx, ref, tokens, layout, diskstore.Into{Rows: buf, Gently: into.Gently})
 	order := rand.Perm(layout.Len())
 	if err != nil {
 		order = order[:len(order)/2]
@@ -373,14 +418,10 @@ func (s pieceStore) ReadSections(ctx context.Context, ref diskstore.Ref, tokens 
 		group.Go(func() error {
 			rows := slices.Clone(layout.Rows(buf, i))
 			defer clear(rows) // nobody may keep them
-			return use(i, rows)
+			return into.Use(i, rows)
 		})
 	}
 	return cmp.Or(err, group.Wait())
-}
-
-func (s pieceStore) ReadPlaced(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, use diskstore.Use, how ...diskstore.ReadOption) (*diskstore.Placed, error) {
-	return nil, cmp.Or(s.ReadSections(ctx, ref, tokens, layout, use, how...), diskstore.ErrNotPlaced)
 }
 
 func (s *memStore) Flush(context.Context) error { return nil }

@@ -153,14 +153,15 @@ func TestWhyDamaged(t *testing.T) {
 	r.ended()
 
 	// Another process has set a page aside.
+	layoutOf := r.tiered.caches.layout
 	r = newAskedRunner(t, root)
 	key := r.tiered.why.PageKeys(why.Text{Tokens: text}, 24)[0]
 	damage(t, root, key)
 	other := newDiskStore(t, root)
-	for _, ref := range other.Chain(t.Context(), text, nil) {
-		layout, err := other.LayoutOf(t.Context(), ref)
+	for _, ref := range other.Find(t.Context(), diskstore.Prompt{Tokens: text}).Exact {
+		layout, err := layoutOf(ref.Stored, func(int) bool { return true })
 		require.NoError(t, err)
-		_ = other.Read(t.Context(), ref, text[ref.Start:int(ref.Start)+ref.Tokens], layout, make([]byte, layout.Size()))
+		_ = other.Read(t.Context(), ref, text[ref.Start:int(ref.Start)+ref.Tokens], layout, diskstore.Into{Rows: make([]byte, layout.Size())})
 	}
 	require.NoError(t, other.Close())
 	r.run(r.slots[1], text, nil, true)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
 )
 
 // Rows that a window has dropped: their cells are free, or hold other rows.
@@ -46,7 +48,7 @@ func requireStored(t *testing.T, r *fakeRunner, text []int32) {
 	r.settle()
 	store := r.tiered.opts.Store.(*memStore)
 	store.requireRight(t)
-	require.Len(t, store.ChainFrom(t.Context(), store.root, 0, text, nil), len(text)/8)
+	require.Len(t, store.Find(t.Context(), diskstore.Prompt{Parent: store.root, Tokens: text}).Exact, len(text)/8)
 }
 
 // An idle slot is stored late, without rows that other slots' batches have freed.
@@ -168,5 +170,5 @@ func TestWindowsOnlyThatAreGone(t *testing.T) {
 
 	r.run(r.slots[0], slices.Clone(text[:40]), nil, true) // a window cannot go back: all tokens are computed
 	r.flush()
-	require.Len(t, store.ChainFrom(t.Context(), store.root, 0, text, nil), 8, "seven pages and a tail")
+	require.Len(t, store.Find(t.Context(), diskstore.Prompt{Parent: store.root, Tokens: text}).Exact, 8, "seven pages and a tail")
 }

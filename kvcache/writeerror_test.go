@@ -15,10 +15,10 @@ import (
 // overlappingStore has begun to pass on every section before the first fails.
 type overlappingStore struct{ Store }
 
-func (s overlappingStore) ReadSections(_ context.Context, _ diskstore.Ref, _ []int32, layout pagefile.Layout, use diskstore.Use, _ ...diskstore.ReadOption) (err error) {
+func (s overlappingStore) Read(_ context.Context, _ diskstore.Ref, _ []int32, layout pagefile.Layout, into diskstore.Into) (err error) {
 	buf := make([]byte, layout.Size())
 	for i := range layout.Len() {
-		if failed := use(i, layout.Rows(buf, i)); failed != nil && err == nil {
+		if failed := into.Use(i, layout.Rows(buf, i)); failed != nil && err == nil {
 			err = fmt.Errorf("read page: %w", failed)
 		}
 	}
@@ -47,7 +47,7 @@ func TestRowsThatCannotBeWrittenSayNothingOfThePage(t *testing.T) {
 	tokens := tokenRange(1, 40)
 	r.run(r.slots[0], tokens, nil, true)
 	r.flush()
-	refs := store.ChainFrom(t.Context(), store.root, 0, tokens, nil)
+	refs := store.Find(t.Context(), diskstore.Prompt{Parent: store.root, Tokens: tokens}).Exact
 	require.NotEmpty(t, refs)
 
 	rows := &refusesOnce{Rows: r.tiered.caches.groups[0].Rows, refused: errors.New("no such cell")}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
 )
 
 // hurry makes a Tier impatient.
@@ -39,14 +41,14 @@ func TestASaveBehindALongRequest(t *testing.T) {
 	w.idle()
 	require.Len(t, w.tier.saver.saving, 1, "the file is memory, and no other may be made")
 	require.False(t, w.tier.obstacles.off.Load())
-	require.Empty(t, store.Chain(t.Context(), prompt(1, 200), nil))
+	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 200)}).Exact)
 
 	busy.Unlock()
 	w.landed(w.tier.table.slots[0])
 	require.Empty(t, w.tier.saver.saving)
 	w.ask(ask(prompt(1, 220)), 2)
 	w.idle()
-	require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 220), nil))
+	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 220)}).Exact)
 }
 
 // TestARestoreBehindALongRequest: the prompt is computed, and nothing is stored of the slot in
@@ -65,7 +67,7 @@ func TestARestoreBehindALongRequest(t *testing.T) {
 	require.Equal(t, 200, w.engine.restored)
 	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 250), 2))
 	w.idle()
-	for _, ref := range w.store.Chain(t.Context(), prompt(1, 250), nil) {
+	for _, ref := range w.store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 250)}).Exact {
 		require.LessOrEqual(t, int(ref.Start)+ref.Tokens, 200)
 	}
 }
@@ -155,7 +157,7 @@ func TestTheOnlySlot(t *testing.T) {
 	w.idle()
 	w.ask(ask(prompt(2, 100)), 2) // computed from the beginning
 	w.idle()
-	require.NotEmpty(t, w.store.Chain(t.Context(), prompt(2, 100), nil))
+	require.NotEmpty(t, w.store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(2, 100)}).Exact)
 }
 
 // leaves has the engine run a request in a slot until somebody has looked at it once.
@@ -182,7 +184,7 @@ func TestAnEngineThatNoticesLate(t *testing.T) {
 			turn.End(nil)
 			w.leaves(0)
 			next(w)
-			require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 200), nil))
+			require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 200)}).Exact)
 		})
 	}
 }
@@ -206,7 +208,7 @@ func TestAnEngineThatGoesOn(t *testing.T) {
 	other.Drop()
 	w.tier.patience.leave = time.Hour
 	w.tier.Flush(ctx)
-	require.NotEmpty(t, store.Chain(t.Context(), prompt(2, 200), nil))
+	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(2, 200)}).Exact)
 }
 
 // TestAnEngineThatNoticesLaterThanTheTierWaits: the slot is saved when the engine has left it, although
@@ -223,9 +225,9 @@ func TestAnEngineThatNoticesLaterThanTheTierWaits(t *testing.T) {
 	w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 200), 5)
 	w.idle()
 	end(false)
-	require.Empty(t, store.Chain(t.Context(), prompt(1, 200), nil))
+	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 200)}).Exact)
 	w.idle()
-	require.Equal(t, 192, endOf(store.Chain(t.Context(), prompt(1, 200), nil)))
+	require.Equal(t, 192, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 200)}).Exact))
 	require.Empty(t, w.timers)
 }
 
@@ -242,5 +244,5 @@ func TestASlotThatIsEmpty(t *testing.T) {
 	delete(w.engine.enter, "/slots/0")
 	w.ask(ask(prompt(1, 210)), 5)
 	w.idle()
-	require.Equal(t, 208, endOf(store.Chain(t.Context(), prompt(1, 210), nil)))
+	require.Equal(t, 208, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 210)}).Exact))
 }

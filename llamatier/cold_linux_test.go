@@ -16,27 +16,25 @@ import (
 type coldStore struct {
 	*diskstore.Store
 	from   uint32
-	looked int // calls of ChainLossy
+	looked int // look-ups of lossy pages
 	puts   int
 }
 
-// Chain finds the exact pages.
-func (s *coldStore) Chain(ctx context.Context, tokens []int32, media []pagefile.Media) (exact []diskstore.Ref) {
-	for _, ref := range s.Store.Chain(ctx, tokens, media) {
+func (s *coldStore) Find(ctx context.Context, p diskstore.Prompt) (found diskstore.Found) {
+	refs := s.Store.Find(ctx, diskstore.Prompt{Tokens: p.Tokens}).Exact
+	for i, ref := range refs {
 		if ref.Start < s.from {
-			exact = append(exact, ref)
+			found.Exact = append(found.Exact, ref)
+		}
+		refs[i].Lossy = ref.Start >= s.from
+	}
+	if p.Forms == diskstore.ExactFirst {
+		s.looked++
+		if endOf(refs) >= max(p.Beyond, endOf(found.Exact))+testPage {
+			found.Mixed = refs
 		}
 	}
-	return exact
-}
-
-func (s *coldStore) ChainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
-	s.looked++
-	refs := s.Store.ChainFrom(ctx, parent, start, tokens, media)
-	for i := range refs {
-		refs[i].Lossy = refs[i].Start >= s.from
-	}
-	return refs
+	return found
 }
 
 func (s *coldStore) Put(ctx context.Context, p *pagefile.Page) error {
@@ -44,12 +42,12 @@ func (s *coldStore) Put(ctx context.Context, p *pagefile.Page) error {
 	return s.Store.Put(ctx, p)
 }
 
-func (s *coldStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
+func (s *coldStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
 	exact := ref
 	exact.Lossy = false
-	err := s.Store.Read(ctx, exact, tokens, layout, buf, how...)
+	err := s.Store.Read(ctx, exact, tokens, layout, into)
 	if ref.Lossy {
-		nearly(buf)
+		nearly(into.Rows)
 	}
 	return err
 }

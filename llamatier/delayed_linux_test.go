@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
 )
 
 // TestASaveThatHadToWait for the file of another slot is made some time later.
@@ -20,6 +22,6 @@ func TestASaveThatHadToWait(t *testing.T) {
 	<-w.tier.saver.saving
 	w.tier.patience.saving = time.Minute
 	w.idle()
-	require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
 	require.Empty(t, w.timers)
 }

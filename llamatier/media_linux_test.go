@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
 )
 
 // TestSlotsOfPromptsWithImages: such a prompt gets the slot that holds the same image, and an
@@ -52,7 +54,7 @@ func TestAnAnswerBehindAnImage(t *testing.T) {
 		turn.End(answer)
 		require.Equal(t, before, w.rates.Computing(0, 100))
 		w.idle()
-		require.Equal(t, heard, len(store.Chain(t.Context(), prompt(1, 100), nil)) > 0)
+		require.Equal(t, heard, len(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact) > 0)
 		require.NoError(t, store.Close())
 	}
 }

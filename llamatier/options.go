@@ -18,13 +18,10 @@ import (
 
 // Store is the page store, a *diskstore.Store.
 type Store interface {
-	Chain(ctx context.Context, tokens []int32, media []pagefile.Media) []diskstore.Ref
-	ChainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
+	Find(ctx context.Context, p diskstore.Prompt) diskstore.Found
 	Has(key pagefile.Key) bool
-	LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error)
-	TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref
 	Put(ctx context.Context, p *pagefile.Page) error
-	Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error
+	Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error
 }
 
 // Options configures a Tier.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
@@ -35,7 +36,7 @@ func (r *reader) page(ctx context.Context, p *plan, i int) (pg page) {
 func (r *reader) read(ctx context.Context, p *plan, i int, layout pagefile.Layout) (*[]byte, error) {
 	ref := p.refs[i]
 	buf := r.take(layout.Size())
-	return buf, r.store.Read(ctx, ref, p.tokens[ref.Start:int(ref.Start)+ref.Tokens], layout, *buf)
+	return buf, r.store.Read(ctx, ref, p.tokens[ref.Start:ref.End()], layout, diskstore.Into{Rows: *buf})
 }
 
 // take returns a buffer for a page.

@@ -30,10 +30,10 @@ func newGate(s *diskstore.Store, from uint32) *gate {
 // after is the clock of a Tier before the gate.
 func (g *gate) after(time.Duration) <-chan time.Time { return g.late }
 
-func (g *gate) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
+func (g *gate) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
 	switch {
 	case ref.Start < g.from:
-		return g.Store.Read(ctx, ref, tokens, layout, buf, how...)
+		return g.Store.Read(ctx, ref, tokens, layout, into)
 	case g.err != nil:
 		return g.err
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
 )
 
 // TestAShiftedSlotIsNotStored, nor anything that follows in the slot, until the slot was empty.
@@ -15,18 +17,18 @@ func TestAShiftedSlotIsNotStored(t *testing.T) {
 	w := newWorld(t, store, 1, 128)
 	w.ask(ask(prompt(1, 100)), 60)
 	w.idle()
-	require.Empty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
 
 	// The engine reuses rows of the shifted context.
 	held := slices.Clone(w.engine.slots[0].tokens)
 	w.engine.refuseNext("/slots/0?action=erase", 1)
 	w.ask(ask(held[:80]), 2)
 	w.idle()
-	require.Empty(t, store.Chain(t.Context(), held[:80], nil))
+	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: held[:80]}).Exact)
 
 	w.ask(ask(prompt(2, 90)), 2)
 	w.idle()
-	require.NotEmpty(t, store.Chain(t.Context(), prompt(2, 90), nil))
+	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(2, 90)}).Exact)
 }
 
 // TestPrivateRequests leave nothing in the store, and the request after them nothing of theirs.
@@ -40,10 +42,10 @@ func TestPrivateRequests(t *testing.T) {
 	w.idle()
 	w.ask(ask(prompt(1, 150)), 2)
 	w.idle()
-	require.Empty(t, store.Chain(t.Context(), prompt(1, 150), nil))
+	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 150)}).Exact)
 	w.ask(ask(prompt(2, 100)), 2)
 	w.idle()
-	require.NotEmpty(t, store.Chain(t.Context(), prompt(2, 100), nil))
+	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(2, 100)}).Exact)
 }
 
 // TestAShiftBetweenTwoSavesIsNotForgotten: the request after it extends the prompt before the
@@ -63,7 +65,7 @@ func TestAShiftBetweenTwoSavesIsNotForgotten(t *testing.T) {
 		w.engine.refuseNext("/slots/0?action=erase", 1)
 		w.ask(ask(held[:80]), 2)
 		w.idle()
-		require.Empty(t, store.Chain(t.Context(), held[:80], nil))
+		require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: held[:80]}).Exact)
 		require.NoError(t, store.Close())
 	}
 }
@@ -89,7 +91,7 @@ func TestAnAnswerGivenUp(t *testing.T) {
 		require.Nil(t, w.engine.slots[0].complete(w.engine, ctx, prompt(1, 100), 1000))
 		turn.End(nil)
 		w.idle()
-		require.Equal(t, stored, len(store.Chain(t.Context(), prompt(1, 100), nil)) > 0, "%+v", c)
+		require.Equal(t, stored, len(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact) > 0, "%+v", c)
 		require.NoError(t, store.Close())
 	}
 }
@@ -105,7 +107,7 @@ func TestACancelledAnswerThatGoesOn(t *testing.T) {
 	turn.End(nil)
 	w.ask(ask(prompt(1, 150)), 2)
 	w.idle()
-	require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 150), nil))
+	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 150)}).Exact)
 }
 
 // spoil leaves rows in the only slot that must not be stored.
@@ -130,7 +132,7 @@ func TestASlotIsStoredAgain(t *testing.T) {
 		another := slices.Concat(prompt(1, 1), prompt(2, 100))
 		w.ask(ask(another), 2)
 		w.idle()
-		require.NotEmpty(t, store.Chain(t.Context(), another, nil), name)
+		require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: another}).Exact, name)
 		require.NoError(t, store.Close())
 	}
 }
@@ -149,7 +151,7 @@ func TestAConversationIsStoredAgain(t *testing.T) {
 	w.ask(ask(prompt(1, 400)), 2)
 	w.idle()
 	require.LessOrEqual(t, w.engine.computed-computed, 200+testPage)
-	require.Len(t, store.Chain(t.Context(), prompt(1, 400), nil), 400/testPage)
+	require.Len(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 400)}).Exact, 400/testPage)
 }
 
 // TestASlotWithoutPages is left as it is while it holds most of a prompt.
@@ -191,10 +193,10 @@ func TestAPromptThatIsCancelledAndAskedAgain(t *testing.T) {
 			w.cancelled(prompt(1, 300))
 			next(w)
 			w.idle()
-			require.Equal(t, 320, endOf(store.Chain(t.Context(), prompt(1, 320), nil)))
+			require.Equal(t, 320, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 320)}).Exact))
 			w.ask(ask(prompt(1, 400)), 5)
 			w.idle()
-			require.Equal(t, 400, endOf(store.Chain(t.Context(), prompt(1, 400), nil)))
+			require.Equal(t, 400, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 400)}).Exact))
 		})
 	}
 }
@@ -241,7 +243,7 @@ func TestAPromptWhoseSlotIsNotLeft(t *testing.T) {
 	turn.End(w.engine.slots[1].complete(w.engine, t.Context(), prompt(1, 320), 5))
 	w.engine.slots[0].use.Unlock()
 	w.idle()
-	require.Equal(t, 320, endOf(store.Chain(t.Context(), prompt(1, 320), nil)))
+	require.Equal(t, 320, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 320)}).Exact))
 
 	named := Request{Tokens: prompt(1, 330), Slot: 0, Cancel: func() {}}
 	w.tier.table.slots[0].last, w.tier.table.slots[0].judged = nil, false
@@ -281,7 +283,7 @@ func TestAnEngineThatShiftsNoContext(t *testing.T) {
 			before(w)
 			w.ask(ask(prompt(1, 240)), 5)
 			w.idle()
-			require.Equal(t, 240, endOf(store.Chain(t.Context(), prompt(1, 240), nil)))
+			require.Equal(t, 240, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 240)}).Exact))
 		})
 	}
 }

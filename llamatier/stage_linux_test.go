@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/rates"
 )
 
@@ -158,7 +159,7 @@ func TestAStageThatTakesTooLong(t *testing.T) {
 	require.Nil(t, turn.Staged)
 	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), tokens, 5))
 	w.tier.Flush(t.Context())
-	require.NotEmpty(t, store.Chain(t.Context(), tokens, nil))
+	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: tokens}).Exact)
 }
 
 // TestAStageThatFails leaves the request as it was.

@@ -30,26 +30,10 @@ func withinOr[T any](d *disk, most time.Duration, do func() (T, error), late fun
 	return steady.Do(context.Background(), &d.guard, steady.Wait{Most: most}, do, late)
 }
 
-// Chain implements Store. A store that hangs has no pages.
-func (d *disk) Chain(ctx context.Context, tokens []int32, media []pagefile.Media) []diskstore.Ref {
-	refs, _ := within(d, d.patience.find, func() ([]diskstore.Ref, error) { return d.store.Chain(ctx, tokens, media), nil })
-	return refs
-}
-
-// ChainLossy implements Store. A store that hangs has no pages.
-func (d *disk) ChainLossy(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
-	refs, _ := within(d, d.patience.find, func() ([]diskstore.Ref, error) {
-		return d.store.ChainLossy(ctx, parent, start, tokens, media), nil
-	})
-	return refs
-}
-
-// TailsWithin implements Store.
-func (d *disk) TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
-	refs, _ := within(d, d.patience.find, func() ([]diskstore.Ref, error) {
-		return d.store.TailsWithin(ctx, parent, start, tokens, media), nil
-	})
-	return refs
+// Find implements Store. A store that hangs has no pages.
+func (d *disk) Find(ctx context.Context, p diskstore.Prompt) diskstore.Found {
+	found, _ := within(d, d.patience.find, func() (diskstore.Found, error) { return d.store.Find(ctx, p), nil })
+	return found
 }
 
 // Has implements Store.
@@ -58,22 +42,15 @@ func (d *disk) Has(key pagefile.Key) bool {
 	return has
 }
 
-// LayoutOf implements Store.
-func (d *disk) LayoutOf(ctx context.Context, ref diskstore.Ref) (pagefile.Layout, error) {
-	return within(d, d.patience.find, func() (pagefile.Layout, error) { return d.store.LayoutOf(ctx, ref) })
-}
-
 // Put implements Store.
 func (d *disk) Put(ctx context.Context, p *pagefile.Page) error {
 	_, err := within(d, d.patience.page, func() (struct{}, error) { return struct{}{}, d.store.Put(ctx, p) })
 	return err
 }
 
-// Read implements Store. After steady.ErrHung nobody may use buf.
-func (d *disk) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
-	_, err := within(d, d.patience.page, func() (struct{}, error) {
-		return struct{}{}, d.store.Read(ctx, ref, tokens, layout, buf, how...)
-	})
+// Read implements Store. After steady.ErrHung nobody may use into.
+func (d *disk) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
+	_, err := within(d, d.patience.page, func() (struct{}, error) { return struct{}{}, d.store.Read(ctx, ref, tokens, layout, into) })
 	return err
 }
 

@@ -25,9 +25,9 @@ func (s *hangingStore) hang(call string) {
 	<-s.hung
 }
 
-func (s *hangingStore) Chain(ctx context.Context, tokens []int32, media []pagefile.Media) []diskstore.Ref {
-	s.hang("chain")
-	return s.Store.Chain(ctx, tokens, media)
+func (s *hangingStore) Find(ctx context.Context, p diskstore.Prompt) diskstore.Found {
+	s.hang("find")
+	return s.Store.Find(ctx, p)
 }
 
 func (s *hangingStore) Put(ctx context.Context, p *pagefile.Page) error {
@@ -88,10 +88,9 @@ type hurrying struct {
 	tier *Tier
 }
 
-func (s *hurrying) Chain(ctx context.Context, tokens []int32, media []pagefile.Media) []diskstore.Ref {
-	refs := s.Store.Chain(ctx, tokens, media)
-	s.tier.patience.find = time.Millisecond
-	return refs
+func (s *hurrying) Find(ctx context.Context, p diskstore.Prompt) diskstore.Found {
+	defer func() { s.tier.patience.find = time.Millisecond }()
+	return s.Store.Find(ctx, p)
 }
 
 // TestADiskThatHangsUnderAFile: the prompt is computed, and the file is removed when it is there
@@ -134,34 +133,5 @@ func TestADiskThatHangsBeforeTheShapeIsKnown(t *testing.T) {
 		entries, err := os.ReadDir(w.files.Dir())
 		require.NoError(t, err)
 		left = len(entries)
-	}
-}
-
-// bounded is a store that notes the time at which look-ups are given up.
-type bounded struct {
-	Store
-	ends []time.Time
-}
-
-func (s *bounded) TailsWithin(ctx context.Context, parent pagefile.Key, start int, tokens []int32, media []pagefile.Media) []diskstore.Ref {
-	end, _ := ctx.Deadline()
-	s.ends = append(s.ends, end)
-	return s.Store.TailsWithin(ctx, parent, start, tokens, media)
-}
-
-// TestTheEndsOfASequence, of which each page may have one, are looked for within one time: a disk
-// that is slow and answers holds up no prompt for as many times as there are pages.
-func TestTheEndsOfASequence(t *testing.T) {
-	w := stored(t)
-	w.hybrid = true
-	s := &bounded{Store: w.store}
-	w.start(1, 1000)
-	w.disk().store = s
-	refs, _ := w.tier.restorer.planner.find(t.Context(), prompt(1, 201))
-	require.Empty(t, refs, "no page has a state")
-	require.Greater(t, len(s.ends), 5)
-	require.False(t, s.ends[0].IsZero(), "a bound")
-	for _, end := range s.ends {
-		require.Equal(t, s.ends[0], end)
 	}
 }

@@ -135,10 +135,10 @@ type slow struct {
 	end   chan struct{}
 }
 
-func (s *slow) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, buf []byte, how ...diskstore.ReadOption) error {
+func (s *slow) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
 	s.began <- fmt.Sprint(ref.Start, layout)
 	<-s.end
-	return s.Store.Read(ctx, ref, tokens, layout, buf, how...)
+	return s.Store.Read(ctx, ref, tokens, layout, into)
 }
 
 // TestReadersOfAStream: of two readers in different parts, each gets its bytes, and no page is

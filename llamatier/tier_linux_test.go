@@ -274,7 +274,7 @@ func TestASlotIsSavedWhenIdle(t *testing.T) {
 	w := newWorld(t, store, 2, 1000)
 	w.ask(ask(prompt(1, 100)), 20)
 	w.idle()
-	require.NotContains(t, tailsOf(store.Chain(t.Context(), prompt(1, 100), nil)), true, "no tails")
+	require.NotContains(t, tailsOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact), true, "no tails")
 	require.Empty(t, w.timers)
 
 	w.ask(ask(prompt(1, 100)), 20)
@@ -294,10 +294,10 @@ func TestFailuresMeanComputing(t *testing.T) {
 	w.ask(ask(prompt(1, 200)), 2)
 	w.engine.refuseNext("/slots/0", 1)
 	w.idle()
-	require.Empty(t, store.Chain(t.Context(), prompt(1, 200), nil))
+	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 200)}).Exact)
 	w.ask(ask(prompt(1, 210)), 2)
 	w.idle()
-	require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 210), nil))
+	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 210)}).Exact)
 
 	w.start(1, 1000)
 	w.engine.refuseNext("/slots/0", 1)
@@ -318,11 +318,11 @@ func TestMemoryIsBounded(t *testing.T) {
 	w.available, w.free = 2*need-2, 0
 	w.ask(ask(prompt(1, 100)), 3)
 	w.idle()
-	require.Empty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
 	w.available = 2 * need
 	w.ask(ask(prompt(1, 100)), 3)
 	w.idle()
-	require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
 
 	w.start(1, 1000)
 	w.available = 100
@@ -346,12 +346,12 @@ func TestCheckpointsTakeRoom(t *testing.T) {
 	w.available, w.free = 2*rows, 0
 	w.ask(ask(goesOn(200)), 2)
 	w.tier.Flush(t.Context())
-	require.LessOrEqual(t, endOf(store.Chain(t.Context(), w.engine.slots[0].tokens, nil)), 102)
+	require.LessOrEqual(t, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: w.engine.slots[0].tokens}).Exact), 102)
 	w.tier.table.closed = false
 	w.available += 2 * uint64(len(checkpoints(201)))
 	w.ask(ask(w.engine.slots[0].tokens), 2)
 	w.tier.Flush(t.Context())
-	require.Greater(t, endOf(store.Chain(t.Context(), w.engine.slots[0].tokens, nil)), 190)
+	require.Greater(t, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: w.engine.slots[0].tokens}).Exact), 190)
 }
 
 // TestASequenceLargerThanMemory goes through a file on the disk, and nothing is left there.
@@ -362,7 +362,7 @@ func TestASequenceLargerThanMemory(t *testing.T) {
 	w.available = 100
 	w.ask(ask(prompt(1, 100)), 3)
 	w.tier.Flush(t.Context())
-	require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
 
 	w.start(1, 1000)
 	require.Equal(t, 100, w.ask(ask(prompt(1, 120)), 3))
@@ -400,7 +400,7 @@ func TestRequestsThatWaitAreRefusedAtTheEnd(t *testing.T) {
 	<-ctx.Done()
 	running.End(w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 3))
 	<-flushed
-	require.NotEmpty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
 	_, err = w.tier.Begin(t.Context(), ask(prompt(3, 100)))
 	require.ErrorIs(t, err, ErrClosed)
 }
@@ -426,11 +426,11 @@ func TestARefusedPrompt(t *testing.T) {
 		require.Equal(t, 100, w.engine.computed)
 		w.idle()
 		if !hybrid {
-			require.NotEmpty(t, store.Chain(t.Context(), prompt(2, 100), nil))
+			require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(2, 100)}).Exact)
 		}
 		w.ask(ask(prompt(2, 120)), 5)
 		w.tier.Flush(t.Context())
-		require.NotEmpty(t, store.Chain(t.Context(), prompt(2, 120), nil))
+		require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(2, 120)}).Exact)
 		require.NoError(t, store.Close())
 	}
 }
@@ -468,7 +468,7 @@ func TestOff(t *testing.T) {
 	w.ask(ask(prompt(1, 100)), 3)
 	w.idle()
 	w.tier.Flush(t.Context())
-	require.Empty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
 }
 
 // TestTailsOfASavedSlot: one, also where the answer ends in a later page than its prompt. The
@@ -482,7 +482,7 @@ func TestTailsOfASavedSlot(t *testing.T) {
 		usage, err := store.Scan(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 1, usage.Local.Tails, "an answer of %d tokens", answer)
-		refs := store.Chain(t.Context(), prompt(1, 200), nil)
+		refs := store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 200)}).Exact
 		last := refs[len(refs)-1]
 		require.Equal(t, 200, int(last.Start)+last.Tokens)
 		require.NoError(t, store.Close())

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -60,7 +61,7 @@ func TestAHungEngineBeforeAnUnknownRequest(t *testing.T) {
 	close(hang)
 	w.tier.Flush(t.Context())
 	for seed := range 3 {
-		require.Empty(t, store.Chain(t.Context(), prompt(seed, 200), nil), "the request may have run in any slot")
+		require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(seed, 200)}).Exact, "the request may have run in any slot")
 	}
 }
 
@@ -108,12 +109,12 @@ func TestARequestThatNobodyWaitsFor(t *testing.T) {
 			w.ask(ask(prompt(1, 100)), 2)
 			require.NotNil(t, w.engine.slots[0].complete(w.engine, t.Context(), late, 2))
 			w.idle()
-			require.Empty(t, store.Chain(t.Context(), late, nil))
+			require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: late}).Exact)
 
 			w.ask(ask(prompt(4, 100)), 2)
 			w.idle()
-			require.Empty(t, store.Chain(t.Context(), late, nil))
-			require.NotEmpty(t, store.Chain(t.Context(), prompt(4, 100), nil))
+			require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: late}).Exact)
+			require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(4, 100)}).Exact)
 		})
 	}
 }
@@ -139,11 +140,11 @@ func TestAnUnknownRequestAfterAnAnswer(t *testing.T) {
 	end(true)
 	turn.End(answer)
 	w.idle()
-	require.Empty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
 
 	w.ask(ask(prompt(2, 100)), 5)
 	w.idle()
-	require.NotEmpty(t, store.Chain(t.Context(), prompt(2, 100), nil))
+	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(2, 100)}).Exact)
 }
 
 // TestAnUnknownRequestAfterAnAction: llama-server has restored a slot, or emptied it, and begins and
@@ -156,7 +157,7 @@ func TestAnUnknownRequestAfterAnAction(t *testing.T) {
 		store := openStore(t)
 		w := newWorld(t, store, 1, 1000)
 		before(w)
-		stored := len(store.Chain(t.Context(), prompt(1, 200), nil))
+		stored := len(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 200)}).Exact)
 		w.tier.patience.unknown = time.Millisecond
 		s, came := w.engine.slots[0], false
 		w.engine.onLeave("/slots/0?action="+action, func() {
@@ -169,7 +170,7 @@ func TestAnUnknownRequestAfterAnAction(t *testing.T) {
 		w.ask(ask(prompt(1, 200)), 5)
 		require.True(t, came, action)
 		w.idle()
-		require.Len(t, store.Chain(t.Context(), prompt(1, 200), nil), stored, action)
+		require.Len(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 200)}).Exact, stored, action)
 		require.NoError(t, store.Close())
 	}
 }
@@ -185,7 +186,7 @@ func TestALateRequestThatIsShorter(t *testing.T) {
 	s.complete(w.engine, t.Context(), prompt(1, 60), 1)
 	s.spoil()
 	w.idle()
-	require.Empty(t, store.Chain(t.Context(), prompt(1, 100), nil))
+	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
 }
 
 // TestARequestThatTheEngineHasRefused computed nothing: tokens of the slots are stored, those from
@@ -198,10 +199,10 @@ func TestARequestThatTheEngineHasRefused(t *testing.T) {
 	end := w.tier.Unknown()
 	w.ask(ask(prompt(1, 300)), 5)
 	w.idle()
-	require.Equal(t, 200, endOf(store.Chain(t.Context(), prompt(1, 300), nil)), "it may yet compute")
+	require.Equal(t, 200, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 300)}).Exact), "it may yet compute")
 	end(false)
 	w.ask(ask(prompt(1, 400)), 5)
 	w.idle()
-	require.Equal(t, 400, endOf(store.Chain(t.Context(), prompt(1, 400), nil)))
+	require.Equal(t, 400, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 400)}).Exact))
 	require.Zero(t, w.engine.restored)
 }

@@ -287,13 +287,13 @@ func (d *disk) write(ctx context.Context) (float64, error) {
 // per second.
 func (d *disk) read(ctx context.Context) (float64, error) {
 	began := time.Now()
-	refs := d.store.Chain(ctx, d.tokens, nil)
+	refs := d.store.Find(ctx, diskstore.Prompt{Tokens: d.tokens}).Exact
 	if len(refs) != d.pages {
 		return 0, fmt.Errorf("read the pages back: %d of %d are there; is the disk full?", len(refs), d.pages)
 	}
 	for _, ref := range refs {
 		tokens := d.tokens[ref.Start : int(ref.Start)+ref.Tokens]
-		if err := d.store.Read(ctx, ref, tokens, d.layout, d.buf); err != nil {
+		if err := d.store.Read(ctx, ref, tokens, d.layout, diskstore.Into{Rows: d.buf}); err != nil {
 			return 0, err
 		}
 		d.progress(int64(len(d.buf)))

@@ -186,13 +186,13 @@ func putConversation(ctx context.Context, store *diskstore.Store, parent pagefil
 
 // readConversation reads the pages that putConversation has stored.
 func readConversation(ctx context.Context, store *diskstore.Store, tokens []int32) error {
-	for _, ref := range store.Chain(ctx, tokens, nil) {
+	for _, ref := range store.Find(ctx, diskstore.Prompt{Tokens: tokens}).Exact {
 		layout, err := pagefile.NewLayout(sections(), ref.Stored)
 		if err != nil {
 			return err
 		}
 		part := tokens[ref.Start : int(ref.Start)+ref.Tokens]
-		if err := store.Read(ctx, ref, part, layout, make([]byte, layout.Size())); err != nil {
+		if err := store.Read(ctx, ref, part, layout, diskstore.Into{Rows: make([]byte, layout.Size())}); err != nil {
 			return err
 		}
 	}

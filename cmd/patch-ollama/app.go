@@ -14,6 +14,7 @@ import (
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/rogpeppe/go-internal/lockedfile"
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
@@ -47,20 +48,17 @@ type app struct {
 }
 
 func (a *app) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&a.version, "version", ollamasrc.DefaultVersion, "Ollama release, "+ollamasrc.OldestVersion+" … "+ollamasrc.NewestVersion)
-	flags.StringVar(&a.dir, "dir", defaultDir, "build directory; nothing is written outside it")
-	flags.StringVar(&a.src, "src", "", "git clone of Ollama to take releases from, instead of the Go module")
-	flags.StringVar(&a.patches, "patches", defaultPatches, "folder of the patch series")
-	cli.Give(flags, "version", "a release such as "+ollamasrc.DefaultVersion)
-	cli.Give(flags, "dir", "a folder")
-	cli.Give(flags, "src", "the folder of a clone")
-	cli.Give(flags, "patches", "a folder")
+	a.version, a.dir, a.patches = ollamasrc.DefaultVersion, defaultDir, defaultPatches
+	cli.Flag(flags, &a.version, "version", "a release such as "+ollamasrc.DefaultVersion, "Ollama release, "+ollamasrc.OldestVersion+" … "+ollamasrc.NewestVersion)
+	cli.Flag(flags, &a.dir, "dir", "a folder", "build directory; nothing is written outside it")
+	cli.Flag(flags, &a.src, "src", "the folder of a clone", "git clone of Ollama to take releases from, instead of the Go module")
+	cli.Flag(flags, &a.patches, "patches", "a folder", "folder of the patch series")
 }
 
 // addWithout adds --without to a verb that applies the series.
 func (a *app) addWithout(flags *pflag.FlagSet, unset string) {
-	flags.StringVar(&a.without, "without", "", `optional patch sets to leave out, such as "paged", or "`+ollamasrc.NoSets+`"; default: `+unset)
-	cli.Give(flags, "without", `names of optional sets with commas between them, or "`+ollamasrc.NoSets+`"`)
+	cli.Flag(flags, &a.without, "without", `names of optional sets with commas between them, or "`+ollamasrc.NoSets+`"`,
+		`optional patch sets to leave out, such as "paged", or "`+ollamasrc.NoSets+`"; default: `+unset)
 }
 
 // setup resolves the flags. A default is relative to the repository's root, a path of the
@@ -177,15 +175,31 @@ func (a *app) series(t *ollamasrc.Tree) (ollamasrc.Series, error) {
 	return ollamasrc.LoadSeries(a.patches, t.Version, leftOut)
 }
 
+// patched opens the existing source tree, and its series.
+func (a *app) patched(ctx context.Context) (t *ollamasrc.Tree, series ollamasrc.Series, err error) {
+	if t, err = a.tree(ctx); err == nil {
+		series, err = a.series(t)
+	}
+	return t, series, err
+}
+
 // lockPatience is the wait for a lock after which the user is told.
 const lockPatience = 300 * time.Millisecond
 
-// lock locks the build directory against another patch-ollama.
-func (a *app) lock(ctx context.Context) (unlock func(), err error) {
-	return a.lockLayout(ctx, a.lay)
+// locked makes a verb run while no other patch-ollama uses the build directory.
+func (a *app) locked(run func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		unlock, err := lock(cmd.Context(), a.lay, a.stderr)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		return run(cmd.Context(), args)
+	}
 }
 
-func (a *app) lockLayout(ctx context.Context, lay ollamasrc.Layout) (unlock func(), err error) {
+// lock locks a build directory. It tells of its wait.
+func lock(ctx context.Context, lay ollamasrc.Layout, notices io.Writer) (unlock func(), err error) {
 	if err := os.MkdirAll(lay.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("making the build directory: %w", err)
 	}
@@ -211,7 +225,7 @@ func (a *app) lockLayout(ctx context.Context, lay ollamasrc.Layout) (unlock func
 			}
 			return o.unlock, nil
 		case <-notice:
-			fmt.Fprintf(a.stderr, "waiting for another patch-ollama in %s\n", ollamasrc.Rel(lay.Dir))
+			fmt.Fprintf(notices, "waiting for another patch-ollama in %s\n", ollamasrc.Rel(lay.Dir))
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}

@@ -20,23 +20,18 @@ The folders in patches/optional are sets that can be left out: --without paged
 gives an Ollama without paged attention. The tree remembers the choice, and the
 other verbs follow it, until --without names another or revert ends it;
 --without none applies all sets.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			unlock, err := a.lock(cmd.Context())
+		RunE: a.locked(func(ctx context.Context, _ []string) error {
+			t, err := a.tree(ctx)
 			if err != nil {
 				return err
 			}
-			defer unlock()
-			t, err := a.tree(cmd.Context())
-			if err != nil {
-				return err
-			}
-			text, err := a.apply(cmd.Context(), t)
+			text, err := a.apply(ctx, t)
 			if err != nil {
 				return err
 			}
 			fmt.Fprintf(a.stdout, "Ollama %s: %s\n", t.Version, text)
 			return nil
-		},
+		}),
 	}
 	a.addWithout(cmd.Flags(), unsetOfTree)
 	return cmd

@@ -27,28 +27,22 @@ func newBuildCommand(a *app) *cobra.Command {
 CPU backends with CMake (and CUDA, when nvcc is found) and the ollama binary. The
 result runs in place: bin/ollama finds its backends in lib/ollama beside it. A
 second build compiles only changed files.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			unlock, err := a.lock(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer unlock()
+		RunE: a.locked(func(ctx context.Context, _ []string) error {
 			steps := progress.New(a.stderr, stepNames)
-			version, err := a.build(cmd.Context(), steps, f)
+			version, err := a.build(ctx, steps, f)
 			steps.Close()
 			if err != nil {
 				return err
 			}
 			fmt.Fprintf(a.stdout, "%s %s\n", ollamasrc.Rel(a.lay.Binary()), version)
 			return nil
-		},
+		}),
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&f.allowDirty, "allow-dirty", false, "build uncommitted changes to the source too, and leave the series as it is applied")
 	a.addWithout(flags, unsetOfTree)
 	flags.BoolVar(&f.noCUDA, "no-cuda", false, "build no CUDA backend even where nvcc is found")
-	flags.StringVar(&f.options.CUDAArchitectures, "cuda-architectures", "", `GPUs to compile for, as CMake lists them ("52;61"); default: those in this machine`)
-	cli.Give(flags, "cuda-architectures", `a list such as "52;61"`)
+	cli.Flag(flags, &f.options.CUDAArchitectures, "cuda-architectures", `a list such as "52;61"`, `GPUs to compile for, as CMake lists them ("52;61"); default: those in this machine`)
 	flags.IntVarP(&f.options.Jobs, "jobs", "j", runtime.NumCPU(), "compilers to run at once")
 	return cmd
 }

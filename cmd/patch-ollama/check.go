@@ -168,7 +168,7 @@ func yes() *bool {
 // try builds every release that the series fits, and tests it.
 func (a *app) try(ctx context.Context, steps *progress.Display, results []*checkResult, test bool) error {
 	lay := ollamasrc.TrialLayout(a.lay)
-	unlock, err := a.lockLayout(ctx, lay)
+	unlock, err := lock(ctx, lay, a.stderr)
 	if err != nil {
 		return err
 	}

@@ -21,14 +21,9 @@ a pinned checksum, or with --src from a git clone.
 
 A tree that is there already is left alone. One of another release or origin is
 replaced with --force, unless it holds work that would be lost.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			unlock, err := a.lock(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer unlock()
+		RunE: a.locked(func(ctx context.Context, _ []string) error {
 			steps := progress.New(a.stderr, stepNames)
-			t, fresh, err := a.fetch(cmd.Context(), steps, force)
+			t, fresh, err := a.fetch(ctx, steps, force)
 			steps.Close()
 			if err != nil {
 				return err
@@ -39,7 +34,7 @@ replaced with --force, unless it holds work that would be lost.`,
 			}
 			fmt.Fprintf(a.stdout, "Ollama %s is %sin %s (%s)\n", t.Version, already, ollamasrc.Rel(t.Dir), t.Origin)
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "replace a tree of another release or origin")
 	return cmd

@@ -23,33 +23,24 @@ of that name, which only these releases get. Each folder is written from the tre
 of one release; patches/README.md says which. A commit with a trailer such as
 "Set: paged" becomes a patch of an optional set, in patches/optional/paged; these
 are written from trees with all sets, and stay as they are in others.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.locked(func(ctx context.Context, _ []string) error {
 			if check && force {
 				return cli.Usagef("--check writes nothing, and --force overwrites patches; give one of them")
 			}
-			unlock, err := a.lock(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer unlock()
-			t, err := a.tree(cmd.Context())
-			if err != nil {
-				return err
-			}
-			series, err := a.series(t)
+			t, series, err := a.patched(ctx)
 			if err != nil {
 				return err
 			}
 			if check {
-				return a.formatCheck(cmd.Context(), t, series)
+				return a.formatCheck(ctx, t, series)
 			}
-			changes, err := t.Format(cmd.Context(), a.lay, series, force)
+			changes, err := t.Format(ctx, a.lay, series, force)
 			if err != nil {
 				return err
 			}
 			a.printChanges(changes)
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&check, "check", false, "write nothing; fail when something would change")
 	cmd.Flags().BoolVar(&force, "force", false, "overwrite patches that are not applied to the source")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -14,21 +15,12 @@ func newRevertCommand(a *app) *cobra.Command {
 		Long: `Take the source back to the release. Build caches stay, so a later build is
 incremental. Uncommitted changes and commits that no patch holds are discarded
 only with --force. The next apply puts on all optional sets again.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			unlock, err := a.lock(cmd.Context())
+		RunE: a.locked(func(ctx context.Context, _ []string) error {
+			t, series, err := a.patched(ctx)
 			if err != nil {
 				return err
 			}
-			defer unlock()
-			t, err := a.tree(cmd.Context())
-			if err != nil {
-				return err
-			}
-			series, err := a.series(t)
-			if err != nil {
-				return err
-			}
-			changed, err := t.Revert(cmd.Context(), series, force)
+			changed, err := t.Revert(ctx, series, force)
 			if err != nil {
 				return err
 			}
@@ -38,7 +30,7 @@ only with --force. The next apply puts on all optional sets again.`,
 			}
 			fmt.Fprintf(a.stdout, "Ollama %s is as released\n", t.Version)
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "discard uncommitted changes and commits of your own")
 	return cmd

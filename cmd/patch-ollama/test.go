@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/kvtier/kvtier/internal/progress"
@@ -18,14 +20,9 @@ The source is fetched and the series applied if that is not done yet.`,
 		Example: `  patch-ollama test
   patch-ollama test -- -run Rows -v ./ml/backend/ggml`,
 		Args: cobra.ArbitraryArgs, // of go test
-		RunE: func(cmd *cobra.Command, args []string) error {
-			unlock, err := a.lock(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer unlock()
+		RunE: a.locked(func(ctx context.Context, args []string) error {
 			steps := progress.New(a.stderr, stepNames)
-			t, err := a.patchedTree(cmd.Context(), steps, allowDirty)
+			t, err := a.patchedTree(ctx, steps, allowDirty)
 			steps.Close()
 			if err != nil {
 				return err
@@ -37,8 +34,8 @@ The source is fetched and the series applied if that is not done yet.`,
 				}
 				args = series.TestArgs()
 			}
-			return ollamasrc.Test(cmd.Context(), a.lay, t, args, a.stdout, a.stderr)
-		},
+			return ollamasrc.Test(ctx, a.lay, t, args, a.stdout, a.stderr)
+		}),
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return cli.Usagef("%w; put arguments of go test behind --, as in patch-ollama test -- -run Rows ./kvcache", err)

@@ -182,7 +182,7 @@ func TestImportSurvivesAnErrorAtEveryOperation(t *testing.T) {
 		ops := inj.Count()
 		inj.Reset()
 		s := open(t, to)
-		n := tokensIn(s.Chain(ctx, testrows.Prompt(2, 2*storetest.Tokens), nil))
+		n := tokensIn(s.Find(ctx, diskstore.Prompt{Tokens: testrows.Prompt(2, 2*storetest.Tokens)}).Exact)
 		if err == nil {
 			require.Equal(t, storetest.Tokens+5, n)
 		}

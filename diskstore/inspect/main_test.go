@@ -118,12 +118,12 @@ func tokensIn(refs []diskstore.Ref) int {
 // readChain checks that a store returns n of the tokens with their rows.
 func readChain(t testing.TB, s *diskstore.Store, tokens []int32, n int) {
 	t.Helper()
-	refs := s.Chain(ctx, tokens, nil)
+	refs := s.Find(ctx, diskstore.Prompt{Tokens: tokens}).Exact
 	require.Equal(t, n, tokensIn(refs))
 	for _, ref := range refs {
 		l := storetest.Layout(t, storetest.Sections, ref.Stored)
 		buf, want := bytes.Repeat([]byte{0xaa}, l.Size()), make([]byte, l.Size())
-		require.NoError(t, s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, buf))
+		require.NoError(t, s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, diskstore.Into{Rows: buf}))
 		storetest.Fill(l, ref.Key, want)
 		require.Equal(t, want, buf)
 	}

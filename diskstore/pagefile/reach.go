@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"hash"
 	"iter"
+	"slices"
 )
 
 /*
@@ -44,6 +45,24 @@ func (m Media) SameImage(o Media) bool {
 func (m Media) unreached() Media {
 	clear(m.Hash[imageBytes:])
 	return m
+}
+
+// WithReaches returns the media of a sequence, [Reaching] ones with the reaches that a page's media tell
+// before its position `tokens`. The page begins at position start, and its offsets count from there.
+func WithReaches(media, page []Media, start uint32, tokens int) []Media {
+	media = slices.Clone(media)
+	for _, m := range page {
+		if int(m.Offset) >= tokens {
+			break
+		}
+		m.Offset += start
+		for k := range media {
+			if m.SameImage(media[k]) {
+				media[k] = m
+			}
+		}
+	}
+	return media
 }
 
 // Unreached returns [Reaching] images as those whose reach is not known.

@@ -24,7 +24,7 @@ func Processes(s System, proc string) []Process {
 	if s.OS() != "linux" {
 		return nil
 	}
-	names, _ := s.List(proc, ProcessesMax)
+	names, _ := s.List(proc, processesMax)
 	var all []Process
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)

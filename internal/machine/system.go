@@ -70,7 +70,7 @@ type Build struct {
 
 // Bounds of lists and texts.
 const (
-	ProcessesMax = 1 << 16
+	processesMax = 1 << 16
 	ServersMax   = 16
 	EntriesMax   = 1024    // of a directory
 	TextMax      = 1 << 20 // bytes of a file of text

@@ -45,16 +45,16 @@ type Budget struct {
 // Bounds of a plan.
 const (
 	CellsMax = 1 << 31 // tokens of all slots together
-	SlotsMax = 1 << 10
+	slotsMax = 1 << 10
 )
 
 // Check refuses values of a user for which there is no plan.
 func (in *Input) Check() error {
 	switch {
-	case !slices.Contains(CacheTypes, in.CacheType):
+	case !slices.Contains(cacheTypes, in.CacheType):
 		return fmt.Errorf("the type of K/V is %q; give one of f16, q8_0 and q4_0", in.CacheType)
-	case in.Context.Value < 1 || in.Slots.Value < 1 || in.Slots.Value > SlotsMax || in.Context.Value*in.Slots.Value > CellsMax:
-		return fmt.Errorf("%.0f slots of %.0f tokens cannot be planned; give 1 to %d slots, and at most %d tokens in all of them", in.Slots.Value, in.Context.Value, SlotsMax, int64(CellsMax))
+	case in.Context.Value < 1 || in.Slots.Value < 1 || in.Slots.Value > slotsMax || in.Context.Value*in.Slots.Value > CellsMax:
+		return fmt.Errorf("%.0f slots of %.0f tokens cannot be planned; give 1 to %d slots, and at most %d tokens in all of them", in.Slots.Value, in.Context.Value, slotsMax, int64(CellsMax))
 	case in.PageTokens < 1:
 		return fmt.Errorf("a page has %d tokens", in.PageTokens)
 	}

@@ -6,8 +6,8 @@ import (
 	"math"
 )
 
-// CacheTypes are the types of K/V that Ollama knows.
-var CacheTypes = []string{"f16", "q8_0", "q4_0"}
+// cacheTypes are the types of K/V that Ollama knows.
+var cacheTypes = []string{"f16", "q8_0", "q4_0"}
 
 const (
 	blockElements = 32 // of q8_0 and q4_0

@@ -38,7 +38,7 @@ func splitFromEnvironment() (*Split, error) {
 	if value == "" {
 		return nil, nil
 	}
-	s, err := ParseSplit(value)
+	s, err := parseSplit(value)
 	if err != nil {
 		return nil, fmt.Errorf("%s=%q: %w", SplitVariable, value, err)
 	}
@@ -46,8 +46,8 @@ func splitFromEnvironment() (*Split, error) {
 	return s, nil
 }
 
-// ParseSplit reads HOT,WARM,COLD.
-func ParseSplit(text string) (*Split, error) {
+// parseSplit reads HOT,WARM,COLD.
+func parseSplit(text string) (*Split, error) {
 	parts := strings.Split(text, ",")
 	if len(parts) != 3 {
 		return nil, errors.New("it is not three percentages, such as 25,25,50")

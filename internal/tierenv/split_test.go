@@ -21,7 +21,7 @@ func TestParseSplit(t *testing.T) {
 		"0,0,100":           {Cold: 100},
 		"33.33,33.33,33.34": {Hot: 33.33, Warm: 33.33, Cold: 33.34},
 	} {
-		got, err := ParseSplit(text)
+		got, err := parseSplit(text)
 		require.NoError(t, err, text)
 		require.Equal(t, want, *got, text)
 	}
@@ -41,7 +41,7 @@ func TestParseSplit(t *testing.T) {
 		"100,0,0":        "no room for pages",
 		"33.3,33.3,33.3": "add up to",
 	} {
-		_, err := ParseSplit(text)
+		_, err := parseSplit(text)
 		require.ErrorContains(t, err, says, text)
 	}
 }

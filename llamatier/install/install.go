@@ -192,7 +192,7 @@ func (m *Machine) kept(o Ollama) (pages, log string) {
 	if set == nil {
 		pages = cmp.Or(env.Value(tierenv.LocalVariable), filepath.Join(home, tierenv.DefaultRoot)+" of the server's user (or in its "+tierenv.LocalVariable+")")
 	}
-	return cmp.Or(pages, filepath.Join(home, tierenv.DefaultRoot)), cmp.Or(env.Trim(set[LogVariable]), LogIn(home))
+	return cmp.Or(pages, filepath.Join(home, tierenv.DefaultRoot)), cmp.Or(env.Trim(set[LogVariable]), logIn(home))
 }
 
 // removeOrphan plans the removal from a service that is gone, or runs no Ollama any more. It

@@ -147,8 +147,8 @@ const (
 	RealVariable = "KVTIER_LLAMA_SERVER" // the real llama-server
 )
 
-// LogIn is the daemon's log where no variable names another one.
-func LogIn(home string) string { return filepath.Join(home, ".ollama", "logs", "kvtier.log") }
+// logIn is the daemon's log where no variable names another one.
+func logIn(home string) string { return filepath.Join(home, ".ollama", "logs", "kvtier.log") }
 
 // LogPath is the log of a daemon with this process's environment, "" if it has none.
 func LogPath() string {
@@ -159,7 +159,7 @@ func LogPath() string {
 	if err != nil {
 		return ""
 	}
-	return LogIn(home)
+	return logIn(home)
 }
 
 // restart plans the steps after which the service runs with other files.

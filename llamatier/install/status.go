@@ -44,7 +44,7 @@ func (m *Machine) status(ctx context.Context, o Ollama, host string) Status {
 	}
 	s.Pages, s.Log = set[tierenv.LocalVariable], set[LogVariable]
 	if s.State == Installed && s.Log == "" && set["HOME"] != "" {
-		s.Log = LogIn(set["HOME"])
+		s.Log = logIn(set["HOME"])
 	}
 	if s.State == Installed && s.Tiering != "off" { // else the line is of an earlier server
 		s.LastLog = lastLine(s.Log)

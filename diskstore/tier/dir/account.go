@@ -23,8 +23,9 @@ const (
 	ledgerPollMax = 32 * time.Millisecond
 )
 
-// maxLedgerBytes bounds the read of a ledger's content; thousands of claims fit.
-const maxLedgerBytes = 1 << 20
+// maxOwnBytes bounds the read of one of the store's own files, whose content is not trusted;
+// thousands of claims fit.
+const maxOwnBytes = 1 << 20
 
 // records are the files below a root that a store replaces as a whole: the ledger, and the list of
 // removed pages.
@@ -39,7 +40,7 @@ func (t *records) Account(ctx context.Context, change func([]byte, string) ([]by
 		return nil, classify(err)
 	}
 	if change == nil {
-		content, err := t.readOwn(ctx, ledgerFile, maxLedgerBytes)
+		content, err := t.readOwn(ctx, ledgerFile)
 		return content, t.opFailed(err)
 	}
 	t.mu.Lock()
@@ -53,7 +54,7 @@ func (t *records) Account(ctx context.Context, change func([]byte, string) ([]by
 		return nil, t.opFailed(err)
 	}
 	defer release()
-	content, err := t.readOwn(ctx, ledgerFile, maxLedgerBytes)
+	content, err := t.readOwn(ctx, ledgerFile)
 	if err != nil {
 		return nil, t.opFailed(err)
 	}
@@ -95,21 +96,22 @@ func (t *records) lockLedger(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// readOwn reads one of the store's own files; nil without a readable one of at most limit bytes.
-func (t *records) readOwn(ctx context.Context, base string, limit int64) ([]byte, error) {
-	content, err := t.readOwnOnce(ctx, base, limit)
+// readOwn reads one of the store's own files; nil without a readable one of at most
+// maxOwnBytes.
+func (t *records) readOwn(ctx context.Context, base string) ([]byte, error) {
+	content, err := t.readOwnOnce(ctx, base)
 	if vfs.IsStale(err) {
 		// Another machine has replaced the file. A ledger that stays stale is an error and
 		// not a missing ledger: as a missing ledger, the bytes on the disk would count as 0.
 		if err := t.recheckRoot(); err != nil {
 			return nil, err
 		}
-		return t.readOwnOnce(ctx, base, limit)
+		return t.readOwnOnce(ctx, base)
 	}
 	return content, err
 }
 
-func (t *records) readOwnOnce(ctx context.Context, base string, limit int64) ([]byte, error) {
+func (t *records) readOwnOnce(ctx context.Context, base string) ([]byte, error) {
 	blob, err := OpenFile(t.FS, filepath.Join(t.base, base), pagefile.Name{})
 	if errors.Is(err, tier.ErrNotFound) {
 		return nil, nil
@@ -118,7 +120,7 @@ func (t *records) readOwnOnce(ctx context.Context, base string, limit int64) ([]
 		return nil, err
 	}
 	defer blob.Close()
-	if blob.Info().Bytes > limit {
+	if blob.Info().Bytes > maxOwnBytes {
 		return nil, nil
 	}
 	content := make([]byte, blob.Info().Bytes)
@@ -155,14 +157,11 @@ func (t *records) writeOwn(base string, content []byte, durable bool) error {
 	return t.FS.SyncDir(t.base)
 }
 
-// maxGravesBytes bounds the read of the list of removed pages, whose content is not trusted.
-const maxGravesBytes = 1 << 20
-
 func (t *records) Graves(ctx context.Context, change func([]byte) []byte) ([]byte, error) {
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
-	content, err := t.readOwn(ctx, gravesFile, maxGravesBytes)
+	content, err := t.readOwn(ctx, gravesFile)
 	if err != nil || change == nil {
 		return content, t.opFailed(err)
 	}

@@ -18,11 +18,11 @@ func TestLedgerOfAnySize(t *testing.T) {
 	tr := New(storetest.QuickFS, storetest.PrivateDir(t), Options{Create: true})
 	require.NoError(t, tr.Claim(ctx))
 	path := filepath.Join(tr.base, ledgerFile)
-	for _, size := range []int{0, 1, maxLedgerBytes, maxLedgerBytes + 1} {
+	for _, size := range []int{0, 1, maxOwnBytes, maxOwnBytes + 1} {
 		require.NoError(t, os.WriteFile(path, bytes.Repeat([]byte("x"), size), 0o600))
 		content, err := tr.Account(ctx, nil)
 		require.NoError(t, err)
-		if size > maxLedgerBytes {
+		if size > maxOwnBytes {
 			size = 0
 		}
 		require.Len(t, content, size)

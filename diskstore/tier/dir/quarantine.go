@@ -28,6 +28,12 @@ type quarantine struct {
 	moved atomic.Uint64
 }
 
+// unused returns the directory, and there a path that no file has.
+func (q *quarantine) unused(was, reason string) (dir, path string) {
+	dir = filepath.Join(q.base, quarantineDir)
+	return dir, filepath.Join(dir, fmt.Sprintf("%s.%s.%d-%d%s", was, reason, time.Now().UnixNano(), q.moved.Add(1), PageExt))
+}
+
 func (q *quarantine) Quarantine(ctx context.Context, judged tier.Info, reason string) (bool, error) {
 	moved, err := q.MoveAside(ctx, judged, reason)
 	if moved {
@@ -38,8 +44,7 @@ func (q *quarantine) Quarantine(ctx context.Context, judged tier.Info, reason st
 
 // MoveAside does as Quarantine, and syncs nothing: the caller calls SyncAside.
 func (q *quarantine) MoveAside(ctx context.Context, judged tier.Info, reason string) (bool, error) {
-	dir := filepath.Join(q.base, quarantineDir)
-	base := fmt.Sprintf("%s.%s.%d-%d%s", judged.Key, reason, time.Now().UnixNano(), q.moved.Add(1), PageExt)
+	dir, to := q.unused(judged.Key.String(), reason)
 	err := q.run(ctx, func() error { return q.lookAtJudged(judged) })
 	if err == nil {
 		var entries []fs.DirEntry
@@ -48,7 +53,7 @@ func (q *quarantine) MoveAside(ctx context.Context, judged tier.Info, reason str
 		}
 	}
 	if err == nil {
-		err = q.opFailed(q.inNewDir(dir, func() error { return q.moveOut(ctx, judged, filepath.Join(dir, base)) }))
+		err = q.opFailed(q.inNewDir(dir, func() error { return q.moveOut(ctx, judged, to) }))
 	}
 	switch {
 	case errors.Is(err, tier.ErrNotFound), errors.Is(err, tier.ErrReplaced):
@@ -118,9 +123,7 @@ func (q *quarantine) EmptyQuarantine(ctx context.Context) (int64, error) {
 
 // SetAside moves the file or directory at path to quarantine and returns its new path.
 func (q *quarantine) SetAside(path, reason string) (string, error) {
-	dir := filepath.Join(q.base, quarantineDir)
-	was := strings.TrimSuffix(filepath.Base(path), PageExt)
-	to := filepath.Join(dir, fmt.Sprintf("%s.%s.%d-%d%s", was, reason, time.Now().UnixNano(), q.moved.Add(1), PageExt))
+	dir, to := q.unused(strings.TrimSuffix(filepath.Base(path), PageExt), reason)
 	err := q.inDir(dir, func() error {
 		if _, err := q.FS.Lstat(path); err != nil {
 			return err

@@ -169,12 +169,12 @@ func read(args []string) error {
 	buf := make([]byte, layout.Size())
 	for n := range f.pages {
 		tokens := prompt(f.writer, n)
-		refs := s.Chain(ctx, tokens, nil)
+		refs := s.Find(ctx, diskstore.Prompt{Tokens: tokens}).Exact
 		if len(refs) != 1 {
 			r.Missing++
 			continue
 		}
-		if err := s.Read(ctx, refs[0], tokens, layout, buf); err != nil {
+		if err := s.Read(ctx, refs[0], tokens, layout, diskstore.Into{Rows: buf}); err != nil {
 			fmt.Println("read:", n, err)
 			r.Failed++
 			continue
