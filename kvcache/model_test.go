@@ -254,6 +254,7 @@ func (s *simulation) Heal(t *rapid.T) {
 	if len(s.loading) == 0 {
 		for s.build() || s.compute() {
 		}
+		s.tiered.reads.Wait() // a probe may have set a page aside and not told of it yet
 		s.flush()
 		s.requireStored(t, slot.id)
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
@@ -187,7 +186,7 @@ func TestRequestsBeforeTheTier(t *testing.T) {
 // noPages is a store without pages.
 type noPages struct{ llamatier.Store }
 
-func (noPages) Chain(context.Context, []int32, []pagefile.Media) []diskstore.Ref { return nil }
+func (noPages) Find(context.Context, diskstore.Prompt) diskstore.Found { return diskstore.Found{} }
 
 // TestKeys: no slot is touched for a request whose key the engine has not found right. The engine
 // sees such a request, and refuses it itself.
