@@ -54,28 +54,30 @@ Below internal, each with its inputs and none with the store:
 
 Files of this package, by their purpose:
 
-	store.go, open.go, options.go    a store, how its parts are put together, its settings
-	level.go                         one of its tiers: its files, its ledger, its room
-	find.go, chain.go, latest.go     look-up of prompts, of recent pages
-	branches.go                      look-up of tails, and pages that only begin like a prompt
-	read.go, placed.go, ram.go       pages out of the tiers, and the copies in memory
-	touch.go, hits.go                after a read
-	put.go                           pages into the local tier
-	cold.go, coldchain.go            lossy pages
-	graves.go, elsewhere.go          why a page is not there
-	quarantine.go, reclaim.go        damaged files, and unused fingerprints, that people remove
-	ahead.go                         reading before somebody asks
-	root_ops.go, root_gc.go          the store for tools
+	store.go, open.go, options.go         a store, how its parts are put together, its settings
+	level.go                              one of its tiers: its files, its ledger, its room
+	find.go, chain.go                     look-up of prompts
+	branches.go                           look-up of tails, and pages that only begin like a prompt
+	latest.go, anyof.go                   look-up of recent pages, of one of several keys
+	read.go, sharedread.go, placed.go     pages out of the tiers
+	ram.go                                the copies in memory
+	touch.go, hits.go                     after a read
+	put.go, manifest.go                   pages into the local tier, and what a fingerprint stands for
+	cold.go, coldchain.go                 lossy pages
+	graves.go, elsewhere.go               why a page is not there
+	quarantine.go, reclaim.go             damaged files, and unused fingerprints, that people remove
+	ahead.go, aheadused.go                reading before somebody asks
+	root_ops.go, root_gc.go               the store for tools
+	scan.go, stats.go                     its numbers
 
 A Store looks up, reads and puts pages, and puts its parts together. A lookup and a reader see the part that
 they need of it; a level does not know its store. To add a tier of another kind, such as an object
-store, implement tier.Tier and give it to Options.RemoteTier.
+store, read the documentation of package tier.
 
 Pages are in a local tier. With a remote tier (a mounted directory or
-Options.RemoteTier), pages move
-down when the local tier is over its budget: the least recently used first, and
-always a page before the pages that it continues. A page read from the remote
-tier is copied up again. Several processes may share either root, without a
+Options.RemoteTier), pages move down when the local tier is over its budget: the
+least recently used first, and always a page before the pages that it continues.
+A page read from the remote tier is copied up again. Several processes may share either root, without a
 daemon. The directory is the index, and file times are the recency. Times alone
 order files: a page's recency is later than the recency of every page that
 continues it.

@@ -133,7 +133,7 @@ const stateTime = 3 * time.Second
 //
 // Find never fails: an error ends a chain. A remote tier that does not answer adds at most
 // Options.RemoteTimeout; one that does may add as much again for each batch of pages that it
-// finds, and for the last page of each chain.
+// finds, and for the last page of each chain. The search for a state takes 3 s more, at most.
 func (s *Store) Find(ctx context.Context, p Prompt) Found {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {

@@ -48,8 +48,8 @@
 // K/V is corrupted silently where one of the rules under "Rules" in docs/architecture.md is
 // broken. The table there names the tests of each rule.
 //
-// Package engine decides which pages are read and which computed. Package runs finds text that
-// moved.
+// Package engine decides which pages are read and which computed, with the costs of package rates.
+// Package runs finds text that moved.
 //
 // The package knows nothing about files, except that it hands a page's file on to a cache
 // that can use rows in place ([RowPlacer]). Package diskstore has the files; package
@@ -57,12 +57,15 @@
 //
 // # Files
 //
-//	tiered.go, sequence.go, heal.go, filling.go, report.go   TieredCausal: start and end, the runner's calls
-//	request.go → lookup.go, reuse.go → restore.go            a restore: its look-ups, and the way to the slot
-//	find.go, reach.go, decide.go → plan.go, steady.go        how far a text is stored, and how far reading pays
-//	fill.go → pipeline.go → spans.go                         from pages to cells
-//	seal.go → copies.go, spans.go → queue.go, backlog.go     from cells to the store
-//	account.go, why.go, restored.go                          reports of prompts and pages
-//	slot.go, flight.go, progress.go, batchclock.go           the state of the runner and of the device
-//	rows.go, caches.go                                       the caches that are wrapped
+//	tiered.go, sequence.go, heal.go, filling.go                   TieredCausal: start and end, the runner's calls
+//	options.go, report.go, restored.go                            its settings, its counters, the result of a restore
+//	restoring.go, request.go → lookup.go, reuse.go → restore.go   a restore: its look-ups, and the way to the slot
+//	find.go, reach.go, decide.go → plan.go, steady.go             how far a text is stored, and how far reading pays
+//	prompt.go                                                     which tokens and images a text has
+//	fill.go → pipeline.go → spans.go                              from pages to cells
+//	seal.go → copies.go, spans.go → queue.go, backlog.go          from cells to the store
+//	retry.go, wake.go                                             pages that could not be written, and when they are tried again
+//	account.go, why.go                                            reports of prompts
+//	slot.go, flight.go, progress.go, batchclock.go, outputs.go    the state of the runner and of the device
+//	rows.go, caches.go                                            the caches that are wrapped
 package kvcache

@@ -64,7 +64,7 @@ func (s *steadyStore) has(ctx context.Context, key pagefile.Key) (bool, error) {
 // read does as [Store.Read], at a lower priority if it is gentle. After steady.ErrHung nobody may use
 // into.Rows, and into.Use is not called any more.
 func (s *steadyStore) read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
-	gate := gate{use: into.Use}
+	gate := sectionGate{use: into.Use}
 	defer gate.close()
 	if into.Use != nil {
 		into.Use = gate.pass
@@ -91,9 +91,9 @@ func (s *steadyStore) read(ctx context.Context, ref diskstore.Ref, tokens []int3
 	return err
 }
 
-// gate passes sections of a page on, one at a time, until it is closed: a read that is left behind
+// sectionGate passes sections of a page on, one at a time, until it is closed: a read that is left behind
 // may go on while its cells belong to other rows.
-type gate struct {
+type sectionGate struct {
 	mu     sync.Mutex
 	closed bool
 	use    func(i int, rows []byte) error
@@ -102,7 +102,7 @@ type gate struct {
 // errLeftBehind ends a read whose reader is gone.
 var errLeftBehind = errors.New("the reader of the page is gone")
 
-func (g *gate) pass(i int, rows []byte) error {
+func (g *sectionGate) pass(i int, rows []byte) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -112,7 +112,7 @@ func (g *gate) pass(i int, rows []byte) error {
 }
 
 // close waits for the section that is being used.
-func (g *gate) close() {
+func (g *sectionGate) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed = true

@@ -16,19 +16,23 @@
 //
 // A Tier leads a request through its parts, which get their inputs and do not know the Tier:
 //
-//	table       the slots, the requests that wait for one, requests of which nothing is known
-//	sequence    the tokens and rows in one slot, as far as they are known
-//	asker       questions to the engine; counter: how many tokens it has generated
-//	actor       saving, restoring and emptying a slot
-//	saver       a save: sink drops the rows that are stored, pages stores the others
-//	judge       whether the rows of a saved slot may be stored
-//	planner     how far a prompt is restored; reader reads the pages
-//	loader      the file of a plan, or a stream of it
-//	restorer    a restore: the plan, its file, room among the other slots
-//	stages      whether a prompt is computed in two steps
-//	accounting  the end of a request; engine.Inquirer explains misses
-//	obstacles   causes for which slots are not stored
-//	form, files the form of files and pages; files on a disk that may hang
+//	table               table.go, unknown.go             the slots, the requests that wait for one, requests of which nothing is known
+//	sequence            slot.go                          the tokens and rows in one slot, as far as they are known
+//	asker, counter      question.go, count.go            questions to the engine, and how many tokens it has generated
+//	actor               action.go                        saving, restoring and emptying a slot
+//	saver               save.go, sink.go, pages.go       a save: sink drops the rows that are stored, pages stores the others
+//	judge               judge.go                         whether the rows of a saved slot may be stored
+//	planner, reader     planner.go, plan.go, reader.go   how far a prompt is restored, and its pages
+//	loader              load.go, stream.go               the file of a plan, or a stream of it
+//	restorer            restore.go                       a restore: the plan, its file, room among the other slots
+//	stages              stage.go                         whether a prompt is computed in two steps
+//	accounting          account.go, inquiry.go           the end of a request; engine.Inquirer explains misses
+//	obstacles           cause.go                         causes for which slots are not stored
+//	form, files, disk   form.go, files.go, steady.go     the form of files and pages; files and a store on a disk that may hang
+//
+// Beside them, tier.go, turn.go, options.go and request.go are the Tier and its requests, engine.go and
+// shape.go the llama-server, patience.go the limits of waits. The planner and the loader ask package
+// engine which pages are read and which computed.
 //
 // The goroutine that made a slot busy owns its sequence, and needs no lock for it. table.mu guards
 // the sequences of free slots, and the other fields of all slots. counter, stream and sink have locks

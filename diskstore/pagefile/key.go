@@ -40,7 +40,7 @@ func ParseKey(s string) (Key, error) {
 }
 
 // Media is an image or audio clip. Offset is the position of its first token: in a Page and in
-// ChainKey counted from the page's first token, in Store.Chain from position 0 of the
+// ChainKey counted from the page's first token, in a diskstore.Prompt from position 0 of the
 // sequence.
 type Media struct {
 	Offset uint32

@@ -6,26 +6,46 @@ package guard bounds the time of any tier's operations. Neither package imports 
 
 # A tier of your own
 
-Implement the 13 methods of Tier, with Blob and Upload, give the result to
-diskstore.Options.RemoteTier, and run the cases of package tiertest on it: diskstore's
-othertier_test.go does so with a tier in a map. A tier in an object store such as S3 would be one
-type with a client and a bucket:
+Put it in a folder beside dir, such as diskstore/tier/s3. Implement the 13 methods of Tier, with Blob
+and Upload, and run the cases of package tiertest on it: diskstore's othertier_test.go does so with a
+tier in a map. diskstore.Open takes the tier from Options.RemoteTier and puts package guard around it. A
+tier in an object store such as S3 would be one type with a client and a bucket:
 
-	Find, Open            HEAD of all names at the same time; ranged GET
-	Create                PUT with If-None-Match; where another was first, PUT with If-Match
-	Touch                 the recency, in an object beside or in a batch of them
-	Remove, Quarantine    DELETE; COPY and DELETE
+	Find, Open            LIST of each name's prefix, all at the same time; ranged GET
+	Create, Write         parts of a multipart upload, which nobody sees
+	Seal                  the last part, and a check of the length
+	Commit                end the upload with If-None-Match; where another was first, with If-Match
+	Abort                 drop the upload
+	Touch                 the recency, in the name of an empty object beside the page
+	Remove, Quarantine    compare, then DELETE; COPY and DELETE
 	Survey, ListShard     LIST of a prefix
 	AddBranch, Branches,
 	RemoveBranch          empty objects whose names say all; PUT, LIST of a prefix, DELETE
 	Account               GET, and PUT with If-Match until no other was faster
 	Close
 
-It may assume that
+No variable turns such a tier on yet. Config.StoreOptions of package internal/tierenv fills in a
+directory, Remote.Root: read a variable there and set RemoteTier in its place. Do the same where roots
+are opened for Forget (kvcache/tiering) and for the command (cmd/kvtier/storage.go), and let
+internal/tierenv/rates.go name the tier. Set Options.RemoteTimeout if a LIST may take longer than 250 ms.
+A Root counts and collects the pages: kvtier ls, stat, gc and rm, which then cannot empty the tier's
+quarantine. Package inspect sees directories alone, and with it kvtier check, repair and export.
 
-  - pages never change: uploads of a name at the same time have the same content. Upload.Commit
-    creates the file if it is absent; if another was first, it replaces that, which may be damaged,
-    and Committed says so;
+# The judged file
+
+Remove and Quarantine take the judged file away and no other: that with exactly these Bytes and this
+Used. So all methods tell the Used that Commit or Touch has set last, to the nanosecond: pages of a
+conversation differ by 10 ns for each token. S3 sets LastModified itself, a multipart upload has its
+metadata before Commit knows Used, and LIST shows no metadata. Therefore Used is in a name of its own. A
+file that takes the place of the judged one after you compared is the same page: losing it costs time.
+
+Commit replaces on a condition because Replaced and Freed correct the number of files: of two uploads at
+the same time, one must learn of the other.
+
+# What it may assume
+
+  - uploads of a name hold the same page, perhaps in another encoding. The last one wins: the file
+    before it may be damaged;
   - callers check every byte that they use, and lose nothing but time where a file is gone;
   - names have few bytes and a fixed form, and a look-up asks for those of one prompt in few calls
     of Find. No look-up lists more than a few hundred branches;
@@ -34,7 +54,9 @@ It may assume that
   - package guard ends waits, limits operations that run at the same time, turns panics and
     impossible answers into errors, and keeps off a tier that fails: there is no need to retry.
 
-It need not rename, lock, or tell free space and time: OnDisk tells what holds instead.
+It need not rename, lock, or tell free space and time: OnDisk tells what holds instead. A claim of a
+process that died ends after ClaimLife, 24 h, because nobody can know that it died. Nothing of kvtier
+empties the quarantine: bound it by a rule of your own, such as objects that expire.
 
 # What a directory gives in addition
 

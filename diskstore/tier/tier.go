@@ -88,23 +88,24 @@ type Tier interface {
 	Open(ctx context.Context, name pagefile.Name, anew bool) (Blob, error)
 
 	// Create begins writing a file. No file is visible under name before Commit. Any number of
-	// uploads of one name may run at the same time: all of them have the same content, and the
-	// last Commit wins.
+	// uploads of one name may run at the same time: all of them hold the same page, and the last
+	// Commit wins. It also replaces a file that was there before, which may be damaged.
 	Create(ctx context.Context, name pagefile.Name) (Upload, error)
 
 	// Touch sets a file's recency. Touch is idempotent.
 	Touch(ctx context.Context, name pagefile.Name, used time.Time) error
 
-	// Remove deletes the judged file and reports whether the file existed. Remove is
-	// idempotent. A file that has replaced the judged one stays, and the error is ErrReplaced.
-	// With a name alone, Remove deletes any file of that name.
+	// Remove deletes the judged file, that of exactly these Bytes and this Used, and reports
+	// whether the file existed. Remove is idempotent. A file that has replaced the judged one
+	// stays, and the error is ErrReplaced. With a name alone, Remove deletes any file of that name.
 	Remove(ctx context.Context, judged Info) (bool, error)
 
 	// Quarantine moves the judged file away from all look-ups and keeps it for a person to
 	// look at. Quarantine is idempotent and reports whether that file existed: a file that has
 	// replaced it stays. With a name alone, Quarantine moves any file of that name, and with
 	// Bytes of NotRegular an entry that is not a regular file. Quarantine deletes nothing: when
-	// quarantine is full, the error is ErrQuarantineFull.
+	// quarantine has as many files as the tier keeps, the judged file stays and the error is
+	// ErrQuarantineFull.
 	Quarantine(ctx context.Context, judged Info, reason string) (bool, error)
 
 	// Survey lists all fingerprints that have any file, and the shards of their pages and tails, in
@@ -132,16 +133,17 @@ type Tier interface {
 	// returns the new content. The content is empty without a readable ledger. No other
 	// process changes the ledger meanwhile. With a nil change the ledger is only read.
 	//
-	// change gets the content and the id under which this process has claims. Account returns
-	// an error of change unchanged, and the ledger is unchanged then; after any other error
-	// the ledger may have changed.
+	// change gets the content and the id under which this process has claims. The tier chooses
+	// the id, which no other process has. Account returns an error of change unchanged, and the
+	// ledger is unchanged then; after any other error the ledger may have changed.
 	//
 	// Account calls change at least once. Account may call change again with newer content
 	// when the previous result was certainly not written (an object store's If-Match failed);
 	// the last result is written. After an error change may run after Account has returned.
 	Account(ctx context.Context, change func(content []byte, id string) ([]byte, error)) ([]byte, error)
 
-	// Close releases the tier's resources. Other methods return ErrClosed afterwards.
+	// Close releases the tier's resources. Other methods return ErrClosed afterwards. The store
+	// closes its tiers, and does so as well when it could not be opened.
 	Close() error
 }
 
@@ -172,9 +174,9 @@ type Upload interface {
 
 	// Commit makes the file visible, as by a rename, and sets the file's recency to used. Commit
 	// first seals an upload that is not sealed, and after Seal is quick: it syncs nothing. The
-	// name of a Disk's file is durable after Persist. A non-zero Info together with an error means that the
-	// file is visible and whole. A directory, link or other entry in the name's place goes to
-	// quarantine.
+	// name of a Disk's file is durable after Persist. A non-zero Info together with an error means
+	// that the file is visible and whole. A directory, link or other entry in the name's place
+	// goes to quarantine.
 	Commit(ctx context.Context, used time.Time) (Committed, error)
 
 	// Abort discards the written data. After Commit, Abort does nothing.

@@ -20,8 +20,10 @@ import (
 // One small model for all tests: large enough that a wrong row changes the output.
 var shape = testmodel.Shape{Arch: "qwen3", Layers: 3, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Seed: 1}.WithDefaults()
 
+// model is named after the process: tests of other processes list the memory of all models.
+var model = fmt.Sprintf("tiny%d", os.Getpid())
+
 const (
-	model      = "tiny"
 	pageTokens = 256
 	numCtx     = 2048
 	timeout    = 2 * time.Minute

@@ -3,10 +3,11 @@ Package collect keeps the reports of a local root's processes in files, and tell
 
 # Basics
 
-[Push] writes the reports of a process. [Read] and [ReadWords] add the reports up, and ask no process. [Serve] runs in every server process of a root: the one that holds the lock is the collector.
-It adds processes that have ended to the totals, keeps their latest prompts while it runs, and names
-models; who listens for metrics is beside it. [Forget] removes prompts, as pages are removed. All files
-are in the directory "telemetry" below the root, which has mode 0700; they have mode 0600:
+[Push] writes the reports of a process. [Read] and [ReadWords] add the reports up, and ask no process.
+[Serve] runs in every server process of a root: the one that holds the lock is the collector. It adds
+processes that have ended to the totals, keeps their latest prompts while it runs, and names models.
+[Forget] removes prompts, as pages are removed. All files are in the directory "telemetry" below the
+root, which has mode 0700; they have mode 0600:
 
 	lock         held by the collector
 	fold         held while files of other processes, or prompts, are changed
@@ -24,7 +25,8 @@ or a reader where no collector runs, adds its file to totals.json and removes it
   - A total never falls, and nothing is counted twice: totals.json names the processes that are in it,
     is replaced in one step, and only then their files are removed. A reader looks again when
     totals.json was replaced meanwhile.
-  - A reader of a prompt's count finds the prompt: the prompts are written first.
+  - A reader of a prompt's count finds the prompt: the prompts are written first. Where that fails, they
+    come with a later report.
   - Words are in p-X.words alone, and none of them is of a request with kv_store: false. They are
     told for the namespace that is asked for, while a collector runs. They go with the process where
     no collector runs, else with the collector, with [Forget], or when 32 processes have ended since.

@@ -131,7 +131,7 @@ func (p *pusher) try(last bool) error {
 	if err != nil {
 		return err
 	}
-	promptsErr := p.prompts.write(p.place, p.name+wordsEnd, prompts) // first: a reader of the totals finds them
+	promptsErr := p.prompts.write(p.place, p.name+wordsEnd, prompts) // first: a reader of the totals finds them, unless this fails
 	if err := p.replace(p.name+numbersEnd, data); err != nil {
 		return errors.Join(promptsErr, err)
 	}
