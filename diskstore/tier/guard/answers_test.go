@@ -367,6 +367,10 @@ func TestListsThatCannotBe(t *testing.T) {
 	tr.Breaker.Success()
 	_, err = tier.Leading(ctx, tr, names[:1])
 	require.ErrorIs(t, err, errAnswer)
+	tr.Breaker.Success()
+	below.infos = func(infos []tier.Info) []tier.Info { return infos[:len(infos)-1] }
+	_, err = tr.Find(ctx, names, false)
+	require.ErrorIs(t, err, errAnswer, "a file without an answer is not missing")
 }
 
 // TestRefusedChangeIsNoFailure: an error of the function given to Account is the caller's

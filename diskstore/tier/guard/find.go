@@ -83,7 +83,10 @@ func (t *Tier) findBatch(ctx context.Context, limit time.Duration, names []pagef
 	found, err := do(ctx, t, t.Lookup, limit, nil, func(ctx context.Context) ([]tier.Info, error) {
 		found, err := t.Inner.Find(ctx, names, leading)
 		found, wrong := inOrder(found, names, leading)
-		if err == nil {
+		switch {
+		case err == nil && wrong == nil && !leading && len(found) < len(names):
+			err = fmt.Errorf("%w: %d names were looked up, and %d answered", errAnswer, len(names), len(found))
+		case err == nil:
 			err = wrong
 		}
 		return found, err
