@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -47,8 +48,16 @@ func ReadWords(ctx context.Context, root, namespace string) (telemetry.State, er
 	return s, err
 }
 
-// reads and folds count the operations of readers that are left behind because a disk hangs.
-var reads, folds steady.Guard
+// reads and folds count the operations of readers that are left behind because a disk hangs: that of one
+// root keeps nobody from reading another.
+var reads, folds guards
+
+type guards struct{ sync.Map }
+
+func (g *guards) of(root string) *steady.Guard {
+	guard, _ := g.LoadOrStore(root, new(steady.Guard))
+	return guard.(*steady.Guard)
+}
 
 // read reads a root with the words of namespaces that keep accepts. Processes that have ended are then
 // added to the totals: no collector runs, which would do so.
@@ -60,19 +69,18 @@ func read(ctx context.Context, root string, keep func(namespace string) bool, op
 	}
 	var l *look
 	if err == nil {
-		l, err = steady.Do(ctx, &reads, steady.Wait{Most: readMost, Grace: readMost / 20}, p.look, func(*look, error) {})
+		l, err = steady.Do(ctx, reads.of(p.root), steady.Wait{Most: readMost, Grace: readMost / 20}, p.tell, func(*look, error) {})
 	}
 	if err != nil {
 		return telemetry.State{}, fmt.Errorf("read telemetry of %s: %w", root, err)
 	}
-	s := l.state(p.root, time.Now())
-	tellSilent(&s, p.dir)
+	s := l.told
 	if l.live {
 		return s.WithWords(keep), nil
 	}
 	if l.ended && l.owner == p.owner {
 		f := folder{place: p, log: slog.New(slog.DiscardHandler)}
-		_, _ = steady.Do(ctx, &folds, steady.Wait{Most: opt.Intervals.Disk}, func() (any, error) { return nil, f.fold(p.collects()) }, func(any, error) {}) // what is not added stays
+		_, _ = steady.Do(ctx, folds.of(p.root), steady.Wait{Most: opt.Intervals.Disk}, func() (any, error) { return nil, f.fold(p.collects()) }, func(any, error) {}) // what is not added stays
 	}
 	s.Live, s.Processes, s.Tiers, s.Prompts = false, []telemetry.ProcessState{}, []telemetry.Tier{}, []telemetry.StatePrompt{}
 	return s, nil
@@ -84,7 +92,18 @@ type look struct {
 	owner   int
 	totals  *totals
 	entries []entry
-	ended   bool // there are files of processes that have ended
+	ended   bool            // there are files of processes that have ended
+	told    telemetry.State // by tell
+}
+
+// tell looks, and makes the state. It asks the disk, which may hang, why processes are silent.
+func (p *place) tell() (*look, error) {
+	l, err := p.look()
+	if err == nil {
+		l.told = l.state(p.root, time.Now())
+		tellSilent(&l.told, p.dir)
+	}
+	return l, err
 }
 
 // look reads a directory, also one of another user, and changes nothing there. It looks again when a

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -250,7 +251,22 @@ func TestAReaderWhoseDiskTakesNoFiles(t *testing.T) {
 		require.Equal(t, 3.0, total(state, promptsTotal))
 	}
 	gate.Open()
-	await(t, "the end of the write", func() bool { return !folds.Hangs() })
+	await(t, "the end of the write", func() bool { return !folds.of(s.root).Hangs() })
+}
+
+// TestAnotherRootsDiskThatHangs keeps nobody from reading this root.
+func TestAnotherRootsDiskThatHangs(t *testing.T) {
+	s, other := newSite(t), newSite(t)
+	s.process(1).count(3)
+	end := make(chan struct{})
+	hangs := func() (any, error) { <-end; return nil, nil }
+	_, err := steady.Do(t.Context(), reads.of(other.root), steady.Wait{Most: time.Millisecond}, hangs, func(any, error) {})
+	require.ErrorIs(t, err, steady.ErrHung)
+	_, err = Read(t.Context(), other.root)
+	require.ErrorIs(t, err, steady.ErrHung)
+	require.Equal(t, 3.0, total(readState(t, s.root), promptsTotal))
+	close(end)
+	await(t, "the end of the read", func() bool { return !reads.of(other.root).Hangs() })
 }
 
 // A reader that gives up gets no state.
