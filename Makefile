@@ -129,8 +129,8 @@ RACE := ./cmd/... ./diskstore/... ./engine ./llamastate/... ./rates ./llamatier/
 CALM := ./diskstore/encoding/... ./diskstore/pagefile
 without = $$(go list $(1) | grep -vxF "$$(go list $(2))")
 .PHONY: test-go
-test-go: ## Run the tests that need no built Ollama, but for the native engine's
-	go test -race -parallel 8 -timeout 30m $(call without,$(RACE),$(CALM) $(NATIVE))
+test-go: ## Run the tests that need no built Ollama, and kvcache's, which a change of the store can break
+	go test -race -parallel 8 -timeout 30m $(call without,$(RACE),$(CALM) $(NATIVE)) ./kvcache/...
 	go test -parallel 8 -timeout 30m ./diskstore $(CALM) $(call without,./...,$(RACE) $(NATIVE) ./internal/ollamatest $(LLAMA) $(TORTURE))
 	go -C tools test ./...
 

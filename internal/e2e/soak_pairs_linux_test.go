@@ -46,7 +46,7 @@ func TestSoakPairs(t *testing.T) {
 				if (restored > 0 || !eager) && !time.Now().Before(end) {
 					break
 				}
-				require.True(t, restored > 0 || seed < first+10, "ten histories restored nothing")
+				require.True(t, restored > 0 || !eager || seed < first+10, "ten histories restored nothing")
 			}
 		})
 	}
