@@ -361,7 +361,7 @@ func TestStateWithoutItsWindow(t *testing.T) {
 	refs := store.Find(t.Context(), diskstore.Prompt{Parent: store.root, Tokens: text}).Exact
 	require.Len(t, refs, 7, "six pages and the one with the state")
 	windows := func(page int) bool {
-		return slices.ContainsFunc(store.find(refs[page]).Layout.Sections(), func(s pagefile.Section) bool { return s.Group == 0 })
+		return slices.ContainsFunc(store.findLocked(refs[page]).Layout.Sections(), func(s pagefile.Section) bool { return s.Group == 0 })
 	}
 	require.True(t, windows(4) && !windows(5) && windows(6), "the test needs a page without its window")
 	r.tiered.Close()

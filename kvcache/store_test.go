@@ -268,7 +268,7 @@ func (s *memStore) lookUp(p diskstore.Prompt, header func(diskstore.Ref) error) 
 			}
 			if err := header(end); err != nil {
 				found.Unread = append(found.Unread, diskstore.Unread{Ref: end, Err: err})
-			} else if page := s.find(end); page != nil && page.Layout.HasState() {
+			} else if s.hasState(end) {
 				found.State = append(found.Exact[:i:i], end)
 				return found
 			}
@@ -330,8 +330,16 @@ func (s *memStore) tailsWithin(parent pagefile.Key, start int, tokens []int32, m
 	return refs
 }
 
-// find is the page of a ref, or nil.
-func (s *memStore) find(ref diskstore.Ref) *pagefile.Page {
+// hasState reports whether a page is stored with the state after it.
+func (s *memStore) hasState(ref diskstore.Ref) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	page := s.findLocked(ref)
+	return page != nil && page.Layout.HasState()
+}
+
+// findLocked is the page of a ref, or nil.
+func (s *memStore) findLocked(ref diskstore.Ref) *pagefile.Page {
 	if ref.Lossy {
 		return s.cold.find(ref)
 	}
@@ -365,7 +373,7 @@ func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, la
 	if err != nil {
 		return err
 	}
-	page := s.find(ref)
+	page := s.findLocked(ref)
 	if page == nil {
 		return tier.ErrNotFound
 	}
