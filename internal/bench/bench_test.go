@@ -240,7 +240,7 @@ func TestQuick(t *testing.T) {
 	folders := filepath.Join("..", "..", "build", "bench-*")
 	before, err := filepath.Glob(folders)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	path := filepath.Join(t.TempDir(), "quick.json")
 	var stdout, stderr bytes.Buffer
@@ -277,7 +277,7 @@ func TestDirAndLog(t *testing.T) {
 	t.Setenv(ollamatest.BinaryEnv, binary)
 	t.Setenv(stockEnv, "")
 	t.Chdir(t.TempDir())
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	require.NoError(t, run(ctx, []string{"-quick", "-only", "restore", "-dir", "pages", "-log", "server.log"}, &stdout, &stderr), &stderr)
