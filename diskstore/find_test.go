@@ -1,12 +1,15 @@
 package diskstore
 
 import (
+	"context"
 	"os"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // TestFindAState: the chain ends with the last page or tail that brings a state where the caller can
@@ -53,4 +56,26 @@ func TestFindAState(t *testing.T) {
 
 	s.lookup.stateTime = 0 // is over
 	require.Nil(t, s.Find(ctx, Prompt{Tokens: tokens, State: anywhere}).State)
+}
+
+// TestALookUpWhoseTimeIsOver returns the pages that it has found, and none of them is a failure.
+func TestALookUpWhoseTimeIsOver(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	o := testOptions(t, withFS(inj))
+	s := open(t, o)
+	tokens := prompt(1, 6*testTokens)
+	putChain(t, s, tokens)
+	limited, cancel := context.WithCancel(ctx)
+	var looks atomic.Int32
+	inj.Watch(func(vfs.Op, ...string) {
+		if looks.Add(1) == 3 {
+			cancel()
+		}
+	})
+	found := s.Find(limited, Prompt{Tokens: tokens}).Exact
+	require.NotEmpty(t, found)
+	require.Less(t, len(found), 6)
+	local, _ := s.Failures()
+	require.Zero(t, local)
+	require.Len(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact, 6)
 }

@@ -60,7 +60,7 @@
 //	tiered.go, sequence.go, heal.go, filling.go                   TieredCausal: start and end, the runner's calls
 //	options.go, report.go, restored.go                            its settings, its counters, the result of a restore
 //	restoring.go, request.go → lookup.go, reuse.go → restore.go   a restore: its look-ups, and the way to the slot
-//	find.go, reach.go, decide.go → plan.go, steady.go             how far a text is stored, and how far reading pays
+//	find.go, reach.go, decide.go → plan.go, disk.go               how far a text is stored, and how far reading pays
 //	prompt.go                                                     which tokens and images a text has
 //	fill.go → pipeline.go → spans.go                              from pages to cells
 //	seal.go → copies.go, spans.go → queue.go, backlog.go          from cells to the store

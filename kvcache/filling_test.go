@@ -186,14 +186,14 @@ func TestADiskThatHangsWhileSlotsAreFilled(t *testing.T) {
 	r.run(r.slots[0], text, nil, true)
 	r.flush()
 	r = newFakeRunner(t, store, 1, 256, Options{Poison: true})
-	r.tiered.store.patience.page = 10 * time.Millisecond
+	r.tiered.store.Patience.Page = 10 * time.Millisecond
 	r.fill(text)
 	require.LessOrEqual(t, r.load(r.slots[0], text, true).Held, 16)
 	r.drain()
 	r.finish(r.slots[0])
 	close(store.answer)
 	<-store.ended
-	require.Eventually(t, func() bool { return !r.tiered.store.guard.Hangs() }, time.Minute, time.Microsecond)
+	require.Eventually(t, func() bool { return !r.tiered.store.Hangs() }, time.Minute, time.Microsecond)
 	r.cache.requireRows(t, 0, text)
 }
 

@@ -18,7 +18,7 @@ import (
 // wait for the store in bounded time.
 type finder struct {
 	chain
-	store  *steadyStore
+	store  *disk
 	queue  *writeQueue
 	caches *caches
 	gate   *engine.Gate
@@ -30,7 +30,7 @@ type finder struct {
 
 // stored looks up the pages of a plan's prompt, of use between the tokens that the slot has and a limit.
 // The prompt learns where the batches of its images ended. parent is the key of the page before start.
-// The error says that nothing is known of the pages.
+// The error says that nothing is known of pages behind those that were found.
 func (f *finder) stored(ctx context.Context, p *plan, have, limit int, parent pagefile.Key, start int) (diskstore.Found, error) {
 	f.discover(ctx, &p.prompt, parent, start)
 	f.awaitPending(ctx, &p.prompt, p.base, parent, start)
@@ -45,8 +45,8 @@ func (f *finder) stored(ctx context.Context, p *plan, have, limit int, parent pa
 	if f.caches.stateful() {
 		ask.Beyond, ask.State = p.base, func(end int) bool { return text.boundary(end) == end }
 	}
-	found, err := f.store.find(ctx, ask)
-	if f.reach > 0 && err == nil {
+	found, err := f.store.Find(ctx, ask)
+	if f.reach > 0 && len(found.Exact) > 0 {
 		p.prompt.media = found.Media
 	}
 	return found, err
@@ -94,7 +94,7 @@ func (f *finder) standing(ctx context.Context, p diskstore.Prompt) ([]diskstore.
 	if f.restoresLossy() {
 		p.Forms = diskstore.AnyForm
 	}
-	found, err := f.store.find(ctx, p)
+	found, err := f.store.Find(ctx, p)
 	return append(found.Exact, found.Mixed...), err // one of them is empty
 }
 
@@ -140,7 +140,7 @@ func (f *finder) absent(ctx context.Context, keys []pagefile.Key, from int, wait
 		if waiting[keys[page]] {
 			continue
 		}
-		has, err := f.store.has(ctx, keys[page])
+		has, err := f.store.Has(ctx, keys[page])
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return nil, err
 		}
@@ -219,11 +219,11 @@ func (f *finder) cellNumbersOf(ctx context.Context, p *plan, page int) map[int][
 			continue // cannot happen for a page that was found
 		}
 		buf := make([]byte, layout.Size())
-		err = f.store.read(ctx, ref, p.prompt.tokens[ref.Start:ref.End()], layout, diskstore.Into{Rows: buf})
+		err = f.store.Read(ctx, ref, p.prompt.tokens[ref.Start:ref.End()], layout, diskstore.Into{Rows: buf})
 		if errors.Is(err, pagefile.ErrMismatch) {
 			f.thin.add(ref.Key)
 		}
-		f.store.noteRead(ref, err)
+		f.store.NoteRead(ref, err)
 		if err != nil {
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/internal/mounts"
 	"github.com/kvtier/kvtier/rates"
 )
@@ -35,13 +36,14 @@ func TestClosingOnADiskThatHangs(t *testing.T) {
 
 			known.Computed(1000, 0, time.Second) // to be saved
 			short := time.Millisecond
-			r.tiered.store.patience = patience{find: short, page: short, queue: short, grace: short, flush: short, close: short}
+			r.tiered.store.Patience = engine.Patience{Look: short, Find: short, Page: short, Grace: short}
+			r.tiered.store.patience = patience{queue: short, flush: short, close: short}
 			r.tiered.closeIn, r.tiered.queue.stopIn = short, short
 			m.Stall(mounts.AllOps...)
 			t.Cleanup(func() { // operations left behind end before the folder goes
 				m.Heal()
 				<-r.tiered.queue.stopped
-				require.Eventually(t, func() bool { return !r.tiered.store.guard.Hangs() }, time.Minute, time.Millisecond)
+				require.Eventually(t, func() bool { return !r.tiered.store.Hangs() }, time.Minute, time.Millisecond)
 				_ = store.Close()
 			})
 			ctx, cancel := context.WithCancel(t.Context())

@@ -60,7 +60,7 @@ func (t *TieredCausal) anew() {
 func (t *TieredCausal) wrote(job *writeJob, err error) {
 	if err != nil {
 		if t.opts.Runs != nil {
-			if has, _ := t.store.has(context.Background(), job.key); !has {
+			if has, _ := t.store.Has(context.Background(), job.key); !has {
 				t.opts.Runs.Remove(job.key)
 			}
 		}

@@ -30,7 +30,7 @@ func (r *restoring) chain(limit int) lookUp {
 		r.lookedUp(&p, found.Exact, limit, err, parent, start)
 		r.nowFound(r.seq, found.Exact)
 		for _, page := range found.Unread {
-			r.find.store.noteRead(page.Ref, page.Err)
+			r.find.store.NoteRead(page.Ref, page.Err)
 		}
 		mixed := p
 		if p.take(found.Exact, limit); found.Mixed != nil {

@@ -235,10 +235,10 @@ func TestAPageThatALateReadFindsDamagedIsStoredAgain(t *testing.T) {
 	r.run(r.slots[0], tokenRange(2, 5), nil, true)
 	r.settle()
 	store.err, store.hold, store.wrote = pagefile.ErrDamaged, make(chan struct{}), nil
-	r.tiered.store.patience.page = 10 * time.Millisecond
+	r.tiered.store.Patience.Page = 10 * time.Millisecond
 	require.LessOrEqual(t, r.run(r.slots[0], text, nil, true).Held, 16)
 	close(store.hold)
-	require.Eventually(t, func() bool { return !r.tiered.store.guard.Hangs() }, time.Minute, time.Microsecond)
+	require.Eventually(t, func() bool { return !r.tiered.store.Hangs() }, time.Minute, time.Microsecond)
 	r.run(r.slots[0], tokenRange(3, 5), nil, true)
 	r.settle()
 	require.Equal(t, []int{2}, store.wrote)

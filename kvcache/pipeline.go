@@ -31,7 +31,7 @@ func (pg *page) close() {
 
 // reader reads the pages of plans, and writes their rows.
 type reader struct {
-	store    *steadyStore
+	store    *disk
 	caches   *caches
 	gate     *engine.Gate
 	log      *slog.Logger
@@ -60,7 +60,7 @@ func (d *reader) drop(p *plan, pg *page) {
 	if errors.Is(pg.err, pagefile.ErrMismatch) {
 		d.notFound(p.seq, p.refs[pg.index:])
 	}
-	d.store.noteRead(pg.ref, pg.err)
+	d.store.NoteRead(pg.ref, pg.err)
 }
 
 // readInto reads one page of a plan into its cells. The rows are dropped if the plan has none.
@@ -99,7 +99,7 @@ func (d *reader) page(ctx context.Context, ref diskstore.Ref, tokens []int32, la
 	if _, ok := d.caches.groups[0].Rows.(RowPlacer); ok && !ref.Lossy { // all groups are, or none
 		into.Placed = new(diskstore.Placed)
 	}
-	err := d.store.read(ctx, ref, tokens, layout, into)
+	err := d.store.Read(ctx, ref, tokens, layout, into)
 	if err != nil || into.Placed == nil {
 		return nil, err
 	}

@@ -77,7 +77,7 @@ type residency struct {
 func (t *TieredCausal) Slots() []telemetry.Slot {
 	of := t.residencies()
 	queued := t.queue.keys()
-	memory, _ := t.store.inner.(interface{ InRAM(keys []pagefile.Key) int })
+	memory, _ := t.store.Store.(interface{ InRAM(keys []pagefile.Key) int })
 	slots := make([]telemetry.Slot, len(of))
 	for i, s := range of {
 		for _, key := range s.stored {

@@ -8,6 +8,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/internal/steady"
 )
 
@@ -91,7 +92,7 @@ func unreadable(err error) bool {
 	if failed := (*writeError)(nil); errors.As(err, &failed) {
 		return false
 	}
-	for _, other := range []error{pagefile.ErrMismatch, pagefile.ErrInvalidPage, context.Canceled, context.DeadlineExceeded, steady.ErrHung, errLeftBehind, tier.ErrClosed} {
+	for _, other := range []error{pagefile.ErrMismatch, pagefile.ErrInvalidPage, context.Canceled, context.DeadlineExceeded, steady.ErrHung, engine.ErrLeftBehind, tier.ErrClosed} {
 		if errors.Is(err, other) {
 			return false
 		}

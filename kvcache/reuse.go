@@ -118,7 +118,7 @@ func (f *finder) pagesOf(ctx context.Context, page *runs.Page, tokens []int32) [
 	_ = f.queue.waitFor(wait, func(j *writeJob) bool { return j.key == page.Key })
 	cancel()
 	waiting := f.queue.has(page.Key) // asked before the store: a page that is written meanwhile is in either
-	found, err := f.store.find(ctx, diskstore.Prompt{Parent: page.Parent, Start: page.Start, Tokens: tokens})
+	found, err := f.store.Find(ctx, diskstore.Prompt{Parent: page.Parent, Start: page.Start, Tokens: tokens})
 	refs := found.Exact
 	if len(refs) == 0 || refs[0].Key != page.Key {
 		if err == nil && !waiting {

@@ -318,8 +318,8 @@ func TestTextOfASlowDiskStaysInTheIndex(t *testing.T) {
 			store := newSilentStore(t)
 			r := newFakeRunner(t, store, 2, 128, Options{Runs: runs.New(8, 100)})
 			history := tokenRange(1, 60)
-			patience := &r.tiered.store.patience
-			patience.find, patience.queue = time.Millisecond, time.Millisecond
+			patience, queue := &r.tiered.store.Patience, &r.tiered.store.patience.queue
+			patience.Find, *queue = time.Millisecond, time.Millisecond
 			if op == "put" {
 				store.hang(op)
 			}
@@ -332,7 +332,7 @@ func TestTextOfASlowDiskStaysInTheIndex(t *testing.T) {
 			r.run(r.slots[0], leftOut(history, 10, 21), nil, false)
 			store.answer(r)
 			r.settle()
-			patience.find, patience.queue = time.Hour, time.Hour
+			patience.Find, *queue = time.Hour, time.Hour
 			require.Positive(t, r.load(r.slots[1], leftOut(history, 9, 21), false).Shifted)
 		})
 	}

@@ -398,8 +398,8 @@ func (s *memStore) readsWholePages() {}
 
 // inPieces makes a store in memory pass on the sections of pages that its Read returns.
 func inPieces(t *TieredCausal) *TieredCausal {
-	if _, ok := t.store.inner.(interface{ readsWholePages() }); ok {
-		t.store.inner = pieceStore{t.store.inner}
+	if _, ok := t.store.Store.(interface{ readsWholePages() }); ok {
+		t.store.Store = pieceStore{t.store.Store}
 	}
 	return t
 }

@@ -29,7 +29,7 @@ type TieredCausal struct {
 
 	caches  *caches // the wrapped cache's parts
 	opts    Options
-	store   *steadyStore // opts.Store
+	store   *disk // opts.Store
 	log     *slog.Logger
 	queue   *writeQueue
 	rates   *rates.Rates
@@ -83,7 +83,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 		Cache:   cache,
 		caches:  &caches{groups: groupsOf(rows), states: opts.States, layers: opts.Layers},
 		opts:    opts,
-		store:   &steadyStore{inner: opts.Store, patience: usualPatience},
+		store:   &disk{engine.Disk[Store]{Store: opts.Store, Patience: engine.UsualPatience}, usualPatience},
 		log:     opts.Logger,
 		rates:   opts.Rates,
 		closeIn: closeTimeout,
@@ -101,7 +101,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	}
 	t.accounts = accounts{open: make(map[int]*account), visits: make(visits), rates: t.rates, meter: opts.Meter, why: &t.why}
 	t.device = progress{caches: t.caches, clock: newBatchClock()}
-	t.store.noteRead = t.noteRead
+	t.store.NoteRead = t.noteRead
 	t.queue = newWriteQueue(opts.Store, opts.QueuedBytes, t.wrote, t.healIdle)
 	t.sealer = sealer{
 		caches: t.caches, device: &t.device, queue: t.queue, slots: t.slots, thin: &t.thin, index: opts.Runs,
@@ -176,7 +176,7 @@ func (t *TieredCausal) FlushSealed(ctx context.Context) error {
 }
 
 func (t *TieredCausal) flushStore(ctx context.Context) error {
-	t.ratesKept(t.store.saved(ctx, t.store.patience.find, t.rates.Save))
+	t.ratesKept(t.store.saved(ctx, t.store.Patience.Find, t.rates.Save))
 	return t.store.flush(ctx)
 }
 
@@ -204,7 +204,7 @@ func (t *TieredCausal) close() {
 	t.queue.endCopying()
 	t.endAccounts()
 	t.why.Wait(whyCloseIn)
-	t.ratesKept(t.store.saved(ctx, t.store.patience.find, t.rates.Close))
+	t.ratesKept(t.store.saved(ctx, t.store.Patience.Find, t.rates.Close))
 	if err := t.store.close(); err != nil {
 		t.log.Warn("kv tier: closing the page store", "error", err)
 	}

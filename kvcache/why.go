@@ -91,7 +91,7 @@ type found struct {
 	end    int   // of the part that is stored
 	parted bool  // the last page goes on with other text
 	queued bool  // a page that goes on is queued
-	err    error // nothing is known of the pages
+	err    error // nothing is known of pages behind that part
 }
 
 // lookedUp notes the result of a look-up.
@@ -105,10 +105,12 @@ func (w *inquirer) lookedUp(seq int, f found) {
 	}
 	q.Facts.Found, q.Facts.Parted, q.Facts.Queued, q.looked = f.end, f.parted, f.queued, time.Now()
 	q.Facts.Down = nil
-	if failed[0] > q.failed[0] || errors.Is(f.err, steady.ErrHung) {
+	remote := failed[1] > q.failed[1]
+	slow := errors.Is(f.err, context.DeadlineExceeded) && !remote
+	if failed[0] > q.failed[0] || slow || errors.Is(f.err, steady.ErrHung) {
 		q.Facts.Down = append(q.Facts.Down, tier.Local)
 	}
-	if failed[1] > q.failed[1] {
+	if remote {
 		q.Facts.Down = append(q.Facts.Down, tier.Remote)
 	}
 }

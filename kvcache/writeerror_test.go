@@ -52,7 +52,7 @@ func TestRowsThatCannotBeWrittenSayNothingOfThePage(t *testing.T) {
 
 	rows := &refusesOnce{Rows: r.tiered.caches.groups[0].Rows, refused: errors.New("no such cell")}
 	r.tiered.caches.groups[0].Rows = rows
-	r.tiered.store.inner = overlappingStore{store}
+	r.tiered.store.Store = overlappingStore{store}
 	p := plan{prompt: prompt{tokens: tokens}, refs: refs[:1], begin: []int{0}, end: 8, cells: [][]int32{{0, 1, 2, 3, 4, 5, 6, 7}}}
 	pg := r.tiered.restorer.reader.readInto(t.Context(), &p, 0, false)
 	require.ErrorIs(t, pg.write, rows.refused)

@@ -60,7 +60,7 @@ func cooled(t *testing.T, from uint32, lossy bool) (*world, *coldStore) {
 	w.start(1, 1000)
 	w.engine.near = true
 	s := &coldStore{Store: w.store, from: from}
-	w.disk().store = s
+	w.disk().Store = s
 	return w, s
 }
 
@@ -108,7 +108,7 @@ func TestExactPagesReplaceLossyRowsOfASlot(t *testing.T) {
 	w.tier.Flush(t.Context())
 	w.start(1, 1000)
 	w.engine.near = true
-	s.from, w.disk().store = 4*testPage, s
+	s.from, w.disk().Store = 4*testPage, s
 	w.ask(ask(prompt(1, 200)), 5)
 	require.True(t, w.tier.Slots()[0].Lossy)
 	s.from = 13 * testPage

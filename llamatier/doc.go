@@ -28,7 +28,7 @@
 //	stages              stage.go                         whether a prompt is computed in two steps
 //	accounting          account.go, inquiry.go           the end of a request; engine.Inquirer explains misses
 //	obstacles           cause.go                         causes for which slots are not stored
-//	form, files, disk   form.go, files.go, steady.go     the form of files and pages; files and a store on a disk that may hang
+//	form, files, disk   form.go, files.go, disk.go       the form of files and pages; files and a store on a disk that may hang
 //
 // Beside them, tier.go, turn.go, options.go and request.go are the Tier and its requests, engine.go and
 // shape.go the llama-server, patience.go the limits of waits. The planner and the loader ask package

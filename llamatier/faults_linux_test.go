@@ -96,14 +96,14 @@ func (f *faulty) fail(rule vfs.Rule, nth int) {
 	rule.Nth = nth
 	if rule.Err == nil {
 		rule.Gate = f.gate
-		f.tier.patience.find, f.tier.patience.page, f.tier.patience.part = time.Millisecond, time.Millisecond, time.Millisecond
+		f.world.disk().Patience.Find, f.world.disk().Patience.Page, f.tier.patience.part = time.Millisecond, time.Millisecond, time.Millisecond
 	}
 	f.disk.Add(rule)
 }
 
 // live stores and restores conversations.
 func (f *faulty) live() {
-	impatient := f.tier.patience
+	impatient, disk := f.tier.patience, f.world.disk().Patience
 	one := f.say(slices.Concat(prompt(1, 90), opening))
 	f.idle()
 	two := f.say(prompt(2, 80))
@@ -113,7 +113,7 @@ func (f *faulty) live() {
 	f.tier.Flush(context.Background())
 	require.Empty(f.t, f.tier.saver.saving)
 	f.begin()
-	f.tier.patience = impatient
+	f.tier.patience, f.world.disk().Patience = impatient, disk
 	f.say(slices.Concat(two, prompt(5, 10)))
 	f.say(slices.Concat(one[:75], prompt(6, 10)))
 	f.say(slices.Concat(three, prompt(7, 10)))
@@ -138,12 +138,12 @@ func (f *faulty) recover() {
 	f.answers()
 	f.disk.Reset()
 	f.begin()
-	f.tier.patience.find, f.tier.patience.page = time.Hour, time.Hour
+	f.world.disk().Patience.Find, f.world.disk().Patience.Page = time.Hour, time.Hour
 	held := f.say(prompt(8, 80))
 	f.tier.Flush(context.Background())
 	require.Empty(f.t, f.tier.saver.saving)
 	f.begin()
-	f.tier.patience.find, f.tier.patience.page = time.Hour, time.Hour
+	f.world.disk().Patience.Find, f.world.disk().Patience.Page = time.Hour, time.Hour
 	f.restored = 0
 	f.say(append(held, 1, 2))
 	require.Equal(f.t, len(held), f.restored)

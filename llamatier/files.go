@@ -1,6 +1,9 @@
 package llamatier
 
 import (
+	"context"
+
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 )
@@ -14,7 +17,7 @@ type files struct {
 // create makes a file of about size bytes. A disk that hangs is not waited for.
 func (f *files) create(size int64) (*slotfile.File, error) {
 	create := func() (*slotfile.File, error) { return f.New(size) }
-	return withinOr(f.disk, f.disk.patience.find, create, func(late *slotfile.File, err error) {
+	return engine.Wait(context.Background(), &f.disk.Disk, steady.Wait{Most: f.disk.Patience.Find}, create, func(late *slotfile.File, err error) {
 		if err == nil {
 			f.drop(late)
 		}
@@ -32,7 +35,7 @@ func (f *files) fits(size int64) bool {
 		return true
 	}
 	look := func() (struct{}, error) { return struct{}{}, f.Room(size) }
-	_, err := within(f.disk, f.disk.patience.find, look)
+	_, err := within(f.disk, f.disk.Patience.Find, look)
 	return err == nil
 }
 
@@ -44,5 +47,5 @@ func (f *files) drop(file *slotfile.File) {
 		defer close(done)
 		file.Close()
 	}()
-	steady.Ended(done, f.disk.patience.find)
+	steady.Ended(done, f.disk.Patience.Find)
 }

@@ -19,7 +19,7 @@ func (p positions) overlap(start, end int) bool { return start < p.end && p.star
 
 // pages stores the pages of saved slots.
 type pages struct {
-	store Store
+	store *disk
 	form  form
 	meter *telemetry.Meter
 }
@@ -53,7 +53,7 @@ func (p *pages) put(ctx context.Context, state *llamastate.File, tails []int, dr
 			if end == start+size {
 				next = key
 			}
-			if p.store.Has(key) {
+			if has, _ := p.store.Has(ctx, key); has {
 				continue
 			}
 			if dropped.overlap(start, end) {
@@ -82,7 +82,7 @@ func (p *pages) putOne(ctx context.Context, state *llamastate.File, parent pagef
 	if err := state.ReadRows(layout, start, page.Payload); err != nil {
 		return err
 	}
-	if err = p.store.Put(ctx, page); err != nil {
+	if err = p.store.put(ctx, page); err != nil {
 		p.meter.Add("ollama_kv_dropped_pages_total", 1)
 		if !errors.Is(err, steady.ErrHung) {
 			err = told{err}
@@ -105,7 +105,7 @@ func (p *pages) stored(ctx context.Context, tokens []int32) []int32 {
 			return tokens[:start]
 		}
 		key := pagefile.ChainKey(parent, tokens[start:start+size], nil)
-		if !p.store.Has(key) {
+		if has, _ := p.store.Has(ctx, key); !has {
 			return tokens[:start]
 		}
 		parent = key

@@ -2,12 +2,10 @@ package llamatier
 
 import "time"
 
-// patience is how long a Tier waits for the engine and the store.
+// patience is how long a Tier waits for the engine. engine.Patience has the waits for the store.
 type patience struct {
 	look time.Duration // between two looks at a slot while an action on it is not answered
 	end  time.Duration // for an action on a slot in which nothing runs
-	find time.Duration // for a look-up in the store
-	page time.Duration // for reading or storing a page; the time of a restore has its own bound
 	part time.Duration // for reading a part of a stream, while an engine waits for it
 
 	leave time.Duration // for an engine to leave a request whose client is gone
@@ -22,7 +20,7 @@ type patience struct {
 }
 
 var usualPatience = patience{
-	look: time.Second, end: 10 * time.Minute, find: 5 * time.Second, page: time.Minute, part: 10 * time.Second,
+	look: time.Second, end: 10 * time.Minute, part: 10 * time.Second,
 	leave: 5 * time.Second, stage: stageMax, saving: time.Second, unknown: 10 * time.Second,
 	busy: 10 * time.Minute, answer: 5 * time.Minute,
 }

@@ -10,7 +10,7 @@ import (
 
 // planner decides how far a prompt is restored.
 type planner struct {
-	store  Store
+	store  *disk
 	form   form
 	reader *reader // of pages that measure the speed of a tier
 	gate   *engine.Gate
@@ -53,7 +53,8 @@ func (d *planner) find(ctx context.Context, tokens []int32, held int) diskstore.
 	} else if d.lossy {
 		p.Forms = diskstore.ExactFirst
 	}
-	return d.store.Find(ctx, p)
+	found, _ := d.store.Find(ctx, p) // what a slow disk has found is of use
+	return found
 }
 
 // paying leaves pages out of a plan that take longer to read than to compute, and returns the plan.

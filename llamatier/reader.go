@@ -10,7 +10,7 @@ import (
 
 // reader reads pages of plans.
 type reader struct {
-	store   Store
+	store   *disk
 	form    form
 	buffers sync.Pool // *[]byte
 }

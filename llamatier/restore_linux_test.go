@@ -123,7 +123,7 @@ func TestARestoreWithoutRoom(t *testing.T) {
 // TestPagesThatAreGoneAreComputed, and those before them are used.
 func TestPagesThatAreGoneAreComputed(t *testing.T) {
 	w := stored(t)
-	w.disk().store = &gate{Store: w.store, from: 6 * testPage, err: os.ErrNotExist}
+	w.disk().Store = &gate{Store: w.store, from: 6 * testPage, err: os.ErrNotExist}
 	require.Equal(t, 6*testPage, w.ask(ask(prompt(1, 300)), 5))
 	require.Equal(t, 6*testPage, w.engine.restored)
 	require.Equal(t, 6*testPage, w.engine.cached)
@@ -145,7 +145,7 @@ func TestPagesThatTakeLongerThanComputing(t *testing.T) {
 	}
 	r.Watch(slow, 1).Arrived(time.Second)
 	g := newGate(w.store, 0)
-	w.disk().store = g
+	w.disk().Store = g
 	require.Zero(t, w.ask(ask(prompt(1, 300)), 5))
 	require.Zero(t, w.engine.restored)
 	<-g.late // a probe reads

@@ -191,7 +191,7 @@ func (v *saver) read(ctx context.Context, f *slotfile.File, s *slot) (*llamastat
 	if err := v.judge.rows(ctx, s, p); err != nil {
 		return nil, err
 	}
-	state, err := within(v.files.disk, v.patience.page, func() (*llamastate.File, error) {
+	state, err := within(v.files.disk, v.files.disk.Patience.Page, func() (*llamastate.File, error) {
 		info, err := f.Stat()
 		if err != nil {
 			return nil, err

@@ -142,7 +142,7 @@ func (k *sink) finish() (*slotfile.File, positions, error) {
 	f := k.file
 	k.file = nil
 	truncate := func() (struct{}, error) { return struct{}{}, f.Truncate(k.size) }
-	if _, err := within(k.files.disk, k.files.disk.patience.page, truncate); err != nil {
+	if _, err := within(k.files.disk, k.files.disk.Patience.Page, truncate); err != nil {
 		k.files.drop(f)
 		return nil, k.dropped, err
 	}

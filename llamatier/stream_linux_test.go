@@ -114,13 +114,13 @@ func TestAStreamThatBreaksOff(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				w, next := streamed(t, hybrid)
 				g := newGate(w.store, 6*testPage)
-				w.disk().store = g
+				w.disk().Store = g
 				fault(w, g)
 				require.Zero(t, w.ask(ask(next), 5))
 				require.Zero(t, w.engine.restored)
 				require.Equal(t, len(next), w.engine.computed)
 				w.tier.storing.Wait()
-				w.disk().store = w.store
+				w.disk().Store = w.store
 				w.tier.Flush(t.Context())
 			})
 		}
@@ -154,7 +154,7 @@ func TestReadersOfAStream(t *testing.T) {
 	require.NoError(t, whole.Close())
 
 	slow := &slow{Store: w.store, began: make(chan string, 1000), end: make(chan struct{})}
-	w.disk().store = slow
+	w.disk().Store = slow
 	s, err := w.tier.restorer.loader.newStream(t.Context(), p)
 	require.NoError(t, err)
 	require.Greater(t, len(s.parts), 6)
@@ -187,7 +187,7 @@ func TestReadersOfAStream(t *testing.T) {
 	for read, times := range seen {
 		require.Equal(t, 1, times, read)
 	}
-	w.disk().store = w.store
+	w.disk().Store = w.store
 	w.tier.Flush(t.Context())
 }
 
@@ -209,12 +209,12 @@ func TestRowsThatAreStoredAreDropped(t *testing.T) {
 			w, next := streamed(t, hybrid)
 			w.ask(ask(next), 5)
 			if forgotten {
-				w.disk().store = &forgetful{w.store, len(next)/testPage - 1}
+				w.disk().Store = &forgetful{w.store, len(next)/testPage - 1}
 			}
 			held := slices.Clone(w.engine.slots[0].tokens)
 			w.free = 2 * fakeShape.RowBytes(80, 0)
 			w.tier.Flush(t.Context())
-			w.disk().store = w.store
+			w.disk().Store = w.store
 
 			w.start(1, 1000)
 			w.available = 1 << 30

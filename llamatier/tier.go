@@ -45,7 +45,7 @@ func New(opt Options) *Tier {
 	t.asker = &asker{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles}
 	t.counter = &counter{asker: t.asker, spawn: t.storing.Spawn}
 	form := form{shape: opt.Shape, window: opt.Window, pageTokens: opt.PageTokens, root: opt.Fingerprint}
-	disk := &disk{store: opt.Store, patience: &t.patience}
+	disk := &disk{engine.Disk[Store]{Store: opt.Store, Patience: engine.UsualPatience}}
 	files := &files{Files: opt.Files, disk: disk}
 	actor := &actor{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles, table: t.table, log: opt.Log}
 	reader := &reader{store: disk, form: form}

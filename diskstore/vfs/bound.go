@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/kvtier/kvtier/internal/steady"
 )
 
 // ErrHung reports an operation of a filesystem that does not answer.
@@ -60,45 +62,16 @@ func within[T any](b *Bounded, op Op, path string, fn func() (T, error), late fu
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), b.limit)
 	defer cancel()
-	v, inTime, err := Within(ctx.Done(), fn, late, nil)
+	v, inTime, err := steady.Within(ctx.Done(), fn, func(v T, err error) {
+		if err == nil && late != nil {
+			late(v)
+		}
+	}, nil)
 	if !inTime {
 		b.hung.CompareAndSwap(nil, &hungError{b.root, path, op, b.limit})
 		return zero, b.hung.Load()
 	}
 	return v, err
-}
-
-// Within runs fn in a goroutine, and waits for its result until end is closed. A result that comes
-// later goes to late if it is no error, and inTime is false. After that the goroutine runs then. late
-// and then may be nil.
-func Within[T any](end <-chan struct{}, fn func() (T, error), late func(T), then func()) (v T, inTime bool, err error) {
-	type outcome struct {
-		v   T
-		err error
-	}
-	done := make(chan outcome, 1)
-	var taken atomic.Bool // set by the side that handles the result
-	go func() {
-		v, err := fn()
-		if taken.CompareAndSwap(false, true) {
-			done <- outcome{v, err}
-		} else if err == nil && late != nil {
-			late(v)
-		}
-		if then != nil {
-			then()
-		}
-	}()
-	select {
-	case out := <-done:
-		return out.v, true, out.err
-	case <-end:
-		if taken.CompareAndSwap(false, true) {
-			return v, false, nil
-		}
-		out := <-done
-		return out.v, true, out.err
-	}
 }
 
 func (b *Bounded) Create(name string) (File, error) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -57,39 +58,55 @@ func Ended(done <-chan struct{}, most time.Duration) bool {
 }
 
 // Do runs an operation in a goroutine of its own and waits for its result, or returns ErrHung.
-// A result that comes later is passed to late.
-func Do[T any](ctx context.Context, g *Guard, wait Wait, do func() (T, error), late func(T, error)) (value T, err error) {
+// A result that comes later is passed to late, which may be nil.
+func Do[T any](ctx context.Context, g *Guard, wait Wait, do func() (T, error), late func(T, error)) (T, error) {
 	if g.Hangs() {
+		return *new(T), ErrHung
+	}
+	end, cancel := context.WithTimeout(context.Background(), wait.Most)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(wait.Grace, cancel) })()
+	value, inTime, err := Within(end.Done(), do, func(value T, err error) {
+		if late != nil {
+			late(value, err)
+		}
+		g.note(-1)
+	}, nil)
+	if !inTime {
+		g.note(1)
 		return value, ErrHung
 	}
-	type result struct {
-		value T
-		err   error
+	return value, err
+}
+
+// Within runs fn in a goroutine, and waits for its result until end is closed. A result that comes
+// later goes to late, and inTime is false. After that the goroutine runs then. late and then may be nil.
+func Within[T any](end <-chan struct{}, fn func() (T, error), late func(T, error), then func()) (v T, inTime bool, err error) {
+	type outcome struct {
+		v   T
+		err error
 	}
-	done := make(chan result, 1)
+	done := make(chan outcome, 1)
+	var taken atomic.Bool // set by the side that handles the result
 	go func() {
-		value, err := do()
-		done <- result{value, err}
-	}()
-	timer := time.NewTimer(wait.Most)
-	defer timer.Stop()
-	select {
-	case r := <-done:
-		return r.value, r.err
-	case <-timer.C:
-	case <-ctx.Done():
-		timer.Reset(min(wait.Most, wait.Grace))
-		select {
-		case r := <-done:
-			return r.value, r.err
-		case <-timer.C:
+		v, err := fn()
+		if taken.CompareAndSwap(false, true) {
+			done <- outcome{v, err}
+		} else if late != nil {
+			late(v, err)
 		}
-	}
-	g.note(1)
-	go func() {
-		r := <-done
-		late(r.value, r.err)
-		g.note(-1)
+		if then != nil {
+			then()
+		}
 	}()
-	return value, ErrHung
+	select {
+	case out := <-done:
+		return out.v, true, out.err
+	case <-end:
+		if taken.CompareAndSwap(false, true) {
+			return v, false, nil
+		}
+		out := <-done
+		return out.v, true, out.err
+	}
 }

@@ -7,6 +7,6 @@ operations from a tier that fails: the breaker is closed, open, or half open, an
 operation at a time tests whether the tier is back.
 
 vfs.Bound limits the time of single calls of a filesystem instead, for tools that walk a root by
-its paths: the first call that hangs ends them. Both wait with vfs.Within.
+its paths: the first call that hangs ends them. Both wait with steady.Within.
 */
 package guard

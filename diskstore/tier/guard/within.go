@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/steady"
 )
 
 // do runs op in a worker for at most limit. When do gives op up, do returns tier.ErrTierTimeout, or
@@ -27,10 +28,10 @@ func do[T any](ctx context.Context, t *Tier, workers chan struct{}, limit time.D
 		cancel()
 		return zero, t.gaveUp(ctx, workers, start, limit)
 	}
-	v, inTime, err := vfs.Within(opCtx.Done(), func() (T, error) {
+	v, inTime, err := steady.Within(opCtx.Done(), func() (T, error) {
 		return try(&t.panics, func() (T, error) { return op(opCtx) })
-	}, func(v T) {
-		if late != nil {
+	}, func(v T, err error) {
+		if err == nil && late != nil {
 			t.ends.run(func() { late(v) })
 		}
 	}, func() {

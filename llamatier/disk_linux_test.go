@@ -38,13 +38,13 @@ func (s *hangingStore) Put(ctx context.Context, p *pagefile.Page) error {
 // hangStore has the Tier's store hang.
 func (w *world) hangStore() *hangingStore {
 	s := &hangingStore{Store: w.store, hung: make(chan struct{}), calls: make(chan string, 100)}
-	w.disk().store = s
+	w.disk().Store = s
 	return s
 }
 
 // answers waits until no operation is left behind.
 func (w *world) answers() {
-	for w.disk().guard.Hangs() {
+	for w.disk().Hangs() {
 		runtime.Gosched()
 	}
 }
@@ -53,7 +53,7 @@ func (w *world) answers() {
 func TestALocalDiskThatHangs(t *testing.T) {
 	w := stored(t)
 	s := w.hangStore()
-	w.tier.patience.find = time.Millisecond
+	w.disk().Patience.Find = time.Millisecond
 	for range 20 {
 		require.Zero(t, w.ask(ask(prompt(1, 250)), 2))
 		w.idle()
@@ -62,7 +62,7 @@ func TestALocalDiskThatHangs(t *testing.T) {
 	require.Empty(t, w.tier.saver.saving, "no file of a save is kept")
 	close(s.hung)
 	w.answers()
-	w.tier.patience.find = time.Hour
+	w.disk().Patience.Find = time.Hour
 	w.ask(ask(prompt(2, 100)), 2)
 	require.Equal(t, 250, w.ask(ask(prompt(1, 260)), 2))
 }
@@ -74,7 +74,7 @@ func TestAPutThatHangs(t *testing.T) {
 	w := newWorld(t, store, 1, 1000)
 	w.ask(ask(prompt(1, 200)), 2)
 	s := w.hangStore()
-	w.tier.patience.find, w.tier.patience.page = time.Hour, time.Second // in which the slot's file is read
+	w.disk().Patience.Find, w.disk().Patience.Page = time.Hour, time.Second // in which the slot's file is read
 	w.idle()
 	require.Equal(t, "put", <-s.calls)
 	require.Empty(t, w.tier.saver.saving)
@@ -82,14 +82,14 @@ func TestAPutThatHangs(t *testing.T) {
 	w.answers()
 }
 
-// hurrying is a store after whose answer its Tier is impatient.
+// hurrying is a store after whose answer its disk is impatient.
 type hurrying struct {
 	Store
-	tier *Tier
+	disk *disk
 }
 
 func (s *hurrying) Find(ctx context.Context, p diskstore.Prompt) diskstore.Found {
-	defer func() { s.tier.patience.find = time.Millisecond }()
+	defer func() { s.disk.Patience.Find = time.Millisecond }()
 	return s.Store.Find(ctx, p)
 }
 
@@ -99,9 +99,9 @@ func TestADiskThatHangsUnderAFile(t *testing.T) {
 	w := stored(t)
 	hung := make(chan struct{})
 	w.available, w.look = 100, func() { <-hung }
-	w.disk().store = &hurrying{w.store, w.tier}
+	w.disk().Store = &hurrying{w.store, w.disk()}
 	require.Zero(t, w.ask(ask(prompt(1, 250)), 2))
-	w.tier.patience.find = time.Hour // to remove the file
+	w.disk().Patience.Find = time.Hour // to remove the file
 	close(hung)
 	w.answers()
 	left, err := os.ReadDir(w.files.Dir())

@@ -13,6 +13,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/engine"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // silentStore is a store on a disk that hangs in one operation until answer is called.
@@ -41,7 +43,7 @@ func (s *silentStore) answer(r *fakeRunner) {
 	s.op = ""
 	close(s.over)
 	s.mu.Unlock()
-	for r.tiered.store.guard.Hangs() {
+	for r.tiered.store.Hangs() {
 		runtime.Gosched()
 	}
 }
@@ -117,8 +119,8 @@ func TestADiskThatHangs(t *testing.T) {
 				store.lose(16)
 				store.lose(24)
 
-				patience := &r.tiered.store.patience
-				patience.find, patience.page, patience.queue = time.Millisecond, time.Millisecond, time.Millisecond
+				patience, short := &r.tiered.store.Patience, time.Millisecond
+				patience.Find, patience.Page, r.tiered.store.patience.queue = short, short, short
 				store.hang(op)
 				for range 3 {
 					for _, text := range [][]int32{first, second} {
@@ -127,7 +129,7 @@ func TestADiskThatHangs(t *testing.T) {
 					}
 				}
 				require.LessOrEqual(t, store.hung(op), engine.PagesAtOnce)
-				patience.find, patience.page = time.Hour, time.Hour
+				patience.Find, patience.Page = time.Hour, time.Hour
 				store.answer(r)
 				for range 2 { // the first request finds the missing pages
 					r.run(r.slots[0], first, nil, true)
@@ -163,13 +165,13 @@ func TestNothingIsCopiedAgainAfterADiskHung(t *testing.T) {
 	for _, op := range []string{"find", "has"} {
 		store.lose(0)
 		store.lose(8)
-		patience := &r.tiered.store.patience
-		patience.find = time.Millisecond
+		patience := &r.tiered.store.Patience
+		patience.Find = time.Millisecond
 		store.hang(op)
 		var once sync.Once
 		r.lock = answeringLock{&r.mu, func() {
 			once.Do(func() {
-				patience.find = time.Hour
+				patience.Find = time.Hour
 				store.answer(r)
 			})
 		}}
@@ -347,13 +349,44 @@ func TestAHungReadWritesNoCells(t *testing.T) {
 	r.run(r.slots[0], text, nil, true)
 	r.run(r.slots[0], tokenRange(2, 9), nil, true)
 	r.settle()
-	r.tiered.store.patience.page = 10 * time.Millisecond
+	r.tiered.store.Patience.Page = 10 * time.Millisecond
 	require.LessOrEqual(t, r.load(r.slots[0], text, true).Held, 16)
 	r.drain()
 	r.finish(r.slots[0])
 
 	close(store.answer)
 	<-store.ended
-	require.Eventually(t, func() bool { return !r.tiered.store.guard.Hangs() }, time.Minute, time.Microsecond)
+	require.Eventually(t, func() bool { return !r.tiered.store.Hangs() }, time.Minute, time.Microsecond)
 	r.cache.requireRows(t, 0, text)
+}
+
+// slowStore finds two pages of a prompt before the time of a look-up is over.
+type slowStore struct {
+	*memStore
+	slow bool
+}
+
+func (s *slowStore) Find(ctx context.Context, p diskstore.Prompt) diskstore.Found {
+	found := s.memStore.Find(ctx, p)
+	if s.slow && len(found.Exact) > 2 {
+		<-ctx.Done()
+		found.Exact = found.Exact[:2]
+	}
+	return found
+}
+
+// TestASlowDisk: what was found in time is read, and the prompt's cost has its cause.
+func TestASlowDisk(t *testing.T) {
+	store := &slowStore{memStore: newMemStore(t)}
+	r := newFakeRunner(t, store, 2, 128, Options{Recents: why.NewRecents()})
+	text := tokenRange(1, 60)
+	r.run(r.slots[0], text, nil, true)
+	r.run(r.slots[0], tokenRange(2, 9), nil, true)
+	r.flush()
+	store.slow, r.tiered.store.Patience = true, engine.Patience{Look: time.Millisecond, Find: time.Hour, Page: time.Hour}
+	r.run(r.slots[1], text, nil, true)
+	r.requireMiss(telemetry.CauseTierDown, 16)
+	require.False(t, r.tiered.store.Hangs())
+	r.cache.requireRows(t, 1, text)
+	require.EqualValues(t, 16, r.tiered.Stats().RestoredTokens)
 }

@@ -1,0 +1,29 @@
+package engine
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+// slowPages find one page before their caller's time is over.
+type slowPages struct{ Pages }
+
+func (slowPages) Find(ctx context.Context, p diskstore.Prompt) diskstore.Found {
+	<-ctx.Done()
+	return diskstore.Found{Exact: []diskstore.Ref{{Key: pagefile.Key{1}}}}
+}
+
+// TestWhatASlowDiskFinds is of use, and the disk does not count as one that hangs.
+func TestWhatASlowDiskFinds(t *testing.T) {
+	d := Disk[Pages]{Store: slowPages{}, Patience: Patience{Look: time.Millisecond, Find: time.Hour, Grace: time.Hour}}
+	found, err := d.Find(t.Context(), diskstore.Prompt{})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Len(t, found.Exact, 1)
+	require.False(t, d.Hangs())
+}
