@@ -15,6 +15,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/tier/guard"
+	"github.com/kvtier/kvtier/internal/steady"
 )
 
 // closePatience bounds the wait of Close for background work and for running operations of
@@ -88,21 +89,13 @@ func (s *Store) giveBack(ctx context.Context) {
 
 // leave settles the ledgers and closes the local tier, for at most patience.
 func (s *Store) leave(patience time.Duration) error {
-	done := make(chan error, 1)
-	go func() { // left behind by a disk that hangs
+	_, err := steady.Do(context.Background(), new(steady.Guard), steady.Wait{Most: patience}, func() (struct{}, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), guard.CloseIn)
 		defer cancel()
 		s.giveBack(ctx)
-		done <- s.disk.Close()
-	}()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-timer.C:
-		return errors.New("the local tier does not answer")
-	}
+		return struct{}{}, s.disk.Close()
+	}, nil)
+	return err
 }
 
 // Close stops background work and waits for running operations, for at most 5 s in total.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/internal/steady"
 )
 
 // Life counts running operations and ends them when the store closes.
@@ -60,12 +61,7 @@ func (l *Life) Close(patience time.Duration) bool {
 	}
 	l.mu.Unlock()
 	l.cancel()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-l.drained:
-	case <-timer.C:
-	}
+	steady.Ended(l.drained, patience)
 	return true
 }
 

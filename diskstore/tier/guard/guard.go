@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/internal/steady"
 )
 
 // Limits of one isolated tier. Their sum bounds the goroutines that a hanging mount can hold.
@@ -180,17 +181,14 @@ const CloseIn = 500 * time.Millisecond
 
 // Close closes the tier below, and does not wait for a tier that hangs.
 func (t *Tier) Close() error {
-	done := make(chan error, 1)
+	var err error
+	done := make(chan struct{})
 	t.ends.add(func() {
-		_, err := try(&t.panics, func() (struct{}, error) { return struct{}{}, t.Inner.Close() })
-		done <- err
+		defer close(done)
+		_, err = try(&t.panics, func() (struct{}, error) { return struct{}{}, t.Inner.Close() })
 	})
-	timer := time.NewTimer(CloseIn)
-	defer timer.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-timer.C:
+	if !steady.Ended(done, CloseIn) {
 		return fmt.Errorf("close tier: %w (%v)", tier.ErrTierTimeout, CloseIn)
 	}
+	return err
 }
