@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // hangingStore is a store on a disk that hangs until hung is closed.
@@ -54,8 +55,11 @@ func TestALocalDiskThatHangs(t *testing.T) {
 	w := stored(t)
 	s := w.hangStore()
 	w.disk().Patience.Find = time.Millisecond
-	for range 20 {
+	for i := range 20 {
 		require.Zero(t, w.ask(ask(prompt(1, 250)), 2))
+		if i == 0 {
+			require.Equal(t, telemetry.CauseTierDown, w.missed().Cause)
+		}
 		w.idle()
 	}
 	require.Len(t, s.calls, 1)

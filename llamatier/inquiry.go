@@ -3,6 +3,7 @@ package llamatier
 import (
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
@@ -32,5 +33,8 @@ func (p *plan) tell(i *engine.Inquiry, held int, slots *table) {
 	}
 	f := &i.Facts
 	f.Found, f.Unread, f.Tier = max(p.found, held), p.unread, p.unreadTier
+	if p.slow {
+		f.Down = append(f.Down, tier.Local)
+	}
 	f.Slot = slots.unsavedBeside(i.Text.Tokens, f.Found)
 }

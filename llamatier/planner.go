@@ -2,9 +2,11 @@ package llamatier
 
 import (
 	"context"
+	"errors"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/engine"
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
@@ -21,8 +23,8 @@ type planner struct {
 // holds some tokens already. For exact pages that many of these tokens as loss says are given up.
 // Pages that take longer to read than to compute are left out.
 func (d *planner) plan(ctx context.Context, tokens []int32, held, loss int) *plan {
-	found := d.find(ctx, tokens, held)
-	p := &plan{held: held - loss, refs: found.Exact, found: max(endOf(found.Exact), endOf(found.State))}
+	found, err := d.find(ctx, tokens, held)
+	p := &plan{held: held - loss, refs: found.Exact, slow: errors.Is(err, steady.ErrHung) || errors.Is(err, context.DeadlineExceeded), found: max(endOf(found.Exact), endOf(found.State))}
 	if d.form.shape.HasEnd() {
 		p.refs = found.State
 	}
@@ -34,7 +36,7 @@ func (d *planner) plan(ctx context.Context, tokens []int32, held, loss int) *pla
 		return d.paying(ctx, p)
 	}
 	least := max(len(p.tokens), held) + d.form.pageTokens
-	mixed := &plan{held: held, refs: found.Mixed, found: endOf(found.Mixed), tokens: tokens[:endOf(found.Mixed)]}
+	mixed := &plan{held: held, slow: p.slow, refs: found.Mixed, found: endOf(found.Mixed), tokens: tokens[:endOf(found.Mixed)]}
 	if d.paying(ctx, mixed); len(mixed.tokens) >= least && mixed.worth() {
 		return mixed
 	}
@@ -43,8 +45,8 @@ func (d *planner) plan(ctx context.Context, tokens []int32, held, loss int) *pla
 }
 
 // find looks up the stored pages of a prompt, and of a model with windows or recurrent layers those
-// after which the engine can go on.
-func (d *planner) find(ctx context.Context, tokens []int32, held int) diskstore.Found {
+// after which the engine can go on. The error says that nothing is known of pages behind them.
+func (d *planner) find(ctx context.Context, tokens []int32, held int) (diskstore.Found, error) {
 	p := diskstore.Prompt{Tokens: tokens, Beyond: held}
 	if d.form.shape.HasEnd() {
 		// The engine computes at least one token, and cannot take one back.
@@ -53,8 +55,7 @@ func (d *planner) find(ctx context.Context, tokens []int32, held int) diskstore.
 	} else if d.lossy {
 		p.Forms = diskstore.ExactFirst
 	}
-	found, _ := d.store.Find(ctx, p) // what a slow disk has found is of use
-	return found
+	return d.store.Find(ctx, p)
 }
 
 // paying leaves pages out of a plan that take longer to read than to compute, and returns the plan.
