@@ -53,9 +53,7 @@ func TestCauses(t *testing.T) {
 		"slots are not told": {CauseUnanswered, func(w *world) { w.engine.refuseNext("/slots", 1) }, "look at it"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := openStore(t)
-			defer store.Close()
-			w := &world{t: t, store: store, stream: strings.Contains(name, "stream")}
+			w := &world{t: t, stream: strings.Contains(name, "stream")}
 			var lines bytes.Buffer
 			w.change = func(o *Options) {
 				o.Log = slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelDebug}))

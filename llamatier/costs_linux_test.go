@@ -14,8 +14,7 @@ import (
 func TestThePriceKnowsTheForm(t *testing.T) {
 	const tokens = 1 << 14 // rows that are large beside a header
 	rows := fakeShape.RowBytes(tokens, 0)
-	w := newWorld(t, openStore(t), 1, 1000)
-	defer func() { require.NoError(t, w.store.Close()) }()
+	w := newWorld(t, 1, 1000)
 	p := &plan{}
 	for _, bytes := range []int64{rows + 4096, rows * 5 / 6, rows / 3} {
 		p.refs = append(p.refs, diskstore.Ref{Tokens: tokens, Stored: tokens, Tier: "local", Bytes: bytes})

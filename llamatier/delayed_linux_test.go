@@ -5,15 +5,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/kvtier/kvtier/diskstore"
 )
 
 // TestASaveThatHadToWait for the file of another slot is made some time later.
 func TestASaveThatHadToWait(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.tier.patience.saving = time.Millisecond
 	w.ask(ask(prompt(1, 100)), 5)
 	w.tier.saver.saving <- struct{}{}
@@ -22,6 +18,6 @@ func TestASaveThatHadToWait(t *testing.T) {
 	<-w.tier.saver.saving
 	w.tier.patience.saving = time.Minute
 	w.idle()
-	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
+	require.NotEmpty(t, w.found(prompt(1, 100)))
 	require.Empty(t, w.timers)
 }

@@ -1,7 +1,6 @@
 package llamatier
 
 import (
-	"context"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -29,36 +28,31 @@ func (d *deaf) RoundTrip(r *http.Request) (*http.Response, error) {
 // TestAQuestionThatIsNotAnswered turns the Tier off, holds up one request, and is not asked again.
 func TestAQuestionThatIsNotAnswered(t *testing.T) {
 	for _, path := range []string{"/slots", "/metrics"} {
-		store := openStore(t)
-		w := newWorld(t, store, 1, 1000)
+		w := newWorld(t, 1, 1000)
 		d := &deaf{path: path}
 		w.restart(func(o *Options) {
 			d.RoundTripper = w.engine
 			o.Engine = &Engine{Client: &http.Client{Transport: d}}
 		})
 		w.tier.patience.answer = time.Millisecond
-		begin(t, w, prompt(1, 100)).End(nil)
+		w.begin(ask(prompt(1, 100))).End(nil)
 		for range 3 {
-			turn, err := w.tier.Begin(context.Background(), ask(prompt(1, 110)))
-			require.NoError(t, err)
+			turn := w.begin(ask(prompt(1, 110)))
 			turn.End(nil)
 			w.idle()
 		}
 		require.True(t, w.tier.obstacles.off.Load())
 		require.LessOrEqual(t, d.asked.Load(), int32(1))
-		require.NoError(t, store.Close())
 	}
 }
 
 // TestSlotsThatMakeNoSense: the engine is asked no more for the request, which it answers.
 func TestSlotsThatMakeNoSense(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.ask(ask(prompt(1, 100)), 5)
 	w.tier.table.slots[0].used = time.Time{} // it is looked at
 	w.engine.lie = `[{"n_ctx":1000,"n_prompt_tokens":-1}]`
-	turn := begin(t, w, prompt(1, 110))
+	turn := w.begin(ask(prompt(1, 110)))
 	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 110), 5))
 	w.tier.storing.Wait()
 }

@@ -2,7 +2,6 @@ package llamatier
 
 import (
 	"context"
-	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -69,9 +68,7 @@ func TestALocalDiskThatHangs(t *testing.T) {
 
 // TestAPutThatHangs keeps no file of a save.
 func TestAPutThatHangs(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.ask(ask(prompt(1, 200)), 2)
 	s := w.hangStore()
 	w.tier.patience.find, w.tier.patience.page = time.Hour, time.Second // in which the slot's file is read
@@ -104,16 +101,12 @@ func TestADiskThatHangsUnderAFile(t *testing.T) {
 	w.tier.patience.find = time.Hour // to remove the file
 	close(hung)
 	w.answers()
-	left, err := os.ReadDir(w.files.Dir())
-	require.NoError(t, err)
-	require.Empty(t, left)
+	require.Empty(t, w.slotFiles())
 }
 
 // TestADiskThatHangsBeforeTheShapeIsKnown holds up nobody for longer than may be.
 func TestADiskThatHangsBeforeTheShapeIsKnown(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	ctx, cancel := context.WithCancel(t.Context())
 	hung := make(chan struct{})
 	w.available, w.look = 100, func() {
@@ -129,9 +122,7 @@ func TestADiskThatHangsBeforeTheShapeIsKnown(t *testing.T) {
 		asked = 2 - w.engine.refuse["/slots/0"]
 		w.engine.mu.Unlock()
 	}
-	for left := 1; left > 0; runtime.Gosched() {
-		entries, err := os.ReadDir(w.files.Dir())
-		require.NoError(t, err)
-		left = len(entries)
+	for len(w.slotFiles()) > 0 {
+		runtime.Gosched()
 	}
 }

@@ -58,9 +58,7 @@ func TestSlotsThatAreNotStoredAreTold(t *testing.T) {
 		"no room for a file": {func(w *world) { w.available, w.free = 0, 0 }, telemetry.ObstacleFull, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := openStore(t)
-			defer store.Close()
-			w := newWorld(t, store, 1, 1000)
+			w := newWorld(t, 1, 1000)
 			lines := w.watch()
 			test.fault(w)
 			for i := range 5 {
@@ -81,9 +79,7 @@ func TestSlotsThatAreNotStoredAreTold(t *testing.T) {
 
 // Slots that are not stored on purpose, and errors that the store has told, are not told again.
 func TestSlotsThatAreNotToldAgain(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	lines := w.watch()
 	for range 5 {
 		w.tier.obstacles.notStored(0, because(CauseUntrusted, "it is private"))
@@ -96,9 +92,7 @@ func TestSlotsThatAreNotToldAgain(t *testing.T) {
 
 // An engine that is off says so in the report.
 func TestATierThatIsOffIsReported(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	lines := w.watch()
 	w.tier.Off(telemetry.ObstacleEngine, unanswered)
 	w.tier.Off(telemetry.ObstacleEngine, unanswered)
