@@ -15,7 +15,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
@@ -118,8 +117,7 @@ func TestOneBadReaderDoesNotEmptyASharedTier(t *testing.T) {
 // TestBadLocalReaderKeepsThePages: a bad machine and its own disk.
 func TestBadLocalReaderKeepsThePages(t *testing.T) {
 	const prompts = 3 * storetest.MaxQuarantined
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	for i := range prompts {
 		putChain(t, s, prompt(i, testTokens))
 	}
@@ -142,8 +140,7 @@ func TestBadLocalReaderKeepsThePages(t *testing.T) {
 
 // TestPageReadWrongFromTheCacheIsReadAgain: only this machine's cached copy is bad.
 func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
-	o := testOptions(t, withRemote(t))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t))
 	tokens := prompt(1, 2*testTokens+3) // with a tail, whose header Chain reads
 	putChain(t, s, tokens)
 	require.NoError(t, s.Close())
@@ -161,9 +158,7 @@ func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
 	o.FS = newBadMachine(o.Local.Root, true)
 	require.NoError(t, s.Close())
 	s = open(t, o)
-	info, err := tier.Stat(ctx, s.disk, s.Find(ctx, Prompt{Tokens: tokens}).Exact[1].name(s.pages))
-	require.NoError(t, err)
-	evictPage(t, s, info)
+	evictPage(t, s, mustStat(t, s.disk, s.Find(ctx, Prompt{Tokens: tokens}).Exact[1].name(s.pages)))
 	require.EqualValues(t, 1, s.Stats().Demoted)
 }
 
@@ -180,8 +175,7 @@ func fillQuarantine(t *testing.T, root string) {
 // TestDirectoryInAPagesPlaceMakesWay: in both tiers, even with a full quarantine, a directory
 // in a page's place is moved to quarantine with its content: no file is deleted.
 func TestDirectoryInAPagesPlaceMakesWay(t *testing.T) {
-	o := testOptions(t, withRemote(t))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t))
 	p := pageOf(t, o.Fingerprint, 0, prompt(1, testTokens))
 	for _, root := range []string{o.Local.Root, o.Remote.Root} {
 		fillQuarantine(t, root)
@@ -190,8 +184,7 @@ func TestDirectoryInAPagesPlaceMakesWay(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(path, "somebody's"), nil, 0o600))
 	}
 	require.NoError(t, s.Put(ctx, p))
-	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-	require.NoError(t, err)
+	info := mustStat(t, s.disk, s.pages.Page(p.Key()))
 	require.NoError(t, s.demote(ctx, info))
 	require.False(t, s.Stats().Remote.Down)
 	dropPage(t, s.local, info)
@@ -211,16 +204,13 @@ func TestDirectoryInAPagesPlaceMakesWay(t *testing.T) {
 // TestPutReplacesAFileThatStaysThoughItIsBad: a damaged file that cannot be moved to
 // quarantine counts as not stored, so that its page can be stored.
 func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	tokens := prompt(0, testTokens)
 	p := putChain(t, s, tokens)[0]
 	fillQuarantine(t, o.Local.Root)
 	path := filePath(o.Local.Root, s.pages.Page(p.Key()))
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
-	data[len(data)-pagefile.FooterBytes-1] ^= 4 // in a section, which Put does not read
-	require.NoError(t, os.WriteFile(path, data, 0o600))
+	flipAt(t, path, -pagefile.FooterBytes-1)
+	data := fileOf(t, path)
 
 	other, err := os.Open(path) // a reader has the file open meanwhile
 	require.NoError(t, err)
@@ -254,13 +244,11 @@ func TestPutOfABadPageIsGoodThoughItLooksTheSame(t *testing.T) {
 	now := time.Now()
 	s.now = func() time.Time { return now }
 	p := putChain(t, s, prompt(1, 2*testTokens))[1]
-	bad, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-	require.NoError(t, err)
+	bad := mustStat(t, s.disk, s.pages.Page(p.Key()))
 	s.local.checked.Verdicts.MarkBad(bad)
 	require.False(t, s.Has(p.Key()))
 	require.NoError(t, s.Put(ctx, p))
-	info, err := tier.Stat(ctx, s.disk, bad.Name)
-	require.NoError(t, err)
+	info := mustStat(t, s.disk, bad.Name)
 	require.Equal(t, bad.Bytes, info.Bytes)
 	require.True(t, bad.Used.Equal(info.Used))
 	require.True(t, s.Has(p.Key()))
@@ -283,9 +271,8 @@ func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
 			name := bad.pages.Page(pageOf(t, bad.opt.Fingerprint, 0, prompt(i, testTokens)).Key())
 			was, lerr := os.Lstat(filePath(good.Local.Root, name))
 			putChain(t, bad, prompt(i, testTokens))
-			local, err := tier.Stat(ctx, bad.disk, name)
-			require.NoError(t, err)
-			if err = bad.demote(ctx, local); err == nil {
+			local := mustStat(t, bad.disk, name)
+			if err := bad.demote(ctx, local); err == nil {
 				written++
 				continue
 			}
@@ -303,18 +290,12 @@ func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
 // TestBadPageThatStaysMakesRoom: a bad local page, in a process that moves no further page to
 // quarantine, is deleted when its room is needed.
 func TestBadPageThatStaysMakesRoom(t *testing.T) {
-	o := testOptions(t, withRemote(t))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t))
 	p := putChain(t, s, prompt(0, testTokens))[0]
-	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-	require.NoError(t, err)
+	info := mustStat(t, s.disk, s.pages.Page(p.Key()))
 	path := filePath(o.Local.Root, info.Name)
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
-	data[len(data)-pagefile.FooterBytes-1] ^= 4
-	require.NoError(t, os.WriteFile(path, data, 0o600))
-	info, err = tier.Stat(ctx, s.disk, info.Name)
-	require.NoError(t, err)
+	flipAt(t, path, -pagefile.FooterBytes-1)
+	info = mustStat(t, s.disk, info.Name)
 	for range checked.CondemnedLocal + 1 {
 		s.local.checked.Verdicts.MayCondemn()
 	}

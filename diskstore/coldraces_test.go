@@ -38,8 +38,7 @@ func TestAPageInUseStaysExact(t *testing.T) {
 		"stored again": func(s *Store, _ []int32, pages []*pagefile.Page) { require.NoError(t, s.Put(ctx, pages[1])) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := testOptions(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
-			s := open(t, o)
+			s, o := openNew(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
 			tokens := prompt(1, 3*testTokens)
 			pages := coldPages(t, o, tokens)
 			for _, p := range pages[:2] {
@@ -73,8 +72,7 @@ func TestAPageInUseStaysExact(t *testing.T) {
 func TestAnOldLossyPageReplacesNoOther(t *testing.T) {
 	for name, cold := range map[string]ColdTypes{"same settings": {encoding.Q8_0, encoding.Q8_0}, "off": {}} {
 		t.Run(name, func(t *testing.T) {
-			o := testOptions(t, withRemote(t), withCold(encoding.Q4_0, encoding.Q4_0))
-			s := open(t, o)
+			s, o := openNew(t, withRemote(t), withCold(encoding.Q4_0, encoding.Q4_0))
 			tokens := prompt(1, testTokens)
 			p := putCold(t, s, tokens)[0]
 			exact, lossy := placeOf(o, p), pagefile.ColdName(placeOf(o, p))
@@ -102,8 +100,7 @@ func TestAnOldLossyPageReplacesNoOther(t *testing.T) {
 // TestALossyPageInAnExactPlace: of two stores the second has the fingerprint of the first one's lossy
 // pages. It reads none of them from memory or a tier, and replaces the ones that it puts.
 func TestALossyPageInAnExactPlace(t *testing.T) {
-	o := testOptions(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
 	tokens := prompt(1, 2*testTokens)
 	pages := putCold(t, s, tokens)
 	for _, p := range pages {
@@ -117,8 +114,7 @@ func TestALossyPageInAnExactPlace(t *testing.T) {
 	o.Fingerprint, o.Cold, o.Remote = pagefile.ColdFingerprint(o.Fingerprint), ColdTypes{}, TierConfig{}
 	o.ReadAheadBytes, o.RAM.BudgetBytes = plenty, 1<<20
 	s = open(t, o)
-	_, err := s.ReadAhead(ctx)
-	require.NoError(t, err)
+	aheadOf(t, s)
 	last := pages[1]
 	ref := Ref{Key: last.Key(), Parent: last.Parent, Start: last.Start, Tokens: testTokens, Stored: testTokens, Tier: tier.Local}
 	buf := make([]byte, last.Layout.Size())

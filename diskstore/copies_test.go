@@ -178,8 +178,7 @@ func TestAKnownCopyThatIsGoneIsWrittenAgain(t *testing.T) {
 	require.NoError(t, err)
 
 	// Damage that left the file's time alone is found by the next read, and remembered.
-	info, err := tier.Stat(ctx, m.guard, m.pages.Page(p.Key()))
-	require.NoError(t, err)
+	info := mustStat(t, m.guard, m.pages.Page(p.Key()))
 	flipAt(t, m.below(p), int(info.Bytes/2))
 	require.NoError(t, os.Chtimes(m.below(p), info.Used, info.Used))
 	refs := m.Find(ctx, Prompt{Tokens: p.Tokens}).Exact
@@ -227,8 +226,7 @@ func TestAKnownCopyThatCannotBeReadIsReadWhole(t *testing.T) {
 	s := open(t, o)
 	p := wholePage(t, s, 1)
 	require.NoError(t, s.Put(ctx, p))
-	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-	require.NoError(t, err)
+	info := mustStat(t, s.disk, s.pages.Page(p.Key()))
 	evictPage(t, s, info)
 
 	sectors.bad.Store(true)
@@ -237,8 +235,7 @@ func TestAKnownCopyThatCannotBeReadIsReadWhole(t *testing.T) {
 	require.ErrorIs(t, s.Read(ctx, refs[0], p.Tokens, p.Layout, Into{Rows: make([]byte, p.Layout.Size())}), syscall.EIO)
 	require.NoError(t, s.Flush(ctx))
 	require.NoError(t, s.Put(ctx, p), "computed again")
-	info, err = tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-	require.NoError(t, err)
+	info = mustStat(t, s.disk, s.pages.Page(p.Key()))
 	require.ErrorIs(t, s.demote(ctx, info), syscall.EIO)
 	sectors.bad.Store(false)
 	require.NoError(t, s.demote(ctx, info))

@@ -57,8 +57,7 @@ func TestDamageInAnyPieceIsFound(t *testing.T) {
 		p, ref := putLarge(t, s)
 		h := headerAt(t, s, ref)
 		path := filePath(s.opt.Local.Root, ref.name(s.pages))
-		good, err := os.ReadFile(path)
-		require.NoError(t, err)
+		good := fileOf(t, path)
 		places := []int64{h.FileBytes - 1, h.FileBytes - pagefile.FooterBytes}
 		for _, section := range h.Sections {
 			end := section.Offset + section.Stored
@@ -94,8 +93,7 @@ func makeTrusted(t *testing.T, s *Store) {
 // TestAnErrorInAnyPieceFailsTheRead makes every single read of a page fail in turn.
 func TestAnErrorInAnyPieceFailsTheRead(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EINTR, syscall.EAGAIN} {
-		inj := vfs.Inject(quickFS)
-		s := open(t, testOptions(t, withFS(inj)))
+		s, _, inj := openInjected(t)
 		p, ref := putLarge(t, s)
 		buf := make([]byte, p.Layout.Size())
 		for nth := 1; ; nth++ {
@@ -119,8 +117,7 @@ func TestAnErrorInAnyPieceFailsTheRead(t *testing.T) {
 func TestCancelledReadLeavesTheBufferAlone(t *testing.T) {
 	for _, compress := range []bool{false, true} {
 		gate := vfs.NewGate()
-		inj := vfs.Inject(quickFS)
-		s := open(t, testOptions(t, withFS(inj), func(o *Options) { o.Compress = compress }))
+		s, _, inj := openInjected(t, func(o *Options) { o.Compress = compress })
 		p, ref := putLarge(t, s)
 		inj.Reset()
 		inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Nth: 3, Gate: gate}) // after the header's and one more

@@ -9,7 +9,6 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -26,17 +25,14 @@ func TestADamagedCopyDoesNotStandForAPage(t *testing.T) {
 		"one byte": func(file []byte) []byte { file[pagefile.PageAlign] ^= 0x80; return file },
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := testOptions(t, withRemote(t))
-			s := open(t, o)
+			s, o := openNew(t, withRemote(t))
 			tokens := prompt(1, testTokens)
 			p := putChain(t, s, tokens)[0]
 			page := s.pages.Page(p.Key())
-			info, err := tier.Stat(ctx, s.disk, page)
-			require.NoError(t, err)
+			info := mustStat(t, s.disk, page)
 			require.NoError(t, s.demote(ctx, info))
 			copied := filePath(o.Remote.Root, page)
-			file, err := os.ReadFile(copied)
-			require.NoError(t, err)
+			file := fileOf(t, copied)
 			bad := harm(bytes.Clone(file))
 			require.NotEqual(t, file, bad)
 			require.Len(t, bad, len(file))
@@ -56,8 +52,7 @@ func TestADamagedCopyDoesNotStandForAPage(t *testing.T) {
 // TestAnotherLayoutDoesNotStandForAPage demotes a page of which the remote tier has the same
 // tokens in a file of the same length with other sections.
 func TestAnotherLayoutDoesNotStandForAPage(t *testing.T) {
-	o := testOptions(t, withRemote(t))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t))
 	tokens := prompt(1, testTokens)
 	old := faultPage(t, s.opt.Fingerprint, 0, tokens)
 	sections := old.Layout.Sections()
@@ -68,12 +63,10 @@ func TestAnotherLayoutDoesNotStandForAPage(t *testing.T) {
 	require.Equal(t, old.Key(), now.Key())
 
 	require.NoError(t, s.Put(ctx, old))
-	info, err := tier.Stat(ctx, s.disk, s.pages.Page(old.Key()))
-	require.NoError(t, err)
+	info := mustStat(t, s.disk, s.pages.Page(old.Key()))
 	evictPage(t, s, info)
 	require.NoError(t, s.Put(ctx, now))
-	again, err := tier.Stat(ctx, s.disk, s.pages.Page(old.Key()))
-	require.NoError(t, err)
+	again := mustStat(t, s.disk, s.pages.Page(old.Key()))
 	require.Equal(t, info.Bytes, again.Bytes)
 	evictPage(t, s, again)
 	h, err := inspect.Header(vfs.OS, filePath(o.Remote.Root, s.pages.Page(old.Key())))
@@ -91,8 +84,7 @@ func TestACopyIsDurableBeforeThePageGoes(t *testing.T) {
 	require.NoError(t, err)
 	tokens := prompt(1, testTokens)
 	p := putChain(t, s, tokens)[0]
-	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-	require.NoError(t, err)
+	info := mustStat(t, s.disk, s.pages.Page(p.Key()))
 	require.NoError(t, s.demote(ctx, info))
 	// The copy's name again, by a rename that no process has synced.
 	path := filePath(o.Remote.Root, info.Name)

@@ -22,9 +22,7 @@ func TestFullShareKeepsItsPages(t *testing.T) {
 	page := physicalPage(t)
 	for _, errno := range []syscall.Errno{syscall.EDQUOT, syscall.ENOSPC} {
 		t.Run(errno.Error(), func(t *testing.T) {
-			inj := vfs.Inject(quickFS)
-			o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) { o.Local.BudgetBytes = here * page })
-			s := open(t, o)
+			s, o, inj := openInjected(t, withRemote(t), func(o *Options) { o.Local.BudgetBytes = here * page })
 			inRemote(t, s, there)
 			age(t, o.Remote.Root, time.Now().Add(-time.Hour))
 			inj.Add(vfs.Rule{
@@ -50,9 +48,7 @@ func TestFullShareKeepsItsPages(t *testing.T) {
 
 // TestFullDiskKeepsItsPages does as TestFullShareKeepsItsPages for the local filesystem.
 func TestFullDiskKeepsItsPages(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj))
-	s := open(t, o)
+	s, o, inj := openInjected(t)
 	for seed := range 20 {
 		putChain(t, s, prompt(seed, testTokens))
 	}

@@ -99,8 +99,7 @@ func TestHostThatIsAheadPinsNothing(t *testing.T) {
 // not set its times again and again, even if files were evicted meanwhile.
 func TestPagesFromTheFutureMoveOnce(t *testing.T) {
 	page := physicalPage(t)
-	inj := vfs.Inject(quickFS)
-	s := open(t, testOptions(t, withFS(inj), func(o *Options) { o.Local.BudgetBytes = 6 * page }))
+	s, _, inj := openInjected(t, func(o *Options) { o.Local.BudgetBytes = 6 * page })
 	s.now = func() time.Time { return time.Now().Add(24 * time.Hour) }
 	for seed := range 9 {
 		putChain(t, s, prompt(seed, testTokens))
@@ -110,8 +109,7 @@ func TestPagesFromTheFutureMoveOnce(t *testing.T) {
 	require.NotZero(t, s.Stats().Evicted)
 	now := time.Now()
 	s.now = func() time.Time { return now }
-	tokens := prompt(20, 4*testTokens)
-	putChain(t, s, tokens)
+	tokens := putPrompt(t, s, 20, 4*testTokens)
 	require.NoError(t, s.Flush(ctx))
 	now = now.Add(2 * time.Hour)
 	readChain(t, s, tokens, len(tokens))

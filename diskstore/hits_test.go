@@ -10,7 +10,6 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -41,9 +40,7 @@ func TestHitsAreKept(t *testing.T) {
 	a, b := prompt(1, 2*testTokens+3), prompt(2, testTokens)
 	putChain(t, s, a)
 	p := putChain(t, s, b)[0]
-	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-	require.NoError(t, err)
-	evictPage(t, s, info)
+	evictPage(t, s, mustStat(t, s.disk, s.pages.Page(p.Key())))
 	local, remote := hitsIn(t, o, o.Fingerprint)
 	require.Equal(t, [2]ledger.Hits{}, [2]ledger.Hits{local, remote})
 
@@ -88,10 +85,8 @@ func TestHitsAreKept(t *testing.T) {
 }
 
 func TestHitsFromMemoryAreKept(t *testing.T) {
-	o := testOptions(t, func(o *Options) { o.RAM.BudgetBytes = 1 << 30 })
-	s := open(t, o)
-	tokens := prompt(1, testTokens)
-	putChain(t, s, tokens)
+	s, o := openNew(t, func(o *Options) { o.RAM.BudgetBytes = 1 << 30 })
+	tokens := putPrompt(t, s, 1, testTokens)
 	for range 3 {
 		readChain(t, s, tokens, len(tokens))
 	}
@@ -103,11 +98,8 @@ func TestHitsFromMemoryAreKept(t *testing.T) {
 
 // TestHitsWaitForADiskThatTakesThem: hits that could not be recorded are recorded later.
 func TestHitsWaitForADiskThatTakesThem(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj))
-	s := open(t, o)
-	tokens := prompt(1, 2*testTokens)
-	putChain(t, s, tokens)
+	s, o, inj := openInjected(t)
+	tokens := putPrompt(t, s, 1, 2*testTokens)
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpCreate, vfs.OpWrite, vfs.OpRename}, Err: syscall.ENOSPC})
 	readChain(t, s, tokens, len(tokens))
 	require.NoError(t, s.Flush(ctx))
@@ -123,10 +115,8 @@ func TestHitsWaitForADiskThatTakesThem(t *testing.T) {
 
 // TestHitsAreRecordedTogether reads many pages at once, and then waits for the clock.
 func TestHitsAreRecordedTogether(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	s := open(t, testOptions(t, withFS(inj)))
-	tokens := prompt(1, 20*testTokens)
-	putChain(t, s, tokens)
+	s, _, inj := openInjected(t)
+	tokens := putPrompt(t, s, 1, 20*testTokens)
 	require.NoError(t, s.Flush(ctx))
 	inj.Reset()
 	readChain(t, s, tokens, len(tokens))
@@ -140,10 +130,8 @@ func TestHitsAreRecordedTogether(t *testing.T) {
 // TestHitsOfAFullLedger: a store continues with a ledger that has the largest number of
 // fingerprints.
 func TestHitsOfAFullLedger(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
-	tokens := prompt(1, testTokens)
-	putChain(t, s, tokens)
+	s, o := openNew(t)
+	tokens := putPrompt(t, s, 1, testTokens)
 	require.NoError(t, s.Close())
 	l := readLedgerFile(t, o)
 	const most = 256 // fingerprints with hits in a full ledger

@@ -71,8 +71,7 @@ func TestStaleBranchesCostNoTries(t *testing.T) {
 // TestAdoptionGoesOn: an old branch whose page cannot be read holds no other up, and a later look-up
 // tries again.
 func TestAdoptionGoesOn(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	for seed := range 3 {
 		putChain(t, s, prompt(seed, testTokens))
 	}

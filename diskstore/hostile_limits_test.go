@@ -44,12 +44,10 @@ func TestLimitOfMediaInAPut(t *testing.T) {
 
 func TestLimitOfAManifest(t *testing.T) {
 	for _, size := range []int{tier.MaxManifestBytes, tier.MaxManifestBytes + 1} {
-		o := testOptions(t)
-		s := open(t, o)
+		s, o := openNew(t)
 		require.NoError(t, s.Close())
 		path := filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest})
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
+		text := fileOf(t, path)
 		text = append(text, bytes.Repeat([]byte(" "), size-len(text))...)
 		require.NoError(t, os.WriteFile(path, text, 0o600))
 		tr := dir.New(quickFS, o.Local.Root, dir.Options{Create: true})

@@ -21,8 +21,7 @@ const headerAllowance = 6 << 20
 // TestAbsurdFiles reads files that claim to be enormous, as pages, by name and as tools do. No
 // read takes more memory than the header.
 func TestAbsurdFiles(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	tokens := prompt(1, testTokens)
 	p := faultPage(t, s.opt.Fingerprint, 0, tokens)
 	path := filePath(o.Local.Root, s.pages.Page(p.Key()))

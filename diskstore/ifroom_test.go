@@ -27,8 +27,7 @@ func times(t *testing.T, root string) map[string]time.Time {
 // recent.
 func TestPutIfRoomTakesNoPlace(t *testing.T) {
 	page := physicalPage(t)
-	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 8 * page })
-	s := open(t, o)
+	s, o := openNew(t, func(o *Options) { o.Local.BudgetBytes = 8 * page })
 	old, other := prompt(1, 4*testTokens), prompt(2, 3*testTokens)
 	pages := chainOf(t, s, old)
 	for _, p := range pages[:3] {
@@ -55,8 +54,7 @@ func TestPutIfRoomTakesNoPlace(t *testing.T) {
 func TestPutIfRoomIsAsRecentAsItsChain(t *testing.T) {
 	for name, budget := range map[string]int64{"budget": 1 << 30, "no budget": 0} {
 		t.Run(name, func(t *testing.T) {
-			o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = budget })
-			s := open(t, o)
+			s, o := openNew(t, func(o *Options) { o.Local.BudgetBytes = budget })
 			pages := chainOf(t, s, prompt(1, 2*testTokens))
 			require.NoError(t, s.Put(ctx, pages[0]))
 			past := time.Now().Add(-3 * time.Hour).Truncate(time.Second)

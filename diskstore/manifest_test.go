@@ -34,14 +34,12 @@ func TestPagesAfterARemovalHaveAManifest(t *testing.T) {
 	for name, again := range map[string]func(t *testing.T, s *Store, p *pagefile.Page){
 		"put": func(t *testing.T, s *Store, p *pagefile.Page) { require.NoError(t, s.Put(ctx, p)) },
 		"promotion": func(t *testing.T, s *Store, p *pagefile.Page) {
-			info, err := tier.Stat(ctx, s.guard, s.pages.Page(p.Key()))
-			require.NoError(t, err)
+			info := mustStat(t, s.guard, s.pages.Page(p.Key()))
 			s.up.Promote(ctx, info, recency.Place{Parent: p.Parent})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := testOptions(t, withRemote(t))
-			s := open(t, o)
+			s, o := openNew(t, withRemote(t))
 			inRemote(t, s, 1)
 			p := pageOf(t, o.Fingerprint, 0, prompt(0, testTokens))
 			putChain(t, s, prompt(7, testTokens))
@@ -57,8 +55,7 @@ func TestPagesAfterARemovalHaveAManifest(t *testing.T) {
 // TestPageThatComesDuringARemoval: a page becomes visible when a removal has listed the pages, and
 // before the removal takes the manifest.
 func TestPageThatComesDuringARemoval(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	putChain(t, s, prompt(1, testTokens))
 	require.NoError(t, s.Flush(ctx))
 	inj := vfs.Inject(quickFS)
@@ -80,8 +77,7 @@ func TestPageThatComesDuringARemoval(t *testing.T) {
 // TestRemovedDirectoryStaysRemoved: a store that has stored no page makes no directory when it
 // closes.
 func TestRemovedDirectoryStaysRemoved(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	require.NoError(t, os.RemoveAll(o.Local.Root))
 	require.NoError(t, s.Close())
 	require.NoDirExists(t, o.Local.Root)

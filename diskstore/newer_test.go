@@ -16,8 +16,7 @@ import (
 func makeNewer(t *testing.T, root string) {
 	t.Helper()
 	for _, path := range filesIn(t, root, dir.PageExt) {
-		content, err := os.ReadFile(path)
-		require.NoError(t, err)
+		content := fileOf(t, path)
 		le := binary.LittleEndian
 		le.PutUint32(content[8:], pagefile.SchemaLossy+1)
 		end := le.Uint32(content[132:]) - 4

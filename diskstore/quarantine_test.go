@@ -56,8 +56,7 @@ func TestDropQuarantined(t *testing.T) {
 // TestDropQuarantinedFreesRoom: when the tool ends, the ledger no longer counts the removed
 // files.
 func TestDropQuarantinedFreesRoom(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	p := putChain(t, s, prompt(1, testTokens))[0]
 	require.NoError(t, s.Close())
 	flipAt(t, filePath(o.Local.Root, s.pages.Page(p.Key())), 4200)
@@ -81,8 +80,7 @@ func TestDropQuarantinedFreesRoom(t *testing.T) {
 // of the remote tier, which may take minutes. A read of a damaged page does not wait for that
 // lock.
 func TestBadRemotePageDoesNotWaitForACount(t *testing.T) {
-	o := testOptions(t, withRemote(t))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t))
 	tokens := prompt(1, testTokens)
 	demoteAnew(t, s, tokens)
 	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]

@@ -143,13 +143,10 @@ func TestCollectionReadsNoPages(t *testing.T) {
 // TestTouchMovesWhatComesBefore: pages before a touched page move first, at most once a
 // minute.
 func TestTouchMovesWhatComesBefore(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj))
-	s := open(t, o)
+	s, o, inj := openInjected(t)
 	now := time.Now()
 	s.now = func() time.Time { return now }
-	tokens := prompt(1, 6*testTokens)
-	putChain(t, s, tokens)
+	tokens := putPrompt(t, s, 1, 6*testTokens)
 	inj.Reset()
 	putChain(t, s, prompt(1, 9*testTokens))
 	require.Equal(t, 2*3, inj.Count(vfs.OpChtimes), "two for each new page: pages share their chain's time")
@@ -174,15 +171,12 @@ func TestTouchMovesWhatComesBefore(t *testing.T) {
 }
 
 func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
-	o := testOptions(t, withRemote(t))
-	s := open(t, o)
+	s := open(t, testOptions(t, withRemote(t)))
 	now := time.Now().Add(-time.Hour)
 	s.now = func() time.Time { return now }
-	tokens := prompt(1, 6*testTokens+2)
-	putChain(t, s, tokens)
+	tokens := putPrompt(t, s, 1, 6*testTokens+2)
 	for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact[3:] {
-		info, err := tier.Stat(ctx, s.disk, ref.name(s.pages))
-		require.NoError(t, err)
+		info := mustStat(t, s.disk, ref.name(s.pages))
 		evictPage(t, s, info)
 	}
 	now = now.Add(10 * time.Minute)
@@ -195,17 +189,14 @@ func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
 	require.Equal(t, tier.Local, s.Find(ctx, Prompt{Tokens: tokens}).Exact[6].Tier)
 
 	// A demotion keeps the page's recency even if the remote tier has an older copy.
-	info, err := tier.Stat(ctx, s.disk, refs[5].name(s.pages))
-	require.NoError(t, err)
+	info := mustStat(t, s.disk, refs[5].name(s.pages))
 	evictPage(t, s, info)
-	there, err := tier.Stat(ctx, s.guard, info.Name)
-	require.NoError(t, err)
+	there := mustStat(t, s.guard, info.Name)
 	require.Equal(t, info.Used, there.Used)
 }
 
 func TestEvictionLeavesWhatWasUsedMeanwhile(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	putChain(t, s, prompt(1, 2*testTokens))
 	infos := listAll(t, s.local)
 	past := time.Now().Add(-time.Hour)
@@ -242,9 +233,7 @@ func TestConversationLargerThanTheBudget(t *testing.T) {
 // TestNothingIsStoredWithoutTimes: without file times the order of a conversation's pages
 // would be unknown. Put returns an error and leaves no file.
 func TestNothingIsStoredWithoutTimes(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t))
-	s := open(t, o)
+	s, o, inj := openInjected(t, withRemote(t))
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpChtimes}, Err: syscall.EPERM})
 	err := s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(1, testTokens)))
 	require.ErrorIs(t, err, syscall.EPERM)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -29,8 +28,7 @@ func TestRemoteThatRefusesWrites(t *testing.T) {
 				Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)),
 				Ops:  []vfs.Op{vfs.OpCreate, vfs.OpMkdir, vfs.OpLock, vfs.OpRename, vfs.OpRemove, vfs.OpChtimes}, Err: errno,
 			})
-			page, err := tier.Stat(ctx, s.disk, s.pages.Page(putChain(t, s, prompt(9, testTokens))[0].Key()))
-			require.NoError(t, err)
+			page := mustStat(t, s.disk, s.pages.Page(putChain(t, s, prompt(9, testTokens))[0].Key()))
 			for range 4 {
 				require.ErrorIs(t, s.demote(ctx, page), errno)
 				readChain(t, s, prompt(1, testTokens), testTokens)

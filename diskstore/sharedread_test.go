@@ -123,8 +123,7 @@ func TestReadsOfOtherTokensAreNotShared(t *testing.T) {
 // Many readers of few pages, for the race detector.
 func TestSharedReadsAtRandom(t *testing.T) {
 	s := open(t, testOptions(t))
-	tokens := prompt(1, 4*testTokens+3)
-	putChain(t, s, tokens)
+	tokens := putPrompt(t, s, 1, 4*testTokens+3)
 	var readers sync.WaitGroup
 	for range 8 {
 		readers.Add(1)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -66,15 +65,13 @@ func TestPutsGoOnWhileTheShareIsListed(t *testing.T) {
 func TestCountListsAChangedShardAgain(t *testing.T) {
 	for _, adds := range []bool{true, false} {
 		t.Run(fmt.Sprint(adds), func(t *testing.T) {
-			inj := vfs.Inject(quickFS)
-			s := open(t, testOptions(t, withFS(inj), withRemote(t)))
+			s, _, inj := openInjected(t, withRemote(t))
 			pair := neighbours(t, s.opt.Fingerprint)
 			for _, p := range pair {
 				require.NoError(t, s.Put(ctx, p))
 			}
 			demote := func(p *pagefile.Page) {
-				info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-				require.NoError(t, err)
+				info := mustStat(t, s.disk, s.pages.Page(p.Key()))
 				require.NoError(t, s.demote(ctx, info))
 			}
 			demote(pair[0])
@@ -89,8 +86,7 @@ func TestCountListsAChangedShardAgain(t *testing.T) {
 					demote(pair[1])
 					return
 				}
-				info, err := tier.Stat(ctx, s.guard, s.pages.Page(pair[0].Key()))
-				require.NoError(t, err)
+				info := mustStat(t, s.guard, s.pages.Page(pair[0].Key()))
 				dropPage(t, s.remote, info)
 			})
 			_, err := s.remote.files.Count(ctx, nil)

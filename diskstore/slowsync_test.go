@@ -54,8 +54,7 @@ func soon(t *testing.T, what string, op func() error) {
 func TestASyncThatHangsStallsNothingElse(t *testing.T) {
 	for _, hang := range slowSyncs {
 		t.Run(hang.name, func(t *testing.T) {
-			inj := vfs.Inject(quickFS)
-			s := open(t, testOptions(t, withFS(inj)))
+			s, _, inj := openInjected(t)
 			old := putChain(t, s, prompt(1, testTokens))[0]
 			gate := syncHangs(t, inj, s.opt.Local.Root, hang.op, hang.path)
 			put := make(chan error, 1)
@@ -69,8 +68,7 @@ func TestASyncThatHangsStallsNothingElse(t *testing.T) {
 			require.Equal(t, len(listAll(t, s.local)), s.Stats().Local.Pages)
 			soon(t, "a Put", func() error { return s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(3, testTokens))) })
 			soon(t, "a Put of a tail", func() error { return s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(4, 3))) })
-			info, err := tier.Stat(ctx, s.disk, s.pages.Page(old.Key()))
-			require.NoError(t, err)
+			info := mustStat(t, s.disk, s.pages.Page(old.Key()))
 			soon(t, "an eviction", func() error { _, err := s.local.room.Evict(ctx, info, true); return err })
 			soon(t, "a second count", count)
 			require.Equal(t, len(listAll(t, s.local)), s.Stats().Local.Pages+s.Stats().Local.Tails)
@@ -94,8 +92,7 @@ func TestASyncThatHangsStallsNothingElse(t *testing.T) {
 // there, and replaces it.
 func TestPutWaitsForRoomThatIsBeingWritten(t *testing.T) {
 	page := physicalPage(t)
-	inj := vfs.Inject(quickFS)
-	s := open(t, testOptions(t, withFS(inj), func(o *Options) { o.Local.BudgetBytes = 3 * page }))
+	s, _, inj := openInjected(t, func(o *Options) { o.Local.BudgetBytes = 3 * page })
 	pages := chainOf(t, s, prompt(1, 3*testTokens))
 	for _, p := range pages[:2] {
 		require.NoError(t, s.Put(ctx, p))
@@ -121,8 +118,7 @@ func TestPutWaitsForRoomThatIsBeingWritten(t *testing.T) {
 
 // TestAMoveToQuarantineThatHangsStallsNothingElse: as above, for a damaged page.
 func TestAMoveToQuarantineThatHangsStallsNothingElse(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	s := open(t, testOptions(t, withFS(inj)))
+	s, _, inj := openInjected(t)
 	bad := putChain(t, s, prompt(1, testTokens))[0]
 	flipAt(t, filePath(s.opt.Local.Root, s.pages.Page(bad.Key())), -100)
 	gate := syncHangs(t, inj, s.opt.Local.Root, vfs.OpSyncDir, storetest.QuarantineDir+"$")
@@ -145,13 +141,11 @@ func TestAMoveToQuarantineThatHangsStallsNothingElse(t *testing.T) {
 func TestASyncOfTheShareThatHangsStallsNothingElse(t *testing.T) {
 	for _, hang := range slowSyncs {
 		t.Run(hang.name, func(t *testing.T) {
-			inj := vfs.Inject(quickFS)
-			s := open(t, testOptions(t, withFS(inj), withRemote(t)))
+			s, _, inj := openInjected(t, withRemote(t))
 			var infos []tier.Info
 			for seed := range 3 {
 				p := putChain(t, s, prompt(1+seed, testTokens))[0]
-				info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-				require.NoError(t, err)
+				info := mustStat(t, s.disk, s.pages.Page(p.Key()))
 				infos = append(infos, info)
 			}
 			require.NoError(t, s.demote(ctx, infos[0]))
@@ -162,8 +156,7 @@ func TestASyncOfTheShareThatHangsStallsNothingElse(t *testing.T) {
 
 			soon(t, "a count", func() error { _, err := s.remote.files.Count(ctx, nil); return err })
 			soon(t, "a move down", func() error { return s.demote(ctx, infos[2]) })
-			below, err := tier.Stat(ctx, s.guard, infos[0].Name)
-			require.NoError(t, err)
+			below := mustStat(t, s.guard, infos[0].Name)
 			soon(t, "an eviction", func() error { _, err := s.remote.room.Evict(ctx, below, true); return err })
 			require.Equal(t, len(listAll(t, s.remote)), s.Stats().Remote.Pages)
 

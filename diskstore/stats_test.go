@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // statsSince returns the counters that differ from `before` in a store without other work.
@@ -31,8 +30,7 @@ func statsSince(t *testing.T, s *Store, before Stats) Stats {
 // TestStatsOfEveryMove moves pages between all tiers, and compares the counts of each step.
 func TestStatsOfEveryMove(t *testing.T) {
 	tokens := prompt(1, 2*testTokens+3)
-	o := testOptions(t, withRemote(t), withRAM(plenty))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t), withRAM(plenty))
 
 	putChain(t, s, tokens)
 	require.Equal(t, Stats{Puts: 3, RAMStored: 3}, statsSince(t, s, Stats{}))
@@ -58,8 +56,7 @@ func TestStatsOfEveryMove(t *testing.T) {
 
 	// Pages move down, are read from there, and are copied up again.
 	for _, name := range namesOf(s, tokens) {
-		info, err := tier.Stat(ctx, s.disk, name)
-		require.NoError(t, err)
+		info := mustStat(t, s.disk, name)
 		evictPage(t, s, info)
 	}
 	require.Equal(t, Stats{Demoted: 3}, statsSince(t, s, st))
@@ -70,8 +67,7 @@ func TestStatsOfEveryMove(t *testing.T) {
 	st = s.Stats()
 
 	// The remote tier evicts: pages there are gone.
-	info, err := tier.Stat(ctx, s.guard, namesOf(s, tokens)[1])
-	require.NoError(t, err)
+	info := mustStat(t, s.guard, namesOf(s, tokens)[1])
 	removed, err := s.remote.room.Evict(ctx, info, true)
 	require.NoError(t, err)
 	require.Equal(t, info.Name, removed.Name)
@@ -85,23 +81,17 @@ func TestStatsOfEveryMove(t *testing.T) {
 }
 
 func TestStatsOfEvictionAndDamage(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	a, b := prompt(1, testTokens), prompt(2, testTokens)
 	putChain(t, s, a)
 	putChain(t, s, b)
 	st := s.Stats()
-	info, err := tier.Stat(ctx, s.disk, namesOf(s, a)[0])
-	require.NoError(t, err)
-	evictPage(t, s, info)
+	evictPage(t, s, mustStat(t, s.disk, namesOf(s, a)[0]))
 	require.Equal(t, Stats{Evicted: 1, LocalEvicted: 1}, statsSince(t, s, st))
 
 	st = s.Stats()
 	path := filePath(o.Local.Root, namesOf(s, b)[0])
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
-	data[len(data)-pagefile.FooterBytes-1] ^= 4
-	require.NoError(t, os.WriteFile(path, data, 0o600))
+	flipAt(t, path, -pagefile.FooterBytes-1)
 	ref := s.Find(ctx, Prompt{Tokens: b}).Exact[0]
 	l := layoutOf(t, testSections, testTokens)
 	require.ErrorIs(t, s.Read(ctx, ref, b, l, Into{Rows: make([]byte, l.Size())}), pagefile.ErrDamaged)
@@ -115,8 +105,7 @@ func TestStatsOfReadingAhead(t *testing.T) {
 			o := testOptions(t, edit, withAhead(plenty))
 			all := conversations(t, o, 2)
 			s := open(t, o)
-			ahead, err := s.ReadAhead(ctx)
-			require.NoError(t, err)
+			ahead := aheadOf(t, s)
 			require.Equal(t, 6, ahead.Pages)
 			require.Zero(t, s.Stats().AheadUsed)
 			for range 2 {

@@ -38,9 +38,7 @@ func whileDemoting(t *testing.T, s *Store, inj *vfs.Injector, info tier.Info, fa
 // TestVictimThatCameIntoUseStays: a page takes long to move down, and the move fails.
 // Meanwhile its conversation has continued, and the new pages need the page.
 func TestVictimThatCameIntoUseStays(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t))
-	s := open(t, o)
+	s, o, inj := openInjected(t, withRemote(t))
 	tokens := prompt(1, 3*testTokens)
 	first := putChain(t, s, tokens[:testTokens])[0]
 	require.NoError(t, s.Flush(ctx))
@@ -63,9 +61,7 @@ func TestVictimThatCameIntoUseStays(t *testing.T) {
 // TestVictimThatWasReplacedStays: while a page moves down it is put once more, with more
 // sections. The copy below does not have these sections.
 func TestVictimThatWasReplacedStays(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t))
-	s := open(t, o)
+	s, _, inj := openInjected(t, withRemote(t))
 	tokens := prompt(1, testTokens)
 	some := layoutOf(t, testSections[:3], testTokens)
 	require.NoError(t, s.Put(ctx, &pagefile.Page{Parent: s.opt.Fingerprint, Tokens: tokens, Layout: some, Payload: make([]byte, some.Size())}))
