@@ -123,8 +123,7 @@ func TestReadAheadOrder(t *testing.T) {
 		s, err := Open(ctx, o)
 		require.NoError(t, err)
 		inj.Watch(log.watch)
-		got, err := s.ReadAhead(ctx)
-		require.NoError(t, err)
+		got := aheadOf(t, s)
 		var want []string
 		for _, tokens := range all {
 			want = append(want, relsOf(namesOf(s, tokens))...)
@@ -138,12 +137,10 @@ func TestReadAheadOrder(t *testing.T) {
 			require.Equal(t, got.Bytes, s.Stats().RAM.Bytes)
 			require.Equal(t, repeat(tier.RAM, 3), tiersOf(s.Find(ctx, Prompt{Tokens: all[2]}).Exact))
 		}
-		again, err := s.ReadAhead(ctx)
-		require.NoError(t, err)
+		again := aheadOf(t, s)
 		require.Zero(t, again.Pages, "once")
 		for i, tokens := range all { // no page counts as used
-			info, err := tier.Stat(ctx, s.disk, namesOf(s, tokens)[0])
-			require.NoError(t, err)
+			info := mustStat(t, s.disk, namesOf(s, tokens)[0])
 			require.WithinDuration(t, time.Now().Add(-time.Duration(i+1)*time.Hour), info.Used, time.Minute)
 			readChain(t, s, tokens, len(tokens))
 		}
@@ -160,8 +157,7 @@ func TestReadAheadBudgetIsExact(t *testing.T) {
 	var sizes []int64
 	for _, tokens := range all {
 		for _, name := range namesOf(s, tokens) {
-			info, err := tier.Stat(ctx, s.disk, name)
-			require.NoError(t, err)
+			info := mustStat(t, s.disk, name)
 			sizes = append(sizes, info.Bytes)
 		}
 	}
@@ -173,8 +169,7 @@ func TestReadAheadBudgetIsExact(t *testing.T) {
 		}{{total + size - 1, i}, {total + size, i + 1}} {
 			o.ReadAheadBytes = c.budget
 			s := open(t, o)
-			got, err := s.ReadAhead(ctx)
-			require.NoError(t, err)
+			got := aheadOf(t, s)
 			require.Equal(t, c.want, got.Pages, "%d bytes", c.budget)
 			require.LessOrEqual(t, got.Bytes, c.budget)
 		}
@@ -197,8 +192,7 @@ func TestReadAheadIntoMemoryEvictsNothing(t *testing.T) {
 	s := open(t, o)
 	asked := prompt(9, testTokens)
 	putChain(t, s, asked)
-	got, err := s.ReadAhead(ctx)
-	require.NoError(t, err)
+	got := aheadOf(t, s)
 	require.Equal(t, 2, got.Pages)
 	require.Equal(t, 3*page, s.Stats().RAM.Bytes)
 	require.Equal(t, []string{tier.RAM, tier.RAM, tier.Local}, tiersOf(s.Find(ctx, Prompt{Tokens: all[0]}).Exact))
@@ -216,8 +210,7 @@ func TestReadAheadPassesOverWhatIsNoGood(t *testing.T) {
 	s := open(t, o)
 	names := namesOf(s, all[0])
 	path := filePath(o.Local.Root, names[1])
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
+	data := fileOf(t, path)
 	data[len(data)/2] ^= 1
 	require.NoError(t, os.WriteFile(path, data, 0o600))
 	setUsed(t, s, s.local, all[0], time.Now().Add(-time.Minute))
@@ -226,8 +219,7 @@ func TestReadAheadPassesOverWhatIsNoGood(t *testing.T) {
 
 	s = open(t, o)
 	require.NoError(t, os.Remove(filePath(o.Local.Root, namesOf(s, all[1])[1]))) // after the listing
-	got, err := s.ReadAhead(ctx)
-	require.NoError(t, err)
+	got := aheadOf(t, s)
 	require.Equal(t, 3, got.Pages)
 	require.EqualValues(t, 1, s.Stats().Damaged)
 	require.NoFileExists(t, path)
@@ -256,14 +248,12 @@ func TestReadAheadPromotes(t *testing.T) {
 		require.NoError(t, s.Close())
 
 		s = open(t, o)
-		got, err := s.ReadAhead(ctx)
-		require.NoError(t, err)
+		got := aheadOf(t, s)
 		require.Equal(t, 9, got.Pages)
 		require.Equal(t, 3, got.Promoted)
 		require.EqualValues(t, 3, s.Stats().Promoted)
 		for _, name := range namesOf(s, all[1]) {
-			info, err := tier.Stat(ctx, s.disk, name)
-			require.NoError(t, err)
+			info := mustStat(t, s.disk, name)
 			require.WithinDuration(t, time.Now().Add(-2*time.Hour), info.Used, time.Minute)
 		}
 		requireOrdered(t, s)
@@ -281,8 +271,7 @@ func TestReadAheadPromotes(t *testing.T) {
 	s = open(t, o)
 	before := s.Stats().Local
 	require.NotZero(t, before.Pages)
-	got, err := s.ReadAhead(ctx)
-	require.NoError(t, err)
+	got := aheadOf(t, s)
 	require.LessOrEqual(t, got.Promoted, 1)
 	require.NoError(t, s.Flush(ctx))
 	require.Zero(t, s.Stats().Evicted+s.Stats().Demoted, "no page is evicted for a page that is read ahead")
@@ -312,8 +301,7 @@ func TestReadAheadWithARemoteThatHangs(t *testing.T) {
 			require.NoError(t, s.Flush(ctx))
 		}
 		inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Ops: ops, Gate: gate})
-		got, err := s.ReadAhead(ctx)
-		require.NoError(t, err)
+		got := aheadOf(t, s)
 		require.Equal(t, 6, got.Pages, "%v", ops)
 		require.Zero(t, got.Promoted)
 		closeInTime(t, s)
@@ -398,8 +386,7 @@ func TestTraffic(t *testing.T) {
 	first()
 	require.ErrorIs(t, soon(), context.DeadlineExceeded)
 
-	o := testOptions(t)
-	s := open(t, o)
+	s := open(t, testOptions(t))
 	putChain(t, s, prompt(1, testTokens))
 	blob, err := yieldingTier{s.disk, &tr}.Open(ctx, namesOf(s, prompt(1, testTokens))[0], false)
 	require.NoError(t, err)
@@ -445,8 +432,7 @@ func TestModelStartListsOnce(t *testing.T) {
 	require.Len(t, use.Local.Others, 1)
 	_, err = s.Reclaim(ctx, use, func(FingerprintUsage) bool { return false })
 	require.NoError(t, err)
-	_, err = s.ReadAhead(ctx)
-	require.NoError(t, err)
+	aheadOf(t, s)
 	latest, err := s.Latest(ctx, o.LatestPages)
 	require.NoError(t, err)
 	require.Len(t, latest, 7, "of both tiers")
@@ -465,8 +451,7 @@ func TestModelStartListsOnce(t *testing.T) {
 	again, err := s.Survey(ctx)
 	require.NoError(t, err)
 	require.Equal(t, use.Local, again.Local)
-	scanned, err := s.Scan(ctx)
-	require.NoError(t, err)
+	scanned := scan(t, s)
 	require.Equal(t, use.Local.Pages+2, scanned.Local.Pages, "one was read ahead from the remote tier")
 	latest, err = s.Latest(ctx, o.LatestPages)
 	require.NoError(t, err)

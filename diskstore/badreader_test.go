@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -118,8 +119,7 @@ func TestOneBadReaderDoesNotEmptyASharedTier(t *testing.T) {
 // TestBadLocalReaderKeepsThePages: a bad machine and its own disk.
 func TestBadLocalReaderKeepsThePages(t *testing.T) {
 	const prompts = 3 * storetest.MaxQuarantined
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	for i := range prompts {
 		putChain(t, s, prompt(i, testTokens))
 	}
@@ -142,8 +142,7 @@ func TestBadLocalReaderKeepsThePages(t *testing.T) {
 
 // TestPageReadWrongFromTheCacheIsReadAgain: only this machine's cached copy is bad.
 func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
-	o := testOptions(t, withRemote(t))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t))
 	tokens := prompt(1, 2*testTokens+3) // with a tail, whose header Chain reads
 	putChain(t, s, tokens)
 	require.NoError(t, s.Close())
@@ -161,9 +160,7 @@ func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
 	o.FS = newBadMachine(o.Local.Root, true)
 	require.NoError(t, s.Close())
 	s = open(t, o)
-	info, err := tier.Stat(ctx, s.disk, s.Find(ctx, Prompt{Tokens: tokens}).Exact[1].name(s.pages))
-	require.NoError(t, err)
-	evictPage(t, s, info)
+	evictPage(t, s, mustStat(t, s.disk, s.Find(ctx, Prompt{Tokens: tokens}).Exact[1].name(s.pages)))
 	require.EqualValues(t, 1, s.Stats().Demoted)
 }
 
@@ -180,8 +177,7 @@ func fillQuarantine(t *testing.T, root string) {
 // TestDirectoryInAPagesPlaceMakesWay: in both tiers, even with a full quarantine, a directory
 // in a page's place is moved to quarantine with its content: no file is deleted.
 func TestDirectoryInAPagesPlaceMakesWay(t *testing.T) {
-	o := testOptions(t, withRemote(t))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t))
 	p := pageOf(t, o.Fingerprint, 0, prompt(1, testTokens))
 	for _, root := range []string{o.Local.Root, o.Remote.Root} {
 		fillQuarantine(t, root)
@@ -190,8 +186,7 @@ func TestDirectoryInAPagesPlaceMakesWay(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(path, "somebody's"), nil, 0o600))
 	}
 	require.NoError(t, s.Put(ctx, p))
-	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-	require.NoError(t, err)
+	info := mustStat(t, s.disk, s.pages.Page(p.Key()))
 	require.NoError(t, s.demote(ctx, info))
 	require.False(t, s.Stats().Remote.Down)
 	dropPage(t, s.local, info)
@@ -211,16 +206,13 @@ func TestDirectoryInAPagesPlaceMakesWay(t *testing.T) {
 // TestPutReplacesAFileThatStaysThoughItIsBad: a damaged file that cannot be moved to
 // quarantine counts as not stored, so that its page can be stored.
 func TestPutReplacesAFileThatStaysThoughItIsBad(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	tokens := prompt(0, testTokens)
 	p := putChain(t, s, tokens)[0]
 	fillQuarantine(t, o.Local.Root)
 	path := filePath(o.Local.Root, s.pages.Page(p.Key()))
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
-	data[len(data)-pagefile.FooterBytes-1] ^= 4 // in a section, which Put does not read
-	require.NoError(t, os.WriteFile(path, data, 0o600))
+	flipAt(t, path, -pagefile.FooterBytes-1)
+	data := fileOf(t, path)
 
 	other, err := os.Open(path) // a reader has the file open meanwhile
 	require.NoError(t, err)
@@ -254,13 +246,11 @@ func TestPutOfABadPageIsGoodThoughItLooksTheSame(t *testing.T) {
 	now := time.Now()
 	s.now = func() time.Time { return now }
 	p := putChain(t, s, prompt(1, 2*testTokens))[1]
-	bad, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-	require.NoError(t, err)
+	bad := mustStat(t, s.disk, s.pages.Page(p.Key()))
 	s.local.checked.Verdicts.MarkBad(bad)
 	require.False(t, s.Has(p.Key()))
 	require.NoError(t, s.Put(ctx, p))
-	info, err := tier.Stat(ctx, s.disk, bad.Name)
-	require.NoError(t, err)
+	info := mustStat(t, s.disk, bad.Name)
 	require.Equal(t, bad.Bytes, info.Bytes)
 	require.True(t, bad.Used.Equal(info.Used))
 	require.True(t, s.Has(p.Key()))
@@ -283,9 +273,8 @@ func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
 			name := bad.pages.Page(pageOf(t, bad.opt.Fingerprint, 0, prompt(i, testTokens)).Key())
 			was, lerr := os.Lstat(filePath(good.Local.Root, name))
 			putChain(t, bad, prompt(i, testTokens))
-			local, err := tier.Stat(ctx, bad.disk, name)
-			require.NoError(t, err)
-			if err = bad.demote(ctx, local); err == nil {
+			local := mustStat(t, bad.disk, name)
+			if err := bad.demote(ctx, local); err == nil {
 				written++
 				continue
 			}
@@ -303,18 +292,12 @@ func TestBadCopyInTheRemoteTierIsNotWrittenOver(t *testing.T) {
 // TestBadPageThatStaysMakesRoom: a bad local page, in a process that moves no further page to
 // quarantine, is deleted when its room is needed.
 func TestBadPageThatStaysMakesRoom(t *testing.T) {
-	o := testOptions(t, withRemote(t))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t))
 	p := putChain(t, s, prompt(0, testTokens))[0]
-	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-	require.NoError(t, err)
+	info := mustStat(t, s.disk, s.pages.Page(p.Key()))
 	path := filePath(o.Local.Root, info.Name)
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
-	data[len(data)-pagefile.FooterBytes-1] ^= 4
-	require.NoError(t, os.WriteFile(path, data, 0o600))
-	info, err = tier.Stat(ctx, s.disk, info.Name)
-	require.NoError(t, err)
+	flipAt(t, path, -pagefile.FooterBytes-1)
+	info = mustStat(t, s.disk, info.Name)
 	for range checked.CondemnedLocal + 1 {
 		s.local.checked.Verdicts.MayCondemn()
 	}
@@ -328,4 +311,88 @@ func TestBadPageThatStaysMakesRoom(t *testing.T) {
 	require.Equal(t, info.Bytes, removed.Bytes)
 	require.NoFileExists(t, path)
 	require.EqualValues(t, 1, s.Stats().Evicted)
+}
+
+// TestDropQuarantined: no page of a removed model stays in quarantine, and pages known to be
+// other models' stay.
+func TestDropQuarantined(t *testing.T) {
+	o := testOptions(t)
+	pages := putChain(t, open(t, o), prompt(1, 2*testTokens))
+	other := o
+	other.Fingerprint = testFingerprint(2)
+	s := open(t, other)
+	theirs := putChain(t, s, prompt(7, testTokens))[0]
+	r := openRoot(t, o)
+	at := func(o Options, p *pagefile.Page) string {
+		return filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassPage, Key: p.Key()})
+	}
+	flipAt(t, at(o, pages[0]), 4200)   // ours, by its header
+	flipAt(t, at(o, pages[1]), 60)     // its header is damaged
+	flipAt(t, at(other, theirs), 4200) // the other model's
+	var roots inspect.Roots
+	roots.Local, roots.Remote = r.Dirs()
+	_, err := roots.Check(ctx, inspect.CheckOptions{Repair: true})
+	require.NoError(t, err)
+	quarantine := filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir)
+	require.Len(t, filesIn(t, quarantine, dir.PageExt), 3)
+	ours := func(fp pagefile.Key) bool { return fp == o.Fingerprint }
+
+	drops, err := r.DropQuarantined(ctx, ours, true)
+	require.NoError(t, err)
+	require.Equal(t, 2, drops[0].Files)
+	require.Len(t, filesIn(t, quarantine, dir.PageExt), 3)
+	drops, err = r.DropQuarantined(ctx, ours, false)
+	require.NoError(t, err)
+	require.Equal(t, 2, drops[0].Files)
+	left := filesIn(t, quarantine, dir.PageExt)
+	require.Len(t, left, 1)
+	require.Contains(t, left[0], theirs.Key().String())
+	drops, err = r.DropQuarantined(ctx, ours, false)
+	require.NoError(t, err)
+	require.Equal(t, []QuarantineDrop{{Tier: tier.Local}}, drops)
+}
+
+// TestDropQuarantinedFreesRoom: when the tool ends, the ledger no longer counts the removed
+// files.
+func TestDropQuarantinedFreesRoom(t *testing.T) {
+	s, o := openNew(t)
+	p := putChain(t, s, prompt(1, testTokens))[0]
+	require.NoError(t, s.Close())
+	flipAt(t, filePath(o.Local.Root, s.pages.Page(p.Key())), 4200)
+	r := openRoot(t, o)
+	var roots inspect.Roots
+	roots.Local, roots.Remote = r.Dirs()
+	_, err := roots.Check(ctx, inspect.CheckOptions{Repair: true})
+	require.NoError(t, err)
+	all := func(pagefile.Key) bool { return true }
+	_, err = r.GC(ctx, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }}) // as kvtier rm does first
+	require.NoError(t, err)
+	before := readLedgerFile(t, o).Bytes
+	drops, err := r.DropQuarantined(ctx, all, false)
+	require.NoError(t, err)
+	require.Equal(t, physicalPage(t), drops[0].Bytes)
+	require.NoError(t, r.Close())
+	require.Equal(t, before-drops[0].Bytes, readLedgerFile(t, o).Bytes)
+}
+
+// TestBadRemotePageDoesNotWaitForACount: a count holds the commit lock while it lists a shard
+// of the remote tier, which may take minutes. A read of a damaged page does not wait for that
+// lock.
+func TestBadRemotePageDoesNotWaitForACount(t *testing.T) {
+	s, o := openNew(t, withRemote(t))
+	tokens := prompt(1, testTokens)
+	demoteAnew(t, s, tokens)
+	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
+	spoil(t, filePath(o.Remote.Root, ref.name(s.pages)))
+	l := layoutOf(t, testSections, ref.Stored)
+	defer s.remote.files.Hold()()
+	read := make(chan error, 1)
+	go func() { read <- s.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}) }()
+	select {
+	case err := <-read:
+		require.ErrorIs(t, err, pagefile.ErrDamaged)
+	case <-time.After(time.Minute):
+		t.Fatal("the read waits for the count")
+	}
+	require.NoFileExists(t, filePath(o.Remote.Root, ref.name(s.pages)))
 }

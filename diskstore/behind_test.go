@@ -191,8 +191,7 @@ func (noClock) Create(name string) (vfs.File, error) {
 func TestGCOnAFullShare(t *testing.T) {
 	for _, ahead := range storetest.ClockOffsets {
 		sh := storetest.NewShare(ahead)
-		o := testOptions(t, withFS(sh.From("a")), withRemote(t))
-		s := open(t, o)
+		s, o := openNew(t, withFS(sh.From("a")), withRemote(t))
 		inRemote(t, s, 4)
 		require.NoError(t, s.Close())
 		pages := filesIn(t, o.Remote.Root, dir.PageExt)

@@ -39,8 +39,7 @@ func branchesOf(t testing.TB, s *Store, tr tier.Tier) (all []tier.Branch) {
 // TestSharedPartOfAPage: of a prompt that leaves a stored sequence anywhere, every token up to
 // there is found, also by the next process.
 func TestSharedPartOfAPage(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	stored := prompt(1, 3*testTokens)
 	putChain(t, s, stored)
 	for range 2 {
@@ -71,8 +70,7 @@ func TestSharedPartIsNotWhole(t *testing.T) {
 // TestTheLongestSharedPart: of many pages after one parent, the one that shares most is found
 // with few reads.
 func TestTheLongestSharedPart(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	s := open(t, testOptions(t, withFS(inj)))
+	s, _, inj := openInjected(t)
 	stored := prompt(1, testTokens)
 	putChain(t, s, stored)
 	for seed := range 100 {
@@ -107,8 +105,7 @@ func TestBranchesFollowPages(t *testing.T) {
 	other := parted(stored, 3, testTokens, 1)
 	p := putChain(t, s, stored)[0]
 	name := s.pages.Page(p.Key())
-	info, err := tier.Stat(ctx, s.disk, name)
-	require.NoError(t, err)
+	info := mustStat(t, s.disk, name)
 	require.NoError(t, s.demote(ctx, info))
 	require.Len(t, branchesOf(t, s, s.guard), 1)
 	require.NoError(t, s.guard.RemoveBranch(ctx, branchesOf(t, s, s.guard)[0]))
@@ -133,9 +130,7 @@ func TestABranchWithoutItsPage(t *testing.T) {
 	putChain(t, s, stored)
 	second := parted(stored, 4, testTokens, 1)
 	putChain(t, s, second)
-	info, err := tier.Stat(ctx, s.disk, s.pages.Page(s.Find(ctx, Prompt{Tokens: second}).Exact[0].Key))
-	require.NoError(t, err)
-	evictPage(t, s, info)
+	evictPage(t, s, mustStat(t, s.disk, s.pages.Page(s.Find(ctx, Prompt{Tokens: second}).Exact[0].Key)))
 	require.Len(t, branchesOf(t, s, s.disk), 2)
 	readChain(t, s, parted(second, 6, testTokens, 2), 4)
 	require.NoError(t, s.Flush(ctx))
@@ -147,8 +142,7 @@ func TestBranchesAreSwept(t *testing.T) {
 	statesOneByOne(t)
 	const pages = 16
 	page := physicalPage(t)
-	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = pages * page })
-	s := open(t, o)
+	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = pages * page }))
 	for seed := range 40 * pages {
 		putChain(t, s, prompt(seed, testTokens))
 		require.NoError(t, s.Flush(ctx))
@@ -159,8 +153,7 @@ func TestBranchesAreSwept(t *testing.T) {
 
 // TestRemovedPagesLeaveNoBranches: GC by age removes the branches of the pages that it removes.
 func TestRemovedPagesLeaveNoBranches(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	past := time.Now().Add(-48 * time.Hour)
 	const pages, old = 12, 1
 	for seed := range pages {
@@ -242,9 +235,7 @@ func TestPurgedPagesTakeTheirBranches(t *testing.T) {
 func TestASweepIsPutOff(t *testing.T) {
 	s := open(t, testOptions(t))
 	p := putChain(t, s, prompt(1, testTokens))[0]
-	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-	require.NoError(t, err)
-	evictPage(t, s, info)
+	evictPage(t, s, mustStat(t, s.disk, s.pages.Page(p.Key())))
 	over, cancel := context.WithCancel(ctx)
 	cancel()
 	s.local.branches.Run(over)

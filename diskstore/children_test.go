@@ -30,8 +30,7 @@ func chat(shared []int32, n, seed int) []int32 {
 func TestShortChatsAreAllFound(t *testing.T) {
 	const chats = 40
 	for _, shared := range [][]int32{nil, prompt(1, testTokens), prompt(1, testTokens+2)} {
-		o := testOptions(t, withRemote(t))
-		s := open(t, o)
+		s, o := openNew(t, withRemote(t))
 		for seed := range chats {
 			putChain(t, s, chat(shared, 3, seed))
 		}
@@ -67,8 +66,7 @@ func TestShortChatsAreAllFound(t *testing.T) {
 // TestOneShotChatsEvictNothing: they need little room, and a conversation of before them stays.
 func TestOneShotChatsEvictNothing(t *testing.T) {
 	statesOneByOne(t)
-	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes, o.LazyNames = 1<<30, true })
-	s := open(t, o)
+	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes, o.LazyNames = 1<<30, true }))
 	yesterday := prompt(1, 2*testTokens+3)
 	putChain(t, s, yesterday)
 	n := 2000
@@ -122,8 +120,7 @@ func TestALookUpListsFewNames(t *testing.T) {
 	statesOneByOne(t)
 	for _, shared := range []int{0, 40, 250} {
 		t.Run(fmt.Sprint(shared), func(t *testing.T) {
-			o := testOptions(t, func(o *Options) { o.PageTokens = 256 })
-			s := open(t, o)
+			s, o := openNew(t, func(o *Options) { o.PageTokens = 256 })
 			addChildren(t, s, shared, 1500)
 			counts := &counting{FS: quickFS}
 			o.FS = counts
@@ -242,8 +239,7 @@ func makeOld(t *testing.T, o Options) {
 // TestRootsOfEarlierVersions: their tails are found, count, and go when a new tail extends them;
 // their branches are adopted by the first look-up behind full pages.
 func TestRootsOfEarlierVersions(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	stored := prompt(1, 2*testTokens+3)
 	putChain(t, s, stored)
 	putChain(t, s, []int32{5, 6})
@@ -270,8 +266,7 @@ func TestRootsOfEarlierVersions(t *testing.T) {
 
 // TestEarlierVersionsDoNotTrimTails: they delete tails in the directory of the parent alone.
 func TestEarlierVersionsDoNotTrimTails(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	for seed := range 20 {
 		p := putChain(t, s, chat(nil, 3, seed))[0]
 		require.NoDirExists(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.TailDir(o.Fingerprint, p.Parent)))

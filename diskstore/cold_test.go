@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"hash/fnv"
 	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
 
@@ -94,10 +93,8 @@ func putCold(t testing.TB, s *Store, tokens []int32) []*pagefile.Page {
 // sink moves a page of the local tier down.
 func sink(t testing.TB, s *Store, name pagefile.Name) {
 	t.Helper()
-	info, err := tier.Stat(ctx, s.disk, name)
-	require.NoError(t, err)
-	evictPage(t, s, info)
-	_, err = tier.Stat(ctx, s.disk, name)
+	evictPage(t, s, mustStat(t, s.disk, name))
+	_, err := tier.Stat(ctx, s.disk, name)
 	require.ErrorIs(t, err, tier.ErrNotFound)
 }
 
@@ -125,16 +122,14 @@ func TestColdPages(t *testing.T) {
 	} {
 		for _, compress := range []bool{false, true} {
 			t.Run(how.K.String()+","+how.V.String()+map[bool]string{true: " compressed"}[compress], func(t *testing.T) {
-				o := testOptions(t, withRemote(t), withCold(how.K, how.V), func(o *Options) { o.Compress = compress })
-				s := open(t, o)
+				s, o := openNew(t, withRemote(t), withCold(how.K, how.V), func(o *Options) { o.Compress = compress })
 				tokens := prompt(1, 2*testTokens+3)
 				pages := putCold(t, s, tokens)
 				var raw, bytes int64
 				for i := len(pages) - 1; i >= 0; i-- {
 					sink(t, s, placeOf(o, pages[i]))
-					there, err := tier.Stat(ctx, s.guard, pagefile.ColdName(placeOf(o, pages[i])))
-					require.NoError(t, err)
-					_, err = tier.Stat(ctx, s.guard, placeOf(o, pages[i]))
+					there := mustStat(t, s.guard, pagefile.ColdName(placeOf(o, pages[i])))
+					_, err := tier.Stat(ctx, s.guard, placeOf(o, pages[i]))
 					require.ErrorIs(t, err, tier.ErrNotFound, "instead of the exact copy")
 					raw, bytes = raw+int64(pages[i].Layout.Size()), bytes+there.Bytes
 				}
@@ -190,8 +185,7 @@ func TestExactWinsWhereverItIs(t *testing.T) {
 		putCold(t, other, tokens)
 		sink(t, other, places[2])
 		sink(t, other, places[1])
-		_, err := tier.Stat(ctx, other.guard, places[1])
-		require.NoError(t, err)
+		mustStat(t, other.guard, places[1])
 		require.Equal(t, other.Find(ctx, Prompt{Tokens: tokens, Forms: AnyForm}).Mixed, other.Find(ctx, Prompt{Tokens: tokens}).Exact, "without Cold, a lossy page is never found")
 
 		refs = mixed(s, tokens)
@@ -225,8 +219,7 @@ func mustStat(t testing.TB, on tier.Tier, name pagefile.Name) tier.Info {
 // TestChainsOfBothKinds: exact and lossy pages alternate over the tiers, further than one round of
 // look-ups goes.
 func TestChainsOfBothKinds(t *testing.T) {
-	o := testOptions(t, withRemote(t), withCold(encoding.Q4_0, encoding.Q4_0))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t), withCold(encoding.Q4_0, encoding.Q4_0))
 	const n = 2*mixedRoundMost + 5
 	tokens := prompt(1, n*testTokens)
 	pages := putCold(t, s, tokens)
@@ -282,31 +275,27 @@ func TestChainsOfBothKinds(t *testing.T) {
 
 // TestLossyOnce moves lossy pages up and down, with other settings in between: their bytes stay.
 func TestLossyOnce(t *testing.T) {
-	o := testOptions(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
 	tokens := prompt(1, testTokens)
 	p := putCold(t, s, tokens)[0]
 	exact, lossy := placeOf(o, p), pagefile.ColdName(placeOf(o, p))
 	sink(t, s, exact)
-	first, err := os.ReadFile(filePath(o.Remote.Root, lossy))
-	require.NoError(t, err)
+	first := fileOf(t, filePath(o.Remote.Root, lossy))
 
 	o.Cold, o.Compress = ColdTypes{encoding.Q4_0, encoding.Int4}, true
 	s = open(t, o)
 	for range 2 {
 		rowsOf(t, s, mixed(s, tokens)[0], p)
 		require.NoError(t, s.Flush(ctx))
-		up, err := os.ReadFile(filePath(o.Local.Root, lossy))
-		require.NoError(t, err)
+		up := fileOf(t, filePath(o.Local.Root, lossy))
 		require.Equal(t, first, up)
 		dropPage(t, s.remote, mustStat(t, s.guard, lossy))
 		sink(t, s, lossy)
-		again, err := os.ReadFile(filePath(o.Remote.Root, lossy))
-		require.NoError(t, err)
+		again := fileOf(t, filePath(o.Remote.Root, lossy))
 		require.Equal(t, first, again)
 	}
 	require.Zero(t, s.Stats().LossyPages)
-	_, err = tier.Stat(ctx, s.guard, pagefile.ColdName(lossy))
+	_, err := tier.Stat(ctx, s.guard, pagefile.ColdName(lossy))
 	require.ErrorIs(t, err, tier.ErrNotFound)
 }
 

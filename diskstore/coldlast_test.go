@@ -19,8 +19,7 @@ import (
 // TestLossyTailsAndBranches looks for the last page of a chain among lossy ones, in all tiers.
 func TestLossyTailsAndBranches(t *testing.T) {
 	for _, ram := range []int64{0, 1 << 20} {
-		o := testOptions(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0), func(o *Options) { o.RAM.BudgetBytes = ram })
-		s := open(t, o)
+		s, o := openNew(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0), func(o *Options) { o.RAM.BudgetBytes = ram })
 		tokens := prompt(1, testTokens+5)
 		pages := putCold(t, s, tokens)
 		forget := func() {
@@ -199,8 +198,7 @@ func TestALocalPageIsNeverLostWhileItBecomesLossy(t *testing.T) {
 
 // TestADamagedPageDoesNotBecomeLossy finds the damage of a local page when the page moves down.
 func TestADamagedPageDoesNotBecomeLossy(t *testing.T) {
-	o := testOptions(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
 	p := putCold(t, s, prompt(1, testTokens))[0]
 	name := placeOf(o, p)
 	path := filePath(o.Local.Root, name)
@@ -218,8 +216,7 @@ func TestADamagedPageDoesNotBecomeLossy(t *testing.T) {
 // TestOrderOfMixedChains uses a mixed chain in the local tier: its pages stay in the order of the
 // chain, exact and lossy ones alike.
 func TestOrderOfMixedChains(t *testing.T) {
-	o := testOptions(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
 	tokens := prompt(1, 4*testTokens)
 	pages := putCold(t, s, tokens)
 	for _, i := range []int{3, 1} {
@@ -269,8 +266,7 @@ func TestOrderOfMixedChains(t *testing.T) {
 
 // TestReadAheadOfLossyPages reads lossy pages ahead, and joins the text of pages of both kinds.
 func TestReadAheadOfLossyPages(t *testing.T) {
-	o := testOptions(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
 	tokens := prompt(1, 3*testTokens+5)
 	pages := putCold(t, s, tokens)
 	for _, i := range []int{3, 2, 1} {
@@ -288,8 +284,7 @@ func TestReadAheadOfLossyPages(t *testing.T) {
 	text, err := s.LatestText(ctx)
 	require.NoError(t, err)
 	require.Equal(t, tokens, text)
-	ahead, err := s.ReadAhead(ctx)
-	require.NoError(t, err)
+	ahead := aheadOf(t, s)
 	require.Equal(t, 4, ahead.Pages)
 	for i, ref := range mixed(s, tokens) {
 		require.Equal(t, tier.RAM, ref.Tier)
@@ -303,8 +298,7 @@ func TestReadAheadOfLossyPages(t *testing.T) {
 
 // TestToolsOfLossyPages: counts, causes and clean-up know whose pages lossy ones are.
 func TestToolsOfLossyPages(t *testing.T) {
-	o := testOptions(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
 	tokens := prompt(1, 2*testTokens+3)
 	pages := putCold(t, s, tokens)
 	for i := len(pages) - 1; i >= 0; i-- {
@@ -324,8 +318,7 @@ func TestToolsOfLossyPages(t *testing.T) {
 		_, lossy = tier.LossyOf(o.Fingerprint, m.Identity)
 		require.False(t, lossy)
 	}
-	found, err := s.Scan(ctx)
-	require.NoError(t, err)
+	found := scan(t, s)
 	require.Empty(t, found.Local.Others)
 	require.Empty(t, found.Remote.Others)
 	require.Equal(t, []int{1, 2, 1}, []int{found.Local.Lossy.Pages, found.Remote.Lossy.Pages, found.Remote.Lossy.Tails})
@@ -368,8 +361,7 @@ func TestToolsOfLossyPages(t *testing.T) {
 
 // TestReadsTellLossyFromExact: a file under the wrong kind of name is not used.
 func TestReadsTellLossyFromExact(t *testing.T) {
-	o := testOptions(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t), withCold(encoding.Q8_0, encoding.Q8_0))
 	p := putCold(t, s, prompt(1, testTokens))[0]
 	name := placeOf(o, p)
 	sink(t, s, name)

@@ -40,8 +40,7 @@ func physicalPage(t *testing.T) int64 {
 
 func TestEvictionIsLeastRecentlyUsedAndLeafFirst(t *testing.T) {
 	page := physicalPage(t)
-	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 8 * page })
-	s := open(t, o)
+	s, o := openNew(t, func(o *Options) { o.Local.BudgetBytes = 8 * page })
 	old, mid := prompt(1, 3*testTokens), prompt(2, 3*testTokens)
 	putChain(t, s, old)
 	age(t, o.Local.Root, time.Now().Add(-3*time.Hour))
@@ -70,8 +69,7 @@ func TestEvictionIsLeastRecentlyUsedAndLeafFirst(t *testing.T) {
 // TestEvictionNeverOrphansAPage rehearses the eviction of a tree and checks after each page that
 // every remaining page has its parent.
 func TestEvictionNeverOrphansAPage(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	trunk := prompt(1, 3*testTokens)
 	for branch := range 4 {
 		tokens := append(append([]int32{}, trunk[:(1+branch%3)*testTokens]...), prompt(10+branch, 2*testTokens+3)...)
@@ -253,8 +251,7 @@ func TestYoungPagesAreListedSeldom(t *testing.T) {
 
 func TestDemotionAndPromotion(t *testing.T) {
 	page := physicalPage(t)
-	o := testOptions(t, withRemote(t), func(o *Options) { o.Local.BudgetBytes = 5 * page })
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t), func(o *Options) { o.Local.BudgetBytes = 5 * page })
 	a, b := prompt(1, 4*testTokens+3), prompt(2, 4*testTokens)
 	putChain(t, s, a)
 	age(t, o.Local.Root, time.Now().Add(-time.Hour))
@@ -301,9 +298,7 @@ func TestDemotionAndPromotion(t *testing.T) {
 	o.Local.Root = filepath.Join(t.TempDir(), "other")
 	s2 := open(t, o)
 	readChain(t, s2, a, len(a))
-	use, err := s2.Scan(ctx)
-	require.NoError(t, err)
-	require.NoError(t, use.RemoteErr)
+	use := scan(t, s2)
 	require.Equal(t, s.Stats().Remote.Pages, use.Remote.Pages)
 }
 
@@ -313,9 +308,7 @@ func TestShortChatsMoveAndStay(t *testing.T) {
 	const chats = 40
 	for i := range chats {
 		p := putChain(t, s, []int32{int32(i), 7})[0]
-		info, err := tier.Stat(ctx, s.disk, s.pages.Tail(p.Key()))
-		require.NoError(t, err)
-		evictPage(t, s, info)
+		evictPage(t, s, mustStat(t, s.disk, s.pages.Tail(p.Key())))
 	}
 	require.Equal(t, chats, s.Stats().Remote.Tails)
 	for range 2 {
@@ -346,14 +339,10 @@ func TestRemoteBudget(t *testing.T) {
 }
 
 func TestFullRemoteMakesRoom(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t))
-	s := open(t, o)
+	s, o, inj := openInjected(t, withRemote(t))
 	evict := func(seed int) {
 		p := putChain(t, s, prompt(seed, testTokens))[0]
-		info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-		require.NoError(t, err)
-		evictPage(t, s, info)
+		evictPage(t, s, mustStat(t, s.disk, s.pages.Page(p.Key())))
 	}
 	evict(1)
 	age(t, o.Remote.Root, time.Now().Add(-time.Hour))
@@ -368,34 +357,26 @@ func TestFullRemoteMakesRoom(t *testing.T) {
 
 func TestRaceWithDemotionReadsTheOtherTier(t *testing.T) {
 	s := open(t, testOptions(t, withRemote(t)))
-	tokens := prompt(1, testTokens)
-	putChain(t, s, tokens)
+	tokens := putPrompt(t, s, 1, testTokens)
 	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	require.Equal(t, tier.Local, refs[0].Tier)
-	info, err := tier.Stat(ctx, s.disk, refs[0].name(s.pages))
-	require.NoError(t, err)
-	evictPage(t, s, info)
+	evictPage(t, s, mustStat(t, s.disk, refs[0].name(s.pages)))
 	readRef(t, s, refs[0], tokens)
 }
 
 func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
-	o := testOptions(t, withRemote(t))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t))
 	tokens := prompt(1, testTokens)
 	p := putChain(t, s, tokens)[0]
 	name := s.pages.Page(p.Key())
 	flip := func(root string) {
 		path := filePath(root, name)
-		data, err := os.ReadFile(path)
-		require.NoError(t, err)
-		data[len(data)-pagefile.FooterBytes-1] ^= 1
-		require.NoError(t, os.WriteFile(path, data, 0o600))
+		flipAt(t, path, -pagefile.FooterBytes-1)
 	}
-	info, err := tier.Stat(ctx, s.disk, name)
-	require.NoError(t, err)
+	info := mustStat(t, s.disk, name)
 	require.NoError(t, s.demote(ctx, info))
 	flip(o.Remote.Root)
-	_, err = s.disk.Remove(ctx, tier.Info{Name: name})
+	_, err := s.disk.Remove(ctx, tier.Info{Name: name})
 	require.NoError(t, err)
 	s.up.Promote(ctx, info, recency.Place{Parent: p.Parent})
 	require.False(t, s.Has(p.Key()))
@@ -415,15 +396,12 @@ func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
 func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 	statesOneByOne(t)
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO, syscall.EROFS, syscall.ESTALE} {
-		inj := vfs.Inject(quickFS)
-		o := testOptions(t, withFS(inj), withRemote(t))
-		s := open(t, o)
+		s, o, inj := openInjected(t, withRemote(t))
 		remote := regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root))
 		for nth := 1; ; nth++ {
 			tokens := prompt(nth, testTokens)
 			p := putChain(t, s, tokens)[0]
-			info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-			require.NoError(t, err)
+			info := mustStat(t, s.disk, s.pages.Page(p.Key()))
 			inj.Reset()
 			inj.Add(vfs.Rule{Path: remote, Nth: nth, Err: errno})
 			_, _ = s.local.room.Evict(ctx, info, true)

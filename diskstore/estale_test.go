@@ -20,9 +20,8 @@ import (
 func inRemote(t *testing.T, s *Store, prompts int) {
 	t.Helper()
 	for i := range prompts {
-		info, err := tier.Stat(ctx, s.disk, s.pages.Page(putChain(t, s, prompt(i, testTokens))[0].Key()))
-		require.NoError(t, err)
-		_, err = s.local.room.Evict(ctx, info, true)
+		info := mustStat(t, s.disk, s.pages.Page(putChain(t, s, prompt(i, testTokens))[0].Key()))
+		_, err := s.local.room.Evict(ctx, info, true)
 		require.NoError(t, err)
 	}
 	require.EqualValues(t, prompts, s.Stats().Demoted)
@@ -46,8 +45,7 @@ func TestStalePageIsAMiss(t *testing.T) {
 	const prompts = 2 * failuresToOpen
 	page := regexp.MustCompile(`remote.*\.kvp$`)
 	for _, op := range []vfs.Op{vfs.OpRead, vfs.OpOpen, vfs.OpLstat, vfs.OpStat} {
-		inj := vfs.Inject(quickFS)
-		s := open(t, testOptions(t, withFS(inj), withRemote(t)))
+		s, _, inj := openInjected(t, withRemote(t))
 		inRemote(t, s, prompts)
 		inj.Add(vfs.Rule{Ops: []vfs.Op{op}, Path: page, Err: syscall.ESTALE})
 		for i := range prompts {
@@ -75,8 +73,7 @@ func TestStalePageIsAMiss(t *testing.T) {
 func TestStaleFileIsOpenedAgain(t *testing.T) {
 	for _, op := range []vfs.Op{vfs.OpRead, vfs.OpOpen, vfs.OpLstat, vfs.OpStat} {
 		for _, dir := range []string{"remote", "local"} {
-			inj := vfs.Inject(quickFS)
-			s := open(t, testOptions(t, withFS(inj), withRemote(t)))
+			s, _, inj := openInjected(t, withRemote(t))
 			if dir == "remote" {
 				inRemote(t, s, 1)
 			} else {
@@ -94,14 +91,11 @@ func TestStaleFileIsOpenedAgain(t *testing.T) {
 // TestStaleDirectoriesAndLedger: directories and the ledger are replaced frequently.
 func TestStaleDirectoriesAndLedger(t *testing.T) {
 	for _, op := range []vfs.Op{vfs.OpReadDir, vfs.OpRead, vfs.OpOpen} {
-		inj := vfs.Inject(quickFS)
-		s := open(t, testOptions(t, withFS(inj), withRemote(t)))
-		tokens := prompt(0, testTokens+3)
-		putChain(t, s, tokens)
+		s, _, inj := openInjected(t, withRemote(t))
+		tokens := putPrompt(t, s, 0, testTokens+3)
 		for _, name := range []pagefile.Name{s.Find(ctx, Prompt{Tokens: tokens}).Exact[1].name(s.pages), s.Find(ctx, Prompt{Tokens: tokens}).Exact[0].name(s.pages)} {
-			info, err := tier.Stat(ctx, s.disk, name)
-			require.NoError(t, err)
-			_, err = s.local.room.Evict(ctx, info, true)
+			info := mustStat(t, s.disk, name)
+			_, err := s.local.room.Evict(ctx, info, true)
 			require.NoError(t, err)
 		}
 		require.NoError(t, s.Flush(ctx))
@@ -114,9 +108,7 @@ func TestStaleDirectoriesAndLedger(t *testing.T) {
 // TestStaleRootTakesTheTierDown: a stale root takes the tier down at once, and the tier comes
 // back by its path.
 func TestStaleRootTakesTheTierDown(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t))
-	s := open(t, o)
+	s, o, inj := openInjected(t, withRemote(t))
 	inRemote(t, s, 2)
 	later := time.Now()
 	s.guard.Breaker.Now = func() time.Time { return later }

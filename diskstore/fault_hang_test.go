@@ -166,8 +166,7 @@ func (d *deadlines) Branches(ctx context.Context, _ pagefile.Key, _ []byte) ([]t
 // TestALookupHasOneBudget checks the deadlines that a look-up passes on: all operations of the
 // look-up together may take RemoteTimeout longer.
 func TestALookupHasOneBudget(t *testing.T) {
-	o := testOptions(t, withRemote(t), func(o *Options) { o.RemoteTimeout = 0 })
-	s := open(t, o)
+	s := open(t, testOptions(t, withRemote(t), func(o *Options) { o.RemoteTimeout = 0 }))
 	require.Equal(t, DefaultRemoteTimeout, s.opt.RemoteTimeout)
 	require.LessOrEqual(t, DefaultRemoteTimeout, 250*time.Millisecond)
 	setRemoteTimeout(s, 200*time.Millisecond) // enough for the local tier on a busy machine
@@ -196,8 +195,7 @@ func TestAbandonedUploadLeavesNothing(t *testing.T) {
 			life.demoteOne() // directories and the manifest exist
 			tokens := prompt(1, testTokens)
 			require.NoError(t, life.put(tokens))
-			info, err := tier.Stat(ctx, s.disk, s.pages.Page(pageKeyOf(tokens)))
-			require.NoError(t, err)
+			info := mustStat(t, s.disk, s.pages.Page(pageKeyOf(tokens)))
 
 			gate := vfs.NewGate()
 			remote := regexp.MustCompile("^" + regexp.QuoteMeta(life.o.Remote.Root) + `.*\.(tmp|kvp)$`)
@@ -233,8 +231,7 @@ func TestRemoteRootThatVanishes(t *testing.T) {
 	require.NoError(t, life.mem.Rename(life.o.Remote.Root, away))
 	tokens := prompt(1, testTokens)
 	require.NoError(t, life.put(tokens))
-	info, err := tier.Stat(ctx, s.disk, s.pages.Page(pageKeyOf(tokens)))
-	require.NoError(t, err)
+	info := mustStat(t, s.disk, s.pages.Page(pageKeyOf(tokens)))
 	require.Error(t, s.demote(ctx, info))
 	require.True(t, errors.Is(s.demote(ctx, info), tier.ErrTierDown) || s.Stats().Remote.Down)
 	_, err = life.mem.Lstat(life.o.Remote.Root)

@@ -59,8 +59,7 @@ func TestStormProcess(t *testing.T) {
 		case 3:
 			require.NoError(t, s.local.room.Collect(ctx, room.Demand{Disk: int64(rng.IntN(100_000))}))
 		case 4:
-			_, err := s.Scan(ctx)
-			require.NoError(t, err)
+			scan(t, s)
 		}
 		require.Zero(t, s.Stats().Damaged+s.Stats().Mismatched)
 		fmt.Println("done")

@@ -27,8 +27,7 @@ func requireExact(t *testing.T, s *Store) {
 	t.Helper()
 	require.NoError(t, s.Flush(ctx))
 	before := s.Stats().Local
-	_, err := s.Scan(ctx)
-	require.NoError(t, err)
+	scan(t, s)
 	after := s.Stats().Local
 	before.Down, after.Down = false, false
 	require.Equal(t, after, before)
@@ -42,9 +41,7 @@ func TestPutSurvivesAnErrorAtEveryOperation(t *testing.T) {
 	for _, tokens := range []int{testTokens, testTokens - 2} {
 		for _, errno := range errnos {
 			t.Run(fmt.Sprintf("%d tokens/%v", tokens, errno), func(t *testing.T) {
-				inj := vfs.Inject(quickFS)
-				o := testOptions(t, withFS(inj))
-				s := open(t, o)
+				s, o, inj := openInjected(t)
 				putChain(t, s, prompt(999, tokens)) // directories exist, as usual
 				for nth := 1; ; nth++ {
 					tokens := prompt(nth, tokens)
@@ -82,8 +79,7 @@ func filesLeft(t *testing.T, o Options) []string { return filesIn(t, o.Local.Roo
 
 func TestReadSurvivesAnErrorAtEveryOperation(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ESTALE, syscall.EMFILE} {
-		inj := vfs.Inject(quickFS)
-		s := open(t, testOptions(t, withFS(inj)))
+		s, _, inj := openInjected(t)
 		tokens := prompt(1, 2*testTokens+3)
 		for nth := 1; ; nth++ {
 			putChain(t, s, tokens) // again, after an unreadable sector
@@ -110,9 +106,7 @@ func TestReadSurvivesAnErrorAtEveryOperation(t *testing.T) {
 }
 
 func TestFailedSyncIsNeverRetried(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj))
-	s := open(t, o)
+	s, o, inj := openInjected(t)
 	tokens := prompt(1, testTokens)
 	p := pageOf(t, s.opt.Fingerprint, 0, tokens)
 	inj.Reset()
@@ -128,9 +122,7 @@ func TestFailedSyncIsNeverRetried(t *testing.T) {
 }
 
 func TestFullDiskCollectsOnceThenGivesUp(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj))
-	s := open(t, o)
+	s, _, inj := openInjected(t)
 	old := prompt(1, 3*testTokens)
 	putChain(t, s, old)
 	p := pageOf(t, s.opt.Fingerprint, 0, prompt(2, testTokens))
@@ -190,9 +182,7 @@ func TestFilesystemWithoutLocks(t *testing.T) {
 }
 
 func TestLocalLookupErrorsEndTheChain(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj))
-	s := open(t, o)
+	s, _, inj := openInjected(t)
 	tokens := prompt(1, 3*testTokens)
 	pages := putChain(t, s, tokens)
 	inj.Add(vfs.Rule{Path: regexp.MustCompile(pages[1].Key().String()), Err: syscall.EIO})

@@ -16,7 +16,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/encoding"
 	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -347,8 +346,7 @@ func (f *faultLife) demoteOne() {
 	p := f.pageAt(f.o.Fingerprint, 0, prompt(5, testTokens))
 	require.NoError(t, f.s.Put(ctx, p))
 	f.flush()
-	info, err := tier.Stat(ctx, f.s.disk, f.s.pages.Page(p.Key()))
-	require.NoError(t, err)
+	info := mustStat(t, f.s.disk, f.s.pages.Page(p.Key()))
 	if there, err := f.s.pages.Stat(ctx, f.s.remote.tier, info.Key); err == nil { // an existing copy would not be written again
 		dropPage(t, f.s.remote, there)
 	}

@@ -15,8 +15,7 @@ import (
 // TestFindAState: the chain ends with the last page or tail that brings a state where the caller can
 // go on, and pages whose header cannot be read are told.
 func TestFindAState(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	tokens, parent := prompt(1, 4*testTokens), s.opt.Fingerprint
 	put := func(start, n int, sections []pagefile.Section) (key pagefile.Key) {
 		page := withSections(t, parent, start, tokens[start:start+n], sections)

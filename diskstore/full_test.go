@@ -1,6 +1,8 @@
 package diskstore
 
 import (
+	"maps"
+	"os"
 	"regexp"
 	"syscall"
 	"testing"
@@ -10,7 +12,9 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/internal/move"
 	"github.com/kvtier/kvtier/diskstore/internal/room"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -22,9 +26,7 @@ func TestFullShareKeepsItsPages(t *testing.T) {
 	page := physicalPage(t)
 	for _, errno := range []syscall.Errno{syscall.EDQUOT, syscall.ENOSPC} {
 		t.Run(errno.Error(), func(t *testing.T) {
-			inj := vfs.Inject(quickFS)
-			o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) { o.Local.BudgetBytes = here * page })
-			s := open(t, o)
+			s, o, inj := openInjected(t, withRemote(t), func(o *Options) { o.Local.BudgetBytes = here * page })
 			inRemote(t, s, there)
 			age(t, o.Remote.Root, time.Now().Add(-time.Hour))
 			inj.Add(vfs.Rule{
@@ -50,9 +52,7 @@ func TestFullShareKeepsItsPages(t *testing.T) {
 
 // TestFullDiskKeepsItsPages does as TestFullShareKeepsItsPages for the local filesystem.
 func TestFullDiskKeepsItsPages(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj))
-	s := open(t, o)
+	s, o, inj := openInjected(t)
 	for seed := range 20 {
 		putChain(t, s, prompt(seed, testTokens))
 	}
@@ -65,4 +65,125 @@ func TestFullDiskKeepsItsPages(t *testing.T) {
 	inj.Reset()
 	putChain(t, s, prompt(200, testTokens))
 	readChain(t, s, prompt(200, testTokens), testTokens)
+}
+
+// times returns the recency of each page below a root.
+func times(t *testing.T, root string) map[string]time.Time {
+	at := make(map[string]time.Time)
+	for _, path := range filesIn(t, root, dir.PageExt) {
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		at[path] = info.ModTime()
+	}
+	return at
+}
+
+// PutIfRoom evicts no page, neither at once nor in a later trim, and makes no page more
+// recent.
+func TestPutIfRoomTakesNoPlace(t *testing.T) {
+	page := physicalPage(t)
+	s, o := openNew(t, func(o *Options) { o.Local.BudgetBytes = 8 * page })
+	old, other := prompt(1, 4*testTokens), prompt(2, 3*testTokens)
+	pages := chainOf(t, s, old)
+	for _, p := range pages[:3] {
+		require.NoError(t, s.PutIfRoom(ctx, p))
+	}
+	putChain(t, s, other)
+	age(t, o.Local.Root, time.Now().Add(-3*time.Hour))
+	s.chains.Forget()
+	putChain(t, s, prompt(3, testTokens))
+	require.NoError(t, s.Flush(ctx))
+
+	before, stats := times(t, o.Local.Root), s.Stats()
+	require.Len(t, before, 7)
+	require.NoError(t, s.PutIfRoom(ctx, pages[0]), "is stored")
+	require.ErrorIs(t, s.PutIfRoom(ctx, pages[3]), tier.ErrNoSpace, "would be trimmed for")
+	require.ErrorIs(t, s.PutIfRoom(ctx, chainOf(t, s, prompt(4, 2*testTokens))[1]), tier.ErrNoSpace, "leads nowhere")
+	require.NoError(t, s.Flush(ctx))
+	require.Equal(t, before, times(t, o.Local.Root))
+	require.Equal(t, stats.Evicted, s.Stats().Evicted)
+	requireExact(t, s)
+}
+
+// A page stored later is as recent as the chain that it continues.
+func TestPutIfRoomIsAsRecentAsItsChain(t *testing.T) {
+	for name, budget := range map[string]int64{"budget": 1 << 30, "no budget": 0} {
+		t.Run(name, func(t *testing.T) {
+			s, o := openNew(t, func(o *Options) { o.Local.BudgetBytes = budget })
+			pages := chainOf(t, s, prompt(1, 2*testTokens))
+			require.NoError(t, s.Put(ctx, pages[0]))
+			past := time.Now().Add(-3 * time.Hour).Truncate(time.Second)
+			age(t, o.Local.Root, past)
+			s.chains.Forget()
+			before := times(t, o.Local.Root)
+			require.NoError(t, s.PutIfRoom(ctx, pages[1]))
+			after := times(t, o.Local.Root)
+			require.Len(t, after, 2)
+			for path, at := range after {
+				if _, ok := before[path]; !ok {
+					require.WithinDuration(t, past, at, time.Minute)
+				}
+			}
+			maps.DeleteFunc(after, func(path string, _ time.Time) bool { return before[path].IsZero() })
+			require.Equal(t, before, after)
+		})
+	}
+}
+
+// whileDemoting demotes a page of the local tier, which must be evicted, and calls do while
+// its copy is written. The write of the copy then returns the error fails.
+func whileDemoting(t *testing.T, s *Store, inj *vfs.Injector, info tier.Info, fails error, do func()) {
+	require.NoError(t, copyManifest(ctx, s.disk, s.guard, info.Fingerprint)) // the manifest's write comes before
+	gate := vfs.NewGate()
+	inj.Add(vfs.Rule{
+		Ops:  []vfs.Op{vfs.OpWrite},
+		Path: regexp.MustCompile("^" + regexp.QuoteMeta(s.opt.Remote.Root) + `.*-\d+\.tmp$`),
+		Nth:  1, Gate: gate, Err: fails,
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.local.room.EvictAll(ctx, []tier.Info{info}, 1, 1)
+	}()
+	<-gate.Entered()
+	do()
+	gate.Open()
+	<-done
+	inj.Reset()
+}
+
+// TestVictimThatCameIntoUseStays: a page takes long to move down, and the move fails.
+// Meanwhile its conversation has continued, and the new pages need the page.
+func TestVictimThatCameIntoUseStays(t *testing.T) {
+	s, o, inj := openInjected(t, withRemote(t))
+	tokens := prompt(1, 3*testTokens)
+	first := putChain(t, s, tokens[:testTokens])[0]
+	require.NoError(t, s.Flush(ctx))
+	age(t, o.Local.Root, time.Now().Add(-3*time.Hour))
+	s.chains.Forget()
+	whileDemoting(t, s, inj, listAll(t, s.local)[0], syscall.EIO, func() {
+		second := pageOf(t, first.Key(), testTokens, tokens[testTokens:2*testTokens])
+		require.NoError(t, s.Put(ctx, second))
+		require.NoError(t, s.Put(ctx, pageOf(t, second.Key(), 2*testTokens, tokens[2*testTokens:])))
+	})
+	require.Equal(t, len(tokens), tokensIn(s.Find(ctx, Prompt{Tokens: tokens}).Exact))
+
+	// A page that was not used meanwhile is removed.
+	unused := listAll(t, s.local)[0]
+	whileDemoting(t, s, inj, unused, syscall.EIO, func() {})
+	_, err := tier.Stat(ctx, s.disk, unused.Name)
+	require.ErrorIs(t, err, tier.ErrNotFound)
+}
+
+// TestVictimThatWasReplacedStays: while a page moves down it is put once more, with more
+// sections. The copy below does not have these sections.
+func TestVictimThatWasReplacedStays(t *testing.T) {
+	s, _, inj := openInjected(t, withRemote(t))
+	tokens := prompt(1, testTokens)
+	some := layoutOf(t, testSections[:3], testTokens)
+	require.NoError(t, s.Put(ctx, &pagefile.Page{Parent: s.opt.Fingerprint, Tokens: tokens, Layout: some, Payload: make([]byte, some.Size())}))
+	whileDemoting(t, s, inj, listAll(t, s.local)[0], nil, func() { putChain(t, s, tokens) })
+	require.Len(t, listAll(t, s.remote), 1)
+	require.Len(t, listAll(t, s.local), 1)
+	readChain(t, s, tokens, testTokens)
 }

@@ -53,8 +53,7 @@ type goldenSection struct {
 // goldenPages returns the pages of a list in goldenDir.
 func goldenPages(t *testing.T, list string) []goldenPage {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(goldenDir, list))
-	require.NoError(t, err)
+	text := fileOf(t, filepath.Join(goldenDir, list))
 	var pages []goldenPage
 	require.NoError(t, json.Unmarshal(text, &pages))
 	require.NotEmpty(t, pages)
@@ -71,8 +70,7 @@ func TestGoldenPages(t *testing.T) {
 	for _, g := range pages {
 		t.Run(g.File, func(t *testing.T) {
 			fingerprint, key, parent := mustKey(t, g.Fingerprint), mustKey(t, g.Key), mustKey(t, g.Parent)
-			o := testOptions(t, func(o *Options) { o.Fingerprint, o.PageTokens = fingerprint, g.PageTokens })
-			s := open(t, o)
+			s, o := openNew(t, func(o *Options) { o.Fingerprint, o.PageTokens = fingerprint, g.PageTokens })
 			name := s.pages.Page(key)
 			if len(g.Tokens) < g.PageTokens {
 				name, tails = s.pages.Tail(key), true

@@ -63,9 +63,8 @@ func TestGraves(t *testing.T) {
 		"reclaim": {remove: func(t *testing.T, o Options, s *Store) {
 			o.Fingerprint = testFingerprint(2)
 			other := open(t, o)
-			found, err := other.Scan(ctx)
-			require.NoError(t, err)
-			_, err = other.Reclaim(ctx, found, func(FingerprintUsage) bool { return true })
+			found := scan(t, other)
+			_, err := other.Reclaim(ctx, found, func(FingerprintUsage) bool { return true })
 			require.NoError(t, err)
 			require.NoError(t, other.Close())
 		}, where: tier.Local, reason: GraveUnused},
@@ -136,8 +135,7 @@ func TestGravesOfSeveralProcesses(t *testing.T) {
 func TestGravesOfHostileBytes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, size := range []int{0, 1, 31, 32, 4096, 1<<20 + 1, 3 << 20} {
-		o := testOptions(t)
-		s := open(t, o)
+		s, o := openNew(t)
 		content := make([]byte, size)
 		for i := range content {
 			content[i] = byte(rng.Uint32())
@@ -150,8 +148,7 @@ func TestGravesOfHostileBytes(t *testing.T) {
 		require.NoError(t, s.Close())
 		requireGone(t, o, pages[0].Key(), tier.Local, GraveRoom)
 	}
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	require.NoError(t, os.Mkdir(gone(o.Local.Root), 0o700))
 	putChain(t, s, prompt(1, testTokens))
 	s.local.room.EvictAll(ctx, listAll(t, s.local), 1, 1)
@@ -161,9 +158,7 @@ func TestGravesOfHostileBytes(t *testing.T) {
 
 // A list that cannot be written costs nothing, and is written when it can be.
 func TestGravesThatCannotBeWritten(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj))
-	s := open(t, o)
+	s, o, inj := openInjected(t)
 	page := putChain(t, s, prompt(1, testTokens))[0]
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRename}, Path: regexp.MustCompile(`/gone$`), Err: syscall.EIO})
 	s.local.room.EvictAll(ctx, listAll(t, s.local), 1, 1)
@@ -285,8 +280,7 @@ func TestElsewhereIsBounded(t *testing.T) {
 		require.NoError(t, s.Close())
 	}
 	s := open(t, o)
-	_, err := s.Scan(ctx)
-	require.NoError(t, err)
+	scan(t, s)
 	found := s.Elsewhere(ctx, tokens, nil)
 	require.Len(t, found, elsewhereMax)
 	require.Equal(t, testFingerprint(byte(10+2*elsewhereMax-1)), found[0].Fingerprint)

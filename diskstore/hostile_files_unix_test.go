@@ -84,8 +84,7 @@ func TestStrangersEverywhere(t *testing.T) {
 				for _, name := range []string{"file", "folder/file"} {
 					require.NoError(t, os.WriteFile(filepath.Join(outside, name), []byte("secret"), 0o600))
 				}
-				o := testOptions(t, withFS(quickFS))
-				s := open(t, o)
+				s, o := openNew(t, withFS(quickFS))
 				putFaultChain(t, s, tokens)
 				require.NoError(t, s.local.room.Collect(ctx, room.Demand{}))
 				require.NoError(t, s.Close())
@@ -167,8 +166,7 @@ func snapshot(t *testing.T, dir string) []string {
 		require.NoError(t, err)
 		text := ""
 		if info.Mode().IsRegular() {
-			data, err := os.ReadFile(path)
-			require.NoError(t, err)
+			data := fileOf(t, path)
 			text = string(data)
 		}
 		all = append(all, fmt.Sprint(path, info.Mode(), info.Size(), text))
@@ -193,8 +191,7 @@ func TestForeignOwners(t *testing.T) {
 		storetest.VersionDir + "/" + storetest.CollectLock:                                nil,
 	} {
 		t.Run("root/"+rel, func(t *testing.T) {
-			o := testOptions(t)
-			s := open(t, o)
+			s, o := openNew(t)
 			putFaultChain(t, s, tokens)
 			require.NoError(t, s.local.room.Collect(ctx, room.Demand{}))
 			require.NoError(t, s.Close())

@@ -44,9 +44,8 @@ func TestOneMachineWritesWhereLocksDoNotReach(t *testing.T) {
 		b := open(t, ob)
 		readChain(t, b, prompt(0, testTokens), testTokens)
 		p := putChain(t, b, prompt(9, testTokens))[0]
-		info, err := tier.Stat(ctx, b.disk, b.pages.Page(p.Key()))
-		require.NoError(t, err)
-		err = b.demote(ctx, info)
+		info := mustStat(t, b.disk, b.pages.Page(p.Key()))
+		err := b.demote(ctx, info)
 		if reach == vfs.ReachAll {
 			require.NoError(t, err)
 			continue

@@ -117,8 +117,7 @@ func TestMissingRemoteIsTriedAgain(t *testing.T) {
 		o.Logger = slog.New(slog.NewTextHandler(log, nil))
 	})
 	s := open(t, o)
-	tokens := prompt(1, testTokens)
-	putChain(t, s, tokens)
+	tokens := putPrompt(t, s, 1, testTokens)
 	readChain(t, s, tokens, testTokens)
 	s.Find(ctx, Prompt{Tokens: prompt(2, testTokens)})
 	require.True(t, s.Stats().Remote.Down)
@@ -131,9 +130,7 @@ func TestMissingRemoteIsTriedAgain(t *testing.T) {
 
 	require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
 	askAgain(s)
-	use, err = s.Scan(ctx)
-	require.NoError(t, err)
-	require.NoError(t, use.RemoteErr)
+	use = scan(t, s)
 	require.Equal(t, 1, log.count("is back"))
 }
 
@@ -167,19 +164,13 @@ func TestToolsDoNotRetry(t *testing.T) {
 // TestLateUploadReplacesABadPage: a page whose upload was given up and succeeded is not taken
 // for the bad page that was in its place.
 func TestLateUploadReplacesABadPage(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t))
-	s := open(t, o)
+	s, o, inj := openInjected(t, withRemote(t))
 	name := s.pages.Page(putChain(t, s, prompt(1, testTokens))[0].Key())
-	info, err := tier.Stat(ctx, s.disk, name)
-	require.NoError(t, err)
-	require.NoError(t, s.demote(ctx, info))
-	there, err := tier.Stat(ctx, s.guard, name)
-	require.NoError(t, err)
+	require.NoError(t, s.demote(ctx, mustStat(t, s.disk, name)))
+	there := mustStat(t, s.guard, name)
 	s.remote.checked.Verdicts.MarkBad(there)
 
-	content, err := os.ReadFile(filePath(o.Local.Root, name))
-	require.NoError(t, err)
+	content := fileOf(t, filePath(o.Local.Root, name))
 	up, err := s.guard.Create(ctx, name)
 	require.NoError(t, err)
 	require.NoError(t, up.Write(ctx, content))
@@ -195,7 +186,6 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	up.Abort()
 	gate.Open()
 	idle(s.guard)
-	there, err = tier.Stat(ctx, s.guard, name)
-	require.NoError(t, err)
+	there = mustStat(t, s.guard, name)
 	require.False(t, s.remote.checked.Verdicts.IsBad(there), "the good page counts as bad")
 }

@@ -14,8 +14,7 @@ import (
 )
 
 func TestLatest(t *testing.T) {
-	o := testOptions(t, withRemote(t))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t))
 	var want []pagefile.Key
 	for n := range 3 {
 		for _, p := range putChain(t, s, prompt(n, 2*testTokens+3)) {
@@ -78,8 +77,7 @@ func TestLatestText(t *testing.T) {
 		requireLatest(t, o, text)
 	}
 	s = open(t, o)
-	_, err := s.ReadAhead(ctx)
-	require.NoError(t, err)
+	aheadOf(t, s)
 	text, err := s.LatestText(ctx)
 	require.NoError(t, err)
 	require.Empty(t, text, "read ahead already")
@@ -142,9 +140,8 @@ func TestLatestTextEndsBeforeALostPage(t *testing.T) {
 	o, s := openLatest(t)
 	text := prompt(1, 3*testTokens+5)
 	pages := putChain(t, s, text)
-	info, err := tier.Stat(ctx, s.disk, s.pages.Page(pages[1].Key()))
-	require.NoError(t, err)
-	_, err = s.disk.Remove(ctx, info)
+	info := mustStat(t, s.disk, s.pages.Page(pages[1].Key()))
+	_, err := s.disk.Remove(ctx, info)
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 	requireLatest(t, o, text[:testTokens])

@@ -71,8 +71,7 @@ func TestLazyNamesSyncNoDirectory(t *testing.T) {
 
 			var infos []tier.Info
 			for _, p := range pair {
-				info, err := tier.Stat(ctx, w.s.disk, placeOf(w.o, p))
-				require.NoError(t, err)
+				info := mustStat(t, w.s.disk, placeOf(w.o, p))
 				infos = append(infos, info)
 			}
 			require.NoError(t, w.s.demote(ctx, infos[0]))

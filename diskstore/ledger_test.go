@@ -26,8 +26,7 @@ func ledgerPath(o Options) string {
 
 func readLedgerFile(t *testing.T, o Options) *ledger.Ledger {
 	t.Helper()
-	content, err := os.ReadFile(ledgerPath(o))
-	require.NoError(t, err)
+	content := fileOf(t, ledgerPath(o))
 	l, err := ledger.Decode(content)
 	require.NoError(t, err)
 	return l
@@ -118,14 +117,12 @@ func TestBudgetIsNeverExceeded(t *testing.T) {
 	stores := []*Store{open(t, o), open(t, o)}
 	for seed := range 30 {
 		s := stores[seed%2]
-		tokens := prompt(seed%11, 2*testTokens+1+seed%7)
-		putChain(t, s, tokens)
+		tokens := putPrompt(t, s, seed%11, 2*testTokens+1+seed%7)
 		refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 		require.Len(t, refs, 3)
 		if seed%4 == 3 { // a damaged page is kept, and counts
 			path := filePath(o.Local.Root, refs[1].name(s.pages))
-			data, err := os.ReadFile(path)
-			require.NoError(t, err)
+			data := fileOf(t, path)
 			data[len(data)-1] ^= 1
 			require.NoError(t, os.WriteFile(path, data, 0o600))
 			l := layoutOf(t, testSections, testTokens)
@@ -156,9 +153,7 @@ func TestFigureIsNeverTooLow(t *testing.T) {
 	statesOneByOne(t)
 	page := physicalPage(t)
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO} {
-		inj := vfs.Inject(quickFS)
-		o := testOptions(t, withFS(inj), func(o *Options) { o.Local.BudgetBytes = 5 * page })
-		s := open(t, o)
+		s, o, inj := openInjected(t, func(o *Options) { o.Local.BudgetBytes = 5 * page })
 		putChain(t, s, prompt(1000, 2*testTokens+1))
 		most := 300 // later ones list directories of branches
 		if longRun() {
@@ -217,10 +212,8 @@ func TestLedgerOfTheDead(t *testing.T) {
 // and reads continue.
 func TestLostLedger(t *testing.T) {
 	page := physicalPage(t)
-	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 4 * page })
-	s := open(t, o)
-	tokens := prompt(1, 3*testTokens)
-	putChain(t, s, tokens)
+	s, o := openNew(t, func(o *Options) { o.Local.BudgetBytes = 4 * page })
+	tokens := putPrompt(t, s, 1, 3*testTokens)
 	for name, lose := range map[string]func() error{
 		"missing": func() error { return os.Remove(ledgerPath(o)) },
 		"damaged": func() error { return os.WriteFile(ledgerPath(o), []byte("{}\ncrc32c 00000000\n"), 0o600) },

@@ -113,6 +113,29 @@ func open(t testing.TB, o Options) *Store {
 	return s
 }
 
+// openNew opens a store in new directories.
+func openNew(t testing.TB, edit ...func(*Options)) (*Store, Options) {
+	t.Helper()
+	o := testOptions(t, edit...)
+	return open(t, o), o
+}
+
+// openInjected opens a store in new directories of a filesystem that takes faults.
+func openInjected(t testing.TB, edit ...func(*Options)) (*Store, Options, *vfs.Injector) {
+	t.Helper()
+	inj := vfs.Inject(quickFS)
+	s, o := openNew(t, append([]func(*Options){withFS(inj)}, edit...)...)
+	return s, o, inj
+}
+
+// putPrompt stores the pages of a prompt and returns its tokens.
+func putPrompt(t testing.TB, s *Store, seed, n int) []int32 {
+	t.Helper()
+	tokens := prompt(seed, n)
+	putChain(t, s, tokens)
+	return tokens
+}
+
 // putChain stores all of tokens: full pages and, when some remain, a tail.
 func putChain(t testing.TB, s *Store, tokens []int32) []*pagefile.Page {
 	t.Helper()
@@ -187,6 +210,29 @@ func listAll(t testing.TB, lv *level) []tier.Info {
 	var infos []tier.Info
 	require.NoError(t, lv.files.List(ctx, func(info tier.Info) { infos = append(infos, info) }))
 	return infos
+}
+
+// scan counts what all tiers hold.
+func scan(t testing.TB, s *Store) Usage {
+	t.Helper()
+	use, err := s.Scan(ctx)
+	require.NoError(t, err)
+	require.NoError(t, use.RemoteErr)
+	return use
+}
+
+func aheadOf(t testing.TB, s *Store) Ahead {
+	t.Helper()
+	got, err := s.ReadAhead(ctx)
+	require.NoError(t, err)
+	return got
+}
+
+func fileOf(t testing.TB, path string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return data
 }
 
 // evictPage evicts a page of the local tier and requires its removal.

@@ -1,10 +1,16 @@
 package diskstore
 
 import (
+	"encoding/binary"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -34,14 +40,12 @@ func TestPagesAfterARemovalHaveAManifest(t *testing.T) {
 	for name, again := range map[string]func(t *testing.T, s *Store, p *pagefile.Page){
 		"put": func(t *testing.T, s *Store, p *pagefile.Page) { require.NoError(t, s.Put(ctx, p)) },
 		"promotion": func(t *testing.T, s *Store, p *pagefile.Page) {
-			info, err := tier.Stat(ctx, s.guard, s.pages.Page(p.Key()))
-			require.NoError(t, err)
+			info := mustStat(t, s.guard, s.pages.Page(p.Key()))
 			s.up.Promote(ctx, info, recency.Place{Parent: p.Parent})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := testOptions(t, withRemote(t))
-			s := open(t, o)
+			s, o := openNew(t, withRemote(t))
 			inRemote(t, s, 1)
 			p := pageOf(t, o.Fingerprint, 0, prompt(0, testTokens))
 			putChain(t, s, prompt(7, testTokens))
@@ -57,8 +61,7 @@ func TestPagesAfterARemovalHaveAManifest(t *testing.T) {
 // TestPageThatComesDuringARemoval: a page becomes visible when a removal has listed the pages, and
 // before the removal takes the manifest.
 func TestPageThatComesDuringARemoval(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	putChain(t, s, prompt(1, testTokens))
 	require.NoError(t, s.Flush(ctx))
 	inj := vfs.Inject(quickFS)
@@ -80,9 +83,83 @@ func TestPageThatComesDuringARemoval(t *testing.T) {
 // TestRemovedDirectoryStaysRemoved: a store that has stored no page makes no directory when it
 // closes.
 func TestRemovedDirectoryStaysRemoved(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	require.NoError(t, os.RemoveAll(o.Local.Root))
 	require.NoError(t, s.Close())
 	require.NoDirExists(t, o.Local.Root)
+}
+
+// makeNewer gives all pages below a root a schema that this program does not read.
+func makeNewer(t *testing.T, root string) {
+	t.Helper()
+	for _, path := range filesIn(t, root, dir.PageExt) {
+		content := fileOf(t, path)
+		le := binary.LittleEndian
+		le.PutUint32(content[8:], pagefile.SchemaLossy+1)
+		end := le.Uint32(content[132:]) - 4
+		le.PutUint32(content[end:], pagefile.Checksum(content[:end]))
+		require.NoError(t, os.WriteFile(path, content, 0o600))
+	}
+}
+
+// TestPagesOfANewerProgramAreEvicted: a newer program that has been rolled back has filled the
+// local tier. Its pages cannot move down, because this program cannot check them, and make room.
+func TestPagesOfANewerProgramAreEvicted(t *testing.T) {
+	const pages = 20
+	page := physicalPage(t)
+	o := testOptions(t, withRemote(t), func(o *Options) { o.Local.BudgetBytes = pages * page })
+	newer := o
+	newer.Fingerprint = testFingerprint(2)
+	s := open(t, newer)
+	for seed := range pages - 2 {
+		putChain(t, s, prompt(seed, testTokens))
+	}
+	require.NoError(t, s.Flush(ctx))
+	require.NoError(t, s.Close())
+	makeNewer(t, o.Local.Root)
+	age(t, o.Local.Root, time.Now().Add(-time.Hour))
+
+	s = open(t, o)
+	for seed := range pages {
+		require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(100+seed, testTokens))))
+	}
+	require.NoError(t, s.Flush(ctx))
+	require.NotZero(t, s.Stats().Evicted)
+	require.LessOrEqual(t, occupied(t, o.Local.Root), o.Local.BudgetBytes)
+}
+
+// TestRemoteThatRefusesWrites: a remote tier that only this machine may not write, as with an
+// export of root_squash, is read as before. One line names the directory and a remedy, and
+// another one tells when a page is stored there again.
+func TestRemoteThatRefusesWrites(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.EACCES, syscall.EPERM, syscall.EROFS} {
+		t.Run(errno.Error(), func(t *testing.T) {
+			inj := vfs.Inject(quickFS)
+			var log strings.Builder
+			o := testOptions(t, withFS(inj), withRemote(t))
+			o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			s := open(t, o)
+			inRemote(t, s, 2)
+			inj.Add(vfs.Rule{
+				Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)),
+				Ops:  []vfs.Op{vfs.OpCreate, vfs.OpMkdir, vfs.OpLock, vfs.OpRename, vfs.OpRemove, vfs.OpChtimes}, Err: errno,
+			})
+			page := mustStat(t, s.disk, s.pages.Page(putChain(t, s, prompt(9, testTokens))[0].Key()))
+			for range 4 {
+				require.ErrorIs(t, s.demote(ctx, page), errno)
+				readChain(t, s, prompt(1, testTokens), testTokens)
+			}
+			require.False(t, s.Stats().Remote.Down, "it can be read")
+			require.GreaterOrEqual(t, s.Stats().TierErrors, uint64(4))
+			require.Equal(t, 1, strings.Count(log.String(), "refuses writes"), "%s", log.String())
+			require.NotContains(t, log.String(), "not usable")
+			_, line, _ := strings.Cut(log.String(), "refuses writes")
+			require.Contains(t, line, o.Remote.Root)
+			require.Contains(t, line, "remedy=")
+
+			inj.Reset()
+			require.NoError(t, s.demote(ctx, page))
+			require.Equal(t, 1, strings.Count(log.String(), "may be written again"), "%s", log.String())
+		})
+	}
 }

@@ -63,9 +63,7 @@ func TestOutageOfTheRemoteDeletesNothingThatFits(t *testing.T) {
 	page := physicalPage(t)
 	for name, begin := range outages {
 		t.Run(name, func(t *testing.T) {
-			inj := vfs.Inject(quickFS)
-			o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) { o.Local.BudgetBytes = 100 * page })
-			s := open(t, o)
+			s, o, inj := openInjected(t, withRemote(t), func(o *Options) { o.Local.BudgetBytes = 100 * page })
 			put := func(from, to int) {
 				for seed := from; seed < to; seed++ {
 					require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(seed, testTokens))))
@@ -129,9 +127,7 @@ func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inj := vfs.Inject(quickFS)
-			o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) { o.Local.BudgetBytes = pages * page })
-			s := open(t, o)
+			s, o, inj := openInjected(t, withRemote(t), func(o *Options) { o.Local.BudgetBytes = pages * page })
 			seed := 0
 			put := func(n int) (listings int) {
 				before := inj.Count(vfs.OpLstat)
@@ -201,9 +197,7 @@ func TestNobodyWaitsForTheLockOfAnotherMachinesTier(t *testing.T) {
 // continue to move down to make room in the local tier.
 func TestRemoteCountHoldsUpNoPut(t *testing.T) {
 	page := physicalPage(t)
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) { o.Local.BudgetBytes, o.Remote.BudgetBytes = 32*page, 1000*page })
-	s := open(t, o)
+	s, o, inj := openInjected(t, withRemote(t), func(o *Options) { o.Local.BudgetBytes, o.Remote.BudgetBytes = 32*page, 1000*page })
 	put := func(from, n int) {
 		for seed := range n {
 			require.NoError(t, s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(from+seed, testTokens))))

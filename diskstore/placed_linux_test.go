@@ -21,8 +21,7 @@ func descriptors(t testing.TB) int {
 // TestReadingInPlaceKeepsNoFileOpen counts descriptors after every outcome.
 func TestReadingInPlaceKeepsNoFileOpen(t *testing.T) {
 	tokens := prompt(1, testTokens+3)
-	o := testOptions(t, withRemote(t))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t))
 	putChain(t, s, tokens)
 	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	packed := open(t, testOptions(t, func(o *Options) { o.Compress = true }))

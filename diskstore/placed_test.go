@@ -59,8 +59,7 @@ func requireNotPlaced(t testing.TB, s *Store, ref Ref, tokens []int32, why strin
 
 func TestPlacedRowsAreThoseRead(t *testing.T) {
 	s := open(t, testOptions(t))
-	tokens := prompt(1, 2*testTokens+5)
-	putChain(t, s, tokens)
+	tokens := putPrompt(t, s, 1, 2*testTokens+5)
 	// The second prompt shares two tokens of the tail.
 	shared := append(append([]int32{}, tokens[:2*testTokens+2]...), 7, 7)
 	for _, tokens := range [][]int32{tokens, shared} {
@@ -103,9 +102,7 @@ func TestPlacedFileOutlivesThePage(t *testing.T) {
 			tiertest.Upload(t, s.disk, name, make([]byte, page), time.Now())
 		},
 		"demoted": func(t *testing.T, s *Store, name pagefile.Name) {
-			info, err := tier.Stat(ctx, s.disk, name)
-			require.NoError(t, err)
-			evictPage(t, s, info)
+			evictPage(t, s, mustStat(t, s.disk, name))
 			require.NoFileExists(t, filePath(s.opt.Local.Root, name))
 			require.FileExists(t, filePath(s.opt.Remote.Root, name))
 		},
@@ -118,8 +115,7 @@ func TestPlacedFileOutlivesThePage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, testOptions(t, withRemote(t)))
-			tokens := prompt(1, testTokens)
-			putChain(t, s, tokens)
+			tokens := putPrompt(t, s, 1, testTokens)
 			ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 			_, placed, err := readPlaced(t, s, ref, tokens)
 			require.NoError(t, err)
@@ -141,8 +137,7 @@ func TestNotPlaced(t *testing.T) {
 		}
 	})
 	t.Run("remote", func(t *testing.T) {
-		o := testOptions(t, withRemote(t))
-		s := open(t, o)
+		s, o := openNew(t, withRemote(t))
 		putChain(t, s, tokens)
 		refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact // refs that name the local tier
 		for _, ref := range refs {
@@ -180,13 +175,11 @@ func TestReadingInPlaceFailsLikeRead(t *testing.T) {
 		"length":  func(data []byte) []byte { return data[:len(data)-pagefile.PageAlign] },
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := testOptions(t)
-			s := open(t, o)
+			s, o := openNew(t)
 			putChain(t, s, tokens)
 			ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 			path := filePath(o.Local.Root, ref.name(s.pages))
-			data, err := os.ReadFile(path)
-			require.NoError(t, err)
+			data := fileOf(t, path)
 			require.NoError(t, os.WriteFile(path, edit(data), 0o600))
 			_, placed, err := readPlaced(t, s, ref, tokens)
 			require.ErrorIs(t, err, pagefile.ErrDamaged)

@@ -68,10 +68,8 @@ func pageBytes(t testing.TB, n int) int64 {
 }
 
 func TestRAMOffMeansOff(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
-	tokens := prompt(1, 2*testTokens+3)
-	putChain(t, s, tokens)
+	s, o := openNew(t)
+	tokens := putPrompt(t, s, 1, 2*testTokens+3)
 	readChain(t, s, tokens, len(tokens))
 	require.Nil(t, s.ram.Tier)
 	require.Equal(t, repeat(tier.Local, 3), tiersOf(s.Find(ctx, Prompt{Tokens: tokens}).Exact))
@@ -84,11 +82,8 @@ func TestRAMOffMeansOff(t *testing.T) {
 
 func TestRAMPagesComeFromPutAndRead(t *testing.T) {
 	for _, compress := range []bool{false, true} {
-		inj := vfs.Inject(quickFS)
-		o := testOptions(t, withFS(inj), withRAM(plenty), func(o *Options) { o.Compress = compress })
-		s := open(t, o)
-		tokens := prompt(1, 2*testTokens+3)
-		putChain(t, s, tokens)
+		s, o, inj := openInjected(t, withRAM(plenty), func(o *Options) { o.Compress = compress })
+		tokens := putPrompt(t, s, 1, 2*testTokens+3)
 
 		check := func(s *Store) {
 			t.Helper()
@@ -201,8 +196,7 @@ func TestRAMPagesOfSeveralSizes(t *testing.T) {
 
 func TestRAMPageOfOtherTokensIsNeverServed(t *testing.T) {
 	s := open(t, testOptions(t, withRAM(plenty)))
-	tokens := prompt(1, 2*testTokens)
-	putChain(t, s, tokens)
+	tokens := putPrompt(t, s, 1, 2*testTokens)
 	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[1]
 	require.Equal(t, tier.RAM, ref.Tier)
 	good := layoutOf(t, testSections, testTokens)
@@ -236,8 +230,7 @@ func TestRAMPageOfOtherTokensIsNeverServed(t *testing.T) {
 // A deleted page is served for Lease at most, and does not stay in memory while no request
 // reads it.
 func TestRAMPagesFollowTheirFiles(t *testing.T) {
-	o := testOptions(t, withRAM(plenty))
-	s := open(t, o)
+	s, o := openNew(t, withRAM(plenty))
 	advance := fakeClock(s)
 	tokens, forgotten := prompt(1, 2*testTokens+3), prompt(2, testTokens+2)
 	putChain(t, s, tokens)
@@ -265,12 +258,9 @@ func TestRAMPagesFollowTheirFiles(t *testing.T) {
 }
 
 func TestRAMPagesOfTheRemoteTier(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t), withRAM(plenty))
-	s := open(t, o)
+	s, o, inj := openInjected(t, withRemote(t), withRAM(plenty))
 	advance := fakeClock(s)
-	tokens := prompt(1, 2*testTokens)
-	putChain(t, s, tokens)
+	tokens := putPrompt(t, s, 1, 2*testTokens)
 	for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact {
 		to := filePath(o.Remote.Root, ref.name(s.pages))
 		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
@@ -363,8 +353,7 @@ func TestRAMPagesThatCanBePlacedAre(t *testing.T) {
 }
 
 func TestRAMServingKeepsPagesRecent(t *testing.T) {
-	o := testOptions(t, withRAM(plenty))
-	s := open(t, o)
+	s, o := openNew(t, withRAM(plenty))
 	tokens := prompt(1, testTokens)
 	p := putChain(t, s, tokens)[0]
 	path := filePath(o.Local.Root, s.pages.Page(p.Key()))
@@ -380,8 +369,7 @@ func TestRAMServingKeepsPagesRecent(t *testing.T) {
 
 // Many operations at the same time: every page read is right, and memory is freed.
 func TestRAMManyAtOnce(t *testing.T) {
-	o := testOptions(t, withRAM(5*pageBytes(t, testTokens)))
-	s := open(t, o)
+	s := open(t, testOptions(t, withRAM(5*pageBytes(t, testTokens))))
 	var all sync.WaitGroup
 	for worker := range 8 {
 		all.Add(1)
@@ -418,4 +406,65 @@ func TestRAMManyAtOnce(t *testing.T) {
 	require.NoError(t, s.Close())
 	require.Zero(t, s.ram.Stats().Bytes)
 	require.False(t, s.ram.Holds())
+}
+
+// Runners of one server divide its budget; runners of another server do not share it.
+func TestRAMBudgetIsTheServers(t *testing.T) {
+	one := pageBytes(t, testTokens)
+	o := testOptions(t, withRAM(8*one))
+	first := open(t, o)
+	for i := range 10 {
+		putChain(t, first, prompt(i, testTokens))
+	}
+	require.Equal(t, 8, first.Stats().RAM.Pages)
+
+	stranger := o
+	stranger.RAM.Server = "another"
+	s := open(t, stranger)
+	putChain(t, s, prompt(20, testTokens))
+	require.True(t, first.ram.tend())
+	require.Equal(t, 8, first.Stats().RAM.Pages)
+
+	second := open(t, o)
+	for i := range 10 {
+		readChain(t, second, prompt(i, testTokens), testTokens)
+		require.LessOrEqual(t, second.Stats().RAM.Pages, 4, "a store does not wait for the other runners")
+	}
+	require.True(t, first.ram.tend())
+	require.Equal(t, 4, first.Stats().RAM.Pages)
+	readChain(t, first, prompt(9, testTokens), testTokens)
+	require.EqualValues(t, 1, first.Stats().RAMHits, "the pages served last have stayed")
+
+	third := open(t, o)
+	require.True(t, first.ram.tend())
+	require.Equal(t, 2, first.Stats().RAM.Pages) // 8/3
+	require.NoError(t, third.Close())
+	require.NoError(t, second.Close())
+	require.True(t, first.ram.tend())
+	require.Equal(t, 8*one, first.ram.Stats().Limit)
+
+	// A runner that was killed has released its lock and left the file.
+	left := filepath.Join(o.Local.Root, storetest.VersionDir, storetest.TmpDir, serverPrefix(o.RAM.Server)+"0123"+dir.LockExt)
+	require.NoError(t, os.WriteFile(left, nil, 0o600))
+	require.True(t, first.ram.tend())
+	require.Equal(t, 8*one, first.ram.Stats().Limit)
+	require.NoFileExists(t, left)
+	// A new runner is noticed as soon as a page is kept.
+	require.NoError(t, os.WriteFile(left, nil, 0o600))
+	lock, err := vfs.OS.Lock(left)
+	require.NoError(t, err)
+	fourth := open(t, o)
+	readChain(t, fourth, prompt(0, testTokens), testTokens)
+	require.Equal(t, 8*one/3, fourth.ram.Stats().Limit)
+	require.NoError(t, lock.Close())
+}
+
+func TestRAMNeedsLocks(t *testing.T) {
+	inj := vfs.Inject(quickFS)
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpLock}, Err: syscall.ENOLCK})
+	s := open(t, testOptions(t, withFS(inj), withRAM(plenty)))
+	tokens := putPrompt(t, s, 1, testTokens)
+	readChain(t, s, tokens, testTokens)
+	require.Zero(t, s.Stats().RAM.Bytes)
+	require.True(t, s.Stats().RAM.Down)
 }

@@ -20,8 +20,7 @@ func TestReclaimKeepsPagesUsedSince(t *testing.T) {
 	for _, tokens := range [][]int32{used, unused} {
 		putChain(t, other, tokens)
 		for _, name := range namesOf(other, tokens) {
-			info, err := tier.Stat(ctx, other.disk, name)
-			require.NoError(t, err)
+			info := mustStat(t, other.disk, name)
 			require.NoError(t, other.demote(ctx, info))
 		}
 		for _, lv := range levels {
@@ -58,8 +57,7 @@ func TestReclaimKeepsPagesUsedSince(t *testing.T) {
 
 // TestGCKeepsPagesUsedSince: a page is used after its directory was listed.
 func TestGCKeepsPagesUsedSince(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	pair := neighbours(t, o.Fingerprint)
 	past := time.Now().Add(-48 * time.Hour)
 	for _, p := range pair {

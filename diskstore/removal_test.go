@@ -121,15 +121,11 @@ func TestReplacedPageIsSubtractedOnce(t *testing.T) {
 // TestQuarantinedVictimIsNotSubtracted: a page found damaged in its demotion takes as much
 // room in quarantine.
 func TestQuarantinedVictimIsNotSubtracted(t *testing.T) {
-	o := testOptions(t, withRemote(t))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t))
 	putChain(t, s, prompt(1, testTokens))
 	info := listAll(t, s.local)[0]
 	path := filePath(o.Local.Root, info.Name)
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
-	data[len(data)-pagefile.FooterBytes-1] ^= 1
-	require.NoError(t, os.WriteFile(path, data, 0o600))
+	flipAt(t, path, -pagefile.FooterBytes-1)
 	require.NoError(t, os.Chtimes(path, info.Used, info.Used))
 	requireCovered(t, o.Local.Root, s)
 	s.local.room.EvictAll(ctx, []tier.Info{info}, 1, 1)
@@ -140,9 +136,7 @@ func TestQuarantinedVictimIsNotSubtracted(t *testing.T) {
 // TestQuarantineThatCannotBeEmptied: files removed before an error are not durably removed,
 // and not subtracted.
 func TestQuarantineThatCannotBeEmptied(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj))
-	s := open(t, o)
+	s, o, inj := openInjected(t)
 	for _, p := range putChain(t, s, prompt(1, 3*testTokens)) {
 		moved, err := s.local.files.Quarantine(ctx, tier.Info{Name: s.pages.Page(p.Key())}, "test")
 		require.NoError(t, err)
@@ -176,8 +170,7 @@ func TestCountKeepsTheClaimOfAProcessThatBegan(t *testing.T) {
 			})
 		}
 	})
-	_, err := counter.Scan(ctx)
-	require.NoError(t, err)
+	scan(t, counter)
 	require.NotNil(t, late)
 	require.Contains(t, readLedgerFile(t, o).Claims, idOf(t, late.disk))
 	require.LessOrEqual(t, occupied(t, o.Local.Root), recorded(t, o.Local.Root))
@@ -191,8 +184,7 @@ func TestCountKeepsTheClaimOfAClockThatDiffers(t *testing.T) {
 	putChain(t, writer, prompt(1, testTokens))
 	for _, days := range []int{-3, 3} {
 		counter.now = func() time.Time { return time.Now().AddDate(0, 0, days) }
-		_, err := counter.Scan(ctx)
-		require.NoError(t, err)
+		scan(t, counter)
 		require.Contains(t, readLedgerFile(t, o).Claims, idOf(t, writer.disk), days)
 	}
 }
@@ -200,9 +192,7 @@ func TestCountKeepsTheClaimOfAClockThatDiffers(t *testing.T) {
 // TestTemporaryFileThatStaysCounts: an upload fails, and so does removing its file.
 func TestTemporaryFileThatStaysCounts(t *testing.T) {
 	page := physicalPage(t)
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), func(o *Options) { o.Local.BudgetBytes = 40 * page })
-	s := open(t, o)
+	s, o, inj := openInjected(t, func(o *Options) { o.Local.BudgetBytes = 40 * page })
 	temp := regexp.MustCompile(`-\d+\.tmp$`)
 	for seed := range 4 {
 		inj.Reset()
@@ -219,8 +209,7 @@ func TestTemporaryFileThatStaysCounts(t *testing.T) {
 	putChain(t, s, prompt(200, testTokens))
 	require.Empty(t, filesIn(t, o.Local.Root, dir.TmpExt), "removing the files is tried again")
 	require.Zero(t, s.disk.Left())
-	_, err := s.Scan(ctx)
-	require.NoError(t, err)
+	scan(t, s)
 	requireCovered(t, o.Local.Root, s)
 	require.Equal(t, occupied(t, o.Local.Root), readLedgerFile(t, o).Bytes)
 }
@@ -254,9 +243,7 @@ func TestRenameWhoseAnswerIsLost(t *testing.T) {
 
 // TestCommitThatComesLateCounts: a demotion is given up, and the page appears nevertheless.
 func TestCommitThatComesLateCounts(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t))
-	s := open(t, o)
+	s, o, inj := openInjected(t, withRemote(t))
 	putChain(t, s, prompt(1, testTokens))
 	info := listAll(t, s.local)[0]
 	gate := vfs.NewGate()
@@ -292,9 +279,7 @@ func TestPutAfterAnotherProcessHasPurged(t *testing.T) {
 // hangs. Another machine counts meanwhile.
 func TestUnlinkThatHangsCounts(t *testing.T) {
 	page := physicalPage(t)
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) { o.Remote.BudgetBytes = 40 * page })
-	s := open(t, o)
+	s, o, inj := openInjected(t, withRemote(t), func(o *Options) { o.Remote.BudgetBytes = 40 * page })
 	inRemote(t, s, 2*remoteWorkers)
 	other := beside(t, o)
 	s.guard.StepIn = 50 * time.Millisecond
@@ -339,8 +324,7 @@ func TestRemovalWhileACountBegins(t *testing.T) {
 		_, err := s.local.purge(ctx, purge{fingerprint: testFingerprint(9), removed: func(tier.Info) { removed++ }})
 		require.NoError(t, err)
 	})
-	_, err := s.Scan(ctx)
-	require.NoError(t, err)
+	scan(t, s)
 	require.Equal(t, 4, removed)
 	requireCovered(t, o.Local.Root, s)
 	requireExact(t, s)

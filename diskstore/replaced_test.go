@@ -22,10 +22,7 @@ import (
 // spoil flips one bit of a page's file.
 func spoil(t *testing.T, path string) {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
-	data[len(data)-pagefile.FooterBytes-1] ^= 4
-	require.NoError(t, os.WriteFile(path, data, 0o600))
+	flipAt(t, path, -pagefile.FooterBytes-1)
 }
 
 // beside opens the store of another machine, with a local tier of its own.
@@ -42,8 +39,7 @@ func demoteAnew(t *testing.T, s *Store, tokens []int32) {
 	t.Helper()
 	p := pageOf(t, s.opt.Fingerprint, 0, tokens)
 	require.NoError(t, s.Put(ctx, p))
-	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-	require.NoError(t, err)
+	info := mustStat(t, s.disk, s.pages.Page(p.Key()))
 	demoted := s.Stats().Demoted
 	evictPage(t, s, info)
 	require.Equal(t, demoted+1, s.Stats().Demoted)
@@ -53,9 +49,7 @@ func demoteAnew(t *testing.T, s *Store, tokens []int32) {
 // quarantine, another process has moved it and stored the page again.
 func TestBadPageThatWasReplacedIsNotQuarantined(t *testing.T) {
 	for _, before := range []vfs.Op{vfs.OpReadDir, vfs.OpRename} { // before the check of the file, and after it
-		inj := vfs.Inject(quickFS)
-		o := testOptions(t, withFS(inj))
-		s := open(t, o)
+		s, o, inj := openInjected(t)
 		o.FS = quickFS
 		other := open(t, o)
 		tokens := prompt(1, testTokens)
@@ -84,9 +78,7 @@ func TestBadPageThatWasReplacedIsNotQuarantined(t *testing.T) {
 // TestLateQuarantineSparesAnothersPage: the mount hangs in the rename, which was given up and
 // succeeds after another machine has stored the page again.
 func TestLateQuarantineSparesAnothersPage(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t))
-	s := open(t, o)
+	s, o, inj := openInjected(t, withRemote(t))
 	tokens := prompt(1, testTokens)
 	demoteAnew(t, s, tokens)
 	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
@@ -116,19 +108,16 @@ func TestLateRemoveSparesAnothersPage(t *testing.T) {
 		"in the look before it":       {Path: regexp.MustCompile(`\.kvp`), Ops: []vfs.Op{vfs.OpLstat}, Nth: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inj := vfs.Inject(quickFS)
-			o := testOptions(t, withFS(inj), withRemote(t))
-			s := open(t, o)
+			s, o, inj := openInjected(t, withRemote(t))
 			tokens := prompt(1, testTokens)
 			demoteAnew(t, s, tokens)
 			ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
-			there, err := tier.Stat(ctx, s.guard, ref.name(s.pages))
-			require.NoError(t, err)
+			there := mustStat(t, s.guard, ref.name(s.pages))
 			s.guard.StepIn = 50 * time.Millisecond
 			gate := vfs.NewGate()
 			hangs.Gate = gate
 			inj.Add(hangs)
-			_, err = s.remote.files.Drop(ctx, there)
+			_, err := s.remote.files.Drop(ctx, there)
 			require.ErrorIs(t, err, tier.ErrTierTimeout)
 			<-gate.Entered()
 			other := beside(t, o)
@@ -144,9 +133,7 @@ func TestLateRemoveSparesAnothersPage(t *testing.T) {
 
 // TestRemoveOnAFullShare makes room although the disk has no room for another name.
 func TestRemoveOnAFullShare(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t))
-	s := open(t, o)
+	s, _, inj := openInjected(t, withRemote(t))
 	demoteAnew(t, s, prompt(1, testTokens))
 	info := listAll(t, s.remote)[0]
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpCreate, vfs.OpRename}, Err: syscall.ENOSPC})

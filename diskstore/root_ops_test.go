@@ -33,9 +33,7 @@ func someRoot(t *testing.T) Options {
 		putChain(t, s, prompt(int(n), testTokens+3))
 		if n == 0 {
 			p := putChain(t, s, prompt(9, testTokens))[0]
-			info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-			require.NoError(t, err)
-			evictPage(t, s, info)
+			evictPage(t, s, mustStat(t, s.disk, s.pages.Page(p.Key())))
 		}
 		require.NoError(t, s.Flush(ctx))
 		require.NoError(t, s.Close())
@@ -45,8 +43,7 @@ func someRoot(t *testing.T) Options {
 
 // A tool without a time limit waits for a slow remote tier as long as for a local one.
 func TestOpenRootWithoutALimit(t *testing.T) {
-	o := testOptions(t, withRemote(t))
-	s := open(t, o)
+	s, o := openNew(t, withRemote(t))
 	require.NoError(t, s.Close())
 	for timeout, want := range map[time.Duration]time.Duration{0: noLimit, time.Minute: 2 * time.Minute} {
 		r, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: o.FS, Timeout: timeout})

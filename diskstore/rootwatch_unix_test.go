@@ -32,10 +32,8 @@ func lookAgain(inj *vfs.Injector, root string) {
 // root by a directory with pages that other users may write to.
 func TestRootSwappedAfterOpen(t *testing.T) {
 	var log strings.Builder
-	o := testOptions(t, withFS(nil), func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
-	s := open(t, o)
-	tokens := prompt(1, testTokens)
-	putChain(t, s, tokens)
+	s, o := openNew(t, withFS(nil), func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	tokens := putPrompt(t, s, 1, testTokens)
 	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 	l := layoutOf(t, testSections, testTokens)
 	read := func() error { return s.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}) }
@@ -74,9 +72,7 @@ func TestRootSwappedAfterOpen(t *testing.T) {
 // TestRootWhoseModeChanges: the next check finds the change, and operations by path do as
 // well.
 func TestRootWhoseModeChanges(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t))
-	s := open(t, o)
+	s, o, inj := openInjected(t, withRemote(t))
 	inRemote(t, s, 1)
 	for _, dir := range []string{o.Local.Root, o.Remote.Root, filepath.Join(o.Local.Root, storetest.VersionDir)} {
 		lv := s.local
@@ -101,9 +97,7 @@ func TestRootWhoseModeChanges(t *testing.T) {
 // TestShareThatWasUnmounted: below the mount point is a directory that is as safe, and on the
 // wrong disk.
 func TestShareThatWasUnmounted(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t))
-	s := open(t, o)
+	s, o, inj := openInjected(t, withRemote(t))
 	inRemote(t, s, 1)
 	require.NoError(t, os.Rename(o.Remote.Root, o.Remote.Root+".mounted"))
 	require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
@@ -111,9 +105,8 @@ func TestShareThatWasUnmounted(t *testing.T) {
 	later := time.Now()
 	s.guard.Breaker.Now = func() time.Time { return later }
 	p := putChain(t, s, prompt(5, testTokens))[0]
-	info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-	require.NoError(t, err)
-	_, err = tier.Stat(ctx, s.guard, info.Name)
+	info := mustStat(t, s.disk, s.pages.Page(p.Key()))
+	_, err := tier.Stat(ctx, s.guard, info.Name)
 	require.ErrorIs(t, err, tier.ErrRootChanged)
 	require.ErrorIs(t, s.demote(ctx, info), tier.ErrTierDown)
 	require.True(t, s.Stats().Remote.Down)
@@ -167,9 +160,7 @@ func TestRootReplacedByAnother(t *testing.T) {
 // directory is no claim in the ledger of the directory that replaced it.
 func TestRoomIsClaimedInTheRootThatReplacesAnother(t *testing.T) {
 	inBoth := func(t *testing.T, s *Store, seed int) {
-		info, err := tier.Stat(ctx, s.disk, s.pages.Page(putChain(t, s, prompt(seed, testTokens))[0].Key()))
-		require.NoError(t, err)
-		require.NoError(t, s.demote(ctx, info))
+		require.NoError(t, s.demote(ctx, mustStat(t, s.disk, s.pages.Page(putChain(t, s, prompt(seed, testTokens))[0].Key()))))
 	}
 	for _, name := range []string{tier.Local, tier.Remote} {
 		t.Run(name, func(t *testing.T) {

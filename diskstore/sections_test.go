@@ -52,10 +52,8 @@ func TestReadSomeSections(t *testing.T) {
 
 // Only reads of a damaged section find its damage.
 func TestDamageElsewhereIsNotRead(t *testing.T) {
-	o := testOptions(t, func(o *Options) { o.FS = nil })
-	s := open(t, o)
-	tokens := prompt(1, testTokens)
-	putChain(t, s, tokens)
+	s, o := openNew(t, func(o *Options) { o.FS = nil })
+	tokens := putPrompt(t, s, 1, testTokens)
 	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 	path := filePath(o.Local.Root, ref.name(s.pages))
 	h, err := tier.ReadHeader(ctx, s.disk, ref.name(s.pages))
@@ -162,8 +160,7 @@ func TestTailWithFewerSections(t *testing.T) {
 // Gentle reads return the same rows and find damage.
 func TestReadGently(t *testing.T) {
 	for _, compress := range []bool{false, true} {
-		o := testOptions(t, func(o *Options) { o.FS, o.Compress = nil, compress })
-		s := open(t, o)
+		s, o := openNew(t, func(o *Options) { o.FS, o.Compress = nil, compress })
 		tokens := prompt(1, testTokens)
 		page := putChain(t, s, tokens)[0]
 		ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
@@ -201,8 +198,7 @@ func TestReadSections(t *testing.T) {
 		"memory": func(o *Options) { o.RAM.BudgetBytes = 1 << 24 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := testOptions(t, func(o *Options) { o.FS = nil }, change)
-			s := open(t, o)
+			s, o := openNew(t, func(o *Options) { o.FS = nil }, change)
 			tokens := prompt(1, testTokens)
 			page := putChain(t, s, tokens)[0]
 			ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]

@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"fmt"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -54,8 +55,7 @@ func soon(t *testing.T, what string, op func() error) {
 func TestASyncThatHangsStallsNothingElse(t *testing.T) {
 	for _, hang := range slowSyncs {
 		t.Run(hang.name, func(t *testing.T) {
-			inj := vfs.Inject(quickFS)
-			s := open(t, testOptions(t, withFS(inj)))
+			s, _, inj := openInjected(t)
 			old := putChain(t, s, prompt(1, testTokens))[0]
 			gate := syncHangs(t, inj, s.opt.Local.Root, hang.op, hang.path)
 			put := make(chan error, 1)
@@ -69,8 +69,7 @@ func TestASyncThatHangsStallsNothingElse(t *testing.T) {
 			require.Equal(t, len(listAll(t, s.local)), s.Stats().Local.Pages)
 			soon(t, "a Put", func() error { return s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(3, testTokens))) })
 			soon(t, "a Put of a tail", func() error { return s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(4, 3))) })
-			info, err := tier.Stat(ctx, s.disk, s.pages.Page(old.Key()))
-			require.NoError(t, err)
+			info := mustStat(t, s.disk, s.pages.Page(old.Key()))
 			soon(t, "an eviction", func() error { _, err := s.local.room.Evict(ctx, info, true); return err })
 			soon(t, "a second count", count)
 			require.Equal(t, len(listAll(t, s.local)), s.Stats().Local.Pages+s.Stats().Local.Tails)
@@ -94,8 +93,7 @@ func TestASyncThatHangsStallsNothingElse(t *testing.T) {
 // there, and replaces it.
 func TestPutWaitsForRoomThatIsBeingWritten(t *testing.T) {
 	page := physicalPage(t)
-	inj := vfs.Inject(quickFS)
-	s := open(t, testOptions(t, withFS(inj), func(o *Options) { o.Local.BudgetBytes = 3 * page }))
+	s, _, inj := openInjected(t, func(o *Options) { o.Local.BudgetBytes = 3 * page })
 	pages := chainOf(t, s, prompt(1, 3*testTokens))
 	for _, p := range pages[:2] {
 		require.NoError(t, s.Put(ctx, p))
@@ -121,8 +119,7 @@ func TestPutWaitsForRoomThatIsBeingWritten(t *testing.T) {
 
 // TestAMoveToQuarantineThatHangsStallsNothingElse: as above, for a damaged page.
 func TestAMoveToQuarantineThatHangsStallsNothingElse(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	s := open(t, testOptions(t, withFS(inj)))
+	s, _, inj := openInjected(t)
 	bad := putChain(t, s, prompt(1, testTokens))[0]
 	flipAt(t, filePath(s.opt.Local.Root, s.pages.Page(bad.Key())), -100)
 	gate := syncHangs(t, inj, s.opt.Local.Root, vfs.OpSyncDir, storetest.QuarantineDir+"$")
@@ -145,13 +142,11 @@ func TestAMoveToQuarantineThatHangsStallsNothingElse(t *testing.T) {
 func TestASyncOfTheShareThatHangsStallsNothingElse(t *testing.T) {
 	for _, hang := range slowSyncs {
 		t.Run(hang.name, func(t *testing.T) {
-			inj := vfs.Inject(quickFS)
-			s := open(t, testOptions(t, withFS(inj), withRemote(t)))
+			s, _, inj := openInjected(t, withRemote(t))
 			var infos []tier.Info
 			for seed := range 3 {
 				p := putChain(t, s, prompt(1+seed, testTokens))[0]
-				info, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
-				require.NoError(t, err)
+				info := mustStat(t, s.disk, s.pages.Page(p.Key()))
 				infos = append(infos, info)
 			}
 			require.NoError(t, s.demote(ctx, infos[0]))
@@ -162,8 +157,7 @@ func TestASyncOfTheShareThatHangsStallsNothingElse(t *testing.T) {
 
 			soon(t, "a count", func() error { _, err := s.remote.files.Count(ctx, nil); return err })
 			soon(t, "a move down", func() error { return s.demote(ctx, infos[2]) })
-			below, err := tier.Stat(ctx, s.guard, infos[0].Name)
-			require.NoError(t, err)
+			below := mustStat(t, s.guard, infos[0].Name)
 			soon(t, "an eviction", func() error { _, err := s.remote.room.Evict(ctx, below, true); return err })
 			require.Equal(t, len(listAll(t, s.remote)), s.Stats().Remote.Pages)
 
@@ -202,4 +196,99 @@ func TestAReplacedFileCountsUntilItIsGone(t *testing.T) {
 	counted, err := w.s.local.files.Count(ctx, nil)
 	require.NoError(t, err)
 	require.Zero(t, counted.Replaced)
+}
+
+// listingHangs makes the listing of the remote tier's pages hang until the test ends.
+func listingHangs(t *testing.T, inj *vfs.Injector, root string) *vfs.Gate {
+	gate := vfs.NewGate()
+	t.Cleanup(gate.Open)
+	shard := filepath.Join(regexp.QuoteMeta(root), storetest.VersionDir, "[0-9a-f]{64}", "[0-9a-f]{2}$")
+	inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + shard), Ops: []vfs.Op{vfs.OpReadDir}, Gate: gate})
+	return gate
+}
+
+// TestPutsGoOnWhileTheShareIsListed: a count of the remote tier takes long, or hangs. Pages move
+// down meanwhile, and those are deleted for which the remote tier would have to make room.
+func TestPutsGoOnWhileTheShareIsListed(t *testing.T) {
+	const here, below = 20, 10
+	page := physicalPage(t)
+	for name, budget := range map[string]int64{"room below": 0, "no room below": below * page} {
+		t.Run(name, func(t *testing.T) {
+			inj := vfs.Inject(quickFS)
+			o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) {
+				o.Local.BudgetBytes, o.Remote.BudgetBytes = here*page, budget
+			})
+			s := open(t, o)
+			inRemote(t, s, below)
+			require.NoError(t, s.Flush(ctx))
+			setRemoteTimeout(s, time.Millisecond) // a move down waits as long for room
+			gate := listingHangs(t, inj, o.Remote.Root)
+			counted := make(chan error, 1)
+			go func() {
+				_, err := s.remote.files.Count(ctx, nil)
+				counted <- err
+			}()
+			<-gate.Entered()
+			demoted := s.Stats().Demoted
+			for seed := range 2 * here {
+				require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(100+seed, testTokens))))
+			}
+			if budget == 0 {
+				require.Greater(t, s.Stats().Demoted, demoted)
+			}
+			gate.Open()
+			require.NoError(t, <-counted)
+			require.NoError(t, s.Flush(ctx))
+			require.Equal(t, len(listAll(t, s.remote)), s.Stats().Remote.Pages)
+		})
+	}
+}
+
+// TestCountListsAChangedShardAgain: while a shard of the remote tier is listed, a page moves to
+// it, or one is removed. The count is exact.
+func TestCountListsAChangedShardAgain(t *testing.T) {
+	for _, adds := range []bool{true, false} {
+		t.Run(fmt.Sprint(adds), func(t *testing.T) {
+			s, _, inj := openInjected(t, withRemote(t))
+			pair := neighbours(t, s.opt.Fingerprint)
+			for _, p := range pair {
+				require.NoError(t, s.Put(ctx, p))
+			}
+			demote := func(p *pagefile.Page) {
+				info := mustStat(t, s.disk, s.pages.Page(p.Key()))
+				require.NoError(t, s.demote(ctx, info))
+			}
+			demote(pair[0])
+			listed := filePath(s.opt.Remote.Root, s.pages.Page(pair[0].Key()))
+			changed := false
+			inj.Watch(func(op vfs.Op, paths ...string) {
+				if op != vfs.OpLstat || paths[0] != listed || changed {
+					return
+				}
+				changed = true // between the names and the files
+				if adds {
+					demote(pair[1])
+					return
+				}
+				info := mustStat(t, s.guard, s.pages.Page(pair[0].Key()))
+				dropPage(t, s.remote, info)
+			})
+			_, err := s.remote.files.Count(ctx, nil)
+			require.NoError(t, err)
+			require.True(t, changed)
+			require.Equal(t, len(listAll(t, s.remote)), s.Stats().Remote.Pages)
+		})
+	}
+}
+
+// neighbours returns two pages in one directory.
+func neighbours(t *testing.T, fingerprint pagefile.Key) []*pagefile.Page {
+	byDir := make(map[byte]*pagefile.Page)
+	for seed := 0; ; seed++ {
+		p := pageOf(t, fingerprint, 0, prompt(seed, testTokens))
+		if first := byDir[p.Key()[0]]; first != nil {
+			return []*pagefile.Page{first, p}
+		}
+		byDir[p.Key()[0]] = p
+	}
 }

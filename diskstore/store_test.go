@@ -25,8 +25,7 @@ import (
 
 func TestPutReadChainReopen(t *testing.T) {
 	for _, compress := range []bool{false, true} {
-		o := testOptions(t, func(o *Options) { o.FS, o.Compress = nil, compress })
-		s := open(t, o)
+		s, o := openNew(t, func(o *Options) { o.FS, o.Compress = nil, compress })
 		tokens := prompt(1, 3*testTokens+5)
 		pages := putChain(t, s, tokens)
 		readChain(t, s, tokens, len(tokens))
@@ -90,8 +89,7 @@ func TestMediaIsPartOfThePage(t *testing.T) {
 }
 
 func TestTails(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s := open(t, testOptions(t))
 	tokens := prompt(1, testTokens+6)
 	putChain(t, s, tokens[:testTokens+3])
 	readChain(t, s, tokens, testTokens+3)
@@ -124,10 +122,8 @@ func TestTails(t *testing.T) {
 }
 
 func TestReadRefusesWhatWasNotAskedFor(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
-	tokens := prompt(1, 2*testTokens)
-	putChain(t, s, tokens)
+	s, o := openNew(t)
+	tokens := putPrompt(t, s, 1, 2*testTokens)
 	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[1]
 	good := layoutOf(t, testSections, testTokens)
 	mine := tokens[testTokens:]
@@ -220,19 +216,15 @@ func TestPutRefusesInvalidPages(t *testing.T) {
 
 func TestDamageIsQuarantinedAndRepaired(t *testing.T) {
 	var log strings.Builder
-	o := testOptions(t, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
-	s := open(t, o)
+	s, o := openNew(t, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	tokens := prompt(1, testTokens+3)
 	pages := putChain(t, s, tokens)
 	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	for i, ref := range refs {
 		path := filePath(o.Local.Root, ref.name(s.pages))
-		data, err := os.ReadFile(path)
-		require.NoError(t, err)
-		data[len(data)-pagefile.FooterBytes-1] ^= 4
-		require.NoError(t, os.WriteFile(path, data, 0o600))
+		flipAt(t, path, -pagefile.FooterBytes-1)
 		l := layoutOf(t, testSections, ref.Stored)
-		err = s.Read(ctx, ref, pages[i].Tokens, l, Into{Rows: make([]byte, l.Size())})
+		err := s.Read(ctx, ref, pages[i].Tokens, l, Into{Rows: make([]byte, l.Size())})
 		require.ErrorIs(t, err, pagefile.ErrDamaged)
 		require.NoFileExists(t, path)
 	}
@@ -260,10 +252,8 @@ func TestDamageIsQuarantinedAndRepaired(t *testing.T) {
 }
 
 func TestDamagedTailHeaderIsQuarantinedByChain(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
-	tokens := prompt(1, 3)
-	putChain(t, s, tokens)
+	s, o := openNew(t)
+	tokens := putPrompt(t, s, 1, 3)
 	path := filePath(o.Local.Root, s.Find(ctx, Prompt{Tokens: tokens}).Exact[0].name(s.pages))
 	require.NoError(t, os.Truncate(path, 100))
 	require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
@@ -272,8 +262,7 @@ func TestDamagedTailHeaderIsQuarantinedByChain(t *testing.T) {
 }
 
 func TestPutReplacesWhatIsNoGood(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	tokens := prompt(1, testTokens)
 	p := putChain(t, s, tokens)[0]
 	path := filePath(o.Local.Root, s.pages.Page(p.Key()))
@@ -296,10 +285,8 @@ func TestPutReplacesWhatIsNoGood(t *testing.T) {
 }
 
 func TestRootDeletedWhileOpen(t *testing.T) {
-	o := testOptions(t)
-	s := open(t, o)
-	tokens := prompt(1, 2*testTokens+2)
-	putChain(t, s, tokens)
+	s, o := openNew(t)
+	tokens := putPrompt(t, s, 1, 2*testTokens+2)
 	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	require.NoError(t, os.RemoveAll(o.Local.Root))
 	require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
@@ -307,8 +294,7 @@ func TestRootDeletedWhileOpen(t *testing.T) {
 	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, Into{Rows: make([]byte, l.Size())}), tier.ErrNotFound)
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
-	_, err := s.Scan(ctx)
-	require.NoError(t, err)
+	scan(t, s)
 	require.Equal(t, 2, s.Stats().Local.Pages)
 }
 
@@ -349,8 +335,7 @@ func TestTwoStoresShareARoot(t *testing.T) {
 	}
 	wg.Wait()
 	for i, s := range stores { // alone, neither is refused
-		tokens := prompt(10+i, 5*testTokens)
-		putChain(t, s, tokens)
+		tokens := putPrompt(t, s, 10+i, 5*testTokens)
 		require.Len(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact, 5)
 		require.NoError(t, s.Flush(ctx))
 		require.Zero(t, s.Stats().Damaged+s.Stats().Mismatched)
@@ -387,9 +372,7 @@ func TestScanAndReclaim(t *testing.T) {
 		putChain(t, stores[n], prompt(int(n), testTokens+1))
 	}
 	s := stores[1]
-	use, err := s.Scan(ctx)
-	require.NoError(t, err)
-	require.NoError(t, use.RemoteErr)
+	use := scan(t, s)
 	require.Equal(t, 1, use.Local.Pages)
 	require.Equal(t, 1, use.Local.Tails)
 	require.Len(t, use.Local.Others, 7)
@@ -421,8 +404,7 @@ func TestTouchIsThrottled(t *testing.T) {
 	inj := vfs.Inject(quickFS)
 	o.FS = inj
 	s := open(t, o)
-	tokens := prompt(1, testTokens)
-	putChain(t, s, tokens)
+	tokens := putPrompt(t, s, 1, testTokens)
 	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 	inj.Reset()
 	touch(s, ref)

@@ -17,8 +17,7 @@ import (
 func TestModesAreTightWhateverTheUmask(t *testing.T) {
 	old := syscall.Umask(0)
 	defer syscall.Umask(old)
-	o := testOptions(t)
-	s := open(t, o)
+	s, o := openNew(t)
 	putChain(t, s, prompt(1, 2*testTokens+1))
 	require.NoError(t, filepath.WalkDir(o.Local.Root, func(path string, d os.DirEntry, err error) error {
 		require.NoError(t, err)
@@ -48,8 +47,7 @@ func TestStrangersInAPagesPlace(t *testing.T) {
 	}
 	for name, mk := range makers {
 		t.Run(name, func(t *testing.T) {
-			o := testOptions(t)
-			s := open(t, o)
+			s, o := openNew(t)
 			p := pageOf(t, s.opt.Fingerprint, 0, tokens)
 			path := filePath(o.Local.Root, s.pages.Page(p.Key()))
 			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))

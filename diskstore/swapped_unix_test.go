@@ -18,10 +18,8 @@ import (
 // TestDirectorySwappedForALink: prompts neither leave a root nor come from elsewhere through a
 // link in a directory's place.
 func TestDirectorySwappedForALink(t *testing.T) {
-	o := testOptions(t, withFS(nil), withRemote(t))
-	s := open(t, o)
-	tokens := prompt(1, 2*testTokens)
-	putChain(t, s, tokens)
+	s, o := openNew(t, withFS(nil), withRemote(t))
+	tokens := putPrompt(t, s, 1, 2*testTokens)
 	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	folder, outside := filepath.Join(o.Local.Root, storetest.VersionDir, o.Fingerprint.String()), filepath.Join(t.TempDir(), "outside")
 	require.NoError(t, os.Rename(folder, outside))

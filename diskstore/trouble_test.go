@@ -120,9 +120,7 @@ func TestTrouble(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EACCES, syscall.ENAMETOOLONG, syscall.EIO} {
 		t.Run(errno.Error(), func(t *testing.T) {
 			var told troubleLog
-			inj := vfs.Inject(quickFS)
-			o := testOptions(t, withFS(inj), func(o *Options) { o.Trouble = told.note })
-			s := open(t, o)
+			s, o, inj := openInjected(t, func(o *Options) { o.Trouble = told.note })
 			require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(1, testTokens))))
 			require.NoError(t, told.last())
 			inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpCreate}, Path: regexp.MustCompile(`\.tmp$`), Err: errno})
@@ -138,8 +136,7 @@ func TestTrouble(t *testing.T) {
 // TestTroubleOfASmallBudget names the budget.
 func TestTroubleOfASmallBudget(t *testing.T) {
 	var told troubleLog
-	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes, o.Trouble = 4096, told.note })
-	s := open(t, o)
+	s, o := openNew(t, func(o *Options) { o.Local.BudgetBytes, o.Trouble = 4096, told.note })
 	require.Error(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(1, testTokens))))
 	require.True(t, strings.Contains(told.last().Error(), "budget"), told.last())
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/ledger"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -35,15 +34,13 @@ func TestWriteCap(t *testing.T) {
 		return s
 	}
 	s := at(open(t, o))
-	tokens := prompt(1, 3*testTokens)
-	putChain(t, s, tokens)
+	tokens := putPrompt(t, s, 1, 3*testTokens)
 	require.NoError(t, s.Close()) // returns the unused part of its claim
 	require.Equal(t, []ledger.DayWritten{{Day: first, Bytes: 3 * page}}, readLedgerFile(t, o).Days())
 
 	s = at(open(t, o))
 	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
-	info, err := tier.Stat(ctx, s.disk, refs[2].name(s.pages))
-	require.NoError(t, err)
+	info := mustStat(t, s.disk, refs[2].name(s.pages))
 	evictPage(t, s, info) // a demotion writes no local file
 	putChain(t, s, prompt(2, 2*testTokens))
 	require.EqualValues(t, 5*page, s.Stats().LocalWritten)
@@ -108,8 +105,7 @@ func TestWriteCapCountsWhatCameToNothing(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				var written atomic.Int64
 				inj := vfs.Inject(countedFS{quickFS, &written})
-				o := testOptions(t, withFS(inj), func(o *Options) { o.WritePerDay, o.Local.BudgetBytes = 5*page, budget })
-				s := open(t, o)
+				s, o := openNew(t, withFS(inj), func(o *Options) { o.WritePerDay, o.Local.BudgetBytes = 5*page, budget })
 				putChain(t, s, prompt(1, testTokens))
 				inj.Add(fails)
 				written.Store(0)
@@ -154,8 +150,7 @@ func TestUnloadedRunnersWriteWhatTheyWrote(t *testing.T) {
 
 // TestClaimsGivenBackBesideWriters: no Put has taken the claim that a Flush returns.
 func TestClaimsGivenBackBesideWriters(t *testing.T) {
-	o := testOptions(t, withFS(quickFS), func(o *Options) { o.Local.BudgetBytes = 64 << 20 })
-	s := open(t, o)
+	s, o := openNew(t, withFS(quickFS), func(o *Options) { o.Local.BudgetBytes = 64 << 20 })
 	var group errgroup.Group
 	for writer := range 4 {
 		group.Go(func() error {

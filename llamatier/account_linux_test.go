@@ -2,9 +2,7 @@ package llamatier
 
 import (
 	"context"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -28,8 +26,7 @@ func (w *world) latest() telemetry.Prompt {
 
 // TestAccounts: each token of a prompt is counted where it came from.
 func TestAccounts(t *testing.T) {
-	w := newWorld(t, openStore(t), 1, 1000)
-	defer func() { require.NoError(t, w.store.Close()) }()
+	w := newWorld(t, 1, 1000)
 	w.ask(ask(prompt(1, 200)), 5)
 	require.Equal(t, telemetry.Prompt{Tokens: 200, Computed: 200}, w.latest())
 
@@ -58,8 +55,7 @@ func TestAccounts(t *testing.T) {
 // TestAnAccountWithoutTheAnswer: a client went away before the engine was heard to the end.
 func TestAnAccountWithoutTheAnswer(t *testing.T) {
 	w := stored(t)
-	turn, err := w.tier.Begin(t.Context(), Request{Tokens: prompt(1, 300), Slot: -1, Cancel: func() {}})
-	require.NoError(t, err)
+	turn := w.begin(ask(prompt(1, 300)))
 	restored := turn.Restored
 	require.Positive(t, restored)
 	turn.End(nil)
@@ -75,8 +71,7 @@ func TestAnAccountWithoutTheAnswer(t *testing.T) {
 // TestTheEngineComputesRestoredTokensAgain, as it may, and they count once.
 func TestTheEngineComputesRestoredTokensAgain(t *testing.T) {
 	w := stored(t)
-	turn, err := w.tier.Begin(t.Context(), Request{Tokens: prompt(1, 300), Slot: -1, Cancel: func() {}})
-	require.NoError(t, err)
+	turn := w.begin(ask(prompt(1, 300)))
 	turn.End(&Answer{Cached: 0, Processed: 300})
 	w.accounted()
 	require.Equal(t, telemetry.Prompt{Tokens: 300, Computed: 300}, w.latest())
@@ -93,10 +88,7 @@ func (w *world) missed() telemetry.Miss {
 
 // TestCausesOfMisses plays causes one after the other.
 func TestCausesOfMisses(t *testing.T) {
-	root := filepath.Join(t.TempDir(), "root")
-	store := openStoreIn(t, root)
-	defer func() { require.NoError(t, store.Close()) }()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.ask(ask(prompt(1, 200)), 5)
 	require.Equal(t, telemetry.CauseNeverSeen, w.missed().Cause)
 
@@ -119,40 +111,24 @@ func TestCausesOfMisses(t *testing.T) {
 
 	w.tier.Flush(t.Context())
 	w.start(1, 1000)
-	damage(t, root)
+	for _, path := range w.pageFiles() {
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		data[len(data)/2] ^= 1
+		require.NoError(t, os.WriteFile(path, data, 0o600))
+	}
 	w.ask(ask(prompt(1, 200)), 5)
 	require.Equal(t, telemetry.CauseDamaged, w.missed().Cause)
-}
-
-// damage flips a byte of every page.
-func damage(t *testing.T, root string) {
-	t.Helper()
-	n := 0
-	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || filepath.Ext(path) != ".kvp" {
-			return err
-		}
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		data[len(data)/2] ^= 1
-		n++
-		return os.WriteFile(path, data, 0o600)
-	}))
-	require.Positive(t, n)
 }
 
 // TestAPromptBehindAnImageIsExplained: the engine holds more of the prompt than the tokens before the
 // image, of which no page has a key.
 func TestAPromptBehindAnImageIsExplained(t *testing.T) {
-	w := newWorld(t, openStore(t), 1, 1000)
-	defer func() { require.NoError(t, w.store.Close()) }()
+	w := newWorld(t, 1, 1000)
 	request := ask(slices.Clip(prompt(1, 20)))
-	request.Rest, request.Cancel = prompt(2, 300), func() {}
+	request.Rest = prompt(2, 300)
 	for _, cached := range []int{20, 320} { // the second as in the next turn of a chat
-		turn, err := w.tier.Begin(t.Context(), request)
-		require.NoError(t, err)
+		turn := w.begin(request)
 		turn.End(&Answer{Cached: cached, Processed: 360 - cached})
 		require.Equal(t, telemetry.CauseImage, w.missed().Cause)
 	}
@@ -160,8 +136,7 @@ func TestAPromptBehindAnImageIsExplained(t *testing.T) {
 
 // TestPromptsOfTwoSlotsAreExplained: while one is looked up, rows of the other slot are replaced.
 func TestPromptsOfTwoSlotsAreExplained(t *testing.T) {
-	w := newWorld(t, openStore(t), 2, 1000)
-	defer func() { require.NoError(t, w.store.Close()) }()
+	w := newWorld(t, 2, 1000)
 	for seed := range 4 {
 		w.ask(ask(prompt(seed, 200)), 2)
 	}
@@ -190,8 +165,7 @@ func TestPromptsOfTwoSlotsAreExplained(t *testing.T) {
 // TestNothingIsSavedAtAGuess: before a batch was measured, the cost of computing is not known.
 func TestNothingIsSavedAtAGuess(t *testing.T) {
 	w := stored(t)
-	turn, err := w.tier.Begin(t.Context(), Request{Tokens: prompt(1, 300), Slot: -1, Cancel: func() {}})
-	require.NoError(t, err)
+	turn := w.begin(ask(prompt(1, 300)))
 	require.Positive(t, turn.Restored)
 	require.False(t, w.rates.Measured())
 	turn.End(&Answer{Cached: turn.Restored, Processed: 300 - turn.Restored})
@@ -202,10 +176,8 @@ func TestNothingIsSavedAtAGuess(t *testing.T) {
 
 // TestAPromptThatTheEngineHasNotGot computes nothing that others could wait for.
 func TestAPromptThatTheEngineHasNotGot(t *testing.T) {
-	w := newWorld(t, openStore(t), 1, 1000)
-	defer func() { require.NoError(t, w.store.Close()) }()
-	turn, err := w.tier.Begin(t.Context(), Request{Tokens: prompt(1, 300), Slot: -1, Cancel: func() {}})
-	require.NoError(t, err)
+	w := newWorld(t, 1, 1000)
+	turn := w.begin(ask(prompt(1, 300)))
 	turn.Drop()
 	w.ask(ask(prompt(1, 300)), 1)
 	require.Equal(t, telemetry.CauseNeverSeen, w.missed().Cause)

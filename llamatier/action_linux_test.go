@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/kvtier/kvtier/diskstore"
 )
 
 // hurry makes a Tier impatient.
@@ -31,9 +29,7 @@ func (w *world) landed(s *slot) {
 // TestASaveBehindALongRequest: a request has come between the look at the slot and the save. The
 // save is given up, and its file stays until llama-server has written it.
 func TestASaveBehindALongRequest(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.hurry()
 	w.ask(ask(prompt(1, 200)), 2)
 	busy := &w.engine.slots[0].use
@@ -41,14 +37,13 @@ func TestASaveBehindALongRequest(t *testing.T) {
 	w.idle()
 	require.Len(t, w.tier.saver.saving, 1, "the file is memory, and no other may be made")
 	require.False(t, w.tier.obstacles.off.Load())
-	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 200)}).Exact)
+	require.Empty(t, w.found(prompt(1, 200)))
 
 	busy.Unlock()
 	w.landed(w.tier.table.slots[0])
 	require.Empty(t, w.tier.saver.saving)
-	w.ask(ask(prompt(1, 220)), 2)
-	w.idle()
-	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 220)}).Exact)
+	w.askAndIdle(ask(prompt(1, 220)), 2)
+	require.NotEmpty(t, w.found(prompt(1, 220)))
 }
 
 // TestARestoreBehindALongRequest: the prompt is computed, and nothing is stored of the slot in
@@ -58,8 +53,7 @@ func TestARestoreBehindALongRequest(t *testing.T) {
 	w.hurry()
 	busy := &w.engine.slots[0].use
 	w.engine.onEnter("/slots/0", busy.Lock)
-	turn, err := w.tier.Begin(t.Context(), ask(prompt(1, 250)))
-	require.NoError(t, err)
+	turn := w.begin(ask(prompt(1, 250)))
 	require.Zero(t, turn.Restored)
 	require.False(t, w.tier.obstacles.off.Load())
 	busy.Unlock()
@@ -67,16 +61,14 @@ func TestARestoreBehindALongRequest(t *testing.T) {
 	require.Equal(t, 200, w.engine.restored)
 	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 250), 2))
 	w.idle()
-	for _, ref := range w.store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 250)}).Exact {
+	for _, ref := range w.found(prompt(1, 250)) {
 		require.LessOrEqual(t, int(ref.Start)+ref.Tokens, 200)
 	}
 }
 
 // TestAnEngineThatDoesNotAnswer turns the Tier off, and is waited for no longer.
 func TestAnEngineThatDoesNotAnswer(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.tier.patience.end = time.Millisecond
 	w.ask(ask(prompt(1, 200)), 2)
 	hang := make(chan struct{})
@@ -91,9 +83,7 @@ func TestAnEngineThatDoesNotAnswer(t *testing.T) {
 // TestOtherRequestsLetActionsEnd: llama-server could hold an action back for such a request,
 // and with the action the requests behind it.
 func TestOtherRequestsLetActionsEnd(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.ask(ask(prompt(1, 200)), 2)
 	entered, leave := make(chan struct{}), make(chan struct{})
 	w.engine.onEnter("/slots/0", func() { close(entered); <-leave })
@@ -120,9 +110,7 @@ func TestOtherRequestsLetActionsEnd(t *testing.T) {
 
 // TestASlotThatTheEngineHasGivenAway: another slot may be free.
 func TestASlotThatTheEngineHasGivenAway(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 2, 1000)
+	w := newWorld(t, 2, 1000)
 	end := w.tier.Unknown()
 	w.engine.slots[1].use.Lock()
 	pinned := func(slot int) error {
@@ -147,8 +135,7 @@ func TestTheOnlySlot(t *testing.T) {
 	busy := &w.engine.slots[0].use
 	busy.Lock()
 	w.engine.onEnter("/slots/0", func() { t.Error("an action on a slot that is in use") })
-	turn, err := w.tier.Begin(t.Context(), ask(prompt(1, 250)))
-	require.NoError(t, err)
+	turn := w.begin(ask(prompt(1, 250)))
 	delete(w.engine.enter, "/slots/0")
 	require.Zero(t, turn.Restored)
 	busy.Unlock()
@@ -157,7 +144,7 @@ func TestTheOnlySlot(t *testing.T) {
 	w.idle()
 	w.ask(ask(prompt(2, 100)), 2) // computed from the beginning
 	w.idle()
-	require.NotEmpty(t, w.store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(2, 100)}).Exact)
+	require.NotEmpty(t, w.found(prompt(2, 100)))
 }
 
 // leaves has the engine run a request in a slot until somebody has looked at it once.
@@ -176,15 +163,13 @@ func TestAnEngineThatNoticesLate(t *testing.T) {
 		"end":     func(w *world) { w.tier.Flush(t.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := openStore(t)
-			defer store.Close()
-			w := newWorld(t, store, 1, 1000)
-			turn := begin(t, w, prompt(1, 200))
+			w := newWorld(t, 1, 1000)
+			turn := w.begin(ask(prompt(1, 200)))
 			_ = w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 200), 5)
 			turn.End(nil)
 			w.leaves(0)
 			next(w)
-			require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 200)}).Exact)
+			require.NotEmpty(t, w.found(prompt(1, 200)))
 		})
 	}
 }
@@ -192,13 +177,11 @@ func TestAnEngineThatNoticesLate(t *testing.T) {
 // TestAnEngineThatGoesOn without a client, as llama-server does for its own page: other slots are
 // saved at the end, and requests get them.
 func TestAnEngineThatGoesOn(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 2, 1000)
+	w := newWorld(t, 2, 1000)
 	w.tier.patience.leave = time.Millisecond
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	turn := begin(t, w, prompt(1, 200))
+	turn := w.begin(ask(prompt(1, 200)))
 	w.ask(ask(prompt(2, 200)), 5)
 	turn.End(nil)
 	w.engine.slots[turn.Slot()].use.Lock()
@@ -208,15 +191,13 @@ func TestAnEngineThatGoesOn(t *testing.T) {
 	other.Drop()
 	w.tier.patience.leave = time.Hour
 	w.tier.Flush(ctx)
-	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(2, 200)}).Exact)
+	require.NotEmpty(t, w.found(prompt(2, 200)))
 }
 
 // TestAnEngineThatNoticesLaterThanTheTierWaits: the slot is saved when the engine has left it, although
 // no other request comes.
 func TestAnEngineThatNoticesLaterThanTheTierWaits(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 2, 1000)
+	w := newWorld(t, 2, 1000)
 	w.tier.patience.leave = 0
 	w.cancelled(prompt(1, 200))
 	w.idle()
@@ -225,24 +206,36 @@ func TestAnEngineThatNoticesLaterThanTheTierWaits(t *testing.T) {
 	w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 200), 5)
 	w.idle()
 	end(false)
-	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 200)}).Exact)
+	require.Empty(t, w.found(prompt(1, 200)))
 	w.idle()
-	require.Equal(t, 192, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 200)}).Exact))
+	require.Equal(t, 192, endOf(w.found(prompt(1, 200))))
 	require.Empty(t, w.timers)
 }
 
 // TestASlotThatIsEmpty, because the engine needed its room, is not saved: its file would be none that
 // anybody understands.
 func TestASlotThatIsEmpty(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.ask(ask(prompt(1, 200)), 5)
 	w.engine.slots[0].tokens, w.engine.slots[0].rows = nil, nil
 	w.engine.onEnter("/slots/0", func() { t.Error("it is saved") })
 	w.idle()
 	delete(w.engine.enter, "/slots/0")
-	w.ask(ask(prompt(1, 210)), 5)
+	w.askAndIdle(ask(prompt(1, 210)), 5)
+	require.Equal(t, 208, endOf(w.found(prompt(1, 210))))
+}
+
+// TestASaveThatHadToWait for the file of another slot is made some time later.
+func TestASaveThatHadToWait(t *testing.T) {
+	w := newWorld(t, 1, 1000)
+	w.tier.patience.saving = time.Millisecond
+	w.ask(ask(prompt(1, 100)), 5)
+	w.tier.saver.saving <- struct{}{}
+	w.pass()
+	require.Len(t, w.timers, 1)
+	<-w.tier.saver.saving
+	w.tier.patience.saving = time.Minute
 	w.idle()
-	require.Equal(t, 208, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 210)}).Exact))
+	require.NotEmpty(t, w.found(prompt(1, 100)))
+	require.Empty(t, w.timers)
 }

@@ -2,8 +2,9 @@ package llamatier
 
 import (
 	"context"
-	"os"
+	"net/http"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,9 +74,7 @@ func TestALocalDiskThatHangs(t *testing.T) {
 
 // TestAPutThatHangs keeps no file of a save.
 func TestAPutThatHangs(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.ask(ask(prompt(1, 200)), 2)
 	s := w.hangStore()
 	w.disk().Patience.Find, w.disk().Patience.Page = time.Hour, time.Second // in which the slot's file is read
@@ -108,16 +107,12 @@ func TestADiskThatHangsUnderAFile(t *testing.T) {
 	w.disk().Patience.Find = time.Hour // to remove the file
 	close(hung)
 	w.answers()
-	left, err := os.ReadDir(w.files.Dir())
-	require.NoError(t, err)
-	require.Empty(t, left)
+	require.Empty(t, w.slotFiles())
 }
 
 // TestADiskThatHangsBeforeTheShapeIsKnown holds up nobody for longer than may be.
 func TestADiskThatHangsBeforeTheShapeIsKnown(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	ctx, cancel := context.WithCancel(t.Context())
 	hung := make(chan struct{})
 	w.available, w.look = 100, func() {
@@ -133,9 +128,55 @@ func TestADiskThatHangsBeforeTheShapeIsKnown(t *testing.T) {
 		asked = 2 - w.engine.refuse["/slots/0"]
 		w.engine.mu.Unlock()
 	}
-	for left := 1; left > 0; runtime.Gosched() {
-		entries, err := os.ReadDir(w.files.Dir())
-		require.NoError(t, err)
-		left = len(entries)
+	for len(w.slotFiles()) > 0 {
+		runtime.Gosched()
 	}
+}
+
+// deaf is an engine that does not answer requests to a path.
+type deaf struct {
+	http.RoundTripper
+	path  string
+	asked atomic.Int32
+}
+
+func (d *deaf) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Path != d.path {
+		return d.RoundTripper.RoundTrip(r)
+	}
+	d.asked.Add(1)
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// TestAQuestionThatIsNotAnswered turns the Tier off, holds up one request, and is not asked again.
+func TestAQuestionThatIsNotAnswered(t *testing.T) {
+	for _, path := range []string{"/slots", "/metrics"} {
+		w := newWorld(t, 1, 1000)
+		d := &deaf{path: path}
+		w.restart(func(o *Options) {
+			d.RoundTripper = w.engine
+			o.Engine = &Engine{Client: &http.Client{Transport: d}}
+		})
+		w.tier.patience.answer = time.Millisecond
+		w.begin(ask(prompt(1, 100))).End(nil)
+		for range 3 {
+			turn := w.begin(ask(prompt(1, 110)))
+			turn.End(nil)
+			w.idle()
+		}
+		require.True(t, w.tier.obstacles.off.Load())
+		require.LessOrEqual(t, d.asked.Load(), int32(1))
+	}
+}
+
+// TestSlotsThatMakeNoSense: the engine is asked no more for the request, which it answers.
+func TestSlotsThatMakeNoSense(t *testing.T) {
+	w := newWorld(t, 1, 1000)
+	w.ask(ask(prompt(1, 100)), 5)
+	w.tier.table.slots[0].used = time.Time{} // it is looked at
+	w.engine.lie = `[{"n_ctx":1000,"n_prompt_tokens":-1}]`
+	turn := w.begin(ask(prompt(1, 110)))
+	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 110), 5))
+	w.tier.storing.Wait()
 }

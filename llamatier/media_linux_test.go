@@ -6,23 +6,17 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/kvtier/kvtier/diskstore"
 )
 
 // TestSlotsOfPromptsWithImages: such a prompt gets the slot that holds the same image, and an
 // image behind a few common tokens takes no slot from a long conversation.
 func TestSlotsOfPromptsWithImages(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 3, 1000)
+	w := newWorld(t, 3, 1000)
 	image := func(seed, n int) Request {
 		return Request{Tokens: prompt(1, 10), Rest: prompt(seed, n), Slot: -1}
 	}
 	slot := func(r Request) int {
-		r.Cancel = func() {}
-		turn, err := w.tier.Begin(t.Context(), r)
-		require.NoError(t, err)
+		turn := w.begin(r)
 		turn.End(&Answer{Processed: len(r.Tokens) + len(r.Rest), Generated: 5})
 		return turn.Slot()
 	}
@@ -39,14 +33,12 @@ func TestSlotsOfPromptsWithImages(t *testing.T) {
 // tokens the slot has seen.
 func TestAnAnswerBehindAnImage(t *testing.T) {
 	for _, heard := range []bool{true, false} {
-		store := openStore(t)
-		w := newWorld(t, store, 1, 1000)
-		text := begin(t, w, prompt(1, 100))
+		w := newWorld(t, 1, 1000)
+		text := w.begin(ask(prompt(1, 100)))
 		_ = w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 5)
 		text.End(nil)
 		before := w.rates.Computing(0, 100)
-		turn, err := w.tier.Begin(t.Context(), Request{Tokens: prompt(1, 100), Rest: prompt(2, 300), Slot: -1, Cancel: func() {}})
-		require.NoError(t, err)
+		turn := w.begin(Request{Tokens: prompt(1, 100), Rest: prompt(2, 300), Slot: -1})
 		answer := w.engine.slots[0].complete(w.engine, t.Context(), slices.Concat(prompt(1, 100), prompt(2, 300)), 5)
 		if answer.Took = time.Hour; !heard {
 			answer = nil
@@ -54,7 +46,6 @@ func TestAnAnswerBehindAnImage(t *testing.T) {
 		turn.End(answer)
 		require.Equal(t, before, w.rates.Computing(0, 100))
 		w.idle()
-		require.Equal(t, heard, len(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact) > 0)
-		require.NoError(t, store.Close())
+		require.Equal(t, heard, len(w.found(prompt(1, 100))) > 0)
 	}
 }

@@ -3,7 +3,6 @@ package llamatier
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -47,9 +46,7 @@ func (g *gate) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layo
 
 // stored begins with a store that has a conversation of 200 tokens, and an empty engine.
 func stored(t *testing.T) *world {
-	store := openStore(t)
-	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
 	w.tier.Flush(t.Context())
 	w.start(1, 1000)
@@ -73,21 +70,14 @@ func TestPagesThatHangAreComputed(t *testing.T) {
 // TestAllDamagedPagesAreFound: a conversation with many damaged pages is computed once, and stored
 // again as a whole. A page that nobody has read counts as stored.
 func TestAllDamagedPagesAreFound(t *testing.T) {
-	root := filepath.Join(t.TempDir(), "root")
-	store := openStoreIn(t, root)
-	defer func() { require.NoError(t, store.Close()) }()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.ask(ask(prompt(1, 200)), 5)
 	w.tier.Flush(t.Context())
-	damaged := 0
-	require.NoError(t, filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
-		if err == nil && filepath.Ext(path) == ".kvp" {
-			damaged++
-			err = os.Truncate(path, 5000)
-		}
-		return err
-	}))
-	require.GreaterOrEqual(t, damaged, 200/testPage)
+	damaged := w.pageFiles()
+	require.GreaterOrEqual(t, len(damaged), 200/testPage)
+	for _, path := range damaged {
+		require.NoError(t, os.Truncate(path, 5000))
+	}
 
 	w.start(1, 1000)
 	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
@@ -100,9 +90,7 @@ func TestAllDamagedPagesAreFound(t *testing.T) {
 // TestARestoreWithoutRoom: with one cache for all slots, as many of them are emptied as a restore
 // needs, those that were idle for longest, and they are saved before.
 func TestARestoreWithoutRoom(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 4, 1000)
+	w := newWorld(t, 4, 1000)
 	w.ask(ask(prompt(9, 200)), 5)
 	w.tier.Flush(t.Context())
 	w.start(4, 1000)
@@ -181,4 +169,32 @@ func TestARequestThatEndsDuringARestore(t *testing.T) {
 	require.Zero(t, w.engine.restored)
 	turn.End(nil)
 	require.ErrorIs(t, ctx.Err(), context.Canceled)
+}
+
+// TestThePriceKnowsTheForm: the bytes of a page are those of its file, the bytes that llama-server
+// loads those of its rows.
+func TestThePriceKnowsTheForm(t *testing.T) {
+	const tokens = 1 << 14 // rows that are large beside a header
+	rows := fakeShape.RowBytes(tokens, 0)
+	w := newWorld(t, 1, 1000)
+	p := &plan{}
+	for _, bytes := range []int64{rows + 4096, rows * 5 / 6, rows / 3} {
+		p.refs = append(p.refs, diskstore.Ref{Tokens: tokens, Stored: tokens, Tier: "local", Bytes: bytes})
+	}
+	for i, want := range []rates.Form{rates.Whole, rates.Packed, rates.Quarter} {
+		page := w.tier.saver.form.costs(p).Pages[i]
+		require.Equal(t, want, page.Form)
+		require.InDelta(t, p.refs[i].Bytes, page.Bytes, 4096)
+		require.InDelta(t, rows, page.Rows, 4096)
+	}
+
+	// The first page of a model with a state ends without one, the second page with one.
+	w.hybrid = true
+	w.start(1, 1000)
+	sections, err := w.tier.saver.form.layout(&plan{}, 0, tokens)
+	require.NoError(t, err)
+	p.refs = []diskstore.Ref{{Stored: tokens, Bytes: int64(sections.Size()) + 4096}, {Stored: tokens, Bytes: int64(sections.Size()) / 2}}
+	for i, want := range []rates.Form{rates.Whole, rates.Half} {
+		require.Equal(t, want, w.tier.saver.form.costs(p).Pages[i].Form)
+	}
 }

@@ -6,56 +6,42 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/kvtier/kvtier/diskstore"
 )
 
 // TestAShiftedSlotIsNotStored, nor anything that follows in the slot, until the slot was empty.
 func TestAShiftedSlotIsNotStored(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 128)
-	w.ask(ask(prompt(1, 100)), 60)
-	w.idle()
-	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
+	w := newWorld(t, 1, 128)
+	w.askAndIdle(ask(prompt(1, 100)), 60)
+	require.Empty(t, w.found(prompt(1, 100)))
 
 	// The engine reuses rows of the shifted context.
 	held := slices.Clone(w.engine.slots[0].tokens)
 	w.engine.refuseNext("/slots/0?action=erase", 1)
-	w.ask(ask(held[:80]), 2)
-	w.idle()
-	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: held[:80]}).Exact)
+	w.askAndIdle(ask(held[:80]), 2)
+	require.Empty(t, w.found(held[:80]))
 
-	w.ask(ask(prompt(2, 90)), 2)
-	w.idle()
-	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(2, 90)}).Exact)
+	w.askAndIdle(ask(prompt(2, 90)), 2)
+	require.NotEmpty(t, w.found(prompt(2, 90)))
 }
 
 // TestPrivateRequests leave nothing in the store, and the request after them nothing of theirs.
 func TestPrivateRequests(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	private := ask(prompt(1, 100))
 	private.Private = true
-	w.ask(private, 2)
-	w.idle()
-	w.ask(ask(prompt(1, 150)), 2)
-	w.idle()
-	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 150)}).Exact)
-	w.ask(ask(prompt(2, 100)), 2)
-	w.idle()
-	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(2, 100)}).Exact)
+	w.askAndIdle(private, 2)
+	w.askAndIdle(ask(prompt(1, 150)), 2)
+	require.Empty(t, w.found(prompt(1, 150)))
+	w.askAndIdle(ask(prompt(2, 100)), 2)
+	require.NotEmpty(t, w.found(prompt(2, 100)))
 }
 
 // TestAShiftBetweenTwoSavesIsNotForgotten: the request after it extends the prompt before the
 // slot is saved, and reuses shifted rows.
 func TestAShiftBetweenTwoSavesIsNotForgotten(t *testing.T) {
 	for _, heard := range []bool{true, false} {
-		store := openStore(t)
-		w := newWorld(t, store, 1, 128)
-		turn, err := w.tier.Begin(t.Context(), Request{Tokens: prompt(1, 100), Slot: -1, Cancel: func() {}})
-		require.NoError(t, err)
+		w := newWorld(t, 1, 128)
+		turn := w.begin(ask(prompt(1, 100)))
 		a := w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 60)
 		if !heard {
 			a = nil
@@ -63,10 +49,8 @@ func TestAShiftBetweenTwoSavesIsNotForgotten(t *testing.T) {
 		turn.End(a)
 		held := slices.Clone(w.engine.slots[0].tokens)
 		w.engine.refuseNext("/slots/0?action=erase", 1)
-		w.ask(ask(held[:80]), 2)
-		w.idle()
-		require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: held[:80]}).Exact)
-		require.NoError(t, store.Close())
+		w.askAndIdle(ask(held[:80]), 2)
+		require.Empty(t, w.found(held[:80]))
 	}
 }
 
@@ -80,8 +64,7 @@ func TestAnAnswerGivenUp(t *testing.T) {
 		{10, 0, true}, {500, 0, false}, {500, 999_999, false}, {500, 2_000_004, false}, {500, 98_765_432, false}, {10, 1_234_564, true},
 	} {
 		late, stored := c.late, c.stored
-		store := openStore(t)
-		w := newWorld(t, store, 1, 256)
+		w := newWorld(t, 1, 256)
 		w.engine.generated = c.before
 		ctx, cancel := context.WithCancel(t.Context())
 		turn, err := w.tier.Begin(ctx, Request{Tokens: prompt(1, 100), Slot: -1, Cancel: cancel})
@@ -91,23 +74,18 @@ func TestAnAnswerGivenUp(t *testing.T) {
 		require.Nil(t, w.engine.slots[0].complete(w.engine, ctx, prompt(1, 100), 1000))
 		turn.End(nil)
 		w.idle()
-		require.Equal(t, stored, len(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact) > 0, "%+v", c)
-		require.NoError(t, store.Close())
+		require.Equal(t, stored, len(w.found(prompt(1, 100))) > 0, "%+v", c)
 	}
 }
 
 // TestACancelledAnswerThatGoesOn is stored: both answers together cannot have filled the slot.
 func TestACancelledAnswerThatGoesOn(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
-	turn, err := w.tier.Begin(t.Context(), Request{Tokens: prompt(1, 100), Slot: -1, Cancel: func() {}})
-	require.NoError(t, err)
+	w := newWorld(t, 1, 1000)
+	turn := w.begin(ask(prompt(1, 100)))
 	_ = w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 60)
 	turn.End(nil)
-	w.ask(ask(prompt(1, 150)), 2)
-	w.idle()
-	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 150)}).Exact)
+	w.askAndIdle(ask(prompt(1, 150)), 2)
+	require.NotEmpty(t, w.found(prompt(1, 150)))
 }
 
 // spoil leaves rows in the only slot that must not be stored.
@@ -125,40 +103,31 @@ var spoil = map[string]func(w *world){
 // with the same token.
 func TestASlotIsStoredAgain(t *testing.T) {
 	for name, spoil := range spoil {
-		store := openStore(t)
-		w := newWorld(t, store, 1, 256)
+		w := newWorld(t, 1, 256)
 		w.calm()
 		spoil(w)
 		another := slices.Concat(prompt(1, 1), prompt(2, 100))
-		w.ask(ask(another), 2)
-		w.idle()
-		require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: another}).Exact, name)
-		require.NoError(t, store.Close())
+		w.askAndIdle(ask(another), 2)
+		require.NotEmpty(t, w.found(another), name)
 	}
 }
 
 // TestAConversationIsStoredAgain after rows that must not be stored: its pages replace the rows of
 // its slot, of which it computes less than a page again.
 func TestAConversationIsStoredAgain(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.calm()
-	w.ask(ask(prompt(1, 200)), 2)
-	w.idle()
+	w.askAndIdle(ask(prompt(1, 200)), 2)
 	w.tier.Unknown()(true) // it ran in the engine's memory only, and the slot is as it was
 	computed := w.engine.computed
-	w.ask(ask(prompt(1, 400)), 2)
-	w.idle()
+	w.askAndIdle(ask(prompt(1, 400)), 2)
 	require.LessOrEqual(t, w.engine.computed-computed, 200+testPage)
-	require.Len(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 400)}).Exact, 400/testPage)
+	require.Len(t, w.found(prompt(1, 400)), 400/testPage)
 }
 
 // TestASlotWithoutPages is left as it is while it holds most of a prompt.
 func TestASlotWithoutPages(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.ask(Request{Tokens: prompt(1, 200), Slot: -1, Private: true}, 2)
 	computed := w.engine.computed
 	w.ask(ask(prompt(1, 210)), 2)
@@ -184,36 +153,29 @@ func TestAPromptThatIsCancelledAndAskedAgain(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := openStore(t)
-			defer store.Close()
-			w := newWorld(t, store, 1, 1000)
+			w := newWorld(t, 1, 1000)
 			w.tier.patience.leave = 0
-			w.ask(ask(prompt(1, 100)), 5)
-			w.idle()
+			w.askAndIdle(ask(prompt(1, 100)), 5)
 			w.cancelled(prompt(1, 300))
 			next(w)
 			w.idle()
-			require.Equal(t, 320, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 320)}).Exact))
-			w.ask(ask(prompt(1, 400)), 5)
-			w.idle()
-			require.Equal(t, 400, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 400)}).Exact))
+			require.Equal(t, 320, endOf(w.found(prompt(1, 320))))
+			w.askAndIdle(ask(prompt(1, 400)), 5)
+			require.Equal(t, 400, endOf(w.found(prompt(1, 400))))
 		})
 	}
 }
 
 // cancelled begins a request whose client goes away while the engine computes a batch of it.
 func (w *world) cancelled(tokens []int32) {
-	turn, err := w.tier.Begin(context.Background(), Request{Tokens: tokens, Slot: -1, Cancel: func() {}})
-	require.NoError(w.t, err)
+	turn := w.begin(ask(tokens))
 	w.engine.slots[turn.Slot()].use.TryLock() // or it computes the batch of another one
 	turn.End(nil)
 }
 
 // again asks, and the engine answers after the batch of the request that was cancelled.
 func (w *world) again(r Request) {
-	r.Cancel = func() {}
-	turn, err := w.tier.Begin(context.Background(), r)
-	require.NoError(w.t, err)
+	turn := w.begin(r)
 	s := w.engine.slots[turn.Slot()]
 	if !s.use.TryLock() {
 		s.use.Unlock()
@@ -229,21 +191,18 @@ func (w *world) again(r Request) {
 // TestAPromptWhoseSlotIsNotLeft gets another one, if the engine has one that is free: the prompt is
 // not one of which nothing is known, after which no slot would be stored.
 func TestAPromptWhoseSlotIsNotLeft(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 2, 1000)
+	w := newWorld(t, 2, 1000)
 	w.tier.patience.leave = 0
-	w.ask(ask(prompt(1, 200)), 5)
-	w.idle()
+	w.askAndIdle(ask(prompt(1, 200)), 5)
 	w.cancelled(prompt(1, 300))
 	w.tier.storing.Wait() // the tail, before the prompt's tokens replace it
-	turn := begin(t, w, prompt(1, 320))
+	turn := w.begin(ask(prompt(1, 320)))
 	require.Equal(t, 1, turn.Slot())
 	require.Equal(t, 200, turn.Restored)
 	turn.End(w.engine.slots[1].complete(w.engine, t.Context(), prompt(1, 320), 5))
 	w.engine.slots[0].use.Unlock()
 	w.idle()
-	require.Equal(t, 320, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 320)}).Exact))
+	require.Equal(t, 320, endOf(w.found(prompt(1, 320))))
 
 	named := Request{Tokens: prompt(1, 330), Slot: 0, Cancel: func() {}}
 	w.tier.table.slots[0].last, w.tier.table.slots[0].judged = nil, false
@@ -259,31 +218,27 @@ func TestAnEngineThatShiftsNoContext(t *testing.T) {
 	for name, before := range map[string]func(w *world){
 		"clients read the counter": func(w *world) {
 			w.tier.asker.engine.MetricsOfClients = true
-			begin(w.t.(*testing.T), w, prompt(1, 200)).End(nil)
+			w.begin(ask(prompt(1, 200))).End(nil)
 			w.engine.slots[0].complete(w.engine, context.Background(), prompt(1, 200), 30)
 		},
 		"an image that nobody waits for": func(w *world) {
-			turn, err := w.tier.Begin(context.Background(), Request{Tokens: prompt(1, 100), Rest: prompt(2, 30), Slot: -1, Cancel: func() {}})
-			require.NoError(w.t, err)
+			turn := w.begin(Request{Tokens: prompt(1, 100), Rest: prompt(2, 30), Slot: -1})
 			w.engine.slots[0].complete(w.engine, context.Background(), slices.Concat(prompt(1, 100), prompt(2, 30)), 5)
 			turn.End(nil)
 		},
 		"a full slot": func(w *world) { w.ask(ask(prompt(1, 200)), 500) },
 		"and nobody waits for that": func(w *world) {
-			turn := begin(w.t.(*testing.T), w, prompt(1, 200))
+			turn := w.begin(ask(prompt(1, 200)))
 			w.engine.slots[0].complete(w.engine, context.Background(), prompt(1, 200), 500)
 			turn.End(nil)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := openStore(t)
-			defer store.Close()
-			w := &world{t: t, store: store, still: true}
+			w := &world{t: t, still: true}
 			w.start(1, 256)
 			before(w)
-			w.ask(ask(prompt(1, 240)), 5)
-			w.idle()
-			require.Equal(t, 240, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 240)}).Exact))
+			w.askAndIdle(ask(prompt(1, 240)), 5)
+			require.Equal(t, 240, endOf(w.found(prompt(1, 240))))
 		})
 	}
 }

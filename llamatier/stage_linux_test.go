@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/rates"
 )
 
@@ -46,9 +45,7 @@ func (c *thinking) turn(seed, n int) int {
 // TestAThinkingConversationComesBack from the end of each turn of the user, although no answer
 // is part of the next prompt as it was.
 func TestAThinkingConversationComesBack(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	c := &thinking{world: &world{t: t, store: store, hybrid: true}}
+	c := &thinking{world: &world{t: t, hybrid: true}}
 	c.start(1, 4000)
 	require.Zero(t, c.turn(1, 300))
 	c.tier.Flush(t.Context())
@@ -79,12 +76,10 @@ func TestAStageThatIsNotWorthIt(t *testing.T) {
 		"busy saving": func(w *world) { w.tier.saver.saving <- struct{}{} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := openStore(t)
-			defer store.Close()
-			w := &world{t: t, store: store, hybrid: true}
+			w := &world{t: t, hybrid: true}
 			w.start(1, 4000)
 			change(w)
-			turn := begin(t, w, slices.Concat(prompt(1, 300), opening))
+			turn := w.begin(ask(slices.Concat(prompt(1, 300), opening)))
 			require.Nil(t, turn.Staged)
 			turn.End(nil)
 		})
@@ -105,29 +100,18 @@ func saves(r *rates.Rates, bytes int64, took time.Duration) {
 
 // TestSavesAreTimed, for the decision whether a prompt is computed in two steps.
 func TestSavesAreTimed(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 4000)
+	w := newWorld(t, 1, 4000)
 	require.Zero(t, w.rates.Reading(saved(fakeShape.RowBytes(300, 0))))
-	w.ask(ask(prompt(1, 300)), 5)
-	w.idle()
+	w.askAndIdle(ask(prompt(1, 300)), 5)
 	require.Positive(t, w.rates.Reading(saved(fakeShape.RowBytes(300, 0))))
-}
-
-func begin(t *testing.T, w *world, tokens []int32) *Turn {
-	turn, err := w.tier.Begin(t.Context(), Request{Tokens: tokens, Slot: -1, Cancel: func() {}})
-	require.NoError(t, err)
-	return turn
 }
 
 // TestAStageIsAccountedFor, and the request after it is computed from there.
 func TestAStageIsAccountedFor(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := &world{t: t, store: store, hybrid: true}
+	w := &world{t: t, hybrid: true}
 	w.start(1, 4000)
 	tokens := slices.Concat(prompt(1, 300), opening)
-	turn := begin(t, w, tokens)
+	turn := w.begin(ask(tokens))
 	require.Equal(t, &Answer{Processed: 300, Generated: 1, Took: 6 * time.Second}, turn.Staged)
 	answer := w.engine.slots[0].complete(w.engine, t.Context(), tokens, 5)
 	require.Equal(t, 300, answer.Cached)
@@ -136,41 +120,34 @@ func TestAStageIsAccountedFor(t *testing.T) {
 
 // TestAPromptComputedAtOnce has no stage.
 func TestAPromptComputedAtOnce(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := &world{t: t, store: store, hybrid: true}
+	w := &world{t: t, hybrid: true}
 	w.start(1, 4000)
 	tokens := slices.Concat(prompt(1, 300), opening)
-	turn, err := w.tier.Begin(t.Context(), Request{Tokens: tokens, Slot: -1, AtOnce: true, Cancel: func() {}})
-	require.NoError(t, err)
+	turn := w.begin(Request{Tokens: tokens, Slot: -1, AtOnce: true})
 	require.Nil(t, turn.Staged)
 	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), tokens, 5))
 }
 
 // TestAStageThatTakesTooLong is given up: the client waits for a header.
 func TestAStageThatTakesTooLong(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := &world{t: t, store: store, hybrid: true}
+	w := &world{t: t, hybrid: true}
 	w.start(1, 4000)
 	w.tier.patience.stage = 0
 	tokens := slices.Concat(prompt(1, 300), opening)
-	turn := begin(t, w, tokens)
+	turn := w.begin(ask(tokens))
 	require.Nil(t, turn.Staged)
 	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), tokens, 5))
 	w.tier.Flush(t.Context())
-	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: tokens}).Exact)
+	require.NotEmpty(t, w.found(tokens))
 }
 
 // TestAStageThatFails leaves the request as it was.
 func TestAStageThatFails(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := &world{t: t, store: store, hybrid: true}
+	w := &world{t: t, hybrid: true}
 	w.start(1, 4000)
 	tokens := slices.Concat(prompt(1, 300), opening)
 	w.engine.refuseNext("/completion", 1)
-	turn := begin(t, w, tokens)
+	turn := w.begin(ask(tokens))
 	require.Nil(t, turn.Staged)
 	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), tokens, 5))
 	w.idle()

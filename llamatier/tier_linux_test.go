@@ -30,9 +30,10 @@ type world struct {
 	engine *fakeEngine
 	tier   *Tier
 	store  *diskstore.Store
-	hybrid bool // the model has a state
-	lossy  bool // lossy pages are restored
-	still  bool // the engine shifts no context
+	root   string // of the store
+	hybrid bool   // the model has a state
+	lossy  bool   // lossy pages are restored
+	still  bool   // the engine shifts no context
 	files  *slotfile.Files
 	stream bool // the files may be streams
 	meter  telemetry.Meter
@@ -63,12 +64,7 @@ func (m *timer) Stop() bool {
 	return stopped
 }
 
-func openStore(t testing.TB) *diskstore.Store {
-	return openStoreIn(t, filepath.Join(t.(interface{ TempDir() string }).TempDir(), "root"))
-}
-
-func openStoreIn(t testing.TB, root string) *diskstore.Store {
-	require.NoError(t, os.Mkdir(root, 0o700))
+func openStore(t require.TestingT, root string) *diskstore.Store {
 	s, err := diskstore.Open(context.Background(), diskstore.Options{
 		Fingerprint: pagefile.Key{1}, PageTokens: testPage, Local: diskstore.TierConfig{Root: root, BudgetBytes: 1 << 30},
 	})
@@ -76,10 +72,18 @@ func openStoreIn(t testing.TB, root string) *diskstore.Store {
 	return s
 }
 
-func newWorld(t require.TestingT, store *diskstore.Store, slots, context int) *world {
-	w := &world{t: t, store: store}
+func newWorld(t testing.TB, slots, context int) *world {
+	w := &world{t: t}
 	w.start(slots, context)
 	return w
+}
+
+// openStore makes a store, which goes with the test.
+func (w *world) openStore() {
+	t := w.t.(testing.TB)
+	w.root = t.TempDir()
+	w.store = openStore(t, w.root)
+	t.Cleanup(func() { require.NoError(t, w.store.Close()) })
 }
 
 // openFiles makes the engine's folder, which goes with the test.
@@ -101,6 +105,9 @@ func (w *world) openFiles() {
 
 // start begins with an engine that holds nothing.
 func (w *world) start(slots, context int) {
+	if w.store == nil {
+		w.openStore()
+	}
 	if w.files == nil {
 		w.openFiles()
 	}
@@ -169,6 +176,44 @@ func (w *world) ask(r Request, predict int) int {
 	return turn.Restored
 }
 
+// begin begins a prompt of a client that waits.
+func (w *world) begin(r Request) *Turn {
+	r.Cancel = func() {}
+	turn, err := w.tier.Begin(context.Background(), r)
+	require.NoError(w.t, err)
+	return turn
+}
+
+// askAndIdle sends a prompt, and has its slot stored.
+func (w *world) askAndIdle(r Request, predict int) {
+	w.ask(r, predict)
+	w.idle()
+}
+
+// found returns the pages of a prompt that are stored.
+func (w *world) found(tokens []int32) []diskstore.Ref {
+	return w.store.Find(context.Background(), diskstore.Prompt{Tokens: tokens}).Exact
+}
+
+// pageFiles returns the paths of the stored pages, of which there are some.
+func (w *world) pageFiles() (paths []string) {
+	require.NoError(w.t, filepath.WalkDir(w.root, func(path string, _ os.DirEntry, err error) error {
+		if filepath.Ext(path) == ".kvp" {
+			paths = append(paths, path)
+		}
+		return err
+	}))
+	require.NotEmpty(w.t, paths)
+	return paths
+}
+
+// slotFiles returns the files that llama-server reads and writes.
+func (w *world) slotFiles() []os.DirEntry {
+	files, err := os.ReadDir(w.files.Dir())
+	require.NoError(w.t, err)
+	return files
+}
+
 // accounted requires that the tokens of each prompt came from somewhere.
 func (w *world) accounted() {
 	_, prompts := w.meter.Read()
@@ -198,9 +243,7 @@ func ask(tokens []int32) Request { return Request{Tokens: tokens, Slot: -1} }
 // TestAConversationComesBack after the engine was killed, another conversation in its slot
 // before that.
 func TestAConversationComesBack(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
 	require.Zero(t, w.ask(ask(prompt(2, 100)), 5), "the first conversation is saved before its slot is taken")
 	w.tier.Flush(t.Context())
@@ -214,11 +257,8 @@ func TestAConversationComesBack(t *testing.T) {
 
 // TestASlotThatTheEngineHasEmptied, because another one needed the room, gets its pages back.
 func TestASlotThatTheEngineHasEmptied(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 2, 1000)
-	w.ask(ask(prompt(1, 200)), 5)
-	w.idle()
+	w := newWorld(t, 2, 1000)
+	w.askAndIdle(ask(prompt(1, 200)), 5)
 	*w.engine.slots[0], *w.engine.slots[1] = fakeSlot{}, fakeSlot{}
 	require.Equal(t, 200/testPage*testPage, w.ask(ask(prompt(1, 300)), 5))
 	require.Zero(t, w.ask(ask(prompt(1, 310)), 5), "the slot holds it")
@@ -235,23 +275,19 @@ func TestASlotThatHoldsThePrompt(t *testing.T) {
 		"it may have slept":  {func(w *world) { w.tier.table.slots[0].used = time.Now().Add(-time.Minute) }, map[string]int{"/slots": 1}},
 		"an unknown request": {func(w *world) { w.tier.Unknown()(true) }, map[string]int{"/slots": 1, "/slots/0": 1, "/metrics": 1}},
 		"an answer is not heard": {func(w *world) {
-			turn, err := w.tier.Begin(t.Context(), ask(prompt(1, 205)))
-			require.NoError(t, err)
+			turn := w.begin(ask(prompt(1, 205)))
 			w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 205), 5)
 			turn.End(nil)
 		}, map[string]int{"/slots": 2, "/metrics": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := openStore(t)
-			defer store.Close()
-			w := newWorld(t, store, 1, 1000)
+			w := newWorld(t, 1, 1000)
 			w.ask(ask(prompt(1, 200)), 5)
 			w.tier.storing.Wait()
 			c.after(w)
 			w.tier.storing.Wait()
 			clear(w.engine.asked)
-			turn, err := w.tier.Begin(t.Context(), ask(prompt(1, 210)))
-			require.NoError(t, err)
+			turn := w.begin(ask(prompt(1, 210)))
 			require.Equal(t, c.asked, w.engine.asked)
 			turn.Drop()
 			w.tier.Flush(t.Context())
@@ -269,12 +305,9 @@ func tailsOf(refs []diskstore.Ref) (tails []bool) {
 
 // TestASlotIsSavedWhenIdle, and not again before the next request.
 func TestASlotIsSavedWhenIdle(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 2, 1000)
-	w.ask(ask(prompt(1, 100)), 20)
-	w.idle()
-	require.NotContains(t, tailsOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact), true, "no tails")
+	w := newWorld(t, 2, 1000)
+	w.askAndIdle(ask(prompt(1, 100)), 20)
+	require.NotContains(t, tailsOf(w.found(prompt(1, 100))), true, "no tails")
 	require.Empty(t, w.timers)
 
 	w.ask(ask(prompt(1, 100)), 20)
@@ -288,16 +321,13 @@ func TestASlotIsSavedWhenIdle(t *testing.T) {
 
 // TestFailuresMeanComputing: an engine that refuses an action answers every prompt.
 func TestFailuresMeanComputing(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.ask(ask(prompt(1, 200)), 2)
 	w.engine.refuseNext("/slots/0", 1)
 	w.idle()
-	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 200)}).Exact)
-	w.ask(ask(prompt(1, 210)), 2)
-	w.idle()
-	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 210)}).Exact)
+	require.Empty(t, w.found(prompt(1, 200)))
+	w.askAndIdle(ask(prompt(1, 210)), 2)
+	require.NotEmpty(t, w.found(prompt(1, 210)))
 
 	w.start(1, 1000)
 	w.engine.refuseNext("/slots/0", 1)
@@ -311,18 +341,14 @@ func TestFailuresMeanComputing(t *testing.T) {
 // TestMemoryIsBounded: a slot whose file would take more than half of the memory is neither
 // saved nor restored if the disk is full.
 func TestMemoryIsBounded(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	need := uint64(fakeShape.RowBytes(102, 0))
 	w.available, w.free = 2*need-2, 0
-	w.ask(ask(prompt(1, 100)), 3)
-	w.idle()
-	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
+	w.askAndIdle(ask(prompt(1, 100)), 3)
+	require.Empty(t, w.found(prompt(1, 100)))
 	w.available = 2 * need
-	w.ask(ask(prompt(1, 100)), 3)
-	w.idle()
-	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
+	w.askAndIdle(ask(prompt(1, 100)), 3)
+	require.NotEmpty(t, w.found(prompt(1, 100)))
 
 	w.start(1, 1000)
 	w.available = 100
@@ -332,12 +358,9 @@ func TestMemoryIsBounded(t *testing.T) {
 
 // TestCheckpointsTakeRoom: as many as the last file had are expected in the next one.
 func TestCheckpointsTakeRoom(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := &world{t: t, store: store, hybrid: true}
+	w := &world{t: t, hybrid: true}
 	w.start(1, 1000)
-	w.ask(ask(prompt(1, 100)), 3)
-	w.idle()
+	w.askAndIdle(ask(prompt(1, 100)), 3)
 	goesOn := func(n int) []int32 {
 		held := w.engine.slots[0].tokens
 		return slices.Concat(held, prompt(2, n-len(held)))
@@ -346,38 +369,32 @@ func TestCheckpointsTakeRoom(t *testing.T) {
 	w.available, w.free = 2*rows, 0
 	w.ask(ask(goesOn(200)), 2)
 	w.tier.Flush(t.Context())
-	require.LessOrEqual(t, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: w.engine.slots[0].tokens}).Exact), 102)
+	require.LessOrEqual(t, endOf(w.found(w.engine.slots[0].tokens)), 102)
 	w.tier.table.closed = false
 	w.available += 2 * uint64(len(checkpoints(201)))
 	w.ask(ask(w.engine.slots[0].tokens), 2)
 	w.tier.Flush(t.Context())
-	require.Greater(t, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: w.engine.slots[0].tokens}).Exact), 190)
+	require.Greater(t, endOf(w.found(w.engine.slots[0].tokens)), 190)
 }
 
 // TestASequenceLargerThanMemory goes through a file on the disk, and nothing is left there.
 func TestASequenceLargerThanMemory(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.available = 100
 	w.ask(ask(prompt(1, 100)), 3)
 	w.tier.Flush(t.Context())
-	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
+	require.NotEmpty(t, w.found(prompt(1, 100)))
 
 	w.start(1, 1000)
 	require.Equal(t, 100, w.ask(ask(prompt(1, 120)), 3))
 	require.Equal(t, 20, w.engine.computed)
 	w.tier.Flush(t.Context())
-	left, err := os.ReadDir(w.files.Dir())
-	require.NoError(t, err)
-	require.Empty(t, left)
+	require.Empty(t, w.slotFiles())
 }
 
 // TestRequestsThatWaitAreRefusedAtTheEnd, so that the flush gets the slots.
 func TestRequestsThatWaitAreRefusedAtTheEnd(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	ctx, cancel := context.WithCancel(t.Context())
 	running, err := w.tier.Begin(ctx, Request{Tokens: prompt(1, 100), Slot: -1, Cancel: cancel})
 	require.NoError(t, err)
@@ -400,7 +417,7 @@ func TestRequestsThatWaitAreRefusedAtTheEnd(t *testing.T) {
 	<-ctx.Done()
 	running.End(w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 3))
 	<-flushed
-	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
+	require.NotEmpty(t, w.found(prompt(1, 100)))
 	_, err = w.tier.Begin(t.Context(), ask(prompt(3, 100)))
 	require.ErrorIs(t, err, ErrClosed)
 }
@@ -409,8 +426,7 @@ func TestRequestsThatWaitAreRefusedAtTheEnd(t *testing.T) {
 // stays as it was.
 func TestARefusedPrompt(t *testing.T) {
 	for _, hybrid := range []bool{false, true} {
-		store := openStore(t)
-		w := &world{t: t, store: store, hybrid: hybrid}
+		w := &world{t: t, hybrid: hybrid}
 		w.start(1, 400)
 		w.ask(ask(prompt(1, 300)), 5)
 		w.tier.Flush(t.Context())
@@ -418,7 +434,7 @@ func TestARefusedPrompt(t *testing.T) {
 		w.start(1, 400)
 		w.ask(ask(prompt(2, 100)), 5)
 		long := slices.Concat(prompt(1, 400), opening)
-		turn := begin(t, w, long)
+		turn := w.begin(ask(long))
 		require.Zero(t, turn.Restored)
 		require.Nil(t, turn.Staged)
 		require.Nil(t, w.engine.slots[0].complete(w.engine, t.Context(), long, 5))
@@ -426,20 +442,17 @@ func TestARefusedPrompt(t *testing.T) {
 		require.Equal(t, 100, w.engine.computed)
 		w.idle()
 		if !hybrid {
-			require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(2, 100)}).Exact)
+			require.NotEmpty(t, w.found(prompt(2, 100)))
 		}
 		w.ask(ask(prompt(2, 120)), 5)
 		w.tier.Flush(t.Context())
-		require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(2, 120)}).Exact)
-		require.NoError(t, store.Close())
+		require.NotEmpty(t, w.found(prompt(2, 120)))
 	}
 }
 
 // TestAClientThatIsGoneBeforeItsRequestIsSent leaves the slot as it was.
 func TestAClientThatIsGoneBeforeItsRequestIsSent(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.ask(ask(prompt(1, 100)), 5)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -461,30 +474,25 @@ func TestAClientThatIsGoneBeforeItsRequestIsSent(t *testing.T) {
 
 // TestOff: nothing is stored or restored after the engine's adapters changed.
 func TestOff(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.tier.Off(telemetry.ObstacleOption, "a test")
-	w.ask(ask(prompt(1, 100)), 3)
-	w.idle()
+	w.askAndIdle(ask(prompt(1, 100)), 3)
 	w.tier.Flush(t.Context())
-	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
+	require.Empty(t, w.found(prompt(1, 100)))
 }
 
 // TestTailsOfASavedSlot: one, also where the answer ends in a later page than its prompt. The
 // prompt's end is found at the beginning of a page or of the tail.
 func TestTailsOfASavedSlot(t *testing.T) {
 	for _, answer := range []int{5, 20} {
-		store := openStore(t)
-		w := newWorld(t, store, 1, 1000)
+		w := newWorld(t, 1, 1000)
 		w.ask(ask(prompt(1, 200)), answer)
 		w.tier.Flush(t.Context())
-		usage, err := store.Scan(t.Context())
+		usage, err := w.store.Scan(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 1, usage.Local.Tails, "an answer of %d tokens", answer)
-		refs := store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 200)}).Exact
+		refs := w.found(prompt(1, 200))
 		last := refs[len(refs)-1]
 		require.Equal(t, 200, int(last.Start)+last.Tokens)
-		require.NoError(t, store.Close())
 	}
 }

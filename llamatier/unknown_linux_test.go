@@ -7,15 +7,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
 // TestARequestOfWhichNothingIsKnown: the conversation that it takes the slot from comes back.
 func TestARequestOfWhichNothingIsKnown(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 2, 1000)
+	w := newWorld(t, 2, 1000)
 	w.calm()
 	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
 	require.Zero(t, w.ask(ask(prompt(2, 100)), 5))
@@ -34,9 +31,7 @@ func TestARequestOfWhichNothingIsKnown(t *testing.T) {
 
 // TestAnIdleSlotBeforeAnUnknownRequest was saved without its tail, and is saved again.
 func TestAnIdleSlotBeforeAnUnknownRequest(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.calm()
 	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
 	w.idle()
@@ -49,9 +44,7 @@ func TestAnIdleSlotBeforeAnUnknownRequest(t *testing.T) {
 // TestAHungEngineBeforeAnUnknownRequest holds the request up for a while, and not until the
 // engine is given up.
 func TestAHungEngineBeforeAnUnknownRequest(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 2, 1000)
+	w := newWorld(t, 2, 1000)
 	w.tier.patience.unknown = 20 * time.Millisecond
 	w.ask(ask(prompt(1, 200)), 5)
 	w.ask(ask(prompt(2, 200)), 5)
@@ -61,7 +54,7 @@ func TestAHungEngineBeforeAnUnknownRequest(t *testing.T) {
 	close(hang)
 	w.tier.Flush(t.Context())
 	for seed := range 3 {
-		require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(seed, 200)}).Exact, "the request may have run in any slot")
+		require.Empty(t, w.found(prompt(seed, 200)), "the request may have run in any slot")
 	}
 }
 
@@ -77,18 +70,16 @@ func TestNoUselessSavesBeforeAnUnknownRequest(t *testing.T) {
 			w.ask(ask(prompt(1, 220)), 5)
 		},
 		"private": func(w *world) { w.ask(Request{Tokens: prompt(1, 200), Slot: -1, Private: true}, 5) },
-		"unheard": func(w *world) { begin(w.t.(*testing.T), w, prompt(1, 200)).End(nil) },
+		"unheard": func(w *world) { w.begin(ask(prompt(1, 200))).End(nil) },
 		"off":     func(w *world) { w.ask(ask(prompt(1, 200)), 5); w.tier.Off(telemetry.ObstacleOption, "a test") },
 		"closed":  func(w *world) { w.ask(ask(prompt(1, 200)), 5); w.tier.table.closed = true },
 	} {
-		store := openStore(t)
-		w := newWorld(t, store, 1, 1000)
+		w := newWorld(t, 1, 1000)
 		last(w)
 		w.engine.onEnter("/slots", func() { t.Error(name) })
 		w.engine.onEnter("/slots/0", func() { t.Error(name) })
 		w.tier.Unknown()(true)
 		w.tier.storing.Wait()
-		require.NoError(t, store.Close())
 	}
 }
 
@@ -103,18 +94,15 @@ func TestARequestThatNobodyWaitsFor(t *testing.T) {
 		"as long, and another": prompt(9, 101),
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := openStore(t)
-			defer store.Close()
-			w := newWorld(t, store, 1, 1000)
+			w := newWorld(t, 1, 1000)
 			w.ask(ask(prompt(1, 100)), 2)
 			require.NotNil(t, w.engine.slots[0].complete(w.engine, t.Context(), late, 2))
 			w.idle()
-			require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: late}).Exact)
+			require.Empty(t, w.found(late))
 
-			w.ask(ask(prompt(4, 100)), 2)
-			w.idle()
-			require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: late}).Exact)
-			require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(4, 100)}).Exact)
+			w.askAndIdle(ask(prompt(4, 100)), 2)
+			require.Empty(t, w.found(late))
+			require.NotEmpty(t, w.found(prompt(4, 100)))
 		})
 	}
 }
@@ -129,10 +117,8 @@ func (s *fakeSlot) spoil() {
 // TestAnUnknownRequestAfterAnAnswer whose client reads slowly: llama-server has left the slot, and
 // computes the same prompt again, with an adapter. Those rows are not the answer's.
 func TestAnUnknownRequestAfterAnAnswer(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
-	turn, s := begin(t, w, prompt(1, 100)), w.engine.slots[0]
+	w := newWorld(t, 1, 1000)
+	turn, s := w.begin(ask(prompt(1, 100))), w.engine.slots[0]
 	answer := s.complete(w.engine, t.Context(), prompt(1, 100), 5)
 	end := w.tier.Unknown()
 	s.complete(w.engine, t.Context(), prompt(1, 100), 5)
@@ -140,11 +126,10 @@ func TestAnUnknownRequestAfterAnAnswer(t *testing.T) {
 	end(true)
 	turn.End(answer)
 	w.idle()
-	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
+	require.Empty(t, w.found(prompt(1, 100)))
 
-	w.ask(ask(prompt(2, 100)), 5)
-	w.idle()
-	require.NotEmpty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(2, 100)}).Exact)
+	w.askAndIdle(ask(prompt(2, 100)), 5)
+	require.NotEmpty(t, w.found(prompt(2, 100)))
 }
 
 // TestAnUnknownRequestAfterAnAction: llama-server has restored a slot, or emptied it, and begins and
@@ -154,10 +139,9 @@ func TestAnUnknownRequestAfterAnAction(t *testing.T) {
 		"restore": func(w *world) { w.ask(ask(prompt(1, 100)), 5); w.tier.Flush(t.Context()); w.start(1, 1000) },
 		"erase":   func(w *world) { w.ask(Request{Tokens: prompt(2, 100), Slot: -1, Private: true}, 5) },
 	} {
-		store := openStore(t)
-		w := newWorld(t, store, 1, 1000)
+		w := newWorld(t, 1, 1000)
 		before(w)
-		stored := len(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 200)}).Exact)
+		stored := len(w.found(prompt(1, 200)))
 		w.tier.patience.unknown = time.Millisecond
 		s, came := w.engine.slots[0], false
 		w.engine.onLeave("/slots/0?action="+action, func() {
@@ -170,39 +154,32 @@ func TestAnUnknownRequestAfterAnAction(t *testing.T) {
 		w.ask(ask(prompt(1, 200)), 5)
 		require.True(t, came, action)
 		w.idle()
-		require.Len(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 200)}).Exact, stored, action)
-		require.NoError(t, store.Close())
+		require.Len(t, w.found(prompt(1, 200)), stored, action)
 	}
 }
 
 // TestALateRequestThatIsShorter leaves the beginning of the last prompt in the slot, computed with
 // an adapter.
 func TestALateRequestThatIsShorter(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 1, 1000)
+	w := newWorld(t, 1, 1000)
 	w.ask(ask(prompt(1, 100)), 5)
 	s := w.engine.slots[0]
 	s.complete(w.engine, t.Context(), prompt(1, 60), 1)
 	s.spoil()
 	w.idle()
-	require.Empty(t, store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 100)}).Exact)
+	require.Empty(t, w.found(prompt(1, 100)))
 }
 
 // TestARequestThatTheEngineHasRefused computed nothing: tokens of the slots are stored, those from
 // before it and those computed beside it, and nothing is restored in their place.
 func TestARequestThatTheEngineHasRefused(t *testing.T) {
-	store := openStore(t)
-	defer store.Close()
-	w := newWorld(t, store, 2, 1000)
+	w := newWorld(t, 2, 1000)
 	w.ask(ask(prompt(1, 200)), 5)
 	end := w.tier.Unknown()
-	w.ask(ask(prompt(1, 300)), 5)
-	w.idle()
-	require.Equal(t, 200, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 300)}).Exact), "it may yet compute")
+	w.askAndIdle(ask(prompt(1, 300)), 5)
+	require.Equal(t, 200, endOf(w.found(prompt(1, 300))), "it may yet compute")
 	end(false)
-	w.ask(ask(prompt(1, 400)), 5)
-	w.idle()
-	require.Equal(t, 400, endOf(store.Find(t.Context(), diskstore.Prompt{Tokens: prompt(1, 400)}).Exact))
+	w.askAndIdle(ask(prompt(1, 400)), 5)
+	require.Equal(t, 400, endOf(w.found(prompt(1, 400))))
 	require.Zero(t, w.engine.restored)
 }

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -21,10 +19,7 @@ func TestRandomUsers(t *testing.T) {
 		dir, err := os.MkdirTemp("", "kvtier-users-")
 		require.NoError(rt, err)
 		defer os.RemoveAll(dir)
-		store, err := diskstore.Open(context.Background(), diskstore.Options{
-			Fingerprint: pagefile.Key{1}, PageTokens: testPage, Local: diskstore.TierConfig{Root: dir, BudgetBytes: 1 << 30},
-		})
-		require.NoError(rt, err)
+		store := openStore(rt, dir)
 		defer store.Close()
 		slots := rapid.IntRange(1, 3).Draw(rt, "slots")
 		w := &world{t: rt, store: store, hybrid: rapid.Bool().Draw(rt, "hybrid"), stream: rapid.Bool().Draw(rt, "stream")}

@@ -1,6 +1,8 @@
 package vfs
 
 import (
+	"io/fs"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -91,4 +93,24 @@ func TestMachineName(t *testing.T) {
 	for _, c := range [][2]string{{"", "gpu0"}, {"uninitialized", "gpu0"}, {id[1:], "gpu0"}, {id, ""}, {id, "localhost"}} {
 		require.Empty(t, machineName(c[0], c[1]))
 	}
+}
+
+// TestHeld: a lock is seen while it is held, and looking takes nothing.
+func TestHeld(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	_, err := Held(path)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	for range 2 {
+		lock, err := OS.Lock(path)
+		require.NoError(t, err)
+		held, err := Held(path)
+		require.NoError(t, err)
+		require.True(t, held)
+		require.NoError(t, lock.Close())
+		held, err = Held(path)
+		require.NoError(t, err)
+		require.False(t, held)
+	}
+	_, err = Held(filepath.Dir(path))
+	require.ErrorIs(t, err, ErrNotRegular)
 }

@@ -7,8 +7,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/ollama/ollama/api"
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/ollamatest"
+	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
 // tool is a built kvtier with the variables of a server.
@@ -90,4 +95,111 @@ func flipByte(t *testing.T, path string) {
 	require.NoError(t, err)
 	data[len(data)/2] ^= 1
 	require.NoError(t, os.WriteFile(path, data, 0o600))
+}
+
+// Removing a model removes the model's pages.
+
+// removable is a server with its own models and page directories.
+type removable struct {
+	*server
+	remote string
+}
+
+func startRemovable(t *testing.T) removable {
+	t.Helper()
+	root, remote := filepath.Join(t.TempDir(), "pages"), remoteDir(t)
+	s := &server{t: t, root: root, Server: ollamatest.ForTest(t, ollamatest.Options{Env: []string{
+		"OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL=" + root, "OLLAMA_KV_TIER_REMOTE=" + remote,
+		"OLLAMA_KV_TIER_LOCAL_GB=0.002", "OLLAMA_KV_TIER_TEST=1", "OLLAMA_NUM_PARALLEL=1",
+	}})}
+	s.create(model, shared.gguf)
+	return removable{server: s, remote: remote}
+}
+
+// fill stores more than the local tier holds, and returns a stored prompt.
+func (s removable) fill(t *testing.T) string {
+	t.Helper()
+	text := prompt(t, 900, 1)
+	s.ask(prompt(t, 900, 2), 4)
+	s.ask(text, 4)
+	s.unload()
+	require.NotEmpty(t, s.pages())
+	require.NotEmpty(t, s.remotePages(t))
+	return text
+}
+
+func (s removable) remotePages(t *testing.T) []string { return files(t, s.remote, ".kvp") }
+
+// remove is "ollama rm" on the command line, which also unloads the model.
+func (s removable) remove(t *testing.T, name string) {
+	t.Helper()
+	out, err := s.Command(s.context(), "rm", name).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+const removedLine = "kv tier: removed the pages of a model that was removed"
+
+func TestRemovedModelLeavesNoPages(t *testing.T) {
+	s := startRemovable(t)
+	s.fill(t)
+	s.remove(t, model)
+	require.NoError(t, s.WaitLog(s.context(), removedLine))
+	require.Empty(t, s.pages())
+	require.Empty(t, s.remotePages(t))
+	require.Equal(t, 1, strings.Count(s.Logs(), removedLine))
+}
+
+// Pages belong to weights, and stay as long as another name has the same weights.
+func TestRemovedNameKeepsPagesOfTheOther(t *testing.T) {
+	s := startRemovable(t)
+	other := shape
+	other.Seed = 9
+	gguf := filepath.Join(t.TempDir(), "other.gguf")
+	require.NoError(t, testmodel.Write(gguf, other))
+	s.create("other", gguf)
+	toOther := func(r *ollamatest.Request) { r.Model = "other" }
+	short := prompt(t, 300, 3)
+	s.ask(short, 4, toOther)
+
+	text := s.fill(t)
+	require.NoError(t, s.API().Copy(s.context(), &api.CopyRequest{Source: model, Destination: "copy"}))
+	s.remove(t, model)
+	toCopy := func(r *ollamatest.Request) { r.Model = "copy" }
+	require.Equal(t, 899, s.ask(text, 4, toCopy).restored, "another name for the same weights")
+
+	s.remove(t, "copy")
+	require.NoError(t, s.WaitLog(s.context(), removedLine))
+	require.NoError(t, s.Unload(s.context(), "other"))
+	require.Equal(t, 299, s.ask(short, 4, toOther).restored, "another model")
+	s.remove(t, "other")
+	require.NoError(t, s.Stop())
+	require.Empty(t, s.pages())
+	require.Empty(t, s.remotePages(t))
+}
+
+// A model removed during an answer finishes the answer, and pages that its runner stores
+// until then are removed with the model.
+func TestRemovedWhileItAnswers(t *testing.T) {
+	s := startRemovable(t)
+	s.fill(t)
+	type outcome struct {
+		result ollamatest.Result
+		err    error
+	}
+	answered := make(chan outcome)
+	request := ollamatest.Request{Model: model, Prompt: prompt(t, 900, 4), Raw: true,
+		Options: oneThread(ollamatest.Greedy(900, numCtx)), KeepAlive: ollamatest.KeepAlive(10 * time.Minute)}
+	ctx, mark := s.context(), s.LogMark()
+	go func() {
+		r, err := s.Generate(ctx, request)
+		answered <- outcome{r, err}
+	}()
+	require.NoError(t, s.WaitLogFrom(s.context(), mark, "runner started in"))
+	require.NoError(t, s.API().Delete(s.context(), &api.DeleteRequest{Model: model}))
+	o := <-answered
+	require.NoError(t, o.err)
+	require.Equal(t, 900, o.result.EvalCount)
+	require.NoError(t, s.Stop()) // stopping the server ends the runner
+	require.Empty(t, s.pages())
+	require.Empty(t, s.remotePages(t))
 }

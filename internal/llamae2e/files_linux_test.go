@@ -1,6 +1,13 @@
 package llamae2e
 
 import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -113,4 +120,90 @@ func damage(t *testing.T, root string) {
 		b[len(b)-pagefile.FooterBytes-pagefile.PageAlign]++
 		return os.WriteFile(path, b, 0o600)
 	})
+}
+
+var updateGolden = flag.Bool("update", false, "write the golden files of package llamastate")
+
+// goldens are small models and settings whose slots are in llamastate/testdata, of one token
+// and of goldenTokens, in a folder for each version of the format.
+var goldens = map[string]struct {
+	shape testmodel.Shape
+	args  string
+}{
+	"full":       {testmodel.Shape{Arch: "llama"}, "-np 1"},
+	"transposed": {testmodel.Shape{Arch: "llama"}, "-np 2 -fa off"},
+	"q8_0":       {testmodel.Shape{Arch: "llama"}, "-np 1 -ctk q8_0 -ctv q8_0"},
+	"rotated":    {testmodel.Shape{Arch: "llama", HeadDim: 64}, "-np 1 -ctk q8_0 -ctv q8_0"},
+	"latent":     {testmodel.Shape{Arch: "deepseek2"}, "-np 1 -nr"},
+	"window":     {testmodel.Shape{Arch: "gemma3", Window: 16, Layers: 6}, "-np 1"},
+	"hybrid":     {testmodel.Shape{Arch: "lfm2", Layers: 6}, "-np 1"},
+	"sections":   {testmodel.Shape{Arch: "qwen35"}, "-np 1"},
+}
+
+const goldenTokens = 40
+
+// TestGoldenFiles saves slots of a stock server. With -update the files become the golden
+// files of package llamastate; their rows differ from processor to processor, so that files
+// are not compared here.
+func TestGoldenFiles(t *testing.T) {
+	for name, g := range goldens {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			g.shape.Layers, g.shape.HeadDim = max(2, g.shape.Layers), max(32, g.shape.HeadDim)
+			g.shape.Embed, g.shape.Heads, g.shape.KVHeads = 64, 2, 1
+			s := start(t, llamatest.Options{Model: aModel(t, g.shape), Args: append(strings.Fields(g.args), "-c", "512", "--slot-save-path", dir)})
+			for _, n := range []int{1, goldenTokens} {
+				status, body := s.post("/completion", map[string]any{"prompt": someTokens(1, n), "n_predict": 0, "id_slot": 0})
+				require.Equal(t, http.StatusOK, status, string(body))
+				file := fmt.Sprintf("%s-%d.bin", name, n)
+				status, body = s.post("/slots/0?action=save", map[string]string{"filename": file})
+				require.Equal(t, http.StatusOK, status, string(body))
+				content, err := os.ReadFile(filepath.Join(dir, file))
+				require.NoError(t, err)
+				require.Greater(t, len(content), 8)
+				if *updateGolden {
+					version := fmt.Sprintf("v%d", binary.LittleEndian.Uint32(content[4:]))
+					require.NoError(t, os.WriteFile(filepath.Join("../../llamastate/testdata", version, file), content, 0o644))
+				}
+			}
+		})
+	}
+}
+
+// TestKeys: conversations come back under a server that asks for a key, and a client without the
+// key is refused as by the stock server.
+func TestKeys(t *testing.T) {
+	o := llamatest.Options{Model: aModel(t, testmodel.Shape{Arch: "llama"}), Args: strings.Fields("-c 2048 -np 1 --api-key other,right")}
+	ask := func(s *server, key string) (int, []byte) {
+		body, err := json.Marshal(map[string]any{"prompt": someTokens(1, 600), "n_predict": 3, "temperature": 0})
+		require.NoError(t, err)
+		req, err := http.NewRequest(http.MethodPost, s.URL+"/completion", bytes.NewReader(body))
+		require.NoError(t, err)
+		req.Header.Set("Authorization", "Bearer "+key)
+		res, err := llamatest.Client.Do(req)
+		require.NoError(t, err)
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		return res.StatusCode, b
+	}
+	s := start(t, o)
+	stock, refusal := ask(s, "wrong")
+	require.Equal(t, http.StatusUnauthorized, stock)
+	s.Kill()
+
+	o.Root = filepath.Join(t.TempDir(), "pages")
+	s = start(t, o)
+	status, _ := ask(s, "right")
+	require.Equal(t, http.StatusOK, status)
+	s.Kill()
+	s = start(t, o)
+	status, body := ask(s, "wrong")
+	require.Equal(t, stock, status)
+	require.Equal(t, string(refusal), string(body))
+	status, body = ask(s, "right")
+	require.Equal(t, http.StatusOK, status)
+	var a answer
+	require.NoError(t, json.Unmarshal(body, &a))
+	require.Greater(t, a.Timings.Cached, 500)
 }

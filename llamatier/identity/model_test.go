@@ -10,6 +10,7 @@ import (
 	"github.com/ollama/ollama/fs/ggml"
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/sizing"
 )
 
@@ -53,4 +54,46 @@ func TestModelThatLies(t *testing.T) {
 		require.ErrorIs(t, err, sizing.ErrNotGGUF)
 		require.ErrorIs(t, wholly(path), sizing.ErrNotGGUF)
 	}
+}
+
+// TestDevices: kinds of GPUs, each once, and only where the engine has the library.
+func TestDevices(t *testing.T) {
+	root := t.TempDir()
+	write := func(path, text string) {
+		path = filepath.Join(root, path)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	}
+	const nvidia, amd = "proc/driver/nvidia/gpus/", "sys/class/kfd/kfd/topology/nodes/"
+	write(nvidia+"0000:01:00.0/information", "Model: \t\t Quadro M6000 24GB\nIRQ:   \t\t 95\n")
+	write(nvidia+"0000:02:00.0/information", "Model: \t\t Quadro M6000 24GB\n")
+	write(nvidia+"0000:03:00.0/information", "Model: \t\t NVIDIA GeForce GTX 1070\n")
+	write(nvidia+"0000:04:00.0/information", "hostile\x00")
+	write(amd+"0/properties", "cpu_cores_count 16\ngfx_target_version 0\n")
+	write(amd+"1/properties", "gfx_target_version 110000\nvendor_id 4098\n")
+	const drm = "sys/class/drm/"
+	write(drm+"card0/device/uevent", "DRIVER=i915\nPCI_CLASS=30000\nPCI_ID=8086:56A0\nPCI_SUBSYS_ID=172F:3937\n")
+	write(drm+"card0-HDMI-A-1/device/uevent", "MAJOR=226\nDEVNAME=dri/card0\n")
+	write(drm+"card1/device/uevent", "PCI_ID=1002:744C\n")
+	cuda := []string{"/x/libggml-base.so", "/x/cuda_v12/libggml-cuda.so"}
+	require.Equal(t, []string{"cuda NVIDIA GeForce GTX 1070", "cuda Quadro M6000 24GB"}, devices(root, cuda))
+	require.Equal(t, []string{"hip 110000"}, devices(root, []string{"/x/rocm/libggml-hip.so.0"}))
+	require.Equal(t, []string{"vulkan 1002:744C", "vulkan 8086:56A0"}, devices(root, []string{"/x/vulkan/libggml-vulkan.so"}))
+	require.Equal(t, []string{"sycl 1002:744C", "sycl 8086:56A0"}, devices(root, []string{"/x/libggml-sycl.so"}))
+	require.Empty(t, devices(root, []string{"/x/libggml-cpu-haswell.so", "/cuda/libggml-blas.so"}))
+	require.Empty(t, devices(t.TempDir(), cuda))
+}
+
+// TestTheEnginesCode is that of the program which runs.
+func TestTheEnginesCode(t *testing.T) {
+	files := digests.Open(filepath.Join(t.TempDir(), "digests.json"))
+	one, _, err := engineDigest(os.Getpid(), files)
+	if err != nil {
+		t.Skip("no /proc on this system")
+	}
+	two, _, err := engineDigest(os.Getpid(), files)
+	require.NoError(t, err)
+	require.Equal(t, one, two)
+	_, _, err = engineDigest(-1, files)
+	require.Error(t, err)
 }

@@ -3,13 +3,17 @@ package proxy
 import (
 	"bytes"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/llamatier"
 )
 
 // TestBodiesAreBoundedTogether: a body for which there is no memory passes through as it comes,
@@ -76,4 +80,103 @@ func TestALongBodyWithoutALength(t *testing.T) {
 	require.Equal(t, int64(bodyMax+5), n)
 	done()
 	require.Equal(t, bodiesMax, b.free)
+}
+
+// TestOurOptionsAreHidden from clients, and those of the people who started the server are not.
+func TestOurOptionsAreHidden(t *testing.T) {
+	props := `{"chat_template":"\"endpoint_metrics\":true` + strings.Repeat("x", propsMax/2) + `","endpoint_slots":true,"endpoint_metrics":true,"n":1}`
+	long := `{"x":"` + strings.Repeat("x", propsMax) + `"}`
+	answer := props
+	engine := listen(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, answer) })
+	state := State{Listening: func() bool { return false }, Ready: func() bool { return true }}
+	for _, ours := range []Ours{{}, {SavePath: true, Metrics: true, Slots: true}} {
+		s := httptest.NewServer(New(engine, ours, state, slog.New(slog.DiscardHandler)))
+		want, status := props, http.StatusOK
+		if ours.Metrics {
+			want, status = strings.Replace(props, `"endpoint_slots":true,"endpoint_metrics":true,"n"`, `"endpoint_slots":false,"endpoint_metrics":false,"n"`, 1), http.StatusNotImplemented
+		}
+		answer = props
+		_, got := get(t, s.URL+"/props")
+		require.True(t, want == got)
+		for _, path := range []string{"/metrics", "/slots"} {
+			got, _ := get(t, s.URL+path)
+			require.Equal(t, status, got, path)
+			res, err := http.Head(s.URL + path)
+			require.NoError(t, err)
+			res.Body.Close()
+			require.Equal(t, status, res.StatusCode, path)
+		}
+		res, err := http.Post(s.URL+"/slots/0?action=save", "application/json", strings.NewReader("{}"))
+		require.NoError(t, err)
+		res.Body.Close()
+		require.Equal(t, status, res.StatusCode)
+
+		answer = long
+		_, got = get(t, s.URL+"/props")
+		require.True(t, long == got, "too long to look at")
+		s.Close()
+	}
+}
+
+// TestRefusalsComeAfterOthers: first llama-server says that it is loading, then that a key is
+// wrong, and then that an option is not set.
+func TestRefusalsComeAfterOthers(t *testing.T) {
+	engine := listen(t, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+	ready := false
+	state := State{Listening: func() bool { return true }, Ready: func() bool { return ready }}
+	s := httptest.NewServer(New(engine, Ours{SavePath: true, Keys: true}, state, slog.New(slog.DiscardHandler)))
+	defer s.Close()
+	for _, want := range []int{http.StatusServiceUnavailable, http.StatusUnauthorized} {
+		res, err := http.Post(s.URL+"/slots/0?action=save", "application/json", strings.NewReader("{}"))
+		require.NoError(t, err)
+		res.Body.Close()
+		require.Equal(t, want, res.StatusCode)
+		ready = true
+	}
+}
+
+// TestTheFirstStepIsAddedToAnAccount, in pieces of any size, and nothing else is changed.
+func TestTheFirstStepIsAddedToAnAccount(t *testing.T) {
+	const (
+		usage = `"usage":{"prompt_tokens":310,"prompt_tokens_details":{"cached_tokens":300}},`
+		made  = `"timings":{"cache_n":300,"prompt_n":10,"prompt_ms":25.5,"prompt_per_token_ms":2.55,"prompt_per_second":392.15,"predicted_n":7,"predicted_ms":1e-3}`
+		text  = `data: {"content":"\"cache_n\":300, \"timings\":{ and {"}` + "\n\n"
+	)
+	staged := &llamatier.Answer{Cached: 100, Processed: 200, Generated: 1, Took: 500 * time.Millisecond}
+	want := strings.Replace(usage, `"cached_tokens":300`, `"cached_tokens":100`, 1) +
+		`"timings":{"cache_n":100,"prompt_n":210,"prompt_ms":525.5,"prompt_per_token_ms":2.5023809523809524,"prompt_per_second":399.61941008563275,"predicted_n":7,"predicted_ms":1e-3}`
+	for in, want := range map[string]string{
+		text + `data: {` + usage + made + "}\n\ndata: [DONE]\n\n": text + `data: {` + want + "}\n\ndata: [DONE]\n\n",
+		`{` + made + `,` + made + `}`:                             `{` + want[strings.Index(want, `"timings"`):] + `,` + want[strings.Index(want, `"timings"`):] + `}`,
+		text:                                                      text,
+		`{"cache_n":`:                                             `{"cache_n":`,
+		`{"cache_n":-,"cached_tokens":5}`:                         `{"cache_n":-,"cached_tokens":0}`,
+		`"prompt_progress":{"total":310,"cache":300,"processed":305,"time_ms":7}`: `"prompt_progress":{"total":310,"cache":100,"processed":305,"time_ms":507}`,
+		"": "",
+	} {
+		for name, pieces := range map[string]func(io.Reader) io.Reader{
+			"whole": func(r io.Reader) io.Reader { return r }, "bytes": iotest.OneByteReader, "halves": iotest.HalfReader, "at the end": iotest.DataErrReader,
+		} {
+			r := &restamped{ReadCloser: io.NopCloser(pieces(strings.NewReader(in))), staged: staged}
+			got, err := io.ReadAll(iotest.OneByteReader(r))
+			require.NoError(t, err)
+			require.Equal(t, want, string(got), name)
+		}
+	}
+}
+
+// TestAnEventIsNotHeldBack: the client gets each event as soon as it came.
+func TestAnEventIsNotHeldBack(t *testing.T) {
+	in, out := io.Pipe()
+	r := &restamped{ReadCloser: in, staged: &llamatier.Answer{}}
+	buf := make([]byte, 100)
+	for _, event := range []string{"data: {\"content\":\"a\"}\n\n", "data: {\"content\":\"say \\\"hi\\\"\"}\n\n", ":\n\n"} {
+		go func() { _, _ = io.WriteString(out, event) }()
+		n, err := r.Read(buf)
+		require.NoError(t, err)
+		require.Equal(t, event, string(buf[:n]))
+	}
+	require.NoError(t, out.CloseWithError(io.ErrUnexpectedEOF))
+	_, err := r.Read(buf)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 }

@@ -52,3 +52,13 @@ func TestVerdictsBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
 	v.Replaced(info.Name)
 	require.Len(t, v.order, maxBadPages-1)
 }
+
+func TestCopiesAreBounded(t *testing.T) {
+	c := NewCopies(time.Now)
+	for i := range MaxCopies + 10 {
+		info := tier.Info{Name: pagefile.Name{Key: pagefile.Key{byte(i), byte(i >> 8), 1}}}
+		c.Good(info, 0)
+		require.True(t, c.Knows(info))
+	}
+	require.LessOrEqual(t, len(c.files), MaxCopies)
+}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -56,4 +57,37 @@ func TestTrafficStandsBack(t *testing.T) {
 	second()
 	require.NoError(t, <-passed)
 	require.ErrorIs(t, traffic.StandBack(ctx), context.Canceled, "nothing runs, and the context has ended")
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestOnceClock(t *testing.T) {
+	var c Once
+	fired := make(chan int, 10)
+	for i := range 5 {
+		c.Start(time.Millisecond, func() { fired <- i })
+	}
+	require.Equal(t, 0, <-fired, "the first Start counts")
+	c.Start(time.Millisecond, func() { fired <- 9 })
+	require.Equal(t, 9, <-fired)
+	c.Start(time.Hour, func() { fired <- 10 })
+	c.Stop()
+	c.Start(0, func() { fired <- 11 })
+	require.Empty(t, fired)
+}
+
+func TestLimitOfQueuedJobs(t *testing.T) {
+	b := NewQueue()
+	hold, begun := make(chan struct{}), make(chan struct{})
+	b.Submit("first", func(context.Context) { close(begun); <-hold })
+	<-begun // the job has left the queue
+	ran := 0
+	for i := range maxQueuedJobs + 1 {
+		b.Submit(i, func(context.Context) { ran++ })
+		b.Submit(i, func(context.Context) { ran += 1_000_000 }) // a job of the same key is queued already
+	}
+	close(hold)
+	require.NoError(t, b.Wait(t.Context()))
+	require.Equal(t, maxQueuedJobs, ran, "the last one found the queue full")
+	require.NoError(t, b.Close(time.Minute))
 }

@@ -1,7 +1,9 @@
 package dir
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -91,4 +94,67 @@ func TestAFileMadeBeforeDeath(t *testing.T) {
 	left, err := filepath.Glob(dead + "*")
 	require.NoError(t, err)
 	require.Empty(t, left)
+}
+
+// TestLedgerOfAnySize: a ledger as large as may be is read, a larger one is none.
+func TestLedgerOfAnySize(t *testing.T) {
+	tr := New(storetest.QuickFS, storetest.PrivateDir(t), Options{Create: true})
+	require.NoError(t, tr.Claim(ctx))
+	path := filepath.Join(tr.base, ledgerFile)
+	for _, size := range []int{0, 1, maxOwnBytes, maxOwnBytes + 1} {
+		require.NoError(t, os.WriteFile(path, bytes.Repeat([]byte("x"), size), 0o600))
+		content, err := tr.Account(ctx, nil)
+		require.NoError(t, err)
+		if size > maxOwnBytes {
+			size = 0
+		}
+		require.Len(t, content, size)
+	}
+	require.NoError(t, tr.Close())
+}
+
+// TestLedgerThatIsCutWhileItIsRead: a ledger that ends early cannot be read, and the next
+// change makes a new one.
+func TestLedgerThatIsCutWhileItIsRead(t *testing.T) {
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF} {
+		inj := vfs.Inject(storetest.QuickFS)
+		tr := New(inj, storetest.PrivateDir(t), Options{Create: true})
+		write := func(content []byte, _ string) ([]byte, error) { return append(content, 'x'), nil }
+		_, err := tr.Account(ctx, write)
+		require.NoError(t, err)
+		inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRead}, Err: end})
+		content, err := tr.Account(ctx, nil)
+		require.NoError(t, err)
+		require.Empty(t, content)
+		content, err = tr.Account(ctx, write)
+		require.NoError(t, err)
+		require.Equal(t, "x", string(content))
+		require.NoError(t, tr.Close())
+	}
+}
+
+// TestRootIsLookedAtOnceASecond: the root is checked neither at each operation nor only once.
+func TestRootIsLookedAtOnceASecond(t *testing.T) {
+	root := storetest.PrivateDir(t)
+	inj := vfs.Inject(storetest.QuickFS)
+	tr := New(inj, root, Options{})
+	var now time.Duration
+	tr.watch.clock = func() time.Duration { return now }
+	looks := 0
+	inj.Watch(func(op vfs.Op, paths ...string) {
+		if op == vfs.OpLstat && paths[0] == root {
+			looks++
+		}
+	})
+	for _, step := range []struct {
+		at    time.Duration
+		looks int
+	}{{0, 1}, {rootCheckEvery - 1, 1}, {rootCheckEvery, 2}, {2*rootCheckEvery - 1, 2}, {2 * rootCheckEvery, 3}} {
+		now = step.at
+		for range 3 {
+			_, err := tier.Stat(ctx, tr, pagefile.Name{Class: pagefile.ClassPage})
+			require.ErrorIs(t, err, tier.ErrNotFound)
+		}
+		require.Equal(t, step.looks, looks, "at %v", step.at)
+	}
 }
