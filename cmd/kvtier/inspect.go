@@ -20,6 +20,7 @@ import (
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/modelfile"
 	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/telemetry/show"
 )
 
 // inspected is a page in the output of inspect --json.
@@ -188,7 +189,7 @@ func describe(h *pagefile.Header, file inspect.PageFile, identity map[string]str
 	out := &inspected{
 		Key: h.Key.String(), Path: file.Path, Tier: file.Tier, Fingerprint: h.Fingerprint.String(), Identity: identity,
 		Parent: h.Parent.String(), Start: int(h.Start), Tokens: h.Tokens, PageTokens: h.PageTokens, Tail: h.Tail(),
-		Media: []media{}, FileBytes: h.FileBytes, LastUsed: known(file.Used), Sections: []section{},
+		Media: []media{}, FileBytes: h.FileBytes, LastUsed: show.Known(file.Used), Sections: []section{},
 	}
 	for _, m := range h.Media {
 		out.Media = append(out.Media, media{int(m.Offset), fmt.Sprintf("%x", m.Hash)})

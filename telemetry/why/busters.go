@@ -162,7 +162,7 @@ func (b *busters) changedLocked(s span, was, is []int32, held int) {
 
 // cut copies at most WordsMax tokens from a position on.
 func cut(tokens []int32, begin int) []int32 {
-	return slices.Clone(tokens[begin:min(len(tokens), begin+telemetry.WordsMax)])
+	return slices.Clone(tokens[min(begin, len(tokens)):min(len(tokens), begin+telemetry.WordsMax)])
 }
 
 // Busters returns the places that changed in busterMin prompts in a row or more, those that cost most
