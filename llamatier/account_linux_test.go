@@ -193,7 +193,7 @@ func TestNothingIsSavedAtAGuess(t *testing.T) {
 	turn, err := w.tier.Begin(t.Context(), Request{Tokens: prompt(1, 300), Slot: -1, Cancel: func() {}})
 	require.NoError(t, err)
 	require.Positive(t, turn.Restored)
-	require.False(t, w.rates.Measured())
+	require.False(t, w.rates.Known())
 	turn.End(&Answer{Cached: turn.Restored, Processed: 300 - turn.Restored})
 	w.tier.why.Wait(time.Minute)
 	totals, _ := w.meter.Read()
