@@ -51,9 +51,6 @@ func (s *Shape) Build(w io.WriterAt, tokens []int32, window int) (*Builder, erro
 // Size returns the file's size in bytes.
 func (b *Builder) Size() int64 { return b.size }
 
-// WindowRows returns the number of positions in the file's window; 0 without a window.
-func (b *Builder) WindowRows() int { return b.window }
-
 // WriteRows writes the rows of the first n tokens of a page, the tokens that it shares with the
 // sequence, from position start on. buf holds the page as layout says. Sections of windows and
 // states belong at the end of the file and are passed over elsewhere.

@@ -167,7 +167,7 @@ func TestNothingIsSavedAtAGuess(t *testing.T) {
 	w := stored(t)
 	turn := w.begin(ask(prompt(1, 300)))
 	require.Positive(t, turn.Restored)
-	require.False(t, w.rates.Measured())
+	require.False(t, w.rates.Known())
 	turn.End(&Answer{Cached: turn.Restored, Processed: 300 - turn.Restored})
 	w.tier.why.Wait(time.Minute)
 	totals, _ := w.meter.Read()

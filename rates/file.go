@@ -136,7 +136,7 @@ func Names(path string) (Kept, error) {
 	}, err
 }
 
-// Known reports whether the time to compute a token was observed.
+// Known reports whether the time to compute a token was observed. Before, Computing is a guess.
 func (r *Rates) Known() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

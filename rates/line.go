@@ -48,16 +48,14 @@ func (l *line) add(s sample) {
 	if !s.valid() {
 		return
 	}
-	same, oldest := 0, -1
+	var same []int // indices in the octave, the oldest first
 	for i, old := range l.samples {
 		if octave(old.x) == octave(s.x) {
-			if same++; oldest < 0 {
-				oldest = i
-			}
+			same = append(same, i)
 		}
 	}
-	if same >= samplesPerOctave {
-		l.samples = slices.Delete(l.samples, oldest, oldest+1)
+	if len(same) >= samplesPerOctave {
+		l.samples = slices.Delete(l.samples, same[0], same[0]+1)
 	}
 	l.samples = append(l.samples, s)
 	l.fitted = false

@@ -293,13 +293,6 @@ func (r *Rates) Reading(page Page) time.Duration {
 	return seconds(r.tierLocked(page.Tier).reading(page))
 }
 
-// Measured reports whether any batch was measured. Before, Computing is a guess.
-func (r *Rates) Measured() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.compute.known()
-}
-
 // Computing predicts the time to compute the tokens from position begin to end.
 func (r *Rates) Computing(begin, end int) time.Duration {
 	r.mu.Lock()

@@ -2,7 +2,6 @@ package rates
 
 import (
 	"math"
-	"math/bits"
 	"time"
 )
 
@@ -26,9 +25,8 @@ func (r *Rates) addWholeLocked(s sample) {
 	if !s.valid() || s.x < 1 {
 		return
 	}
-	octave := func(s sample) int { return bits.Len64(uint64(s.x)) }
 	for i, old := range r.whole {
-		if octave(old) == octave(s) {
+		if octave(old.x) == octave(s.x) {
 			if s.y*old.x < old.y*s.x {
 				r.whole[i] = s
 			}

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -33,26 +34,17 @@ func (m *Meter) addLocked(series string, n float64) {
 	m.totals[series] += n
 }
 
-// Observe adds a value to a histogram without labels.
-func (m *Meter) Observe(name string, value float64) {
-	metric, ok := Find(name)
-	if m == nil || !ok {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.observeLocked(metric, value)
-}
-
-func (m *Meter) observeLocked(metric Metric, value float64) {
+// observeLocked adds a value to a histogram without labels.
+func (m *Meter) observeLocked(name string, value float64) {
+	metric, _ := Find(name)
 	for _, bound := range metric.Bounds {
 		if value <= bound {
-			m.addLocked(Series(metric.Name+"_bucket", "le", FormatBound(bound)), 1)
+			m.addLocked(Series(name+"_bucket", "le", FormatBound(bound)), 1)
 		}
 	}
-	m.addLocked(Series(metric.Name+"_bucket", "le", "+Inf"), 1)
-	m.addLocked(metric.Name+"_sum", value)
-	m.addLocked(metric.Name+"_count", 1)
+	m.addLocked(Series(name+"_bucket", "le", "+Inf"), 1)
+	m.addLocked(name+"_sum", value)
+	m.addLocked(name+"_count", 1)
 }
 
 // FormatBound is a bucket's bound as the value of the label le.
@@ -81,21 +73,16 @@ func (m *Meter) Prompt(p Prompt) {
 	if restored := p.RAM + p.Local + p.Remote + p.Shifted; restored > 0 {
 		m.addLocked("ollama_kv_restores_total", 1)
 		m.addLocked("ollama_kv_saved_seconds_total", max(0, p.Saved.Seconds()))
-		m.observeNamedLocked("ollama_kv_restore_seconds", p.Restore.Seconds())
-		m.observeNamedLocked("ollama_kv_restored_tokens", float64(restored))
+		m.observeLocked("ollama_kv_restore_seconds", p.Restore.Seconds())
+		m.observeLocked("ollama_kv_restored_tokens", float64(restored))
 	}
 	if p.Took > 0 {
-		m.observeNamedLocked("ollama_kv_prompt_seconds", p.Took.Seconds())
+		m.observeLocked("ollama_kv_prompt_seconds", p.Took.Seconds())
 	}
 	if p.Miss != nil {
 		m.addLocked(Series("ollama_kv_misses_total", "cause", string(p.Miss.Cause)), 1)
 		m.addLocked(Series("ollama_kv_missed_tokens_total", "cause", string(p.Miss.Cause)), float64(p.Computed))
 	}
-}
-
-func (m *Meter) observeNamedLocked(name string, value float64) {
-	metric, _ := Find(name)
-	m.observeLocked(metric, value)
 }
 
 // Read returns copies of the totals and of the latest prompts.
@@ -105,11 +92,9 @@ func (m *Meter) Read() (totals map[string]float64, prompts []Prompt) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	totals = maps.Clone(m.totals)
-	if totals == nil {
-		totals = map[string]float64{}
-	}
-	return totals, append([]Prompt(nil), m.prompts...)
+	totals = make(map[string]float64, len(m.totals))
+	maps.Copy(totals, m.totals)
+	return totals, slices.Clone(m.prompts)
 }
 
 // Source makes a process's reports. Fill adds the rest: gauges, tiers,

@@ -317,24 +317,23 @@ func (d *disk) dropCache() (bool, error) {
 }
 
 func (out benched) print(w io.Writer) {
-	line := func(name, format string, args ...any) { field(w, name, format, args...) }
 	rate := func(r float64) string { return humanBytes(int64(r)) + "/s" }
-	line("disk", "%s", out.Root)
-	line("measured", "%s in pages of %s", humanBytes(out.Bytes), humanBytes(out.PageBytes))
-	line("write", "%s, durable", rate(out.Write))
+	field(w, "disk", "%s", out.Root)
+	field(w, "measured", "%s in pages of %s", humanBytes(out.Bytes), humanBytes(out.PageBytes))
+	field(w, "write", "%s, durable", rate(out.Write))
 	if out.ReadCold > 0 {
-		line("read, disk", "%s", rate(out.ReadCold))
+		field(w, "read, disk", "%s", rate(out.ReadCold))
 	} else {
-		line("read, disk", "not known: this system cannot be told to forget files")
+		field(w, "read, disk", "not known: this system cannot be told to forget files")
 	}
-	line("read, memory", "%s", rate(out.ReadWarm))
-	line("token", "%s of K/V (%s)", humanBytes(out.BytesPerToken), out.From)
-	line("restore", "%s tokens/s", count(int64(out.RestoreTokens)))
+	field(w, "read, memory", "%s", rate(out.ReadWarm))
+	field(w, "token", "%s of K/V (%s)", humanBytes(out.BytesPerToken), out.From)
+	field(w, "restore", "%s tokens/s", count(int64(out.RestoreTokens)))
 	switch {
 	case out.PrefillTokens == 0:
 	case out.Speedup >= 1:
-		line("against", "%s tokens/s of prefill: restoring is %.1f times as quick", count(int64(out.PrefillTokens)), out.Speedup)
+		field(w, "against", "%s tokens/s of prefill: restoring is %.1f times as quick", count(int64(out.PrefillTokens)), out.Speedup)
 	default:
-		line("against", "%s tokens/s of prefill: computing is quicker, and pages are read only where that changes", count(int64(out.PrefillTokens)))
+		field(w, "against", "%s tokens/s of prefill: computing is quicker, and pages are read only where that changes", count(int64(out.PrefillTokens)))
 	}
 }

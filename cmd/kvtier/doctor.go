@@ -76,22 +76,13 @@ func completeFindings(*cobra.Command, []string, string) ([]string, cobra.ShellCo
 	return ids, cobra.ShellCompDirectiveNoFileComp
 }
 
-// explained is the output of doctor --explain --json.
-type explained struct {
-	ID       string          `json:"id"`
-	Severity doctor.Severity `json:"severity"`
-	Title    string          `json:"title"`
-	Matters  string          `json:"matters"`
-	Means    string          `json:"means"`
-	Remedy   string          `json:"remedy"`
-}
-
 func explain(out *output, id string) error {
 	c, ok := doctor.Find(id)
 	if !ok {
 		return cli.Usagef("there is no finding %q; docs/doctor.md lists all, and kvtier doctor prints those of this machine", id)
 	}
-	return out.show(explained{c.ID, c.Severity, c.Title, c.Matters, c.Means, c.General()}, c.Explain)
+	c = c.General()
+	return out.show(c, c.Explain)
 }
 
 // statusOf is the error with which doctor ends. Notes are no reason for one.

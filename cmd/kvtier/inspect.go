@@ -20,6 +20,7 @@ import (
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/modelfile"
 	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/telemetry/show"
 )
 
 // inspected is a page in the output of inspect --json.
@@ -188,7 +189,7 @@ func describe(h *pagefile.Header, file inspect.PageFile, identity map[string]str
 	out := &inspected{
 		Key: h.Key.String(), Path: file.Path, Tier: file.Tier, Fingerprint: h.Fingerprint.String(), Identity: identity,
 		Parent: h.Parent.String(), Start: int(h.Start), Tokens: h.Tokens, PageTokens: h.PageTokens, Tail: h.Tail(),
-		Media: []media{}, FileBytes: h.FileBytes, LastUsed: known(file.Used), Sections: []section{},
+		Media: []media{}, FileBytes: h.FileBytes, LastUsed: show.Known(file.Used), Sections: []section{},
 	}
 	for _, m := range h.Media {
 		out.Media = append(out.Media, media{int(m.Offset), fmt.Sprintf("%x", m.Hash)})
@@ -222,36 +223,35 @@ func textOf(tokens []int32, named, found string) (*string, error) {
 }
 
 func (out *inspected) print(w io.Writer) {
-	line := func(name, format string, args ...any) { field(w, name, format, args...) }
 	what := "page"
 	if out.Tail {
 		what = "tail"
 	}
-	line(what, "%s", out.Key)
-	line("file", "%s", out.Path)
+	field(w, what, "%s", out.Key)
+	field(w, "file", "%s", out.Path)
 	if out.Tier != "" {
-		line("tier", "%s", out.Tier)
+		field(w, "tier", "%s", out.Tier)
 	}
-	line("size", "%s", humanBytes(out.FileBytes))
+	field(w, "size", "%s", humanBytes(out.FileBytes))
 	if out.LastUsed != nil {
-		line("last used", "%s", when(*out.LastUsed))
+		field(w, "last used", "%s", when(*out.LastUsed))
 	}
-	line("model", "%s", out.Model)
-	line("fingerprint", "%s", out.Fingerprint)
+	field(w, "model", "%s", out.Model)
+	field(w, "fingerprint", "%s", out.Fingerprint)
 	for _, key := range slices.Sorted(maps.Keys(out.Identity)) {
 		if out.Identity[key] != "" {
-			line("  "+key, "%s", out.Identity[key])
+			field(w, "  "+key, "%s", out.Identity[key])
 		}
 	}
-	line("position", "tokens %s to %s, page %s of its conversation",
+	field(w, "position", "tokens %s to %s, page %s of its conversation",
 		count(out.Start), count(out.Start+len(out.Tokens)-1), count(out.Start/out.PageTokens+1))
 	if out.Start == 0 {
-		line("after", "nothing: it is the first")
+		field(w, "after", "nothing: it is the first")
 	} else {
-		line("after", "%s", out.Parent)
+		field(w, "after", "%s", out.Parent)
 	}
 	for _, m := range out.Media {
-		line("media", "at token %s, SHA-256 %s", count(out.Start+m.Offset), m.Hash)
+		field(w, "media", "at token %s, SHA-256 %s", count(out.Start+m.Offset), m.Hash)
 	}
 	fmt.Fprintf(w, "\n%s of %d:\n%s\n", plural(len(out.Tokens), "token"), out.PageTokens, tokenLines(out.Tokens))
 	if out.Text != nil {

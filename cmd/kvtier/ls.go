@@ -12,6 +12,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/telemetry/show"
 )
 
 // listed is a fingerprint in a tier, in the output of ls --json.
@@ -81,7 +82,7 @@ func list(names modelNames, use diskstore.FingerprintUsage, in string) listed {
 	l := listed{
 		Model: names.of(use.Identity), Names: append([]string{}, names.Names[use.Identity[tierenv.KeyWeights]]...),
 		Fingerprint: use.Fingerprint.String(), Identity: use.Identity, Tier: in,
-		Pages: use.Pages, Tails: use.Tails, Bytes: use.Bytes, Hits: use.Hits.Pages, LastUsed: known(use.LastUsed), LastHit: known(use.Hits.Last),
+		Pages: use.Pages, Tails: use.Tails, Bytes: use.Bytes, Hits: use.Hits.Pages, LastUsed: show.Known(use.LastUsed), LastHit: show.Known(use.Hits.Last),
 	}
 	_, l.Lossy = tier.LossyOf(use.Fingerprint, use.Identity)
 	return l

@@ -21,6 +21,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/cli/clitest"
+	"github.com/kvtier/kvtier/internal/testmodel"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -234,16 +235,11 @@ func pullModel(ts *testscript.TestScript, neg bool, args []string) {
 
 // writeVocabulary writes a GGUF file of 100 byte-level tokens, " w0" to " w99".
 func writeVocabulary(path string) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
 	var tokens []string
 	for i := range 100 {
 		tokens = append(tokens, fmt.Sprintf("Ġw%d", i))
 	}
-	return ggml.WriteGGUF(f, ggml.KV{
+	return testmodel.WriteFile(path, ggml.KV{
 		"general.architecture": "qwen3", "qwen3.context_length": uint32(1024), "qwen3.block_count": uint32(2), "qwen3.embedding_length": uint32(256),
 		"qwen3.attention.head_count": uint32(4), "qwen3.attention.head_count_kv": uint32(2),
 		"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": tokens,

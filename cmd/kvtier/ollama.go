@@ -22,16 +22,11 @@ import (
 
 // planned is the output of ollama install --json and ollama remove --json.
 type planned struct {
-	DryRun  bool          `json:"dry_run"`
-	Service string        `json:"service"` // "" where systemd does not run Ollama
-	Folder  string        `json:"folder"`  // of llama-server
-	Steps   []plannedStep `json:"steps"`
-	Hints   []string      `json:"hints"`
-}
-
-type plannedStep struct {
-	Step  string `json:"step"`
-	Shows string `json:"shows,omitempty"` // the content of the file that it writes
+	DryRun  bool           `json:"dry_run"`
+	Service string         `json:"service"` // "" where systemd does not run Ollama
+	Folder  string         `json:"folder"`  // of llama-server
+	Steps   []install.Step `json:"steps"`
+	Hints   []string       `json:"hints"`
 }
 
 // ollamaFlags are the flags of ollama's verbs.
@@ -209,7 +204,7 @@ func (f ollamaFlags) carryOut(ctx context.Context, out *output, p *install.Plan,
 	} else if cannot != nil {
 		return cannot
 	}
-	steps := newPlanned(p, f.dryRun)
+	steps := planned{f.dryRun, p.Ollama.Service, p.Ollama.Folder, append([]install.Step{}, p.Steps...), append([]string{}, p.Hints...)}
 	if err := out.show(steps, func(w io.Writer) { steps.print(w, verb) }); err != nil {
 		return err
 	}
@@ -244,14 +239,6 @@ func ask(in io.Reader, out io.Writer) bool {
 	return answer == "y" || answer == "yes"
 }
 
-func newPlanned(p *install.Plan, dryRun bool) planned {
-	out := planned{DryRun: dryRun, Service: p.Ollama.Service, Folder: p.Ollama.Folder, Steps: []plannedStep{}, Hints: append([]string{}, p.Hints...)}
-	for _, s := range p.Steps {
-		out.Steps = append(out.Steps, plannedStep{s.Text, s.Shows})
-	}
-	return out
-}
-
 func (out planned) print(w io.Writer, verb string) {
 	if len(out.Steps) > 0 {
 		fmt.Fprintf(w, "The steps of %s:\n\n", verb)
@@ -259,7 +246,7 @@ func (out planned) print(w io.Writer, verb string) {
 		fmt.Fprintln(w, "There is nothing to do.")
 	}
 	for i, s := range out.Steps {
-		fmt.Fprintf(w, "%3d. %s\n", i+1, s.Step)
+		fmt.Fprintf(w, "%3d. %s\n", i+1, s.Text)
 		for line := range strings.Lines(s.Shows) {
 			fmt.Fprint(w, "       | "+line)
 		}

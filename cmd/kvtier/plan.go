@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/sizing"
@@ -37,19 +36,11 @@ const (
 	giveTokens = "a number of tokens such as 131072, 500k or 2M"
 )
 
-const (
-	planParallel = 1
-	planContext  = "8192"
-	planCache    = "f16"
-
-	// assumedTBW is the writing for which a drive of 1 TB is commonly rated.
-	assumedTBW = 600e12
-
-	bytesPerMB = 1e6
-)
+// assumedTBW is the writing for which a drive of 1 TB is commonly rated.
+const assumedTBW = 600e12
 
 func newPlanCommand(out *output, at *storage, models *modelStore) *cobra.Command {
-	f := planFlags{context: planContext, cacheType: planCache, parallel: planParallel}
+	f := planFlags{context: "8192", cacheType: "f16", parallel: 1}
 	cmd := &cobra.Command{
 		Use:   "plan [MODEL]",
 		Short: "Work out how much K/V fits where, and the settings for it",
@@ -125,9 +116,12 @@ func makePlan(ctx context.Context, in *sizing.Input, f planFlags, look surroundi
 	if err != nil {
 		return nil, err
 	}
-	if err := found.read(in); err != nil {
+	shape, head, err := sizing.ReadShape(found.path)
+	if err != nil {
 		return nil, err
 	}
+	in.Model, in.Shape = found.name, shape
+	in.Weights = sizing.Figure{Value: float64(head.WeightBytes), Unit: sizing.Bytes, Origin: sizing.Read, From: "the model's file"}
 	if err := in.Check(); err != nil {
 		return nil, cli.Usagef("%w", err)
 	}
@@ -178,7 +172,7 @@ func (f planFlags) input(flags *pflag.FlagSet, at *storage) (*sizing.Input, erro
 	}
 	in.Slots = sizing.Figure{Value: float64(f.parallel), Unit: sizing.Count, Origin: origin("parallel"), From: "--parallel"}
 	if f.readMB > 0 {
-		in.Disk = sizing.Figure{Value: f.readMB * bytesPerMB, Unit: sizing.BytesPerS, Origin: sizing.Given, From: "--read-mb"}
+		in.Disk = sizing.Figure{Value: f.readMB * 1e6, Unit: sizing.BytesPerS, Origin: sizing.Given, From: "--read-mb"}
 	}
 	if f.prefill > 0 {
 		in.Compute = func(begin, end int64) float64 { return float64(end-begin) / f.prefill }
@@ -216,18 +210,6 @@ func findModel(models *modelStore, model string) (foundModel, error) {
 		return foundModel{}, fmt.Errorf("the weights of %q are not in %s; run ollama pull %s", model, models.dir(), model)
 	}
 	return foundModel{}, fmt.Errorf("%q is neither a file nor a model in %s; give a name that ollama list shows, a GGUF file, or the directory of the models as --models", model, models.dir())
-}
-
-// read reads the model's file into a plan's input.
-func (m foundModel) read(in *sizing.Input) error {
-	shape, head, err := sizing.ReadShape(m.path)
-	if err != nil {
-		return err
-	}
-	in.Shape = shape
-	in.Model = m.name
-	in.Weights = sizing.Figure{Value: float64(head.WeightBytes), Unit: sizing.Bytes, Origin: sizing.Read, From: "the model's file"}
-	return nil
 }
 
 // planMeasureBytes are written to measure the disk: less than bench writes, so that a plan takes
@@ -336,19 +318,14 @@ func (at *storage) fingerprintsOf(ctx context.Context, weights, cacheType string
 		if err != nil {
 			return err
 		}
-		list = fingerprintsIn(slices.Concat(usage.Local.Fingerprints, usage.Remote.Fingerprints), weights, cacheType)
+		for _, use := range slices.Concat(usage.Local.Fingerprints, usage.Remote.Fingerprints) {
+			if use.Identity[tierenv.KeyWeights] == weights && use.Identity[tierenv.KeyCacheType] == cacheType {
+				list = append(list, use.Fingerprint.String())
+			}
+		}
 		return nil
 	})
 	return list, err
-}
-
-func fingerprintsIn(all []diskstore.FingerprintUsage, weights, cacheType string) (list []string) {
-	for _, use := range all {
-		if use.Identity[tierenv.KeyWeights] == weights && use.Identity[tierenv.KeyCacheType] == cacheType {
-			list = append(list, use.Fingerprint.String())
-		}
-	}
-	return list
 }
 
 // measureDisk measures the disk of the local tier, in its directory or, where that does not

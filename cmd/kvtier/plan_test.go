@@ -13,6 +13,7 @@ import (
 	"github.com/ollama/ollama/fs/ggml"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/kvtier/kvtier/internal/testmodel"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/collect"
 )
@@ -39,10 +40,7 @@ func writeHead(ts *testscript.TestScript, neg bool, args []string) {
 		kv[key] = number(value)
 	}
 	path := ts.MkAbs(args[0])
-	f, err := os.Create(path)
-	ts.Check(err)
-	ts.Check(ggml.WriteGGUF(f, kv, nil))
-	ts.Check(f.Close())
+	ts.Check(testmodel.WriteFile(path, kv, nil))
 	ts.Check(os.Truncate(path, size))
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/kvtier/kvtier/internal/version"
 	"github.com/kvtier/kvtier/telemetry/collect"
 	"github.com/kvtier/kvtier/telemetry/expose"
+	"github.com/kvtier/kvtier/telemetry/show"
 )
 
 // tierStat is a tier in the output of stat --json. Sizes are in bytes.
@@ -110,7 +111,7 @@ func newTierStat(name string, u diskstore.RootTierUsage) tierStat {
 	s := tierStat{
 		Tier: name, Root: u.Root, Pages: u.Pages, Tails: u.Tails, PageBytes: u.Bytes,
 		Temp: u.TempFiles, TempBytes: u.TempBytes, Quarantined: u.QuarantineFiles, QuarBytes: u.QuarantineBytes,
-		Models: len(u.Fingerprints), Processes: u.Processes, Hits: u.Hits.Pages, LastHit: known(u.Hits.Last),
+		Models: len(u.Fingerprints), Processes: u.Processes, Hits: u.Hits.Pages, LastHit: show.Known(u.Hits.Last),
 		DiskBytes: u.Space.Total, DiskFree: u.Space.Free, Written: []writtenOnDay{},
 	}
 	for _, use := range u.Fingerprints {

@@ -79,11 +79,3 @@ func humanBytes(n int64) string { return format.HumanBytes(n) }
 
 // when prints a time as ollama list does.
 func when(t time.Time) string { return format.HumanTime(t, "never") }
-
-// known is a time for JSON, nil for the zero time.
-func known(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
-}

@@ -53,7 +53,7 @@ func TestEveryObstacleIsShown(t *testing.T) {
 		require.Contains(t, out.String(), `"not_stored"`)
 
 		out.Reset()
-		require.NoError(t, expose.Write(&out, state))
+		require.NoError(t, expose.Options{}.Write(&out, state))
 		require.Regexp(t, `(?m)^ollama_kv_not_stored_total\{cause="`+string(cause)+`".*\} 1$`, out.String())
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/internal/modelfile"
+	"github.com/kvtier/kvtier/internal/testmodel"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/show"
 )
@@ -76,7 +77,7 @@ func TestHostileStates(t *testing.T) {
 
 // A model's own tokens may be hostile, too.
 func TestHostileTokens(t *testing.T) {
-	d, err := modelfile.OpenDecoder(writeModel(t, ggml.KV{
+	d, err := modelfile.OpenDecoder(testmodel.Head(t, ggml.KV{
 		"general.architecture": "qwen3", "tokenizer.ggml.model": "gpt2",
 		"tokenizer.ggml.tokens": []string{"ě[2J", "Ċ", "ĉ", "Ãī", "a"}, // byte-level: escape, line end, tab, a C1 control
 	}))

@@ -162,6 +162,16 @@ func TestCheckAndRepair(t *testing.T) {
 	}
 }
 
+// TestFilesOfEarlierVersions: a file that only an earlier version reads is no foreign one.
+func TestFilesOfEarlierVersions(t *testing.T) {
+	o, _ := stored(t)
+	require.NoError(t, os.WriteFile(filepath.Join(o.Local.Root, storetest.VersionDir, "trial.json"), []byte("{}"), 0o600))
+	for _, repair := range []bool{false, true} {
+		_, found := check(t, rootsOf(t, o), CheckOptions{Repair: repair})
+		require.Empty(t, found)
+	}
+}
+
 func otherShard(path string) string {
 	if filepath.Base(filepath.Dir(path)) == "00" {
 		return "01"

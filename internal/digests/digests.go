@@ -33,7 +33,7 @@ const (
 const settledAfter = time.Minute
 
 // Files remembers the SHA-256 of large files, so that a library of a gigabyte is hashed
-// once and not at every load. A remembered digest is valid while [fileState] is the same.
+// once and not at every load. A remembered digest is valid while [State] is the same.
 type Files struct {
 	path    string // the digest file; empty: in memory only
 	known   map[string]digestRecord
@@ -43,16 +43,16 @@ type Files struct {
 
 // digestRecord is the remembered digest of one path.
 type digestRecord struct {
-	State  fileState `json:"state"`
-	SHA256 string    `json:"sha256"`
-	Used   int64     `json:"used"` // Unix seconds
+	State  State  `json:"state"`
+	SHA256 string `json:"sha256"`
+	Used   int64  `json:"used"` // Unix seconds
 }
 
-// fileState identifies the content of an open file. A change of content changes the state,
+// State identifies the content of an open file. A change of content changes the state,
 // except within settledAfter of the last change. Device and Inode change when the file is
 // replaced. Changed, the inode's own time, cannot be set by programs: it changes even when a
 // program writes to the file and restores the modification time.
-type fileState struct {
+type State struct {
 	Device   uint64 `json:"device"`
 	Inode    uint64 `json:"inode"`
 	Size     int64  `json:"size"`
@@ -66,9 +66,6 @@ type digestFile struct {
 	Files   map[string]digestRecord `json:"files"` // by path
 }
 
-// State identifies the content of a file: see [StateOf].
-type State struct{ state fileState }
-
 // StateOf returns the present state of a file. Two states are the same only if nobody has replaced
 // the file, or written to it, between them.
 func StateOf(path string) (State, error) {
@@ -77,8 +74,7 @@ func StateOf(path string) (State, error) {
 		return State{}, err
 	}
 	defer f.Close()
-	state, err := stateOf(f)
-	return State{state}, err
+	return stateOf(f)
 }
 
 var sha256Name = regexp.MustCompile(`^[0-9a-f]{64}$`)
@@ -146,7 +142,7 @@ func (d *Files) Opened(path string, f *os.File) (string, error) {
 
 // settled reports whether every change from now on shows in the file's times. A time in the
 // future does not tell when the file last changed.
-func (s fileState) settled(now time.Time) bool {
+func (s State) settled(now time.Time) bool {
 	return now.Sub(time.Unix(0, max(s.Modified, s.Changed))) > settledAfter
 }
 

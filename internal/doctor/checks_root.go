@@ -270,7 +270,7 @@ func (s *scene) ownerHit(st store, p *place) (h hit, ok bool) {
 
 func (s *scene) onNFS(st store, p *place) bool {
 	m, _ := machine.MountOf(s.mountsOf(st), p.path)
-	return m.NFS()
+	return m.Type == "nfs" || m.Type == "nfs4"
 }
 
 func judgeForeign(s *scene) (hits []hit) {
@@ -294,7 +294,7 @@ func judgeReadOnly(s *scene) (hits []hit) {
 		refused := p.probed && (vfs.IsReadOnly(p.probeErr) || errors.Is(p.probeErr, fs.ErrPermission) && s.user.UID == p.file.UID)
 		o, known := s.owner(st)
 		switch {
-		case ok && m.ReadOnly():
+		case ok && slices.Contains(m.Options, "ro"):
 			hits = append(hits, s.placeHit(st, p, "mount "+m.Point, "ro", "%s is on a filesystem that is mounted read-only.", capital(p.title())))
 		case refused:
 			hits = append(hits, s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written.", capital(p.title())))

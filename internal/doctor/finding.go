@@ -57,15 +57,15 @@ type Report struct {
 
 // Check finds one kind of circumstance.
 type Check struct {
-	ID       string
-	Severity Severity // of its findings
-	Title    string   // a few words
-	Matters  string   // one sentence: the consequence
-	Means    string   // for people who ask for more
+	ID       string   `json:"id"`
+	Severity Severity `json:"severity"` // of its findings
+	Title    string   `json:"title"`    // a few words
+	Matters  string   `json:"matters"`  // one sentence: the consequence
+	Means    string   `json:"means"`    // for people who ask for more
 	// Remedy is a command. Names in braces are replaced by the values of a finding. Sets is the
 	// variable that the command {set} gives to the server.
-	Remedy string
-	Sets   string
+	Remedy string `json:"remedy"`
+	Sets   string `json:"-"`
 
 	judge func(*scene) []hit
 }

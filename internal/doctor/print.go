@@ -38,16 +38,17 @@ func (r Report) Print(w io.Writer) {
 
 // Explain writes all that is known about the finding of a check.
 func (c Check) Explain(w io.Writer) {
-	fmt.Fprintf(w, "%s (%s)\n%s.\n\n%s\n%s\n\nRemedy:\n  %s\n", c.ID, c.Severity, c.Title, c.Matters, c.Means, c.General())
+	fmt.Fprintf(w, "%s (%s)\n%s.\n\n%s\n%s\n\nRemedy:\n  %s\n", c.ID, c.Severity, c.Title, c.Matters, c.Means, c.Remedy)
 }
 
 // braced matches the name of a value in a remedy.
 var braced = regexp.MustCompile(`\{[a-z]+\}`)
 
-// General is the remedy with words in capitals for the values of a finding.
-func (c Check) General() string {
+// General is the check with words in capitals for the values of a finding.
+func (c Check) General() Check {
 	remedy := strings.NewReplacer("{kvtier}", "kvtier", "{sudo}", "sudo", "{journal}", "journalctl -u SERVER", "{set}", "set "+c.Sets+" for the server").Replace(c.Remedy)
-	return braced.ReplaceAllStringFunc(remedy, func(name string) string { return strings.ToUpper(strings.Trim(name, "{}")) })
+	c.Remedy = braced.ReplaceAllStringFunc(remedy, func(name string) string { return strings.ToUpper(strings.Trim(name, "{}")) })
+	return c
 }
 
 // line keeps a text on one line.

@@ -19,7 +19,6 @@ const (
 	remoteVar    = "OLLAMA_KV_TIER_REMOTE"
 	remoteGBVar  = "OLLAMA_KV_TIER_REMOTE_GB"
 	instanceVar  = "OLLAMA_KV_INSTANCE_ID"
-	pagedVar     = "OLLAMA_PAGED_ATTN"
 	newEngineVar = "OLLAMA_NEW_ENGINE"
 )
 

@@ -11,7 +11,6 @@ import (
 type container struct {
 	Name   string
 	Path   string
-	Args   []string
 	State  struct{ Pid int }
 	Mounts []struct{ Source, Destination string }
 	Config struct {
@@ -19,12 +18,6 @@ type container struct {
 		User  string
 		Env   []string
 	}
-}
-
-// ollama reports whether a container runs Ollama. Programs that talk to one name it among their
-// arguments, too.
-func (c container) ollama() bool {
-	return strings.Contains(c.Config.Image, "ollama") || path.Base(c.Path) == "ollama"
 }
 
 // Containers asks Docker for containers that run Ollama, where Docker is there.
@@ -45,7 +38,7 @@ func Containers(ctx context.Context, s System) (list []Server) {
 		return nil
 	}
 	for _, c := range all {
-		if !c.ollama() {
+		if !strings.Contains(c.Config.Image, "ollama") && path.Base(c.Path) != "ollama" { // an argument may name one, too
 			continue
 		}
 		o := Server{

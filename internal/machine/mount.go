@@ -28,12 +28,6 @@ func FilesystemsOf(s System) Filesystems {
 	return Filesystems{Mounts(s, "/proc/self"), planned(s), removals(s)}
 }
 
-// NFS reports whether an NFS server has the filesystem.
-func (m Mount) NFS() bool { return m.Type == "nfs" || m.Type == "nfs4" }
-
-// ReadOnly reports whether nothing can be written.
-func (m Mount) ReadOnly() bool { return slices.Contains(m.Options, "ro") }
-
 // Mounts are those that a process sees, by its folder such as /proc/self.
 func Mounts(s System, process string) []Mount {
 	text, _ := s.Read(process+"/mountinfo", TextMax)

@@ -13,21 +13,11 @@ import (
 
 	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/sizing"
+	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// writeModel writes a GGUF file of metadata alone.
-func writeModel(t *testing.T, metadata ggml.KV) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "model.gguf")
-	f, err := os.Create(path)
-	require.NoError(t, err)
-	defer f.Close()
-	require.NoError(t, ggml.WriteGGUF(f, metadata, nil))
-	return path
-}
-
 func TestDecoders(t *testing.T) {
-	bytePair := writeModel(t, ggml.KV{
+	bytePair := testmodel.Head(t, ggml.KV{
 		"general.architecture": "qwen3", "tokenizer.ggml.model": "gpt2",
 		"tokenizer.ggml.tokens": []string{"Ġhello", "Ċ", "Ã", "¶", "<|im_end|>"},
 	})
@@ -43,7 +33,7 @@ func TestDecoders(t *testing.T) {
 		"tokenizer.ggml.scores":     []float32{0, 0, 0, 0, 0},
 		"tokenizer.ggml.token_type": []int32{2, 1, 1, 6, 6},
 	}
-	d, err = OpenDecoder(writeModel(t, pieces))
+	d, err = OpenDecoder(testmodel.Head(t, pieces))
 	require.NoError(t, err)
 	text, err = d.Text([]int32{1, 2, 3, 4})
 	require.NoError(t, err)
@@ -54,10 +44,10 @@ func TestDecoders(t *testing.T) {
 		require.ErrorContains(t, err, "is not one of the model's 5")
 	}
 	delete(pieces, "tokenizer.ggml.scores")
-	_, err = OpenDecoder(writeModel(t, pieces))
+	_, err = OpenDecoder(testmodel.Head(t, pieces))
 	require.ErrorContains(t, err, "can be shown as text")
 	pieces["tokenizer.ggml.model"] = "bert"
-	_, err = OpenDecoder(writeModel(t, pieces))
+	_, err = OpenDecoder(testmodel.Head(t, pieces))
 	require.ErrorContains(t, err, `its tokenizer is "bert"`)
 }
 
@@ -70,7 +60,7 @@ func TestHostileModels(t *testing.T) {
 		"tokenizer.ggml.scores":     []float32{0, 0, 0, 0, 0},
 		"tokenizer.ggml.token_type": []int32{2, 1, 1, 6, 6, 1, 1, 1},
 	}
-	d, err := OpenDecoder(writeModel(t, more))
+	d, err := OpenDecoder(testmodel.Head(t, more))
 	require.NoError(t, err, "more types than tokens")
 	text, err := d.Text([]int32{1, 4})
 	require.NoError(t, err)
@@ -78,7 +68,7 @@ func TestHostileModels(t *testing.T) {
 	_, err = d.Text([]int32{3})
 	require.Error(t, err)
 
-	good, err := os.ReadFile(writeModel(t, ggml.KV{"general.architecture": "llama", "a": "b"}))
+	good, err := os.ReadFile(testmodel.Head(t, ggml.KV{"general.architecture": "llama", "a": "b"}))
 	require.NoError(t, err)
 	for at := len("GGUF") + 4; at+8 <= len(good); at++ {
 		for _, length := range []uint64{1 << 40, 1 << 62, math.MaxUint64} {

@@ -3,13 +3,14 @@ package sizing
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // architectures are those whose layers this package knows, from their source in Ollama. The
 // function changes layers that keep all positions, as [plainLayers] made them.
 var architectures = map[string]func(h *Header, s *Shape){
 	"deepseek2":   latent,
-	"gemma2":      windowed(func(i int64) bool { return i%2 == 0 }, 0),
+	"gemma2":      windowed(everySecond, 0),
 	"gemma3":      windowed(func(i int64) bool { return (i+1)%6 != 0 }, 0),
 	"gemma3n":     gemmaShared,
 	"gemma4":      gemma4,
@@ -85,10 +86,10 @@ func unknown(h *Header, s *Shape) {
 // plainLayers are layers with attention to all positions.
 func plainLayers(h *Header) []Layer {
 	layers := make([]Layer, h.Number("block_count"))
-	heads := perLayer(h, "attention.head_count", len(layers), 0)
+	heads := perLayer(h, "attention.head_count", len(layers))
 	kvHeads := heads
 	if h.Has("attention.head_count_kv") {
-		kvHeads = perLayer(h, "attention.head_count_kv", len(layers), 0)
+		kvHeads = perLayer(h, "attention.head_count_kv", len(layers))
 	}
 	dimension := int64(0)
 	for _, n := range heads {
@@ -104,20 +105,14 @@ func plainLayers(h *Header) []Layer {
 	return layers
 }
 
-// perLayer is a list with one number for each layer, or one for all of them.
-func perLayer(h *Header, name string, layers int, otherwise int64) []int64 {
+// perLayer is a list with one number for each layer, where the file may have one for all of them.
+func perLayer(h *Header, name string, layers int) []int64 {
 	given := h.Numbers(name)
-	list := make([]int64, layers)
-	for i := range list {
-		switch {
-		case len(given) == 1:
-			list[i] = given[0]
-		case i < len(given):
-			list[i] = given[i]
-		default:
-			list[i] = otherwise
-		}
+	if len(given) == 1 {
+		return slices.Repeat(given, layers)
 	}
+	list := make([]int64, layers)
+	copy(list, given)
 	return list
 }
 
@@ -177,7 +172,7 @@ func dropShared(h *Header, s *Shape) {
 // another number of K/V heads.
 func gemma4(h *Header, s *Shape) {
 	windowed(func(i int64) bool { return (i+1)%6 != 0 }, 0)(h, s)
-	kvHeads := perLayer(h, "attention.head_count_kv", len(s.Layers), 0)
+	kvHeads := perLayer(h, "attention.head_count_kv", len(s.Layers))
 	for i, l := range s.Layers {
 		k, v := h.Number("attention.key_length"), h.Number("attention.value_length")
 		heads := kvHeads[i]
@@ -241,7 +236,7 @@ func linear(h *Header, s *Shape) {
 
 // scans: a layer is attention, a state, or a feed-forward part that keeps nothing.
 func scans(h *Header, s *Shape) {
-	forward := perLayer(h, "feed_forward_length", len(s.Layers), 0)
+	forward := perLayer(h, "feed_forward_length", len(s.Layers))
 	state := product(h.Number("ssm.inner_size"), h.Number("ssm.state_size"))
 	recurrent(s, func(i int) int64 {
 		if forward[i] > 0 {

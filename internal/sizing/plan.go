@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"sort"
 )
 
@@ -250,7 +251,7 @@ func (p *Plan) streams(in *Input) {
 // paged reports whether the K/V of the slots needs paged attention, and the model can have it: the K/V does
 // not fit in the video memory, but in the memory that was given for it.
 func (p *Plan) paged(in *Input) bool {
-	return in.VRAM.Origin != "" && in.RAM.known() && p.StateLayers.Value == 0 && !Unpaged(p.Architecture) &&
+	return in.VRAM.Origin != "" && in.RAM.known() && p.StateLayers.Value == 0 && !slices.Contains(unpaged, p.Architecture) &&
 		p.Cells.Value > p.Places[0].Room.Value
 }
 
@@ -262,7 +263,5 @@ func (p *Plan) wear(in *Input) {
 	origin := weakest(in.TokensADay, in.Encoded)
 	perToken := p.Stored.Value / in.Context.Value
 	p.WrittenADay = &Figure{in.TokensADay.Value * perToken * in.Encoded.Value, BytesPerDay, origin, "tokens × bytes of a stored token × encoding"}
-	p.Life = &Figure{in.Written.Value / p.WrittenADay.Value / daysPerYear, Years, weakest(in.Written, *p.WrittenADay), "for " + terabytes(in.Written.Value) + " of writing"}
+	p.Life = &Figure{in.Written.Value / p.WrittenADay.Value / daysPerYear, Years, weakest(in.Written, *p.WrittenADay), fmt.Sprintf("for %.0f TB of writing", in.Written.Value/1e12)}
 }
-
-func terabytes(bytes float64) string { return fmt.Sprintf("%.0f TB", bytes/1e12) }

@@ -3,7 +3,6 @@ package sizing
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -20,12 +19,9 @@ func NeedsNewEngine(architecture string) bool {
 }
 
 // unpaged are architectures that paged attention cannot compute: they keep recurrent state, mask their
-// scores themselves (gemma2), or have K and V heads of different lengths (deepseek2).
+// scores themselves (gemma2), or have K and V heads of different lengths (deepseek2). Their models are
+// loaded without it.
 var unpaged = []string{"deepseek2", "gemma2", "lfm2", "nemotron_h", "qwen35", "qwen3next"}
-
-// Unpaged reports whether models of an architecture are loaded as without paged attention where
-// OLLAMA_PAGED_ATTN=1 is set.
-func Unpaged(architecture string) bool { return slices.Contains(unpaged, architecture) }
 
 // settings are the variables of a server as it was planned.
 func (p *Plan) settings(in *Input) {

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"io"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,12 +18,7 @@ import (
 // head writes the head of a GGUF file and reads it again.
 func head(t *testing.T, kv ggml.KV) *Header {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "head.gguf")
-	f, err := os.Create(path)
-	require.NoError(t, err)
-	require.NoError(t, ggml.WriteGGUF(f, kv, nil))
-	require.NoError(t, f.Close())
-	h, err := readFile(path)
+	h, err := readFile(testmodel.Head(t, kv))
 	require.NoError(t, err)
 	return h
 }

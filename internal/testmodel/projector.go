@@ -49,5 +49,5 @@ func WriteProjector(path string, s Shape) error {
 	for _, m := range matrices {
 		tensors = append(tensors, m.tensor(s.Seed))
 	}
-	return writeFile(path, metadata, tensors)
+	return WriteFile(path, metadata, tensors)
 }

@@ -83,7 +83,7 @@ func WriteRecall(path string, r Recall) error {
 	l := qwen3(s)
 	l.metadata["rope.freq_base"] = float32(recallRopeBase)
 	metadata := fileMetadata(s, fmt.Sprintf("kvtier test model, recall, seed %d", r.Seed), l.metadata)
-	return writeFile(path, metadata, recallTensors(r))
+	return WriteFile(path, metadata, recallTensors(r))
 }
 
 // recallTensors is the circuit as tensors of the qwen3 architecture.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"testing"
 
 	"github.com/ollama/ollama/fs/ggml"
 )
@@ -18,10 +19,21 @@ func Write(path string, s Shape) error {
 		return err
 	}
 	metadata, tensors := contents(s)
-	return writeFile(path, metadata, tensors)
+	return WriteFile(path, metadata, tensors)
 }
 
-func writeFile(path string, metadata ggml.KV, tensors []*ggml.Tensor) error {
+// Head writes a GGUF file of metadata alone, and returns its path.
+func Head(t testing.TB, metadata ggml.KV) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "model.gguf")
+	if err := WriteFile(path, metadata, nil); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// WriteFile writes any GGUF file, as [Write] does.
+func WriteFile(path string, metadata ggml.KV, tensors []*ggml.Tensor) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err == nil {
 		err = errors.Join(ggml.WriteGGUF(f, metadata, tensors), f.Chmod(0o644), f.Close())

@@ -15,7 +15,9 @@ import (
 // with a fingerprint and a placement, and of reading from each directory. A placement names
 // all that decides the cost of a token, and not its rows.
 func (c Config) OpenRates(fingerprint pagefile.Key, placement string, log *slog.Logger) *rates.Rates {
-	known, err := rates.Open(filepath.Join(c.Local, "rates.json"), computing(fingerprint, placement), map[string]string{
+	digest := sha256.Sum256([]byte(placement)) // a placement may be long
+	computing := fmt.Sprintf("%s %x", fingerprint, digest[:8])
+	known, err := rates.Open(filepath.Join(c.Local, "rates.json"), computing, map[string]string{
 		tier.Local:  c.Local,
 		tier.Remote: c.Remote,
 	})
@@ -23,11 +25,4 @@ func (c Config) OpenRates(fingerprint pagefile.Key, placement string, log *slog.
 		log.Debug("kv tier: rates of earlier runs are not known", "error", err)
 	}
 	return known
-}
-
-// computing is the name of compute rates in the file. A placement may be long, so the name
-// has its digest.
-func computing(fingerprint pagefile.Key, placement string) string {
-	digest := sha256.Sum256([]byte(placement))
-	return fmt.Sprintf("%s %x", fingerprint, digest[:8])
 }

@@ -8,10 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
-	"github.com/stretchr/testify/require"
 )
 
 func TestSupersedes(t *testing.T) {
@@ -66,7 +68,7 @@ func testReclaim(t *testing.T, remote bool, after time.Duration) {
 
 	for _, age := range []time.Duration{after - time.Hour, after + time.Hour} {
 		require.NoError(t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-			if err != nil || filepath.Ext(path) != pageSuffix {
+			if err != nil || filepath.Ext(path) != dir.PageExt {
 				return err
 			}
 			used := time.Now().Add(-age)

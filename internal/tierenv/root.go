@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -113,7 +114,7 @@ func unsuited(path string) error {
 	if network {
 		return fmt.Errorf("%s is on a network filesystem", path)
 	}
-	if err := writable(there); err != nil {
+	if err := Writable(there); err != nil {
 		return fmt.Errorf("%s cannot be written: %w", path, err)
 	}
 	return nil
@@ -131,28 +132,21 @@ func nearest(path string) (string, error) {
 	}
 }
 
-// pageSuffix ends the names of page files.
-const pageSuffix = ".kvp"
-
 // holdsPages reports whether a root has a page of any model and server. An unreadable
 // directory counts as empty.
 func holdsPages(root string) bool {
 	found := false
 	_ = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		switch {
-		case err != nil || noPages(path):
+		case err != nil:
 			return fs.SkipDir
-		case e.Type().IsRegular() && strings.HasSuffix(e.Name(), pageSuffix):
+		case slices.Contains([]string{"quarantine", "tmp"}, e.Name()) && filepath.Base(filepath.Dir(path)) == "v1":
+			return fs.SkipDir // it holds damaged or incomplete files alone
+		case e.Type().IsRegular() && strings.HasSuffix(e.Name(), dir.PageExt):
 			found = true
 			return fs.SkipAll
 		}
 		return nil
 	})
 	return found
-}
-
-// noPages reports whether a directory holds only damaged or incomplete page files.
-func noPages(dir string) bool {
-	name := filepath.Base(dir)
-	return (name == "quarantine" || name == "tmp") && filepath.Base(filepath.Dir(dir)) == "v1"
 }

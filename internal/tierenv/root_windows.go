@@ -14,6 +14,6 @@ func isNetwork(path string) (bool, error) {
 	return windows.GetDriveType(volume) == windows.DRIVE_REMOTE, nil
 }
 
-// writable returns nil: only the system can evaluate Windows' access lists. In a directory
+// Writable returns nil: only the system can evaluate Windows' access lists. In a directory
 // that is not writable, making a directory fails later with a reason.
-func writable(string) error { return nil }
+func Writable(string) error { return nil }

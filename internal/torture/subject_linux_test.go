@@ -291,12 +291,9 @@ func adapterOf(t testing.TB, shape testmodel.Shape, seed uint64) string {
 		}
 	}
 	path := filepath.Join(t.TempDir(), "adapter.gguf")
-	f, err := os.Create(path)
-	require.NoError(t, err)
-	require.NoError(t, ggml.WriteGGUF(f, ggml.KV{
+	require.NoError(t, testmodel.WriteFile(path, ggml.KV{
 		"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": float32(1),
 	}, tensors))
-	require.NoError(t, f.Close())
 	return path
 }
 

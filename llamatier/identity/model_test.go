@@ -12,21 +12,17 @@ import (
 
 	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/sizing"
+	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
 // TestAdapterOnTheWholePrompt: rows that depend on tokens behind their own must not be stored.
 func TestAdapterOnTheWholePrompt(t *testing.T) {
 	write := func(values map[string]any) string {
-		path := filepath.Join(t.TempDir(), "adapter.gguf")
-		f, err := os.Create(path)
-		require.NoError(t, err)
-		defer f.Close()
 		kv := ggml.KV{"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": float32(16)}
 		for key, value := range values {
 			kv[key] = value
 		}
-		require.NoError(t, ggml.WriteGGUF(f, kv, nil))
-		return path
+		return testmodel.Head(t, kv)
 	}
 	usual := write(nil)
 	require.NoError(t, wholly(usual))

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/machine"
 )
 
@@ -57,7 +58,7 @@ func (m *Machine) writable(dir string) error {
 	switch {
 	case err == nil:
 		return nil
-	case isReadOnly(err):
+	case vfs.IsReadOnly(err):
 		return fmt.Errorf("%s is on a filesystem that is mounted read-only, so its llama-server cannot be replaced; change it where that filesystem is made", dir)
 	case m.UID == 0:
 		return fmt.Errorf("%s cannot be changed: %w", dir, err)

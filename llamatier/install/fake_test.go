@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/internal/machine"
+	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
 // Contents of files. A first line "#!kvtier VERSION" makes a file ours.
@@ -69,7 +70,7 @@ func newWorld(t *testing.T) *world {
 		Prefixes: []string{w.at("usr/local"), w.at("usr")},
 		Base:     w.at("usr/local/lib/kvtier"), Units: units(w.at("etc/systemd/system")), State: w.at("var/lib"), Logs: w.at("var/log"),
 		Proc: w.at("proc"), SELinux: w.at("selinux"), InImage: []string{w.at(".dockerenv")}, Booted: w.at("run"),
-		Version: w.version, Program: w.program, Access: access,
+		Version: w.version, Program: w.program, Access: tierenv.Writable,
 		Owner: func(fs.FileInfo) (int, bool) { return w.owner, true },
 	}
 	w.write("kit/kvtier-llama-server", ourServer, 0o755)

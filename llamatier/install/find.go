@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/kvtier/kvtier/internal/machine"
 )
@@ -67,10 +66,6 @@ func (m *Machine) Search(ctx context.Context, c Choice) ([]Ollama, error) {
 	}
 	return found, nil
 }
-
-// application reports whether Ollama is part of a macOS application, whose signature forbids
-// changes.
-func (o Ollama) application() bool { return strings.Contains(o.Executable, ".app/Contents/") }
 
 // Releases of Ollama.
 const (

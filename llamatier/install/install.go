@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/mod/semver"
 
@@ -58,7 +59,11 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 		p.hint("%s", note)
 	}
 	if m.selinux() {
-		p.hint("SELinux is enforcing here. If models are not loaded, run restorecon -Rv %s.", m.placed(o))
+		placed := o.Folder
+		if o.Service != "" {
+			placed = m.Base
+		}
+		p.hint("SELinux is enforcing here. If models are not loaded, run restorecon -Rv %s.", placed)
 	}
 	switch m.System.OS() {
 	case "linux":
@@ -68,14 +73,6 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 		p.hint("On this system prompts are answered and nothing is stored: storing needs Linux or macOS.")
 	}
 	return p, nil
-}
-
-// placed is the folder that our llama-server is in.
-func (m *Machine) placed(o Ollama) string {
-	if o.Service != "" {
-		return m.Base
-	}
-	return o.Folder
 }
 
 // hintsOfFile adds the consequences of an installation by file.
@@ -100,7 +97,7 @@ func (m *Machine) inContainer() bool {
 // installable returns the reason why an Ollama cannot be changed, or nil.
 func (m *Machine) installable(ctx context.Context, o Ollama) error {
 	switch {
-	case o.application():
+	case strings.Contains(o.Executable, ".app/Contents/"):
 		return fmt.Errorf("%s is part of a signed application, which a changed file would break; unpack Ollama's archive ollama-darwin.tgz elsewhere and give that folder as --prefix", o.Executable)
 	case o.Folder != "":
 		return nil

@@ -10,7 +10,9 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/machine"
+	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
 // Machine is the system on which Ollama is installed: its places, and the programs to ask.
@@ -48,7 +50,7 @@ func Here() *Machine {
 		Prefixes: []string{"/usr/local", "/usr"},
 		Base:     base, Units: "/etc/systemd/system", State: "/var/lib", Logs: "/var/log",
 		Proc: "/proc", SELinux: "/sys/fs/selinux/enforce", InImage: []string{"/.dockerenv", "/run/.containerenv"}, Booted: "/run/systemd/system",
-		Version: serverVersion, Program: program, Owner: owner, Access: access,
+		Version: serverVersion, Program: program, Owner: vfs.OS.Owner, Access: tierenv.Writable,
 	}
 }
 

@@ -11,15 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// owner returns the user that a file belongs to.
-func owner(info fs.FileInfo) (uid int, ok bool) {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0, false
-	}
-	return int(st.Uid), true
-}
-
 // chownDir gives a directory to a user, without following a link.
 func chownDir(dir string, uid, gid int) error {
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)

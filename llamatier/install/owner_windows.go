@@ -5,8 +5,6 @@ import (
 	"os"
 )
 
-func owner(fs.FileInfo) (uid int, ok bool) { return 0, false }
-
 func chownDir(string, int, int) error { return nil }
 
 const neverWait = 0

@@ -22,8 +22,8 @@ type Plan struct {
 
 // Step is a part of a plan.
 type Step struct {
-	Text  string // an order, such as "write FILE"
-	Shows string // the content of the file, or ""
+	Text  string `json:"step"`            // an order, such as "write FILE"
+	Shows string `json:"shows,omitempty"` // the content of the file that it writes, or ""
 	do    func(context.Context) error
 }
 

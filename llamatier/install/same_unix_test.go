@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // TestFileThatWasExchanged: root works in a folder of another user, who exchanges a file between
@@ -56,7 +58,7 @@ func TestCopyOfKeeps(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "#!/bin/sh\n", string(content))
 	require.Equal(t, info.Mode(), copied.Mode())
-	was, _ := owner(info)
-	is, _ := owner(copied)
+	was, _ := vfs.OS.Owner(info)
+	is, _ := vfs.OS.Owner(copied)
 	require.Equal(t, was, is)
 }

@@ -97,12 +97,7 @@ func isOn(value string) bool {
 // Serves reports whether llama-server will answer prompts of one model. Otherwise
 // llama-server prints something and ends, computes embeddings, or is a router.
 func (c Command) Serves() bool {
-	for _, arg := range c.Args {
-		if slices.Contains(reports, arg) {
-			return false
-		}
-	}
-	if c.on(embedding) || c.on(reranking) {
+	if slices.ContainsFunc(c.Args, func(arg string) bool { return slices.Contains(reports, arg) }) || c.on(embedding) || c.on(reranking) {
 		return false
 	}
 	return slices.ContainsFunc([]option{model, modelURL, repository}, func(o option) bool {
@@ -274,12 +269,7 @@ func (c Command) Placement() string {
 // arguments and variables, and the path of a file with more of them, or "".
 func (c Command) Keys() (key, file string) {
 	list, _ := c.value(apiKey)
-	for _, k := range strings.Split(list, ",") {
-		if k != "" {
-			key = k
-			break
-		}
-	}
+	key, _, _ = strings.Cut(strings.TrimLeft(list, ","), ",")
 	file, _ = c.value(apiKeyFile)
 	return key, file
 }

@@ -77,9 +77,12 @@ func TestWordsThatAreWrittenWhileTheyAreRemoved(t *testing.T) {
 		forget := func() { forgotten <- Forget(t.Context(), s.root, func(telemetry.Model) bool { return true }) }
 		var steps atomic.Int32
 		s.fault.Watch(func(vfs.Op, ...string) {
-			if steps.Add(1) == step {
-				go forget()
-				time.Sleep(time.Millisecond) // it may have to wait for the write
+			switch writing, err := vfs.Held(s.path(foldName)); {
+			case steps.Add(1) != step:
+			case err == nil && writing:
+				go forget() // it waits for the end of the write
+			default:
+				forget()
 			}
 		})
 		p.report()

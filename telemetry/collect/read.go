@@ -130,7 +130,11 @@ func (p *place) look() (*look, error) {
 		if before == nil && len(l.entries) == 0 && !l.live {
 			return nil, ErrNothing
 		}
-		p.addPrompts(l)
+		for i := range l.entries {
+			e := &l.entries[i]
+			l.ended = l.ended || e.ended
+			e.prompts, _ = p.readPrompts(e.name + wordsEnd) // those that cannot be read are left out
+		}
 		after, err := p.read(fileName, fileBytesMax)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
@@ -140,13 +144,4 @@ func (p *place) look() (*look, error) {
 		}
 	}
 	return nil, errBusy
-}
-
-// addPrompts adds the prompts of all processes.
-func (p *place) addPrompts(l *look) {
-	for i := range l.entries {
-		e := &l.entries[i]
-		l.ended = l.ended || e.ended
-		e.prompts, _ = p.readPrompts(e.name + wordsEnd) // those that cannot be read are left out
-	}
 }

@@ -274,7 +274,7 @@ type failing struct{}
 func (failing) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
 func TestWriteFails(t *testing.T) {
-	require.EqualError(t, Write(failing{}, sample()), "write metrics: no space left on device")
+	require.EqualError(t, Options{}.Write(failing{}, sample()), "write metrics: no space left on device")
 }
 
 // Extra families follow the rules of names, and none is also a process's.
@@ -293,6 +293,6 @@ func TestExtraNames(t *testing.T) {
 func TestLabelsAreShown(t *testing.T) {
 	var text strings.Builder
 	s := telemetry.State{Tiers: []telemetry.Tier{{Name: telemetry.PlaceLocal, Root: "/a\u202e\u00a0\x1b\r\x00\"\\\nb"}}}
-	require.NoError(t, Write(&text, s))
+	require.NoError(t, Options{}.Write(&text, s))
 	require.Contains(t, text.String(), `root="/a�����\"\\\nb"`)
 }

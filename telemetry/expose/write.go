@@ -20,9 +20,6 @@ type Options struct {
 	Disks   []Disk // directories that were counted on disk
 }
 
-// Write writes all metrics of a state.
-func Write(w io.Writer, state telemetry.State) error { return Options{}.Write(w, state) }
-
 // Write writes all metrics of a state and those of the options.
 func (opt Options) Write(w io.Writer, state telemetry.State) error {
 	g := gather(state, opt)

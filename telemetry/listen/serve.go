@@ -33,10 +33,6 @@ const (
 // collector before this one.
 const retryAfter = 10 * time.Second
 
-// pagePolicy lets the page use only parts that stand in its own file, and read only from the
-// listener. The page may set a stricter one.
-const pagePolicy = "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-
 // Options are an address and the answers there.
 type Options struct {
 	// Addr is HOST:PORT. Without a host only this machine is answered; a host that is written
@@ -44,8 +40,8 @@ type Options struct {
 	Addr    string
 	Version string // of the program
 	Read    Read
-	// Page makes the handler of all paths except /metrics; nil for none. It gets states
-	// without words.
+	// Page makes the handler of all paths except /metrics; nil for none. It gets states without
+	// words, and has to allow its own scripts with a Content-Security-Policy.
 	Page func(Read) http.Handler
 	Log  *slog.Logger // nil for slog.Default
 	// Opened is called with the address once it is listened on; nil for nobody.
@@ -134,11 +130,7 @@ func (opt Options) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", Metrics(opt.Version, read))
 	if opt.Page != nil {
-		page := opt.Page(read)
-		mux.Handle("/", guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Security-Policy", pagePolicy)
-			page.ServeHTTP(w, r)
-		})))
+		mux.Handle("/", guard(opt.Page(read)))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 { // nobody waits for a body: its connection would count as active

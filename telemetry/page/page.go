@@ -47,11 +47,7 @@ func explanations() string {
 		e := show.Explain(c)
 		all[c] = strings.ToUpper(e.Means[:1]) + e.Means[1:] + ". " + remedies.Replace(e.Remedy)
 	}
-	text, err := json.Marshal(all)
-	if err != nil {
-		panic(err) // a map of strings is JSON
-	}
-	return string(text)
+	return object(all)
 }
 
 // obstacles has, as JSON, the meaning and the remedy of each reason for which nothing is stored.
@@ -61,6 +57,10 @@ func obstacles() string {
 		e := unstored.Explain(c)
 		all[c] = [2]string{e.Means, remedies.Replace(e.Remedy)}
 	}
+	return object(all)
+}
+
+func object(all any) string {
 	text, err := json.Marshal(all)
 	if err != nil {
 		panic(err) // a map of strings is JSON

@@ -50,7 +50,7 @@ func Misses(s telemetry.State, name Name, now time.Time, n int, keep func(teleme
 			Engine: p.Process.Engine, PID: p.Process.PID, Slot: p.ID, Private: p.Private,
 			Tokens: p.Tokens, InSlot: p.Prompt.Slot, Restored: p.RAM + p.Local + p.Remote + p.Shifted, Computed: p.Computed,
 			Cause: p.Miss.Cause, Position: p.Miss.At, Because: Because(*p.Miss, now), Remedy: Remedy(*p.Miss),
-			Detail: p.Miss.Detail, When: known(p.Miss.When), From: p.Miss.From, Words: p.Miss.Words,
+			Detail: p.Miss.Detail, When: Known(p.Miss.When), From: p.Miss.From, Words: p.Miss.Words,
 		})
 	}
 	return list

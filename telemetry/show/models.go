@@ -40,18 +40,16 @@ func Models(s telemetry.State, name Name) []Model {
 	for _, of := range s.Models {
 		m := Model{
 			Model: name(of.Model.Weights, of.Model.Name), Weights: of.Model.Weights, Namespace: of.Model.Namespace, Engine: of.Engine,
-			Loaded:  slices.ContainsFunc(s.Processes, func(p telemetry.ProcessState) bool { return isOf(p, of) }),
+			Loaded: slices.ContainsFunc(s.Processes, func(p telemetry.ProcessState) bool {
+				return p.Model.Weights == of.Model.Weights && p.Model.Namespace == of.Model.Namespace && p.Process.Engine == of.Engine
+			}),
 			Prompts: total(of.Totals, "ollama_kv_prompts_total"), Restores: total(of.Totals, "ollama_kv_restores_total"),
-			SavedSeconds: max(0, of.Totals["ollama_kv_saved_seconds_total"]), LastUsed: known(of.LastUsed),
+			SavedSeconds: max(0, of.Totals["ollama_kv_saved_seconds_total"]), LastUsed: Known(of.LastUsed),
 		}
 		m.countTokens(of.Totals)
 		models = append(models, m)
 	}
 	return models
-}
-
-func isOf(p telemetry.ProcessState, m telemetry.ModelState) bool {
-	return p.Model.Weights == m.Model.Weights && p.Model.Namespace == m.Model.Namespace && p.Process.Engine == m.Engine
 }
 
 func (m *Model) countTokens(totals map[string]float64) {
@@ -78,8 +76,8 @@ func ReusedOf(reused, asked int64) string {
 	return Percent(float64(reused)/float64(asked)) + " of " + Count(asked)
 }
 
-// known is nil for a time that is zero.
-func known(t time.Time) *time.Time {
+// Known is a time for JSON, nil for the zero time.
+func Known(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}

@@ -112,14 +112,14 @@ func Processes(s telemetry.State, name Name) []Process {
 		p := Process{
 			Model: name(of.Model.Weights, of.Model.Name), Weights: of.Model.Weights, Namespace: of.Model.Namespace,
 			Engine: of.Process.Engine, PID: of.Process.PID, CacheType: of.Model.CacheType,
-			Started: known(of.Started), At: of.At, Slots: []Slot{}, Memory: append([]telemetry.Memory{}, of.Memory...),
+			Started: Known(of.Started), At: of.At, Slots: []Slot{}, Memory: append([]telemetry.Memory{}, of.Memory...),
 			Unstored: unstoredOf(of.Unstored),
 			Paged:    pagedOf(of.Gauges), Unpaged: of.Unpaged,
 		}
 		for _, slot := range of.Slots {
 			row := Slot{
 				Slot: slot.ID, Tokens: slot.Tokens, Hot: slot.Hot,
-				Shifted: slot.Shifted, Lossy: slot.Lossy, Busy: slot.Busy, LastRestore: known(slot.LastRestore), Restored: slot.Restored,
+				Shifted: slot.Shifted, Lossy: slot.Lossy, Busy: slot.Busy, LastRestore: Known(slot.LastRestore), Restored: slot.Restored,
 				SavedSeconds: max(0, slot.Saved.Seconds()),
 			}
 			if p.Engine != telemetry.EngineLlama { // its daemon does not follow pages after storing them
@@ -145,9 +145,6 @@ func Pages(n *int) string {
 	return Count(int64(*n))
 }
 
-// Exact is the value of [Slot.Rows] for rows that are those that computing gives.
-const Exact = "exact"
-
 // Rows says whether the rows of a slot are those that computing gives.
 func (s Slot) Rows() string {
 	switch {
@@ -156,7 +153,7 @@ func (s Slot) Rows() string {
 	case s.Shifted:
 		return "shifted"
 	}
-	return Exact
+	return "exact"
 }
 
 // Now says whether a request runs in a slot.

@@ -82,14 +82,12 @@ func Ago(t, now time.Time) string {
 func Percent(share float64) string { return fmt.Sprintf("%.0f%%", 100*share) }
 
 // total is a counter as a whole number. The state comes from a file, so it may hold anything.
-func total(totals map[string]float64, series string) int64 { return whole(totals[series]) }
-
-func whole(f float64) int64 {
+func total(totals map[string]float64, series string) int64 {
 	const most = 1 << 53 // up to which a float counts exactly
-	if !(f > 0) {
-		return 0
+	if f := totals[series]; f > 0 {
+		return int64(min(f, most))
 	}
-	return int64(min(f, most))
+	return 0
 }
 
 // Wrap breaks a sentence at spaces into lines of at most columns characters. A longer word has

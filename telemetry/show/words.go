@@ -1,6 +1,10 @@
 package show
 
-import "github.com/kvtier/kvtier/telemetry"
+import (
+	"slices"
+
+	"github.com/kvtier/kvtier/telemetry"
+)
 
 // Parting is the place at which two prompts part: the tokens before, which both have, the
 // tokens that differ, and the tokens of each behind these. Where the prompts do not meet again,
@@ -35,15 +39,7 @@ func Part(w telemetry.Words) Parting {
 }
 
 func meet(was, is []int32) bool {
-	if min(len(was), len(is)) < meetTokens {
-		return false
-	}
-	for i := range meetTokens {
-		if was[i] != is[i] {
-			return false
-		}
-	}
-	return true
+	return min(len(was), len(is)) >= meetTokens && slices.Equal(was[:meetTokens], is[:meetTokens])
 }
 
 // PartAt is the place of a change that is known to be at the positions [begin, end) of the

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -42,7 +43,7 @@ func spans(was, is []int32) []span {
 	var found []span
 	i, j := 0, 0 // of is, of was
 	for len(found) < spansMax {
-		same := sharedTokens(is[i:], was[j:])
+		same := pagefile.Shared(is[i:], was[j:])
 		i, j = i+same, j+same
 		if len(found) > 0 {
 			found[len(found)-1].same = same
@@ -55,17 +56,9 @@ func spans(was, is []int32) []span {
 		i, j = i+di, j+dj
 	}
 	if n := len(found); n == spansMax {
-		found[n-1].same = sharedTokens(is[i:], was[j:])
+		found[n-1].same = pagefile.Shared(is[i:], was[j:])
 	}
 	return found
-}
-
-func sharedTokens(a, b []int32) int {
-	n := 0
-	for n < min(len(a), len(b)) && a[n] == b[n] {
-		n++
-	}
-	return n
 }
 
 // align returns the shortest beginnings of two texts, of at most spanMax tokens each, behind which
@@ -102,7 +95,7 @@ func (b *busters) observe(before []recent, text Text, held int) {
 			continue // equal tokens around other images are not equal text
 		}
 		found := spans(e.text.Tokens, text.Tokens)
-		same, end := sharedTokens(e.text.Tokens, text.Tokens), 0
+		same, end := pagefile.Shared(e.text.Tokens, text.Tokens), 0
 		for _, s := range found {
 			same, end = same+s.same, s.end+s.same
 		}
@@ -162,7 +155,7 @@ func (b *busters) changedLocked(s span, was, is []int32, held int) {
 
 // cut copies at most WordsMax tokens from a position on.
 func cut(tokens []int32, begin int) []int32 {
-	return slices.Clone(tokens[begin:min(len(tokens), begin+telemetry.WordsMax)])
+	return slices.Clone(tokens[min(begin, len(tokens)):min(len(tokens), begin+telemetry.WordsMax)])
 }
 
 // Busters returns the places that changed in busterMin prompts in a row or more, those that cost most

@@ -1,8 +1,6 @@
 package why
 
 import (
-	"slices"
-
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -122,8 +120,5 @@ func comesBack(was, is []int32) bool {
 // words are the tokens of two texts around a position, copied.
 func words(was, is []int32, at int) *telemetry.Words {
 	begin := max(0, at-wordsBefore)
-	part := func(tokens []int32) []int32 {
-		return slices.Clone(tokens[min(begin, len(tokens)):min(len(tokens), begin+telemetry.WordsMax)])
-	}
-	return &telemetry.Words{Begin: begin, Was: part(was), Is: part(is)}
+	return &telemetry.Words{Begin: begin, Was: cut(was, begin), Is: cut(is, begin)}
 }

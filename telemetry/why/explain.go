@@ -1,7 +1,9 @@
 package why
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,12 +95,7 @@ var (
 )
 
 func (f *Facts) explainedBy(m *telemetry.Miss, these []explanation) bool {
-	for _, explains := range these {
-		if explains(f, m) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(these, func(explains explanation) bool { return explains(f, m) })
 }
 
 // Open reports whether other identities (Facts.Others), whose look-up takes a while, may be the
@@ -246,23 +243,17 @@ var identity = []struct {
 // elsewhere explains tokens that are stored under another identity: the one that differs in the
 // fewest fields, and of these the one that has most of the prompt.
 func elsewhere(f *Facts, m *telemetry.Miss) bool {
-	best := -1
-	for i, o := range f.Others {
-		if o.Tokens <= f.At() || len(o.Differs) == 0 {
-			continue
-		}
-		if best < 0 || len(o.Differs) < len(f.Others[best].Differs) || len(o.Differs) == len(f.Others[best].Differs) && o.Tokens > f.Others[best].Tokens {
-			best = i
-		}
-	}
-	if best < 0 {
+	others := slices.DeleteFunc(slices.Clone(f.Others), func(o Other) bool { return o.Tokens <= f.At() || len(o.Differs) == 0 })
+	if len(others) == 0 {
 		return false
 	}
-	o := f.Others[best]
+	o := slices.MinFunc(others, func(a, b Other) int {
+		return cmp.Or(len(a.Differs)-len(b.Differs), b.Tokens-a.Tokens)
+	})
 	m.Cause = telemetry.CauseBuild
-	for i := len(identity) - 1; i >= 0; i-- {
-		if _, differs := o.Differs[identity[i].field]; differs {
-			m.Cause = identity[i].cause
+	for _, known := range slices.Backward(identity) {
+		if _, differs := o.Differs[known.field]; differs {
+			m.Cause = known.cause
 		}
 	}
 	m.Detail = fmt.Sprintf("%d tokens are stored with another %s", o.Tokens, fields(o.Differs))

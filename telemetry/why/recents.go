@@ -1,6 +1,7 @@
 package why
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -66,7 +67,6 @@ type recent struct {
 	id      uint64
 	private bool // then text is empty
 	text    Text
-	prompt  int  // tokens of text that are the prompt's
 	done    bool // the request has ended
 	reach   int  // tokens that were computed, once done
 	fate    Fate
@@ -95,7 +95,7 @@ func (r *Recents) Add(text Text, private bool) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.id++
-	e := recent{id: r.id, private: private, prompt: len(text.Tokens)}
+	e := recent{id: r.id, private: private}
 	if !private && text.size() <= TokensMax {
 		e.text = text
 	}
@@ -112,11 +112,7 @@ func (r *Recents) boundLocked() {
 		r.tokens -= r.latest[drop].text.size()
 		drop++
 	}
-	if drop > 0 {
-		kept := copy(r.latest, r.latest[drop:])
-		clear(r.latest[kept:])
-		r.latest = r.latest[:kept]
-	}
+	r.latest = slices.Delete(r.latest, 0, drop)
 }
 
 // Done notes the end of a request: text is all that was computed, the answer included, and begins with
@@ -131,22 +127,20 @@ func (r *Recents) Done(id uint64, text Text, private bool, fate Fate) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i := range r.latest {
-		e := &r.latest[i]
-		if e.id != id {
-			continue
-		}
-		e.done, e.fate = true, fate
-		if e.private {
-			return
-		}
-		if e.reach = e.text.shared(text); e.reach == len(e.text.Tokens) && text.size() <= TokensMax {
-			r.tokens += text.size() - e.text.size()
-			e.text, e.reach = text, len(text.Tokens)
-		}
-		r.boundLocked()
+	i := slices.IndexFunc(r.latest, func(e recent) bool { return e.id == id })
+	if i < 0 {
 		return
 	}
+	e := &r.latest[i]
+	e.done, e.fate = true, fate
+	if e.private {
+		return
+	}
+	if e.reach = e.text.shared(text); e.reach == len(e.text.Tokens) && text.size() <= TokensMax {
+		r.tokens += text.size() - e.text.size()
+		e.text, e.reach = text, len(text.Tokens)
+	}
+	r.boundLocked()
 }
 
 // before returns the prompts that arrived before another, latest first.
@@ -154,8 +148,8 @@ func (r *Recents) before(id uint64) []recent {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	found := make([]recent, 0, len(r.latest))
-	for i := len(r.latest) - 1; i >= 0; i-- {
-		if e := r.latest[i]; e.id < id && !e.private {
+	for _, e := range slices.Backward(r.latest) {
+		if e.id < id && !e.private {
 			found = append(found, e)
 		}
 	}

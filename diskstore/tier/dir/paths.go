@@ -38,6 +38,7 @@ Versions before prefixes left these, which are still found:
 	<root>/v1/<fingerprint>/branches/<first 2 of parent>/<parent>-<key>-<leads>
 
 Such a version counts and evicts the tails of this one, because it takes the 62 zeros for a parent.
+Versions that chose compression by trial left <root>/v1/trial.json, which nobody reads.
 */
 const (
 	versionDir    = "v1"

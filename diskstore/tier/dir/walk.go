@@ -27,8 +27,8 @@ const (
 	EntryUnlisted                     // a directory that cannot be listed, or a file that cannot be checked
 )
 
-// ownFiles are the names of the store's own files in <root>/v1.
-var ownFiles = map[string]bool{collectLock: true, ledgerFile: true, ledgerLock: true, gravesFile: true}
+// ownFiles are the names of the store's own files in <root>/v1, and of one that earlier versions left.
+var ownFiles = map[string]bool{collectLock: true, ledgerFile: true, ledgerLock: true, gravesFile: true, "trial.json": true}
 
 // Entry is one file or directory below <root>/v1.
 type Entry struct {

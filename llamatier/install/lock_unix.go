@@ -9,11 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// access asks the system, which also knows filesystems mounted read-only.
-func access(dir string) error {
-	return unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS)
-}
-
 // lockDir locks a directory for other processes, until unlock is called or the process ends.
 func lockDir(dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
@@ -25,5 +20,3 @@ func lockDir(dir string) (unlock func(), err error) {
 	}
 	return func() { _ = f.Close() }, nil // which unlocks
 }
-
-func isReadOnly(err error) bool { return errors.Is(err, unix.EROFS) }
