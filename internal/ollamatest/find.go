@@ -6,7 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
+
+	"github.com/kvtier/kvtier/internal/ollamasrc"
 )
 
 // BinaryEnv names the ollama executable to use instead of the repository's own
@@ -15,8 +16,6 @@ const BinaryEnv = "KVTIER_OLLAMA"
 
 // ErrNoBinary means that there is no Ollama to start.
 var ErrNoBinary = errors.New("no Ollama to start: run `make build`, or set " + BinaryEnv + " to an ollama executable")
-
-const modulePath = "github.com/kvtier/kvtier"
 
 // FindBinary returns the executable that $KVTIER_OLLAMA names or, without that variable,
 // build/ollama/bin/ollama in the repository around the working directory. Outside the repository
@@ -32,12 +31,13 @@ func FindBinary() (string, error) {
 	if runtime.GOOS == "windows" {
 		name += ".exe"
 	}
-	root, err := repositoryRoot()
-	if errors.Is(err, ErrNoBinary) {
-		return besideProgram(name)
-	}
+	dir, err := os.Getwd()
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("finding the working directory: %w", err)
+	}
+	root, err := ollamasrc.FindRoot(dir)
+	if err != nil {
+		return besideProgram(name)
 	}
 	path := filepath.Join(root, "build", "ollama", "bin", name)
 	if _, err := os.Stat(path); err != nil {
@@ -58,24 +58,4 @@ func besideProgram(name string) (string, error) {
 		return "", ErrNoBinary
 	}
 	return path, nil
-}
-
-// repositoryRoot is the nearest folder, from the working directory up, with this module's
-// go.mod.
-func repositoryRoot() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", fmt.Errorf("finding the working directory: %w", err)
-	}
-	for {
-		gomod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-		if err == nil && strings.HasPrefix(string(gomod), "module "+modulePath+"\n") {
-			return dir, nil
-		}
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			return "", ErrNoBinary
-		}
-		dir = parent
-	}
 }
