@@ -6,8 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-
-	"github.com/kvtier/kvtier/internal/ollamasrc"
+	"strings"
 )
 
 // BinaryEnv names the ollama executable to use instead of the repository's own
@@ -16,6 +15,8 @@ const BinaryEnv = "KVTIER_OLLAMA"
 
 // ErrNoBinary means that there is no Ollama to start.
 var ErrNoBinary = errors.New("no Ollama to start: run `make build`, or set " + BinaryEnv + " to an ollama executable")
+
+const modulePath = "github.com/kvtier/kvtier"
 
 // FindBinary returns the executable that $KVTIER_OLLAMA names or, without that variable,
 // build/ollama/bin/ollama in the repository around the working directory. Outside the repository
@@ -31,13 +32,12 @@ func FindBinary() (string, error) {
 	if runtime.GOOS == "windows" {
 		name += ".exe"
 	}
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", fmt.Errorf("finding the working directory: %w", err)
-	}
-	root, err := ollamasrc.FindRoot(dir)
-	if err != nil {
+	root, err := repositoryRoot()
+	if errors.Is(err, ErrNoBinary) {
 		return besideProgram(name)
+	}
+	if err != nil {
+		return "", err
 	}
 	path := filepath.Join(root, "build", "ollama", "bin", name)
 	if _, err := os.Stat(path); err != nil {
@@ -58,4 +58,24 @@ func besideProgram(name string) (string, error) {
 		return "", ErrNoBinary
 	}
 	return path, nil
+}
+
+// repositoryRoot is the nearest folder, from the working directory up, with this module's
+// go.mod.
+func repositoryRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("finding the working directory: %w", err)
+	}
+	for {
+		gomod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(gomod), "module "+modulePath+"\n") {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", ErrNoBinary
+		}
+		dir = parent
+	}
 }
