@@ -26,7 +26,6 @@ type settings struct {
 	host   string
 	tokens int
 	answer int
-	numCtx int
 	serve  bool
 	json   bool
 	log    bool
@@ -53,7 +52,6 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.StringVar(&s.host, "host", defaultHost, "`address` that -serve listens on")
 	flags.IntVar(&s.tokens, "tokens", 0, fmt.Sprintf("length of the prompt, about; default %d, %d with the trained model", defaultTokens, trainedTokens))
 	flags.IntVar(&s.answer, "answer", defaultAnswer, "length of an answer, in tokens")
-	flags.IntVar(&s.numCtx, "num-ctx", 0, "context length; default as the prompt needs, 16384 with -serve")
 	flags.BoolVar(&s.serve, "serve", false, "serve the model until Ctrl-C instead of showing anything")
 	flags.BoolVar(&s.json, "json", false, "print the result as JSON")
 	flags.BoolVar(&s.log, "log", false, "print the log of the server, too")

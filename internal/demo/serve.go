@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,15 +12,14 @@ import (
 	"github.com/kvtier/kvtier/internal/progress"
 )
 
-// serveNumCtx is the default context length with -serve.
+// serveNumCtx is the context length with -serve.
 const serveNumCtx = 16384
 
 // serve runs a server for the user until ctx ends.
 func serve(ctx context.Context, s settings, at place, stdout, stderr io.Writer) (err error) {
 	steps := progress.New(stderr, show.StepNames)
 	defer steps.Close()
-	numCtx := cmp.Or(s.numCtx, serveNumCtx)
-	l, err := start(ctx, s, at, steps, stderr, lab.Options{Env: []string{"OLLAMA_HOST=" + s.host, fmt.Sprint("OLLAMA_CONTEXT_LENGTH=", numCtx)}})
+	l, err := start(ctx, s, at, steps, stderr, lab.Options{Env: []string{"OLLAMA_HOST=" + s.host, fmt.Sprint("OLLAMA_CONTEXT_LENGTH=", serveNumCtx)}})
 	if err != nil {
 		return fmt.Errorf("%w\nIf %s is taken, choose another address with -host", err, s.host)
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,7 +91,7 @@ func (d *demo) run(ctx context.Context, at place, stderr io.Writer) (err error) 
 		return err
 	}
 	need := d.settings.tokens + d.settings.tokens/10 + d.settings.answer + contextSlack
-	numCtx := cmp.Or(d.settings.numCtx, (need+contextStep-1)/contextStep*contextStep)
+	numCtx := (need + contextStep - 1) / contextStep * contextStep
 	if d.Lab, err = start(ctx, d.settings, at, d.steps, stderr, lab.Options{NumCtx: numCtx}); err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ type builder struct {
 // version that the binary reports.
 func Build(ctx context.Context, lay Layout, tree *Tree, opts BuildOptions, report *progress.Display) (string, error) {
 	b := &builder{lay: lay, tree: tree, opts: opts, report: report}
-	if err := b.prepare(ctx); err != nil {
+	if err := b.prepare(); err != nil {
 		return "", err
 	}
 	if needsCMake() {
@@ -60,12 +60,12 @@ func Build(ctx context.Context, lay Layout, tree *Tree, opts BuildOptions, repor
 
 // prepare makes the files that a Go command in the tree needs: the headers that a module
 // lacks, and the workspace.
-func (b *builder) prepare(ctx context.Context) error {
+func (b *builder) prepare() error {
 	if err := checkTools(); err != nil {
 		return err
 	}
 	if !b.tree.Vendored() {
-		if err := installHeaders(ctx, b.lay); err != nil {
+		if err := installHeaders(b.lay); err != nil {
 			return err
 		}
 	}

@@ -1,11 +1,9 @@
 package ollamasrc
 
 import (
-	"archive/tar"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -66,28 +64,24 @@ func cloneError(dir string, err error) error {
 func (c *clone) Version() string { return c.version }
 func (c *clone) Origin() string  { return originClone + " " + c.commit }
 
-// Export unpacks the output of git archive, which does not touch the clone's work tree,
-// index and worktree list.
+// Export checks the commit out of an index of its own: the clone's work tree, index and worktree
+// list stay as they are.
 func (c *clone) Export(ctx context.Context, dst string) error {
-	cmd := c.git.command(ctx, "-c", "core.autocrlf=false", "archive", "--format=tar", c.commit)
-	stdout, err := cmd.StdoutPipe()
+	index, err := os.MkdirTemp("", "ollamasrc-index-")
 	if err != nil {
-		return err
+		return fmt.Errorf("making a temporary index: %w", err)
 	}
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		return gitError(ctx, []string{"archive"}, err, "")
+	defer os.RemoveAll(index)
+	out := git{dir: c.git.dir, env: []string{"GIT_INDEX_FILE=" + filepath.Join(index, "index"), "GIT_WORK_TREE=" + dst}}
+	for _, args := range [][]string{
+		{"read-tree", c.commit},
+		{"-c", "core.autocrlf=false", "checkout-index", "--all", "--quiet"},
+	} {
+		if _, err := out.run(ctx, args...); err != nil {
+			return err
+		}
 	}
-	unpackErr := untar(dst, stdout)
-	if unpackErr != nil {
-		// git would block on a pipe without a reader.
-		_ = cmd.Cancel()
-	}
-	if err := cmd.Wait(); err != nil && (unpackErr == nil || stderr.Len() > 0) {
-		return gitError(ctx, []string{"archive"}, err, stderr.String())
-	}
-	return unpackErr
+	return nil
 }
 
 func (c *clone) Index(ctx context.Context, scratch git) error {
@@ -97,65 +91,4 @@ func (c *clone) Index(ctx context.Context, scratch git) error {
 	}
 	_, err := scratch.run(ctx, "read-tree", c.commit+"^{tree}")
 	return err
-}
-
-// untar writes folders, files and symlinks. untar refuses any other entry and any name that
-// leads out of dst.
-func untar(dst string, r io.Reader) error {
-	tr := tar.NewReader(r)
-	for {
-		h, err := tr.Next()
-		if errors.Is(err, io.EOF) {
-			// The archive's padding follows; git must be able to write the padding.
-			_, err = io.Copy(io.Discard, r)
-			return err
-		}
-		if err != nil {
-			return fmt.Errorf("reading the archive: %w", err)
-		}
-		if h.Typeflag == tar.TypeXGlobalHeader {
-			continue
-		}
-		if err := untarEntry(dst, h, tr); err != nil {
-			return err
-		}
-	}
-}
-
-func untarEntry(dst string, h *tar.Header, r io.Reader) error {
-	name := filepath.FromSlash(strings.TrimSuffix(h.Name, "/"))
-	if !filepath.IsLocal(name) {
-		return fmt.Errorf("the archive holds %q, a name outside the tree", h.Name)
-	}
-	path := filepath.Join(dst, name)
-	switch h.Typeflag {
-	case tar.TypeDir:
-		return os.MkdirAll(path, 0o755)
-	case tar.TypeSymlink:
-		target := filepath.FromSlash(h.Linkname)
-		if filepath.IsAbs(target) || !filepath.IsLocal(filepath.Join(filepath.Dir(name), target)) {
-			return fmt.Errorf("the archive holds %q, a link outside the tree", h.Name)
-		}
-		return os.Symlink(h.Linkname, path)
-	case tar.TypeReg:
-		return untarFile(path, h.Mode&0o100 != 0, r)
-	default:
-		return fmt.Errorf("the archive holds %q, which is neither a file nor a folder", h.Name)
-	}
-}
-
-func untarFile(path string, executable bool, r io.Reader) error {
-	mode := os.FileMode(0o644)
-	if executable {
-		mode = 0o755
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(f, r)
-	return errors.Join(err, f.Close())
 }

@@ -43,7 +43,7 @@ func (s Series) TestArgs() []string {
 // packages compiled for the binary are not compiled again.
 func Test(ctx context.Context, lay Layout, tree *Tree, args []string, stdout, stderr io.Writer) error {
 	b := &builder{lay: lay, tree: tree}
-	if err := b.prepare(ctx); err != nil {
+	if err := b.prepare(); err != nil {
 		return err
 	}
 	env, err := b.goEnv()

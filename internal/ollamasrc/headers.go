@@ -1,7 +1,6 @@
 package ollamasrc
 
 import (
-	"context"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -17,14 +16,13 @@ var miniaudioStub []byte
 // header is a C library of one or several header files that a distribution
 // packages.
 type header struct {
-	path    string // path in Ollama's #include
-	copy    string // file or folder to copy
+	path    string // in Ollama's #include; its folder is copied
 	library string
 }
 
 var headers = []header{
-	{path: "nlohmann/json.hpp", copy: "nlohmann", library: "nlohmann/json"},
-	{path: "stb/stb_image.h", copy: "stb/stb_image.h", library: "stb_image"},
+	{path: "nlohmann/json.hpp", library: "nlohmann/json"},
+	{path: "stb/stb_image.h", library: "stb_image"},
 }
 
 // headerPackages is printed whole: a machine that lacks one package usually lacks both, and
@@ -78,15 +76,15 @@ func findHeaders(roots []string) ([]string, error) {
 
 // installHeaders copies headers to lay.Include(). An include path of /usr/include itself
 // would reorder the compiler's own search.
-func installHeaders(ctx context.Context, lay Layout) error {
+func installHeaders(lay Layout) error {
 	found, err := findHeaders(headerRoots())
 	if err != nil {
 		return err
 	}
 	err = os.RemoveAll(lay.Include())
 	for i, h := range headers {
-		from := filepath.Join(found[i], h.copy)
-		err = errors.Join(err, copyTree(ctx, filepath.Join(lay.Include(), h.copy), from))
+		folder := filepath.Dir(h.path)
+		err = errors.Join(err, os.CopyFS(filepath.Join(lay.Include(), folder), os.DirFS(filepath.Join(found[i], folder))))
 	}
 	stub := filepath.Join(lay.Include(), "miniaudio", "miniaudio.h")
 	err = errors.Join(err, os.MkdirAll(filepath.Dir(stub), 0o755), os.WriteFile(stub, miniaudioStub, 0o644))

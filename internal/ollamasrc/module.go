@@ -140,8 +140,8 @@ func downloadModule(ctx context.Context, lay Layout, version string) (download, 
 func (m *module) Version() string { return m.version }
 func (m *module) Origin() string  { return originModule + " " + m.sum }
 
-func (m *module) Export(ctx context.Context, dst string) error {
-	return copyTree(ctx, dst, m.dir)
+func (m *module) Export(_ context.Context, dst string) error {
+	return os.CopyFS(dst, os.DirFS(m.dir))
 }
 
 func (m *module) Index(ctx context.Context, scratch git) error {

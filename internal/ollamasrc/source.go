@@ -126,32 +126,6 @@ func tempDir(dir, purpose string) (string, error) {
 	return tmp, nil
 }
 
-// copyTree copies regular files and folders. The copy of the read-only module cache is
-// writable.
-func copyTree(ctx context.Context, dst, src string) error {
-	return filepath.WalkDir(src, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(src, path)
-		if err != nil {
-			return err
-		}
-		to := filepath.Join(dst, rel)
-		switch {
-		case d.IsDir():
-			return os.MkdirAll(to, 0o755)
-		case d.Type().IsRegular():
-			return copyFile(to, path)
-		default:
-			return fmt.Errorf("%s is neither a file nor a folder", path)
-		}
-	})
-}
-
 func copyFile(dst, src string) error {
 	data, err := os.ReadFile(src)
 	if err != nil {

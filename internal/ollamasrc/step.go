@@ -1,7 +1,6 @@
 package ollamasrc
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -15,21 +14,6 @@ import (
 
 // logTailLines is the number of lines of a failed step's log in its error.
 const logTailLines = 30
-
-// stepError is a failed build step with the end of its log.
-type stepError struct {
-	step string
-	log  string
-	tail []string
-	err  error
-}
-
-func (e *stepError) Error() string {
-	return fmt.Sprintf("%s failed (%v); the last %s of %s:\n\n%s", e.step, e.err,
-		Plural(len(e.tail), "line"), Rel(e.log), strings.Join(e.tail, "\n"))
-}
-
-func (e *stepError) Unwrap() error { return e.err }
 
 // runStep runs a program. The program's output goes to a log with the step's name, and line
 // by line to watch.
@@ -54,7 +38,8 @@ func runStep(ctx context.Context, lay Layout, name string, cmd *exec.Cmd, watch 
 		return ctx.Err()
 	}
 	if runErr != nil {
-		return &stepError{step: name, log: path, tail: tail(path, logTailLines), err: runErr}
+		end := tail(path, logTailLines)
+		return fmt.Errorf("%s failed (%w); the last %s of %s:\n\n%s", name, runErr, Plural(len(end), "line"), Rel(path), strings.Join(end, "\n"))
 	}
 	return nil
 }
@@ -97,19 +82,7 @@ func (w *lineWriter) flush() {
 
 // tail returns the last n lines of a file, or as many as can be read.
 func tail(path string, n int) []string {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	var lines []string
-	scanner := bufio.NewScanner(f)
-	scanner.Buffer(nil, 1<<20)
-	for scanner.Scan() {
-		lines = append(lines, scanner.Text())
-		if len(lines) > n {
-			lines = lines[1:]
-		}
-	}
-	return lines
+	text, _ := os.ReadFile(path)
+	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+	return lines[max(0, len(lines)-n):]
 }

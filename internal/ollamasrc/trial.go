@@ -39,7 +39,7 @@ func NewTrial(ctx context.Context, lay Layout, source Source, series Series, rep
 	}
 	if err == nil {
 		b.tree = tree
-		err = b.prepare(ctx)
+		err = b.prepare()
 	}
 	step.End("", err)
 	if err != nil {

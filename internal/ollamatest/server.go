@@ -21,7 +21,6 @@ import (
 // temporary folder that Close removes.
 type Options struct {
 	Binary       string        // path of the ollama executable; FindBinary's if empty
-	Args         []string      // more arguments after "ollama serve"
 	Env          []string      // KEY=value, over the environment described in the package comment
 	Dir          string        // holds HOME and the models, kept by Close; temporary if empty
 	ModelsDir    string        // OLLAMA_MODELS, kept by Close; Dir/models if empty
@@ -121,7 +120,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	}
 	// The system chooses the port when the server binds it; a port chosen beforehand could
 	// be taken by another process.
-	cmd := exec.Command(s.options.Binary, append([]string{"serve"}, s.options.Args...)...)
+	cmd := exec.Command(s.options.Binary, "serve")
 	cmd.Env = s.environment("127.0.0.1:0")
 	cmd.Dir = s.options.Dir
 	mark := s.logs.len()

@@ -18,9 +18,7 @@ type layout struct {
 // architecture is an architecture that this package writes; each family has its own file.
 type architecture struct {
 	// since is the first release of Ollama with the architecture, empty if before v0.16.
-	since string
-	// layout must accept any Shape with defaults filled in, valid or not, because
-	// Validate counts parameters with it.
+	since  string
 	layout func(Shape) layout
 	// llamaCpp changes the layout to llama.cpp's, if that differs from Ollama's engine's.
 	llamaCpp func(Shape, *layout)
@@ -36,14 +34,10 @@ type architecture struct {
 	ffnPerEmbed int
 	// window is the default of Shape.Window, 0 if no layer has a window or chunks.
 	window int
-	// layersMin is the number of layers with which each kind occurs, layersMax the largest
-	// number of layers, headDimMin the least width of a head. Zero means the bound of all
-	// architectures.
-	layersMin, layersMax, headDimMin int
+	// layersMin is the number of layers with which each kind occurs.
+	layersMin int
 	// headsFill: the engine assumes that heads × head-dim is embed.
 	headsFill bool
-	// oneKVHead: all heads share one key and value.
-	oneKVHead bool
 	// kvPerToken is the number of elements that a token adds to the K/V caches. Nil means
 	// all layers' kv-heads × head-dim, for keys and for values.
 	kvPerToken func(Shape) int
@@ -73,13 +67,13 @@ var (
 )
 
 var architectures = map[string]architecture{
-	"deepseek2":     {layout: deepseek2, llamaCpp: latentForLlamaCpp, size: latentSize, ffnPerEmbed: ffnPerEmbedOfExperts, layersMin: 2, headDimMin: 4, oneKVHead: true, kvPerToken: latentPerToken},
+	"deepseek2":     {layout: deepseek2, llamaCpp: latentForLlamaCpp, size: latentSize, ffnPerEmbed: ffnPerEmbedOfExperts, layersMin: 2, kvPerToken: latentPerToken},
 	"gemma3":        {layout: gemma3, size: gemma3Size, ffnPerEmbed: ffnPerEmbed, window: defaultWindow},
 	"gemma3-vision": {layout: gemma3Vision, name: "gemma3", size: gemma3VisionSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow},
-	"gemma3n":       {layout: gemma3n, llamaCpp: gemma3nForLlamaCpp, size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, layersMax: gemma3nLayersMax, kvPerToken: gemma3nPerToken},
+	"gemma3n":       {layout: gemma3n, llamaCpp: gemma3nForLlamaCpp, size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, kvPerToken: gemma3nPerToken},
 	"gemma4":        {since: "v0.20.0", layout: gemma4, llamaCpp: gemma4ForLlamaCpp, size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, kvPerToken: gemma4PerToken},
 	"gemma4-vision": {since: "v0.20.0", layout: gemma4Vision, name: "gemma4", size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, kvPerToken: gemma4PerToken},
-	"glm4moelite":   {layout: glm4moelite, llamaCpp: latentForLlamaCpp, llamaCppName: "deepseek2", size: latentSize, ffnPerEmbed: ffnPerEmbedOfExperts, layersMin: 2, headDimMin: 4, oneKVHead: true, kvPerToken: latentPerToken},
+	"glm4moelite":   {layout: glm4moelite, llamaCpp: latentForLlamaCpp, llamaCppName: "deepseek2", size: latentSize, ffnPerEmbed: ffnPerEmbedOfExperts, layersMin: 2, kvPerToken: latentPerToken},
 	"gptoss":        {layout: gptoss, llamaCpp: gptossForLlamaCpp, llamaCppName: "gpt-oss", size: compact, ffnPerEmbed: ffnPerEmbedOfExperts, window: defaultWindow},
 	"lfm2":          {layout: lfm2, llamaCpp: lfm2ForLlamaCpp, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
 	"llama":         {layout: llama, size: compact, ffnPerEmbed: ffnPerEmbed},

@@ -10,9 +10,8 @@
 //	modelfile := testmodel.Modelfile("model.gguf")
 //	prompt, err := testmodel.Prompt(s, 1000, 1)  // text of exactly 1,000 tokens
 //
-// The file holds f16 matrices, f32 norms, and a byte-level BPE tokenizer whose
-// merges are learned from a list of common English words, so any text can be
-// encoded and everything generated is printable. The same Shape, Seed included,
+// The file holds f16 matrices, f32 norms, and a byte-level BPE tokenizer of common
+// English words, so any text can be encoded and everything generated is printable. The same Shape, Seed included,
 // gives the same bytes.
 //
 // # llama.cpp
@@ -104,9 +103,8 @@
 //	// the text is questions[i].Answer
 //
 // It is an induction circuit: layer 0 copies a code of the token before ([lookBack]), and
-// further layers look up where the current token's code was copied ([lookUp]). The right token
-// leads by 21.0 in log probability with two layers, by 20 or more with up to eight, whatever
-// the cache type, the kernel or the text. Another lead is a fault even if the answer is right.
+// further layers look up where the current token's code was copied ([lookUp]). With two layers the
+// right token leads by 21.0 in log probability. Another lead is a fault even if the answer is right.
 //
 // A token of the context takes 1 KiB of f16 K/V. 16,384 tokens took the stock CPU engine 27 s
 // on two cores; twice the tokens take four times as long.

@@ -12,7 +12,6 @@ var gemma3nSize = Shape{Layers: 6, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64
 const (
 	gemma3nShared    = 2 // last layers, which read the caches of two layers before them
 	gemma3nLayersMin = 2 + gemma3nShared
-	gemma3nLayersMax = 20 // more layers would leave too little of the constant dimension
 
 	altupInputs   = 2 // residual streams; the first goes through the layers
 	altupMix      = 0.02

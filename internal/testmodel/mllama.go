@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"strings"
 )
 
 // mllamaSize is small because the engine's source fixes the token of an image, 128,256: the
@@ -47,7 +48,10 @@ func mllama(s Shape) layout {
 		l.matrices = append(l.matrices, feedForward(s, i)...)
 	}
 	l.metadata["attention.cross_attention_layers"] = cross
-	mllamaVision(l)
+	maps.Copy(l.metadata, mllamaTower.metadata())
+	l.metadata["vision.global.block_count"] = uint32(mllamaGlobalLayers)
+	l.metadata["vision.intermediate_layers_indices"] = []int32{0, 1} // the input of each of the tower's layers is an output, too
+	l.metadata["vision.max_num_tiles"] = uint32(mllamaTiles)
 	l.matrices = append(l.matrices, mllamaVisionMatrices(s)...)
 	return l
 }
@@ -57,44 +61,18 @@ func mllama(s Shape) layout {
 func crossAttention(s Shape, i int) []matrix {
 	const gate = 1.5
 	var matrices []matrix
+	names := map[string]string{
+		"attn_norm": "attn_norm", "attn_q": "cross_attn_q_proj", "attn_k": "cross_attn_k_proj", "attn_v": "cross_attn_v_proj",
+		"attn_output": "cross_attn_o_proj", "attn_q_norm": "cross_attn_q_norm", "attn_k_norm": "cross_attn_k_norm",
+	}
 	for _, m := range append(attentionBlock(s, i, 1), headNorms(s, i)...) {
-		switch m.name {
-		case block(i, "attn_q"):
-			m.name = block(i, "cross_attn_q_proj")
-		case block(i, "attn_k"):
-			m.name = block(i, "cross_attn_k_proj")
-		case block(i, "attn_v"):
-			m.name = block(i, "cross_attn_v_proj")
-		case block(i, "attn_output"):
-			m.name = block(i, "cross_attn_o_proj")
-		case block(i, "attn_q_norm"):
-			m.name = block(i, "cross_attn_q_norm")
-		case block(i, "attn_k_norm"):
-			m.name = block(i, "cross_attn_k_norm")
-		}
+		m.name = block(i, names[strings.Split(m.name, ".")[2]])
 		matrices = append(matrices, m)
 	}
 	return append(matrices,
 		matrix{name: fmt.Sprintf("blk.%d.cross_attn_attn_gate", i), in: 1, norm: gate},
 		matrix{name: fmt.Sprintf("blk.%d.cross_attn_mlp_gate", i), in: 1, norm: gate},
 	)
-}
-
-// mllamaVision adds the metadata of the tower. The input of each of the tower's layers is an
-// output, too.
-func mllamaVision(l layout) {
-	maps.Copy(l.metadata, mllamaTower.metadata())
-	l.metadata["vision.global.block_count"] = uint32(mllamaGlobalLayers)
-	l.metadata["vision.intermediate_layers_indices"] = mllamaIntermediate()
-	l.metadata["vision.max_num_tiles"] = uint32(mllamaTiles)
-}
-
-func mllamaIntermediate() []int32 {
-	var layers []int32
-	for i := range mllamaTower.layers {
-		layers = append(layers, int32(i))
-	}
-	return layers
 }
 
 func mllamaVisionMatrices(s Shape) []matrix {

@@ -73,8 +73,8 @@ func (f field) code(n int) code {
 // codebook gives each token its codes.
 type codebook struct{ keys, values []code }
 
-func newCodebook(seed int64) codebook {
-	random := rand.New(rand.NewPCG(uint64(seed), 0))
+func newCodebook() codebook {
+	random := rand.New(rand.NewPCG(0, 0))
 	draw := func(f field) []code {
 		drawn := make([]code, recallVocab)
 		for token, n := range random.Perm(f.codes())[:recallVocab] {

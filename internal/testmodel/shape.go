@@ -1,7 +1,6 @@
 package testmodel
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,17 +34,6 @@ const (
 	ffnPerEmbed = 3
 )
 
-// Bounds that keep a typing mistake from filling a disk.
-const (
-	layersMax     = 512
-	dimensionMax  = 1 << 20
-	headsMax      = 1 << 12
-	headDimMax    = 1 << 13
-	contextMax    = 1 << 30
-	embedMin      = 2 // dimension 0 is constant, so at least one more
-	parametersMax = 1 << 36
-)
-
 const f16Bytes = 2
 
 // WithDefaults returns s with every zero field filled in.
@@ -77,66 +65,32 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// Validate returns an error with the first reason why s cannot be written or run. Defaults
-// must be filled in.
-func (s Shape) Validate() error {
+// validate returns an error with the first reason why s cannot be written or run. Defaults must be
+// filled in.
+func (s Shape) validate() error {
 	arch, ok := architectures[s.Arch]
-	if !ok {
+	switch {
+	case !ok:
 		return fmt.Errorf("model shape: architecture %q is not one of %s", s.Arch, strings.Join(Architectures(), ", "))
-	}
-	for _, dimension := range []struct {
-		name            string
-		value, min, max int
-	}{
-		{"layers", s.Layers, max(1, arch.layersMin), cmp.Or(arch.layersMax, layersMax)},
-		{"embed", s.Embed, embedMin, dimensionMax},
-		{"heads", s.Heads, 1, headsMax},
-		{"kv-heads", s.KVHeads, 1, headsMax},
-		{"head-dim", s.HeadDim, max(2, arch.headDimMin), headDimMax},
-		{"ffn", s.FFN, 1, dimensionMax},
-		{"vocab", s.Vocab, vocabMin, dimensionMax},
-		{"context", s.Context, 1, contextMax},
-	} {
-		if dimension.value < dimension.min || dimension.value > dimension.max {
-			return fmt.Errorf("model shape: %s is %d, must be from %d to %d",
-				dimension.name, dimension.value, dimension.min, dimension.max)
-		}
-	}
-	if arch.window == 0 && s.Window != 0 {
+	case s.Layers < arch.layersMin:
+		return fmt.Errorf("model shape: layers is %d, must be %d or more", s.Layers, arch.layersMin)
+	case s.Vocab < vocabMin:
+		return fmt.Errorf("model shape: vocab is %d, must be %d or more", s.Vocab, vocabMin)
+	case arch.window == 0 && s.Window != 0:
 		return fmt.Errorf("model shape: window is %d, but no layer of %s has a sliding window or chunks; leave it out", s.Window, s.Arch)
-	}
-	if arch.window != 0 && (s.Window < 1 || s.Window > contextMax) {
-		return fmt.Errorf("model shape: window is %d, must be from 1 to %d", s.Window, contextMax)
-	}
-	if s.Heads%s.KVHeads != 0 {
+	case s.Heads%s.KVHeads != 0:
 		return fmt.Errorf("model shape: %d heads cannot share %d kv-heads evenly; choose kv-heads that divide heads", s.Heads, s.KVHeads)
-	}
-	if arch.oneKVHead && s.KVHeads != 1 {
-		return fmt.Errorf("model shape: kv-heads is %d, but all heads of %s share one; leave it out", s.KVHeads, s.Arch)
-	}
-	if arch.headsFill && s.Heads*s.HeadDim != s.Embed {
+	case arch.headsFill && s.Heads*s.HeadDim != s.Embed:
 		return fmt.Errorf("model shape: %d heads of %d are not an embed of %d, as %s wants it; leave head-dim out and choose heads that divide embed",
 			s.Heads, s.HeadDim, s.Embed, s.Arch)
-	}
-	if s.HeadDim%2 != 0 {
-		return fmt.Errorf("model shape: head-dim is %d, must be even because rotary embedding turns pairs", s.HeadDim)
-	}
-	if n := s.Parameters(); n > parametersMax {
-		return fmt.Errorf("model shape: %d parameters are more than the %d this package writes; choose smaller dimensions", n, int64(parametersMax))
 	}
 	return nil
 }
 
-// Parameters is the number of weights the file will hold, 0 for an architecture
-// that this package does not know.
-func (s Shape) Parameters() int64 {
+// Parameters is the number of weights the file will hold.
+func (s Shape) Parameters() (n int64) {
 	s = s.WithDefaults()
-	arch, ok := architectures[s.Arch]
-	if !ok {
-		return 0
-	}
-	var n int64
-	for _, m := range arch.of(s).matrices {
+	for _, m := range architectures[s.Arch].of(s).matrices {
 		n += int64(m.elements())
 	}
 	return n

@@ -1,6 +1,7 @@
 package testmodel
 
 import (
+	_ "embed"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -16,6 +17,18 @@ const (
 	ImStart   = "<|im_start|>"
 	ImEnd     = "<|im_end|>"
 )
+
+// commonWords is one lower-case word per line, roughly by frequency.
+//
+//go:embed words.txt
+var commonWords string
+
+// learnedMerges are the first merges that byte-pair encoding finds in the common words, one per
+// line, the most useful first. The n-th word counts 1/n, and its forms after a space, alone and
+// capitalized after a space as 10 to 2 to 1.
+//
+//go:embed merges.txt
+var learnedMerges string
 
 const (
 	byteTokens    = 256
@@ -41,13 +54,14 @@ func newVocabulary(size int) *vocabulary {
 		v.add(byteLevel(string([]byte{byte(b)})), tokenizer.TOKEN_TYPE_NORMAL, b >= ' ' && b < 0x7f || b == '\n')
 	}
 	seen := make(map[string]bool)
-	for _, merge := range learnedMerges() {
+	for merge := range strings.Lines(learnedMerges) {
 		if len(v.tokens) == size-specialTokens {
 			break
 		}
-		v.merges = append(v.merges, merge.left+" "+merge.right)
+		merge = strings.TrimSpace(merge)
+		v.merges = append(v.merges, merge)
 		// Two merges can spell the same token, which gets one id.
-		if token := merge.left + merge.right; !seen[token] {
+		if token := strings.Replace(merge, " ", "", 1); !seen[token] {
 			seen[token] = true
 			v.add(token, tokenizer.TOKEN_TYPE_NORMAL, true)
 		}
@@ -110,7 +124,7 @@ func byteLevel(s string) string {
 // shorter prompt is a prefix of a longer one.
 func Prompt(s Shape, tokens int, seed int64) (string, error) {
 	s = s.WithDefaults()
-	if err := s.Validate(); err != nil {
+	if err := s.validate(); err != nil {
 		return "", err
 	}
 	words := wholeWords(newVocabulary(s.Vocab))

@@ -15,7 +15,7 @@ import (
 // an existing file; it is not synced to disk.
 func Write(path string, s Shape) error {
 	s = s.WithDefaults()
-	if err := s.Validate(); err != nil {
+	if err := s.validate(); err != nil {
 		return err
 	}
 	metadata, tensors := contents(s)

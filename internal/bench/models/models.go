@@ -12,26 +12,21 @@ import (
 // the blob.
 func Random(dir, name string, shape testmodel.Shape) (lab.Model, error) {
 	gguf := filepath.Join(dir, name+".gguf")
-	if err := testmodel.Write(gguf, shape); err != nil {
-		return lab.Model{}, err
-	}
-	return lab.Model{Name: name, GGUF: gguf, Modelfile: testmodel.Modelfile(gguf), Models: filepath.Join(dir, "models")}, nil
+	return model(dir, name, gguf, testmodel.Modelfile(gguf)), testmodel.Write(gguf, shape)
 }
 
 // Recall writes the recall model into dir, see [testmodel.Recall].
 func Recall(dir, name string) (lab.Model, error) {
 	gguf := filepath.Join(dir, name+".gguf")
-	if err := testmodel.WriteRecall(gguf, testmodel.Recall{}); err != nil {
-		return lab.Model{}, err
-	}
-	return lab.Model{Name: name, GGUF: gguf, Modelfile: testmodel.Modelfile(gguf), Models: filepath.Join(dir, "models")}, nil
+	return model(dir, name, gguf, testmodel.Modelfile(gguf)), testmodel.WriteRecall(gguf, testmodel.Recall{})
 }
 
 // Trained writes the trained model into dir, see package trained.
 func Trained(dir, name string) (lab.Model, error) {
 	gguf, err := trained.Write(dir)
-	if err != nil {
-		return lab.Model{}, err
-	}
-	return lab.Model{Name: name, GGUF: gguf, Modelfile: trained.Modelfile(gguf), Models: filepath.Join(dir, "models")}, nil
+	return model(dir, name, gguf, trained.Modelfile(gguf)), err
+}
+
+func model(dir, name, gguf, modelfile string) lab.Model {
+	return lab.Model{Name: name, GGUF: gguf, Modelfile: modelfile, Models: filepath.Join(dir, "models")}
 }

@@ -17,16 +17,15 @@ import (
 
 func main() {
 	tokens := flag.Int("tokens", 30000, "tokens of a prompt")
-	model := flag.String("model", "recall", "model that is asked")
 	out := flag.String("o", "", "`file` to write (required)")
 	flag.Parse()
-	if err := run(*out, *model, *tokens); err != nil {
+	if err := run(*out, *tokens); err != nil {
 		fmt.Fprintln(os.Stderr, "recall-prompts:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out, model string, tokens int) error {
+func run(out string, tokens int) error {
 	if out == "" {
 		return fmt.Errorf("no output file; name one with -o FILE")
 	}
@@ -38,7 +37,7 @@ func run(out, model string, tokens int) error {
 	var lines strings.Builder
 	for _, q := range questions {
 		body, err := json.Marshal(map[string]any{
-			"model": model, "prompt": q.Prompt, "raw": true, "stream": false,
+			"model": "recall", "prompt": q.Prompt, "raw": true, "stream": false,
 			"options": map[string]any{
 				"temperature": 0, "num_predict": testmodel.RecallAnswerTokens,
 				"num_ctx": tokens + 1024,
