@@ -77,7 +77,7 @@ bench: build ## Measure; print tables and write JSON
 	go run ./internal/bench -o $(REPORT) $(ARGS)
 
 .PHONY: bench-llama
-bench-llama: test-deps ## Measure a stock llama-server with and without kvtier; ARGS="-only ttft" for a part
+bench-llama: test-deps ## Measure a stock llama-server with and without kvtier; ARGS="-only hot" for a part
 	scripts/build-llama-server
 	go run ./internal/bench/llama $(ARGS)
 

@@ -32,10 +32,8 @@ type settings struct {
 	turns         int
 	conversations int
 	length        int // of a conversation of switch, in tokens
+	cacheMB       int
 }
-
-// cacheMB is --cache-ram of the side with a cache in memory, in MiB.
-const cacheMB = 8192
 
 // trainedContext is the context length in the model's file.
 const trainedContext = 256 << 10
@@ -59,6 +57,7 @@ var parts = []struct {
 	{"ttft", (*bench).measureTTFT},
 	{"chat", (*bench).measureChat},
 	{"switch", (*bench).measureSwitch},
+	{"hot", (*bench).measureHot},
 }
 
 // report is all that was measured; parts are there by their names.
@@ -92,10 +91,11 @@ func parse(args []string, errOut io.Writer) (s settings, err error) {
 	flags.StringVar(&s.out, "o", "", "write every measured value to this JSON `file`")
 	only := flags.String("only", strings.Join(all, ","), "comma-separated `parts`")
 	sizes := flags.String("sizes", "4096,8192,16384,32768", "`lengths` of the prompts of ttft, in tokens")
-	flags.IntVar(&s.repetitions, "n", 3, "repetitions of ttft")
+	flags.IntVar(&s.repetitions, "n", 3, "repetitions of ttft, 100 times as many short answers of hot, and ten times as many long ones")
 	flags.IntVar(&s.turns, "turns", 20, "turns of the chat")
 	flags.IntVar(&s.conversations, "conversations", 8, "conversations of switch")
 	flags.IntVar(&s.length, "length", 8192, "tokens of a conversation of switch")
+	flags.IntVar(&s.cacheMB, "cache-ram", 8192, "--cache-ram of the side with a cache in memory, in MiB")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
@@ -179,15 +179,20 @@ func (b *bench) files() string { return filepath.Join(b.dir, "slots") }
 
 // start starts a server for prompts of at most so many tokens.
 func (b *bench) start(ctx context.Context, s side, tokens int) (*llamatest.Server, error) {
+	return b.startModel(ctx, s, b.model, tokens, runtime.NumCPU())
+}
+
+// startModel starts a server of a model, which computes with a number of threads.
+func (b *bench) startModel(ctx context.Context, s side, model string, tokens, threads int) (*llamatest.Server, error) {
 	o := llamatest.Options{
-		Dir: b.tree, Model: b.model, Log: filepath.Join(b.dir, "daemon.log"),
-		Args: []string{"-np", "1", "-c", strconv.Itoa(tokens + 1024), "-t", strconv.Itoa(runtime.NumCPU())},
+		Dir: b.tree, Model: model, Log: filepath.Join(b.dir, "daemon.log"),
+		Args: []string{"-np", "1", "-c", strconv.Itoa(tokens + 1024), "-t", strconv.Itoa(threads)},
 	}
 	switch s {
 	case stock:
 		o.Args = append(o.Args, "--cache-ram", "0")
 	case ram:
-		o.Args = append(o.Args, "--cache-ram", strconv.Itoa(cacheMB))
+		o.Args = append(o.Args, "--cache-ram", strconv.Itoa(b.settings.cacheMB))
 	case whole:
 		if err := os.MkdirAll(b.files(), 0o700); err != nil {
 			return nil, err

@@ -13,10 +13,10 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	s, err := parse([]string{"-only", "chat,ttft", "-sizes", "256,512"}, io.Discard)
+	s, err := parse([]string{"-only", "hot,ttft", "-sizes", "256,512"}, io.Discard)
 	require.NoError(t, err)
 	require.Equal(t, []int{256, 512}, s.sizes)
-	require.Equal(t, []string{"chat", "ttft"}, s.only)
+	require.Equal(t, []string{"hot", "ttft"}, s.only)
 	for _, args := range [][]string{
 		{"-only", "none"}, {"-sizes", "x"}, {"-sizes", "255"}, {"-sizes", "1000000"}, {"-n", "0"}, {"-turns", "0"},
 		{"-conversations", "0"}, {"-length", "255"}, {"-length", "1000000"}, {"-unknown"},
@@ -55,6 +55,7 @@ func TestPrint(t *testing.T) {
 			Conversations: 8, Tokens: 8192, Reading: 0.01,
 			Stock: switching{First: series(0.1)}, RAM: switching{First: series(0.1)}, Ours: switching{First: series(0.1), Memory: 5e8},
 		},
+		"hot": &hot{Added: series(0.0005), Speed: series(0.995)},
 	}}
 	var out bytes.Buffer
 	r.print(&out)
@@ -84,5 +85,11 @@ reading the pages    10.0 ms
 stock        100 ms         0         0 B
 cache-ram    100 ms         0         0 B
 ours         100 ms         0         500 MB
+
+HOT
+prompt tokens    0
+answer tokens    0
+added            500 µs
+speed            0.995
 `, out.String())
 }
