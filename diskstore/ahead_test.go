@@ -123,7 +123,7 @@ func TestReadAheadOrder(t *testing.T) {
 		s, err := Open(ctx, o)
 		require.NoError(t, err)
 		inj.Watch(log.watch)
-		got, err := s.ReadAhead(ctx)
+		got, err := s.Recent().ReadAhead(ctx)
 		require.NoError(t, err)
 		var want []string
 		for _, tokens := range all {
@@ -138,7 +138,7 @@ func TestReadAheadOrder(t *testing.T) {
 			require.Equal(t, got.Bytes, s.Stats().RAM.Bytes)
 			require.Equal(t, repeat(tier.RAM, 3), tiersOf(s.Find(ctx, Prompt{Tokens: all[2]}).Exact))
 		}
-		again, err := s.ReadAhead(ctx)
+		again, err := s.Recent().ReadAhead(ctx)
 		require.NoError(t, err)
 		require.Zero(t, again.Pages, "once")
 		for i, tokens := range all { // no page counts as used
@@ -173,7 +173,7 @@ func TestReadAheadBudgetIsExact(t *testing.T) {
 		}{{total + size - 1, i}, {total + size, i + 1}} {
 			o.ReadAheadBytes = c.budget
 			s := open(t, o)
-			got, err := s.ReadAhead(ctx)
+			got, err := s.Recent().ReadAhead(ctx)
 			require.NoError(t, err)
 			require.Equal(t, c.want, got.Pages, "%d bytes", c.budget)
 			require.LessOrEqual(t, got.Bytes, c.budget)
@@ -181,7 +181,7 @@ func TestReadAheadBudgetIsExact(t *testing.T) {
 		total += size
 	}
 	o.ReadAheadBytes = 0
-	got, err := open(t, o).ReadAhead(ctx)
+	got, err := open(t, o).Recent().ReadAhead(ctx)
 	require.NoError(t, err)
 	require.Zero(t, got)
 }
@@ -197,7 +197,7 @@ func TestReadAheadIntoMemoryEvictsNothing(t *testing.T) {
 	s := open(t, o)
 	asked := prompt(9, testTokens)
 	putChain(t, s, asked)
-	got, err := s.ReadAhead(ctx)
+	got, err := s.Recent().ReadAhead(ctx)
 	require.NoError(t, err)
 	require.Equal(t, 2, got.Pages)
 	require.Equal(t, 3*page, s.Stats().RAM.Bytes)
@@ -226,7 +226,7 @@ func TestReadAheadPassesOverWhatIsNoGood(t *testing.T) {
 
 	s = open(t, o)
 	require.NoError(t, os.Remove(filePath(o.Local.Root, namesOf(s, all[1])[1]))) // after the listing
-	got, err := s.ReadAhead(ctx)
+	got, err := s.Recent().ReadAhead(ctx)
 	require.NoError(t, err)
 	require.Equal(t, 3, got.Pages)
 	require.EqualValues(t, 1, s.Stats().Damaged)
@@ -256,7 +256,7 @@ func TestReadAheadPromotes(t *testing.T) {
 		require.NoError(t, s.Close())
 
 		s = open(t, o)
-		got, err := s.ReadAhead(ctx)
+		got, err := s.Recent().ReadAhead(ctx)
 		require.NoError(t, err)
 		require.Equal(t, 9, got.Pages)
 		require.Equal(t, 3, got.Promoted)
@@ -281,7 +281,7 @@ func TestReadAheadPromotes(t *testing.T) {
 	s = open(t, o)
 	before := s.Stats().Local
 	require.NotZero(t, before.Pages)
-	got, err := s.ReadAhead(ctx)
+	got, err := s.Recent().ReadAhead(ctx)
 	require.NoError(t, err)
 	require.LessOrEqual(t, got.Promoted, 1)
 	require.NoError(t, s.Flush(ctx))
@@ -312,7 +312,7 @@ func TestReadAheadWithARemoteThatHangs(t *testing.T) {
 			require.NoError(t, s.Flush(ctx))
 		}
 		inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Ops: ops, Gate: gate})
-		got, err := s.ReadAhead(ctx)
+		got, err := s.Recent().ReadAhead(ctx)
 		require.NoError(t, err)
 		require.Equal(t, 6, got.Pages, "%v", ops)
 		require.Zero(t, got.Promoted)
@@ -335,7 +335,7 @@ func TestReadAheadEnds(t *testing.T) {
 		aheadCtx, cancel := context.WithCancel(ctx)
 		done := make(chan error, 1)
 		go func() {
-			_, err := s.ReadAhead(aheadCtx)
+			_, err := s.Recent().ReadAhead(aheadCtx)
 			done <- err
 		}()
 		require.Eventually(t, func() bool { return s.life.Running() == 1 }, time.Minute, time.Millisecond, "ReadAhead has begun")
@@ -348,7 +348,7 @@ func TestReadAheadEnds(t *testing.T) {
 		cancel()
 		leave()
 		require.NoError(t, s.Close())
-		_, err = s.ReadAhead(ctx)
+		_, err = s.Recent().ReadAhead(ctx)
 		require.ErrorIs(t, err, tier.ErrClosed)
 	}
 }
@@ -373,7 +373,7 @@ func TestReadAheadStandsBack(t *testing.T) {
 		}()
 		<-gate.Entered()
 		limited, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
-		got, err := s.ReadAhead(limited)
+		got, err := s.Recent().ReadAhead(limited)
 		cancel()
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Zero(t, got.Pages)
@@ -445,9 +445,9 @@ func TestModelStartListsOnce(t *testing.T) {
 	require.Len(t, use.Local.Others, 1)
 	_, err = s.Reclaim(ctx, use, func(FingerprintUsage) bool { return false })
 	require.NoError(t, err)
-	_, err = s.ReadAhead(ctx)
+	_, err = s.Recent().ReadAhead(ctx)
 	require.NoError(t, err)
-	latest, err := s.Latest(ctx, o.LatestPages)
+	latest, err := s.Recent().Pages(ctx)
 	require.NoError(t, err)
 	require.Len(t, latest, 7, "of both tiers")
 	require.NoError(t, s.Flush(ctx))
@@ -460,7 +460,7 @@ func TestModelStartListsOnce(t *testing.T) {
 	}
 	mu.Unlock()
 
-	// Survey does not see later changes; Scan and the next Latest do.
+	// Survey does not see later changes; Scan does.
 	putChain(t, s, prompt(20, testTokens))
 	again, err := s.Survey(ctx)
 	require.NoError(t, err)
@@ -468,9 +468,9 @@ func TestModelStartListsOnce(t *testing.T) {
 	scanned, err := s.Scan(ctx)
 	require.NoError(t, err)
 	require.Equal(t, use.Local.Pages+2, scanned.Local.Pages, "one was read ahead from the remote tier")
-	latest, err = s.Latest(ctx, o.LatestPages)
+	latest, err = s.Recent().Pages(ctx)
 	require.NoError(t, err)
-	require.Len(t, latest, 8)
+	require.Empty(t, latest, "taken already")
 	readChain(t, s, all[0], len(all[0]))
 	require.NoError(t, s.Close())
 }

@@ -283,12 +283,12 @@ func TestReadAheadOfLossyPages(t *testing.T) {
 	require.NoError(t, s.Put(ctx, coldPages(t, o, tokens)[1])) // exact and lossy
 	require.NoError(t, s.Close())
 
-	o.ReadAheadBytes, o.RAM.BudgetBytes = plenty, 1<<20
+	o.ReadAheadBytes, o.LatestPages, o.RAM.BudgetBytes = plenty, 10, 1<<20
 	s = open(t, o)
-	text, err := s.LatestText(ctx)
+	text, err := s.Recent().Text(ctx)
 	require.NoError(t, err)
 	require.Equal(t, tokens, text)
-	ahead, err := s.ReadAhead(ctx)
+	ahead, err := s.Recent().ReadAhead(ctx)
 	require.NoError(t, err)
 	require.Equal(t, 4, ahead.Pages)
 	for i, ref := range mixed(s, tokens) {
@@ -296,7 +296,7 @@ func TestReadAheadOfLossyPages(t *testing.T) {
 		require.Equal(t, i > 1, ref.Lossy)
 		rowsOf(t, s, ref, pages[i])
 	}
-	latest, err := s.Latest(ctx, 10)
+	latest, err := s.Recent().Pages(ctx)
 	require.NoError(t, err)
 	require.Len(t, latest, 2, "exact pages alone")
 }

@@ -117,7 +117,7 @@ func TestALossyPageInAnExactPlace(t *testing.T) {
 	o.Fingerprint, o.Cold, o.Remote = pagefile.ColdFingerprint(o.Fingerprint), ColdTypes{}, TierConfig{}
 	o.ReadAheadBytes, o.RAM.BudgetBytes = plenty, 1<<20
 	s = open(t, o)
-	_, err := s.ReadAhead(ctx)
+	_, err := s.Recent().ReadAhead(ctx)
 	require.NoError(t, err)
 	last := pages[1]
 	ref := Ref{Key: last.Key(), Parent: last.Parent, Start: last.Start, Tokens: testTokens, Stored: testTokens, Tier: tier.Local}

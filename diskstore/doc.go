@@ -58,7 +58,7 @@ Files of this package, by their purpose:
 	level.go                              one of its tiers: its files, its ledger, its room
 	find.go, chain.go                     look-up of prompts
 	branches.go                           look-up of tails, and pages that only begin like a prompt
-	latest.go, anyof.go                   look-up of recent pages, of one of several keys
+	anyof.go                              look-up of one of several keys
 	read.go, sharedread.go, placed.go     pages out of the tiers
 	ram.go                                the copies in memory
 	touch.go, hits.go                     after a read
@@ -66,7 +66,7 @@ Files of this package, by their purpose:
 	cold.go, coldchain.go                 lossy pages
 	graves.go, elsewhere.go               why a page is not there
 	quarantine.go, reclaim.go             damaged files, and unused fingerprints, that people remove
-	ahead.go, aheadused.go                reading before somebody asks
+	recent.go, ahead.go, aheadused.go     recent pages, and reading before somebody asks
 	root_ops.go, root_gc.go               the store for tools
 	scan.go, stats.go                     its numbers
 
@@ -99,7 +99,7 @@ to the remote one. Processes of one server divide the memory's budget.
 
 Concurrent Reads of one page share one read: the page is read, checked and
 decoded once, and copied for the others. Into.Use gets a page in pieces, which are
-shared only where the page comes into memory as a whole. After a start, ReadAhead reads the most
+shared only where the page comes into memory as a whole. After a start, Recent.ReadAhead reads the most
 recently used pages into memory, so that the first Reads come from memory.
 
 # Guarantees

@@ -187,7 +187,7 @@ func (f *faultLife) live() {
 	f.read(c)
 	found, _ := s.Scan(ctx)
 	_, _ = s.Reclaim(ctx, found, func(FingerprintUsage) bool { return true })
-	_, _ = s.ReadAhead(ctx)
+	_, _ = s.Recent().ReadAhead(ctx)
 	_ = s.Has(pageKeyOf(c))
 	f.flush()
 }

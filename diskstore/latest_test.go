@@ -13,7 +13,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
-func TestLatest(t *testing.T) {
+func TestLatestPages(t *testing.T) {
 	o := testOptions(t, withRemote(t))
 	s := open(t, o)
 	var want []pagefile.Key
@@ -27,7 +27,9 @@ func TestLatest(t *testing.T) {
 	other := o
 	other.Fingerprint = testFingerprint(9)
 	putChain(t, open(t, other), prompt(0, testTokens))
-	found, err := s.Latest(ctx, 100)
+	require.NoError(t, s.Close())
+	o.LatestPages = 100
+	found, err := open(t, o).Recent().Pages(ctx)
 	require.NoError(t, err)
 	require.Len(t, found, 6, "tails and other fingerprints' pages are left out")
 	for _, p := range found {
@@ -35,12 +37,14 @@ func TestLatest(t *testing.T) {
 		require.Equal(t, p.Key, pagefile.ChainKey(p.Parent, p.Tokens, nil))
 		require.Contains(t, []uint32{0, testTokens}, p.Start)
 	}
-	found, err = s.Latest(ctx, 2)
+	o.LatestPages = 2
+	s = open(t, o)
+	found, err = s.Recent().Pages(ctx)
 	require.NoError(t, err)
 	require.Len(t, found, 2)
 	require.True(t, slices.ContainsFunc(found, func(p PageTokens) bool { return p.Key == want[4] }), "the last conversation's first page is the latest")
 	require.NoError(t, s.Close())
-	_, err = s.Latest(ctx, 2)
+	_, err = s.Recent().Pages(ctx)
 	require.ErrorIs(t, err, tier.ErrClosed)
 }
 
@@ -55,7 +59,7 @@ func openLatest(t *testing.T) (Options, *Store) {
 func requireLatest(t *testing.T, o Options, want ...[]int32) {
 	t.Helper()
 	s := open(t, o)
-	text, err := s.LatestText(ctx)
+	text, err := s.Recent().Text(ctx)
 	require.NoError(t, err)
 	require.Contains(t, want, text)
 	require.NoError(t, s.Close())
@@ -78,13 +82,13 @@ func TestLatestText(t *testing.T) {
 		requireLatest(t, o, text)
 	}
 	s = open(t, o)
-	_, err := s.ReadAhead(ctx)
+	_, err := s.Recent().ReadAhead(ctx)
 	require.NoError(t, err)
-	text, err := s.LatestText(ctx)
+	text, err := s.Recent().Text(ctx)
 	require.NoError(t, err)
 	require.Empty(t, text, "read ahead already")
 	require.NoError(t, s.Close())
-	_, err = s.LatestText(ctx)
+	_, err = s.Recent().Text(ctx)
 	require.ErrorIs(t, err, tier.ErrClosed)
 }
 

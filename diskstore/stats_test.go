@@ -115,7 +115,7 @@ func TestStatsOfReadingAhead(t *testing.T) {
 			o := testOptions(t, edit, withAhead(plenty))
 			all := conversations(t, o, 2)
 			s := open(t, o)
-			ahead, err := s.ReadAhead(ctx)
+			ahead, err := s.Recent().ReadAhead(ctx)
 			require.NoError(t, err)
 			require.Equal(t, 6, ahead.Pages)
 			require.Zero(t, s.Stats().AheadUsed)
