@@ -460,12 +460,12 @@ func TestModelStartListsOnce(t *testing.T) {
 	}
 	mu.Unlock()
 
-	// Survey does not see later changes; Scan does.
+	// Survey does not see later changes; scan does.
 	putChain(t, s, prompt(20, testTokens))
 	again, err := s.Survey(ctx)
 	require.NoError(t, err)
 	require.Equal(t, use.Local, again.Local)
-	scanned, err := s.Scan(ctx)
+	scanned, err := scan(ctx, s)
 	require.NoError(t, err)
 	require.Equal(t, use.Local.Pages+2, scanned.Local.Pages, "one was read ahead from the remote tier")
 	latest, err = s.Recent().Pages(ctx)

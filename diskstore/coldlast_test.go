@@ -324,7 +324,7 @@ func TestToolsOfLossyPages(t *testing.T) {
 		_, lossy = tier.LossyOf(o.Fingerprint, m.Identity)
 		require.False(t, lossy)
 	}
-	found, err := s.Scan(ctx)
+	found, err := scan(ctx, s)
 	require.NoError(t, err)
 	require.Empty(t, found.Local.Others)
 	require.Empty(t, found.Remote.Others)

@@ -301,7 +301,7 @@ func TestDemotionAndPromotion(t *testing.T) {
 	o.Local.Root = filepath.Join(t.TempDir(), "other")
 	s2 := open(t, o)
 	readChain(t, s2, a, len(a))
-	use, err := s2.Scan(ctx)
+	use, err := scan(ctx, s2)
 	require.NoError(t, err)
 	require.NoError(t, use.RemoteErr)
 	require.Equal(t, s.Stats().Remote.Pages, use.Remote.Pages)

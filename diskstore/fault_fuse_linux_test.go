@@ -255,7 +255,7 @@ func TestInterruptedSystemCalls(t *testing.T) {
 			interrupt()
 			readRef(t, s, refs[0], tokens)
 			interrupt()
-			_, err = s.Scan(ctx)
+			_, err = scan(ctx, s)
 			require.NoError(t, err)
 			interrupt()
 			require.NoError(t, s.local.room.Collect(ctx, room.Demand{Disk: 1}))

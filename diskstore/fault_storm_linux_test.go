@@ -59,7 +59,7 @@ func TestStormProcess(t *testing.T) {
 		case 3:
 			require.NoError(t, s.local.room.Collect(ctx, room.Demand{Disk: int64(rng.IntN(100_000))}))
 		case 4:
-			_, err := s.Scan(ctx)
+			_, err := scan(ctx, s)
 			require.NoError(t, err)
 		}
 		require.Zero(t, s.Stats().Damaged+s.Stats().Mismatched)

@@ -27,7 +27,7 @@ func requireExact(t *testing.T, s *Store) {
 	t.Helper()
 	require.NoError(t, s.Flush(ctx))
 	before := s.Stats().Local
-	_, err := s.Scan(ctx)
+	_, err := scan(ctx, s)
 	require.NoError(t, err)
 	after := s.Stats().Local
 	before.Down, after.Down = false, false

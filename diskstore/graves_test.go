@@ -63,7 +63,7 @@ func TestGraves(t *testing.T) {
 		"reclaim": {remove: func(t *testing.T, o Options, s *Store) {
 			o.Fingerprint = testFingerprint(2)
 			other := open(t, o)
-			found, err := other.Scan(ctx)
+			found, err := scan(ctx, other)
 			require.NoError(t, err)
 			_, err = other.Reclaim(ctx, found, func(FingerprintUsage) bool { return true })
 			require.NoError(t, err)
@@ -285,7 +285,7 @@ func TestElsewhereIsBounded(t *testing.T) {
 		require.NoError(t, s.Close())
 	}
 	s := open(t, o)
-	_, err := s.Scan(ctx)
+	_, err := scan(ctx, s)
 	require.NoError(t, err)
 	found := s.Elsewhere(ctx, tokens, nil)
 	require.Len(t, found, elsewhereMax)

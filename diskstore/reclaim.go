@@ -18,9 +18,8 @@ type Reclaimed struct {
 }
 
 // Reclaim removes all pages of the fingerprints that unwanted picks from found, a result of
-// Scan or Survey. Pages of this store's own fingerprint, and lossy
-// ones that stand for them, are never removed. A page that was stored or used
-// since it was found stays.
+// Survey. Pages of this store's own fingerprint, and lossy ones that stand for them, are never
+// removed. A page that was stored or used since it was found stays.
 //
 // Reclaim returns the removed pages together with the first error of the local tier. A remote
 // tier that cannot be reached is not an error.

@@ -176,7 +176,7 @@ func TestCountKeepsTheClaimOfAProcessThatBegan(t *testing.T) {
 			})
 		}
 	})
-	_, err := counter.Scan(ctx)
+	_, err := scan(ctx, counter)
 	require.NoError(t, err)
 	require.NotNil(t, late)
 	require.Contains(t, readLedgerFile(t, o).Claims, idOf(t, late.disk))
@@ -191,7 +191,7 @@ func TestCountKeepsTheClaimOfAClockThatDiffers(t *testing.T) {
 	putChain(t, writer, prompt(1, testTokens))
 	for _, days := range []int{-3, 3} {
 		counter.now = func() time.Time { return time.Now().AddDate(0, 0, days) }
-		_, err := counter.Scan(ctx)
+		_, err := scan(ctx, counter)
 		require.NoError(t, err)
 		require.Contains(t, readLedgerFile(t, o).Claims, idOf(t, writer.disk), days)
 	}
@@ -219,7 +219,7 @@ func TestTemporaryFileThatStaysCounts(t *testing.T) {
 	putChain(t, s, prompt(200, testTokens))
 	require.Empty(t, filesIn(t, o.Local.Root, dir.TmpExt), "removing the files is tried again")
 	require.Zero(t, s.disk.Left())
-	_, err := s.Scan(ctx)
+	_, err := scan(ctx, s)
 	require.NoError(t, err)
 	requireCovered(t, o.Local.Root, s)
 	require.Equal(t, occupied(t, o.Local.Root), readLedgerFile(t, o).Bytes)
@@ -339,7 +339,7 @@ func TestRemovalWhileACountBegins(t *testing.T) {
 		_, err := s.local.purge(ctx, purge{fingerprint: testFingerprint(9), removed: func(tier.Info) { removed++ }})
 		require.NoError(t, err)
 	})
-	_, err := s.Scan(ctx)
+	_, err := scan(ctx, s)
 	require.NoError(t, err)
 	require.Equal(t, 4, removed)
 	requireCovered(t, o.Local.Root, s)
