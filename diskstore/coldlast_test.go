@@ -361,9 +361,9 @@ func TestToolsOfLossyPages(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, root.Close())
 	require.Empty(t, mixed(s, tokens))
-	grave, ok := s.Gone(ctx, pages[0].Key())
+	tombstone, ok := s.Gone(ctx, pages[0].Key())
 	require.True(t, ok)
-	require.Equal(t, GraveRemoved, grave.Reason)
+	require.Equal(t, TombstoneRemoved, tombstone.Reason)
 }
 
 // TestReadsTellLossyFromExact: a file under the wrong kind of name is not used.

@@ -41,16 +41,16 @@ The package knows no engine: tokens are int32, rows are bytes.
 
 Below internal, each with its inputs and none with the store:
 
-	names     the names of a store's pages, exact and lossy
-	recency   the order of pages by time
-	counted   a tier whose files are counted
-	checked   reads the pages of a tier, and judges files that fail their check
-	room      makes room: how much, which files go, in which order
-	move      pages that move down for want of room, and up when they were read
-	ram       decoded pages in memory
-	branch    look-up of tails, and of pages that only begin like a prompt
-	graves    the list of pages that left a tier
-	work      the operations and jobs of a store
+	names       the names of a store's pages, exact and lossy
+	recency     the order of pages by time
+	counted     a tier whose files are counted
+	checked     reads the pages of a tier, and judges files that fail their check
+	room        makes room: how much, which files go, in which order
+	move        pages that move down for want of room, and up when they were read
+	ram         decoded pages in memory
+	branch      look-up of tails, and of pages that only begin like a prompt
+	tombstones  the list of pages that left a tier
+	work        the operations and jobs of a store
 
 Files of this package, by their purpose:
 
@@ -64,7 +64,7 @@ Files of this package, by their purpose:
 	touch.go, hits.go                     after a read
 	put.go, manifest.go                   pages into the local tier, and what a fingerprint stands for
 	cold.go, coldchain.go                 lossy pages
-	graves.go, elsewhere.go               why a page is not there
+	tombstones.go, elsewhere.go           why a page is not there
 	quarantine.go, reclaim.go             damaged files, and unused fingerprints, that people remove
 	recent.go, ahead.go, aheadused.go     recent pages, and reading before somebody asks
 	root_ops.go, root_gc.go               the store for tools

@@ -56,7 +56,7 @@ func (lv *level) reclaimTier(ctx context.Context, uses []FingerprintUsage, unwan
 		if use.Unused, use.Tier = now.Sub(use.LastUsed), lv.name; !unwanted(use) {
 			continue
 		}
-		found := purge{fingerprint: use.Fingerprint, reason: GraveUnused, before: use.LastUsed.Add(1), removed: func(info tier.Info) {
+		found := purge{fingerprint: use.Fingerprint, reason: TombstoneUnused, before: use.LastUsed.Add(1), removed: func(info tier.Info) {
 			r.Pages++
 			r.Bytes += info.Physical
 		}}
@@ -76,7 +76,7 @@ type purge struct {
 	fingerprint pagefile.Key
 	before      time.Time // only files last used earlier; zero for all
 	dry         bool      // delete nothing
-	reason      GraveReason
+	reason      TombstoneReason
 	removed     func(tier.Info)
 }
 
@@ -130,7 +130,7 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 					continue // removed by another process
 				}
 				gone.Add(removed)
-				lv.bury(removed.Name, p.reason)
+				lv.noteGone(removed.Name, p.reason)
 				removedPages[removed.Name] = true
 			}
 			p.removed(info)
