@@ -256,7 +256,7 @@ func TestPutOfABadPageIsGoodThoughItLooksTheSame(t *testing.T) {
 	p := putChain(t, s, prompt(1, 2*testTokens))[1]
 	bad, err := tier.Stat(ctx, s.disk, s.pages.Page(p.Key()))
 	require.NoError(t, err)
-	s.local.checked.Verdicts.MarkBad(bad)
+	s.local.checked.Bad.MarkBad(bad)
 	require.False(t, s.Has(p.Key()))
 	require.NoError(t, s.Put(ctx, p))
 	info, err := tier.Stat(ctx, s.disk, bad.Name)
@@ -316,7 +316,7 @@ func TestBadPageThatStaysMakesRoom(t *testing.T) {
 	info, err = tier.Stat(ctx, s.disk, info.Name)
 	require.NoError(t, err)
 	for range checked.CondemnedLocal + 1 {
-		s.local.checked.Verdicts.MayCondemn()
+		s.local.checked.Bad.MayCondemn()
 	}
 
 	removed, err := s.local.room.Evict(ctx, info, false)

@@ -176,7 +176,7 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	require.NoError(t, s.demote(ctx, info))
 	there, err := tier.Stat(ctx, s.guard, name)
 	require.NoError(t, err)
-	s.remote.checked.Verdicts.MarkBad(there)
+	s.remote.checked.Bad.MarkBad(there)
 
 	content, err := os.ReadFile(filePath(o.Local.Root, name))
 	require.NoError(t, err)
@@ -197,5 +197,5 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	idle(s.guard)
 	there, err = tier.Stat(ctx, s.guard, name)
 	require.NoError(t, err)
-	require.False(t, s.remote.checked.Verdicts.IsBad(there), "the good page counts as bad")
+	require.False(t, s.remote.checked.Bad.IsBad(there), "the good page counts as bad")
 }

@@ -111,7 +111,7 @@ func (s *Store) Gone(ctx context.Context, keys ...pagefile.Key) (found Tombstone
 		if !lv.answers() {
 			continue
 		}
-		if info, err := lv.pages.Stat(ctx, lv.tier, keys[0]); err == nil && lv.checked.Verdicts.IsBad(info) {
+		if info, err := lv.pages.Stat(ctx, lv.tier, keys[0]); err == nil && lv.checked.Bad.IsBad(info) {
 			return Tombstone{When: s.now(), Tier: lv.name, Reason: TombstoneDamaged}, true
 		}
 		content, err := lv.tombstoneList(ctx)

@@ -187,7 +187,7 @@ func TestTombstoneOfABadFileInItsPlace(t *testing.T) {
 	s := open(t, testOptions(t))
 	putChain(t, s, prompt(1, testTokens))
 	info := listAll(t, s.local)[0]
-	s.local.checked.Verdicts.MarkBad(info)
+	s.local.checked.Bad.MarkBad(info)
 	g, ok := s.Gone(ctx, info.Key)
 	require.True(t, ok)
 	require.Equal(t, TombstoneDamaged, g.Reason)
