@@ -25,10 +25,9 @@ type Ahead struct {
 	RAM      bool  // the pages are decoded in Options.RAM, not files in the system's page cache
 }
 
-// ReadAhead reads the most recently used pages of this store's fingerprint, so that the first
-// Reads after a start come from memory: with Options.RAM as decoded pages, otherwise as files,
-// which the operating system keeps until it needs the memory. ReadAhead uses the result of
-// Open's count and counts only if that count failed.
+// ReadAhead reads the most recently used pages, so that the first Reads after a start come from
+// memory: with Options.RAM as decoded pages, otherwise as files, which the operating system keeps
+// until it needs the memory.
 //
 // The local tier's pages come first, each conversation's from its beginning on. Pages that
 // only the remote tier holds are then copied to the local tier, into free room. No page is
@@ -38,28 +37,28 @@ type Ahead struct {
 // where the system has priorities, and waits while Reads and Puts run. A second call does
 // nothing. ReadAhead returns the pages read so far together with tier.ErrClosed, ctx's error or an
 // error of counting the local tier.
-func (s *Store) ReadAhead(ctx context.Context) (Ahead, error) {
-	ctx, leave, err := s.life.Enter(ctx)
+func (r *Recent) ReadAhead(ctx context.Context) (Ahead, error) {
+	ctx, leave, err := r.life.Enter(ctx)
 	if err != nil {
 		return Ahead{}, err
 	}
 	defer leave()
-	if s.opt.ReadAheadBytes == 0 {
+	if r.aheadBytes == 0 {
 		return Ahead{}, nil
 	}
 	limited, cancel := context.WithTimeout(ctx, aheadTime)
 	defer cancel()
-	r := &aheadReader{s: s, left: s.opt.ReadAheadBytes, ahead: Ahead{RAM: !s.ram.off()}}
+	reader := &aheadReader{Recent: r, left: r.aheadBytes, ahead: Ahead{RAM: !r.ram.off()}}
 	done := make(chan error, 1)
 	go func() { // a goroutine of its own, which ends with the lowered priority
 		priority.Lower()
-		done <- r.run(limited)
+		done <- reader.run(limited)
 	}()
 	err = <-done
 	if limited.Err() != nil && ctx.Err() == nil {
 		err = nil // the time is over
 	}
-	return r.ahead, err
+	return reader.ahead, err
 }
 
 // errEnough ends reading ahead: the next page has no room.
@@ -67,16 +66,16 @@ var errEnough = move.ErrNoRoom
 
 // aheadReader is the state of one ReadAhead.
 type aheadReader struct {
-	s     *Store
+	*Recent
 	left  int64 // bytes
 	step  []byte
 	ahead Ahead
 }
 
 func (r *aheadReader) run(ctx context.Context) error {
-	for _, lv := range r.s.tiers {
+	for _, lv := range r.tiers {
 		if _, err := lv.files.AwaitFirst(ctx, lv.counting...); err != nil {
-			if lv == r.s.remote && ctx.Err() == nil {
+			if lv.far && ctx.Err() == nil {
 				return nil
 			}
 			return fmt.Errorf("read ahead in %s: %w", lv.where, err)
@@ -97,34 +96,34 @@ func (r *aheadReader) run(ctx context.Context) error {
 // read reads one page ahead. Errors other than errEnough concern this page alone: the page may
 // be gone, or the next Read of the page finds its damage.
 func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error {
-	if err := r.s.traffic.StandBack(ctx); err != nil {
+	if err := r.traffic.StandBack(ctx); err != nil {
 		return err
 	}
 	if info.Bytes > r.left {
 		return errEnough
 	}
-	if info.Fingerprint == r.s.pages.Lossy {
-		if _, err := tier.Stat(ctx, r.s.disk, r.s.pages.ExactOf(info.Name)); err == nil {
+	if info.Fingerprint == r.pages.Lossy {
+		if _, err := tier.Stat(ctx, r.tiers[0].tier, r.pages.ExactOf(info.Name)); err == nil {
 			return nil // nobody asks for the lossy page
 		}
 	}
 	promoted := false
-	if lv == r.s.remote {
-		if _, err := tier.Stat(ctx, r.s.disk, info.Name); err == nil {
+	if lv.far {
+		if _, err := tier.Stat(ctx, r.tiers[0].tier, info.Name); err == nil {
 			return nil // read already, or not recent enough
 		}
-		err := r.s.up.Ahead(ctx, yieldingTier{r.s.guard, &r.s.traffic}, info)
+		err := r.up.Ahead(ctx, yieldingTier{lv.tier, r.traffic}, info)
 		promoted = err == nil
 		switch {
 		case promoted:
-			lv = r.s.local
-		case r.s.ram.off() || !errors.Is(err, errEnough):
+			lv = r.tiers[0]
+		case r.ram.off() || !errors.Is(err, errEnough):
 			return err
 		}
 	}
 	bytes, err := info.Bytes, error(nil)
 	switch {
-	case !r.s.ram.off():
+	case !r.ram.off():
 		bytes, err = r.decode(ctx, lv, info)
 	case !promoted: // a file just written is in the page cache already
 		bytes, err = r.cache(ctx, lv, info)
@@ -135,9 +134,9 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 	r.left -= bytes
 	r.ahead.Pages++
 	r.ahead.Bytes += bytes
-	r.s.counts.aheadPages.Add(1)
-	r.s.counts.aheadBytes.Add(uint64(bytes))
-	r.s.reader.ahead.note(info.Name)
+	r.counts.aheadPages.Add(1)
+	r.counts.aheadBytes.Add(uint64(bytes))
+	r.used.note(info.Name)
 	if promoted {
 		r.ahead.Promoted++
 	}
@@ -163,7 +162,7 @@ func (r *aheadReader) cache(ctx context.Context, lv *level, info tier.Info) (int
 	if r.step == nil {
 		r.step = make([]byte, pagefile.StepBytes)
 	}
-	blob := yieldingBlob{file, &r.s.traffic}
+	blob := yieldingBlob{file, r.traffic}
 	for off := int64(0); off < size; off += pagefile.StepBytes {
 		if err := blob.ReadAt(ctx, r.step[:min(pagefile.StepBytes, size-off)], off); err != nil {
 			lv.noteTierError(err)
@@ -178,24 +177,24 @@ func (r *aheadReader) cache(ctx context.Context, lv *level, info tier.Info) (int
 func (r *aheadReader) decode(ctx context.Context, lv *level, info tier.Info) (int64, error) {
 	var h *pagefile.Header
 	file, err := lv.checked.Open(ctx, info.Name, func(blob tier.Blob) (err error) {
-		if h, err = pagefile.ReadHeader(ctx, yieldingBlob{blob, &r.s.traffic}); err != nil {
+		if h, err = pagefile.ReadHeader(ctx, yieldingBlob{blob, r.traffic}); err != nil {
 			return err
 		}
-		return r.s.pages.CheckPlace(h, info.Name)
+		return r.pages.CheckPlace(h, info.Name)
 	})
 	if err != nil {
 		return 0, err
 	}
 	defer file.Close()
-	if h.PageTokens != r.s.opt.PageTokens {
-		return 0, pagefile.Mismatch("page size is %d tokens, want %d", h.PageTokens, r.s.opt.PageTokens)
+	if h.PageTokens != r.pageTokens {
+		return 0, pagefile.Mismatch("page size is %d tokens, want %d", h.PageTokens, r.pageTokens)
 	}
 	size := ram.Bytes(h)
 	if size > r.left {
 		return 0, errEnough
 	}
-	kept, err := r.s.ram.keepAhead(lv, file.Info(), h, func(rows []byte) error {
-		err := pagefile.ReadPayload(ctx, yieldingBlob{file, &r.s.traffic}, h, h.All(), r.s.codec, rows)
+	kept, err := r.ram.keepAhead(lv, file.Info(), h, func(rows []byte) error {
+		err := pagefile.ReadPayload(ctx, yieldingBlob{file, r.traffic}, h, h.All(), r.codec, rows)
 		if !tier.Doubtful(err) {
 			return err
 		}
@@ -220,7 +219,7 @@ func (r *aheadReader) decodeAgain(ctx context.Context, lv *level, h *pagefile.He
 		case again.Crc != h.Crc:
 			return pagefile.Mismatch("it was replaced while it was read")
 		}
-		return pagefile.ReadPayload(ctx, yieldingBlob{blob, &r.s.traffic}, h, h.All(), r.s.codec, rows)
+		return pagefile.ReadPayload(ctx, yieldingBlob{blob, r.traffic}, h, h.All(), r.codec, rows)
 	})
 	if err == nil {
 		file.Close()

@@ -176,7 +176,7 @@ func TestReadAheadBudgetIsExact(t *testing.T) {
 		total += size
 	}
 	o.ReadAheadBytes = 0
-	got, err := open(t, o).ReadAhead(ctx)
+	got, err := open(t, o).Recent().ReadAhead(ctx)
 	require.NoError(t, err)
 	require.Zero(t, got)
 }
@@ -323,7 +323,7 @@ func TestReadAheadEnds(t *testing.T) {
 		aheadCtx, cancel := context.WithCancel(ctx)
 		done := make(chan error, 1)
 		go func() {
-			_, err := s.ReadAhead(aheadCtx)
+			_, err := s.Recent().ReadAhead(aheadCtx)
 			done <- err
 		}()
 		require.Eventually(t, func() bool { return s.life.Running() == 1 }, time.Minute, time.Millisecond, "ReadAhead has begun")
@@ -336,7 +336,7 @@ func TestReadAheadEnds(t *testing.T) {
 		cancel()
 		leave()
 		require.NoError(t, s.Close())
-		_, err = s.ReadAhead(ctx)
+		_, err = s.Recent().ReadAhead(ctx)
 		require.ErrorIs(t, err, tier.ErrClosed)
 	}
 }
@@ -361,7 +361,7 @@ func TestReadAheadStandsBack(t *testing.T) {
 		}()
 		<-gate.Entered()
 		limited, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
-		got, err := s.ReadAhead(limited)
+		got, err := s.Recent().ReadAhead(limited)
 		cancel()
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Zero(t, got.Pages)
@@ -433,7 +433,7 @@ func TestModelStartListsOnce(t *testing.T) {
 	_, err = s.Reclaim(ctx, use, func(FingerprintUsage) bool { return false })
 	require.NoError(t, err)
 	aheadOf(t, s)
-	latest, err := s.Latest(ctx, o.LatestPages)
+	latest, err := s.Recent().Pages(ctx)
 	require.NoError(t, err)
 	require.Len(t, latest, 7, "of both tiers")
 	require.NoError(t, s.Flush(ctx))
@@ -453,7 +453,7 @@ func TestModelStartListsOnce(t *testing.T) {
 	require.Equal(t, use.Local, again.Local)
 	scanned := scan(t, s)
 	require.Equal(t, use.Local.Pages+2, scanned.Local.Pages, "one was read ahead from the remote tier")
-	latest, err = s.Latest(ctx, o.LatestPages)
+	latest, err = s.Recent().Pages(ctx)
 	require.NoError(t, err)
 	require.Len(t, latest, 8)
 	readChain(t, s, all[0], len(all[0]))

@@ -25,7 +25,7 @@ func (s *Store) AnyOf(ctx context.Context, keys []pagefile.Key) (key pagefile.Ke
 		}
 		info, err := tier.Stat(ctx, s.disk, names[i])
 		switch {
-		case err == nil && !s.local.checked.Verdicts.IsBad(info):
+		case err == nil && !s.local.checked.Bad.IsBad(info):
 			return key, true
 		case err != nil && !errors.Is(err, tier.ErrNotFound):
 			s.local.noteTierError(err)
@@ -39,7 +39,7 @@ func (s *Store) AnyOf(ctx context.Context, keys []pagefile.Key) (key pagefile.Ke
 	defer cancel()
 	infos, _ := s.guard.Find(ctx, names, false) // the tier counts errors
 	for i, info := range infos {
-		if info.Key == keys[i] && !s.remote.checked.Verdicts.IsBad(info) {
+		if info.Key == keys[i] && !s.remote.checked.Bad.IsBad(info) {
 			return keys[i], true
 		}
 	}

@@ -247,7 +247,7 @@ func TestPutOfABadPageIsGoodThoughItLooksTheSame(t *testing.T) {
 	s.now = func() time.Time { return now }
 	p := putChain(t, s, prompt(1, 2*testTokens))[1]
 	bad := mustStat(t, s.disk, s.pages.Page(p.Key()))
-	s.local.checked.Verdicts.MarkBad(bad)
+	s.local.checked.Bad.MarkBad(bad)
 	require.False(t, s.Has(p.Key()))
 	require.NoError(t, s.Put(ctx, p))
 	info := mustStat(t, s.disk, bad.Name)
@@ -299,7 +299,7 @@ func TestBadPageThatStaysMakesRoom(t *testing.T) {
 	flipAt(t, path, -pagefile.FooterBytes-1)
 	info = mustStat(t, s.disk, info.Name)
 	for range checked.CondemnedLocal + 1 {
-		s.local.checked.Verdicts.MayCondemn()
+		s.local.checked.Bad.MayCondemn()
 	}
 
 	removed, err := s.local.room.Evict(ctx, info, false)

@@ -62,7 +62,7 @@ func (f *lookup) findPages(ctx context.Context, names []pagefile.Name, parent pa
 		}
 		from[len(found)] = f.local
 		info, err := tier.Stat(ctx, f.local.tier, name)
-		if err != nil || f.local.checked.Verdicts.IsBad(info) {
+		if err != nil || f.local.checked.Bad.IsBad(info) {
 			f.local.noteTierError(err)
 			if f.remote == nil {
 				break
@@ -83,7 +83,7 @@ func (f *lookup) findPages(ctx context.Context, names []pagefile.Name, parent pa
 			if len(remote) == 0 {
 				break
 			}
-			if info, remote = remote[0], remote[1:]; f.remote.checked.Verdicts.IsBad(info) {
+			if info, remote = remote[0], remote[1:]; f.remote.checked.Bad.IsBad(info) {
 				break
 			}
 		}

@@ -97,7 +97,7 @@ func TestEvictedTailsAreRemembered(t *testing.T) {
 	require.Empty(t, s.Find(ctx, Prompt{Tokens: chat(nil, 3, 0)}).Exact)
 	gone, ok := s.Gone(ctx, first.Key())
 	require.True(t, ok)
-	require.Equal(t, GraveRoom, gone.Reason)
+	require.Equal(t, TombstoneRoom, gone.Reason)
 }
 
 // counting counts the names of each listing.

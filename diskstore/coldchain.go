@@ -52,7 +52,7 @@ func (f *lookup) sight(ctx context.Context, exact pagefile.Name) sighting {
 			return sighting{file.Info, f.tiers.named(file.Tier), true}
 		}
 		info, err := tier.Stat(ctx, f.local.tier, name)
-		if err == nil && !f.local.checked.Verdicts.IsBad(info) {
+		if err == nil && !f.local.checked.Bad.IsBad(info) {
 			return sighting{info, f.local, false}
 		}
 		f.local.noteTierError(err)
@@ -76,7 +76,7 @@ func (f *lookup) sightBelow(ctx context.Context, names []pagefile.Name, found []
 	for j, info := range infos {
 		at := &found[of[j]]
 		exact := info.Name == names[of[j]]
-		if info.Bytes == 0 || f.remote.checked.Verdicts.IsBad(info) || at.from != nil && !exact {
+		if info.Bytes == 0 || f.remote.checked.Bad.IsBad(info) || at.from != nil && !exact {
 			continue
 		}
 		*at = sighting{info, f.remote, false}

@@ -281,7 +281,7 @@ func TestReadAheadOfLossyPages(t *testing.T) {
 
 	o.ReadAheadBytes, o.RAM.BudgetBytes = plenty, 1<<20
 	s = open(t, o)
-	text, err := s.LatestText(ctx)
+	text, err := s.Recent().Text(ctx)
 	require.NoError(t, err)
 	require.Equal(t, tokens, text)
 	ahead := aheadOf(t, s)
@@ -291,7 +291,7 @@ func TestReadAheadOfLossyPages(t *testing.T) {
 		require.Equal(t, i > 1, ref.Lossy)
 		rowsOf(t, s, ref, pages[i])
 	}
-	latest, err := s.Latest(ctx, 10)
+	latest, err := s.Recent().Pages(ctx)
 	require.NoError(t, err)
 	require.Len(t, latest, 2, "exact pages alone")
 }
@@ -356,7 +356,7 @@ func TestToolsOfLossyPages(t *testing.T) {
 	require.Empty(t, mixed(s, tokens))
 	grave, ok := s.Gone(ctx, pages[0].Key())
 	require.True(t, ok)
-	require.Equal(t, GraveRemoved, grave.Reason)
+	require.Equal(t, TombstoneRemoved, grave.Reason)
 }
 
 // TestReadsTellLossyFromExact: a file under the wrong kind of name is not used.

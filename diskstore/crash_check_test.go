@@ -265,7 +265,7 @@ func checkTemps(mem *vfs.Mem, root string) error {
 // checkAccounts requires the store to know the exact content of the local tier.
 func checkAccounts(s *Store, found tree) error {
 	before := s.Stats().Local
-	if _, err := s.Scan(ctx); err != nil {
+	if _, err := recount(ctx, s); err != nil {
 		return err
 	}
 	after := s.Stats().Local

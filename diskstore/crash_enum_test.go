@@ -250,7 +250,7 @@ func (r *crashRecord) dropFingerprint() {
 		require.NoError(r.t, s.Put(ctx, p))
 	}
 	require.NoError(r.t, s.Close())
-	found, err := r.s.Scan(ctx)
+	found, err := recount(ctx, r.s)
 	require.NoError(r.t, err)
 	_, err = r.s.Reclaim(ctx, found, func(u FingerprintUsage) bool { return u.Fingerprint == other.Fingerprint })
 	require.NoError(r.t, err)

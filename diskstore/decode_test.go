@@ -90,7 +90,7 @@ func makeTrusted(t *testing.T, s *Store) {
 	t.Helper()
 	_, err := s.disk.EmptyQuarantine(ctx)
 	require.NoError(t, err)
-	s.local.checked.Verdicts = checked.NewVerdicts(false, time.Now)
+	s.local.checked.Bad = checked.NewBadFiles(false, time.Now)
 }
 
 // TestAnErrorInAnyPieceFailsTheRead makes every single read of a page fail in turn.

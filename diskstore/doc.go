@@ -41,16 +41,16 @@ The package knows no engine: tokens are int32, rows are bytes.
 
 Below internal, each with its inputs and none with the store:
 
-	names     the names of a store's pages, exact and lossy
-	recency   the order of pages by time
-	counted   a tier whose files are counted
-	checked   reads the pages of a tier, and judges files that fail their check
-	room      makes room: how much, which files go, in which order
-	move      pages that move down for want of room, and up when they were read
-	ram       decoded pages in memory
-	branch    look-up of tails, and of pages that only begin like a prompt
-	graves    the list of pages that left a tier
-	work      the operations and jobs of a store
+	names       the names of a store's pages, exact and lossy
+	recency     the order of pages by time
+	counted     a tier whose files are counted
+	checked     reads the pages of a tier, and judges files that fail their check
+	room        makes room: how much, which files go, in which order
+	move        pages that move down for want of room, and up when they were read
+	ram         decoded pages in memory
+	branch      look-up of tails, and of pages that only begin like a prompt
+	tombstones  the list of pages that left a tier
+	work        the operations and jobs of a store
 
 Files of this package, by their purpose:
 
@@ -58,15 +58,15 @@ Files of this package, by their purpose:
 	level.go                              one of its tiers: its files, its ledger, its room
 	find.go, chain.go                     look-up of prompts
 	branches.go                           look-up of tails, and pages that only begin like a prompt
-	latest.go, anyof.go                   look-up of recent pages, of one of several keys
+	anyof.go                              look-up of one of several keys
 	read.go, sharedread.go, placed.go     pages out of the tiers
 	ram.go                                the copies in memory
 	touch.go, hits.go                     after a read
 	put.go, manifest.go                   pages into the local tier, and what a fingerprint stands for
 	cold.go, coldchain.go                 lossy pages
-	graves.go, elsewhere.go               why a page is not there
+	tombstones.go, elsewhere.go           why a page is not there
 	quarantine.go, reclaim.go             damaged files, and unused fingerprints, that people remove
-	ahead.go, aheadused.go                reading before somebody asks
+	recent.go, ahead.go, aheadused.go     recent pages, and reading before somebody asks
 	root_ops.go, root_gc.go               the store for tools
 	scan.go, stats.go                     its numbers
 
@@ -99,7 +99,7 @@ to the remote one. Processes of one server divide the memory's budget.
 
 Concurrent Reads of one page share one read: the page is read, checked and
 decoded once, and copied for the others. Into.Use gets a page in pieces, which are
-shared only where the page comes into memory as a whole. After a start, ReadAhead reads the most
+shared only where the page comes into memory as a whole. After a start, Recent.ReadAhead reads the most
 recently used pages into memory, so that the first Reads come from memory.
 
 # Guarantees

@@ -57,7 +57,7 @@ func TestRemoteThatHangsInEveryOperation(t *testing.T) {
 				s.guard.Breaker.Success() // a call at once, unlike with a real breaker
 			}
 			life.flush()
-			_, err = s.Scan(ctx)
+			_, err = recount(ctx, s)
 			require.NoError(t, err, "a remote tier that hangs is no error of a scan")
 
 			// The number of hanging operations is bounded, and so is the number of operations

@@ -184,9 +184,9 @@ func (f *faultLife) live() {
 	f.read(c)
 	_ = f.put(c)
 	f.read(c)
-	found, _ := s.Scan(ctx)
+	found, _ := recount(ctx, s)
 	_, _ = s.Reclaim(ctx, found, func(FingerprintUsage) bool { return true })
-	_, _ = s.ReadAhead(ctx)
+	_, _ = s.Recent().ReadAhead(ctx)
 	_ = s.Has(pageKeyOf(c))
 	f.flush()
 }
@@ -219,7 +219,7 @@ func (f *faultLife) recover() {
 	require.NoError(t, err)
 	f.s = s
 	f.flush()
-	_, err = s.Scan(ctx) // the ledger knows the bytes, and no count has given the number of files
+	_, err = recount(ctx, s) // the ledger knows the bytes, and no count has given the number of files
 	require.NoError(t, err)
 	f.demoteOne()
 	f.requireExact()
@@ -362,7 +362,7 @@ func (f *faultLife) requireExact() {
 	t.Helper()
 	f.flush()
 	before := f.s.Stats()
-	use, err := f.s.Scan(ctx)
+	use, err := recount(ctx, f.s)
 	require.NoError(t, err)
 	require.NoError(t, use.RemoteErr)
 	after := f.s.Stats()

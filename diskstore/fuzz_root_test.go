@@ -98,7 +98,7 @@ func FuzzDirectory(f *testing.F) {
 			}
 			return // an entry is in the place of a manifest or a lock
 		}
-		use, err := s.Scan(ctx)
+		use, err := recount(ctx, s)
 		if err != nil {
 			t.Fatal(err)
 		}

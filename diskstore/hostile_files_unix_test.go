@@ -127,7 +127,7 @@ func (f *faultLife) useAmongStrangers(tokens []int32) {
 			touch(f.s, ref)
 		}
 		_ = f.s.local.room.Collect(ctx, room.Demand{})
-		found, _ := f.s.Scan(ctx)
+		found, _ := recount(ctx, f.s)
 		_, _ = f.s.Reclaim(ctx, found, func(FingerprintUsage) bool { return true })
 		f.flush()
 	}

@@ -123,7 +123,7 @@ func TestMissingRemoteIsTriedAgain(t *testing.T) {
 	require.True(t, s.Stats().Remote.Down)
 	require.Equal(t, 1, log.count("not usable"))
 	require.NoDirExists(t, o.Remote.Root, "an unmounted mount point is not filled")
-	use, err := s.Scan(ctx)
+	use, err := recount(ctx, s)
 	require.NoError(t, err)
 	require.ErrorIs(t, use.RemoteErr, tier.ErrTierDown)
 	require.ErrorContains(t, use.RemoteErr, "mount it, or create it", "the reason why the tier is down")
@@ -168,7 +168,7 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	name := s.pages.Page(putChain(t, s, prompt(1, testTokens))[0].Key())
 	require.NoError(t, s.demote(ctx, mustStat(t, s.disk, name)))
 	there := mustStat(t, s.guard, name)
-	s.remote.checked.Verdicts.MarkBad(there)
+	s.remote.checked.Bad.MarkBad(there)
 
 	content := fileOf(t, filePath(o.Local.Root, name))
 	up, err := s.guard.Create(ctx, name)
@@ -187,5 +187,5 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	gate.Open()
 	idle(s.guard)
 	there = mustStat(t, s.guard, name)
-	require.False(t, s.remote.checked.Verdicts.IsBad(there), "the good page counts as bad")
+	require.False(t, s.remote.checked.Bad.IsBad(there), "the good page counts as bad")
 }

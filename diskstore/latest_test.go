@@ -13,8 +13,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 )
 
-func TestLatest(t *testing.T) {
-	s, o := openNew(t, withRemote(t))
+func TestLatestPages(t *testing.T) {
+	o := testOptions(t, withRemote(t))
+	s := open(t, o)
 	var want []pagefile.Key
 	for n := range 3 {
 		for _, p := range putChain(t, s, prompt(n, 2*testTokens+3)) {
@@ -26,7 +27,9 @@ func TestLatest(t *testing.T) {
 	other := o
 	other.Fingerprint = testFingerprint(9)
 	putChain(t, open(t, other), prompt(0, testTokens))
-	found, err := s.Latest(ctx, 100)
+	require.NoError(t, s.Close())
+	o.LatestPages = 100
+	found, err := open(t, o).Recent().Pages(ctx)
 	require.NoError(t, err)
 	require.Len(t, found, 6, "tails and other fingerprints' pages are left out")
 	for _, p := range found {
@@ -34,12 +37,14 @@ func TestLatest(t *testing.T) {
 		require.Equal(t, p.Key, pagefile.ChainKey(p.Parent, p.Tokens, nil))
 		require.Contains(t, []uint32{0, testTokens}, p.Start)
 	}
-	found, err = s.Latest(ctx, 2)
+	o.LatestPages = 2
+	s = open(t, o)
+	found, err = s.Recent().Pages(ctx)
 	require.NoError(t, err)
 	require.Len(t, found, 2)
 	require.True(t, slices.ContainsFunc(found, func(p PageTokens) bool { return p.Key == want[4] }), "the last conversation's first page is the latest")
 	require.NoError(t, s.Close())
-	_, err = s.Latest(ctx, 2)
+	_, err = s.Recent().Pages(ctx)
 	require.ErrorIs(t, err, tier.ErrClosed)
 }
 
@@ -54,7 +59,7 @@ func openLatest(t *testing.T) (Options, *Store) {
 func requireLatest(t *testing.T, o Options, want ...[]int32) {
 	t.Helper()
 	s := open(t, o)
-	text, err := s.LatestText(ctx)
+	text, err := s.Recent().Text(ctx)
 	require.NoError(t, err)
 	require.Contains(t, want, text)
 	require.NoError(t, s.Close())
@@ -77,12 +82,13 @@ func TestLatestText(t *testing.T) {
 		requireLatest(t, o, text)
 	}
 	s = open(t, o)
-	aheadOf(t, s)
-	text, err := s.LatestText(ctx)
+	_, err := s.Recent().ReadAhead(ctx)
+	require.NoError(t, err)
+	text, err := s.Recent().Text(ctx)
 	require.NoError(t, err)
 	require.Empty(t, text, "read ahead already")
 	require.NoError(t, s.Close())
-	_, err = s.LatestText(ctx)
+	_, err = s.Recent().Text(ctx)
 	require.ErrorIs(t, err, tier.ErrClosed)
 }
 
@@ -140,8 +146,9 @@ func TestLatestTextEndsBeforeALostPage(t *testing.T) {
 	o, s := openLatest(t)
 	text := prompt(1, 3*testTokens+5)
 	pages := putChain(t, s, text)
-	info := mustStat(t, s.disk, s.pages.Page(pages[1].Key()))
-	_, err := s.disk.Remove(ctx, info)
+	info, err := tier.Stat(ctx, s.disk, s.pages.Page(pages[1].Key()))
+	require.NoError(t, err)
+	_, err = s.disk.Remove(ctx, info)
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 	requireLatest(t, o, text[:testTokens])

@@ -9,10 +9,10 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/branch"
 	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/internal/counted"
-	"github.com/kvtier/kvtier/diskstore/internal/graves"
 	"github.com/kvtier/kvtier/diskstore/internal/names"
 	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/internal/room"
+	"github.com/kvtier/kvtier/diskstore/internal/tombstones"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -33,10 +33,10 @@ type level struct {
 	branches *branch.Sweep   // removes branches of pages that have gone
 	adopted  sync.Map        // fingerprints whose old branches are being adopted or were, with the time of the last failure
 
-	hitClock   work.Once   // records hits
-	graves     graves.List // pages that left the tier
-	graveClock work.Once   // records these
-	graveRead  struct {    // the list of a remote tier, as it was read last
+	hitClock       work.Once       // records hits
+	tombstones     tombstones.List // pages that left the tier
+	tombstoneClock work.Once       // records these
+	tombstoneRead  struct {        // the list of a remote tier, as it was read last
 		sync.Mutex
 		content []byte
 		at      time.Time
@@ -64,7 +64,7 @@ type levelOptions struct {
 	now        func() time.Time
 
 	behind    *work.Queue // of work behind look-ups
-	recording *work.Queue // of hits and graves; nil for the level's own collecting
+	recording *work.Queue // of hits and tombstones; nil for the level's own collecting
 
 	failures *atomic.Uint64 // of both tiers
 	down     func() bool    // the tier is known to be down; nil for never
@@ -85,7 +85,7 @@ func newLevel(t tier.Disk, opt levelOptions, files counted.Options, checks check
 		lv.counting = []*work.Queue{lv.recording, lv.collecting}
 	}
 	files.Far, files.LazyNames, files.Pages = opt.far, opt.lazyNames, opt.pages
-	files.Appeared = func(name pagefile.Name) { lv.checked.Verdicts.Replaced(name) }
+	files.Appeared = func(name pagefile.Name) { lv.checked.Bad.Replaced(name) }
 	files.Removed = func(name pagefile.Name) {
 		lv.checked.Copies.Forget(name)
 		lv.branches.Removed(name)
@@ -95,7 +95,7 @@ func newLevel(t tier.Disk, opt levelOptions, files counted.Options, checks check
 	checks.Quarantine = lv.files.Quarantine
 	checks.Gone = func(name pagefile.Name) {
 		lv.counts.quarantined.Add(1)
-		lv.bury(name, GraveDamaged)
+		lv.noteGone(name, TombstoneDamaged)
 	}
 	checks.Unreadable = opt.failures
 	lv.checked = checked.New(t, checks)
@@ -115,7 +115,7 @@ func (lv *level) roomOptions(chains *recency.Chains, moved *atomic.Uint64) room.
 				return
 			}
 			lv.counts.evicted.Add(1)
-			lv.bury(name, GraveRoom)
+			lv.noteGone(name, TombstoneRoom)
 		},
 	}
 }

@@ -212,10 +212,30 @@ func listAll(t testing.TB, lv *level) []tier.Info {
 	return infos
 }
 
-// scan counts what all tiers hold.
+// recount counts the files of both tiers anew, and updates Stats.
+func recount(ctx context.Context, s *Store) (u Usage, err error) {
+	ctx, leave, err := s.life.Enter(ctx)
+	if err != nil {
+		return u, err
+	}
+	defer leave()
+	found, err := s.local.files.Count(ctx, nil)
+	if err != nil {
+		return u, err
+	}
+	u.Local = s.local.usage(ctx, found)
+	if s.remote != nil {
+		if found, u.RemoteErr = s.remote.files.Count(ctx, nil); u.RemoteErr == nil {
+			u.Remote = s.remote.usage(ctx, found)
+		}
+	}
+	return u, nil
+}
+
+// scan does as recount, of tiers that answer.
 func scan(t testing.TB, s *Store) Usage {
 	t.Helper()
-	use, err := s.Scan(ctx)
+	use, err := recount(ctx, s)
 	require.NoError(t, err)
 	require.NoError(t, use.RemoteErr)
 	return use
@@ -223,7 +243,7 @@ func scan(t testing.TB, s *Store) Usage {
 
 func aheadOf(t testing.TB, s *Store) Ahead {
 	t.Helper()
-	got, err := s.ReadAhead(ctx)
+	got, err := s.Recent().ReadAhead(ctx)
 	require.NoError(t, err)
 	return got
 }

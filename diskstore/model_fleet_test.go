@@ -155,7 +155,7 @@ func (f *fleet) act(rt *rapid.T, times int) {
 			},
 			"gc":    func() { h.removeAll(h.s.local, len(tokens)) },
 			"below": func() { h.removeAll(h.s.remote, len(tokens)) },
-			"count": func() { _, _ = h.s.Scan(ctx) },
+			"count": func() { _, _ = recount(ctx, h.s) },
 		}
 		all.Add(1)
 		go func() {
@@ -315,7 +315,7 @@ func (f *fleet) end() {
 	}
 	for _, h := range f.hosts[1:] {
 		h.open()
-		_, err := h.s.Scan(ctx)
+		_, err := recount(ctx, h.s)
 		require.NoError(f.t, err)
 		h.close()
 		for _, root := range []string{h.o.Local.Root, h.o.Remote.Root} {

@@ -69,11 +69,10 @@ type Options struct {
 	// Remote.Root, or no remote tier.
 	RemoteTier tier.Tier
 
-	// ReadAheadBytes is the number of bytes that ReadAhead may read; 0 means none.
+	// ReadAheadBytes is the number of bytes that Recent.ReadAhead may read; 0 means none.
 	ReadAheadBytes int64
 
-	// LatestPages is the number of pages that Open's count keeps for the first Latest; 0 means
-	// none.
+	// LatestPages is the number of pages that Open's count keeps for Recent.Pages; 0 means none.
 	LatestPages int
 
 	// WritePerDay is the number of bytes that all processes may write to the local tier in one

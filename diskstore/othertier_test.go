@@ -362,7 +362,7 @@ func TestOpenClosesATierOfAnotherModule(t *testing.T) {
 	require.Contains(t, o.String(), "RemoteTier:diskstore_test.brokenTier")
 	s, err := diskstore.Open(ctx, o)
 	require.NoError(t, err)
-	usage, err := s.Scan(ctx)
+	usage, err := s.Survey(ctx)
 	require.NoError(t, err)
 	require.ErrorContains(t, usage.RemoteErr, "scan diskstore_test.brokenTier: ")
 	require.NoError(t, s.Close())

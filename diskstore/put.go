@@ -34,7 +34,7 @@ func (s *Store) Put(ctx context.Context, p *pagefile.Page) error { return s.put(
 // Without room to spare PutIfRoom returns tier.ErrNoSpace.
 func (s *Store) PutIfRoom(ctx context.Context, p *pagefile.Page) error { return s.put(ctx, p, true) }
 
-func (s *Store) put(ctx context.Context, p *pagefile.Page, meek bool) error {
+func (s *Store) put(ctx context.Context, p *pagefile.Page, ifRoom bool) error {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (s *Store) put(ctx context.Context, p *pagefile.Page, meek bool) error {
 	if len(p.Tokens) < s.opt.PageTokens {
 		name = s.pages.Tail(name.Key)
 	}
-	err = s.putName(ctx, name, p, meek)
+	err = s.putName(ctx, name, p, ifRoom)
 	if err == nil {
 		s.health.note("put", nil)
 		return nil
@@ -60,7 +60,7 @@ func (s *Store) put(ctx context.Context, p *pagefile.Page, meek bool) error {
 		err = fmt.Errorf("%w (%w)", err, tier.ErrNoSpace)
 	}
 	s.counts.putErrors.Add(1)
-	if ctx.Err() == nil && !meek && !errors.Is(err, ledger.ErrWriteCap) {
+	if ctx.Err() == nil && !ifRoom && !errors.Is(err, ledger.ErrWriteCap) {
 		s.counts.tierErrors.Add(1)
 		s.health.note("put", err)
 	}
@@ -75,8 +75,8 @@ func (s *Store) encoder() *pagefile.Codec {
 	return nil
 }
 
-func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Page, meek bool) error {
-	if h := s.stored(ctx, name, p, meek); h != nil {
+func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Page, ifRoom bool) error {
+	if h := s.stored(ctx, name, p, ifRoom); h != nil {
 		if err := s.local.files.Persist(ctx, tier.Committed{Info: tier.Info{Name: name}}); err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 	}
 	size := e.Header.FileBytes
 	at := recency.Place{Parent: p.Parent, Start: p.Start}
-	err = s.maker.Write(ctx, size, at, meek, func(room *ledger.Room, used time.Time) error {
+	err = s.maker.Write(ctx, size, at, ifRoom, func(room *ledger.Room, used time.Time) error {
 		if err := s.local.files.Upload(ctx, name, e, room, used); err != nil {
 			return err
 		}
@@ -111,9 +111,9 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 }
 
 // stored returns the header of an exact page with the sections of p that the local tier holds, and
-// nil for none. Unless meek is set, stored touches the page. Any other file of that name may be
+// nil for none. Unless ifRoom is set, stored touches the page. Any other file of that name may be
 // replaced.
-func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page, meek bool) *pagefile.Header {
+func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page, ifRoom bool) *pagefile.Header {
 	info, err := tier.Stat(ctx, s.disk, name)
 	if err != nil {
 		return nil
@@ -125,7 +125,7 @@ func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page
 	if _, ok := p.Layout.Within(h.Layout); !ok {
 		return nil
 	}
-	if now := s.now(); !meek && !s.chains.Fresh(recency.Used(info.Used, p.Start), now) {
+	if now := s.now(); !ifRoom && !s.chains.Fresh(recency.Used(info.Used, p.Start), now) {
 		s.chains.Touch(ctx, name, recency.Place{Parent: p.Parent, Start: p.Start}, now)
 	}
 	return h
@@ -183,5 +183,5 @@ func (s *Store) Has(key pagefile.Key) bool {
 	}
 	defer leave()
 	info, err := tier.Stat(ctx, s.disk, s.pages.Page(key))
-	return err == nil && !s.local.checked.Verdicts.IsBad(info)
+	return err == nil && !s.local.checked.Bad.IsBad(info)
 }

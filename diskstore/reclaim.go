@@ -18,9 +18,8 @@ type Reclaimed struct {
 }
 
 // Reclaim removes all pages of the fingerprints that unwanted picks from found, a result of
-// Scan or Survey. Pages of this store's own fingerprint, and lossy
-// ones that stand for them, are never removed. A page that was stored or used
-// since it was found stays.
+// Survey. Pages of this store's own fingerprint, and lossy ones that stand for them, are never
+// removed. A page that was stored or used since it was found stays.
 //
 // Reclaim returns the removed pages together with the first error of the local tier. A remote
 // tier that cannot be reached is not an error.
@@ -57,7 +56,7 @@ func (lv *level) reclaimTier(ctx context.Context, uses []FingerprintUsage, unwan
 		if use.Unused, use.Tier = now.Sub(use.LastUsed), lv.name; !unwanted(use) {
 			continue
 		}
-		found := purge{fingerprint: use.Fingerprint, reason: GraveUnused, before: use.LastUsed.Add(1), removed: func(info tier.Info) {
+		found := purge{fingerprint: use.Fingerprint, reason: TombstoneUnused, before: use.LastUsed.Add(1), removed: func(info tier.Info) {
 			r.Pages++
 			r.Bytes += info.Physical
 		}}
@@ -77,7 +76,7 @@ type purge struct {
 	fingerprint pagefile.Key
 	before      time.Time // only files last used earlier; zero for all
 	dry         bool      // delete nothing
-	reason      GraveReason
+	reason      TombstoneReason
 	removed     func(tier.Info)
 }
 
@@ -131,7 +130,7 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 					continue // removed by another process
 				}
 				gone.Add(removed)
-				lv.bury(removed.Name, p.reason)
+				lv.noteGone(removed.Name, p.reason)
 				removedPages[removed.Name] = true
 			}
 			p.removed(info)

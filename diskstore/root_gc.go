@@ -64,7 +64,7 @@ func (lv *level) gcPicked(ctx context.Context, opt GCOptions) (fingerprints int,
 		return 0, err
 	}
 	uses := lv.identify(ctx, found)
-	p := purge{dry: opt.DryRun, reason: GraveRemoved, removed: func(info tier.Info) { lv.room.Left(info, false) }}
+	p := purge{dry: opt.DryRun, reason: TombstoneRemoved, removed: func(info tier.Info) { lv.room.Left(info, false) }}
 	if opt.OlderThan > 0 {
 		now := lv.now()
 		if !opt.DryRun { // a dry run makes no file to read the filesystem's clock

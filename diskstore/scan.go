@@ -29,7 +29,7 @@ type FingerprintUsage struct {
 	Tier string
 }
 
-// TierUsage is the result of Scan for one tier.
+// TierUsage is the result of Survey for one tier.
 type TierUsage struct {
 	Pages, Tails int                // of this store's fingerprint
 	Bytes        int64              // physical, of this store's fingerprint
@@ -38,7 +38,7 @@ type TierUsage struct {
 	Others       []FingerprintUsage // other fingerprints, in order of key
 }
 
-// Usage is the result of Scan.
+// Usage is the result of Survey.
 type Usage struct {
 	Local  TierUsage
 	Remote TierUsage
@@ -48,47 +48,37 @@ type Usage struct {
 	RemoteErr error
 }
 
-// Scan counts the files of both tiers by listing them, and updates Stats. Scan returns an
-// error when the local tier cannot be listed.
-func (s *Store) Scan(ctx context.Context) (Usage, error) {
-	return s.usageOf(ctx, func(lv *level, ctx context.Context) (*counted.Tally, error) {
-		return lv.files.Count(ctx, nil)
-	})
-}
-
 // Survey returns the result of the count that Open begins in the background: Survey waits for
-// that count and lists nothing again. Later changes are not in the result.
+// that count and lists nothing again. Later changes are not in the result. Survey returns an error
+// when the local tier cannot be listed.
 func (s *Store) Survey(ctx context.Context) (Usage, error) {
-	return s.usageOf(ctx, func(lv *level, ctx context.Context) (*counted.Tally, error) {
-		return lv.files.AwaitFirst(ctx, lv.counting...)
-	})
-}
-
-// usageOf describes the result of a count of each tier.
-func (s *Store) usageOf(ctx context.Context, count func(*level, context.Context) (*counted.Tally, error)) (Usage, error) {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
 		return Usage{}, err
 	}
 	defer leave()
 	var u Usage
-	if u.Local, err = s.local.tierUsage(ctx, count); err != nil {
-		return Usage{}, fmt.Errorf("scan %s: %w", s.opt.Local.Root, err)
-	}
-	if s.remote != nil {
-		if u.Remote, err = s.remote.tierUsage(ctx, count); err != nil {
-			u.RemoteErr = fmt.Errorf("scan %s: %w", s.remote.where, err)
+	for _, lv := range s.tiers {
+		found, err := lv.files.AwaitFirst(ctx, lv.counting...)
+		if err != nil {
+			err = fmt.Errorf("scan %s: %w", lv.where, err)
+		}
+		switch {
+		case lv.far && err != nil:
+			u.RemoteErr = err
+		case lv.far:
+			u.Remote = lv.usage(ctx, found)
+		case err != nil:
+			return Usage{}, err
+		default:
+			u.Local = lv.usage(ctx, found)
 		}
 	}
 	return u, nil
 }
 
-func (lv *level) tierUsage(ctx context.Context, count func(*level, context.Context) (*counted.Tally, error)) (TierUsage, error) {
-	found, err := count(lv, ctx)
-	if err != nil {
-		return TierUsage{}, err
-	}
-	var u TierUsage
+// usage describes the result of a count.
+func (lv *level) usage(ctx context.Context, found *counted.Tally) (u TierUsage) {
 	for _, use := range lv.identify(ctx, found) {
 		u.RootBytes += use.Bytes
 		switch use.Fingerprint {
@@ -100,7 +90,7 @@ func (lv *level) tierUsage(ctx context.Context, count func(*level, context.Conte
 			u.Others = append(u.Others, use)
 		}
 	}
-	return u, nil
+	return u
 }
 
 // identify returns the numbers and the identity of each fingerprint found, in order of key. A

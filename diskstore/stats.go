@@ -13,7 +13,7 @@ import (
 )
 
 // TierStats are the numbers of one tier, over all fingerprints below its root. Changes of
-// other processes appear after the next collection or Scan.
+// other processes appear after the next collection or count.
 type TierStats struct {
 	Pages int   // full pages
 	Tails int   // incomplete last pages

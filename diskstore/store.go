@@ -74,7 +74,7 @@ func (s *Store) Flush(ctx context.Context) error {
 	return nil
 }
 
-// giveBack settles the ledgers of tiers that answer, and records graves. After a failure the claim
+// giveBack settles the ledgers of tiers that answer, and records tombstones. After a failure the claim
 // stays until files are counted.
 func (s *Store) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
@@ -82,7 +82,7 @@ func (s *Store) giveBack(ctx context.Context) {
 	for _, lv := range s.tiers {
 		if lv.answers() {
 			_ = lv.book.GiveBack(ctx)
-			lv.recordGraves(ctx)
+			lv.recordTombstones(ctx)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func (s *Store) Close() error {
 	}
 	for _, lv := range s.tiers {
 		lv.hitClock.Stop()
-		lv.graveClock.Stop()
+		lv.tombstoneClock.Stop()
 	}
 	if !s.ram.off() {
 		s.ram.Close()

@@ -15,7 +15,7 @@ import (
 // History may know why a page is not in a store. [diskstore.Store] is one. Its methods are called behind
 // requests.
 type History interface {
-	Gone(ctx context.Context, keys ...pagefile.Key) (diskstore.Grave, bool)
+	Gone(ctx context.Context, keys ...pagefile.Key) (diskstore.Tombstone, bool)
 	Elsewhere(ctx context.Context, tokens []int32, media []pagefile.Media) []diskstore.Elsewhere
 	Identity() map[string]string
 	Stats() diskstore.Stats
@@ -74,7 +74,7 @@ func (q *Inquirer) testimony(ctx context.Context, facts why.Facts, text why.Text
 	}
 	slices.Sort(facts.Down)
 	if keys := q.PageKeys(text, facts.At()); len(keys) > 0 {
-		if g, gone := q.Store.Gone(ctx, keys...); gone && g.Reason == diskstore.GraveDamaged {
+		if g, gone := q.Store.Gone(ctx, keys...); gone && g.Reason == diskstore.TombstoneDamaged {
 			facts.Damaged = true
 		} else if gone && g.When.Before(began) {
 			facts.Tombstone = &why.Tombstone{When: g.When, From: g.Tier, Reason: g.Reason.String()}

@@ -60,7 +60,7 @@ func (r *fakeRunner) checkAccountsLocked(t require.TestingT, ended bool) {
 	for _, a := range r.tiered.accounts.open {
 		open, tokens = open+1, tokens+float64(a.tokens)
 	}
-	for _, f := range r.tiered.flights.built {
+	for _, f := range r.tiered.inFlight.built {
 		for _, a := range f.prompts {
 			open, tokens = open+1, tokens+float64(a.tokens)
 		}

@@ -15,7 +15,7 @@ import (
 func (r *restoring) fill(ctx context.Context, p *plan) (held int, err error) {
 	r.queue.yield(1)
 	defer r.queue.yield(-1)
-	if !r.flights.busy(p.seq) {
+	if !r.inFlight.busy(p.seq) {
 		return r.fillCells(ctx, p, false)
 	}
 	done := make(chan struct{})
@@ -29,7 +29,7 @@ func (r *restoring) fill(ctx context.Context, p *plan) (held int, err error) {
 }
 
 func (r *restoring) fillCells(ctx context.Context, p *plan, busy bool) (held int, err error) {
-	if err := r.flights.await(ctx, p.free); err != nil {
+	if err := r.inFlight.await(ctx, p.free); err != nil {
 		return p.base, err
 	}
 	if r.poison {

@@ -276,7 +276,7 @@ func TestAFilledSlotIsNotUsed(t *testing.T) {
 			})
 			before := times(func(string, time.Time) {})
 			store := open()
-			latest, err := store.LatestText(t.Context())
+			latest, err := store.Recent().Text(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, text, latest)
 			r = newFakeRunner(t, store, 1, 256, Options{})

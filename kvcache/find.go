@@ -18,14 +18,14 @@ import (
 // wait for the store in bounded time.
 type finder struct {
 	chain
-	store  *disk
-	queue  *writeQueue
-	caches *caches
-	gate   *engine.Gate
-	thin   *thinPages
-	index  *runs.Index // of text that may move; may be nil
-	reach  int         // see Options.Reach
-	lossy  bool        // lossy pages are restored where the model allows it
+	store   *disk
+	queue   *writeQueue
+	caches  *caches
+	gate    *engine.Gate
+	partial *partialPages
+	index   *runs.Index // of text that may move; may be nil
+	reach   int         // see Options.Reach
+	lossy   bool        // lossy pages are restored where the model allows it
 }
 
 // stored looks up the pages of a plan's prompt, of use between the tokens that the slot has and a limit.
@@ -221,7 +221,7 @@ func (f *finder) cellNumbersOf(ctx context.Context, p *plan, page int) map[int][
 		buf := make([]byte, layout.Size())
 		err = f.store.Read(ctx, ref, p.prompt.tokens[ref.Start:ref.End()], layout, diskstore.Into{Rows: buf})
 		if errors.Is(err, pagefile.ErrMismatch) {
-			f.thin.add(ref.Key)
+			f.partial.add(ref.Key)
 		}
 		f.store.NoteRead(ref, err)
 		if err != nil {
@@ -237,32 +237,32 @@ func (f *finder) cellNumbersOf(ctx context.Context, p *plan, page int) map[int][
 	return numbers
 }
 
-// thinMax bounds the pages that are remembered as thin.
-const thinMax = 4096
+// partialMax bounds the pages that are remembered as partial.
+const partialMax = 4096
 
-// thinPages are pages that are known to be stored without some group's rows. A slot that has the rows
+// partialPages are pages that are known to be stored without some group's rows. A slot that has the rows
 // stores such a page again. Methods may be called with any lock held.
-type thinPages struct {
+type partialPages struct {
 	mu   sync.Mutex
 	keys map[pagefile.Key]bool
 }
 
-func (p *thinPages) add(key pagefile.Key) {
+func (p *partialPages) add(key pagefile.Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.keys == nil || len(p.keys) >= thinMax {
+	if p.keys == nil || len(p.keys) >= partialMax {
 		p.keys = make(map[pagefile.Key]bool)
 	}
 	p.keys[key] = true
 }
 
-func (p *thinPages) has(key pagefile.Key) bool {
+func (p *partialPages) has(key pagefile.Key) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.keys[key]
 }
 
-func (p *thinPages) remove(key pagefile.Key) {
+func (p *partialPages) remove(key pagefile.Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.keys, key)

@@ -13,13 +13,13 @@ import (
 func (t *TieredCausal) healLocked(inUse bool) bool {
 	before := t.stats.SealedPages + t.stats.SealedTails
 	for seq, s := range t.slots.of {
-		done := s.request == requestEnded && !t.flights.flyingLocked(seq)
+		done := s.request == requestEnded && !t.inFlight.flyingLocked(seq)
 		if !done && !inUse || t.queue.suspended() {
 			continue
 		}
 		t.noteLostLocked(seq, s)
 		t.sealer.seal(s, staying)
-		if done && (!t.caches.stateful() || len(t.flights.built) == 0) && (inUse || t.sealer.tailDue(s)) {
+		if done && (!t.caches.stateful() || len(t.inFlight.built) == 0) && (inUse || t.sealer.tailDue(s)) {
 			t.sealer.tail(s, false)
 		}
 	}
@@ -32,7 +32,7 @@ func (t *TieredCausal) healLocked(inUse bool) bool {
 func (t *TieredCausal) healIdle() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.flights.built) == 0 {
+	if len(t.inFlight.built) == 0 {
 		t.healLocked(false)
 	}
 }
@@ -79,7 +79,7 @@ func (t *TieredCausal) wrote(job *writeJob, err error) {
 	defer t.mu.Unlock()
 	t.why.givenLocked(job.key, "")
 	if t.caches.hasAll(job.page.Layout) {
-		t.thin.remove(job.key)
+		t.partial.remove(job.key)
 	}
 }
 
@@ -101,5 +101,5 @@ func (t *TieredCausal) noteRead(ref diskstore.Ref, err error) {
 // Building a batch frees rows too far before the batch's first position of the sequence, or
 // before the sequence's end where the batch has no part of the sequence.
 func (t *TieredCausal) noteLostLocked(seq int, s *slot) {
-	t.caches.mayLose(s, t.flights.lastBeginLocked(seq, len(s.tokens)))
+	t.caches.mayLose(s, t.inFlight.lastBeginLocked(seq, len(s.tokens)))
 }

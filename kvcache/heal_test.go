@@ -248,7 +248,7 @@ func TestRunsForgetWhatWasNotStored(t *testing.T) {
 }
 
 // A page known to lack rows of a window is written again until it has these rows.
-func TestAThinPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
+func TestAPartialPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
 	store := newMemStore(t)
 	store.windowed = true
 	r := newWindowedRunner(t, store, 1, 256, Options{})
@@ -258,18 +258,18 @@ func TestAThinPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
 	r.run(r.slots[0], text, nil, true)
 	r.settle()
 	r.tiered.mu.Lock()
-	r.tiered.thin.add(key)
+	r.tiered.partial.add(key)
 	clear(r.tiered.slots.of[0].pages)
 	r.tiered.mu.Unlock()
 	r.refused(store, text)
-	require.True(t, r.tiered.thin.has(key))
+	require.True(t, r.tiered.partial.has(key))
 	store.setFail(nil)
 	clock.add(retryFirst)
 	before := store.putCount()
 	r.run(r.slots[0], text, nil, true)
 	r.settle()
 	require.Greater(t, store.putCount(), before)
-	require.Empty(t, r.tiered.thin.keys)
+	require.Empty(t, r.tiered.partial.keys)
 }
 
 // After a failed batch nothing more is copied out of the cache.

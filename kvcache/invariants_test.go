@@ -24,7 +24,7 @@ func (r *fakeRunner) checkInvariants(t require.TestingT) {
 		r.checkMirror(t, held[seq], seq, s)
 	}
 	r.checkShared(t)
-	for _, f := range r.tiered.flights.built {
+	for _, f := range r.tiered.inFlight.built {
 		for i := range f.parts {
 			r.checkPart(t, held, &f.parts[i])
 		}
@@ -136,7 +136,7 @@ func (r *fakeRunner) checkShared(t require.TestingT) {
 }
 
 // checkPart checks that the cells of a built batch still belong to its sequence.
-func (r *fakeRunner) checkPart(t require.TestingT, held map[int]map[int32]int32, p *flightPart) {
+func (r *fakeRunner) checkPart(t require.TestingT, held map[int]map[int32]int32, p *batchPart) {
 	for g := range r.tiered.caches.groups {
 		require.Len(t, p.cells[g], len(p.inputs))
 		if r.tiered.caches.groups[g].windowed() {

@@ -265,7 +265,7 @@ func (s *simulation) until(l *loading) {
 	}
 }
 
-// advance lets a request go on that may wait for flights.
+// advance lets a request go on that may wait for in-flight batches.
 func (s *simulation) advance(l *loading) {
 	l.resume <- struct{}{}
 	for s.compute() {

@@ -89,15 +89,15 @@ func TestRestoreBase(t *testing.T) {
 }
 
 func TestLastBegin(t *testing.T) {
-	part := func(seq, begin, n int) flightPart {
-		return flightPart{seq: seq, begin: int32(begin), inputs: make([]*input.Input, n)}
+	part := func(seq, begin, n int) batchPart {
+		return batchPart{seq: seq, begin: int32(begin), inputs: make([]*input.Input, n)}
 	}
-	b := flights{}
+	b := inFlight{}
 	require.Equal(t, 20, b.lastBeginLocked(0, 20))
-	b.built = []*flight{{parts: []flightPart{part(0, 20, 5), part(1, 90, 5)}}, {parts: []flightPart{part(0, 25, 8)}}}
+	b.built = []*inFlightBatch{{parts: []batchPart{part(0, 20, 5), part(1, 90, 5)}}, {parts: []batchPart{part(0, 25, 8)}}}
 	require.Equal(t, 25, b.lastBeginLocked(0, 20))
-	b.built = append(b.built, &flight{parts: []flightPart{part(1, 95, 1)}})
+	b.built = append(b.built, &inFlightBatch{parts: []batchPart{part(1, 95, 1)}})
 	require.Equal(t, 33, b.lastBeginLocked(0, 20), "a batch without the sequence frees rows before its end")
-	b.built = []*flight{{parts: []flightPart{part(0, 12, 0)}}}
+	b.built = []*inFlightBatch{{parts: []batchPart{part(0, 12, 0)}}}
 	require.Equal(t, 20, b.lastBeginLocked(0, 20), "the part was cut off")
 }

@@ -70,9 +70,9 @@ type writeQueue struct {
 }
 
 type writeJob struct {
-	key  pagefile.Key
-	page *pagefile.Page
-	meek bool // stored only where the store has room
+	key    pagefile.Key
+	page   *pagefile.Page
+	ifRoom bool // stored only where the store has room
 
 	tries int // failed attempts
 	pause time.Duration
@@ -138,12 +138,12 @@ func (q *writeQueue) stage(size int, leaving bool) []byte {
 	return q.buffer(size)
 }
 
-// push queues a page whose payload came from stage. A meek page is stored only where the
+// push queues a page whose payload came from stage. A page with ifRoom is stored only where the
 // store has room. rows are the page's rows that are still to be copied, or nil.
-func (q *writeQueue) push(key pagefile.Key, page *pagefile.Page, meek bool, rows *copyOut) {
+func (q *writeQueue) push(key pagefile.Key, page *pagefile.Page, ifRoom bool, rows *copyOut) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	job := &writeJob{key: key, page: page, meek: meek, copy: rows}
+	job := &writeJob{key: key, page: page, ifRoom: ifRoom, copy: rows}
 	q.jobs = append(q.jobs, job)
 	q.bytes += job.bytes()
 	q.armLocked()
@@ -247,7 +247,7 @@ func (q *writeQueue) run(ctx context.Context) {
 	defer close(q.stopped)
 	for job := q.next(nil, nil); job != nil; {
 		put := q.store.Put
-		if job.meek {
+		if job.ifRoom {
 			put = q.store.PutIfRoom
 		}
 		err := put(ctx, job.page)

@@ -22,8 +22,8 @@ func (r *restoring) run(ctx context.Context, inputs []*input.Input) error {
 	defer func() { r.hold(r.result.Held) }()
 	r.prompt, _ = r.identity.read(inputs)
 	r.inquire(len(r.prompt.tokens) < len(inputs))
-	if r.identity.reach > 0 && r.flights.image(r.seq) {
-		r.unlocked(func() { _ = r.flights.awaitBuilt(ctx) }) // before, the slot does not know where the image's batch ended
+	if r.identity.reach > 0 && r.inFlight.image(r.seq) {
+		r.unlocked(func() { _ = r.inFlight.awaitBuilt(ctx) }) // before, the slot does not know where the image's batch ended
 	}
 	r.recall()
 	r.limit = min(len(inputs)-1, len(r.prompt.tokens)) // the last token is computed for its logits

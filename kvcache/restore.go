@@ -64,12 +64,12 @@ func (r *restoring) extend(ctx context.Context, look lookUp) (found, complete bo
 // The error is run's, or the context's when run was not called.
 func (r *restoring) whenIdle(ctx context.Context, run func() error) (err error) {
 	r.mu.Lock()
-	job := r.flights.afterLocked(idleJob{run: run})
+	job := r.inFlight.afterLocked(idleJob{run: run})
 	r.mu.Unlock()
 	select {
 	case err = <-job.done:
 	default:
-		r.unlocked(func() { err = r.flights.await(ctx, job) })
+		r.unlocked(func() { err = r.inFlight.await(ctx, job) })
 	}
 	return err
 }
@@ -111,7 +111,7 @@ func (r *restoring) takeCells(p *plan) (err error) {
 	defer r.mu.Unlock()
 	s := r.slots.at(p.seq)
 	r.caches.lost(s, p.wanted(p.end)) // ReserveCells may have freed their cells
-	p.free = r.flights.whenComputedLocked(r.device)
+	p.free = r.inFlight.whenComputedLocked(r.device)
 	return nil
 }
 

@@ -21,12 +21,12 @@ func unlocked(lock sync.Locker, f func()) {
 	f()
 }
 
-// restorer has all that restores use. mu is TieredCausal.mu, which guards slots, flights, device,
+// restorer has all that restores use. mu is TieredCausal.mu, which guards slots, inFlight, device,
 // sealer, accounts, why and stats.
 type restorer struct {
 	mu       *sync.Mutex
 	slots    *slots
-	flights  *flights
+	inFlight *inFlight
 	device   *progress
 	sealer   *sealer
 	accounts *accounts

@@ -259,7 +259,7 @@ func TestNoRoomIsNoOutage(t *testing.T) {
 			full := store.bad
 			store.bad = func(*pagefile.Page) error { return nil }
 			r.flush()
-			require.Equal(t, 1, store.meek)
+			require.Equal(t, 1, store.ifRoom)
 			require.Equal(t, 28, restarted(t, store.memStore, tokenRange(1, 28)))
 			store.bad = full
 		})
@@ -289,7 +289,7 @@ func TestNothingFollowsAPageThatWasGivenUp(t *testing.T) {
 	r.run(slot, tokenRange(1, 40), nil, true)
 	r.settle()
 	require.Equal(t, 40, restarted(t, store.memStore, tokenRange(1, 40)))
-	require.Zero(t, store.meek, "a request may make room")
+	require.Zero(t, store.ifRoom, "a request may make room")
 }
 
 // A fork takes over its source's stored pages, also those where Has does not look, and does
@@ -367,7 +367,7 @@ func TestAStateThatWasNotStoredIsTriedAgain(t *testing.T) {
 }
 
 // A page that lacks a window's rows stays marked until it is written with these rows.
-func TestAThinPageStaysThin(t *testing.T) {
+func TestAPartialPageStaysPartial(t *testing.T) {
 	store := newMemStore(t)
 	store.windowed = true
 	r := newWindowedRunner(t, store, 1, 256, Options{})
@@ -378,11 +378,11 @@ func TestAThinPageStaysThin(t *testing.T) {
 	layout, err := r.tiered.caches.layout(8, func(g int) bool { return g == 0 })
 	require.NoError(t, err)
 	key := pagefile.Key{7}
-	r.tiered.thin.add(key)
+	r.tiered.partial.add(key)
 	r.tiered.wrote(&writeJob{key: key, page: &pagefile.Page{Layout: layout}}, nil)
-	require.True(t, r.tiered.thin.has(key))
+	require.True(t, r.tiered.partial.has(key))
 	r.tiered.wrote(&writeJob{key: key, page: page}, nil)
-	require.Empty(t, r.tiered.thin.keys)
+	require.Empty(t, r.tiered.partial.keys)
 }
 
 // A prompt waits only for queued pages that it continues.
@@ -496,7 +496,7 @@ func (q *writeQueue) describe() string {
 	defer q.mu.Unlock()
 	text := fmt.Sprintf("queue of %d bytes, refused %v, crowded %v, short %v, outage until %v, dropped %d, now %v", q.bytes, q.refused, q.crowded, q.short, q.outage, len(q.dropped), q.now())
 	for _, job := range q.jobs {
-		text += fmt.Sprintf("; page at %d, %d tries, due %v, meek %v", job.page.Start, job.tries, job.due, job.meek)
+		text += fmt.Sprintf("; page at %d, %d tries, due %v, ifRoom %v", job.page.Start, job.tries, job.due, job.ifRoom)
 	}
 	return text
 }

@@ -143,7 +143,7 @@ func (w idleWatch) Lock() { w.mu.Lock() }
 
 func (w idleWatch) Unlock() {
 	w.tiered.mu.Lock()
-	if len(w.tiered.flights.idle) > 0 {
+	if len(w.tiered.inFlight.idle) > 0 {
 		close(w.waits)
 	}
 	w.tiered.mu.Unlock()
@@ -261,7 +261,7 @@ func TestCancelWhileMovedRowsWait(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.Zero(t, restored.Held, "rows that were not turned are of no use")
 	r.cache.onWrite = nil
-	require.Empty(t, r.tiered.flights.idle)
+	require.Empty(t, r.tiered.inFlight.idle)
 	r.lock = &r.mu
 	r.compute()
 	r.run(r.slots[0], prompt, nil, true)

@@ -16,7 +16,7 @@ import (
 
 // A batch of a finished sequence is built, the sequence's slot is loaded again, and the
 // batch then writes into cells that the restore has taken.
-func TestRuleWritesWaitForFlights(t *testing.T) {
+func TestRuleWritesWaitForBatches(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{})
 	slot, old := r.slots[0], tokenRange(1, 50)
@@ -51,7 +51,7 @@ func TestRuleWritesWaitForFlights(t *testing.T) {
 
 // Two batches are built when a restore takes cells, and both may use these cells: the
 // restore must wait for the second.
-func TestRuleWritesWaitForTheLastFlight(t *testing.T) {
+func TestRuleWritesWaitForTheLastBatch(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 2, 128, Options{})
 	slot, other, old := r.slots[0], r.slots[1], tokenRange(1, 50)
@@ -81,7 +81,7 @@ func TestRuleWritesWaitForTheLastFlight(t *testing.T) {
 	r.compute()
 	require.Equal(t, waits, r.device.waits(), "the device was waited for too early")
 	r.tiered.mu.Lock()
-	require.Len(t, r.tiered.flights.idle, 1, "the restore no longer waits")
+	require.Len(t, r.tiered.inFlight.idle, 1, "the restore no longer waits")
 	r.tiered.mu.Unlock()
 	r.launch()
 	flying.Store(false)
@@ -186,8 +186,8 @@ func TestRuleRemovalShiftSealsFirstAndTaints(t *testing.T) {
 	r.cache.requireRows(t, slot.id, whole[:47])
 }
 
-// A flight that lands after its slot was cut adds nothing past the cut.
-func TestRuleRemovalCutsFlights(t *testing.T) {
+// An in-flight batch that lands after its slot was cut adds nothing past the cut.
+func TestRuleRemovalCutsBatches(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{})
 	slot := r.slots[0]

@@ -21,7 +21,7 @@ type sealer struct {
 	device     *progress
 	queue      *writeQueue
 	slots      *slots
-	thin       *thinPages
+	partial    *partialPages
 	index      *runs.Index // of text that may move; may be nil
 	why        *inquirer
 	unstored   *unstored.Watch
@@ -115,7 +115,7 @@ func (l *sealer) missing(s *slot, page int, key pagefile.Key) bool {
 	switch {
 	case l.queue.has(key):
 		return false
-	case l.thin.has(key) && s.hasAll(page*s.size):
+	case l.partial.has(key) && s.hasAll(page*s.size):
 		return true
 	}
 	return !s.found[key]
@@ -263,7 +263,7 @@ func (l *sealer) tellCopyFailed(what string, err error) {
 // the state where a later request may go on: at the end of the prompt and of the answer;
 // before the last batch of a prompt, for the same prompt again, whose last token is always
 // computed; and every stateEvery tokens. endsNext: the prompt ends with the slot's next batch.
-func (l *sealer) noteState(s *slot, part *flightPart, endsNext bool) {
+func (l *sealer) noteState(s *slot, part *batchPart, endsNext bool) {
 	s.stateAt = -1
 	if !part.shortened && !s.broken {
 		s.stateAt = len(s.tokens)

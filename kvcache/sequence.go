@@ -18,7 +18,7 @@ import (
 // next request. The error is the context's.
 func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) (err error) {
 	if t.caches.stateful() {
-		unlocked(lock, func() { err = t.flights.awaitBuilt(ctx) })
+		unlocked(lock, func() { err = t.inFlight.awaitBuilt(ctx) })
 	}
 	return err
 }
@@ -80,7 +80,7 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 	for g := range t.caches.groups {
 		cells[g] = t.caches.groups[g].BatchCells()
 	}
-	f := &flight{id: id, parts: partsOf(batch.Sequences, batch.Positions, inputs, cells, tracked)}
+	f := &inFlightBatch{id: id, parts: partsOf(batch.Sequences, batch.Positions, inputs, cells, tracked)}
 	outputs := false
 	for i := range f.parts {
 		part := &f.parts[i]
@@ -95,7 +95,7 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 		outputs = outputs || s.request != requestPrompt
 	}
 	t.device.clock.batchBuilt(id, batch, outputs)
-	t.flights.built = append(t.flights.built, f)
+	t.inFlight.built = append(t.inFlight.built, f)
 }
 
 // BatchDone copies out the pages that the batch completed, and then runs jobs that wait for
@@ -104,17 +104,17 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 // BatchDone to return: the runner does so before a shift, an image or any other graph that it
 // computes while it builds a batch.
 func (t *TieredCausal) BatchDone(id int) {
-	if t.landFlight(id) {
-		t.flights.between(id)
+	if t.landBatch(id) {
+		t.inFlight.between(id)
 	}
 }
 
-// landFlight copies out the pages that an in-flight batch completed. landFlight reports whether there
+// landBatch copies out the pages that an in-flight batch completed. landBatch reports whether there
 // was such an in-flight batch.
-func (t *TieredCausal) landFlight(id int) bool {
+func (t *TieredCausal) landBatch(id int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	f := t.flights.findLocked(id)
+	f := t.inFlight.findLocked(id)
 	if f == nil {
 		return false
 	}
@@ -124,13 +124,13 @@ func (t *TieredCausal) landFlight(id int) bool {
 	for _, a := range f.prompts {
 		t.accounts.record(a, time.Since(a.began))
 	}
-	t.flights.landedLocked(f)
+	t.inFlight.landedLocked(f)
 	t.healLocked(false)
 	t.device.clock.batchDone(id, t.device.computed, t.rates)
 	return true
 }
 
-func (t *TieredCausal) landLocked(f *flight) {
+func (t *TieredCausal) landLocked(f *inFlightBatch) {
 	t.device.handed()
 	for i := range f.parts {
 		part := &f.parts[i]
@@ -143,7 +143,7 @@ func (t *TieredCausal) landLocked(f *flight) {
 		t.sealer.seal(s, staying)
 		switch {
 		case t.caches.stateful():
-			t.sealer.noteState(s, part, t.flights.promptEndsNextLocked(f, part.seq))
+			t.sealer.noteState(s, part, t.inFlight.promptEndsNextLocked(f, part.seq))
 		case part.promptEnd && !t.caches.divisible(): // else the tail after the answer has the prompt's end
 			t.sealer.tail(s, false)
 		}
@@ -162,7 +162,7 @@ func (t *TieredCausal) EndSequence(seq int) {
 	t.tellNoLayoutLocked(s)
 	t.noteLostLocked(seq, s)
 	t.sealer.seal(s, staying)
-	if !t.flights.flyingLocked(seq) && t.sealer.tailDue(s) {
+	if !t.inFlight.flyingLocked(seq) && t.sealer.tailDue(s) {
 		t.sealer.tail(s, false)
 	}
 }
@@ -216,10 +216,10 @@ func (t *TieredCausal) beforeTruncateLocked(seq int, begin int32) {
 	t.noteLostLocked(seq, s)
 	t.sealer.seal(s, int(begin))
 	stays := t.sealer.tailStays(s, int(begin))
-	if s.request == requestEnded && !stays && !(t.caches.stateful() && t.flights.flyingLocked(seq)) { // an in-flight batch may be changing the state
+	if s.request == requestEnded && !stays && !(t.caches.stateful() && t.inFlight.flyingLocked(seq)) { // an in-flight batch may be changing the state
 		t.sealer.tail(s, true)
 	}
-	t.flights.cutLocked(seq, begin)
+	t.inFlight.cutLocked(seq, begin)
 	t.queue.awaitCopies(s, int(begin))
 	if int(begin) <= len(s.tokens) {
 		s.broken, s.lossy = false, false
@@ -247,7 +247,7 @@ func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	t.slots.of[dstSeq] = src.clonePrefix(int(n))
 	t.slots.of[dstSeq].early = src.early
 	t.slots.of[dstSeq].trimKeys()
-	t.flights.copyLocked(srcSeq, dstSeq, n)
+	t.inFlight.copyLocked(srcSeq, dstSeq, n)
 	t.mu.Unlock()
 	t.Cache.CopyPrefix(srcSeq, dstSeq, n)
 }

@@ -53,7 +53,7 @@ type memStore struct {
 	reads     int
 	onRead    func(page int)
 	puts      int
-	meek      int // PutIfRoom
+	ifRoom    int // PutIfRoom
 	closed    bool
 
 	private  bool             // a page has text of a private request
@@ -188,7 +188,7 @@ func (s *memStore) hasLocked(key pagefile.Key, p *pagefile.Page) bool {
 
 func (s *memStore) PutIfRoom(ctx context.Context, p *pagefile.Page) error {
 	s.mu.Lock()
-	s.meek++
+	s.ifRoom++
 	s.mu.Unlock()
 	return s.Put(ctx, p)
 }

@@ -41,14 +41,14 @@ type TieredCausal struct {
 	slots    *slots
 	accounts accounts
 	why      inquirer
-	flights  flights
+	inFlight inFlight
 	device   progress
 	sealer   sealer
 	stats    Stats
 	filling  *filling // nil after the first request
 
 	identity identity
-	thin     thinPages
+	partial  partialPages
 	restorer restorer
 
 	running context.Context // ends when the cache is closed
@@ -92,7 +92,7 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	t.gate = engine.Gate{
 		Rates: t.rates, Always: opts.AlwaysRestore, Meter: opts.Meter, Log: t.log, Spawn: t.reads.Spawn, After: time.After,
 	}
-	t.flights.mu = &t.mu
+	t.inFlight.mu = &t.mu
 	t.slots = &slots{chain: chain{opts.Fingerprint, opts.PageTokens}, groups: len(t.caches.groups), of: make(map[int]*slot)}
 	t.identity = identity{opts.Media, opts.Reach, opts.Backwards}
 	t.why = inquirer{
@@ -104,14 +104,14 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	t.store.NoteRead = t.noteRead
 	t.queue = newWriteQueue(opts.Store, opts.QueuedBytes, t.wrote, t.healIdle)
 	t.sealer = sealer{
-		caches: t.caches, device: &t.device, queue: t.queue, slots: t.slots, thin: &t.thin, index: opts.Runs,
+		caches: t.caches, device: &t.device, queue: t.queue, slots: t.slots, partial: &t.partial, index: opts.Runs,
 		why: &t.why, unstored: opts.Unstored, stats: &t.stats, log: t.log, tailDelay: opts.TailDelay, stateEvery: opts.StateEvery,
 	}
 	t.restorer = restorer{
-		mu: &t.mu, slots: t.slots, flights: &t.flights, device: &t.device, sealer: &t.sealer, accounts: &t.accounts,
+		mu: &t.mu, slots: t.slots, inFlight: &t.inFlight, device: &t.device, sealer: &t.sealer, accounts: &t.accounts,
 		why: &t.why, stats: &t.stats, caches: t.caches, identity: &t.identity, queue: t.queue,
 		find: finder{
-			chain: t.slots.chain, store: t.store, queue: t.queue, caches: t.caches, gate: &t.gate, thin: &t.thin,
+			chain: t.slots.chain, store: t.store, queue: t.queue, caches: t.caches, gate: &t.gate, partial: &t.partial,
 			index: opts.Runs, reach: opts.Reach, lossy: opts.Lossy,
 		},
 		reader: reader{store: t.store, caches: t.caches, gate: &t.gate, log: t.log, notFound: t.restorer.notFound},
@@ -128,7 +128,7 @@ func (t *TieredCausal) PageTokens() int { return t.opts.PageTokens }
 // Flush returns when every page and tail of all slots is stored or was just refused. The
 // error is the context's or the store's.
 func (t *TieredCausal) Flush(ctx context.Context) error {
-	if err := t.flights.awaitBuilt(ctx); err != nil {
+	if err := t.inFlight.awaitBuilt(ctx); err != nil {
 		return err
 	}
 	if err := t.queue.wait(ctx); err != nil {
@@ -218,7 +218,7 @@ func (t *TieredCausal) endAccounts() {
 	for seq := range t.accounts.open {
 		t.accounts.end(seq)
 	}
-	for _, f := range t.flights.built {
+	for _, f := range t.inFlight.built {
 		for _, a := range f.prompts {
 			t.accounts.record(a, 0)
 		}

@@ -301,7 +301,7 @@ func TestWhatSuspendsWriting(t *testing.T) {
 	require.False(t, suspends(nil))
 }
 
-func TestFlushWaitsForTheLastFlight(t *testing.T) {
+func TestFlushWaitsForTheLastBatch(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{})
 	slot := r.slots[0]
@@ -323,7 +323,7 @@ func TestFlushWaitsForTheLastFlight(t *testing.T) {
 
 // A runner that ends because a batch failed stores the pages sealed before, and waits for no
 // batch: the failed batch never lands.
-func TestFlushSealedWaitsForNoFlight(t *testing.T) {
+func TestFlushSealedWaitsForNoBatch(t *testing.T) {
 	store := newMemStore(t)
 	r := newFakeRunner(t, store, 1, 128, Options{})
 	slot := r.slots[0]

@@ -449,10 +449,10 @@ type muteStore struct {
 	asked, answer chan struct{}
 }
 
-func (s *muteStore) Gone(context.Context, ...pagefile.Key) (diskstore.Grave, bool) {
+func (s *muteStore) Gone(context.Context, ...pagefile.Key) (diskstore.Tombstone, bool) {
 	s.asked <- struct{}{}
 	<-s.answer
-	return diskstore.Grave{}, false
+	return diskstore.Tombstone{}, false
 }
 
 // A look-up that hangs costs no request, no restore and no record, and closing does not wait long.

@@ -65,7 +65,7 @@ func TestExportAndImport(t *testing.T) {
 					seed = 2
 				}
 				readChain(t, s, testrows.Prompt(seed, 3*storetest.Tokens), want)
-				requireExact(t, s)
+				requireExact(t, s, to)
 			})
 		}
 	}

@@ -131,15 +131,17 @@ func readChain(t testing.TB, s *diskstore.Store, tokens []int32, n int) {
 }
 
 // requireExact fails unless the store's numbers equal a fresh count.
-func requireExact(t *testing.T, s *diskstore.Store) {
+func requireExact(t *testing.T, s *diskstore.Store, o diskstore.Options) {
 	t.Helper()
 	require.NoError(t, s.Flush(ctx))
-	before := s.Stats().Local
-	_, err := s.Scan(ctx)
+	r, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: o.Local, FS: o.FS})
 	require.NoError(t, err)
-	after := s.Stats().Local
-	before.Down, after.Down = false, false
-	require.Equal(t, after, before)
+	counted, err := r.Usage(ctx)
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	known := s.Stats().Local
+	known.Down = false
+	require.Equal(t, diskstore.TierStats{Pages: counted.Local.Pages, Tails: counted.Local.Tails, Bytes: counted.Local.Bytes}, known)
 }
 
 // encodeFile returns a page's file.

@@ -52,11 +52,11 @@ type Disk interface {
 	// caller has the lock.
 	Lock(ctx context.Context) (release func(), err error)
 
-	// Graves replaces the content of a list of pages that left the tier by the result of change, and
+	// Tombstones replaces the content of a list of pages that left the tier by the result of change, and
 	// returns the new content. The content is empty without a readable list. With a nil change the
 	// list is only read. The list may be lost in a power cut, and of two changes at the same time
 	// one is lost. Readers see a whole list, or anything after a power cut.
-	Graves(ctx context.Context, change func(content []byte) []byte) ([]byte, error)
+	Tombstones(ctx context.Context, change func(content []byte) []byte) ([]byte, error)
 
 	// OldTails lists the tails of parent that versions before prefixes left in their place, in no
 	// order.
@@ -125,7 +125,7 @@ func (objects) Now(context.Context) (time.Time, error)             { return time
 func (objects) Lock(context.Context) (release func(), err error)   { return func() {}, nil }
 func (objects) RemoveOldBranch(context.Context, OldBranch) error   { return nil }
 
-func (objects) Graves(context.Context, func([]byte) []byte) ([]byte, error) { return nil, nil }
+func (objects) Tombstones(context.Context, func([]byte) []byte) ([]byte, error) { return nil, nil }
 
 func (objects) OldTails(_ context.Context, _, _ pagefile.Key) ([]Info, error) { return nil, nil }
 

@@ -9,7 +9,7 @@ import (
 
 // nameLatest names the latest conversation, with which a slot is filled.
 func (s *modelStore) nameLatest(ctx context.Context) {
-	text, err := s.LatestText(ctx)
+	text, err := s.Recent().Text(ctx)
 	if err != nil && ctx.Err() == nil {
 		s.log.Debug("kv tier: the latest conversation is not known, no slot is filled", "error", err)
 	}
@@ -20,7 +20,7 @@ func (s *modelStore) nameLatest(ctx context.Context) {
 // logs one line.
 func (s *modelStore) readAhead(ctx context.Context) {
 	started := time.Now()
-	ahead, err := s.ReadAhead(ctx)
+	ahead, err := s.Recent().ReadAhead(ctx)
 	if ctx.Err() != nil || ahead.Pages == 0 && err == nil {
 		return
 	}

@@ -34,7 +34,7 @@ func (s *modelStore) indexRuns(ctx context.Context) {
 	if s.runs == nil {
 		return
 	}
-	pages, err := s.Latest(ctx, latestTokens/s.config.PageTokens)
+	pages, err := s.Recent().Pages(ctx)
 	if err != nil && ctx.Err() == nil {
 		s.log.Debug("kv tier: could not look the latest conversations up for their text", "error", err)
 	}

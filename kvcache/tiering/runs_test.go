@@ -40,7 +40,7 @@ func TestStoredTextIsIndexedWhenAModelIsLoaded(t *testing.T) {
 	identity, err := identityOf(model, config, digests.Open(""))
 	require.NoError(t, err)
 	store, err := diskstore.Open(t.Context(), diskstore.Options{
-		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, Local: diskstore.TierConfig{Root: config.Local},
+		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, Local: diskstore.TierConfig{Root: config.Local}, LatestPages: latestTokens / config.PageTokens,
 	})
 	require.NoError(t, err)
 	defer store.Close()

@@ -33,8 +33,8 @@ type Options struct {
 
 // Pages reads the pages of one tier.
 type Pages struct {
-	Verdicts *Verdicts
-	Copies   *Copies
+	Bad    *BadFiles
+	Copies *Copies
 
 	tier tier.Tier
 	opt  Options
@@ -42,7 +42,7 @@ type Pages struct {
 
 // New returns the pages of t.
 func New(t tier.Tier, opt Options) *Pages {
-	return &Pages{Verdicts: NewVerdicts(opt.Far, opt.Now), Copies: NewCopies(opt.Now), tier: t, opt: opt}
+	return &Pages{Bad: NewBadFiles(opt.Far, opt.Now), Copies: NewCopies(opt.Now), tier: t, opt: opt}
 }
 
 // UseError is an error of the code that uses a page's rows: it says nothing of the file.
@@ -73,7 +73,7 @@ func (p *Pages) Open(ctx context.Context, name pagefile.Name, check func(tier.Bl
 	blob, info, err = p.openOnce(ctx, name, true, check)
 	switch {
 	case err == nil && !errors.Is(first, tier.ErrStale):
-		p.Verdicts.readWrong(p.opt.Log, p.opt.Name, name, first)
+		p.Bad.readWrong(p.opt.Log, p.opt.Name, name, first)
 	case errors.Is(err, tier.ErrStale): // the file is replaced faster than it can be read
 		err = fmt.Errorf("%w (%w)", err, tier.ErrNotFound)
 	}
@@ -86,7 +86,7 @@ func (p *Pages) Open(ctx context.Context, name pagefile.Name, check func(tier.Bl
 func (p *Pages) conclude(ctx context.Context, info tier.Info, err error) {
 	switch {
 	case err == nil:
-		p.Verdicts.good()
+		p.Bad.good()
 	case NotUsed(err): // the file is good so far
 	case info.Name == (pagefile.Name{}):
 		p.opt.Failed(err)
@@ -102,7 +102,7 @@ func (p *Pages) openOnce(ctx context.Context, name pagefile.Name, anew bool, che
 		return nil, tier.Info{}, err
 	}
 	info := blob.Info()
-	if p.Verdicts.IsBad(info) {
+	if p.Bad.IsBad(info) {
 		blob.Close()
 		return nil, tier.Info{}, fmt.Errorf("it failed its check here before: %w", tier.ErrNotFound)
 	}
@@ -158,7 +158,7 @@ func (p *Pages) Condemn(ctx context.Context, info tier.Info, err error) {
 		return
 	}
 	p.Copies.Forget(info.Name)
-	v := p.Verdicts
+	v := p.Bad
 	ok, enough := v.MayCondemn()
 	if enough {
 		p.opt.Log.Warn("kv pages fail their check too often on this machine, they stay in their place: check its memory, disk and network, then run kvtier check",

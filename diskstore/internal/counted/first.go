@@ -14,9 +14,9 @@ import (
 // work at the load of a model needs no listing of its own.
 type First struct {
 	mu     sync.Mutex
-	found  *Tally           // nil until the first count has ended
-	recent []tier.Info      // files to read ahead, most recent first; nil once taken
-	latest *recency.Recents // full pages for Latest; nil once taken
+	found  *Tally      // nil until the first count has ended
+	recent []tier.Info // files to read ahead, most recent first; nil once taken
+	latest []tier.Info // the latest full pages, most recent first; nil once taken
 	done   chan struct{}
 }
 
@@ -60,7 +60,7 @@ func (f *First) end(found *Tally, w *wanted) {
 	if f.found != nil {
 		return
 	}
-	f.found, f.recent, f.latest = found, w.recent.Order(), w.latest
+	f.found, f.recent, f.latest = found, w.recent.Order(), w.latest.Order()
 	close(f.done)
 }
 
@@ -87,8 +87,8 @@ func (f *First) Recent() []tier.Info {
 	return f.recent
 }
 
-// TakeLatest returns the latest full pages, once, and then nil.
-func (f *First) TakeLatest() *recency.Recents {
+// TakeLatest returns the latest full pages, once.
+func (f *First) TakeLatest() []tier.Info {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	latest := f.latest

@@ -58,9 +58,9 @@ type Down struct {
 	Patience time.Duration // a move waits as long for room, or half of room.Wait if that is longer
 
 	opt     DownOptions
-	making  atomic.Bool // the remote tier makes room
-	refused room.Moment // the last time that the remote tier refused a page
-	futile  room.Futile // deleting pages for space on the remote filesystem
+	making  atomic.Bool  // the remote tier makes room
+	refused room.Moment  // the last time that the remote tier refused a page
+	backoff room.Backoff // deleting pages for space on the remote filesystem
 }
 
 // NewDown returns a Down that makes pages of the store lossy as cold says.
@@ -88,11 +88,11 @@ func (b *Down) Down(ctx context.Context, info tier.Info) (room.Fate, tier.Info, 
 	case b.localSide(err, pagefile.ErrDamaged), b.localSide(err, pagefile.ErrMismatch):
 		bad := judged(err, info)
 		b.opt.Ours.Condemn(ctx, bad, err)
-		if b.opt.Ours.Verdicts.IsBad(bad) || isForeign(err) {
+		if b.opt.Ours.Bad.IsBad(bad) || isForeign(err) {
 			return room.Useless, bad, nil
 		}
 		return room.SetAside, bad, nil
-	case errors.Is(err, tier.ErrNoSpace) && !b.futile.Is(time.Now()), b.localSide(err, tier.ErrNotFound):
+	case errors.Is(err, tier.ErrNoSpace) && !b.backoff.Is(time.Now()), b.localSide(err, tier.ErrNotFound):
 		return room.NoPlace, info, nil
 	}
 	b.refused.Note(time.Now())
@@ -193,7 +193,7 @@ func (b *Down) lower(ctx context.Context, d descent) error {
 	if err != nil {
 		return err
 	}
-	b.futile.Clear()
+	b.backoff.Clear()
 	there, err := tier.Stat(ctx, b.opt.Remote.Tier, h.Name())
 	if err != nil {
 		return err
@@ -318,7 +318,7 @@ func (b *Down) Move(ctx context.Context, info tier.Info) (lossy bool, err error)
 	}
 	want := room.Demand{Room: d.bytes(), Before: info.Used}
 	if vfs.IsNoSpace(err) {
-		if b.futile.Is(time.Now()) {
+		if b.backoff.Is(time.Now()) {
 			return false, err
 		}
 		want.Disk = Batch * pagefile.AlignUp(d.bytes())
@@ -330,7 +330,7 @@ func (b *Down) Move(ctx context.Context, info tier.Info) (lossy bool, err error)
 		return false, cerr
 	}
 	if err = b.lower(ctx, d); want.Disk > 0 && vfs.IsNoSpace(err) {
-		b.futile.Note(time.Now())
+		b.backoff.Note(time.Now())
 	}
 	return d.lossy, err
 }

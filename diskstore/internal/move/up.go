@@ -57,7 +57,7 @@ func (u *Up) Request(info tier.Info, at recency.Place) {
 // Promote copies a page to the local tier. After an error the page stays in the remote one alone.
 func (u *Up) Promote(ctx context.Context, info tier.Info, at recency.Place) {
 	for _, name := range []pagefile.Name{info.Name, u.opt.Pages.ExactOf(info.Name)} { // put since the look-up
-		if ours, err := tier.Stat(ctx, u.opt.Local.Tier, name); err == nil && !u.opt.Ours.Verdicts.IsBad(ours) {
+		if ours, err := tier.Stat(ctx, u.opt.Local.Tier, name); err == nil && !u.opt.Ours.Bad.IsBad(ours) {
 			return
 		}
 	}

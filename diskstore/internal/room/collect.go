@@ -90,7 +90,7 @@ func (c *Collector) lockTier(ctx context.Context, want Demand) (release func(), 
 // collectLocked counts and evicts, with the tier's lock held. A collection that needs more
 // victims than one listing yields lists again.
 func (c *Collector) collectLocked(ctx context.Context, want Demand) error {
-	want.young = c.youngSince(ctx)
+	want.recent = c.recentSince(ctx)
 	guess, before, err := c.Shortage(ctx, want)
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (c *Collector) collectLocked(ctx context.Context, want Demand) error {
 			return ctx.Err()
 		}
 		if freed == 0 || end.Stays || !pick.more {
-			if before.Equal(want.young) {
+			if before.Equal(want.recent) {
 				c.trimmed.Note(c.opt.Now()) // no other file is old before recency.TouchEvery has passed
 			}
 			err := c.stillShort(ctx, want)

@@ -61,7 +61,7 @@ type Collector struct {
 
 	files   *counted.Tier
 	opt     Options
-	trimmed Moment // time of the last trim that evicted all but young files, and needed more
+	trimmed Moment // time of the last trim that evicted all but recent files, and needed more
 
 	// turn holds a token while one goroutine of this process collects; Tier.Lock does the
 	// same between processes.

@@ -37,9 +37,9 @@ type Demand struct {
 	after []recency.Place
 	used  time.Time
 
-	// young is the start of the last recency.TouchEvery: a tier that is only nearly full keeps files
+	// recent is the start of the last recency.TouchEvery: a tier that is only nearly full keeps files
 	// used since.
-	young time.Time
+	recent time.Time
 }
 
 // demandAt returns the demand of a page at a place, with the page's recency.

@@ -108,7 +108,7 @@ func (c *Collector) Rehearse(ctx context.Context) error {
 	}
 	c.files.Book.Suppose(found.Total() + l.Claimed())
 	// By this machine's clock alone: a rehearsal makes no file to read the filesystem's clock.
-	over, before, err := c.Shortage(ctx, Demand{young: c.opt.Now().Add(-recency.TouchEvery)})
+	over, before, err := c.Shortage(ctx, Demand{recent: c.opt.Now().Add(-recency.TouchEvery)})
 	if err != nil || over <= 0 {
 		return err
 	}

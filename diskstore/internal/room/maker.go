@@ -39,7 +39,7 @@ type Maker struct {
 	mu        sync.Mutex
 	want      Demand      // of the next collection
 	exhausted atomic.Bool // the last collection could not make the wanted room
-	futile    Futile      // deleting pages for space on the filesystem
+	backoff   Backoff     // deleting pages for space on the filesystem
 }
 
 // NewMaker returns the maker of room in a collector's tier.
@@ -186,16 +186,16 @@ func (m *Maker) Write(ctx context.Context, n int64, at recency.Place, spare bool
 		return write(room, used)
 	}
 	err := once()
-	if vfs.IsNoSpace(err) && !spare && !m.futile.Is(time.Now()) {
+	if vfs.IsNoSpace(err) && !spare && !m.backoff.Is(time.Now()) {
 		if cerr := m.freeDisk(ctx, n, at); cerr != nil {
 			return errors.Join(err, cerr)
 		}
 		if err = once(); vfs.IsNoSpace(err) {
-			m.futile.Note(time.Now())
+			m.backoff.Note(time.Now())
 		}
 	}
 	if err == nil {
-		m.futile.Clear()
+		m.backoff.Clear()
 	}
 	return err
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // Deleting is tried again, each time after twice the pause.
-func TestFutile(t *testing.T) {
-	var f Futile
+func TestBackoff(t *testing.T) {
+	var f Backoff
 	now := time.Now()
 	require.False(t, f.Is(now))
 	for _, pause := range []time.Duration{RefusalLasts, 2 * RefusalLasts, 4 * RefusalLasts} {
@@ -24,7 +24,7 @@ func TestFutile(t *testing.T) {
 	for range 20 {
 		f.Note(now)
 	}
-	require.False(t, f.Is(now.Add(futileMost)))
+	require.False(t, f.Is(now.Add(backoffMost)))
 	f.Clear()
 	require.False(t, f.Is(now))
 	f.Note(now)

@@ -49,7 +49,7 @@ func nearlyFull(figure, budget int64) bool { return figure > budget-budget/TrimS
 
 // Shortage returns the number of bytes that must be evicted from a tier, as known without a
 // listing, and before: only files last used earlier are evicted, or any files if before is
-// zero. A caller that ignores before may leave want.young unset.
+// zero. A caller that ignores before may leave want.recent unset.
 func (c *Collector) Shortage(ctx context.Context, want Demand) (over int64, before time.Time, err error) {
 	budget := c.files.Book.Budget
 	if budget == 0 {
@@ -79,7 +79,7 @@ func (c *Collector) Shortage(ctx context.Context, want Demand) (over int64, befo
 	case want.Disk > 0:
 		return want.Disk, want.Before, nil
 	case nearlyFull(figure, budget) && !alone && !c.trimmed.Within(recency.TouchEvery, c.opt.Now()):
-		return figure - low, want.young, nil
+		return figure - low, want.recent, nil
 	}
 	return 0, time.Time{}, nil
 }
@@ -99,10 +99,10 @@ func (c *Collector) reserve(ctx context.Context) (short, slack int64, err error)
 	return left - space.Free, left / SlackShare, nil
 }
 
-// youngSince returns Demand.young: recency.TouchEvery ago by the earlier of this machine's clock and
-// the filesystem's. With the filesystem's clock unknown, youngSince returns a time before all
+// recentSince returns Demand.recent: recency.TouchEvery ago by the earlier of this machine's clock and
+// the filesystem's. With the filesystem's clock unknown, recentSince returns a time before all
 // files.
-func (c *Collector) youngSince(ctx context.Context) time.Time {
+func (c *Collector) recentSince(ctx context.Context) time.Time {
 	now, err := recency.AgeClock(ctx, c.files.Tier, c.opt.Now)
 	if err != nil {
 		c.opt.Failed(err)

@@ -157,11 +157,11 @@ func (t *records) writeOwn(base string, content []byte, durable bool) error {
 	return t.FS.SyncDir(t.base)
 }
 
-func (t *records) Graves(ctx context.Context, change func([]byte) []byte) ([]byte, error) {
+func (t *records) Tombstones(ctx context.Context, change func([]byte) []byte) ([]byte, error) {
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
-	content, err := t.readOwn(ctx, gravesFile)
+	content, err := t.readOwn(ctx, tombstonesFile)
 	if err != nil || change == nil {
 		return content, t.opFailed(err)
 	}
@@ -169,5 +169,5 @@ func (t *records) Graves(ctx context.Context, change func([]byte) []byte) ([]byt
 		return nil, err
 	}
 	content = change(content)
-	return content, t.opFailed(t.writeOwn(gravesFile, content, false))
+	return content, t.opFailed(t.writeOwn(tombstonesFile, content, false))
 }

@@ -41,21 +41,21 @@ Such a version counts and evicts the tails of this one, because it takes the 62 
 Versions that chose compression by trial left <root>/v1/trial.json, which nobody reads.
 */
 const (
-	versionDir    = "v1"
-	tailsDir      = "tails"
-	prefixesDir   = "prefixes"
-	longerFile    = "longer"
-	oldBranches   = "branches"
-	quarantineDir = "quarantine"
-	tmpDir        = "tmp"
-	ManifestFile  = "manifest.json"
-	collectLock   = "collect.lock"
-	ledgerFile    = "usage.json"
-	ledgerLock    = "usage.lock"
-	gravesFile    = "gone"
-	PageExt       = ".kvp"
-	TmpExt        = ".tmp"
-	LockExt       = ".lock"
+	versionDir     = "v1"
+	tailsDir       = "tails"
+	prefixesDir    = "prefixes"
+	longerFile     = "longer"
+	oldBranches    = "branches"
+	quarantineDir  = "quarantine"
+	tmpDir         = "tmp"
+	ManifestFile   = "manifest.json"
+	collectLock    = "collect.lock"
+	ledgerFile     = "usage.json"
+	ledgerLock     = "usage.lock"
+	tombstonesFile = "gone"
+	PageExt        = ".kvp"
+	TmpExt         = ".tmp"
+	LockExt        = ".lock"
 )
 
 // relPath returns the path of a file below <root>/v1.

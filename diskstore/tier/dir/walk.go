@@ -28,7 +28,7 @@ const (
 )
 
 // ownFiles are the names of the store's own files in <root>/v1, and of one that earlier versions left.
-var ownFiles = map[string]bool{collectLock: true, ledgerFile: true, ledgerLock: true, gravesFile: true, "trial.json": true}
+var ownFiles = map[string]bool{collectLock: true, ledgerFile: true, ledgerLock: true, tombstonesFile: true, "trial.json": true}
 
 // Entry is one file or directory below <root>/v1.
 type Entry struct {

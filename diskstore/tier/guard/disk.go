@@ -72,12 +72,12 @@ func (t *Tier) Lock(ctx context.Context) (func(), error) {
 	return func() { t.ends.add(release) }, nil
 }
 
-func (t *Tier) Graves(ctx context.Context, change func([]byte) []byte) ([]byte, error) {
-	graves := func(ctx context.Context) ([]byte, error) { return t.disk().Graves(ctx, change) }
+func (t *Tier) Tombstones(ctx context.Context, change func([]byte) []byte) ([]byte, error) {
+	tombstones := func(ctx context.Context) ([]byte, error) { return t.disk().Tombstones(ctx, change) }
 	if change == nil {
-		return do(ctx, t, t.Transfer, t.StepIn, nil, graves)
+		return do(ctx, t, t.Transfer, t.StepIn, nil, tombstones)
 	}
-	return doWrite(ctx, t, t.StepIn, nil, graves)
+	return doWrite(ctx, t, t.StepIn, nil, tombstones)
 }
 
 func (t *Tier) OldTails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {

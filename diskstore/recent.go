@@ -4,10 +4,39 @@ import (
 	"context"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore/internal/recency"
+	"github.com/kvtier/kvtier/diskstore/internal/move"
+	"github.com/kvtier/kvtier/diskstore/internal/names"
+	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
+
+// Recent knows the most recently used pages of a store's fingerprint, as of the count that Open
+// begins: Recent counts only where that count failed, and does not see later changes.
+type Recent struct {
+	life       *work.Life
+	tiers      levels
+	pages      *names.Pages
+	pageTokens int
+	aheadBytes int64 // Options.ReadAheadBytes
+	latest     int   // Options.LatestPages
+
+	traffic *work.Traffic // of Reads and Puts, for which Recent waits
+	codec   *pagefile.Codec
+	ram     *memory
+	up      *move.Up // nil without a remote tier
+	counts  *counters
+	used    *readAhead // takes the pages that are read ahead
+}
+
+// Recent returns what the store knows of its most recently used pages.
+func (s *Store) Recent() *Recent {
+	return &Recent{
+		life: s.life, tiers: s.tiers, pages: s.pages, pageTokens: s.opt.PageTokens,
+		aheadBytes: s.opt.ReadAheadBytes, latest: s.opt.LatestPages,
+		traffic: &s.traffic, codec: s.codec, ram: &s.ram, up: s.up, counts: &s.counts, used: &s.reader.ahead,
+	}
+}
 
 // PageTokens is the position and the tokens of a page, from its header.
 type PageTokens struct {
@@ -16,38 +45,36 @@ type PageTokens struct {
 	Tokens      []int32
 }
 
-// Latest returns the most recently used full pages without media, at most `most` of them, the
-// most recent first: the local tier's pages, then pages that only the remote tier has. The first
-// call for at most Options.LatestPages uses the result of Open's count, and does not see later
-// changes; other calls list the tiers. Latest reads headers, and waits while Reads and Puts
-// run. Pages that cannot be read are left out; Read finds their damage. Latest returns the pages
-// found so far together with tier.ErrClosed, ctx's error or an error of listing the local tier.
-func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
-	ctx, leave, err := s.life.Enter(ctx)
+// Pages returns the latest full pages without media, at most Options.LatestPages of them, the most
+// recent first: the local tier's pages, then pages that only the remote tier has. A second call finds
+// none. Pages reads headers, and waits while Reads and Puts run. Pages that cannot be read are left
+// out; Read finds their damage. Pages returns the pages found so far together with tier.ErrClosed,
+// ctx's error or an error of counting the local tier.
+func (r *Recent) Pages(ctx context.Context) ([]PageTokens, error) {
+	ctx, leave, err := r.life.Enter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
 	var found []PageTokens
 	seen := make(map[pagefile.Key]bool)
-	for _, lv := range s.tiers {
-		infos, err := lv.latest(ctx, most, most <= s.opt.LatestPages)
-		if err != nil {
+	for _, lv := range r.tiers {
+		if _, err := lv.files.AwaitFirst(ctx, lv.counting...); err != nil {
 			lv.noteTierError(err)
-			if lv == s.local || ctx.Err() != nil {
+			if !lv.far || ctx.Err() != nil {
 				return found, err
 			}
 			continue
 		}
-		for _, info := range infos {
-			if len(found) == most {
+		for _, info := range lv.files.First.TakeLatest() {
+			if len(found) == r.latest {
 				return found, nil
 			}
-			if err := s.traffic.StandBack(ctx); err != nil {
+			if err := r.traffic.StandBack(ctx); err != nil {
 				return found, err
 			}
 			h, err := tier.ReadHeader(ctx, lv.tier, info.Name)
-			if err != nil || seen[info.Key] || len(h.Media) > 0 || h.PageTokens != s.opt.PageTokens {
+			if err != nil || seen[info.Key] || len(h.Media) > 0 || h.PageTokens != r.pageTokens {
 				continue
 			}
 			seen[info.Key] = true
@@ -57,50 +84,31 @@ func (s *Store) Latest(ctx context.Context, most int) ([]PageTokens, error) {
 	return found, nil
 }
 
-// latest returns at least `most` of a tier's latest full pages, the most recent first, if the
-// tier has as many. counted tells that the first count has kept as many.
-func (lv *level) latest(ctx context.Context, most int, counted bool) ([]tier.Info, error) {
-	if counted {
-		if _, err := lv.files.AwaitFirst(ctx, lv.counting...); err != nil {
-			return nil, err
-		}
-		if latest := lv.files.First.TakeLatest(); latest != nil {
-			return latest.Order(), nil
-		}
-	}
-	latest := recency.Latest(lv.pages.Exact, most)
-	err := lv.files.List(ctx, func(info tier.Info) {
-		if info.Class == pagefile.ClassPage {
-			latest.Add(info)
-		}
-	})
-	return latest.Order(), err
-}
-
-// LatestText returns the tokens of the most recently used conversation in the local tier, from its
-// first token to the last that is stored, or nil. LatestText knows the files that ReadAhead reads, and
-// is called before it: Options.ReadAheadBytes bounds both. The conversation ends before its first
-// page with media, and before a page that cannot be read. The error is tier.ErrClosed, ctx's or that
-// of counting the local tier.
-func (s *Store) LatestText(ctx context.Context) ([]int32, error) {
-	ctx, leave, err := s.life.Enter(ctx)
+// Text returns the tokens of the most recently used conversation in the local tier, from its first
+// token to the last that is stored, or nil. Text knows the files that ReadAhead reads, and is called
+// before it: Options.ReadAheadBytes bounds both. The conversation ends before its first page with
+// media, and before a page that cannot be read. The error is tier.ErrClosed, ctx's or that of counting
+// the local tier.
+func (r *Recent) Text(ctx context.Context) ([]int32, error) {
+	ctx, leave, err := r.life.Enter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	if _, err := s.local.files.AwaitFirst(ctx, s.local.counting...); err != nil {
+	local := r.tiers[0]
+	if _, err := local.files.AwaitFirst(ctx, local.counting...); err != nil {
 		return nil, err
 	}
-	text := latestText{end: s.opt.Fingerprint, past: make(map[pagefile.Key]bool), early: make(map[pagefile.Key][]*pagefile.Header)}
-	for _, info := range s.local.files.First.Recent() {
+	text := latestText{end: r.pages.Exact, past: make(map[pagefile.Key]bool), early: make(map[pagefile.Key][]*pagefile.Header)}
+	for _, info := range local.files.First.Recent() {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		if text.complete(info.Used) {
 			break
 		}
-		h, err := tier.ReadHeader(ctx, s.local.tier, info.Name)
-		if err == nil && len(h.Media) == 0 && h.PageTokens == s.opt.PageTokens && text.add(h) {
+		h, err := tier.ReadHeader(ctx, local.tier, info.Name)
+		if err == nil && len(h.Media) == 0 && h.PageTokens == r.pageTokens && text.add(h) {
 			text.used = info.Used
 		} else {
 			text.vain++

@@ -1,4 +1,4 @@
-package graves
+package tombstones
 
 import (
 	"bytes"
@@ -25,25 +25,25 @@ const (
 // others.
 const futureMax = 24 * time.Hour
 
-// Grave is one record.
-type Grave struct {
+// Tombstone is one record.
+type Tombstone struct {
 	key    [keyBytes]byte
 	When   time.Time // in milliseconds
 	Reason byte
 }
 
 // Of returns the record of a page.
-func Of(key pagefile.Key, when time.Time, reason byte) Grave {
-	return Grave{key: [keyBytes]byte(key[:]), When: time.UnixMilli(when.UnixMilli()), Reason: reason}
+func Of(key pagefile.Key, when time.Time, reason byte) Tombstone {
+	return Tombstone{key: [keyBytes]byte(key[:]), When: time.UnixMilli(when.UnixMilli()), Reason: reason}
 }
 
 // Is reports whether the record is of a page.
-func (g Grave) Is(key pagefile.Key) bool { return bytes.Equal(g.key[:], key[:keyBytes]) }
+func (g Tombstone) Is(key pagefile.Key) bool { return bytes.Equal(g.key[:], key[:keyBytes]) }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // append encodes a record.
-func (g Grave) append(to []byte) []byte {
+func (g Tombstone) append(to []byte) []byte {
 	var record [recordBytes]byte
 	copy(record[:], g.key[:])
 	binary.BigEndian.PutUint64(record[keyBytes:], uint64(g.When.UnixMilli())<<16|uint64(g.Reason)<<8)
@@ -52,7 +52,7 @@ func (g Grave) append(to []byte) []byte {
 }
 
 // decode returns the record in recordBytes bytes; false for other bytes.
-func decode(record []byte) (g Grave, ok bool) {
+func decode(record []byte) (g Tombstone, ok bool) {
 	word := binary.BigEndian.Uint64(record[keyBytes:])
 	if binary.BigEndian.Uint32(record[checkAt:]) != crc32.Checksum(record[:checkAt], castagnoli) || word&0xff != 0 || [4]byte(record[checkAt-4:checkAt]) != [4]byte{} {
 		return g, false
@@ -62,8 +62,8 @@ func decode(record []byte) (g Grave, ok bool) {
 }
 
 // Decode returns the records of a list. Garbage is left out, and so is all beyond BytesMax.
-func Decode(content []byte) []Grave {
-	var all []Grave
+func Decode(content []byte) []Tombstone {
+	var all []Tombstone
 	for content = content[:min(len(content), BytesMax)]; len(content) >= recordBytes; content = content[recordBytes:] {
 		if g, ok := decode(content); ok {
 			all = append(all, g)
@@ -76,12 +76,12 @@ func Decode(content []byte) []Grave {
 // 2*Max. The zero List is empty.
 type List struct {
 	mu    sync.Mutex
-	own   []Grave // oldest first
-	fresh int     // of own, the last ones: never written
+	own   []Tombstone // oldest first
+	fresh int         // of own, the last ones: never written
 }
 
 // Add adds a record.
-func (l *List) Add(g Grave) {
+func (l *List) Add(g Tombstone) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.own = append(l.own, g)
@@ -107,17 +107,17 @@ func (l *List) Fresh() int {
 // into the list are forgotten here.
 func (l *List) Merge(content []byte, now time.Time) []byte {
 	all := Decode(content)
-	there := make(map[Grave]bool, len(all))
+	there := make(map[Tombstone]bool, len(all))
 	for _, g := range all {
 		there[g] = true
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.own = slices.DeleteFunc(l.own, func(g Grave) bool { return there[g] })
+	l.own = slices.DeleteFunc(l.own, func(g Tombstone) bool { return there[g] })
 	l.boundLocked()
 	all = append(all, l.own...)
-	all = slices.DeleteFunc(all, func(g Grave) bool { return g.When.Sub(now) > futureMax })
-	slices.SortStableFunc(all, func(a, b Grave) int { return a.When.Compare(b.When) })
+	all = slices.DeleteFunc(all, func(g Tombstone) bool { return g.When.Sub(now) > futureMax })
+	slices.SortStableFunc(all, func(a, b Tombstone) int { return a.When.Compare(b.When) })
 	all = all[max(0, len(all)-Max):]
 	merged := make([]byte, 0, len(all)*recordBytes)
 	for _, g := range all {
@@ -134,12 +134,12 @@ func (l *List) Written(fresh int) {
 }
 
 // Find returns the latest record, in a tier's list or in this one, of one of some pages.
-func (l *List) Find(content []byte, keys []pagefile.Key) (found Grave, ok bool) {
+func (l *List) Find(content []byte, keys []pagefile.Key) (found Tombstone, ok bool) {
 	wanted := make(map[[keyBytes]byte]bool, len(keys))
 	for _, key := range keys {
 		wanted[[keyBytes]byte(key[:])] = true
 	}
-	look := func(g Grave) {
+	look := func(g Tombstone) {
 		if wanted[g.key] && (!ok || g.When.After(found.When)) {
 			found, ok = g, true
 		}

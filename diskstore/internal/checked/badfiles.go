@@ -30,10 +30,10 @@ const (
 	badLife     = time.Hour
 )
 
-// Verdicts are one process's results of checking a tier's files: the number of files that the
+// BadFiles are one process's results of checking a tier's files: the number of files that the
 // process may still condemn, and the bad files that are still in their place. A bad file
 // counts as not stored: a Put of that page replaces the file.
-type Verdicts struct {
+type BadFiles struct {
 	limit  int // of files that fail within condemnHour
 	needed int // good files found for each one condemned after the first
 	now    func() time.Time
@@ -55,9 +55,9 @@ type badFile struct {
 	since time.Time
 }
 
-// NewVerdicts returns those on the files of the local tier or, with far, of the remote one.
-func NewVerdicts(far bool, now func() time.Time) *Verdicts {
-	v := &Verdicts{limit: CondemnedLocal, now: now, bad: make(map[pagefile.Name]badFile)}
+// NewBadFiles returns those on the files of the local tier or, with far, of the remote one.
+func NewBadFiles(far bool, now func() time.Time) *BadFiles {
+	v := &BadFiles{limit: CondemnedLocal, now: now, bad: make(map[pagefile.Name]badFile)}
 	if far {
 		v.limit, v.needed = CondemnedRemote, condemnSound
 	}
@@ -65,7 +65,7 @@ func NewVerdicts(far bool, now func() time.Time) *Verdicts {
 }
 
 // good notes that a file passed its check.
-func (v *Verdicts) good() {
+func (v *BadFiles) good() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.sound = min(v.sound+1, condemnSound)
@@ -75,7 +75,7 @@ func (v *Verdicts) good() {
 // moved to quarantine. enough is true when this failure has just passed the limit. A file that
 // stays because too few good files were found counts as well: a machine that reads all files
 // wrong finds no good ones.
-func (v *Verdicts) MayCondemn() (ok, enough bool) {
+func (v *BadFiles) MayCondemn() (ok, enough bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := v.now()
@@ -102,7 +102,7 @@ func (v *Verdicts) MayCondemn() (ok, enough bool) {
 }
 
 // MarkBad remembers a bad file that stays in its place.
-func (v *Verdicts) MarkBad(info tier.Info) {
+func (v *BadFiles) MarkBad(info tier.Info) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if _, known := v.bad[info.Name]; !known {
@@ -116,15 +116,15 @@ func (v *Verdicts) MarkBad(info tier.Info) {
 }
 
 // IsBad reports whether a file failed its check in this process within badLife.
-func (v *Verdicts) IsBad(info tier.Info) bool {
+func (v *BadFiles) IsBad(info tier.Info) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	file, known := v.bad[info.Name]
 	return known && file.bytes == info.Bytes && file.used.Equal(info.Used) && v.now().Sub(file.since) < badLife
 }
 
-// Replaced drops the verdict on the previous file of a name.
-func (v *Verdicts) Replaced(name pagefile.Name) {
+// Replaced drops the result of the previous file of a name.
+func (v *BadFiles) Replaced(name pagefile.Name) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if _, known := v.bad[name]; known {
@@ -135,7 +135,7 @@ func (v *Verdicts) Replaced(name pagefile.Name) {
 
 // readWrong logs, once for each process and tier, that a file was damaged at the first read
 // and good when read past the cache.
-func (v *Verdicts) readWrong(log *slog.Logger, tier string, name pagefile.Name, first error) {
+func (v *BadFiles) readWrong(log *slog.Logger, tier string, name pagefile.Name, first error) {
 	v.mu.Lock()
 	logged := v.logged
 	v.logged = true

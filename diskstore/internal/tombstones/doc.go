@@ -1,5 +1,5 @@
 /*
-Package graves is the list of pages that left a tier: which, when, and why. It works on bytes; the
+Package tombstones is the list of pages that left a tier: which, when, and why. It works on bytes; the
 tier keeps them in a file of at most BytesMax.
 
 The list is for explanations and nothing else, so it is not kept like pages are. A record that is
@@ -17,4 +17,4 @@ A list is records of 32 bytes, the oldest first:
 
 A key is a hash: the list has no text.
 */
-package graves
+package tombstones

@@ -10,9 +10,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-func TestVerdictsBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
+func TestBadFilesBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
-	v := NewVerdicts(true, func() time.Time { return now })
+	v := NewBadFiles(true, func() time.Time { return now })
 	condemn := func() bool {
 		for range condemnSound {
 			v.good()
@@ -35,7 +35,7 @@ func TestVerdictsBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
 	require.False(t, ok, "no good file was found since")
 	require.True(t, condemn())
 
-	// Verdicts are bounded, expire, and apply to one file alone.
+	// Bad files are bounded, expire, and apply to one file alone.
 	info := tier.Info{Name: pagefile.Name{Class: pagefile.ClassPage}, Bytes: 5, Used: now}
 	for i := range maxBadPages + 10 {
 		info.Key = pagefile.Key{byte(i), byte(i >> 8)}

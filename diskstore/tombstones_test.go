@@ -13,8 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore/internal/graves"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
+	"github.com/kvtier/kvtier/diskstore/internal/tombstones"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -25,7 +25,7 @@ import (
 func gone(root string) string { return filepath.Join(root, storetest.VersionDir, "gone") }
 
 // requireGone requires that a new process knows why a page left a tier.
-func requireGone(t *testing.T, o Options, key pagefile.Key, where string, reason GraveReason) {
+func requireGone(t *testing.T, o Options, key pagefile.Key, where string, reason TombstoneReason) {
 	t.Helper()
 	g, ok := open(t, o).Gone(ctx, key)
 	require.True(t, ok)
@@ -35,31 +35,31 @@ func requireGone(t *testing.T, o Options, key pagefile.Key, where string, reason
 }
 
 // A later process knows of each page why it went, and nothing of pages that did not go.
-func TestGraves(t *testing.T) {
+func TestTombstones(t *testing.T) {
 	for name, test := range map[string]struct {
 		remote bool
 		remove func(t *testing.T, o Options, s *Store)
 		where  string
-		reason GraveReason
+		reason TombstoneReason
 	}{
 		"eviction": {remove: func(t *testing.T, o Options, s *Store) {
 			s.local.room.EvictAll(ctx, listAll(t, s.local), 1<<40, 1<<40)
-		}, where: tier.Local, reason: GraveRoom},
+		}, where: tier.Local, reason: TombstoneRoom},
 		"eviction from below": {remote: true, remove: func(t *testing.T, o Options, s *Store) {
 			s.local.room.EvictAll(ctx, listAll(t, s.local), 1<<40, 1<<40)
-			require.Empty(t, s.local.graves.Fresh(), "they moved down")
+			require.Empty(t, s.local.tombstones.Fresh(), "they moved down")
 			s.remote.room.EvictAll(ctx, listAll(t, s.remote), 1<<40, 1<<40)
-		}, where: tier.Remote, reason: GraveRoom},
+		}, where: tier.Remote, reason: TombstoneRoom},
 		"command": {remove: func(t *testing.T, o Options, s *Store) {
 			r, err := OpenRoot(ctx, RootOptions{Local: o.Local, FS: o.FS})
 			require.NoError(t, err)
 			_, err = r.GC(ctx, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }, DryRun: true})
 			require.NoError(t, err)
-			require.Zero(t, r.s.local.graves.Fresh())
+			require.Zero(t, r.s.local.tombstones.Fresh())
 			_, err = r.GC(ctx, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }})
 			require.NoError(t, err)
 			require.NoError(t, r.Close())
-		}, where: tier.Local, reason: GraveRemoved},
+		}, where: tier.Local, reason: TombstoneRemoved},
 		"reclaim": {remove: func(t *testing.T, o Options, s *Store) {
 			o.Fingerprint = testFingerprint(2)
 			other := open(t, o)
@@ -67,7 +67,7 @@ func TestGraves(t *testing.T) {
 			_, err := other.Reclaim(ctx, found, func(FingerprintUsage) bool { return true })
 			require.NoError(t, err)
 			require.NoError(t, other.Close())
-		}, where: tier.Local, reason: GraveUnused},
+		}, where: tier.Local, reason: TombstoneUnused},
 		"damage": {remove: func(t *testing.T, o Options, s *Store) {
 			for _, info := range listAll(t, s.local)[:1] {
 				path := filePath(o.Local.Root, info.Name)
@@ -79,7 +79,7 @@ func TestGraves(t *testing.T) {
 				l := layoutOf(t, testSections, ref.Stored)
 				_ = s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, Into{Rows: make([]byte, l.Size())})
 			}
-		}, where: tier.Local, reason: GraveDamaged},
+		}, where: tier.Local, reason: TombstoneDamaged},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := testOptions(t)
@@ -89,7 +89,7 @@ func TestGraves(t *testing.T) {
 			s := open(t, o)
 			pages := putChain(t, s, prompt(1, 3*testTokens+2))
 			key := pages[0].Key()
-			if test.reason == GraveDamaged {
+			if test.reason == TombstoneDamaged {
 				key = listAll(t, s.local)[0].Key
 			}
 			_, ok := s.Gone(ctx, key)
@@ -102,7 +102,7 @@ func TestGraves(t *testing.T) {
 			}
 			require.NoError(t, s.Close())
 			requireGone(t, o, key, test.where, test.reason)
-			if test.reason != GraveDamaged {
+			if test.reason != TombstoneDamaged {
 				requireGone(t, o, pages[3].Key(), test.where, test.reason) // the tail
 			}
 			_, ok = open(t, o).Gone(ctx, pagefile.Key{1, 2, 3})
@@ -113,26 +113,26 @@ func TestGraves(t *testing.T) {
 }
 
 // Several processes write one list, and a list is bounded.
-func TestGravesOfSeveralProcesses(t *testing.T) {
+func TestTombstonesOfSeveralProcesses(t *testing.T) {
 	o := testOptions(t)
 	a, b := open(t, o), open(t, o)
-	for i := range graves.Max {
-		a.local.bury(a.pages.Page(pagefile.Key{1, byte(i), byte(i >> 8)}), GraveRoom)
+	for i := range tombstones.Max {
+		a.local.noteGone(a.pages.Page(pagefile.Key{1, byte(i), byte(i >> 8)}), TombstoneRoom)
 	}
-	b.local.bury(b.pages.Page(pagefile.Key{2}), GraveRoom)
+	b.local.noteGone(b.pages.Page(pagefile.Key{2}), TombstoneRoom)
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
 	info, err := os.Stat(gone(o.Local.Root))
 	require.NoError(t, err)
-	require.EqualValues(t, graves.BytesMax, info.Size())
+	require.EqualValues(t, tombstones.BytesMax, info.Size())
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	for _, key := range []pagefile.Key{{1, 0xff, 0x3f}, {2}} {
-		requireGone(t, o, key, tier.Local, GraveRoom)
+		requireGone(t, o, key, tier.Local, TombstoneRoom)
 	}
 }
 
 // With any bytes in the list, a store works, and says nothing wrong.
-func TestGravesOfHostileBytes(t *testing.T) {
+func TestTombstonesOfHostileBytes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, size := range []int{0, 1, 31, 32, 4096, 1<<20 + 1, 3 << 20} {
 		s, o := openNew(t)
@@ -146,14 +146,14 @@ func TestGravesOfHostileBytes(t *testing.T) {
 		require.False(t, ok)
 		s.local.room.EvictAll(ctx, listAll(t, s.local), 1, 1)
 		require.NoError(t, s.Close())
-		requireGone(t, o, pages[0].Key(), tier.Local, GraveRoom)
+		requireGone(t, o, pages[0].Key(), tier.Local, TombstoneRoom)
 	}
 	s, o := openNew(t)
 	require.NoError(t, os.Mkdir(gone(o.Local.Root), 0o700))
 	putChain(t, s, prompt(1, testTokens))
 	s.local.room.EvictAll(ctx, listAll(t, s.local), 1, 1)
 	require.NoError(t, s.Flush(ctx))
-	require.NotZero(t, s.local.graves.Fresh())
+	require.NotZero(t, s.local.tombstones.Fresh())
 }
 
 // A list that cannot be written costs nothing, and is written when it can be.
@@ -166,7 +166,7 @@ func TestGravesThatCannotBeWritten(t *testing.T) {
 	require.NoFileExists(t, gone(o.Local.Root))
 	g, ok := s.Gone(ctx, page.Key())
 	require.True(t, ok)
-	require.Equal(t, GraveRoom, g.Reason)
+	require.Equal(t, TombstoneRoom, g.Reason)
 	inj.Reset()
 	require.NoError(t, s.Flush(ctx))
 	require.FileExists(t, gone(o.Local.Root))
@@ -178,37 +178,37 @@ func TestGravesThatCannotBeWritten(t *testing.T) {
 }
 
 // A page that fails its check and stays in its place counts as damaged in this process.
-func TestGraveOfABadFileInItsPlace(t *testing.T) {
+func TestTombstoneOfABadFileInItsPlace(t *testing.T) {
 	s := open(t, testOptions(t))
 	putChain(t, s, prompt(1, testTokens))
 	info := listAll(t, s.local)[0]
-	s.local.checked.Verdicts.MarkBad(info)
+	s.local.checked.Bad.MarkBad(info)
 	g, ok := s.Gone(ctx, info.Key)
 	require.True(t, ok)
-	require.Equal(t, GraveDamaged, g.Reason)
+	require.Equal(t, TombstoneDamaged, g.Reason)
 }
 
-// lateGraves is a tier below which reads and writes the list late, and counts that.
-type lateGraves struct {
+// lateTombstones is a tier below which reads and writes the list late, and counts that.
+type lateTombstones struct {
 	tier.Disk
 	asked atomic.Int32
 	late  atomic.Bool
 }
 
-func (l *lateGraves) Graves(ctx context.Context, change func([]byte) []byte) ([]byte, error) {
+func (l *lateTombstones) Tombstones(ctx context.Context, change func([]byte) []byte) ([]byte, error) {
 	l.asked.Add(1)
 	if l.late.Load() {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return l.Disk.Graves(ctx, change)
+	return l.Disk.Tombstones(ctx, change)
 }
 
 // The list of a remote tier is read once in a while, and a tier on which that takes too long has
 // not failed: pages are read from it.
-func TestGravesOfASlowTier(t *testing.T) {
+func TestTombstonesOfASlowTier(t *testing.T) {
 	o := testOptions(t)
-	below := &lateGraves{Disk: dir.New(quickFS, storetest.PrivateDir(t), dir.Options{})}
+	below := &lateTombstones{Disk: dir.New(quickFS, storetest.PrivateDir(t), dir.Options{})}
 	below.late.Store(true)
 	o.RemoteTier, o.RemoteTimeout, o.ReadTimeout = below, 2*time.Second, time.Minute
 	s := open(t, o)
@@ -229,7 +229,7 @@ func TestGravesOfASlowTier(t *testing.T) {
 		require.False(t, ok)
 	}
 	require.Equal(t, before+1, below.asked.Load())
-	now = now.Add(remoteGravesEvery)
+	now = now.Add(remoteTombstonesEvery)
 	s.Gone(ctx, pagefile.Key{1})
 	require.Equal(t, before+2, below.asked.Load())
 }

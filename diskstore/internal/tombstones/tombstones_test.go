@@ -1,4 +1,4 @@
-package graves
+package tombstones
 
 import (
 	"math/rand/v2"

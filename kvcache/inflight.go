@@ -9,18 +9,18 @@ import (
 	"github.com/ollama/ollama/model/input"
 )
 
-// flight is a batch that is built and not yet computed. Tokens are behind pointers because
+// inFlightBatch is a batch that is built and not yet computed. Tokens are behind pointers because
 // the runner fills in a generated token only after sampling the previous batch.
 // TieredCausal.mu guards it.
-type flight struct {
+type inFlightBatch struct {
 	id      int
-	parts   []flightPart
+	parts   []batchPart
 	prompts []*account // of prompts that end with the batch
 }
 
-// flightPart is the share of one sequence in an in-flight batch: positions [begin, begin+len(inputs)),
+// batchPart is the share of one sequence in an in-flight batch: positions [begin, begin+len(inputs)),
 // and their cells in each group.
-type flightPart struct {
+type batchPart struct {
 	seq       int
 	begin     int32
 	inputs    []*input.Input
@@ -36,7 +36,7 @@ type flightPart struct {
 }
 
 // note sets blind and ahead of a part when the part is built for a slot's request.
-func (part *flightPart) note(s *slot, of *identity) {
+func (part *batchPart) note(s *slot, of *identity) {
 	part.batch = part.inputs
 	read, identified := of.read(part.inputs)
 	part.blind = !identified && of.backwards
@@ -57,7 +57,7 @@ func (part *flightPart) note(s *slot, of *identity) {
 }
 
 // cut drops positions from n on.
-func (part *flightPart) cut(n int32) {
+func (part *batchPart) cut(n int32) {
 	keep := max(0, min(int(n-part.begin), len(part.inputs)))
 	if keep < len(part.inputs) {
 		part.promptEnd, part.shortened = false, true
@@ -70,10 +70,10 @@ func (part *flightPart) cut(n int32) {
 	part.cells = cells
 }
 
-func (part *flightPart) end() int32 { return part.begin + int32(len(part.inputs)) }
+func (part *batchPart) end() int32 { return part.begin + int32(len(part.inputs)) }
 
 // addTo adds the part's computed positions to the slot, up to the first without identity.
-func (part *flightPart) addTo(s *slot, of *identity) {
+func (part *batchPart) addTo(s *slot, of *identity) {
 	if part.blind {
 		s.broken = true
 		return
@@ -105,7 +105,7 @@ func (part *flightPart) addTo(s *slot, of *identity) {
 // reach notes that images among the inputs of a part attended to all of its batch. With an input
 // without identity in the batch, the rows from the first image on have no
 // identity: they are left out, and reach returns false.
-func (part *flightPart) reach(read *prompt, of *identity) bool {
+func (part *batchPart) reach(read *prompt, of *identity) bool {
 	batch, identified := of.read(part.batch)
 	if !identified {
 		read.tokens, read.media = read.tokens[:read.media[0].Offset], nil
@@ -117,15 +117,15 @@ func (part *flightPart) reach(read *prompt, of *identity) bool {
 }
 
 // partsOf splits a batch by sequence. cells[g] are the cells of the batch in group g.
-func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells [][]int32, tracked func(seq int) bool) []flightPart {
-	var parts []flightPart
+func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells [][]int32, tracked func(seq int) bool) []batchPart {
+	var parts []batchPart
 	for i, seq := range sequences {
 		if !tracked(seq) {
 			continue
 		}
 		n := len(parts)
 		if n == 0 || parts[n-1].seq != seq || parts[n-1].end() != positions[i] {
-			parts = append(parts, flightPart{seq: seq, begin: positions[i], cells: make([][]int32, len(cells))})
+			parts = append(parts, batchPart{seq: seq, begin: positions[i], cells: make([][]int32, len(cells))})
 			n++
 		}
 		part := &parts[n-1]
@@ -148,17 +148,17 @@ type idleJob struct {
 	done  chan error // capacity 1
 }
 
-// flights are the batches that are built and not done, in order, and the jobs that wait for a moment
+// inFlight are the batches that are built and not done, in order, and the jobs that wait for a moment
 // between two of them. mu is TieredCausal.mu, which guards both.
-type flights struct {
+type inFlight struct {
 	mu    *sync.Mutex
-	built []*flight
+	built []*inFlightBatch
 	idle  []*idleJob
 }
 
 // partsLocked yields the parts of a sequence, also those that were cut off, and their in-flight batches.
-func (b *flights) partsLocked(seq int) iter.Seq2[*flight, *flightPart] {
-	return func(yield func(*flight, *flightPart) bool) {
+func (b *inFlight) partsLocked(seq int) iter.Seq2[*inFlightBatch, *batchPart] {
+	return func(yield func(*inFlightBatch, *batchPart) bool) {
 		for _, f := range b.built {
 			for i := range f.parts {
 				if part := &f.parts[i]; part.seq == seq && !yield(f, part) {
@@ -170,7 +170,7 @@ func (b *flights) partsLocked(seq int) iter.Seq2[*flight, *flightPart] {
 }
 
 // flyingLocked reports whether an in-flight batch will still add positions to a slot.
-func (b *flights) flyingLocked(seq int) bool {
+func (b *inFlight) flyingLocked(seq int) bool {
 	for _, part := range b.partsLocked(seq) {
 		if len(part.inputs) > 0 {
 			return true
@@ -180,7 +180,7 @@ func (b *flights) flyingLocked(seq int) bool {
 }
 
 // busy reports whether any slot except seq computes.
-func (b *flights) busy(seq int) bool {
+func (b *inFlight) busy(seq int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, f := range b.built {
@@ -194,7 +194,7 @@ func (b *flights) busy(seq int) bool {
 }
 
 // image reports whether a batch with an image of a sequence is not landed yet.
-func (b *flights) image(seq int) bool {
+func (b *inFlight) image(seq int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, part := range b.partsLocked(seq) {
@@ -206,7 +206,7 @@ func (b *flights) image(seq int) bool {
 }
 
 // promptEndsNextLocked reports whether a sequence's prompt ends with its next batch after f.
-func (b *flights) promptEndsNextLocked(f *flight, seq int) bool {
+func (b *inFlight) promptEndsNextLocked(f *inFlightBatch, seq int) bool {
 	for other, part := range b.partsLocked(seq) {
 		if other.id > f.id {
 			return part.promptEnd
@@ -217,7 +217,7 @@ func (b *flights) promptEndsNextLocked(f *flight, seq int) bool {
 
 // lastBeginLocked is the last position at which an in-flight batch begins for a sequence with so many
 // positions: at the sequence's end where the batch has no part of it.
-func (b *flights) lastBeginLocked(seq, end int) int {
+func (b *inFlight) lastBeginLocked(seq, end int) int {
 	last := end
 	for _, f := range b.built {
 		at := end
@@ -233,27 +233,27 @@ func (b *flights) lastBeginLocked(seq, end int) int {
 }
 
 // findLocked returns an in-flight batch; nil if there is none.
-func (b *flights) findLocked(id int) *flight {
-	if i := slices.IndexFunc(b.built, func(f *flight) bool { return f.id == id }); i >= 0 {
+func (b *inFlight) findLocked(id int) *inFlightBatch {
+	if i := slices.IndexFunc(b.built, func(f *inFlightBatch) bool { return f.id == id }); i >= 0 {
 		return b.built[i]
 	}
 	return nil
 }
 
 // landedLocked takes an in-flight batch out.
-func (b *flights) landedLocked(landed *flight) {
-	b.built = slices.DeleteFunc(b.built, func(f *flight) bool { return f == landed })
+func (b *inFlight) landedLocked(landed *inFlightBatch) {
+	b.built = slices.DeleteFunc(b.built, func(f *inFlightBatch) bool { return f == landed })
 }
 
 // cutLocked cuts positions of a sequence from n on off: their cells are about to be freed.
-func (b *flights) cutLocked(seq int, n int32) {
+func (b *inFlight) cutLocked(seq int, n int32) {
 	for _, part := range b.partsLocked(seq) {
 		part.cut(n)
 	}
 }
 
 // copyLocked gives a sequence the positions before n of another, in place of its own.
-func (b *flights) copyLocked(from, to int, n int32) {
+func (b *inFlight) copyLocked(from, to int, n int32) {
 	for _, f := range b.built {
 		for i := range f.parts {
 			switch part := &f.parts[i]; part.seq {
@@ -271,7 +271,7 @@ func (b *flights) copyLocked(from, to int, n int32) {
 
 // afterLocked runs a job at once when no batch is built, and otherwise queues it. A job
 // that computes a graph needs the runner's lock held here.
-func (b *flights) afterLocked(job idleJob) *idleJob {
+func (b *inFlight) afterLocked(job idleJob) *idleJob {
 	job.done = make(chan error, 1)
 	if len(b.built) == 0 {
 		job.done <- job.run()
@@ -282,7 +282,7 @@ func (b *flights) afterLocked(job idleJob) *idleJob {
 }
 
 // await waits for a job. The error is the job's, or the context's when the job did not run.
-func (b *flights) await(ctx context.Context, job *idleJob) error {
+func (b *inFlight) await(ctx context.Context, job *idleJob) error {
 	select {
 	case err := <-job.done:
 		return err
@@ -301,7 +301,7 @@ func (b *flights) await(ctx context.Context, job *idleJob) error {
 }
 
 // awaitBuilt waits until every in-flight batch is done.
-func (b *flights) awaitBuilt(ctx context.Context) error {
+func (b *inFlight) awaitBuilt(ctx context.Context) error {
 	b.mu.Lock()
 	job := b.afterLocked(idleJob{after: b.lastLocked(), run: func() error { return nil }})
 	b.mu.Unlock()
@@ -309,7 +309,7 @@ func (b *flights) awaitBuilt(ctx context.Context) error {
 }
 
 // lastLocked is the id of the newest in-flight batch.
-func (b *flights) lastLocked() int {
+func (b *inFlight) lastLocked() int {
 	if len(b.built) == 0 {
 		return -1
 	}
@@ -319,7 +319,7 @@ func (b *flights) lastLocked() int {
 // whenComputedLocked, called with the runner's lock held as well, returns a job that is
 // done when the device has computed every in-flight batch and all other graphs. A batch
 // without outputs may be done for the runner and still be running on the device.
-func (b *flights) whenComputedLocked(device *progress) *idleJob {
+func (b *inFlight) whenComputedLocked(device *progress) *idleJob {
 	return b.afterLocked(idleJob{after: b.lastLocked(), run: func() error {
 		device.synchronize()
 		return nil
@@ -328,7 +328,7 @@ func (b *flights) whenComputedLocked(device *progress) *idleJob {
 
 // between calls the jobs that wait for a batch. The batch is done, and the next does not
 // compute yet.
-func (b *flights) between(id int) {
+func (b *inFlight) between(id int) {
 	b.mu.Lock()
 	var ready, later []*idleJob
 	for _, job := range b.idle {
