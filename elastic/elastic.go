@@ -44,6 +44,7 @@ type Options struct {
 	Reserve    uint64 // bytes of uncommitted memory that are kept for reuse at most
 	Limit      uint64 // bytes; 0: all of the address space
 	NoPopulate bool   // host memory: pages come with the first write, not with Commit
+	HugePages  bool   // host memory: leave huge pages to the system's setting
 	Bare       bool   // CUDA: uncommitted granules are not mapped, and must not be touched
 	BareEnd    bool   // CUDA: the same for those behind the last committed one of a buffer
 

@@ -67,7 +67,8 @@ func New(va uint64, device int, options Options) (*Pool, error) {
 		granule_bytes: C.size_t(options.Granule), reserve_bytes: C.size_t(options.Reserve), limit_bytes: C.size_t(options.Limit),
 	}
 	for flag, set := range map[C.uint32_t]bool{
-		C.KVC_NO_POPULATE: options.NoPopulate, C.KVC_BARE: options.Bare, C.KVC_BARE_END: options.BareEnd,
+		C.KVC_NO_POPULATE: options.NoPopulate, C.KVC_HUGE_PAGES: options.HugePages, C.KVC_BARE: options.Bare,
+		C.KVC_BARE_END: options.BareEnd,
 	} {
 		if set {
 			o.flags |= flag

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -280,7 +281,7 @@ func TestSegment(t *testing.T) {
 	read()
 	require.Equal(t, [3]int64{64 * mib, mib, 0}, fields)
 
-	// A tool sets a limit; Poll applies it, and refuses one that cannot be meant.
+	// A tool sets a limit; Watch applies it, and reports one that cannot be meant.
 	write := func(total int64) {
 		f, err := os.OpenFile(path, os.O_RDWR, 0)
 		require.NoError(t, err)
@@ -288,11 +289,19 @@ func TestSegment(t *testing.T) {
 		_, err = f.Write(binary.NativeEndian.AppendUint64(nil, uint64(total)))
 		require.NoError(t, err)
 	}
+	reports := make(chan error, 1)
+	stop := p.Watch(time.Millisecond, func(err error) {
+		select {
+		case reports <- err:
+		default:
+		}
+	})
 	write(2 * mib)
-	require.NoError(t, p.Poll())
-	require.EqualValues(t, 2*mib, stats(t, p).Limit)
+	require.Eventually(t, func() bool { return stats(t, p).Limit == 2*mib }, time.Minute, time.Millisecond)
 	write(-5)
-	require.ErrorIs(t, p.Poll(), ErrInvalid)
+	require.ErrorIs(t, <-reports, ErrInvalid)
+	stop()
+	stop()
 	require.EqualValues(t, 2*mib, stats(t, p).Limit)
 
 	removed, err := Reap(name)
