@@ -95,7 +95,7 @@ func TestMetricsAndPage(t *testing.T) {
 	require.Equal(t, resp.ContentLength, head.ContentLength)
 	require.Empty(t, nothing)
 
-	resp, body = do(t, "GET", "http://"+addr+"/some/page", "")
+	_, body = do(t, "GET", "http://"+addr+"/some/page", "")
 	require.Equal(t, "/some/page of /pages", body)
 	for _, path := range []string{"/metrics", "/"} {
 		resp, _ := do(t, "GET", "http://"+addr+path, "")
