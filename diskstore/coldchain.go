@@ -48,6 +48,9 @@ type sighting struct {
 // sight looks for a page in memory and in the local tier, exact and then lossy.
 func (f *lookup) sight(ctx context.Context, exact pagefile.Name) sighting {
 	for _, name := range []pagefile.Name{exact, pagefile.ColdName(exact)} {
+		if ctx.Err() != nil {
+			break // nothing is known of the exact page on disk
+		}
 		if file, fresh := f.ram.Fresh(name); fresh {
 			return sighting{file.Info, f.tiers.named(file.Tier), true}
 		}

@@ -279,7 +279,7 @@ func TestReadAheadOfLossyPages(t *testing.T) {
 	require.NoError(t, s.Put(ctx, coldPages(t, o, tokens)[1])) // exact and lossy
 	require.NoError(t, s.Close())
 
-	o.ReadAheadBytes, o.RAM.BudgetBytes = plenty, 1<<20
+	o.ReadAheadBytes, o.LatestPages, o.RAM.BudgetBytes = plenty, 10, 1<<20
 	s = open(t, o)
 	text, err := s.Recent().Text(ctx)
 	require.NoError(t, err)

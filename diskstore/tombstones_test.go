@@ -157,7 +157,7 @@ func TestTombstonesOfHostileBytes(t *testing.T) {
 }
 
 // A list that cannot be written costs nothing, and is written when it can be.
-func TestGravesThatCannotBeWritten(t *testing.T) {
+func TestTombstonesThatCannotBeWritten(t *testing.T) {
 	s, o, inj := openInjected(t)
 	page := putChain(t, s, prompt(1, testTokens))[0]
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRename}, Path: regexp.MustCompile(`/gone$`), Err: syscall.EIO})

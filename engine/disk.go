@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
@@ -31,13 +32,15 @@ type Patience struct {
 var UsualPatience = Patience{Look: 4 * time.Second, Find: 5 * time.Second, Page: time.Minute, Grace: 5 * time.Second}
 
 // Disk asks a store whose local disk may hang, in bounded time. While an operation is left behind, all
-// others fail at once with steady.ErrHung, so that their number is bounded.
+// others fail at once with steady.ErrHung, so that their number is bounded. So do look-ups after one that
+// ran out of time, for as long: a request that looks several times waits once.
 type Disk[P Pages] struct {
 	Store    P
 	Patience Patience
 	NoteRead func(ref diskstore.Ref, err error) // takes the result of a read, also of one that was left behind; may be nil
 
 	guard steady.Guard
+	slow  atomic.Int64 // until then the disk is not asked, in Unix nanoseconds
 }
 
 // Hangs reports whether an operation is left behind.
@@ -50,6 +53,9 @@ func Wait[T any, P Pages](ctx context.Context, d *Disk[P], limit steady.Wait, do
 
 // Ask bounds an operation for which a request waits.
 func Ask[T any, P Pages](ctx context.Context, d *Disk[P], do func() (T, error)) (T, error) {
+	if time.Now().UnixNano() < d.slow.Load() {
+		return *new(T), steady.ErrHung
+	}
 	return Wait(ctx, d, steady.Wait{Most: d.Patience.Find, Grace: d.Patience.Grace}, do, nil)
 }
 
@@ -57,9 +63,16 @@ func Ask[T any, P Pages](ctx context.Context, d *Disk[P], do func() (T, error)) 
 // were found: a slow disk finds what it can in Patience.Look.
 func (d *Disk[P]) Find(ctx context.Context, p diskstore.Prompt) (diskstore.Found, error) {
 	return Ask(ctx, d, func() (diskstore.Found, error) {
-		limited, cancel := context.WithTimeout(ctx, d.Patience.Look)
+		limited, cancel := context.WithCancel(ctx)
 		defer cancel()
-		return d.Store.Find(limited, p), limited.Err()
+		var over atomic.Bool // not by a deadline: a remote tier that is asked at that moment is not the slow one
+		defer time.AfterFunc(d.Patience.Look, func() { over.Store(true); cancel() }).Stop()
+		found := d.Store.Find(limited, p)
+		if over.Load() {
+			d.slow.Store(time.Now().Add(d.Patience.Look).UnixNano())
+			return found, context.DeadlineExceeded
+		}
+		return found, ctx.Err()
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/internal/steady"
 )
 
 // slowPages find one page before their caller's time is over.
@@ -26,4 +27,14 @@ func TestWhatASlowDiskFinds(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Len(t, found.Exact, 1)
 	require.False(t, d.Hangs())
+}
+
+// TestARequestWaitsOnceForASlowDisk, however often it looks.
+func TestARequestWaitsOnceForASlowDisk(t *testing.T) {
+	d := Disk[Pages]{Store: slowPages{}, Patience: Patience{Look: time.Millisecond, Find: time.Hour, Grace: time.Hour}}
+	d.slow.Store(time.Now().Add(time.Hour).UnixNano())
+	_, err := d.Find(t.Context(), diskstore.Prompt{})
+	require.ErrorIs(t, err, steady.ErrHung)
+	_, err = d.Has(t.Context(), pagefile.Key{})
+	require.ErrorIs(t, err, steady.ErrHung)
 }

@@ -4,7 +4,8 @@
 // # When a page is read and when computed
 //
 //  1. The engine looks up the stored pages of a prompt. A look-up on a slow disk ends after
-//     4 s with what it has found, one on a disk that hangs after 5 s with nothing. The last token of a prompt is always computed.
+//     4 s with what it has found, one on a disk that hangs after 5 s with nothing ([Disk]). The last
+//     token of a prompt is always computed.
 //  2. Exact pages come before lossy ones: a chain with lossy pages is tried only where it reaches at
 //     least a page further than the exact pages and the slot, and has no lossy page where an exact one
 //     is stored. If it does not pay, the exact pages are tried.

@@ -57,7 +57,7 @@ func (q *Inquirer) complete(ctx context.Context, facts *why.Facts, text why.Text
 		ctx, cancel := context.WithTimeout(ctx, whyPatience)
 		defer cancel()
 		return q.testimony(ctx, *facts, text, began), nil
-	}, func(why.Facts, error) {})
+	}, nil)
 	if found.Tokens > 0 {
 		*facts = found
 	}

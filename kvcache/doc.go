@@ -37,7 +37,7 @@
 // [TieredCausal.Restore] releases the runner's lock while pages are read. [TieredCausal.BatchDone]
 // takes no lock of the runner's: a goroutine that waits for it may hold that lock.
 //
-// TieredCausal's mutex guards slots, inFlight, progress, sealer, accounts and inquirer. In-flight batches, the
+// TieredCausal's mutex guards slots, inFlight, progress, sealer, accounts and inquirer. inFlight, the
 // inquirer and the restorer have a pointer to it, because some of their methods take it. Methods that
 // end in Locked are called with the mutex of their type held; so are all methods of slots, progress,
 // sealer and accounts. The finder and the reader are called without it. A method that needs the
@@ -66,6 +66,6 @@
 //	seal.go → copies.go, spans.go → queue.go, backlog.go          from cells to the store
 //	retry.go, wake.go                                             pages that could not be written, and when they are tried again
 //	account.go, why.go                                            reports of prompts
-//	slot.go, inflight.go, progress.go, batchclock.go, outputs.go    the state of the runner and of the device
+//	slot.go, inflight.go, progress.go, batchclock.go, outputs.go  the state of the runner and of the device
 //	rows.go, caches.go                                            the caches that are wrapped
 package kvcache

@@ -57,7 +57,8 @@ func (r *restoring) lookedUp(p *plan, refs []diskstore.Ref, limit int, err error
 	}
 	f := found{end: p.base, err: err}
 	for _, ref := range refs {
-		end := int(ref.Start) + ref.Tokens
+		end := ref.End()
+		f.far = ref.Tier == tier.Remote
 		f.end, f.parted = max(f.end, min(end, limit)), ref.Tokens < ref.Stored && end < limit
 	}
 	f.queued = r.queue.any(extends(&p.prompt, r.slots.size, f.end, parent, start))

@@ -39,13 +39,13 @@ func (p *plan) needs(page, group int) bool {
 		return p.state && page == len(p.refs)-1
 	}
 	ref := p.refs[page]
-	return int(ref.Start)+ref.Tokens > p.begin[group]
+	return ref.End() > p.begin[group]
 }
 
 // pageEnd is the position after the last row that a page contributes.
 func (p *plan) pageEnd(page int) int {
 	ref := p.refs[page]
-	return min(int(ref.Start)+ref.Tokens, p.end)
+	return min(ref.End(), p.end)
 }
 
 // layout lays out the sections of a page that the plan reads.
@@ -111,7 +111,7 @@ func (p *plan) addTo(o engine.Origins, held int) engine.Origins {
 func (p *plan) take(refs []diskstore.Ref, limit int) {
 	for _, ref := range refs {
 		ref.Ahead = p.ahead
-		if end := min(int(ref.Start)+ref.Tokens, limit); end > max(p.base, int(ref.Start)) {
+		if end := min(ref.End(), limit); end > max(p.base, int(ref.Start)) {
 			p.refs, p.end = append(p.refs, ref), end
 		}
 	}

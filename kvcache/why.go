@@ -91,6 +91,7 @@ type found struct {
 	end    int   // of the part that is stored
 	parted bool  // the last page goes on with other text
 	queued bool  // a page that goes on is queued
+	far    bool  // the last page is in the remote tier
 	err    error // nothing is known of pages behind that part
 }
 
@@ -105,9 +106,9 @@ func (w *inquirer) lookedUp(seq int, f found) {
 	}
 	q.Facts.Found, q.Facts.Parted, q.Facts.Queued, q.looked = f.end, f.parted, f.queued, time.Now()
 	q.Facts.Down = nil
-	remote := failed[1] > q.failed[1]
-	slow := errors.Is(f.err, context.DeadlineExceeded) && !remote
-	if failed[0] > q.failed[0] || slow || errors.Is(f.err, steady.ErrHung) {
+	slow := errors.Is(f.err, context.DeadlineExceeded)
+	remote := failed[1] > q.failed[1] || slow && f.far
+	if failed[0] > q.failed[0] || slow && !f.far || errors.Is(f.err, steady.ErrHung) {
 		q.Facts.Down = append(q.Facts.Down, tier.Local)
 	}
 	if remote {

@@ -31,7 +31,7 @@
 //	form, files, disk   form.go, files.go, disk.go       the form of files and pages; files and a store on a disk that may hang
 //
 // Beside them, tier.go, turn.go, options.go and request.go are the Tier and its requests, engine.go and
-// shape.go the llama-server, patience.go the limits of waits. The planner and the loader ask package
+// shape.go the llama-server, patience.go the limits of waits for the engine. The planner and the loader ask package
 // engine which pages are read and which computed.
 //
 // The goroutine that made a slot busy owns its sequence, and needs no lock for it. table.mu guards

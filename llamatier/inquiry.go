@@ -3,7 +3,6 @@ package llamatier
 import (
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
@@ -33,8 +32,8 @@ func (p *plan) tell(i *engine.Inquiry, held int, slots *table) {
 	}
 	f := &i.Facts
 	f.Found, f.Unread, f.Tier = max(p.found, held), p.unread, p.unreadTier
-	if p.slow {
-		f.Down = append(f.Down, tier.Local)
+	if p.slow != "" {
+		f.Down = append(f.Down, p.slow)
 	}
 	f.Slot = slots.unsavedBeside(i.Text.Tokens, f.Found)
 }

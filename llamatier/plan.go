@@ -15,7 +15,7 @@ type plan struct {
 	refs   []diskstore.Ref
 
 	found      int        // leading tokens that are stored
-	slow       bool       // the disk is too slow or hangs: nothing is known of the rest
+	slow       string     // the tier that is too slow or hangs: nothing is known of the rest
 	unread     why.Unread // why not all of these are used
 	unreadTier string     // where the first of the others is
 }

@@ -1,13 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +19,6 @@ import (
 
 	"github.com/kvtier/kvtier/elastic/segment"
 	"github.com/kvtier/kvtier/internal/cli"
-	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/sizing"
 )
 
@@ -107,7 +107,6 @@ func heldMemory(models *modelStore) ([]held, error) {
 	if err != nil {
 		return nil, err
 	}
-	running := machine.Processes(machine.Here{}, "/proc")
 	stores := make(map[string]modelNames) // by directory
 	out := make([]held, 0, len(segments))
 	for _, s := range segments {
@@ -115,7 +114,7 @@ func heldMemory(models *modelStore) ([]held, error) {
 			continue // a runner removes it
 		}
 		h := held{Name: s.Name, PID: s.PID, State: s.State, Limit: s.Limit, Used: s.Used, Kept: s.Kept, ReadOnly: s.ReadOnly}
-		if dir, weights := weightsOfRunner(running, s.PID); weights != "" {
+		if dir, weights := weightsOfRunner(s.PID); weights != "" {
 			if _, ok := stores[dir]; !ok {
 				stores[dir] = models.namesIn(dir)
 			}
@@ -128,18 +127,23 @@ func heldMemory(models *modelStore) ([]held, error) {
 
 // weightsOfRunner is the digest of the model that a runner has loaded and the directory of its
 // models, by its command line; "" for other processes.
-func weightsOfRunner(running []machine.Process, pid int) (dir, weights string) {
-	i := slices.IndexFunc(running, func(p machine.Process) bool { return p.PID == pid })
-	if i < 0 {
+func weightsOfRunner(pid int) (dir, weights string) {
+	if pid == 0 {
 		return "", ""
 	}
-	args := running[i].Args
-	at := slices.Index(args, "--model") + 1
-	if at == 0 || at == len(args) {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
 		return "", ""
 	}
-	weights, _ = strings.CutPrefix(filepath.Base(args[at]), "sha256-")
-	return filepath.Dir(filepath.Dir(args[at])), weights
+	args := bytes.Split(line, []byte{0})
+	for i, arg := range args {
+		if string(arg) == "--model" && i+1 < len(args) {
+			blob := string(args[i+1])
+			weights, _ = strings.CutPrefix(filepath.Base(blob), "sha256-")
+			return filepath.Dir(filepath.Dir(blob)), weights
+		}
+	}
+	return "", ""
 }
 
 func printHeld(w io.Writer, all []held) {

@@ -67,15 +67,15 @@ func (c *clone) Origin() string  { return originClone + " " + c.commit }
 // Export checks the commit out of an index of its own: the clone's work tree, index and worktree
 // list stay as they are.
 func (c *clone) Export(ctx context.Context, dst string) error {
-	index, err := os.MkdirTemp("", "ollamasrc-index-")
+	index, err := os.MkdirTemp(filepath.Dir(dst), "ollamasrc-index-")
 	if err != nil {
 		return fmt.Errorf("making a temporary index: %w", err)
 	}
 	defer os.RemoveAll(index)
 	out := git{dir: c.git.dir, env: []string{"GIT_INDEX_FILE=" + filepath.Join(index, "index"), "GIT_WORK_TREE=" + dst}}
 	for _, args := range [][]string{
-		{"read-tree", c.commit},
-		{"-c", "core.autocrlf=false", "checkout-index", "--all", "--quiet"},
+		{"-c", "core.hooksPath=/dev/null", "read-tree", c.commit},
+		{"-c", "core.hooksPath=/dev/null", "-c", "core.autocrlf=false", "checkout-index", "--all", "--quiet"},
 	} {
 		if _, err := out.run(ctx, args...); err != nil {
 			return err

@@ -46,7 +46,7 @@ type vocabulary struct {
 }
 
 // newVocabulary builds a vocabulary of size tokens. A size below vocabMin gives
-// the smallest one; Shape.Validate refuses such a model.
+// the smallest one; Shape.validate refuses such a model.
 func newVocabulary(size int) *vocabulary {
 	size = max(size, vocabMin)
 	v := &vocabulary{}

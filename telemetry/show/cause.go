@@ -38,7 +38,7 @@ var explanations = []Explanation{
 		"Raise OLLAMA_KV_TIER_LOCAL_GB, or add OLLAMA_KV_TIER_REMOTE, if room was needed; kvtier stat shows how full the tiers are."},
 	{telemetry.CauseTierDown,
 		"a tier with the pages could not be used",
-		"Mount the directory, or bring its server back; the server's log has a line with \"kv tier is not usable\"."},
+		"Mount the directory, or bring its server back; of a remote directory the server's log has a line with \"kv tier is not usable\". A local disk that hangs or is slow shows in dmesg."},
 	{telemetry.CauseImage,
 		"an image is another one than before, and the text behind it depends on it",
 		"Put images that change behind text and images that stay."},

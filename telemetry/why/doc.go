@@ -23,7 +23,7 @@
 //     prompt was changed in its middle.
 //  5. Text that goes on where everything known of it ends: never seen.
 //  6. Stored under another identity, whose first pages are found.
-//  7. A tier does not answer: the text may be there.
+//  7. A tier does not answer in time: the text may be there.
 //  8. The first token that differs from a similar prompt or from stored text; else never seen.
 //
 // A few situations have no cause of their own; Miss.Detail tells them apart. Text that was
