@@ -23,6 +23,7 @@ type settings struct {
 	tokens, scored         int
 	threads                int
 	dir                    string
+	json                   bool
 }
 
 const (
@@ -42,6 +43,7 @@ func parse(args []string, errOut io.Writer) (s settings, err error) {
 	flags.IntVar(&s.scored, "scored", defaultScored, "`tokens` behind them whose probabilities are compared")
 	flags.IntVar(&s.threads, "threads", 0, "`threads` of the engine, instead of Ollama's choice; on a busy machine 1 is quickest")
 	flags.StringVar(&s.dir, "dir", "", "`directory` on the disk to measure, instead of the system's temporary directory")
+	flags.BoolVar(&s.json, "json", false, "print JSON")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
@@ -68,10 +70,16 @@ func command(ctx context.Context, args []string, out, errOut io.Writer) error {
 	defer o.Steps.Close()
 	results, err := Run(ctx, o)
 	o.Steps.Close()
-	if err == nil {
-		printTable(out, results, len(o.Questions) > 0)
+	if err != nil {
+		return err
 	}
-	return err
+	if !s.json {
+		printTable(out, results, len(o.Questions) > 0)
+		return nil
+	}
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(results)
 }
 
 // options reads the files that the flags name.

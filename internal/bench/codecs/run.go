@@ -44,20 +44,20 @@ const PageTokens = lab.PageTokens
 
 // Result is one encoding's figures. Rates are in GB (10⁹ bytes) of decoded rows per second.
 type Result struct {
-	Encoding string
-	Lossless bool
-	Ratio    float64 // the rows' size over that of the encoded sections
+	Encoding string  `json:"encoding"`
+	Lossless bool    `json:"lossless"`
+	Ratio    float64 `json:"ratio"` // the rows' size over that of the encoded sections
 	// Bound is the ratio of a lossless code without context that reaches the order-0 entropy of the
 	// rows' numbers.
-	Bound float64
+	Bound float64 `json:"bound"`
 	// Encode and Decode are per second that one core works. Encode is 0 of raw rows, which are stored
 	// as they are.
-	Encode float64
-	Decode float64
+	Encode float64 `json:"encode_gb_per_s"`
+	Decode float64 `json:"decode_gb_per_s"`
 	// Restore reads, checks and decodes page files that are not in the page cache, on all cores; 0
 	// where the system cannot drop them from the page cache. RestoreCached reads files that are.
-	Restore       float64
-	RestoreCached float64
+	Restore       float64 `json:"restore_gb_per_s"`
+	RestoreCached float64 `json:"restore_cached_gb_per_s"`
 	Quality
 }
 

@@ -72,13 +72,13 @@ func (d *distribution) of(token string) float64 {
 
 // Quality compares the engine after a restore with the engine that computed all.
 type Quality struct {
-	KL         float64 // divergence, mean over tokens, in nats
-	Top1       float64 // share of tokens with the same most probable one
-	Perplexity float64 // of the text after a restore
-	Compared   int     // tokens
+	KL         float64 `json:"kl"`         // divergence, mean over tokens, in nats
+	Top1       float64 `json:"top1"`       // share of tokens with the same most probable one
+	Perplexity float64 `json:"perplexity"` // of the text after a restore
+	Compared   int     `json:"compared"`   // tokens
 	// Answered is the number of questions with the right answer, of Asked.
-	Answered int
-	Asked    int
+	Answered int `json:"lookups_answered"`
+	Asked    int `json:"lookups"`
 }
 
 // compare computes the quality of got.
