@@ -32,7 +32,7 @@ type Patience struct {
 var UsualPatience = Patience{Look: 4 * time.Second, Find: 5 * time.Second, Page: time.Minute, Grace: 5 * time.Second}
 
 // Disk asks a store whose local disk may hang, in bounded time. While an operation is left behind, all
-// others fail at once with steady.ErrHung, so that their number is bounded. So do look-ups after one that
+// others fail at once with steady.ErrHung, so that their number is bounded. So does Find after one that
 // ran out of time, for as long: a request that looks several times waits once.
 type Disk[P Pages] struct {
 	Store    P
@@ -40,7 +40,7 @@ type Disk[P Pages] struct {
 	NoteRead func(ref diskstore.Ref, err error) // takes the result of a read, also of one that was left behind; may be nil
 
 	guard steady.Guard
-	slow  atomic.Int64 // until then the disk is not asked, in Unix nanoseconds
+	slow  atomic.Int64 // until then Find does not ask, in Unix nanoseconds
 }
 
 // Hangs reports whether an operation is left behind.
@@ -53,15 +53,15 @@ func Wait[T any, P Pages](ctx context.Context, d *Disk[P], limit steady.Wait, do
 
 // Ask bounds an operation for which a request waits.
 func Ask[T any, P Pages](ctx context.Context, d *Disk[P], do func() (T, error)) (T, error) {
-	if time.Now().UnixNano() < d.slow.Load() {
-		return *new(T), steady.ErrHung
-	}
 	return Wait(ctx, d, steady.Wait{Most: d.Patience.Find, Grace: d.Patience.Grace}, do, nil)
 }
 
 // Find does as [diskstore.Store.Find]. The error says that nothing is known of pages behind those that
 // were found: a slow disk finds what it can in Patience.Look.
 func (d *Disk[P]) Find(ctx context.Context, p diskstore.Prompt) (diskstore.Found, error) {
+	if time.Now().UnixNano() < d.slow.Load() {
+		return diskstore.Found{}, steady.ErrHung
+	}
 	return Ask(ctx, d, func() (diskstore.Found, error) {
 		limited, cancel := context.WithCancel(ctx)
 		defer cancel()
