@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/priority"
 	"github.com/kvtier/kvtier/internal/steady"
 )
@@ -74,6 +75,18 @@ func (d *Disk[P]) Find(ctx context.Context, p diskstore.Prompt) (diskstore.Found
 		}
 		return found, ctx.Err()
 	})
+}
+
+// SlowTier is the tier that Find asked when its time was over; "" if it was not. found are the pages of
+// the longest chain, and err is Find's.
+func SlowTier(found []diskstore.Ref, err error) string {
+	switch n := len(found); {
+	case !errors.Is(err, steady.ErrHung) && !errors.Is(err, context.DeadlineExceeded):
+		return ""
+	case n > 0 && found[n-1].Tier == tier.Remote:
+		return tier.Remote
+	}
+	return tier.Local
 }
 
 // Has does as [diskstore.Store.Has]. The error says that nothing is known of the page.

@@ -7,6 +7,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/engine"
 )
 
 // lookUp looks pages up in the store, without the runner's lock, and plans their restore.
@@ -55,10 +56,9 @@ func (r *restoring) lookedUp(p *plan, refs []diskstore.Ref, limit int, err error
 	if r.why.Recents == nil || r.ahead {
 		return
 	}
-	f := found{end: p.base, err: err}
+	f := found{end: p.base, slow: engine.SlowTier(refs, err)}
 	for _, ref := range refs {
 		end := ref.End()
-		f.far = ref.Tier == tier.Remote
 		f.end, f.parted = max(f.end, min(end, limit)), ref.Tokens < ref.Stored && end < limit
 	}
 	f.queued = r.queue.any(extends(&p.prompt, r.slots.size, f.end, parent, start))

@@ -11,7 +11,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/engine"
-	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
@@ -88,11 +87,10 @@ func (w *inquirer) begunLocked(seq int, private bool) {
 
 // found is the result of looking a prompt's pages up.
 type found struct {
-	end    int   // of the part that is stored
-	parted bool  // the last page goes on with other text
-	queued bool  // a page that goes on is queued
-	far    bool  // the last page is in the remote tier
-	err    error // nothing is known of pages behind that part
+	end    int    // of the part that is stored
+	parted bool   // the last page goes on with other text
+	queued bool   // a page that goes on is queued
+	slow   string // the tier in which nothing is known of the rest; see engine.SlowTier
 }
 
 // lookedUp notes the result of a look-up.
@@ -106,13 +104,10 @@ func (w *inquirer) lookedUp(seq int, f found) {
 	}
 	q.Facts.Found, q.Facts.Parted, q.Facts.Queued, q.looked = f.end, f.parted, f.queued, time.Now()
 	q.Facts.Down = nil
-	slow := errors.Is(f.err, context.DeadlineExceeded)
-	remote := failed[1] > q.failed[1] || slow && f.far
-	if failed[0] > q.failed[0] || slow && !f.far || errors.Is(f.err, steady.ErrHung) {
-		q.Facts.Down = append(q.Facts.Down, tier.Local)
-	}
-	if remote {
-		q.Facts.Down = append(q.Facts.Down, tier.Remote)
+	for i, name := range []string{tier.Local, tier.Remote} {
+		if failed[i] > q.failed[i] || f.slow == name {
+			q.Facts.Down = append(q.Facts.Down, name)
+		}
 	}
 }
 

@@ -53,6 +53,5 @@ func endOf(refs []diskstore.Ref) int {
 	if len(refs) == 0 {
 		return 0
 	}
-	last := refs[len(refs)-1]
-	return int(last.Start) + last.Tokens
+	return refs[len(refs)-1].End()
 }

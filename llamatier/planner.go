@@ -2,12 +2,9 @@ package llamatier
 
 import (
 	"context"
-	"errors"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/engine"
-	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
@@ -25,7 +22,7 @@ type planner struct {
 // Pages that take longer to read than to compute are left out.
 func (d *planner) plan(ctx context.Context, tokens []int32, held, loss int) *plan {
 	found, err := d.find(ctx, tokens, held)
-	p := &plan{held: held - loss, refs: found.Exact, slow: slowTier(found, err), found: max(endOf(found.Exact), endOf(found.State))}
+	p := &plan{held: held - loss, refs: found.Exact, slow: engine.SlowTier(found.Exact, err), found: max(endOf(found.Exact), endOf(found.State))}
 	if d.form.shape.HasEnd() {
 		p.refs = found.State
 	}
@@ -57,17 +54,6 @@ func (d *planner) find(ctx context.Context, tokens []int32, held int) (diskstore
 		p.Forms = diskstore.ExactFirst
 	}
 	return d.store.Find(ctx, p)
-}
-
-// slowTier is the tier that was asked when the time of a look-up was over; "" if it was not.
-func slowTier(found diskstore.Found, err error) string {
-	switch n := len(found.Exact); {
-	case !errors.Is(err, steady.ErrHung) && !errors.Is(err, context.DeadlineExceeded):
-		return ""
-	case n > 0 && found.Exact[n-1].Tier == tier.Remote:
-		return tier.Remote
-	}
-	return tier.Local
 }
 
 // paying leaves pages out of a plan that take longer to read than to compute, and returns the plan.
