@@ -3,6 +3,7 @@ package collect
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -227,8 +228,12 @@ func TestACollectorEndsWhileOthersAdd(t *testing.T) {
 	p := s.process(1)
 	p.source = wordsSource(1, "", 7)
 	p.count(3)
-	busy, err := s.lock(foldName)
-	require.NoError(t, err)
+	var busy io.Closer
+	await(t, "the collector to leave the lock", func() bool {
+		var err error
+		busy, err = s.lock(foldName)
+		return err == nil
+	})
 	p.end()
 	require.NoError(t, c.stop())
 	require.FileExists(t, s.path(p.name+wordsEnd))
