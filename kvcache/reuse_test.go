@@ -172,8 +172,8 @@ func TestMovedRowsAreTurnedBetweenBatches(t *testing.T) {
 	}
 	waits := r.watchIdle()
 	loaded := make(chan Restored, 1)
+	r.compute() // else the restore would wait for this batch too, for its cells, and be seen waiting too early
 	go func() { loaded <- r.load(r.slots[0], leftOut(history, 0, 30), true) }()
-	r.compute()
 	<-writing
 	require.True(t, r.build())
 	close(built)
