@@ -286,7 +286,7 @@ type Answer struct {
 	Processed int // tokens of the prompt that were computed
 	Generated int // tokens of the answer
 
-	Took time.Duration // to compute Processed
+	Took time.Duration // to compute Processed; 0: not known
 }
 
 // seen is the number of tokens of the prompt and the answer.
@@ -312,6 +312,44 @@ func ReadAnswer(last []byte) *Answer {
 	}
 	took := time.Duration(a.Millis * float64(time.Millisecond))
 	return &Answer{Cached: *a.Cached, Processed: *a.Processed, Generated: *a.Generated, Took: took}
+}
+
+// ReadUsage finds the account of an answer of another API in the answer's first and last bytes: it has
+// no time. In a stream of Messages the figures of the prompt come first. ReadUsage returns nil if
+// there is no account.
+func ReadUsage(first, last []byte) *Answer {
+	prompt, answer := usageAt(first, bytes.Index), usageAt(last, bytes.LastIndex)
+	if answer.Input != nil {
+		prompt = answer
+	}
+	switch {
+	case answer.Output == nil || prompt.Input == nil:
+		return nil
+	case prompt.Read != nil: // Messages
+		return &Answer{Cached: *prompt.Read, Processed: *prompt.Input, Generated: *answer.Output}
+	}
+	cached := prompt.Details.Cached
+	return &Answer{Cached: cached, Processed: *prompt.Input - cached, Generated: *answer.Output}
+}
+
+// usage is the account of an answer of another API. In Messages, the input is without what was read.
+type usage struct {
+	Input   *int `json:"input_tokens"`
+	Output  *int `json:"output_tokens"`
+	Read    *int `json:"cache_read_input_tokens"`
+	Details struct {
+		Cached int `json:"cached_tokens"`
+	} `json:"input_tokens_details"`
+}
+
+func usageAt(text []byte, index func(s, sep []byte) int) (u usage) {
+	key := []byte(`"usage":`)
+	if at := index(text, key); at >= 0 {
+		if json.NewDecoder(bytes.NewReader(text[at+len(key):])).Decode(&u) != nil {
+			return usage{}
+		}
+	}
+	return u
 }
 
 // WaitReady waits until the engine has loaded its model, and calls listening when the engine

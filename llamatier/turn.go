@@ -36,6 +36,11 @@ type Turn struct {
 // Slot is the number of the slot, for the request's id_slot.
 func (u *Turn) Slot() int { return u.s.id }
 
+// Reads reports whether an answer is one to the request's tokens, by their number.
+func (u *Turn) Reads(answer *Answer) bool {
+	return u.rest != nil || answer.Cached+answer.Processed == len(u.tokens)
+}
+
 // End ends a request. answer is nil unless the engine was heard to the end. The slot is saved
 // some time later, unless another request takes it before.
 func (u *Turn) End(answer *Answer) {
@@ -53,7 +58,7 @@ func (u *Turn) End(answer *Answer) {
 
 // computed notes that the engine has computed the first tokens of a prompt.
 func (u *Turn) computed(tokens int, answer *Answer) {
-	if answer != nil && u.rest == nil { // an image is not computed as tokens are
+	if answer != nil && answer.Took > 0 && u.rest == nil { // an image is not computed as tokens are
 		u.to.rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
 	}
 	u.s.compute(step{tokens: u.tokens[:tokens], rest: u.rest, private: u.private, counted: u.counted, answer: answer}, u.to.shifts)

@@ -11,23 +11,27 @@ import (
 // end is the end of an answer, as it passes.
 type end struct {
 	io.ReadCloser
-	last []byte // at most twice endBytes
-	over bool   // the engine has sent all
+	first []byte // at most firstBytes
+	last  []byte // at most twice endBytes
+	over  bool   // the engine has sent all
 
 	sent    bool // the engine may have got the request
+	loose   bool // api.loose
 	tooLong bool // the engine refuses the prompt before it computes anything
 	refused bool // it has
 
 	staged *llamatier.Answer // of the first part of the prompt; nil if there was none
 }
 
-// tell ends the request's turn.
-func (e *end) tell(turn *llamatier.Turn) {
+// tell ends the request's turn, and returns the engine's account of the answer, as answer does.
+func (e *end) tell(turn *llamatier.Turn) *llamatier.Answer {
 	if !e.sent || e.refused {
 		turn.Drop()
-		return
+		return nil
 	}
-	turn.End(e.answer())
+	answer := e.answer()
+	turn.End(answer)
+	return answer
 }
 
 // endKey is the key of an *end in a request's context.
@@ -35,6 +39,10 @@ type endKey struct{}
 
 // endBytes is more than llama-server sends after the account of an answer begins.
 const endBytes = 16 << 10
+
+// firstBytes is more than llama-server sends before the account of a prompt ends, in a stream that begins
+// with it.
+const firstBytes = 4 << 10
 
 // hear begins to listen to a body.
 func (e *end) hear(body io.ReadCloser) io.ReadCloser {
@@ -45,6 +53,7 @@ func (e *end) hear(body io.ReadCloser) io.ReadCloser {
 // Read implements io.Reader.
 func (e *end) Read(p []byte) (int, error) {
 	n, err := e.ReadCloser.Read(p)
+	e.first = append(e.first, p[:min(n, firstBytes-len(e.first))]...)
 	e.last = append(e.last, p[max(0, n-endBytes):n]...)
 	if len(e.last) > 2*endBytes {
 		e.last = append(e.last[:0], e.last[len(e.last)-endBytes:]...)
@@ -62,16 +71,21 @@ func (e *end) answer() *llamatier.Answer {
 	if stream && !endsStream(e.last) || !stream && !e.over {
 		return nil
 	}
-	return llamatier.ReadAnswer(e.last)
+	if answer := llamatier.ReadAnswer(e.last); answer != nil && !e.loose {
+		return answer
+	}
+	return llamatier.ReadUsage(e.first, e.last)
 }
 
 // endsStream reports whether the latest bytes of an answer end with the last event of a stream:
-// [DONE] behind a chat, and otherwise an event that says why the answer ends. In a text, quotes
-// have a backslash before them, and line breaks are escaped.
+// [DONE] behind a chat, and otherwise an event that says why, or that, the answer ends. In a text,
+// quotes have a backslash before them, and line breaks are escaped.
 func endsStream(last []byte) bool {
 	event, whole := bytes.CutSuffix(last, []byte("\n\n"))
 	if at := bytes.LastIndexByte(event, '\n'); at >= 0 {
 		event = event[at+1:]
 	}
-	return whole && (bytes.Equal(event, []byte("data: [DONE]")) || bytes.Contains(event, []byte(`"stop_type":`)))
+	ends := func(text string) bool { return bytes.Contains(event, []byte(text)) }
+	return whole && (bytes.Equal(event, []byte("data: [DONE]")) || ends(`"stop_type":`) ||
+		ends(`"type":"message_stop"`) || ends(`"type":"response.completed"`))
 }

@@ -112,7 +112,7 @@ func TestTextBeforeMedia(t *testing.T) {
 		{false, `{"prompt":{"prompt_string":"no image","multimodal_data":null}}`, "no image", false},
 		{false, `{"prompt":{"prompt_string":"a long one","PROMPT_STRING":"b"}}`, "a long one", false},
 	} {
-		p, err := h.understand(r, []byte(c.body), c.chat)
+		p, err := h.understand(r, []byte(c.body), api{chat: c.chat})
 		require.NoError(t, err, c.body)
 		var text strings.Builder
 		for _, tok := range p.Tokens {
@@ -145,7 +145,7 @@ func TestMediaThatAreNotUnderstood(t *testing.T) {
 		`{"tools":[1],"messages":[{"content":[{"type":"text","text":"drop"},` + picture + `]}]}`:             true,
 		`{"tools":[1],"messages":[{"content":[{"type":"text","text":"the mark <media>"},` + picture + `]}]}`: true,
 	} {
-		_, err := h.understand(r, []byte(body), chat)
+		_, err := h.understand(r, []byte(body), api{chat: chat})
 		require.Error(t, err, body)
 	}
 }
@@ -155,7 +155,7 @@ func TestRestsOfPrompts(t *testing.T) {
 	h := sees(t)
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
 	rest := func(images, text string) []int32 {
-		p, err := h.understand(r, []byte(`{"prompt":{"prompt_string":"one <media> two <media>`+text+`","multimodal_data":[`+images+`]}}`), false)
+		p, err := h.understand(r, []byte(`{"prompt":{"prompt_string":"one <media> two <media>`+text+`","multimodal_data":[`+images+`]}}`), api{})
 		require.NoError(t, err)
 		return p.Rest
 	}

@@ -14,13 +14,13 @@ import (
 // prompt is a request as far as it is understood.
 type prompt struct {
 	llamatier.Request
-	end   int  // the offset of the body's last brace
-	named bool // the request names its slot itself
+	end  int  // the offset of the body's last brace
+	asIs bool // the request names its slot itself, or llama-server drops the name
 }
 
 // understand finds the prompt's tokens.
-func (h *Handler) understand(r *http.Request, body []byte, chat bool) (*prompt, error) {
-	var in map[string]json.RawMessage // by exact name, as llama-server reads them
+func (h *Handler) understand(r *http.Request, body []byte, a api) (*prompt, error) {
+	var in members // as llama-server reads them
 	if err := json.Unmarshal(body, &in); err != nil {
 		return nil, err
 	}
@@ -28,20 +28,23 @@ func (h *Handler) understand(r *http.Request, body []byte, chat bool) (*prompt, 
 	if end < 0 || set(in["n"], "1") || set(in["n_cmpl"], "1") || set(in["n_cache_reuse"], "0") || set(in["cache_prompt"], "true") {
 		return nil, errNotUnderstood
 	}
-	p := &prompt{end: end, Request: llamatier.Request{Slot: -1}}
+	p := &prompt{end: end, asIs: a.loose, Request: llamatier.Request{Slot: -1}}
 	var err error
-	if p.Tokens, p.Rest, err = h.tokens(r, body, in, chat); err != nil {
+	if p.Tokens, p.Rest, err = h.tokensOf(r, body, in, a); err != nil {
 		return nil, err
 	}
 	p.Private = set(in["kv_store"], "true") || set(in["lora"], "[]")
 	// An account with a speed alone cannot be corrected, and an answer that llama-server keeps is
 	// read again from a byte on.
 	p.AtOnce = set(in["response_fields"], "[]") || len(r.Header.Values("X-Conversation-Id")) > 0
-	if set(in["id_slot"], "-1") {
+	if a.loose && !set(in["stream"], "false") {
+		p.AtOnce = true // the answer has what the model gives to tools as it is, with any figures
+	}
+	if set(in["id_slot"], "-1") && !a.loose {
 		if err := json.Unmarshal(in["id_slot"], &p.Slot); err != nil || p.Slot < 0 || p.Slot > math.MaxInt32 {
 			return nil, errNotUnderstood
 		}
-		p.named = true
+		p.asIs = true
 	}
 	return p, nil
 }
@@ -52,9 +55,20 @@ func set(value json.RawMessage, usual string) bool {
 	return text != "" && text != "null" && text != usual
 }
 
+// tokensOf returns the tokens of a body.
+func (h *Handler) tokensOf(r *http.Request, body []byte, in members, a api) (tokens, rest []int32, err error) {
+	if a.convert != nil {
+		if in, err = a.convert(in); err != nil {
+			return nil, nil, err
+		}
+		body = encode(in)
+	}
+	return h.tokens(r, body, in, a.chat)
+}
+
 // tokens returns the tokens of a prompt that is a text, a list of tokens, or a chat, up to the
 // first image or sound, and numbers that stand for the rest.
-func (h *Handler) tokens(r *http.Request, body []byte, in map[string]json.RawMessage, chat bool) (tokens, rest []int32, err error) {
+func (h *Handler) tokens(r *http.Request, body []byte, in members, chat bool) (tokens, rest []int32, err error) {
 	if prompt := bytes.TrimSpace(in["prompt"]); !chat && bytes.HasPrefix(prompt, []byte("[")) {
 		if err := json.Unmarshal(prompt, &tokens); err != nil || len(tokens) == 0 {
 			return nil, nil, errNotUnderstood
@@ -73,7 +87,7 @@ func (h *Handler) tokens(r *http.Request, body []byte, in map[string]json.RawMes
 }
 
 // text returns the text of a prompt, in which marks stand for images and sounds, and these.
-func (h *Handler) text(ctx context.Context, body []byte, in map[string]json.RawMessage, chat bool) (text string, media []json.RawMessage, err error) {
+func (h *Handler) text(ctx context.Context, body []byte, in members, chat bool) (text string, media []json.RawMessage, err error) {
 	prompt := bytes.TrimSpace(in["prompt"])
 	switch {
 	case chat:
@@ -97,7 +111,7 @@ func (h *Handler) text(ctx context.Context, body []byte, in map[string]json.RawM
 // pinned returns the body with the number of a slot. Of two members of one name llama-server
 // takes the last.
 func (p *prompt) pinned(body []byte, slot int) []byte {
-	if p.named {
+	if p.asIs {
 		return body
 	}
 	out := make([]byte, 0, len(body)+32)

@@ -42,7 +42,8 @@ type Handler struct {
 
 	mu    sync.Mutex
 	tier  *llamatier.Tier
-	early early // requests before the tier
+	early early           // requests before the tier
+	wrong map[string]bool // paths whose prompts llama-server has understood in another way
 }
 
 // State says how far the engine is.
@@ -55,7 +56,7 @@ type State struct {
 // without the options that are ours.
 func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler {
 	target, _ := url.Parse(llamatier.Address("")) // a constant
-	return &Handler{engine: e, ours: ours, state: state, log: log, bodies: budget{free: bodiesMax}, patience: understandTime, proxy: &httputil.ReverseProxy{
+	return &Handler{engine: e, ours: ours, state: state, log: log, bodies: budget{free: bodiesMax}, patience: understandTime, wrong: make(map[string]bool), proxy: &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Host = r.In.Host
@@ -97,14 +98,23 @@ func unavailable(w http.ResponseWriter) {
 	_, _ = io.WriteString(w, `{"error":{"message":"Loading model","type":"unavailable_error","code":503}}`)
 }
 
-// prompts are the paths of requests whose prompt can be found out, and whether the prompt is
-// a chat.
-var prompts = map[string]bool{
-	"/completion":          false,
-	"/completions":         false,
-	"/v1/completions":      false,
-	"/chat/completions":    true,
-	"/v1/chat/completions": true,
+// api is a kind of requests with a prompt.
+type api struct {
+	chat    bool
+	convert func(members) (members, error) // into the body of a chat; nil: it is one, or a prompt
+	loose   bool                           // llama-server drops the number of a slot
+}
+
+// prompts are the requests whose prompt can be found out, by path.
+var prompts = map[string]api{
+	"/completion":          {},
+	"/completions":         {},
+	"/v1/completions":      {},
+	"/chat/completions":    {chat: true},
+	"/v1/chat/completions": {chat: true},
+	"/responses":           {chat: true, convert: fromResponses},
+	"/v1/responses":        {chat: true, convert: fromResponses},
+	"/v1/messages":         {chat: true, convert: fromMessages, loose: true},
 }
 
 // ServeHTTP implements http.Handler.
@@ -121,13 +131,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.proxy.ServeHTTP(w, r)
 		return
 	}
-	chat, known := prompts[r.URL.Path]
+	a, known := prompts[r.URL.Path]
 	t := h.Tier()
 	switch key := h.key(r); {
 	case key == wrong:
 		h.proxy.ServeHTTP(w, r)
-	case t != nil && known && key == right:
-		h.servePrompt(w, r, t, chat)
+	case t != nil && known && key == right && (!a.loose || len(t.Slots()) == 1) && !h.misread(r.URL.Path):
+		h.servePrompt(w, r, t, a)
 	default:
 		h.pass(w, r)
 	}
@@ -171,7 +181,7 @@ var harmless = map[string]bool{
 }
 
 // servePrompt serves a request in a slot of its own.
-func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamatier.Tier, chat bool) {
+func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamatier.Tier, a api) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	r = r.WithContext(ctx)
@@ -187,7 +197,7 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 		return
 	}
 	limited, stop := context.WithTimeout(ctx, h.patience)
-	p, err := h.understand(r.WithContext(limited), body, chat)
+	p, err := h.understand(r.WithContext(limited), body, a)
 	stop()
 	if ctx.Err() != nil {
 		panic(http.ErrAbortHandler) // the client is gone, and the engine has not heard of its request
@@ -211,8 +221,8 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 
 // serveTurn has the engine answer a request that has a slot.
 func (h *Handler) serveTurn(w http.ResponseWriter, r *http.Request, turn *llamatier.Turn, body []byte) {
-	heard := end{staged: turn.Staged, tooLong: turn.TooLong}
-	defer heard.tell(turn)
+	heard := end{staged: turn.Staged, loose: prompts[r.URL.Path].loose, tooLong: turn.TooLong}
+	defer func() { h.compare(r.URL.Path, turn, heard.tell(turn)) }()
 	if r.Context().Err() != nil {
 		panic(http.ErrAbortHandler)
 	}
@@ -221,6 +231,28 @@ func (h *Handler) serveTurn(w http.ResponseWriter, r *http.Request, turn *llamat
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
 	h.proxy.ServeHTTP(w, r)
+}
+
+// compare notes, for a path whose bodies are converted, whether llama-server has made a prompt of another
+// length. Requests to such a path pass through from then on: their slots would not be stored, and would be
+// emptied before the next one.
+func (h *Handler) compare(path string, turn *llamatier.Turn, answer *llamatier.Answer) {
+	if prompts[path].convert == nil || answer == nil || turn.Reads(answer) {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.wrong[path] {
+		h.log.Warn("kv tier: llama-server reads prompts of this path in another way, they pass through", "path", path)
+		h.wrong[path] = true
+	}
+}
+
+// misread reports whether compare has found another prompt.
+func (h *Handler) misread(path string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.wrong[path]
 }
 
 var errNotUnderstood = errors.New("its prompt is of another form")

@@ -291,23 +291,23 @@ func TestUnderstanding(t *testing.T) {
 		`{"prompt":"four","cache_prompt":true}`:         {Tokens: []int32{4}, Slot: -1},
 		`{"prompt":"four","n_cache_reuse":0,"n":null}`:  {Tokens: []int32{4}, Slot: -1},
 	} {
-		p, err := h.understand(r, []byte(body), false)
+		p, err := h.understand(r, []byte(body), api{})
 		require.NoError(t, err, body)
 		require.Equal(t, want, p.Request, body)
 		var pinned struct {
 			Slot int `json:"id_slot"`
 		}
 		require.NoError(t, json.Unmarshal(p.pinned([]byte(body), 7), &pinned), body)
-		if want.Slot < 0 && !p.named {
+		if want.Slot < 0 && !p.asIs {
 			require.Equal(t, 7, pinned.Slot, body)
 		}
 	}
 	kept := r.Clone(t.Context())
 	kept.Header.Set("X-Conversation-Id", "a")
-	p, err := h.understand(kept, []byte(`{"prompt":[1]}`), false)
+	p, err := h.understand(kept, []byte(`{"prompt":[1]}`), api{})
 	require.NoError(t, err)
 	require.Equal(t, llamatier.Request{Tokens: []int32{1}, Slot: -1, AtOnce: true}, p.Request, "its answer may be read again from a byte on")
-	p, err = h.understand(r, []byte(`{"messages":[{"role":"user","content":"hi"}]}`), true)
+	p, err = h.understand(r, []byte(`{"messages":[{"role":"user","content":"hi"}]}`), api{chat: true})
 	require.NoError(t, err)
 	require.Equal(t, []int32{4}, p.Tokens)
 
@@ -317,7 +317,7 @@ func TestUnderstanding(t *testing.T) {
 		`{"prompt":"four","cache_prompt":false}`, `{"prompt":"four","n_cache_reuse":256}`, `{"prompt":"four"`,
 		`{"prompt":"four","id_slot":4294967297}`, // slot 1 for llama-server, whose numbers have 32 bits
 	} {
-		_, err := h.understand(r, []byte(body), false)
+		_, err := h.understand(r, []byte(body), api{})
 		require.Error(t, err, body)
 	}
 }

@@ -20,15 +20,16 @@ type restamped struct {
 	in   []byte // not looked at yet
 	out  []byte // not read yet
 	err  error
+	read bool    // the next input_tokens are without those that were cached
 	done float64 // tokens of the account at hand that were computed
 	took float64 // milliseconds in which they were
 }
 
 // figure matches a figure of an account. In a text, quotes have a backslash before them.
-var figure = regexp.MustCompile(`"(cache_n|cached_tokens|cache|time_ms|prompt_n|prompt_ms|prompt_per_token_ms|prompt_per_second)":(-?[0-9][0-9.eE+-]*)`)
+var figure = regexp.MustCompile(`"(cache_n|cached_tokens|cache_read_input_tokens|input_tokens|cache|time_ms|prompt_n|prompt_ms|prompt_per_token_ms|prompt_per_second)":(-?[0-9][0-9.eE+-]*)`)
 
 // unfinished matches an end that may be the beginning of a figure.
-var unfinished = regexp.MustCompile(`"[a-z_]{0,20}("(:[0-9.eE+-]{0,30})?)?$`)
+var unfinished = regexp.MustCompile(`"[a-z_]{0,24}("(:[0-9.eE+-]{0,30})?)?$`)
 
 // Read implements io.Reader.
 func (r *restamped) Read(p []byte) (int, error) {
@@ -60,6 +61,12 @@ func (r *restamped) corrected(text []byte) []byte {
 	switch tokens := float64(r.staged.Processed); string(name) {
 	case `"cache_n"`, `"cached_tokens"`, `"cache"`:
 		v = max(0, v-tokens)
+	case `"cache_read_input_tokens"`:
+		v, r.read = max(0, v-tokens), true
+	case `"input_tokens"`:
+		if r.read {
+			v, r.read = v+tokens, false
+		}
 	case `"time_ms"`: // of the progress, as "cache" is
 		v += float64(r.staged.Took.Milliseconds())
 	case `"prompt_n"`:

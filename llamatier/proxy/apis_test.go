@@ -1,0 +1,185 @@
+package proxy
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/llamastate"
+	"github.com/kvtier/kvtier/llamatier"
+)
+
+// TestOtherAPIsAreChats: the chat that llama-server makes of a body, in server-chat.cpp.
+func TestOtherAPIsAreChats(t *testing.T) {
+	for _, c := range []struct {
+		convert  func(members) (members, error)
+		in, want string
+	}{
+		{fromMessages, `{"system":"be brief","max_tokens":5,"messages":[{"role":"user","content":"hi"},{"role":"assistant"},{"role":"user"}]}`,
+			`{"messages":[{"role":"system","content":"be brief"},{"role":"user","content":"hi"},{"role":"user"}]}`},
+		{fromMessages, `{"system":[{"type":"text","text":"x-anthropic-billing-header: cch=a5145;You"},{"type":"text","text":" are"}],"messages":[]}`,
+			`{"messages":[{"role":"system","content":"x-anthropic-billing-header: cch=fffff;You are"}]}`},
+		{fromMessages, `{"system":"x-anthropic-billing-header: cch=a51;","messages":[]}`,
+			`{"messages":[{"role":"system","content":"x-anthropic-billing-header: cch=a51;"}]}`},
+		{fromMessages, `{"system":"say cch=a5145;","messages":[]}`, `{"messages":[{"role":"system","content":"say cch=a5145;"}]}`},
+		{fromMessages, `{"tools":[{"name":"f","input_schema":{"b":1,"a":2}},{"name":"g","description":"d"}],"tool_choice":{"type":"tool","name":"f"},"chat_template_kwargs":{"k":1},"messages":[]}`,
+			`{"messages":null,"tools":[{"type":"function","function":{"name":"f","description":"","parameters":{"b":1,"a":2}}},
+			{"type":"function","function":{"name":"g","description":"d","parameters":{}}}],"tool_choice":"required","chat_template_kwargs":{"k":1}}`},
+		{fromMessages, `{"messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"a"},{"type":"tool_use","id":"1","name":"f","input":{"z": 1.0,"a": "é b"}},{"type":"thinking","thinking":"b"}]},
+			{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"r"},{"type":"tool_result","tool_use_id":"2"},{"type":"text","text":"t","cache_control":{}}]}]}`,
+			`{"messages":[{"role":"assistant","content":"","reasoning_content":"ab","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"z\":1.0,\"a\":\"é b\"}"}}]},
+			{"role":"user","content":[{"type":"text","text":"t","cache_control":{}}]},{"role":"tool","tool_call_id":"1","content":"r"},{"role":"tool","tool_call_id":"2","content":""}]}`},
+		{fromMessages, `{"messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","data":"AA"}},{"type":"image","source":{"type":"url","url":"u"}},{"type":"image","source":{"type":"file"}}]},
+			{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"t"},{"type":"image","source":{"type":"base64","media_type":"image/png","data":"BB"}}]}]}]}`,
+			`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/jpeg;base64,AA"}},{"type":"image_url","image_url":{"url":"u"}}]},
+			{"role":"tool","tool_call_id":"1","content":[{"type":"text","text":"t"},{"type":"image_url","image_url":{"url":"data:image/png;base64,BB"}}]}]}`},
+		{fromResponses, `{"model":"m","instructions":"be brief","input":"hi","max_output_tokens":5,"reasoning":{"effort":"low"},"id_slot":1}`,
+			`{"model":"m","max_output_tokens":5,"reasoning_effort":"low","id_slot":1,"messages":[{"role":"system","content":"be brief"},{"role":"user","content":"hi"}]}`},
+		{fromResponses, `{"input":[{"type":"message","status":"s","role":"developer","content":[{"type":"input_text","text":"a"},{"type":"input_image","image_url":"u"}]},
+			{"type":"reasoning","summary":[],"content":[{"text":"think"}]},{"type":"function_call","call_id":"1","name":"f","arguments":"{}"},{"type":"function_call","call_id":"2","name":"g","arguments":"{}"},
+			{"type":"message","role":"assistant","content":[{"type":"output_text","text":"b"},{"type":"refusal","refusal":"no"}]},
+			{"type":"function_call_output","call_id":"1","output":"o"},{"type":"function_call_output","call_id":"2","output":[{"type":"input_text","text":"p"}]}],
+			"tools":[{"type":"web_search"},{"type":"function","name":"f","parameters":{}}]}`,
+			`{"messages":[{"role":"developer","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"u"}}]},
+			{"role":"assistant","reasoning_content":"think","content":[{"type":"text","text":"b"},{"type":"refusal","refusal":"no"}],
+			"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}},{"id":"2","type":"function","function":{"name":"g","arguments":"{}"}}]},
+			{"role":"tool","tool_call_id":"1","content":"o"},{"role":"tool","tool_call_id":"2","content":[{"type":"text","text":"p"}]}],
+			"tools":[{"type":"function","function":{"name":"f","parameters":{}}}]}`},
+	} {
+		var in members
+		require.NoError(t, json.Unmarshal([]byte(c.in), &in))
+		out, err := c.convert(in)
+		require.NoError(t, err)
+		require.JSONEq(t, c.want, string(encode(out)))
+		require.JSONEq(t, c.in, string(encode(in)), "the request is as it was")
+	}
+	for _, body := range []string{`{"input":[{"type":"item_reference"}]}`, `{"input":[{"type":"reasoning"}]}`, `{"input":[{"role":"user","content":[{"type":"input_file"}]}]}`} {
+		_, err := fromResponses(object(json.RawMessage(body)))
+		require.Error(t, err, body)
+	}
+}
+
+// FuzzConvert: no body ends the daemon.
+func FuzzConvert(f *testing.F) {
+	f.Add([]byte(`{"messages":[null,{"role":"user","content":[null,{"type":"tool_result","content":[null]}]}],"tools":[null],"system":[null]}`))
+	f.Add([]byte(`{"input":[null,{"role":"assistant","type":"message","content":[null]}],"tools":[null],"reasoning":null}`))
+	f.Add([]byte(`null`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		in := object(body)
+		for _, convert := range []func(members) (members, error){fromMessages, fromResponses} {
+			if out, err := convert(in); err == nil {
+				require.True(t, json.Valid(encode(out)))
+			}
+		}
+	})
+}
+
+const (
+	startEvent = `event: message_start` + "\n" + `data: {"type":"message_start","message":{"content":[],"usage":{"cache_read_input_tokens":5,"input_tokens":6,"output_tokens":0}}}` + "\n\n"
+	deltaEvent = `event: message_delta` + "\n" + `data: {"type":"message_delta","usage":{"output_tokens":7}}` + "\n\n"
+	stopEvent  = `event: message_stop` + "\n" + `data: {"type":"message_stop"}` + "\n\n"
+)
+
+// TestAccountsOfOtherAPIs: the figures of answers to /v1/messages and /v1/responses. What a model gives to
+// a tool may look like figures.
+func TestAccountsOfOtherAPIs(t *testing.T) {
+	want := &llamatier.Answer{Cached: 5, Processed: 6, Generated: 7}
+	timed := &llamatier.Answer{Cached: 5, Processed: 6, Generated: 7, Took: 1500 * time.Microsecond}
+	long := strings.Repeat(`event: content_block_delta`+"\n"+`data: {"delta":{"text":"\"usage\":{\"input_tokens\":1}"}}`+"\n\n", 1000)
+	for _, c := range []struct {
+		loose bool
+		text  string
+		want  *llamatier.Answer
+	}{
+		{true, startEvent + long + deltaEvent + stopEvent, want},
+		{true, startEvent + long + deltaEvent, nil},
+		{true, long + deltaEvent + stopEvent, nil},
+		{true, `{"content":[{"type":"tool_use","input":{"timings":{"cache_n":1,"prompt_n":1,"predicted_n":1},"usage":{"input_tokens":1,"output_tokens":1}}}],"usage":{"cache_read_input_tokens":5,"input_tokens":6,"output_tokens":7}}`, want},
+		{true, `{"error":{"code":400}}`, nil},
+		{false, `{"output":[],"usage":{"input_tokens":11,"output_tokens":7,"input_tokens_details":{"cached_tokens":5}}}`, want},
+		{false, "event: response.completed\n" + `data: {"type":"response.completed","response":{"usage":{"input_tokens":1,"output_tokens":1}},"timings":{"cache_n":5,"prompt_n":6,"predicted_n":7,"prompt_ms":1.5}}` + "\n\n", timed},
+		{false, "event: response.created\n" + `data: {"type":"response.created","response":{"usage":{"input_tokens":1,"output_tokens":1}}}` + "\n\n", nil},
+	} {
+		for _, size := range []int{1, 100, 1 << 20} {
+			e := end{loose: c.loose}
+			_, err := io.ReadAll(&pieces{e.hear(io.NopCloser(strings.NewReader(c.text))), size})
+			require.NoError(t, err)
+			require.Equal(t, c.want, e.answer(), c.text)
+		}
+	}
+}
+
+// TestStagedFiguresOfMessages: tokens computed before the request count as computed.
+func TestStagedFiguresOfMessages(t *testing.T) {
+	for _, size := range []int{1, 50, 1 << 10} {
+		r := &restamped{ReadCloser: io.NopCloser(&pieces{strings.NewReader(startEvent), size}), staged: &llamatier.Answer{Processed: 3}}
+		out, err := io.ReadAll(r)
+		require.NoError(t, err)
+		require.Contains(t, string(out), `"usage":{"cache_read_input_tokens":2,"input_tokens":9,"output_tokens":0}`)
+	}
+	responses := `"usage":{"input_tokens":11,"output_tokens":7,"input_tokens_details":{"cached_tokens":5}}`
+	r := &restamped{ReadCloser: io.NopCloser(strings.NewReader(responses)), staged: &llamatier.Answer{Processed: 3}}
+	out, err := io.ReadAll(r)
+	require.NoError(t, err)
+	require.Equal(t, strings.Replace(responses, `s":5`, `s":2`, 1), string(out))
+}
+
+// TestPromptsReadInAnotherWay: a path whose prompts are not those that llama-server makes passes through
+// after the first. With several slots /v1/messages passes through from the beginning.
+func TestPromptsReadInAnotherWay(t *testing.T) {
+	var mu sync.Mutex
+	asked, tokens := map[string]int{}, 1
+	e := listen(t, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked[r.URL.Path]++
+		switch r.URL.Path {
+		case "/apply-template":
+			_, _ = io.WriteString(w, `{"prompt":"chat"}`)
+		case "/tokenize":
+			_, _ = io.WriteString(w, `{"tokens":[1,2]}`)
+		case "/v1/messages", "/v1/responses":
+			_ = json.NewEncoder(w).Encode(map[string]any{"usage": map[string]any{"cache_read_input_tokens": 1, "input_tokens": tokens, "output_tokens": 1}})
+		}
+	})
+	yes, log := func() bool { return true }, slog.New(slog.DiscardHandler)
+	serve := func(slots int) string {
+		h := New(e, Ours{}, State{Listening: yes, Ready: yes}, log)
+		h.Use(llamatier.New(llamatier.Options{Engine: e, Shape: &llamastate.Shape{}, Slots: slots, Context: 1000, Files: newFiles(t), Store: noPages{}, Idle: time.Hour, Log: log}))
+		s := httptest.NewServer(h)
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	templates := func(url, path string) int {
+		mu.Lock()
+		before := asked["/apply-template"]
+		mu.Unlock()
+		res, err := http.Post(url+path, "application/json", strings.NewReader(`{"messages":[],"input":"a"}`))
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, res.Body)
+		require.NoError(t, err)
+		res.Body.Close()
+		mu.Lock()
+		defer mu.Unlock()
+		return asked["/apply-template"] - before
+	}
+	one, two := serve(1), serve(2)
+	require.Equal(t, 1, templates(one, "/v1/messages"))
+	require.Equal(t, 1, templates(one, "/v1/messages"))
+	require.Equal(t, 0, templates(two, "/v1/messages"))
+	require.Equal(t, 1, templates(two, "/v1/responses"))
+	mu.Lock()
+	tokens = 7
+	mu.Unlock()
+	require.Equal(t, 1, templates(one, "/v1/messages"))
+	require.Equal(t, 0, templates(one, "/v1/messages"))
+	require.Equal(t, 1, templates(one, "/v1/responses"), "it is another path")
+}

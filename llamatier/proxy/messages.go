@@ -1,0 +1,223 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+)
+
+// members are the members of a JSON object, by exact name.
+type members = map[string]json.RawMessage
+
+// fromMessages returns the body of the chat that llama-server makes of a body of Anthropic's
+// Messages. Where it makes another one, the slot is not stored, and the answer stays the same.
+func fromMessages(in members) (members, error) {
+	var messages []members
+	if err := json.Unmarshal(in["messages"], &messages); err != nil {
+		return nil, err
+	}
+	var chat []members
+	if system := in["system"]; set(system, "") {
+		chat = append(chat, message("system", encode(systemText(system))))
+	}
+	for _, m := range messages {
+		if isList(m["content"]) {
+			chat = append(chat, fromBlocks(stringOf(m["role"]), objects(m["content"]))...)
+		} else if len(m["content"]) > 0 || stringOf(m["role"]) != "assistant" {
+			chat = append(chat, m)
+		}
+	}
+	out := members{"messages": encode(chat)}
+	if isList(in["tools"]) {
+		tools := []members{}
+		for _, tool := range objects(in["tools"]) {
+			function := members{
+				"name": encode(stringOf(tool["name"])), "description": encode(stringOf(tool["description"])), "parameters": tool["input_schema"],
+			}
+			if len(function["parameters"]) == 0 {
+				function["parameters"] = json.RawMessage("{}")
+			}
+			tools = append(tools, members{"type": encode("function"), "function": encode(function)})
+		}
+		out["tools"] = encode(tools)
+	}
+	switch stringOf(object(in["tool_choice"])["type"]) {
+	case "auto":
+		out["tool_choice"] = encode("auto")
+	case "any", "tool":
+		out["tool_choice"] = encode("required")
+	}
+	if kwargs := in["chat_template_kwargs"]; len(kwargs) > 0 {
+		out["chat_template_kwargs"] = kwargs
+	}
+	return out, nil
+}
+
+// systemText is the text of a system prompt, which is a text or a list of blocks.
+func systemText(system json.RawMessage) string {
+	if !isList(system) {
+		return stable(stringOf(system))
+	}
+	var text strings.Builder
+	for _, block := range objects(system) {
+		if stringOf(block["type"]) == "text" {
+			text.WriteString(stable(stringOf(block["text"])))
+		}
+	}
+	return text.String()
+}
+
+// stable is a text of a system prompt without a stamp that Claude Code sends and that is another one
+// in each request; llama-server puts "f" in its place.
+func stable(text string) string {
+	const header, stamp, digits = "x-anthropic-billing-header:", "cch=", 5
+	if !strings.HasPrefix(text, header) {
+		return text
+	}
+	at := strings.Index(text, stamp)
+	if at < 0 {
+		return text
+	}
+	at += len(stamp)
+	if at+digits >= len(text) || text[at+digits] != ';' {
+		return text
+	}
+	return text[:at] + strings.Repeat("f", digits) + text[at+digits:]
+}
+
+// fromBlocks returns the messages of a chat for one message of blocks: the results of tools are
+// messages of their own.
+func fromBlocks(role string, blocks []members) []members {
+	var content, calls, results []members
+	thoughts := ""
+	for _, block := range blocks {
+		switch stringOf(block["type"]) {
+		case "text":
+			content = append(content, block)
+		case "thinking":
+			thoughts += stringOf(block["thinking"])
+		case "image":
+			content = append(content, imageOf(object(block["source"]))...)
+		case "tool_use":
+			calls = append(calls, call(block["id"], block["name"], encode(compact(block["input"]))))
+		case "tool_result":
+			result := message("tool", resultOf(block["content"]))
+			result["tool_call_id"] = encode(stringOf(block["tool_use_id"]))
+			results = append(results, result)
+		}
+	}
+	if content == nil && calls == nil && thoughts == "" {
+		return results
+	}
+	m := message(role, encode(""))
+	if content != nil {
+		m["content"] = encode(content)
+	}
+	if calls != nil {
+		m["tool_calls"] = encode(calls)
+	}
+	if thoughts != "" {
+		m["reasoning_content"] = encode(thoughts)
+	}
+	return append([]members{m}, results...)
+}
+
+// imageOf returns the part of a message with an image; none for a source of another kind.
+func imageOf(source members) []members {
+	var url string
+	switch stringOf(source["type"]) {
+	case "base64":
+		kind := stringOf(source["media_type"])
+		if kind == "" {
+			kind = "image/jpeg"
+		}
+		url = "data:" + kind + ";base64," + stringOf(source["data"])
+	case "url":
+		url = stringOf(source["url"])
+	default:
+		return nil
+	}
+	return []members{image(encode(url))}
+}
+
+// resultOf returns the content of a message with a tool's result: a text, or parts if it has an image.
+func resultOf(content json.RawMessage) json.RawMessage {
+	if !isList(content) {
+		return encode(stringOf(content))
+	}
+	var parts []members
+	text, images := "", false
+	for _, block := range objects(content) {
+		switch stringOf(block["type"]) {
+		case "text":
+			text += stringOf(block["text"])
+			parts = append(parts, textPart(encode(stringOf(block["text"]))))
+		case "image":
+			images = true
+			parts = append(parts, imageOf(object(block["source"]))...)
+		}
+	}
+	if images {
+		return encode(parts)
+	}
+	return encode(text)
+}
+
+// Parts of a chat.
+
+func message(role string, content json.RawMessage) members {
+	return members{"role": encode(role), "content": content}
+}
+
+func textPart(text json.RawMessage) members {
+	return members{"type": encode("text"), "text": text}
+}
+
+func image(url json.RawMessage) members {
+	return members{"type": encode("image_url"), "image_url": encode(members{"url": url})}
+}
+
+func call(id, name, arguments json.RawMessage) members {
+	return members{"id": id, "type": encode("function"), "function": encode(members{"name": name, "arguments": arguments})}
+}
+
+// Values of another form than the expected one read as the empty value, as in llama-server.
+
+func isList(value json.RawMessage) bool { return bytes.HasPrefix(bytes.TrimSpace(value), []byte("[")) }
+
+func isString(value json.RawMessage) bool {
+	return bytes.HasPrefix(bytes.TrimSpace(value), []byte(`"`))
+}
+
+func stringOf(value json.RawMessage) (s string) {
+	_ = json.Unmarshal(value, &s)
+	return s
+}
+
+func object(value json.RawMessage) (m members) {
+	_ = json.Unmarshal(value, &m)
+	return m
+}
+
+func objects(value json.RawMessage) (list []members) {
+	_ = json.Unmarshal(value, &list)
+	return list
+}
+
+// compact is the text of a value without spaces between its parts; "{}" without a value.
+func compact(value json.RawMessage) string {
+	var out bytes.Buffer
+	if json.Compact(&out, value) != nil {
+		return "{}"
+	}
+	return out.String()
+}
+
+// encode encodes texts, and parts that were decoded.
+func encode(value any) json.RawMessage {
+	b, err := json.Marshal(value)
+	if err != nil {
+		return json.RawMessage("null")
+	}
+	return b
+}
