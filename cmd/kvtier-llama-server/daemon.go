@@ -22,6 +22,7 @@ import (
 	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier"
+	"github.com/kvtier/kvtier/llamatier/identity"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/llamatier/launch"
 	"github.com/kvtier/kvtier/llamatier/process"
@@ -65,6 +66,7 @@ type server struct {
 	files   *slotfile.Files
 	streams bool // files may be streams
 
+	model  *pending[identity.Model]
 	before *pending[map[string]digests.State] // of the model and its adapters, before the engine reads them
 
 	partBytes int64       // of streams; 0: as usual
@@ -205,10 +207,14 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 	if err := s.awaitDisk(prepare, diskTimeout); err != nil {
 		return nil, false, err
 	}
-	why := s.command.Unstorable()
+	why := s.unstorable()
 	savePath := s.files.Dir()
 	if why != "" {
-		s.offLoaded(telemetry.ObstacleOption, errors.New(why))
+		cause := telemetry.ObstacleOption
+		if s.model != nil {
+			cause = telemetry.ObstacleModel
+		}
+		s.offLoaded(cause, errors.New(why))
 		savePath = ""
 		s.settled.Store(true)
 	} else if s.streams {
@@ -241,6 +247,19 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 		r.end() // nothing was flushed
 	}
 	return state, ended, err
+}
+
+// unstorable returns the reason why no slot can be stored, or "". If so, the engine keeps its own cache of
+// prompts.
+func (s *server) unstorable() string {
+	if why := s.command.Unstorable(); why != "" {
+		return why
+	}
+	s.model = begin(func() (identity.Model, error) { return identity.ReadModel(s.command.Model()) })
+	if s.model.within(diskTimeout) && s.model.err == nil {
+		return s.model.value.Unstorable()
+	}
+	return ""
 }
 
 // engineCommand is the real server, without the variables between the front and the daemon.

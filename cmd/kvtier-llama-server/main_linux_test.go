@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -17,9 +18,11 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/ollama/ollama/fs/ggml"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvtier/kvtier/internal/testmodel"
 	"github.com/kvtier/kvtier/llamatier/install"
 )
 
@@ -74,6 +77,8 @@ func engine() {
 				fmt.Println("error loading model")
 				os.Exit(1)
 			}
+		case r.URL.Path == "/arguments":
+			_ = json.NewEncoder(w).Encode(os.Args[1:])
 		case r.URL.Path == "/crash":
 			fmt.Println("crash")
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
@@ -101,7 +106,9 @@ func startOurs(t *testing.T, dir, how string, env ...string) *ours {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	real := filepath.Join(dir, "llama-server-real")
-	script := fmt.Sprintf("#!/bin/sh\nunset %s\nexport %s=1\nexec %s \"$@\"\n", mainVariable, engineVariable, self)
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	script := fmt.Sprintf("#!/bin/sh\nunset %s\nexport %s=1\ncd %q\nexec %s \"$@\"\n", mainVariable, engineVariable, here, self)
 	require.NoError(t, os.WriteFile(real, []byte(script), 0o700))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -109,6 +116,7 @@ func startOurs(t *testing.T, dir, how string, env ...string) *ours {
 	require.NoError(t, l.Close())
 	s := &ours{t: t, url: "http://127.0.0.1:" + port, log: filepath.Join(dir, "log")}
 	s.cmd = exec.Command(self, "-m", "none.gguf", "--host", "127.0.0.1", "--port", port)
+	s.cmd.Dir = dir
 	s.cmd.Env = append(os.Environ(), mainVariable+"=1", howVariable+"="+how, realVariable+"="+real,
 		"OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL="+filepath.Join(dir, "pages"), install.LogVariable+"="+s.log, "TMPDIR="+dir)
 	s.cmd.Env = append(s.cmd.Env, env...)
@@ -197,6 +205,25 @@ func TestAModelThatCannotBeLoaded(t *testing.T) {
 	s := startOurs(t, t.TempDir(), "bad model")
 	require.Equal(t, 1, s.wait().ExitStatus())
 	require.Equal(t, "listening\nerror loading model\n", s.output.String())
+}
+
+// TestAModelWithoutPages keeps llama-server's own cache of prompts, which is off where slots are stored.
+func TestAModelWithoutPages(t *testing.T) {
+	for arch, cache := range map[string]bool{"llama4": true, "mamba": true, "llama": false} {
+		dir := t.TempDir()
+		require.NoError(t, testmodel.WriteFile(filepath.Join(dir, "none.gguf"), ggml.KV{"general.architecture": arch}, nil))
+		s := startOurs(t, dir, "")
+		s.ready()
+		res, err := http.Get(s.url + "/arguments")
+		require.NoError(t, err)
+		var arguments []string
+		require.NoError(t, json.NewDecoder(res.Body).Decode(&arguments))
+		res.Body.Close()
+		require.Equal(t, cache, !slices.Contains(arguments, "--cache-ram"), arch)
+		require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
+		require.Equal(t, 0, s.wait().ExitStatus())
+		require.Equal(t, cache, strings.Contains(s.logged(), "cause=unsupported_model"), arch)
+	}
 }
 
 // TestAnEngineThatCrashes: requests get an error, the end is the engine's, and after some times

@@ -134,7 +134,7 @@ func (s *server) look() (*engineLook, telemetry.Obstacle, error) {
 
 // open opens the store, and gives prompts slots from then on.
 func (s *server) open(seen *engineLook) error {
-	model, err := identity.ReadModel(s.command.Model())
+	model, err := s.model.wait()
 	if err != nil {
 		return err
 	}

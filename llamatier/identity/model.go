@@ -13,6 +13,7 @@ type Model struct {
 	Window   int  // positions that a window keeps; 0 without one
 	LongRope bool // rows depend on the size of the context
 
+	arch  string
 	types []int64 // of the tokens
 }
 
@@ -24,6 +25,18 @@ func (m Model) Control(token int32) bool {
 	return token >= 0 && int(token) < len(m.types) && m.types[token] == controlType
 }
 
+// unstorable has the architectures whose slots cannot be stored, and why. Architectures that are not known
+// to be so are tried.
+var unstorable = map[string]string{
+	"llama4": "its attention ends at chunks of tokens, whose rows are not stored",
+	"mamba":  noRows, "mamba2": noRows, "rwkv6": noRows, "rwkv6qwen2": noRows, "rwkv7": noRows, "arwkv7": noRows,
+}
+
+const noRows = "it keeps no rows of single tokens"
+
+// Unstorable returns the reason why slots of the model cannot be stored, or "".
+func (m Model) Unstorable() string { return unstorable[m.arch] }
+
 // ReadModel reads the head of a GGUF file.
 func ReadModel(path string) (m Model, err error) {
 	f, err := openModel(path)
@@ -31,6 +44,7 @@ func ReadModel(path string) (m Model, err error) {
 		return m, fmt.Errorf("read the model's head: %w", err)
 	}
 	defer f.Close()
+	m.arch = f.KeyValue("general.architecture").String()
 	m.Window = int(f.KeyValue("attention.sliding_window").Uint())
 	m.LongRope = f.TensorInfo("rope_factors_long.weight").Name != "" || f.TensorInfo("blk.0.rope_factors_long.weight").Name != ""
 	m.types = f.KeyValue("tokenizer.ggml.token_type").Ints()
