@@ -58,6 +58,7 @@ func (u *Turn) account(answer *Answer) telemetry.Prompt {
 		from = from.Cut(cached).Add(cached, telemetry.PlaceSlot) // the engine may compute restored tokens again
 	}
 	switch restored := from.CountIn(&p); {
+	case answer != nil && answer.Took == 0 && answer.Processed > 0: // not known
 	case restored:
 		p.Saved = u.to.rates.Saved(p.Slot, p.Tokens, p.Took)
 	case answer != nil && p.Slot == 0 && u.rest == nil: // an image is not computed as tokens are

@@ -41,6 +41,9 @@ func (u *Turn) Reads(answer *Answer) bool {
 	return u.rest != nil || answer.Cached+answer.Processed == len(u.tokens)
 }
 
+// Tokens is the number of the request's tokens, up to the first image or sound.
+func (u *Turn) Tokens() int { return len(u.tokens) }
+
 // End ends a request. answer is nil unless the engine was heard to the end. The slot is saved
 // some time later, unless another request takes it before.
 func (u *Turn) End(answer *Answer) {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
+	"time"
 
 	"github.com/kvtier/kvtier/llamatier"
 )
@@ -16,9 +18,12 @@ type end struct {
 	over  bool   // the engine has sent all
 
 	sent    bool // the engine may have got the request
-	loose   bool // api.loose
-	tooLong bool // the engine refuses the prompt before it computes anything
-	refused bool // it has
+	api     api
+	began   time.Time     // when the request was sent
+	prefill time.Duration // from then to the first event of a stream of Messages; 0 before
+	ending  bool          // the last event of a stream of Responses has begun, which repeats the whole answer
+	tooLong bool          // the engine refuses the prompt before it computes anything
+	refused bool          // it has
 
 	staged *llamatier.Answer // of the first part of the prompt; nil if there was none
 }
@@ -53,6 +58,9 @@ func (e *end) hear(body io.ReadCloser) io.ReadCloser {
 // Read implements io.Reader.
 func (e *end) Read(p []byte) (int, error) {
 	n, err := e.ReadCloser.Read(p)
+	if e.api.convert != nil {
+		e.note(p[:n])
+	}
 	e.first = append(e.first, p[:min(n, firstBytes-len(e.first))]...)
 	e.last = append(e.last, p[max(0, n-endBytes):n]...)
 	if len(e.last) > 2*endBytes {
@@ -62,19 +70,38 @@ func (e *end) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// note notes events of other APIs in the next bytes. In a text, line breaks are escaped.
+func (e *end) note(next []byte) {
+	begins := func(event string) bool {
+		before := e.last[max(0, len(e.last)-len(event)):]
+		return bytes.Contains(slices.Concat(before, next), []byte(event))
+	}
+	e.ending = e.ending || begins("\nevent: response.completed\n")
+	if e.prefill == 0 && e.api.loose && begins("event: message_start\n") {
+		e.prefill = time.Since(e.began)
+	}
+}
+
 // answer returns the engine's account of the answer; nil unless all of the answer was heard.
 // Many clients of a stream go away after the last event, before the engine ends the stream. The
 // engine also ends a stream that a client has stopped, or that has failed, and goes on computing
 // for a while; the last account in such a stream is too low.
 func (e *end) answer() *llamatier.Answer {
 	stream := bytes.HasSuffix(e.last, []byte("\n\n"))
-	if stream && !endsStream(e.last) || !stream && !e.over {
+	if stream && !e.ending && !endsStream(e.last) || !stream && !e.over {
 		return nil
 	}
-	if answer := llamatier.ReadAnswer(e.last); answer != nil && !e.loose {
+	if answer := llamatier.ReadAnswer(e.last); answer != nil && !e.api.loose {
 		return answer
 	}
-	return llamatier.ReadUsage(e.first, e.last)
+	if e.api.convert == nil {
+		return nil
+	}
+	answer := llamatier.ReadUsage(e.first, e.last)
+	if answer != nil {
+		answer.Took = e.prefill
+	}
+	return answer
 }
 
 // endsStream reports whether the latest bytes of an answer end with the last event of a stream:
@@ -87,5 +114,5 @@ func endsStream(last []byte) bool {
 	}
 	ends := func(text string) bool { return bytes.Contains(event, []byte(text)) }
 	return whole && (bytes.Equal(event, []byte("data: [DONE]")) || ends(`"stop_type":`) ||
-		ends(`"type":"message_stop"`) || ends(`"type":"response.completed"`))
+		ends(`"type":"message_stop"`))
 }

@@ -89,24 +89,24 @@ func stable(text string) string {
 // messages of their own.
 func fromBlocks(role string, blocks []members) []members {
 	var content, calls, results []members
-	thoughts := ""
+	var thoughts strings.Builder
 	for _, block := range blocks {
 		switch stringOf(block["type"]) {
 		case "text":
 			content = append(content, block)
 		case "thinking":
-			thoughts += stringOf(block["thinking"])
+			thoughts.WriteString(stringOf(block["thinking"]))
 		case "image":
 			content = append(content, imageOf(object(block["source"]))...)
 		case "tool_use":
-			calls = append(calls, call(block["id"], block["name"], encode(compact(block["input"]))))
+			calls = append(calls, call(block["id"], block["name"], encode(dump(block["input"]))))
 		case "tool_result":
 			result := message("tool", resultOf(block["content"]))
 			result["tool_call_id"] = encode(stringOf(block["tool_use_id"]))
 			results = append(results, result)
 		}
 	}
-	if content == nil && calls == nil && thoughts == "" {
+	if content == nil && calls == nil && thoughts.Len() == 0 {
 		return results
 	}
 	m := message(role, encode(""))
@@ -116,8 +116,8 @@ func fromBlocks(role string, blocks []members) []members {
 	if calls != nil {
 		m["tool_calls"] = encode(calls)
 	}
-	if thoughts != "" {
-		m["reasoning_content"] = encode(thoughts)
+	if thoughts.Len() > 0 {
+		m["reasoning_content"] = encode(thoughts.String())
 	}
 	return append([]members{m}, results...)
 }
@@ -146,11 +146,12 @@ func resultOf(content json.RawMessage) json.RawMessage {
 		return encode(stringOf(content))
 	}
 	var parts []members
-	text, images := "", false
+	var text strings.Builder
+	images := false
 	for _, block := range objects(content) {
 		switch stringOf(block["type"]) {
 		case "text":
-			text += stringOf(block["text"])
+			text.WriteString(stringOf(block["text"]))
 			parts = append(parts, textPart(encode(stringOf(block["text"]))))
 		case "image":
 			images = true
@@ -160,7 +161,7 @@ func resultOf(content json.RawMessage) json.RawMessage {
 	if images {
 		return encode(parts)
 	}
-	return encode(text)
+	return encode(text.String())
 }
 
 // Parts of a chat.
@@ -204,20 +205,13 @@ func objects(value json.RawMessage) (list []members) {
 	return list
 }
 
-// compact is the text of a value without spaces between its parts; "{}" without a value.
-func compact(value json.RawMessage) string {
-	var out bytes.Buffer
-	if json.Compact(&out, value) != nil {
-		return "{}"
-	}
-	return out.String()
-}
-
 // encode encodes texts, and parts that were decoded.
 func encode(value any) json.RawMessage {
-	b, err := json.Marshal(value)
-	if err != nil {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false) // escapes are longer
+	if enc.Encode(value) != nil {
 		return json.RawMessage("null")
 	}
-	return b
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
 }

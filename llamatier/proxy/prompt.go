@@ -37,7 +37,7 @@ func (h *Handler) understand(r *http.Request, body []byte, a api) (*prompt, erro
 	// An account with a speed alone cannot be corrected, and an answer that llama-server keeps is
 	// read again from a byte on.
 	p.AtOnce = set(in["response_fields"], "[]") || len(r.Header.Values("X-Conversation-Id")) > 0
-	if a.loose && !set(in["stream"], "false") {
+	if a.loose && string(bytes.TrimSpace(in["stream"])) != "true" {
 		p.AtOnce = true // the answer has what the model gives to tools as it is, with any figures
 	}
 	if set(in["id_slot"], "-1") && !a.loose {

@@ -42,8 +42,8 @@ type Handler struct {
 
 	mu    sync.Mutex
 	tier  *llamatier.Tier
-	early early           // requests before the tier
-	wrong map[string]bool // paths whose prompts llama-server has understood in another way
+	early early                 // requests before the tier
+	wrong map[string]misreading // by path
 }
 
 // State says how far the engine is.
@@ -56,7 +56,7 @@ type State struct {
 // without the options that are ours.
 func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler {
 	target, _ := url.Parse(llamatier.Address("")) // a constant
-	return &Handler{engine: e, ours: ours, state: state, log: log, bodies: budget{free: bodiesMax}, patience: understandTime, wrong: make(map[string]bool), proxy: &httputil.ReverseProxy{
+	return &Handler{engine: e, ours: ours, state: state, log: log, bodies: budget{free: bodiesMax}, patience: understandTime, wrong: make(map[string]misreading), proxy: &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Host = r.In.Host
@@ -221,38 +221,58 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 
 // serveTurn has the engine answer a request that has a slot.
 func (h *Handler) serveTurn(w http.ResponseWriter, r *http.Request, turn *llamatier.Turn, body []byte) {
-	heard := end{staged: turn.Staged, loose: prompts[r.URL.Path].loose, tooLong: turn.TooLong}
+	heard := end{staged: turn.Staged, api: prompts[r.URL.Path], tooLong: turn.TooLong}
 	defer func() { h.compare(r.URL.Path, turn, heard.tell(turn)) }()
 	if r.Context().Err() != nil {
 		panic(http.ErrAbortHandler)
 	}
-	heard.sent = true
+	heard.sent, heard.began = true, time.Now()
 	r = r.WithContext(context.WithValue(r.Context(), endKey{}, &heard))
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
 	h.proxy.ServeHTTP(w, r)
 }
 
+// misreading counts the prompts of a path, one after the other, that llama-server has made in another way
+// than we have.
+type misreading struct {
+	prompts int
+	last    time.Time
+}
+
+const (
+	// misreadingsMax is the number of them after which the path's requests pass through: their slots would
+	// not be stored, and would be emptied before the next one.
+	misreadingsMax = 3
+	// misreadingTime is the time after which one is tried again.
+	misreadingTime = 10 * time.Minute
+)
+
 // compare notes, for a path whose bodies are converted, whether llama-server has made a prompt of another
-// length. Requests to such a path pass through from then on: their slots would not be stored, and would be
-// emptied before the next one.
+// length.
 func (h *Handler) compare(path string, turn *llamatier.Turn, answer *llamatier.Answer) {
-	if prompts[path].convert == nil || answer == nil || turn.Reads(answer) {
+	if prompts[path].convert == nil || answer == nil {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.wrong[path] {
-		h.log.Warn("kv tier: llama-server reads prompts of this path in another way, they pass through", "path", path)
-		h.wrong[path] = true
+	if turn.Reads(answer) {
+		delete(h.wrong, path)
+		return
+	}
+	m := misreading{prompts: h.wrong[path].prompts + 1, last: time.Now()}
+	h.wrong[path] = m
+	if m.prompts == misreadingsMax {
+		h.log.Warn("kv tier: llama-server makes other prompts of this path", "path", path, "tokens", answer.Cached+answer.Processed, "expected", turn.Tokens())
 	}
 }
 
-// misread reports whether compare has found another prompt.
+// misread reports whether the requests to a path pass through.
 func (h *Handler) misread(path string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.wrong[path]
+	m := h.wrong[path]
+	return m.prompts >= misreadingsMax && time.Since(m.last) < misreadingTime
 }
 
 var errNotUnderstood = errors.New("its prompt is of another form")
