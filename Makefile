@@ -121,7 +121,7 @@ staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 
 .PHONY: shellcheck
 shellcheck: ## Check the shell scripts
-	shellcheck .ci/run .ci/shell scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-suite.sh scripts/kvcached-tools scripts/native-hash scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long scripts/test-shards
+	shellcheck .ci/run .ci/shell scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-llama.sh scripts/gpu-suite.sh scripts/kvcached-tools scripts/native-hash scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long scripts/test-shards
 
 # Packages where goroutines meet run under the race detector, which takes four times as long.
 # Tests of the store that try thousands of states one after another leave it out by themselves.
@@ -142,10 +142,14 @@ test-smoke: build ## Build the patched Ollama, restore a conversation in it, try
 	go test -count=1 -timeout 15m -run 'TestRestoredLogitsAreBitIdentical/^flash_f16' ./internal/e2e
 
 .PHONY: test-llama
-test-llama: test-deps ## Build a stock Ollama of today and test it with our llama-server
+test-llama: test-deps test-gpu-llama ## Build a stock Ollama of today and test it with our llama-server
 	scripts/build-llama-server
 	SHARDS=2 scripts/test-shards $(LLAMA)
 	go test -count=1 -timeout 15m -run TestLlama $(TORTURE)
+
+.PHONY: test-gpu-llama
+test-gpu-llama: ## Test the control flow of scripts/gpu-llama.sh, with no GPU
+	scripts/test-gpu-llama
 
 .PHONY: test-llama-upstream
 test-llama-upstream: test-deps ## Run llama.cpp's own tests of its server on the stock one and on ours

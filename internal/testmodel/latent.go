@@ -12,8 +12,9 @@ import (
 var latentSize = Shape{Layers: 4, Embed: 256, Heads: 4, KVHeads: 1, HeadDim: 64}
 
 // In the cache, a key is a rotary part of latentRope elements and a latent vector of
-// latentRank elements; a value is the same latent vector.
-func latentRope(s Shape) int { return max(2, s.HeadDim/2&^1) }
+// latentRank elements; a value is the same latent vector. With heads of 512 a key has 576 elements
+// and a value 512, as in DeepSeek's models, for which there are kernels on cards.
+func latentRope(s Shape) int { return min(max(2, s.HeadDim/2&^1), 64) }
 func latentRank(s Shape) int { return s.HeadDim }
 
 func latentPerToken(s Shape) int { return s.Layers * (latentRope(s) + 2*latentRank(s)) }

@@ -3,6 +3,10 @@
 //
 //	go run ./internal/testmodel/mkmodel -arch gemma3
 //	go run ./internal/testmodel/mkmodel -o model.gguf -modelfile Modelfile
+//	go run ./internal/testmodel/mkmodel -arch llama -layers 32 -embed 4096 -heads 32 -kv-heads 8 -head-dim 128 -ffn 14336
+//
+// The last one is in the shape of Llama 3.1 8B; a size that is not given is the architecture's
+// default.
 //
 // With -arch recall, mkmodel writes the model that repeats the text after the earlier
 // occurrence of the prompt's last word.
@@ -42,6 +46,14 @@ func run(args []string, stdout, stderr io.Writer) error {
 	out := flags.String("o", "", "GGUF `file` to write; default ARCH.gguf")
 	modelfile := flags.String("modelfile", "", "also write an Ollama Modelfile to this `file`")
 	arch := flags.String("arch", "qwen3", "architecture: "+strings.Join(testmodel.Architectures(), ", ")+", or "+recallArch)
+	shape := testmodel.Shape{Seed: 1}
+	flags.IntVar(&shape.Layers, "layers", 0, "layers")
+	flags.IntVar(&shape.Embed, "embed", 0, "width of the residual stream")
+	flags.IntVar(&shape.Heads, "heads", 0, "query heads")
+	flags.IntVar(&shape.KVHeads, "kv-heads", 0, "key/value heads")
+	flags.IntVar(&shape.HeadDim, "head-dim", 0, "width of a head")
+	flags.IntVar(&shape.FFN, "ffn", 0, "width of the feed-forward layer")
+	flags.BoolVar(&shape.LlamaCpp, "llama-cpp", false, "names and keys as llama.cpp wants them")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -55,7 +67,8 @@ func run(args []string, stdout, stderr io.Writer) error {
 	if *arch == recallArch {
 		err = testmodel.WriteRecall(gguf, testmodel.Recall{})
 	} else {
-		err = testmodel.Write(gguf, testmodel.Shape{Arch: *arch, Seed: 1})
+		shape.Arch = *arch
+		err = testmodel.Write(gguf, shape)
 	}
 	if err != nil {
 		return err

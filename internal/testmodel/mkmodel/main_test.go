@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,6 +27,19 @@ func TestRun(t *testing.T) {
 	written, err := os.ReadFile(modelfile)
 	require.NoError(t, err)
 	require.Equal(t, testmodel.Modelfile(gguf), string(written))
+}
+
+func TestSizes(t *testing.T) {
+	dir := t.TempDir()
+	args := strings.Fields("-arch deepseek2 -layers 3 -embed 192 -heads 6 -kv-heads 1 -head-dim 32 -ffn 64 -llama-cpp -o " + dir + "/m.gguf")
+	require.NoError(t, run(args, io.Discard, io.Discard))
+	shape := testmodel.Shape{Arch: "deepseek2", Layers: 3, Embed: 192, Heads: 6, KVHeads: 1, HeadDim: 32, FFN: 64, LlamaCpp: true, Seed: 1}
+	require.NoError(t, testmodel.Write(filepath.Join(dir, "again.gguf"), shape))
+	first, err := os.ReadFile(filepath.Join(dir, "m.gguf"))
+	require.NoError(t, err)
+	second, err := os.ReadFile(filepath.Join(dir, "again.gguf"))
+	require.NoError(t, err)
+	require.Equal(t, first, second)
 }
 
 // TestArchitectureAlone: -arch alone gives a small model of each architecture. Package e2e
