@@ -6,7 +6,6 @@ import (
 	"maps"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -150,20 +149,6 @@ func (c Command) variables() map[string]string {
 		}
 	}
 	return set
-}
-
-// Address returns the host and the port on which llama-server is asked to listen.
-func (c Command) Address() (name string, number int, err error) {
-	name, number = "127.0.0.1", 8080
-	if v, ok := c.value(host); ok {
-		name = v
-	}
-	if v, ok := c.value(port); ok {
-		if number, err = strconv.Atoi(v); err != nil {
-			return "", 0, err
-		}
-	}
-	return name, number, nil
 }
 
 // Model returns the path of the model's file, "" where llama-server downloads the model.

@@ -32,20 +32,20 @@ func TestServes(t *testing.T) {
 
 func TestTheLastFlagCountsAndThenTheVariable(t *testing.T) {
 	c := command("--port 1 --port 2 --host h", "LLAMA_ARG_PORT=3", "LLAMA_ARG_HOST=v", "LLAMA_ARG_MODEL=/m")
-	name, number, err := c.Address()
+	name, number, err := c.Address("none")
 	require.NoError(t, err)
 	require.Equal(t, "h", name)
 	require.Equal(t, 2, number)
 	require.Equal(t, "/m", c.Model())
 
-	name, number, err = command("", "LLAMA_ARG_PORT=3").Address()
+	name, number, err = command("", "LLAMA_ARG_PORT=3").Address("none")
 	require.NoError(t, err)
 	require.Equal(t, "127.0.0.1", name)
 	require.Equal(t, 3, number)
 
-	_, _, err = command("--port x").Address()
+	_, _, err = command("--port x").Address("none")
 	require.Error(t, err)
-	_, number, err = command("--model m --port").Address()
+	_, number, err = command("--model m --port").Address("none")
 	require.NoError(t, err)
 	require.Equal(t, 8080, number, "llama-server itself refuses a flag without a value")
 }
