@@ -90,6 +90,9 @@ func sayServed(w io.Writer, log *slog.Logger, real string, c launch.Command) {
 	config, err := tierenv.FromEnvironment(log)
 	why := cmp.Or(c.Hidden(), c.Unstorable())
 	switch {
+	case c.Routes():
+		fmt.Fprintf(w, "kvtier: nothing is stored: %s\n", launch.RouterRemedy)
+		return
 	case !c.Serves():
 		return // it prints something and ends, or computes embeddings
 	case err != nil:

@@ -66,6 +66,18 @@ func (c Command) Serves() bool {
 	return !c.any(reports...) && !c.on(embedding) && !c.on(reranking) && c.any(model, modelURL, repository)
 }
 
+// Routes reports whether llama-server is a router, which starts a llama-server of its own for each
+// model: nothing names a model.
+func (c Command) Routes() bool {
+	named := slices.ContainsFunc(c.Args, func(arg string) bool {
+		return strings.HasPrefix(arg, "--") && (strings.HasSuffix(arg, "-default") || strings.HasSuffix(arg, "-spec"))
+	})
+	return !named && !c.any(reports...) && !c.any(model, modelURL, repository, docker) && c.configured() == ""
+}
+
+// RouterRemedy says how to store what a router's models compute.
+const RouterRemedy = "without a model llama-server is a router, before whose models kvtier cannot stand; run kvtier serve -- llama-server -m model.gguf for each model"
+
 // Hidden returns the reason why no other server can stand before this llama-server, or "".
 func (c Command) Hidden() string {
 	if _, ok := c.value(certificate); ok {

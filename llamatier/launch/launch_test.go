@@ -30,6 +30,26 @@ func TestServes(t *testing.T) {
 	}
 }
 
+// TestRoutes: a llama-server without a model is a router, unless it prints something and ends.
+func TestRoutes(t *testing.T) {
+	home := "HOME=" + t.TempDir()
+	for _, line := range []string{"", "--models-dir d --port 5", "-c 8192"} {
+		require.True(t, command(line, home).Routes(), line)
+	}
+	for _, line := range []string{"-m x", "-hf a/b", "-dr a", "-mu u", "--version", "--list-devices", "--gpt-oss-20b-default", "--fim-qwen-7b-spec"} {
+		require.False(t, command(line, home).Routes(), line)
+	}
+	require.False(t, command("", home, "LLAMA_ARG_MODEL=x").Routes())
+}
+
+// TestVariablesOfNewerBuilds count as their flags do.
+func TestVariablesOfNewerBuilds(t *testing.T) {
+	for _, variable := range []string{"LLAMA_ARG_SLOT_SAVE_PATH=/keep", "LLAMA_ARG_SLEEP_IDLE_SECONDS=60"} {
+		require.NotEmpty(t, command("-m x", variable).Unstorable(), variable)
+	}
+	require.Empty(t, command("-m x", "LLAMA_ARG_SLEEP_IDLE_SECONDS=-1").Unstorable())
+}
+
 func TestTheLastFlagCountsAndThenTheVariable(t *testing.T) {
 	c := command("--port 1 --port 2 --host h", "LLAMA_ARG_PORT=3", "LLAMA_ARG_HOST=v", "LLAMA_ARG_MODEL=/m")
 	name, number, err := c.Address("none")
