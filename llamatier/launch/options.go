@@ -68,7 +68,7 @@ var (
 	specType    = takes("--spec-type", "LLAMA_ARG_SPEC_TYPE")
 )
 
-// reports are options with which llama-server prints something and ends.
+// reports are options with which prints something and ends.
 var reports = []Option{
 	alone("-h --help --usage", ""), alone("--version", ""), alone("--license", ""), alone("--list-devices", ""),
 	alone("-cl --cache-list", ""), alone("--completion-bash", ""),
@@ -77,8 +77,8 @@ var reports = []Option{
 // Groups are all options of llama.cpp b10488, b10970 and b11434. An option is in a group without
 // effect only if there is no doubt.
 var Groups = []Group{
-	{"llama-server prints something and ends", Never, reports},
-	{"the model's and adapters' content counts instead", Never, []Option{
+	{"prints something and ends", Never, reports},
+	{"their content counts instead", Never, []Option{
 		model, modelURL, docker, repository, takes("-hff --hf-file", "LLAMA_ARG_HF_FILE"), takes("-hft --hf-token", "HF_TOKEN"), adapter,
 	}},
 	{"what clients reach, and how", Never, []Option{
@@ -134,15 +134,15 @@ var Groups = []Group{
 		takes("--mirostat", ""), takes("--mirostat-lr", ""), takes("--mirostat-ent", ""), takes("-l --logit-bias", ""),
 		takes("--grammar", ""), takes("--grammar-file", ""), takes("-j --json-schema", ""), takes("-jf --json-schema-file", ""),
 	}},
-	{"slots: how many, how long, which are kept (not stored where this changes rows)", Never, []Option{
+	{"slots kept; nothing is stored where rows would change", Never, []Option{
 		takes("-c --ctx-size", "LLAMA_ARG_CTX_SIZE"), takes("-np --parallel", "LLAMA_ARG_N_PARALLEL"), takes("--keep", ""), shift,
 		cacheRAM, cachePrompt, either("--cache-idle-slots", "--no-cache-idle-slots", "LLAMA_ARG_CACHE_IDLE_SLOTS"), savePath, sleep,
 		takes("-ctxcp --ctx-checkpoints --swa-checkpoints", "LLAMA_ARG_CTX_CHECKPOINTS"),
 		takes("-cms --checkpoint-min-step", "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT"),
 		takes("-sps --slot-prompt-similarity", ""), takes("-dt --defrag-thold", "LLAMA_ARG_DEFRAG_THOLD"),
 	}},
-	{"drafts: with `none` there are none, and with others nothing is stored", Never, []Option{specType}},
-	{"batches and threads: only sums are ordered otherwise, as beside other requests", Never, []Option{
+	{"others than `none` are not stored", Never, []Option{specType}},
+	{"order of sums, which other requests change too", Never, []Option{
 		takes("-b --batch-size", "LLAMA_ARG_BATCH"), takes("-ub --ubatch-size", "LLAMA_ARG_UBATCH"),
 		either("-cb --cont-batching", "-nocb --no-cont-batching", "LLAMA_ARG_CONT_BATCHING"),
 		takes("-t --threads", "LLAMA_ARG_THREADS"), takes("-tb --threads-batch", ""),
@@ -155,13 +155,13 @@ var Groups = []Group{
 		either("--mmap", "--no-mmap", "LLAMA_ARG_MMAP"), either("-dio --direct-io", "-ndio --no-direct-io", "LLAMA_ARG_DIO"),
 		either("--warmup", "--no-warmup", ""), alone("--check-tensors", ""),
 	}},
-	{"where images are encoded: rows behind an image are not stored", Never, []Option{
+	{"rows behind images are not stored", Never, []Option{
 		either("--mmproj-offload", "--no-mmproj-offload", "LLAMA_ARG_MMPROJ_OFFLOAD"), takes("-mmdev --mmproj-device", "MTMD_BACKEND_DEVICE"),
 	}},
-	{"the media marker in requests; libraries, which count themselves; downloads; traces", Never, []Option{
+	{"libraries count themselves; markers, downloads, traces", Never, []Option{
 		{Env: "LLAMA_MEDIA_MARKER"}, {Env: "GGML_BACKEND_PATH"}, {Env: "LLAMA_CACHE"}, {Env: "GGML_NO_BACKTRACE"},
 	}},
-	{"which devices compute which layers: not on a CPU alone", Split, []Option{
+	{"the CPU computes all layers", Split, []Option{
 		takes("-ngl --gpu-layers --n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"), takes("-dev --device", "LLAMA_ARG_DEVICE"),
 		takes("-sm --split-mode", "LLAMA_ARG_SPLIT_MODE"), takes("-ts --tensor-split", "LLAMA_ARG_TENSOR_SPLIT"),
 		takes("-mg --main-gpu", "LLAMA_ARG_MAIN_GPU"), takes("-fit --fit", "LLAMA_ARG_FIT"),
