@@ -194,7 +194,7 @@ func temporary() string {
 
 // serve listens, runs the engine, and returns how the engine ended.
 func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
-	host, port, err := s.command.Address()
+	host, port, err := s.command.Address(s.real)
 	if err != nil {
 		return nil, false, err
 	}

@@ -42,10 +42,15 @@ func main() {
 	switch {
 	case os.Getenv(roleVariable) == "daemon":
 		daemon(command, real)
+	case tierenv.Enabled() && command.Routes():
+		say(func(log *slog.Logger) { log.Warn("kv tier: off for a router", "remedy", launch.RouterRemedy) })
+		fail(become(real))
 	case !tierenv.Enabled() || !command.Serves():
 		fail(become(real))
 	case command.Hidden() != "":
-		sayHidden(command)
+		say(func(log *slog.Logger) {
+			off(unstored.New(log, nil), command, slog.LevelWarn, telemetry.ObstacleOption, errors.New(command.Hidden()))
+		})
 		fail(become(real))
 	default:
 		state, err := front(real)
@@ -56,11 +61,11 @@ func main() {
 	}
 }
 
-// sayHidden logs that nothing is stored because no server can stand before llama-server. A disk
-// that hangs holds up the start for a bounded time.
-func sayHidden(command launch.Command) {
+// say logs that nothing is stored because no server can stand before llama-server. A disk that
+// hangs holds up the start for a bounded time.
+func say(write func(*slog.Logger)) {
 	lines, log := newDaemonLog()
-	off(unstored.New(log, nil), command, slog.LevelWarn, telemetry.ObstacleOption, errors.New(command.Hidden()))
+	write(log)
 	lines.end(logTimeout)
 }
 

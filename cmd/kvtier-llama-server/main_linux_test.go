@@ -174,6 +174,24 @@ func (s *ours) crash() {
 	require.Error(s.t, err, "a dead llama-server answers nothing")
 }
 
+// TestARouter runs alone, and the log says how its models are stored.
+func TestARouter(t *testing.T) {
+	dir := t.TempDir()
+	real, log := filepath.Join(dir, "llama-server-real"), filepath.Join(dir, "log")
+	require.NoError(t, os.WriteFile(real, []byte("#!/bin/sh\necho alone \"$@\"\n"), 0o700))
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(self, "--models-dir", dir)
+	cmd.Env = append(os.Environ(), mainVariable+"=1", realVariable+"="+real, "OLLAMA_KV_TIERING=1", "HOME="+dir, "XDG_CONFIG_HOME=", install.LogVariable+"="+log)
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	require.Equal(t, "alone --models-dir "+dir+"\n", string(out))
+	lines, err := os.ReadFile(log)
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(string(lines), "\n"))
+	require.Contains(t, string(lines), "run kvtier serve -- llama-server -m model.gguf for each model")
+}
+
 // TestAnEngineThatRefusesOurOptions runs as it was started. Its own output is there, and
 // its own status counts.
 func TestAnEngineThatRefusesOurOptions(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
@@ -224,6 +225,9 @@ func (s *server) reclaim(store *diskstore.Store, keys map[string]string) {
 func (s *server) identify(config tierenv.Config, model identity.Model, seen *engineLook) (map[string]string, error) {
 	files := digests.Open(filepath.Join(config.Local, "digests.json"))
 	numerics := s.command.Numerics()
+	if unknown := s.command.Unknown(); len(unknown) > 0 {
+		s.log.Info("kv tier: options are unknown, so pages are shared only with servers that have them, too", "options", strings.Join(unknown, " "))
+	}
 	if model.LongRope {
 		numerics = append(numerics, fmt.Sprintf("n_ctx=%d", seen.context))
 	}

@@ -136,6 +136,29 @@ func TestALocalDiskThatHangs(t *testing.T) {
 	require.ErrorIs(t, s.awaitDisk(prepare, time.Hour), os.ErrPermission)
 }
 
+// TestOptionsThatNobodyKnows are named once in the log, and are part of the pages' identity.
+func TestOptionsThatNobodyKnows(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "model.gguf")
+	require.NoError(t, testmodel.Write(path, testmodel.Shape{Arch: "llama", Seed: 1}.WithDefaults()))
+	numerics := make(map[string]string)
+	for _, args := range []string{"", "--load-mode none", "--new 7"} {
+		s, _ := newServer(t, fakeEngine)
+		var lines strings.Builder
+		s.log = slog.New(slog.NewTextHandler(&lines, nil))
+		s.command.Args = append([]string{"-m", path}, strings.Fields(args)...)
+		s.run = &process.Daemon{Engine: s.engineCommand("s.sock", "")}
+		s.run.Engine.Process = &os.Process{Pid: os.Getpid()}
+		config := tierenv.Config{PageTokens: 256}
+		config.Local = t.TempDir()
+		keys, err := s.identify(config, identity.Model{}, &engineLook{shape: &llamastate.Shape{}})
+		require.NoError(t, err)
+		numerics[args] = keys[tierenv.KeyNumerics]
+		require.Equal(t, args == "--new 7", strings.Contains(lines.String(), "options=--new"), lines.String())
+	}
+	require.Equal(t, numerics[""], numerics["--load-mode none"])
+	require.Equal(t, "--new 7", strings.TrimPrefix(numerics["--new 7"], numerics[""]))
+}
+
 // TestAModelThatIsReplaced after the engine has read it gives the engine's rows no name.
 func TestAModelThatIsReplaced(t *testing.T) {
 	model := func(seed int64) string {

@@ -62,7 +62,7 @@ pages, the log, the address for clients, or the reason why nothing is stored.`,
 			if err := errors.Join(os.Setenv(tieringVar, "1"), os.Setenv(realServerVar, real)); err != nil {
 				return err
 			}
-			sayServed(out.stderr, log, launch.Command{Args: args[1:], Environ: os.Environ()})
+			sayServed(out.stderr, log, real, launch.Command{Args: args[1:], Environ: os.Environ()})
 			return become(server, args[1:])
 		},
 	}
@@ -86,10 +86,13 @@ func findReal(name string) (string, error) {
 
 // sayServed tells the person at the terminal about a llama-server that will run behind kvtier.
 // Its own output names a socket as its address.
-func sayServed(w io.Writer, log *slog.Logger, c launch.Command) {
+func sayServed(w io.Writer, log *slog.Logger, real string, c launch.Command) {
 	config, err := tierenv.FromEnvironment(log)
 	why := cmp.Or(c.Hidden(), c.Unstorable())
 	switch {
+	case c.Routes():
+		fmt.Fprintf(w, "kvtier: nothing is stored: %s\n", launch.RouterRemedy)
+		return
 	case !c.Serves():
 		return // it prints something and ends, or computes embeddings
 	case err != nil:
@@ -100,7 +103,10 @@ func sayServed(w io.Writer, log *slog.Logger, c launch.Command) {
 	} else {
 		fmt.Fprintf(w, "kvtier: pages are kept in %s; %s says whether the model is tiered\n", config.Local, cmp.Or(install.LogPath(), "no log (set "+install.LogVariable+" to a file)"))
 	}
-	if host, port, err := c.Address(); err == nil && c.Hidden() == "" {
+	if c.Hidden() != "" {
+		return
+	}
+	if host, port, err := c.Address(real); err == nil {
 		fmt.Fprintf(w, "kvtier: clients connect to http://%s; the socket that llama-server names below is kvtier's own\n", net.JoinHostPort(host, strconv.Itoa(port)))
 	}
 }

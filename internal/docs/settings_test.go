@@ -16,6 +16,7 @@ import (
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/kvcache/paging"
+	"github.com/kvtier/kvtier/llamatier/launch"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/expose"
 )
@@ -210,12 +211,11 @@ func requireLogged(t *testing.T, program string, lines, messages []string) {
 	}
 }
 
-const metrics = "docs/metrics.md"
-
-// tables are the tables of metrics in the document, by the mark around each.
-func tables() map[string]string {
-	return map[string]string{"metrics": metricRows(telemetry.Metrics), "extra": metricRows(expose.Extra)}
-}
+// Documents with tables that the code makes.
+const (
+	metrics    = "docs/metrics.md"
+	underLlama = "docs/llama-server.md"
+)
 
 func metricRows(list []telemetry.Metric) string {
 	var b strings.Builder
@@ -230,24 +230,78 @@ func metricRows(list []telemetry.Metric) string {
 	return b.String()
 }
 
-// TestMetrics: the document has every metric as the code has it. KVTIER_UPDATE=1 writes the
-// tables.
-func TestMetrics(t *testing.T) {
-	text := read(t, metrics)
-	for name, want := range tables() {
-		begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->"
+// optionRows are the options of llama-server that change no row, or only with a GPU. Names with
+// the same first word are one, if all of them are in one group.
+func optionRows() string {
+	members, groups := make(map[string]int), make(map[string]int)
+	for _, g := range launch.Groups {
+		here := make(map[string]bool)
+		for _, o := range g.Options {
+			members[family(o)]++
+			here[family(o)] = true
+		}
+		for name := range here {
+			groups[name]++
+		}
+	}
+	var b strings.Builder
+	b.WriteString("| why not | options |\n|---|---|\n")
+	for _, g := range launch.Groups {
+		if g.Rows == launch.Always {
+			continue
+		}
+		var names []string
+		for _, o := range g.Options {
+			name := family(o)
+			if members[name] == 1 || groups[name] > 1 {
+				name = longName(o)
+			}
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		fmt.Fprintf(&b, "| %s | `%s` |\n", g.Why, strings.Join(slices.Compact(names), "` `"))
+	}
+	return b.String()
+}
+
+// longName is an option's first long flag, or its variable if it has no flag.
+func longName(o launch.Option) string {
+	for _, flag := range o.Flags {
+		if strings.HasPrefix(flag, "--") {
+			return flag
+		}
+	}
+	return o.Env
+}
+
+// family stands for all names with an option's first word.
+func family(o launch.Option) string {
+	name, long := strings.CutPrefix(longName(o), "--")
+	if word, _, more := strings.Cut(name, "-"); long && more {
+		return "--" + word + "-…"
+	}
+	return longName(o)
+}
+
+// TestTables: the documents have every metric and every option of llama-server as the code has it.
+// KVTIER_UPDATE=1 writes the tables, each between marks with its name.
+func TestTables(t *testing.T) {
+	for _, table := range []struct{ path, name, want string }{
+		{metrics, "metrics", metricRows(telemetry.Metrics)},
+		{metrics, "extra", metricRows(expose.Extra)},
+		{underLlama, "options", optionRows()},
+	} {
+		text := read(t, table.path)
+		begin, end := "<!-- "+table.name+" -->\n", "<!-- /"+table.name+" -->"
 		before, rest, found := strings.Cut(text, begin)
 		require.True(t, found, begin)
 		got, after, found := strings.Cut(rest, end)
 		require.True(t, found, end)
 		if os.Getenv("KVTIER_UPDATE") != "" {
-			text = before + begin + want + end + after
-			got = want
+			require.NoError(t, os.WriteFile(filepath.Join(root, table.path), []byte(before+begin+table.want+end+after), 0o644))
+			got = table.want
 		}
-		require.Equal(t, want, got)
-	}
-	if os.Getenv("KVTIER_UPDATE") != "" {
-		require.NoError(t, os.WriteFile(filepath.Join(root, metrics), []byte(text), 0o644))
+		require.Equal(t, table.want, got)
 	}
 }
 

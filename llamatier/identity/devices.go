@@ -48,3 +48,20 @@ func devices(root string, libraries []string) []string {
 	slices.Sort(kinds)
 	return slices.Compact(kinds)
 }
+
+// cpuLibrary matches the names of ggml's libraries with which the CPU computes.
+var cpuLibrary = regexp.MustCompile(`^libggml-(base|cpu|blas)\b`)
+
+// onCPU reports whether nothing besides the CPU can compute layers. It is not known for an engine
+// whose libraries are part of its program.
+func onCPU(libraries []string) bool {
+	known := false
+	for _, path := range libraries {
+		name := filepath.Base(path)
+		if strings.HasPrefix(name, "libggml-") && !cpuLibrary.MatchString(name) {
+			return false
+		}
+		known = known || strings.HasPrefix(name, "libggml-cpu")
+	}
+	return known
+}

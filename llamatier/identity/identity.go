@@ -37,6 +37,9 @@ func Of(c launch.Command, numerics []string, config tierenv.Config, shape *llama
 		return nil, fmt.Errorf("identify llama-server: %w", err)
 	}
 	numerics = slices.Concat(numerics, devices("/", libraries), machine())
+	if !onCPU(libraries) { // rows of a layer differ with its device
+		numerics = append(numerics, c.Split()...)
+	}
 	form, err := json.Marshal(shape)
 	if err != nil {
 		return nil, err

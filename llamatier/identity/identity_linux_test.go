@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/tierenv"
@@ -32,4 +33,35 @@ func TestIdentityNamesTheCacheType(t *testing.T) {
 	require.Equal(t, "q8_0/f16", one[tierenv.KeyCacheType])
 	require.Len(t, one[tierenv.KeyShape], 64)
 	require.NotEqual(t, tierenv.Fingerprint(one), tierenv.Fingerprint(other))
+}
+
+// TestTheSplitOfLayersCounts where a device may compute besides the CPU.
+func TestTheSplitOfLayersCounts(t *testing.T) {
+	dir := t.TempDir()
+	model := filepath.Join(dir, "model.gguf")
+	require.NoError(t, os.WriteFile(model, []byte("weights"), 0o600))
+	files := digests.Open(filepath.Join(dir, "digests.json"))
+	numerics := func(args ...string) string {
+		c := launch.Command{Args: append([]string{"-m", model}, args...), Environ: []string{"LLAMA_ARG_FIT_TARGET=512"}}
+		id, err := Of(c, nil, tierenv.Config{PageTokens: 256}, &llamastate.Shape{}, os.Getpid(), files)
+		require.NoError(t, err)
+		return id[tierenv.KeyNumerics]
+	}
+	const split = "-ngl 16 LLAMA_ARG_FIT_TARGET=512"
+	require.Contains(t, numerics("-ngl", "16"), split, "which libraries compute is not known")
+	mapLibrary(t, filepath.Join(dir, "libggml-cpu-haswell.so"))
+	require.Equal(t, numerics("-ngl", "16"), numerics("--main-gpu", "1"))
+	mapLibrary(t, filepath.Join(dir, "libggml-cuda.so"))
+	require.Contains(t, numerics("-ngl", "16"), split)
+}
+
+// mapLibrary has this process map a library until the test ends.
+func mapLibrary(t *testing.T, path string) {
+	require.NoError(t, os.WriteFile(path, []byte("code"), 0o600))
+	file, err := os.Open(path)
+	require.NoError(t, err)
+	defer file.Close()
+	memory, err := unix.Mmap(int(file.Fd()), 0, 4, unix.PROT_READ, unix.MAP_PRIVATE)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Munmap(memory)) })
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/ollama/ollama/fs/ggml"
@@ -92,4 +93,15 @@ func TestTheEnginesCode(t *testing.T) {
 	require.Equal(t, one, two)
 	_, _, err = engineDigest(-1, files)
 	require.Error(t, err)
+}
+
+// TestOnCPU: the split of layers is left out only where it is known that the CPU computes all.
+func TestOnCPU(t *testing.T) {
+	cpu := []string{"/x/libggml-base.so.0", "/x/libggml-blas.so", "/x/libggml-cpu-haswell.so", "/x/libggml.so", "/x/libllama.so"}
+	require.True(t, onCPU(cpu))
+	require.True(t, onCPU([]string{"/x/libggml-cpu.so.0"}))
+	for _, device := range []string{"cuda", "hip", "vulkan", "metal", "rpc", "cpux"} {
+		require.False(t, onCPU(append(slices.Clip(cpu), "/x/"+device+"/libggml-"+device+".so")), device)
+	}
+	require.False(t, onCPU([]string{"/lib/libc.so.6"}), "ggml is part of the program")
 }

@@ -30,22 +30,42 @@ func TestServes(t *testing.T) {
 	}
 }
 
+// TestRoutes: a llama-server without a model is a router, unless it prints something and ends.
+func TestRoutes(t *testing.T) {
+	home := "HOME=" + t.TempDir()
+	for _, line := range []string{"", "--models-dir d --port 5", "-c 8192"} {
+		require.True(t, command(line, home).Routes(), line)
+	}
+	for _, line := range []string{"-m x", "-hf a/b", "-dr a", "-mu u", "--version", "--list-devices", "--gpt-oss-20b-default", "--fim-qwen-7b-spec"} {
+		require.False(t, command(line, home).Routes(), line)
+	}
+	require.False(t, command("", home, "LLAMA_ARG_MODEL=x").Routes())
+}
+
+// TestVariablesOfNewerBuilds count as their flags do.
+func TestVariablesOfNewerBuilds(t *testing.T) {
+	for _, variable := range []string{"LLAMA_ARG_SLOT_SAVE_PATH=/keep", "LLAMA_ARG_SLEEP_IDLE_SECONDS=60"} {
+		require.NotEmpty(t, command("-m x", variable).Unstorable(), variable)
+	}
+	require.Empty(t, command("-m x", "LLAMA_ARG_SLEEP_IDLE_SECONDS=-1").Unstorable())
+}
+
 func TestTheLastFlagCountsAndThenTheVariable(t *testing.T) {
 	c := command("--port 1 --port 2 --host h", "LLAMA_ARG_PORT=3", "LLAMA_ARG_HOST=v", "LLAMA_ARG_MODEL=/m")
-	name, number, err := c.Address()
+	name, number, err := c.Address("none")
 	require.NoError(t, err)
 	require.Equal(t, "h", name)
 	require.Equal(t, 2, number)
 	require.Equal(t, "/m", c.Model())
 
-	name, number, err = command("", "LLAMA_ARG_PORT=3").Address()
+	name, number, err = command("", "LLAMA_ARG_PORT=3").Address("none")
 	require.NoError(t, err)
 	require.Equal(t, "127.0.0.1", name)
 	require.Equal(t, 3, number)
 
-	_, _, err = command("--port x").Address()
+	_, _, err = command("--port x").Address("none")
 	require.Error(t, err)
-	_, number, err = command("--model m --port").Address()
+	_, number, err = command("--model m --port").Address("none")
 	require.NoError(t, err)
 	require.Equal(t, 8080, number, "llama-server itself refuses a flag without a value")
 }
