@@ -15,15 +15,14 @@ import (
 const answerOpening = 16
 
 // turnEnd returns the number of a prompt's tokens before those that open the answer: before the
-// last control token, if that is near the end. Without one, as in a text, it returns all tokens but
-// the last, which is always computed: the same text may be asked for again.
+// last control token, if that is near the end. Otherwise it returns 0.
 func turnEnd(tokens []int32, control func(token int32) bool) int {
 	for i := len(tokens) - 1; i >= max(0, len(tokens)-answerOpening); i-- {
 		if control(tokens[i]) {
 			return i
 		}
 	}
-	return max(0, len(tokens)-1)
+	return 0
 }
 
 const (

@@ -204,22 +204,3 @@ func TestAThinkingConversationComesBack(t *testing.T) {
 		})
 	}
 }
-
-// TestATextComesBack: a prompt without control tokens is asked for again after a kill.
-func TestATextComesBack(t *testing.T) {
-	for _, shape := range []testmodel.Shape{{Arch: "lfm2"}, {Arch: "gemma3", Window: 128}} {
-		t.Run(shape.Arch, func(t *testing.T) {
-			o := llamatest.Options{Model: aModel(t, shape), Args: []string{"-c", "4096", "-np", "1"}, Root: filepath.Join(t.TempDir(), "pages")}
-			text := someTokens(1, 1500)
-			s := start(t, o)
-			want := s.complete(text, 12)
-			require.Equal(t, len(text), want.Timings.Computed, "both steps count as one request")
-			s.Kill()
-
-			s = start(t, o)
-			got := s.complete(text, 12)
-			require.Equal(t, len(text)-1, got.Timings.Cached)
-			requireSame(t, want, got, float64(min(1, shape.Window))*0.05)
-		})
-	}
-}
