@@ -61,7 +61,7 @@ func TestOllamaOutput(t *testing.T) {
 	plan := &install.Plan{
 		Ollama: install.Ollama{Folder: "/usr/lib/ollama", Service: "ollama.service"},
 		Steps:  []install.Step{{Text: "write /etc/kvtier.conf", Shows: "[Service]\nStateDirectory=kvtier\n"}, {Text: "systemctl daemon-reload"}},
-		Hints:  []string{"Ollama v0.99.0 is newer than v0.32.15."},
+		Hints:  []string{"Ollama v0.99.0 is newer than v0.34.2."},
 	}
 	require.NoError(t, ollamaFlags{dryRun: true}.carryOut(t.Context(), o, plan, "install"))
 	require.Equal(t, `The steps of install:
@@ -71,20 +71,20 @@ func TestOllamaOutput(t *testing.T) {
        | StateDirectory=kvtier
   2. systemctl daemon-reload
 
-Ollama v0.99.0 is newer than v0.32.15.
+Ollama v0.99.0 is newer than v0.34.2.
 `, out.String())
 
 	out.Reset()
 	all := []install.Status{
 		{
-			Ollama: "0.32.15", Service: "ollama.service", Folder: "/usr/local/lib/ollama", State: install.Installed, Kvtier: "0.1.0",
+			Ollama: "0.34.2", Service: "ollama.service", Folder: "/usr/local/lib/ollama", State: install.Installed, Kvtier: "0.1.0",
 			URL: "http://127.0.0.1:11434", Answers: true, Tiering: "on", Log: "/var/log/kvtier/llama-server.log", LastLog: `msg="kv tier: on"`,
 		},
 		{Executable: "/usr/bin/ollama", State: install.Unsupported, Tiering: "off", Hints: []string{"/usr/bin/ollama has no llama-server."}},
 	}
 	require.NoError(t, showStatus(o, all))
 	require.Equal(t, `OLLAMA     SERVICE           FOLDER                   STATE          KVTIER    SERVER             TIERING
-0.32.15    ollama.service    /usr/local/lib/ollama    installed      0.1.0     127.0.0.1:11434    on
+0.34.2    ollama.service    /usr/local/lib/ollama    installed      0.1.0     127.0.0.1:11434    on
 -          -                 -                        unsupported    -         no answer          off
 
 /var/log/kvtier/llama-server.log ends with: msg="kv tier: on"
@@ -95,7 +95,7 @@ Ollama v0.99.0 is newer than v0.32.15.
 	out.Reset()
 	o.asJSON = true
 	require.NoError(t, showStatus(o, all[:1]))
-	require.JSONEq(t, `[{"ollama": "0.32.15", "executable": "", "service": "ollama.service", "folder": "/usr/local/lib/ollama",
+	require.JSONEq(t, `[{"ollama": "0.34.2", "executable": "", "service": "ollama.service", "folder": "/usr/local/lib/ollama",
 		"state": "installed", "kvtier": "0.1.0", "url": "http://127.0.0.1:11434", "answers": true, "tiering": "on", "pages": "",
 		"log": "/var/log/kvtier/llama-server.log", "last_log": "msg=\"kv tier: on\"", "hints": null}]`, out.String())
 	all[0].State = install.Replaced

@@ -137,7 +137,7 @@ var faults = map[string]map[string]func(*machine){
 	"container-pages": {"": container("/data")},
 
 	"not-installed": {
-		"a stock release": status(func(s *install.Status) { s.State, s.Ollama = install.None, "0.32.15" }),
+		"a stock release": status(func(s *install.Status) { s.State, s.Ollama = install.None, "0.34.2" }),
 		"an old release":  status(func(s *install.Status) { s.Ollama = "0.24.0" }),
 	},
 	"install-attention": {"": status(func(s *install.Status) { s.State, s.Hints = install.Replaced, []string{"Run install again."} })},

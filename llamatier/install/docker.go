@@ -3,7 +3,7 @@ package install
 // Dockerfile and Compose are the files with which a container runs ours: a container is
 // changed in its image. docker/ in this repository has the same with a build from source.
 const (
-	Dockerfile = `FROM ollama/ollama:0.32.15
+	Dockerfile = `FROM ollama/ollama:0.34.2
 COPY kvtier-llama-server /usr/lib/ollama/
 RUN cd /usr/lib/ollama && mv llama-server llama-server-real && mv kvtier-llama-server llama-server
 ENV OLLAMA_KV_TIERING=1

@@ -63,7 +63,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
-	w := &world{t: t, dir: dir, says: "0.32.15", saysSystemd: "systemd 252 (252.38)\n+PAM\n"}
+	w := &world{t: t, dir: dir, says: "0.34.2", saysSystemd: "systemd 252 (252.38)\n+PAM\n"}
 	w.sys = &system{os: "linux", find: w.find, run: w.run}
 	w.Machine = &Machine{
 		System: w.sys, Arch: "amd64", UID: os.Geteuid(),
@@ -104,7 +104,7 @@ func (w *world) tarball(prefix, server string) {
 // service makes a service that runs the Ollama of a prefix, as Ollama's own script does.
 func (w *world) service(prefix string) {
 	w.UID = 0
-	w.answers = "0.32.15"
+	w.answers = "0.34.2"
 	for _, dir := range []string{w.State, w.Logs} {
 		require.NoError(w.t, os.MkdirAll(dir, 0o755))
 	}

@@ -69,8 +69,8 @@ func (m *Machine) Search(ctx context.Context, c Choice) ([]Ollama, error) {
 
 // Releases of Ollama.
 const (
-	oldest = "v0.30.0"  // the first one with llama-server
-	tried  = "v0.32.15" // the newest one that the tests have run
+	oldest = "v0.30.0" // the first one with llama-server
+	tried  = "v0.34.2" // the newest one that the tests have run
 
 	unnumbered = "v0.0.0" // a build that nobody gave a version
 )

@@ -266,7 +266,7 @@ func TestServicesThatAreRefused(t *testing.T) {
 		"no service":     {func(w *world) { w.show["LoadState"] = "not-found" }, Options{Choice: Choice{Service: "ai"}}, "systemd has no service ai.service"},
 		"another one":    {func(w *world) { w.show["ExecStart"] = "{ path=/bin/sh ; argv[]=/bin/sh -c x ; }" }, Options{Choice: Choice{Service: "ai"}}, "ai.service runs /bin/sh, not ollama"},
 		"an old Ollama":  {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))); w.says = "0.24.0" }, Options{}, "has no llama-server: Ollama has it from v0.30.0 on, and 0.24.0 is older, or patched"},
-		"no server":      {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))) }, Options{}, "has no llama-server, although it is Ollama 0.32.15; install Ollama again"},
+		"no server":      {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))) }, Options{}, "has no llama-server, although it is Ollama 0.34.2; install Ollama again"},
 		"not ours":       {func(w *world) { w.write("kit/kvtier-llama-server", stockServer, 0o755) }, Options{}, "is not kvtier-llama-server; name that file with --llama-server"},
 		"none of ours":   {func(w *world) { require.NoError(w.t, os.RemoveAll(w.at("kit"))) }, Options{}, "does not exist; name the file with --llama-server"},
 		"no answer":      {func(w *world) { require.NoError(w.t, os.Mkdir(w.at("run"), 0o755)); w.broken = "systemctl" }, Options{}, "ask systemd for ollama.service: exit status 1: it is broken; run the same command with sudo"},
@@ -349,9 +349,9 @@ func TestStatusOfAService(t *testing.T) {
 			w.show["ExecStart"] = "{ path=/usr/bin/env ; argv[]=/usr/bin/env A=b " + w.at("usr/bin/ollama") + " serve ; }"
 			require.NoError(w.t, os.RemoveAll(w.at("usr/local/bin")))
 		}, Replaced, "off", "the drop-in is for another one"},
-		"a newer Ollama":       {func(w *world) { w.answers = "0.99.0" }, Installed, "on", "Ollama v0.99.0 is newer than v0.32.15, the newest one that was tried."},
+		"a newer Ollama":       {func(w *world) { w.answers = "0.99.0" }, Installed, "on", "Ollama v0.99.0 is newer than v0.34.2, the newest one that was tried."},
 		"a build of one's own": {func(w *world) { w.answers = "0.0.0" }, Installed, "on", ""},
-		"an older Ollama":      {func(w *world) { w.answers = "0.31.2" }, Installed, "on", "Ollama v0.31.2 was not tried; v0.32.15 was."},
+		"an older Ollama":      {func(w *world) { w.answers = "0.31.2" }, Installed, "on", "Ollama v0.31.2 was not tried; v0.34.2 was."},
 		"no drop-in":           {func(w *world) { require.NoError(w.t, os.Remove(w.at(dropInFile))) }, Interrupted, "off", "broken off"},
 	} {
 		t.Run(name, func(t *testing.T) {
