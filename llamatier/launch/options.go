@@ -68,7 +68,7 @@ var (
 	specType    = takes("--spec-type", "LLAMA_ARG_SPEC_TYPE")
 )
 
-// reports are options with which prints something and ends.
+// reports are options with which llama-server prints something and ends.
 var reports = []Option{
 	alone("-h --help --usage", ""), alone("--version", ""), alone("--license", ""), alone("--list-devices", ""),
 	alone("-cl --cache-list", ""), alone("--completion-bash", ""),
