@@ -83,9 +83,9 @@ Ollama v0.99.0 is newer than v0.34.2.
 		{Executable: "/usr/bin/ollama", State: install.Unsupported, Tiering: "off", Hints: []string{"/usr/bin/ollama has no llama-server."}},
 	}
 	require.NoError(t, showStatus(o, all))
-	require.Equal(t, `OLLAMA     SERVICE           FOLDER                   STATE          KVTIER    SERVER             TIERING
+	require.Equal(t, `OLLAMA    SERVICE           FOLDER                   STATE          KVTIER    SERVER             TIERING
 0.34.2    ollama.service    /usr/local/lib/ollama    installed      0.1.0     127.0.0.1:11434    on
--          -                 -                        unsupported    -         no answer          off
+-         -                 -                        unsupported    -         no answer          off
 
 /var/log/kvtier/llama-server.log ends with: msg="kv tier: on"
 
