@@ -142,7 +142,7 @@ test-smoke: build ## Build the patched Ollama, restore a conversation in it, try
 	go test -count=1 -timeout 15m -run 'TestRestoredLogitsAreBitIdentical/^flash_f16' ./internal/e2e
 
 .PHONY: test-llama
-test-llama: test-deps ## Build a stock Ollama of today and test it with our llama-server
+test-llama: test-deps test-gpu-llama ## Build a stock Ollama of today and test it with our llama-server
 	scripts/build-llama-server
 	SHARDS=2 scripts/test-shards $(LLAMA)
 	go test -count=1 -timeout 15m -run TestLlama $(TORTURE)
