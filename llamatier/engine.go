@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -103,15 +102,34 @@ var errWrongKey = fmt.Errorf("%w the key", errRefused)
 
 // get sends a request and returns the answer.
 func (e *Engine) get(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	return e.ask(ctx, method, path, body, e.header())
+}
+
+func (e *Engine) header() http.Header {
 	header := http.Header{}
 	if e.Key != "" {
 		header.Set("Authorization", "Bearer "+e.Key)
 	}
-	return e.ask(ctx, method, path, body, header)
+	return header
 }
 
 // ask sends a request with a header and returns the answer.
 func (e *Engine) ask(ctx context.Context, method, path string, body []byte, header http.Header) ([]byte, error) {
+	res, err := e.open(ctx, method, path, body, header)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(res.Body, answerMax))
+	if err != nil {
+		return nil, fmt.Errorf("read llama-server's answer to %s: %w", path, err)
+	}
+	return answer, nil
+}
+
+// open sends a request with a header and returns the answer, whose body is not read yet, unless it
+// is an error.
+func (e *Engine) open(ctx context.Context, method, path string, body []byte, header http.Header) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, Address(path), bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -122,18 +140,15 @@ func (e *Engine) ask(ctx context.Context, method, path string, body []byte, head
 	if err != nil {
 		return nil, fmt.Errorf("ask llama-server for %s: %w", path, err)
 	}
-	defer res.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(res.Body, answerMax))
-	if err != nil {
-		return nil, fmt.Errorf("read llama-server's answer to %s: %w", path, err)
+	if res.StatusCode == http.StatusOK {
+		return res, nil
 	}
+	defer res.Body.Close()
 	if res.StatusCode == http.StatusUnauthorized {
 		return nil, fmt.Errorf("%w for %s", errWrongKey, path)
 	}
-	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%w %s: %s: %s", errRefused, path, res.Status, strings.TrimSpace(string(answer[:min(len(answer), 300)])))
-	}
-	return answer, nil
+	answer, _ := io.ReadAll(io.LimitReader(res.Body, 300)) // as much as there is
+	return nil, fmt.Errorf("%w %s: %s: %s", errRefused, path, res.Status, bytes.TrimSpace(answer))
 }
 
 // Tokenize returns the tokens of a prompt.
@@ -262,20 +277,6 @@ func (e *Engine) Erase(ctx context.Context, slot int) error {
 func (e *Engine) act(ctx context.Context, slot int, action string, in any) error {
 	var out struct{}
 	return e.call(context.WithoutCancel(ctx), http.MethodPost, fmt.Sprintf("/slots/%d?action=%s", slot, action), in, &out)
-}
-
-// Prefill computes a prompt in a slot and drops the answer, of which it returns the account.
-func (e *Engine) Prefill(ctx context.Context, slot int, tokens []int32) (*Answer, error) {
-	in := map[string]any{"prompt": tokens, "n_predict": 0, "id_slot": slot, "cache_prompt": true, "temperature": 0}
-	var out json.RawMessage
-	if err := e.call(ctx, http.MethodPost, "/completion", in, &out); err != nil {
-		return nil, err
-	}
-	answer := ReadAnswer(out)
-	if answer == nil {
-		return nil, errors.New("llama-server does not say how much it computed")
-	}
-	return answer, nil
 }
 
 // Answer is the engine's account of a request, which the end of an answer carries. A slot

@@ -170,7 +170,10 @@ func (f *fakeEngine) serve(w http.ResponseWriter, r *http.Request) {
 		if a == nil {
 			http.Error(w, "request exceeds the available context size", http.StatusBadRequest)
 		} else {
-			fmt.Fprintf(w, `{"timings":{"cache_n":%d,"prompt_n":%d,"predicted_n":%d,"prompt_ms":%d}}`, a.Cached, a.Processed, a.Generated, 20*a.Processed)
+			for _, done := range []int{0, a.Processed / 2, a.Processed} {
+				fmt.Fprintf(w, "data: {\"prompt_progress\":{\"total\":%d,\"cache\":%d,\"processed\":%d,\"time_ms\":%d}}\n\n", len(in.Prompt), a.Cached, a.Cached+done, 20*done)
+			}
+			fmt.Fprintf(w, "data: {\"timings\":{\"cache_n\":%d,\"prompt_n\":%d,\"predicted_n\":%d,\"prompt_ms\":%d}}\n\n", a.Cached, a.Processed, a.Generated, 20*a.Processed)
 		}
 	default:
 		http.NotFound(w, r)

@@ -13,7 +13,7 @@ import (
 // and empties it again. The engine must not have answered any request yet. Shape returns an
 // error when ctx ends, although the engine may still use its file.
 func Shape(ctx context.Context, e *Engine, files *slotfile.Files) (*llamastate.Shape, error) {
-	if _, err := e.Prefill(ctx, 0, []int32{0}); err != nil {
+	if _, err := e.Prefill(ctx, 0, []int32{0}, Listener{}); err != nil {
 		return nil, err
 	}
 	learned := make(chan struct{})

@@ -114,7 +114,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	u.counted = <-counted
 	t.table.breakUnknown(s)
 	if r.Rest == nil && !r.Private && !r.AtOnce {
-		t.stage(ctx, u)
+		t.stage(ctx, u, r.Stage)
 	}
 	return u, nil
 }
@@ -144,7 +144,7 @@ func (t *Tier) settle(ctx context.Context, s *slot, r Request) (in *slot, taken 
 }
 
 // stage computes the first part of a prompt, and saves the slot.
-func (t *Tier) stage(ctx context.Context, u *Turn) {
+func (t *Tier) stage(ctx context.Context, u *Turn, l Listener) {
 	s := u.s
 	if t.saver.busy() {
 		return
@@ -155,7 +155,7 @@ func (t *Tier) stage(ctx context.Context, u *Turn) {
 	}
 	first, stop := context.WithTimeout(ctx, t.patience.stage) // the time that was predicted may be far off
 	defer stop()
-	answer, err := t.engine.Prefill(first, s.id, u.tokens[:end])
+	answer, err := t.engine.Prefill(first, s.id, u.tokens[:end], l)
 	u.computed(end, answer)
 	if err != nil {
 		t.log.Debug("kv tier: prompt is computed at once", "slot", s.id, "error", err)

@@ -121,7 +121,7 @@ func TestAccountsOfOtherAPIs(t *testing.T) {
 				a = api{convert: fromMessages, loose: true}
 			}
 			e := end{api: a}
-			_, err := io.ReadAll(&pieces{e.hear(io.NopCloser(strings.NewReader(c.text))), size})
+			_, err := io.ReadAll(&pieces{hearing(&e, c.text), size})
 			require.NoError(t, err)
 			got := e.answer()
 			if got != nil && c.loose {

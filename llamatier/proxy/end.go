@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net/http"
 	"slices"
 	"time"
 
@@ -25,7 +26,8 @@ type end struct {
 	tooLong bool          // the engine refuses the prompt before it computes anything
 	refused bool          // it has
 
-	staged *llamatier.Answer // of the first part of the prompt; nil if there was none
+	staged  *llamatier.Answer // of the first part of the prompt; nil if there was none
+	opening *opening          // of the answer; nil if the client has nothing of it yet
 }
 
 // tell ends the request's turn, and returns the engine's account of the answer, as answer does.
@@ -49,10 +51,21 @@ const endBytes = 16 << 10
 // with it.
 const firstBytes = 4 << 10
 
-// hear begins to listen to a body.
-func (e *end) hear(body io.ReadCloser) io.ReadCloser {
-	e.ReadCloser = body
-	return e
+// passes listens to the engine's answer, and makes it the client's.
+func (e *end) passes(res *http.Response) error {
+	e.ReadCloser, res.Body = res.Body, e
+	e.refused = e.tooLong && res.StatusCode/100 == 4
+	if e.opening != nil {
+		if err := e.opening.continued(res); err != nil {
+			return err
+		}
+	}
+	if e.staged != nil {
+		res.Body = &restamped{ReadCloser: res.Body, staged: e.staged, id: e.opening.named()}
+		res.ContentLength = -1
+		res.Header.Del("Content-Length")
+	}
+	return nil
 }
 
 // Read implements io.Reader.

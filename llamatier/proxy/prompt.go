@@ -14,8 +14,9 @@ import (
 // prompt is a request as far as it is understood.
 type prompt struct {
 	llamatier.Request
-	end  int  // the offset of the body's last brace
-	asIs bool // the request names its slot itself, or llama-server drops the name
+	end       int // the offset of the body's last brace
+	streaming streaming
+	asIs      bool // the request names its slot itself, or llama-server drops the name
 }
 
 // understand finds the prompt's tokens.
@@ -28,7 +29,7 @@ func (h *Handler) understand(r *http.Request, body []byte, a api) (*prompt, erro
 	if end < 0 || set(in["n"], "1") || set(in["n_cmpl"], "1") || set(in["n_cache_reuse"], "0") || set(in["cache_prompt"], "true") {
 		return nil, errNotUnderstood
 	}
-	p := &prompt{end: end, asIs: a.loose, Request: llamatier.Request{Slot: -1}}
+	p := &prompt{end: end, streaming: readStreaming(in), asIs: a.loose, Request: llamatier.Request{Slot: -1}}
 	var err error
 	if p.Tokens, p.Rest, err = h.tokensOf(r, body, in, a); err != nil {
 		return nil, err

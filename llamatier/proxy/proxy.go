@@ -4,7 +4,8 @@
 // Requests and answers pass through byte for byte, with these exceptions:
 //
 //   - The number of the slot is added to a prompt.
-//   - In the answer to a prompt that was computed in two steps, the figures of both are added up.
+//   - In the answer to a prompt that was computed in two steps, the figures of both are added up. A
+//     stream begins with the first step.
 //   - Until prompts may be answered (State.Ready), POST requests and those for the health get
 //     the answer of a llama-server that is loading its model: status 503. So does any request
 //     before llama-server listens.
@@ -69,12 +70,8 @@ func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler
 				*status = res.StatusCode
 			}
 			if heard, ok := res.Request.Context().Value(endKey{}).(*end); ok {
-				res.Body = heard.hear(res.Body)
-				heard.refused = heard.tooLong && res.StatusCode/100 == 4
-				if heard.staged != nil {
-					res.Body = &restamped{ReadCloser: res.Body, staged: heard.staged}
-					res.ContentLength = -1
-					res.Header.Del("Content-Length")
+				if err := heard.passes(res); err != nil {
+					return err
 				}
 			}
 			return ours.hide(res)
@@ -101,6 +98,7 @@ func unavailable(w http.ResponseWriter) {
 // api is a kind of requests with a prompt.
 type api struct {
 	chat    bool
+	named   string                         // the type of its events, if these have names
 	convert func(members) (members, error) // into the body of a chat; nil: it is one, or a prompt
 	loose   bool                           // llama-server drops the number of a slot
 }
@@ -109,9 +107,9 @@ type api struct {
 var prompts = map[string]api{
 	"/completion":          {},
 	"/completions":         {},
-	"/v1/completions":      {},
-	"/chat/completions":    {chat: true},
-	"/v1/chat/completions": {chat: true},
+	"/v1/completions":      {named: "text_completion"},
+	"/chat/completions":    {chat: true, named: "chat.completion.chunk"},
+	"/v1/chat/completions": {chat: true, named: "chat.completion.chunk"},
 	"/responses":           {chat: true, convert: fromResponses},
 	"/v1/responses":        {chat: true, convert: fromResponses},
 	"/v1/messages":         {chat: true, convert: fromMessages, loose: true},
@@ -208,6 +206,11 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 		return
 	}
 	p.Cancel = cancel
+	opening := newOpening(w, p, a)
+	defer opening.end()
+	if opening != nil {
+		p.Stage = llamatier.Listener{Origin: r.Header.Get("Origin"), Hear: opening.hear}
+	}
 	turn, err := t.Begin(ctx, p.Request)
 	if errors.Is(err, llamatier.ErrTaken) {
 		h.pass(w, r)
@@ -216,15 +219,18 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	if err != nil {
 		panic(http.ErrAbortHandler) // the server ends, or the client is gone
 	}
-	h.serveTurn(w, r, turn, p.pinned(body, turn.Slot()))
+	h.serveTurn(w, r, turn, p.pinned(body, turn.Slot()), opening)
 }
 
 // serveTurn has the engine answer a request that has a slot.
-func (h *Handler) serveTurn(w http.ResponseWriter, r *http.Request, turn *llamatier.Turn, body []byte) {
+func (h *Handler) serveTurn(w http.ResponseWriter, r *http.Request, turn *llamatier.Turn, body []byte, opening *opening) {
 	heard := end{staged: turn.Staged, api: prompts[r.URL.Path], tooLong: turn.TooLong}
 	defer func() { h.compare(r.URL.Path, turn, heard.tell(turn)) }()
 	if r.Context().Err() != nil {
 		panic(http.ErrAbortHandler)
+	}
+	if opening.end() {
+		w, heard.opening = opening, opening
 	}
 	heard.sent, heard.began = true, time.Now()
 	r = r.WithContext(context.WithValue(r.Context(), endKey{}, &heard))

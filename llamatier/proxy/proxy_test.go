@@ -348,13 +348,13 @@ func TestTheEndOfAnAnswer(t *testing.T) {
 				continue
 			}
 			var e end
-			b, err := io.ReadAll(io.NopCloser(struct{ io.Reader }{&pieces{e.hear(io.NopCloser(strings.NewReader(text))), size}}))
+			b, err := io.ReadAll(io.NopCloser(struct{ io.Reader }{&pieces{hearing(&e, text), size}}))
 			require.NoError(t, err)
 			require.Equal(t, text, string(b))
 			require.Equal(t, want, e.answer())
 
 			var broken end
-			_, _ = io.CopyN(io.Discard, &pieces{broken.hear(io.NopCloser(strings.NewReader(text))), size}, int64(len(text)))
+			_, _ = io.CopyN(io.Discard, &pieces{hearing(&broken, text), size}, int64(len(text)))
 			switch {
 			case slices.Contains(ends, text):
 				require.Equal(t, want, broken.answer())
@@ -362,7 +362,7 @@ func TestTheEndOfAnAnswer(t *testing.T) {
 				require.Nil(t, broken.answer(), "the engine may have more to say")
 			}
 			var cut end
-			_, _ = io.CopyN(io.Discard, &pieces{cut.hear(io.NopCloser(strings.NewReader(text))), size}, int64(len(text)-1))
+			_, _ = io.CopyN(io.Discard, &pieces{hearing(&cut, text), size}, int64(len(text)-1))
 			require.Nil(t, cut.answer(), "a byte is missing")
 		}
 	}
@@ -375,3 +375,9 @@ type pieces struct {
 }
 
 func (p *pieces) Read(b []byte) (int, error) { return p.Reader.Read(b[:min(len(b), p.size)]) }
+
+// hearing is a text as an answer that passes.
+func hearing(e *end, text string) io.ReadCloser {
+	e.ReadCloser = io.NopCloser(strings.NewReader(text))
+	return e
+}

@@ -16,6 +16,7 @@ import (
 type restamped struct {
 	io.ReadCloser
 	staged *llamatier.Answer
+	id     string // that the answer's events get, because events before them have it; "" for their own
 
 	in   []byte // not looked at yet
 	out  []byte // not read yet
@@ -25,11 +26,12 @@ type restamped struct {
 	took float64 // milliseconds in which they were
 }
 
-// figure matches a figure of an account. In a text, quotes have a backslash before them.
-var figure = regexp.MustCompile(`"(cache_n|cached_tokens|cache_read_input_tokens|input_tokens|cache|time_ms|prompt_n|prompt_ms|prompt_per_token_ms|prompt_per_second)":(-?[0-9][0-9.eE+-]*)`)
+// figure matches the id of an event, or a figure of an account. In a text, quotes have a backslash
+// before them.
+var figure = regexp.MustCompile(`"id":"chatcmpl-[A-Za-z0-9]*|"(cache_n|cached_tokens|cache_read_input_tokens|input_tokens|cache|time_ms|prompt_n|prompt_ms|prompt_per_token_ms|prompt_per_second)":(-?[0-9][0-9.eE+-]*)`)
 
-// unfinished matches an end that may be the beginning of a figure.
-var unfinished = regexp.MustCompile(`"[a-z_]{0,24}("(:[0-9.eE+-]{0,30})?)?$`)
+// unfinished matches an end that may be the beginning of what figure matches.
+var unfinished = regexp.MustCompile(`"id":"[A-Za-z0-9-]{0,45}$|"[a-z_]{0,24}("(:[0-9.eE+-]{0,30})?)?$`)
 
 // Read implements io.Reader.
 func (r *restamped) Read(p []byte) (int, error) {
@@ -54,6 +56,12 @@ func (r *restamped) Read(p []byte) (int, error) {
 // corrected returns a figure with the staged tokens. Figures come in the order of an account.
 func (r *restamped) corrected(text []byte) []byte {
 	name, value, _ := bytes.Cut(text, []byte(":"))
+	if string(name) == `"id"` {
+		if r.id == "" {
+			return text
+		}
+		return []byte(`"id":"` + r.id)
+	}
 	v, err := strconv.ParseFloat(string(value), 64)
 	if err != nil {
 		return text

@@ -1,0 +1,187 @@
+package proxy
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/kvtier/kvtier/llamatier"
+)
+
+// opening is the beginning of a streamed answer, as the client gets it while the first part of its
+// prompt is computed: the header, comments that keep the connection alive and, if the client has asked
+// for it, the progress. Then it is the ResponseWriter of the rest.
+type opening struct {
+	http.ResponseWriter
+	api    api
+	tokens int // of the whole prompt
+	asked  streaming
+
+	mu    sync.Mutex
+	open  bool // the client has the header
+	over  bool // the rest comes
+	timer *time.Timer
+	id    string // of the answer's events
+}
+
+// streaming is the part of a request that says how its answer is streamed.
+type streaming struct {
+	stream   bool
+	progress bool
+	pings    time.Duration   // between two comments; at most 0 for none
+	model    json.RawMessage // nil without
+}
+
+// usualPings is the time between two comments if a request names none.
+const usualPings = 30 * time.Second
+
+func readStreaming(in members) streaming {
+	s := streaming{stream: set(in["stream"], "false"), progress: set(in["return_progress"], "false"), pings: usualPings, model: in["model"]}
+	var seconds int32
+	if set(in["sse_ping_interval"], "") && json.Unmarshal(in["sse_ping_interval"], &seconds) == nil {
+		s.pings = time.Duration(seconds) * time.Second
+	}
+	return s
+}
+
+// newOpening returns the opening of a request's answer; nil if that is no stream.
+func newOpening(w http.ResponseWriter, p *prompt, a api) *opening {
+	if !p.streaming.stream {
+		return nil
+	}
+	return &opening{ResponseWriter: w, api: a, tokens: len(p.Tokens), asked: p.streaming, id: "chatcmpl-" + rand.Text()}
+}
+
+// hear tells the client how far the engine is.
+func (o *opening) hear(p llamatier.Progress) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.over {
+		return
+	}
+	event := o.progress(p)
+	if o.open && event == "" {
+		return
+	}
+	if !o.open {
+		maps.Copy(o.Header(), p.Header)
+		for _, ofConnection := range []string{"Connection", "Keep-Alive", "Content-Length"} {
+			o.Header().Del(ofConnection)
+		}
+		o.ResponseWriter.WriteHeader(http.StatusOK)
+		o.open = true
+		o.timer = time.AfterFunc(time.Hour, o.ping)
+	}
+	o.sendLocked(event)
+}
+
+// ping sends a comment.
+func (o *opening) ping() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.over {
+		o.sendLocked(":\n\n")
+	}
+}
+
+// sendLocked sends some bytes of the answer, and a comment some time later. An error is that of the
+// client's connection, which ends its request.
+func (o *opening) sendLocked(event string) {
+	_, _ = io.WriteString(o.ResponseWriter, event)
+	_ = http.NewResponseController(o.ResponseWriter).Flush()
+	if o.asked.pings > 0 {
+		o.timer.Reset(o.asked.pings)
+	}
+}
+
+// progress returns the event in which the engine reports the progress of the whole prompt; "" if the
+// client does not ask for it, or its API has none.
+func (o *opening) progress(p llamatier.Progress) string {
+	if !o.asked.progress || o.api.convert != nil {
+		return ""
+	}
+	event := map[string]any{"prompt_progress": map[string]any{"total": o.tokens, "cache": p.Cached, "processed": p.Processed, "time_ms": p.Took.Milliseconds()}}
+	if o.api.named != "" {
+		maps.Copy(event, map[string]any{"created": time.Now().Unix(), "id": o.id, "object": o.api.named})
+		if o.asked.model != nil {
+			event["model"] = o.asked.model
+		}
+	}
+	choice := map[string]any{"index": 0, "finish_reason": nil}
+	switch {
+	case o.api.chat:
+		choice["delta"] = map[string]any{"role": "assistant", "content": nil}
+		event["choices"] = []any{choice}
+	case o.api.named != "":
+		choice["text"], choice["logprobs"] = "", nil
+		event["choices"] = []any{choice}
+	default:
+		maps.Copy(event, map[string]any{"index": 0, "content": "", "tokens": []int32{}, "stop": false})
+	}
+	text, err := json.Marshal(event)
+	if err != nil {
+		return ""
+	}
+	return "data: " + string(text) + "\n\n"
+}
+
+// end ends the opening, and reports whether the client has the header. A nil opening has none.
+func (o *opening) end() bool {
+	if o == nil {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.over = true
+	if o.timer != nil {
+		o.timer.Stop()
+	}
+	return o.open
+}
+
+// named returns the id of the events that the client may have; "" if there are none.
+func (o *opening) named() string {
+	if o == nil || !o.asked.progress {
+		return ""
+	}
+	return o.id
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (o *opening) WriteHeader(int) {} // the client has it
+
+// Unwrap is for http.ResponseController.
+func (o *opening) Unwrap() http.ResponseWriter { return o.ResponseWriter }
+
+// errorMax bounds an error of the engine, in bytes.
+const errorMax = 64 << 10
+
+// continued makes an answer the rest of a stream that has begun: the engine's error is its last event.
+func (o *opening) continued(res *http.Response) error {
+	if res.StatusCode == http.StatusOK {
+		return nil
+	}
+	text, err := io.ReadAll(io.LimitReader(res.Body, errorMax))
+	if err != nil {
+		return err
+	}
+	res.Body.Close()
+	var in struct {
+		Error json.RawMessage `json:"error"`
+	}
+	if json.Unmarshal(text, &in) != nil || in.Error == nil {
+		in.Error, _ = json.Marshal(map[string]any{"code": res.StatusCode, "message": string(text), "type": "server_error"})
+	}
+	event := fmt.Sprintf("data: {\"error\":%s}\n\n", in.Error)
+	if o.api.loose {
+		event = fmt.Sprintf("event: error\ndata: %s\n\n", in.Error)
+	}
+	res.Body = io.NopCloser(bytes.NewReader([]byte(event)))
+	return nil
+}
