@@ -14,6 +14,8 @@ type slot struct {
 	busy bool      // a request or a save uses it
 	used time.Time // end of the last request
 
+	begun uint64 // requests in it
+
 	cancel context.CancelFunc       // gives up the request that runs in it; nil without
 	idle   interface{ Stop() bool } // saves the slot; nil: nothing to save
 

@@ -172,13 +172,15 @@ func (t *table) takeUnused(s *slot) bool {
 }
 
 // begin notes that a request begins in a busy slot, which is given up at once if the table is closed.
-func (t *table) begin(s *slot, cancel context.CancelFunc) {
+func (t *table) begin(s *slot, cancel context.CancelFunc) Served {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.cancel = cancel
+	s.begun++
 	if t.closed {
 		cancel()
 	}
+	return Served{s.id, s.begun}
 }
 
 // end makes the slot of a request free, with a new description, and has it saved some time later.

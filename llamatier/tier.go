@@ -96,7 +96,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	u.TooLong = len(r.Tokens) >= t.context
 	u.asked = inquire(&t.why, r)
 	u.counted = t.counter.least()
-	t.table.begin(s, r.Cancel)
+	u.served = t.table.begin(s, r.Cancel)
 	if t.obstacles.off.Load() || taken || u.TooLong {
 		return u, nil
 	}

@@ -47,6 +47,8 @@ type world struct {
 
 	mu     sync.Mutex
 	timers []*timer
+	last   Served  // the last request of ask
+	said   []int32 // its prompt
 }
 
 // timer is a timer that a test sets off.
@@ -173,6 +175,9 @@ func (w *world) ask(r Request, predict int) int {
 	require.NoError(w.t, err)
 	turn.End(w.engine.slots[turn.Slot()].complete(w.engine, ctx, r.Tokens, predict))
 	w.accounted()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last, w.said = turn.Served(), r.Tokens
 	return turn.Restored
 }
 

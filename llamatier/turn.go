@@ -27,6 +27,10 @@ type Turn struct {
 	private bool
 	counted int // at most Engine.Generated before the request
 
+	served   Served
+	room     int        // of the slot, in tokens; of a turn from Resume, as is
+	counting <-chan int // that gets counted
+
 	began    time.Time
 	held     int // tokens of the prompt that the slot held before the restore
 	restored restored

@@ -27,9 +27,17 @@ func TestRandomUsers(t *testing.T) {
 		w.tier.patience.leave = 0
 		var texts [][]int32
 		for range rapid.IntRange(3, 25).Draw(rt, "steps") {
-			switch rapid.SampledFrom(strings.Fields("ask ask ask ask giveup retype refused idle idle private unknown refuse restart memory together")).Draw(rt, "step") {
+			switch rapid.SampledFrom(strings.Fields("ask ask ask ask resume resume resumed giveup retype refused idle idle private unknown refuse restart memory together")).Draw(rt, "step") {
 			case "ask":
 				w.ask(ask(draw(rt, &texts)), rapid.IntRange(0, 200).Draw(rt, "predict"))
+			case "resume": // as expected, or not
+				tokens := append(slices.Clone(w.said), prompt(rapid.IntRange(1, 50).Draw(rt, "seed"), rapid.IntRange(0, 20).Draw(rt, "more"))...)
+				if rapid.IntRange(0, 3).Draw(rt, "other") == 0 {
+					tokens = draw(rt, &texts)
+				}
+				w.resume(tokens, rapid.IntRange(0, 200).Draw(rt, "predict"), rapid.IntRange(0, 4).Draw(rt, "learned") > 0)
+			case "resumed": // the client goes away
+				w.resume(append(slices.Clone(w.said), 4, 5), -1, true)
 			case "giveup":
 				w.giveUp(rt, draw(rt, &texts), w.idle)
 			case "retype":

@@ -23,21 +23,21 @@ type end struct {
 	began   time.Time     // when the request was sent
 	prefill time.Duration // from then to the first event of a stream of Messages; 0 before
 	ending  bool          // the last event of a stream of Responses has begun, which repeats the whole answer
-	tooLong bool          // the engine refuses the prompt before it computes anything
-	refused bool          // it has
+	status  int           // of the answer
 
+	turn    *llamatier.Turn
 	staged  *llamatier.Answer // of the first part of the prompt; nil if there was none
 	opening *opening          // of the answer; nil if the client has nothing of it yet
 }
 
 // tell ends the request's turn, and returns the engine's account of the answer, as answer does.
-func (e *end) tell(turn *llamatier.Turn) *llamatier.Answer {
-	if !e.sent || e.refused {
-		turn.Drop()
+func (e *end) tell() *llamatier.Answer {
+	if !e.sent || e.turn.TooLong && e.status/100 == 4 { // the engine has computed nothing
+		e.turn.Drop()
 		return nil
 	}
 	answer := e.answer()
-	turn.End(answer)
+	e.turn.End(answer)
 	return answer
 }
 
@@ -54,7 +54,7 @@ const firstBytes = 4 << 10
 // passes listens to the engine's answer, and makes it the client's.
 func (e *end) passes(res *http.Response) error {
 	e.ReadCloser, res.Body = res.Body, e
-	e.refused = e.tooLong && res.StatusCode/100 == 4
+	e.status = res.StatusCode
 	if e.opening != nil {
 		if err := e.opening.continued(res); err != nil {
 			return err

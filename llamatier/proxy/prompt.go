@@ -14,14 +14,26 @@ import (
 // prompt is a request as far as it is understood.
 type prompt struct {
 	llamatier.Request
+	api       api
+	in        members // the body, as llama-server reads it
+	text      text
 	end       int // the offset of the body's last brace
 	streaming streaming
 	asIs      bool // the request names its slot itself, or llama-server drops the name
 }
 
-// understand finds the prompt's tokens.
+// understand finds a request's prompt and the prompt's tokens.
 func (h *Handler) understand(r *http.Request, body []byte, a api) (*prompt, error) {
-	var in members // as llama-server reads them
+	p, err := readPrompt(r, body, a)
+	if err != nil {
+		return nil, err
+	}
+	return p, h.find(r.Context(), p, body)
+}
+
+// readPrompt reads a request without the prompt's tokens.
+func readPrompt(r *http.Request, body []byte, a api) (*prompt, error) {
+	var in members
 	if err := json.Unmarshal(body, &in); err != nil {
 		return nil, err
 	}
@@ -29,11 +41,7 @@ func (h *Handler) understand(r *http.Request, body []byte, a api) (*prompt, erro
 	if end < 0 || set(in["n"], "1") || set(in["n_cmpl"], "1") || set(in["n_cache_reuse"], "0") || set(in["cache_prompt"], "true") {
 		return nil, errNotUnderstood
 	}
-	p := &prompt{end: end, streaming: readStreaming(in), asIs: a.loose, Request: llamatier.Request{Slot: -1}}
-	var err error
-	if p.Tokens, p.Rest, err = h.tokensOf(r, body, in, a); err != nil {
-		return nil, err
-	}
+	p := &prompt{api: a, in: in, text: textOf(r.URL.Path, in), end: end, streaming: readStreaming(in), asIs: a.loose, Request: llamatier.Request{Slot: -1}}
 	p.Private = set(in["kv_store"], "true") || set(in["lora"], "[]")
 	// An account with a speed alone cannot be corrected, and an answer that llama-server keeps is
 	// read again from a byte on.
@@ -56,34 +64,36 @@ func set(value json.RawMessage, usual string) bool {
 	return text != "" && text != "null" && text != usual
 }
 
-// tokensOf returns the tokens of a body.
-func (h *Handler) tokensOf(r *http.Request, body []byte, in members, a api) (tokens, rest []int32, err error) {
-	if a.convert != nil {
-		if in, err = a.convert(in); err != nil {
-			return nil, nil, err
+// find finds the tokens of a prompt with a body.
+func (h *Handler) find(ctx context.Context, p *prompt, body []byte) (err error) {
+	in := p.in
+	if p.api.convert != nil {
+		if in, err = p.api.convert(in); err != nil {
+			return err
 		}
 		body = encode(in)
 	}
-	return h.tokens(r, body, in, a.chat)
+	p.Tokens, p.Rest, err = h.tokens(ctx, body, in, p.api.chat)
+	return err
 }
 
 // tokens returns the tokens of a prompt that is a text, a list of tokens, or a chat, up to the
 // first image or sound, and numbers that stand for the rest.
-func (h *Handler) tokens(r *http.Request, body []byte, in members, chat bool) (tokens, rest []int32, err error) {
+func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat bool) (tokens, rest []int32, err error) {
 	if prompt := bytes.TrimSpace(in["prompt"]); !chat && bytes.HasPrefix(prompt, []byte("[")) {
 		if err := json.Unmarshal(prompt, &tokens); err != nil || len(tokens) == 0 {
 			return nil, nil, errNotUnderstood
 		}
 		return tokens, nil, nil
 	}
-	text, media, err := h.text(r.Context(), body, in, chat)
+	text, media, err := h.text(ctx, body, in, chat)
 	if err == nil && len(media) > 0 {
-		text, rest, err = h.cut(r.Context(), text, media)
+		text, rest, err = h.cut(ctx, text, media)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	tokens, err = h.engine.Tokenize(r.Context(), text)
+	tokens, err = h.engine.Tokenize(ctx, text)
 	return tokens, rest, err
 }
 

@@ -45,6 +45,7 @@ type Handler struct {
 	tier  *llamatier.Tier
 	early early                 // requests before the tier
 	wrong map[string]misreading // by path
+	talks []talk                // one for each slot
 }
 
 // State says how far the engine is.
@@ -184,19 +185,30 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	defer cancel()
 	r = r.WithContext(ctx)
 	body, done, err := h.bodies.readBody(r)
-	defer done()
 	if err != nil {
+		done()
 		http.Error(w, "read the request: "+err.Error(), http.StatusBadRequest)
 		return
 	}
 	if body == nil {
+		done()
 		h.log.Debug("kv tier: request passes through", "path", r.URL.Path, "reason", "it is large, or many are")
 		h.pass(w, r)
 		return
 	}
-	limited, stop := context.WithTimeout(ctx, h.patience)
-	p, err := h.understand(r.WithContext(limited), body, a)
-	stop()
+	p, err := readPrompt(r, body, a)
+	if err == nil {
+		if turn := h.resume(ctx, t, p, cancel); turn != nil {
+			h.serveHot(w, r, turn, p, body, done)
+			return
+		}
+	}
+	defer done()
+	if err == nil {
+		limited, stop := context.WithTimeout(ctx, h.patience)
+		err = h.find(limited, p, body)
+		stop()
+	}
 	if ctx.Err() != nil {
 		panic(http.ErrAbortHandler) // the client is gone, and the engine has not heard of its request
 	}
@@ -205,13 +217,18 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 		h.pass(w, r)
 		return
 	}
+	h.serveCold(w, r, t, p, body, cancel)
+}
+
+// serveCold serves a request whose prompt's tokens are known.
+func (h *Handler) serveCold(w http.ResponseWriter, r *http.Request, t *llamatier.Tier, p *prompt, body []byte, cancel context.CancelFunc) {
 	p.Cancel = cancel
-	opening := newOpening(w, p, a)
+	opening := newOpening(w, p, p.api)
 	defer opening.end()
 	if opening != nil {
 		p.Stage = llamatier.Listener{Origin: r.Header.Get("Origin"), Hear: opening.hear}
 	}
-	turn, err := t.Begin(ctx, p.Request)
+	turn, err := t.Begin(r.Context(), p.Request)
 	if errors.Is(err, llamatier.ErrTaken) {
 		h.pass(w, r)
 		return
@@ -219,21 +236,22 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	if err != nil {
 		panic(http.ErrAbortHandler) // the server ends, or the client is gone
 	}
-	h.serveTurn(w, r, turn, p.pinned(body, turn.Slot()), opening)
-}
-
-// serveTurn has the engine answer a request that has a slot.
-func (h *Handler) serveTurn(w http.ResponseWriter, r *http.Request, turn *llamatier.Turn, body []byte, opening *opening) {
-	heard := end{staged: turn.Staged, api: prompts[r.URL.Path], tooLong: turn.TooLong}
-	defer func() { h.compare(r.URL.Path, turn, heard.tell(turn)) }()
-	if r.Context().Err() != nil {
-		panic(http.ErrAbortHandler)
-	}
+	heard := &end{turn: turn, staged: turn.Staged, api: p.api}
 	if opening.end() {
 		w, heard.opening = opening, opening
 	}
+	h.note(turn, p.text)
+	defer func() { h.compare(r.URL.Path, turn, heard.tell()) }()
+	h.forward(w, r, heard, p.pinned(body, turn.Slot()))
+}
+
+// forward has the engine answer a request that has a slot.
+func (h *Handler) forward(w http.ResponseWriter, r *http.Request, heard *end, body []byte) {
+	if r.Context().Err() != nil {
+		panic(http.ErrAbortHandler)
+	}
 	heard.sent, heard.began = true, time.Now()
-	r = r.WithContext(context.WithValue(r.Context(), endKey{}, &heard))
+	r = r.WithContext(context.WithValue(r.Context(), endKey{}, heard))
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
 	h.proxy.ServeHTTP(w, r)
