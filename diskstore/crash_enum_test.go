@@ -3,7 +3,6 @@ package diskstore
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -20,15 +19,12 @@ import (
 
 const (
 	// crashStates and crashStatesLong are the least numbers of crashes checked in a normal run
-	// and in a long one.
+	// and in a long one, which takes half an hour on two cores.
 	crashStates     = 10_000
-	crashStatesLong = 1_000_000
+	crashStatesLong = 200_000
 
 	// crashSeeds is the number of different halves that survive each crash.
 	crashSeeds = 8
-
-	// longEnv requests the long run.
-	longEnv = "KVTIER_LONG"
 )
 
 // TestCrashAtEveryOperation cuts the power at every operation of a workload that uses every
@@ -43,8 +39,8 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	}
 }
 
-// nameModes are the values of Options.LazyNames, and a store that makes pages lossy. A normal run
-// crashes at one in share points.
+// nameModes are the values of Options.LazyNames, and a store that makes pages lossy. One in share of the
+// crashes is checked; a normal run crashes at one in share points.
 var nameModes = []struct {
 	name  string
 	set   func(*Options)
@@ -59,10 +55,11 @@ var nameModes = []struct {
 }
 
 func crashAtEveryOperation(t *testing.T, edit func(*Options), share int) {
-	want, long := int64(crashStates/share), os.Getenv(longEnv) != ""
+	want, long := int64(crashStates), longRun()
 	if long {
 		want = crashStatesLong
 	}
+	want /= int64(share)
 	var states int64
 	for seed := uint64(1); states < want && !t.Failed(); seed++ {
 		r := recordCrashes(t, seed, edit)
