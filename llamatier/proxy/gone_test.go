@@ -177,18 +177,24 @@ func TestRequestsThatComputeNothing(t *testing.T) {
 
 // TestRequestsThatAreRefused before anything is computed leave the slots as they were.
 func TestRequestsThatAreRefused(t *testing.T) {
-	for status, trusted := range map[int]bool{
-		http.StatusNotFound: true, http.StatusNotImplemented: true, http.StatusUnauthorized: true,
-		http.StatusBadRequest: false, http.StatusInternalServerError: false, http.StatusOK: false,
+	const some, chat = "/v1/embeddings", "/v1/messages"
+	for _, c := range []struct {
+		path    string
+		status  int
+		trusted bool
+	}{
+		{some, http.StatusNotFound, true}, {some, http.StatusNotImplemented, true}, {some, http.StatusUnauthorized, true},
+		{some, http.StatusBadRequest, false}, {some, http.StatusInternalServerError, false}, {some, http.StatusOK, false},
+		{chat, http.StatusBadRequest, true}, {chat, http.StatusInternalServerError, false},
 	} {
 		w := watch(t)
 		w.post(t.Context(), "/completion", `{"prompt":"a"}`)
-		w.refusal = status
-		w.post(t.Context(), "/v1/embeddings", `{}`)
+		w.refusal = c.status
+		w.post(t.Context(), c.path, `{"messages":0}`)
 		w.cached = 1
 		w.post(t.Context(), "/completion", `{"prompt":"a"}`)
 		<-w.timers
-		require.Equal(t, trusted, w.trusted(t), "status %d", status)
+		require.Equal(t, c.trusted, w.trusted(t), "%+v", c)
 	}
 }
 
