@@ -121,7 +121,7 @@ staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 
 .PHONY: shellcheck
 shellcheck: ## Check the shell scripts
-	shellcheck .ci/run .ci/shell scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-llama.sh scripts/gpu-suite.sh scripts/kvcached-tools scripts/native-hash scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long scripts/test-shards
+	shellcheck .ci/run .ci/shell scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-llama.sh scripts/gpu-suite.sh scripts/kvcached-tools scripts/llama-newest scripts/native-hash scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long scripts/test-shards
 
 # Packages where goroutines meet run under the race detector, which takes four times as long.
 # Tests of the store that try thousands of states one after another leave it out by themselves.
@@ -155,6 +155,12 @@ test-gpu-llama: ## Test the control flow of scripts/gpu-llama.sh, with no GPU
 test-llama-upstream: test-deps ## Run llama.cpp's own tests of its server on the stock one and on ours
 	scripts/build-llama-server
 	scripts/test-llama-upstream
+
+# A canary: files of slots may change with any build.
+.PHONY: test-llama-newest
+test-llama-newest: test-deps ## Try the newest builds of llama.cpp there are, and write their table into docs/llama-server.md
+	scripts/llama-newest
+	KVTIER_LLAMA_BUILDS=$(abspath build/llama-newest) go test -count=1 -v -timeout 30m -run TestBuilds $(LLAMA)
 
 # KVTIER_TORTURE_PAGES is the number of faulted pages, KVTIER_TORTURE_SEED chooses them.
 .PHONY: torture

@@ -44,7 +44,9 @@ const startMax = time.Minute
 
 // start starts a server with two threads that restores all that is stored. It ends with the test.
 func start(t testing.TB, o llamatest.Options) *server {
-	o.Dir = tree(t)
+	if o.Dir == "" {
+		o.Dir = tree(t)
+	}
 	if o.Root != "" && o.Log == "" {
 		o.Log = o.Root + ".log"
 	}

@@ -1,0 +1,96 @@
+package llamae2e
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/llamatest"
+)
+
+// buildsEnv names the folder that scripts/llama-newest fills.
+const buildsEnv = "KVTIER_LLAMA_BUILDS"
+
+// kinds are a conversation of each kind of model, by the name in the table of builds.
+var kinds = []struct{ name, conversation string }{
+	{"full attention", "f16"}, {"windows", "window"}, {"hybrid", "convolutions"}, {"latent attention", "latent"},
+}
+
+// TestBuilds says what the newest builds of llama.cpp do with each kind of model, and writes it into the
+// table of docs/llama-server.md.
+func TestBuilds(t *testing.T) {
+	folder := os.Getenv(buildsEnv)
+	if folder == "" {
+		t.Skip("make test-llama-newest gets the builds")
+	}
+	list, err := os.ReadFile(filepath.Join(folder, "builds"))
+	require.NoError(t, err)
+	header := "| build | from |"
+	for _, kind := range kinds {
+		header += " " + kind.name + " |"
+	}
+	table := []string{header, "|---|---|" + strings.Repeat("---|", len(kinds))}
+	for _, line := range strings.Split(strings.TrimSpace(string(list)), "\n") {
+		name, from, _ := strings.Cut(line, " ")
+		row := fmt.Sprintf("| %s | %s |", name, from)
+		for _, kind := range kinds {
+			i := slices.IndexFunc(conversations, func(c conversation) bool { return c.name == kind.conversation })
+			cell := "does not start"
+			t.Run(name+"/"+kind.name, func(t *testing.T) {
+				c := conversations[i]
+				o := c.options(t)
+				o.Dir = filepath.Join(folder, name)
+				cell = c.comesBack(t, o)
+			})
+			row += " " + cell + " |"
+		}
+		table = append(table, row)
+	}
+	text := strings.Join(table, "\n")
+	t.Log("\n" + text)
+	path := filepath.Join("..", "..", "docs", "llama-server.md")
+	page, err := os.ReadFile(path)
+	require.NoError(t, err)
+	const begin, end = "<!-- builds -->\n", "\n<!-- end of builds -->"
+	before, rest, found := strings.Cut(string(page), begin)
+	require.True(t, found)
+	_, after, found := strings.Cut(rest, end)
+	require.True(t, found)
+	require.NoError(t, os.WriteFile(path, []byte(before+begin+text+end+after), 0o600))
+}
+
+// comesBack holds a conversation with a stock server and, with a kill between two turns, with ours, and
+// says what came back: how many tokens, and how far apart log probabilities are.
+func (c *conversation) comesBack(t *testing.T, o llamatest.Options) string {
+	stock := start(t, o)
+	turns := c.hold(stock)
+	stock.Kill()
+	o.Root = filepath.Join(t.TempDir(), "pages")
+	s := start(t, o)
+	c.say(s, turns[0].prompt, nil)
+	s.Kill()
+	if pages(t, o.Root) == 0 {
+		return "not stored"
+	}
+	s = start(t, o)
+	defer s.Kill()
+	want, got := turns[1].answer, c.say(s, turns[1].prompt, nil)
+	back := fmt.Sprintf("%d of %d tokens", got.Timings.Cached, turns[1].cached)
+	if !slices.Equal(want.Tokens, got.Tokens) || len(want.Probabilities) != len(got.Probabilities) {
+		return back + ", another answer"
+	}
+	apart := 0.0
+	for i, p := range want.Probabilities {
+		apart = max(apart, math.Abs(p.Logprob-got.Probabilities[i].Logprob))
+	}
+	if apart == 0 {
+		return back + ", same bits"
+	}
+	return fmt.Sprintf("%s, %.4f apart", back, apart)
+}
