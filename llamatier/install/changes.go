@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+
+	"github.com/kvtier/kvtier/internal/machine"
 )
 
 // changes makes changes of files. Its function is called before each one, if it is set; an error
@@ -200,7 +202,7 @@ func copyOf(from string, info fs.FileInfo, to string) error {
 }
 
 // makePages makes a directory for the service's user.
-func (c changes) makePages(dir string, u unit) error {
+func (c changes) makePages(dir string, u machine.Service) error {
 	if err := c.mkdir(dir, 0o700); err != nil {
 		return err
 	}

@@ -75,7 +75,7 @@ const serverWait = 30 * time.Second
 const serverEvery = 200 * time.Millisecond
 
 // checkService plans the check that the service runs, and runs ours.
-func (m *Machine) checkService(p *Plan, u unit) {
+func (m *Machine) checkService(p *Plan, u machine.Service) {
 	if !u.Active {
 		return
 	}
@@ -117,7 +117,7 @@ func (m *Machine) waitFor(ctx context.Context, url string) error {
 
 // without returns the reason why the models of a running service are not tiered, or "", and
 // whether this user sees the service's process.
-func (m *Machine) without(o Ollama, u unit) (why string, seen bool) {
+func (m *Machine) without(o Ollama, u machine.Service) (why string, seen bool) {
 	set := machine.VariablesOf(m.System, m.Proc, u.PID)
 	seen = set != nil
 	if !seen {
@@ -131,7 +131,7 @@ func (m *Machine) without(o Ollama, u unit) (why string, seen bool) {
 		return "", false
 	}
 	if _, own := m.Program(filepath.Join(view, o.Folder, serverName)); !own {
-		return fmt.Sprintf("%s does not see kvtier's file as %s; systemctl restart %[1]s mounts it", u.Name, filepath.Join(o.Folder, serverName)), true
+		return fmt.Sprintf("%s does not see kvtier's file as %s; systemctl restart %[1]s mounts it, with systemd 235 or later", u.Name, filepath.Join(o.Folder, serverName)), true
 	}
 	real := filepath.Join(view, m.Base, realFolder, serverName)
 	if f, err := m.Program.look(real); err != nil || f.is != stock {

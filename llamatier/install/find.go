@@ -16,7 +16,7 @@ type Ollama struct {
 	Folder     string // of llama-server; "" if this release has none
 	Service    string // the systemd unit that runs it, or ""
 
-	unit unit
+	unit machine.Service
 }
 
 // Choice narrows the search for Ollama down.
@@ -31,7 +31,7 @@ const DefaultService = machine.DefaultService
 // Search returns the installations of Ollama, that of the service first.
 func (m *Machine) Search(ctx context.Context, c Choice) ([]Ollama, error) {
 	var found []Ollama
-	add := func(executable string, u unit) (at int) {
+	add := func(executable string, u machine.Service) (at int) {
 		path := machine.Executable(m.System, executable)
 		if at := slices.IndexFunc(found, func(o Ollama) bool { return o.Executable == path }); at >= 0 || path == "" {
 			return at
@@ -52,17 +52,17 @@ func (m *Machine) Search(ctx context.Context, c Choice) ([]Ollama, error) {
 			return nil, fmt.Errorf("find --prefix %s: %w", c.Prefix, err)
 		}
 		for _, name := range []string{"bin/ollama", "ollama"} {
-			if at := add(filepath.Join(prefix, name), unit{}); at >= 0 {
+			if at := add(filepath.Join(prefix, name), machine.Service{}); at >= 0 {
 				return found[at : at+1], nil
 			}
 		}
 		return nil, fmt.Errorf("%s has neither bin/ollama nor ollama; give the folder that Ollama's archive was unpacked into as --prefix", prefix)
 	}
 	if path, err := m.System.Find("ollama"); err == nil && filepath.IsAbs(path) {
-		add(path, unit{})
+		add(path, machine.Service{})
 	}
 	for _, prefix := range m.Prefixes {
-		add(filepath.Join(prefix, "bin", "ollama"), unit{})
+		add(filepath.Join(prefix, "bin", "ollama"), machine.Service{})
 	}
 	return found, nil
 }

@@ -200,7 +200,7 @@ func (m *Machine) removeOrphan(c Choice, pages bool) (*Plan, error) {
 	if _, e := os.Lstat(m.Base); err != nil || !there && e != nil || c.Prefix != "" {
 		return nil, err
 	}
-	p := &Plan{Ollama: Ollama{Service: name, unit: unit{Service: machine.Service{Name: name}}}}
+	p := &Plan{Ollama: Ollama{Service: name, unit: machine.Service{Name: name}}}
 	return p, m.removeService(p, pages)
 }
 

@@ -11,14 +11,15 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
 // installService plans an installation for the service.
 func (m *Machine) installService(ctx context.Context, p *Plan, new file, variables map[string]string) error {
 	u := p.Ollama.unit
-	if err := u.unfit(); err != nil {
-		return err
+	if u.Props["RootDirectory"] != "" || u.Props["RootImage"] != "" {
+		return fmt.Errorf("%s has a root of its own; change llama-server in that root, with --prefix", u.Name)
 	}
 	f, err := m.Program.open(p.Ollama.Folder)
 	if err != nil {
@@ -107,15 +108,15 @@ func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
 			return dropIn{}, fmt.Errorf("%s cannot be written into a unit; use letters, digits and ._+@~- in its name", path)
 		}
 	}
-	if d.pages == "" {
-		return d, nil
+	if d.pages != "" && o.unit.Hides(d.pages) {
+		return dropIn{}, fmt.Errorf("%s cannot use %s, because it has ProtectHome=%s; give another directory as --root", o.Service, d.pages, o.unit.Props["ProtectHome"])
 	}
-	return d, o.unit.hides(d.pages)
+	return d, nil
 }
 
 // upToDate reports whether a service has an installation with this drop-in and this program,
 // as far as this user may see.
-func (m *Machine) upToDate(u unit, d dropIn, path string, new file) bool {
+func (m *Machine) upToDate(u machine.Service, d dropIn, path string, new file) bool {
 	text, err := os.ReadFile(m.Units.dropIn(u.Name))
 	if err != nil || string(text) != d.String() || u.Props["NeedDaemonReload"] == "yes" {
 		return false
@@ -163,7 +164,7 @@ func LogPath() string {
 }
 
 // restart plans the steps after which the service runs with other files.
-func (m *Machine) restart(p *Plan, u unit) {
+func (m *Machine) restart(p *Plan, u machine.Service) {
 	p.add(func(ctx context.Context) error { return m.systemctl(ctx, "daemon-reload") }, "systemctl daemon-reload")
 	if !u.Active {
 		p.hint("%s is not running; start it with systemctl start %[1]s.", u.Name)

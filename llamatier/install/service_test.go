@@ -257,22 +257,20 @@ func TestServicesThatAreRefused(t *testing.T) {
 		opt  Options
 		says string
 	}{
-		"not root":       {func(w *world) { w.UID = 1000 }, Options{}, "only root may change a service; run the same command with sudo"},
-		"another root":   {func(w *world) { w.show["RootDirectory"] = "/srv/root" }, Options{}, "has a root of its own"},
-		"a drop-in":      {func(w *world) { w.write(dropInFile, "[Service]\n", 0o644) }, Options{}, "was not written by kvtier; move it away"},
-		"hidden homes":   {func(w *world) { w.show["ProtectHome"] = "yes" }, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/home/a/pages"}}, "because it has ProtectHome=yes"},
-		"a name":         {func(*world) {}, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/a b"}}, "/a b cannot be written into a unit"},
-		"by file":        {func(w *world) { w.write(lib+"llama-server-real", stockServer, 0o755) }, Options{}, "is changed already (interrupted)"},
-		"no service":     {func(w *world) { w.show["LoadState"] = "not-found" }, Options{Choice: Choice{Service: "ai"}}, "systemd has no service ai.service"},
-		"another one":    {func(w *world) { w.show["ExecStart"] = "{ path=/bin/sh ; argv[]=/bin/sh -c x ; }" }, Options{Choice: Choice{Service: "ai"}}, "ai.service runs /bin/sh, not ollama"},
-		"an old Ollama":  {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))); w.says = "0.24.0" }, Options{}, "has no llama-server: Ollama has it from v0.30.0 on, and 0.24.0 is older, or patched"},
-		"no server":      {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))) }, Options{}, "has no llama-server, although it is Ollama 0.34.2; install Ollama again"},
-		"not ours":       {func(w *world) { w.write("kit/kvtier-llama-server", stockServer, 0o755) }, Options{}, "is not kvtier-llama-server; name that file with --llama-server"},
-		"none of ours":   {func(w *world) { require.NoError(w.t, os.RemoveAll(w.at("kit"))) }, Options{}, "does not exist; name the file with --llama-server"},
-		"no answer":      {func(w *world) { require.NoError(w.t, os.Mkdir(w.at("run"), 0o755)); w.broken = "systemctl" }, Options{}, "ask systemd for ollama.service: exit status 1: it is broken; run the same command with sudo"},
-		"an old systemd": {func(w *world) { w.saysSystemd = "systemd 234\n" }, Options{}, "this is systemd 234, and mounting files for a service needs 235"},
-		"some systemd":   {func(w *world) { w.saysSystemd = "" }, Options{}, "systemctl --version does not say which systemd this is, and mounting files for a service needs 235"},
-		"two":            {func(w *world) { w.tarball("usr", stockServer) }, Options{}, "there are several: "},
+		"not root":      {func(w *world) { w.UID = 1000 }, Options{}, "only root may change a service; run the same command with sudo"},
+		"another root":  {func(w *world) { w.show["RootDirectory"] = "/srv/root" }, Options{}, "has a root of its own"},
+		"a drop-in":     {func(w *world) { w.write(dropInFile, "[Service]\n", 0o644) }, Options{}, "was not written by kvtier; move it away"},
+		"hidden homes":  {func(w *world) { w.show["ProtectHome"] = "yes" }, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/home/a/pages"}}, "because it has ProtectHome=yes"},
+		"a name":        {func(*world) {}, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/a b"}}, "/a b cannot be written into a unit"},
+		"by file":       {func(w *world) { w.write(lib+"llama-server-real", stockServer, 0o755) }, Options{}, "is changed already (interrupted)"},
+		"no service":    {func(w *world) { w.show["LoadState"] = "not-found" }, Options{Choice: Choice{Service: "ai"}}, "systemd has no service ai.service"},
+		"another one":   {func(w *world) { w.show["ExecStart"] = "{ path=/bin/sh ; argv[]=/bin/sh -c x ; }" }, Options{Choice: Choice{Service: "ai"}}, "ai.service runs /bin/sh, not ollama"},
+		"an old Ollama": {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))); w.says = "0.24.0" }, Options{}, "has no llama-server: Ollama has it from v0.30.0 on, and 0.24.0 is older, or patched"},
+		"no server":     {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))) }, Options{}, "has no llama-server, although it is Ollama 0.34.2; install Ollama again"},
+		"not ours":      {func(w *world) { w.write("kit/kvtier-llama-server", stockServer, 0o755) }, Options{}, "is not kvtier-llama-server; name that file with --llama-server"},
+		"none of ours":  {func(w *world) { require.NoError(w.t, os.RemoveAll(w.at("kit"))) }, Options{}, "does not exist; name the file with --llama-server"},
+		"no answer":     {func(w *world) { require.NoError(w.t, os.Mkdir(w.at("run"), 0o755)); w.broken = "systemctl" }, Options{}, "ask systemd for ollama.service: exit status 1: it is broken; run the same command with sudo"},
+		"two":           {func(w *world) { w.tarball("usr", stockServer) }, Options{}, "there are several: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newService(t)

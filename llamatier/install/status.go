@@ -165,7 +165,7 @@ func on(set map[string]string) bool {
 }
 
 // switchedOff says that variables of a service turn tiering off.
-func switchedOff(u unit, set map[string]string) string {
+func switchedOff(u machine.Service, set map[string]string) string {
 	value := env.Trim(set[tieringVariable])
 	if value == "" {
 		return fmt.Sprintf("%s runs without %s; systemctl restart %[1]s sets it", u.Name, tieringVariable)
