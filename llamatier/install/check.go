@@ -30,26 +30,21 @@ func (m *Machine) try(p *Plan, program, real string, variables []string) {
 		}
 		_, err := m.System.Run(ctx, append([]string{libraries + dir}, variables...), program, "--version")
 		if err != nil {
-			return &badCheck{fmt.Errorf("%w%s", err, m.refusal(program))}
+			return &badCheck{fmt.Errorf("%w%s", err, refusal(program, err))}
 		}
 		return nil
 	}, "run %s --version: it must reach the real %s", program, serverName)
 }
 
-// refusal names the reason why a system may refuse to run a program, for the end of an error.
-func (m *Machine) refusal(program string) string {
-	if noExec(filepath.Dir(program)) {
-		return fmt.Sprintf("; %s is on a filesystem that is mounted with noexec", program)
-	}
-	if m.selinux() {
-		return fmt.Sprintf("; SELinux is enforcing, so try restorecon -v %s", program)
+// refusal names reasons why a system may not run a program, for the end of an error.
+func refusal(program string, err error) string {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Sprintf("; its filesystem may be mounted with noexec, or SELinux may forbid it: try restorecon -v %s", program)
+	case errors.Is(err, fs.ErrNotExist):
+		return "; it may be built for another C library: build it with make kvtier"
 	}
 	return ""
-}
-
-func (m *Machine) selinux() bool {
-	text, err := os.ReadFile(m.SELinux)
-	return err == nil && strings.TrimSpace(string(text)) == "1"
 }
 
 // writable returns an error if this user may not change a folder.

@@ -68,7 +68,7 @@ func newWorld(t *testing.T) *world {
 		System: w.sys, Arch: "amd64", UID: os.Geteuid(),
 		Prefixes: []string{w.at("usr/local"), w.at("usr")},
 		Base:     w.at("usr/local/lib/kvtier"), Units: units(w.at("etc/systemd/system")), State: w.at("var/lib"), Logs: w.at("var/log"),
-		Proc: w.at("proc"), SELinux: w.at("selinux"), InImage: []string{w.at(".dockerenv")}, Booted: w.at("run"),
+		Proc: w.at("proc"), Booted: w.at("run"),
 		Version: w.version, Program: w.program, Access: tierenv.Writable,
 		Owner: func(fs.FileInfo) (int, bool) { return w.owner, true },
 	}
@@ -129,7 +129,7 @@ func (w *world) run(_ context.Context, variables []string, name string, args ...
 	line := strings.TrimPrefix(name, w.dir) + " " + strings.Join(args, " ")
 	switch {
 	case name == w.broken:
-		return "", errors.New("exit status 1: it is broken")
+		return "", fmt.Errorf("it is broken: %w", fs.ErrPermission)
 	case strings.HasPrefix(line, "systemctl show "):
 		var b strings.Builder
 		for key, value := range w.show {

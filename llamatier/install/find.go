@@ -67,13 +67,8 @@ func (m *Machine) Search(ctx context.Context, c Choice) ([]Ollama, error) {
 	return found, nil
 }
 
-// Releases of Ollama.
-const (
-	oldest = "v0.30.0" // the first one with llama-server
-	tried  = "v0.34.2" // the newest one that the tests have run
-
-	unnumbered = "v0.0.0" // a build that nobody gave a version
-)
+// oldest is the first release of Ollama with llama-server.
+const oldest = "v0.30.0"
 
 // versionLine is a line of ollama --version.
 var versionLine = regexp.MustCompile(`version is v?(\d\S*)`)

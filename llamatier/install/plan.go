@@ -14,7 +14,6 @@ type Plan struct {
 	Hints  []string // sentences for the person who decides about the plan
 
 	cannot error        // the reason why this user cannot carry the plan out
-	lock   string       // a directory: at most one plan for it is carried out at a time
 	fresh  func() error // says whether files have changed since the plan was made
 	// undo takes the steps back, if the last one fails, and names the pages that stay.
 	undo func(context.Context) (hints []string, err error)
@@ -50,13 +49,6 @@ func (p *Plan) Cannot() error {
 func (p *Plan) Do(ctx context.Context, done func(Step)) error {
 	if err := p.Cannot(); err != nil {
 		return err
-	}
-	if len(p.Steps) > 0 && p.lock != "" {
-		unlock, err := lockDir(p.lock)
-		if err != nil {
-			return fmt.Errorf("lock %s: %w; another kvtier may be at work there", p.lock, err)
-		}
-		defer unlock()
 	}
 	if p.fresh != nil {
 		if err := p.fresh(); err != nil {

@@ -37,12 +37,11 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 		p.hint("%s %s is installed for %s already.", ServerProgram, new.version, u.Name)
 		return nil
 	}
-	p.cannot, p.lock = root(m.UID), string(m.Units)
+	p.cannot = root(m.UID)
 	made, _, err := readNote(filepath.Join(m.Base, noteName))
 	if err != nil {
 		return err
 	}
-	made.Over = f.server.path
 	made.keep(d.earlier)
 	made.keep(d.local())
 	if d.earlier != "" && d.earlier != d.local() {
@@ -195,12 +194,9 @@ func (m *Machine) removeService(p *Plan, pages bool) error {
 		m.removeLeft(p, pages)
 		return nil
 	}
-	p.cannot, p.lock = root(m.UID), string(m.Units)
+	p.cannot = root(m.UID)
 	p.add(func(context.Context) error { return m.Change.remove(path+newSuffix, path) }, "remove %s", path)
 	m.restart(p, u)
-	if info, err := os.Lstat(made.Over); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
-		p.add(func(context.Context) error { return m.Change.remove(made.Over) }, "remove %s, an empty file that systemd made", made.Over)
-	}
 	now := u.Variables // with those of other drop-ins
 	made.keep(cmp.Or(now[tierenv.LocalVariable], set[tierenv.LocalVariable], filepath.Join(m.State, stateName, "pages")))
 	m.removeLogs(p)
@@ -266,7 +262,7 @@ func (m *Machine) removeLeft(p *Plan, pages bool) {
 	}
 	own := filepath.Join(m.State, stateName)
 	if _, err := os.Lstat(own); err == nil {
-		p.cannot, p.lock = root(m.UID), string(m.Units)
+		p.cannot = root(m.UID)
 		p.add(func(context.Context) error { return m.Change.removeAll(own, m.State, m.Logs) }, "remove %s with all pages", own)
 	}
 	p.hint("Directories that an earlier install had as --root are not known here any more; remove them by their names.")
@@ -278,6 +274,5 @@ func (m *Machine) removeServiceNow(ctx context.Context, o Ollama) ([]string, err
 	if err := m.removeService(p, false); err != nil {
 		return nil, err
 	}
-	p.lock = "" // this process has it
 	return p.Hints, p.Do(ctx, func(Step) {})
 }

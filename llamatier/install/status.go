@@ -39,9 +39,6 @@ func (m *Machine) status(ctx context.Context, o Ollama, host string) Status {
 	} else {
 		s.Ollama = m.version(ctx, o)
 	}
-	if note := untried(s.Ollama); note != "" && s.State == Installed {
-		s.hint("%s", note)
-	}
 	s.Pages, s.Log = set[tierenv.LocalVariable], set[LogVariable]
 	if s.State == Installed && s.Log == "" && set["HOME"] != "" {
 		s.Log = logIn(set["HOME"])
