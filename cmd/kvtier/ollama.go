@@ -99,7 +99,6 @@ A container is changed in its image: docs/install.md has the lines.`,
 
 func newOllamaRemoveCommand(out *output) *cobra.Command {
 	var f ollamaFlags
-	var pages bool
 	cmd := &cobra.Command{
 		Use:   "remove",
 		Short: "Take kvtier-llama-server away again",
@@ -108,9 +107,9 @@ nothing is left except pages, and the log where systemd does not run Ollama. The
 steps are shown first. On a terminal you are asked then; elsewhere --yes is needed.
 
 Pages stay, because they are conversations: the last lines of the plan name their
-directories. --pages removes the directories that install made for a service.`,
+directories.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := install.Here().Remove(cmd.Context(), f.Choice, pages)
+			p, err := install.Here().Remove(cmd.Context(), f.Choice)
 			if err != nil {
 				return err
 			}
@@ -119,7 +118,6 @@ directories. --pages removes the directories that install made for a service.`,
 	}
 	only(cmd, "json")
 	f.add(cmd)
-	cmd.Flags().BoolVar(&pages, "pages", false, "also remove all directories of pages that install made for the service")
 	return cmd
 }
 

@@ -223,17 +223,16 @@ func isEmpty(dir string) bool {
 	return err == nil && len(entries) == 0
 }
 
-// removeAll removes a directory with its content. systemd's directories of a service without
-// a fixed user, in the folders of services, are links to others, which go, too; no other link is
-// followed.
-func (c changes) removeAll(dir string, services ...string) error {
+// removeAll removes a directory that systemd made for the service, with its content. That of a service
+// without a fixed user is a link to another one, which goes, too; no other link is followed.
+func (c changes) removeAll(dir string) error {
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	private := filepath.Join(filepath.Dir(dir), "private", filepath.Base(dir))
 	target, _ := filepath.EvalSymlinks(dir) // "" for a link to nothing
 	return c.do("remove all of "+dir, func() error {
-		if target == private && slices.Contains(services, filepath.Dir(dir)) {
+		if target == private {
 			return errors.Join(os.RemoveAll(private), os.Remove(dir))
 		}
 		return os.RemoveAll(dir)

@@ -210,8 +210,8 @@ func (w *world) install(opt Options) error {
 	return p.Do(w.t.Context(), func(Step) {})
 }
 
-func (w *world) remove(pages bool) error {
-	p, err := w.Remove(w.t.Context(), Choice{}, pages)
+func (w *world) remove() error {
+	p, err := w.Remove(w.t.Context(), Choice{})
 	if err != nil {
 		return err
 	}

@@ -49,9 +49,9 @@ An update of Ollama puts its own llama-server back: run kvtier ollama install ag
 	require.Equal(t, stockServer, w.read(lib+"llama-server-real"))
 	w.write("kit/kvtier-llama-server", ourServer, 0o755)
 
-	require.NoError(t, w.remove(false))
+	require.NoError(t, w.remove())
 	require.Equal(t, before, w.tree())
-	require.NoError(t, w.remove(false))
+	require.NoError(t, w.remove())
 	require.Equal(t, before, w.tree())
 }
 
@@ -61,7 +61,7 @@ func TestDataByFile(t *testing.T) {
 	w := newWorld(t)
 	w.tarball("usr/local", stockServer)
 	require.NoError(t, w.install(Options{}))
-	p, err := w.Remove(t.Context(), Choice{}, false)
+	p, err := w.Remove(t.Context(), Choice{})
 	require.NoError(t, err)
 	require.Contains(t, w.shown(p), "the log ~/.ollama/logs/kvtier.log stay. Pages hold conversations: remove both when nobody needs them.\n")
 
@@ -69,13 +69,11 @@ func TestDataByFile(t *testing.T) {
 	require.NoError(t, os.Symlink(w.at("usr/local/bin/ollama"), w.at("proc/9/exe")))
 	w.write("proc/9/cmdline", "ollama\x00serve\x00", 0o644)
 	w.write("proc/9/environ", "HOME=/home/me\x00", 0o644)
-	p, err = w.Remove(t.Context(), Choice{}, false)
+	p, err = w.Remove(t.Context(), Choice{})
 	require.NoError(t, err)
 	require.Contains(t, w.shown(p), "Pages in /home/me/.ollama/kv-cache and the log /home/me/.ollama/logs/kvtier.log stay.")
-	_, err = w.Remove(t.Context(), Choice{}, true)
-	require.ErrorContains(t, err, "they are in /home/me/.ollama/kv-cache; remove that directory yourself, and leave --pages out")
 	w.write("proc/9/environ", "HOME=/home/me\x00OLLAMA_KV_TIER_LOCAL=/fast\x00KVTIER_LLAMA_LOG=/log\x00", 0o644)
-	p, err = w.Remove(t.Context(), Choice{}, false)
+	p, err = w.Remove(t.Context(), Choice{})
 	require.NoError(t, err)
 	require.Contains(t, w.shown(p), "Pages in /fast and the log /log stay.")
 }
@@ -123,7 +121,7 @@ func TestBrokenOffByFile(t *testing.T) {
 					w.requireRuns(want)
 					if then == "install" {
 						require.Equal(t, Installed, w.state().State)
-						require.NoError(t, w.remove(false))
+						require.NoError(t, w.remove())
 					}
 					require.Equal(t, None, w.state().State)
 					clean := newWorld(t)
@@ -142,7 +140,7 @@ func (w *world) do(verb string) error {
 	if verb == "install" {
 		return w.install(Options{})
 	}
-	return w.remove(false)
+	return w.remove()
 }
 
 // requireRuns: llama-server is the stock one, or ours before the stock one.
@@ -169,7 +167,7 @@ func TestUpdateOfOllama(t *testing.T) {
 	w.requireRuns(nextServer)
 	require.Equal(t, Installed, w.state().State)
 	w.write(lib+"llama-server", stockServer, 0o755)
-	require.NoError(t, w.remove(false))
+	require.NoError(t, w.remove())
 	require.Equal(t, stockServer, w.read(lib+"llama-server"))
 	require.NoFileExists(t, w.at(lib+"llama-server-real"))
 
@@ -296,7 +294,7 @@ func TestHostileTrees(t *testing.T) {
 				}
 				require.NoError(t, err)
 				w.requireRuns(stockServer)
-				require.NoError(t, w.remove(false))
+				require.NoError(t, w.remove())
 				require.Equal(t, stockServer, w.read(lib+"llama-server"))
 				require.NoFileExists(t, w.at(lib+"llama-server-real"))
 				if _, err := os.Stat(w.at("secret")); err == nil {
@@ -392,7 +390,7 @@ func TestLinkedServer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "../../bin/llama-server", target)
 	require.Equal(t, ourServer, w.read(lib+"llama-server"))
-	require.NoError(t, w.remove(false))
+	require.NoError(t, w.remove())
 	require.Equal(t, before, w.tree())
 }
 

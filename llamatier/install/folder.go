@@ -148,7 +148,7 @@ func (m *Machine) installFile(p *Plan, new file) error {
 	}
 	p.add(func(context.Context) error { return m.Change.copyTo(new.path, f.server.path, 0o755) }, "put %s %s in the place of %s", ServerProgram, new.version, f.server.path)
 	m.try(p, f.server.path, f.real.path, nil)
-	p.undo = func(ctx context.Context) ([]string, error) { return nil, m.removeFileNow(ctx, f.path) }
+	p.undo = m.removeFile
 	return nil
 }
 
@@ -204,15 +204,6 @@ func (f folder) leftovers() []string {
 		}
 	}
 	return paths
-}
-
-// removeFileNow removes an installation whose check has failed.
-func (m *Machine) removeFileNow(ctx context.Context, dir string) error {
-	p := &Plan{Ollama: Ollama{Folder: dir}}
-	if err := m.removeFile(p); err != nil {
-		return err
-	}
-	return p.Do(ctx, func(Step) {})
 }
 
 // list joins paths for a sentence.

@@ -110,23 +110,20 @@ func (m *Machine) inDocker(ctx context.Context) string {
 	return fmt.Sprintf(". The container %s runs Ollama: docs/install.md has the lines for its image", containers[0].Name)
 }
 
-// Remove plans the removal. pages also removes the pages of a service.
-func (m *Machine) Remove(ctx context.Context, c Choice, pages bool) (*Plan, error) {
+// Remove plans the removal. Pages stay.
+func (m *Machine) Remove(ctx context.Context, c Choice) (*Plan, error) {
 	o, err := m.one(ctx, c)
 	if err != nil {
-		if p, e := m.removeOrphan(c, pages); p != nil || e != nil {
+		if p, e := m.removeOrphan(c); p != nil || e != nil {
 			return p, e
 		}
 		return nil, err
 	}
 	p := &Plan{Ollama: o}
 	if o.Service != "" {
-		if err := m.removeService(p, pages); err != nil {
+		if err := m.removeService(p); err != nil {
 			return nil, err
 		}
-	} else if pages {
-		dir, _ := m.kept(o)
-		return nil, fmt.Errorf("no systemd service runs this Ollama, so install made no directory for pages: they are in %s; remove that directory yourself, and leave --pages out", dir)
 	}
 	if o.Folder != "" {
 		if err := m.removeFile(p); err != nil {
@@ -156,14 +153,14 @@ func (m *Machine) kept(o Ollama) (pages, log string) {
 
 // removeOrphan plans the removal from a service that is gone, or runs no Ollama any more. It
 // returns no plan if there is none.
-func (m *Machine) removeOrphan(c Choice, pages bool) (*Plan, error) {
+func (m *Machine) removeOrphan(c Choice) (*Plan, error) {
 	name := cmp.Or(c.Service, DefaultService)
 	_, there, err := m.Units.read(name)
 	if _, e := os.Lstat(m.Base); err != nil || !there && e != nil || c.Prefix != "" {
 		return nil, err
 	}
 	p := &Plan{Ollama: Ollama{Service: name, unit: machine.Service{Name: name}}}
-	return p, m.removeService(p, pages)
+	return p, m.removeService(p)
 }
 
 // Status is the state of an installation.

@@ -96,15 +96,6 @@ func (is programs) look(path string) (file, error) {
 	return f, err
 }
 
-// digest is the SHA-256 of a file.
-func digest(path string) (string, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return "", err
-	}
-	return digestOf(path, info)
-}
-
 // digestOf is the SHA-256 of the file that info describes.
 func digestOf(path string, info fs.FileInfo) (string, error) {
 	f, err := openSame(path, info)
