@@ -39,9 +39,7 @@ func TestAccounts(t *testing.T) {
 	require.GreaterOrEqual(t, restored, 288)
 	require.Equal(t, telemetry.Prompt{Tokens: 350, Local: restored, Computed: 350 - restored}, w.latest())
 
-	private := ask(prompt(2, 90))
-	private.Private = true
-	w.ask(private, 5)
+	w.ask(private(prompt(2, 90)), 5)
 	require.Equal(t, telemetry.Prompt{Tokens: 90, Computed: 90, Private: true}, w.latest())
 
 	w.tier.why.Wait(time.Minute)
@@ -99,9 +97,7 @@ func TestCausesOfMisses(t *testing.T) {
 	require.Equal(t, 120, miss.At)
 	require.NotNil(t, miss.Words)
 
-	private := ask(prompt(3, 200))
-	private.Private = true
-	w.ask(private, 5)
+	w.ask(private(prompt(3, 200)), 5)
 	require.Nil(t, w.missed().Words)
 	w.ask(ask(prompt(4, 100)), 5)
 	w.ask(ask(prompt(3, 200)), 5)

@@ -70,16 +70,13 @@ func TestPagesThatHangAreComputed(t *testing.T) {
 // TestAllDamagedPagesAreFound: a conversation with many damaged pages is computed once, and stored
 // again as a whole. A page that nobody has read counts as stored.
 func TestAllDamagedPagesAreFound(t *testing.T) {
-	w := newWorld(t, 1, 1000)
-	w.ask(ask(prompt(1, 200)), 5)
-	w.tier.Flush(t.Context())
+	w := stored(t)
 	damaged := w.pageFiles()
 	require.GreaterOrEqual(t, len(damaged), 200/testPage)
 	for _, path := range damaged {
 		require.NoError(t, os.Truncate(path, 5000))
 	}
 
-	w.start(1, 1000)
 	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
 	w.tier.Flush(t.Context())
 	w.start(1, 1000)

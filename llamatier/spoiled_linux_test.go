@@ -27,9 +27,7 @@ func TestAShiftedSlotIsNotStored(t *testing.T) {
 // TestPrivateRequests leave nothing in the store, and the request after them nothing of theirs.
 func TestPrivateRequests(t *testing.T) {
 	w := newWorld(t, 1, 1000)
-	private := ask(prompt(1, 100))
-	private.Private = true
-	w.askAndIdle(private, 2)
+	w.askAndIdle(private(prompt(1, 100)), 2)
 	w.askAndIdle(ask(prompt(1, 150)), 2)
 	require.Empty(t, w.found(prompt(1, 150)))
 	w.askAndIdle(ask(prompt(2, 100)), 2)
@@ -91,7 +89,7 @@ func TestACancelledAnswerThatGoesOn(t *testing.T) {
 // spoil leaves rows in the only slot that must not be stored.
 var spoil = map[string]func(w *world){
 	"shifted": func(w *world) { w.ask(ask(prompt(1, 250)), 60) },
-	"private": func(w *world) { w.ask(Request{Tokens: prompt(1, 100), Slot: -1, Private: true}, 2) },
+	"private": func(w *world) { w.ask(private(prompt(1, 100)), 2) },
 	"unknown": func(w *world) {
 		end := w.tier.Unknown()
 		w.engine.slots[0].complete(w.engine, context.Background(), prompt(1, 100), 5)
@@ -128,7 +126,7 @@ func TestAConversationIsStoredAgain(t *testing.T) {
 // TestASlotWithoutPages is left as it is while it holds most of a prompt.
 func TestASlotWithoutPages(t *testing.T) {
 	w := newWorld(t, 1, 1000)
-	w.ask(Request{Tokens: prompt(1, 200), Slot: -1, Private: true}, 2)
+	w.ask(private(prompt(1, 200)), 2)
 	computed := w.engine.computed
 	w.ask(ask(prompt(1, 210)), 2)
 	require.Equal(t, 10, w.engine.computed-computed)

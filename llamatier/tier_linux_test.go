@@ -245,6 +245,8 @@ func prompt(seed, n int) []int32 {
 
 func ask(tokens []int32) Request { return Request{Tokens: tokens, Slot: -1} }
 
+func private(tokens []int32) Request { return Request{Tokens: tokens, Slot: -1, Private: true} }
+
 // TestAConversationComesBack after the engine was killed, another conversation in its slot
 // before that.
 func TestAConversationComesBack(t *testing.T) {

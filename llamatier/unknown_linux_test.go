@@ -69,7 +69,7 @@ func TestNoUselessSavesBeforeAnUnknownRequest(t *testing.T) {
 			w.ask(ask(prompt(1, 200)), 5)
 			w.ask(ask(prompt(1, 220)), 5)
 		},
-		"private": func(w *world) { w.ask(Request{Tokens: prompt(1, 200), Slot: -1, Private: true}, 5) },
+		"private": func(w *world) { w.ask(private(prompt(1, 200)), 5) },
 		"unheard": func(w *world) { w.begin(ask(prompt(1, 200))).End(nil) },
 		"off":     func(w *world) { w.ask(ask(prompt(1, 200)), 5); w.tier.Off(telemetry.ObstacleOption, "a test") },
 		"closed":  func(w *world) { w.ask(ask(prompt(1, 200)), 5); w.tier.table.closed = true },
@@ -137,7 +137,7 @@ func TestAnUnknownRequestAfterAnAnswer(t *testing.T) {
 func TestAnUnknownRequestAfterAnAction(t *testing.T) {
 	for action, before := range map[string]func(w *world){
 		"restore": func(w *world) { w.ask(ask(prompt(1, 100)), 5); w.tier.Flush(t.Context()); w.start(1, 1000) },
-		"erase":   func(w *world) { w.ask(Request{Tokens: prompt(2, 100), Slot: -1, Private: true}, 5) },
+		"erase":   func(w *world) { w.ask(private(prompt(2, 100)), 5) },
 	} {
 		w := newWorld(t, 1, 1000)
 		before(w)

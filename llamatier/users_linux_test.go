@@ -48,9 +48,7 @@ func TestRandomUsers(t *testing.T) {
 				w.ask(ask(draw(rt, &texts)), 3)
 				end(false)
 			case "private":
-				r := ask(draw(rt, &texts))
-				r.Private = true
-				w.ask(r, 3)
+				w.ask(private(draw(rt, &texts)), 3)
 			case "unknown":
 				tokens := draw(rt, &texts)
 				s := w.engine.slots[rapid.IntRange(0, slots-1).Draw(rt, "slot")]

@@ -44,8 +44,8 @@ const (
 	// openTimeout bounds the time for which the store, and reading the model's file, may hold
 	// up the first prompt.
 	openTimeout = 5 * time.Second
-	// holdTimeout bounds the time for which a lock may hold up the flush.
-	holdTimeout = 100 * time.Millisecond
+	// noteTimeout bounds the time for which a note of the end may hold up the end.
+	noteTimeout = 100 * time.Millisecond
 	// removeTimeout bounds the time for which files on a disk hold up the end.
 	removeTimeout = time.Second
 	// parentMax is the longest path in which the engine's folder is made, in bytes: systems bound
@@ -291,12 +291,8 @@ func (s *server) awaitDisk(prepare func() (*disk, error), most time.Duration) er
 		s.log.Warn("kv tier: the local disk does not answer; the model is loaded without waiting for it")
 		return nil
 	}
-	d, err := s.disk.wait()
-	if err != nil {
-		return err
-	}
-	begin(func() (struct{}, error) { d.ending.wait(2 * flushTimeout); return struct{}{}, nil }).within(2 * flushTimeout)
-	return nil
+	_, err := s.disk.wait()
+	return err
 }
 
 // leaveDisk removes the engine's files on the local disk. If the disk hangs, the next daemon does.
@@ -311,9 +307,8 @@ func (s *server) leaveDisk() {
 func (s *server) flush(ctx context.Context) {
 	if s.disk.within(0) && s.disk.err == nil {
 		d := s.disk.value
-		begin(func() (struct{}, error) { d.ending.hold(); return struct{}{}, nil }).within(holdTimeout)
 		noted := begin(func() (struct{}, error) { return struct{}{}, d.runs.inOrder(s.command.Model()) })
-		defer noted.within(holdTimeout)
+		defer noted.within(noteTimeout)
 	}
 	if t := s.proxy.Tier(); t != nil {
 		t.Flush(ctx)

@@ -27,7 +27,6 @@ import (
 // disk is the local disk as the daemon uses it.
 type disk struct {
 	config tierenv.Config
-	ending *ending
 	runs   *runs
 	files  *slotfile.Folder // of the engine; nil if there is none
 }
@@ -42,11 +41,7 @@ func prepareDisk(model string, files *slotfile.Files, log *slog.Logger) (*disk, 
 	if err := config.PrepareRoot(); err != nil {
 		return nil, err
 	}
-	e, err := openEnding(config.Local)
-	if err != nil {
-		return nil, err
-	}
-	d := &disk{config: config, ending: e, runs: newRuns(config.Local)}
+	d := &disk{config: config, runs: newRuns(config.Local)}
 	if d.files, err = filesOn(config.Local, log); err != nil {
 		log.Debug("kv tier: no large files of llama-server on the local disk", "error", err)
 	} else {

@@ -49,7 +49,6 @@ llama-server from v0.30 on.`,
 func newOllamaInstallCommand(out *output) *cobra.Command {
 	var f ollamaFlags
 	var server string
-	var docker bool
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Put kvtier-llama-server before Ollama's llama-server",
@@ -65,14 +64,11 @@ Elsewhere llama-server is renamed to llama-server-real, and kvtier-llama-server 
 its name. Set OLLAMA_KV_TIERING=1 for ollama serve yourself, and run install again
 after an update of Ollama.
 
-A container is changed in its image: --docker prints the lines.`,
+A container is changed in its image: docs/install.md has the lines.`,
 		Example: `  sudo kvtier ollama install --dry-run
   sudo kvtier ollama install --root /fast/pages --local-gb 100
   kvtier ollama install --prefix ~/ollama`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if docker {
-				return printDocker(out)
-			}
 			variables, err := given(cmd.Flags())
 			if err != nil {
 				return err
@@ -98,13 +94,11 @@ A container is changed in its image: --docker prints the lines.`,
 	})
 	f.add(cmd)
 	cli.Flag(cmd.Flags(), &server, "llama-server", giveFile, "kvtier-llama-server, if it is not beside kvtier")
-	cmd.Flags().BoolVar(&docker, "docker", false, "print a Dockerfile and compose.yaml, and change nothing")
 	return cmd
 }
 
 func newOllamaRemoveCommand(out *output) *cobra.Command {
 	var f ollamaFlags
-	var pages bool
 	cmd := &cobra.Command{
 		Use:   "remove",
 		Short: "Take kvtier-llama-server away again",
@@ -113,9 +107,9 @@ nothing is left except pages, and the log where systemd does not run Ollama. The
 steps are shown first. On a terminal you are asked then; elsewhere --yes is needed.
 
 Pages stay, because they are conversations: the last lines of the plan name their
-directories. --pages removes the directories that install made for a service.`,
+directories.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := install.Here().Remove(cmd.Context(), f.Choice, pages)
+			p, err := install.Here().Remove(cmd.Context(), f.Choice)
 			if err != nil {
 				return err
 			}
@@ -124,7 +118,6 @@ directories. --pages removes the directories that install made for a service.`,
 	}
 	only(cmd, "json")
 	f.add(cmd)
-	cmd.Flags().BoolVar(&pages, "pages", false, "also remove all directories of pages that install made for the service")
 	return cmd
 }
 
@@ -257,12 +250,6 @@ func (out planned) print(w io.Writer, verb string) {
 	for _, hint := range out.Hints {
 		fmt.Fprintln(w, hint)
 	}
-}
-
-func printDocker(out *output) error {
-	return out.show(map[string]string{"Dockerfile": install.Dockerfile, "compose.yaml": install.Compose}, func(w io.Writer) {
-		fmt.Fprintf(w, "# Dockerfile, with kvtier-llama-server in the same folder:\n\n%s\n# compose.yaml:\n\n%s", install.Dockerfile, install.Compose)
-	})
 }
 
 // showStatus prints installations. One that needs attention is an error.

@@ -153,11 +153,9 @@ func TestGoldenFiles(t *testing.T) {
 			g.shape.Embed, g.shape.Heads, g.shape.KVHeads = 64, 2, 1
 			s := start(t, llamatest.Options{Model: aModel(t, g.shape), Args: append(strings.Fields(g.args), "-c", "512", "--slot-save-path", dir)})
 			for _, n := range []int{1, goldenTokens} {
-				status, body := s.post("/completion", map[string]any{"prompt": someTokens(1, n), "n_predict": 0, "id_slot": 0})
-				require.Equal(t, http.StatusOK, status, string(body))
+				s.ask(map[string]any{"prompt": someTokens(1, n), "n_predict": 0, "id_slot": 0})
 				file := fmt.Sprintf("%s-%d.bin", name, n)
-				status, body = s.post("/slots/0?action=save", map[string]string{"filename": file})
-				require.Equal(t, http.StatusOK, status, string(body))
+				require.NoError(t, s.Slot(t.Context(), "save", file))
 				content, err := os.ReadFile(filepath.Join(dir, file))
 				require.NoError(t, err)
 				require.Greater(t, len(content), 8)

@@ -7,7 +7,6 @@ import (
 	"image"
 	"image/color"
 	"image/png"
-	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -45,8 +44,6 @@ func message(parts ...string) map[string]any {
 // chat sends messages and returns the answer and the number of tokens that were not computed.
 func (s *server) chat(messages ...map[string]any) (text string, cached int) {
 	s.t.Helper()
-	status, body := s.post("/v1/chat/completions", map[string]any{"messages": messages, "max_tokens": 12, "temperature": 0, "seed": 1})
-	require.Equal(s.t, http.StatusOK, status, string(body))
 	var out struct {
 		Choices []struct {
 			Message struct {
@@ -57,7 +54,7 @@ func (s *server) chat(messages ...map[string]any) (text string, cached int) {
 			Cached int `json:"cache_n"`
 		} `json:"timings"`
 	}
-	require.NoError(s.t, json.Unmarshal(body, &out))
+	s.read("/v1/chat/completions", map[string]any{"messages": messages, "max_tokens": 12, "temperature": 0, "seed": 1}, &out)
 	return out.Choices[0].Message.Content, out.Timings.Cached
 }
 

@@ -62,7 +62,7 @@ func TestInstall(t *testing.T) {
 	require.Equal(t, root, all[0].Pages)
 	require.Contains(t, all[0].LastLog, "kv tier: on")
 
-	p, err = m.Remove(t.Context(), choice, false)
+	p, err = m.Remove(t.Context(), choice)
 	require.NoError(t, err)
 	require.NoError(t, p.Do(t.Context(), func(install.Step) {}))
 	ask("A slow green turtle walks under the busy cat. ")

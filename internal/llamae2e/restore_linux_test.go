@@ -1,10 +1,8 @@
 package llamae2e
 
 import (
-	"encoding/json"
 	"maps"
 	"math"
-	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -160,10 +158,8 @@ func (c *conversation) spread(t *testing.T, o llamatest.Options, turns []turn) (
 // tokenize returns the tokens of a text.
 func (s *server) tokenize(text string) []int32 {
 	s.t.Helper()
-	status, body := s.post("/tokenize", map[string]any{"content": text, "parse_special": true})
-	require.Equal(s.t, http.StatusOK, status, string(body))
 	var out struct{ Tokens []int32 }
-	require.NoError(s.t, json.Unmarshal(body, &out))
+	s.read("/tokenize", map[string]any{"content": text, "parse_special": true}, &out)
 	require.NotEmpty(s.t, out.Tokens)
 	return out.Tokens
 }

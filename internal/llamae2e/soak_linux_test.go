@@ -218,12 +218,8 @@ func (p *play) compare(r soak.Request, want, got said) {
 }
 
 // body is a request for an answer to a prompt.
-func body(prompt string, n int, stream bool) []byte {
-	b, err := json.Marshal(map[string]any{"prompt": prompt, "n_predict": n, "temperature": 0, "seed": 1, "n_probs": 10, "stream": stream})
-	if err != nil {
-		panic(err) // only strings and numbers
-	}
-	return b
+func body(prompt string, n int, stream bool) map[string]any {
+	return map[string]any{"prompt": prompt, "n_predict": n, "temperature": 0, "seed": 1, "n_probs": 10, "stream": stream}
 }
 
 func (p *play) ask(s *server, prompt string, n int) said {
@@ -249,21 +245,6 @@ func (p *play) ask(s *server, prompt string, n int) said {
 	return out
 }
 
-// tryPost sends a request and returns the status and the body; 0 and the error if there is no
-// answer.
-func (s *server) tryPost(path string, in []byte) (int, []byte) {
-	res, err := llamatest.Client.Post(s.URL+path, "application/json", bytes.NewReader(in))
-	if err != nil {
-		return 0, []byte(err.Error())
-	}
-	defer res.Body.Close()
-	var out bytes.Buffer
-	if _, err := out.ReadFrom(res.Body); err != nil {
-		return 0, []byte(err.Error())
-	}
-	return res.StatusCode, out.Bytes()
-}
-
 // leave asks, and goes away after some tokens of the answer.
 func (p *play) leave(s *server, prompt string, n, after int) {
 	p.watch(s, prompt, n, func(tokens int) bool { return tokens < after })
@@ -274,17 +255,13 @@ func (p *play) leave(s *server, prompt string, n, after int) {
 func (p *play) watch(s *server, prompt string, n int, more func(tokens int) bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/completion", bytes.NewReader(body(prompt, n, true)))
+	stream, err := s.Post(ctx, "/completion", body(prompt, n, true))
 	if err != nil {
-		panic(err) // the URL is ours
+		return // it was killed, or refuses the prompt
 	}
-	res, err := llamatest.Client.Do(req)
-	if err != nil {
-		return // it was killed
-	}
-	defer res.Body.Close()
+	defer stream.Close()
 	tokens := 0
-	for lines := bufio.NewScanner(res.Body); more(tokens) && lines.Scan(); {
+	for lines := bufio.NewScanner(stream); more(tokens) && lines.Scan(); {
 		if strings.HasPrefix(lines.Text(), "data: ") {
 			tokens++
 		}

@@ -2,14 +2,11 @@ package llamae2e
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -101,21 +98,17 @@ func requireFirst(t testing.TB, want, got answer) {
 func (s *server) leave(prompt []int32, patience time.Duration, heard chan<- struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	body, _ := json.Marshal(map[string]any{"prompt": prompt, "n_predict": 50, "temperature": 0, "stream": true})
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/completion", strings.NewReader(string(body)))
+	body, err := s.Post(ctx, "/completion", map[string]any{"prompt": prompt, "n_predict": 50, "temperature": 0, "stream": true})
 	if err != nil {
 		return
 	}
-	if res, err := llamatest.Client.Do(req); err == nil {
-		buf := make([]byte, 1<<16)
-		for err == nil {
-			_, err = res.Body.Read(buf)
-			select {
-			case heard <- struct{}{}:
-			default:
-			}
+	defer body.Close()
+	for buf := make([]byte, 1<<16); err == nil; {
+		_, err = body.Read(buf)
+		select {
+		case heard <- struct{}{}:
+		default:
 		}
-		res.Body.Close()
 	}
 }
 

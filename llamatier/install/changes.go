@@ -3,13 +3,14 @@ package install
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
+
+	"github.com/kvtier/kvtier/internal/machine"
 )
 
 // changes makes changes of files. Its function is called before each one, if it is set; an error
@@ -29,7 +30,7 @@ func (c changes) do(what string, do func() error) error {
 func (c changes) put(path string, content []byte, mode fs.FileMode) error {
 	tmp := path + newSuffix
 	err := c.do("write "+tmp, func() error {
-		err := writeNew(tmp, content, mode, nil)
+		err := writeNew(tmp, content, mode)
 		if err != nil {
 			_ = os.Remove(tmp) // a full disk needs the room
 		}
@@ -42,8 +43,8 @@ func (c changes) put(path string, content []byte, mode fs.FileMode) error {
 }
 
 // writeNew writes a file that is on disk when writeNew returns. A file that an earlier run
-// has left goes. The file gets the owner of like, if there is one.
-func writeNew(path string, content []byte, mode fs.FileMode, like fs.FileInfo) error {
+// has left goes.
+func writeNew(path string, content []byte, mode fs.FileMode) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -51,9 +52,7 @@ func writeNew(path string, content []byte, mode fs.FileMode, like fs.FileInfo) e
 	if err != nil {
 		return err
 	}
-	if _, err = f.Write(content); err == nil && like != nil {
-		err = keepOwner(f, like) // before its mode, which a change of owner may cut
-	}
+	_, err = f.Write(content)
 	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 }
 
@@ -72,16 +71,6 @@ func openSame(path string, info fs.FileInfo) (*os.File, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
-}
-
-// readSame reads the file that info describes, up to max bytes.
-func readSame(path string, info fs.FileInfo, max int64) ([]byte, error) {
-	f, err := openSame(path, info)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, max))
 }
 
 // copyTo copies a file beside the path, and then to it.
@@ -170,8 +159,8 @@ func (c changes) setAside(f folder) error {
 	return c.rename(tmp, f.real.path)
 }
 
-// second gives a file a second name: by a link, or else by a copy. The copy of a symbolic
-// link is a symbolic link, because llama-server looks for libraries beside the file.
+// second gives a file a second name. That of a symbolic link is a symbolic link, because
+// llama-server looks for libraries beside the file.
 func second(from, to string) error {
 	info, err := os.Lstat(from)
 	if err != nil {
@@ -184,23 +173,11 @@ func second(from, to string) error {
 		}
 		return os.Symlink(target, to) // whose owner decides nothing
 	}
-	if err := os.Link(from, to); err == nil || errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return copyOf(from, info, to)
-}
-
-// copyOf copies the file that info describes, with its mode and owner.
-func copyOf(from string, info fs.FileInfo, to string) error {
-	content, err := readSame(from, info, info.Size())
-	if err != nil {
-		return err
-	}
-	return writeNew(to, content, info.Mode().Perm(), info)
+	return os.Link(from, to)
 }
 
 // makePages makes a directory for the service's user.
-func (c changes) makePages(dir string, u unit) error {
+func (c changes) makePages(dir string, u machine.Service) error {
 	if err := c.mkdir(dir, 0o700); err != nil {
 		return err
 	}
@@ -246,17 +223,16 @@ func isEmpty(dir string) bool {
 	return err == nil && len(entries) == 0
 }
 
-// removeAll removes a directory with its content. systemd's directories of a service without
-// a fixed user, in the folders of services, are links to others, which go, too; no other link is
-// followed.
-func (c changes) removeAll(dir string, services ...string) error {
+// removeAll removes a directory that systemd made for the service, with its content. That of a service
+// without a fixed user is a link to another one, which goes, too; no other link is followed.
+func (c changes) removeAll(dir string) error {
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	private := filepath.Join(filepath.Dir(dir), "private", filepath.Base(dir))
 	target, _ := filepath.EvalSymlinks(dir) // "" for a link to nothing
 	return c.do("remove all of "+dir, func() error {
-		if target == private && slices.Contains(services, filepath.Dir(dir)) {
+		if target == private {
 			return errors.Join(os.RemoveAll(private), os.Remove(dir))
 		}
 		return os.RemoveAll(dir)

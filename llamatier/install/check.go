@@ -30,26 +30,21 @@ func (m *Machine) try(p *Plan, program, real string, variables []string) {
 		}
 		_, err := m.System.Run(ctx, append([]string{libraries + dir}, variables...), program, "--version")
 		if err != nil {
-			return &badCheck{fmt.Errorf("%w%s", err, m.refusal(program))}
+			return &badCheck{fmt.Errorf("%w%s", err, refusal(program, err))}
 		}
 		return nil
 	}, "run %s --version: it must reach the real %s", program, serverName)
 }
 
-// refusal names the reason why a system may refuse to run a program, for the end of an error.
-func (m *Machine) refusal(program string) string {
-	if noExec(filepath.Dir(program)) {
-		return fmt.Sprintf("; %s is on a filesystem that is mounted with noexec", program)
-	}
-	if m.selinux() {
-		return fmt.Sprintf("; SELinux is enforcing, so try restorecon -v %s", program)
+// refusal names reasons why a system may not run a program, for the end of an error.
+func refusal(program string, err error) string {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Sprintf("; its filesystem may be mounted with noexec, or SELinux may forbid it: try restorecon -v %s", program)
+	case errors.Is(err, fs.ErrNotExist):
+		return "; it may be built for another C library: build it with make kvtier"
 	}
 	return ""
-}
-
-func (m *Machine) selinux() bool {
-	text, err := os.ReadFile(m.SELinux)
-	return err == nil && strings.TrimSpace(string(text)) == "1"
 }
 
 // writable returns an error if this user may not change a folder.
@@ -75,7 +70,7 @@ const serverWait = 30 * time.Second
 const serverEvery = 200 * time.Millisecond
 
 // checkService plans the check that the service runs, and runs ours.
-func (m *Machine) checkService(p *Plan, u unit) {
+func (m *Machine) checkService(p *Plan, u machine.Service) {
 	if !u.Active {
 		return
 	}
@@ -117,7 +112,7 @@ func (m *Machine) waitFor(ctx context.Context, url string) error {
 
 // without returns the reason why the models of a running service are not tiered, or "", and
 // whether this user sees the service's process.
-func (m *Machine) without(o Ollama, u unit) (why string, seen bool) {
+func (m *Machine) without(o Ollama, u machine.Service) (why string, seen bool) {
 	set := machine.VariablesOf(m.System, m.Proc, u.PID)
 	seen = set != nil
 	if !seen {
@@ -131,7 +126,7 @@ func (m *Machine) without(o Ollama, u unit) (why string, seen bool) {
 		return "", false
 	}
 	if _, own := m.Program(filepath.Join(view, o.Folder, serverName)); !own {
-		return fmt.Sprintf("%s does not see kvtier's file as %s; systemctl restart %[1]s mounts it", u.Name, filepath.Join(o.Folder, serverName)), true
+		return fmt.Sprintf("%s does not see kvtier's file as %s; systemctl restart %[1]s mounts it, with systemd 235 or later", u.Name, filepath.Join(o.Folder, serverName)), true
 	}
 	real := filepath.Join(view, m.Base, realFolder, serverName)
 	if f, err := m.Program.look(real); err != nil || f.is != stock {

@@ -52,24 +52,23 @@ type world struct {
 	ran  []string // programs
 	show map[string]string
 
-	answers     string // the version that the server says, "" does not answer
-	later       string // a variable of another drop-in
-	broken      string // a program whose run fails
-	says        string // ollama --version
-	saysSystemd string // systemctl --version
-	owner       int    // of all files
+	answers string // the version that the server says, "" does not answer
+	later   string // a variable of another drop-in
+	broken  string // a program whose run fails
+	says    string // ollama --version
+	owner   int    // of all files
 }
 
 func newWorld(t *testing.T) *world {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
-	w := &world{t: t, dir: dir, says: "0.34.2", saysSystemd: "systemd 252 (252.38)\n+PAM\n"}
+	w := &world{t: t, dir: dir, says: "0.34.2"}
 	w.sys = &system{os: "linux", find: w.find, run: w.run}
 	w.Machine = &Machine{
 		System: w.sys, Arch: "amd64", UID: os.Geteuid(),
 		Prefixes: []string{w.at("usr/local"), w.at("usr")},
 		Base:     w.at("usr/local/lib/kvtier"), Units: units(w.at("etc/systemd/system")), State: w.at("var/lib"), Logs: w.at("var/log"),
-		Proc: w.at("proc"), SELinux: w.at("selinux"), InImage: []string{w.at(".dockerenv")}, Booted: w.at("run"),
+		Proc: w.at("proc"), Booted: w.at("run"),
 		Version: w.version, Program: w.program, Access: tierenv.Writable,
 		Owner: func(fs.FileInfo) (int, bool) { return w.owner, true },
 	}
@@ -130,9 +129,7 @@ func (w *world) run(_ context.Context, variables []string, name string, args ...
 	line := strings.TrimPrefix(name, w.dir) + " " + strings.Join(args, " ")
 	switch {
 	case name == w.broken:
-		return "", errors.New("exit status 1: it is broken")
-	case line == "systemctl --version":
-		return w.saysSystemd, nil
+		return "", fmt.Errorf("it is broken: %w", fs.ErrPermission)
 	case strings.HasPrefix(line, "systemctl show "):
 		var b strings.Builder
 		for key, value := range w.show {
@@ -213,8 +210,8 @@ func (w *world) install(opt Options) error {
 	return p.Do(w.t.Context(), func(Step) {})
 }
 
-func (w *world) remove(pages bool) error {
-	p, err := w.Remove(w.t.Context(), Choice{}, pages)
+func (w *world) remove() error {
+	p, err := w.Remove(w.t.Context(), Choice{})
 	if err != nil {
 		return err
 	}

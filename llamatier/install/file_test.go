@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -50,9 +49,9 @@ An update of Ollama puts its own llama-server back: run kvtier ollama install ag
 	require.Equal(t, stockServer, w.read(lib+"llama-server-real"))
 	w.write("kit/kvtier-llama-server", ourServer, 0o755)
 
-	require.NoError(t, w.remove(false))
+	require.NoError(t, w.remove())
 	require.Equal(t, before, w.tree())
-	require.NoError(t, w.remove(false))
+	require.NoError(t, w.remove())
 	require.Equal(t, before, w.tree())
 }
 
@@ -62,7 +61,7 @@ func TestDataByFile(t *testing.T) {
 	w := newWorld(t)
 	w.tarball("usr/local", stockServer)
 	require.NoError(t, w.install(Options{}))
-	p, err := w.Remove(t.Context(), Choice{}, false)
+	p, err := w.Remove(t.Context(), Choice{})
 	require.NoError(t, err)
 	require.Contains(t, w.shown(p), "the log ~/.ollama/logs/kvtier.log stay. Pages hold conversations: remove both when nobody needs them.\n")
 
@@ -70,13 +69,11 @@ func TestDataByFile(t *testing.T) {
 	require.NoError(t, os.Symlink(w.at("usr/local/bin/ollama"), w.at("proc/9/exe")))
 	w.write("proc/9/cmdline", "ollama\x00serve\x00", 0o644)
 	w.write("proc/9/environ", "HOME=/home/me\x00", 0o644)
-	p, err = w.Remove(t.Context(), Choice{}, false)
+	p, err = w.Remove(t.Context(), Choice{})
 	require.NoError(t, err)
 	require.Contains(t, w.shown(p), "Pages in /home/me/.ollama/kv-cache and the log /home/me/.ollama/logs/kvtier.log stay.")
-	_, err = w.Remove(t.Context(), Choice{}, true)
-	require.ErrorContains(t, err, "they are in /home/me/.ollama/kv-cache; remove that directory yourself, and leave --pages out")
 	w.write("proc/9/environ", "HOME=/home/me\x00OLLAMA_KV_TIER_LOCAL=/fast\x00KVTIER_LLAMA_LOG=/log\x00", 0o644)
-	p, err = w.Remove(t.Context(), Choice{}, false)
+	p, err = w.Remove(t.Context(), Choice{})
 	require.NoError(t, err)
 	require.Contains(t, w.shown(p), "Pages in /fast and the log /log stay.")
 }
@@ -124,7 +121,7 @@ func TestBrokenOffByFile(t *testing.T) {
 					w.requireRuns(want)
 					if then == "install" {
 						require.Equal(t, Installed, w.state().State)
-						require.NoError(t, w.remove(false))
+						require.NoError(t, w.remove())
 					}
 					require.Equal(t, None, w.state().State)
 					clean := newWorld(t)
@@ -143,7 +140,7 @@ func (w *world) do(verb string) error {
 	if verb == "install" {
 		return w.install(Options{})
 	}
-	return w.remove(false)
+	return w.remove()
 }
 
 // requireRuns: llama-server is the stock one, or ours before the stock one.
@@ -170,7 +167,7 @@ func TestUpdateOfOllama(t *testing.T) {
 	w.requireRuns(nextServer)
 	require.Equal(t, Installed, w.state().State)
 	w.write(lib+"llama-server", stockServer, 0o755)
-	require.NoError(t, w.remove(false))
+	require.NoError(t, w.remove())
 	require.Equal(t, stockServer, w.read(lib+"llama-server"))
 	require.NoFileExists(t, w.at(lib+"llama-server-real"))
 
@@ -188,10 +185,8 @@ func TestCheckFails(t *testing.T) {
 	w.tarball("usr/local", stockServer)
 	before := w.tree()
 	w.broken = w.at(lib + "llama-server")
-	w.write("selinux", "1\n", 0o644)
-	before = append(before, "-rw-r--r-- /selinux 1")
 	err := w.install(Options{})
-	require.ErrorContains(t, err, "it is broken; SELinux is enforcing, so try restorecon -v ")
+	require.ErrorContains(t, err, "it is broken: permission denied; its filesystem may be mounted with noexec, or SELinux may forbid it: try restorecon -v ")
 	require.ErrorContains(t, err, "; Ollama runs its own llama-server again")
 	require.ElementsMatch(t, before, w.tree())
 }
@@ -299,7 +294,7 @@ func TestHostileTrees(t *testing.T) {
 				}
 				require.NoError(t, err)
 				w.requireRuns(stockServer)
-				require.NoError(t, w.remove(false))
+				require.NoError(t, w.remove())
 				require.Equal(t, stockServer, w.read(lib+"llama-server"))
 				require.NoFileExists(t, w.at(lib+"llama-server-real"))
 				if _, err := os.Stat(w.at("secret")); err == nil {
@@ -310,8 +305,7 @@ func TestHostileTrees(t *testing.T) {
 	}
 }
 
-// TestStalePlan: a plan is not carried out on other files than those that it was made for, nor
-// beside another one.
+// TestStalePlan: a plan is not carried out on other files than those that it was made for.
 func TestStalePlan(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -322,13 +316,6 @@ func TestStalePlan(t *testing.T) {
 	before := w.tree()
 	require.ErrorContains(t, p.Do(t.Context(), func(Step) {}), "have changed since the steps were shown; run the same command again")
 	require.Equal(t, before, w.tree())
-
-	unlock, err := lockDir(w.at(lib))
-	require.NoError(t, err)
-	require.ErrorContains(t, w.remove(false), "another kvtier may be at work there")
-	require.Equal(t, before, w.tree())
-	unlock()
-	require.NoError(t, w.remove(false))
 }
 
 // TestSearch: the installation is found by the program that runs, through links.
@@ -347,14 +334,13 @@ func TestSearch(t *testing.T) {
 		}
 		return run(ctx, variables, name, args...)
 	}
-	require.ErrorContains(t, w.install(Options{}), "The container llm runs Ollama: kvtier ollama install --docker prints the lines for its image")
+	require.ErrorContains(t, w.install(Options{}), "The container llm runs Ollama: docs/install.md has the lines for its image")
 	_, err := w.Status(t.Context(), Choice{}, "")
 	require.ErrorContains(t, err, "The container llm runs Ollama")
 
 	w.tarball("opt/ollama", stockServer)
 	require.NoError(t, os.MkdirAll(w.at("home/bin"), 0o755))
 	require.NoError(t, os.Symlink("../../opt/ollama/bin/ollama", w.at("home/bin/ollama")))
-	w.write(".dockerenv", "", 0o644)
 	w.write("proc/9/cmdline", "ollama\x00serve\x00", 0o644)
 	w.write("proc/9/environ", "OLLAMA_HOST=box:1\x00HOME=/home/a\x00", 0o644)
 	require.NoError(t, os.Symlink(w.at("opt/ollama/bin/ollama"), w.at("proc/9/exe")))
@@ -362,7 +348,6 @@ func TestSearch(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, w.at("opt/ollama/lib/ollama"), p.Ollama.Folder)
 	require.Contains(t, w.shown(p), "Ollama is running: models that are loaded keep the stock llama-server until they are unloaded.\n")
-	require.Contains(t, w.shown(p), "This is a container, and the change goes with it")
 	require.NoError(t, w.install(Options{Choice: Choice{Prefix: w.at("home")}}))
 	s := w.state()
 	require.Equal(t, Installed, s.State)
@@ -405,7 +390,7 @@ func TestLinkedServer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "../../bin/llama-server", target)
 	require.Equal(t, ourServer, w.read(lib+"llama-server"))
-	require.NoError(t, w.remove(false))
+	require.NoError(t, w.remove())
 	require.Equal(t, before, w.tree())
 }
 
@@ -446,11 +431,4 @@ func TestProgramsOfOthers(t *testing.T) {
 		require.NoError(t, w.install(Options{}))
 		require.Empty(t, w.ran)
 	}
-}
-
-// TestDockerfileIsOfATriedRelease: the image is of the release that tests have run.
-func TestDockerfileIsOfATriedRelease(t *testing.T) {
-	t.Parallel()
-	require.Contains(t, Dockerfile, "FROM ollama/ollama:"+strings.TrimPrefix(tried, "v")+"\n")
-	require.Contains(t, Dockerfile, " "+RealName+" ")
 }

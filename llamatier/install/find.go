@@ -16,7 +16,7 @@ type Ollama struct {
 	Folder     string // of llama-server; "" if this release has none
 	Service    string // the systemd unit that runs it, or ""
 
-	unit unit
+	unit machine.Service
 }
 
 // Choice narrows the search for Ollama down.
@@ -31,7 +31,7 @@ const DefaultService = machine.DefaultService
 // Search returns the installations of Ollama, that of the service first.
 func (m *Machine) Search(ctx context.Context, c Choice) ([]Ollama, error) {
 	var found []Ollama
-	add := func(executable string, u unit) (at int) {
+	add := func(executable string, u machine.Service) (at int) {
 		path := machine.Executable(m.System, executable)
 		if at := slices.IndexFunc(found, func(o Ollama) bool { return o.Executable == path }); at >= 0 || path == "" {
 			return at
@@ -52,28 +52,23 @@ func (m *Machine) Search(ctx context.Context, c Choice) ([]Ollama, error) {
 			return nil, fmt.Errorf("find --prefix %s: %w", c.Prefix, err)
 		}
 		for _, name := range []string{"bin/ollama", "ollama"} {
-			if at := add(filepath.Join(prefix, name), unit{}); at >= 0 {
+			if at := add(filepath.Join(prefix, name), machine.Service{}); at >= 0 {
 				return found[at : at+1], nil
 			}
 		}
 		return nil, fmt.Errorf("%s has neither bin/ollama nor ollama; give the folder that Ollama's archive was unpacked into as --prefix", prefix)
 	}
 	if path, err := m.System.Find("ollama"); err == nil && filepath.IsAbs(path) {
-		add(path, unit{})
+		add(path, machine.Service{})
 	}
 	for _, prefix := range m.Prefixes {
-		add(filepath.Join(prefix, "bin", "ollama"), unit{})
+		add(filepath.Join(prefix, "bin", "ollama"), machine.Service{})
 	}
 	return found, nil
 }
 
-// Releases of Ollama.
-const (
-	oldest = "v0.30.0" // the first one with llama-server
-	tried  = "v0.34.2" // the newest one that the tests have run
-
-	unnumbered = "v0.0.0" // a build that nobody gave a version
-)
+// oldest is the first release of Ollama with llama-server.
+const oldest = "v0.30.0"
 
 // versionLine is a line of ollama --version.
 var versionLine = regexp.MustCompile(`version is v?(\d\S*)`)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -26,7 +27,6 @@ type note struct {
 	Real  []string `json:"real,omitempty"`  // SHA-256 of llama-server-real, and of the file that will replace it
 	Made  []string `json:"made,omitempty"`  // directories that were made for the installation
 	Pages []string `json:"pages,omitempty"` // the directories of pages
-	Over  string   `json:"over,omitempty"`  // the file that another one is mounted over
 }
 
 // noteName is the name of the note.
@@ -46,11 +46,12 @@ func readNote(path string) (n note, ok bool, err error) {
 	if !info.Mode().IsRegular() || info.Size() > noteMax {
 		return n, false, fmt.Errorf("%s was not written by kvtier; move it away", path)
 	}
-	text, err := readSame(path, info, noteMax)
+	f, err := openSame(path, info)
 	if err != nil {
 		return n, false, err
 	}
-	if json.Unmarshal(text, &n) != nil {
+	defer f.Close()
+	if json.NewDecoder(io.LimitReader(f, noteMax)).Decode(&n) != nil {
 		return note{}, false, nil // broken: as good as none
 	}
 	return n, true, nil
@@ -140,14 +141,14 @@ func (m *Machine) installFile(p *Plan, new file) error {
 		p.hint("%s %s is installed there already.", ServerProgram, new.version)
 		return nil
 	}
-	p.cannot, p.lock = m.writable(f.path), f.path
+	p.cannot = m.writable(f.path)
 	p.fresh = func() error { return m.Program.unchanged(f) }
 	if s != Installed {
 		p.add(func(context.Context) error { return m.Change.setAside(f) }, "keep Ollama's %s as %s", f.server.path, RealName)
 	}
 	p.add(func(context.Context) error { return m.Change.copyTo(new.path, f.server.path, 0o755) }, "put %s %s in the place of %s", ServerProgram, new.version, f.server.path)
 	m.try(p, f.server.path, f.real.path, nil)
-	p.undo = func(ctx context.Context) ([]string, error) { return nil, m.removeFileNow(ctx, f.path) }
+	p.undo = m.removeFile
 	return nil
 }
 
@@ -178,7 +179,7 @@ func (m *Machine) removeFile(p *Plan) error {
 	if f.real.is == missing && len(leftovers) == 0 {
 		return nil
 	}
-	p.cannot, p.lock = cmp.Or(p.cannot, m.writable(f.path)), cmp.Or(p.lock, f.path)
+	p.cannot = cmp.Or(p.cannot, m.writable(f.path))
 	p.fresh = func() error { return m.Program.unchanged(f) }
 	switch {
 	case f.real.is == missing:
@@ -203,16 +204,6 @@ func (f folder) leftovers() []string {
 		}
 	}
 	return paths
-}
-
-// removeFileNow removes an installation whose check has failed.
-func (m *Machine) removeFileNow(ctx context.Context, dir string) error {
-	p := &Plan{Ollama: Ollama{Folder: dir}}
-	if err := m.removeFile(p); err != nil {
-		return err
-	}
-	p.lock = "" // this process has it
-	return p.Do(ctx, func(Step) {})
 }
 
 // list joins paths for a sentence.

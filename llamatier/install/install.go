@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/mod/semver"
-
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/tierenv"
@@ -31,7 +29,7 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.installable(ctx, o); err != nil {
+	if err := installable(o); err != nil {
 		return nil, err
 	}
 	new, err := m.source(opt.Server, opt.Beside)
@@ -53,17 +51,7 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 		if err := m.installFile(p, new); err != nil {
 			return nil, err
 		}
-		m.hintsOfFile(ctx, p)
-	}
-	if note := untried(m.version(ctx, o)); note != "" {
-		p.hint("%s", note)
-	}
-	if m.selinux() {
-		placed := o.Folder
-		if o.Service != "" {
-			placed = m.Base
-		}
-		p.hint("SELinux is enforcing here. If models are not loaded, run restorecon -Rv %s.", placed)
+		m.hintsOfFile(p)
 	}
 	switch m.System.OS() {
 	case "linux":
@@ -76,49 +64,23 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 }
 
 // hintsOfFile adds the consequences of an installation by file.
-func (m *Machine) hintsOfFile(ctx context.Context, p *Plan) {
+func (m *Machine) hintsOfFile(p *Plan) {
 	if len(p.Steps) > 0 && m.process(p.Ollama.Executable) != 0 {
 		p.hint("Ollama is running: models that are loaded keep the stock llama-server until they are unloaded.")
 	}
 	p.hint("Tiering needs OLLAMA_KV_TIERING=1 in the environment of ollama serve.")
 	p.hint("An update of Ollama puts its own llama-server back: run kvtier ollama install again after it.")
-	if m.inContainer() {
-		p.hint("This is a container, and the change goes with it: kvtier ollama install --docker prints the lines for an image.")
-	}
-}
-
-func (m *Machine) inContainer() bool {
-	return slices.ContainsFunc(m.InImage, func(path string) bool {
-		_, err := os.Stat(path)
-		return err == nil
-	})
 }
 
 // installable returns the reason why an Ollama cannot be changed, or nil.
-func (m *Machine) installable(ctx context.Context, o Ollama) error {
+func installable(o Ollama) error {
 	switch {
 	case strings.Contains(o.Executable, ".app/Contents/"):
 		return fmt.Errorf("%s is part of a signed application, which a changed file would break; unpack Ollama's archive ollama-darwin.tgz elsewhere and give that folder as --prefix", o.Executable)
-	case o.Folder != "":
-		return nil
+	case o.Folder == "":
+		return fmt.Errorf("%s has no llama-server, which Ollama has from %s on; install the newest Ollama, or build a patched release, as docs/install.md says", o.Executable, oldest)
 	}
-	v := cmp.Or(m.version(ctx, o), "this one")
-	if semver.Compare("v"+v, oldest) >= 0 {
-		return fmt.Errorf("%s has no llama-server, although it is Ollama %s; install Ollama again", o.Executable, v)
-	}
-	return fmt.Errorf("%s has no llama-server: Ollama has it from %s on, and %s is older, or patched. Update Ollama, or build a patched release, as docs/install.md says", o.Executable, oldest, v)
-}
-
-// untried says that no test has run this version of Ollama, or "".
-func untried(v string) string {
-	v = "v" + v
-	switch {
-	case !semver.IsValid(v) || v == tried || v == unnumbered:
-		return ""
-	case semver.Compare(v, tried) > 0:
-		return fmt.Sprintf("Ollama %s is newer than %s, the newest one that was tried. Where its llama-server differs, prompts are computed.", v, tried)
-	}
-	return fmt.Sprintf("Ollama %s was not tried; %s was. Where its llama-server differs, prompts are computed.", v, tried)
+	return nil
 }
 
 // one returns the only installation of Ollama.
@@ -145,26 +107,23 @@ func (m *Machine) inDocker(ctx context.Context) string {
 	if len(containers) == 0 {
 		return ""
 	}
-	return fmt.Sprintf(". The container %s runs Ollama: kvtier ollama install --docker prints the lines for its image", containers[0].Name)
+	return fmt.Sprintf(". The container %s runs Ollama: docs/install.md has the lines for its image", containers[0].Name)
 }
 
-// Remove plans the removal. pages also removes the pages of a service.
-func (m *Machine) Remove(ctx context.Context, c Choice, pages bool) (*Plan, error) {
+// Remove plans the removal. Pages stay.
+func (m *Machine) Remove(ctx context.Context, c Choice) (*Plan, error) {
 	o, err := m.one(ctx, c)
 	if err != nil {
-		if p, e := m.removeOrphan(c, pages); p != nil || e != nil {
+		if p, e := m.removeOrphan(c); p != nil || e != nil {
 			return p, e
 		}
 		return nil, err
 	}
 	p := &Plan{Ollama: o}
 	if o.Service != "" {
-		if err := m.removeService(p, pages); err != nil {
+		if err := m.removeService(p); err != nil {
 			return nil, err
 		}
-	} else if pages {
-		dir, _ := m.kept(o)
-		return nil, fmt.Errorf("no systemd service runs this Ollama, so install made no directory for pages: they are in %s; remove that directory yourself, and leave --pages out", dir)
 	}
 	if o.Folder != "" {
 		if err := m.removeFile(p); err != nil {
@@ -194,14 +153,14 @@ func (m *Machine) kept(o Ollama) (pages, log string) {
 
 // removeOrphan plans the removal from a service that is gone, or runs no Ollama any more. It
 // returns no plan if there is none.
-func (m *Machine) removeOrphan(c Choice, pages bool) (*Plan, error) {
+func (m *Machine) removeOrphan(c Choice) (*Plan, error) {
 	name := cmp.Or(c.Service, DefaultService)
 	_, there, err := m.Units.read(name)
 	if _, e := os.Lstat(m.Base); err != nil || !there && e != nil || c.Prefix != "" {
 		return nil, err
 	}
-	p := &Plan{Ollama: Ollama{Service: name, unit: unit{Service: machine.Service{Name: name}}}}
-	return p, m.removeService(p, pages)
+	p := &Plan{Ollama: Ollama{Service: name, unit: machine.Service{Name: name}}}
+	return p, m.removeService(p)
 }
 
 // Status is the state of an installation.

@@ -27,9 +27,7 @@ type Machine struct {
 	State    string   // of services, below which pages are stored
 	Logs     string   // of services
 	Proc     string
-	SELinux  string   // the file that says whether SELinux enforces its rules
-	InImage  []string // files that exist in containers
-	Booted   string   // a folder that exists where systemd runs
+	Booted   string // a folder that exists where systemd runs
 
 	// Version asks a server for its version.
 	Version func(ctx context.Context, url string) (string, error)
@@ -49,7 +47,7 @@ func Here() *Machine {
 		System: machine.Here{}, Arch: runtime.GOARCH, UID: os.Geteuid(),
 		Prefixes: []string{"/usr/local", "/usr"},
 		Base:     base, Units: "/etc/systemd/system", State: "/var/lib", Logs: "/var/log",
-		Proc: "/proc", SELinux: "/sys/fs/selinux/enforce", InImage: []string{"/.dockerenv", "/run/.containerenv"}, Booted: "/run/systemd/system",
+		Proc: "/proc", Booted: "/run/systemd/system",
 		Version: serverVersion, Program: program, Owner: vfs.OS.Owner, Access: tierenv.Writable,
 	}
 }

@@ -4,9 +4,7 @@ package install
 
 import (
 	"errors"
-	"io/fs"
 	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,12 +20,3 @@ func chownDir(dir string, uid, gid int) error {
 
 // neverWait is a flag for opening a name that may lead to a pipe.
 const neverWait = unix.O_NONBLOCK
-
-// keepOwner gives an open file the owner of another.
-func keepOwner(f *os.File, like fs.FileInfo) error {
-	st, ok := like.Sys().(*syscall.Stat_t)
-	if !ok {
-		return nil
-	}
-	return f.Chown(int(st.Uid), int(st.Gid))
-}

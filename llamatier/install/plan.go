@@ -14,10 +14,9 @@ type Plan struct {
 	Hints  []string // sentences for the person who decides about the plan
 
 	cannot error        // the reason why this user cannot carry the plan out
-	lock   string       // a directory: at most one plan for it is carried out at a time
 	fresh  func() error // says whether files have changed since the plan was made
-	// undo takes the steps back, if the last one fails, and names the pages that stay.
-	undo func(context.Context) (hints []string, err error)
+	// undo plans to take the steps back, if the last one fails. Its hints name the pages that stay.
+	undo func(back *Plan) error
 }
 
 // Step is a part of a plan.
@@ -51,13 +50,6 @@ func (p *Plan) Do(ctx context.Context, done func(Step)) error {
 	if err := p.Cannot(); err != nil {
 		return err
 	}
-	if len(p.Steps) > 0 && p.lock != "" {
-		unlock, err := lockDir(p.lock)
-		if err != nil {
-			return fmt.Errorf("lock %s: %w; another kvtier may be at work there", p.lock, err)
-		}
-		defer unlock()
-	}
 	if p.fresh != nil {
 		if err := p.fresh(); err != nil {
 			return err
@@ -67,11 +59,15 @@ func (p *Plan) Do(ctx context.Context, done func(Step)) error {
 		err := step.do(ctx)
 		var bad *badCheck
 		if errors.As(err, &bad) && p.undo != nil {
-			hints, undone := p.undo(context.WithoutCancel(ctx))
+			back := &Plan{Ollama: p.Ollama}
+			undone := p.undo(back)
+			if undone == nil {
+				undone = back.Do(context.WithoutCancel(ctx), func(Step) {})
+			}
 			if undone != nil {
 				return fmt.Errorf("%w; taking it back failed, too (%w); run kvtier ollama remove", err, undone)
 			}
-			return fmt.Errorf("%w; %s", err, strings.Join(append([]string{"Ollama runs its own llama-server again"}, hints...), ". "))
+			return fmt.Errorf("%w; %s", err, strings.Join(append([]string{"Ollama runs its own llama-server again"}, back.Hints...), ". "))
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w; run the same command again to continue, or kvtier ollama remove to go back", step.Text, err)

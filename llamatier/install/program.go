@@ -3,7 +3,6 @@ package install
 import (
 	"crypto/sha256"
 	"debug/buildinfo"
-	"debug/elf"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/kvtier/kvtier/internal/version"
 )
@@ -98,15 +96,6 @@ func (is programs) look(path string) (file, error) {
 	return f, err
 }
 
-// digest is the SHA-256 of a file.
-func digest(path string) (string, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return "", err
-	}
-	return digestOf(path, info)
-}
-
 // digestOf is the SHA-256 of the file that info describes.
 func digestOf(path string, info fs.FileInfo) (string, error) {
 	f, err := openSame(path, info)
@@ -140,35 +129,8 @@ func (m *Machine) source(path, beside string) (file, error) {
 	case f.is != ours:
 		return f, fmt.Errorf("%s is not %s; name that file with --llama-server", path, ServerProgram)
 	}
-	return f, errors.Join(builtFor(m.System.OS(), m.Arch, path), runsHere(path))
+	return f, builtFor(m.System.OS(), m.Arch, path)
 }
-
-// runsHere returns an error if a program needs a dynamic linker that this system lacks, as a
-// program for glibc does on musl.
-func runsHere(path string) error {
-	f, err := elf.Open(path)
-	if err != nil {
-		return nil // another system's form
-	}
-	defer f.Close()
-	for _, p := range f.Progs {
-		if p.Type != elf.PT_INTERP {
-			continue
-		}
-		name, err := io.ReadAll(io.LimitReader(p.Open(), pathMax))
-		if err != nil {
-			return nil
-		}
-		linker := strings.TrimRight(string(name), "\x00")
-		if _, err := os.Stat(linker); errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%s needs %s, which this system lacks, as systems with musl do; build it with CGO_ENABLED=0 make kvtier", path, linker)
-		}
-	}
-	return nil
-}
-
-// pathMax is the longest path that systems take, in bytes.
-const pathMax = 4096
 
 // trusted reports whether only this user and root can change a file: such a file may be run.
 func (m *Machine) trusted(path string) bool {

@@ -9,8 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
-	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // TestFileThatWasExchanged: root works in a folder of another user, who exchanges a file between
@@ -26,39 +24,15 @@ func TestFileThatWasExchanged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			path, to := filepath.Join(dir, serverName), filepath.Join(dir, RealName)
+			path := filepath.Join(dir, serverName)
 			require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755))
 			info, err := os.Lstat(path)
 			require.NoError(t, err)
 			require.NoError(t, os.Rename(path, path+".old"))
 			require.NoError(t, exchange(path))
 
-			require.ErrorContains(t, copyOf(path, info, to), "was replaced while it was looked at")
-			require.NoFileExists(t, to)
 			_, err = digestOf(path, info)
 			require.ErrorContains(t, err, "was replaced while it was looked at")
 		})
 	}
-}
-
-// TestCopyOfKeeps: the copy has the content, the mode and the owner.
-func TestCopyOfKeeps(t *testing.T) {
-	dir := t.TempDir()
-	path, to := filepath.Join(dir, serverName), filepath.Join(dir, RealName)
-	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755))
-	if os.Getuid() == 0 {
-		require.NoError(t, os.Chown(path, 12345, 12345))
-	}
-	info, err := os.Lstat(path)
-	require.NoError(t, err)
-	require.NoError(t, copyOf(path, info, to))
-	copied, err := os.Lstat(to)
-	require.NoError(t, err)
-	content, err := os.ReadFile(to)
-	require.NoError(t, err)
-	require.Equal(t, "#!/bin/sh\n", string(content))
-	require.Equal(t, info.Mode(), copied.Mode())
-	was, _ := vfs.OS.Owner(info)
-	is, _ := vfs.OS.Owner(copied)
-	require.Equal(t, was, is)
 }

@@ -11,14 +11,15 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
 // installService plans an installation for the service.
 func (m *Machine) installService(ctx context.Context, p *Plan, new file, variables map[string]string) error {
 	u := p.Ollama.unit
-	if err := u.unfit(); err != nil {
-		return err
+	if u.Props["RootDirectory"] != "" || u.Props["RootImage"] != "" {
+		return fmt.Errorf("%s has a root of its own; change llama-server in that root, with --prefix", u.Name)
 	}
 	f, err := m.Program.open(p.Ollama.Folder)
 	if err != nil {
@@ -36,16 +37,15 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 		p.hint("%s %s is installed for %s already.", ServerProgram, new.version, u.Name)
 		return nil
 	}
-	p.cannot, p.lock = root(m.UID), string(m.Units)
+	p.cannot = root(m.UID)
 	made, _, err := readNote(filepath.Join(m.Base, noteName))
 	if err != nil {
 		return err
 	}
-	made.Over = f.server.path
 	made.keep(d.earlier)
 	made.keep(d.local())
 	if d.earlier != "" && d.earlier != d.local() {
-		p.hint("Pages in %s are not used any more. They hold conversations: kvtier ollama remove --pages removes them, too.", d.earlier)
+		p.hint("Pages in %s are not used any more. They hold conversations: remove the directory when nobody needs them.", d.earlier)
 	}
 	for _, dir := range []string{filepath.Dir(path), d.pages} {
 		if dir != "" {
@@ -71,7 +71,7 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 	p.Steps[len(p.Steps)-1].Shows = d.String()
 	m.restart(p, u)
 	m.checkService(p, u)
-	p.undo = func(ctx context.Context) ([]string, error) { return m.removeServiceNow(ctx, p.Ollama) }
+	p.undo = m.removeService
 	return nil
 }
 
@@ -107,24 +107,24 @@ func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
 			return dropIn{}, fmt.Errorf("%s cannot be written into a unit; use letters, digits and ._+@~- in its name", path)
 		}
 	}
-	if d.pages == "" {
-		return d, nil
+	if d.pages != "" && o.unit.Hides(d.pages) {
+		return dropIn{}, fmt.Errorf("%s cannot use %s, because it has ProtectHome=%s; give another directory as --root", o.Service, d.pages, o.unit.Props["ProtectHome"])
 	}
-	return d, o.unit.hides(d.pages)
+	return d, nil
 }
 
 // upToDate reports whether a service has an installation with this drop-in and this program,
 // as far as this user may see.
-func (m *Machine) upToDate(u unit, d dropIn, path string, new file) bool {
+func (m *Machine) upToDate(u machine.Service, d dropIn, path string, new file) bool {
 	text, err := os.ReadFile(m.Units.dropIn(u.Name))
 	if err != nil || string(text) != d.String() || u.Props["NeedDaemonReload"] == "yes" {
 		return false
 	}
-	if sum, err := digest(path); err != nil || sum != new.digest {
+	if f, err := m.Program.look(path); err != nil || f.digest != new.digest {
 		return false
 	}
-	sum, err := digest(filepath.Join(inside(m.Proc, u.PID), d.folder, serverName))
-	return !u.Active || err == nil && sum == new.digest
+	f, err := m.Program.look(filepath.Join(inside(m.Proc, u.PID), d.folder, serverName))
+	return !u.Active || err == nil && f.digest == new.digest
 }
 
 // root returns an error if the user of this program may not change the system.
@@ -163,7 +163,7 @@ func LogPath() string {
 }
 
 // restart plans the steps after which the service runs with other files.
-func (m *Machine) restart(p *Plan, u unit) {
+func (m *Machine) restart(p *Plan, u machine.Service) {
 	p.add(func(ctx context.Context) error { return m.systemctl(ctx, "daemon-reload") }, "systemctl daemon-reload")
 	if !u.Active {
 		p.hint("%s is not running; start it with systemctl start %[1]s.", u.Name)
@@ -180,7 +180,7 @@ func (m *Machine) systemctl(ctx context.Context, args ...string) error {
 }
 
 // removeService plans the removal from a service.
-func (m *Machine) removeService(p *Plan, pages bool) error {
+func (m *Machine) removeService(p *Plan) error {
 	u, path := p.Ollama.unit, m.Units.dropIn(p.Ollama.Service)
 	set, there, err := m.Units.read(u.Name)
 	if err != nil {
@@ -191,19 +191,15 @@ func (m *Machine) removeService(p *Plan, pages bool) error {
 		return err
 	}
 	if _, err = os.Lstat(m.Base); !there && err != nil {
-		m.removeLeft(p, pages)
 		return nil
 	}
-	p.cannot, p.lock = root(m.UID), string(m.Units)
+	p.cannot = root(m.UID)
 	p.add(func(context.Context) error { return m.Change.remove(path+newSuffix, path) }, "remove %s", path)
 	m.restart(p, u)
-	if info, err := os.Lstat(made.Over); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
-		p.add(func(context.Context) error { return m.Change.remove(made.Over) }, "remove %s, an empty file that systemd made", made.Over)
-	}
 	now := u.Variables // with those of other drop-ins
 	made.keep(cmp.Or(now[tierenv.LocalVariable], set[tierenv.LocalVariable], filepath.Join(m.State, stateName, "pages")))
 	m.removeLogs(p)
-	m.removePages(p, made, pages)
+	leavePages(p, made)
 	if remote := cmp.Or(now[remoteVariable], set[remoteVariable]); remote != "" {
 		p.hint("Pages in %s, the remote tier, stay: other servers may use them.", remote)
 	}
@@ -220,35 +216,20 @@ func (m *Machine) removeLogs(p *Plan) {
 	logs, own := filepath.Join(m.Logs, stateName), filepath.Join(m.State, stateName)
 	p.add(func(context.Context) error {
 		if isEmpty(own) { // pages are elsewhere, or none was stored
-			if err := m.Change.removeAll(own, m.State, m.Logs); err != nil {
+			if err := m.Change.removeAll(own); err != nil {
 				return err
 			}
 		}
-		return m.Change.removeAll(logs, m.State, m.Logs)
+		return m.Change.removeAll(logs)
 	}, "remove %s", logs)
 }
 
-// removePages plans the removal of the pages in all directories that the service has used, if
-// that is asked for. A directory that was there before, and each one that stays, is named.
-func (m *Machine) removePages(p *Plan, made note, pages bool) {
-	own := filepath.Join(m.State, stateName)
-	var stay []string
-	for _, dir := range made.Pages {
-		of := dir
-		if strings.HasPrefix(dir, own+"/") {
-			of = own
-		}
+// leavePages names the directories of pages that the service has used, which stay.
+func leavePages(p *Plan, made note) {
+	stay := slices.DeleteFunc(slices.Clone(made.Pages), func(dir string) bool {
 		_, err := os.Lstat(dir)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case pages && (of == own || slices.Contains(made.Made, dir)):
-			p.add(func(context.Context) error { return m.Change.removeAll(of, m.State, m.Logs) }, "remove %s with all pages", of)
-		case pages:
-			p.hint("%s was not made by kvtier ollama install, so it stays; kvtier rm removes pages of models.", dir)
-		case !isEmpty(dir):
-			stay = append(stay, dir)
-		}
-	}
+		return errors.Is(err, fs.ErrNotExist) || isEmpty(dir)
+	})
 	switch len(stay) {
 	case 0:
 	case 1:
@@ -256,27 +237,4 @@ func (m *Machine) removePages(p *Plan, made note, pages bool) {
 	default:
 		p.hint("Pages in %s stay. They hold conversations: remove the directories when nobody needs them.", list(stay))
 	}
-}
-
-// removeLeft plans the removal of pages that an earlier removal has left, if that is asked for.
-func (m *Machine) removeLeft(p *Plan, pages bool) {
-	if !pages {
-		return
-	}
-	own := filepath.Join(m.State, stateName)
-	if _, err := os.Lstat(own); err == nil {
-		p.cannot, p.lock = root(m.UID), string(m.Units)
-		p.add(func(context.Context) error { return m.Change.removeAll(own, m.State, m.Logs) }, "remove %s with all pages", own)
-	}
-	p.hint("Directories that an earlier install had as --root are not known here any more; remove them by their names.")
-}
-
-// removeServiceNow removes an installation whose check has failed, and names the pages that stay.
-func (m *Machine) removeServiceNow(ctx context.Context, o Ollama) ([]string, error) {
-	p := &Plan{Ollama: o}
-	if err := m.removeService(p, false); err != nil {
-		return nil, err
-	}
-	p.lock = "" // this process has it
-	return p.Hints, p.Do(ctx, func(Step) {})
 }

@@ -80,7 +80,7 @@ check that ollama.service answers at http://127.0.0.1:11434 and runs kvtier-llam
 
 	w.write("var/lib/kvtier/pages/v1/page", "page", 0o600)
 	w.write("var/log/kvtier/llama-server.log", "log", 0o600)
-	p, err = w.Remove(t.Context(), Choice{}, false)
+	p, err = w.Remove(t.Context(), Choice{})
 	require.NoError(t, err)
 	require.Equal(t, `remove /etc/systemd/system/ollama.service.d/kvtier.conf
 systemctl daemon-reload
@@ -94,7 +94,7 @@ Pages in /var/lib/kvtier/pages stay. They hold conversations: remove the directo
 	require.Equal(t, "page", w.read("var/lib/kvtier/pages/v1/page"))
 	require.NoError(t, os.RemoveAll(w.at("var/lib/kvtier")))
 	require.Equal(t, before, w.tree())
-	require.NoError(t, w.remove(false))
+	require.NoError(t, w.remove())
 	require.Equal(t, before, w.tree())
 }
 
@@ -155,7 +155,7 @@ func (w *world) doFor(verb string) error {
 	if verb == "install" {
 		return w.install(Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": w.at("fast/kv/pages")}})
 	}
-	return w.remove(true)
+	return w.remove()
 }
 
 // TestSettingsStay: an install without flags keeps the settings of the one before.
@@ -177,11 +177,11 @@ func TestSettingsStay(t *testing.T) {
 	require.Contains(t, w.read(dropInFile), w.at("fast/pages"))
 	require.Contains(t, w.read(dropInFile), "_GB=50")
 
-	require.NoError(t, w.remove(true))
+	require.NoError(t, w.remove())
 	require.NoDirExists(t, w.at("fast/pages"))
 }
 
-// TestPagesOfEarlierInstalls: each directory that the service has used is removed, or named.
+// TestPagesOfEarlierInstalls: each directory that the service has used stays, and is named.
 func TestPagesOfEarlierInstalls(t *testing.T) {
 	t.Parallel()
 	w := newService(t)
@@ -193,22 +193,19 @@ func TestPagesOfEarlierInstalls(t *testing.T) {
 	w.write("var/lib/kvtier/pages/v1/page", "page", 0o600)
 	p, err := w.Install(t.Context(), Options{Beside: w.at("kit"), Variables: at("one").Variables})
 	require.NoError(t, err)
-	require.Contains(t, w.shown(p), "Pages in /var/lib/kvtier/pages are not used any more. They hold conversations: kvtier ollama remove --pages removes them, too.\n")
+	require.Contains(t, w.shown(p), "Pages in /var/lib/kvtier/pages are not used any more. They hold conversations: remove the directory when nobody needs them.\n")
 	for _, dir := range []string{"one", "before", "two"} {
 		require.NoError(t, w.install(at(dir)))
 		w.write(dir+"/v1/page", "page", 0o600)
 	}
 
-	p, err = w.Remove(t.Context(), Choice{}, false)
+	p, err = w.Remove(t.Context(), Choice{})
 	require.NoError(t, err)
 	require.Contains(t, w.shown(p), "Pages in /var/lib/kvtier/pages, /one, /before and /two stay. They hold conversations: remove the directories when nobody needs them.\n")
 	require.Contains(t, w.shown(p), "Pages in /mnt/kv, the remote tier, stay: other servers may use them.\n")
-	p, err = w.Remove(t.Context(), Choice{}, true)
-	require.NoError(t, err)
-	require.Contains(t, w.shown(p), "/before was not made by kvtier ollama install, so it stays; kvtier rm removes pages of models.\n")
 	require.NoError(t, p.Do(t.Context(), func(Step) {}))
-	for _, dir := range []string{"one", "two", "var/lib/kvtier"} {
-		require.NoDirExists(t, w.at(dir))
+	for _, dir := range []string{"one", "before", "two", "var/lib/kvtier/pages"} {
+		require.Equal(t, "page", w.read(dir+"/v1/page"))
 	}
 	require.Equal(t, "mine", w.read("before/file"))
 }
@@ -218,11 +215,11 @@ func TestPagesOfAnotherDropIn(t *testing.T) {
 	t.Parallel()
 	w := newService(t)
 	require.NoError(t, w.install(Options{}))
-	require.NoError(t, os.Mkdir(w.at("own"), 0o700))
+	w.write("own/v1/page", "page", 0o600)
 	w.later = "OLLAMA_KV_TIER_LOCAL=" + w.at("own")
-	p, err := w.Remove(t.Context(), Choice{}, true)
+	p, err := w.Remove(t.Context(), Choice{})
 	require.NoError(t, err)
-	require.Contains(t, w.shown(p), "/own was not made by kvtier ollama install, so it stays")
+	require.Contains(t, w.shown(p), "Pages in /own stay.")
 }
 
 // TestPagesOfAnInstallThatFails: a second install whose check fails is taken back with the note
@@ -238,17 +235,6 @@ func TestPagesOfAnInstallThatFails(t *testing.T) {
 	require.NotContains(t, err.Error(), w.at("two"))
 }
 
-// TestPagesThatWereLeft are removed by a second remove.
-func TestPagesThatWereLeft(t *testing.T) {
-	t.Parallel()
-	w := newService(t)
-	require.NoError(t, w.install(Options{}))
-	w.write("var/lib/kvtier/pages/v1/page", "page", 0o600)
-	require.NoError(t, w.remove(false))
-	require.NoError(t, w.remove(true))
-	require.NoDirExists(t, w.at("var/lib/kvtier"))
-}
-
 // TestServicesThatAreRefused: the error says why, and nothing is changed.
 func TestServicesThatAreRefused(t *testing.T) {
 	t.Parallel()
@@ -257,22 +243,19 @@ func TestServicesThatAreRefused(t *testing.T) {
 		opt  Options
 		says string
 	}{
-		"not root":       {func(w *world) { w.UID = 1000 }, Options{}, "only root may change a service; run the same command with sudo"},
-		"another root":   {func(w *world) { w.show["RootDirectory"] = "/srv/root" }, Options{}, "has a root of its own"},
-		"a drop-in":      {func(w *world) { w.write(dropInFile, "[Service]\n", 0o644) }, Options{}, "was not written by kvtier; move it away"},
-		"hidden homes":   {func(w *world) { w.show["ProtectHome"] = "yes" }, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/home/a/pages"}}, "because it has ProtectHome=yes"},
-		"a name":         {func(*world) {}, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/a b"}}, "/a b cannot be written into a unit"},
-		"by file":        {func(w *world) { w.write(lib+"llama-server-real", stockServer, 0o755) }, Options{}, "is changed already (interrupted)"},
-		"no service":     {func(w *world) { w.show["LoadState"] = "not-found" }, Options{Choice: Choice{Service: "ai"}}, "systemd has no service ai.service"},
-		"another one":    {func(w *world) { w.show["ExecStart"] = "{ path=/bin/sh ; argv[]=/bin/sh -c x ; }" }, Options{Choice: Choice{Service: "ai"}}, "ai.service runs /bin/sh, not ollama"},
-		"an old Ollama":  {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))); w.says = "0.24.0" }, Options{}, "has no llama-server: Ollama has it from v0.30.0 on, and 0.24.0 is older, or patched"},
-		"no server":      {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))) }, Options{}, "has no llama-server, although it is Ollama 0.34.2; install Ollama again"},
-		"not ours":       {func(w *world) { w.write("kit/kvtier-llama-server", stockServer, 0o755) }, Options{}, "is not kvtier-llama-server; name that file with --llama-server"},
-		"none of ours":   {func(w *world) { require.NoError(w.t, os.RemoveAll(w.at("kit"))) }, Options{}, "does not exist; name the file with --llama-server"},
-		"no answer":      {func(w *world) { require.NoError(w.t, os.Mkdir(w.at("run"), 0o755)); w.broken = "systemctl" }, Options{}, "ask systemd for ollama.service: exit status 1: it is broken; run the same command with sudo"},
-		"an old systemd": {func(w *world) { w.saysSystemd = "systemd 234\n" }, Options{}, "this is systemd 234, and mounting files for a service needs 235"},
-		"some systemd":   {func(w *world) { w.saysSystemd = "" }, Options{}, "systemctl --version does not say which systemd this is, and mounting files for a service needs 235"},
-		"two":            {func(w *world) { w.tarball("usr", stockServer) }, Options{}, "there are several: "},
+		"not root":     {func(w *world) { w.UID = 1000 }, Options{}, "only root may change a service; run the same command with sudo"},
+		"another root": {func(w *world) { w.show["RootDirectory"] = "/srv/root" }, Options{}, "has a root of its own"},
+		"a drop-in":    {func(w *world) { w.write(dropInFile, "[Service]\n", 0o644) }, Options{}, "was not written by kvtier; move it away"},
+		"hidden homes": {func(w *world) { w.show["ProtectHome"] = "yes" }, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/home/a/pages"}}, "because it has ProtectHome=yes"},
+		"a name":       {func(*world) {}, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/a b"}}, "/a b cannot be written into a unit"},
+		"by file":      {func(w *world) { w.write(lib+"llama-server-real", stockServer, 0o755) }, Options{}, "is changed already (interrupted)"},
+		"no service":   {func(w *world) { w.show["LoadState"] = "not-found" }, Options{Choice: Choice{Service: "ai"}}, "systemd has no service ai.service"},
+		"another one":  {func(w *world) { w.show["ExecStart"] = "{ path=/bin/sh ; argv[]=/bin/sh -c x ; }" }, Options{Choice: Choice{Service: "ai"}}, "ai.service runs /bin/sh, not ollama"},
+		"no server":    {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))) }, Options{}, "has no llama-server, which Ollama has from v0.30.0 on; install the newest Ollama"},
+		"not ours":     {func(w *world) { w.write("kit/kvtier-llama-server", stockServer, 0o755) }, Options{}, "is not kvtier-llama-server; name that file with --llama-server"},
+		"none of ours": {func(w *world) { require.NoError(w.t, os.RemoveAll(w.at("kit"))) }, Options{}, "does not exist; name the file with --llama-server"},
+		"no answer":    {func(w *world) { require.NoError(w.t, os.Mkdir(w.at("run"), 0o755)); w.broken = "systemctl" }, Options{}, "ask systemd for ollama.service: it is broken: permission denied; run the same command with sudo"},
+		"two":          {func(w *world) { w.tarball("usr", stockServer) }, Options{}, "there are several: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newService(t)
@@ -349,10 +332,7 @@ func TestStatusOfAService(t *testing.T) {
 			w.show["ExecStart"] = "{ path=/usr/bin/env ; argv[]=/usr/bin/env A=b " + w.at("usr/bin/ollama") + " serve ; }"
 			require.NoError(w.t, os.RemoveAll(w.at("usr/local/bin")))
 		}, Replaced, "off", "the drop-in is for another one"},
-		"a newer Ollama":       {func(w *world) { w.answers = "0.99.0" }, Installed, "on", "Ollama v0.99.0 is newer than v0.34.2, the newest one that was tried."},
-		"a build of one's own": {func(w *world) { w.answers = "0.0.0" }, Installed, "on", ""},
-		"an older Ollama":      {func(w *world) { w.answers = "0.31.2" }, Installed, "on", "Ollama v0.31.2 was not tried; v0.34.2 was."},
-		"no drop-in":           {func(w *world) { require.NoError(w.t, os.Remove(w.at(dropInFile))) }, Interrupted, "off", "broken off"},
+		"no drop-in": {func(w *world) { require.NoError(w.t, os.Remove(w.at(dropInFile))) }, Interrupted, "off", "broken off"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newService(t)
@@ -395,7 +375,7 @@ func TestOrphan(t *testing.T) {
 	require.NoError(t, os.RemoveAll(w.at(lib)))
 	require.NoError(t, os.Remove(w.at("etc/systemd/system/ollama.service")))
 	w.show["LoadState"] = "not-found"
-	require.NoError(t, w.remove(true))
+	require.NoError(t, w.remove())
 	require.NoDirExists(t, w.at("usr/local/lib/kvtier"))
 	require.NoDirExists(t, w.at("etc/systemd/system/ollama.service.d"))
 }
@@ -411,21 +391,7 @@ func TestDryRunOfOthers(t *testing.T) {
 	require.ErrorContains(t, p.Cannot(), "only root may change a service; run the same command with sudo")
 }
 
-// TestDowngrade: where an older Ollama has no llama-server, systemd makes an empty file for
-// the mount. Remove removes it.
-func TestDowngrade(t *testing.T) {
-	t.Parallel()
-	w := newService(t)
-	require.NoError(t, w.install(Options{}))
-	w.write(lib+"llama-server", "", 0o644)
-	require.Equal(t, Unsupported, w.state().State)
-	require.NoError(t, w.remove(true))
-	require.NoFileExists(t, w.at(lib+"llama-server"))
-	require.NoDirExists(t, w.at("usr/local/lib/kvtier"))
-}
-
-// TestLinksOfAService: systemd's own links go with the directories behind them; a link that
-// somebody has put in the place of pages is not followed.
+// TestLinksOfAService: systemd's own links go with the directories behind them.
 func TestLinksOfAService(t *testing.T) {
 	t.Parallel()
 	w := newService(t)
@@ -435,19 +401,11 @@ func TestLinksOfAService(t *testing.T) {
 		require.NoError(t, os.Rename(filepath.Join(dir, "kvtier"), filepath.Join(dir, "private", "kvtier")))
 		require.NoError(t, os.Symlink("private/kvtier", filepath.Join(dir, "kvtier")))
 	}
-	w.write("var/lib/private/kvtier/pages/v1/page", "page", 0o600)
-	require.NoError(t, w.remove(true))
+	require.NoError(t, w.remove())
 	require.NoDirExists(t, w.at("var/lib/private/kvtier"))
 	require.NoDirExists(t, w.at("var/log/private/kvtier"))
 	_, err := os.Lstat(w.at("var/lib/kvtier"))
 	require.ErrorIs(t, err, os.ErrNotExist)
-
-	require.NoError(t, w.install(Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": w.at("fast/pages")}}))
-	require.NoError(t, os.Remove(w.at("fast/pages")))
-	w.write("victim/pages/file", "file", 0o600)
-	require.NoError(t, os.Symlink(w.at("victim/pages"), w.at("fast/pages")))
-	require.NoError(t, w.remove(true))
-	require.Equal(t, "file", w.read("victim/pages/file"))
 }
 
 func TestServerURL(t *testing.T) {

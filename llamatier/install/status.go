@@ -39,9 +39,6 @@ func (m *Machine) status(ctx context.Context, o Ollama, host string) Status {
 	} else {
 		s.Ollama = m.version(ctx, o)
 	}
-	if note := untried(s.Ollama); note != "" && s.State == Installed {
-		s.hint("%s", note)
-	}
 	s.Pages, s.Log = set[tierenv.LocalVariable], set[LogVariable]
 	if s.State == Installed && s.Log == "" && set["HOME"] != "" {
 		s.Log = logIn(set["HOME"])
@@ -165,7 +162,7 @@ func on(set map[string]string) bool {
 }
 
 // switchedOff says that variables of a service turn tiering off.
-func switchedOff(u unit, set map[string]string) string {
+func switchedOff(u machine.Service, set map[string]string) string {
 	value := env.Trim(set[tieringVariable])
 	if value == "" {
 		return fmt.Sprintf("%s runs without %s; systemctl restart %[1]s sets it", u.Name, tieringVariable)

@@ -8,79 +8,37 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
-// unit is a systemd service that runs Ollama. It has no name if there is none.
-type unit struct {
-	machine.Service
-	systemd int // its version, 0 if it is not known
-}
-
-// unit asks systemd for a service. Where systemd does not run, and where there is no such
-// service, the unit has no name.
-func (m *Machine) unit(ctx context.Context, name string) (unit, error) {
+// unit asks systemd for a service that runs Ollama. Where systemd does not run, and where there is
+// no such service, the unit has no name.
+func (m *Machine) unit(ctx context.Context, name string) (machine.Service, error) {
+	none := machine.Service{}
 	asked := name != ""
 	s, err := machine.FindService(ctx, m.System, name)
 	_, running := os.Stat(m.Booted)
 	switch {
 	case errors.Is(err, machine.ErrNoSystemd) && asked:
-		return unit{}, fmt.Errorf("%w, so there is no %s; leave --service out", err, s.Name)
+		return none, fmt.Errorf("%w, so there is no %s; leave --service out", err, s.Name)
 	case errors.Is(err, machine.ErrNoSystemd):
-		return unit{}, nil
+		return none, nil
 	case err != nil && running == nil:
-		return unit{}, fmt.Errorf("ask systemd for %s: %w; run the same command with sudo", s.Name, err)
+		return none, fmt.Errorf("ask systemd for %s: %w; run the same command with sudo", s.Name, err)
 	case (err != nil || !s.Loaded()) && asked:
-		return unit{}, fmt.Errorf("systemd has no service %s; systemctl list-units lists the services", s.Name)
+		return none, fmt.Errorf("systemd has no service %s; systemctl list-units lists the services", s.Name)
 	case err != nil || !s.Loaded():
-		return unit{}, nil // systemd is not running, or has no Ollama
+		return none, nil // systemd is not running, or has no Ollama
 	}
 	if base := filepath.Base(s.Executable); base != "ollama" && asked {
-		return unit{}, fmt.Errorf("%s runs %s, not ollama; give the folder above bin/ollama as --prefix, and set the variables yourself", s.Name, s.Executable)
+		return none, fmt.Errorf("%s runs %s, not ollama; give the folder above bin/ollama as --prefix, and set the variables yourself", s.Name, s.Executable)
 	} else if base != "ollama" {
-		return unit{}, nil
+		return none, nil
 	}
-	return unit{s, m.systemdVersion(ctx)}, nil
-}
-
-var systemdLine = regexp.MustCompile(`^systemd (\d+)`)
-
-func (m *Machine) systemdVersion(ctx context.Context) int {
-	out, err := m.System.Run(ctx, nil, "systemctl", "--version")
-	found := systemdLine.FindStringSubmatch(out)
-	if err != nil || found == nil {
-		return 0
-	}
-	n, _ := strconv.Atoi(found[1])
-	return n
-}
-
-// systemdMin is the first version that makes the folders of a service and mounts files.
-const systemdMin = 235
-
-// unfit returns the reason why an installation for this service is impossible, or nil.
-func (u unit) unfit() error {
-	switch {
-	case u.systemd == 0:
-		return fmt.Errorf("systemctl --version does not say which systemd this is, and mounting files for a service needs %d", systemdMin)
-	case u.systemd < systemdMin:
-		return fmt.Errorf("this is systemd %d, and mounting files for a service needs %d", u.systemd, systemdMin)
-	case u.Props["RootDirectory"] != "" || u.Props["RootImage"] != "":
-		return fmt.Errorf("%s has a root of its own; change llama-server in that root, with --prefix", u.Name)
-	}
-	return nil
-}
-
-// hides returns the reason why the service cannot use a directory, or nil.
-func (u unit) hides(dir string) error {
-	if !u.Hides(dir) {
-		return nil
-	}
-	return fmt.Errorf("%s cannot use %s, because it has ProtectHome=%s; give another directory as --root", u.Name, dir, u.Props["ProtectHome"])
+	return s, nil
 }
 
 // unitPath matches the paths that need no quotes in a unit.

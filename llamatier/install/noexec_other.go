@@ -1,6 +1,0 @@
-//go:build !linux
-
-package install
-
-// noExec is known on Linux only.
-func noExec(string) bool { return false }
