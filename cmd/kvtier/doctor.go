@@ -16,9 +16,8 @@ import (
 // exitWarned is the status of a doctor that has found warnings and no error.
 const exitWarned = exitUnchecked
 
-// newDoctorCommand looks at env, or at this machine where it is nil. Its limit and the directory of
-// models are those of global flags.
-func newDoctorCommand(out *output, env doctor.Environment, limit *time.Duration, models *string) *cobra.Command {
+// newDoctorCommand looks at env, or at this machine where it is nil. limit is a global flag.
+func newDoctorCommand(out *output, env doctor.Environment, limit *time.Duration) *cobra.Command {
 	var id, service string
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -46,7 +45,7 @@ The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
 			const forever = 365 * 24 * time.Hour
 			opt := doctor.Options{
 				Root: given[localVar], Remote: given[remoteVar], LocalGB: given[localGBVar], RemoteGB: given[remoteGBVar],
-				Models: *models, Service: service, Limit: cmp.Or(*limit, forever),
+				Service: service, Limit: cmp.Or(*limit, forever),
 			}
 			if env == nil {
 				env = doctor.Here(collect.Read)

@@ -33,9 +33,8 @@ func ill() *doctortest.Machine {
 	m := doctortest.Healthy()
 	m.Files[doctortest.Root].Mode = fs.ModeDir | 0o770
 	m.Hung[doctortest.Remote] = true
-	m.AddModel("embed", "cc33")
-	m.Models[doctortest.ModelDir+"/blobs/sha256-cc33"] = "bert"
 	s := doctortest.State()
+	s.Processes[0].Unstored = &telemetry.Unstored{Cause: telemetry.ObstacleModel}
 	s.Processes[0].Busters = []telemetry.Buster{{Begin: 61, End: 65, Prompts: 12, Lost: 90_000}}
 	s.Models[0].Totals[telemetry.Series("ollama_kv_missed_tokens_total", "cause", "evicted")] = 80_000
 	m.States[doctortest.Root] = s
@@ -83,7 +82,9 @@ func TestDoctorStatuses(t *testing.T) {
 	require.Len(t, r.Checks, len(doctor.Checks()))
 
 	noted := doctortest.Healthy()
-	noted.AddModel("tuned", "aa11", "application/vnd.ollama.image.adapter")
+	s := doctortest.State()
+	s.Processes[0].Unstored = &telemetry.Unstored{Cause: telemetry.ObstacleModel}
+	noted.States[doctortest.Root] = s
 	status, _, stderr = runDoctor(t, noted)
 	require.Zero(t, status)
 	require.Empty(t, stderr)
@@ -112,8 +113,6 @@ func TestDoctorPrintsNoEscapes(t *testing.T) {
 	m := doctortest.Healthy()
 	const evil = "/srv/\x1b]0;owned\a\u202e\npages"
 	m.Dir(evil, doctortest.OllamaUID).Mode = fs.ModeDir | 0o777
-	m.AddModel("x", "cc33")
-	m.Models[doctortest.ModelDir+"/blobs/sha256-cc33"] = "\x1b[2J"
 	for _, args := range [][]string{{"--root", evil}, {"--root", evil, "--json"}} {
 		_, stdout, stderr := runDoctor(t, m, args...)
 		for _, text := range []string{stdout, stderr} {

@@ -118,7 +118,7 @@ func newCommand(h host, out *output, args []string) *cobra.Command {
 			return cli.Usage(at.find(cmd.Context(), cmd.Flags(), served))
 		}
 	}
-	doctor, limit := newDoctorCommand(out, h.machine, &at.timeout, &models.given), newLimitCommand(out, models)
+	doctor, limit := newDoctorCommand(out, h.machine, &at.timeout), newLimitCommand(out, models)
 	for _, verb := range []*cobra.Command{doctor, limit} {
 		verb.PreRunE = func(cmd *cobra.Command, _ []string) error { return at.checkFlags(cmd.Name(), cmd.Flags()) }
 	}

@@ -7,11 +7,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/llamatier/install"
 )
 
-// installChecks look at the programs and libraries of Ollama.
+// installChecks look at the programs of Ollama.
 var installChecks = []Check{
 	{
 		ID: "not-installed", Severity: Error, Title: "An Ollama runs without kvtier",
@@ -24,12 +23,6 @@ var installChecks = []Check{
 		Matters: "Models may be loaded by Ollama's own llama-server, without tiering.",
 		Means:   "An installation was broken off, an update of Ollama took a file's place, a file is missing, or the service runs without tiering. `kvtier ollama status` shows the same.",
 		Remedy:  "sudo kvtier ollama status; sudo kvtier ollama install", judge: judgeAttention,
-	},
-	{
-		ID: "other-libraries", Severity: Error, Title: "The libraries beside Ollama are of another release",
-		Matters: "The program and its libraries number the operations of ggml differently, so models fail or give wrong output.",
-		Means:   "The program has a copy of ggml's core, and `libggml-base` in `lib/ollama` has another one. Their lists of operations differ.",
-		Remedy:  "make build && sudo cp -r build/ollama/bin build/ollama/lib {prefix}", judge: judgeOtherLibraries,
 	},
 	{
 		ID: "kvtier-old", Severity: Error, Title: "The directory has pages of a newer kvtier",
@@ -52,7 +45,7 @@ func (i installed) evidence() Evidence { return Evidence{i.Executable, "Ollama "
 
 func judgeNotInstalled(s *scene) (hits []hit) {
 	for _, i := range s.installed {
-		if i.State != install.None && i.State != install.Unsupported || i.build.Patched || s.unused(i) {
+		if i.State != install.None && i.State != install.Unsupported || i.patched || s.unused(i) {
 			continue
 		}
 		h := hit{
@@ -83,7 +76,7 @@ func (s *scene) unused(i installed) bool {
 
 func judgeAttention(s *scene) (hits []hit) {
 	for _, i := range s.installed {
-		if !i.Bad() || i.build.Patched {
+		if !i.Bad() || i.patched {
 			continue
 		}
 		h := hit{
@@ -97,21 +90,6 @@ func judgeAttention(s *scene) (hits []hit) {
 			h.remedy = "sudo kvtier ollama status; sudo kvtier ollama install --service {service}"
 		}
 		hits = append(hits, h)
-	}
-	return hits
-}
-
-func judgeOtherLibraries(s *scene) (hits []hit) {
-	for _, i := range s.installed {
-		differ := machine.OtherOps(i.build, i.baseOps)
-		if len(differ) == 0 {
-			continue
-		}
-		hits = append(hits, hit{
-			says:     fmt.Sprintf("%s and the libraries beside it are of different releases.", i.Executable),
-			evidence: []Evidence{{machine.BaseLibrary, strings.Join(differ[:min(len(differ), 4)], ", ")}},
-			values:   []string{"{prefix}", quote(prefixOf(i.Executable))},
-		})
 	}
 	return hits
 }

@@ -21,6 +21,12 @@ var runningChecks = []Check{
 		Remedy:  "{kvtier} ps --root {path}", judge: judgeUnstored,
 	},
 	{
+		ID: "model-unsupported", Severity: Note, Title: "A loaded model is not tiered",
+		Matters: "It runs as in a stock Ollama.",
+		Means:   "Architectures whose caches are known to hold all of their state are tiered; docs/models.md lists them.",
+		Remedy:  "{kvtier} ps --root {path}", judge: judgeUnsupported,
+	},
+	{
 		ID: "breaker-open", Severity: Error, Title: "A tier is left alone after failures",
 		Matters: "Its pages are not read, and none is stored there.",
 		Means:   "Writing fails, or several operations in a row failed or hung. The tier is tried again within a minute.",
@@ -83,7 +89,7 @@ func (s *scene) stateHit(st store, of, value, format string, args ...any) hit {
 // journal is the command that prints the log with a server's lines about its tier.
 func (s *scene) journal(o server) string {
 	for _, i := range s.installed {
-		if i.Executable == o.Executable && i.Log != "" && !i.build.Patched {
+		if i.Executable == o.Executable && i.Log != "" && !i.patched {
 			return "sudo cat " + quote(i.Log) // the daemon has a log of its own
 		}
 	}
@@ -96,17 +102,26 @@ func (s *scene) journal(o server) string {
 	return "cat LOG" // standard error of a server that was started by hand
 }
 
-// ownChecks are causes that need no remedy, or have checks of their own.
-var ownChecks = []telemetry.Obstacle{telemetry.ObstacleEmbedding, telemetry.ObstacleModel, telemetry.ObstacleRunner}
+// needless are causes that need no remedy.
+var needless = []telemetry.Obstacle{telemetry.ObstacleEmbedding, telemetry.ObstacleModel}
 
-func judgeUnstored(s *scene) (hits []hit) {
+func judgeUnstored(s *scene) []hit {
+	return s.unstored(func(cause telemetry.Obstacle) bool { return !slices.Contains(needless, cause) })
+}
+
+func judgeUnsupported(s *scene) []hit {
+	return s.unstored(func(cause telemetry.Obstacle) bool { return cause == telemetry.ObstacleModel })
+}
+
+// unstored finds loaded models whose conversations are not stored for some causes.
+func (s *scene) unstored(is func(telemetry.Obstacle) bool) (hits []hit) {
 	s.eachState(func(st store, state telemetry.State) {
 		if !state.Live {
 			return
 		}
 		name := func(weights, own string) string { return cmp.Or(own, weights[:min(len(weights), 12)], "a model") }
 		for _, p := range show.Processes(state, name) {
-			if p.Unstored == nil || slices.Contains(ownChecks, p.Unstored.Cause) {
+			if p.Unstored == nil || !is(p.Unstored.Cause) {
 				continue
 			}
 			h := s.stateHit(st, unstored.Series(p.Unstored.Cause), cmp.Or(p.Unstored.Detail, "no reason is given"),

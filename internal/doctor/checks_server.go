@@ -62,7 +62,7 @@ func judgeNoServer(s *scene) []hit {
 func judgeOff(s *scene) (hits []hit) {
 	for _, o := range s.servers {
 		stock := slices.ContainsFunc(s.installed, func(i installed) bool { // an installation sets the variable, too
-			return i.Executable == o.Executable && i.State == install.None && !i.build.Patched
+			return i.Executable == o.Executable && i.State == install.None && !i.patched
 		})
 		set := o.Variables()
 		if set == nil || stock || s.settingsOf(o).asked {

@@ -100,7 +100,7 @@ func probe(dir string, change func(*doctor.Probe) error) func(*machine) {
 func status(change func(*install.Status)) func(*machine) {
 	return func(m *machine) {
 		change(&m.Statuses[0])
-		m.Builds = map[string]inventory.Build{doctortest.Executable: {}}
+		m.Ours = nil
 	}
 }
 
@@ -141,10 +141,7 @@ var faults = map[string]map[string]func(*machine){
 		"an old release":  status(func(s *install.Status) { s.Ollama = "0.24.0" }),
 	},
 	"install-attention": {"": status(func(s *install.Status) { s.State, s.Hints = install.Replaced, []string{"Run install again."} })},
-	"other-libraries": {"": func(m *machine) {
-		m.Write(doctortest.Libraries+"/libggml-base.so", "\x00MUL_MAT\x00NEW_OP\x00", 0)
-	}},
-	"kvtier-old": {"": func(m *machine) { m.Dir(root+"/v2", doctortest.OllamaUID) }},
+	"kvtier-old":        {"": func(m *machine) { m.Dir(root+"/v2", doctortest.OllamaUID) }},
 	"model-off": {"": status(func(s *install.Status) {
 		s.State, s.Tiering, s.Log = install.Installed, "on", "/var/log/kvtier/llama-server.log"
 		s.LastLog = `time=2026-11-25T11:00:00Z level=WARN msg="kv tier: off for this model" reason="--swa-full is set"`
@@ -194,17 +191,9 @@ var faults = map[string]map[string]func(*machine){
 		m.Write(root+"/v1/quarantine/0a.check.1.kvp", "", doctortest.OllamaUID)
 	}},
 
-	"model-llama-runner": {"": func(m *machine) {
-		m.AddModel("llama3.1", "bb22")
-		m.Models[doctortest.ModelDir+"/blobs/sha256-bb22"] = "llama"
-	}},
-	"model-unsupported": {
-		"an adapter": func(m *machine) { m.AddModel("tuned", "aa11", "application/vnd.ollama.image.adapter") },
-		"an architecture": func(m *machine) {
-			m.AddModel("embed", "cc33")
-			m.Models[doctortest.ModelDir+"/blobs/sha256-cc33"] = "bert"
-		},
-	},
+	"model-unsupported": {"": state(func(s *telemetry.State) {
+		s.Processes[0].Unstored = &telemetry.Unstored{Cause: telemetry.ObstacleModel}
+	})},
 	"not-stored": {"": state(func(s *telemetry.State) {
 		s.Processes[0].Unstored = &telemetry.Unstored{Cause: telemetry.ObstacleSlotFile, Detail: "8 bytes follow the last cache"}
 	})},
@@ -302,16 +291,20 @@ func provoke(t *testing.T, c doctor.Check, fault func(*machine)) {
 	t.Log(f.Says, "\n$", f.Remedy)
 }
 
-// TestCausesOfSilence: a reported cause for which nothing is stored is a finding with its next step, unless another
-// check is about it or nothing can be done.
+// TestCausesOfSilence: a reported cause for which nothing is stored is a finding with its next step, unless nothing
+// can be done.
 func TestCausesOfSilence(t *testing.T) {
-	others := []telemetry.Obstacle{telemetry.ObstacleRunner, telemetry.ObstacleModel, telemetry.ObstacleEmbedding}
 	for _, cause := range telemetry.Obstacles {
 		r, _ := look(t, state(func(s *telemetry.State) {
 			s.Processes[0].Unstored = &telemetry.Unstored{Cause: cause, Detail: "the reason"}
 		}), doctor.Options{})
-		if slices.Contains(others, cause) {
-			require.Empty(t, r.Findings, cause)
+		switch cause {
+		case telemetry.ObstacleEmbedding:
+			require.Empty(t, r.Findings)
+			continue
+		case telemetry.ObstacleModel:
+			require.Equal(t, []string{"model-unsupported"}, ids(r))
+			require.Equal(t, doctor.Note, r.Worst)
 			continue
 		}
 		require.Equal(t, []string{"not-stored"}, ids(r), cause)
@@ -439,8 +432,6 @@ func TestHostileTexts(t *testing.T) {
 	const evil = "/tmp/a'; rm -rf $(x)\n\x1b]0;x\a"
 	r, _ := look(t, func(m *machine) {
 		m.Dir(evil, doctortest.OllamaUID).Mode = fs.ModeDir | 0o777
-		m.AddModel("x", "cc33")
-		m.Models[doctortest.ModelDir+"/blobs/sha256-cc33"] = "bert\n\x1b[2J"
 	}, doctor.Options{Root: evil})
 	require.Contains(t, ids(r), "root-unsafe")
 	f := r.Findings[slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == "root-unsafe" })]
@@ -498,7 +489,7 @@ func TestFailures(t *testing.T) {
 	r, _ := look(t, func(m *machine) {
 		m.StateErr = errors.New("refused")
 		m.Disks = nil
-		m.Builds, m.Models, m.Statuses = nil, nil, nil
+		m.Ours, m.Statuses = nil, nil
 		probe(root, func(*doctor.Probe) error { return errors.New("I/O error") })(m)
 		delete(m.Files, runner+"/cmdline")
 	}, doctor.Options{})

@@ -90,7 +90,7 @@ func (c Check) finding(h hit) Finding {
 
 // Checks lists every check, in the order of the documentation.
 func Checks() []Check {
-	return slices.Concat(serverChecks, installChecks, rootChecks, spaceChecks, modelChecks, runningChecks)
+	return slices.Concat(serverChecks, installChecks, rootChecks, spaceChecks, runningChecks)
 }
 
 // Find returns the check of an ID.

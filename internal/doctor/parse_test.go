@@ -1,13 +1,8 @@
 package doctor
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -16,28 +11,6 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 )
-
-// TestArchitectures compares the list with that of the runner, which this package does not import.
-func TestArchitectures(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "../../kvcache/tiering/architectures.go", nil, 0)
-	require.NoError(t, err)
-	var names []string
-	ast.Inspect(file, func(n ast.Node) bool {
-		spec, ok := n.(*ast.ValueSpec)
-		if !ok || spec.Names[0].Name != "architectures" {
-			return true
-		}
-		for _, e := range spec.Values[0].(*ast.CompositeLit).Elts {
-			name, err := strconv.Unquote(e.(*ast.KeyValueExpr).Key.(*ast.BasicLit).Value)
-			require.NoError(t, err)
-			names = append(names, name)
-		}
-		return false
-	})
-	require.NotEmpty(t, names)
-	slices.Sort(names)
-	require.Equal(t, names, slices.Sorted(slices.Values(tieredArchitectures)))
-}
 
 // TestKnownVariables: every documented variable is known.
 func TestKnownVariables(t *testing.T) {

@@ -16,7 +16,6 @@ type Options struct {
 	Root, Remote string
 	// LocalGB and RemoteGB are their budgets as variables have them, or empty.
 	LocalGB, RemoteGB string
-	Models            string        // directory of models, instead of the servers'
 	Service           string        // systemd unit; empty for ollama.service
 	Limit             time.Duration // of each wait; 0 for LimitDefault
 }

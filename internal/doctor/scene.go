@@ -22,7 +22,6 @@ type scene struct {
 	servers   []server
 	installed []installed
 	stores    []store
-	models    []machine.Model
 	slow      []string
 	names     map[int]string // of users
 }
@@ -63,8 +62,6 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 		s.askPlace(second, e, owners[i], st.local) // an answer replaces the place
 		s.askPlace(second, e, owners[i], st.remote)
 	}
-	dirs := s.modelDirs()
-	ask(second, "Ollama's models", func(context.Context) []machine.Model { return machine.Models(e, dirs) }, func(v []machine.Model) { s.models = v })
 	second.wait()
 	last := &asker{ctx: ctx, limit: opt.Limit}
 	uids := s.uids()
@@ -72,24 +69,6 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 	last.wait()
 	s.slow = slices.Concat(first.slow, joining.slow, second.slow, last.slow)
 	return s
-}
-
-// modelDirs are the stores of models of the servers, or the one of this program's user.
-func (s *scene) modelDirs() []string {
-	if s.opt.Models != "" {
-		return []string{s.opt.Models}
-	}
-	var all []machine.Server
-	for _, o := range s.servers {
-		all = append(all, o.Server)
-	}
-	if dirs := machine.ModelDirs(all); len(dirs) > 0 {
-		return dirs
-	}
-	if dir := machine.ModelDir(s.shell, s.user.Home); dir != "" {
-		return []string{dir}
-	}
-	return nil
 }
 
 // askState asks the collector of a local directory.
@@ -256,6 +235,5 @@ func (s *scene) looked() []string {
 			say("counters of %s since %s", st.local.path, st.state.Since.UTC().Format(time.DateOnly))
 		}
 	}
-	say("models: %d", len(s.models))
 	return lines
 }

@@ -66,20 +66,15 @@ func serversOf(all []machine.Server, me machine.Account) []server {
 // installed is an installation of Ollama with its libraries.
 type installed struct {
 	install.Status
-	build   machine.Build
-	baseOps []string // operations of ggml in libggml-base
+	patched bool // kvtier is in the program
 }
 
-// installations lists the installations of Ollama with their builds and libraries.
+// installations lists the installations of Ollama.
 func installations(ctx context.Context, e Environment) []installed {
 	all, _ := e.Installed(ctx)
 	var list []installed
 	for _, s := range all[:min(len(all), machine.ServersMax)] {
-		i := installed{Status: s}
-		if i.build, _ = e.Build(s.Executable); i.build.Patched {
-			i.baseOps = machine.BaseOps(e, s.Executable)
-		}
-		list = append(list, i)
+		list = append(list, installed{s, e.Patched(s.Executable)})
 	}
 	return list
 }
@@ -87,7 +82,7 @@ func installations(ctx context.Context, e Environment) []installed {
 // how says how kvtier is in it.
 func (i installed) how() string {
 	switch {
-	case i.build.Patched:
+	case i.patched:
 		return "patched in"
 	case i.State == install.Installed:
 		return "before llama-server"

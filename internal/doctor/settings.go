@@ -13,13 +13,12 @@ import (
 
 // Names of variables.
 const (
-	tieringVar   = "OLLAMA_KV_TIERING"
-	localVar     = tierenv.LocalVariable
-	localGBVar   = "OLLAMA_KV_TIER_LOCAL_GB"
-	remoteVar    = "OLLAMA_KV_TIER_REMOTE"
-	remoteGBVar  = "OLLAMA_KV_TIER_REMOTE_GB"
-	instanceVar  = "OLLAMA_KV_INSTANCE_ID"
-	newEngineVar = "OLLAMA_NEW_ENGINE"
+	tieringVar  = "OLLAMA_KV_TIERING"
+	localVar    = tierenv.LocalVariable
+	localGBVar  = "OLLAMA_KV_TIER_LOCAL_GB"
+	remoteVar   = "OLLAMA_KV_TIER_REMOTE"
+	remoteGBVar = "OLLAMA_KV_TIER_REMOTE_GB"
+	instanceVar = "OLLAMA_KV_INSTANCE_ID"
 )
 
 // known are the variables with the prefixes of ours, by their ends.

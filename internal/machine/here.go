@@ -14,6 +14,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +22,6 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/vfs"
-	"github.com/kvtier/kvtier/internal/sizing"
 )
 
 // Here is the machine on which this program runs.
@@ -103,24 +103,15 @@ func open(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|noFollow, 0)
 }
 
-// openRegular opens a regular file.
-func openRegular(path string) (f *os.File, size int64, err error) {
-	if f, err = open(path); err != nil {
-		return nil, 0, err
-	}
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		return nil, 0, errors.Join(err, &fs.PathError{Op: "read", Path: path, Err: vfs.ErrNotRegular}, f.Close())
-	}
-	return f, info.Size(), nil
-}
-
 func (Here) Read(path string, most int) ([]byte, error) {
-	f, _, err := openRegular(path)
+	f, err := open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, &fs.PathError{Op: "read", Path: path, Err: vfs.ErrNotRegular})
+	}
 	return io.ReadAll(io.LimitReader(f, int64(most)))
 }
 
@@ -161,33 +152,7 @@ func (Here) Disk(path string) (Disk, error) {
 	return d, err
 }
 
-// programMax bounds the read of a program, in bytes.
-const programMax = 512 << 20
-
-func (h Here) Build(executable string) (b Build, err error) {
+func (Here) Patched(executable string) bool {
 	info, err := buildinfo.ReadFile(executable)
-	if err != nil {
-		return b, err
-	}
-	for _, m := range info.Deps {
-		b.Patched = b.Patched || m.Path == "github.com/kvtier/kvtier"
-	}
-	if !b.Patched {
-		return b, nil
-	}
-	text, err := ReadLinked(h, executable, programMax)
-	if err == nil {
-		b.Ops = opNames(text)
-	}
-	return b, err
-}
-
-// Model does not use upstream's reader, which a hostile file ends together with the program.
-func (Here) Model(path string) (string, error) {
-	f, size, err := openRegular(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	return sizing.ReadArchitecture(f, size)
+	return err == nil && slices.ContainsFunc(info.Deps, func(m *debug.Module) bool { return m.Path == "github.com/kvtier/kvtier" })
 }

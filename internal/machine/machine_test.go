@@ -1,7 +1,6 @@
 package machine_test
 
 import (
-	"io/fs"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -78,12 +77,6 @@ func TestExecutables(t *testing.T) {
 	s.Write("/opt/lib/ollama/llama-server", "program", 0)
 	require.Equal(t, "/opt/lib/ollama", machine.ServerFolder(s, "/opt/bin/ollama"))
 
-	s.Write("/opt/lib/ollama/"+machine.BaseLibrary, "\x00MUL_MAT\x00NEW_OP\x00", 0)
-	base := machine.BaseOps(s, "/opt/bin/ollama")
-	require.Equal(t, []string{"MUL_MAT", "NEW_OP"}, base)
-	b := machine.Build{Ops: map[string]bool{"MUL_MAT": true, "L2_NORM": true}}
-	require.Equal(t, []string{"NEW_OP is in the library alone", "L2_NORM is in the program alone"}, machine.OtherOps(b, base))
-	require.Empty(t, machine.OtherOps(b, nil))
 }
 
 // TestContainers: the volume with the longest path has a container's directory.
@@ -97,17 +90,4 @@ func TestContainers(t *testing.T) {
 	all := machine.Containers(t.Context(), s)
 	require.Len(t, all, 1)
 	require.Equal(t, []any{"llm", 0, "/b/kv-cache", ""}, []any{all[0].Name, all[0].User.UID, all[0].Host("/root/.ollama/kv-cache"), all[0].Host("/data")})
-}
-
-// TestModels: manifests name models, and files of others end nothing.
-func TestModels(t *testing.T) {
-	s := machinetest.New()
-	s.Write("/m/manifests/registry.ollama.ai/library/qwen3/8b", `{"layers":[{"mediaType":"application/vnd.ollama.image.model","digest":"sha256:aa"}]}`, 0)
-	s.Write("/m/manifests/registry.ollama.ai/ann/tuned/latest", `{"layers":[{"mediaType":"application/vnd.ollama.image.model","digest":"sha256:aa"},{"mediaType":"application/vnd.ollama.image.adapter"}]}`, 0)
-	s.Write("/m/manifests/registry.ollama.ai/library/evil/latest", `{"layers":[{"mediaType":"application/vnd.ollama.image.model","digest":"sha256:../../etc/passwd"}]}`, 0)
-	s.Write("/m/manifests/registry.ollama.ai/library/broken/latest", "{", 0).Err = fs.ErrPermission
-	s.Models["/m/blobs/sha256-aa"] = "qwen3"
-	require.Equal(t, []machine.Model{{Name: "ann/tuned:latest", Architecture: "qwen3", Adapter: true}, {Name: "qwen3:8b", Architecture: "qwen3"}}, machine.Models(s, []string{"/m", "/none"}))
-	require.Equal(t, "/home/a/.ollama/models", machine.ModelDir(nil, "/home/a"))
-	require.Equal(t, "/m", machine.ModelDir(map[string]string{"OLLAMA_MODELS": " /m "}, "/home/a"))
 }

@@ -1,11 +1,6 @@
 package machine
 
-import (
-	"bytes"
-	"maps"
-	"path/filepath"
-	"slices"
-)
+import "path/filepath"
 
 // Names of a llama-server in Ollama's folder.
 const (
@@ -49,71 +44,4 @@ func ServerFolder(s System, executable string) string {
 		}
 	}
 	return ""
-}
-
-// BaseLibrary is the library with ggml's core.
-const BaseLibrary = "libggml-base.so"
-
-// BaseOps lists the operations that the library of ggml's core beside an Ollama names, none without one.
-func BaseOps(s System, executable string) []string {
-	const libraryMax = 64 << 20 // bytes
-	for _, dir := range libraries(s, executable) {
-		if text, err := ReadLinked(s, filepath.Join(dir, BaseLibrary), libraryMax); err == nil {
-			return slices.Sorted(maps.Keys(opNames(text)))
-		}
-	}
-	return nil
-}
-
-// surelyOps are operations of some releases only, with names that nothing else has: a program
-// that has one and whose libraries lack it is of a later release.
-var surelyOps = []string{"GATED_DELTA_NET", "SOLVE_TRI", "PAD_REFLECT_1D", "COUNT_EQUAL", "OPT_STEP_SGD", "IM2COL_3D", "SWIGLU_OAI", "L2_NORM"}
-
-// OtherOps says which operations tell that a program and its library of ggml's core are of different releases.
-func OtherOps(b Build, base []string) (differ []string) {
-	if len(base) == 0 || len(b.Ops) == 0 {
-		return nil
-	}
-	for _, op := range base {
-		if !b.Ops[op] {
-			differ = append(differ, op+" is in the library alone")
-		}
-	}
-	for _, op := range surelyOps {
-		if b.Ops[op] && !slices.Contains(base, op) {
-			differ = append(differ, op+" is in the program alone")
-		}
-	}
-	return differ
-}
-
-// opNames finds the names of ggml's operations in a program or library: texts in capitals
-// between bytes of zero. Names of ggml's variables are left out.
-func opNames(data []byte) map[string]bool {
-	found := make(map[string]bool)
-	for len(data) > 0 {
-		at := bytes.IndexByte(data, 0)
-		if at < 0 {
-			break
-		}
-		if word := data[:at]; isOpName(word) {
-			found[string(word)] = true
-		}
-		data = data[at+1:]
-	}
-	return found
-}
-
-func isOpName(word []byte) bool {
-	const least, most = 4, 31
-	if len(word) < least || len(word) > most || bytes.HasPrefix(word, []byte("GGML_")) {
-		return false
-	}
-	for i, b := range word {
-		capital := b >= 'A' && b <= 'Z'
-		if !capital && (i == 0 || b != '_' && (b < '0' || b > '9')) {
-			return false
-		}
-	}
-	return true
 }

@@ -29,11 +29,6 @@ func TestRemovals(t *testing.T) {
 	require.Equal(t, []string{"q/tmp", "D/run/c", "x/tmp/keep", "R/d", "v/f"}, kinds)
 }
 
-func TestOpNames(t *testing.T) {
-	require.Equal(t, map[string]bool{"MUL_MAT": true, "ROPE": true}, opNames([]byte("MUL_MAT\x00ROPE\x00abc\x00GGML_DEBUG\x00_X_YZ\x00ADD\x00A-BCD\x00TAIL_WITHOUT_ZERO")))
-	require.Empty(t, opNames(nil))
-}
-
 func TestWritableByAService(t *testing.T) {
 	for _, tc := range []struct {
 		system, home, allowed, state, path string

@@ -37,9 +37,8 @@ type System interface {
 	// Disk describes the filesystem that a path is on.
 	Disk(path string) (Disk, error)
 
-	// Build says how a program of Go was built. Model returns the architecture of a GGUF file.
-	Build(executable string) (Build, error)
-	Model(path string) (architecture string, err error)
+	// Patched reports whether a program of Go contains kvtier.
+	Patched(executable string) bool
 }
 
 // Account is a user.
@@ -60,12 +59,6 @@ type Disk struct {
 	Total, Free        int64
 	Inodes, InodesFree uint64 // 0 of 0 where inodes are not counted
 	RAM                bool   // in memory
-}
-
-// Build is how a program was built.
-type Build struct {
-	Patched bool            // it contains kvtier
-	Ops     map[string]bool // names of operations of ggml in it; nil if it was not looked at
 }
 
 // Bounds of lists and texts.

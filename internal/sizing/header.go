@@ -61,36 +61,17 @@ var typeBytes = map[uint32]int64{
 	typeFloat32: 4, typeUint64: 8, typeInt64: 8, typeFloat64: 8,
 }
 
-// ReadArchitecture reads the architecture of a model from a GGUF file of size bytes, "" if the
-// file names none. The architecture is among the first values, so little is read.
-func ReadArchitecture(r io.Reader, size int64) (string, error) {
-	p, _, keys := open(r, size)
-	for ; keys > 0 && p.h.Architecture() == ""; keys-- {
-		p.value()
-	}
-	if p.err != nil {
-		return "", fmt.Errorf("%w: %w", ErrNotGGUF, p.err)
-	}
-	return p.h.Architecture(), nil
-}
-
-// open begins to read a head, and returns the numbers of its tensors and values.
-func open(r io.Reader, size int64) (p *parser, tensors, keys uint64) {
+// ReadHeader reads the head of a GGUF file of size bytes.
+func ReadHeader(r io.Reader, size int64) (*Header, error) {
 	h := &Header{texts: map[string]string{}, numbers: map[string][]int64{}, flags: map[string][]bool{}}
-	p = &parser{r: bufio.NewReaderSize(r, 64<<10), left: min(size, headBytesMax), h: h}
+	p := &parser{r: bufio.NewReaderSize(r, 64<<10), left: min(size, headBytesMax), h: h}
 	if magic := p.take(4); string(magic) != "GGUF" {
 		p.fail("it begins with %q", magic)
 	}
 	if v := p.u32(); v < 2 || v > 3 {
 		p.fail("its version is %d", v)
 	}
-	return p, p.count("tensors", tensorsMax), p.count("values", keysMax)
-}
-
-// ReadHeader reads the head of a GGUF file of size bytes.
-func ReadHeader(r io.Reader, size int64) (*Header, error) {
-	p, tensors, keys := open(r, size)
-	h := p.h
+	tensors, keys := p.count("tensors", tensorsMax), p.count("values", keysMax)
 	for range keys {
 		p.value()
 	}

@@ -226,38 +226,15 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// The architecture is read without the rest, which may be cut off or lie.
-func TestReadArchitecture(t *testing.T) {
-	named := []any{uint64(20), []byte("general.architecture"), typeString, uint64(5), []byte("llama")}
-	for name, data := range map[string][]byte{
-		"cut behind it":  hostile(9, 9, named...),
-		"lies behind it": hostile(9, 2, append(named, uint64(1<<62))...),
-	} {
-		architecture, err := ReadArchitecture(bytes.NewReader(data), int64(len(data)))
-		require.NoError(t, err, name)
-		require.Equal(t, "llama", architecture)
-	}
-	data := hostile(0, 2, append([]any{uint64(1 << 62)}, named...)...)
-	_, err := ReadArchitecture(bytes.NewReader(data), int64(len(data)))
-	require.ErrorIs(t, err, ErrNotGGUF)
-	data = hostile(0, 0)
-	architecture, err := ReadArchitecture(bytes.NewReader(data), int64(len(data)))
-	require.NoError(t, err)
-	require.Empty(t, architecture)
-}
-
 // Reading any bytes ends, with a shape or an error.
 func FuzzReadHeader(f *testing.F) {
 	f.Add(hostile(1, 1, uint64(1), []byte("k"), typeUint32, uint32(7)))
 	f.Add(hostile(0, 2, uint64(20), []byte("general.architecture"), typeString, uint64(5), []byte("llama")))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		architecture, early := ReadArchitecture(bytes.NewReader(data), int64(len(data)))
 		h, err := ReadHeader(bytes.NewReader(data), int64(len(data)))
 		if err != nil {
 			return
 		}
-		require.NoError(t, early)
-		require.True(t, (architecture == "") == (h.Architecture() == ""))
 		if s, err := ShapeOf(h); err == nil {
 			require.Positive(t, s.RowBytes("f16"))
 			require.GreaterOrEqual(t, s.CellBytes(CellsMax, 1, "f16"), int64(0))

@@ -20,8 +20,6 @@ const (
 	Root       = "/var/lib/ollama-kv"
 	Remote     = "/mnt/kv/pages"
 	Executable = "/opt/kvtier/bin/ollama"
-	Libraries  = "/opt/kvtier/lib/ollama"
-	ModelDir   = "/usr/share/ollama/.ollama/models"
 	PID        = "4211"
 	RunnerPID  = "4300"
 	OllamaUID  = 998
@@ -94,8 +92,7 @@ func Healthy() *Machine {
 		{UID: 0, Name: "root", Home: "/root"}, {UID: OllamaUID, Name: "ollama", Home: "/usr/share/ollama"}, {UID: 1000, Name: "ann", Home: "/home/ann"},
 	}
 	m.Programs["systemctl"] = "/usr/bin/systemctl"
-	m.Builds[Executable] = machine.Build{Patched: true, Ops: map[string]bool{"MUL_MAT": true, "FLASH_ATTN_EXT": true, "FLASH_ATTN_EXT_PAGED": true}}
-	m.Models[ModelDir+"/blobs/sha256-aa11"] = "qwen3"
+	m.Ours[Executable] = true
 	m.Write("/proc/"+PID+"/cmdline", Executable+"\x00serve\x00", OllamaUID)
 	m.Write("/proc/"+PID+"/status", "Name:\tollama\nPPid:\t1\nUid:\t998\t998\t998\t998\n", OllamaUID)
 	m.Symlink("/proc/"+PID+"/exe", Executable)
@@ -106,13 +103,11 @@ func Healthy() *Machine {
 	m.Mount("", "")
 	m.Write("/etc/fstab", "nas:/kv /mnt/kv nfs4 soft 0 0\n", 0)
 	m.Write("/usr/lib/tmpfiles.d/tmp.conf", "q /tmp 1777 root root 10d\n", 0)
-	m.Write(Libraries+"/libggml-base.so", "\x00MUL_MAT\x00FLASH_ATTN_EXT\x00GGML_NO_BACKTRACE\x00", 0)
 	m.Write(Executable, "", 0)
 	m.Dir(Root, OllamaUID)
 	m.Dir(Remote, OllamaUID)
 	m.addPages(Root, strings.Repeat("ab", 32))
 	m.Ledger(Root, ledger.Ledger{Schema: 1, Bytes: 5e9, Counts: 1})
-	m.AddModel("qwen3", "aa11")
 	m.States[Root] = State()
 	return m
 }
@@ -138,15 +133,6 @@ func (m *Machine) Ledger(root string, l ledger.Ledger) {
 		panic(err)
 	}
 	m.Write(root+"/v1/usage.json", string(text)+"\n00000000\n", m.Files[root].UID)
-}
-
-// AddModel adds a model to Ollama's store, with further layers.
-func (m *Machine) AddModel(name, digest string, layers ...string) {
-	text := `{"layers":[{"mediaType":"application/vnd.ollama.image.model","digest":"sha256:` + digest + `"}`
-	for _, layer := range layers {
-		text += `,{"mediaType":"` + layer + `","digest":"sha256:ee"}`
-	}
-	m.Write(ModelDir+"/manifests/registry.ollama.ai/library/"+name+"/latest", text+"]}", OllamaUID)
 }
 
 // State is the state of a collector with a good hit rate.

@@ -31,10 +31,9 @@ type System struct {
 	Outputs  map[string]string // of commands, by the beginning of their line
 	Files    map[string]*File
 	Disks    map[string]machine.Disk // by the directory that they are mounted on
-	Builds   map[string]machine.Build
-	Models   map[string]string // architectures by path
-	Hung     map[string]bool   // paths below which nothing answers, and programs
-	Release  chan struct{}     // closed: the hung operations end
+	Ours     map[string]bool         // programs with kvtier in them
+	Hung     map[string]bool         // paths below which nothing answers, and programs
+	Release  chan struct{}           // closed: the hung operations end
 }
 
 var _ machine.System = (*System)(nil)
@@ -42,8 +41,8 @@ var _ machine.System = (*System)(nil)
 // New is a Linux without files.
 func New() *System {
 	return &System{
-		Name: "linux", Set: map[string]string{}, Disks: map[string]machine.Disk{}, Programs: map[string]string{}, Outputs: map[string]string{}, Files: map[string]*File{}, Builds: map[string]machine.Build{},
-		Models: map[string]string{}, Hung: map[string]bool{}, Release: make(chan struct{}),
+		Name: "linux", Set: map[string]string{}, Disks: map[string]machine.Disk{}, Programs: map[string]string{}, Outputs: map[string]string{}, Files: map[string]*File{}, Ours: map[string]bool{},
+		Hung: map[string]bool{}, Release: make(chan struct{}),
 	}
 }
 
@@ -193,18 +192,4 @@ func (s *System) Disk(name string) (machine.Disk, error) {
 	return s.Disks[best], nil
 }
 
-func (s *System) Build(executable string) (machine.Build, error) {
-	b, ok := s.Builds[executable]
-	if !ok {
-		return b, errors.New("not a program of Go")
-	}
-	return b, nil
-}
-
-func (s *System) Model(name string) (string, error) {
-	arch, ok := s.Models[name]
-	if !ok {
-		return "", fs.ErrNotExist
-	}
-	return arch, nil
-}
+func (s *System) Patched(executable string) bool { return s.Ours[executable] }
