@@ -18,7 +18,7 @@ const exitWarned = exitUnchecked
 
 // newDoctorCommand looks at env, or at this machine where it is nil. limit is a global flag.
 func newDoctorCommand(out *output, env doctor.Environment, limit *time.Duration) *cobra.Command {
-	var id, service string
+	var service string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find problems that keep pages from helping, with a command for each",
@@ -32,12 +32,8 @@ changed, except that an empty file is made in each directory of pages and remove
 
 The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
 		Example: `  sudo kvtier doctor
-  kvtier doctor --json
-  kvtier doctor --explain root-emptied`,
+  kvtier doctor --json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if id != "" {
-				return explain(out, id)
-			}
 			given, err := given(cmd.Flags())
 			if err != nil {
 				return err
@@ -58,30 +54,8 @@ The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
 			return cmp.Or(out.show(r, r.Print), statusOf(r))
 		},
 	}
-	cli.Flag(cmd.Flags(), &id, "explain", "the ID of a finding, such as root-emptied", "say more about the finding of this ID")
 	cli.Flag(cmd.Flags(), &service, "service", giveService, "the systemd service of the server, instead of ollama.service")
-	if err := cmd.RegisterFlagCompletionFunc("explain", completeFindings); err != nil {
-		panic(err) // the flag is missing
-	}
 	return cmd
-}
-
-// completeFindings completes the flag --explain.
-func completeFindings(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	var ids []string
-	for _, c := range doctor.Checks() {
-		ids = append(ids, c.ID+"\t"+c.Title)
-	}
-	return ids, cobra.ShellCompDirectiveNoFileComp
-}
-
-func explain(out *output, id string) error {
-	c, ok := doctor.Find(id)
-	if !ok {
-		return cli.Usagef("there is no finding %q; docs/doctor.md lists all, and kvtier doctor prints those of this machine", id)
-	}
-	c = c.General()
-	return out.show(c, c.Explain)
 }
 
 // statusOf is the error with which doctor ends. Notes are no reason for one.

@@ -50,7 +50,6 @@ func TestDoctorGolden(t *testing.T) {
 	}{
 		"healthy": {doctortest.Healthy(), nil, 0, ""},
 		"ill":     {ill(), []string{"--timeout", "100ms"}, cli.Failed, "Error: doctor found 2 errors\n"},
-		"explain": {doctortest.Healthy(), []string{"--explain", "root-emptied"}, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Cleanup(func() { close(tc.machine.Release) })
@@ -95,8 +94,6 @@ func TestDoctorMisuse(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--explain", "nothing"}, `there is no finding "nothing"`},
-		{[]string{"--explain="}, "--explain is empty; give the ID of a finding"},
 		{[]string{"--timeout", "-1s"}, "--timeout is -1s"},
 		{[]string{"now"}, "takes no arguments"},
 		{[]string{"--local-gb", "-3"}, "--local-gb is -3"},

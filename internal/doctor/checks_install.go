@@ -25,12 +25,6 @@ var installChecks = []Check{
 		Remedy:  "sudo kvtier ollama status; sudo kvtier ollama install", judge: judgeAttention,
 	},
 	{
-		ID: "kvtier-old", Severity: Error, Title: "The directory has pages of a newer kvtier",
-		Matters: "A server of this version computes their prompts again.",
-		Means:   "Newer versions may keep pages in a folder such as `v2`, or write manifests with a higher schema. Older programs leave these alone.",
-		Remedy:  "kvtier --version; kvtier ollama status  # then install the newest of both", judge: judgeOld,
-	},
-	{
 		ID: "model-off", Severity: Warning, Title: "The model that was loaded last is not tiered",
 		Matters: "Its prompts are computed each time.",
 		Means:   "The daemon before llama-server wrote `kv tier: off for this model` to its log, with the reason. docs/llama-server.md lists options and requests that keep a model from being tiered.",
@@ -90,17 +84,6 @@ func judgeAttention(s *scene) (hits []hit) {
 			h.remedy = "sudo kvtier ollama status; sudo kvtier ollama install --service {service}"
 		}
 		hits = append(hits, h)
-	}
-	return hits
-}
-
-func judgeOld(s *scene) (hits []hit) {
-	for _, st := range s.stores {
-		for _, p := range st.places() {
-			for _, path := range p.contents.newer {
-				hits = append(hits, hit{says: fmt.Sprintf("%s is of a newer version of kvtier than this one.", path), evidence: []Evidence{{path, "newer than version 1"}}})
-			}
-		}
 	}
 	return hits
 }

@@ -8,9 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/machine"
 )
@@ -68,14 +66,8 @@ var rootChecks = []Check{
 	{
 		ID: "root-emptied", Severity: Error, Title: "The directory of pages is emptied",
 		Matters: "Pages get lost that would still be of use.",
-		Means:   "A filesystem in memory, such as tmpfs, is empty after each boot and takes memory that models need. `systemd-tmpfiles` removes files by the rules in `tmpfiles.d`, and many systems empty `/tmp` when they boot. With `PrivateTmp=yes` a service has a `/tmp` and `/var/tmp` of its own, which go when it stops.",
-		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL=DIRECTORY", judge: judgeEmptied,
-	},
-	{
-		ID: "clock-skew", Severity: Warning, Title: "This machine and the server of a directory have different clocks",
-		Matters: "Pages are deleted in a wrong order, and ages of `kvtier gc` are wrong.",
-		Means:   "Times of files come from the server of a share, and are compared with those of other machines. Clocks may differ by a minute.",
-		Remedy:  "timedatectl; sudo timedatectl set-ntp true  # on both machines", judge: judgeClock,
+		Means:   "A filesystem in memory, such as tmpfs, is empty after each boot and takes memory that models need. Many systems empty `/tmp` when they boot, and remove old files there and in `/var/tmp`. With `PrivateTmp=yes` a service has a `/tmp` and `/var/tmp` of its own, which go when it stops.",
+		Remedy:  "{set}", judge: judgeEmptied,
 	},
 }
 
@@ -335,49 +327,9 @@ func judgeEmptied(s *scene) (hits []hit) {
 			hits = append(hits, s.placeHit(st, p, s.by(st).Name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", capital(p.title()), s.by(st).Name))
 		} else if p.diskErr == nil && p.disk.RAM {
 			hits = append(hits, s.placeHit(st, p, "filesystem of "+p.above, "in memory", "%s is in memory.", capital(p.title())))
-		} else if rules := s.emptying(p.path); len(rules) > 0 {
-			hits = append(hits, hit{says: fmt.Sprintf("%s is emptied when this machine boots, or by age.", capital(p.title())), evidence: rules, values: s.values(st, p)})
+		} else if machine.Within(p.path, "/tmp") || machine.Within(p.path, "/var/tmp") {
+			hits = append(hits, s.placeHit(st, p, p.path, "below a directory for temporary files", "%s is emptied when this machine boots, or by age.", capital(p.title())))
 		}
-	})
-	return hits
-}
-
-// emptying are the reasons why a directory is emptied by the system.
-func (s *scene) emptying(path string) (rules []Evidence) {
-	for _, r := range s.Removals {
-		if !machine.Within(path, r.Path) {
-			continue
-		}
-		if r.Kind == "x" {
-			return nil
-		}
-		rules = append(rules, Evidence{r.File, strings.TrimSpace(fmt.Sprintf("%s %s %s", r.Kind, r.Path, r.Age))})
-	}
-	if len(rules) == 0 && (machine.Within(path, "/tmp") || machine.Within(path, "/var/tmp")) {
-		rules = []Evidence{{path, "below a directory for temporary files"}}
-	}
-	return rules
-}
-
-func judgeClock(s *scene) (hits []hit) {
-	s.eachPlace(func(st store, p *place) {
-		if !p.probed || p.probeErr != nil {
-			return
-		}
-		var skew time.Duration
-		switch {
-		case p.probe.Modified.Before(p.probe.Before.Add(-tier.ClockSlack)):
-			skew = p.probe.Modified.Sub(p.probe.Before)
-		case p.probe.Modified.After(p.probe.After.Add(tier.ClockSlack)):
-			skew = p.probe.Modified.Sub(p.probe.After)
-		default:
-			return
-		}
-		word := "ahead of"
-		if skew < 0 {
-			word = "behind"
-		}
-		hits = append(hits, s.placeHit(st, p, "clock of "+p.path, p.probe.Modified.UTC().Format(time.RFC3339), "The clock of %s is %v %s that of this machine.", p.title(), skew.Abs().Round(time.Second), word))
 	})
 	return hits
 }

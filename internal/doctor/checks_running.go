@@ -45,28 +45,10 @@ var runningChecks = []Check{
 		Remedy:  "{kvtier} why --root {path}", judge: judgeBusters,
 	},
 	{
-		ID: "misses-evicted", Severity: Warning, Title: "Many tokens are computed because their pages were evicted",
-		Matters: "A larger budget would have restored them.",
-		Means:   "Prompts asked for pages that had been stored and left the last tier for lack of room.",
-		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL_GB=GB", judge: missCheck(telemetry.CauseEvicted),
-	},
-	{
-		ID: "misses-unreadable", Severity: Warning, Title: "Many tokens are computed because their pages could not be read",
+		ID: "misses", Severity: Warning, Title: "Many stored tokens are computed",
 		Matters: "They were stored in vain.",
-		Means:   "Pages failed their check, or a tier failed or hung while prompts asked for its pages. A disk, a cable or memory may be failing.",
-		Remedy:  "findmnt --target {path}; {kvtier} check --root {path}; {journal} | grep 'kv tier' | tail", judge: missCheck(telemetry.CauseDamaged, telemetry.CauseTierDown),
-	},
-	{
-		ID: "misses-quicker", Severity: Note, Title: "Many stored tokens are computed because reading is slower",
-		Matters: "The model computes them sooner.",
-		Means:   "Servers measure both, and choose the quicker one. A faster disk, compression on a slow share, or a memory tier changes the choice.",
-		Remedy:  "{kvtier} bench --root {path}", judge: missCheck(telemetry.CauseQuicker),
-	},
-	{
-		ID: "misses-identity", Severity: Warning, Title: "Many stored tokens are computed because of another build or setting",
-		Matters: "Their pages are stored for another build, type of cache, size of page or namespace.",
-		Means:   "Each of these has pages of its own. Servers that share a directory need the same build and the same settings.",
-		Remedy:  "{kvtier} ls --json --root {path}", judge: missCheck(telemetry.CauseBuild, telemetry.CauseType, telemetry.CausePageSize, telemetry.CauseNamespace),
+		Means:   "The evidence names the cause. A larger budget keeps evicted pages, a failing disk, cable or share loses others, and each build, type of cache, size of page and namespace has pages of its own.",
+		Remedy:  "{kvtier} why --root {path}", judge: judgeMisses,
 	},
 }
 
@@ -197,37 +179,37 @@ const (
 	missedShare  = .05
 )
 
-// missCheck finds causes for which many tokens were computed.
-func missCheck(causes ...telemetry.Cause) func(*scene) []hit {
-	return func(s *scene) (hits []hit) {
-		s.eachState(func(st store, state telemetry.State) {
-			var all, computed, missed float64
-			for _, from := range []string{telemetry.PlaceSlot, telemetry.PlaceRAM, telemetry.PlaceLocal, telemetry.PlaceRemote, telemetry.PlaceShifted, telemetry.PlaceCompute} {
-				n := sum(state, telemetry.Series("ollama_kv_prompt_tokens_total", "source", from))
-				if all += n; from == telemetry.PlaceCompute {
-					computed = n
-				}
+// missed are the causes of stored tokens that could not be read, or of tokens that were stored.
+var missed = []telemetry.Cause{
+	telemetry.CauseEvicted, telemetry.CauseDamaged, telemetry.CauseTierDown,
+	telemetry.CauseBuild, telemetry.CauseType, telemetry.CausePageSize, telemetry.CauseNamespace,
+}
+
+// judgeMisses finds causes for which many tokens were computed.
+func judgeMisses(s *scene) (hits []hit) {
+	s.eachState(func(st store, state telemetry.State) {
+		var all, computed float64
+		for _, from := range []string{telemetry.PlaceSlot, telemetry.PlaceRAM, telemetry.PlaceLocal, telemetry.PlaceRemote, telemetry.PlaceShifted, telemetry.PlaceCompute} {
+			n := sum(state, telemetry.Series("ollama_kv_prompt_tokens_total", "source", from))
+			if all += n; from == telemetry.PlaceCompute {
+				computed = n
 			}
-			var evidence []Evidence
-			for _, cause := range causes {
-				series := telemetry.Series("ollama_kv_missed_tokens_total", "cause", string(cause))
-				if n := sum(state, series); n > 0 {
-					missed += n
-					evidence = append(evidence, Evidence{series, fmt.Sprintf("%.0f", n)})
-				}
+		}
+		for _, cause := range missed {
+			series := telemetry.Series("ollama_kv_missed_tokens_total", "cause", string(cause))
+			n := sum(state, series)
+			if n < missedTokens || n < missedShare*all {
+				continue
 			}
-			if missed < missedTokens || missed < missedShare*all {
-				return
-			}
-			h := s.stateHit(st, "tokens not computed", fmt.Sprintf("%.0f %% of %.0f tokens", 100*(all-computed)/all, all),
-				"%.0f %% of all prompt tokens were not computed; without this it could have been %.0f %%.", 100*(all-computed)/all, min(100, 100*(all-computed+missed)/all))
-			h.evidence = slices.Concat(h.evidence, evidence)
-			if st.local != nil {
+			h := s.stateHit(st, series, fmt.Sprintf("%.0f", n),
+				"%.0f %% of all prompt tokens were not computed; without this it could have been %.0f %%.", 100*(all-computed)/all, min(100, 100*(all-computed+n)/all))
+			h.evidence = append(h.evidence, Evidence{"next step", show.Explain(cause).Remedy})
+			if cause == telemetry.CauseEvicted && st.local != nil {
 				double := 2 * max(st.localBytes, 10e9)
-				h.values = append([]string{"{set}", s.by(st).setting(localGBVar, fmt.Sprint(double/1e9))}, h.values...)
+				h.remedy, h.values = "{set}", append([]string{"{set}", s.by(st).setting(localGBVar, fmt.Sprint(double/1e9))}, h.values...)
 			}
 			hits = append(hits, h)
-		})
-		return hits
-	}
+		}
+	})
+	return hits
 }

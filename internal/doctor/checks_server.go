@@ -24,13 +24,13 @@ var serverChecks = []Check{
 		ID: "tiering-off", Severity: Error, Title: "A server runs without OLLAMA_KV_TIERING=1",
 		Matters: "Nothing is stored and nothing is restored.",
 		Means:   "Set the variable for `ollama serve`. A variable of the shell in which you start `ollama run`, of `.bashrc` or of `/etc/environment` does not reach a service.",
-		Remedy:  "{set}", Sets: "OLLAMA_KV_TIERING=1", judge: judgeOff,
+		Remedy:  "{set}", judge: judgeOff,
 	},
 	{
 		ID: "bad-variable", Severity: Error, Title: "A variable has a value that turns tiering off",
 		Matters: "Nothing is stored and nothing is restored.",
 		Means:   "`OLLAMA_KV_TIERING` is 1 or 0, budgets are numbers of gigabytes without a unit, directories are absolute paths, and an id of a server has letters, digits, dots, hyphens and underscores. With a default in place of such a value pages could be deleted or land in a wrong place.",
-		Remedy:  "{set}", Sets: "VARIABLE=VALUE", judge: judgeBadVariable,
+		Remedy:  "{set}", judge: judgeBadVariable,
 	},
 	{
 		ID: "unknown-variable", Severity: Warning, Title: "A variable looks like one of kvtier's and is none",

@@ -20,7 +20,7 @@ var spaceChecks = []Check{
 		ID: "budget-over-disk", Severity: Warning, Title: "A budget is larger than the disk allows",
 		Matters: "The disk is full before the budget is reached, so pages are evicted early.",
 		Means:   "The budget is more than the pages that are stored and the bytes that are free together.",
-		Remedy:  "{set}", Sets: "OLLAMA_KV_TIER_LOCAL_GB=GB", judge: judgeBudget,
+		Remedy:  "{set}", judge: judgeBudget,
 	},
 	{
 		ID: "quarantine", Severity: Warning, Title: "Damaged files were set aside",

@@ -5,20 +5,17 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/machine"
 )
 
 // contents are the files below a root.
 type contents struct {
 	denied      bool
-	newer       []string // directories or manifests of a newer format
-	foreign     []owned  // files of other users than the root's
+	foreign     []owned // files of other users than the root's
 	quarantined int
 	ledger      *ledger.Ledger // nil if there is none
 }
@@ -54,15 +51,9 @@ func (l *looker) stat(path string) (machine.File, bool) {
 func contentsOf(e Environment, root string) (c contents) {
 	l := &looker{e, statsMax}
 	top, ok := l.stat(root)
-	names, err := e.List(root, machine.EntriesMax)
+	_, err := e.List(root, 1)
 	if c.denied = errors.Is(err, fs.ErrPermission); c.denied || !ok {
 		return c
-	}
-	for _, name := range names {
-		digits, ok := strings.CutPrefix(name, "v")
-		if n, err := strconv.Atoi(digits); ok && err == nil && n > 1 {
-			c.newer = append(c.newer, filepath.Join(root, name))
-		}
 	}
 	v1 := filepath.Join(root, "v1")
 	if f, ok := c.own(l, v1, top.UID); !ok || !f.Mode.IsDir() {
@@ -71,14 +62,14 @@ func contentsOf(e Environment, root string) (c contents) {
 	c.ledger = readLedger(e, filepath.Join(v1, "usage.json"))
 	quarantine, _ := e.List(filepath.Join(v1, "quarantine"), machine.EntriesMax)
 	c.quarantined = len(quarantine)
-	names, _ = e.List(v1, machine.EntriesMax)
+	names, _ := e.List(v1, machine.EntriesMax)
 	for _, name := range names {
 		dir := filepath.Join(v1, name)
 		f, ok := c.own(l, dir, top.UID)
 		if _, err := pagefile.ParseKey(name); err != nil || !ok || !f.Mode.IsDir() {
 			continue
 		}
-		c.readPages(l, dir, top.UID)
+		c.ownPages(l, dir, top.UID)
 	}
 	return c
 }
@@ -92,17 +83,8 @@ func (c *contents) own(l *looker, path string, uid int) (machine.File, bool) {
 	return f, ok
 }
 
-// readPages reads the manifest of a fingerprint, and looks at the owners of directories and of some files.
-func (c *contents) readPages(l *looker, dir string, uid int) {
-	path := filepath.Join(dir, "manifest.json")
-	text, err := l.Read(path, tier.MaxManifestBytes)
-	var m tier.Manifest
-	if err != nil || json.Unmarshal(text, &m) != nil {
-		return
-	}
-	if m.Schema > pagefile.Schema {
-		c.newer = append(c.newer, path)
-	}
+// ownPages looks at the owners of a fingerprint's directories and of some files.
+func (c *contents) ownPages(l *looker, dir string, uid int) {
 	shards, _ := l.List(dir, machine.EntriesMax)
 	const filesMax = 4 // of each shard
 	for _, shard := range shards {

@@ -35,7 +35,8 @@ type Finding struct {
 	Severity Severity   `json:"severity"`
 	Says     string     `json:"says"` // one sentence
 	Evidence []Evidence `json:"evidence"`
-	Matters  string     `json:"matters"` // one sentence
+	Matters  string     `json:"matters"` // one sentence: the consequence
+	Means    string     `json:"means"`   // what it is, and where it comes from
 	Remedy   string     `json:"remedy"`  // a command, or a sentence where no command can help
 }
 
@@ -57,15 +58,11 @@ type Report struct {
 
 // Check finds one kind of circumstance.
 type Check struct {
-	ID       string   `json:"id"`
-	Severity Severity `json:"severity"` // of its findings
-	Title    string   `json:"title"`    // a few words
-	Matters  string   `json:"matters"`  // one sentence: the consequence
-	Means    string   `json:"means"`    // for people who ask for more
-	// Remedy is a command. Names in braces are replaced by the values of a finding. Sets is the
-	// variable that the command {set} gives to the server.
-	Remedy string `json:"remedy"`
-	Sets   string `json:"-"`
+	ID             string
+	Severity       Severity // of its findings
+	Title          string   // a few words
+	Matters, Means string   // of its findings
+	Remedy         string   // a command; names in braces are replaced by the values of a finding
 
 	judge func(*scene) []hit
 }
@@ -80,7 +77,7 @@ type hit struct {
 
 // finding makes a finding of a hit.
 func (c Check) finding(h hit) Finding {
-	f := Finding{ID: c.ID, Severity: c.Severity, Says: h.says, Evidence: h.evidence, Matters: c.Matters}
+	f := Finding{ID: c.ID, Severity: c.Severity, Says: h.says, Evidence: h.evidence, Matters: c.Matters, Means: c.Means}
 	if f.Evidence == nil {
 		f.Evidence = []Evidence{}
 	}
@@ -91,16 +88,6 @@ func (c Check) finding(h hit) Finding {
 // Checks lists every check, in the order of the documentation.
 func Checks() []Check {
 	return slices.Concat(serverChecks, installChecks, rootChecks, spaceChecks, runningChecks)
-}
-
-// Find returns the check of an ID.
-func Find(id string) (Check, bool) {
-	all := Checks()
-	i := slices.IndexFunc(all, func(c Check) bool { return c.ID == id })
-	if i < 0 {
-		return Check{}, false
-	}
-	return all[i], true
 }
 
 // findingsMax bounds the findings of one check: a model store may have thousands of models.

@@ -27,7 +27,6 @@ type place struct {
 	diskErr    error
 	contents   contents
 	probed     bool
-	probe      Probe
 	probeErr   error
 }
 
@@ -65,7 +64,7 @@ func lookAt(e Environment, tier, path string, owner int) place {
 		return p
 	}
 	p.probed = true
-	p.probe, p.probeErr = e.Probe(p.path)
+	p.probeErr = e.Probe(p.path)
 	return p
 }
 

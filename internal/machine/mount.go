@@ -2,7 +2,6 @@ package machine
 
 import (
 	"path"
-	"slices"
 	"strings"
 )
 
@@ -13,11 +12,10 @@ type Mount struct {
 	File                string // that asks for the mount
 }
 
-// Filesystems are the mounts of a machine, and the rules by which the system empties directories.
+// Filesystems are the mounts of a machine.
 type Filesystems struct {
-	Mounted  []Mount // that this program sees
-	Planned  []Mount // by /etc/fstab, and by an administrator's mount units of systemd
-	Removals []Removal
+	Mounted []Mount // that this program sees
+	Planned []Mount // by /etc/fstab, and by an administrator's mount units of systemd
 }
 
 // FilesystemsOf looks at the mounts of a machine.
@@ -25,7 +23,7 @@ func FilesystemsOf(s System) Filesystems {
 	if s.OS() != "linux" {
 		return Filesystems{}
 	}
-	return Filesystems{Mounts(s, "/proc/self"), planned(s), removals(s)}
+	return Filesystems{Mounts(s, "/proc/self"), planned(s)}
 }
 
 // Mounts are those that a process sees, by its folder such as /proc/self.
@@ -67,9 +65,15 @@ func MountOf(mounts []Mount, name string) (m Mount, ok bool) {
 func planned(s System) []Mount {
 	text, _ := ReadLinked(s, "/etc/fstab", TextMax)
 	all := parseTable(string(text))
-	linesOf(s, "/etc/systemd/system", ".mount", func(file, text string) {
-		m := Mount{File: file}
-		for line := range strings.Lines(text) {
+	const units = "/etc/systemd/system"
+	names, _ := s.List(units, EntriesMax)
+	for _, name := range names {
+		if path.Ext(name) != ".mount" {
+			continue
+		}
+		m := Mount{File: path.Join(units, name)}
+		text, _ := ReadLinked(s, m.File, TextMax)
+		for line := range strings.Lines(string(text)) {
 			key, v, _ := strings.Cut(strings.TrimSpace(line), "=")
 			switch strings.TrimSpace(key) {
 			case "Where":
@@ -81,7 +85,7 @@ func planned(s System) []Mount {
 		if m.Point != "" {
 			all = append(all, m)
 		}
-	})
+	}
 	return all
 }
 
@@ -97,47 +101,6 @@ func parseTable(text string) []Mount {
 			Source: unescapeMount.Replace(fields[0]), Point: path.Clean(unescapeMount.Replace(fields[1])),
 			Type: fields[2], Options: strings.Split(fields[3], ","), File: "/etc/fstab",
 		})
-	}
-	return all
-}
-
-// Removal is a line of systemd-tmpfiles that removes files.
-type Removal struct{ File, Kind, Path, Age string }
-
-func removals(s System) (all []Removal) {
-	seen := make(map[string]bool) // a file of an earlier folder stands in place of a later one
-	for _, dir := range []string{"/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/lib/tmpfiles.d"} {
-		linesOf(s, dir, ".conf", func(file, text string) {
-			if name := path.Base(file); !seen[name] {
-				seen[name] = true
-				all = append(all, parseRemovals(file, text)...)
-			}
-		})
-	}
-	return all
-}
-
-// parseRemovals returns the lines that remove files below a path: by age, or when the system boots. Lines
-// that exclude a path have the kind x.
-func parseRemovals(file, text string) []Removal {
-	var all []Removal
-	for line := range strings.Lines(text) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 || strings.HasPrefix(fields[0], "#") {
-			continue
-		}
-		r := Removal{File: file, Kind: strings.TrimRight(fields[0], "!+-=~^$"), Path: path.Clean(strings.Trim(fields[1], `"`))}
-		if len(fields) > 5 && fields[5] != "-" && fields[5] != "" {
-			r.Age = fields[5]
-		}
-		aged := slices.Contains([]string{"d", "D", "e", "v", "q", "Q", "C"}, r.Kind) && r.Age != ""
-		switch {
-		case aged, r.Kind == "D", r.Kind == "R":
-			all = append(all, r)
-		case strings.EqualFold(r.Kind, "x"):
-			r.Kind = "x"
-			all = append(all, r)
-		}
 	}
 	return all
 }

@@ -20,15 +20,6 @@ func TestMounts(t *testing.T) {
 	require.False(t, ok)
 }
 
-func TestRemovals(t *testing.T) {
-	rules := parseRemovals("f", "# q /a 1 1 1 1d\nq /tmp 1777 root root 10d\nd /var/b 0755 root root -\nD! /run/c 0755 root root -\nx /tmp/keep\nR /d\nL /e\nv /f 1 1 1 1d extra\n")
-	var kinds []string
-	for _, r := range rules {
-		kinds = append(kinds, r.Kind+r.Path)
-	}
-	require.Equal(t, []string{"q/tmp", "D/run/c", "x/tmp/keep", "R/d", "v/f"}, kinds)
-}
-
 func TestWritableByAService(t *testing.T) {
 	for _, tc := range []struct {
 		system, home, allowed, state, path string

@@ -3,7 +3,6 @@ package machine
 import (
 	"context"
 	"io/fs"
-	"path"
 	"strings"
 )
 
@@ -93,15 +92,4 @@ func variablesIn(text, separator string) map[string]string {
 		}
 	}
 	return set
-}
-
-// linesOf calls fn for each file with an ending in a folder of the system's, with its text.
-func linesOf(s System, dir, ending string, fn func(file, text string)) {
-	names, _ := s.List(dir, EntriesMax)
-	for _, name := range names {
-		if strings.HasSuffix(name, ending) {
-			text, _ := ReadLinked(s, path.Join(dir, name), TextMax)
-			fn(path.Join(dir, name), string(text))
-		}
-	}
 }

@@ -19,7 +19,7 @@ import (
 type Machine struct {
 	*machinetest.System
 	Time     time.Time
-	Probes   map[string]func() (doctor.Probe, error)
+	Probes   map[string]error // by directory
 	Statuses []install.Status
 	States   map[string]telemetry.State
 	StateErr error
@@ -39,20 +39,12 @@ func (m *Machine) Changed() []string {
 
 func (m *Machine) Now() time.Time { return m.Time }
 
-func (m *Machine) Probe(dir string) (doctor.Probe, error) {
+func (m *Machine) Probe(dir string) error {
 	m.Wait(dir)
 	m.mu.Lock()
 	m.changed = append(m.changed, dir)
 	m.mu.Unlock()
-	if probe := m.Probes[dir]; probe != nil {
-		return probe()
-	}
-	return m.Probed(), nil
-}
-
-// Probed is the probe of a disk with this machine's clock.
-func (m *Machine) Probed() doctor.Probe {
-	return doctor.Probe{Before: m.Time, Modified: m.Time, After: m.Time}
+	return m.Probes[dir]
 }
 
 func (m *Machine) Installed(context.Context) ([]install.Status, error) { return m.Statuses, nil }

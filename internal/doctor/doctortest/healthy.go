@@ -7,7 +7,6 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/internal/doctor"
 	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/machine/machinetest"
 	"github.com/kvtier/kvtier/internal/tierenv"
@@ -80,7 +79,7 @@ func (m *Machine) Mount(old, new string) {
 func Healthy() *Machine {
 	m := &Machine{
 		System: machinetest.New(), Time: time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC),
-		Probes:   map[string]func() (doctor.Probe, error){},
+		Probes:   map[string]error{},
 		Statuses: []install.Status{{Executable: Executable, Ollama: "0.16.1", State: install.Unsupported, Tiering: "off", Service: "ollama.service"}},
 		States:   map[string]telemetry.State{},
 	}
@@ -102,7 +101,6 @@ func Healthy() *Machine {
 	m.SetUnit(Unit())
 	m.Mount("", "")
 	m.Write("/etc/fstab", "nas:/kv /mnt/kv nfs4 soft 0 0\n", 0)
-	m.Write("/usr/lib/tmpfiles.d/tmp.conf", "q /tmp 1777 root root 10d\n", 0)
 	m.Write(Executable, "", 0)
 	m.Dir(Root, OllamaUID)
 	m.Dir(Remote, OllamaUID)
