@@ -200,10 +200,11 @@ type GCFile struct {
 
 // GCTier is the number of files and bytes that GC removed from one tier.
 type GCTier struct {
-	Pages, Tails int
-	Demoted      int   // of these, moved to the remote tier
-	Bytes        int64 // physical
-	Fingerprints int   // of which no file is left
+	Pages        int   `json:"pages"`
+	Tails        int   `json:"tails"`
+	Demoted      int   `json:"demoted"`      // of these, moved to the remote tier
+	Bytes        int64 `json:"bytes"`        // physical
+	Fingerprints int   `json:"fingerprints"` // of which no file is left
 }
 
 func (r *GCTier) add(info tier.Info, demoted bool) {

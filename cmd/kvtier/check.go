@@ -24,34 +24,16 @@ type checked struct {
 }
 
 type checkedTier struct {
-	Tier        string         `json:"tier"`
-	Root        string         `json:"root"`
-	Pages       int            `json:"pages"`
-	Tails       int            `json:"tails"`
-	Read        int            `json:"read"`
-	ReadBytes   int64          `json:"read_bytes"`
-	Processes   int            `json:"processes"`
-	Temp        int            `json:"temp_files"`
-	Quarantined int            `json:"quarantined_files"`
-	Problems    map[string]int `json:"problems"`
-	Damage      int            `json:"damage"` // damaged files that were not repaired
-	Repaired    int            `json:"repaired"`
-	Error       string         `json:"error,omitempty"`
-	err         error
+	inspect.TierCheck
+	Error string `json:"error,omitempty"`
 }
 
 type finding struct {
-	Tier    string `json:"tier"`
-	Path    string `json:"path"`
-	Problem string `json:"problem"`
-	Damage  bool   `json:"damage"`
-	Why     string `json:"why"`
-	Bytes   int64  `json:"bytes"`
-	Done    string `json:"done"`
+	inspect.Finding
+	Damage bool `json:"damage"`
 }
 
 func newCheckCommand(out *output, at *storage) *cobra.Command {
-	var repair bool
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Read all pages and name damaged ones",
@@ -62,13 +44,11 @@ Nothing is changed. Servers may use the pages meanwhile.
 It exits with 1 when anything is damaged, and with 3 when something could not be
 checked.`,
 	}
-	addCheck(cmd, out, at, &repair)
-	cmd.Flags().BoolVar(&repair, "repair", false, "repair as kvtier repair does")
+	addCheck(cmd, out, at, false)
 	return cmd
 }
 
 func newRepairCommand(out *output, at *storage) *cobra.Command {
-	repair := true
 	cmd := &cobra.Command{
 		Use:   "repair",
 		Short: "Check, and move damaged pages out of the way",
@@ -79,12 +59,12 @@ from the other tier, and take away rights that other users have.
 Good pages are never changed, and files that no store made stay. Damaged pages are
 computed again when they are needed.`,
 	}
-	addCheck(cmd, out, at, &repair)
+	addCheck(cmd, out, at, true)
 	return cmd
 }
 
 // addCheck makes a command check pages.
-func addCheck(cmd *cobra.Command, out *output, at *storage, repair *bool) {
+func addCheck(cmd *cobra.Command, out *output, at *storage, repair bool) {
 	sample := "100%"
 	cli.Flag(cmd.Flags(), &sample, "sample", "a share such as 5%, or 0.05", "share of the pages to read, others every time")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -92,11 +72,11 @@ func addCheck(cmd *cobra.Command, out *output, at *storage, repair *bool) {
 		if err != nil {
 			return cli.Usagef("--sample: %w", err)
 		}
-		found, err := check(cmd.Context(), at, out.bars(), inspect.CheckOptions{Sample: part, Repair: *repair})
+		found, err := check(cmd.Context(), at, out.bars(), inspect.CheckOptions{Sample: part, Repair: repair})
 		if err != nil {
 			return &cli.Error{Status: exitUnchecked, Err: err}
 		}
-		return cmp.Or(out.show(found, found.print), found.verdict(*repair))
+		return cmp.Or(out.show(found, found.print), found.verdict(repair))
 	}
 }
 
@@ -104,7 +84,7 @@ func addCheck(cmd *cobra.Command, out *output, at *storage, repair *bool) {
 func check(ctx context.Context, at *storage, bars *progress.Display, opt inspect.CheckOptions) (out checked, err error) {
 	out.Findings = []finding{}
 	opt.Found = func(f inspect.Finding) {
-		out.Findings = append(out.Findings, finding{f.Tier, f.Path, string(f.Problem), f.Problem.Damage(), f.Why, f.Bytes, f.Done})
+		out.Findings = append(out.Findings, finding{f, f.Problem.Damage()})
 	}
 	var tiers []inspect.TierCheck
 	err = at.with(ctx, func(root *roots) error {
@@ -123,24 +103,13 @@ func check(ctx context.Context, at *storage, bars *progress.Display, opt inspect
 		return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Path, b.Path))
 	})
 	for _, t := range tiers {
-		out.Tiers = append(out.Tiers, newCheckedTier(t))
+		one := checkedTier{TierCheck: t}
+		if t.Err != nil {
+			one.Error = t.Err.Error()
+		}
+		out.Tiers = append(out.Tiers, one)
 	}
 	return out, err
-}
-
-func newCheckedTier(t inspect.TierCheck) checkedTier {
-	c := checkedTier{
-		Tier: t.Tier, Root: t.Root, Pages: t.Pages, Tails: t.Tails, Read: t.Read, ReadBytes: t.ReadBytes,
-		Processes: t.Processes, Temp: t.TempFiles, Quarantined: t.Quarantined,
-		Problems: make(map[string]int), Damage: t.Damage, Repaired: t.Repaired,
-	}
-	for problem, n := range t.Problems {
-		c.Problems[string(problem)] = n
-	}
-	if t.Err != nil {
-		c.Error, c.err = t.Err.Error(), t.Err
-	}
-	return c
 }
 
 // verdict turns the findings into an error with the command's exit status.
@@ -149,9 +118,9 @@ func (out checked) verdict(repaired bool) error {
 	var why []error
 	for _, t := range out.Tiers {
 		damage += t.Damage
-		unchecked += t.Problems[string(inspect.ProblemUnchecked)]
-		if t.err != nil {
-			why = append(why, fmt.Errorf("the %s tier could not be checked: %w", t.Tier, t.err))
+		unchecked += t.Problems[inspect.ProblemUnchecked]
+		if t.Err != nil {
+			why = append(why, fmt.Errorf("the %s tier could not be checked: %w", t.Tier, t.Err))
 		}
 	}
 	if unchecked > 0 {

@@ -27,14 +27,10 @@ type collected struct {
 }
 
 type collectedTier struct {
-	Tier         string `json:"tier"`
-	Pages        int    `json:"pages"`
-	Tails        int    `json:"tails"`
-	Demoted      int    `json:"demoted"` // the part of Pages that moved to the remote tier
-	Bytes        int64  `json:"bytes"`
-	Fingerprints int    `json:"fingerprints"`
-	Quarantined  int    `json:"quarantined"` // files removed from quarantine
-	Error        string `json:"error,omitempty"`
+	Tier string `json:"tier"`
+	diskstore.GCTier
+	Quarantined int    `json:"quarantined"` // files removed from quarantine
+	Error       string `json:"error,omitempty"`
 }
 
 type collectedFile struct {
@@ -60,17 +56,16 @@ func newGCCommand(out *output, at *storage, models *modelStore) *cobra.Command {
 		Short: "Remove pages that are old, or over the budget",
 		Long: `Remove pages.
 
-With --older-than, pages are removed that were last used longer ago. With --model,
-pages of that model are removed. With both, a page has to meet both. Pages leave
-both tiers.
+With --older-than, pages are removed that were last used longer ago, from both tiers.
+kvtier rm removes those of a model.
 
-With neither, each tier is brought within its budget, as servers do by themselves.
+Without it, each tier is brought within its budget, as servers do by themselves.
 Pages that leave the local tier move to the remote one: the least recently used
 first, and the end of a conversation before its beginning. The budgets are those
 of the server's variables, or of --local-gb and --remote-gb.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.olderThan == "" && f.model == "" && !at.budgets[tier.Local] && !at.budgets[tier.Remote] {
-				return cli.Usagef("no budget is known here, and a server may have another than the default; set %s as the server has it, or give --local-gb, --older-than or --model", localGBVar)
+			if f.olderThan == "" && !at.budgets[tier.Local] && !at.budgets[tier.Remote] {
+				return cli.Usagef("no budget is known here, and a server may have another than the default; set %s as the server has it, or give --local-gb or --older-than", localGBVar)
 			}
 			return f.run(cmd.Context(), out, at, models)
 		},
@@ -107,13 +102,13 @@ unloaded: run ollama stop MODEL, and wait ten seconds, before.`,
 		},
 	}
 	f.add(cmd)
+	cli.Flag(cmd.Flags(), &f.model, "model", giveModel, modelUsage)
 	return cmd
 }
 
 func (f *collectFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "show the pages that would go, and remove none")
 	cmd.Flags().BoolVar(&f.files, "files", false, "list every page")
-	cli.Flag(cmd.Flags(), &f.model, "model", giveModel, modelUsage)
 }
 
 // run removes pages, and prints which.
@@ -154,7 +149,7 @@ func (f *collectFlags) run(ctx context.Context, out *output, at *storage, models
 			done.Tiers = append(done.Tiers, collectedIn(tier.Remote, report.Remote, report.RemoteErr))
 		}
 		var promptsErr error
-		if len(f.models) > 0 && opt.OlderThan == 0 { // files in quarantine and prompts go, too
+		if len(f.models) > 0 { // files in quarantine and prompts go, too
 			drops, err := root.DropQuarantined(ctx, chosen.has, f.dryRun)
 			for i, drop := range drops {
 				done.Tiers[i].Quarantined = drop.Files
@@ -200,7 +195,7 @@ func (p promptsOf) isOf(m telemetry.Model, model string) bool {
 }
 
 func collectedIn(name string, t diskstore.GCTier, err error) collectedTier {
-	c := collectedTier{Tier: name, Pages: t.Pages, Tails: t.Tails, Demoted: t.Demoted, Bytes: t.Bytes, Fingerprints: t.Fingerprints}
+	c := collectedTier{Tier: name, GCTier: t}
 	if err != nil {
 		c.Error = err.Error()
 	}

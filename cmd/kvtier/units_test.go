@@ -52,7 +52,7 @@ func TestVerdict(t *testing.T) {
 		if err != "" {
 			c.Err = errors.New(err)
 		}
-		return newCheckedTier(c)
+		return checkedTier{TierCheck: c}
 	}
 	for name, test := range map[string]struct {
 		tiers  []checkedTier

@@ -52,12 +52,12 @@ func (p Problem) Damage() bool {
 
 // Finding is one problem that a check found.
 type Finding struct {
-	Tier    string // Local or Remote
-	Path    string
-	Problem Problem
-	Why     string // the reason, in words
-	Bytes   int64  // physical; 0 for a directory
-	Done    string // the result of the repair, in words; "" without a repair
+	Tier    string  `json:"tier"` // Local or Remote
+	Path    string  `json:"path"`
+	Problem Problem `json:"problem"`
+	Why     string  `json:"why"`   // the reason, in words
+	Bytes   int64   `json:"bytes"` // physical; 0 for a directory
+	Done    string  `json:"done"`  // the result of the repair, in words; "" without a repair
 }
 
 // CheckOptions are the options of a check. The zero value reads every page and changes
@@ -83,21 +83,23 @@ type CheckOptions struct {
 
 // TierCheck is the result of a check of one tier.
 type TierCheck struct {
-	Tier, Root   string
-	Pages, Tails int   // files in the place of a page or a tail
-	Read         int   // pages and tails that were read from beginning to end
-	ReadBytes    int64 // bytes that were read
+	Tier      string `json:"tier"`
+	Root      string `json:"root"`
+	Pages     int    `json:"pages"` // files in the place of a page
+	Tails     int    `json:"tails"` // files in the place of a tail
+	Read      int    `json:"read"`  // pages and tails that were read from beginning to end
+	ReadBytes int64  `json:"read_bytes"`
 
-	Processes   int   // living processes that write below the root
-	TempFiles   int   // temporary files, stale ones included
-	Quarantined int   // files in quarantine, before any repair
-	AsideBytes  int64 // physical bytes of temporary files and of quarantine
+	Processes   int   `json:"processes"`         // living processes that write below the root
+	TempFiles   int   `json:"temp_files"`        // temporary files, stale ones included
+	Quarantined int   `json:"quarantined_files"` // files in quarantine, before any repair
+	AsideBytes  int64 `json:"-"`                 // physical bytes of temporary files and of quarantine
 
-	Problems map[Problem]int
-	Repaired int // findings that were repaired
-	Damage   int // findings of damage that were not repaired
+	Problems map[Problem]int `json:"problems"`
+	Repaired int             `json:"repaired"` // findings that were repaired
+	Damage   int             `json:"damage"`   // findings of damage that were not repaired
 
-	Err error // the reason why the tier could not be checked, or nil
+	Err error `json:"-"` // the reason why the tier could not be checked, or nil
 }
 
 // checker checks one tier.
