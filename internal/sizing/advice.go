@@ -33,24 +33,17 @@ type Observed struct {
 
 // Thresholds: below them the counters are no evidence. docs/kvtier.md lists them.
 const (
-	promptsMin     = 20  // for anything about prompts
-	promptsManyMin = 100 // for saying that something is not used
-	pagesMin       = 200 // of pages read, read ahead or moved
-	evictedMin     = 5   // prompts that missed evicted pages
-	evictedShare   = 0.05
-	promotedShare  = 0.5  // of the pages that were demoted
-	faultsPerPage  = 2.0  // reads of each stored page
-	fullShare      = 0.9  // of a budget
-	lowShare       = 0.25 // of a budget
-	halfShare      = 0.5  // of a budget
-	queueShare     = 0.8  // of the queue's limit
-	capShare       = 0.8  // of the bytes of a day
-	uselessShare   = 0.05 // of the pages read ahead
-	computedShare  = 0.5  // of the pages that were found
-	stalledShare   = 0.1  // of the time
-
-	unusedAfter = 24 * time.Hour
-	lowAfter    = 7 * 24 * time.Hour
+	promptsMin    = 20  // for anything about prompts
+	pagesMin      = 200 // of pages read, read ahead or moved
+	evictedMin    = 5   // prompts that missed evicted pages
+	evictedShare  = 0.05
+	promotedShare = 0.5 // of the pages that were demoted
+	faultsPerPage = 2.0 // reads of each stored page
+	fullShare     = 0.9 // of a budget
+	queueShare    = 0.8 // of the queue's limit
+	capShare      = 0.8 // of the bytes of a day
+	computedShare = 0.5 // of the pages that were found
+	stalledShare  = 0.1 // of the time
 )
 
 // rules are looked at in this order. Each is silent without enough evidence.
@@ -64,12 +57,8 @@ var rules = []struct {
 	{"promotion_pressure", promotionPressure},
 	{"ram_tier_too_small", ramTooSmall},
 	{"ram_tier_missing", ramMissing},
-	{"ram_tier_ample", ramAmple},
 	{"disk_too_slow", diskTooSlow},
-	{"prefetch_useless", prefetchUseless},
 	{"paged_stalls", pagedStalls},
-	{"remote_unused", remoteUnused},
-	{"local_budget_ample", localAmple},
 }
 
 // Advise returns the advice of a root's counters: of the time between two states, or of
@@ -186,20 +175,6 @@ func ramMissing(c counters) *Advice {
 	}
 }
 
-func ramAmple(c counters) *Advice {
-	ram, ok := c.tier(telemetry.PlaceRAM)
-	held := float64(max(ram.Booked, ram.Bytes))
-	hits := c.sum("ollama_kv_prompt_tokens_total", "source", telemetry.PlaceRAM)
-	if !ok || ram.Budget <= 0 || c.of("ollama_kv_prompts_total") < promptsManyMin || c.uptime() < unusedAfter || hits == 0 || held >= halfShare*float64(ram.Budget) {
-		return nil
-	}
-	return &Advice{
-		Says:     "All pages that are in use fit in half of the RAM tier.",
-		Variable: "OLLAMA_KV_TIER_RAM_GB", Change: "lower it where the memory is needed elsewhere",
-		Evidence: []Evidence{{"bytes in the RAM tier", held}, {"bytes of its budget", float64(ram.Budget)}, {"tokens restored from it", hits}},
-	}
-}
-
 func diskTooSlow(c counters) *Advice {
 	computed := c.of("ollama_kv_gate_pages_total", "decision", "compute")
 	read := c.of("ollama_kv_gate_pages_total", "decision", "read")
@@ -213,18 +188,6 @@ func diskTooSlow(c counters) *Advice {
 	}
 }
 
-func prefetchUseless(c counters) *Advice {
-	ahead, used := c.of("ollama_kv_prefetched_pages_total"), c.of("ollama_kv_prefetched_used_pages_total")
-	if ahead < pagesMin || used >= uselessShare*ahead || c.of("ollama_kv_prompts_total") < promptsMin {
-		return nil
-	}
-	return &Advice{
-		Says:     "Hardly any page that is read ahead when a model is loaded is used.",
-		Variable: "OLLAMA_KV_TIER_WARM_GB", Change: "lower it, or set 0: models then load without reading ahead",
-		Evidence: []Evidence{{"pages read ahead", ahead}, {"of these, pages used", used}, {"bytes read ahead", c.of("ollama_kv_prefetched_bytes_total")}},
-	}
-}
-
 func pagedStalls(c counters) *Advice {
 	stalled, misses := c.of("ollama_kv_paged_stall_seconds_total"), c.of("ollama_kv_paged_misses_total")
 	if misses < pagesMin || c.elapsed <= 0 || stalled < stalledShare*c.elapsed.Seconds() {
@@ -234,32 +197,5 @@ func pagedStalls(c counters) *Advice {
 		Says:     "Paged attention waits for pages that do not fit in its memory.",
 		Variable: "OLLAMA_PAGED_HOST_GB", Change: "raise it",
 		Evidence: []Evidence{{"seconds of waiting", stalled}, {"seconds in all", c.elapsed.Seconds()}, {"pages that were read", misses}, {"pages that were in memory", c.of("ollama_kv_paged_hits_total")}},
-	}
-}
-
-func remoteUnused(c counters) *Advice {
-	remote, ok := c.tier(telemetry.PlaceRemote)
-	prompts := c.of("ollama_kv_prompts_total")
-	restored := c.sum("ollama_kv_prompt_tokens_total", "source", telemetry.PlaceRemote)
-	if !ok || prompts < promptsManyMin || c.elapsed < unusedAfter || restored > 0 {
-		return nil
-	}
-	return &Advice{
-		Says:     "No prompt has used a page of the remote tier.",
-		Variable: "OLLAMA_KV_TIER_REMOTE", Change: "leave it out, unless other machines use it or old conversations may come back",
-		Evidence: []Evidence{{"prompts", prompts}, {"tokens restored from the remote tier", restored}, {"pages there", float64(remote.Pages)}},
-	}
-}
-
-func localAmple(c counters) *Advice {
-	local, ok := c.tier(telemetry.PlaceLocal)
-	held := float64(max(local.Booked, local.Bytes))
-	if !ok || local.Budget <= 0 || c.elapsed < lowAfter || c.of("ollama_kv_prompts_total") < promptsManyMin || held >= lowShare*float64(local.Budget) {
-		return nil
-	}
-	return &Advice{
-		Says:     "The local tier is not a quarter full after a week or more.",
-		Variable: "OLLAMA_KV_TIER_LOCAL_GB", Change: "lower it where the space is needed elsewhere",
-		Evidence: []Evidence{{"bytes that count", held}, {"bytes of the budget", float64(local.Budget)}},
 	}
 }

@@ -65,14 +65,6 @@ func (c counters) tier(name string) (telemetry.Tier, bool) {
 	return telemetry.Tier{}, false
 }
 
-// uptime is the age of the oldest process that runs: memory begins empty.
-func (c counters) uptime() (longest time.Duration) {
-	for _, p := range c.state.Processes {
-		longest = max(longest, c.state.At.Sub(p.Started))
-	}
-	return longest
-}
-
 // queue is the fullest queue of the processes, as a share of its limit.
 func (c counters) queue() (share, bytes, limit float64) {
 	for _, p := range c.state.Processes {
