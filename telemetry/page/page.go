@@ -84,16 +84,15 @@ func hashOf(text string) string {
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// Handler serves the page at / and the state at /state.json. read returns the state, and should
-// end with its context; Handler calls it once at a time, for all who ask. Below another path,
-// put Handler behind [http.StripPrefix], and let the path end with a slash. Package listen keeps other
-// methods, other sites and caches away.
+// Handler serves the page at / and the state at /state.json. read returns the state, and ends with
+// its context, also while a disk hangs. Below another path, put Handler behind [http.StripPrefix], and
+// let the path end with a slash. Package listen keeps other methods, other sites, caches and too many
+// requests at a time away.
 func Handler(read func(context.Context) (telemetry.State, error)) http.Handler {
-	states := &reader{read: read, turn: make(chan struct{}, 1), limit: readLimit, fresh: stateFresh}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/state.json":
-			states.serve(w, r)
+			serveState(w, r, read)
 		case "/":
 			w.Header().Set("Content-Type", "text/html; charset=utf-8")
 			w.Header().Set("Content-Security-Policy", policy)

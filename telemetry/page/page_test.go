@@ -9,9 +9,7 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -77,56 +75,4 @@ func TestUnreadableState(t *testing.T) {
 	var body map[string]string
 	require.NoError(t, json.NewDecoder(r.Body).Decode(&body))
 	require.Equal(t, "The collector's state could not be read. kvtier doctor looks for the cause.", body["error"])
-}
-
-// Many pages cause one read at a time, and few reads.
-func TestReadsAreShared(t *testing.T) {
-	var mu sync.Mutex
-	reads, running := 0, 0
-	s := &reader{turn: make(chan struct{}, 1), limit: time.Minute, fresh: time.Hour}
-	s.read = func(context.Context) (telemetry.State, error) {
-		mu.Lock()
-		reads++
-		running++
-		if running != 1 {
-			t.Error("two reads at once")
-		}
-		mu.Unlock()
-		defer func() { mu.Lock(); running--; mu.Unlock() }()
-		return sample(now), nil
-	}
-	var group sync.WaitGroup
-	for range 32 {
-		group.Add(1)
-		go func() {
-			defer group.Done()
-			_, err := s.state(t.Context())
-			require.NoError(t, err)
-		}()
-	}
-	group.Wait()
-	require.Equal(t, 1, reads)
-}
-
-// A read that hangs and ignores its context makes others fail, and is the only one.
-func TestHungRead(t *testing.T) {
-	release, entered := make(chan struct{}), make(chan struct{}, 2)
-	s := &reader{turn: make(chan struct{}, 1), limit: time.Nanosecond}
-	s.read = func(context.Context) (telemetry.State, error) {
-		entered <- struct{}{}
-		<-release
-		return telemetry.State{}, nil
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() { <-entered; cancel() }()
-	_, err := s.state(ctx)
-	require.ErrorContains(t, err, "does not answer")
-	for range 8 {
-		w := httptest.NewRecorder()
-		s.serve(w, httptest.NewRequest(http.MethodGet, "/state.json", nil))
-		require.Equal(t, 503, w.Code)
-	}
-	require.Empty(t, entered)
-	close(release)
-	s.turn <- struct{}{} // the read has ended
 }
