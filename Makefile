@@ -85,10 +85,6 @@ bench-llama: test-deps ## Measure a stock llama-server with and without kvtier; 
 plot: ## Draw docs/ttft.svg and .png from the report of bench
 	go -C tools run ./plot $(abspath $(REPORT)) ../docs/ttft.svg ../docs/ttft.png
 
-.PHONY: dashboard
-dashboard: ## Write dashboards/kvtier.json, with Grafana's builders
-	go -C tools run ./dashboard ../dashboards/kvtier.json
-
 ##@ Test
 
 # Targets that need no build come first, so that a mistake there shows in seconds.
