@@ -82,8 +82,8 @@ bench-llama: test-deps ## Measure a stock llama-server with and without kvtier; 
 	go run ./internal/bench/llama $(ARGS)
 
 .PHONY: plot
-plot: ## Draw docs/ttft.svg and .png from the report of bench
-	go -C tools run ./plot $(abspath $(REPORT)) ../docs/ttft.svg ../docs/ttft.png
+plot: ## Draw docs/ttft.svg from the report of bench
+	go run ./internal/bench/plot $(REPORT) docs/ttft.svg
 
 ##@ Test
 

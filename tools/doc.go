@@ -1,7 +1,6 @@
 // Package tools is a module of its own for the tools of kvtier's developers, which
 // users never build, so that the main module requires none of their dependencies.
 //
-//	go -C tools run ./plot ../docs/bench/cpu.json ../docs/ttft.svg ../docs/ttft.png
 //	go -C tools run ./measure ..
 //	go tool -modfile=tools/go.mod staticcheck ./...    (in the repository's root)
 //	go -C tools tool staticcheck ./...                 (this module itself)
