@@ -2,8 +2,7 @@
 Command codecs measures the encodings of diskstore/encoding on the K/V of a model and a text.
 
 A patched Ollama computes the text and stores its pages. From these pages come the size in each
-encoding, the order-0 entropy beside it, and the speeds of encoding, of decoding, and of reading
-page files back. Then the engine restores decoded pages and computes the text that follows:
+encoding and the speeds of encoding, of decoding, and of reading page files back. Then the engine restores decoded pages and computes the text that follows:
 its probabilities are compared with those after rows that never left the engine.
 
 	go run ./internal/bench/codecs -model model.gguf -text book.txt

@@ -143,14 +143,14 @@ func readModel(path string) (Model, error) {
 }
 
 func printTable(w io.Writer, results []Result, asked bool) {
-	header := []string{"encoding", "lossless", "ratio", "bound", "encode", "decode", "restore", "cached", "kl", "top-1", "perplexity"}
+	header := []string{"encoding", "lossless", "ratio", "encode", "decode", "restore", "cached", "kl", "top-1", "perplexity"}
 	if asked {
 		header = append(header, "look-ups")
 	}
 	var rows [][]string
 	for _, r := range results {
 		row := []string{
-			r.Encoding, yesNo(r.Lossless), times(r.Ratio), times(r.Bound), gigabytes(r.Encode), gigabytes(r.Decode),
+			r.Encoding, yesNo(r.Lossless), fmt.Sprintf("%.3f×", r.Ratio), gigabytes(r.Encode), gigabytes(r.Decode),
 			gigabytes(r.Restore), gigabytes(r.RestoreCached), fmt.Sprintf("%.6f", r.KL), fmt.Sprintf("%.1f %%", 100*r.Top1), fmt.Sprintf("%.3f", r.Perplexity),
 		}
 		if asked {
@@ -167,8 +167,6 @@ func yesNo(b bool) string {
 	}
 	return "no"
 }
-
-func times(ratio float64) string { return fmt.Sprintf("%.3f×", ratio) }
 
 // gigabytes is a rate, empty where it is not known.
 func gigabytes(rate float64) string {

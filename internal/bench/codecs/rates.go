@@ -3,9 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/encoding"
@@ -39,7 +37,6 @@ func (k *kept) sections() (all []section) {
 func (r *run) measureRates(ctx context.Context) error {
 	r.results = make([]Result, len(r.codecs))
 	all := r.kept.sections()
-	bits := entropyBits(all)
 	total := r.kept.rows()
 	encodes, decodes := make([]measure.Series, len(r.codecs)), make([]measure.Series, len(r.codecs))
 	buf := make([]byte, largest(all))
@@ -58,20 +55,11 @@ func (r *run) measureRates(ctx context.Context) error {
 			res := &r.results[i]
 			*res = Result{
 				Encoding: c.name, Lossless: !c.lossy, Ratio: float64(total) / float64(stored),
-				Bound: bound(bits), Encode: encodes[i].Median, Decode: decodes[i].Median,
+				Encode: encodes[i].Median, Decode: decodes[i].Median,
 			}
 		}
 	}
 	return nil
-}
-
-// bound is the ratio of a code of the given bits for each number of 16; 0 where all numbers are equal,
-// for which there is no bound.
-func bound(bits float64) float64 {
-	if bits == 0 {
-		return 0
-	}
-	return 16 / bits
 }
 
 // encodeAll encodes all sections and adds the speed, unless all rows are stored as they are.
@@ -144,24 +132,4 @@ func largest(all []section) (n int) {
 		n = max(n, len(s.rows))
 	}
 	return n
-}
-
-// entropyBits is the order-0 entropy of the numbers of 16 bits in K and V, in bits per number. C. E. Shannon, "A Mathematical Theory of Communication", 1948, section 6.
-func entropyBits(all []section) (bits float64) {
-	counts, numbers := make([]int64, 1<<16), int64(0)
-	for _, s := range all {
-		if !s.of.Kind.PerToken() {
-			continue
-		}
-		for at := 0; at+1 < len(s.rows); at += 2 {
-			counts[binary.LittleEndian.Uint16(s.rows[at:])]++
-			numbers++
-		}
-	}
-	for _, n := range counts {
-		if n > 0 {
-			bits -= float64(n) / float64(numbers) * math.Log2(float64(n)/float64(numbers))
-		}
-	}
-	return bits
 }

@@ -47,9 +47,6 @@ type Result struct {
 	Encoding string  `json:"encoding"`
 	Lossless bool    `json:"lossless"`
 	Ratio    float64 `json:"ratio"` // the rows' size over that of the encoded sections
-	// Bound is the ratio of a lossless code without context that reaches the order-0 entropy of the
-	// rows' numbers.
-	Bound float64 `json:"bound"`
 	// Encode and Decode are per second that one core works. Encode is 0 of raw rows, which are stored
 	// as they are.
 	Encode float64 `json:"encode_gb_per_s"`
