@@ -205,9 +205,6 @@ type usageReport struct {
 // that never existed together. Files that two walks in a row have found existed together
 // between the two.
 func usage(args []string) error {
-	if len(args) != 2 {
-		return errors.New("usage: want a directory and a stop file")
-	}
 	var most usageReport
 	var before map[inode]file
 	for last := false; !last; {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -85,10 +84,9 @@ func (c *channel) run(r wire.Request) {
 	cmd := exec.Command(r.Args[0], r.Args[1:]...)
 	cmd.Env = append(os.Environ(), r.Env...)
 	cmd.Dir = "/tmp"
-	cmd.Stdin = strings.NewReader(r.Stdin)
 	cmd.Stdout = output{c, r.ID}
 	cmd.Stderr = cmd.Stdout
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: r.UID, Gid: r.UID}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		c.reply(wire.Reply{ID: r.ID, Done: true, Code: -1, Err: err.Error()})
 		return

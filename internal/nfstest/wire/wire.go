@@ -8,12 +8,6 @@ type Request struct {
 	Args []string
 	Env  []string `json:",omitempty"` // in addition to the machine's own
 
-	// Stdin is written to the command, which then gets the end of its input.
-	Stdin string `json:",omitempty"`
-
-	// UID is the user that runs the command.
-	UID uint32 `json:",omitempty"`
-
 	// Kill is the ID of a running command. A request with Kill kills that command and runs none.
 	Kill int `json:",omitempty"`
 }
