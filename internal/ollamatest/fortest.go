@@ -3,33 +3,22 @@ package ollamatest
 import (
 	"context"
 	"errors"
+	"testing"
 )
-
-// TB is the part of testing.TB that ForTest needs, so that commands do not import package
-// testing.
-type TB interface {
-	Helper()
-	Cleanup(func())
-	Failed() bool
-	Logf(format string, args ...any)
-	Errorf(format string, args ...any)
-	Fatalf(format string, args ...any)
-	Skipf(format string, args ...any)
-}
 
 // failedLogLines is the number of lines of the server's log that a failed test prints.
 const failedLogLines = 200
 
 // ForTest starts a server for the length of a test. ForTest skips the test if there is no
 // Ollama to start, and prints the end of the server's log if the test failed.
-func ForTest(t TB, options Options) *Server {
+func ForTest(t testing.TB, options Options) *Server {
 	t.Helper()
 	s, err := Start(context.Background(), options)
 	if errors.Is(err, ErrNoBinary) {
-		t.Skipf("%v", err)
+		t.Skip(err)
 	}
 	if err != nil {
-		t.Fatalf("%v", err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {

@@ -24,7 +24,6 @@ type Result struct {
 	Thinking string
 	Chunks   int           // number of pieces of the answer
 	Logprobs []api.Logprob // as sent, a float64 per token, if requested
-	Message  api.Message   // of Chat: the role and any tool calls; the text is in Text
 
 	// Times by the client's clock since sending the request. TTFT ends with the first piece
 	// of the answer.
@@ -76,8 +75,6 @@ func (s *Server) Chat(ctx context.Context, request ChatRequest) (Result, error) 
 	a.begin()
 	err := s.API().Chat(ctx, &request, func(r api.ChatResponse) error {
 		a.add(r.Message.Content, r.Message.Thinking, r.Logprobs)
-		a.result.Message.Role = r.Message.Role
-		a.result.Message.ToolCalls = append(a.result.Message.ToolCalls, r.Message.ToolCalls...)
 		if r.Done {
 			a.end(r.DoneReason, r.Metrics)
 		}

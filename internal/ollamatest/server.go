@@ -198,9 +198,6 @@ func (s *Server) environment(host string) []string {
 // Home is the server's HOME.
 func (s *Server) Home() string { return filepath.Join(s.options.Dir, "home") }
 
-// ModelsDir is the server's OLLAMA_MODELS.
-func (s *Server) ModelsDir() string { return s.options.ModelsDir }
-
 // URL is the server's address until the next restart.
 func (s *Server) URL() *url.URL {
 	s.mu.Lock()

@@ -12,15 +12,13 @@ import (
 type Restored struct {
 	Tokens  int           // restored into the slot
 	Shifted int           // the part of Tokens from another position
-	Prompt  int           // tokens of the whole prompt
-	Tiers   string        // "local", "remote" or "local+remote"
 	Took    time.Duration // from the lookup to the last row
 }
 
 // restoredLine is: msg="kv tier: restored" slot=0 tokens=7936 shifted=0 prompt=8003
 // bytes="65 MB" from=local took=43ms
 var restoredLine = regexp.MustCompile(
-	`msg="kv tier: restored" slot=\d+ tokens=(\d+) shifted=(\d+) prompt=(\d+) bytes="?[^"=]*"? from=(\S+) took=(\S+)`)
+	`msg="kv tier: restored" slot=\d+ tokens=(\d+) shifted=(\d+) prompt=\d+ bytes="?[^"=]*"? from=\S+ took=(\S+)`)
 
 // parseRestored reads the line in the log of one request.
 func parseRestored(log string) (Restored, error) {
@@ -30,10 +28,9 @@ func parseRestored(log string) (Restored, error) {
 	}
 	tokens, tokensErr := strconv.Atoi(match[1])
 	shifted, shiftedErr := strconv.Atoi(match[2])
-	prompt, promptErr := strconv.Atoi(match[3])
-	took, tookErr := time.ParseDuration(match[5])
-	if tokensErr != nil || shiftedErr != nil || promptErr != nil || tookErr != nil {
+	took, tookErr := time.ParseDuration(match[3])
+	if tokensErr != nil || shiftedErr != nil || tookErr != nil {
 		return Restored{}, fmt.Errorf("reading the runner's log: %q has a number that is none", match[0])
 	}
-	return Restored{Tokens: tokens, Shifted: shifted, Prompt: prompt, Tiers: match[4], Took: took}, nil
+	return Restored{Tokens: tokens, Shifted: shifted, Took: took}, nil
 }

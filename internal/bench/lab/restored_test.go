@@ -16,7 +16,7 @@ func TestParseRestored(t *testing.T) {
 `
 	got, err := parseRestored(log)
 	require.NoError(t, err)
-	require.Equal(t, Restored{Tokens: 7936, Shifted: 256, Prompt: 8003, Tiers: "local+remote", Took: 43125 * time.Microsecond}, got)
+	require.Equal(t, Restored{Tokens: 7936, Shifted: 256, Took: 43125 * time.Microsecond}, got)
 
 	got, err = parseRestored(`msg="kv tier: on" local=/x pages=31 bytes="65 MB"`)
 	require.NoError(t, err)

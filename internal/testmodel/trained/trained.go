@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"testing"
 )
 
 //go:embed trained.gguf
@@ -32,20 +33,12 @@ func Write(dir string) (string, error) {
 	return path, nil
 }
 
-// TB is the part of testing.TB that Path needs, so that commands do not import package
-// testing.
-type TB interface {
-	Helper()
-	TempDir() string
-	Fatalf(format string, args ...any)
-}
-
 // Path writes the model's file for the length of a test, and returns the file's path.
-func Path(t TB) string {
+func Path(t testing.TB) string {
 	t.Helper()
 	path, err := Write(t.TempDir())
 	if err != nil {
-		t.Fatalf("%v", err)
+		t.Fatal(err)
 	}
 	return path
 }
