@@ -12,34 +12,28 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
+// TestRun: flags give the model of a Shape, and its Modelfile.
 func TestRun(t *testing.T) {
-	dir := t.TempDir()
-	gguf, modelfile := filepath.Join(dir, "m.gguf"), filepath.Join(dir, "Modelfile")
-	require.NoError(t, run([]string{"-o", gguf, "-modelfile", modelfile, "-arch", "llama"}, io.Discard, io.Discard))
-	again := filepath.Join(dir, "again.gguf")
-	require.NoError(t, testmodel.Write(again, testmodel.Shape{Arch: "llama", Seed: 1}))
-	first, err := os.ReadFile(gguf)
-	require.NoError(t, err)
-	second, err := os.ReadFile(again)
-	require.NoError(t, err)
-	require.Equal(t, first, second)
-
-	written, err := os.ReadFile(modelfile)
-	require.NoError(t, err)
-	require.Equal(t, testmodel.Modelfile(gguf), string(written))
+	for args, shape := range map[string]testmodel.Shape{
+		"-arch llama": {Arch: "llama", Seed: 1},
+		"-arch deepseek2 -layers 3 -embed 192 -heads 6 -kv-heads 1 -head-dim 32 -ffn 64 -llama-cpp": {
+			Arch: "deepseek2", Layers: 3, Embed: 192, Heads: 6, KVHeads: 1, HeadDim: 32, FFN: 64, LlamaCpp: true, Seed: 1,
+		},
+	} {
+		dir := t.TempDir()
+		gguf, again, modelfile := filepath.Join(dir, "m.gguf"), filepath.Join(dir, "again.gguf"), filepath.Join(dir, "Modelfile")
+		require.NoError(t, run(append(strings.Fields(args), "-o", gguf, "-modelfile", modelfile), io.Discard, io.Discard))
+		require.NoError(t, testmodel.Write(again, shape))
+		require.Equal(t, read(t, again), read(t, gguf), args)
+		require.Equal(t, testmodel.Modelfile(gguf), string(read(t, modelfile)))
+	}
 }
 
-func TestSizes(t *testing.T) {
-	dir := t.TempDir()
-	args := strings.Fields("-arch deepseek2 -layers 3 -embed 192 -heads 6 -kv-heads 1 -head-dim 32 -ffn 64 -llama-cpp -o " + dir + "/m.gguf")
-	require.NoError(t, run(args, io.Discard, io.Discard))
-	shape := testmodel.Shape{Arch: "deepseek2", Layers: 3, Embed: 192, Heads: 6, KVHeads: 1, HeadDim: 32, FFN: 64, LlamaCpp: true, Seed: 1}
-	require.NoError(t, testmodel.Write(filepath.Join(dir, "again.gguf"), shape))
-	first, err := os.ReadFile(filepath.Join(dir, "m.gguf"))
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(path)
 	require.NoError(t, err)
-	second, err := os.ReadFile(filepath.Join(dir, "again.gguf"))
-	require.NoError(t, err)
-	require.Equal(t, first, second)
+	return text
 }
 
 // TestArchitectureAlone: -arch alone gives a small model of each architecture. Package e2e
