@@ -24,17 +24,17 @@ const (
 	pageFiles = 6
 )
 
-// large returns pages of fileBytes of rows and more, or as many as a page's sections may hold: each has
-// the layers of several pages of the text, whose pages take turns. Pages with other sections than the
+// large returns pages of so many bytes of rows and more, or as many as a page's sections may hold: each
+// has the layers of several pages of the text, whose pages take turns. Pages with other sections than the
 // first are left out.
-func (k *kept) large() ([]pagefile.Page, error) {
+func (k *kept) large(bytes int) ([]pagefile.Page, error) {
 	of := k.pages[0].Layout
 	all := slices.DeleteFunc(slices.Clone(k.pages), func(p pagefile.Page) bool { return !p.Layout.Equal(of) })
 	layers := 0
 	for _, s := range of.Sections() {
 		layers = max(layers, int(s.Layer)+1)
 	}
-	times := min(max(1, (fileBytes+of.Size()-1)/of.Size()), pagefile.MaxSections/of.Len(), (math.MaxUint16+1)/layers)
+	times := min(max(1, (bytes+of.Size()-1)/of.Size()), pagefile.MaxSections/of.Len(), (math.MaxUint16+1)/layers)
 	var sections []pagefile.Section
 	for i := range times {
 		for _, s := range of.Sections() {
@@ -63,7 +63,7 @@ func (k *kept) large() ([]pagefile.Page, error) {
 
 // measureFiles writes large pages as files in each encoding, and reads them back.
 func (r *run) measureFiles(ctx context.Context) error {
-	pages, err := r.kept.large()
+	pages, err := r.kept.large(r.fileBytes)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ func testRun(t *testing.T, pages int) *run {
 	t.Helper()
 	r, err := newRun(Options{Tokens: pages * PageTokens, Scored: PageTokens}, t.TempDir())
 	require.NoError(t, err)
+	r.fileBytes = 1 << 20 // all files of all rounds have 24 GB else
 	var sections []pagefile.Section
 	for i := range 4 {
 		sections = append(sections, pagefile.Section{Layer: uint16(i / 2), Kind: pagefile.Kind(i % 2), RowBytes: 128})

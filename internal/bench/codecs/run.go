@@ -112,7 +112,8 @@ type run struct {
 	codecs  []codec
 	results []Result
 
-	buffers sync.Pool // for the rows of a page
+	buffers   sync.Pool // for the rows of a page
+	fileBytes int       // of the rows in a page file, at least
 
 	kept      kept           // the first Tokens tokens, as the engine stored them
 	pieces    []string       // text of each token of the text
@@ -131,7 +132,7 @@ func newRun(o Options, dir string) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &run{Options: o, dir: dir, pages: pages, codecs: codecs(coder, pages)}, nil
+	return &run{Options: o, dir: dir, pages: pages, codecs: codecs(coder, pages), fileBytes: fileBytes}, nil
 }
 
 // kept are the pages of the text's beginning.
