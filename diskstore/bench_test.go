@@ -7,9 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -59,43 +57,6 @@ func BenchmarkPut(b *testing.B) {
 			}
 		}
 	})
-}
-
-// BenchmarkPutNames stores each page twice, with the sync of its name and without, in turns, and
-// reports the medians in ms. Its directory must be on a disk.
-func BenchmarkPutNames(b *testing.B) {
-	for _, size := range []struct {
-		name   string
-		layers uint16
-		tokens int
-	}{{"tail of 64 KiB", 1, 16}, {"page of 1 MiB", 1, 256}, {"page of 4 MiB", 4, 256}, {"page of 32 MiB", 32, 256}} {
-		b.Run(size.name, func(b *testing.B) {
-			var stores []*Store
-			for _, names := range nameModes {
-				stores = append(stores, open(b, testOptions(b, names.set, func(o *Options) {
-					o.FS, o.PageTokens, o.Local.BudgetBytes = nil, 256, 4<<30
-				})))
-			}
-			p := benchPage(b, stores[0].opt.Fingerprint, size.layers, size.tokens)
-			took := make([][]float64, len(stores))
-			b.ResetTimer()
-			for i := range b.N {
-				p.Tokens[0] = int32(i)
-				for turn := range stores {
-					which := (i + turn) % len(stores)
-					start := time.Now()
-					if err := stores[which].Put(ctx, p); err != nil {
-						b.Fatal(err)
-					}
-					took[which] = append(took[which], time.Since(start).Seconds()*1000)
-				}
-			}
-			for i, names := range nameModes {
-				slices.Sort(took[i])
-				b.ReportMetric(took[i][len(took[i])/2], strings.ReplaceAll(names.name, " ", "-")+"-ms")
-			}
-		})
-	}
 }
 
 func BenchmarkRead(b *testing.B) {

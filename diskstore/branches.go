@@ -50,7 +50,7 @@ func (lv *level) addBranch(ctx context.Context, h *pagefile.Header) ([]branch.Ca
 	if !lv.far {
 		ctx = context.WithoutCancel(ctx) // a visible page is stored, even if the caller has left
 	}
-	met, err := branch.Add(ctx, lv.tier, h, h.Tail() && !lv.lazyNames)
+	met, err := branch.Add(ctx, lv.tier, h, h.Tail())
 	if !h.Tail() {
 		lv.noteTierError(err)
 		err = nil

@@ -66,7 +66,7 @@ func TestShortChatsAreAllFound(t *testing.T) {
 // TestOneShotChatsEvictNothing: they need little room, and a conversation of before them stays.
 func TestOneShotChatsEvictNothing(t *testing.T) {
 	statesOneByOne(t)
-	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes, o.LazyNames = 1<<30, true }))
+	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 1 << 30 }))
 	yesterday := prompt(1, 2*testTokens+3)
 	putChain(t, s, yesterday)
 	n := 2000

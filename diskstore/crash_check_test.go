@@ -276,10 +276,10 @@ func checkAccounts(s *Store, found tree) error {
 }
 
 // checkWritable puts pages that the workload has not put, and reads them back. Pages put
-// before must exist, unless their names were left to the filesystem.
+// before must exist.
 func checkWritable(s *Store, again bool) error {
 	for _, p := range freshPages(s.opt) {
-		if found := s.Find(ctx, Prompt{Parent: p.Parent, Start: int(p.Start), Tokens: p.Tokens}).Exact; again != (tokensIn(found) > 0) && !(again && s.opt.LazyNames) {
+		if found := s.Find(ctx, Prompt{Parent: p.Parent, Start: int(p.Start), Tokens: p.Tokens}).Exact; again != (tokensIn(found) > 0) {
 			return fmt.Errorf("put after the crash: page %v is there %v, want %v", p.Key(), !again, again)
 		}
 		began := time.Now()

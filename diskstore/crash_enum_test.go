@@ -30,24 +30,22 @@ const (
 // TestCrashAtEveryOperation cuts the power at every operation of a workload that uses every
 // function of a store. None, half or all of the unsynced data survives, on both machines or on
 // one. After reopening, a page is whole or absent, no published page is missing, the numbers
-// are exact, files of dead processes are removed, and the store can be written. With
-// Options.LazyNames pages may be missing, and the rest holds.
+// are exact, files of dead processes are removed, and the store can be written.
 func TestCrashAtEveryOperation(t *testing.T) {
 	statesOneByOne(t)
-	for _, names := range nameModes {
-		t.Run(names.name, func(t *testing.T) { crashAtEveryOperation(t, names.set, names.share) })
+	for _, mode := range crashModes {
+		t.Run(mode.name, func(t *testing.T) { crashAtEveryOperation(t, mode.set, mode.share) })
 	}
 }
 
-// nameModes are the values of Options.LazyNames, and a store that makes pages lossy. One in share of the
-// crashes is checked; a normal run crashes at one in share points.
-var nameModes = []struct {
+// crashModes are a store of exact pages, and one that makes pages lossy. One in share of the crashes is
+// checked; a normal run crashes at one in share points.
+var crashModes = []struct {
 	name  string
 	set   func(*Options)
 	share int
 }{
-	{"synced names", func(o *Options) { o.LazyNames = false }, 1},
-	{"lazy names", func(o *Options) { o.LazyNames = true }, 3},
+	{"exact pages", func(*Options) {}, 1},
 	{"lossy pages", func(o *Options) {
 		o.Cold = ColdTypes{encoding.Q4_0, encoding.Q4_0}
 		o.Local.BudgetBytes, o.Remote.BudgetBytes = 5*tinyPage, 6*tinyPage

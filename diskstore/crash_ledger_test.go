@@ -21,8 +21,8 @@ import (
 // the bytes of the remaining files with the ledger's figure.
 func TestCrashLeavesNoLedgerTooLow(t *testing.T) {
 	statesOneByOne(t)
-	for _, names := range nameModes {
-		t.Run(names.name, func(t *testing.T) { crashLeavesNoLedgerTooLow(t, recordCrashes(t, 101, names.set)) })
+	for _, mode := range crashModes {
+		t.Run(mode.name, func(t *testing.T) { crashLeavesNoLedgerTooLow(t, recordCrashes(t, 101, mode.set)) })
 	}
 }
 

@@ -21,7 +21,7 @@ func TestModelWithCrashes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		budget := rapid.SampledFrom([]int64{0, 6 * tinyPage, 12 * tinyPage})
 		m := &crashModel{crashWorld: newCrashWorld(rt, func(o *Options) {
-			o.PageTokens, o.LazyNames = 3, rapid.Bool().Draw(rt, "lazy names")
+			o.PageTokens = 3
 			o.Local.BudgetBytes = budget.Draw(rt, "local budget")
 			o.Remote.BudgetBytes = budget.Draw(rt, "remote budget")
 		})}

@@ -237,7 +237,7 @@ func (w *crashWorld) putPage(p *pagefile.Page) error {
 			// A page is stored already if its header says so: it is not known whether a
 			// damaged file has been found and replaced.
 			known := all.page(name)
-			known.acked, known.durable, known.broken = len(known.versions)-1, broken == "" && !w.o.LazyNames, broken
+			known.acked, known.durable, known.broken = len(known.versions)-1, broken == "", broken
 		})
 	}
 	return err

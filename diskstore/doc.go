@@ -104,9 +104,8 @@ recently used pages into memory, so that the first Reads come from memory.
 
 # Guarantees
 
-  - After Put returned nil the page survives a power cut, unless
-    Options.LazyNames is set. A visible page is whole, even if the process was
-    killed or the power failed at any moment.
+  - After Put returned nil the page survives a power cut. A visible page is whole,
+    even if the process was killed or the power failed at any moment.
   - A page that moves down leaves the local tier only when the remote tier has a
     durable copy, every byte of which this process has written or checked: just
     now, or within the last 24 hours if the file's length, time and header are
@@ -159,25 +158,8 @@ recently used pages into memory, so that the first Reads come from memory.
 A page's content is always synced before its name is visible: without that sync a
 power cut would leave files that look whole and are not, and each would cost a
 read before it is computed again. The sync of the name afterwards, one directory
-for a page and three for a tail, only keeps entries of a cache. Options.LazyNames
-leaves that sync out. In a power cut, pages of the last seconds are lost then: of
-the time after which the filesystem writes names by itself, 5 s by default on ext4 and 30 s on
-xfs and btrfs. So is a page that had just moved down. Pages, accounts and budgets
-are right with both settings, and ledgers, removals and moves to quarantine are
-always synced.
-
-Names are synced by default. On an SSD with ext4 (BenchmarkPutNames, both in
-turns) the sync of a name takes 5 to 7 ms, for a page of any size:
-
-	                 synced names   lazy names
-	tail of 64 KiB         9.4 ms       4.1 ms
-	page of 4 MiB         15.2 ms       8.0 ms
-	page of 32 MiB        51.9 ms      44.5 ms
-
-A page is stored once in 256 tokens, and no request waits for it, so that time is
-rarely noticed. A page that moves down was safe before the move, and should be so
-after it. LazyNames is for disks on which each flush takes long, such as a hard
-disk, and for many small pages.
+for a page and three for a tail, takes 5 to 7 ms on an SSD with ext4, for a page of any size. A
+page is stored once in 256 tokens, and no request waits for it.
 
 # Caveats
 

@@ -60,7 +60,6 @@ type levelOptions struct {
 
 	pages      *names.Pages // of the store
 	pageTokens int
-	lazyNames  bool
 	now        func() time.Time
 
 	behind    *work.Queue // of work behind look-ups
@@ -84,7 +83,7 @@ func newLevel(t tier.Disk, opt levelOptions, files counted.Options, checks check
 	} else {
 		lv.counting = []*work.Queue{lv.recording, lv.collecting}
 	}
-	files.Far, files.LazyNames, files.Pages = opt.far, opt.lazyNames, opt.pages
+	files.Far, files.Pages = opt.far, opt.pages
 	files.Appeared = func(name pagefile.Name) { lv.checked.Bad.Replaced(name) }
 	files.Removed = func(name pagefile.Name) {
 		lv.checked.Copies.Forget(name)

@@ -127,7 +127,7 @@ func (s *Store) levelOptions(name string, config TierConfig) (levelOptions, coun
 		where = fmt.Sprintf("%T", s.opt.RemoteTier)
 	}
 	return levelOptions{
-			name: name, config: config, where: where, pages: s.pages, pageTokens: s.opt.PageTokens, lazyNames: s.opt.LazyNames,
+			name: name, config: config, where: where, pages: s.pages, pageTokens: s.opt.PageTokens,
 			now: func() time.Time { return s.now() }, behind: s.promoting, failures: &s.counts.tierErrors,
 		},
 		counted.Options{ReadAheadBytes: s.opt.ReadAheadBytes, LatestPages: s.opt.LatestPages},

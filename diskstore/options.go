@@ -87,11 +87,6 @@ type Options struct {
 	// and V rows of this store's pages must be little-endian f16.
 	Cold ColdTypes
 
-	// LazyNames leaves it to the filesystem when the names of pages reach the device, instead of
-	// syncing a directory for each page. A power cut may then lose pages although Put has returned
-	// nil. A page that is found is whole nevertheless, and budgets hold.
-	LazyNames bool
-
 	// FS is the filesystem; nil means the operating system's, which then follows no symbolic
 	// link below a root.
 	FS vfs.FS
@@ -119,9 +114,9 @@ type Options struct {
 
 // String describes the options in one line, for a log or a bug report.
 func (o Options) String() string {
-	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d RAM:{BudgetBytes:%d} Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} RemoteTier:%T ReadAheadBytes:%d LatestPages:%d WritePerDay:%d Compress:%t Cold:%v LazyNames:%t RemoteTimeout:%v ReadTimeout:%v Timeout:%v}",
+	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d RAM:{BudgetBytes:%d} Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} RemoteTier:%T ReadAheadBytes:%d LatestPages:%d WritePerDay:%d Compress:%t Cold:%v RemoteTimeout:%v ReadTimeout:%v Timeout:%v}",
 		o.Fingerprint.String(), o.PageTokens, o.RAM.BudgetBytes, o.Local.Root, o.Local.BudgetBytes, o.Remote.Root, o.Remote.BudgetBytes, o.RemoteTier,
-		o.ReadAheadBytes, o.LatestPages, o.WritePerDay, o.Compress, o.Cold, o.LazyNames, o.RemoteTimeout, o.ReadTimeout, o.Timeout)
+		o.ReadAheadBytes, o.LatestPages, o.WritePerDay, o.Compress, o.Cold, o.RemoteTimeout, o.ReadTimeout, o.Timeout)
 }
 
 // withDefaults replaces zero values and returns ErrOptions for impossible ones. Without

@@ -16,8 +16,8 @@ import (
 )
 
 // Put stores a page in the local tier, as a tail when the page is shorter than
-// Options.PageTokens. After Put has returned nil, the page survives a power cut, unless
-// Options.LazyNames is set. Put is idempotent: a page that is stored already, by its header, is not written again.
+// Options.PageTokens. After Put has returned nil, the page survives a power cut. Put is idempotent: a
+// page that is stored already, by its header, is not written again.
 //
 // A tail replaces the tails of the same parent whose tokens it extends.
 //
@@ -77,7 +77,7 @@ func (s *Store) encoder() *pagefile.Codec {
 
 func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Page, ifRoom bool) error {
 	if h := s.stored(ctx, name, p, ifRoom); h != nil {
-		if err := s.local.files.Persist(ctx, tier.Committed{Info: tier.Info{Name: name}}); err != nil {
+		if err := s.local.tier.Persist(ctx, name); err != nil {
 			return err
 		}
 		_, err := s.local.addBranch(ctx, h)

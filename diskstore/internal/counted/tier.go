@@ -28,9 +28,6 @@ type Options struct {
 	// Aside moves files to quarantine, of a tier that is not far.
 	Aside Aside
 
-	// LazyNames leaves it to the filesystem when the names of files become durable.
-	LazyNames bool
-
 	// ReadAheadBytes and LatestPages are the files of Pages that the first count keeps: the most
 	// recently used ones of at most some bytes, and some of the latest exact full pages.
 	ReadAheadBytes int64
@@ -98,16 +95,6 @@ func (t *Tier) Commit(ctx context.Context, up tier.Upload, room *ledger.Room, us
 	}
 	if t.opt.Visible != nil {
 		t.opt.Visible(ctx, done.Name)
-	}
-	return t.Persist(ctx, done)
-}
-
-// Persist makes the name of a visible file durable, unless Options.LazyNames leaves that to the
-// filesystem. A replaced file must not come back in a power cut, because its bytes do not count
-// any more.
-func (t *Tier) Persist(ctx context.Context, done tier.Committed) error {
-	if t.opt.LazyNames && !done.Replaced {
-		return nil
 	}
 	return t.Tier.Persist(ctx, done.Name)
 }

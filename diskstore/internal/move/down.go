@@ -243,7 +243,7 @@ func (b *Down) held(ctx context.Context, info tier.Info, name pagefile.Name, byt
 		return false, err
 	}
 	// The process that made the copy visible may have died before the name was durable.
-	if err := b.opt.Remote.Persist(ctx, tier.Committed{Info: there}); err != nil {
+	if err := b.opt.Remote.Tier.Persist(ctx, there.Name); err != nil {
 		return false, err
 	}
 	if there.Used.Before(info.Used) {
