@@ -156,9 +156,6 @@ func (r *aheadReader) cache(ctx context.Context, lv *level, info tier.Info) (int
 	if size > r.left {
 		return 0, errEnough
 	}
-	if inPageCache(file) {
-		return size, nil
-	}
 	if r.step == nil {
 		r.step = make([]byte, pagefile.StepBytes)
 	}
