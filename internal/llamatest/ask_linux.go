@@ -12,13 +12,15 @@ import (
 	"time"
 )
 
-// Answer is the end of an answer to /completion.
+// Answer is the end of an answer to /completion, with its times by the client's clock.
 type Answer struct {
-	Tokens  []int32       // of the answer
-	First   time.Duration // until the first of them, by the client's clock
+	Tokens  []int32 // of the answer
+	First   time.Duration
+	Total   time.Duration
 	Timings struct {
-		Cached   int `json:"cache_n"`
-		Computed int `json:"prompt_n"`
+		Cached    int `json:"cache_n"`
+		Computed  int `json:"prompt_n"`
+		Generated int `json:"predicted_n"`
 	}
 }
 
@@ -72,6 +74,7 @@ func (s *Server) Complete(ctx context.Context, prompt any, n int) (a Answer, err
 				a.First = time.Since(began)
 			}
 			if a.Tokens = append(a.Tokens, event.Tokens...); event.Stop {
+				a.Total = time.Since(began)
 				return a, json.Unmarshal(event.Timings, &a.Timings)
 			}
 		}
