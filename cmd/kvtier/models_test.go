@@ -34,7 +34,7 @@ func TestAmbiguousDigits(t *testing.T) {
 		var stdout, stderr bytes.Buffer
 		return run(t.Context(), append(args, "--root", root), &stdout, &stderr), stderr.String()
 	}
-	for _, verb := range [][]string{{"rm"}, {"gc"}, {"export", "--last", "-o", filepath.Join(t.TempDir(), "chat.kvx")}} {
+	for _, verb := range [][]string{{"rm"}, {"export", "--last", "-o", filepath.Join(t.TempDir(), "chat.kvx")}} {
 		status, said := kvtier(append(verb, "--model", "abcd")...)
 		require.Equal(t, 1, status, verb)
 		require.Contains(t, said, `"abcd" could be abcd10000000 or abcd20000000; give more digits`)
