@@ -26,6 +26,7 @@ type end struct {
 	status  int           // of the answer
 
 	turn    *llamatier.Turn
+	comes   func()            // called when the first bytes do; nil for nothing
 	staged  *llamatier.Answer // of the first part of the prompt; nil if there was none
 	opening *opening          // of the answer; nil if the client has nothing of it yet
 }
@@ -71,6 +72,9 @@ func (e *end) passes(res *http.Response) error {
 // Read implements io.Reader.
 func (e *end) Read(p []byte) (int, error) {
 	n, err := e.ReadCloser.Read(p)
+	if e.comes != nil && n > 0 {
+		e.comes()
+	}
 	if e.api.convert != nil {
 		e.note(p[:n])
 	}

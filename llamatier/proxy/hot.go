@@ -7,13 +7,15 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"sync"
 
 	"github.com/kvtier/kvtier/llamatier"
 )
 
 // A chat's next request has the messages of the last one, and few more. The slot holds the prompt of
 // the last one, and a store hardly holds more, so llama-server gets the request at once. It makes a
-// prompt of the messages, which takes as long as all else; we make it beside, for the slot's next save.
+// prompt of the messages, which takes as long as all else; we have it made beside the answer, for the
+// slot's next save.
 
 // grownMax bounds the bytes that a request has more than the one before it, if it is sent at once.
 // Computing as much takes no longer than a look-up and a restore.
@@ -102,27 +104,30 @@ func (h *Handler) note(turn *llamatier.Turn, t text) {
 	}
 }
 
-// serveHot has the engine answer a request that Resume has begun, and finds out the prompt beside. The
-// turn ends when both are over.
+// serveHot has the engine answer a request that Resume has begun. From the first bytes of the answer on,
+// when the engine has made a prompt of the request itself, the prompt is found out. The turn ends when
+// both are over.
 func (h *Handler) serveHot(w http.ResponseWriter, r *http.Request, turn *llamatier.Turn, p *prompt, body []byte, done func()) {
-	learned := make(chan llamatier.Request, 1)
-	beside, stop := context.WithTimeout(context.WithoutCancel(r.Context()), h.patience)
-	go func() {
-		defer done()
-		defer stop()
-		if err := h.find(beside, p, body); err != nil {
-			h.log.Debug("kv tier: prompt is not known", "path", r.URL.Path, "error", err)
-			p.Tokens, p.Rest = nil, nil
-		}
-		learned <- p.Request
-	}()
+	over := make(chan struct{}) // the answer is
 	heard := &end{turn: turn, api: p.api}
-	h.note(turn, p.text)
-	defer func() {
+	heard.comes = sync.OnceFunc(func() {
+		beside, stop := context.WithTimeout(context.WithoutCancel(r.Context()), h.patience)
 		go func() {
-			turn.Learn(<-learned)
+			defer done()
+			defer stop()
+			if err := h.find(beside, p, body); err != nil {
+				h.log.Debug("kv tier: prompt is not known", "path", r.URL.Path, "error", err)
+				p.Tokens, p.Rest = nil, nil
+			}
+			<-over
+			turn.Learn(p.Request)
 			h.compare(r.URL.Path, turn, heard.tell())
 		}()
+	})
+	h.note(turn, p.text)
+	defer func() {
+		close(over)
+		heard.comes() // no answer came
 	}()
 	h.forward(w, r, heard, p.pinned(body, turn.Slot()))
 }

@@ -23,10 +23,10 @@
 // switch: many conversations take turns on one slot: time to first token of each, the time to
 // read the same bytes, and the memory taken beside that of the stock server.
 //
-// hot: the time that kvtier adds to a request whose prompt the slot holds, and the speed of
-// long answers.
+// hot: the time that kvtier adds to a request whose prompt the slot holds, the share of time of one
+// with a long text, and the speed of long answers.
 //
 // Sides take turns. Times are by the client's clock. A figure is the median, beside the least
-// and the largest. Each prompt has tokens of its own, a list, so that no time of a tokenizer
-// is in the figures.
+// and the largest. Each prompt but the long text has tokens of its own, a list, so that no time of a
+// tokenizer is in the figures.
 package main

@@ -55,7 +55,7 @@ func TestPrint(t *testing.T) {
 			Conversations: 8, Tokens: 8192, Reading: 0.01,
 			Stock: switching{First: series(0.1)}, RAM: switching{First: series(0.1)}, Ours: switching{First: series(0.1), Memory: 5e8},
 		},
-		"hot": &hot{Added: series(0.0005), Speed: series(0.995)},
+		"hot": &hot{Added: series(0.0005), Text: series(1.01), Speed: series(0.995)},
 	}}
 	var out bytes.Buffer
 	r.print(&out)
@@ -90,6 +90,7 @@ HOT
 prompt tokens    0
 answer tokens    0
 added            500 µs
+text             1.01
 speed            0.995
 `, out.String())
 }
