@@ -34,7 +34,6 @@ func (t *Tier) Resume(ctx context.Context, last Served, cancel context.CancelFun
 		return nil
 	}
 	u := &Turn{to: t.accounting, s: s, began: time.Now(), room: t.context, held: prompt, counted: t.counter.least()}
-	u.counting = t.counter.count(ctx)
 	u.served = t.table.begin(s, cancel)
 	return u
 }
@@ -56,7 +55,6 @@ func (u *Turn) Learn(r Request) {
 	u.tokens, u.rest, u.private = r.Tokens, r.Rest, len(r.Tokens) == 0
 	u.held = min(u.held, commonPrefix(u.s.tokens, u.tokens))
 	u.TooLong = len(u.tokens) >= u.room
-	u.counted = <-u.counting
 	u.s.rewound(u.held)
 	u.asked = inquire(u.to.why, r)
 	if u.asked != nil {

@@ -27,9 +27,8 @@ type Turn struct {
 	private bool
 	counted int // at most Engine.Generated before the request
 
-	served   Served
-	room     int        // of the slot, in tokens; of a turn from Resume, as is
-	counting <-chan int // that gets counted
+	served Served
+	room   int // of the slot, in tokens, for a turn of Resume
 
 	began    time.Time
 	held     int // tokens of the prompt that the slot held before the restore
@@ -65,7 +64,7 @@ func (u *Turn) End(answer *Answer) {
 
 // computed notes that the engine has computed the first tokens of a prompt.
 func (u *Turn) computed(tokens int, answer *Answer) {
-	if answer != nil && answer.Took > 0 && u.rest == nil { // an image is not computed as tokens are
+	if answer != nil && answer.Took > 0 && u.rest == nil && tokens > 0 { // an image is not computed as tokens are
 		u.to.rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
 	}
 	u.s.compute(step{tokens: u.tokens[:tokens], rest: u.rest, private: u.private, counted: u.counted, answer: answer}, u.to.shifts)

@@ -46,7 +46,7 @@ const adaptersChanged = "adapters were changed while the model was loaded"
 func (h *Handler) pass(w http.ResponseWriter, r *http.Request) {
 	end := h.unknown(r.URL.Path == "/lora-adapters")
 	status := 0 // until the engine has answered
-	defer func() { end(!refuses(r.URL.Path, status)) }()
+	defer func() { end(!refuses(prompts[r.URL.Path], status)) }()
 	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), statusKey{}, &status)))
 }
 
@@ -59,8 +59,8 @@ var refusals = map[int]bool{http.StatusNotFound: true, http.StatusNotImplemented
 
 // refuses reports whether llama-server has answered a request before it computed anything. It looks at
 // the whole of a chat before; of several prompts it may have computed some.
-func refuses(path string, status int) bool {
-	return refusals[status] || status == http.StatusBadRequest && prompts[path].chat
+func refuses(a api, status int) bool {
+	return refusals[status] || status == http.StatusBadRequest && a.chat
 }
 
 // unknown notes that a request may compute in a slot that the engine chooses, until the caller

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -33,13 +34,18 @@ type end struct {
 
 // tell ends the request's turn, and returns the engine's account of the answer, as answer does.
 func (e *end) tell() *llamatier.Answer {
-	if !e.sent || e.turn.TooLong && e.status/100 == 4 { // the engine has computed nothing
+	if !e.computed() {
 		e.turn.Drop()
 		return nil
 	}
 	answer := e.answer()
 	e.turn.End(answer)
 	return answer
+}
+
+// computed reports whether the engine may have computed anything for the request.
+func (e *end) computed() bool {
+	return e.sent && !refuses(e.api, e.status) && !(e.turn.TooLong && e.status/100 == 4)
 }
 
 // endKey is the key of an *end in a request's context.
@@ -61,8 +67,8 @@ func (e *end) passes(res *http.Response) error {
 			return err
 		}
 	}
-	if e.staged != nil {
-		res.Body = &restamped{ReadCloser: res.Body, staged: e.staged, id: e.opening.named()}
+	if e.staged != nil || e.opening != nil {
+		res.Body = &restamped{ReadCloser: res.Body, staged: cmp.Or(e.staged, new(llamatier.Answer)), id: e.opening.named()}
 		res.ContentLength = -1
 		res.Header.Del("Content-Length")
 	}

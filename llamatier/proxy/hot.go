@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/kvtier/kvtier/llamatier"
 )
@@ -58,19 +59,21 @@ func textOf(path string, in members) (t text) {
 	return t
 }
 
-// talk is a request that a slot has served.
+// talk is a request that a slot has served, or serves.
 type talk struct {
 	rest, sum uint64 // of its text
 	bytes     int
 	served    llamatier.Served
+	over      chan struct{} // closed when its answer is over
+	ended     chan struct{} // closed when its turn is
 }
 
-func newTalk(t text, served llamatier.Served) talk {
-	return talk{t.rest, maphash.Bytes(seed, t.said), len(t.said), served}
+func newTalk(t text, served llamatier.Served) *talk {
+	return &talk{t.rest, maphash.Bytes(seed, t.said), len(t.said), served, make(chan struct{}), make(chan struct{})}
 }
 
 // goesOn reports whether a request's text is the talk's, and little more.
-func (k talk) goesOn(t text) bool {
+func (k *talk) goesOn(t text) bool {
 	if k.rest != t.rest || len(t.said) < k.bytes || len(t.said)-k.bytes > grownMax || maphash.Bytes(seed, t.said[:k.bytes]) != k.sum {
 		return false
 	}
@@ -78,56 +81,100 @@ func (k talk) goesOn(t text) bool {
 	return len(more) == 0 || t.said[0] == '"' || more[0] == ','
 }
 
-// resume begins a request that goes on where the last one of a slot has ended; nil if it does not.
+// resume begins a request that goes on where the last one of a slot has ended; nil if it does not. If the
+// tokens of the last one are being found out, it waits for the slot.
 func (h *Handler) resume(ctx context.Context, t *llamatier.Tier, p *prompt, cancel context.CancelFunc) *llamatier.Turn {
 	if p.Private || p.Slot >= 0 || len(p.text.said) == 0 {
 		return nil
 	}
-	h.mu.Lock()
-	at := slices.IndexFunc(h.talks, func(k talk) bool { return k.goesOn(p.text) })
-	if at < 0 {
-		h.mu.Unlock()
+	last := h.lastOf(p.text)
+	if last == nil {
 		return nil
 	}
-	last := h.talks[at].served
-	h.mu.Unlock()
-	return t.Resume(ctx, last, cancel)
-}
-
-// note notes the request that a slot serves, in the place of the slot's last one.
-func (h *Handler) note(turn *llamatier.Turn, t text) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.talks = slices.DeleteFunc(h.talks, func(k talk) bool { return k.served.Slot == turn.Slot() })
-	if len(t.said) > 0 {
-		h.talks = append(h.talks, newTalk(t, turn.Served()))
+	select {
+	case <-last.over:
+	default:
+		return nil
+	}
+	select {
+	case <-last.ended:
+		return t.Resume(ctx, last.served, cancel)
+	case <-ctx.Done():
+		return nil
 	}
 }
+
+// lastOf returns the talk that has most of a text; nil if none has.
+func (h *Handler) lastOf(t text) (last *talk) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, k := range h.talks {
+		if k.goesOn(t) && (last == nil || k.bytes >= last.bytes) {
+			last = k
+		}
+	}
+	return last
+}
+
+// note notes the request that a slot serves, in the place of the slot's last one. The caller calls end
+// of what it returns when the turn has ended.
+func (h *Handler) note(turn *llamatier.Turn, t text) *talk {
+	k := newTalk(t, turn.Served())
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.talks = slices.DeleteFunc(h.talks, func(other *talk) bool { return other.served.Slot == turn.Slot() })
+	if len(t.said) > 0 {
+		h.talks = append(h.talks, k)
+	}
+	return k
+}
+
+// forget forgets a request of which the engine has computed nothing.
+func (h *Handler) forget(k *talk) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.talks = slices.DeleteFunc(h.talks, func(other *talk) bool { return other == k })
+}
+
+// findGrace is the time in which tokens may still be found out once the request is given up.
+const findGrace = time.Second
 
 // serveHot has the engine answer a request that Resume has begun. From the first bytes of the answer on,
 // when the engine has made a prompt of the request itself, the prompt is found out. The turn ends when
-// both are over.
-func (h *Handler) serveHot(w http.ResponseWriter, r *http.Request, turn *llamatier.Turn, p *prompt, body []byte, done func()) {
-	over := make(chan struct{}) // the answer is
+// both are over. gone ends when the tier gives the request up.
+func (h *Handler) serveHot(w http.ResponseWriter, r *http.Request, gone context.Context, turn *llamatier.Turn, p *prompt, body []byte, done func()) {
 	heard := &end{turn: turn, api: p.api}
+	k := h.note(turn, p.text)
 	heard.comes = sync.OnceFunc(func() {
 		beside, stop := context.WithTimeout(context.WithoutCancel(r.Context()), h.patience)
+		stopLate := context.AfterFunc(gone, func() { time.AfterFunc(findGrace, stop) })
 		go func() {
 			defer done()
 			defer stop()
+			defer stopLate()
 			if err := h.find(beside, p, body); err != nil {
 				h.log.Debug("kv tier: prompt is not known", "path", r.URL.Path, "error", err)
 				p.Tokens, p.Rest = nil, nil
 			}
-			<-over
+			<-k.over
 			turn.Learn(p.Request)
-			h.compare(r.URL.Path, turn, heard.tell())
+			h.end(r.URL.Path, heard, k)
 		}()
 	})
-	h.note(turn, p.text)
 	defer func() {
-		close(over)
+		close(k.over)
 		heard.comes() // no answer came
 	}()
 	h.forward(w, r, heard, p.pinned(body, turn.Slot()))
+}
+
+// end ends the turn of a request whose answer is over.
+func (h *Handler) end(path string, heard *end, k *talk) {
+	defer close(k.ended)
+	if !heard.computed() {
+		h.forget(k)
+	}
+	if answer := heard.tell(); heard.turn.Tokens() > 0 {
+		h.compare(path, heard.turn, answer)
+	}
 }

@@ -45,7 +45,7 @@ type Handler struct {
 	tier  *llamatier.Tier
 	early early                 // requests before the tier
 	wrong map[string]misreading // by path
-	talks []talk                // one for each slot
+	talks []*talk               // one for each slot
 }
 
 // State says how far the engine is.
@@ -198,10 +198,12 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	}
 	p, err := readPrompt(r, body, a)
 	if err == nil {
-		if turn := h.resume(ctx, t, p, cancel); turn != nil {
-			h.serveHot(w, r, turn, p, body, done)
+		gone, giveUp := context.WithCancel(context.Background())
+		if turn := h.resume(ctx, t, p, func() { cancel(); giveUp() }); turn != nil {
+			h.serveHot(w, r, gone, turn, p, body, done)
 			return
 		}
+		giveUp()
 	}
 	defer done()
 	if err == nil {
@@ -240,8 +242,11 @@ func (h *Handler) serveCold(w http.ResponseWriter, r *http.Request, t *llamatier
 	if opening.end() {
 		w, heard.opening = opening, opening
 	}
-	h.note(turn, p.text)
-	defer func() { h.compare(r.URL.Path, turn, heard.tell()) }()
+	k := h.note(turn, p.text)
+	defer func() {
+		close(k.over)
+		h.end(r.URL.Path, heard, k)
+	}()
 	h.forward(w, r, heard, p.pinned(body, turn.Slot()))
 }
 

@@ -17,6 +17,7 @@ type restamped struct {
 	io.ReadCloser
 	staged *llamatier.Answer
 	id     string // that the answer's events get, because events before them have it; "" for their own
+	theirs string // the events' own
 
 	in   []byte // not looked at yet
 	out  []byte // not read yet
@@ -57,7 +58,10 @@ func (r *restamped) Read(p []byte) (int, error) {
 func (r *restamped) corrected(text []byte) []byte {
 	name, value, _ := bytes.Cut(text, []byte(":"))
 	if string(name) == `"id"` {
-		if r.id == "" {
+		if r.theirs == "" {
+			r.theirs = string(value)
+		}
+		if r.id == "" || string(value) != r.theirs {
 			return text
 		}
 		return []byte(`"id":"` + r.id)
