@@ -77,8 +77,13 @@ func TestNoChatIsResumed(t *testing.T) {
 		"unknown ran":     {change: func(w *world) { w.tier.Unknown()(true) }},
 		"no tokens known": {change: func(w *world) { require.True(w.t, w.resume(prompt(1, 310), 5, false)) }},
 		"nobody heard":    {change: func(w *world) { require.True(w.t, w.resume(prompt(1, 310), -1, true)) }},
-		"a window":        {before: func(w *world) { w.hybrid = true }},
-		"closed":          {change: func(w *world) { w.tier.Flush(context.Background()) }},
+		"dropped": {change: func(w *world) {
+			turn := w.begin(ask(prompt(1, 310)))
+			w.last = turn.Served()
+			turn.Drop()
+		}},
+		"a window": {before: func(w *world) { w.hybrid = true }},
+		"closed":   {change: func(w *world) { w.tier.Flush(context.Background()) }},
 		"private": {change: func(w *world) {
 			r := ask(prompt(1, 310))
 			r.Private = true
@@ -111,4 +116,18 @@ func TestAResumedPromptWithoutRoom(t *testing.T) {
 	w.ask(ask(prompt(1, 300)), 5)
 	require.True(t, w.resume(slices.Concat(prompt(1, 300), prompt(2, 200)), 5, true))
 	require.Equal(t, 300, w.ask(ask(prompt(1, 310)), 5)+w.latest().Slot)
+}
+
+// TestAResumedAnswerThatNobodyHears counts what was generated before it, even if the engine says so late.
+func TestAResumedAnswerThatNobodyHears(t *testing.T) {
+	w := newWorld(t, 1, 4000)
+	w.ask(ask(prompt(1, 300)), 5)
+	w.tier.counter.generating() // a request of Unknown
+	turn := w.tier.Resume(t.Context(), w.last, func() {})
+	before := w.engine.generated
+	tokens := slices.Concat(prompt(1, 300), prompt(2, 20))
+	w.engine.slots[0].complete(w.engine, t.Context(), tokens, 50)
+	turn.Learn(ask(tokens))
+	require.LessOrEqual(t, turn.counted, before)
+	turn.End(nil)
 }

@@ -191,6 +191,14 @@ func (t *table) end(s *slot, seen telemetry.Slot) {
 	t.giveBackLocked(s)
 }
 
+// drop makes the slot of a request free that the engine has not got, so that nothing goes on with it.
+func (t *table) drop(s *slot) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.begun++
+	t.giveBackLocked(s)
+}
+
 // giveBack makes a slot free in which no request has run, and has it saved some time later.
 func (t *table) giveBack(s *slot) {
 	t.mu.Lock()

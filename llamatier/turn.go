@@ -74,5 +74,5 @@ func (u *Turn) computed(tokens int, answer *Answer) {
 // It takes the place of End.
 func (u *Turn) Drop() {
 	u.to.why.Done(u.asked, why.Text{}, why.Fate{}) // the engine has computed nothing
-	u.to.table.giveBack(u.s)
+	u.to.table.drop(u.s)
 }

@@ -1,14 +1,17 @@
 package proxy
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,25 +19,26 @@ import (
 
 	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // TestGoesOn: a request goes on with another one if it says the same, and little more.
 func TestGoesOn(t *testing.T) {
-	const chat, plain = "/v1/chat/completions", "/completion"
+	const chats, plain = "/v1/chat/completions", "/completion"
 	first := `{"model":"m","messages":[{"role":"user","content":"a"}]}`
 	long := strings.Repeat("x", grownMax)
 	for _, c := range []struct {
 		path, last, next string
 		want             bool
 	}{
-		{chat, first, first, true},
-		{chat, first, `{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"model":"m"}`, true},
-		{chat, `{"model":"m", "messages": [ {"role":"user","content":"a"} ]}`, `{"messages": [ {"role":"user","content":"a"} , {} ] ,"model":"m"}`, true},
-		{chat, first, `{"model":"n","messages":[{"role":"user","content":"a"}]}`, false},
-		{chat, first, `{"model":"m","messages":[{"role":"user","content":"a"}],"tools":[]}`, false},
-		{chat, first, `{"model":"m","messages":[{"role":"user","content":"b"}]}`, false},
-		{chat, first, `{"model":"m","messages":[]}`, false},
-		{chat, first, `{"model":"m","messages":[{"role":"user","content":"a"},{"role":"user","content":"` + long + `"}]}`, false},
+		{chats, first, first, true},
+		{chats, first, `{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"model":"m"}`, true},
+		{chats, `{"model":"m", "messages": [ {"role":"user","content":"a"} ]}`, `{"messages": [ {"role":"user","content":"a"} , {} ] ,"model":"m"}`, true},
+		{chats, first, `{"model":"n","messages":[{"role":"user","content":"a"}]}`, false},
+		{chats, first, `{"model":"m","messages":[{"role":"user","content":"a"}],"tools":[]}`, false},
+		{chats, first, `{"model":"m","messages":[{"role":"user","content":"b"}]}`, false},
+		{chats, first, `{"model":"m","messages":[]}`, false},
+		{chats, first, `{"model":"m","messages":[{"role":"user","content":"a"},{"role":"user","content":"` + long + `"}]}`, false},
 		{"/v1/messages", `{"system":"s","messages":[{}]}`, `{"system":"s","messages":[{},{}]}`, true},
 		{"/v1/messages", `{"system":"s","messages":[{}]}`, `{"system":"t","messages":[{},{}]}`, false},
 		{"/v1/responses", `{"input":"a"}`, `{"input":"ab"}`, true},
@@ -52,72 +56,227 @@ func TestGoesOn(t *testing.T) {
 		require.NotEmpty(t, last.said)
 		require.Equal(t, c.want, newTalk(last, llamatier.Served{}).goesOn(read(c.next)), "%s, then %s", c.last, c.next)
 	}
-	for path, body := range map[string]string{plain: `{"prompt":[1,2]}`, chat: `{"prompt":"a"}`, "/completions": `{"prompt":{"prompt_string":"a"}}`} {
+	for path, body := range map[string]string{plain: `{"prompt":[1,2]}`, chats: `{"prompt":"a"}`, "/completions": `{"prompt":{"prompt_string":"a"}}`} {
 		var in members
 		require.NoError(t, json.Unmarshal([]byte(body), &in))
 		require.Empty(t, textOf(path, in).said, body)
 	}
 }
 
-// TestAChatThatGoesOnIsNotAskedForFirst: llama-server gets the request before it has made a prompt of it
-// for us. What it makes then is stored.
-func TestAChatThatGoesOnIsNotAskedForFirst(t *testing.T) {
-	var mu sync.Mutex
-	var asked []string
-	chats := 0
-	sent := make(chan struct{}, 9) // of a chat
-	e := listen(t, func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		mu.Lock()
-		hot := chats > 0
-		asked = append(asked, r.URL.Path)
-		mu.Unlock()
-		switch r.URL.Path {
-		case "/slots":
-			_, _ = io.WriteString(w, `[{"is_processing":false,"n_ctx":4000,"n_prompt_tokens":300}]`)
-		case "/metrics":
-			_, _ = io.WriteString(w, "llamacpp:tokens_predicted_total 1\n")
-		case "/apply-template":
-			if hot {
-				select {
-				case <-sent:
-				case <-time.After(20 * time.Second):
-					t.Error("the chat was not sent before")
-				}
-			}
-			_, _ = w.Write([]byte(`{"prompt":"p"}`))
-		case "/tokenize":
-			tokens := make([]int32, 200+10*len(strings.Split(string(body), "role")))
-			_ = json.NewEncoder(w).Encode(map[string]any{"tokens": tokens})
-		case "/v1/chat/completions":
-			mu.Lock()
-			chats++
-			mu.Unlock()
-			sent <- struct{}{}
-			require.Contains(t, string(body), `"id_slot":0`)
-			_, _ = fmt.Fprint(w, `{"timings":{"cache_n":0,"prompt_n":210,"predicted_n":1,"prompt_ms":1}}`)
-		}
-	})
+// chats is an engine that makes a token of each byte of a chat, and the handler before it.
+type chats struct {
+	t    *testing.T
+	url  string
+	tier *llamatier.Tier
+	h    *Handler
+
+	mu   sync.Mutex
+	log  []string
+	held []int
+	hook func(path, body string, w http.ResponseWriter) bool // true: it has answered
+}
+
+func newChats(t *testing.T, slots int) *chats {
+	c := &chats{t: t, held: make([]int, slots)}
+	e := listen(t, c.answer)
 	yes, log := func() bool { return true }, slog.New(slog.DiscardHandler)
-	h := New(e, Ours{}, State{Listening: yes, Ready: yes}, log)
-	tier := llamatier.New(llamatier.Options{Engine: e, Shape: &llamastate.Shape{}, Slots: 1, Context: 4000, Files: newFiles(t), Store: noPages{}, Idle: time.Hour, Log: log})
-	h.Use(tier)
-	s := httptest.NewServer(h)
+	c.h = New(e, Ours{}, State{Listening: yes, Ready: yes}, log)
+	c.tier = llamatier.New(llamatier.Options{Engine: e, Shape: &llamastate.Shape{}, Slots: slots, Context: 40000, Files: newFiles(t), Store: noPages{}, Idle: time.Hour, Log: log})
+	c.h.Use(c.tier)
+	s := httptest.NewServer(c.h)
 	t.Cleanup(s.Close)
-	for turn := range 4 {
-		body := `{"messages":[{"role":"user"}` + strings.Repeat(`,{"role":"user"}`, turn) + `]}`
-		res, err := http.Post(s.URL+"/v1/chat/completions", "application/json", strings.NewReader(body))
-		require.NoError(t, err)
-		_, err = io.Copy(io.Discard, res.Body)
-		require.NoError(t, err)
-		res.Body.Close()
-		if turn == 0 {
-			<-sent
-		}
-		require.Eventually(t, func() bool { return !tier.Slots()[0].Busy }, 20*time.Second, time.Millisecond)
+	c.url = s.URL
+	return c
+}
+
+func (c *chats) answer(w http.ResponseWriter, r *http.Request) {
+	b, _ := io.ReadAll(r.Body)
+	c.mu.Lock()
+	c.log = append(c.log, r.URL.RequestURI())
+	hook := c.hook
+	c.mu.Unlock()
+	if hook != nil && hook(r.URL.Path, string(b), w) {
+		return
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	require.Equal(t, 4, chats)
-	require.Contains(t, asked, "/tokenize")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch r.URL.Path {
+	case "/slots":
+		var out []map[string]any
+		for _, held := range c.held {
+			out = append(out, map[string]any{"is_processing": false, "n_ctx": 40000, "n_prompt_tokens": held})
+		}
+		_ = json.NewEncoder(w).Encode(out)
+	case "/metrics":
+		_, _ = io.WriteString(w, "llamacpp:tokens_predicted_total 1\n")
+	case "/apply-template":
+		_ = json.NewEncoder(w).Encode(map[string]string{"prompt": string(b)})
+	case "/tokenize":
+		var in struct{ Content string }
+		_ = json.Unmarshal(b, &in)
+		tokens := []int32{}
+		for _, c := range []byte(in.Content) {
+			tokens = append(tokens, int32(c))
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"tokens": tokens})
+	case "/v1/chat/completions":
+		var in struct {
+			Slot int `json:"id_slot"`
+		}
+		_ = json.Unmarshal(b, &in)
+		c.held[in.Slot] = len(b)
+		c.log = append(c.log, fmt.Sprintf("chat in %d", in.Slot))
+		_, _ = fmt.Fprintf(w, `{"timings":{"cache_n":0,"prompt_n":%d,"predicted_n":1,"prompt_ms":1}}`, len(b))
+	default:
+		_, _ = io.WriteString(w, "{}")
+	}
+}
+
+// on has the next requests go to a hook first.
+func (c *chats) on(hook func(path, body string, w http.ResponseWriter) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hook = hook
+}
+
+// seen returns what the engine has got since it was asked last.
+func (c *chats) seen() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	log := c.log
+	c.log = nil
+	return log
+}
+
+// send sends a chat, and returns the status; 0 without an answer.
+func (c *chats) send(ctx context.Context, body string) int {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+"/v1/chat/completions", strings.NewReader(body))
+	require.NoError(c.t, err)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0
+	}
+	defer res.Body.Close()
+	_, _ = io.Copy(io.Discard, res.Body)
+	return res.StatusCode
+}
+
+// free waits until no slot is busy.
+func (c *chats) free() {
+	busy := func(s telemetry.Slot) bool { return s.Busy }
+	require.Eventually(c.t, func() bool { return !slices.ContainsFunc(c.tier.Slots(), busy) }, 20*time.Second, time.Millisecond)
+}
+
+// chat is a body with some messages.
+func chat(messages ...string) string {
+	body := strings.Repeat("x", 200)
+	for _, m := range messages {
+		body += `"},{"role":"user","content":"` + m
+	}
+	return `{"messages":[{"role":"user","content":"` + body + `"}]}`
+}
+
+// TestAChatThatGoesOnIsNotAskedForFirst: llama-server gets the request before it has made a prompt of it
+// for us.
+func TestAChatThatGoesOnIsNotAskedForFirst(t *testing.T) {
+	c := newChats(t, 1)
+	require.Equal(t, http.StatusOK, c.send(t.Context(), chat()))
+	c.free()
+	require.Equal(t, "/apply-template", c.seen()[0])
+	for _, next := range []string{chat("a"), chat("a", "b"), chat("a", "b")} {
+		require.Equal(t, http.StatusOK, c.send(t.Context(), next))
+		c.free()
+		seen := c.seen()
+		require.Less(t, slices.Index(seen, "chat in 0"), slices.Index(seen, "/apply-template"), seen)
+		require.Contains(t, seen, "/tokenize")
+	}
+}
+
+// TestARefusedHotChat leaves its slot as it was.
+func TestARefusedHotChat(t *testing.T) {
+	c := newChats(t, 1)
+	for range 2 {
+		require.Equal(t, http.StatusOK, c.send(t.Context(), chat()))
+		c.free()
+	}
+	c.on(func(path, body string, w http.ResponseWriter) bool {
+		if path == "/apply-template" || path == "/v1/chat/completions" {
+			http.Error(w, `{"error":{"code":400}}`, http.StatusBadRequest)
+			return true
+		}
+		return false
+	})
+	require.Equal(t, http.StatusBadRequest, c.send(t.Context(), chat("bad")))
+	c.free()
+	c.on(nil)
+	c.seen()
+	require.Equal(t, http.StatusOK, c.send(t.Context(), chat("good")))
+	c.free()
+	require.NotContains(t, c.seen(), "/slots/0?action=erase")
+}
+
+// TestAChatWaitsForTheTokensOfTheLast, and goes on in the same slot.
+func TestAChatWaitsForTheTokensOfTheLast(t *testing.T) {
+	c := newChats(t, 2)
+	require.Equal(t, http.StatusOK, c.send(t.Context(), chat()))
+	c.free()
+	found := make(chan struct{})
+	c.on(func(path, body string, w http.ResponseWriter) bool {
+		if path == "/apply-template" && !strings.Contains(body, "two") {
+			<-found
+		}
+		return false
+	})
+	require.Equal(t, http.StatusOK, c.send(t.Context(), chat("one")))
+	sent := make(chan int)
+	go func() { sent <- c.send(t.Context(), chat("one", "two")) }()
+	close(found)
+	require.Equal(t, http.StatusOK, <-sent)
+	c.free()
+	require.NotContains(t, c.seen(), "chat in 1")
+}
+
+// TestMostOfAChat: of two slots that hold a chat, the one with more of it goes on.
+func TestMostOfAChat(t *testing.T) {
+	h := &Handler{}
+	read := func(body string) text {
+		var in members
+		require.NoError(t, json.Unmarshal([]byte(body), &in))
+		return textOf("/v1/chat/completions", in)
+	}
+	h.talks = []*talk{newTalk(read(chat("a", "b")), llamatier.Served{Slot: 1}), newTalk(read(chat("a")), llamatier.Served{Slot: 2})}
+	require.Same(t, h.talks[0], h.lastOf(read(chat("a", "b", "c"))))
+	require.Same(t, h.talks[1], h.lastOf(read(chat("a", "c"))))
+	require.Nil(t, h.lastOf(read(chat("c"))))
+	h.forget(h.talks[0])
+	require.Len(t, h.talks, 1)
+}
+
+// TestAFlushWhileTokensAreFoundOut saves the other slots.
+func TestAFlushWhileTokensAreFoundOut(t *testing.T) {
+	c := newChats(t, 2)
+	require.Equal(t, http.StatusOK, c.send(t.Context(), chat()))
+	require.Equal(t, http.StatusOK, c.send(t.Context(), strings.ReplaceAll(chat(), "x", strings.Repeat("y", 20))))
+	c.free()
+	gone, cancel := context.WithCancel(t.Context())
+	stop := make(chan struct{})
+	var sent atomic.Bool
+	c.on(func(path, body string, w http.ResponseWriter) bool {
+		if path == "/v1/chat/completions" {
+			sent.Store(true)
+			cancel()
+			<-stop
+		}
+		if path == "/apply-template" && sent.Load() {
+			<-stop
+		}
+		return false
+	})
+	require.Zero(t, c.send(gone, chat("a")))
+	c.seen()
+	within, end := context.WithTimeout(t.Context(), 20*time.Second)
+	defer end()
+	c.tier.Flush(within)
+	close(stop)
+	require.Contains(t, c.seen(), "/slots/1?action=save")
 }

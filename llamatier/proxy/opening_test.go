@@ -126,7 +126,7 @@ func TestAnErrorAfterTheHeader(t *testing.T) {
 
 // TestEventsKeepTheirID: those that the engine sends get the id of those before them.
 func TestEventsKeepTheirID(t *testing.T) {
-	event := `data: {"choices":[{"delta":{"content":"\"id\":\"chatcmpl-text\""}}],"id":"chatcmpl-a1B2","tool_calls":[{"id":"call_1"}]}` + "\n\n"
+	event := `data: {"choices":[{"delta":{"content":"\"id\":\"chatcmpl-text\""}}],"id":"chatcmpl-a1B2","tool_calls":[{"id":"call_1"},{"id":"chatcmpl-c"}]}` + "\n\n"
 	for _, size := range []int{1, 3, 50, 1 << 10} {
 		for id, want := range map[string]string{"": event, "chatcmpl-ours": strings.Replace(event, "a1B2", "ours", 1)} {
 			r := &restamped{ReadCloser: io.NopCloser(&pieces{strings.NewReader(event), size}), staged: &llamatier.Answer{}, id: id}
