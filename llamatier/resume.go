@@ -3,8 +3,6 @@ package llamatier
 import (
 	"context"
 	"time"
-
-	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // Served names a request that a slot has served.
@@ -58,6 +56,6 @@ func (u *Turn) Learn(r Request) {
 	u.s.rewound(u.held)
 	u.asked = inquire(u.to.why, r)
 	if u.asked != nil {
-		u.asked.Facts.Found, u.asked.Facts.Unread = u.held, why.UnreadNone
+		u.asked.Facts.Found = u.held
 	}
 }

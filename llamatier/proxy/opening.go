@@ -51,11 +51,11 @@ func readStreaming(in members) streaming {
 }
 
 // newOpening returns the opening of a request's answer; nil if that is no stream.
-func newOpening(w http.ResponseWriter, p *prompt, a api) *opening {
+func newOpening(w http.ResponseWriter, p *prompt) *opening {
 	if !p.streaming.stream {
 		return nil
 	}
-	return &opening{ResponseWriter: w, api: a, tokens: len(p.Tokens), asked: p.streaming, id: "chatcmpl-" + rand.Text()}
+	return &opening{ResponseWriter: w, api: p.api, tokens: len(p.Tokens), asked: p.streaming, id: "chatcmpl-" + rand.Text()}
 }
 
 // hear tells the client how far the engine is.
@@ -76,7 +76,6 @@ func (o *opening) hear(p llamatier.Progress) {
 		}
 		o.ResponseWriter.WriteHeader(http.StatusOK)
 		o.open = true
-		o.timer = time.AfterFunc(time.Hour, o.ping)
 	}
 	o.sendLocked(event)
 }
@@ -95,8 +94,11 @@ func (o *opening) ping() {
 func (o *opening) sendLocked(event string) {
 	_, _ = io.WriteString(o.ResponseWriter, event)
 	_ = http.NewResponseController(o.ResponseWriter).Flush()
+	if o.timer != nil {
+		o.timer.Stop()
+	}
 	if o.asked.pings > 0 {
-		o.timer.Reset(o.asked.pings)
+		o.timer = time.AfterFunc(o.asked.pings, o.ping)
 	}
 }
 

@@ -19,7 +19,7 @@ func opened(t *testing.T, body string, a api) (*opening, *httptest.ResponseRecor
 	var in members
 	require.NoError(t, json.Unmarshal([]byte(body), &in))
 	w := httptest.NewRecorder()
-	o := newOpening(w, &prompt{Request: llamatier.Request{Tokens: make([]int32, 9)}, streaming: readStreaming(in)}, a)
+	o := newOpening(w, &prompt{Request: llamatier.Request{Tokens: make([]int32, 9)}, api: a, streaming: readStreaming(in)})
 	t.Cleanup(func() { o.end() })
 	return o, w
 }

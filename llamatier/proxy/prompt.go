@@ -22,15 +22,6 @@ type prompt struct {
 	asIs      bool // the request names its slot itself, or llama-server drops the name
 }
 
-// understand finds a request's prompt and the prompt's tokens.
-func (h *Handler) understand(r *http.Request, body []byte, a api) (*prompt, error) {
-	p, err := readPrompt(r, body, a)
-	if err != nil {
-		return nil, err
-	}
-	return p, h.find(r.Context(), p, body)
-}
-
 // readPrompt reads a request without the prompt's tokens.
 func readPrompt(r *http.Request, body []byte, a api) (*prompt, error) {
 	var in members

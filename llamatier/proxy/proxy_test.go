@@ -381,3 +381,12 @@ func hearing(e *end, text string) io.ReadCloser {
 	e.ReadCloser = io.NopCloser(strings.NewReader(text))
 	return e
 }
+
+// understand finds a request's prompt and the prompt's tokens.
+func (h *Handler) understand(r *http.Request, body []byte, a api) (*prompt, error) {
+	p, err := readPrompt(r, body, a)
+	if err != nil {
+		return nil, err
+	}
+	return p, h.find(r.Context(), p, body)
+}
