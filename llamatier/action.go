@@ -84,8 +84,9 @@ func (a *actor) save(ctx context.Context, s *slot, name string, late func()) err
 }
 
 // restore has the engine replace a slot by that of a file. A file has no rows of drafts. llama-server
-// ends where those in memory end before the file does, and drafts from another conversation where they
-// do not; only erasing the slot removes them. Without rows, they begin where the file ends.
+// fails the next request where those in memory end before the file does, and drafts from another
+// conversation where they do not; only erasing the slot removes them. Without rows, they begin where the
+// file ends.
 func (a *actor) restore(ctx context.Context, s *slot, name string, late func()) error {
 	done := a.table.replacing(s)
 	err := a.act(s, func() error {

@@ -50,7 +50,7 @@ type fakeEngine struct {
 	lie     string // in place of its slots; "" without
 	room    int    // tokens for all slots together; 0 without a limit
 	near    bool   // rows of lossy pages are restored: see nearly
-	drafts  bool   // a draft model reads what the slots read, and ends where it misses positions
+	drafts  bool   // a draft model reads what the slots read, and fails where it misses positions
 
 	loop sync.Mutex // held during an action, and during a look at the slots
 
@@ -226,7 +226,7 @@ func (s *fakeSlot) complete(f *fakeEngine, ctx context.Context, prompt []int32, 
 	s.tokens, s.rows = s.tokens[:n:n], s.rows[:n:n]
 	s.drafts = min(s.drafts, n)
 	if f.drafts && s.drafts > 0 && s.drafts < n {
-		require.Failf(f.t, "llama-server ends", "a draft model has rows up to %d, and is given position %d", s.drafts, n)
+		require.Failf(f.t, "llama-server fails", "a draft model has rows up to %d, and is given position %d", s.drafts, n)
 	}
 	defer func() { s.drafts = len(s.tokens) }()
 	a := &Answer{Cached: n, Processed: len(prompt) - n}
@@ -246,6 +246,10 @@ func (s *fakeSlot) complete(f *fakeEngine, ctx context.Context, prompt []int32, 
 		next = (next*31 + int32(len(s.tokens))) % 997
 		a.Generated++
 		if a.Generated >= predict && ctx.Err() == nil {
+			for n := len(s.tokens) % 5; f.drafts && n > 0 && len(s.tokens)+2 < f.context; n-- {
+				s.add(next) // drafts behind the end of the answer, which were right
+				next++
+			}
 			return a // the last token is not computed
 		}
 		if ctx.Err() != nil {

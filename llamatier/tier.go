@@ -54,7 +54,7 @@ func New(opt Options) *Tier {
 	}
 	t.saver = &saver{
 		form: form, files: files, pages: &pages{store: disk, form: form, meter: opt.Meter},
-		judge: &judge{window: opt.Window, table: t.table, asker: t.asker, noShift: opt.NoShift},
+		judge: &judge{window: opt.Window, table: t.table, asker: t.asker, noShift: opt.NoShift, drafts: opt.Drafts},
 		table: t.table, asker: t.asker, actor: actor, rates: opt.Rates, patience: &t.patience, obstacles: t.obstacles,
 		spawn: t.storing.Spawn, saving: make(chan struct{}, 1),
 	}

@@ -139,11 +139,11 @@ func ownModel(flag string) bool {
 // Drafts reports whether llama-server may draft tokens with rows that are in no file of a slot: a type of
 // drafts or a draft model is named.
 func (c Command) Drafts() bool {
-	if name := c.variables()[specType.Env]; name != "" && name != "none" {
+	if name := c.variables()[specType.Env]; name != "" && name != noDrafts {
 		return true
 	}
 	for i, arg := range c.Args {
-		if normal(arg) == specDefault || specType.sets(arg) && (i+1 == len(c.Args) || c.Args[i+1] != "none") {
+		if normal(arg) == specDefault || specType.sets(arg) && (i+1 == len(c.Args) || c.Args[i+1] != noDrafts) {
 			return true
 		}
 	}
@@ -262,14 +262,14 @@ func (c Command) having(effect Effect) []string {
 	for i := 0; i < len(c.Args); {
 		o, rows, _ := ByFlag(c.Args[i])
 		next := min(i+1+o.Values, len(c.Args))
-		if rows == effect {
+		if rows == effect && !(specType.sets(c.Args[i]) && c.Args[next-1] == noDrafts) {
 			list = append(list, c.Args[i:next]...)
 		}
 		i = next
 	}
 	set := c.variables()
 	for _, name := range slices.Sorted(maps.Keys(set)) {
-		if rows, _ := byVariable(name); rows == effect {
+		if rows, _ := byVariable(name); rows == effect && !(name == specType.Env && set[name] == noDrafts) {
 			list = append(list, name+"="+set[name])
 		}
 	}

@@ -70,6 +70,9 @@ var (
 	draftRepository = takes("--spec-draft-hf -hfd -hfrd --hf-repo-draft", "LLAMA_ARG_SPEC_DRAFT_HF_REPO")
 )
 
+// noDrafts is the value of specType for no drafts.
+const noDrafts = "none"
+
 // specDefault is the flag for drafts with the usual settings, and without a model.
 const specDefault = "--spec-default"
 
@@ -154,8 +157,8 @@ var Groups = []Group{
 		takes("-Cb --cpu-mask-batch", ""), takes("-Crb --cpu-range-batch", ""), takes("--cpu-strict-batch", ""),
 		takes("--prio-batch", ""), takes("--poll-batch", ""),
 	}},
-	{"drafts: order of sums, as that of other requests; their own rows are in no file", Never, []Option{
-		specType, draft, draftRepository, alone(specDefault, ""), takes("-lcs --lookup-cache-static", ""), takes("-lcd --lookup-cache-dynamic", ""),
+	{"drafts, whose own rows are in no file, but for their type", Never, []Option{
+		draft, draftRepository, takes("-lcs --lookup-cache-static", ""), takes("-lcd --lookup-cache-dynamic", ""),
 		takes("--spec-draft-threads -td --threads-draft", ""), takes("--spec-draft-threads-batch -tbd --threads-batch-draft", ""),
 		takes("--spec-draft-cpu-mask -Cd --cpu-mask-draft", ""), takes("--spec-draft-cpu-range -Crd --cpu-range-draft", ""),
 		takes("--spec-draft-cpu-strict --cpu-strict-draft", ""), takes("--spec-draft-prio --prio-draft", ""),
@@ -212,6 +215,7 @@ var Groups = []Group{
 		fullWindow, cacheReuse, either("-kvu --kv-unified", "-no-kvu --no-kv-unified", "LLAMA_ARG_KV_UNIFIED"),
 		takes("--kv-unified-per-slot", "LLAMA_ARG_KV_UNIFIED_PER_SLOT"),
 	}},
+	{"drafts: tokens are computed in other batches; `none` is none", Always, []Option{specType, alone(specDefault, "")}},
 	{"positions are encoded otherwise", Always, []Option{
 		takes("--rope-scaling", "LLAMA_ARG_ROPE_SCALING_TYPE"), takes("--rope-scale", "LLAMA_ARG_ROPE_SCALE"),
 		takes("--rope-freq-base", "LLAMA_ARG_ROPE_FREQ_BASE"), takes("--rope-freq-scale", "LLAMA_ARG_ROPE_FREQ_SCALE"),
