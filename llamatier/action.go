@@ -11,6 +11,7 @@ import (
 // actor has the engine carry out actions on slots.
 type actor struct {
 	engine    *Engine
+	drafts    bool // Options.Drafts
 	patience  *patience
 	obstacles *obstacles
 	table     *table
@@ -82,10 +83,20 @@ func (a *actor) save(ctx context.Context, s *slot, name string, late func()) err
 	return a.act(s, func() error { return a.engine.Save(ctx, s.id, name) }, late)
 }
 
-// restore has the engine replace a slot by that of a file.
+// restore has the engine replace a slot by that of a file. A file has no rows of drafts. llama-server
+// fails the next request where those in memory end before the file does, and drafts from another
+// conversation where they do not; only erasing the slot removes them. Without rows, they begin where the
+// file ends.
 func (a *actor) restore(ctx context.Context, s *slot, name string, late func()) error {
 	done := a.table.replacing(s)
-	err := a.act(s, func() error { return a.engine.Restore(ctx, s.id, name) }, late)
+	err := a.act(s, func() error {
+		if a.drafts {
+			if err := a.engine.Erase(ctx, s.id); err != nil {
+				return err
+			}
+		}
+		return a.engine.Restore(ctx, s.id, name)
+	}, late)
 	done(err)
 	return err
 }

@@ -50,6 +50,7 @@ type fakeEngine struct {
 	lie     string // in place of its slots; "" without
 	room    int    // tokens for all slots together; 0 without a limit
 	near    bool   // rows of lossy pages are restored: see nearly
+	drafts  bool   // a draft model reads what the slots read, and fails where it misses positions
 
 	loop sync.Mutex // held during an action, and during a look at the slots
 
@@ -71,6 +72,7 @@ type fakeSlot struct {
 	use    sync.Mutex
 	tokens []int32
 	rows   [][]byte // of each token; a row stays when tokens before it are dropped
+	drafts int      // position up to which the draft model has rows; 0 without rows, wherever the next begins
 }
 
 func newFake(t require.TestingT, slots, context int) *fakeEngine {
@@ -222,6 +224,11 @@ func (s *fakeSlot) complete(f *fakeEngine, ctx context.Context, prompt []int32, 
 		n = 0
 	}
 	s.tokens, s.rows = s.tokens[:n:n], s.rows[:n:n]
+	s.drafts = min(s.drafts, n)
+	if f.drafts && s.drafts > 0 && s.drafts < n {
+		require.Failf(f.t, "llama-server fails", "a draft model has rows up to %d, and is given position %d", s.drafts, n)
+	}
+	defer func() { s.drafts = len(s.tokens) }()
 	a := &Answer{Cached: n, Processed: len(prompt) - n}
 	defer func() {
 		f.mu.Lock()
@@ -239,6 +246,10 @@ func (s *fakeSlot) complete(f *fakeEngine, ctx context.Context, prompt []int32, 
 		next = (next*31 + int32(len(s.tokens))) % 997
 		a.Generated++
 		if a.Generated >= predict && ctx.Err() == nil {
+			for n := len(s.tokens) % 5; f.drafts && n > 0 && len(s.tokens)+2 < f.context; n-- {
+				s.add(next) // drafts behind the end of the answer, which were right
+				next++
+			}
 			return a // the last token is not computed
 		}
 		if ctx.Err() != nil {
@@ -294,7 +305,7 @@ func (f *fakeEngine) act(w http.ResponseWriter, s *fakeSlot, action, name string
 	var err error
 	switch action {
 	case "erase":
-		s.tokens, s.rows = nil, nil
+		s.tokens, s.rows, s.drafts = nil, nil, 0
 	case "save":
 		err = s.save(f.shape, filepath.Join(f.dir, name))
 	case "restore":
@@ -303,7 +314,7 @@ func (f *fakeEngine) act(w http.ResponseWriter, s *fakeSlot, action, name string
 			err = fmt.Errorf("No available space in KV cache")
 		}
 		if err != nil {
-			s.tokens, s.rows = nil, nil
+			s.tokens, s.rows, s.drafts = nil, nil, 0
 		}
 		f.mu.Lock()
 		f.restored += n

@@ -13,7 +13,13 @@ type judge struct {
 	table   *table
 	asker   *asker
 	noShift bool // Options.NoShift
+	drafts  bool // Options.Drafts
 }
+
+// draftMax is more than the tokens that are usually drafted at once: the most of llama-server's
+// defaults, which draft-… have at 3 and ngram-mod at 64. Drafts that were right stay in a slot, although
+// the answer ends before them.
+const draftMax = 64
 
 // errUnknownRuns reports a slot that a request of which nothing is known may be using.
 var errUnknownRuns = because(CauseBusy, "a request of which nothing is known may run in it")
@@ -79,7 +85,11 @@ func (j *judge) file(s *sequence, p Slot, state *llamastate.File) error {
 	if !state.Media && held != p.Held {
 		return because(CauseUntrusted, "it held %d tokens when it was saved, and holds %d now", held, p.Held)
 	}
-	if err := s.foreign(state); err != nil {
+	beyond := 0
+	if j.drafts {
+		beyond = draftMax
+	}
+	if err := s.foreign(state, beyond); err != nil {
 		return err
 	}
 	if want := min(j.window, held); !state.Media && state.WindowRows() != want {
@@ -89,11 +99,11 @@ func (j *judge) file(s *sequence, p Slot, state *llamastate.File) error {
 }
 
 // foreign returns an error if a slot that was saved holds another prompt than the last one,
-// or more than the last request's account says. llama-server may begin a request whose client
+// or more than the last request's account and the engine's drafts behind it say. llama-server may begin a request whose client
 // went away while the request was being read, also after the request behind it.
-func (s *sequence) foreign(state *llamastate.File) error {
+func (s *sequence) foreign(state *llamastate.File, beyond int) error {
 	n, held := commonPrefix(s.tokens, state.Tokens), len(state.Tokens)
-	if n == min(len(s.tokens), held) && (s.last == nil || state.Media || held <= s.last.seen()) {
+	if n == min(len(s.tokens), held) && (s.last == nil || state.Media || held <= s.last.seen()+beyond) {
 		return nil
 	}
 	s.broken = true

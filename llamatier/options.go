@@ -32,6 +32,7 @@ type Options struct {
 	Context int               // tokens that a slot has room for
 	Window  int               // positions that the engine's window keeps; 0 without a window
 	NoShift bool              // the engine never shifts the context of a full slot
+	Drafts  bool              // the engine has a draft model or draft layers, whose rows are in no file
 
 	// Control reports whether a token is a control token, as those that begin the parts of a
 	// chat are; nil if that is not known.

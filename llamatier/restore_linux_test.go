@@ -105,6 +105,18 @@ func TestARestoreWithoutRoom(t *testing.T) {
 	w.idle()
 }
 
+// TestDraftsBeginWhereAFileEnds, and not where another conversation's ended, in the same slot.
+func TestDraftsBeginWhereAFileEnds(t *testing.T) {
+	w := &world{t: t, drafts: true}
+	w.start(1, 1000)
+	w.ask(ask(prompt(1, 200)), 5)
+	w.ask(ask(prompt(2, 90)), 5) // the slot is saved before
+	require.Equal(t, 200, w.ask(ask(prompt(1, 300)), 5))
+	w.engine.refuseNext("/slots/0?action=erase", 1)
+	require.Zero(t, w.ask(ask(prompt(2, 120)), 5), "what cannot be erased is not restored")
+	w.idle()
+}
+
 // TestPagesThatAreGoneAreComputed, and those before them are used.
 func TestPagesThatAreGoneAreComputed(t *testing.T) {
 	w := stored(t)

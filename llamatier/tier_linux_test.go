@@ -34,6 +34,7 @@ type world struct {
 	hybrid bool   // the model has a state
 	lossy  bool   // lossy pages are restored
 	still  bool   // the engine shifts no context
+	drafts bool   // the engine has a draft model
 	files  *slotfile.Files
 	stream bool // the files may be streams
 	meter  telemetry.Meter
@@ -114,14 +115,14 @@ func (w *world) start(slots, context int) {
 		w.openFiles()
 	}
 	w.engine = newFake(w.t, slots, context)
-	w.engine.dir, w.engine.still = w.files.Dir(), w.still
+	w.engine.dir, w.engine.still, w.engine.drafts = w.files.Dir(), w.still, w.drafts
 	if w.hybrid {
 		w.engine.shape = hybridShape
 	}
 	w.rates = rates.New()
 	opt := Options{
 		Engine: w.engine.engine(), Shape: w.engine.shape, Control: control, Slots: slots, Context: context,
-		Files: w.files, PartBytes: 5000, Store: w.store, Fingerprint: pagefile.Key{1}, PageTokens: testPage, Lossy: w.lossy, NoShift: w.still,
+		Files: w.files, PartBytes: 5000, Store: w.store, Fingerprint: pagefile.Key{1}, PageTokens: testPage, Lossy: w.lossy, NoShift: w.still, Drafts: w.drafts,
 		Meter: &w.meter, Recents: why.NewRecents(), Rates: w.rates,
 		AfterFunc: func(_ time.Duration, f func()) interface{ Stop() bool } {
 			m := &timer{f: f}

@@ -22,7 +22,7 @@ func TestRandomUsers(t *testing.T) {
 		store := openStore(rt, dir)
 		defer store.Close()
 		slots := rapid.IntRange(1, 3).Draw(rt, "slots")
-		w := &world{t: rt, store: store, hybrid: rapid.Bool().Draw(rt, "hybrid"), stream: rapid.Bool().Draw(rt, "stream")}
+		w := &world{t: rt, store: store, hybrid: rapid.Bool().Draw(rt, "hybrid"), stream: rapid.Bool().Draw(rt, "stream"), drafts: rapid.Bool().Draw(rt, "drafts")}
 		w.start(slots, 256)
 		w.tier.patience.leave = 0
 		var texts [][]int32

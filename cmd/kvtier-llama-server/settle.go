@@ -162,8 +162,8 @@ func (s *server) open(seen *engineLook) error {
 	recents := why.NewRecents()
 	tier := llamatier.New(llamatier.Options{
 		Engine: s.engine, Shape: seen.shape, Slots: seen.slots, Context: seen.context, Window: model.Window, Control: model.Control,
-		NoShift: !s.command.Shifts(),
-		Files:   s.files, PartBytes: s.partBytes, Store: store, Fingerprint: key, PageTokens: d.config.PageTokens,
+		NoShift: !s.command.Shifts(), Drafts: s.command.Drafts(),
+		Files: s.files, PartBytes: s.partBytes, Store: store, Fingerprint: key, PageTokens: d.config.PageTokens,
 		Lossy: options.Cold != diskstore.ColdTypes{}, Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: s.meter, Recents: recents, Unstored: s.watch, Log: s.log,
 	})
 	s.proxy.Use(tier)

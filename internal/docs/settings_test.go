@@ -231,14 +231,16 @@ func metricRows(list []telemetry.Metric) string {
 }
 
 // optionRows are the options of llama-server that change no row, or only with a GPU. Names with
-// the same first word are one, if all of them are in one group.
+// the same first word or two are one, if all of them are in one group.
 func optionRows() string {
 	members, groups := make(map[string]int), make(map[string]int)
 	for _, g := range launch.Groups {
 		here := make(map[string]bool)
 		for _, o := range g.Options {
-			members[family(o)]++
-			here[family(o)] = true
+			for _, name := range families(o) {
+				members[name]++
+				here[name] = true
+			}
 		}
 		for name := range here {
 			groups[name]++
@@ -252,9 +254,12 @@ func optionRows() string {
 		}
 		var names []string
 		for _, o := range g.Options {
-			name := family(o)
-			if members[name] == 1 || groups[name] > 1 {
-				name = longName(o)
+			name := longName(o)
+			for _, all := range families(o) {
+				if members[all] > 1 && groups[all] == 1 {
+					name = all
+					break
+				}
 			}
 			names = append(names, name)
 		}
@@ -274,13 +279,14 @@ func longName(o launch.Option) string {
 	return o.Env
 }
 
-// family stands for all names with an option's first word.
-func family(o launch.Option) string {
+// families stand for all names with an option's first word, and for all with its first two.
+func families(o launch.Option) (names []string) {
 	name, long := strings.CutPrefix(longName(o), "--")
-	if word, _, more := strings.Cut(name, "-"); long && more {
-		return "--" + word + "-…"
+	words := strings.Split(name, "-")
+	for n := 1; long && n < min(3, len(words)); n++ {
+		names = append(names, "--"+strings.Join(words[:n], "-")+"-…")
 	}
-	return longName(o)
+	return names
 }
 
 // TestTables: the documents have every metric and every option of llama-server as the code has it.

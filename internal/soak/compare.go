@@ -65,6 +65,27 @@ func Within(want, got []api.Logprob, bound float64) (apart float64, err error) {
 	return apart, nil
 }
 
+// Follows compares a text, which comes without log probabilities, with an answer to the same prompt.
+// Follows returns an error when they differ at a token whose best alternative was more than bound less
+// likely, or when one ends before the other.
+func Follows(want []api.Logprob, text string, bound float64) error {
+	for i, w := range want {
+		rest, same := strings.CutPrefix(text, w.Token)
+		if same {
+			text = rest
+			continue
+		}
+		if len(w.TopLogprobs) > 1 && w.Logprob-w.TopLogprobs[1].Logprob <= bound {
+			return nil // later tokens follow another text
+		}
+		return fmt.Errorf("token %d of %d: %.20q, want %q: %s", i, len(want), text, w.Token, best(w))
+	}
+	if text != "" {
+		return fmt.Errorf("%.20q follows %d tokens, after which the answer should end", text, len(want))
+	}
+	return nil
+}
+
 // best prints the likeliest tokens of a position.
 func best(l api.Logprob) string {
 	var b strings.Builder

@@ -95,3 +95,13 @@ func TestApartOfNothing(t *testing.T) {
 	_, err = Apart(a, token(listed{"a", math.Inf(-1)}, listed{"b", -2}))
 	require.Error(t, err)
 }
+
+func TestFollows(t *testing.T) {
+	want := []api.Logprob{token(listed{"ab", -1}, listed{"x", -1.01}), token(listed{"c", -1}, listed{"d", -3})}
+	require.NoError(t, Follows(want, "abc", 0.05))
+	require.NoError(t, Follows(want, "xyz", 0.05), "the alternative was as likely")
+	require.ErrorContains(t, Follows(want, "abd", 0.05), "token 1 of 2")
+	require.ErrorContains(t, Follows(want, "xyz", 0.005), "token 0 of 2")
+	require.ErrorContains(t, Follows(want, "ab", 0.05), "token 1 of 2")
+	require.ErrorContains(t, Follows(want, "abcd", 0.05), `"d" follows 2 tokens`)
+}

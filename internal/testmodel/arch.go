@@ -86,7 +86,7 @@ var architectures = map[string]architecture{
 	"qwen2":         {layout: qwen2, size: compact, ffnPerEmbed: ffnPerEmbed},
 	"qwen3":         {layout: qwen3, size: usual, ffnPerEmbed: ffnPerEmbed},
 	"qwen3moe":      {layout: qwen3moe, size: compact, ffnPerEmbed: ffnPerEmbedOfExperts},
-	"qwen35":        {since: "v0.17.1", layout: qwen35, llamaCpp: linearForLlamaCpp, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
+	"qwen35":        {since: "v0.17.1", layout: qwen35, llamaCpp: qwen35ForLlamaCpp, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
 	"qwen3next":     {layout: qwen3next, llamaCpp: qwen3nextForLlamaCpp, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
 }
 

@@ -37,6 +37,25 @@ func linearForLlamaCpp(s Shape, l *layout) {
 	l.rename("ssm_dt", "ssm_dt.bias")
 }
 
+// qwen35ForLlamaCpp may add a layer that drafts. It reads the embedding of the token before, and leaves
+// out the hidden state beside, so that some of its drafts are right: the other layers add to that embedding.
+func qwen35ForLlamaCpp(s Shape, l *layout) {
+	linearForLlamaCpp(s, l)
+	if !s.Drafts {
+		return
+	}
+	i := s.Layers
+	l.metadata["block_count"] = uint32(i + 1)
+	l.metadata["nextn_predict_layers"] = uint32(1)
+	l.matrices = append(l.matrices, gatedAttention(s, i)...)
+	l.matrices = append(l.matrices, feedForwardAfter(s, i)...)
+	l.matrices = append(l.matrices,
+		matrix{name: block(i, "nextn.eh_proj"), in: 2 * s.Embed, out: s.Embed, identity: true},
+		matrix{name: block(i, "nextn.enorm"), in: s.Embed, norm: 1},
+		matrix{name: block(i, "nextn.hnorm"), in: s.Embed, norm: 1},
+	)
+}
+
 // qwen3nextForLlamaCpp: llama.cpp wants a mixture of experts in every layer, beside an expert
 // for all tokens that has a gate.
 func qwen3nextForLlamaCpp(s Shape, l *layout) {

@@ -57,14 +57,20 @@ func linearModel(s Shape) layout {
 		} else {
 			l.matrices = append(l.matrices, gatedAttention(s, i)...)
 		}
-		for _, m := range feedForward(s, i) {
-			if m.name == block(i, "ffn_norm") {
-				m.name = block(i, "post_attention_norm")
-			}
-			l.matrices = append(l.matrices, m)
-		}
+		l.matrices = append(l.matrices, feedForwardAfter(s, i)...)
 	}
 	return l
+}
+
+// feedForwardAfter is feedForward with the norm's other name.
+func feedForwardAfter(s Shape, i int) []matrix {
+	matrices := feedForward(s, i)
+	for j := range matrices {
+		if matrices[j].name == block(i, "ffn_norm") {
+			matrices[j].name = block(i, "post_attention_norm")
+		}
+	}
+	return matrices
 }
 
 func linearAttention(s Shape, i int) []matrix {

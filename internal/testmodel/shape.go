@@ -22,6 +22,8 @@ type Shape struct {
 	Seed    int64  // chooses the weights; 0 is a seed like any other
 	Pooling int    // as in ggml: 3 makes the last token's vector an embedding; 0: a model of text
 
+	Drafts bool // a layer behind the others drafts tokens, in qwen35 for llama.cpp
+
 	LlamaCpp bool // write keys and tensors as llama.cpp wants them, where Ollama's engine differs
 }
 
@@ -76,6 +78,8 @@ func (s Shape) validate() error {
 		return fmt.Errorf("model shape: layers is %d, must be %d or more", s.Layers, arch.layersMin)
 	case s.Vocab < vocabMin:
 		return fmt.Errorf("model shape: vocab is %d, must be %d or more", s.Vocab, vocabMin)
+	case s.Drafts && !(s.Arch == "qwen35" && s.LlamaCpp):
+		return fmt.Errorf("model shape: %s has no layer that drafts here; only qwen35 for llama.cpp has", s.Arch)
 	case arch.window == 0 && s.Window != 0:
 		return fmt.Errorf("model shape: window is %d, but no layer of %s has a sliding window or chunks; leave it out", s.Window, s.Arch)
 	case s.Heads%s.KVHeads != 0:

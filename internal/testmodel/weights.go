@@ -30,6 +30,8 @@ type matrix struct {
 	zero int
 	// reads, if set, clears all columns except the first `reads`.
 	reads int
+	// identity has each row be 1 in its own column, and 0 elsewhere.
+	identity bool
 	// route, if set, is the number of columns after the first that are ±scale each, with the
 	// drawn weight's sign, except the last: that one is scale times routeBias of the row.
 	route     int
@@ -153,6 +155,9 @@ func (m matrixWriter) appendRow(buf []byte, row int, levels *[1 << 16]uint16, ra
 		binary.LittleEndian.PutUint16(weight, float16.Fromfloat32(float32(v)).Bits())
 	}
 	switch {
+	case m.identity:
+		clear(buf[start:])
+		binary.LittleEndian.PutUint16(buf[start+row*f16Bytes:], float16.Fromfloat32(1).Bits())
 	case row%m.out < m.zero:
 		clear(buf[start:])
 	case m.firstColumn != nil:

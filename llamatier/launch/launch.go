@@ -69,9 +69,7 @@ func (c Command) Serves() bool {
 // Routes reports whether llama-server is a router, which starts a llama-server of its own for each
 // model: nothing names a model.
 func (c Command) Routes() bool {
-	named := slices.ContainsFunc(c.Args, func(arg string) bool {
-		return strings.HasPrefix(arg, "--") && (strings.HasSuffix(arg, "-default") || strings.HasSuffix(arg, "-spec"))
-	})
+	named := slices.ContainsFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, "--") && ownModel(normal(arg)) })
 	return !named && !c.any(reports...) && !c.any(model, modelURL, repository, docker) && c.configured() == ""
 }
 
@@ -121,10 +119,7 @@ func (c Command) Unstorable() string {
 	for _, name := range append(slices.Clone(c.Args), slices.Collect(maps.Keys(c.variables()))...) {
 		flag := "--" + strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(name, "LLAMA_ARG_"), "--"), "_", "-"))
 		switch {
-		case specType.sets(flag) && !c.drafts():
-		case strings.HasPrefix(flag, "--spec-"), strings.HasPrefix(flag, "--fim-"), draft.sets(name), slices.Contains([]string{"-hfd", "-hfrd", "--hf-repo-draft"}, name):
-			return "drafts have a state that is not saved"
-		case strings.HasPrefix(name, "--") && strings.HasSuffix(flag, "-default"):
+		case ownModel(flag) && strings.HasPrefix(name, "--"):
 			return "it names a model of its own"
 		case strings.HasPrefix(flag, "--lora-scaled"), strings.HasPrefix(flag, "--control-vector"):
 			return "the content of a file that it names is not known"
@@ -136,17 +131,23 @@ func (c Command) Unstorable() string {
 	return ""
 }
 
-// drafts reports whether a type of drafts is named.
-func (c Command) drafts() bool {
-	if name := c.variables()[specType.Env]; name != "" && name != "none" {
+// ownModel reports whether a flag stands for a model that llama-server downloads.
+func ownModel(flag string) bool {
+	return flag != specDefault && (strings.HasSuffix(flag, "-default") || strings.HasPrefix(flag, "--fim-"))
+}
+
+// Drafts reports whether llama-server may draft tokens with rows that are in no file of a slot: a type of
+// drafts or a draft model is named.
+func (c Command) Drafts() bool {
+	if name := c.variables()[specType.Env]; name != "" && name != noDrafts {
 		return true
 	}
 	for i, arg := range c.Args {
-		if specType.sets(arg) && (i+1 == len(c.Args) || c.Args[i+1] != "none") {
+		if normal(arg) == specDefault || specType.sets(arg) && (i+1 == len(c.Args) || c.Args[i+1] != noDrafts) {
 			return true
 		}
 	}
-	return false
+	return c.any(draft, draftRepository)
 }
 
 // split matches the name of a part of a model.
@@ -261,14 +262,14 @@ func (c Command) having(effect Effect) []string {
 	for i := 0; i < len(c.Args); {
 		o, rows, _ := ByFlag(c.Args[i])
 		next := min(i+1+o.Values, len(c.Args))
-		if rows == effect {
+		if rows == effect && !(specType.sets(c.Args[i]) && c.Args[next-1] == noDrafts) {
 			list = append(list, c.Args[i:next]...)
 		}
 		i = next
 	}
 	set := c.variables()
 	for _, name := range slices.Sorted(maps.Keys(set)) {
-		if rows, _ := byVariable(name); rows == effect {
+		if rows, _ := byVariable(name); rows == effect && !(name == specType.Env && set[name] == noDrafts) {
 			list = append(list, name+"="+set[name])
 		}
 	}

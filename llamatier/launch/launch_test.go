@@ -78,30 +78,50 @@ func TestReasons(t *testing.T) {
 		require.NotEmpty(t, command(line).Hidden(), line)
 	}
 	require.NotEmpty(t, command("-m x", "AIP_MODE=PREDICTION").Hidden(), "Vertex AI asks another port")
-	for _, line := range []string{"--slot-save-path d", "--cache-reuse 256", "--swa-full", "-md d.gguf"} {
+	for _, line := range []string{"--slot-save-path d", "--cache-reuse 256", "--swa-full"} {
 		require.NotEmpty(t, command(line).Unstorable(), line)
 	}
 	require.NotEmpty(t, command("-m x", "LLAMA_ARG_CACHE_REUSE=1").Unstorable())
 	require.Empty(t, command("-m x --cache-prompt --sleep-idle-seconds -1", "LLAMA_ARG_CACHE_PROMPT=0").Unstorable())
 	require.Empty(t, command("-m x", "LLAMA_ARG_CACHE_PROMPT=on").Unstorable())
-	for _, c := range []Command{command("-m x --spec-type none"), command("-m x --spec_type none", "LLAMA_ARG_SPEC_TYPE=none")} {
-		require.Empty(t, c.Unstorable(), "no drafts")
-		require.Empty(t, c.Numerics(), "the rows of a server without the option")
-	}
 	for _, variable := range []string{"LLAMA_ARG_CACHE_PROMPT=0", "LLAMA_ARG_NO_CACHE_PROMPT=1"} {
 		require.NotEmpty(t, command("-m x", variable).Unstorable(), variable)
 	}
 	for _, line := range []string{
-		"-hf a/b", "-m x -hf a/b", "-m x-00001-of-00003.gguf", "-m x --spec-type draft-mtp", "-m x --spec-type none,ngram-mod", "-m x --spec-type none --spec-type ngram-mod",
-		"-m x --spec-type ngram-mod --spec-type none", "-m x --spec-type none -md d", "-m x --spec-type", "-m x --spec-default", "-m x -hfd a/b",
+		"-hf a/b", "-m x -hf a/b", "-m x-00001-of-00003.gguf",
 		"-m x --lora-scaled a:0.5", "-m x --control-vector f", "-m x --fim-qwen-1.5b-default", "-m x -mu u",
 		"-m x -dr a", "-m x --docker_repo a", "-m x --gpt-oss-20b-default", "-m x --vision-gemma-4b-default",
 		"-m x --no-cache-prompt", "-m x --no_cache_prompt", "-m x --sleep-idle-seconds 60",
 	} {
 		require.NotEmpty(t, command(line).Unstorable(), line)
 	}
-	for _, variable := range []string{"LLAMA_ARG_SPEC_TYPE=draft-mtp", "LLAMA_ARG_SPEC_DRAFT_MODEL=d", "LLAMA_ARG_DOCKER_REPO=a"} {
-		require.NotEmpty(t, command("-m x", variable).Unstorable(), variable)
+	require.NotEmpty(t, command("-m x", "LLAMA_ARG_DOCKER_REPO=a").Unstorable())
+}
+
+// TestDrafts: their type counts among what may change rows, and nothing else of them does.
+func TestDrafts(t *testing.T) {
+	for _, line := range []string{"", "--spec-type none", "--spec_type none"} {
+		c := command("-m x "+line, "LLAMA_ARG_SPEC_TYPE=none")
+		require.False(t, c.Drafts(), line)
+		require.Empty(t, c.Unstorable(), line)
+		require.Empty(t, c.Numerics(), line)
+	}
+	require.True(t, command("-m x", "LLAMA_ARG_SPEC_TYPE=draft-mtp").Drafts())
+	require.True(t, command("-m x", "LLAMA_ARG_SPEC_DRAFT_MODEL=d").Drafts())
+	for line, rows := range map[string]string{
+		"--spec-type draft-mtp --spec-draft-n-max 4 --spec-draft-backend-sampling": "--spec-type draft-mtp",
+		"--spec-type none,ngram-mod":             "--spec-type none,ngram-mod",
+		"--spec-type none --spec-type ngram-mod": "--spec-type ngram-mod",
+		"--spec-type ngram-mod --spec-type none": "--spec-type ngram-mod",
+		"--spec-type none -md d":                 "",
+		"--spec-type":                            "--spec-type",
+		"--spec_default":                         "--spec_default",
+		"-hfd a/b":                               "",
+	} {
+		c := command("-m x " + line)
+		require.True(t, c.Drafts(), line)
+		require.Empty(t, c.Unstorable(), line)
+		require.Equal(t, rows, strings.Join(c.Numerics(), " "), line)
 	}
 }
 

@@ -66,7 +66,15 @@ var (
 	draft       = takes("--spec-draft-model -md --model-draft", "LLAMA_ARG_SPEC_DRAFT_MODEL")
 	shift       = either("--context-shift", "--no-context-shift", "LLAMA_ARG_CONTEXT_SHIFT")
 	specType    = takes("--spec-type", "LLAMA_ARG_SPEC_TYPE")
+
+	draftRepository = takes("--spec-draft-hf -hfd -hfrd --hf-repo-draft", "LLAMA_ARG_SPEC_DRAFT_HF_REPO")
 )
+
+// noDrafts is the value of specType for no drafts.
+const noDrafts = "none"
+
+// specDefault is the flag for drafts with the usual settings, and without a model.
+const specDefault = "--spec-default"
 
 // reports are options with which llama-server prints something and ends.
 var reports = []Option{
@@ -141,7 +149,6 @@ var Groups = []Group{
 		takes("-cms --checkpoint-min-step", "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT"),
 		takes("-sps --slot-prompt-similarity", ""), takes("-dt --defrag-thold", "LLAMA_ARG_DEFRAG_THOLD"),
 	}},
-	{"others than `none` are not stored", Never, []Option{specType}},
 	{"order of sums, which other requests change too", Never, []Option{
 		takes("-b --batch-size", "LLAMA_ARG_BATCH"), takes("-ub --ubatch-size", "LLAMA_ARG_UBATCH"),
 		either("-cb --cont-batching", "-nocb --no-cont-batching", "LLAMA_ARG_CONT_BATCHING"),
@@ -149,6 +156,33 @@ var Groups = []Group{
 		takes("-C --cpu-mask", ""), takes("-Cr --cpu-range", ""), takes("--cpu-strict", ""), takes("--prio", ""), takes("--poll", ""),
 		takes("-Cb --cpu-mask-batch", ""), takes("-Crb --cpu-range-batch", ""), takes("--cpu-strict-batch", ""),
 		takes("--prio-batch", ""), takes("--poll-batch", ""),
+	}},
+	{"drafts, whose own rows are in no file, but for their type", Never, []Option{
+		draft, draftRepository, takes("-lcs --lookup-cache-static", ""), takes("-lcd --lookup-cache-dynamic", ""),
+		takes("--spec-draft-threads -td --threads-draft", ""), takes("--spec-draft-threads-batch -tbd --threads-batch-draft", ""),
+		takes("--spec-draft-cpu-mask -Cd --cpu-mask-draft", ""), takes("--spec-draft-cpu-range -Crd --cpu-range-draft", ""),
+		takes("--spec-draft-cpu-strict --cpu-strict-draft", ""), takes("--spec-draft-prio --prio-draft", ""),
+		takes("--spec-draft-poll --poll-draft", ""), takes("--spec-draft-cpu-mask-batch -Cbd --cpu-mask-batch-draft", ""),
+		takes("--spec-draft-cpu-strict-batch --cpu-strict-batch-draft", ""), takes("--spec-draft-prio-batch --prio-batch-draft", ""),
+		takes("--spec-draft-poll-batch --poll-batch-draft", ""),
+		takes("--spec-draft-type-k -ctkd --cache-type-k-draft", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K"),
+		takes("--spec-draft-type-v -ctvd --cache-type-v-draft", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V"),
+		takes("--spec-draft-override-tensor -otd --override-tensor-draft", ""),
+		alone("--spec-draft-cpu-moe -cmoed --cpu-moe-draft", "LLAMA_ARG_SPEC_DRAFT_CPU_MOE"),
+		takes("--spec-draft-n-cpu-moe --spec-draft-ncmoe -ncmoed --n-cpu-moe-draft", "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE"),
+		takes("--spec-draft-n-max", "LLAMA_ARG_SPEC_DRAFT_N_MAX"), takes("--spec-draft-n-min", "LLAMA_ARG_SPEC_DRAFT_N_MIN"),
+		takes("--spec-draft-p-split --draft-p-split", "LLAMA_ARG_SPEC_DRAFT_P_SPLIT"),
+		takes("--spec-draft-p-min --draft-p-min", "LLAMA_ARG_SPEC_DRAFT_P_MIN"),
+		either("--spec-draft-backend-sampling", "--no-spec-draft-backend-sampling", "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING"),
+		takes("--spec-draft-sampling", "LLAMA_ARG_SPEC_DRAFT_SAMPLING"), takes("--spec-draft-device -devd --device-draft", ""),
+		takes("--spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft", "LLAMA_ARG_N_GPU_LAYERS_DRAFT"),
+		takes("--spec-synth-len", "LLAMA_ARG_SPEC_SYNTH_LEN"), takes("--spec-synth-rates", "LLAMA_ARG_SPEC_SYNTH_RATES"),
+		takes("--spec-ngram-mod-n-min", ""), takes("--spec-ngram-mod-n-max", ""), takes("--spec-ngram-mod-n-match", ""),
+		takes("--spec-ngram-simple-size-n", ""), takes("--spec-ngram-simple-size-m", ""), takes("--spec-ngram-simple-min-hits", ""),
+		takes("--spec-ngram-map-k-size-n", ""), takes("--spec-ngram-map-k-size-m", ""), takes("--spec-ngram-map-k-min-hits", ""),
+		takes("--spec-ngram-map-k4v-size-n", ""), takes("--spec-ngram-map-k4v-size-m", ""), takes("--spec-ngram-map-k4v-min-hits", ""),
+		takes("--draft --draft-n --draft-max", "LLAMA_ARG_DRAFT_MAX"), takes("--draft-min --draft-n-min", "LLAMA_ARG_DRAFT_MIN"),
+		takes("--spec-ngram-size-n", ""), takes("--spec-ngram-size-m", ""), takes("--spec-ngram-min-hits", ""),
 	}},
 	{"how weights get into memory", Never, []Option{
 		takes("-lm --load-mode", "LLAMA_ARG_LOAD_MODE"), alone("--mlock", "LLAMA_ARG_MLOCK"),
@@ -181,6 +215,7 @@ var Groups = []Group{
 		fullWindow, cacheReuse, either("-kvu --kv-unified", "-no-kvu --no-kv-unified", "LLAMA_ARG_KV_UNIFIED"),
 		takes("--kv-unified-per-slot", "LLAMA_ARG_KV_UNIFIED_PER_SLOT"),
 	}},
+	{"drafts: tokens are computed in other batches; `none` is none", Always, []Option{specType, alone(specDefault, "")}},
 	{"positions are encoded otherwise", Always, []Option{
 		takes("--rope-scaling", "LLAMA_ARG_ROPE_SCALING_TYPE"), takes("--rope-scale", "LLAMA_ARG_ROPE_SCALE"),
 		takes("--rope-freq-base", "LLAMA_ARG_ROPE_FREQ_BASE"), takes("--rope-freq-scale", "LLAMA_ARG_ROPE_FREQ_SCALE"),
@@ -203,34 +238,6 @@ var Groups = []Group{
 		takes("--image-min-tokens", "LLAMA_ARG_IMAGE_MIN_TOKENS"), takes("--image-max-tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS"),
 		takes("--mtmd-batch-max-tokens", "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS"), takes("--video-fps", "LLAMA_ARG_VIDEO_FPS"),
 		takes("--video-timestamp-interval", "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL"), takes("--video-ffmpeg-dir", "LLAMA_ARG_VIDEO_FFMPEG_DIR"),
-	}},
-	{"drafts: tokens are computed in other batches", Always, []Option{
-		draft, alone("--spec-default", ""), takes("-lcs --lookup-cache-static", ""), takes("-lcd --lookup-cache-dynamic", ""),
-		takes("--spec-draft-hf -hfd -hfrd --hf-repo-draft", "LLAMA_ARG_SPEC_DRAFT_HF_REPO"),
-		takes("--spec-draft-threads -td --threads-draft", ""), takes("--spec-draft-threads-batch -tbd --threads-batch-draft", ""),
-		takes("--spec-draft-cpu-mask -Cd --cpu-mask-draft", ""), takes("--spec-draft-cpu-range -Crd --cpu-range-draft", ""),
-		takes("--spec-draft-cpu-strict --cpu-strict-draft", ""), takes("--spec-draft-prio --prio-draft", ""),
-		takes("--spec-draft-poll --poll-draft", ""), takes("--spec-draft-cpu-mask-batch -Cbd --cpu-mask-batch-draft", ""),
-		takes("--spec-draft-cpu-strict-batch --cpu-strict-batch-draft", ""), takes("--spec-draft-prio-batch --prio-batch-draft", ""),
-		takes("--spec-draft-poll-batch --poll-batch-draft", ""),
-		takes("--spec-draft-type-k -ctkd --cache-type-k-draft", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K"),
-		takes("--spec-draft-type-v -ctvd --cache-type-v-draft", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V"),
-		takes("--spec-draft-override-tensor -otd --override-tensor-draft", ""),
-		alone("--spec-draft-cpu-moe -cmoed --cpu-moe-draft", "LLAMA_ARG_SPEC_DRAFT_CPU_MOE"),
-		takes("--spec-draft-n-cpu-moe --spec-draft-ncmoe -ncmoed --n-cpu-moe-draft", "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE"),
-		takes("--spec-draft-n-max", "LLAMA_ARG_SPEC_DRAFT_N_MAX"), takes("--spec-draft-n-min", "LLAMA_ARG_SPEC_DRAFT_N_MIN"),
-		takes("--spec-draft-p-split --draft-p-split", "LLAMA_ARG_SPEC_DRAFT_P_SPLIT"),
-		takes("--spec-draft-p-min --draft-p-min", "LLAMA_ARG_SPEC_DRAFT_P_MIN"),
-		either("--spec-draft-backend-sampling", "--no-spec-draft-backend-sampling", "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING"),
-		takes("--spec-draft-sampling", "LLAMA_ARG_SPEC_DRAFT_SAMPLING"), takes("--spec-draft-device -devd --device-draft", ""),
-		takes("--spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft", "LLAMA_ARG_N_GPU_LAYERS_DRAFT"),
-		takes("--spec-synth-len", "LLAMA_ARG_SPEC_SYNTH_LEN"), takes("--spec-synth-rates", "LLAMA_ARG_SPEC_SYNTH_RATES"),
-		takes("--spec-ngram-mod-n-min", ""), takes("--spec-ngram-mod-n-max", ""), takes("--spec-ngram-mod-n-match", ""),
-		takes("--spec-ngram-simple-size-n", ""), takes("--spec-ngram-simple-size-m", ""), takes("--spec-ngram-simple-min-hits", ""),
-		takes("--spec-ngram-map-k-size-n", ""), takes("--spec-ngram-map-k-size-m", ""), takes("--spec-ngram-map-k-min-hits", ""),
-		takes("--spec-ngram-map-k4v-size-n", ""), takes("--spec-ngram-map-k4v-size-m", ""), takes("--spec-ngram-map-k4v-min-hits", ""),
-		takes("--draft --draft-n --draft-max", "LLAMA_ARG_DRAFT_MAX"), takes("--draft-min --draft-n-min", "LLAMA_ARG_DRAFT_MIN"),
-		takes("--spec-ngram-size-n", ""), takes("--spec-ngram-size-m", ""), takes("--spec-ngram-min-hits", ""),
 	}},
 }
 
