@@ -56,7 +56,7 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 	}
 	for i := range s.stores {
 		st := &s.stores[i]
-		if root := st.settings.local; root != "" {
+		if root := st.settings.Local; root != "" {
 			askState(second, e, st, root)
 		}
 		s.askPlace(second, e, owners[i], st.local) // an answer replaces the place
@@ -97,15 +97,15 @@ func (s *scene) askPlace(a *asker, e Environment, owner int, p *place) {
 func (s *scene) storesOf() []store {
 	var all []store
 	add := func(set settings, server int) {
-		at := slices.IndexFunc(all, func(o store) bool { return o.settings.local == set.local && o.settings.remote == set.remote })
+		at := slices.IndexFunc(all, func(o store) bool { return o.Local == set.Local && o.Remote == set.Remote })
 		if at < 0 {
 			at = len(all)
 			st := store{settings: set}
-			if set.local != "" {
-				st.local = &place{tier: localTier, path: set.local}
+			if set.Local != "" {
+				st.local = &place{tier: localTier, path: set.Local}
 			}
-			if set.remote != "" {
-				st.remote = &place{tier: remoteTier, path: set.remote}
+			if set.Remote != "" {
+				st.remote = &place{tier: remoteTier, path: set.Remote}
 			}
 			all = append(all, st)
 		}
@@ -123,11 +123,11 @@ func (s *scene) storesOf() []store {
 	}
 	for i, server := range s.servers {
 		set := s.settingsOf(server)
-		if !set.on || server.Kind == machine.ByDocker && server.Host(set.local) == "" {
+		if !set.on || server.Kind == machine.ByDocker && server.Host(set.Local) == "" {
 			continue
 		}
 		if server.Kind == machine.ByDocker {
-			set.local, set.remote = server.Host(set.local), server.Host(set.remote)
+			set.Local, set.Remote = server.Host(set.Local), server.Host(set.Remote)
 		}
 		add(set, i)
 	}
@@ -144,7 +144,7 @@ func (s *scene) storesOf() []store {
 
 // serverOf returns the server that keeps its pages in a directory, or -1.
 func (s *scene) serverOf(root string) int {
-	return slices.IndexFunc(s.servers, func(o server) bool { return s.settingsOf(o).local == root })
+	return slices.IndexFunc(s.servers, func(o server) bool { return s.settingsOf(o).Local == root })
 }
 
 // settingsOf reads a server's variables. A runner knows the directory that its server chose.

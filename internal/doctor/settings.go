@@ -13,12 +13,11 @@ import (
 
 // Names of variables.
 const (
-	tieringVar  = "OLLAMA_KV_TIERING"
+	tieringVar  = tierenv.TieringVariable
 	localVar    = tierenv.LocalVariable
-	localGBVar  = "OLLAMA_KV_TIER_LOCAL_GB"
-	remoteVar   = "OLLAMA_KV_TIER_REMOTE"
-	remoteGBVar = "OLLAMA_KV_TIER_REMOTE_GB"
-	instanceVar = "OLLAMA_KV_INSTANCE_ID"
+	localGBVar  = tierenv.LocalGBVariable
+	remoteVar   = tierenv.RemoteVariable
+	remoteGBVar = tierenv.RemoteGBVariable
 )
 
 // known are the variables with the prefixes of ours, by their ends.
@@ -42,26 +41,21 @@ func unknownName(name string) bool {
 	return false
 }
 
-// badValue is a value that cannot be used.
-type badValue struct{ name, value, want, example string }
-
 // settings are the meaning of a server's variables.
 type settings struct {
-	on, asked               bool // asked: on, or a value that cannot be read
-	local, remote           string
-	given                   bool // local is named, and no default
-	localBytes, remoteBytes int64
-	split                   bool // budgets follow from OLLAMA_KV_TIER_SPLIT
-	fatal                   []badValue
-	unknown                 []string
+	tierenv.Config
+	on, asked bool // asked: on, or a value that cannot be read
+	given     bool // the local directory is named, and no default
+	bad       []tierenv.BadValue
+	unknown   []string
 }
 
-// budgets returns the budget of a tier.
+// budget returns the budget of a tier.
 func (s settings) budget(tier string) int64 {
 	if tier == remoteTier {
-		return s.remoteBytes
+		return s.RemoteBytes
 	}
-	return s.localBytes
+	return s.LocalBytes
 }
 
 // value reads a variable as Ollama does.
@@ -73,54 +67,21 @@ func truth(set map[string]string, name string) bool {
 	return err == nil && on
 }
 
-// settingsOf reads variables by the rules of package tierenv, which reads this process's own.
+// settingsOf reads variables as their server does.
 func settingsOf(set map[string]string, home string) settings {
-	s := settings{local: value(set, localVar), remote: value(set, remoteVar), split: value(set, "OLLAMA_KV_TIER_SPLIT") != ""}
-	refuse := func(name, want, example string) {
-		s.fatal = append(s.fatal, badValue{name, value(set, name), want, example})
+	s := settings{given: value(set, localVar) != ""}
+	usual := ""
+	if home != "" {
+		usual = filepath.Join(home, filepath.FromSlash(tierenv.DefaultRoot))
 	}
-	if v := value(set, tieringVar); v != "" {
-		on, err := strconv.ParseBool(v)
-		if s.on, s.asked = on, on || err != nil; err != nil {
-			refuse(tieringVar, "1 or 0", "1")
-		}
-	}
-	var unused int64
-	for _, b := range []struct {
-		name  string
-		bytes *int64
-		unset int64
-	}{
-		{localGBVar, &s.localBytes, tierenv.DefaultLocalBytes}, {remoteGBVar, &s.remoteBytes, 0},
-		{"OLLAMA_KV_TIER_RAM_GB", &unused, 0}, {"OLLAMA_KV_TIER_WRITE_GB_PER_DAY", &unused, 0},
-	} {
-		n, ok := env.ParseGigabytes(value(set, b.name), b.unset)
-		if *b.bytes = n; !ok {
-			refuse(b.name, "a number of gigabytes", "20")
-		}
-	}
-	for _, name := range []string{localVar, remoteVar} {
-		if path := value(set, name); path != "" && !filepath.IsAbs(path) {
-			refuse(name, "an absolute path", "/var/lib/ollama-kv")
-		}
-	}
-	instance := value(set, instanceVar)
-	if instance != "" && !tierenv.IsInstance(instance) {
-		refuse(instanceVar, "a name of letters, digits, dots, hyphens and underscores", "gpu0")
-		instance = ""
-	}
+	s.Config, s.on, s.bad = tierenv.Strict(func(name string) string { return value(set, name) }, usual)
+	s.asked = s.on || slices.ContainsFunc(s.bad, func(b tierenv.BadValue) bool { return b.Variable == tieringVar })
 	for name := range set {
 		if unknownName(name) {
 			s.unknown = append(s.unknown, name)
 		}
 	}
 	slices.Sort(s.unknown)
-	if s.given = s.local != ""; !s.given && home != "" {
-		s.local = filepath.Join(home, filepath.FromSlash(tierenv.DefaultRoot))
-	}
-	if instance != "" && s.local != "" {
-		s.local = filepath.Join(s.local, tierenv.InstancesDir, instance)
-	}
 	return s
 }
 

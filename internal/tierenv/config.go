@@ -2,11 +2,8 @@ package tierenv
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"regexp"
 	"strconv"
 
 	"github.com/kvtier/kvtier/diskstore"
@@ -76,7 +73,7 @@ type Config struct {
 // Enabled reports whether OLLAMA_KV_TIERING asks for tiering. A value that is neither true
 // nor false counts as true here, so that [FromEnvironment] can refuse the value with an
 // error.
-func Enabled() bool { return env.Asked("OLLAMA_KV_TIERING") }
+func Enabled() bool { return env.Asked(TieringVariable) }
 
 // FromEnvironment reads the variables. An error means that tiering stays off: a value cannot
 // be read, and its default could delete pages or put them into a wrong place. Other
@@ -88,37 +85,19 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 
 // fromEnvironment is FromEnvironment, and also returns the root that choose chose.
 func fromEnvironment(log *slog.Logger, choose func() (root, error)) (Config, root, error) {
-	c := Config{
-		Remote:     env.Value("OLLAMA_KV_TIER_REMOTE"),
-		Instance:   env.Value("OLLAMA_KV_INSTANCE_ID"),
-		Namespace:  env.Value("OLLAMA_KV_TIER_NAMESPACE"),
-		Compress:   boolean(log, "OLLAMA_KV_TIER_COMPRESS"),
-		Cold:       coldTypes(log),
-		Test:       boolean(log, "OLLAMA_KV_TIER_TEST"),
-		PageTokens: diskstore.DefaultPageTokens,
-		Shifted:    shifted(log),
-	}
-	_, err := env.Bool("OLLAMA_KV_TIERING")
+	local, err := choose()
+	c, _, bad := Strict(env.Value, local.path)
 	errs := []error{err}
-	// A bad budget is an error. The default budget of a disk may be smaller than the stored
-	// pages, and would delete some. The default of the daily limit may wear a disk that the
-	// user spares. Budgets of memory follow the same rule.
-	for _, budget := range []struct {
-		bytes    *int64
-		variable string
-		unset    int64
-	}{
-		{&c.LocalBytes, "OLLAMA_KV_TIER_LOCAL_GB", DefaultLocalBytes},
-		{&c.RemoteBytes, "OLLAMA_KV_TIER_REMOTE_GB", 0},
-		{&c.RAMBytes, "OLLAMA_KV_TIER_RAM_GB", 0},
-		{&c.WriteBytesPerDay, "OLLAMA_KV_TIER_WRITE_GB_PER_DAY", 0},
-	} {
-		*budget.bytes, err = env.Gigabytes(budget.variable, budget.unset)
-		errs = append(errs, err)
+	for _, b := range bad {
+		errs = append(errs, b)
 	}
-	c.Split, err = splitFromEnvironment()
-	errs = append(errs, err)
+	c.Namespace = env.Value("OLLAMA_KV_TIER_NAMESPACE")
+	c.Compress = boolean(log, "OLLAMA_KV_TIER_COMPRESS")
+	c.Cold = coldTypes(log)
+	c.Test = boolean(log, "OLLAMA_KV_TIER_TEST")
+	c.Shifted = shifted(log)
 	c.ReadAheadBytes = readAheadBytes(log)
+	c.PageTokens = diskstore.DefaultPageTokens
 	if value := env.Value("OLLAMA_KV_TIER_PAGE_TOKENS"); value != "" {
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 16 || n > 4096 {
@@ -126,20 +105,6 @@ func fromEnvironment(log *slog.Logger, choose func() (root, error)) (Config, roo
 		} else {
 			c.PageTokens = n
 		}
-	}
-	local, err := choose()
-	errs = append(errs, err)
-	c.Local = local.path
-	for _, dir := range []struct{ variable, path string }{{LocalVariable, c.Local}, {"OLLAMA_KV_TIER_REMOTE", c.Remote}} {
-		if dir.path != "" && !filepath.IsAbs(dir.path) {
-			errs = append(errs, fmt.Errorf("%s=%q is not an absolute path", dir.variable, dir.path))
-		}
-	}
-	if c.Instance != "" {
-		if !IsInstance(c.Instance) {
-			errs = append(errs, fmt.Errorf("OLLAMA_KV_INSTANCE_ID=%q is not a name of 1 to 64 letters, digits, dots, hyphens and underscores that begins with a letter or a digit", c.Instance))
-		}
-		c.Local = filepath.Join(c.Local, InstancesDir, c.Instance)
 	}
 	return c, local, errors.Join(errs...)
 }
@@ -157,14 +122,6 @@ func settle(log, warnings *slog.Logger, choose func() (root, error)) (Config, er
 	}
 	return c, err
 }
-
-// InstancesDir is the directory of servers with an id, below OLLAMA_KV_TIER_LOCAL.
-const InstancesDir = "instances"
-
-// IsInstance reports whether a name is one element of a path on every system.
-func IsInstance(name string) bool { return instanceID.MatchString(name) }
-
-var instanceID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 // usesDefault tells of a variable whose value cannot be used.
 func usesDefault(log *slog.Logger, name string, unset any, more ...any) {
