@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -17,12 +18,14 @@ import (
 	"github.com/ollama/ollama/fs/ggml"
 	"github.com/ollama/ollama/manifest"
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/cli/clitest"
 	"github.com/kvtier/kvtier/internal/testmodel"
 	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/telemetry/listen"
 )
 
 func TestMain(m *testing.M) {
@@ -147,7 +150,9 @@ func storePages(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("weights", identity[tierenv.KeyWeights])
 	ts.Setenv("first", keys[0].String())
 	ts.Setenv("last", last.String())
-	ts.Setenv("page", pageFile(ts, root, last))
+	page, err := pageBelow(root, last)
+	ts.Check(err)
+	ts.Setenv("page", page)
 }
 
 // conversation returns n tokens, all below 100, that differ between seeds.
@@ -158,6 +163,38 @@ func conversation(seed, n int) []int32 {
 	}
 	tokens[0] = int32(seed)
 	return tokens
+}
+
+// kvtier runs a command line.
+func kvtier(t *testing.T, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status = run(t.Context(), args, &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+// noVariables unsets the variables of a server, some of which the command sets.
+func noVariables(t *testing.T) {
+	for _, name := range []string{localVar, localGBVar, remoteVar, remoteGBVar, instanceVar, tierenv.TieringVariable, listen.Variable} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("OLLAMA_MODELS", t.TempDir())
+}
+
+// storeConversation stores 40 tokens of a model and returns their pages' keys. remote may be "".
+func storeConversation(t *testing.T, identity map[string]string, local, remote string) []pagefile.Key {
+	t.Helper()
+	store, err := diskstore.Open(t.Context(), diskstore.Options{
+		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens,
+		Local: diskstore.TierConfig{Root: local}, Remote: diskstore.TierConfig{Root: remote},
+	})
+	require.NoError(t, err)
+	keys, err := putConversation(t.Context(), store, tierenv.Fingerprint(identity), conversation(1, 40))
+	require.NoError(t, err)
+	require.NoError(t, store.Flush(t.Context()))
+	require.NoError(t, store.Close())
+	return keys
 }
 
 func putConversation(ctx context.Context, store *diskstore.Store, parent pagefile.Key, tokens []int32) ([]pagefile.Key, error) {
@@ -200,16 +237,15 @@ func readConversation(ctx context.Context, store *diskstore.Store, tokens []int3
 	return nil
 }
 
-// pageFile returns the path of a key's page below a root.
-func pageFile(ts *testscript.TestScript, root string, key pagefile.Key) string {
-	var found string
-	ts.Check(filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+// pageBelow returns the path of a key's page below a root, "" if it is not there.
+func pageBelow(root string, key pagefile.Key) (found string, err error) {
+	err = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if filepath.Base(path) == key.String()+".kvp" {
 			found = path
 		}
 		return err
-	}))
-	return found
+	})
+	return found, err
 }
 
 // pullModel writes a model into Ollama's store, as a pull does. The model's weights are a

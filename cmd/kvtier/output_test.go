@@ -1,10 +1,7 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
@@ -40,11 +36,7 @@ func requireHarmless(t *testing.T, what, text string) {
 // whose identity is hostile, and with files of hostile names beside it.
 func TestNothingHostileReachesTheTerminal(t *testing.T) {
 	dir := t.TempDir()
-	t.Setenv("HOME", dir)
-	t.Setenv("OLLAMA_MODELS", filepath.Join(dir, "models"))
-	for _, name := range []string{localVar, remoteVar, localGBVar, remoteGBVar} {
-		t.Setenv(name, "")
-	}
+	noVariables(t)
 	root, made := filepath.Join(dir, "root"), filepath.Join(dir, "made")
 	identity := map[string]string{
 		tierenv.KeySchema: tierenv.Schema, tierenv.KeyWeights: hostileText, tierenv.KeyCacheType: hostileText, hostileText: "value",
@@ -54,27 +46,22 @@ func TestNothingHostileReachesTheTerminal(t *testing.T) {
 		delete(identity, key)
 		identity[strings.ToValidUTF8(key, "\ufffd")] = strings.ToValidUTF8(value, "\ufffd")
 	}
-	store, err := diskstore.Open(context.Background(), diskstore.Options{
-		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens, Local: diskstore.TierConfig{Root: made},
-	})
-	require.NoError(t, err)
-	keys, err := putConversation(context.Background(), store, tierenv.Fingerprint(identity), conversation(1, 40))
-	require.NoError(t, err)
-	require.NoError(t, store.Close())
+	keys := storeConversation(t, identity, made, "")
 	archive := filepath.Join(dir, "chat\x1b[31m.kvx")
 	kvtier := func(status int, args ...string) (stdout string) {
 		t.Helper()
-		var out, errs bytes.Buffer
-		got := run(context.Background(), args, &out, &errs)
-		require.Equal(t, status, got, "%v: %s", args, errs.String())
-		requireHarmless(t, strings.Join(args, " "), out.String())
-		requireHarmless(t, strings.Join(args, " "), errs.String())
-		return out.String()
+		got, stdout, stderr := kvtier(t, args...)
+		require.Equal(t, status, got, "%v: %s", args, stderr)
+		requireHarmless(t, strings.Join(args, " "), stdout)
+		requireHarmless(t, strings.Join(args, " "), stderr)
+		return stdout
 	}
 	kvtier(0, "export", "--root", made, "--last", "-o", archive)
 	require.NoError(t, os.Mkdir(root, 0o700))
 	kvtier(0, "import", "--root", root, archive)
-	page := pageBelow(t, root, keys[0].String())
+	page, err := pageBelow(root, keys[0])
+	require.NoError(t, err)
+	require.NotEmpty(t, page)
 
 	for _, args := range [][]string{
 		{"ls"}, {"stat"}, {"inspect", keys[0].String()[:12]}, {"inspect", page}, {"inspect", "--verify", page},
@@ -103,20 +90,6 @@ func TestNothingHostileReachesTheTerminal(t *testing.T) {
 	kvtier(1, "ls", "--root", foreign)
 	kvtier(cli.Misused, "ls", "--"+hostileText)
 	kvtier(0, "repair", "--root", root)
-}
-
-// pageBelow returns the path of a page below a root.
-func pageBelow(t *testing.T, root, key string) string {
-	t.Helper()
-	var found string
-	require.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-		if filepath.Base(path) == key+".kvp" {
-			found = path
-		}
-		return err
-	}))
-	require.NotEmpty(t, found)
-	return found
 }
 
 func TestPrintableJSONMeansTheSame(t *testing.T) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/kvtier/kvtier/internal/testmodel"
 	"github.com/kvtier/kvtier/telemetry"
-	"github.com/kvtier/kvtier/telemetry/collect"
 )
 
 // writeHead writes a model's file of a size, of which the disk holds the head alone.
@@ -75,17 +73,5 @@ func countSeries(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 		source.Meter.Add(arg[:at], n)
 	}
-	ctx, end := context.WithCancel(context.Background())
-	serving, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- collect.Serve(ctx, root, collect.Options{OnServe: func() { close(serving) }}) }()
-	select {
-	case <-serving:
-	case err := <-ended:
-		ts.Fatalf("collect: %v", err)
-	}
-	over, done := context.WithCancel(context.Background())
-	done()
-	collect.Push(over, root, source, collect.Options{}) // one report, the last
-	end()
-	ts.Check(<-ended)
+	collectLast(ts, root, source)
 }
