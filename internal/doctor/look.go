@@ -1,12 +1,16 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/steady"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // Options say where to look.
@@ -69,4 +73,231 @@ const grace = 500 * time.Millisecond
 func (a *asker) wait() {
 	a.wg.Wait()
 	slices.Sort(a.slow)
+}
+
+// scene is all that is known of a machine. Checks only read it.
+type scene struct {
+	machine.Filesystems
+
+	opt       Options
+	now       time.Time
+	user      machine.Account
+	shell     map[string]string
+	servers   []server
+	installed []installed
+	stores    []store
+	slow      []string
+	names     map[int]string // of users
+}
+
+// gather looks at everything that checks need.
+func gather(ctx context.Context, e Environment, opt Options) *scene {
+	s := &scene{opt: opt, now: e.Now(), user: e.User(), shell: e.Variables()}
+	first := &asker{ctx: ctx, limit: opt.Limit}
+	var unit *machine.Server
+	var inDocker []machine.Server
+	var all []machine.Process
+	ask(first, "systemd", func(ctx context.Context) *machine.Server { return machine.FindServer(ctx, e, opt.Service) }, func(v *machine.Server) { unit = v })
+	ask(first, "Docker", func(ctx context.Context) []machine.Server { return machine.Containers(ctx, e) }, func(v []machine.Server) { inDocker = v })
+	ask(first, "the list of processes", func(context.Context) []machine.Process { return machine.Processes(e, "/proc") }, func(v []machine.Process) { all = v })
+	ask(first, "the installations of Ollama", func(ctx context.Context) []installed { return installations(ctx, e) }, func(v []installed) { s.installed = v })
+	ask(first, "the list of mounts", func(context.Context) machine.Filesystems { return machine.FilesystemsOf(e) }, func(v machine.Filesystems) { s.Filesystems = v })
+	first.wait()
+	joining := &asker{ctx: ctx, limit: opt.Limit}
+	ask(joining, "the servers' mounts and users", func(context.Context) []machine.Server { return machine.Servers(e, unit, inDocker, all) }, func(v []machine.Server) {
+		s.servers = serversOf(v, s.user)
+	})
+	joining.wait()
+	s.stores = s.storesOf()
+
+	second := &asker{ctx: ctx, limit: opt.Limit}
+	owners := make([]int, len(s.stores)) // before any answer arrives
+	for i, st := range s.stores {
+		owners[i] = anybody
+		if o, ok := s.owner(st); ok && o.as != "" {
+			owners[i] = o.User.UID
+		}
+	}
+	for i := range s.stores {
+		st := &s.stores[i]
+		if root := st.settings.Local; root != "" {
+			askState(second, e, st, root)
+		}
+		s.askPlace(second, e, owners[i], st.local) // an answer replaces the place
+		s.askPlace(second, e, owners[i], st.remote)
+	}
+	second.wait()
+	last := &asker{ctx: ctx, limit: opt.Limit}
+	uids := s.uids()
+	ask(last, "the names of users", func(context.Context) map[int]string { return namesOf(e, uids) }, func(v map[int]string) { s.names = v })
+	last.wait()
+	s.slow = slices.Concat(first.slow, joining.slow, second.slow, last.slow)
+	return s
+}
+
+// askState asks the collector of a local directory.
+func askState(a *asker, e Environment, st *store, root string) {
+	ask(a, "the collector of "+root, func(ctx context.Context) *telemetry.State {
+		state, err := e.Telemetry(ctx, root)
+		if err != nil {
+			return nil
+		}
+		return &state
+	}, func(v *telemetry.State) { st.state = v })
+}
+
+// askPlace looks at the directory of a tier. Until there is an answer it counts as hung.
+func (s *scene) askPlace(a *asker, e Environment, owner int, p *place) {
+	if p == nil {
+		return
+	}
+	p.noAnswer = true
+	tier, path := p.tier, p.path
+	ask(a, path, func(context.Context) place { return lookAt(e, tier, path, owner) }, func(v place) { *p = v })
+}
+
+// storesOf lists the directories of pages to look at: those that were named, or those of
+// servers, or those of this program's own variables.
+func (s *scene) storesOf() []store {
+	var all []store
+	add := func(set settings, server int) {
+		at := slices.IndexFunc(all, func(o store) bool { return o.Local == set.Local && o.Remote == set.Remote })
+		if at < 0 {
+			at = len(all)
+			st := store{settings: set}
+			if set.Local != "" {
+				st.local = &place{tier: localTier, path: set.Local}
+			}
+			if set.Remote != "" {
+				st.remote = &place{tier: remoteTier, path: set.Remote}
+			}
+			all = append(all, st)
+		}
+		if server >= 0 {
+			all[at].servers = append(all[at].servers, server)
+		}
+	}
+	if s.opt.Root != "" || s.opt.Remote != "" {
+		set := map[string]string{localVar: s.opt.Root, remoteVar: s.opt.Remote, localGBVar: s.opt.LocalGB, remoteGBVar: s.opt.RemoteGB}
+		if s.opt.Root == "" {
+			set[localVar] = value(s.shell, localVar)
+		}
+		add(settingsOf(set, s.user.Home), s.serverOf(set[localVar]))
+		return all
+	}
+	for i, server := range s.servers {
+		set := s.settingsOf(server)
+		if !set.on || server.Kind == machine.ByDocker && server.Host(set.Local) == "" {
+			continue
+		}
+		if server.Kind == machine.ByDocker {
+			set.Local, set.Remote = server.Host(set.Local), server.Host(set.Remote)
+		}
+		add(set, i)
+	}
+	for i, server := range s.servers {
+		if len(all) == 0 && server.Kind != machine.ByDocker {
+			add(s.settingsOf(server), i)
+		}
+	}
+	if len(all) == 0 {
+		add(settingsOf(s.shell, s.user.Home), -1)
+	}
+	return all
+}
+
+// serverOf returns the server that keeps its pages in a directory, or -1.
+func (s *scene) serverOf(root string) int {
+	return slices.IndexFunc(s.servers, func(o server) bool { return s.settingsOf(o).Local == root })
+}
+
+// settingsOf reads a server's variables. A runner knows the directory that its server chose.
+func (s *scene) settingsOf(o server) settings {
+	set := o.Variables()
+	if value(set, localVar) == "" {
+		for _, r := range o.Runners {
+			if v := value(r.Variables, localVar); v != "" {
+				merged := make(map[string]string, len(set)+1)
+				for k, v := range set {
+					merged[k] = v
+				}
+				merged[localVar] = v
+				set = merged
+				break
+			}
+		}
+	}
+	return settingsOf(set, o.Home())
+}
+
+// owner is the server that uses a store, if one is known.
+func (s *scene) owner(st store) (server, bool) {
+	if len(st.servers) == 0 {
+		return server{}, false
+	}
+	return s.servers[st.servers[0]], true
+}
+
+// by is the server of a store, or one that stands for "your server".
+func (s *scene) by(st store) server {
+	if o, ok := s.owner(st); ok {
+		return o
+	}
+	return server{Server: machine.Server{Kind: machine.ByHand, User: s.user, Executable: "ollama"}}
+}
+
+// uids are the users that findings mention.
+func (s *scene) uids() (all []int) {
+	for _, st := range s.stores {
+		for _, p := range st.places() {
+			all = append(all, p.file.UID)
+			for _, f := range p.contents.foreign {
+				all = append(all, f.uid)
+			}
+		}
+	}
+	for _, o := range s.servers {
+		all = append(all, o.User.UID)
+	}
+	return all
+}
+
+// namesOf looks up the names of users.
+func namesOf(e Environment, uids []int) map[int]string {
+	names := make(map[int]string)
+	for _, uid := range uids {
+		a, _ := e.AccountOf(uid)
+		names[uid] = cmp.Or(a.Name, fmt.Sprint(uid))
+	}
+	return names
+}
+
+// looked lists the things that were looked at.
+func (s *scene) looked() []string {
+	var lines []string
+	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	for _, o := range s.servers {
+		state := "not running"
+		if o.PID > 0 {
+			state = fmt.Sprintf("process %d of %s", o.PID, cmp.Or(o.User.Name, s.names[o.User.UID], "an unknown user"))
+		}
+		say("server %s, %s", o.title(), state)
+	}
+	for _, i := range s.installed {
+		say("Ollama %s, %s: kvtier %s", cmp.Or(i.Ollama, "of an unknown version"), i.Executable, i.how())
+	}
+	for _, st := range s.stores {
+		for _, p := range st.places() {
+			m, _ := machine.MountOf(s.Mounted, p.above)
+			line := fmt.Sprintf("%s tier %s", p.tier, p.path)
+			if m.Type != "" && p.diskErr == nil && !p.noAnswer {
+				line += fmt.Sprintf(", %s, %s of %s free", m.Type, bytesText(p.disk.Free), bytesText(p.disk.Total))
+			}
+			lines = append(lines, line)
+		}
+		if st.state != nil {
+			say("counters of %s since %s", st.local.path, st.state.Since.UTC().Format(time.DateOnly))
+		}
+	}
+	return lines
 }
