@@ -133,12 +133,8 @@ func TestImportRefusesForgeries(t *testing.T) {
 	dir := t.TempDir()
 	noVariables(t)
 	at := func(name string) string { return filepath.Join(dir, name) }
-	keys := storeConversation(t, at("root"))
-	kvtier := func(args ...string) (int, string) {
-		var stdout, stderr bytes.Buffer
-		return run(t.Context(), args, &stdout, &stderr), stderr.String()
-	}
-	status, said := kvtier("export", "--root", at("root"), "--key", keys[2].String(), "-o", at("good.kvx"))
+	keys := storeConversation(t, identityOf("qwen"), at("root"), "")
+	status, _, said := kvtier(t, "export", "--root", at("root"), "--key", keys[2].String(), "-o", at("good.kvx"))
 	require.Zero(t, status, said)
 	archive, err := os.ReadFile(at("good.kvx"))
 	require.NoError(t, err)
@@ -154,11 +150,11 @@ func TestImportRefusesForgeries(t *testing.T) {
 		bad, err := forged(bytes.Clone(archive), how)
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(at("bad.kvx"), bad, 0o600))
-		status, said := kvtier("import", "--root", at("other"), at("bad.kvx"))
+		status, _, said := kvtier(t, "import", "--root", at("other"), at("bad.kvx"))
 		require.Equal(t, 1, status, how)
 		require.Contains(t, said, why, how)
 		require.NoDirExists(t, at("other"), how)
 	}
-	status, said = kvtier("import", "--root", at("other"), at("good.kvx"))
+	status, _, said = kvtier(t, "import", "--root", at("other"), at("good.kvx"))
 	require.Zero(t, status, said)
 }

@@ -21,10 +21,7 @@ import (
 // lines has its log.
 func runCollector(t *testing.T, root string, args ...string) (lines *bufio.Scanner, stop func() int) {
 	t.Helper()
-	for _, name := range []string{localVar, localGBVar, remoteVar, remoteGBVar, instanceVar, "OLLAMA_MODELS", "OLLAMA_KV_METRICS_ADDR"} {
-		t.Setenv(name, "")
-	}
-	t.Setenv("HOME", t.TempDir())
+	noVariables(t)
 	reader, writer := io.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())
 	status := make(chan int, 1)

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/mounts"
 	"github.com/kvtier/kvtier/internal/tierenv"
@@ -26,16 +23,7 @@ func TestVerbsOnAMountThatHangs(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(source, "kv"), 0o700))
 	local := filepath.Join(dir, "root")
 	identity := identityOf("qwen")
-	ctx := context.Background()
-	store, err := diskstore.Open(ctx, diskstore.Options{
-		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens,
-		Local: diskstore.TierConfig{Root: local}, Remote: diskstore.TierConfig{Root: filepath.Join(source, "kv")},
-	})
-	require.NoError(t, err)
-	keys, err := putConversation(ctx, store, tierenv.Fingerprint(identity), conversation(1, 40))
-	require.NoError(t, err)
-	require.NoError(t, store.Flush(ctx))
-	require.NoError(t, store.Close())
+	keys := storeConversation(t, identity, local, filepath.Join(source, "kv"))
 	last := keys[len(keys)-1].String()
 	archive := filepath.Join(dir, "chat.kvx")
 
@@ -66,19 +54,18 @@ func TestVerbsOnAMountThatHangs(t *testing.T) {
 			_, err := os.Lstat(remote) // the kernel sends one request for all who ask for a name it does not know
 			require.NoError(t, err)
 			stalled := mount.Stall(mounts.AllOps...)
-			var stdout, stderr bytes.Buffer
-			status := run(ctx, append(strings.Fields(tc.args), "--timeout", "1s"), &stdout, &stderr)
+			status, stdout, stderr := kvtier(t, append(strings.Fields(tc.args), "--timeout", "1s")...)
 			waits := len(stalled)
 			mount.Heal()
-			require.Equal(t, tc.status, status, "%s%s", &stdout, &stderr)
-			require.Contains(t, stdout.String(), tc.stdout)
+			require.Equal(t, tc.status, status, stdout+stderr)
+			require.Contains(t, stdout, tc.stdout)
 			if tc.silent {
-				require.Contains(t, stderr.String(), remote+" does not answer: ")
-				require.Contains(t, stderr.String(), " took longer than 1s")
+				require.Contains(t, stderr, remote+" does not answer: ")
+				require.Contains(t, stderr, " took longer than 1s")
 				require.Equal(t, 1, waits, "requests to the mount")
 			}
 			if tc.silent && status != 0 {
-				require.Contains(t, stderr.String(), "--timeout waits longer")
+				require.Contains(t, stderr, "--timeout waits longer")
 			}
 		})
 	}
@@ -86,43 +73,33 @@ func TestVerbsOnAMountThatHangs(t *testing.T) {
 	// The mount answers again.
 	remote := filepath.Join(mounts.NewPassthrough(t, source).Dir, "kv")
 	tierenvtest.Set(t, map[string]string{localVar: local, remoteVar: remote, "OLLAMA_MODELS": dir})
-	var stdout, stderr bytes.Buffer
-	require.Zero(t, run(ctx, []string{"check"}, &stdout, &stderr), "%s", &stderr)
+	status, _, stderr := kvtier(t, "check")
+	require.Zero(t, status, stderr)
 }
 
 // TestInspectOfAPageWhoseReadHangs waits once for a mount that lists the page and gives neither
 // the page's manifest nor the page.
 func TestInspectOfAPageWhoseReadHangs(t *testing.T) {
 	source := filepath.Join(t.TempDir(), "source")
-	identity := identityOf("qwen")
-	ctx := context.Background()
-	store, err := diskstore.Open(ctx, diskstore.Options{
-		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens,
-		Local: diskstore.TierConfig{Root: filepath.Join(source, "kv")},
-	})
-	require.NoError(t, err)
-	keys, err := putConversation(ctx, store, tierenv.Fingerprint(identity), conversation(1, 40))
-	require.NoError(t, err)
-	require.NoError(t, store.Close())
+	keys := storeConversation(t, identityOf("qwen"), filepath.Join(source, "kv"), "")
 	mount := mounts.NewPassthrough(t, source)
 	remote := filepath.Join(mount.Dir, "kv")
 	tierenvtest.Set(t, map[string]string{localVar: t.TempDir(), remoteVar: remote})
 	stalled := mount.Stall(mounts.OpOpen, mounts.OpRead)
-	var stdout, stderr bytes.Buffer
-	status := run(ctx, []string{"inspect", keys[0].String()[:8], "--timeout", "1s"}, &stdout, &stderr)
+	status, _, stderr := kvtier(t, "inspect", keys[0].String()[:8], "--timeout", "1s")
 	waits := len(stalled)
 	mount.Heal()
 	require.Equal(t, 1, status)
-	require.Contains(t, stderr.String(), remote+" does not answer: ")
+	require.Contains(t, stderr, remote+" does not answer: ")
 	require.Equal(t, 1, waits, "requests to the mount")
 }
 
 func TestTimeoutOfAVerb(t *testing.T) {
 	for _, args := range []string{"ls --timeout -1s", "ls --timeout soon"} {
 		tierenvtest.Set(t, map[string]string{localVar: t.TempDir()})
-		var stdout, stderr bytes.Buffer
-		require.Equal(t, cli.Misused, run(context.Background(), strings.Fields(args), &stdout, &stderr))
-		require.Contains(t, stderr.String(), "timeout")
+		status, _, stderr := kvtier(t, strings.Fields(args)...)
+		require.Equal(t, cli.Misused, status)
+		require.Contains(t, stderr, "timeout")
 	}
 	require.Less(t, patienceFor("ls"), patienceFor("check"))
 }
@@ -133,14 +110,7 @@ func TestVerbsWhileModelsHang(t *testing.T) {
 	root, source := filepath.Join(t.TempDir(), "root"), t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(source, "manifests"), 0o700))
 	identity := identityOf("qwen")
-	ctx := context.Background()
-	store, err := diskstore.Open(ctx, diskstore.Options{
-		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens, Local: diskstore.TierConfig{Root: root},
-	})
-	require.NoError(t, err)
-	_, err = putConversation(ctx, store, tierenv.Fingerprint(identity), conversation(1, 40))
-	require.NoError(t, err)
-	require.NoError(t, store.Close())
+	storeConversation(t, identity, root, "")
 	for args, text := range map[string]string{
 		"ls": "weights " + short(identity[tierenv.KeyWeights]), "stat --prometheus": "ollama_kv_",
 		"plan nothing": "",
@@ -149,11 +119,11 @@ func TestVerbsWhileModelsHang(t *testing.T) {
 			mount := mounts.NewPassthrough(t, source)
 			tierenvtest.Set(t, map[string]string{localVar: root, "OLLAMA_MODELS": mount.Dir})
 			stalled := mount.Stall(mounts.AllOps...)
-			var stdout, stderr bytes.Buffer
+			var stdout, stderr string
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				run(ctx, append(strings.Fields(args), "--timeout", "1s"), &stdout, &stderr)
+				_, stdout, stderr = kvtier(t, append(strings.Fields(args), "--timeout", "1s")...)
 			}()
 			select {
 			case <-done:
@@ -163,7 +133,7 @@ func TestVerbsWhileModelsHang(t *testing.T) {
 			waits := len(stalled)
 			mount.Heal()
 			<-done
-			require.Contains(t, stdout.String(), text, &stderr)
+			require.Contains(t, stdout, text, stderr)
 			t.Log(waits, "requests to the mount")
 		})
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -11,18 +12,22 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ollama/ollama/fs/ggml"
 	"github.com/ollama/ollama/manifest"
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/cli/clitest"
 	"github.com/kvtier/kvtier/internal/testmodel"
 	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/listen"
 )
 
 func TestMain(m *testing.M) {
@@ -147,7 +152,9 @@ func storePages(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("weights", identity[tierenv.KeyWeights])
 	ts.Setenv("first", keys[0].String())
 	ts.Setenv("last", last.String())
-	ts.Setenv("page", pageFile(ts, root, last))
+	page, err := pageBelow(root, last)
+	ts.Check(err)
+	ts.Setenv("page", page)
 }
 
 // conversation returns n tokens, all below 100, that differ between seeds.
@@ -158,6 +165,38 @@ func conversation(seed, n int) []int32 {
 	}
 	tokens[0] = int32(seed)
 	return tokens
+}
+
+// kvtier runs a command line.
+func kvtier(t *testing.T, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status = run(t.Context(), args, &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+// noVariables unsets the variables of a server, some of which the command sets.
+func noVariables(t *testing.T) {
+	for _, name := range []string{localVar, localGBVar, remoteVar, remoteGBVar, instanceVar, tierenv.TieringVariable, listen.Variable} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("OLLAMA_MODELS", t.TempDir())
+}
+
+// storeConversation stores 40 tokens of a model and returns their pages' keys. remote may be "".
+func storeConversation(t *testing.T, identity map[string]string, local, remote string) []pagefile.Key {
+	t.Helper()
+	store, err := diskstore.Open(t.Context(), diskstore.Options{
+		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens,
+		Local: diskstore.TierConfig{Root: local}, Remote: diskstore.TierConfig{Root: remote},
+	})
+	require.NoError(t, err)
+	keys, err := putConversation(t.Context(), store, tierenv.Fingerprint(identity), conversation(1, 40))
+	require.NoError(t, err)
+	require.NoError(t, store.Flush(t.Context()))
+	require.NoError(t, store.Close())
+	return keys
 }
 
 func putConversation(ctx context.Context, store *diskstore.Store, parent pagefile.Key, tokens []int32) ([]pagefile.Key, error) {
@@ -200,16 +239,15 @@ func readConversation(ctx context.Context, store *diskstore.Store, tokens []int3
 	return nil
 }
 
-// pageFile returns the path of a key's page below a root.
-func pageFile(ts *testscript.TestScript, root string, key pagefile.Key) string {
-	var found string
-	ts.Check(filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+// pageBelow returns the path of a key's page below a root, "" if it is not there.
+func pageBelow(root string, key pagefile.Key) (found string, err error) {
+	err = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if filepath.Base(path) == key.String()+".kvp" {
 			found = path
 		}
 		return err
-	}))
-	return found
+	})
+	return found, err
 }
 
 // pullModel writes a model into Ollama's store, as a pull does. The model's weights are a
@@ -284,4 +322,64 @@ func makeOld(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		return os.Chtimes(path, then, then)
 	}))
+}
+
+// writeHead writes a model's file of a size, of which the disk holds the head alone.
+func writeHead(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 6 {
+		ts.Fatalf("usage: gguf FILE BYTES ARCH LAYERS KVHEADS DIM [KEY=N]")
+	}
+	number := func(text string) uint32 {
+		n, err := strconv.ParseUint(text, 10, 32)
+		ts.Check(err)
+		return uint32(n)
+	}
+	size, err := strconv.ParseInt(args[1], 10, 64)
+	ts.Check(err)
+	kv := ggml.KV{
+		"general.architecture": args[2], "block_count": number(args[3]), "context_length": uint32(131072), "embedding_length": uint32(4096),
+		"attention.head_count": uint32(32), "attention.head_count_kv": number(args[4]),
+		"attention.key_length": number(args[5]), "attention.value_length": number(args[5]),
+	}
+	for _, arg := range args[6:] {
+		key, value, _ := strings.Cut(arg, "=")
+		kv[key] = number(value)
+	}
+	path := ts.MkAbs(args[0])
+	ts.Check(testmodel.WriteFile(path, kv, nil))
+	ts.Check(os.Truncate(path, size))
+}
+
+// writeRates writes rates as servers measure them: 1 ms for a token of a fingerprint, and 1 ms for
+// a page from a root.
+func writeRates(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: rates DIR FINGERPRINT")
+	}
+	root := ts.MkAbs(args[0])
+	ts.Check(os.WriteFile(filepath.Join(root, "rates.json"), fmt.Appendf(nil, `{"version":1,
+		"models":{"%s 0011223344556677":{"seen":1,"token_seconds":[[0,0.001],[4096,0.001]]}},
+		"tiers":{%q:{"seen":1,"page_seconds":{"whole":[[262144,0.001]]}}}}`, args[1], root), 0o600))
+}
+
+// pushed tells the processes of countSeries apart.
+var pushed atomic.Uint64
+
+// countSeries has a process count series, and a collector that ends: its file then has them.
+func countSeries(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: counted DIR SERIES=N...")
+	}
+	root := ts.MkAbs(args[0])
+	source := &telemetry.Source{
+		Process: telemetry.Process{PID: os.Getpid(), Start: pushed.Add(1), Engine: telemetry.EngineOllama}, Started: time.Now(),
+		Model: telemetry.Model{Weights: weightsDigest("qwen"), Fingerprint: "f", CacheType: "f16", PageTokens: pageTokens}, Meter: new(telemetry.Meter),
+	}
+	for _, arg := range args[1:] {
+		at := strings.LastIndex(arg, "=")
+		n, err := strconv.ParseFloat(arg[at+1:], 64)
+		ts.Check(err)
+		source.Meter.Add(arg[:at], n)
+	}
+	collectLast(ts, root, source)
 }

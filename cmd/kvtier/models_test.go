@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -20,22 +18,11 @@ func TestAmbiguousDigits(t *testing.T) {
 	var last string
 	for _, weights := range []string{"abcd1", "abcd2"} {
 		identity := map[string]string{tierenv.KeyWeights: weights + strings.Repeat("0", 59)}
-		store, err := diskstore.Open(t.Context(), diskstore.Options{
-			Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens,
-			Local: diskstore.TierConfig{Root: root},
-		})
-		require.NoError(t, err)
-		keys, err := putConversation(t.Context(), store, tierenv.Fingerprint(identity), conversation(1, pageTokens))
-		require.NoError(t, err)
-		require.NoError(t, store.Close())
-		last = keys[0].String()
+		last = storeConversation(t, identity, root, "")[0].String()
 	}
-	kvtier := func(args ...string) (int, string) {
-		var stdout, stderr bytes.Buffer
-		return run(t.Context(), append(args, "--root", root), &stdout, &stderr), stderr.String()
-	}
+	t.Setenv(localVar, root)
 	for _, verb := range [][]string{{"rm"}, {"export", "--last", "-o", filepath.Join(t.TempDir(), "chat.kvx")}} {
-		status, said := kvtier(append(verb, "--model", "abcd")...)
+		status, _, said := kvtier(t, append(verb, "--model", "abcd")...)
 		require.Equal(t, 1, status, verb)
 		require.Contains(t, said, `"abcd" could be abcd10000000 or abcd20000000; give more digits`)
 	}
@@ -48,12 +35,12 @@ func TestAmbiguousDigits(t *testing.T) {
 	twin := last[:63] + map[bool]string{true: "1", false: "0"}[last[63] == '0']
 	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(pages[0]), twin+".kvp"), data, 0o600))
 	for _, verb := range [][]string{{"inspect", last[:8]}, {"export", "--key", last[:63], "-o", filepath.Join(t.TempDir(), "chat.kvx")}} {
-		status, said := kvtier(verb...)
+		status, _, said := kvtier(t, verb...)
 		require.Equal(t, 1, status, verb)
 		require.Contains(t, said, "; give more digits")
 	}
-	status, said := kvtier("inspect", last)
+	status, _, said := kvtier(t, "inspect", last)
 	require.Zero(t, status, said)
-	status, said = kvtier("rm", "--model", "abcd1")
+	status, _, said = kvtier(t, "rm", "--model", "abcd1")
 	require.Zero(t, status, said)
 }

@@ -17,9 +17,7 @@ func TestServicesPages(t *testing.T) {
 	dir := t.TempDir()
 	service := filepath.Join(dir, "service")
 	run := func(args ...string) (int, string) {
-		for _, name := range []string{localVar, localGBVar, remoteVar, remoteGBVar, instanceVar, "OLLAMA_KV_TIERING", "OLLAMA_MODELS"} {
-			t.Setenv(name, "")
-		}
+		noVariables(t)
 		t.Setenv("HOME", filepath.Join(dir, "home"))
 		var out bytes.Buffer
 		h := host{stdout: &out, stderr: &out, served: func(context.Context) (install.Served, bool) {

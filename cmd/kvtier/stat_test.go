@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -13,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/telemetry"
-	"github.com/kvtier/kvtier/telemetry/collect"
 )
 
 // storeTotals lets a process report three prompts, of which two were restored, to a collector of
@@ -32,21 +30,7 @@ func storeTotals(ts *testscript.TestScript, neg bool, args []string) {
 	for _, restored := range []int{100, 200, 0} {
 		source.Meter.Prompt(telemetry.Prompt{At: time.Now(), Tokens: 300, Local: restored, Computed: 300 - restored, Restore: time.Millisecond})
 	}
-	collecting, end := context.WithCancel(context.Background())
-	serving, served := make(chan struct{}, 1), make(chan error, 1)
-	go func() {
-		served <- collect.Serve(collecting, root, collect.Options{OnServe: func() { serving <- struct{}{} }})
-	}()
-	select {
-	case <-serving:
-	case err := <-served:
-		ts.Fatalf("collect: %v", err)
-	}
-	pushing, stop := context.WithCancel(context.Background())
-	stop() // the last report alone
-	collect.Push(pushing, root, source, collect.Options{Intervals: collect.Intervals{Last: time.Minute}})
-	end()
-	ts.Check(<-served)
+	collectLast(ts, root, source)
 }
 
 // TestMetricsFileRevealsNoMore: a file that its owner has closed stays closed, and a link is

@@ -74,6 +74,16 @@ func startCollector(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// collectLast has a collector of a root take the last report of a process. Both end.
+func collectLast(ts *testscript.TestScript, root string, source *telemetry.Source) {
+	l := labOf(ts)
+	startCollector(ts, false, []string{root})
+	over, done := context.WithCancel(context.Background())
+	done()
+	collect.Push(over, root, source, collect.Options{Intervals: collect.Intervals{Last: time.Minute}})
+	end(&l.collectors)
+}
+
 // report is the command report ROOT FILE: a process that makes the report in a file. "ago 90s"
 // is a time in it, "weights NAME" the weights of the model that the command model writes.
 func report(ts *testscript.TestScript, neg bool, args []string) {

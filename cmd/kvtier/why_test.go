@@ -2,10 +2,11 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
-	"unicode"
 
 	"github.com/ollama/ollama/fs/ggml"
 	"github.com/stretchr/testify/require"
@@ -13,21 +14,10 @@ import (
 	"github.com/kvtier/kvtier/internal/modelfile"
 	"github.com/kvtier/kvtier/internal/testmodel"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/expose"
 	"github.com/kvtier/kvtier/telemetry/show"
+	"github.com/kvtier/kvtier/telemetry/unstored"
 )
-
-// hostile is text that would clear a terminal, change its direction and begin a new line.
-const hostile = "\x1b[2J\u202e\nfoo\x9b1m"
-
-// requireTame: output of lines has no control character but the ends of lines.
-func requireTame(t *testing.T, out string) {
-	t.Helper()
-	for _, r := range strings.ReplaceAll(out, "\n", "") {
-		require.True(t, unicode.IsPrint(r), "%q in %s", r, out)
-	}
-	require.NotContains(t, out, "\nfoo")
-	require.Contains(t, out, "foo")
-}
 
 // Names, namespaces and details come from other processes, and the file of a collector may have
 // been written by anybody who may write there.
@@ -35,47 +25,46 @@ func TestHostileStates(t *testing.T) {
 	state := telemetry.State{
 		Live: true,
 		Processes: []telemetry.ProcessState{{
-			Process: telemetry.Process{Engine: hostile, PID: -1}, Model: telemetry.Model{Name: hostile, Namespace: hostile, CacheType: hostile},
-			Slots: []telemetry.Slot{{}}, Memory: []telemetry.Memory{{Name: hostile}}, Busters: []telemetry.Buster{{Begin: -5, End: 1 << 40}},
+			Process: telemetry.Process{Engine: hostileText, PID: -1}, Model: telemetry.Model{Name: hostileText, Namespace: hostileText, CacheType: hostileText},
+			Slots: []telemetry.Slot{{}}, Memory: []telemetry.Memory{{Name: hostileText}}, Busters: []telemetry.Buster{{Begin: -5, End: 1 << 40}},
 		}},
-		Models: []telemetry.ModelState{{Model: telemetry.Model{Name: hostile}, Engine: hostile}},
+		Models: []telemetry.ModelState{{Model: telemetry.Model{Name: hostileText}, Engine: hostileText}},
 		Prompts: []telemetry.StatePrompt{
-			{Prompt: telemetry.Prompt{Miss: &telemetry.Miss{Cause: hostile, Detail: hostile, From: hostile}}},
+			{Prompt: telemetry.Prompt{Miss: &telemetry.Miss{Cause: hostileText, Detail: hostileText, From: hostileText}}},
 		},
-		Tiers: []telemetry.Tier{{Name: hostile, Root: hostile, Bytes: -1, Budget: 1, Booked: 1 << 62, Pages: -1}},
+		Tiers: []telemetry.Tier{{Name: hostileText, Root: hostileText, Bytes: -1, Budget: 1, Booked: 1 << 62, Pages: -1}},
 	}
 	var out bytes.Buffer
 	o := &output{stdout: printer{&out}, asJSON: true}
 	name := modelNames{}.nameOf
 	all := func(string) bool { return true }
-	use := residency{Live: true, Processes: show.Processes(state, name), Models: []modelUse{{Model: show.Models(state, name)[0]}}, PagesErr: hostile, counted: true}
+	use := residency{Live: true, Processes: show.Processes(state, name), Models: []modelUse{{Model: show.Models(state, name)[0]}}, PagesErr: hostileText, counted: true}
 	printResidency(o.stdout, use, true)
-	requireTame(t, out.String())
+	requireHarmless(t, "text", out.String())
 
 	out.Reset()
-	printTop(o.stdout, hostile, state, name)
-	requireTame(t, out.String())
+	printTop(o.stdout, hostileText, state, name)
+	requireHarmless(t, "text", out.String())
 
 	out.Reset()
-	r := newReader(nil, "", hostile)
+	r := newReader(nil, "", hostileText)
 	var list reasons
 	for _, b := range show.Busters(state, name, all) {
 		list.Busters = append(list.Busters, buster{b, show.BusterAdvice, r.buster(b)})
 	}
 	for _, m := range show.Misses(state, name, time.Now(), 5, func(telemetry.StatePrompt) bool { return true }) {
-		list.Misses = append(list.Misses, miss{m, words{Text: &parted{hostile, hostile, hostile, hostile, hostile}}})
+		list.Misses = append(list.Misses, miss{m, words{Text: &parted{hostileText, hostileText, hostileText, hostileText, hostileText}}})
 	}
 	list.print(o.stdout)
-	requireTame(t, out.String())
+	requireHarmless(t, "text", out.String())
 
 	out.Reset()
 	require.NoError(t, o.show(list, nil))
 	require.NoError(t, o.show(use, nil))
-	require.NotContains(t, out.String(), "\x1b")
-	require.NotContains(t, out.String(), "\u202e")
+	requireHarmless(t, "JSON", out.String())
 }
 
-// A model's own tokens may be hostile, too.
+// A model's own tokens may be hostileText, too.
 func TestHostileTokens(t *testing.T) {
 	d, err := modelfile.OpenDecoder(testmodel.Head(t, ggml.KV{
 		"general.architecture": "qwen3", "tokenizer.ggml.model": "gpt2",
@@ -116,4 +105,56 @@ func TestHiddenText(t *testing.T) {
 	require.Contains(t, newReader(store, "ours", "").miss(m).Hidden, `the namespace ""`)
 	m.Cause = telemetry.CauseEvicted
 	require.Equal(t, words{}, newReader(store, "ours", "").miss(m), "there is no text to show")
+}
+
+// TestEveryObstacleIsShown walks each cause from the engine's side to the log, ps, why, their JSON
+// and the metrics. Package doctor and package page have the same for theirs.
+func TestEveryObstacleIsShown(t *testing.T) {
+	for _, cause := range telemetry.Obstacles {
+		var log bytes.Buffer
+		meter := new(telemetry.Meter)
+		w := unstored.New(slog.New(slog.NewTextHandler(&log, nil)), meter)
+		w.Lost(cause, errors.New("put page 1: "+hostileText))
+		source := telemetry.Source{Meter: meter, Model: telemetry.Model{Weights: "aa11", Name: "m"}, Fill: w.Fill}
+		report := source.Report()
+		state := telemetry.State{
+			Live:      true,
+			Processes: []telemetry.ProcessState{{Process: report.Process, Model: report.Model, Unstored: report.Unstored}},
+			Models:    []telemetry.ModelState{{Model: report.Model, Totals: report.Totals}},
+		}
+		e := unstored.Explain(cause)
+		require.Equal(t, 1, strings.Count(log.String(), "level=WARN"))
+		require.Contains(t, log.String(), e.Remedy)
+
+		var out bytes.Buffer
+		o := &output{stdout: printer{&out}, asJSON: true}
+		name := modelNames{}.nameOf
+		processes := show.Processes(state, name)
+		printResidency(o.stdout, residency{Live: true, Processes: processes, Models: []modelUse{{Model: show.Models(state, name)[0]}}}, false)
+		requireTold(t, e, out.String())
+		require.NotContains(t, out.String(), "No slot is in use.")
+
+		out.Reset()
+		list := reasons{Live: true, NotStored: []notStored{{processes[0].Model, 1, *processes[0].Unstored}}}
+		list.print(o.stdout)
+		requireTold(t, e, out.String())
+
+		out.Reset()
+		require.NoError(t, o.show(list, nil))
+		require.Contains(t, out.String(), `"cause": "`+string(cause)+`"`)
+		require.Contains(t, out.String(), `"not_stored"`)
+
+		out.Reset()
+		require.NoError(t, expose.Options{}.Write(&out, state))
+		require.Regexp(t, `(?m)^ollama_kv_not_stored_total\{cause="`+string(cause)+`".*\} 1$`, out.String())
+	}
+}
+
+// requireTold: output has the meaning and the remedy of a cause, on lines of any length.
+func requireTold(t *testing.T, e unstored.Explanation, out string) {
+	t.Helper()
+	requireHarmless(t, "text", out)
+	flat := strings.Join(strings.Fields(out), " ")
+	require.Contains(t, flat, "Conversations are not stored: "+e.Means)
+	require.Contains(t, flat, e.Remedy)
 }

@@ -29,7 +29,7 @@ var serverChecks = []Check{
 	{
 		ID: "bad-variable", Severity: Error, Title: "A variable has a value that turns tiering off",
 		Matters: "Nothing is stored and nothing is restored.",
-		Means:   "`OLLAMA_KV_TIERING` is 1 or 0, budgets are numbers of gigabytes without a unit, directories are absolute paths, and an id of a server has letters, digits, dots, hyphens and underscores. With a default in place of such a value pages could be deleted or land in a wrong place.",
+		Means:   "`OLLAMA_KV_TIERING` is 1 or 0, budgets are numbers of gigabytes without a unit, shares are three percentages, directories are absolute paths, and an id of a server has letters, digits, dots, hyphens and underscores. With a default in place of such a value pages could be deleted or land in a wrong place.",
 		Remedy:  "{set}", judge: judgeBadVariable,
 	},
 	{
@@ -95,11 +95,11 @@ func (s *scene) eachSettings(fn func(server, settings)) {
 
 func judgeBadVariable(s *scene) (hits []hit) {
 	s.eachSettings(func(o server, set settings) {
-		for _, b := range set.fatal {
+		for _, b := range set.bad {
 			hits = append(hits, hit{
-				says:     fmt.Sprintf("%s of %s is not %s.", b.name, o.title(), b.want),
-				evidence: []Evidence{{b.name, b.value}},
-				values:   []string{"{set}", o.setting(b.name, b.example)},
+				says:     fmt.Sprintf("%s of %s %s.", b.Variable, o.title(), b.Says),
+				evidence: []Evidence{{b.Variable, b.Value}},
+				values:   []string{"{set}", o.setting(b.Variable, b.Example)},
 			})
 		}
 	})
@@ -143,12 +143,12 @@ func judgeNotRestarted(s *scene) (hits []hit) {
 func judgeContainer(s *scene) (hits []hit) {
 	for _, o := range s.servers {
 		set := s.settingsOf(o)
-		if o.Kind != machine.ByDocker || !set.on || o.Host(set.local) != "" {
+		if o.Kind != machine.ByDocker || !set.on || o.Host(set.Local) != "" {
 			continue
 		}
 		hits = append(hits, hit{
 			says:     fmt.Sprintf("The pages of the container %s are not in a volume.", o.Name),
-			evidence: []Evidence{{localVar, set.local}},
+			evidence: []Evidence{{localVar, set.Local}},
 			values:   []string{"{setting}", localVar + "=/root/.ollama/kv-cache", "{image}", quote(o.Image)},
 		})
 	}

@@ -75,7 +75,7 @@ func judgeBudget(s *scene) (hits []hit) {
 	s.eachDisk(func(st store, p *place) {
 		budget, room := st.budget(p.tier), p.disk.Free+p.stored()
 		nobodys := !st.settings.given && p.tier == localTier && len(st.servers) == 0 && s.opt.Root == ""
-		if st.split || nobodys || budget <= room || p.full() {
+		if st.Split != nil || nobodys || budget <= room || p.full() {
 			return
 		}
 		const share = .8 // of the room that there is

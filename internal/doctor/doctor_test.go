@@ -118,7 +118,10 @@ var faults = map[string]map[string]func(*machine){
 		"":          env("OLLAMA_KV_TIERING=1 ", ""),
 		"the shell": func(m *machine) { env("OLLAMA_KV_TIERING=1 ", "")(m); m.Set["OLLAMA_KV_TIERING"] = "1" },
 	},
-	"bad-variable":     {"a budget": env("LOCAL_GB=200", "LOCAL_GB=200GB"), "the switch": env("OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIERING=yes")},
+	"bad-variable": {
+		"a budget": env("LOCAL_GB=200", "LOCAL_GB=200GB"), "the switch": env("OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIERING=yes"),
+		"shares": more("OLLAMA_KV_TIER_SPLIT=50,50"),
+	},
 	"unknown-variable": {"": more("OLLAMA_KV_TIER_LOCAL_BG=100")},
 	"not-restarted": {"": func(m *machine) {
 		more("OLLAMA_KV_TIER_COMPRESS=1")(m)

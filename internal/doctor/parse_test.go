@@ -7,9 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/kvtier/kvtier/internal/tierenv"
-	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 )
 
 // TestKnownVariables: every documented variable is known.
@@ -25,34 +22,6 @@ func TestKnownVariables(t *testing.T) {
 		require.True(t, unknownName(name), name)
 	}
 	require.False(t, unknownName("OLLAMA_HOST"))
-}
-
-// TestSettingsAgree: variables mean the same here as to a server.
-func TestSettingsAgree(t *testing.T) {
-	for _, set := range []map[string]string{
-		{localVar: "/a"},
-		{localVar: ` "/a" `, localGBVar: "0.5", remoteVar: "'/b'", remoteGBVar: "7", "OLLAMA_KV_TIER_RAM_GB": "2", "OLLAMA_KV_TIER_WRITE_GB_PER_DAY": "3"},
-		{localVar: "/a", instanceVar: "gpu0"},
-		{localVar: "/a", localGBVar: "-1"},
-		{localVar: "/a", "OLLAMA_KV_TIER_RAM_GB": "many"},
-		{localVar: "/a", instanceVar: "../b"},
-		{localVar: "a"},
-		{localVar: "/a", remoteVar: "b"},
-		{localVar: "/a", tieringVar: "perhaps"},
-	} {
-		tierenvtest.Set(t, set)
-		log, _ := tierenvtest.Logger()
-		want, err := tierenv.FromEnvironment(log)
-		got := settingsOf(set, "")
-		if err != nil {
-			require.NotEmpty(t, got.fatal, "%v: %v", set, err)
-			continue
-		}
-		require.Empty(t, got.fatal, set)
-		require.Equal(t, []any{want.Local, want.Remote, want.LocalBytes, want.RemoteBytes},
-			[]any{got.local, got.remote, got.localBytes, got.remoteBytes}, set)
-	}
-	require.Equal(t, "/home/x/.ollama/kv-cache", settingsOf(nil, "/home/x").local)
 }
 
 func TestQuote(t *testing.T) {

@@ -2,14 +2,12 @@ package tierenv
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"regexp"
 	"strconv"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/encoding"
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/memory"
 )
@@ -76,7 +74,7 @@ type Config struct {
 // Enabled reports whether OLLAMA_KV_TIERING asks for tiering. A value that is neither true
 // nor false counts as true here, so that [FromEnvironment] can refuse the value with an
 // error.
-func Enabled() bool { return env.Asked("OLLAMA_KV_TIERING") }
+func Enabled() bool { return env.Asked(TieringVariable) }
 
 // FromEnvironment reads the variables. An error means that tiering stays off: a value cannot
 // be read, and its default could delete pages or put them into a wrong place. Other
@@ -88,37 +86,19 @@ func FromEnvironment(log *slog.Logger) (Config, error) {
 
 // fromEnvironment is FromEnvironment, and also returns the root that choose chose.
 func fromEnvironment(log *slog.Logger, choose func() (root, error)) (Config, root, error) {
-	c := Config{
-		Remote:     env.Value("OLLAMA_KV_TIER_REMOTE"),
-		Instance:   env.Value("OLLAMA_KV_INSTANCE_ID"),
-		Namespace:  env.Value("OLLAMA_KV_TIER_NAMESPACE"),
-		Compress:   boolean(log, "OLLAMA_KV_TIER_COMPRESS"),
-		Cold:       coldTypes(log),
-		Test:       boolean(log, "OLLAMA_KV_TIER_TEST"),
-		PageTokens: diskstore.DefaultPageTokens,
-		Shifted:    shifted(log),
-	}
-	_, err := env.Bool("OLLAMA_KV_TIERING")
+	local, err := choose()
+	c, _, bad := Strict(env.Value, local.path)
 	errs := []error{err}
-	// A bad budget is an error. The default budget of a disk may be smaller than the stored
-	// pages, and would delete some. The default of the daily limit may wear a disk that the
-	// user spares. Budgets of memory follow the same rule.
-	for _, budget := range []struct {
-		bytes    *int64
-		variable string
-		unset    int64
-	}{
-		{&c.LocalBytes, "OLLAMA_KV_TIER_LOCAL_GB", DefaultLocalBytes},
-		{&c.RemoteBytes, "OLLAMA_KV_TIER_REMOTE_GB", 0},
-		{&c.RAMBytes, "OLLAMA_KV_TIER_RAM_GB", 0},
-		{&c.WriteBytesPerDay, "OLLAMA_KV_TIER_WRITE_GB_PER_DAY", 0},
-	} {
-		*budget.bytes, err = env.Gigabytes(budget.variable, budget.unset)
-		errs = append(errs, err)
+	for _, b := range bad {
+		errs = append(errs, b)
 	}
-	c.Split, err = splitFromEnvironment()
-	errs = append(errs, err)
+	c.Namespace = env.Value("OLLAMA_KV_TIER_NAMESPACE")
+	c.Compress = boolean(log, "OLLAMA_KV_TIER_COMPRESS")
+	c.Cold = coldTypes(log)
+	c.Test = boolean(log, "OLLAMA_KV_TIER_TEST")
+	c.Shifted = shifted(log)
 	c.ReadAheadBytes = readAheadBytes(log)
+	c.PageTokens = diskstore.DefaultPageTokens
 	if value := env.Value("OLLAMA_KV_TIER_PAGE_TOKENS"); value != "" {
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 16 || n > 4096 {
@@ -126,20 +106,6 @@ func fromEnvironment(log *slog.Logger, choose func() (root, error)) (Config, roo
 		} else {
 			c.PageTokens = n
 		}
-	}
-	local, err := choose()
-	errs = append(errs, err)
-	c.Local = local.path
-	for _, dir := range []struct{ variable, path string }{{LocalVariable, c.Local}, {"OLLAMA_KV_TIER_REMOTE", c.Remote}} {
-		if dir.path != "" && !filepath.IsAbs(dir.path) {
-			errs = append(errs, fmt.Errorf("%s=%q is not an absolute path", dir.variable, dir.path))
-		}
-	}
-	if c.Instance != "" {
-		if !IsInstance(c.Instance) {
-			errs = append(errs, fmt.Errorf("OLLAMA_KV_INSTANCE_ID=%q is not a name of 1 to 64 letters, digits, dots, hyphens and underscores that begins with a letter or a digit", c.Instance))
-		}
-		c.Local = filepath.Join(c.Local, InstancesDir, c.Instance)
 	}
 	return c, local, errors.Join(errs...)
 }
@@ -157,14 +123,6 @@ func settle(log, warnings *slog.Logger, choose func() (root, error)) (Config, er
 	}
 	return c, err
 }
-
-// InstancesDir is the directory of servers with an id, below OLLAMA_KV_TIER_LOCAL.
-const InstancesDir = "instances"
-
-// IsInstance reports whether a name is one element of a path on every system.
-func IsInstance(name string) bool { return instanceID.MatchString(name) }
-
-var instanceID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 // usesDefault tells of a variable whose value cannot be used.
 func usesDefault(log *slog.Logger, name string, unset any, more ...any) {
@@ -203,4 +161,48 @@ func readAheadBytes(log *slog.Logger) int64 {
 		return unset
 	}
 	return n
+}
+
+// coldVariable names the encodings of pages that move to the remote tier.
+const coldVariable = "OLLAMA_KV_TIER_COLD_TYPE"
+
+// coldTypes reads OLLAMA_KV_TIER_COLD_TYPE. An unknown value loses nothing: pages stay as they are.
+func coldTypes(log *slog.Logger) diskstore.ColdTypes {
+	value := env.Value(coldVariable)
+	if value == "" {
+		return diskstore.ColdTypes{}
+	}
+	k, v, err := encoding.ParseCold(value)
+	if err != nil {
+		usesDefault(log, coldVariable, "none", "error", err)
+	}
+	return diskstore.ColdTypes{K: k, V: v}
+}
+
+// ColdFor returns the encodings of a model's pages that move to the remote tier. unsuited says why
+// the model can have none; "" that it can. The reason is logged if the variable is set.
+func (c Config) ColdFor(unsuited string, log *slog.Logger) diskstore.ColdTypes {
+	none := diskstore.ColdTypes{}
+	if c.Cold == none {
+		return none
+	}
+	if unsuited == "" && c.Remote == "" {
+		unsuited = "no page moves down without OLLAMA_KV_TIER_REMOTE"
+	}
+	if unsuited == "" {
+		return c.Cold
+	}
+	log.Info("kv tier: no page becomes lossy", "variable", coldVariable, "reason", unsuited)
+	return none
+}
+
+// ColdText is a value of OLLAMA_KV_TIER_COLD_TYPE for encodings, and "" for none.
+func ColdText(c diskstore.ColdTypes) string {
+	switch {
+	case c == diskstore.ColdTypes{}:
+		return ""
+	case c.K == c.V:
+		return c.K.String()
+	}
+	return c.K.String() + "," + c.V.String()
 }

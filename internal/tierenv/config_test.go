@@ -1,7 +1,11 @@
 package tierenv
 
 import (
+	"bytes"
+	"log/slog"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -100,4 +104,133 @@ func TestConfigBadValues(t *testing.T) {
 	_, err := FromEnvironment(log)
 	require.NoError(t, err)
 	require.Contains(t, lines.String(), `value=auto default=false allowed="0 or 1"`)
+}
+
+// Pages become lossy in a model that can have such pages, if they move down at all. Where they do
+// not, one line says why.
+func TestColdFor(t *testing.T) {
+	asked := diskstore.ColdTypes{K: encoding.Q8_0, V: encoding.Q4_0}
+	for name, test := range map[string]struct {
+		config   Config
+		unsuited string
+		says     string // "" if pages become lossy
+	}{
+		"asked":     {Config{Cold: asked, Remote: "/nfs"}, "", ""},
+		"no remote": {Config{Cold: asked}, "", "OLLAMA_KV_TIER_REMOTE"},
+		"unsuited":  {Config{Cold: asked}, "its cache is q8_0", "its cache is q8_0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log, lines := tierenvtest.Logger()
+			if cold := test.config.ColdFor(test.unsuited, log); test.says == "" {
+				require.Equal(t, asked, cold)
+				require.Empty(t, lines.String())
+			} else {
+				require.Zero(t, cold)
+				require.Contains(t, lines.String(), test.says)
+			}
+		})
+	}
+	log, lines := tierenvtest.Logger()
+	require.Zero(t, Config{Remote: "/nfs"}.ColdFor("its cache is q8_0", log))
+	require.Empty(t, lines.String(), "nobody asked for it")
+}
+
+func TestColdText(t *testing.T) {
+	for _, text := range []string{"q8_0", "q4_0", "int4", "q8_0,q4_0", "int4,q8_0"} {
+		k, v, err := encoding.ParseCold(text)
+		require.NoError(t, err)
+		require.Equal(t, text, ColdText(diskstore.ColdTypes{K: k, V: v}))
+	}
+	require.Empty(t, ColdText(diskstore.ColdTypes{}))
+}
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func TestInstanceHasItsOwnDirectory(t *testing.T) {
+	root := t.TempDir()
+	for _, id := range []string{"gpu0", "0", "a.b-c_D", strings.Repeat("x", 64)} {
+		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root, "OLLAMA_KV_TIER_REMOTE": "/nfs", "OLLAMA_KV_INSTANCE_ID": id})
+		c, err := FromEnvironment(discard())
+		require.NoError(t, err)
+		require.Equal(t, filepath.Join(root, "instances", id), c.Local)
+		require.Equal(t, "/nfs", c.Remote, "servers share it")
+	}
+}
+
+// An id is one element of a path, or tiering stays off.
+func TestInstanceRefusesOtherNames(t *testing.T) {
+	for _, id := range []string{".", "..", "../gpu0", "a/b", `a\b`, ".hidden", "-x", "a b", "ä", "a\nb", strings.Repeat("x", 65)} {
+		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": t.TempDir(), "OLLAMA_KV_INSTANCE_ID": id})
+		_, err := FromEnvironment(discard())
+		require.ErrorContains(t, err, "OLLAMA_KV_INSTANCE_ID", "%q", id)
+	}
+}
+
+// A server and its runners use one directory, even if the disk changes before a runner
+// starts.
+func TestDefaultDirectoryIsHandedDown(t *testing.T) {
+	home := t.TempDir()
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "HOME": home, "USERPROFILE": home, LocalVariable: ""})
+	first, err := localRoot()
+	if err != nil {
+		t.Skip("no default directory for pages on this system")
+	}
+	log, lines := tierenvtest.Logger()
+	_, err = Settle(log, log)
+	require.NoError(t, err)
+	require.Equal(t, first.path, os.Getenv(LocalVariable))
+	require.Contains(t, lines.String(), "kv tier: pages are kept ")
+	require.Contains(t, lines.String(), "local="+first.path)
+
+	_, err = Settle(log, log)
+	require.NoError(t, err)
+	require.Equal(t, first.path, os.Getenv(LocalVariable))
+	require.Equal(t, 1, bytes.Count(lines.Bytes(), []byte("\n")), "one line is logged")
+}
+
+// Nothing is logged about a directory that is not used.
+func TestDefaultDirectoryOfAServerThatKeepsNoPages(t *testing.T) {
+	home := t.TempDir()
+	for variable, value := range map[string]string{
+		"OLLAMA_KV_TIERING":       "perhaps",
+		"OLLAMA_KV_TIER_LOCAL_GB": "lots",
+		"OLLAMA_KV_INSTANCE_ID":   "../gpu0",
+	} {
+		t.Run(variable, func(t *testing.T) {
+			tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "HOME": home, "USERPROFILE": home, LocalVariable: ""})
+			t.Setenv(variable, value)
+			if _, err := localRoot(); err != nil {
+				t.Skip("no default directory for pages on this system")
+			}
+			log, lines := tierenvtest.Logger()
+			_, err := Settle(log, log)
+			require.Error(t, err)
+			require.Empty(t, lines.String())
+			require.Empty(t, os.Getenv(LocalVariable))
+		})
+	}
+}
+
+// A default is chosen once: another process may store the first page of a root before a
+// second look, which would choose that root.
+func TestDefaultDirectoryIsChosenOnce(t *testing.T) {
+	for _, id := range []string{"", "gpu0"} {
+		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_INSTANCE_ID": id, LocalVariable: ""})
+		own := filepath.Join(t.TempDir(), "own")
+		choices := []root{{own, "Ollama's own folder"}, {filepath.Join(t.TempDir(), "former"), "it holds pages"}}
+		choose := func() (root, error) {
+			first := choices[0]
+			choices = choices[1:]
+			return first, nil
+		}
+		log, lines := tierenvtest.Logger()
+		c, err := settle(log, log, choose)
+		require.NoError(t, err)
+		require.Len(t, choices, 1, "number of choices left")
+		require.Equal(t, own, os.Getenv(LocalVariable))
+		require.Contains(t, lines.String(), "local="+own)
+		after, err := FromEnvironment(log)
+		require.NoError(t, err)
+		require.Equal(t, c.Local, after.Local, "a runner uses the server's directory")
+	}
 }

@@ -15,9 +15,6 @@ import (
 	"github.com/kvtier/kvtier/internal/env"
 )
 
-// LocalVariable names the directory of the local tier.
-const LocalVariable = "OLLAMA_KV_TIER_LOCAL"
-
 const (
 	// DefaultRoot is the default directory of pages, below the home directory of the
 	// server's user: in Ollama's own folder.

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/jsonfile"
 )
 
@@ -33,17 +32,20 @@ type Split struct {
 // sumTolerance is the rounding, in percent, that the shares may have together.
 const sumTolerance = 0.01
 
-func splitFromEnvironment() (*Split, error) {
-	value := env.Value(SplitVariable)
-	if value == "" {
+// ramGBVariable is the budget of memory, which wins over a share.
+const ramGBVariable = "OLLAMA_KV_TIER_RAM_GB"
+
+// splitOf reads the variable, and which budgets have one of their own. It is nil without a split.
+func splitOf(value func(variable string) string) (*Split, error) {
+	text := value(SplitVariable)
+	if text == "" {
 		return nil, nil
 	}
-	s, err := parseSplit(value)
-	if err != nil {
-		return nil, fmt.Errorf("%s=%q: %w", SplitVariable, value, err)
+	s, err := parseSplit(text)
+	if err == nil {
+		s.RAMSet, s.LocalSet = value(ramGBVariable) != "", value(LocalGBVariable) != ""
 	}
-	s.RAMSet, s.LocalSet = env.Value("OLLAMA_KV_TIER_RAM_GB") != "", env.Value("OLLAMA_KV_TIER_LOCAL_GB") != ""
-	return s, nil
+	return s, err
 }
 
 // parseSplit reads HOT,WARM,COLD.

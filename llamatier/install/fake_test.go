@@ -218,6 +218,31 @@ func (w *world) remove() error {
 	return p.Do(w.t.Context(), func(Step) {})
 }
 
+func (w *world) do(verb string, opt Options) error {
+	if verb == "install" {
+		return w.install(opt)
+	}
+	return w.remove()
+}
+
+// breakOff ends do before its n-th change of a file, and reports whether it has so many.
+func (w *world) breakOff(n int, do func() error) bool {
+	w.t.Helper()
+	crash := errors.New("crash")
+	w.Change = func(string) error {
+		if n--; n <= 0 {
+			return crash
+		}
+		return nil
+	}
+	err := do()
+	w.Change = nil
+	if err != nil {
+		require.ErrorIs(w.t, err, crash)
+	}
+	return err != nil
+}
+
 // tree lists all files below the directory except processes: mode, name, and content.
 func (w *world) tree() []string {
 	var list []string

@@ -4,20 +4,27 @@ package install
 
 import (
 	"context"
-	"errors"
 	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 const lib = "usr/local/lib/ollama/"
 
-func TestInstallByFile(t *testing.T) {
-	t.Parallel()
+// newFolder is a machine on which somebody has unpacked Ollama.
+func newFolder(t *testing.T) *world {
 	w := newWorld(t)
 	w.tarball("usr/local", stockServer)
+	return w
+}
+
+func TestInstallByFile(t *testing.T) {
+	t.Parallel()
+	w := newFolder(t)
 	before := w.tree()
 	p, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
 	require.NoError(t, err)
@@ -58,8 +65,7 @@ An update of Ollama puts its own llama-server back: run kvtier ollama install ag
 // TestDataByFile: remove says where pages and the log are.
 func TestDataByFile(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.tarball("usr/local", stockServer)
+	w := newFolder(t)
 	require.NoError(t, w.install(Options{}))
 	p, err := w.Remove(t.Context(), Choice{})
 	require.NoError(t, err)
@@ -82,14 +88,12 @@ func TestDataByFile(t *testing.T) {
 // run, and both commands lead to their end.
 func TestBrokenOffByFile(t *testing.T) {
 	t.Parallel()
-	crash := errors.New("crash")
 	points := map[string]int{}
 	for _, from := range []string{"stock", "installed", "updated"} {
 		for _, verb := range []string{"install", "remove"} {
 			for _, then := range []string{"install", "remove"} {
 				for n := 1; ; n++ {
-					w := newWorld(t)
-					w.tarball("usr/local", stockServer)
+					w := newFolder(t)
 					if from != "stock" {
 						require.NoError(t, w.install(Options{}))
 					}
@@ -97,19 +101,9 @@ func TestBrokenOffByFile(t *testing.T) {
 						w.write(lib+"llama-server", nextServer, 0o755)
 					}
 					w.write("kit/kvtier-llama-server", newServer, 0o755)
-					left := n
-					w.Change = func(string) error {
-						if left--; left <= 0 {
-							return crash
-						}
-						return nil
-					}
-					err := w.do(verb)
-					w.Change = nil
-					if err == nil {
+					if !w.breakOff(n, func() error { return w.do(verb, Options{}) }) {
 						break // no change more
 					}
-					require.ErrorIs(t, err, crash)
 					points[verb]++
 					want := stockServer
 					if from == "updated" {
@@ -117,7 +111,7 @@ func TestBrokenOffByFile(t *testing.T) {
 					}
 					w.requireRuns(want)
 					_ = w.state() // it fails on no tree
-					require.NoError(t, w.do(then), "%s, %s broken off before change %d, then %s", from, verb, n, then)
+					require.NoError(t, w.do(then, Options{}), "%s, %s broken off before change %d, then %s", from, verb, n, then)
 					w.requireRuns(want)
 					if then == "install" {
 						require.Equal(t, Installed, w.state().State)
@@ -136,13 +130,6 @@ func TestBrokenOffByFile(t *testing.T) {
 	require.Greater(t, points["remove"], 5)
 }
 
-func (w *world) do(verb string) error {
-	if verb == "install" {
-		return w.install(Options{})
-	}
-	return w.remove()
-}
-
 // requireRuns: llama-server is the stock one, or ours before the stock one.
 func (w *world) requireRuns(stock string) {
 	w.t.Helper()
@@ -155,8 +142,7 @@ func (w *world) requireRuns(stock string) {
 // TestUpdateOfOllama: an update's llama-server is never replaced by the older one.
 func TestUpdateOfOllama(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.tarball("usr/local", stockServer)
+	w := newFolder(t)
 	require.NoError(t, w.install(Options{}))
 	w.write(lib+"llama-server", nextServer, 0o755)
 	s := w.state()
@@ -181,8 +167,7 @@ func TestUpdateOfOllama(t *testing.T) {
 // TestCheckFails: without a llama-server that runs, the stock one comes back.
 func TestCheckFails(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.tarball("usr/local", stockServer)
+	w := newFolder(t)
 	before := w.tree()
 	w.broken = w.at(lib + "llama-server")
 	err := w.install(Options{})
@@ -275,12 +260,11 @@ func TestHostileTrees(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for verb, want := range map[string]string{"install": tc.install, "remove": tc.remove} {
-				w := newWorld(t)
-				w.tarball("usr/local", stockServer)
+				w := newFolder(t)
 				tc.lay(w)
 				before := w.tree()
 				require.Equal(t, tc.state, w.state().State)
-				err := w.do(verb)
+				err := w.do(verb, Options{})
 				if want == "-" {
 					require.NoError(t, err)
 					require.Equal(t, before, w.tree())
@@ -308,8 +292,7 @@ func TestHostileTrees(t *testing.T) {
 // TestStalePlan: a plan is not carried out on other files than those that it was made for.
 func TestStalePlan(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.tarball("usr/local", stockServer)
+	w := newFolder(t)
 	p, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
 	require.NoError(t, err)
 	require.NoError(t, w.install(Options{}), "somebody else's")
@@ -380,8 +363,7 @@ func TestMacOS(t *testing.T) {
 // libraries beside it, so the link is kept as a link.
 func TestLinkedServer(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.tarball("usr/local", stockServer)
+	w := newFolder(t)
 	require.NoError(t, os.Rename(w.at(lib+"llama-server"), w.at("usr/local/bin/llama-server")))
 	require.NoError(t, os.Symlink("../../bin/llama-server", w.at(lib+"llama-server")))
 	before := w.tree()
@@ -406,8 +388,7 @@ func TestFoldersThatCannotBeChanged(t *testing.T) {
 		{1000, syscall.EROFS, "/lib/ollama is on a filesystem that is mounted read-only"},
 		{0, syscall.EACCES, "/lib/ollama cannot be changed: permission denied"},
 	} {
-		w := newWorld(t)
-		w.tarball("usr/local", stockServer)
+		w := newFolder(t)
 		w.UID = tc.uid
 		w.Access = func(string) error { return tc.err }
 		before := w.tree()
@@ -425,10 +406,35 @@ func TestProgramsOfOthers(t *testing.T) {
 		func(w *world) { require.NoError(t, os.Chmod(w.at(lib+"llama-server"), 0o775)) },
 		func(w *world) { w.owner = w.UID + 1 },
 	} {
-		w := newWorld(t)
-		w.tarball("usr/local", stockServer)
+		w := newFolder(t)
 		lay(w)
 		require.NoError(t, w.install(Options{}))
 		require.Empty(t, w.ran)
+	}
+}
+
+// TestFileThatWasExchanged: root works in a folder of another user, who exchanges a file between
+// root's look and root's read. root reads no other file, and waits for no pipe.
+func TestFileThatWasExchanged(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "shadow")
+	require.NoError(t, os.WriteFile(secret, []byte("root:secret"), 0o600))
+	for name, exchange := range map[string]func(path string) error{
+		"a link":       func(path string) error { return os.Symlink(secret, path) },
+		"another name": func(path string) error { return os.Link(secret, path) },
+		"a pipe":       func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"a file":       func(path string) error { return os.WriteFile(path, []byte("another"), 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, serverName)
+			require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755))
+			info, err := os.Lstat(path)
+			require.NoError(t, err)
+			require.NoError(t, os.Rename(path, path+".old"))
+			require.NoError(t, exchange(path))
+
+			_, err = digestOf(path, info)
+			require.ErrorContains(t, err, "was replaced while it was looked at")
+		})
 	}
 }

@@ -4,7 +4,6 @@ package install
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,8 +28,7 @@ BindReadOnlyPaths=-/usr/local/lib/kvtier/llama-server:/usr/local/lib/ollama/llam
 `
 
 func newService(t *testing.T) *world {
-	w := newWorld(t)
-	w.tarball("usr/local", stockServer)
+	w := newFolder(t)
 	w.service("usr/local")
 	return w
 }
@@ -110,7 +108,6 @@ func TestDocumentShowsTheDropIn(t *testing.T) {
 // their end, and Ollama's own folder never changes.
 func TestBrokenOffForAService(t *testing.T) {
 	t.Parallel()
-	crash := errors.New("crash")
 	points := 0
 	for _, verb := range []string{"install", "remove"} {
 		for _, then := range []string{"install", "remove"} {
@@ -120,28 +117,19 @@ func TestBrokenOffForAService(t *testing.T) {
 				if verb == "remove" {
 					require.NoError(t, w.install(Options{}))
 				}
-				left := n
-				w.Change = func(string) error {
-					if left--; left <= 0 {
-						return crash
-					}
-					return nil
-				}
-				err := w.doFor(verb)
-				w.Change = nil
-				if err == nil {
+				opt := Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": w.at("fast/kv/pages")}}
+				if !w.breakOff(n, func() error { return w.do(verb, opt) }) {
 					break
 				}
-				require.ErrorIs(t, err, crash)
 				points++
 				require.Equal(t, stockServer, w.read(lib+"llama-server"))
 				w.mount() // as the next start does
 				s := w.state()
 				require.Contains(t, []state{None, Interrupted, Installed}, s.State, s.Hints)
-				require.NoError(t, w.doFor(then), "%s broken off before change %d, then %s", verb, n, then)
+				require.NoError(t, w.do(then, opt), "%s broken off before change %d, then %s", verb, n, then)
 				if then == "install" {
 					require.Equal(t, Installed, w.state().State)
-					require.NoError(t, w.doFor("remove"))
+					require.NoError(t, w.remove())
 				}
 				require.Equal(t, None, w.state().State)
 				require.Equal(t, before, w.tree(), "%s broken off before change %d, then %s", verb, n, then)
@@ -149,13 +137,6 @@ func TestBrokenOffForAService(t *testing.T) {
 		}
 	}
 	require.Greater(t, points, 30)
-}
-
-func (w *world) doFor(verb string) error {
-	if verb == "install" {
-		return w.install(Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": w.at("fast/kv/pages")}})
-	}
-	return w.remove()
 }
 
 // TestSettingsStay: an install without flags keeps the settings of the one before.
@@ -417,4 +398,31 @@ func TestServerURL(t *testing.T) {
 	} {
 		require.Equal(t, want, serverURL(value), value)
 	}
+}
+
+// TestServed: the variables are those that the service has, also without an answer of systemd.
+func TestServed(t *testing.T) {
+	t.Parallel()
+	w := newService(t)
+	_, ok := w.Served(t.Context())
+	require.False(t, ok)
+
+	require.NoError(t, w.install(Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL_GB": "7"}}))
+	w.later = "OLLAMA_KV_TIER_LOCAL_GB=9 OLLAMA_MODELS=/models"
+	s, ok := w.Served(t.Context())
+	require.True(t, ok)
+	require.Equal(t, Served{Service: "ollama.service", User: w.show["User"], Variables: map[string]string{
+		"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": w.at("var/lib/kvtier/pages"), "OLLAMA_KV_TIER_LOCAL_GB": "9", "OLLAMA_MODELS": "/models",
+	}}, s)
+
+	w.broken = "systemctl"
+	s, ok = w.Served(t.Context())
+	require.True(t, ok)
+	require.Equal(t, "7", s.Variables["OLLAMA_KV_TIER_LOCAL_GB"])
+	require.Empty(t, s.User)
+
+	w.broken = ""
+	w.write("etc/systemd/system/other.service.d/kvtier.conf", w.read(dropInFile), 0o644)
+	_, ok = w.Served(t.Context())
+	require.False(t, ok, "one of two")
 }

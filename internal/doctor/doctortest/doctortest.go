@@ -4,13 +4,19 @@ package doctortest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/doctor"
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/machine/machinetest"
+	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -58,4 +64,137 @@ func (m *Machine) Telemetry(_ context.Context, root string) (telemetry.State, er
 		return s, errors.New("no collector has run for " + root)
 	}
 	return s, nil
+}
+
+// Places of a healthy machine.
+const (
+	Root       = "/var/lib/ollama-kv"
+	Remote     = "/mnt/kv/pages"
+	Executable = "/opt/kvtier/bin/ollama"
+	PID        = "4211"
+	RunnerPID  = "4300"
+	OllamaUID  = 998
+)
+
+// Unit holds the properties of the service of a healthy machine.
+func Unit() map[string]string {
+	return map[string]string{
+		"LoadState": "loaded", "MainPID": PID, "User": "ollama", "DynamicUser": "no", "NeedDaemonReload": "no",
+		"ExecStart":   "{ path=" + Executable + " ; argv[]=" + Executable + " serve ; ignore_errors=no }",
+		"Environment": "OLLAMA_KV_TIERING=1 OLLAMA_KV_TIER_LOCAL=" + Root + " OLLAMA_KV_TIER_LOCAL_GB=200 OLLAMA_KV_TIER_REMOTE=" + Remote + " OLLAMA_KV_TIER_REMOTE_GB=1000",
+		"PrivateTmp":  "no", "ProtectSystem": "no", "ProtectHome": "no", "ReadWritePaths": "", "StateDirectory": "",
+	}
+}
+
+// SetUnit gives the service properties. The running process gets the variables, too.
+func (m *Machine) SetUnit(props map[string]string) {
+	var out strings.Builder
+	for name, value := range props {
+		out.WriteString(name + "=" + value + "\n")
+	}
+	m.Outputs["systemctl show ollama.service"] = out.String()
+	m.SetProcess(props["Environment"] + " HOME=/usr/share/ollama")
+}
+
+// SetProcess gives the service's process variables, separated by spaces.
+func (m *Machine) SetProcess(variables string) {
+	m.Write("/proc/"+PID+"/environ", strings.ReplaceAll(variables, " ", "\x00")+"\x00", OllamaUID)
+}
+
+// With returns the properties of a service with other variables.
+func With(environment string) map[string]string {
+	u := Unit()
+	u["Environment"] = environment
+	return u
+}
+
+// Disk is a large disk, half of it free.
+func Disk() machine.Disk {
+	return machine.Disk{Total: 4e12, Free: 2e12, Inodes: 1e8, InodesFree: 9e7}
+}
+
+// mountinfo of a healthy machine.
+const mountinfo = `22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+30 22 8:17 / /var/lib/ollama-kv rw,relatime - ext4 /dev/sdb1 rw
+31 22 0:50 / /mnt/kv rw,nosuid - nfs4 nas:/kv rw,vers=4.2,soft,timeo=50,lookupcache=pos
+`
+
+// Mount replaces text in the machine's mounts, and in those of the service.
+func (m *Machine) Mount(old, new string) {
+	text := strings.ReplaceAll(mountinfo, old, new)
+	m.Write("/proc/self/mountinfo", text, 0)
+	m.Write("/proc/"+PID+"/mountinfo", text, 0)
+}
+
+// Healthy is a machine without any problem: a patched Ollama in a service, with both tiers, that
+// root looks at.
+func Healthy() *Machine {
+	m := &Machine{
+		System: machinetest.New(), Time: time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC),
+		Probes:   map[string]error{},
+		Statuses: []install.Status{{Executable: Executable, Ollama: "0.16.1", State: install.Unsupported, Tiering: "off", Service: "ollama.service"}},
+		States:   map[string]telemetry.State{},
+	}
+	m.Me, m.Set["HOME"] = machine.Account{UID: 0, Name: "root", Home: "/root"}, "/root"
+	for _, point := range []string{"/", Root, "/mnt/kv"} {
+		m.Disks[point] = Disk()
+	}
+	m.Accounts = []machine.Account{
+		{UID: 0, Name: "root", Home: "/root"}, {UID: OllamaUID, Name: "ollama", Home: "/usr/share/ollama"}, {UID: 1000, Name: "ann", Home: "/home/ann"},
+	}
+	m.Programs["systemctl"] = "/usr/bin/systemctl"
+	m.Ours[Executable] = true
+	m.Write("/proc/"+PID+"/cmdline", Executable+"\x00serve\x00", OllamaUID)
+	m.Write("/proc/"+PID+"/status", "Name:\tollama\nPPid:\t1\nUid:\t998\t998\t998\t998\n", OllamaUID)
+	m.Symlink("/proc/"+PID+"/exe", Executable)
+	m.Write("/proc/"+RunnerPID+"/cmdline", Executable+"\x00runner\x00--port\x0012345\x00", OllamaUID)
+	m.Write("/proc/"+RunnerPID+"/status", "PPid:\t"+PID+"\nUid:\t998\t998\t998\t998\n", OllamaUID)
+	m.Symlink("/proc/"+RunnerPID+"/exe", Executable)
+	m.SetUnit(Unit())
+	m.Mount("", "")
+	m.Write("/etc/fstab", "nas:/kv /mnt/kv nfs4 soft 0 0\n", 0)
+	m.Write(Executable, "", 0)
+	m.Dir(Root, OllamaUID)
+	m.Dir(Remote, OllamaUID)
+	m.addPages(Root, strings.Repeat("ab", 32))
+	m.Ledger(Root, ledger.Ledger{Schema: 1, Bytes: 5e9, Counts: 1})
+	m.States[Root] = State()
+	return m
+}
+
+// addPages adds a fingerprint to a root.
+func (m *Machine) addPages(root, key string) {
+	text, err := json.Marshal(tier.Manifest{Schema: 1, Fingerprint: key, PageTokens: 256, Identity: map[string]string{tierenv.KeyWeights: "aa11"}})
+	if err != nil {
+		panic(err)
+	}
+	dir := root + "/v1/" + key
+	m.Dir(root+"/v1", m.Files[root].UID)
+	m.Dir(dir, m.Files[root].UID)
+	m.Dir(dir+"/0a", m.Files[root].UID)
+	m.Write(dir+"/manifest.json", string(text), m.Files[root].UID)
+	m.Write(dir+"/0a/0a11.kvp", "", m.Files[root].UID)
+}
+
+// Ledger writes the ledger of a root.
+func (m *Machine) Ledger(root string, l ledger.Ledger) {
+	text, err := json.Marshal(l)
+	if err != nil {
+		panic(err)
+	}
+	m.Write(root+"/v1/usage.json", string(text)+"\n00000000\n", m.Files[root].UID)
+}
+
+// State is the state of a collector with a good hit rate.
+func State() telemetry.State {
+	totals := map[string]float64{
+		telemetry.Series("ollama_kv_prompt_tokens_total", "source", telemetry.PlaceLocal):   900_000,
+		telemetry.Series("ollama_kv_prompt_tokens_total", "source", telemetry.PlaceCompute): 100_000,
+	}
+	return telemetry.State{
+		Version: 1, Root: Root, Live: true, Since: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC),
+		Models:    []telemetry.ModelState{{Model: telemetry.Model{Weights: "aa11"}, Totals: totals}},
+		Processes: []telemetry.ProcessState{{Process: telemetry.Process{PID: 4300}, Model: telemetry.Model{Weights: "aa11", Name: "qwen3"}, Gauges: map[string]float64{}}},
+		Tiers:     []telemetry.Tier{{Name: tier.Local, Root: Root}},
+	}
 }

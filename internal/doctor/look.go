@@ -5,11 +5,75 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/internal/machine"
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/telemetry"
 )
+
+// Options say where to look.
+type Options struct {
+	// Root and Remote are directories of pages that were named; the servers' variables do not
+	// count then. Empty: those of the servers, or else those of this program's variables.
+	Root, Remote string
+	// LocalGB and RemoteGB are their budgets as variables have them, or empty.
+	LocalGB, RemoteGB string
+	Service           string        // systemd unit; empty for ollama.service
+	Limit             time.Duration // of each wait; 0 for LimitDefault
+}
+
+// LimitDefault bounds each wait: a disk that sleeps needs some seconds.
+const LimitDefault = 10 * time.Second
+
+// Look looks at a machine. It ends soon after its context, and after four times the
+// limit at most: some questions need the answers of others.
+func Look(ctx context.Context, env Environment, opt Options) Report {
+	if opt.Limit <= 0 {
+		opt.Limit = LimitDefault
+	}
+	return gather(ctx, env, opt).judge()
+}
+
+// asker asks questions that may hang, side by side.
+type asker struct {
+	ctx   context.Context
+	limit time.Duration
+	wg    sync.WaitGroup
+	mu    sync.Mutex
+	slow  []string // questions without an answer
+}
+
+// ask runs a question in a goroutine of its own, and hands its answer over if it comes in
+// time. A question uses nothing that others write, because it may be left behind.
+func ask[T any](a *asker, name string, question func(context.Context) T, answer func(T)) {
+	a.wg.Add(1)
+	go func() {
+		defer a.wg.Done()
+		ctx, cancel := context.WithTimeout(a.ctx, a.limit)
+		defer cancel()
+		v, err := steady.Do(a.ctx, new(steady.Guard), steady.Wait{Most: a.limit + grace, Grace: grace},
+			func() (T, error) { return question(ctx), nil }, func(T, error) {})
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if err != nil {
+			a.slow = append(a.slow, name)
+			return
+		}
+		answer(v)
+	}()
+}
+
+// grace is the time for which a question may go on after its context: a program that was
+// killed has to end.
+const grace = 500 * time.Millisecond
+
+// wait returns when all questions are answered or given up.
+func (a *asker) wait() {
+	a.wg.Wait()
+	slices.Sort(a.slow)
+}
 
 // scene is all that is known of a machine. Checks only read it.
 type scene struct {
@@ -56,7 +120,7 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 	}
 	for i := range s.stores {
 		st := &s.stores[i]
-		if root := st.settings.local; root != "" {
+		if root := st.settings.Local; root != "" {
 			askState(second, e, st, root)
 		}
 		s.askPlace(second, e, owners[i], st.local) // an answer replaces the place
@@ -97,15 +161,15 @@ func (s *scene) askPlace(a *asker, e Environment, owner int, p *place) {
 func (s *scene) storesOf() []store {
 	var all []store
 	add := func(set settings, server int) {
-		at := slices.IndexFunc(all, func(o store) bool { return o.settings.local == set.local && o.settings.remote == set.remote })
+		at := slices.IndexFunc(all, func(o store) bool { return o.Local == set.Local && o.Remote == set.Remote })
 		if at < 0 {
 			at = len(all)
 			st := store{settings: set}
-			if set.local != "" {
-				st.local = &place{tier: localTier, path: set.local}
+			if set.Local != "" {
+				st.local = &place{tier: localTier, path: set.Local}
 			}
-			if set.remote != "" {
-				st.remote = &place{tier: remoteTier, path: set.remote}
+			if set.Remote != "" {
+				st.remote = &place{tier: remoteTier, path: set.Remote}
 			}
 			all = append(all, st)
 		}
@@ -123,11 +187,11 @@ func (s *scene) storesOf() []store {
 	}
 	for i, server := range s.servers {
 		set := s.settingsOf(server)
-		if !set.on || server.Kind == machine.ByDocker && server.Host(set.local) == "" {
+		if !set.on || server.Kind == machine.ByDocker && server.Host(set.Local) == "" {
 			continue
 		}
 		if server.Kind == machine.ByDocker {
-			set.local, set.remote = server.Host(set.local), server.Host(set.remote)
+			set.Local, set.Remote = server.Host(set.Local), server.Host(set.Remote)
 		}
 		add(set, i)
 	}
@@ -144,7 +208,7 @@ func (s *scene) storesOf() []store {
 
 // serverOf returns the server that keeps its pages in a directory, or -1.
 func (s *scene) serverOf(root string) int {
-	return slices.IndexFunc(s.servers, func(o server) bool { return s.settingsOf(o).local == root })
+	return slices.IndexFunc(s.servers, func(o server) bool { return s.settingsOf(o).Local == root })
 }
 
 // settingsOf reads a server's variables. A runner knows the directory that its server chose.
