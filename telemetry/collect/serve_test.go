@@ -381,14 +381,13 @@ func TestWordsThatAreRemoved(t *testing.T) {
 	require.Equal(t, 2, with())
 	all[1].report()
 	require.Equal(t, 2, with(), "nothing has changed")
-	later := time.Now().Add(time.Minute)
 	for range 2 {
-		all[1].source.Meter.Prompt(telemetry.Prompt{At: later, Tokens: 9, Computed: 9})
+		all[1].source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 9, Computed: 9})
 		all[1].report()
 		require.Equal(t, 2, with())
 		require.NotContains(t, unzipped(t, s.path(all[1].name+wordsEnd)), "1000002")
 	}
-	all[1].source.Meter.Prompt(telemetry.Prompt{At: later, Tokens: 9, Computed: 9, Miss: &telemetry.Miss{Cause: telemetry.CauseDiffers, Words: &telemetry.Words{Is: []int32{5}}}})
+	all[1].source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 9, Computed: 9, Miss: &telemetry.Miss{Cause: telemetry.CauseDiffers, Words: &telemetry.Words{Is: []int32{5}}}})
 	all[1].report()
 	require.Equal(t, 3, with())
 	require.Equal(t, 9.0, total(readState(t, s.root), promptsTotal), "counts stay")
