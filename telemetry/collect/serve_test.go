@@ -87,17 +87,6 @@ func TestStateWithoutACollector(t *testing.T) {
 	require.Equal(t, 3.0, total(again, promptsTotal))
 }
 
-// TestAReaderAddsProcessesThatHaveEnded, where no collector does.
-func TestAReaderAddsProcessesThatHaveEnded(t *testing.T) {
-	s := newSite(t)
-	p := s.process(1)
-	p.count(3)
-	p.end()
-	require.Equal(t, 3.0, total(readState(t, s.root), promptsTotal))
-	require.Equal(t, settled, s.names())
-	require.Equal(t, 3.0, total(readState(t, s.root), promptsTotal))
-}
-
 // Of many processes one collects, and each of the others takes over when its turn comes.
 func TestOneCollectsAtATime(t *testing.T) {
 	root := newRoot(t)
