@@ -77,28 +77,6 @@ func TestPlanReadsWhatNobodyKnows(t *testing.T) {
 	require.Zero(t, r.Plan(Chain{}))
 }
 
-// A slow remote with a fast GPU computes; a slow CPU reads even from a slow remote.
-func TestPlanWeighsReadingAgainstComputing(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		token float64
-		rate  float64
-		want  int
-	}{
-		{"fast GPU, slow remote", 1.0 / 5000, 50 * MB, 0},
-		{"fast GPU, fast remote", 1.0 / 5000, 1 * GB, 16},
-		{"old GPU, slow remote", 1.0 / 300, 50 * MB, 16},
-		{"CPU, very slow remote", 1.0 / 30, 10 * MB, 16},
-		{"CPU, hopeless remote", 1.0 / 30, 1 * MB, 0},
-	} {
-		r := newRates(newClock())
-		m := machine{token: c.token, tiers: map[string]float64{"remote": c.rate}}
-		m.compute(r, 0, 4096)
-		m.learn(r, "remote")
-		require.Equal(t, c.want, r.Plan(Chain{Pages: pagesOf("remote", 16)}), c.name)
-	}
-}
-
 // A token costs more near the end of a long prompt than near its beginning.
 func TestPlanKnowsThatPositionsDiffer(t *testing.T) {
 	r := newRates(newClock())
@@ -107,20 +85,6 @@ func TestPlanKnowsThatPositionsDiffer(t *testing.T) {
 	m.learn(r, "remote")
 	require.Zero(t, r.Plan(Chain{Pages: pagesOf("remote", 4)}))
 	require.Equal(t, 124, r.Plan(Chain{Base: 4 * testPageTokens, Pages: pagesOf("remote", 128)[4:]}))
-}
-
-// Pages of a chain may lie in several tiers, and are read only as far as reading pays.
-func TestPlanStopsWhereATierIsSlow(t *testing.T) {
-	r := newRates(newClock())
-	m := machine{token: 1e-3, tiers: map[string]float64{"local": 1 * GB, "remote": 10 * MB}}
-	m.compute(r, 0, 4096)
-	m.learn(r, "local")
-	m.learn(r, "remote")
-	pages := append(pagesOf("local", 6), pagesOf("remote", 16)[6:]...)
-	require.Equal(t, 6, r.Plan(Chain{Pages: pages}))
-	pages = pagesOf("local", 32)
-	pages[6].Tier = "remote"
-	require.Equal(t, 32, r.Plan(Chain{Pages: pages}), "one slow page is worth reading for many quick ones after it")
 }
 
 // The plan is the best possible, for any costs.

@@ -100,7 +100,7 @@ func (c *cluster) writer(m *machine, number int, args ...string) *process {
 }
 
 // stopBoth ends two writers and returns their numbers. Neither continues long without the other.
-func (c *cluster) stopBoth(a, b *process) (writeReport, writeReport) {
+func (c *cluster) stopBoth(a, b *process) (wire.WriteReport, wire.WriteReport) {
 	c.t.Helper()
 	c.sh(a.m, "touch /tmp/stop")
 	c.sh(b.m, "touch /tmp/stop")
@@ -108,39 +108,21 @@ func (c *cluster) stopBoth(a, b *process) (writeReport, writeReport) {
 }
 
 // stop ends a writer and returns its numbers.
-func (c *cluster) stop(p *process) writeReport {
+func (c *cluster) stop(p *process) wire.WriteReport {
 	c.t.Helper()
 	c.sh(p.m, "touch /tmp/stop")
-	r := result[writeReport](c, p)
+	r := result[wire.WriteReport](c, p)
 	c.t.Logf("writer on %s: %+v", p.m.name, r)
 	require.Zero(c.t, r.Damaged)
 	return r
 }
 
-// writeReport, readReport and usageReport are the results of the guest's write, read and usage.
-type writeReport struct {
-	Puts, PutErrors, Demoted, Evicted, TierErrors, Damaged uint64
-	RemoteBooked                                           int64
-	LongestPut                                             string
-	Down                                                   bool
-}
-
-type readReport struct {
-	Found, Missing, Failed int
-	Damaged                uint64
-}
-
-type usageReport struct {
-	Most  int64
-	Files map[string]int64
-}
-
 // read reads all pages of a writer on a machine that has none of them in its local directory.
-func (c *cluster) read(m *machine, number int, wrote writeReport) readReport {
+func (c *cluster) read(m *machine, number int, wrote wire.WriteReport) wire.ReadReport {
 	c.t.Helper()
 	c.sh(m, "rm -rf /tmp/local")
 	p := c.begin(m, "/init", "read", "-remote", root, "-local-bytes", fmt.Sprint(64<<20), "-writer", fmt.Sprint(number), "-pages", fmt.Sprint(wrote.Puts+wrote.PutErrors))
-	r := result[readReport](c, p)
+	r := result[wire.ReadReport](c, p)
 	c.t.Logf("pages of writer %d, read by %s: %+v", number, m.name, r)
 	require.Zero(c.t, r.Damaged)
 	require.Zero(c.t, r.Failed)
@@ -197,7 +179,7 @@ func (c *cluster) fillTogether(kind string) {
 	c.moved(b, pages)
 	wroteA, wroteB := c.stopBoth(a, b)
 	c.sh(c.server, "touch /tmp/stop")
-	most := result[usageReport](c, watcher)
+	most := result[wire.UsageReport](c, watcher)
 	c.t.Logf("at most %d KiB of %d KiB", most.Most>>10, budget>>10)
 	require.LessOrEqual(c.t, most.Most, int64(budget), "%v", most.Files)
 	// The pages of the machine whose clock is behind are the first to go.
@@ -283,7 +265,7 @@ func testRefusedWrites(t *testing.T, c *cluster) {
 				defer c.export(writable)
 				c.waitFor(a, refused)
 				if options == "ro,no_root_squash" {
-					known := c.read(c.b, 1, writeReport{Puts: 3})
+					known := c.read(c.b, 1, wire.WriteReport{Puts: 3})
 					require.Positive(t, known.Found, "it can be read")
 				}
 				c.export(writable)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -128,11 +129,7 @@ func (p *packages) libraries(programs ...string) ([]string, error) {
 			}
 		}
 	}
-	var paths []string
-	for path := range found {
-		paths = append(paths, path)
-	}
-	return paths, nil
+	return slices.Collect(maps.Keys(found)), nil
 }
 
 // library finds a library by its name.

@@ -28,54 +28,6 @@ func TestKVBytesPerToken(t *testing.T) {
 	}
 }
 
-// TestHybridLayers: layers without K/V have no tensors of attention.
-func TestHybridLayers(t *testing.T) {
-	for arch, tensor := range map[string]string{"lfm2": "shortconv.conv", "qwen3next": "ssm_conv1d"} {
-		s := small(arch)
-		s.Layers = 5
-		model := decode(t, write(t, s))
-		require.Equal(t, []uint64{0, 2, 0, 2, 0}, model.KV().HeadCountKV(), arch)
-		for i := range s.Layers {
-			require.Len(t, model.Tensors().Items(block(i, tensor)), (i+1)%2, arch)
-			require.Len(t, model.Tensors().Items(block(i, "attn_k")), i%2, arch)
-		}
-	}
-}
-
-// TestNemotronHLayers: each layer is of one of three kinds, which the file shows by the
-// missing parts.
-func TestNemotronHLayers(t *testing.T) {
-	s := small("nemotron_h")
-	s.Layers = 5
-	model := decode(t, write(t, s))
-	width := s.WithDefaults().FFN
-	require.Equal(t, []uint64{0, 0, 2, 0, 0}, model.KV().HeadCountKV())
-	require.Equal(t, []uint32{0, uint32(width), 0, uint32(width), 0}, model.KV().Uints("feed_forward_length"))
-	for i, tensor := range []string{"ssm_in", "ffn_up", "attn_k", "ffn_up", "ssm_in"} {
-		require.Len(t, model.Tensors().Items(block(i, tensor)), 1)
-	}
-	require.EqualValues(t, 2*2*32*2, s.KVBytesPerToken())
-}
-
-// TestGemma4Layers: K/V of layers with a window have another shape than K/V of
-// those without, which have no projection for values.
-func TestGemma4Layers(t *testing.T) {
-	s := small("gemma4")
-	tensors := decode(t, write(t, s)).Tensors()
-	shapes := func(name string) (shapes [][]uint64) {
-		for _, tensor := range tensors.Items(name) {
-			shapes = append(shapes, tensor.Shape)
-		}
-		return shapes
-	}
-	require.Equal(t, [][]uint64{{64, 2 * 16}}, shapes("blk.0.attn_k.weight"))
-	require.Equal(t, [][]uint64{{64, 2 * 16}}, shapes("blk.0.attn_v.weight"))
-	require.Equal(t, [][]uint64{{64, 1 * 32}}, shapes("blk.1.attn_k.weight"))
-	require.Empty(t, shapes("blk.1.attn_v"))
-	require.Empty(t, shapes("blk.2.attn_k"))
-	require.Empty(t, shapes("blk.3.attn_k"))
-}
-
 // TestSpacedMerges: merges have the spelling of tokens.
 func TestSpacedMerges(t *testing.T) {
 	kv := decode(t, write(t, small("gemma4"))).KV()
@@ -125,17 +77,6 @@ func TestMllamaLayers(t *testing.T) {
 		cross := mllama(s).metadata["attention.cross_attention_layers"]
 		require.NotEmpty(t, cross)
 		require.NotContains(t, cross, int32(layers-1))
-	}
-}
-
-// TestEmbeddingsOfImageTokens: the engine looks up image tokens with any vocabulary.
-func TestEmbeddingsOfImageTokens(t *testing.T) {
-	for arch, want := range map[string]int{"gemma3-vision": 256001, "mllama": 128257, "mistral3": 600} {
-		path := write(t, small(arch))
-		tensors := decode(t, path).Tensors()
-		require.EqualValues(t, want, tensors.Items(embeddingTensor)[0].Shape[1])
-		require.EqualValues(t, 600, tensors.Items(outputTensor)[0].Shape[1])
-		require.NotZero(t, decode(t, path).KV().Uint("vision.block_count"))
 	}
 }
 

@@ -2,6 +2,7 @@ package testmodel
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/ollama/ollama/fs/ggml"
@@ -103,16 +104,14 @@ func gptossForLlamaCpp(s Shape, l *layout) {
 // latentForLlamaCpp: a row of the cache is the latent vector and the rotary part. Queries are
 // not compressed.
 func latentForLlamaCpp(s Shape, l *layout) {
-	for key, value := range (ggml.KV{
+	maps.Copy(l.metadata, ggml.KV{
 		"attention.q_lora_rank":      uint32(0),
 		"attention.key_length":       uint32(latentRank(s) + latentRope(s)),
 		"attention.value_length":     uint32(latentRank(s)),
 		"attention.key_length_mla":   uint32(s.HeadDim),
 		"attention.value_length_mla": uint32(s.HeadDim),
 		"expert_shared_count":        uint32(1),
-	}) {
-		l.metadata[key] = value
-	}
+	})
 }
 
 // gemma4ForLlamaCpp: the number of K/V heads is listed by layer, and layers without a window

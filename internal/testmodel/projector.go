@@ -2,6 +2,7 @@ package testmodel
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"strings"
 
@@ -27,9 +28,7 @@ func WriteProjector(path string, s Shape) error {
 		"vision.image_mean":     []float32{0.5, 0.5, 0.5},
 		"vision.image_std":      []float32{0.5, 0.5, 0.5},
 	}
-	for key, value := range v.metadata() {
-		metadata[key] = value
-	}
+	maps.Copy(metadata, v.metadata())
 	patches := (v.image / v.patch) * (v.image / v.patch)
 	matrices := []matrix{
 		v.patchEmbedding("v.patch_embd.weight"),

@@ -40,18 +40,3 @@ func TestCodes(t *testing.T) {
 		}
 	}
 }
-
-func TestField(t *testing.T) {
-	for _, f := range []field{keyField, valueField} {
-		ones := 0
-		for a := 1; a < 1<<f.bits; a++ {
-			// Products of nonzero elements are nonzero exactly in a field.
-			for b := 1; b < 1<<f.bits; b++ {
-				require.NotZero(t, f.multiply(a, b))
-				require.Less(t, f.multiply(a, b), 1<<f.bits)
-			}
-			ones += f.trace(a)
-		}
-		require.Equal(t, 1<<f.bits/2, ones)
-	}
-}

@@ -2,7 +2,6 @@ package testmodel
 
 import (
 	"math"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -53,20 +52,4 @@ func TestRecallRotation(t *testing.T) {
 			angle *= step
 		}
 	}
-}
-
-func TestRecallFile(t *testing.T) {
-	first, again := writeRecall(t, Recall{}), writeRecall(t, Recall{})
-	bytes := func(path string) []byte {
-		all, err := os.ReadFile(path)
-		require.NoError(t, err)
-		return all
-	}
-	require.Equal(t, bytes(first), bytes(again))
-
-	model := decode(t, first)
-	kv := model.KV()
-	require.Equal(t, "qwen3", kv.Architecture())
-	require.EqualValues(t, 131072, kv.ContextLength())
-	require.True(t, model.SupportsFlashAttention())
 }

@@ -51,7 +51,7 @@ or a reader where no collector runs, adds its file to totals.json and removes it
     a restart, counts as it is for a day before it is added. Machines that add at the same moment may
     lose a total. Processes of other machines are never shown as running.
   - A person who removes the lock of a process that runs, and not its other files, takes the process
-    out of the state until its next report.
+    out of the state until its next report. With the directory, its counts so far are gone as well.
   - Of the models of a root the first 63 have totals of their own, all later ones share one.
 */
 package collect

@@ -14,7 +14,7 @@ import (
 const forgetMost = time.Second
 
 // Forget removes the latest prompts, with their Words, of all processes whose models are picked. A
-// process that runs goes on with the prompts to come, and does not write earlier ones again.
+// process that runs goes on with the prompts behind its next report, and does not write earlier ones again.
 // A file that does not tell its model is asked for with the zero Model. A file that cannot be removed keeps no other one.
 func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) error {
 	p, err := newPlace(root, Options{}.withDefaults())

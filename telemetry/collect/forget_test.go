@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -62,17 +61,17 @@ func TestWordsThatAreWrittenWhileTheyAreRemoved(t *testing.T) {
 	for step, passed := int32(1), false; !passed; step++ {
 		s := newSite(t)
 		p := s.process(1)
-		prompt := func(at time.Time, token int32) {
+		prompt := func(token int32) {
 			words := &telemetry.Words{Is: []int32{token}}
-			p.source.Meter.Prompt(telemetry.Prompt{At: at, Tokens: 9, Computed: 9, Miss: &telemetry.Miss{Cause: telemetry.CauseDiffers, Words: words}})
+			p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 9, Computed: 9, Miss: &telemetry.Miss{Cause: telemetry.CauseDiffers, Words: words}})
 		}
 		path := s.path(p.name + wordsEnd)
 		if p.report(); step%2 == 0 {
-			prompt(testStart, 1000001)
+			prompt(1000001)
 			p.report()
 			require.Contains(t, unzipped(t, path), "1000001")
 		}
-		prompt(testStart, 1000002)
+		prompt(1000002)
 		forgotten := make(chan error, 1)
 		forget := func() { forgotten <- Forget(t.Context(), s.root, func(telemetry.Model) bool { return true }) }
 		var steps atomic.Int32
@@ -91,7 +90,8 @@ func TestWordsThatAreWrittenWhileTheyAreRemoved(t *testing.T) {
 			forget()
 		}
 		require.NoError(t, <-forgotten)
-		prompt(time.Now().Add(time.Minute), 1000003)
+		p.report()
+		prompt(1000003)
 		p.report()
 		text := unzipped(t, path)
 		require.NotContains(t, text, "1000001", "step %d", step)
@@ -111,39 +111,27 @@ func TestWordsThatAreRemovedTwice(t *testing.T) {
 	for range 3 {
 		require.NoError(t, Forget(t.Context(), s.root, func(telemetry.Model) bool { return true }))
 		for range 2 {
-			p.source.Meter.Prompt(telemetry.Prompt{At: time.Now().Add(time.Minute), Tokens: 9, Computed: 9})
+			p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 9, Computed: 9})
 			p.report()
 			require.NotContains(t, unzipped(t, path), "1000001")
 		}
 	}
 }
 
-// TestWordsThatAreRemovedAtAnUnknownTime: those of before do not come back, and later prompts are told,
-// where the disk's clock is an hour behind or ahead, and where a person has removed the file.
-func TestWordsThatAreRemovedAtAnUnknownTime(t *testing.T) {
-	for _, wrong := range []time.Duration{-time.Hour, time.Hour, 0} {
-		s := newSite(t)
-		p := s.process(1)
-		prompt := func(token int32) {
-			words := &telemetry.Words{Is: []int32{token}}
-			p.source.Meter.Prompt(telemetry.Prompt{At: time.Now(), Tokens: 9, Computed: 9, Miss: &telemetry.Miss{Cause: telemetry.CauseDiffers, Words: words}})
-			p.report()
-		}
-		path := s.path(p.name + wordsEnd)
-		prompt(1000001)
-		if wrong == 0 {
-			require.NoError(t, os.Remove(path))
-		} else {
-			require.NoError(t, Forget(t.Context(), s.root, func(telemetry.Model) bool { return true }))
-			at := time.Now().Add(wrong)
-			require.NoError(t, os.Chtimes(path, at, at))
-		}
-		prompt(1000002)
-		prompt(1000003)
-		text := unzipped(t, path)
-		require.NotContains(t, text, "1000001", wrong)
-		require.Contains(t, text, "1000003", wrong)
-	}
+// TestWordsThatAPersonRemoves do not come back, and those of the next prompt are told.
+func TestWordsThatAPersonRemoves(t *testing.T) {
+	s := newSite(t)
+	p := s.process(1)
+	p.source = wordsSource(1, "", 1000001)
+	p.report()
+	path := s.path(p.name + wordsEnd)
+	require.NoError(t, os.Remove(path))
+	p.report()
+	p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 9, Computed: 9, Miss: &telemetry.Miss{Cause: telemetry.CauseDiffers, Words: &telemetry.Words{Is: []int32{1000002}}}})
+	p.report()
+	text := unzipped(t, path)
+	require.NotContains(t, text, "1000001")
+	require.Contains(t, text, "1000002")
 }
 
 // TestNothingIsForgottenThatNobodyPicks, also no file that cannot be read.

@@ -8,24 +8,19 @@ import (
 	"io"
 	"io/fs"
 	"slices"
-	"time"
 	"unicode/utf8"
 
 	"github.com/kvtier/kvtier/telemetry"
 )
 
 // prompts are the latest prompts of a process in a compressed file. [Forget] puts an empty one in the
-// place of that of a process that runs: prompts up to then, and Words of places that changed then, do
-// not come back.
+// place of that of a process that runs: prompts up to the next report, and Words of places that had
+// changed by then, do not come back.
 type prompts struct {
-	seq     uint64             // of the last prompt that is in the file
-	removed time.Time          // when a file was removed, by the clock of its filesystem, and not later than now
-	gone    uint64             // the last prompt that was in it: that clock, or this one, may have been wrong
-	places  []telemetry.Buster // that changed then, or at an earlier removal
+	seq    uint64             // of the last prompt that was written
+	gone   uint64             // of the last one that was removed
+	places []telemetry.Buster // that had changed by then, or by an earlier removal
 }
-
-// clockTick is more than the time of a file is behind that of the clock.
-const clockTick = 10 * time.Millisecond
 
 // placesMax bounds the places that are remembered.
 const placesMax = 4 * telemetry.BustersMax
@@ -53,9 +48,13 @@ func withoutPrivateWords(all []telemetry.Prompt) {
 	}
 }
 
-// write replaces the file when there are new prompts, under the lock that Forget holds.
+// write replaces the file when there are new prompts, or it was removed, under the lock that Forget holds.
 func (w *prompts) write(p *place, name string, r *telemetry.Report) error {
-	if w.strip(r); len(r.Prompts) == 0 || w.seq == lastOf(r) {
+	if len(r.Prompts) == 0 {
+		return nil
+	}
+	last := r.Prompts[len(r.Prompts)-1].Seq
+	if w.seq == last && !w.removed(p, name) {
 		return nil
 	}
 	lock, err := p.lockFold(foldPatience)
@@ -63,13 +62,11 @@ func (w *prompts) write(p *place, name string, r *telemetry.Report) error {
 		return err
 	}
 	defer lock.Close()
-	info, err := p.fs.Lstat(p.path(name))
-	switch {
-	case err == nil && info.Size() == 0:
-		w.noteRemoved(info.ModTime().Add(clockTick), r)
-	case errors.Is(err, fs.ErrNotExist) && w.seq > 0: // by a person
-		w.noteRemoved(time.Now(), r)
+	if w.removed(p, name) {
+		w.gone, w.places = last, append(w.places, r.Busters...)
+		w.places = w.places[max(0, len(w.places)-placesMax):]
 	}
+	w.strip(r)
 	var data bytes.Buffer
 	text, err := encode(r)
 	if err == nil {
@@ -80,31 +77,21 @@ func (w *prompts) write(p *place, name string, r *telemetry.Report) error {
 	if err == nil {
 		err = p.replace(name, data.Bytes())
 	}
-	if err == nil && len(r.Prompts) > 0 { // else the removal is noted once, and the next prompt is told
-		w.seq = lastOf(r)
+	if err == nil {
+		w.seq = last
 	}
 	return err
 }
 
-func lastOf(r *telemetry.Report) uint64 { return r.Prompts[len(r.Prompts)-1].Seq }
-
-// noteRemoved notes when the file was removed, and leaves all up to then out of a report.
-func (w *prompts) noteRemoved(at time.Time, r *telemetry.Report) {
-	if now := time.Now(); at.After(now) {
-		at = now
-	}
-	if at.After(w.removed) || w.seq > w.gone {
-		w.removed, w.gone, w.places = at, w.seq, append(w.places, r.Busters...)
-		w.places = w.places[max(0, len(w.places)-placesMax):]
-	}
-	w.strip(r)
+// removed reports whether Forget, or a person, has removed the file since it was written.
+func (w *prompts) removed(p *place, name string) bool {
+	info, err := p.fs.Lstat(p.path(name))
+	return err == nil && info.Size() == 0 || errors.Is(err, fs.ErrNotExist) && w.seq > 0
 }
 
+// strip leaves out what was removed.
 func (w *prompts) strip(r *telemetry.Report) {
-	if w.removed.IsZero() {
-		return
-	}
-	r.Prompts = slices.DeleteFunc(r.Prompts, func(p telemetry.Prompt) bool { return p.Seq <= w.gone || !p.At.After(w.removed) })
+	r.Prompts = slices.DeleteFunc(r.Prompts, func(p telemetry.Prompt) bool { return p.Seq <= w.gone })
 	for i, b := range r.Busters {
 		if slices.ContainsFunc(w.places, func(was telemetry.Buster) bool { return b.Words == was.Words }) {
 			r.Busters[i].Words = nil

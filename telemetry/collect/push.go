@@ -6,10 +6,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"maps"
-	"slices"
+	"os"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/proc"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -44,12 +45,12 @@ type pusher struct {
 
 	totals   map[string]float64 // of the latest report
 	lastUsed time.Time          // when they grew
-	reported map[string]float64 // of the last report that was written
-	folded   map[string]float64 // those that were added to the totals of all under former names
+	reported map[string]float64 // of the last report that was written under this name
+	former   map[string]float64 // of those under former names
 }
 
 func newPusher(place *place, source *telemetry.Source, opt Options) *pusher {
-	return &pusher{place: place, source: source, opt: opt, name: newName(), folded: make(map[string]float64)}
+	return &pusher{place: place, source: source, opt: opt, name: newName(), former: make(map[string]float64)}
 }
 
 // newName names the files of one process. No other process ever has the same.
@@ -124,7 +125,7 @@ func (p *pusher) try(last bool) error {
 		return err
 	}
 	numbers.At = at
-	for series, n := range p.folded {
+	for series, n := range p.former {
 		numbers.Totals[series] = max(0, numbers.Totals[series]-n)
 	}
 	data, err := encode(numbers)
@@ -160,36 +161,20 @@ func fit(r *report) ([]byte, error) {
 // timeBytes is more than a time adds to a report.
 const timeBytes = 64
 
-// open takes the lock, also where a person has removed it. Without its lock, this process may have been
-// added to the totals as one that has ended. It then goes on under another name, with what it has
-// counted since.
-func (p *pusher) open() error {
+// open takes the lock. A process whose lock a person has removed may be added to the totals as one that
+// has ended, so it goes on under another name, with what it counts from then on.
+func (p *pusher) open() (err error) {
 	if p.lock != nil && p.holds(p.lock) {
 		return nil
 	}
-	first := p.reported == nil
-	if !first {
-		fold, err := p.lockFold(foldPatience)
-		if err != nil {
-			return err
-		}
-		defer fold.Close()
-		t, _, err := p.readTotals()
-		if err != nil {
-			return err
-		}
-		if slices.Contains(t.Folded, p.name) {
-			for series, n := range p.reported {
-				p.folded[series] += n
-			}
-			p.name, p.prompts.seq = newName(), 0
-		}
-	}
 	if p.lock != nil {
 		p.lock.Close()
+		for series, n := range p.reported {
+			p.former[series] += n
+		}
+		p.lock, p.name, p.reported, p.prompts.seq = nil, newName(), nil, 0
 	}
-	var err error
-	if p.lock, err = p.place.lock(p.name + ownEnd); err == nil && first {
+	if p.lock, err = p.place.lock(p.name + ownEnd); err == nil {
 		_ = folder{place: p.place, log: p.opt.Logger}.fold(p.collects()) // makes the totals; processes that are not added now stay for others
 	}
 	return err
@@ -205,4 +190,18 @@ func (p *pusher) end() {
 	}
 	p.lock.Close()
 	p.lock = nil
+}
+
+// Self describes this process, for a [telemetry.Source]. Self leaves Boot and Start out where
+// the system does not tell them.
+func Self(engine string) telemetry.Process {
+	p := telemetry.Process{PID: os.Getpid(), Engine: engine}
+	stat, err := proc.Read(p.PID)
+	if err != nil {
+		return p
+	}
+	if boot, err := proc.Boot(); err == nil {
+		p.Boot, p.Start = boot, stat.Start
+	}
+	return p
 }

@@ -16,17 +16,6 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// The last report is written at the end.
-func TestLastReport(t *testing.T) {
-	root := newRoot(t)
-	source := testSource(1)
-	p := startPush(t, root, source, func(o *Options) { o.Intervals.Report, o.Intervals.Heartbeat = time.Hour, time.Hour })
-	await(t, "the first", func() bool { s, err := Read(t.Context(), root); return err == nil && len(s.Models) == 1 })
-	source.Meter.Add(promptsTotal, 7)
-	p.stop()
-	require.Equal(t, 7.0, total(readState(t, root), promptsTotal))
-}
-
 // Without a change nothing is written, except seldom, to tell that the process does not hang. Prompts
 // are written when there are new ones alone.
 func TestOnlyChangesAreWritten(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/telemetry"
@@ -143,4 +144,19 @@ func encode(v any) ([]byte, error) {
 	e.SetEscapeHTML(false)
 	err := e.Encode(v)
 	return b.Bytes(), err
+}
+
+// tellSilent says why processes that run report no more, where their directory takes no files: that
+// is also why nothing is stored there.
+func tellSilent(s *telemetry.State, dir string) {
+	why := sync.OnceValue(func() telemetry.Obstacle { return takesNoFiles(dir) })
+	for i := range s.Processes {
+		p := &s.Processes[i]
+		if p.Unstored != nil || s.At.Sub(p.At) < telemetry.SilentAfter {
+			continue
+		}
+		if cause := why(); cause != "" {
+			p.Unstored = &telemetry.Unstored{Cause: cause, Since: p.At}
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -32,10 +33,8 @@ func allowedHost(r *http.Request) bool {
 	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || host == "" || host == "localhost" {
 		return true
 	}
-	for _, ending := range localNames {
-		if strings.HasSuffix(host, ending) {
-			return true
-		}
+	if slices.ContainsFunc(localNames, func(ending string) bool { return strings.HasSuffix(host, ending) }) {
+		return true
 	}
 	own, err := os.Hostname()
 	return err == nil && host == strings.ToLower(own)

@@ -382,51 +382,36 @@ func requireAnswer(t *testing.T, conn net.Conn) {
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 }
 
-// A bounded listener lets no connection in past its bound while the others are being answered, and its
-// end ends a wait for a place.
-func TestBoundedListener(t *testing.T) {
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	b := newBounded(inner, 1)
-	accepted, failed := make(chan net.Conn), make(chan error)
-	connect := func() {
-		client, err := net.Dial("tcp", inner.Addr().String())
-		require.NoError(t, err)
-		t.Cleanup(func() { client.Close() })
-		go func() {
-			if conn, err := b.Accept(); err != nil {
-				failed <- err
-			} else {
-				accepted <- conn
-			}
-		}()
+// A connection too many is closed while all others are being answered, and the one that rests longest
+// where some are not.
+func TestConnectionsOverTheBound(t *testing.T) {
+	var b bounded
+	connect := func() (server, client net.Conn) {
+		server, client = net.Pipe()
+		t.Cleanup(func() { server.Close() })
+		b.state(server, http.StateNew)
+		return server, client
 	}
-	connect()
-	first := <-accepted
+	requireClosed := func(client net.Conn) {
+		_, err := client.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF)
+	}
+	first, client := connect()
 	b.state(first, http.StateActive)
-	connect()
-	select {
-	case <-accepted:
-		t.Fatal("two connections are answered in one place")
-	case err := <-failed:
-		t.Fatal(err)
-	default:
+	for range connectionsMax - 1 {
+		answered, _ := connect()
+		b.state(answered, http.StateActive)
 	}
-	b.state(first, http.StateIdle)
-	second := <-accepted
-	_, err = first.Write([]byte("x"))
-	require.ErrorIs(t, err, net.ErrClosed, "it gave way")
-	first.Close() // frees no second place
-	b.state(first, http.StateIdle)
-	require.Equal(t, 1, b.open)
+	late, lateClient := connect()
+	requireClosed(lateClient)
+	b.state(late, http.StateClosed)
 
-	b.state(second, http.StateActive)
+	b.state(first, http.StateIdle)
 	connect()
-	require.NoError(t, b.Close())
-	require.ErrorIs(t, <-failed, net.ErrClosed)
-	second.Close()
-	require.Zero(t, b.open)
-	require.Empty(t, b.resting)
+	requireClosed(client)
+	b.state(first, http.StateClosed)
+	require.Equal(t, connectionsMax, b.open)
+	require.Len(t, b.resting, 1)
 }
 
 // Oversized headers are refused.

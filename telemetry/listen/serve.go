@@ -95,7 +95,7 @@ func (opt Options) serve(ctx context.Context, listener net.Listener) error {
 	if opt.Opened != nil {
 		opt.Opened(listener.Addr())
 	}
-	places := newBounded(listener, connectionsMax)
+	places := new(bounded)
 	server := &http.Server{
 		Handler:           opt.handler(),
 		ReadHeaderTimeout: headerTimeout,
@@ -109,7 +109,7 @@ func (opt Options) serve(ctx context.Context, listener net.Listener) error {
 	}
 	ended := make(chan error, 1)
 	go func() {
-		ended <- server.Serve(places)
+		ended <- server.Serve(listener)
 	}()
 	select {
 	case <-ctx.Done():

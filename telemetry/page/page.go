@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/show"
@@ -101,4 +102,24 @@ func Handler(read func(context.Context) (telemetry.State, error)) http.Handler {
 			http.NotFound(w, r)
 		}
 	})
+}
+
+// readLimit bounds one read of the state.
+const readLimit = 3 * time.Second
+
+// serveState answers with the state as JSON, or with 503 and {"error": reason}.
+func serveState(w http.ResponseWriter, r *http.Request, read func(context.Context) (telemetry.State, error)) {
+	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
+	defer cancel()
+	w.Header().Set("Content-Type", "application/json")
+	state, err := read(ctx)
+	var body []byte
+	if err == nil {
+		body, err = json.Marshal(state.WithWords(nil))
+	}
+	if err != nil { // the error names paths
+		w.WriteHeader(http.StatusServiceUnavailable)
+		body = []byte(`{"error":"The collector's state could not be read. kvtier doctor looks for the cause."}`)
+	}
+	_, _ = w.Write(body) // an error means that the client has gone
 }

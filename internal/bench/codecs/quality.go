@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kvtier/kvtier/diskstore"
@@ -122,13 +123,5 @@ func (r *run) answered(ctx context.Context, e *engine) (right int, err error) {
 // answers reports whether an answer begins with the expected words.
 func answers(text, want string) bool {
 	got, wanted := strings.Fields(text), strings.Fields(want)
-	if len(got) < len(wanted) {
-		return false
-	}
-	for i, word := range wanted {
-		if got[i] != word {
-			return false
-		}
-	}
-	return true
+	return len(got) >= len(wanted) && slices.Equal(got[:len(wanted)], wanted)
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/internal/nfstest/wire"
 )
 
 // A page of the load is 64 KiB, without its header.
@@ -95,14 +96,6 @@ func report(v any) {
 	fmt.Printf("RESULT %s\n", line)
 }
 
-// writeReport is the result of write.
-type writeReport struct {
-	Puts, PutErrors, Demoted, Evicted, TierErrors, Damaged uint64
-	RemoteBooked                                           int64
-	LongestPut                                             string // of a page to the local tier
-	Down                                                   bool
-}
-
 // write puts pages until the stop file exists. Pages leave the local tier, which is small, for
 // the remote one. A line tells each change of the number of pages that have moved there.
 func write(args []string) error {
@@ -139,19 +132,11 @@ func write(args []string) error {
 		fmt.Println("flush:", err)
 	}
 	st := s.Stats()
-	report(writeReport{
+	report(wire.WriteReport{
 		Puts: st.Puts, PutErrors: st.PutErrors, Demoted: st.Demoted, Evicted: st.Evicted, TierErrors: st.TierErrors, Damaged: st.Damaged,
 		RemoteBooked: st.RemoteBooked, LongestPut: longest.Round(time.Millisecond).String(), Down: st.Remote.Down,
 	})
 	return s.Close()
-}
-
-// readReport is the result of read.
-type readReport struct {
-	Found   int // pages found in the remote tier, with the right content
-	Missing int
-	Failed  int // pages that were found and could not be read
-	Damaged uint64
 }
 
 // read looks up all pages of a writer and compares their content.
@@ -165,7 +150,7 @@ func read(args []string) error {
 	if err != nil {
 		return err
 	}
-	var r readReport
+	var r wire.ReadReport
 	buf := make([]byte, layout.Size())
 	for n := range f.pages {
 		tokens := prompt(f.writer, n)
@@ -192,12 +177,6 @@ func read(args []string) error {
 // lookEvery is the pause between two looks at the server's disk.
 const lookEvery = 20 * time.Millisecond
 
-// usageReport is the result of usage.
-type usageReport struct {
-	Most  int64            // bytes on the disk
-	Files map[string]int64 // path → bytes, when these were the most
-}
-
 // usage prints the largest disk space that files below a directory have occupied until the
 // stop file existed. Directories, locks and the ledger are not counted, as in a budget.
 //
@@ -205,7 +184,7 @@ type usageReport struct {
 // that never existed together. Files that two walks in a row have found existed together
 // between the two.
 func usage(args []string) error {
-	var most usageReport
+	var most wire.UsageReport
 	var before map[inode]file
 	for last := false; !last; {
 		_, err := os.Stat(args[1])
@@ -225,8 +204,8 @@ func usage(args []string) error {
 }
 
 // together returns the disk space of the files that two walks have found.
-func together(before, now map[inode]file) usageReport {
-	r := usageReport{Files: make(map[string]int64)}
+func together(before, now map[inode]file) wire.UsageReport {
+	r := wire.UsageReport{Files: make(map[string]int64)}
 	for id, f := range now {
 		if was, ok := before[id]; ok {
 			bytes := min(was.bytes, f.bytes)

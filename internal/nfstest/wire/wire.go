@@ -31,3 +31,25 @@ const (
 	ParamAddress = "kvtier.address=" // IPv4, of a network of 256 addresses
 	ParamClock   = "kvtier.clock="   // seconds by which the clock is ahead
 )
+
+// WriteReport is the result of the guest's write.
+type WriteReport struct {
+	Puts, PutErrors, Demoted, Evicted, TierErrors, Damaged uint64
+	RemoteBooked                                           int64
+	LongestPut                                             string // of a page to the local tier
+	Down                                                   bool
+}
+
+// ReadReport is the result of the guest's read.
+type ReadReport struct {
+	Found   int // pages found in the remote tier, with the right content
+	Missing int
+	Failed  int // pages that were found and could not be read
+	Damaged uint64
+}
+
+// UsageReport is the result of the guest's usage.
+type UsageReport struct {
+	Most  int64            // bytes on the disk
+	Files map[string]int64 // path → bytes, when these were the most
+}
