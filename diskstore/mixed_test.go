@@ -38,7 +38,8 @@ func newMixedStore(t *testing.T) *mixedStore {
 		kind := map[string]pagefile.Kind{"K": pagefile.KindK, "V": pagefile.KindV}[s.Kind]
 		sections = append(sections, pagefile.Section{Group: s.Group, Layer: s.Layer, Kind: kind, RowBytes: s.RowBytes})
 	}
-	page := goldenSource(t, m.opt.Fingerprint, 0, first.Tokens, sections, m.media...)
+	l := layoutOf(t, sections, len(first.Tokens))
+	page := &pagefile.Page{Parent: m.opt.Fingerprint, Tokens: first.Tokens, Media: m.media, Layout: l, Payload: make([]byte, l.Size())}
 	for i, s := range first.Sections {
 		rows, err := hex.DecodeString(s.Rows)
 		require.NoError(t, err)
