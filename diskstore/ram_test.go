@@ -190,7 +190,7 @@ func TestRAMPagesOfSeveralSizes(t *testing.T) {
 	before := s.Stats().RAM
 	p, ref := putLarge(t, s)
 	require.Greater(t, int64(p.Layout.Size()), budget)
-	readRefLarge(t, s, p, ref)
+	rowsOf(t, s, ref, p)
 	require.Equal(t, before, s.Stats().RAM)
 }
 
@@ -212,9 +212,8 @@ func TestRAMPagesFollowTheirFiles(t *testing.T) {
 	require.Len(t, refs, 3)
 	advance(time.Millisecond)
 	require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
-	l := layoutOf(t, testSections, testTokens)
 	for _, ref := range refs[:2] {
-		require.ErrorIs(t, s.Read(ctx, ref, tokens[ref.Start:ref.Start+testTokens], l, Into{Rows: make([]byte, l.Size())}), tier.ErrNotFound)
+		require.ErrorIs(t, readError(t, s, ref, tokens[ref.Start:ref.Start+testTokens]), tier.ErrNotFound)
 	}
 	require.Equal(t, 1, s.Stats().RAM.Pages, "pages that were looked up are no longer in memory")
 

@@ -225,8 +225,7 @@ func TestDamageIsQuarantinedAndRepaired(t *testing.T) {
 	for i, ref := range refs {
 		path := filePath(o.Local.Root, ref.name(s.pages))
 		flipAt(t, path, -pagefile.FooterBytes-1)
-		l := layoutOf(t, testSections, ref.Stored)
-		err := s.Read(ctx, ref, pages[i].Tokens, l, Into{Rows: make([]byte, l.Size())})
+		err := readError(t, s, ref, pages[i].Tokens)
 		require.ErrorIs(t, err, pagefile.ErrDamaged)
 		require.NoFileExists(t, path)
 	}
@@ -292,8 +291,7 @@ func TestRootDeletedWhileOpen(t *testing.T) {
 	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	require.NoError(t, os.RemoveAll(o.Local.Root))
 	require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
-	l := layoutOf(t, testSections, testTokens)
-	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, Into{Rows: make([]byte, l.Size())}), tier.ErrNotFound)
+	require.ErrorIs(t, readError(t, s, refs[0], tokens[:testTokens]), tier.ErrNotFound)
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
 	scan(t, s)
