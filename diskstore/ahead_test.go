@@ -371,21 +371,10 @@ func TestReadAheadStandsBack(t *testing.T) {
 	}
 }
 
-// StandBack returns when the last operation has ended, and is called before each piece of a
-// file.
-func TestTraffic(t *testing.T) {
+// A file that is read ahead stands back before each piece.
+func TestPiecesStandBack(t *testing.T) {
 	var tr work.Traffic
-	soon := func() error {
-		ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
-		defer cancel()
-		return tr.StandBack(ctx)
-	}
-	require.NoError(t, tr.StandBack(ctx))
-	first, second := tr.Enter(), tr.Enter()
-	require.ErrorIs(t, soon(), context.DeadlineExceeded)
-	first()
-	require.ErrorIs(t, soon(), context.DeadlineExceeded)
-
+	leave := tr.Enter()
 	s := open(t, testOptions(t))
 	putChain(t, s, prompt(1, testTokens))
 	blob, err := yieldingTier{s.disk, &tr}.Open(ctx, namesOf(s, prompt(1, testTokens))[0], false)
@@ -396,7 +385,7 @@ func TestTraffic(t *testing.T) {
 	require.ErrorIs(t, blob.ReadAt(ended, make([]byte, 4), 0), context.Canceled)
 	done := make(chan error, 1)
 	go func() { done <- blob.ReadAt(ctx, make([]byte, 4), 0) }()
-	second()
+	leave()
 	require.NoError(t, <-done)
 }
 

@@ -87,8 +87,7 @@ func readAll(t *testing.T, s *Store, prompts int) (read, found int) {
 		tokens := prompt(i, testTokens)
 		for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact {
 			found++
-			l := layoutOf(t, testSections, ref.Stored)
-			if s.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}) == nil {
+			if readError(t, s, ref, tokens) == nil {
 				read++
 			}
 		}
@@ -384,10 +383,9 @@ func TestBadRemotePageDoesNotWaitForACount(t *testing.T) {
 	demoteAnew(t, s, tokens)
 	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 	spoil(t, filePath(o.Remote.Root, ref.name(s.pages)))
-	l := layoutOf(t, testSections, ref.Stored)
 	defer s.remote.files.Hold()()
 	read := make(chan error, 1)
-	go func() { read <- s.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}) }()
+	go func() { read <- readError(t, s, ref, tokens) }()
 	select {
 	case err := <-read:
 		require.ErrorIs(t, err, pagefile.ErrDamaged)

@@ -155,7 +155,7 @@ func TestBranchesAreSwept(t *testing.T) {
 func TestRemovedPagesLeaveNoBranches(t *testing.T) {
 	s, o := openNew(t)
 	past := time.Now().Add(-48 * time.Hour)
-	const pages, old = 12, 1
+	const pages, old = 30, 29
 	for seed := range pages {
 		p := putChain(t, s, prompt(seed, testTokens))[0]
 		if seed < old {
@@ -213,22 +213,6 @@ func TestSweepsOfSeveralModels(t *testing.T) {
 		s.local.branches.Run(ctx)
 	}
 	require.Equal(t, living, len(branchesOf(t, s, s.disk)))
-}
-
-// TestPurgedPagesTakeTheirBranches: a tool that removes old pages leaves few of their branches.
-func TestPurgedPagesTakeTheirBranches(t *testing.T) {
-	s := open(t, testOptions(t))
-	const pages = 30
-	for seed := range pages {
-		putChain(t, s, prompt(seed, testTokens))
-	}
-	keep := s.Find(ctx, Prompt{Tokens: prompt(0, testTokens)}).Exact[0]
-	later := s.now().Add(time.Hour)
-	require.NoError(t, s.disk.Touch(ctx, s.pages.Page(keep.Key), later))
-	all, err := s.local.purge(ctx, purge{fingerprint: s.opt.Fingerprint, before: later, removed: func(tier.Info) {}})
-	require.NoError(t, err)
-	require.False(t, all)
-	require.Equal(t, 1, len(branchesOf(t, s, s.disk)))
 }
 
 // TestASweepIsPutOff: branches of pages whose removal took all of the time are removed later.

@@ -302,25 +302,6 @@ func TestDemotionAndPromotion(t *testing.T) {
 	require.Equal(t, s.Stats().Remote.Pages, use.Remote.Pages)
 }
 
-// TestShortChatsMoveAndStay: any number of tails of one parent moves down and up again.
-func TestShortChatsMoveAndStay(t *testing.T) {
-	s := open(t, testOptions(t, withRemote(t)))
-	const chats = 40
-	for i := range chats {
-		p := putChain(t, s, []int32{int32(i), 7})[0]
-		evictPage(t, s, mustStat(t, s.disk, s.pages.Tail(p.Key())))
-	}
-	require.Equal(t, chats, s.Stats().Remote.Tails)
-	for range 2 {
-		for i := range chats {
-			readChain(t, s, []int32{int32(i), 7, 8}, 2)
-			require.NoError(t, s.Flush(ctx))
-		}
-	}
-	require.Equal(t, chats, s.Stats().Local.Tails)
-	requireExact(t, s)
-}
-
 func TestRemoteBudget(t *testing.T) {
 	page := physicalPage(t)
 	o := testOptions(t, withRemote(t), func(o *Options) {

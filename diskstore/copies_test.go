@@ -47,10 +47,7 @@ func (f metered) ReadAt(p []byte, off int64) (int, error) {
 // wholePage makes a page whose header is a small part of its file.
 func wholePage(t testing.TB, s *Store, seed int) *pagefile.Page {
 	sections := []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 16 << 10}, {Kind: pagefile.KindV, RowBytes: 16 << 10}}
-	p := &pagefile.Page{Parent: s.opt.Fingerprint, Tokens: prompt(seed, testTokens), Layout: layoutOf(t, sections, testTokens)}
-	p.Payload = make([]byte, p.Layout.Size())
-	fillRows(p.Layout, p.Key(), p.Payload)
-	return p
+	return withSections(t, s.opt.Fingerprint, 0, prompt(seed, testTokens), sections)
 }
 
 // moves is a store whose pages move down and up, and the bytes read of the remote tier.
@@ -85,9 +82,7 @@ func (m *moves) up(p *pagefile.Page) {
 	refs := m.Find(ctx, Prompt{Tokens: p.Tokens}).Exact
 	require.Len(m.t, refs, 1)
 	require.Equal(m.t, tier.Remote, refs[0].Tier)
-	buf := make([]byte, p.Layout.Size())
-	require.NoError(m.t, m.Read(ctx, refs[0], p.Tokens, p.Layout, Into{Rows: buf}))
-	require.True(m.t, bytes.Equal(p.Payload, buf))
+	require.True(m.t, bytes.Equal(p.Payload, rowsOf(m.t, m.Store, refs[0], p)))
 	require.NoError(m.t, m.Flush(ctx))
 	require.True(m.t, m.Has(p.Key()))
 }
@@ -287,9 +282,7 @@ func TestAnotherLayoutDoesNotStandForAPage(t *testing.T) {
 	old := faultPage(t, s.opt.Fingerprint, 0, tokens)
 	sections := old.Layout.Sections()
 	sections[0], sections[1] = sections[1], sections[0]
-	now := &pagefile.Page{Tokens: tokens, Parent: old.Parent, Layout: layoutOf(t, sections, len(tokens))}
-	now.Payload = make([]byte, now.Layout.Size())
-	fillRows(now.Layout, now.Key(), now.Payload)
+	now := withSections(t, old.Parent, 0, tokens, sections)
 	require.Equal(t, old.Key(), now.Key())
 
 	require.NoError(t, s.Put(ctx, old))

@@ -166,13 +166,8 @@ func tinyPages(t require.TestingT, o Options, sections []pagefile.Section, token
 	var pages []*pagefile.Page
 	parent := o.Fingerprint
 	for at := 0; at < len(tokens); at += o.PageTokens {
-		part := tokens[at:min(at+o.PageTokens, len(tokens))]
-		l, err := pagefile.NewLayout(sections, len(part))
-		require.NoError(t, err)
-		p := &pagefile.Page{Parent: parent, Start: uint32(at), Tokens: part, Layout: l, Payload: make([]byte, l.Size())}
-		parent = p.Key()
-		fillRows(l, parent, p.Payload)
-		pages = append(pages, p)
+		p := withSections(t, parent, at, tokens[at:min(at+o.PageTokens, len(tokens))], sections)
+		pages, parent = append(pages, p), p.Key()
 	}
 	return pages
 }

@@ -36,9 +36,7 @@ func largeSections() []pagefile.Section {
 // putLarge stores a page of several pieces and returns it with its ref.
 func putLarge(t testing.TB, s *Store) (*pagefile.Page, Ref) {
 	t.Helper()
-	l := layoutOf(t, largeSections(), testTokens)
-	p := &pagefile.Page{Parent: s.opt.Fingerprint, Tokens: prompt(1, testTokens), Layout: l, Payload: make([]byte, l.Size())}
-	fillRows(l, p.Key(), p.Payload)
+	p := withSections(t, s.opt.Fingerprint, 0, prompt(1, testTokens), largeSections())
 	require.NoError(t, s.Put(ctx, p))
 	refs := s.Find(ctx, Prompt{Tokens: p.Tokens}).Exact
 	require.Len(t, refs, 1)
@@ -79,8 +77,7 @@ func TestDamageInAnyPieceIsFound(t *testing.T) {
 			makeTrusted(t, s)
 		}
 		require.NoError(t, os.WriteFile(path, good, 0o600))
-		require.NoError(t, s.Read(ctx, ref, p.Tokens, p.Layout, Into{Rows: buf}))
-		require.Equal(t, p.Payload, buf)
+		require.Equal(t, p.Payload, rowsOf(t, s, ref, p))
 	}
 }
 
@@ -138,15 +135,8 @@ func TestCancelledReadLeavesTheBufferAlone(t *testing.T) {
 			buf[i] = 0x55
 		}
 		require.Zero(t, s.Stats().Damaged)
-		readRefLarge(t, s, p, ref)
+		require.Equal(t, p.Payload, rowsOf(t, s, ref, p))
 	}
-}
-
-func readRefLarge(t testing.TB, s *Store, p *pagefile.Page, ref Ref) {
-	t.Helper()
-	buf := make([]byte, p.Layout.Size())
-	require.NoError(t, s.Read(ctx, ref, p.Tokens, p.Layout, Into{Rows: buf}))
-	require.Equal(t, p.Payload, buf)
 }
 
 // startRead reads a page of a chain in the background.
@@ -249,8 +239,7 @@ func TestReadsOfOtherTokensAreNotShared(t *testing.T) {
 	inj.Reset()
 	other := append([]int32{}, tokens...)
 	other[3]++
-	l := layoutOf(t, testSections, testTokens)
-	require.ErrorIs(t, s.Read(ctx, ref, other, l, Into{Rows: make([]byte, l.Size())}), pagefile.ErrMismatch)
+	require.ErrorIs(t, readError(t, s, ref, other), pagefile.ErrMismatch)
 	gate.Open()
 	require.NoError(t, <-firstDone)
 }

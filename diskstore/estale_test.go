@@ -33,8 +33,7 @@ func readErr(t *testing.T, s *Store, seed int) (found int, err error) {
 	tokens := prompt(seed, testTokens)
 	for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact {
 		found++
-		l := layoutOf(t, testSections, ref.Stored)
-		err = s.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())})
+		err = readError(t, s, ref, tokens)
 	}
 	return found, err
 }

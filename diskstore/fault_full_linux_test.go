@@ -17,20 +17,14 @@ import (
 
 // largePage makes a page of 1 MiB, much larger than a directory.
 func largePage(t *testing.T, tokens []int32) *pagefile.Page {
-	l := layoutOf(t, []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 64 << 10}, {Kind: pagefile.KindV, RowBytes: 64 << 10}}, len(tokens))
-	p := &pagefile.Page{Parent: testFingerprint(1), Tokens: tokens, Layout: l, Payload: make([]byte, l.Size())}
-	fillRows(l, p.Key(), p.Payload)
-	return p
+	return withSections(t, testFingerprint(1), 0, tokens, []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 64 << 10}, {Kind: pagefile.KindV, RowBytes: 64 << 10}})
 }
 
 // readLarge reads a page back.
-func readLarge(t *testing.T, s *Store, p *pagefile.Page) error {
+func readLarge(t *testing.T, s *Store, p *pagefile.Page) {
 	refs := s.Find(ctx, Prompt{Tokens: p.Tokens}).Exact
 	require.Len(t, refs, 1)
-	buf := make([]byte, p.Layout.Size())
-	err := s.Read(ctx, refs[0], p.Tokens, p.Layout, Into{Rows: buf})
-	require.Equal(t, p.Payload, buf)
-	return err
+	require.Equal(t, p.Payload, rowsOf(t, s, refs[0], p))
 }
 
 // TestFullFilesystem fills real filesystems: the store makes room, gives up without room, and
@@ -51,7 +45,7 @@ func TestFullFilesystem(t *testing.T) {
 			for seed := range 30 {
 				p := largePage(t, prompt(seed, testTokens))
 				require.NoError(t, s.Put(ctx, p))
-				require.NoError(t, readLarge(t, s, p))
+				readLarge(t, s, p)
 			}
 			require.NoError(t, s.Flush(ctx))
 			require.NotZero(t, s.Stats().Evicted)
@@ -83,7 +77,7 @@ func TestFullFilesystem(t *testing.T) {
 			fill()
 			empty()
 			require.NoError(t, s.Put(ctx, big))
-			require.NoError(t, readLarge(t, s, big))
+			readLarge(t, s, big)
 			require.NoError(t, s.local.room.Collect(ctx, room.Demand{}))
 			requireExact(t, s)
 			require.NoError(t, s.Flush(ctx))

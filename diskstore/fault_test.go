@@ -213,9 +213,8 @@ func TestCloseEndsWaitingCallers(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	inj.Add(vfs.Rule{Path: regexp.MustCompile(regexp.QuoteMeta(o.Remote.Root)), Gate: gate})
 	ref := Ref{Key: pagefile.Key{1}, Tokens: testTokens, Stored: testTokens, Tier: tier.Remote}
-	l := layoutOf(t, testSections, testTokens)
 	failed := make(chan error, 1)
-	go func() { failed <- s.Read(ctx, ref, prompt(1, testTokens), l, Into{Rows: make([]byte, l.Size())}) }()
+	go func() { failed <- readError(t, s, ref, prompt(1, testTokens)) }()
 	<-gate.Entered()
 	start := time.Now()
 	require.NoError(t, s.Close())

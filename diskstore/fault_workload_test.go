@@ -257,10 +257,7 @@ func (f *faultLife) put(tokens []int32) error {
 }
 
 func faultPage(t testing.TB, parent pagefile.Key, start int, tokens []int32) *pagefile.Page {
-	l := layoutOf(t, faultSections, len(tokens))
-	p := &pagefile.Page{Parent: parent, Start: uint32(start), Tokens: tokens, Layout: l, Payload: make([]byte, l.Size())}
-	fillRows(l, p.Key(), p.Payload)
-	return p
+	return withSections(t, parent, start, tokens, faultSections)
 }
 
 // pageKeyOf returns the key of the first page of tokens.

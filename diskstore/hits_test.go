@@ -236,8 +236,7 @@ func TestStatsOfEvictionAndDamage(t *testing.T) {
 	path := filePath(o.Local.Root, namesOf(s, b)[0])
 	flipAt(t, path, -pagefile.FooterBytes-1)
 	ref := s.Find(ctx, Prompt{Tokens: b}).Exact[0]
-	l := layoutOf(t, testSections, testTokens)
-	require.ErrorIs(t, s.Read(ctx, ref, b, l, Into{Rows: make([]byte, l.Size())}), pagefile.ErrDamaged)
+	require.ErrorIs(t, readError(t, s, ref, b), pagefile.ErrDamaged)
 	require.Equal(t, Stats{Damaged: 1, LocalQuarantined: 1}, statsSince(t, s, st))
 }
 

@@ -126,9 +126,7 @@ func TestLimitOfMediaInAPut(t *testing.T) {
 	require.NoError(t, s.Put(ctx, p))
 	refs := s.Find(ctx, Prompt{Tokens: p.Tokens, Media: p.Media}).Exact
 	require.Len(t, refs, 1)
-	buf := make([]byte, p.Layout.Size())
-	require.NoError(t, s.Read(ctx, refs[0], p.Tokens, p.Layout, Into{Rows: buf}))
-	require.Equal(t, p.Payload, buf)
+	require.Equal(t, p.Payload, rowsOf(t, s, refs[0], p))
 }
 
 func TestLimitOfAManifest(t *testing.T) {

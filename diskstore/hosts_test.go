@@ -2,9 +2,7 @@ package diskstore
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,10 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
-	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
-	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
@@ -62,60 +58,6 @@ func TestOneMachineWritesWhereLocksDoNotReach(t *testing.T) {
 		require.NoError(t, a2.Close())
 		require.NoError(t, b.Close())
 		require.NoError(t, open(t, ob).demote(ctx, info))
-	}
-}
-
-// TestClaimOfAnEarlierBootGoes: a machine loses power with claimed room in a share, and
-// returns the claim when its next server starts. Claims that may be another machine's stay.
-func TestClaimOfAnEarlierBootGoes(t *testing.T) {
-	const up = 10 * time.Minute
-	page := physicalPage(t)
-	for name, c := range map[string]struct {
-		before, after string // names of the machine
-		up, idle      time.Duration
-		gone          bool
-	}{
-		"own restart":             {"m", "m", up, up + time.Minute, true},
-		"it was up at the time":   {"m", "m", up, up - time.Minute, false},
-		"it may only have paused": {"m", "m", time.Minute, 4 * time.Minute, false},
-		"another machine":         {"m", "other", up, up + time.Minute, false},
-		"without names":           {"", "", up, up + time.Minute, false},
-	} {
-		for _, ahead := range storetest.ClockOffsets {
-			t.Run(fmt.Sprint(name, " ", ahead), func(t *testing.T) {
-				sh := storetest.NewShare(ahead)
-				sh.Reach = vfs.ReachAll
-				sh.Machine = map[string]string{"boot1": c.before, "boot2": c.after}
-				sh.Up = map[string]time.Duration{"boot1": time.Hour, "boot2": c.up}
-				o := testOptions(t, withFS(sh.From("boot1")), withRemote(t), func(o *Options) { o.Remote.BudgetBytes = 200 * page })
-				a := open(t, o)
-				inRemote(t, a, 3)
-				require.NoError(t, a.Flush(ctx))
-				room, err := a.remote.book.Reserve(ctx, page) // the process dies before its next Flush
-				require.NoError(t, err)
-				room.Cancel()
-				up, err := a.guard.Inner.Create(ctx, tiertest.Page(1))
-				require.NoError(t, err)
-				defer up.Abort()
-				temps := filesIn(t, o.Remote.Root, dir.TmpExt)
-				require.Len(t, temps, 1)
-				left, id := temps[0], idOf(t, a.guard)
-				sh.Die("boot1")
-				when := time.Now().Add(-c.idle)
-				for _, path := range []string{left, filepath.Join(filepath.Dir(left), id+dir.LockExt)} {
-					require.NoError(t, os.Chtimes(path, when, when))
-				}
-
-				root := Options{Local: o.Remote}
-				require.Contains(t, readLedgerFile(t, root).Claims, id)
-				o.FS, o.Local.Root = sh.From("boot2"), filepath.Join(t.TempDir(), "local")
-				b := open(t, o)
-				require.Equal(t, !c.gone, readLedgerFile(t, root).Claims[id] != ledger.Claim{})
-				require.FileExists(t, left, "the temporary file stays for an hour")
-				require.LessOrEqual(t, occupied(t, o.Remote.Root), recorded(t, o.Remote.Root))
-				require.NoError(t, b.Flush(ctx))
-			})
-		}
 	}
 }
 

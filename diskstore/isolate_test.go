@@ -82,8 +82,7 @@ func TestHungRemoteNeverHoldsUpALookup(t *testing.T) {
 	// New pages and reads continue; a read of a page that is only remote fails fast.
 	putChain(t, s, prompt(5, testTokens+1))
 	ref := Ref{Key: pagefile.Key{5}, Tokens: testTokens, Stored: testTokens, Tier: tier.Remote}
-	l := layoutOf(t, testSections, testTokens)
-	require.Error(t, s.Read(ctx, ref, tokens[:testTokens], l, Into{Rows: make([]byte, l.Size())}))
+	require.Error(t, readError(t, s, ref, tokens[:testTokens]))
 	require.Equal(t, 1, log.count("not usable"), "one line for one change of state")
 
 	start := time.Now()

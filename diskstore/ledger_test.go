@@ -125,8 +125,7 @@ func TestBudgetIsNeverExceeded(t *testing.T) {
 			data := fileOf(t, path)
 			data[len(data)-1] ^= 1
 			require.NoError(t, os.WriteFile(path, data, 0o600))
-			l := layoutOf(t, testSections, testTokens)
-			require.ErrorIs(t, s.Read(ctx, refs[1], tokens[testTokens:2*testTokens], l, Into{Rows: make([]byte, l.Size())}), pagefile.ErrDamaged)
+			require.ErrorIs(t, readError(t, s, refs[1], tokens[testTokens:2*testTokens]), pagefile.ErrDamaged)
 		}
 		for _, ref := range s.Find(ctx, Prompt{Tokens: prompt(seed%5, 3*testTokens)}).Exact { // promotes
 			readRef(t, s, ref, prompt(seed%5, 3*testTokens))

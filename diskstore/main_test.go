@@ -152,6 +152,15 @@ func chainOf(t testing.TB, s *Store, tokens []int32) []*pagefile.Page {
 	return storetest.Chain(t, s.opt.Fingerprint, s.opt.PageTokens, tokens)
 }
 
+// withSections does as pageOf, with other sections.
+func withSections(t require.TestingT, parent pagefile.Key, start int, tokens []int32, sections []pagefile.Section) *pagefile.Page {
+	l, err := pagefile.NewLayout(sections, len(tokens))
+	require.NoError(t, err)
+	p := &pagefile.Page{Parent: parent, Start: uint32(start), Tokens: tokens, Layout: l, Payload: make([]byte, l.Size())}
+	fillRows(l, p.Key(), p.Payload)
+	return p
+}
+
 // tokensIn returns the tokens of a chain's pages and of its tail.
 func tokensIn(refs []Ref) int {
 	n := 0
@@ -178,6 +187,12 @@ func storedLayout(t testing.TB, s *Store, ref Ref) pagefile.Layout {
 	h, err := tier.ReadHeader(ctx, s.tiers.from(ref.Tier)[0].tier, ref.name(s.pages))
 	require.NoError(t, err)
 	return h.Layout
+}
+
+// readError reads a page for some tokens and returns the error.
+func readError(t testing.TB, s *Store, ref Ref, tokens []int32) error {
+	l := layoutOf(t, testSections, ref.Stored)
+	return s.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())})
 }
 
 // readRef reads a page and checks its rows.

@@ -190,41 +190,8 @@ func TestRAMPagesOfSeveralSizes(t *testing.T) {
 	before := s.Stats().RAM
 	p, ref := putLarge(t, s)
 	require.Greater(t, int64(p.Layout.Size()), budget)
-	readRefLarge(t, s, p, ref)
+	rowsOf(t, s, ref, p)
 	require.Equal(t, before, s.Stats().RAM)
-}
-
-func TestRAMPageOfOtherTokensIsNeverServed(t *testing.T) {
-	s := open(t, testOptions(t, withRAM(plenty)))
-	tokens := putPrompt(t, s, 1, 2*testTokens)
-	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[1]
-	require.Equal(t, tier.RAM, ref.Tier)
-	good := layoutOf(t, testSections, testTokens)
-	mine := tokens[testTokens:]
-	other := append([]int32{}, mine...)
-	other[testTokens-1]++
-	edit := func(change func(*Ref)) Ref { r := ref; change(&r); return r }
-	resized := append([]pagefile.Section{}, testSections...)
-	resized[1].RowBytes++
-	for name, read := range map[string]func() error{
-		"tokens": func() error { return s.Read(ctx, ref, other, good, Into{Rows: make([]byte, good.Size())}) },
-		"parent": func() error {
-			return s.Read(ctx, edit(func(r *Ref) { r.Parent[0]++ }), mine, good, Into{Rows: make([]byte, good.Size())})
-		},
-		"start": func() error {
-			return s.Read(ctx, edit(func(r *Ref) { r.Start = 0 }), mine, good, Into{Rows: make([]byte, good.Size())})
-		},
-		"layout": func() error {
-			l := layoutOf(t, resized, testTokens)
-			return s.Read(ctx, ref, mine, l, Into{Rows: make([]byte, l.Size())})
-		},
-	} {
-		require.ErrorIs(t, read(), pagefile.ErrMismatch, name)
-	}
-	require.ErrorIs(t, s.Read(ctx, ref, mine, good, Into{Rows: make([]byte, 1)}), pagefile.ErrInvalidPage)
-	require.Zero(t, s.Stats().RAMHits)
-	readChain(t, s, tokens, len(tokens))
-	require.EqualValues(t, 2, s.Stats().RAMHits)
 }
 
 // A deleted page is served for Lease at most, and does not stay in memory while no request
@@ -245,9 +212,8 @@ func TestRAMPagesFollowTheirFiles(t *testing.T) {
 	require.Len(t, refs, 3)
 	advance(time.Millisecond)
 	require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
-	l := layoutOf(t, testSections, testTokens)
 	for _, ref := range refs[:2] {
-		require.ErrorIs(t, s.Read(ctx, ref, tokens[ref.Start:ref.Start+testTokens], l, Into{Rows: make([]byte, l.Size())}), tier.ErrNotFound)
+		require.ErrorIs(t, readError(t, s, ref, tokens[ref.Start:ref.Start+testTokens]), tier.ErrNotFound)
 	}
 	require.Equal(t, 1, s.Stats().RAM.Pages, "pages that were looked up are no longer in memory")
 
@@ -290,15 +256,6 @@ func TestRAMTails(t *testing.T) {
 	putChain(t, s, tokens[:testTokens+3])
 	putChain(t, s, tokens[:testTokens+5])
 	require.Equal(t, 1, s.Stats().RAM.Tails, "the longer tail replaces the one it extends")
-	readChain(t, s, tokens, testTokens+5)
-	readChain(t, s, tokens[:testTokens+2], testTokens+2)
-
-	branch := append(append([]int32{}, tokens[:testTokens+2]...), 77, 78)
-	putChain(t, s, branch)
-	require.Equal(t, 2, s.Stats().RAM.Tails)
-	readChain(t, s, tokens, testTokens+5)
-	readChain(t, s, branch, testTokens+4)
-	readChain(t, s, append(append([]int32{}, tokens[:testTokens]...), 5), testTokens)
 
 	// A longer tail on the disk alone is preferred to the tail in memory.
 	other := open(t, func() Options { o := s.opt; o.RAM = RAMConfig{}; return o }())

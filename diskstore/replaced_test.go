@@ -55,21 +55,20 @@ func TestBadPageThatWasReplacedIsNotQuarantined(t *testing.T) {
 		tokens := prompt(1, testTokens)
 		p := putChain(t, s, tokens)[0]
 		ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
-		l := layoutOf(t, testSections, ref.Stored)
 		spoil(t, filePath(o.Local.Root, s.pages.Page(p.Key())))
 		var once sync.Once
 		inj.Watch(func(op vfs.Op, paths ...string) {
 			if op == before && strings.Contains(paths[len(paths)-1], storetest.QuarantineDir) {
 				once.Do(func() {
-					require.Error(t, other.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}))
+					require.Error(t, readError(t, other, ref, tokens))
 					require.NoError(t, other.Put(ctx, pageOf(t, o.Fingerprint, 0, tokens)))
 				})
 			}
 		})
-		require.Error(t, s.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}))
+		require.Error(t, readError(t, s, ref, tokens))
 		inj.Watch(nil)
 		require.True(t, other.Has(p.Key()))
-		require.NoError(t, other.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}))
+		require.NoError(t, readError(t, other, ref, tokens))
 		require.Len(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir), dir.PageExt), 1, "the bad one")
 		requireCovered(t, o.Local.Root, s, other)
 	}
@@ -89,15 +88,14 @@ func TestLateQuarantineSparesAnothersPage(t *testing.T) {
 	s.guard.StepIn = 50 * time.Millisecond
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{Path: regexp.MustCompile("quarantine"), Ops: []vfs.Op{vfs.OpRename}, Gate: gate})
-	l := layoutOf(t, testSections, ref.Stored)
-	require.Error(t, s.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}))
+	require.Error(t, readError(t, s, ref, tokens))
 	<-gate.Entered()
 	other := beside(t, o)
 	demoteAnew(t, other, tokens)
 	gate.Open()
 	idle(s.guard)
 	require.FileExists(t, path)
-	require.NoError(t, other.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}))
+	require.NoError(t, readError(t, other, ref, tokens))
 }
 
 // TestLateRemoveSparesAnothersPage: a machine evicts a page and its mount hangs. The removal
@@ -124,8 +122,7 @@ func TestLateRemoveSparesAnothersPage(t *testing.T) {
 			demoteAnew(t, other, tokens)
 			gate.Open()
 			idle(s.guard)
-			l := layoutOf(t, testSections, ref.Stored)
-			require.NoError(t, other.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}))
+			require.NoError(t, readError(t, other, ref, tokens))
 			require.Empty(t, filesIn(t, o.Remote.Root, dir.TmpExt))
 		})
 	}

@@ -163,8 +163,7 @@ func TestGCUnderALivingServer(t *testing.T) {
 	tokens := prompt(0, testTokens+3)
 	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	gc(t, o, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }})
-	l := layoutOf(t, testSections, testTokens)
-	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, Into{Rows: make([]byte, l.Size())}), tier.ErrNotFound)
+	require.ErrorIs(t, readError(t, s, refs[0], tokens[:testTokens]), tier.ErrNotFound)
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
 }

@@ -35,8 +35,7 @@ func TestRootSwappedAfterOpen(t *testing.T) {
 	s, o := openNew(t, withFS(nil), func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	tokens := putPrompt(t, s, 1, testTokens)
 	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
-	l := layoutOf(t, testSections, testTokens)
-	read := func() error { return s.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())}) }
+	read := func() error { return readError(t, s, ref, tokens) }
 
 	require.NoError(t, os.Rename(o.Local.Root, o.Local.Root+".old"))
 	require.NoError(t, os.CopyFS(o.Local.Root, os.DirFS(o.Local.Root+".old")))

@@ -73,15 +73,6 @@ var stateSections = []pagefile.Section{
 	{Group: 1, Kind: pagefile.KindConv, RowBytes: 40}, {Group: 1, Kind: pagefile.KindState, RowBytes: 5000},
 }
 
-// withSections does as pageOf, with other sections.
-func withSections(t *testing.T, parent pagefile.Key, start int, tokens []int32, sections []pagefile.Section) *pagefile.Page {
-	p := pageOf(t, parent, start, tokens)
-	p.Layout = layoutOf(t, sections, len(tokens))
-	p.Payload = make([]byte, p.Layout.Size())
-	fillRows(p.Layout, p.Key(), p.Payload)
-	return p
-}
-
 // State has one row, for any number of tokens. A page with state replaces a page without, and
 // not the other way round.
 func TestPagesWithState(t *testing.T) {
@@ -104,9 +95,7 @@ func TestPagesWithState(t *testing.T) {
 			require.NoError(t, s.Put(ctx, plain))
 			require.True(t, layout().Equal(full.Layout))
 
-			buf := make([]byte, full.Layout.Size())
-			require.NoError(t, s.Read(ctx, s.Find(ctx, Prompt{Tokens: tokens}).Exact[0], tokens, full.Layout, Into{Rows: buf}))
-			require.Equal(t, full.Payload, buf)
+			require.Equal(t, full.Payload, rowsOf(t, s, s.Find(ctx, Prompt{Tokens: tokens}).Exact[0], full))
 		})
 	}
 }

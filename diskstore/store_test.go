@@ -3,6 +3,7 @@ package diskstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -55,19 +56,6 @@ func TestPutReadChainReopen(t *testing.T) {
 	}
 }
 
-func TestBranches(t *testing.T) {
-	s := open(t, testOptions(t))
-	a := prompt(1, 4*testTokens)
-	b := append(append([]int32{}, a[:2*testTokens]...), prompt(9, 2*testTokens)...)
-	putChain(t, s, a)
-	putChain(t, s, b)
-	readChain(t, s, a, len(a))
-	readChain(t, s, b, len(b))
-	require.Equal(t, 6, s.Stats().Local.Pages, "the prefix is stored once")
-	readChain(t, s, append(append([]int32{}, a[:3*testTokens]...), 1, 2, 3), 3*testTokens)
-	readChain(t, s, prompt(5, 20), 0)
-}
-
 func TestMediaIsPartOfThePage(t *testing.T) {
 	s := open(t, testOptions(t))
 	tokens := prompt(1, testTokens+4)
@@ -89,7 +77,12 @@ func TestMediaIsPartOfThePage(t *testing.T) {
 }
 
 func TestTails(t *testing.T) {
-	s := open(t, testOptions(t))
+	for _, ram := range []int64{0, plenty} {
+		t.Run(fmt.Sprint(ram), func(t *testing.T) { testTails(t, open(t, testOptions(t, withRAM(ram)))) })
+	}
+}
+
+func testTails(t *testing.T, s *Store) {
 	tokens := prompt(1, testTokens+6)
 	putChain(t, s, tokens[:testTokens+3])
 	readChain(t, s, tokens, testTokens+3)
@@ -122,9 +115,16 @@ func TestTails(t *testing.T) {
 }
 
 func TestReadRefusesWhatWasNotAskedFor(t *testing.T) {
-	s, o := openNew(t)
+	for from, ram := range map[string]int64{tier.Local: 0, tier.RAM: plenty} {
+		t.Run(from, func(t *testing.T) { readRefusesWhatWasNotAskedFor(t, from, ram) })
+	}
+}
+
+func readRefusesWhatWasNotAskedFor(t *testing.T, from string, ram int64) {
+	s, o := openNew(t, withRAM(ram))
 	tokens := putPrompt(t, s, 1, 2*testTokens)
 	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[1]
+	require.Equal(t, from, ref.Tier)
 	good := layoutOf(t, testSections, testTokens)
 	mine := tokens[testTokens:]
 	wrongTokens := append([]int32{}, mine...)
@@ -162,7 +162,9 @@ func TestReadRefusesWhatWasNotAskedFor(t *testing.T) {
 		require.ErrorIs(t, read(), pagefile.ErrMismatch, name)
 	}
 	require.EqualValues(t, len(tests), s.Stats().Mismatched)
+	require.Zero(t, s.Stats().RAMHits)
 	readRef(t, s, ref, tokens) // none of these errors cost the page
+	require.Equal(t, from == tier.RAM, s.Stats().RAMHits == 1)
 
 	require.ErrorIs(t, s.Read(ctx, ref, mine[1:], good, Into{Rows: make([]byte, good.Size())}), pagefile.ErrInvalidPage)
 	require.ErrorIs(t, s.Read(ctx, ref, mine, good, Into{Rows: make([]byte, 1)}), pagefile.ErrInvalidPage)
@@ -171,16 +173,16 @@ func TestReadRefusesWhatWasNotAskedFor(t *testing.T) {
 	require.ErrorIs(t, s.Read(ctx, gone, mine, good, Into{Rows: make([]byte, good.Size())}), tier.ErrNotFound)
 
 	// The same files under another fingerprint, page size or name.
-	from := filePath(o.Local.Root, s.pages.Page(ref.Key))
+	file := filePath(o.Local.Root, s.pages.Page(ref.Key))
 	o2 := o
 	o2.Fingerprint = testFingerprint(2)
 	s2 := open(t, o2)
-	place(t, from, filePath(o.Local.Root, s2.pages.Page(ref.Key)))
+	place(t, file, filePath(o.Local.Root, s2.pages.Page(ref.Key)))
 	require.ErrorIs(t, s2.Read(ctx, ref, mine, good, Into{Rows: make([]byte, good.Size())}), pagefile.ErrMismatch)
 	require.False(t, s2.Has(ref.Key), "a page in another's place is quarantined")
 	wrong := ref
 	wrong.Key[5]++
-	place(t, from, filePath(o.Local.Root, s.pages.Page(wrong.Key)))
+	place(t, file, filePath(o.Local.Root, s.pages.Page(wrong.Key)))
 	require.ErrorIs(t, s.Read(ctx, wrong, mine, good, Into{Rows: make([]byte, good.Size())}), pagefile.ErrMismatch)
 	require.False(t, s.Has(wrong.Key))
 	o3 := o
@@ -223,8 +225,7 @@ func TestDamageIsQuarantinedAndRepaired(t *testing.T) {
 	for i, ref := range refs {
 		path := filePath(o.Local.Root, ref.name(s.pages))
 		flipAt(t, path, -pagefile.FooterBytes-1)
-		l := layoutOf(t, testSections, ref.Stored)
-		err := s.Read(ctx, ref, pages[i].Tokens, l, Into{Rows: make([]byte, l.Size())})
+		err := readError(t, s, ref, pages[i].Tokens)
 		require.ErrorIs(t, err, pagefile.ErrDamaged)
 		require.NoFileExists(t, path)
 	}
@@ -290,8 +291,7 @@ func TestRootDeletedWhileOpen(t *testing.T) {
 	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
 	require.NoError(t, os.RemoveAll(o.Local.Root))
 	require.Empty(t, s.Find(ctx, Prompt{Tokens: tokens}).Exact)
-	l := layoutOf(t, testSections, testTokens)
-	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, Into{Rows: make([]byte, l.Size())}), tier.ErrNotFound)
+	require.ErrorIs(t, readError(t, s, refs[0], tokens[:testTokens]), tier.ErrNotFound)
 	putChain(t, s, tokens)
 	readChain(t, s, tokens, len(tokens))
 	scan(t, s)

@@ -26,8 +26,7 @@ func TestDirectorySwappedForALink(t *testing.T) {
 	require.NoError(t, os.Symlink(outside, folder))
 	before := filesIn(t, outside, dir.PageExt)
 
-	l := layoutOf(t, testSections, testTokens)
-	require.ErrorIs(t, s.Read(ctx, refs[0], tokens[:testTokens], l, Into{Rows: make([]byte, l.Size())}), tier.ErrNotFound)
+	require.ErrorIs(t, readError(t, s, refs[0], tokens[:testTokens]), tier.ErrNotFound)
 	for seed := range 4 {
 		err := s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(10+seed, testTokens)))
 		require.ErrorContains(t, err, folder)

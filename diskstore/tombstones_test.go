@@ -76,8 +76,7 @@ func TestTombstones(t *testing.T) {
 			}
 			tokens := prompt(1, 3*testTokens+2)
 			for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact {
-				l := layoutOf(t, testSections, ref.Stored)
-				_ = s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, Into{Rows: make([]byte, l.Size())})
+				_ = readError(t, s, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens])
 			}
 		}, where: tier.Local, reason: TombstoneDamaged},
 	} {

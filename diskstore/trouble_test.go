@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -46,7 +47,7 @@ func (f *fewInodes) Create(name string) (vfs.File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.files) >= f.most {
-		return nil, &errnoError{name, syscall.ENOSPC}
+		return nil, &os.PathError{Op: "create", Path: name, Err: syscall.ENOSPC}
 	}
 	file, err := f.FS.Create(name)
 	if err == nil {
@@ -75,14 +76,6 @@ func (f *fewInodes) Rename(from, to string) error {
 	}
 	return err
 }
-
-type errnoError struct {
-	name string
-	err  syscall.Errno
-}
-
-func (e *errnoError) Error() string { return "create " + e.name + ": " + e.err.Error() }
-func (e *errnoError) Unwrap() error { return e.err }
 
 // TestFewInodes: a filesystem without inodes takes a new page when an old one leaves. The new page
 // is stored, since old ones would stay for ever otherwise, and somebody is told: pages leave far

@@ -34,19 +34,7 @@ func checkSplit(r io.Reader, n int64) error {
 	}
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
-	block := make([]byte, min(n, int64(s.block())))
-	buf := make([]byte, mostStored(s.planes(len(block))))
-	for ; n > 0; n -= int64(len(block)) {
-		block = block[:min(n, int64(len(block)))]
-		size, err := readBlock(r, buf, s.planes(len(block)))
-		if err != nil {
-			return err
-		}
-		if _, err := sc.decodeBlock(buf[:size], block, s); err != nil {
-			return err
-		}
-	}
-	return nil
+	return checkBlocks(r, n, s.block(), s.planes, func(stored, block []byte) (int, error) { return sc.decodeBlock(stored, block, s) })
 }
 
 func checkLossy(id ID, r io.Reader, n int64) error {
@@ -67,15 +55,24 @@ func checkLossy(id ID, r io.Reader, n int64) error {
 	if err := sc.readCenters(l); err != nil {
 		return err
 	}
-	block := make([]byte, min(n, int64(2*l.block())))
-	buf := make([]byte, mostStored(l.planes(len(block)/2)))
+	return checkBlocks(r, n, l.block(), l.planes, func(stored, block []byte) (int, error) { return sc.decodeBlock(stored, block, l) })
+}
+
+// decoder fills a block of rows, and returns its size in stored.
+type decoder func(stored, block []byte) (size int, err error)
+
+// checkBlocks reads and decodes the blocks of n decoded bytes. planes returns the sizes of the planes of
+// a block of some bytes.
+func checkBlocks(r io.Reader, n int64, blockBytes int, planes func(n int) []int, decode decoder) error {
+	block := make([]byte, min(n, int64(blockBytes)))
+	buf := make([]byte, mostStored(planes(len(block))))
 	for ; n > 0; n -= int64(len(block)) {
 		block = block[:min(n, int64(len(block)))]
-		size, err := readBlock(r, buf, l.planes(len(block)/2))
+		size, err := readBlock(r, buf, planes(len(block)))
 		if err != nil {
 			return err
 		}
-		if _, err := sc.decodeBlock(buf[:size], block, l); err != nil {
+		if _, err := decode(buf[:size], block); err != nil {
 			return err
 		}
 	}

@@ -2,7 +2,6 @@ package encoding
 
 import (
 	"encoding/binary"
-	"slices"
 	"sync"
 
 	"github.com/x448/float16"
@@ -52,7 +51,6 @@ even.
 */
 const (
 	lossyHeaderBytes = 8
-	lossyPlanesMax   = 4
 
 	lossyBlock = 128 << 10 // numbers of a block
 	unit       = 32        // numbers whose codes stand together
@@ -86,16 +84,13 @@ func (l lossy) centered() bool {
 	return l.arrangement == alongChannel || l.arrangement == rotatedCentered
 }
 
-// block returns the numbers of a block before the last one.
+// block returns the bytes of a block of rows before the last one.
 func (l lossy) block() int {
-	rows := 1
-	switch {
-	case l.row == 0:
-		return lossyBlock
-	case l.arrangement == alongChannel:
-		rows = l.group
+	whole := max(1, l.row) // numbers of which a block has a multiple
+	if l.arrangement == alongChannel {
+		whole *= l.group
 	}
-	return lossyBlock / (l.row * rows) * (l.row * rows)
+	return 2 * (lossyBlock / whole * whole)
 }
 
 // scales returns the number of scales of a block of n numbers.
@@ -106,14 +101,14 @@ func (l lossy) scales(n int) int {
 	return n / l.group
 }
 
-// planes returns the sizes of a block's planes, for n numbers.
+// planes returns the sizes of a block's planes, for n bytes of rows.
 func (l lossy) planes(n int) []int {
-	scales := l.scales(n)
-	sizes := []int{scales, scales, n / 2, n / 2}
+	scales := l.scales(n / 2)
+	sizes := []int{scales, scales, n / 4, n / 4}
 	if l.id == Q8_0 {
 		return sizes
 	}
-	return sizes[:lossyPlanesMax-1]
+	return sizes[:planesMax-1]
 }
 
 // lossyScratch is the memory for a block.
@@ -187,16 +182,7 @@ func decodeLossy(id ID, stored, rows []byte) error {
 	if err := sc.readCenters(l); err != nil {
 		return err
 	}
-	for block := range slices.Chunk(rows, 2*l.block()) {
-		if size, err = sc.decodeBlock(stored, block, l); err != nil {
-			return err
-		}
-		stored = stored[size:]
-	}
-	if len(stored) > 0 {
-		return corrupt("%d bytes are left", len(stored))
-	}
-	return nil
+	return decodeBlocks(stored, rows, l.block(), func(stored, block []byte) (int, error) { return sc.decodeBlock(stored, block, l) })
 }
 
 // readCenters fills in the centers for all blocks.
@@ -213,22 +199,9 @@ func (sc *lossyScratch) readCenters(l lossy) error {
 
 // decodeBlock fills a block, and returns its size in stored.
 func (sc *lossyScratch) decodeBlock(stored, block []byte, l lossy) (size int, err error) {
-	sizes := l.planes(len(block) / 2)
-	size = 4 * len(sizes)
-	if len(stored) < size {
-		return 0, corrupt("a block ends after %d bytes", len(stored))
-	}
-	planes := [lossyPlanesMax][]byte{sc.low[:], sc.high[:], sc.codes[:], sc.lower[:]}
-	for i, want := range sizes {
-		entry := binary.LittleEndian.Uint32(stored[4*i:])
-		length := int(entry >> 2)
-		if length > len(stored)-size {
-			return 0, corrupt("a plane of %d bytes, of which %d are there", length, len(stored)-size)
-		}
-		if planes[i], err = sc.huffman.decode(int(entry&3), stored[size:size+length:size+length], planes[i][:want]); err != nil {
-			return 0, err
-		}
-		size += length
+	planes := [planesMax][]byte{sc.low[:], sc.high[:], sc.codes[:], sc.lower[:]}
+	if size, err = sc.huffman.decodeAll(stored, &planes, l.planes(len(block))); err != nil {
+		return 0, err
 	}
 	if err := sc.readScales(planes[0], planes[1]); err != nil {
 		return 0, err

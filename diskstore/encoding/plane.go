@@ -1,6 +1,7 @@
 package encoding
 
 import (
+	"encoding/binary"
 	"errors"
 
 	"github.com/klauspost/compress/huff0"
@@ -21,6 +22,39 @@ const (
 type plane struct {
 	library huff0.Scratch
 	decoder huffman.Decoder
+}
+
+// encodeAll appends a block of planes: their sizes and forms, and the planes in these forms.
+func (p *plane) encodeAll(out []byte, planes [][]byte, least int) []byte {
+	at := len(out)
+	out = append(out, make([]byte, 4*len(planes))...)
+	for i, plane := range planes {
+		form, stored := p.encode(plane, least)
+		binary.LittleEndian.PutUint32(out[at+4*i:], uint32(len(stored))<<2|uint32(form))
+		out = append(out, stored...)
+	}
+	return out
+}
+
+// decodeAll undoes encodeAll: it decodes planes of the given sizes, into planes unless they are raw in
+// stored, and returns the size of the block.
+func (p *plane) decodeAll(stored []byte, planes *[planesMax][]byte, sizes []int) (size int, err error) {
+	size = 4 * len(sizes)
+	if len(stored) < size {
+		return 0, corrupt("a block ends after %d bytes", len(stored))
+	}
+	for i, want := range sizes {
+		entry := binary.LittleEndian.Uint32(stored[4*i:])
+		length := int(entry >> 2)
+		if length > len(stored)-size {
+			return 0, corrupt("a plane of %d bytes, of which %d are there", length, len(stored)-size)
+		}
+		if planes[i], err = p.decode(int(entry&3), stored[size:size+length:size+length], planes[i][:want]); err != nil {
+			return 0, err
+		}
+		size += length
+	}
+	return size, nil
 }
 
 // encode returns the smallest form of a plane of at most 262,143 bytes. Huffman codes must gain a part

@@ -77,15 +77,8 @@ func (q *quantizer) encode(rows []byte, l lossy) []byte {
 	binary.LittleEndian.PutUint16(out[2:], uint16(l.group))
 	binary.LittleEndian.PutUint32(out[4:], uint32(l.row))
 	out = append(out, l.centers...)
-	for block := range slices.Chunk(rows, 2*l.block()) {
-		planes := q.quantize(block, l)
-		at := len(out)
-		out = append(out, make([]byte, 4*len(planes))...)
-		for i, plane := range planes {
-			form, stored := q.huffman.encode(plane, leastGain)
-			binary.LittleEndian.PutUint32(out[at+4*i:], uint32(len(stored))<<2|uint32(form))
-			out = append(out, stored...)
-		}
+	for block := range slices.Chunk(rows, l.block()) {
+		out = q.huffman.encodeAll(out, q.quantize(block, l), leastGain)
 	}
 	return out
 }
@@ -118,7 +111,7 @@ func (q *quantizer) quantize(block []byte, l lossy) [][]byte {
 		return planes
 	}
 	pack4(planes[2], codes)
-	return planes[:lossyPlanesMax-1]
+	return planes[:planesMax-1]
 }
 
 // center subtracts the centers.

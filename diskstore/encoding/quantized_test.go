@@ -69,43 +69,6 @@ func TestQuantizedRows(t *testing.T) {
 	}
 }
 
-// BenchmarkQuantizedRows reports how much smaller rows become, and how much smaller by the entropy of
-// scales apart from numbers.
-func BenchmarkQuantizedRows(b *testing.B) {
-	c := newCoder(b)
-	for _, bits := range []int{8, 4} {
-		for name, biased := range map[string]bool{"gaussian": false, "biased": true} {
-			b.Run(map[int]string{8: "q8_0", 4: "q4_0"}[bits]+" "+name, func(b *testing.B) {
-				rows, row := quantized(bits, 256, 1024, biased)
-				b.SetBytes(int64(len(rows)))
-				size := len(rows)
-				for range b.N {
-					if id, stored := c.Lossless(rows, Shape{RowBytes: row}); id != Raw {
-						size = len(stored)
-					}
-				}
-				b.ReportMetric(float64(len(rows))/float64(size), "ratio")
-				b.ReportMetric(apart(rows, 2+32*bits/8), "ratio-apart")
-			})
-		}
-	}
-}
-
-// apart is the ratio by order-0 entropies of the two bytes of scales and of the numbers.
-func apart(rows []byte, block int) float64 {
-	var scales [2]counts
-	var numbers counts
-	for at, b := range rows {
-		if in := at % block; in < len(scales) {
-			scales[in][b]++
-		} else {
-			numbers[b]++
-		}
-	}
-	bits := scales[0].entropy() + scales[1].entropy() + float64(block-len(scales))*numbers.entropy()
-	return float64(8*block) / bits
-}
-
 func TestParseCold(t *testing.T) {
 	for text, want := range map[string][2]ID{
 		"q8_0": {Q8_0, Q8_0}, "q4_0": {Q4_0, Q4_0}, "int4": {Int4, Int4}, "q8_0,q4_0": {Q8_0, Q4_0}, " q8_0 , int4 ": {Q8_0, Int4},

@@ -112,14 +112,7 @@ func (sc *scratch) appendBlock(out, block []byte, s split) []byte {
 	default:
 		split2(block, planes[0], planes[1], s.bases, s.rotate)
 	}
-	at := len(out)
-	out = append(out, make([]byte, 4*len(sizes))...)
-	for i, plane := range planes[:len(sizes)] {
-		form, stored := sc.huffman.encode(plane, leastPlaneGain)
-		binary.LittleEndian.PutUint32(out[at+4*i:], uint32(len(stored))<<2|uint32(form))
-		out = append(out, stored...)
-	}
-	return out
+	return sc.huffman.encodeAll(out, planes[:len(sizes)], leastPlaneGain)
 }
 
 // readSplit reads the header of a section of n decoded bytes, and returns the number of bases,
@@ -156,8 +149,14 @@ func decodeSplit(stored, rows []byte) error {
 	s.bases, stored = stored[splitHeaderBytes:size], stored[size:]
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
-	for block := range slices.Chunk(rows, s.block()) {
-		if size, err = sc.decodeBlock(stored, block, s); err != nil {
+	return decodeBlocks(stored, rows, s.block(), func(stored, block []byte) (int, error) { return sc.decodeBlock(stored, block, s) })
+}
+
+// decodeBlocks fills rows from blocks, which are all that is stored.
+func decodeBlocks(stored, rows []byte, blockBytes int, decode decoder) error {
+	for block := range slices.Chunk(rows, blockBytes) {
+		size, err := decode(stored, block)
+		if err != nil {
 			return err
 		}
 		stored = stored[size:]
@@ -171,21 +170,9 @@ func decodeSplit(stored, rows []byte) error {
 // decodeBlock fills a block, and returns its size in stored.
 func (sc *scratch) decodeBlock(stored, block []byte, s split) (size int, err error) {
 	sizes := s.planes(len(block))
-	size = 4 * len(sizes)
-	if len(stored) < size {
-		return 0, corrupt("a block ends after %d bytes", len(stored))
-	}
-	var planes [planesMax][]byte
-	for i, n := range sizes {
-		entry := binary.LittleEndian.Uint32(stored[4*i:])
-		length := int(entry >> 2)
-		if length > len(stored)-size {
-			return 0, corrupt("a plane of %d bytes, of which %d are there", length, len(stored)-size)
-		}
-		if planes[i], err = sc.huffman.decode(int(entry&3), stored[size:size+length:size+length], sc.planes[i][:n]); err != nil {
-			return 0, err
-		}
-		size += length
+	planes := [planesMax][]byte{sc.planes[0][:], sc.planes[1][:], sc.planes[2][:], sc.planes[3][:]}
+	if size, err = sc.huffman.decodeAll(stored, &planes, sizes); err != nil {
+		return 0, err
 	}
 	switch {
 	case s.width == widthMax:

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -113,7 +114,7 @@ func (r *Roots) Recent(ctx context.Context, pick func(fingerprint pagefile.Key) 
 			used := e.Info.ModTime()
 			if used.After(newest) {
 				newest = used
-				files = dropOlder(files, newest.Add(-sameTime))
+				files = slices.DeleteFunc(files, func(f PageFile) bool { return f.Used.Before(newest.Add(-sameTime)) })
 			}
 			if used.Before(newest.Add(-sameTime)) || len(files) == maxArchivePages {
 				return nil
@@ -138,17 +139,6 @@ func (r *Roots) Recent(ctx context.Context, pick func(fingerprint pagefile.Key) 
 
 // sameTime is the time within which conversations count as used at the same time.
 const sameTime = time.Minute
-
-// dropOlder removes the files that were last used before a time.
-func dropOlder(files []PageFile, before time.Time) []PageFile {
-	kept := files[:0]
-	for _, f := range files {
-		if !f.Used.Before(before) {
-			kept = append(kept, f)
-		}
-	}
-	return kept
-}
 
 // longest returns the file that ends at the highest position.
 func (r *Roots) longest(ctx context.Context, files []PageFile) (PageFile, error) {

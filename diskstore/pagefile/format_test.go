@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
-	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -283,22 +282,6 @@ func TestFormatBomb(t *testing.T) {
 	require.ErrorIs(t, c.Decode(EncodingZstd, []byte("not zstd"), rows), ErrDamaged)
 }
 
-// TestCompressionGainsOnFloats uses rows like a model's: no two alike, a few exponents common.
-func TestCompressionGainsOnFloats(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 1))
-	rows := make([]byte, 0, 64<<10)
-	for len(rows) < cap(rows) {
-		rows = binary.LittleEndian.AppendUint16(rows, uint16(math.Float32bits(float32(rng.NormFloat64()))>>16))
-	}
-	section := Section{Kind: KindK, RowBytes: 512}
-	e, small := theCodec(t).Encode(rows, section)
-	require.Equal(t, EncodingSplit, e)
-	require.Less(t, len(small), len(rows)*3/4)
-	e, small = theCodec(t).Encode(small, section)
-	require.Equal(t, EncodingRaw, e, "rows that do not shrink stay raw")
-	require.Nil(t, small)
-}
-
 func TestFormatMemoryIsBounded(t *testing.T) {
 	l := layoutOf(t, []Section{{Kind: KindK, RowBytes: 8192}, {Kind: KindV, RowBytes: 8192}}, 256)
 	p := &Page{Parent: testFingerprint(1), Tokens: prompt(1, 256), Layout: l, Payload: make([]byte, l.Size())}
@@ -334,25 +317,7 @@ func TestStreamCopies(t *testing.T) {
 	}
 }
 
-func TestLayoutBounds(t *testing.T) {
-	k := Section{RowBytes: 16}
-	for name, tc := range map[string]struct {
-		sections []Section
-		tokens   int
-	}{
-		"no tokens":     {[]Section{k}, 0},
-		"tokens":        {[]Section{k}, MaxTokens + 1},
-		"no sections":   {nil, 1},
-		"twice":         {[]Section{k, k}, 1},
-		"no rows":       {[]Section{{}}, 1},
-		"row bytes":     {[]Section{{RowBytes: maxRowBytes + 1}}, 1},
-		"kind":          {[]Section{{RowBytes: 1, Kind: lastKind + 1}}, 1},
-		"total":         {[]Section{{RowBytes: maxRowBytes}, {Layer: 1, RowBytes: maxRowBytes}}, MaxTokens},
-		"section count": {make([]Section, MaxSections+1), 1},
-	} {
-		_, err := NewLayout(tc.sections, tc.tokens)
-		require.ErrorIs(t, err, ErrInvalidPage, name)
-	}
+func TestRowsOfALayout(t *testing.T) {
 	l := layoutOf(t, []Section{{RowBytes: 3}, {Layer: 1, RowBytes: 4096}}, 2)
 	require.Equal(t, 3*4096, l.Size())
 	buf := make([]byte, l.Size())

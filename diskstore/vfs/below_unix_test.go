@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -174,26 +173,6 @@ func TestBelowRefusesToRenameOut(t *testing.T) {
 	write(t, OS, filepath.Join(root, "f"), "x")
 	require.ErrorIs(t, Below(root).Rename(filepath.Join(root, "f"), filepath.Join(t.TempDir(), "f")), syscall.EXDEV)
 	require.ErrorIs(t, Below(root).Rename(filepath.Join(root, "f"), root), syscall.EXDEV)
-}
-
-// BenchmarkOpen compares the cost of opening a page, at its depth.
-func BenchmarkOpen(b *testing.B) {
-	root := b.TempDir()
-	dir := filepath.Join(root, "v1", strings.Repeat("f", 64), "ab")
-	require.NoError(b, os.MkdirAll(dir, 0o700))
-	path := filepath.Join(dir, strings.Repeat("a", 64)+".kvp")
-	require.NoError(b, os.WriteFile(path, nil, 0o600))
-	for name, fsys := range map[string]FS{"os": OS, "below": Below(root)} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				f, err := fsys.Open(path)
-				if err != nil {
-					b.Fatal(err)
-				}
-				f.Close()
-			}
-		})
-	}
 }
 
 // TestBelowRefusesARootOfOthers: each use checks the owner and mode of the directory that is
