@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/sizing"
 	"github.com/kvtier/kvtier/internal/tierenv"
@@ -197,10 +198,7 @@ type foundModel struct {
 // findModel finds a model by the name of a file, or else by its name in Ollama's model store.
 func findModel(models *modelStore, model string) (foundModel, error) {
 	if info, err := os.Stat(model); err == nil && info.Mode().IsRegular() {
-		digest, _ := strings.CutPrefix(filepath.Base(model), "sha256-")
-		if !isDigits(digest) || len(digest) != 64 {
-			digest = ""
-		}
+		digest, _ := digests.OfBlob(model)
 		return foundModel{model, model, digest}, nil
 	}
 	names := models.names()
@@ -335,16 +333,9 @@ func (at *storage) fingerprintsOf(ctx context.Context, weights, cacheType string
 // measureDisk measures the disk of the local tier, in its directory or, where that does not
 // exist yet, in the nearest one above it.
 func measureDisk(ctx context.Context, root string, in *sizing.Input, bars *progress.Display) error {
-	dir := root
-	for {
-		if info, err := os.Stat(dir); err == nil && info.IsDir() {
-			break
-		}
-		above := filepath.Dir(dir)
-		if above == dir {
-			return fmt.Errorf("%s does not exist", root)
-		}
-		dir = above
+	dir, err := tierenv.Nearest(root)
+	if err != nil {
+		return err
 	}
 	out := benched{BytesPerToken: min(in.Shape.RowBytes(in.CacheType), maxTokenBytes)}
 	if err := out.measure(ctx, dir, planMeasureBytes, bars); err != nil {

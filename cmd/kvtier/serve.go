@@ -20,12 +20,6 @@ import (
 	"github.com/kvtier/kvtier/llamatier/launch"
 )
 
-// Variables of kvtier-llama-server.
-const (
-	tieringVar    = "OLLAMA_KV_TIERING"
-	realServerVar = install.RealVariable
-)
-
 func newServeCommand(out *output, log *slog.Logger) *cobra.Command {
 	var server string
 	cmd := &cobra.Command{
@@ -59,7 +53,7 @@ pages, the log, the address for clients, or the reason why nothing is stored.`,
 			if err := setVariables(cmd.Flags()); err != nil {
 				return err
 			}
-			if err := errors.Join(os.Setenv(tieringVar, "1"), os.Setenv(realServerVar, real)); err != nil {
+			if err := errors.Join(os.Setenv(tierenv.TieringVariable, "1"), os.Setenv(install.RealVariable, real)); err != nil {
 				return err
 			}
 			sayServed(out.stderr, log, real, launch.Command{Args: args[1:], Environ: os.Environ()})

@@ -32,11 +32,11 @@ import (
 
 // Variables that flags replace.
 const (
-	localVar    = "OLLAMA_KV_TIER_LOCAL"
-	localGBVar  = "OLLAMA_KV_TIER_LOCAL_GB"
-	remoteVar   = "OLLAMA_KV_TIER_REMOTE"
-	remoteGBVar = "OLLAMA_KV_TIER_REMOTE_GB"
-	instanceVar = "OLLAMA_KV_INSTANCE_ID"
+	localVar    = tierenv.LocalVariable
+	localGBVar  = tierenv.LocalGBVariable
+	remoteVar   = tierenv.RemoteVariable
+	remoteGBVar = tierenv.RemoteGBVariable
+	instanceVar = tierenv.InstanceVariable
 )
 
 // Descriptions of the values of flags, where the type is not enough.

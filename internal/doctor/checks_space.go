@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 
+	"github.com/ollama/ollama/format"
+
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/machine"
 )
@@ -43,7 +45,7 @@ func (s *scene) eachDisk(fn func(st store, p *place)) {
 }
 
 func (p *place) room() string {
-	return fmt.Sprintf("%s free of %s", bytesText(p.disk.Free), bytesText(p.disk.Total))
+	return fmt.Sprintf("%s free of %s", format.HumanBytes(p.disk.Free), format.HumanBytes(p.disk.Total))
 }
 
 // full reports a disk without room for a page.
@@ -84,8 +86,8 @@ func judgeBudget(s *scene) (hits []hit) {
 		if p.tier == remoteTier {
 			name = remoteGBVar
 		}
-		h := s.placeHit(st, p, "budget", bytesText(budget), "The budget of %s is more than its disk has room for.", p.title())
-		h.evidence = append(h.evidence, Evidence{p.above, p.room() + ", " + bytesText(p.stored()) + " in pages"})
+		h := s.placeHit(st, p, "budget", format.HumanBytes(budget), "The budget of %s is more than its disk has room for.", p.title())
+		h.evidence = append(h.evidence, Evidence{p.above, p.room() + ", " + format.HumanBytes(p.stored()) + " in pages"})
 		h.values = append([]string{"{set}", s.by(st).setting(name, fmt.Sprint(gb))}, h.values...)
 		hits = append(hits, h)
 	})

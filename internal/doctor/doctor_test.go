@@ -106,12 +106,17 @@ func container(volume string) func(*machine) {
 	}
 }
 
+// alone leaves no server on the machine.
+func alone(m *machine) {
+	m.Outputs = nil
+	delete(m.Files, proc+"/cmdline")
+	delete(m.Files, runner+"/cmdline")
+}
+
 // faults provoke each finding, in each of its forms.
 var faults = map[string]map[string]func(*machine){
 	"no-server": {"": func(m *machine) {
-		m.Outputs = nil
-		delete(m.Files, proc+"/cmdline")
-		delete(m.Files, runner+"/cmdline")
+		alone(m)
 		m.Set["OLLAMA_KV_TIER_LOCAL"] = root
 	}},
 	"tiering-off": {
@@ -235,6 +240,14 @@ func ids(r doctor.Report) (all []string) {
 	return all
 }
 
+// finding is the one of a check.
+func finding(t *testing.T, r doctor.Report, id string) doctor.Finding {
+	t.Helper()
+	at := slices.Index(ids(r), id)
+	require.GreaterOrEqual(t, at, 0, "found %v", ids(r))
+	return r.Findings[at]
+}
+
 func TestHealthy(t *testing.T) {
 	r, m := look(t, nil, doctor.Options{})
 	require.Empty(t, r.Findings)
@@ -259,9 +272,7 @@ func TestEveryFindingIsProvoked(t *testing.T) {
 
 func provoke(t *testing.T, c doctor.Check, fault func(*machine)) {
 	r, _ := look(t, fault, doctor.Options{})
-	at := slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == c.ID })
-	require.GreaterOrEqual(t, at, 0, "found %v", ids(r))
-	f := r.Findings[at]
+	f := finding(t, r, c.ID)
 	require.Equal(t, c.Severity, f.Severity)
 	require.Equal(t, []string{c.Matters, c.Means}, []string{f.Matters, f.Means})
 	require.Regexp(t, `^[A-Z/a-z0-9].*\.$`, f.Says)
@@ -332,9 +343,7 @@ func TestLogsOfServers(t *testing.T) {
 	dropped := state(func(s *telemetry.State) { s.Models[0].Totals["ollama_kv_dropped_pages_total"] = 4 })
 	remedy := func(fault func(*machine)) string {
 		r, _ := look(t, func(m *machine) { fault(m); dropped(m) }, doctor.Options{})
-		i := slices.Index(ids(r), "dropped-pages")
-		require.GreaterOrEqual(t, i, 0, ids(r))
-		return r.Findings[i].Remedy
+		return finding(t, r, "dropped-pages").Remedy
 	}
 	require.Contains(t, remedy(func(*machine) {}), "journalctl -u ollama.service | grep")
 	require.Contains(t, remedy(container("/root/.ollama/kv-cache")), "docker logs llm 2>&1 | grep")
@@ -344,14 +353,10 @@ func TestLogsOfServers(t *testing.T) {
 // TestForeignRoot: no command gives the pages of an unknown server to another user.
 func TestForeignRoot(t *testing.T) {
 	r, _ := look(t, func(m *machine) {
-		m.Outputs = nil
-		delete(m.Files, proc+"/cmdline")
-		delete(m.Files, runner+"/cmdline")
+		alone(m)
 		m.Me = m.Accounts[2]
 	}, doctor.Options{Root: root})
-	i := slices.Index(ids(r), "root-unsafe")
-	require.GreaterOrEqual(t, i, 0, ids(r))
-	require.Equal(t, "sudo -u ollama kvtier doctor --root "+root, r.Findings[i].Remedy)
+	require.Equal(t, "sudo -u ollama kvtier doctor --root "+root, finding(t, r, "root-unsafe").Remedy)
 }
 
 // TestFewDrops: some pages that could not be stored among many are no finding.
@@ -413,9 +418,7 @@ func TestHostileTexts(t *testing.T) {
 	r, _ := look(t, func(m *machine) {
 		m.Dir(evil, doctortest.OllamaUID).Mode = fs.ModeDir | 0o777
 	}, doctor.Options{Root: evil})
-	require.Contains(t, ids(r), "root-unsafe")
-	f := r.Findings[slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == "root-unsafe" })]
-	require.Equal(t, "sudo chmod 700 '/tmp/a'\\''; rm -rf $(x)\n\x1b]0;x\a'", f.Remedy)
+	require.Equal(t, "sudo chmod 700 '/tmp/a'\\''; rm -rf $(x)\n\x1b]0;x\a'", finding(t, r, "root-unsafe").Remedy)
 	var out strings.Builder
 	r.Print(&out)
 	for _, line := range strings.Split(out.String(), "\n") {
@@ -501,9 +504,7 @@ func TestNoSecrets(t *testing.T) {
 func TestProgramOfAnotherUser(t *testing.T) {
 	pose := func(set ...string) func(*machine) {
 		return func(m *machine) {
-			m.Outputs = nil
-			delete(m.Files, proc+"/cmdline")
-			delete(m.Files, runner+"/cmdline")
+			alone(m)
 			m.Write("/proc/77/cmdline", "ollama\x00serve\x00", 1000)
 			m.Write("/proc/77/status", "PPid:\t1\nUid:\t1000\t1000\t1000\t1000\n", 1000)
 			m.Write("/proc/77/environ", strings.Join(set, "\x00")+"\x00", 1000)

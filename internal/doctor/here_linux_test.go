@@ -264,13 +264,10 @@ func TestServiceForReal(t *testing.T) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 
 	r := here(t, doctor.Options{})
-	found := ids(r)
-	require.Contains(t, found, "not-restarted")
-	at := slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == "not-restarted" })
-	require.Contains(t, r.Findings[at].Evidence, doctor.Evidence{Of: "OLLAMA_KV_TIER_LOCAL_GB", Value: "runs with not set, configured 7"})
+	require.Contains(t, finding(t, r, "not-restarted").Evidence, doctor.Evidence{Of: "OLLAMA_KV_TIER_LOCAL_GB", Value: "runs with not set, configured 7"})
 	require.Contains(t, r.Looked, "server ollama.service, process "+strconv.Itoa(pid)+" of "+doctor.Here(nil).User().Name)
 	if strings.HasPrefix(root, "/tmp/") { // the usual place of temporary files
-		require.Contains(t, found, "root-emptied")
+		require.Contains(t, ids(r), "root-emptied")
 	}
 
 	// A program that does not answer is given up, and the process is found by itself.

@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/ollama/ollama/format"
 
 	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/steady"
@@ -218,12 +221,9 @@ func (s *scene) settingsOf(o server) settings {
 		for _, r := range o.Runners {
 			if v := value(r.Variables, localVar); v != "" {
 				merged := make(map[string]string, len(set)+1)
-				for k, v := range set {
-					merged[k] = v
-				}
+				maps.Copy(merged, set)
 				merged[localVar] = v
-				set = merged
-				break
+				return settingsOf(merged, o.Home())
 			}
 		}
 	}
@@ -291,7 +291,7 @@ func (s *scene) looked() []string {
 			m, _ := machine.MountOf(s.Mounted, p.above)
 			line := fmt.Sprintf("%s tier %s", p.tier, p.path)
 			if m.Type != "" && p.diskErr == nil && !p.noAnswer {
-				line += fmt.Sprintf(", %s, %s of %s free", m.Type, bytesText(p.disk.Free), bytesText(p.disk.Total))
+				line += fmt.Sprintf(", %s, %s of %s free", m.Type, format.HumanBytes(p.disk.Free), format.HumanBytes(p.disk.Total))
 			}
 			lines = append(lines, line)
 		}

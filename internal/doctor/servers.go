@@ -3,7 +3,6 @@ package doctor
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -91,7 +90,7 @@ func (i installed) how() string {
 	case i.State == install.Installed:
 		return "before llama-server"
 	}
-	return strings.TrimSpace(fmt.Sprintf("%v", i.State))
+	return string(i.State)
 }
 
 // Names of variables.
@@ -166,18 +165,4 @@ func settingsOf(set map[string]string, home string) settings {
 	}
 	slices.Sort(s.unknown)
 	return s
-}
-
-// bytesText prints a size.
-func bytesText(n int64) string {
-	switch f := float64(n); {
-	case n >= 1e12:
-		return fmt.Sprintf("%.1f TB", f/1e12)
-	case n >= 1e9:
-		return fmt.Sprintf("%.1f GB", f/1e9)
-	case n >= 1e6:
-		return fmt.Sprintf("%.0f MB", f/1e6)
-	default:
-		return fmt.Sprintf("%d bytes", n)
-	}
 }

@@ -93,7 +93,7 @@ func unsuited(path string) error {
 	if err := dir.CheckRoot(vfs.OS, path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	there, err := nearest(path)
+	there, err := Nearest(path)
 	if err != nil {
 		return err
 	}
@@ -117,8 +117,8 @@ func unsuited(path string) error {
 	return nil
 }
 
-// nearest is path, or the nearest directory above it that exists.
-func nearest(path string) (string, error) {
+// Nearest is path, or the nearest directory above it that exists.
+func Nearest(path string) (string, error) {
 	for {
 		_, err := os.Stat(path)
 		parent := filepath.Dir(path)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -79,19 +80,16 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 // are given.
 func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
 	set := map[string]string{
-		tieringVariable:       "1",
-		tierenv.LocalVariable: filepath.Join(m.State, stateName, "pages"),
-		LogVariable:           filepath.Join(m.Logs, stateName, "llama-server.log"),
+		tierenv.TieringVariable: "1",
+		tierenv.LocalVariable:   filepath.Join(m.State, stateName, "pages"),
+		LogVariable:             filepath.Join(m.Logs, stateName, "llama-server.log"),
 	}
 	earlier, _, err := m.Units.read(o.Service)
 	if err != nil {
 		return dropIn{}, err
 	}
-	for _, more := range []map[string]string{earlier, given} {
-		for name, value := range more {
-			set[name] = value
-		}
-	}
+	maps.Copy(set, earlier)
+	maps.Copy(set, given)
 	d := dropIn{folder: o.Folder, base: m.Base, earlier: earlier[tierenv.LocalVariable]}
 	if dir := set[tierenv.LocalVariable]; !strings.HasPrefix(dir, filepath.Join(m.State, stateName)+"/") {
 		d.pages = dir
@@ -102,7 +100,7 @@ func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
 	slices.Sort(d.variables)
 	sockets := o.unit.Props["RestrictAddressFamilies"]
 	d.sockets = sockets != "" && !strings.HasPrefix(sockets, "~") && !slices.Contains(strings.Fields(sockets), "AF_UNIX")
-	for _, path := range []string{d.folder, d.base, set[tierenv.LocalVariable], set[LogVariable], cmp.Or(set[remoteVariable], "/")} {
+	for _, path := range []string{d.folder, d.base, set[tierenv.LocalVariable], set[LogVariable], cmp.Or(set[tierenv.RemoteVariable], "/")} {
 		if !unitPath.MatchString(path) {
 			return dropIn{}, fmt.Errorf("%s cannot be written into a unit; use letters, digits and ._+@~- in its name", path)
 		}
@@ -134,12 +132,6 @@ func root(uid int) error {
 	}
 	return nil
 }
-
-// Variables of the tiers, beside [tierenv.LocalVariable].
-const (
-	tieringVariable = "OLLAMA_KV_TIERING" // turns tiering on
-	remoteVariable  = "OLLAMA_KV_TIER_REMOTE"
-)
 
 // Variables of our llama-server.
 const (
@@ -200,7 +192,7 @@ func (m *Machine) removeService(p *Plan) error {
 	made.keep(cmp.Or(now[tierenv.LocalVariable], set[tierenv.LocalVariable], filepath.Join(m.State, stateName, "pages")))
 	m.removeLogs(p)
 	leavePages(p, made)
-	if remote := cmp.Or(now[remoteVariable], set[remoteVariable]); remote != "" {
+	if remote := cmp.Or(now[tierenv.RemoteVariable], set[tierenv.RemoteVariable]); remote != "" {
 		p.hint("Pages in %s, the remote tier, stay: other servers may use them.", remote)
 	}
 	p.add(func(context.Context) error { return m.Change.removeBase(m.Base, made.Made) }, "remove %s", m.Base) // with the note, so it is last

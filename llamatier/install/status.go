@@ -158,20 +158,20 @@ func (m *Machine) statusWithoutDropIn(o Ollama, s *Status, set map[string]string
 // on reports whether variables turn tiering on, as the server reads them. With a value that is
 // neither true nor false nothing is stored.
 func on(set map[string]string) bool {
-	value, err := strconv.ParseBool(env.Trim(set[tieringVariable]))
+	value, err := strconv.ParseBool(env.Trim(set[tierenv.TieringVariable]))
 	return err == nil && value
 }
 
 // switchedOff says that variables of a service turn tiering off.
 func switchedOff(u machine.Service, set map[string]string) string {
-	value := env.Trim(set[tieringVariable])
+	value := env.Trim(set[tierenv.TieringVariable])
 	if value == "" {
-		return fmt.Sprintf("%s runs without %s; systemctl restart %[1]s sets it", u.Name, tieringVariable)
+		return fmt.Sprintf("%s runs without %s; systemctl restart %[1]s sets it", u.Name, tierenv.TieringVariable)
 	}
 	if _, err := strconv.ParseBool(value); err != nil {
-		return fmt.Sprintf("%s=%s in %s is neither 1 nor 0, so nothing is stored: another drop-in sets it, see systemctl cat %[3]s", tieringVariable, value, u.Name)
+		return fmt.Sprintf("%s=%s in %s is neither 1 nor 0, so nothing is stored: another drop-in sets it, see systemctl cat %[3]s", tierenv.TieringVariable, value, u.Name)
 	}
-	return fmt.Sprintf("%s is off in %s: another drop-in sets it, see systemctl cat %[2]s", tieringVariable, u.Name)
+	return fmt.Sprintf("%s is off in %s: another drop-in sets it, see systemctl cat %[2]s", tierenv.TieringVariable, u.Name)
 }
 
 // capital begins a sentence with a capital letter, unless it begins with a path.
