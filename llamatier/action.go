@@ -1,7 +1,9 @@
 package llamatier
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -89,16 +91,60 @@ func (a *actor) save(ctx context.Context, s *slot, name string, late func()) err
 // file ends.
 func (a *actor) restore(ctx context.Context, s *slot, name string, late func()) error {
 	done := a.table.replacing(s)
-	err := a.act(s, func() error {
-		if a.drafts {
-			if err := a.engine.Erase(ctx, s.id); err != nil {
-				return err
-			}
-		}
-		return a.engine.Restore(ctx, s.id, name)
-	}, late)
+	do := func() error { return a.act(s, func() error { return a.engine.Restore(ctx, s.id, name) }, late) }
+	if a.drafts {
+		do = func() error { return a.restoreErased(ctx, s, name, late) }
+	}
+	err := do()
 	done(err)
 	return err
+}
+
+// errBetween reports that another request ran in a slot while it was replaced.
+var errBetween = because(CauseBusy, "another request ran in it while it was replaced")
+
+// restoreErased restores a file into a slot without rows of drafts. llama-server may run a request that
+// names no slot between the two actions: the slot is then erased once more.
+func (a *actor) restoreErased(ctx context.Context, s *slot, name string, late func()) error {
+	before, err := a.task(ctx, s)
+	if err != nil {
+		return err
+	}
+	erase := func() error { return a.engine.Erase(ctx, s.id) }
+	if err := a.act(s, erase, late); err != nil {
+		return err
+	}
+	// A restore that is carried out late finds rows of the requests before it.
+	eraseLate := func() {
+		if err := a.engine.Erase(context.WithoutCancel(ctx), s.id); err != nil {
+			a.log.Debug("kv tier: slot not emptied", "slot", s.id, "error", err)
+		}
+		late()
+	}
+	if err := a.act(s, func() error { return a.engine.Restore(ctx, s.id, name) }, eraseLate); err != nil {
+		return err
+	}
+	after, err := a.task(ctx, s)
+	if err == nil && before == after {
+		return nil
+	}
+	if err := a.act(s, erase, func() {}); err != nil {
+		return err
+	}
+	s.emptied()
+	return cmp.Or(err, errBetween)
+}
+
+// task is the number of the last request in a slot.
+func (a *actor) task(ctx context.Context, s *slot) (int, error) {
+	slots, err := a.engine.Slots(ctx)
+	if err == nil && s.id >= len(slots) {
+		err = fmt.Errorf("llama-server has %d slots, and no slot %d", len(slots), s.id)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return slots[s.id].Task, nil
 }
 
 // empty empties a busy slot, and reports whether it did.

@@ -190,6 +190,7 @@ type Slot struct {
 	Running bool // a request is not over
 	Context int  // tokens that the slot has room for
 	Held    int  // tokens that the slot holds
+	Task    int  // number of the last request in it; actions have none
 }
 
 // Slots returns the state of every slot.
@@ -198,6 +199,7 @@ func (e *Engine) Slots(ctx context.Context) ([]Slot, error) {
 		Running bool `json:"is_processing"`
 		Context int  `json:"n_ctx"`
 		Held    int  `json:"n_prompt_tokens"`
+		Task    int  `json:"id_task"`
 	}
 	if err := e.call(ctx, http.MethodGet, "/slots", nil, &out); err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -69,10 +70,11 @@ type fakeEngine struct {
 
 // fakeSlot is a slot of a fakeEngine.
 type fakeSlot struct {
-	use    sync.Mutex
-	tokens []int32
-	rows   [][]byte // of each token; a row stays when tokens before it are dropped
-	drafts int      // position up to which the draft model has rows; 0 without rows, wherever the next begins
+	use      sync.Mutex
+	tokens   []int32
+	rows     [][]byte // of each token; a row stays when tokens before it are dropped
+	requests atomic.Int64
+	drafts   int // position up to which the draft model has rows; 0 without rows, wherever the next begins
 }
 
 func newFake(t require.TestingT, slots, context int) *fakeEngine {
@@ -197,7 +199,7 @@ func (f *fakeEngine) serveSlots(w http.ResponseWriter) {
 			held = len(s.tokens)
 			s.use.Unlock()
 		}
-		out = append(out, map[string]any{"is_processing": running, "n_ctx": f.context, "n_prompt_tokens": held})
+		out = append(out, map[string]any{"is_processing": running, "n_ctx": f.context, "n_prompt_tokens": held, "id_task": s.requests.Load()})
 	}
 	require.NoError(f.t, json.NewEncoder(w).Encode(out))
 }
@@ -216,6 +218,7 @@ func row(tokens []int32) []byte {
 func (s *fakeSlot) complete(f *fakeEngine, ctx context.Context, prompt []int32, predict int) *Answer {
 	s.use.Lock()
 	defer s.use.Unlock()
+	s.requests.Add(1)
 	if len(prompt) >= f.context {
 		return nil
 	}

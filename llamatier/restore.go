@@ -50,7 +50,9 @@ func (r *restorer) restore(ctx context.Context, s *slot, tokens []int32) (held i
 		if p.unread == why.UnreadNone && p.found > held {
 			p.unread = why.UnreadQuicker // than replacing the slot for so few tokens
 		}
-		if spoiled && held < restoreMin {
+		// Drafts fail where rows of theirs are missing, also of a prompt that the slot holds.
+		if spoiled && (held < restoreMin || r.actor.drafts) {
+			held = 0
 			r.actor.empty(ctx, s)
 		}
 		return held, p, restored{}

@@ -115,6 +115,15 @@ func TestDraftsBeginWhereAFileEnds(t *testing.T) {
 	w.engine.refuseNext("/slots/0?action=erase", 1)
 	require.Zero(t, w.ask(ask(prompt(2, 120)), 5), "what cannot be erased is not restored")
 	w.idle()
+
+	w.start(1, 1000)
+	w.engine.onLeave("/slots/0?action=erase", func() { // a request that names no slot
+		w.engine.slots[0].complete(w.engine, t.Context(), prompt(3, 50), 2)
+	})
+	require.Zero(t, w.ask(ask(prompt(1, 300)), 5), "another request ran in between")
+	w.ask(ask(prompt(1, 310)), 5)
+	require.Equal(t, 300, w.engine.cached, "the slot may be trusted")
+	w.idle()
 }
 
 // TestPagesThatAreGoneAreComputed, and those before them are used.

@@ -119,6 +119,8 @@ func (c Command) Unstorable() string {
 	for _, name := range append(slices.Clone(c.Args), slices.Collect(maps.Keys(c.variables()))...) {
 		flag := "--" + strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(name, "LLAMA_ARG_"), "--"), "_", "-"))
 		switch {
+		case strings.HasPrefix(flag, "--spec-synth"):
+			return "drafts are taken by chance, so that they decide the answer"
 		case ownModel(flag) && strings.HasPrefix(name, "--"):
 			return "it names a model of its own"
 		case strings.HasPrefix(flag, "--lora-scaled"), strings.HasPrefix(flag, "--control-vector"):
@@ -251,7 +253,16 @@ func (c Command) Adapters() []string {
 
 // Numerics returns the arguments and the variables that may change rows of K and V: all that
 // are not known to change none.
-func (c Command) Numerics() []string { return c.having(Always) }
+// Where only a draft model is named, llama-server takes the type of drafts from its file.
+func (c Command) Numerics() []string {
+	list := c.having(Always)
+	if c.Drafts() && !slices.ContainsFunc(list, func(arg string) bool {
+		return specType.sets(arg) || normal(arg) == specDefault || strings.HasPrefix(arg, specType.Env+"=")
+	}) {
+		list = append(list, "drafts")
+	}
+	return list
+}
 
 // Split returns the arguments and the variables that decide which devices compute which layers.
 func (c Command) Split() []string { return c.having(Split) }

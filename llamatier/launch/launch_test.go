@@ -93,7 +93,7 @@ func TestReasons(t *testing.T) {
 		"-hf a/b", "-m x -hf a/b", "-m x-00001-of-00003.gguf",
 		"-m x --lora-scaled a:0.5", "-m x --control-vector f", "-m x --fim-qwen-1.5b-default", "-m x -mu u",
 		"-m x -dr a", "-m x --docker_repo a", "-m x --gpt-oss-20b-default", "-m x --vision-gemma-4b-default",
-		"-m x --no-cache-prompt", "-m x --no_cache_prompt", "-m x --sleep-idle-seconds 60",
+		"-m x --no-cache-prompt", "-m x --spec-synth-len 2", "-m x --no_cache_prompt", "-m x --sleep-idle-seconds 60",
 	} {
 		require.NotEmpty(t, command(line).Unstorable(), line)
 	}
@@ -115,10 +115,10 @@ func TestDrafts(t *testing.T) {
 		"--spec-type none,ngram-mod":             "--spec-type none,ngram-mod",
 		"--spec-type none --spec-type ngram-mod": "--spec-type ngram-mod",
 		"--spec-type ngram-mod --spec-type none": "--spec-type ngram-mod",
-		"--spec-type none -md d":                 "",
+		"--spec-type none -md d":                 "drafts",
 		"--spec-type":                            "--spec-type",
 		"--spec_default":                         "--spec_default",
-		"-hfd a/b":                               "",
+		"-hfd a/b":                               "drafts",
 	} {
 		c := command("-m x " + line)
 		require.True(t, c.Drafts(), line)
