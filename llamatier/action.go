@@ -3,7 +3,6 @@ package llamatier
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 // actor has the engine carry out actions on slots.
 type actor struct {
 	engine    *Engine
+	asker     *asker
 	drafts    bool // Options.Drafts
 	patience  *patience
 	obstacles *obstacles
@@ -91,66 +91,61 @@ func (a *actor) save(ctx context.Context, s *slot, name string, late func()) err
 // file ends.
 func (a *actor) restore(ctx context.Context, s *slot, name string, late func()) error {
 	done := a.table.replacing(s)
-	do := func() error { return a.act(s, func() error { return a.engine.Restore(ctx, s.id, name) }, late) }
+	load := a.load
 	if a.drafts {
-		do = func() error { return a.restoreErased(ctx, s, name, late) }
+		load = a.loadErased
 	}
-	err := do()
+	err := load(ctx, s, name, late)
 	done(err)
 	return err
+}
+
+func (a *actor) load(ctx context.Context, s *slot, name string, late func()) error {
+	return a.act(s, func() error { return a.engine.Restore(ctx, s.id, name) }, late)
+}
+
+func (a *actor) erase(ctx context.Context, s *slot, late func()) error {
+	return a.act(s, func() error { return a.engine.Erase(ctx, s.id) }, late)
 }
 
 // errBetween reports that another request ran in a slot while it was replaced.
 var errBetween = because(CauseBusy, "another request ran in it while it was replaced")
 
-// restoreErased restores a file into a slot without rows of drafts. llama-server may run a request that
-// names no slot between the two actions: the slot is then erased once more.
-func (a *actor) restoreErased(ctx context.Context, s *slot, name string, late func()) error {
-	before, err := a.task(ctx, s)
+// loadErased loads a file into a slot without rows of drafts. llama-server may run a request that names
+// no slot between the two actions: the slot is then erased once more.
+func (a *actor) loadErased(ctx context.Context, s *slot, name string, late func()) error {
+	before, err := a.asker.idle(ctx, s.id)
 	if err != nil {
 		return err
 	}
-	erase := func() error { return a.engine.Erase(ctx, s.id) }
-	if err := a.act(s, erase, late); err != nil {
+	if err := a.erase(ctx, s, late); err != nil {
 		return err
 	}
-	// A restore that is carried out late finds rows of the requests before it.
+	// A file that is loaded late finds rows of the requests before it.
 	eraseLate := func() {
 		if err := a.engine.Erase(context.WithoutCancel(ctx), s.id); err != nil {
 			a.log.Debug("kv tier: slot not emptied", "slot", s.id, "error", err)
 		}
 		late()
 	}
-	if err := a.act(s, func() error { return a.engine.Restore(ctx, s.id, name) }, eraseLate); err != nil {
+	if err := a.load(ctx, s, name, eraseLate); err != nil {
 		return err
 	}
-	after, err := a.task(ctx, s)
-	if err == nil && before == after {
+	after, err := a.asker.idle(ctx, s.id)
+	if err == nil && before.Task == after.Task {
 		return nil
 	}
-	if err := a.act(s, erase, func() {}); err != nil {
+	if err := a.erase(ctx, s, func() {}); err != nil {
 		return err
 	}
 	s.emptied()
 	return cmp.Or(err, errBetween)
 }
 
-// task is the number of the last request in a slot.
-func (a *actor) task(ctx context.Context, s *slot) (int, error) {
-	slots, err := a.engine.Slots(ctx)
-	if err == nil && s.id >= len(slots) {
-		err = fmt.Errorf("llama-server has %d slots, and no slot %d", len(slots), s.id)
-	}
-	if err != nil {
-		return 0, err
-	}
-	return slots[s.id].Task, nil
-}
-
 // empty empties a busy slot, and reports whether it did.
 func (a *actor) empty(ctx context.Context, s *slot) bool {
 	done := a.table.replacing(s)
-	err := a.act(s, func() error { return a.engine.Erase(ctx, s.id) }, func() {})
+	err := a.erase(ctx, s, func() {})
 	if done(err); err != nil {
 		a.log.Debug("kv tier: slot not emptied", "slot", s.id, "error", err)
 		return false

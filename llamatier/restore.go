@@ -51,9 +51,8 @@ func (r *restorer) restore(ctx context.Context, s *slot, tokens []int32) (held i
 			p.unread = why.UnreadQuicker // than replacing the slot for so few tokens
 		}
 		// Drafts fail where rows of theirs are missing, also of a prompt that the slot holds.
-		if spoiled && (held < restoreMin || r.actor.drafts) {
+		if spoiled && (held < restoreMin || r.actor.drafts) && r.actor.empty(ctx, s) {
 			held = 0
-			r.actor.empty(ctx, s)
 		}
 		return held, p, restored{}
 	}

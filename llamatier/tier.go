@@ -47,7 +47,7 @@ func New(opt Options) *Tier {
 	form := form{shape: opt.Shape, window: opt.Window, pageTokens: opt.PageTokens, root: opt.Fingerprint}
 	disk := &disk{engine.Disk[Store]{Store: opt.Store, Patience: engine.UsualPatience}}
 	files := &files{Files: opt.Files, disk: disk}
-	actor := &actor{engine: opt.Engine, drafts: opt.Drafts, patience: &t.patience, obstacles: t.obstacles, table: t.table, log: opt.Log}
+	actor := &actor{engine: opt.Engine, asker: t.asker, drafts: opt.Drafts, patience: &t.patience, obstacles: t.obstacles, table: t.table, log: opt.Log}
 	reader := &reader{store: disk, form: form}
 	gate := &engine.Gate{
 		Rates: opt.Rates, Always: opt.AlwaysRestore, Meter: opt.Meter, Log: opt.Log, Spawn: t.storing.Spawn, After: opt.After,
