@@ -70,13 +70,33 @@ func (s *Shape) HasEnd() bool { return s.Has(Window) || s.Has(Recurrent) }
 // RowBytes is the size of the rows of a file of tokens, in bytes. window is the number of
 // positions that the server's window keeps.
 func (s *Shape) RowBytes(tokens, window int) int64 {
-	var n int64
+	n := s.EndBytes(tokens, window)
 	for _, c := range s.Caches {
-		cells := map[Kind]int64{Full: int64(tokens), Window: int64(min(tokens, window)) + 1, Recurrent: 1}[c.Kind]
-		for _, tensors := range c.Tensors {
-			for _, t := range tensors {
-				n += cells * t.Row
-			}
+		if c.Kind == Full {
+			n += int64(tokens) * c.rowBytes()
+		}
+	}
+	return n
+}
+
+// EndBytes is the part of RowBytes that belongs to the file's end: the rows of windows, and states.
+func (s *Shape) EndBytes(tokens, window int) (n int64) {
+	for _, c := range s.Caches {
+		switch c.Kind {
+		case Window:
+			n += int64(min(tokens, window)+1) * c.rowBytes()
+		case Recurrent:
+			n += c.rowBytes()
+		}
+	}
+	return n
+}
+
+// rowBytes is the size of a row of all tensors.
+func (c *Cache) rowBytes() (n int64) {
+	for _, tensors := range c.Tensors {
+		for _, t := range tensors {
+			n += t.Row
 		}
 	}
 	return n

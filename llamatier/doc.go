@@ -25,7 +25,7 @@
 //	planner, reader     planner.go, plan.go, reader.go   how far a prompt is restored, and its pages
 //	loader              load.go, stream.go               the file of a plan, or a stream of it
 //	restorer            restore.go                       a restore: the plan, its file, room among the other slots
-//	stages              stage.go                         whether a prompt is computed in two steps
+//	stages              stage.go                         in which steps a prompt is computed
 //	accounting          account.go, inquiry.go           the end of a request; engine.Inquirer explains misses
 //	obstacles           cause.go                         causes for which slots are not stored
 //	form, files, disk   form.go, files.go, disk.go       the form of files and pages; files and a store on a disk that may hang

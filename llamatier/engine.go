@@ -295,6 +295,14 @@ type Answer struct {
 // seen is the number of tokens of the prompt and the answer.
 func (a *Answer) seen() int { return a.Cached + a.Processed + a.Generated }
 
+// after joins the account of a step to that of the steps before, which may be nil.
+func (a *Answer) after(before *Answer) *Answer {
+	if before == nil {
+		return a
+	}
+	return &Answer{Cached: before.Cached, Processed: before.Processed + a.Processed, Generated: a.Generated, Took: before.Took + a.Took}
+}
+
 // ReadAnswer finds the account of an answer in the answer's last bytes. It returns nil if there
 // is none.
 func ReadAnswer(last []byte) *Answer {

@@ -37,6 +37,8 @@ type Options struct {
 	// Control reports whether a token is a control token, as those that begin the parts of a
 	// chat are; nil if that is not known.
 	Control func(token int32) bool
+	// UserStart are the tokens with which messages of users begin in chats; nil if they are not known.
+	UserStart []int32
 
 	Store       Store
 	Fingerprint pagefile.Key // of the store
@@ -69,7 +71,8 @@ type Options struct {
 	// tells of its own failures. Nil means that only Log is.
 	Unstored *unstored.Watch
 
-	// AlwaysRestore restores stored pages although computing may be quicker, for tests.
+	// AlwaysRestore restores stored pages although computing may be quicker, and computes prompts in steps
+	// although that may not pay, for tests.
 	AlwaysRestore bool
 
 	// After is time.After; nil means that.

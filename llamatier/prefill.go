@@ -20,11 +20,22 @@ type Progress struct {
 	Took      time.Duration
 }
 
-// Listener hears how far the engine is with the first part of a prompt: when it begins, and after each
+// Listener hears how far the engine is with the first parts of a prompt: when one begins, and after each
 // batch.
 type Listener struct {
 	Origin string // of the request, which the header of the engine's answer names; "" without
 	Hear   func(Progress)
+}
+
+// after is the listener of a step behind others, whose account may be nil.
+func (l Listener) after(before *Answer) Listener {
+	if hear := l.Hear; hear != nil && before != nil {
+		l.Hear = func(p Progress) {
+			p.Cached, p.Took = before.Cached, before.Took+p.Took
+			hear(p)
+		}
+	}
+	return l
 }
 
 // Prefill computes a prompt in a slot and drops the answer, of which it returns the account.

@@ -13,7 +13,7 @@ type Request struct {
 	Private bool               // rows are neither restored nor stored
 	AtOnce  bool               // the prompt is computed in one step; see Turn.Staged
 	Cancel  context.CancelFunc // gives the request up
-	Stage   Listener           // hears of the first part of a prompt that is computed in two steps
+	Stage   Listener           // hears of the first steps of a prompt that is computed in several
 }
 
 // Errors of Begin.

@@ -107,7 +107,7 @@ func (v *saver) busy() bool { return len(v.saving) > 0 }
 func (v *saver) ends(s *sequence, state *llamastate.File, tails bool) []int {
 	n := len(state.Tokens)
 	if v.form.shape.HasEnd() {
-		if !tails && !worthEnd(v.rates, s, n) || !state.End() {
+		if !tails && !v.form.worthEnd(v.rates, s.ended(), n) || !state.End() {
 			return nil
 		}
 		s.rewound(n - 1) // an end that is stored again is noted once

@@ -2,8 +2,11 @@ package llamatier
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
@@ -55,3 +58,40 @@ func learn(ctx context.Context, e *Engine, files *slotfile.Files) (*llamastate.S
 // shapeBytes is about the size of the file of one token: the states of recurrent layers may be
 // some 10 MB.
 const shapeBytes = 64 << 20
+
+// UserStart finds the tokens with which a user's message begins in chats of an engine, from a control
+// token on; nil if its template does not tell. A first message and a later one have them in common.
+func UserStart(ctx context.Context, e *Engine, control func(token int32) bool) ([]int32, error) {
+	message := func(role, content string) map[string]string {
+		return map[string]string{"role": role, "content": content}
+	}
+	const first, between, later = "one question", "an answer", "another question"
+	chat, err := json.Marshal(map[string]any{"messages": []any{message("user", first), message("assistant", between), message("user", later)}})
+	if err != nil {
+		return nil, fmt.Errorf("ask llama-server for a chat's form: %w", err)
+	}
+	text, err := e.Template(ctx, chat)
+	if err != nil {
+		return nil, err
+	}
+	before, rest, _ := strings.Cut(text, first)
+	_, rest, _ = strings.Cut(rest, between)
+	next, _, found := strings.Cut(rest, later)
+	if !found {
+		return nil, nil
+	}
+	var starts [2][]int32
+	for i, text := range []string{before, next} { // a space may become a token with the words behind it
+		if starts[i], err = e.Tokenize(ctx, strings.TrimSpace(text)); err != nil {
+			return nil, err
+		}
+		slices.Reverse(starts[i])
+	}
+	start := starts[0][:commonPrefix(starts[0], starts[1])]
+	slices.Reverse(start)
+	at := slices.IndexFunc(start, control)
+	if at < 0 {
+		return nil, nil
+	}
+	return start[at:], nil
+}

@@ -1,23 +1,28 @@
 package llamatier
 
 import (
+	"slices"
 	"time"
 
 	"github.com/kvtier/kvtier/rates"
 )
 
-// The prompt of a chat ends with the tokens that open the answer. Many templates leave parts of
-// an answer out of later prompts, such as its thoughts; the part that all later prompts share
-// ends before the answer. A model with windows or recurrent layers goes on only where a sequence
-// was saved, so the slot of such a model is saved there: the prompt is computed in two steps.
+// A model with windows or recurrent layers goes on only where a sequence was saved. So the prompt of
+// such a model is computed in steps, and the slot is saved between them, where later prompts part
+// from this one:
+//
+//   - before the first message of a user: other chats begin with the same system prompt and tools;
+//   - where a stored prompt parts from this one: the next one will probably part there, too;
+//   - before the tokens that open the answer: many templates leave parts of an answer out of later
+//     prompts, such as its thoughts.
 
 // answerOpening bounds the number of tokens that open an answer.
 const answerOpening = 16
 
-// turnEnd returns the number of a prompt's tokens before those that open the answer: before the
-// last control token, if that is near the end. Otherwise it returns 0.
-func turnEnd(tokens []int32, control func(token int32) bool) int {
-	for i := len(tokens) - 1; i >= max(0, len(tokens)-answerOpening); i-- {
+// lastControl returns the number of tokens before the last control token, if that is among a number
+// of last tokens. Otherwise it returns 0.
+func lastControl(tokens []int32, among int, control func(token int32) bool) int {
+	for i := len(tokens) - 1; i >= max(0, len(tokens)-among); i-- {
 		if control(tokens[i]) {
 			return i
 		}
@@ -28,45 +33,93 @@ func turnEnd(tokens []int32, control func(token int32) bool) int {
 const (
 	// endEvery is the number of tokens after which the end of a sequence is stored again.
 	endEvery = 1024
-	// endWorth is the time of computing for which it is stored sooner. An end has the rows of
-	// a whole window, or the states of all layers, which may be some 100 MB.
-	endWorth = 5 * time.Second
-	// stageCost is the part of that time which saving a slot may take while a request waits.
+	// endSpeed is the speed, in bytes per second, of a disk on which an end is stored sooner. An end has
+	// the rows of a whole window, or the states of all layers, which may be some 100 MB.
+	endSpeed = 100 << 20
+	// stageCost is the part of the time of computing that saving a slot may take while a request waits.
 	stageCost = 0.1
+	// stageLeast is the time that a step takes at least.
+	stageLeast = 5 * time.Millisecond
 )
 
-// worthEnd reports whether the end of a slot's sequence is stored, after a number of tokens.
-func worthEnd(r *rates.Rates, s *sequence, tokens int) bool {
-	return tokens >= s.ended()+endEvery || r.Computing(s.ended(), tokens) >= endWorth
+// worthEnd reports whether the end of a sequence is stored, of which an earlier one is: if there are many
+// tokens between them, or if computing them takes longer than writing the end.
+func (f form) worthEnd(r *rates.Rates, earlier, end int) bool {
+	writing := time.Duration(float64(f.shape.EndBytes(end, f.window)) / endSpeed * float64(time.Second))
+	return end-earlier >= endEvery || end-earlier >= restoreMin && r.Computing(earlier, end) >= writing
 }
 
-// stages decides whether a prompt is computed in two steps.
+// stages decides in which steps a prompt is computed.
 type stages struct {
 	form    form
 	files   *files
 	rates   *rates.Rates
-	control func(token int32) bool // Options.Control
+	control func(token int32) bool // Options.Control; nil if that is not known
+	user    []int32                // Options.UserStart
+	always  bool                   // steps are taken at any cost
 }
 
-// end returns the number of tokens that are computed and saved before the others, 0 if the
-// prompt is computed at once.
-func (g *stages) end(s *sequence, tokens []int32) int {
-	if !g.form.shape.HasEnd() || g.control == nil {
+// ends returns the numbers of tokens after which a slot is saved while it computes a prompt, of which
+// the store has the first rows.
+func (g *stages) ends(s *sequence, tokens []int32, stored int) (ends []int) {
+	if !g.form.shape.HasEnd() {
+		return nil
+	}
+	earlier, held := s.ended(), commonPrefix(s.tokens, tokens)
+	all := []int{g.firstUser(tokens), g.parting(tokens, stored), g.turnEnd(tokens)}
+	slices.Sort(all)
+	for _, end := range all {
+		if end%g.form.pageTokens == 0 {
+			end-- // a full page may be stored already, without an end
+		}
+		if end > max(g.form.window, held) && g.pays(s, earlier, held, end) {
+			ends, earlier, held = append(ends, end), end, end
+		}
+	}
+	return ends
+}
+
+// firstUser returns the number of tokens before the first message of a user, 0 if it is not known.
+func (g *stages) firstUser(tokens []int32) int {
+	for i := range max(0, len(tokens)-len(g.user)) {
+		if len(g.user) > 0 && slices.Equal(tokens[i:][:len(g.user)], g.user) {
+			return i
+		}
+	}
+	return 0
+}
+
+// parting returns the number of tokens after which a stored prompt parts from this one, back to the
+// beginning of a part of a chat, if one begins just before. It is 0 if the whole prompt is stored.
+func (g *stages) parting(tokens []int32, stored int) int {
+	if stored >= len(tokens)-1 {
 		return 0
 	}
-	end := turnEnd(tokens, g.control)
-	if end%g.form.pageTokens == 0 {
-		end-- // a full page may be stored already, without an end
+	if g.control != nil {
+		if end := lastControl(tokens[:stored+1], restoreMin, g.control); end > 0 {
+			return end
+		}
 	}
-	held := commonPrefix(s.tokens, tokens)
-	if end <= max(g.form.window, held) || !worthEnd(g.rates, s, end) || !g.files.fits(s.fileSize(g.form, end)) {
+	return stored
+}
+
+// turnEnd returns the number of tokens before those that open the answer, 0 if it is not known.
+func (g *stages) turnEnd(tokens []int32) int {
+	if g.control == nil {
 		return 0
 	}
-	gain := g.rates.Computing(s.ended(), end)
-	if g.rates.Reading(saved(s.fileSize(g.form, end))) > time.Duration(stageCost*float64(gain)) || g.rates.Computing(held, end) > stageMax {
-		return 0
+	return lastControl(tokens, answerOpening, g.control)
+}
+
+// pays reports whether a step is worth its save: from tokens that the slot holds to an end, where the
+// slot has an earlier one.
+func (g *stages) pays(s *sequence, earlier, held, end int) bool {
+	size := s.fileSize(g.form, end)
+	if !g.form.worthEnd(g.rates, earlier, end) || !g.files.fits(size) {
+		return false
 	}
-	return end
+	gain, cost := g.rates.Computing(earlier, end), max(stageLeast, g.rates.Reading(saved(size)))
+	return g.always || cost <= time.Duration(stageCost*float64(gain)) && g.rates.Computing(held, end) <= stageMax
 }
 
 // saving is the name, among the rates, of the step in which the engine writes a file.

@@ -7,10 +7,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/rates"
 )
 
 func TestTheEndOfATurn(t *testing.T) {
+	g := &stages{control: control}
 	text := prompt(1, 100)
 	for want, tokens := range map[int][]int32{
 		100: slices.Concat(text, opening),
@@ -19,12 +21,101 @@ func TestTheEndOfATurn(t *testing.T) {
 		102: slices.Concat(text, []int32{1, 2, 1010}),
 		1:   {5, 1010},
 	} {
-		require.Equal(t, want, turnEnd(tokens, control))
+		require.Equal(t, want, g.turnEnd(tokens))
 	}
-	require.Zero(t, turnEnd(slices.Concat(opening, text), control), "the opening is not at the end")
-	require.Zero(t, turnEnd(nil, control))
-	require.Equal(t, 100, turnEnd(slices.Concat(text, []int32{1010}, make([]int32, answerOpening-1)), control))
-	require.Zero(t, turnEnd(slices.Concat(text, []int32{1010}, make([]int32, answerOpening)), control))
+	require.Zero(t, g.turnEnd(slices.Concat(opening, text)), "the opening is not at the end")
+	require.Zero(t, g.turnEnd(nil))
+	require.Equal(t, 100, g.turnEnd(slices.Concat(text, []int32{1010}, make([]int32, answerOpening-1))))
+	require.Zero(t, g.turnEnd(slices.Concat(text, []int32{1010}, make([]int32, answerOpening))))
+}
+
+// TestWhereChatsPart: before a user's first message, or before the part of a chat in which a stored
+// prompt goes on in another way.
+func TestWhereChatsPart(t *testing.T) {
+	g := &stages{control: control, user: []int32{1011, 7}}
+	text := prompt(1, 300)
+	chat := slices.Concat(text, g.user, text, []int32{1010}, text, g.user, text)
+	require.Equal(t, 300, g.firstUser(chat))
+	require.Equal(t, 0, g.firstUser(chat[:302]), "nothing is asked")
+	require.Equal(t, 0, g.firstUser(text))
+	require.Zero(t, (&stages{}).firstUser(chat))
+
+	require.Equal(t, 300, g.parting(chat, 300))
+	require.Equal(t, 300, g.parting(chat, 363))
+	require.Equal(t, 364, g.parting(chat, 364), "the part began long before")
+	require.Equal(t, 602, g.parting(chat, 620))
+	require.Zero(t, g.parting(chat, len(chat)-1), "all of it is stored")
+	require.Equal(t, 620, (&stages{}).parting(chat, 620))
+	require.Zero(t, g.parting(chat, 0))
+}
+
+// storesBetweenSteps has the pages of a step stored before the next step is over.
+func (w *world) storesBetweenSteps() {
+	w.engine.onEnter("/completion", func() { w.engine.onEnter("/completion", w.tier.storing.Wait) })
+}
+
+// TestAChatComesBackForAnother that begins with the same system prompt: from there, if it is known where
+// messages of users begin. Otherwise the second one shows where chats part.
+func TestAChatComesBackForAnother(t *testing.T) {
+	for name, test := range map[string]struct {
+		user []int32
+		want [3]int
+	}{
+		"messages are known":     {[]int32{1011, 7}, [3]int{0, 300, 300}},
+		"messages are not known": {nil, [3]int{0, 0, 300}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &world{t: t, hybrid: true, change: func(o *Options) { o.UserStart = test.user }}
+			for i, want := range test.want {
+				w.start(1, 4000)
+				w.storesBetweenSteps()
+				tokens := slices.Concat(prompt(1, 300), []int32{1011, 7}, prompt(2+i, 300), opening)
+				require.Equal(t, want, w.ask(ask(tokens), 30), "chat %d", i)
+				w.tier.Flush(t.Context())
+				w.start(1, 4000)
+				require.Equal(t, 602, w.ask(ask(append(tokens, prompt(9, 100)...)), 1), "the chat itself goes on")
+				w.tier.Flush(t.Context())
+			}
+		})
+	}
+}
+
+// TestStepsAreOne account, and the client hears them as one.
+func TestStepsAreOne(t *testing.T) {
+	w := &world{t: t, hybrid: true, change: func(o *Options) { o.UserStart = []int32{1011, 7} }}
+	w.start(1, 4000)
+	w.storesBetweenSteps()
+	var heard []Progress
+	r := ask(slices.Concat(prompt(1, 300), []int32{1011, 7}, prompt(2, 300), opening))
+	r.Stage.Hear = func(p Progress) { heard = append(heard, p) }
+	turn := w.begin(r)
+	require.Equal(t, &Answer{Processed: 602, Generated: 1, Took: 602 * 20 * time.Millisecond}, turn.Staged)
+	for i, p := range heard {
+		require.Zero(t, p.Cached)
+		require.True(t, i == 0 || p.Processed >= heard[i-1].Processed && p.Took >= heard[i-1].Took, "%+v", heard)
+	}
+	require.Equal(t, 602, heard[len(heard)-1].Processed)
+	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), r.Tokens, 5))
+}
+
+// TestAnEndThatIsWorthIt is written quicker than its tokens are computed, or is far behind the one before.
+func TestAnEndThatIsWorthIt(t *testing.T) {
+	r := rates.New()
+	computes(r, time.Millisecond)
+	of := func(bytes int64) form {
+		return form{shape: &llamastate.Shape{Caches: []llamastate.Cache{{Kind: llamastate.Recurrent, Tensors: [2][]llamastate.Tensor{{{Row: bytes}}}}}}}
+	}
+	for _, test := range []struct {
+		bytes int64
+		n     int
+		want  bool
+	}{
+		{1, restoreMin, true}, {1, restoreMin - 1, false}, {1, -100, false},
+		{endSpeed / 5, 210, true}, {endSpeed / 5, 190, false},
+		{10 * endSpeed, endEvery, true}, {10 * endSpeed, endEvery - 1, false},
+	} {
+		require.Equal(t, test.want, of(test.bytes).worthEnd(r, 1000, 1000+test.n), "%+v", test)
+	}
 }
 
 // thinking is a conversation with a model that has a state. Its thoughts are left out of later
@@ -98,7 +189,7 @@ func saves(r *rates.Rates, bytes int64, took time.Duration) {
 	r.Stepped(rates.Chain{Pages: []rates.Page{{Bytes: bytes}}, Then: saving}, took)
 }
 
-// TestSavesAreTimed, for the decision whether a prompt is computed in two steps.
+// TestSavesAreTimed, for the decision in which steps a prompt is computed.
 func TestSavesAreTimed(t *testing.T) {
 	w := newWorld(t, 1, 4000)
 	require.Zero(t, w.rates.Reading(saved(fakeShape.RowBytes(300, 0))))

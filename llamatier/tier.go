@@ -69,7 +69,7 @@ func New(opt Options) *Tier {
 		},
 		gate: gate, meter: opt.Meter, log: opt.Log, save: t.saver.save,
 	}
-	t.stages = &stages{form: form, files: files, rates: opt.Rates, control: opt.Control}
+	t.stages = &stages{form: form, files: files, rates: opt.Rates, control: opt.Control, user: opt.UserStart, always: opt.AlwaysRestore}
 	t.accounting = &accounting{table: t.table, counter: t.counter, why: &t.why, rates: opt.Rates, pageTokens: opt.PageTokens}
 	if !opt.NoShift {
 		t.accounting.shifts = opt.Context
@@ -100,7 +100,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if t.obstacles.off.Load() || taken || u.TooLong {
 		return u, nil
 	}
-	counted := t.counter.count(ctx)
+	counted, stored := t.counter.count(ctx), 0
 	if r.Private {
 		u.held = commonPrefix(s.tokens, r.Tokens)
 		s.rewound(u.held)
@@ -109,12 +109,13 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		var p *plan
 		u.held, p, u.restored = t.restorer.restore(ctx, s, r.Tokens)
 		p.tell(u.asked, u.held, t.table)
+		stored = p.found
 		u.Restored = u.restored.tokens
 	}
 	u.counted = <-counted
 	t.table.breakUnknown(s)
 	if r.Rest == nil && !r.Private && !r.AtOnce {
-		t.stage(ctx, u, r.Stage)
+		t.stage(ctx, u, stored, r.Stage)
 	}
 	return u, nil
 }
@@ -143,26 +144,27 @@ func (t *Tier) settle(ctx context.Context, s *slot, r Request) (in *slot, taken 
 	return s, true, nil
 }
 
-// stage computes the first part of a prompt, and saves the slot.
-func (t *Tier) stage(ctx context.Context, u *Turn, l Listener) {
+// stage computes the first parts of a prompt, of which the store has some rows, and saves the slot
+// after each.
+func (t *Tier) stage(ctx context.Context, u *Turn, stored int, l Listener) {
 	s := u.s
+	first, stop := context.WithTimeout(ctx, t.patience.stage) // the time that was predicted may be far off
+	defer stop()
 	if t.saver.busy() {
 		return
 	}
-	end := t.stages.end(&s.sequence, u.tokens)
-	if end == 0 {
-		return
+	for _, end := range t.stages.ends(&s.sequence, u.tokens, stored) {
+		answer, err := t.engine.Prefill(first, s.id, u.tokens[:end], l.after(u.Staged))
+		u.computed(end, answer)
+		if err != nil {
+			t.log.Debug("kv tier: the rest of a prompt is computed at once", "slot", s.id, "error", err)
+			return
+		}
+		u.Staged = answer.after(u.Staged)
+		if !t.saver.busy() { // the pages of the step before are stored
+			t.saver.save(ctx, s, true)
+		}
 	}
-	first, stop := context.WithTimeout(ctx, t.patience.stage) // the time that was predicted may be far off
-	defer stop()
-	answer, err := t.engine.Prefill(first, s.id, u.tokens[:end], l)
-	u.computed(end, answer)
-	if err != nil {
-		t.log.Debug("kv tier: prompt is computed at once", "slot", s.id, "error", err)
-		return
-	}
-	u.Staged = answer
-	t.saver.save(ctx, s, true)
 }
 
 // saveIdle saves a slot that no request has taken.

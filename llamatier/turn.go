@@ -13,8 +13,8 @@ type Turn struct {
 	// Restored is the number of tokens that were put into the slot for the request.
 	Restored int
 
-	// Staged is the account of the first part of the prompt, if that was computed before the
-	// request: the engine counts its tokens as cached.
+	// Staged is the account of the first parts of the prompt, if some were computed before the
+	// request: the engine counts their tokens as cached.
 	Staged *Answer
 
 	// TooLong says that the prompt has no room in the slot: the engine refuses it at once.

@@ -161,7 +161,8 @@ func (s *server) open(seen *engineLook) error {
 	s.rates.Store(d.config.OpenRates(key, s.command.Placement(), s.log))
 	recents := why.NewRecents()
 	tier := llamatier.New(llamatier.Options{
-		Engine: s.engine, Shape: seen.shape, Slots: seen.slots, Context: seen.context, Window: model.Window, Control: model.Control,
+		Engine: s.engine, Shape: seen.shape, Slots: seen.slots, Context: seen.context, Window: model.Window,
+		Control: model.Control, UserStart: s.userStart(seen.shape, model.Control),
 		NoShift: !s.command.Shifts(), Drafts: s.command.Drafts(),
 		Files: s.files, PartBytes: s.partBytes, Store: store, Fingerprint: key, PageTokens: d.config.PageTokens,
 		Lossy: options.Cold != diskstore.ColdTypes{}, Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: s.meter, Recents: recents, Unstored: s.watch, Log: s.log,
@@ -189,6 +190,20 @@ func (s *server) open(seen *engineLook) error {
 	}
 	s.log.Info("kv tier: on", attrs...)
 	return nil
+}
+
+// userStart returns the tokens with which messages of users begin, if the tier needs them.
+func (s *server) userStart(shape *llamastate.Shape, control func(token int32) bool) []int32 {
+	if !shape.HasEnd() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	defer cancel()
+	start, err := llamatier.UserStart(ctx, s.engine, control)
+	if err != nil {
+		s.log.Debug("kv tier: it is not known where messages of users begin", "error", err)
+	}
+	return start
 }
 
 // notCold is the reason for which a model cannot have lossy pages, "" if it can: only rows of f16 are

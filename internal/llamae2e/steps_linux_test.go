@@ -5,8 +5,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -106,4 +108,61 @@ func TestAStreamOfTwoSteps(t *testing.T) {
 	s := begin()
 	require.True(t, s.progress("/completion", ask(7, map[string]any{"grammar": "root ::= ("})).failed)
 	require.Equal(t, want[0].text, s.progress("/completion", ask(0, nil)).text)
+}
+
+// TestAnAgentsLoop computes little again for a model of any kind, although its server is killed after
+// each answer and the template leaves thoughts out: what an ideal cache of rows would compute.
+func TestAnAgentsLoop(t *testing.T) {
+	const thoughts, words, tool = 40, 20, 300
+	base, turns := 2000, 4
+	if os.Getenv("KVTIER_LONG") != "" {
+		base, turns = 8000, 10
+	}
+	for _, shape := range []testmodel.Shape{{Arch: "llama"}, {Arch: "lfm2"}, {Arch: "qwen35"}, {Arch: "gemma3", Window: 128}} {
+		t.Run(shape.Arch, func(t *testing.T) {
+			o := llamatest.Options{Model: aModel(t, shape), Root: filepath.Join(t.TempDir(), "pages"), Args: []string{"-np", "1", "-t", "1", "-c", strconv.Itoa(base + turns*500)}}
+			text, computed, ideal := someTokens(1, base), 0, 0
+			for turn := range turns {
+				s := start(t, o)
+				opening := s.tokenize("<|im_start|>assistant\n")
+				a := s.complete(slices.Concat(text, opening), thoughts+words)
+				require.Len(t, a.Tokens, thoughts+words)
+				if turn > 0 {
+					computed, ideal = computed+a.Timings.Computed, ideal+words+tool+len(opening)
+				}
+				text = slices.Concat(text, opening, a.Tokens[thoughts:], someTokens(50+turn, tool))
+				s.Kill()
+			}
+			t.Logf("%d tokens computed again, %.3f times the least", computed, float64(computed)/float64(ideal))
+			require.LessOrEqual(t, float64(computed), 1.05*float64(ideal))
+		})
+	}
+}
+
+// TestANewSession begins with the system prompt and tools of one whose server was killed, and computes
+// only what is behind them.
+func TestANewSession(t *testing.T) {
+	template := filepath.Join(t.TempDir(), "everything.jinja")
+	require.NoError(t, os.WriteFile(template, []byte(everything), 0o600))
+	for _, shape := range []testmodel.Shape{{Arch: "llama"}, {Arch: "lfm2"}, {Arch: "gemma3", Window: 128}} {
+		t.Run(shape.Arch, func(t *testing.T) {
+			o := llamatest.Options{Model: aModel(t, shape), Root: filepath.Join(t.TempDir(), "pages"), Args: []string{"-c", "8192", "-np", "1", "--jinja", "--chat-template-file", template}}
+			ask := func(s *server, question string) (cached, computed int) {
+				var out answer
+				s.read("/v1/chat/completions", map[string]any{"max_tokens": 8, "messages": []map[string]string{
+					{"role": "system", "content": long}, {"role": "user", "content": question},
+				}}, &out)
+				return out.Timings.Cached, out.Timings.Computed
+			}
+			s := start(t, o)
+			cached, system := ask(s, "Is there a bug in the first file?")
+			require.Zero(t, cached)
+			s.Kill()
+			s = start(t, o)
+			cached, computed := ask(s, "Write a test for the second one.")
+			require.Greater(t, cached, system-100)
+			require.Less(t, computed, 100)
+			s.Kill()
+		})
+	}
 }

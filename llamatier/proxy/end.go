@@ -28,7 +28,7 @@ type end struct {
 
 	turn    *llamatier.Turn
 	comes   func()            // called when the first bytes do; nil for nothing
-	staged  *llamatier.Answer // of the first part of the prompt; nil if there was none
+	staged  *llamatier.Answer // of the first steps of the prompt; nil if there were none
 	opening *opening          // of the answer; nil if the client has nothing of it yet
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/kvtier/kvtier/llamatier"
 )
 
-// opening is the beginning of a streamed answer, as the client gets it while the first part of its
-// prompt is computed: the header, comments that keep the connection alive and, if the client has asked
+// opening is the beginning of a streamed answer, as the client gets it while the first steps of
+// its prompt are computed: the header, comments that keep the connection alive and, if the client has asked
 // for it, the progress. Then it is the ResponseWriter of the rest.
 type opening struct {
 	http.ResponseWriter

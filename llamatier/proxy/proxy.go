@@ -4,7 +4,7 @@
 // Requests and answers pass through byte for byte, with these exceptions:
 //
 //   - The number of the slot is added to a prompt.
-//   - In the answer to a prompt that was computed in two steps, the figures of both are added up. A
+//   - In the answer to a prompt that was computed in steps, the figures of all are added up. A
 //     stream begins with the first step.
 //   - Until prompts may be answered (State.Ready), POST requests and those for the health get
 //     the answer of a llama-server that is loading its model: status 503. So does any request
