@@ -24,7 +24,7 @@ type restorer struct {
 	meter   *telemetry.Meter
 	log     *slog.Logger
 
-	save func(ctx context.Context, s *slot, tails bool) // before a slot's tokens are dropped
+	save func(ctx context.Context, s *slot) // before a slot's tokens are dropped, if it pays
 }
 
 // restore puts stored pages of a prompt into a busy slot, and returns the number of tokens that
@@ -33,7 +33,7 @@ type restorer struct {
 func (r *restorer) restore(ctx context.Context, s *slot, tokens []int32) (held int, p *plan, got restored) {
 	held = r.held(ctx, s, tokens)
 	if held < len(s.tokens) {
-		r.save(ctx, s, true) // the engine is about to drop tokens
+		r.save(ctx, s) // the engine is about to drop tokens
 		held = commonPrefix(s.tokens, tokens)
 	}
 	s.rewound(held)
@@ -56,7 +56,7 @@ func (r *restorer) restore(ctx context.Context, s *slot, tokens []int32) (held i
 		}
 		return held, p, restored{}
 	}
-	r.save(ctx, s, true)
+	r.save(ctx, s)
 	if err := r.try(ctx, s, p); err != nil {
 		r.log.Warn("kv tier: pages not restored, the prompt is computed", "slot", s.id, "error", err)
 		p.notRead(0, why.UnreadRoom)
@@ -154,6 +154,6 @@ func (r *restorer) makeRoom(ctx context.Context, s *slot, tokens int) bool {
 		return false
 	}
 	defer r.table.give(idle)
-	r.save(ctx, idle, true)
+	r.save(ctx, idle)
 	return r.actor.empty(ctx, idle)
 }

@@ -3,6 +3,7 @@ package llamatier
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvtier/kvtier/llamastate"
@@ -28,6 +29,46 @@ type saver struct {
 	obstacles *obstacles
 	spawn     func(func())  // for pages that are stored behind a save
 	saving    chan struct{} // one element while a file of a save exists
+	always    bool          // slots are saved at any cost
+
+	rested atomic.Pointer[time.Time] // when idle slots are saved again although requests run; nil before the first save
+}
+
+// heldShare is the part of the time for which saves of idle slots may hold up the answers in others:
+// llama-server computes for no slot while it saves one.
+const heldShare = 0.01
+
+// rests reports whether an idle slot is saved some time later, because a request runs in another one
+// and was held up lately.
+func (v *saver) rests() bool {
+	until := v.rested.Load()
+	return until != nil && time.Now().Before(*until) && v.table.running() > 0
+}
+
+// saveFirst saves a busy slot of which the engine may drop tokens for a request that waits. A slot whose
+// save would take longer than computing what it would store is not saved; the time counts for each request
+// that it would hold up.
+func (v *saver) saveFirst(ctx context.Context, s *slot) {
+	if (s.dirty || s.tails) && v.pays(ctx, &s.sequence) {
+		v.save(ctx, s, true)
+	}
+}
+
+// pays reports whether saving a slot takes less time than computing what is not stored.
+func (v *saver) pays(ctx context.Context, s *sequence) bool {
+	n := len(s.tokens)
+	if s.last != nil {
+		n = max(n, s.last.seen())
+	}
+	cost := v.rates.Reading(saved(s.fileSize(v.form, n)))
+	if cost == 0 || v.always { // of the first save nothing is known
+		return true
+	}
+	from := s.ended()
+	if !v.form.shape.HasEnd() {
+		from = len(v.pages.stored(ctx, s.tokens))
+	}
+	return v.rates.Computing(from, n) >= cost*time.Duration(max(1, v.table.running()))
 }
 
 // save saves a busy slot and begins to store the pages that are new. The slot may be used
@@ -157,7 +198,10 @@ func (v *saver) savedFile(ctx context.Context, s *slot) (*slotfile.File, positio
 		}
 		return nil, none, err
 	}
-	v.rates.Stepped(rates.Chain{Pages: []rates.Page{saved(s.fileSize(v.form, p.Held))}, Then: saving}, time.Since(began))
+	took := time.Since(began)
+	v.rates.Stepped(rates.Chain{Pages: []rates.Page{saved(s.fileSize(v.form, p.Held))}, Then: saving}, took)
+	rested := time.Now().Add(time.Duration(float64(took) / heldShare))
+	v.rested.Store(&rested)
 	if k == nil {
 		return f, none, nil
 	}

@@ -245,6 +245,19 @@ func (t *table) close() {
 	}
 }
 
+// running counts the requests that have a slot, and those of which nothing is known.
+func (t *table) running() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.unknown
+	for _, s := range t.slots {
+		if s.busy && s.cancel != nil {
+			n++
+		}
+	}
+	return n
+}
+
 // unsavedBeside reports whether a free slot, of which something is not stored, holds more than a number
 // of a prompt's tokens. The request in a busy slot may be replacing its tokens.
 func (t *table) unsavedBeside(tokens []int32, found int) bool {

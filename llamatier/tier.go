@@ -56,7 +56,7 @@ func New(opt Options) *Tier {
 		form: form, files: files, pages: &pages{store: disk, form: form, meter: opt.Meter},
 		judge: &judge{window: opt.Window, table: t.table, asker: t.asker, noShift: opt.NoShift, drafts: opt.Drafts},
 		table: t.table, asker: t.asker, actor: actor, rates: opt.Rates, patience: &t.patience, obstacles: t.obstacles,
-		spawn: t.storing.Spawn, saving: make(chan struct{}, 1),
+		spawn: t.storing.Spawn, saving: make(chan struct{}, 1), always: opt.AlwaysRestore,
 	}
 	t.restorer = &restorer{
 		form: form, table: t.table, asker: t.asker, actor: actor, files: files,
@@ -67,7 +67,7 @@ func New(opt Options) *Tier {
 			form: form, files: files, reader: reader, gate: gate, patience: &t.patience,
 			partBytes: opt.PartBytes, log: opt.Log,
 		},
-		gate: gate, meter: opt.Meter, log: opt.Log, save: t.saver.save,
+		gate: gate, meter: opt.Meter, log: opt.Log, save: t.saver.saveFirst,
 	}
 	t.stages = &stages{form: form, files: files, rates: opt.Rates, control: opt.Control, user: opt.UserStart, always: opt.AlwaysRestore}
 	t.accounting = &accounting{table: t.table, counter: t.counter, why: &t.why, rates: opt.Rates, pageTokens: opt.PageTokens}
@@ -104,7 +104,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if r.Private {
 		u.held = commonPrefix(s.tokens, r.Tokens)
 		s.rewound(u.held)
-		t.saver.save(ctx, s, true)
+		t.saver.saveFirst(ctx, s)
 	} else {
 		var p *plan
 		u.held, p, u.restored = t.restorer.restore(ctx, s, r.Tokens)
@@ -170,6 +170,10 @@ func (t *Tier) stage(ctx context.Context, u *Turn, stored int, l Listener) {
 // saveIdle saves a slot that no request has taken.
 func (t *Tier) saveIdle(s *slot) {
 	if !t.table.takeUnused(s) {
+		return
+	}
+	if t.saver.rests() {
+		t.table.giveBack(s)
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), saveTimeout)

@@ -17,6 +17,7 @@ type Answer struct {
 	Tokens  []int32 // of the answer
 	First   time.Duration
 	Total   time.Duration
+	Gaps    []time.Duration // between the events of the stream, in order
 	Timings struct {
 		Cached    int `json:"cache_n"`
 		Computed  int `json:"prompt_n"`
@@ -58,7 +59,7 @@ func (s *Server) Complete(ctx context.Context, prompt any, n int) (a Answer, err
 		return a, err
 	}
 	defer body.Close()
-	lines := bufio.NewReader(body)
+	lines, last := bufio.NewReader(body), time.Duration(0)
 	for {
 		line, err := lines.ReadString('\n')
 		if data, ok := strings.CutPrefix(strings.TrimSpace(line), "data: "); ok {
@@ -70,9 +71,13 @@ func (s *Server) Complete(ctx context.Context, prompt any, n int) (a Answer, err
 			if err := json.Unmarshal([]byte(data), &event); err != nil {
 				return a, fmt.Errorf("an event that is no JSON: %q: %w", data, err)
 			}
+			now := time.Since(began)
 			if a.First == 0 {
-				a.First = time.Since(began)
+				a.First = now
+			} else {
+				a.Gaps = append(a.Gaps, now-last)
 			}
+			last = now
 			if a.Tokens = append(a.Tokens, event.Tokens...); event.Stop {
 				a.Total = time.Since(began)
 				return a, json.Unmarshal(event.Timings, &a.Timings)

@@ -26,6 +26,8 @@
 // hot: the time that kvtier adds to a request whose prompt the slot holds, the share of time of one
 // with a long text, and the speed of long answers.
 //
+// gaps: the times between tokens of a long answer while chats take turns in another slot.
+//
 // Sides take turns. Times are by the client's clock. A figure is the median, beside the least
 // and the largest. Each prompt but the long text has tokens of its own, a list, so that no time of a
 // tokenizer is in the figures.

@@ -58,6 +58,7 @@ var parts = []struct {
 	{"chat", (*bench).measureChat},
 	{"switch", (*bench).measureSwitch},
 	{"hot", (*bench).measureHot},
+	{"gaps", (*bench).measureGaps},
 }
 
 // report is all that was measured; parts are there by their names.
@@ -91,7 +92,7 @@ func parse(args []string, errOut io.Writer) (s settings, err error) {
 	flags.StringVar(&s.out, "o", "", "write every measured value to this JSON `file`")
 	only := flags.String("only", strings.Join(all, ","), "comma-separated `parts`")
 	sizes := flags.String("sizes", "4096,8192,16384,32768", "`lengths` of the prompts of ttft, in tokens")
-	flags.IntVar(&s.repetitions, "n", 3, "repetitions of ttft, 100 times as many short answers of hot, and ten times as many long ones")
+	flags.IntVar(&s.repetitions, "n", 3, "repetitions of ttft and gaps, 100 times as many short answers of hot, and ten times as many long ones")
 	flags.IntVar(&s.turns, "turns", 20, "turns of the chat")
 	flags.IntVar(&s.conversations, "conversations", 8, "conversations of switch")
 	flags.IntVar(&s.length, "length", 8192, "tokens of a conversation of switch")
@@ -182,11 +183,16 @@ func (b *bench) start(ctx context.Context, s side, tokens int) (*llamatest.Serve
 	return b.startModel(ctx, s, b.model, tokens, runtime.NumCPU())
 }
 
-// startModel starts a server of a model, which computes with a number of threads.
+// startModel starts a server of a model with one slot, which computes with a number of threads.
 func (b *bench) startModel(ctx context.Context, s side, model string, tokens, threads int) (*llamatest.Server, error) {
+	return b.startSlots(ctx, s, model, 1, tokens, threads)
+}
+
+// startSlots starts a server of a model with a number of slots, for as many tokens in all.
+func (b *bench) startSlots(ctx context.Context, s side, model string, slots, tokens, threads int) (*llamatest.Server, error) {
 	o := llamatest.Options{
 		Dir: b.tree, Model: model, Log: filepath.Join(b.dir, "daemon.log"),
-		Args: []string{"-np", "1", "-c", strconv.Itoa(tokens + 1024), "-t", strconv.Itoa(threads)},
+		Args: []string{"-np", strconv.Itoa(slots), "-c", strconv.Itoa(tokens + 1024), "-t", strconv.Itoa(threads)},
 	}
 	switch s {
 	case stock:
