@@ -1,6 +1,8 @@
 package llamatier
 
 import (
+	"slices"
+
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
@@ -34,6 +36,21 @@ func (p *plan) end(n int) int {
 
 // cut leaves n pages.
 func (p *plan) cut(n int) { p.refs, p.tokens = p.refs[:n], p.tokens[:p.end(n)] }
+
+// shorten leaves out rows from a position on.
+func (p *plan) shorten(end int) {
+	if end = max(0, end); end >= len(p.tokens) {
+		return
+	}
+	n := slices.IndexFunc(p.refs, func(r diskstore.Ref) bool { return r.End() > end })
+	p.notRead(n, why.UnreadQuicker)
+	p.refs, p.tokens = slices.Clone(p.refs[:n+1]), p.tokens[:end]
+	if last := &p.refs[n]; int(last.Start) < end {
+		last.Tokens = end - int(last.Start)
+	} else {
+		p.refs = p.refs[:n]
+	}
+}
 
 // worth reports whether the plan's pages hold enough that the slot does not hold.
 func (p *plan) worth() bool { return len(p.tokens) >= p.held+restoreMin }

@@ -15,7 +15,12 @@ type planner struct {
 	reader *reader // of pages that measure the speed of a tier
 	gate   *engine.Gate
 	lossy  bool // Options.Lossy
+	drafts bool // Options.Drafts
 }
+
+// draftTokens are the last tokens of a prompt that an engine with drafts computes although they are
+// stored: a draft model knows no token that was restored, and the nearest ones help it most.
+const draftTokens = 32
 
 // plan finds the stored pages of a prompt after which the engine can go on, of which the slot
 // holds some tokens already. For exact pages that many of these tokens as loss says are given up.
@@ -29,6 +34,9 @@ func (d *planner) plan(ctx context.Context, tokens []int32, held, loss int) *pla
 	p.tokens = tokens[:p.end(len(p.refs))]
 	if p.found > len(p.tokens) {
 		p.unread = why.UnreadState
+	}
+	if d.drafts && !d.form.shape.HasEnd() {
+		p.shorten(len(tokens) - draftTokens)
 	}
 	if found.Mixed == nil {
 		return d.paying(ctx, p)

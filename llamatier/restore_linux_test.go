@@ -126,6 +126,20 @@ func TestDraftsBeginWhereAFileEnds(t *testing.T) {
 	w.idle()
 }
 
+// TestTheLastTokensAreComputedForDrafts, which know no restored one. Those of the answer before the next
+// question are enough.
+func TestTheLastTokensAreComputedForDrafts(t *testing.T) {
+	for tokens, want := range map[int]int{200: 200 - draftTokens, 215: 215 - draftTokens, 200 + draftTokens: 200, 300: 200, 90: 0} {
+		w := &world{t: t, drafts: true}
+		w.start(1, 1000)
+		w.askAndIdle(ask(prompt(1, 200)), 1)
+		w.tier.Flush(t.Context())
+		w.start(1, 1000)
+		require.Equal(t, want, w.ask(ask(prompt(1, tokens)), 5), "%d tokens", tokens)
+		require.Equal(t, want, w.engine.cached)
+	}
+}
+
 // TestPagesThatAreGoneAreComputed, and those before them are used.
 func TestPagesThatAreGoneAreComputed(t *testing.T) {
 	w := stored(t)

@@ -61,7 +61,7 @@ func New(opt Options) *Tier {
 	t.restorer = &restorer{
 		form: form, table: t.table, asker: t.asker, actor: actor, files: files,
 		planner: &planner{
-			store: disk, form: form, reader: reader, gate: gate, lossy: opt.Lossy,
+			store: disk, form: form, reader: reader, gate: gate, lossy: opt.Lossy, drafts: opt.Drafts,
 		},
 		loader: &loader{
 			form: form, files: files, reader: reader, gate: gate, patience: &t.patience,

@@ -22,6 +22,8 @@ type Answer struct {
 		Cached    int `json:"cache_n"`
 		Computed  int `json:"prompt_n"`
 		Generated int `json:"predicted_n"`
+		Drafted   int `json:"draft_n"`
+		Accepted  int `json:"draft_n_accepted"`
 	}
 }
 

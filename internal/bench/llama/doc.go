@@ -28,6 +28,9 @@
 //
 // gaps: the times between tokens of a long answer while chats take turns in another slot.
 //
+// drafts: the part of drafted tokens that are right, in a slot that holds the prompt before and in one
+// that was restored.
+//
 // Sides take turns. Times are by the client's clock. A figure is the median, beside the least
 // and the largest. Each prompt but the long text has tokens of its own, a list, so that no time of a
 // tokenizer is in the figures.

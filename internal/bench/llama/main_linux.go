@@ -59,6 +59,7 @@ var parts = []struct {
 	{"switch", (*bench).measureSwitch},
 	{"hot", (*bench).measureHot},
 	{"gaps", (*bench).measureGaps},
+	{"drafts", (*bench).measureDrafts},
 }
 
 // report is all that was measured; parts are there by their names.
@@ -92,7 +93,7 @@ func parse(args []string, errOut io.Writer) (s settings, err error) {
 	flags.StringVar(&s.out, "o", "", "write every measured value to this JSON `file`")
 	only := flags.String("only", strings.Join(all, ","), "comma-separated `parts`")
 	sizes := flags.String("sizes", "4096,8192,16384,32768", "`lengths` of the prompts of ttft, in tokens")
-	flags.IntVar(&s.repetitions, "n", 3, "repetitions of ttft and gaps, 100 times as many short answers of hot, and ten times as many long ones")
+	flags.IntVar(&s.repetitions, "n", 3, "repetitions of ttft, gaps and drafts, 100 times as many short answers of hot, and ten times as many long ones")
 	flags.IntVar(&s.turns, "turns", 20, "turns of the chat")
 	flags.IntVar(&s.conversations, "conversations", 8, "conversations of switch")
 	flags.IntVar(&s.length, "length", 8192, "tokens of a conversation of switch")
@@ -189,11 +190,12 @@ func (b *bench) startModel(ctx context.Context, s side, model string, tokens, th
 }
 
 // startSlots starts a server of a model with a number of slots, for as many tokens in all.
-func (b *bench) startSlots(ctx context.Context, s side, model string, slots, tokens, threads int) (*llamatest.Server, error) {
+func (b *bench) startSlots(ctx context.Context, s side, model string, slots, tokens, threads int, args ...string) (*llamatest.Server, error) {
 	o := llamatest.Options{
 		Dir: b.tree, Model: model, Log: filepath.Join(b.dir, "daemon.log"),
 		Args: []string{"-np", strconv.Itoa(slots), "-c", strconv.Itoa(tokens + 1024), "-t", strconv.Itoa(threads)},
 	}
+	o.Args = append(o.Args, args...)
 	switch s {
 	case stock:
 		o.Args = append(o.Args, "--cache-ram", "0")

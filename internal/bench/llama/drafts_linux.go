@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/kvtier/kvtier/internal/bench/measure"
+	"github.com/kvtier/kvtier/internal/llamatest"
+	"github.com/kvtier/kvtier/internal/testmodel/trained"
+)
+
+// Lengths of drafts, in bytes of text and tokens.
+const (
+	draftsText   = 6_000
+	draftsTurn   = 20
+	draftsAnswer = 128
+)
+
+// drafts is the part of drafted tokens that were right. A trained model drafts for itself, so that all would
+// be if it knew the whole prompt.
+type drafts struct {
+	AnswerTokens int            `json:"answer_tokens"`
+	Hot          measure.Series `json:"hot"`      // the slot holds the prompt before
+	Restored     measure.Series `json:"restored"` // the server was killed
+}
+
+// measureDrafts asks for an answer twice, each time with another text.
+func (b *bench) measureDrafts(ctx context.Context) (any, error) {
+	r := &drafts{AnswerTokens: draftsAnswer}
+	model, err := trained.Write(b.dir)
+	if err != nil {
+		return nil, err
+	}
+	prose := trained.Prose()
+	for n := range b.settings.repetitions {
+		text := prose[n*500%(len(prose)-draftsText-draftsTurn):][:draftsText+draftsTurn]
+		err := b.step(fmt.Sprintf("drafts, %d of %d", n+1, b.settings.repetitions), func() (string, error) {
+			hot, err := b.acceptance(ctx, model, text, false)
+			if err != nil {
+				return "", err
+			}
+			restored, err := b.acceptance(ctx, model, text, true)
+			r.Hot.Add(hot)
+			r.Restored.Add(restored)
+			return fmt.Sprintf("%.2f of them right after a restore, %.2f before", restored, hot), err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// acceptance answers the beginning of a text and then all of it, and returns the part of drafts in the
+// second answer that were right.
+func (b *bench) acceptance(ctx context.Context, model, text string, kill bool) (part float64, err error) {
+	defer func() { err = errors.Join(err, b.clean()) }()
+	begin := func() (*llamatest.Server, error) {
+		// Weights in the order of AMX are no draft model's in llama.cpp b10970.
+		return b.startSlots(ctx, ours, model, 1, trained.ContextTokens-1024, 1, strings.Fields("-md "+model+" --spec-type draft-simple --spec-draft-n-max 4 -nr")...)
+	}
+	server, err := begin()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { server.Kill() }()
+	if _, err = server.Complete(ctx, text[:draftsText], draftsAnswer); err != nil {
+		return 0, err
+	}
+	if kill {
+		server.Kill()
+		if server, err = begin(); err != nil {
+			return 0, err
+		}
+	}
+	a, err := server.Complete(ctx, text, draftsAnswer)
+	if err == nil && a.Timings.Drafted == 0 {
+		err = errors.New("no token was drafted")
+	}
+	if err != nil {
+		return 0, err
+	}
+	return float64(a.Timings.Accepted) / float64(a.Timings.Drafted), nil
+}
