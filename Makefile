@@ -117,7 +117,7 @@ staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 
 .PHONY: shellcheck
 shellcheck: ## Check the shell scripts
-	shellcheck .ci/run .ci/shell scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-llama.sh scripts/gpu-suite.sh scripts/kvcached-tools scripts/llama-newest scripts/native-hash scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long scripts/test-shards
+	shellcheck .ci/run .ci/shell scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-llama.sh scripts/gpu-suite.sh scripts/kvcached-tools scripts/llama-clients scripts/llama-newest scripts/native-hash scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long scripts/test-shards
 
 # Packages where goroutines meet run under the race detector, which takes four times as long.
 # Tests of the store that try thousands of states one after another leave it out by themselves.
@@ -140,6 +140,7 @@ test-smoke: build ## Build the patched Ollama, restore a conversation in it, try
 .PHONY: test-llama
 test-llama: test-deps test-gpu-llama ## Build a stock Ollama of today and test it with our llama-server
 	scripts/build-llama-server
+	scripts/llama-clients
 	SHARDS=2 scripts/test-shards $(LLAMA)
 	go test -count=1 -timeout 15m -run TestLlama $(TORTURE)
 

@@ -1,0 +1,84 @@
+package llamae2e
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/llamatest"
+	"github.com/kvtier/kvtier/internal/testmodel"
+)
+
+// clientTurn is what a client of agents says of its turn.
+type clientTurn struct {
+	Text           string
+	Prompt, Cached int
+}
+
+// takeTurn has a client take the next turn of a conversation, which a file holds.
+func takeTurn(t *testing.T, client, url, model, file string) (turn clientTurn) {
+	t.Helper()
+	installed, err := filepath.Abs("../../build/llama-clients")
+	require.NoError(t, err)
+	if _, err := os.Stat(filepath.Join(installed, "contents")); err != nil {
+		t.Skip("scripts/llama-clients has not run")
+	}
+	cmd := exec.CommandContext(t.Context(), "python3", "clients/turn.py", client, url, model, file)
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+installed, "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(out, &turn))
+	return turn
+}
+
+// TestAgents: conversations with tools, by the clients that agents use, come back after each kill, and
+// go on as under a stock server that is never killed.
+func TestAgents(t *testing.T) {
+	template := filepath.Join(t.TempDir(), "everything.jinja")
+	require.NoError(t, os.WriteFile(template, []byte(everything), 0o600))
+	for _, client := range []string{"openai_chat", "openai_responses", "anthropic_messages"} {
+		for _, arch := range []string{"qwen3", "lfm2"} {
+			t.Run(client+"/"+arch, func(t *testing.T) {
+				o := llamatest.Options{Model: aModel(t, testmodel.Shape{Arch: arch}), Args: []string{"-c", "8192", "-np", "1", "-t", "1", "--jinja", "--chat-template-file", template}}
+				stock := start(t, o)
+				o.Root = filepath.Join(t.TempDir(), "pages")
+				var before clientTurn
+				for range 3 {
+					file := o.Root + ".stock"
+					want := takeTurn(t, client, stock.URL, "m", file)
+					s := start(t, o)
+					got := takeTurn(t, client, s.URL, "m", o.Root+".turns")
+					s.Kill()
+					require.Equal(t, want.Text, got.Text)
+					require.Equal(t, want.Prompt, got.Prompt)
+					require.GreaterOrEqual(t, got.Cached, before.Prompt-answerOpening, "all of the last prompt but the opening of its answer")
+					before = got
+				}
+			})
+		}
+	}
+}
+
+// answerOpening is the most tokens that open an answer.
+const answerOpening = 8
+
+// TestOllamasClient: a conversation with keep_alive 0 goes on as under an Ollama without us.
+func TestOllamasClient(t *testing.T) {
+	stock := &ollama{t: t}
+	stock.start("qwen3", []string{"m"}, "OLLAMA_KV_TIERING=0")
+	o := startOllama(t, "qwen3", "m")
+	files := t.TempDir()
+	for turn := range 3 {
+		want := takeTurn(t, "ollama_chat", stock.URL().String(), "m", filepath.Join(files, "stock"))
+		mark := o.mark()
+		require.Equal(t, want, takeTurn(t, "ollama_chat", o.URL().String(), "m", filepath.Join(files, "ours")))
+		if turn > 0 {
+			require.Greater(t, o.restored(mark), 800)
+		}
+	}
+}
