@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/kvtier/kvtier/internal/digests"
 )
@@ -19,6 +20,26 @@ func code(pid int) (exe string, libraries []string, err error) {
 	}
 	libraries, err = digests.Mapped(string(maps), []string{filepath.Dir(exe)})
 	return exe, libraries, err
+}
+
+// drivers lists the libraries of GPUs' drivers that a process has mapped: also a static program has them.
+func drivers(pid int) (libraries []string) {
+	maps, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)) // code has just read it
+	for _, line := range strings.Split(string(maps), "\n") {
+		if i := strings.IndexByte(line, '/'); i >= 0 && isOfGPU(filepath.Base(line[i:])) {
+			libraries = append(libraries, line[i:])
+		}
+	}
+	return libraries
+}
+
+func isOfGPU(name string) bool {
+	for _, vendor := range vendors {
+		if vendor.libraries.MatchString(name) {
+			return true
+		}
+	}
+	return false
 }
 
 // openProgram opens the program that a process runs, even if another file has its name now.

@@ -13,3 +13,6 @@ func code(int) (exe string, libraries []string, err error) { return "", nil, err
 func openProgram(int, string) (*os.File, error) { return nil, errors.ErrUnsupported }
 
 func machine() []string { return nil }
+
+// drivers are not known: see machine.
+func drivers(int) []string { return nil }

@@ -1,52 +1,103 @@
 package identity
 
 import (
+	"context"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
-// Lines of the files that describe GPUs.
-var (
-	nvidiaModel = regexp.MustCompile(`(?m)^Model:\s*(.+?)\s*$`)
-	amdTarget   = regexp.MustCompile(`(?m)^gfx_target_version ([1-9][0-9]*)$`)
-	pciKind     = regexp.MustCompile(`(?m)^PCI_ID=([0-9A-Fa-f]{4}:[0-9A-Fa-f]{4})$`)
-)
+// vendors are the ways to compute on a GPU: the libraries of ggml and of drivers that an engine maps
+// for it, and the files of the system that tell the kinds of GPUs.
+var vendors = []struct {
+	name      string
+	libraries *regexp.Regexp
+	files     []string
+	kind      *regexp.Regexp
+}{
+	{"cuda", regexp.MustCompile(`^lib(ggml-cuda|cuda\.so)`),
+		[]string{"proc/driver/nvidia/gpus/*/information", "proc/device-tree/model"},
+		regexp.MustCompile(`(?m)^Model:\s*(.+?)\s*$|^(NVIDIA [^\x00\n]+)\x00?$`)},
+	{"hip", regexp.MustCompile(`^lib(ggml-hip|amdhip64)`),
+		[]string{"sys/class/kfd/kfd/topology/nodes/*/properties"}, regexp.MustCompile(`(?m)^gfx_target_version ([1-9][0-9]*)$`)},
+	{"vulkan", regexp.MustCompile(`^lib(ggml-vulkan|vulkan\.so)`),
+		[]string{"sys/class/drm/card*/device/uevent"}, regexp.MustCompile(`(?m)^PCI_ID=([0-9A-Fa-f]{4}:[0-9A-Fa-f]{4})$`)},
+	{"sycl", regexp.MustCompile(`^lib(ggml-sycl|ze_loader\.so)`),
+		[]string{"sys/class/drm/card*/device/uevent"}, regexp.MustCompile(`(?m)^PCI_ID=([0-9A-Fa-f]{4}:[0-9A-Fa-f]{4})$`)},
+}
 
-// devices returns the kinds of the GPUs of this machine whose library an engine has mapped:
-// another kind rounds differently. root is the root of the system's files. Kinds are known on
-// Linux: those of NVIDIA's and AMD's own libraries by their names, others by their PCI numbers.
-// An engine that is told to use some of them counts as one that uses all.
-func devices(root string, libraries []string) []string {
+// driver matches the library of NVIDIA's driver, which is mapped only where a card may compute.
+var driver = regexp.MustCompile(`^libcuda\.so`)
+
+// errKind reports a card whose kind nobody tells.
+var errKind = errors.New("which kind of NVIDIA card computes is not known, and another kind rounds differently: " +
+	"/proc/driver/nvidia does not tell it, and nvidia-smi neither; install nvidia-smi, or mount /usr/lib/wsl/lib into the container")
+
+// devices returns the kinds of the GPUs of this machine whose libraries an engine has mapped, its own
+// or those of a driver: another kind rounds differently. root is the root of the system's files.
+// Kinds are known on Linux: those of NVIDIA's and AMD's own libraries by their names, others by their
+// PCI numbers. smi lists NVIDIA's cards where the system has no files of them, as under WSL2. An engine
+// that is told to use some of them counts as one that uses all.
+func devices(root string, libraries []string, smi func() ([]string, error)) ([]string, error) {
+	mapped := func(name *regexp.Regexp) bool {
+		return slices.ContainsFunc(libraries, func(path string) bool { return name.MatchString(filepath.Base(path)) })
+	}
 	var kinds []string
-	for _, vendor := range []struct {
-		library, files string
-		kind           *regexp.Regexp
-	}{
-		{"cuda", "proc/driver/nvidia/gpus/*/information", nvidiaModel},
-		{"hip", "sys/class/kfd/kfd/topology/nodes/*/properties", amdTarget},
-		{"vulkan", "sys/class/drm/card*/device/uevent", pciKind},
-		{"sycl", "sys/class/drm/card*/device/uevent", pciKind},
-	} {
-		mapped := func(path string) bool { return strings.HasPrefix(filepath.Base(path), "libggml-"+vendor.library) }
-		if !slices.ContainsFunc(libraries, mapped) {
+	for _, vendor := range vendors {
+		if !mapped(vendor.libraries) {
 			continue
 		}
-		paths, _ := filepath.Glob(filepath.Join(root, vendor.files)) // the pattern is a constant
-		for _, path := range paths {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				continue // it counts as unknown, like the GPUs of other vendors
+		found := kindsIn(root, vendor.files, vendor.kind)
+		if vendor.name == "cuda" && len(found) == 0 && mapped(driver) {
+			var err error
+			if found, err = smi(); err != nil || len(found) == 0 {
+				return nil, errors.Join(errKind, err)
 			}
-			if m := vendor.kind.FindSubmatch(text); m != nil {
-				kinds = append(kinds, vendor.library+" "+string(m[1]))
-			}
+		}
+		for _, kind := range found {
+			kinds = append(kinds, vendor.name+" "+kind)
 		}
 	}
 	slices.Sort(kinds)
-	return slices.Compact(kinds)
+	return slices.Compact(kinds), nil
+}
+
+// kindsIn reads the kinds of GPUs in files. One that cannot be read counts as unknown, like the GPUs
+// of other vendors.
+func kindsIn(root string, files []string, kind *regexp.Regexp) (kinds []string) {
+	for _, pattern := range files {
+		paths, _ := filepath.Glob(filepath.Join(root, pattern)) // the pattern is a constant
+		for _, path := range paths {
+			text, _ := os.ReadFile(path)
+			if m := kind.FindSubmatch(text); m != nil {
+				kinds = append(kinds, string(slices.Concat(m[1:]...)))
+			}
+		}
+	}
+	return kinds
+}
+
+// smiTimeout bounds the time of nvidia-smi, which wakes a card that sleeps.
+const smiTimeout = 10 * time.Second
+
+// nvidiaSMI lists the names of NVIDIA's cards.
+func nvidiaSMI() ([]string, error) {
+	path, err := exec.LookPath("nvidia-smi")
+	if err != nil {
+		path = "/usr/lib/wsl/lib/nvidia-smi" // which is on no PATH of a service
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), smiTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, "--query-gpu=name", "--format=csv,noheader").Output()
+	if err != nil {
+		return nil, err
+	}
+	return strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' || r == '\r' }), nil
 }
 
 // cpuLibrary matches the names of ggml's libraries with which the CPU computes.

@@ -36,7 +36,11 @@ func Of(c launch.Command, numerics []string, config tierenv.Config, shape *llama
 	if err != nil {
 		return nil, fmt.Errorf("identify llama-server: %w", err)
 	}
-	numerics = slices.Concat(numerics, devices("/", libraries), machine())
+	kinds, err := devices("/", append(slices.Clone(libraries), drivers(pid)...), nvidiaSMI)
+	if err != nil {
+		return nil, err
+	}
+	numerics = slices.Concat(numerics, kinds, machine())
 	if !onCPU(libraries) { // rows of a layer differ with its device
 		numerics = append(numerics, c.Split()...)
 	}

@@ -65,3 +65,11 @@ func mapLibrary(t *testing.T, path string) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, unix.Munmap(memory)) })
 }
+
+// TestAStaticProgramHasADriver, by which its GPUs are found.
+func TestAStaticProgramHasADriver(t *testing.T) {
+	require.Empty(t, drivers(os.Getpid()))
+	path := filepath.Join(t.TempDir(), "libvulkan.so.1")
+	mapLibrary(t, path)
+	require.Equal(t, []string{path}, drivers(os.Getpid()))
+}

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -72,13 +73,41 @@ func TestDevices(t *testing.T) {
 	write(drm+"card0/device/uevent", "DRIVER=i915\nPCI_CLASS=30000\nPCI_ID=8086:56A0\nPCI_SUBSYS_ID=172F:3937\n")
 	write(drm+"card0-HDMI-A-1/device/uevent", "MAJOR=226\nDEVNAME=dri/card0\n")
 	write(drm+"card1/device/uevent", "PCI_ID=1002:744C\n")
+	none := func() ([]string, error) { return nil, errors.New("there is no nvidia-smi") }
+	wsl := func() ([]string, error) { return []string{"NVIDIA RTX A2000", "NVIDIA RTX A2000"}, nil }
 	cuda := []string{"/x/libggml-base.so", "/x/cuda_v12/libggml-cuda.so"}
-	require.Equal(t, []string{"cuda NVIDIA GeForce GTX 1070", "cuda Quadro M6000 24GB"}, devices(root, cuda))
-	require.Equal(t, []string{"hip 110000"}, devices(root, []string{"/x/rocm/libggml-hip.so.0"}))
-	require.Equal(t, []string{"vulkan 1002:744C", "vulkan 8086:56A0"}, devices(root, []string{"/x/vulkan/libggml-vulkan.so"}))
-	require.Equal(t, []string{"sycl 1002:744C", "sycl 8086:56A0"}, devices(root, []string{"/x/libggml-sycl.so"}))
-	require.Empty(t, devices(root, []string{"/x/libggml-cpu-haswell.so", "/cuda/libggml-blas.so"}))
-	require.Empty(t, devices(t.TempDir(), cuda))
+	static := []string{"/usr/lib/wsl/lib/libcuda.so.1"}
+	for _, test := range []struct {
+		root      string
+		libraries []string
+		smi       func() ([]string, error)
+		want      []string
+	}{
+		{root, cuda, none, []string{"cuda NVIDIA GeForce GTX 1070", "cuda Quadro M6000 24GB"}},
+		{root, static, none, []string{"cuda NVIDIA GeForce GTX 1070", "cuda Quadro M6000 24GB"}},
+		{root, []string{"/x/rocm/libggml-hip.so.0"}, none, []string{"hip 110000"}},
+		{root, []string{"/x/vulkan/libggml-vulkan.so"}, none, []string{"vulkan 1002:744C", "vulkan 8086:56A0"}},
+		{root, []string{"/usr/lib/libvulkan.so.1"}, none, []string{"vulkan 1002:744C", "vulkan 8086:56A0"}},
+		{root, []string{"/x/libggml-sycl.so"}, none, []string{"sycl 1002:744C", "sycl 8086:56A0"}},
+		{root, []string{"/x/libggml-cpu-haswell.so", "/cuda/libggml-blas.so"}, none, nil},
+		{t.TempDir(), cuda, none, nil}, // without a driver there is no card
+		{t.TempDir(), static, wsl, []string{"cuda NVIDIA RTX A2000"}},
+	} {
+		kinds, err := devices(test.root, test.libraries, test.smi)
+		require.NoError(t, err)
+		require.Equal(t, test.want, kinds, "%+v", test)
+	}
+	_, err := devices(t.TempDir(), static, none)
+	require.ErrorIs(t, err, errKind)
+
+	root = t.TempDir()
+	write("proc/device-tree/model", "NVIDIA Jetson Orin Nano Developer Kit\x00")
+	kinds, err := devices(root, static, none)
+	require.NoError(t, err)
+	require.Equal(t, []string{"cuda NVIDIA Jetson Orin Nano Developer Kit"}, kinds)
+	write("proc/device-tree/model", "Raspberry Pi 5 Model B\x00")
+	_, err = devices(root, static, none)
+	require.ErrorIs(t, err, errKind)
 }
 
 // TestTheEnginesCode is that of the program which runs.
