@@ -36,7 +36,7 @@ const (
 	// endSpeed is the speed, in bytes per second, of a disk on which an end is stored sooner. An end has
 	// the rows of a whole window, or the states of all layers, which may be some 100 MB.
 	endSpeed = 100 << 20
-	// stageCost is the part of the time of computing that saving a slot may take while a request waits.
+	// stageCost is the part of the time of computing that saving a slot may take while requests wait.
 	stageCost = 0.1
 	// stageLeast is the time that a step takes at least.
 	stageLeast = 5 * time.Millisecond
@@ -60,20 +60,21 @@ type stages struct {
 }
 
 // ends returns the numbers of tokens after which a slot is saved while it computes a prompt, of which
-// the store has the first rows.
-func (g *stages) ends(s *sequence, tokens []int32, stored int) (ends []int) {
+// the store has the first rows. Each save holds up a number of requests.
+func (g *stages) ends(s *sequence, tokens []int32, stored, requests int) (ends []int) {
 	if !g.form.shape.HasEnd() {
 		return nil
 	}
-	earlier, held := s.ended(), commonPrefix(s.tokens, tokens)
+	held := commonPrefix(s.tokens, tokens)
+	earlier, last := s.ended(), max(g.form.window, held)
 	all := []int{g.firstUser(tokens), g.parting(tokens, stored), g.turnEnd(tokens)}
 	slices.Sort(all)
 	for _, end := range all {
 		if end%g.form.pageTokens == 0 {
 			end-- // a full page may be stored already, without an end
 		}
-		if end > max(g.form.window, held) && g.pays(s, earlier, held, end) {
-			ends, earlier, held = append(ends, end), end, end
+		if end > last && g.pays(s, earlier, end, requests) && g.rates.Computing(held, end) <= stageMax {
+			ends, earlier, last = append(ends, end), end, end
 		}
 	}
 	return ends
@@ -111,15 +112,14 @@ func (g *stages) turnEnd(tokens []int32) int {
 	return lastControl(tokens, answerOpening, g.control)
 }
 
-// pays reports whether a step is worth its save: from tokens that the slot holds to an end, where the
-// slot has an earlier one.
-func (g *stages) pays(s *sequence, earlier, held, end int) bool {
+// pays reports whether a step up to an end is worth its save, where the slot has an earlier end.
+func (g *stages) pays(s *sequence, earlier, end, requests int) bool {
 	size := s.fileSize(g.form, end)
 	if !g.form.worthEnd(g.rates, earlier, end) || !g.files.fits(size) {
 		return false
 	}
-	gain, cost := g.rates.Computing(earlier, end), max(stageLeast, g.rates.Reading(saved(size)))
-	return g.always || cost <= time.Duration(stageCost*float64(gain)) && g.rates.Computing(held, end) <= stageMax
+	cost := max(stageLeast, g.rates.Reading(saved(size))) * time.Duration(max(1, requests))
+	return g.always || cost <= time.Duration(stageCost*float64(g.rates.Computing(earlier, end)))
 }
 
 // saving is the name, among the rates, of the step in which the engine writes a file.

@@ -177,6 +177,25 @@ func TestAStageThatIsNotWorthIt(t *testing.T) {
 	}
 }
 
+// TestAStageHoldsUpOthers: a save counts for each request that waits for it.
+func TestAStageHoldsUpOthers(t *testing.T) {
+	w := &world{t: t, hybrid: true}
+	w.start(2, 4000)
+	begin := func(seed int) *Turn {
+		w.rates = rates.New()
+		saves(w.rates, hybridShape.RowBytes(300, 0), 400*time.Millisecond)
+		w.tier.stages.rates = w.rates
+		defer w.tier.storing.Wait()
+		return w.begin(ask(slices.Concat(prompt(seed, 300), opening)))
+	}
+	one := begin(1)
+	require.NotNil(t, one.Staged)
+	other := begin(2)
+	require.Nil(t, other.Staged)
+	one.Drop()
+	other.Drop()
+}
+
 // computes gives rates the time of a token.
 func computes(r *rates.Rates, each time.Duration) {
 	for i := range 8 {

@@ -153,7 +153,7 @@ func (t *Tier) stage(ctx context.Context, u *Turn, stored int, l Listener) {
 	if t.saver.busy() {
 		return
 	}
-	for _, end := range t.stages.ends(&s.sequence, u.tokens, stored) {
+	for _, end := range t.stages.ends(&s.sequence, u.tokens, stored, t.table.running()) {
 		answer, err := t.engine.Prefill(first, s.id, u.tokens[:end], l.after(u.Staged))
 		u.computed(end, answer)
 		if err != nil {
