@@ -79,6 +79,7 @@ bench: build ## Measure; print tables and write JSON
 .PHONY: bench-llama
 bench-llama: test-deps ## Measure a stock llama-server with and without kvtier; ARGS="-only hot" for a part
 	scripts/build-llama-server
+	scripts/llama-clients
 	go run ./internal/bench/llama $(ARGS)
 
 .PHONY: plot

@@ -186,7 +186,7 @@ func (p *promise) checkFiles(mem *vfs.Mem, found tree) error {
 // broken reports whether a damaged file may be in the page's place.
 func (p *promise) broken(key pagefile.Key) bool {
 	for name, page := range p.pages {
-		if name.Key == key && page.broken != "" {
+		if name.Key == key && len(page.broken) > 0 {
 			return true
 		}
 	}
@@ -234,7 +234,7 @@ func (p *promised) read(s *Store, ref Ref) error {
 			return errors.New("found as it was before it was put again")
 		case err == nil:
 			return nil
-		case p.broken != "" && errors.Is(err, pagefile.ErrDamaged):
+		case len(p.broken) > 0 && errors.Is(err, pagefile.ErrDamaged):
 			return nil
 		case !p.durable && errors.Is(err, tier.ErrNotFound):
 			return nil

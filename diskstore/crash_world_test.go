@@ -54,7 +54,7 @@ type promised struct {
 	versions []*version // every page ever put under its name
 	acked    int        // index of the last version for which Put returned nil; -1 for none
 	durable  bool       // that version, a later one, or a tail that extends it is stored
-	broken   string     // the root in which a damaged file may be in the page's place; or ""
+	broken   []string   // the roots in which a damaged file may be in the page's place
 }
 
 // version is a page that was put.
@@ -232,19 +232,21 @@ func (w *crashWorld) putPage(p *pagefile.Page) error {
 			// A page is stored already if its header says so: it is not known whether a
 			// damaged file has been found and replaced.
 			known := all.page(name)
-			known.acked, known.durable, known.broken = len(known.versions)-1, broken == "", broken
+			known.acked, known.durable, known.broken = len(known.versions)-1, len(broken) == 0, broken
 		})
 	}
 	return err
 }
 
-// brokenAt returns where a damaged file may still be in a page's place.
-func (w *crashWorld) brokenAt(name pagefile.Name) string {
-	root := w.now().pages[name].broken
-	if _, err := w.mem.Lstat(filePath(root, name)); root == w.o.Local.Root && err != nil {
-		return "" // in quarantine, and a Put makes the move durable
+// brokenAt returns where damaged files may still be in a page's place.
+func (w *crashWorld) brokenAt(name pagefile.Name) (roots []string) {
+	for _, root := range w.now().pages[name].broken {
+		if _, err := w.mem.Lstat(filePath(root, name)); root == w.o.Local.Root && err != nil {
+			continue // in quarantine, and a Put makes the move durable
+		}
+		roots = append(roots, root)
 	}
-	return root
+	return roots
 }
 
 // read reads the pages found of a prompt, which promotes remote pages.
@@ -275,7 +277,7 @@ func (w *crashWorld) damage(p *pagefile.Page, bit int) {
 	w.change(func(all *promise) {
 		all.damaged[name.Key] = true
 		known := all.page(name)
-		known.durable, known.broken = false, root
+		known.durable, known.broken = false, append(slices.Clone(known.broken), root)
 	})
 	err := w.mem.Edit(filePath(root, there), func(data []byte) []byte {
 		data[bit/8%len(data)] ^= 1 << (bit % 8)

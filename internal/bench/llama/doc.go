@@ -31,6 +31,9 @@
 // drafts: the part of drafted tokens that are right, in a slot that holds the prompt before and in one
 // that was restored.
 //
+// savers: a chat whose server is killed after each answer, beside programs from PyPI that save whole
+// slots (scripts/llama-clients installs them), and a server that is never killed.
+//
 // Sides take turns. Times are by the client's clock. A figure is the median, beside the least
 // and the largest. Each prompt but the long text has tokens of its own, a list, so that no time of a
 // tokenizer is in the figures.

@@ -41,6 +41,7 @@ const trainedContext = 256 << 10
 // bench starts servers and makes prompts for all parts.
 type bench struct {
 	settings settings
+	checkout string
 	tree     string
 	dir      string // temporary
 	model    string
@@ -60,6 +61,7 @@ var parts = []struct {
 	{"hot", (*bench).measureHot},
 	{"gaps", (*bench).measureGaps},
 	{"drafts", (*bench).measureDrafts},
+	{"savers", (*bench).measureSavers},
 }
 
 // report is all that was measured; parts are there by their names.
@@ -93,7 +95,7 @@ func parse(args []string, errOut io.Writer) (s settings, err error) {
 	flags.StringVar(&s.out, "o", "", "write every measured value to this JSON `file`")
 	only := flags.String("only", strings.Join(all, ","), "comma-separated `parts`")
 	sizes := flags.String("sizes", "4096,8192,16384,32768", "`lengths` of the prompts of ttft, in tokens")
-	flags.IntVar(&s.repetitions, "n", 3, "repetitions of ttft, gaps and drafts, 100 times as many short answers of hot, and ten times as many long ones")
+	flags.IntVar(&s.repetitions, "n", 3, "repetitions of ttft, gaps, drafts and savers, 100 times as many short answers of hot, and ten times as many long ones")
 	flags.IntVar(&s.turns, "turns", 20, "turns of the chat")
 	flags.IntVar(&s.conversations, "conversations", 8, "conversations of switch")
 	flags.IntVar(&s.length, "length", 8192, "tokens of a conversation of switch")
@@ -129,6 +131,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) (err error) 
 	if err != nil {
 		return err
 	}
+	b.checkout = checkout
 	if b.tree, err = llamatest.FindDir(checkout); err != nil {
 		return err
 	}
