@@ -25,13 +25,13 @@ type Tally struct {
 	Known        []pagefile.Key // all fingerprints, also those without files
 	Fingerprints map[pagefile.Key]*Usage
 	Bytes        int64 // physical, of pages and tails
-	Replaced     int64 // physical, of files replaced by others that are not durable yet
+	Fleeting     int64 // physical, of files replaced or removed, not yet durably
 	Aside        tier.Aside
 }
 
 // Total is the number of bytes found that no process has claimed.
 func (t *Tally) Total() int64 {
-	return t.Bytes + t.Replaced + t.Aside.OrphanBytes + t.Aside.QuarantineBytes
+	return t.Bytes + t.Fleeting + t.Aside.OrphanBytes + t.Aside.QuarantineBytes
 }
 
 // add counts one file.
@@ -93,7 +93,7 @@ func (t *Tier) Count(ctx context.Context, each func(tier.Info)) (*Tally, error) 
 	}
 	// Bytes that this process adds from here on are not in the count.
 	release := t.Hold()
-	found.Bytes, found.Replaced = t.use.end(time.Since(began.Began))
+	found.Bytes, found.Fleeting = t.use.end(time.Since(began.Began))
 	began.Listed = t.Book.Added()
 	release()
 	if berr == nil {

@@ -164,10 +164,14 @@ func (t *Tier) DropIf(ctx context.Context, info tier.Info, same func(now tier.In
 		return none, tier.ErrReplaced
 	}
 	ours, err := t.Tier.Remove(ctx, now)
-	if !ours {
+	switch {
+	case !ours:
 		return none, err
+	case err == nil:
+		t.use.remove(now)
+	default: // the caller adds no such file to a Removal
+		t.use.moved(now)
 	}
-	t.use.remove(now)
 	if t.opt.Removed != nil {
 		t.opt.Removed(now.Name)
 	}
@@ -181,7 +185,7 @@ func (t *Tier) Quarantine(ctx context.Context, info tier.Info, reason string) (b
 	if t.opt.Aside == nil {
 		moved, err := t.Tier.Quarantine(ctx, info, reason)
 		if moved {
-			t.use.remove(info)
+			t.use.moved(info)
 		}
 		return moved, err
 	}
@@ -199,7 +203,7 @@ func (t *Tier) moveAside(ctx context.Context, info tier.Info, reason string) (bo
 	defer t.commit.RUnlock()
 	moved, err := t.opt.Aside.MoveAside(ctx, info, reason)
 	if moved {
-		t.use.remove(info)
+		t.use.moved(info)
 	}
 	return moved, err
 }
@@ -235,8 +239,9 @@ func (r *Removal) Add(removed tier.Info) {
 }
 
 // Settle makes the removal durable and frees the room in the ledger. After a failure the room
-// stays taken until the next count.
+// stays taken until the next count. Settle ends each Removal.
 func (r *Removal) Settle(ctx context.Context) bool {
+	defer r.of.use.durable(r.Bytes)
 	if len(r.Names) == 0 || r.of.Tier.SyncRemoved(ctx, r.Names) != nil {
 		return false
 	}

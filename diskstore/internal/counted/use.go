@@ -15,9 +15,9 @@ type use struct {
 	when  time.Time     // end of the last full count; zero for never
 	took  time.Duration // duration of that count
 
-	// replaced is the size in bytes of files that others have replaced, not yet durably: after a
-	// power cut the former file may be there instead.
-	replaced int64
+	// fleeting is the size in bytes of files that were replaced or removed, not yet durably: after a
+	// power cut the former file may be there again.
+	fleeting int64
 
 	// During a count: the numbers of listed shards, and the shards not listed yet. A change in
 	// a shard not listed yet is counted when the shard is listed.
@@ -63,20 +63,31 @@ func (u *use) commit(done tier.Committed) {
 	u.change(done.Name, files, done.Physical-done.Freed)
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.replaced += done.Freed
+	u.fleeting += done.Freed
 }
 
 func (u *use) settled(done tier.Committed) {
 	if done.Bytes == 0 { // commit was not called
 		return
 	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.replaced -= done.Freed
+	u.durable(done.Freed)
 }
 
-// remove counts a removed file.
-func (u *use) remove(info tier.Info) { u.change(info.Name, -1, -info.Physical) }
+// durable notes that files are gone durably, or that making it so has failed.
+func (u *use) durable(bytes int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.fleeting -= bytes
+}
+
+// remove counts a removed file. durable is called some time later.
+func (u *use) remove(info tier.Info) {
+	u.moved(info)
+	u.durable(-info.Physical)
+}
+
+// moved counts a file that went to quarantine.
+func (u *use) moved(info tier.Info) { u.change(info.Name, -1, -info.Physical) }
 
 func (u *use) change(name pagefile.Name, files int, bytes int64) {
 	if name.Class == pagefile.ClassManifest {
@@ -152,11 +163,11 @@ func (u *use) listed(shard tier.Shard, infos []tier.Info) {
 
 // end replaces the numbers by the result of the count, stores the count's duration, and
 // returns the number of bytes, and the bytes that a power cut may bring back besides.
-func (u *use) end(took time.Duration) (bytes, replaced int64) {
+func (u *use) end(took time.Duration) (bytes, fleeting int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.files, u.todo, u.when, u.took = u.listing, nil, time.Now(), took
-	return u.files.bytes, u.replaced
+	return u.files.bytes, u.fleeting
 }
 
 // abandon ends an incomplete count.
