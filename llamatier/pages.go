@@ -25,7 +25,7 @@ type pages struct {
 }
 
 // minTail is the part of a page below which an incomplete last page is not stored.
-const minTail = 8
+const minTail = 32
 
 // put stores the full pages of a saved slot that the store does not have, and tails that
 // end after some numbers of tokens. The file has no rows of dropped positions.
@@ -35,9 +35,9 @@ func (p *pages) put(ctx context.Context, state *llamastate.File, tails []int, dr
 	for start := 0; start < len(state.Tokens); start += size {
 		ends := []int{start + size}
 		for _, end := range tails {
-			least := size / minTail
-			if p.form.shape.HasEnd() {
-				least = 1
+			least := 1
+			if !p.form.shape.HasEnd() {
+				least = max(1, size/minTail)
 			}
 			if end-start >= least && end-start < size && !slices.Contains(ends, end) {
 				ends = append(ends, end)
