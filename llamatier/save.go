@@ -141,8 +141,18 @@ func (v *saver) keptBusy(s *slot, err error) {
 	}
 }
 
-// busy reports whether a file of a save exists.
-func (v *saver) busy() bool { return len(v.saving) > 0 }
+// ready waits for the pages of a save to be stored, for at most some time.
+func (v *saver) ready(ctx context.Context, most time.Duration) bool {
+	ctx, stop := context.WithTimeout(ctx, most)
+	defer stop()
+	select {
+	case v.saving <- struct{}{}:
+		<-v.saving
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
 
 // ends returns the numbers of tokens after which a saved slot gets a tail.
 func (v *saver) ends(s *sequence, state *llamastate.File, tails bool) []int {

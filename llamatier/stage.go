@@ -119,7 +119,12 @@ func (g *stages) pays(s *sequence, earlier, end, requests int) bool {
 		return false
 	}
 	cost := max(stageLeast, g.rates.Reading(saved(size))) * time.Duration(max(1, requests))
-	return g.always || cost <= time.Duration(stageCost*float64(g.rates.Computing(earlier, end)))
+	return g.always || cost <= g.most(earlier, end)
+}
+
+// most is the time that saving a slot may take which has an earlier end.
+func (g *stages) most(earlier, end int) time.Duration {
+	return time.Duration(stageCost * float64(g.rates.Computing(earlier, end)))
 }
 
 // saving is the name, among the rates, of the step in which the engine writes a file.

@@ -49,11 +49,6 @@ func TestWhereChatsPart(t *testing.T) {
 	require.Zero(t, g.parting(chat, 0))
 }
 
-// storesBetweenSteps has the pages of a step stored before the next step is over.
-func (w *world) storesBetweenSteps() {
-	w.engine.onEnter("/completion", func() { w.engine.onEnter("/completion", w.tier.storing.Wait) })
-}
-
 // TestAChatComesBackForAnother that begins with the same system prompt: from there, if it is known where
 // messages of users begin. Otherwise the second one shows where chats part.
 func TestAChatComesBackForAnother(t *testing.T) {
@@ -68,7 +63,6 @@ func TestAChatComesBackForAnother(t *testing.T) {
 			w := &world{t: t, hybrid: true, change: func(o *Options) { o.UserStart = test.user }}
 			for i, want := range test.want {
 				w.start(1, 4000)
-				w.storesBetweenSteps()
 				tokens := slices.Concat(prompt(1, 300), []int32{1011, 7}, prompt(2+i, 300), opening)
 				require.Equal(t, want, w.ask(ask(tokens), 30), "chat %d", i)
 				w.tier.Flush(t.Context())
@@ -84,7 +78,6 @@ func TestAChatComesBackForAnother(t *testing.T) {
 func TestStepsAreOne(t *testing.T) {
 	w := &world{t: t, hybrid: true, change: func(o *Options) { o.UserStart = []int32{1011, 7} }}
 	w.start(1, 4000)
-	w.storesBetweenSteps()
 	var heard []Progress
 	r := ask(slices.Concat(prompt(1, 300), []int32{1011, 7}, prompt(2, 300), opening))
 	r.Stage.Hear = func(p Progress) { heard = append(heard, p) }
@@ -158,13 +151,12 @@ func TestAThinkingConversationComesBack(t *testing.T) {
 // TestAStageThatIsNotWorthIt: prompts are computed at once where the next end would gain little.
 func TestAStageThatIsNotWorthIt(t *testing.T) {
 	for name, change := range map[string]func(w *world){
-		"dense":       func(w *world) { w.hybrid = false; w.start(1, 4000) },
-		"no control":  func(w *world) { w.restart(func(o *Options) { o.Control = nil }) },
-		"quick":       func(w *world) { computes(w.rates, time.Microsecond) },
-		"slow saves":  func(w *world) { saves(w.rates, 1, time.Second) },
-		"too slow":    func(w *world) { computes(w.rates, 3*time.Second) },
-		"no memory":   func(w *world) { w.available, w.free = 1, 1 },
-		"busy saving": func(w *world) { w.tier.saver.saving <- struct{}{} },
+		"dense":      func(w *world) { w.hybrid = false; w.start(1, 4000) },
+		"no control": func(w *world) { w.restart(func(o *Options) { o.Control = nil }) },
+		"quick":      func(w *world) { computes(w.rates, time.Microsecond) },
+		"slow saves": func(w *world) { saves(w.rates, 1, time.Second) },
+		"too slow":   func(w *world) { computes(w.rates, 3*time.Second) },
+		"no memory":  func(w *world) { w.available, w.free = 1, 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &world{t: t, hybrid: true}
@@ -214,6 +206,21 @@ func TestSavesAreTimed(t *testing.T) {
 	require.Zero(t, w.rates.Reading(saved(fakeShape.RowBytes(300, 0))))
 	w.askAndIdle(ask(prompt(1, 300)), 5)
 	require.Positive(t, w.rates.Reading(saved(fakeShape.RowBytes(300, 0))))
+}
+
+// TestAStageBesideASave waits a while for the save of another slot, and then goes on without its own.
+func TestAStageBesideASave(t *testing.T) {
+	w := &world{t: t, hybrid: true}
+	w.start(1, 4000)
+	computes(w.rates, 5*time.Millisecond)
+	tokens := slices.Concat(prompt(1, 300), opening)
+	w.tier.saver.saving <- struct{}{}
+	turn := w.begin(ask(tokens))
+	require.NotNil(t, turn.Staged)
+	require.True(t, turn.s.dirty)
+	<-w.tier.saver.saving
+	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), tokens, 5))
+	w.tier.Flush(t.Context())
 }
 
 // TestAStageIsAccountedFor, and the request after it is computed from there.

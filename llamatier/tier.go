@@ -150,10 +150,8 @@ func (t *Tier) stage(ctx context.Context, u *Turn, stored int, l Listener) {
 	s := u.s
 	first, stop := context.WithTimeout(ctx, t.patience.stage) // the time that was predicted may be far off
 	defer stop()
-	if t.saver.busy() {
-		return
-	}
 	for _, end := range t.stages.ends(&s.sequence, u.tokens, stored, t.table.running()) {
+		most := t.stages.most(s.ended(), end)
 		answer, err := t.engine.Prefill(first, s.id, u.tokens[:end], l.after(u.Staged))
 		u.computed(end, answer)
 		if err != nil {
@@ -161,7 +159,7 @@ func (t *Tier) stage(ctx context.Context, u *Turn, stored int, l Listener) {
 			return
 		}
 		u.Staged = answer.after(u.Staged)
-		if !t.saver.busy() { // the pages of the step before are stored
+		if t.saver.ready(ctx, most) { // the pages of the save before are stored
 			t.saver.save(ctx, s, true)
 		}
 	}

@@ -150,6 +150,7 @@ func TestCauses(t *testing.T) {
 			w.start(1, 500)
 			w.ask(ask(prompt(1, 200)), 2)
 			c.stage(w)
+			w.tier.saver.rested.Store(nil)
 			w.tier.storing.Wait()
 			lines.Reset()
 			w.idle()

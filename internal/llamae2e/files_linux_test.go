@@ -79,9 +79,12 @@ func TestARestoreThatBreaksOff(t *testing.T) {
 	}
 	for _, arch := range []string{"llama", "gemma3", "lfm2"} {
 		t.Run(arch, func(t *testing.T) {
-			shape := testmodel.Shape{Arch: arch}
-			if arch == "gemma3" {
-				shape.Window = 128
+			shape, bound := testmodel.Shape{Arch: arch}, 0.001 // the prompt is computed in steps
+			switch arch {
+			case "gemma3":
+				shape.Window, bound = 128, 0.05
+			case "llama":
+				bound = 0
 			}
 			plain := llamatest.Options{Model: aModel(t, shape), Args: strings.Fields("-c 4096 -np 2")}
 			o := plain
@@ -98,7 +101,7 @@ func TestARestoreThatBreaksOff(t *testing.T) {
 			s = start(t, o)
 			got := s.complete(prompt, 8)
 			require.Zero(t, got.Timings.Cached)
-			requireSame(t, want, got, 0)
+			requireSame(t, want, got, bound)
 			again := s.complete(prompt, 8) // one token is computed
 			require.Equal(t, want.Tokens, again.Tokens)
 			log, err := os.ReadFile(s.log)

@@ -166,7 +166,7 @@ func (s *server) tokenize(text string) []int32 {
 
 // TestAThinkingConversationComesBack: the next prompt has another answer than the one that was
 // given, as templates make it that leave thoughts out. The reference is a stock server that
-// computed the first turn alone.
+// computed each turn alone.
 func TestAThinkingConversationComesBack(t *testing.T) {
 	const turn = 1500
 	for _, c := range []struct {
@@ -183,6 +183,7 @@ func TestAThinkingConversationComesBack(t *testing.T) {
 			first := slices.Concat(someTokens(1, turn), opening)
 			next := slices.Concat(first, someTokens(3, 20), someTokens(4, 100), opening)
 			stock.complete(first[:turn], 0)
+			stock.complete(next[:len(next)-len(opening)], 0)
 			want := stock.complete(next, 12)
 			stock.Kill()
 
