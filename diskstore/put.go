@@ -131,30 +131,28 @@ func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page
 	return h
 }
 
+// settleMost bounds the time in which the removal of extended tails becomes durable.
+const settleMost = 2 * time.Second
+
 // dropExtended removes the tails that h, just stored, makes superfluous, of those that begin like
 // it. The next tail's Put retries failures.
 func (lv *level) dropExtended(ctx context.Context, h *pagefile.Header, met []branch.Candidate) {
 	gone := lv.files.NewRemoval()
-	drop := func(info tier.Info) bool {
-		removed, err := lv.files.Drop(ctx, info)
-		if err == nil {
-			gone.Add(removed)
-		}
-		return err == nil
-	}
 	for _, c := range met {
 		if !c.Whole() || c.Class != pagefile.ClassTail || !extends(ctx, lv.tier, c.Name(), h) {
 			continue
 		}
-		if info, err := tier.Stat(ctx, lv.tier, c.Name()); err == nil && drop(info) {
+		if info, err := tier.Stat(ctx, lv.tier, c.Name()); err == nil && gone.Drop(ctx, info) == nil {
 			lv.noteTierError(lv.tier.RemoveBranch(ctx, c.Branch))
 		}
 	}
 	for _, info := range lv.oldTails(ctx, h.Fingerprint, h.Parent) {
 		if info.Key == h.Key || extends(ctx, lv.tier, info.Name, h) {
-			drop(info)
+			_ = gone.Drop(ctx, info) // the next tail's Put tries again
 		}
 	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), settleMost)
+	defer stop()
 	gone.Settle(ctx)
 }
 

@@ -51,7 +51,7 @@ func (u *Turn) account(answer *Answer) telemetry.Prompt {
 		cached, computed := answer.Cached, answer.Processed
 		p.Took = u.restored.took + answer.Took
 		if u.Staged != nil {
-			cached, computed = u.Staged.Cached, computed+u.Staged.Processed
+			cached, computed = max(u.Staged.Cached, cached-u.Staged.Processed), computed+u.Staged.Processed
 			p.Took += u.Staged.Took
 		}
 		p.Tokens = cached + computed

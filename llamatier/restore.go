@@ -32,7 +32,8 @@ type restorer struct {
 // use: it is replaced at the price of a page that must be computed again.
 func (r *restorer) restore(ctx context.Context, s *slot, tokens []int32) (held int, p *plan, got restored) {
 	held = r.held(ctx, s, tokens)
-	if held < len(s.tokens) {
+	drops := held < len(s.tokens)
+	if drops {
 		r.save(ctx, s) // the engine is about to drop tokens
 		held = commonPrefix(s.tokens, tokens)
 	}
@@ -56,7 +57,9 @@ func (r *restorer) restore(ctx context.Context, s *slot, tokens []int32) (held i
 		}
 		return held, p, restored{}
 	}
-	r.save(ctx, s)
+	if !drops {
+		r.save(ctx, s)
+	}
 	if err := r.try(ctx, s, p); err != nil {
 		r.log.Warn("kv tier: pages not restored, the prompt is computed", "slot", s.id, "error", err)
 		p.notRead(0, why.UnreadRoom)

@@ -34,41 +34,57 @@ type saver struct {
 	rested atomic.Pointer[time.Time] // when idle slots are saved again although requests run; nil before the first save
 }
 
-// heldShare is the part of the time for which saves of idle slots may hold up the answers in others:
-// llama-server computes for no slot while it saves one.
-const heldShare = 0.01
+const (
+	// heldShare is the part of the time for which saves of idle slots may hold up the answers in others:
+	// llama-server computes for no slot while it saves one.
+	heldShare = 0.01
+	// restMost is the time after a slot's last request at which it is saved nevertheless.
+	restMost = time.Minute
+	// storedMost bounds the look at the pages of a slot before it is saved.
+	storedMost = time.Second
+)
 
-// rests reports whether an idle slot is saved some time later, because a request runs in another one
-// and was held up lately.
-func (v *saver) rests() bool {
-	until := v.rested.Load()
-	return until != nil && time.Now().Before(*until) && v.table.running() > 0
+// saveIdle saves a busy slot that no request wants, or reports that it is saved some time later, because a
+// request runs in another one and was held up lately.
+func (v *saver) saveIdle(ctx context.Context, s *slot) (later bool) {
+	if until := v.rested.Load(); until != nil && time.Now().Before(*until) && time.Since(s.used) < restMost && v.table.beside(s) > 0 {
+		return true
+	}
+	began := time.Now()
+	v.save(ctx, s, false)
+	rested := time.Now().Add(time.Duration(float64(time.Since(began)) / heldShare))
+	v.rested.Store(&rested)
+	return false
 }
 
 // saveFirst saves a busy slot of which the engine may drop tokens for a request that waits. A slot whose
 // save would take longer than computing what it would store is not saved; the time counts for each request
 // that it would hold up.
 func (v *saver) saveFirst(ctx context.Context, s *slot) {
-	if (s.dirty || s.tails) && v.pays(ctx, &s.sequence) {
+	if (s.dirty || s.tails) && v.pays(ctx, s) {
 		v.save(ctx, s, true)
 	}
 }
 
 // pays reports whether saving a slot takes less time than computing what is not stored.
-func (v *saver) pays(ctx context.Context, s *sequence) bool {
+func (v *saver) pays(ctx context.Context, s *slot) bool {
 	n := len(s.tokens)
 	if s.last != nil {
 		n = max(n, s.last.seen())
 	}
-	cost := v.rates.Reading(saved(s.fileSize(v.form, n)))
+	cost := v.rates.Stepping(saved(s.fileSize(v.form, n))) * time.Duration(1+v.table.beside(s))
 	if cost == 0 || v.always { // of the first save nothing is known
 		return true
 	}
-	from := s.ended()
-	if !v.form.shape.HasEnd() {
-		from = len(v.pages.stored(ctx, s.tokens))
+	if v.form.shape.HasEnd() {
+		return v.rates.Computing(s.ended(), n) >= cost
 	}
-	return v.rates.Computing(from, n) >= cost*time.Duration(max(1, v.table.running()))
+	if v.rates.Computing(0, n) < cost {
+		return false
+	}
+	ctx, stop := context.WithTimeout(ctx, storedMost)
+	defer stop()
+	return v.rates.Computing(len(v.pages.stored(ctx, s.tokens)), n) >= cost
 }
 
 // save saves a busy slot and begins to store the pages that are new. The slot may be used
@@ -103,7 +119,7 @@ func (v *saver) save(ctx context.Context, s *slot, tails bool) {
 		state, err = v.read(ctx, f, s)
 	}
 	if err != nil {
-		s.dirty = s.dirty || CauseOf(err) == CauseBusy // it is saved some time later
+		s.dirty = s.dirty || CauseOf(err) == CauseBusy || ctx.Err() != nil // it is saved some time later
 		s.tails = s.tails || s.dirty
 		v.obstacles.notStored(s.id, err)
 		v.keptBusy(s, err)
@@ -208,10 +224,9 @@ func (v *saver) savedFile(ctx context.Context, s *slot) (*slotfile.File, positio
 		}
 		return nil, none, err
 	}
-	took := time.Since(began)
-	v.rates.Stepped(rates.Chain{Pages: []rates.Page{saved(s.fileSize(v.form, p.Held))}, Then: saving}, took)
-	rested := time.Now().Add(time.Duration(float64(took) / heldShare))
-	v.rested.Store(&rested)
+	if v.table.beside(s) == 0 { // a save waits for batches of others
+		v.rates.Stepped(rates.Chain{Pages: []rates.Page{saved(s.fileSize(v.form, p.Held))}, Then: saving}, time.Since(began))
+	}
 	if k == nil {
 		return f, none, nil
 	}

@@ -118,7 +118,7 @@ func (g *stages) pays(s *sequence, earlier, end, requests int) bool {
 	if !g.form.worthEnd(g.rates, earlier, end) || !g.files.fits(size) {
 		return false
 	}
-	cost := max(stageLeast, g.rates.Reading(saved(size))) * time.Duration(max(1, requests))
+	cost := max(stageLeast, g.rates.Stepping(saved(size))) * time.Duration(requests)
 	return g.always || cost <= g.most(earlier, end)
 }
 

@@ -203,9 +203,9 @@ func saves(r *rates.Rates, bytes int64, took time.Duration) {
 // TestSavesAreTimed, for the decision in which steps a prompt is computed.
 func TestSavesAreTimed(t *testing.T) {
 	w := newWorld(t, 1, 4000)
-	require.Zero(t, w.rates.Reading(saved(fakeShape.RowBytes(300, 0))))
+	require.Zero(t, w.rates.Stepping(saved(fakeShape.RowBytes(300, 0))))
 	w.askAndIdle(ask(prompt(1, 300)), 5)
-	require.Positive(t, w.rates.Reading(saved(fakeShape.RowBytes(300, 0))))
+	require.Positive(t, w.rates.Stepping(saved(fakeShape.RowBytes(300, 0))))
 }
 
 // TestAStageBesideASave waits a while for the save of another slot, and then goes on without its own.

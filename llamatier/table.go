@@ -245,13 +245,13 @@ func (t *table) close() {
 	}
 }
 
-// running counts the requests that have a slot, and those of which nothing is known.
-func (t *table) running() int {
+// beside counts the requests in other slots than one, and those of which nothing is known.
+func (t *table) beside(one *slot) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := t.unknown
 	for _, s := range t.slots {
-		if s.busy && s.cancel != nil {
+		if s != one && s.busy && s.cancel != nil {
 			n++
 		}
 	}

@@ -102,14 +102,16 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	}
 	counted, stored := t.counter.count(ctx), 0
 	if r.Private {
+		t.saver.saveFirst(ctx, s)
 		u.held = commonPrefix(s.tokens, r.Tokens)
 		s.rewound(u.held)
-		t.saver.saveFirst(ctx, s)
 	} else {
 		var p *plan
 		u.held, p, u.restored = t.restorer.restore(ctx, s, r.Tokens)
 		p.tell(u.asked, u.held, t.table)
-		stored = p.found
+		if stored = p.found; p.slow != "" { // where the stored prompt ends is not known
+			stored = 0
+		}
 		u.Restored = u.restored.tokens
 	}
 	u.counted = <-counted
@@ -148,9 +150,12 @@ func (t *Tier) settle(ctx context.Context, s *slot, r Request) (in *slot, taken 
 // after each.
 func (t *Tier) stage(ctx context.Context, u *Turn, stored int, l Listener) {
 	s := u.s
+	if t.table.unknownRuns() || s.broken {
+		return // the slot would not be saved
+	}
 	first, stop := context.WithTimeout(ctx, t.patience.stage) // the time that was predicted may be far off
 	defer stop()
-	for _, end := range t.stages.ends(&s.sequence, u.tokens, stored, t.table.running()) {
+	for _, end := range t.stages.ends(&s.sequence, u.tokens, stored, 1+t.table.beside(s)) {
 		most := t.stages.most(s.ended(), end)
 		answer, err := t.engine.Prefill(first, s.id, u.tokens[:end], l.after(u.Staged))
 		u.computed(end, answer)
@@ -170,14 +175,10 @@ func (t *Tier) saveIdle(s *slot) {
 	if !t.table.takeUnused(s) {
 		return
 	}
-	if t.saver.rests() {
-		t.table.giveBack(s)
-		return
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), saveTimeout)
 	defer cancel()
-	t.saver.save(ctx, s, false)
-	if s.dirty && !t.obstacles.off.Load() { // another save, or a request in the slot, was not over
+	later := t.saver.saveIdle(ctx, s)
+	if (later || s.dirty) && !t.obstacles.off.Load() { // another save, or a request in the slot, was not over
 		t.table.giveBack(s)
 		return
 	}

@@ -285,12 +285,19 @@ func (r *Rates) steppingLocked(c Chain, page Page) float64 {
 	return t.reading(page.step(c.Then))
 }
 
-// Reading predicts the time to read a page from its tier, or for the page to go through a step
-// of the tier's name; zero without observations.
+// Reading predicts the time to read a page from its tier; zero without observations.
 func (r *Rates) Reading(page Page) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return seconds(r.tierLocked(page.Tier).reading(page))
+}
+
+// Stepping predicts the time in which a page goes through the step of its tier's name. It is zero where
+// the step was not observed lately, so that a slow one is tried again.
+func (r *Rates) Stepping(page Page) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return seconds(r.steppingLocked(Chain{Then: page.Tier}, page))
 }
 
 // Computing predicts the time to compute the tokens from position begin to end.

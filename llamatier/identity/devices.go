@@ -31,8 +31,8 @@ var vendors = []struct {
 		[]string{"sys/class/drm/card*/device/uevent"}, regexp.MustCompile(`(?m)^PCI_ID=([0-9A-Fa-f]{4}:[0-9A-Fa-f]{4})$`)},
 }
 
-// driver matches the library of NVIDIA's driver, which is mapped only where a card may compute.
-var driver = regexp.MustCompile(`^libcuda\.so`)
+// cards are the devices by which NVIDIA's driver reaches a card, where the system has no files of its kind.
+var cards = []string{"dev/dxg", "dev/nvidia[0-9]*"}
 
 // errKind reports a card whose kind nobody tells.
 var errKind = errors.New("which kind of NVIDIA card computes is not known, and another kind rounds differently: " +
@@ -53,7 +53,7 @@ func devices(root string, libraries []string, smi func() ([]string, error)) ([]s
 			continue
 		}
 		found := kindsIn(root, vendor.files, vendor.kind)
-		if vendor.name == "cuda" && len(found) == 0 && mapped(driver) {
+		if vendor.name == "cuda" && len(found) == 0 && there(root, cards) {
 			var err error
 			if found, err = smi(); err != nil || len(found) == 0 {
 				return nil, errors.Join(errKind, err)
@@ -65,6 +65,14 @@ func devices(root string, libraries []string, smi func() ([]string, error)) ([]s
 	}
 	slices.Sort(kinds)
 	return slices.Compact(kinds), nil
+}
+
+// there reports whether a file exists whose path matches one of some patterns.
+func there(root string, patterns []string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		paths, _ := filepath.Glob(filepath.Join(root, pattern)) // the pattern is a constant
+		return len(paths) > 0
+	})
 }
 
 // kindsIn reads the kinds of GPUs in files. One that cannot be read counts as unknown, like the GPUs
@@ -85,19 +93,32 @@ func kindsIn(root string, files []string, kind *regexp.Regexp) (kinds []string) 
 // smiTimeout bounds the time of nvidia-smi, which wakes a card that sleeps.
 const smiTimeout = 10 * time.Second
 
+// smiLine is a line of nvidia-smi -L.
+var smiLine = regexp.MustCompile(`(?m)^GPU \d+: (.+?) \(UUID: `)
+
 // nvidiaSMI lists the names of NVIDIA's cards.
 func nvidiaSMI() ([]string, error) {
-	path, err := exec.LookPath("nvidia-smi")
-	if err != nil {
-		path = "/usr/lib/wsl/lib/nvidia-smi" // which is on no PATH of a service
+	var failed error
+	for _, program := range []string{"nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi"} { // the latter is on no PATH of a service
+		ctx, cancel := context.WithTimeout(context.Background(), smiTimeout)
+		cmd := exec.CommandContext(ctx, program, "-L")
+		cmd.WaitDelay = time.Second
+		out, err := cmd.Output()
+		cancel()
+		if names := smiNames(out); err == nil && len(names) > 0 {
+			return names, nil
+		}
+		failed = errors.Join(failed, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), smiTimeout)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "--query-gpu=name", "--format=csv,noheader").Output()
-	if err != nil {
-		return nil, err
+	return nil, failed
+}
+
+// smiNames reads what nvidia-smi -L prints.
+func smiNames(out []byte) (names []string) {
+	for _, m := range smiLine.FindAllSubmatch(out, -1) {
+		names = append(names, string(m[1]))
 	}
-	return strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' || r == '\r' }), nil
+	return names
 }
 
 // cpuLibrary matches the names of ggml's libraries with which the CPU computes.

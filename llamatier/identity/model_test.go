@@ -77,6 +77,9 @@ func TestDevices(t *testing.T) {
 	wsl := func() ([]string, error) { return []string{"NVIDIA RTX A2000", "NVIDIA RTX A2000"}, nil }
 	cuda := []string{"/x/libggml-base.so", "/x/cuda_v12/libggml-cuda.so"}
 	static := []string{"/usr/lib/wsl/lib/libcuda.so.1"}
+	withDXG := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(withDXG, "dev"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(withDXG, "dev", "dxg"), nil, 0o600))
 	for _, test := range []struct {
 		root      string
 		libraries []string
@@ -91,14 +94,17 @@ func TestDevices(t *testing.T) {
 		{root, []string{"/x/libggml-sycl.so"}, none, []string{"sycl 1002:744C", "sycl 8086:56A0"}},
 		{root, []string{"/x/libggml-cpu-haswell.so", "/cuda/libggml-blas.so"}, none, nil},
 		{t.TempDir(), cuda, none, nil}, // without a driver there is no card
-		{t.TempDir(), static, wsl, []string{"cuda NVIDIA RTX A2000"}},
+		{t.TempDir(), static, none, nil},
+		{withDXG, static, wsl, []string{"cuda NVIDIA RTX A2000"}},
 	} {
 		kinds, err := devices(test.root, test.libraries, test.smi)
 		require.NoError(t, err)
 		require.Equal(t, test.want, kinds, "%+v", test)
 	}
-	_, err := devices(t.TempDir(), static, none)
+	_, err := devices(withDXG, static, none)
 	require.ErrorIs(t, err, errKind)
+	require.Equal(t, []string{"NVIDIA RTX A2000", "Quadro M6000 24GB"}, smiNames([]byte("GPU 0: NVIDIA RTX A2000 (UUID: GPU-1)\nGPU 1: Quadro M6000 24GB (UUID: GPU-2)\n")))
+	require.Empty(t, smiNames([]byte("No devices were found\n")))
 
 	root = t.TempDir()
 	write("proc/device-tree/model", "NVIDIA Jetson Orin Nano Developer Kit\x00")
@@ -106,8 +112,9 @@ func TestDevices(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"cuda NVIDIA Jetson Orin Nano Developer Kit"}, kinds)
 	write("proc/device-tree/model", "Raspberry Pi 5 Model B\x00")
-	_, err = devices(root, static, none)
-	require.ErrorIs(t, err, errKind)
+	kinds, err = devices(root, static, none)
+	require.NoError(t, err)
+	require.Empty(t, kinds)
 }
 
 // TestTheEnginesCode is that of the program which runs.

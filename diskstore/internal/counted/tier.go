@@ -146,6 +146,11 @@ func (t *Tier) DropUnused(ctx context.Context, info tier.Info) (removed tier.Inf
 
 // DropIf does as Drop for a file whose present Info satisfies same.
 func (t *Tier) DropIf(ctx context.Context, info tier.Info, same func(now tier.Info) bool) (removed tier.Info, err error) {
+	return t.dropIf(ctx, info, same, t.use.moved)
+}
+
+// dropIf does as DropIf, and has gone count the removed file.
+func (t *Tier) dropIf(ctx context.Context, info tier.Info, same func(now tier.Info) bool, gone func(tier.Info)) (removed tier.Info, err error) {
 	none := tier.Info{Name: info.Name}
 	lock := sync.Locker(&t.commit)
 	if t.opt.Far { // it may hang, and other operations do not wait
@@ -164,14 +169,10 @@ func (t *Tier) DropIf(ctx context.Context, info tier.Info, same func(now tier.In
 		return none, tier.ErrReplaced
 	}
 	ours, err := t.Tier.Remove(ctx, now)
-	switch {
-	case !ours:
+	if !ours {
 		return none, err
-	case err == nil:
-		t.use.remove(now)
-	default: // the caller adds no such file to a Removal
-		t.use.moved(now)
 	}
+	gone(now)
 	if t.opt.Removed != nil {
 		t.opt.Removed(now.Name)
 	}
@@ -221,8 +222,9 @@ type Removal struct {
 	Names []pagefile.Name
 	Bytes int64 // physical
 
-	of     *Tier
-	counts int64 // number of the ledger's counts before the first file was removed
+	of       *Tier
+	counts   int64 // number of the ledger's counts before the first file was removed
+	fleeting int64 // bytes of files that Drop has removed
 }
 
 // NewRemoval begins a removal, before its first file is removed.
@@ -238,10 +240,23 @@ func (r *Removal) Add(removed tier.Info) {
 	}
 }
 
+// Drop does as Tier.Drop, and adds the file, which counts until the removal has settled: a power cut may
+// bring it back. It is for removals that settle at once.
+func (r *Removal) Drop(ctx context.Context, info tier.Info) error {
+	removed, err := r.of.dropIf(ctx, info, func(now tier.Info) bool { return now.Bytes == info.Bytes }, func(now tier.Info) {
+		r.of.use.remove(now)
+		r.fleeting += now.Physical
+	})
+	if err == nil {
+		r.Add(removed)
+	}
+	return err
+}
+
 // Settle makes the removal durable and frees the room in the ledger. After a failure the room
 // stays taken until the next count. Settle ends each Removal.
 func (r *Removal) Settle(ctx context.Context) bool {
-	defer r.of.use.durable(r.Bytes)
+	defer r.of.use.durable(r.fleeting)
 	if len(r.Names) == 0 || r.of.Tier.SyncRemoved(ctx, r.Names) != nil {
 		return false
 	}

@@ -76,8 +76,12 @@ func (b *bench) acceptance(ctx context.Context, model, text string, kill bool) (
 		}
 	}
 	a, err := server.Complete(ctx, text, draftsAnswer)
-	if err == nil && a.Timings.Drafted == 0 {
+	switch {
+	case err != nil:
+	case a.Timings.Drafted == 0:
 		err = errors.New("no token was drafted")
+	case a.Timings.Cached < a.Timings.Computed:
+		err = errors.New("the slot does not hold the prompt before")
 	}
 	if err != nil {
 		return 0, err

@@ -73,9 +73,9 @@ func (b *bench) watchGaps(ctx context.Context, s side, model string) (found []ti
 	defer server.Kill()
 	chatting, stop := context.WithCancel(ctx)
 	defer stop()
-	done := make(chan error, 1)
+	prompt, done := b.tokens(gapsTurn), make(chan error, 1)
 	go func() { done <- b.chatBeside(chatting, server) }()
-	a, err := server.Complete(ctx, b.tokens(gapsTurn), gapsAnswer)
+	a, err := server.Complete(ctx, prompt, gapsAnswer)
 	stop()
 	if err = errors.Join(err, <-done); err != nil {
 		return nil, err
@@ -90,8 +90,8 @@ func (b *bench) chatBeside(ctx context.Context, server *llamatest.Server) error 
 	for turn := 0; ; turn++ {
 		chat := &chats[turn%gapsChats]
 		more := gapsTurn
-		if len(*chat) == 0 {
-			more = gapsChat
+		if len(*chat) == 0 || len(*chat)+more > gapsChat+gapsAnswer {
+			*chat, more = nil, gapsChat
 		}
 		*chat = append(*chat, b.tokens(more)...)
 		_, err := server.Complete(ctx, *chat, 1)

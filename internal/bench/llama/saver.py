@@ -20,7 +20,7 @@ session = Session(server, profile, folder)
 began = time.monotonic()
 if session._bin_path("chat").exists():
     session.restore("chat")
-answer = server.completion(prompt, int(tokens), sampler=dict(DEFAULT_SAMPLER))
+answer = server.completion(prompt, int(tokens), sampler=dict(DEFAULT_SAMPLER, ignore_eos=True))
 took = time.monotonic() - began
 session._live_prefix["chat"] = prompt + answer["content"]
 session.save("chat", generated_tokens=int(tokens))
