@@ -68,7 +68,7 @@ const readyEvery = 5 * time.Millisecond
 // restores pages, or has said that it does not: a busy machine may take longer to open the pages
 // than the daemon lets a prompt wait for them.
 func Start(ctx context.Context, o Options) (*Server, error) {
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -93,8 +93,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// freePort returns a port that nobody listens on.
-func freePort() (int, error) {
+// FreePort returns a port that nobody listens on.
+func FreePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, err

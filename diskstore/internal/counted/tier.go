@@ -136,7 +136,12 @@ func (t *Tier) AppearedLate(done tier.Committed) {
 // another process removed the file first. The room is free after the removal has settled. A
 // file that was replaced after info was read stays, and Drop returns tier.ErrReplaced.
 func (t *Tier) Drop(ctx context.Context, info tier.Info) (removed tier.Info, err error) {
-	return t.DropIf(ctx, info, func(now tier.Info) bool { return now.Bytes == info.Bytes })
+	return t.DropIf(ctx, info, asLarge(info))
+}
+
+// asLarge reports whether a file has the size of info.
+func asLarge(info tier.Info) func(now tier.Info) bool {
+	return func(now tier.Info) bool { return now.Bytes == info.Bytes }
 }
 
 // DropUnused does as Drop, and also keeps a file that was used after info was read.
@@ -243,7 +248,7 @@ func (r *Removal) Add(removed tier.Info) {
 // Drop does as Tier.Drop, and adds the file, which counts until the removal has settled: a power cut may
 // bring it back. It is for removals that settle at once.
 func (r *Removal) Drop(ctx context.Context, info tier.Info) error {
-	removed, err := r.of.dropIf(ctx, info, func(now tier.Info) bool { return now.Bytes == info.Bytes }, func(now tier.Info) {
+	removed, err := r.of.dropIf(ctx, info, asLarge(info), func(now tier.Info) {
 		r.of.use.remove(now)
 		r.fleeting += now.Physical
 	})

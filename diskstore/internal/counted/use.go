@@ -80,13 +80,13 @@ func (u *use) durable(bytes int64) {
 	u.fleeting -= bytes
 }
 
-// remove counts a removed file. durable is called some time later.
+// remove counts a removed file, whose bytes count until durable is called.
 func (u *use) remove(info tier.Info) {
 	u.moved(info)
 	u.durable(-info.Physical)
 }
 
-// moved counts a file that went to quarantine.
+// moved counts a file that went to quarantine, or was removed in a batch that settles later.
 func (u *use) moved(info tier.Info) { u.change(info.Name, -1, -info.Physical) }
 
 func (u *use) change(name pagefile.Name, files int, bytes int64) {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -198,12 +197,8 @@ func (b *bench) python(ctx context.Context, args ...string) *exec.Cmd {
 
 // startHearth starts hearth before a server.
 func (b *bench) startHearth(ctx context.Context, server *llamatest.Server) (*exec.Cmd, string, error) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := llamatest.FreePort()
 	if err != nil {
-		return nil, "", err
-	}
-	port := free.Addr().(*net.TCPAddr).Port
-	if err := free.Close(); err != nil {
 		return nil, "", err
 	}
 	cmd := b.python(ctx, "-m", "hearth", "serve", "--upstream", server.URL, "--port", strconv.Itoa(port), "--cache-dir", b.files())
