@@ -71,9 +71,11 @@ func (b *bench) acceptance(ctx context.Context, model, text string, kill bool) (
 	}
 	if kill {
 		server.Kill()
-		if server, err = begin(); err != nil {
+		again, err := begin()
+		if err != nil {
 			return 0, err
 		}
+		server = again
 	}
 	a, err := server.Complete(ctx, text, draftsAnswer)
 	switch {
