@@ -136,7 +136,7 @@ func TestTheOnlySlot(t *testing.T) {
 	busy.Lock()
 	w.engine.onEnter("/slots/0", func() { t.Error("an action on a slot that is in use") })
 	turn := w.begin(ask(prompt(1, 250)))
-	delete(w.engine.enter, "/slots/0")
+	w.engine.onEnter("/slots/0", nil)
 	require.Zero(t, turn.Restored)
 	busy.Unlock()
 	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 250), 2))
@@ -220,7 +220,7 @@ func TestASlotThatIsEmpty(t *testing.T) {
 	w.engine.slots[0].tokens, w.engine.slots[0].rows = nil, nil
 	w.engine.onEnter("/slots/0", func() { t.Error("it is saved") })
 	w.idle()
-	delete(w.engine.enter, "/slots/0")
+	w.engine.onEnter("/slots/0", nil)
 	w.askAndIdle(ask(prompt(1, 210)), 5)
 	require.Equal(t, 208, endOf(w.found(prompt(1, 210))))
 }

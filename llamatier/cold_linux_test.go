@@ -75,7 +75,7 @@ func TestALossyConversation(t *testing.T) {
 	require.True(t, slot.Lossy && slot.Shifted)
 	w.idle()
 	require.Zero(t, s.puts)
-	require.Equal(t, 1, w.engine.asked["/slots/0"], "the slot was restored, and not saved")
+	require.Equal(t, 1, w.engine.requests()["/slots/0"], "the slot was restored, and not saved")
 
 	restored := w.engine.restored
 	require.Zero(t, w.ask(ask(prompt(1, 320)), 5), "the slot holds it")

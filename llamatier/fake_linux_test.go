@@ -113,6 +113,15 @@ func (f *fakeEngine) refuseNext(path string, n int) {
 	f.refuse[path] = n
 }
 
+// requests returns how many requests each path got since the last call.
+func (f *fakeEngine) requests() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	asked := f.asked
+	f.asked = map[string]int{}
+	return asked
+}
+
 // RoundTrip implements http.RoundTripper.
 func (f *fakeEngine) RoundTrip(r *http.Request) (*http.Response, error) {
 	f.mu.Lock()
