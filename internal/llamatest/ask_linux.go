@@ -15,6 +15,7 @@ import (
 // Answer is the end of an answer to /completion, with its times by the client's clock.
 type Answer struct {
 	Tokens  []int32 // of the answer
+	Text    string
 	First   time.Duration
 	Total   time.Duration
 	Gaps    []time.Duration // between the events of the stream, in order
@@ -25,6 +26,12 @@ type Answer struct {
 		Drafted   int `json:"draft_n"`
 		Accepted  int `json:"draft_n_accepted"`
 	}
+}
+
+// Message is a message of a chat.
+type Message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
 }
 
 // Post sends a request, and returns the answer's body, which the caller closes.
@@ -67,6 +74,7 @@ func (s *Server) Complete(ctx context.Context, prompt any, n int) (a Answer, err
 		if data, ok := strings.CutPrefix(strings.TrimSpace(line), "data: "); ok {
 			var event struct {
 				Tokens  []int32         `json:"tokens"`
+				Content string          `json:"content"`
 				Stop    bool            `json:"stop"`
 				Timings json.RawMessage `json:"timings"`
 			}
@@ -80,6 +88,7 @@ func (s *Server) Complete(ctx context.Context, prompt any, n int) (a Answer, err
 				a.Gaps = append(a.Gaps, now-last)
 			}
 			last = now
+			a.Text += event.Content
 			if a.Tokens = append(a.Tokens, event.Tokens...); event.Stop {
 				a.Total = time.Since(began)
 				return a, json.Unmarshal(event.Timings, &a.Timings)
@@ -89,6 +98,18 @@ func (s *Server) Complete(ctx context.Context, prompt any, n int) (a Answer, err
 			return a, fmt.Errorf("the stream broke off: %w", err)
 		}
 	}
+}
+
+// Prompt returns the text that the server makes of a chat.
+func (s *Server) Prompt(ctx context.Context, chat []Message) (string, error) {
+	body, err := s.Post(ctx, "/apply-template", map[string]any{"messages": chat})
+	if err != nil {
+		return "", err
+	}
+	defer body.Close()
+	var out struct{ Prompt string }
+	err = json.NewDecoder(body).Decode(&out)
+	return out.Prompt, err
 }
 
 // Slot saves, restores or erases slot 0, as llama-server does it by itself.

@@ -17,6 +17,9 @@
 //
 // ttft: time to first token of a conversation after kill -9, at several lengths.
 //
+// real: time to first token of a chat about a page of docs/ with SmolLM2-135M-Instruct
+// (scripts/llama-clients fetches it), after kill -9.
+//
 // chat: bytes written to the disk for each new byte of K and V, over a chat of many turns; once
 // with the model loaded all the time, and once unloaded after each turn.
 //
@@ -35,6 +38,6 @@
 // slots (scripts/llama-clients installs them), and a server that is never killed.
 //
 // Sides take turns. Times are by the client's clock. A figure is the median, beside the least
-// and the largest. Each prompt but the long text has tokens of its own, a list, so that no time of a
+// and the largest. Each prompt but the texts of hot and real has tokens of its own, a list, so that no time of a
 // tokenizer is in the figures.
 package main

@@ -56,6 +56,7 @@ var parts = []struct {
 	measure func(*bench, context.Context) (any, error)
 }{
 	{"ttft", (*bench).measureTTFT},
+	{"real", (*bench).measureReal},
 	{"chat", (*bench).measureChat},
 	{"switch", (*bench).measureSwitch},
 	{"hot", (*bench).measureHot},
@@ -95,7 +96,7 @@ func parse(args []string, errOut io.Writer) (s settings, err error) {
 	flags.StringVar(&s.out, "o", "", "write every measured value to this JSON `file`")
 	only := flags.String("only", strings.Join(all, ","), "comma-separated `parts`")
 	sizes := flags.String("sizes", "4096,8192,16384,32768", "`lengths` of the prompts of ttft, in tokens")
-	flags.IntVar(&s.repetitions, "n", 3, "repetitions of ttft, gaps, drafts and savers, 100 times as many short answers of hot, and ten times as many long ones")
+	flags.IntVar(&s.repetitions, "n", 3, "repetitions of ttft, real, gaps, drafts and savers, 100 times as many short answers of hot, and ten times as many long ones")
 	flags.IntVar(&s.turns, "turns", 20, "turns of the chat")
 	flags.IntVar(&s.conversations, "conversations", 8, "conversations of switch")
 	flags.IntVar(&s.length, "length", 8192, "tokens of a conversation of switch")

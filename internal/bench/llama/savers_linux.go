@@ -95,7 +95,7 @@ func (b *bench) saverChat(ctx context.Context, s side, seed int64, into *saver) 
 			server.Kill()
 		}
 	}()
-	var chat []map[string]string
+	var chat []llamatest.Message
 	into.Again = 0
 	tokens := 0
 	for turn := range saversTurns {
@@ -107,7 +107,7 @@ func (b *bench) saverChat(ctx context.Context, s side, seed int64, into *saver) 
 		if err != nil {
 			return 0, err
 		}
-		chat = append(chat, map[string]string{"role": "user", "content": text})
+		chat = append(chat, llamatest.Message{Role: "user", Content: text})
 		if server == nil {
 			if server, err = b.startSaver(ctx, s); err != nil {
 				return 0, err
@@ -121,7 +121,7 @@ func (b *bench) saverChat(ctx context.Context, s side, seed int64, into *saver) 
 			all += time.Duration(a.Seconds * float64(time.Second))
 			into.Again += a.Computed
 		}
-		chat = append(chat, map[string]string{"role": "assistant", "content": a.Text})
+		chat = append(chat, llamatest.Message{Role: "assistant", Content: a.Text})
 		if s == never {
 			continue
 		}
@@ -150,11 +150,11 @@ func (b *bench) startSaver(ctx context.Context, s side) (*llamatest.Server, erro
 }
 
 // speak has a side answer a chat.
-func (b *bench) speak(ctx context.Context, s side, server *llamatest.Server, chat []map[string]string) (a spoken, err error) {
+func (b *bench) speak(ctx context.Context, s side, server *llamatest.Server, chat []llamatest.Message) (a spoken, err error) {
 	in := map[string]any{"messages": chat, "max_tokens": saversAnswer, "temperature": 0, "ignore_eos": true}
 	switch s {
 	case stillwarm:
-		return b.speakStillwarm(ctx, server, in)
+		return b.speakStillwarm(ctx, server, chat)
 	case hearth:
 		proxy, url, err := b.startHearth(ctx, server)
 		if err != nil {
@@ -220,18 +220,13 @@ func (b *bench) startHearth(ctx context.Context, server *llamatest.Server) (*exe
 }
 
 // speakStillwarm has stillwarm answer the text that a server makes of a chat.
-func (b *bench) speakStillwarm(ctx context.Context, server *llamatest.Server, in map[string]any) (a spoken, err error) {
-	body, err := server.Post(ctx, "/apply-template", in)
+func (b *bench) speakStillwarm(ctx context.Context, server *llamatest.Server, chat []llamatest.Message) (a spoken, err error) {
+	prompt, err := server.Prompt(ctx, chat)
 	if err != nil {
 		return a, err
 	}
-	defer body.Close()
-	var out struct{ Prompt string }
-	if err := json.NewDecoder(body).Decode(&out); err != nil {
-		return a, err
-	}
 	path := filepath.Join(b.dir, "prompt.txt")
-	if err := os.WriteFile(path, []byte(out.Prompt), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(prompt), 0o600); err != nil {
 		return a, err
 	}
 	script := filepath.Join(b.checkout, "internal", "bench", "llama", "saver.py")
