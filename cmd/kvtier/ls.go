@@ -19,6 +19,7 @@ import (
 type listed struct {
 	Model       string            `json:"model"`
 	Names       []string          `json:"names"`
+	Gone        bool              `json:"gone"` // no model of Ollama has the weights any more
 	Fingerprint string            `json:"fingerprint"`
 	Identity    map[string]string `json:"identity"`
 	Lossy       bool              `json:"lossy"`
@@ -40,7 +41,9 @@ func newListCommand(out *output, at *storage, models *modelStore) *cobra.Command
 fingerprint and tier. A fingerprint stands for weights, cache type, engine and
 everything else that pages depend on; --json shows all of it. Pages that were made
 lossy when they moved down (OLLAMA_KV_TIER_COLD_TYPE) have a line of their own,
-with "lossy" behind the cache type.
+with "lossy" behind the cache type. "gone" is behind weights that no model in
+Ollama's folder has: of a model that was removed or renewed, or of a GGUF file of
+your own. kvtier rm takes their first digits.
 
 HITS counts pages that servers read instead of computing them. A server that is
 killed loses the hits of its last seconds. LAST USED is the time at which a page
@@ -84,6 +87,7 @@ func list(names modelNames, use diskstore.FingerprintUsage, in string) listed {
 		Fingerprint: use.Fingerprint.String(), Identity: use.Identity, Tier: in,
 		Pages: use.Pages, Tails: use.Tails, Bytes: use.Bytes, Hits: use.Hits.Pages, LastUsed: show.Known(use.LastUsed), LastHit: show.Known(use.Hits.Last),
 	}
+	l.Gone = names.gone(use.Identity)
 	_, l.Lossy = tier.LossyOf(use.Fingerprint, use.Identity)
 	return l
 }
@@ -111,6 +115,9 @@ func printList(w io.Writer, models []listed, root string) {
 	}
 	var rows [][]string
 	for _, m := range models {
+		if m.Gone {
+			m.Model += " gone"
+		}
 		rows = append(rows, []string{
 			m.Model, short(m.Fingerprint), m.cache(), m.Tier,
 			count(m.Pages), count(m.Tails), humanBytes(m.Bytes), count(m.Hits), when(m.used()),

@@ -87,6 +87,12 @@ func (n modelNames) of(identity map[string]string) string {
 	return "weights " + short(weights)
 }
 
+// gone reports whether there are models, and none has the weights of an identity.
+func (n modelNames) gone(identity map[string]string) bool {
+	weights := identity[tierenv.KeyWeights]
+	return weights != "" && len(n.Names) > 0 && len(n.Names[weights]) == 0
+}
+
 // nameOf names weights as Ollama does, or else as their process did.
 func (n modelNames) nameOf(weights, own string) string {
 	if len(n.Names[weights]) == 0 && own != "" {
