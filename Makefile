@@ -60,9 +60,8 @@ build: deps kvtier ## Build the patched Ollama: build/ollama/bin/ollama and its 
 	$(PATCH_OLLAMA) build $(SRC_FLAG) $(BUILD_FLAGS)
 
 .PHONY: kvtier
-kvtier: ## Build the tool alone, and the program for a stock Ollama: build/ollama/bin/kvtier*
-	go build -trimpath -o build/ollama/bin/kvtier ./cmd/kvtier
-	CGO_ENABLED=0 go build -trimpath -o build/ollama/bin/kvtier-llama-server ./cmd/kvtier-llama-server
+kvtier: ## Build kvtier alone: build/ollama/bin/kvtier
+	CGO_ENABLED=0 go build -trimpath -o build/ollama/bin/kvtier ./cmd/kvtier
 
 .PHONY: run
 run: build ## Show restored prompts, and their speed, on this machine
@@ -327,7 +326,7 @@ fmt: ## Format our Go files
 	@$(GO_FILES) | xargs gofmt -w
 
 .PHONY: release
-release: ## Pack kvtier, kvtier-llama-server and patch-ollama for each system: build/release
+release: ## Pack kvtier and patch-ollama for each system: build/release
 	scripts/release
 
 .PHONY: clean

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures kvtier-llama-server before a llama-server, for scripts/gpu-llama.sh: one step of
+"""Measures kvtier before a llama-server, for scripts/gpu-llama.sh: one step of
 docs/gpu.md's list for each run. Needs Linux and the standard library.
 
 A step is a list of cases. Each case that ends adds a line of JSON to --figures, and a case that
@@ -685,7 +685,7 @@ def main():
     parser.add_argument("--figures", required=True, help="STEP.jsonl, beside those of other steps")
     parser.add_argument("--work", required=True, help="folder for models and pages")
     parser.add_argument("--server", required=True, help="the stock llama-server")
-    parser.add_argument("--daemon", required=True, help="kvtier-llama-server")
+    parser.add_argument("--daemon", required=True, help="kvtier, under a name that ends with llama-server")
     parser.add_argument("--mkmodel", default="mkmodel")
     parser.add_argument("--server-args", default="", help="more arguments of every server")
     parser.add_argument("--json", help="result of all steps, which is written after each case")

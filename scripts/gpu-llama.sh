@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What only a card shows of kvtier-llama-server before a llama-server with CUDA, offline:
+# What only a card shows of kvtier before a llama-server with CUDA, offline:
 #
 #   scripts/gpu-llama.sh prepare            fills build/gpu-llama/carry, where scripts/build-llama-server ran
 #   scripts/gpu-llama.sh [RESULT.json]      default: $OUT/gpu-llama.json, else build/gpu-llama.json
@@ -55,7 +55,9 @@ prepare() {
 	rm -rf "$CARRY" "$WORK"
 	mkdir -p "$CARRY" || exit 2
 	pack_source || { echo "There is no source of llama-server in build/llama: run scripts/build-llama-server first." >&2 && exit 2; }
-	(cd "$ROOT" && CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -trimpath -ldflags='-s -w' -o "$CARRY/" ./cmd/kvtier-llama-server ./internal/testmodel/mkmodel) || exit 2
+	for program in kvtier-llama-server=cmd/kvtier mkmodel=internal/testmodel/mkmodel; do
+		(cd "$ROOT" && CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -trimpath -ldflags='-s -w' -o "$CARRY/${program%=*}" "./${program#*=}") || exit 2
+	done
 	du -sm "$CARRY"
 	[ "$(du -sm "$CARRY" | cut -f 1)" -lt $CARRY_MIB ] || { echo "That is more than $CARRY_MIB MiB." >&2 && exit 2; }
 }

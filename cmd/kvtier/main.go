@@ -27,7 +27,12 @@ import (
 // in the rest. Package cli has the other statuses.
 const exitUnchecked = 3
 
-func main() { os.Exit(mainStatus()) }
+func main() {
+	if stands(os.Args[0]) {
+		return
+	}
+	os.Exit(mainStatus())
+}
 
 func mainStatus() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

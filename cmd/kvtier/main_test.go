@@ -31,7 +31,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(testscript.RunMain(m, map[string]func() int{"kvtier": mainStatus}))
+	os.Exit(testscript.RunMain(m, map[string]func() int{"kvtier": mainStatus, "llama-server": printCall}))
 }
 
 // TestScripts runs the command as users do. Scripts have these additional commands:
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 //	rates DIR FINGERPRINT                                                   write rates as servers measure them
 //	counted DIR SERIES=N...                                                 have a collector of a root keep counters
 //	totals DIR                                                              store reports of a server
-//	server FILE                                                             build kvtier-llama-server
+//	build FILE                                                              build kvtier
 //	collector ROOT                                                          collect reports
 //	report ROOT FILE                                                        report; see parseReport
 //	quit processes|collector                                                end them
@@ -58,7 +58,7 @@ func TestScripts(t *testing.T) {
 		Dir: filepath.Join("testdata", "script"),
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"pages": storePages, "model": pullModel, "flip": flipBit, "cut": cutFile, "old": makeOld, "forge": forge,
-			"exits": clitest.Exits, "server": buildServer, "totals": storeTotals,
+			"exits": clitest.Exits, "build": buildKvtier, "totals": storeTotals,
 			"collector": startCollector, "report": report, "quit": quit, "live": live, "golden": golden,
 			"gguf": writeHead, "rates": writeRates, "counted": countSeries,
 		},

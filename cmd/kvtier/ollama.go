@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -48,19 +47,18 @@ llama-server from v0.30 on.`,
 
 func newOllamaInstallCommand(out *output) *cobra.Command {
 	var f ollamaFlags
-	var server string
 	cmd := &cobra.Command{
 		Use:   "install",
-		Short: "Put kvtier-llama-server before Ollama's llama-server",
-		Long: `Put kvtier-llama-server before Ollama's llama-server, and check that it works. The
+		Short: "Put kvtier before Ollama's llama-server",
+		Long: `Put kvtier before Ollama's llama-server, and check that it works. The
 steps are shown first. On a terminal you are asked then; elsewhere --yes is needed.
 
-Where systemd runs Ollama, a drop-in mounts kvtier-llama-server over llama-server for
+Where systemd runs Ollama, a drop-in mounts kvtier over llama-server for
 the service alone. Ollama's folder does not change, so updates of Ollama need nothing.
 The drop-in turns tiering on; --root, --local-gb, --remote and --remote-gb set the
 variables of the same meaning. Settings of an earlier install stay.
 
-Elsewhere llama-server is renamed to llama-server-real, and kvtier-llama-server takes
+Elsewhere llama-server is renamed to llama-server-real, and kvtier takes
 its name. Set OLLAMA_KV_TIERING=1 for ollama serve yourself, and run install again
 after an update of Ollama.
 
@@ -77,9 +75,7 @@ A container is changed in its image: docs/install.md has the lines.`,
 			if err != nil {
 				return err
 			}
-			p, err := install.Here().Install(cmd.Context(), install.Options{
-				Choice: f.Choice, Server: server, Beside: filepath.Dir(self), Variables: variables,
-			})
+			p, err := install.Here().Install(cmd.Context(), install.Options{Choice: f.Choice, Program: self, Variables: variables})
 			if err != nil {
 				return err
 			}
@@ -93,7 +89,6 @@ A container is changed in its image: docs/install.md has the lines.`,
 		help(cmd, args)
 	})
 	f.add(cmd)
-	cli.Flag(cmd.Flags(), &server, "llama-server", giveFile, "kvtier-llama-server, if it is not beside kvtier")
 	return cmd
 }
 
@@ -101,8 +96,8 @@ func newOllamaRemoveCommand(out *output) *cobra.Command {
 	var f ollamaFlags
 	cmd := &cobra.Command{
 		Use:   "remove",
-		Short: "Take kvtier-llama-server away again",
-		Long: `Take kvtier-llama-server away again: afterwards Ollama runs its own llama-server, and
+		Short: "Take kvtier away again",
+		Long: `Take kvtier away again: afterwards Ollama runs its own llama-server, and
 nothing is left except pages, and the log where systemd does not run Ollama. The
 steps are shown first. On a terminal you are asked then; elsewhere --yes is needed.
 
@@ -125,9 +120,9 @@ func newOllamaStatusCommand(out *output) *cobra.Command {
 	var c install.Choice
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show whether models run behind kvtier-llama-server",
+		Short: "Show whether models run behind kvtier",
 		Long: `Show the installations of Ollama, and whether their models run behind
-kvtier-llama-server. Only root sees the files that a running service sees.
+kvtier. Only root sees the files that a running service sees.
 
 The exit status is 1 if an installation of kvtier needs attention.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -168,7 +163,7 @@ func only(cmd *cobra.Command, useful ...string) {
 	useless := func(name string) bool { return !slices.Contains(useful, name) }
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if runtime.GOOS == "windows" {
-			return errors.New("kvtier-llama-server does not run on Windows yet")
+			return errors.New("kvtier does not run on Windows yet")
 		}
 		if err := cli.NoEmptyValues(cmd.Flags()); err != nil {
 			return err

@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,35 +19,43 @@ import (
 	"github.com/kvtier/kvtier/llamatier/launch"
 )
 
-// server is our llama-server, built once.
-var server struct {
+// built is this program, built once.
+var built struct {
 	sync.Once
 	program []byte
 	err     error
 }
 
-// buildServer builds our llama-server, because kvtier tells it by Go's notes from others.
-func buildServer(ts *testscript.TestScript, neg bool, args []string) {
+// buildKvtier builds this program, which tells itself by Go's notes from others.
+func buildKvtier(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
-		ts.Fatalf("usage: server FILE")
+		ts.Fatalf("usage: build FILE")
 	}
-	server.Do(func() {
+	built.Do(func() {
 		dir, err := os.MkdirTemp("", "kvtier-")
 		ts.Check(err)
 		defer os.RemoveAll(dir)
-		path := filepath.Join(dir, "kvtier-llama-server")
-		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", path, "github.com/kvtier/kvtier/cmd/kvtier-llama-server")
+		path := filepath.Join(dir, "kvtier")
+		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", path, "github.com/kvtier/kvtier/cmd/kvtier")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
-			server.err = err
+			built.err = err
 			ts.Logf("%s", out)
 			return
 		}
-		server.program, server.err = os.ReadFile(path)
+		built.program, built.err = os.ReadFile(path)
 	})
-	ts.Check(server.err)
-	ts.Check(os.WriteFile(ts.MkAbs(args[0]), server.program, 0o700))
+	ts.Check(built.err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), built.program, 0o700))
 	ts.Check(os.Chmod(ts.MkAbs(args[0]), 0o755))
+}
+
+// printCall prints how this program was called in the place of llama-server.
+func printCall() int {
+	for _, line := range slices.Concat(os.Args[1:], os.Environ()) {
+		fmt.Println(line)
+	}
+	return 0
 }
 
 func TestAsk(t *testing.T) {

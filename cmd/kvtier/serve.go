@@ -21,7 +21,6 @@ import (
 )
 
 func newServeCommand(out *output, log *slog.Logger) *cobra.Command {
-	var server string
 	cmd := &cobra.Command{
 		Use:   "serve [flags] -- llama-server [arguments]",
 		Short: "Run a llama-server of your own behind kvtier",
@@ -45,24 +44,18 @@ pages, the log, the address for clients, or the reason why nothing is stored.`,
 			if err != nil {
 				return err
 			}
-			if server == "" {
-				if server, err = besideOrInPath(install.ServerProgram); err != nil {
-					return err
-				}
-			}
 			if err := setVariables(cmd.Flags()); err != nil {
 				return err
 			}
-			if err := errors.Join(os.Setenv(tierenv.TieringVariable, "1"), os.Setenv(install.RealVariable, real)); err != nil {
+			if err := os.Setenv(tierenv.TieringVariable, "1"); err != nil {
 				return err
 			}
 			sayServed(out.stderr, log, real, launch.Command{Args: args[1:], Environ: os.Environ()})
-			return become(server, args[1:])
+			return become(real, args[1:])
 		},
 	}
 	only(cmd, "root", "remote", "local-gb", "remote-gb")
 	cmd.Flags().SetInterspersed(false) // flags behind llama-server belong to llama-server
-	cli.Flag(cmd.Flags(), &server, "kvtier-llama-server", giveFile, "kvtier-llama-server, if it is neither beside kvtier nor in PATH")
 	return cmd
 }
 
@@ -73,7 +66,7 @@ func findReal(name string) (string, error) {
 		return "", fmt.Errorf("find the llama-server to run: %w", err)
 	}
 	if _, ours := install.Here().Program(path); ours {
-		return "", cli.Usagef("%s is %s itself; name the llama-server of llama.cpp behind --", path, install.ServerProgram)
+		return "", cli.Usagef("%s is kvtier itself; name the llama-server of llama.cpp behind --", path)
 	}
 	return filepath.Abs(path)
 }
@@ -103,21 +96,4 @@ func sayServed(w io.Writer, log *slog.Logger, real string, c launch.Command) {
 	if host, port, err := c.Address(real); err == nil {
 		fmt.Fprintf(w, "kvtier: clients connect to http://%s; the socket that llama-server names below is kvtier's own\n", net.JoinHostPort(host, strconv.Itoa(port)))
 	}
-}
-
-// besideOrInPath returns the path of a program of ours.
-func besideOrInPath(name string) (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	beside := filepath.Join(filepath.Dir(self), name)
-	if _, err := os.Stat(beside); err == nil {
-		return beside, nil
-	}
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return "", fmt.Errorf("find %s: it is not beside kvtier (%s), and %w; name it with --%s", name, filepath.Dir(self), err, name)
-	}
-	return path, nil
 }

@@ -4,5 +4,8 @@ package main
 
 import "errors"
 
-// become is for systems on which kvtier-llama-server runs.
-func become(string, []string) error { return errors.New("kvtier-llama-server does not run here") }
+// stands reports that this program does not stand in the place of llama-server here.
+func stands(string) bool { return false }
+
+// become is for systems on which this program can stand in the place of llama-server.
+func become(string, []string) error { return errors.New("kvtier serve does not run here") }

@@ -2,14 +2,16 @@
 
 package main
 
-import (
-	"fmt"
-	"os"
-	"syscall"
-)
+import "github.com/kvtier/kvtier/llamatier/front"
 
-// become runs another program in place of this one. It returns only an error.
-func become(program string, args []string) error {
-	err := syscall.Exec(program, append([]string{program}, args...), os.Environ())
-	return fmt.Errorf("run %s: %w", program, err)
+// stands stands in the place of llama-server, if this program was started by that name, and reports so.
+func stands(as string) bool {
+	if !front.Called(as) {
+		return false
+	}
+	front.Main()
+	return true
 }
+
+// become runs this program in the place of a llama-server. It returns only an error.
+func become(real string, args []string) error { return front.Become(real, args) }

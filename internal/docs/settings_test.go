@@ -53,7 +53,7 @@ func TestProgramsOfVariables(t *testing.T) {
 	for _, name := range matches(variables, code(t, "internal/tierenv/", "telemetry/listen/")) {
 		want[name] = inBoth
 	}
-	daemon := code(t, "cmd/kvtier-llama-server/", "llamatier/")
+	daemon := code(t, "llamatier/")
 	for name, use := range map[string]string{"OLLAMA_KV_TIER_WARM_GB": ".ReadAhead(", "OLLAMA_KV_TIER_REUSE": "config.Shifted"} {
 		require.Contains(t, code(t, "kvcache/"), use)
 		require.NotContains(t, daemon, use)
@@ -164,7 +164,7 @@ const (
 func TestLogLines(t *testing.T) {
 	store := code(t, "diskstore/", "internal/tierenv/", "telemetry/listen/", "telemetry/collect/", "telemetry/station/", "telemetry/unstored/", "engine/")
 	patched := code(t, "kvcache/") + patched(t)
-	daemon := code(t, "cmd/kvtier-llama-server/", "llamatier/")
+	daemon := code(t, "llamatier/")
 	both := explained(t, "### Of both programs")
 	ofPatched, ofDaemon := explained(t, "### Of the patched releases"), explained(t, "### Under llama-server")
 
@@ -314,7 +314,7 @@ func TestTables(t *testing.T) {
 // TestMetricsOfLlamaServer: the document names every metric that the daemon before a
 // llama-server does not have.
 func TestMetricsOfLlamaServer(t *testing.T) {
-	sources := code(t, "engine/", "llamatier/", "cmd/kvtier-llama-server/", "internal/tierenv/", "telemetry/unstored/") +
+	sources := code(t, "engine/", "llamatier/", "internal/tierenv/", "telemetry/unstored/") +
 		read(t, "telemetry/meter.go") + read(t, "telemetry/expose/gather.go")
 	absent, _, found := strings.Cut(section(t, read(t, metrics), "## Under llama-server"), "`ollama_kv_prefetched_")
 	require.True(t, found)

@@ -15,7 +15,7 @@ var installChecks = []Check{
 	{
 		ID: "not-installed", Severity: Error, Title: "An Ollama runs without kvtier",
 		Matters: "Nothing is stored there, and kvtier's variables count for nothing.",
-		Means:   "From v0.30 on Ollama runs `llama-server`, and `kvtier-llama-server` has to stand before it. Releases before need a patched build: docs/install.md.",
+		Means:   "From v0.30 on Ollama runs `llama-server`, and kvtier has to stand before it. Releases before need a patched build: docs/install.md.",
 		Remedy:  "sudo kvtier ollama install --prefix {prefix}", judge: judgeNotInstalled,
 	},
 	{

@@ -23,7 +23,7 @@ func TestInstall(t *testing.T) {
 	prefix, err = filepath.EvalSymlinks(prefix)
 	require.NoError(t, err)
 	lib := filepath.Join(prefix, "lib", "ollama")
-	ours := filepath.Join(kit, install.ServerProgram)
+	ours := filepath.Join(kit, "kvtier")
 	require.NoError(t, exec.Command("mv", filepath.Join(lib, "llama-server"), ours).Run())
 	require.NoError(t, os.Rename(filepath.Join(lib, install.RealName), filepath.Join(lib, "llama-server")))
 
@@ -47,7 +47,7 @@ func TestInstall(t *testing.T) {
 	require.Zero(t, pages(t, root))
 
 	m, choice := install.Here(), install.Choice{Prefix: prefix}
-	p, err := m.Install(t.Context(), install.Options{Choice: choice, Beside: kit})
+	p, err := m.Install(t.Context(), install.Options{Choice: choice, Program: ours})
 	require.NoError(t, err)
 	require.NoError(t, p.Do(t.Context(), func(install.Step) {}))
 	require.Equal(t, want, ask("The quick brown fox jumps over the lazy dog. "))

@@ -38,7 +38,7 @@ func TestServers(t *testing.T) {
 		s.Write("/proc/"+pid+"/status", "PPid:\t"+parent+"\nUid:\t7\t7\t7\t7\n", 0)
 	}
 	process("42", "1", "/opt/bin/ollama\x00serve\x00")
-	process("43", "42", "kvtier-llama-server\x00")
+	process("43", "42", "llama-server\x00")
 	process("44", "43", "llama-server-real\x00")
 	process("50", "1", "ollama\x00serve\x00")
 	process("51", "1", "ollama\x00run\x00")

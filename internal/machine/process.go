@@ -17,7 +17,7 @@ type Process struct {
 }
 
 // programs are the names of Ollama's processes.
-var programs = []string{"ollama", "llama-server", "llama-server-real", "kvtier-llama-server"}
+var programs = []string{"ollama", "llama-server", "llama-server-real"}
 
 // Processes lists Ollama's processes, servers and runners, below a folder such as /proc.
 func Processes(s System, proc string) []Process {

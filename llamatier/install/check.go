@@ -91,7 +91,7 @@ func (m *Machine) checkService(p *Plan, u machine.Service) {
 			return &badCheck{errors.New(why)}
 		}
 		return nil
-	}, "check that %s answers at %s and runs %s", u.Name, url, ServerProgram)
+	}, "check that %s answers at %s and runs kvtier", u.Name, url)
 }
 
 func (m *Machine) waitFor(ctx context.Context, url string) error {

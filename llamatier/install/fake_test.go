@@ -72,7 +72,7 @@ func newWorld(t *testing.T) *world {
 		Version: w.version, Program: w.program, Access: tierenv.Writable,
 		Owner: func(fs.FileInfo) (int, bool) { return w.owner, true },
 	}
-	w.write("kit/kvtier-llama-server", ourServer, 0o755)
+	w.write("kit/kvtier", ourServer, 0o755)
 	return w
 }
 
@@ -202,7 +202,7 @@ func (w *world) program(path string) (string, bool) {
 
 // install makes and carries out a plan.
 func (w *world) install(opt Options) error {
-	opt.Beside = w.at("kit")
+	opt.Program = w.at("kit/kvtier")
 	p, err := w.Install(w.t.Context(), opt)
 	if err != nil {
 		return err

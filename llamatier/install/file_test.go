@@ -26,10 +26,10 @@ func TestInstallByFile(t *testing.T) {
 	t.Parallel()
 	w := newFolder(t)
 	before := w.tree()
-	p, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
+	p, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
 	require.NoError(t, err)
 	require.Equal(t, `keep Ollama's /usr/local/lib/ollama/llama-server as llama-server-real
-put kvtier-llama-server 0.1.0 in the place of /usr/local/lib/ollama/llama-server
+put kvtier 0.1.0 in the place of /usr/local/lib/ollama/llama-server
 run /usr/local/lib/ollama/llama-server --version: it must reach the real llama-server
 Tiering needs OLLAMA_KV_TIERING=1 in the environment of ollama serve.
 An update of Ollama puts its own llama-server back: run kvtier ollama install again after it.
@@ -47,14 +47,14 @@ An update of Ollama puts its own llama-server back: run kvtier ollama install ag
 	require.False(t, s.Bad())
 
 	// Once more, and with a newer version.
-	again, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
+	again, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
 	require.NoError(t, err)
 	require.Empty(t, again.Steps)
-	w.write("kit/kvtier-llama-server", newServer, 0o755)
+	w.write("kit/kvtier", newServer, 0o755)
 	require.NoError(t, w.install(Options{}))
 	require.Equal(t, newServer, w.read(lib+"llama-server"))
 	require.Equal(t, stockServer, w.read(lib+"llama-server-real"))
-	w.write("kit/kvtier-llama-server", ourServer, 0o755)
+	w.write("kit/kvtier", ourServer, 0o755)
 
 	require.NoError(t, w.remove())
 	require.Equal(t, before, w.tree())
@@ -100,7 +100,7 @@ func TestBrokenOffByFile(t *testing.T) {
 					if from == "updated" {
 						w.write(lib+"llama-server", nextServer, 0o755)
 					}
-					w.write("kit/kvtier-llama-server", newServer, 0o755)
+					w.write("kit/kvtier", newServer, 0o755)
 					if !w.breakOff(n, func() error { return w.do(verb, Options{}) }) {
 						break // no change more
 					}
@@ -120,7 +120,7 @@ func TestBrokenOffByFile(t *testing.T) {
 					require.Equal(t, None, w.state().State)
 					clean := newWorld(t)
 					clean.tarball("usr/local", want)
-					clean.write("kit/kvtier-llama-server", newServer, 0o755)
+					clean.write("kit/kvtier", newServer, 0o755)
 					require.Equal(t, clean.tree(), w.tree())
 				}
 			}
@@ -293,7 +293,7 @@ func TestHostileTrees(t *testing.T) {
 func TestStalePlan(t *testing.T) {
 	t.Parallel()
 	w := newFolder(t)
-	p, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
+	p, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
 	require.NoError(t, err)
 	require.NoError(t, w.install(Options{}), "somebody else's")
 	before := w.tree()
@@ -327,7 +327,7 @@ func TestSearch(t *testing.T) {
 	w.write("proc/9/cmdline", "ollama\x00serve\x00", 0o644)
 	w.write("proc/9/environ", "OLLAMA_HOST=box:1\x00HOME=/home/a\x00", 0o644)
 	require.NoError(t, os.Symlink(w.at("opt/ollama/bin/ollama"), w.at("proc/9/exe")))
-	p, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
+	p, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
 	require.NoError(t, err)
 	require.Equal(t, w.at("opt/ollama/lib/ollama"), p.Ollama.Folder)
 	require.Contains(t, w.shown(p), "Ollama is running: models that are loaded keep the stock llama-server until they are unloaded.\n")
@@ -347,7 +347,7 @@ func TestMacOS(t *testing.T) {
 	w.sys.os = "darwin"
 	w.write("usr/local/bin/ollama", "#!ollama\n", 0o755)
 	w.write("usr/local/bin/llama-server", stockServer, 0o755)
-	p, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
+	p, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
 	require.NoError(t, err)
 	require.Equal(t, w.at("usr/local/bin"), p.Ollama.Folder)
 	require.Contains(t, p.Hints, "kvtier is built for macOS and stores pages there, but nobody has run it on macOS yet.")

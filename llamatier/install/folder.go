@@ -138,7 +138,7 @@ func (m *Machine) installFile(p *Plan, new file) error {
 	case s == Broken, f.server.is == missing, s == Replaced && !f.kept():
 		return errors.New(why)
 	case s == Installed && f.server.digest == new.digest:
-		p.hint("%s %s is installed there already.", ServerProgram, new.version)
+		p.hint("kvtier %s is installed there already.", new.version)
 		return nil
 	}
 	p.cannot = m.writable(f.path)
@@ -146,7 +146,7 @@ func (m *Machine) installFile(p *Plan, new file) error {
 	if s != Installed {
 		p.add(func(context.Context) error { return m.Change.setAside(f) }, "keep Ollama's %s as %s", f.server.path, RealName)
 	}
-	p.add(func(context.Context) error { return m.Change.copyTo(new.path, f.server.path, 0o755) }, "put %s %s in the place of %s", ServerProgram, new.version, f.server.path)
+	p.add(func(context.Context) error { return m.Change.copyTo(new.path, f.server.path, 0o755) }, "put kvtier %s in the place of %s", new.version, f.server.path)
 	m.try(p, f.server.path, f.real.path, nil)
 	p.undo = m.removeFile
 	return nil

@@ -18,8 +18,7 @@ import (
 // Options say how to install.
 type Options struct {
 	Choice
-	Server    string            // our llama-server; "" takes the file in Beside
-	Beside    string            // the folder of this program
+	Program   string            // the file of this program
 	Variables map[string]string // for the service
 }
 
@@ -32,7 +31,7 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 	if err := installable(o); err != nil {
 		return nil, err
 	}
-	new, err := m.source(opt.Server, opt.Beside)
+	new, err := m.source(opt.Program)
 	if err != nil {
 		return nil, err
 	}

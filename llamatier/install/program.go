@@ -14,11 +14,8 @@ import (
 	"github.com/kvtier/kvtier/internal/version"
 )
 
-// ServerProgram is the name of our llama-server before it is installed.
-const ServerProgram = "kvtier-llama-server"
-
-// ourPackage is the package that Go has noted in our llama-server.
-const ourPackage = "github.com/kvtier/kvtier/cmd/kvtier-llama-server"
+// ourPackage is the package that Go has noted in our program.
+const ourPackage = "github.com/kvtier/kvtier/cmd/kvtier"
 
 // program reads who built a file, from the notes that Go leaves in its programs.
 func program(path string) (ourVersion string, ours bool) {
@@ -62,7 +59,7 @@ const (
 	stock
 )
 
-// programs tells our llama-server from other files: it returns the version of ours.
+// programs tells our program from other files: it returns the version of ours.
 type programs func(path string) (version string, ours bool)
 
 // look identifies the file in the place of a llama-server. Anything that cannot be a
@@ -110,24 +107,16 @@ func digestOf(path string, info fs.FileInfo) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// source returns our llama-server, which will be installed: a named file, or the one beside
-// this program.
-func (m *Machine) source(path, beside string) (file, error) {
-	if path == "" {
-		path = filepath.Join(beside, ServerProgram)
-	}
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return file{}, err
-	}
+// source returns our program, which will be installed.
+func (m *Machine) source(path string) (file, error) {
 	f, err := m.Program.look(path)
 	switch {
 	case err != nil:
 		return f, err
 	case f.is == missing:
-		return f, fmt.Errorf("%s does not exist; name the file with --llama-server (make kvtier builds it, and archives of a release have it)", path)
+		return f, fmt.Errorf("%s, this program, does not exist any more; run it from where it lies", path)
 	case f.is != ours:
-		return f, fmt.Errorf("%s is not %s; name that file with --llama-server", path, ServerProgram)
+		return f, fmt.Errorf("%s does not say that it is kvtier; take it from a release's archive, or from make kvtier", path)
 	}
 	return f, builtFor(m.System.OS(), m.Arch, path)
 }

@@ -35,7 +35,7 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 	}
 	ourServer, path := filepath.Join(m.Base, serverName), m.Units.dropIn(u.Name)
 	if m.upToDate(u, d, ourServer, new) {
-		p.hint("%s %s is installed for %s already.", ServerProgram, new.version, u.Name)
+		p.hint("kvtier %s is installed for %s already.", new.version, u.Name)
 		return nil
 	}
 	p.cannot = root(m.UID)
@@ -61,7 +61,7 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 			return err
 		}
 		return m.Change.copyTo(new.path, ourServer, 0o755)
-	}, "copy %s %s to %s", ServerProgram, new.version, ourServer)
+	}, "copy kvtier %s to %s", new.version, ourServer)
 	m.try(p, ourServer, f.server.path, []string{RealVariable + "=" + f.server.path})
 	if d.pages != "" && slices.Contains(made.Made, d.pages) {
 		p.add(func(context.Context) error { return m.Change.makePages(d.pages, u) }, "make %s for the user %s", d.pages, cmp.Or(u.Props["User"], "root"))

@@ -37,15 +37,15 @@ func TestInstallForAService(t *testing.T) {
 	t.Parallel()
 	w := newService(t)
 	before := w.tree()
-	p, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
+	p, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
 	require.NoError(t, err)
-	require.Equal(t, `copy kvtier-llama-server 0.1.0 to /usr/local/lib/kvtier/llama-server
+	require.Equal(t, `copy kvtier 0.1.0 to /usr/local/lib/kvtier/llama-server
 run /usr/local/lib/kvtier/llama-server --version: it must reach the real llama-server
 write /etc/systemd/system/ollama.service.d/kvtier.conf
 | `+strings.ReplaceAll(strings.TrimSuffix(goldenUnit, "\n"), "\n", "\n| ")+`
 systemctl daemon-reload
 systemctl restart ollama.service (models that are loaded are unloaded)
-check that ollama.service answers at http://127.0.0.1:11434 and runs kvtier-llama-server
+check that ollama.service answers at http://127.0.0.1:11434 and runs kvtier
 `, w.shown(p))
 	require.Equal(t, before, w.tree(), "a plan changes nothing")
 	require.Equal(t, None, w.state().State)
@@ -61,13 +61,13 @@ check that ollama.service answers at http://127.0.0.1:11434 and runs kvtier-llam
 	require.True(t, s.Answers)
 
 	// Once more, and with a newer version.
-	again, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
+	again, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
 	require.NoError(t, err)
 	require.Empty(t, again.Steps)
-	w.write("kit/kvtier-llama-server", newServer, 0o755)
+	w.write("kit/kvtier", newServer, 0o755)
 	require.NoError(t, w.install(Options{}))
 	require.Equal(t, "0.2.0", w.state().Kvtier)
-	w.write("kit/kvtier-llama-server", ourServer, 0o755)
+	w.write("kit/kvtier", ourServer, 0o755)
 
 	// The updater removes Ollama's folder. The next start mounts again.
 	require.NoError(t, os.RemoveAll(w.at(lib)))
@@ -172,7 +172,7 @@ func TestPagesOfEarlierInstalls(t *testing.T) {
 	w.write("before/file", "mine", 0o600)
 	require.NoError(t, w.install(Options{}))
 	w.write("var/lib/kvtier/pages/v1/page", "page", 0o600)
-	p, err := w.Install(t.Context(), Options{Beside: w.at("kit"), Variables: at("one").Variables})
+	p, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier"), Variables: at("one").Variables})
 	require.NoError(t, err)
 	require.Contains(t, w.shown(p), "Pages in /var/lib/kvtier/pages are not used any more. They hold conversations: remove the directory when nobody needs them.\n")
 	for _, dir := range []string{"one", "before", "two"} {
@@ -233,8 +233,8 @@ func TestServicesThatAreRefused(t *testing.T) {
 		"no service":   {func(w *world) { w.show["LoadState"] = "not-found" }, Options{Choice: Choice{Service: "ai"}}, "systemd has no service ai.service"},
 		"another one":  {func(w *world) { w.show["ExecStart"] = "{ path=/bin/sh ; argv[]=/bin/sh -c x ; }" }, Options{Choice: Choice{Service: "ai"}}, "ai.service runs /bin/sh, not ollama"},
 		"no server":    {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))) }, Options{}, "has no llama-server, which Ollama has from v0.30.0 on; install the newest Ollama"},
-		"not ours":     {func(w *world) { w.write("kit/kvtier-llama-server", stockServer, 0o755) }, Options{}, "is not kvtier-llama-server; name that file with --llama-server"},
-		"none of ours": {func(w *world) { require.NoError(w.t, os.RemoveAll(w.at("kit"))) }, Options{}, "does not exist; name the file with --llama-server"},
+		"not ours":     {func(w *world) { w.write("kit/kvtier", stockServer, 0o755) }, Options{}, "does not say that it is kvtier"},
+		"none of ours": {func(w *world) { require.NoError(w.t, os.RemoveAll(w.at("kit"))) }, Options{}, "does not exist any more"},
 		"no answer":    {func(w *world) { require.NoError(w.t, os.Mkdir(w.at("run"), 0o755)); w.broken = "systemctl" }, Options{}, "ask systemd for ollama.service: it is broken: permission denied; run the same command with sudo"},
 		"two":          {func(w *world) { w.tarball("usr", stockServer) }, Options{}, "there are several: "},
 	} {
@@ -366,7 +366,7 @@ func TestDryRunOfOthers(t *testing.T) {
 	t.Parallel()
 	w := newService(t)
 	w.UID = 1000
-	p, err := w.Install(t.Context(), Options{Beside: w.at("kit")})
+	p, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
 	require.NoError(t, err)
 	require.Len(t, p.Steps, 6)
 	require.ErrorContains(t, p.Cannot(), "only root may change a service; run the same command with sudo")

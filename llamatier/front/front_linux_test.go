@@ -1,4 +1,4 @@
-package main
+package front
 
 import (
 	"bytes"
@@ -28,7 +28,7 @@ import (
 
 // Variables of these tests.
 const (
-	mainVariable   = "KVTIER_TEST_MAIN"   // this program is kvtier-llama-server
+	mainVariable   = "KVTIER_TEST_MAIN"   // this program stands before a llama-server
 	engineVariable = "KVTIER_TEST_ENGINE" // this program is a llama-server
 	howVariable    = "KVTIER_TEST_HOW"    // the llama-server's fault
 )
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	case os.Getenv(engineVariable) != "":
 		engine()
 	case os.Getenv(mainVariable) != "":
-		main()
+		Main()
 	}
 	os.Exit(m.Run())
 }
@@ -92,7 +92,7 @@ func engine() {
 	os.Exit(7)
 }
 
-// ours is a running kvtier-llama-server before a llama-server with a fault.
+// ours is this program before a llama-server with a fault.
 type ours struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -101,7 +101,7 @@ type ours struct {
 	output bytes.Buffer
 }
 
-// startOurs starts kvtier-llama-server with pages in a directory.
+// startOurs starts this program with pages in a directory.
 func startOurs(t *testing.T, dir, how string, env ...string) *ours {
 	self, err := os.Executable()
 	require.NoError(t, err)

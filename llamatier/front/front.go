@@ -1,8 +1,6 @@
 //go:build unix
 
-// Command kvtier-llama-server stands in the place of llama-server and keeps the slots of the
-// real one in a page store.
-package main
+package front
 
 import (
 	"errors"
@@ -12,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"github.com/kvtier/kvtier/internal/tierenv"
@@ -30,10 +29,29 @@ const (
 	filesVariable = "KVTIER_LLAMA_FILES" // the kind of files for the engine, for tests: memory, disk, stream, or parts of one
 )
 
-// The engine dies with the thread that starts it.
-func init() { runtime.LockOSThread() }
+// serverName is the one under which this program stands in the place of llama-server; the name of a file
+// that was not put there yet may have more before it.
+const serverName = "llama-server"
 
-func main() {
+// Called reports whether a program that was started by this name stands in the place of llama-server.
+func Called(as string) bool { return strings.HasSuffix(filepath.Base(as), serverName) }
+
+// Become runs this program in the place of a llama-server. It returns only an error.
+func Become(real string, args []string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if err := os.Setenv(realVariable, real); err != nil {
+		return err
+	}
+	err = syscall.Exec(self, append([]string{serverName}, args...), os.Environ())
+	return fmt.Errorf("run %s: %w", self, err)
+}
+
+// Main stands in the place of llama-server until it ends.
+func Main() {
+	runtime.LockOSThread() // the engine dies with the thread that starts it
 	command := launch.Command{Args: os.Args[1:], Environ: os.Environ()}
 	real, err := realServer()
 	if err != nil {
@@ -79,7 +97,7 @@ func become(real string) error {
 const notStarted = 97
 
 func fail(err error) {
-	fmt.Fprintln(os.Stderr, "kvtier-llama-server:", err)
+	fmt.Fprintln(os.Stderr, "kvtier:", err)
 	os.Exit(1)
 }
 
@@ -125,6 +143,7 @@ func front(real string) (*os.ProcessState, error) {
 		return nil, err
 	}
 	d := exec.Command(self, os.Args[1:]...)
+	d.Args[0] = serverName
 	d.Env = append(os.Environ(), roleVariable+"=daemon", realVariable+"="+real)
 	return process.Front(d)
 }
