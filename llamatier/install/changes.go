@@ -82,6 +82,11 @@ func (c changes) copyTo(from, path string, mode fs.FileMode) error {
 	return c.put(path, content, mode)
 }
 
+// link makes a symbolic link.
+func (c changes) link(target, path string) error {
+	return c.do("link "+path+" to "+target, func() error { return os.Symlink(target, path) })
+}
+
 func (c changes) rename(from, to string) error {
 	return c.do("rename "+from+" to "+filepath.Base(to), func() error {
 		return errors.Join(os.Rename(from, to), syncDir(filepath.Dir(to)))

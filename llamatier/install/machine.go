@@ -26,6 +26,7 @@ type Machine struct {
 
 	Prefixes []string // folders above bin/ollama and lib/ollama, without systemd
 	Base     string   // the folder that an installation for a service makes for its files
+	Bin      string   // a folder in PATH, where it also gets the name kvtier
 	Units    units    // of systemd, where an administrator's files are
 	State    string   // of services, below which pages are stored
 	Logs     string   // of services
@@ -49,7 +50,7 @@ func Here() *Machine {
 	return &Machine{
 		System: machine.Here{}, Arch: runtime.GOARCH, UID: os.Geteuid(),
 		Prefixes: []string{"/usr/local", "/usr"},
-		Base:     base, Units: "/etc/systemd/system", State: "/var/lib", Logs: "/var/log",
+		Base:     base, Bin: "/usr/local/bin", Units: "/etc/systemd/system", State: "/var/lib", Logs: "/var/log",
 		Proc: "/proc", Booted: "/run/systemd/system",
 		Version: serverVersion, Program: program, Owner: vfs.OS.Owner, Access: tierenv.Writable,
 	}

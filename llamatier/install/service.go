@@ -63,6 +63,9 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 		return m.Change.copyTo(new.path, ourServer, 0o755)
 	}, "copy kvtier %s to %s", new.version, ourServer)
 	m.try(p, ourServer, f.server.path, []string{RealVariable + "=" + f.server.path})
+	if command, free := m.command(); free {
+		p.add(func(context.Context) error { return m.Change.link(ourServer, command) }, "link %s to it", command)
+	}
 	if d.pages != "" && slices.Contains(made.Made, d.pages) {
 		p.add(func(context.Context) error { return m.Change.makePages(d.pages, u) }, "make %s for the user %s", d.pages, cmp.Or(u.Props["User"], "root"))
 	}
@@ -109,6 +112,20 @@ func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
 		return dropIn{}, fmt.Errorf("%s cannot use %s, because it has ProtectHome=%s; give another directory as --root", o.Service, d.pages, o.unit.Props["ProtectHome"])
 	}
 	return d, nil
+}
+
+// command is kvtier in PATH, and whether nobody has that name yet. A file of the user's stays.
+func (m *Machine) command() (path string, free bool) {
+	path = filepath.Join(m.Bin, "kvtier")
+	dir, err := os.Stat(m.Bin)
+	_, taken := os.Lstat(path)
+	return path, err == nil && dir.IsDir() && errors.Is(taken, fs.ErrNotExist)
+}
+
+// linked reports whether a path is our link to our program.
+func (m *Machine) linked(path string) bool {
+	target, err := os.Readlink(path)
+	return err == nil && target == filepath.Join(m.Base, serverName)
 }
 
 // upToDate reports whether a service has an installation with this drop-in and this program,
@@ -194,6 +211,9 @@ func (m *Machine) removeService(p *Plan) error {
 	leavePages(p, made)
 	if remote := cmp.Or(now[tierenv.RemoteVariable], set[tierenv.RemoteVariable]); remote != "" {
 		p.hint("Pages in %s, the remote tier, stay: other servers may use them.", remote)
+	}
+	if command, _ := m.command(); m.linked(command) {
+		p.add(func(context.Context) error { return m.Change.remove(command) }, "remove %s, a link", command)
 	}
 	p.add(func(context.Context) error { return m.Change.removeBase(m.Base, made.Made) }, "remove %s", m.Base) // with the note, so it is last
 	if u.Active {

@@ -41,6 +41,7 @@ func TestInstallForAService(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, `copy kvtier 0.1.0 to /usr/local/lib/kvtier/llama-server
 run /usr/local/lib/kvtier/llama-server --version: it must reach the real llama-server
+link /usr/local/bin/kvtier to it
 write /etc/systemd/system/ollama.service.d/kvtier.conf
 | `+strings.ReplaceAll(strings.TrimSuffix(goldenUnit, "\n"), "\n", "\n| ")+`
 systemctl daemon-reload
@@ -84,6 +85,7 @@ check that ollama.service answers at http://127.0.0.1:11434 and runs kvtier
 systemctl daemon-reload
 systemctl restart ollama.service (models that are loaded are unloaded)
 remove /var/log/kvtier
+remove /usr/local/bin/kvtier, a link
 remove /usr/local/lib/kvtier
 check that ollama.service answers at http://127.0.0.1:11434
 Pages in /var/lib/kvtier/pages stay. They hold conversations: remove the directory when nobody needs them.
@@ -368,8 +370,18 @@ func TestDryRunOfOthers(t *testing.T) {
 	w.UID = 1000
 	p, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
 	require.NoError(t, err)
-	require.Len(t, p.Steps, 6)
+	require.Len(t, p.Steps, 7)
 	require.ErrorContains(t, p.Cannot(), "only root may change a service; run the same command with sudo")
+}
+
+// TestACommandOfTheUsers stays where our link would be, and goes with nobody.
+func TestACommandOfTheUsers(t *testing.T) {
+	t.Parallel()
+	w := newService(t)
+	w.write("usr/local/bin/kvtier", "the user's", 0o755)
+	require.NoError(t, w.install(Options{}))
+	require.NoError(t, w.remove())
+	require.Equal(t, "the user's", w.read("usr/local/bin/kvtier"))
 }
 
 // TestLinksOfAService: systemd's own links go with the directories behind them.
