@@ -89,7 +89,7 @@ plot: ## Draw docs/ttft.svg from the report of bench
 
 # Targets that need no build come first, so that a mistake there shows in seconds.
 .PHONY: test
-test: test-deps lint test-go test-smoke test-llama test-native-if-changed ## Everything that CI runs
+test: test-deps lint test-release test-go test-smoke test-llama test-native-if-changed ## Everything that CI runs
 
 .PHONY: test-deps
 test-deps: ## Install the further packages that testing needs, or name them
@@ -117,7 +117,7 @@ staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 
 .PHONY: shellcheck
 shellcheck: ## Check the shell scripts
-	shellcheck .ci/run .ci/shell scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-llama.sh scripts/gpu-suite.sh scripts/kvcached-tools scripts/llama-clients scripts/llama-newest scripts/native-hash scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long scripts/test-shards
+	shellcheck .ci/run .ci/shell scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-llama.sh scripts/gpu-suite.sh scripts/homebrew scripts/install.sh scripts/kvcached-tools scripts/llama-clients scripts/llama-newest scripts/native-hash scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long scripts/test-release scripts/test-shards
 
 # Packages where goroutines meet run under the race detector, which takes four times as long.
 # Tests of the store that try thousands of states one after another leave it out by themselves.
@@ -326,8 +326,12 @@ fmt: ## Format our Go files
 	@$(GO_FILES) | xargs gofmt -w
 
 .PHONY: release
-release: ## Pack kvtier and patch-ollama for each system: build/release
+release: ## Pack kvtier for each system, in each form in which people install programs: build/release
 	scripts/release
+
+.PHONY: test-release
+test-release: test-deps ## Install a release for this machine in each form, and try it
+	scripts/test-release
 
 .PHONY: clean
 clean: ## Remove built files; keep the source, which may hold your commits
