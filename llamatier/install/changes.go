@@ -148,7 +148,7 @@ func (c changes) setAside(f folder) error {
 	if f.real.is == stock {
 		n.Real = append(n.Real, f.real.digest) // until it is replaced
 	}
-	if err := c.put(filepath.Join(f.path, noteName), n.text(), 0o644); err != nil {
+	if err := c.put(noteOf(f.path), n.text(), 0o644); err != nil {
 		return err
 	}
 	if f.real.is == stock && f.real.digest == f.server.digest {
@@ -162,6 +162,17 @@ func (c changes) setAside(f folder) error {
 		return err
 	}
 	return c.rename(tmp, f.real.path)
+}
+
+// done notes that our file is in the place of a folder's llama-server. Without a note somebody else has
+// put it there.
+func (c changes) done(f folder) error {
+	n, there, err := readNote(noteOf(f.path))
+	if err != nil || !there {
+		return err
+	}
+	n.Done = true
+	return c.put(noteOf(f.path), n.text(), 0o644)
 }
 
 // second gives a file a second name. That of a symbolic link is a symbolic link, because

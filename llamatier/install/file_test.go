@@ -157,11 +157,21 @@ func TestUpdateOfOllama(t *testing.T) {
 	require.Equal(t, stockServer, w.read(lib+"llama-server"))
 	require.NoFileExists(t, w.at(lib+"llama-server-real"))
 
-	// The updater removes the folder.
-	require.NoError(t, w.install(Options{}))
-	require.NoError(t, os.RemoveAll(w.at(lib)))
-	w.tarball("usr/local", nextServer)
-	require.Equal(t, None, w.state().State)
+	// The updater removes the folder, and may bring the same files.
+	for _, brings := range []string{nextServer, stockServer} {
+		require.NoError(t, w.install(Options{}))
+		require.NoError(t, os.RemoveAll(w.at(lib)))
+		w.tarball("usr/local", brings)
+		s = w.state()
+		require.Equal(t, Replaced, s.State)
+		require.True(t, s.Bad())
+		require.NoError(t, w.install(Options{}))
+		w.requireRuns(brings)
+		require.NoError(t, os.RemoveAll(w.at(lib)))
+		w.tarball("usr/local", brings)
+		require.NoError(t, w.remove())
+		require.Equal(t, None, w.state().State)
+	}
 }
 
 // TestCheckFails: without a llama-server that runs, the stock one comes back.
@@ -248,7 +258,7 @@ func TestHostileTrees(t *testing.T) {
 		"a note that is a link": {
 			func(w *world) {
 				w.write("secret", "{}", 0o600)
-				require.NoError(w.t, os.Symlink(w.at("secret"), w.at(lib+noteName)))
+				require.NoError(w.t, os.Symlink(w.at("secret"), noteOf(filepath.Clean(w.at(lib)))))
 			}, "was not written by kvtier", "was not written by kvtier", Broken,
 		},
 		"a link in the place of the new file": {

@@ -25,12 +25,17 @@ type folder struct {
 // note is written beside the files of an installation.
 type note struct {
 	Real  []string `json:"real,omitempty"`  // SHA-256 of llama-server-real, and of the file that will replace it
+	Done  bool     `json:"done,omitempty"`  // our file is in its place
 	Made  []string `json:"made,omitempty"`  // directories that were made for the installation
 	Pages []string `json:"pages,omitempty"` // the directories of pages
 }
 
 // noteName is the name of the note.
 const noteName = "kvtier-install.json"
+
+// noteOf is the path of the note about Ollama's folder: beside it, because an update of Ollama may
+// remove the folder.
+func noteOf(folder string) string { return folder + "." + noteName }
 
 // noteMax is the most that is read of a note, in bytes.
 const noteMax = 1 << 16
@@ -95,12 +100,18 @@ func (is programs) open(path string) (folder, error) {
 	if err != nil {
 		return f, fmt.Errorf("%w; install Ollama again", err)
 	}
-	f.note, f.noted, err = readNote(filepath.Join(path, noteName))
+	f.note, f.noted, err = readNote(noteOf(path))
 	return f, err
 }
 
 // kept reports whether llama-server-real is the file that install set aside.
 func (f folder) kept() bool { return f.noted && slices.Contains(f.note.Real, f.real.digest) }
+
+// updated is the reason for Replaced.
+const updated = "an update of Ollama has put its own llama-server back; run kvtier ollama install again"
+
+// foreign reports whether there is a llama-server-real that nobody of us has put there.
+func (f folder) foreign() bool { return f.real.is != missing && !f.kept() }
 
 // state tells the state, and the reason for a state that needs attention.
 func (f folder) state() (state, string) {
@@ -117,12 +128,14 @@ func (f folder) state() (state, string) {
 		return Interrupted, fmt.Sprintf("%s is gone; kvtier ollama remove puts it back", f.server.path)
 	case f.server.is == missing:
 		return Unsupported, fmt.Sprintf("%s is gone; install Ollama again", f.server.path)
+	case f.real.is == missing && f.noted && f.note.Done:
+		return Replaced, updated
 	case f.real.is == missing:
 		return None, ""
 	case f.real.digest == f.server.digest:
 		return Interrupted, "install or remove was broken off; run it again"
 	case f.kept():
-		return Replaced, "an update of Ollama has put its own llama-server back; run kvtier ollama install again"
+		return Replaced, updated
 	}
 	return Replaced, fmt.Sprintf("%s is another file than %s, and nothing says that kvtier put it there; remove it if Ollama was updated", f.real.path, f.server.path)
 }
@@ -135,18 +148,23 @@ func (m *Machine) installFile(p *Plan, new file) error {
 	}
 	s, why := f.state()
 	switch {
-	case s == Broken, f.server.is == missing, s == Replaced && !f.kept():
+	case s == Broken, f.server.is == missing, s == Replaced && f.foreign():
 		return errors.New(why)
 	case s == Installed && f.server.digest == new.digest:
 		p.hint("kvtier %s is installed there already.", new.version)
 		return nil
 	}
-	p.cannot = m.writable(f.path)
+	p.cannot = cmp.Or(m.writable(f.path), m.writable(filepath.Dir(f.path)))
 	p.fresh = func() error { return m.Program.unchanged(f) }
 	if s != Installed {
 		p.add(func(context.Context) error { return m.Change.setAside(f) }, "keep Ollama's %s as %s", f.server.path, RealName)
 	}
-	p.add(func(context.Context) error { return m.Change.copyTo(new.path, f.server.path, 0o755) }, "put kvtier %s in the place of %s", new.version, f.server.path)
+	p.add(func(context.Context) error {
+		if err := m.Change.copyTo(new.path, f.server.path, 0o755); err != nil {
+			return err
+		}
+		return m.Change.done(f)
+	}, "put kvtier %s in the place of %s", new.version, f.server.path)
 	m.try(p, f.server.path, f.real.path, nil)
 	p.undo = m.removeFile
 	return nil
@@ -172,14 +190,14 @@ func (m *Machine) removeFile(p *Plan) error {
 		return err
 	}
 	s, why := f.state()
-	if s == Broken || s == Replaced && !f.kept() {
+	if s == Broken || s == Replaced && f.foreign() {
 		return errors.New(why)
 	}
 	leftovers := f.leftovers()
 	if f.real.is == missing && len(leftovers) == 0 {
 		return nil
 	}
-	p.cannot = cmp.Or(p.cannot, m.writable(f.path))
+	p.cannot = cmp.Or(p.cannot, m.writable(f.path), m.writable(filepath.Dir(f.path)))
 	p.fresh = func() error { return m.Program.unchanged(f) }
 	switch {
 	case f.real.is == missing:
@@ -197,8 +215,8 @@ func (m *Machine) removeFile(p *Plan) error {
 // leftovers are our other files in the folder.
 func (f folder) leftovers() []string {
 	var paths []string
-	for _, name := range []string{serverName + newSuffix, RealName + newSuffix, noteName + newSuffix, noteName} {
-		path := filepath.Join(f.path, name)
+	in := func(name string) string { return filepath.Join(f.path, name+newSuffix) }
+	for _, path := range []string{in(serverName), in(RealName), noteOf(f.path) + newSuffix, noteOf(f.path)} {
 		if info, err := os.Lstat(path); err == nil && !info.IsDir() {
 			paths = append(paths, path)
 		}
