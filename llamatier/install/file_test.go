@@ -174,6 +174,22 @@ func TestUpdateOfOllama(t *testing.T) {
 	}
 }
 
+// TestAServerThatRuns is shown, wherever its files are, and its installation is not changed unasked.
+func TestAServerThatRuns(t *testing.T) {
+	t.Parallel()
+	w := newFolder(t)
+	w.tarball("home/a", stockServer)
+	require.NoError(t, os.MkdirAll(w.at("proc/9"), 0o755))
+	require.NoError(t, os.Symlink(w.at("home/a/bin/ollama"), w.at("proc/9/exe")))
+	w.write("proc/9/cmdline", "ollama\x00serve\x00", 0o644)
+	all, err := w.Status(t.Context(), Choice{}, "")
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+	require.Equal(t, w.at("home/a/lib/ollama"), all[1].Folder)
+	require.NoError(t, w.install(Options{}))
+	require.Equal(t, stockServer, w.read("home/a/lib/ollama/llama-server"))
+}
+
 // TestCheckFails: without a llama-server that runs, the stock one comes back.
 func TestCheckFails(t *testing.T) {
 	t.Parallel()

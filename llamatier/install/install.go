@@ -184,11 +184,26 @@ func (s Status) Bad() bool {
 	return slices.Contains([]state{Interrupted, Replaced, Broken}, s.State) || s.State == Installed && s.Service != "" && s.Tiering == "off"
 }
 
-// Status looks at all installations.
+// withRunning adds the installations of servers that run, wherever they are.
+func (m *Machine) withRunning(found []Ollama) []Ollama {
+	for _, p := range machine.Processes(m.System, m.Proc) {
+		path := machine.Executable(m.System, p.Executable)
+		known := slices.ContainsFunc(found, func(o Ollama) bool { return o.Executable == path })
+		if path != "" && !known && len(p.Args) > 1 && p.Args[1] == "serve" && len(found) < machine.ServersMax {
+			found = append(found, Ollama{Executable: path, Folder: machine.ServerFolder(m.System, path)})
+		}
+	}
+	return found
+}
+
+// Status looks at all installations, those of servers that run among them.
 func (m *Machine) Status(ctx context.Context, c Choice, host string) ([]Status, error) {
 	found, err := m.Search(ctx, c)
 	if err != nil {
 		return nil, err
+	}
+	if c == (Choice{}) {
+		found = m.withRunning(found)
 	}
 	if len(found) == 0 {
 		return nil, fmt.Errorf("no Ollama is installed in %s; give the folder above bin/ollama as --prefix%s", list(m.Prefixes), m.inDocker(ctx))
