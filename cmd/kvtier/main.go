@@ -127,7 +127,7 @@ func newCommand(h host, out *output, args []string) *cobra.Command {
 	for _, verb := range []*cobra.Command{doctor, limit} {
 		verb.PreRunE = func(cmd *cobra.Command, _ []string) error { return at.checkFlags(cmd.Name(), cmd.Flags()) }
 	}
-	root.AddCommand(newOllamaCommand(out), newServeCommand(out, at.log), doctor, limit, newBalanceCommand(out))
+	root.AddCommand(newOllamaCommand(out), newServeCommand(out, at.log), newTryCommand(out, h), doctor, limit, newBalanceCommand(out))
 	if err := addCompletions(root, models); err != nil {
 		panic(err) // a flag is missing
 	}
@@ -146,7 +146,7 @@ func addCompletions(root *cobra.Command, models *modelStore) error {
 	for _, verb := range root.Commands() {
 		switch verb.Name() {
 		case "import", "inspect", "serve", "ollama", "limit":
-		case "rm", "plan", "why":
+		case "rm", "plan", "why", "try":
 			verb.ValidArgsFunction = models.complete
 		default:
 			verb.ValidArgsFunction = cobra.NoFileCompletions

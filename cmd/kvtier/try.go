@@ -1,0 +1,75 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/ollama/ollama/envconfig"
+	"github.com/spf13/cobra"
+
+	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/progress"
+	"github.com/kvtier/kvtier/internal/trial"
+	"github.com/kvtier/kvtier/telemetry/show"
+)
+
+func newTryCommand(out *output, h host) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "try [model]",
+		Short: "Ask your Ollama a long question, unload the model, and ask again",
+		Long: `Ask your Ollama a long question, unload the model, and ask again: the table shows how
+long the first token took each time, without the time in which the model was loaded.
+The model is one that you have pulled, the smallest one by default. Each run asks a new
+question, whose pages stay, as those of any other.
+
+The exit status is 1 if the question was computed again.`,
+		Example: `  kvtier try
+  kvtier try qwen3:4b`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 || len(args) == 1 && args[0] == "" {
+				return cli.Usagef("name one model, or none for the smallest one")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			bars := progress.NewTransient(h.stderr, len(trial.Unloaded))
+			client := trial.Client{URL: strings.TrimSuffix(envconfig.Host().String(), "/"), HTTP: http.DefaultClient}
+			r, err := trial.Run(cmd.Context(), client, strings.Join(args, ""), func(name string, do func() error) error {
+				return bars.Do(name, func(*progress.Step) (string, error) { return "", do() })
+			})
+			bars.Close()
+			if err != nil {
+				return err
+			}
+			if err := out.show(r, func(w io.Writer) { printTrial(w, r) }); err != nil {
+				return err
+			}
+			if !r.Restored() {
+				return errors.New("the question was computed again; kvtier ollama status and kvtier doctor say why")
+			}
+			return nil
+		},
+	}
+	only(cmd, "json")
+	return cmd
+}
+
+func printTrial(w io.Writer, r trial.Result) {
+	var rows [][]string
+	for i, a := range r.Rows {
+		reused, quicker, same := "-", "", ""
+		if a.Reused != nil {
+			reused = show.Count(int64(*a.Reused))
+		}
+		if i > 0 {
+			quicker = fmt.Sprintf("%.3g×", r.Rows[0].First/max(a.First, 1e-6))
+			same = map[bool]string{true: "yes", false: "no"}[a.Same]
+		}
+		rows = append(rows, []string{a.Situation, show.Count(int64(a.Tokens)), reused, show.Seconds(a.First), quicker, same})
+	}
+	printTable(w, []string{strings.ToUpper(r.Model), "PROMPT TOKENS", "REUSED", "FIRST TOKEN", "QUICKER", "SAME ANSWER"}, rows)
+	fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(r.Said))
+}
