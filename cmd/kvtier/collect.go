@@ -34,7 +34,7 @@ collects at a time; another one waits and takes over.
 With --metrics, or OLLAMA_KV_METRICS_ADDR, it also answers GET /metrics for
 Prometheus at that address, and shows a web page.`,
 		Example: `  kvtier collect --metrics 127.0.0.1:9401
-  sudo -u ollama kvtier collect`,
+  sudo kvtier collect`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if out.asJSON {
 				return cli.Usagef("--json has no meaning here; leave it out")

@@ -39,12 +39,8 @@ func mainStatus() int {
 	defer stop()
 	// A hung disk does not see the context: a second Ctrl-C ends the process.
 	context.AfterFunc(ctx, stop)
-	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-}
-
-// run executes one command line and returns its exit status.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return runIn(ctx, host{stdout: stdout, stderr: stderr, terminal: progress.IsTerminal(stderr)}, args)
+	h := host{stdout: os.Stdout, stderr: os.Stderr, terminal: progress.IsTerminal(os.Stderr), become: becomeOwner}
+	return runIn(ctx, h, os.Args[1:])
 }
 
 // host is the surroundings of a command line. Tests set other ones; zero values stand for this
@@ -55,8 +51,10 @@ type host struct {
 	served         func(context.Context) (install.Served, bool) // finds the service that kvtier is installed for
 	machine        doctor.Environment                           // that doctor looks at
 	sayWaits       time.Duration                                // after which a collector that waits says so
+	become         func(dir string) error                       // has root run as the owner of a directory; nil does not
 }
 
+// runIn executes one command line and returns its exit status.
 func runIn(ctx context.Context, h host, args []string) int {
 	out := &output{stdout: printer{h.stdout}, stderr: printer{h.stderr}}
 	if h.terminal {
@@ -88,7 +86,7 @@ func newCommand(h host, out *output, args []string) *cobra.Command {
 	}
 	root.SetOut(out.stdout)
 	root.SetErr(out.stderr)
-	at := &storage{log: newLogger(out.stderr, slog.LevelWarn), again: repeated(args)}
+	at := &storage{log: newLogger(out.stderr, slog.LevelWarn), again: repeated(args), become: h.become}
 	models := &modelStore{timeout: &at.timeout}
 	flags := root.PersistentFlags()
 	flags.BoolVar(&out.asJSON, "json", false, "print JSON")

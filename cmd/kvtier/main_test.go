@@ -62,6 +62,7 @@ func TestScripts(t *testing.T) {
 			"collector": startCollector, "report": report, "quit": quit, "live": live, "golden": golden,
 			"gguf": writeHead, "rates": writeRates, "counted": countSeries,
 		},
+		Condition: func(name string) (bool, error) { return name == "root" && os.Geteuid() == 0, nil },
 		Setup: func(env *testscript.Env) error {
 			env.Values[labKey] = new(lab)
 			for name, value := range map[string]string{
@@ -171,7 +172,7 @@ func conversation(seed, n int) []int32 {
 func kvtier(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	status = run(t.Context(), args, &out, &errs)
+	status = runIn(t.Context(), host{stdout: &out, stderr: &errs}, args)
 	return status, out.String(), errs.String()
 }
 

@@ -21,7 +21,7 @@ func TestServicesPages(t *testing.T) {
 		t.Setenv("HOME", filepath.Join(dir, "home"))
 		var out bytes.Buffer
 		h := host{stdout: &out, stderr: &out, served: func(context.Context) (install.Served, bool) {
-			return install.Served{Service: "ollama.service", User: "ollama", Variables: map[string]string{
+			return install.Served{Service: "ollama.service", Variables: map[string]string{
 				localVar: service, localGBVar: "7", "OLLAMA_MODELS": filepath.Join(dir, "models"),
 			}}, true
 		}}
@@ -57,7 +57,7 @@ func TestServicesPages(t *testing.T) {
 	}
 	require.NoError(t, os.Chown(service, 65534, 65534))
 	_, out = run("ls", "--json")
-	require.Contains(t, out, "; the pages of ollama.service belong to its user, so run sudo -u ollama kvtier ls --json\n")
+	require.Contains(t, out, "; the pages of ollama.service belong to its user, so run sudo kvtier ls --json\n")
 	_, out = run("rm", "it's")
-	require.Contains(t, out, "so run sudo -u ollama kvtier …\n")
+	require.Contains(t, out, "so run sudo kvtier …\n")
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,6 +108,7 @@ type storage struct {
 	timeout time.Duration   // limit of one operation of a tier's filesystem; 0 for none
 	log     *slog.Logger
 	again   string // the arguments of this command line
+	become  func(dir string) error
 }
 
 func (at *storage) addFlags(flags *pflag.FlagSet) {
@@ -174,7 +174,10 @@ func (at *storage) find(ctx context.Context, flags *pflag.FlagSet, served func(c
 	if err == nil && at.config.Local == at.config.Remote {
 		return cli.Usagef("both tiers are in %s; give another directory as --root or as --remote", at.config.Local)
 	}
-	return err
+	if err != nil || at.become == nil {
+		return err
+	}
+	return at.become(at.config.Local)
 }
 
 // hasPages reports whether this user has pages in the directory of the variables, or may have.
@@ -250,7 +253,7 @@ func (at *storage) open(ctx context.Context) (*roots, error) {
 	case missing(err):
 		return nil, fmt.Errorf("%s does not exist, so no server keeps pages there; give the server's directory as --root or in %s, or run kvtier as the server's user", local.Root, localVar)
 	case errors.Is(err, tier.ErrRootOwner):
-		return nil, fmt.Errorf("%w; or run kvtier as that user, as sudo -u does", err)
+		return nil, fmt.Errorf("%w; or run %s", err, at.sudo())
 	}
 	return nil, err
 }
@@ -266,9 +269,18 @@ func (at *storage) ofService(err error) error {
 	case missing(err):
 		return fmt.Errorf("%s, the directory of %s, does not exist, so no page is stored yet; give another directory as --root or in %s", at.config.Local, at.service.Service, localVar)
 	case errors.Is(err, tier.ErrRootOwner), errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w; the pages of %s belong to its user, so run sudo -u %s kvtier %s", err, at.service.Service, cmp.Or(at.service.User, "USER"), at.again)
+		return fmt.Errorf("%w; the pages of %s belong to its user, so run %s", err, at.service.Service, at.sudo())
 	}
 	return err
+}
+
+// sudo is this command line for root, who runs it as the owner of the pages.
+func (at *storage) sudo() string {
+	command := "sudo kvtier " + at.again
+	if at.service.Service == "" && plainArg.MatchString(at.config.Local) && !strings.Contains(at.again, "--root") {
+		command += " --root " + at.config.Local // sudo drops variables
+	}
+	return command
 }
 
 // plainArg matches an argument that a shell reads as it is.
@@ -308,7 +320,7 @@ func (at *storage) readState(ctx context.Context, read func(context.Context) (te
 	case at.service.Service != "":
 		return s, at.ofService(err)
 	case errors.Is(err, fs.ErrPermission):
-		return s, fmt.Errorf("%w; run kvtier as the server's user, as sudo -u does", err)
+		return s, fmt.Errorf("%w; run %s", err, at.sudo())
 	}
 	return s, err
 }

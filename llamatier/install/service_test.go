@@ -423,7 +423,7 @@ func TestServed(t *testing.T) {
 	w.later = "OLLAMA_KV_TIER_LOCAL_GB=9 OLLAMA_MODELS=/models"
 	s, ok := w.Served(t.Context())
 	require.True(t, ok)
-	require.Equal(t, Served{Service: "ollama.service", User: w.show["User"], Variables: map[string]string{
+	require.Equal(t, Served{Service: "ollama.service", Variables: map[string]string{
 		"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": w.at("var/lib/kvtier/pages"), "OLLAMA_KV_TIER_LOCAL_GB": "9", "OLLAMA_MODELS": "/models",
 	}}, s)
 
@@ -431,7 +431,6 @@ func TestServed(t *testing.T) {
 	s, ok = w.Served(t.Context())
 	require.True(t, ok)
 	require.Equal(t, "7", s.Variables["OLLAMA_KV_TIER_LOCAL_GB"])
-	require.Empty(t, s.User)
 
 	w.broken = ""
 	w.write("etc/systemd/system/other.service.d/kvtier.conf", w.read(dropInFile), 0o644)

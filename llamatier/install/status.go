@@ -2,7 +2,6 @@ package install
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -208,7 +207,6 @@ func lastLine(path string) string {
 // Served is a service that has our llama-server.
 type Served struct {
 	Service   string
-	User      string            // who runs it, "" if it is not known
 	Variables map[string]string // of the tiers, and OLLAMA_MODELS
 }
 
@@ -227,10 +225,7 @@ func (m *Machine) Served(ctx context.Context) (Served, bool) {
 	if s.Service == "" || err != nil {
 		return Served{}, false
 	}
-	u, err := m.unit(ctx, s.Service) // with the variables of other drop-ins
-	if err == nil {
-		s.User = cmp.Or(u.Props["User"], "root")
-	}
+	u, _ := m.unit(ctx, s.Service) // with the variables of other drop-ins, if systemd answers
 	for _, set := range []map[string]string{ours, u.Variables} {
 		for name, value := range set {
 			if strings.HasPrefix(name, "OLLAMA_KV_") || name == "OLLAMA_MODELS" {
