@@ -217,6 +217,9 @@ func TestCausesOfMisses(t *testing.T) {
 	part()
 	s.flush()
 	k.run(0, "rm", model)
+	s.ask(prompt(t, 40, 200), 1)
+	prompts++
+	s.told(prompts) // prompts up to the report after rm do not come back
 	miss = ask(a)
 	require.Equal(t, telemetry.CauseEvicted, miss.Cause)
 	require.Equal(t, "local", miss.From)
