@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/version"
 	"github.com/kvtier/kvtier/telemetry/listen"
@@ -42,6 +43,11 @@ Prometheus at that address, and shows a web page.`,
 			if cmd.Flags().Changed("metrics") {
 				if err := os.Setenv(listen.Variable, metrics); err != nil {
 					return fmt.Errorf("set %s: %w", listen.Variable, err)
+				}
+			}
+			if value := env.Value(listen.Variable); value != "" {
+				if _, err := listen.Address(value); err != nil {
+					return cli.Usage(err)
 				}
 			}
 			if err := at.checkLocal(cmd.Context()); err != nil {

@@ -68,7 +68,7 @@ func statusOf(r doctor.Report) error {
 	case n[doctor.Error] > 0:
 		return &cli.Error{Status: cli.Failed, Err: fmt.Errorf("doctor found %s", plural(n[doctor.Error], "error"))}
 	case n[doctor.Warning] > 0:
-		return &cli.Error{Status: exitWarned, Err: fmt.Errorf("doctor found %s, and no error", plural(n[doctor.Warning], "warning"))}
+		return &cli.Error{Status: exitWarned, Err: fmt.Errorf("doctor found %s", plural(n[doctor.Warning], "warning"))}
 	}
 	return nil
 }

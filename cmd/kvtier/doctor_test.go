@@ -73,7 +73,7 @@ func TestDoctorStatuses(t *testing.T) {
 	warned.SetUnit(doctortest.With(doctortest.Unit()["Environment"] + " OLLAMA_KV_TIER_LOCAL_BG=1"))
 	status, out, stderr := runDoctor(t, warned, "--json")
 	require.Equal(t, exitWarned, status)
-	require.Equal(t, "Error: doctor found 1 warning, and no error\n", stderr)
+	require.Equal(t, "Error: doctor found 1 warning\n", stderr)
 	var r doctor.Report
 	require.NoError(t, json.Unmarshal([]byte(out), &r))
 	require.Equal(t, doctor.Warning, r.Worst)

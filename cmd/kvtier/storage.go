@@ -316,7 +316,7 @@ func (at *storage) readState(ctx context.Context, read func(context.Context) (te
 	case err == nil:
 		return s, nil
 	case missing(err):
-		return s, fmt.Errorf("no server has reported to %s yet; set OLLAMA_KV_TIERING=1 for the server, and ask a model something; if the server keeps its pages elsewhere, give that directory as --root; kvtier doctor names the cause", at.config.Local)
+		return s, fmt.Errorf("no server has reported to %s yet; run kvtier ollama install, or set OLLAMA_KV_TIERING=1 for the server, and ask a model something; if the server keeps its pages elsewhere, give that directory as --root; kvtier doctor names the cause", at.config.Local)
 	case at.service.Service != "":
 		return s, at.ofService(err)
 	case errors.Is(err, fs.ErrPermission):

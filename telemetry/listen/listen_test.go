@@ -315,12 +315,12 @@ func TestAddresses(t *testing.T) {
 		"127.0.0.1:9401": "127.0.0.1:9401", ":9401": "127.0.0.1:9401", "9401": "127.0.0.1:9401", "0.0.0.0:9401": "0.0.0.0:9401",
 		"[::1]:9401": "[::1]:9401", "localhost:9401": "localhost:9401", "[::]:0": "[::]:0",
 	} {
-		got, err := address(text)
+		got, err := Address(text)
 		require.NoError(t, err, text)
 		require.Equal(t, want, got)
 	}
 	for _, text := range []string{"", ":", "localhost:", "a:b:c", "127.0.0.1:99999", "::1:9401", "http://localhost:9401", "x"} {
-		_, err := address(text)
+		_, err := Address(text)
 		require.ErrorContains(t, err, Variable, text)
 		require.ErrorContains(t, err, "such as 127.0.0.1:9401", text)
 		require.Error(t, Serve(t.Context(), Options{Addr: text, Read: state}), text)

@@ -54,7 +54,7 @@ type Options struct {
 // the process that has it may end; the log says so once. The error is that of an address
 // that is none.
 func Serve(ctx context.Context, opt Options) error {
-	addr, err := address(opt.Addr)
+	addr, err := Address(opt.Addr)
 	if err != nil {
 		return err
 	}
@@ -141,8 +141,8 @@ func (opt Options) handler() http.Handler {
 	})
 }
 
-// address completes HOST:PORT, or a port alone.
-func address(text string) (string, error) {
+// Address completes HOST:PORT, or a port alone.
+func Address(text string) (string, error) {
 	if text != "" && !strings.Contains(text, ":") {
 		text = ":" + text
 	}
