@@ -17,6 +17,7 @@ import (
 
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/llamatier/install"
+	"github.com/kvtier/kvtier/telemetry/listen"
 )
 
 // planned is the output of ollama install --json and ollama remove --json.
@@ -47,6 +48,8 @@ llama-server from v0.30 on.`,
 
 func newOllamaInstallCommand(out *output) *cobra.Command {
 	var f ollamaFlags
+	var metrics string
+	var docker bool
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Put kvtier before Ollama's llama-server",
@@ -62,14 +65,23 @@ Elsewhere llama-server is renamed to llama-server-real, and kvtier takes
 its name. Set OLLAMA_KV_TIERING=1 for ollama serve yourself, and run install again
 after an update of Ollama.
 
-A container is changed in its image: docs/install.md has the lines.`,
+A container is changed in its image: --docker prints the lines, and does nothing else.`,
 		Example: `  sudo kvtier ollama install --dry-run
   sudo kvtier ollama install --root /fast/pages --local-gb 100
   kvtier ollama install --prefix ~/ollama`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if docker {
+				_, err := io.WriteString(out.stdout, dockerLines)
+				return err
+			}
 			variables, err := given(cmd.Flags())
 			if err != nil {
 				return err
+			}
+			if metrics != "" {
+				if variables[listen.Variable], err = listen.Address(metrics); err != nil {
+					return cli.Usage(err)
+				}
 			}
 			self, err := os.Executable()
 			if err != nil {
@@ -89,8 +101,29 @@ A container is changed in its image: docs/install.md has the lines.`,
 		help(cmd, args)
 	})
 	f.add(cmd)
+	cli.Flag(cmd.Flags(), &metrics, "metrics", "HOST:PORT", "address for Prometheus and the web page, such as 127.0.0.1:9401, as the service's "+listen.Variable)
+	cmd.Flags().BoolVar(&docker, "docker", false, "print the lines for a container")
 	return cmd
 }
+
+// dockerLines make an image of Ollama with kvtier. docs/install.md shows its file.
+const dockerLines = `# A file Dockerfile, in a folder with kvtier for Linux:
+
+FROM ollama/ollama:` + install.Tried + `
+RUN mv /usr/lib/ollama/llama-server /usr/lib/ollama/llama-server-real
+COPY kvtier /usr/lib/ollama/llama-server
+RUN ln -s /usr/lib/ollama/llama-server /usr/bin/kvtier
+ENV OLLAMA_KV_TIERING=1
+
+# In that folder. Without an NVIDIA card leave out --gpus all; for an AMD card use the image
+# ollama/ollama:` + install.Tried + `-rocm, and --device /dev/kfd --device /dev/dri in place of --gpus all.
+
+docker build --tag ollama-kvtier .
+docker run --detach --name ollama --init --stop-timeout 30 --gpus all \
+    --volume ollama:/root/.ollama --publish 127.0.0.1:11434:11434 ollama-kvtier
+docker exec ollama kvtier try
+docker exec ollama kvtier ls
+`
 
 func newOllamaRemoveCommand(out *output) *cobra.Command {
 	var f ollamaFlags

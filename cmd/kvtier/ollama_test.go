@@ -58,6 +58,16 @@ func printCall() int {
 	return 0
 }
 
+// TestDockerLines: docs/install.md has the same file.
+func TestDockerLines(t *testing.T) {
+	text, err := os.ReadFile("../../docs/install.md")
+	require.NoError(t, err)
+	_, lines, found := strings.Cut(string(text), "```dockerfile\n")
+	require.True(t, found)
+	lines, _, _ = strings.Cut(lines, "```")
+	require.Contains(t, dockerLines, lines)
+}
+
 func TestAsk(t *testing.T) {
 	for answer, want := range map[string]bool{"y\n": true, "Yes\n": true, "n\n": false, "\n": false, "": false, "yeah\n": false} {
 		var out bytes.Buffer

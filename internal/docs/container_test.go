@@ -11,6 +11,8 @@ import (
 	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
+
+	"github.com/kvtier/kvtier/llamatier/install"
 )
 
 const (
@@ -80,6 +82,7 @@ func TestStockContainer(t *testing.T) {
 	require.Contains(t, read(t, dockerfile), "FROM "+matches(`(?m)^FROM (golang:\S+)`, text)[0])
 
 	require.Equal(t, matches(`(?m)^ollama=v(\S+)$`, read(t, "scripts/build-llama-server")), matches(`FROM ollama/ollama:(\S+)`, lines))
+	require.Equal(t, matches(`FROM ollama/ollama:(\S+)`, lines), []string{install.Tried})
 
 	var file struct{ Services map[string]map[string]any }
 	require.NoError(t, yaml.Unmarshal([]byte(read(t, "docker/compose.yaml")), &file))

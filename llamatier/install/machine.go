@@ -158,6 +158,9 @@ func (m *Machine) Search(ctx context.Context, c Choice) ([]Ollama, error) {
 // oldest is the first release of Ollama with llama-server.
 const oldest = "v0.30.0"
 
+// Tried is the release of Ollama with which all tests run.
+const Tried = "0.34.2"
+
 // versionLine is a line of ollama --version.
 var versionLine = regexp.MustCompile(`version is v?(\d\S*)`)
 
