@@ -35,7 +35,10 @@ The exit status is 1 if the question was computed again.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			bars := progress.NewTransient(h.stderr, len(trial.Unloaded))
+			bars := progress.New(h.stderr, len(trial.Unloaded))
+			if h.terminal {
+				bars = progress.NewTransient(h.stderr, len(trial.Unloaded))
+			}
 			client := trial.Client{URL: strings.TrimSuffix(envconfig.Host().String(), "/"), HTTP: http.DefaultClient}
 			r, err := trial.Run(cmd.Context(), client, strings.Join(args, ""), func(name string, do func() error) error {
 				return bars.Do(name, func(*progress.Step) (string, error) { return "", do() })
@@ -66,6 +69,8 @@ func printTrial(w io.Writer, r trial.Result) {
 		}
 		if i > 0 {
 			quicker = fmt.Sprintf("%.3g×", r.Rows[0].First/max(a.First, 1e-6))
+		}
+		if a.Situation == trial.Unloaded {
 			same = map[bool]string{true: "yes", false: "no"}[a.Same]
 		}
 		rows = append(rows, []string{a.Situation, show.Count(int64(a.Tokens)), reused, show.Seconds(a.First), quicker, same})

@@ -23,11 +23,11 @@ func lockingAt(name string) (Locking, error) {
 	if err != nil {
 		return l, fmt.Errorf("find the mount of %s: %w", name, err)
 	}
-	m, ok := mountOf(string(text), path)
-	if !ok {
-		return l, fmt.Errorf("find the mount of %s: the system does not list it: %w", name, os.ErrNotExist)
+	if m, ok := mountOf(string(text), path); ok {
+		l.Reach, l.Why = reachOf(m.fsType, m.options)
+	} else { // below a chroot
+		l.Why = "a mount that the system does not list"
 	}
-	l.Reach, l.Why = reachOf(m.fsType, m.options)
 	var up unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) == nil {
 		l.Machine, l.Up = machine(), time.Duration(up.Nano())

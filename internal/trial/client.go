@@ -140,7 +140,7 @@ type Answer struct {
 	Tokens int     `json:"prompt_tokens"`
 	Reused *int    `json:"reused"`         // tokens that were not computed; null where Ollama does not say (before v0.34)
 	First  float64 `json:"first_token_s"`  // without loading the model
-	Same   bool    `json:"same_as_before"` // the text
+	Same   bool    `json:"same_as_before"` // the text is that of an answer before
 	text   string
 }
 

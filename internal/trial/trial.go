@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/kvtier/kvtier/docs"
@@ -76,7 +77,8 @@ func Run(ctx context.Context, c Client, model string, step func(name string, do 
 			if situation == Cold {
 				r.Said = a.text
 			}
-			a.Same = a.text == r.Said
+			// The cold prompt is computed in other batches than the others, so rounding may differ.
+			a.Same = slices.ContainsFunc(r.Rows, func(before Row) bool { return before.text == a.text })
 			r.Rows = append(r.Rows, Row{situation, a})
 			return nil
 		})
