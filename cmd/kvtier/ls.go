@@ -87,7 +87,7 @@ func list(names modelNames, use diskstore.FingerprintUsage, in string) listed {
 		Fingerprint: use.Fingerprint.String(), Identity: use.Identity, Tier: in,
 		Pages: use.Pages, Tails: use.Tails, Bytes: use.Bytes, Hits: use.Hits.Pages, LastUsed: show.Known(use.LastUsed), LastHit: show.Known(use.Hits.Last),
 	}
-	l.Gone = names.gone(use.Identity)
+	l.Gone = in == tier.Local && names.gone(use.Identity) // other servers of a remote tier have other models
 	_, l.Lossy = tier.LossyOf(use.Fingerprint, use.Identity)
 	return l
 }

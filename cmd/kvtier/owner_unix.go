@@ -5,8 +5,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strconv"
 	"syscall"
 )
@@ -18,6 +20,10 @@ func becomeOwner(dir string) error {
 		return nil
 	}
 	info, err := os.Lstat(dir)
+	for errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {
+		dir = filepath.Dir(dir) // whoever owns the folder above makes it
+		info, err = os.Lstat(dir)
+	}
 	if err != nil || !info.IsDir() {
 		return nil // whoever opens it says so
 	}
@@ -26,13 +32,20 @@ func becomeOwner(dir string) error {
 		return nil
 	}
 	uid, gid := int(owner.Uid), int(owner.Gid)
+	groups := []int{gid}
 	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
 		err = os.Setenv("HOME", u.HomeDir) // where its models are
 		if n, e := strconv.Atoi(u.Gid); err == nil && e == nil {
 			gid = n
 		}
+		ids, _ := u.GroupIds() // those of the owner's own process
+		for _, id := range ids {
+			if n, err := strconv.Atoi(id); err == nil {
+				groups = append(groups, n)
+			}
+		}
 	}
-	err = errors.Join(syscall.Setgroups([]int{gid}), syscall.Setgid(gid))
+	err = errors.Join(syscall.Setgroups(groups), syscall.Setgid(gid))
 	if err == nil {
 		err = syscall.Setuid(uid)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/doctor"
 	"github.com/kvtier/kvtier/internal/env"
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry"
@@ -109,6 +110,7 @@ type storage struct {
 	log     *slog.Logger
 	again   string // the arguments of this command line
 	become  func(dir string) error
+	wasRoot bool // sudo is no help
 }
 
 func (at *storage) addFlags(flags *pflag.FlagSet) {
@@ -177,7 +179,15 @@ func (at *storage) find(ctx context.Context, flags *pflag.FlagSet, served func(c
 	if err != nil || at.become == nil {
 		return err
 	}
-	return at.become(at.config.Local)
+	begun := os.Geteuid()
+	become := func() (struct{}, error) { return struct{}{}, at.become(at.config.Local) }
+	if at.timeout <= 0 {
+		_, err = become()
+	} else {
+		_, err = steady.Do(ctx, new(steady.Guard), steady.Wait{Most: at.timeout}, become, func(struct{}, error) {})
+	}
+	at.wasRoot = begun == 0
+	return err
 }
 
 // hasPages reports whether this user has pages in the directory of the variables, or may have.
@@ -276,6 +286,9 @@ func (at *storage) ofService(err error) error {
 
 // sudo is this command line for root, who runs it as the owner of the pages.
 func (at *storage) sudo() string {
+	if at.wasRoot {
+		return "kvtier as another user: root's rights were given up for those of the owner of " + at.config.Local
+	}
 	command := "sudo kvtier " + at.again
 	if at.service.Service == "" && plainArg.MatchString(at.config.Local) && !strings.Contains(at.again, "--root") {
 		command += " --root " + at.config.Local // sudo drops variables

@@ -17,6 +17,7 @@ import (
 )
 
 func newTryCommand(out *output, h host) *cobra.Command {
+	var yes bool
 	cmd := &cobra.Command{
 		Use:   "try [model]",
 		Short: "Ask your Ollama a long question, unload the model, and ask again",
@@ -39,7 +40,13 @@ The exit status is 1 if the question was computed again.`,
 			if h.terminal {
 				bars = progress.NewTransient(h.stderr, len(trial.Unloaded))
 			}
-			client := trial.Client{URL: strings.TrimSuffix(envconfig.Host().String(), "/"), HTTP: http.DefaultClient}
+			host := strings.Replace(envconfig.Host().String(), "0.0.0.0", "127.0.0.1", 1)
+			client := trial.Client{URL: strings.TrimSuffix(host, "/"), HTTP: http.DefaultClient}
+			if loaded, err := trial.Loaded(cmd.Context(), client); err != nil {
+				return err
+			} else if len(loaded) > 0 && !yes {
+				return fmt.Errorf("Ollama has %s in memory, for somebody perhaps, and the trial would unload it; run ollama stop %[1]s, or give --yes", loaded[0])
+			}
 			r, err := trial.Run(cmd.Context(), client, strings.Join(args, ""), func(name string, do func() error) error {
 				return bars.Do(name, func(*progress.Step) (string, error) { return "", do() })
 			})
@@ -57,6 +64,7 @@ The exit status is 1 if the question was computed again.`,
 		},
 	}
 	only(cmd, "json")
+	cmd.Flags().BoolVar(&yes, "yes", false, "also while Ollama holds a model in memory")
 	return cmd
 }
 

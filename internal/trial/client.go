@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ollama/ollama/types/model"
 )
 
 // Bounds of answers.
@@ -69,30 +71,27 @@ func (c Client) read(body io.ReadCloser, err error, out any) error {
 	return json.NewDecoder(io.LimitReader(body, bodyMax)).Decode(out)
 }
 
-// models returns names at a path that lists models.
+// models returns names at a path that lists models, the smallest first.
 func (c Client) models(ctx context.Context, path string) (names []string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+path, nil)
 	if err != nil {
 		return nil, err
 	}
 	body, err := c.do(req)
-	var list struct {
-		Models []struct {
-			Name string
-			Size int64
-		}
+	type listed struct {
+		Name string
+		Size int64
+		Host string `json:"remote_host"` // of a model that runs elsewhere
 	}
+	var list struct{ Models []listed }
 	if err := c.read(body, err, &list); err != nil {
 		return nil, err
 	}
-	slices.SortStableFunc(list.Models, func(a, b struct {
-		Name string
-		Size int64
-	}) int {
-		return cmp.Compare(a.Size, b.Size)
-	})
+	slices.SortStableFunc(list.Models, func(a, b listed) int { return cmp.Compare(a.Size, b.Size) })
 	for _, m := range list.Models {
-		names = append(names, m.Name)
+		if m.Host == "" {
+			names = append(names, m.Name)
+		}
 	}
 	return names, nil
 }
@@ -117,14 +116,18 @@ type shown struct {
 	context   int // tokens; 0: unknown
 }
 
-func (c Client) show(ctx context.Context, model string) (shown, error) {
-	body, err := c.post(ctx, "/api/show", map[string]string{"model": model})
+func (c Client) show(ctx context.Context, name string) (shown, error) {
+	body, err := c.post(ctx, "/api/show", map[string]string{"model": name})
 	var out struct {
 		Capabilities []string
+		Host         string         `json:"remote_host"`
 		Info         map[string]any `json:"model_info"`
 	}
 	if err := c.read(body, err, &out); err != nil {
 		return shown{}, err
+	}
+	if out.Host != "" {
+		return shown{}, fmt.Errorf("%s runs at %s, not here; name a model that you have pulled", name, out.Host)
 	}
 	m := shown{completes: out.Capabilities == nil || slices.Contains(out.Capabilities, "completion")}
 	for key, value := range out.Info {
@@ -145,11 +148,11 @@ type Answer struct {
 }
 
 // ask asks in a chat of one message, and measures.
-func (c Client) ask(ctx context.Context, model, question string, window int) (a Answer, err error) {
+func (c Client) ask(ctx context.Context, name, question string, window, length int) (a Answer, err error) {
 	began := time.Now()
 	body, err := c.post(ctx, "/api/chat", map[string]any{
-		"model": model, "keep_alive": "10m", "messages": []map[string]string{{"role": "user", "content": question}},
-		"options": map[string]any{"temperature": 0, "seed": 1, "num_ctx": window, "num_predict": answerTokens},
+		"model": name, "keep_alive": "10m", "messages": []map[string]string{{"role": "user", "content": question}},
+		"options": map[string]any{"temperature": 0, "seed": 1, "num_ctx": window, "num_predict": length},
 	})
 	if err != nil {
 		return a, err
@@ -185,6 +188,9 @@ func (c Client) ask(ctx context.Context, model, question string, window int) (a 
 	return a, fmt.Errorf("Ollama's answer broke off: %w", cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
 }
 
+// sameModel reports whether two names are those of one model; tags and registries may be left out.
+func sameModel(a, b string) bool { return model.ParseName(a).EqualFold(model.ParseName(b)) }
+
 // Waits for an unload.
 const (
 	unloadEvery = 50 * time.Millisecond
@@ -192,21 +198,21 @@ const (
 )
 
 // unload unloads a model and waits until it is gone.
-func (c Client) unload(ctx context.Context, model string) error {
+func (c Client) unload(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, unloadMax)
 	defer cancel()
-	body, err := c.post(ctx, "/api/generate", map[string]any{"model": model, "keep_alive": 0})
+	body, err := c.post(ctx, "/api/generate", map[string]any{"model": name, "keep_alive": 0})
 	if err := c.read(body, err, &struct{}{}); err != nil {
 		return err
 	}
 	for {
 		loaded, err := c.models(ctx, "/api/ps")
-		if err != nil || !slices.Contains(loaded, model) {
+		if err != nil || !slices.ContainsFunc(loaded, func(one string) bool { return sameModel(one, name) }) {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not unloaded: %w; another client may use it", model, ctx.Err())
+			return fmt.Errorf("%s is not unloaded: %w; another client may use it", name, ctx.Err())
 		case <-time.After(unloadEvery):
 		}
 	}

@@ -47,7 +47,11 @@ func (r Result) Restored() bool {
 	return 2*last.First < r.Rows[0].First
 }
 
-// Run asks a model, "" for the smallest one that Ollama has. step is called around each answer.
+// Loaded returns the models that Ollama holds in memory: a trial would unload them, or make room.
+func Loaded(ctx context.Context, c Client) ([]string, error) { return c.models(ctx, "/api/ps") }
+
+// Run asks a model, "" for the smallest one that Ollama has, and leaves it unloaded. step is called around
+// each answer.
 func Run(ctx context.Context, c Client, model string, step func(name string, do func() error) error) (r Result, err error) {
 	if r.Model = model; model == "" {
 		if r.Model, err = c.smallest(ctx); err != nil {
@@ -58,19 +62,21 @@ func Run(ctx context.Context, c Client, model string, step func(name string, do 
 	if err != nil {
 		return r, err
 	}
-	if !strings.Contains(r.Model, ":") {
-		r.Model += ":latest" // as lists of models have it
-	}
 	window := min(windowMax, cmp.Or(m.context, windowMax))
-	question := ask(window)
+	question := newQuestion(window)
 	for _, situation := range []string{Cold, Slot, Unloaded} {
 		err := step(situation, func() error {
-			if situation == Unloaded {
+			switch situation {
+			case Cold: // what is read and compiled for the first answer is no prompt
+				if _, err := c.ask(ctx, r.Model, "Hello!", window, 1); err != nil {
+					return err
+				}
+			case Unloaded:
 				if err := c.unload(ctx, r.Model); err != nil {
 					return err
 				}
 			}
-			a, err := c.ask(ctx, r.Model, question, window)
+			a, err := c.ask(ctx, r.Model, question, window, answerTokens)
 			if err != nil {
 				return err
 			}
@@ -86,11 +92,11 @@ func Run(ctx context.Context, c Client, model string, step func(name string, do 
 			return r, err
 		}
 	}
-	return r, nil
+	return r, c.unload(ctx, r.Model)
 }
 
-// ask is a question that nobody has asked before, about a long text.
-func ask(window int) string {
+// newQuestion is one that nobody has asked before, about a long text.
+func newQuestion(window int) string {
 	text := docs.Durability
 	text = text[:min(len(text), max(0, window-windowRest)*tokenBytes)]
 	return fmt.Sprintf("Note %s.\n\n%s\n\nIn two sentences: what does this text promise?", rand.Text()[:8], strings.ToValidUTF8(text, ""))

@@ -33,11 +33,13 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewDecoder(r.Body).Decode(&in)
 	switch r.URL.Path {
 	case "/api/tags":
-		fmt.Fprint(w, `{"models":[{"name":"large:latest","size":9},{"name":"embed:latest","size":1},{"name":"small:1b","size":2}]}`)
+		fmt.Fprint(w, `{"models":[{"name":"cloud:latest","size":0,"remote_host":"https://ollama.com"},{"name":"large:latest","size":9},{"name":"embed:latest","size":1},{"name":"small:1b","size":2}]}`)
 	case "/api/show":
 		switch in.Model {
 		case "embed:latest":
 			fmt.Fprint(w, `{"capabilities":["embedding"]}`)
+		case "cloud":
+			fmt.Fprint(w, `{"remote_host":"https://ollama.com"}`)
 		case "small:1b", "large":
 			fmt.Fprint(w, `{"capabilities":["completion"],"model_info":{"llama.context_length":2048}}`)
 		default:
@@ -89,13 +91,13 @@ func TestRun(t *testing.T) {
 		require.Equal(t, "small:1b", r.Model, "the smallest that answers")
 		require.Equal(t, "Hm. Yes.", r.Said)
 		require.Equal(t, keeps, r.Restored())
-		require.Equal(t, []int{2048, 2048, 2048}, f.contexts)
+		require.Equal(t, []int{2048, 2048, 2048, 2048}, f.contexts)
 		require.Equal(t, []string{Cold, Slot, Unloaded}, []string{r.Rows[0].Situation, r.Rows[1].Situation, r.Rows[2].Situation})
 		require.Equal(t, 990, *r.Rows[1].Reused)
 	}
 	r, err := try(t, &fake{old: true}, "large")
 	require.NoError(t, err)
-	require.Equal(t, "large:latest", r.Model)
+	require.Equal(t, "large", r.Model)
 	require.Nil(t, r.Rows[2].Reused)
 }
 
@@ -108,6 +110,8 @@ func TestRestoredByTime(t *testing.T) {
 func TestErrors(t *testing.T) {
 	_, err := try(t, new(fake), "none")
 	require.ErrorContains(t, err, `ask Ollama for /api/show: 404 Not Found: model "none" not found`)
+	_, err = try(t, new(fake), "cloud")
+	require.ErrorContains(t, err, "cloud runs at https://ollama.com, not here")
 	_, err = try(t, &fake{answer: "{\"message\":{}}\n"}, "")
 	require.ErrorContains(t, err, "broke off: unexpected EOF")
 	_, err = try(t, &fake{answer: "{\"error\":\"no room\"}\n"}, "")

@@ -42,7 +42,7 @@ func Become(real string, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Setenv(realVariable, real); err != nil {
+	if err := errors.Join(os.Setenv(realVariable, real), os.Unsetenv(roleVariable)); err != nil {
 		return err
 	}
 	err = syscall.Exec(self, append([]string{serverName}, args...), os.Environ())
@@ -89,7 +89,10 @@ func say(write func(*slog.Logger)) {
 
 // become runs the real llama-server in place of this program. It returns only an error.
 func become(real string) error {
-	err := syscall.Exec(real, append([]string{real}, os.Args[1:]...), os.Environ())
+	err := errors.Join(os.Unsetenv(realVariable), os.Unsetenv(roleVariable))
+	if err == nil {
+		err = syscall.Exec(real, append([]string{real}, os.Args[1:]...), os.Environ())
+	}
 	return fmt.Errorf("run %s: %w", real, err)
 }
 

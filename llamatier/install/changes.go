@@ -164,14 +164,14 @@ func (c changes) setAside(f folder) error {
 	return c.rename(tmp, f.real.path)
 }
 
-// done notes that our file is in the place of a folder's llama-server. Without a note somebody else has
+// done notes whether our file is in the place of a folder's llama-server. Without a note somebody else has
 // put it there.
-func (c changes) done(f folder) error {
+func (c changes) done(f folder, done bool) error {
 	n, there, err := readNote(noteOf(f.path))
 	if err != nil || !there {
 		return err
 	}
-	n.Done = true
+	n.Done = done
 	return c.put(noteOf(f.path), n.text(), 0o644)
 }
 
@@ -213,9 +213,9 @@ func (c changes) makePages(dir string, u machine.Service) error {
 	return c.do("give "+dir+" to "+name, func() error { return chownDir(dir, uid, gid) })
 }
 
-// removeBase removes our files and the directories that were made for us and are empty. The
-// note is the last one: it names the others.
-func (c changes) removeBase(base string, made []string) error {
+// removeBase removes our files, a link to them, "" without, and the directories that were made for us and are
+// empty. The note is the last one: it names the others.
+func (c changes) removeBase(base string, made []string, link string) error {
 	made = slices.Clone(made)
 	slices.SortFunc(made, func(a, b string) int { return len(b) - len(a) }) // from below to above
 	for _, dir := range made {
@@ -226,11 +226,9 @@ func (c changes) removeBase(base string, made []string) error {
 			return err
 		}
 	}
-	var paths []string
-	for _, name := range []string{serverName + newSuffix, serverName, realFolder, noteName + newSuffix, noteName, ""} {
-		paths = append(paths, filepath.Join(base, name))
-	}
-	return c.remove(paths...)
+	in := func(name string) string { return filepath.Join(base, name) }
+	paths := []string{in(serverName + newSuffix), in(realFolder), in(serverName), link, in(noteName + newSuffix), in(noteName), base}
+	return c.remove(slices.DeleteFunc(paths, func(path string) bool { return path == "" })...)
 }
 
 // isEmpty reports whether a directory exists, may be read, and holds nothing.

@@ -25,7 +25,7 @@ func (m *Machine) try(p *Plan, program, real string, variables []string) {
 		libraries = "DYLD_LIBRARY_PATH="
 	}
 	p.add(func(ctx context.Context) error {
-		if !m.trusted(real) {
+		if _, ok := m.trusted(real); !ok {
 			return nil // its owner's program must not run with the rights of this user
 		}
 		_, err := m.System.Run(ctx, append([]string{libraries + dir}, variables...), program, "--version")

@@ -45,6 +45,7 @@ func (s *system) Run(ctx context.Context, variables []string, name string, args 
 
 // world is a machine below a directory of its own.
 type world struct {
+	packaged bool // a package has kvtier in PATH
 	*Machine
 	sys  *system
 	t    *testing.T
@@ -121,6 +122,9 @@ func (w *world) service(prefix string) {
 func (w *world) find(name string) (string, error) {
 	if name == "systemctl" && w.show != nil {
 		return "/usr/bin/systemctl", nil
+	}
+	if name == "kvtier" && w.packaged {
+		return w.at("usr/bin/kvtier"), nil
 	}
 	return "", exec.ErrNotFound
 }

@@ -150,7 +150,7 @@ func (m *Machine) installFile(p *Plan, new file) error {
 	switch {
 	case s == Broken, f.server.is == missing, s == Replaced && f.foreign():
 		return errors.New(why)
-	case s == Installed && f.server.digest == new.digest:
+	case s == Installed && f.server.digest == new.digest && f.noted == f.note.Done:
 		p.hint("kvtier %s is installed there already.", new.version)
 		return nil
 	}
@@ -163,7 +163,7 @@ func (m *Machine) installFile(p *Plan, new file) error {
 		if err := m.Change.copyTo(new.path, f.server.path, 0o755); err != nil {
 			return err
 		}
-		return m.Change.done(f)
+		return m.Change.done(f, true)
 	}, "put kvtier %s in the place of %s", new.version, f.server.path)
 	m.try(p, f.server.path, f.real.path, nil)
 	p.undo = m.removeFile
@@ -204,7 +204,12 @@ func (m *Machine) removeFile(p *Plan) error {
 	case f.server.is == stock:
 		p.add(func(context.Context) error { return m.Change.remove(f.real.path) }, "remove %s", f.real.path)
 	default:
-		p.add(func(context.Context) error { return m.Change.rename(f.real.path, f.server.path) }, "put Ollama's own llama-server back: rename %s to %s", f.real.path, serverName)
+		p.add(func(context.Context) error {
+			if err := m.Change.done(f, false); err != nil {
+				return err
+			}
+			return m.Change.rename(f.real.path, f.server.path)
+		}, "put Ollama's own llama-server back: rename %s to %s", f.real.path, serverName)
 	}
 	if len(leftovers) > 0 {
 		p.add(func(context.Context) error { return m.Change.remove(leftovers...) }, "remove %s", list(leftovers))

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/env"
@@ -184,12 +185,18 @@ func (s Status) Bad() bool {
 	return slices.Contains([]state{Interrupted, Replaced, Broken}, s.State) || s.State == Installed && s.Service != "" && s.Tiering == "off"
 }
 
-// withRunning adds the installations of servers that run, wherever they are.
+// withRunning adds the installations of servers that this user or root runs, wherever they are. Another user
+// says by a process and its files whatever he likes.
 func (m *Machine) withRunning(found []Ollama) []Ollama {
 	for _, p := range machine.Processes(m.System, m.Proc) {
-		path := machine.Executable(m.System, p.Executable)
+		exe, err := m.System.Resolve(filepath.Join(m.Proc, strconv.Itoa(p.PID), "exe"))
+		serves := len(p.Args) > 1 && p.Args[1] == "serve"
+		if err != nil || filepath.Base(exe) != "ollama" || p.UID != 0 && p.UID != m.UID || !serves {
+			continue
+		}
+		path := machine.Executable(m.System, exe)
 		known := slices.ContainsFunc(found, func(o Ollama) bool { return o.Executable == path })
-		if path != "" && !known && len(p.Args) > 1 && p.Args[1] == "serve" && len(found) < machine.ServersMax {
+		if path != "" && !known && len(found) < machine.ServersMax {
 			found = append(found, Ollama{Executable: path, Folder: machine.ServerFolder(m.System, path)})
 		}
 	}

@@ -166,11 +166,12 @@ var versionLine = regexp.MustCompile(`version is v?(\d\S*)`)
 
 // version returns Ollama's version, "" if it cannot be found out.
 func (m *Machine) version(ctx context.Context, o Ollama) string {
-	if !m.trusted(o.Executable) {
+	program, ok := m.trusted(o.Executable)
+	if !ok {
 		return ""
 	}
 	// No server answers at this address, so the program says its own version.
-	out, err := m.System.Run(ctx, []string{"OLLAMA_HOST=127.0.0.1:1"}, o.Executable, "--version")
+	out, err := m.System.Run(ctx, []string{"OLLAMA_HOST=127.0.0.1:1"}, program, "--version")
 	found := versionLine.FindStringSubmatch(out)
 	if err != nil || found == nil {
 		return ""

@@ -121,20 +121,23 @@ func (m *Machine) source(path string) (file, error) {
 	return f, builtFor(m.System.OS(), m.Arch, path)
 }
 
-// trusted reports whether only this user and root can change a file: such a file may be run.
-func (m *Machine) trusted(path string) bool {
-	path, err := filepath.EvalSymlinks(path)
+// trusted reports whether only this user and root can change a file, or put another one in its place. Such
+// a file may be run, by the path without links that trusted returns.
+func (m *Machine) trusted(path string) (resolved string, ok bool) {
+	resolved, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return false
+		return "", false
 	}
-	for _, p := range []string{path, filepath.Dir(path)} {
-		info, err := os.Stat(p)
-		if err != nil || info.Mode()&0o022 != 0 {
-			return false
+	for p := resolved; ; p = filepath.Dir(p) {
+		info, err := os.Lstat(p)
+		if err != nil || info.Mode()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0 {
+			return "", false
 		}
-		if uid, ok := m.Owner(info); ok && uid != 0 && uid != m.UID {
-			return false
+		if uid, known := m.Owner(info); known && uid != 0 && uid != m.UID {
+			return "", false
+		}
+		if p == filepath.Dir(p) {
+			return resolved, true
 		}
 	}
-	return true
 }

@@ -26,7 +26,10 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 	if err != nil {
 		return err
 	}
-	if s, why := f.state(); s != None {
+	s, why := f.state()
+	if s == Replaced && f.real.is == missing { // an update removed a file of ours
+		p.add(func(context.Context) error { return m.Change.remove(f.leftovers()...) }, "remove %s, of an earlier installation", noteOf(f.path))
+	} else if s != None {
 		return fmt.Errorf("%s is changed already (%s): %s, then install again", f.path, s, cmp.Or(why, "take that back with kvtier ollama remove"))
 	}
 	d, err := m.dropIn(p.Ollama, variables)
@@ -114,12 +117,14 @@ func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
 	return d, nil
 }
 
-// command is kvtier in PATH, and whether nobody has that name yet. A file of the user's stays.
+// command is kvtier in PATH, and whether there is none yet. One of the user's, or of a package, which will be
+// updated, must not stand behind ours.
 func (m *Machine) command() (path string, free bool) {
 	path = filepath.Join(m.Bin, "kvtier")
 	dir, err := os.Stat(m.Bin)
 	_, taken := os.Lstat(path)
-	return path, err == nil && dir.IsDir() && errors.Is(taken, fs.ErrNotExist)
+	_, missing := m.System.Find("kvtier")
+	return path, err == nil && dir.IsDir() && errors.Is(taken, fs.ErrNotExist) && missing != nil
 }
 
 // linked reports whether a path is our link to our program.
@@ -212,10 +217,11 @@ func (m *Machine) removeService(p *Plan) error {
 	if remote := cmp.Or(now[tierenv.RemoteVariable], set[tierenv.RemoteVariable]); remote != "" {
 		p.hint("Pages in %s, the remote tier, stay: other servers may use them.", remote)
 	}
-	if command, _ := m.command(); m.linked(command) {
-		p.add(func(context.Context) error { return m.Change.remove(command) }, "remove %s, a link", command)
+	command, _ := m.command()
+	if !m.linked(command) {
+		command = ""
 	}
-	p.add(func(context.Context) error { return m.Change.removeBase(m.Base, made.Made) }, "remove %s", m.Base) // with the note, so it is last
+	p.add(func(context.Context) error { return m.Change.removeBase(m.Base, made.Made, command) }, "remove %s", list(slices.DeleteFunc([]string{m.Base, command}, func(path string) bool { return path == "" }))) // with the note, so it is last
 	if u.Active {
 		url := serverURL(u.Variables["OLLAMA_HOST"])
 		p.add(func(ctx context.Context) error { return m.waitFor(ctx, url) }, "check that %s answers at %s", u.Name, url)

@@ -85,8 +85,7 @@ check that ollama.service answers at http://127.0.0.1:11434 and runs kvtier
 systemctl daemon-reload
 systemctl restart ollama.service (models that are loaded are unloaded)
 remove /var/log/kvtier
-remove /usr/local/bin/kvtier, a link
-remove /usr/local/lib/kvtier
+remove /usr/local/lib/kvtier and /usr/local/bin/kvtier
 check that ollama.service answers at http://127.0.0.1:11434
 Pages in /var/lib/kvtier/pages stay. They hold conversations: remove the directory when nobody needs them.
 `, w.shown(p))
@@ -372,6 +371,30 @@ func TestDryRunOfOthers(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, p.Steps, 7)
 	require.ErrorContains(t, p.Cannot(), "only root may change a service; run the same command with sudo")
+}
+
+// TestAServiceAfterAFile: Ollama's installer has removed the folder with our file, and made a service.
+func TestAServiceAfterAFile(t *testing.T) {
+	t.Parallel()
+	w := newFolder(t)
+	require.NoError(t, w.install(Options{}))
+	require.NoError(t, os.RemoveAll(w.at(lib)))
+	w.tarball("usr/local", nextServer)
+	w.service("usr/local")
+	require.Equal(t, Replaced, w.state().State)
+	require.NoError(t, w.install(Options{}))
+	require.Equal(t, Installed, w.state().State)
+	require.NoError(t, w.remove())
+	require.Equal(t, None, w.state().State)
+}
+
+// TestAPackagesCommand: no link of ours stands before the program of a package, which will be updated.
+func TestAPackagesCommand(t *testing.T) {
+	t.Parallel()
+	w := newService(t)
+	w.packaged = true
+	require.NoError(t, w.install(Options{}))
+	require.NoFileExists(t, w.at("usr/local/bin/kvtier"))
 }
 
 // TestACommandOfTheUsers stays where our link would be, and goes with nobody.
