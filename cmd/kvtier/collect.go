@@ -29,7 +29,7 @@ func newCollectCommand(out *output, at *storage, models *modelStore, sayWaits ti
 A patched Ollama collects by itself. Before a stock Ollama, the process of one
 loaded model collects for all, and nothing collects while no model is loaded:
 kvtier ps then has the totals of before, and /metrics is not answered. Run this
-beside it, as the server's user, to have a collector that stays. One process
+beside it, with sudo or as the server's user, to have one that stays. One process
 collects at a time; another one waits and takes over.
 
 With --metrics, or OLLAMA_KV_METRICS_ADDR, it also answers GET /metrics for

@@ -58,7 +58,7 @@ steps are shown first. On a terminal you are asked then; elsewhere --yes is need
 
 Where systemd runs Ollama, a drop-in mounts kvtier over llama-server for
 the service alone. Ollama's folder does not change, so updates of Ollama need nothing.
-The drop-in turns tiering on; --root, --local-gb, --remote and --remote-gb set the
+The drop-in turns tiering on; --root, --local-gb, --remote, --remote-gb and --metrics set the
 variables of the same meaning. Settings of an earlier install stay.
 
 Elsewhere llama-server is renamed to llama-server-real, and kvtier takes
@@ -121,6 +121,7 @@ ENV OLLAMA_KV_TIERING=1
 docker build --tag ollama-kvtier .
 docker run --detach --name ollama --init --stop-timeout 30 --gpus all \
     --volume ollama:/root/.ollama --publish 127.0.0.1:11434:11434 ollama-kvtier
+docker exec ollama ollama pull smollm2:135m
 docker exec ollama kvtier try
 docker exec ollama kvtier ls
 `

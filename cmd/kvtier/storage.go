@@ -261,7 +261,7 @@ func (at *storage) open(ctx context.Context) (*roots, error) {
 	case at.service.Service != "":
 		return nil, at.ofService(err)
 	case missing(err):
-		return nil, fmt.Errorf("%s does not exist, so no server keeps pages there; give the server's directory as --root or in %s, or run kvtier as the server's user", local.Root, localVar)
+		return nil, fmt.Errorf("%s does not exist, so no server keeps pages there; give the server's directory as --root or in %s, or run sudo kvtier with that --root", local.Root, localVar)
 	case errors.Is(err, tier.ErrRootOwner):
 		return nil, fmt.Errorf("%w; or run %s", err, at.sudo())
 	}

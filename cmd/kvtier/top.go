@@ -37,7 +37,7 @@ may be.
 Off a terminal, or with --once, top prints once; with --json, the state that the
 web page shows.`,
 		Example: `  kvtier top
-  ssh -t gpu kvtier top --root /srv/kv`,
+  ssh -t gpu sudo kvtier top --root /srv/kv`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file, terminal := terminalOf(out.stdout); terminal && !once && !out.asJSON {
 				w := &watch{at: at, models: models}

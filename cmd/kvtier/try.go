@@ -58,7 +58,7 @@ The exit status is 1 if the question was computed again.`,
 				return err
 			}
 			if !r.Restored() {
-				return errors.New("the question was computed again; kvtier ollama status and kvtier doctor say why")
+				return errors.New("the question was computed again; sudo kvtier ollama status and sudo kvtier doctor say why")
 			}
 			return nil
 		},

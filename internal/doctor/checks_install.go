@@ -32,8 +32,14 @@ var installChecks = []Check{
 	},
 }
 
-// prefixOf is the folder above bin/ollama.
-func prefixOf(executable string) string { return filepath.Dir(filepath.Dir(executable)) }
+// prefixOf is the folder above bin/ollama, or that of ollama.
+func prefixOf(executable string) string {
+	dir := filepath.Dir(executable)
+	if filepath.Base(dir) == "bin" {
+		dir = filepath.Dir(dir)
+	}
+	return dir
+}
 
 func (i installed) evidence() Evidence { return Evidence{i.Executable, "Ollama " + i.Ollama} }
 

@@ -54,7 +54,7 @@ var rootChecks = []Check{
 	{
 		ID: "foreign-files", Severity: Error, Title: "Files below the directory belong to another user",
 		Matters: "The server can neither read nor remove them, and pages in a foreign directory are not stored.",
-		Means:   "Mostly a server or a verb of `kvtier` was run by root on the directory of another user.",
+		Means:   "Mostly a server was run by root on the directory of another user.",
 		Remedy:  "{sudo} chown -R {user} {path}", judge: judgeForeign,
 	},
 	{

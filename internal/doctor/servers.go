@@ -43,7 +43,7 @@ func (s server) setting(name, value string) string {
 	switch s.Kind {
 	case machine.BySystemd:
 		dir := quote("/etc/systemd/system/" + s.Name + ".d")
-		return "sudo mkdir -p " + dir + " && printf '[Service]\\nEnvironment=\"%s\"\\n' " + set + " | sudo tee " + dir + "/" + name +
+		return "sudo mkdir -p " + dir + " && printf '[Service]\\nEnvironment=\"%s\"\\n' " + set + " | sudo tee " + dir + "/zz-" + name +
 			".conf && sudo systemctl daemon-reload && sudo systemctl restart " + quote(s.Name)
 	case machine.ByDocker:
 		return "docker run --env " + set + " … " + quote(s.Image) + "  # with the other arguments that " + s.Name + " was started with"

@@ -43,7 +43,7 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 		}
 	} else {
 		if len(opt.Variables) > 0 {
-			return nil, errors.New("no systemd service runs this Ollama, so nobody can give it variables; set them where the server is started, and leave --root, --local-gb, --remote and --remote-gb out")
+			return nil, errors.New("no systemd service runs this Ollama, so nobody can give it variables; set them where the server is started, and leave --root, --local-gb, --remote, --remote-gb and --metrics out")
 		}
 		if services := m.Units.mounted(o.Folder); len(services) > 0 {
 			return nil, fmt.Errorf("%s mounts another file over llama-server in %s; run kvtier ollama remove --service %[1]s first", services[0], o.Folder)
@@ -182,7 +182,7 @@ type Status struct {
 
 // Bad reports whether an installation needs attention.
 func (s Status) Bad() bool {
-	return slices.Contains([]state{Interrupted, Replaced, Broken}, s.State) || s.State == Installed && s.Service != "" && s.Tiering == "off"
+	return slices.Contains([]state{Interrupted, Replaced, Broken}, s.State) || s.State == Installed && s.Tiering == "off"
 }
 
 // withRunning adds the installations of servers that this user or root runs, wherever they are. Another user
