@@ -117,7 +117,7 @@ staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 
 .PHONY: shellcheck
 shellcheck: ## Check the shell scripts
-	shellcheck .ci/run .ci/shell scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-llama.sh scripts/gpu-suite.sh scripts/homebrew scripts/install.sh scripts/kvcached-tools scripts/llama-clients scripts/llama-newest scripts/native-hash scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long scripts/test-release scripts/test-shards
+	shellcheck .ci/run .ci/shell scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-llama.sh scripts/gpu-suite.sh scripts/homebrew scripts/install.sh scripts/kvcached-tools scripts/llama-clients scripts/llama-newest scripts/native-hash scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long scripts/test-newcomer scripts/test-release scripts/test-shards
 
 # Packages where goroutines meet run under the race detector, which takes four times as long.
 # Tests of the store that try thousands of states one after another leave it out by themselves.
@@ -332,6 +332,12 @@ release: ## Pack kvtier for each system, in each form in which people install pr
 .PHONY: test-release
 test-release: test-deps ## Install a release for this machine in each form, and try it
 	scripts/test-release
+
+.PHONY: test-newcomer
+test-newcomer: test-deps ## Go a newcomer's way in an empty Debian: install, try, ask why, remove; for root, with debootstrap
+	scripts/build-llama-server
+	scripts/llama-clients
+	scripts/test-newcomer
 
 .PHONY: clean
 clean: ## Remove built files; keep the source, which may hold your commits
