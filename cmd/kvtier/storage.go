@@ -179,14 +179,13 @@ func (at *storage) find(ctx context.Context, flags *pflag.FlagSet, served func(c
 	if err != nil || at.become == nil {
 		return err
 	}
-	begun := os.Geteuid()
+	at.wasRoot = os.Geteuid() == 0
 	become := func() (struct{}, error) { return struct{}{}, at.become(at.config.Local) }
 	if at.timeout <= 0 {
 		_, err = become()
 	} else {
 		_, err = steady.Do(ctx, new(steady.Guard), steady.Wait{Most: at.timeout}, become, func(struct{}, error) {})
 	}
-	at.wasRoot = begun == 0
 	return err
 }
 

@@ -29,12 +29,9 @@ const (
 	filesVariable = "KVTIER_LLAMA_FILES" // the kind of files for the engine, for tests: memory, disk, stream, or parts of one
 )
 
-// serverName is the one under which this program stands in the place of llama-server; the name of a file
-// that was not put there yet may have more before it.
-const serverName = "llama-server"
-
-// Called reports whether a program that was started by this name stands in the place of llama-server.
-func Called(as string) bool { return strings.HasSuffix(filepath.Base(as), serverName) }
+// Called reports whether a program that was started by this name stands in the place of llama-server. The
+// name of a file that was not put there yet may have more before llama-server's.
+func Called(as string) bool { return strings.HasSuffix(filepath.Base(as), install.ServerName) }
 
 // Become runs this program in the place of a llama-server. It returns only an error.
 func Become(real string, args []string) error {
@@ -45,7 +42,7 @@ func Become(real string, args []string) error {
 	if err := errors.Join(os.Setenv(realVariable, real), os.Unsetenv(roleVariable)); err != nil {
 		return err
 	}
-	err = syscall.Exec(self, append([]string{serverName}, args...), os.Environ())
+	err = syscall.Exec(self, append([]string{install.ServerName}, args...), os.Environ())
 	return fmt.Errorf("run %s: %w", self, err)
 }
 
@@ -146,7 +143,7 @@ func front(real string) (*os.ProcessState, error) {
 		return nil, err
 	}
 	d := exec.Command(self, os.Args[1:]...)
-	d.Args[0] = serverName
+	d.Args[0] = install.ServerName
 	d.Env = append(os.Environ(), roleVariable+"=daemon", realVariable+"="+real)
 	return process.Front(d)
 }

@@ -213,9 +213,9 @@ func (c changes) makePages(dir string, u machine.Service) error {
 	return c.do("give "+dir+" to "+name, func() error { return chownDir(dir, uid, gid) })
 }
 
-// removeBase removes our files, a link to them, "" without, and the directories that were made for us and are
-// empty. The note is the last one: it names the others.
-func (c changes) removeBase(base string, made []string, link string) error {
+// removeBase removes our files, links to them, and the directories that were made for us and are empty. The
+// note is the last one: it names the others.
+func (c changes) removeBase(base string, made, links []string) error {
 	made = slices.Clone(made)
 	slices.SortFunc(made, func(a, b string) int { return len(b) - len(a) }) // from below to above
 	for _, dir := range made {
@@ -227,8 +227,8 @@ func (c changes) removeBase(base string, made []string, link string) error {
 		}
 	}
 	in := func(name string) string { return filepath.Join(base, name) }
-	paths := []string{in(serverName + newSuffix), in(realFolder), in(serverName), link, in(noteName + newSuffix), in(noteName), base}
-	return c.remove(slices.DeleteFunc(paths, func(path string) bool { return path == "" })...)
+	return c.remove(slices.Concat([]string{in(ServerName + newSuffix), in(realFolder), in(ServerName)}, links,
+		[]string{in(noteName + newSuffix), in(noteName), base})...)
 }
 
 // isEmpty reports whether a directory exists, may be read, and holds nothing.

@@ -33,7 +33,7 @@ func (m *Machine) try(p *Plan, program, real string, variables []string) {
 			return &badCheck{fmt.Errorf("%w%s", err, refusal(program, err))}
 		}
 		return nil
-	}, "run %s --version: it must reach the real %s", program, serverName)
+	}, "run %s --version: it must reach the real %s", program, ServerName)
 }
 
 // refusal names reasons why a system may not run a program, for the end of an error.
@@ -125,10 +125,10 @@ func (m *Machine) without(o Ollama, u machine.Service) (why string, seen bool) {
 	if _, err := os.Stat(view); err != nil {
 		return "", false
 	}
-	if _, own := m.Program(filepath.Join(view, o.Folder, serverName)); !own {
-		return fmt.Sprintf("%s does not see kvtier's file as %s; systemctl restart %[1]s mounts it, with systemd 235 or later", u.Name, filepath.Join(o.Folder, serverName)), true
+	if _, own := m.Program(filepath.Join(view, o.Folder, ServerName)); !own {
+		return fmt.Sprintf("%s does not see kvtier's file as %s; systemctl restart %[1]s mounts it, with systemd 235 or later", u.Name, filepath.Join(o.Folder, ServerName)), true
 	}
-	real := filepath.Join(view, m.Base, realFolder, serverName)
+	real := filepath.Join(view, m.Base, realFolder, ServerName)
 	if f, err := m.Program.look(real); err != nil || f.is != stock {
 		return fmt.Sprintf("%s does not see Ollama's llama-server in %s; systemctl restart %[1]s mounts it", u.Name, filepath.Join(m.Base, realFolder)), true
 	}

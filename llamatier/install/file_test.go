@@ -283,7 +283,7 @@ func TestHostileTrees(t *testing.T) {
 		"a link in the place of the new file": {
 			func(w *world) {
 				w.write("secret", "secret", 0o600)
-				require.NoError(w.t, os.Symlink(w.at("secret"), w.at(lib+serverName+newSuffix)))
+				require.NoError(w.t, os.Symlink(w.at("secret"), w.at(lib+ServerName+newSuffix)))
 			}, "", "", Interrupted,
 		},
 	} {
@@ -455,7 +455,7 @@ func TestFileThatWasExchanged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			path := filepath.Join(dir, serverName)
+			path := filepath.Join(dir, ServerName)
 			require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755))
 			info, err := os.Lstat(path)
 			require.NoError(t, err)

@@ -94,7 +94,7 @@ const (
 func (is programs) open(path string) (folder, error) {
 	f := folder{path: path}
 	var err error
-	if f.server, err = is.look(filepath.Join(path, serverName)); err == nil {
+	if f.server, err = is.look(filepath.Join(path, ServerName)); err == nil {
 		f.real, err = is.look(filepath.Join(path, RealName))
 	}
 	if err != nil {
@@ -209,7 +209,7 @@ func (m *Machine) removeFile(p *Plan) error {
 				return err
 			}
 			return m.Change.rename(f.real.path, f.server.path)
-		}, "put Ollama's own llama-server back: rename %s to %s", f.real.path, serverName)
+		}, "put Ollama's own llama-server back: rename %s to %s", f.real.path, ServerName)
 	}
 	if len(leftovers) > 0 {
 		p.add(func(context.Context) error { return m.Change.remove(leftovers...) }, "remove %s", list(leftovers))
@@ -221,7 +221,7 @@ func (m *Machine) removeFile(p *Plan) error {
 func (f folder) leftovers() []string {
 	var paths []string
 	in := func(name string) string { return filepath.Join(f.path, name+newSuffix) }
-	for _, path := range []string{in(serverName), in(RealName), noteOf(f.path) + newSuffix, noteOf(f.path)} {
+	for _, path := range []string{in(ServerName), in(RealName), noteOf(f.path) + newSuffix, noteOf(f.path)} {
 		if info, err := os.Lstat(path); err == nil && !info.IsDir() {
 			paths = append(paths, path)
 		}

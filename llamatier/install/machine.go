@@ -61,11 +61,11 @@ const base = "/usr/local/lib/kvtier"
 
 // RealServer is the path of the real llama-server in a service, which [Machine.Base] holds a
 // mount of Ollama's folder for.
-const RealServer = base + "/" + realFolder + "/" + serverName
+const RealServer = base + "/" + realFolder + "/" + ServerName
 
 // Names of files.
 const (
-	serverName = machine.LlamaServer
+	ServerName = machine.LlamaServer
 	RealName   = machine.RealLlamaServer
 	realFolder = "ollama"      // below Base
 	newSuffix  = ".kvtier-new" // of a file that is not complete yet

@@ -36,7 +36,7 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 	if err != nil {
 		return err
 	}
-	ourServer, path := filepath.Join(m.Base, serverName), m.Units.dropIn(u.Name)
+	ourServer, path := filepath.Join(m.Base, ServerName), m.Units.dropIn(u.Name)
 	if m.upToDate(u, d, ourServer, new) {
 		p.hint("kvtier %s is installed for %s already.", new.version, u.Name)
 		return nil
@@ -127,10 +127,13 @@ func (m *Machine) command() (path string, free bool) {
 	return path, err == nil && dir.IsDir() && errors.Is(taken, fs.ErrNotExist) && missing != nil
 }
 
-// linked reports whether a path is our link to our program.
-func (m *Machine) linked(path string) bool {
-	target, err := os.Readlink(path)
-	return err == nil && target == filepath.Join(m.Base, serverName)
+// links are our links to our program.
+func (m *Machine) links() []string {
+	path, _ := m.command()
+	if target, err := os.Readlink(path); err != nil || target != filepath.Join(m.Base, ServerName) {
+		return nil
+	}
+	return []string{path}
 }
 
 // upToDate reports whether a service has an installation with this drop-in and this program,
@@ -143,7 +146,7 @@ func (m *Machine) upToDate(u machine.Service, d dropIn, path string, new file) b
 	if f, err := m.Program.look(path); err != nil || f.digest != new.digest {
 		return false
 	}
-	f, err := m.Program.look(filepath.Join(inside(m.Proc, u.PID), d.folder, serverName))
+	f, err := m.Program.look(filepath.Join(inside(m.Proc, u.PID), d.folder, ServerName))
 	return !u.Active || err == nil && f.digest == new.digest
 }
 
@@ -217,11 +220,8 @@ func (m *Machine) removeService(p *Plan) error {
 	if remote := cmp.Or(now[tierenv.RemoteVariable], set[tierenv.RemoteVariable]); remote != "" {
 		p.hint("Pages in %s, the remote tier, stay: other servers may use them.", remote)
 	}
-	command, _ := m.command()
-	if !m.linked(command) {
-		command = ""
-	}
-	p.add(func(context.Context) error { return m.Change.removeBase(m.Base, made.Made, command) }, "remove %s", list(slices.DeleteFunc([]string{m.Base, command}, func(path string) bool { return path == "" }))) // with the note, so it is last
+	links := m.links()
+	p.add(func(context.Context) error { return m.Change.removeBase(m.Base, made.Made, links) }, "remove %s", list(append([]string{m.Base}, links...))) // with the note, so it is last
 	if u.Active {
 		url := serverURL(u.Variables["OLLAMA_HOST"])
 		p.add(func(ctx context.Context) error { return m.waitFor(ctx, url) }, "check that %s answers at %s", u.Name, url)

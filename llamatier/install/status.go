@@ -94,7 +94,7 @@ func (m *Machine) statusOfService(o Ollama, s *Status) map[string]string {
 		set = of
 	}
 	_, there, err := m.Units.read(o.Service)
-	path := filepath.Join(m.Base, serverName)
+	path := filepath.Join(m.Base, ServerName)
 	f, e := m.Program.look(path)
 	switch {
 	case err != nil:

@@ -89,9 +89,9 @@ func (d dropIn) String() string {
 	if d.sockets {
 		b.WriteString("RestrictAddressFamilies=AF_UNIX\n")
 	}
-	fmt.Fprintf(&b, "# Ollama's folder with the real %s, then ours in its place.\n", serverName)
+	fmt.Fprintf(&b, "# Ollama's folder with the real %s, then ours in its place.\n", ServerName)
 	fmt.Fprintf(&b, "BindReadOnlyPaths=-%s:%s:norbind\n", d.folder, filepath.Join(d.base, realFolder))
-	fmt.Fprintf(&b, "BindReadOnlyPaths=-%s:%s\n", filepath.Join(d.base, serverName), filepath.Join(d.folder, serverName))
+	fmt.Fprintf(&b, "BindReadOnlyPaths=-%s:%s\n", filepath.Join(d.base, ServerName), filepath.Join(d.folder, ServerName))
 	return b.String()
 }
 
@@ -116,7 +116,7 @@ func (u units) changed() []string {
 func (u units) mounted(dir string) []string {
 	return slices.DeleteFunc(u.changed(), func(service string) bool {
 		text, err := os.ReadFile(u.dropIn(service))
-		return err != nil || !strings.Contains(string(text), ":"+filepath.Join(dir, serverName)+"\n")
+		return err != nil || !strings.Contains(string(text), ":"+filepath.Join(dir, ServerName)+"\n")
 	})
 }
 
