@@ -98,10 +98,13 @@ func TestApartOfNothing(t *testing.T) {
 
 func TestFollows(t *testing.T) {
 	want := []api.Logprob{token(listed{"ab", -1}, listed{"x", -1.01}), token(listed{"c", -1}, listed{"d", -3})}
-	require.NoError(t, Follows(want, "abc", 0.05))
-	require.NoError(t, Follows(want, "xyz", 0.05), "the alternative was as likely")
-	require.ErrorContains(t, Follows(want, "abd", 0.05), "token 1 of 2")
-	require.ErrorContains(t, Follows(want, "xyz", 0.005), "token 0 of 2")
-	require.ErrorContains(t, Follows(want, "ab", 0.05), "token 1 of 2")
-	require.ErrorContains(t, Follows(want, "abcd", 0.05), `"d" follows 2 tokens`)
+	require.NoError(t, Follows(want, "abc", 0.05, 0))
+	require.NoError(t, Follows(want, "xyz", 0.05, 0), "the alternative was as likely")
+	require.ErrorContains(t, Follows(want, "abd", 0.05, 0), "token 1 of 2")
+	require.ErrorContains(t, Follows(want, "xyz", 0.005, 0), "token 0 of 2")
+	require.ErrorContains(t, Follows(want, "ab", 0.05, 0), "token 1 of 2")
+	require.NoError(t, Follows(want, "ab", 0.05, 1))
+	require.ErrorContains(t, Follows(want, "", 0.005, 1), "token 0 of 2")
+	require.ErrorContains(t, Follows(want, "abd", 0.05, 1), "token 1 of 2")
+	require.ErrorContains(t, Follows(want, "abcd", 0.05, 0), `"d" follows 2 tokens`)
 }
