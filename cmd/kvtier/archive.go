@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -117,9 +116,6 @@ func (out archive) print(w io.Writer, done string) {
 
 // checkOutput refuses an output file that cannot be written, before pages are read.
 func (f exportFlags) checkOutput() error {
-	if info, err := os.Stat(filepath.Dir(f.output)); err != nil || !info.IsDir() {
-		return fmt.Errorf("there is no directory %s to write to; make it, or name a file elsewhere", filepath.Dir(f.output))
-	}
 	info, err := os.Lstat(f.output)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +21,6 @@ import (
 type collected struct {
 	DryRun bool            `json:"dry_run"`
 	Tiers  []collectedTier `json:"tiers"`
-	Files  []collectedFile `json:"files"`
 }
 
 type collectedTier struct {
@@ -33,20 +30,12 @@ type collectedTier struct {
 	Error       string `json:"error,omitempty"`
 }
 
-type collectedFile struct {
-	Tier     string    `json:"tier"`
-	Key      string    `json:"key"`
-	Bytes    int64     `json:"bytes"`
-	LastUsed time.Time `json:"last_used"`
-	Demoted  bool      `json:"demoted"`
-}
-
 // collectFlags are the flags of gc and rm.
 type collectFlags struct {
-	dryRun, files bool
-	olderThan     string
-	model         string   // --model
-	models        []string // arguments
+	dryRun    bool
+	olderThan string
+	model     string   // --model
+	models    []string // arguments
 }
 
 func newGCCommand(out *output, at *storage, models *modelStore) *cobra.Command {
@@ -70,7 +59,7 @@ of the server's variables, or of --local-gb and --remote-gb.`,
 			return f.run(cmd.Context(), out, at, models)
 		},
 	}
-	f.add(cmd)
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, dryRunUsage)
 	cli.Flag(cmd.Flags(), &f.olderThan, "older-than", "an age such as 30min, 12h, 30d or 2w", "remove pages that were last used longer ago, such as 30min, 12h, 30d or 2w")
 	return cmd
 }
@@ -101,25 +90,17 @@ unloaded: run ollama stop MODEL, and wait ten seconds, before.`,
 			return f.run(cmd.Context(), out, at, models)
 		},
 	}
-	f.add(cmd)
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, dryRunUsage)
 	cli.Flag(cmd.Flags(), &f.model, "model", giveModel, modelUsage)
 	return cmd
 }
 
-func (f *collectFlags) add(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "show the pages that would go, and remove none")
-	cmd.Flags().BoolVar(&f.files, "files", false, "list every page")
-}
+const dryRunUsage = "show what would go, and remove nothing"
 
 // run removes pages, and prints which.
 func (f *collectFlags) run(ctx context.Context, out *output, at *storage, models *modelStore) error {
-	done := collected{DryRun: f.dryRun, Files: []collectedFile{}}
+	done := collected{DryRun: f.dryRun}
 	opt := diskstore.GCOptions{DryRun: f.dryRun}
-	if f.files {
-		opt.Removed = func(file diskstore.GCFile) {
-			done.Files = append(done.Files, collectedFile{file.Tier, file.Key.String(), file.Physical, file.Used, file.Demoted})
-		}
-	}
 	if f.olderThan != "" {
 		var err error
 		if opt.OlderThan, err = age(f.olderThan); err != nil {
@@ -204,21 +185,6 @@ func collectedIn(name string, t diskstore.GCTier, err error) collectedTier {
 
 func (out collected) print(w io.Writer) {
 	var rows [][]string
-	for _, f := range out.Files {
-		to := "removed"
-		switch {
-		case f.Demoted:
-			to = "to remote"
-		case out.DryRun:
-			to = "would be removed"
-		}
-		rows = append(rows, []string{short(f.Key), f.Tier, humanBytes(f.Bytes), when(f.LastUsed), to})
-	}
-	if len(rows) > 0 {
-		printTable(w, []string{"PAGE", "TIER", "SIZE", "LAST USED", "WHERE"}, rows)
-		fmt.Fprintln(w)
-	}
-	rows = nil
 	for _, t := range out.Tiers {
 		rows = append(rows, []string{t.Tier, count(t.Pages), count(t.Tails), count(t.Quarantined), humanBytes(t.Bytes), count(t.Demoted)})
 	}

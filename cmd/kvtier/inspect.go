@@ -70,7 +70,7 @@ func newInspectCommand(out *output, at *storage, models *modelStore) *cobra.Comm
 		Short: "Show one page: identity, place in its conversation, tokens, layers",
 		Long: `Show one page: a file, or the first digits of a key. Tokens are shown as numbers,
 and as text where the model is given with --model, or found in Ollama's model store
-by the digest in the pages' manifest.`,
+by the digest in the pages' manifest, which belongs to a key.`,
 		Args: cli.OneArg("name one page: its file, or the first digits of its key"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			page, wrong, err := inspectPage(cmd.Context(), at, args[0], verify)
@@ -118,7 +118,7 @@ func inspectPage(ctx context.Context, at *storage, page string, verify bool) (ou
 }
 
 // findPage returns the page that the argument names, the filesystem of its file, and its
-// identity if known.
+// identity if it is known: not that of a page which is named by its file.
 func findPage(ctx context.Context, at *storage, page string) (file inspect.PageFile, files vfs.FS, identity map[string]string, err error) {
 	if strings.ContainsRune(page, filepath.Separator) || filepath.Ext(page) == ".kvp" {
 		file.Path, files = page, vfs.OS
@@ -130,7 +130,7 @@ func findPage(ctx context.Context, at *storage, page string) (file inspect.PageF
 			return file, nil, nil, fmt.Errorf("inspect page: %w; name a page's file, or the first digits of its key", err)
 		}
 		file.Used = info.ModTime()
-		return file, files, identityNear(files, page), nil
+		return file, files, nil, nil
 	}
 	err = at.with(ctx, func(root *roots) error {
 		var err error
@@ -145,28 +145,6 @@ func findPage(ctx context.Context, at *storage, page string) (file inspect.PageF
 		return nil
 	})
 	return file, files, identity, err
-}
-
-// identityNear reads the manifest of a page file that is in its place below a root; nil for
-// any other file.
-func identityNear(files vfs.FS, page string) map[string]string {
-	header, err := inspect.Header(files, page)
-	if err != nil {
-		return nil
-	}
-	abs, err := filepath.Abs(page)
-	if err != nil {
-		return nil
-	}
-	for dir := filepath.Dir(abs); filepath.Dir(dir) != dir; dir = filepath.Dir(dir) {
-		if filepath.Base(dir) == header.Fingerprint.String() {
-			m, err := inspect.Manifest(files, filepath.Join(dir, "manifest.json"), header.Fingerprint)
-			if err == nil {
-				return m.Identity
-			}
-		}
-	}
-	return nil
 }
 
 // onePage finds the only page whose key begins with prefix.

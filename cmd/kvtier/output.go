@@ -200,26 +200,19 @@ func share(s string) (float64, error) {
 	return f, nil
 }
 
-const (
-	day = 24 * time.Hour
-
-	// monthDays is the length of a month in a suggestion.
-	monthDays = 30
-)
+const day = 24 * time.Hour
 
 // ageUnits are the units that time.ParseDuration lacks.
 var ageUnits = map[string]time.Duration{"min": time.Minute, "d": day, "w": 7 * day}
 
 // bareM matches an age that could be minutes or months.
-var bareM = regexp.MustCompile(`^([0-9.]+)[mM]$`)
+var bareM = regexp.MustCompile(`^[0-9.]+[mM]$`)
 
 // age reads a duration such as 30min, 12h, 30d or 2w. Pages are removed by their age, so a
 // text that could mean minutes or months is refused.
 func age(s string) (time.Duration, error) {
-	if m := bareM.FindStringSubmatch(s); m != nil {
-		if n, err := strconv.ParseFloat(m[1], 64); err == nil {
-			return 0, fmt.Errorf("%q could be minutes or months; give %smin or %vd", s, m[1], n*monthDays)
-		}
+	if bareM.MatchString(s) {
+		return 0, fmt.Errorf("%q could be minutes or months; give an age such as 30min, 12h, 30d or 2w", s)
 	}
 	for suffix, unit := range ageUnits {
 		digits, ok := strings.CutSuffix(s, suffix)

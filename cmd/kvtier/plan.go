@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -32,7 +31,6 @@ type planFlags struct {
 	parallel                                            int
 	prefill, readMB                                     float64
 	noMeasure, observe                                  bool
-	since                                               string
 }
 
 // Descriptions of the values of plan's flags.
@@ -61,8 +59,7 @@ The disk is measured for a moment, in the directory of the pages, unless
 which servers have measured with this model, or --prefill-tps.
 
 With --observe, and without MODEL, plan reads the counters of the servers and
-recommends changes. Nothing is changed. --since compares with the output of an
-earlier --observe --json.`,
+recommends changes. Nothing is changed.`,
 		Example: `  kvtier plan qwen3 --ctx 131072 --vram 8G --ram 32G --ssd 200G --tokens-per-day 2M
   kvtier plan model.gguf --ctx 32768 --parallel 4 --cache-type q8_0 --prefill-tps 900
   kvtier plan --observe`,
@@ -73,10 +70,8 @@ earlier --observe --json.`,
 				return cli.Usagef("plan takes one model, and not %d", len(args))
 			case f.observe && len(args) > 0:
 				return cli.Usagef("--observe is about all models; leave %q out", args[0])
-			case f.since != "" && !f.observe:
-				return cli.Usagef("--since compares what servers counted; give --observe, too")
 			case f.observe:
-				return observe(cmd.Context(), out, at, f.since)
+				return observe(cmd.Context(), out, at)
 			case len(args) == 0 || args[0] == "":
 				return cli.Usagef("say for which model: a name that ollama list shows, or a GGUF file; or give --observe")
 			}
@@ -104,7 +99,6 @@ earlier --observe --json.`,
 	cli.Flag(flags, &f.readMB, "read-mb", "MB per second", "rate of the disk in MB/s, instead of measuring it")
 	flags.BoolVar(&f.noMeasure, "no-measure", false, "do not measure the disk")
 	flags.BoolVar(&f.observe, "observe", false, "print the changes that the servers' counters recommend")
-	cli.Flag(flags, &f.since, "since", giveFile, "state of an earlier --observe --json to compare with")
 	return cmd
 }
 
@@ -378,55 +372,20 @@ func encodedRatio(state telemetry.State, weights, cacheType string) (float64, bo
 	return encoded / max(raw, 1), raw > 0 && encoded > 0
 }
 
-// observed is the output of plan --observe --json. --since reads State.
-type observed struct {
-	sizing.Observed
-	State telemetry.State `json:"state"`
-}
-
 // observe prints the advice of the counters.
-func observe(ctx context.Context, out *output, at *storage, since string) error {
-	var before *telemetry.State
-	if since != "" {
-		earlier, err := readObserved(since)
-		if err != nil {
-			return err
-		}
-		before = &earlier
-	}
+func observe(ctx context.Context, out *output, at *storage) error {
 	now, err := at.state(ctx)
 	if err != nil {
 		return err
 	}
-	if before != nil && !sizing.Continues(now, *before) {
-		return cli.Usagef("--since %s is of other counters (of %s, which began at %s); compare with an earlier state of these, which began at %s",
-			since, before.Root, before.Since.Format(time.DateTime), now.Since.Format(time.DateTime))
-	}
-	o := observed{sizing.Advise(now, before), now}
-	o.State.Prompts = nil // --since does not use them
-	return out.show(o, o.print)
+	o := sizing.Advise(now)
+	return out.show(o, func(w io.Writer) { printObserved(w, o, now.At) })
 }
 
-// readObserved reads the output of an earlier plan --observe --json.
-func readObserved(path string) (telemetry.State, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return telemetry.State{}, fmt.Errorf("read --since %s: %w", path, err)
-	}
-	defer f.Close()
-	var o observed
-	if err := json.NewDecoder(io.LimitReader(f, 2*telemetry.StateBytesMax)).Decode(&o); err != nil {
-		return o.State, fmt.Errorf("read --since %s: %w; give the output of kvtier plan --observe --json", path, err)
-	}
-	if o.State.At.IsZero() {
-		return o.State, fmt.Errorf("read --since %s: it has no state; give the output of kvtier plan --observe --json", path)
-	}
-	return o.State, nil
-}
-
-func (o observed) print(w io.Writer) {
+// printObserved prints the advice of counters at a time.
+func printObserved(w io.Writer, o sizing.Observed, at time.Time) {
 	if !o.Live {
-		fmt.Fprintf(w, "No collector runs: these are the counters of %s, when the last one ended.\n\n", o.State.At.Format(time.DateTime))
+		fmt.Fprintf(w, "No collector runs: these are the counters of %s, when the last one ended.\n\n", at.Format(time.DateTime))
 	}
 	fmt.Fprintf(w, "%s in %s, counted since %s.\n", plural(int64(o.Prompts), "prompt"), show.Seconds(o.Elapsed.Seconds()), o.Since.Format(time.DateTime))
 	if len(o.Advice) == 0 {

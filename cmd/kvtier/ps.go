@@ -39,8 +39,7 @@ type modelUse struct {
 }
 
 func newResidencyCommand(out *output, at *storage, models *modelStore) *cobra.Command {
-	var memory bool
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "ps",
 		Short: "Show the slots of loaded models, and the time that kvtier saved",
 		Long: `Show the slots of loaded models, and the totals of all models.
@@ -66,15 +65,13 @@ by tier under llama-server.`,
 			if len(use.Models) > 0 {
 				use.countPages(at.usage(cmd.Context()))
 			}
-			err = out.show(use, func(w io.Writer) { printResidency(w, use, memory) })
+			err = out.show(use, func(w io.Writer) { printResidency(w, use) })
 			if use.PagesErr != "" && !out.asJSON {
 				fmt.Fprintln(out.stderr, "pages could not be counted: "+oneLine(use.PagesErr))
 			}
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&memory, "memory", false, "also list the memory that tiering and paging hold, by purpose")
-	return cmd
 }
 
 // residencyOf is a state of a root whose pages are not counted yet.
@@ -130,7 +127,7 @@ func isOf(identity map[string]string, m show.Model) bool {
 	return identity[tierenv.KeyWeights] == m.Weights && identity[tierenv.KeyNamespace] == m.Namespace && engine == m.Engine
 }
 
-func printResidency(w io.Writer, out residency, memory bool) {
+func printResidency(w io.Writer, out residency) {
 	now := time.Now()
 	switch {
 	case !out.Live:
@@ -150,10 +147,6 @@ func printResidency(w io.Writer, out residency, memory bool) {
 	}
 	fmt.Fprintln(w)
 	printModels(w, out, now)
-	if memory {
-		fmt.Fprintln(w)
-		printMemory(w, out.Processes)
-	}
 }
 
 func since(t time.Time) string { return t.Local().Format("2006-01-02 15:04") }
@@ -234,25 +227,4 @@ func (m modelUse) title() string {
 		return m.Model.Model
 	}
 	return m.Model.Model + " (" + m.Namespace + ")"
-}
-
-func printMemory(w io.Writer, processes []show.Process) {
-	var rows [][]string
-	for _, p := range processes {
-		var sum int64
-		for _, m := range p.Memory {
-			limit := "-"
-			if m.Limit > 0 {
-				limit = humanBytes(m.Limit)
-			}
-			rows = append(rows, []string{p.Model, fmt.Sprint(p.PID), m.Name, humanBytes(m.Bytes), limit})
-			sum += m.Bytes
-		}
-		rows = append(rows, []string{p.Model, fmt.Sprint(p.PID), "all", humanBytes(sum), ""})
-	}
-	if len(rows) == 0 {
-		fmt.Fprintln(w, "No model is loaded, so no memory is held.")
-		return
-	}
-	printNarrow(w, []string{"MODEL", "PROCESS", "MEMORY FOR", "HOLDS", "LIMIT"}, rows)
 }

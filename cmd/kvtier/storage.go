@@ -42,7 +42,6 @@ const (
 // Descriptions of the values of flags, where the type is not enough.
 const (
 	giveDir     = "a directory"
-	giveFile    = "a file"
 	giveService = "the name of a systemd service"
 	giveGB      = "a number of gigabytes"
 	giveModel   = "the name of a model"

@@ -129,7 +129,7 @@ func printTop(w io.Writer, root string, s telemetry.State, name show.Name) {
 		printNarrow(w, []string{"TIER", "USED", "OF", "SHARE", "PAGES", "TODAY", "STATE"}, tierRows(s.Tiers))
 	}
 	fmt.Fprintln(w)
-	printResidency(w, residencyOf(root, s, name), false)
+	printResidency(w, residencyOf(root, s, name))
 }
 
 func tierRows(tiers []telemetry.Tier) (rows [][]string) {

@@ -39,7 +39,7 @@ func TestHostileStates(t *testing.T) {
 	name := modelNames{}.nameOf
 	all := func(string) bool { return true }
 	use := residency{Live: true, Processes: show.Processes(state, name), Models: []modelUse{{Model: show.Models(state, name)[0]}}, PagesErr: hostileText, counted: true}
-	printResidency(o.stdout, use, true)
+	printResidency(o.stdout, use)
 	requireHarmless(t, "text", out.String())
 
 	out.Reset()
@@ -130,7 +130,7 @@ func TestEveryObstacleIsShown(t *testing.T) {
 		o := &output{stdout: printer{&out}, asJSON: true}
 		name := modelNames{}.nameOf
 		processes := show.Processes(state, name)
-		printResidency(o.stdout, residency{Live: true, Processes: processes, Models: []modelUse{{Model: show.Models(state, name)[0]}}}, false)
+		printResidency(o.stdout, residency{Live: true, Processes: processes, Models: []modelUse{{Model: show.Models(state, name)[0]}}})
 		requireTold(t, e, out.String())
 		require.NotContains(t, out.String(), "No slot is in use.")
 

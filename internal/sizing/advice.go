@@ -62,10 +62,9 @@ var rules = []struct {
 	{"paged_stalls", pagedStalls},
 }
 
-// Advise returns the advice of a root's counters: of the time between two states, or of
-// all of it where before is nil. The same states always give the same advice.
-func Advise(now telemetry.State, before *telemetry.State) Observed {
-	c := countersOf(now, before)
+// Advise returns the advice of a root's counters. The same state always gives the same advice.
+func Advise(now telemetry.State) Observed {
+	c := countersOf(now)
 	o := Observed{Root: now.Root, Since: now.At.Add(-c.elapsed), Elapsed: c.elapsed, Live: now.Live, Prompts: c.of("ollama_kv_prompts_total"), Advice: []Advice{}}
 	for _, rule := range rules {
 		if advice := rule.apply(c); advice != nil {
@@ -208,28 +207,14 @@ type counters struct {
 	state   telemetry.State
 }
 
-// Continues reports whether a state has the totals of an earlier one, and those since.
-func Continues(now, before telemetry.State) bool {
-	return before.Root == now.Root && before.Since.Equal(now.Since) && before.At.Before(now.At)
-}
-
-// countersOf is the difference of two states of one root, or the totals since they began where
-// now does not continue before.
-func countersOf(now telemetry.State, before *telemetry.State) counters {
-	c := counters{totals: map[string]float64{}, state: now, elapsed: now.At.Sub(now.Since)}
-	add := func(s telemetry.State, sign float64) {
-		for _, m := range s.Models {
-			for series, n := range m.Totals {
-				c.totals[series] += sign * n
-			}
+// countersOf are the totals since they began.
+func countersOf(now telemetry.State) counters {
+	c := counters{totals: map[string]float64{}, state: now, elapsed: max(0, now.At.Sub(now.Since))}
+	for _, m := range now.Models {
+		for series, n := range m.Totals {
+			c.totals[series] += n
 		}
 	}
-	add(now, 1)
-	if before != nil && Continues(now, *before) {
-		add(*before, -1)
-		c.elapsed = now.At.Sub(before.At)
-	}
-	c.elapsed = max(0, c.elapsed)
 	return c
 }
 

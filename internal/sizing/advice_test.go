@@ -91,13 +91,13 @@ func TestAdviceAtThresholds(t *testing.T) {
 			[]telemetry.State{counted(1001*time.Second, totals{stall: 100, pagedMiss: 200}), counted(1000*time.Second, totals{stall: 900, pagedMiss: 199}), counted(0, totals{stall: 900, pagedMiss: 200})},
 			"OLLAMA_PAGED_HOST_GB"},
 	} {
-		o := Advise(test.says, nil)
+		o := Advise(test.says)
 		require.Equal(t, []string{test.id}, ids(o), name)
 		require.Equal(t, test.variable, o.Advice[0].Variable, name)
 		require.NotEmpty(t, o.Advice[0].Evidence, name)
-		require.Equal(t, o, Advise(test.says, nil), name)
+		require.Equal(t, o, Advise(test.says), name)
 		for i, s := range test.silent {
-			require.Empty(t, ids(Advise(s, nil)), "%s, %d", name, i)
+			require.Empty(t, ids(Advise(s)), "%s, %d", name, i)
 		}
 	}
 }
@@ -109,9 +109,9 @@ func TestAdviceOnTheQueue(t *testing.T) {
 		return telemetry.ProcessState{Gauges: map[string]float64{"ollama_kv_queue_bytes": bytes, "ollama_kv_queue_limit_bytes": 100}}
 	}
 	s.Processes = []telemetry.ProcessState{queue(1), queue(79)}
-	require.Empty(t, ids(Advise(s, nil)))
+	require.Empty(t, ids(Advise(s)))
 	s.Processes = append(s.Processes, queue(80))
-	require.Equal(t, []string{"queue_full"}, ids(Advise(s, nil)))
+	require.Equal(t, []string{"queue_full"}, ids(Advise(s)))
 }
 
 // Every rule of the list is tested above.
@@ -136,40 +136,18 @@ func TestRulesReadKnownMetrics(t *testing.T) {
 	}
 }
 
-// Between two states only the difference counts, and states of other counters do not mix.
-func TestAdviceOfATime(t *testing.T) {
-	before := counted(24*time.Hour, totals{prompts: 100, dropped: 3})
-	after := counted(48*time.Hour, totals{prompts: 130, dropped: 3})
-	o := Advise(after, &before)
-	require.Empty(t, o.Advice)
-	require.Equal(t, 30.0, o.Prompts)
-	require.Equal(t, 24*time.Hour, o.Elapsed)
-	require.Equal(t, before.At, o.Since)
-	require.Equal(t, []string{"queue_full"}, ids(Advise(after, nil)))
-
-	for _, change := range []func(*telemetry.State){
-		func(s *telemetry.State) { s.Root = "/others" },
-		func(s *telemetry.State) { s.Since = s.Since.Add(time.Second) },
-		func(s *telemetry.State) { s.At = after.At.Add(time.Second) },
-	} {
-		other := before
-		change(&other)
-		require.Equal(t, Advise(after, nil), Advise(after, &other))
-	}
-}
-
 // Totals of all models add up.
 func TestAdviceOfSeveralModels(t *testing.T) {
 	s := counted(time.Hour, totals{prompts: 10, evicted: 3})
 	s.Models = append(s.Models, telemetry.ModelState{Totals: totals{prompts: 10, evicted: 2}})
-	o := Advise(s, nil)
+	o := Advise(s)
 	require.Equal(t, 20.0, o.Prompts)
 	require.Equal(t, []string{"evicted_too_early"}, ids(o))
 }
 
 // A state without anything recommends nothing.
 func TestAdviceOfNothing(t *testing.T) {
-	o := Advise(telemetry.State{}, nil)
+	o := Advise(telemetry.State{})
 	require.Empty(t, o.Advice)
 	require.NotNil(t, o.Advice) // [] in JSON
 }
