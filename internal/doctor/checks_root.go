@@ -42,7 +42,7 @@ var rootChecks = []Check{
 	{
 		ID: "mount-missing", Severity: Error, Title: "A filesystem that should be mounted is not",
 		Matters: "The directory below the empty mount point is another one, on another disk.",
-		Means:   "The directory of pages is below a mount point of `/etc/fstab` or of a mount unit of systemd, and nothing is mounted there.",
+		Means:   "The directory of pages is below a mount point of `/etc/fstab`, and nothing is mounted there.",
 		Remedy:  "sudo mount {point}", judge: judgeMountMissing,
 	},
 	{
@@ -185,7 +185,7 @@ func judgeMountMissing(s *scene) (hits []hit) {
 			if t.Point == "/" || !machine.Within(p.path, t.Point) || mounted {
 				continue
 			}
-			h := s.placeHit(st, p, t.File, t.Source+" on "+t.Point, "%s is below %s, where nothing is mounted.", capital(p.title()), t.Point)
+			h := s.placeHit(st, p, "/etc/fstab", t.Source+" on "+t.Point, "%s is below %s, where nothing is mounted.", capital(p.title()), t.Point)
 			h.values = append([]string{"{point}", quote(t.Point)}, h.values...)
 			hits = append(hits, h)
 		}
@@ -252,17 +252,10 @@ func (s *scene) ownerHit(st store, p *place) (h hit, ok bool) {
 		dir := filepath.Join(cmp.Or(o.User.Home, "/var/tmp"), "kv-pages")
 		h.remedy = "{as}mkdir -p -m 700 {own} && {set}"
 		h.values = append([]string{"{as}", o.as, "{own}", quote(dir), "{set}", o.setting(variableOf(p.tier), dir)}, h.values...)
-	case uid == 0 && s.onNFS(st, p): // whose server makes nobody of root by default
-		h.remedy = "sudo mkdir -p {dir} && printf '[Service]\\nUser=ollama\\n' | sudo tee {dir}/user.conf && sudo systemctl daemon-reload && sudo systemctl restart {server}  # or no_root_squash in /etc/exports of the NFS server"
 	default:
 		h.remedy = "{sudo} chown -R {user} {path}"
 	}
 	return h, true
-}
-
-func (s *scene) onNFS(st store, p *place) bool {
-	m, _ := machine.MountOf(s.mountsOf(st), p.path)
-	return m.Type == "nfs" || m.Type == "nfs4"
 }
 
 func judgeForeign(s *scene) (hits []hit) {

@@ -68,15 +68,11 @@ func judgeOff(s *scene) (hits []hit) {
 		if set == nil || stock || s.settingsOf(o).asked {
 			continue
 		}
-		h := hit{
+		hits = append(hits, hit{
 			says:     fmt.Sprintf("%s has no %s=1, so tiering is off.", capital(o.title()), tieringVar),
 			evidence: []Evidence{{tieringVar + " of " + o.title(), shown(set, tieringVar)}},
 			values:   []string{"{set}", o.setting(tieringVar, "1")},
-		}
-		if truth(s.shell, tieringVar) {
-			h.evidence = append(h.evidence, Evidence{tieringVar + " of this shell", shown(s.shell, tieringVar)})
-		}
-		hits = append(hits, h)
+		})
 	}
 	return hits
 }

@@ -15,7 +15,7 @@ var spaceChecks = []Check{
 	{
 		ID: "disk-full", Severity: Error, Title: "A disk has no room for another page",
 		Matters: "No page can be stored there.",
-		Means:   "Less than a page's room is free, or the filesystem is out of inodes: each page takes up to three, and a filesystem such as ext4 has a fixed number. A budget does not help against files of others on the same disk.",
+		Means:   "Less than a page's room is free. A budget does not help against files of others on the same disk.",
 		Remedy:  "df -h {path}; sudo du -xhd1 {point} | sort -h | tail", judge: judgeFull,
 	},
 	{
@@ -55,11 +55,6 @@ func judgeFull(s *scene) (hits []hit) {
 	s.eachDisk(func(st store, p *place) {
 		if p.full() {
 			hits = append(hits, s.placeHit(st, p, p.above, p.room(), "The disk of %s is full.", p.title()))
-		}
-		if p.disk.Inodes > 0 && p.disk.InodesFree < p.disk.Inodes/100 {
-			h := s.placeHit(st, p, p.above, fmt.Sprintf("%d of %d inodes free", p.disk.InodesFree, p.disk.Inodes), "The filesystem of %s has no room for more files.", p.title())
-			h.remedy = "df -i {path}; {kvtier} gc --older-than 30d --root {path}"
-			hits = append(hits, h)
 		}
 	})
 	return hits

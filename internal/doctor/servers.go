@@ -143,12 +143,6 @@ func (s settings) budget(tier string) int64 {
 // value reads a variable as Ollama does.
 func value(set map[string]string, name string) string { return env.Trim(set[name]) }
 
-// truth reads a variable that turns something on.
-func truth(set map[string]string, name string) bool {
-	on, err := strconv.ParseBool(value(set, name))
-	return err == nil && on
-}
-
 // settingsOf reads variables as their server does.
 func settingsOf(set map[string]string, home string) settings {
 	s := settings{given: value(set, localVar) != ""}

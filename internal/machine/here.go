@@ -147,7 +147,6 @@ func (Here) Disk(path string) (Disk, error) {
 		return Disk{}, err
 	}
 	d := Disk{Total: space.Total, Free: space.Free}
-	d.Inodes, d.InodesFree = inodes(path)
 	d.RAM, err = vfs.OS.IsRAM(path)
 	return d, err
 }

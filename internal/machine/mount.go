@@ -9,13 +9,12 @@ import (
 type Mount struct {
 	Point, Type, Source string
 	Options             []string
-	File                string // that asks for the mount
 }
 
 // Filesystems are the mounts of a machine.
 type Filesystems struct {
 	Mounted []Mount // that this program sees
-	Planned []Mount // by /etc/fstab, and by an administrator's mount units of systemd
+	Planned []Mount // by /etc/fstab
 }
 
 // FilesystemsOf looks at the mounts of a machine.
@@ -23,7 +22,8 @@ func FilesystemsOf(s System) Filesystems {
 	if s.OS() != "linux" {
 		return Filesystems{}
 	}
-	return Filesystems{Mounts(s, "/proc/self"), planned(s)}
+	table, _ := ReadLinked(s, "/etc/fstab", TextMax)
+	return Filesystems{Mounts(s, "/proc/self"), parseTable(string(table))}
 }
 
 // Mounts are those that a process sees, by its folder such as /proc/self.
@@ -62,33 +62,6 @@ func MountOf(mounts []Mount, name string) (m Mount, ok bool) {
 	return m, ok
 }
 
-func planned(s System) []Mount {
-	text, _ := ReadLinked(s, "/etc/fstab", TextMax)
-	all := parseTable(string(text))
-	const units = "/etc/systemd/system"
-	names, _ := s.List(units, EntriesMax)
-	for _, name := range names {
-		if path.Ext(name) != ".mount" {
-			continue
-		}
-		m := Mount{File: path.Join(units, name)}
-		text, _ := ReadLinked(s, m.File, TextMax)
-		for line := range strings.Lines(string(text)) {
-			key, v, _ := strings.Cut(strings.TrimSpace(line), "=")
-			switch strings.TrimSpace(key) {
-			case "Where":
-				m.Point = path.Clean(strings.TrimSpace(v))
-			case "What":
-				m.Source = strings.TrimSpace(v)
-			}
-		}
-		if m.Point != "" {
-			all = append(all, m)
-		}
-	}
-	return all
-}
-
 // parseTable returns the places that a file such as /etc/fstab mounts.
 func parseTable(text string) []Mount {
 	var all []Mount
@@ -99,7 +72,7 @@ func parseTable(text string) []Mount {
 		}
 		all = append(all, Mount{
 			Source: unescapeMount.Replace(fields[0]), Point: path.Clean(unescapeMount.Replace(fields[1])),
-			Type: fields[2], Options: strings.Split(fields[3], ","), File: "/etc/fstab",
+			Type: fields[2], Options: strings.Split(fields[3], ","),
 		})
 	}
 	return all

@@ -55,9 +55,8 @@ type File struct {
 
 // Disk describes a filesystem. Sizes are in bytes.
 type Disk struct {
-	Total, Free        int64
-	Inodes, InodesFree uint64 // 0 of 0 where inodes are not counted
-	RAM                bool   // in memory
+	Total, Free int64
+	RAM         bool // in memory
 }
 
 // Bounds of lists and texts.

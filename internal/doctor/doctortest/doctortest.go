@@ -110,7 +110,7 @@ func With(environment string) map[string]string {
 
 // Disk is a large disk, half of it free.
 func Disk() machine.Disk {
-	return machine.Disk{Total: 4e12, Free: 2e12, Inodes: 1e8, InodesFree: 9e7}
+	return machine.Disk{Total: 4e12, Free: 2e12}
 }
 
 // mountinfo of a healthy machine.
