@@ -1,7 +1,6 @@
 package digests
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -45,7 +44,6 @@ type Files struct {
 type digestRecord struct {
 	State  State  `json:"state"`
 	SHA256 string `json:"sha256"`
-	Used   int64  `json:"used"` // Unix seconds
 }
 
 // State identifies the content of an open file. A change of content changes the state,
@@ -111,14 +109,11 @@ func (d *Files) File(path string) (string, error) {
 
 // Opened is the SHA-256 of an open file, remembered under its path.
 func (d *Files) Opened(path string, f *os.File) (string, error) {
-	now := d.now()
 	state, err := stateOf(f)
 	if err != nil {
 		return "", err
 	}
 	if known, ok := d.known[path]; ok && known.State == state {
-		known.Used = now.Unix()
-		d.known[path] = known
 		return known.SHA256, nil
 	}
 	h := sha256.New()
@@ -133,8 +128,8 @@ func (d *Files) Opened(path string, f *os.File) (string, error) {
 		return "", fmt.Errorf("%s changed while it was read; load the model again", path)
 	}
 	digest := hex.EncodeToString(h.Sum(nil))
-	if state.settled(now) && len(path) <= digestPathBytesMax {
-		d.known[path] = digestRecord{State: state, SHA256: digest, Used: now.Unix()}
+	if state.settled(d.now()) && len(path) <= digestPathBytesMax {
+		d.known[path] = digestRecord{state, digest}
 		d.changed = true
 	}
 	return digest, nil
@@ -151,23 +146,21 @@ func (d *Files) Save() error {
 	if !d.changed || d.path == "" {
 		return nil
 	}
-	data, err := json.MarshalIndent(digestFile{Version: digestFormatVersion, Files: d.latest()}, "", "  ")
+	data, err := json.MarshalIndent(digestFile{Version: digestFormatVersion, Files: d.present()}, "", "  ")
 	if err != nil {
 		return err
 	}
 	return jsonfile.Replace(d.path, data)
 }
 
-// latest returns the digestsMax records used last whose files still exist.
-func (d *Files) latest() map[string]digestRecord {
+// present returns records whose files still exist, at most digestsMax.
+func (d *Files) present() map[string]digestRecord {
 	there := maps.Clone(d.known)
 	maps.DeleteFunc(there, func(path string, _ digestRecord) bool {
 		_, err := os.Stat(path)
 		return errors.Is(err, fs.ErrNotExist)
 	})
-	paths := slices.SortedFunc(maps.Keys(there), func(a, b string) int {
-		return cmp.Or(cmp.Compare(there[b].Used, there[a].Used), cmp.Compare(a, b))
-	})
+	paths := slices.Sorted(maps.Keys(there))
 	for _, path := range paths[min(digestsMax, len(paths)):] {
 		delete(there, path)
 	}

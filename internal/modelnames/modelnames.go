@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -117,25 +116,14 @@ func (n Names) Has(weights, name string) bool {
 }
 
 // Cache has names for callers that may not wait for a disk. The zero Cache has none.
-type Cache struct {
-	names atomic.Pointer[Names]
+type Cache struct{ names atomic.Pointer[Names] }
 
-	mu sync.Mutex
-	// missing are weights that were asked for and had no name. again tells Refresh of a new one:
-	// mostly a model that was made since names were read.
-	missing map[string]bool
-	again   chan struct{}
-}
-
-// every is the time after which names are read again: models come and go.
-const every = time.Minute
-
-// missingMax bounds the weights for which names are read again within that time.
-const missingMax = 64
+// every is the time after which names are read again: models come and go, and whoever has just made
+// one looks for its name.
+const every = 10 * time.Second
 
 // Refresh reads names, again and again, until ctx ends. A read that hangs then is left behind.
 func (c *Cache) Refresh(ctx context.Context, read func() Names) {
-	again := c.begin()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -150,38 +138,15 @@ func (c *Cache) Refresh(ctx context.Context, read func() Names) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-again:
 		case <-tick.C:
-			c.begin()
 		}
 	}
 }
 
-// begin forgets the weights that were missing.
-func (c *Cache) begin() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.again == nil {
-		c.again = make(chan struct{}, 1)
-	}
-	c.missing = make(map[string]bool)
-	return c.again
-}
-
-// Name is the first name of weights, or "". Names are then read again soon, once for these weights.
+// Name is the first name of weights, or "".
 func (c *Cache) Name(weights string) string {
 	if names := c.names.Load(); names != nil && len((*names)[weights]) > 0 {
 		return (*names)[weights][0]
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.again == nil || c.missing[weights] || len(c.missing) == missingMax {
-		return ""
-	}
-	c.missing[weights] = true
-	select {
-	case c.again <- struct{}{}:
-	default:
 	}
 	return ""
 }

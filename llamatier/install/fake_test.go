@@ -66,7 +66,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, dir: dir, says: "0.34.2"}
 	w.sys = &system{os: "linux", find: w.find, run: w.run}
 	w.Machine = &Machine{
-		System: w.sys, Arch: "amd64", UID: os.Geteuid(),
+		System: w.sys, UID: os.Geteuid(),
 		Prefixes: []string{w.at("usr/local"), w.at("usr")},
 		Base:     w.at("usr/local/lib/kvtier"), Bin: w.at("usr/local/bin"), Units: units(w.at("etc/systemd/system")), State: w.at("var/lib"), Logs: w.at("var/log"),
 		Proc: w.at("proc"), Booted: w.at("run"),

@@ -53,12 +53,8 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 		}
 		m.hintsOfFile(p)
 	}
-	switch m.System.OS() {
-	case "linux":
-	case "darwin":
+	if m.System.OS() == "darwin" {
 		p.hint("kvtier is built for macOS and stores pages there, but nobody has run it on macOS yet.")
-	default:
-		p.hint("On this system prompts are answered and nothing is stored: storing needs Linux or macOS.")
 	}
 	return p, nil
 }

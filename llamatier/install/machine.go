@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"time"
 
@@ -21,8 +20,7 @@ import (
 // Machine is the system on which Ollama is installed: its places, and the programs to ask.
 type Machine struct {
 	System machine.System
-	Arch   string // as runtime.GOARCH
-	UID    int    // who runs this program
+	UID    int // who runs this program
 
 	Prefixes []string // folders above bin/ollama and lib/ollama, without systemd
 	Base     string   // the folder that an installation for a service makes for its files
@@ -48,7 +46,7 @@ type Machine struct {
 // Here is the machine on which this program runs.
 func Here() *Machine {
 	return &Machine{
-		System: machine.Here{}, Arch: runtime.GOARCH, UID: os.Geteuid(),
+		System: machine.Here{}, UID: os.Geteuid(),
 		Prefixes: []string{"/usr/local", "/usr"},
 		Base:     base, Bin: "/usr/local/bin", Units: "/etc/systemd/system", State: "/var/lib", Logs: "/var/log",
 		Proc: "/proc", Booted: "/run/systemd/system",
