@@ -10,7 +10,6 @@ import (
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/doctor"
 	"github.com/kvtier/kvtier/llamatier/install"
-	"github.com/kvtier/kvtier/telemetry/collect"
 )
 
 // exitWarned is the status of a doctor that has found warnings and no error.
@@ -44,7 +43,7 @@ The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
 				Service: service, Limit: cmp.Or(*limit, forever),
 			}
 			if env == nil {
-				env = doctor.Here(collect.Read)
+				env = doctor.Here{}
 				opt.Service = cmp.Or(service, install.Here().Changed())
 			}
 			r := doctor.Look(cmd.Context(), env, opt)

@@ -277,14 +277,14 @@ func judgeReadOnly(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
 		m, ok := machine.MountOf(s.Mounted, p.above)
 		refused := p.probed && (vfs.IsReadOnly(p.probeErr) || errors.Is(p.probeErr, fs.ErrPermission) && s.user.UID == p.file.UID)
-		o, known := s.owner(st)
+		o := s.by(st)
 		switch {
 		case ok && slices.Contains(m.Options, "ro"):
 			hits = append(hits, s.placeHit(st, p, "mount "+m.Point, "ro", "%s is on a filesystem that is mounted read-only.", capital(p.title())))
 		case refused:
 			hits = append(hits, s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written.", capital(p.title())))
 		}
-		if known && o.Kind == machine.BySystemd && !o.Service.Writable(p.path) {
+		if o.Kind == machine.BySystemd && !o.Service.Writable(p.path) {
 			hits = append(hits, s.protectedHit(st, p, o))
 		}
 	})
@@ -308,16 +308,10 @@ func (s *scene) protectedHit(st store, p *place, o server) hit {
 	return h
 }
 
-// hasPrivateTmp reports whether a store's service sees another directory of this name.
-func (s *scene) hasPrivateTmp(st store, p *place) bool {
-	o, ok := s.owner(st)
-	return ok && o.Kind == machine.BySystemd && o.Service.PrivateTmp(p.path)
-}
-
 func judgeEmptied(s *scene) (hits []hit) {
 	s.eachPlace(func(st store, p *place) {
-		if s.hasPrivateTmp(st, p) {
-			hits = append(hits, s.placeHit(st, p, s.by(st).Name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", capital(p.title()), s.by(st).Name))
+		if o := s.by(st); o.Kind == machine.BySystemd && o.Service.PrivateTmp(p.path) {
+			hits = append(hits, s.placeHit(st, p, o.Name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", capital(p.title()), o.Name))
 		} else if p.diskErr == nil && p.disk.RAM {
 			hits = append(hits, s.placeHit(st, p, "filesystem of "+p.above, "in memory", "%s is in memory.", capital(p.title())))
 		} else if machine.Within(p.path, "/tmp") || machine.Within(p.path, "/var/tmp") {

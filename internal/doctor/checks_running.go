@@ -3,7 +3,6 @@ package doctor
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/machine"
@@ -84,11 +83,10 @@ func (s *scene) journal(o server) string {
 	return "cat LOG" // standard error of a server that was started by hand
 }
 
-// needless are causes that need no remedy.
-var needless = []telemetry.Obstacle{telemetry.ObstacleEmbedding, telemetry.ObstacleModel}
-
 func judgeUnstored(s *scene) []hit {
-	return s.unstored(func(cause telemetry.Obstacle) bool { return !slices.Contains(needless, cause) })
+	return s.unstored(func(cause telemetry.Obstacle) bool {
+		return cause != telemetry.ObstacleEmbedding && cause != telemetry.ObstacleModel // they need no remedy
+	})
 }
 
 func judgeUnsupported(s *scene) []hit {

@@ -294,22 +294,6 @@ func TestCausesOfSilence(t *testing.T) {
 	}
 }
 
-// TestChecksAreComplete: each check has an ID of its own, and texts for people.
-func TestChecksAreComplete(t *testing.T) {
-	seen := make(map[string]bool)
-	for _, c := range doctor.Checks() {
-		require.Regexp(t, `^[a-z]+(-[a-z]+)*$`, c.ID)
-		require.False(t, seen[c.ID], c.ID)
-		seen[c.ID] = true
-		require.NotEmpty(t, c.Title, c.ID)
-		require.NotRegexp(t, `\.$`, c.Title)
-		for _, text := range []string{c.Matters, c.Means} {
-			require.Regexp(t, `^[A-Za-z`+"`"+`].*\.$`, text, c.ID)
-		}
-		require.NotEmpty(t, c.Remedy, c.ID)
-	}
-}
-
 // TestLogsOfServers: the remedy reads the log that the server has.
 func TestLogsOfServers(t *testing.T) {
 	dropped := state(func(s *telemetry.State) { s.Models[0].Totals["ollama_kv_dropped_pages_total"] = 4 })

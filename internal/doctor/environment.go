@@ -12,6 +12,7 @@ import (
 	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/collect"
 )
 
 // Environment is the machine that is looked at.
@@ -30,19 +31,12 @@ type Environment interface {
 	Telemetry(ctx context.Context, root string) (telemetry.State, error)
 }
 
-// Here is the machine on which this program runs. state reads the counters of a directory.
-func Here(state func(ctx context.Context, root string) (telemetry.State, error)) Environment {
-	return here{state: state}
-}
+// Here is the machine on which this program runs.
+type Here struct{ machine.Here }
 
-type here struct {
-	machine.Here
-	state func(ctx context.Context, root string) (telemetry.State, error)
-}
+func (Here) Now() time.Time { return time.Now() }
 
-func (here) Now() time.Time { return time.Now() }
-
-func (here) Probe(dir string) error {
+func (Here) Probe(dir string) error {
 	name := filepath.Join(dir, ".kvtier-doctor-"+rand.Text())
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -51,13 +45,13 @@ func (here) Probe(dir string) error {
 	return errors.Join(f.Close(), os.Remove(name))
 }
 
-func (here) Installed(ctx context.Context) ([]install.Status, error) {
+func (Here) Installed(ctx context.Context) ([]install.Status, error) {
 	if runtime.GOOS == "windows" {
 		return nil, nil
 	}
 	return install.Here().Status(ctx, install.Choice{}, os.Getenv("OLLAMA_HOST"))
 }
 
-func (h here) Telemetry(ctx context.Context, root string) (telemetry.State, error) {
-	return h.state(ctx, root)
+func (Here) Telemetry(ctx context.Context, root string) (telemetry.State, error) {
+	return collect.Read(ctx, root)
 }

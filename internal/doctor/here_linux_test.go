@@ -1,8 +1,6 @@
 package doctor_test
 
 import (
-	"context"
-	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -21,7 +19,6 @@ import (
 
 	"github.com/kvtier/kvtier/internal/doctor"
 	"github.com/kvtier/kvtier/internal/mounts"
-	"github.com/kvtier/kvtier/telemetry"
 )
 
 // childVar makes the test binary a process that waits for the end of its input.
@@ -39,9 +36,7 @@ func TestMain(m *testing.M) {
 // here looks at a directory of this machine.
 func here(t *testing.T, opt doctor.Options) doctor.Report {
 	t.Helper()
-	return doctor.Look(t.Context(), doctor.Here(func(context.Context, string) (telemetry.State, error) {
-		return telemetry.State{}, errors.New("there is no collector")
-	}), opt)
+	return doctor.Look(t.Context(), doctor.Here{}, opt)
 }
 
 // tmpfs mounts a filesystem in memory until the test ends.
@@ -223,7 +218,7 @@ func TestOwnerForReal(t *testing.T) {
 
 func TestProbeForReal(t *testing.T) {
 	dir := t.TempDir()
-	e := doctor.Here(nil)
+	e := doctor.Here{}
 	require.NoError(t, e.Probe(dir))
 	require.ErrorIs(t, e.Probe(filepath.Join(dir, "none")), fs.ErrNotExist)
 	require.Empty(t, left(t, dir))
@@ -259,7 +254,7 @@ func TestServiceForReal(t *testing.T) {
 
 	r := here(t, doctor.Options{})
 	require.Contains(t, finding(t, r, "not-restarted").Evidence, doctor.Evidence{Of: "OLLAMA_KV_TIER_LOCAL_GB", Value: "runs with not set, configured 7"})
-	require.Contains(t, r.Looked, "server ollama.service, process "+strconv.Itoa(pid)+" of "+doctor.Here(nil).User().Name)
+	require.Contains(t, r.Looked, "server ollama.service, process "+strconv.Itoa(pid)+" of "+doctor.Here{}.User().Name)
 	if strings.HasPrefix(root, "/tmp/") { // the usual place of temporary files
 		require.Contains(t, ids(r), "root-emptied")
 	}

@@ -124,7 +124,13 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 	for i := range s.stores {
 		st := &s.stores[i]
 		if root := st.settings.Local; root != "" {
-			askState(second, e, st, root)
+			ask(second, "the collector of "+root, func(ctx context.Context) *telemetry.State {
+				state, err := e.Telemetry(ctx, root)
+				if err != nil {
+					return nil
+				}
+				return &state
+			}, func(v *telemetry.State) { st.state = v })
 		}
 		s.askPlace(second, e, owners[i], st.local) // an answer replaces the place
 		s.askPlace(second, e, owners[i], st.remote)
@@ -136,17 +142,6 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 	last.wait()
 	s.slow = slices.Concat(first.slow, joining.slow, second.slow, last.slow)
 	return s
-}
-
-// askState asks the collector of a local directory.
-func askState(a *asker, e Environment, st *store, root string) {
-	ask(a, "the collector of "+root, func(ctx context.Context) *telemetry.State {
-		state, err := e.Telemetry(ctx, root)
-		if err != nil {
-			return nil
-		}
-		return &state
-	}, func(v *telemetry.State) { st.state = v })
 }
 
 // askPlace looks at the directory of a tier. Until there is an answer it counts as hung.

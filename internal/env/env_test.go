@@ -1,8 +1,6 @@
 package env
 
 import (
-	"math"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -79,14 +77,4 @@ func TestReaders(t *testing.T) {
 		require.NoError(t, err, "%q", v.set)
 		require.Equal(t, v.bytes, bytes, "%q", v.set)
 	}
-}
-
-func TestUnset(t *testing.T) {
-	t.Setenv(name, "1") // restores the variable
-	require.NoError(t, os.Unsetenv(name))
-	require.Empty(t, Value(name))
-	require.False(t, Asked(name))
-	bytes, err := Gigabytes(name, math.MaxInt64)
-	require.NoError(t, err)
-	require.Equal(t, int64(math.MaxInt64), bytes)
 }

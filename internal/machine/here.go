@@ -54,9 +54,7 @@ func (Here) User() Account {
 	return a
 }
 
-func (Here) Variables() map[string]string {
-	return variablesIn(strings.Join(os.Environ(), "\x00"), "\x00")
-}
+func (Here) Variables() map[string]string { return variablesIn(os.Environ()) }
 
 func (Here) Find(program string) (string, error) { return exec.LookPath(program) }
 func (Here) Resolve(path string) (string, error) { return filepath.EvalSymlinks(path) }

@@ -57,7 +57,7 @@ func VariablesOf(s System, proc string, pid int) map[string]string {
 	if err != nil || pid == 0 {
 		return nil
 	}
-	return variablesIn(string(text), "\x00")
+	return variablesIn(strings.Split(string(text), "\x00"))
 }
 
 func (p *Process) readStatus(s System, dir string) {

@@ -153,7 +153,7 @@ func Containers(ctx context.Context, s System) (list []Server) {
 		}
 		o := Server{
 			Kind: ByDocker, Name: strings.TrimPrefix(c.Name, "/"), PID: c.State.Pid, Image: c.Config.Image,
-			Set: variablesIn(strings.Join(c.Config.Env, "\x00"), "\x00"), Volumes: make(map[string]string),
+			Set: variablesIn(c.Config.Env), Volumes: make(map[string]string),
 			User: Account{UID: -1, Name: c.Config.User, Home: "/root"},
 		}
 		if c.Config.User == "" || c.Config.User == "root" {

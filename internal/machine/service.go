@@ -34,17 +34,13 @@ var properties = []string{
 // ErrNoSystemd: this machine has no systemctl.
 var ErrNoSystemd = errors.New("there is no systemctl here")
 
-// serviceName is the whole name of a unit: "" is that of Ollama's own.
-func serviceName(name string) string {
+// FindService asks systemd for a unit, for Ollama's own where it has no name. One that does not exist
+// is not [Service.Loaded].
+func FindService(ctx context.Context, s System, name string) (u Service, err error) {
 	if name = cmp.Or(name, DefaultService); !strings.Contains(name, ".") {
 		name += ".service"
 	}
-	return name
-}
-
-// FindService asks systemd for a unit. One that does not exist is not [Service.Loaded].
-func FindService(ctx context.Context, s System, name string) (u Service, err error) {
-	u = Service{Name: serviceName(name), Props: make(map[string]string), Variables: make(map[string]string)}
+	u = Service{Name: name, Props: make(map[string]string), Variables: make(map[string]string)}
 	if _, err := s.Find("systemctl"); err != nil || s.OS() != "linux" {
 		return u, ErrNoSystemd
 	}

@@ -81,9 +81,9 @@ func Within(name, dir string) bool {
 }
 
 // variablesIn reads NAME=value texts. The first one of a name counts, as for getenv.
-func variablesIn(text, separator string) map[string]string {
+func variablesIn(texts []string) map[string]string {
 	set := make(map[string]string)
-	for _, one := range strings.Split(text, separator) {
+	for _, one := range texts {
 		if name, v, ok := strings.Cut(one, "="); ok && name != "" {
 			if _, there := set[name]; !there {
 				set[name] = v
