@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -52,6 +51,7 @@ After balance has ended, limits stay as they are.`,
 			return runBalancer(cmd.Context(), out, args[0], args[1:], users)
 		},
 	}
+	only(cmd)
 	cmd.Flags().StringArrayVar(&users, "user", nil, "divide between processes of this `USER`, by name or number, instead of your own; may be repeated; for root")
 	return cmd
 }
@@ -124,36 +124,17 @@ func nameStrangers(w io.Writer) {
 	}
 }
 
-// moved is a line of balance --json.
-type moved struct {
-	At    time.Time `json:"at"`
-	Name  string    `json:"name"`
-	From  int64     `json:"from_bytes"`
-	To    int64     `json:"to_bytes"`
-	Error string    `json:"error,omitempty"`
-}
-
 // limitPrinter returns a function that prints new limits, and an error once until it is another one.
 func limitPrinter(out *output) func(balance.Change, error) {
 	failed := make(map[string]string) // the error of each segment
 	return func(c balance.Change, err error) {
-		line := moved{At: time.Now(), Name: c.Name, From: c.From, To: c.To}
-		if err != nil {
-			line.Error = err.Error()
-		}
-		if line.Error != "" && failed[c.Name] == line.Error {
-			return
-		}
-		failed[c.Name] = line.Error
-		switch {
-		case out.asJSON:
-			if text, err := json.Marshal(line); err == nil {
-				fmt.Fprintln(out.stdout, printableJSON(string(text)))
-			}
-		case err != nil:
-			fmt.Fprintf(out.stderr, "%s %s\n", line.At.Format(time.TimeOnly), line.Error)
-		default:
-			fmt.Fprintf(out.stdout, "%s %s %s -> %s\n", line.At.Format(time.TimeOnly), c.Name, memoryText(c.From), memoryText(c.To))
+		now := time.Now().Format(time.TimeOnly)
+		if err == nil {
+			delete(failed, c.Name)
+			fmt.Fprintf(out.stdout, "%s %s %s -> %s\n", now, c.Name, memoryText(c.From), memoryText(c.To))
+		} else if failed[c.Name] != err.Error() {
+			failed[c.Name] = err.Error()
+			fmt.Fprintf(out.stderr, "%s %s\n", now, err)
 		}
 	}
 }

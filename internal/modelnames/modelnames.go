@@ -50,17 +50,11 @@ func Read(dir string) Names {
 		return names
 	}
 	root := filepath.Join(dir, "manifests")
-	paths, err := filepath.Glob(filepath.Join(globEscape(root), "*", "*", "*", "*"))
-	if err != nil {
-		return names
-	}
+	paths, _ := fs.Glob(os.DirFS(root), "*/*/*/*") // the pattern is good
 	for _, path := range paths[:min(len(paths), manifestsMax)] {
-		rel, err := filepath.Rel(root, path)
-		if err != nil {
-			continue
-		}
-		name := model.ParseNameFromFilepath(rel)
-		digest, err := weightsOf(path)
+		path = filepath.FromSlash(path)
+		name := model.ParseNameFromFilepath(path)
+		digest, err := weightsOf(filepath.Join(root, path))
 		if err != nil || digest == "" || !name.IsValid() {
 			continue
 		}
@@ -70,14 +64,6 @@ func Read(dir string) Names {
 		slices.Sort(list)
 	}
 	return names
-}
-
-// globEscape quotes a directory's name for a glob pattern.
-func globEscape(path string) string {
-	if filepath.Separator == '\\' {
-		return path // Windows has no escapes in patterns
-	}
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
 // weightsOf returns the digest of the weights in a model's manifest, "" if it names none.

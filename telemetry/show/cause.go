@@ -120,11 +120,9 @@ func from(place string) string {
 
 // CauseTotal counts the misses of one cause.
 type CauseTotal struct {
-	Cause   telemetry.Cause `json:"cause"`
-	Prompts int64           `json:"prompts"`
-	Tokens  int64           `json:"tokens"` // that these prompts computed
-	Means   string          `json:"means"`
-	Remedy  string          `json:"remedy"`
+	Explanation
+	Prompts int64 `json:"prompts"`
+	Tokens  int64 `json:"tokens"` // that these prompts computed
 }
 
 // CauseTotals adds up the misses of models by cause, the cause with the most tokens first.
@@ -132,7 +130,7 @@ type CauseTotal struct {
 func CauseTotals(models []telemetry.ModelState) []CauseTotal {
 	all := []CauseTotal{}
 	for _, e := range explanations {
-		c := CauseTotal{Cause: e.Cause, Means: e.Means, Remedy: e.Remedy}
+		c := CauseTotal{Explanation: e}
 		for _, m := range models {
 			c.Prompts += total(m.Totals, telemetry.Series("ollama_kv_misses_total", "cause", string(e.Cause)))
 			c.Tokens += total(m.Totals, telemetry.Series("ollama_kv_missed_tokens_total", "cause", string(e.Cause)))
