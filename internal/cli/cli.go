@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -175,42 +176,29 @@ func shown(value string) string {
 	return value
 }
 
-// flagError adds the remedy to an error of pflag. Pflag's errors are only texts.
+// Texts of pflag's errors, which have no types.
+var (
+	noSuchFlag = regexp.MustCompile(`(?s)^unknown (?:flag: |shorthand flag: .* in )(-.*)$`)
+	noValue    = regexp.MustCompile(`(?s)^flag needs an argument: (?:.* in )?(-.*)$`)
+	badValue   = regexp.MustCompile(`(?s)^invalid argument (".*") for "(?:-., )?--([a-z-]+)" flag: `)
+)
+
+// flagError adds the remedy to an error of pflag.
 func flagError(cmd *cobra.Command, err error) error {
 	see := "; " + cmd.CommandPath() + " --help lists the flags"
-	text := err.Error()
-	if name, ok := strings.CutPrefix(text, "unknown flag: "); ok {
-		return Usagef("there is no flag %s%s", name, see)
+	if m := noSuchFlag.FindStringSubmatch(err.Error()); m != nil {
+		return Usagef("there is no flag %s%s", m[1], see)
 	}
-	if _, letters, ok := cutBetween(text, "unknown shorthand flag: ", " in -"); ok {
-		return Usagef("there is no flag -%s%s", letters, see)
+	if m := noValue.FindStringSubmatch(err.Error()); m != nil {
+		return Usagef("%s needs a value%s", m[1], see)
 	}
-	if name, ok := strings.CutPrefix(text, "flag needs an argument: "); ok {
-		if _, letters, ok := strings.Cut(name, " in "); ok {
-			name = letters
-		}
-		return Usagef("%s needs a value%s", name, see)
-	}
-	if rest, ok := strings.CutPrefix(text, "invalid argument "); ok {
-		if quoted, err := strconv.QuotedPrefix(rest); err == nil {
-			_, name, _ := cutBetween(rest[len(quoted):], ` for "`, "--")
-			name, _, _ = strings.Cut(name, `"`)
-			value, _ := strconv.Unquote(quoted)
-			if flag := cmd.Flag(name); flag != nil {
-				return BadValue(flag, value)
-			}
+	if m := badValue.FindStringSubmatch(err.Error()); m != nil {
+		value, quoteErr := strconv.Unquote(m[1])
+		if flag := cmd.Flag(m[2]); flag != nil && quoteErr == nil {
+			return BadValue(flag, value)
 		}
 	}
 	return Usagef("%w%s", err, see)
-}
-
-// cutBetween returns the text between a prefix and a separator, and the text after it.
-func cutBetween(text, prefix, separator string) (between, after string, ok bool) {
-	text, ok = strings.CutPrefix(text, prefix)
-	if !ok {
-		return "", "", false
-	}
-	return strings.Cut(text, separator)
 }
 
 // Exit statuses of every command, besides 0.

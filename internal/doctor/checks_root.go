@@ -85,7 +85,7 @@ func (s *scene) eachPlace(fn func(st store, p *place)) {
 // values are those that remedies about a directory need.
 func (s *scene) values(st store, p *place) []string {
 	o := s.by(st)
-	m, _ := machine.MountOf(s.mountsOf(st), p.path)
+	m, _ := machine.MountOf(s.Mounted, p.path)
 	variable, dir := variableOf(p.tier), "/var/lib/ollama-kv"
 	switch {
 	case p.tier == remoteTier:
@@ -111,14 +111,6 @@ func variableOf(tier string) string {
 		return remoteVar
 	}
 	return localVar
-}
-
-// mountsOf are the mounts that a store's server sees, or else those of this program.
-func (s *scene) mountsOf(st store) []machine.Mount {
-	if o, ok := s.owner(st); ok && o.Kind != machine.ByDocker && len(o.Mounts) > 0 {
-		return o.Mounts
-	}
-	return s.Mounted
 }
 
 // title names a directory in a sentence.

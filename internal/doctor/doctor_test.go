@@ -27,7 +27,6 @@ const (
 	root   = doctortest.Root
 	remote = doctortest.Remote
 	proc   = "/proc/" + doctortest.PID
-	runner = "/proc/" + doctortest.RunnerPID
 )
 
 // variables of the healthy service.
@@ -110,7 +109,6 @@ func container(volume string) func(*machine) {
 func alone(m *machine) {
 	m.Outputs = nil
 	delete(m.Files, proc+"/cmdline")
-	delete(m.Files, runner+"/cmdline")
 }
 
 // faults provoke each finding, in each of its forms.
@@ -430,7 +428,6 @@ func TestFailures(t *testing.T) {
 		m.Disks = nil
 		m.Ours, m.Statuses = nil, nil
 		m.Probes[root] = errors.New("I/O error")
-		delete(m.Files, runner+"/cmdline")
 	}, doctor.Options{})
 	require.Empty(t, r.Findings, "before a stock Ollama nothing collects while no model is loaded")
 	r, _ = look(t, func(m *machine) { m.StateErr = errors.New("refused") }, doctor.Options{})

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -209,21 +208,8 @@ func (s *scene) serverOf(root string) int {
 	return slices.IndexFunc(s.servers, func(o server) bool { return s.settingsOf(o).Local == root })
 }
 
-// settingsOf reads a server's variables. A runner knows the directory that its server chose.
-func (s *scene) settingsOf(o server) settings {
-	set := o.Variables()
-	if value(set, localVar) == "" {
-		for _, r := range o.Runners {
-			if v := value(r.Variables, localVar); v != "" {
-				merged := make(map[string]string, len(set)+1)
-				maps.Copy(merged, set)
-				merged[localVar] = v
-				return settingsOf(merged, o.Home())
-			}
-		}
-	}
-	return settingsOf(set, o.Home())
-}
+// settingsOf reads a server's variables.
+func (s *scene) settingsOf(o server) settings { return settingsOf(o.Variables(), o.Home()) }
 
 // owner is the server that uses a store, if one is known.
 func (s *scene) owner(st store) (server, bool) {

@@ -30,29 +30,25 @@ func TestService(t *testing.T) {
 	require.Nil(t, machine.FindServer(t.Context(), s, "none"))
 }
 
-// TestServers: a process is that of the unit, runners belong to their server, and others stand alone.
+// TestServers: a process is that of the unit, and others stand alone.
 func TestServers(t *testing.T) {
 	s := machinetest.New()
-	process := func(pid, parent, line string) {
+	for pid, line := range map[string]string{
+		"42": "/opt/bin/ollama\x00serve\x00", "43": "llama-server\x00", "50": "ollama\x00serve\x00", "51": "ollama\x00run\x00", "52": "sh\x00-c\x00ollama serve\x00",
+		"53": "ollama", "54": "\x00",
+	} {
 		s.Write("/proc/"+pid+"/cmdline", line, 0)
-		s.Write("/proc/"+pid+"/status", "PPid:\t"+parent+"\nUid:\t7\t7\t7\t7\n", 0)
+		s.Write("/proc/"+pid+"/status", "Name:\tollama\nUid:\t7\t7\t7\t7\n", 0)
 	}
-	process("42", "1", "/opt/bin/ollama\x00serve\x00")
-	process("43", "42", "llama-server\x00")
-	process("44", "43", "llama-server-real\x00")
-	process("50", "1", "ollama\x00serve\x00")
-	process("51", "1", "ollama\x00run\x00")
-	process("52", "1", "sh\x00-c\x00ollama serve\x00")
 	s.Write("/proc/42/environ", "A=1\x00A=2\x00", 7)
 	all := machine.Processes(s, "/proc")
-	require.Len(t, all, 5)
+	require.Len(t, all, 2)
 	require.Equal(t, map[string]string{"A": "1"}, all[0].Variables, "the first counts, as for getenv")
 
 	servers := machine.Servers(s, &machine.Server{Kind: machine.BySystemd, Name: "ai.service", PID: 42}, nil, all)
 	require.Len(t, servers, 2)
 	require.Equal(t, machine.BySystemd, servers[0].Kind)
 	require.Equal(t, 7, servers[0].User.UID)
-	require.Len(t, servers[0].Runners, 2)
 	require.Equal(t, machine.ByHand, servers[1].Kind)
 	require.Nil(t, servers[1].Variables(), "they cannot be seen")
 

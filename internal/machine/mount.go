@@ -23,13 +23,8 @@ func FilesystemsOf(s System) Filesystems {
 		return Filesystems{}
 	}
 	table, _ := ReadLinked(s, "/etc/fstab", TextMax)
-	return Filesystems{Mounts(s, "/proc/self"), parseTable(string(table))}
-}
-
-// Mounts are those that a process sees, by its folder such as /proc/self.
-func Mounts(s System, process string) []Mount {
-	text, _ := s.Read(process+"/mountinfo", TextMax)
-	return parseMounts(string(text))
+	mounts, _ := s.Read("/proc/self/mountinfo", TextMax)
+	return Filesystems{parseMounts(string(mounts)), parseTable(string(table))}
 }
 
 // parseMounts reads a mountinfo file.

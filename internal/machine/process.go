@@ -3,23 +3,18 @@ package machine
 import (
 	"cmp"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 )
 
-// Process is a process of Ollama's.
+// Process is a server of Ollama's.
 type Process struct {
-	PID, Parent, UID int // UID is the effective one, -1 if it is not known
-	Executable       string
-	Args             []string
-	Variables        map[string]string // nil if they cannot be seen
+	PID, UID   int // UID is the effective one, -1 if it is not known
+	Executable string
+	Variables  map[string]string // nil if they cannot be seen
 }
 
-// programs are the names of Ollama's processes.
-var programs = []string{"ollama", "llama-server", "llama-server-real"}
-
-// Processes lists Ollama's processes, servers and runners, below a folder such as /proc.
+// Processes lists the processes ollama serve below a folder such as /proc.
 func Processes(s System, proc string) []Process {
 	if s.OS() != "linux" {
 		return nil
@@ -36,15 +31,13 @@ func Processes(s System, proc string) []Process {
 		if err != nil || len(line) == 0 {
 			continue
 		}
-		p := Process{PID: pid, Args: strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")}
-		if !slices.Contains(programs, path.Base(p.Args[0])) {
+		args := strings.Split(string(line), "\x00")
+		if path.Base(args[0]) != "ollama" || len(args) < 2 || args[1] != "serve" {
 			continue
 		}
-		p.Executable, _ = s.Resolve(dir + "/exe")
-		p.Executable = cmp.Or(strings.TrimSuffix(p.Executable, " (deleted)"), p.Args[0])
-		p.readStatus(s, dir)
-		p.Variables = VariablesOf(s, proc, pid)
-		if all = append(all, p); len(all) == 16*ServersMax {
+		exe, _ := s.Resolve(dir + "/exe")
+		p := Process{PID: pid, UID: effectiveUID(s, dir), Executable: cmp.Or(strings.TrimSuffix(exe, " (deleted)"), args[0]), Variables: VariablesOf(s, proc, pid)}
+		if all = append(all, p); len(all) == ServersMax {
 			break
 		}
 	}
@@ -60,39 +53,16 @@ func VariablesOf(s System, proc string, pid int) map[string]string {
 	return variablesIn(strings.Split(string(text), "\x00"))
 }
 
-func (p *Process) readStatus(s System, dir string) {
-	p.UID = -1
+// effectiveUID is the user of a process, -1 if it is not known.
+func effectiveUID(s System, dir string) int {
 	text, _ := s.Read(dir+"/status", TextMax)
 	for line := range strings.Lines(string(text)) {
 		fields := strings.Fields(line)
-		switch {
-		case len(fields) > 1 && fields[0] == "PPid:":
-			p.Parent, _ = strconv.Atoi(fields[1])
-		case len(fields) > 2 && fields[0] == "Uid:":
-			if n, err := strconv.Atoi(fields[2]); err == nil { // the effective one
-				p.UID = n
+		if len(fields) > 2 && fields[0] == "Uid:" {
+			if n, err := strconv.Atoi(fields[2]); err == nil {
+				return n
 			}
 		}
 	}
-}
-
-// Serves reports whether it is a server.
-func (p Process) Serves() bool {
-	return path.Base(p.Args[0]) == "ollama" && len(p.Args) > 1 && p.Args[1] == "serve"
-}
-
-// below reports whether a process descends from another.
-func (p Process) below(all []Process, ancestor int) bool {
-	const depth = 4 // a front, its daemon and an engine
-	for range depth {
-		if p.Parent == ancestor {
-			return ancestor > 0
-		}
-		at := slices.IndexFunc(all, func(o Process) bool { return o.PID == p.Parent })
-		if at < 0 {
-			return false
-		}
-		p = all[at]
-	}
-	return false
+	return -1
 }

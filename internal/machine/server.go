@@ -32,8 +32,6 @@ type Server struct {
 	Service    Service           // of systemd
 	Volumes    map[string]string // of a container: the host's directory by the container's
 	Image      string            // of a container
-	Mounts     []Mount           // that the program sees
-	Runners    []Process
 }
 
 // Variables are the best known ones.
@@ -84,9 +82,6 @@ func Servers(s System, unit *Server, containers []Server, all []Process) []Serve
 	}
 	list = append(list, containers...)
 	for _, p := range all {
-		if !p.Serves() {
-			continue
-		}
 		at := slices.IndexFunc(list, func(o Server) bool { return o.PID == p.PID })
 		if at < 0 {
 			at = len(list)
@@ -102,19 +97,7 @@ func Servers(s System, unit *Server, containers []Server, all []Process) []Serve
 			o.User.UID = p.UID
 		}
 	}
-	list = list[:min(len(list), ServersMax)]
-	for i := range list {
-		o := &list[i]
-		for _, p := range all {
-			if !p.Serves() && p.below(all, o.PID) {
-				o.Runners = append(o.Runners, p)
-			}
-		}
-		if o.PID > 0 {
-			o.Mounts = Mounts(s, path.Join("/proc", strconv.Itoa(o.PID)))
-		}
-	}
-	return list
+	return list[:min(len(list), ServersMax)]
 }
 
 // container is a part of the output of docker inspect.

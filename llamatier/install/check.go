@@ -142,7 +142,7 @@ func inside(proc string, pid int) string { return filepath.Join(proc, strconv.It
 // user may see.
 func (m *Machine) process(executable string) int {
 	for _, p := range machine.Processes(m.System, m.Proc) {
-		if p.Executable == executable && p.Serves() {
+		if p.Executable == executable {
 			return p.PID
 		}
 	}

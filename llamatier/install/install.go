@@ -186,8 +186,7 @@ func (s Status) Bad() bool {
 func (m *Machine) withRunning(found []Ollama) []Ollama {
 	for _, p := range machine.Processes(m.System, m.Proc) {
 		exe, err := m.System.Resolve(filepath.Join(m.Proc, strconv.Itoa(p.PID), "exe"))
-		serves := len(p.Args) > 1 && p.Args[1] == "serve"
-		if err != nil || filepath.Base(exe) != "ollama" || p.UID != 0 && p.UID != m.UID || !serves {
+		if err != nil || filepath.Base(exe) != "ollama" || p.UID != 0 && p.UID != m.UID {
 			continue
 		}
 		path := machine.Executable(m.System, exe)

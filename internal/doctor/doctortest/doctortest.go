@@ -72,7 +72,6 @@ const (
 	Remote     = "/mnt/kv/pages"
 	Executable = "/opt/kvtier/bin/ollama"
 	PID        = "4211"
-	RunnerPID  = "4300"
 	OllamaUID  = 998
 )
 
@@ -119,11 +118,9 @@ const mountinfo = `22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
 31 22 0:50 / /mnt/kv rw,nosuid - nfs4 nas:/kv rw,vers=4.2,soft,timeo=50,lookupcache=pos
 `
 
-// Mount replaces text in the machine's mounts, and in those of the service.
+// Mount replaces text in the machine's mounts.
 func (m *Machine) Mount(old, new string) {
-	text := strings.ReplaceAll(mountinfo, old, new)
-	m.Write("/proc/self/mountinfo", text, 0)
-	m.Write("/proc/"+PID+"/mountinfo", text, 0)
+	m.Write("/proc/self/mountinfo", strings.ReplaceAll(mountinfo, old, new), 0)
 }
 
 // Healthy is a machine without any problem: a patched Ollama in a service, with both tiers, that
@@ -147,9 +144,6 @@ func Healthy() *Machine {
 	m.Write("/proc/"+PID+"/cmdline", Executable+"\x00serve\x00", OllamaUID)
 	m.Write("/proc/"+PID+"/status", "Name:\tollama\nPPid:\t1\nUid:\t998\t998\t998\t998\n", OllamaUID)
 	m.Symlink("/proc/"+PID+"/exe", Executable)
-	m.Write("/proc/"+RunnerPID+"/cmdline", Executable+"\x00runner\x00--port\x0012345\x00", OllamaUID)
-	m.Write("/proc/"+RunnerPID+"/status", "PPid:\t"+PID+"\nUid:\t998\t998\t998\t998\n", OllamaUID)
-	m.Symlink("/proc/"+RunnerPID+"/exe", Executable)
 	m.SetUnit(Unit())
 	m.Mount("", "")
 	m.Write("/etc/fstab", "nas:/kv /mnt/kv nfs4 soft 0 0\n", 0)
