@@ -137,8 +137,11 @@ func (f benchFlags) tokenSize(ctx context.Context, root *roots, models *modelSto
 	case f.model == "":
 		return defaultTokenBytes, "32 layers of 8 heads of 128 in f16", nil
 	case filepath.Ext(f.model) == ".gguf":
-		n, err := modelTokenBytes(f.model)
-		return n, "the model's shape, in f16", err
+		shape, _, err := sizing.ReadShape(f.model)
+		if err != nil {
+			return 0, "", fmt.Errorf("%w; give --bytes-per-token", err)
+		}
+		return shape.RowBytes("f16"), "the model's shape, in f16", nil
 	}
 	p, err := pick(ctx, root, models.names(), f.model)
 	if err != nil {
@@ -165,15 +168,6 @@ func storedTokenBytes(ctx context.Context, root *roots, p picked) (n int64, err 
 		n += int64(s.RowBytes)
 	}
 	return n, nil
-}
-
-// modelTokenBytes returns the bytes of one token's K/V in f16 by a model's shape.
-func modelTokenBytes(path string) (int64, error) {
-	shape, _, err := sizing.ReadShape(path)
-	if err != nil {
-		return 0, fmt.Errorf("%w; give --bytes-per-token", err)
-	}
-	return shape.RowBytes("f16"), nil
 }
 
 // measure writes and reads pages in a temporary directory below root: on the same disk, and

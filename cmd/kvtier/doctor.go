@@ -59,15 +59,15 @@ The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
 
 // statusOf is the error with which doctor ends. Notes are no reason for one.
 func statusOf(r doctor.Report) error {
-	n := make(map[doctor.Severity]int)
+	status := map[doctor.Severity]int{doctor.Error: cli.Failed, doctor.Warning: exitWarned}[r.Worst]
+	if status == 0 {
+		return nil
+	}
+	n := 0
 	for _, f := range r.Findings {
-		n[f.Severity]++
+		if f.Severity == r.Worst {
+			n++
+		}
 	}
-	switch {
-	case n[doctor.Error] > 0:
-		return &cli.Error{Status: cli.Failed, Err: fmt.Errorf("doctor found %s", plural(n[doctor.Error], "error"))}
-	case n[doctor.Warning] > 0:
-		return &cli.Error{Status: exitWarned, Err: fmt.Errorf("doctor found %s", plural(n[doctor.Warning], "warning"))}
-	}
-	return nil
+	return &cli.Error{Status: status, Err: fmt.Errorf("doctor found %s", plural(n, string(r.Worst)))}
 }

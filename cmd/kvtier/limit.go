@@ -37,11 +37,6 @@ type held struct {
 	names   modelNames // that weights have
 }
 
-// is reports whether a name means this line.
-func (h held) is(name string) bool {
-	return h.Name == name || h.weights != "" && h.names.Has(h.weights, name)
-}
-
 const (
 	// A process obeys, or puts its own limit back, within a round of obeyRound. It may take a few
 	// to give back all that is over the limit.
@@ -107,7 +102,6 @@ func heldMemory(models *modelStore) ([]held, error) {
 	if err != nil {
 		return nil, err
 	}
-	stores := make(map[string]modelNames) // by directory
 	out := make([]held, 0, len(segments))
 	for _, s := range segments {
 		if s.State == segment.Dead {
@@ -115,10 +109,8 @@ func heldMemory(models *modelStore) ([]held, error) {
 		}
 		h := held{Name: s.Name, PID: s.PID, State: s.State, Limit: s.Limit, Used: s.Used, Kept: s.Kept, ReadOnly: s.ReadOnly}
 		if dir, weights := weightsOfRunner(s.PID); weights != "" {
-			if _, ok := stores[dir]; !ok {
-				stores[dir] = models.namesIn(dir)
-			}
-			h.Model, h.weights, h.names = stores[dir].nameOf(weights, ""), weights, stores[dir]
+			h.weights, h.names = weights, models.namesIn(dir)
+			h.Model = h.names.nameOf(weights, "")
 		}
 		out = append(out, h)
 	}
@@ -193,7 +185,7 @@ func oneHeld(all []held, name string) (held, error) {
 		switch {
 		case h.Name == name:
 			return h, nil
-		case h.is(name):
+		case h.weights != "" && h.names.Has(h.weights, name):
 			found, of = h, append(of, h.Name)
 		}
 	}

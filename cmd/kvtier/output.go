@@ -9,7 +9,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -200,34 +199,19 @@ func share(s string) (float64, error) {
 	return f, nil
 }
 
-const day = 24 * time.Hour
+// ageUnits are those of an age. m is none of them: it could mean minutes or months, and pages are removed by
+// their age.
+var ageUnits = map[string]time.Duration{"s": time.Second, "min": time.Minute, "h": time.Hour, "d": 24 * time.Hour, "w": 7 * 24 * time.Hour}
 
-// ageUnits are the units that time.ParseDuration lacks.
-var ageUnits = map[string]time.Duration{"min": time.Minute, "d": day, "w": 7 * day}
-
-// bareM matches an age that could be minutes or months.
-var bareM = regexp.MustCompile(`^[0-9.]+[mM]$`)
-
-// age reads a duration such as 30min, 12h, 30d or 2w. Pages are removed by their age, so a
-// text that could mean minutes or months is refused.
+// age reads a duration such as 30min, 12h, 30d or 2w.
 func age(s string) (time.Duration, error) {
-	if bareM.MatchString(s) {
-		return 0, fmt.Errorf("%q could be minutes or months; give an age such as 30min, 12h, 30d or 2w", s)
+	digits := strings.TrimRight(s, "abcdefghijklmnopqrstuvwxyz")
+	n, err := strconv.ParseFloat(digits, 64)
+	d := n * float64(ageUnits[s[len(digits):]])
+	if err != nil || !(d >= 1 && d < math.MaxInt64) {
+		return 0, fmt.Errorf("%q is not an age; give one such as 30min, 12h, 30d or 2w", s)
 	}
-	for suffix, unit := range ageUnits {
-		digits, ok := strings.CutSuffix(s, suffix)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseFloat(digits, 64)
-		if d := n * float64(unit); err == nil && d >= 1 && d < math.MaxInt64 {
-			return time.Duration(d), nil
-		}
-	}
-	if d, err := time.ParseDuration(s); err == nil && d > 0 {
-		return d, nil
-	}
-	return 0, fmt.Errorf("%q is not an age; give one such as 30min, 12h, 30d or 2w", s)
+	return time.Duration(d), nil
 }
 
 // count prints a number with commas.

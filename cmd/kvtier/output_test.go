@@ -127,19 +127,15 @@ func TestUnits(t *testing.T) {
 	}
 	for text, want := range map[string]time.Duration{
 		"12h": 12 * time.Hour, "30d": 720 * time.Hour, "2w": 336 * time.Hour, "1.5d": 36 * time.Hour,
-		"5min": 5 * time.Minute, "1h30m": 90 * time.Minute, "1m30s": 90 * time.Second, "45s": 45 * time.Second,
+		"5min": 5 * time.Minute, "45s": 45 * time.Second,
 	} {
 		got, err := age(text)
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
-	for _, text := range []string{"", "0d", "-3d", "30", "d", "soon", "1e300d", "NaNd", "0min", "5mo", "5 d", "m", "5D"} {
+	for _, text := range []string{"", "0d", "-3d", "30", "d", "soon", "1e300d", "NaNd", "0min", "5mo", "5 d", "m", "5D", "5m", "5M", "1.5m", "1h30m"} {
 		_, err := age(text)
 		require.ErrorContains(t, err, "is not an age", text)
-	}
-	for _, text := range []string{"5m", "5M", "1.5m", "..m"} {
-		_, err := age(text)
-		require.ErrorContains(t, err, "could be minutes or months", text)
 	}
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", -1234567: "-1,234,567", -100: "-100"} {
 		require.Equal(t, want, count(n))

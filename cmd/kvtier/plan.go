@@ -83,7 +83,7 @@ recommends changes. Nothing is changed.`,
 			if err != nil {
 				return err
 			}
-			return out.show(plannedModel{p, p.Systemd(), p.Shell()}, func(w io.Writer) { printPlanned(w, p) })
+			return out.show(plannedModel{p, p.Systemd()}, func(w io.Writer) { printPlanned(w, p) })
 		},
 	}
 	flags := cmd.Flags()
@@ -106,7 +106,6 @@ recommends changes. Nothing is changed.`,
 type plannedModel struct {
 	*sizing.Plan
 	Systemd string `json:"systemd"`
-	Shell   string `json:"shell"`
 }
 
 // makePlan makes a plan for a model.

@@ -25,8 +25,7 @@ func printPlanned(w io.Writer, p *sizing.Plan) {
 	for _, line := range append(verdicts(p), p.Notes...) {
 		fmt.Fprintf(w, "\n%s\n", line)
 	}
-	fmt.Fprintf(w, "\nFor a service (sudo systemctl edit ollama.service):\n\n%s\nFor a shell:\n\n%s", p.Systemd(), p.Shell())
-	fmt.Fprintln(w)
+	fmt.Fprintf(w, "\nFor a service (sudo systemctl edit ollama.service):\n\n%s\n", p.Systemd())
 	rows = nil
 	for _, s := range p.Settings {
 		rows = append(rows, []string{s.Name, s.Value, s.Why})

@@ -72,7 +72,6 @@ func TestPlanOf8B(t *testing.T) {
 		"OLLAMA_PAGED_ATTN": "1", "OLLAMA_PAGED_HOST_GB": "17.18",
 	}, names(p.Settings))
 	require.Contains(t, p.Systemd(), "[Service]\nEnvironment=\"OLLAMA_KV_TIERING=1\"\n")
-	require.Contains(t, p.Shell(), "OLLAMA_KV_TIERING=1 OLLAMA_NEW_ENGINE=1 OLLAMA_CONTEXT_LENGTH=131072 ")
 }
 
 // A figure that is not known is absent, and is not 0.

@@ -76,12 +76,3 @@ func (p *Plan) Systemd() string {
 	}
 	return b.String()
 }
-
-// Shell is a command of a shell with the settings.
-func (p *Plan) Shell() string {
-	var b strings.Builder
-	for _, s := range p.Settings {
-		fmt.Fprintf(&b, "%s=%s ", s.Name, s.Value)
-	}
-	return b.String() + "ollama serve\n"
-}
