@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
 )
 
@@ -114,18 +113,6 @@ func forged(archive []byte, how string) ([]byte, error) {
 	}
 	err := tw.Close()
 	return out.Bytes(), err
-}
-
-// forge runs forged in scripts.
-func forge(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 3 || forgeries[args[2]] == nil {
-		ts.Fatalf("usage: forge IN OUT HOW")
-	}
-	archive, err := os.ReadFile(ts.MkAbs(args[0]))
-	ts.Check(err)
-	archive, err = forged(archive, args[2])
-	ts.Check(err)
-	ts.Check(os.WriteFile(ts.MkAbs(args[1]), archive, 0o600))
 }
 
 // TestImportRefusesForgeries: no page of a forged archive is stored.

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/mounts"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
@@ -92,16 +91,6 @@ func TestInspectOfAPageWhoseReadHangs(t *testing.T) {
 	require.Equal(t, 1, status)
 	require.Contains(t, stderr, remote+" does not answer: ")
 	require.Equal(t, 1, waits, "requests to the mount")
-}
-
-func TestTimeoutOfAVerb(t *testing.T) {
-	for _, args := range []string{"ls --timeout -1s", "ls --timeout soon"} {
-		tierenvtest.Set(t, map[string]string{localVar: t.TempDir()})
-		status, _, stderr := kvtier(t, strings.Fields(args)...)
-		require.Equal(t, cli.Misused, status)
-		require.Contains(t, stderr, "timeout")
-	}
-	require.Less(t, patienceFor("ls"), patienceFor("check"))
 }
 
 // TestVerbsWhileModelsHang: where the disk with Ollama's models does not answer, verbs show digests

@@ -57,7 +57,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"),
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"pages": storePages, "model": pullModel, "flip": flipBit, "cut": cutFile, "old": makeOld, "forge": forge,
+			"pages": storePages, "model": pullModel, "flip": flipBit, "cut": cutFile, "old": makeOld,
 			"exits": clitest.Exits, "build": buildKvtier, "totals": storeTotals,
 			"collector": startCollector, "report": report, "quit": quit, "live": live, "golden": golden,
 			"gguf": writeHead, "rates": writeRates, "counted": countSeries,

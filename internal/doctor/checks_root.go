@@ -52,12 +52,6 @@ var rootChecks = []Check{
 		Remedy:  "{sudo} chown -R {user} {path}; {sudo} chmod 700 {path}", judge: judgeUnsafe,
 	},
 	{
-		ID: "foreign-files", Severity: Error, Title: "Files below the directory belong to another user",
-		Matters: "The server can neither read nor remove them, and pages in a foreign directory are not stored.",
-		Means:   "Mostly a server was run by root on the directory of another user.",
-		Remedy:  "{sudo} chown -R {user} {path}", judge: judgeForeign,
-	},
-	{
 		ID: "root-read-only", Severity: Error, Title: "The directory of pages cannot be written",
 		Matters: "Nothing is stored, or the default directory changes to one in /tmp.",
 		Means:   "The filesystem is mounted read-only, also after an error of the disk, or refuses this user's writes. Or `ProtectSystem` and `ProtectHome` keep the service out.",
@@ -211,17 +205,9 @@ func judgeUnsafe(s *scene) (hits []hit) {
 	return hits
 }
 
-// serverUID is the user that a store's server runs as, or this one.
-func (s *scene) serverUID(st store) int {
-	if o, ok := s.owner(st); ok {
-		return o.User.UID
-	}
-	return s.user.UID
-}
-
 // ownerHit is the finding about a directory that is not its server's.
 func (s *scene) ownerHit(st store, p *place) (h hit, ok bool) {
-	uid := s.serverUID(st)
+	uid := s.by(st).User.UID
 	if uid < 0 || p.file.UID < 0 || p.file.UID == uid {
 		return h, false
 	}
@@ -248,21 +234,6 @@ func (s *scene) ownerHit(st store, p *place) (h hit, ok bool) {
 		h.remedy = "{sudo} chown -R {user} {path}"
 	}
 	return h, true
-}
-
-func judgeForeign(s *scene) (hits []hit) {
-	s.eachPlace(func(st store, p *place) {
-		if uid := s.serverUID(st); len(p.contents.foreign) == 0 || len(st.servers) > 0 && uid >= 0 && uid != p.file.UID {
-			return // root-unsafe cures both
-		}
-		h := hit{says: fmt.Sprintf("Files below %s belong to another user.", p.title()), values: s.values(st, p)}
-		for _, f := range p.contents.foreign {
-			h.evidence = append(h.evidence, Evidence{f.path, "belongs to " + cmp.Or(s.names[f.uid], fmt.Sprint(f.uid))})
-		}
-		h.values = append([]string{"{user}", quote(cmp.Or(s.names[p.file.UID], fmt.Sprint(p.file.UID)))}, h.values...)
-		hits = append(hits, h)
-	})
-	return hits
 }
 
 func judgeReadOnly(s *scene) (hits []hit) {

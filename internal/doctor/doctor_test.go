@@ -153,7 +153,6 @@ var faults = map[string]map[string]func(*machine){
 		"owner":  func(m *machine) { m.Files[root].UID = 0 },
 		"mode":   func(m *machine) { m.Files[root].Mode = fs.ModeDir | 0o770 },
 	},
-	"foreign-files": {"": func(m *machine) { m.Files[root+"/v1"].UID = 0 }},
 	"root-read-only": {
 		"mount":   mounted("/var/lib/ollama-kv rw,", "/var/lib/ollama-kv ro,"),
 		"service": prop("ProtectSystem", "strict", "ReadWritePaths", "/mnt/kv"),

@@ -232,9 +232,6 @@ func (s *scene) uids() (all []int) {
 	for _, st := range s.stores {
 		for _, p := range st.places() {
 			all = append(all, p.file.UID)
-			for _, f := range p.contents.foreign {
-				all = append(all, f.uid)
-			}
 		}
 	}
 	for _, o := range s.servers {

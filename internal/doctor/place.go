@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/kvtier/kvtier/diskstore/ledger"
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -102,88 +101,22 @@ func (s store) places() []*place {
 // contents are the files below a root.
 type contents struct {
 	denied      bool
-	foreign     []owned // files of other users than the root's
 	quarantined int
 	ledger      *ledger.Ledger // nil if there is none
 }
 
-// owned is a file and its owner.
-type owned struct {
-	path string
-	uid  int
-}
-
-// Bounds of a look at a root, which may have millions of files.
-const (
-	statsMax   = 4096 // files that are described
-	foreignMax = 8
-)
-
-// looker counts the files that it describes.
-type looker struct {
-	Environment
-	left int
-}
-
-func (l *looker) stat(path string) (machine.File, bool) {
-	if l.left == 0 {
-		return machine.File{}, false
-	}
-	l.left--
-	f, err := l.Stat(path)
-	return f, err == nil
-}
-
-// contentsOf looks at the directories of a root, and at some of its files.
 func contentsOf(e Environment, root string) (c contents) {
-	l := &looker{e, statsMax}
-	top, ok := l.stat(root)
-	_, err := e.List(root, 1)
-	if c.denied = errors.Is(err, fs.ErrPermission); c.denied || !ok {
-		return c
+	if _, err := e.List(root, 1); errors.Is(err, fs.ErrPermission) {
+		return contents{denied: true}
 	}
 	v1 := filepath.Join(root, "v1")
-	if f, ok := c.own(l, v1, top.UID); !ok || !f.Mode.IsDir() {
+	if f, err := e.Stat(v1); err != nil || !f.Mode.IsDir() {
 		return c // a link could lead anywhere
 	}
 	c.ledger = readLedger(e, filepath.Join(v1, "usage.json"))
 	quarantine, _ := e.List(filepath.Join(v1, "quarantine"), machine.EntriesMax)
 	c.quarantined = len(quarantine)
-	names, _ := e.List(v1, machine.EntriesMax)
-	for _, name := range names {
-		dir := filepath.Join(v1, name)
-		f, ok := c.own(l, dir, top.UID)
-		if _, err := pagefile.ParseKey(name); err != nil || !ok || !f.Mode.IsDir() {
-			continue
-		}
-		c.ownPages(l, dir, top.UID)
-	}
 	return c
-}
-
-// own notes a file that belongs to another user than the root.
-func (c *contents) own(l *looker, path string, uid int) (machine.File, bool) {
-	f, ok := l.stat(path)
-	if ok && f.UID >= 0 && uid >= 0 && f.UID != uid && len(c.foreign) < foreignMax {
-		c.foreign = append(c.foreign, owned{path, f.UID})
-	}
-	return f, ok
-}
-
-// ownPages looks at the owners of a fingerprint's directories and of some files.
-func (c *contents) ownPages(l *looker, dir string, uid int) {
-	shards, _ := l.List(dir, machine.EntriesMax)
-	const filesMax = 4 // of each shard
-	for _, shard := range shards {
-		f, ok := c.own(l, filepath.Join(dir, shard), uid)
-		if !ok || !f.Mode.IsDir() || len(shard) != 2 {
-			continue
-		}
-		files, _ := l.List(filepath.Join(dir, shard), filesMax)
-		for _, file := range files {
-			c.own(l, filepath.Join(dir, shard, file), uid)
-		}
-	}
 }
 
 // readLedger reads the first line of a ledger, without a proof of its content: nothing is

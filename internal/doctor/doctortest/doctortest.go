@@ -16,7 +16,6 @@ import (
 	"github.com/kvtier/kvtier/internal/doctor"
 	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/machine/machinetest"
-	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -150,24 +149,9 @@ func Healthy() *Machine {
 	m.Write(Executable, "", 0)
 	m.Dir(Root, OllamaUID)
 	m.Dir(Remote, OllamaUID)
-	m.addPages(Root, strings.Repeat("ab", 32))
 	m.Ledger(Root, ledger.Ledger{Schema: 1, Bytes: 5e9, Counts: 1})
 	m.States[Root] = State()
 	return m
-}
-
-// addPages adds a fingerprint to a root.
-func (m *Machine) addPages(root, key string) {
-	text, err := json.Marshal(tier.Manifest{Schema: 1, Fingerprint: key, PageTokens: 256, Identity: map[string]string{tierenv.KeyWeights: "aa11"}})
-	if err != nil {
-		panic(err)
-	}
-	dir := root + "/v1/" + key
-	m.Dir(root+"/v1", m.Files[root].UID)
-	m.Dir(dir, m.Files[root].UID)
-	m.Dir(dir+"/0a", m.Files[root].UID)
-	m.Write(dir+"/manifest.json", string(text), m.Files[root].UID)
-	m.Write(dir+"/0a/0a11.kvp", "", m.Files[root].UID)
 }
 
 // Ledger writes the ledger of a root.
