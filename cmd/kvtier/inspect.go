@@ -231,27 +231,15 @@ func (out *inspected) print(w io.Writer) {
 	for _, m := range out.Media {
 		field(w, "media", "at token %s, SHA-256 %s", count(out.Start+m.Offset), m.Hash)
 	}
-	fmt.Fprintf(w, "\n%s of %d:\n%s\n", plural(len(out.Tokens), "token"), out.PageTokens, tokenLines(out.Tokens))
+	fmt.Fprintf(w, "\n%s of %d:\n", plural(len(out.Tokens), "token"), out.PageTokens)
+	for line := range slices.Chunk(out.Tokens, 16) {
+		fmt.Fprintln(w, strings.Trim(fmt.Sprint(line), "[]"))
+	}
 	if out.Text != nil {
 		fmt.Fprintf(w, "\ntext:\n%s\n", printable(*out.Text))
 	}
 	fmt.Fprintln(w)
 	printSections(w, out.Sections)
-}
-
-// tokenLines prints tokens in lines of sixteen.
-func tokenLines(tokens []int32) string {
-	var b strings.Builder
-	for i, t := range tokens {
-		switch {
-		case i > 0 && i%16 == 0:
-			b.WriteByte('\n')
-		case i > 0:
-			b.WriteByte(' ')
-		}
-		fmt.Fprint(&b, t)
-	}
-	return b.String()
 }
 
 func printSections(w io.Writer, sections []section) {

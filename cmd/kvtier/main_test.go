@@ -42,7 +42,6 @@ func TestMain(m *testing.M) {
 //	cut FILE BYTES                                                          keep the beginning of a file
 //	old DIR AGE                                                             make files look unused
 //	exits STATUS PROGRAM ARGS                                               run a program that ends so
-//	forge IN OUT HOW                                                        change an archive; see forgeries
 //	gguf FILE BYTES ARCH LAYERS KVHEADS DIM [KEY=N]                         write the head of a model's file, and a hole for weights
 //	rates DIR FINGERPRINT                                                   write rates as servers measure them
 //	counted DIR SERIES=N...                                                 have a collector of a root keep counters

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"time"
@@ -187,25 +188,21 @@ func budgetText(budget *int64) string {
 }
 
 // writtenRows has a row for each of the last days with writes, the latest first.
-func writtenRows(tiers []tierStat) [][]string {
-	var days []string
-	for _, t := range tiers {
+func writtenRows(tiers []tierStat) (rows [][]string) {
+	bytes := make(map[string][]int64) // by day, of each tier
+	for i, t := range tiers {
 		for _, w := range t.Written {
-			days = append(days, w.Day)
+			if bytes[w.Day] == nil {
+				bytes[w.Day] = make([]int64, len(tiers))
+			}
+			bytes[w.Day][i] += w.Bytes
 		}
 	}
-	slices.SortFunc(days, func(a, b string) int { return cmp.Compare(b, a) })
-	days = slices.Compact(days)
-	var rows [][]string
+	days := slices.Sorted(maps.Keys(bytes))
+	slices.Reverse(days)
 	for _, day := range days[:min(len(days), shownDays)] {
 		row := []string{day}
-		for _, t := range tiers {
-			var n int64
-			for _, w := range t.Written {
-				if w.Day == day {
-					n += w.Bytes
-				}
-			}
+		for _, n := range bytes[day] {
 			row = append(row, humanBytes(n))
 		}
 		rows = append(rows, row)

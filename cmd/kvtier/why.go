@@ -284,14 +284,19 @@ func (b buster) quoted() string {
 // reader turns tokens into text.
 type reader struct {
 	store     *modelStore
-	namespace string // of this user
-	hidden    string // reason why no text is known
-	models    map[string]*modelfile.Decoder
-	errs      map[string]string // reasons why a model's tokens cannot be read
+	namespace string             // of this user
+	hidden    string             // reason why no text is known
+	models    map[string]decoder // by their weights
+}
+
+// decoder reads the tokens of a model, or has the reason why it cannot.
+type decoder struct {
+	*modelfile.Decoder
+	why string
 }
 
 func newReader(store *modelStore, namespace, hidden string) *reader {
-	return &reader{store: store, namespace: namespace, hidden: hidden, models: make(map[string]*modelfile.Decoder), errs: make(map[string]string)}
+	return &reader{store: store, namespace: namespace, hidden: hidden, models: make(map[string]decoder)}
 }
 
 // miss is the text of a miss. Only some causes are about a place where text differs.
@@ -325,34 +330,32 @@ func (r *reader) words(weights, namespace string, private bool, w *telemetry.Wor
 	case w == nil:
 		return words{Hidden: unknown}
 	}
-	d, why := r.decoder(weights)
-	if d == nil {
-		return words{Hidden: why}
+	d, known := r.models[weights]
+	if !known {
+		d = r.open(weights)
+		r.models[weights] = d
 	}
-	text, err := textOfParts(d, part(*w))
+	if d.Decoder == nil {
+		return words{Hidden: d.why}
+	}
+	text, err := textOfParts(d.Decoder, part(*w))
 	if err != nil {
 		return words{Hidden: err.Error()}
 	}
 	return words{Text: text}
 }
 
-// decoder returns the decoder of a model, or the reason why there is none.
-func (r *reader) decoder(weights string) (*modelfile.Decoder, string) {
-	if d := r.models[weights]; d != nil || r.errs[weights] != "" {
-		return d, r.errs[weights]
-	}
+// open opens the decoder of a model.
+func (r *reader) open(weights string) decoder {
 	path := r.store.blob(weights)
 	if path == "" {
-		r.errs[weights] = "the model's file is not in " + r.store.dir() + "; name Ollama's models with --models"
-		return nil, r.errs[weights]
+		return decoder{why: "the model's file is not in " + r.store.dir() + "; name Ollama's models with --models"}
 	}
 	d, err := modelfile.OpenDecoder(path)
 	if err != nil {
-		r.errs[weights] = err.Error()
-		return nil, r.errs[weights]
+		return decoder{why: err.Error()}
 	}
-	r.models[weights] = d
-	return d, ""
+	return decoder{Decoder: d}
 }
 
 // textOfParts decodes each part by itself: a character that a boundary cuts in two is replaced.

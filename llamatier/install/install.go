@@ -51,21 +51,16 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 		if err := m.installFile(p, new); err != nil {
 			return nil, err
 		}
-		m.hintsOfFile(p)
+		if len(p.Steps) > 0 && m.process(o.Executable) != 0 {
+			p.hint("Ollama is running: models that are loaded keep the stock llama-server until they are unloaded.")
+		}
+		p.hint("Tiering needs OLLAMA_KV_TIERING=1 in the environment of ollama serve.")
+		p.hint("An update of Ollama puts its own llama-server back: run kvtier ollama install again after it.")
 	}
 	if m.System.OS() == "darwin" {
 		p.hint("kvtier is built for macOS and stores pages there, but nobody has run it on macOS yet.")
 	}
 	return p, nil
-}
-
-// hintsOfFile adds the consequences of an installation by file.
-func (m *Machine) hintsOfFile(p *Plan) {
-	if len(p.Steps) > 0 && m.process(p.Ollama.Executable) != 0 {
-		p.hint("Ollama is running: models that are loaded keep the stock llama-server until they are unloaded.")
-	}
-	p.hint("Tiering needs OLLAMA_KV_TIERING=1 in the environment of ollama serve.")
-	p.hint("An update of Ollama puts its own llama-server back: run kvtier ollama install again after it.")
 }
 
 // installable returns the reason why an Ollama cannot be changed, or nil.
