@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/user"
 	"path"
@@ -85,9 +84,6 @@ func runBalancer(ctx context.Context, out *output, size string, names, users []s
 	if err != nil {
 		return err
 	}
-	if len(uids) == 0 && os.Getuid() == 0 {
-		nameStrangers(out.stderr)
-	}
 	b := balance.Balancer{
 		Budget: budget, Users: uids,
 		Of:      func(s segment.Segment) bool { return balanced(s, names) },
@@ -113,15 +109,6 @@ func balancedUsers(names []string) (uids []uint32, err error) {
 		uids = append(uids, uint32(uid))
 	}
 	return uids, nil
-}
-
-// nameStrangers tells root of memory that is left out.
-func nameStrangers(w io.Writer) {
-	all, err := segment.List()
-	mine, mineErr := segment.List(0)
-	if err == nil && mineErr == nil && len(all) > len(mine) {
-		fmt.Fprintln(w, "memory of other users' processes is left out: name the servers' user, as in --user ollama")
-	}
 }
 
 // limitPrinter returns a function that prints new limits, and an error once until it is another one.

@@ -85,14 +85,6 @@ memory wait for others to end. KEPT is memory for the next tokens, which counts 
 			}
 			return err
 		},
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
-			if all, err := heldMemory(models); err == nil && len(args) == 0 {
-				for _, h := range all {
-					names = append(names, h.Name)
-				}
-			}
-			return names, cobra.ShellCompDirectiveNoFileComp
-		},
 	}
 }
 

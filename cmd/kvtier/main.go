@@ -143,7 +143,7 @@ func addCompletions(root *cobra.Command, models *modelStore) error {
 	}
 	for _, verb := range root.Commands() {
 		switch verb.Name() {
-		case "import", "inspect", "serve", "ollama", "limit":
+		case "import", "inspect", "serve", "ollama":
 		case "rm", "plan", "why", "try":
 			verb.ValidArgsFunction = models.complete
 		default:

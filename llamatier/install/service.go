@@ -47,8 +47,8 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 		return err
 	}
 	made.keep(d.earlier)
-	made.keep(d.local())
-	if d.earlier != "" && d.earlier != d.local() {
+	made.keep(d.local)
+	if d.earlier != "" && d.earlier != d.local {
 		p.hint("Pages in %s are not used any more. They hold conversations: remove the directory when nobody needs them.", d.earlier)
 	}
 	for _, dir := range []string{filepath.Dir(path), d.pages} {
@@ -96,9 +96,9 @@ func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
 	}
 	maps.Copy(set, earlier)
 	maps.Copy(set, given)
-	d := dropIn{folder: o.Folder, base: m.Base, earlier: earlier[tierenv.LocalVariable]}
-	if dir := set[tierenv.LocalVariable]; !strings.HasPrefix(dir, filepath.Join(m.State, stateName)+"/") {
-		d.pages = dir
+	d := dropIn{folder: o.Folder, base: m.Base, earlier: earlier[tierenv.LocalVariable], local: set[tierenv.LocalVariable]}
+	if !strings.HasPrefix(d.local, filepath.Join(m.State, stateName)+"/") {
+		d.pages = d.local
 	}
 	for name, value := range set {
 		d.variables = append(d.variables, name+"="+value)
@@ -106,7 +106,7 @@ func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
 	slices.Sort(d.variables)
 	sockets := o.unit.Props["RestrictAddressFamilies"]
 	d.sockets = sockets != "" && !strings.HasPrefix(sockets, "~") && !slices.Contains(strings.Fields(sockets), "AF_UNIX")
-	for _, path := range []string{d.folder, d.base, set[tierenv.LocalVariable], set[LogVariable], cmp.Or(set[tierenv.RemoteVariable], "/")} {
+	for _, path := range []string{d.folder, d.base, d.local, set[LogVariable], cmp.Or(set[tierenv.RemoteVariable], "/")} {
 		if !unitPath.MatchString(path) {
 			return dropIn{}, fmt.Errorf("%s cannot be written into a unit; use letters, digits and ._+@~- in its name", path)
 		}

@@ -11,34 +11,30 @@ import (
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/machine"
-	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
 // unit asks systemd for a service that runs Ollama. Where systemd does not run, and where there is
 // no such service, the unit has no name.
 func (m *Machine) unit(ctx context.Context, name string) (machine.Service, error) {
 	none := machine.Service{}
-	asked := name != ""
 	s, err := machine.FindService(ctx, m.System, name)
 	_, running := os.Stat(m.Booted)
 	switch {
-	case errors.Is(err, machine.ErrNoSystemd) && asked:
-		return none, fmt.Errorf("%w, so there is no %s; leave --service out", err, s.Name)
 	case errors.Is(err, machine.ErrNoSystemd):
-		return none, nil
+		err = fmt.Errorf("%w, so there is no %s; leave --service out", err, s.Name)
 	case err != nil && running == nil:
 		return none, fmt.Errorf("ask systemd for %s: %w; run the same command with sudo", s.Name, err)
-	case (err != nil || !s.Loaded()) && asked:
-		return none, fmt.Errorf("systemd has no service %s; systemctl list-units lists the services", s.Name)
 	case err != nil || !s.Loaded():
-		return none, nil // systemd is not running, or has no Ollama
+		err = fmt.Errorf("systemd has no service %s; systemctl list-units lists the services", s.Name)
+	case filepath.Base(s.Executable) != "ollama":
+		err = fmt.Errorf("%s runs %s, not ollama; give the folder above bin/ollama as --prefix, and set the variables yourself", s.Name, s.Executable)
+	default:
+		return s, nil
 	}
-	if base := filepath.Base(s.Executable); base != "ollama" && asked {
-		return none, fmt.Errorf("%s runs %s, not ollama; give the folder above bin/ollama as --prefix, and set the variables yourself", s.Name, s.Executable)
-	} else if base != "ollama" {
-		return none, nil
+	if name == "" {
+		return none, nil // nobody named it
 	}
-	return s, nil
+	return none, err
 }
 
 // unitPath matches the paths that need no quotes in a unit.
@@ -50,18 +46,9 @@ type dropIn struct {
 	sockets   bool     // the service may use only kinds of sockets that are listed
 	folder    string   // Ollama's
 	base      string
-	pages     string // a directory outside of the service's own, or ""
+	local     string // the directory of pages
+	pages     string // the same if it is outside of the service's own directory, or ""
 	earlier   string // the directory of pages in the drop-in before, or ""
-}
-
-// local is the directory of pages.
-func (d dropIn) local() string {
-	for _, v := range d.variables {
-		if path, ok := strings.CutPrefix(v, tierenv.LocalVariable+"="); ok {
-			return path
-		}
-	}
-	return ""
 }
 
 // Names below the folders of systemd, for this program.
