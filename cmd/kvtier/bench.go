@@ -147,15 +147,15 @@ func (f benchFlags) tokenSize(ctx context.Context, root *roots, models *modelSto
 	if err != nil {
 		return 0, "", fmt.Errorf("%w; or give its GGUF file, or --bytes-per-token", err)
 	}
-	n, err = storedTokenBytes(ctx, root, p)
+	n, err = storedTokenBytes(ctx, root, f.model, p)
 	return n, "stored pages of " + f.model, err
 }
 
 // storedTokenBytes returns the bytes of one token's K/V in a model's pages.
-func storedTokenBytes(ctx context.Context, root *roots, p picked) (n int64, err error) {
+func storedTokenBytes(ctx context.Context, root *roots, model string, p picked) (n int64, err error) {
 	page, err := root.Recent(ctx, p.has)
 	if errors.Is(err, tier.ErrNotFound) {
-		return 0, fmt.Errorf("no pages of %q are left; give its GGUF file, or --bytes-per-token", p.model)
+		return 0, fmt.Errorf("no pages of %q are left; give its GGUF file, or --bytes-per-token", model)
 	}
 	if err != nil {
 		return 0, err

@@ -132,12 +132,9 @@ func keepModel(s telemetry.State, names modelNames, wanted string) (func(weights
 const minPickDigits = 4
 
 // picked is a choice of fingerprints.
-type picked struct {
-	model string                // as the user named it
-	keys  map[pagefile.Key]bool // the model's fingerprints
-}
+type picked map[pagefile.Key]bool
 
-func (p picked) has(key pagefile.Key) bool { return p.keys[key] }
+func (p picked) has(key pagefile.Key) bool { return p[key] }
 
 // pick finds the fingerprints of a model by its name, or else by the beginning of the digest
 // of its weights, or of a fingerprint. A model has one fingerprint for each engine, cache
@@ -145,17 +142,17 @@ func (p picked) has(key pagefile.Key) bool { return p.keys[key] }
 func pick(ctx context.Context, root *roots, names modelNames, what string) (picked, error) {
 	usage, err := root.Usage(ctx)
 	if err != nil {
-		return picked{}, err
+		return nil, err
 	}
 	all := slices.Concat(usage.Local.Fingerprints, usage.Remote.Fingerprints)
-	p := newPicked(what, all, func(use diskstore.FingerprintUsage) bool {
+	p := newPicked(all, func(use diskstore.FingerprintUsage) bool {
 		return names.Has(use.Identity[tierenv.KeyWeights], what)
 	})
-	if len(p.keys) > 0 {
+	if len(p) > 0 {
 		return p, nil
 	}
 	meant := make(map[string]bool) // identities whose digests begin with the digits
-	p = newPicked(what, all, func(use diskstore.FingerprintUsage) bool {
+	p = newPicked(all, func(use diskstore.FingerprintUsage) bool {
 		digest, own := use.Identity[tierenv.KeyWeights], use.Fingerprint.String()
 		exact, lossy := tier.LossyOf(use.Fingerprint, use.Identity)
 		switch {
@@ -173,14 +170,14 @@ func pick(ctx context.Context, root *roots, names modelNames, what string) (pick
 		return true
 	})
 	switch {
-	case len(p.keys) == 0 && usage.RemoteErr != nil:
-		return p, errNothing{fmt.Errorf("nothing is stored locally for %q, and the remote tier cannot be listed: %w", what, usage.RemoteErr)}
-	case len(p.keys) == 0 && slices.ContainsFunc(all, func(use diskstore.FingerprintUsage) bool {
+	case len(p) == 0 && usage.RemoteErr != nil:
+		return p, fmt.Errorf("%w for %q in the local tier, and the remote one cannot be listed: %w", errNothing, what, usage.RemoteErr)
+	case len(p) == 0 && slices.ContainsFunc(all, func(use diskstore.FingerprintUsage) bool {
 		return len(names.Names[use.Identity[tierenv.KeyWeights]]) == 0
 	}):
-		return p, errNothing{fmt.Errorf("nothing is stored for %q; kvtier ls lists the models with pages; name a model that Ollama no longer has by the digits in that list", what)}
-	case len(p.keys) == 0:
-		return p, errNothing{fmt.Errorf("nothing is stored for %q; kvtier ls lists the models with pages", what)}
+		return p, fmt.Errorf("%w for %q; kvtier ls lists the models with pages; name a model that Ollama no longer has by the digits in that list", errNothing, what)
+	case len(p) == 0:
+		return p, fmt.Errorf("%w for %q; kvtier ls lists the models with pages", errNothing, what)
 	case len(meant) > 1:
 		return p, fmt.Errorf("%q could be %s; give more digits", what, strings.Join(sortedShort(meant), " or "))
 	}
@@ -188,16 +185,14 @@ func pick(ctx context.Context, root *roots, names modelNames, what string) (pick
 }
 
 // errNothing reports a model without pages.
-type errNothing struct{ error }
-
-func (e errNothing) Unwrap() error { return e.error }
+var errNothing = errors.New("nothing is stored")
 
 // pickAll picks several models, each of which must have pages, or prompts that kvtier why shows.
 func pickAll(ctx context.Context, root *roots, names modelNames, models []string, hasPrompts func(model string) (bool, error)) (picked, error) {
-	all := picked{keys: make(map[pagefile.Key]bool)}
+	all := make(picked)
 	for _, what := range models {
 		p, err := pick(ctx, root, names, what)
-		if errors.As(err, new(errNothing)) {
+		if errors.Is(err, errNothing) {
 			if has, failed := hasPrompts(what); has {
 				err = nil // a file of another model that cannot be read stays
 			} else if failed != nil {
@@ -207,17 +202,17 @@ func pickAll(ctx context.Context, root *roots, names modelNames, models []string
 		if err != nil {
 			return all, err
 		}
-		maps.Copy(all.keys, p.keys)
+		maps.Copy(all, p)
 	}
 	return all, nil
 }
 
 // newPicked keeps the fingerprints of all that chosen accepts.
-func newPicked(what string, all []diskstore.FingerprintUsage, chosen func(diskstore.FingerprintUsage) bool) picked {
-	p := picked{model: what, keys: make(map[pagefile.Key]bool)}
+func newPicked(all []diskstore.FingerprintUsage, chosen func(diskstore.FingerprintUsage) bool) picked {
+	p := make(picked)
 	for _, use := range all {
 		if chosen(use) {
-			p.keys[use.Fingerprint] = true
+			p[use.Fingerprint] = true
 		}
 	}
 	return p
