@@ -225,7 +225,7 @@ func (s *scene) ownerHit(st store, p *place) (h hit, ok bool) {
 	switch {
 	case !known: // a server of the owner may use it: a new owner would take its pages away
 		h.remedy = "sudo -u {who} kvtier doctor --root {local}"
-		h.values = append(h.values, "{who}", quote(who), "{local}", quote(st.localPath(p)))
+		h.values = append(h.values, "{who}", quote(who), "{local}", quote(cmp.Or(st.Local, p.path)))
 	case o.as != "": // a directory that belongs to others stays theirs
 		dir := filepath.Join(cmp.Or(o.User.Home, "/var/tmp"), "kv-pages")
 		h.remedy = "{as}mkdir -p -m 700 {own} && {set}"

@@ -137,7 +137,14 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 	second.wait()
 	last := &asker{ctx: ctx, limit: opt.Limit}
 	uids := s.uids()
-	ask(last, "the names of users", func(context.Context) map[int]string { return namesOf(e, uids) }, func(v map[int]string) { s.names = v })
+	ask(last, "the names of users", func(context.Context) map[int]string {
+		names := make(map[int]string)
+		for _, uid := range uids {
+			a, _ := e.AccountOf(uid)
+			names[uid] = cmp.Or(a.Name, fmt.Sprint(uid))
+		}
+		return names
+	}, func(v map[int]string) { s.names = v })
 	last.wait()
 	s.slow = slices.Concat(first.slow, joining.slow, second.slow, last.slow)
 	return s
@@ -238,16 +245,6 @@ func (s *scene) uids() (all []int) {
 		all = append(all, o.User.UID)
 	}
 	return all
-}
-
-// namesOf looks up the names of users.
-func namesOf(e Environment, uids []int) map[int]string {
-	names := make(map[int]string)
-	for _, uid := range uids {
-		a, _ := e.AccountOf(uid)
-		names[uid] = cmp.Or(a.Name, fmt.Sprint(uid))
-	}
-	return names
 }
 
 // looked lists the things that were looked at.

@@ -79,14 +79,6 @@ type store struct {
 	state         *telemetry.State // nil if it is not known
 }
 
-// localPath is the local directory of a store, or that of a tier alone.
-func (s store) localPath(p *place) string {
-	if s.local != nil {
-		return s.local.path
-	}
-	return p.path
-}
-
 // places returns the tiers that there are.
 func (s store) places() []*place {
 	var all []*place

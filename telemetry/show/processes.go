@@ -32,11 +32,9 @@ type Process struct {
 
 // Unstored is why the K/V of a model is not stored.
 type Unstored struct {
-	Cause  telemetry.Obstacle `json:"cause"`
-	Means  string             `json:"means"`
-	Detail string             `json:"detail,omitempty"`
-	Remedy string             `json:"remedy"`
-	Since  time.Time          `json:"since"`
+	telemetry.Unstored
+	Means  string `json:"means"`
+	Remedy string `json:"remedy"`
 }
 
 // Says is the cause as a sentence.
@@ -54,7 +52,7 @@ func unstoredOf(u *telemetry.Unstored) *Unstored {
 		return nil
 	}
 	e := unstored.Explain(u.Cause)
-	return &Unstored{Cause: u.Cause, Means: e.Means, Detail: u.Detail, Remedy: e.Remedy, Since: u.Since}
+	return &Unstored{*u, e.Means, e.Remedy}
 }
 
 // Paged is where the pages of a model under paged attention are: those of each layer count.

@@ -12,14 +12,10 @@ import (
 // Count prints a number with commas.
 func Count(n int64) string {
 	digits := strconv.FormatInt(n, 10)
-	var b strings.Builder
-	for i, d := range digits {
-		if i > 0 && d != '-' && (len(digits)-i)%3 == 0 && digits[i-1] != '-' {
-			b.WriteByte(',')
-		}
-		b.WriteRune(d)
+	for at := len(digits) - 3; at > 0 && digits[at-1] != '-'; at -= 3 {
+		digits = digits[:at] + "," + digits[at:]
 	}
-	return b.String()
+	return digits
 }
 
 // Units of [Seconds] and [Ago].
