@@ -148,6 +148,8 @@ func TestUpdateOfOllama(t *testing.T) {
 	s := w.state()
 	require.Equal(t, Replaced, s.State)
 	require.True(t, s.Bad())
+	require.Equal(t, []string{"The installation of kvtier in " + w.at("usr/local/lib/ollama") + " was replaced by an update of Ollama, so no model is tiered. " +
+		"Run kvtier ollama install --prefix " + w.at("usr/local") + "."}, w.Updates())
 	require.Equal(t, []string{"An update of Ollama has put its own llama-server back; run kvtier ollama install again."}, s.Hints)
 	require.NoError(t, w.install(Options{}))
 	w.requireRuns(nextServer)
