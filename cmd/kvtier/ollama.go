@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/kvtier/kvtier/internal/cli"
@@ -71,6 +72,9 @@ A container is changed in its image: --docker prints the lines, and does nothing
   kvtier ollama install --prefix ~/ollama`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if docker {
+				if others := otherFlags(cmd.Flags(), "docker"); others != "" {
+					return cli.Usagef("--docker prints lines for an image, in which variables are ENV lines of yours; leave %s out", others)
+				}
 				_, err := io.WriteString(out.stdout, dockerLines)
 				return err
 			}
@@ -104,6 +108,17 @@ A container is changed in its image: --docker prints the lines, and does nothing
 	cli.Flag(cmd.Flags(), &metrics, "metrics", "HOST:PORT", "address for Prometheus and the web page, such as 127.0.0.1:9401, as the service's "+listen.Variable)
 	cmd.Flags().BoolVar(&docker, "docker", false, "print the lines for a container")
 	return cmd
+}
+
+// otherFlags lists the flags that were given, except one.
+func otherFlags(flags *pflag.FlagSet, name string) string {
+	var names []string
+	flags.Visit(func(f *pflag.Flag) {
+		if f.Name != name {
+			names = append(names, "--"+f.Name)
+		}
+	})
+	return strings.Join(names, ", ")
 }
 
 // dockerLines make an image of Ollama with kvtier. docs/install.md shows its file.
