@@ -139,6 +139,17 @@ func (w *world) requireRuns(stock string) {
 	}
 }
 
+// TestHugeServer: a file that is too large for a llama-server is not read.
+func TestHugeServer(t *testing.T) {
+	t.Parallel()
+	w := newFolder(t)
+	require.NoError(t, os.Truncate(w.at(lib+"llama-server"), serverBytesMax+1)) // takes no room
+	s := w.state()
+	require.Equal(t, Broken, s.State)
+	require.Equal(t, []string{w.at(lib+"llama-server") + " is no llama-server: it has more than 2 GiB; install Ollama again."}, s.Hints)
+	require.ErrorContains(t, w.install(Options{}), "more than 2 GiB")
+}
+
 // TestUpdateOfOllama: an update's llama-server is never replaced by the older one.
 func TestUpdateOfOllama(t *testing.T) {
 	t.Parallel()
