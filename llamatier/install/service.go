@@ -17,7 +17,7 @@ import (
 )
 
 // installService plans an installation for the service.
-func (m *Machine) installService(ctx context.Context, p *Plan, new file, variables map[string]string) error {
+func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Options) error {
 	u := p.Ollama.unit
 	if u.Props["RootDirectory"] != "" || u.Props["RootImage"] != "" {
 		return fmt.Errorf("%s has a root of its own; change llama-server in that root, with --prefix", u.Name)
@@ -32,7 +32,7 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 	} else if s != None {
 		return fmt.Errorf("%s is changed already (%s): %s, then install again", f.path, s, cmp.Or(why, "take that back with kvtier ollama remove"))
 	}
-	d, err := m.dropIn(p.Ollama, variables)
+	d, err := m.dropIn(p.Ollama, opt)
 	if err != nil {
 		return err
 	}
@@ -83,8 +83,8 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 }
 
 // dropIn makes the drop-in of a service. Variables of an earlier one stay where no others
-// are given.
-func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
+// are given and the defaults are not asked for.
+func (m *Machine) dropIn(o Ollama, opt Options) (dropIn, error) {
 	set := map[string]string{
 		tierenv.TieringVariable: "1",
 		tierenv.LocalVariable:   filepath.Join(m.State, stateName, "pages"),
@@ -94,8 +94,12 @@ func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
 	if err != nil {
 		return dropIn{}, err
 	}
-	maps.Copy(set, earlier)
-	maps.Copy(set, given)
+	for name, value := range earlier {
+		if !slices.Contains(opt.Reset, name) {
+			set[name] = value
+		}
+	}
+	maps.Copy(set, opt.Variables)
 	d := dropIn{folder: o.Folder, base: m.Base, earlier: earlier[tierenv.LocalVariable]}
 	if dir := set[tierenv.LocalVariable]; !strings.HasPrefix(dir, filepath.Join(m.State, stateName)+"/") {
 		d.pages = dir
