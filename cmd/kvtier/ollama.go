@@ -49,7 +49,7 @@ llama-server from v0.30 on.`,
 
 func newOllamaInstallCommand(out *output) *cobra.Command {
 	var f ollamaFlags
-	var metrics, reset string
+	var metrics, reset, group string
 	var docker bool
 	cmd := &cobra.Command{
 		Use:   "install",
@@ -88,6 +88,9 @@ A container is changed in its image: --docker prints the lines, and does nothing
 					return cli.Usage(err)
 				}
 			}
+			if group != "" {
+				variables[install.GroupVariable] = group
+			}
 			defaults, err := resetVariables(reset)
 			if err != nil {
 				return err
@@ -111,6 +114,7 @@ A container is changed in its image: --docker prints the lines, and does nothing
 	})
 	f.add(cmd)
 	cli.Flag(cmd.Flags(), &metrics, "metrics", "HOST:PORT", "address for Prometheus and the web page, such as 127.0.0.1:9401, as the service's "+listen.Variable)
+	cli.Flag(cmd.Flags(), &group, "group", "the name of a group", "let its members run "+install.ReadVerbs()+" as the service's user, without a password; why prints texts of prompts")
 	cli.Flag(cmd.Flags(), &reset, "reset", "names of flags with commas between them", "flags of an earlier install that get their defaults again, such as remote,metrics")
 	cmd.Flags().BoolVar(&docker, "docker", false, "print the lines for a container")
 	return cmd
@@ -120,11 +124,14 @@ A container is changed in its image: --docker prints the lines, and does nothing
 func resetVariables(list string) (variables []string, err error) {
 	for _, name := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) {
 		variable := replaced[name]
-		if name == "metrics" {
+		switch name {
+		case "metrics":
 			variable = listen.Variable
+		case "group":
+			variable = install.GroupVariable
 		}
 		if variable == "" {
-			return nil, cli.Usagef("--reset has %q; give root, local-gb, remote, remote-gb or metrics, with commas between them", name)
+			return nil, cli.Usagef("--reset has %q; give root, local-gb, remote, remote-gb, metrics or group, with commas between them", name)
 		}
 		variables = append(variables, variable)
 	}

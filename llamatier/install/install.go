@@ -44,7 +44,7 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 		}
 	} else {
 		if len(opt.Variables)+len(opt.Reset) > 0 {
-			return nil, errors.New("no systemd service runs this Ollama, so nobody can give it variables; set them where the server is started, and leave --root, --local-gb, --remote, --remote-gb, --metrics and --reset out")
+			return nil, errors.New("no systemd service runs this Ollama, so nobody can give it variables; set them where the server is started, and leave --root, --local-gb, --remote, --remote-gb, --metrics, --group and --reset out")
 		}
 		if services := m.Units.mounted(o.Folder); len(services) > 0 {
 			return nil, fmt.Errorf("%s mounts another file over llama-server in %s; run kvtier ollama remove --service %[1]s first", services[0], o.Folder)

@@ -36,8 +36,12 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Opt
 	if err != nil {
 		return err
 	}
+	rights, err := m.rightsFor(u, d.variable(GroupVariable))
+	if err != nil {
+		return err
+	}
 	ourServer, path := filepath.Join(m.Base, ServerName), m.Units.dropIn(u.Name)
-	if m.upToDate(u, d, ourServer, new) {
+	if m.upToDate(u, d, ourServer, new) && m.hasRights(rights) {
 		p.hint("kvtier %s is installed for %s already.", new.version, u.Name)
 		return nil
 	}
@@ -76,6 +80,7 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Opt
 		return errors.Join(m.Change.mkdir(filepath.Dir(path), 0o755), m.Change.put(path, []byte(d.String()), 0o644))
 	}, "write %s", path)
 	p.Steps[len(p.Steps)-1].Shows = d.String()
+	m.give(p, rights)
 	m.restart(p, u)
 	m.checkService(p, u)
 	p.undo = m.removeService
@@ -216,6 +221,7 @@ func (m *Machine) removeService(p *Plan) error {
 	}
 	p.cannot = root(m.UID)
 	p.add(func(context.Context) error { return m.Change.remove(path+newSuffix, path) }, "remove %s", path)
+	m.give(p, "")
 	m.restart(p, u)
 	now := u.Variables // with those of other drop-ins
 	made.keep(cmp.Or(now[tierenv.LocalVariable], set[tierenv.LocalVariable], filepath.Join(m.State, stateName, "pages")))

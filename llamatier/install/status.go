@@ -208,6 +208,8 @@ func lastLine(path string) string {
 type Served struct {
 	Service   string
 	Variables map[string]string // of the tiers, and OLLAMA_MODELS
+	Group     string            // whose members may read, or ""
+	Reads     string            // what a member writes in place of kvtier, or ""
 }
 
 // Changed names the service that kvtier is installed for, "" unless there is exactly one.
@@ -226,6 +228,8 @@ func (m *Machine) Served(ctx context.Context) (Served, bool) {
 		return Served{}, false
 	}
 	u, _ := m.unit(ctx, s.Service) // with the variables of other drop-ins, if systemd answers
+	s.Group = ours[GroupVariable]
+	s.Reads = m.reads(u, s.Group)
 	for _, set := range []map[string]string{ours, u.Variables} {
 		for name, value := range set {
 			if strings.HasPrefix(name, "OLLAMA_KV_") || name == "OLLAMA_MODELS" {

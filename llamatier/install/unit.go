@@ -55,10 +55,12 @@ type dropIn struct {
 }
 
 // local is the directory of pages.
-func (d dropIn) local() string {
+func (d dropIn) local() string { return d.variable(tierenv.LocalVariable) }
+
+func (d dropIn) variable(name string) string {
 	for _, v := range d.variables {
-		if path, ok := strings.CutPrefix(v, tierenv.LocalVariable+"="); ok {
-			return path
+		if value, ok := strings.CutPrefix(v, name+"="); ok {
+			return value
 		}
 	}
 	return ""
