@@ -25,6 +25,8 @@ type State struct {
 	Processes []ProcessState `json:"processes"` // that run now
 	Tiers     []Tier         `json:"tiers"`     // each directory once
 	Prompts   []StatePrompt  `json:"prompts"`   // the latest, oldest first
+
+	Hints []string `json:"hints,omitempty"` // for the web page alone: sentences about the installation
 }
 
 // ModelState has the totals of all processes that had a model with the same weights, namespace

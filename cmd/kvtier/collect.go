@@ -15,6 +15,7 @@ import (
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/version"
+	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry/listen"
 	"github.com/kvtier/kvtier/telemetry/station"
 )
@@ -81,6 +82,7 @@ func serveCollector(ctx context.Context, root string, models *modelStore, log *s
 	defer waits.Stop()
 	err := station.Serve(ctx, root, station.Options{
 		Version: version.String(), Logger: log, Names: func() modelnames.Names { return modelnames.Read(models.dir()) },
+		Hints: func() []string { return install.Here().Updates() },
 		OnServe: func() {
 			waits.Stop()
 			log.Info("kvtier: collecting", "root", root)

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/kvtier/kvtier/internal/cli"
@@ -48,7 +49,7 @@ llama-server from v0.30 on.`,
 
 func newOllamaInstallCommand(out *output) *cobra.Command {
 	var f ollamaFlags
-	var metrics string
+	var metrics, reset, group string
 	var docker bool
 	cmd := &cobra.Command{
 		Use:   "install",
@@ -59,7 +60,8 @@ steps are shown first. On a terminal you are asked then; elsewhere --yes is need
 Where systemd runs Ollama, a drop-in mounts kvtier over llama-server for
 the service alone. Ollama's folder does not change, so updates of Ollama need nothing.
 The drop-in turns tiering on; --root, --local-gb, --remote, --remote-gb and --metrics set the
-variables of the same meaning. Settings of an earlier install stay.
+variables of the same meaning. Settings of an earlier install stay; --reset
+remote,metrics takes these two back and leaves the others.
 
 Elsewhere llama-server is renamed to llama-server-real, and kvtier takes
 its name. Set OLLAMA_KV_TIERING=1 for ollama serve yourself, and run install again
@@ -71,6 +73,9 @@ A container is changed in its image: --docker prints the lines, and does nothing
   kvtier ollama install --prefix ~/ollama`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if docker {
+				if others := otherFlags(cmd.Flags(), "docker"); others != "" {
+					return cli.Usagef("--docker prints lines for an image, in which variables are ENV lines of yours; leave %s out", others)
+				}
 				_, err := io.WriteString(out.stdout, dockerLines)
 				return err
 			}
@@ -83,11 +88,18 @@ A container is changed in its image: --docker prints the lines, and does nothing
 					return cli.Usage(err)
 				}
 			}
+			if group != "" {
+				variables[install.GroupVariable] = group
+			}
+			defaults, err := resetVariables(reset)
+			if err != nil {
+				return err
+			}
 			self, err := os.Executable()
 			if err != nil {
 				return err
 			}
-			p, err := install.Here().Install(cmd.Context(), install.Options{Choice: f.Choice, Program: self, Variables: variables})
+			p, err := install.Here().Install(cmd.Context(), install.Options{Choice: f.Choice, Program: self, Variables: variables, Reset: defaults})
 			if err != nil {
 				return err
 			}
@@ -102,8 +114,39 @@ A container is changed in its image: --docker prints the lines, and does nothing
 	})
 	f.add(cmd)
 	cli.Flag(cmd.Flags(), &metrics, "metrics", "HOST:PORT", "address for Prometheus and the web page, such as 127.0.0.1:9401, as the service's "+listen.Variable)
+	cli.Flag(cmd.Flags(), &group, "group", "the name of a group", "let its members run "+install.ReadVerbs()+" as the service's user, without a password; why prints texts of prompts")
+	cli.Flag(cmd.Flags(), &reset, "reset", "names of flags with commas between them", "flags of an earlier install that get their defaults again, such as remote,metrics")
 	cmd.Flags().BoolVar(&docker, "docker", false, "print the lines for a container")
 	return cmd
+}
+
+// resetVariables are the service's variables of flags in a list.
+func resetVariables(list string) (variables []string, err error) {
+	for _, name := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) {
+		variable := replaced[name]
+		switch name {
+		case "metrics":
+			variable = listen.Variable
+		case "group":
+			variable = install.GroupVariable
+		}
+		if variable == "" {
+			return nil, cli.Usagef("--reset has %q; give root, local-gb, remote, remote-gb, metrics or group, with commas between them", name)
+		}
+		variables = append(variables, variable)
+	}
+	return variables, nil
+}
+
+// otherFlags lists the flags that were given, except one.
+func otherFlags(flags *pflag.FlagSet, name string) string {
+	var names []string
+	flags.Visit(func(f *pflag.Flag) {
+		if f.Name != name {
+			names = append(names, "--"+f.Name)
+		}
+	})
+	return strings.Join(names, ", ")
 }
 
 // dockerLines make an image of Ollama with kvtier. docs/install.md shows its file.

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -60,4 +62,33 @@ func TestServicesPages(t *testing.T) {
 	require.Contains(t, out, "; the pages of ollama.service belong to its user, so run sudo kvtier ls --json\n")
 	_, out = run("rm", "it's")
 	require.Contains(t, out, "so run sudo kvtier …\n")
+}
+
+// TestGroupOfTheService: a member of the group is told the command that needs no password, where the group may
+// give it.
+func TestGroupOfTheService(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a directory away")
+	}
+	service := filepath.Join(t.TempDir(), "service")
+	require.NoError(t, os.MkdirAll(filepath.Join(service, "v1"), 0o700))
+	require.NoError(t, os.Chown(service, 65534, 65534))
+	own, err := user.LookupGroupId("0")
+	require.NoError(t, err)
+	said := func(group string, args ...string) string {
+		noVariables(t)
+		t.Setenv("HOME", t.TempDir())
+		var out bytes.Buffer
+		h := host{stdout: &out, stderr: &out, served: func(context.Context) (install.Served, bool) {
+			return install.Served{Service: "ollama.service", Variables: map[string]string{localVar: service}, Group: group, Reads: "sudo -u ann /usr/bin/kvtier"}, true
+		}}
+		require.NotZero(t, runIn(t.Context(), h, args))
+		return out.String()
+	}
+	for _, args := range [][]string{{"ls"}, {"stat"}, {"stat", "--json"}} {
+		require.Contains(t, said(own.Name, args...), "so run sudo -u ann /usr/bin/kvtier "+strings.Join(args, " ")+"\n")
+	}
+	require.Contains(t, said(own.Name, "stat", "--prometheus"), "so run sudo kvtier stat --prometheus\n")
+	require.Contains(t, said(own.Name, "check"), "so run sudo kvtier check\n")
+	require.Contains(t, said("no such group", "ls"), "so run sudo kvtier ls\n")
 }

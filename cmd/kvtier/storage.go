@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"os/user"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -287,11 +288,25 @@ func (at *storage) sudo() string {
 	if at.wasRoot {
 		return "kvtier as another user: root's rights were given up for those of the owner of " + at.config.Local
 	}
+	if at.service.Reads != "" && install.CanRead(at.again) && isMember(at.service.Group) {
+		return at.service.Reads + " " + at.again
+	}
 	command := "sudo kvtier " + at.again
 	if at.service.Service == "" && plainArg.MatchString(at.config.Local) && !strings.Contains(at.again, "--root") {
 		command += " --root " + at.config.Local // sudo drops variables
 	}
 	return command
+}
+
+// isMember reports whether this user is a member of a group.
+func isMember(group string) bool {
+	g, err := user.LookupGroup(group)
+	me, e := user.Current()
+	if err != nil || e != nil {
+		return false
+	}
+	ids, _ := me.GroupIds() // none: no member
+	return slices.Contains(ids, g.Gid)
 }
 
 // plainArg matches an argument that a shell reads as it is.

@@ -4,11 +4,13 @@ package front
 
 import (
 	"context"
+	"path/filepath"
 	"time"
 
 	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/version"
+	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/collect"
 	"github.com/kvtier/kvtier/telemetry/station"
@@ -42,7 +44,8 @@ func (s *server) startReports(config tierenv.Config, model telemetry.Model, fill
 	go func() {
 		defer close(r.served)
 		names := func() modelnames.Names { return modelnames.Read(modelnames.Dir()) }
-		station.Keep(serving, config.Local, station.Options{Version: version.String(), Logger: s.log, Names: names})
+		hints := func() []string { return install.Here().Updates(filepath.Dir(s.real)) }
+		station.Keep(serving, config.Local, station.Options{Version: version.String(), Logger: s.log, Names: names, Hints: hints})
 	}()
 	s.reports.Store(r)
 }

@@ -68,7 +68,7 @@ func newWorld(t *testing.T) *world {
 	w.Machine = &Machine{
 		System: w.sys, UID: os.Geteuid(),
 		Prefixes: []string{w.at("usr/local"), w.at("usr")},
-		Base:     w.at("usr/local/lib/kvtier"), Bin: w.at("usr/local/bin"), Units: units(w.at("etc/systemd/system")), State: w.at("var/lib"), Logs: w.at("var/log"),
+		Base:     w.at("usr/local/lib/kvtier"), Bin: w.at("usr/local/bin"), Units: units(w.at("etc/systemd/system")), State: w.at("var/lib"), Logs: w.at("var/log"), Sudoers: w.at("etc/sudoers.d"),
 		Proc: w.at("proc"), Booted: w.at("run"),
 		Version: w.version, Program: w.program, Access: tierenv.Writable,
 		Owner: func(fs.FileInfo) (int, bool) { return w.owner, true },

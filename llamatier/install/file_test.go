@@ -139,6 +139,17 @@ func (w *world) requireRuns(stock string) {
 	}
 }
 
+// TestHugeServer: a file that is too large for a llama-server is not read.
+func TestHugeServer(t *testing.T) {
+	t.Parallel()
+	w := newFolder(t)
+	require.NoError(t, os.Truncate(w.at(lib+"llama-server"), serverBytesMax+1)) // takes no room
+	s := w.state()
+	require.Equal(t, Broken, s.State)
+	require.Equal(t, []string{w.at(lib+"llama-server") + " is no llama-server: it has more than 2 GiB; install Ollama again."}, s.Hints)
+	require.ErrorContains(t, w.install(Options{}), "more than 2 GiB")
+}
+
 // TestUpdateOfOllama: an update's llama-server is never replaced by the older one.
 func TestUpdateOfOllama(t *testing.T) {
 	t.Parallel()
@@ -148,6 +159,8 @@ func TestUpdateOfOllama(t *testing.T) {
 	s := w.state()
 	require.Equal(t, Replaced, s.State)
 	require.True(t, s.Bad())
+	require.Equal(t, []string{"The installation of kvtier in " + w.at("usr/local/lib/ollama") + " was replaced by an update of Ollama, so no model is tiered. " +
+		"Run kvtier ollama install --prefix " + w.at("usr/local") + "."}, w.Updates())
 	require.Equal(t, []string{"An update of Ollama has put its own llama-server back; run kvtier ollama install again."}, s.Hints)
 	require.NoError(t, w.install(Options{}))
 	w.requireRuns(nextServer)

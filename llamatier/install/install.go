@@ -21,6 +21,7 @@ type Options struct {
 	Choice
 	Program   string            // the file of this program
 	Variables map[string]string // for the service
+	Reset     []string          // variables of an earlier installation that get their defaults again
 }
 
 // Install plans an installation.
@@ -38,12 +39,12 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 	}
 	p := &Plan{Ollama: o}
 	if o.Service != "" {
-		if err := m.installService(ctx, p, new, opt.Variables); err != nil {
+		if err := m.installService(ctx, p, new, opt); err != nil {
 			return nil, err
 		}
 	} else {
-		if len(opt.Variables) > 0 {
-			return nil, errors.New("no systemd service runs this Ollama, so nobody can give it variables; set them where the server is started, and leave --root, --local-gb, --remote, --remote-gb and --metrics out")
+		if len(opt.Variables)+len(opt.Reset) > 0 {
+			return nil, errors.New("no systemd service runs this Ollama, so nobody can give it variables; set them where the server is started, and leave --root, --local-gb, --remote, --remote-gb, --metrics, --group and --reset out")
 		}
 		if services := m.Units.mounted(o.Folder); len(services) > 0 {
 			return nil, fmt.Errorf("%s mounts another file over llama-server in %s; run kvtier ollama remove --service %[1]s first", services[0], o.Folder)

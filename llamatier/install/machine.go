@@ -28,6 +28,7 @@ type Machine struct {
 	Units    units    // of systemd, where an administrator's files are
 	State    string   // of services, below which pages are stored
 	Logs     string   // of services
+	Sudoers  string   // of files for sudo
 	Proc     string
 	Booted   string // a folder that exists where systemd runs
 
@@ -48,7 +49,7 @@ func Here() *Machine {
 	return &Machine{
 		System: machine.Here{}, UID: os.Geteuid(),
 		Prefixes: []string{"/usr/local", "/usr"},
-		Base:     base, Bin: "/usr/local/bin", Units: "/etc/systemd/system", State: "/var/lib", Logs: "/var/log",
+		Base:     base, Bin: "/usr/local/bin", Units: "/etc/systemd/system", State: "/var/lib", Logs: "/var/log", Sudoers: "/etc/sudoers.d",
 		Proc: "/proc", Booted: "/run/systemd/system",
 		Version: serverVersion, Program: program, Owner: vfs.OS.Owner, Access: tierenv.Writable,
 	}

@@ -43,6 +43,9 @@ const (
 	stock
 )
 
+// serverBytesMax bounds the file that is read for its digest: linkers make no larger program by default.
+const serverBytesMax = 2 << 30
+
 // programs tells our program from other files: it returns the version of ours.
 type programs func(path string) (version string, ours bool)
 
@@ -66,6 +69,8 @@ func (is programs) look(path string) (file, error) {
 		return f, fmt.Errorf("%s is not a file", path)
 	case info.Size() == 0:
 		return f, fmt.Errorf("%s is empty", path)
+	case info.Size() > serverBytesMax:
+		return f, fmt.Errorf("%s is no llama-server: it has more than 2 GiB", path)
 	case f.mode&0o111 == 0:
 		return f, fmt.Errorf("%s cannot be run, its mode is %04o", path, f.mode.Perm())
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // installService plans an installation for the service.
-func (m *Machine) installService(ctx context.Context, p *Plan, new file, variables map[string]string) error {
+func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Options) error {
 	u := p.Ollama.unit
 	if u.Props["RootDirectory"] != "" || u.Props["RootImage"] != "" {
 		return fmt.Errorf("%s has a root of its own; change llama-server in that root, with --prefix", u.Name)
@@ -32,12 +32,16 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 	} else if s != None {
 		return fmt.Errorf("%s is changed already (%s): %s, then install again", f.path, s, cmp.Or(why, "take that back with kvtier ollama remove"))
 	}
-	d, err := m.dropIn(p.Ollama, variables)
+	d, err := m.dropIn(p.Ollama, opt)
+	if err != nil {
+		return err
+	}
+	rights, err := m.rightsFor(u, d.group)
 	if err != nil {
 		return err
 	}
 	ourServer, path := filepath.Join(m.Base, ServerName), m.Units.dropIn(u.Name)
-	if m.upToDate(u, d, ourServer, new) {
+	if m.upToDate(u, d, ourServer, new) && m.hasRights(rights) {
 		p.hint("kvtier %s is installed for %s already.", new.version, u.Name)
 		return nil
 	}
@@ -76,6 +80,7 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 		return errors.Join(m.Change.mkdir(filepath.Dir(path), 0o755), m.Change.put(path, []byte(d.String()), 0o644))
 	}, "write %s", path)
 	p.Steps[len(p.Steps)-1].Shows = d.String()
+	m.give(p, rights)
 	m.restart(p, u)
 	m.checkService(p, u)
 	p.undo = m.removeService
@@ -83,8 +88,8 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, variabl
 }
 
 // dropIn makes the drop-in of a service. Variables of an earlier one stay where no others
-// are given.
-func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
+// are given and the defaults are not asked for.
+func (m *Machine) dropIn(o Ollama, opt Options) (dropIn, error) {
 	set := map[string]string{
 		tierenv.TieringVariable: "1",
 		tierenv.LocalVariable:   filepath.Join(m.State, stateName, "pages"),
@@ -94,9 +99,16 @@ func (m *Machine) dropIn(o Ollama, given map[string]string) (dropIn, error) {
 	if err != nil {
 		return dropIn{}, err
 	}
-	maps.Copy(set, earlier)
-	maps.Copy(set, given)
-	d := dropIn{folder: o.Folder, base: m.Base, earlier: earlier[tierenv.LocalVariable], local: set[tierenv.LocalVariable]}
+	for name, value := range earlier {
+		if !slices.Contains(opt.Reset, name) {
+			set[name] = value
+		}
+	}
+	maps.Copy(set, opt.Variables)
+	d := dropIn{
+		folder: o.Folder, base: m.Base, earlier: earlier[tierenv.LocalVariable],
+		local: set[tierenv.LocalVariable], group: set[GroupVariable],
+	}
 	if !strings.HasPrefix(d.local, filepath.Join(m.State, stateName)+"/") {
 		d.pages = d.local
 	}
@@ -212,6 +224,7 @@ func (m *Machine) removeService(p *Plan) error {
 	}
 	p.cannot = root(m.UID)
 	p.add(func(context.Context) error { return m.Change.remove(path+newSuffix, path) }, "remove %s", path)
+	m.give(p, "")
 	m.restart(p, u)
 	now := u.Variables // with those of other drop-ins
 	made.keep(cmp.Or(now[tierenv.LocalVariable], set[tierenv.LocalVariable], filepath.Join(m.State, stateName, "pages")))

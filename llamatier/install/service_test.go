@@ -159,6 +159,14 @@ func TestSettingsStay(t *testing.T) {
 	require.Contains(t, w.read(dropInFile), w.at("fast/pages"))
 	require.Contains(t, w.read(dropInFile), "_GB=50")
 
+	// One setting goes back to its default, and the others stay.
+	require.NoError(t, w.install(Options{Reset: []string{"OLLAMA_KV_TIER_LOCAL_GB"}}))
+	require.Contains(t, w.read(dropInFile), w.at("fast/pages"))
+	require.NotContains(t, w.read(dropInFile), "_GB=")
+	require.NoError(t, w.install(Options{Reset: []string{"OLLAMA_KV_TIER_LOCAL"}}))
+	require.Contains(t, w.read(dropInFile), `"OLLAMA_KV_TIER_LOCAL=`+w.at("var/lib/kvtier/pages")+`"`)
+	require.NotContains(t, w.read(dropInFile), "ReadWritePaths")
+
 	require.NoError(t, w.remove())
 	require.NoDirExists(t, w.at("fast/pages"))
 }

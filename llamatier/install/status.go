@@ -208,6 +208,8 @@ func lastLine(path string) string {
 type Served struct {
 	Service   string
 	Variables map[string]string // of the tiers, and OLLAMA_MODELS
+	Group     string            // whose members may read, or ""
+	Reads     string            // what a member writes in place of kvtier, or ""
 }
 
 // Changed names the service that kvtier is installed for, "" unless there is exactly one.
@@ -226,6 +228,8 @@ func (m *Machine) Served(ctx context.Context) (Served, bool) {
 		return Served{}, false
 	}
 	u, _ := m.unit(ctx, s.Service) // with the variables of other drop-ins, if systemd answers
+	s.Group = ours[GroupVariable]
+	s.Reads = m.reads(u, s.Group)
 	for _, set := range []map[string]string{ours, u.Variables} {
 		for name, value := range set {
 			if strings.HasPrefix(name, "OLLAMA_KV_") || name == "OLLAMA_MODELS" {
@@ -234,4 +238,46 @@ func (m *Machine) Served(ctx context.Context) (Served, bool) {
 		}
 	}
 	return s, true
+}
+
+// Updates returns a sentence for each Ollama of which an update has put its own llama-server in the place of ours,
+// with the command that takes it back. It looks at notes of installations alone, and starts nothing. folders are
+// further folders of a llama-server.
+func (m *Machine) Updates(folders ...string) (said []string) {
+	for _, prefix := range m.Prefixes {
+		folders = append(folders, filepath.Join(prefix, "lib", "ollama"))
+	}
+	found := m.withRunning(nil)
+	if path, err := m.System.Find("ollama"); err == nil {
+		if path = machine.Executable(m.System, path); path != "" {
+			found = append(found, Ollama{Folder: machine.ServerFolder(m.System, path)})
+		}
+	}
+	for _, o := range found {
+		folders = append(folders, o.Folder)
+	}
+	slices.Sort(folders)
+	for _, folder := range slices.Compact(folders) {
+		if folder == "" {
+			continue
+		}
+		n, _, err := readNote(noteOf(folder))
+		server := filepath.Join(folder, ServerName)
+		if _, e := os.Stat(server); err != nil || e != nil || !n.Done {
+			continue
+		}
+		if _, own := m.Program(server); own {
+			continue
+		}
+		prefix := strings.TrimSuffix(folder, "/lib/ollama")
+		if !unitPath.MatchString(prefix) {
+			prefix = "'" + strings.ReplaceAll(prefix, "'", `'\''`) + "'"
+		}
+		command := "kvtier ollama install --prefix " + prefix
+		if m.writable(folder) != nil {
+			command = "sudo " + command
+		}
+		said = append(said, fmt.Sprintf("The installation of kvtier in %s was replaced by an update of Ollama, so no model is tiered. Run %s.", folder, command))
+	}
+	return said
 }

@@ -49,6 +49,7 @@ type dropIn struct {
 	local     string // the directory of pages
 	pages     string // the same if it is outside of the service's own directory, or ""
 	earlier   string // the directory of pages in the drop-in before, or ""
+	group     string // that may read, or ""
 }
 
 // Names below the folders of systemd, for this program.

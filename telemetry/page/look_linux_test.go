@@ -173,6 +173,7 @@ func (b *browser) textOf(id string) string {
 func TestNumbersOfTheState(t *testing.T) {
 	b := openBrowser(t)
 	state := sample(time.Now())
+	state.Hints = []string{"The installation was replaced. Run kvtier ollama install."}
 	s := serve(t, state)
 	b.open(s.URL, views["desktop"])
 	var tokens, computed, restored, kept int
@@ -203,6 +204,7 @@ func TestNumbersOfTheState(t *testing.T) {
 	require.Contains(t, b.textOf("tiers"), "120 GB, budget: all but 5 % of the disk")
 	require.Contains(t, b.textOf("slots"), "8,192 tokens")
 	require.Contains(t, b.textOf("models"), "weights 99aa88bb77cc")
+	require.Contains(t, b.textOf("hints"), state.Hints[0])
 	require.Contains(t, b.textOf("hints"), "Tokens 61 to 64 changed in 7 prompts in a row of qwen3:4b, so 21,300 tokens behind them were computed again.")
 	require.Contains(t, b.textOf("memory"), "write queue")
 	b.eval(`document.querySelector('details').open = true`)

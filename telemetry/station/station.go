@@ -8,7 +8,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"sync"
+	"time"
 
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/modelnames"
@@ -25,6 +27,9 @@ type Options struct {
 	// Names reads the names of models; it may take its time. Nil: models have the digests of
 	// their weights.
 	Names func() modelnames.Names
+	// Hints reads sentences about the installation for the web page, once a minute while somebody looks at
+	// it; it may take its time. Nil: there are none.
+	Hints func() []string
 	// OnServe is called each time that this process begins to collect; nil for nobody.
 	OnServe func()
 
@@ -37,6 +42,44 @@ type AddressError struct{ error }
 // Reader reads the state of a root.
 func Reader(root string) listen.Read {
 	return func(ctx context.Context) (telemetry.State, error) { return collect.Read(ctx, root) }
+}
+
+// hints are the latest sentences that look has found. A look that hangs is the only one.
+type hints struct {
+	look func() []string
+
+	mu      sync.Mutex
+	said    []string
+	at      time.Time
+	looking bool
+}
+
+// hintsEvery is the time after which hints are looked for again.
+const hintsEvery = time.Minute
+
+// latest does not wait: the page asks again after two seconds.
+func (h *hints) latest() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.look != nil && !h.looking && time.Since(h.at) >= hintsEvery {
+		h.looking = true
+		go func() {
+			said := h.look()
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.said, h.at, h.looking = said, time.Now(), false
+		}()
+	}
+	return h.said
+}
+
+// addTo adds the latest hints to the states that read returns.
+func (h *hints) addTo(read listen.Read) listen.Read {
+	return func(ctx context.Context) (telemetry.State, error) {
+		state, err := read(ctx)
+		state.Hints = h.latest()
+		return state, err
+	}
 }
 
 // Keep does as Serve for a program that has other work: where Serve returns an error because a person has
@@ -65,10 +108,13 @@ func Serve(ctx context.Context, root string, opt Options) error {
 	if opt.Names != nil {
 		beside(func() { names.Refresh(ctx, opt.Names) })
 	}
+	onPage := &hints{look: opt.Hints}
 	log := cmp.Or(opt.Logger, slog.New(slog.DiscardHandler))
 	listener := sync.OnceFunc(func() { // a process that collects does so until it ends
 		beside(func() {
-			err := listen.Serve(ctx, listen.Options{Addr: env.Value(listen.Variable), Version: opt.Version, Read: Reader(root), Page: page.Handler, Log: opt.Logger})
+			err := listen.Serve(ctx, listen.Options{Addr: env.Value(listen.Variable), Version: opt.Version, Read: Reader(root), Log: opt.Logger, Page: func(read listen.Read) http.Handler {
+				return page.Handler(onPage.addTo(read))
+			}})
 			switch {
 			case err == nil:
 			case opt.stay:

@@ -9,12 +9,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/listen"
 )
 
@@ -69,6 +71,37 @@ func TestTheCollectorHasTheListener(t *testing.T) {
 	serve(t, root)
 	require.Contains(t, get(t, "http://"+addr+"/metrics"), "ollama_kv_up")
 	require.Contains(t, strings.ToLower(get(t, "http://"+addr+"/")), "<!doctype html>")
+}
+
+// TestHintsOnThePage: the page shows what Hints has found, also while a later look hangs; metrics do not wait.
+func TestHintsOnThePage(t *testing.T) {
+	looks, answer := make(chan struct{}, 8), make(chan []string)
+	h := &hints{look: func() []string { looks <- struct{}{}; return <-answer }}
+	read := h.addTo(func(context.Context) (telemetry.State, error) { return telemetry.State{Root: "/pages"}, nil })
+	said := func() []string {
+		s, err := read(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "/pages", s.Root)
+		return s.Hints
+	}
+	require.Empty(t, said(), "nobody waits for the first look")
+	require.Empty(t, said())
+	answer <- []string{"replaced"}
+	for said() == nil {
+		runtime.Gosched()
+	}
+	require.Equal(t, []string{"replaced"}, said())
+	require.Len(t, looks, 1)
+
+	h.mu.Lock()
+	h.at = h.at.Add(-hintsEvery)
+	h.mu.Unlock()
+	require.Equal(t, []string{"replaced"}, said(), "the second look hangs")
+	answer <- nil
+	for said() != nil {
+		runtime.Gosched()
+	}
+	require.Len(t, looks, 2)
 }
 
 func TestAnAddressThatIsNone(t *testing.T) {

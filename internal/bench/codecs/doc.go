@@ -11,6 +11,11 @@ codecs.go has the list of encodings. score.go says how far two distributions are
 
 # Conditions
 
+The model needs a context of more than 4,352 tokens and a tokenizer of the type gpt2 or llama, the
+text 4,352 tokens. Random weights say nothing about quality. Do not rebuild Ollama while this runs,
+some minutes: another engine does not use the pages. On a busy machine -threads 1 is quickest,
+because threads of the engine wait by spinning.
+
 The engine runs with flash attention off: on a CPU, ggml's flash attention adds up f16 values in
 f16, which moves probabilities after 4,096 tokens further than q8_0 rows do. The engine reads
 every page, also where computing would be quicker, and fills cells with NaN before it does.

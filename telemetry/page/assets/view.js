@@ -107,7 +107,7 @@ function unstoredText(p, now) {
 
 // hints are sentences about the state that ask for an action.
 function hintsOf(state, now) {
-  const hints = (state.processes ?? []).filter((p) => p.unstored).map((p) => unstoredText(p, now));
+  const hints = [...(state.hints ?? []), ...(state.processes ?? []).filter((p) => p.unstored).map((p) => unstoredText(p, now))];
   for (const t of state.tiers ?? []) {
     if (t.down) hints.push(`The ${t.name} tier is down: writing fails, or it did not answer. kvtier doctor looks for the cause.`);
     if (t.quarantined) hints.push(`${plural(t.quarantined, 'damaged file')} of the ${t.name} tier ${t.quarantined === 1 ? 'was' : 'were'} set aside. kvtier check looks for more.`);
@@ -129,4 +129,4 @@ function hintsOf(state, now) {
 // plain2 is plain for a sentence, whose parts have been shortened already.
 function plain2(text) { return text.replace(/[\p{Cc}\p{Cf}]/gu, '\uFFFD'); }
 
-function isEmpty(state) { return !(state.models ?? []).length && !(state.processes ?? []).length && !(state.prompts ?? []).length; }
+function isEmpty(state) { return !(state.hints ?? []).length && !(state.models ?? []).length && !(state.processes ?? []).length && !(state.prompts ?? []).length; }
