@@ -34,8 +34,8 @@ func (s *Shape) Begin(r io.ReaderAt, written int64) (b *Beginning, need int64, e
 	}
 	p := &parser{r: r, size: written}
 	file := &File{}
-	total := p.header(file)
-	if file.Media {
+	total := p.header(file, s.Caches[0].Ext)
+	if len(file.Media) > 0 || file.Cut {
 		p.fail("it has media")
 	}
 	streams := s.Caches[0].Streams

@@ -2,8 +2,11 @@ package llamastate
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"math"
+	"slices"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
@@ -18,13 +21,13 @@ type Builder struct {
 	caches []content
 }
 
-// Build begins a file of tokens and writes the heads. window is the number of positions that
+// Build begins a file of tokens and writes the heads. Tokens of media are any below 0. window is the number of positions that
 // the server's window keeps, 0 without a window. The tokens must be more than the window
 // keeps: llama-server goes on with a window only if it holds a cell before the window, and a
 // cell at a negative position, which would do, is never removed. Bytes of w that the Builder
 // does not write must be zero. The file is complete after [Builder.WriteRows] for every token,
 // and for the end of a sequence that has one.
-func (s *Shape) Build(w io.WriterAt, tokens []int32, window int) (*Builder, error) {
+func (s *Shape) Build(w io.WriterAt, tokens []int32, media []Medium, window int) (*Builder, error) {
 	if len(tokens) < 1 || len(tokens) > maxTokens {
 		return nil, fmt.Errorf("llamastate: build a file of %d tokens: want 1 to %d", len(tokens), maxTokens)
 	}
@@ -34,18 +37,35 @@ func (s *Shape) Build(w io.WriterAt, tokens []int32, window int) (*Builder, erro
 	if window >= len(tokens) {
 		return nil, fmt.Errorf("llamastate: build a file of %d tokens: want more than the %d of the window", len(tokens), window)
 	}
+	if !fits(tokens, media) {
+		return nil, errors.New("llamastate: build a file of tokens that are not those of its media")
+	}
 	b := &Builder{shape: s, w: w, tokens: len(tokens), window: window}
 	h := &heads{w: w}
-	h.u32(magic, s.Version, uint32(len(tokens)))
-	for _, t := range tokens {
-		h.u32(uint32(t))
-	}
+	h.tokens(s, tokens, media)
 	for i := range s.Caches {
 		b.caches = append(b.caches, h.cache(s, &s.Caches[i], tokens, window))
 	}
 	h.flush()
 	b.size = h.off
 	return b, h.err
+}
+
+// fits reports whether tokens below 0 are those of media, and no others.
+func fits(tokens []int32, media []Medium) bool {
+	at := 0
+	for _, m := range media {
+		if m.Start < at || m.Tokens < 1 || m.End() > len(tokens) || !all(tokens[at:m.Start], false) || !all(tokens[m.Start:m.End()], true) {
+			return false
+		}
+		at = m.End()
+	}
+	return all(tokens[at:], false)
+}
+
+// all reports whether all of some tokens are below 0, or none is.
+func all(tokens []int32, below bool) bool {
+	return !slices.ContainsFunc(tokens, func(t int32) bool { return t < 0 != below })
 }
 
 // Size returns the file's size in bytes.
@@ -145,6 +165,36 @@ func (h *heads) u32(values ...uint32) {
 	}
 	if len(h.buf) >= ahead {
 		h.flush()
+	}
+}
+
+// tokens writes the head of a file.
+func (h *heads) tokens(s *Shape, tokens []int32, media []Medium) {
+	if len(media) == 0 {
+		h.u32(magic, s.Version, uint32(len(tokens)))
+		for _, t := range tokens {
+			h.u32(uint32(t))
+		}
+		return
+	}
+	var chunks []byte
+	for i := range media {
+		chunk := media[i].whole()
+		chunks = binary.LittleEndian.AppendUint32(chunks, uint32(len(chunk)))
+		chunks = append(chunks, chunk...)
+	}
+	chunks = append(chunks, make([]byte, -len(chunks)&3)...)
+	h.u32(magic, s.Version, uint32(4+len(tokens)+len(media)+len(chunks)/4))
+	h.u32(math.MaxUint32, packedForm, uint32(len(tokens)))
+	for _, t := range tokens {
+		h.u32(uint32(max(t, MediaToken)))
+	}
+	h.u32(uint32(len(media)))
+	for _, m := range media {
+		h.u32(uint32(m.Start))
+	}
+	for word := range slices.Chunk(chunks, 4) {
+		h.u32(binary.LittleEndian.Uint32(word))
 	}
 }
 

@@ -73,7 +73,7 @@ func (g golden) check(t *testing.T, prefix string) {
 	require.Equal(t, strings.Contains(prefix, "-checkpoints"), f.Checkpoints > 0)
 	caches := all[:int64(len(all))-f.Checkpoints]
 	out := &file{}
-	b, err := shape.Build(out, f.Tokens, g.window)
+	b, err := shape.Build(out, f.Tokens, nil, g.window)
 	require.NoError(t, err)
 	var pages [][]byte
 	for _, start := range []int{0, 16, 32} {

@@ -51,11 +51,14 @@ type File struct {
 	// Shape is the shape of the file, with as many streams and layers as the file has.
 	Shape Shape
 
-	// Tokens are the tokens before the first image or clip.
+	// Tokens are the tokens of the slot, of which those of Media are MediaToken.
 	Tokens []int32
 
-	// Media reports whether the slot holds an image or a clip.
-	Media bool
+	// Media are the images and sounds among them.
+	Media []Medium
+
+	// Cut reports whether the slot holds more: Tokens ends before the first medium that is not understood.
+	Cut bool
 
 	// Checkpoints is the number of bytes behind the caches: states of earlier positions, which
 	// llama-server keeps to go back, and which are not read here.
@@ -123,9 +126,8 @@ func Learn(r io.ReaderAt, size int64) (*Shape, error) {
 }
 
 // Open reads the heads of a file of size bytes. Open returns ErrUnknown unless the file has
-// this shape, holds each position of the text before the first image or clip once, and has no
-// other byte. Cells of media, and of the text behind them, may share positions. The File reads
-// from r.
+// this shape, holds each position of its Tokens once, and has no other byte. Cells behind these may
+// share positions. The File reads from r.
 func (s *Shape) Open(r io.ReaderAt, size int64) (*File, error) {
 	f := form{v: true}
 	for _, c := range s.Caches {
@@ -147,7 +149,7 @@ func (s *Shape) Open(r io.ReaderAt, size int64) (*File, error) {
 func parse(r io.ReaderAt, size int64, f form) (*File, error) {
 	p := &parser{r: r, size: size}
 	file := &File{r: r}
-	total := p.header(file)
+	total := p.header(file, f.ext)
 	for _, kind := range f.kinds {
 		c, at := p.cache(kind, f, &file.Shape, file.Tokens, total)
 		file.Shape.Caches = append(file.Shape.Caches, c)
@@ -209,6 +211,13 @@ func (p *parser) take(n int64) []byte {
 	return b
 }
 
+// bytes fills a buffer of any size.
+func (p *parser) bytes(b []byte) {
+	for len(b) > 0 && p.err == nil {
+		b = b[copy(b, p.take(int64(min(len(b), ahead)))):]
+	}
+}
+
 func (p *parser) u32() uint32 { return binary.LittleEndian.Uint32(p.take(4)) }
 func (p *parser) i32() int32  { return int32(p.u32()) }
 func (p *parser) u64() uint64 { return binary.LittleEndian.Uint64(p.take(8)) }
@@ -237,37 +246,40 @@ func (p *parser) skip(n int64) int64 {
 	return at
 }
 
-// header reads the tokens and returns the number of tokens, media included.
-func (p *parser) header(file *File) (total int) {
+// header reads the tokens and returns their number, those that are cut off included. ext says that cells
+// have two-dimensional positions.
+func (p *parser) header(file *File, ext bool) (total int) {
 	if m := p.u32(); m != magic {
 		p.fail("it begins with %#x", m)
 	}
 	file.Shape.Version = p.count("version", oldest, newest)
 	words := p.count("number of words", 1, maxTokens)
 	end := p.off + 4*int64(words)
-	first := p.i32()
-	if first != packed {
+	if p.i32() != packed {
 		p.off -= 4
 		file.Tokens = p.tokens(int(words))
-		total = len(file.Tokens)
 	} else {
 		p.count("form of the tokens", packedForm, packedForm)
 		file.Tokens = p.tokens(int(p.count("number of tokens", 1, words)))
-		total = len(file.Tokens)
-		file.Media = p.count("number of media", 0, words) > 0
-		if !file.Media && p.off != end {
-			p.fail("%d bytes follow the tokens", end-p.off)
-		}
+		p.media(file, end, ext)
 	}
-	if i := slices.IndexFunc(file.Tokens, func(t int32) bool { return t < 0 }); i >= 0 {
-		if !file.Media {
-			p.fail("token %d is %d", i, file.Tokens[i])
+	total = len(file.Tokens)
+	known := 0 // tokens before which all media are known
+	for _, m := range file.Media {
+		i := slices.IndexFunc(file.Tokens[known:m.Start], func(t int32) bool { return t < 0 })
+		if i >= 0 {
+			p.fail("token %d is %d", known+i, file.Tokens[known+i])
 		}
-		file.Tokens = file.Tokens[:i]
-	} else if file.Media {
+		known = m.End()
+	}
+	if i := slices.IndexFunc(file.Tokens[known:], func(t int32) bool { return t < 0 }); i >= 0 {
+		if !file.Cut {
+			p.fail("token %d is %d", known+i, file.Tokens[known+i])
+		}
+		file.Tokens = file.Tokens[:known+i]
+	} else if file.Cut {
 		p.fail("no token stands for its media")
 	}
-	p.skip(end - p.off)
 	return total
 }
 

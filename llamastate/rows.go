@@ -8,7 +8,7 @@ import (
 
 // End reports whether the rows of windows and the states of the file are those after its last
 // token, so that a page with the sections of [Shape.EndSections] can be read.
-func (f *File) End() bool { return !f.Media }
+func (f *File) End() bool { return !f.Cut }
 
 // WindowRows returns the number of positions in the file's window; 0 without a window.
 func (f *File) WindowRows() int {

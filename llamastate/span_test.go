@@ -43,7 +43,7 @@ func TestAFileSpanBySpan(t *testing.T) {
 		require.NoError(t, err)
 
 		out := &file{}
-		build, err := shape.Build(out, tokens, window)
+		build, err := shape.Build(out, tokens, nil, window)
 		require.NoError(t, err)
 		_, err = out.WriteAt(nil, build.Size())
 		require.NoError(t, err)

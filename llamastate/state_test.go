@@ -109,7 +109,7 @@ func TestFilesBecomePagesAndFiles(t *testing.T) {
 			upto = rapid.IntRange(1, n).Draw(rt, "cut")
 		}
 		out := &file{}
-		build, err := learned.Build(out, tokens[:upto], window)
+		build, err := learned.Build(out, tokens[:upto], nil, window)
 		require.NoError(t, err)
 		for _, i := range rand.Perm((upto + size - 1) / size) {
 			start, end := i*size, min(upto, (i+1)*size)
@@ -135,7 +135,7 @@ func TestFilesBecomePagesAndFiles(t *testing.T) {
 
 		less := rapid.IntRange(1, upto).Draw(rt, "less")
 		first := &file{}
-		begin, err := learned.Build(first, tokens[:less], 0)
+		begin, err := learned.Build(first, tokens[:less], nil, 0)
 		if shape.HasEnd() {
 			require.True(t, err != nil || begin.CopyRows(bytes.NewReader(out.b), build) != nil)
 			return
@@ -323,7 +323,7 @@ func TestTextBeforeMedia(t *testing.T) {
 	f, err := shape.Open(bytes.NewReader(w.Bytes()), int64(w.Len()))
 	require.NoError(t, err)
 	require.Equal(t, s.tokens[:7], f.Tokens)
-	require.True(t, f.Media)
+	require.True(t, f.Cut)
 	require.False(t, f.End())
 	layout, err := pagefile.NewLayout(shape.Sections(), 7)
 	require.NoError(t, err)
@@ -395,7 +395,7 @@ func TestErrorsOfTheFileAreReturned(t *testing.T) {
 		} else {
 			w.at = 1 << 20
 		}
-		build, err := shape.Build(w, tokens, 5)
+		build, err := shape.Build(w, tokens, nil, 5)
 		if err == nil {
 			err = build.WriteRows(layout, 0, layout.Tokens(), page)
 		}

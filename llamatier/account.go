@@ -14,6 +14,7 @@ type accounting struct {
 	counter    *counter
 	why        *engine.Inquirer
 	rates      *rates.Rates
+	album      *album
 	pageTokens int // of a page
 	shifts     int // tokens in a slot at which its context is shifted; 0: never
 }
@@ -44,7 +45,7 @@ func countRestored(p *plan, held int, took time.Duration) restored {
 // ended before.
 func (u *Turn) account(answer *Answer) telemetry.Prompt {
 	p := telemetry.Prompt{
-		At: u.began, ID: u.s.id, Private: u.private, Tokens: len(u.tokens), Restore: u.restored.took,
+		At: u.began, ID: u.s.id, Private: u.request.Private, Tokens: len(u.request.Tokens), Restore: u.restored.took,
 	}
 	from := u.restored.from.Add(u.held, telemetry.PlaceSlot)
 	if answer != nil {
@@ -61,7 +62,7 @@ func (u *Turn) account(answer *Answer) telemetry.Prompt {
 	case answer != nil && answer.Took == 0 && answer.Processed > 0: // not known
 	case restored:
 		p.Saved = u.to.rates.Saved(p.Slot, p.Tokens, p.Took)
-	case answer != nil && p.Slot == 0 && u.rest == nil: // an image is not computed as tokens are
+	case answer != nil && p.Slot == 0 && u.request.textual(): // an image is not computed as tokens are
 		u.to.rates.Whole(p.Tokens, p.Took)
 	}
 	return p

@@ -28,6 +28,7 @@
 //	stages              stage.go                         in which steps a prompt is computed
 //	accounting          account.go, inquiry.go           the end of a request; engine.Inquirer explains misses
 //	obstacles           cause.go                         causes for which slots are not stored
+//	album               media.go                     the tokens that llama-server makes of images
 //	form, files, disk   form.go, files.go, disk.go       the form of files and pages; files and a store on a disk that may hang
 //
 // Beside them, tier.go, turn.go, options.go and request.go are the Tier and its requests, engine.go and

@@ -153,7 +153,16 @@ func (e *Engine) open(ctx context.Context, method, path string, body []byte, hea
 
 // Tokenize returns the tokens of a prompt.
 func (e *Engine) Tokenize(ctx context.Context, prompt string) ([]int32, error) {
-	in := map[string]any{"content": prompt, "add_special": true, "parse_special": true}
+	return e.tokenize(ctx, prompt, true)
+}
+
+// TokenizeMore returns the tokens of a text behind an image or sound of a prompt.
+func (e *Engine) TokenizeMore(ctx context.Context, text string) ([]int32, error) {
+	return e.tokenize(ctx, text, false)
+}
+
+func (e *Engine) tokenize(ctx context.Context, text string, first bool) ([]int32, error) {
+	in := map[string]any{"content": text, "add_special": first, "parse_special": true}
 	var out struct {
 		Tokens []int32 `json:"tokens"`
 	}

@@ -385,7 +385,7 @@ func (s *fakeSlot) save(shape *llamastate.Shape, path string) error {
 	}
 	defer f.Close()
 	var h heads
-	b, err := shape.Build(&h, s.tokens, 0)
+	b, err := shape.Build(&h, s.tokens, nil, 0)
 	if err != nil {
 		return err
 	}

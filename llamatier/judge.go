@@ -82,7 +82,7 @@ func (j *judge) shifted(ctx context.Context, s *sequence, p Slot) (bool, error) 
 // file returns an error if the file of a saved slot does not have the rows that it must have.
 func (j *judge) file(s *sequence, p Slot, state *llamastate.File) error {
 	held := len(state.Tokens)
-	if !state.Media && held != p.Held {
+	if !state.Cut && held != p.Held {
 		return because(CauseUntrusted, "it held %d tokens when it was saved, and holds %d now", held, p.Held)
 	}
 	beyond := 0
@@ -92,7 +92,7 @@ func (j *judge) file(s *sequence, p Slot, state *llamastate.File) error {
 	if err := s.foreign(state, beyond); err != nil {
 		return err
 	}
-	if want := min(j.window, held); !state.Media && state.WindowRows() != want {
+	if want := min(j.window, held); !state.Cut && state.WindowRows() != want {
 		return because(CauseFormat, "its window keeps %d positions of %d, want %d", state.WindowRows(), held, want)
 	}
 	return nil
@@ -103,7 +103,7 @@ func (j *judge) file(s *sequence, p Slot, state *llamastate.File) error {
 // went away while the request was being read, also after the request behind it.
 func (s *sequence) foreign(state *llamastate.File, beyond int) error {
 	n, held := commonPrefix(s.tokens, state.Tokens), len(state.Tokens)
-	if n == min(len(s.tokens), held) && (s.last == nil || state.Media || held <= s.last.seen()+beyond) {
+	if n == min(len(s.tokens), held) && (s.last == nil || state.Cut || len(s.parts) > 0 || held <= s.last.seen()+beyond) {
 		return nil
 	}
 	s.broken = true

@@ -34,7 +34,7 @@ func (l *loader) build(ctx context.Context, p *plan) (*slotfile.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := l.form.shape.Build(l.files.disk.writer(f), p.tokens, l.form.window)
+	b, err := l.form.shape.Build(l.files.disk.writer(f), p.tokens, p.built(), l.form.window)
 	if err != nil {
 		l.files.drop(f)
 		return nil, err
@@ -59,7 +59,7 @@ func (l *loader) first(p *plan, longer *llamastate.Builder, from *slotfile.File)
 	if err != nil {
 		return nil, err
 	}
-	b, err := l.form.shape.Build(l.files.disk.writer(f), p.tokens, 0)
+	b, err := l.form.shape.Build(l.files.disk.writer(f), p.tokens, p.built(), 0)
 	if err == nil {
 		_, err = within(l.files.disk, l.files.disk.Patience.Page, func() (struct{}, error) { return struct{}{}, b.CopyRows(from, longer) })
 	}
@@ -133,7 +133,7 @@ func (l *loader) newStream(ctx context.Context, p *plan) (*stream, error) {
 	s := &stream{plan: *p, reader: l.reader, spawn: l.gate.Spawn, patience: l.patience, log: l.log, began: time.Now(), loaded: make(map[int]*reading)}
 	s.slow = func() { l.gate.Rates.Probed(l.form.costs(&s.plan).Pages, time.Since(s.began), false) }
 	var err error
-	if s.rows, err = l.form.shape.Build(&s.heads, p.tokens, l.form.window); err != nil {
+	if s.rows, err = l.form.shape.Build(&s.heads, p.tokens, p.built(), l.form.window); err != nil {
 		return nil, err
 	}
 	var starts []int

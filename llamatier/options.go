@@ -49,6 +49,10 @@ type Options struct {
 	// windows or recurrent layers none ever is.
 	Lossy bool
 
+	// MediaKey names all that decides rows of images and sounds beside the model and their content; ""
+	// stores none. MediaFile keeps what the engine makes of them; "" forgets it.
+	MediaKey, MediaFile string
+
 	// Files makes the files through which the engine saves and restores slots.
 	Files *slotfile.Files
 

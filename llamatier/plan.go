@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
@@ -15,6 +16,7 @@ type plan struct {
 	tokens []int32 // of the pages
 	held   int     // tokens of the prompt that the slot holds already
 	refs   []diskstore.Ref
+	media  []llamastate.Medium // of the prompt
 
 	found      int        // leading tokens that are stored
 	slow       string     // the tier that is too slow or hangs: nothing is known of the rest
@@ -34,8 +36,27 @@ func (p *plan) end(n int) int {
 	return endOf(p.refs[:n])
 }
 
-// cut leaves n pages.
-func (p *plan) cut(n int) { p.refs, p.tokens = p.refs[:n], p.tokens[:p.end(n)] }
+// cut leaves n pages, without the beginning of an image.
+func (p *plan) cut(n int) {
+	p.refs, p.tokens = p.refs[:n], p.tokens[:p.end(n)]
+	p.whole()
+}
+
+// whole leaves out the rows of an image that is not stored as a whole: the engine has no use for them.
+func (p *plan) whole() {
+	if m, inside := llamastate.Inside(p.media, len(p.tokens)); inside {
+		p.shorten(m.Start)
+	}
+}
+
+// built are the media of the plan's pages.
+func (p *plan) built() []llamastate.Medium {
+	i := slices.IndexFunc(p.media, func(m llamastate.Medium) bool { return m.End() > len(p.tokens) })
+	if i < 0 {
+		return p.media
+	}
+	return p.media[:i]
+}
 
 // shorten leaves out rows from a position on.
 func (p *plan) shorten(end int) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/engine"
+	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
@@ -25,13 +26,14 @@ const draftTokens = 32
 // plan finds the stored pages of a prompt after which the engine can go on, of which the slot
 // holds some tokens already. For exact pages that many of these tokens as loss says are given up.
 // Pages that take longer to read than to compute are left out.
-func (d *planner) plan(ctx context.Context, tokens []int32, held, loss int) *plan {
-	found, err := d.find(ctx, tokens, held)
-	p := &plan{held: held - loss, refs: found.Exact, slow: engine.SlowTier(found.Exact, err), found: max(endOf(found.Exact), endOf(found.State))}
+func (d *planner) plan(ctx context.Context, tokens []int32, media []llamastate.Medium, held, loss int) *plan {
+	found, err := d.find(ctx, tokens, media, held)
+	p := &plan{held: held - loss, media: media, refs: found.Exact, slow: engine.SlowTier(found.Exact, err), found: max(endOf(found.Exact), endOf(found.State))}
 	if d.form.shape.HasEnd() {
 		p.refs = found.State
 	}
 	p.tokens = tokens[:p.end(len(p.refs))]
+	p.whole()
 	if p.found > len(p.tokens) {
 		p.unread = why.UnreadState
 	}
@@ -42,7 +44,8 @@ func (d *planner) plan(ctx context.Context, tokens []int32, held, loss int) *pla
 		return d.paying(ctx, p)
 	}
 	least := max(len(p.tokens), held) + d.form.pageTokens
-	mixed := &plan{held: held, slow: p.slow, refs: found.Mixed, found: endOf(found.Mixed), tokens: tokens[:endOf(found.Mixed)]}
+	mixed := &plan{held: held, media: media, slow: p.slow, refs: found.Mixed, found: endOf(found.Mixed), tokens: tokens[:endOf(found.Mixed)]}
+	mixed.whole()
 	if d.paying(ctx, mixed); len(mixed.tokens) >= least && mixed.worth() {
 		return mixed
 	}
@@ -52,12 +55,13 @@ func (d *planner) plan(ctx context.Context, tokens []int32, held, loss int) *pla
 
 // find looks up the stored pages of a prompt, and of a model with windows or recurrent layers those
 // after which the engine can go on. The error says that nothing is known of pages behind them.
-func (d *planner) find(ctx context.Context, tokens []int32, held int) (diskstore.Found, error) {
+func (d *planner) find(ctx context.Context, tokens []int32, media []llamastate.Medium, held int) (diskstore.Found, error) {
 	p := diskstore.Prompt{Tokens: tokens, Beyond: held}
 	if d.form.shape.HasEnd() {
 		// The engine computes at least one token, and cannot take one back.
 		p.Tokens = tokens[:max(0, len(tokens)-1)]
-		p.State, p.Beyond = func(int) bool { return true }, d.form.window // see llamastate.Shape.Build
+		p.State = func(at int) bool { _, inside := llamastate.Inside(media, at); return !inside }
+		p.Beyond = d.form.window // see llamastate.Shape.Build
 	} else if d.lossy {
 		p.Forms = diskstore.ExactFirst
 	}

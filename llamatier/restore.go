@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/engine"
+	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
@@ -30,7 +31,7 @@ type restorer struct {
 // restore puts stored pages of a prompt into a busy slot, and returns the number of tokens that
 // the slot held before, and the pages that were found. A slot whose rows must not be stored is of less
 // use: it is replaced at the price of a page that must be computed again.
-func (r *restorer) restore(ctx context.Context, s *slot, tokens []int32) (held int, p *plan, got restored) {
+func (r *restorer) restore(ctx context.Context, s *slot, tokens []int32, media []llamastate.Medium) (held int, p *plan, got restored) {
 	held = r.held(ctx, s, tokens)
 	drops := held < len(s.tokens)
 	if drops {
@@ -46,7 +47,7 @@ func (r *restorer) restore(ctx context.Context, s *slot, tokens []int32) (held i
 	if spoiled {
 		loss = min(held, r.form.pageTokens+restoreMin)
 	}
-	p = r.planner.plan(ctx, tokens, held, loss)
+	p = r.planner.plan(ctx, tokens, media, held, loss)
 	if !p.worth() {
 		if p.unread == why.UnreadNone && p.found > held {
 			p.unread = why.UnreadQuicker // than replacing the slot for so few tokens

@@ -50,9 +50,11 @@ func (t *table) takeAfter(last Served) *slot {
 
 // Learn notes the prompt of a request that Resume has begun; without tokens, its rows are not known.
 func (u *Turn) Learn(r Request) {
-	u.tokens, u.rest, u.private = r.Tokens, r.Rest, len(r.Tokens) == 0
-	u.held = min(u.held, commonPrefix(u.s.tokens, u.tokens))
-	u.TooLong = len(u.tokens) >= u.room
+	r = u.to.album.expand(r)
+	r.Private = len(r.Tokens) == 0
+	u.request = r
+	u.held = min(u.held, commonPrefix(u.s.tokens, r.Tokens))
+	u.TooLong = len(r.Tokens) >= u.room
 	u.s.rewound(u.held)
 	u.asked = inquire(u.to.why, r)
 	if u.asked != nil {

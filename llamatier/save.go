@@ -27,6 +27,7 @@ type saver struct {
 	rates     *rates.Rates
 	patience  *patience
 	obstacles *obstacles
+	album     *album
 	spawn     func(func())  // for pages that are stored behind a save
 	saving    chan struct{} // one element while a file of a save exists
 	always    bool          // slots are saved at any cost
@@ -132,17 +133,27 @@ func (v *saver) save(ctx context.Context, s *slot, tails bool) {
 		return
 	}
 	s.refused = time.Time{}
+	s.learn(v.album, state)
 	s.tokens, s.checkpoints = state.Tokens, state.Checkpoints
 	ends := v.ends(&s.sequence, state, tails)
 	v.spawn(func() {
 		defer func() { <-v.saving }()
 		defer v.files.drop(f)
+		v.keepMedia()
 		if err := v.pages.put(context.WithoutCancel(ctx), state, ends, dropped); err != nil {
 			v.obstacles.notStored(s.id, err)
 			return
 		}
 		v.obstacles.watch.Sure()
 	})
+}
+
+// keepMedia writes down what the engine has made of images.
+func (v *saver) keepMedia() {
+	_, err := within(v.files.disk, v.files.disk.Patience.Page, func() (struct{}, error) { return struct{}{}, v.album.keep() })
+	if err != nil {
+		v.album.log.Debug("kv tier: images are not known to later runs", "error", err)
+	}
 }
 
 // keptBusy tells of a slot that could not be saved for long, because requests of others run in it.
@@ -270,5 +281,6 @@ func (v *saver) read(ctx context.Context, f *slotfile.File, s *slot) (*llamastat
 	if err != nil {
 		return nil, err
 	}
+	v.album.read(state)
 	return state, v.judge.file(&s.sequence, p, state)
 }

@@ -2,8 +2,10 @@ package llamatier
 
 import (
 	"context"
+	"slices"
 	"time"
 
+	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -33,6 +35,8 @@ type slot struct {
 type sequence struct {
 	tokens      []int32 // that the slot holds at least: the last prompt
 	rest        []int32 // Request.Rest of the last prompt
+	parts       []Part  // those for which it stands
+	known       int     // the parts before these
 	prompt      int     // number of tokens of the last prompt
 	ends        []int   // tokens before each end that was stored, in order
 	loaded      int     // tokens that were restored last: the engine cannot go back before them
@@ -88,6 +92,8 @@ func (s *sequence) storable() bool {
 type step struct {
 	tokens  []int32 // of the prompt, or of its first part
 	rest    []int32 // Request.Rest
+	parts   []Part  // for which it stands
+	known   int     // the parts before these
 	private bool
 	counted int     // at most Engine.Generated before
 	answer  *Answer // nil if the engine was not heard to the end
@@ -98,6 +104,7 @@ type step struct {
 func (s *sequence) compute(c step, shifts int) {
 	s.noteAnswer(c, shifts)
 	s.tokens, s.rest, s.prompt = c.tokens, c.rest, len(c.tokens)
+	s.parts, s.known = c.parts, c.known
 	s.dirty, s.tails = true, true
 	s.broken, s.private = s.broken || s.private, c.private
 }
@@ -123,6 +130,22 @@ func (s *sequence) noteAnswer(c step, shifts int) {
 		s.checkpoints = 0 // those of another conversation are gone
 	}
 	s.last, s.judged = c.answer, false
+}
+
+// learn has an album learn what the engine has made of the last prompt's parts, from the slot that was
+// saved, which is cut off before those that stay unknown.
+func (s *sequence) learn(a *album, state *llamastate.File) {
+	first := len(s.tokens)
+	if s.last != nil && len(s.parts) > 0 && !state.Cut {
+		prompt := s.last.Cached + s.last.Processed
+		if a.learn(state, first, s.known, s.parts, prompt) {
+			s.rest, s.parts, s.prompt = nil, nil, prompt
+			return
+		}
+	}
+	if i := slices.IndexFunc(state.Media, func(m llamastate.Medium) bool { return m.Start >= first }); i >= 0 {
+		state.CutAt(i)
+	}
 }
 
 // fileSize is about the size of the file into which a slot with a number of tokens is saved. It has

@@ -27,6 +27,7 @@ type Tier struct {
 	restorer  *restorer
 	stages    *stages
 	obstacles *obstacles
+	album     *album
 	why       engine.Inquirer
 
 	accounting *accounting
@@ -44,6 +45,7 @@ func New(opt Options) *Tier {
 	t.obstacles = &obstacles{watch: opt.Unstored, log: opt.Log}
 	t.asker = &asker{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles}
 	t.counter = &counter{asker: t.asker, spawn: t.storing.Spawn}
+	t.album = newAlbum(opt.MediaKey, opt.MediaFile, opt.Log)
 	form := form{shape: opt.Shape, window: opt.Window, pageTokens: opt.PageTokens, root: opt.Fingerprint}
 	disk := &disk{engine.Disk[Store]{Store: opt.Store, Patience: engine.UsualPatience}}
 	files := &files{Files: opt.Files, disk: disk}
@@ -55,7 +57,7 @@ func New(opt Options) *Tier {
 	t.saver = &saver{
 		form: form, files: files, pages: &pages{store: disk, form: form, meter: opt.Meter},
 		judge: &judge{window: opt.Window, table: t.table, asker: t.asker, noShift: opt.NoShift, drafts: opt.Drafts},
-		table: t.table, asker: t.asker, actor: actor, rates: opt.Rates, patience: &t.patience, obstacles: t.obstacles,
+		table: t.table, asker: t.asker, actor: actor, rates: opt.Rates, patience: &t.patience, obstacles: t.obstacles, album: t.album,
 		spawn: t.storing.Spawn, saving: make(chan struct{}, 1), always: opt.AlwaysRestore,
 	}
 	t.restorer = &restorer{
@@ -70,7 +72,7 @@ func New(opt Options) *Tier {
 		gate: gate, meter: opt.Meter, log: opt.Log, save: t.saver.saveFirst,
 	}
 	t.stages = &stages{form: form, files: files, rates: opt.Rates, control: opt.Control, user: opt.UserStart, always: opt.AlwaysRestore}
-	t.accounting = &accounting{table: t.table, counter: t.counter, why: &t.why, rates: opt.Rates, pageTokens: opt.PageTokens}
+	t.accounting = &accounting{table: t.table, counter: t.counter, why: &t.why, rates: opt.Rates, pageTokens: opt.PageTokens, album: t.album}
 	if !opt.NoShift {
 		t.accounting.shifts = opt.Context
 	}
@@ -83,6 +85,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if t.table.isClosed() {
 		return nil, ErrClosed
 	}
+	r = t.album.expand(r)
 	s, err := t.table.take(ctx, r)
 	if err != nil {
 		return nil, fmt.Errorf("wait for a slot: %w", err)
@@ -92,7 +95,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		t.table.giveBack(s)
 		return nil, err
 	}
-	u := &Turn{to: t.accounting, s: s, tokens: r.Tokens, rest: r.Rest, private: r.Private, began: time.Now()}
+	u := &Turn{to: t.accounting, s: s, request: r, began: time.Now()}
 	u.TooLong = len(r.Tokens) >= t.context
 	u.asked = inquire(&t.why, r)
 	u.counted = t.counter.least()
@@ -107,7 +110,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 		s.rewound(u.held)
 	} else {
 		var p *plan
-		u.held, p, u.restored = t.restorer.restore(ctx, s, r.Tokens)
+		u.held, p, u.restored = t.restorer.restore(ctx, s, r.Tokens, r.media)
 		p.tell(u.asked, u.held, t.table)
 		if stored = p.found; p.slow != "" { // where the stored prompt ends is not known
 			stored = 0
@@ -116,7 +119,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	}
 	u.counted = <-counted
 	t.table.breakUnknown(s)
-	if r.Rest == nil && !r.Private && !r.AtOnce {
+	if r.Rest == nil && r.media == nil && !r.Private && !r.AtOnce {
 		t.stage(ctx, u, stored, r.Stage)
 	}
 	return u, nil
@@ -155,9 +158,9 @@ func (t *Tier) stage(ctx context.Context, u *Turn, stored int, l Listener) {
 	}
 	first, stop := context.WithTimeout(ctx, t.patience.stage) // the time that was predicted may be far off
 	defer stop()
-	for _, end := range t.stages.ends(&s.sequence, u.tokens, stored, 1+t.table.beside(s)) {
+	for _, end := range t.stages.ends(&s.sequence, u.request.Tokens, stored, 1+t.table.beside(s)) {
 		most := t.stages.most(s.ended(), end)
-		answer, err := t.engine.Prefill(first, s.id, u.tokens[:end], l.after(u.Staged))
+		answer, err := t.engine.Prefill(first, s.id, u.request.Tokens[:end], l.after(u.Staged))
 		u.computed(end, answer)
 		if err != nil {
 			t.log.Debug("kv tier: the rest of a prompt is computed at once", "slot", s.id, "error", err)

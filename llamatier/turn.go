@@ -22,9 +22,7 @@ type Turn struct {
 
 	to      *accounting // that is told of the end
 	s       *slot
-	tokens  []int32
-	rest    []int32
-	private bool
+	request Request
 	counted int // at most Engine.Generated before the request
 
 	served Served
@@ -41,11 +39,11 @@ func (u *Turn) Slot() int { return u.s.id }
 
 // Reads reports whether an answer is one to the request's tokens, by their number.
 func (u *Turn) Reads(answer *Answer) bool {
-	return u.rest != nil || answer.Cached+answer.Processed == len(u.tokens)
+	return u.request.Rest != nil || answer.Cached+answer.Processed == len(u.request.Tokens)
 }
 
-// Tokens is the number of the request's tokens, up to the first image or sound.
-func (u *Turn) Tokens() int { return len(u.tokens) }
+// Tokens is the number of the request's tokens, as far as they are known.
+func (u *Turn) Tokens() int { return len(u.request.Tokens) }
 
 // End ends a request. answer is nil unless the engine was heard to the end. The slot is saved
 // some time later, unless another request takes it before.
@@ -54,8 +52,8 @@ func (u *Turn) End(answer *Answer) {
 	p := u.account(answer)
 	u.restored.saved = p.Saved
 	to.why.Record(context.Background(), u.asked, p, nil)
-	to.why.Done(u.asked, why.Text{Tokens: u.tokens}, why.Fate{})
-	u.computed(len(u.tokens), answer)
+	to.why.Done(u.asked, why.Text{Tokens: u.request.Tokens}, why.Fate{})
+	u.computed(len(u.request.Tokens), answer)
 	if ended := to.counter.generating(); answer != nil {
 		to.counter.askAhead(ended)
 	}
@@ -64,10 +62,10 @@ func (u *Turn) End(answer *Answer) {
 
 // computed notes that the engine has computed the first tokens of a prompt.
 func (u *Turn) computed(tokens int, answer *Answer) {
-	if answer != nil && answer.Took > 0 && u.rest == nil && tokens > 0 { // an image is not computed as tokens are
+	if answer != nil && answer.Took > 0 && u.request.textual() && tokens > 0 { // an image is not computed as tokens are
 		u.to.rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
 	}
-	u.s.compute(step{tokens: u.tokens[:tokens], rest: u.rest, private: u.private, counted: u.counted, answer: answer}, u.to.shifts)
+	u.s.compute(step{tokens: u.request.Tokens[:tokens], rest: u.request.Rest, parts: u.request.parts(), known: u.request.known, private: u.request.Private, counted: u.counted, answer: answer}, u.to.shifts)
 }
 
 // Drop ends a request that the engine has not got, or has refused because the prompt is TooLong.

@@ -44,6 +44,13 @@ func message(parts ...string) map[string]any {
 // chat sends messages and returns the answer and the number of tokens that were not computed.
 func (s *server) chat(messages ...map[string]any) (text string, cached int) {
 	s.t.Helper()
+	text, cached, _ = s.talk(messages...)
+	return text, cached
+}
+
+// talk does as chat, and returns the number of tokens that were computed, too.
+func (s *server) talk(messages ...map[string]any) (text string, cached, computed int) {
+	s.t.Helper()
 	var out struct {
 		Choices []struct {
 			Message struct {
@@ -51,11 +58,12 @@ func (s *server) chat(messages ...map[string]any) (text string, cached int) {
 			} `json:"message"`
 		} `json:"choices"`
 		Timings struct {
-			Cached int `json:"cache_n"`
+			Cached   int `json:"cache_n"`
+			Computed int `json:"prompt_n"`
 		} `json:"timings"`
 	}
 	s.read("/v1/chat/completions", map[string]any{"messages": messages, "max_tokens": 12, "temperature": 0, "seed": 1}, &out)
-	return out.Choices[0].Message.Content, out.Timings.Cached
+	return out.Choices[0].Message.Content, out.Timings.Cached, out.Timings.Computed
 }
 
 // look asks about an image as Ollama does.
@@ -81,49 +89,65 @@ func seeing(t testing.TB, slots string) llamatest.Options {
 	return o
 }
 
-// TestImages: a server with a vision tower. A chat with an image has the answers of a stock
-// server. The text before the image comes back, nothing behind it is stored, and chats of text
-// before and after it come back.
+// TestImages: a server with a vision tower. Chats with images have the answers of a stock server, and come
+// back after a kill, images and all. With another image only the text before it does.
 func TestImages(t *testing.T) {
 	o := seeing(t, "1")
 	story := strings.Repeat("The old castle stood by the sea. ", 60)
 	text := message("Tell me more of this. " + story)
-	seen := message("What is this? "+story, picture(t, 1), "Look at it well.")
+	seen := message("What is this? "+story, picture(t, 1), "Look at it well. "+story, picture(t, 2), picture(t, 2), "Or:", picture(t, 3))
+	other := message("What is this? "+story, picture(t, 1), "Look at it well. "+story, picture(t, 2), picture(t, 2), "Or:", picture(t, 4))
+	again := message("And now? "+story, picture(t, 1), picture(t, 5))
 
+	type step struct {
+		messages []map[string]any
+		picture  int
+		text     string
+		computed [2]int // in two runs of ours
+	}
+	steps := []*step{
+		{messages: []map[string]any{text}},
+		{messages: []map[string]any{seen}},
+		{messages: []map[string]any{other}},
+		{picture: 2},
+	}
+	play := func(s *server, at *step) (cached, computed int) {
+		if at.picture > 0 {
+			a := s.look("Another one. "+story, picture(t, at.picture))
+			require.True(t, at.text == "" || at.text == a.Content, "%q, want %q", a.Content, at.text)
+			at.text = a.Content
+			return a.Timings.Cached, a.Timings.Computed
+		}
+		got, cached, computed := s.talk(at.messages...)
+		require.True(t, at.text == "" || at.text == got, "%q, want %q", got, at.text)
+		at.text = got
+		return cached, computed
+	}
 	stock := start(t, o)
-	told, _ := stock.chat(text)
-	saw, _ := stock.chat(seen)
-	answer := map[string]any{"role": "assistant", "content": told}
-	more, _ := stock.chat(text, answer, message("And then?"))
-	looked := stock.look("Another one. "+story, picture(t, 2))
+	for _, at := range steps {
+		play(stock, at)
+	}
+	more := &step{messages: []map[string]any{seen, {"role": "assistant", "content": steps[1].text}, again}}
+	play(stock, more)
 	stock.Kill()
 
 	o.Root = filepath.Join(t.TempDir(), "pages")
+	for run := range 2 {
+		for _, at := range steps {
+			s := start(t, o)
+			_, at.computed[run] = play(s, at)
+			s.Kill()
+		}
+	}
+	for i, at := range steps {
+		require.Greater(t, at.computed[0], 1, "%d", i)
+		require.Equal(t, 1, at.computed[1], "%d: all but the last token comes back", i)
+	}
+	require.Less(t, steps[2].computed[0], 64, "the first images come back before another one")
 	s := start(t, o)
-	got, _ := s.chat(text)
-	require.Equal(t, told, got)
-	s.Kill()
-	stored := pages(t, o.Root)
-	require.Positive(t, stored)
-
-	s = start(t, o)
-	got, cached := s.chat(seen)
-	require.Equal(t, saw, got)
-	require.Zero(t, cached)
-	require.Equal(t, looked.Content, s.look("Another one. "+story, picture(t, 2)).Content)
-	s.Kill()
-	require.Greater(t, pages(t, o.Root), stored)
-
-	s = start(t, o)
-	got, cached = s.chat(seen)
-	require.Equal(t, saw, got)
-	require.Greater(t, cached, 300, "the text before the image comes back")
-	got, cached = s.chat(text, answer, message("And then?")) // in the slot that held the image
-	require.Equal(t, more, got)
-	require.Greater(t, cached, 300, "the text comes back")
-	again := s.look("Another one. "+story, picture(t, 2))
-	require.Equal(t, looked.Content, again.Content)
-	require.Greater(t, again.Timings.Cached, 300, "the text before the image comes back")
+	cached, computed := play(s, more)
+	require.Greater(t, cached, 900, "a chat with images goes on")
+	require.Less(t, computed, 600)
 	s.Kill()
 	requireClean(t, o.Root)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/ollama/ollama/fs/gguf"
 	"github.com/ollama/ollama/tokenizer"
@@ -67,11 +68,32 @@ func OpenDecoder(path string) (*Decoder, error) {
 // minPieces is the smallest vocabulary that Ollama's SentencePiece accepts.
 const minPieces = 5
 
-// Text returns the text of tokens. A token outside the model's vocabulary is an error: the
-// page belongs to another model.
-func (d *Decoder) Text(tokens []int32) (string, error) {
+// Medium stands for an image or a sound in a text.
+const Medium = "[image]"
+
+// Text returns the text of tokens. Those below 0 are of an image or a sound. Any other token outside the
+// model's vocabulary is an error: the page belongs to another model.
+func (d *Decoder) Text(tokens []int32) (text string, err error) {
+	for len(tokens) > 0 {
+		n := slices.IndexFunc(tokens, func(t int32) bool { return t < 0 != (tokens[0] < 0) })
+		if n < 0 {
+			n = len(tokens)
+		}
+		more := Medium
+		if tokens[0] >= 0 {
+			if more, err = d.words(tokens[:n]); err != nil {
+				return "", err
+			}
+		}
+		text, tokens = text+more, tokens[n:]
+	}
+	return text, nil
+}
+
+// words returns the text of tokens of the vocabulary.
+func (d *Decoder) words(tokens []int32) (string, error) {
 	for _, t := range tokens {
-		if t < 0 || int(t) >= len(d.values) {
+		if int(t) >= len(d.values) {
 			return "", fmt.Errorf("token %d is not one of the model's %d; give the model that the page is of", t, len(d.values))
 		}
 	}

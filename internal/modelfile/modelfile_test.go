@@ -38,7 +38,10 @@ func TestDecoders(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, " hello thereö", text)
 
-	for _, token := range []int32{-1, 5, 1 << 30} {
+	text, err = d.Text([]int32{1, -7, -9, 2})
+	require.NoError(t, err)
+	require.Equal(t, " hello[image] there", text)
+	for _, token := range []int32{5, 1 << 30} {
 		_, err = d.Text([]int32{1, token})
 		require.ErrorContains(t, err, "is not one of the model's 5")
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamastate"
@@ -143,9 +144,17 @@ func (s *server) open(seen *engineLook) error {
 	if err != nil {
 		return err
 	}
-	keys, err := s.identify(d.config, model, seen)
+	files := digests.Open(filepath.Join(d.config.Local, "digests.json"))
+	projector, err := s.projector(files)
 	if err != nil {
 		return err
+	}
+	keys, err := s.identify(d.config, model, seen, files)
+	if err != nil {
+		return err
+	}
+	if err := files.Save(); err != nil {
+		s.log.Debug("kv tier: digests of large files are not remembered", "error", err)
 	}
 	key := tierenv.Fingerprint(keys)
 	total := int64(seen.slots) * seen.shape.RowBytes(seen.context, model.Window)
@@ -164,6 +173,7 @@ func (s *server) open(seen *engineLook) error {
 		Engine: s.engine, Shape: seen.shape, Slots: seen.slots, Context: seen.context, Window: model.Window,
 		Control: model.Control, UserStart: s.userStart(seen.shape, model.Control),
 		NoShift: !s.command.Shifts(), Drafts: s.command.Drafts(),
+		MediaKey: mediaKey(key, projector), MediaFile: filepath.Join(d.config.Local, "media.json"),
 		Files: s.files, PartBytes: s.partBytes, Store: store, Fingerprint: key, PageTokens: d.config.PageTokens,
 		Lossy: options.Cold != diskstore.ColdTypes{}, Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: s.meter, Recents: recents, Unstored: s.watch, Log: s.log,
 	})
@@ -231,9 +241,29 @@ func (s *server) reclaim(store *diskstore.Store, keys map[string]string) {
 	tierenv.Reclaim(ctx, store, usage, keys, s.log)
 }
 
+// projector names the file that computes images, and where it is computed; "" without one.
+func (s *server) projector(files *digests.Files) (string, error) {
+	path, device := s.command.Projector()
+	if path == "" {
+		return "", nil
+	}
+	sums, err := files.All([]string{path})
+	if err != nil {
+		return "", fmt.Errorf("identify the projector: %w", err)
+	}
+	return sums[0] + " " + device, nil
+}
+
+// mediaKey names all that decides rows of images beside their content; "" without a projector.
+func mediaKey(key pagefile.Key, projector string) string {
+	if projector == "" {
+		return ""
+	}
+	return key.String() + " " + projector
+}
+
 // identify finds the identity of the pages. Large files are read once, and remembered.
-func (s *server) identify(config tierenv.Config, model identity.Model, seen *engineLook) (map[string]string, error) {
-	files := digests.Open(filepath.Join(config.Local, "digests.json"))
+func (s *server) identify(config tierenv.Config, model identity.Model, seen *engineLook, files *digests.Files) (map[string]string, error) {
 	numerics := s.command.Numerics()
 	if unknown := s.command.Unknown(); len(unknown) > 0 {
 		s.log.Info("kv tier: options are unknown, so pages are shared only with servers that have them, too", "options", strings.Join(unknown, " "))
@@ -245,20 +275,15 @@ func (s *server) identify(config tierenv.Config, model identity.Model, seen *eng
 	if err != nil {
 		return nil, err
 	}
-	if err := s.sameFiles(); err != nil {
-		return nil, err
-	}
-	if err := files.Save(); err != nil {
-		s.log.Debug("kv tier: digests of large files are not remembered", "error", err)
-	}
-	return keys, nil
+	return keys, s.sameFiles()
 }
 
 // fileStates returns the states of the model and its adapters. A blob of Ollama never changes.
 func (s *server) fileStates() (map[string]digests.State, error) {
 	states := make(map[string]digests.State)
-	for _, path := range append(s.command.Adapters(), s.command.Model()) {
-		if _, blob := digests.OfBlob(path); blob {
+	projector, _ := s.command.Projector()
+	for _, path := range append(s.command.Adapters(), s.command.Model(), projector) {
+		if _, blob := digests.OfBlob(path); blob || path == "" {
 			continue
 		}
 		state, err := digests.StateOf(path)
@@ -279,7 +304,7 @@ func (s *server) sameFiles() error {
 	}
 	now, err := s.fileStates()
 	if err == nil && !maps.Equal(before, now) {
-		err = errors.New("the model or an adapter was replaced while it was loaded; load it again")
+		err = errors.New("the model, its projector or an adapter was replaced while it was loaded; load it again")
 	}
 	return err
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/testmodel"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamastate"
@@ -150,7 +151,7 @@ func TestOptionsThatNobodyKnows(t *testing.T) {
 		s.run.Engine.Process = &os.Process{Pid: os.Getpid()}
 		config := tierenv.Config{PageTokens: 256}
 		config.Local = t.TempDir()
-		keys, err := s.identify(config, identity.Model{}, &engineLook{shape: &llamastate.Shape{}})
+		keys, err := s.identify(config, identity.Model{}, &engineLook{shape: &llamastate.Shape{}}, digests.Open(filepath.Join(config.Local, "digests.json")))
 		require.NoError(t, err)
 		numerics[args] = keys[tierenv.KeyNumerics]
 		require.Equal(t, args == "--new 7", strings.Contains(lines.String(), "options=--new"), lines.String())
@@ -177,7 +178,7 @@ func TestAModelThatIsReplaced(t *testing.T) {
 		}
 		config := tierenv.Config{PageTokens: 256}
 		config.Local = t.TempDir()
-		_, err := s.identify(config, identity.Model{}, &engineLook{shape: &llamastate.Shape{}})
+		_, err := s.identify(config, identity.Model{}, &engineLook{shape: &llamastate.Shape{}}, digests.Open(filepath.Join(config.Local, "digests.json")))
 		require.Equal(t, replaced, err != nil, "%v", err)
 	}
 }

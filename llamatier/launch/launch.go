@@ -172,6 +172,15 @@ func (c Command) Model() string {
 	return path
 }
 
+// Projector returns the path of the file that computes images and sounds, "" where llama-server finds it
+// itself, and where it is computed.
+func (c Command) Projector() (path, device string) {
+	path, _ = c.value(projector)
+	offload, _ := c.value(projectorOffload)
+	device, _ = c.value(projectorDevice)
+	return path, offload + " " + device
+}
+
 // Behind returns the arguments for the same llama-server on a Unix socket. With saveTo, slots
 // are saved below that directory.
 func (c Command) Behind(socket, saveTo string) []string {

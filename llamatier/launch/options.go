@@ -66,6 +66,10 @@ var (
 	draft       = takes("--spec-draft-model -md --model-draft", "LLAMA_ARG_SPEC_DRAFT_MODEL")
 	shift       = either("--context-shift", "--no-context-shift", "LLAMA_ARG_CONTEXT_SHIFT")
 	specType    = takes("--spec-type", "LLAMA_ARG_SPEC_TYPE")
+	projector   = takes("-mm --mmproj", "LLAMA_ARG_MMPROJ")
+
+	projectorOffload = either("--mmproj-offload", "--no-mmproj-offload", "LLAMA_ARG_MMPROJ_OFFLOAD")
+	projectorDevice  = takes("-mmdev --mmproj-device", "MTMD_BACKEND_DEVICE")
 
 	draftRepository = takes("--spec-draft-hf -hfd -hfrd --hf-repo-draft", "LLAMA_ARG_SPEC_DRAFT_HF_REPO")
 )
@@ -189,9 +193,7 @@ var Groups = []Group{
 		either("--mmap", "--no-mmap", "LLAMA_ARG_MMAP"), either("-dio --direct-io", "-ndio --no-direct-io", "LLAMA_ARG_DIO"),
 		either("--warmup", "--no-warmup", ""), alone("--check-tensors", ""),
 	}},
-	{"rows behind images are not stored", Never, []Option{
-		either("--mmproj-offload", "--no-mmproj-offload", "LLAMA_ARG_MMPROJ_OFFLOAD"), takes("-mmdev --mmproj-device", "MTMD_BACKEND_DEVICE"),
-	}},
+	{"they count for images alone", Never, []Option{projectorOffload, projectorDevice}},
 	{"libraries count themselves; markers, downloads, traces", Never, []Option{
 		{Env: "LLAMA_MEDIA_MARKER"}, {Env: "GGML_BACKEND_PATH"}, {Env: "LLAMA_CACHE"}, {Env: "GGML_NO_BACKTRACE"},
 	}},
@@ -233,7 +235,7 @@ var Groups = []Group{
 		alone("--vision-gemma-4b-default", ""), alone("--vision-gemma-12b-default", ""),
 	}},
 	{"images become other rows", Always, []Option{
-		takes("-mm --mmproj", "LLAMA_ARG_MMPROJ"), takes("-mmu --mmproj-url", "LLAMA_ARG_MMPROJ_URL"),
+		projector, takes("-mmu --mmproj-url", "LLAMA_ARG_MMPROJ_URL"),
 		either("--mmproj-auto", "--no-mmproj --no-mmproj-auto", "LLAMA_ARG_MMPROJ_AUTO"),
 		takes("--image-min-tokens", "LLAMA_ARG_IMAGE_MIN_TOKENS"), takes("--image-max-tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS"),
 		takes("--mtmd-batch-max-tokens", "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS"), takes("--video-fps", "LLAMA_ARG_VIDEO_FPS"),

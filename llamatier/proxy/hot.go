@@ -154,7 +154,7 @@ func (h *Handler) serveHot(w http.ResponseWriter, r *http.Request, gone context.
 			defer stopLate()
 			if err := h.find(beside, p, body); err != nil {
 				h.log.Debug("kv tier: prompt is not known", "path", r.URL.Path, "error", err)
-				p.Tokens, p.Rest = nil, nil
+				p.Tokens, p.Parts = nil, nil
 			}
 			<-k.over
 			turn.Learn(p.Request)

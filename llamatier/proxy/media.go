@@ -3,10 +3,14 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"hash/maphash"
-	"slices"
 	"strings"
+
+	"github.com/kvtier/kvtier/llamatier"
 )
 
 // noMedia takes the place of an image or sound in a chat whose template is asked for. For that
@@ -79,9 +83,9 @@ func withMedia(prompt json.RawMessage) (text string, media []json.RawMessage, er
 	return text, media, err
 }
 
-// cut returns the text before the first image or sound of a prompt, and numbers that stand for
-// the rest.
-func (h *Handler) cut(ctx context.Context, text string, media []json.RawMessage) (before string, rest []int32, err error) {
+// parts returns the text before the first image or sound of a prompt, and these, each with the text behind
+// it.
+func (h *Handler) parts(ctx context.Context, text string, media []json.RawMessage) (before string, parts []llamatier.Part, err error) {
 	mark, err := h.engine.MediaMark(ctx)
 	if err != nil {
 		return "", nil, err
@@ -90,34 +94,49 @@ func (h *Handler) cut(ctx context.Context, text string, media []json.RawMessage)
 	if len(texts) != len(media)+1 {
 		return "", nil, errNotUnderstood // llama-server refuses it
 	}
-	return texts[0], numbers(media, texts[1:]), nil
+	for i, m := range media {
+		part := llamatier.Part{Stands: int32(maphash.Bytes(stamps, m))}
+		if i < mediaMax {
+			part.ID = contentID(m)
+		}
+		if i < mediaMax && texts[i+1] != "" {
+			if part.Tokens, err = h.engine.TokenizeMore(ctx, texts[i+1]); err != nil {
+				return "", nil, err
+			}
+		}
+		parts = append(parts, part)
+	}
+	return texts[0], parts, nil
 }
 
-const (
-	mediaTokens = 256 // about as many as an image takes
-	tokenBytes  = 4   // about as many as a token has
-
-	// restMax bounds the numbers of one request, about as many as the longest contexts have
-	// tokens: a body of 64 MiB has room for millions of images.
-	restMax = 1 << 20
-)
+// mediaMax bounds the images and sounds of one request that are known: a body of 64 MiB has room for
+// millions.
+const mediaMax = 256
 
 // stamps is different in each process.
 var stamps = maphash.MakeSeed()
 
-// numbers returns numbers that stand for images and sounds, each with a text behind it. Two such
-// rests begin with the same numbers as far as they are the same. There are about as many numbers
-// as tokens.
-func numbers(media []json.RawMessage, behind []string) (rest []int32) {
-	stamp := func(b []byte) int32 { return int32(maphash.Bytes(stamps, b)) }
-	for i, text := range behind {
-		if len(rest) >= restMax {
-			break
+// contentID returns the SHA-256 of an image or a sound, in hex, as llama-server names its content. It is ""
+// for one that llama-server fetches.
+func contentID(media json.RawMessage) string {
+	var data string
+	if json.Unmarshal(media, &data) != nil {
+		var in struct{ URL, Data string }
+		if json.Unmarshal(media, &in) != nil {
+			return ""
 		}
-		rest = append(rest, slices.Repeat([]int32{stamp(media[i])}, mediaTokens)...)
-		for token := range slices.Chunk([]byte(text), tokenBytes) {
-			rest = append(rest, stamp(token))
+		if data = in.Data; data == "" {
+			head, rest, inline := strings.Cut(in.URL, ";base64,")
+			if !inline || !strings.HasPrefix(head, "data:") {
+				return ""
+			}
+			data = rest
 		}
 	}
-	return rest
+	content, err := base64.StdEncoding.DecodeString(data)
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
 }

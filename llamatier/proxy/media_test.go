@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/llamatier"
 )
 
 // sees answers as a llama-server with an encoder of images: a message with an image is one text
@@ -119,7 +123,7 @@ func TestTextBeforeMedia(t *testing.T) {
 			text.WriteRune(tok)
 		}
 		require.Equal(t, c.text, text.String(), c.body)
-		require.Equal(t, c.media, p.Rest != nil, c.body)
+		require.Equal(t, c.media, p.Parts != nil, c.body)
 		require.Equal(t, c.body[:len(c.body)-1]+`,"id_slot":3}`, string(p.pinned([]byte(c.body), 3)), "the request is as it was")
 	}
 }
@@ -150,32 +154,48 @@ func TestMediaThatAreNotUnderstood(t *testing.T) {
 	}
 }
 
-// TestRestsOfPrompts are the same as far as images and texts are.
-func TestRestsOfPrompts(t *testing.T) {
+// TestPartsOfPrompts: an image is known by its content, whatever form its file comes in, and the text behind
+// it by its tokens.
+func TestPartsOfPrompts(t *testing.T) {
 	h := sees(t)
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
-	rest := func(images, text string) []int32 {
-		p, err := h.understand(r, []byte(`{"prompt":{"prompt_string":"one <media> two <media>`+text+`","multimodal_data":[`+images+`]}}`), api{})
+	parts := func(first, second string) []llamatier.Part {
+		p, err := h.understand(r, []byte(`{"prompt":{"prompt_string":"one <media> two <media>","multimodal_data":[`+first+`,`+second+`]}}`), api{})
 		require.NoError(t, err)
-		return p.Rest
+		return p.Parts
 	}
-	shared := func(a, b []int32) (n int) {
-		for n < min(len(a), len(b)) && a[n] == b[n] {
-			n++
-		}
-		return n
+	const cat = "2b77e5ac6c4d7d4d76d5b5a1a2bb0ee1d3a1a3f1"
+	data := base64.StdEncoding.EncodeToString([]byte(cat))
+	id := fmt.Sprintf("%x", sha256.Sum256([]byte(cat)))
+	p := parts(`"`+data+`"`, `"http://elsewhere/cat.png"`)
+	require.Equal(t, id, p[0].ID)
+	require.Equal(t, []int32(" two "), p[0].Tokens)
+	require.Empty(t, p[1].ID, "its content is not known")
+	require.Empty(t, p[1].Tokens)
+	require.NotEqual(t, p[0].Stands, p[1].Stands)
+	require.Equal(t, p, parts(`"`+data+`"`, `"http://elsewhere/cat.png"`))
+	for media, want := range map[string]string{
+		`{"url":"data:image/png;base64,` + data + `"}`: id,
+		`{"data":"` + data + `","format":"wav"}`:       id,
+		`{"url":"http://elsewhere/cat.png"}`:           "",
+		`{"url":"file:///cat.png"}`:                    "",
+		`{"url":"data:image/png,` + data + `"}`:        "",
+		`{"url":7}`:                                    "",
+		`"not base64!"`:                                "",
+		`null`:                                         fmt.Sprintf("%x", sha256.Sum256(nil)),
+	} {
+		require.Equal(t, want, contentID(json.RawMessage(media)), media)
 	}
-	first := rest(`"a","b"`, " three")
-	require.Equal(t, len(first), shared(first, rest(`"a","b"`, " three")))
-	require.Equal(t, 2*mediaTokens+len(" two ")/tokenBytes+1+len(" thr")/tokenBytes, shared(first, rest(`"a","b"`, " through")))
-	require.Equal(t, mediaTokens+len(" two ")/tokenBytes+1, shared(first, rest(`"a","c"`, " three")))
-	require.Zero(t, shared(first, rest(`"c","b"`, " three")))
 }
 
-// TestManyMedia: a request takes no more memory for them than a few times its own.
+// TestManyMedia: only the first are asked for.
 func TestManyMedia(t *testing.T) {
-	const many = 100_000
-	rest := numbers(make([]json.RawMessage, many), make([]string, many))
-	require.LessOrEqual(t, cap(rest), 2*restMax)
-	require.Len(t, numbers(make([]json.RawMessage, 3), []string{"a", "", "long text"}), 3*mediaTokens+4)
+	const many = 10_000
+	h := sees(t)
+	_, parts, err := h.parts(t.Context(), strings.Repeat("<media>x", many), make([]json.RawMessage, many))
+	require.NoError(t, err)
+	require.Len(t, parts, many)
+	require.Equal(t, []int32("x"), parts[mediaMax-1].Tokens)
+	require.Empty(t, parts[mediaMax].Tokens)
+	require.Empty(t, parts[mediaMax].ID)
 }

@@ -64,13 +64,13 @@ func (h *Handler) find(ctx context.Context, p *prompt, body []byte) (err error) 
 		}
 		body = encode(in)
 	}
-	p.Tokens, p.Rest, err = h.tokens(ctx, body, in, p.api.chat)
+	p.Tokens, p.Parts, err = h.tokens(ctx, body, in, p.api.chat)
 	return err
 }
 
 // tokens returns the tokens of a prompt that is a text, a list of tokens, or a chat, up to the
-// first image or sound, and numbers that stand for the rest.
-func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat bool) (tokens, rest []int32, err error) {
+// first image or sound, and all from there on.
+func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat bool) (tokens []int32, parts []llamatier.Part, err error) {
 	if prompt := bytes.TrimSpace(in["prompt"]); !chat && bytes.HasPrefix(prompt, []byte("[")) {
 		if err := json.Unmarshal(prompt, &tokens); err != nil || len(tokens) == 0 {
 			return nil, nil, errNotUnderstood
@@ -79,13 +79,13 @@ func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat bool
 	}
 	text, media, err := h.text(ctx, body, in, chat)
 	if err == nil && len(media) > 0 {
-		text, rest, err = h.cut(ctx, text, media)
+		text, parts, err = h.parts(ctx, text, media)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
 	tokens, err = h.engine.Tokenize(ctx, text)
-	return tokens, rest, err
+	return tokens, parts, err
 }
 
 // text returns the text of a prompt, in which marks stand for images and sounds, and these.

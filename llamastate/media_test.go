@@ -1,0 +1,103 @@
+package llamastate
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+)
+
+// chunkOf is what llama-server keeps of an image whose tokens have positions of a kind.
+func chunkOf(id string, positions uint32) []byte {
+	le := binary.LittleEndian
+	b := le.AppendUint64(nil, chunkVersion)
+	b = le.AppendUint64(le.AppendUint32(b, chunkImage), 0)
+	b = append(b, 1)
+	for _, v := range []uint32{2, 2, positions, 0, 1} {
+		b = le.AppendUint32(b, v)
+	}
+	b = append(le.AppendUint64(b, uint64(len(id))), id...)
+	return append(b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0)
+}
+
+// TestMedia: a slot with images is read whole, and a file that is built of it is the same.
+func TestMedia(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 2))
+	shape := Shape{Version: 2, Caches: anyShape().Caches[:1]}
+	cat, dog := strings.Repeat("ca", 32), strings.Repeat("d0", 32)
+	tokens := []int32{5, 6, -1, -1, -1, -1, 7, -1, -1, -1, -1, -1, -1, -1, -1, 8, 9}
+	var media []Medium
+	for _, m := range []Medium{{Start: 2, Tokens: 4, ID: cat}, {Start: 7, Tokens: 4, ID: dog}, {Start: 11, Tokens: 4, ID: cat}} {
+		read, ok := readChunk(chunkOf(m.ID, 0))
+		require.True(t, ok)
+		require.Equal(t, m.ID, read.ID)
+		require.Equal(t, chunkOf(m.ID, 0), read.whole())
+		read.Start, read.Tokens = m.Start, m.Tokens
+		media = append(media, read)
+	}
+	build := func(tokens []int32, media []Medium) (*file, *Builder, error) {
+		out := &file{}
+		b, err := shape.Build(out, tokens, media, 0)
+		if err != nil {
+			return nil, nil, err
+		}
+		layout, err := pagefile.NewLayout(shape.Sections(), len(tokens))
+		require.NoError(t, err)
+		page := make([]byte, layout.Size())
+		for i := range page {
+			page[i] = byte(rng.Uint32())
+		}
+		require.NoError(t, b.WriteRows(layout, 0, len(tokens), page))
+		return out, b, nil
+	}
+	out, b, err := build(tokens, media)
+	require.NoError(t, err)
+	whole := make([]byte, b.Size())
+	copy(whole, out.b)
+	f, err := shape.Open(bytes.NewReader(whole), int64(len(whole)))
+	require.NoError(t, err)
+	require.Equal(t, tokens, f.Tokens)
+	require.Equal(t, media, f.Media)
+	require.False(t, f.Cut)
+	require.True(t, f.End())
+
+	numbers := append([]int32(nil), tokens...)
+	for i := range numbers {
+		if numbers[i] < 0 {
+			numbers[i] = -7 - int32(i)
+		}
+	}
+	_, _, err = build(numbers, media)
+	require.NoError(t, err, "any number below 0 is a token of a medium")
+	for name, wrong := range map[string][]Medium{
+		"none": nil, "less": media[:2], "more": append([]Medium{{Start: 0, Tokens: 1}}, media...), "out of order": {media[1], media[0], media[2]},
+	} {
+		_, _, err = build(tokens, wrong)
+		require.Error(t, err, name)
+	}
+
+	shared, ok := readChunk(chunkOf(dog, 1))
+	require.False(t, ok, "tokens share positions: %v", shared)
+	f.CutAt(1)
+	require.Equal(t, tokens[:7], f.Tokens)
+	require.Equal(t, media[:1], f.Media)
+	require.False(t, f.End())
+
+	for range 20_000 { // hostile bytes in the head
+		hostile := bytes.Clone(whole)
+		head := min(len(hostile), 12+4*int(binary.LittleEndian.Uint32(whole[8:])))
+		for range 1 + rng.IntN(3) {
+			hostile[rng.IntN(head)] ^= byte(1 + rng.IntN(255))
+		}
+		if f, err := shape.Open(bytes.NewReader(hostile), int64(len(hostile))); err == nil {
+			for _, m := range f.Media {
+				require.LessOrEqual(t, m.End(), len(f.Tokens))
+			}
+		}
+	}
+}
