@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamastate"
@@ -173,7 +172,7 @@ func (s *server) open(seen *engineLook) error {
 		Engine: s.engine, Shape: seen.shape, Slots: seen.slots, Context: seen.context, Window: model.Window,
 		Control: model.Control, UserStart: s.userStart(seen.shape, model.Control),
 		NoShift: !s.command.Shifts(), Drafts: s.command.Drafts(),
-		MediaKey: mediaKey(key, projector), MediaFile: filepath.Join(d.config.Local, "media.json"),
+		MediaKey: mediaKey(key.String(), projector), MediaFile: filepath.Join(d.config.Local, "media.json"),
 		Files: s.files, PartBytes: s.partBytes, Store: store, Fingerprint: key, PageTokens: d.config.PageTokens,
 		Lossy: options.Cold != diskstore.ColdTypes{}, Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: s.meter, Recents: recents, Unstored: s.watch, Log: s.log,
 	})
@@ -255,11 +254,11 @@ func (s *server) projector(files *digests.Files) (string, error) {
 }
 
 // mediaKey names all that decides rows of images beside their content; "" without a projector.
-func mediaKey(key pagefile.Key, projector string) string {
+func mediaKey(fingerprint, projector string) string {
 	if projector == "" {
 		return ""
 	}
-	return key.String() + " " + projector
+	return fingerprint + " " + projector
 }
 
 // identify finds the identity of the pages. Large files are read once, and remembered.
