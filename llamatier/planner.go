@@ -33,13 +33,13 @@ func (d *planner) plan(ctx context.Context, tokens []int32, media []llamastate.M
 		p.refs = found.State
 	}
 	p.tokens = tokens[:p.end(len(p.refs))]
-	p.whole()
 	if p.found > len(p.tokens) {
 		p.unread = why.UnreadState
 	}
 	if d.drafts && !d.form.shape.HasEnd() {
 		p.shorten(len(tokens) - draftTokens)
 	}
+	p.whole()
 	if found.Mixed == nil {
 		return d.paying(ctx, p)
 	}
