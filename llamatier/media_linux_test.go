@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/llamastate"
 )
 
 // TestSlotsOfPromptsWithImages: such a prompt gets the slot that holds the same image, and an
@@ -48,4 +50,22 @@ func TestAnAnswerBehindAnImage(t *testing.T) {
 		w.idle()
 		require.Equal(t, heard, len(w.found(prompt(1, 100))) > 0)
 	}
+}
+
+// TestPlansEndBeforeImages: the engine has no use for a part of an image, and fails where it has to compute
+// the last token of one alone.
+func TestPlansEndBeforeImages(t *testing.T) {
+	w := newWorld(t, 1, 1000)
+	tokens := prompt(1, 600)
+	w.ask(ask(tokens), 5)
+	w.idle()
+	plan := func(media ...llamastate.Medium) int {
+		return len(w.tier.restorer.planner.plan(t.Context(), tokens, media, 0, 0).tokens)
+	}
+	whole := plan()
+	require.Greater(t, whole, 500)
+	require.Equal(t, whole, plan(llamastate.Medium{Start: 100, Tokens: 30}))
+	require.Equal(t, whole-10, plan(llamastate.Medium{Start: 100, Tokens: 30}, llamastate.Medium{Start: whole - 10, Tokens: 11}))
+	require.Equal(t, 580, plan(llamastate.Medium{Start: 580, Tokens: 20}))
+	require.Equal(t, 560, plan(llamastate.Medium{Start: 540, Tokens: 20}, llamastate.Medium{Start: 560, Tokens: 40}))
 }

@@ -27,6 +27,10 @@ const draftTokens = 32
 // holds some tokens already. For exact pages that many of these tokens as loss says are given up.
 // Pages that take longer to read than to compute are left out.
 func (d *planner) plan(ctx context.Context, tokens []int32, media []llamastate.Medium, held, loss int) *plan {
+	if n := len(media); n > 0 && media[n-1].End() == len(tokens) {
+		// The engine computes at least one token, and fails where that is the last one of an image.
+		tokens, media = tokens[:media[n-1].Start], media[:n-1]
+	}
 	found, err := d.find(ctx, tokens, media, held)
 	p := &plan{held: held - loss, media: media, refs: found.Exact, slow: engine.SlowTier(found.Exact, err), found: max(endOf(found.Exact), endOf(found.State))}
 	if d.form.shape.HasEnd() {
