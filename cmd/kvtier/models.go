@@ -54,6 +54,12 @@ func (m *modelStore) complete(*cobra.Command, []string, string) ([]string, cobra
 	return list, cobra.ShellCompDirectiveNoFileComp
 }
 
+// completeOrFile returns the names of models for shells, which add files.
+func (m *modelStore) completeOrFile(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+	list, _ := m.complete(cmd, args, begin)
+	return list, cobra.ShellCompDirectiveDefault
+}
+
 // blob returns the path of weights in Ollama's model store, "" if the store lacks them.
 func (m *modelStore) blob(weights string) string {
 	dir := m.dir()

@@ -1,16 +1,19 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 
 	"github.com/ollama/ollama/envconfig"
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/modelfile"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/trial"
 	"github.com/kvtier/kvtier/telemetry/show"
@@ -18,59 +21,113 @@ import (
 
 func newTryCommand(out *output, h host) *cobra.Command {
 	var yes bool
+	real := "llama-server"
 	cmd := &cobra.Command{
-		Use:   "try [model]",
-		Short: "Ask your Ollama a long question, unload the model, and ask again",
+		Use:   "try [model | file.gguf]",
+		Short: "Ask a long question, unload the model, and ask again",
 		Long: `Ask your Ollama a long question, unload the model, and ask again: the table shows how
 long the first token took each time, without the time in which the model was loaded.
-The model is one that you have pulled, the smallest one by default. Each run asks a new
-question, whose pages stay, as those of any other.
+The model is one that you have pulled, the smallest one by default. A GGUF file is
+asked by a llama-server alone, which is killed and started again; no Ollama is needed.
+Each run asks a new question, whose pages stay, as those of any other.
 
 The exit status is 1 if the question was computed again.`,
 		Example: `  kvtier try
-  kvtier try qwen3:4b`,
+  kvtier try qwen3:4b
+  kvtier try --llama-server ./llama-server model.gguf`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 || len(args) == 1 && args[0] == "" {
-				return cli.Usagef("name one model, or none for the smallest one")
+				return cli.Usagef("name one model or one file, or none for the smallest model")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			bars := progress.New(h.stderr, len(trial.Unloaded))
-			if h.terminal {
-				bars = progress.NewTransient(h.stderr, len(trial.Unloaded))
+			name := strings.Join(args, "")
+			if strings.HasSuffix(name, ".gguf") {
+				return tryFile(cmd.Context(), out, h, name, real)
 			}
-			host := strings.Replace(envconfig.Host().String(), "0.0.0.0", "127.0.0.1", 1)
-			client := trial.Client{URL: strings.TrimSuffix(host, "/"), HTTP: http.DefaultClient}
-			if loaded, err := trial.Loaded(cmd.Context(), client); err != nil {
-				return err
-			} else if len(loaded) > 0 && !yes {
-				return fmt.Errorf("Ollama has %s in memory, for somebody perhaps, and the trial would unload it; run ollama stop %[1]s, or give --yes", loaded[0])
-			}
-			r, err := trial.Run(cmd.Context(), client, strings.Join(args, ""), func(name string, do func() error) error {
-				return bars.Do(name, func(*progress.Step) (string, error) { return "", do() })
-			})
-			bars.Close()
-			if err != nil {
-				return err
-			}
-			if err := out.show(r, func(w io.Writer) { printTrial(w, r) }); err != nil {
-				return err
-			}
-			if !r.Restored() {
-				return errors.New("the question was computed again; sudo kvtier ollama status and sudo kvtier doctor say why")
-			}
-			return nil
+			return tryOllama(cmd.Context(), out, h, name, yes)
 		},
 	}
 	only(cmd, "json")
 	cmd.Flags().BoolVar(&yes, "yes", false, "also while Ollama holds a model in memory")
+	cmd.Flags().StringVar(&real, "llama-server", real, "`program` that is asked about a file")
 	return cmd
+}
+
+// tryOllama asks a model of the Ollama that runs.
+func tryOllama(ctx context.Context, out *output, h host, name string, yes bool) error {
+	host := strings.Replace(envconfig.Host().String(), "0.0.0.0", "127.0.0.1", 1)
+	o := &trial.Ollama{URL: strings.TrimSuffix(host, "/"), HTTP: http.DefaultClient}
+	if loaded, err := o.Loaded(ctx); err != nil {
+		return err
+	} else if len(loaded) > 0 && !yes {
+		return fmt.Errorf("Ollama has %s in memory, for somebody perhaps, and the trial would unload it; run ollama stop %[1]s, or give --yes", loaded[0])
+	}
+	if err := o.Choose(ctx, name); err != nil {
+		return err
+	}
+	r, err := runTrial(ctx, h, o, nil)
+	return showTrial(out, r, errors.Join(err, o.Close()), "sudo kvtier ollama status and sudo kvtier doctor say why")
+}
+
+// tryFile asks a llama-server that is started for it.
+func tryFile(ctx context.Context, out *output, h host, file, name string) error {
+	real, err := findReal(name)
+	if err != nil {
+		return fmt.Errorf("%w; name one as --llama-server", err)
+	}
+	f, err := modelfile.Open(file)
+	if err != nil {
+		return err
+	}
+	window := f.KeyValue("context_length").Int()
+	f.Close()
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	s := &trial.Alone{File: file, Window: int(window), Serve: []string{program, "serve", "--", real}}
+	r, err := runTrial(ctx, h, s, s.Start)
+	return showTrial(out, r, errors.Join(err, s.Close()), "kvtier why and kvtier ls say more")
+}
+
+// runTrial shows each step. Start, if any, comes first.
+func runTrial(ctx context.Context, h host, s trial.Server, start func(context.Context) error) (r trial.Result, err error) {
+	bars := progress.New(h.stderr, len(trial.Killed))
+	if h.terminal {
+		bars = progress.NewTransient(h.stderr, len(trial.Killed))
+	}
+	defer bars.Close()
+	step := func(name string, do func() error) error {
+		return bars.Do(name, func(*progress.Step) (string, error) { return "", do() })
+	}
+	if start != nil {
+		if err := step("load the model", func() error { return start(ctx) }); err != nil {
+			return r, err
+		}
+	}
+	return trial.Run(ctx, s, step)
+}
+
+// showTrial prints a trial that came to its end.
+func showTrial(out *output, r trial.Result, err error, more string) error {
+	if err != nil {
+		return err
+	}
+	if err := out.show(r, func(w io.Writer) { printTrial(w, r) }); err != nil {
+		return err
+	}
+	if !r.Restored() {
+		return fmt.Errorf("the question was computed again; %s", more)
+	}
+	return nil
 }
 
 func printTrial(w io.Writer, r trial.Result) {
 	var rows [][]string
 	for i, a := range r.Rows {
+		last := i == len(r.Rows)-1
 		reused, quicker, same := "-", "", ""
 		if a.Reused != nil {
 			reused = show.Count(int64(*a.Reused))
@@ -78,7 +135,7 @@ func printTrial(w io.Writer, r trial.Result) {
 		if i > 0 {
 			quicker = fmt.Sprintf("%.3g×", r.Rows[0].First/max(a.First, 1e-6))
 		}
-		if a.Situation == trial.Unloaded {
+		if last {
 			same = map[bool]string{true: "yes", false: "no"}[a.Same]
 		}
 		rows = append(rows, []string{a.Situation, show.Count(int64(a.Tokens)), reused, show.Seconds(a.First), quicker, same})

@@ -14,7 +14,7 @@ import (
 var linked = append(
 	[]string{"diskstore", "engine", "ggml-paged", "internal", "kvcache", "patches", "rates", "telemetry", "go.mod", "go.sum"},
 	except(
-		"internal/bench/**", "internal/cli/**", "internal/demo/**", "internal/docs/**", "internal/e2e/**", "internal/llamae2e/**",
+		"internal/bench/**", "internal/cli/**", "internal/docs/**", "internal/e2e/**", "internal/llamae2e/**",
 		"internal/llamatest/**", "internal/mounts/**", "internal/ollamasrc/**", "internal/ollamatest/**", "internal/progress/**",
 		"internal/soak/**", "internal/table/**", "internal/testmodel/**", "internal/version/**",
 		"**/*_test.go", "**/testdata/**", "**/*.md",

@@ -1,5 +1,5 @@
-// Package ollamatest starts a built Ollama, talks to it, and kills it. Tests,
-// the demo and the benchmarks use it.
+// Package ollamatest starts a built Ollama, talks to it, and kills it. Tests
+// and the benchmarks use it.
 //
 // # Basics
 //

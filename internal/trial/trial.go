@@ -1,12 +1,15 @@
 package trial
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kvtier/kvtier/docs"
 )
@@ -16,6 +19,7 @@ const (
 	windowRest   = 512  // for the template, the question and the answer
 	tokenBytes   = 2    // of text, at least, for the tokenizers that people use
 	answerTokens = 48
+	lineMax      = 1 << 20 // bytes of an event
 )
 
 // Names of what is asked.
@@ -23,7 +27,41 @@ const (
 	Cold     = "cold"
 	Slot     = "again, in the same slot"
 	Unloaded = "after the model was unloaded"
+	Killed   = "after llama-server was killed"
 )
+
+// Answer is one answer.
+type Answer struct {
+	Tokens int     `json:"prompt_tokens"`
+	Reused *int    `json:"reused"`         // tokens that were not computed; null where Ollama does not say (before v0.34)
+	First  float64 `json:"first_token_s"`  // without loading the model
+	Same   bool    `json:"same_as_before"` // the text is that of an answer before
+	text   string
+	load   time.Duration
+}
+
+// read reads a stream of lines from a server, and measures. event returns the text of a line, and whether it
+// is the last one.
+func (a *Answer) read(body io.ReadCloser, server string, began time.Time, event func(line []byte) (said string, done bool, err error)) error {
+	defer body.Close()
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, lineMax)
+	var first time.Duration
+	for lines.Scan() {
+		said, done, err := event(lines.Bytes())
+		if err != nil {
+			return fmt.Errorf("read the answer of %s: %w", server, err)
+		}
+		if first == 0 && (said != "" || done) {
+			first = time.Since(began)
+		}
+		if a.text += said; done {
+			a.First = max(0, first-a.load).Seconds()
+			return nil
+		}
+	}
+	return fmt.Errorf("the answer of %s broke off: %w", server, cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
+}
 
 // Row is one answer of a trial.
 type Row struct {
@@ -38,7 +76,7 @@ type Result struct {
 	Rows  []Row  `json:"rows"`
 }
 
-// Restored reports whether most of the prompt was not computed again after the unload.
+// Restored reports whether most of the prompt was not computed again after the server forgot it.
 func (r Result) Restored() bool {
 	last := r.Rows[len(r.Rows)-1]
 	if last.Reused != nil {
@@ -47,36 +85,32 @@ func (r Result) Restored() bool {
 	return 2*last.First < r.Rows[0].First
 }
 
-// Loaded returns the models that Ollama holds in memory: a trial would unload them, or make room.
-func Loaded(ctx context.Context, c Client) ([]string, error) { return c.models(ctx, "/api/ps") }
+// Server is an [Ollama], or a llama-server [Alone].
+type Server interface {
+	model() (name string, window int) // window is the number of tokens of its context
+	ask(ctx context.Context, question string, length int) (Answer, error)
+	forget(ctx context.Context) error
+	forgotten() string // names what is asked behind forget
+}
 
-// Run asks a model, "" for the smallest one that Ollama has, and leaves it unloaded. step is called around
-// each answer.
-func Run(ctx context.Context, c Client, model string, step func(name string, do func() error) error) (r Result, err error) {
-	if r.Model = model; model == "" {
-		if r.Model, err = c.smallest(ctx); err != nil {
-			return r, err
-		}
-	}
-	m, err := c.show(ctx, r.Model)
-	if err != nil {
-		return r, err
-	}
-	window := min(windowMax, cmp.Or(m.context, windowMax))
+// Run asks a server. step is called around each answer.
+func Run(ctx context.Context, s Server, step func(name string, do func() error) error) (r Result, err error) {
+	model, window := s.model()
+	r.Model = model
 	question := newQuestion(window)
-	for _, situation := range []string{Cold, Slot, Unloaded} {
+	for _, situation := range []string{Cold, Slot, s.forgotten()} {
 		err := step(situation, func() error {
 			switch situation {
 			case Cold: // what is read and compiled for the first answer is no prompt
-				if _, err := c.ask(ctx, r.Model, "Hello!", window, 1); err != nil {
+				if _, err := s.ask(ctx, "Hello!", 1); err != nil {
 					return err
 				}
-			case Unloaded:
-				if err := c.unload(ctx, r.Model); err != nil {
+			case s.forgotten():
+				if err := s.forget(ctx); err != nil {
 					return err
 				}
 			}
-			a, err := c.ask(ctx, r.Model, question, window, answerTokens)
+			a, err := s.ask(ctx, question, answerTokens)
 			if err != nil {
 				return err
 			}
@@ -92,7 +126,7 @@ func Run(ctx context.Context, c Client, model string, step func(name string, do 
 			return r, err
 		}
 	}
-	return r, c.unload(ctx, r.Model)
+	return r, nil
 }
 
 // newQuestion is one that nobody has asked before, about a long text.

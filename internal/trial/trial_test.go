@@ -76,11 +76,18 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// step runs a step.
+func step(_ string, do func() error) error { return do() }
+
 func try(t *testing.T, f *fake, model string) (Result, error) {
 	f.seen = map[string]bool{}
 	s := httptest.NewServer(f)
 	defer s.Close()
-	return Run(t.Context(), Client{URL: s.URL, HTTP: s.Client()}, model, func(_ string, do func() error) error { return do() })
+	o := &Ollama{URL: s.URL, HTTP: s.Client()}
+	if err := o.Choose(t.Context(), model); err != nil {
+		return Result{}, err
+	}
+	return Run(t.Context(), o, step)
 }
 
 func TestRun(t *testing.T) {
@@ -115,13 +122,13 @@ func TestErrors(t *testing.T) {
 	_, err = try(t, &fake{answer: "{\"message\":{}}\n"}, "")
 	require.ErrorContains(t, err, "broke off: unexpected EOF")
 	_, err = try(t, &fake{answer: "{\"error\":\"no room\"}\n"}, "")
-	require.ErrorContains(t, err, "broke off: no room")
+	require.ErrorContains(t, err, "read the answer of Ollama: no room")
 	_, err = try(t, &fake{answer: "<html>\n"}, "")
-	require.ErrorContains(t, err, "read Ollama's answer")
+	require.ErrorContains(t, err, "read the answer of Ollama: invalid character")
 
 	s := httptest.NewServer(http.NotFoundHandler())
 	s.Close()
-	_, err = Run(t.Context(), Client{URL: s.URL, HTTP: http.DefaultClient}, "", nil)
+	err = (&Ollama{URL: s.URL, HTTP: http.DefaultClient}).Choose(t.Context(), "")
 	require.ErrorContains(t, err, "no Ollama answers at "+s.URL)
 	require.ErrorContains(t, err, Install)
 }

@@ -1,5 +1,5 @@
 // Package trained holds a small trained model, for tests that need the structure of learned
-// K/V, for measurements of quality, and for the demo.
+// K/V, and for measurements of quality.
 //
 //	path := trained.Path(t)                       // the model's file, for a test
 //	path, err := trained.Write(dir)               // for a command
