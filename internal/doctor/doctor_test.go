@@ -365,6 +365,24 @@ func TestEnvironmentFile(t *testing.T) {
 	require.Contains(t, ids(r), "tiering-off")
 }
 
+// TestSummary: a report says also what was not found.
+func TestSummary(t *testing.T) {
+	for want, found := range map[string][]doctor.Severity{
+		"no problems found":               nil,
+		"1 error, 2 notes found":          {doctor.Error, doctor.Note, doctor.Note},
+		"2 warnings, and no error":        {doctor.Warning, doctor.Warning},
+		"1 note, no warning and no error": {doctor.Note},
+	} {
+		var r doctor.Report
+		for _, s := range found {
+			r.Findings = append(r.Findings, doctor.Finding{Severity: s})
+		}
+		var out strings.Builder
+		r.Print(&out)
+		require.Contains(t, "\n"+out.String(), "\n"+want+"\n")
+	}
+}
+
 // TestHostileTexts: names and manifests of other people control no terminal, and no shell.
 func TestHostileTexts(t *testing.T) {
 	const evil = "/tmp/a'; rm -rf $(x)\n\x1b]0;x\a"

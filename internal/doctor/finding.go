@@ -138,20 +138,30 @@ func (r Report) Print(w io.Writer) {
 		}
 		fmt.Fprintf(w, "         %s\n         %s\n         $ %s\n\n", line(f.Matters), line(f.Means), line(f.Remedy))
 	}
-	if len(r.Findings) == 0 {
-		fmt.Fprintln(w, "no problems found")
-	} else {
-		var parts []string
-		for _, s := range []Severity{Error, Warning, Note} {
-			if n := counts[s]; n > 0 {
-				parts = append(parts, plural(n, string(s)))
-			}
-		}
-		fmt.Fprintf(w, "%s found\n", strings.Join(parts, ", "))
-	}
+	fmt.Fprintln(w, summary(counts))
 	fmt.Fprintf(w, "\nlooked at, with %d checks:\n", len(r.Checks))
 	for _, l := range r.Looked {
 		fmt.Fprintf(w, "  %s\n", line(l))
+	}
+}
+
+// summary says how many findings there are, and that worse ones are not there.
+func summary(counts map[Severity]int) string {
+	var parts []string
+	for _, s := range []Severity{Error, Warning, Note} {
+		if n := counts[s]; n > 0 {
+			parts = append(parts, plural(n, string(s)))
+		}
+	}
+	switch found := strings.Join(parts, ", "); {
+	case found == "":
+		return "no problems found"
+	case counts[Error] > 0:
+		return found + " found"
+	case counts[Warning] > 0:
+		return found + ", and no error"
+	default:
+		return found + ", no warning and no error"
 	}
 }
 
