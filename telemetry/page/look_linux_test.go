@@ -276,7 +276,7 @@ func TestEmptyPageSaysWhatToDo(t *testing.T) {
 	b := openBrowser(t)
 	s := serve(t, telemetry.State{At: time.Now(), Live: true})
 	b.open(s.URL, views["phone"])
-	require.Contains(t, b.textOf("empty"), `Environment="OLLAMA_KV_TIERING=1"`)
+	require.Contains(t, b.textOf("empty"), "sudo kvtier ollama install")
 	require.Contains(t, b.textOf("empty"), "kvtier doctor")
 	s.set(sample(time.Now()), nil)
 	b.until(`byID('empty').hidden && !byID('content').hidden`)

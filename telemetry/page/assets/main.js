@@ -33,10 +33,10 @@ function show(state, now) {
 
 function showSteps(empty) {
   const steps = empty ? [
-    ['Switch tiering on for the server, not for the client. For a service of systemd, run sudo systemctl edit ollama and add:', '[Service]\nEnvironment="OLLAMA_KV_TIERING=1"'],
-    ['Start the server again:', 'sudo systemctl restart ollama'],
+    ['Put kvtier before the llama-server of your Ollama, v0.30 or later:', 'sudo kvtier ollama install'],
+    ['For a patched release, or a server that you start yourself, set this variable where the server runs, and start it again:', 'OLLAMA_KV_TIERING=1'],
     ['Ask a model something. Numbers appear here with the first prompt.'],
-    ['If nothing appears, this names the cause and the cure:', 'kvtier doctor'],
+    ['If nothing appears, this names the cause and the cure:', 'sudo kvtier doctor'],
   ] : [['Ask a model something; numbers appear here with the first prompt.'], ['Ask the same again after ollama stop MODEL: the prompt is then restored.']];
   fill('empty-title', empty, () => empty ? 'No server has reported yet' : 'A model is loaded, and has not evaluated a prompt yet');
   fill('empty-steps', steps, (list) => list.map(([text, code]) => el('li', {}, [text, code ? el('pre', {}, el('code', {}, code)) : null])));
