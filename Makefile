@@ -187,7 +187,8 @@ test-nfs: ## Test the page store on NFS: a server and two clients, each a virtua
 # steps of interleaved requests, all sizes of attention, ten minutes of random users twice,
 # 128k tokens, the native engine, every release that can be had, the newest with every model.
 .PHONY: test-long
-test-long: build build-paged ## Run the long form of tests that have one: three hours
+test-long: build build-paged ## Run the long form of tests that have one: five hours
+	scripts/build-llama-server
 	scripts/test-long $(PARTS)
 
 # FUZZTIME=5m gives each of them that long.
