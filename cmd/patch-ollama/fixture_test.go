@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/cli/clitest"
 )
 
 // TestMain is also the fake cmake, when the test binary runs under that name.
@@ -21,6 +22,14 @@ func TestMain(m *testing.M) {
 		os.Exit(fakeCMake(os.Args[1:]))
 	}
 	os.Exit(testscript.RunMain(m, map[string]func() int{"patch-ollama": mainStatus}))
+}
+
+// TestScripts runs the command as users do. Scripts have the additional command exits.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:  filepath.Join("testdata", "script"),
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": clitest.Exits},
+	})
 }
 
 // upstreamFiles is the smallest Ollama that patch-ollama can build.
@@ -179,13 +188,7 @@ func (w *world) refused(args ...string) string {
 	return w.failed(cli.Failed, args...)
 }
 
-// misused runs a wrong command line, which must be refused with status 2, and returns the
-// sentence.
-func (w *world) misused(args ...string) string {
-	w.t.Helper()
-	return w.failed(cli.Misused, args...)
-}
-
+// failed runs a command line that must end with a status, and returns the sentence.
 func (w *world) failed(status int, args ...string) string {
 	w.t.Helper()
 	r := w.run(args...)

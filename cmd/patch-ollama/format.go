@@ -48,7 +48,7 @@ are written from trees with all sets, and stay as they are in others.`,
 }
 
 func (a *app) formatCheck(ctx context.Context, t *ollamasrc.Tree, series ollamasrc.Series) error {
-	_, changes, err := t.Diff(ctx, a.lay, series)
+	changes, err := t.Diff(ctx, a.lay, series)
 	if err != nil {
 		return err
 	}

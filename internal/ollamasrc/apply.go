@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 )
 
@@ -31,10 +30,8 @@ func (t *Tree) Apply(ctx context.Context, series Series) (changed bool, err erro
 	if err := t.reset(ctx); err != nil {
 		return false, err
 	}
-	if err := t.am(ctx, series); err != nil {
-		return false, err
-	}
-	return true, nil
+	err = t.am(ctx, series)
+	return err == nil, err
 }
 
 // am applies the whole series or nothing.
@@ -45,11 +42,7 @@ func (t *Tree) am(ctx context.Context, series Series) error {
 			return t.amFailed(ctx, series, err)
 		}
 	}
-	head, err := t.git.run(ctx, "rev-parse", "HEAD")
-	if err != nil {
-		return err
-	}
-	return t.writeApplied(applied{digest: series.Digest(), head: head, without: series.Without})
+	return t.recordApplied(ctx, series)
 }
 
 // undoTimeout bounds the clean-up that runs even after an interrupt.
@@ -63,39 +56,16 @@ func (t *Tree) amFailed(ctx context.Context, series Series, cause error) error {
 	done, countErr := t.count(undo, t.Base, "HEAD")
 	_, abortErr := t.git.run(undo, "am", "--abort")
 	resetErr := t.reset(undo)
-	if ctx.Err() != nil {
+	switch err := errors.Join(countErr, resetErr); {
+	case ctx.Err() != nil:
 		return ctx.Err()
-	}
-	if err := errors.Join(countErr, resetErr); err != nil {
+	case err != nil:
 		return errors.Join(cause, abortErr, err)
-	}
-	if done >= len(series.Patches) {
+	case done >= len(series.Patches):
 		return cause
 	}
-	return &ApplyError{Version: t.Version, Patch: series.Patches[done].Name, Detail: applyDetail(cause)}
-}
-
-// ApplyError names the patch that does not fit a release.
-type ApplyError struct {
-	Version string
-	Patch   string
-	Detail  string // git's own words: file and line
-}
-
-func (e *ApplyError) Error() string {
-	return fmt.Sprintf("%s does not apply to Ollama %s (%s); the source was left unpatched", e.Patch, e.Version, e.Detail)
-}
-
-// applyDetail keeps git's first error, which names a file and a line, and drops
-// the advice about continuing by hand.
-func applyDetail(err error) string {
-	for line := range strings.Lines(err.Error()) {
-		if _, detail, ok := strings.Cut(line, "error: "); ok {
-			return strings.TrimSpace(detail)
-		}
-	}
-	first, _, _ := strings.Cut(err.Error(), "\n")
-	return first
+	return fmt.Errorf("%w; the source was left unpatched",
+		misfit(ctx, cause, MisfitError{Version: t.Version, Patch: series.Patches[done].Name}))
 }
 
 // Revert resets the tree to the release. Without force it refuses when commits or changes

@@ -41,8 +41,7 @@ func TestLineWriter(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, part, n)
 	}
-	w.flush()
-	require.Equal(t, []string{"[1/2] one", "[2/2] two", "three"}, lines)
+	require.Equal(t, []string{"[1/2] one", "[2/2] two"}, lines)
 	require.Equal(t, "[1/2] one\n[2/2] two\rthree", log.String())
 }
 
@@ -67,15 +66,16 @@ func TestDigestFiles(t *testing.T) {
 }
 
 // A header that cgo does not track must change the build, too.
-func TestGoEnvFollowsHeaders(t *testing.T) {
+func TestGoCommandFollowsHeaders(t *testing.T) {
 	t.Setenv("CGO_CPPFLAGS", "-DMINE")
 	t.Setenv("GOFLAGS", "-tags=mine")
 	lay := Layout{Root: t.TempDir(), Dir: t.TempDir()}
 	b := &builder{lay: lay, tree: &Tree{Dir: lay.Src()}}
 	header := filepath.Join(lay.Src(), "ml", "backend", "ggml", "ggml", "include", "ggml.h")
 	flags := func() string {
-		env, err := b.goEnv()
+		cmd, err := b.goCommand(t.Context(), "build")
 		require.NoError(t, err)
+		env := cmd.Env
 		require.Contains(t, env, "GOFLAGS=-buildvcs=false")
 		require.Contains(t, env, "GOWORK="+lay.GoWork())
 		return env[len(env)-1]

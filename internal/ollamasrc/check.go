@@ -9,9 +9,10 @@ import (
 )
 
 // Check applies the series to a release and reverts it, without a work tree, in a scratch
-// repository that is removed afterwards. Check returns an [*ApplyError] when a patch does
-// not fit, and a [*RevertError] when taking the series off does not leave exactly the
-// release.
+// repository that is removed afterwards. Check applies as strictly as git am, with no fuzz and
+// no three-way merge, and reverts as users without patch-ollama do: git apply --reverse, the
+// last patch first. Check returns a [*MisfitError] when a patch does not fit, or when taking
+// the series off does not leave exactly the release, as a git tree.
 func Check(ctx context.Context, lay Layout, source Source, series Series) error {
 	tmp, err := tempDir(lay.Dir, "check")
 	if err != nil {
@@ -32,60 +33,55 @@ func Check(ctx context.Context, lay Layout, source Source, series Series) error 
 	if err != nil {
 		return err
 	}
-	if err := tryApply(ctx, scratch, source.Version(), series); err != nil {
-		return err
-	}
-	return tryRevert(ctx, scratch, source.Version(), series, released)
-}
-
-// tryApply applies the series as strictly as git am: no fuzz, no three-way merge.
-func tryApply(ctx context.Context, scratch git, version string, series Series) error {
 	for i, file := range series.paths() {
 		if _, err := scratch.run(ctx, "apply", "--cached", "--whitespace=nowarn", file); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			return &ApplyError{Version: version, Patch: series.Patches[i].Name, Detail: applyDetail(err)}
+			return misfit(ctx, err, MisfitError{Version: source.Version(), Patch: series.Patches[i].Name})
 		}
 	}
-	return nil
-}
-
-// tryRevert reverts the series as users without patch-ollama do: git apply --reverse, the
-// last patch first. The result is compared byte for byte, as a git tree.
-func tryRevert(ctx context.Context, scratch git, version string, series Series, released string) error {
 	for i, file := range slices.Backward(series.paths()) {
 		if _, err := scratch.run(ctx, "apply", "--cached", "--reverse", "--whitespace=nowarn", file); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			return &RevertError{Version: version, Patch: series.Patches[i].Name, Detail: applyDetail(err)}
+			return misfit(ctx, err, MisfitError{Version: source.Version(), Patch: series.Patches[i].Name, Reverting: true})
 		}
 	}
 	left, err := scratch.run(ctx, "write-tree")
-	if err != nil {
+	if err != nil || left == released {
 		return err
-	}
-	if left == released {
-		return nil
 	}
 	files, err := scratch.run(ctx, "diff-tree", "-r", "--name-only", released, left)
 	if err != nil {
 		return err
 	}
-	return &RevertError{Version: version, Detail: "these files are not as released afterwards: " + strings.Join(strings.Fields(files), " ")}
+	return &MisfitError{Version: source.Version(), Reverting: true,
+		Detail: "these files are not as released afterwards: " + strings.Join(strings.Fields(files), " ")}
 }
 
-// RevertError is the reason why a series cannot be reverted on a release.
-type RevertError struct {
-	Version string
-	Patch   string // empty when each patch was reverted and the result differs from the release
-	Detail  string
+// MisfitError is the reason why a series cannot be applied to a release, or be reverted.
+type MisfitError struct {
+	Version   string
+	Patch     string // empty when each patch was reverted and the result differs from the release
+	Reverting bool   // the series applies and does not come off
+	Detail    string // git's own words: file and line
 }
 
-func (e *RevertError) Error() string {
-	if e.Patch == "" {
-		return fmt.Sprintf("taking the series off Ollama %s: %s", e.Version, e.Detail)
+func (e *MisfitError) Error() string {
+	if e.Reverting {
+		return fmt.Sprintf("%s does not come off Ollama %s (%s)", e.Patch, e.Version, e.Detail)
 	}
-	return fmt.Sprintf("%s does not come off Ollama %s (%s)", e.Patch, e.Version, e.Detail)
+	return fmt.Sprintf("%s does not apply to Ollama %s (%s)", e.Patch, e.Version, e.Detail)
+}
+
+// misfit completes an error with git's first one, which names a file and a line, and drops the
+// advice about continuing by hand.
+func misfit(ctx context.Context, cause error, e MisfitError) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	e.Detail, _, _ = strings.Cut(cause.Error(), "\n")
+	for line := range strings.Lines(cause.Error()) {
+		if _, detail, ok := strings.Cut(line, "error: "); ok {
+			e.Detail = strings.TrimSpace(detail)
+			break
+		}
+	}
+	return &e
 }

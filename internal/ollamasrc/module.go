@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/mod/modfile"
 	"golang.org/x/mod/sumdb/dirhash"
 )
 
@@ -26,9 +25,10 @@ type module struct {
 // against the sum that the Go command reports, then against the unpacked files, which the Go
 // command verifies only while unpacking.
 func openModule(ctx context.Context, lay Layout, version string) (*module, error) {
-	want, err := moduleSum(lay.Root, version)
-	if err != nil {
-		return nil, err
+	want, ok := moduleSums[version]
+	if !ok {
+		return nil, fmt.Errorf("Ollama %s is not on the Go module proxy (%s are); clone https://%s and pass it with --src",
+			version, strings.Join(ModuleVersions(), ", "), ModulePath)
 	}
 	dl, err := downloadModule(ctx, lay, version)
 	if err != nil {
@@ -45,53 +45,6 @@ func openModule(ctx context.Context, lay Layout, version string) (*module, error
 		return nil, fmt.Errorf("the files in %s were changed (checksum %s, pinned %s); run go clean -modcache and try again", dl.Dir, got, want)
 	}
 	return &module{version: version, sum: want, dir: dl.Dir}, nil
-}
-
-// moduleSum returns the required checksum: that of go.sum for the version in kvtier's
-// go.mod, else the one pinned in this package.
-func moduleSum(root, version string) (string, error) {
-	sum, err := requiredSum(root, version)
-	if err != nil {
-		return "", err
-	}
-	if sum == "" {
-		sum = moduleSums[version]
-	}
-	if sum == "" {
-		return "", fmt.Errorf("Ollama %s is not on the Go module proxy (%s are); clone https://%s and pass it with --src",
-			version, strings.Join(ModuleVersions(), ", "), ModulePath)
-	}
-	return sum, nil
-}
-
-// requiredSum returns "" when go.mod does not require this version.
-func requiredSum(root, version string) (string, error) {
-	path := filepath.Join(root, "go.mod")
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	mod, err := modfile.ParseLax(path, data, nil)
-	if err != nil {
-		return "", err
-	}
-	required := false
-	for _, r := range mod.Require {
-		required = required || r.Mod.Path == ModulePath && r.Mod.Version == version
-	}
-	if !required {
-		return "", nil
-	}
-	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
-	if err != nil {
-		return "", fmt.Errorf("reading the checksum of Ollama %s: %w", version, err)
-	}
-	for line := range strings.Lines(string(sums)) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == ModulePath && f[1] == version {
-			return f[2], nil
-		}
-	}
-	return "", fmt.Errorf("go.mod requires Ollama %s but go.sum has no line for it; run go mod download", version)
 }
 
 // download is the report of `go mod download -json` on a module.

@@ -7,7 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"golang.org/x/mod/semver"
 )
 
 // Source is a verified release of Ollama.
@@ -52,7 +55,8 @@ func Versions(ctx context.Context, clone string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	versions := supportedTags(tags)
+	versions := slices.DeleteFunc(tags, func(tag string) bool { return CheckVersion(tag) != nil })
+	semver.Sort(versions)
 	if len(versions) == 0 {
 		return nil, fmt.Errorf("the clone %s has no tag in %s … %s; run git fetch --tags there", clone, OldestVersion, NewestVersion)
 	}
@@ -99,17 +103,14 @@ const (
 // directory's lock.
 func (l Layout) Sweep() error {
 	entries, err := os.ReadDir(l.Dir)
-	if err != nil {
-		return err
-	}
 	for _, entry := range entries {
-		name := entry.Name()
-		if !strings.HasPrefix(name, "."+sourceTemp+"-") && !strings.HasPrefix(name, "."+formatTemp+"-") {
-			continue
+		purpose, _, _ := strings.Cut(strings.TrimPrefix(entry.Name(), "."), "-")
+		if strings.HasPrefix(entry.Name(), ".") && (purpose == sourceTemp || purpose == formatTemp) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(l.Dir, entry.Name())))
 		}
-		if err := os.RemoveAll(filepath.Join(l.Dir, name)); err != nil {
-			return fmt.Errorf("removing leftovers of an earlier run: %w", err)
-		}
+	}
+	if err != nil {
+		return fmt.Errorf("removing leftovers of an earlier run: %w", err)
 	}
 	return nil
 }
@@ -124,15 +125,4 @@ func tempDir(dir, purpose string) (string, error) {
 		return "", fmt.Errorf("making a temporary folder in the build directory: %w", err)
 	}
 	return tmp, nil
-}
-
-func copyFile(dst, src string) error {
-	data, err := os.ReadFile(src)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(dst), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(dst, data, 0o644)
 }

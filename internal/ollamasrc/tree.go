@@ -135,9 +135,14 @@ func (t *Tree) readApplied() (applied, error) {
 	return applied{digest: Series{}.Digest(), head: t.Base}, nil
 }
 
-func (t *Tree) writeApplied(a applied) error {
+// recordApplied notes that the tree's last commit is that of the series.
+func (t *Tree) recordApplied(ctx context.Context, series Series) error {
+	head, err := t.git.run(ctx, "rev-parse", "HEAD")
+	if err != nil {
+		return err
+	}
 	tmp := t.appliedPath() + ".tmp"
-	line := strings.TrimSpace(a.digest+" "+a.head+" "+strings.Join(a.without, ",")) + "\n"
+	line := strings.TrimSpace(series.Digest()+" "+head+" "+strings.Join(series.Without, ",")) + "\n"
 	if err := os.WriteFile(tmp, []byte(line), 0o644); err != nil {
 		return err
 	}

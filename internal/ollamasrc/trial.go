@@ -3,76 +3,103 @@ package ollamasrc
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
+	"path"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"slices"
 
 	"github.com/kvtier/kvtier/internal/progress"
 )
 
-// trialDir is the folder of the build directory in which releases are tried.
-const trialDir = "trial"
+// touchedFile matches the first line of a file's part of a patch.
+var touchedFile = regexp.MustCompile(`(?m)^diff --git a/.+ b/(.+\.go)$`)
 
-// Trial is a release with the series applied, materialized to test whether it builds and
-// passes upstream's tests, and then removed.
+// Packages are upstream's Go packages that the series touches, as arguments of go test.
+// Ggml's own sources belong to ml/backend/ggml, whose tests call them.
+func (s Series) Packages() []string {
+	var packages []string
+	for _, p := range s.Patches {
+		for _, m := range touchedFile.FindAllSubmatch(p.Data, -1) {
+			dir := path.Dir(string(m[1]))
+			if dir != "." {
+				dir = "./" + dir
+			}
+			packages = append(packages, dir)
+		}
+	}
+	slices.Sort(packages)
+	return slices.Compact(packages)
+}
+
+// schedulerTests are upstream's tests of the scheduler. They wait for fixed times, which are
+// too short on a busy machine. Additions of the series have tests of their own names.
+const schedulerTests = "^TestSched"
+
+// TestArgs are the arguments of go test for upstream's tests of the packages that the series
+// touches, except [schedulerTests].
+func (s Series) TestArgs() []string {
+	return append([]string{"-skip=" + schedulerTests}, s.Packages()...)
+}
+
+// Test runs go test with args in the present tree. The flags are those of [Build], so that
+// packages compiled for the binary are not compiled again.
+func Test(ctx context.Context, lay Layout, tree *Tree, args []string, stdout, stderr io.Writer) error {
+	b := &builder{lay: lay, tree: tree}
+	if err := b.prepare(); err != nil {
+		return err
+	}
+	cmd, err := b.goCommand(ctx, "test", args...)
+	if err != nil {
+		return err
+	}
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	err = cmd.Run()
+	if err == nil || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("running go test in %s: %w", Rel(lay.Src()), err)
+}
+
+// TrialLayout is the layout of [Try] in a build directory. Logs stay after trials.
+func TrialLayout(lay Layout) Layout {
+	return Layout{Root: lay.Root, Dir: filepath.Join(lay.Dir, "trial")}
+}
+
+// Try materializes a release with the series applied in lay, a [TrialLayout], where it replaces
+// the previous one. Try builds the binary with cgo's CPU backend, asks the binary for its
+// version, and vets the packages that the series touches, which compiles their tests. With test
+// it also runs upstream's tests with [Series.TestArgs]. built is true once all but these
+// have succeeded.
 //
 // All releases are tried at one path, one after another: Go's cache finds cgo's objects by
 // the paths in their flags, and neighbouring releases share most of the C code. C code is
 // compiled without optimization; CMake's libraries, CUDA among them, are not compiled.
-type Trial struct {
-	b      *builder
-	series Series
-}
-
-// TrialLayout is the layout of trials in a build directory. Logs stay after trials.
-func TrialLayout(lay Layout) Layout {
-	return Layout{Root: lay.Root, Dir: filepath.Join(lay.Dir, trialDir)}
-}
-
-// NewTrial materializes a release in lay, a [TrialLayout], and replaces the previous trial.
-func NewTrial(ctx context.Context, lay Layout, source Source, series Series, report *progress.Display) (*Trial, error) {
+func Try(ctx context.Context, lay Layout, source Source, series Series, test bool, report *progress.Display) (built bool, err error) {
 	b := &builder{lay: lay, report: report, trial: true, opts: BuildOptions{Jobs: runtime.NumCPU()}}
-	step := report.Step("fetch " + source.Version())
-	tree, err := Fetch(ctx, lay, source)
-	if err == nil {
-		_, err = tree.Apply(ctx, series)
-	}
-	if err == nil {
-		b.tree = tree
-		err = b.prepare()
-	}
-	step.End("", err)
-	if err != nil {
-		return nil, err
-	}
-	return &Trial{b: b, series: series}, nil
-}
-
-// Build builds the binary with cgo's CPU backend, asks the binary for its version, and vets
-// the packages that the series touches, which compiles their tests.
-func (t *Trial) Build(ctx context.Context) error {
-	if _, err := t.b.binary(ctx); err != nil {
-		return err
-	}
-	return t.golang(ctx, "vet", t.series.Packages())
-}
-
-// Test runs upstream's tests with [Series.TestArgs].
-func (t *Trial) Test(ctx context.Context) error {
-	return t.golang(ctx, "test", t.series.TestArgs())
-}
-
-func (t *Trial) golang(ctx context.Context, verb string, args []string) error {
-	env, err := t.b.goEnv()
-	if err != nil {
-		return err
-	}
-	name := t.b.stepName("go " + verb)
-	return t.b.step(ctx, name, func(*progress.Step) error {
-		cmd := command(ctx, "go", append([]string{verb, "-trimpath"}, args...)...)
-		cmd.Dir, cmd.Env = t.b.lay.Src(), env
-		return runStep(ctx, t.b.lay, name, cmd, func(string) {})
+	err = b.step(ctx, "fetch "+source.Version(), func(*progress.Step) error {
+		if b.tree, err = Fetch(ctx, lay, source); err != nil {
+			return err
+		}
+		if _, err := b.tree.Apply(ctx, series); err != nil {
+			return err
+		}
+		return b.prepare()
 	})
+	if err != nil {
+		return false, err
+	}
+	if _, err := b.binary(ctx); err != nil {
+		return false, err
+	}
+	quiet := func(*progress.Step, string) {}
+	if err := b.goStep(ctx, quiet, "vet", series.Packages()...); err != nil || !test {
+		return err == nil, err
+	}
+	return true, b.goStep(ctx, quiet, "test", series.TestArgs()...)
 }
 
 // EndTrials removes all files of trials in lay except logs.

@@ -1,7 +1,6 @@
 package ollamasrc
 
 import (
-	"bytes"
 	"fmt"
 	goversion "go/version"
 	"os"
@@ -18,39 +17,28 @@ func writeWorkspace(lay Layout) error {
 	if err != nil {
 		return fmt.Errorf("choosing the Go version of the workspace: %w", err)
 	}
-	work := &modfile.WorkFile{Syntax: &modfile.FileSyntax{}}
-	if err := work.AddGoStmt(version); err != nil {
-		return err
-	}
+	text := "go " + version + "\n\nuse (\n"
 	for _, dir := range []string{lay.Src(), lay.Root} {
-		use, err := workspacePath(lay.Dir, dir)
-		if err != nil {
-			return err
-		}
-		if err := work.AddUse(use, ""); err != nil {
-			return err
-		}
+		text += "\t" + modfile.AutoQuote(workspacePath(lay.Dir, dir)) + "\n"
 	}
-	return writeIfChanged(lay.GoWork(), modfile.Format(work.Syntax))
+	return os.WriteFile(lay.GoWork(), []byte(text+")\n"), 0o644)
 }
 
 // workspacePath is a relative path, so that a checkout can be moved with its build.
-func workspacePath(from, to string) (string, error) {
+func workspacePath(from, to string) string {
 	rel, err := filepath.Rel(from, to)
-	if err != nil {
-		// Another volume has no relative path.
-		return filepath.ToSlash(to), nil
+	switch {
+	case err != nil: // another volume has no relative path
+		return filepath.ToSlash(to)
+	case filepath.IsLocal(rel):
+		return "./" + filepath.ToSlash(rel)
+	default:
+		return filepath.ToSlash(rel)
 	}
-	rel = filepath.ToSlash(rel)
-	if filepath.IsLocal(rel) {
-		rel = "./" + rel
-	}
-	return rel, nil
 }
 
 // newerGo returns the newest version in the go lines of files.
-func newerGo(paths ...string) (string, error) {
-	newest := ""
+func newerGo(paths ...string) (newest string, err error) {
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -68,16 +56,4 @@ func newerGo(paths ...string) (string, error) {
 		return "", fmt.Errorf("no go line in %v", paths)
 	}
 	return newest, nil
-}
-
-// writeIfChanged keeps the time of a file whose content is the same.
-func writeIfChanged(path string, data []byte) error {
-	old, err := os.ReadFile(path)
-	if err == nil && bytes.Equal(old, data) {
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(path, data, 0o644)
 }

@@ -25,21 +25,3 @@ func TestWriteWorkspace(t *testing.T) {
 		require.Equal(t, "go "+tc.want+"\n\nuse (\n\t./src\n\t../..\n)\n", string(data))
 	}
 }
-
-func TestWriteIfChangedKeepsTheTime(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "file")
-	require.NoError(t, writeIfChanged(path, []byte("a")))
-	before, err := os.Stat(path)
-	require.NoError(t, err)
-	require.NoError(t, os.Chtimes(path, before.ModTime(), before.ModTime().Add(-1e9)))
-	before, err = os.Stat(path)
-	require.NoError(t, err)
-	require.NoError(t, writeIfChanged(path, []byte("a")))
-	after, err := os.Stat(path)
-	require.NoError(t, err)
-	require.Equal(t, before.ModTime(), after.ModTime())
-	require.NoError(t, writeIfChanged(path, []byte("b")))
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, "b", string(data))
-}
