@@ -16,8 +16,6 @@ const BinaryEnv = "KVTIER_OLLAMA"
 // ErrNoBinary means that there is no Ollama to start.
 var ErrNoBinary = errors.New("no Ollama to start: run `make build`, or set " + BinaryEnv + " to an ollama executable")
 
-const modulePath = "github.com/kvtier/kvtier"
-
 // FindBinary returns the executable that $KVTIER_OLLAMA names or, without that variable,
 // build/ollama/bin/ollama in the repository around the working directory. Outside the repository
 // FindBinary returns the ollama beside this program. The error is ErrNoBinary if none exists.
@@ -28,54 +26,40 @@ func FindBinary() (string, error) {
 		}
 		return path, nil
 	}
-	name := "ollama"
-	if runtime.GOOS == "windows" {
-		name += ".exe"
-	}
-	root, err := repositoryRoot()
-	if errors.Is(err, ErrNoBinary) {
-		return besideProgram(name)
-	}
+	dir, err := builtDir()
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(root, "build", "ollama", "bin", name)
+	path := filepath.Join(dir, "ollama")
+	if runtime.GOOS == "windows" {
+		path += ".exe"
+	}
 	if _, err := os.Stat(path); err != nil {
 		return "", ErrNoBinary
 	}
 	return path, nil
 }
 
-// besideProgram returns the file of a name in the folder of this program: make build puts kvtier
+// builtDir is the folder of programs in the nearest folder, from the working directory up, with
+// this module's go.mod. Without one it is the folder of this program: make build puts kvtier
 // beside its ollama.
-func besideProgram(name string) (string, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("finding this program: %w", err)
-	}
-	path := filepath.Join(filepath.Dir(program), name)
-	if _, err := os.Stat(path); err != nil {
-		return "", ErrNoBinary
-	}
-	return path, nil
-}
-
-// repositoryRoot is the nearest folder, from the working directory up, with this module's
-// go.mod.
-func repositoryRoot() (string, error) {
+func builtDir() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", fmt.Errorf("finding the working directory: %w", err)
 	}
-	for {
-		gomod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-		if err == nil && strings.HasPrefix(string(gomod), "module "+modulePath+"\n") {
-			return dir, nil
+	for at := dir; ; at = filepath.Dir(at) {
+		gomod, err := os.ReadFile(filepath.Join(at, "go.mod"))
+		if err == nil && strings.HasPrefix(string(gomod), "module github.com/kvtier/kvtier\n") {
+			return filepath.Join(at, "build", "ollama", "bin"), nil
 		}
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			return "", ErrNoBinary
+		if at == filepath.Dir(at) {
+			break
 		}
-		dir = parent
 	}
+	program, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("finding this program: %w", err)
+	}
+	return filepath.Dir(program), nil
 }

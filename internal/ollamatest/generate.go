@@ -1,6 +1,7 @@
 package ollamatest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,8 +57,7 @@ var errEndedEarly = errors.New("the answer stopped before its end: the server or
 // disconnects the client.
 func (s *Server) Generate(ctx context.Context, request Request) (Result, error) {
 	request.Stream = nil
-	var a answer
-	a.begin()
+	a := answer{start: time.Now()}
 	err := s.API().Generate(ctx, &request, func(r api.GenerateResponse) error {
 		a.add(r.Response, r.Thinking, r.Logprobs)
 		if r.Done {
@@ -71,8 +71,7 @@ func (s *Server) Generate(ctx context.Context, request Request) (Result, error) 
 // Chat does as Generate, for /api/chat.
 func (s *Server) Chat(ctx context.Context, request ChatRequest) (Result, error) {
 	request.Stream = nil
-	var a answer
-	a.begin()
+	a := answer{start: time.Now()}
 	err := s.API().Chat(ctx, &request, func(r api.ChatResponse) error {
 		a.add(r.Message.Content, r.Message.Thinking, r.Logprobs)
 		if r.Done {
@@ -90,8 +89,6 @@ type answer struct {
 	done           bool
 	result         Result
 }
-
-func (a *answer) begin() { a.start = time.Now() }
 
 func (a *answer) add(text, thinking string, logprobs []api.Logprob) {
 	if a.result.Chunks == 0 {
@@ -112,10 +109,7 @@ func (a *answer) finish(ctx context.Context, what string, err error) (Result, er
 	a.result.Total = time.Since(a.start)
 	a.result.Text, a.result.Thinking = a.text.String(), a.thinking.String()
 	if err == nil && !a.done {
-		err = context.Cause(ctx)
-		if err == nil {
-			err = errEndedEarly
-		}
+		err = cmp.Or(context.Cause(ctx), errEndedEarly)
 	}
 	if err != nil {
 		return a.result, fmt.Errorf("%s: %w", what, err)

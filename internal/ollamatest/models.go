@@ -7,69 +7,35 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/ollama/ollama/api"
-	"github.com/ollama/ollama/parser"
 )
 
-// CreateModel makes a model from a GGUF file, as "ollama create" does. The file replaces the
+// fromLine matches the lines of a Modelfile that name its model.
+var fromLine = regexp.MustCompile(`(?mi)^FROM\s.*\n?`)
+
+// CreateModel makes a model from a GGUF file with "ollama create". The file replaces the
 // Modelfile's FROM lines; the Modelfile may be empty.
 func (s *Server) CreateModel(ctx context.Context, name, ggufPath, modelfile string) error {
-	request, err := createRequest(ggufPath, modelfile)
-	if err != nil {
-		return fmt.Errorf("creating model %s: %w", name, err)
-	}
-	request.Model = name
-	client := s.API()
-	for file, digest := range request.Files {
-		if err := uploadBlob(ctx, client, ggufPath, digest); err != nil {
-			return fmt.Errorf("creating model %s: uploading %s: %w", name, file, err)
-		}
-	}
-	done := func(api.ProgressResponse) error { return nil }
-	if err := client.Create(ctx, request, done); err != nil {
-		return fmt.Errorf("creating model %s from %s: %w", name, ggufPath, err)
-	}
-	return nil
-}
-
-// createRequest turns a Modelfile into a request of the API, in which files are named
-// without folders.
-func createRequest(ggufPath, modelfile string) (*api.CreateRequest, error) {
 	gguf, err := filepath.Abs(ggufPath)
 	if err != nil {
-		return nil, fmt.Errorf("finding the absolute path of %s: %w", ggufPath, err)
+		return fmt.Errorf("finding the absolute path of %s: %w", ggufPath, err)
 	}
-	if _, err := os.Stat(gguf); err != nil {
-		return nil, fmt.Errorf("looking for the model file: %w", err)
-	}
-	parsed, err := parser.ParseFile(strings.NewReader("FROM " + gguf + "\n" + modelfile))
+	file, err := os.CreateTemp(s.Home(), "Modelfile-")
 	if err != nil {
-		return nil, fmt.Errorf("reading the Modelfile: %w", err)
+		return fmt.Errorf("writing a Modelfile: %w", err)
 	}
-	first := true
-	parsed.Commands = slices.DeleteFunc(parsed.Commands, func(c parser.Command) bool {
-		repeated := c.Name == "model" && !first
-		first = first && c.Name != "model"
-		return repeated
-	})
-	request, err := parsed.CreateRequest("")
-	if err != nil {
-		return nil, fmt.Errorf("reading the Modelfile: %w", err)
+	defer os.Remove(file.Name())
+	_, err = fmt.Fprintf(file, "FROM %s\n%s", gguf, fromLine.ReplaceAllString(modelfile, ""))
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("writing a Modelfile: %w", err)
 	}
-	request.Files = map[string]string{filepath.Base(gguf): request.Files[gguf]}
-	return request, nil
-}
-
-func uploadBlob(ctx context.Context, client *api.Client, path, digest string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
+	if out, err := s.Command(ctx, "create", name, "-f", file.Name()).CombinedOutput(); err != nil {
+		return fmt.Errorf("creating model %s from %s: %w: %s", name, ggufPath, err, out)
 	}
-	defer f.Close()
-	return client.CreateBlob(ctx, digest, f)
+	return nil
 }
 
 // PS lists the loaded models, as "ollama ps" does.
