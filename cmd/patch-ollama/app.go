@@ -89,7 +89,7 @@ func (a *app) setup(flags *pflag.FlagSet) error {
 	if a.lay, err = ollamasrc.NewLayout(root, dir); err != nil {
 		return cli.Usage(err)
 	}
-	return ollamasrc.CheckGit()
+	return nil
 }
 
 // readWithout reads the value of --without.

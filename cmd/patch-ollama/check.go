@@ -23,20 +23,20 @@ type checkFlags struct {
 type checkResult struct {
 	version                         string
 	patches                         int
-	applies, reverts, builds, tests outcome
+	applies, reverts, builds, tests verdict
 	why                             string // the sentence below the table about a release that is not good
 
 	source ollamasrc.Source
 	series ollamasrc.Series
 }
 
-// outcome is what the table says of a check.
-type outcome string
+// verdict is what the table says of a check.
+type verdict string
 
 const (
-	untried outcome = "-" // not asked for, or an earlier one failed
-	failed  outcome = "no"
-	passed  outcome = "yes"
+	untried verdict = "-" // not asked for, or an earlier one failed
+	failed  verdict = "no"
+	passed  verdict = "yes"
 )
 
 func newCheckCommand(a *app) *cobra.Command {

@@ -64,20 +64,6 @@ func Build(ctx context.Context, lay Layout, tree *Tree, opts BuildOptions, repor
 	return b.binary(ctx)
 }
 
-// prepare makes the files that a Go command in the tree needs: the headers that a module
-// lacks, and the workspace.
-func (b *builder) prepare() error {
-	if err := checkTools(); err != nil {
-		return err
-	}
-	if !b.tree.Vendored() {
-		if err := installHeaders(b.lay); err != nil {
-			return err
-		}
-	}
-	return writeWorkspace(b.lay)
-}
-
 // step reports fn's duration and outcome.
 func (b *builder) step(ctx context.Context, name string, fn func(*progress.Step) error) error {
 	if err := ctx.Err(); err != nil {

@@ -1,6 +1,7 @@
 package ollamasrc
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -186,22 +187,16 @@ func (b *builder) besideBinary(libs []string) error {
 	return nil
 }
 
-var (
-	ninjaStatus = regexp.MustCompile(`^\[(\d+)/(\d+)\] `)
-	makeStatus  = regexp.MustCompile(`^\[ *(\d+)%\] `)
-)
+var buildStatus = regexp.MustCompile(`^\[ *(\d+)(?:/(\d+)|%)\] `)
 
 // cmakeProgress reads the status that ninja ("[12/345] ") and make ("[ 12%] ")
 // put before each line.
 func cmakeProgress(line string) (done, total int, ok bool) {
-	if m := ninjaStatus.FindStringSubmatch(line); m != nil {
-		done, _ = strconv.Atoi(m[1])
-		total, _ = strconv.Atoi(m[2])
-		return done, total, total > 0
+	m := buildStatus.FindStringSubmatch(line)
+	if m == nil {
+		return 0, 0, false
 	}
-	if m := makeStatus.FindStringSubmatch(line); m != nil {
-		done, _ = strconv.Atoi(m[1])
-		return done, 100, true
-	}
-	return 0, 0, false
+	done, _ = strconv.Atoi(m[1])
+	total, _ = strconv.Atoi(cmp.Or(m[2], "100"))
+	return done, total, total > 0
 }

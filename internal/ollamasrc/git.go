@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -75,15 +76,10 @@ func (g git) command(ctx context.Context, args ...string) *exec.Cmd {
 // gitEnv drops variables by which an enclosing git (a hook, a rebase) would redirect
 // commands to its own repository.
 func gitEnv(environ []string) []string {
-	var env []string
-	for _, kv := range environ {
-		name, _, _ := strings.Cut(kv, "=")
-		if strings.HasPrefix(name, "GIT_") && name != "GIT_EXEC_PATH" && !strings.HasPrefix(name, "GIT_CONFIG") {
-			continue
-		}
-		env = append(env, kv)
-	}
-	return env
+	return slices.DeleteFunc(environ, func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return strings.HasPrefix(name, "GIT_") && name != "GIT_EXEC_PATH" && !strings.HasPrefix(name, "GIT_CONFIG")
+	})
 }
 
 // errNoGit is the error of every verb on a machine without git.

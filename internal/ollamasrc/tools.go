@@ -14,14 +14,6 @@ import (
 
 var errNoGo = errors.New("the go command was not found; install Go from https://go.dev/dl")
 
-// CheckGit returns an error without git, which every verb needs.
-func CheckGit() error {
-	if _, err := exec.LookPath("git"); err != nil {
-		return errNoGit
-	}
-	return nil
-}
-
 // needsCMake reports whether backends are compiled separately from the binary. On Apple
 // silicon the binary itself holds the CPU and Metal backends.
 func needsCMake() bool {

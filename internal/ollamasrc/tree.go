@@ -28,27 +28,6 @@ type Tree struct {
 // ErrNoTree is returned when nothing has been materialized yet.
 var ErrNoTree = errors.New("there is no Ollama source yet; run patch-ollama fetch")
 
-// initTree turns a folder of released files into a repository with one commit.
-func initTree(ctx context.Context, dir string, source Source) error {
-	g := git{dir: dir, own: true, env: []string{
-		"GIT_AUTHOR_DATE=" + baseDate,
-		"GIT_COMMITTER_DATE=" + baseDate,
-	}}
-	message := fmt.Sprintf("ollama %s\n\nOrigin: %s\n", source.Version(), source.Origin())
-	for _, args := range [][]string{
-		{"init", "--quiet", "--template=", "--initial-branch=kvtier"},
-		// --force: Ollama's .gitignore names folders that its releases contain.
-		{"add", "--all", "--force", "."},
-		{"commit", "--quiet", "--no-verify", "--message", message},
-		{"tag", upstreamTag},
-	} {
-		if _, err := g.run(ctx, args...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // OpenTree reads the message of the upstream tag. OpenTree refuses a folder that
 // patch-ollama did not make, because verbs reset and remove files in a tree.
 func OpenTree(ctx context.Context, dir string) (*Tree, error) {
