@@ -126,15 +126,19 @@ func TestReadText(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o644))
 	}
-	text, err := readText("", "first\n", dir)
+	text, err := settings{model: "m"}.readText(dir)
 	require.NoError(t, err)
 	require.True(t, utf8.ValidString(text))
-	require.Equal(t, "first\n# File README.md\n\none\n\n# File LICENSE\n\ntwo\n\n# File docs/a.md\n\nthree\n\n# File build/ollama/src/LICENSE\n\nfour\n\n", text)
+	require.Equal(t, "# File README.md\n\none\n\n# File LICENSE\n\ntwo\n\n# File docs/a.md\n\nthree\n\n# File build/ollama/src/LICENSE\n\nfour\n\n", text)
 
-	text, err = readText(filepath.Join(dir, "main.go"), "first", dir)
+	longer, err := settings{}.readText(dir)
+	require.NoError(t, err)
+	require.True(t, strings.HasSuffix(longer, "\n"+text), "behind the prose for the trained model")
+
+	text, err = settings{text: filepath.Join(dir, "main.go")}.readText(dir)
 	require.NoError(t, err)
 	require.Equal(t, "not a document", text)
-	_, err = readText(filepath.Join(dir, "none"), "", dir)
+	_, err = settings{text: filepath.Join(dir, "none")}.readText(dir)
 	require.ErrorContains(t, err, "reading the text")
 }
 

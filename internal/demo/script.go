@@ -1,6 +1,15 @@
 package main
 
-import "github.com/kvtier/kvtier/internal/testmodel/trained"
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/kvtier/kvtier/internal/testmodel/trained"
+)
 
 const (
 	tableLines = 8
@@ -42,11 +51,58 @@ func withTable(text string, bytes int) script {
 	}
 }
 
-// readText returns the text that the script is cut from.
+// documents are the texts to read, in order, as patterns below the repository. The last ones
+// are Ollama's, in the source that patch-ollama unpacks.
+var documents = []string{
+	"README.md", "LICENSE", "docs/*.md", "*.md", "patches/*.md", "patches/*.patch", "patches/optional/*/*.patch",
+	"build/ollama/src/LICENSE", "build/ollama/src/README.md", "build/ollama/src/docs/*.md", "build/ollama/src/docs/*.mdx",
+}
+
+// readText returns the text that the script is cut from: the named file, or all documents one
+// after the other, behind a text that the trained model has not seen.
 func (s settings) readText(repository string) (string, error) {
-	first := ""
-	if s.trained() {
-		first = trained.Prose() + "\n"
+	if s.text != "" {
+		data, err := os.ReadFile(s.text)
+		if err != nil {
+			return "", fmt.Errorf("reading the text: %w", err)
+		}
+		return strings.ToValidUTF8(string(data), ""), nil
 	}
-	return readText(s.text, first, repository)
+	var text strings.Builder
+	if s.trained() {
+		text.WriteString(trained.Prose() + "\n")
+	}
+	var seen []string
+	for _, pattern := range documents {
+		paths, err := filepath.Glob(filepath.Join(repository, pattern))
+		if err != nil {
+			return "", fmt.Errorf("looking for documents: %w", err)
+		}
+		for _, path := range paths {
+			if slices.Contains(seen, path) {
+				continue
+			}
+			seen = append(seen, path)
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return "", fmt.Errorf("reading a document: %w", err)
+			}
+			name, _ := filepath.Rel(repository, path)
+			fmt.Fprintf(&text, "# File %s\n\n%s\n\n", filepath.ToSlash(name), strings.ToValidUTF8(string(data), ""))
+		}
+	}
+	return text.String(), nil
+}
+
+// excerpt is about n bytes of text from an offset on, cut between characters.
+func excerpt(text string, offset, n int) string {
+	return text[boundary(text, offset):boundary(text, offset+n)]
+}
+
+// boundary is the first start of a character at or after i, or the end.
+func boundary(text string, i int) int {
+	for i < len(text) && !utf8.RuneStart(text[i]) {
+		i++
+	}
+	return min(i, len(text))
 }
