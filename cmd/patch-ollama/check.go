@@ -14,11 +14,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// checkFlags are the flags of check alone.
-type checkFlags struct {
-	all, build, test bool
-}
-
 // checkResult is a line of check's table.
 type checkResult struct {
 	version                         string
@@ -40,7 +35,7 @@ const (
 )
 
 func newCheckCommand(a *app) *cobra.Command {
-	var f checkFlags
+	var all, test bool
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Try the series on a release, or on all, without touching the source",
@@ -48,17 +43,17 @@ func newCheckCommand(a *app) *cobra.Command {
 without touching the source tree. With --all: for every release on the Go module
 proxy or, with --src, for every supported release that the clone has a tag for.
 
-With --build each release is also built in a folder of its own: the binary, with
+With --test each release is also built in a folder of its own: the binary, with
 the CPU backend that Go compiles (without optimization, and without the libraries
 that CMake builds), is run for its version, and the packages that the series
-touches are vetted, their tests included. With --test upstream's tests of these
-packages are run too, except the scheduler's, which assert timings. A release whose
-C code differs from that of the release before takes minutes.
+touches are vetted. Then upstream's tests of these packages are run, except the
+scheduler's, which assert timings. A release whose C code differs from that of the
+release before takes minutes.
 
 A dash in the table is a check that was not asked for, or could not be tried. The
 command fails when a check failed, or when a release is not available.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			results, err := a.check(cmd.Context(), f)
+			results, err := a.check(cmd.Context(), all, test)
 			if err != nil {
 				return err
 			}
@@ -67,18 +62,17 @@ command fails when a check failed, or when a release is not available.`,
 	}
 	flags := cmd.Flags()
 	a.addWithout(flags, "none, whatever the tree has")
-	flags.BoolVar(&f.all, "all", false, "check every supported release that can be had")
-	flags.BoolVar(&f.build, "build", false, "also build each, with Go alone")
-	flags.BoolVar(&f.test, "test", false, "also build each and run upstream's tests of the packages that the series touches")
+	flags.BoolVar(&all, "all", false, "check every supported release that can be had")
+	flags.BoolVar(&test, "test", false, "also build each and run upstream's tests of the packages that the series touches")
 	return cmd
 }
 
-func (a *app) check(ctx context.Context, f checkFlags) ([]*checkResult, error) {
-	if f.all && a.versionGiven {
+func (a *app) check(ctx context.Context, all, test bool) ([]*checkResult, error) {
+	if all && a.versionGiven {
 		return nil, cli.Usagef("--all and --version contradict each other; give one of them")
 	}
 	versions := []string{a.version}
-	if f.all {
+	if all {
 		var err error
 		if versions, err = ollamasrc.Versions(ctx, a.src); err != nil {
 			return nil, err
@@ -87,8 +81,8 @@ func (a *app) check(ctx context.Context, f checkFlags) ([]*checkResult, error) {
 	steps := progress.New(a.stderr, stepNames)
 	defer steps.Close()
 	results, err := a.checkFit(ctx, steps, versions)
-	if err == nil && (f.build || f.test) {
-		err = a.try(ctx, steps, results, f.test)
+	if err == nil && test {
+		err = a.try(ctx, steps, results)
 	}
 	return results, err
 }
@@ -140,7 +134,7 @@ func (a *app) checkOne(ctx context.Context, version string) (*checkResult, error
 }
 
 // try builds every release that the series fits, and tests it.
-func (a *app) try(ctx context.Context, steps *progress.Display, results []*checkResult, test bool) error {
+func (a *app) try(ctx context.Context, steps *progress.Display, results []*checkResult) error {
 	lay := ollamasrc.TrialLayout(a.lay)
 	unlock, err := lock(ctx, lay, a.stderr)
 	if err != nil {
@@ -151,7 +145,7 @@ func (a *app) try(ctx context.Context, steps *progress.Display, results []*check
 		if r.reverts != passed {
 			continue
 		}
-		built, err := ollamasrc.Try(ctx, lay, r.source, r.series, test, steps)
+		built, err := ollamasrc.Try(ctx, lay, r.source, r.series, steps)
 		switch {
 		case ctx.Err() != nil:
 			return errors.Join(ctx.Err(), ollamasrc.EndTrials(lay))
@@ -159,10 +153,8 @@ func (a *app) try(ctx context.Context, steps *progress.Display, results []*check
 			r.builds, r.why = failed, err.Error()
 		case err != nil:
 			r.builds, r.tests, r.why = passed, failed, err.Error()
-		case test:
-			r.builds, r.tests = passed, passed
 		default:
-			r.builds = passed
+			r.builds, r.tests = passed, passed
 		}
 	}
 	return ollamasrc.EndTrials(lay)

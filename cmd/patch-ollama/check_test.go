@@ -53,7 +53,7 @@ func TestCheckReverts(t *testing.T) {
 		"--find-copies-harder", "--start-number", "3", "--output-directory", w.path("patches"), "-1")
 	w.ok("revert", "--force")
 	w.ok("apply")
-	r := w.run("check", "--src", w.clone, "--build")
+	r := w.run("check", "--src", w.clone, "--test")
 	require.Equal(t, 1, r.status)
 	require.Equal(t, []string{
 		"VERSION PATCHES APPLIES REVERTS BUILDS TESTS",
@@ -64,11 +64,11 @@ func TestCheckReverts(t *testing.T) {
 
 func TestCheckBuild(t *testing.T) {
 	w := newWorld(t).withSeries().fetched().forBuild()
-	r := w.run("check", "--all", "--src", w.clone, "--build")
+	r := w.run("check", "--all", "--src", w.clone, "--test")
 	require.Equal(t, 1, r.status)
 	require.Equal(t, []string{
-		"v0.16.1 2 yes yes yes -",
-		"v0.16.2 2 yes yes yes -",
+		"v0.16.1 2 yes yes yes yes",
+		"v0.16.2 2 yes yes yes yes",
 		"v0.17.4 2 no - - -",
 	}, tableLines(r.stdout)[1:4], r.stdout)
 	require.Contains(t, w.ok("status"), "0/2 applied\ntree        clean\nbinary      none")

@@ -47,7 +47,7 @@ func (a *app) fetch(ctx context.Context, steps *progress.Display, force bool) (t
 	case errors.Is(err, ollamasrc.ErrNoTree):
 	case err != nil:
 		return nil, false, err
-	case t.Version == a.version && (a.src == "" || t.FromClone()):
+	case t.Version == a.version && (a.src == "" || t.OriginKind() == ollamasrc.OriginClone):
 		return t, false, nil
 	case !force:
 		return nil, false, a.otherTree(t)

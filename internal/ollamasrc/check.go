@@ -64,10 +64,11 @@ type MisfitError struct {
 }
 
 func (e *MisfitError) Error() string {
+	verb := "apply to"
 	if e.Reverting {
-		return fmt.Sprintf("%s does not come off Ollama %s (%s)", e.Patch, e.Version, e.Detail)
+		verb = "come off"
 	}
-	return fmt.Sprintf("%s does not apply to Ollama %s (%s)", e.Patch, e.Version, e.Detail)
+	return fmt.Sprintf("%s does not %s Ollama %s (%s)", e.Patch, verb, e.Version, e.Detail)
 }
 
 // misfit completes an error with git's first one, which names a file and a line, and drops the

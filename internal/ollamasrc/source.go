@@ -32,8 +32,8 @@ type Source interface {
 
 // Origin kinds, the first word of [Source.Origin].
 const (
-	originModule = "module"
-	originClone  = "clone"
+	OriginModule = "module"
+	OriginClone  = "clone"
 )
 
 // OpenSource opens and verifies a release: from the git clone if one is named, else from the
@@ -100,11 +100,7 @@ func openModule(ctx context.Context, lay Layout, version string) (*module, error
 }
 
 // download is the report of `go mod download -json` on a module.
-type download struct {
-	Dir   string
-	Sum   string
-	Error string
-}
+type download struct{ Dir, Sum, Error string }
 
 // downloadModule runs in a throw-away module: inside kvtier's own module, the Go command
 // would add lines to go.sum. The checksum database is not asked, because the sum is pinned.
@@ -143,7 +139,7 @@ func downloadModule(ctx context.Context, lay Layout, version string) (download, 
 }
 
 func (m *module) Version() string { return m.version }
-func (m *module) Origin() string  { return originModule + " " + m.sum }
+func (m *module) Origin() string  { return OriginModule + " " + m.sum }
 
 func (m *module) Export(_ context.Context, dst string) error {
 	return os.CopyFS(dst, os.DirFS(m.dir))
@@ -199,7 +195,7 @@ func inClone(ctx context.Context, dir string, args ...string) (string, error) {
 }
 
 func (c *clone) Version() string { return c.version }
-func (c *clone) Origin() string  { return originClone + " " + c.commit }
+func (c *clone) Origin() string  { return OriginClone + " " + c.commit }
 
 // Export checks the commit out of an index of its own: the clone's work tree, index and worktree
 // list stay as they are.

@@ -63,9 +63,6 @@ func OpenTree(ctx context.Context, dir string) (*Tree, error) {
 	return t, nil
 }
 
-// FromClone reports whether the bytes came from a git clone.
-func (t *Tree) FromClone() bool { return t.OriginKind() == originClone }
-
 // OriginKind is the first word of the origin: "module" or "clone".
 func (t *Tree) OriginKind() string {
 	kind, _, _ := strings.Cut(t.Origin, " ")

@@ -71,14 +71,13 @@ func TrialLayout(lay Layout) Layout {
 
 // Try materializes a release with the series applied in lay, a [TrialLayout], where it replaces
 // the previous one. Try builds the binary with cgo's CPU backend, asks the binary for its
-// version, and vets the packages that the series touches, which compiles their tests. With test
-// it also runs upstream's tests with [Series.TestArgs]. built is true once all but these
-// have succeeded.
+// version, and vets the packages that the series touches, which compiles their tests: built is
+// true once all this has succeeded. Then Try runs upstream's tests with [Series.TestArgs].
 //
 // All releases are tried at one path, one after another: Go's cache finds cgo's objects by
 // the paths in their flags, and neighbouring releases share most of the C code. C code is
 // compiled without optimization; CMake's libraries, CUDA among them, are not compiled.
-func Try(ctx context.Context, lay Layout, source Source, series Series, test bool, report *progress.Display) (built bool, err error) {
+func Try(ctx context.Context, lay Layout, source Source, series Series, report *progress.Display) (built bool, err error) {
 	b := &builder{lay: lay, report: report, trial: true, opts: BuildOptions{Jobs: runtime.NumCPU()}}
 	err = b.step(ctx, "fetch "+source.Version(), func(*progress.Step) error {
 		if b.tree, err = Fetch(ctx, lay, source); err != nil {
@@ -96,8 +95,8 @@ func Try(ctx context.Context, lay Layout, source Source, series Series, test boo
 		return false, err
 	}
 	quiet := func(*progress.Step, string) {}
-	if err := b.goStep(ctx, quiet, "vet", series.Packages()...); err != nil || !test {
-		return err == nil, err
+	if err := b.goStep(ctx, quiet, "vet", series.Packages()...); err != nil {
+		return false, err
 	}
 	return true, b.goStep(ctx, quiet, "test", series.TestArgs()...)
 }
