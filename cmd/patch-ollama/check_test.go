@@ -98,14 +98,8 @@ func TestCheckTest(t *testing.T) {
 	w := newWorld(t).withSeries().forBuild()
 	failing := "package %s\n\nimport \"testing\"\n\nfunc TestFails(t *testing.T) { t.Error(\"as it should\") }\n"
 	w.git(w.clone, "checkout", "--quiet", "v0.16.1")
-	w.write(w.clone, "version/version_test.go", fmt.Sprintf(failing, "version"))
-	w.git(w.clone, "add", "--all")
-	w.git(w.clone, "commit", "--quiet", "--message", "a test of another package")
-	w.git(w.clone, "tag", "v0.18.0")
-	w.write(w.clone, "kvcache/causal_test.go", fmt.Sprintf(failing, "kvcache"))
-	w.git(w.clone, "add", "--all")
-	w.git(w.clone, "commit", "--quiet", "--message", "a test of a touched package")
-	w.git(w.clone, "tag", "v0.18.1")
+	w.release("v0.18.0", "version/version_test.go", fmt.Sprintf(failing, "version"))
+	w.release("v0.18.1", "kvcache/causal_test.go", fmt.Sprintf(failing, "kvcache"))
 
 	require.Equal(t, "v0.18.0 2 yes yes yes yes", tableLines(w.ok("check", "--src", w.clone, "--version", "v0.18.0", "--test"))[1])
 	r := w.run("check", "--src", w.clone, "--version", "v0.18.1", "--test")

@@ -79,11 +79,18 @@ func newWorld(t *testing.T) *world {
 	for _, tag := range []string{"v0.15.6", "v0.16.1-rc0", "v0.16.1", "v0.16.2", "v0.30.0"} {
 		w.git(w.clone, "tag", tag)
 	}
-	w.write(w.clone, "kvcache/causal.go", "package kvcache\n\n// rewritten\n")
-	w.git(w.clone, "commit", "--quiet", "--all", "--message", "rewrite")
-	w.git(w.clone, "tag", "v0.17.4")
+	w.release("v0.17.4", "kvcache/causal.go", "package kvcache\n\n// rewritten\n")
 	t.Chdir(w.root)
 	return w
+}
+
+// release changes a file of the clone, and tags the commit.
+func (w *world) release(tag, name, text string) {
+	w.t.Helper()
+	w.write(w.clone, name, text)
+	w.git(w.clone, "add", "--all")
+	w.git(w.clone, "commit", "--quiet", "--message", "release "+tag)
+	w.git(w.clone, "tag", tag)
 }
 
 // withSeries writes two patches: a new file that imports kvtier, and a hunk.

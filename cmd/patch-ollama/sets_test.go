@@ -122,9 +122,12 @@ func TestFormatDropsAnEmptySet(t *testing.T) {
 	require.FileExists(t, w.path(firstPatch))
 }
 
-func TestFormatRefusesSets(t *testing.T) {
+func TestFormatRefusesTrailers(t *testing.T) {
 	w := newWorld(t).withSets()
 	for message, want := range map[string]string{
+		"model: x\n\nReleases: v0.17\n":           `the trailer of the commit "model: x": "v0.17" is not a range of releases`,
+		"model: y\n\nReleases: v0.18.0-v0.20.0\n": `the commit "model: y" is for v0.18.0-v0.20.0, but build/ollama/src holds Ollama v0.16.1`,
+		"model: z\n\nReleases: v0.16.1-v0.30.0\n": `v0.30 and later drive llama-server`,
 		"model: a\n":                                      `the commit "kvcache: pages" stands before "model: a", but patches for all releases are applied first and overlays after them, by where they begin, and optional sets last, by name`,
 		"model: b\n\nReleases: v0.16.1+\n":                `the commit "kvcache: pages" stands before "model: b"`,
 		"model: c\n\nSet: elastic\n":                      `the commit "kvcache: pages" stands before "model: c"`,
