@@ -186,27 +186,25 @@ func lock(ctx context.Context, lay ollamasrc.Layout, notices io.Writer) (unlock 
 	if err := os.MkdirAll(lay.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("making the build directory: %w", err)
 	}
-	type outcome struct {
-		unlock func()
-		err    error
-	}
-	locked := make(chan outcome, 1)
+	var locked func()
+	done := make(chan error, 1)
 	go func() {
-		unlock, err := lockedfile.MutexAt(filepath.Join(lay.Dir, ".lock")).Lock()
-		locked <- outcome{unlock, err}
+		var err error
+		locked, err = lockedfile.MutexAt(filepath.Join(lay.Dir, ".lock")).Lock()
+		done <- err
 	}()
 	notice := time.After(lockPatience)
 	for {
 		select {
-		case o := <-locked:
-			if o.err != nil {
-				return nil, fmt.Errorf("locking the build directory: %w", o.err)
+		case err := <-done:
+			if err != nil {
+				return nil, fmt.Errorf("locking the build directory: %w", err)
 			}
 			if err := lay.Sweep(); err != nil {
-				o.unlock()
+				locked()
 				return nil, err
 			}
-			return o.unlock, nil
+			return locked, nil
 		case <-notice:
 			fmt.Fprintf(notices, "waiting for another patch-ollama in %s\n", ollamasrc.Rel(lay.Dir))
 		case <-ctx.Done():

@@ -66,11 +66,16 @@ func Versions(ctx context.Context, clone string) ([]string, error) {
 	return versions, nil
 }
 
+// release is what both kinds of [Source] know of themselves.
+type release struct{ version, origin string }
+
+func (r release) Version() string { return r.version }
+func (r release) Origin() string  { return r.origin }
+
 // module is a release in the Go module cache.
 type module struct {
-	version string
-	sum     string
-	dir     string
+	release
+	dir string
 }
 
 // openModule downloads a release through the Go command and checks the pinned sum: first
@@ -96,7 +101,7 @@ func openModule(ctx context.Context, lay Layout, version string) (*module, error
 	if got != want {
 		return nil, fmt.Errorf("the files in %s were changed (checksum %s, pinned %s); run go clean -modcache and try again", dl.Dir, got, want)
 	}
-	return &module{version: version, sum: want, dir: dl.Dir}, nil
+	return &module{release{version, OriginModule + " " + want}, dl.Dir}, nil
 }
 
 // download is the report of `go mod download -json` on a module.
@@ -138,9 +143,6 @@ func downloadModule(ctx context.Context, lay Layout, version string) (download, 
 	return dl, nil
 }
 
-func (m *module) Version() string { return m.version }
-func (m *module) Origin() string  { return OriginModule + " " + m.sum }
-
 func (m *module) Export(_ context.Context, dst string) error {
 	return os.CopyFS(dst, os.DirFS(m.dir))
 }
@@ -154,8 +156,8 @@ func (m *module) Index(ctx context.Context, scratch git) error {
 
 // clone is a release in the user's git clone of Ollama, which is only read.
 type clone struct {
+	release
 	git     git
-	version string
 	commit  string
 	objects string // the clone's object store
 }
@@ -179,7 +181,7 @@ func openClone(ctx context.Context, dir, version string) (*clone, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the clone %s has no tag %s; run git fetch --tags there", dir, version)
 	}
-	return &clone{git: git{dir: dir}, version: version, commit: commit, objects: objects}, nil
+	return &clone{release{version, OriginClone + " " + commit}, git{dir: dir}, commit, objects}, nil
 }
 
 // inClone runs git in a folder that must be a clone.
@@ -193,9 +195,6 @@ func inClone(ctx context.Context, dir string, args ...string) (string, error) {
 	}
 	return out, err
 }
-
-func (c *clone) Version() string { return c.version }
-func (c *clone) Origin() string  { return OriginClone + " " + c.commit }
 
 // Export checks the commit out of an index of its own: the clone's work tree, index and worktree
 // list stay as they are.
