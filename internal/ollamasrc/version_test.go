@@ -1,6 +1,8 @@
 package ollamasrc
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/kvtier/kvtier/internal/version"
@@ -23,6 +25,13 @@ func TestModuleVersionsAreSupported(t *testing.T) {
 		require.NoError(t, CheckVersion(v))
 		require.Regexp(t, `^h1:[A-Za-z0-9+/]{43}=$`, moduleSums[v])
 	}
+}
+
+// The Go command that builds kvtier verifies the default release by the same checksum.
+func TestPinnedAsInGoSum(t *testing.T) {
+	sums, err := os.ReadFile(filepath.Join("..", "..", "go.sum"))
+	require.NoError(t, err)
+	require.Contains(t, string(sums), ModulePath+" "+DefaultVersion+" "+moduleSums[DefaultVersion]+"\n")
 }
 
 // A module that is not the pinned one is refused.
