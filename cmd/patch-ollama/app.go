@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -18,11 +17,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Defaults of the path flags, relative to the repository's root.
-const (
-	defaultDir     = "build/ollama"
-	defaultPatches = "patches"
-)
+// defaultDir is the build directory, relative to the repository's root.
+const defaultDir = "build/ollama"
 
 // stepNames is the width of the column that holds the names of steps.
 const stepNames = 16
@@ -34,7 +30,6 @@ type app struct {
 	version string
 	dir     string
 	src     string
-	patches string
 	without string
 
 	// versionGiven: the user gave --version. Without --version, verbs use the release of the
@@ -45,14 +40,14 @@ type app struct {
 	leftOut      []string
 	withoutGiven bool
 	lay          ollamasrc.Layout
+	patches      string // the folder of the series
 }
 
 func (a *app) addFlags(flags *pflag.FlagSet) {
-	a.version, a.dir, a.patches = ollamasrc.DefaultVersion, defaultDir, defaultPatches
+	a.version, a.dir = ollamasrc.DefaultVersion, defaultDir
 	cli.Flag(flags, &a.version, "version", "a release such as "+ollamasrc.DefaultVersion, "Ollama release, "+ollamasrc.OldestVersion+" … "+ollamasrc.NewestVersion)
 	cli.Flag(flags, &a.dir, "dir", "a folder", "build directory; nothing is written outside it")
 	cli.Flag(flags, &a.src, "src", "the folder of a clone", "git clone of Ollama to take releases from, instead of the Go module")
-	cli.Flag(flags, &a.patches, "patches", "a folder", "folder of the patch series")
 }
 
 // addWithout adds --without to a verb that applies the series.
@@ -61,41 +56,23 @@ func (a *app) addWithout(flags *pflag.FlagSet, unset string) {
 		`optional patch sets to leave out, such as "paged", or "`+ollamasrc.NoSets+`"; default: `+unset)
 }
 
-// setup resolves the flags. A default is relative to the repository's root, a path of the
-// user's to the working directory.
+// setup resolves the flags.
 func (a *app) setup(flags *pflag.FlagSet) error {
 	if err := cli.NoEmptyValues(flags); err != nil {
 		return err
 	}
-	wd, err := os.Getwd()
+	root, err := ollamasrc.FindRoot()
 	if err != nil {
 		return err
 	}
-	root, err := ollamasrc.FindRoot(wd)
-	if err != nil {
-		return err
-	}
-	resolve := func(flag, path string) string {
-		switch {
-		case filepath.IsAbs(path):
-			return filepath.Clean(path)
-		case flags.Changed(flag):
-			return filepath.Join(wd, path)
-		default:
-			return filepath.Join(root, path)
-		}
-	}
+	a.patches = filepath.Join(root, "patches")
 	a.versionGiven, a.dirGiven = flags.Changed("version"), flags.Changed("dir")
 	if err := ollamasrc.CheckVersion(a.version); err != nil {
 		return cli.Usage(err)
 	}
 	if a.src != "" {
-		a.src = resolve("src", a.src)
-	}
-	a.patches = resolve("patches", a.patches)
-	if flags.Changed("patches") {
-		if _, err := os.Stat(a.patches); err != nil {
-			return cli.Usagef("opening the patch series named by --patches: %w", err)
+		if a.src, err = filepath.Abs(a.src); err != nil {
+			return err
 		}
 	}
 	if a.withoutGiven = flags.Changed("without"); a.withoutGiven {
@@ -103,10 +80,16 @@ func (a *app) setup(flags *pflag.FlagSet) error {
 			return err
 		}
 	}
-	if a.lay, err = ollamasrc.NewLayout(root, resolve("dir", a.dir)); err != nil {
+	dir := filepath.Join(root, defaultDir)
+	if a.dirGiven {
+		if dir, err = filepath.Abs(a.dir); err != nil {
+			return err
+		}
+	}
+	if a.lay, err = ollamasrc.NewLayout(root, dir); err != nil {
 		return cli.Usage(err)
 	}
-	return ollamasrc.CheckGit()
+	return nil
 }
 
 // readWithout reads the value of --without.
@@ -203,37 +186,29 @@ func lock(ctx context.Context, lay ollamasrc.Layout, notices io.Writer) (unlock 
 	if err := os.MkdirAll(lay.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("making the build directory: %w", err)
 	}
-	type outcome struct {
-		unlock func()
-		err    error
-	}
-	locked := make(chan outcome, 1)
+	var locked func()
+	done := make(chan error, 1)
 	go func() {
-		unlock, err := lockedfile.MutexAt(filepath.Join(lay.Dir, ".lock")).Lock()
-		locked <- outcome{unlock, err}
+		var err error
+		locked, err = lockedfile.MutexAt(filepath.Join(lay.Dir, ".lock")).Lock()
+		done <- err
 	}()
 	notice := time.After(lockPatience)
 	for {
 		select {
-		case o := <-locked:
-			if o.err != nil {
-				return nil, fmt.Errorf("locking the build directory: %w", o.err)
+		case err := <-done:
+			if err != nil {
+				return nil, fmt.Errorf("locking the build directory: %w", err)
 			}
 			if err := lay.Sweep(); err != nil {
-				o.unlock()
+				locked()
 				return nil, err
 			}
-			return o.unlock, nil
+			return locked, nil
 		case <-notice:
 			fmt.Fprintf(notices, "waiting for another patch-ollama in %s\n", ollamasrc.Rel(lay.Dir))
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
-}
-
-func (a *app) json(v any) error {
-	enc := json.NewEncoder(a.stdout)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }

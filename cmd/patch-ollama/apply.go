@@ -60,3 +60,32 @@ func (a *app) apply(ctx context.Context, t *ollamasrc.Tree) (string, error) {
 		return n + " already applied", nil
 	}
 }
+
+func newRevertCommand(a *app) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "revert",
+		Short: "Take the patches off the source",
+		Long: `Take the source back to the release. Build caches stay, so a later build is
+incremental. Uncommitted changes and commits that no patch holds are discarded
+only with --force. The next apply puts on all optional sets again.`,
+		RunE: a.locked(func(ctx context.Context, _ []string) error {
+			t, series, err := a.patched(ctx)
+			if err != nil {
+				return err
+			}
+			changed, err := t.Revert(ctx, series, force)
+			if err != nil {
+				return err
+			}
+			already := " already"
+			if changed {
+				already = ""
+			}
+			fmt.Fprintf(a.stdout, "Ollama %s is as released%s\n", t.Version, already)
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "discard uncommitted changes and commits of your own")
+	return cmd
+}

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/ollamasrc"
@@ -14,44 +14,28 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// checkFlags are the flags of check alone.
-type checkFlags struct {
-	all, build, test, asJSON bool
-}
-
-// checkResult is a line of check's table and an object of its JSON. A check is null that was
-// not requested, or not tried because an earlier one failed.
+// checkResult is a line of check's table.
 type checkResult struct {
-	Version string `json:"version"`
-	Origin  string `json:"origin,omitempty"`
-	Patches int    `json:"patches"`
-	Applies *bool  `json:"applies"`
-	Reverts *bool  `json:"reverts"`
-	Builds  *bool  `json:"builds"`
-	Tests   *bool  `json:"tests"`
-	Patch   string `json:"patch,omitempty"` // the patch that does not fit
-	Detail  string `json:"detail,omitempty"`
+	version                         string
+	patches                         int
+	applies, reverts, builds, tests verdict
+	why                             string // the sentence below the table about a release that is not good
 
 	source ollamasrc.Source
 	series ollamasrc.Series
 }
 
-// good is false when a check failed, or none could be tried.
-func (r checkResult) good() bool {
-	failed := func(outcome *bool) bool { return outcome != nil && !*outcome }
-	return r.Applies != nil && *r.Applies && !failed(r.Reverts) && !failed(r.Builds) && !failed(r.Tests)
-}
+// verdict is what the table says of a check.
+type verdict string
 
-// why is the sentence below the table about a release that is not good.
-func (r checkResult) why() string {
-	if r.Patch != "" {
-		return fmt.Sprintf("%s: %s: %s", r.Version, r.Patch, r.Detail)
-	}
-	return fmt.Sprintf("%s: %s", r.Version, r.Detail)
-}
+const (
+	untried verdict = "-" // not asked for, or an earlier one failed
+	failed  verdict = "no"
+	passed  verdict = "yes"
+)
 
 func newCheckCommand(a *app) *cobra.Command {
-	var f checkFlags
+	var all, test bool
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Try the series on a release, or on all, without touching the source",
@@ -59,44 +43,36 @@ func newCheckCommand(a *app) *cobra.Command {
 without touching the source tree. With --all: for every release on the Go module
 proxy or, with --src, for every supported release that the clone has a tag for.
 
-With --build each release is also built in a folder of its own: the binary, with
+With --test each release is also built in a folder of its own: the binary, with
 the CPU backend that Go compiles (without optimization, and without the libraries
 that CMake builds), is run for its version, and the packages that the series
-touches are vetted, their tests included. With --test upstream's tests of these
-packages are run too, except the scheduler's, which assert timings. A release whose
-C code differs from that of the release before takes minutes.
+touches are vetted. Then upstream's tests of these packages are run, except the
+scheduler's, which assert timings. A release whose C code differs from that of the
+release before takes minutes.
 
 A dash in the table is a check that was not asked for, or could not be tried. The
 command fails when a check failed, or when a release is not available.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			results, err := a.check(cmd.Context(), f)
+			results, err := a.check(cmd.Context(), all, test)
 			if err != nil {
 				return err
 			}
-			if err := a.printCheck(results, f.asJSON); err != nil {
-				return err
-			}
-			if slices.ContainsFunc(results, func(r *checkResult) bool { return !r.good() }) {
-				return errReported
-			}
-			return nil
+			return a.printCheck(results)
 		},
 	}
 	flags := cmd.Flags()
 	a.addWithout(flags, "none, whatever the tree has")
-	flags.BoolVar(&f.all, "all", false, "check every supported release that can be had")
-	flags.BoolVar(&f.build, "build", false, "also build each, with Go alone")
-	flags.BoolVar(&f.test, "test", false, "also build each and run upstream's tests of the packages that the series touches")
-	flags.BoolVar(&f.asJSON, "json", false, "print JSON")
+	flags.BoolVar(&all, "all", false, "check every supported release that can be had")
+	flags.BoolVar(&test, "test", false, "also build each and run upstream's tests of the packages that the series touches")
 	return cmd
 }
 
-func (a *app) check(ctx context.Context, f checkFlags) ([]*checkResult, error) {
-	if f.all && a.versionGiven {
+func (a *app) check(ctx context.Context, all, test bool) ([]*checkResult, error) {
+	if all && a.versionGiven {
 		return nil, cli.Usagef("--all and --version contradict each other; give one of them")
 	}
 	versions := []string{a.version}
-	if f.all {
+	if all {
 		var err error
 		if versions, err = ollamasrc.Versions(ctx, a.src); err != nil {
 			return nil, err
@@ -105,8 +81,8 @@ func (a *app) check(ctx context.Context, f checkFlags) ([]*checkResult, error) {
 	steps := progress.New(a.stderr, stepNames)
 	defer steps.Close()
 	results, err := a.checkFit(ctx, steps, versions)
-	if err == nil && (f.build || f.test) {
-		err = a.try(ctx, steps, results, f.test)
+	if err == nil && test {
+		err = a.try(ctx, steps, results)
 	}
 	return results, err
 }
@@ -135,38 +111,30 @@ func (a *app) checkOne(ctx context.Context, version string) (*checkResult, error
 	if err != nil {
 		return nil, err
 	}
-	r := &checkResult{Version: version, Patches: len(series.Patches), series: series}
-	r.source, err = ollamasrc.OpenSource(ctx, a.lay, a.src, version)
-	if err == nil {
-		r.Origin = r.source.Origin()
+	r := &checkResult{version: version, patches: len(series.Patches), series: series,
+		applies: untried, reverts: untried, builds: untried, tests: untried}
+	if r.source, err = ollamasrc.OpenSource(ctx, a.lay, a.src, version); err == nil {
 		err = ollamasrc.Check(ctx, a.lay, r.source, series)
 	}
-	var misfit *ollamasrc.ApplyError
-	var left *ollamasrc.RevertError
+	var misfit *ollamasrc.MisfitError
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case errors.As(err, &misfit):
-		r.Applies = new(bool)
-		r.Patch, r.Detail = misfit.Patch, misfit.Detail
-	case errors.As(err, &left):
-		r.Applies, r.Reverts = yes(), new(bool)
-		r.Patch, r.Detail = left.Patch, "does not come off: "+left.Detail
-	case err != nil:
-		r.Detail = err.Error()
+	case err == nil:
+		r.applies, r.reverts = passed, passed
+	case !errors.As(err, &misfit):
+		r.why = err.Error()
+	case misfit.Reverting:
+		r.applies, r.reverts = passed, failed
+		r.why = strings.TrimPrefix(misfit.Patch+": does not come off: "+misfit.Detail, ": ")
 	default:
-		r.Applies, r.Reverts = yes(), yes()
+		r.applies, r.why = failed, misfit.Patch+": "+misfit.Detail
 	}
 	return r, nil
 }
 
-func yes() *bool {
-	outcome := true
-	return &outcome
-}
-
 // try builds every release that the series fits, and tests it.
-func (a *app) try(ctx context.Context, steps *progress.Display, results []*checkResult, test bool) error {
+func (a *app) try(ctx context.Context, steps *progress.Display, results []*checkResult) error {
 	lay := ollamasrc.TrialLayout(a.lay)
 	unlock, err := lock(ctx, lay, a.stderr)
 	if err != nil {
@@ -174,64 +142,36 @@ func (a *app) try(ctx context.Context, steps *progress.Display, results []*check
 	}
 	defer unlock()
 	for _, r := range results {
-		if r.Applies == nil || !*r.Applies || !*r.Reverts {
+		if r.reverts != passed {
 			continue
 		}
-		if err := r.try(ctx, lay, steps, test); err != nil {
-			r.Detail = err.Error()
-		}
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	return errors.Join(ctx.Err(), ollamasrc.EndTrials(lay))
-}
-
-// try builds and tests a release, notes the results, and returns the first error.
-func (r *checkResult) try(ctx context.Context, lay ollamasrc.Layout, steps *progress.Display, test bool) error {
-	r.Builds = new(bool)
-	trial, err := ollamasrc.NewTrial(ctx, lay, r.source, r.series, steps)
-	if err != nil {
-		return err
-	}
-	if err := trial.Build(ctx); err != nil {
-		return err
-	}
-	r.Builds = yes()
-	if !test {
-		return nil
-	}
-	r.Tests = new(bool)
-	if err := trial.Test(ctx); err != nil {
-		return err
-	}
-	r.Tests = yes()
-	return nil
-}
-
-func (a *app) printCheck(results []*checkResult, asJSON bool) error {
-	if asJSON {
-		return a.json(results)
-	}
-	cell := func(outcome *bool) string {
+		built, err := ollamasrc.Try(ctx, lay, r.source, r.series, steps)
 		switch {
-		case outcome == nil:
-			return "-"
-		case *outcome:
-			return "yes"
+		case ctx.Err() != nil:
+			return errors.Join(ctx.Err(), ollamasrc.EndTrials(lay))
+		case !built:
+			r.builds, r.why = failed, err.Error()
+		case err != nil:
+			r.builds, r.tests, r.why = passed, failed, err.Error()
 		default:
-			return "no"
+			r.builds, r.tests = passed, passed
 		}
 	}
+	return ollamasrc.EndTrials(lay)
+}
+
+// printCheck prints the table, and fails when a release is not good.
+func (a *app) printCheck(results []*checkResult) (err error) {
 	var rows [][]string
 	for _, r := range results {
-		rows = append(rows, []string{r.Version, strconv.Itoa(r.Patches), cell(r.Applies), cell(r.Reverts), cell(r.Builds), cell(r.Tests)})
+		rows = append(rows, []string{r.version, strconv.Itoa(r.patches), string(r.applies), string(r.reverts), string(r.builds), string(r.tests)})
 	}
 	table.Print(a.stdout, []string{"VERSION", "PATCHES", "APPLIES", "REVERTS", "BUILDS", "TESTS"}, rows)
 	for _, r := range results {
-		if !r.good() {
-			fmt.Fprintln(a.stdout, r.why())
+		if r.why != "" {
+			fmt.Fprintf(a.stdout, "%s: %s\n", r.version, r.why)
+			err = errReported
 		}
 	}
-	return nil
+	return err
 }

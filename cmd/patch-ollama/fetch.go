@@ -47,7 +47,7 @@ func (a *app) fetch(ctx context.Context, steps *progress.Display, force bool) (t
 	case errors.Is(err, ollamasrc.ErrNoTree):
 	case err != nil:
 		return nil, false, err
-	case t.Version == a.version && (a.src == "" || t.FromClone()):
+	case t.Version == a.version && (a.src == "" || t.OriginKind() == ollamasrc.OriginClone):
 		return t, false, nil
 	case !force:
 		return nil, false, a.otherTree(t)
@@ -57,17 +57,12 @@ func (a *app) fetch(ctx context.Context, steps *progress.Display, force bool) (t
 		}
 	}
 	step := steps.Step("fetch " + a.version)
-	t, err = a.materialize(ctx)
+	source, err := ollamasrc.OpenSource(ctx, a.lay, a.src, a.version)
+	if err == nil {
+		t, err = ollamasrc.Fetch(ctx, a.lay, source)
+	}
 	step.End("", err)
 	return t, err == nil, err
-}
-
-func (a *app) materialize(ctx context.Context) (*ollamasrc.Tree, error) {
-	source, err := ollamasrc.OpenSource(ctx, a.lay, a.src, a.version)
-	if err != nil {
-		return nil, err
-	}
-	return ollamasrc.Fetch(ctx, a.lay, source)
 }
 
 func (a *app) checkNothingToLose(ctx context.Context, t *ollamasrc.Tree) error {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"path/filepath"
 	"runtime"
 	"testing"
 
@@ -42,12 +41,6 @@ func TestFetchIsIdempotent(t *testing.T) {
 	w.write(w.src(""), "mine.txt", "kept")
 	require.Contains(t, w.ok("fetch"), "is already in")
 	require.Equal(t, "kept", w.read(w.src("mine.txt")))
-}
-
-func TestFetchIsDeterministic(t *testing.T) {
-	w := newWorld(t).fetched()
-	w.ok("fetch", "--src", w.clone, "--dir", "other")
-	require.Equal(t, w.head(), w.git(w.path("other/src"), "rev-parse", "HEAD"))
 }
 
 func TestFetchOtherVersion(t *testing.T) {
@@ -108,11 +101,9 @@ func TestFetchRefusals(t *testing.T) {
 		want   string
 	}{
 		{"llama-server", []string{"--version", "v0.30.0"}, cli.Misused, "Ollama v0.30 and later drive llama-server instead of the native engine that kvtier patches; kvtier supports v0.16.0 … v0.24.0"},
-		{"later", []string{"--version", "v0.31.2"}, cli.Misused, "Ollama v0.30 and later drive llama-server instead of the native engine that kvtier patches; kvtier supports v0.16.0 … v0.24.0"},
 		{"too old", []string{"--version", "v0.15.6"}, cli.Misused, "Ollama v0.15.6 is too old; kvtier supports v0.16.0 … v0.24.0"},
 		{"between", []string{"--version", "v0.25.0"}, cli.Misused, "Ollama v0.25.0 is not known; kvtier supports v0.16.0 … v0.24.0"},
 		{"pre-release", []string{"--version", "v0.16.1-rc0"}, cli.Misused, "Ollama v0.16.1-rc0 is not a final release; kvtier supports v0.16.0 … v0.24.0"},
-		{"no version", []string{"--version", "latest"}, cli.Misused, `"latest" is not an Ollama version; write it like v0.16.1`},
 		{"no v", []string{"--version", "0.16.1"}, cli.Misused, `"0.16.1" is not an Ollama version; write it like v0.16.1`},
 		{"short", []string{"--version", "v0.16"}, cli.Misused, `"v0.16" is not an Ollama version; write it like v0.16.1`},
 		{"not on the proxy", []string{"--version", "v0.18.0"}, cli.Failed, "Ollama v0.18.0 is not on the Go module proxy (v0.16.1, v0.16.2, v0.17.4, v0.24.0 are); clone https://github.com/ollama/ollama and pass it with --src"},
@@ -129,7 +120,6 @@ func TestFetchRefusals(t *testing.T) {
 
 func TestFetchNoClone(t *testing.T) {
 	w := newWorld(t)
-	require.Contains(t, w.refused("fetch", "--src", "nowhere"), "opening the git clone of Ollama")
 	require.Contains(t, w.refused("fetch", "--src", t.TempDir()), "is not a git clone of Ollama")
 }
 
@@ -139,28 +129,12 @@ func TestFetchWithoutGit(t *testing.T) {
 	require.Contains(t, w.refused("fetch", "--src", w.clone), "git was not found; install it (apt install git")
 }
 
-func TestOutsideCheckout(t *testing.T) {
-	w := newWorld(t)
-	t.Chdir(t.TempDir())
-	require.Contains(t, w.refused("status"), "is not inside a kvtier checkout")
-}
-
 // The real module, from the module cache or the Go proxy.
 func TestFetchFromModule(t *testing.T) {
-	sums, err := os.ReadFile(filepath.Join("..", "..", "go.sum"))
-	require.NoError(t, err)
-	mod, err := os.ReadFile(filepath.Join("..", "..", "go.mod"))
-	require.NoError(t, err)
 	w := newWorld(t)
-	w.write(w.root, "go.mod", string(mod))
-	w.write(w.root, "go.sum", "github.com/ollama/ollama v0.16.1 h1:AAAA=\n")
-	require.Contains(t, w.refused("fetch"), "is pinned; do not use it")
-	w.write(w.root, "go.sum", "")
-	require.Contains(t, w.refused("fetch"), "go.sum has no line for it; run go mod download")
-	w.write(w.root, "go.sum", string(sums))
 	require.Equal(t, "Ollama v0.16.1 is in build/ollama/src (module h1:DIxnLdS0om3hb7HheJqj6+ZnPCCMWmy/vyUxiQgRYoI=)\n", w.ok("fetch"))
 	require.Empty(t, w.git(w.src(""), "status", "--porcelain"))
-	require.Equal(t, string(sums), w.read(w.path("go.sum")))
+	require.NoFileExists(t, w.path("go.sum"))
 	require.Contains(t, w.refused("fetch", "--src", w.clone), "holds Ollama v0.16.1 from a module")
 	require.Contains(t, w.refused("build", "--src", w.clone), "or replace it with patch-ollama fetch --src ")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/cli/clitest"
 )
 
 // TestMain is also the fake cmake, when the test binary runs under that name.
@@ -21,6 +22,14 @@ func TestMain(m *testing.M) {
 		os.Exit(fakeCMake(os.Args[1:]))
 	}
 	os.Exit(testscript.RunMain(m, map[string]func() int{"patch-ollama": mainStatus}))
+}
+
+// TestScripts runs the command as users do. Scripts have the additional command exits.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:  filepath.Join("testdata", "script"),
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": clitest.Exits},
+	})
 }
 
 // upstreamFiles is the smallest Ollama that patch-ollama can build.
@@ -70,11 +79,18 @@ func newWorld(t *testing.T) *world {
 	for _, tag := range []string{"v0.15.6", "v0.16.1-rc0", "v0.16.1", "v0.16.2", "v0.30.0"} {
 		w.git(w.clone, "tag", tag)
 	}
-	w.write(w.clone, "kvcache/causal.go", "package kvcache\n\n// rewritten\n")
-	w.git(w.clone, "commit", "--quiet", "--all", "--message", "rewrite")
-	w.git(w.clone, "tag", "v0.17.4")
+	w.release("v0.17.4", "kvcache/causal.go", "package kvcache\n\n// rewritten\n")
 	t.Chdir(w.root)
 	return w
+}
+
+// release changes a file of the clone, and tags the commit.
+func (w *world) release(tag, name, text string) {
+	w.t.Helper()
+	w.write(w.clone, name, text)
+	w.git(w.clone, "add", "--all")
+	w.git(w.clone, "commit", "--quiet", "--message", "release "+tag)
+	w.git(w.clone, "tag", tag)
 }
 
 // withSeries writes two patches: a new file that imports kvtier, and a hunk.
@@ -179,13 +195,7 @@ func (w *world) refused(args ...string) string {
 	return w.failed(cli.Failed, args...)
 }
 
-// misused runs a wrong command line, which must be refused with status 2, and returns the
-// sentence.
-func (w *world) misused(args ...string) string {
-	w.t.Helper()
-	return w.failed(cli.Misused, args...)
-}
-
+// failed runs a command line that must end with a status, and returns the sentence.
 func (w *world) failed(status int, args ...string) string {
 	w.t.Helper()
 	r := w.run(args...)

@@ -31,40 +31,28 @@ are written from trees with all sets, and stay as they are in others.`,
 			if err != nil {
 				return err
 			}
+			var changes []ollamasrc.Change
 			if check {
-				return a.formatCheck(ctx, t, series)
+				changes, err = t.Diff(ctx, a.lay, series)
+			} else {
+				changes, err = t.Format(ctx, a.lay, series, force)
 			}
-			changes, err := t.Format(ctx, a.lay, series, force)
 			if err != nil {
 				return err
 			}
-			a.printChanges(changes)
+			for _, c := range changes {
+				fmt.Fprintln(a.stdout, c)
+			}
+			if len(changes) == 0 {
+				fmt.Fprintf(a.stdout, "%s and the commits agree\n", ollamasrc.Rel(a.patches))
+			} else if check {
+				return fmt.Errorf("%s and the commits in %s differ; run patch-ollama format to keep the commits, or apply to keep the patches",
+					ollamasrc.Rel(a.patches), ollamasrc.Rel(t.Dir))
+			}
 			return nil
 		}),
 	}
 	cmd.Flags().BoolVar(&check, "check", false, "write nothing; fail when something would change")
 	cmd.Flags().BoolVar(&force, "force", false, "overwrite patches that are not applied to the source")
 	return cmd
-}
-
-func (a *app) formatCheck(ctx context.Context, t *ollamasrc.Tree, series ollamasrc.Series) error {
-	_, changes, err := t.Diff(ctx, a.lay, series)
-	if err != nil {
-		return err
-	}
-	a.printChanges(changes)
-	if len(changes) > 0 {
-		return fmt.Errorf("%s and the commits in %s differ; run patch-ollama format to keep the commits, or apply to keep the patches",
-			ollamasrc.Rel(a.patches), ollamasrc.Rel(t.Dir))
-	}
-	return nil
-}
-
-func (a *app) printChanges(changes []ollamasrc.Change) {
-	for _, c := range changes {
-		fmt.Fprintln(a.stdout, c)
-	}
-	if len(changes) == 0 {
-		fmt.Fprintf(a.stdout, "%s and the commits agree\n", ollamasrc.Rel(a.patches))
-	}
 }

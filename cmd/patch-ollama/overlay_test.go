@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,10 +23,7 @@ func (w *world) withReleases() *world {
 	w.t.Helper()
 	w.git(w.clone, "tag", "v0.16.0", "v0.16.1")
 	w.git(w.clone, "checkout", "--quiet", "-b", "new", "v0.16.1")
-	moved := strings.Replace(upstreamFiles["kvcache/causal.go"], "// one", "// zero\n// one", 1)
-	w.write(w.clone, "kvcache/causal.go", moved)
-	w.git(w.clone, "commit", "--quiet", "--all", "--message", "move")
-	w.git(w.clone, "tag", "v0.18.0")
+	w.release("v0.18.0", "kvcache/causal.go", strings.Replace(upstreamFiles["kvcache/causal.go"], "// one", "// zero\n// one", 1))
 	return w
 }
 
@@ -57,13 +53,9 @@ func (w *world) commitIn(dir, name, message string) {
 
 func TestOverlaysAreForTheirReleases(t *testing.T) {
 	w := newWorld(t).withOverlays()
-	var results []checkResult
-	require.NoError(t, json.Unmarshal([]byte(w.run("check", "--all", "--json", "--src", w.clone).stdout), &results))
-	got := map[string]int{}
-	for _, r := range results {
-		got[r.Version] = r.Patches
-	}
-	require.Equal(t, map[string]int{"v0.16.0": 3, "v0.16.1": 3, "v0.16.2": 3, "v0.17.4": 2, "v0.18.0": 3}, got)
+	require.Equal(t, []string{
+		"v0.16.0 3 yes yes - -", "v0.16.1 3 yes yes - -", "v0.16.2 3 yes yes - -", "v0.17.4 2 no - - -", "v0.18.0 3 yes yes - -",
+	}, tableLines(w.run("check", "--all", "--src", w.clone).stdout)[1:6])
 
 	for version, file := range map[string]string{"v0.16.0": "model/old.go", "v0.18.0": "model/new.go"} {
 		dir := "again/" + version
@@ -114,30 +106,6 @@ func TestFormatRefusesPatchesOfAnotherHome(t *testing.T) {
 	w.git(src, "reset", "--quiet", "--hard", "upstream")
 	require.Equal(t, "0001-main-greet.patch is not applied to build/v0.18.0/src; run patch-ollama apply first", w.refused("format", "--dir", newDir))
 	require.FileExists(t, w.path(newOverlay))
-}
-
-func TestFormatDropsAnEmptyOverlay(t *testing.T) {
-	w := newWorld(t).withOverlays()
-	w.git(w.path(newDir+"/src"), "reset", "--quiet", "--hard", "HEAD~1")
-	require.Equal(t, "stale v0.18.0-v0.20.0/0001-model-for-new-releases.patch\n", w.ok("format", "--dir", newDir))
-	require.NoDirExists(t, filepath.Dir(w.path(newOverlay)))
-	require.FileExists(t, w.path(oldOverlay))
-	require.FileExists(t, w.path(firstPatch))
-}
-
-func TestFormatRefusesTrailers(t *testing.T) {
-	w := newWorld(t).withOverlays()
-	for message, want := range map[string]string{
-		"model: a\n\nReleases: v0.17\n":           `the trailer of the commit "model: a": "v0.17" is not a range of releases`,
-		"model: b\n\nReleases: v0.18.0-v0.20.0\n": `the commit "model: b" is for v0.18.0-v0.20.0, but build/ollama/src holds Ollama v0.16.1`,
-		"model: for all\n":                        `the commit "model: for old releases" stands before "model: for all"`,
-		"model: wide\n\nReleases: v0.16.0+\n":     `the commit "model: for old releases" stands before "model: wide"`,
-		"model: x\n\nReleases: v0.16.1-v0.30.0\n": `v0.30 and later drive llama-server`,
-	} {
-		w.commit("model/more.go", "package model\n", message)
-		require.Contains(t, w.refused("format"), want)
-		w.git(w.src(""), "reset", "--quiet", "--hard", "HEAD~1")
-	}
 }
 
 func TestOverlayFoldersAreChecked(t *testing.T) {

@@ -11,150 +11,89 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// status is the output of `status --json`. Fields that do not apply are empty.
-type status struct {
-	Dir     string   `json:"dir"`
-	Fetched bool     `json:"fetched"`
-	Version string   `json:"version"`
-	Origin  string   `json:"origin"`
-	Base    string   `json:"base"`
-	Head    string   `json:"head"`
-	Patches patches  `json:"patches"`
-	Dirty   []string `json:"dirty"`
-
-	Binary        string   `json:"binary"`
-	BinaryVersion string   `json:"binary_version"`
-	Libraries     []string `json:"libraries"`
-}
-
-type patches struct {
-	Total      int      `json:"total"`
-	Applied    int      `json:"applied"`
-	OwnCommits int      `json:"own_commits"`
-	InStep     bool     `json:"in_step"`
-	Without    []string `json:"without"` // optional sets that were left out
-}
-
-func (p patches) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d/%d applied", p.Applied, p.Total)
-	if len(p.Without) > 0 {
-		fmt.Fprintf(&b, ", without %s", strings.Join(p.Without, ", "))
-	}
-	if !p.InStep && p.Applied > 0 {
-		b.WriteString(", of an older series")
-	}
-	if p.OwnCommits > 0 {
-		fmt.Fprintf(&b, ", %s of your own", ollamasrc.Plural(p.OwnCommits, "commit"))
-	}
-	return b.String()
-}
-
 func newStatusCommand(a *app) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "status",
 		Short: "Show the source and the patches in the build directory",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.status(cmd.Context())
+			source, err := a.sourceStatus(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				return a.json(s)
+			build, err := a.buildStatus(cmd.Context())
+			if err != nil {
+				return err
 			}
-			a.printStatus(s)
+			for _, line := range append(source, build...) {
+				fmt.Fprintf(a.stdout, "%-12s%s\n", line[0], line[1])
+			}
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
-}
-
-func (a *app) status(ctx context.Context) (status, error) {
-	s := status{Dir: a.lay.Dir, Dirty: []string{}, Libraries: []string{}, Patches: patches{Without: []string{}}}
-	t, err := ollamasrc.OpenTree(ctx, a.lay.Src())
-	var series ollamasrc.Series
-	switch {
-	case err == nil:
-		series, err = a.series(t)
-	case errors.Is(err, ollamasrc.ErrNoTree):
-		series, err = ollamasrc.LoadSeries(a.patches, a.version, nil)
-	}
-	if err != nil {
-		return s, err
-	}
-	s.Patches.Total = len(series.Patches)
-	if t != nil {
-		if err := s.readTree(ctx, t, series); err != nil {
-			return s, err
-		}
-	}
-	return s, s.readBuild(ctx, a.lay)
-}
-
-func (s *status) readTree(ctx context.Context, t *ollamasrc.Tree, series ollamasrc.Series) error {
-	state, err := t.Compare(ctx, series)
-	if err != nil {
-		return err
-	}
-	s.Fetched = true
-	s.Version, s.Origin, s.Base, s.Head = t.Version, t.Origin, t.Base, state.Head
-	s.Patches.Applied = state.Applied()
-	s.Patches.OwnCommits = state.Own
-	s.Patches.InStep = state.InStep
-	s.Patches.Without = append(s.Patches.Without, series.Without...)
-	s.Dirty = append(s.Dirty, state.Dirty...)
-	return nil
-}
-
-// readBuild leaves the version empty for a binary that does not run.
-func (s *status) readBuild(ctx context.Context, lay ollamasrc.Layout) error {
-	if _, err := os.Stat(lay.Binary()); err == nil {
-		s.Binary = lay.Binary()
-		if s.BinaryVersion, err = ollamasrc.BinaryVersion(ctx, s.Binary); ctx.Err() != nil {
-			return err
-		}
-	}
-	libs, err := lay.Lib()
-	s.Libraries = append(s.Libraries, libs...)
-	return err
 }
 
 // shortHash is the number of digits of a commit in output.
 const shortHash = 12
 
-func (a *app) printStatus(s status) {
-	line := func(name, value string) {
-		fmt.Fprintf(a.stdout, "%-12s%s\n", name, value)
+// sourceStatus lists names and values about the source tree.
+func (a *app) sourceStatus(ctx context.Context) ([][2]string, error) {
+	t, err := ollamasrc.OpenTree(ctx, a.lay.Src())
+	if errors.Is(err, ollamasrc.ErrNoTree) {
+		return [][2]string{{"version", "none; run patch-ollama fetch"}}, nil
 	}
-	if !s.Fetched {
-		line("version", "none; run patch-ollama fetch")
-	} else {
-		line("version", s.Version)
-		line("source", s.Origin)
-		line("base", s.Base[:shortHash])
-		line("patches", s.Patches.String())
-		line("tree", treeText(s.Dirty))
+	if err != nil {
+		return nil, err
 	}
-	switch {
-	case s.Binary == "":
-		line("binary", "none; run patch-ollama build")
-	case s.BinaryVersion == "":
-		line("binary", ollamasrc.Rel(s.Binary)+" does not run; run patch-ollama build")
-	default:
-		line("binary", ollamasrc.Rel(s.Binary)+" "+s.BinaryVersion)
+	series, err := a.series(t)
+	if err != nil {
+		return nil, err
 	}
-	if len(s.Libraries) == 0 {
-		line("libraries", "none")
-	} else {
-		line("libraries", strings.Join(s.Libraries, " "))
+	state, err := t.Compare(ctx, series)
+	if err != nil {
+		return nil, err
 	}
+	tree := "clean"
+	if n := len(state.Dirty); n > 0 {
+		tree = ollamasrc.Plural(n, "change") + " uncommitted"
+	}
+	return [][2]string{
+		{"version", t.Version}, {"source", t.Origin}, {"base", t.Base[:shortHash]},
+		{"patches", patchStatus(state, series)}, {"tree", tree},
+	}, nil
 }
 
-func treeText(dirty []string) string {
-	if len(dirty) == 0 {
-		return "clean"
+func patchStatus(state ollamasrc.State, series ollamasrc.Series) string {
+	text := fmt.Sprintf("%d/%d applied", state.Applied(), len(series.Patches))
+	if len(series.Without) > 0 {
+		text += ", without " + strings.Join(series.Without, ", ")
 	}
-	return fmt.Sprintf("%s uncommitted", ollamasrc.Plural(len(dirty), "change"))
+	if !state.InStep && state.Applied() > 0 {
+		text += ", of an older series"
+	}
+	if state.Own > 0 {
+		text += fmt.Sprintf(", %s of your own", ollamasrc.Plural(state.Own, "commit"))
+	}
+	return text
+}
+
+// buildStatus lists names and values about the result of a build.
+func (a *app) buildStatus(ctx context.Context) ([][2]string, error) {
+	binary := "none; run patch-ollama build"
+	if _, err := os.Stat(a.lay.Binary()); err == nil {
+		binary = ollamasrc.Rel(a.lay.Binary())
+		version, err := ollamasrc.BinaryVersion(ctx, a.lay.Binary())
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err != nil:
+			binary += " does not run; run patch-ollama build"
+		default:
+			binary += " " + version
+		}
+	}
+	libraries, err := a.lay.Lib()
+	if len(libraries) == 0 {
+		libraries = []string{"none"}
+	}
+	return [][2]string{{"binary", binary}, {"libraries", strings.Join(libraries, " ")}}, err
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,12 +42,7 @@ func TestEveryArchitectureRestores(t *testing.T) {
 	plays := matrix(t, len(restoredArchitectures), len(kinds))
 	for k, kind := range kinds {
 		t.Run(fmt.Sprintf("%s, %d slots", kind.cache, kind.slots), func(t *testing.T) {
-			env := []string{
-				"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_FLASH_ATTENTION=1",
-				"OLLAMA_KV_CACHE_TYPE=" + kind.cache, fmt.Sprint("OLLAMA_NUM_PARALLEL=", kind.slots),
-			}
-			tiered := modelServer{start(t, env...)}
-			plain := modelServer{startOptions(t, "", ollamatest.Options{Env: env})}
+			plain, tiered := besideStock(t, "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_KV_CACHE_TYPE="+kind.cache, fmt.Sprint("OLLAMA_NUM_PARALLEL=", kind.slots))
 			for i, arch := range restoredArchitectures {
 				if !plays(i, k) {
 					continue
@@ -68,11 +64,10 @@ func TestAModelOfWindowsRestores(t *testing.T) {
 	windows := func(gguf string) {
 		require.NoError(t, testmodel.Write(gguf, testmodel.Shape{Arch: "gemma3", Layers: 4, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Window: 64, Seed: 1}))
 	}
-	env := []string{"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_NUM_PARALLEL=1"}
-	tiered := modelServer{start(t, env...)}.loadChanged(t, "gemma3", windows)
-	plain := modelServer{startOptions(t, "", ollamatest.Options{Env: env})}.loadChanged(t, "gemma3", windows)
+	plain, tiered := besideStock(t)
+	a, b := plain.loadChanged(t, "gemma3", windows), tiered.loadChanged(t, "gemma3", windows)
 	for _, n := range archLengths {
-		requireSecondTurnSame(t, plain, tiered, n)
+		requireSecondTurnSame(t, a, b, n)
 	}
 }
 
@@ -106,9 +101,7 @@ func requireSecondTurnSame(t *testing.T, plain, tiered loadedModel, n int) {
 func TestEveryArchitectureShifts(t *testing.T) {
 	const n, ctx, answer = 300, 512, 260
 	small := func(r *ollamatest.Request) { r.Options["num_ctx"] = ctx }
-	env := []string{"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_NUM_PARALLEL=1"}
-	tiered := modelServer{start(t, env...)}
-	plain := modelServer{startOptions(t, "", ollamatest.Options{Env: env})}
+	plain, tiered := besideStock(t)
 	for _, arch := range restoredArchitectures {
 		t.Run(arch, func(t *testing.T) {
 			a, b := plain.load(t, arch), tiered.load(t, arch)
@@ -136,28 +129,20 @@ func TestEveryArchitectureShifts(t *testing.T) {
 // turn asks this model, and not the server's default model.
 func (m loadedModel) turn(prompt string, tokens int, images ...[]byte) answer {
 	m.t.Helper()
-	return m.turnWith(prompt, tokens, func(r *ollamatest.Request) {
-		for _, data := range images {
-			r.Images = append(r.Images, data)
-		}
-	})
+	return m.server.ask(prompt, tokens, m.withImages(images))
 }
 
 func (m loadedModel) turnWith(prompt string, tokens int, change func(*ollamatest.Request)) answer {
 	m.t.Helper()
-	return m.server.ask(prompt, tokens, func(r *ollamatest.Request) { r.Model = m.shape.Arch }, change)
+	return m.server.ask(prompt, tokens, m.withImages(nil), change)
 }
 
 // TestModelsThatStayOff: a model that cannot be restored exactly runs as in Ollama, with a
 // log line.
 func TestModelsThatStayOff(t *testing.T) {
 	s := modelServer{start(t, "OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1")}
-	restored := make(map[string]bool)
-	for _, arch := range restoredArchitectures {
-		restored[arch] = true
-	}
 	for _, arch := range testmodel.Architectures() {
-		if restored[arch] || strings.HasSuffix(arch, "-vision") { // the vision models are the same models
+		if slices.Contains(restoredArchitectures, arch) || strings.HasSuffix(arch, "-vision") { // the vision models are the same models
 			continue
 		}
 		t.Run(arch, func(t *testing.T) {
@@ -172,22 +157,15 @@ func TestModelsThatStayOff(t *testing.T) {
 }
 
 // windowed are models in which the order of a window's cells, and so the low bits, depends on the
-// slot's former content. withState are models with a state.
-var (
-	windowed  = map[string]bool{"gemma3": true, "gemma3n": true, "gemma4": true, "olmo3": true}
-	withState = map[string]bool{"lfm2": true, "nemotron_h": true, "qwen35": true, "qwen3next": true}
-)
+// slot's former content.
+var windowed = []string{"gemma3", "gemma3n", "gemma4", "olmo3"}
 
 // TestEveryArchitectureParts: after kill -9 a chat leaves a stored one in the middle of a page.
 // Every token up to there comes back, and the answer has the bits of a slot that held them. A
 // model with recurrent state, which is stored at few positions, computes the prompt.
 func TestEveryArchitectureParts(t *testing.T) {
 	const shared, own = 300, 60
-	env := []string{
-		"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_NUM_PARALLEL=1",
-	}
-	tiered := modelServer{start(t, env...)}
-	plain := modelServer{startOptions(t, "", ollamatest.Options{Env: env})}
+	plain, tiered := besideStock(t, "OLLAMA_FLASH_ATTENTION=1")
 	for _, arch := range restoredArchitectures {
 		t.Run(arch, func(t *testing.T) {
 			a, b := plain.load(t, arch), tiered.load(t, arch)
@@ -201,12 +179,13 @@ func TestEveryArchitectureParts(t *testing.T) {
 			b.turn(history+" "+a.prompt(2*pageTokens, 2), 1)
 			b.crash()
 			got := b.turn(other, archAnswer)
-			if withState[arch] || windowed[arch] {
+			withState := slices.Contains(recurrent, arch)
+			if withState || slices.Contains(windowed, arch) {
 				requireClose(t, want, got, soakBound) // a small page of other rows is 0.3 apart with gemma3
 			} else {
 				requireSame(t, want, got, "after another chat that begins alike")
 			}
-			if !withState[arch] {
+			if !withState {
 				require.GreaterOrEqual(t, got.restored, shared)
 			}
 		})

@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -150,17 +148,11 @@ func (s *server) askAt(e endpoint, text string, stream bool, change ...func(map[
 	}
 	data, err := json.Marshal(body)
 	require.NoError(s.t, err)
-	request, err := http.NewRequestWithContext(s.context(), http.MethodPost, s.URL().JoinPath(e.path).String(), bytes.NewReader(data))
+	status, answer, err := s.post(s.URL().JoinPath(e.path), string(data))
 	require.NoError(s.t, err)
-	request.Header.Set("Content-Type", "application/json")
-	response, err := http.DefaultClient.Do(request)
-	require.NoError(s.t, err)
-	defer response.Body.Close()
 	var got []usage
-	lines := bufio.NewScanner(response.Body)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		line := strings.TrimPrefix(lines.Text(), "data: ")
+	for line := range strings.Lines(answer) {
+		line = strings.TrimPrefix(line, "data: ")
 		if u, ok := e.usage([]byte(line)); ok {
 			got = append(got, u)
 		} else {
@@ -168,8 +160,7 @@ func (s *server) askAt(e endpoint, text string, stream bool, change ...func(map[
 			require.NotContains(s.t, line, "cache_read", "%s: not the last response", e.path)
 		}
 	}
-	require.NoError(s.t, lines.Err())
-	require.Equal(s.t, http.StatusOK, response.StatusCode, e.path)
+	require.Equal(s.t, http.StatusOK, status, e.path)
 	require.Len(s.t, got, 1, e.path)
 	return got[0]
 }
@@ -263,15 +254,8 @@ func TestNoCachedCountElsewhere(t *testing.T) {
 		"/v1/chat/completions": `{"model":"absent","messages":[{"role":"user","content":"some words"}]}`,
 		"/v1/messages":         `{"model":"absent","max_tokens":1,"messages":[{"role":"user","content":"some words"}]}`,
 	} {
-		request, err := http.NewRequestWithContext(s.context(), http.MethodPost, s.URL().JoinPath(path).String(), strings.NewReader(body))
+		_, answer, err := s.post(s.URL().JoinPath(path), body)
 		require.NoError(t, err)
-		request.Header.Set("Content-Type", "application/json")
-		response, err := http.DefaultClient.Do(request)
-		require.NoError(t, err)
-		var answer bytes.Buffer
-		_, err = answer.ReadFrom(response.Body)
-		require.NoError(t, err)
-		require.NoError(t, response.Body.Close())
-		require.NotContains(t, answer.String(), "cache", path)
+		require.NotContains(t, answer, "cache", path)
 	}
 }

@@ -15,20 +15,6 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// asker asks a server, and knows the number of prompts so far.
-type asker struct {
-	*server
-	prompts float64
-}
-
-// miss asks and returns the miss of the prompt.
-func (a *asker) miss(text string, change ...func(*ollamatest.Request)) telemetry.Miss {
-	a.t.Helper()
-	a.ask(text, 1, change...)
-	a.prompts++
-	return latest(a.t, a.told(a.prompts))
-}
-
 // TestCausesOfSlowTiers: pages that are not read from a tier that hangs or fails, and pages that
 // are still being written, on filesystems that do so.
 func TestCausesOfSlowTiers(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/internal/ollamatest"
 )
 
 // nearlyApart bounds the distance of log probabilities behind lossy pages of q8_0. The bound is wide:
@@ -128,7 +127,7 @@ func TestLatestConversationIsReadAhead(t *testing.T) {
 
 			s.crash()
 			mark := s.LogMark()
-			s.ask(prompt(t, 20, 98), 1, func(r *ollamatest.Request) { r.Options["kv_store"] = false })
+			s.ask(prompt(t, 20, 98), 1, private)
 			require.NoError(t, s.WaitLogFrom(s.context(), mark, "kv tier: read ahead"))
 			require.Contains(t, s.Logs()[mark:], kind.into)
 			got := s.ask(text, 33)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -137,18 +135,13 @@ func TestDisconnectDuringPrompt(t *testing.T) {
 	defer cancel()
 	gone := make(chan error)
 	go func() {
-		request := ollamatest.Request{Model: model, Prompt: text, Raw: true, Options: ollamatest.Greedy(500, numCtx)}
-		small(&request)
-		result, err := s.Generate(ctx, request)
+		result, err := s.Generate(ctx, requestFor(text, 500, small))
 		if result.Chunks > 0 {
 			err = errors.New("the prompt was evaluated before the client disconnected")
 		}
 		gone <- err
 	}()
-	full := func(path string) bool {
-		return !strings.Contains(path, string(filepath.Separator)+"tails"+string(filepath.Separator))
-	}
-	require.Eventually(t, func() bool { return slices.ContainsFunc(s.pages(), full) }, time.Minute, time.Millisecond,
+	require.Eventually(t, func() bool { return len(s.fullPages()) > 0 }, time.Minute, time.Millisecond,
 		"a page of the long prompt: of the short one there are tails")
 	cancel()
 	require.ErrorIs(t, <-gone, context.Canceled)
@@ -183,7 +176,6 @@ func TestScatteredCells(t *testing.T) {
 // No page of a private request is stored.
 func TestPrivateRequest(t *testing.T) {
 	s := start(t)
-	private := func(r *ollamatest.Request) { r.Options["kv_store"] = false }
 	text := prompt(t, 700, 17)
 	s.ask(text, 40, private)
 	s.ask(text+prompt(t, 300, 18), 40, private)
@@ -201,21 +193,16 @@ func TestPrivateRequest(t *testing.T) {
 func TestPrivateRequestThatIsComputedAnew(t *testing.T) {
 	s := modelServer{start(t, "OLLAMA_NEW_ENGINE=1", "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_KV_TIER_PAGE_TOKENS=64")}
 	m := s.load(t, "qwen3next")
-	small := func(private bool) func(*ollamatest.Request) {
-		return func(r *ollamatest.Request) {
-			r.Model = "qwen3next"
-			r.Options["num_ctx"], r.Options["num_batch"], r.Options["num_keep"] = 512, 64, 4
-			if private {
-				r.Options["kv_store"] = false
-			}
-		}
+	small := func(r *ollamatest.Request) {
+		r.Model = "qwen3next"
+		r.Options["num_ctx"], r.Options["num_batch"], r.Options["num_keep"] = 512, 64, 4
 	}
 	public := m.prompt(320, 401)
-	m.server.ask(public, 1, small(false))
+	m.server.ask(public, 1, small)
 	m.flush()
 	stored := m.pages()
 	require.NotEmpty(t, stored)
-	answer := m.server.ask(public+m.prompt(150, 402), 150, small(true))
+	answer := m.server.ask(public+m.prompt(150, 402), 150, small, private)
 	require.Equal(t, 150, answer.EvalCount, "past the end of the context")
 	m.flush()
 	m.unload()
@@ -231,23 +218,9 @@ func TestParallelRequests(t *testing.T) {
 		s.ask(texts[i], 4)
 	}
 	s.crash()
-	type outcome struct {
-		result ollamatest.Result
-		err    error
-	}
-	results := make(chan outcome)
 	mark := s.LogMark()
-	for _, text := range texts {
-		go func() {
-			r, err := s.Generate(s.context(), ollamatest.Request{Model: model, Prompt: text, Raw: true,
-				Options: oneThread(ollamatest.Greedy(60, numCtx)), KeepAlive: ollamatest.KeepAlive(10 * time.Minute)})
-			results <- outcome{r, err}
-		}()
-	}
-	for range texts {
-		o := <-results
-		require.NoError(t, o.err)
-		require.Equal(t, 60, o.result.EvalCount)
+	for _, a := range s.askTogether(requestsFor(texts, 60)...) {
+		require.Equal(t, 60, a.EvalCount)
 	}
 	require.Equal(t, 4, strings.Count(s.Logs()[mark:], "kv tier: restored"))
 }

@@ -199,12 +199,7 @@ func TestTwoModelsShareADevice(t *testing.T) {
 			wide.Seed = int64(seed)
 			require.NoError(t, testmodel.Write(file, wide))
 			s.create(name, file)
-			options := oneThread(ollamatest.Greedy(4, context))
-			options["num_batch"] = 32
-			_, err := s.Generate(s.context(), ollamatest.Request{
-				Model: name, Prompt: prompt(t, 40, 110), Raw: true, Options: options, KeepAlive: ollamatest.KeepAlive(10 * time.Minute),
-			})
-			require.NoError(t, err, name)
+			require.NoError(t, s.askWide(name, context), name)
 		}
 		require.Equal(t, 2, strings.Count(s.Logs(), "offloaded 5/5 layers to GPU"), "a load was placed elsewhere")
 		runners, err := s.Runners()
@@ -305,10 +300,7 @@ func TestDeviceIsFull(t *testing.T) {
 	s.ask(prompt(t, 20, 73), 2, long)
 	runners, err := s.Runners()
 	require.NoError(t, err)
-	options := oneThread(ollamatest.Greedy(2, 16384))
-	_, err = s.Generate(s.context(), ollamatest.Request{
-		Model: model, Prompt: prompt(t, 6000, 74), Raw: true, Options: options, KeepAlive: ollamatest.KeepAlive(10 * time.Minute),
-	})
+	_, err = s.Generate(s.context(), requestFor(prompt(t, 6000, 74), 2, long))
 	require.ErrorContains(t, err, "MiB more are needed, and CUDA device 0 has")
 	for seed := range int64(3) {
 		s.ask(prompt(t, 2500, 75+seed), 2, long)

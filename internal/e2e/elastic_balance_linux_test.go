@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -107,21 +106,13 @@ func (s *sharing) burst(ctx context.Context, server, longest int, seed int64) er
 	for i := range int64(4) {
 		requests = append(requests, to.request(longest-int(i)*longest/7, seed+i, 20))
 	}
-	errs := make(chan error, len(requests))
-	for _, request := range requests {
-		go func() {
-			result, err := to.Generate(ctx, request)
-			if err == nil && result.EvalCount != 20 {
-				err = fmt.Errorf("%d tokens were answered", result.EvalCount)
-			}
-			errs <- err
-		}()
-	}
-	var all error
-	for range requests {
-		all = errors.Join(all, <-errs)
-	}
-	return all
+	return forAll(len(requests), func(i int) error {
+		result, err := to.Generate(ctx, requests[i])
+		if err == nil && result.EvalCount != 20 {
+			err = fmt.Errorf("%d tokens were answered", result.EvalCount)
+		}
+		return err
+	})
 }
 
 // TestTwoServersShareMemory: two servers have bursts in turn, with prompts that half of the memory does

@@ -78,10 +78,7 @@ func (s limited) await(name string, wanted func(now segment.Segment) bool) {
 }
 
 func (s limited) request(tokens int, seed int64, answer int) ollamatest.Request {
-	return ollamatest.Request{
-		Model: model, Prompt: prompt(s.t, tokens, seed), Raw: true, Options: oneThread(ollamatest.Greedy(answer, numCtx)),
-		KeepAlive: ollamatest.KeepAlive(10 * time.Minute),
-	}
+	return requestFor(prompt(s.t, tokens, seed), answer)
 }
 
 // TestElasticLimit: a lower limit takes the memory of conversations that nobody waits for, the oldest
@@ -356,6 +353,15 @@ func systemBytes(t *testing.T) (sum int64) {
 	return sum
 }
 
+// askWide asks a model whose slots have a context of so many tokens.
+func (s *server) askWide(name string, context int) error {
+	s.t.Helper()
+	_, err := s.Generate(s.context(), requestFor(prompt(s.t, 40, 110), 4, func(r *ollamatest.Request) {
+		r.Model, r.Options["num_ctx"], r.Options["num_batch"] = name, context, 32
+	}))
+	return err
+}
+
 // TestElasticModelIsPlacedByOneSlot: a model whose slots together reach further than all memory
 // of the machine is refused without the variable. With it the model is loaded and answers, and a second
 // such model is loaded beside it.
@@ -371,23 +377,15 @@ func TestElasticModelIsPlacedByOneSlot(t *testing.T) {
 	slot := context * wide.KVBytesPerToken()
 	slots := systemBytes(t)*5/4/slot + 1
 	env := []string{fmt.Sprintf("OLLAMA_NUM_PARALLEL=%d", slots), "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_KV_CACHE_TYPE=f16", "OLLAMA_KV_TIERING=0", "OLLAMA_MAX_LOADED_MODELS=2"}
-	ask := func(s *server, name string) error {
-		options := oneThread(ollamatest.Greedy(4, context))
-		options["num_batch"] = 32
-		_, err := s.Generate(s.context(), ollamatest.Request{
-			Model: name, Prompt: prompt(t, 40, 110), Raw: true, Options: options, KeepAlive: ollamatest.KeepAlive(10 * time.Minute),
-		})
-		return err
-	}
 
 	stock := startPlain(t, env...)
 	stock.create("wide", models["wide"])
-	require.ErrorContains(t, ask(stock, "wide"), "requires more system memory")
+	require.ErrorContains(t, stock.askWide("wide", context), "requires more system memory")
 
 	s := startPlain(t, append(on, env...)...)
 	for name, gguf := range models {
 		s.create(name, gguf)
-		require.NoError(t, ask(s, name), name)
+		require.NoError(t, s.askWide(name, context), name)
 	}
 	runners, err := s.Runners()
 	require.NoError(t, err)

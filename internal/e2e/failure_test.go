@@ -101,25 +101,6 @@ func TestRemoteMissingAtStart(t *testing.T) {
 	require.Equal(t, 599, s.ask(text, 4).restored, "the local tier is not affected")
 }
 
-// Pages that no longer fit on the local disk are restored from the remote tier.
-func TestRestoreFromRemote(t *testing.T) {
-	remote := filepath.Join(t.TempDir(), "nfs")
-	require.NoError(t, os.Mkdir(remote, 0o700))
-	text := prompt(t, 900, 9)
-	// a page of this model is 0.4 MB: the budget does not hold both conversations
-	s := start(t, "OLLAMA_KV_TIER_REMOTE="+remote, "OLLAMA_KV_TIER_LOCAL_GB=0.002")
-	s.ask(text, 33)
-	held := s.ask(text, 33)
-	s.ask(prompt(t, 900, 10), 4)
-	s.unload()
-	require.NotEmpty(t, files(t, remote, ".kvp"))
-	mark := s.LogMark()
-	got := s.ask(text, 33)
-	require.Equal(t, 899, got.restored)
-	requireSame(t, held, got, "from the remote tier")
-	require.Regexp(t, `from=\S*remote`, s.Logs()[mark:])
-}
-
 func TestCompressedPages(t *testing.T) {
 	s := start(t, "OLLAMA_KV_TIER_COMPRESS=1", "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_KV_CACHE_TYPE=q8_0")
 	text := prompt(t, 600, 11)

@@ -154,16 +154,6 @@ func freshRepository(t *testing.T, ollama string) string {
 	return dir
 }
 
-func freePort(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer listener.Close()
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	require.NoError(t, err)
-	return port
-}
-
 // runShell runs a script in a process group of its own, with its own home, and requires that no
 // process of the group is left. The caches of Go are those of this user.
 func runShell(t *testing.T, dir, script string) (output string, err error) {

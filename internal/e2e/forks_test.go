@@ -2,8 +2,8 @@ package e2e
 
 import (
 	"fmt"
-	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,16 +29,6 @@ func (s *server) forks(mark int) (all []string) {
 		all = append(all, strings.Join(match[1:], " "))
 	}
 	return all
-}
-
-// fullPages lists the page files that are no tails.
-func (s *server) fullPages() (full []string) {
-	for _, path := range s.pages() {
-		if !strings.Contains(path, string(filepath.Separator)+"tails"+string(filepath.Separator)) {
-			full = append(full, path)
-		}
-	}
-	return full
 }
 
 // A forked conversation is stored from the fork on, and the shared history is stored once.
@@ -101,9 +91,9 @@ func TestForkWhileDecoding(t *testing.T) {
 	left := make(chan ollamatest.Result, 1)
 	failed := make(chan error, 1)
 	const long = 400
+	request := requestFor(history+prompt(t, 20, 74), long)
 	go func() {
-		result, err := s.Generate(s.context(), ollamatest.Request{Model: model, Prompt: history + prompt(t, 20, 74), Raw: true,
-			Options: oneThread(ollamatest.Greedy(long, numCtx)), Logprobs: true, TopLogprobs: 5, KeepAlive: ollamatest.KeepAlive(-1)})
+		result, err := s.Generate(s.context(), request)
 		left <- result
 		failed <- err
 	}()
@@ -173,19 +163,8 @@ func TestSlotsRestoreOnePrefixTogether(t *testing.T) {
 		s.crash()
 		s.ask(prompt(t, 20, 96), 1) // the model is loaded
 		mark := s.LogMark()
-		answers := make(chan ollamatest.Result, 4)
-		failed := make(chan error, 4)
-		for range 4 {
-			go func() {
-				result, err := s.Generate(s.context(), ollamatest.Request{Model: model, Prompt: history, Raw: true,
-					Options: oneThread(ollamatest.Greedy(answered, numCtx)), Logprobs: true, TopLogprobs: 5, KeepAlive: ollamatest.KeepAlive(-1)})
-				answers <- result
-				failed <- err
-			}()
-		}
-		for range 4 {
-			require.NoError(t, <-failed)
-			requireClose(t, held, answer{Result: <-answers}, 0.02)
+		for _, got := range s.askTogether(requestsFor(slices.Repeat([]string{history}, 4), answered)...) {
+			requireClose(t, held, got, 0.02)
 		}
 		if mode == "0" {
 			require.Equal(t, 4, strings.Count(s.Logs()[mark:], fmt.Sprint("tokens=", 4*pageTokens+99, " ")), "each restored the whole prefix")

@@ -3,11 +3,15 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,6 +88,12 @@ func startOptions(t *testing.T, root string, options ollamatest.Options) *server
 	return s
 }
 
+// startPlain starts a server without tiering.
+func startPlain(t *testing.T, env ...string) *server {
+	t.Helper()
+	return startOptions(t, "", ollamatest.Options{Env: env})
+}
+
 func (s *server) create(name, gguf string) {
 	s.t.Helper()
 	require.NoError(s.t, s.CreateModel(s.context(), name, gguf, testmodel.Modelfile(gguf)))
@@ -121,9 +131,8 @@ type answer struct {
 
 var restoredLine = regexp.MustCompile(`msg="kv tier: restored" slot=\d+ tokens=(\d+)`)
 
-// ask sends a raw prompt and reads a greedy answer with its log probabilities.
-func (s *server) ask(prompt string, tokens int, change ...func(*ollamatest.Request)) answer {
-	s.t.Helper()
+// requestFor is a raw prompt for a greedy answer with its log probabilities.
+func requestFor(prompt string, tokens int, change ...func(*ollamatest.Request)) ollamatest.Request {
 	request := ollamatest.Request{
 		Model: model, Prompt: prompt, Raw: true,
 		Options:     oneThread(ollamatest.Greedy(tokens, numCtx)),
@@ -134,8 +143,36 @@ func (s *server) ask(prompt string, tokens int, change ...func(*ollamatest.Reque
 	for _, f := range change {
 		f(&request)
 	}
+	return request
+}
+
+// requestsFor are requests for answers of the same length.
+func requestsFor(prompts []string, tokens int, change ...func(*ollamatest.Request)) (requests []ollamatest.Request) {
+	for _, prompt := range prompts {
+		requests = append(requests, requestFor(prompt, tokens, change...))
+	}
+	return requests
+}
+
+// private keeps a request out of the store.
+func private(r *ollamatest.Request) { r.Options["kv_store"] = false }
+
+// askTogether makes requests at the same time.
+func (s *server) askTogether(requests ...ollamatest.Request) []answer {
+	s.t.Helper()
+	answers := make([]answer, len(requests))
+	require.NoError(s.t, forAll(len(requests), func(i int) (err error) {
+		answers[i].Result, err = s.Generate(s.context(), requests[i])
+		return err
+	}))
+	return answers
+}
+
+// ask asks with requestFor.
+func (s *server) ask(prompt string, tokens int, change ...func(*ollamatest.Request)) answer {
+	s.t.Helper()
 	mark := s.LogMark()
-	result, err := s.Generate(s.context(), request)
+	result, err := s.Generate(s.context(), requestFor(prompt, tokens, change...))
 	require.NoError(s.t, err)
 	a := answer{Result: result}
 	for _, line := range restoredLine.FindAllStringSubmatch(s.Logs()[mark:], -1) {
@@ -217,18 +254,37 @@ func (s *server) flush() {
 	s.t.Helper()
 	runner, err := s.RunnerURL()
 	require.NoError(s.t, err)
-	request, err := http.NewRequestWithContext(s.context(), http.MethodPost, runner.JoinPath("kvtier", "flush").String(), nil)
-	require.NoError(s.t, err)
-	if response, err := http.DefaultClient.Do(request); err == nil {
-		require.NoError(s.t, response.Body.Close())
-		require.Equal(s.t, http.StatusOK, response.StatusCode)
+	if status, _, err := s.post(runner.JoinPath("kvtier", "flush"), ""); err == nil {
+		require.Equal(s.t, http.StatusOK, status)
 	}
+}
+
+// post sends JSON, and returns the status and the whole body of the response.
+func (s *server) post(to *url.URL, body string) (status int, answer string, err error) {
+	s.t.Helper()
+	request, err := http.NewRequestWithContext(s.context(), http.MethodPost, to.String(), strings.NewReader(body))
+	require.NoError(s.t, err)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(text), err
 }
 
 // pages lists the page files, tails included.
 func (s *server) pages() []string {
 	s.t.Helper()
 	return files(s.t, filepath.Join(s.root, "v1"), ".kvp")
+}
+
+// fullPages lists the page files that are no tails.
+func (s *server) fullPages() []string {
+	return slices.DeleteFunc(s.pages(), func(path string) bool {
+		return strings.Contains(path, string(filepath.Separator)+"tails"+string(filepath.Separator))
+	})
 }
 
 func files(t *testing.T, root, ext string) []string {

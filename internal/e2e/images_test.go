@@ -4,8 +4,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/kvtier/kvtier/internal/ollamatest"
 )
 
 // restoredImages are the models whose conversations are restored with images.
@@ -15,9 +13,7 @@ var restoredImages = []string{"gemma3-vision", "gemma4-vision", "mistral3"}
 // of the same size is not. Tokens after the image have the same bits as in a conversation
 // that was never evicted.
 func TestImagesComeBackByContent(t *testing.T) {
-	env := []string{"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_NUM_PARALLEL=1"}
-	plain := modelServer{startOptions(t, "", ollamatest.Options{Env: env})}
-	tiered := modelServer{start(t, env...)}
+	plain, tiered := besideStock(t)
 	for _, arch := range restoredImages {
 		t.Run(arch, func(t *testing.T) {
 			a, b := plain.load(t, arch), tiered.load(t, arch)
@@ -57,9 +53,7 @@ func TestImagesComeBackByContent(t *testing.T) {
 // its batch. They come back for that text. For other text they are computed, as by a stock server
 // that holds the text before the image.
 func TestTextBehindAnImage(t *testing.T) {
-	env := []string{"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_NUM_PARALLEL=1"}
-	plain := modelServer{startOptions(t, "", ollamatest.Options{Env: env})}
-	tiered := modelServer{start(t, env...)}
+	plain, tiered := besideStock(t)
 	for _, arch := range []string{"gemma3-vision", "gemma4-vision"} {
 		t.Run(arch, func(t *testing.T) {
 			a, b := plain.load(t, arch), tiered.load(t, arch)
@@ -99,11 +93,10 @@ func TestTextBehindAnImage(t *testing.T) {
 // TestImagesThatReachBackwards: in mllama, text attends to a later image of the same batch.
 // Such rows are never used for a prompt without the image.
 func TestImagesThatReachBackwards(t *testing.T) {
-	env := []string{"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1"}
-	plain := modelServer{startOptions(t, "", ollamatest.Options{Env: env})}.load(t, "mllama")
-	m := modelServer{start(t, env...)}.load(t, "mllama")
+	plain, tiered := besideStock(t)
+	a, m := plain.load(t, "mllama"), tiered.load(t, "mllama")
 	text := m.prompt(200, 1)
-	want := plain.turn(text+m.prompt(20, 3), archAnswer)
+	want := a.turn(text+m.prompt(20, 3), archAnswer)
 
 	m.turn(text+imageTag+m.prompt(20, 2), 1, picture(t, 1))
 	m.crash()

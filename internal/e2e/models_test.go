@@ -14,9 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/ollama/ollama/api"
 	"github.com/ollama/ollama/fs/ggml"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/mod/semver"
@@ -87,9 +85,14 @@ type modelServer struct{ *server }
 
 func startModels(t *testing.T) modelServer {
 	t.Helper()
-	return modelServer{startOptions(t, "", ollamatest.Options{Env: []string{
-		"OLLAMA_NEW_ENGINE=1", "OLLAMA_NUM_PARALLEL=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_DEBUG=2",
-	}})}
+	return modelServer{startPlain(t, "OLLAMA_NEW_ENGINE=1", "OLLAMA_NUM_PARALLEL=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_DEBUG=2")}
+}
+
+// besideStock starts a server with tiering, and one without, for models one at a time.
+func besideStock(t *testing.T, env ...string) (plain, tiered modelServer) {
+	t.Helper()
+	env = append([]string{"OLLAMA_NEW_ENGINE=1", "OLLAMA_MAX_LOADED_MODELS=1", "OLLAMA_NUM_PARALLEL=1"}, env...)
+	return modelServer{startPlain(t, env...)}, modelServer{start(t, env...)}
 }
 
 // loadedModel is a model on a server, for one test.
@@ -153,20 +156,22 @@ func (m loadedModel) prompt(tokens int, seed int64) string {
 // ask sends a raw prompt, with images, and reads a greedy answer.
 func (m loadedModel) ask(prompt string, images ...[]byte) ollamatest.Result {
 	m.t.Helper()
-	request := ollamatest.Request{
-		Model: m.shape.Arch, Prompt: prompt, Raw: true,
-		Options:     oneThread(ollamatest.Greedy(modelTokens, numCtx)),
-		Logprobs:    true,
-		TopLogprobs: topLogprobs,
-		KeepAlive:   ollamatest.KeepAlive(10 * time.Minute),
-	}
-	for _, data := range images {
-		request.Images = append(request.Images, api.ImageData(data))
-	}
-	result, err := m.Generate(m.context(), request)
+	result, err := m.Generate(m.context(), requestFor(prompt, modelTokens, m.withImages(images), func(r *ollamatest.Request) {
+		r.TopLogprobs = topLogprobs
+	}))
 	require.NoError(m.t, err)
 	require.Len(m.t, result.Logprobs, modelTokens)
 	return result
+}
+
+// withImages makes a request one for this model, with images.
+func (m loadedModel) withImages(images [][]byte) func(*ollamatest.Request) {
+	return func(r *ollamatest.Request) {
+		r.Model = m.shape.Arch
+		for _, data := range images {
+			r.Images = append(r.Images, data)
+		}
+	}
 }
 
 // requireOwnEngine checks that the model does not run on llama.cpp's runner, whose caches

@@ -16,17 +16,20 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
-// freeAddress is an address of this machine at which nobody listens.
-func freeAddress(t *testing.T) string {
+// freePort is a port of this machine at which nobody listens.
+func freePort(t *testing.T) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
-	return l.Addr().String()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	return port
 }
 
 // TestOffOpensNothing: without tiering, variables of metrics make no file, no listener and no path.
 func TestOffOpensNothing(t *testing.T) {
-	home, root, addr := t.TempDir(), filepath.Join(t.TempDir(), "pages"), freeAddress(t)
+	home, root, addr := t.TempDir(), filepath.Join(t.TempDir(), "pages"), "127.0.0.1:"+freePort(t)
 	s := startOptions(t, root, ollamatest.Options{Dir: home, Env: []string{
 		"OLLAMA_METRICS=1", "OLLAMA_KV_METRICS_ADDR=" + addr, "OLLAMA_KV_TIER_LOCAL=" + root, "OLLAMA_NUM_PARALLEL=1",
 	}})

@@ -77,12 +77,6 @@ func diskDir(t *testing.T) string {
 	return dir
 }
 
-// startPlain starts a server without tiering.
-func startPlain(t *testing.T, env ...string) *server {
-	t.Helper()
-	return startOptions(t, "", ollamatest.Options{Env: env})
-}
-
 // stockError is the error of stock attention's log probabilities, by type of K and V: stock
 // attention rounds queries to 8 bits where K is quantized.
 var stockError = map[string]float64{"f16": 0.02, "q8_0": 0.05, "q4_0": 0.2}
@@ -143,25 +137,8 @@ func TestPagedParallelSlots(t *testing.T) {
 	for i, text := range texts {
 		alone[i] = s.ask(text, 20)
 	}
-	together := make([]answer, len(texts))
-	done := make(chan int)
-	for i, text := range texts {
-		go func() {
-			result, err := s.Generate(s.context(), ollamatest.Request{
-				Model: model, Prompt: text, Raw: true, Options: oneThread(ollamatest.Greedy(20, numCtx)),
-				Logprobs: true, TopLogprobs: 5, KeepAlive: ollamatest.KeepAlive(10 * time.Minute),
-			})
-			if err == nil {
-				together[i] = answer{Result: result}
-			}
-			done <- i
-		}()
-	}
-	for range texts {
-		<-done
-	}
-	for i := range texts {
-		requireClose(t, alone[i], together[i], 0.05)
+	for i, got := range s.askTogether(requestsFor(texts, 20)...) {
+		requireClose(t, alone[i], got, 0.05)
 	}
 }
 
@@ -211,7 +188,7 @@ func TestPagedRefusals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := startPlain(t, append(paged(t, 64, plenty), test.env...)...)
-			_, err := s.Generate(s.context(), ollamatest.Request{Model: model, Prompt: prompt(t, 20, 1), Raw: true, Options: oneThread(ollamatest.Greedy(2, numCtx))})
+			_, err := s.Generate(s.context(), requestFor(prompt(t, 20, 1), 2))
 			require.ErrorContains(t, err, test.want)
 		})
 	}
@@ -225,7 +202,7 @@ func TestPagedFullDisk(t *testing.T) {
 	}
 	t.Run("at admission", func(t *testing.T) {
 		s := startPlain(t, append(paged(t, 64, 2), room(4))...)
-		_, err := s.Generate(s.context(), ollamatest.Request{Model: model, Prompt: prompt(t, 1800, 80), Raw: true, Options: oneThread(ollamatest.Greedy(2, numCtx))})
+		_, err := s.Generate(s.context(), requestFor(prompt(t, 1800, 80), 2))
 		require.ErrorContains(t, err, "spill")
 		require.NotEmpty(t, s.ask(prompt(t, 100, 81), 4).Text, "a prompt that fits is served")
 	})
@@ -281,23 +258,27 @@ func TestPagedReadErrorEndsTheRunner(t *testing.T) {
 	text := prompt(t, 1500, 85)
 	want := s.ask(text, 8)
 
+	s.failsToRead(text, env)
+	requireSame(t, want, s.ask(text, 8), "another runner")
+}
+
+// failsToRead asks, and empties the spill file in the middle of the answer, which ends with an error.
+func (s *server) failsToRead(text string, paged []string) {
+	s.t.Helper()
 	chunks := 0
-	stream := true
-	err := s.API().Generate(s.context(), &api.GenerateRequest{
-		Model: model, Prompt: text, Raw: true, Stream: &stream, Options: oneThread(ollamatest.Greedy(500, numCtx)),
-	}, func(api.GenerateResponse) error {
+	request := requestFor(text, 500)
+	err := s.API().Generate(s.context(), &request, func(api.GenerateResponse) error {
 		if chunks++; chunks == 3 {
-			files := spillFiles(t, s, strings.TrimPrefix(env[3], "OLLAMA_PAGED_SPILL_DIR="))
-			require.NotEmpty(t, files)
+			files := spillFiles(s.t, s, strings.TrimPrefix(paged[3], "OLLAMA_PAGED_SPILL_DIR="))
+			require.NotEmpty(s.t, files)
 			for _, link := range files {
-				require.NoError(t, os.Truncate(link, 0))
+				require.NoError(s.t, os.Truncate(link, 0))
 			}
 		}
 		return nil
 	})
-	require.ErrorContains(t, err, "spill file")
-	require.GreaterOrEqual(t, chunks, 3)
-	requireSame(t, want, s.ask(text, 8), "another runner")
+	require.ErrorContains(s.t, err, "spill file")
+	require.GreaterOrEqual(s.t, chunks, 3)
 }
 
 // A context far larger than the budget loads, and `ollama ps` shows the budget as its

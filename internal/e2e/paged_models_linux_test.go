@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -178,22 +177,8 @@ func (m pagedModel) atOnce(t *testing.T, s modelServers, slots int) {
 		alone[i] = s.stock.ask(texts[i], 40, byName)
 	}
 	for _, paged := range []*server{s.plenty, s.few} {
-		together, errs := make([]answer, slots), make(chan error, slots)
-		for i, text := range texts {
-			go func() {
-				result, err := paged.Generate(paged.context(), ollamatest.Request{
-					Model: m.shape.Arch, Prompt: text, Raw: true, Options: oneThread(ollamatest.Greedy(40, numCtx)),
-					Logprobs: true, TopLogprobs: 5, KeepAlive: ollamatest.KeepAlive(10 * time.Minute),
-				})
-				together[i] = answer{Result: result}
-				errs <- err
-			}()
-		}
-		for range texts {
-			require.NoError(t, <-errs)
-		}
-		for i := range texts {
-			requireClose(t, alone[i], together[i], stockError["f16"])
+		for i, got := range paged.askTogether(requestsFor(texts, 40, byName)...) {
+			requireClose(t, alone[i], got, stockError["f16"])
 		}
 	}
 }

@@ -4,14 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"regexp"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/ollama/ollama/api"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -46,7 +43,7 @@ func TestPagedFullSpillKeepsTheContext(t *testing.T) {
 	got = s.ask(prompt(t, 600, 92), 4, small)
 	require.Equal(t, 600, got.PromptEvalCount, "a later prompt is not truncated")
 
-	_, err := s.Generate(s.context(), ollamatest.Request{Model: model, Prompt: prompt(t, 700, 93), Raw: true, Options: ollamatest.Greedy(2, numCtx)})
+	_, err := s.Generate(s.context(), requestFor(prompt(t, 700, 93), 2))
 	require.ErrorContains(t, err, "no room for the K/V of 700 tokens", "a prompt that can never fit has its own error")
 }
 
@@ -59,24 +56,13 @@ func TestPagedPromptsThatFitOneByOne(t *testing.T) {
 	before, err := s.Runners()
 	require.NoError(t, err)
 
-	const prompts = 6
-	errs := make(chan error, prompts)
-	for i := range prompts {
-		request := ollamatest.Request{
-			Model: model, Prompt: prompt(t, 300, int64(95+i)), Raw: true,
-			Options: oneThread(ollamatest.Greedy(40, numCtx)),
-		}
-		small(&request)
-		go func() {
-			result, err := s.Generate(s.context(), request)
-			if err == nil && (result.PromptEvalCount != 300 || result.EvalCount == 0) {
-				err = fmt.Errorf("%d tokens of the prompt and %d of the answer were evaluated", result.PromptEvalCount, result.EvalCount)
-			}
-			errs <- err
-		}()
+	var texts []string
+	for i := range int64(6) {
+		texts = append(texts, prompt(t, 300, 95+i))
 	}
-	for range prompts {
-		require.NoError(t, <-errs)
+	for _, got := range s.askTogether(requestsFor(texts, 40, small)...) {
+		require.Equal(t, 300, got.PromptEvalCount)
+		require.Positive(t, got.EvalCount)
 	}
 	after, err := s.Runners()
 	require.NoError(t, err)
@@ -89,18 +75,7 @@ func TestPagedReadErrorStoresWhatWasSealed(t *testing.T) {
 	env := paged(t, 64, 1)
 	s := start(t, env...)
 	text := prompt(t, 1500, 85)
-	chunks, stream := 0, true
-	err := s.API().Generate(s.context(), &api.GenerateRequest{
-		Model: model, Prompt: text, Raw: true, Stream: &stream, Options: oneThread(ollamatest.Greedy(500, numCtx)),
-	}, func(api.GenerateResponse) error {
-		if chunks++; chunks == 3 {
-			for _, link := range spillFiles(t, s, strings.TrimPrefix(env[3], "OLLAMA_PAGED_SPILL_DIR=")) {
-				require.NoError(t, os.Truncate(link, 0))
-			}
-		}
-		return nil
-	})
-	require.ErrorContains(t, err, "spill file")
+	s.failsToRead(text, env)
 	require.NotContains(t, s.Logs(), "stopped before all pages were stored")
 	require.Positive(t, s.ask(text, 8).restored, "tokens computed before are not computed again")
 }
@@ -126,18 +101,7 @@ func TestPagedRoomTogetherWithTiering(t *testing.T) {
 				texts = append(texts, text)
 			}
 			for range 3 {
-				errs := make(chan error, len(texts))
-				for _, text := range texts {
-					request := ollamatest.Request{Model: "m", Prompt: text, Raw: true, Options: oneThread(ollamatest.Greedy(60, numCtx))}
-					request.Options["num_batch"] = 64
-					go func() {
-						_, err := s.Generate(s.context(), request)
-						errs <- err
-					}()
-				}
-				for range texts {
-					require.NoError(t, <-errs)
-				}
+				s.askTogether(requestsFor(texts, 60, func(r *ollamatest.Request) { r.Model, r.Options["num_batch"] = "m", 64 })...)
 			}
 			require.Regexp(t, restoredLine, s.Logs(), "slots were emptied, and their rows were restored")
 			require.NotContains(t, s.Logs(), "error: ")
@@ -158,13 +122,12 @@ func placedTexts(t *testing.T) []string {
 // placedRequest is a request whose prompt is computed in batches smaller than a page, so
 // that batches of several slots alternate and their rows share pages.
 func placedRequest(text string, private bool) ollamatest.Request {
-	r := ollamatest.Request{Model: model, Prompt: text, Raw: true, Options: oneThread(ollamatest.Greedy(24, numCtx)),
-		Logprobs: true, TopLogprobs: 5, KeepAlive: ollamatest.KeepAlive(10 * time.Minute)}
-	r.Options["num_batch"] = 64
-	if private {
-		r.Options["kv_store"] = false
-	}
-	return r
+	return requestFor(text, 24, func(r *ollamatest.Request) {
+		r.Options["num_batch"] = 64
+		if private {
+			r.Options["kv_store"] = false
+		}
+	})
 }
 
 // TestPagedPlacedRowsBesideOtherSlots: restored rows stay in the page's file and leave

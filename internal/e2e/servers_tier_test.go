@@ -70,8 +70,7 @@ func TestServerIsKilledBesideAnother(t *testing.T) {
 	for i := range int64(3) {
 		// the killed server is in the middle of an answer, and of storing its prompt
 		ctx, cancel := context.WithCancel(a.context())
-		request := ollamatest.Request{Model: model, Prompt: prompt(t, 1900, 10+i), Raw: true,
-			Options: oneThread(ollamatest.Greedy(100_000, numCtx))}
+		request := requestFor(prompt(t, 1900, 10+i), 100_000)
 		mark := a.LogMark()
 		killed := make(chan error)
 		go func() {
@@ -160,8 +159,10 @@ func TestServersWithDifferentIDs(t *testing.T) {
 	}
 	a.unload()
 	c := instance(t, root, "c", env...)
+	mark := c.LogMark()
 	got := c.ask(text, 33)
 	require.Equal(t, 899, got.restored, "pages in the remote directory")
+	require.Regexp(t, `from=\S*remote`, c.Logs()[mark:])
 	requireSame(t, held, got, "from the remote directory")
 }
 

@@ -84,6 +84,20 @@ func latest(t *testing.T, state telemetry.State) telemetry.Miss {
 	return *p.Miss
 }
 
+// asker asks a server, and knows the number of prompts so far.
+type asker struct {
+	*server
+	prompts float64
+}
+
+// miss asks and returns the miss of the prompt.
+func (a *asker) miss(text string, change ...func(*ollamatest.Request)) telemetry.Miss {
+	a.t.Helper()
+	a.ask(text, 1, change...)
+	a.prompts++
+	return latest(a.t, a.told(a.prompts))
+}
+
 // scrape reads the metrics on the server's own port.
 func (s *server) scrape() map[string]float64 {
 	s.t.Helper()
@@ -163,45 +177,36 @@ func TestTelemetryOfAWorkload(t *testing.T) {
 	require.Contains(t, k.run(0, "ps"), model+":latest")
 }
 
-// private keeps a request out of the store.
-func private(r *ollamatest.Request) { r.Options["kv_store"] = false }
-
 // TestCausesOfMisses plays causes one after the other on a built server, and requires that each
 // is named, with its position.
 func TestCausesOfMisses(t *testing.T) {
-	s := start(t, "OLLAMA_KV_TIER_WARM_GB=0")
+	s := asker{server: start(t, "OLLAMA_KV_TIER_WARM_GB=0")}
 	k := buildTool(t, s.root)
 	const n = 2*pageTokens + 88
 	a := prompt(t, n, 1)
-	prompts := 0.0
-	ask := func(text string, change ...func(*ollamatest.Request)) telemetry.Miss {
-		s.ask(text, 1, change...)
-		prompts++
-		return latest(t, s.told(prompts))
-	}
 	other := int64(100)
 	part := func() { // another chat takes the slot
 		other++
-		ask(prompt(t, 40, other))
+		s.miss(prompt(t, 40, other))
 	}
-	require.Equal(t, telemetry.CauseNeverSeen, ask(a).Cause)
+	require.Equal(t, telemetry.CauseNeverSeen, s.miss(a).Cause)
 
 	head := 300
-	miss := ask(textOf(t, a, head) + prompt(t, 200, 9))
+	miss := s.miss(textOf(t, a, head) + prompt(t, 200, 9))
 	require.Equal(t, telemetry.CauseDiffers, miss.Cause)
 	require.Equal(t, head, miss.At)
 
 	secret := prompt(t, n, 3)
-	ask(secret, private)
+	s.miss(secret, private)
 	part()
-	require.Equal(t, telemetry.CausePrivate, ask(secret).Cause)
+	require.Equal(t, telemetry.CausePrivate, s.miss(secret).Cause)
 
 	part()
 	s.flush()
 	for _, page := range s.pages() {
 		flipByte(t, page)
 	}
-	require.Equal(t, telemetry.CauseDamaged, ask(a).Cause)
+	require.Equal(t, telemetry.CauseDamaged, s.miss(a).Cause)
 
 	for env, want := range map[string]telemetry.Cause{
 		"OLLAMA_KV_CACHE_TYPE=q8_0":      telemetry.CauseType,
@@ -210,17 +215,17 @@ func TestCausesOfMisses(t *testing.T) {
 	} {
 		s.flush()
 		require.NoError(t, s.Close())
-		s = startIn(t, s.root, env, "OLLAMA_KV_TIER_WARM_GB=0", "OLLAMA_FLASH_ATTENTION=1")
-		require.Equal(t, want, ask(a).Cause, env)
+		s.server = startIn(t, s.root, env, "OLLAMA_KV_TIER_WARM_GB=0", "OLLAMA_FLASH_ATTENTION=1")
+		require.Equal(t, want, s.miss(a).Cause, env)
 	}
 
 	part()
 	s.flush()
 	k.run(0, "rm", model)
 	s.ask(prompt(t, 40, 200), 1)
-	prompts++
-	s.told(prompts) // prompts up to the report after rm do not come back
-	miss = ask(a)
+	s.prompts++
+	s.told(s.prompts) // prompts up to the report after rm do not come back
+	miss = s.miss(a)
 	require.Equal(t, telemetry.CauseEvicted, miss.Cause)
 	require.Equal(t, "local", miss.From)
 	require.WithinDuration(t, time.Now(), miss.When, timeout)
@@ -317,8 +322,7 @@ func filesBelow(t *testing.T, dir string) (paths []string) {
 
 // TestTelemetryOfDemotions counts pages that move between tiers, against the files there.
 func TestTelemetryOfDemotions(t *testing.T) {
-	remote := filepath.Join(t.TempDir(), "remote")
-	require.NoError(t, os.Mkdir(remote, 0o700))
+	remote := remoteDir(t)
 	s := start(t, "OLLAMA_KV_TIER_REMOTE="+remote, "OLLAMA_KV_TIER_LOCAL_GB=0.004", "OLLAMA_KV_TIER_WARM_GB=0")
 	const n = 2*pageTokens + 60
 	for i := range 6 { // 0.9 MB each

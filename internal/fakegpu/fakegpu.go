@@ -1,3 +1,9 @@
+// Package fakegpu builds an emulated NVIDIA GPU for end-to-end tests: a ggml backend module,
+// libggml-cuda.so, with which Ollama finds devices CUDA0, CUDA1 and so on where no card is.
+// The CPU backend computes, and everything else is as on a card: memory that the CPU backend
+// may not use, that is limited and begins as NaN, streams that compute after their delay
+// while the host goes on, and transfers that wait for no stream. See module/settings.h for
+// the environment variables, and [Build].
 package fakegpu
 
 import (
@@ -26,28 +32,7 @@ var ErrUnavailable = errors.New("the emulated GPU cannot be built here")
 // Ollama loads the module from a folder beside its CPU backends, such as
 // lib/ollama/cuda_v13. Its own folder or the one above must hold libggml-cpu-*.so.
 func Build(dir string) error {
-	root, err := checkout()
-	if err != nil {
-		return err
-	}
-	return build(root, filepath.Join(root, "build", "ollama"), dir)
-}
-
-// checkout is the checkout of this repository that the working directory is in.
-func checkout() (string, error) {
-	here, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	root, err := ollamasrc.FindRoot(here)
-	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	return root, nil
-}
-
-func build(root, ollama, dir string) error {
-	layout, err := ollamasrc.NewLayout(root, ollama)
+	layout, err := built()
 	if err != nil {
 		return err
 	}
@@ -55,16 +40,25 @@ func build(root, ollama, dir string) error {
 	if _, err := os.Stat(base); err != nil {
 		return fmt.Errorf("%w: run make first: %w", ErrUnavailable, err)
 	}
-	sources, err := filepath.Glob(filepath.Join(root, "internal", "fakegpu", "module", "*.cpp"))
+	sources, err := filepath.Glob(filepath.Join(layout.Root, "internal", "fakegpu", "module", "*.cpp"))
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	args := append(flags(root, layout), sources...)
+	args := append(flags(layout), sources...)
 	args = append(args, base, "-Wl,--no-undefined", "-Wl,-rpath,$ORIGIN:$ORIGIN/..", "-ldl", "-pthread")
 	return compile(args, filepath.Join(dir, Module))
+}
+
+// built is the layout of the Ollama in build/ollama of the checkout that the working directory is in.
+func built() (ollamasrc.Layout, error) {
+	root, err := ollamasrc.FindRoot()
+	if err != nil {
+		return ollamasrc.Layout{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return ollamasrc.NewLayout(root, filepath.Join(root, "build", "ollama"))
 }
 
 // An Installation is a built Ollama beside an emulated GPU.
@@ -75,7 +69,7 @@ type Installation struct {
 
 // Install makes an installation of the Ollama in build/ollama in a folder, by links to its files.
 func Install(dir string) (Installation, error) {
-	root, err := checkout()
+	layout, err := built()
 	if err != nil {
 		return Installation{}, err
 	}
@@ -84,31 +78,27 @@ func Install(dir string) (Installation, error) {
 	if err := Build(filepath.Join(libraries, "cuda_v13")); err != nil {
 		return Installation{}, err
 	}
-	if err := buildDriver(root, in.Driver); err != nil {
+	if err := buildDriver(layout.Root, in.Driver); err != nil {
 		return Installation{}, err
 	}
-	built, err := filepath.Glob(filepath.Join(root, "build", "ollama", "lib", "ollama", "*"))
+	files, err := filepath.Glob(filepath.Join(layout.Libraries(), "*"))
 	if err != nil {
 		return Installation{}, err
 	}
-	for _, file := range built {
+	for _, file := range files {
 		if err := os.Symlink(file, filepath.Join(libraries, filepath.Base(file))); err != nil {
 			return Installation{}, err
 		}
 	}
-	return in, copyProgram(filepath.Join(root, "build", "ollama", "bin", "ollama"), in.Binary)
-}
-
-// copyProgram copies a program that looks for its libraries beside its own file, links resolved.
-func copyProgram(from, to string) error {
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-		return err
+	// The program looks for its libraries beside its own file, links resolved.
+	if err := os.MkdirAll(filepath.Dir(in.Binary), 0o755); err != nil {
+		return Installation{}, err
 	}
-	data, err := os.ReadFile(from)
+	program, err := os.ReadFile(layout.Binary())
 	if err != nil {
-		return err
+		return Installation{}, err
 	}
-	return os.WriteFile(to, data, 0o755)
+	return in, os.WriteFile(in.Binary, program, 0o755)
 }
 
 // buildDriver compiles the driver that elastic's own tests use.
@@ -123,14 +113,14 @@ func buildDriver(root, out string) error {
 }
 
 // flags are those of a ggml backend that is loaded at run time.
-func flags(root string, layout ollamasrc.Layout) []string {
+func flags(layout ollamasrc.Layout) []string {
 	ggml := filepath.Join(layout.Src(), "ml", "backend", "ggml", "ggml")
 	return []string{
 		"-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden", "-D_GNU_SOURCE",
 		"-DGGML_BACKEND_DL", "-DGGML_BACKEND_SHARED", "-DGGML_BACKEND_BUILD", "-DGGML_SHARED",
 		"-isystem", filepath.Join(ggml, "include"),
 		"-isystem", filepath.Join(ggml, "src"),
-		"-I", filepath.Join(root, "elastic", "tests", "fakecuda"),
+		"-I", filepath.Join(layout.Root, "elastic", "tests", "fakecuda"),
 	}
 }
 

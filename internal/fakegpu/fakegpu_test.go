@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/kvtier/kvtier/internal/ollamasrc"
 	"github.com/stretchr/testify/require"
 )
 
@@ -20,28 +19,21 @@ func forTest(t *testing.T) (libraries string) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
-	layout := builtOllama(t)
-	built, err := layout.Lib()
+	layout, err := built()
 	require.NoError(t, err)
-	for _, name := range append(built, "libggml-base.so.0") {
+	names, err := layout.Lib()
+	require.NoError(t, err)
+	for _, name := range append(names, "libggml-base.so.0") {
 		_ = os.Symlink(filepath.Join(layout.Libraries(), name), filepath.Join(libraries, name))
 	}
 	return libraries
 }
 
-func builtOllama(t *testing.T) ollamasrc.Layout {
-	t.Helper()
-	root, err := filepath.Abs(filepath.Join("..", ".."))
-	require.NoError(t, err)
-	layout, err := ollamasrc.NewLayout(root, filepath.Join(root, "build", "ollama"))
-	require.NoError(t, err)
-	return layout
-}
-
 // The module keeps a card's promises, seen through ggml's interface.
 func TestModule(t *testing.T) {
 	libraries := forTest(t)
-	layout := builtOllama(t)
+	layout, err := built()
+	require.NoError(t, err)
 	check := filepath.Join(t.TempDir(), "check")
 	args := []string{"-std=c++17", "-O1", "-g", "-D_GNU_SOURCE", "-Wall"}
 	for _, dir := range []string{"include", "src"} {
@@ -60,7 +52,8 @@ func TestModule(t *testing.T) {
 
 // A failure that is no lack of tools shows the compiler's words.
 func TestBuildFails(t *testing.T) {
-	layout := builtOllama(t)
+	layout, err := built()
+	require.NoError(t, err)
 	if _, err := os.Stat(layout.Libraries()); err != nil {
 		t.Skip(err)
 	}

@@ -2,8 +2,13 @@ package ollamasrc
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -28,19 +33,20 @@ type BuildOptions struct {
 // version in the checkout at root as its build part, and after that the optional sets that it
 // was built without.
 func BuildVersion(ctx context.Context, root, release string, leftOut ...string) string {
-	v := numeric(release) + "+kvtier." + SourceVersion(ctx, root)
+	v := strings.TrimPrefix(release, "v") + "+kvtier." + SourceVersion(ctx, root)
 	for _, set := range leftOut {
 		v += ".without-" + set
 	}
 	return v
 }
 
+// builder runs the programs that build a tree.
 type builder struct {
 	lay    Layout
 	tree   *Tree
 	opts   BuildOptions
 	report *progress.Display
-	trial  bool // the build of a [Trial]
+	trial  bool // the build of [Try]
 }
 
 // Build compiles the tree as it is: libraries with CMake, then the binary. Build returns the
@@ -58,20 +64,6 @@ func Build(ctx context.Context, lay Layout, tree *Tree, opts BuildOptions, repor
 	return b.binary(ctx)
 }
 
-// prepare makes the files that a Go command in the tree needs: the headers that a module
-// lacks, and the workspace.
-func (b *builder) prepare() error {
-	if err := checkTools(); err != nil {
-		return err
-	}
-	if !b.tree.Vendored() {
-		if err := installHeaders(b.lay); err != nil {
-			return err
-		}
-	}
-	return writeWorkspace(b.lay)
-}
-
 // step reports fn's duration and outcome.
 func (b *builder) step(ctx context.Context, name string, fn func(*progress.Step) error) error {
 	if err := ctx.Err(); err != nil {
@@ -83,37 +75,38 @@ func (b *builder) step(ctx context.Context, name string, fn func(*progress.Step)
 	return err
 }
 
+// goStep runs a Go command in the tree as a step.
+func (b *builder) goStep(ctx context.Context, watch func(*progress.Step, string), verb string, args ...string) error {
+	name := "go " + verb
+	if b.trial { // several releases in one folder of logs
+		name += " " + b.tree.Version
+	}
+	return b.step(ctx, name, func(s *progress.Step) error {
+		cmd, err := b.goCommand(ctx, verb, args...)
+		if err != nil {
+			return err
+		}
+		return runLogged(ctx, b.lay, name, cmd, func(line string) { watch(s, line) })
+	})
+}
+
 // binary builds the Go part and returns the version that it reports. The Go command's cache
 // knows stale packages.
 func (b *builder) binary(ctx context.Context) (string, error) {
-	env, err := b.goEnv()
-	if err != nil {
-		return "", err
-	}
 	leftOut, err := b.tree.Without()
 	if err != nil {
 		return "", err
 	}
 	want := BuildVersion(ctx, b.lay.Root, b.tree.Version, leftOut...)
-	ldflags := strings.Join([]string{
-		"-s", "-w",
-		"-X=" + ModulePath + "/version.Version=" + want,
-		"-X=" + ModulePath + "/server.mode=release",
-	}, " ")
-	name := b.stepName("go build")
-	err = b.step(ctx, name, func(s *progress.Step) error {
-		cmd := command(ctx, "go", "build", "-v", "-trimpath", "-p", strconv.Itoa(b.opts.Jobs), "-ldflags", ldflags, "-o", b.lay.Binary(), ".")
-		cmd.Dir = b.lay.Src()
-		cmd.Env = env
-		packages := 0
-		return runStep(ctx, b.lay, name, cmd, func(line string) {
-			if isPackageLine(line) {
-				packages++
-				s.Say(Plural(packages, "package"))
-			}
-		})
-	})
-	if err != nil {
+	ldflags := "-s -w -X=" + ModulePath + "/version.Version=" + want + " -X=" + ModulePath + "/server.mode=release"
+	packages := 0
+	count := func(s *progress.Step, line string) {
+		if isPackageLine(line) {
+			packages++
+			s.Say(Plural(packages, "package"))
+		}
+	}
+	if err := b.goStep(ctx, count, "build", "-v", "-p", strconv.Itoa(b.opts.Jobs), "-ldflags", ldflags, "-o", b.lay.Binary(), "."); err != nil {
 		return "", err
 	}
 	got, err := BinaryVersion(ctx, b.lay.Binary())
@@ -126,43 +119,32 @@ func (b *builder) binary(ctx context.Context) (string, error) {
 	return got, nil
 }
 
-// stepName gives the steps of several trials in one folder different names.
-func (b *builder) stepName(step string) string {
-	if b.trial {
-		return step + " " + b.tree.Version
-	}
-	return step
-}
-
 // isPackageLine distinguishes the import paths that go build -v prints from compiler output.
 func isPackageLine(line string) bool {
 	return line != "" && !strings.ContainsAny(line, " \t:#")
 }
 
-// headerExts are the extensions of C files that cgo's cache key may miss.
-var headerExts = map[string]bool{".h": true, ".hpp": true, ".cuh": true, ".inc": true}
-
-// goEnv sets all variables that would change the build: flags from the environment, the
-// workspace, cgo.
-func (b *builder) goEnv() ([]string, error) {
+// goCommand is a Go command in the tree, with all variables set that would change the build:
+// flags from the environment, the workspace, cgo.
+func (b *builder) goCommand(ctx context.Context, verb string, args ...string) (*exec.Cmd, error) {
 	// Cgo's cache key covers a package's own folder and its flags, not headers
 	// in other folders. A patched ggml.h would leave stale objects behind, so
 	// the headers' digest is made a flag.
-	digest, err := digestFiles(b.lay.Src(), []string{"ml/backend/ggml", "llama"}, func(name string) bool {
-		return headerExts[filepath.Ext(name)]
-	})
+	digest, err := digestFiles(b.lay.Src(), []string{"ml/backend/ggml", "llama"}, isHeader)
 	if err != nil {
 		return nil, err
 	}
-	cpp := []string{os.Getenv("CGO_CPPFLAGS"), "-DKVTIER_HEADERS=0x" + digest[:8]}
+	cpp := os.Getenv("CGO_CPPFLAGS") + " -DKVTIER_HEADERS=0x" + digest[:8]
 	if !b.tree.Vendored() {
-		cpp = append(cpp, "'-I"+b.lay.Include()+"'")
+		cpp += " '-I" + b.lay.Include() + "'"
 	}
-	environ := os.Environ()
+	cmd := command(ctx, "go", append([]string{verb, "-trimpath"}, args...)...)
+	cmd.Dir = b.lay.Src()
+	cmd.Env = os.Environ()
 	if b.trial {
-		environ = append(environ, "CGO_CFLAGS=-O0", "CGO_CXXFLAGS=-O0")
+		cmd.Env = append(cmd.Env, "CGO_CFLAGS=-O0", "CGO_CXXFLAGS=-O0")
 	}
-	return append(environ,
+	cmd.Env = append(cmd.Env,
 		"GOWORK="+b.lay.GoWork(),
 		// Not empty: an empty variable falls back to go env -w. The binary needs no git
 		// commit of the tree: its version identifies it.
@@ -172,6 +154,38 @@ func (b *builder) goEnv() ([]string, error) {
 		"GOOS="+runtime.GOOS,
 		"GOARCH="+runtime.GOARCH,
 		"CGO_ENABLED=1",
-		"CGO_CPPFLAGS="+strings.TrimSpace(strings.Join(cpp, " ")),
-	), nil
+		"CGO_CPPFLAGS="+strings.TrimSpace(cpp),
+	)
+	return cmd, nil
+}
+
+// isHeader reports whether cgo's cache key may miss a C file.
+func isHeader(name string) bool {
+	switch filepath.Ext(name) {
+	case ".h", ".hpp", ".cuh", ".inc":
+		return true
+	}
+	return false
+}
+
+// digestFiles hashes names and contents of the files under root's entries that keep accepts, or
+// of all if keep is nil. Missing entries count as empty.
+func digestFiles(root string, entries []string, keep func(name string) bool) (string, error) {
+	h, source := sha256.New(), os.DirFS(root)
+	for _, entry := range entries {
+		err := fs.WalkDir(source, entry, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() || keep != nil && !keep(name) {
+				return err
+			}
+			data, err := fs.ReadFile(source, name)
+			if err == nil {
+				fmt.Fprintf(h, "%s %d\n%s", name, len(data), data)
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("hashing %s: %w", Rel(filepath.Join(root, entry)), err)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
 }

@@ -41,8 +41,7 @@ func TestLineWriter(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, part, n)
 	}
-	w.flush()
-	require.Equal(t, []string{"[1/2] one", "[2/2] two", "three"}, lines)
+	require.Equal(t, []string{"[1/2] one", "[2/2] two"}, lines)
 	require.Equal(t, "[1/2] one\n[2/2] two\rthree", log.String())
 }
 
@@ -67,15 +66,16 @@ func TestDigestFiles(t *testing.T) {
 }
 
 // A header that cgo does not track must change the build, too.
-func TestGoEnvFollowsHeaders(t *testing.T) {
+func TestGoCommandFollowsHeaders(t *testing.T) {
 	t.Setenv("CGO_CPPFLAGS", "-DMINE")
 	t.Setenv("GOFLAGS", "-tags=mine")
 	lay := Layout{Root: t.TempDir(), Dir: t.TempDir()}
 	b := &builder{lay: lay, tree: &Tree{Dir: lay.Src()}}
 	header := filepath.Join(lay.Src(), "ml", "backend", "ggml", "ggml", "include", "ggml.h")
 	flags := func() string {
-		env, err := b.goEnv()
+		cmd, err := b.goCommand(t.Context(), "build")
 		require.NoError(t, err)
+		env := cmd.Env
 		require.Contains(t, env, "GOFLAGS=-buildvcs=false")
 		require.Contains(t, env, "GOWORK="+lay.GoWork())
 		return env[len(env)-1]
@@ -87,4 +87,23 @@ func TestGoEnvFollowsHeaders(t *testing.T) {
 	require.NotEqual(t, first, flags())
 	write(t, filepath.Join(lay.Src(), "llama", "llama.cpp", "vendor", "x.h"), "")
 	require.NotContains(t, flags(), "-I", "a clone has its own headers")
+}
+
+func TestSeriesPackages(t *testing.T) {
+	patch := func(lines string) Patch { return Patch{Data: []byte("From 0\n" + lines)} }
+	s := Series{Patches: []Patch{
+		patch("diff --git a/server/routes.go b/server/routes.go\ndiff --git a/kvcache/rows.go b/kvcache/rows.go\n"),
+		patch("diff --git a/kvcache/rows_test.go b/kvcache/rows_test.go\n diff --git a/not/this.go b/not/this.go\n"),
+		patch("diff --git a/ml/backend/ggml/ggml/src/ggml.c b/ml/backend/ggml/ggml/src/ggml.c\n"),
+		patch("diff --git a/main.go b/main.go\ndiff --git a/README.md b/README.md\n"),
+	}}
+	require.Equal(t, []string{".", "./kvcache", "./server"}, s.Packages())
+	require.Empty(t, Series{}.Packages())
+}
+
+// These packages have the call sites in any series.
+func TestPackagesOfTheSeries(t *testing.T) {
+	s, err := LoadSeries("../../patches", DefaultVersion, nil)
+	require.NoError(t, err)
+	require.Subset(t, s.Packages(), []string{"./api", "./envconfig", "./kvcache", "./llm", "./ml/backend/ggml", "./runner/ollamarunner", "./server"})
 }

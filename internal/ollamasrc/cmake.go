@@ -1,6 +1,7 @@
 package ollamasrc
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -73,12 +74,18 @@ func (b *builder) libraries(ctx context.Context) error {
 	if err := os.Remove(stampPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := b.configure(ctx, args); err != nil {
+	err = b.step(ctx, "cmake configure", func(*progress.Step) error {
+		if err := dropForeignCache(b.lay, args); err != nil {
+			return err
+		}
+		return runLogged(ctx, b.lay, "cmake configure", command(ctx, "cmake", args...), nil)
+	})
+	if err != nil {
 		return err
 	}
 	err = b.step(ctx, "cmake build", func(s *progress.Step) error {
 		cmd := command(ctx, "cmake", "--build", b.lay.CMake(), "--config", "Release", "--parallel", strconv.Itoa(b.opts.Jobs))
-		return runStep(ctx, b.lay, "cmake build", cmd, func(line string) {
+		return runLogged(ctx, b.lay, "cmake build", cmd, func(line string) {
 			if done, total, ok := cmakeProgress(line); ok {
 				s.Progress(int64(done), int64(total))
 			}
@@ -94,12 +101,12 @@ func (b *builder) libraries(ctx context.Context) error {
 }
 
 func cmakeDigest(lay Layout, args []string, cuda bool) (string, error) {
-	sources, err := digestFiles(lay.Src(), cmakeInputs, func(string) bool { return true })
+	sources, err := digestFiles(lay.Src(), cmakeInputs, nil)
 	if err != nil {
 		return "", err
 	}
 	if cuda { // the CUDA library takes the kernels from there
-		paged, err := digestFiles(lay.Root, []string{pagedDir}, func(string) bool { return true })
+		paged, err := digestFiles(lay.Root, []string{pagedDir}, nil)
 		if err != nil {
 			return "", err
 		}
@@ -107,15 +114,6 @@ func cmakeDigest(lay Layout, args []string, cuda bool) (string, error) {
 	}
 	how := sha256.Sum256([]byte(strings.Join(args, "\x00")))
 	return fmt.Sprintf("%s %x\n", sources, how), nil
-}
-
-func (b *builder) configure(ctx context.Context, args []string) error {
-	if err := dropForeignCache(b.lay, args); err != nil {
-		return err
-	}
-	return b.step(ctx, "cmake configure", func(*progress.Step) error {
-		return runStep(ctx, b.lay, "cmake configure", command(ctx, "cmake", args...), func(string) {})
-	})
 }
 
 // dropForeignCache removes a build tree that CMake would refuse to reuse: one
@@ -149,7 +147,7 @@ func (b *builder) install(ctx context.Context, cuda bool) error {
 		}
 		for _, component := range components {
 			cmd := command(ctx, "cmake", "--install", b.lay.CMake(), "--config", "Release", "--component", component, "--strip")
-			if err := runStep(ctx, b.lay, "cmake install "+component, cmd, func(string) {}); err != nil {
+			if err := runLogged(ctx, b.lay, "cmake install "+component, cmd, nil); err != nil {
 				return err
 			}
 		}
@@ -160,47 +158,45 @@ func (b *builder) install(ctx context.Context, cuda bool) error {
 		if len(libs) == 0 {
 			return fmt.Errorf("cmake installed no library in %s; see %s", Rel(b.lay.Libraries()), Rel(b.lay.Log()))
 		}
-		return b.besideBinary(ctx, libs)
+		return b.besideBinary(libs)
 	})
 }
 
 // besideBinary copies the libraries next to the binary on macOS: upstream's ml.LibOllamaPath
 // is that folder there.
-func (b *builder) besideBinary(ctx context.Context, libs []string) error {
+func (b *builder) besideBinary(libs []string) error {
 	if runtime.GOOS != "darwin" {
 		return nil
 	}
 	for _, lib := range libs {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
 		to := filepath.Join(filepath.Dir(b.lay.Binary()), lib)
-		if err := os.Remove(to); err != nil && !os.IsNotExist(err) {
-			return err
+		data, err := os.ReadFile(filepath.Join(b.lay.Libraries(), lib))
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(to), 0o755)
 		}
-		if err := copyFile(to, filepath.Join(b.lay.Libraries(), lib)); err != nil {
+		if err == nil {
+			err = os.RemoveAll(to) // not overwritten: a running server has it mapped
+		}
+		if err == nil {
+			err = os.WriteFile(to, data, 0o644)
+		}
+		if err != nil {
 			return fmt.Errorf("copying %s beside the binary: %w", lib, err)
 		}
 	}
 	return nil
 }
 
-var (
-	ninjaStatus = regexp.MustCompile(`^\[(\d+)/(\d+)\] `)
-	makeStatus  = regexp.MustCompile(`^\[ *(\d+)%\] `)
-)
+var buildStatus = regexp.MustCompile(`^\[ *(\d+)(?:/(\d+)|%)\] `)
 
 // cmakeProgress reads the status that ninja ("[12/345] ") and make ("[ 12%] ")
 // put before each line.
 func cmakeProgress(line string) (done, total int, ok bool) {
-	if m := ninjaStatus.FindStringSubmatch(line); m != nil {
-		done, _ = strconv.Atoi(m[1])
-		total, _ = strconv.Atoi(m[2])
-		return done, total, total > 0
+	m := buildStatus.FindStringSubmatch(line)
+	if m == nil {
+		return 0, 0, false
 	}
-	if m := makeStatus.FindStringSubmatch(line); m != nil {
-		done, _ = strconv.Atoi(m[1])
-		return done, 100, true
-	}
-	return 0, 0, false
+	done, _ = strconv.Atoi(m[1])
+	total, _ = strconv.Atoi(cmp.Or(m[2], "100"))
+	return done, total, total > 0
 }

@@ -14,7 +14,7 @@
 //	lib/       the compiled backends (CPU variants, CUDA)
 //	bin/       the patched ollama
 //	log/       the full output of each build step
-//	trial/     releases that are tried one after another ([Trial]), and their logs
+//	trial/     releases that are tried one after another ([Try]), and their logs
 //	go.work    joins src/ and kvtier, so that neither go.mod needs an edit
 //
 // # The source tree
@@ -26,7 +26,7 @@
 //
 // The series depends on the release: the common patches come first, then the patches
 // of the overlay folders whose range has the release, then those of the optional sets that
-// are not left out ([LoadSeries], [Releases], [Sets]). The trailer Releases of a commit names
+// are not left out ([LoadSeries], [Sets]). The trailer Releases of a commit names
 // the overlay of its patch, the trailer Set its optional set.
 //
 // A file in src/.git records the applied series, the last commit of the series and the sets

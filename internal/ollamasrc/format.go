@@ -2,6 +2,7 @@ package ollamasrc
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -16,6 +17,7 @@ import (
 type Change struct {
 	Name string
 	Kind string // "new", "changed" or "stale"
+	data []byte // unless stale
 }
 
 func (c Change) String() string { return c.Kind + " " + c.Name }
@@ -23,25 +25,36 @@ func (c Change) String() string { return c.Kind + " " + c.Name }
 // Diff renders the commits since upstream as patches and compares the patches that are
 // written from this release's trees with the series. Diff fails when a commit that is
 // written from another release's tree differs from the series.
-func (t *Tree) Diff(ctx context.Context, lay Layout, series Series) (fresh Series, changes []Change, err error) {
+func (t *Tree) Diff(ctx context.Context, lay Layout, series Series) ([]Change, error) {
 	state, err := t.Compare(ctx, series)
 	if err != nil {
-		return Series{}, nil, err
+		return nil, err
 	}
 	if err := t.CheckClean(state); err != nil {
-		return Series{}, nil, err
+		return nil, err
 	}
 	rendered, err := t.render(ctx, lay, series.Without)
 	if err != nil {
-		return Series{}, nil, err
+		return nil, err
 	}
-	rendered.Without = series.Without
-	old, oldAway := series.splitByHome(t.Version)
-	fresh, freshAway := rendered.splitByHome(t.Version)
-	if err := t.checkAway(oldAway, freshAway); err != nil {
-		return Series{}, nil, err
+	// Patches of optional sets are written from trees with all sets: each stands on those before it.
+	away := func(p Patch) bool {
+		return p.home() != t.Version || p.set != "" && len(series.Without) > 0
 	}
-	return fresh, diffSeries(old, fresh), nil
+	if err := t.checkAway(series.Dir, only(series.Patches, away), only(rendered.Patches, away)); err != nil {
+		return nil, err
+	}
+	home := func(p Patch) bool { return !away(p) }
+	return diffPatches(only(series.Patches, home), only(rendered.Patches, home)), nil
+}
+
+func only(patches []Patch, keep func(Patch) bool) (kept []Patch) {
+	for _, p := range patches {
+		if keep(p) {
+			kept = append(kept, p)
+		}
+	}
+	return kept
 }
 
 // Format writes the commits since upstream to the patches folder, as far as they are written
@@ -51,7 +64,7 @@ func (t *Tree) Diff(ctx context.Context, lay Layout, series Series) (fresh Serie
 // Without force, Format refuses to lose patches that were edited since they were applied, or
 // were never applied.
 func (t *Tree) Format(ctx context.Context, lay Layout, series Series, force bool) ([]Change, error) {
-	fresh, changes, err := t.Diff(ctx, lay, series)
+	changes, err := t.Diff(ctx, lay, series)
 	if err != nil {
 		return nil, err
 	}
@@ -63,48 +76,27 @@ func (t *Tree) Format(ctx context.Context, lay Layout, series Series, force bool
 		return nil, fmt.Errorf("%s holds patches that are not applied to %s and would be lost (%s); run patch-ollama apply first, or format --force",
 			Rel(series.Dir), Rel(t.Dir), changes[0])
 	}
-	if err := writeSeries(series.Dir, fresh, changes); err != nil {
+	if err := series.write(changes); err != nil {
 		return nil, fmt.Errorf("writing the patch series: %w", err)
-	}
-	head, err := t.git.run(ctx, "rev-parse", "HEAD")
-	if err != nil {
-		return nil, err
 	}
 	written, err := LoadSeries(series.Dir, t.Version, series.Without)
 	if err != nil {
 		return nil, err
 	}
-	return changes, t.writeApplied(applied{digest: written.Digest(), head: head, without: series.Without})
-}
-
-// splitByHome divides a series into patches that are written from trees of a release
-// and patches that are written from others. Those of optional sets are written from trees
-// with all sets, since each stands on those before it.
-func (s Series) splitByHome(version string) (home, away Series) {
-	home.Dir, away.Dir = s.Dir, s.Dir
-	for _, p := range s.Patches {
-		if p.releases.Home() == version && (p.set == "" || len(s.Without) == 0) {
-			home.Patches = append(home.Patches, p)
-		} else {
-			away.Patches = append(away.Patches, p)
-		}
-	}
-	return home, away
+	return changes, t.recordApplied(ctx, written)
 }
 
 // checkAway refuses to format a tree with a changed patch that is written from another
 // release's tree: the change would be lost.
-func (t *Tree) checkAway(old, fresh Series) error {
-	for i := range max(len(old.Patches), len(fresh.Patches)) {
-		switch {
-		case i >= len(fresh.Patches):
-			return fmt.Errorf("%s is not applied to %s; run patch-ollama apply first", old.Patches[i].Name, Rel(t.Dir))
-		case i >= len(old.Patches) || old.Patches[i].Name != fresh.Patches[i].Name ||
-			!bytes.Equal(withoutPositions(old.Patches[i].Data), withoutPositions(fresh.Patches[i].Data)):
-			p := fresh.Patches[i]
+func (t *Tree) checkAway(dir string, old, fresh []Patch) error {
+	for i, p := range fresh {
+		if i >= len(old) || old[i].Name != p.Name || !bytes.Equal(withoutPositions(old[i].Data), withoutPositions(p.Data)) {
 			return fmt.Errorf("the commit of %s in %s, which holds Ollama %s, is not as in %s, and it is written from a tree of %s: change it there, or run patch-ollama apply here if it was changed there; a commit for some releases only has the trailer %q",
-				p.Name, Rel(t.Dir), t.Version, Rel(old.Dir), p.home(), releasesTrailer+": v0.17.1+")
+				p.Name, Rel(t.Dir), t.Version, Rel(dir), p.homeTree(), releasesTrailer+": v0.17.1+")
 		}
+	}
+	if len(old) > len(fresh) {
+		return fmt.Errorf("%s is not applied to %s; run patch-ollama apply first", old[len(fresh)].Name, Rel(t.Dir))
 	}
 	return nil
 }
@@ -140,12 +132,13 @@ func (t *Tree) commits(ctx context.Context, leftOut []string) ([]commit, error) 
 		if c.place, err = parsePlace(message); err != nil {
 			return nil, fmt.Errorf("the trailer of the commit %q: %w", c.subject, err)
 		}
-		if slices.Contains(leftOut, c.set) {
+		if i := slices.Index(leftOut, c.set); i >= 0 {
+			others := strings.Join(slices.Delete(slices.Clone(leftOut), i, i+1), ",")
 			return nil, fmt.Errorf("the commit %q is of the set %s, and %s was patched without that set; put the set on first, with patch-ollama apply --without %s",
-				c.subject, c.set, Rel(t.Dir), withoutOthers(leftOut, c.set))
+				c.subject, c.set, Rel(t.Dir), cmp.Or(others, NoSets))
 		}
-		if !c.releases.Contains(t.Version) {
-			return nil, fmt.Errorf("the commit %q is for %s, but %s holds Ollama %s", c.subject, c.releases.Name, Rel(t.Dir), t.Version)
+		if !c.contains(t.Version) {
+			return nil, fmt.Errorf("the commit %q is for %s, but %s holds Ollama %s", c.subject, c.folder, Rel(t.Dir), t.Version)
 		}
 		if n := len(list); n > 0 && comparePlaces(list[n-1].place, c.place) > 0 {
 			return nil, fmt.Errorf("the commit %q stands before %q, but patches for all releases are applied first and overlays after them, by where they begin, and optional sets last, by name; order the commits with git rebase -i %s",
@@ -170,13 +163,13 @@ func (t *Tree) render(ctx context.Context, lay Layout, leftOut []string) (Series
 	defer os.RemoveAll(tmp)
 	number := map[string]int{}
 	for _, c := range list {
-		folder := filepath.FromSlash(c.folder())
-		number[folder]++
-		if err := os.MkdirAll(filepath.Join(tmp, folder), 0o755); err != nil {
+		number[c.folder]++
+		folder := filepath.Join(tmp, filepath.FromSlash(c.folder))
+		if err := os.MkdirAll(folder, 0o755); err != nil {
 			return Series{}, err
 		}
 		_, err := t.git.run(ctx, "format-patch", "--quiet", "--no-signature", "--no-numbered", "--zero-commit",
-			"--start-number", strconv.Itoa(number[folder]), "--output-directory", filepath.Join(tmp, folder), "-1", c.hash)
+			"--start-number", strconv.Itoa(number[c.folder]), "--output-directory", folder, "-1", c.hash)
 		if err != nil {
 			return Series{}, err
 		}
@@ -199,50 +192,49 @@ func withSender(patch []byte) []byte {
 	return fromHeader.ReplaceAll(patch, []byte("${1}From: "+Sender+"\n"))
 }
 
-func diffSeries(old, fresh Series) []Change {
-	data := map[string][]byte{}
-	for _, p := range old.Patches {
-		data[p.Name] = p.Data
+func diffPatches(old, fresh []Patch) []Change {
+	stale := map[string][]byte{}
+	for _, p := range old {
+		stale[p.Name] = p.Data
 	}
 	var changes []Change
-	for _, p := range fresh.Patches {
-		was, ok := data[p.Name]
+	for _, p := range fresh {
+		was, known := stale[p.Name]
+		delete(stale, p.Name)
 		switch {
-		case !ok:
-			changes = append(changes, Change{p.Name, "new"})
+		case !known:
+			changes = append(changes, Change{p.Name, "new", p.Data})
 		case !bytes.Equal(was, p.Data):
-			changes = append(changes, Change{p.Name, "changed"})
+			changes = append(changes, Change{p.Name, "changed", p.Data})
 		}
-		delete(data, p.Name)
 	}
-	for name := range data {
-		changes = append(changes, Change{name, "stale"})
+	for name := range stale {
+		changes = append(changes, Change{Name: name, Kind: "stale"})
 	}
 	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Name, b.Name) })
 	return changes
 }
 
-// writeSeries touches only files that differ. The folder of an overlay or a set goes with its
-// last patch.
-func writeSeries(dir string, fresh Series, changes []Change) error {
+// write touches only files that differ. The folder of an overlay or a set goes with its last
+// patch.
+func (s Series) write(changes []Change) error {
 	for _, c := range changes {
-		file := filepath.Join(dir, filepath.FromSlash(c.Name))
-		if c.Kind == "stale" {
-			if err := os.Remove(file); err != nil {
+		file := s.path(c.Name)
+		if c.Kind != "stale" {
+			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 				return err
 			}
-			for folder := filepath.Dir(file); folder != filepath.Clean(dir); folder = filepath.Dir(folder) {
-				// A folder with other files stays.
-				_ = os.Remove(folder)
+			if err := os.WriteFile(file, c.data, 0o644); err != nil {
+				return err
 			}
 			continue
 		}
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		if err := os.Remove(file); err != nil {
 			return err
 		}
-		i := slices.IndexFunc(fresh.Patches, func(p Patch) bool { return p.Name == c.Name })
-		if err := os.WriteFile(file, fresh.Patches[i].Data, 0o644); err != nil {
-			return err
+		for folder := filepath.Dir(file); folder != filepath.Clean(s.Dir); folder = filepath.Dir(folder) {
+			// A folder with other files stays.
+			_ = os.Remove(folder)
 		}
 	}
 	return nil

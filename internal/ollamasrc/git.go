@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -47,58 +48,39 @@ var ownConfig = []string{
 
 // run returns git's standard output without the last newline.
 func (g git) run(ctx context.Context, args ...string) (string, error) {
-	cmd := g.command(ctx, args...)
+	var config []string
+	env := append(gitEnv(os.Environ()), "LC_ALL=C", "GIT_TERMINAL_PROMPT=0")
+	if g.own {
+		config = append(slices.Clone(ownConfig), "-c", "safe.directory="+g.dir)
+		env = append(env, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+os.DevNull)
+	}
+	cmd := command(ctx, "git", append(config, args...)...)
+	cmd.Dir, cmd.Env = g.dir, append(env, g.env...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return "", gitError(ctx, args, err, stdout.String()+stderr.String())
+	err := cmd.Run()
+	switch output := strings.TrimSpace(stdout.String() + stderr.String()); {
+	case err == nil:
+		return strings.TrimRight(stdout.String(), "\n"), nil
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case errors.Is(err, exec.ErrNotFound):
+		return "", errNoGit
+	case output != "":
+		return "", fmt.Errorf("git %s: %s", args[0], output)
+	default:
+		return "", fmt.Errorf("git %s: %w", args[0], err)
 	}
-	return strings.TrimRight(stdout.String(), "\n"), nil
-}
-
-func (g git) command(ctx context.Context, args ...string) *exec.Cmd {
-	var full []string
-	if g.own {
-		full = append(full, ownConfig...)
-		full = append(full, "-c", "safe.directory="+g.dir)
-	}
-	cmd := command(ctx, "git", append(full, args...)...)
-	cmd.Dir = g.dir
-	cmd.Env = append(gitEnv(os.Environ()), "LC_ALL=C", "GIT_TERMINAL_PROMPT=0")
-	if g.own {
-		cmd.Env = append(cmd.Env, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+os.DevNull)
-	}
-	cmd.Env = append(cmd.Env, g.env...)
-	return cmd
 }
 
 // gitEnv drops variables by which an enclosing git (a hook, a rebase) would redirect
 // commands to its own repository.
 func gitEnv(environ []string) []string {
-	var env []string
-	for _, kv := range environ {
-		name, _, _ := strings.Cut(kv, "=")
-		if strings.HasPrefix(name, "GIT_") && name != "GIT_EXEC_PATH" && !strings.HasPrefix(name, "GIT_CONFIG") {
-			continue
-		}
-		env = append(env, kv)
-	}
-	return env
+	return slices.DeleteFunc(environ, func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return strings.HasPrefix(name, "GIT_") && name != "GIT_EXEC_PATH" && !strings.HasPrefix(name, "GIT_CONFIG")
+	})
 }
 
 // errNoGit is the error of every verb on a machine without git.
 var errNoGit = errors.New("git was not found; install it (apt install git, dnf install git, pacman -S git, brew install git)")
-
-func gitError(ctx context.Context, args []string, err error, output string) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if errors.Is(err, exec.ErrNotFound) {
-		return errNoGit
-	}
-	output = strings.TrimSpace(output)
-	if output == "" {
-		output = err.Error()
-	}
-	return fmt.Errorf("git %s: %s", args[0], output)
-}

@@ -15,8 +15,12 @@ import (
 // kvtierModule is the module whose go.mod marks the repository root.
 const kvtierModule = "github.com/kvtier/kvtier"
 
-// FindRoot searches dir and its parents for the folder of kvtier's go.mod.
-func FindRoot(dir string) (string, error) {
+// FindRoot searches the working directory and its parents for the folder of kvtier's go.mod.
+func FindRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
 	for at := dir; ; {
 		mod, err := os.ReadFile(filepath.Join(at, "go.mod"))
 		if err == nil && modfile.ModulePath(mod) == kvtierModule {
@@ -33,10 +37,7 @@ func FindRoot(dir string) (string, error) {
 // TempDir makes a temporary folder in build/ of the checkout around the working directory, whose root
 // it returns, too. On many systems /tmp is in memory.
 func TempDir(pattern string) (root, dir string, err error) {
-	wd, err := os.Getwd()
-	if err == nil {
-		root, err = FindRoot(wd)
-	}
+	root, err = FindRoot()
 	if err == nil {
 		err = os.MkdirAll(filepath.Join(root, "build"), 0o755)
 	}

@@ -9,13 +9,15 @@ import (
 )
 
 func TestFindRoot(t *testing.T) {
-	root := t.TempDir()
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
 	// A module inside kvtier's, such as the object-store tiers, is not the root.
 	inner := filepath.Join(root, "a", "b")
 	require.NoError(t, os.MkdirAll(inner, 0o755))
 	write(t, filepath.Join(root, "go.mod"), "module github.com/kvtier/kvtier\n")
 	write(t, filepath.Join(root, "a", "go.mod"), "module github.com/kvtier/kvtier/a\n")
-	got, err := FindRoot(inner)
+	t.Chdir(inner)
+	got, err := FindRoot()
 	require.NoError(t, err)
 	require.Equal(t, root, got)
 }

@@ -33,6 +33,9 @@ type Series struct {
 	Without []string // the optional sets that are left out
 }
 
+// NoSets is the value of --without that leaves nothing out.
+const NoSets = "none"
+
 // patchName matches the file names of git format-patch. Other files (a README, a patch kept
 // under another name) are not part of a series.
 var patchName = regexp.MustCompile(`^[0-9]{4}-.+\.patch$`)
@@ -41,98 +44,84 @@ var patchName = regexp.MustCompile(`^[0-9]{4}-.+\.patch$`)
 // A missing folder is an empty series.
 func LoadSeries(dir, version string, leftOut []string) (Series, error) {
 	s := Series{Dir: dir, Without: leftOut}
-	places, err := overlayPlaces(dir)
+	all, err := places(dir)
+	for _, p := range all {
+		if err == nil && p.contains(version) && !slices.Contains(leftOut, p.set) {
+			err = s.read(p)
+		}
+	}
 	if err != nil {
 		return Series{}, fmt.Errorf("reading the patch series: %w", err)
-	}
-	sets, err := setPlaces(dir)
-	if err != nil {
-		return Series{}, fmt.Errorf("reading the patch series: %w", err)
-	}
-	places = append(append([]place{{}}, places...), without(sets, leftOut)...)
-	for _, p := range places {
-		if !p.releases.Contains(version) {
-			continue
-		}
-		patches, err := readPatches(dir, p)
-		if err != nil {
-			return Series{}, err
-		}
-		s.Patches = append(s.Patches, patches...)
 	}
 	return s, nil
 }
 
-// overlayPlaces lists the folders of a patches folder that are named by a range, in the order
-// in which they are applied.
-func overlayPlaces(dir string) ([]place, error) {
-	names, err := folders(dir, rangeName)
-	if err != nil {
-		return nil, err
-	}
-	var found []place
-	for _, name := range names {
-		releases, err := ParseReleases(name)
-		if err != nil {
-			return nil, fmt.Errorf("the folder %s: %w", Rel(filepath.Join(dir, name)), err)
+// Sets lists the optional sets of a patches folder, in the order in which they are applied.
+func Sets(dir string) ([]string, error) {
+	all, err := places(dir)
+	var names []string
+	for _, p := range all {
+		if p.set != "" {
+			names = append(names, p.set)
 		}
-		found = append(found, place{releases: releases})
+	}
+	return names, err
+}
+
+// places lists the places that a patches folder has, in the order in which they are applied.
+func places(dir string) ([]place, error) {
+	found := []place{common}
+	for _, kind := range []struct {
+		dir   string
+		name  *regexp.Regexp
+		place func(name string) (place, error)
+	}{
+		{dir, overlayName, overlay},
+		{filepath.Join(dir, optionalDir), setName, optionalSet},
+	} {
+		entries, err := os.ReadDir(kind.dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, entry := range entries {
+			if !entry.IsDir() || !kind.name.MatchString(entry.Name()) {
+				continue
+			}
+			p, err := kind.place(entry.Name())
+			if err != nil {
+				return nil, fmt.Errorf("the folder %s: %w", Rel(filepath.Join(kind.dir, entry.Name())), err)
+			}
+			found = append(found, p)
+		}
 	}
 	slices.SortFunc(found, comparePlaces)
 	return found, nil
 }
 
-// setPlaces lists the folders of the optional sets, in the order in which they are applied.
-func setPlaces(dir string) ([]place, error) {
-	names, err := folders(filepath.Join(dir, optionalDir), setName)
-	var found []place
-	for _, name := range names {
-		found = append(found, place{set: name})
-	}
-	slices.SortFunc(found, comparePlaces)
-	return found, err
-}
-
-// folders lists the folders of dir whose names match. A missing dir has none.
-func folders(dir string, name *regexp.Regexp) ([]string, error) {
-	entries, err := os.ReadDir(dir)
+// read adds the patches of one place.
+func (s *Series) read(at place) error {
+	entries, err := os.ReadDir(s.path(at.folder))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return err
 	}
-	var found []string
-	for _, entry := range entries {
-		if entry.IsDir() && name.MatchString(entry.Name()) {
-			found = append(found, entry.Name())
-		}
-	}
-	return found, nil
-}
-
-// readPatches reads the patches of one folder.
-func readPatches(dir string, at place) ([]Patch, error) {
-	entries, err := os.ReadDir(filepath.Join(dir, filepath.FromSlash(at.folder())))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("reading the patch series: %w", err)
-	}
-	var patches []Patch
 	for _, entry := range entries {
 		if !patchName.MatchString(entry.Name()) {
 			continue
 		}
-		p := Patch{Name: path.Join(at.folder(), entry.Name()), place: at}
-		file := filepath.Join(dir, filepath.FromSlash(p.Name))
+		p := Patch{Name: path.Join(at.folder, entry.Name()), place: at}
+		file := s.path(p.Name)
 		if p.Data, err = os.ReadFile(file); err != nil {
-			return nil, fmt.Errorf("reading the patch series: %w", err)
+			return err
 		}
 		if !bytes.HasPrefix(p.Data, []byte("From ")) {
-			return nil, fmt.Errorf("%s is not a patch as git format-patch writes it (its first line does not begin with From)", Rel(file))
+			return fmt.Errorf("%s is not a patch as git format-patch writes it (its first line does not begin with From)", Rel(file))
 		}
 		if err := p.checkTrailer(); err != nil {
-			return nil, fmt.Errorf("%s: %w", Rel(file), err)
+			return fmt.Errorf("%s: %w", Rel(file), err)
 		}
-		patches = append(patches, p)
+		s.Patches = append(s.Patches, p)
 	}
-	return patches, nil
+	return nil
 }
 
 // Digest is a hash of the patches and their names.
@@ -145,10 +134,13 @@ func (s Series) Digest() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
+// path is the file of a name in the patches folder.
+func (s Series) path(name string) string { return filepath.Join(s.Dir, filepath.FromSlash(name)) }
+
 func (s Series) paths() []string {
 	paths := make([]string, len(s.Patches))
 	for i, p := range s.Patches {
-		paths[i] = filepath.Join(s.Dir, filepath.FromSlash(p.Name))
+		paths[i] = s.path(p.Name)
 	}
 	return paths
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -15,48 +14,51 @@ import (
 
 var touchesTrailer = regexp.MustCompile(`(?m)^Touches: (.+\n(?: .+\n)*)`)
 
-// TestTouches: each patch names all of Ollama's files that it changes, with the lines that it
-// adds to each. Files of earlier patches are ours.
-func TestTouches(t *testing.T) {
-	for _, version := range []string{"v0.16.1", "v0.24.0"} {
+// bothSeries are the series of two releases, which have all patches together.
+func bothSeries(t *testing.T) (all []Series) {
+	t.Helper()
+	for _, version := range []string{DefaultVersion, NewestVersion} {
 		series, err := LoadSeries(filepath.Join("..", "..", "patches"), version, nil)
 		require.NoError(t, err)
 		require.NotEmpty(t, series.Patches)
+		all = append(all, series)
+	}
+	return all
+}
+
+// TestTouches: each patch names all of Ollama's files that it changes, with the lines that it
+// adds to each. Files of earlier patches are ours.
+func TestTouches(t *testing.T) {
+	for _, series := range bothSeries(t) {
 		ours := make(map[string]bool)
 		for _, p := range series.Patches {
-			text, err := os.ReadFile(filepath.Join(series.Dir, p.Name))
-			require.NoError(t, err)
-			m := touchesTrailer.FindStringSubmatch(string(text))
+			text := string(p.Data)
+			m := touchesTrailer.FindStringSubmatch(text)
 			require.NotNil(t, m, p.Name)
 			got := strings.Join(strings.Fields(m[1]), " ")
-			require.Equal(t, touches(string(text), ours), got, "%s; see Touches: in patches/README.md", p.Name)
+			require.Equal(t, touches(text, ours), got, "%s; see Touches: in patches/README.md", p.Name)
 		}
 	}
 }
 
 // TestSenders: every patch has the project's sender, in the folders of all releases.
 func TestSenders(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join("..", "..", "patches", "*", "*.patch"))
+	all := Series{Dir: filepath.Join("..", "..", "patches")}
+	folders, err := places(all.Dir)
 	require.NoError(t, err)
-	for _, pattern := range []string{"*.patch", filepath.Join("optional", "*", "*.patch")} {
-		more, err := filepath.Glob(filepath.Join("..", "..", "patches", pattern))
-		require.NoError(t, err)
-		require.NotEmpty(t, more)
-		files = append(files, more...)
+	for _, at := range folders {
+		require.NoError(t, all.read(at))
 	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		require.True(t, bytes.Equal(withSender(text), text), "%s has another sender than %s; run patch-ollama format", file, Sender)
+	require.NotEmpty(t, all.Patches)
+	for _, p := range all.Patches {
+		require.True(t, bytes.Equal(withSender(p.Data), p.Data), "%s has another sender than %s; run patch-ollama format", p.Name, Sender)
 	}
 }
 
 // TestTitles: the title of a patch names the folders of Ollama in which it changes files, or
 // makes them where it changes none: "llm, server: ".
 func TestTitles(t *testing.T) {
-	for _, version := range []string{"v0.16.1", "v0.24.0"} {
-		series, err := LoadSeries(filepath.Join("..", "..", "patches"), version, nil)
-		require.NoError(t, err)
+	for _, series := range bothSeries(t) {
 		ours := make(map[string]bool)
 		for _, p := range series.Patches {
 			title := patchTitle.FindStringSubmatch(string(p.Data))
@@ -84,13 +86,10 @@ func TestTitles(t *testing.T) {
 // TestSetsAreForThemselves: a build without an optional set says nothing of the set, so no patch for
 // all builds does, in lines that it adds. A set may name another one, with which it cannot be used.
 func TestSetsAreForThemselves(t *testing.T) {
-	dir := filepath.Join("..", "..", "patches")
-	sets, err := Sets(dir)
+	sets, err := Sets(filepath.Join("..", "..", "patches"))
 	require.NoError(t, err)
 	require.Equal(t, []string{"elastic", "paged"}, sets)
-	for _, version := range []string{"v0.16.1", "v0.24.0"} {
-		series, err := LoadSeries(dir, version, nil)
-		require.NoError(t, err)
+	for _, series := range bothSeries(t) {
 		for _, p := range series.Patches {
 			for line := range strings.Lines(string(p.Data)) {
 				for _, set := range sets {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // upstreamTag marks the commit that holds Ollama's files as released.
@@ -27,27 +28,6 @@ type Tree struct {
 
 // ErrNoTree is returned when nothing has been materialized yet.
 var ErrNoTree = errors.New("there is no Ollama source yet; run patch-ollama fetch")
-
-// initTree turns a folder of released files into a repository with one commit.
-func initTree(ctx context.Context, dir string, source Source) error {
-	g := git{dir: dir, own: true, env: []string{
-		"GIT_AUTHOR_DATE=" + baseDate,
-		"GIT_COMMITTER_DATE=" + baseDate,
-	}}
-	message := fmt.Sprintf("ollama %s\n\nOrigin: %s\n", source.Version(), source.Origin())
-	for _, args := range [][]string{
-		{"init", "--quiet", "--template=", "--initial-branch=kvtier"},
-		// --force: Ollama's .gitignore names folders that its releases contain.
-		{"add", "--all", "--force", "."},
-		{"commit", "--quiet", "--no-verify", "--message", message},
-		{"tag", upstreamTag},
-	} {
-		if _, err := g.run(ctx, args...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // OpenTree reads the message of the upstream tag. OpenTree refuses a folder that
 // patch-ollama did not make, because verbs reset and remove files in a tree.
@@ -84,8 +64,90 @@ func OpenTree(ctx context.Context, dir string) (*Tree, error) {
 	return t, nil
 }
 
-// FromClone reports whether the bytes came from a git clone.
-func (t *Tree) FromClone() bool { return t.OriginKind() == originClone }
+// Fetch materializes a release in lay.Src() and returns its tree. Fetch replaces an existing
+// tree; the caller has checked that the tree has nothing to lose.
+//
+// The new tree is built in a temporary folder and moved in as a whole, so that a failure
+// leaves the old tree.
+func Fetch(ctx context.Context, lay Layout, source Source) (*Tree, error) {
+	tmp, err := tempDir(lay.Dir, sourceTemp)
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(tmp)
+	fresh, old := filepath.Join(tmp, "new"), filepath.Join(tmp, "old")
+	if err := os.Mkdir(fresh, 0o755); err != nil {
+		return nil, err
+	}
+	if err := source.Export(ctx, fresh); err != nil {
+		return nil, fmt.Errorf("materializing Ollama %s: %w", source.Version(), err)
+	}
+	if err := initTree(ctx, fresh, source); err != nil {
+		return nil, fmt.Errorf("making a git repository of Ollama %s: %w", source.Version(), err)
+	}
+	if err := os.Rename(lay.Src(), old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("moving the old source tree away: %w", err)
+	}
+	if err := os.Rename(fresh, lay.Src()); err != nil {
+		return nil, fmt.Errorf("moving the new source tree into place: %w", err)
+	}
+	return OpenTree(ctx, lay.Src())
+}
+
+// initTree turns a folder of released files into a repository with one commit.
+func initTree(ctx context.Context, dir string, source Source) error {
+	g := git{dir: dir, own: true, env: []string{
+		"GIT_AUTHOR_DATE=" + baseDate,
+		"GIT_COMMITTER_DATE=" + baseDate,
+	}}
+	message := fmt.Sprintf("ollama %s\n\nOrigin: %s\n", source.Version(), source.Origin())
+	for _, args := range [][]string{
+		{"init", "--quiet", "--template=", "--initial-branch=kvtier"},
+		// --force: Ollama's .gitignore names folders that its releases contain.
+		{"add", "--all", "--force", "."},
+		{"commit", "--quiet", "--no-verify", "--message", message},
+		{"tag", upstreamTag},
+	} {
+		if _, err := g.run(ctx, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Names of temporary folders that are used under the build directory's lock.
+const (
+	sourceTemp = "src"
+	formatTemp = "format"
+)
+
+// Sweep removes leftovers of killed runs. The caller holds the build
+// directory's lock.
+func (l Layout) Sweep() error {
+	entries, err := os.ReadDir(l.Dir)
+	for _, entry := range entries {
+		purpose, _, _ := strings.Cut(strings.TrimPrefix(entry.Name(), "."), "-")
+		if strings.HasPrefix(entry.Name(), ".") && (purpose == sourceTemp || purpose == formatTemp) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(l.Dir, entry.Name())))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("removing leftovers of an earlier run: %w", err)
+	}
+	return nil
+}
+
+// tempDir makes a temporary folder inside the build directory: nothing is written elsewhere.
+func tempDir(dir, purpose string) (string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("making the build directory: %w", err)
+	}
+	tmp, err := os.MkdirTemp(dir, "."+purpose+"-")
+	if err != nil {
+		return "", fmt.Errorf("making a temporary folder in the build directory: %w", err)
+	}
+	return tmp, nil
+}
 
 // OriginKind is the first word of the origin: "module" or "clone".
 func (t *Tree) OriginKind() string {
@@ -135,9 +197,14 @@ func (t *Tree) readApplied() (applied, error) {
 	return applied{digest: Series{}.Digest(), head: t.Base}, nil
 }
 
-func (t *Tree) writeApplied(a applied) error {
+// recordApplied notes that the tree's last commit is that of the series.
+func (t *Tree) recordApplied(ctx context.Context, series Series) error {
+	head, err := t.git.run(ctx, "rev-parse", "HEAD")
+	if err != nil {
+		return err
+	}
 	tmp := t.appliedPath() + ".tmp"
-	line := strings.TrimSpace(a.digest+" "+a.head+" "+strings.Join(a.without, ",")) + "\n"
+	line := strings.TrimSpace(series.Digest()+" "+head+" "+strings.Join(series.Without, ",")) + "\n"
 	if err := os.WriteFile(tmp, []byte(line), 0o644); err != nil {
 		return err
 	}
@@ -255,4 +322,104 @@ func Plural(n int, noun string) string {
 	default:
 		return fmt.Sprintf("%d %ss", n, noun)
 	}
+}
+
+// Apply brings the tree in step with the series and reports whether the tree changed. The
+// user's own commits on top of an unchanged series stay. A changed series is applied again
+// from the release, which needs a tree with nothing to lose.
+func (t *Tree) Apply(ctx context.Context, series Series) (changed bool, err error) {
+	state, err := t.Compare(ctx, series)
+	if err != nil {
+		return false, err
+	}
+	if err := t.CheckClean(state); err != nil {
+		return false, err
+	}
+	if state.InStep {
+		return false, nil
+	}
+	if err := t.CheckNothingToLose(state); err != nil {
+		return false, err
+	}
+	if err := t.reset(ctx); err != nil {
+		return false, err
+	}
+	err = t.am(ctx, series)
+	return err == nil, err
+}
+
+// am applies the whole series or nothing.
+func (t *Tree) am(ctx context.Context, series Series) error {
+	if len(series.Patches) > 0 {
+		args := append([]string{"am", "--quiet", "--no-3way", "--committer-date-is-author-date"}, series.paths()...)
+		if _, err := t.git.run(ctx, args...); err != nil {
+			return t.amFailed(ctx, series, err)
+		}
+	}
+	return t.recordApplied(ctx, series)
+}
+
+// undoTimeout bounds the clean-up that runs even after an interrupt.
+const undoTimeout = 30 * time.Second
+
+// amFailed names the patch at which git stopped, and resets the tree.
+func (t *Tree) amFailed(ctx context.Context, series Series, cause error) error {
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	// Commits made so far belong to the patches that applied.
+	done, countErr := t.count(undo, t.Base, "HEAD")
+	_, abortErr := t.git.run(undo, "am", "--abort")
+	resetErr := t.reset(undo)
+	switch err := errors.Join(countErr, resetErr); {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return errors.Join(cause, abortErr, err)
+	case done >= len(series.Patches):
+		return cause
+	}
+	return fmt.Errorf("%w; the source was left unpatched",
+		misfit(ctx, cause, MisfitError{Version: t.Version, Patch: series.Patches[done].Name}))
+}
+
+// Revert resets the tree to the release. Without force it refuses when commits or changes
+// would be lost. Build caches are outside the tree and stay.
+func (t *Tree) Revert(ctx context.Context, series Series, force bool) (changed bool, err error) {
+	if force {
+		if _, err := os.Stat(filepath.Join(t.Dir, ".git", "rebase-apply")); err == nil {
+			if _, err := t.git.run(ctx, "am", "--quit"); err != nil {
+				return false, err
+			}
+		}
+	}
+	state, err := t.Compare(ctx, series)
+	if err != nil {
+		return false, err
+	}
+	if !force {
+		if err := t.CheckNothingToLose(state); err != nil {
+			return false, err
+		}
+	}
+	if state.Head == t.Base && len(state.Dirty) == 0 {
+		return false, nil
+	}
+	if force {
+		if _, err := t.git.run(ctx, "clean", "--quiet", "-d", "--force"); err != nil {
+			return false, err
+		}
+	}
+	return true, t.reset(ctx)
+}
+
+// reset rewrites only the files that differ, so that the build stays
+// incremental.
+func (t *Tree) reset(ctx context.Context) error {
+	if _, err := t.git.run(ctx, "reset", "--quiet", "--hard", upstreamTag); err != nil {
+		return err
+	}
+	if err := os.Remove(t.appliedPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }

@@ -2,8 +2,8 @@ package ollamasrc
 
 import (
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 
 	"golang.org/x/mod/semver"
 )
@@ -32,12 +32,7 @@ var moduleSums = map[string]string{
 
 // ModuleVersions lists the releases that need no clone, oldest first.
 func ModuleVersions() []string {
-	versions := make([]string, 0, len(moduleSums))
-	for v := range moduleSums {
-		versions = append(versions, v)
-	}
-	semver.Sort(versions)
-	return versions
+	return slices.SortedFunc(maps.Keys(moduleSums), semver.Compare)
 }
 
 // CheckVersion returns the reason why a version cannot be patched, or nil. CheckVersion
@@ -58,15 +53,3 @@ func CheckVersion(version string) error {
 	}
 	return nil
 }
-
-// supportedTags selects the supported releases from a clone's tags, oldest first.
-func supportedTags(tags []string) []string {
-	versions := slices.DeleteFunc(slices.Clone(tags), func(tag string) bool {
-		return CheckVersion(tag) != nil
-	})
-	semver.Sort(versions)
-	return versions
-}
-
-// numeric is a version in the form that Ollama's binaries report, without the v.
-func numeric(version string) string { return strings.TrimPrefix(version, "v") }

@@ -1,6 +1,8 @@
 package ollamasrc
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/kvtier/kvtier/internal/version"
@@ -25,9 +27,20 @@ func TestModuleVersionsAreSupported(t *testing.T) {
 	}
 }
 
-func TestSupportedTags(t *testing.T) {
-	tags := []string{"v0.9.0", "v0.16.10", "v0.16.2", "v0.16.2-rc1", "v0.24.0", "v0.30.0", "nightly"}
-	require.Equal(t, []string{"v0.16.2", "v0.16.10", "v0.24.0"}, supportedTags(tags))
+// The Go command that builds kvtier verifies the default release by the same checksum.
+func TestPinnedAsInGoSum(t *testing.T) {
+	sums, err := os.ReadFile(filepath.Join("..", "..", "go.sum"))
+	require.NoError(t, err)
+	require.Contains(t, string(sums), ModulePath+" "+DefaultVersion+" "+moduleSums[DefaultVersion]+"\n")
+}
+
+// A module that is not the pinned one is refused.
+func TestModuleIsPinned(t *testing.T) {
+	pinned := moduleSums[DefaultVersion]
+	defer func() { moduleSums[DefaultVersion] = pinned }()
+	moduleSums[DefaultVersion] = "h1:AAAA="
+	_, err := openModule(t.Context(), Layout{Dir: t.TempDir()}, DefaultVersion)
+	require.ErrorContains(t, err, "has checksum "+pinned+", but h1:AAAA= is pinned; do not use it")
 }
 
 func TestBuildVersion(t *testing.T) {
