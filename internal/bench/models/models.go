@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/testmodel"
+	"github.com/kvtier/kvtier/internal/testmodel/trained"
 )
 
 // Random writes a model of the given shape into dir. Servers with the same Model share
@@ -18,6 +19,12 @@ func Random(dir, name string, shape testmodel.Shape) (lab.Model, error) {
 func Recall(dir, name string) (lab.Model, error) {
 	gguf := filepath.Join(dir, name+".gguf")
 	return model(dir, name, gguf, testmodel.Modelfile(gguf)), testmodel.WriteRecall(gguf, testmodel.Recall{})
+}
+
+// Trained writes the trained model into dir, see package trained.
+func Trained(dir, name string) (lab.Model, error) {
+	gguf, err := trained.Write(dir)
+	return model(dir, name, gguf, trained.Modelfile(gguf)), err
 }
 
 func model(dir, name, gguf, modelfile string) lab.Model {
