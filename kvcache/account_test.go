@@ -139,8 +139,7 @@ func TestAPromptFromEveryPlace(t *testing.T) {
 }
 
 func TestAShiftedPromptAndAFilledOne(t *testing.T) {
-	store := newMemStore(t)
-	r, history := newReusingRunner(t, store, newFakeRunner)
+	r, _, history := newReusingRunner(t, newFakeRunner)
 	r.run(r.slots[1], leftOut(history, 20, 32), nil, true)
 	p := r.last()
 	require.Equal(t, []int{20, 28, 7}, []int{p.Local, p.Shifted, p.Computed})
@@ -156,8 +155,7 @@ func TestAShiftedPromptAndAFilledOne(t *testing.T) {
 
 // TestSavedTime: the time of computing the prompt, less all that it took.
 func TestSavedTime(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 128, Options{})
+	r := newFakeRunner(t, newMemStore(t), 2, 128, Options{})
 	text := tokenRange(1, 53)
 	r.run(r.slots[0], text, nil, true)
 	r.flush()
@@ -171,8 +169,7 @@ func TestSavedTime(t *testing.T) {
 	r.tiered.endAccounts()
 	require.Zero(t, r.last().Saved)
 	require.Positive(t, r.last().Restore)
-	r.drain()
-	r.finish(r.slots[1])
+	r.complete(r.slots[1])
 
 	r.cost(rates.New())
 	r.tiered.rates.Computed(512, 256, time.Hour)
@@ -191,8 +188,7 @@ func TestSavedTime(t *testing.T) {
 
 // A prompt that does not end is recorded as well.
 func TestPromptsThatDoNotEnd(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	text, slot := tokenRange(1, 60), r.slots[0]
 	r.run(slot, text, nil, true)
 	r.run(slot, tokenRange(2, 9), nil, true)
@@ -246,8 +242,7 @@ func TestSlotsTellWhereTheirPagesAre(t *testing.T) {
 	require.Empty(t, r.tiered.Slots())
 	r.load(r.slots[0], text, true)
 	require.True(t, r.tiered.Slots()[0].Busy)
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	r.flush()
 	require.Equal(t, []telemetry.Slot{{Tokens: 53, Bytes: 53 * r.tiered.tokenBytes(), Hot: 7, Cold: 7}}, r.tiered.Slots())
 	r.tiered.Close()
@@ -273,9 +268,7 @@ func TestSlotsTellWhereTheirPagesAre(t *testing.T) {
 
 // Layers whose window has moved on hold few rows of a text, others all of them.
 func TestHotCountsTheRowsOfEachLayer(t *testing.T) {
-	store := newMemStore(t)
-	store.windowed = true
-	r := newWindowedRunner(t, store, 1, 128, Options{})
+	r := newWindowedRunner(t, newMemStore(t), 1, 128, Options{})
 	r.run(r.slots[0], tokenRange(1, 80), nil, true)
 	const layerRow = fakeKeyBytes + fakeValueBytes
 	held, visible := int64(0), int64(0) // rows in the caches, and those that a batch attends to
@@ -371,8 +364,7 @@ func TestMemoryIsCounted(t *testing.T) {
 
 // TestAReportOfTheWrapper has its counters, its queue and its slots.
 func TestAReportOfTheWrapper(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
 	r.run(r.slots[0], tokenRange(1, 53), nil, true)
 	r.flush()
 	source := telemetry.Source{Meter: r.meter, Fill: r.tiered.Fill}

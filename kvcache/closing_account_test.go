@@ -67,7 +67,6 @@ func TestWhyGivenUpLater(t *testing.T) {
 	r.tiered.mu.Lock()
 	r.tiered.why.givenLocked(keys[0], givenCap) // the batch before the prompt's last one was sealed
 	r.tiered.mu.Unlock()
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	r.requireMiss(telemetry.CauseNeverSeen, 0)
 }

@@ -1,7 +1,6 @@
 package kvcache
 
 import (
-	"math"
 	"slices"
 	"testing"
 	"time"
@@ -82,8 +81,7 @@ func TestRowsAreCopiedBeforeTheyLeave(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := newMemStore(t)
-			r := newFakeRunner(t, store, 2, 48, Options{})
+			r, store := newStored(t, newFakeRunner, 2, 48, Options{})
 			prompt := tokenRange(1, 46)
 			r.load(r.slots[0], prompt, true)
 			r.tiered.queue.hold(true)
@@ -106,30 +104,23 @@ func TestRowsThatStayAreCopiedLater(t *testing.T) {
 	r := newFakeRunner(t, newMemStore(t), 1, 64, Options{})
 	prompt := tokenRange(1, 40)
 	r.load(r.slots[0], prompt, true)
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	r.settle()
 	r.tiered.queue.hold(true)
 	more := append(slices.Clone(prompt), tokenRange(2, 10)...)
 	r.load(r.slots[0], more, true)
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	require.Equal(t, 2, r.tiered.queue.copying(), "a page and a tail")
-	r.mu.Lock()
-	require.NoError(t, r.tiered.Remove(0, 50, math.MaxInt32))
-	r.mu.Unlock()
+	r.cut(0, 50)
 	require.Equal(t, 2, r.tiered.queue.copying())
-	r.mu.Lock()
-	require.NoError(t, r.tiered.Remove(0, 49, math.MaxInt32))
-	r.mu.Unlock()
+	r.cut(0, 49)
 	require.Zero(t, r.tiered.queue.copying())
 }
 
 // A page that could not be copied is counted, and stored when a request computes it again.
 func TestACopyBesideABatchFails(t *testing.T) {
 	silence(t)
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 64, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 64, Options{})
 	r.cache.onRead = func() error { return errRefused }
 	prompt := tokenRange(1, 30)
 	r.load(r.slots[0], prompt, true)

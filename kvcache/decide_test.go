@@ -57,9 +57,7 @@ func (s *stuckStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32
 // not.
 func (r *fakeRunner) decided() []int32 {
 	prompt := tokenRange(1, 41)
-	r.run(r.slots[0], prompt, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
+	r.leave(prompt)
 	r.tiered.gate.Always = false
 	r.cost(rates.New())
 	r.tiered.device.clock.now = func() time.Time { return time.Time{} } // batches say nothing of their time
@@ -150,7 +148,6 @@ func TestPageThatDoesNotComeIsGivenUp(t *testing.T) {
 // shorter prefix at most.
 func TestPageOfAWindowThatDoesNotComeIsGivenUp(t *testing.T) {
 	store := newStuckStore(t)
-	store.windowed = true
 	r := newWindowedRunner(t, store, 1, 128, Options{})
 	prompt := r.decided()
 	learn(r.tiered.rates, time.Hour, time.Hour)
@@ -163,7 +160,7 @@ func TestPageOfAWindowThatDoesNotComeIsGivenUp(t *testing.T) {
 // TestAWindowThatIsGivenUpLeavesNothing: the wait for a page is measured against computing the
 // whole prompt, also where the slot holds its beginning.
 func TestAWindowThatIsGivenUpLeavesNothing(t *testing.T) {
-	deadline := func(start func(testing.TB, Store, int, int, Options) *fakeRunner, base int) time.Duration {
+	deadline := func(start startRunner, base int) time.Duration {
 		r := start(t, newMemStore(t), 1, 128, Options{})
 		r.tiered.mu.Lock()
 		require.True(t, r.tiered.sealer.ready())

@@ -103,7 +103,6 @@ func TestADiskThatHangs(t *testing.T) {
 	for kind, start := range map[string]func(*silentStore) *fakeRunner{
 		"attention": func(s *silentStore) *fakeRunner { return newFakeRunner(t, s, 1, 256, Options{Poison: true}) },
 		"window": func(s *silentStore) *fakeRunner {
-			s.windowed = true
 			return newWindowedRunner(t, s, 1, 256, Options{Poison: true})
 		},
 		"state": func(s *silentStore) *fakeRunner { return newHybridRunner(t, s, Options{Poison: true}).fakeRunner },
@@ -137,8 +136,7 @@ func TestADiskThatHangs(t *testing.T) {
 				}
 				r.flush()
 				require.Positive(t, r.load(r.slots[0], first, true).Tokens)
-				r.drain()
-				r.finish(r.slots[0])
+				r.complete(r.slots[0])
 			})
 		}
 	}
@@ -202,8 +200,7 @@ func TestABatchAsksNoStore(t *testing.T) {
 	}
 	store.hang("has")
 	r.shift(r.slots[0], 10, 20)
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	r.tiered.healIdle()
 	r.fork(r.slots[1], tokenRange(1, 30))
 	require.Zero(t, store.hung("has"))
@@ -351,8 +348,7 @@ func TestAHungReadWritesNoCells(t *testing.T) {
 	r.settle()
 	r.tiered.store.Patience.Page = 10 * time.Millisecond
 	require.LessOrEqual(t, r.load(r.slots[0], text, true).Held, 16)
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 
 	close(store.answer)
 	<-store.ended
@@ -380,9 +376,7 @@ func TestASlowDisk(t *testing.T) {
 	store := &slowStore{memStore: newMemStore(t)}
 	r := newFakeRunner(t, store, 2, 128, Options{Recents: why.NewRecents()})
 	text := tokenRange(1, 60)
-	r.run(r.slots[0], text, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
+	r.leave(text)
 	store.slow, r.tiered.store.Patience = true, engine.Patience{Look: time.Millisecond, Find: time.Hour, Page: time.Hour}
 	r.run(r.slots[1], text, nil, true)
 	r.requireMiss(telemetry.CauseTierDown, 16)

@@ -90,6 +90,9 @@ func newWindowOnlyRunner(t testing.TB, store Store, slots, numCtx int, opts Opti
 }
 
 func newWindow(r *fakeRunner, slots int) *fakeCache {
+	if s, ok := r.tiered.opts.Store.(interface{ dropsRows() }); ok {
+		s.dropsRows()
+	}
 	w := newFakeCache(slots*fakeMemory+fakeBatchMax, 1)
 	w.window, w.memory = fakeWindow, fakeMemory
 	w.on(r.device)

@@ -62,6 +62,22 @@ type fakeBatch struct {
 	handed  int         // number of pieces of device work with this batch; 0: only built
 }
 
+// startRunner starts a runner of some kind of model.
+type startRunner = func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner
+
+// newStored starts a runner on a new store in memory.
+func newStored(t testing.TB, start startRunner, slots, numCtx int, opts Options) (*fakeRunner, *memStore) {
+	store := newMemStore(t)
+	return start(t, store, slots, numCtx, opts), store
+}
+
+// withAndWithoutWindow runs a test for a model that keeps all positions and one with a window.
+func withAndWithoutWindow(t *testing.T, test func(t *testing.T, start startRunner)) {
+	for name, start := range map[string]startRunner{"plain": newFakeRunner, "window": newWindowedRunner} {
+		t.Run(name, func(t *testing.T) { test(t, start) })
+	}
+}
+
 func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner {
 	r := &fakeRunner{t: t, numCtx: numCtx, batch: fakeBatchMax, cache: newFakeCache(slots*numCtx+1, 2)}
 	opts.Store, opts.Layers, opts.AlwaysRestore = store, 2, true
@@ -373,6 +389,26 @@ func (r *fakeRunner) finish(slot *fakeSlot) {
 	slot.inUse, slot.rest = false, nil
 }
 
+// complete computes a request to its end, and ends it.
+func (r *fakeRunner) complete(slot *fakeSlot) {
+	r.drain()
+	r.finish(slot)
+}
+
+// leave stores a text and gives its slot to another: only the store has the text.
+func (r *fakeRunner) leave(text []int32) {
+	r.run(r.slots[0], text, nil, true)
+	r.run(r.slots[0], tokenRange(2, 9), nil, true)
+	r.flush()
+}
+
+// cut removes a slot's positions from n on, of which the runner takes no note.
+func (r *fakeRunner) cut(seq int, n int32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	require.NoError(r.t, r.tiered.Remove(seq, n, math.MaxInt32))
+}
+
 // drain builds and computes until every request's inputs are computed.
 func (r *fakeRunner) drain() {
 	for r.build() || r.compute() {
@@ -394,8 +430,7 @@ func (r *fakeRunner) run(slot *fakeSlot, prompt, generated []int32, store bool) 
 // runInputs runs a prompt with images, and generates nothing.
 func (r *fakeRunner) runInputs(slot *fakeSlot, in []*input.Input) {
 	r.loadInputs(slot, in, true)
-	r.drain()
-	r.finish(slot)
+	r.complete(slot)
 }
 
 func (r *fakeRunner) flush() { require.NoError(r.t, r.tiered.Flush(r.t.Context())) }

@@ -19,7 +19,7 @@ import (
 )
 
 // stored stores texts, as an earlier process did.
-func stored(t *testing.T, store Store, start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner, texts ...[]int32) {
+func stored(t *testing.T, store Store, start startRunner, texts ...[]int32) {
 	r := start(t, store, 1, 256, Options{})
 	for _, text := range texts {
 		r.run(r.slots[0], text, nil, true)
@@ -37,25 +37,22 @@ func storedBefore(t *testing.T) (r *fakeRunner, store *memStore, text []int32) {
 // TestASlotIsFilledWhileTheModelLoads: the first request finds its text in the slot, reads no page,
 // and knows that the text was restored.
 func TestASlotIsFilledWhileTheModelLoads(t *testing.T) {
-	for name, start := range map[string]func(testing.TB, Store, int, int, Options) *fakeRunner{"all positions": newFakeRunner, "window": newWindowedRunner} {
-		t.Run(name, func(t *testing.T) {
-			store := newMemStore(t)
-			store.windowed = name == "window"
-			text := tokenRange(1, 53)
-			stored(t, store, start, text)
-			r := start(t, store, 1, 256, Options{Poison: true})
-			r.fill(text)
-			r.filled()
-			reads := store.reads
-			restored := r.run(r.slots[0], slices.Concat(text, tokenRange(2, 9)), nil, true)
-			require.Equal(t, reads, store.reads)
-			require.Equal(t, Restored{Held: 53, Tokens: 53, Early: 53, Bytes: restored.Bytes, Tiers: []string{"local"}, Took: restored.Took}, restored)
-			require.NotZero(t, restored.Bytes)
-			require.EqualValues(t, 53, r.tiered.Stats().RestoredTokens)
-			r.cache.requireRows(t, 0, slices.Concat(text, tokenRange(2, 9)))
-			require.Zero(t, r.run(r.slots[0], slices.Concat(text, tokenRange(2, 9)), nil, true).Tokens, "the slot holds them since")
-		})
-	}
+	withAndWithoutWindow(t, func(t *testing.T, start startRunner) {
+		store := newMemStore(t)
+		text := tokenRange(1, 53)
+		stored(t, store, start, text)
+		r := start(t, store, 1, 256, Options{Poison: true})
+		r.fill(text)
+		r.filled()
+		reads := store.reads
+		restored := r.run(r.slots[0], slices.Concat(text, tokenRange(2, 9)), nil, true)
+		require.Equal(t, reads, store.reads)
+		require.Equal(t, Restored{Held: 53, Tokens: 53, Early: 53, Bytes: restored.Bytes, Tiers: []string{"local"}, Took: restored.Took}, restored)
+		require.NotZero(t, restored.Bytes)
+		require.EqualValues(t, 53, r.tiered.Stats().RestoredTokens)
+		r.cache.requireRows(t, 0, slices.Concat(text, tokenRange(2, 9)))
+		require.Zero(t, r.run(r.slots[0], slices.Concat(text, tokenRange(2, 9)), nil, true).Tokens, "the slot holds them since")
+	})
 }
 
 // TestARequestTakesABeginningOfAFilledSlot: the rest is computed.
@@ -136,8 +133,7 @@ func TestARequestWaitsOnlyForItsOwnText(t *testing.T) {
 			<-waits // for the text, or for the end of the filling, which does not read on
 			close(hold)
 			restored := <-done
-			r.drain()
-			r.finish(r.slots[0])
+			r.complete(r.slots[0])
 			r.cache.requireRows(t, 0, prompt)
 			if own {
 				require.Equal(t, 53, restored.Early)
@@ -189,8 +185,7 @@ func TestADiskThatHangsWhileSlotsAreFilled(t *testing.T) {
 	r.tiered.store.Patience.Page = 10 * time.Millisecond
 	r.fill(text)
 	require.LessOrEqual(t, r.load(r.slots[0], text, true).Held, 16)
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	close(store.answer)
 	<-store.ended
 	require.Eventually(t, func() bool { return !r.tiered.store.Hangs() }, time.Minute, time.Microsecond)
@@ -236,8 +231,7 @@ func TestClosingWhileSlotsAreFilled(t *testing.T) {
 
 // TestNoTextWhileTheStoreCounts: a request does not wait for it.
 func TestNoTextWhileTheStoreCounts(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{Latest: make(chan []int32)})
+	r := newFakeRunner(t, newMemStore(t), 1, 256, Options{Latest: make(chan []int32)})
 	r.mu.Lock()
 	r.tiered.FillSlot(&r.mu, 256, nil)
 	r.mu.Unlock()

@@ -48,8 +48,7 @@ func (s *countingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []in
 
 // A restore reads one page at a time while other slots compute, and otherwise several.
 func TestARestoreLeavesProcessorsToOthers(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 128, Options{})
 	prompt := tokenRange(1, 60)
 	r.run(r.slots[0], prompt, nil, true)
 	r.tiered.Close()

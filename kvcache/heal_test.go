@@ -87,8 +87,7 @@ func (r *fakeRunner) refused(store *memStore, texts ...[]int32) {
 
 // Writes are refused for one turn; later turns store the missing pages, without a flush.
 func TestAFailedWriteIsTriedAgain(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	clock := withClock(r)
 	text := tokenRange(1, 50)
 	store.setFail(errRefused)
@@ -108,8 +107,7 @@ func TestAFailedWriteIsTriedAgain(t *testing.T) {
 
 // The flush stores pages that were refused shortly before the runner ends.
 func TestAFlushTriesAgain(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	withClock(r)
 	text, other := tokenRange(1, 50), tokenRange(2, 50)
 	r.refused(store, text, other)
@@ -121,8 +119,7 @@ func TestAFlushTriesAgain(t *testing.T) {
 
 // An idle slot is stored while another slot computes.
 func TestAnIdleSlotIsStoredBesideAnother(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	clock := withClock(r)
 	text := tokenRange(1, 50)
 	r.refused(store, text)
@@ -158,8 +155,7 @@ func TestAPageThatCannotBeWrittenHoldsNoOtherBack(t *testing.T) {
 
 // A page that the store loses while its rows are in a slot is stored again.
 func TestALostPageIsStoredAgain(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	text := tokenRange(1, 50)
 	r.run(r.slots[0], text, nil, true)
 	r.settle()
@@ -193,8 +189,7 @@ func TestOnlyWhatWasLostIsStoredAgain(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := newMemStore(t)
-			r := newFakeRunner(t, store, 1, 256, Options{})
+			r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 			clock, text := withClock(r), tokenRange(1, 50)
 			lose(r, store, clock, text)
 			store.mu.Lock()
@@ -213,8 +208,7 @@ func TestOnlyWhatWasLostIsStoredAgain(t *testing.T) {
 // The tail of a finished request is written again after a failure, also in a model with
 // state.
 func TestAFailedTailIsTriedAgain(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	clock := withClock(r)
 	text := tokenRange(1, 21)
 	r.load(r.slots[0], text, true)
@@ -223,8 +217,7 @@ func TestAFailedTailIsTriedAgain(t *testing.T) {
 	store.setFail(errRefused)
 	r.finish(r.slots[0])
 	r.slots[0].inUse, r.slots[0].rest = true, inputsOf([]int32{5})
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	r.settle()
 	store.setFail(nil)
 	clock.add(retryFirst)
@@ -249,9 +242,7 @@ func TestRunsForgetWhatWasNotStored(t *testing.T) {
 
 // A page known to lack rows of a window is written again until it has these rows.
 func TestAPartialPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
-	store := newMemStore(t)
-	store.windowed = true
-	r := newWindowedRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newWindowedRunner, 1, 256, Options{})
 	clock := withClock(r)
 	key := pagefile.ChainKey(store.root, tokenRange(1, 8), nil)
 	text := tokenRange(1, 12)
@@ -274,8 +265,7 @@ func TestAPartialPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
 
 // After a failed batch nothing more is copied out of the cache.
 func TestFlushingWhatIsSealedCopiesNothing(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	withClock(r)
 	r.refused(store, tokenRange(1, 50))
 	store.setFail(nil)
@@ -284,6 +274,13 @@ func TestFlushingWhatIsSealedCopiesNothing(t *testing.T) {
 	require.NoError(t, r.tiered.FlushSealed(t.Context()))
 	require.Equal(t, sealed, r.tiered.Stats().SealedPages)
 	require.Len(t, store.pages, int(sealed), "sealed pages are stored")
+}
+
+// fire fires the pending timer, and waits for queued pages.
+func (r *fakeRunner) fire() {
+	r.t.Helper()
+	require.True(r.t, r.timers.fire())
+	r.settle()
 }
 
 // timers stands for a queue's timer, which fires when a test calls fire.
@@ -339,8 +336,7 @@ func (c *timers) fire() bool {
 // A server without requests stores refused pages as soon as the store may be tried again,
 // and goes on trying after failures.
 func TestAnIdleServerWritesAgain(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	clock := withClock(r)
 	text, other := tokenRange(1, 50), tokenRange(2, 45)
 	r.run(r.slots[0], text[:20], nil, true)
@@ -357,8 +353,7 @@ func TestAnIdleServerWritesAgain(t *testing.T) {
 		if pause == 4*retryFirst {
 			store.setFail(nil)
 		}
-		require.True(t, r.timers.fire())
-		r.settle()
+		r.fire()
 	}
 	r.wake()
 	require.Equal(t, 50, restarted(t, store, text), "with its tail")
@@ -382,8 +377,7 @@ func (r *fakeRunner) wake() {
 // A store that goes on failing is tried with one page, less and less often. All pages are
 // written once the store takes that page.
 func TestAnIdleServerLooksBeforeItCopies(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	clock := withClock(r)
 	text, other := tokenRange(1, 50), tokenRange(2, 45)
 	r.refused(store, text, other)
@@ -391,8 +385,7 @@ func TestAnIdleServerLooksBeforeItCopies(t *testing.T) {
 		before := store.putCount()
 		clock.add(wait) // the writer may look at the clock at any time
 		copied := countedOf(r)
-		require.True(t, r.timers.fire())
-		r.settle()
+		r.fire()
 		require.Equal(t, copied, countedOf(r), "nothing is copied for these attempts")
 		return store.putCount() - before
 	}
@@ -407,8 +400,7 @@ func TestAnIdleServerLooksBeforeItCopies(t *testing.T) {
 	}
 	store.setFail(nil)
 	clock.add(retryIdle)
-	require.True(t, r.timers.fire())
-	r.settle()
+	r.fire()
 	r.wake()
 	require.Equal(t, 50, restarted(t, store, text), "with its tail")
 	require.Equal(t, 45, restarted(t, store, other))
@@ -442,8 +434,7 @@ func TestAnIdleServerLooksWithAnotherPage(t *testing.T) {
 
 // A request whose pages are written ends the pause for other slots' pages.
 func TestAWrittenPageEndsTheIdlePause(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	clock := withClock(r)
 	text := tokenRange(1, 50)
 	r.refused(store, text)
@@ -466,8 +457,7 @@ func TestAWrittenPageEndsTheIdlePause(t *testing.T) {
 // Pages that found no room in the queue are stored when the queue is empty, without another
 // batch.
 func TestAnIdleServerStoresWhatFoundNoRoom(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	text := tokenRange(1, 50)
 	tight(r)
 	r.run(r.slots[0], text, nil, true)
@@ -478,16 +468,14 @@ func TestAnIdleServerStoresWhatFoundNoRoom(t *testing.T) {
 	q.bytes = 0
 	q.armLocked() // as when the last page is written
 	q.mu.Unlock()
-	require.True(t, r.timers.fire())
-	r.settle()
+	r.fire()
 	require.Equal(t, 50, restarted(t, store, text))
 }
 
 // While a batch is built nothing is copied out, because a copy would wait for the device.
 // The copy follows when the batch is done.
 func TestWritingAgainWaitsForABatch(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	clock := withClock(r)
 	text := tokenRange(1, 50)
 	r.refused(store, text)
@@ -507,8 +495,7 @@ func TestWritingAgainWaitsForABatch(t *testing.T) {
 
 // A store that fails again before the timer fires is tried later.
 func TestWritingAgainIsPutOff(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	clock := withClock(r)
 	text := tokenRange(1, 50)
 	r.refused(store, text)
@@ -516,14 +503,12 @@ func TestWritingAgainIsPutOff(t *testing.T) {
 	r.flush() // tries at once, and fails
 	clock.add(retryFirst / 2)
 	store.setFail(nil)
-	require.True(t, r.timers.fire())
-	r.settle()
+	r.fire()
 	require.Empty(t, store.pages)
 	wait, set := r.timers.set()
 	require.True(t, set)
 	clock.add(wait)
-	require.True(t, r.timers.fire())
-	r.settle()
+	r.fire()
 	r.wake()
 	require.Equal(t, 50, restarted(t, store, text))
 }
@@ -532,8 +517,7 @@ func TestWritingAgainIsPutOff(t *testing.T) {
 func TestNothingIsWrittenAgainAfterClose(t *testing.T) {
 	for name, fires := range map[string]bool{"stopped": false, "too late to stop": true} {
 		t.Run(name, func(t *testing.T) {
-			store := newMemStore(t)
-			r := newFakeRunner(t, store, 1, 256, Options{})
+			r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 			withClock(r)
 			store.setFail(errRefused)
 			r.run(r.slots[0], tokenRange(1, 50), nil, true)

@@ -246,7 +246,6 @@ func TestLossyPagesAreNotLookedUp(t *testing.T) {
 	for name, start := range map[string]func(store *memStore) *fakeRunner{
 		"off": func(store *memStore) *fakeRunner { return newFakeRunner(t, store, 1, 128, Options{}) },
 		"window": func(store *memStore) *fakeRunner {
-			store.windowed = true
 			return newWindowedRunner(t, store, 1, 128, Options{Lossy: true})
 		},
 		"state": func(store *memStore) *fakeRunner {

@@ -90,7 +90,6 @@ func TestAPageThatAPlanCannotReadIsStoredAgain(t *testing.T) {
 	silence(t)
 	t.Run("window", func(t *testing.T) {
 		store := &losingStore{memStore: newMemStore(t)}
-		store.windowed = true
 		requireStoredAgain(t, newWindowedRunner(t, store, 1, 256, Options{Poison: true}), store)
 	})
 	t.Run("state", func(t *testing.T) {
@@ -126,8 +125,7 @@ func TestAPageThatOneSlotCannotReadIsStoredByAnother(t *testing.T) {
 	r.settle()
 	store.page, store.err, store.wrote = 2, pagefile.ErrDamaged, nil
 	r.load(r.slots[1], text, false) // its own rows are never stored
-	r.drain()
-	r.finish(r.slots[1])
+	r.complete(r.slots[1])
 	r.settle()
 	require.Equal(t, []int{2}, store.wrote)
 }
@@ -137,8 +135,7 @@ func TestAPageThatOneSlotCannotReadIsStoredByAnother(t *testing.T) {
 func TestAPageThatIsStillStoredIsNotCopiedAgain(t *testing.T) {
 	silence(t)
 	for _, err := range []error{context.Canceled, context.DeadlineExceeded, steady.ErrHung, tier.ErrTierDown, tier.ErrRootMissing} {
-		store := newMemStore(t)
-		r := newFakeRunner(t, store, 1, 256, Options{})
+		r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 		text := tokenRange(1, 50)
 		r.run(r.slots[0], text, nil, true)
 		r.run(r.slots[0], tokenRange(2, 5), nil, true)
@@ -154,8 +151,7 @@ func TestAPageThatIsStillStoredIsNotCopiedAgain(t *testing.T) {
 // was given up, too.
 func TestALostPageAfterAnotherIsStoredAgain(t *testing.T) {
 	silence(t)
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	text := tokenRange(1, 50)
 	r.run(r.slots[0], text, nil, true)
 	r.settle()

@@ -29,7 +29,7 @@ type simulation struct {
 	hangs    *hangingStore    // store, for runners
 	disk     *diskstore.Store // may be nil
 	drawn    drawnOptions
-	start    func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner
+	start    startRunner
 	loading  []*loading
 	lost     bool // the store has lost pages by itself
 	steps    int

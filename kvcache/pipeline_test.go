@@ -13,12 +13,9 @@ import (
 // A restore reads as many pages at a time as it has room for, and no more. The restore
 // writes pages in the order of the chain even if the first page is read last.
 func TestRestoreReadsAhead(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{Poison: true})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{Poison: true})
 	prompt := tokenRange(1, 100)
-	r.run(r.slots[0], prompt, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
+	r.leave(prompt)
 
 	var mu sync.Mutex
 	begun, furthest := 0, 0
@@ -42,8 +39,7 @@ func TestRestoreReadsAhead(t *testing.T) {
 
 // Restores of all sizes follow each other.
 func TestRestoresOfAllSizes(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
 	for _, n := range []int{60, 5, 17, 100, 3} {
 		r.run(r.slots[0], tokenRange(n, n), nil, true)
 	}

@@ -126,12 +126,9 @@ func TestClosingWritesWhatRestoresHeldBack(t *testing.T) {
 }
 
 func TestRestoresHoldSavingBack(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	prompt := tokenRange(1, 60)
-	r.run(r.slots[0], prompt, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
+	r.leave(prompt)
 	readers := 0
 	store.onRead = func(int) {
 		r.tiered.queue.mu.Lock()

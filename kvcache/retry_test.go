@@ -133,8 +133,7 @@ func TestTheEndOfAnOutageBringsAllPages(t *testing.T) {
 // Rows that leave the cache while the store fails are kept, and stored when the store works
 // again.
 func TestWhatLeavesInAnOutageIsKept(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	clock := withClock(r)
 	store.setFail(errRefused)
 	for i := range 5 {
@@ -295,8 +294,7 @@ func TestNothingFollowsAPageThatWasGivenUp(t *testing.T) {
 // A fork takes over its source's stored pages, also those where Has does not look, and does
 // not change the source's.
 func TestAForkStoresNoPageAgain(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	text := tokenRange(1, 50)
 	r.run(r.slots[0], text, nil, true)
 	r.settle()
@@ -312,8 +310,7 @@ func TestAForkStoresNoPageAgain(t *testing.T) {
 
 // A request in a fork of a slot tries the slot's given-up pages again.
 func TestAForkTriesAgainWhatWasGivenUp(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	text := tokenRange(1, 50)
 	store.failing = map[int]error{1: tier.ErrNoSpace}
 	r.run(r.slots[0], text, nil, true)
@@ -330,8 +327,7 @@ func TestAForkTriesAgainWhatWasGivenUp(t *testing.T) {
 func TestClosingTriesAgain(t *testing.T) {
 	for _, err := range []error{errRefused, tier.ErrTierDown, tier.ErrNoSpace} {
 		t.Run(err.Error(), func(t *testing.T) {
-			store := newMemStore(t)
-			r := newFakeRunner(t, store, 1, 256, Options{})
+			r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 			withClock(r)
 			text := tokenRange(1, 50)
 			store.setFail(err)
@@ -368,9 +364,7 @@ func TestAStateThatWasNotStoredIsTriedAgain(t *testing.T) {
 
 // A page that lacks a window's rows stays marked until it is written with these rows.
 func TestAPartialPageStaysPartial(t *testing.T) {
-	store := newMemStore(t)
-	store.windowed = true
-	r := newWindowedRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newWindowedRunner, 1, 256, Options{})
 	r.run(r.slots[0], tokenRange(1, 12), nil, true)
 	r.flush()
 	page := store.pages[r.tiered.slots.of[0].keys[0]]

@@ -337,7 +337,6 @@ func TestAStateThatIsBeingReplacedHoldsNothing(t *testing.T) {
 func TestStateWithoutItsWindow(t *testing.T) {
 	var log bytes.Buffer
 	store := newMemStore(t)
-	store.windowed = true
 	r := withStates(newWindowedRunner(t, store, 1, 128, Options{}))
 	clock := withClock(r.fakeRunner)
 	text := tokenRange(1, 54)

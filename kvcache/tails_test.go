@@ -49,8 +49,7 @@ func TestATailIsStoredWhenItsSlotRests(t *testing.T) {
 	r.settle()
 	require.Empty(t, store.tailsOf())
 	c.add(time.Minute)
-	require.True(t, r.timers.fire())
-	r.settle()
+	r.fire()
 	require.Equal(t, []int{5, 21}, store.tailsOf())
 	_, set = r.timers.set()
 	require.False(t, set, "nothing is left to do")
@@ -107,8 +106,7 @@ func TestATailOfARequestThatIsGivenUp(t *testing.T) {
 	_, err := r.loadContext(ctx, r.slots[0], inputsOf(append(slices.Clone(text), 1, 2)), true)
 	require.ErrorIs(t, err, context.Canceled)
 	c.add(time.Minute)
-	require.True(t, r.timers.fire())
-	r.settle()
+	r.fire()
 	require.Equal(t, []int{21}, store.tailsOf())
 }
 
@@ -118,8 +116,7 @@ func TestATailWhileTheStoreFails(t *testing.T) {
 	r, store, c, _ := delayedRunner(t, 1)
 	store.fail = errRefused
 	c.add(time.Minute)
-	require.True(t, r.timers.fire())
-	r.settle()
+	r.fire()
 	for range 8 { // outages begin after some failures
 		wait, set := r.timers.set()
 		require.True(t, set)
@@ -139,8 +136,7 @@ func TestATailWhileTheStoreFails(t *testing.T) {
 
 // TestAPrivateTailIsNotStored, though its time has come.
 func TestAPrivateTailIsNotStored(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 64, Options{TailDelay: time.Nanosecond})
+	r, store := newStored(t, newFakeRunner, 1, 64, Options{TailDelay: time.Nanosecond})
 	r.run(r.slots[0], tokenRange(1, 21), nil, false)
 	r.timers.fire()
 	r.settle()

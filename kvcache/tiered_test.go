@@ -25,8 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestRestoreOddLengths(t *testing.T) {
 	for _, n := range []int{2, 3, 7, 8, 9, 15, 16, 17, 50, 64, 65} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			store := newMemStore(t)
-			r := newFakeRunner(t, store, 1, 128, Options{Poison: true})
+			r, store := newStored(t, newFakeRunner, 1, 128, Options{Poison: true})
 			prompt := tokenRange(1, n)
 			require.Zero(t, r.run(r.slots[0], prompt, []int32{1, 2, 3}, true).Tokens)
 			r.tiered.Close()
@@ -42,8 +41,7 @@ func TestRestoreOddLengths(t *testing.T) {
 }
 
 func TestContinuationAndBranches(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r := newFakeRunner(t, newMemStore(t), 1, 256, Options{})
 	slot := r.slots[0]
 	history := tokenRange(1, 37)
 	r.run(slot, history, []int32{901, 902, 903, 904}, true)
@@ -68,8 +66,7 @@ func TestContinuationAndBranches(t *testing.T) {
 }
 
 func TestPrivateRequestsStoreNothing(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	slot := r.slots[0]
 	public := tokenRange(1, 20)
 	r.run(slot, public, nil, true)
@@ -104,8 +101,7 @@ func TestPrivateRequestsStoreNothing(t *testing.T) {
 
 // Embeddings are computed in slots, too, and belong to no conversation.
 func TestUntrackedSequencesAreNotStored(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 128, Options{})
 	text, embedded := tokenRange(1, 20), tokenRange(2, 20)
 	batch := input.Batch{}
 	var inputs []*input.Input
@@ -136,8 +132,7 @@ func TestUntrackedSequencesAreNotStored(t *testing.T) {
 }
 
 func TestForkedSlotsShareRows(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 128, Options{})
 	prompt := tokenRange(1, 30)
 	r.load(r.slots[0], prompt, true)
 	require.True(t, r.build())
@@ -162,8 +157,7 @@ func TestForkedSlotsShareRows(t *testing.T) {
 }
 
 func TestShiftedSlotIsReplacedByExactRows(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 64, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 64, Options{})
 	slot := r.slots[0]
 	prompt := tokenRange(1, 60)
 	r.load(slot, prompt, true)
@@ -184,12 +178,9 @@ func TestShiftedSlotIsReplacedByExactRows(t *testing.T) {
 }
 
 func TestReadFailureKeepsWhatIsIn(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	prompt := tokenRange(1, 60)
-	r.run(r.slots[0], prompt, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
+	r.leave(prompt)
 	store.readErr = map[int]error{3: errors.New("input/output error")}
 	restored := r.load(r.slots[0], prompt, true)
 	require.Equal(t, 24, restored.Held)
@@ -202,12 +193,9 @@ func TestReadFailureKeepsWhatIsIn(t *testing.T) {
 }
 
 func TestDamagedChainIsExaminedWhole(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	prompt := tokenRange(1, 60)
-	r.run(r.slots[0], prompt, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
+	r.leave(prompt)
 	store.readErr = map[int]error{1: pagefile.ErrDamaged}
 	require.Equal(t, 8, r.load(r.slots[0], prompt, true).Held)
 	require.Equal(t, 8, store.reads, "the pages after the damaged one were read, too")
@@ -224,12 +212,9 @@ func TestDamagedChainIsExaminedWhole(t *testing.T) {
 // Attention without flash attention multiplies the rows of free cells by zero, and NaN times zero
 // is NaN: the answer is empty.
 func TestAFailedRestoreLeavesNoPoison(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{Poison: true})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{Poison: true})
 	prompt := tokenRange(1, 60)
-	r.run(r.slots[0], prompt, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
+	r.leave(prompt)
 	store.readErr = map[int]error{1: pagefile.ErrDamaged}
 	require.Equal(t, 8, r.load(r.slots[0], prompt, true).Held)
 	for of, rows := range r.cache.rows {
@@ -238,12 +223,9 @@ func TestAFailedRestoreLeavesNoPoison(t *testing.T) {
 }
 
 func TestCancelledRestoreLeavesTheSlotUsable(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	prompt := tokenRange(1, 60)
-	r.run(r.slots[0], prompt, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
+	r.leave(prompt)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	store.onRead = func(page int) {
@@ -302,8 +284,7 @@ func TestWhatSuspendsWriting(t *testing.T) {
 }
 
 func TestFlushWaitsForTheLastBatch(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	slot := r.slots[0]
 	r.load(slot, tokenRange(1, 20), true)
 	r.drain()
@@ -324,8 +305,7 @@ func TestFlushWaitsForTheLastBatch(t *testing.T) {
 // A runner that ends because a batch failed stores the pages sealed before, and waits for no
 // batch: the failed batch never lands.
 func TestFlushSealedWaitsForNoBatch(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	slot := r.slots[0]
 	r.load(slot, tokenRange(1, 36), true)
 	r.drain()
@@ -341,8 +321,7 @@ func TestFlushSealedWaitsForNoBatch(t *testing.T) {
 }
 
 func TestIncompleteCacheIsLeftAlone(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	r.cache.layers = 1 // the reservation failed for one of two layers
 	r.run(r.slots[0], tokenRange(1, 40), nil, true)
 	r.flush()
@@ -354,8 +333,7 @@ func TestIncompleteCacheIsLeftAlone(t *testing.T) {
 }
 
 func TestCloseIsBoundedAndClosesEverything(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	r.run(r.slots[0], tokenRange(1, 40), nil, true)
 	r.tiered.Close()
 	require.True(t, store.closed)
@@ -371,9 +349,7 @@ func TestACutSlotSavesNoTail(t *testing.T) {
 	r.load(slot, tokenRange(1, 20), true)
 	require.True(t, r.build() && r.compute() && r.build())
 	r.finish(slot)
-	r.mu.Lock()
-	require.NoError(t, r.tiered.Remove(slot.id, 18, math.MaxInt32))
-	r.mu.Unlock()
+	r.cut(slot.id, 18)
 	saved := r.tiered.Stats().SealedTails
 	require.True(t, r.compute())
 	require.Len(t, r.tiered.slots.of[0].tokens, 18)
@@ -381,8 +357,7 @@ func TestACutSlotSavesNoTail(t *testing.T) {
 }
 
 func TestTextAfterAnEmbeddingIsStored(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	text := tokenRange(1, 40)
 	r.embed(r.slots[0], text[:3])
 	r.run(r.slots[0], text, nil, true)

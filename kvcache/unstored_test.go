@@ -27,8 +27,7 @@ func TestRowsThatAreNotStoredAreTold(t *testing.T) {
 		t.Run(string(cause), func(t *testing.T) {
 			var lines strings.Builder
 			test.options.Logger = slog.New(slog.NewTextHandler(&lines, nil))
-			store := newMemStore(t)
-			r := newFakeRunner(t, store, 1, 256, test.options)
+			r, store := newStored(t, newFakeRunner, 1, 256, test.options)
 			test.fault(r, store)
 			for i := range 5 {
 				r.run(r.slots[0], tokenRange(100+i, 200), nil, true)

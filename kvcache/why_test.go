@@ -193,8 +193,7 @@ func TestWhyQuicker(t *testing.T) {
 }
 
 func TestWhyTheCacheHadNoRoom(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 64, Options{Recents: why.NewRecents()})
+	r := newFakeRunner(t, newMemStore(t), 2, 64, Options{Recents: why.NewRecents()})
 	text := tokenRange(1, 60)
 	r.run(r.slots[0], text, nil, true)
 	r.flush()
@@ -226,8 +225,7 @@ func TestWhyTierDown(t *testing.T) {
 
 // A page that is found and cannot be read, because its tier fails.
 func TestWhyATierFailsWhileItIsRead(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 128, Options{Recents: why.NewRecents()})
+	r, store := newStored(t, newFakeRunner, 2, 128, Options{Recents: why.NewRecents()})
 	text := tokenRange(1, 60)
 	r.run(r.slots[0], text, nil, true)
 	r.flush()
@@ -318,8 +316,7 @@ func TestWhyAnotherRequestHasIt(t *testing.T) {
 }
 
 func TestWhyAnotherImage(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 128, Options{Media: identify, Recents: why.NewRecents()})
+	r := newFakeRunner(t, newMemStore(t), 2, 128, Options{Media: identify, Recents: why.NewRecents()})
 	const begin, end, n = 13, 31, 60
 	r.runInputs(r.slots[0], withImage(n, begin, end, 1))
 	r.flush()
@@ -351,8 +348,7 @@ func TestWhyBrokenByAShift(t *testing.T) {
 
 // So is text behind a run that was reused at another position.
 func TestWhyBehindTextThatMoved(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{Recents: why.NewRecents(), Runs: runs.New(8, 1<<20)})
+	r := newFakeRunner(t, newMemStore(t), 2, 256, Options{Recents: why.NewRecents(), Runs: runs.New(8, 1<<20)})
 	history := tokenRange(1, 100)
 	r.run(r.slots[0], history, nil, true)
 	r.flush()

@@ -20,7 +20,6 @@ import (
 // far before the end of the first, and computed rows there.
 func overwritten(t *testing.T) (r *fakeRunner, recovered func()) {
 	store := newMemStore(t)
-	store.windowed = true
 	r = newWindowedRunner(t, store, 2, 128, Options{})
 	clock := withClock(r)
 	store.setFail(errRefused)
@@ -78,9 +77,7 @@ func TestLateRowsOfASlotThatBecomesAFork(t *testing.T) {
 
 // A fork does not have rows that a batch built for its source has freed.
 func TestLateRowsOfAFork(t *testing.T) {
-	store := newMemStore(t)
-	store.windowed = true
-	r := newWindowedRunner(t, store, 2, 128, Options{})
+	r, store := newStored(t, newWindowedRunner, 2, 128, Options{})
 	clock := withClock(r)
 	store.setFail(errRefused)
 	r.load(r.slots[0], tokenRange(1, 70), true)
@@ -100,9 +97,7 @@ func TestLateRowsOfAFork(t *testing.T) {
 // TestAPageWithoutAWindowIsReplaced by a server that keeps all positions: a page that lacks rows
 // cannot be read there, and is stored again.
 func TestAPageWithoutAWindowIsReplaced(t *testing.T) {
-	store := newMemStore(t)
-	store.windowed = true
-	r := newWindowedRunner(t, store, 1, 128, Options{QueuedBytes: 1})
+	r, store := newStored(t, newWindowedRunner, 1, 128, Options{QueuedBytes: 1})
 	text := tokenRange(1, 60)
 	store.hold = make(chan struct{}) // the queue is full until the window has passed most pages
 	r.load(r.slots[0], text, true)
@@ -121,8 +116,7 @@ func TestAPageWithoutAWindowIsReplaced(t *testing.T) {
 	}
 	again := keeps()
 	require.Less(t, again.load(again.slots[0], text, true).Held, 59)
-	again.drain()
-	again.finish(again.slots[0])
+	again.complete(again.slots[0])
 	again.flush()
 	again.tiered.Close()
 	last := keeps()
@@ -133,9 +127,7 @@ func TestAPageWithoutAWindowIsReplaced(t *testing.T) {
 func TestWindowsOnlyComeBack(t *testing.T) {
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	store := newMemStore(t)
-	store.windowed = true
-	r := newWindowOnlyRunner(t, store, 1, 128, Options{Logger: logger})
+	r, store := newStored(t, newWindowOnlyRunner, 1, 128, Options{Logger: logger})
 	text := tokenRange(1, 61)
 	r.run(r.slots[0], text[:60], nil, true)
 	r.flush()
@@ -154,9 +146,7 @@ func TestWindowsOnlyComeBack(t *testing.T) {
 // being stored.
 func TestWindowsOnlyThatAreGone(t *testing.T) {
 	var log bytes.Buffer
-	store := newMemStore(t)
-	store.windowed = true
-	r := newWindowOnlyRunner(t, store, 1, 128, Options{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))})
+	r, store := newStored(t, newWindowOnlyRunner, 1, 128, Options{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))})
 	clock := withClock(r)
 	store.setFail(errRefused)
 	text := tokenRange(1, 60)

@@ -42,8 +42,7 @@ func (r *refusesOnce) WriteRows(layer int, value bool, cells []int32, src []byte
 // TestRowsThatCannotBeWrittenSayNothingOfThePage, also when other sections of it are written
 // after them.
 func TestRowsThatCannotBeWrittenSayNothingOfThePage(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	tokens := tokenRange(1, 40)
 	r.run(r.slots[0], tokens, nil, true)
 	r.flush()
