@@ -277,40 +277,23 @@ func TestAPageFoundForAnEarlierRequestIsStoredAgain(t *testing.T) {
 	require.Contains(t, store.wrote, 2)
 }
 
-// lateStore calls during between a look-up and its answer.
-type lateStore struct {
-	*memStore
-	during func()
-}
-
-func (s *lateStore) Find(ctx context.Context, p diskstore.Prompt) diskstore.Found {
-	found := s.memStore.Find(ctx, p)
-	if s.during != nil {
-		s.during()
-	}
-	return found
-}
-
 // TestAPageWrittenDuringALookUpIsNotLost: the look-up does not find it, and the queue does not
 // have it any more.
 func TestAPageWrittenDuringALookUpIsNotLost(t *testing.T) {
-	store := &lateStore{memStore: newMemStore(t)}
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	hold := make(chan struct{})
-	store.memStore.hold = hold
+	store.hold = hold
 	r.run(r.slots[0], tokenRange(1, 50), nil, true)
 	sealed := r.tiered.Stats().SealedPages
 	require.EqualValues(t, 6, sealed)
-	var once sync.Once
-	store.during = func() {
-		once.Do(func() {
-			store.memStore.mu.Lock()
-			store.memStore.hold = nil
-			store.memStore.mu.Unlock()
-			close(hold)
-			r.settle()
-		})
-	}
+	written := sync.OnceFunc(func() {
+		store.mu.Lock()
+		store.hold = nil
+		store.mu.Unlock()
+		close(hold)
+		r.settle()
+	})
+	store.found = func(context.Context, *diskstore.Found) { written() }
 	r.run(r.slots[0], tokenRange(1, 50), nil, true)
 	require.Equal(t, sealed, r.tiered.Stats().SealedPages)
 }
@@ -356,28 +339,18 @@ func TestAHungReadWritesNoCells(t *testing.T) {
 	r.cache.requireRows(t, 0, text)
 }
 
-// slowStore finds two pages of a prompt before the time of a look-up is over.
-type slowStore struct {
-	*memStore
-	slow bool
-}
-
-func (s *slowStore) Find(ctx context.Context, p diskstore.Prompt) diskstore.Found {
-	found := s.memStore.Find(ctx, p)
-	if s.slow && len(found.Exact) > 2 {
-		<-ctx.Done()
-		found.Exact = found.Exact[:2]
-	}
-	return found
-}
-
 // TestASlowDisk: what was found in time is read, and the prompt's cost has its cause.
 func TestASlowDisk(t *testing.T) {
-	store := &slowStore{memStore: newMemStore(t)}
-	r := newFakeRunner(t, store, 2, 128, Options{Recents: why.NewRecents()})
+	r, store := newStored(t, newFakeRunner, 2, 128, Options{Recents: why.NewRecents()})
 	text := tokenRange(1, 60)
 	r.leave(text)
-	store.slow, r.tiered.store.Patience = true, engine.Patience{Look: time.Millisecond, Find: time.Hour, Page: time.Hour}
+	store.found = func(ctx context.Context, f *diskstore.Found) {
+		if len(f.Exact) > 2 { // the others are found when the time of a look-up is over
+			<-ctx.Done()
+			f.Exact = f.Exact[:2]
+		}
+	}
+	r.tiered.store.Patience = engine.Patience{Look: time.Millisecond, Find: time.Hour, Page: time.Hour}
 	r.run(r.slots[1], text, nil, true)
 	r.requireMiss(telemetry.CauseTierDown, 16)
 	require.False(t, r.tiered.store.Hangs())

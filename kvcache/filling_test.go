@@ -100,7 +100,7 @@ func TestAForkOfAFilledSlot(t *testing.T) {
 func TestARequestWaitsOnlyForItsOwnText(t *testing.T) {
 	for name, own := range map[string]bool{"own": true, "other": false} {
 		t.Run(name, func(t *testing.T) {
-			store := &losingStore{memStore: newMemStore(t)}
+			store := newMemStore(t)
 			text, prompt := tokenRange(1, 53), tokenRange(2, 20)
 			stored(t, store, newFakeRunner, text)
 			if own {
@@ -196,14 +196,11 @@ func TestADiskThatHangsWhileSlotsAreFilled(t *testing.T) {
 // again.
 func TestADamagedPageWhileSlotsAreFilled(t *testing.T) {
 	silence(t)
-	store := &losingStore{memStore: newMemStore(t)}
-	text := tokenRange(1, 53)
-	stored(t, store, newFakeRunner, text)
-	r := newFakeRunner(t, store, 1, 256, Options{Poison: true})
-	store.page, store.err, store.wrote = 3, pagefile.ErrDamaged, nil
+	r, store, text := storedBefore(t)
+	store.setsAside, store.readErr, store.wrote = true, map[int]error{3: pagefile.ErrDamaged}, nil
 	r.fill(text)
 	r.filled()
-	store.err = nil
+	store.readErr = nil
 	require.Len(t, r.slots[0].inputs, 24)
 	require.Equal(t, 24, r.run(r.slots[0], text, nil, true).Early)
 	r.flush()

@@ -3,7 +3,7 @@ package kvcache
 import (
 	"context"
 	"slices"
-	"syscall"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,46 +15,22 @@ import (
 	"github.com/kvtier/kvtier/internal/steady"
 )
 
-// losingStore sets a page aside when something reads it, as diskstore.Store does with a damaged
-// page.
-type losingStore struct {
-	*memStore
-	page int           // its number
-	err  error         // the error of reading it; nil: no page is lost
-	hold chan struct{} // a read waits for it when set
-}
-
-// take returns the error of reading a page.
-func (s *losingStore) take(ref diskstore.Ref) error {
-	if s.err == nil || int(ref.Start)/8 != s.page {
-		return nil
+// damaged makes a page damaged, whose reads end when answer is called.
+func (s *memStore) damaged(page int) (answer func()) {
+	hold := make(chan struct{})
+	s.setsAside, s.readErr = true, map[int]error{page: pagefile.ErrDamaged}
+	s.onRead = func(n int) {
+		if n == page {
+			<-hold
+		}
 	}
-	if s.hold != nil {
-		<-s.hold
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.pages, ref.Key)
-	return s.err
+	return func() { close(hold) }
 }
-
-func (s *losingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
-	if err := s.take(ref); err != nil {
-		return err
-	}
-	return s.memStore.Read(ctx, ref, tokens, layout, into)
-}
-
-func (s *losingStore) Find(_ context.Context, p diskstore.Prompt) diskstore.Found {
-	return s.lookUp(p, s.take)
-}
-
-// losingErrors are errors after which a page is not stored any more.
-var losingErrors = []error{pagefile.ErrDamaged, syscall.EIO, tier.ErrNotFound}
 
 // requireStoredAgain requires that the request that finds a page unreadable, and computes it, also
 // stores it.
-func requireStoredAgain(t *testing.T, r *fakeRunner, store *losingStore) {
+func requireStoredAgain(t *testing.T, r *fakeRunner, store *memStore) {
+	store.setsAside = true
 	text, other := tokenRange(1, 50), tokenRange(2, 50)
 	r.run(r.slots[0], text, nil, true)
 	r.run(r.slots[0], other, nil, true)
@@ -65,9 +41,9 @@ func requireStoredAgain(t *testing.T, r *fakeRunner, store *losingStore) {
 	}
 	for page := range 5 {
 		for _, err := range losingErrors {
-			store.page, store.err = page, err
+			store.readErr = map[int]error{page: err}
 			r.run(r.slots[0], slices.Concat(text[:41], []int32{9}), nil, true)
-			store.err = nil
+			store.readErr = nil
 			r.run(r.slots[0], other, nil, true) // the rows leave the slot
 			r.settle()
 			for i, key := range keys {
@@ -80,8 +56,8 @@ func requireStoredAgain(t *testing.T, r *fakeRunner, store *losingStore) {
 // TestAPageThatCannotBeReadIsStoredAgain by the request that computes it, after any error.
 func TestAPageThatCannotBeReadIsStoredAgain(t *testing.T) {
 	silence(t)
-	store := &losingStore{memStore: newMemStore(t)}
-	requireStoredAgain(t, newFakeRunner(t, store, 1, 256, Options{Poison: true}), store)
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{Poison: true})
+	requireStoredAgain(t, r, store)
 }
 
 // TestAPageThatAPlanCannotReadIsStoredAgain: a plan reads the cell numbers of windows, and which
@@ -89,11 +65,11 @@ func TestAPageThatCannotBeReadIsStoredAgain(t *testing.T) {
 func TestAPageThatAPlanCannotReadIsStoredAgain(t *testing.T) {
 	silence(t)
 	t.Run("window", func(t *testing.T) {
-		store := &losingStore{memStore: newMemStore(t)}
-		requireStoredAgain(t, newWindowedRunner(t, store, 1, 256, Options{Poison: true}), store)
+		r, store := newStored(t, newWindowedRunner, 1, 256, Options{Poison: true})
+		requireStoredAgain(t, r, store)
 	})
 	t.Run("state", func(t *testing.T) {
-		store := &losingStore{memStore: newMemStore(t)}
+		store := newMemStore(t)
 		requireStoredAgain(t, newHybridRunner(t, store, Options{Poison: true, StateEvery: 8}).fakeRunner, store)
 	})
 }
@@ -101,13 +77,12 @@ func TestAPageThatAPlanCannotReadIsStoredAgain(t *testing.T) {
 // TestAPageThatAProbeFindsDamagedIsStoredAgain, though its rows were computed before the probe
 // read it.
 func TestAPageThatAProbeFindsDamagedIsStoredAgain(t *testing.T) {
-	store := &losingStore{memStore: newMemStore(t)}
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	prompt := r.decided()
 	learn(r.tiered.rates, time.Microsecond, time.Hour)
-	store.page, store.err, store.hold = 0, pagefile.ErrDamaged, make(chan struct{})
+	answer := store.damaged(0)
 	require.Zero(t, r.run(r.slots[0], prompt, nil, true).Held)
-	close(store.hold)
+	answer()
 	r.tiered.reads.Wait()
 	store.wrote = nil
 	r.run(r.slots[0], tokenRange(3, 5), nil, true)
@@ -118,12 +93,11 @@ func TestAPageThatAProbeFindsDamagedIsStoredAgain(t *testing.T) {
 // TestAPageThatOneSlotCannotReadIsStoredByAnother that has its rows.
 func TestAPageThatOneSlotCannotReadIsStoredByAnother(t *testing.T) {
 	silence(t)
-	store := &losingStore{memStore: newMemStore(t)}
-	r := newFakeRunner(t, store, 2, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	text := tokenRange(1, 50)
 	r.run(r.slots[0], text, nil, true)
 	r.settle()
-	store.page, store.err, store.wrote = 2, pagefile.ErrDamaged, nil
+	store.setsAside, store.readErr, store.wrote = true, map[int]error{2: pagefile.ErrDamaged}, nil
 	r.load(r.slots[1], text, false) // its own rows are never stored
 	r.complete(r.slots[1])
 	r.settle()
@@ -166,34 +140,22 @@ func TestALostPageAfterAnotherIsStoredAgain(t *testing.T) {
 	require.Equal(t, 50, restarted(t, store, text))
 }
 
-// slowlyStored returns from Put of a page some time after the page can be read.
-type slowlyStored struct {
-	*memStore
-	page   int // its number
-	stored chan pagefile.Key
-	end    chan struct{}
-}
-
-func (s *slowlyStored) Put(ctx context.Context, p *pagefile.Page) error {
-	err := s.memStore.Put(ctx, p)
-	if s.stored != nil && int(p.Start)/8 == s.page {
-		s.stored <- pagefile.ChainKey(p.Parent, p.Tokens, p.Media)
-		<-s.end
-	}
-	return err
-}
-
 // TestAPageThatIsLostBeforePutReturnsIsStoredAgain: a page may be read, and set aside, as soon as it
 // has its name.
 func TestAPageThatIsLostBeforePutReturnsIsStoredAgain(t *testing.T) {
-	store := &slowlyStored{memStore: newMemStore(t), page: 2, stored: make(chan pagefile.Key), end: make(chan struct{})}
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
+	stored, end := make(chan pagefile.Key), make(chan struct{})
+	var once sync.Once
+	store.kept = func(p *pagefile.Page) {
+		if p.Start == 16 {
+			once.Do(func() { stored <- p.Key(); <-end })
+		}
+	}
 	r.run(r.slots[0], tokenRange(1, 50), nil, true)
-	key := <-store.stored
+	key := <-stored
 	require.NotZero(t, store.lose(16))
 	r.tiered.noteRead(diskstore.Ref{Key: key}, pagefile.ErrDamaged)
-	store.stored = nil
-	close(store.end)
+	close(end)
 	r.settle()
 	require.True(t, store.Has(key))
 }
@@ -202,8 +164,7 @@ func TestAPageThatIsLostBeforePutReturnsIsStoredAgain(t *testing.T) {
 // slot's request then found damaged.
 func TestAPageThatIsLostAfterItWasReadIsStoredAgain(t *testing.T) {
 	silence(t)
-	store := &losingStore{memStore: newMemStore(t)}
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	text := tokenRange(1, 50)
 	r.run(r.slots[0], text, nil, true)
 	r.run(r.slots[0], tokenRange(2, 5), nil, true)
@@ -224,16 +185,16 @@ func TestAPageThatIsLostAfterItWasReadIsStoredAgain(t *testing.T) {
 // TestAPageThatALateReadFindsDamagedIsStoredAgain: the request had given up the read.
 func TestAPageThatALateReadFindsDamagedIsStoredAgain(t *testing.T) {
 	silence(t)
-	store := &losingStore{memStore: newMemStore(t), page: 2}
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	text := tokenRange(1, 50)
 	r.run(r.slots[0], text, nil, true)
 	r.run(r.slots[0], tokenRange(2, 5), nil, true)
 	r.settle()
-	store.err, store.hold, store.wrote = pagefile.ErrDamaged, make(chan struct{}), nil
+	store.wrote = nil
+	answer := store.damaged(2)
 	r.tiered.store.Patience.Page = 10 * time.Millisecond
 	require.LessOrEqual(t, r.run(r.slots[0], text, nil, true).Held, 16)
-	close(store.hold)
+	answer()
 	require.Eventually(t, func() bool { return !r.tiered.store.Hangs() }, time.Minute, time.Microsecond)
 	r.run(r.slots[0], tokenRange(3, 5), nil, true)
 	r.settle()

@@ -101,7 +101,8 @@ func TestSavingDoesNotYieldWhenThereIsNoRoom(t *testing.T) {
 // A page that fails keeps no other page from being stored, even a large one: the queue bounds the
 // failed pages to a quarter of its room, and other pages need not fit in the rest.
 func TestAFailedPageLeavesRoomForALargeOne(t *testing.T) {
-	store := &badStore{memStore: newMemStore(t), bad: func(*pagefile.Page) error { return errRefused }}
+	store := newMemStore(t)
+	store.fail = errRefused
 	q := newWriteQueue(store, 64, func(*writeJob, error) {}, func() {})
 	withTimers(q)
 	q.withClock()
