@@ -28,8 +28,7 @@ var (
 	ErrUnsupported = errors.New("elastic: KV memory can be elastic on Linux with cgo alone")
 )
 
-// An Error is a failed call: its sentence has the operation, the object with numbers, and the
-// remedy.
+// An Error is a failed call: its sentence has the operation, the object with numbers, and the remedy.
 type Error struct {
 	Kind    error // one of the errors above
 	Message string

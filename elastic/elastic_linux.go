@@ -93,8 +93,7 @@ func (p *Pool) Close() error {
 	return call(func() C.int { return C.kvc_pool_destroy(p.p) })
 }
 
-// Resize sets the limit in bytes. ErrOver where more is committed: the limit is in force
-// nevertheless.
+// Resize sets the limit in bytes. ErrOver where more is committed: the limit is in force nevertheless.
 func (p *Pool) Resize(limit uint64) error {
 	return call(func() C.int { return C.kvc_pool_resize(p.p, C.size_t(limit)) })
 }

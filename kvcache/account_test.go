@@ -313,8 +313,7 @@ func TestHotIsNotOnTheSpill(t *testing.T) {
 	}
 }
 
-// TestMemoryIsCounted compares the wrapper's list with the buffers, and with the
-// heap.
+// TestMemoryIsCounted compares the wrapper's list with the buffers, and with the heap.
 func TestMemoryIsCounted(t *testing.T) {
 	store := newMemStore(t)
 	store.hold = make(chan struct{})

@@ -42,8 +42,7 @@ func (c *batchClock) batchBuilt(id int, batch input.Batch, outputs bool) {
 	c.built[id] = b
 }
 
-// batchDone notes that the runner goes on after a batch. waited: the runner waited for the
-// device.
+// batchDone notes that the runner goes on after a batch. waited: the runner waited for the device.
 func (c *batchClock) batchDone(id int, waited bool, r *rates.Rates) {
 	b, ok := c.built[id]
 	if !ok {

@@ -132,8 +132,7 @@ func (q *writeQueue) failedCopies() int64 {
 	return q.copier.failed
 }
 
-// endCopying waits for the goroutine of copies, after close: the device's memory is about to
-// be freed.
+// endCopying waits for the goroutine of copies, after close: the device's memory is about to be freed.
 func (q *writeQueue) endCopying() {
 	q.mu.Lock()
 	ended := q.copier.ended

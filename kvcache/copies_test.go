@@ -12,8 +12,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// hold keeps pages from being copied beside batches until somebody waits for them, or ends
-// that.
+// hold keeps pages from being copied beside batches until somebody waits for them, or ends that.
 func (q *writeQueue) hold(held bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -175,8 +174,7 @@ func TestCloseWaitsForACopy(t *testing.T) {
 	require.Zero(t, r.tiered.Stats().FailedCopies)
 }
 
-// The buffer of a page that is given up while it is copied is not used for another page
-// before.
+// The buffer of a page that is given up while it is copied is not used for another page before.
 func TestAPageIsGivenUpWhileItIsCopied(t *testing.T) {
 	q := newWriteQueue(newMemStore(t), 1<<20, func(*writeJob, error) {}, func() {})
 	q.now = func() time.Time { return time.Unix(0, 0) }

@@ -24,8 +24,7 @@ func (r *restoring) worth(ctx context.Context, p *plan, least int) bool {
 	return p.end >= least
 }
 
-// skip notes that the plan's pages from index `from` on are computed because reading takes
-// longer.
+// skip notes that the plan's pages from index `from` on are computed because reading takes longer.
 func (r *restoring) skip(p *plan, from int) {
 	r.why.unread(p, from, why.UnreadQuicker)
 	var probe func(ctx context.Context, page int) error

@@ -52,9 +52,8 @@ func (s *stuckStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32
 	return s.memStore.Read(ctx, ref, tokens, layout, into)
 }
 
-// decided makes a runner restore only pages that pay, with rates that know nothing yet.
-// decided returns a prompt of five pages and one token that the store has and the slot does
-// not.
+// decided makes a runner restore only pages that pay, with rates that know nothing yet. decided returns
+// a prompt of five pages and one token that the store has and the slot does not.
 func (r *fakeRunner) decided() []int32 {
 	prompt := tokenRange(1, 41)
 	r.leave(prompt)
@@ -200,8 +199,7 @@ func TestFirstPageOfAnUnknownTierIsReadAlone(t *testing.T) {
 	require.Equal(t, []int{0, 1, 2, 3, 4}, order)
 }
 
-// TestThePriceKnowsTheForm: a page whose file is smaller than its rows is priced by pages of its
-// kind.
+// TestThePriceKnowsTheForm: a page whose file is smaller than its rows is priced by pages of its kind.
 func TestThePriceKnowsTheForm(t *testing.T) {
 	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
 	r.tiered.mu.Lock()

@@ -8,14 +8,13 @@
 //
 // # Words
 //
-// A page is [TieredCausal.PageTokens] consecutive tokens of one sequence, all layers. A
-// tail is an incomplete last page. A slot is one of the runner's sequences; a cell is one
-// position of the cache's memory. An in-flight batch is built and not yet computed; it
-// lands when it is done. A slot is broken from the first position whose rows do not follow
-// from the tokens before it (after a context shift, or an image without identity): rows from
-// that position on are not stored. A group is one of the model's caches; one with a window
-// drops positions. State is the memory of recurrent layers and exists only at positions where
-// a batch ended. A plan maps the pages of a restore to cells.
+// A page is [TieredCausal.PageTokens] consecutive tokens of one sequence, all layers. A tail is an
+// incomplete last page. A slot is one of the runner's sequences; a cell is one position of the cache's
+// memory. An in-flight batch is built and not yet computed; it lands when it is done. A slot is broken
+// from the first position whose rows do not follow from the tokens before it (after a context shift, or
+// an image without identity): rows from that position on are not stored. A group is one of the model's
+// caches; one with a window drops positions. State is the memory of recurrent layers and exists only at
+// positions where a batch ended. A plan maps the pages of a restore to cells.
 //
 // # Parts
 //

@@ -57,8 +57,7 @@ func (m fakeModel) requireRows(t require.TestingT, seq int, tokens []int32) {
 	}
 }
 
-// compute hands a built batch to the device, and returns the number of pieces handed over so
-// far.
+// compute hands a built batch to the device, and returns the number of pieces handed over so far.
 func (m fakeModel) compute(b *fakeBatch) int {
 	tokens := tokensOf(b.inputs)
 	return m.caches[0].device.hand(func() {

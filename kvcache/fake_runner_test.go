@@ -223,9 +223,8 @@ func (r *fakeRunner) filled() {
 	}
 }
 
-// fork copies to a slot the longest beginning of a prompt that the runner believes another
-// slot holds, as findBestCacheSlot does even with slots in use. fork returns the number of
-// tokens.
+// fork copies to a slot the longest beginning of a prompt that the runner believes another slot holds,
+// as findBestCacheSlot does even with slots in use. fork returns the number of tokens.
 func (r *fakeRunner) fork(slot *fakeSlot, prompt []int32) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -52,9 +52,8 @@ func (f *finder) stored(ctx context.Context, p *plan, have, limit int, parent pa
 	return found, err
 }
 
-// awaitPending waits, for a bounded time, for queued pages that hold tokens of a prompt
-// past have. parent is the key of the page before start. Pages written later than that are
-// computed again.
+// awaitPending waits, for a bounded time, for queued pages that hold tokens of a prompt past have.
+// parent is the key of the page before start. Pages written later than that are computed again.
 func (f *finder) awaitPending(ctx context.Context, text *prompt, have int, parent pagefile.Key, start int) {
 	wait, cancel := context.WithTimeout(ctx, f.store.patience.queue)
 	defer cancel()

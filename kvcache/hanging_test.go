@@ -13,9 +13,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// hangingStore is a memStore in which reads of one page hang, except those of a probe. A
-// restore that waits for such a page gives it up at once, with the method after in the place
-// of time.After.
+// hangingStore is a memStore in which reads of one page hang, except those of a probe. A restore that
+// waits for such a page gives it up at once, with the method after in the place of time.After.
 type hangingStore struct {
 	*memStore
 

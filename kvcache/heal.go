@@ -26,9 +26,8 @@ func (t *TieredCausal) healLocked(inUse bool) bool {
 	return t.stats.SealedPages+t.stats.SealedTails > before
 }
 
-// healIdle calls healLocked for the write queue, when the queue is empty or the store works
-// again. While a batch is built healIdle does nothing: BatchDone calls healLocked
-// afterwards.
+// healIdle calls healLocked for the write queue, when the queue is empty or the store works again.
+// While a batch is built healIdle does nothing: BatchDone calls healLocked afterwards.
 func (t *TieredCausal) healIdle() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -205,8 +205,7 @@ func TestOnlyWhatWasLostIsStoredAgain(t *testing.T) {
 	}
 }
 
-// The tail of a finished request is written again after a failure, also in a model with
-// state.
+// The tail of a finished request is written again after a failure, also in a model with state.
 func TestAFailedTailIsTriedAgain(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	clock := withClock(r)
@@ -454,8 +453,7 @@ func TestAWrittenPageEndsTheIdlePause(t *testing.T) {
 	require.Equal(t, 50, restarted(t, store, text))
 }
 
-// Pages that found no room in the queue are stored when the queue is empty, without another
-// batch.
+// Pages that found no room in the queue are stored when the queue is empty, without another batch.
 func TestAnIdleServerStoresWhatFoundNoRoom(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	text := tokenRange(1, 50)

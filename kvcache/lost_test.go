@@ -74,8 +74,7 @@ func TestAPageThatAPlanCannotReadIsStoredAgain(t *testing.T) {
 	})
 }
 
-// TestAPageThatAProbeFindsDamagedIsStoredAgain, though its rows were computed before the probe
-// read it.
+// TestAPageThatAProbeFindsDamagedIsStoredAgain, though its rows were computed before the probe read it.
 func TestAPageThatAProbeFindsDamagedIsStoredAgain(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	prompt := r.decided()

@@ -14,8 +14,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
-// Store keeps pages. [diskstore.Store] implements Store. Methods may be called from several
-// goroutines.
+// Store keeps pages. [diskstore.Store] implements Store. Methods may be called from several goroutines.
 type Store interface {
 	Put(ctx context.Context, page *pagefile.Page) error
 	PutIfRoom(ctx context.Context, page *pagefile.Page) error
@@ -54,13 +53,11 @@ type Options struct {
 	// of their batch, also to the text behind the image. Zero means that no row attends to later
 	// text than that of its own span.
 	Reach int
-	// Rates has the measured costs of computing and reading, which decide whether pages are
-	// read. Nil means no costs are known, and measurements are not kept. The wrapper saves
-	// Rates.
+	// Rates has the measured costs of computing and reading, which decide whether pages are read. Nil
+	// means no costs are known, and measurements are not kept. The wrapper saves Rates.
 	Rates *rates.Rates
-	// Runs is an index of text that can be reused at other positions. Nil means that only
-	// text with the same beginning is reused. The wrapper adds the pages that it stores and
-	// reads.
+	// Runs is an index of text that can be reused at other positions. Nil means that only text with the
+	// same beginning is reused. The wrapper adds the pages that it stores and reads.
 	Runs *runs.Index
 	// Lossy also restores lossy pages, where they reach a page further than exact ones. Rows from
 	// the first lossy page on, and rows computed after them, are not stored. Without Lossy no

@@ -25,9 +25,8 @@ func (s *memStore) storedPast() (end int) {
 	return end
 }
 
-// A private request that reaches the end of its context in a slot that cannot shift is
-// computed again without the discarded tokens: private text is then at positions of public
-// text.
+// A private request that reaches the end of its context in a slot that cannot shift is computed again
+// without the discarded tokens: private text is then at positions of public text.
 func TestPrivateTextThatIsComputedAnewIsNotStored(t *testing.T) {
 	type starter = startRunner
 	recurrent := func(t testing.TB, store Store, _, _ int, opts Options) *fakeRunner {
@@ -78,8 +77,7 @@ func TestPrivateTextThatIsComputedAnewIsNotStored(t *testing.T) {
 	}
 }
 
-// Rows of an image that is computed again attend to private text, at positions of public
-// text.
+// Rows of an image that is computed again attend to private text, at positions of public text.
 func TestImagesThatAreComputedAnewAreNotStored(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 128, Options{Media: identify})
 	slot := r.slots[0]
@@ -150,8 +148,7 @@ func TestImagesThatSawPrivateTextAreNotStored(t *testing.T) {
 			r.flush()
 			require.LessOrEqual(t, store.storedPast(), begin)
 
-			// after other text in the slot, all rows are computed again, for a public
-			// request
+			// after other text in the slot, all rows are computed again, for a public request
 			for _, slot := range r.slots {
 				r.mu.Lock()
 				require.NoError(t, r.tiered.Remove(slot.id, 0, math.MaxInt32))

@@ -30,11 +30,10 @@ type pageWriter interface {
 	PutIfRoom(ctx context.Context, page *pagefile.Page) error
 }
 
-// writeQueue writes sealed pages behind the batch loop, in the order they were sealed. A
-// page stays queued until it is written or given up: see retry.go. While restores read, the
-// queue writes nothing, because requests wait for restores and not for the queue. There are
-// three exceptions: the queue has no room for more, a caller waits for queued pages, or
-// restores have been reading for yieldMax.
+// writeQueue writes sealed pages behind the batch loop, in the order they were sealed. A page stays
+// queued until it is written or given up: see retry.go. While restores read, the queue writes nothing,
+// because requests wait for restores and not for the queue. There are three exceptions: the queue has
+// no room for more, a caller waits for queued pages, or restores have been reading for yieldMax.
 type writeQueue struct {
 	store pageWriter
 	now   func() time.Time

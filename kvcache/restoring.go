@@ -13,8 +13,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// unlocked calls f without the runner's lock, which is held. The runner's lock is released
-// here only.
+// unlocked calls f without the runner's lock, which is held. The runner's lock is released here only.
 func unlocked(lock sync.Locker, f func()) {
 	lock.Unlock()
 	defer lock.Lock()

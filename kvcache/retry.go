@@ -86,8 +86,7 @@ func storeFails(err error) bool {
 }
 
 // unreadable reports whether an error of reading a page concerns this page, and not the store, the
-// reader or the rows that were wanted. The store has set the page aside, or Put finds it in its
-// place.
+// reader or the rows that were wanted. The store has set the page aside, or Put finds it in its place.
 func unreadable(err error) bool {
 	if failed := (*writeError)(nil); errors.As(err, &failed) {
 		return false

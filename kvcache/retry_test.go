@@ -27,8 +27,7 @@ func badPage(p *pagefile.Page) error {
 	return nil
 }
 
-// pass moves the clock, and fires timers when they are due. pass returns the number of fired
-// timers.
+// pass moves the clock, and fires timers when they are due. pass returns the number of fired timers.
 func (r *fakeRunner) pass(c *clock, d time.Duration) (fired int) {
 	r.t.Helper()
 	end := c.time().Add(d)
@@ -67,9 +66,8 @@ func TestABadPageLosesNoOther(t *testing.T) {
 	}
 }
 
-// A page that cannot be written is tried less and less often, even if other pages are
-// written, and costs the device nothing. In the end the page is given up, until its slot is
-// used again.
+// A page that cannot be written is tried less and less often, even if other pages are written, and
+// costs the device nothing. In the end the page is given up, until its slot is used again.
 func TestABadPageIsTriedLessAndLess(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 4, 256, Options{})
 	store.refuse = badPage
@@ -114,8 +112,7 @@ func TestTheEndOfAnOutageBringsAllPages(t *testing.T) {
 	require.NoError(t, q.close(t.Context()))
 }
 
-// Rows that leave the cache while the store fails are kept, and stored when the store works
-// again.
+// Rows that leave the cache while the store fails are kept, and stored when the store works again.
 func TestWhatLeavesInAnOutageIsKept(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	clock := withClock(r)
@@ -202,9 +199,8 @@ func TestWhatLeavesComesBeforeWhatFailed(t *testing.T) {
 	require.Zero(t, q.bytes)
 }
 
-// When the store has no room, a page is tried once. Pages that continue it are not copied
-// out, nothing is tried while the slot is idle, and a flush does not make the store evict
-// pages.
+// When the store has no room, a page is tried once. Pages that continue it are not copied out, nothing
+// is tried while the slot is idle, and a flush does not make the store evict pages.
 func TestNoRoomIsNoOutage(t *testing.T) {
 	for name, full := range map[string]error{"no space": tier.ErrNoSpace, "write cap": ledger.ErrWriteCap} {
 		t.Run(name, func(t *testing.T) {
@@ -314,8 +310,7 @@ func TestClosingTriesAgain(t *testing.T) {
 	}
 }
 
-// A flush stores a state that was given up; a state that failed is stored when the failure
-// is over.
+// A flush stores a state that was given up; a state that failed is stored when the failure is over.
 func TestAStateThatWasNotStoredIsTriedAgain(t *testing.T) {
 	for name, refused := range map[string]error{"failed": errRefused, "given up": tier.ErrNoSpace} {
 		t.Run(name, func(t *testing.T) {
@@ -428,8 +423,7 @@ func TestAnIdleGiantEvictsNoOther(t *testing.T) {
 	require.Equal(t, before.PutErrors, store.Stats().PutErrors)
 }
 
-// Neither a timer nor a flush of the giant's process evicts pages of another process on the
-// same root.
+// Neither a timer nor a flush of the giant's process evicts pages of another process on the same root.
 func TestAnIdleGiantEvictsNothingOfAnotherProcess(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "local")
 	one, two := giantStore(t, dir), giantStore(t, dir)

@@ -81,8 +81,7 @@ func (text *prompt) withoutMedia(begin, end int) int {
 	return end
 }
 
-// movedRun goes on with the longest run of the prompt's tokens that is stored at another
-// position.
+// movedRun goes on with the longest run of the prompt's tokens that is stored at another position.
 func (r *restoring) movedRun(limit int) lookUp {
 	r.mu.Lock()
 	ready := r.sealer.ready()
@@ -110,9 +109,8 @@ func (r *restoring) movedRun(limit int) lookUp {
 	}
 }
 
-// pagesOf looks up a page of the index and the pages that continue it, as far as tokens,
-// which begin with the page's own, agree. A page that is not stored any more is removed from
-// the index.
+// pagesOf looks up a page of the index and the pages that continue it, as far as tokens, which begin
+// with the page's own, agree. A page that is not stored any more is removed from the index.
 func (f *finder) pagesOf(ctx context.Context, page *runs.Page, tokens []int32) []diskstore.Ref {
 	wait, cancel := context.WithTimeout(ctx, f.store.patience.queue)
 	_ = f.queue.waitFor(wait, func(j *writeJob) bool { return j.key == page.Key })

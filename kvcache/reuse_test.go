@@ -16,8 +16,7 @@ import (
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
-// newReusingRunner is a runner with a conversation of 60 tokens in its store, and an empty
-// slot.
+// newReusingRunner is a runner with a conversation of 60 tokens in its store, and an empty slot.
 func newReusingRunner(t *testing.T, start startRunner) (*fakeRunner, *memStore, []int32) {
 	r, store := newStored(t, start, 2, 128, Options{Runs: runs.New(8, 100), Poison: true})
 	history := tokenRange(1, 60)
@@ -30,8 +29,7 @@ func leftOut(history []int32, from, to int) []int32 {
 	return slices.Concat(history[:from], history[to:], tokenRange(3, 7))
 }
 
-// requireMoved checks that a slot's rows are the history's rows from a position on, with K
-// rotated.
+// requireMoved checks that a slot's rows are the history's rows from a position on, with K rotated.
 func requireMoved(t *testing.T, r *fakeRunner, seq int, history []int32, at, from, n int) {
 	r.device.later(func() { requireMovedNow(t, r, seq, history, at, from, n) })
 }

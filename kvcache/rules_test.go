@@ -101,9 +101,8 @@ func TestRuleReadsSynchronizeFirst(t *testing.T) {
 	require.Equal(t, int64(6), r.tiered.Stats().SealedPages)
 }
 
-// Cells are noted when a batch is built, and rows are copied when the batch is done. Rows do
-// not exist when the batch is built, and cells may belong to another sequence when the batch
-// is done.
+// Cells are noted when a batch is built, and rows are copied when the batch is done. Rows do not exist
+// when the batch is built, and cells may belong to another sequence when the batch is done.
 func TestRuleWhenRowsAreNotedAndCopied(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	slot := r.slots[0]
@@ -111,8 +110,7 @@ func TestRuleWhenRowsAreNotedAndCopied(t *testing.T) {
 	require.True(t, r.build())
 	require.Empty(t, store.pages, "sealed before it was computed")
 
-	// the batch's outputs are ready; the next batch is built, has taken cells, and is not
-	// computed
+	// the batch's outputs are ready; the next batch is built, has taken cells, and is not computed
 	slot.rest = inputsOf(tokenRange(5, 10))
 	require.True(t, r.build())
 	r.compute()
@@ -225,8 +223,7 @@ func TestRuleBudgetIsCheckedFirst(t *testing.T) {
 	require.Zero(t, used())
 }
 
-// An image's rows do not follow from tokens: rows from the image on are neither stored nor
-// restored.
+// An image's rows do not follow from tokens: rows from the image on are neither stored nor restored.
 func TestRuleIdentityStopsAtAnImage(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	slot := r.slots[0]
@@ -257,9 +254,8 @@ func TestRuleIdentityTokensMustMatch(t *testing.T) {
 	r.cache.requireRows(t, 0, prompt)
 }
 
-// A batch without outputs is still on the device when the runner reports it done, and writes
-// to cells that Remove has freed since. A restore that takes these cells waits for the
-// device.
+// A batch without outputs is still on the device when the runner reports it done, and writes to cells
+// that Remove has freed since. A restore that takes these cells waits for the device.
 func TestRuleWritesWaitForTheDevice(t *testing.T) {
 	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
 	slot, old := r.slots[0], tokenRange(1, 50)

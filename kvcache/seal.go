@@ -163,9 +163,8 @@ func (l *sealer) tail(s *slot, leaving bool) {
 	}
 }
 
-// copyOut copies a page's rows before position end into staging and queues the page,
-// with the state after these rows if state is set. copyOut returns the page's key, and
-// whether the page is queued.
+// copyOut copies a page's rows before position end into staging and queues the page, with the state
+// after these rows if state is set. copyOut returns the page's key, and whether the page is queued.
 func (l *sealer) copyOut(s *slot, page, end int, leaving, state bool) (key pagefile.Key, ok bool) {
 	begin := page * s.size
 	if !l.caches.known() || l.caches.hasNone(s, begin) && !state {

@@ -28,10 +28,9 @@ func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) (err error)
 // holds. The slot is reserved for the request and holds the prompt's first have tokens. The
 // last token of the prompt is always left to compute.
 //
-// While the lock is released, the runner may copy leading cells of the slot for other
-// requests. So hold is called, with the lock held, before each release and before the
-// return: hold tells the runner how many tokens of the prompt are in the slot's cells now.
-// The number may be smaller than before.
+// While the lock is released, the runner may copy leading cells of the slot for other requests. So hold
+// is called, with the lock held, before each release and before the return: hold tells the runner how
+// many tokens of the prompt are in the slot's cells now. The number may be smaller than before.
 //
 // With [Options.Runs], Restore goes on with text that was computed at other positions.
 //
@@ -98,11 +97,10 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 	t.inFlight.built = append(t.inFlight.built, f)
 }
 
-// BatchDone copies out the pages that the batch completed, and then runs jobs that wait for
-// a moment between batches. The batch's outputs are ready and the next batch has not begun
-// to compute. BatchDone needs no lock of the runner's, which may be held by who waits for
-// BatchDone to return: the runner does so before a shift, an image or any other graph that it
-// computes while it builds a batch.
+// BatchDone copies out the pages that the batch completed, and then runs jobs that wait for a moment
+// between batches. The batch's outputs are ready and the next batch has not begun to compute. BatchDone
+// needs no lock of the runner's, which may be held by who waits for BatchDone to return: the runner
+// does so before a shift, an image or any other graph that it computes while it builds a batch.
 func (t *TieredCausal) BatchDone(id int) {
 	if t.landBatch(id) {
 		t.inFlight.between(id)
@@ -178,8 +176,7 @@ func (t *TieredCausal) tellNoLayoutLocked(s *slot) {
 	}
 }
 
-// Remove forwards, with the runner's lock held, after complete pages in the range were
-// copied out.
+// Remove forwards, with the runner's lock held, after complete pages in the range were copied out.
 func (t *TieredCausal) Remove(seq int, begin, end int32) error {
 	t.mu.Lock()
 	if shift := end != math.MaxInt32; shift {
@@ -191,10 +188,9 @@ func (t *TieredCausal) Remove(seq int, begin, end int32) error {
 	return t.Cache.Remove(seq, begin, end)
 }
 
-// beforeShiftLocked saves the rows of a slot from begin on, which are about to be removed or
-// rotated in place. The runner shifts while it builds a batch, and after BatchDone of all
-// batches before: there are no in-flight batches. Waiting for the device costs nothing, because the
-// shift itself would wait.
+// beforeShiftLocked saves the rows of a slot from begin on, which are about to be removed or rotated in
+// place. The runner shifts while it builds a batch, and after BatchDone of all batches before: there
+// are no in-flight batches. Waiting for the device costs nothing, because the shift itself would wait.
 func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 	t.device.synchronize()
 	s := t.slots.at(seq)

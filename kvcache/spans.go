@@ -113,8 +113,7 @@ func gatherSpans(groups []group, pages []pageRows, wanted func(g int) bool, buff
 	return nil
 }
 
-// rowsOf returns each page's rows of a section, and their cells: none for a page without the
-// section.
+// rowsOf returns each page's rows of a section, and their cells: none for a page without the section.
 func rowsOf(pages []pageRows, s pagefile.Section, g int) (rows [][]byte, cells [][]int32) {
 	rows, cells = make([][]byte, len(pages)), make([][]int32, len(pages))
 	for i := range pages {

@@ -179,8 +179,7 @@ func TestStateComesBack(t *testing.T) {
 	}
 }
 
-// The same prompt again goes on from the state before its last batch: its last token is
-// computed.
+// The same prompt again goes on from the state before its last batch: its last token is computed.
 func TestStateBeforeTheLastBatchOfAPrompt(t *testing.T) {
 	store := newMemStore(t)
 	r := newHybridRunner(t, store, Options{})

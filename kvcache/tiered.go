@@ -58,8 +58,7 @@ type TieredCausal struct {
 
 var _ ollama.Cache = (*TieredCausal)(nil)
 
-// New wraps a cache that consists of the caches in rows. The wrapper owns the store: Close
-// closes both.
+// New wraps a cache that consists of the caches in rows. The wrapper owns the store: Close closes both.
 func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	if opts.PageTokens == 0 {
 		opts.PageTokens = diskstore.DefaultPageTokens
@@ -187,8 +186,7 @@ func (t *TieredCausal) healed() bool {
 	return t.healLocked(true)
 }
 
-// Close writes queued pages within closeTimeout, and closes the store and the wrapped cache,
-// once.
+// Close writes queued pages within closeTimeout, and closes the store and the wrapped cache, once.
 func (t *TieredCausal) Close() { t.closing.Do(t.close) }
 
 func (t *TieredCausal) close() {

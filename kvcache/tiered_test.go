@@ -72,8 +72,7 @@ func TestPrivateRequestsStoreNothing(t *testing.T) {
 	r.run(slot, public, nil, true)
 	private := append(slices.Clone(public), tokenRange(2, 60)...)
 	r.run(slot, private, []int32{5, 6, 7}, false)
-	// a second private request shares more than the public text, and a slot is forked from
-	// its slot
+	// a second private request shares more than the public text, and a slot is forked from its slot
 	r.run(slot, append(slices.Clone(private), tokenRange(3, 30)...), nil, false)
 	r.mu.Lock()
 	r.tiered.CopyPrefix(0, 1, 70)

@@ -85,11 +85,10 @@ func (s *sample) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Open returns the rates that a file has for a way of computing and for tiers, and keeps
-// later observations in that file. computing names everything that decides the cost of a
-// token. names maps a tier to its name in the file: the tier's directory, so that its rates
-// are found when the directory serves as another tier. A tier without an entry keeps its own
-// name.
+// Open returns the rates that a file has for a way of computing and for tiers, and keeps later
+// observations in that file. computing names everything that decides the cost of a token. names maps a
+// tier to its name in the file: the tier's directory, so that its rates are found when the directory
+// serves as another tier. A tier without an entry keeps its own name.
 //
 // A file that is missing or cannot be used gives empty rates, which fill with the next
 // observations. The rates are usable even when the error is not nil.

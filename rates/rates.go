@@ -56,9 +56,8 @@ func (c Chain) After(n int) Chain {
 func (c Chain) end() int { return c.Pages[len(c.Pages)-1].end() }
 
 const (
-	// batchTokensMin is the smallest batch that counts as an observation of prefill. A
-	// smaller one takes longer for each of its tokens, and shows only that a prediction is
-	// too high.
+	// batchTokensMin is the smallest batch that counts as an observation of prefill. A smaller one
+	// takes longer for each of its tokens, and shows only that a prediction is too high.
 	batchTokensMin = 64
 
 	// computeHalfLife is the half-life of compute observations in batches: a prompt of 8k
@@ -67,9 +66,8 @@ const (
 	// readHalfLife is the half-life of read observations in restores.
 	readHalfLife = 2
 
-	// assumedTokenSeconds is the assumed time to compute a token before the first
-	// observation. The wait for a page of 256 tokens is then 5 s: enough for an 8B model's
-	// page from a disk of 6 MB/s.
+	// assumedTokenSeconds is the assumed time to compute a token before the first observation. The wait
+	// for a page of 256 tokens is then 5 s: enough for an 8B model's page from a disk of 6 MB/s.
 	assumedTokenSeconds = 1.0 / 50
 )
 

@@ -21,8 +21,7 @@ type Watch struct {
 	paces    []float64 // seconds per unit in the run, after each of its last pages
 }
 
-// Watch begins to follow a restore of a chain. parallel is the number of pages read at a
-// time.
+// Watch begins to follow a restore of a chain. parallel is the number of pages read at a time.
 func (r *Rates) Watch(c Chain, parallel int) *Watch {
 	w := &Watch{rates: r, chain: c, parallel: parallel}
 	r.mu.Lock()

@@ -68,8 +68,7 @@ func (m machine) reading(i int, p Page) float64 {
 	return m.latency + float64(p.Bytes)/m.tiers[p.Tier]
 }
 
-// alternatives are the two times that a restore is compared with: all pages read, and all
-// computed.
+// alternatives are the two times that a restore is compared with: all pages read, and all computed.
 func (m machine) alternatives(pages []Page) (read, compute float64) {
 	for i, p := range pages {
 		read += m.reading(i, p)
@@ -102,8 +101,7 @@ func eachMachine(t *testing.T, test func(t *testing.T, m machine, pages []Page))
 	}
 }
 
-// With both rates known, a prompt is never slower than the better alternative by more than a
-// tenth.
+// With both rates known, a prompt is never slower than the better alternative by more than a tenth.
 func TestNeverSlowerThanTheBetter(t *testing.T) {
 	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
 		r := newRates(newClock())
@@ -183,8 +181,7 @@ func TestFirstReadOfANewModelIsBounded(t *testing.T) {
 	require.Less(t, total, 7.0)
 }
 
-// The bounds also hold where pages are of use only all together, and pages read before are
-// lost.
+// The bounds also hold where pages are of use only all together, and pages read before are lost.
 func TestWholeChainsAreNeverSlower(t *testing.T) {
 	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
 		r := newRates(newClock())

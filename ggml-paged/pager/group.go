@@ -9,9 +9,8 @@ import (
 	"unsafe"
 )
 
-// A Group is the layers that share cells, as those of one cache do, and their pages: which
-// have rows, which are in files, and how many have room. Callers number layers as the model
-// does.
+// A Group is the layers that share cells, as those of one cache do, and their pages: which have rows,
+// which are in files, and how many have room. Callers number layers as the model does.
 //
 // Layers are added, batches described and rooms made by one goroutine at a time. Rows may be
 // read, written, placed and turned beside that.
@@ -31,8 +30,7 @@ type Group struct {
 
 	mu sync.Mutex // guards the fields below
 
-	// used are the pages with rows, and the last forward pass that had a cell of theirs in
-	// use.
+	// used are the pages with rows, and the last forward pass that had a cell of theirs in use.
 	used   map[int]uint64
 	passes uint64
 
@@ -66,9 +64,8 @@ func (g *Group) Close() {
 	}
 }
 
-// AddLayer adds a layer before the pager starts. A layer that the op cannot compute is
-// refused with a NotPagedError, as far as that is known without the query's heads. The group of desc
-// does not count.
+// AddLayer adds a layer before the pager starts. A layer that the op cannot compute is refused with a
+// NotPagedError, as far as that is known without the query's heads. The group of desc does not count.
 func (g *Group) AddLayer(layer int, desc Layer) error {
 	desc.Group = g.number
 	if err := desc.pageable(desc.KVHeads); err != nil {
@@ -212,8 +209,7 @@ func (g *Group) Used() int {
 	return len(g.used)
 }
 
-// Turn turns K of cells, page by page and when a page is next needed. planes are those of
-// each layer.
+// Turn turns K of cells, page by page and when a page is next needed. planes are those of each layer.
 func (g *Group) Turn(cells []int32, planes map[int][]Plane) error {
 	pages := make(map[int][]uint64)
 	for _, cell := range cells {

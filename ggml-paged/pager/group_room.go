@@ -16,10 +16,9 @@ type Want struct {
 	First bool // no prompt does without, as with a sliding window
 }
 
-// MakeRoom makes room for cells in groups of a pager, and starts the pager if need be. An
-// error names the room that is lacking. A prompt without room must leave room for shorter
-// ones, and reserved pages stay reserved: wants that come first are met first, and of the
-// others one page of each group in turn.
+// MakeRoom makes room for cells in groups of a pager, and starts the pager if need be. An error names
+// the room that is lacking. A prompt without room must leave room for shorter ones, and reserved pages
+// stay reserved: wants that come first are met first, and of the others one page of each group in turn.
 func (p *Pager) MakeRoom(wants []Want) error {
 	if err := p.Start(); err != nil {
 		return err

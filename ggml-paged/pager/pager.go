@@ -56,8 +56,7 @@ type Config struct {
 	SpillBytes uint64 // 0: no cap
 	Direct     bool   // bypass the page cache for spilled pages
 
-	// Settings names the settings that give more memory and disk, for errors about room;
-	// may be empty.
+	// Settings names the settings that give more memory and disk, for errors about room; may be empty.
 	Settings string
 
 	// C functions that give and take memory for the frames, as kvp_config has them; nil:
@@ -75,8 +74,7 @@ type Layer struct {
 	ValueType        Type
 }
 
-// A Plane of a rotation of K: elements A and B of each head become M[0]*a + M[1]*b and
-// M[2]*a + M[3]*b.
+// A Plane of a rotation of K: elements A and B of each head become M[0]*a + M[1]*b and M[2]*a + M[3]*b.
 type Plane struct {
 	A, B int
 	M    [4]float32

@@ -90,8 +90,7 @@ func New(config Config) (*Pager, error) {
 	return p, nil
 }
 
-// Close frees the pager. No op of this pager may be computed afterwards. A second call does
-// nothing.
+// Close frees the pager. No op of this pager may be computed afterwards. A second call does nothing.
 func (p *Pager) Close() {
 	p.life.Lock()
 	defer p.life.Unlock()

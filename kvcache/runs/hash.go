@@ -18,8 +18,7 @@ func (x *Index) hash(tokens []int32) uint64 {
 // digit is a token's coefficient in the polynomial, never 0.
 func digit(token int32) uint64 { return uint64(uint32(token)) + 1 }
 
-// windows yields the start and the hash of every window of a page's length in tokens, in
-// order.
+// windows yields the start and the hash of every window of a page's length in tokens, in order.
 func (x *Index) windows(tokens []int32) iter.Seq2[int, uint64] {
 	return func(yield func(int, uint64) bool) {
 		if len(tokens) < x.size {

@@ -9,8 +9,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// maxTwins bounds how many pages with the same tokens in different chains are tried, latest
-// first.
+// maxTwins bounds how many pages with the same tokens in different chains are tried, latest first.
 const maxTwins = 8
 
 // pageBytes is the memory of a page besides its tokens, roughly: the page, its element of the list,
@@ -36,8 +35,7 @@ type Run struct {
 // Position is the stored position of the run's first token.
 func (r Run) Position() int { return r.Page.Start + r.From }
 
-// Index keeps the tokens of a bounded number of pages. Methods may be called from several
-// goroutines.
+// Index keeps the tokens of a bounded number of pages. Methods may be called from several goroutines.
 type Index struct {
 	size  int // tokens per page
 	most  int // most pages

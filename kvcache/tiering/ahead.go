@@ -16,8 +16,7 @@ func (s *modelStore) nameLatest(ctx context.Context) {
 	s.latest <- text // the only one
 }
 
-// readAhead reads the model's latest conversations into memory for the first prompt, and
-// logs one line.
+// readAhead reads the model's latest conversations into memory for the first prompt, and logs one line.
 func (s *modelStore) readAhead(ctx context.Context) {
 	started := time.Now()
 	ahead, err := s.Recent().ReadAhead(ctx)

@@ -12,8 +12,7 @@ import (
 // release, that are needed before its K/V may be kept. Other models may keep positions or
 // recurrent state outside the cache: a restored cache alone would then give wrong output.
 type architecture struct {
-	// layers returns the number of layers that have K/V or state of their own; nil means
-	// all.
+	// layers returns the number of layers that have K/V or state of their own; nil means all.
 	layers func(fs.Config) int
 	// media: rows follow from tokens and from images before them or in their own span, except
 	// as reaches says. No row before an image depends on the image.

@@ -38,9 +38,8 @@ func newForgetting() *forgetting {
 	return &forgetting{fingerprints: make(map[string]map[pagefile.Key]bool)}
 }
 
-// forgetting remembers the fingerprints that were removed. A runner that is still loaded may
-// store more pages under such a fingerprint, whose manifest, and with it the identity, is
-// gone.
+// forgetting remembers the fingerprints that were removed. A runner that is still loaded may store more
+// pages under such a fingerprint, whose manifest, and with it the identity, is gone.
 type forgetting struct {
 	mu           sync.Mutex
 	last         <-chan struct{}                  // closed when all removals so far have ended

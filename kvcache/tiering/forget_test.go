@@ -96,8 +96,7 @@ func TestForget(t *testing.T) {
 	require.Empty(t, damaged)
 	require.True(t, Forgotten(filepath.Join(blobs, "sha256-"+kept), path))
 
-	// a runner that was still loaded stores another page, under a fingerprint without a
-	// manifest
+	// a runner that was still loaded stores another page, under a fingerprint without a manifest
 	late := put(t, local, f16)
 	require.NoError(t, os.Remove(filepath.Join(local, "v1", late.String(), "manifest.json")))
 	Forget(path)
@@ -185,8 +184,7 @@ func TestForgottenAfterAKill(t *testing.T) {
 	require.Len(t, stored(t, local), 2, "one removal is one removal")
 }
 
-// A note of another namespace stays for its server, and a model that was pulled again keeps its
-// pages.
+// A note of another namespace stays for its server, and a model that was pulled again keeps its pages.
 func TestForgottenElsewhereOrPulledAgain(t *testing.T) {
 	local := filepath.Join(t.TempDir(), "pages")
 	vars := map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": local, "OLLAMA_KV_TIER_NAMESPACE": "team"}

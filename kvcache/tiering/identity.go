@@ -40,9 +40,8 @@ func identityOf(m Model, c tierenv.Config, files *digests.Files) (map[string]str
 	}, nil
 }
 
-// engineDigest covers all code that computes: the bytes of the executable and of its compute
-// libraries. A version string is not enough: a plain build has none, and low bits change
-// with the compiler, too.
+// engineDigest covers all code that computes: the bytes of the executable and of its compute libraries.
+// A version string is not enough: a plain build has none, and low bits change with the compiler, too.
 func engineDigest(files *digests.Files) (string, error) {
 	exe, err := executableDigest(files)
 	if err != nil {

@@ -21,10 +21,9 @@ const instanceLock = "server.lock"
 // with the process. Runners use the directory without the lock. Until release, with an id or
 // without, the server collects its runners' reports.
 //
-// An error means that another server holds the directory: then this server must not start,
-// since both would use the directory as their own. When the directory cannot be used for
-// another reason, tiering is turned off for the whole server, and a log line gives the
-// reason.
+// An error means that another server holds the directory: then this server must not start, since both
+// would use the directory as their own. When the directory cannot be used for another reason, tiering
+// is turned off for the whole server, and a log line gives the reason.
 func ClaimInstance() (release func(), err error) {
 	if !Enabled() {
 		return func() {}, nil

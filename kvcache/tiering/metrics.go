@@ -23,10 +23,9 @@ var (
 	register sync.Once
 )
 
-// exposeMetrics answers GET /metrics on the server's own port with the state that read returns,
-// until stop, if OLLAMA_METRICS asks for it. The server hands all of its requests to
-// http.DefaultServeMux, in every release from v0.16.0 to v0.24.0, and its own routes are the
-// pattern / there.
+// exposeMetrics answers GET /metrics on the server's own port with the state that read returns, until
+// stop, if OLLAMA_METRICS asks for it. The server hands all of its requests to http.DefaultServeMux, in
+// every release from v0.16.0 to v0.24.0, and its own routes are the pattern / there.
 func exposeMetrics(read listen.Read) (stop func()) {
 	on, err := env.Bool(metricsVariable)
 	if err != nil {
