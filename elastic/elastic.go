@@ -2,7 +2,10 @@ package elastic
 
 import (
 	"errors"
+	"sync"
 	"time"
+
+	"github.com/kvtier/kvtier/internal/memory"
 )
 
 // Host is the device number of host memory.
@@ -71,4 +74,35 @@ type Stats struct {
 	UncommitTime     time.Duration
 	Refused          uint64 // commits that the limit refused
 	Failed           uint64 // commits and uncommits that the system or the driver failed
+}
+
+// Available is the memory that the system can give to this process, in bytes: without swapping,
+// and within the limits of its control groups.
+func Available() (uint64, error) { return memory.Available() }
+
+// Watch polls the pool's segment on a goroutine of its own, and hands each failure to report,
+// which may be nil. A lock that another process holds is no failure: the next round tries
+// again. The returned function ends the goroutine and waits for it; call it before Close.
+func (p *Pool) Watch(every time.Duration, report func(error)) (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-end:
+				return
+			case <-tick.C:
+				if err := p.Poll(); err != nil && !errors.Is(err, ErrBusy) && report != nil {
+					report(err)
+				}
+			}
+		}
+	}()
+	var once sync.Once
+	return func() {
+		once.Do(func() { close(end) })
+		<-ended
+	}
 }

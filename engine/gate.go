@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -87,4 +88,16 @@ func (g *Gate) CountRead(from string) {
 
 func decided(decision string) string {
 	return telemetry.Series("ollama_kv_gate_pages_total", "decision", decision)
+}
+
+// Background is work behind requests. Nothing may begin while Wait waits and none is under way.
+type Background struct{ sync.WaitGroup }
+
+// Spawn runs a function in a goroutine of its own.
+func (b *Background) Spawn(f func()) {
+	b.Add(1)
+	go func() {
+		defer b.Done()
+		f()
+	}()
 }
