@@ -148,9 +148,11 @@ func TestAShiftedPromptAndAFilledOne(t *testing.T) {
 	r, _, text := storedBefore(t)
 	r.fill(text)
 	r.filled()
-	r.run(r.slots[0], slices.Concat(text[:30], tokenRange(3, 9)), nil, true)
+	prompt := slices.Concat(text[:30], tokenRange(3, 9))
+	require.Equal(t, 30, r.run(r.slots[0], prompt, nil, true).Early)
+	r.cache.requireRows(t, 0, prompt)
 	require.Equal(t, []telemetry.Prompt{{Tokens: 39, Local: 30, Computed: 9}}, r.prompts(), "they came before the request")
-	r.run(r.slots[0], slices.Concat(text[:30], tokenRange(3, 9), tokenRange(4, 2)), nil, true)
+	r.run(r.slots[0], slices.Concat(prompt, tokenRange(4, 2)), nil, true)
 	require.Equal(t, 39, r.last().Slot, "and once")
 }
 

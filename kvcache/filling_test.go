@@ -55,17 +55,6 @@ func TestASlotIsFilledWhileTheModelLoads(t *testing.T) {
 	})
 }
 
-// TestARequestTakesABeginningOfAFilledSlot: the rest is computed.
-func TestARequestTakesABeginningOfAFilledSlot(t *testing.T) {
-	r, _, text := storedBefore(t)
-	r.fill(text)
-	r.filled()
-	prompt := slices.Concat(text[:30], tokenRange(3, 9))
-	restored := r.run(r.slots[0], prompt, nil, true)
-	require.Equal(t, 30, restored.Early)
-	r.cache.requireRows(t, 0, prompt)
-}
-
 // TestATextThatIsLongerThanTheContextIsLeftOut: its prompt would be cut.
 func TestATextThatIsLongerThanTheContextIsLeftOut(t *testing.T) {
 	store := newMemStore(t)

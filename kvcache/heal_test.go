@@ -85,6 +85,14 @@ func (r *fakeRunner) refused(store *memStore, texts ...[]int32) {
 	r.settle()
 }
 
+// refusing begins a runner whose store refuses the pages of texts.
+func refusing(t *testing.T, slots int, texts ...[]int32) (*fakeRunner, *memStore, *clock) {
+	r, store := newStored(t, newFakeRunner, slots, 256, Options{})
+	clock := withClock(r)
+	r.refused(store, texts...)
+	return r, store, clock
+}
+
 // Writes are refused for one turn; later turns store the missing pages, without a flush.
 func TestAFailedWriteIsTriedAgain(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
@@ -107,10 +115,8 @@ func TestAFailedWriteIsTriedAgain(t *testing.T) {
 
 // The flush stores pages that were refused shortly before the runner ends.
 func TestAFlushTriesAgain(t *testing.T) {
-	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
-	withClock(r)
 	text, other := tokenRange(1, 50), tokenRange(2, 50)
-	r.refused(store, text, other)
+	r, store, _ := refusing(t, 2, text, other)
 	store.setFail(nil)
 	r.flush()
 	require.Equal(t, 50, restarted(t, store, text), "with its tail")
@@ -119,10 +125,8 @@ func TestAFlushTriesAgain(t *testing.T) {
 
 // An idle slot is stored while another slot computes.
 func TestAnIdleSlotIsStoredBesideAnother(t *testing.T) {
-	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
-	clock := withClock(r)
 	text := tokenRange(1, 50)
-	r.refused(store, text)
+	r, store, clock := refusing(t, 2, text)
 	store.setFail(nil)
 	clock.add(retryFirst)
 	r.run(r.slots[1], tokenRange(2, 9), nil, true)
@@ -153,19 +157,6 @@ func TestAPageThatCannotBeWrittenHoldsNoOtherBack(t *testing.T) {
 	require.Equal(t, len(text), restarted(t, store, text), "only the missing page was written")
 }
 
-// A page that the store loses while its rows are in a slot is stored again.
-func TestALostPageIsStoredAgain(t *testing.T) {
-	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
-	text := tokenRange(1, 50)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
-	require.Equal(t, 1, store.lose(16))
-	require.Equal(t, 1, store.lose(32))
-	r.run(r.slots[0], text, nil, true) // the same prompt again: only its last token is computed
-	r.settle()
-	require.Equal(t, 50, restarted(t, store, text))
-}
-
 // A page that has moved to a tier in which Has does not look counts as stored: it is not
 // written again when another page was lost, by a failed write or by the store.
 func TestOnlyWhatWasLostIsStoredAgain(t *testing.T) {
@@ -176,10 +167,7 @@ func TestOnlyWhatWasLostIsStoredAgain(t *testing.T) {
 			r.settle()
 			for all := false; !all; { // again, when pages that were left alone are stored
 				all = len(store.pages) == 5
-				wait, _ := r.timers.set()
-				clock.add(wait)
-				r.timers.fire()
-				r.settle()
+				r.next(clock)
 			}
 		},
 		"the store lost one": func(r *fakeRunner, store *memStore, _ *clock, text []int32) {
@@ -264,9 +252,7 @@ func TestAPartialPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
 
 // After a failed batch nothing more is copied out of the cache.
 func TestFlushingWhatIsSealedCopiesNothing(t *testing.T) {
-	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
-	withClock(r)
-	r.refused(store, tokenRange(1, 50))
+	r, store, _ := refusing(t, 1, tokenRange(1, 50))
 	store.setFail(nil)
 	sealed := r.tiered.Stats().SealedPages
 	tight(r)
@@ -280,6 +266,16 @@ func (r *fakeRunner) fire() {
 	r.t.Helper()
 	require.True(r.t, r.timers.fire())
 	r.settle()
+}
+
+// next moves the clock to the pending timer, fires it, and returns the time that it waited for.
+func (r *fakeRunner) next(c *clock) time.Duration {
+	r.t.Helper()
+	wait, set := r.timers.set()
+	require.True(r.t, set)
+	c.add(wait)
+	r.fire()
+	return wait
 }
 
 // timers stands for a queue's timer, which fires when a test calls fire.
@@ -376,10 +372,8 @@ func (r *fakeRunner) wake() {
 // A store that goes on failing is tried with one page, less and less often. All pages are
 // written once the store takes that page.
 func TestAnIdleServerLooksBeforeItCopies(t *testing.T) {
-	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
-	clock := withClock(r)
 	text, other := tokenRange(1, 50), tokenRange(2, 45)
-	r.refused(store, text, other)
+	r, store, clock := refusing(t, 2, text, other)
 	fire := func(wait time.Duration) (tried int) {
 		before := store.putCount()
 		clock.add(wait) // the writer may look at the clock at any time
@@ -418,11 +412,7 @@ func TestAnIdleServerLooksWithAnotherPage(t *testing.T) {
 	r.refused(store, tokenRange(1, 50))
 	store.setFail(nil)
 	for range 12 {
-		wait, set := r.timers.set()
-		require.True(t, set)
-		clock.add(wait)
-		r.timers.fire()
-		r.settle()
+		r.next(clock)
 	}
 	var stored []int
 	for _, page := range store.pages {
@@ -433,15 +423,10 @@ func TestAnIdleServerLooksWithAnotherPage(t *testing.T) {
 
 // A request whose pages are written ends the pause for other slots' pages.
 func TestAWrittenPageEndsTheIdlePause(t *testing.T) {
-	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
-	clock := withClock(r)
 	text := tokenRange(1, 50)
-	r.refused(store, text)
+	r, store, clock := refusing(t, 2, text)
 	for range 8 {
-		wait, _ := r.timers.set()
-		clock.add(wait)
-		r.timers.fire()
-		r.settle()
+		r.next(clock)
 	}
 	wait, _ := r.timers.set()
 	require.Greater(t, wait, retryAfter)
@@ -473,10 +458,8 @@ func TestAnIdleServerStoresWhatFoundNoRoom(t *testing.T) {
 // While a batch is built nothing is copied out, because a copy would wait for the device.
 // The copy follows when the batch is done.
 func TestWritingAgainWaitsForABatch(t *testing.T) {
-	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
-	clock := withClock(r)
 	text := tokenRange(1, 50)
-	r.refused(store, text)
+	r, store, clock := refusing(t, 2, text)
 	store.setFail(nil)
 	clock.add(retryFirst)
 
@@ -493,20 +476,15 @@ func TestWritingAgainWaitsForABatch(t *testing.T) {
 
 // A store that fails again before the timer fires is tried later.
 func TestWritingAgainIsPutOff(t *testing.T) {
-	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
-	clock := withClock(r)
 	text := tokenRange(1, 50)
-	r.refused(store, text)
+	r, store, clock := refusing(t, 1, text)
 	clock.add(retryFirst / 2)
 	r.flush() // tries at once, and fails
 	clock.add(retryFirst / 2)
 	store.setFail(nil)
 	r.fire()
 	require.Empty(t, store.pages)
-	wait, set := r.timers.set()
-	require.True(t, set)
-	clock.add(wait)
-	r.fire()
+	r.next(clock)
 	r.wake()
 	require.Equal(t, 50, restarted(t, store, text))
 }

@@ -43,23 +43,6 @@ func TestRestoreReadsAhead(t *testing.T) {
 	r.cache.requireRows(t, 0, prompt[:99])
 }
 
-// Restores of all sizes follow each other.
-func TestRestoresOfAllSizes(t *testing.T) {
-	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
-	for _, n := range []int{60, 5, 17, 100, 3} {
-		r.run(r.slots[0], tokenRange(n, n), nil, true)
-	}
-	r.run(r.slots[0], tokenRange(1, 9), nil, true)
-	r.flush()
-	for range 3 {
-		for _, n := range []int{60, 5, 17, 100, 3} {
-			r.finish(r.slots[0])
-			require.Equal(t, n-1, r.load(r.slots[0], tokenRange(n, n), true).Held)
-			r.cache.requireRows(t, 0, tokenRange(n, n)[:n-1])
-		}
-	}
-}
-
 // countingStore counts concurrent reads. With together, the first read waits for the second.
 type countingStore struct {
 	*memStore

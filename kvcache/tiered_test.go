@@ -8,15 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ollama/ollama/model/input"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/engine"
 )
 
@@ -101,27 +98,18 @@ func TestPrivateRequestsStoreNothing(t *testing.T) {
 // Embeddings are computed in slots, too, and belong to no conversation.
 func TestUntrackedSequencesAreNotStored(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 2, 128, Options{})
-	text, embedded := tokenRange(1, 20), tokenRange(2, 20)
-	batch := input.Batch{}
-	var inputs []*input.Input
-	for seq, tokens := range [][]int32{text, embedded} {
-		for pos, in := range inputsOf(tokens) {
+	b, batch := &fakeBatch{outputs: true}, input.Batch{}
+	for seq, tokens := range [][]int32{tokenRange(1, 20), tokenRange(2, 20)} {
+		b.inputs = append(b.inputs, inputsOf(tokens)...)
+		for pos := range tokens {
 			batch.Sequences, batch.Positions = append(batch.Sequences, seq), append(batch.Positions, int32(pos))
-			inputs = append(inputs, in)
 		}
 	}
 	r.mu.Lock()
-	r.cache.build(t, batch)
-	var before [][]int32
-	for i, seq := range batch.Sequences {
-		before = append(before, r.cache.visible(seq, batch.Positions[i]))
-	}
 	r.tiered.StartSequence(0, true)
-	r.tiered.BatchBuilt(0, batch, inputs, func(seq int) bool { return seq == 0 }, func(int) bool { return true })
+	r.take(b, batch, func(seq int) bool { return seq == 0 }, func(int) bool { return true })
 	r.mu.Unlock()
-	cells := r.cache.batchCells
-	r.device.hand(func() { r.cache.compute(tokensOf(inputs), cells, before) })
-	r.tiered.BatchDone(0)
+	require.True(t, r.compute())
 	r.flush()
 	require.Len(t, store.pages, 2)
 	require.Empty(t, r.tiered.slots.at(1).tokens)
@@ -263,23 +251,6 @@ func TestFailingStoreNeverFailsARequest(t *testing.T) {
 	r.run(r.slots[0], tokenRange(3, 60), nil, true)
 	r.flush()
 	require.Len(t, store.pages, 21, "rows that left the cache meanwhile are stored, too")
-}
-
-// Only a failure of the store suspends writing: not the daily limit, nor a lack of room.
-func TestWhatSuspendsWriting(t *testing.T) {
-	q := &writeQueue{now: time.Now,
-		after: func(time.Duration, func()) func() bool { return func() bool { return true } }}
-	q.changed.L = &q.mu
-	suspends := func(err error) bool {
-		job := &writeJob{page: &pagefile.Page{}}
-		q.jobs = []*writeJob{job}
-		q.finishLocked(job, err)
-		return q.suspended()
-	}
-	require.False(t, suspends(fmt.Errorf("put page: %w", ledger.ErrWriteCap)))
-	require.False(t, suspends(tier.ErrNoSpace))
-	require.True(t, suspends(tier.ErrTierDown))
-	require.False(t, suspends(nil))
 }
 
 func TestFlushWaitsForTheLastBatch(t *testing.T) {

@@ -54,9 +54,7 @@ func TestAServerCollectsFromItsRunners(t *testing.T) {
 		"OLLAMA_KV_TIER_WRITE_GB_PER_DAY": "3", "OLLAMA_KV_TIER_NAMESPACE": "team",
 	})
 	model := testModelAt(t)
-	lines := make(chan string, 8)
-	tiered, err := start(model, plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
-	require.NoError(t, err)
+	tiered, lines := started(t, model)
 	closed := sync.OnceFunc(tiered.Close)
 	t.Cleanup(closed)
 	line := <-lines
@@ -91,7 +89,7 @@ func TestAServerCollectsFromItsRunners(t *testing.T) {
 	// A prompt is in the state before Close has returned, as after a flush.
 	var mu sync.Mutex
 	mu.Lock()
-	_, err = tiered.Restore(t.Context(), &mu, 0, 0, []*input.Input{{Token: 1}, {Token: 2}}, func(int) {})
+	_, err := tiered.Restore(t.Context(), &mu, 0, 0, []*input.Input{{Token: 1}, {Token: 2}}, func(int) {})
 	mu.Unlock()
 	require.NoError(t, err)
 	closed()
@@ -103,10 +101,7 @@ func TestAServerCollectsFromItsRunners(t *testing.T) {
 
 // TestEverySeriesIsKnown compares the series of a report with the list of metrics.
 func TestEverySeriesIsKnown(t *testing.T) {
-	tierenvtest.Set(t, map[string]string{
-		"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages"),
-		"OLLAMA_KV_TIER_RAM_GB": "1", "OLLAMA_KV_TIER_REMOTE": t.TempDir(),
-	})
+	on(t, map[string]string{"OLLAMA_KV_TIER_RAM_GB": "1", "OLLAMA_KV_TIER_REMOTE": t.TempDir()})
 	log, _ := tierenvtest.Logger()
 	tiered, s, err := startWith(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
 	require.NoError(t, err)
@@ -165,10 +160,8 @@ func TestOffCollectsNothing(t *testing.T) {
 
 // A model is closed in time where nobody collects.
 func TestClosingWithoutACollector(t *testing.T) {
-	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages")})
-	log, _ := tierenvtest.Logger()
-	tiered, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
-	require.NoError(t, err)
+	on(t, nil)
+	tiered, _ := started(t, testModelAt(t))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for range 3 {
@@ -272,19 +265,4 @@ func TestExposeMetrics(t *testing.T) {
 	second()
 	code, _ = ask(t, "GET", "localhost")
 	require.Equal(t, http.StatusNotFound, code)
-}
-
-// Ollama's own routes are the pattern / of the same mux. All but GET and HEAD of /metrics go there.
-func TestMetricsLeaveOtherRoutesAlone(t *testing.T) {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
-	for request, want := range map[[2]string]int{
-		{"GET", "/metrics"}: 200, {"HEAD", "/metrics"}: 200, {"POST", "/metrics"}: 418, {"OPTIONS", "/metrics"}: 418,
-		{"GET", "/"}: 418, {"POST", "/api/chat"}: 418, {"GET", "/metrics/x"}: 418,
-	} {
-		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, httptest.NewRequest(request[0], "http://localhost"+request[1], nil))
-		require.Equal(t, want, w.Code, "%v", request)
-	}
 }

@@ -77,12 +77,27 @@ func testModelAt(t *testing.T) Model {
 	return Model{Path: path, Architecture: "qwen3", Config: oneLayer{}, CacheType: "f16", Numerics: "CPU"}
 }
 
+// on turns tiering on for a test, in a new local directory and with more variables.
+func on(t *testing.T, more map[string]string) (root string) {
+	root = filepath.Join(t.TempDir(), "pages")
+	vars := map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root}
+	maps.Copy(vars, more)
+	tierenvtest.Set(t, vars)
+	return root
+}
+
+// started starts a model whose cache is a plain one, and returns the lines that are logged.
+func started(t *testing.T, m Model) (tiered *kvcache.TieredCausal, lines chan string) {
+	lines = make(chan string, 64)
+	tiered, err := start(m, plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
+	require.NoError(t, err)
+	return tiered, lines
+}
+
 func TestStartSaysWhatIsOn(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "below", "pages")
 	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root})
-	lines := make(chan string, 8)
-	tiered, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
-	require.NoError(t, err)
+	tiered, lines := started(t, testModelAt(t))
 	line := <-lines
 	for _, part := range []string{"kv tier: on", "local=" + root, `local_budget="20 GB"`, "pages=0", "fingerprint="} {
 		require.Contains(t, line, part)
@@ -108,11 +123,10 @@ func TestStartRefuses(t *testing.T) {
 		"missing weights": func(m *Model) { m.Path += ".gone" },
 		"missing adapter": func(m *Model) { m.Adapters = []string{m.Path + ".gone"} },
 	} {
-		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages")})
+		on(t, nil)
 		model := testModelAt(t)
 		change(&model)
-		log, _ := tierenvtest.Logger()
-		_, err := start(model, plainCache{}, []kvcache.Rows{plainCache{}}, log)
+		_, err := start(model, plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.DiscardHandler))
 		require.Error(t, err, name)
 	}
 	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": "/proc/kvtier"})
@@ -151,10 +165,7 @@ func TestStartSaysWhetherPagesBecomeLossy(t *testing.T) {
 		"misspelt":  {"q9_0", "f16", plainCache{}, []string{`invalid environment variable.*q9_0`, `kv tier: on`}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tierenvtest.Set(t, map[string]string{
-				"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages"),
-				"OLLAMA_KV_TIER_REMOTE": t.TempDir(), "OLLAMA_KV_TIER_COLD_TYPE": test.cold,
-			})
+			on(t, map[string]string{"OLLAMA_KV_TIER_REMOTE": t.TempDir(), "OLLAMA_KV_TIER_COLD_TYPE": test.cold})
 			m := testModelAt(t)
 			m.CacheType = test.cacheType
 			lines := make(chan string, 8)
@@ -193,13 +204,9 @@ func TestSplitBudgets(t *testing.T) {
 		10_000_000: `local_budget="1.9 GB" .* ram_budget="640 MB"`, // 10,000,000 tokens of 256 bytes: 2.56 GB
 		0:          `local_budget="20 GB"`,
 	} {
-		tierenvtest.Set(t, map[string]string{
-			"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages"), "OLLAMA_KV_TIER_SPLIT": "25,25,50",
-		})
+		on(t, map[string]string{"OLLAMA_KV_TIER_SPLIT": "25,25,50"})
 		m.Cells = cells
-		lines := make(chan string, 8)
-		tiered, err := start(m, plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
-		require.NoError(t, err)
+		tiered, lines := started(t, m)
 		require.Contains(t, <-lines, "OLLAMA_KV_TIER_SPLIT")
 		require.Regexp(t, says, <-lines)
 		tiered.Close()
@@ -209,7 +216,7 @@ func TestSplitBudgets(t *testing.T) {
 func TestTieringLeavesRoomForGoroutines(t *testing.T) {
 	before := runtime.GOMAXPROCS(1)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
-	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages")})
+	on(t, nil)
 	after := func(model Model) int {
 		runtime.GOMAXPROCS(1)
 		log, _ := tierenvtest.Logger()
@@ -230,12 +237,8 @@ func TestTieringLeavesRoomForGoroutines(t *testing.T) {
 
 func TestRAMBudget(t *testing.T) {
 	for value, says := range map[string]string{"": "", "0": "", "1.5": `ram_budget="1.5 GB"`} {
-		tierenvtest.Set(t, map[string]string{
-			"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages"), "OLLAMA_KV_TIER_RAM_GB": value,
-		})
-		lines := make(chan string, 8)
-		tiered, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
-		require.NoError(t, err)
+		on(t, map[string]string{"OLLAMA_KV_TIER_RAM_GB": value})
+		tiered, lines := started(t, testModelAt(t))
 		line := <-lines
 		if says == "" {
 			require.NotContains(t, line, "ram")
@@ -246,8 +249,7 @@ func TestRAMBudget(t *testing.T) {
 	}
 	for _, value := range []string{"lots", "-1", "NaN", "1e300"} {
 		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), "OLLAMA_KV_TIER_RAM_GB": value})
-		log, _ := tierenvtest.Logger()
-		_, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
+		_, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.DiscardHandler))
 		require.ErrorContains(t, err, "OLLAMA_KV_TIER_RAM_GB")
 		require.ErrorContains(t, err, value)
 	}
