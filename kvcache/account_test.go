@@ -101,11 +101,9 @@ func TestAPromptFromEveryPlace(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "pages")
 	text, more := tokenRange(1, 53), tokenRange(2, 9)
 	r := newFakeRunner(t, newDiskStore(t, root), 2, 128, Options{})
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	r.run(r.slots[0], slices.Concat(text, more), nil, false)
-	r.run(r.slots[1], slices.Concat(text[:44], more), nil, true)
-	r.flush()
+	r.save(r.slots[1], slices.Concat(text[:44], more))
 	require.Equal(t, []telemetry.Prompt{
 		{ID: 0, Tokens: 53, Computed: 53},
 		{ID: 0, Tokens: 62, Slot: 53, Computed: 9, Private: true},
@@ -160,8 +158,7 @@ func TestAShiftedPromptAndAFilledOne(t *testing.T) {
 func TestSavedTime(t *testing.T) {
 	r := newFakeRunner(t, newMemStore(t), 2, 128, Options{})
 	text := tokenRange(1, 53)
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	require.Zero(t, r.last().Restore, "nothing was restored")
 	require.Positive(t, r.last().Took)
 
@@ -194,8 +191,7 @@ func TestPromptsThatDoNotEnd(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	text, slot := tokenRange(1, 60), r.slots[0]
 	r.run(slot, text, nil, true)
-	r.run(slot, tokenRange(2, 9), nil, true)
-	r.flush()
+	r.save(slot, tokenRange(2, 9))
 
 	ctx, cancel := context.WithCancel(t.Context())
 	store.onRead = func(page int) {
@@ -321,8 +317,7 @@ func TestMemoryIsCounted(t *testing.T) {
 	store := newMemStore(t)
 	store.hold = make(chan struct{})
 	r := newFakeRunner(t, store, 1, 128, Options{QueuedBytes: 1 << 20, Runs: runs.New(8, 100)})
-	r.load(r.slots[0], tokenRange(1, 53), true)
-	r.drain()
+	r.begin(r.slots[0], tokenRange(1, 53), true)
 	memory := func() map[string]telemetry.Memory {
 		by := make(map[string]telemetry.Memory)
 		for _, m := range r.tiered.Memory() {
@@ -367,8 +362,7 @@ func TestMemoryIsCounted(t *testing.T) {
 // TestAReportOfTheWrapper has its counters, its queue and its slots.
 func TestAReportOfTheWrapper(t *testing.T) {
 	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
-	r.run(r.slots[0], tokenRange(1, 53), nil, true)
-	r.flush()
+	r.save(r.slots[0], tokenRange(1, 53))
 	source := telemetry.Source{Meter: r.meter, Fill: r.tiered.Fill}
 	report := source.Report()
 	for series := range report.Totals {

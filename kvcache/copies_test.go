@@ -122,16 +122,14 @@ func TestACopyBesideABatchFails(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 64, Options{})
 	r.cache.onRead = func() error { return errRefused }
 	prompt := tokenRange(1, 30)
-	r.load(r.slots[0], prompt, true)
-	r.drain()
+	r.begin(r.slots[0], prompt, true)
 	r.settle()
 	require.Empty(t, store.pages)
 	require.NotZero(t, r.tiered.Stats().FailedCopies)
 	r.finish(r.slots[0])
 
 	r.cache.onRead = nil
-	r.run(r.slots[0], prompt, nil, true)
-	r.flush()
+	r.save(r.slots[0], prompt)
 	require.Len(t, store.pages, 3)
 	require.LessOrEqual(t, r.tiered.Stats().FailedCopies, r.tiered.Stats().DroppedPages)
 }
@@ -151,8 +149,7 @@ func TestCloseWaitsForACopy(t *testing.T) {
 		}
 		return nil
 	}
-	r.load(r.slots[0], tokenRange(1, 20), true)
-	r.drain()
+	r.begin(r.slots[0], tokenRange(1, 20), true)
 	<-reading
 	closed := make(chan struct{})
 	go func() {

@@ -113,8 +113,7 @@ func TestADiskThatHangs(t *testing.T) {
 				r := start(store)
 				first, second := tokenRange(1, 50), tokenRange(2, 50)
 				r.run(r.slots[0], first, nil, true)
-				r.run(r.slots[0], second, nil, true)
-				r.settle()
+				r.keep(r.slots[0], second)
 				store.lose(16)
 				store.lose(24)
 
@@ -158,8 +157,7 @@ func TestNothingIsCopiedAgainAfterADiskHung(t *testing.T) {
 	store := newSilentStore(t)
 	r := newFakeRunner(t, store, 1, 256, Options{})
 	text := tokenRange(1, 50)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	for _, op := range []string{"find", "has"} {
 		store.lose(0)
 		store.lose(8)
@@ -174,12 +172,10 @@ func TestNothingIsCopiedAgainAfterADiskHung(t *testing.T) {
 			})
 		}}
 		sealed := r.tiered.Stats().SealedPages
-		r.run(r.slots[0], text, nil, true)
-		r.settle()
+		r.keep(r.slots[0], text)
 		require.Equal(t, sealed, r.tiered.Stats().SealedPages, op)
 	}
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	require.Equal(t, 50, restarted(t, store.memStore, text))
 }
 
@@ -188,8 +184,7 @@ func TestNothingIsCopiedAgainAfterADiskHung(t *testing.T) {
 func TestABatchAsksNoStore(t *testing.T) {
 	store := newSilentStore(t)
 	r := newFakeRunner(t, store, 2, 256, Options{})
-	r.run(r.slots[0], tokenRange(1, 50), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(1, 50))
 	store.lose(8)
 	r.load(r.slots[0], append(tokenRange(1, 50), 5, 6, 7), true)
 	for _, op := range []string{"put", "has", "find", "read"} {
@@ -211,8 +206,7 @@ func TestABatchAsksNoStore(t *testing.T) {
 func TestAFlushOfADiskThatHangs(t *testing.T) {
 	store := newSilentStore(t)
 	r := newFakeRunner(t, store, 1, 256, Options{})
-	r.run(r.slots[0], tokenRange(1, 50), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(1, 50))
 	r.tiered.store.patience.flush, r.tiered.store.patience.close = time.Millisecond, time.Millisecond
 	store.hang("flush")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -235,8 +229,7 @@ func TestWhatWasFoundIsNotCopiedAgain(t *testing.T) {
 	require.Equal(t, sealed, r.tiered.Stats().SealedPages)
 	require.Equal(t, puts+1, store.putCount(), "the tail")
 
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(2, 9))
 	r.tiered.gate.Always = true
 	store.memStore.mu.Lock() // a probe may still read
 	store.readErr, store.setsAside, store.wrote = map[int]error{2: pagefile.ErrDamaged}, true, nil
@@ -262,8 +255,7 @@ func foundAndLost(t *testing.T) (*fakeRunner, *stuckStore, []int32) {
 // nothing up because the slot holds its prompt.
 func TestAFoundPageThatIsLostIsStoredAgain(t *testing.T) {
 	r, store, prompt := foundAndLost(t)
-	r.run(r.slots[0], prompt, nil, true)
-	r.flush()
+	r.save(r.slots[0], prompt)
 	require.Equal(t, []int{2}, store.wrote)
 }
 
@@ -272,8 +264,7 @@ func TestAFoundPageThatIsLostIsStoredAgain(t *testing.T) {
 func TestAPageFoundForAnEarlierRequestIsStoredAgain(t *testing.T) {
 	r, store, prompt := foundAndLost(t)
 	r.run(r.slots[0], prompt[:9], prompt[9:], true)
-	r.run(r.slots[0], tokenRange(3, 5), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(3, 5))
 	require.Contains(t, store.wrote, 2)
 }
 
@@ -327,8 +318,7 @@ func TestAHungReadWritesNoCells(t *testing.T) {
 	r := newFakeRunner(t, store, 1, 256, Options{Poison: true})
 	text := tokenRange(1, 50)
 	r.run(r.slots[0], text, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(2, 9))
 	r.tiered.store.Patience.Page = 10 * time.Millisecond
 	require.LessOrEqual(t, r.load(r.slots[0], text, true).Held, 16)
 	r.complete(r.slots[0])

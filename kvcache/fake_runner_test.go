@@ -394,11 +394,34 @@ func (r *fakeRunner) complete(slot *fakeSlot) {
 	r.finish(slot)
 }
 
+// begin loads a prompt and computes it.
+func (r *fakeRunner) begin(slot *fakeSlot, prompt []int32, store bool) {
+	r.load(slot, prompt, store)
+	r.drain()
+}
+
+// generate computes a token of the answer.
+func (r *fakeRunner) generate(slot *fakeSlot, token int32) {
+	slot.rest = inputsOf([]int32{token})
+	r.drain()
+}
+
+// keep runs a public request, and waits for the pages that are queued.
+func (r *fakeRunner) keep(slot *fakeSlot, prompt []int32) {
+	r.run(slot, prompt, nil, true)
+	r.settle()
+}
+
+// save runs a public request, and flushes.
+func (r *fakeRunner) save(slot *fakeSlot, prompt []int32) {
+	r.run(slot, prompt, nil, true)
+	r.flush()
+}
+
 // leave stores a text and gives its slot to another: only the store has the text.
 func (r *fakeRunner) leave(text []int32) {
 	r.run(r.slots[0], text, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
+	r.save(r.slots[0], tokenRange(2, 9))
 }
 
 // cut removes a slot's positions from n on, of which the runner takes no note.
@@ -419,8 +442,7 @@ func (r *fakeRunner) run(slot *fakeSlot, prompt, generated []int32, store bool) 
 	restored := r.load(slot, prompt, store)
 	r.drain()
 	for _, token := range generated {
-		slot.rest = inputsOf([]int32{token})
-		r.drain()
+		r.generate(slot, token)
 	}
 	r.finish(slot)
 	return restored

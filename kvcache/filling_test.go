@@ -168,8 +168,7 @@ func TestADiskThatHangsWhileSlotsAreFilled(t *testing.T) {
 	store := &slowBuffers{memStore: newMemStore(t), page: 2, answer: make(chan struct{}), ended: make(chan struct{})}
 	text := tokenRange(1, 50)
 	r := newFakeRunner(t, store, 1, 256, Options{})
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	r = newFakeRunner(t, store, 1, 256, Options{Poison: true})
 	r.tiered.store.Patience.Page = 10 * time.Millisecond
 	r.fill(text)
@@ -236,8 +235,7 @@ func TestAFilledSlotIsNotUsed(t *testing.T) {
 				return newDiskStore(t, root, func(o *diskstore.Options) { o.ReadAheadBytes, o.RAM.BudgetBytes = 1<<30, ram })
 			}
 			r := newFakeRunner(t, open(), 1, 256, Options{})
-			r.run(r.slots[0], text, nil, true)
-			r.flush()
+			r.save(r.slots[0], text)
 			r.tiered.Close()
 			times := func(edit func(path string, used time.Time)) (all []time.Time) {
 				require.NoError(t, filepath.WalkDir(root, func(path string, file fs.DirEntry, err error) error {

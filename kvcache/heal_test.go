@@ -107,8 +107,7 @@ func TestAFailedWriteIsTriedAgain(t *testing.T) {
 	for turn := range 10 {
 		clock.add(retryFirst)
 		text = append(text, tokenRange(2+turn, 15)...)
-		r.run(r.slots[0], text, nil, true)
-		r.settle()
+		r.keep(r.slots[0], text)
 	}
 	require.Equal(t, len(text), restarted(t, store, text))
 }
@@ -129,8 +128,7 @@ func TestAnIdleSlotIsStoredBesideAnother(t *testing.T) {
 	r, store, clock := refusing(t, 2, text)
 	store.setFail(nil)
 	clock.add(retryFirst)
-	r.run(r.slots[1], tokenRange(2, 9), nil, true)
-	r.settle()
+	r.keep(r.slots[1], tokenRange(2, 9))
 	require.Equal(t, 50, restarted(t, store, text))
 }
 
@@ -142,8 +140,7 @@ func TestAPageThatCannotBeWrittenHoldsNoOtherBack(t *testing.T) {
 	clock := withClock(r)
 	text := tokenRange(1, 50)
 	for turn := range 4 {
-		r.run(r.slots[0], text, nil, true)
-		r.settle()
+		r.keep(r.slots[0], text)
 		clock.add(retryAfter)
 		text = append(text, tokenRange(2+turn, 15)...)
 	}
@@ -152,8 +149,7 @@ func TestAPageThatCannotBeWrittenHoldsNoOtherBack(t *testing.T) {
 	store.failing = nil
 	store.mu.Unlock()
 	clock.add(retryAfter)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	require.Equal(t, len(text), restarted(t, store, text), "only the missing page was written")
 }
 
@@ -163,16 +159,14 @@ func TestOnlyWhatWasLostIsStoredAgain(t *testing.T) {
 	for name, lose := range map[string]func(r *fakeRunner, store *memStore, clock *clock, text []int32){
 		"a write failed": func(r *fakeRunner, store *memStore, clock *clock, text []int32) {
 			store.failing = map[int]error{2: errRefused}
-			r.run(r.slots[0], text, nil, true)
-			r.settle()
+			r.keep(r.slots[0], text)
 			for all := false; !all; { // again, when pages that were left alone are stored
 				all = len(store.pages) == 5
 				r.next(clock)
 			}
 		},
 		"the store lost one": func(r *fakeRunner, store *memStore, _ *clock, text []int32) {
-			r.run(r.slots[0], text, nil, true)
-			r.settle()
+			r.keep(r.slots[0], text)
 			require.Equal(t, 1, store.lose(16))
 		},
 	} {
@@ -185,8 +179,7 @@ func TestOnlyWhatWasLostIsStoredAgain(t *testing.T) {
 			store.below = map[int]bool{0: true, 1: true, 3: true, 4: true, 5: true}
 			store.mu.Unlock()
 			clock.add(retryAfter) // the queue may look at once
-			r.run(r.slots[0], text, nil, true)
-			r.settle()
+			r.keep(r.slots[0], text)
 			require.Equal(t, []int{2}, store.wrote)
 			require.Equal(t, 50, restarted(t, store, text))
 		})
@@ -198,8 +191,7 @@ func TestAFailedTailIsTriedAgain(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	clock := withClock(r)
 	text := tokenRange(1, 21)
-	r.load(r.slots[0], text, true)
-	r.drain()
+	r.begin(r.slots[0], text, true)
 	r.settle()
 	store.setFail(errRefused)
 	r.finish(r.slots[0])
@@ -219,8 +211,7 @@ func TestRunsForgetWhatWasNotStored(t *testing.T) {
 	r := newFakeRunner(t, store, 1, 256, Options{Runs: index})
 	store.setFail(errRefused)
 	text := tokenRange(1, 50)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	require.Empty(t, index.Find(text, 100))
 	store.setFail(nil)
 	r.flush()
@@ -233,8 +224,7 @@ func TestAPartialPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
 	clock := withClock(r)
 	key := pagefile.ChainKey(store.root, tokenRange(1, 8), nil)
 	text := tokenRange(1, 12)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	r.tiered.mu.Lock()
 	r.tiered.partial.add(key)
 	clear(r.tiered.slots.of[0].pages)
@@ -244,8 +234,7 @@ func TestAPartialPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
 	store.setFail(nil)
 	clock.add(retryFirst)
 	before := store.putCount()
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	require.Greater(t, store.putCount(), before)
 	require.Empty(t, r.tiered.partial.keys)
 }
@@ -334,8 +323,7 @@ func TestAnIdleServerWritesAgain(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	clock := withClock(r)
 	text, other := tokenRange(1, 50), tokenRange(2, 45)
-	r.run(r.slots[0], text[:20], nil, true)
-	r.settle()
+	r.keep(r.slots[0], text[:20])
 	_, set := r.timers.set()
 	require.False(t, set, "nothing failed")
 
@@ -432,8 +420,7 @@ func TestAWrittenPageEndsTheIdlePause(t *testing.T) {
 	require.Greater(t, wait, retryAfter)
 	store.setFail(nil)
 	clock.add(retryAfter)
-	r.run(r.slots[1], tokenRange(2, 9), nil, true)
-	r.settle()
+	r.keep(r.slots[1], tokenRange(2, 9))
 	r.wake()
 	require.Equal(t, 50, restarted(t, store, text))
 }
@@ -443,8 +430,7 @@ func TestAnIdleServerStoresWhatFoundNoRoom(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	text := tokenRange(1, 50)
 	tight(r)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	require.Empty(t, store.pages)
 	q := r.tiered.queue
 	q.mu.Lock()
@@ -496,8 +482,7 @@ func TestNothingIsWrittenAgainAfterClose(t *testing.T) {
 			r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 			withClock(r)
 			store.setFail(errRefused)
-			r.run(r.slots[0], tokenRange(1, 50), nil, true)
-			r.settle()
+			r.keep(r.slots[0], tokenRange(1, 50))
 			if !fires {
 				r.tiered.Close()
 				require.False(t, r.timers.fire())

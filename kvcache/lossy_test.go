@@ -255,8 +255,7 @@ func TestLossyPagesAreNotLookedUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store := newMemStore(t)
 			r := start(store)
-			r.run(r.slots[0], tokenRange(1, 44), nil, true)
-			r.flush()
+			r.save(r.slots[0], tokenRange(1, 44))
 			for at := 0; at < 44; at += 8 {
 				store.cool(at, false)
 			}
@@ -365,8 +364,7 @@ func TestPagesThatBecameLossyAreNotStoredAgain(t *testing.T) {
 	r.run(r.slots[1], tokenRange(2, 3), nil, false)
 	require.Equal(t, 8, r.run(r.slots[1], append(slices.Clone(prompt[:74]), 7), nil, false).Lossy)
 	store.readErr = nil
-	r.run(r.slots[0], prompt, nil, true)
-	r.flush()
+	r.save(r.slots[0], prompt)
 	require.Equal(t, []int{1, 9}, store.wrote)
 	r.cache.requireRows(t, 0, prompt)
 }

@@ -33,8 +33,7 @@ func requireStoredAgain(t *testing.T, r *fakeRunner, store *memStore) {
 	store.setsAside = true
 	text, other := tokenRange(1, 50), tokenRange(2, 50)
 	r.run(r.slots[0], text, nil, true)
-	r.run(r.slots[0], other, nil, true)
-	r.flush()
+	r.save(r.slots[0], other)
 	var keys []pagefile.Key
 	for _, ref := range store.Find(t.Context(), diskstore.Prompt{Parent: store.root, Tokens: text[:40]}).Exact {
 		keys = append(keys, ref.Key)
@@ -44,8 +43,7 @@ func requireStoredAgain(t *testing.T, r *fakeRunner, store *memStore) {
 			store.readErr = map[int]error{page: err}
 			r.run(r.slots[0], slices.Concat(text[:41], []int32{9}), nil, true)
 			store.readErr = nil
-			r.run(r.slots[0], other, nil, true) // the rows leave the slot
-			r.settle()
+			r.keep(r.slots[0], other) // the rows leave the slot
 			for i, key := range keys {
 				require.True(t, store.Has(key), "page %d, after page %d could not be read: %v", i, page, err)
 			}
@@ -84,8 +82,7 @@ func TestAPageThatAProbeFindsDamagedIsStoredAgain(t *testing.T) {
 	answer()
 	r.tiered.reads.Wait()
 	store.wrote = nil
-	r.run(r.slots[0], tokenRange(3, 5), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(3, 5))
 	require.Equal(t, []int{0}, store.wrote)
 }
 
@@ -94,8 +91,7 @@ func TestAPageThatOneSlotCannotReadIsStoredByAnother(t *testing.T) {
 	silence(t)
 	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	text := tokenRange(1, 50)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	store.setsAside, store.readErr, store.wrote = true, map[int]error{2: pagefile.ErrDamaged}, nil
 	r.load(r.slots[1], text, false) // its own rows are never stored
 	r.complete(r.slots[1])
@@ -111,8 +107,7 @@ func TestAPageThatIsStillStoredIsNotCopiedAgain(t *testing.T) {
 		r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 		text := tokenRange(1, 50)
 		r.run(r.slots[0], text, nil, true)
-		r.run(r.slots[0], tokenRange(2, 5), nil, true)
-		r.settle()
+		r.keep(r.slots[0], tokenRange(2, 5))
 		store.readErr, store.wrote = map[int]error{2: err}, nil
 		require.Equal(t, 16, r.run(r.slots[0], text, nil, true).Held)
 		r.settle()
@@ -126,16 +121,13 @@ func TestALostPageAfterAnotherIsStoredAgain(t *testing.T) {
 	silence(t)
 	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	text := tokenRange(1, 50)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	store.lose(8)
 	store.failing = map[int]error{1: tier.ErrNoSpace}
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	store.failing = nil
 	store.lose(24)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	require.Equal(t, 50, restarted(t, store, text))
 }
 
@@ -166,8 +158,7 @@ func TestAPageThatIsLostAfterItWasReadIsStoredAgain(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	text := tokenRange(1, 50)
 	r.run(r.slots[0], text, nil, true)
-	r.run(r.slots[0], tokenRange(2, 5), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(2, 5))
 	refs := store.Find(t.Context(), diskstore.Prompt{Parent: store.root, Tokens: text}).Exact
 	store.wrote = nil
 	store.onRead = func(page int) {
@@ -187,15 +178,13 @@ func TestAPageThatALateReadFindsDamagedIsStoredAgain(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	text := tokenRange(1, 50)
 	r.run(r.slots[0], text, nil, true)
-	r.run(r.slots[0], tokenRange(2, 5), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(2, 5))
 	store.wrote = nil
 	answer := store.damaged(2)
 	r.tiered.store.Patience.Page = 10 * time.Millisecond
 	require.LessOrEqual(t, r.run(r.slots[0], text, nil, true).Held, 16)
 	answer()
 	require.Eventually(t, func() bool { return !r.tiered.store.Hangs() }, time.Minute, time.Microsecond)
-	r.run(r.slots[0], tokenRange(3, 5), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(3, 5))
 	require.Equal(t, []int{2}, store.wrote)
 }

@@ -117,8 +117,7 @@ func TestSlotsRestoreOnePromptTogether(t *testing.T) {
 	r := newFakeRunner(t, store, slots, 128, Options{Poison: true})
 	prompt := tokenRange(1, tokens)
 	r.run(r.slots[0], prompt, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true) // another prompt takes the slot
-	r.flush()
+	r.save(r.slots[0], tokenRange(2, 9)) // another prompt takes the slot
 
 	before := store.Stats()
 	var together sync.WaitGroup
@@ -172,8 +171,7 @@ func (r *refusesOnce) WriteRows(layer int, value bool, cells []int32, src []byte
 func TestRowsThatCannotBeWrittenSayNothingOfThePage(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	tokens := tokenRange(1, 40)
-	r.run(r.slots[0], tokens, nil, true)
-	r.flush()
+	r.save(r.slots[0], tokens)
 	refs := store.Find(t.Context(), diskstore.Prompt{Parent: store.root, Tokens: tokens}).Exact
 	require.NotEmpty(t, refs)
 

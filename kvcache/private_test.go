@@ -69,8 +69,7 @@ func TestPrivateTextThatIsComputedAnewIsNotStored(t *testing.T) {
 			test.beforehand(r)
 			r.shift(slot, 4, 25)
 			r.complete(slot)
-			r.run(slot, tokenRange(3, 50), nil, true) // rows that leave the slot are not stored either
-			r.flush()
+			r.save(slot, tokenRange(3, 50)) // rows that leave the slot are not stored either
 			store.requirePublic(t)
 			require.Equal(t, 50, store.storedPast(), "the next request is")
 		})

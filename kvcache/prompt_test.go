@@ -28,8 +28,7 @@ func TestRestoreEndsBeforeASpan(t *testing.T) {
 		t.Run(fmt.Sprint(chain, " pages"), func(t *testing.T) {
 			r, store := newStored(t, newFakeRunner, 1, 128, Options{Media: identify})
 			r.runInputs(r.slots[0], withImage(n, begin, end, 1))
-			r.run(r.slots[0], tokenRange(2, 20), nil, true)
-			r.flush()
+			r.save(r.slots[0], tokenRange(2, 20))
 			for key, page := range store.pages {
 				if int(page.Start) >= 8*chain && page.Tokens[0] < 2000 {
 					delete(store.pages, key)

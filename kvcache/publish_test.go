@@ -52,8 +52,7 @@ func TestASlotIsNotForkedFromRowsThatAreBeingReplaced(t *testing.T) {
 			failed.Store(true)
 		} else if page == 0 && failed.Load() && forking.CompareAndSwap(false, true) { // the second attempt
 			held = r.fork(r.slots[1], forked)
-			r.load(r.slots[1], forked, false)
-			r.drain()
+			r.begin(r.slots[1], forked, false)
 		}
 	}
 	r.load(r.slots[0], prompt, false)

@@ -125,8 +125,7 @@ func TestTheSamePromptWithAnImageThatReachesAhead(t *testing.T) {
 				r.loadInputs(r.slots[0], in, true)
 				r.drain()
 				for _, token := range tokenRange(3, answer) {
-					r.slots[0].rest = inputsOf([]int32{token})
-					r.drain()
+					r.generate(r.slots[0], token)
 				}
 				r.finish(r.slots[0])
 			}

@@ -118,8 +118,7 @@ func TestWhatLeavesInAnOutageIsKept(t *testing.T) {
 	clock := withClock(r)
 	store.setFail(errRefused)
 	for i := range 5 {
-		r.run(r.slots[0], tokenRange(1+i, 50), nil, true)
-		r.settle()
+		r.keep(r.slots[0], tokenRange(1+i, 50))
 	}
 	store.setFail(nil)
 	r.pass(clock, retryAfter)
@@ -185,8 +184,7 @@ func TestWhatLeavesComesBeforeWhatFailed(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	store.refuse = badPage
 	withClock(r)
-	r.run(r.slots[0], tokenRange(1, 50), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(1, 50))
 	q := r.tiered.queue
 	require.Len(t, q.jobs, 1)
 	key := q.jobs[0].key
@@ -212,8 +210,7 @@ func TestNoRoomIsNoOutage(t *testing.T) {
 				return nil
 			}
 			clock := withClock(r)
-			r.run(r.slots[0], tokenRange(1, 28), nil, true)
-			r.settle()
+			r.keep(r.slots[0], tokenRange(1, 28))
 			require.Equal(t, 1, store.refused)
 			require.False(t, r.tiered.queue.suspended())
 
@@ -245,8 +242,7 @@ func TestNothingFollowsAPageThatWasGivenUp(t *testing.T) {
 	}
 	withClock(r)
 	slot := r.slots[0]
-	r.run(slot, tokenRange(1, 20), nil, true)
-	r.settle()
+	r.keep(slot, tokenRange(1, 20))
 	puts, dropped := store.putCount(), r.tiered.Stats().DroppedPages
 	require.Equal(t, 1, store.refused)
 	r.run(slot, tokenRange(1, 17), []int32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, true)
@@ -254,8 +250,7 @@ func TestNothingFollowsAPageThatWasGivenUp(t *testing.T) {
 	require.Greater(t, r.tiered.Stats().DroppedPages, dropped)
 	require.LessOrEqual(t, store.putCount(), puts+1)
 	store.refuse = nil
-	r.run(slot, tokenRange(1, 40), nil, true)
-	r.settle()
+	r.keep(slot, tokenRange(1, 40))
 	require.Equal(t, 40, restarted(t, store, tokenRange(1, 40)))
 	require.Zero(t, store.ifRoom, "a request may make room")
 }
@@ -265,15 +260,13 @@ func TestNothingFollowsAPageThatWasGivenUp(t *testing.T) {
 func TestAForkStoresNoPageAgain(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	text := tokenRange(1, 50)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	store.below = map[int]bool{0: true, 1: true, 2: true, 3: true, 4: true, 5: true}
 	fork := slices.Concat(text[:20], tokenRange(2, 20))
 	require.Equal(t, 20, r.fork(r.slots[1], fork))
 	r.run(r.slots[1], fork, nil, false)
 	r.run(r.slots[1], fork[:20], nil, true)
-	r.run(r.slots[0], slices.Concat(text, tokenRange(3, 6)), nil, true)
-	r.settle()
+	r.keep(r.slots[0], slices.Concat(text, tokenRange(3, 6)))
 	require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6}, store.wrote)
 }
 
@@ -282,13 +275,11 @@ func TestAForkTriesAgainWhatWasGivenUp(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	text := tokenRange(1, 50)
 	store.failing = map[int]error{1: tier.ErrNoSpace}
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	store.failing = nil
 	fork := append(slices.Clone(text), 7)
 	require.Equal(t, 50, r.fork(r.slots[1], fork))
-	r.run(r.slots[1], fork, nil, true)
-	r.settle()
+	r.keep(r.slots[1], fork)
 	require.Equal(t, 51, restarted(t, store, fork))
 }
 
@@ -300,8 +291,7 @@ func TestClosingTriesAgain(t *testing.T) {
 			withClock(r)
 			text := tokenRange(1, 50)
 			store.setFail(err)
-			r.run(r.slots[0], text, nil, true)
-			r.settle()
+			r.keep(r.slots[0], text)
 			require.Empty(t, store.pages)
 			store.setFail(nil)
 			r.tiered.Close()
@@ -319,8 +309,7 @@ func TestAStateThatWasNotStoredIsTriedAgain(t *testing.T) {
 			clock := withClock(r.fakeRunner)
 			store.setFail(refused)
 			text := tokenRange(1, 21)
-			r.run(r.slots[0], text, nil, true)
-			r.settle()
+			r.keep(r.slots[0], text)
 			store.setFail(nil)
 			clock.add(retryAfter)
 			r.flush()
@@ -333,8 +322,7 @@ func TestAStateThatWasNotStoredIsTriedAgain(t *testing.T) {
 // A page that lacks a window's rows stays marked until it is written with these rows.
 func TestAPartialPageStaysPartial(t *testing.T) {
 	r, store := newStored(t, newWindowedRunner, 1, 256, Options{})
-	r.run(r.slots[0], tokenRange(1, 12), nil, true)
-	r.flush()
+	r.save(r.slots[0], tokenRange(1, 12))
 	page := store.pages[r.tiered.slots.of[0].keys[0]]
 	require.NotNil(t, page)
 	layout, err := r.tiered.caches.layout(8, func(g int) bool { return g == 0 })
@@ -409,8 +397,7 @@ func TestAnIdleGiantEvictsNoOther(t *testing.T) {
 	store := giantStore(t, filepath.Join(t.TempDir(), "local"))
 	r := newFakeRunner(t, store, 2, 1100, Options{})
 	clock := withClock(r)
-	r.run(r.slots[0], giant, nil, true)
-	r.settle()
+	r.keep(r.slots[0], giant)
 	before := store.Stats()
 	for i := range 8 {
 		r.run(r.slots[1], tokenRange(10+2*i, 40), nil, true)

@@ -94,8 +94,7 @@ func TestSeveralRunsFollowEachOther(t *testing.T) {
 func TestMovedTextIsReplacedByExactRows(t *testing.T) {
 	r, store, history := newReusingRunner(t, newFakeRunner)
 	prompt := leftOut(history, 13, 30)
-	r.run(r.slots[0], prompt, nil, true)
-	r.flush()
+	r.save(r.slots[0], prompt)
 
 	other := newFakeRunner(t, store, 1, 128, Options{}) // computes all positions
 	other.run(other.slots[0], prompt, nil, true)

@@ -20,8 +20,7 @@ func TestRuleWritesWaitForBatches(t *testing.T) {
 	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
 	slot, old := r.slots[0], tokenRange(1, 50)
 	r.run(slot, old, nil, true)
-	r.run(slot, tokenRange(2, 30), nil, true)
-	r.flush()
+	r.save(slot, tokenRange(2, 30))
 
 	// the next token of an ending sequence is in a batch that is built already
 	slot.inUse, slot.rest = true, inputsOf([]int32{7})
@@ -55,8 +54,7 @@ func TestRuleWritesWaitForTheLastBatch(t *testing.T) {
 	slot, other, old := r.slots[0], r.slots[1], tokenRange(1, 50)
 	r.run(slot, old, nil, true)
 	r.run(slot, tokenRange(2, 30), nil, true)
-	r.load(other, tokenRange(3, 5), false)
-	r.drain()
+	r.begin(other, tokenRange(3, 5), false)
 	r.flush()
 
 	other.rest = inputsOf([]int32{8})
@@ -161,8 +159,7 @@ func TestRuleRemovalShiftSealsFirstAndTaints(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 48, Options{})
 	slot := r.slots[0]
 	prompt := tokenRange(1, 47)
-	r.load(slot, prompt, true)
-	r.drain()
+	r.begin(slot, prompt, true)
 	slot.rest = inputsOf([]int32{500})
 	require.True(t, r.build()) // position 47, in flight, completes the context's last page
 
@@ -183,8 +180,7 @@ func TestRuleRemovalShiftSealsFirstAndTaints(t *testing.T) {
 func TestRuleRemovalCutsBatches(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	slot := r.slots[0]
-	r.load(slot, tokenRange(1, 22), true)
-	r.drain()
+	r.begin(slot, tokenRange(1, 22), true)
 	slot.rest = inputsOf(tokenRange(8, 3)) // would complete the third page
 	require.True(t, r.build())
 	r.finish(slot)
@@ -206,8 +202,7 @@ func TestRuleRemovalCutsBatches(t *testing.T) {
 func TestRuleBudgetIsCheckedFirst(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	prompt := tokenRange(1, 60)
-	r.run(r.slots[0], prompt, nil, true)
-	r.flush()
+	r.save(r.slots[0], prompt)
 
 	small := newFakeRunner(t, store, 1, 40, Options{})
 	used := func() (n int) {
@@ -259,8 +254,7 @@ func TestRuleIdentityTokensMustMatch(t *testing.T) {
 func TestRuleWritesWaitForTheDevice(t *testing.T) {
 	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
 	slot, old := r.slots[0], tokenRange(1, 50)
-	r.run(slot, old, nil, true)
-	r.flush()
+	r.save(slot, old)
 
 	r.load(slot, tokenRange(2, 30), false)
 	require.True(t, r.build())
@@ -277,8 +271,7 @@ func TestRuleWritesWaitForTheDevice(t *testing.T) {
 func TestRuleWritesWaitForTheDeviceThatReadsAWindow(t *testing.T) {
 	r, store := newStored(t, newWindowedRunner, 2, 128, Options{})
 	slot, old := r.slots[0], tokenRange(1, 50)
-	r.run(slot, old, nil, true)
-	r.flush()
+	r.save(slot, old)
 	r = newWindowedRunner(t, store, 2, 128, Options{})
 	slot, other := r.slots[0], r.slots[1]
 
@@ -300,8 +293,7 @@ func TestRuleWritesWaitForTheDeviceThatReadsAWindow(t *testing.T) {
 func TestRuleWritesWaitForAShiftOnTheDevice(t *testing.T) {
 	r := newFakeRunner(t, newMemStore(t), 1, 64, Options{})
 	slot, old := r.slots[0], tokenRange(1, 60)
-	r.run(slot, old, nil, true)
-	r.flush()
+	r.save(slot, old)
 	slot.inUse = true
 	r.shift(slot, 4, 20)
 	require.NotEmpty(t, r.device.queue)
@@ -356,8 +348,7 @@ func TestTheDeviceIsSeldomWaitedFor(t *testing.T) {
 		store = newMemStore(t)
 		r := newFakeRunner(t, store, 2, 256, Options{})
 		r.device.host = host
-		r.run(r.slots[0], prompt, nil, true)
-		r.flush()
+		r.save(r.slots[0], prompt)
 		require.Equal(t, waits, r.device.waits(), "of 11 batches of 12 tokens, each of which completes a page or two")
 		require.LessOrEqual(t, r.device.marks, 11)
 	}

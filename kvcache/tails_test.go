@@ -32,8 +32,7 @@ func delayedRunner(t *testing.T, slots int) (*fakeRunner, *memStore, *clock, []i
 	r.tiered.queue.mu.Lock()
 	r.tiered.queue.now = c.time
 	r.tiered.queue.mu.Unlock()
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	require.Empty(t, store.tailsOf())
 	require.Equal(t, []int{0, 1}, store.wrote)
 	return r, store, c, text
@@ -45,8 +44,7 @@ func TestATailIsStoredWhenItsSlotRests(t *testing.T) {
 	wait, set := r.timers.set()
 	require.True(t, set)
 	require.Equal(t, time.Minute, wait)
-	r.run(r.slots[1], tokenRange(2, 5), nil, true)
-	r.settle()
+	r.keep(r.slots[1], tokenRange(2, 5))
 	require.Empty(t, store.tailsOf())
 	c.add(time.Minute)
 	r.fire()

@@ -42,8 +42,7 @@ func TestContinuationAndBranches(t *testing.T) {
 	slot := r.slots[0]
 	history := tokenRange(1, 37)
 	r.run(slot, history, []int32{901, 902, 903, 904}, true)
-	r.run(slot, tokenRange(2, 20), nil, true) // another chat takes the slot
-	r.flush()
+	r.save(slot, tokenRange(2, 20)) // another chat takes the slot
 
 	// the answer comes back with its last token retokenized
 	next := append(append(slices.Clone(history), 901, 902, 903), tokenRange(3, 20)...)
@@ -76,8 +75,7 @@ func TestPrivateRequestsStoreNothing(t *testing.T) {
 	r.slots[1].inputs = slot.inputs[:70]
 	r.mu.Unlock()
 	r.run(r.slots[1], append(slices.Clone(private[:70]), tokenRange(4, 9)...), nil, false)
-	r.run(slot, tokenRange(5, 9), nil, true) // takes the slot: rows that leave must not be stored
-	r.flush()
+	r.save(slot, tokenRange(5, 9)) // takes the slot: rows that leave must not be stored
 	for _, page := range store.pages {
 		require.NotContains(t, page.Tokens, int32(2000))
 	}
@@ -90,8 +88,7 @@ func TestPrivateRequestsStoreNothing(t *testing.T) {
 	require.Equal(t, 2*8+8, tokens(), "two public pages of the first prompt, one of the last prompt")
 
 	// the same text in a public request is public
-	r.run(r.slots[1], private, nil, true)
-	r.flush()
+	r.save(r.slots[1], private)
 	require.Equal(t, 10*8+8, tokens())
 }
 
@@ -132,8 +129,7 @@ func TestForkedSlotsShareRows(t *testing.T) {
 	r.slots[1].inputs = slices.Clone(r.slots[0].inputs[:20])
 	r.mu.Unlock()
 	fork := append(slices.Clone(prompt[:20]), tokenRange(7, 30)...)
-	r.load(r.slots[1], fork, true)
-	r.drain()
+	r.begin(r.slots[1], fork, true)
 	r.cache.requireRows(t, 0, prompt)
 	r.cache.requireRows(t, 1, fork)
 	require.Equal(t, fork, r.tiered.slots.at(1).tokens)
@@ -147,8 +143,7 @@ func TestShiftedSlotIsReplacedByExactRows(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 64, Options{})
 	slot := r.slots[0]
 	prompt := tokenRange(1, 60)
-	r.load(slot, prompt, true)
-	r.drain()
+	r.begin(slot, prompt, true)
 	r.shift(slot, 8, 24)
 	r.finish(slot)
 	shifted := tokensOf(slot.inputs)
@@ -188,8 +183,7 @@ func TestDamagedChainIsExaminedWhole(t *testing.T) {
 	require.Equal(t, 8, store.reads, "the pages after the damaged one were read, too")
 
 	r.finish(r.slots[0])
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
+	r.save(r.slots[0], tokenRange(2, 9))
 	before := store.reads
 	store.readErr = map[int]error{1: errors.New("the remote does not answer")}
 	require.Equal(t, 8, r.load(r.slots[0], prompt, true).Held)
@@ -248,16 +242,14 @@ func TestFailingStoreNeverFailsARequest(t *testing.T) {
 
 	store.setFail(nil)
 	now.add(2 * retryAfter)
-	r.run(r.slots[0], tokenRange(3, 60), nil, true)
-	r.flush()
+	r.save(r.slots[0], tokenRange(3, 60))
 	require.Len(t, store.pages, 21, "rows that left the cache meanwhile are stored, too")
 }
 
 func TestFlushWaitsForTheLastBatch(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	slot := r.slots[0]
-	r.load(slot, tokenRange(1, 20), true)
-	r.drain()
+	r.begin(slot, tokenRange(1, 20), true)
 	slot.rest = inputsOf([]int32{9})
 	require.True(t, r.build())
 	r.finish(slot)
@@ -277,8 +269,7 @@ func TestFlushWaitsForTheLastBatch(t *testing.T) {
 func TestFlushSealedWaitsForNoBatch(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	slot := r.slots[0]
-	r.load(slot, tokenRange(1, 36), true)
-	r.drain()
+	r.begin(slot, tokenRange(1, 36), true)
 	slot.rest = inputsOf(tokenRange(200, 20))
 	require.True(t, r.build())
 
@@ -293,12 +284,10 @@ func TestFlushSealedWaitsForNoBatch(t *testing.T) {
 func TestIncompleteCacheIsLeftAlone(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	r.cache.layers = 1 // the reservation failed for one of two layers
-	r.run(r.slots[0], tokenRange(1, 40), nil, true)
-	r.flush()
+	r.save(r.slots[0], tokenRange(1, 40))
 	require.Empty(t, store.pages)
 	r.cache.layers = 2
-	r.run(r.slots[0], tokenRange(2, 40), nil, true)
-	r.flush()
+	r.save(r.slots[0], tokenRange(2, 40))
 	require.Len(t, store.pages, 5)
 }
 
@@ -330,7 +319,6 @@ func TestTextAfterAnEmbeddingIsStored(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	text := tokenRange(1, 40)
 	r.embed(r.slots[0], text[:3])
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	require.Len(t, store.pages, 5)
 }

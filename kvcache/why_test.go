@@ -98,8 +98,7 @@ func TestWhyEvicted(t *testing.T) {
 	text, short := tokenRange(1, 60), tokenRange(2, 5)
 	r := newAskedRunner(t, root)
 	r.run(r.slots[0], text, nil, true)
-	r.run(r.slots[1], short, nil, true)
-	r.flush()
+	r.save(r.slots[1], short)
 	remove := func() {
 		opened, err := diskstore.OpenRoot(t.Context(), diskstore.RootOptions{Local: diskstore.TierConfig{Root: root}})
 		require.NoError(t, err)
@@ -132,11 +131,9 @@ func TestWhyEvictedByABudget(t *testing.T) {
 	text := tokenRange(1, 60)
 	r.run(r.slots[0], text, nil, true)
 	for i := range 8 {
-		r.run(r.slots[1], tokenRange(10+i, 60), nil, true)
-		r.flush()
+		r.save(r.slots[1], tokenRange(10+i, 60))
 	}
-	r.run(r.slots[0], tokenRange(30, 60), nil, true)
-	r.flush()
+	r.save(r.slots[0], tokenRange(30, 60))
 	r.run(r.slots[1], text, nil, true)
 	m := r.why()
 	require.Equal(t, telemetry.CauseEvicted, m.Cause)
@@ -148,8 +145,7 @@ func TestWhyDamaged(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "pages")
 	text := tokenRange(1, 60)
 	r := newAskedRunner(t, root)
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	damage(t, root, r.tiered.why.PageKeys(why.Text{Tokens: text}, 16)[0])
 	r.run(r.slots[1], text, nil, true)
 	require.Contains(t, r.requireMiss(telemetry.CauseDamaged, 16).Detail, "59 tokens were found")
@@ -198,8 +194,7 @@ func TestWhyQuicker(t *testing.T) {
 func TestWhyTheCacheHadNoRoom(t *testing.T) {
 	r := newFakeRunner(t, newMemStore(t), 2, 64, Options{Recents: why.NewRecents()})
 	text := tokenRange(1, 60)
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	r.cache.cells = r.cache.cells[:70] // the first slot has 60
 	r.load(r.slots[1], text, true)
 	r.mu.Lock()
@@ -230,8 +225,7 @@ func TestWhyTierDown(t *testing.T) {
 func TestWhyATierFailsWhileItIsRead(t *testing.T) {
 	r, store := newStored(t, newFakeRunner, 2, 128, Options{Recents: why.NewRecents()})
 	text := tokenRange(1, 60)
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	store.readErr = map[int]error{2: tier.ErrTierTimeout}
 	r.run(r.slots[1], text, nil, true)
 	r.requireMiss(telemetry.CauseTierDown, 16)
@@ -305,8 +299,7 @@ func TestWhyAnotherRequestHasIt(t *testing.T) {
 	r := newAskedRunner(t, filepath.Join(t.TempDir(), "pages"))
 	text := tokenRange(1, 60)
 	r.load(r.slots[0], text, true)
-	r.load(r.slots[1], text, true)
-	r.drain()
+	r.begin(r.slots[1], text, true)
 	require.Equal(t, "another request computes it", r.requireMiss(telemetry.CauseWriting, 0).Detail)
 	r.finish(r.slots[0])
 	r.finish(r.slots[1])
@@ -334,8 +327,7 @@ func TestWhyAnotherImage(t *testing.T) {
 func TestWhyBrokenByAShift(t *testing.T) {
 	r := newAskedRunner(t, filepath.Join(t.TempDir(), "pages"))
 	text := tokenRange(1, 60)
-	r.load(r.slots[0], text, true)
-	r.drain()
+	r.begin(r.slots[0], text, true)
 	r.shift(r.slots[0], 8, 24)
 	r.finish(r.slots[0])
 	// The next turn goes on in the slot, as a client does that drops old messages as well.
@@ -353,11 +345,9 @@ func TestWhyBrokenByAShift(t *testing.T) {
 func TestWhyBehindTextThatMoved(t *testing.T) {
 	r := newFakeRunner(t, newMemStore(t), 2, 256, Options{Recents: why.NewRecents(), Runs: runs.New(8, 1<<20)})
 	history := tokenRange(1, 100)
-	r.run(r.slots[0], history, nil, true)
-	r.flush()
+	r.save(r.slots[0], history)
 	moved := slices.Concat(history[:8], history[48:], tokenRange(2, 20))
-	r.run(r.slots[0], moved, nil, true)
-	r.flush()
+	r.save(r.slots[0], moved)
 	r.tiered.restorer.runs = nil
 	r.run(r.slots[1], moved, nil, true)
 	require.Equal(t, "text was reused at another position", r.requireMiss(telemetry.CauseShift, 8).Detail)
@@ -368,8 +358,7 @@ func TestWhyGivenUp(t *testing.T) {
 	r := newAskedRunner(t, filepath.Join(t.TempDir(), "pages"), func(o *diskstore.Options) { o.WritePerDay = 1 })
 	r.flush() // files are counted
 	text := tokenRange(1, 60)
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	r.run(r.slots[1], text, nil, true)
 	m := r.requireMiss(telemetry.CauseEvicted, 0)
 	require.Equal(t, telemetry.PlaceSlot, m.From)
@@ -421,8 +410,7 @@ func TestWhyAStateEndsEarlier(t *testing.T) {
 	store := newMemStore(t)
 	r := newHybridRunner(t, store, Options{Recents: why.NewRecents()}).fakeRunner
 	text := tokenRange(1, 60)
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	r.run(r.slots[0], slices.Concat(text[:44], tokenRange(2, 30)), nil, true)
 	m := r.why()
 	require.Equal(t, telemetry.CauseDiffers, m.Cause)
@@ -477,8 +465,7 @@ func TestWhyIsAskedBehindRequests(t *testing.T) {
 // Without Options.Recents nothing is kept and nothing runs.
 func TestWhyIsOff(t *testing.T) {
 	r := newFakeRunner(t, newDiskStore(t, filepath.Join(t.TempDir(), "pages"), func(o *diskstore.Options) { o.WritePerDay = 1 }), 2, 128, Options{})
-	r.run(r.slots[0], tokenRange(1, 60), nil, true)
-	r.flush()
+	r.save(r.slots[0], tokenRange(1, 60))
 	require.Nil(t, r.last().Miss)
 	require.Empty(t, r.tiered.why.open)
 	require.Empty(t, r.tiered.why.given)

@@ -100,8 +100,7 @@ func TestAPageWithoutAWindowIsReplaced(t *testing.T) {
 	r, store := newStored(t, newWindowedRunner, 1, 128, Options{QueuedBytes: 1})
 	text := tokenRange(1, 60)
 	store.hold = make(chan struct{}) // the queue is full until the window has passed most pages
-	r.load(r.slots[0], text, true)
-	r.drain()
+	r.begin(r.slots[0], text, true)
 	close(store.hold)
 	r.finish(r.slots[0])
 	r.flush()
@@ -129,8 +128,7 @@ func TestWindowsOnlyComeBack(t *testing.T) {
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	r, store := newStored(t, newWindowOnlyRunner, 1, 128, Options{Logger: logger})
 	text := tokenRange(1, 61)
-	r.run(r.slots[0], text[:60], nil, true)
-	r.flush()
+	r.save(r.slots[0], text[:60])
 
 	r = newWindowOnlyRunner(t, store, 1, 128, Options{Logger: logger, Poison: true})
 	require.Equal(t, 60, r.load(r.slots[0], text, true).Held)
@@ -150,15 +148,12 @@ func TestWindowsOnlyThatAreGone(t *testing.T) {
 	clock := withClock(r)
 	store.setFail(errRefused)
 	text := tokenRange(1, 60)
-	r.run(r.slots[0], text[:36], nil, true)
-	r.settle()
+	r.keep(r.slots[0], text[:36])
 	store.setFail(nil)
 	clock.add(retryFirst)
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	require.Zero(t, r.tiered.Stats().FailedCopies)
 
-	r.run(r.slots[0], slices.Clone(text[:40]), nil, true) // a window cannot go back: all tokens are computed
-	r.flush()
+	r.save(r.slots[0], slices.Clone(text[:40])) // a window cannot go back: all tokens are computed
 	require.Len(t, store.Find(t.Context(), diskstore.Prompt{Parent: store.root, Tokens: text}).Exact, 8, "seven pages and a tail")
 }
