@@ -100,9 +100,8 @@ func (p *Pool) Watch(every time.Duration, report func(error)) (stop func()) {
 			}
 		}
 	}()
-	var once sync.Once
-	return func() {
-		once.Do(func() { close(end) })
+	return sync.OnceFunc(func() {
+		close(end)
 		<-ended
-	}
+	})
 }

@@ -31,7 +31,7 @@ func TestStartReadsAhead(t *testing.T) {
 
 	lines := make(chan string, 8)
 	logger := slog.New(slog.NewTextHandler(lineWriter(lines), nil))
-	tiered, err := start(model, plainCache{}, []kvcache.Rows{plainCache{}}, logger)
+	tiered, _, err := start(model, plainCache{}, []kvcache.Rows{plainCache{}}, logger)
 	require.NoError(t, err)
 	both := <-lines + <-lines // in any order
 	require.Contains(t, both, "kv tier: on")
@@ -39,13 +39,13 @@ func TestStartReadsAhead(t *testing.T) {
 	tiered.Close()
 
 	settings(map[string]string{"OLLAMA_KV_TIER_RAM_GB": "0.1"})
-	tiered, err = start(model, plainCache{}, []kvcache.Rows{plainCache{}}, logger)
+	tiered, _, err = start(model, plainCache{}, []kvcache.Rows{plainCache{}}, logger)
 	require.NoError(t, err)
 	require.Contains(t, <-lines+<-lines, "into=memory")
 	tiered.Close()
 
 	settings(map[string]string{"OLLAMA_KV_TIER_WARM_GB": "0"})
-	tiered, err = start(model, plainCache{}, []kvcache.Rows{plainCache{}}, logger)
+	tiered, _, err = start(model, plainCache{}, []kvcache.Rows{plainCache{}}, logger)
 	require.NoError(t, err)
 	require.Contains(t, <-lines, "kv tier: on")
 	tiered.Close()

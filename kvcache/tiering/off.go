@@ -1,7 +1,6 @@
 package tiering
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"path/filepath"
@@ -63,14 +62,5 @@ func notTiered(m Model, reason error, log *slog.Logger) (stop func()) {
 	if weights != "" {
 		source.Model.Name = "" // a blob's name says nothing
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		collect.Push(ctx, config.Local, source, collect.Options{Logger: log})
-	}()
-	return func() {
-		cancel()
-		<-done // in bounded time: see collect.Push
-	}
+	return push(config.Local, source, collect.Options{Logger: log})
 }

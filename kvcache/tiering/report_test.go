@@ -103,7 +103,7 @@ func TestAServerCollectsFromItsRunners(t *testing.T) {
 func TestEverySeriesIsKnown(t *testing.T) {
 	on(t, map[string]string{"OLLAMA_KV_TIER_RAM_GB": "1", "OLLAMA_KV_TIER_REMOTE": t.TempDir()})
 	log, _ := tierenvtest.Logger()
-	tiered, s, err := startWith(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
+	tiered, s, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
 	require.NoError(t, err)
 	defer tiered.Close()
 	report := s.Report()
@@ -174,7 +174,7 @@ func TestClosingWithoutACollector(t *testing.T) {
 func TestFlushTellsWhatWasCounted(t *testing.T) {
 	root := collector(t, map[string]string{})
 	log, _ := tierenvtest.Logger()
-	tiered, source, err := startWith(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
+	tiered, source, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
 	require.NoError(t, err)
 	t.Cleanup(tiered.Close)
 	collected(t, root, func(s telemetry.State) bool { return len(s.Processes) == 1 })

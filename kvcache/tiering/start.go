@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/ollama/ollama/format"
@@ -14,12 +13,14 @@ import (
 	ollama "github.com/ollama/ollama/kvcache"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/memory"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/kvcache"
 	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/collect"
 	"github.com/kvtier/kvtier/telemetry/unstored"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
@@ -63,7 +64,7 @@ func Enabled() bool { return tierenv.Enabled() }
 // logs the reason in one line if the model cannot be tiered.
 func Start(m Model, cache ollama.Cache, rows []kvcache.Rows) *kvcache.TieredCausal {
 	log := slog.Default()
-	tiered, err := start(m, cache, rows, log)
+	tiered, _, err := start(m, cache, rows, log)
 	if err != nil {
 		notTiered(m, err, log)
 		return nil
@@ -71,13 +72,8 @@ func Start(m Model, cache ollama.Cache, rows []kvcache.Rows) *kvcache.TieredCaus
 	return tiered
 }
 
-func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal, error) {
-	tiered, _, err := startWith(m, cache, rows, log)
-	return tiered, err
-}
-
-// startWith does as start, and also returns the source of the model's reports.
-func startWith(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal, *telemetry.Source, error) {
+// start does as Start, and also returns the source of the model's reports.
+func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal, *telemetry.Source, error) {
 	config, arch, err := settle(&m, rows, log)
 	if err != nil {
 		return nil, nil, err
@@ -142,7 +138,8 @@ func startWith(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logge
 		tiered.Fill(r)
 		watch.Fill(r)
 	})
-	s.report(source)
+	s.nudge = make(chan chan<- struct{}, 1)
+	s.lastReport = push(s.config.Local, source, collect.Options{Logger: log, Nudge: s.nudge})
 	return tiered, source, nil
 }
 
@@ -226,11 +223,10 @@ type modelStore struct {
 	tokenBytes int64 // of K/V of a token, 0 if not known
 
 	cancel  context.CancelFunc
-	running sync.WaitGroup
+	running engine.Background
 
 	nudge      chan chan<- struct{} // asks for a report soon
-	reported   chan struct{}        // closed after the last report
-	lastReport func()
+	lastReport func()               // ends the reports
 }
 
 // announce starts background work that serving does not need: counting stored pages,
@@ -238,25 +234,21 @@ type modelStore struct {
 func (s *modelStore) announce(fills bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
-	s.running.Add(3)
-	go func() {
-		defer s.running.Done()
+	s.running.Spawn(func() {
 		usage, err := s.Survey(ctx)
 		s.logUsage(ctx, usage, err)
 		tierenv.Reclaim(ctx, s.Store, usage, s.identity, s.log)
-	}()
-	go func() {
-		defer s.running.Done()
+	})
+	s.running.Spawn(func() {
 		if fills {
 			s.nameLatest(ctx)
 		}
 		s.readAhead(ctx)
-	}()
-	go func() {
-		defer s.running.Done()
+	})
+	s.running.Spawn(func() {
 		defer close(s.filled)
 		s.indexRuns(ctx)
-	}()
+	})
 }
 
 // Close ends the background work, sends the last report, and closes the store. Nothing waits for

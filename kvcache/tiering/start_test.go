@@ -89,7 +89,7 @@ func on(t *testing.T, more map[string]string) (root string) {
 // started starts a model whose cache is a plain one, and returns the lines that are logged.
 func started(t *testing.T, m Model) (tiered *kvcache.TieredCausal, lines chan string) {
 	lines = make(chan string, 64)
-	tiered, err := start(m, plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
+	tiered, _, err := start(m, plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
 	require.NoError(t, err)
 	return tiered, lines
 }
@@ -126,7 +126,7 @@ func TestStartRefuses(t *testing.T) {
 		on(t, nil)
 		model := testModelAt(t)
 		change(&model)
-		_, err := start(model, plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.DiscardHandler))
+		_, _, err := start(model, plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.DiscardHandler))
 		require.Error(t, err, name)
 	}
 	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": "/proc/kvtier"})
@@ -169,7 +169,7 @@ func TestStartSaysWhetherPagesBecomeLossy(t *testing.T) {
 			m := testModelAt(t)
 			m.CacheType = test.cacheType
 			lines := make(chan string, 8)
-			tiered, err := start(m, plainCache{}, []kvcache.Rows{test.rows}, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
+			tiered, _, err := start(m, plainCache{}, []kvcache.Rows{test.rows}, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
 			require.NoError(t, err)
 			for _, says := range test.says {
 				require.Regexp(t, says, <-lines)
@@ -220,7 +220,7 @@ func TestTieringLeavesRoomForGoroutines(t *testing.T) {
 	after := func(model Model) int {
 		runtime.GOMAXPROCS(1)
 		log, _ := tierenvtest.Logger()
-		if tiered, err := start(model, plainCache{}, []kvcache.Rows{plainCache{}}, log); err == nil {
+		if tiered, _, err := start(model, plainCache{}, []kvcache.Rows{plainCache{}}, log); err == nil {
 			tiered.Close()
 		}
 		return runtime.GOMAXPROCS(0)
@@ -249,7 +249,7 @@ func TestRAMBudget(t *testing.T) {
 	}
 	for _, value := range []string{"lots", "-1", "NaN", "1e300"} {
 		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), "OLLAMA_KV_TIER_RAM_GB": value})
-		_, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.DiscardHandler))
+		_, _, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.DiscardHandler))
 		require.ErrorContains(t, err, "OLLAMA_KV_TIER_RAM_GB")
 		require.ErrorContains(t, err, value)
 	}
