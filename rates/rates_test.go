@@ -61,6 +61,16 @@ func (m machine) learn(r *Rates, tier string) {
 	}
 }
 
+// known are rates that know the costs of computing some positions, and of reading from some tiers.
+func (m machine) known(c *clock, positions int, tiers ...string) *Rates {
+	r := newRates(c)
+	m.compute(r, 0, positions)
+	for _, tier := range tiers {
+		m.learn(r, tier)
+	}
+	return r
+}
+
 // pagesOf is a chain of whole pages.
 func pagesOf(tier string, n int) []Page {
 	pages := make([]Page, n)
@@ -80,10 +90,8 @@ func TestPlanReadsWhatNobodyKnows(t *testing.T) {
 
 // A token costs more near the end of a long prompt than near its beginning.
 func TestPlanKnowsThatPositionsDiffer(t *testing.T) {
-	r := newRates(newClock())
 	m := machine{token: 1e-4, perPosition: 1e-7, tiers: map[string]float64{"remote": 200 * MB}}
-	m.compute(r, 0, 32768)
-	m.learn(r, "remote")
+	r := m.known(newClock(), 32768, "remote")
 	require.Zero(t, r.Plan(Chain{Pages: pagesOf("remote", 4)}))
 	require.Equal(t, 124, r.Plan(Chain{Base: 4 * testPageTokens, Pages: pagesOf("remote", 128)[4:]}))
 }
@@ -99,10 +107,7 @@ func TestPlanIsTheBest(t *testing.T) {
 				"remote": rapid.Float64Range(1*MB, 1*GB).Draw(t, "remote"),
 			},
 		}
-		r := newRates(newClock())
-		m.compute(r, 0, 8192)
-		m.learn(r, "local")
-		m.learn(r, "remote")
+		r := m.known(newClock(), 8192, "local", "remote")
 		pages := pagesOf("local", rapid.IntRange(1, 24).Draw(t, "pages"))
 		for i := range pages {
 			pages[i].Tier = rapid.SampledFrom([]string{"local", "remote"}).Draw(t, "tier")
@@ -128,10 +133,8 @@ func TestPlanIsTheBest(t *testing.T) {
 
 // Pages that take almost no time to read or to compute are read.
 func TestPlanDoesNotMindMilliseconds(t *testing.T) {
-	r := newRates(newClock())
 	m := machine{token: 1e-6, tiers: map[string]float64{"local": 10 * GB}}
-	m.compute(r, 0, 4096)
-	m.learn(r, "local")
+	r := m.known(newClock(), 4096, "local")
 	require.Equal(t, 1, r.Plan(Chain{Pages: pagesOf("local", 1)}))
 	require.Zero(t, r.Plan(Chain{Pages: pagesOf("local", 4)}))
 
@@ -171,10 +174,8 @@ func TestSmallBatchesCorrectATooHighPrediction(t *testing.T) {
 // slower than computing, and the step is tried again later.
 func TestAStepAfterReadingCounts(t *testing.T) {
 	c := newClock()
-	r := newRates(c)
 	m := machine{token: 0.001, tiers: map[string]float64{"local": GB}}
-	m.compute(r, 0, 4096)
-	m.learn(r, "local")
+	r := m.known(c, 4096, "local")
 	chain := Chain{Pages: pagesOf("local", 8), Then: "load"}
 	require.Equal(t, 8, r.Plan(chain))
 
@@ -214,11 +215,8 @@ func TestReading(t *testing.T) {
 
 // TestPagesBeforeTheBase are read for those behind, and never for their own sake.
 func TestPagesBeforeTheBase(t *testing.T) {
-	r := newRates(newClock())
 	m := machine{token: 0.001, tiers: map[string]float64{"local": GB, "slow": 100 * MB}}
-	m.compute(r, 0, 4096)
-	m.learn(r, "local")
-	m.learn(r, "slow") // a page takes 336 ms to read, and 256 ms to compute
+	r := m.known(newClock(), 4096, "local", "slow") // a page of slow takes 336 ms to read, and 256 ms to compute
 	base := 4 * testPageTokens
 	require.Equal(t, 8, r.Plan(Chain{Base: base, Pages: pagesOf("local", 8)}))
 	require.Zero(t, r.Plan(Chain{Base: base, Pages: pagesOf("slow", 8)}))

@@ -104,9 +104,7 @@ func eachMachine(t *testing.T, test func(t *testing.T, m machine, pages []Page))
 // With both rates known, a prompt is never slower than the better alternative by more than a tenth.
 func TestNeverSlowerThanTheBetter(t *testing.T) {
 	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
-		r := newRates(newClock())
-		m.compute(r, 0, 16384)
-		m.learn(r, "remote")
+		r := m.known(newClock(), 16384, "remote")
 		read, compute := m.alternatives(pages)
 		for range 3 { // observations of a restore do not make the next restore worse
 			total, _ := m.restore(r, Chain{Pages: pages})
@@ -118,8 +116,7 @@ func TestNeverSlowerThanTheBetter(t *testing.T) {
 // An unknown tier costs at most the time to compute one more page.
 func TestFirstReadIsBounded(t *testing.T) {
 	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
-		r := newRates(newClock())
-		m.compute(r, 0, 16384)
+		r := m.known(newClock(), 16384)
 		read, compute := m.alternatives(pages)
 		page := compute / float64(len(pages))
 		total, _ := m.restore(r, Chain{Pages: pages})
@@ -141,9 +138,7 @@ func TestPagesInThePageCacheAreNoPace(t *testing.T) {
 		for _, ratio := range []float64{0.2, 0.34, 0.4, 0.5, 0.6, 0.8} {
 			for _, indivisible := range []bool{false, true} {
 				m.cached, m.tiers = cached, map[string]float64{"local": testPageBytes / (ratio * page)}
-				r := newRates(newClock())
-				m.compute(r, 0, 16384)
-				m.learn(r, "local")
+				r := m.known(newClock(), 16384, "local")
 				pages := pagesOf("local", 20)
 				read, _ := m.alternatives(pages)
 				total, in := m.restore(r, Chain{Pages: pages, Indivisible: indivisible})
@@ -158,8 +153,7 @@ func TestPagesInThePageCacheAreNoPace(t *testing.T) {
 // A tier that hung is waited for as long as a page takes to compute, at any position.
 func TestATierThatHungIsNotWaitedForLonger(t *testing.T) {
 	m := machine{token: 1e-3, perPosition: 4e-8}
-	r := newRates(newClock())
-	m.compute(r, 0, 65536)
+	r := m.known(newClock(), 65536)
 	w := r.Watch(Chain{Pages: pagesOf("remote", 1)}, testAhead)
 	w.GaveUp(w.Deadline())
 	late := pagesOf("remote", 4)
@@ -184,8 +178,7 @@ func TestFirstReadOfANewModelIsBounded(t *testing.T) {
 // The bounds also hold where pages are of use only all together, and pages read before are lost.
 func TestWholeChainsAreNeverSlower(t *testing.T) {
 	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
-		r := newRates(newClock())
-		m.compute(r, 0, 16384)
+		r := m.known(newClock(), 16384)
 		read, compute := m.alternatives(pages)
 		total, _ := m.restore(r, Chain{Pages: pages, Indivisible: true})
 		require.LessOrEqual(t, total, compute+1.001*compute/float64(len(pages)), "the first time: read %.3f s, compute %.3f s", read, compute)
@@ -199,9 +192,7 @@ func TestWholeChainsAreNeverSlower(t *testing.T) {
 // A restore gives up a tier that becomes slow.
 func TestRestoreStopsWhenATierBecomesSlow(t *testing.T) {
 	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
-		r := newRates(newClock())
-		m.compute(r, 0, 16384)
-		m.learn(r, "remote")
+		r := m.known(newClock(), 16384, "remote")
 		predicted, compute := m.alternatives(pages)
 		planned := r.Plan(Chain{Pages: pages})
 		m.tiers["remote"] /= 1000
@@ -218,10 +209,8 @@ func TestRestoreStopsWhenATierBecomesSlow(t *testing.T) {
 }
 
 func TestSlowingDownIsNoticedBetweenPages(t *testing.T) {
-	r := newRates(newClock())
 	m := machine{token: 1e-3, tiers: map[string]float64{"remote": 1 * GB}}
-	m.compute(r, 0, 16384)
-	m.learn(r, "remote")
+	r := m.known(newClock(), 16384, "remote")
 	pages := pagesOf("remote", 64)
 	w := r.Watch(Chain{Pages: pages}, testAhead)
 	require.False(t, w.Alone())
@@ -239,10 +228,8 @@ func TestSlowingDownIsNoticedBetweenPages(t *testing.T) {
 }
 
 func TestQuickTierIsWatchedWithPatience(t *testing.T) {
-	r := newRates(newClock())
 	m := machine{token: 1e-3, tiers: map[string]float64{"local": 1 * GB}}
-	m.compute(r, 0, 16384)
-	m.learn(r, "local")
+	r := m.known(newClock(), 16384, "local")
 	w := r.Watch(Chain{Pages: pagesOf("local", 8)}, testAhead)
 	require.Greater(t, w.Deadline(), 256*time.Millisecond, "the time to compute a page")
 	require.Less(t, w.Deadline(), 400*time.Millisecond)
@@ -256,9 +243,8 @@ func TestQuickTierIsWatchedWithPatience(t *testing.T) {
 
 // In a chain through several tiers each tier is measured separately.
 func TestTiersOfAChainAreToldApart(t *testing.T) {
-	r := newRates(newClock())
 	m := machine{token: 1.0 / 30, tiers: map[string]float64{"local": 1 * GB, "remote": 20 * MB}}
-	m.compute(r, 0, 16384)
+	r := m.known(newClock(), 16384)
 	pages := append(pagesOf("local", 4), pagesOf("remote", 12)[4:]...)
 	_, in := m.restore(r, Chain{Pages: pages})
 	require.Equal(t, 12, in)
@@ -268,10 +254,8 @@ func TestTiersOfAChainAreToldApart(t *testing.T) {
 
 // refusing returns rates that refuse a slow remote tier.
 func refusing(c *clock) (*Rates, machine) {
-	r := newRates(c)
 	m := machine{token: 1e-3, tiers: map[string]float64{"remote": 1 * MB}}
-	m.compute(r, 0, 16384)
-	m.learn(r, "remote")
+	r := m.known(c, 16384, "remote")
 	return r, m
 }
 
@@ -323,10 +307,8 @@ func TestProbeFindsThatATierIsQuickAgain(t *testing.T) {
 // A tier that was too slow once is trusted again after a probe in time, and not before.
 func TestProbeAfterADisappointment(t *testing.T) {
 	c := newClock()
-	r := newRates(c)
 	m := machine{token: 1e-3, tiers: map[string]float64{"remote": 500 * MB}}
-	m.compute(r, 0, 16384)
-	m.learn(r, "remote")
+	r := m.known(c, 16384, "remote")
 	pages := pagesOf("remote", 16)
 	n, _ := r.Probe(Chain{Pages: pages}, testAhead)
 	require.Equal(t, testAhead, n)
@@ -348,8 +330,7 @@ func TestProbeAfterADisappointment(t *testing.T) {
 // A probe whose pages do not arrive marks the tier slow, also where computing costs more.
 func TestProbeOfATierThatHangs(t *testing.T) {
 	m := machine{token: 1e-3, perPosition: 4e-8}
-	r := newRates(newClock())
-	m.compute(r, 0, 65536)
+	r := m.known(newClock(), 65536)
 	early, late := pagesOf("remote", 1), pagesOf("remote", 4)
 	for i := range late {
 		late[i].Start += 60000
