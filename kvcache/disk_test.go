@@ -27,7 +27,9 @@ type silentStore struct {
 }
 
 func newSilentStore(t *testing.T) *silentStore {
-	return &silentStore{memStore: newMemStore(t), calls: make(map[string]int)}
+	s := &silentStore{memStore: newMemStore(t), calls: make(map[string]int)}
+	s.enter = s.wait
+	return s
 }
 
 // hang lets an operation hang until answer is called.
@@ -55,7 +57,7 @@ func (s *silentStore) hung(op string) int {
 	return s.calls[op]
 }
 
-func (s *silentStore) enter(op string) {
+func (s *silentStore) wait(op string) {
 	s.mu.Lock()
 	hangs, over := s.op == op, s.over
 	if hangs {
@@ -65,36 +67,6 @@ func (s *silentStore) enter(op string) {
 	if hangs {
 		<-over
 	}
-}
-
-func (s *silentStore) Put(ctx context.Context, p *pagefile.Page) error {
-	s.enter("put")
-	return s.memStore.Put(ctx, p)
-}
-
-func (s *silentStore) Has(key pagefile.Key) bool {
-	s.enter("has")
-	return s.memStore.Has(key)
-}
-
-func (s *silentStore) Find(ctx context.Context, p diskstore.Prompt) diskstore.Found {
-	s.enter("find")
-	return s.memStore.Find(ctx, p)
-}
-
-func (s *silentStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
-	s.enter("read")
-	return s.memStore.Read(ctx, ref, tokens, layout, into)
-}
-
-func (s *silentStore) Flush(ctx context.Context) error {
-	s.enter("flush")
-	return s.memStore.Flush(ctx)
-}
-
-func (s *silentStore) Close() error {
-	s.enter("close")
-	return s.memStore.Close()
 }
 
 // TestADiskThatHangs: whichever operation hangs, requests are computed, few operations are left

@@ -208,6 +208,12 @@ func (r *fakeRunner) fill(text []int32) {
 	})
 }
 
+// fillAll fills a slot, and waits until it is filled.
+func (r *fakeRunner) fillAll(text []int32) {
+	r.fill(text)
+	r.filled()
+}
+
 // filled waits until the slot is filled.
 func (r *fakeRunner) filled() {
 	r.tiered.mu.Lock()

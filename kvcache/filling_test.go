@@ -42,8 +42,7 @@ func TestASlotIsFilledWhileTheModelLoads(t *testing.T) {
 		text := tokenRange(1, 53)
 		stored(t, store, start, text)
 		r := start(t, store, 1, 256, Options{Poison: true})
-		r.fill(text)
-		r.filled()
+		r.fillAll(text)
 		reads := store.reads
 		restored := r.run(r.slots[0], slices.Concat(text, tokenRange(2, 9)), nil, true)
 		require.Equal(t, reads, store.reads)
@@ -62,8 +61,7 @@ func TestATextThatIsLongerThanTheContextIsLeftOut(t *testing.T) {
 	stored(t, store, newFakeRunner, text)
 	r := newFakeRunner(t, store, 1, 52, Options{})
 	reads := store.reads
-	r.fill(text)
-	r.filled()
+	r.fillAll(text)
 	require.Empty(t, r.slots[0].inputs)
 	require.Equal(t, reads, store.reads)
 }
@@ -74,8 +72,7 @@ func TestAForkOfAFilledSlot(t *testing.T) {
 	text := tokenRange(1, 53)
 	stored(t, store, newFakeRunner, text)
 	r := newFakeRunner(t, store, 2, 64, Options{Poison: true})
-	r.fill(text)
-	r.filled()
+	r.fillAll(text)
 	require.Equal(t, 53, r.fork(r.slots[1], append(slices.Clone(text), 7)))
 	prompt := append(slices.Clone(text), 7)
 	require.Equal(t, 53, r.run(r.slots[1], prompt, nil, true).Early)
@@ -186,8 +183,7 @@ func TestADamagedPageWhileSlotsAreFilled(t *testing.T) {
 	silence(t)
 	r, store, text := storedBefore(t)
 	store.setsAside, store.readErr, store.wrote = true, map[int]error{3: pagefile.ErrDamaged}, nil
-	r.fill(text)
-	r.filled()
+	r.fillAll(text)
 	store.readErr = nil
 	require.Len(t, r.slots[0].inputs, 24)
 	require.Equal(t, 24, r.run(r.slots[0], text, nil, true).Early)
@@ -258,8 +254,7 @@ func TestAFilledSlotIsNotUsed(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, text, latest)
 			r = newFakeRunner(t, store, 1, 256, Options{})
-			r.fill(latest)
-			r.filled()
+			r.fillAll(latest)
 			require.Len(t, r.slots[0].inputs, 21)
 			r.tiered.Close()
 			require.Equal(t, before, times(func(string, time.Time) {}))
@@ -276,8 +271,7 @@ func TestASlotThatGotNothingIsNotLogged(t *testing.T) {
 	r := newFakeRunner(t, store, 1, 256, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	r.tiered.gate.Always = false
 	learn(r.tiered.rates, time.Microsecond, time.Hour)
-	r.fill(text)
-	r.filled()
+	r.fillAll(text)
 	require.Empty(t, log.String())
 }
 
@@ -289,13 +283,12 @@ func TestALoadTellsNothingOfTheDisk(t *testing.T) {
 	stored(t, store, newFakeRunner, text)
 	r := newFakeRunner(t, store, 1, 256, Options{})
 	r.tiered.gate.Always = false
-	learn(r.tiered.rates, time.Millisecond, time.Microsecond)
+	learn(r.tiered.rates, time.Second, time.Microsecond) // no page of a busy machine takes as long as computing it
 	at := make(chan time.Time, 1)
 	at <- time.Now()
 	r.tiered.gate.After = func(time.Duration) <-chan time.Time { return at }
 	store.stick(0)
-	r.fill(text)
-	r.filled()
+	r.fillAll(text)
 	require.Empty(t, r.slots[0].inputs)
 	r.tiered.reads.Wait()
 	store.stick()

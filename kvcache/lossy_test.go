@@ -281,8 +281,7 @@ func TestASlotIsFilledWithLossyPages(t *testing.T) {
 	old, store, text := cooled(t, 2, Options{Lossy: true})
 	old.tiered.Close()
 	r := newFakeRunner(t, store, 2, 128, Options{Lossy: true})
-	r.fill(text)
-	r.filled()
+	r.fillAll(text)
 	require.Equal(t, 16, r.slots[0].exact)
 	require.Equal(t, 30, r.fork(r.slots[1], append(slices.Clone(text[:30]), 7)))
 	restored := r.run(r.slots[1], append(slices.Clone(text[:30]), tokenRange(3, 30)...), nil, true)
@@ -299,8 +298,7 @@ func TestEarlyLossyRowsAreReplaced(t *testing.T) {
 	store := old.tiered.opts.Store
 	old.tiered.Close()
 	r := newFakeRunner(t, store, 1, 128, Options{Lossy: true})
-	r.fill(text[:24])
-	r.filled()
+	r.fillAll(text[:24])
 	restored := r.run(r.slots[0], append(slices.Clone(text), tokenRange(3, 30)...), nil, true)
 	require.Equal(t, []int{44, 44, 16, 28}, []int{restored.Held, restored.Tokens, restored.Early, restored.Lossy})
 }

@@ -45,6 +45,7 @@ type memStore struct {
 	hold    chan struct{} // Put waits for it when set
 	fail    error
 	failing map[int]error                                 // by number of the page
+	enter   func(op string)                               // called before an operation; nil: nothing
 	refuse  func(page *pagefile.Page) error               // an error of Put, also of one that hangs; nil: none
 	refused int                                           // pages, by refuse
 	kept    func(page *pagefile.Page)                     // called when a page can be read, before Put returns
@@ -144,6 +145,7 @@ func (s *memStore) requireRight(t require.TestingT) {
 }
 
 func (s *memStore) Put(ctx context.Context, p *pagefile.Page) error {
+	s.entered("put")
 	if s.refuse != nil {
 		if err := s.refuse(p); err != nil {
 			s.refused++
@@ -215,6 +217,7 @@ func (s *memStore) PutIfRoom(ctx context.Context, p *pagefile.Page) error {
 }
 
 func (s *memStore) Has(key pagefile.Key) bool {
+	s.entered("has")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	page := s.pages[key]
@@ -232,6 +235,7 @@ func (s *memStore) AnyOf(_ context.Context, keys []pagefile.Key) (key pagefile.K
 }
 
 func (s *memStore) Find(ctx context.Context, p diskstore.Prompt) diskstore.Found {
+	s.entered("find")
 	found := s.lookUp(p)
 	if s.found != nil {
 		s.found(ctx, &found)
@@ -377,6 +381,7 @@ func (s *memStore) findLocked(ref diskstore.Ref) *pagefile.Page {
 }
 
 func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
+	s.entered("read")
 	s.mu.Lock()
 	s.reads++
 	onRead := s.onRead
@@ -466,5 +471,19 @@ func (s pieceStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32,
 	return cmp.Or(err, group.Wait())
 }
 
-func (s *memStore) Flush(context.Context) error { return nil }
-func (s *memStore) Close() error                { s.closed = true; return nil }
+func (s *memStore) Flush(context.Context) error {
+	s.entered("flush")
+	return nil
+}
+
+func (s *memStore) Close() error {
+	s.entered("close")
+	s.closed = true
+	return nil
+}
+
+func (s *memStore) entered(op string) {
+	if s.enter != nil {
+		s.enter(op)
+	}
+}

@@ -28,10 +28,7 @@ func (s *memStore) tailsOf() []int {
 func delayedRunner(t *testing.T, slots int) (*fakeRunner, *memStore, *clock, []int32) {
 	store, text := newMemStore(t), tokenRange(1, 21)
 	r := newFakeRunner(t, store, slots, 64, Options{TailDelay: time.Minute})
-	c := &clock{now: time.Now()}
-	r.tiered.queue.mu.Lock()
-	r.tiered.queue.now = c.time
-	r.tiered.queue.mu.Unlock()
+	c := withClock(r)
 	r.keep(r.slots[0], text)
 	require.Empty(t, store.tailsOf())
 	require.Equal(t, []int{0, 1}, store.wrote)
@@ -116,16 +113,9 @@ func TestATailWhileTheStoreFails(t *testing.T) {
 	c.add(time.Minute)
 	r.fire()
 	for range 8 { // outages begin after some failures
-		wait, set := r.timers.set()
-		require.True(t, set)
-		require.Positive(t, wait)
-		c.add(wait)
-		r.timers.fire()
-		r.settle()
+		require.Positive(t, r.next(c))
 	}
-	store.mu.Lock()
-	store.fail = nil
-	store.mu.Unlock()
+	store.setFail(nil)
 	c.add(time.Hour)
 	r.timers.fire()
 	r.settle()
