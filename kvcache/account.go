@@ -37,10 +37,9 @@ type accounts struct {
 }
 
 // begin opens the account of a prompt of so many tokens. The request before in this slot is gone.
-func (l *accounts) begin(seq, tokens int, began time.Time) *account {
+func (l *accounts) begin(seq, tokens int, began time.Time) {
 	l.end(seq)
 	l.open[seq] = &account{seq: seq, began: began, tokens: tokens, private: true}
-	return l.open[seq]
 }
 
 // take takes an account out whose prompt ends with a batch; nil if there is none.
@@ -100,9 +99,7 @@ func (v visits) note(a *account, p *telemetry.Prompt) {
 }
 
 // Series of Options.Meter, besides those of prompts. The others are in Fill.
-const (
-	restoredBytes = "ollama_kv_restored_bytes_total"
-)
+const restoredBytes = "ollama_kv_restored_bytes_total"
 
 // moved is the series of pages that went from one place to another.
 func moved(from, to string) string {

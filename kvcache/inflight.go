@@ -180,14 +180,9 @@ func (b *inFlight) flyingLocked(seq int) bool {
 func (b *inFlight) busy(seq int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, f := range b.built {
-		for i := range f.parts {
-			if part := &f.parts[i]; part.seq != seq && len(part.inputs) > 0 {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(b.built, func(f *inFlightBatch) bool {
+		return slices.ContainsFunc(f.parts, func(part batchPart) bool { return part.seq != seq && len(part.inputs) > 0 })
+	})
 }
 
 // image reports whether a batch with an image of a sequence is not landed yet.

@@ -34,10 +34,9 @@ type Options struct {
 	Fingerprint pagefile.Key
 	// Layers is the number of layers with K/V, in all caches.
 	Layers int
-	// PageTokens is the number of tokens of a page; zero means
-	// [diskstore.DefaultPageTokens]. A page of 256 tokens of an 8B model has 32 MiB: large
-	// enough for sequential reads, small enough that little is computed again where two
-	// prompts part. A cache that drops positions must keep at least PageTokens.
+	// PageTokens is the number of tokens of a page; zero means [diskstore.DefaultPageTokens]. 256
+	// tokens of an 8B model have 32 MiB: enough for sequential reads, and little to compute again where
+	// two prompts part. A cache that drops positions must keep at least PageTokens.
 	PageTokens int
 	// States is the state of recurrent layers, nil in a model without any.
 	States States
@@ -78,10 +77,9 @@ type Options struct {
 	Poison bool
 	// AlwaysRestore reads pages even where computing them seems quicker. For tests.
 	AlwaysRestore bool
-	// QueuedBytes bounds the memory of rows that wait to be written after they have left the
-	// cache; zero means 1 GiB. Rows that are still in the cache, and rows whose writing
-	// failed, are queued up to a quarter each. The first of the rows in a queue may be larger.
-	// Buffers for copies out of a device are part of it, up to a sixteenth each.
+	// QueuedBytes bounds the memory of rows that wait to be written after they have left the cache;
+	// zero means 1 GiB. Rows that are still in the cache, and rows whose writing failed, take up to a
+	// quarter each, though the first page may be larger, and buffers for copies a sixteenth each.
 	QueuedBytes int64
 	// Meter counts prompts and pages. Nil counts nothing.
 	Meter *telemetry.Meter

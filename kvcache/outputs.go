@@ -2,10 +2,9 @@ package kvcache
 
 import "sync"
 
-// Outputs tracks the batches whose outputs the runner has read. Outputs lie in memory that
-// the scheduler's next graph overwrites: a graph that is computed while a batch is built,
-// for a shift or an image, waits until earlier outputs are read. Batches are computed and
-// read in the order of their numbers.
+// Outputs tracks the batches whose outputs the runner has read, in the order of their numbers. Outputs
+// lie in memory that the scheduler's next graph overwrites: a graph that is computed while a batch is
+// built, for a shift or an image, waits until earlier outputs are read.
 type Outputs struct {
 	mu     sync.Mutex
 	read   sync.Cond

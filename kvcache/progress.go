@@ -83,10 +83,9 @@ func (d *progress) passed(r *rates.Rates) {
 // handed notes that batches were handed to the device whose rows slots will have.
 func (d *progress) handed() { d.computed, d.mark = false, nil }
 
-// batchClock measures the time of batches. A batch is known to be computed only after a
-// wait for the device: for the batch's outputs, or for rows to be copied out. All batches
-// computed between two such waits are one observation. Rows copied beside batches are waited
-// for later than the runner goes on; see computed. TieredCausal.mu guards it.
+// batchClock measures the time of batches. A batch is known to be computed only after a wait for the
+// device: for the batch's outputs, or for rows to be copied out, perhaps after the runner went on. All
+// batches between two such waits are one observation. TieredCausal.mu guards it.
 type batchClock struct {
 	now   func() time.Time
 	built map[int]builtBatch

@@ -12,10 +12,9 @@ import (
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
-// reuse goes on after the pages that follow from the prompt's beginning, with runs of text that
-// were computed at another position. A run is the same approximation as upstream's shift of a slot: K is
-// rotated to its new position, and still depends on the text before its old position. A run
-// must begin where the slot ends.
+// reuse goes on after the pages that follow from the prompt's beginning, with runs of text that were
+// computed at another position and begin where the slot ends. As after upstream's shift of a slot, K is
+// rotated to its new position, and still depends on the text before its old position.
 func (r *restoring) reuse(ctx context.Context) error {
 	text := r.prompt.withoutMedia(r.result.Held, r.limit)
 	if r.result.Held < text {

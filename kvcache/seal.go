@@ -51,15 +51,12 @@ func (l *sealer) ready() bool {
 	return true
 }
 
-// seal hands every full page of a slot that is not stored yet to the write queue. Rows
-// from position leaving on are about to be removed or rotated: their pages are queued up to
-// Options.QueuedBytes and given up beyond. Any other page that finds no room stays in the cache,
-// and is tried again when the next batch is done. A group with a window may have dropped its
-// rows by then: the page is stored without these rows, and serves restores that end far
-// enough past the page. Where every group has dropped its rows the page is not stored; pages
-// after it are of use once its tokens are computed again.
-//
-// Pages that continue a page given up are not stored: a lookup could not reach them.
+// seal hands every full page of a slot that is not stored yet to the write queue. Rows from position
+// leaving on are about to be removed or rotated: their pages are queued up to Options.QueuedBytes and
+// given up beyond, with those that continue them, which no lookup could reach. Any other page that finds
+// no room stays in the cache, and is tried again when the next batch is done. Rows that a window has
+// dropped by then are left out: the page serves restores that end far enough past it. A page without
+// rows in any group is not stored; pages after it are of use once its tokens are computed again.
 func (l *sealer) seal(s *slot, leaving int) {
 	s.extendKeys()
 	l.noteDropped()
@@ -258,10 +255,9 @@ func (l *sealer) tellCopyFailed(what string, err error) {
 	l.unstored.Lost(telemetry.ObstacleCopy, fmt.Errorf("%s: %w", what, err))
 }
 
-// noteState notes the position of a slot's state after a part of an in-flight batch, and stores
-// the state where a later request may go on: at the end of the prompt and of the answer;
-// before the last batch of a prompt, for the same prompt again, whose last token is always
-// computed; and every stateEvery tokens. endsNext: the prompt ends with the slot's next batch.
+// noteState notes the position of a slot's state after a part of an in-flight batch, and stores the
+// state where a later request may go on: after the prompt and the answer, every stateEvery tokens, and,
+// for the same prompt again, before the last batch of a prompt. endsNext: the next batch is that one.
 func (l *sealer) noteState(s *slot, part *batchPart, endsNext bool) {
 	s.stateAt = -1
 	if !part.shortened && !s.broken {

@@ -68,10 +68,9 @@ func (w *Watch) Deadline() time.Duration {
 // shorter waits do not matter to users.
 const patienceMin = 0.02
 
-// grantedLocked is the time in seconds that reading a page may take: as long as pages of its
-// tier took before, and as long as pages of this restore took. The pace of this restore alone
-// grants too little, because its first pages may have been in the page cache. A tier that
-// disappointed is granted no time for its slowness.
+// grantedLocked is the time in seconds that reading a page may take: as long as pages of its tier took
+// before, unless the tier disappointed, and as long as pages of this restore took. The latter alone
+// grants too little, because its first pages may have been in the page cache.
 func (w *Watch) grantedLocked(page Page) float64 {
 	granted := 0.0
 	if tier := w.rates.tierLocked(page.Tier); tier.trusted(page.Form) {
@@ -174,10 +173,9 @@ const (
 	probeFactor = 2
 )
 
-// Probe plans a probe of the tier of a chain that no request reads. n is the number of pages
-// to read, limit the time to wait for them. parallel is the number of pages that a restore
-// reads at a time. Probe returns n = 0 when the tier was probed less than probeEvery ago;
-// otherwise the probe counts as begun, and the caller reports its result to [Rates.Probed].
+// Probe plans a probe of the tier of a chain that no request reads: n pages to read, and the time to wait
+// for them. parallel is the number of pages that a restore reads at a time. n is 0 when the tier was
+// probed less than probeEvery ago; otherwise the caller reports the result to [Rates.Probed].
 func (r *Rates) Probe(c Chain, parallel int) (n int, limit time.Duration) {
 	if len(c.Pages) == 0 {
 		return 0, 0

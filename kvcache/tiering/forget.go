@@ -46,10 +46,9 @@ type forgetting struct {
 	fingerprints map[string]map[pagefile.Key]bool // by the SHA-256 of weights or adapter
 }
 
-// Forget removes the pages of models and adapters from both tiers. blobs are the paths of
-// their files; files that still exist are passed over, because another model uses them.
-// Forget returns after forgetPatience at the latest and goes on in the background. One log
-// line gives the result or the error. The next start repeats a removal: see note.
+// Forget removes the pages of models and adapters from both tiers. blobs are the paths of their files,
+// of which those that still exist are another model's. Forget returns after forgetPatience at the latest
+// and goes on in the background, and logs one line. The next start repeats a removal: see note.
 func Forget(blobs ...string) {
 	blobs = removed(blobs)
 	if len(blobs) == 0 {

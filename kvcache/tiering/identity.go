@@ -109,10 +109,9 @@ func libraries() ([]string, error) {
 	return digests.Mapped(string(maps), dirs)
 }
 
-// libraryDirs are the directories from which Ollama loads libraries, with symbolic links
-// resolved. The server lists them in OLLAMA_LIBRARY_PATH: the directory with libraries for
-// the CPU, and below it one for each kind of GPU in use, such as cuda_v12. Without the
-// variable, all of these directories are taken.
+// libraryDirs are the directories from which Ollama loads libraries, with symbolic links resolved: one
+// with libraries for the CPU, and below it one for each kind of GPU, such as cuda_v12. The server lists
+// those in use in OLLAMA_LIBRARY_PATH; without the variable all are taken.
 func libraryDirs() ([]string, error) {
 	dirs := filepath.SplitList(os.Getenv("OLLAMA_LIBRARY_PATH"))
 	if len(dirs) == 0 {

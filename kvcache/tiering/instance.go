@@ -16,11 +16,10 @@ import (
 // instanceLock is the file in a server's own directory that the server locks while it lives.
 const instanceLock = "server.lock"
 
-// ClaimInstance decides the local directory, and locks the directory of a server that has an
-// OLLAMA_KV_INSTANCE_ID. The server calls ClaimInstance once before it starts a runner, and
-// release when the server ends: release waits for removals as [Forget] does. The lock also ends
-// with the process. Runners use the directory without the lock. Until release, with an id or
-// without, the server collects its runners' reports.
+// ClaimInstance decides the local directory, and locks that of a server with an OLLAMA_KV_INSTANCE_ID.
+// The server calls ClaimInstance once before it starts a runner, and release when it ends: release waits
+// for removals as [Forget] does. The lock also ends with the process; runners use the directory without
+// it. Until release, with an id or without, the server collects its runners' reports.
 //
 // An error means that another server holds the directory: then this server must not start, since both
 // would use the directory as their own. When the directory cannot be used for another reason, tiering
