@@ -8,7 +8,7 @@
 //
 // # Words
 //
-// A page is [TieredCausal.PageTokens] consecutive tokens of one sequence, all layers. A tail is an
+// A page is [Options.PageTokens] consecutive tokens of one sequence, all layers. A tail is an
 // incomplete last page. A slot is one of the runner's sequences; a cell is one position of the cache's
 // memory. An in-flight batch is built and not yet computed; it lands when it is done. A slot is broken
 // from the first position whose rows do not follow from the tokens before it (after a context shift, or

@@ -121,9 +121,6 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	return t
 }
 
-// PageTokens is the number of tokens of a page.
-func (t *TieredCausal) PageTokens() int { return t.opts.PageTokens }
-
 // Flush returns when every page and tail of all slots is stored or was just refused. The
 // error is the context's or the store's.
 func (t *TieredCausal) Flush(ctx context.Context) error {
