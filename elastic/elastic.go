@@ -17,8 +17,7 @@ var (
 	ErrLimit    = errors.New("elastic: limit reached")
 	ErrNoMemory = errors.New("elastic: out of memory")
 
-	// ErrNoVMM: no driver, or a device without virtual memory management. Memory can only be
-	// allocated at once.
+	// ErrNoVMM: no driver, or no virtual memory management: memory can only be allocated at once.
 	ErrNoVMM = errors.New("elastic: no virtual memory management")
 
 	// ErrBusy: buffers of a pool, the lock of a segment, or the name of a segment.

@@ -13,8 +13,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
-// Inquirer records prompts, and explains behind their requests why they computed what they might have
-// restored.
+// Inquirer records prompts, and explains behind their requests why they computed what might be stored.
 type Inquirer struct {
 	Queue
 	Recents     *why.Recents // nil: nothing is explained
@@ -40,9 +39,8 @@ type Inquiry struct {
 	Facts   why.Facts // those that the engine knows, without Tokens, Held and Page
 }
 
-// Record records a prompt, when its miss is explained. Nothing is explained without an inquiry. given
-// says why the page with the token at a position could not be stored; nil for an engine that does not
-// know.
+// Record records a prompt, when its miss is explained; without an inquiry nothing is. given says why
+// the page with the token at a position could not be stored; nil for an engine that does not know.
 func (q *Inquirer) Record(ctx context.Context, asked *Inquiry, p telemetry.Prompt, given func(position int) string) {
 	if asked == nil {
 		q.Meter.Prompt(p)
@@ -83,7 +81,7 @@ func (q *Inquirer) Done(asked *Inquiry, text why.Text, fate why.Fate) {
 	}
 }
 
-// History may know why a page is not in a store. [diskstore.Store] is one. Its methods are called behind
+// History may know why a page is not in a store, such as [diskstore.Store]. It is asked behind
 // requests.
 type History interface {
 	Gone(ctx context.Context, keys ...pagefile.Key) (diskstore.Tombstone, bool)
@@ -94,8 +92,7 @@ type History interface {
 }
 
 const (
-	// whyPatience bounds the look-ups for one prompt, and whyGrace the rest of them when the engine
-	// ends.
+	// whyPatience bounds the look-ups for one prompt, and whyGrace those when the engine ends.
 	whyPatience = 3 * time.Second
 	whyGrace    = whyPatience / 6
 )

@@ -29,8 +29,7 @@ type Store interface {
 // Options configure a [TieredCausal]. Store, Fingerprint and Layers are required.
 type Options struct {
 	Store Store
-	// Fingerprint identifies the model and engine that pages belong to, and is the parent
-	// key of a first page.
+	// Fingerprint identifies the pages' model and engine, and is the parent key of a first page.
 	Fingerprint pagefile.Key
 	// Layers is the number of layers with K/V, in all caches.
 	Layers int
@@ -40,8 +39,7 @@ type Options struct {
 	PageTokens int
 	// States is the state of recurrent layers, nil in a model without any.
 	States States
-	// StateEvery is the number of tokens after which a state is stored within a prompt or an
-	// answer; zero means 2048.
+	// StateEvery is the number of tokens between two states of a prompt or answer; zero means 2048.
 	StateEvery int
 	// Media gives images and sounds an identity that outlives the process. Without Media,
 	// rows from the first image or sound on are not stored.

@@ -12,8 +12,7 @@ type Outputs struct {
 	onWait func() // for tests, may be nil
 }
 
-// NewOutputs tracks batches numbered from 0 on. onWait, for tests, is called before Await
-// waits, and may be nil.
+// NewOutputs tracks batches from 0 on. onWait, for tests, is called before Await waits; it may be nil.
 func NewOutputs(onWait func()) *Outputs {
 	o := &Outputs{last: -1, onWait: onWait}
 	o.read.L = &o.mu

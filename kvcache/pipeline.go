@@ -41,9 +41,8 @@ type reader struct {
 	unplaced sync.Once                           // logs once why a page was not placed
 }
 
-// pages begins to read a plan. With low, pages are read one by one and gently: at a lower priority, on
-// one processor. Rows are written to the plan's cells, which must be free. Only pages that are handed
-// over count.
+// pages begins to read a plan. With low, it reads one page at a time, at a lower priority. Rows are
+// written to the plan's cells, which must be free. Only pages that are handed over count.
 func (d *reader) pages(ctx context.Context, p *plan, low bool) *engine.Reading[page] {
 	gate := *d.gate
 	if p.ahead {
@@ -54,9 +53,8 @@ func (d *reader) pages(ctx context.Context, p *plan, low bool) *engine.Reading[p
 	}, func(pg page) { d.drop(p, &pg) })
 }
 
-// drop notes what reading a page has shown. A page without the rows of some group, as a server with a
-// longer context stores it, does not count as found, nor do the pages after it: Put replaces those that
-// lack rows.
+// drop notes what reading a page has shown. A page without some group's rows, as a server with a longer
+// context stores it, does not count as found, nor do those after it: Put replaces them.
 func (d *reader) drop(p *plan, pg *page) {
 	pg.close()
 	if errors.Is(pg.err, pagefile.ErrMismatch) {
@@ -95,8 +93,7 @@ type writeError struct{ error }
 
 func (e *writeError) Unwrap() error { return e.error }
 
-// page reads a page, and keeps its file open where the cache is a [RowPlacer] and the file has
-// the rows as they are.
+// page reads a page. Its file stays open if the cache is a [RowPlacer] and the file has plain rows.
 func (d *reader) page(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) (*diskstore.Placed, error) {
 	if _, ok := d.caches.groups[0].Rows.(RowPlacer); ok && !ref.Lossy { // all groups are, or none
 		into.Placed = new(diskstore.Placed)
@@ -146,17 +143,15 @@ func (d *reader) place(pg *page) {
 	}
 }
 
-// notPlaced logs once why stored rows will be written to the spill file again. The second
-// write costs time only.
+// notPlaced logs once why stored rows will be written to the spill file again, which costs time only.
 func (d *reader) notPlaced(err error) {
 	d.unplaced.Do(func() {
 		d.log.Debug("kv tier: a stored page's rows are not used in place", "reason", err)
 	})
 }
 
-// fill reads the plan's pages and writes their rows. fill returns the position in the plan's
-// text before which all rows are in the cells. While other slots compute, fill uses one processor at most,
-// at a lower priority.
+// fill reads the plan's pages and writes their rows, and returns the position before which all are in
+// the cells. While other slots compute, it uses one processor at most, at a lower priority.
 func (r *restoring) fill(ctx context.Context, p *plan) (held int, err error) {
 	r.queue.yield(1)
 	defer r.queue.yield(-1)

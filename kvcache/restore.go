@@ -72,9 +72,8 @@ func (r *restoring) whenIdle(ctx context.Context, run func() error) (err error) 
 	return err
 }
 
-// takeCells frees the cells of rows that the plan replaces, reserves the plan's cells, and
-// begins to wait for batches that may still use these cells. Afterwards the slot holds no
-// row past the plan's base.
+// takeCells frees the cells of rows that the plan replaces, reserves the plan's, and begins to wait for
+// batches that may still use these. Afterwards the slot holds no row past the plan's base.
 func (r *restoring) takeCells(p *plan) (err error) {
 	base, have := p.wanted(p.base), r.result.Held
 	r.cut(base)

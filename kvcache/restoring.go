@@ -64,8 +64,7 @@ type restoring struct {
 	from   engine.Origins // of the tokens that the slot holds
 }
 
-// unlocked first tells the runner how many tokens the slot holds, and then calls f without
-// the runner's lock.
+// unlocked tells the runner how many tokens the slot holds, and calls f without the runner's lock.
 func (r *restoring) unlocked(f func()) {
 	r.hold(r.result.Held)
 	unlocked(r.lock, f)

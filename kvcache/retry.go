@@ -37,8 +37,7 @@ const (
 	// triesMax is the number of attempts after which a page is given up: 35 minutes of
 	// doubling pauses, and then a day.
 	triesMax = 12 + 48
-	// outageAfter is the number of different pages that fail in a row before the store
-	// counts as failing.
+	// outageAfter is how many different pages fail in a row before the store counts as failing.
 	outageAfter = 3
 )
 
@@ -149,8 +148,7 @@ func (q *writeQueue) healsLocked() bool {
 // and shows whether the outage is over.
 func (q *writeQueue) looksLocked() bool { return q.outage.pause == 0 || len(q.jobs) == 0 }
 
-// disarmLocked stops the timer. disarmLocked reports false when the timer has fired: wakeNow
-// then sets the timer again.
+// disarmLocked stops the timer. False: it has fired, and wakeNow sets it again.
 func (q *writeQueue) disarmLocked() bool {
 	if q.waking == nil {
 		return true
@@ -163,8 +161,7 @@ func (q *writeQueue) disarmLocked() bool {
 	return true
 }
 
-// wakeNow starts attempts of pages whose pause is over, and calls wake to queue pages that
-// are still in the cache.
+// wakeNow starts attempts that are due, and has pages queued that are still in the cache.
 func (q *writeQueue) wakeNow() {
 	defer q.wakes.Done()
 	q.mu.Lock()

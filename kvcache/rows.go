@@ -60,8 +60,7 @@ type RowPlacer interface {
 	// cells. Both copies are equal until a row changes in memory; the file never changes. The caller
 	// owns the file: an implementation that needs the file after the call duplicates the descriptor.
 	//
-	// After an error the rows are in memory only. PlaceRows is called as WriteRows is,
-	// without the runner's lock.
+	// After an error the rows are in memory only. The runner's lock is not held, as in WriteRows.
 	PlaceRows(cells []int32, file *os.File, layers []int, keyOffsets, valueOffsets []int64) error
 }
 

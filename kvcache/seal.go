@@ -14,8 +14,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
-// sealer copies rows of slots out of the caches and hands them to the write queue.
-// TieredCausal.mu guards it.
+// sealer copies rows of slots out of the caches for the write queue. TieredCausal.mu guards it.
 type sealer struct {
 	caches     *caches
 	device     *progress
@@ -32,8 +31,7 @@ type sealer struct {
 	stateEvery int // tokens after which a state is stored
 }
 
-// ready reports whether the shape of rows is known. Called with the runner's lock held as well, ready
-// measures an unknown shape.
+// ready reports whether the rows' shape is known. An unknown one is measured, under the runner's lock.
 func (l *sealer) ready() bool {
 	if l.caches.known() {
 		return true
@@ -118,8 +116,7 @@ func (l *sealer) missing(s *slot, page int, key pagefile.Key) bool {
 	return !s.found[key]
 }
 
-// tailDue reports whether the tail of a slot whose request has ended is stored now. If not,
-// healIdle is called when it is.
+// tailDue reports whether the tail of an ended request is stored now; if not, healIdle is called then.
 func (l *sealer) tailDue(s *slot) bool {
 	if !l.caches.divisible() || !l.queue.now().Before(s.tailDue) {
 		return true
@@ -140,8 +137,7 @@ func (l *sealer) tailStays(s *slot, begin int) bool {
 	return l.tailDelay > 0 && l.caches.divisible() && begin > 0 && begin >= len(s.tokens)-tailSlack
 }
 
-// tail saves the incomplete last page of a slot. leaving says that its rows are
-// about to be removed or rotated.
+// tail saves a slot's incomplete last page. leaving: its rows are about to be removed or rotated.
 func (l *sealer) tail(s *slot, leaving bool) {
 	if l.caches.stateful() {
 		l.state(s) // rows without state are of no use

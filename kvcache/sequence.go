@@ -48,8 +48,7 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 		t.sealer.tail(s, true) // this request makes the tail longer by rows that are not stored
 	}
 	if store {
-		// The request's own prompt contains all text of the slot, and all text that rows
-		// before secret attend to.
+		// The request's own prompt has all text of the slot, and all that rows before secret attend to.
 		s.private, s.ahead = min(s.secret, s.foreign), nil
 	} else {
 		s.private = min(s.private, len(s.tokens))
@@ -103,8 +102,7 @@ func (t *TieredCausal) BatchDone(id int) {
 	}
 }
 
-// landBatch copies out the pages that an in-flight batch completed. landBatch reports whether there
-// was such an in-flight batch.
+// landBatch copies out the pages that a batch completed. False: there is no such batch in flight.
 func (t *TieredCausal) landBatch(id int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -144,8 +142,8 @@ func (t *TieredCausal) landLocked(f *inFlightBatch) {
 	}
 }
 
-// EndSequence saves, with the runner's lock held, the tail or state of a finished request, a tail
-// after Options.TailDelay.
+// EndSequence saves, with the runner's lock held, a request's state, or its tail after
+// Options.TailDelay.
 func (t *TieredCausal) EndSequence(seq int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -244,8 +242,7 @@ func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	t.Cache.CopyPrefix(srcSeq, dstSeq, n)
 }
 
-// checkpointed is a TieredCausal over a cache that the runner asks for positions from which
-// a sequence can go on.
+// checkpointed is a TieredCausal over a cache that the runner asks where a sequence can go on.
 type checkpointed struct {
 	*TieredCausal
 	ollama.CheckpointCache

@@ -21,8 +21,7 @@ type slot struct {
 	tokens []int32
 	media  []pagefile.Media
 
-	// cells[g][i] is the cell of position i in group g. Cells of positions before from[g] no
-	// longer hold the slot's rows.
+	// cells[g][i] is the cell of position i in group g, which has dropped positions before from[g].
 	cells [][]int32
 	from  []int
 
@@ -31,9 +30,8 @@ type slot struct {
 	// row is stored. lossy: some of these rows came from lossy pages, or may depend on such rows.
 	broken, lossy bool
 
-	// keys of the leading full pages, and the state of each. given: the store gave up a page
-	// of the slot since its request began; pages that are nevertheless tried are stored only
-	// where there is room.
+	// keys of the leading full pages, and the state of each. given: the store gave up a page since the
+	// request began; a page that is tried nevertheless is stored only where there is room.
 	keys  []pagefile.Key
 	pages []pageState
 	given bool

@@ -27,8 +27,7 @@ const (
 	bounceMax = 4 << 20
 )
 
-// cellSpan is a range of cells that is read in one transfer. A span begins and ends with a row of
-// a page.
+// cellSpan is a range of cells, from a row of a page to another, that is read in one transfer.
 type cellSpan struct {
 	first, count int
 	pieces       []piece

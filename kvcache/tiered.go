@@ -137,9 +137,8 @@ func (t *TieredCausal) Flush(ctx context.Context) error {
 	return t.flushStore(ctx)
 }
 
-// flushMissing queues the missing pages of all slots, whose rows may be lost afterwards, until
-// none is missing, or until pages that failed leave no room. Pages that others queue meanwhile
-// may take the room for a moment.
+// flushMissing queues the missing pages of all slots, whose rows may be lost afterwards, until none is
+// missing or pages that failed leave no room. Pages of others may take room for a moment.
 func (t *TieredCausal) flushMissing(ctx context.Context) error {
 	t.queue.retry()
 	if err := t.queue.wait(ctx); err != nil {

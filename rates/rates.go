@@ -102,8 +102,7 @@ func New() *Rates {
 	return &Rates{now: time.Now, compute: newComputeLine(), tiers: make(map[string]*tier)}
 }
 
-// Apart returns a copy whose observations are kept nowhere else: for reading at a time that tells
-// nothing of others.
+// Apart returns a copy that keeps observations to itself: those of a time that tells nothing of others.
 func (r *Rates) Apart() *Rates {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -202,8 +201,7 @@ func (t *tier) reading(page Page) float64 {
 	return max(took, t.slowAt(bytes))
 }
 
-// slowAt is the lower bound in seconds, by slow, for a page of a size. The bound of a larger
-// page is that of slow itself.
+// slowAt is the lower bound in seconds, by slow, for a page of a size, at most slow's own.
 func (t *tier) slowAt(bytes float64) float64 {
 	if t.slow == (sample{}) {
 		return 0
@@ -248,8 +246,7 @@ func (r *Rates) sawLocked(t *tier) {
 	r.file.changedLocked(r)
 }
 
-// Plan returns how many leading pages of a chain to read. The rest up to the end of the last
-// page is computed.
+// Plan returns how many leading pages of a chain to read; the rest of its tokens is computed.
 func (r *Rates) Plan(c Chain) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// Watch follows one restore, which reads its pages in order and a few ahead. Times count
-// from the request of the first page. One goroutine at a time uses a Watch; methods that end
-// in Locked need Rates.mu.
+// Watch follows one restore, which reads its pages in order and a few ahead, for one goroutine. Times
+// count from the first page's request. Methods that end in Locked need Rates.mu.
 type Watch struct {
 	rates    *Rates
 	chain    Chain
@@ -97,8 +96,7 @@ func (w *Watch) pacedLocked(page Page) (float64, bool) {
 	return slices.Min(w.paces) * w.unitLocked(page), true
 }
 
-// unitLocked is the size of a page in a pace: the predicted seconds for a trusted tier,
-// otherwise bytes.
+// unitLocked is a page's size in a pace: predicted seconds for a trusted tier, otherwise bytes.
 func (w *Watch) unitLocked(page Page) float64 {
 	if w.trusted {
 		return w.rates.tierLocked(page.Tier).reading(page)
@@ -168,8 +166,7 @@ func seconds(s float64) time.Duration { return time.Duration(min(s, costMax) * f
 const (
 	// probeEvery is the least time between two probes of a refused tier.
 	probeEvery = time.Minute
-	// probeFactor bounds a probe, in multiples of the time to compute its pages: slower is
-	// slow enough to know.
+	// probeFactor bounds a probe, in multiples of its pages' computing time: slower is slow enough.
 	probeFactor = 2
 )
 

@@ -74,8 +74,7 @@ func list(dir string, users ...uint32) ([]Segment, error) {
 	return all, nil
 }
 
-// namesOf returns the names of segments and of their locks by the owner of the file, at most
-// segmentsMax for each user.
+// namesOf returns names of segments and their locks by the file's owner, at most segmentsMax of each.
 func namesOf(dir string, users []uint32) (map[uint32]map[string]bool, error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -243,9 +242,8 @@ func locked(file *os.File, how int, until time.Time, f func() error) error {
 	}
 }
 
-// SetLimit sets the limit of a segment, in bytes. Used and kept memory are the process's to write.
-// The process obeys in its next round: memory in use stays, and that of conversations goes that nobody
-// waits for.
+// SetLimit sets the limit of a segment, in bytes. The process obeys in its next round: memory of work
+// stays, and that of conversations goes that nobody waits for.
 func SetLimit(name string, bytes int64) error { return setLimit(Dir, name, bytes) }
 
 func setLimit(dir, name string, bytes int64) error {
@@ -316,12 +314,10 @@ func ownedBy(pid int, uid uint32) bool {
 	return err == nil && owner(info) == uid
 }
 
-// A file is known by its filesystem and its number there: every container counts the files of its own
-// /dev/shm.
+// A file is known by its filesystem and its number there: each container has a /dev/shm of its own.
 type file struct{ dev, inode uint64 }
 
-// lockHolders are the processes of locks, by the locked file. Processes of other containers have no
-// number here.
+// lockHolders are the processes of locks, by the locked file. Those of other containers have no number.
 func lockHolders() map[file]int {
 	data, err := os.ReadFile("/proc/locks")
 	if err != nil {

@@ -1,5 +1,4 @@
-// Package pager is ggml-paged for Go: K/V of any length in a fixed amount of memory, and
-// the attention op over it.
+// Package pager is ggml-paged for Go: K/V of any length in fixed memory, and the attention op over it.
 //
 // The package is a leaf: it imports nothing of Ollama and nothing else of this module, so that Ollama's
 // kvcache can use it. cgo compiles the C++ library in the folders beside this one through the generated

@@ -79,8 +79,7 @@ func (g *Group) AddLayer(layer int, desc Layer) error {
 	return nil
 }
 
-// pageable returns a NotPagedError if attention with a number of query heads cannot be computed on
-// such a layer.
+// pageable returns a NotPagedError if attention with some query heads cannot be computed on a layer.
 func (l Layer) pageable(heads int) error {
 	if err := Supported(l, heads); err != nil {
 		return NotPaged(err.Error(), SmallerContext)

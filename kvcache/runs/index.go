@@ -13,8 +13,7 @@ import (
 // maxTwins bounds how many pages with the same tokens in different chains are tried, latest first.
 const maxTwins = 8
 
-// pageBytes is the memory of a page besides its tokens, roughly: the page, its element of the list,
-// and its entries in three maps.
+// pageBytes is roughly the memory of a page besides its tokens: the page, and its entries in the index.
 const pageBytes = 300
 
 // Page is a full page without media.
@@ -179,8 +178,7 @@ func (x *Index) childLocked(parent pagefile.Key, tokens []int32) *Page {
 	return nil
 }
 
-// base of the polynomial that hashes a page's tokens. base is odd, so that no power of base
-// is 0 modulo 2^64.
+// base of the polynomial that hashes a page's tokens: odd, so that no power is 0 modulo 2^64.
 const base = 0x9e3779b97f4a7c15
 
 // hash is the hash of one page's tokens.

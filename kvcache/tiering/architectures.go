@@ -92,9 +92,8 @@ func (a architecture) reach(batch int) int {
 // pageTokensMin is the smallest page that is worth a file.
 const pageTokensMin = 16
 
-// pageTokensFor is the page size in tokens: the configured size, or the largest power of two
-// that the cache with the shortest memory holds. So every cache has all rows of a page when
-// the page becomes full.
+// pageTokensFor is the page size in tokens: the configured one, or the largest power of two that every
+// cache holds, so that each has all rows of a page when the page becomes full.
 func pageTokensFor(caches []kvcache.Rows, configured int) (int, error) {
 	shortest := configured
 	for _, c := range caches {

@@ -46,8 +46,7 @@ func serveTelemetry() (stop func()) {
 // names reads the names of models from Ollama's store.
 func names() modelnames.Names { return modelnames.Read(modelnames.Dir()) }
 
-// metricsVariable turns /metrics on at the server's own port. The name is that of upstream's
-// open pull request for metrics.
+// metricsVariable turns /metrics on at the server's port. Its name is from upstream's pull request.
 const metricsVariable = "OLLAMA_METRICS"
 
 // exposed answers GET /metrics while a server runs; nil answers as if there were no such path.

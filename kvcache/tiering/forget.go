@@ -107,8 +107,7 @@ func (f *forgetting) removals() <-chan struct{} {
 	return f.last
 }
 
-// Forgotten reports whether Forget was called for one of these blobs and the blob has not
-// come back since.
+// Forgotten reports whether one of these blobs was forgotten and has not come back since.
 func Forgotten(blobs ...string) bool {
 	return slices.ContainsFunc(blobs, func(path string) bool {
 		digest, ok := digests.OfBlob(path)

@@ -43,8 +43,7 @@ type Model struct {
 	Cells int
 	// States is the state of recurrent layers, nil in a model without any.
 	States kvcache.States
-	// CacheType is the effective type of the cache, such as "f16", which can differ from the
-	// requested one.
+	// CacheType is the effective type of the cache, such as "f16", perhaps not the requested one.
 	CacheType string
 	// Numerics lists, as the backend reports them, the causes of different low bits:
 	// devices, features, flash attention.
@@ -143,8 +142,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 	return tiered, source, nil
 }
 
-// settle reads the settings for a model, and prepares the local directory. The error says why the
-// model is not tiered.
+// settle reads a model's settings and prepares the local directory. An error is why it is not tiered.
 func settle(m *Model, rows []kvcache.Rows, log *slog.Logger) (tierenv.Config, architecture, error) {
 	config, err := tierenv.Settle(log, log)
 	if err != nil {
