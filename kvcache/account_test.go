@@ -143,7 +143,7 @@ func TestAShiftedPromptAndAFilledOne(t *testing.T) {
 	p := r.last()
 	require.Equal(t, []int{20, 28, 7}, []int{p.Local, p.Shifted, p.Computed})
 
-	r, _, text := storedBefore(t)
+	r, _, text := storedBefore(t, 1, 256, Options{Poison: true})
 	r.fillAll(text)
 	prompt := slices.Concat(text[:30], tokenRange(3, 9))
 	require.Equal(t, 30, r.run(r.slots[0], prompt, nil, true).Early)

@@ -27,11 +27,11 @@ func stored(t *testing.T, store Store, start startRunner, texts ...[]int32) {
 	r.flush()
 }
 
-// storedBefore is a runner with one slot whose store has a text of 53 tokens.
-func storedBefore(t *testing.T) (r *fakeRunner, store *memStore, text []int32) {
+// storedBefore is a runner whose store has a text of 53 tokens.
+func storedBefore(t *testing.T, slots, numCtx int, opts Options) (r *fakeRunner, store *memStore, text []int32) {
 	store, text = newMemStore(t), tokenRange(1, 53)
 	stored(t, store, newFakeRunner, text)
-	return newFakeRunner(t, store, 1, 256, Options{Poison: true}), store, text
+	return newFakeRunner(t, store, slots, numCtx, opts), store, text
 }
 
 // TestASlotIsFilledWhileTheModelLoads: the first request finds its text in the slot, reads no page,
@@ -56,10 +56,7 @@ func TestASlotIsFilledWhileTheModelLoads(t *testing.T) {
 
 // TestATextThatIsLongerThanTheContextIsLeftOut: its prompt would be cut.
 func TestATextThatIsLongerThanTheContextIsLeftOut(t *testing.T) {
-	store := newMemStore(t)
-	text := tokenRange(1, 53)
-	stored(t, store, newFakeRunner, text)
-	r := newFakeRunner(t, store, 1, 52, Options{})
+	r, store, text := storedBefore(t, 1, 52, Options{})
 	reads := store.reads
 	r.fillAll(text)
 	require.Empty(t, r.slots[0].inputs)
@@ -68,10 +65,7 @@ func TestATextThatIsLongerThanTheContextIsLeftOut(t *testing.T) {
 
 // TestAForkOfAFilledSlot takes its rows' origin along.
 func TestAForkOfAFilledSlot(t *testing.T) {
-	store := newMemStore(t)
-	text := tokenRange(1, 53)
-	stored(t, store, newFakeRunner, text)
-	r := newFakeRunner(t, store, 2, 64, Options{Poison: true})
+	r, _, text := storedBefore(t, 2, 64, Options{Poison: true})
 	r.fillAll(text)
 	require.Equal(t, 53, r.fork(r.slots[1], append(slices.Clone(text), 7)))
 	prompt := append(slices.Clone(text), 7)
@@ -145,7 +139,7 @@ func (c *watchedContext) Done() <-chan struct{} {
 
 // TestARequestThatIsGivenUpDuringFilling leaves the filling to the next request.
 func TestARequestThatIsGivenUpDuringFilling(t *testing.T) {
-	r, store, text := storedBefore(t)
+	r, store, text := storedBefore(t, 1, 256, Options{Poison: true})
 	reading, hold := make(chan struct{}, 100), make(chan struct{})
 	store.onRead = func(int) { reading <- struct{}{}; <-hold }
 	r.fill(text)
@@ -181,7 +175,7 @@ func TestADiskThatHangsWhileSlotsAreFilled(t *testing.T) {
 // again.
 func TestADamagedPageWhileSlotsAreFilled(t *testing.T) {
 	silence(t)
-	r, store, text := storedBefore(t)
+	r, store, text := storedBefore(t, 1, 256, Options{Poison: true})
 	store.setsAside, store.readErr, store.wrote = true, map[int]error{3: pagefile.ErrDamaged}, nil
 	r.fillAll(text)
 	store.readErr = nil
@@ -194,7 +188,7 @@ func TestADamagedPageWhileSlotsAreFilled(t *testing.T) {
 
 // TestClosingWhileSlotsAreFilled ends the filling first.
 func TestClosingWhileSlotsAreFilled(t *testing.T) {
-	r, store, text := storedBefore(t)
+	r, store, text := storedBefore(t, 1, 256, Options{Poison: true})
 	reading := make(chan struct{}, 100)
 	store.onRead = func(int) {
 		reading <- struct{}{}
@@ -265,10 +259,7 @@ func TestAFilledSlotIsNotUsed(t *testing.T) {
 // TestASlotThatGotNothingIsNotLogged: computing its text is quicker.
 func TestASlotThatGotNothingIsNotLogged(t *testing.T) {
 	var log bytes.Buffer
-	store := newMemStore(t)
-	text := tokenRange(1, 53)
-	stored(t, store, newFakeRunner, text)
-	r := newFakeRunner(t, store, 1, 256, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	r, _, text := storedBefore(t, 1, 256, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	r.tiered.gate.Always = false
 	learn(r.tiered.rates, time.Microsecond, time.Hour)
 	r.fillAll(text)

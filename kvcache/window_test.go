@@ -50,29 +50,21 @@ func requireStored(t *testing.T, r *fakeRunner, text []int32) {
 	require.Len(t, store.Find(t.Context(), diskstore.Prompt{Parent: store.root, Tokens: text}).Exact, len(text)/8)
 }
 
-// An idle slot is stored late, without rows that other slots' batches have freed.
-func TestLateRowsOfAnIdleSlot(t *testing.T) {
-	r, recovered := overwritten(t)
-	recovered()
-	require.True(t, r.build() && r.compute())
-	requireStored(t, r, tokenRange(1, 48))
-}
-
-// A slot taken by another prompt is stored at the last moment, without rows that other
-// slots' batches have freed.
-func TestLateRowsOfASlotThatIsEmptied(t *testing.T) {
-	r, recovered := overwritten(t)
-	recovered()
-	r.load(r.slots[0], tokenRange(3, 5), true)
-	requireStored(t, r, tokenRange(1, 48))
-}
-
-// A slot that becomes a fork of another is stored in the same way.
-func TestLateRowsOfASlotThatBecomesAFork(t *testing.T) {
-	r, recovered := overwritten(t)
-	recovered()
-	require.Equal(t, 12, r.fork(r.slots[0], tokenRange(2, 12)))
-	requireStored(t, r, tokenRange(1, 48))
+// A slot is stored late without rows that other slots' batches have freed: an idle one, and at the last
+// moment one that another prompt takes, or that becomes a fork.
+func TestLateRowsOfASlot(t *testing.T) {
+	for name, leave := range map[string]func(r *fakeRunner){
+		"idle":    func(r *fakeRunner) { require.True(t, r.build() && r.compute()) },
+		"emptied": func(r *fakeRunner) { r.load(r.slots[0], tokenRange(3, 5), true) },
+		"forked":  func(r *fakeRunner) { require.Equal(t, 12, r.fork(r.slots[0], tokenRange(2, 12))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, recovered := overwritten(t)
+			recovered()
+			leave(r)
+			requireStored(t, r, tokenRange(1, 48))
+		})
+	}
 }
 
 // A fork does not have rows that a batch built for its source has freed.
