@@ -78,7 +78,11 @@ func newMemStore(t testing.TB) *memStore {
 }
 
 // dropsRows says that group 0 has a window.
-func (s *memStore) dropsRows() { s.windowed = true }
+func (s *memStore) dropsRows() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.windowed = true
+}
 
 // history is the tokens before a page.
 func (s *memStore) history(parent pagefile.Key) []int32 {
