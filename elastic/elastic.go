@@ -2,7 +2,10 @@ package elastic
 
 import (
 	"errors"
+	"sync"
 	"time"
+
+	"github.com/kvtier/kvtier/internal/memory"
 )
 
 // Host is the device number of host memory.
@@ -14,8 +17,7 @@ var (
 	ErrLimit    = errors.New("elastic: limit reached")
 	ErrNoMemory = errors.New("elastic: out of memory")
 
-	// ErrNoVMM: no driver, or a device without virtual memory management. Memory can only be
-	// allocated at once.
+	// ErrNoVMM: no driver, or no virtual memory management: memory can only be allocated at once.
 	ErrNoVMM = errors.New("elastic: no virtual memory management")
 
 	// ErrBusy: buffers of a pool, the lock of a segment, or the name of a segment.
@@ -28,8 +30,7 @@ var (
 	ErrUnsupported = errors.New("elastic: KV memory can be elastic on Linux with cgo alone")
 )
 
-// An Error is a failed call: its sentence has the operation, the object with numbers, and the
-// remedy.
+// An Error is a failed call: its sentence has the operation, the object with numbers, and the remedy.
 type Error struct {
 	Kind    error // one of the errors above
 	Message string
@@ -72,4 +73,34 @@ type Stats struct {
 	UncommitTime     time.Duration
 	Refused          uint64 // commits that the limit refused
 	Failed           uint64 // commits and uncommits that the system or the driver failed
+}
+
+// Available is the memory that the system can give to this process, in bytes: without swapping,
+// and within the limits of its control groups.
+func Available() (uint64, error) { return memory.Available() }
+
+// Watch polls the pool's segment on a goroutine of its own, and hands each failure to report,
+// which may be nil. A lock that another process holds is no failure: the next round tries
+// again. The returned function ends the goroutine and waits for it; call it before Close.
+func (p *Pool) Watch(every time.Duration, report func(error)) (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-end:
+				return
+			case <-tick.C:
+				if err := p.Poll(); err != nil && !errors.Is(err, ErrBusy) && report != nil {
+					report(err)
+				}
+			}
+		}
+	}()
+	return sync.OnceFunc(func() {
+		close(end)
+		<-ended
+	})
 }

@@ -37,8 +37,7 @@ var kinds = map[C.int]error{
 	C.KVC_E_BUSY: ErrBusy, C.KVC_E_SYSTEM: ErrSystem, C.KVC_E_OVER: ErrOver,
 }
 
-// call runs f, which returns a code, and makes an error of the library's sentence. The text is
-// kept per thread.
+// call runs f and makes an error of its code and the library's sentence, which is kept per thread.
 func call(f func() C.int) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -93,8 +92,7 @@ func (p *Pool) Close() error {
 	return call(func() C.int { return C.kvc_pool_destroy(p.p) })
 }
 
-// Resize sets the limit in bytes. ErrOver where more is committed: the limit is in force
-// nevertheless.
+// Resize sets the limit in bytes. ErrOver where more is committed: the limit is in force nevertheless.
 func (p *Pool) Resize(limit uint64) error {
 	return call(func() C.int { return C.kvc_pool_resize(p.p, C.size_t(limit)) })
 }
@@ -145,8 +143,8 @@ func (p *Pool) Tell(promised, lacking, spare uint64) error {
 	})
 }
 
-// Reap removes the segments, with a name that begins with prefix, of dead processes of this
-// user. It returns their number.
+// Reap removes segments of this user's dead processes, by a prefix of the name, and returns their
+// number.
 func Reap(prefix string) (int, error) {
 	c := C.CString(prefix)
 	defer C.free(unsafe.Pointer(c))
@@ -189,8 +187,7 @@ func (b *Buffer) Committed(offset, size uint64) (bool, error) {
 	return ask(func() C.int { return C.kvc_buffer_committed(b.b, C.size_t(offset), C.size_t(size)) })
 }
 
-// Disturbs reports whether a commit of the range would change the mappings of granules that may be
-// touched.
+// Disturbs reports whether a commit of the range would change mappings that may be touched.
 func (b *Buffer) Disturbs(offset, size uint64) (bool, error) {
 	return ask(func() C.int { return C.kvc_buffer_disturbs(b.b, C.size_t(offset), C.size_t(size)) })
 }

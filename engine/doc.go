@@ -1,5 +1,4 @@
-// Package engine has what is alike wherever K/V is computed: in Ollama's runner (kvcache) and in a
-// llama-server (llamatier).
+// Package engine has what is alike in Ollama's runner (kvcache) and in a llama-server (llamatier).
 //
 // # When a page is read and when computed
 //

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,16 +17,14 @@ import (
 // put where it is used, the tier reads two.
 const PagesAtOnce = 3
 
-// Gate decides which stored pages of a prompt are read and which are computed. Its methods may be
-// called from several goroutines.
+// Gate decides which stored pages of a prompt are read or computed. Several goroutines may use one.
 type Gate struct {
 	Rates  *rates.Rates
 	Always bool             // pages are read at any cost
 	Meter  *telemetry.Meter // nil counts nothing
 	Log    *slog.Logger
 
-	// Spawn runs a function in a goroutine of its own, also one that goes on behind a request. It
-	// reads from the store.
+	// Spawn runs a function that reads from the store in a goroutine, which may outlive a request.
 	Spawn func(func())
 	After func(time.Duration) <-chan time.Time // time.After, except in tests
 }
@@ -87,4 +86,16 @@ func (g *Gate) CountRead(from string) {
 
 func decided(decision string) string {
 	return telemetry.Series("ollama_kv_gate_pages_total", "decision", decision)
+}
+
+// Background is work behind requests. Nothing may begin while Wait waits and none is under way.
+type Background struct{ sync.WaitGroup }
+
+// Spawn runs a function in a goroutine of its own.
+func (b *Background) Spawn(f func()) {
+	b.Add(1)
+	go func() {
+		defer b.Done()
+		f()
+	}()
 }

@@ -5,8 +5,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// origin is a range of a prompt's tokens, from the end of the range before, whose K/V come from one
-// place.
+// origin is a range of a prompt's tokens, from the end of the one before, whose K/V have one place.
 type origin struct {
 	end   int
 	place string

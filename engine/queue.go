@@ -10,12 +10,10 @@ import (
 	"github.com/kvtier/kvtier/internal/steady"
 )
 
-// JobsMax bounds the jobs of a Queue that wait. Prompts for which there is no room are recorded without
-// look-ups.
+// JobsMax bounds the jobs of a Queue that wait. Prompts beyond are recorded without look-ups.
 const JobsMax = 64
 
-// Queue runs jobs one after another, in a goroutine that exists while there are any. The zero
-// Queue is ready.
+// Queue runs jobs one after another, in a goroutine while there are any. The zero Queue is ready.
 type Queue struct {
 	mu      sync.Mutex
 	jobs    []func()

@@ -37,8 +37,7 @@ func Read[T any](ctx context.Context, g *Gate, c rates.Chain, oneByOne bool, pag
 }
 
 // Pages hands over the pages in order, each with its number when it has come in. It ends with the last
-// page, before one that is computed sooner, and when ctx has ended. A caller that cannot use a page
-// breaks off.
+// page, before one that is computed sooner, and when ctx has ended. A caller may break off.
 func (r *Reading[T]) Pages() iter.Seq2[int, T] {
 	return func(yield func(int, T) bool) {
 		for i, page := range r.chain.Pages {
@@ -128,8 +127,7 @@ func (r *Reading[T]) Examine() {
 	}
 }
 
-// Stop ends the context of all reads, and returns when no more begin. Those that have begun may still go
-// on.
+// Stop ends the context of all reads, and returns when no more begin. Some may still go on.
 func (r *Reading[T]) Stop() { r.line.Stop() }
 
 // Close stops, and returns when no page is being read any more.

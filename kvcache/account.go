@@ -10,8 +10,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// account describes a request's prompt until the prompt's last batch has landed.
-// TieredCausal.mu guards it.
+// account describes a prompt until its last batch has landed. TieredCausal.mu guards it.
 type account struct {
 	seq    int
 	began  time.Time // of the look-up
@@ -26,8 +25,7 @@ type account struct {
 	restore  time.Duration // from the look-up to the last row
 }
 
-// accounts are those of requests whose prompt's last batch is not built, by slot. TieredCausal.mu
-// guards them.
+// accounts are those of prompts whose last batch is not built, by slot. TieredCausal.mu guards them.
 type accounts struct {
 	open   map[int]*account
 	visits visits
@@ -37,10 +35,9 @@ type accounts struct {
 }
 
 // begin opens the account of a prompt of so many tokens. The request before in this slot is gone.
-func (l *accounts) begin(seq, tokens int, began time.Time) *account {
+func (l *accounts) begin(seq, tokens int, began time.Time) {
 	l.end(seq)
 	l.open[seq] = &account{seq: seq, began: began, tokens: tokens, private: true}
-	return l.open[seq]
 }
 
 // take takes an account out whose prompt ends with a batch; nil if there is none.
@@ -57,8 +54,7 @@ func (l *accounts) end(seq int) {
 	}
 }
 
-// restored enters the result of the restore into the account. There is none any more if the
-// cache was closed meanwhile.
+// restored enters the result of the restore into the account, if there is one: a closed cache has none.
 func (l *accounts) restored(seq int, result *Restored, from engine.Origins) {
 	a := l.open[seq]
 	if a == nil {
@@ -91,8 +87,7 @@ type visit struct {
 	saved  time.Duration
 }
 
-// visits are those of all slots. A slot's mirror is replaced when another slot is copied to it;
-// its visits are not.
+// visits are those of all slots. They stay when another slot is copied to one, as its mirror does not.
 type visits map[int]visit
 
 func (v visits) note(a *account, p *telemetry.Prompt) {
@@ -100,9 +95,7 @@ func (v visits) note(a *account, p *telemetry.Prompt) {
 }
 
 // Series of Options.Meter, besides those of prompts. The others are in Fill.
-const (
-	restoredBytes = "ollama_kv_restored_bytes_total"
-)
+const restoredBytes = "ollama_kv_restored_bytes_total"
 
 // moved is the series of pages that went from one place to another.
 func moved(from, to string) string {

@@ -15,6 +15,7 @@ import (
 	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/why"
 )
 
 // checkAccount checks the account of a prompt whose restore has ended.
@@ -100,11 +101,9 @@ func TestAPromptFromEveryPlace(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "pages")
 	text, more := tokenRange(1, 53), tokenRange(2, 9)
 	r := newFakeRunner(t, newDiskStore(t, root), 2, 128, Options{})
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	r.run(r.slots[0], slices.Concat(text, more), nil, false)
-	r.run(r.slots[1], slices.Concat(text[:44], more), nil, true)
-	r.flush()
+	r.save(r.slots[1], slices.Concat(text[:44], more))
 	require.Equal(t, []telemetry.Prompt{
 		{ID: 0, Tokens: 53, Computed: 53},
 		{ID: 0, Tokens: 62, Slot: 53, Computed: 9, Private: true},
@@ -139,28 +138,26 @@ func TestAPromptFromEveryPlace(t *testing.T) {
 }
 
 func TestAShiftedPromptAndAFilledOne(t *testing.T) {
-	store := newMemStore(t)
-	r, history := newReusingRunner(t, store, newFakeRunner)
+	r, _, history := newReusingRunner(t, newFakeRunner)
 	r.run(r.slots[1], leftOut(history, 20, 32), nil, true)
 	p := r.last()
 	require.Equal(t, []int{20, 28, 7}, []int{p.Local, p.Shifted, p.Computed})
 
-	r, _, text := storedBefore(t)
-	r.fill(text)
-	r.filled()
-	r.run(r.slots[0], slices.Concat(text[:30], tokenRange(3, 9)), nil, true)
+	r, _, text := storedBefore(t, 1, 256, Options{Poison: true})
+	r.fillAll(text)
+	prompt := slices.Concat(text[:30], tokenRange(3, 9))
+	require.Equal(t, 30, r.run(r.slots[0], prompt, nil, true).Early)
+	r.cache.requireRows(t, 0, prompt)
 	require.Equal(t, []telemetry.Prompt{{Tokens: 39, Local: 30, Computed: 9}}, r.prompts(), "they came before the request")
-	r.run(r.slots[0], slices.Concat(text[:30], tokenRange(3, 9), tokenRange(4, 2)), nil, true)
+	r.run(r.slots[0], slices.Concat(prompt, tokenRange(4, 2)), nil, true)
 	require.Equal(t, 39, r.last().Slot, "and once")
 }
 
 // TestSavedTime: the time of computing the prompt, less all that it took.
 func TestSavedTime(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 128, Options{})
+	r := newFakeRunner(t, newMemStore(t), 2, 128, Options{})
 	text := tokenRange(1, 53)
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	require.Zero(t, r.last().Restore, "nothing was restored")
 	require.Positive(t, r.last().Took)
 
@@ -171,8 +168,7 @@ func TestSavedTime(t *testing.T) {
 	r.tiered.endAccounts()
 	require.Zero(t, r.last().Saved)
 	require.Positive(t, r.last().Restore)
-	r.drain()
-	r.finish(r.slots[1])
+	r.complete(r.slots[1])
 
 	r.cost(rates.New())
 	r.tiered.rates.Computed(512, 256, time.Hour)
@@ -191,12 +187,10 @@ func TestSavedTime(t *testing.T) {
 
 // A prompt that does not end is recorded as well.
 func TestPromptsThatDoNotEnd(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	text, slot := tokenRange(1, 60), r.slots[0]
 	r.run(slot, text, nil, true)
-	r.run(slot, tokenRange(2, 9), nil, true)
-	r.flush()
+	r.save(slot, tokenRange(2, 9))
 
 	ctx, cancel := context.WithCancel(t.Context())
 	store.onRead = func(page int) {
@@ -246,8 +240,7 @@ func TestSlotsTellWhereTheirPagesAre(t *testing.T) {
 	require.Empty(t, r.tiered.Slots())
 	r.load(r.slots[0], text, true)
 	require.True(t, r.tiered.Slots()[0].Busy)
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	r.flush()
 	require.Equal(t, []telemetry.Slot{{Tokens: 53, Bytes: 53 * r.tiered.tokenBytes(), Hot: 7, Cold: 7}}, r.tiered.Slots())
 	r.tiered.Close()
@@ -273,9 +266,7 @@ func TestSlotsTellWhereTheirPagesAre(t *testing.T) {
 
 // Layers whose window has moved on hold few rows of a text, others all of them.
 func TestHotCountsTheRowsOfEachLayer(t *testing.T) {
-	store := newMemStore(t)
-	store.windowed = true
-	r := newWindowedRunner(t, store, 1, 128, Options{})
+	r := newWindowedRunner(t, newMemStore(t), 1, 128, Options{})
 	r.run(r.slots[0], tokenRange(1, 80), nil, true)
 	const layerRow = fakeKeyBytes + fakeValueBytes
 	held, visible := int64(0), int64(0) // rows in the caches, and those that a batch attends to
@@ -320,14 +311,12 @@ func TestHotIsNotOnTheSpill(t *testing.T) {
 	}
 }
 
-// TestMemoryIsCounted compares the wrapper's list with the buffers, and with the
-// heap.
+// TestMemoryIsCounted compares the wrapper's list with the buffers, and with the heap.
 func TestMemoryIsCounted(t *testing.T) {
 	store := newMemStore(t)
 	store.hold = make(chan struct{})
 	r := newFakeRunner(t, store, 1, 128, Options{QueuedBytes: 1 << 20, Runs: runs.New(8, 100)})
-	r.load(r.slots[0], tokenRange(1, 53), true)
-	r.drain()
+	r.begin(r.slots[0], tokenRange(1, 53), true)
 	memory := func() map[string]telemetry.Memory {
 		by := make(map[string]telemetry.Memory)
 		for _, m := range r.tiered.Memory() {
@@ -371,10 +360,8 @@ func TestMemoryIsCounted(t *testing.T) {
 
 // TestAReportOfTheWrapper has its counters, its queue and its slots.
 func TestAReportOfTheWrapper(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
-	r.run(r.slots[0], tokenRange(1, 53), nil, true)
-	r.flush()
+	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
+	r.save(r.slots[0], tokenRange(1, 53))
 	source := telemetry.Source{Meter: r.meter, Fill: r.tiered.Fill}
 	report := source.Report()
 	for series := range report.Totals {
@@ -405,4 +392,44 @@ func requireKnown(t *testing.T, series string) {
 		}
 	}
 	require.Fail(t, "", "no metric has the series %s", series)
+}
+
+// TestClosingDuringARestore records the prompt once, and the restore ends as any other.
+func TestClosingDuringARestore(t *testing.T) {
+	for name, opts := range map[string]Options{"counted": {}, "explained": {Recents: why.NewRecents()}} {
+		t.Run(name, func(t *testing.T) {
+			store, text := newMemStore(t), tokenRange(1, 53)
+			stored(t, store, newFakeRunner, text)
+			reading, hold := make(chan struct{}, 100), make(chan struct{})
+			store.onRead = func(int) { reading <- struct{}{}; <-hold }
+			r := newFakeRunner(t, store, 1, 256, opts)
+			done := make(chan error)
+			prompt := inputsOf(append(slices.Clone(text), 7))
+			go func() {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				_, err := r.restore(context.Background(), &r.mu, 0, 0, prompt, func(int) {})
+				done <- err
+			}()
+			<-reading
+			r.tiered.Close()
+			close(hold)
+			require.NoError(t, <-done)
+			totals, _ := r.meter.Read()
+			require.Equal(t, 1.0, totals["ollama_kv_prompts_total"])
+		})
+	}
+}
+
+// TestWhyGivenUpLater: a page that could not be stored after the look-up is no reason for the miss.
+func TestWhyGivenUpLater(t *testing.T) {
+	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{Recents: why.NewRecents()})
+	text := tokenRange(1, 60)
+	r.load(r.slots[0], text, true)
+	keys := r.tiered.why.PageKeys(why.Text{Tokens: text}, 0)
+	r.tiered.mu.Lock()
+	r.tiered.why.givenLocked(keys[0], givenCap) // the batch before the prompt's last one was sealed
+	r.tiered.mu.Unlock()
+	r.complete(r.slots[0])
+	r.requireMiss(telemetry.CauseNeverSeen, 0)
 }

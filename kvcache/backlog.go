@@ -76,8 +76,7 @@ func (b *backlog) makeRoom(size int64) bool {
 	return true
 }
 
-// drop gives up a page, and the queued pages that continue it: a lookup could not
-// reach them.
+// drop gives up a page, and the queued pages that continue it: a lookup could not reach them.
 func (b *backlog) drop(job *writeJob) {
 	gone := map[pagefile.Key]bool{job.key: true}
 	b.remove(job)

@@ -41,8 +41,7 @@ func newMeasured() (c batchClock, r *rates.Rates, pass func(time.Duration)) {
 	return c, rates.New(), now.add
 }
 
-// A device may still compute a batch after the runner goes on, unless the runner waited for
-// the device.
+// A device may still compute a batch after the runner goes on, unless the runner waited for the device.
 func TestBatchesAreMeasuredBetweenWaits(t *testing.T) {
 	c, r, pass := newMeasured()
 

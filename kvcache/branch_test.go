@@ -25,29 +25,26 @@ func (s *memStore) pageAt(tokens []int32) pagefile.Key {
 // TestSharedPartOfAPage: of a prompt that leaves a stored chat anywhere, every token up to there
 // comes back. Rows computed after it are stored under keys of their own text.
 func TestSharedPartOfAPage(t *testing.T) {
-	for name, start := range map[string]func(testing.TB, Store, int, int, Options) *fakeRunner{"plain": newFakeRunner, "window": newWindowedRunner} {
-		t.Run(name, func(t *testing.T) {
-			store := newMemStore(t)
-			store.windowed = name == "window"
-			history := tokenRange(1, 60)
-			first := start(t, store, 1, 128, Options{Poison: true})
-			first.run(first.slots[0], history, nil, true)
-			first.flush()
-			for cut := 1; cut < 48; cut++ {
-				prompt := slices.Concat(history[:cut], tokenRange(cut+1, 30))
-				r := start(t, store, 1, 128, Options{Poison: true})
-				require.Equal(t, cut, r.load(r.slots[0], prompt, true).Held)
-				r.drain()
-				r.model.requireRows(t, 0, prompt)
-				r.finish(r.slots[0])
-				r.flush()
-				again := start(t, store, 1, 128, Options{Poison: true})
-				require.Equal(t, len(prompt)-1, again.load(again.slots[0], prompt, true).Held, "after a cut at %d", cut)
-				again.drain()
-				again.model.requireRows(t, 0, prompt)
-			}
-		})
-	}
+	withAndWithoutWindow(t, func(t *testing.T, start startRunner) {
+		store := newMemStore(t)
+		history := tokenRange(1, 60)
+		first := start(t, store, 1, 128, Options{Poison: true})
+		first.run(first.slots[0], history, nil, true)
+		first.flush()
+		for cut := 1; cut < 48; cut++ {
+			prompt := slices.Concat(history[:cut], tokenRange(cut+1, 30))
+			r := start(t, store, 1, 128, Options{Poison: true})
+			require.Equal(t, cut, r.load(r.slots[0], prompt, true).Held)
+			r.drain()
+			r.model.requireRows(t, 0, prompt)
+			r.finish(r.slots[0])
+			r.flush()
+			again := start(t, store, 1, 128, Options{Poison: true})
+			require.Equal(t, len(prompt)-1, again.load(again.slots[0], prompt, true).Held, "after a cut at %d", cut)
+			again.drain()
+			again.model.requireRows(t, 0, prompt)
+		}
+	})
 }
 
 // TestSharedPartAfterASlot: the slot holds a part of the page already.
@@ -56,8 +53,7 @@ func TestSharedPartAfterASlot(t *testing.T) {
 	history := tokenRange(1, 60)
 	r := newFakeRunner(t, store, 2, 128, Options{Poison: true})
 	r.run(r.slots[0], history, nil, true)
-	r.run(r.slots[1], slices.Concat(history[:11], tokenRange(2, 20)), nil, true)
-	r.flush()
+	r.save(r.slots[1], slices.Concat(history[:11], tokenRange(2, 20)))
 	r.run(r.slots[0], tokenRange(3, 20), nil, true)
 	restored := r.load(r.slots[1], slices.Concat(history[:14], tokenRange(4, 20)), true)
 	require.Equal(t, 14, restored.Held)
@@ -73,14 +69,12 @@ func TestALostPageBesideItsSibling(t *testing.T) {
 	history := tokenRange(1, 60)
 	r := newFakeRunner(t, store, 2, 128, Options{})
 	r.run(r.slots[0], history, nil, true)
-	r.run(r.slots[1], slices.Concat(history[:45], tokenRange(2, 20)), nil, true)
-	r.flush()
+	r.save(r.slots[1], slices.Concat(history[:45], tokenRange(2, 20)))
 	lost := store.pageAt(history[:48])
 	store.mu.Lock()
 	delete(store.pages, lost)
 	store.mu.Unlock()
-	r.run(r.slots[0], slices.Concat(history, tokenRange(3, 20)), nil, true)
-	r.flush()
+	r.save(r.slots[0], slices.Concat(history, tokenRange(3, 20)))
 	require.Contains(t, store.pages, lost)
 }
 
@@ -88,13 +82,11 @@ func TestALostPageBesideItsSibling(t *testing.T) {
 // sequence cannot be cut at any position, the end of the prompt is written as well.
 func TestTailsOfARequest(t *testing.T) {
 	for name, c := range map[string]struct {
-		start func(testing.TB, Store, int, int, Options) *fakeRunner
+		start startRunner
 		tails int
 	}{"plain": {newFakeRunner, 1}, "window": {newWindowedRunner, 2}} {
 		t.Run(name, func(t *testing.T) {
-			store := newMemStore(t)
-			store.windowed = name == "window"
-			r := c.start(t, store, 1, 128, Options{})
+			r, store := newStored(t, c.start, 1, 128, Options{})
 			prompt := tokenRange(1, 19)
 			r.run(r.slots[0], prompt, tokenRange(2, 3), true)
 			r.flush()
@@ -112,19 +104,14 @@ func TestTailsOfARequest(t *testing.T) {
 // TestFlushDuringAnAnswer: a runner that is stopped in the middle of an answer stores the prompt
 // and the answer so far.
 func TestFlushDuringAnAnswer(t *testing.T) {
-	for name, start := range map[string]func(testing.TB, Store, int, int, Options) *fakeRunner{"plain": newFakeRunner, "window": newWindowedRunner} {
-		t.Run(name, func(t *testing.T) {
-			store := newMemStore(t)
-			store.windowed = name == "window"
-			r := start(t, store, 1, 128, Options{})
-			prompt := tokenRange(1, 19)
-			r.load(r.slots[0], prompt, true)
-			r.drain()
-			r.slots[0].rest = inputsOf(tokenRange(2, 1))
-			r.drain()
-			r.flush()
-			again := start(t, store, 1, 128, Options{})
-			require.Equal(t, len(prompt)-1, again.load(again.slots[0], prompt, true).Held)
-		})
-	}
+	withAndWithoutWindow(t, func(t *testing.T, start startRunner) {
+		r, store := newStored(t, start, 1, 128, Options{})
+		prompt := tokenRange(1, 19)
+		r.begin(r.slots[0], prompt, true)
+		r.slots[0].rest = inputsOf(tokenRange(2, 1))
+		r.drain()
+		r.flush()
+		again := start(t, store, 1, 128, Options{})
+		require.Equal(t, len(prompt)-1, again.load(again.slots[0], prompt, true).Held)
+	})
 }

@@ -10,9 +10,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// caches are the caches of a model, and the states of its recurrent layers: where the rows are, and
-// of which shape. The shape is set once, under TieredCausal.mu, before the first restore; restores
-// read it without that lock.
+// caches are the caches of a model, and the states of its recurrent layers. Their shape is set once,
+// under TieredCausal.mu, before the first restore; restores read it without that lock.
 type caches struct {
 	groups []group
 	states States // nil without recurrent layers
@@ -40,8 +39,7 @@ func (c *caches) free(seq, begin int) {
 	}
 }
 
-// lost notes that the groups have dropped the rows of a slot that a batch which begins at a position
-// does not need.
+// lost notes that groups have dropped a slot's rows that a batch from position begin on does not need.
 func (c *caches) lost(s *slot, begin int) {
 	for g := range c.groups {
 		s.from[g] = max(s.from[g], min(c.groups[g].oldest(begin), len(s.tokens)))
@@ -65,8 +63,7 @@ func (c *caches) hasNone(s *slot, position int) bool {
 	return c.known() && !c.any(func(g int) bool { return g < len(c.groups) && position >= s.from[g] })
 }
 
-// poison is the byte of poisoned rows: 0xff bytes are a NaN in f16 and as the scale of a quantized
-// block.
+// poison is the byte of poisoned rows: a NaN in f16 and in the scale of a quantized block.
 const poison = 0xff
 
 // overwrite fills cells, which are given for each group, with a byte.
@@ -223,8 +220,7 @@ func (geo *geometry) tokenBytes() (sum int64) {
 	return sum
 }
 
-// pagesOf is a number of bytes of K/V in pages of the store, rounded up; 0 while the bytes of a token
-// are not known.
+// pagesOf is a number of bytes of K/V in pages, rounded up; 0 while a token's bytes are not known.
 func (geo *geometry) pagesOf(bytes int64, pageTokens int) int {
 	page := geo.tokenBytes() * int64(pageTokens)
 	if page == 0 {

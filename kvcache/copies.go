@@ -35,8 +35,7 @@ type copier struct {
 	ended  chan struct{} // closed when the goroutine has ended; nil without one
 }
 
-// copiesFrom starts to copy rows of groups beside batches, where there are such groups. The
-// queue is empty.
+// copiesFrom starts to copy rows of groups beside batches, if there are any. The queue is empty.
 func (q *writeQueue) copiesFrom(groups []group, tell func(error)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -132,8 +131,7 @@ func (q *writeQueue) failedCopies() int64 {
 	return q.copier.failed
 }
 
-// endCopying waits for the goroutine of copies, after close: the device's memory is about to
-// be freed.
+// endCopying waits for the goroutine of copies, after close: the device's memory is about to be freed.
 func (q *writeQueue) endCopying() {
 	q.mu.Lock()
 	ended := q.copier.ended

@@ -1,7 +1,6 @@
 package kvcache
 
 import (
-	"math"
 	"slices"
 	"testing"
 	"time"
@@ -13,8 +12,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// hold keeps pages from being copied beside batches until somebody waits for them, or ends
-// that.
+// hold keeps pages from being copied beside batches until somebody waits for them, or ends that.
 func (q *writeQueue) hold(held bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -82,8 +80,7 @@ func TestRowsAreCopiedBeforeTheyLeave(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := newMemStore(t)
-			r := newFakeRunner(t, store, 2, 48, Options{})
+			r, store := newStored(t, newFakeRunner, 2, 48, Options{})
 			prompt := tokenRange(1, 46)
 			r.load(r.slots[0], prompt, true)
 			r.tiered.queue.hold(true)
@@ -106,42 +103,33 @@ func TestRowsThatStayAreCopiedLater(t *testing.T) {
 	r := newFakeRunner(t, newMemStore(t), 1, 64, Options{})
 	prompt := tokenRange(1, 40)
 	r.load(r.slots[0], prompt, true)
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	r.settle()
 	r.tiered.queue.hold(true)
 	more := append(slices.Clone(prompt), tokenRange(2, 10)...)
 	r.load(r.slots[0], more, true)
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	require.Equal(t, 2, r.tiered.queue.copying(), "a page and a tail")
-	r.mu.Lock()
-	require.NoError(t, r.tiered.Remove(0, 50, math.MaxInt32))
-	r.mu.Unlock()
+	r.cut(0, 50)
 	require.Equal(t, 2, r.tiered.queue.copying())
-	r.mu.Lock()
-	require.NoError(t, r.tiered.Remove(0, 49, math.MaxInt32))
-	r.mu.Unlock()
+	r.cut(0, 49)
 	require.Zero(t, r.tiered.queue.copying())
 }
 
 // A page that could not be copied is counted, and stored when a request computes it again.
 func TestACopyBesideABatchFails(t *testing.T) {
 	silence(t)
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 64, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 64, Options{})
 	r.cache.onRead = func() error { return errRefused }
 	prompt := tokenRange(1, 30)
-	r.load(r.slots[0], prompt, true)
-	r.drain()
+	r.begin(r.slots[0], prompt, true)
 	r.settle()
 	require.Empty(t, store.pages)
 	require.NotZero(t, r.tiered.Stats().FailedCopies)
 	r.finish(r.slots[0])
 
 	r.cache.onRead = nil
-	r.run(r.slots[0], prompt, nil, true)
-	r.flush()
+	r.save(r.slots[0], prompt)
 	require.Len(t, store.pages, 3)
 	require.LessOrEqual(t, r.tiered.Stats().FailedCopies, r.tiered.Stats().DroppedPages)
 }
@@ -161,8 +149,7 @@ func TestCloseWaitsForACopy(t *testing.T) {
 		}
 		return nil
 	}
-	r.load(r.slots[0], tokenRange(1, 20), true)
-	r.drain()
+	r.begin(r.slots[0], tokenRange(1, 20), true)
 	<-reading
 	closed := make(chan struct{})
 	go func() {
@@ -184,8 +171,7 @@ func TestCloseWaitsForACopy(t *testing.T) {
 	require.Zero(t, r.tiered.Stats().FailedCopies)
 }
 
-// The buffer of a page that is given up while it is copied is not used for another page
-// before.
+// The buffer of a page that is given up while it is copied is not used for another page before.
 func TestAPageIsGivenUpWhileItIsCopied(t *testing.T) {
 	q := newWriteQueue(newMemStore(t), 1<<20, func(*writeJob, error) {}, func() {})
 	q.now = func() time.Time { return time.Unix(0, 0) }

@@ -52,14 +52,11 @@ func (s *stuckStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32
 	return s.memStore.Read(ctx, ref, tokens, layout, into)
 }
 
-// decided makes a runner restore only pages that pay, with rates that know nothing yet.
-// decided returns a prompt of five pages and one token that the store has and the slot does
-// not.
+// decided makes a runner restore only pages that pay, with rates that know nothing yet. decided returns
+// a prompt of five pages and one token that the store has and the slot does not.
 func (r *fakeRunner) decided() []int32 {
 	prompt := tokenRange(1, 41)
-	r.run(r.slots[0], prompt, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
+	r.leave(prompt)
 	r.tiered.gate.Always = false
 	r.cost(rates.New())
 	r.tiered.device.clock.now = func() time.Time { return time.Time{} } // batches say nothing of their time
@@ -150,7 +147,6 @@ func TestPageThatDoesNotComeIsGivenUp(t *testing.T) {
 // shorter prefix at most.
 func TestPageOfAWindowThatDoesNotComeIsGivenUp(t *testing.T) {
 	store := newStuckStore(t)
-	store.windowed = true
 	r := newWindowedRunner(t, store, 1, 128, Options{})
 	prompt := r.decided()
 	learn(r.tiered.rates, time.Hour, time.Hour)
@@ -163,7 +159,7 @@ func TestPageOfAWindowThatDoesNotComeIsGivenUp(t *testing.T) {
 // TestAWindowThatIsGivenUpLeavesNothing: the wait for a page is measured against computing the
 // whole prompt, also where the slot holds its beginning.
 func TestAWindowThatIsGivenUpLeavesNothing(t *testing.T) {
-	deadline := func(start func(testing.TB, Store, int, int, Options) *fakeRunner, base int) time.Duration {
+	deadline := func(start startRunner, base int) time.Duration {
 		r := start(t, newMemStore(t), 1, 128, Options{})
 		r.tiered.mu.Lock()
 		require.True(t, r.tiered.sealer.ready())
@@ -203,8 +199,7 @@ func TestFirstPageOfAnUnknownTierIsReadAlone(t *testing.T) {
 	require.Equal(t, []int{0, 1, 2, 3, 4}, order)
 }
 
-// TestThePriceKnowsTheForm: a page whose file is smaller than its rows is priced by pages of its
-// kind.
+// TestThePriceKnowsTheForm: a page whose file is smaller than its rows is priced by pages of its kind.
 func TestThePriceKnowsTheForm(t *testing.T) {
 	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
 	r.tiered.mu.Lock()

@@ -50,8 +50,7 @@ func (d *disk) saved(ctx context.Context, most time.Duration, save func() error)
 	return err
 }
 
-// close does as [Store.Close]. close waits for a store that hangs at most patience.close, whatever else
-// hangs.
+// close does as [Store.Close], and waits at most patience.close, whatever else hangs.
 func (d *disk) close() error {
 	_, err := steady.Do(context.Background(), new(steady.Guard), steady.Wait{Most: d.patience.close}, func() (struct{}, error) {
 		return struct{}{}, d.Store.Close()

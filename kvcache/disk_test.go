@@ -27,7 +27,9 @@ type silentStore struct {
 }
 
 func newSilentStore(t *testing.T) *silentStore {
-	return &silentStore{memStore: newMemStore(t), calls: make(map[string]int)}
+	s := &silentStore{memStore: newMemStore(t), calls: make(map[string]int)}
+	s.enter = s.wait
+	return s
 }
 
 // hang lets an operation hang until answer is called.
@@ -55,7 +57,7 @@ func (s *silentStore) hung(op string) int {
 	return s.calls[op]
 }
 
-func (s *silentStore) enter(op string) {
+func (s *silentStore) wait(op string) {
 	s.mu.Lock()
 	hangs, over := s.op == op, s.over
 	if hangs {
@@ -67,43 +69,12 @@ func (s *silentStore) enter(op string) {
 	}
 }
 
-func (s *silentStore) Put(ctx context.Context, p *pagefile.Page) error {
-	s.enter("put")
-	return s.memStore.Put(ctx, p)
-}
-
-func (s *silentStore) Has(key pagefile.Key) bool {
-	s.enter("has")
-	return s.memStore.Has(key)
-}
-
-func (s *silentStore) Find(ctx context.Context, p diskstore.Prompt) diskstore.Found {
-	s.enter("find")
-	return s.memStore.Find(ctx, p)
-}
-
-func (s *silentStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
-	s.enter("read")
-	return s.memStore.Read(ctx, ref, tokens, layout, into)
-}
-
-func (s *silentStore) Flush(ctx context.Context) error {
-	s.enter("flush")
-	return s.memStore.Flush(ctx)
-}
-
-func (s *silentStore) Close() error {
-	s.enter("close")
-	return s.memStore.Close()
-}
-
 // TestADiskThatHangs: whichever operation hangs, requests are computed, few operations are left
 // behind, and nothing is lost when the disk answers again.
 func TestADiskThatHangs(t *testing.T) {
 	for kind, start := range map[string]func(*silentStore) *fakeRunner{
 		"attention": func(s *silentStore) *fakeRunner { return newFakeRunner(t, s, 1, 256, Options{Poison: true}) },
 		"window": func(s *silentStore) *fakeRunner {
-			s.windowed = true
 			return newWindowedRunner(t, s, 1, 256, Options{Poison: true})
 		},
 		"state": func(s *silentStore) *fakeRunner { return newHybridRunner(t, s, Options{Poison: true}).fakeRunner },
@@ -114,8 +85,7 @@ func TestADiskThatHangs(t *testing.T) {
 				r := start(store)
 				first, second := tokenRange(1, 50), tokenRange(2, 50)
 				r.run(r.slots[0], first, nil, true)
-				r.run(r.slots[0], second, nil, true)
-				r.settle()
+				r.keep(r.slots[0], second)
 				store.lose(16)
 				store.lose(24)
 
@@ -137,8 +107,7 @@ func TestADiskThatHangs(t *testing.T) {
 				}
 				r.flush()
 				require.Positive(t, r.load(r.slots[0], first, true).Tokens)
-				r.drain()
-				r.finish(r.slots[0])
+				r.complete(r.slots[0])
 			})
 		}
 	}
@@ -160,8 +129,7 @@ func TestNothingIsCopiedAgainAfterADiskHung(t *testing.T) {
 	store := newSilentStore(t)
 	r := newFakeRunner(t, store, 1, 256, Options{})
 	text := tokenRange(1, 50)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	for _, op := range []string{"find", "has"} {
 		store.lose(0)
 		store.lose(8)
@@ -176,12 +144,10 @@ func TestNothingIsCopiedAgainAfterADiskHung(t *testing.T) {
 			})
 		}}
 		sealed := r.tiered.Stats().SealedPages
-		r.run(r.slots[0], text, nil, true)
-		r.settle()
+		r.keep(r.slots[0], text)
 		require.Equal(t, sealed, r.tiered.Stats().SealedPages, op)
 	}
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	require.Equal(t, 50, restarted(t, store.memStore, text))
 }
 
@@ -190,8 +156,7 @@ func TestNothingIsCopiedAgainAfterADiskHung(t *testing.T) {
 func TestABatchAsksNoStore(t *testing.T) {
 	store := newSilentStore(t)
 	r := newFakeRunner(t, store, 2, 256, Options{})
-	r.run(r.slots[0], tokenRange(1, 50), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(1, 50))
 	store.lose(8)
 	r.load(r.slots[0], append(tokenRange(1, 50), 5, 6, 7), true)
 	for _, op := range []string{"put", "has", "find", "read"} {
@@ -202,8 +167,7 @@ func TestABatchAsksNoStore(t *testing.T) {
 	}
 	store.hang("has")
 	r.shift(r.slots[0], 10, 20)
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	r.tiered.healIdle()
 	r.fork(r.slots[1], tokenRange(1, 30))
 	require.Zero(t, store.hung("has"))
@@ -214,8 +178,7 @@ func TestABatchAsksNoStore(t *testing.T) {
 func TestAFlushOfADiskThatHangs(t *testing.T) {
 	store := newSilentStore(t)
 	r := newFakeRunner(t, store, 1, 256, Options{})
-	r.run(r.slots[0], tokenRange(1, 50), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(1, 50))
 	r.tiered.store.patience.flush, r.tiered.store.patience.close = time.Millisecond, time.Millisecond
 	store.hang("flush")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -238,8 +201,7 @@ func TestWhatWasFoundIsNotCopiedAgain(t *testing.T) {
 	require.Equal(t, sealed, r.tiered.Stats().SealedPages)
 	require.Equal(t, puts+1, store.putCount(), "the tail")
 
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(2, 9))
 	r.tiered.gate.Always = true
 	store.memStore.mu.Lock() // a probe may still read
 	store.readErr, store.setsAside, store.wrote = map[int]error{2: pagefile.ErrDamaged}, true, nil
@@ -265,8 +227,7 @@ func foundAndLost(t *testing.T) (*fakeRunner, *stuckStore, []int32) {
 // nothing up because the slot holds its prompt.
 func TestAFoundPageThatIsLostIsStoredAgain(t *testing.T) {
 	r, store, prompt := foundAndLost(t)
-	r.run(r.slots[0], prompt, nil, true)
-	r.flush()
+	r.save(r.slots[0], prompt)
 	require.Equal(t, []int{2}, store.wrote)
 }
 
@@ -275,45 +236,27 @@ func TestAFoundPageThatIsLostIsStoredAgain(t *testing.T) {
 func TestAPageFoundForAnEarlierRequestIsStoredAgain(t *testing.T) {
 	r, store, prompt := foundAndLost(t)
 	r.run(r.slots[0], prompt[:9], prompt[9:], true)
-	r.run(r.slots[0], tokenRange(3, 5), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(3, 5))
 	require.Contains(t, store.wrote, 2)
-}
-
-// lateStore calls during between a look-up and its answer.
-type lateStore struct {
-	*memStore
-	during func()
-}
-
-func (s *lateStore) Find(ctx context.Context, p diskstore.Prompt) diskstore.Found {
-	found := s.memStore.Find(ctx, p)
-	if s.during != nil {
-		s.during()
-	}
-	return found
 }
 
 // TestAPageWrittenDuringALookUpIsNotLost: the look-up does not find it, and the queue does not
 // have it any more.
 func TestAPageWrittenDuringALookUpIsNotLost(t *testing.T) {
-	store := &lateStore{memStore: newMemStore(t)}
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	hold := make(chan struct{})
-	store.memStore.hold = hold
+	store.hold = hold
 	r.run(r.slots[0], tokenRange(1, 50), nil, true)
 	sealed := r.tiered.Stats().SealedPages
 	require.EqualValues(t, 6, sealed)
-	var once sync.Once
-	store.during = func() {
-		once.Do(func() {
-			store.memStore.mu.Lock()
-			store.memStore.hold = nil
-			store.memStore.mu.Unlock()
-			close(hold)
-			r.settle()
-		})
-	}
+	written := sync.OnceFunc(func() {
+		store.mu.Lock()
+		store.hold = nil
+		store.mu.Unlock()
+		close(hold)
+		r.settle()
+	})
+	store.found = func(context.Context, *diskstore.Found) { written() }
 	r.run(r.slots[0], tokenRange(1, 50), nil, true)
 	require.Equal(t, sealed, r.tiered.Stats().SealedPages)
 }
@@ -347,12 +290,10 @@ func TestAHungReadWritesNoCells(t *testing.T) {
 	r := newFakeRunner(t, store, 1, 256, Options{Poison: true})
 	text := tokenRange(1, 50)
 	r.run(r.slots[0], text, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(2, 9))
 	r.tiered.store.Patience.Page = 10 * time.Millisecond
 	require.LessOrEqual(t, r.load(r.slots[0], text, true).Held, 16)
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 
 	close(store.answer)
 	<-store.ended
@@ -360,30 +301,18 @@ func TestAHungReadWritesNoCells(t *testing.T) {
 	r.cache.requireRows(t, 0, text)
 }
 
-// slowStore finds two pages of a prompt before the time of a look-up is over.
-type slowStore struct {
-	*memStore
-	slow bool
-}
-
-func (s *slowStore) Find(ctx context.Context, p diskstore.Prompt) diskstore.Found {
-	found := s.memStore.Find(ctx, p)
-	if s.slow && len(found.Exact) > 2 {
-		<-ctx.Done()
-		found.Exact = found.Exact[:2]
-	}
-	return found
-}
-
 // TestASlowDisk: what was found in time is read, and the prompt's cost has its cause.
 func TestASlowDisk(t *testing.T) {
-	store := &slowStore{memStore: newMemStore(t)}
-	r := newFakeRunner(t, store, 2, 128, Options{Recents: why.NewRecents()})
+	r, store := newStored(t, newFakeRunner, 2, 128, Options{Recents: why.NewRecents()})
 	text := tokenRange(1, 60)
-	r.run(r.slots[0], text, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
-	store.slow, r.tiered.store.Patience = true, engine.Patience{Look: time.Millisecond, Find: time.Hour, Page: time.Hour}
+	r.leave(text)
+	store.found = func(ctx context.Context, f *diskstore.Found) {
+		if len(f.Exact) > 2 { // the others are found when the time of a look-up is over
+			<-ctx.Done()
+			f.Exact = f.Exact[:2]
+		}
+	}
+	r.tiered.store.Patience = engine.Patience{Look: time.Millisecond, Find: time.Hour, Page: time.Hour}
 	r.run(r.slots[1], text, nil, true)
 	r.requireMiss(telemetry.CauseTierDown, 16)
 	require.False(t, r.tiered.store.Hangs())

@@ -8,14 +8,13 @@
 //
 // # Words
 //
-// A page is [TieredCausal.PageTokens] consecutive tokens of one sequence, all layers. A
-// tail is an incomplete last page. A slot is one of the runner's sequences; a cell is one
-// position of the cache's memory. An in-flight batch is built and not yet computed; it
-// lands when it is done. A slot is broken from the first position whose rows do not follow
-// from the tokens before it (after a context shift, or an image without identity): rows from
-// that position on are not stored. A group is one of the model's caches; one with a window
-// drops positions. State is the memory of recurrent layers and exists only at positions where
-// a batch ended. A plan maps the pages of a restore to cells.
+// A page is [Options.PageTokens] consecutive tokens of one sequence, all layers. A tail is an
+// incomplete last page. A slot is one of the runner's sequences; a cell is one position of the cache's
+// memory. An in-flight batch is built and not yet computed; it lands when it is done. A slot is broken
+// from the first position whose rows do not follow from the tokens before it (after a context shift, or
+// an image without identity): rows from that position on are not stored. A group is one of the model's
+// caches; one with a window drops positions. State is the memory of recurrent layers and exists only at
+// positions where a batch ended. A plan maps the pages of a restore to cells.
 //
 // # Parts
 //
@@ -57,15 +56,16 @@
 //
 // # Files
 //
-//	tiered.go, sequence.go, heal.go, filling.go                   TieredCausal: start and end, the runner's calls
-//	options.go, report.go, restored.go                            its settings, its counters, the result of a restore
-//	restoring.go, request.go → lookup.go, reuse.go → restore.go   a restore: its look-ups, and the way to the slot
-//	find.go, reach.go, decide.go → plan.go, disk.go               how far a text is stored, and how far reading pays
-//	prompt.go                                                     which tokens and images a text has
-//	fill.go → pipeline.go → spans.go                              from pages to cells
-//	seal.go → copies.go, spans.go → queue.go, backlog.go          from cells to the store
-//	retry.go, wake.go                                             pages that could not be written, and when they are tried again
-//	account.go, why.go                                            reports of prompts
-//	slot.go, inflight.go, progress.go, batchclock.go, outputs.go  the state of the runner and of the device
-//	rows.go, caches.go                                            the caches that are wrapped
+//	tiered.go, sequence.go, heal.go, filling.go         TieredCausal: start and end, the runner's calls
+//	options.go, report.go                               its settings and its counters
+//	restoring.go, request.go, restore.go                a restore and its result: the way to the slot
+//	lookup.go, reuse.go                                 its look-ups
+//	find.go, reach.go → plan.go, disk.go                how far a text is stored, and how far reading pays
+//	prompt.go                                           which tokens and images a text has
+//	pipeline.go → spans.go                              from pages to cells
+//	seal.go, copies.go, spans.go, queue.go, backlog.go  from cells to the store
+//	retry.go                                            pages that could not be written, and when they are tried again
+//	account.go, why.go                                  reports of prompts
+//	slot.go, inflight.go, progress.go, outputs.go       the state of the runner and of the device
+//	rows.go, caches.go                                  the caches that are wrapped
 package kvcache

@@ -23,9 +23,8 @@ import (
 type fakeCache struct {
 	ollama.Cache // methods that only models call
 
-	// window and memory are math.MaxInt32 in a cache that keeps all positions. In such a
-	// cache a row depends on the row before it; in a cache with a window, on all visible
-	// rows.
+	// window and memory are math.MaxInt32 in a cache that keeps all positions. In such a cache a row
+	// depends on the row before it; in a cache with a window, on all visible rows.
 	window, memory int32
 
 	cells  []fakeCell
@@ -33,8 +32,7 @@ type fakeCache struct {
 	device *fakeDevice
 	rows   map[section][]byte // per layer and kind, one row per cell; guarded by the device's mu
 
-	// unwritten counts, for each reserved cell, the rows not written yet; guarded by the
-	// device's mu.
+	// unwritten counts, for each reserved cell, the rows not written yet; guarded by the device's mu.
 	unwritten map[int32]int
 
 	batchCells []int32
@@ -287,8 +285,7 @@ func (c *fakeCache) Remove(seq int, begin, end int32) error {
 	return nil
 }
 
-// turn changes K of a cell in place, as a rotation by offset positions does. turn runs on
-// the device.
+// turn changes K of a cell in place, as a rotation by offset positions does. turn runs on the device.
 func (c *fakeCache) turn(cell, offset int32) {
 	for l := range c.layers {
 		turnRow(c.row(section{l, false}, cell), offset)

@@ -8,10 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fakeDevice computes as late as a GPU may. Work handed to the device waits in a queue and
-// takes effect in order: when the host waits for it, or when a test steps the device. Reads
-// and writes of the host take effect at once, even with work in the queue: a GPU copies on
-// another stream than it computes on.
+// fakeDevice computes as late as a GPU may. Work handed to the device waits in a queue and takes effect
+// in order: when the host waits for it, or when a test steps the device. Reads and writes of the host
+// take effect at once, even with work in the queue: a GPU copies on another stream than it computes on.
 //
 // The outputs of a batch lie in memory that the next graph of the scheduler overwrites.
 type fakeDevice struct {

@@ -57,8 +57,7 @@ func (m fakeModel) requireRows(t require.TestingT, seq int, tokens []int32) {
 	}
 }
 
-// compute hands a built batch to the device, and returns the number of pieces handed over so
-// far.
+// compute hands a built batch to the device, and returns the number of pieces handed over so far.
 func (m fakeModel) compute(b *fakeBatch) int {
 	tokens := tokensOf(b.inputs)
 	return m.caches[0].device.hand(func() {
@@ -90,6 +89,9 @@ func newWindowOnlyRunner(t testing.TB, store Store, slots, numCtx int, opts Opti
 }
 
 func newWindow(r *fakeRunner, slots int) *fakeCache {
+	if s, ok := r.tiered.opts.Store.(interface{ dropsRows() }); ok {
+		s.dropsRows()
+	}
 	w := newFakeCache(slots*fakeMemory+fakeBatchMax, 1)
 	w.window, w.memory = fakeWindow, fakeMemory
 	w.on(r.device)

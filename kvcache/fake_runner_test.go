@@ -62,6 +62,22 @@ type fakeBatch struct {
 	handed  int         // number of pieces of device work with this batch; 0: only built
 }
 
+// startRunner starts a runner of some kind of model.
+type startRunner = func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner
+
+// newStored starts a runner on a new store in memory.
+func newStored(t testing.TB, start startRunner, slots, numCtx int, opts Options) (*fakeRunner, *memStore) {
+	store := newMemStore(t)
+	return start(t, store, slots, numCtx, opts), store
+}
+
+// withAndWithoutWindow runs a test for a model that keeps all positions and one with a window.
+func withAndWithoutWindow(t *testing.T, test func(t *testing.T, start startRunner)) {
+	for name, start := range map[string]startRunner{"plain": newFakeRunner, "window": newWindowedRunner} {
+		t.Run(name, func(t *testing.T) { test(t, start) })
+	}
+}
+
 func newFakeRunner(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner {
 	r := &fakeRunner{t: t, numCtx: numCtx, batch: fakeBatchMax, cache: newFakeCache(slots*numCtx+1, 2)}
 	opts.Store, opts.Layers, opts.AlwaysRestore = store, 2, true
@@ -192,6 +208,12 @@ func (r *fakeRunner) fill(text []int32) {
 	})
 }
 
+// fillAll fills a slot, and waits until it is filled.
+func (r *fakeRunner) fillAll(text []int32) {
+	r.fill(text)
+	r.filled()
+}
+
 // filled waits until the slot is filled.
 func (r *fakeRunner) filled() {
 	r.tiered.mu.Lock()
@@ -207,9 +229,8 @@ func (r *fakeRunner) filled() {
 	}
 }
 
-// fork copies to a slot the longest beginning of a prompt that the runner believes another
-// slot holds, as findBestCacheSlot does even with slots in use. fork returns the number of
-// tokens.
+// fork copies to a slot the longest beginning of a prompt that the runner believes another slot holds,
+// as findBestCacheSlot does even with slots in use. fork returns the number of tokens.
 func (r *fakeRunner) fork(slot *fakeSlot, prompt []int32) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -373,6 +394,49 @@ func (r *fakeRunner) finish(slot *fakeSlot) {
 	slot.inUse, slot.rest = false, nil
 }
 
+// complete computes a request to its end, and ends it.
+func (r *fakeRunner) complete(slot *fakeSlot) {
+	r.drain()
+	r.finish(slot)
+}
+
+// begin loads a prompt and computes it.
+func (r *fakeRunner) begin(slot *fakeSlot, prompt []int32, store bool) {
+	r.load(slot, prompt, store)
+	r.drain()
+}
+
+// generate computes a token of the answer.
+func (r *fakeRunner) generate(slot *fakeSlot, token int32) {
+	slot.rest = inputsOf([]int32{token})
+	r.drain()
+}
+
+// keep runs a public request, and waits for the pages that are queued.
+func (r *fakeRunner) keep(slot *fakeSlot, prompt []int32) {
+	r.run(slot, prompt, nil, true)
+	r.settle()
+}
+
+// save runs a public request, and flushes.
+func (r *fakeRunner) save(slot *fakeSlot, prompt []int32) {
+	r.run(slot, prompt, nil, true)
+	r.flush()
+}
+
+// leave stores a text and gives its slot to another: only the store has the text.
+func (r *fakeRunner) leave(text []int32) {
+	r.run(r.slots[0], text, nil, true)
+	r.save(r.slots[0], tokenRange(2, 9))
+}
+
+// cut removes a slot's positions from n on, of which the runner takes no note.
+func (r *fakeRunner) cut(seq int, n int32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	require.NoError(r.t, r.tiered.Remove(seq, n, math.MaxInt32))
+}
+
 // drain builds and computes until every request's inputs are computed.
 func (r *fakeRunner) drain() {
 	for r.build() || r.compute() {
@@ -384,8 +448,7 @@ func (r *fakeRunner) run(slot *fakeSlot, prompt, generated []int32, store bool) 
 	restored := r.load(slot, prompt, store)
 	r.drain()
 	for _, token := range generated {
-		slot.rest = inputsOf([]int32{token})
-		r.drain()
+		r.generate(slot, token)
 	}
 	r.finish(slot)
 	return restored
@@ -394,8 +457,7 @@ func (r *fakeRunner) run(slot *fakeSlot, prompt, generated []int32, store bool) 
 // runInputs runs a prompt with images, and generates nothing.
 func (r *fakeRunner) runInputs(slot *fakeSlot, in []*input.Input) {
 	r.loadInputs(slot, in, true)
-	r.drain()
-	r.finish(slot)
+	r.complete(slot)
 }
 
 func (r *fakeRunner) flush() { require.NoError(r.t, r.tiered.Flush(r.t.Context())) }

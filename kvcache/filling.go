@@ -19,14 +19,12 @@ type filling struct {
 }
 
 // FillSlot is called with the runner's lock held, before the first request, and returns at once. The
-// latest conversation, which Options.Latest brings, is then restored into slot 0 if it has at most
-// `most` tokens. Pages read for that do not count as used. hold is called with the lock held: the slot
-// holds the inputs.
+// conversation of Options.Latest is then restored into slot 0 if it has at most `most` tokens, and its
+// pages do not count as used. hold is called with the lock held: the slot holds the inputs.
 //
-// One slot is filled, as in a server that was asked for nothing else yet: a second conversation would
-// take other cells than if it were the only one, which changes low bits without flash attention.
-// Models with recurrent state are left out, because a state serves only requests that go on exactly
-// at its position.
+// Only one slot is filled: a second conversation would take other cells than in a server that was asked
+// for nothing else, which changes low bits without flash attention. Models with recurrent state are
+// left out, because a state serves only requests that go on exactly at its position.
 func (t *TieredCausal) FillSlot(lock sync.Locker, most int, hold func(inputs []*input.Input)) {
 	if t.opts.Latest == nil || t.caches.stateful() {
 		return

@@ -19,7 +19,7 @@ import (
 )
 
 // stored stores texts, as an earlier process did.
-func stored(t *testing.T, store Store, start func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner, texts ...[]int32) {
+func stored(t *testing.T, store Store, start startRunner, texts ...[]int32) {
 	r := start(t, store, 1, 256, Options{})
 	for _, text := range texts {
 		r.run(r.slots[0], text, nil, true)
@@ -27,69 +27,46 @@ func stored(t *testing.T, store Store, start func(t testing.TB, store Store, slo
 	r.flush()
 }
 
-// storedBefore is a runner with one slot whose store has a text of 53 tokens.
-func storedBefore(t *testing.T) (r *fakeRunner, store *memStore, text []int32) {
+// storedBefore is a runner whose store has a text of 53 tokens.
+func storedBefore(t *testing.T, slots, numCtx int, opts Options) (r *fakeRunner, store *memStore, text []int32) {
 	store, text = newMemStore(t), tokenRange(1, 53)
 	stored(t, store, newFakeRunner, text)
-	return newFakeRunner(t, store, 1, 256, Options{Poison: true}), store, text
+	return newFakeRunner(t, store, slots, numCtx, opts), store, text
 }
 
 // TestASlotIsFilledWhileTheModelLoads: the first request finds its text in the slot, reads no page,
 // and knows that the text was restored.
 func TestASlotIsFilledWhileTheModelLoads(t *testing.T) {
-	for name, start := range map[string]func(testing.TB, Store, int, int, Options) *fakeRunner{"all positions": newFakeRunner, "window": newWindowedRunner} {
-		t.Run(name, func(t *testing.T) {
-			store := newMemStore(t)
-			store.windowed = name == "window"
-			text := tokenRange(1, 53)
-			stored(t, store, start, text)
-			r := start(t, store, 1, 256, Options{Poison: true})
-			r.fill(text)
-			r.filled()
-			reads := store.reads
-			restored := r.run(r.slots[0], slices.Concat(text, tokenRange(2, 9)), nil, true)
-			require.Equal(t, reads, store.reads)
-			require.Equal(t, Restored{Held: 53, Tokens: 53, Early: 53, Bytes: restored.Bytes, Tiers: []string{"local"}, Took: restored.Took}, restored)
-			require.NotZero(t, restored.Bytes)
-			require.EqualValues(t, 53, r.tiered.Stats().RestoredTokens)
-			r.cache.requireRows(t, 0, slices.Concat(text, tokenRange(2, 9)))
-			require.Zero(t, r.run(r.slots[0], slices.Concat(text, tokenRange(2, 9)), nil, true).Tokens, "the slot holds them since")
-		})
-	}
-}
-
-// TestARequestTakesABeginningOfAFilledSlot: the rest is computed.
-func TestARequestTakesABeginningOfAFilledSlot(t *testing.T) {
-	r, _, text := storedBefore(t)
-	r.fill(text)
-	r.filled()
-	prompt := slices.Concat(text[:30], tokenRange(3, 9))
-	restored := r.run(r.slots[0], prompt, nil, true)
-	require.Equal(t, 30, restored.Early)
-	r.cache.requireRows(t, 0, prompt)
+	withAndWithoutWindow(t, func(t *testing.T, start startRunner) {
+		store := newMemStore(t)
+		text := tokenRange(1, 53)
+		stored(t, store, start, text)
+		r := start(t, store, 1, 256, Options{Poison: true})
+		r.fillAll(text)
+		reads := store.reads
+		restored := r.run(r.slots[0], slices.Concat(text, tokenRange(2, 9)), nil, true)
+		require.Equal(t, reads, store.reads)
+		require.Equal(t, Restored{Held: 53, Tokens: 53, Early: 53, Bytes: restored.Bytes, Tiers: []string{"local"}, Took: restored.Took}, restored)
+		require.NotZero(t, restored.Bytes)
+		require.EqualValues(t, 53, r.tiered.Stats().RestoredTokens)
+		r.cache.requireRows(t, 0, slices.Concat(text, tokenRange(2, 9)))
+		require.Zero(t, r.run(r.slots[0], slices.Concat(text, tokenRange(2, 9)), nil, true).Tokens, "the slot holds them since")
+	})
 }
 
 // TestATextThatIsLongerThanTheContextIsLeftOut: its prompt would be cut.
 func TestATextThatIsLongerThanTheContextIsLeftOut(t *testing.T) {
-	store := newMemStore(t)
-	text := tokenRange(1, 53)
-	stored(t, store, newFakeRunner, text)
-	r := newFakeRunner(t, store, 1, 52, Options{})
+	r, store, text := storedBefore(t, 1, 52, Options{})
 	reads := store.reads
-	r.fill(text)
-	r.filled()
+	r.fillAll(text)
 	require.Empty(t, r.slots[0].inputs)
 	require.Equal(t, reads, store.reads)
 }
 
 // TestAForkOfAFilledSlot takes its rows' origin along.
 func TestAForkOfAFilledSlot(t *testing.T) {
-	store := newMemStore(t)
-	text := tokenRange(1, 53)
-	stored(t, store, newFakeRunner, text)
-	r := newFakeRunner(t, store, 2, 64, Options{Poison: true})
-	r.fill(text)
-	r.filled()
+	r, _, text := storedBefore(t, 2, 64, Options{Poison: true})
+	r.fillAll(text)
 	require.Equal(t, 53, r.fork(r.slots[1], append(slices.Clone(text), 7)))
 	prompt := append(slices.Clone(text), 7)
 	require.Equal(t, 53, r.run(r.slots[1], prompt, nil, true).Early)
@@ -103,7 +80,7 @@ func TestAForkOfAFilledSlot(t *testing.T) {
 func TestARequestWaitsOnlyForItsOwnText(t *testing.T) {
 	for name, own := range map[string]bool{"own": true, "other": false} {
 		t.Run(name, func(t *testing.T) {
-			store := &losingStore{memStore: newMemStore(t)}
+			store := newMemStore(t)
 			text, prompt := tokenRange(1, 53), tokenRange(2, 20)
 			stored(t, store, newFakeRunner, text)
 			if own {
@@ -136,8 +113,7 @@ func TestARequestWaitsOnlyForItsOwnText(t *testing.T) {
 			<-waits // for the text, or for the end of the filling, which does not read on
 			close(hold)
 			restored := <-done
-			r.drain()
-			r.finish(r.slots[0])
+			r.complete(r.slots[0])
 			r.cache.requireRows(t, 0, prompt)
 			if own {
 				require.Equal(t, 53, restored.Early)
@@ -163,7 +139,7 @@ func (c *watchedContext) Done() <-chan struct{} {
 
 // TestARequestThatIsGivenUpDuringFilling leaves the filling to the next request.
 func TestARequestThatIsGivenUpDuringFilling(t *testing.T) {
-	r, store, text := storedBefore(t)
+	r, store, text := storedBefore(t, 1, 256, Options{Poison: true})
 	reading, hold := make(chan struct{}, 100), make(chan struct{})
 	store.onRead = func(int) { reading <- struct{}{}; <-hold }
 	r.fill(text)
@@ -183,14 +159,12 @@ func TestADiskThatHangsWhileSlotsAreFilled(t *testing.T) {
 	store := &slowBuffers{memStore: newMemStore(t), page: 2, answer: make(chan struct{}), ended: make(chan struct{})}
 	text := tokenRange(1, 50)
 	r := newFakeRunner(t, store, 1, 256, Options{})
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	r = newFakeRunner(t, store, 1, 256, Options{Poison: true})
 	r.tiered.store.Patience.Page = 10 * time.Millisecond
 	r.fill(text)
 	require.LessOrEqual(t, r.load(r.slots[0], text, true).Held, 16)
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	close(store.answer)
 	<-store.ended
 	require.Eventually(t, func() bool { return !r.tiered.store.Hangs() }, time.Minute, time.Microsecond)
@@ -201,14 +175,10 @@ func TestADiskThatHangsWhileSlotsAreFilled(t *testing.T) {
 // again.
 func TestADamagedPageWhileSlotsAreFilled(t *testing.T) {
 	silence(t)
-	store := &losingStore{memStore: newMemStore(t)}
-	text := tokenRange(1, 53)
-	stored(t, store, newFakeRunner, text)
-	r := newFakeRunner(t, store, 1, 256, Options{Poison: true})
-	store.page, store.err, store.wrote = 3, pagefile.ErrDamaged, nil
-	r.fill(text)
-	r.filled()
-	store.err = nil
+	r, store, text := storedBefore(t, 1, 256, Options{Poison: true})
+	store.setsAside, store.readErr, store.wrote = true, map[int]error{3: pagefile.ErrDamaged}, nil
+	r.fillAll(text)
+	store.readErr = nil
 	require.Len(t, r.slots[0].inputs, 24)
 	require.Equal(t, 24, r.run(r.slots[0], text, nil, true).Early)
 	r.flush()
@@ -218,7 +188,7 @@ func TestADamagedPageWhileSlotsAreFilled(t *testing.T) {
 
 // TestClosingWhileSlotsAreFilled ends the filling first.
 func TestClosingWhileSlotsAreFilled(t *testing.T) {
-	r, store, text := storedBefore(t)
+	r, store, text := storedBefore(t, 1, 256, Options{Poison: true})
 	reading := make(chan struct{}, 100)
 	store.onRead = func(int) {
 		reading <- struct{}{}
@@ -236,8 +206,7 @@ func TestClosingWhileSlotsAreFilled(t *testing.T) {
 
 // TestNoTextWhileTheStoreCounts: a request does not wait for it.
 func TestNoTextWhileTheStoreCounts(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{Latest: make(chan []int32)})
+	r := newFakeRunner(t, newMemStore(t), 1, 256, Options{Latest: make(chan []int32)})
 	r.mu.Lock()
 	r.tiered.FillSlot(&r.mu, 256, nil)
 	r.mu.Unlock()
@@ -256,8 +225,7 @@ func TestAFilledSlotIsNotUsed(t *testing.T) {
 				return newDiskStore(t, root, func(o *diskstore.Options) { o.ReadAheadBytes, o.RAM.BudgetBytes = 1<<30, ram })
 			}
 			r := newFakeRunner(t, open(), 1, 256, Options{})
-			r.run(r.slots[0], text, nil, true)
-			r.flush()
+			r.save(r.slots[0], text)
 			r.tiered.Close()
 			times := func(edit func(path string, used time.Time)) (all []time.Time) {
 				require.NoError(t, filepath.WalkDir(root, func(path string, file fs.DirEntry, err error) error {
@@ -280,8 +248,7 @@ func TestAFilledSlotIsNotUsed(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, text, latest)
 			r = newFakeRunner(t, store, 1, 256, Options{})
-			r.fill(latest)
-			r.filled()
+			r.fillAll(latest)
 			require.Len(t, r.slots[0].inputs, 21)
 			r.tiered.Close()
 			require.Equal(t, before, times(func(string, time.Time) {}))
@@ -292,14 +259,10 @@ func TestAFilledSlotIsNotUsed(t *testing.T) {
 // TestASlotThatGotNothingIsNotLogged: computing its text is quicker.
 func TestASlotThatGotNothingIsNotLogged(t *testing.T) {
 	var log bytes.Buffer
-	store := newMemStore(t)
-	text := tokenRange(1, 53)
-	stored(t, store, newFakeRunner, text)
-	r := newFakeRunner(t, store, 1, 256, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	r, _, text := storedBefore(t, 1, 256, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	r.tiered.gate.Always = false
 	learn(r.tiered.rates, time.Microsecond, time.Hour)
-	r.fill(text)
-	r.filled()
+	r.fillAll(text)
 	require.Empty(t, log.String())
 }
 
@@ -311,13 +274,12 @@ func TestALoadTellsNothingOfTheDisk(t *testing.T) {
 	stored(t, store, newFakeRunner, text)
 	r := newFakeRunner(t, store, 1, 256, Options{})
 	r.tiered.gate.Always = false
-	learn(r.tiered.rates, time.Millisecond, time.Microsecond)
+	learn(r.tiered.rates, time.Second, time.Microsecond) // no page of a busy machine takes as long as computing it
 	at := make(chan time.Time, 1)
 	at <- time.Now()
 	r.tiered.gate.After = func(time.Duration) <-chan time.Time { return at }
 	store.stick(0)
-	r.fill(text)
-	r.filled()
+	r.fillAll(text)
 	require.Empty(t, r.slots[0].inputs)
 	r.tiered.reads.Wait()
 	store.stick()

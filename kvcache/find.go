@@ -52,9 +52,8 @@ func (f *finder) stored(ctx context.Context, p *plan, have, limit int, parent pa
 	return found, err
 }
 
-// awaitPending waits, for a bounded time, for queued pages that hold tokens of a prompt
-// past have. parent is the key of the page before start. Pages written later than that are
-// computed again.
+// awaitPending waits, for a bounded time, for queued pages that hold tokens of a prompt past have.
+// parent is the key of the page before start. Pages written later than that are computed again.
 func (f *finder) awaitPending(ctx context.Context, text *prompt, have int, parent pagefile.Key, start int) {
 	wait, cancel := context.WithTimeout(ctx, f.store.patience.queue)
 	defer cancel()
@@ -62,8 +61,7 @@ func (f *finder) awaitPending(ctx context.Context, text *prompt, have int, paren
 }
 
 // extends returns whether a queued page holds tokens of a prompt past have. parent is the key of the
-// page before start. Keys of the prompt's pages are computed only when a page with the prompt's tokens
-// is queued.
+// page before start. Keys are computed only when a page with the prompt's tokens is queued.
 func extends(text *prompt, size, have int, parent pagefile.Key, start int) func(*writeJob) bool {
 	before := []pagefile.Key{parent} // before[i]: key of the parent of the prompt's i-th page after start
 	return func(j *writeJob) bool {
@@ -98,9 +96,8 @@ func (f *finder) standing(ctx context.Context, p diskstore.Prompt) ([]diskstore.
 	return append(found.Exact, found.Mixed...), err // one of them is empty
 }
 
-// holes returns the pages of a chain that are neither stored nor queued. The queue is asked
-// before the store: a page that is written meanwhile is in either. The error says that nothing is
-// known of the pages.
+// holes returns the pages of a chain that are neither stored nor queued. It asks the queue first: a
+// page that is written meanwhile is in either. The error says that nothing is known of the pages.
 func (f *finder) holes(ctx context.Context, keys []pagefile.Key, tokens []int32, media []pagefile.Media) (gone []int, err error) {
 	parent, size, waiting := f.root, f.size, f.queue.keys()
 	for at := 0; at < len(keys); {
@@ -151,8 +148,7 @@ func (f *finder) absent(ctx context.Context, keys []pagefile.Key, from int, wait
 	return gone, nil
 }
 
-// trim ends a plan at the last position that is outside every span and whose window is
-// stored for every group.
+// trim ends a plan at the last position outside every span whose window is stored for every group.
 func (f *finder) trim(ctx context.Context, p *plan) {
 	known := make(map[pagefile.Key]map[int][]int32)
 	for {

@@ -31,8 +31,7 @@ func TestClosingOnADiskThatHangs(t *testing.T) {
 			known, err := rates.Open(filepath.Join(root, "rates.json"), "model", nil)
 			require.NoError(t, err)
 			r := newFakeRunner(t, store, 1, 256, Options{Rates: known})
-			r.run(r.slots[0], tokenRange(1, 50), nil, true)
-			r.flush()
+			r.save(r.slots[0], tokenRange(1, 50))
 
 			known.Computed(1000, 0, time.Second) // to be saved
 			short := time.Millisecond

@@ -2,6 +2,8 @@ package kvcache
 
 import (
 	"context"
+	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -13,9 +15,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// hangingStore is a memStore in which reads of one page hang, except those of a probe. A
-// restore that waits for such a page gives it up at once, with the method after in the place
-// of time.After.
+// hangingStore is a memStore in which reads of one page hang, except those of a probe. A restore that
+// waits for such a page gives it up at once, with the method after in the place of time.After.
 type hangingStore struct {
 	*memStore
 
@@ -96,4 +97,14 @@ func TestAWaitEndsAfterEarlierReads(t *testing.T) {
 	require.Empty(t, due)
 	s.ended(true, false)
 	require.Len(t, due, 1)
+}
+
+// watch ends the test process with the stacks of all goroutines when stop is not called in time:
+// goroutines that wait for each other would end it much later, without a word about this test.
+func watch(t testing.TB, within time.Duration, doing func() string) (stop func()) {
+	timer := time.AfterFunc(within, func() {
+		stacks := make([]byte, 1<<20)
+		panic(fmt.Sprintf("%s: stuck for %v: %s\n\n%s", t.Name(), within, doing(), stacks[:runtime.Stack(stacks, true)]))
+	})
+	return func() { timer.Stop() }
 }

@@ -6,10 +6,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 )
 
-// healLocked queues pages and tails of finished slots that are not stored and found no room
-// in the queue before; pages that were given up are left out. healLocked reports whether any
-// page was queued. With inUse, unfinished slots are included, whose next batch would
-// otherwise queue their pages, and tails that are not due yet.
+// healLocked queues pages and tails of finished slots that found no room in the queue before, except
+// those that were given up, and reports whether any was queued. With inUse, it includes unfinished
+// slots, whose next batch would otherwise queue their pages, and tails that are not due yet.
 func (t *TieredCausal) healLocked(inUse bool) bool {
 	before := t.stats.SealedPages + t.stats.SealedTails
 	for seq, s := range t.slots.of {
@@ -26,9 +25,8 @@ func (t *TieredCausal) healLocked(inUse bool) bool {
 	return t.stats.SealedPages+t.stats.SealedTails > before
 }
 
-// healIdle calls healLocked for the write queue, when the queue is empty or the store works
-// again. While a batch is built healIdle does nothing: BatchDone calls healLocked
-// afterwards.
+// healIdle calls healLocked for the write queue, when the queue is empty or the store works again.
+// While a batch is built healIdle does nothing: BatchDone calls healLocked afterwards.
 func (t *TieredCausal) healIdle() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -37,10 +35,9 @@ func (t *TieredCausal) healIdle() {
 	}
 }
 
-// anew queues missing pages and tails of all slots, with those that were given up: these are
-// stored only where the store has room. The tail of a slot whose request has not ended is the end
-// of the computed text, or of the turn before, whose tail may still have waited; the runner may end
-// before the request does.
+// anew queues missing pages and tails of all slots, with those that were given up: these are stored only
+// where the store has room. It includes the tails of slots whose requests have not ended, because the
+// runner may end before: a tail of the text so far, or of the turn before, which may still have waited.
 func (t *TieredCausal) anew() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

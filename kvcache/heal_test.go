@@ -85,10 +85,17 @@ func (r *fakeRunner) refused(store *memStore, texts ...[]int32) {
 	r.settle()
 }
 
+// refusing begins a runner whose store refuses the pages of texts.
+func refusing(t *testing.T, slots int, texts ...[]int32) (*fakeRunner, *memStore, *clock) {
+	r, store := newStored(t, newFakeRunner, slots, 256, Options{})
+	clock := withClock(r)
+	r.refused(store, texts...)
+	return r, store, clock
+}
+
 // Writes are refused for one turn; later turns store the missing pages, without a flush.
 func TestAFailedWriteIsTriedAgain(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	clock := withClock(r)
 	text := tokenRange(1, 50)
 	store.setFail(errRefused)
@@ -100,19 +107,15 @@ func TestAFailedWriteIsTriedAgain(t *testing.T) {
 	for turn := range 10 {
 		clock.add(retryFirst)
 		text = append(text, tokenRange(2+turn, 15)...)
-		r.run(r.slots[0], text, nil, true)
-		r.settle()
+		r.keep(r.slots[0], text)
 	}
 	require.Equal(t, len(text), restarted(t, store, text))
 }
 
 // The flush stores pages that were refused shortly before the runner ends.
 func TestAFlushTriesAgain(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
-	withClock(r)
 	text, other := tokenRange(1, 50), tokenRange(2, 50)
-	r.refused(store, text, other)
+	r, store, _ := refusing(t, 2, text, other)
 	store.setFail(nil)
 	r.flush()
 	require.Equal(t, 50, restarted(t, store, text), "with its tail")
@@ -121,15 +124,11 @@ func TestAFlushTriesAgain(t *testing.T) {
 
 // An idle slot is stored while another slot computes.
 func TestAnIdleSlotIsStoredBesideAnother(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
-	clock := withClock(r)
 	text := tokenRange(1, 50)
-	r.refused(store, text)
+	r, store, clock := refusing(t, 2, text)
 	store.setFail(nil)
 	clock.add(retryFirst)
-	r.run(r.slots[1], tokenRange(2, 9), nil, true)
-	r.settle()
+	r.keep(r.slots[1], tokenRange(2, 9))
 	require.Equal(t, 50, restarted(t, store, text))
 }
 
@@ -141,8 +140,7 @@ func TestAPageThatCannotBeWrittenHoldsNoOtherBack(t *testing.T) {
 	clock := withClock(r)
 	text := tokenRange(1, 50)
 	for turn := range 4 {
-		r.run(r.slots[0], text, nil, true)
-		r.settle()
+		r.keep(r.slots[0], text)
 		clock.add(retryAfter)
 		text = append(text, tokenRange(2+turn, 15)...)
 	}
@@ -151,23 +149,8 @@ func TestAPageThatCannotBeWrittenHoldsNoOtherBack(t *testing.T) {
 	store.failing = nil
 	store.mu.Unlock()
 	clock.add(retryAfter)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	require.Equal(t, len(text), restarted(t, store, text), "only the missing page was written")
-}
-
-// A page that the store loses while its rows are in a slot is stored again.
-func TestALostPageIsStoredAgain(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
-	text := tokenRange(1, 50)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
-	require.Equal(t, 1, store.lose(16))
-	require.Equal(t, 1, store.lose(32))
-	r.run(r.slots[0], text, nil, true) // the same prompt again: only its last token is computed
-	r.settle()
-	require.Equal(t, 50, restarted(t, store, text))
 }
 
 // A page that has moved to a tier in which Has does not look counts as stored: it is not
@@ -176,25 +159,19 @@ func TestOnlyWhatWasLostIsStoredAgain(t *testing.T) {
 	for name, lose := range map[string]func(r *fakeRunner, store *memStore, clock *clock, text []int32){
 		"a write failed": func(r *fakeRunner, store *memStore, clock *clock, text []int32) {
 			store.failing = map[int]error{2: errRefused}
-			r.run(r.slots[0], text, nil, true)
-			r.settle()
+			r.keep(r.slots[0], text)
 			for all := false; !all; { // again, when pages that were left alone are stored
 				all = len(store.pages) == 5
-				wait, _ := r.timers.set()
-				clock.add(wait)
-				r.timers.fire()
-				r.settle()
+				r.next(clock)
 			}
 		},
 		"the store lost one": func(r *fakeRunner, store *memStore, _ *clock, text []int32) {
-			r.run(r.slots[0], text, nil, true)
-			r.settle()
+			r.keep(r.slots[0], text)
 			require.Equal(t, 1, store.lose(16))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := newMemStore(t)
-			r := newFakeRunner(t, store, 1, 256, Options{})
+			r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 			clock, text := withClock(r), tokenRange(1, 50)
 			lose(r, store, clock, text)
 			store.mu.Lock()
@@ -202,29 +179,24 @@ func TestOnlyWhatWasLostIsStoredAgain(t *testing.T) {
 			store.below = map[int]bool{0: true, 1: true, 3: true, 4: true, 5: true}
 			store.mu.Unlock()
 			clock.add(retryAfter) // the queue may look at once
-			r.run(r.slots[0], text, nil, true)
-			r.settle()
+			r.keep(r.slots[0], text)
 			require.Equal(t, []int{2}, store.wrote)
 			require.Equal(t, 50, restarted(t, store, text))
 		})
 	}
 }
 
-// The tail of a finished request is written again after a failure, also in a model with
-// state.
+// The tail of a finished request is written again after a failure, also in a model with state.
 func TestAFailedTailIsTriedAgain(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	clock := withClock(r)
 	text := tokenRange(1, 21)
-	r.load(r.slots[0], text, true)
-	r.drain()
+	r.begin(r.slots[0], text, true)
 	r.settle()
 	store.setFail(errRefused)
 	r.finish(r.slots[0])
 	r.slots[0].inUse, r.slots[0].rest = true, inputsOf([]int32{5})
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	r.settle()
 	store.setFail(nil)
 	clock.add(retryFirst)
@@ -239,8 +211,7 @@ func TestRunsForgetWhatWasNotStored(t *testing.T) {
 	r := newFakeRunner(t, store, 1, 256, Options{Runs: index})
 	store.setFail(errRefused)
 	text := tokenRange(1, 50)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	require.Empty(t, index.Find(text, 100))
 	store.setFail(nil)
 	r.flush()
@@ -249,14 +220,11 @@ func TestRunsForgetWhatWasNotStored(t *testing.T) {
 
 // A page known to lack rows of a window is written again until it has these rows.
 func TestAPartialPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
-	store := newMemStore(t)
-	store.windowed = true
-	r := newWindowedRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newWindowedRunner, 1, 256, Options{})
 	clock := withClock(r)
 	key := pagefile.ChainKey(store.root, tokenRange(1, 8), nil)
 	text := tokenRange(1, 12)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	r.tiered.mu.Lock()
 	r.tiered.partial.add(key)
 	clear(r.tiered.slots.of[0].pages)
@@ -266,24 +234,37 @@ func TestAPartialPageIsReplacedThoughThatFailsAtFirst(t *testing.T) {
 	store.setFail(nil)
 	clock.add(retryFirst)
 	before := store.putCount()
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	require.Greater(t, store.putCount(), before)
 	require.Empty(t, r.tiered.partial.keys)
 }
 
 // After a failed batch nothing more is copied out of the cache.
 func TestFlushingWhatIsSealedCopiesNothing(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
-	withClock(r)
-	r.refused(store, tokenRange(1, 50))
+	r, store, _ := refusing(t, 1, tokenRange(1, 50))
 	store.setFail(nil)
 	sealed := r.tiered.Stats().SealedPages
 	tight(r)
 	require.NoError(t, r.tiered.FlushSealed(t.Context()))
 	require.Equal(t, sealed, r.tiered.Stats().SealedPages)
 	require.Len(t, store.pages, int(sealed), "sealed pages are stored")
+}
+
+// fire fires the pending timer, and waits for queued pages.
+func (r *fakeRunner) fire() {
+	r.t.Helper()
+	require.True(r.t, r.timers.fire())
+	r.settle()
+}
+
+// next moves the clock to the pending timer, fires it, and returns the time that it waited for.
+func (r *fakeRunner) next(c *clock) time.Duration {
+	r.t.Helper()
+	wait, set := r.timers.set()
+	require.True(r.t, set)
+	c.add(wait)
+	r.fire()
+	return wait
 }
 
 // timers stands for a queue's timer, which fires when a test calls fire.
@@ -339,12 +320,10 @@ func (c *timers) fire() bool {
 // A server without requests stores refused pages as soon as the store may be tried again,
 // and goes on trying after failures.
 func TestAnIdleServerWritesAgain(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	clock := withClock(r)
 	text, other := tokenRange(1, 50), tokenRange(2, 45)
-	r.run(r.slots[0], text[:20], nil, true)
-	r.settle()
+	r.keep(r.slots[0], text[:20])
 	_, set := r.timers.set()
 	require.False(t, set, "nothing failed")
 
@@ -357,8 +336,7 @@ func TestAnIdleServerWritesAgain(t *testing.T) {
 		if pause == 4*retryFirst {
 			store.setFail(nil)
 		}
-		require.True(t, r.timers.fire())
-		r.settle()
+		r.fire()
 	}
 	r.wake()
 	require.Equal(t, 50, restarted(t, store, text), "with its tail")
@@ -382,17 +360,13 @@ func (r *fakeRunner) wake() {
 // A store that goes on failing is tried with one page, less and less often. All pages are
 // written once the store takes that page.
 func TestAnIdleServerLooksBeforeItCopies(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
-	clock := withClock(r)
 	text, other := tokenRange(1, 50), tokenRange(2, 45)
-	r.refused(store, text, other)
+	r, store, clock := refusing(t, 2, text, other)
 	fire := func(wait time.Duration) (tried int) {
 		before := store.putCount()
 		clock.add(wait) // the writer may look at the clock at any time
 		copied := countedOf(r)
-		require.True(t, r.timers.fire())
-		r.settle()
+		r.fire()
 		require.Equal(t, copied, countedOf(r), "nothing is copied for these attempts")
 		return store.putCount() - before
 	}
@@ -407,8 +381,7 @@ func TestAnIdleServerLooksBeforeItCopies(t *testing.T) {
 	}
 	store.setFail(nil)
 	clock.add(retryIdle)
-	require.True(t, r.timers.fire())
-	r.settle()
+	r.fire()
 	r.wake()
 	require.Equal(t, 50, restarted(t, store, text), "with its tail")
 	require.Equal(t, 45, restarted(t, store, other))
@@ -427,11 +400,7 @@ func TestAnIdleServerLooksWithAnotherPage(t *testing.T) {
 	r.refused(store, tokenRange(1, 50))
 	store.setFail(nil)
 	for range 12 {
-		wait, set := r.timers.set()
-		require.True(t, set)
-		clock.add(wait)
-		r.timers.fire()
-		r.settle()
+		r.next(clock)
 	}
 	var stored []int
 	for _, page := range store.pages {
@@ -442,55 +411,41 @@ func TestAnIdleServerLooksWithAnotherPage(t *testing.T) {
 
 // A request whose pages are written ends the pause for other slots' pages.
 func TestAWrittenPageEndsTheIdlePause(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
-	clock := withClock(r)
 	text := tokenRange(1, 50)
-	r.refused(store, text)
+	r, store, clock := refusing(t, 2, text)
 	for range 8 {
-		wait, _ := r.timers.set()
-		clock.add(wait)
-		r.timers.fire()
-		r.settle()
+		r.next(clock)
 	}
 	wait, _ := r.timers.set()
 	require.Greater(t, wait, retryAfter)
 	store.setFail(nil)
 	clock.add(retryAfter)
-	r.run(r.slots[1], tokenRange(2, 9), nil, true)
-	r.settle()
+	r.keep(r.slots[1], tokenRange(2, 9))
 	r.wake()
 	require.Equal(t, 50, restarted(t, store, text))
 }
 
-// Pages that found no room in the queue are stored when the queue is empty, without another
-// batch.
+// Pages that found no room in the queue are stored when the queue is empty, without another batch.
 func TestAnIdleServerStoresWhatFoundNoRoom(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	text := tokenRange(1, 50)
 	tight(r)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	require.Empty(t, store.pages)
 	q := r.tiered.queue
 	q.mu.Lock()
 	q.bytes = 0
 	q.armLocked() // as when the last page is written
 	q.mu.Unlock()
-	require.True(t, r.timers.fire())
-	r.settle()
+	r.fire()
 	require.Equal(t, 50, restarted(t, store, text))
 }
 
 // While a batch is built nothing is copied out, because a copy would wait for the device.
 // The copy follows when the batch is done.
 func TestWritingAgainWaitsForABatch(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
-	clock := withClock(r)
 	text := tokenRange(1, 50)
-	r.refused(store, text)
+	r, store, clock := refusing(t, 2, text)
 	store.setFail(nil)
 	clock.add(retryFirst)
 
@@ -507,23 +462,15 @@ func TestWritingAgainWaitsForABatch(t *testing.T) {
 
 // A store that fails again before the timer fires is tried later.
 func TestWritingAgainIsPutOff(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
-	clock := withClock(r)
 	text := tokenRange(1, 50)
-	r.refused(store, text)
+	r, store, clock := refusing(t, 1, text)
 	clock.add(retryFirst / 2)
 	r.flush() // tries at once, and fails
 	clock.add(retryFirst / 2)
 	store.setFail(nil)
-	require.True(t, r.timers.fire())
-	r.settle()
+	r.fire()
 	require.Empty(t, store.pages)
-	wait, set := r.timers.set()
-	require.True(t, set)
-	clock.add(wait)
-	require.True(t, r.timers.fire())
-	r.settle()
+	r.next(clock)
 	r.wake()
 	require.Equal(t, 50, restarted(t, store, text))
 }
@@ -532,12 +479,10 @@ func TestWritingAgainIsPutOff(t *testing.T) {
 func TestNothingIsWrittenAgainAfterClose(t *testing.T) {
 	for name, fires := range map[string]bool{"stopped": false, "too late to stop": true} {
 		t.Run(name, func(t *testing.T) {
-			store := newMemStore(t)
-			r := newFakeRunner(t, store, 1, 256, Options{})
+			r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 			withClock(r)
 			store.setFail(errRefused)
-			r.run(r.slots[0], tokenRange(1, 50), nil, true)
-			r.settle()
+			r.keep(r.slots[0], tokenRange(1, 50))
 			if !fires {
 				r.tiered.Close()
 				require.False(t, r.timers.fire())

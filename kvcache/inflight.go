@@ -9,9 +9,8 @@ import (
 	"github.com/ollama/ollama/model/input"
 )
 
-// inFlightBatch is a batch that is built and not yet computed. Tokens are behind pointers because
-// the runner fills in a generated token only after sampling the previous batch.
-// TieredCausal.mu guards it.
+// inFlightBatch is a batch that is built and not yet computed. Tokens are behind pointers because the
+// runner fills in a generated token only after sampling the previous batch. TieredCausal.mu guards it.
 type inFlightBatch struct {
 	id      int
 	parts   []batchPart
@@ -28,8 +27,7 @@ type batchPart struct {
 	promptEnd bool
 	shortened bool // positions that the batch computes were cut off
 
-	// The text that rows attend to is fixed when the batch is built, even if the part is
-	// cut later.
+	// The text that rows attend to is fixed when the batch is built, even if the part is cut later.
 	blind bool           // an input without identity is in the batch and changes rows before it
 	ahead ahead          // rows that attend to later positions
 	batch []*input.Input // inputs, before they were cut
@@ -137,11 +135,10 @@ func partsOf(sequences []int, positions []int32, inputs []*input.Input, cells []
 	return parts
 }
 
-// idleJob is a function that runs while no batch computes: at once where no batch is built,
-// and otherwise between two batches, as a part of [TieredCausal.BatchDone]. At that moment the
-// backend is free, and the outputs of the last batch, whose memory a graph would use, have
-// been read. A job must not need the runner's lock: the runner may hold the lock while it
-// waits for the batch.
+// idleJob is a function that runs while no batch computes: at once where no batch is built, and
+// otherwise between two batches, as a part of [TieredCausal.BatchDone]. At that moment the backend is
+// free, and the outputs of the last batch, whose memory a graph would use, have been read. A job must
+// not need the runner's lock: the runner may hold the lock while it waits for the batch.
 type idleJob struct {
 	after int // id of the last batch that must be done before
 	run   func() error
@@ -183,14 +180,9 @@ func (b *inFlight) flyingLocked(seq int) bool {
 func (b *inFlight) busy(seq int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, f := range b.built {
-		for i := range f.parts {
-			if part := &f.parts[i]; part.seq != seq && len(part.inputs) > 0 {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(b.built, func(f *inFlightBatch) bool {
+		return slices.ContainsFunc(f.parts, func(part batchPart) bool { return part.seq != seq && len(part.inputs) > 0 })
+	})
 }
 
 // image reports whether a batch with an image of a sequence is not landed yet.
@@ -326,8 +318,7 @@ func (b *inFlight) whenComputedLocked(device *progress) *idleJob {
 	}})
 }
 
-// between calls the jobs that wait for a batch. The batch is done, and the next does not
-// compute yet.
+// between calls the jobs that wait for a batch. The batch is done, and the next does not compute yet.
 func (b *inFlight) between(id int) {
 	b.mu.Lock()
 	var ready, later []*idleJob

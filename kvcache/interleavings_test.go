@@ -15,25 +15,25 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestRandomInterleavings(t *testing.T) { randomInterleavings(t, false, false, newFakeRunner) }
+func TestRandomInterleavings(t *testing.T) { randomInterleavings(t, false, newFakeRunner) }
 
 // A window drops rows, and is restored as far as the position needs it.
 func TestRandomInterleavingsWithAWindow(t *testing.T) {
-	randomInterleavings(t, true, false, newWindowedRunner)
+	randomInterleavings(t, false, newWindowedRunner)
 }
 
 // No rows are restored of a page that ends before every window.
 func TestRandomInterleavingsWithAWindowOnly(t *testing.T) {
-	randomInterleavings(t, true, false, newWindowOnlyRunner)
+	randomInterleavings(t, false, newWindowOnlyRunner)
 }
 
 // Rows reused at another position never count as exact.
 func TestRandomInterleavingsWithRuns(t *testing.T) {
-	randomInterleavings(t, false, true, newFakeRunner)
+	randomInterleavings(t, true, newFakeRunner)
 }
 
 func TestRandomInterleavingsWithRunsAndAWindow(t *testing.T) {
-	randomInterleavings(t, true, true, newWindowedRunner)
+	randomInterleavings(t, true, newWindowedRunner)
 }
 
 // tried counts steps of random interleavings, states restored, pages given up, and tokens restored
@@ -43,11 +43,9 @@ type tried struct{ steps, states, givenUp, lossy int }
 // stepsLong is the number of steps of each random interleaving with KVTIER_LONG=1.
 const stepsLong = 260_000
 
-type startRunner = func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner
-
-func randomInterleavings(t *testing.T, windowed, reuse bool, start startRunner) {
+func randomInterleavings(t *testing.T, reuse bool, start startRunner) {
 	playInterleavings(t, stepsLong, func(t *testing.T, sum *tried) {
-		interleave(t, windowed, func(rt *rapid.T) drawnOptions { return draw(rt, reuse) }, start, sum)
+		interleave(t, func(rt *rapid.T) drawnOptions { return draw(rt, reuse) }, start, sum)
 	})
 }
 
@@ -94,12 +92,12 @@ func draw(t *rapid.T, reuse bool) drawnOptions {
 // stuckAfter bounds one history of random steps.
 const stuckAfter = 5 * time.Minute
 
-func interleave(t *testing.T, windowed bool, draw func(*rapid.T) drawnOptions, start startRunner, sum *tried) {
+func interleave(t *testing.T, draw func(*rapid.T) drawnOptions, start startRunner, sum *tried) {
 	silence(t)
 	require.NoError(t, flag.Set("rapid.steps", "100")) // 30 steps, the default, end before much is stored
 	rapid.Check(t, func(rt *rapid.T) {
 		store := newMemStore(t)
-		store.windowed, store.setsAside = windowed, true
+		store.setsAside = true
 		s := &simulation{store: store, hangs: &hangingStore{memStore: store, page: -1}, start: start, drawn: draw(rt)}
 		defer watch(t, stuckAfter, func() string { return fmt.Sprintf("%+v", s.drawn) })()
 		s.most = rapid.SampledFrom([]int64{queuedBytes, 44 << 10}).Draw(rt, "bytes queued")

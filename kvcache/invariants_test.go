@@ -62,8 +62,7 @@ func (c *fakeCache) checkClaim(t require.TestingT, slot *fakeSlot) {
 	c.device.mu.Lock()
 	defer c.device.mu.Unlock()
 	for pos := range slot.inputs {
-		// no require here: even a passing check looks up its caller, which would take most
-		// of the time
+		// no require here: even a passing check looks up its caller, which would take most of the time
 		if cell, ok := held[int32(pos)]; !ok && c.memory == math.MaxInt32 {
 			require.Fail(t, "", "slot %d claims %d positions and has no cell for %d", slot.id, len(slot.inputs), pos)
 		} else if ok && c.unwritten[cell] > 0 {
@@ -96,8 +95,7 @@ func checkSlot(t require.TestingT, c *TieredCausal, seq int, s *slot) {
 	}
 }
 
-// checkMirror checks that a slot's rows are in its cells, in the cache that keeps all
-// positions.
+// checkMirror checks that a slot's rows are in its cells, in the cache that keeps all positions.
 func (r *fakeRunner) checkMirror(t require.TestingT, held map[int32]int32, seq int, s *slot) {
 	for g := range r.tiered.caches.groups {
 		if r.tiered.caches.groups[g].windowed() {

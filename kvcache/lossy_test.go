@@ -246,7 +246,6 @@ func TestLossyPagesAreNotLookedUp(t *testing.T) {
 	for name, start := range map[string]func(store *memStore) *fakeRunner{
 		"off": func(store *memStore) *fakeRunner { return newFakeRunner(t, store, 1, 128, Options{}) },
 		"window": func(store *memStore) *fakeRunner {
-			store.windowed = true
 			return newWindowedRunner(t, store, 1, 128, Options{Lossy: true})
 		},
 		"state": func(store *memStore) *fakeRunner {
@@ -256,8 +255,7 @@ func TestLossyPagesAreNotLookedUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store := newMemStore(t)
 			r := start(store)
-			r.run(r.slots[0], tokenRange(1, 44), nil, true)
-			r.flush()
+			r.save(r.slots[0], tokenRange(1, 44))
 			for at := 0; at < 44; at += 8 {
 				store.cool(at, false)
 			}
@@ -283,8 +281,7 @@ func TestASlotIsFilledWithLossyPages(t *testing.T) {
 	old, store, text := cooled(t, 2, Options{Lossy: true})
 	old.tiered.Close()
 	r := newFakeRunner(t, store, 2, 128, Options{Lossy: true})
-	r.fill(text)
-	r.filled()
+	r.fillAll(text)
 	require.Equal(t, 16, r.slots[0].exact)
 	require.Equal(t, 30, r.fork(r.slots[1], append(slices.Clone(text[:30]), 7)))
 	restored := r.run(r.slots[1], append(slices.Clone(text[:30]), tokenRange(3, 30)...), nil, true)
@@ -301,8 +298,7 @@ func TestEarlyLossyRowsAreReplaced(t *testing.T) {
 	store := old.tiered.opts.Store
 	old.tiered.Close()
 	r := newFakeRunner(t, store, 1, 128, Options{Lossy: true})
-	r.fill(text[:24])
-	r.filled()
+	r.fillAll(text[:24])
 	restored := r.run(r.slots[0], append(slices.Clone(text), tokenRange(3, 30)...), nil, true)
 	require.Equal(t, []int{44, 44, 16, 28}, []int{restored.Held, restored.Tokens, restored.Early, restored.Lossy})
 }
@@ -366,8 +362,7 @@ func TestPagesThatBecameLossyAreNotStoredAgain(t *testing.T) {
 	r.run(r.slots[1], tokenRange(2, 3), nil, false)
 	require.Equal(t, 8, r.run(r.slots[1], append(slices.Clone(prompt[:74]), 7), nil, false).Lossy)
 	store.readErr = nil
-	r.run(r.slots[0], prompt, nil, true)
-	r.flush()
+	r.save(r.slots[0], prompt)
 	require.Equal(t, []int{1, 9}, store.wrote)
 	r.cache.requireRows(t, 0, prompt)
 }

@@ -3,7 +3,7 @@ package kvcache
 import (
 	"context"
 	"slices"
-	"syscall"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,61 +15,35 @@ import (
 	"github.com/kvtier/kvtier/internal/steady"
 )
 
-// losingStore sets a page aside when something reads it, as diskstore.Store does with a damaged
-// page.
-type losingStore struct {
-	*memStore
-	page int           // its number
-	err  error         // the error of reading it; nil: no page is lost
-	hold chan struct{} // a read waits for it when set
-}
-
-// take returns the error of reading a page.
-func (s *losingStore) take(ref diskstore.Ref) error {
-	if s.err == nil || int(ref.Start)/8 != s.page {
-		return nil
+// damaged makes a page damaged, whose reads end when answer is called.
+func (s *memStore) damaged(page int) (answer func()) {
+	hold := make(chan struct{})
+	s.setsAside, s.readErr = true, map[int]error{page: pagefile.ErrDamaged}
+	s.onRead = func(n int) {
+		if n == page {
+			<-hold
+		}
 	}
-	if s.hold != nil {
-		<-s.hold
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.pages, ref.Key)
-	return s.err
+	return func() { close(hold) }
 }
-
-func (s *losingStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
-	if err := s.take(ref); err != nil {
-		return err
-	}
-	return s.memStore.Read(ctx, ref, tokens, layout, into)
-}
-
-func (s *losingStore) Find(_ context.Context, p diskstore.Prompt) diskstore.Found {
-	return s.lookUp(p, s.take)
-}
-
-// losingErrors are errors after which a page is not stored any more.
-var losingErrors = []error{pagefile.ErrDamaged, syscall.EIO, tier.ErrNotFound}
 
 // requireStoredAgain requires that the request that finds a page unreadable, and computes it, also
 // stores it.
-func requireStoredAgain(t *testing.T, r *fakeRunner, store *losingStore) {
+func requireStoredAgain(t *testing.T, r *fakeRunner, store *memStore) {
+	store.setsAside = true
 	text, other := tokenRange(1, 50), tokenRange(2, 50)
 	r.run(r.slots[0], text, nil, true)
-	r.run(r.slots[0], other, nil, true)
-	r.flush()
+	r.save(r.slots[0], other)
 	var keys []pagefile.Key
 	for _, ref := range store.Find(t.Context(), diskstore.Prompt{Parent: store.root, Tokens: text[:40]}).Exact {
 		keys = append(keys, ref.Key)
 	}
 	for page := range 5 {
 		for _, err := range losingErrors {
-			store.page, store.err = page, err
+			store.readErr = map[int]error{page: err}
 			r.run(r.slots[0], slices.Concat(text[:41], []int32{9}), nil, true)
-			store.err = nil
-			r.run(r.slots[0], other, nil, true) // the rows leave the slot
-			r.settle()
+			store.readErr = nil
+			r.keep(r.slots[0], other) // the rows leave the slot
 			for i, key := range keys {
 				require.True(t, store.Has(key), "page %d, after page %d could not be read: %v", i, page, err)
 			}
@@ -80,8 +54,8 @@ func requireStoredAgain(t *testing.T, r *fakeRunner, store *losingStore) {
 // TestAPageThatCannotBeReadIsStoredAgain by the request that computes it, after any error.
 func TestAPageThatCannotBeReadIsStoredAgain(t *testing.T) {
 	silence(t)
-	store := &losingStore{memStore: newMemStore(t)}
-	requireStoredAgain(t, newFakeRunner(t, store, 1, 256, Options{Poison: true}), store)
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{Poison: true})
+	requireStoredAgain(t, r, store)
 }
 
 // TestAPageThatAPlanCannotReadIsStoredAgain: a plan reads the cell numbers of windows, and which
@@ -89,45 +63,38 @@ func TestAPageThatCannotBeReadIsStoredAgain(t *testing.T) {
 func TestAPageThatAPlanCannotReadIsStoredAgain(t *testing.T) {
 	silence(t)
 	t.Run("window", func(t *testing.T) {
-		store := &losingStore{memStore: newMemStore(t)}
-		store.windowed = true
-		requireStoredAgain(t, newWindowedRunner(t, store, 1, 256, Options{Poison: true}), store)
+		r, store := newStored(t, newWindowedRunner, 1, 256, Options{Poison: true})
+		requireStoredAgain(t, r, store)
 	})
 	t.Run("state", func(t *testing.T) {
-		store := &losingStore{memStore: newMemStore(t)}
+		store := newMemStore(t)
 		requireStoredAgain(t, newHybridRunner(t, store, Options{Poison: true, StateEvery: 8}).fakeRunner, store)
 	})
 }
 
-// TestAPageThatAProbeFindsDamagedIsStoredAgain, though its rows were computed before the probe
-// read it.
+// TestAPageThatAProbeFindsDamagedIsStoredAgain, though its rows were computed before the probe read it.
 func TestAPageThatAProbeFindsDamagedIsStoredAgain(t *testing.T) {
-	store := &losingStore{memStore: newMemStore(t)}
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	prompt := r.decided()
 	learn(r.tiered.rates, time.Microsecond, time.Hour)
-	store.page, store.err, store.hold = 0, pagefile.ErrDamaged, make(chan struct{})
+	answer := store.damaged(0)
 	require.Zero(t, r.run(r.slots[0], prompt, nil, true).Held)
-	close(store.hold)
+	answer()
 	r.tiered.reads.Wait()
 	store.wrote = nil
-	r.run(r.slots[0], tokenRange(3, 5), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(3, 5))
 	require.Equal(t, []int{0}, store.wrote)
 }
 
 // TestAPageThatOneSlotCannotReadIsStoredByAnother that has its rows.
 func TestAPageThatOneSlotCannotReadIsStoredByAnother(t *testing.T) {
 	silence(t)
-	store := &losingStore{memStore: newMemStore(t)}
-	r := newFakeRunner(t, store, 2, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	text := tokenRange(1, 50)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
-	store.page, store.err, store.wrote = 2, pagefile.ErrDamaged, nil
+	r.keep(r.slots[0], text)
+	store.setsAside, store.readErr, store.wrote = true, map[int]error{2: pagefile.ErrDamaged}, nil
 	r.load(r.slots[1], text, false) // its own rows are never stored
-	r.drain()
-	r.finish(r.slots[1])
+	r.complete(r.slots[1])
 	r.settle()
 	require.Equal(t, []int{2}, store.wrote)
 }
@@ -137,12 +104,10 @@ func TestAPageThatOneSlotCannotReadIsStoredByAnother(t *testing.T) {
 func TestAPageThatIsStillStoredIsNotCopiedAgain(t *testing.T) {
 	silence(t)
 	for _, err := range []error{context.Canceled, context.DeadlineExceeded, steady.ErrHung, tier.ErrTierDown, tier.ErrRootMissing} {
-		store := newMemStore(t)
-		r := newFakeRunner(t, store, 1, 256, Options{})
+		r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 		text := tokenRange(1, 50)
 		r.run(r.slots[0], text, nil, true)
-		r.run(r.slots[0], tokenRange(2, 5), nil, true)
-		r.settle()
+		r.keep(r.slots[0], tokenRange(2, 5))
 		store.readErr, store.wrote = map[int]error{2: err}, nil
 		require.Equal(t, 16, r.run(r.slots[0], text, nil, true).Held)
 		r.settle()
@@ -154,50 +119,34 @@ func TestAPageThatIsStillStoredIsNotCopiedAgain(t *testing.T) {
 // was given up, too.
 func TestALostPageAfterAnotherIsStoredAgain(t *testing.T) {
 	silence(t)
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	text := tokenRange(1, 50)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	store.lose(8)
 	store.failing = map[int]error{1: tier.ErrNoSpace}
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	store.failing = nil
 	store.lose(24)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	require.Equal(t, 50, restarted(t, store, text))
-}
-
-// slowlyStored returns from Put of a page some time after the page can be read.
-type slowlyStored struct {
-	*memStore
-	page   int // its number
-	stored chan pagefile.Key
-	end    chan struct{}
-}
-
-func (s *slowlyStored) Put(ctx context.Context, p *pagefile.Page) error {
-	err := s.memStore.Put(ctx, p)
-	if s.stored != nil && int(p.Start)/8 == s.page {
-		s.stored <- pagefile.ChainKey(p.Parent, p.Tokens, p.Media)
-		<-s.end
-	}
-	return err
 }
 
 // TestAPageThatIsLostBeforePutReturnsIsStoredAgain: a page may be read, and set aside, as soon as it
 // has its name.
 func TestAPageThatIsLostBeforePutReturnsIsStoredAgain(t *testing.T) {
-	store := &slowlyStored{memStore: newMemStore(t), page: 2, stored: make(chan pagefile.Key), end: make(chan struct{})}
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
+	stored, end := make(chan pagefile.Key), make(chan struct{})
+	var once sync.Once
+	store.kept = func(p *pagefile.Page) {
+		if p.Start == 16 {
+			once.Do(func() { stored <- p.Key(); <-end })
+		}
+	}
 	r.run(r.slots[0], tokenRange(1, 50), nil, true)
-	key := <-store.stored
+	key := <-stored
 	require.NotZero(t, store.lose(16))
 	r.tiered.noteRead(diskstore.Ref{Key: key}, pagefile.ErrDamaged)
-	store.stored = nil
-	close(store.end)
+	close(end)
 	r.settle()
 	require.True(t, store.Has(key))
 }
@@ -206,12 +155,10 @@ func TestAPageThatIsLostBeforePutReturnsIsStoredAgain(t *testing.T) {
 // slot's request then found damaged.
 func TestAPageThatIsLostAfterItWasReadIsStoredAgain(t *testing.T) {
 	silence(t)
-	store := &losingStore{memStore: newMemStore(t)}
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	text := tokenRange(1, 50)
 	r.run(r.slots[0], text, nil, true)
-	r.run(r.slots[0], tokenRange(2, 5), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(2, 5))
 	refs := store.Find(t.Context(), diskstore.Prompt{Parent: store.root, Tokens: text}).Exact
 	store.wrote = nil
 	store.onRead = func(page int) {
@@ -228,18 +175,16 @@ func TestAPageThatIsLostAfterItWasReadIsStoredAgain(t *testing.T) {
 // TestAPageThatALateReadFindsDamagedIsStoredAgain: the request had given up the read.
 func TestAPageThatALateReadFindsDamagedIsStoredAgain(t *testing.T) {
 	silence(t)
-	store := &losingStore{memStore: newMemStore(t), page: 2}
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	text := tokenRange(1, 50)
 	r.run(r.slots[0], text, nil, true)
-	r.run(r.slots[0], tokenRange(2, 5), nil, true)
-	r.settle()
-	store.err, store.hold, store.wrote = pagefile.ErrDamaged, make(chan struct{}), nil
+	r.keep(r.slots[0], tokenRange(2, 5))
+	store.wrote = nil
+	answer := store.damaged(2)
 	r.tiered.store.Patience.Page = 10 * time.Millisecond
 	require.LessOrEqual(t, r.run(r.slots[0], text, nil, true).Held, 16)
-	close(store.hold)
+	answer()
 	require.Eventually(t, func() bool { return !r.tiered.store.Hangs() }, time.Minute, time.Microsecond)
-	r.run(r.slots[0], tokenRange(3, 5), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(3, 5))
 	require.Equal(t, []int{2}, store.wrote)
 }

@@ -29,7 +29,7 @@ type simulation struct {
 	hangs    *hangingStore    // store, for runners
 	disk     *diskstore.Store // may be nil
 	drawn    drawnOptions
-	start    func(t testing.TB, store Store, slots, numCtx int, opts Options) *fakeRunner
+	start    startRunner
 	loading  []*loading
 	lost     bool // the store has lost pages by itself
 	steps    int
@@ -185,8 +185,7 @@ func (s *simulation) isLoading(slot *fakeSlot) bool {
 	return slices.ContainsFunc(s.loading, func(l *loading) bool { return l.slot == slot })
 }
 
-// Load starts a request, possibly in a slot forked from another slot, which may be
-// restoring.
+// Load starts a request, possibly in a slot forked from another slot, which may be restoring.
 func (s *simulation) Load(t *rapid.T) {
 	slot, public := s.pick(t, s.idle), rapid.Bool().Draw(t, "store")
 	prompt := s.drawPrompt(t, public)

@@ -14,8 +14,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
-// Store keeps pages. [diskstore.Store] implements Store. Methods may be called from several
-// goroutines.
+// Store keeps pages. [diskstore.Store] implements Store. Methods may be called from several goroutines.
 type Store interface {
 	Put(ctx context.Context, page *pagefile.Page) error
 	PutIfRoom(ctx context.Context, page *pagefile.Page) error
@@ -30,20 +29,17 @@ type Store interface {
 // Options configure a [TieredCausal]. Store, Fingerprint and Layers are required.
 type Options struct {
 	Store Store
-	// Fingerprint identifies the model and engine that pages belong to, and is the parent
-	// key of a first page.
+	// Fingerprint identifies the pages' model and engine, and is the parent key of a first page.
 	Fingerprint pagefile.Key
 	// Layers is the number of layers with K/V, in all caches.
 	Layers int
-	// PageTokens is the number of tokens of a page; zero means
-	// [diskstore.DefaultPageTokens]. A page of 256 tokens of an 8B model has 32 MiB: large
-	// enough for sequential reads, small enough that little is computed again where two
-	// prompts part. A cache that drops positions must keep at least PageTokens.
+	// PageTokens is the number of tokens of a page; zero means [diskstore.DefaultPageTokens]. 256
+	// tokens of an 8B model have 32 MiB: enough for sequential reads, and little to compute again where
+	// two prompts part. A cache that drops positions must keep at least PageTokens.
 	PageTokens int
 	// States is the state of recurrent layers, nil in a model without any.
 	States States
-	// StateEvery is the number of tokens after which a state is stored within a prompt or an
-	// answer; zero means 2048.
+	// StateEvery is the number of tokens between two states of a prompt or answer; zero means 2048.
 	StateEvery int
 	// Media gives images and sounds an identity that outlives the process. Without Media,
 	// rows from the first image or sound on are not stored.
@@ -54,13 +50,11 @@ type Options struct {
 	// of their batch, also to the text behind the image. Zero means that no row attends to later
 	// text than that of its own span.
 	Reach int
-	// Rates has the measured costs of computing and reading, which decide whether pages are
-	// read. Nil means no costs are known, and measurements are not kept. The wrapper saves
-	// Rates.
+	// Rates has the measured costs of computing and reading, which decide whether pages are read. Nil
+	// means no costs are known, and measurements are not kept. The wrapper saves Rates.
 	Rates *rates.Rates
-	// Runs is an index of text that can be reused at other positions. Nil means that only
-	// text with the same beginning is reused. The wrapper adds the pages that it stores and
-	// reads.
+	// Runs is an index of text that can be reused at other positions. Nil means that only text with the
+	// same beginning is reused. The wrapper adds the pages that it stores and reads.
 	Runs *runs.Index
 	// Lossy also restores lossy pages, where they reach a page further than exact ones. Rows from
 	// the first lossy page on, and rows computed after them, are not stored. Without Lossy no
@@ -81,10 +75,9 @@ type Options struct {
 	Poison bool
 	// AlwaysRestore reads pages even where computing them seems quicker. For tests.
 	AlwaysRestore bool
-	// QueuedBytes bounds the memory of rows that wait to be written after they have left the
-	// cache; zero means 1 GiB. Rows that are still in the cache, and rows whose writing
-	// failed, are queued up to a quarter each. The first of the rows in a queue may be larger.
-	// Buffers for copies out of a device are part of it, up to a sixteenth each.
+	// QueuedBytes bounds the memory of rows that wait to be written after they have left the cache;
+	// zero means 1 GiB. Rows that are still in the cache, and rows whose writing failed, take up to a
+	// quarter each, though the first page may be larger, and buffers for copies a sixteenth each.
 	QueuedBytes int64
 	// Meter counts prompts and pages. Nil counts nothing.
 	Meter *telemetry.Meter

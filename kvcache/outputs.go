@@ -2,10 +2,9 @@ package kvcache
 
 import "sync"
 
-// Outputs tracks the batches whose outputs the runner has read. Outputs lie in memory that
-// the scheduler's next graph overwrites: a graph that is computed while a batch is built,
-// for a shift or an image, waits until earlier outputs are read. Batches are computed and
-// read in the order of their numbers.
+// Outputs tracks the batches whose outputs the runner has read, in the order of their numbers. Outputs
+// lie in memory that the scheduler's next graph overwrites: a graph that is computed while a batch is
+// built, for a shift or an image, waits until earlier outputs are read.
 type Outputs struct {
 	mu     sync.Mutex
 	read   sync.Cond
@@ -13,8 +12,7 @@ type Outputs struct {
 	onWait func() // for tests, may be nil
 }
 
-// NewOutputs tracks batches numbered from 0 on. onWait, for tests, is called before Await
-// waits, and may be nil.
+// NewOutputs tracks batches from 0 on. onWait, for tests, is called before Await waits; it may be nil.
 func NewOutputs(onWait func()) *Outputs {
 	o := &Outputs{last: -1, onWait: onWait}
 	o.read.L = &o.mu

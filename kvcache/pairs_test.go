@@ -69,7 +69,7 @@ func TestRandomInterleavingsOfPairs(t *testing.T) {
 		}
 		t.Run(pair.String(), func(t *testing.T) {
 			playInterleavings(t, stepsLong/20, func(t *testing.T, sum *tried) {
-				interleave(t, false, func(rt *rapid.T) drawnOptions { return drawPair(rt, pair) }, newFakeRunner, sum)
+				interleave(t, func(rt *rapid.T) drawnOptions { return drawPair(rt, pair) }, newFakeRunner, sum)
 			})
 		})
 	}

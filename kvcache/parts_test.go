@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/ollama/ollama/model/input"
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // No part holds the wrapper, and no function outside it takes one: each has the inputs that it uses.
@@ -51,6 +54,7 @@ func mentions(n ast.Node, name string) (found bool) {
 }
 
 func TestOutage(t *testing.T) {
+	require.True(t, storeFails(fmt.Errorf("put page: %w", tier.ErrTierDown)))
 	now := time.Unix(1000, 0)
 	var o outage
 	for range outageAfter - 1 {

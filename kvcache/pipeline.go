@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/engine"
+	"github.com/kvtier/kvtier/internal/priority"
 )
 
 // page is one page whose rows come from the store into their cells.
@@ -39,9 +41,8 @@ type reader struct {
 	unplaced sync.Once                           // logs once why a page was not placed
 }
 
-// pages begins to read a plan. With low, pages are read one by one and gently: at a lower priority, on
-// one processor. Rows are written to the plan's cells, which must be free. Only pages that are handed
-// over count.
+// pages begins to read a plan. With low, it reads one page at a time, at a lower priority. Rows are
+// written to the plan's cells, which must be free. Only pages that are handed over count.
 func (d *reader) pages(ctx context.Context, p *plan, low bool) *engine.Reading[page] {
 	gate := *d.gate
 	if p.ahead {
@@ -52,9 +53,8 @@ func (d *reader) pages(ctx context.Context, p *plan, low bool) *engine.Reading[p
 	}, func(pg page) { d.drop(p, &pg) })
 }
 
-// drop notes what reading a page has shown. A page without the rows of some group, as a server with a
-// longer context stores it, does not count as found, nor do the pages after it: Put replaces those that
-// lack rows.
+// drop notes what reading a page has shown. A page without some group's rows, as a server with a longer
+// context stores it, does not count as found, nor do those after it: Put replaces them.
 func (d *reader) drop(p *plan, pg *page) {
 	pg.close()
 	if errors.Is(pg.err, pagefile.ErrMismatch) {
@@ -93,8 +93,7 @@ type writeError struct{ error }
 
 func (e *writeError) Unwrap() error { return e.error }
 
-// page reads a page, and keeps its file open where the cache is a [RowPlacer] and the file has
-// the rows as they are.
+// page reads a page. Its file stays open if the cache is a [RowPlacer] and the file has plain rows.
 func (d *reader) page(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) (*diskstore.Placed, error) {
 	if _, ok := d.caches.groups[0].Rows.(RowPlacer); ok && !ref.Lossy { // all groups are, or none
 		into.Placed = new(diskstore.Placed)
@@ -144,10 +143,68 @@ func (d *reader) place(pg *page) {
 	}
 }
 
-// notPlaced logs once why stored rows will be written to the spill file again. The second
-// write costs time only.
+// notPlaced logs once why stored rows will be written to the spill file again, which costs time only.
 func (d *reader) notPlaced(err error) {
 	d.unplaced.Do(func() {
 		d.log.Debug("kv tier: a stored page's rows are not used in place", "reason", err)
 	})
+}
+
+// fill reads the plan's pages and writes their rows, and returns the position before which all are in
+// the cells. While other slots compute, it uses one processor at most, at a lower priority.
+func (r *restoring) fill(ctx context.Context, p *plan) (held int, err error) {
+	r.queue.yield(1)
+	defer r.queue.yield(-1)
+	if !r.inFlight.busy(p.seq) {
+		return r.fillCells(ctx, p, false)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		priority.Lower()
+		held, err = r.fillCells(ctx, p, true)
+	}()
+	<-done
+	return held, err
+}
+
+func (r *restoring) fillCells(ctx context.Context, p *plan, busy bool) (held int, err error) {
+	if err := r.inFlight.await(ctx, p.free); err != nil {
+		return p.base, err
+	}
+	if r.poison {
+		r.overwrite(p.cells, poison)
+		defer func() { r.overwrite(p.cellsFrom(held), 0) }()
+	}
+
+	reading := r.reader.pages(ctx, p, busy)
+	held = p.base
+	used := 0
+	for i, pg := range reading.Pages() {
+		err = cmp.Or(pg.err, pg.write)
+		if err == nil && pg.placed != nil {
+			r.reader.place(&pg)
+		}
+		r.reader.drop(p, &pg)
+		if err != nil {
+			break
+		}
+		held, used = p.pageEnd(i), i+1
+	}
+	if errors.Is(err, pagefile.ErrDamaged) {
+		reading.Examine()
+	}
+	reading.Close()
+	if reading.GivenUp() {
+		r.skip(p, used)
+		return held, nil
+	}
+	return held, cmp.Or(err, ctx.Err())
+}
+
+// overwrite fills cells with a byte.
+func (r *restoring) overwrite(cells [][]int32, with byte) {
+	if err := r.caches.overwrite(cells, with); err != nil {
+		r.log.Error("kv tier: poison cells", "error", err)
+	}
 }

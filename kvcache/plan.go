@@ -10,8 +10,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// plan lists the pages that a restore reads: they cover positions [base, end), and group g
-// gets the rows from begin[g] on.
+// plan lists the pages of a restore: of positions [base, end), group g gets the rows from begin[g] on.
 type plan struct {
 	seq       int
 	prompt    prompt

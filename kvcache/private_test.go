@@ -3,7 +3,6 @@ package kvcache
 import (
 	"math"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,11 +25,10 @@ func (s *memStore) storedPast() (end int) {
 	return end
 }
 
-// A private request that reaches the end of its context in a slot that cannot shift is
-// computed again without the discarded tokens: private text is then at positions of public
-// text.
+// A private request that reaches the end of its context in a slot that cannot shift is computed again
+// without the discarded tokens: private text is then at positions of public text.
 func TestPrivateTextThatIsComputedAnewIsNotStored(t *testing.T) {
-	type starter = func(testing.TB, Store, int, int, Options) *fakeRunner
+	type starter = startRunner
 	recurrent := func(t testing.TB, store Store, _, _ int, opts Options) *fakeRunner {
 		return newHybridRunner(t, store, opts).fakeRunner
 	}
@@ -61,7 +59,6 @@ func TestPrivateTextThatIsComputedAnewIsNotStored(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := newMemStore(t)
-			store.windowed = strings.Contains(name, "window")
 			r := test.start(t, store, 2, 128, Options{})
 			slot := r.slots[0]
 			r.run(slot, public, nil, true)
@@ -71,21 +68,17 @@ func TestPrivateTextThatIsComputedAnewIsNotStored(t *testing.T) {
 			}
 			test.beforehand(r)
 			r.shift(slot, 4, 25)
-			r.drain()
-			r.finish(slot)
-			r.run(slot, tokenRange(3, 50), nil, true) // rows that leave the slot are not stored either
-			r.flush()
+			r.complete(slot)
+			r.save(slot, tokenRange(3, 50)) // rows that leave the slot are not stored either
 			store.requirePublic(t)
 			require.Equal(t, 50, store.storedPast(), "the next request is")
 		})
 	}
 }
 
-// Rows of an image that is computed again attend to private text, at positions of public
-// text.
+// Rows of an image that is computed again attend to private text, at positions of public text.
 func TestImagesThatAreComputedAnewAreNotStored(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{Media: identify})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{Media: identify})
 	slot := r.slots[0]
 	r.cache.rigid = true
 	public := tokenRange(1, 40)
@@ -94,8 +87,7 @@ func TestImagesThatAreComputedAnewAreNotStored(t *testing.T) {
 	r.loadInputs(slot, slices.Concat(inputsOf(public), withImage(20, 0, 6, 1)), false)
 	r.drain()
 	r.shift(slot, 2, 35) // the image is at 5, in a batch with a token of that
-	r.drain()
-	r.finish(slot)
+	r.complete(slot)
 	r.runInputs(slot, slices.Concat(inputsOf(public[:2]), inputsOf(public[37:]), withImage(6, 0, 6, 1), inputsOf(tokenRange(3, 30))))
 	r.flush()
 	for _, page := range store.pages {
@@ -121,8 +113,7 @@ func TestImagesThatSawPrivateTextAreNotStored(t *testing.T) {
 	}
 	for name, test := range map[string]func(r *fakeRunner){
 		"landed": func(r *fakeRunner) {
-			r.drain()
-			r.finish(r.slots[0])
+			r.complete(r.slots[0])
 			r.runInputs(r.slots[0], public)
 		},
 		"in flight": func(r *fakeRunner) {
@@ -132,8 +123,7 @@ func TestImagesThatSawPrivateTextAreNotStored(t *testing.T) {
 			r.runInputs(r.slots[0], public)
 		},
 		"forked": func(r *fakeRunner) {
-			r.drain()
-			r.finish(r.slots[0])
+			r.complete(r.slots[0])
 			r.runInputs(fork(r, public), public)
 		},
 		"forked in flight": func(r *fakeRunner) {
@@ -144,24 +134,20 @@ func TestImagesThatSawPrivateTextAreNotStored(t *testing.T) {
 			r.runInputs(slot, public)
 		},
 		"after another private request": func(r *fakeRunner) {
-			r.drain()
-			r.finish(r.slots[0])
+			r.complete(r.slots[0])
 			r.loadInputs(r.slots[0], public[:30], false)
-			r.drain()
-			r.finish(r.slots[0])
+			r.complete(r.slots[0])
 			r.runInputs(r.slots[0], public)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := newMemStore(t)
-			r := newFakeRunner(t, store, 2, 128, Options{Media: identify})
+			r, store := newStored(t, newFakeRunner, 2, 128, Options{Media: identify})
 			r.loadInputs(r.slots[0], private, false)
 			test(r)
 			r.flush()
 			require.LessOrEqual(t, store.storedPast(), begin)
 
-			// after other text in the slot, all rows are computed again, for a public
-			// request
+			// after other text in the slot, all rows are computed again, for a public request
 			for _, slot := range r.slots {
 				r.mu.Lock()
 				require.NoError(t, r.tiered.Remove(slot.id, 0, math.MaxInt32))
@@ -177,12 +163,10 @@ func TestImagesThatSawPrivateTextAreNotStored(t *testing.T) {
 
 // The rows of an image begin before the input that identifies the image.
 func TestTheFirstRowOfAnImageThatSawPrivateTextIsNotStored(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{Media: identify})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{Media: identify})
 	private := withImage(30, 7, 10, 1) // the first page ends with the image's first row
 	r.loadInputs(r.slots[0], private, false)
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	r.runInputs(r.slots[0], slices.Concat(private[:10], inputsOf(tokenRange(3, 30))))
 	r.flush()
 	require.Zero(t, store.storedPast())
@@ -190,15 +174,12 @@ func TestTheFirstRowOfAnImageThatSawPrivateTextIsNotStored(t *testing.T) {
 
 // Rows of an image that attend to text of a public prompt may be stored.
 func TestImagesOfAPublicPromptAreStored(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{Media: identify})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{Media: identify})
 	private := withImage(40, 13, 19, 1)
 	r.loadInputs(r.slots[0], private, false)
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	require.Equal(t, 39, r.loadInputs(r.slots[0], private, true).Held)
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	r.flush()
 	require.Equal(t, 40, store.storedPast())
 
@@ -210,8 +191,7 @@ func TestImagesOfAPublicPromptAreStored(t *testing.T) {
 
 // Text before an image in the same batch is not stored, even if the batch is cut.
 func TestImagesThatReachBackwardsWhenTheirBatchIsCut(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{Backwards: true})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{Backwards: true})
 	slot := r.slots[0]
 	r.loadInputs(slot, withImage(12, 9, 12, 1), true)
 	require.True(t, r.build())

@@ -6,13 +6,11 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// MediaDigest returns the SHA-256 of an image or a sound. hash is the runner's own hash,
-// which is valid in this process only. ok is false for media without an identity beyond the
-// process.
+// MediaDigest returns the SHA-256 of an image or a sound. hash is the runner's own hash, which is valid
+// in this process only. ok is false for media without an identity beyond the process.
 type MediaDigest func(hash uint64) (digest [32]byte, ok bool)
 
-// prompt identifies the rows of a sequence: tokens, and the content of the media among
-// them.
+// prompt identifies the rows of a sequence: tokens, and the content of the media among them.
 type prompt struct {
 	tokens []int32
 	media  []pagefile.Media // offsets count from position 0
@@ -40,8 +38,7 @@ func (id *identity) read(inputs []*input.Input) (text prompt, identified bool) {
 	return text, identified
 }
 
-// read takes inputs up to the first one without identity; identified is false if there is
-// one.
+// read takes inputs up to the first one without identity; identified is false if there is one.
 func (d MediaDigest) read(inputs []*input.Input) (text prompt, identified bool) {
 	text.tokens = make([]int32, 0, len(inputs))
 	for i, in := range inputs {

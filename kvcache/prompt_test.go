@@ -26,11 +26,9 @@ func TestRestoreEndsBeforeASpan(t *testing.T) {
 	const begin, end, n = 13, 31, 60
 	for chain, want := range map[int]int{1: 8, 2: begin, 3: begin, 4: 32, 5: 40} { // pages of 8
 		t.Run(fmt.Sprint(chain, " pages"), func(t *testing.T) {
-			store := newMemStore(t)
-			r := newFakeRunner(t, store, 1, 128, Options{Media: identify})
+			r, store := newStored(t, newFakeRunner, 1, 128, Options{Media: identify})
 			r.runInputs(r.slots[0], withImage(n, begin, end, 1))
-			r.run(r.slots[0], tokenRange(2, 20), nil, true)
-			r.flush()
+			r.save(r.slots[0], tokenRange(2, 20))
 			for key, page := range store.pages {
 				if int(page.Start) >= 8*chain && page.Tokens[0] < 2000 {
 					delete(store.pages, key)
@@ -43,8 +41,7 @@ func TestRestoreEndsBeforeASpan(t *testing.T) {
 
 func TestImagesAreIdentifiedByContent(t *testing.T) {
 	const begin, end, n = 13, 31, 60
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{Media: identify})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{Media: identify})
 	r.runInputs(r.slots[0], withImage(n, begin, end, 1))
 	r.flush()
 	for _, c := range []struct { // up to the difference, and never into a part of the prompt's own span
@@ -65,8 +62,7 @@ func TestImagesAreIdentifiedByContent(t *testing.T) {
 
 // Where earlier text attends to an image, nothing of their batch is stored.
 func TestImagesThatReachBackwards(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{Backwards: true})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{Backwards: true})
 	r.runInputs(r.slots[0], withImage(60, 33, 40, 1)) // in batches of 12
 	r.flush()
 	fresh := newFakeRunner(t, store, 1, 128, Options{Backwards: true})

@@ -36,7 +36,6 @@ func (m fakeModel) wrongRows(seq int, tokens []int32) int {
 // that the runner believes the slot holds, and computes on them.
 func TestASlotIsNotForkedFromRowsThatAreBeingReplaced(t *testing.T) {
 	store := newMemStore(t)
-	store.windowed = true
 	prompt := tokenRange(1, 60)
 	first := newWindowedRunner(t, store, 1, 128, Options{})
 	first.run(first.slots[0], prompt, nil, true)
@@ -53,8 +52,7 @@ func TestASlotIsNotForkedFromRowsThatAreBeingReplaced(t *testing.T) {
 			failed.Store(true)
 		} else if page == 0 && failed.Load() && forking.CompareAndSwap(false, true) { // the second attempt
 			held = r.fork(r.slots[1], forked)
-			r.load(r.slots[1], forked, false)
-			r.drain()
+			r.begin(r.slots[1], forked, false)
 		}
 	}
 	r.load(r.slots[0], prompt, false)

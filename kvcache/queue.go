@@ -15,8 +15,7 @@ import (
 const queuedBytes = 1 << 30
 
 const (
-	// spareBuffersMax bounds the page buffers kept for reuse: the pages that a batch of 512
-	// tokens completes.
+	// spareBuffersMax bounds the page buffers kept for reuse: a batch of 512 tokens completes as many.
 	spareBuffersMax = 2
 	// yieldMax bounds the time for which restores keep the queue from writing.
 	yieldMax = 10 * time.Second
@@ -30,11 +29,10 @@ type pageWriter interface {
 	PutIfRoom(ctx context.Context, page *pagefile.Page) error
 }
 
-// writeQueue writes sealed pages behind the batch loop, in the order they were sealed. A
-// page stays queued until it is written or given up: see retry.go. While restores read, the
-// queue writes nothing, because requests wait for restores and not for the queue. There are
-// three exceptions: the queue has no room for more, a caller waits for queued pages, or
-// restores have been reading for yieldMax.
+// writeQueue writes sealed pages behind the batch loop, in the order they were sealed. A page stays
+// queued until it is written or given up: see retry.go. While restores read, the queue writes nothing,
+// because requests wait for restores and not for the queue. There are three exceptions: the queue has
+// no room for more, a caller waits for queued pages, or restores have been reading for yieldMax.
 type writeQueue struct {
 	store pageWriter
 	now   func() time.Time
@@ -155,8 +153,7 @@ func (q *writeQueue) has(key pagefile.Key) bool {
 	return q.any(func(j *writeJob) bool { return j.key == key })
 }
 
-// lost notes that a page is not in the store any more. The page may be one whose writing has ended
-// in the store and not yet here.
+// lost notes that a page is gone from the store, perhaps one whose writing has not ended here yet.
 func (q *writeQueue) lost(key pagefile.Key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -101,7 +101,8 @@ func TestSavingDoesNotYieldWhenThereIsNoRoom(t *testing.T) {
 // A page that fails keeps no other page from being stored, even a large one: the queue bounds the
 // failed pages to a quarter of its room, and other pages need not fit in the rest.
 func TestAFailedPageLeavesRoomForALargeOne(t *testing.T) {
-	store := &badStore{memStore: newMemStore(t), bad: func(*pagefile.Page) error { return errRefused }}
+	store := newMemStore(t)
+	store.fail = errRefused
 	q := newWriteQueue(store, 64, func(*writeJob, error) {}, func() {})
 	withTimers(q)
 	q.withClock()
@@ -126,12 +127,9 @@ func TestClosingWritesWhatRestoresHeldBack(t *testing.T) {
 }
 
 func TestRestoresHoldSavingBack(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	prompt := tokenRange(1, 60)
-	r.run(r.slots[0], prompt, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
+	r.leave(prompt)
 	readers := 0
 	store.onRead = func(int) {
 		r.tiered.queue.mu.Lock()

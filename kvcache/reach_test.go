@@ -74,8 +74,7 @@ func TestSeveralImagesThatReachAhead(t *testing.T) {
 		"in several batches, with a tail": slices.Concat(image(1, 20, 1, 3, 1), image(2, 23, 20, 22, 1)),
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := newMemStore(t)
-			r := newFakeRunner(t, store, 1, 128, reaching)
+			r, store := newStored(t, newFakeRunner, 1, 128, reaching)
 			r.runInputs(r.slots[0], in)
 			r.flush()
 			require.Equal(t, len(in)-1, reused(t, store, in))
@@ -95,19 +94,16 @@ func TestImagesThatReachAheadInASlot(t *testing.T) {
 	const begin, end, n, batch = 13, 19, 40, 24
 	first := withImage(n, begin, end, 1)
 	second := slices.Concat(first[:end], inputsOf(tokenRange(3, 30)))
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, reaching)
+	r, store := newStored(t, newFakeRunner, 1, 128, reaching)
 	r.runInputs(r.slots[0], first)
 	require.Equal(t, end, r.loadInputs(r.slots[0], second, true).Held)
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	r.flush()
 	require.Equal(t, n, store.storedPast(), "nothing of the second text")
 	require.LessOrEqual(t, reused(t, store, second), begin)
 
 	require.Equal(t, n-1, r.loadInputs(r.slots[0], first, true).Held, "exact rows replace the slot's")
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	longer := slices.Concat(first, inputsOf(tokenRange(4, 10)))
 	r.runInputs(r.slots[0], longer)
 	r.flush()
@@ -124,14 +120,12 @@ func TestTheSamePromptWithAnImageThatReachesAhead(t *testing.T) {
 	for _, answer := range []int{0, 1, 5} {
 		t.Run(fmt.Sprint(answer), func(t *testing.T) {
 			in := withImage(11, 2, 5, 1)
-			store := newMemStore(t)
-			r := newFakeRunner(t, store, 1, 128, reaching)
+			r, store := newStored(t, newFakeRunner, 1, 128, reaching)
 			for range 3 {
 				r.loadInputs(r.slots[0], in, true)
 				r.drain()
 				for _, token := range tokenRange(3, answer) {
-					r.slots[0].rest = inputsOf([]int32{token})
-					r.drain()
+					r.generate(r.slots[0], token)
 				}
 				r.finish(r.slots[0])
 			}
@@ -146,8 +140,7 @@ func TestTheSamePromptWithAnImageThatReachesAhead(t *testing.T) {
 // Rows of an image that attend to an input without identity are not stored.
 func TestImagesThatReachAnInputWithoutIdentity(t *testing.T) {
 	in := slices.Concat(withImage(15, 10, 14, 1), withImage(30, 1, 4, 99))
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, reaching)
+	r, store := newStored(t, newFakeRunner, 1, 128, reaching)
 	r.batch = 24
 	r.runInputs(r.slots[0], in)
 	r.flush()
@@ -219,8 +212,7 @@ func TestForkBesideAnImageInFlight(t *testing.T) {
 			r.compute()
 		}
 	}
-	r.drain()
-	r.finish(r.slots[1])
+	r.complete(r.slots[1])
 	r.flush()
 	s, parent := r.tiered.slots.of[1], r.tiered.opts.Fingerprint
 	require.NotEmpty(t, s.keys)

@@ -58,8 +58,7 @@ func (r *restoring) begin(tokens int, began time.Time) {
 	r.from = engine.Origins(nil).Add(r.result.Held, telemetry.PlaceSlot)
 }
 
-// inquire opens an inquiry about the prompt, with the account. nameless: the prompt goes on after an
-// image without identity.
+// inquire opens an inquiry about the prompt. nameless: an image without identity follows the prompt.
 func (r *restoring) inquire(nameless bool) {
 	if r.why.Recents == nil {
 		return

@@ -57,10 +57,8 @@ func (r *restoring) extend(ctx context.Context, look lookUp) (found, complete bo
 	return true, held == p.end, err
 }
 
-// whenIdle calls run, which computes a graph of its own. No other graph is computed
-// meanwhile: no batch, and no graph that the runner computes while it builds a batch, because
-// that waits until BatchDone of the batch before has returned.
-//
+// whenIdle calls run, which computes a graph of its own. No other graph is computed meanwhile: no batch,
+// and no graph of the runner's beside one, which waits until BatchDone of the batch before has returned.
 // The error is run's, or the context's when run was not called.
 func (r *restoring) whenIdle(ctx context.Context, run func() error) (err error) {
 	r.mu.Lock()
@@ -74,9 +72,8 @@ func (r *restoring) whenIdle(ctx context.Context, run func() error) (err error) 
 	return err
 }
 
-// takeCells frees the cells of rows that the plan replaces, reserves the plan's cells, and
-// begins to wait for batches that may still use these cells. Afterwards the slot holds no
-// row past the plan's base.
+// takeCells frees the cells of rows that the plan replaces, reserves the plan's, and begins to wait for
+// batches that may still use these. Afterwards the slot holds no row past the plan's base.
 func (r *restoring) takeCells(p *plan) (err error) {
 	base, have := p.wanted(p.base), r.result.Held
 	r.cut(base)

@@ -13,8 +13,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// unlocked calls f without the runner's lock, which is held. The runner's lock is released
-// here only.
+// unlocked calls f without the runner's lock, which is held. The runner's lock is released here only.
 func unlocked(lock sync.Locker, f func()) {
 	lock.Unlock()
 	defer lock.Lock()
@@ -65,8 +64,7 @@ type restoring struct {
 	from   engine.Origins // of the tokens that the slot holds
 }
 
-// unlocked first tells the runner how many tokens the slot holds, and then calls f without
-// the runner's lock.
+// unlocked tells the runner how many tokens the slot holds, and calls f without the runner's lock.
 func (r *restoring) unlocked(f func()) {
 	r.hold(r.result.Held)
 	unlocked(r.lock, f)
@@ -85,4 +83,26 @@ func (r *restoring) cut(base int) {
 	r.result.Held, r.result.Tokens, r.result.Early = base, r.result.Tokens-replaced, r.result.Early-replaced
 	r.from = r.from.Cut(base)
 	r.result.Lossy = r.from.Lossy()
+}
+
+// Restored is the result of a restore.
+type Restored struct {
+	// Held counts the leading tokens of the prompt that the slot holds now.
+	Held int
+	// Tokens counts the tokens that came from the store.
+	Tokens int
+	// Shifted counts the restored tokens that were computed at another position, with other
+	// text before them. Rows computed after shifted rows are not exact, and are not stored.
+	Shifted int
+	// Lossy counts the restored tokens from the first lossy page on, without shifted ones. These
+	// rows and rows computed after them are not exact, and are not stored.
+	Lossy int
+	// Early counts the restored tokens that came while the model loaded.
+	Early int
+	// Bytes estimates the bytes read from the store.
+	Bytes int64
+	// Tiers names the tiers that were read, in order of first use.
+	Tiers []string
+	// Took is the time from the lookup to the last row.
+	Took time.Duration
 }

@@ -19,22 +19,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// badStore is a memStore that cannot write some pages: their directory belongs to another
-// user, for example, or has a bad block.
-type badStore struct {
-	*memStore
-	bad   func(*pagefile.Page) error
-	tries int
-}
-
-func (s *badStore) Put(ctx context.Context, p *pagefile.Page) error {
-	if err := s.bad(p); err != nil {
-		s.tries++
-		return err
-	}
-	return s.memStore.Put(ctx, p)
-}
-
 // badPage returns an error for the page at position 24 of the text tokenRange(1, …).
 func badPage(p *pagefile.Page) error {
 	if p.Start == 24 && p.Tokens[0] == 1024 {
@@ -43,8 +27,7 @@ func badPage(p *pagefile.Page) error {
 	return nil
 }
 
-// pass moves the clock, and fires timers when they are due. pass returns the number of fired
-// timers.
+// pass moves the clock, and fires timers when they are due. pass returns the number of fired timers.
 func (r *fakeRunner) pass(c *clock, d time.Duration) (fired int) {
 	r.t.Helper()
 	end := c.time().Add(d)
@@ -68,8 +51,8 @@ func (r *fakeRunner) pass(c *clock, d time.Duration) (fired int) {
 // pauses between attempts.
 func TestABadPageLosesNoOther(t *testing.T) {
 	for _, each := range []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, 900 * time.Millisecond, 1500 * time.Millisecond} {
-		store := &badStore{memStore: newMemStore(t), bad: badPage}
-		r := newFakeRunner(t, store, 2, 256, Options{})
+		r, store := newStored(t, newFakeRunner, 2, 256, Options{})
+		store.refuse = badPage
 		clock := withClock(r)
 		r.run(r.slots[0], tokenRange(1, 50), nil, true)
 		for i := range 20 {
@@ -78,17 +61,16 @@ func TestABadPageLosesNoOther(t *testing.T) {
 		}
 		r.flush()
 		for i := range 20 {
-			require.Equal(t, 50, restarted(t, store.memStore, tokenRange(100+i, 50)), "conversation %d, one every %v", i, each)
+			require.Equal(t, 50, restarted(t, store, tokenRange(100+i, 50)), "conversation %d, one every %v", i, each)
 		}
 	}
 }
 
-// A page that cannot be written is tried less and less often, even if other pages are
-// written, and costs the device nothing. In the end the page is given up, until its slot is
-// used again.
+// A page that cannot be written is tried less and less often, even if other pages are written, and
+// costs the device nothing. In the end the page is given up, until its slot is used again.
 func TestABadPageIsTriedLessAndLess(t *testing.T) {
-	store := &badStore{memStore: newMemStore(t), bad: badPage}
-	r := newFakeRunner(t, store, 4, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 4, 256, Options{})
+	store.refuse = badPage
 	clock := withClock(r)
 	for i, slot := range r.slots {
 		r.run(slot, tokenRange(1+i, 50), nil, true)
@@ -96,20 +78,20 @@ func TestABadPageIsTriedLessAndLess(t *testing.T) {
 	r.settle()
 	copied, puts := countedOf(r), store.putCount()
 	require.LessOrEqual(t, r.pass(clock, 10*time.Minute), 12)
-	require.LessOrEqual(t, store.tries, 12)
+	require.LessOrEqual(t, store.refused, 12)
 	r.tiered.queue.mu.Lock()
 	pause := r.tiered.queue.outage.pause
 	r.tiered.queue.mu.Unlock()
 	require.Zero(t, pause, "one page that fails again and again is no outage")
 	r.pass(clock, 30*24*time.Hour)
-	require.Equal(t, triesMax, store.tries)
+	require.Equal(t, triesMax, store.refused)
 	require.Equal(t, copied, countedOf(r))
 	require.Equal(t, puts, store.putCount())
 	require.False(t, r.tiered.queue.has(r.tiered.slots.of[0].keys[3]))
 	r.run(r.slots[0], append(tokenRange(1, 50), 7), nil, true)
 	require.Equal(t, 1, int(r.tiered.Stats().DroppedPages))
 	r.settle()
-	require.Equal(t, triesMax+1, store.tries)
+	require.Equal(t, triesMax+1, store.refused)
 }
 
 // Pages of finished slots that were left in the cache during an outage are queued when the first
@@ -130,16 +112,13 @@ func TestTheEndOfAnOutageBringsAllPages(t *testing.T) {
 	require.NoError(t, q.close(t.Context()))
 }
 
-// Rows that leave the cache while the store fails are kept, and stored when the store works
-// again.
+// Rows that leave the cache while the store fails are kept, and stored when the store works again.
 func TestWhatLeavesInAnOutageIsKept(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 	clock := withClock(r)
 	store.setFail(errRefused)
 	for i := range 5 {
-		r.run(r.slots[0], tokenRange(1+i, 50), nil, true)
-		r.settle()
+		r.keep(r.slots[0], tokenRange(1+i, 50))
 	}
 	store.setFail(nil)
 	r.pass(clock, retryAfter)
@@ -169,23 +148,12 @@ func TestWhatLeavesHasABound(t *testing.T) {
 	require.GreaterOrEqual(t, reached, len(store.pages), "pages were stored that cannot be found")
 }
 
-// crowdedStore passes pages at crowding over.
-type crowdedStore struct{ *memStore }
-
-func (s *crowdedStore) Put(ctx context.Context, p *pagefile.Page) error {
-	if p.Start == crowding {
-		return nil
-	}
-	return s.memStore.Put(ctx, p)
-}
-
 // crowding is the position of a page that fills the queue.
 const crowding = 1 << 20
 
 // A flush waits for room that somebody else's pages take at that moment.
 func TestAFlushWaitsForRoom(t *testing.T) {
-	store := &crowdedStore{newMemStore(t)}
-	r := newFakeRunner(t, store, 1, 256, Options{QueuedBytes: 64 << 10})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{QueuedBytes: 64 << 10})
 	q := r.tiered.queue
 	store.setFail(errors.New("no disk yet"))
 	r.run(r.slots[0], tokenRange(1, 50), nil, true)
@@ -208,16 +176,15 @@ func TestAFlushWaitsForRoom(t *testing.T) {
 	q.mu.Unlock()
 	r.flush()
 	require.Zero(t, left)
-	require.Equal(t, 50, restarted(t, store.memStore, tokenRange(1, 50)))
+	require.Equal(t, 50, restarted(t, store, tokenRange(1, 50)))
 }
 
 // Failed pages make room for rows that leave the cache; pages not tried yet do not.
 func TestWhatLeavesComesBeforeWhatFailed(t *testing.T) {
-	store := &badStore{memStore: newMemStore(t), bad: badPage}
-	r := newFakeRunner(t, store, 2, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
+	store.refuse = badPage
 	withClock(r)
-	r.run(r.slots[0], tokenRange(1, 50), nil, true)
-	r.settle()
+	r.keep(r.slots[0], tokenRange(1, 50))
 	q := r.tiered.queue
 	require.Len(t, q.jobs, 1)
 	key := q.jobs[0].key
@@ -230,99 +197,89 @@ func TestWhatLeavesComesBeforeWhatFailed(t *testing.T) {
 	require.Zero(t, q.bytes)
 }
 
-// When the store has no room, a page is tried once. Pages that continue it are not copied
-// out, nothing is tried while the slot is idle, and a flush does not make the store evict
-// pages.
+// When the store has no room, a page is tried once. Pages that continue it are not copied out, nothing
+// is tried while the slot is idle, and a flush does not make the store evict pages.
 func TestNoRoomIsNoOutage(t *testing.T) {
 	for name, full := range map[string]error{"no space": tier.ErrNoSpace, "write cap": ledger.ErrWriteCap} {
 		t.Run(name, func(t *testing.T) {
-			store := &badStore{memStore: newMemStore(t), bad: func(p *pagefile.Page) error {
+			r, store := newStored(t, newFakeRunner, 2, 256, Options{})
+			store.refuse = func(p *pagefile.Page) error {
 				if p.Start >= 24 && p.Tokens[0] < 2000 {
 					return full
 				}
 				return nil
-			}}
-			r := newFakeRunner(t, store, 2, 256, Options{})
+			}
 			clock := withClock(r)
-			r.run(r.slots[0], tokenRange(1, 28), nil, true)
-			r.settle()
-			require.Equal(t, 1, store.tries)
+			r.keep(r.slots[0], tokenRange(1, 28))
+			require.Equal(t, 1, store.refused)
 			require.False(t, r.tiered.queue.suspended())
 
 			copied := r.tiered.Stats().SealedPages
 			r.run(r.slots[1], tokenRange(2, 50), nil, true)
 			r.pass(clock, 24*time.Hour)
-			require.Equal(t, 1, store.tries, "no timer")
-			require.Equal(t, 50, restarted(t, store.memStore, tokenRange(2, 50)))
+			require.Equal(t, 1, store.refused, "no timer")
+			require.Equal(t, 50, restarted(t, store, tokenRange(2, 50)))
 			require.EqualValues(t, 6, r.tiered.Stats().SealedPages-copied, "nor beside another slot")
 
-			full := store.bad
-			store.bad = func(*pagefile.Page) error { return nil }
+			full := store.refuse
+			store.refuse = nil
 			r.flush()
 			require.Equal(t, 1, store.ifRoom)
-			require.Equal(t, 28, restarted(t, store.memStore, tokenRange(1, 28)))
-			store.bad = full
+			require.Equal(t, 28, restarted(t, store, tokenRange(1, 28)))
+			store.refuse = full
 		})
 	}
 }
 
 // Pages that continue a page given up wait for that page, and follow it in the same request.
 func TestNothingFollowsAPageThatWasGivenUp(t *testing.T) {
-	store := &badStore{memStore: newMemStore(t), bad: func(p *pagefile.Page) error {
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{})
+	store.refuse = func(p *pagefile.Page) error {
 		if p.Start == 8 {
 			return tier.ErrNoSpace
 		}
 		return nil
-	}}
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	}
 	withClock(r)
 	slot := r.slots[0]
-	r.run(slot, tokenRange(1, 20), nil, true)
-	r.settle()
+	r.keep(slot, tokenRange(1, 20))
 	puts, dropped := store.putCount(), r.tiered.Stats().DroppedPages
-	require.Equal(t, 1, store.tries)
+	require.Equal(t, 1, store.refused)
 	r.run(slot, tokenRange(1, 17), []int32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, true)
 	r.settle()
 	require.Greater(t, r.tiered.Stats().DroppedPages, dropped)
 	require.LessOrEqual(t, store.putCount(), puts+1)
-	store.bad = func(*pagefile.Page) error { return nil }
-	r.run(slot, tokenRange(1, 40), nil, true)
-	r.settle()
-	require.Equal(t, 40, restarted(t, store.memStore, tokenRange(1, 40)))
+	store.refuse = nil
+	r.keep(slot, tokenRange(1, 40))
+	require.Equal(t, 40, restarted(t, store, tokenRange(1, 40)))
 	require.Zero(t, store.ifRoom, "a request may make room")
 }
 
 // A fork takes over its source's stored pages, also those where Has does not look, and does
 // not change the source's.
 func TestAForkStoresNoPageAgain(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	text := tokenRange(1, 50)
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	store.below = map[int]bool{0: true, 1: true, 2: true, 3: true, 4: true, 5: true}
 	fork := slices.Concat(text[:20], tokenRange(2, 20))
 	require.Equal(t, 20, r.fork(r.slots[1], fork))
 	r.run(r.slots[1], fork, nil, false)
 	r.run(r.slots[1], fork[:20], nil, true)
-	r.run(r.slots[0], slices.Concat(text, tokenRange(3, 6)), nil, true)
-	r.settle()
+	r.keep(r.slots[0], slices.Concat(text, tokenRange(3, 6)))
 	require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6}, store.wrote)
 }
 
 // A request in a fork of a slot tries the slot's given-up pages again.
 func TestAForkTriesAgainWhatWasGivenUp(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	text := tokenRange(1, 50)
 	store.failing = map[int]error{1: tier.ErrNoSpace}
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	r.keep(r.slots[0], text)
 	store.failing = nil
 	fork := append(slices.Clone(text), 7)
 	require.Equal(t, 50, r.fork(r.slots[1], fork))
-	r.run(r.slots[1], fork, nil, true)
-	r.settle()
+	r.keep(r.slots[1], fork)
 	require.Equal(t, 51, restarted(t, store, fork))
 }
 
@@ -330,13 +287,11 @@ func TestAForkTriesAgainWhatWasGivenUp(t *testing.T) {
 func TestClosingTriesAgain(t *testing.T) {
 	for _, err := range []error{errRefused, tier.ErrTierDown, tier.ErrNoSpace} {
 		t.Run(err.Error(), func(t *testing.T) {
-			store := newMemStore(t)
-			r := newFakeRunner(t, store, 1, 256, Options{})
+			r, store := newStored(t, newFakeRunner, 1, 256, Options{})
 			withClock(r)
 			text := tokenRange(1, 50)
 			store.setFail(err)
-			r.run(r.slots[0], text, nil, true)
-			r.settle()
+			r.keep(r.slots[0], text)
 			require.Empty(t, store.pages)
 			store.setFail(nil)
 			r.tiered.Close()
@@ -345,8 +300,7 @@ func TestClosingTriesAgain(t *testing.T) {
 	}
 }
 
-// A flush stores a state that was given up; a state that failed is stored when the failure
-// is over.
+// A flush stores a state that was given up; a state that failed is stored when the failure is over.
 func TestAStateThatWasNotStoredIsTriedAgain(t *testing.T) {
 	for name, refused := range map[string]error{"failed": errRefused, "given up": tier.ErrNoSpace} {
 		t.Run(name, func(t *testing.T) {
@@ -355,8 +309,7 @@ func TestAStateThatWasNotStoredIsTriedAgain(t *testing.T) {
 			clock := withClock(r.fakeRunner)
 			store.setFail(refused)
 			text := tokenRange(1, 21)
-			r.run(r.slots[0], text, nil, true)
-			r.settle()
+			r.keep(r.slots[0], text)
 			store.setFail(nil)
 			clock.add(retryAfter)
 			r.flush()
@@ -368,11 +321,8 @@ func TestAStateThatWasNotStoredIsTriedAgain(t *testing.T) {
 
 // A page that lacks a window's rows stays marked until it is written with these rows.
 func TestAPartialPageStaysPartial(t *testing.T) {
-	store := newMemStore(t)
-	store.windowed = true
-	r := newWindowedRunner(t, store, 1, 256, Options{})
-	r.run(r.slots[0], tokenRange(1, 12), nil, true)
-	r.flush()
+	r, store := newStored(t, newWindowedRunner, 1, 256, Options{})
+	r.save(r.slots[0], tokenRange(1, 12))
 	page := store.pages[r.tiered.slots.of[0].keys[0]]
 	require.NotNil(t, page)
 	layout, err := r.tiered.caches.layout(8, func(g int) bool { return g == 0 })
@@ -403,28 +353,21 @@ func TestAPromptWaitsForItsOwnPages(t *testing.T) {
 	close(store.hold)
 }
 
-// hungStore is a store on a disk that does not answer.
-type hungStore struct {
-	*memStore
-	in, out chan struct{}
-}
-
-func (s *hungStore) Put(ctx context.Context, p *pagefile.Page) error {
-	close(s.in)
-	<-s.out // a system call does not end with a context
-	return ctx.Err()
-}
-
 func TestCloseWaitsForNoDiskThatHangs(t *testing.T) {
-	store := &hungStore{newMemStore(t), make(chan struct{}), make(chan struct{})}
 	var lines strings.Builder
-	r := newFakeRunner(t, store, 1, 256, Options{Logger: slog.New(slog.NewTextHandler(&lines, nil))})
+	r, store := newStored(t, newFakeRunner, 1, 256, Options{Logger: slog.New(slog.NewTextHandler(&lines, nil))})
+	in, out := make(chan struct{}), make(chan struct{})
+	store.refuse = func(*pagefile.Page) error {
+		close(in)
+		<-out // a system call does not end with a context
+		return context.Canceled
+	}
 	r.run(r.slots[0], tokenRange(1, 8), nil, true)
-	<-store.in
+	<-in
 	r.tiered.closeIn, r.tiered.queue.stopIn = 0, 0
 	r.tiered.Close()
 	require.Contains(t, lines.String(), "not all stored")
-	close(store.out)
+	close(out)
 	<-r.tiered.queue.stopped
 }
 
@@ -454,8 +397,7 @@ func TestAnIdleGiantEvictsNoOther(t *testing.T) {
 	store := giantStore(t, filepath.Join(t.TempDir(), "local"))
 	r := newFakeRunner(t, store, 2, 1100, Options{})
 	clock := withClock(r)
-	r.run(r.slots[0], giant, nil, true)
-	r.settle()
+	r.keep(r.slots[0], giant)
 	before := store.Stats()
 	for i := range 8 {
 		r.run(r.slots[1], tokenRange(10+2*i, 40), nil, true)
@@ -468,8 +410,7 @@ func TestAnIdleGiantEvictsNoOther(t *testing.T) {
 	require.Equal(t, before.PutErrors, store.Stats().PutErrors)
 }
 
-// Neither a timer nor a flush of the giant's process evicts pages of another process on the
-// same root.
+// Neither a timer nor a flush of the giant's process evicts pages of another process on the same root.
 func TestAnIdleGiantEvictsNothingOfAnotherProcess(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "local")
 	one, two := giantStore(t, dir), giantStore(t, dir)

@@ -12,10 +12,9 @@ import (
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
-// reuse goes on after the pages that follow from the prompt's beginning, with runs of text that
-// were computed at another position. A run is the same approximation as upstream's shift of a slot: K is
-// rotated to its new position, and still depends on the text before its old position. A run
-// must begin where the slot ends.
+// reuse goes on after the pages that follow from the prompt's beginning, with runs of text that were
+// computed at another position and begin where the slot ends. As after upstream's shift of a slot, K is
+// rotated to its new position, and still depends on the text before its old position.
 func (r *restoring) reuse(ctx context.Context) error {
 	text := r.prompt.withoutMedia(r.result.Held, r.limit)
 	if r.result.Held < text {
@@ -81,8 +80,7 @@ func (text *prompt) withoutMedia(begin, end int) int {
 	return end
 }
 
-// movedRun goes on with the longest run of the prompt's tokens that is stored at another
-// position.
+// movedRun goes on with the longest run of the prompt's tokens that is stored at another position.
 func (r *restoring) movedRun(limit int) lookUp {
 	r.mu.Lock()
 	ready := r.sealer.ready()
@@ -110,9 +108,8 @@ func (r *restoring) movedRun(limit int) lookUp {
 	}
 }
 
-// pagesOf looks up a page of the index and the pages that continue it, as far as tokens,
-// which begin with the page's own, agree. A page that is not stored any more is removed from
-// the index.
+// pagesOf looks up a page of the index and the pages that continue it, as far as tokens, which begin
+// with the page's own, agree. A page that is not stored any more is removed from the index.
 func (f *finder) pagesOf(ctx context.Context, page *runs.Page, tokens []int32) []diskstore.Ref {
 	wait, cancel := context.WithTimeout(ctx, f.store.patience.queue)
 	_ = f.queue.waitFor(wait, func(j *writeJob) bool { return j.key == page.Key })

@@ -16,28 +16,12 @@ import (
 	"github.com/kvtier/kvtier/kvcache/runs"
 )
 
-// newReusingRunner is a runner with a conversation of 60 tokens in its store, and an empty
-// slot.
-func newReusingRunner(t *testing.T, store *memStore, start func(testing.TB, Store, int, int, Options) *fakeRunner) (*fakeRunner, []int32) {
-	r := start(t, store, 2, 128, Options{Runs: runs.New(8, 100), Poison: true})
+// newReusingRunner is a runner with a conversation of 60 tokens in its store, and an empty slot.
+func newReusingRunner(t *testing.T, start startRunner) (*fakeRunner, *memStore, []int32) {
+	r, store := newStored(t, start, 2, 128, Options{Runs: runs.New(8, 100), Poison: true})
 	history := tokenRange(1, 60)
-	r.run(r.slots[0], history, nil, true)
-	r.run(r.slots[0], tokenRange(2, 20), nil, true)
-	r.flush()
-	return r, history
-}
-
-// withAndWithoutWindow runs a test with newReusingRunner for a model with a window and one
-// without.
-func withAndWithoutWindow(t *testing.T, test func(*testing.T, *memStore, *fakeRunner, []int32)) {
-	for name, start := range map[string]func(testing.TB, Store, int, int, Options) *fakeRunner{"plain": newFakeRunner, "window": newWindowedRunner} {
-		t.Run(name, func(t *testing.T) {
-			store := newMemStore(t)
-			store.windowed = name == "window"
-			r, history := newReusingRunner(t, store, start)
-			test(t, store, r, history)
-		})
-	}
+	r.leave(history)
+	return r, store, history
 }
 
 // leftOut is the history without tokens [from, to), with new tokens at the end.
@@ -45,8 +29,7 @@ func leftOut(history []int32, from, to int) []int32 {
 	return slices.Concat(history[:from], history[to:], tokenRange(3, 7))
 }
 
-// requireMoved checks that a slot's rows are the history's rows from a position on, with K
-// rotated.
+// requireMoved checks that a slot's rows are the history's rows from a position on, with K rotated.
 func requireMoved(t *testing.T, r *fakeRunner, seq int, history []int32, at, from, n int) {
 	r.device.later(func() { requireMovedNow(t, r, seq, history, at, from, n) })
 }
@@ -69,7 +52,8 @@ func requireMovedNow(t *testing.T, r *fakeRunner, seq int, history []int32, at, 
 }
 
 func TestHistoryThatMovedIsTurned(t *testing.T) {
-	withAndWithoutWindow(t, func(t *testing.T, store *memStore, r *fakeRunner, history []int32) {
+	withAndWithoutWindow(t, func(t *testing.T, start startRunner) {
+		r, store, history := newReusingRunner(t, start)
 		pages, tails := len(store.pages), len(store.tails)
 		prompt := leftOut(history, 13, 30)
 		restored := r.load(r.slots[0], prompt, true)
@@ -80,8 +64,7 @@ func TestHistoryThatMovedIsTurned(t *testing.T) {
 			r.model.requireRows(t, 0, prompt[:13])
 		}
 		requireMoved(t, r, 0, history, 13, 30, 30)
-		r.drain()
-		r.finish(r.slots[0])
+		r.complete(r.slots[0])
 		r.flush()
 		require.Len(t, store.pages, pages, "rows after moved text are not stored")
 		require.Len(t, store.tails, tails)
@@ -90,8 +73,7 @@ func TestHistoryThatMovedIsTurned(t *testing.T) {
 }
 
 func TestSeveralRunsFollowEachOther(t *testing.T) {
-	store := newMemStore(t)
-	r, history := newReusingRunner(t, store, newFakeRunner)
+	r, _, history := newReusingRunner(t, newFakeRunner)
 	prompt := slices.Concat(history[:3], history[30:45], history[10:40], tokenRange(3, 7))
 	restored := r.load(r.slots[0], prompt, true)
 	require.Equal(t, 3+15+30, restored.Held, "15 tokens are one whole page, 2 before it and 5 of the page after it")
@@ -110,11 +92,9 @@ func TestSeveralRunsFollowEachOther(t *testing.T) {
 
 // A slot continued with moved text is not exact after that text, for any later request.
 func TestMovedTextIsReplacedByExactRows(t *testing.T) {
-	store := newMemStore(t)
-	r, history := newReusingRunner(t, store, newFakeRunner)
+	r, store, history := newReusingRunner(t, newFakeRunner)
 	prompt := leftOut(history, 13, 30)
-	r.run(r.slots[0], prompt, nil, true)
-	r.flush()
+	r.save(r.slots[0], prompt)
 
 	other := newFakeRunner(t, store, 1, 128, Options{}) // computes all positions
 	other.run(other.slots[0], prompt, nil, true)
@@ -153,8 +133,7 @@ func (w idleWatch) Unlock() {
 // The runner may hold its lock while it waits for the batch: with elastic memory it asks for room
 // while it builds the next one.
 func TestMovedRowsAreTurnedBetweenBatches(t *testing.T) {
-	store := newMemStore(t)
-	r, history := newReusingRunner(t, store, newFakeRunner)
+	r, _, history := newReusingRunner(t, newFakeRunner)
 	other := tokenRange(4, 30)
 	r.load(r.slots[1], other, true)
 	require.True(t, r.build())
@@ -198,7 +177,8 @@ func TestMovedRowsAreTurnedBetweenBatches(t *testing.T) {
 }
 
 func TestModelThatCannotShiftIsAskedOnce(t *testing.T) {
-	withAndWithoutWindow(t, func(t *testing.T, store *memStore, r *fakeRunner, history []int32) {
+	withAndWithoutWindow(t, func(t *testing.T, start startRunner) {
+		r, _, history := newReusingRunner(t, start)
 		asked := 0
 		for _, c := range r.model.caches {
 			c.onShift = func() error { asked++; return ollama.ErrNotSupported }
@@ -218,7 +198,8 @@ func TestModelThatCannotShiftIsAskedOnce(t *testing.T) {
 }
 
 func TestReadFailureInMovedText(t *testing.T) {
-	withAndWithoutWindow(t, func(t *testing.T, store *memStore, r *fakeRunner, history []int32) {
+	withAndWithoutWindow(t, func(t *testing.T, start startRunner) {
+		r, store, history := newReusingRunner(t, start)
 		store.readErr = map[int]error{5: errors.New("input/output error")}
 		prompt := leftOut(history, 13, 30)
 		restored := r.load(r.slots[0], prompt, true)
@@ -236,8 +217,7 @@ func TestReadFailureInMovedText(t *testing.T) {
 }
 
 func TestCancelWhileMovedRowsWait(t *testing.T) {
-	store := newMemStore(t)
-	r, history := newReusingRunner(t, store, newFakeRunner)
+	r, _, history := newReusingRunner(t, newFakeRunner)
 	r.load(r.slots[1], tokenRange(4, 30), true)
 	ctx, cancel := context.WithCancel(t.Context())
 	built := false
@@ -268,8 +248,7 @@ func TestCancelWhileMovedRowsWait(t *testing.T) {
 }
 
 func TestImagesDoNotMove(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{Runs: runs.New(8, 100), Media: identify})
+	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{Runs: runs.New(8, 100), Media: identify})
 	history := tokenRange(1, 60)
 	in := inputsOf(history)
 	in[34] = &input.Input{Token: history[34], MultimodalHash: 7}
@@ -289,20 +268,16 @@ func TestImagesDoNotMove(t *testing.T) {
 }
 
 func TestNothingMovesUnlessAsked(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
 	history := tokenRange(1, 60)
-	r.run(r.slots[0], history, nil, true)
-	r.run(r.slots[0], tokenRange(2, 20), nil, true)
-	r.flush()
+	r.leave(history)
 	restored := r.load(r.slots[0], leftOut(history, 13, 30), true)
 	require.Equal(t, 13, restored.Held)
 	require.Zero(t, restored.Shifted)
 }
 
 func TestPagesThatAreGoneAreForgotten(t *testing.T) {
-	store := newMemStore(t)
-	r, history := newReusingRunner(t, store, newFakeRunner)
+	r, store, history := newReusingRunner(t, newFakeRunner)
 	clear(store.pages)
 	clear(store.tails)
 	n := r.tiered.opts.Runs.Len()
@@ -341,8 +316,7 @@ func TestTextOfASlowDiskStaysInTheIndex(t *testing.T) {
 // TestTextOfEarlierProcesses is found by the first request as well: the index is still being
 // filled when the request comes.
 func TestTextOfEarlierProcesses(t *testing.T) {
-	store := newMemStore(t)
-	earlier, history := newReusingRunner(t, store, newFakeRunner)
+	earlier, store, history := newReusingRunner(t, newFakeRunner)
 	filled := make(chan struct{})
 	r := newFakeRunner(t, store, 1, 128, Options{Runs: runs.New(8, 100), RunsFilled: filled})
 	r.tiered.restorer.runsBy = time.Now().Add(time.Hour)
@@ -362,8 +336,7 @@ func TestTextOfEarlierProcesses(t *testing.T) {
 
 // TestAnIndexThatIsNotFilledInTime holds up no request.
 func TestAnIndexThatIsNotFilledInTime(t *testing.T) {
-	store := newMemStore(t)
-	_, history := newReusingRunner(t, store, newFakeRunner)
+	_, store, history := newReusingRunner(t, newFakeRunner)
 	r := newFakeRunner(t, store, 1, 128, Options{Runs: runs.New(8, 100), RunsFilled: make(chan struct{})})
 	r.tiered.restorer.runsBy = time.Now()
 	require.Zero(t, r.load(r.slots[0], leftOut(history, 0, 30), true).Held)

@@ -47,24 +47,20 @@ type Beside interface {
 	// rows that neither use its computing nor wait for it. RowsBeside is false for rows in
 	// host memory: copying them would take processors from a batch.
 	RowsBeside() bool
-	// MarkRows returns a function that waits until every batch handed to the backend before
-	// the call of MarkRows is computed. The function is called at most once, by any
-	// goroutine, and frees the mark.
+	// MarkRows returns a function that waits until every batch handed to the backend before the call of
+	// MarkRows is computed. The function is called at most once, by any goroutine, and frees the mark.
 	MarkRows() (wait func())
 }
 
-// RowPlacer is implemented by caches that move rows out of memory page by page (paged
-// attention). Rows known to be in a file already need not be written to the spill file to
-// make room.
+// RowPlacer is implemented by caches that move rows out of memory page by page (paged attention). Rows
+// known to be in a file already need not be written to the spill file to make room.
 type RowPlacer interface {
-	// PlaceRows says that the rows of cells, just written, are also in a file: layer
-	// layers[i]'s K from keyOffsets[i] on and its V from valueOffsets[i] on, one row after
-	// the other in the order of cells. Both copies are equal until a row changes in memory;
-	// the file never changes. The caller owns the file: an implementation that needs the
-	// file after the call duplicates the descriptor.
+	// PlaceRows says that the rows of cells, just written, are also in a file: layer layers[i]'s K from
+	// keyOffsets[i] on and its V from valueOffsets[i] on, one row after the other in the order of
+	// cells. Both copies are equal until a row changes in memory; the file never changes. The caller
+	// owns the file: an implementation that needs the file after the call duplicates the descriptor.
 	//
-	// After an error the rows are in memory only. PlaceRows is called as WriteRows is,
-	// without the runner's lock.
+	// After an error the rows are in memory only. The runner's lock is not held, as in WriteRows.
 	PlaceRows(cells []int32, file *os.File, layers []int, keyOffsets, valueOffsets []int64) error
 }
 
@@ -107,8 +103,7 @@ type group struct {
 // windowed reports whether the group drops positions.
 func (g *group) windowed() bool { return g.memory != everything }
 
-// oldest is the first position whose row a group keeps when a batch that begins at begin is
-// built.
+// oldest is the first position whose row a group keeps when a batch that begins at begin is built.
 func (g *group) oldest(begin int) int { return max(0, begin-g.memory) }
 
 // visible is the first position that a token at pos attends to.
@@ -117,8 +112,7 @@ func (g *group) visible(pos int) int { return max(0, pos-g.window) }
 // later reports whether a group's rows are copied beside batches.
 func (g *group) later() bool { return g.beside && !g.windowed() }
 
-// cellNumbers is the section with the cell numbers of a page's rows in the group, int32 per
-// token.
+// cellNumbers is the section with the cell numbers of a page's rows in the group, int32 per token.
 func (g *group) cellNumbers() pagefile.Section {
 	return pagefile.Section{Group: g.id, Layer: cellNumbersLayer, Kind: pagefile.KindCell, RowBytes: 4}
 }

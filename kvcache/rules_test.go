@@ -17,12 +17,10 @@ import (
 // A batch of a finished sequence is built, the sequence's slot is loaded again, and the
 // batch then writes into cells that the restore has taken.
 func TestRuleWritesWaitForBatches(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
 	slot, old := r.slots[0], tokenRange(1, 50)
 	r.run(slot, old, nil, true)
-	r.run(slot, tokenRange(2, 30), nil, true)
-	r.flush()
+	r.save(slot, tokenRange(2, 30))
 
 	// the next token of an ending sequence is in a batch that is built already
 	slot.inUse, slot.rest = true, inputsOf([]int32{7})
@@ -52,13 +50,11 @@ func TestRuleWritesWaitForBatches(t *testing.T) {
 // Two batches are built when a restore takes cells, and both may use these cells: the
 // restore must wait for the second.
 func TestRuleWritesWaitForTheLastBatch(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 128, Options{})
+	r := newFakeRunner(t, newMemStore(t), 2, 128, Options{})
 	slot, other, old := r.slots[0], r.slots[1], tokenRange(1, 50)
 	r.run(slot, old, nil, true)
 	r.run(slot, tokenRange(2, 30), nil, true)
-	r.load(other, tokenRange(3, 5), false)
-	r.drain()
+	r.begin(other, tokenRange(3, 5), false)
 	r.flush()
 
 	other.rest = inputsOf([]int32{8})
@@ -92,8 +88,7 @@ func TestRuleWritesWaitForTheLastBatch(t *testing.T) {
 
 // The runner reports a batch without outputs done without waiting for the device.
 func TestRuleReadsSynchronizeFirst(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	r.load(r.slots[0], tokenRange(1, 50), true)
 	for r.build() {
 		r.compute()
@@ -104,19 +99,16 @@ func TestRuleReadsSynchronizeFirst(t *testing.T) {
 	require.Equal(t, int64(6), r.tiered.Stats().SealedPages)
 }
 
-// Cells are noted when a batch is built, and rows are copied when the batch is done. Rows do
-// not exist when the batch is built, and cells may belong to another sequence when the batch
-// is done.
+// Cells are noted when a batch is built, and rows are copied when the batch is done. Rows do not exist
+// when the batch is built, and cells may belong to another sequence when the batch is done.
 func TestRuleWhenRowsAreNotedAndCopied(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	slot := r.slots[0]
 	r.load(slot, tokenRange(1, 9), true)
 	require.True(t, r.build())
 	require.Empty(t, store.pages, "sealed before it was computed")
 
-	// the batch's outputs are ready; the next batch is built, has taken cells, and is not
-	// computed
+	// the batch's outputs are ready; the next batch is built, has taken cells, and is not computed
 	slot.rest = inputsOf(tokenRange(5, 10))
 	require.True(t, r.build())
 	r.compute()
@@ -164,12 +156,10 @@ func tight(r *fakeRunner) {
 // Rows that a shift discards are stored first, rows that a shift moves are never stored
 // again, and the last page, complete only with the batch in flight, is not lost.
 func TestRuleRemovalShiftSealsFirstAndTaints(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 48, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 48, Options{})
 	slot := r.slots[0]
 	prompt := tokenRange(1, 47)
-	r.load(slot, prompt, true)
-	r.drain()
+	r.begin(slot, prompt, true)
 	slot.rest = inputsOf([]int32{500})
 	require.True(t, r.build()) // position 47, in flight, completes the context's last page
 
@@ -188,11 +178,9 @@ func TestRuleRemovalShiftSealsFirstAndTaints(t *testing.T) {
 
 // An in-flight batch that lands after its slot was cut adds nothing past the cut.
 func TestRuleRemovalCutsBatches(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	slot := r.slots[0]
-	r.load(slot, tokenRange(1, 22), true)
-	r.drain()
+	r.begin(slot, tokenRange(1, 22), true)
 	slot.rest = inputsOf(tokenRange(8, 3)) // would complete the third page
 	require.True(t, r.build())
 	r.finish(slot)
@@ -212,11 +200,9 @@ func TestRuleRemovalCutsBatches(t *testing.T) {
 
 // A restore that does not fit takes no cell and leaves the slot as it was.
 func TestRuleBudgetIsCheckedFirst(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	prompt := tokenRange(1, 60)
-	r.run(r.slots[0], prompt, nil, true)
-	r.flush()
+	r.save(r.slots[0], prompt)
 
 	small := newFakeRunner(t, store, 1, 40, Options{})
 	used := func() (n int) {
@@ -232,18 +218,15 @@ func TestRuleBudgetIsCheckedFirst(t *testing.T) {
 	require.Zero(t, used())
 }
 
-// An image's rows do not follow from tokens: rows from the image on are neither stored nor
-// restored.
+// An image's rows do not follow from tokens: rows from the image on are neither stored nor restored.
 func TestRuleIdentityStopsAtAnImage(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	slot := r.slots[0]
 	prompt := inputsOf(tokenRange(1, 40))
 	prompt[18].MultimodalHash = 42
 	r.load(slot, tokenRange(1, 1), true)
 	slot.rest = prompt[len(slot.inputs):]
-	r.drain()
-	r.finish(slot)
+	r.complete(slot)
 	r.flush()
 	require.Len(t, store.pages, 2)
 	for _, tails := range store.tails {
@@ -255,12 +238,9 @@ func TestRuleIdentityStopsAtAnImage(t *testing.T) {
 
 // The store refuses a page that is asked for with other tokens, and the page is computed.
 func TestRuleIdentityTokensMustMatch(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	prompt := tokenRange(1, 40)
-	r.run(r.slots[0], prompt, nil, true)
-	r.run(r.slots[0], tokenRange(2, 10), nil, true)
-	r.flush()
+	r.leave(prompt)
 	third := pagefile.ChainKey(store.pages[pagefile.ChainKey(store.root, prompt[:8], nil)].Parent, prompt[:8], nil)
 	store.pages[pagefile.ChainKey(third, prompt[8:16], nil)].Tokens[3]++
 	restored := r.load(r.slots[0], prompt, true)
@@ -269,15 +249,12 @@ func TestRuleIdentityTokensMustMatch(t *testing.T) {
 	r.cache.requireRows(t, 0, prompt)
 }
 
-// A batch without outputs is still on the device when the runner reports it done, and writes
-// to cells that Remove has freed since. A restore that takes these cells waits for the
-// device.
+// A batch without outputs is still on the device when the runner reports it done, and writes to cells
+// that Remove has freed since. A restore that takes these cells waits for the device.
 func TestRuleWritesWaitForTheDevice(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r := newFakeRunner(t, newMemStore(t), 1, 128, Options{})
 	slot, old := r.slots[0], tokenRange(1, 50)
-	r.run(slot, old, nil, true)
-	r.flush()
+	r.save(slot, old)
 
 	r.load(slot, tokenRange(2, 30), false)
 	require.True(t, r.build())
@@ -292,12 +269,9 @@ func TestRuleWritesWaitForTheDevice(t *testing.T) {
 // A restore makes room in a window by freeing cells that no slot needs any more. A batch
 // that was reported done and is still on the device attends to these cells.
 func TestRuleWritesWaitForTheDeviceThatReadsAWindow(t *testing.T) {
-	store := newMemStore(t)
-	store.windowed = true
-	r := newWindowedRunner(t, store, 2, 128, Options{})
+	r, store := newStored(t, newWindowedRunner, 2, 128, Options{})
 	slot, old := r.slots[0], tokenRange(1, 50)
-	r.run(slot, old, nil, true)
-	r.flush()
+	r.save(slot, old)
 	r = newWindowedRunner(t, store, 2, 128, Options{})
 	slot, other := r.slots[0], r.slots[1]
 
@@ -317,11 +291,9 @@ func TestRuleWritesWaitForTheDeviceThatReadsAWindow(t *testing.T) {
 // Upstream's own work outside batches: a shifted slot is emptied while the device still
 // rotates its rows.
 func TestRuleWritesWaitForAShiftOnTheDevice(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 64, Options{})
+	r := newFakeRunner(t, newMemStore(t), 1, 64, Options{})
 	slot, old := r.slots[0], tokenRange(1, 60)
-	r.run(slot, old, nil, true)
-	r.flush()
+	r.save(slot, old)
 	slot.inUse = true
 	r.shift(slot, 4, 20)
 	require.NotEmpty(t, r.device.queue)
@@ -333,8 +305,7 @@ func TestRuleWritesWaitForAShiftOnTheDevice(t *testing.T) {
 // A restore does not queue for the backend's lock while a batch computes: on a CPU the next
 // batch would be delayed.
 func TestRuleWritesWaitBetweenBatches(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 128, Options{})
+	r := newFakeRunner(t, newMemStore(t), 2, 128, Options{})
 	old := tokenRange(1, 50)
 	r.run(r.slots[0], old, nil, true)
 	r.run(r.slots[0], tokenRange(2, 9), nil, false)
@@ -377,8 +348,7 @@ func TestTheDeviceIsSeldomWaitedFor(t *testing.T) {
 		store = newMemStore(t)
 		r := newFakeRunner(t, store, 2, 256, Options{})
 		r.device.host = host
-		r.run(r.slots[0], prompt, nil, true)
-		r.flush()
+		r.save(r.slots[0], prompt)
 		require.Equal(t, waits, r.device.waits(), "of 11 batches of 12 tokens, each of which completes a page or two")
 		require.LessOrEqual(t, r.device.marks, 11)
 	}
@@ -388,7 +358,6 @@ func TestTheDeviceIsSeldomWaitedFor(t *testing.T) {
 	require.Zero(t, r.device.waits(), "nothing is stored")
 	require.Equal(t, 129, r.load(r.slots[0], prompt, false).Held)
 	require.Equal(t, 1, r.device.waits())
-	r.drain()
-	r.finish(r.slots[0])
+	r.complete(r.slots[0])
 	require.Equal(t, 1, r.device.waits(), "nothing is stored and nothing restored")
 }

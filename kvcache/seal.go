@@ -14,8 +14,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
-// sealer copies rows of slots out of the caches and hands them to the write queue.
-// TieredCausal.mu guards it.
+// sealer copies rows of slots out of the caches for the write queue. TieredCausal.mu guards it.
 type sealer struct {
 	caches     *caches
 	device     *progress
@@ -32,8 +31,7 @@ type sealer struct {
 	stateEvery int // tokens after which a state is stored
 }
 
-// ready reports whether the shape of rows is known. Called with the runner's lock held as well, ready
-// measures an unknown shape.
+// ready reports whether the rows' shape is known. An unknown one is measured, under the runner's lock.
 func (l *sealer) ready() bool {
 	if l.caches.known() {
 		return true
@@ -51,15 +49,12 @@ func (l *sealer) ready() bool {
 	return true
 }
 
-// seal hands every full page of a slot that is not stored yet to the write queue. Rows
-// from position leaving on are about to be removed or rotated: their pages are queued up to
-// Options.QueuedBytes and given up beyond. Any other page that finds no room stays in the cache,
-// and is tried again when the next batch is done. A group with a window may have dropped its
-// rows by then: the page is stored without these rows, and serves restores that end far
-// enough past the page. Where every group has dropped its rows the page is not stored; pages
-// after it are of use once its tokens are computed again.
-//
-// Pages that continue a page given up are not stored: a lookup could not reach them.
+// seal hands every full page of a slot that is not stored yet to the write queue. Rows from position
+// leaving on are about to be removed or rotated: their pages are queued up to Options.QueuedBytes and
+// given up beyond, with those that continue them, which no lookup could reach. Any other page that finds
+// no room stays in the cache, and is tried again when the next batch is done. Rows that a window has
+// dropped by then are left out: the page serves restores that end far enough past it. A page without
+// rows in any group is not stored; pages after it are of use once its tokens are computed again.
 func (l *sealer) seal(s *slot, leaving int) {
 	s.extendKeys()
 	l.noteDropped()
@@ -121,8 +116,7 @@ func (l *sealer) missing(s *slot, page int, key pagefile.Key) bool {
 	return !s.found[key]
 }
 
-// tailDue reports whether the tail of a slot whose request has ended is stored now. If not,
-// healIdle is called when it is.
+// tailDue reports whether the tail of an ended request is stored now; if not, healIdle is called then.
 func (l *sealer) tailDue(s *slot) bool {
 	if !l.caches.divisible() || !l.queue.now().Before(s.tailDue) {
 		return true
@@ -143,8 +137,7 @@ func (l *sealer) tailStays(s *slot, begin int) bool {
 	return l.tailDelay > 0 && l.caches.divisible() && begin > 0 && begin >= len(s.tokens)-tailSlack
 }
 
-// tail saves the incomplete last page of a slot. leaving says that its rows are
-// about to be removed or rotated.
+// tail saves a slot's incomplete last page. leaving: its rows are about to be removed or rotated.
 func (l *sealer) tail(s *slot, leaving bool) {
 	if l.caches.stateful() {
 		l.state(s) // rows without state are of no use
@@ -163,9 +156,8 @@ func (l *sealer) tail(s *slot, leaving bool) {
 	}
 }
 
-// copyOut copies a page's rows before position end into staging and queues the page,
-// with the state after these rows if state is set. copyOut returns the page's key, and
-// whether the page is queued.
+// copyOut copies a page's rows before position end into staging and queues the page, with the state
+// after these rows if state is set. copyOut returns the page's key, and whether the page is queued.
 func (l *sealer) copyOut(s *slot, page, end int, leaving, state bool) (key pagefile.Key, ok bool) {
 	begin := page * s.size
 	if !l.caches.known() || l.caches.hasNone(s, begin) && !state {
@@ -259,10 +251,9 @@ func (l *sealer) tellCopyFailed(what string, err error) {
 	l.unstored.Lost(telemetry.ObstacleCopy, fmt.Errorf("%s: %w", what, err))
 }
 
-// noteState notes the position of a slot's state after a part of an in-flight batch, and stores
-// the state where a later request may go on: at the end of the prompt and of the answer;
-// before the last batch of a prompt, for the same prompt again, whose last token is always
-// computed; and every stateEvery tokens. endsNext: the prompt ends with the slot's next batch.
+// noteState notes the position of a slot's state after a part of an in-flight batch, and stores the
+// state where a later request may go on: after the prompt and the answer, every stateEvery tokens, and,
+// for the same prompt again, before the last batch of a prompt. endsNext: the next batch is that one.
 func (l *sealer) noteState(s *slot, part *batchPart, endsNext bool) {
 	s.stateAt = -1
 	if !part.shortened && !s.broken {

@@ -12,10 +12,9 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// Settle is called with the runner's lock held, and releases the lock while waiting. In a
-// model with recurrent state, Settle waits for the batches that are built: when a sequence
-// ends, one of its batches is still under way and would overwrite a state restored for the
-// next request. The error is the context's.
+// Settle is called with the runner's lock held, and releases the lock while waiting. In a model with
+// recurrent state it waits for the batches that are built: one of a sequence that has ended would
+// overwrite a state restored for the next request. The error is the context's.
 func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) (err error) {
 	if t.caches.stateful() {
 		unlocked(lock, func() { err = t.inFlight.awaitBuilt(ctx) })
@@ -23,17 +22,14 @@ func (t *TieredCausal) Settle(ctx context.Context, lock sync.Locker) (err error)
 	return err
 }
 
-// Restore is called with the runner's lock held, and releases the lock while it looks pages
-// up and reads them. Restore extends, from the store, the part of a prompt that a slot
-// holds. The slot is reserved for the request and holds the prompt's first have tokens. The
-// last token of the prompt is always left to compute.
+// Restore is called with the runner's lock held, and releases the lock while it looks pages up and reads
+// them. It extends, from the store, the part of a prompt that a slot holds: have tokens in a slot that is
+// reserved for the request. The last token is always left to compute. With [Options.Runs], Restore goes
+// on with text that was computed at other positions.
 //
-// While the lock is released, the runner may copy leading cells of the slot for other
-// requests. So hold is called, with the lock held, before each release and before the
-// return: hold tells the runner how many tokens of the prompt are in the slot's cells now.
-// The number may be smaller than before.
-//
-// With [Options.Runs], Restore goes on with text that was computed at other positions.
+// While the lock is released, the runner may copy leading cells of the slot for other requests. So hold
+// is called, with the lock held, before each release and before the return: hold tells the runner how
+// many tokens of the prompt are in the slot's cells now. The number may be smaller than before.
 //
 // The error is the context's. A failure of the store is logged and makes Held smaller.
 func (t *TieredCausal) Restore(ctx context.Context, lock sync.Locker, seq, have int, prompt []*input.Input, hold func(tokens int)) (Restored, error) {
@@ -52,8 +48,7 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 		t.sealer.tail(s, true) // this request makes the tail longer by rows that are not stored
 	}
 	if store {
-		// The request's own prompt contains all text of the slot, and all text that rows
-		// before secret attend to.
+		// The request's own prompt has all text of the slot, and all that rows before secret attend to.
 		s.private, s.ahead = min(s.secret, s.foreign), nil
 	} else {
 		s.private = min(s.private, len(s.tokens))
@@ -68,10 +63,9 @@ func (t *TieredCausal) StartSequence(seq int, store bool) {
 	s.given, s.request = false, requestPrompt
 }
 
-// BatchBuilt notes, with the runner's lock held, where the rows of a batch will be: the
-// cache's last StartForward was for this batch. tracked reports whether a sequence is a
-// request for text, promptEnd whether a sequence's prompt ends with this batch. A slot is emptied
-// after a sequence that is not tracked, which the wrapper does not know.
+// BatchBuilt notes, with the runner's lock held, where the rows of a batch will be: the cache's last
+// StartForward was for this batch. tracked reports whether a sequence is a request for text, after any
+// other of which its slot is emptied, and promptEnd whether a prompt ends with this batch.
 func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Input, tracked, promptEnd func(seq int) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,19 +92,17 @@ func (t *TieredCausal) BatchBuilt(id int, batch input.Batch, inputs []*input.Inp
 	t.inFlight.built = append(t.inFlight.built, f)
 }
 
-// BatchDone copies out the pages that the batch completed, and then runs jobs that wait for
-// a moment between batches. The batch's outputs are ready and the next batch has not begun
-// to compute. BatchDone needs no lock of the runner's, which may be held by who waits for
-// BatchDone to return: the runner does so before a shift, an image or any other graph that it
-// computes while it builds a batch.
+// BatchDone copies out the pages that the batch completed, and then runs jobs that wait for a moment
+// between batches: the batch's outputs are ready and the next batch has not begun to compute. BatchDone
+// needs no lock of the runner's: the runner may hold it and wait for BatchDone, as before a shift, an
+// image or any other graph that it computes while it builds a batch.
 func (t *TieredCausal) BatchDone(id int) {
 	if t.landBatch(id) {
 		t.inFlight.between(id)
 	}
 }
 
-// landBatch copies out the pages that an in-flight batch completed. landBatch reports whether there
-// was such an in-flight batch.
+// landBatch copies out the pages that a batch completed. False: there is no such batch in flight.
 func (t *TieredCausal) landBatch(id int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,8 +142,8 @@ func (t *TieredCausal) landLocked(f *inFlightBatch) {
 	}
 }
 
-// EndSequence saves, with the runner's lock held, the tail or state of a finished request, a tail
-// after Options.TailDelay.
+// EndSequence saves, with the runner's lock held, a request's state, or its tail after
+// Options.TailDelay.
 func (t *TieredCausal) EndSequence(seq int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -178,8 +170,7 @@ func (t *TieredCausal) tellNoLayoutLocked(s *slot) {
 	}
 }
 
-// Remove forwards, with the runner's lock held, after complete pages in the range were
-// copied out.
+// Remove forwards, with the runner's lock held, after complete pages in the range were copied out.
 func (t *TieredCausal) Remove(seq int, begin, end int32) error {
 	t.mu.Lock()
 	if shift := end != math.MaxInt32; shift {
@@ -191,10 +182,9 @@ func (t *TieredCausal) Remove(seq int, begin, end int32) error {
 	return t.Cache.Remove(seq, begin, end)
 }
 
-// beforeShiftLocked saves the rows of a slot from begin on, which are about to be removed or
-// rotated in place. The runner shifts while it builds a batch, and after BatchDone of all
-// batches before: there are no in-flight batches. Waiting for the device costs nothing, because the
-// shift itself would wait.
+// beforeShiftLocked saves the rows of a slot from begin on, which are about to be removed or rotated in
+// place. The runner shifts while it builds a batch, and after BatchDone of all batches before: there
+// are no in-flight batches. Waiting for the device costs nothing, because the shift itself would wait.
 func (t *TieredCausal) beforeShiftLocked(seq int, begin int32) {
 	t.device.synchronize()
 	s := t.slots.at(seq)
@@ -252,8 +242,7 @@ func (t *TieredCausal) CopyPrefix(srcSeq, dstSeq int, n int32) {
 	t.Cache.CopyPrefix(srcSeq, dstSeq, n)
 }
 
-// checkpointed is a TieredCausal over a cache that the runner asks for positions from which
-// a sequence can go on.
+// checkpointed is a TieredCausal over a cache that the runner asks where a sequence can go on.
 type checkpointed struct {
 	*TieredCausal
 	ollama.CheckpointCache

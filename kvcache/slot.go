@@ -17,13 +17,11 @@ import (
 type slot struct {
 	chain
 
-	// tokens of positions 0, 1, …: computed, exact. media are the images and sounds among
-	// them.
+	// tokens of positions 0, 1, …: computed, exact. media are the images and sounds among them.
 	tokens []int32
 	media  []pagefile.Media
 
-	// cells[g][i] is the cell of position i in group g. Cells of positions before from[g] no
-	// longer hold the slot's rows.
+	// cells[g][i] is the cell of position i in group g, which has dropped positions before from[g].
 	cells [][]int32
 	from  []int
 
@@ -32,9 +30,8 @@ type slot struct {
 	// row is stored. lossy: some of these rows came from lossy pages, or may depend on such rows.
 	broken, lossy bool
 
-	// keys of the leading full pages, and the state of each. given: the store gave up a page
-	// of the slot since its request began; pages that are nevertheless tried are stored only
-	// where there is room.
+	// keys of the leading full pages, and the state of each. given: the store gave up a page since the
+	// request began; a page that is tried nevertheless is stored only where there is room.
 	keys  []pagefile.Key
 	pages []pageState
 	given bool
@@ -46,12 +43,11 @@ type slot struct {
 	// far are the pages of the slot that were found in the remote tier.
 	far map[pagefile.Key]bool
 
-	// private is the position from which rows may not be stored; withheld: rows of the
-	// present request may not be stored. ahead are rows of private requests that attend to
-	// later text. secret is the first such row whose later text the slot no longer holds:
-	// rows from secret on are never stored, for any request. foreign is the first row that
-	// attended to other text behind an image than the present request has: rows from there on
-	// are not stored for this request.
+	// private is the position from which rows may not be stored; withheld: rows of the present request
+	// may not be stored. ahead are rows of private requests that attend to later text. secret is the
+	// first such row whose later text the slot no longer holds: rows from secret on are never stored,
+	// for any request. foreign is the first row that attended to other text behind an image than the
+	// present request has: rows from there on are not stored for this request.
 	private, secret int
 	foreign         int
 	withheld        bool
@@ -167,8 +163,7 @@ func (s *slot) dropped(gone map[pagefile.Key]bool) {
 	}
 }
 
-// anew marks everything that was given up as new. anew reports whether anything was given
-// up.
+// anew marks everything that was given up as new. anew reports whether anything was given up.
 func (s *slot) anew() bool {
 	if !s.given {
 		return false

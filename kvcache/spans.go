@@ -27,8 +27,7 @@ const (
 	bounceMax = 4 << 20
 )
 
-// cellSpan is a range of cells that is read in one transfer. A span begins and ends with a row of
-// a page.
+// cellSpan is a range of cells, from a row of a page to another, that is read in one transfer.
 type cellSpan struct {
 	first, count int
 	pieces       []piece
@@ -113,8 +112,7 @@ func gatherSpans(groups []group, pages []pageRows, wanted func(g int) bool, buff
 	return nil
 }
 
-// rowsOf returns each page's rows of a section, and their cells: none for a page without the
-// section.
+// rowsOf returns each page's rows of a section, and their cells: none for a page without the section.
 func rowsOf(pages []pageRows, s pagefile.Section, g int) (rows [][]byte, cells [][]int32) {
 	rows, cells = make([][]byte, len(pages)), make([][]int32, len(pages))
 	for i := range pages {

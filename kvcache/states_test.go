@@ -179,8 +179,7 @@ func TestStateComesBack(t *testing.T) {
 	}
 }
 
-// The same prompt again goes on from the state before its last batch: its last token is
-// computed.
+// The same prompt again goes on from the state before its last batch: its last token is computed.
 func TestStateBeforeTheLastBatchOfAPrompt(t *testing.T) {
 	store := newMemStore(t)
 	r := newHybridRunner(t, store, Options{})
@@ -259,8 +258,7 @@ func (checkpointModel) PrepareRestore(_ int, pos int32) (int32, bool) { return p
 func TestSettleWaitsForWhatAnEndedSequenceLeft(t *testing.T) {
 	r := newHybridRunner(t, newMemStore(t), Options{})
 	slot := r.slots[0]
-	r.load(slot, tokenRange(1, 20), true)
-	r.drain()
+	r.begin(slot, tokenRange(1, 20), true)
 	slot.rest = inputsOf([]int32{901})
 	r.build()
 	r.finish(slot)
@@ -286,8 +284,7 @@ func TestSettleWaitsForWhatAnEndedSequenceLeft(t *testing.T) {
 	require.NoError(t, <-settled)
 
 	next := tokenRange(5, 20)
-	r.load(slot, next, true)
-	r.drain()
+	r.begin(slot, next, true)
 	r.requireExact(t, next)
 }
 
@@ -337,7 +334,6 @@ func TestAStateThatIsBeingReplacedHoldsNothing(t *testing.T) {
 func TestStateWithoutItsWindow(t *testing.T) {
 	var log bytes.Buffer
 	store := newMemStore(t)
-	store.windowed = true
 	r := withStates(newWindowedRunner(t, store, 1, 128, Options{}))
 	clock := withClock(r.fakeRunner)
 	text := tokenRange(1, 54)
@@ -350,8 +346,7 @@ func TestStateWithoutItsWindow(t *testing.T) {
 		}
 	}
 	for _, token := range text[36:] { // the page from 40 on leaves the window before it is stored
-		r.slots[0].rest = inputsOf([]int32{token})
-		r.drain()
+		r.generate(r.slots[0], token)
 		r.settle()
 	}
 	r.finish(r.slots[0])

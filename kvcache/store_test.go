@@ -44,12 +44,17 @@ type memStore struct {
 	cold    coldPages
 	hold    chan struct{} // Put waits for it when set
 	fail    error
-	failing map[int]error // by number of the page
-	below   map[int]bool  // by number of the page: in a tier where Has does not look
-	wrote   []int         // numbers of full pages
-	readErr map[int]error // by number of the page
+	failing map[int]error                                 // by number of the page
+	enter   func(op string)                               // called before an operation; nil: nothing
+	refuse  func(page *pagefile.Page) error               // an error of Put, also of one that hangs; nil: none
+	refused int                                           // pages, by refuse
+	kept    func(page *pagefile.Page)                     // called when a page can be read, before Put returns
+	found   func(ctx context.Context, f *diskstore.Found) // called before Find returns
+	below   map[int]bool                                  // by number of the page: in a tier where Has does not look
+	wrote   []int                                         // numbers of full pages
+	readErr map[int]error                                 // by number of the page
 
-	setsAside bool // a damaged page is gone once it was read
+	setsAside bool // a page with one of losingErrors is gone once it was read
 	reads     int
 	onRead    func(page int)
 	puts      int
@@ -66,10 +71,17 @@ type memStore struct {
 func newMemStore(t testing.TB) *memStore {
 	s := &memStore{t: t, read: make(map[uint16]int), pages: make(map[pagefile.Key]*pagefile.Page), tails: make(map[pagefile.Key][]*pagefile.Page)}
 	s.root[0] = 1
-	if _, outer := t.(*testing.T); outer && !s.windowed {
+	if _, outer := t.(*testing.T); outer {
 		t.Cleanup(func() { s.requireRight(t) })
 	}
 	return s
+}
+
+// dropsRows says that group 0 has a window.
+func (s *memStore) dropsRows() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.windowed = true
 }
 
 // history is the tokens before a page.
@@ -137,6 +149,21 @@ func (s *memStore) requireRight(t require.TestingT) {
 }
 
 func (s *memStore) Put(ctx context.Context, p *pagefile.Page) error {
+	s.entered("put")
+	if s.refuse != nil {
+		if err := s.refuse(p); err != nil {
+			s.refused++
+			return err
+		}
+	}
+	err := s.put(ctx, p)
+	if s.kept != nil {
+		s.kept(p)
+	}
+	return err
+}
+
+func (s *memStore) put(ctx context.Context, p *pagefile.Page) error {
 	s.mu.Lock()
 	hold := s.hold
 	s.mu.Unlock()
@@ -194,6 +221,7 @@ func (s *memStore) PutIfRoom(ctx context.Context, p *pagefile.Page) error {
 }
 
 func (s *memStore) Has(key pagefile.Key) bool {
+	s.entered("has")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	page := s.pages[key]
@@ -210,12 +238,16 @@ func (s *memStore) AnyOf(_ context.Context, keys []pagefile.Key) (key pagefile.K
 	return keys[i], true
 }
 
-func (s *memStore) Find(_ context.Context, p diskstore.Prompt) diskstore.Found {
-	return s.lookUp(p, func(diskstore.Ref) error { return nil })
+func (s *memStore) Find(ctx context.Context, p diskstore.Prompt) diskstore.Found {
+	s.entered("find")
+	found := s.lookUp(p)
+	if s.found != nil {
+		s.found(ctx, &found)
+	}
+	return found
 }
 
-// lookUp does as Find, with the error of reading a page's header.
-func (s *memStore) lookUp(p diskstore.Prompt, header func(diskstore.Ref) error) (found diskstore.Found) {
+func (s *memStore) lookUp(p diskstore.Prompt) (found diskstore.Found) {
 	chain := func(lossy bool) []diskstore.Ref {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -266,7 +298,7 @@ func (s *memStore) lookUp(p diskstore.Prompt, header func(diskstore.Ref) error) 
 			if end.End() <= p.Beyond || end.End() > p.Limit || !p.State(end.End()) {
 				continue
 			}
-			if err := header(end); err != nil {
+			if err := s.take(end); err != nil {
 				found.Unread = append(found.Unread, diskstore.Unread{Ref: end, Err: err})
 			} else if s.hasState(end) {
 				found.State = append(found.Exact[:i:i], end)
@@ -353,26 +385,19 @@ func (s *memStore) findLocked(ref diskstore.Ref) *pagefile.Page {
 }
 
 func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
+	s.entered("read")
 	s.mu.Lock()
-	n := int(ref.Start) / 8
 	s.reads++
-	onRead, err := s.onRead, s.readErr[n]
+	onRead := s.onRead
 	s.mu.Unlock()
 	if onRead != nil {
-		onRead(n)
+		onRead(int(ref.Start) / 8)
+	}
+	if err := s.take(ref); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.setsAside && (errors.Is(err, pagefile.ErrDamaged) || errors.Is(err, syscall.EIO)) {
-		if ref.Lossy {
-			delete(s.cold.pages, ref.Key)
-		} else {
-			delete(s.pages, ref.Key)
-		}
-	}
-	if err != nil {
-		return err
-	}
 	page := s.findLocked(ref)
 	if page == nil {
 		return tier.ErrNotFound
@@ -393,6 +418,24 @@ func (s *memStore) Read(_ context.Context, ref diskstore.Ref, tokens []int32, la
 	}
 	return nil
 }
+
+// take returns the error of reading a page, or its header. The page may be set aside.
+func (s *memStore) take(ref diskstore.Ref) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.readErr[int(ref.Start)/8]
+	if s.setsAside && slices.ContainsFunc(losingErrors, func(lost error) bool { return errors.Is(err, lost) }) {
+		if ref.Lossy {
+			delete(s.cold.pages, ref.Key)
+		} else {
+			delete(s.pages, ref.Key)
+		}
+	}
+	return err
+}
+
+// losingErrors are errors after which a page is not stored any more.
+var losingErrors = []error{pagefile.ErrDamaged, syscall.EIO, tier.ErrNotFound}
 
 func (s *memStore) readsWholePages() {}
 
@@ -432,5 +475,19 @@ func (s pieceStore) Read(ctx context.Context, ref diskstore.Ref, tokens []int32,
 	return cmp.Or(err, group.Wait())
 }
 
-func (s *memStore) Flush(context.Context) error { return nil }
-func (s *memStore) Close() error                { s.closed = true; return nil }
+func (s *memStore) Flush(context.Context) error {
+	s.entered("flush")
+	return nil
+}
+
+func (s *memStore) Close() error {
+	s.entered("close")
+	s.closed = true
+	return nil
+}
+
+func (s *memStore) entered(op string) {
+	if s.enter != nil {
+		s.enter(op)
+	}
+}

@@ -28,12 +28,8 @@ func (s *memStore) tailsOf() []int {
 func delayedRunner(t *testing.T, slots int) (*fakeRunner, *memStore, *clock, []int32) {
 	store, text := newMemStore(t), tokenRange(1, 21)
 	r := newFakeRunner(t, store, slots, 64, Options{TailDelay: time.Minute})
-	c := &clock{now: time.Now()}
-	r.tiered.queue.mu.Lock()
-	r.tiered.queue.now = c.time
-	r.tiered.queue.mu.Unlock()
-	r.run(r.slots[0], text, nil, true)
-	r.settle()
+	c := withClock(r)
+	r.keep(r.slots[0], text)
 	require.Empty(t, store.tailsOf())
 	require.Equal(t, []int{0, 1}, store.wrote)
 	return r, store, c, text
@@ -45,12 +41,10 @@ func TestATailIsStoredWhenItsSlotRests(t *testing.T) {
 	wait, set := r.timers.set()
 	require.True(t, set)
 	require.Equal(t, time.Minute, wait)
-	r.run(r.slots[1], tokenRange(2, 5), nil, true)
-	r.settle()
+	r.keep(r.slots[1], tokenRange(2, 5))
 	require.Empty(t, store.tailsOf())
 	c.add(time.Minute)
-	require.True(t, r.timers.fire())
-	r.settle()
+	r.fire()
 	require.Equal(t, []int{5, 21}, store.tailsOf())
 	_, set = r.timers.set()
 	require.False(t, set, "nothing is left to do")
@@ -107,8 +101,7 @@ func TestATailOfARequestThatIsGivenUp(t *testing.T) {
 	_, err := r.loadContext(ctx, r.slots[0], inputsOf(append(slices.Clone(text), 1, 2)), true)
 	require.ErrorIs(t, err, context.Canceled)
 	c.add(time.Minute)
-	require.True(t, r.timers.fire())
-	r.settle()
+	r.fire()
 	require.Equal(t, []int{21}, store.tailsOf())
 }
 
@@ -118,19 +111,11 @@ func TestATailWhileTheStoreFails(t *testing.T) {
 	r, store, c, _ := delayedRunner(t, 1)
 	store.fail = errRefused
 	c.add(time.Minute)
-	require.True(t, r.timers.fire())
-	r.settle()
+	r.fire()
 	for range 8 { // outages begin after some failures
-		wait, set := r.timers.set()
-		require.True(t, set)
-		require.Positive(t, wait)
-		c.add(wait)
-		r.timers.fire()
-		r.settle()
+		require.Positive(t, r.next(c))
 	}
-	store.mu.Lock()
-	store.fail = nil
-	store.mu.Unlock()
+	store.setFail(nil)
 	c.add(time.Hour)
 	r.timers.fire()
 	r.settle()
@@ -139,8 +124,7 @@ func TestATailWhileTheStoreFails(t *testing.T) {
 
 // TestAPrivateTailIsNotStored, though its time has come.
 func TestAPrivateTailIsNotStored(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 64, Options{TailDelay: time.Nanosecond})
+	r, store := newStored(t, newFakeRunner, 1, 64, Options{TailDelay: time.Nanosecond})
 	r.run(r.slots[0], tokenRange(1, 21), nil, false)
 	r.timers.fire()
 	r.settle()

@@ -58,8 +58,7 @@ type TieredCausal struct {
 
 var _ ollama.Cache = (*TieredCausal)(nil)
 
-// New wraps a cache that consists of the caches in rows. The wrapper owns the store: Close
-// closes both.
+// New wraps a cache that consists of the caches in rows. The wrapper owns the store: Close closes both.
 func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	if opts.PageTokens == 0 {
 		opts.PageTokens = diskstore.DefaultPageTokens
@@ -122,9 +121,6 @@ func New(cache ollama.Cache, rows []Rows, opts Options) *TieredCausal {
 	return t
 }
 
-// PageTokens is the number of tokens of a page.
-func (t *TieredCausal) PageTokens() int { return t.opts.PageTokens }
-
 // Flush returns when every page and tail of all slots is stored or was just refused. The
 // error is the context's or the store's.
 func (t *TieredCausal) Flush(ctx context.Context) error {
@@ -141,9 +137,8 @@ func (t *TieredCausal) Flush(ctx context.Context) error {
 	return t.flushStore(ctx)
 }
 
-// flushMissing queues the missing pages of all slots, whose rows may be lost afterwards, until
-// none is missing, or until pages that failed leave no room. Pages that others queue meanwhile
-// may take the room for a moment.
+// flushMissing queues the missing pages of all slots, whose rows may be lost afterwards, until none is
+// missing or pages that failed leave no room. Pages of others may take room for a moment.
 func (t *TieredCausal) flushMissing(ctx context.Context) error {
 	t.queue.retry()
 	if err := t.queue.wait(ctx); err != nil {
@@ -187,8 +182,7 @@ func (t *TieredCausal) healed() bool {
 	return t.healLocked(true)
 }
 
-// Close writes queued pages within closeTimeout, and closes the store and the wrapped cache,
-// once.
+// Close writes queued pages within closeTimeout, and closes the store and the wrapped cache, once.
 func (t *TieredCausal) Close() { t.closing.Do(t.close) }
 
 func (t *TieredCausal) close() {

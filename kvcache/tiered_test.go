@@ -8,15 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ollama/ollama/model/input"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/engine"
 )
 
@@ -25,8 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestRestoreOddLengths(t *testing.T) {
 	for _, n := range []int{2, 3, 7, 8, 9, 15, 16, 17, 50, 64, 65} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			store := newMemStore(t)
-			r := newFakeRunner(t, store, 1, 128, Options{Poison: true})
+			r, store := newStored(t, newFakeRunner, 1, 128, Options{Poison: true})
 			prompt := tokenRange(1, n)
 			require.Zero(t, r.run(r.slots[0], prompt, []int32{1, 2, 3}, true).Tokens)
 			r.tiered.Close()
@@ -42,13 +38,11 @@ func TestRestoreOddLengths(t *testing.T) {
 }
 
 func TestContinuationAndBranches(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 256, Options{})
+	r := newFakeRunner(t, newMemStore(t), 1, 256, Options{})
 	slot := r.slots[0]
 	history := tokenRange(1, 37)
 	r.run(slot, history, []int32{901, 902, 903, 904}, true)
-	r.run(slot, tokenRange(2, 20), nil, true) // another chat takes the slot
-	r.flush()
+	r.save(slot, tokenRange(2, 20)) // another chat takes the slot
 
 	// the answer comes back with its last token retokenized
 	next := append(append(slices.Clone(history), 901, 902, 903), tokenRange(3, 20)...)
@@ -68,23 +62,20 @@ func TestContinuationAndBranches(t *testing.T) {
 }
 
 func TestPrivateRequestsStoreNothing(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 256, Options{})
 	slot := r.slots[0]
 	public := tokenRange(1, 20)
 	r.run(slot, public, nil, true)
 	private := append(slices.Clone(public), tokenRange(2, 60)...)
 	r.run(slot, private, []int32{5, 6, 7}, false)
-	// a second private request shares more than the public text, and a slot is forked from
-	// its slot
+	// a second private request shares more than the public text, and a slot is forked from its slot
 	r.run(slot, append(slices.Clone(private), tokenRange(3, 30)...), nil, false)
 	r.mu.Lock()
 	r.tiered.CopyPrefix(0, 1, 70)
 	r.slots[1].inputs = slot.inputs[:70]
 	r.mu.Unlock()
 	r.run(r.slots[1], append(slices.Clone(private[:70]), tokenRange(4, 9)...), nil, false)
-	r.run(slot, tokenRange(5, 9), nil, true) // takes the slot: rows that leave must not be stored
-	r.flush()
+	r.save(slot, tokenRange(5, 9)) // takes the slot: rows that leave must not be stored
 	for _, page := range store.pages {
 		require.NotContains(t, page.Tokens, int32(2000))
 	}
@@ -97,36 +88,25 @@ func TestPrivateRequestsStoreNothing(t *testing.T) {
 	require.Equal(t, 2*8+8, tokens(), "two public pages of the first prompt, one of the last prompt")
 
 	// the same text in a public request is public
-	r.run(r.slots[1], private, nil, true)
-	r.flush()
+	r.save(r.slots[1], private)
 	require.Equal(t, 10*8+8, tokens())
 }
 
 // Embeddings are computed in slots, too, and belong to no conversation.
 func TestUntrackedSequencesAreNotStored(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 128, Options{})
-	text, embedded := tokenRange(1, 20), tokenRange(2, 20)
-	batch := input.Batch{}
-	var inputs []*input.Input
-	for seq, tokens := range [][]int32{text, embedded} {
-		for pos, in := range inputsOf(tokens) {
+	r, store := newStored(t, newFakeRunner, 2, 128, Options{})
+	b, batch := &fakeBatch{outputs: true}, input.Batch{}
+	for seq, tokens := range [][]int32{tokenRange(1, 20), tokenRange(2, 20)} {
+		b.inputs = append(b.inputs, inputsOf(tokens)...)
+		for pos := range tokens {
 			batch.Sequences, batch.Positions = append(batch.Sequences, seq), append(batch.Positions, int32(pos))
-			inputs = append(inputs, in)
 		}
 	}
 	r.mu.Lock()
-	r.cache.build(t, batch)
-	var before [][]int32
-	for i, seq := range batch.Sequences {
-		before = append(before, r.cache.visible(seq, batch.Positions[i]))
-	}
 	r.tiered.StartSequence(0, true)
-	r.tiered.BatchBuilt(0, batch, inputs, func(seq int) bool { return seq == 0 }, func(int) bool { return true })
+	r.take(b, batch, func(seq int) bool { return seq == 0 }, func(int) bool { return true })
 	r.mu.Unlock()
-	cells := r.cache.batchCells
-	r.device.hand(func() { r.cache.compute(tokensOf(inputs), cells, before) })
-	r.tiered.BatchDone(0)
+	require.True(t, r.compute())
 	r.flush()
 	require.Len(t, store.pages, 2)
 	require.Empty(t, r.tiered.slots.at(1).tokens)
@@ -136,8 +116,7 @@ func TestUntrackedSequencesAreNotStored(t *testing.T) {
 }
 
 func TestForkedSlotsShareRows(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 2, 128, Options{})
 	prompt := tokenRange(1, 30)
 	r.load(r.slots[0], prompt, true)
 	require.True(t, r.build())
@@ -150,8 +129,7 @@ func TestForkedSlotsShareRows(t *testing.T) {
 	r.slots[1].inputs = slices.Clone(r.slots[0].inputs[:20])
 	r.mu.Unlock()
 	fork := append(slices.Clone(prompt[:20]), tokenRange(7, 30)...)
-	r.load(r.slots[1], fork, true)
-	r.drain()
+	r.begin(r.slots[1], fork, true)
 	r.cache.requireRows(t, 0, prompt)
 	r.cache.requireRows(t, 1, fork)
 	require.Equal(t, fork, r.tiered.slots.at(1).tokens)
@@ -162,12 +140,10 @@ func TestForkedSlotsShareRows(t *testing.T) {
 }
 
 func TestShiftedSlotIsReplacedByExactRows(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 64, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 64, Options{})
 	slot := r.slots[0]
 	prompt := tokenRange(1, 60)
-	r.load(slot, prompt, true)
-	r.drain()
+	r.begin(slot, prompt, true)
 	r.shift(slot, 8, 24)
 	r.finish(slot)
 	shifted := tokensOf(slot.inputs)
@@ -184,12 +160,9 @@ func TestShiftedSlotIsReplacedByExactRows(t *testing.T) {
 }
 
 func TestReadFailureKeepsWhatIsIn(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	prompt := tokenRange(1, 60)
-	r.run(r.slots[0], prompt, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
+	r.leave(prompt)
 	store.readErr = map[int]error{3: errors.New("input/output error")}
 	restored := r.load(r.slots[0], prompt, true)
 	require.Equal(t, 24, restored.Held)
@@ -202,19 +175,15 @@ func TestReadFailureKeepsWhatIsIn(t *testing.T) {
 }
 
 func TestDamagedChainIsExaminedWhole(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	prompt := tokenRange(1, 60)
-	r.run(r.slots[0], prompt, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
+	r.leave(prompt)
 	store.readErr = map[int]error{1: pagefile.ErrDamaged}
 	require.Equal(t, 8, r.load(r.slots[0], prompt, true).Held)
 	require.Equal(t, 8, store.reads, "the pages after the damaged one were read, too")
 
 	r.finish(r.slots[0])
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
+	r.save(r.slots[0], tokenRange(2, 9))
 	before := store.reads
 	store.readErr = map[int]error{1: errors.New("the remote does not answer")}
 	require.Equal(t, 8, r.load(r.slots[0], prompt, true).Held)
@@ -224,12 +193,9 @@ func TestDamagedChainIsExaminedWhole(t *testing.T) {
 // Attention without flash attention multiplies the rows of free cells by zero, and NaN times zero
 // is NaN: the answer is empty.
 func TestAFailedRestoreLeavesNoPoison(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{Poison: true})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{Poison: true})
 	prompt := tokenRange(1, 60)
-	r.run(r.slots[0], prompt, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
+	r.leave(prompt)
 	store.readErr = map[int]error{1: pagefile.ErrDamaged}
 	require.Equal(t, 8, r.load(r.slots[0], prompt, true).Held)
 	for of, rows := range r.cache.rows {
@@ -238,12 +204,9 @@ func TestAFailedRestoreLeavesNoPoison(t *testing.T) {
 }
 
 func TestCancelledRestoreLeavesTheSlotUsable(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	prompt := tokenRange(1, 60)
-	r.run(r.slots[0], prompt, nil, true)
-	r.run(r.slots[0], tokenRange(2, 9), nil, true)
-	r.flush()
+	r.leave(prompt)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	store.onRead = func(page int) {
@@ -279,34 +242,14 @@ func TestFailingStoreNeverFailsARequest(t *testing.T) {
 
 	store.setFail(nil)
 	now.add(2 * retryAfter)
-	r.run(r.slots[0], tokenRange(3, 60), nil, true)
-	r.flush()
+	r.save(r.slots[0], tokenRange(3, 60))
 	require.Len(t, store.pages, 21, "rows that left the cache meanwhile are stored, too")
 }
 
-// Only a failure of the store suspends writing: not the daily limit, nor a lack of room.
-func TestWhatSuspendsWriting(t *testing.T) {
-	q := &writeQueue{now: time.Now,
-		after: func(time.Duration, func()) func() bool { return func() bool { return true } }}
-	q.changed.L = &q.mu
-	suspends := func(err error) bool {
-		job := &writeJob{page: &pagefile.Page{}}
-		q.jobs = []*writeJob{job}
-		q.finishLocked(job, err)
-		return q.suspended()
-	}
-	require.False(t, suspends(fmt.Errorf("put page: %w", ledger.ErrWriteCap)))
-	require.False(t, suspends(tier.ErrNoSpace))
-	require.True(t, suspends(tier.ErrTierDown))
-	require.False(t, suspends(nil))
-}
-
 func TestFlushWaitsForTheLastBatch(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	slot := r.slots[0]
-	r.load(slot, tokenRange(1, 20), true)
-	r.drain()
+	r.begin(slot, tokenRange(1, 20), true)
 	slot.rest = inputsOf([]int32{9})
 	require.True(t, r.build())
 	r.finish(slot)
@@ -324,11 +267,9 @@ func TestFlushWaitsForTheLastBatch(t *testing.T) {
 // A runner that ends because a batch failed stores the pages sealed before, and waits for no
 // batch: the failed batch never lands.
 func TestFlushSealedWaitsForNoBatch(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	slot := r.slots[0]
-	r.load(slot, tokenRange(1, 36), true)
-	r.drain()
+	r.begin(slot, tokenRange(1, 36), true)
 	slot.rest = inputsOf(tokenRange(200, 20))
 	require.True(t, r.build())
 
@@ -341,21 +282,17 @@ func TestFlushSealedWaitsForNoBatch(t *testing.T) {
 }
 
 func TestIncompleteCacheIsLeftAlone(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	r.cache.layers = 1 // the reservation failed for one of two layers
-	r.run(r.slots[0], tokenRange(1, 40), nil, true)
-	r.flush()
+	r.save(r.slots[0], tokenRange(1, 40))
 	require.Empty(t, store.pages)
 	r.cache.layers = 2
-	r.run(r.slots[0], tokenRange(2, 40), nil, true)
-	r.flush()
+	r.save(r.slots[0], tokenRange(2, 40))
 	require.Len(t, store.pages, 5)
 }
 
 func TestCloseIsBoundedAndClosesEverything(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	r.run(r.slots[0], tokenRange(1, 40), nil, true)
 	r.tiered.Close()
 	require.True(t, store.closed)
@@ -371,9 +308,7 @@ func TestACutSlotSavesNoTail(t *testing.T) {
 	r.load(slot, tokenRange(1, 20), true)
 	require.True(t, r.build() && r.compute() && r.build())
 	r.finish(slot)
-	r.mu.Lock()
-	require.NoError(t, r.tiered.Remove(slot.id, 18, math.MaxInt32))
-	r.mu.Unlock()
+	r.cut(slot.id, 18)
 	saved := r.tiered.Stats().SealedTails
 	require.True(t, r.compute())
 	require.Len(t, r.tiered.slots.of[0].tokens, 18)
@@ -381,11 +316,9 @@ func TestACutSlotSavesNoTail(t *testing.T) {
 }
 
 func TestTextAfterAnEmbeddingIsStored(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 1, 128, Options{})
+	r, store := newStored(t, newFakeRunner, 1, 128, Options{})
 	text := tokenRange(1, 40)
 	r.embed(r.slots[0], text[:3])
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	require.Len(t, store.pages, 5)
 }

@@ -55,8 +55,7 @@ type givenPage struct {
 	since  time.Time
 }
 
-// failures are the operations of the local and of the remote tier that have failed; zero in a store
-// that does not count them.
+// failures are the failed operations of the local and remote tier; 0 in a store that counts none.
 func (w *inquirer) failures() (failed [2]uint64) {
 	if w.Store != nil {
 		failed[0], failed[1] = w.Store.Failures()

@@ -3,10 +3,13 @@ package kvcache
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -95,8 +98,7 @@ func TestWhyEvicted(t *testing.T) {
 	text, short := tokenRange(1, 60), tokenRange(2, 5)
 	r := newAskedRunner(t, root)
 	r.run(r.slots[0], text, nil, true)
-	r.run(r.slots[1], short, nil, true)
-	r.flush()
+	r.save(r.slots[1], short)
 	remove := func() {
 		opened, err := diskstore.OpenRoot(t.Context(), diskstore.RootOptions{Local: diskstore.TierConfig{Root: root}})
 		require.NoError(t, err)
@@ -129,11 +131,9 @@ func TestWhyEvictedByABudget(t *testing.T) {
 	text := tokenRange(1, 60)
 	r.run(r.slots[0], text, nil, true)
 	for i := range 8 {
-		r.run(r.slots[1], tokenRange(10+i, 60), nil, true)
-		r.flush()
+		r.save(r.slots[1], tokenRange(10+i, 60))
 	}
-	r.run(r.slots[0], tokenRange(30, 60), nil, true)
-	r.flush()
+	r.save(r.slots[0], tokenRange(30, 60))
 	r.run(r.slots[1], text, nil, true)
 	m := r.why()
 	require.Equal(t, telemetry.CauseEvicted, m.Cause)
@@ -145,8 +145,7 @@ func TestWhyDamaged(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "pages")
 	text := tokenRange(1, 60)
 	r := newAskedRunner(t, root)
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	damage(t, root, r.tiered.why.PageKeys(why.Text{Tokens: text}, 16)[0])
 	r.run(r.slots[1], text, nil, true)
 	require.Contains(t, r.requireMiss(telemetry.CauseDamaged, 16).Detail, "59 tokens were found")
@@ -193,11 +192,9 @@ func TestWhyQuicker(t *testing.T) {
 }
 
 func TestWhyTheCacheHadNoRoom(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 64, Options{Recents: why.NewRecents()})
+	r := newFakeRunner(t, newMemStore(t), 2, 64, Options{Recents: why.NewRecents()})
 	text := tokenRange(1, 60)
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	r.cache.cells = r.cache.cells[:70] // the first slot has 60
 	r.load(r.slots[1], text, true)
 	r.mu.Lock()
@@ -226,11 +223,9 @@ func TestWhyTierDown(t *testing.T) {
 
 // A page that is found and cannot be read, because its tier fails.
 func TestWhyATierFailsWhileItIsRead(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 128, Options{Recents: why.NewRecents()})
+	r, store := newStored(t, newFakeRunner, 2, 128, Options{Recents: why.NewRecents()})
 	text := tokenRange(1, 60)
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	store.readErr = map[int]error{2: tier.ErrTierTimeout}
 	r.run(r.slots[1], text, nil, true)
 	r.requireMiss(telemetry.CauseTierDown, 16)
@@ -304,8 +299,7 @@ func TestWhyAnotherRequestHasIt(t *testing.T) {
 	r := newAskedRunner(t, filepath.Join(t.TempDir(), "pages"))
 	text := tokenRange(1, 60)
 	r.load(r.slots[0], text, true)
-	r.load(r.slots[1], text, true)
-	r.drain()
+	r.begin(r.slots[1], text, true)
 	require.Equal(t, "another request computes it", r.requireMiss(telemetry.CauseWriting, 0).Detail)
 	r.finish(r.slots[0])
 	r.finish(r.slots[1])
@@ -318,8 +312,7 @@ func TestWhyAnotherRequestHasIt(t *testing.T) {
 }
 
 func TestWhyAnotherImage(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 128, Options{Media: identify, Recents: why.NewRecents()})
+	r := newFakeRunner(t, newMemStore(t), 2, 128, Options{Media: identify, Recents: why.NewRecents()})
 	const begin, end, n = 13, 31, 60
 	r.runInputs(r.slots[0], withImage(n, begin, end, 1))
 	r.flush()
@@ -334,8 +327,7 @@ func TestWhyAnotherImage(t *testing.T) {
 func TestWhyBrokenByAShift(t *testing.T) {
 	r := newAskedRunner(t, filepath.Join(t.TempDir(), "pages"))
 	text := tokenRange(1, 60)
-	r.load(r.slots[0], text, true)
-	r.drain()
+	r.begin(r.slots[0], text, true)
 	r.shift(r.slots[0], 8, 24)
 	r.finish(r.slots[0])
 	// The next turn goes on in the slot, as a client does that drops old messages as well.
@@ -351,14 +343,11 @@ func TestWhyBrokenByAShift(t *testing.T) {
 
 // So is text behind a run that was reused at another position.
 func TestWhyBehindTextThatMoved(t *testing.T) {
-	store := newMemStore(t)
-	r := newFakeRunner(t, store, 2, 256, Options{Recents: why.NewRecents(), Runs: runs.New(8, 1<<20)})
+	r := newFakeRunner(t, newMemStore(t), 2, 256, Options{Recents: why.NewRecents(), Runs: runs.New(8, 1<<20)})
 	history := tokenRange(1, 100)
-	r.run(r.slots[0], history, nil, true)
-	r.flush()
+	r.save(r.slots[0], history)
 	moved := slices.Concat(history[:8], history[48:], tokenRange(2, 20))
-	r.run(r.slots[0], moved, nil, true)
-	r.flush()
+	r.save(r.slots[0], moved)
 	r.tiered.restorer.runs = nil
 	r.run(r.slots[1], moved, nil, true)
 	require.Equal(t, "text was reused at another position", r.requireMiss(telemetry.CauseShift, 8).Detail)
@@ -369,8 +358,7 @@ func TestWhyGivenUp(t *testing.T) {
 	r := newAskedRunner(t, filepath.Join(t.TempDir(), "pages"), func(o *diskstore.Options) { o.WritePerDay = 1 })
 	r.flush() // files are counted
 	text := tokenRange(1, 60)
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	r.run(r.slots[1], text, nil, true)
 	m := r.requireMiss(telemetry.CauseEvicted, 0)
 	require.Equal(t, telemetry.PlaceSlot, m.From)
@@ -422,8 +410,7 @@ func TestWhyAStateEndsEarlier(t *testing.T) {
 	store := newMemStore(t)
 	r := newHybridRunner(t, store, Options{Recents: why.NewRecents()}).fakeRunner
 	text := tokenRange(1, 60)
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	r.run(r.slots[0], slices.Concat(text[:44], tokenRange(2, 30)), nil, true)
 	m := r.why()
 	require.Equal(t, telemetry.CauseDiffers, m.Cause)
@@ -478,8 +465,7 @@ func TestWhyIsAskedBehindRequests(t *testing.T) {
 // Without Options.Recents nothing is kept and nothing runs.
 func TestWhyIsOff(t *testing.T) {
 	r := newFakeRunner(t, newDiskStore(t, filepath.Join(t.TempDir(), "pages"), func(o *diskstore.Options) { o.WritePerDay = 1 }), 2, 128, Options{})
-	r.run(r.slots[0], tokenRange(1, 60), nil, true)
-	r.flush()
+	r.save(r.slots[0], tokenRange(1, 60))
 	require.Nil(t, r.last().Miss)
 	require.Empty(t, r.tiered.why.open)
 	require.Empty(t, r.tiered.why.given)
@@ -501,3 +487,46 @@ func TestWhyGivenIsBounded(t *testing.T) {
 }
 
 var _ engine.History = (*diskstore.Store)(nil)
+
+// TestRowsThatAreNotStoredAreTold: after the first prompt whose rows do not reach the store, one
+// line has the cause.
+func TestRowsThatAreNotStoredAreTold(t *testing.T) {
+	for cause, test := range map[telemetry.Obstacle]struct {
+		options Options
+		fault   func(*fakeRunner, *memStore)
+	}{
+		telemetry.ObstacleLayout: {Options{}, func(r *fakeRunner, _ *memStore) { r.tiered.caches.layers++ }},
+		telemetry.ObstacleCopy: {Options{}, func(r *fakeRunner, _ *memStore) {
+			r.cache.onRead = func() error { return errors.New("no such row") }
+		}},
+		telemetry.ObstacleSlow: {Options{QueuedBytes: 16 << 10}, func(_ *fakeRunner, store *memStore) { store.hold = make(chan struct{}) }},
+	} {
+		t.Run(string(cause), func(t *testing.T) {
+			var lines strings.Builder
+			test.options.Logger = slog.New(slog.NewTextHandler(&lines, nil))
+			r, store := newStored(t, newFakeRunner, 1, 256, test.options)
+			test.fault(r, store)
+			for i := range 5 {
+				r.run(r.slots[0], tokenRange(100+i, 200), nil, true)
+			}
+			var report telemetry.Report
+			r.tiered.opts.Unstored.Fill(&report)
+			require.NotNil(t, report.Unstored)
+			require.Equal(t, cause, report.Unstored.Cause)
+			require.Equal(t, 1, strings.Count(lines.String(), "level=WARN"), lines.String())
+			require.Contains(t, lines.String(), "cause="+string(cause)+" ")
+			if store.hold != nil {
+				close(store.hold)
+			}
+		})
+	}
+}
+
+// Requests that are not stored on purpose are no reason for a line.
+func TestPrivateRowsAreNotTold(t *testing.T) {
+	var lines strings.Builder
+	r := newFakeRunner(t, newMemStore(t), 1, 256, Options{Logger: slog.New(slog.NewTextHandler(&lines, nil))})
+	r.tiered.caches.layers++
+	r.run(r.slots[0], tokenRange(1, 100), nil, false)
+	require.Empty(t, lines.String())
+}

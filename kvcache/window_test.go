@@ -20,7 +20,6 @@ import (
 // far before the end of the first, and computed rows there.
 func overwritten(t *testing.T) (r *fakeRunner, recovered func()) {
 	store := newMemStore(t)
-	store.windowed = true
 	r = newWindowedRunner(t, store, 2, 128, Options{})
 	clock := withClock(r)
 	store.setFail(errRefused)
@@ -51,36 +50,26 @@ func requireStored(t *testing.T, r *fakeRunner, text []int32) {
 	require.Len(t, store.Find(t.Context(), diskstore.Prompt{Parent: store.root, Tokens: text}).Exact, len(text)/8)
 }
 
-// An idle slot is stored late, without rows that other slots' batches have freed.
-func TestLateRowsOfAnIdleSlot(t *testing.T) {
-	r, recovered := overwritten(t)
-	recovered()
-	require.True(t, r.build() && r.compute())
-	requireStored(t, r, tokenRange(1, 48))
-}
-
-// A slot taken by another prompt is stored at the last moment, without rows that other
-// slots' batches have freed.
-func TestLateRowsOfASlotThatIsEmptied(t *testing.T) {
-	r, recovered := overwritten(t)
-	recovered()
-	r.load(r.slots[0], tokenRange(3, 5), true)
-	requireStored(t, r, tokenRange(1, 48))
-}
-
-// A slot that becomes a fork of another is stored in the same way.
-func TestLateRowsOfASlotThatBecomesAFork(t *testing.T) {
-	r, recovered := overwritten(t)
-	recovered()
-	require.Equal(t, 12, r.fork(r.slots[0], tokenRange(2, 12)))
-	requireStored(t, r, tokenRange(1, 48))
+// A slot is stored late without rows that other slots' batches have freed: an idle one, and at the last
+// moment one that another prompt takes, or that becomes a fork.
+func TestLateRowsOfASlot(t *testing.T) {
+	for name, leave := range map[string]func(r *fakeRunner){
+		"idle":    func(r *fakeRunner) { require.True(t, r.build() && r.compute()) },
+		"emptied": func(r *fakeRunner) { r.load(r.slots[0], tokenRange(3, 5), true) },
+		"forked":  func(r *fakeRunner) { require.Equal(t, 12, r.fork(r.slots[0], tokenRange(2, 12))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, recovered := overwritten(t)
+			recovered()
+			leave(r)
+			requireStored(t, r, tokenRange(1, 48))
+		})
+	}
 }
 
 // A fork does not have rows that a batch built for its source has freed.
 func TestLateRowsOfAFork(t *testing.T) {
-	store := newMemStore(t)
-	store.windowed = true
-	r := newWindowedRunner(t, store, 2, 128, Options{})
+	r, store := newStored(t, newWindowedRunner, 2, 128, Options{})
 	clock := withClock(r)
 	store.setFail(errRefused)
 	r.load(r.slots[0], tokenRange(1, 70), true)
@@ -100,13 +89,10 @@ func TestLateRowsOfAFork(t *testing.T) {
 // TestAPageWithoutAWindowIsReplaced by a server that keeps all positions: a page that lacks rows
 // cannot be read there, and is stored again.
 func TestAPageWithoutAWindowIsReplaced(t *testing.T) {
-	store := newMemStore(t)
-	store.windowed = true
-	r := newWindowedRunner(t, store, 1, 128, Options{QueuedBytes: 1})
+	r, store := newStored(t, newWindowedRunner, 1, 128, Options{QueuedBytes: 1})
 	text := tokenRange(1, 60)
 	store.hold = make(chan struct{}) // the queue is full until the window has passed most pages
-	r.load(r.slots[0], text, true)
-	r.drain()
+	r.begin(r.slots[0], text, true)
 	close(store.hold)
 	r.finish(r.slots[0])
 	r.flush()
@@ -121,8 +107,7 @@ func TestAPageWithoutAWindowIsReplaced(t *testing.T) {
 	}
 	again := keeps()
 	require.Less(t, again.load(again.slots[0], text, true).Held, 59)
-	again.drain()
-	again.finish(again.slots[0])
+	again.complete(again.slots[0])
 	again.flush()
 	again.tiered.Close()
 	last := keeps()
@@ -133,12 +118,9 @@ func TestAPageWithoutAWindowIsReplaced(t *testing.T) {
 func TestWindowsOnlyComeBack(t *testing.T) {
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	store := newMemStore(t)
-	store.windowed = true
-	r := newWindowOnlyRunner(t, store, 1, 128, Options{Logger: logger})
+	r, store := newStored(t, newWindowOnlyRunner, 1, 128, Options{Logger: logger})
 	text := tokenRange(1, 61)
-	r.run(r.slots[0], text[:60], nil, true)
-	r.flush()
+	r.save(r.slots[0], text[:60])
 
 	r = newWindowOnlyRunner(t, store, 1, 128, Options{Logger: logger, Poison: true})
 	require.Equal(t, 60, r.load(r.slots[0], text, true).Held)
@@ -154,21 +136,16 @@ func TestWindowsOnlyComeBack(t *testing.T) {
 // being stored.
 func TestWindowsOnlyThatAreGone(t *testing.T) {
 	var log bytes.Buffer
-	store := newMemStore(t)
-	store.windowed = true
-	r := newWindowOnlyRunner(t, store, 1, 128, Options{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))})
+	r, store := newStored(t, newWindowOnlyRunner, 1, 128, Options{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))})
 	clock := withClock(r)
 	store.setFail(errRefused)
 	text := tokenRange(1, 60)
-	r.run(r.slots[0], text[:36], nil, true)
-	r.settle()
+	r.keep(r.slots[0], text[:36])
 	store.setFail(nil)
 	clock.add(retryFirst)
-	r.run(r.slots[0], text, nil, true)
-	r.flush()
+	r.save(r.slots[0], text)
 	require.Zero(t, r.tiered.Stats().FailedCopies)
 
-	r.run(r.slots[0], slices.Clone(text[:40]), nil, true) // a window cannot go back: all tokens are computed
-	r.flush()
+	r.save(r.slots[0], slices.Clone(text[:40])) // a window cannot go back: all tokens are computed
 	require.Len(t, store.Find(t.Context(), diskstore.Prompt{Parent: store.root, Tokens: text}).Exact, 8, "seven pages and a tail")
 }

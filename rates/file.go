@@ -62,8 +62,7 @@ type modelRecord struct {
 type tierRecord struct {
 	Seen  int64 `json:"seen"`
 	Tried int64 `json:"tried,omitempty"`
-	// PageSeconds are pairs, by the name of the pages' form: a page's bytes, and the seconds to read
-	// the page.
+	// PageSeconds are pairs, by the pages' form: a page's bytes, and the seconds to read it.
 	PageSeconds map[string][]sample `json:"page_seconds"`
 	Slow        *sample             `json:"slow,omitempty"`
 }
@@ -85,11 +84,10 @@ func (s *sample) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Open returns the rates that a file has for a way of computing and for tiers, and keeps
-// later observations in that file. computing names everything that decides the cost of a
-// token. names maps a tier to its name in the file: the tier's directory, so that its rates
-// are found when the directory serves as another tier. A tier without an entry keeps its own
-// name.
+// Open returns the rates that a file has for a way of computing and for tiers, and keeps later
+// observations in that file. computing names everything that decides the cost of a token. names maps a
+// tier to its name in the file: the tier's directory, so that its rates are found when the directory
+// serves as another tier. A tier without an entry keeps its own name.
 //
 // A file that is missing or cannot be used gives empty rates, which fill with the next
 // observations. The rates are usable even when the error is not nil.
@@ -124,8 +122,7 @@ type Kept struct {
 	Tiers     []string
 }
 
-// Names returns the names of the rates in a file, of those with observations. A file that is
-// missing has none.
+// Names returns the names of the observed rates in a file. A file that is missing has none.
 func Names(path string) (Kept, error) {
 	c, err := load(path)
 	maps.DeleteFunc(c.Models, func(_ string, m modelRecord) bool { return len(m.TokenSeconds) == 0 })
@@ -200,8 +197,7 @@ func (r *Rates) Close() error {
 	return r.Save()
 }
 
-// encode returns the file's new contents, c with the new observations; nil when there is no
-// observation.
+// encode returns c with the new observations, as the file's contents; nil when there are none.
 func (r *Rates) encode(c contents) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

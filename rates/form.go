@@ -1,9 +1,8 @@
 package rates
 
-// Form tells how much smaller a page's file is than the rows in it. Smaller rows are decoded after
-// they are read, which takes the longer for each byte of the file, the smaller they are: a tier has
-// a rate of its own for each form. The size of a file is known before it is opened, its encoding is
-// not.
+// Form tells how much smaller a page's file is than the rows in it. Smaller rows are decoded after they
+// are read, which takes the longer for each byte of the file, the smaller they are: a tier has a rate
+// of its own for each form. The size of a file is known before it is opened, its encoding is not.
 type Form uint8
 
 const (

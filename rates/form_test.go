@@ -81,10 +81,8 @@ func TestOneRestoreTeachesBothForms(t *testing.T) {
 
 // TestANewFormCostsAsWholePagesAtFirst: its bytes are read from the same disk.
 func TestANewFormCostsAsWholePagesAtFirst(t *testing.T) {
-	r := newRates(newClock())
 	m := machine{token: 1e-3, tiers: map[string]float64{"slow": 1 * MB}}
-	m.compute(r, 0, 4096)
-	m.learn(r, "slow")
+	r := m.known(newClock(), 4096, "slow")
 	require.Zero(t, r.Plan(Chain{Pages: formed("slow", repeat(4, Half)...)}))
 
 	r = newRates(newClock())

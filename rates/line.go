@@ -24,8 +24,7 @@ const (
 	// samplesPerOctave is the number of observations kept between one power of two of x and
 	// the next, so that many short prompts do not push out the observations of a long one.
 	samplesPerOctave = 6
-	// spreadMin is the least ratio of two x for a slope between them: a slope between near
-	// points is only noise.
+	// spreadMin is the least ratio of two x for a slope between them: between near points it is noise.
 	spreadMin = 2
 )
 
@@ -33,8 +32,7 @@ const (
 type line struct {
 	// halfLife is the number of newer observations after which one counts half.
 	halfLife float64
-	// proportional selects the line while all x are about the same: y grows with x if set,
-	// and y is constant otherwise.
+	// proportional: while all x are about the same, y grows with x; otherwise y is constant.
 	proportional bool
 
 	samples []sample // oldest first

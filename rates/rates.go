@@ -56,9 +56,8 @@ func (c Chain) After(n int) Chain {
 func (c Chain) end() int { return c.Pages[len(c.Pages)-1].end() }
 
 const (
-	// batchTokensMin is the smallest batch that counts as an observation of prefill. A
-	// smaller one takes longer for each of its tokens, and shows only that a prediction is
-	// too high.
+	// batchTokensMin is the smallest batch that counts as an observation of prefill. A smaller one
+	// takes longer for each of its tokens, and shows only that a prediction is too high.
 	batchTokensMin = 64
 
 	// computeHalfLife is the half-life of compute observations in batches: a prompt of 8k
@@ -67,9 +66,8 @@ const (
 	// readHalfLife is the half-life of read observations in restores.
 	readHalfLife = 2
 
-	// assumedTokenSeconds is the assumed time to compute a token before the first
-	// observation. The wait for a page of 256 tokens is then 5 s: enough for an 8B model's
-	// page from a disk of 6 MB/s.
+	// assumedTokenSeconds is the assumed time to compute a token before the first observation. The wait
+	// for a page of 256 tokens is then 5 s: enough for an 8B model's page from a disk of 6 MB/s.
 	assumedTokenSeconds = 1.0 / 50
 )
 
@@ -104,8 +102,7 @@ func New() *Rates {
 	return &Rates{now: time.Now, compute: newComputeLine(), tiers: make(map[string]*tier)}
 }
 
-// Apart returns a copy whose observations are kept nowhere else: for reading at a time that tells
-// nothing of others.
+// Apart returns a copy that keeps observations to itself: those of a time that tells nothing of others.
 func (r *Rates) Apart() *Rates {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -204,8 +201,7 @@ func (t *tier) reading(page Page) float64 {
 	return max(took, t.slowAt(bytes))
 }
 
-// slowAt is the lower bound in seconds, by slow, for a page of a size. The bound of a larger
-// page is that of slow itself.
+// slowAt is the lower bound in seconds, by slow, for a page of a size, at most slow's own.
 func (t *tier) slowAt(bytes float64) float64 {
 	if t.slow == (sample{}) {
 		return 0
@@ -250,8 +246,7 @@ func (r *Rates) sawLocked(t *tier) {
 	r.file.changedLocked(r)
 }
 
-// Plan returns how many leading pages of a chain to read. The rest up to the end of the last
-// page is computed.
+// Plan returns how many leading pages of a chain to read; the rest of its tokens is computed.
 func (r *Rates) Plan(c Chain) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,6 +1,7 @@
 package rates
 
 import (
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -60,6 +61,16 @@ func (m machine) learn(r *Rates, tier string) {
 	}
 }
 
+// known are rates that know the costs of computing some positions, and of reading from some tiers.
+func (m machine) known(c *clock, positions int, tiers ...string) *Rates {
+	r := newRates(c)
+	m.compute(r, 0, positions)
+	for _, tier := range tiers {
+		m.learn(r, tier)
+	}
+	return r
+}
+
 // pagesOf is a chain of whole pages.
 func pagesOf(tier string, n int) []Page {
 	pages := make([]Page, n)
@@ -79,10 +90,8 @@ func TestPlanReadsWhatNobodyKnows(t *testing.T) {
 
 // A token costs more near the end of a long prompt than near its beginning.
 func TestPlanKnowsThatPositionsDiffer(t *testing.T) {
-	r := newRates(newClock())
 	m := machine{token: 1e-4, perPosition: 1e-7, tiers: map[string]float64{"remote": 200 * MB}}
-	m.compute(r, 0, 32768)
-	m.learn(r, "remote")
+	r := m.known(newClock(), 32768, "remote")
 	require.Zero(t, r.Plan(Chain{Pages: pagesOf("remote", 4)}))
 	require.Equal(t, 124, r.Plan(Chain{Base: 4 * testPageTokens, Pages: pagesOf("remote", 128)[4:]}))
 }
@@ -98,10 +107,7 @@ func TestPlanIsTheBest(t *testing.T) {
 				"remote": rapid.Float64Range(1*MB, 1*GB).Draw(t, "remote"),
 			},
 		}
-		r := newRates(newClock())
-		m.compute(r, 0, 8192)
-		m.learn(r, "local")
-		m.learn(r, "remote")
+		r := m.known(newClock(), 8192, "local", "remote")
 		pages := pagesOf("local", rapid.IntRange(1, 24).Draw(t, "pages"))
 		for i := range pages {
 			pages[i].Tier = rapid.SampledFrom([]string{"local", "remote"}).Draw(t, "tier")
@@ -127,10 +133,8 @@ func TestPlanIsTheBest(t *testing.T) {
 
 // Pages that take almost no time to read or to compute are read.
 func TestPlanDoesNotMindMilliseconds(t *testing.T) {
-	r := newRates(newClock())
 	m := machine{token: 1e-6, tiers: map[string]float64{"local": 10 * GB}}
-	m.compute(r, 0, 4096)
-	m.learn(r, "local")
+	r := m.known(newClock(), 4096, "local")
 	require.Equal(t, 1, r.Plan(Chain{Pages: pagesOf("local", 1)}))
 	require.Zero(t, r.Plan(Chain{Pages: pagesOf("local", 4)}))
 
@@ -170,10 +174,8 @@ func TestSmallBatchesCorrectATooHighPrediction(t *testing.T) {
 // slower than computing, and the step is tried again later.
 func TestAStepAfterReadingCounts(t *testing.T) {
 	c := newClock()
-	r := newRates(c)
 	m := machine{token: 0.001, tiers: map[string]float64{"local": GB}}
-	m.compute(r, 0, 4096)
-	m.learn(r, "local")
+	r := m.known(c, 4096, "local")
 	chain := Chain{Pages: pagesOf("local", 8), Then: "load"}
 	require.Equal(t, 8, r.Plan(chain))
 
@@ -213,14 +215,50 @@ func TestReading(t *testing.T) {
 
 // TestPagesBeforeTheBase are read for those behind, and never for their own sake.
 func TestPagesBeforeTheBase(t *testing.T) {
-	r := newRates(newClock())
 	m := machine{token: 0.001, tiers: map[string]float64{"local": GB, "slow": 100 * MB}}
-	m.compute(r, 0, 4096)
-	m.learn(r, "local")
-	m.learn(r, "slow") // a page takes 336 ms to read, and 256 ms to compute
+	r := m.known(newClock(), 4096, "local", "slow") // a page of slow takes 336 ms to read, and 256 ms to compute
 	base := 4 * testPageTokens
 	require.Equal(t, 8, r.Plan(Chain{Base: base, Pages: pagesOf("local", 8)}))
 	require.Zero(t, r.Plan(Chain{Base: base, Pages: pagesOf("slow", 8)}))
 	require.Zero(t, r.Plan(Chain{Base: base, Pages: pagesOf("local", 4)}))
 	require.Equal(t, base, Chain{Base: base, Pages: pagesOf("local", 8)}.After(2).Base)
+}
+
+// TestSavedIsNoMoreThanWasMeasured: a prompt took 13.05 s, and 1.18 s when it was restored. Batches
+// beside other work had been slower.
+func TestSavedIsNoMoreThanWasMeasured(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rates.json")
+	r, err := Open(path, "m", nil)
+	require.NoError(t, err)
+	require.Zero(t, r.Saved(0, 1114, time.Second), "nothing was measured")
+	for range 3 {
+		r.Computed(512, 256, 512*15600*time.Microsecond)
+	}
+	require.Greater(t, r.Computing(0, 1114), 17*time.Second)
+	r.Whole(1114, 13050*time.Millisecond)
+	r.Whole(1114, 20*time.Second) // beside other work
+	want := (13050 - 1180) * time.Millisecond
+	require.InDelta(t, want, r.Saved(0, 1114, 1180*time.Millisecond), float64(time.Millisecond))
+	require.NoError(t, r.Close())
+
+	again, err := Open(path, "m", nil)
+	require.NoError(t, err)
+	require.InDelta(t, want, again.Saved(0, 1114, 1180*time.Millisecond), float64(time.Millisecond), "after a restart")
+	require.InDelta(t, want/2, again.Saved(557, 1114, 13050*time.Millisecond/2-want/2), float64(10*time.Millisecond), "half was in the slot")
+	require.Zero(t, again.Saved(0, 1114, time.Minute), "it cost more than computing")
+	require.Zero(t, again.Saved(0, 1114, 0), "it did not end")
+	require.LessOrEqual(t, again.Saved(0, 100, time.Nanosecond), 13050*time.Millisecond*100/1114)
+	require.NoError(t, again.Close())
+}
+
+// The prompts that are kept are bounded.
+func TestWholePromptsAreBounded(t *testing.T) {
+	r := New()
+	for n := 1; n > 0 && n < 1<<40; n *= 2 {
+		r.Whole(n, time.Second)
+		r.Whole(n, 2*time.Second)
+		r.Whole(-n, time.Second)
+		r.Whole(n, -time.Second)
+	}
+	require.LessOrEqual(t, len(r.whole), wholeMax)
 }

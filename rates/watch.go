@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// Watch follows one restore, which reads its pages in order and a few ahead. Times count
-// from the request of the first page. One goroutine at a time uses a Watch; methods that end
-// in Locked need Rates.mu.
+// Watch follows one restore, which reads its pages in order and a few ahead, for one goroutine. Times
+// count from the first page's request. Methods that end in Locked need Rates.mu.
 type Watch struct {
 	rates    *Rates
 	chain    Chain
@@ -21,8 +20,7 @@ type Watch struct {
 	paces    []float64 // seconds per unit in the run, after each of its last pages
 }
 
-// Watch begins to follow a restore of a chain. parallel is the number of pages read at a
-// time.
+// Watch begins to follow a restore of a chain. parallel is the number of pages read at a time.
 func (r *Rates) Watch(c Chain, parallel int) *Watch {
 	w := &Watch{rates: r, chain: c, parallel: parallel}
 	r.mu.Lock()
@@ -69,10 +67,9 @@ func (w *Watch) Deadline() time.Duration {
 // shorter waits do not matter to users.
 const patienceMin = 0.02
 
-// grantedLocked is the time in seconds that reading a page may take: as long as pages of its
-// tier took before, and as long as pages of this restore took. The pace of this restore alone
-// grants too little, because its first pages may have been in the page cache. A tier that
-// disappointed is granted no time for its slowness.
+// grantedLocked is the time in seconds that reading a page may take: as long as pages of its tier took
+// before, unless the tier disappointed, and as long as pages of this restore took. The latter alone
+// grants too little, because its first pages may have been in the page cache.
 func (w *Watch) grantedLocked(page Page) float64 {
 	granted := 0.0
 	if tier := w.rates.tierLocked(page.Tier); tier.trusted(page.Form) {
@@ -99,8 +96,7 @@ func (w *Watch) pacedLocked(page Page) (float64, bool) {
 	return slices.Min(w.paces) * w.unitLocked(page), true
 }
 
-// unitLocked is the size of a page in a pace: the predicted seconds for a trusted tier,
-// otherwise bytes.
+// unitLocked is a page's size in a pace: predicted seconds for a trusted tier, otherwise bytes.
 func (w *Watch) unitLocked(page Page) float64 {
 	if w.trusted {
 		return w.rates.tierLocked(page.Tier).reading(page)
@@ -166,3 +162,44 @@ func (w *Watch) refuseLocked(took float64) {
 }
 
 func seconds(s float64) time.Duration { return time.Duration(min(s, costMax) * float64(time.Second)) }
+
+const (
+	// probeEvery is the least time between two probes of a refused tier.
+	probeEvery = time.Minute
+	// probeFactor bounds a probe, in multiples of its pages' computing time: slower is slow enough.
+	probeFactor = 2
+)
+
+// Probe plans a probe of the tier of a chain that no request reads: n pages to read, and the time to wait
+// for them. parallel is the number of pages that a restore reads at a time. n is 0 when the tier was
+// probed less than probeEvery ago; otherwise the caller reports the result to [Rates.Probed].
+func (r *Rates) Probe(c Chain, parallel int) (n int, limit time.Duration) {
+	if len(c.Pages) == 0 {
+		return 0, 0
+	}
+	pages := c.Pages
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t, now := r.tierLocked(pages[0].Tier), r.now()
+	if since := now.Sub(t.tried); since >= 0 && since < probeEvery { // negative: the clock was put back
+		return 0, 0
+	}
+	for n < min(parallel, len(pages)) && pages[n].alike(pages[0]) {
+		n++
+	}
+	t.tried = now
+	r.sawLocked(t)
+	each := r.computingLocked(c.Base, c.end()) / float64(len(pages))
+	return n, seconds(probeFactor * max(each, patienceMin) * float64(n))
+}
+
+// Probed notes the time that a probe took. complete: all pages arrived.
+func (r *Rates) Probed(pages []Page, took time.Duration, complete bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if complete {
+		r.tookLocked(pages, took.Seconds())
+		return
+	}
+	r.disappointedLocked(pages[0], took.Seconds()/float64(len(pages)))
+}

@@ -68,8 +68,7 @@ func (m machine) reading(i int, p Page) float64 {
 	return m.latency + float64(p.Bytes)/m.tiers[p.Tier]
 }
 
-// alternatives are the two times that a restore is compared with: all pages read, and all
-// computed.
+// alternatives are the two times that a restore is compared with: all pages read, and all computed.
 func (m machine) alternatives(pages []Page) (read, compute float64) {
 	for i, p := range pages {
 		read += m.reading(i, p)
@@ -102,13 +101,10 @@ func eachMachine(t *testing.T, test func(t *testing.T, m machine, pages []Page))
 	}
 }
 
-// With both rates known, a prompt is never slower than the better alternative by more than a
-// tenth.
+// With both rates known, a prompt is never slower than the better alternative by more than a tenth.
 func TestNeverSlowerThanTheBetter(t *testing.T) {
 	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
-		r := newRates(newClock())
-		m.compute(r, 0, 16384)
-		m.learn(r, "remote")
+		r := m.known(newClock(), 16384, "remote")
 		read, compute := m.alternatives(pages)
 		for range 3 { // observations of a restore do not make the next restore worse
 			total, _ := m.restore(r, Chain{Pages: pages})
@@ -120,8 +116,7 @@ func TestNeverSlowerThanTheBetter(t *testing.T) {
 // An unknown tier costs at most the time to compute one more page.
 func TestFirstReadIsBounded(t *testing.T) {
 	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
-		r := newRates(newClock())
-		m.compute(r, 0, 16384)
+		r := m.known(newClock(), 16384)
 		read, compute := m.alternatives(pages)
 		page := compute / float64(len(pages))
 		total, _ := m.restore(r, Chain{Pages: pages})
@@ -143,9 +138,7 @@ func TestPagesInThePageCacheAreNoPace(t *testing.T) {
 		for _, ratio := range []float64{0.2, 0.34, 0.4, 0.5, 0.6, 0.8} {
 			for _, indivisible := range []bool{false, true} {
 				m.cached, m.tiers = cached, map[string]float64{"local": testPageBytes / (ratio * page)}
-				r := newRates(newClock())
-				m.compute(r, 0, 16384)
-				m.learn(r, "local")
+				r := m.known(newClock(), 16384, "local")
 				pages := pagesOf("local", 20)
 				read, _ := m.alternatives(pages)
 				total, in := m.restore(r, Chain{Pages: pages, Indivisible: indivisible})
@@ -160,8 +153,7 @@ func TestPagesInThePageCacheAreNoPace(t *testing.T) {
 // A tier that hung is waited for as long as a page takes to compute, at any position.
 func TestATierThatHungIsNotWaitedForLonger(t *testing.T) {
 	m := machine{token: 1e-3, perPosition: 4e-8}
-	r := newRates(newClock())
-	m.compute(r, 0, 65536)
+	r := m.known(newClock(), 65536)
 	w := r.Watch(Chain{Pages: pagesOf("remote", 1)}, testAhead)
 	w.GaveUp(w.Deadline())
 	late := pagesOf("remote", 4)
@@ -183,12 +175,10 @@ func TestFirstReadOfANewModelIsBounded(t *testing.T) {
 	require.Less(t, total, 7.0)
 }
 
-// The bounds also hold where pages are of use only all together, and pages read before are
-// lost.
+// The bounds also hold where pages are of use only all together, and pages read before are lost.
 func TestWholeChainsAreNeverSlower(t *testing.T) {
 	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
-		r := newRates(newClock())
-		m.compute(r, 0, 16384)
+		r := m.known(newClock(), 16384)
 		read, compute := m.alternatives(pages)
 		total, _ := m.restore(r, Chain{Pages: pages, Indivisible: true})
 		require.LessOrEqual(t, total, compute+1.001*compute/float64(len(pages)), "the first time: read %.3f s, compute %.3f s", read, compute)
@@ -202,9 +192,7 @@ func TestWholeChainsAreNeverSlower(t *testing.T) {
 // A restore gives up a tier that becomes slow.
 func TestRestoreStopsWhenATierBecomesSlow(t *testing.T) {
 	eachMachine(t, func(t *testing.T, m machine, pages []Page) {
-		r := newRates(newClock())
-		m.compute(r, 0, 16384)
-		m.learn(r, "remote")
+		r := m.known(newClock(), 16384, "remote")
 		predicted, compute := m.alternatives(pages)
 		planned := r.Plan(Chain{Pages: pages})
 		m.tiers["remote"] /= 1000
@@ -221,10 +209,8 @@ func TestRestoreStopsWhenATierBecomesSlow(t *testing.T) {
 }
 
 func TestSlowingDownIsNoticedBetweenPages(t *testing.T) {
-	r := newRates(newClock())
 	m := machine{token: 1e-3, tiers: map[string]float64{"remote": 1 * GB}}
-	m.compute(r, 0, 16384)
-	m.learn(r, "remote")
+	r := m.known(newClock(), 16384, "remote")
 	pages := pagesOf("remote", 64)
 	w := r.Watch(Chain{Pages: pages}, testAhead)
 	require.False(t, w.Alone())
@@ -242,10 +228,8 @@ func TestSlowingDownIsNoticedBetweenPages(t *testing.T) {
 }
 
 func TestQuickTierIsWatchedWithPatience(t *testing.T) {
-	r := newRates(newClock())
 	m := machine{token: 1e-3, tiers: map[string]float64{"local": 1 * GB}}
-	m.compute(r, 0, 16384)
-	m.learn(r, "local")
+	r := m.known(newClock(), 16384, "local")
 	w := r.Watch(Chain{Pages: pagesOf("local", 8)}, testAhead)
 	require.Greater(t, w.Deadline(), 256*time.Millisecond, "the time to compute a page")
 	require.Less(t, w.Deadline(), 400*time.Millisecond)
@@ -259,12 +243,104 @@ func TestQuickTierIsWatchedWithPatience(t *testing.T) {
 
 // In a chain through several tiers each tier is measured separately.
 func TestTiersOfAChainAreToldApart(t *testing.T) {
-	r := newRates(newClock())
 	m := machine{token: 1.0 / 30, tiers: map[string]float64{"local": 1 * GB, "remote": 20 * MB}}
-	m.compute(r, 0, 16384)
+	r := m.known(newClock(), 16384)
 	pages := append(pagesOf("local", 4), pagesOf("remote", 12)[4:]...)
 	_, in := m.restore(r, Chain{Pages: pages})
 	require.Equal(t, 12, in)
 	require.InEpsilon(t, testPageBytes/(1*GB), r.tierLocked("local").reading(Page{Bytes: testPageBytes}), 0.5)
 	require.InEpsilon(t, testPageBytes/(20*MB), r.tierLocked("remote").reading(Page{Bytes: testPageBytes}), 0.5)
+}
+
+// refusing returns rates that refuse a slow remote tier.
+func refusing(c *clock) (*Rates, machine) {
+	m := machine{token: 1e-3, tiers: map[string]float64{"remote": 1 * MB}}
+	r := m.known(c, 16384, "remote")
+	return r, m
+}
+
+func TestRefusedTierIsProbedNowAndThen(t *testing.T) {
+	c := newClock()
+	r, _ := refusing(c)
+	pages := pagesOf("remote", 16)
+	require.Zero(t, r.Plan(Chain{Pages: pages}))
+	n, limit := r.Probe(Chain{Pages: pages}, testAhead)
+	require.Equal(t, testAhead, n)
+	require.InEpsilon(t, 2*testAhead*0.256, limit.Seconds(), 0.01)
+	r.Probed(pages[:n], limit, false)
+	for range 5 {
+		n, _ = r.Probe(Chain{Pages: pages}, testAhead)
+		require.Zero(t, n, "not again at once")
+		c.pass(10 * time.Second)
+	}
+	c.pass(probeEvery)
+	n, _ = r.Probe(Chain{Pages: pages}, testAhead)
+	require.Equal(t, testAhead, n)
+	c.pass(-time.Hour)
+	n, _ = r.Probe(Chain{Pages: pages}, testAhead)
+	require.Equal(t, testAhead, n, "a clock set back does not end probing")
+	n, _ = r.Probe(Chain{}, testAhead)
+	require.Zero(t, n)
+}
+
+func TestProbeReadsOneTier(t *testing.T) {
+	r, _ := refusing(newClock())
+	pages := append(pagesOf("remote", 1), pagesOf("local", 4)[1:]...)
+	n, _ := r.Probe(Chain{Pages: pages}, testAhead)
+	require.Equal(t, 1, n)
+}
+
+// A tier that is quick again is soon read from again.
+func TestProbeFindsThatATierIsQuickAgain(t *testing.T) {
+	c := newClock()
+	r, _ := refusing(c)
+	pages := pagesOf("remote", 16)
+	for probes := 0; r.Plan(Chain{Pages: pages}) == 0; probes++ {
+		require.Less(t, probes, 3)
+		c.pass(probeEvery)
+		n, _ := r.Probe(Chain{Pages: pages}, testAhead)
+		r.Probed(pages[:n], time.Duration(n)*10*time.Millisecond, true)
+	}
+	require.Equal(t, 16, r.Plan(Chain{Pages: pages}))
+}
+
+// A tier that was too slow once is trusted again after a probe in time, and not before.
+func TestProbeAfterADisappointment(t *testing.T) {
+	c := newClock()
+	m := machine{token: 1e-3, tiers: map[string]float64{"remote": 500 * MB}}
+	r := m.known(c, 16384, "remote")
+	pages := pagesOf("remote", 16)
+	n, _ := r.Probe(Chain{Pages: pages}, testAhead)
+	require.Equal(t, testAhead, n)
+	w := r.Watch(Chain{Pages: pages}, testAhead)
+	w.GaveUp(w.Deadline())
+	require.Zero(t, r.Plan(Chain{Pages: pages}))
+
+	n, limit := r.Probe(Chain{Pages: pages}, testAhead)
+	require.Equal(t, testAhead, n, "at once, although there was a probe just now")
+	r.Probed(pages[:n], limit, false)
+	require.Zero(t, r.Plan(Chain{Pages: pages}))
+
+	c.pass(probeEvery)
+	n, _ = r.Probe(Chain{Pages: pages}, testAhead)
+	r.Probed(pages[:n], time.Duration(n)*50*time.Millisecond, true)
+	require.Equal(t, 16, r.Plan(Chain{Pages: pages}))
+}
+
+// A probe whose pages do not arrive marks the tier slow, also where computing costs more.
+func TestProbeOfATierThatHangs(t *testing.T) {
+	m := machine{token: 1e-3, perPosition: 4e-8}
+	r := m.known(newClock(), 65536)
+	early, late := pagesOf("remote", 1), pagesOf("remote", 4)
+	for i := range late {
+		late[i].Start += 60000
+	}
+	w := r.Watch(Chain{Pages: early}, testAhead)
+	w.GaveUp(w.Deadline())
+	require.Zero(t, r.Plan(Chain{Pages: early}))
+	require.NotZero(t, r.Plan(Chain{Base: 60000, Pages: late}))
+	n, limit := r.Probe(Chain{Base: 60000, Pages: late}, testAhead)
+	require.Equal(t, testAhead, n)
+	r.Probed(late[:n], limit, false)
+	require.Zero(t, r.Plan(Chain{Base: 60000, Pages: late}))
 }

@@ -7,6 +7,5 @@
 // others have given back. A process that begins counts with its own limit until the next look, and
 // memory that requests use stays theirs until they end.
 //
-// Nothing is remembered between two looks. Processes come and go, and so may the balancer: without
-// it, limits stay as they are.
+// Nothing is remembered between two looks: without a balancer, limits stay as they are.
 package balance

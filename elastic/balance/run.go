@@ -11,8 +11,7 @@ import (
 // Every is the time between two looks. Processes obey in half of it.
 const Every = 500 * time.Millisecond
 
-// turnTime is how long one process is first where there is too little for all. Prompts wait for
-// memory longer than that.
+// turnTime is how long one process is first where there is too little for all. Prompts wait longer.
 const turnTime = 3 * time.Second
 
 // A Balancer divides the memory of one device.
@@ -49,8 +48,8 @@ func (b *Balancer) Run(ctx context.Context) error {
 }
 
 // Look sets the limits that follow from the segments of now. Processes that have ended, and those of
-// users other than Users, are left out: anyone may make a file that says how much memory it needs. Of a segment whose lock is held, or that a tool has deleted, the limit stays
-// as it is.
+// users other than Users, are left out: anyone may make a file that says how much memory it needs. The
+// limit of a segment stays whose lock is held, or that a tool has deleted.
 func (b *Balancer) Look() error {
 	users := b.Users
 	if len(users) == 0 {

@@ -62,8 +62,8 @@ func Share(budget int64, segments []segment.Segment, turn int) []int64 {
 	return shares
 }
 
-// inTurn gives everyone the memory of running work, or the floor, and then the rest to one after the
-// other.
+// inTurn gives everyone the memory of running work, or the floor, and then the rest to one after
+// another.
 func inTurn(budget int64, segments []segment.Segment, wants []int64, turn int) []int64 {
 	n := len(segments)
 	floor := budget / int64(n) / floorPart

@@ -31,16 +31,15 @@ const (
 	Live State = "live"
 	Dead State = "dead" // the process ended and left its segment
 
-	// Locked segments of processes that live could not be read in time: a tool, which may be stopped,
-	// holds the lock.
+	// Locked segments of live processes could not be read in time: a tool, perhaps stopped, has the
+	// lock.
 	Locked State = "locked"
 
 	// Deleted segments have been removed by a tool, or have another size now. Their processes, which
 	// live, make them again in the next round. The memory in use is not known.
 	Deleted State = "deleted"
 
-	// Foreign segments have no lock beside them, as those of kvcached. Whether their process
-	// lives is not known.
+	// Foreign segments have no lock beside them, as kvcached's: their process may live or not.
 	Foreign State = "foreign"
 )
 
@@ -55,8 +54,7 @@ var (
 	ErrUnsupported = errors.New("KV memory of other processes can be seen on Linux alone")
 )
 
-// LimitMax is the largest limit; the memory of no machine is larger. Larger ones are refused by
-// the processes too.
+// LimitMax is the largest limit, more than any machine's memory. Processes refuse larger ones too.
 const LimitMax = int64(1) << 50
 
 // names are those that processes may choose.

@@ -74,8 +74,7 @@ func list(dir string, users ...uint32) ([]Segment, error) {
 	return all, nil
 }
 
-// namesOf returns the names of segments and of their locks by the owner of the file, at most
-// segmentsMax for each user.
+// namesOf returns names of segments and their locks by the file's owner, at most segmentsMax of each.
 func namesOf(dir string, users []uint32) (map[uint32]map[string]bool, error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -142,20 +141,15 @@ func Get(name string) (Segment, error) {
 // look reads a segment and its user, and waits for its lock until a time at most.
 func look(dir, name string, holders map[file]int, until time.Time) (s Segment, uid uint32, err error) {
 	s.Name = name
-	f, err := open(dir, name, os.O_RDWR)
+	f, uid, err := open(dir, name, os.O_RDWR)
 	if errors.Is(err, fs.ErrPermission) {
 		s.ReadOnly = true
-		f, err = open(dir, name, os.O_RDONLY)
+		f, uid, err = open(dir, name, os.O_RDONLY)
 	}
 	if err != nil {
 		return s, 0, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return s, 0, err
-	}
-	uid = owner(info)
 	// The process writes the numbers in the segment and those beside it under one lock.
 	read := func() error {
 		if err := s.read(f); err != nil {
@@ -211,14 +205,14 @@ func number(b []byte, i int) int64 {
 	return min(max(0, int64(binary.NativeEndian.Uint64(b[8*i:]))), LimitMax)
 }
 
-// open opens a file of 24 bytes, and never waits: a name may lead to a pipe.
-func open(dir, name string, mode int) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, name), mode|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+// open opens a file of 24 bytes, and returns its user. open never waits: a name may lead to a pipe.
+func open(dir, name string, mode int) (f *os.File, uid uint32, err error) {
+	f, err = os.OpenFile(filepath.Join(dir, name), mode|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, ErrNoSegment
+		return nil, 0, ErrNoSegment
 	}
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	info, err := f.Stat()
 	if err == nil && (!info.Mode().IsRegular() || info.Size() != size) {
@@ -226,9 +220,9 @@ func open(dir, name string, mode int) (*os.File, error) {
 	}
 	if err != nil {
 		f.Close()
-		return nil, err
+		return nil, 0, err
 	}
-	return f, nil
+	return f, owner(info), nil
 }
 
 // locked runs f with the file's lock, for which it waits until a time, and tries once.
@@ -248,39 +242,34 @@ func locked(file *os.File, how int, until time.Time, f func() error) error {
 	}
 }
 
-// SetLimit sets the limit of a segment, in bytes. Used and kept memory are the process's to write.
-// The process obeys in its next round: memory in use stays, and that of conversations goes that nobody
-// waits for.
+// SetLimit sets the limit of a segment, in bytes. The process obeys in its next round: memory of work
+// stays, and that of conversations goes that nobody waits for.
 func SetLimit(name string, bytes int64) error { return setLimit(Dir, name, bytes) }
 
 func setLimit(dir, name string, bytes int64) error {
-	if err := checkName(name); err != nil {
+	if err := cmp.Or(checkName(name), checkLimit(bytes)); err != nil {
 		return err
 	}
-	if err := checkLimit(bytes); err != nil {
-		return err
-	}
-	f, err := open(dir, name, os.O_RDWR)
-	if err != nil {
-		return fmt.Errorf("set the limit of segment %s: %w", name, err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return fmt.Errorf("set the limit of segment %s: %w", name, err)
-	}
-	s := Segment{Name: name}
-	if s.life(dir, owner(info), nil); s.State == Dead {
-		return fmt.Errorf("set the limit of segment %s: %w", name, ErrDead)
-	}
-	err = locked(f, unix.LOCK_EX, time.Now().Add(patience), func() error {
-		_, err := f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(bytes)), 0)
-		return err
-	})
-	if err != nil {
+	if err := writeLimit(dir, name, bytes); err != nil {
 		return fmt.Errorf("set the limit of segment %s: %w", name, err)
 	}
 	return nil
+}
+
+func writeLimit(dir, name string, bytes int64) error {
+	f, uid, err := open(dir, name, os.O_RDWR)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	s := Segment{Name: name}
+	if s.life(dir, uid, nil); s.State == Dead {
+		return ErrDead
+	}
+	return locked(f, unix.LOCK_EX, time.Now().Add(patience), func() error {
+		_, err := f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(bytes)), 0)
+		return err
+	})
 }
 
 // owner is the user of a file.
@@ -325,12 +314,10 @@ func ownedBy(pid int, uid uint32) bool {
 	return err == nil && owner(info) == uid
 }
 
-// A file is known by its filesystem and its number there: every container counts the files of its own
-// /dev/shm.
+// A file is known by its filesystem and its number there: each container has a /dev/shm of its own.
 type file struct{ dev, inode uint64 }
 
-// lockHolders are the processes of locks, by the locked file. Processes of other containers have no
-// number here.
+// lockHolders are the processes of locks, by the locked file. Those of other containers have no number.
 func lockHolders() map[file]int {
 	data, err := os.ReadFile("/proc/locks")
 	if err != nil {

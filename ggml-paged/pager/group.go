@@ -9,9 +9,8 @@ import (
 	"unsafe"
 )
 
-// A Group is the layers that share cells, as those of one cache do, and their pages: which
-// have rows, which are in files, and how many have room. Callers number layers as the model
-// does.
+// A Group is the layers that share cells, as those of one cache do, and their pages: which have rows,
+// which are in files, and how many have room. Callers number layers as the model does.
 //
 // Layers are added, batches described and rooms made by one goroutine at a time. Rows may be
 // read, written, placed and turned beside that.
@@ -31,8 +30,7 @@ type Group struct {
 
 	mu sync.Mutex // guards the fields below
 
-	// used are the pages with rows, and the last forward pass that had a cell of theirs in
-	// use.
+	// used are the pages with rows, and the last forward pass that had a cell of theirs in use.
 	used   map[int]uint64
 	passes uint64
 
@@ -66,9 +64,8 @@ func (g *Group) Close() {
 	}
 }
 
-// AddLayer adds a layer before the pager starts. A layer that the op cannot compute is
-// refused with a NotPagedError, as far as that is known without the query's heads. The group of desc
-// does not count.
+// AddLayer adds a layer before the pager starts. A layer that the op cannot compute is refused with a
+// NotPagedError, as far as that is known without the query's heads. The group of desc does not count.
 func (g *Group) AddLayer(layer int, desc Layer) error {
 	desc.Group = g.number
 	if err := desc.pageable(desc.KVHeads); err != nil {
@@ -82,8 +79,7 @@ func (g *Group) AddLayer(layer int, desc Layer) error {
 	return nil
 }
 
-// pageable returns a NotPagedError if attention with a number of query heads cannot be computed on
-// such a layer.
+// pageable returns a NotPagedError if attention with some query heads cannot be computed on a layer.
 func (l Layer) pageable(heads int) error {
 	if err := Supported(l, heads); err != nil {
 		return NotPaged(err.Error(), SmallerContext)
@@ -212,8 +208,7 @@ func (g *Group) Used() int {
 	return len(g.used)
 }
 
-// Turn turns K of cells, page by page and when a page is next needed. planes are those of
-// each layer.
+// Turn turns K of cells, page by page and when a page is next needed. planes are those of each layer.
 func (g *Group) Turn(cells []int32, planes map[int][]Plane) error {
 	pages := make(map[int][]uint64)
 	for _, cell := range cells {
@@ -248,4 +243,59 @@ func (g *Group) layer(layer int) (groupLayer, error) {
 		return l, fmt.Errorf("layer %d has no K/V", layer)
 	}
 	return l, nil
+}
+
+// Room for cells. A cache takes its lowest free cells, so that cells [0, n) are enough for n
+// of them: a group reserves its pages from the first on, and as long as no more cells are in
+// use than those pages have, there is room for every row.
+
+// Room is how many cells can be in use, the lowest ones.
+func (g *Group) Room() int { return g.pages * g.pager.PageCells() }
+
+// A Want is a number of cells that shall be able to be in use in a group.
+type Want struct {
+	Group *Group
+	Cells int
+	First bool // no prompt does without, as with a sliding window
+}
+
+// MakeRoom makes room for cells in groups of a pager, and starts the pager if need be. An error names
+// the room that is lacking. A prompt without room must leave room for shorter ones, and reserved pages
+// stay reserved: wants that come first are met first, and of the others one page of each group in turn.
+func (p *Pager) MakeRoom(wants []Want) error {
+	if err := p.Start(); err != nil {
+		return err
+	}
+	missing := make([]int, len(wants)) // pages
+	for i, want := range wants {
+		missing[i] = (want.Cells - want.Group.Room() + p.PageCells() - 1) / p.PageCells()
+		if want.First && missing[i] > 0 {
+			if err := want.Group.grow(missing[i]); err != nil {
+				return err
+			}
+			missing[i] = 0
+		}
+	}
+	for most := slices.Max(append(missing, 0)); most > 0; most-- {
+		for i, want := range wants {
+			if missing[i] < most {
+				continue
+			}
+			if err := want.Group.grow(1); err != nil {
+				return err
+			}
+			missing[i]--
+		}
+	}
+	return nil
+}
+
+// grow reserves so many pages more.
+func (g *Group) grow(pages int) error {
+	pages += g.pages
+	if err := g.pager.Reserve(g.number, pages); err != nil {
+		return err
+	}
+	g.pages = pages
+	return nil
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// placed is a group of one layer, the model's layer 7, in pages of 16 cells, one of which is
-// in memory.
+// placed is a group of one layer, the model's layer 7, in pages of 16 cells, one of which is in memory.
 type placed struct {
 	*Group
 	t *testing.T

@@ -149,8 +149,7 @@ func (g *Group) place(cell int32, n, at int, file *os.File, layers []int, keyOff
 	return nil
 }
 
-// reopen makes a descriptor of our own: the caller closes its, and the file may have no
-// name any more.
+// reopen makes a descriptor of our own: the caller closes its, and the file may have no name any more.
 func reopen(file *os.File) (*os.File, error) {
 	return os.Open(fmt.Sprintf("/proc/self/fd/%d", file.Fd()))
 }

@@ -9,8 +9,7 @@ import (
 // ErrUnsupported is New's error on systems without a pager.
 var ErrUnsupported error = NotPaged("paged attention needs Linux and a build with cgo", SmallerContext)
 
-// A NotPagedError says why the K/V of a model cannot be paged with any memory and any spill, and names
-// the user's next step.
+// A NotPagedError says why a model's K/V cannot be paged with any memory and spill, and what to do.
 type NotPagedError struct {
 	Reason, Remedy string
 }
@@ -56,12 +55,10 @@ type Config struct {
 	SpillBytes uint64 // 0: no cap
 	Direct     bool   // bypass the page cache for spilled pages
 
-	// Settings names the settings that give more memory and disk, for errors about room;
-	// may be empty.
+	// Settings names the settings that give more memory and disk, for errors about room; may be empty.
 	Settings string
 
-	// C functions that give and take memory for the frames, as kvp_config has them; nil:
-	// anonymous memory.
+	// C functions for the frames' memory, as kvp_config has them; nil: anonymous memory.
 	ArenaAlloc, ArenaFree unsafe.Pointer
 }
 
@@ -75,8 +72,7 @@ type Layer struct {
 	ValueType        Type
 }
 
-// A Plane of a rotation of K: elements A and B of each head become M[0]*a + M[1]*b and
-// M[2]*a + M[3]*b.
+// A Plane of a rotation of K: elements A and B of each head become M[0]*a + M[1]*b and M[2]*a + M[3]*b.
 type Plane struct {
 	A, B int
 	M    [4]float32

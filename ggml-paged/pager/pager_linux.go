@@ -90,8 +90,7 @@ func New(config Config) (*Pager, error) {
 	return p, nil
 }
 
-// Close frees the pager. No op of this pager may be computed afterwards. A second call does
-// nothing.
+// Close frees the pager. No op of this pager may be computed afterwards. A second call does nothing.
 func (p *Pager) Close() {
 	p.life.Lock()
 	defer p.life.Unlock()
@@ -276,8 +275,7 @@ func (p *Pager) pageError() error {
 	return nil
 }
 
-// Stats are the counts of the pager so far, also after Close. Stats may be called at any time, by
-// any goroutine.
+// Stats are the counts so far, also after Close. Any goroutine may call Stats at any time.
 func (p *Pager) Stats() Stats {
 	p.life.RLock()
 	defer p.life.RUnlock()
@@ -361,8 +359,7 @@ func (b *Batch) Except(queries []bool) (*Batch, error) {
 	return derived, nil
 }
 
-// Op makes the op of one attention layer, for ggml_flash_attn_ext_paged. The op lives as
-// long as the batch.
+// Op makes one attention layer's op for ggml_flash_attn_ext_paged, which lives as long as the batch.
 func (b *Batch) Op(params Params) (unsafe.Pointer, error) {
 	c := C.kvp_params{
 		layer: C.uint32_t(params.Layer), heads: C.uint32_t(params.Heads),

@@ -1,5 +1,4 @@
-// Package readahead does pieces of work in order, a few of them at a time, and hands over the
-// results in the same order.
+// Package readahead does pieces of work, a few at a time, and hands over the results in their order.
 package readahead
 
 import "context"
@@ -55,8 +54,7 @@ func (l *Line[T]) Together() {
 	}
 }
 
-// Stop ends the context of all pieces, and returns when no more begin. Those that have begun
-// may still go on.
+// Stop ends the context of all pieces, and returns when no more begin. Some may still go on.
 func (l *Line[T]) Stop() {
 	l.stop()
 	<-l.ended

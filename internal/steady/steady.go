@@ -1,5 +1,4 @@
-// Package steady ends the wait for operations that hang, such as those of a local disk that
-// does not answer.
+// Package steady ends the wait for operations that hang, as on a local disk that does not answer.
 package steady
 
 import (

@@ -103,9 +103,8 @@ func defaultSpillDir() (string, error) {
 	return filepath.Join(home, ".ollama", "kv-spill"), nil
 }
 
-// Open makes the pager, and its spill directory if missing, readable by this user alone: K/V
-// is the prompt in another form. alloc and free are C functions for the pager's memory, or
-// nil.
+// Open makes the pager, and its spill directory if missing, readable by this user alone: K/V is the
+// prompt in another form. alloc and free are C functions for the pager's memory, or nil.
 func Open(c Config, alloc, free unsafe.Pointer) (*pager.Pager, error) {
 	if err := os.MkdirAll(c.SpillDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory that K/V spills to: %w; set OLLAMA_PAGED_SPILL_DIR to one this user may write", err)

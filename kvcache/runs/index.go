@@ -3,18 +3,17 @@ package runs
 import (
 	"cmp"
 	"container/list"
+	"iter"
 	"slices"
 	"sync"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
-// maxTwins bounds how many pages with the same tokens in different chains are tried, latest
-// first.
+// maxTwins bounds how many pages with the same tokens in different chains are tried, latest first.
 const maxTwins = 8
 
-// pageBytes is the memory of a page besides its tokens, roughly: the page, its element of the list,
-// and its entries in three maps.
+// pageBytes is roughly the memory of a page besides its tokens: the page, and its entries in the index.
 const pageBytes = 300
 
 // Page is a full page without media.
@@ -36,8 +35,7 @@ type Run struct {
 // Position is the stored position of the run's first token.
 func (r Run) Position() int { return r.Page.Start + r.From }
 
-// Index keeps the tokens of a bounded number of pages. Methods may be called from several
-// goroutines.
+// Index keeps the tokens of a bounded number of pages. Methods may be called from several goroutines.
 type Index struct {
 	size  int // tokens per page
 	most  int // most pages
@@ -178,4 +176,35 @@ func (x *Index) childLocked(parent pagefile.Key, tokens []int32) *Page {
 		}
 	}
 	return nil
+}
+
+// base of the polynomial that hashes a page's tokens: odd, so that no power is 0 modulo 2^64.
+const base = 0x9e3779b97f4a7c15
+
+// hash is the hash of one page's tokens.
+func (x *Index) hash(tokens []int32) uint64 {
+	var h uint64
+	for _, token := range tokens {
+		h = h*base + digit(token)
+	}
+	return h
+}
+
+// digit is a token's coefficient in the polynomial, never 0.
+func digit(token int32) uint64 { return uint64(uint32(token)) + 1 }
+
+// windows yields the start and the hash of every window of a page's length in tokens, in order.
+func (x *Index) windows(tokens []int32) iter.Seq2[int, uint64] {
+	return func(yield func(int, uint64) bool) {
+		if len(tokens) < x.size {
+			return
+		}
+		h := x.hash(tokens[:x.size])
+		for at := 0; at < x.size; at++ {
+			if !yield(at, h) || at+x.size >= len(tokens) {
+				return
+			}
+			h = (h-digit(tokens[at])*x.lead)*base + digit(tokens[at+x.size])
+		}
+	}
 }

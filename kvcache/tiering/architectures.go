@@ -12,8 +12,7 @@ import (
 // release, that are needed before its K/V may be kept. Other models may keep positions or
 // recurrent state outside the cache: a restored cache alone would then give wrong output.
 type architecture struct {
-	// layers returns the number of layers that have K/V or state of their own; nil means
-	// all.
+	// layers returns the number of layers that have K/V or state of their own; nil means all.
 	layers func(fs.Config) int
 	// media: rows follow from tokens and from images before them or in their own span, except
 	// as reaches says. No row before an image depends on the image.
@@ -93,9 +92,8 @@ func (a architecture) reach(batch int) int {
 // pageTokensMin is the smallest page that is worth a file.
 const pageTokensMin = 16
 
-// pageTokensFor is the page size in tokens: the configured size, or the largest power of two
-// that the cache with the shortest memory holds. So every cache has all rows of a page when
-// the page becomes full.
+// pageTokensFor is the page size in tokens: the configured one, or the largest power of two that every
+// cache holds, so that each has all rows of a page when the page becomes full.
 func pageTokensFor(caches []kvcache.Rows, configured int) (int, error) {
 	shortest := configured
 	for _, c := range caches {

@@ -7,9 +7,8 @@
 //
 // # The server's side
 //
-// Some things outlive runners and belong to the server that starts them: [ClaimInstance]
-// holds the directory of a server with an id, [Forget] removes the pages of a model that
-// was removed.
+// Some things outlive runners and belong to the server that starts them: [ClaimInstance] holds the
+// directory of a server with an id, [Forget] removes the pages of a model that was removed.
 //
 // # Variables
 //

@@ -38,19 +38,17 @@ func newForgetting() *forgetting {
 	return &forgetting{fingerprints: make(map[string]map[pagefile.Key]bool)}
 }
 
-// forgetting remembers the fingerprints that were removed. A runner that is still loaded may
-// store more pages under such a fingerprint, whose manifest, and with it the identity, is
-// gone.
+// forgetting remembers the fingerprints that were removed. A runner that is still loaded may store more
+// pages under such a fingerprint, whose manifest, and with it the identity, is gone.
 type forgetting struct {
 	mu           sync.Mutex
 	last         <-chan struct{}                  // closed when all removals so far have ended
 	fingerprints map[string]map[pagefile.Key]bool // by the SHA-256 of weights or adapter
 }
 
-// Forget removes the pages of models and adapters from both tiers. blobs are the paths of
-// their files; files that still exist are passed over, because another model uses them.
-// Forget returns after forgetPatience at the latest and goes on in the background. One log
-// line gives the result or the error. The next start repeats a removal: see note.
+// Forget removes the pages of models and adapters from both tiers. blobs are the paths of their files,
+// of which those that still exist are another model's. Forget returns after forgetPatience at the latest
+// and goes on in the background, and logs one line. The next start repeats a removal: see note.
 func Forget(blobs ...string) {
 	blobs = removed(blobs)
 	if len(blobs) == 0 {
@@ -109,8 +107,7 @@ func (f *forgetting) removals() <-chan struct{} {
 	return f.last
 }
 
-// Forgotten reports whether Forget was called for one of these blobs and the blob has not
-// come back since.
+// Forgotten reports whether one of these blobs was forgotten and has not come back since.
 func Forgotten(blobs ...string) bool {
 	return slices.ContainsFunc(blobs, func(path string) bool {
 		digest, ok := digests.OfBlob(path)

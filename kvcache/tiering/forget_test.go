@@ -96,8 +96,7 @@ func TestForget(t *testing.T) {
 	require.Empty(t, damaged)
 	require.True(t, Forgotten(filepath.Join(blobs, "sha256-"+kept), path))
 
-	// a runner that was still loaded stores another page, under a fingerprint without a
-	// manifest
+	// a runner that was still loaded stores another page, under a fingerprint without a manifest
 	late := put(t, local, f16)
 	require.NoError(t, os.Remove(filepath.Join(local, "v1", late.String(), "manifest.json")))
 	Forget(path)
@@ -114,8 +113,7 @@ func TestForget(t *testing.T) {
 // A removal that is called for with a lock held waits for nothing; the end of the server waits
 // for the removal.
 func TestForgetLater(t *testing.T) {
-	local := filepath.Join(t.TempDir(), "pages")
-	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": local})
+	local := on(t, nil)
 	release, err := ClaimInstance()
 	require.NoError(t, err)
 	gone := digest("6")
@@ -136,7 +134,7 @@ func TestForgetLater(t *testing.T) {
 }
 
 func TestForgetWithoutPages(t *testing.T) {
-	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages")})
+	on(t, nil)
 	log, lines := tierenvtest.Logger()
 	forgotten.add([]string{digest("5")})
 	forgotten.remove(context.Background(), []string{digest("5")}, log)
@@ -170,8 +168,7 @@ func notes(t *testing.T, local string) []string {
 // A model is removed while it answers, its runner stores more pages, and the server is killed.
 // The next start removes them.
 func TestForgottenAfterAKill(t *testing.T) {
-	local := filepath.Join(t.TempDir(), "pages")
-	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": local})
+	local := on(t, nil)
 	gone, kept := digest("6"), put(t, local, identified(digest("7"), "", "", "f16")).String()
 	path := filepath.Join(t.TempDir(), "sha256-"+gone)
 	Forget(path)
@@ -185,8 +182,7 @@ func TestForgottenAfterAKill(t *testing.T) {
 	require.Len(t, stored(t, local), 2, "one removal is one removal")
 }
 
-// A note of another namespace stays for its server, and a model that was pulled again keeps its
-// pages.
+// A note of another namespace stays for its server, and a model that was pulled again keeps its pages.
 func TestForgottenElsewhereOrPulledAgain(t *testing.T) {
 	local := filepath.Join(t.TempDir(), "pages")
 	vars := map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": local, "OLLAMA_KV_TIER_NAMESPACE": "team"}
@@ -238,8 +234,7 @@ func TestForgottenWithoutTheRemote(t *testing.T) {
 
 // A damaged note, or one of nothing, is removed, and no more than a bounded number is kept.
 func TestNotesThatCannotBeUsed(t *testing.T) {
-	local := filepath.Join(t.TempDir(), "pages")
-	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": local})
+	local := on(t, nil)
 	dir := filepath.Join(local, forgetDir)
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	require.NoError(t, os.Chmod(local, 0o700))

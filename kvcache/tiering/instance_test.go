@@ -12,8 +12,7 @@ import (
 )
 
 func TestClaimInstance(t *testing.T) {
-	root := filepath.Join(t.TempDir(), "pages")
-	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root})
+	root := on(t, nil)
 	lock, err := claimInstance()
 	require.NoError(t, err)
 	require.Nil(t, lock, "without an id there is nothing to claim")
@@ -42,8 +41,7 @@ func TestClaimInstance(t *testing.T) {
 // The directory's parents must be as safe as the directory.
 func TestClaimInstanceChecksEveryDirectory(t *testing.T) {
 	for _, dir := range []string{".", "instances", "instances/gpu0"} {
-		root := filepath.Join(t.TempDir(), "pages")
-		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root, "OLLAMA_KV_INSTANCE_ID": "gpu0"})
+		root := on(t, map[string]string{"OLLAMA_KV_INSTANCE_ID": "gpu0"})
 		require.NoError(t, os.MkdirAll(filepath.Join(root, "instances", "gpu0"), 0o700))
 		require.NoError(t, os.Chmod(filepath.Join(root, dir), 0o770))
 		_, err := claimInstance()

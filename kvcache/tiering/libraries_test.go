@@ -46,8 +46,7 @@ func relative(t *testing.T, dir string, paths []string) []string {
 	return names
 }
 
-// Where the system does not list mapped libraries, libraries for a GPU count like those for
-// the CPU.
+// Where the system does not list mapped libraries, libraries for a GPU count like those for the CPU.
 func TestLibrariesInSubfoldersCount(t *testing.T) {
 	dir := libraryTree(t)
 	listed := func(path string) []string {

@@ -1,7 +1,6 @@
 package tiering
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"path/filepath"
@@ -30,8 +29,7 @@ func (m *Model) unsupported() telemetry.Obstacle {
 	return telemetry.ObstacleModel
 }
 
-// whyNot is the cause of a model that is not tiered. An error of the directory says more than that
-// a setting cannot be used.
+// whyNot is why a model is not tiered. An error of the directory says more than that of a setting.
 func whyNot(err error) telemetry.Obstacle {
 	cause := tierenv.ObstacleOf(err)
 	if r := (refusal{}); cause == telemetry.ObstacleOther && errors.As(err, &r) {
@@ -40,8 +38,7 @@ func whyNot(err error) telemetry.Obstacle {
 	return cause
 }
 
-// notTiered tells, in the log and for as long as the model is loaded, why the model is not tiered.
-// stop ends the reports.
+// notTiered logs why a model is not tiered, and reports it until stop is called.
 func notTiered(m Model, reason error, log *slog.Logger) (stop func()) {
 	meter := new(telemetry.Meter)
 	watch := unstored.New(log, meter)
@@ -63,14 +60,5 @@ func notTiered(m Model, reason error, log *slog.Logger) (stop func()) {
 	if weights != "" {
 		source.Model.Name = "" // a blob's name says nothing
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		collect.Push(ctx, config.Local, source, collect.Options{Logger: log})
-	}()
-	return func() {
-		cancel()
-		<-done // in bounded time: see collect.Push
-	}
+	return push(config.Local, source, collect.Options{Logger: log})
 }

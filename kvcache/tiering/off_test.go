@@ -50,7 +50,7 @@ func TestModelsThatAreOffAreReported(t *testing.T) {
 			model := testModelAt(t)
 			test.change(&model)
 			log, lines := tierenvtest.Logger()
-			_, err := start(model, plainCache{}, []kvcache.Rows{plainCache{}}, log)
+			_, _, err := start(model, plainCache{}, []kvcache.Rows{plainCache{}}, log)
 			require.Error(t, err)
 			stop := notTiered(model, err, slog.New(slog.NewTextHandler(lines, nil)))
 			defer stop()

@@ -8,12 +8,10 @@ import (
 	"github.com/ollama/ollama/ml"
 )
 
-// PlacementOf names the causes of a model's compute costs besides its fingerprint: the
-// number of layers on each device, and the CPU's threads and batch size. The choice of
-// layers on a device makes no difference; the input's weights are always on the CPU.
-//
-// The split follows the memory that is free when a model is loaded. The split is no part of
-// the fingerprint, so that the same pages are found with any split.
+// PlacementOf names the causes of a model's compute costs besides its fingerprint: the number of layers
+// on each device, and the CPU's threads and batch size. Which layers are on a device makes no
+// difference; the input's weights are always on the CPU. The split follows the memory that is free when
+// a model is loaded, and is no part of the fingerprint: the same pages are found with any split.
 func PlacementOf(memory ml.BackendMemory, threads, batch int) string {
 	parts := []string{fmt.Sprintf("CPU %d, %d threads", layersOn(memory.CPU), threads)}
 	for _, gpu := range memory.GPUs {

@@ -5,19 +5,14 @@ import (
 	"runtime"
 )
 
-// processorsMin is the number of goroutines that must be able to run at once while some
-// slots compute and another restores: the batch, a reader of pages, a writer of rows, and
-// the goroutine that sends tokens.
-//
-// The first three are in C or in system calls most of the time. Go's scheduler takes a
-// processor back from such a call only when its monitor runs, up to 10 ms later. With two
-// processors on two cores, finished tokens waited that long to be sent although a core was
-// free.
+// processorsMin is the number of goroutines that must be able to run at once while some slots compute
+// and another restores: the batch, a reader of pages, a writer of rows, and the goroutine that sends
+// tokens. The first three are mostly in C or in system calls, from which Go's scheduler takes a processor
+// back up to 10 ms later: on two cores finished tokens waited that long although a core was free.
 const processorsMin = 4
 
-// ensureProcessors lets other goroutines run beside those in C. The kernel decides which of
-// them gets a core: it knows priorities and reacts faster. A GOMAXPROCS set by the user
-// stays.
+// ensureProcessors lets other goroutines run beside those in C. The kernel decides which of them gets a
+// core: it knows priorities and reacts faster. A GOMAXPROCS set by the user stays.
 func ensureProcessors() {
 	if os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) < processorsMin {
 		runtime.GOMAXPROCS(processorsMin)

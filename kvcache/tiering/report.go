@@ -31,18 +31,19 @@ func (s *modelStore) source(m Model, meter *telemetry.Meter, more func(*telemetr
 	}
 }
 
-// report writes reports into the local directory, until the store is closed.
-func (s *modelStore) report(source *telemetry.Source) {
+// push writes a source's reports into a local directory until stop is called, which waits for the
+// last one in bounded time: see collect.Push.
+func push(root string, source *telemetry.Source, options collect.Options) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	s.nudge, s.reported = make(chan chan<- struct{}, 1), make(chan struct{})
-	s.lastReport = func() {
-		cancel()
-		<-s.reported // in bounded time: see collect.Push
-	}
+	done := make(chan struct{})
 	go func() {
-		defer close(s.reported)
-		collect.Push(ctx, s.config.Local, source, collect.Options{Logger: s.log, Nudge: s.nudge})
+		defer close(done)
+		collect.Push(ctx, root, source, options)
 	}()
+	return func() {
+		cancel()
+		<-done
+	}
 }
 
 // flushPatience bounds the wait of Flush for the report, besides its context.

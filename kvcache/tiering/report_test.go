@@ -2,7 +2,10 @@ package tiering
 
 import (
 	"context"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,9 +54,7 @@ func TestAServerCollectsFromItsRunners(t *testing.T) {
 		"OLLAMA_KV_TIER_WRITE_GB_PER_DAY": "3", "OLLAMA_KV_TIER_NAMESPACE": "team",
 	})
 	model := testModelAt(t)
-	lines := make(chan string, 8)
-	tiered, err := start(model, plainCache{}, []kvcache.Rows{plainCache{}}, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
-	require.NoError(t, err)
+	tiered, lines := started(t, model)
 	closed := sync.OnceFunc(tiered.Close)
 	t.Cleanup(closed)
 	line := <-lines
@@ -88,7 +89,7 @@ func TestAServerCollectsFromItsRunners(t *testing.T) {
 	// A prompt is in the state before Close has returned, as after a flush.
 	var mu sync.Mutex
 	mu.Lock()
-	_, err = tiered.Restore(t.Context(), &mu, 0, 0, []*input.Input{{Token: 1}, {Token: 2}}, func(int) {})
+	_, err := tiered.Restore(t.Context(), &mu, 0, 0, []*input.Input{{Token: 1}, {Token: 2}}, func(int) {})
 	mu.Unlock()
 	require.NoError(t, err)
 	closed()
@@ -100,12 +101,9 @@ func TestAServerCollectsFromItsRunners(t *testing.T) {
 
 // TestEverySeriesIsKnown compares the series of a report with the list of metrics.
 func TestEverySeriesIsKnown(t *testing.T) {
-	tierenvtest.Set(t, map[string]string{
-		"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages"),
-		"OLLAMA_KV_TIER_RAM_GB": "1", "OLLAMA_KV_TIER_REMOTE": t.TempDir(),
-	})
+	on(t, map[string]string{"OLLAMA_KV_TIER_RAM_GB": "1", "OLLAMA_KV_TIER_REMOTE": t.TempDir()})
 	log, _ := tierenvtest.Logger()
-	tiered, s, err := startWith(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
+	tiered, s, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
 	require.NoError(t, err)
 	defer tiered.Close()
 	report := s.Report()
@@ -162,10 +160,8 @@ func TestOffCollectsNothing(t *testing.T) {
 
 // A model is closed in time where nobody collects.
 func TestClosingWithoutACollector(t *testing.T) {
-	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages")})
-	log, _ := tierenvtest.Logger()
-	tiered, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
-	require.NoError(t, err)
+	on(t, nil)
+	tiered, _ := started(t, testModelAt(t))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for range 3 {
@@ -178,7 +174,7 @@ func TestClosingWithoutACollector(t *testing.T) {
 func TestFlushTellsWhatWasCounted(t *testing.T) {
 	root := collector(t, map[string]string{})
 	log, _ := tierenvtest.Logger()
-	tiered, source, err := startWith(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
+	tiered, source, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
 	require.NoError(t, err)
 	t.Cleanup(tiered.Close)
 	collected(t, root, func(s telemetry.State) bool { return len(s.Processes) == 1 })
@@ -216,4 +212,57 @@ func TestForgetRemovesPrompts(t *testing.T) {
 	Forget(filepath.Join(t.TempDir(), "sha256-"+digest("8")))
 	state := collected(t, root, func(s telemetry.State) bool { return s.Live && len(s.Prompts) == 0 })
 	require.EqualValues(t, 1, state.Models[0].Totals["ollama_kv_prompts_total"])
+}
+
+// ask sends a request to the mux that Ollama serves with.
+func ask(t *testing.T, method, host string) (int, string) {
+	t.Helper()
+	r := httptest.NewRequest(method, "http://"+host+"/metrics", nil)
+	w := httptest.NewRecorder()
+	http.DefaultServeMux.ServeHTTP(w, r)
+	body, err := io.ReadAll(w.Body)
+	require.NoError(t, err)
+	return w.Code, string(body)
+}
+
+func tierAt(root string) func(context.Context) (telemetry.State, error) {
+	return func(context.Context) (telemetry.State, error) {
+		return telemetry.State{Tiers: []telemetry.Tier{{Name: "local", Root: root}}}, nil
+	}
+}
+
+// Only a server that was told to shows metrics; each server that starts in a process shows its
+// own, and none does after its end.
+func TestExposeMetrics(t *testing.T) {
+	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1"})
+	t.Setenv("OLLAMA_METRICS", "")
+	exposeMetrics(tierAt("/off"))()
+	code, _ := ask(t, "GET", "localhost")
+	require.Equal(t, http.StatusNotFound, code)
+
+	t.Setenv("OLLAMA_METRICS", "yes")
+	exposeMetrics(tierAt("/off"))()
+	code, _ = ask(t, "GET", "localhost")
+	require.Equal(t, http.StatusNotFound, code, "neither true nor false")
+
+	t.Setenv("OLLAMA_METRICS", "1")
+	stop := exposeMetrics(tierAt("/first"))
+	code, body := ask(t, "GET", "localhost:11434")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, body, `root="/first"`)
+	code, body = ask(t, "HEAD", "localhost:11434")
+	require.Equal(t, http.StatusOK, code)
+	require.NotEmpty(t, body, "net/http cuts it, not the handler")
+	code, _ = ask(t, "GET", "evil.example:11434")
+	require.Equal(t, http.StatusForbidden, code)
+
+	second := exposeMetrics(tierAt("/second"))
+	_, body = ask(t, "GET", "localhost")
+	require.Contains(t, body, `root="/second"`)
+	stop()
+	_, body = ask(t, "GET", "localhost")
+	require.Contains(t, body, `root="/second"`, "the end of the first server is not that of the second")
+	second()
+	code, _ = ask(t, "GET", "localhost")
+	require.Equal(t, http.StatusNotFound, code)
 }

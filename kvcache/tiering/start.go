@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/ollama/ollama/format"
@@ -14,12 +13,14 @@ import (
 	ollama "github.com/ollama/ollama/kvcache"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/memory"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/kvcache"
 	"github.com/kvtier/kvtier/kvcache/runs"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/collect"
 	"github.com/kvtier/kvtier/telemetry/unstored"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
@@ -42,8 +43,7 @@ type Model struct {
 	Cells int
 	// States is the state of recurrent layers, nil in a model without any.
 	States kvcache.States
-	// CacheType is the effective type of the cache, such as "f16", which can differ from the
-	// requested one.
+	// CacheType is the effective type of the cache, such as "f16", perhaps not the requested one.
 	CacheType string
 	// Numerics lists, as the backend reports them, the causes of different low bits:
 	// devices, features, flash attention.
@@ -63,7 +63,7 @@ func Enabled() bool { return tierenv.Enabled() }
 // logs the reason in one line if the model cannot be tiered.
 func Start(m Model, cache ollama.Cache, rows []kvcache.Rows) *kvcache.TieredCausal {
 	log := slog.Default()
-	tiered, err := start(m, cache, rows, log)
+	tiered, _, err := start(m, cache, rows, log)
 	if err != nil {
 		notTiered(m, err, log)
 		return nil
@@ -71,13 +71,8 @@ func Start(m Model, cache ollama.Cache, rows []kvcache.Rows) *kvcache.TieredCaus
 	return tiered
 }
 
-func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal, error) {
-	tiered, _, err := startWith(m, cache, rows, log)
-	return tiered, err
-}
-
-// startWith does as start, and also returns the source of the model's reports.
-func startWith(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal, *telemetry.Source, error) {
+// start does as Start, and also returns the source of the model's reports.
+func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (*kvcache.TieredCausal, *telemetry.Source, error) {
 	config, arch, err := settle(&m, rows, log)
 	if err != nil {
 		return nil, nil, err
@@ -142,12 +137,12 @@ func startWith(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logge
 		tiered.Fill(r)
 		watch.Fill(r)
 	})
-	s.report(source)
+	s.nudge = make(chan chan<- struct{}, 1)
+	s.lastReport = push(s.config.Local, source, collect.Options{Logger: log, Nudge: s.nudge})
 	return tiered, source, nil
 }
 
-// settle reads the settings for a model, and prepares the local directory. The error says why the
-// model is not tiered.
+// settle reads a model's settings and prepares the local directory. An error is why it is not tiered.
 func settle(m *Model, rows []kvcache.Rows, log *slog.Logger) (tierenv.Config, architecture, error) {
 	config, err := tierenv.Settle(log, log)
 	if err != nil {
@@ -226,11 +221,10 @@ type modelStore struct {
 	tokenBytes int64 // of K/V of a token, 0 if not known
 
 	cancel  context.CancelFunc
-	running sync.WaitGroup
+	running engine.Background
 
 	nudge      chan chan<- struct{} // asks for a report soon
-	reported   chan struct{}        // closed after the last report
-	lastReport func()
+	lastReport func()               // ends the reports
 }
 
 // announce starts background work that serving does not need: counting stored pages,
@@ -238,25 +232,21 @@ type modelStore struct {
 func (s *modelStore) announce(fills bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
-	s.running.Add(3)
-	go func() {
-		defer s.running.Done()
+	s.running.Spawn(func() {
 		usage, err := s.Survey(ctx)
 		s.logUsage(ctx, usage, err)
 		tierenv.Reclaim(ctx, s.Store, usage, s.identity, s.log)
-	}()
-	go func() {
-		defer s.running.Done()
+	})
+	s.running.Spawn(func() {
 		if fills {
 			s.nameLatest(ctx)
 		}
 		s.readAhead(ctx)
-	}()
-	go func() {
-		defer s.running.Done()
+	})
+	s.running.Spawn(func() {
 		defer close(s.filled)
 		s.indexRuns(ctx)
-	}()
+	})
 }
 
 // Close ends the background work, sends the last report, and closes the store. Nothing waits for
