@@ -43,7 +43,7 @@ func prefixOf(executable string) string {
 
 func (i installed) evidence() Evidence { return Evidence{i.Executable, "Ollama " + i.Ollama} }
 
-func judgeNotInstalled(s *scene) (hits []hit) {
+func judgeNotInstalled(s *scene, found func(hit)) {
 	for _, i := range s.installed {
 		if i.State != install.None && i.State != install.Unsupported || i.patched || s.unused(i) {
 			continue
@@ -60,9 +60,8 @@ func judgeNotInstalled(s *scene) (hits []hit) {
 		case i.Service != "":
 			h.remedy = "sudo kvtier ollama install --service {service}"
 		}
-		hits = append(hits, h)
+		found(h)
 	}
-	return hits
 }
 
 // unused reports whether another installation is the one in use: a packaged Ollama may lie
@@ -74,7 +73,7 @@ func (s *scene) unused(i installed) bool {
 	return !runs(i.Executable) && slices.ContainsFunc(s.installed, func(o installed) bool { return o.Executable != i.Executable && runs(o.Executable) })
 }
 
-func judgeAttention(s *scene) (hits []hit) {
+func judgeAttention(s *scene, found func(hit)) {
 	for _, i := range s.installed {
 		if !i.Bad() || i.patched {
 			continue
@@ -89,27 +88,25 @@ func judgeAttention(s *scene) (hits []hit) {
 		if i.Service != "" {
 			h.remedy = "sudo kvtier ollama status; sudo kvtier ollama install --service {service}"
 		}
-		hits = append(hits, h)
+		found(h)
 	}
-	return hits
 }
 
 // reason matches the reason in a line of a log.
 var reason = regexp.MustCompile(`reason=("(?:[^"\\]|\\.)*"|\S+)`)
 
-func judgeModelOff(s *scene) (hits []hit) {
+func judgeModelOff(s *scene, found func(hit)) {
 	for _, i := range s.installed {
 		if !strings.Contains(i.LastLog, `msg="kv tier: off`) {
 			continue
 		}
 		why := "see the log"
-		if found := reason.FindStringSubmatch(i.LastLog); found != nil {
-			why = strings.Trim(found[1], `"`)
+		if m := reason.FindStringSubmatch(i.LastLog); m != nil {
+			why = strings.Trim(m[1], `"`)
 		}
-		hits = append(hits, hit{
+		found(hit{
 			says: fmt.Sprintf("The model that %s loaded last is not tiered.", i.Executable), evidence: []Evidence{{i.Log, why}},
 			values: []string{"{log}", quote(i.Log)},
 		})
 	}
-	return hits
 }

@@ -114,24 +114,23 @@ func (s *scene) placeHit(st store, p *place, of, value, format string, args ...a
 	return hit{says: fmt.Sprintf(format, args...), evidence: []Evidence{{of, value}}, values: s.values(st, p)}
 }
 
-func judgeNoAnswer(s *scene) (hits []hit) {
+func judgeNoAnswer(s *scene, found func(hit)) {
 	for _, name := range s.slow {
 		path := name
 		if !filepath.IsAbs(name) {
 			path = "/"
 		}
-		hits = append(hits, hit{
+		found(hit{
 			says: fmt.Sprintf("There was no answer from %s.", name), evidence: []Evidence{{name, "no answer within " + s.opt.Limit.String()}},
 			values: []string{"{path}", quote(path)},
 		})
 	}
-	return hits
 }
 
-func judgeCannotLook(s *scene) (hits []hit) {
+func judgeCannotLook(s *scene, found func(hit)) {
 	for _, o := range s.servers {
 		if o.PID > 0 && o.Set == nil {
-			hits = append(hits, hit{
+			found(hit{
 				says:     fmt.Sprintf("The variables of %s cannot be seen by this user.", o.title()),
 				evidence: []Evidence{{fmt.Sprintf("/proc/%d/environ", o.PID), "no permission"}},
 			})
@@ -139,70 +138,65 @@ func judgeCannotLook(s *scene) (hits []hit) {
 	}
 	s.eachPlace(func(st store, p *place) {
 		if p.denied {
-			hits = append(hits, s.placeHit(st, p, p.path, "no permission", "%s could not be looked at by %s.", capital(p.title()), cmp.Or(s.user.Name, "this user")))
+			found(s.placeHit(st, p, p.path, "no permission", "%s could not be looked at by %s.", p.title(), cmp.Or(s.user.Name, "this user")))
 		}
 	})
-	return hits
 }
 
-func judgeMissing(s *scene) (hits []hit) {
+func judgeMissing(s *scene, found func(hit)) {
 	s.eachPlace(func(st store, p *place) {
 		idle := len(st.servers) > 0 && !st.on || len(st.servers) == 0 && len(s.servers) > 0 // other findings say why
 		if p.missing && p.tier == localTier && (!idle || s.opt.Root != "") {
-			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist yet.", capital(p.title())))
+			found(s.placeHit(st, p, p.path, "does not exist", "%s does not exist yet.", p.title()))
 		}
 	})
-	return hits
 }
 
-func judgeRemoteMissing(s *scene) (hits []hit) {
+func judgeRemoteMissing(s *scene, found func(hit)) {
 	s.eachPlace(func(st store, p *place) {
 		if p.missing && p.tier == remoteTier {
-			hits = append(hits, s.placeHit(st, p, p.path, "does not exist", "%s does not exist.", capital(p.title())))
+			found(s.placeHit(st, p, p.path, "does not exist", "%s does not exist.", p.title()))
 		}
 	})
-	return hits
 }
 
-func judgeMountMissing(s *scene) (hits []hit) {
+func judgeMountMissing(s *scene, found func(hit)) {
 	s.eachPlace(func(st store, p *place) {
 		for _, t := range s.Planned {
 			mounted := slices.ContainsFunc(s.Mounted, func(m machine.Mount) bool { return m.Point == t.Point })
 			if t.Point == "/" || !machine.Within(p.path, t.Point) || mounted {
 				continue
 			}
-			h := s.placeHit(st, p, "/etc/fstab", t.Source+" on "+t.Point, "%s is below %s, where nothing is mounted.", capital(p.title()), t.Point)
+			h := s.placeHit(st, p, "/etc/fstab", t.Source+" on "+t.Point, "%s is below %s, where nothing is mounted.", p.title(), t.Point)
 			h.values = append([]string{"{point}", quote(t.Point)}, h.values...)
-			hits = append(hits, h)
+			found(h)
 		}
 	})
-	return hits
 }
 
 // there reports whether the directory could be described.
 func (p *place) there() bool { return !p.missing && (!p.denied || p.file.Mode != 0) }
 
 // judgeUnsafe repeats the server's own look at a directory, with the cause.
-func judgeUnsafe(s *scene) (hits []hit) {
+func judgeUnsafe(s *scene, found func(hit)) {
 	s.eachPlace(func(st store, p *place) {
 		switch {
 		case !p.there():
 			return
 		case !p.file.Mode.IsDir():
-			h := s.placeHit(st, p, p.path, p.file.Mode.String(), "%s is a link or no directory.", capital(p.title()))
+			h := s.placeHit(st, p, p.path, p.file.Mode.String(), "%s is a link or no directory.", p.title())
 			h.remedy = "readlink -f {path}  # give a directory as {variable}"
-			hits = append(hits, h)
+			found(h)
 		}
 		if h, ok := s.ownerHit(st, p); ok {
-			hits = append(hits, h)
+			found(h)
 		}
 		if p.file.UID >= 0 && p.file.Mode.IsDir() && p.file.Mode.Perm()&0o022 != 0 {
 			h := s.placeHit(st, p, "mode of "+p.path, fmt.Sprintf("%04o", p.file.Mode.Perm()), "Others may write to %s.", p.title())
 			h.remedy = "{sudo} chmod 700 {path}"
-			hits = append(hits, h)
+			found(h)
 		}
 	})
-	return hits
 }
 
 // ownerHit is the finding about a directory that is not its server's.
@@ -221,7 +215,7 @@ func (s *scene) ownerHit(st store, p *place) (h hit, ok bool) {
 	if !known {
 		verb = "this is"
 	}
-	h = s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and %s %s.", capital(p.title()), who, verb, mine)
+	h = s.placeHit(st, p, "owner of "+p.path, fmt.Sprintf("%s (%d)", who, p.file.UID), "%s belongs to %s, and %s %s.", p.title(), who, verb, mine)
 	switch {
 	case !known: // a server of the owner may use it: a new owner would take its pages away
 		h.remedy = "sudo -u {who} kvtier doctor --root {local}"
@@ -236,22 +230,21 @@ func (s *scene) ownerHit(st store, p *place) (h hit, ok bool) {
 	return h, true
 }
 
-func judgeReadOnly(s *scene) (hits []hit) {
+func judgeReadOnly(s *scene, found func(hit)) {
 	s.eachPlace(func(st store, p *place) {
 		m, ok := machine.MountOf(s.Mounted, p.above)
 		refused := p.probed && (vfs.IsReadOnly(p.probeErr) || errors.Is(p.probeErr, fs.ErrPermission) && s.user.UID == p.file.UID)
 		o := s.by(st)
 		switch {
 		case ok && slices.Contains(m.Options, "ro"):
-			hits = append(hits, s.placeHit(st, p, "mount "+m.Point, "ro", "%s is on a filesystem that is mounted read-only.", capital(p.title())))
+			found(s.placeHit(st, p, "mount "+m.Point, "ro", "%s is on a filesystem that is mounted read-only.", p.title()))
 		case refused:
-			hits = append(hits, s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written.", capital(p.title())))
+			found(s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written.", p.title()))
 		}
 		if o.Kind == machine.BySystemd && !o.Service.Writable(p.path) {
-			hits = append(hits, s.protectedHit(st, p, o))
+			found(s.protectedHit(st, p, o))
 		}
 	})
-	return hits
 }
 
 // protectedHit is the finding about a directory that systemd keeps a service out of.
@@ -271,15 +264,14 @@ func (s *scene) protectedHit(st store, p *place, o server) hit {
 	return h
 }
 
-func judgeEmptied(s *scene) (hits []hit) {
+func judgeEmptied(s *scene, found func(hit)) {
 	s.eachPlace(func(st store, p *place) {
 		if o := s.by(st); o.Kind == machine.BySystemd && o.Service.PrivateTmp(p.path) {
-			hits = append(hits, s.placeHit(st, p, o.Name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", capital(p.title()), o.Name))
+			found(s.placeHit(st, p, o.Name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", p.title(), o.Name))
 		} else if p.diskErr == nil && p.disk.RAM {
-			hits = append(hits, s.placeHit(st, p, "filesystem of "+p.above, "in memory", "%s is in memory.", capital(p.title())))
+			found(s.placeHit(st, p, "filesystem of "+p.above, "in memory", "%s is in memory.", p.title()))
 		} else if machine.Within(p.path, "/tmp") || machine.Within(p.path, "/var/tmp") {
-			hits = append(hits, s.placeHit(st, p, p.path, "below a directory for temporary files", "%s is emptied when this machine boots, or by age.", capital(p.title())))
+			found(s.placeHit(st, p, p.path, "below a directory for temporary files", "%s is emptied when this machine boots, or by age.", p.title()))
 		}
 	})
-	return hits
 }

@@ -83,18 +83,18 @@ func (s *scene) journal(o server) string {
 	return "cat LOG" // standard error of a server that was started by hand
 }
 
-func judgeUnstored(s *scene) []hit {
-	return s.unstored(func(cause telemetry.Obstacle) bool {
+func judgeUnstored(s *scene, found func(hit)) {
+	s.unstored(found, func(cause telemetry.Obstacle) bool {
 		return cause != telemetry.ObstacleEmbedding && cause != telemetry.ObstacleModel // they need no remedy
 	})
 }
 
-func judgeUnsupported(s *scene) []hit {
-	return s.unstored(func(cause telemetry.Obstacle) bool { return cause == telemetry.ObstacleModel })
+func judgeUnsupported(s *scene, found func(hit)) {
+	s.unstored(found, func(cause telemetry.Obstacle) bool { return cause == telemetry.ObstacleModel })
 }
 
 // unstored finds loaded models whose conversations are not stored for some causes.
-func (s *scene) unstored(is func(telemetry.Obstacle) bool) (hits []hit) {
+func (s *scene) unstored(found func(hit), is func(telemetry.Obstacle) bool) {
 	s.eachState(func(st store, state telemetry.State) {
 		if !state.Live {
 			return
@@ -107,13 +107,12 @@ func (s *scene) unstored(is func(telemetry.Obstacle) bool) (hits []hit) {
 			h := s.stateHit(st, unstored.Series(p.Unstored.Cause), cmp.Or(p.Unstored.Detail, "no reason is given"),
 				"Conversations of %s are not stored: %s.", p.Model, p.Unstored.Means)
 			h.evidence = append(h.evidence, Evidence{"next step", p.Unstored.Remedy})
-			hits = append(hits, h)
+			found(h)
 		}
 	})
-	return hits
 }
 
-func judgeBreaker(s *scene) (hits []hit) {
+func judgeBreaker(s *scene, found func(hit)) {
 	s.eachState(func(st store, state telemetry.State) {
 		for _, t := range state.Tiers {
 			if !t.Down || !state.Live {
@@ -121,10 +120,9 @@ func judgeBreaker(s *scene) (hits []hit) {
 			}
 			h := s.stateHit(st, telemetry.Series("ollama_kv_tier_up", "tier", t.Name), "0", "The %s tier is left alone after failures.", t.Name)
 			h.values = append([]string{"{tier}", quote(cmp.Or(t.Root, st.local.path))}, h.values...)
-			hits = append(hits, h)
+			found(h)
 		}
 	})
-	return hits
 }
 
 // sum adds a series over all models.
@@ -135,7 +133,7 @@ func sum(state telemetry.State, series string) (n float64) {
 	return n
 }
 
-func judgeDropped(s *scene) (hits []hit) {
+func judgeDropped(s *scene, found func(hit)) {
 	s.eachState(func(st store, state telemetry.State) {
 		const series, share = "ollama_kv_dropped_pages_total", .001 // totals never fall: a few drops long ago are no finding
 		var sealed float64
@@ -147,13 +145,12 @@ func judgeDropped(s *scene) (hits []hit) {
 			}
 		}
 		if n := sum(state, series); n > share*sealed {
-			hits = append(hits, s.stateHit(st, series, fmt.Sprintf("%.0f", n), "%.0f pages could not be stored in %s.", n, st.local.path))
+			found(s.stateHit(st, series, fmt.Sprintf("%.0f", n), "%.0f pages could not be stored in %s.", n, st.local.path))
 		}
 	})
-	return hits
 }
 
-func judgeBusters(s *scene) (hits []hit) {
+func judgeBusters(s *scene, found func(hit)) {
 	const least = 3 // prompts in a row
 	s.eachState(func(st store, state telemetry.State) {
 		for _, p := range state.Processes {
@@ -164,11 +161,10 @@ func judgeBusters(s *scene) (hits []hit) {
 				// Positions only: the text is shown by kvtier why, to its owner.
 				h := s.stateHit(st, "model "+cmp.Or(p.Model.Name, p.Model.Weights[:min(len(p.Model.Weights), 12)]), fmt.Sprintf("%d tokens were computed again in %d prompts", b.Lost, b.Prompts),
 					"%s in every prompt.", show.Changing(b.Begin, b.End))
-				hits = append(hits, h)
+				found(h)
 			}
 		}
 	})
-	return hits
 }
 
 // Bounds of a finding about misses: tokens that were computed for a cause, and their share of all.
@@ -184,7 +180,7 @@ var missed = []telemetry.Cause{
 }
 
 // judgeMisses finds causes for which many tokens were computed.
-func judgeMisses(s *scene) (hits []hit) {
+func judgeMisses(s *scene, found func(hit)) {
 	s.eachState(func(st store, state telemetry.State) {
 		var all, computed float64
 		for _, from := range []string{telemetry.PlaceSlot, telemetry.PlaceRAM, telemetry.PlaceLocal, telemetry.PlaceRemote, telemetry.PlaceShifted, telemetry.PlaceCompute} {
@@ -206,8 +202,7 @@ func judgeMisses(s *scene) (hits []hit) {
 				double := 2 * max(st.LocalBytes, 10e9)
 				h.remedy, h.values = "{set}", append([]string{"{set}", s.by(st).setting(localGBVar, fmt.Sprint(double/1e9))}, h.values...)
 			}
-			hits = append(hits, h)
+			found(h)
 		}
 	})
-	return hits
 }

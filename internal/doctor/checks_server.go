@@ -52,14 +52,13 @@ var serverChecks = []Check{
 	},
 }
 
-func judgeNoServer(s *scene) []hit {
-	if len(s.servers) > 0 {
-		return nil
+func judgeNoServer(s *scene, found func(hit)) {
+	if len(s.servers) == 0 {
+		found(hit{says: "No Ollama server was found: neither a service, nor a container, nor a process."})
 	}
-	return []hit{{says: "No Ollama server was found: neither a service, nor a container, nor a process."}}
 }
 
-func judgeOff(s *scene) (hits []hit) {
+func judgeOff(s *scene, found func(hit)) {
 	for _, o := range s.servers {
 		stock := slices.ContainsFunc(s.installed, func(i installed) bool { // an installation sets the variable, too
 			return i.Executable == o.Executable && i.State == install.None && !i.patched
@@ -68,13 +67,12 @@ func judgeOff(s *scene) (hits []hit) {
 		if set == nil || stock || s.settingsOf(o).asked {
 			continue
 		}
-		hits = append(hits, hit{
-			says:     fmt.Sprintf("%s has no %s=1, so tiering is off.", capital(o.title()), tieringVar),
+		found(hit{
+			says:     fmt.Sprintf("%s has no %s=1, so tiering is off.", o.title(), tieringVar),
 			evidence: []Evidence{{tieringVar + " of " + o.title(), shown(set, tieringVar)}},
 			values:   []string{"{set}", o.setting(tieringVar, "1")},
 		})
 	}
-	return hits
 }
 
 // eachSettings calls fn for each server that asks for tiering, or for this shell without any.
@@ -89,38 +87,36 @@ func (s *scene) eachSettings(fn func(server, settings)) {
 	}
 }
 
-func judgeBadVariable(s *scene) (hits []hit) {
+func judgeBadVariable(s *scene, found func(hit)) {
 	s.eachSettings(func(o server, set settings) {
 		for _, b := range set.bad {
-			hits = append(hits, hit{
+			found(hit{
 				says:     fmt.Sprintf("%s of %s %s.", b.Variable, o.title(), b.Says),
 				evidence: []Evidence{{b.Variable, b.Value}},
 				values:   []string{"{set}", o.setting(b.Variable, b.Example)},
 			})
 		}
 	})
-	return hits
 }
 
-func judgeUnknown(s *scene) (hits []hit) {
+func judgeUnknown(s *scene, found func(hit)) {
 	s.eachSettings(func(o server, set settings) {
 		for _, name := range set.unknown {
-			hits = append(hits, hit{
-				says:     fmt.Sprintf("%s has a variable %s, which nobody reads.", capital(o.title()), name),
+			found(hit{
+				says:     fmt.Sprintf("%s has a variable %s, which nobody reads.", o.title(), name),
 				evidence: []Evidence{{name, shown(o.Variables(), name)}},
 				values:   []string{"{name}", quote(name), "{server}", quote(cmp.Or(o.Name, "ollama.service"))},
 			})
 		}
 	})
-	return hits
 }
 
-func judgeNotRestarted(s *scene) (hits []hit) {
+func judgeNotRestarted(s *scene, found func(hit)) {
 	for _, o := range s.servers {
 		if o.Kind != machine.BySystemd || o.PID == 0 {
 			continue
 		}
-		h := hit{says: fmt.Sprintf("%s runs with older settings than its configuration has.", capital(o.Name)), values: []string{"{server}", quote(o.Name)}}
+		h := hit{says: fmt.Sprintf("%s runs with older settings than its configuration has.", o.Name), values: []string{"{server}", quote(o.Name)}}
 		if o.Service.Props["NeedDaemonReload"] == "yes" {
 			h.evidence = append(h.evidence, Evidence{"NeedDaemonReload", "yes"})
 		}
@@ -130,25 +126,23 @@ func judgeNotRestarted(s *scene) (hits []hit) {
 			}
 		}
 		if len(h.evidence) > 0 {
-			hits = append(hits, h)
+			found(h)
 		}
 	}
-	return hits
 }
 
-func judgeContainer(s *scene) (hits []hit) {
+func judgeContainer(s *scene, found func(hit)) {
 	for _, o := range s.servers {
 		set := s.settingsOf(o)
 		if o.Kind != machine.ByDocker || !set.on || o.Host(set.Local) != "" {
 			continue
 		}
-		hits = append(hits, hit{
+		found(hit{
 			says:     fmt.Sprintf("The pages of the container %s are not in a volume.", o.Name),
 			evidence: []Evidence{{localVar, set.Local}},
 			values:   []string{"{setting}", localVar + "=/root/.ollama/kv-cache", "{image}", quote(o.Image)},
 		})
 	}
-	return hits
 }
 
 // shown is a variable's value, in words where it has none, or is nothing for others to see: a
@@ -177,14 +171,4 @@ func secret(name string) bool {
 	return slices.ContainsFunc([]string{"KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "COOKIE"}, func(word string) bool {
 		return strings.Contains(strings.ToUpper(name), word)
 	})
-}
-
-// capital begins a sentence with a capital letter, unless it begins with a name or a path.
-func capital(s string) string {
-	for _, word := range []string{"process ", "container ", "this shell", "the "} {
-		if strings.HasPrefix(s, word) {
-			return strings.ToUpper(s[:1]) + s[1:]
-		}
-	}
-	return s
 }

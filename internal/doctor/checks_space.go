@@ -51,13 +51,12 @@ func (p *place) room() string {
 // full reports a disk without room for a page.
 func (p *place) full() bool { return p.disk.Free < min(fullBytes, p.disk.Total/10) }
 
-func judgeFull(s *scene) (hits []hit) {
+func judgeFull(s *scene, found func(hit)) {
 	s.eachDisk(func(st store, p *place) {
 		if p.full() {
-			hits = append(hits, s.placeHit(st, p, p.above, p.room(), "The disk of %s is full.", p.title()))
+			found(s.placeHit(st, p, p.above, p.room(), "The disk of %s is full.", p.title()))
 		}
 	})
-	return hits
 }
 
 // stored are the bytes of pages below a directory, as far as they were counted.
@@ -68,7 +67,7 @@ func (p *place) stored() int64 {
 	return max(0, p.contents.ledger.Bytes)
 }
 
-func judgeBudget(s *scene) (hits []hit) {
+func judgeBudget(s *scene, found func(hit)) {
 	s.eachDisk(func(st store, p *place) {
 		budget, room := st.budget(p.tier), p.disk.Free+p.stored()
 		nobodys := !st.settings.given && p.tier == localTier && len(st.servers) == 0 && s.opt.Root == ""
@@ -84,20 +83,18 @@ func judgeBudget(s *scene) (hits []hit) {
 		h := s.placeHit(st, p, "budget", format.HumanBytes(budget), "The budget of %s is more than its disk has room for.", p.title())
 		h.evidence = append(h.evidence, Evidence{p.above, p.room() + ", " + format.HumanBytes(p.stored()) + " in pages"})
 		h.values = append([]string{"{set}", s.by(st).setting(name, fmt.Sprint(gb))}, h.values...)
-		hits = append(hits, h)
+		found(h)
 	})
-	return hits
 }
 
-func judgeQuarantine(s *scene) (hits []hit) {
+func judgeQuarantine(s *scene, found func(hit)) {
 	s.eachPlace(func(st store, p *place) {
 		if p.contents.quarantined == 0 {
 			return
 		}
 		m, _ := machine.MountOf(s.Mounted, p.above)
-		h := s.placeHit(st, p, p.path+"/v1/quarantine", plural(p.contents.quarantined, "file"), "%s has damaged files in quarantine.", capital(p.title()))
+		h := s.placeHit(st, p, p.path+"/v1/quarantine", plural(p.contents.quarantined, "file"), "%s has damaged files in quarantine.", p.title())
 		h.values = append(h.values, "{source}", quote(cmp.Or(m.Source, "/dev/sda")))
-		hits = append(hits, h)
+		found(h)
 	})
-	return hits
 }
