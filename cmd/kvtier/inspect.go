@@ -71,7 +71,7 @@ func newInspectCommand(out *output, at *storage, models *modelStore) *cobra.Comm
 		Long: `Show one page: a file, or the first digits of a key. Tokens are shown as numbers,
 and as text where the model is given with --model, or found in Ollama's model store
 by the digest in the pages' manifest, which belongs to a key.`,
-		Args: cli.OneArg("name one page: its file, or the first digits of its key"),
+		Args: cli.Args(1, 1, "name one page: its file, or the first digits of its key"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			page, wrong, err := inspectPage(cmd.Context(), at, args[0], verify)
 			if page == nil {

@@ -49,19 +49,17 @@ HITS counts pages that servers read instead of computing them. A server that is
 killed loses the hits of its last seconds. LAST USED is the time at which a page
 was last read or written.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return at.with(cmd.Context(), func(root *roots) error {
-				usage, err := root.Usage(cmd.Context())
-				if err != nil {
-					return err
+			usage, err := at.usage(cmd.Context())
+			if err != nil {
+				return err
+			}
+			all := listAll(models.names(), usage)
+			return cmp.Or(out.show(all, func(w io.Writer) {
+				if len(all) == 0 {
+					w = out.stderr
 				}
-				all := listAll(models.names(), usage)
-				return cmp.Or(out.show(all, func(w io.Writer) {
-					if len(all) == 0 {
-						w = out.stderr
-					}
-					printList(w, all, at.config.Local)
-				}), usage.RemoteErr)
-			})
+				printList(w, all, at.config.Local)
+			}), usage.RemoteErr)
 		},
 	}
 }

@@ -27,10 +27,7 @@ var built struct {
 }
 
 // buildKvtier builds this program, which tells itself by Go's notes from others.
-func buildKvtier(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: build FILE")
-	}
+func buildKvtier(ts *testscript.TestScript, args []string) {
 	built.Do(func() {
 		dir, err := os.MkdirTemp("", "kvtier-")
 		ts.Check(err)

@@ -308,18 +308,12 @@ func useRates(ctx context.Context, at *storage, in *sizing.Input, m foundModel, 
 
 // fingerprintsOf are the fingerprints of weights with a type of K/V that have pages.
 func (at *storage) fingerprintsOf(ctx context.Context, weights, cacheType string) (list []string, err error) {
-	err = at.with(ctx, func(root *roots) error {
-		usage, err := root.Usage(ctx)
-		if err != nil {
-			return err
+	usage, err := at.usage(ctx)
+	for _, use := range slices.Concat(usage.Local.Fingerprints, usage.Remote.Fingerprints) {
+		if use.Identity[tierenv.KeyWeights] == weights && use.Identity[tierenv.KeyCacheType] == cacheType {
+			list = append(list, use.Fingerprint.String())
 		}
-		for _, use := range slices.Concat(usage.Local.Fingerprints, usage.Remote.Fingerprints) {
-			if use.Identity[tierenv.KeyWeights] == weights && use.Identity[tierenv.KeyCacheType] == cacheType {
-				list = append(list, use.Fingerprint.String())
-			}
-		}
-		return nil
-	})
+	}
 	return list, err
 }
 

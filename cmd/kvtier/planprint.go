@@ -97,26 +97,18 @@ func lengthRows(lengths []sizing.Length) (rows [][]string) {
 
 // verdicts are the sentences that follow from the figures.
 func verdicts(p *sizing.Plan) (lines []string) {
-	say := func(f *sizing.Figure, format string, args ...any) {
+	say := func(f *sizing.Figure, before, after string) {
 		if f != nil {
-			lines = append(lines, fmt.Sprintf(format, args...)+" ("+string(f.Origin)+")")
+			lines = append(lines, before+figure(*f)+after+" ("+string(f.Origin)+")")
 		}
 	}
-	if p.BreakEven != nil {
-		say(p.BreakEven, "Restoring is quicker than computing from %s on.", figure(*p.BreakEven))
-	}
+	say(p.BreakEven, "Restoring is quicker than computing from ", " on.")
 	if p.NeverQuicker {
 		lines = append(lines, "Computing a context of this length is quicker than restoring it from this disk: pages are read only where that changes.")
 	}
-	if p.BreakEvenRead != nil {
-		say(p.BreakEvenRead, "At %s, any disk that reads %s or more is quicker than computing.", figure(p.Context), figure(*p.BreakEvenRead))
-	}
-	if p.Streamed != nil {
-		say(p.Streamed, "With paged attention each token at the end of the context reads %s from the disk.", figure(*p.Streamed))
-	}
-	if p.StreamTime != nil {
-		say(p.StreamTime, "That takes %s for each token.", figure(*p.StreamTime))
-	}
+	say(p.BreakEvenRead, "At "+figure(p.Context)+", any disk that reads ", " or more is quicker than computing.")
+	say(p.Streamed, "With paged attention each token at the end of the context reads ", " from the disk.")
+	say(p.StreamTime, "That takes ", " for each token.")
 	return lines
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -86,19 +85,10 @@ func residencyOf(root string, s telemetry.State, name show.Name) residency {
 	return out
 }
 
-// usage counts the pages in both tiers.
-func (at *storage) usage(ctx context.Context) (usage diskstore.RootUsage, err error) {
-	err = at.with(ctx, func(root *roots) error {
-		usage, err = root.Usage(ctx)
-		return cmp.Or(err, usage.RemoteErr)
-	})
-	return usage, err
-}
-
 // countPages sets the pages of models, unless they could not be counted in all tiers.
 func (out *residency) countPages(usage diskstore.RootUsage, err error) {
 	out.counted = true
-	if err != nil {
+	if err = cmp.Or(err, usage.RemoteErr); err != nil {
 		out.PagesErr = err.Error()
 		return
 	}

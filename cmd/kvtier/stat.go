@@ -71,17 +71,15 @@ func newStatCommand(out *output, at *storage) *cobra.Command {
 			case prometheus && out.asJSON:
 				return cli.Usagef("--prometheus and --json cannot be had at once")
 			}
-			return at.with(cmd.Context(), func(root *roots) error {
-				usage, err := root.Usage(cmd.Context())
-				if err != nil {
-					return err
-				}
-				tiers := at.stat(usage)
-				if prometheus {
-					return errors.Join(writeMetrics(cmd.Context(), out.stdout, at.config.Local, tiers, file), usage.RemoteErr)
-				}
-				return cmp.Or(out.show(tiers, func(w io.Writer) { printStat(w, tiers) }), usage.RemoteErr)
-			})
+			usage, err := at.usage(cmd.Context())
+			if err != nil {
+				return err
+			}
+			tiers := at.stat(usage)
+			if prometheus {
+				return errors.Join(writeMetrics(cmd.Context(), out.stdout, at.config.Local, tiers, file), usage.RemoteErr)
+			}
+			return cmp.Or(out.show(tiers, func(w io.Writer) { printStat(w, tiers) }), usage.RemoteErr)
 		},
 	}
 	cmd.Flags().BoolVar(&prometheus, "prometheus", false, "print metrics for Prometheus, with those that servers have reported")

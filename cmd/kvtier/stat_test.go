@@ -16,10 +16,7 @@ import (
 
 // storeTotals lets a process report three prompts, of which two were restored, to a collector of
 // the root. Both end, and leave the totals.
-func storeTotals(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: totals DIR")
-	}
+func storeTotals(ts *testscript.TestScript, args []string) {
 	root := ts.MkAbs(args[0])
 	source := &telemetry.Source{
 		Process: telemetry.Process{PID: os.Getpid(), Engine: telemetry.EngineOllama},

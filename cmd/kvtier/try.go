@@ -29,12 +29,7 @@ question, whose pages stay, as those of any other.
 The exit status is 1 if the question was computed again.`,
 		Example: `  kvtier try
   kvtier try qwen3:4b`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 || len(args) == 1 && args[0] == "" {
-				return cli.Usagef("name one model, or none for the smallest one")
-			}
-			return nil
-		},
+		Args: cli.Args(0, 1, "name one model, or none for the smallest one"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			bars := progress.New(h.stderr, len(trial.Unloaded))
 			if h.terminal {

@@ -65,12 +65,7 @@ the model's file is in Ollama's model store. The server
 keeps text in files of its own directory, and kvtier rm MODEL removes it.`,
 		Example: `  kvtier why
   kvtier why qwen3:4b -n 20 --no-text`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 || len(args) == 1 && args[0] == "" {
-				return cli.Usagef("name one model, or none for all; see %s --help", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args: cli.Args(0, 1, "name one model, or none for all; see kvtier why --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if n < 1 || n > telemetry.StatePromptsMax {
 				return cli.BadValue(cmd.Flags().Lookup("count"), fmt.Sprint(n))

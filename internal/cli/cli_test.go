@@ -24,7 +24,7 @@ func program() (root *cobra.Command, out *bytes.Buffer) {
 	flags.Duration("timeout", time.Second, "")
 	flags.String("name", "", "")
 	Give(flags, "gb", "a number of gigabytes")
-	one := &cobra.Command{Use: "one PAGE", Args: OneArg("name one page"), RunE: func(*cobra.Command, []string) error { return nil }}
+	one := &cobra.Command{Use: "one PAGE", Args: Args(1, 1, "name one page"), RunE: func(*cobra.Command, []string) error { return nil }}
 	root.AddCommand(work, one)
 	Prepare(root)
 	out = new(bytes.Buffer)
