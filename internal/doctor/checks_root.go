@@ -19,49 +19,152 @@ var rootChecks = []Check{
 		ID: "no-answer", Severity: Error, Title: "A directory or a program does not answer",
 		Matters: "A server waits for a local directory that hangs, and leaves a remote one alone.",
 		Means:   "A disk fails, or the server of a share is gone. The answer was waited for once, for `--timeout`, and the checks that need it were left out.",
-		Remedy:  "findmnt --target {path}; sudo dmesg | tail", judge: judgeNoAnswer,
+		Remedy:  "findmnt --target {path}; sudo dmesg | tail",
+		judge: func(s *scene, found func(hit)) {
+			for _, name := range s.slow {
+				path := name
+				if !filepath.IsAbs(name) {
+					path = "/"
+				}
+				found(hit{
+					says: fmt.Sprintf("There was no answer from %s.", name), evidence: []Evidence{{name, "no answer within " + s.opt.Limit.String()}},
+					values: []string{"{path}", quote(path)},
+				})
+			}
+		},
 	},
 	{
 		ID: "cannot-look", Severity: Note, Title: "You may not see a directory or a server's variables",
 		Matters: "They could not be checked.",
 		Means:   "Directories of pages have mode 0700, because pages are prompts. The variables of a running process are in `/proc/PID/environ`, which its own user and root may read.",
-		Remedy:  "sudo kvtier doctor", judge: judgeCannotLook,
+		Remedy:  "sudo kvtier doctor",
+		judge: func(s *scene, found func(hit)) {
+			for _, o := range s.servers {
+				if o.PID > 0 && o.Set == nil {
+					found(hit{
+						says:     fmt.Sprintf("The variables of %s cannot be seen by this user.", o.title()),
+						evidence: []Evidence{{fmt.Sprintf("/proc/%d/environ", o.PID), "no permission"}},
+					})
+				}
+			}
+			s.eachPlace(func(st store, p *place) {
+				if p.denied {
+					found(s.placeHit(st, p, p.path, "no permission", "%s could not be looked at by %s.", p.title(), cmp.Or(s.user.Name, "this user")))
+				}
+			})
+		},
 	},
 	{
 		ID: "root-missing", Severity: Note, Title: "The local directory does not exist yet",
 		Matters: "No page is stored so far.",
 		Means:   "A server makes the directory when it loads its first model with tiering on.",
-		Remedy:  "ollama run MODEL  # then look at the server's log for: kv tier", judge: judgeMissing,
+		Remedy:  "ollama run MODEL  # then look at the server's log for: kv tier",
+		judge: func(s *scene, found func(hit)) {
+			s.eachPlace(func(st store, p *place) {
+				idle := len(st.servers) > 0 && !st.on || len(st.servers) == 0 && len(s.servers) > 0 // other findings say why
+				if p.missing && p.tier == localTier && (!idle || s.opt.Root != "") {
+					found(s.placeHit(st, p, p.path, "does not exist", "%s does not exist yet.", p.title()))
+				}
+			})
+		},
 	},
 	{
 		ID: "remote-missing", Severity: Error, Title: "The remote directory does not exist",
 		Matters: "Pages that leave the local tier are deleted.",
 		Means:   "A server never makes the remote directory, so that a mount point without its mount stays empty.",
-		Remedy:  "{sudo} install -d -m 700 -o {user} {path}", judge: judgeRemoteMissing,
+		Remedy:  "{sudo} install -d -m 700 -o {user} {path}",
+		judge: func(s *scene, found func(hit)) {
+			s.eachPlace(func(st store, p *place) {
+				if p.missing && p.tier == remoteTier {
+					found(s.placeHit(st, p, p.path, "does not exist", "%s does not exist.", p.title()))
+				}
+			})
+		},
 	},
 	{
 		ID: "mount-missing", Severity: Error, Title: "A filesystem that should be mounted is not",
 		Matters: "The directory below the empty mount point is another one, on another disk.",
 		Means:   "The directory of pages is below a mount point of `/etc/fstab`, and nothing is mounted there.",
-		Remedy:  "sudo mount {point}", judge: judgeMountMissing,
+		Remedy:  "sudo mount {point}",
+		judge: func(s *scene, found func(hit)) {
+			s.eachPlace(func(st store, p *place) {
+				for _, t := range s.Planned {
+					mounted := slices.ContainsFunc(s.Mounted, func(m machine.Mount) bool { return m.Point == t.Point })
+					if t.Point == "/" || !machine.Within(p.path, t.Point) || mounted {
+						continue
+					}
+					h := s.placeHit(st, p, "/etc/fstab", t.Source+" on "+t.Point, "%s is below %s, where nothing is mounted.", p.title(), t.Point)
+					h.values = append([]string{"{point}", quote(t.Point)}, h.values...)
+					found(h)
+				}
+			})
+		},
 	},
 	{
 		ID: "root-unsafe", Severity: Error, Title: "The directory of pages is not safe from other users",
 		Matters: "Tiering is off, because another user could replace prompts.",
 		Means:   "The directory of pages must belong to the server's user, must not be writable by its group or by all, and must not itself be a link. Mostly root made it, or a share has another number for the user. An NFS server with `root_squash`, the default, makes nobody of root: let the service have a user of its own.",
-		Remedy:  "{sudo} chown -R {user} {path}; {sudo} chmod 700 {path}", judge: judgeUnsafe,
+		Remedy:  "{sudo} chown -R {user} {path}; {sudo} chmod 700 {path}",
+		// It repeats the server's own look at a directory, with the cause.
+		judge: func(s *scene, found func(hit)) {
+			s.eachPlace(func(st store, p *place) {
+				switch {
+				case !p.there():
+					return
+				case !p.file.Mode.IsDir():
+					h := s.placeHit(st, p, p.path, p.file.Mode.String(), "%s is a link or no directory.", p.title())
+					h.remedy = "readlink -f {path}  # give a directory as {variable}"
+					found(h)
+				}
+				if h, ok := s.ownerHit(st, p); ok {
+					found(h)
+				}
+				if p.file.UID >= 0 && p.file.Mode.IsDir() && p.file.Mode.Perm()&0o022 != 0 {
+					h := s.placeHit(st, p, "mode of "+p.path, fmt.Sprintf("%04o", p.file.Mode.Perm()), "Others may write to %s.", p.title())
+					h.remedy = "{sudo} chmod 700 {path}"
+					found(h)
+				}
+			})
+		},
 	},
 	{
 		ID: "root-read-only", Severity: Error, Title: "The directory of pages cannot be written",
 		Matters: "Nothing is stored, or the default directory changes to one in /tmp.",
 		Means:   "The filesystem is mounted read-only, also after an error of the disk, or refuses this user's writes. Or `ProtectSystem` and `ProtectHome` keep the service out.",
-		Remedy:  "findmnt --target {path}; sudo dmesg | tail; {sudo} mount -o remount,rw {point}", judge: judgeReadOnly,
+		Remedy:  "findmnt --target {path}; sudo dmesg | tail; {sudo} mount -o remount,rw {point}",
+		judge: func(s *scene, found func(hit)) {
+			s.eachPlace(func(st store, p *place) {
+				m, ok := machine.MountOf(s.Mounted, p.above)
+				refused := p.probed && (vfs.IsReadOnly(p.probeErr) || errors.Is(p.probeErr, fs.ErrPermission) && s.user.UID == p.file.UID)
+				o := s.by(st)
+				switch {
+				case ok && slices.Contains(m.Options, "ro"):
+					found(s.placeHit(st, p, "mount "+m.Point, "ro", "%s is on a filesystem that is mounted read-only.", p.title()))
+				case refused:
+					found(s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written.", p.title()))
+				}
+				if o.Kind == machine.BySystemd && !o.Service.Writable(p.path) {
+					found(s.protectedHit(st, p, o))
+				}
+			})
+		},
 	},
 	{
 		ID: "root-emptied", Severity: Error, Title: "The directory of pages is emptied",
 		Matters: "Pages get lost that would still be of use.",
 		Means:   "A filesystem in memory, such as tmpfs, is empty after each boot and takes memory that models need. Many systems empty `/tmp` when they boot, and remove old files there and in `/var/tmp`. With `PrivateTmp=yes` a service has a `/tmp` and `/var/tmp` of its own, which go when it stops.",
-		Remedy:  "{set}", judge: judgeEmptied,
+		Remedy:  "{set}",
+		judge: func(s *scene, found func(hit)) {
+			s.eachPlace(func(st store, p *place) {
+				if o := s.by(st); o.Kind == machine.BySystemd && o.Service.PrivateTmp(p.path) {
+					found(s.placeHit(st, p, o.Name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", p.title(), o.Name))
+				} else if p.diskErr == nil && p.disk.RAM {
+					found(s.placeHit(st, p, "filesystem of "+p.above, "in memory", "%s is in memory.", p.title()))
+				} else if machine.Within(p.path, "/tmp") || machine.Within(p.path, "/var/tmp") {
+					found(s.placeHit(st, p, p.path, "below a directory for temporary files", "%s is emptied when this machine boots, or by age.", p.title()))
+				}
+			})
+		},
 	},
 }
 
@@ -114,90 +217,8 @@ func (s *scene) placeHit(st store, p *place, of, value, format string, args ...a
 	return hit{says: fmt.Sprintf(format, args...), evidence: []Evidence{{of, value}}, values: s.values(st, p)}
 }
 
-func judgeNoAnswer(s *scene, found func(hit)) {
-	for _, name := range s.slow {
-		path := name
-		if !filepath.IsAbs(name) {
-			path = "/"
-		}
-		found(hit{
-			says: fmt.Sprintf("There was no answer from %s.", name), evidence: []Evidence{{name, "no answer within " + s.opt.Limit.String()}},
-			values: []string{"{path}", quote(path)},
-		})
-	}
-}
-
-func judgeCannotLook(s *scene, found func(hit)) {
-	for _, o := range s.servers {
-		if o.PID > 0 && o.Set == nil {
-			found(hit{
-				says:     fmt.Sprintf("The variables of %s cannot be seen by this user.", o.title()),
-				evidence: []Evidence{{fmt.Sprintf("/proc/%d/environ", o.PID), "no permission"}},
-			})
-		}
-	}
-	s.eachPlace(func(st store, p *place) {
-		if p.denied {
-			found(s.placeHit(st, p, p.path, "no permission", "%s could not be looked at by %s.", p.title(), cmp.Or(s.user.Name, "this user")))
-		}
-	})
-}
-
-func judgeMissing(s *scene, found func(hit)) {
-	s.eachPlace(func(st store, p *place) {
-		idle := len(st.servers) > 0 && !st.on || len(st.servers) == 0 && len(s.servers) > 0 // other findings say why
-		if p.missing && p.tier == localTier && (!idle || s.opt.Root != "") {
-			found(s.placeHit(st, p, p.path, "does not exist", "%s does not exist yet.", p.title()))
-		}
-	})
-}
-
-func judgeRemoteMissing(s *scene, found func(hit)) {
-	s.eachPlace(func(st store, p *place) {
-		if p.missing && p.tier == remoteTier {
-			found(s.placeHit(st, p, p.path, "does not exist", "%s does not exist.", p.title()))
-		}
-	})
-}
-
-func judgeMountMissing(s *scene, found func(hit)) {
-	s.eachPlace(func(st store, p *place) {
-		for _, t := range s.Planned {
-			mounted := slices.ContainsFunc(s.Mounted, func(m machine.Mount) bool { return m.Point == t.Point })
-			if t.Point == "/" || !machine.Within(p.path, t.Point) || mounted {
-				continue
-			}
-			h := s.placeHit(st, p, "/etc/fstab", t.Source+" on "+t.Point, "%s is below %s, where nothing is mounted.", p.title(), t.Point)
-			h.values = append([]string{"{point}", quote(t.Point)}, h.values...)
-			found(h)
-		}
-	})
-}
-
 // there reports whether the directory could be described.
 func (p *place) there() bool { return !p.missing && (!p.denied || p.file.Mode != 0) }
-
-// judgeUnsafe repeats the server's own look at a directory, with the cause.
-func judgeUnsafe(s *scene, found func(hit)) {
-	s.eachPlace(func(st store, p *place) {
-		switch {
-		case !p.there():
-			return
-		case !p.file.Mode.IsDir():
-			h := s.placeHit(st, p, p.path, p.file.Mode.String(), "%s is a link or no directory.", p.title())
-			h.remedy = "readlink -f {path}  # give a directory as {variable}"
-			found(h)
-		}
-		if h, ok := s.ownerHit(st, p); ok {
-			found(h)
-		}
-		if p.file.UID >= 0 && p.file.Mode.IsDir() && p.file.Mode.Perm()&0o022 != 0 {
-			h := s.placeHit(st, p, "mode of "+p.path, fmt.Sprintf("%04o", p.file.Mode.Perm()), "Others may write to %s.", p.title())
-			h.remedy = "{sudo} chmod 700 {path}"
-			found(h)
-		}
-	})
-}
 
 // ownerHit is the finding about a directory that is not its server's.
 func (s *scene) ownerHit(st store, p *place) (h hit, ok bool) {
@@ -230,23 +251,6 @@ func (s *scene) ownerHit(st store, p *place) (h hit, ok bool) {
 	return h, true
 }
 
-func judgeReadOnly(s *scene, found func(hit)) {
-	s.eachPlace(func(st store, p *place) {
-		m, ok := machine.MountOf(s.Mounted, p.above)
-		refused := p.probed && (vfs.IsReadOnly(p.probeErr) || errors.Is(p.probeErr, fs.ErrPermission) && s.user.UID == p.file.UID)
-		o := s.by(st)
-		switch {
-		case ok && slices.Contains(m.Options, "ro"):
-			found(s.placeHit(st, p, "mount "+m.Point, "ro", "%s is on a filesystem that is mounted read-only.", p.title()))
-		case refused:
-			found(s.placeHit(st, p, p.path, p.probeErr.Error(), "%s cannot be written.", p.title()))
-		}
-		if o.Kind == machine.BySystemd && !o.Service.Writable(p.path) {
-			found(s.protectedHit(st, p, o))
-		}
-	})
-}
-
 // protectedHit is the finding about a directory that systemd keeps a service out of.
 func (s *scene) protectedHit(st store, p *place, o server) hit {
 	of := []string{}
@@ -262,16 +266,4 @@ func (s *scene) protectedHit(st store, p *place, o server) hit {
 		h.values = append(h.values, "{visible}", o.setting(localVar, "/var/lib/ollama-kv"))
 	}
 	return h
-}
-
-func judgeEmptied(s *scene, found func(hit)) {
-	s.eachPlace(func(st store, p *place) {
-		if o := s.by(st); o.Kind == machine.BySystemd && o.Service.PrivateTmp(p.path) {
-			found(s.placeHit(st, p, o.Name, "PrivateTmp=yes", "%s is in a directory that systemd deletes whenever %s stops.", p.title(), o.Name))
-		} else if p.diskErr == nil && p.disk.RAM {
-			found(s.placeHit(st, p, "filesystem of "+p.above, "in memory", "%s is in memory.", p.title()))
-		} else if machine.Within(p.path, "/tmp") || machine.Within(p.path, "/var/tmp") {
-			found(s.placeHit(st, p, p.path, "below a directory for temporary files", "%s is emptied when this machine boots, or by age.", p.title()))
-		}
-	})
 }
