@@ -171,7 +171,7 @@ var rootChecks = []Check{
 // eachPlace calls fn for each directory that answers.
 func (s *scene) eachPlace(fn func(st store, p *place)) {
 	for _, st := range s.stores {
-		for _, p := range st.places() {
+		for _, p := range st.places {
 			if !p.noAnswer {
 				fn(st, p)
 			}

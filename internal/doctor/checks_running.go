@@ -45,7 +45,7 @@ var runningChecks = []Check{
 						continue
 					}
 					h := s.stateHit(st, telemetry.Series("ollama_kv_tier_up", "tier", t.Name), "0", "The %s tier is left alone after failures.", t.Name)
-					h.values = append([]string{"{tier}", quote(cmp.Or(t.Root, st.local.path))}, h.values...)
+					h.values = append([]string{"{tier}", quote(cmp.Or(t.Root, st.places[0].path))}, h.values...)
 					found(h)
 				}
 			})
@@ -68,7 +68,7 @@ var runningChecks = []Check{
 					}
 				}
 				if n := sum(state, series); n > share*sealed {
-					found(s.stateHit(st, series, fmt.Sprintf("%.0f", n), "%.0f pages could not be stored in %s.", n, st.local.path))
+					found(s.stateHit(st, series, fmt.Sprintf("%.0f", n), "%.0f pages could not be stored in %s.", n, st.places[0].path))
 				}
 			})
 		},
@@ -119,7 +119,7 @@ var runningChecks = []Check{
 					h := s.stateHit(st, series, fmt.Sprintf("%.0f", n),
 						"%.0f %% of all prompt tokens were not computed; without this it could have been %.0f %%.", 100*(all-computed)/all, min(100, 100*(all-computed+n)/all))
 					h.evidence = append(h.evidence, Evidence{"next step", show.Explain(cause).Remedy})
-					if cause == telemetry.CauseEvicted && st.local != nil {
+					if cause == telemetry.CauseEvicted {
 						double := 2 * max(st.LocalBytes, 10e9)
 						h.remedy, h.values = "{set}", append([]string{"{set}", s.by(st).setting(localGBVar, fmt.Sprint(double/1e9))}, h.values...)
 					}
@@ -141,8 +141,9 @@ func (s *scene) eachState(fn func(st store, state telemetry.State)) {
 
 // stateHit is a finding from counters.
 func (s *scene) stateHit(st store, of, value, format string, args ...any) hit {
-	h := s.placeHit(st, st.local, of, value, format, args...)
-	h.values = append([]string{"{tier}", quote(st.local.path), "{journal}", s.journal(s.by(st))}, h.values...)
+	local := st.places[0]
+	h := s.placeHit(st, local, of, value, format, args...)
+	h.values = append([]string{"{tier}", quote(local.path), "{journal}", s.journal(s.by(st))}, h.values...)
 	return h
 }
 

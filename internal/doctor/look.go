@@ -161,15 +161,12 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 	a.wait()
 	s.stores = s.storesOf()
 
-	owners := make([]int, len(s.stores)) // before any answer arrives
-	for i, st := range s.stores {
-		owners[i] = anybody
-		if o, ok := s.owner(st); ok && o.as != "" {
-			owners[i] = o.User.UID
-		}
-	}
 	for i := range s.stores {
 		st := &s.stores[i]
+		owner := anybody
+		if o, ok := s.owner(*st); ok && o.as != "" {
+			owner = o.User.UID
+		}
 		if root := st.settings.Local; root != "" {
 			ask(a, "the collector of "+root, func(ctx context.Context) *telemetry.State {
 				state, err := e.Telemetry(ctx, root)
@@ -179,8 +176,9 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 				return &state
 			}, func(v *telemetry.State) { st.state = v })
 		}
-		s.askPlace(a, e, owners[i], st.local) // an answer replaces the place
-		s.askPlace(a, e, owners[i], st.remote)
+		for _, p := range st.places { // an answer replaces the place
+			s.askPlace(a, e, owner, p)
+		}
 	}
 	a.wait()
 	uids := s.uids()
@@ -199,9 +197,6 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 
 // askPlace looks at the directory of a tier. Until there is an answer it counts as hung.
 func (s *scene) askPlace(a *asker, e Environment, owner int, p *place) {
-	if p == nil {
-		return
-	}
 	p.noAnswer = true
 	tier, path := p.tier, p.path
 	ask(a, path, func(context.Context) place { return lookAt(e, tier, path, owner) }, func(v place) { *p = v })
@@ -216,11 +211,10 @@ func (s *scene) storesOf() []store {
 		if at < 0 {
 			at = len(all)
 			st := store{settings: set}
-			if set.Local != "" {
-				st.local = &place{tier: localTier, path: set.Local}
-			}
-			if set.Remote != "" {
-				st.remote = &place{tier: remoteTier, path: set.Remote}
+			for _, p := range []*place{{tier: localTier, path: set.Local}, {tier: remoteTier, path: set.Remote}} {
+				if p.path != "" {
+					st.places = append(st.places, p)
+				}
 			}
 			all = append(all, st)
 		}
@@ -284,7 +278,7 @@ func (s *scene) by(st store) server {
 // uids are the users that findings mention.
 func (s *scene) uids() (all []int) {
 	for _, st := range s.stores {
-		for _, p := range st.places() {
+		for _, p := range st.places {
 			all = append(all, p.file.UID)
 		}
 	}
@@ -309,7 +303,7 @@ func (s *scene) looked() []string {
 		say("Ollama %s, %s: kvtier %s", cmp.Or(i.Ollama, "of an unknown version"), i.Executable, i.how())
 	}
 	for _, st := range s.stores {
-		for _, p := range st.places() {
+		for _, p := range st.places {
 			m, _ := machine.MountOf(s.Mounted, p.above)
 			line := fmt.Sprintf("%s tier %s", p.tier, p.path)
 			if m.Type != "" && p.diskErr == nil && !p.noAnswer {
@@ -318,7 +312,7 @@ func (s *scene) looked() []string {
 			lines = append(lines, line)
 		}
 		if st.state != nil {
-			say("counters of %s since %s", st.local.path, st.state.Since.UTC().Format(time.DateOnly))
+			say("counters of %s since %s", st.places[0].path, st.state.Since.UTC().Format(time.DateOnly))
 		}
 	}
 	return lines

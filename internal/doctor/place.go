@@ -74,20 +74,9 @@ func lookAt(e Environment, tier, path string, owner int) place {
 // store is the tiers of one server, or of several with the same directories.
 type store struct {
 	settings
-	servers       []int // indices into the scene's servers
-	local, remote *place
-	state         *telemetry.State // nil if it is not known
-}
-
-// places returns the tiers that there are.
-func (s store) places() []*place {
-	var all []*place
-	for _, p := range []*place{s.local, s.remote} {
-		if p != nil {
-			all = append(all, p)
-		}
-	}
-	return all
+	servers []int            // indices into the scene's servers
+	places  []*place         // of the tiers that there are, the local one first
+	state   *telemetry.State // of the local directory; nil if it is not known
 }
 
 // contents are the files below a root.
