@@ -184,13 +184,11 @@ func collectedIn(name string, t diskstore.GCTier, err error) collectedTier {
 }
 
 func (out collected) print(w io.Writer) {
-	var rows [][]string
-	for _, t := range out.Tiers {
-		rows = append(rows, []string{t.Tier, count(t.Pages), count(t.Tails), count(t.Quarantined), humanBytes(t.Bytes), count(t.Demoted)})
-	}
 	went := "WENT"
 	if out.DryRun {
 		went = "WOULD GO"
 	}
-	printTable(w, []string{"TIER", "PAGES", "TAILS", "QUARANTINED", went, "TO REMOTE"}, rows)
+	printTable(w, []string{"TIER", "PAGES", "TAILS", "QUARANTINED", went, "TO REMOTE"}, rowsOf(out.Tiers, func(t collectedTier) []string {
+		return []string{t.Tier, count(t.Pages), count(t.Tails), count(t.Quarantined), humanBytes(t.Bytes), count(t.Demoted)}
+	}))
 }

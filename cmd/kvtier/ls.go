@@ -111,15 +111,13 @@ func printList(w io.Writer, models []listed, root string) {
 		fmt.Fprintln(w, "no pages are stored in "+root)
 		return
 	}
-	var rows [][]string
-	for _, m := range models {
+	printTable(w, []string{"NAME", "ID", "CACHE", "TIER", "PAGES", "TAILS", "SIZE", "HITS", "LAST USED"}, rowsOf(models, func(m listed) []string {
 		if m.Gone {
 			m.Model += " gone"
 		}
-		rows = append(rows, []string{
+		return []string{
 			m.Model, short(m.Fingerprint), m.cache(), m.Tier,
 			count(m.Pages), count(m.Tails), humanBytes(m.Bytes), count(m.Hits), when(m.used()),
-		})
-	}
-	printTable(w, []string{"NAME", "ID", "CACHE", "TIER", "PAGES", "TAILS", "SIZE", "HITS", "LAST USED"}, rows)
+		}
+	}))
 }

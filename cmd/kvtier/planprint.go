@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,9 +17,8 @@ import (
 func printPlanned(w io.Writer, p *sizing.Plan) {
 	printTable(w, []string{"name", "figure", "from"}, modelRows(p))
 	fmt.Fprintln(w)
-	rows := append(placeRows(p.Places), placeRows(p.Defaults)...)
-	printTable(w, []string{"place", "room", "tokens", "conversations", "read", "per token", "from"}, rows)
-	if rows = lengthRows(p.Lengths); len(rows) > 0 {
+	printTable(w, []string{"place", "room", "tokens", "conversations", "read", "per token", "from"}, rowsOf(slices.Concat(p.Places, p.Defaults), placeRow))
+	if rows := lengthRows(p.Lengths); len(rows) > 0 {
 		fmt.Fprintln(w)
 		printTable(w, []string{"prompt", "restore", "compute", "from"}, rows)
 	}
@@ -26,11 +26,7 @@ func printPlanned(w io.Writer, p *sizing.Plan) {
 		fmt.Fprintf(w, "\n%s\n", line)
 	}
 	fmt.Fprintf(w, "\nFor a service (sudo systemctl edit ollama.service):\n\n%s\n", p.Systemd())
-	rows = nil
-	for _, s := range p.Settings {
-		rows = append(rows, []string{s.Name, s.Value, s.Why})
-	}
-	printTable(w, []string{"variable", "value", "why"}, rows)
+	printTable(w, []string{"variable", "value", "why"}, rowsOf(p.Settings, func(s sizing.Setting) []string { return []string{s.Name, s.Value, s.Why} }))
 }
 
 func modelRows(p *sizing.Plan) [][]string {
@@ -68,21 +64,18 @@ func modelRows(p *sizing.Plan) [][]string {
 	return rows
 }
 
-func placeRows(places []sizing.Place) (rows [][]string) {
-	for _, p := range places {
-		sources := []string{from(p.Room)}
-		if p.Room.Origin == "" {
-			sources = nil
-		}
-		if p.Read != nil {
-			sources = append(sources, "rate "+from(*p.Read))
-		}
-		rows = append(rows, []string{
-			p.Name, optional(&p.Room), optional(&p.Tokens), optional(&p.Conversations),
-			optional(p.Read), optional(p.TokenTime), strings.Join(sources, "; "),
-		})
+func placeRow(p sizing.Place) []string {
+	var sources []string
+	if p.Room.Origin != "" {
+		sources = append(sources, from(p.Room))
 	}
-	return rows
+	if p.Read != nil {
+		sources = append(sources, "rate "+from(*p.Read))
+	}
+	return []string{
+		p.Name, optional(&p.Room), optional(&p.Tokens), optional(&p.Conversations),
+		optional(p.Read), optional(p.TokenTime), strings.Join(sources, "; "),
+	}
 }
 
 // lengthRows are none where neither time is known.

@@ -163,18 +163,16 @@ func printSlots(w io.Writer, p show.Process, now time.Time) {
 		}
 		return
 	}
-	var rows [][]string
-	for _, s := range p.Slots {
+	printNarrow(w, []string{"SLOT", "TOKENS", "HOT", "WARM", "COLD", "REMOTE", "ROWS", "NOW", "LAST RESTORE", "SAVED"}, rowsOf(p.Slots, func(s show.Slot) []string {
 		restored := "-"
 		if s.LastRestore != nil {
 			restored = count(s.Restored) + ", " + show.Ago(*s.LastRestore, now)
 		}
-		rows = append(rows, []string{
+		return []string{
 			fmt.Sprint(s.Slot), count(s.Tokens), count(s.Hot), show.Pages(s.Warm), show.Pages(s.Cold), show.Pages(s.Remote),
 			s.Rows(), s.Now(), restored, show.Seconds(s.SavedSeconds),
-		})
-	}
-	printNarrow(w, []string{"SLOT", "TOKENS", "HOT", "WARM", "COLD", "REMOTE", "ROWS", "NOW", "LAST RESTORE", "SAVED"}, rows)
+		}
+	}))
 }
 
 // printUnstored says why conversations of a process are not stored, if they are not.

@@ -180,12 +180,10 @@ func (out reasons) print(w io.Writer) {
 	if len(out.Misses) == 0 || out.New > 0 {
 		fmt.Fprintln(w)
 	}
-	var rows [][]string
-	for _, c := range out.Causes {
-		rows = append(rows, []string{string(c.Cause), count(c.Prompts), count(c.Tokens)})
-	}
 	fmt.Fprintf(w, "All since %s:\n", since(out.Since))
-	printNarrow(w, []string{"CAUSE", "PROMPTS", "TOKENS COMPUTED"}, rows)
+	printNarrow(w, []string{"CAUSE", "PROMPTS", "TOKENS COMPUTED"}, rowsOf(out.Causes, func(c show.CauseTotal) []string {
+		return []string{string(c.Cause), count(c.Prompts), count(c.Tokens)}
+	}))
 }
 
 func (b buster) print(w io.Writer) {
