@@ -32,59 +32,49 @@ type Client struct {
 	HTTP *http.Client
 }
 
-// post sends a request. The caller closes the answer's body.
-func (c Client) post(ctx context.Context, path string, in any) (io.ReadCloser, error) {
-	body, err := json.Marshal(in)
-	if err != nil {
-		return nil, err
+// call sends a request, a GET without a value to send, and has the answer read.
+func (c Client) call(ctx context.Context, path string, in any, read func(io.Reader) error) error {
+	method, body := http.MethodGet, new(bytes.Buffer)
+	if in != nil {
+		method = http.MethodPost
+		if err := json.NewEncoder(body).Encode(in); err != nil {
+			return err
+		}
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL+path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, c.URL+path, body)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return c.do(req)
-}
-
-func (c Client) do(req *http.Request) (io.ReadCloser, error) {
 	res, err := c.HTTP.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("no Ollama answers at %s: %w; start it (ollama serve), name another one in OLLAMA_HOST, or install it: %s", c.URL, err, Install)
-	}
-	if res.StatusCode == http.StatusOK {
-		return res.Body, nil
+		return fmt.Errorf("no Ollama answers at %s: %w; start it (ollama serve), name another one in OLLAMA_HOST, or install it: %s", c.URL, err, Install)
 	}
 	defer res.Body.Close()
+	if res.StatusCode == http.StatusOK {
+		return read(res.Body)
+	}
 	text, _ := io.ReadAll(io.LimitReader(res.Body, 4<<10)) // it only explains the status
 	var said struct{ Error string }
 	if json.Unmarshal(text, &said) == nil && said.Error != "" {
 		text = []byte(said.Error)
 	}
-	return nil, fmt.Errorf("ask Ollama for %s: %s: %s", req.URL.Path, res.Status, bytes.TrimSpace(text))
+	return fmt.Errorf("ask Ollama for %s: %s: %s", req.URL.Path, res.Status, bytes.TrimSpace(text))
 }
 
-// read reads an answer that is one value.
-func (c Client) read(body io.ReadCloser, err error, out any) error {
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	return json.NewDecoder(io.LimitReader(body, bodyMax)).Decode(out)
+// value reads an answer that is one value.
+func value(out any) func(io.Reader) error {
+	return func(body io.Reader) error { return json.NewDecoder(io.LimitReader(body, bodyMax)).Decode(out) }
 }
 
 // models returns names at a path that lists models, the smallest first.
 func (c Client) models(ctx context.Context, path string) (names []string, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	body, err := c.do(req)
 	type listed struct {
 		Name string
 		Size int64
 		Host string `json:"remote_host"` // of a model that runs elsewhere
 	}
 	var list struct{ Models []listed }
-	if err := c.read(body, err, &list); err != nil {
+	if err := c.call(ctx, path, nil, value(&list)); err != nil {
 		return nil, err
 	}
 	slices.SortStableFunc(list.Models, func(a, b listed) int { return cmp.Compare(a.Size, b.Size) })
@@ -117,13 +107,12 @@ type shown struct {
 }
 
 func (c Client) show(ctx context.Context, name string) (shown, error) {
-	body, err := c.post(ctx, "/api/show", map[string]string{"model": name})
 	var out struct {
 		Capabilities []string
 		Host         string         `json:"remote_host"`
 		Info         map[string]any `json:"model_info"`
 	}
-	if err := c.read(body, err, &out); err != nil {
+	if err := c.call(ctx, "/api/show", map[string]string{"model": name}, value(&out)); err != nil {
 		return shown{}, err
 	}
 	if out.Host != "" {
@@ -150,14 +139,15 @@ type Answer struct {
 // ask asks in a chat of one message, and measures.
 func (c Client) ask(ctx context.Context, name, question string, window, length int) (a Answer, err error) {
 	began := time.Now()
-	body, err := c.post(ctx, "/api/chat", map[string]any{
+	err = c.call(ctx, "/api/chat", map[string]any{
 		"model": name, "keep_alive": "10m", "messages": []map[string]string{{"role": "user", "content": question}},
 		"options": map[string]any{"temperature": 0, "seed": 1, "num_ctx": window, "num_predict": length},
-	})
-	if err != nil {
-		return a, err
-	}
-	defer body.Close()
+	}, func(body io.Reader) error { return a.read(body, began) })
+	return a, err
+}
+
+// read reads the events of an answer to a question that began to be asked at a time.
+func (a *Answer) read(body io.Reader, began time.Time) error {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, lineMax)
 	var first time.Duration
@@ -171,10 +161,10 @@ func (c Client) ask(ctx context.Context, name, question string, window, length i
 			Cached  *int          `json:"prompt_eval_cached_count"`
 		}
 		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
-			return a, fmt.Errorf("read Ollama's answer: %w", err)
+			return fmt.Errorf("read Ollama's answer: %w", err)
 		}
 		if event.Error != "" {
-			return a, fmt.Errorf("Ollama's answer broke off: %s", event.Error)
+			return fmt.Errorf("Ollama's answer broke off: %s", event.Error)
 		}
 		said := event.Message.Thinking + event.Message.Content
 		if first == 0 && (said != "" || event.Done) {
@@ -182,10 +172,10 @@ func (c Client) ask(ctx context.Context, name, question string, window, length i
 		}
 		if a.text += said; event.Done {
 			a.Tokens, a.Reused, a.First = event.Tokens, event.Cached, max(0, first-event.Load).Seconds()
-			return a, nil
+			return nil
 		}
 	}
-	return a, fmt.Errorf("Ollama's answer broke off: %w", cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
+	return fmt.Errorf("Ollama's answer broke off: %w", cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
 }
 
 // sameModel reports whether two names are those of one model; tags and registries may be left out.
@@ -201,8 +191,7 @@ const (
 func (c Client) unload(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, unloadMax)
 	defer cancel()
-	body, err := c.post(ctx, "/api/generate", map[string]any{"model": name, "keep_alive": 0})
-	if err := c.read(body, err, &struct{}{}); err != nil {
+	if err := c.call(ctx, "/api/generate", map[string]any{"model": name, "keep_alive": 0}, value(&struct{}{})); err != nil {
 		return err
 	}
 	for {
