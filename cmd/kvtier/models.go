@@ -178,10 +178,14 @@ func pick(ctx context.Context, root *roots, names modelNames, what string) (pick
 		return p, fmt.Errorf("%w for %q; kvtier ls lists the models with pages; name a model that Ollama no longer has by the digits in that list", errNothing, what)
 	case len(p) == 0:
 		return p, fmt.Errorf("%w for %q; kvtier ls lists the models with pages", errNothing, what)
-	case len(meant) > 1:
-		return p, fmt.Errorf("%q could be %s; give more digits", what, strings.Join(sortedShort(meant), " or "))
+	case len(meant) < 2:
+		return p, nil
 	}
-	return p, nil
+	digests := slices.Sorted(maps.Keys(meant))
+	for i, d := range digests {
+		digests[i] = short(d)
+	}
+	return p, fmt.Errorf("%q could be %s; give more digits", what, strings.Join(digests, " or "))
 }
 
 // errNothing reports a model without pages.
@@ -221,15 +225,6 @@ func newPicked(all []diskstore.FingerprintUsage, chosen func(diskstore.Fingerpri
 // isDigits reports whether s can begin a digest.
 func isDigits(s string) bool {
 	return len(s) >= minPickDigits && strings.Trim(s, "0123456789abcdef") == ""
-}
-
-func sortedShort(digests map[string]bool) []string {
-	var list []string
-	for d := range digests {
-		list = append(list, short(d))
-	}
-	slices.Sort(list)
-	return list
 }
 
 // modelUsage explains the flag whose value pick reads.

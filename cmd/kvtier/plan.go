@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/progress"
@@ -271,14 +272,17 @@ func useRates(ctx context.Context, at *storage, in *sizing.Input, m foundModel, 
 	}
 	name := ""
 	if in.Compute == nil && m.weights != "" {
-		fingerprints, err := at.fingerprintsOf(ctx, m.weights, in.CacheType)
+		usage, err := at.usage(ctx)
 		if err != nil {
 			return err
 		}
+		all := slices.Concat(usage.Local.Fingerprints, usage.Remote.Fingerprints)
 		// The last that a server used.
 		if i := slices.IndexFunc(kept.Computing, func(name string) bool {
 			fingerprint, _, _ := strings.Cut(name, " ")
-			return slices.Contains(fingerprints, fingerprint)
+			return slices.ContainsFunc(all, func(use diskstore.FingerprintUsage) bool {
+				return use.Fingerprint.String() == fingerprint && use.Identity[tierenv.KeyWeights] == m.weights && use.Identity[tierenv.KeyCacheType] == in.CacheType
+			})
 		}); i >= 0 {
 			name = kept.Computing[i]
 		}
@@ -304,17 +308,6 @@ func useRates(ctx context.Context, at *storage, in *sizing.Input, m foundModel, 
 	}
 	in.Remote = rate(at.config.Remote)
 	return nil
-}
-
-// fingerprintsOf are the fingerprints of weights with a type of K/V that have pages.
-func (at *storage) fingerprintsOf(ctx context.Context, weights, cacheType string) (list []string, err error) {
-	usage, err := at.usage(ctx)
-	for _, use := range slices.Concat(usage.Local.Fingerprints, usage.Remote.Fingerprints) {
-		if use.Identity[tierenv.KeyWeights] == weights && use.Identity[tierenv.KeyCacheType] == cacheType {
-			list = append(list, use.Fingerprint.String())
-		}
-	}
-	return list, err
 }
 
 // measureDisk measures the disk of the local tier, in its directory or, where that does not

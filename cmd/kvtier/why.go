@@ -187,7 +187,11 @@ func (out reasons) print(w io.Writer) {
 }
 
 func (b buster) print(w io.Writer) {
-	fmt.Fprintf(w, "%s in every request%s\n", show.Changing(b.Begin, b.End), b.quoted())
+	text := "."
+	if b.Text != nil {
+		text = ":\n    " + b.Text.is()
+	}
+	fmt.Fprintf(w, "%s in every request%s\n", show.Changing(b.Begin, b.End), text)
 	paragraph(w, fmt.Sprintf("%s: in %s in a row; %s behind this place were computed again although they were the same.",
 		b.Model, plural(b.Prompts, "request"), plural(b.Lost, "token")))
 	paragraph(w, b.Advice)
@@ -264,14 +268,6 @@ func last(s string, n int) string {
 		return "…" + string([]rune(s)[extra:])
 	}
 	return s
-}
-
-// quoted is the end of a sentence, with the text of a buster.
-func (b buster) quoted() string {
-	if b.Text == nil {
-		return "."
-	}
-	return ":\n    " + b.Text.is()
 }
 
 // reader turns tokens into text.

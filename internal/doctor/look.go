@@ -176,8 +176,10 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 				return &state
 			}, func(v *telemetry.State) { st.state = v })
 		}
-		for _, p := range st.places { // an answer replaces the place
-			s.askPlace(a, e, owner, p)
+		for _, p := range st.places {
+			p.noAnswer = true // an answer replaces the place
+			tier, path := p.tier, p.path
+			ask(a, path, func(context.Context) place { return lookAt(e, tier, path, owner) }, func(v place) { *p = v })
 		}
 	}
 	a.wait()
@@ -193,13 +195,6 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 	a.wait()
 	s.slow = a.slow
 	return s
-}
-
-// askPlace looks at the directory of a tier. Until there is an answer it counts as hung.
-func (s *scene) askPlace(a *asker, e Environment, owner int, p *place) {
-	p.noAnswer = true
-	tier, path := p.tier, p.path
-	ask(a, path, func(context.Context) place { return lookAt(e, tier, path, owner) }, func(v place) { *p = v })
 }
 
 // storesOf lists the directories of pages to look at: those that were named, or those of
@@ -227,7 +222,7 @@ func (s *scene) storesOf() []store {
 		if s.opt.Root == "" {
 			set[localVar] = value(s.shell, localVar)
 		}
-		add(settingsOf(set, s.user.Home), s.serverOf(set[localVar]))
+		add(settingsOf(set, s.user.Home), slices.IndexFunc(s.servers, func(o server) bool { return s.settingsOf(o).Local == set[localVar] }))
 		return all
 	}
 	for i, server := range s.servers {
@@ -249,11 +244,6 @@ func (s *scene) storesOf() []store {
 		add(settingsOf(s.shell, s.user.Home), -1)
 	}
 	return all
-}
-
-// serverOf returns the server that keeps its pages in a directory, or -1.
-func (s *scene) serverOf(root string) int {
-	return slices.IndexFunc(s.servers, func(o server) bool { return s.settingsOf(o).Local == root })
 }
 
 // settingsOf reads a server's variables.

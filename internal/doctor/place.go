@@ -1,11 +1,11 @@
 package doctor
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io/fs"
 	"path/filepath"
-	"strings"
 
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/internal/machine"
@@ -94,19 +94,14 @@ func contentsOf(e Environment, root string) (c contents) {
 	if f, err := e.Stat(v1); err != nil || !f.Mode.IsDir() {
 		return c // a link could lead anywhere
 	}
-	c.ledger = readLedger(e, filepath.Join(v1, "usage.json"))
+	// The first line of a ledger, without a proof of its content: nothing is decided by it.
+	if text, err := e.Read(filepath.Join(v1, "usage.json"), machine.TextMax); err == nil {
+		l := new(ledger.Ledger)
+		if json.NewDecoder(bytes.NewReader(text)).Decode(l) == nil {
+			c.ledger = l
+		}
+	}
 	quarantine, _ := e.List(filepath.Join(v1, "quarantine"), machine.EntriesMax)
 	c.quarantined = len(quarantine)
 	return c
-}
-
-// readLedger reads the first line of a ledger, without a proof of its content: nothing is
-// decided by it.
-func readLedger(e Environment, path string) *ledger.Ledger {
-	text, err := e.Read(path, machine.TextMax)
-	l := new(ledger.Ledger)
-	if err != nil || json.NewDecoder(strings.NewReader(string(text))).Decode(l) != nil {
-		return nil
-	}
-	return l
 }

@@ -46,7 +46,7 @@ type reply struct {
 // serve mounts source on dir and obeys commands until their pipe closes. Then the test has
 // ended, perhaps without unmounting.
 func serve(source, dir string) {
-	out := newReplies()
+	out := &replies{out: json.NewEncoder(os.Stdout)}
 	faults := &faults{out: out, healed: make(chan struct{})}
 	if err := mount(source, dir, faults); err != nil {
 		out.send(reply{Error: err.Error()})
@@ -93,8 +93,6 @@ type replies struct {
 	mu  sync.Mutex
 	out *json.Encoder
 }
-
-func newReplies() *replies { return &replies{out: json.NewEncoder(os.Stdout)} }
 
 func (r *replies) send(one reply) {
 	r.mu.Lock()

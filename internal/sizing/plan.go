@@ -273,11 +273,9 @@ const (
 	bytesPerGB = 1e9 // the unit of the variables
 )
 
-// needsNewEngine reports whether the patched releases run models of an architecture on the llama.cpp
-// runner, which is neither tiered nor paged nor elastic, unless OLLAMA_NEW_ENGINE=1 is set.
-func needsNewEngine(architecture string) bool {
-	return architecture == "llama" || architecture == "qwen2"
-}
+// oldEngine are architectures whose models the patched releases run on the llama.cpp runner, which is neither
+// tiered nor paged nor elastic, unless OLLAMA_NEW_ENGINE=1 is set.
+var oldEngine = []string{"llama", "qwen2"}
 
 // unpaged are architectures that paged attention cannot compute: they keep recurrent state, mask their
 // scores themselves (gemma2), or have K and V heads of different lengths (deepseek2). Their models are
@@ -288,7 +286,7 @@ var unpaged = []string{"deepseek2", "gemma2", "lfm2", "nemotron_h", "qwen35", "q
 func (p *Plan) settings(in *Input) {
 	set := func(name, value, why string) { p.Settings = append(p.Settings, Setting{name, value, why}) }
 	set("OLLAMA_KV_TIERING", "1", "turns tiering on")
-	if needsNewEngine(p.Architecture) {
+	if slices.Contains(oldEngine, p.Architecture) {
 		set("OLLAMA_NEW_ENGINE", "1", "runs "+p.Architecture+" models on the engine that is tiered, in the patched releases")
 	}
 	set("OLLAMA_CONTEXT_LENGTH", whole(in.Context.Value), "the context that was planned")

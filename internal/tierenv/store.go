@@ -42,7 +42,12 @@ func (c Config) StoreOptions() diskstore.Options {
 // PrepareRoot makes the local root, and refuses an unsafe one: K/V is the prompt in another
 // form.
 func (c Config) PrepareRoot() error {
-	for _, root := range c.localDirs() {
+	roots := []string{c.Local}
+	if c.Instance != "" { // a user who may write to a parent could replace Local
+		instances := filepath.Dir(c.Local)
+		roots = []string{filepath.Dir(instances), instances, c.Local}
+	}
+	for _, root := range roots {
 		if err := os.MkdirAll(root, 0o700); err != nil {
 			return fmt.Errorf("make the page store's directory: %w; set OLLAMA_KV_TIER_LOCAL to one this user may write", err)
 		}
@@ -51,16 +56,6 @@ func (c Config) PrepareRoot() error {
 		}
 	}
 	return nil
-}
-
-// localDirs is Local and, for a server with an id, also Local's parents from the directory
-// that servers share on: a user who may write to a parent could replace Local.
-func (c Config) localDirs() []string {
-	if c.Instance == "" {
-		return []string{c.Local}
-	}
-	instances := filepath.Dir(c.Local)
-	return []string{filepath.Dir(instances), instances, c.Local}
 }
 
 // OpenRates returns the rates that earlier processes on the local root observed: of computing

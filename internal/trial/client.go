@@ -178,9 +178,6 @@ func (a *Answer) read(body io.Reader, began time.Time) error {
 	return fmt.Errorf("Ollama's answer broke off: %w", cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
 }
 
-// sameModel reports whether two names are those of one model; tags and registries may be left out.
-func sameModel(a, b string) bool { return model.ParseName(a).EqualFold(model.ParseName(b)) }
-
 // Waits for an unload.
 const (
 	unloadEvery = 50 * time.Millisecond
@@ -194,9 +191,10 @@ func (c Client) unload(ctx context.Context, name string) error {
 	if err := c.call(ctx, "/api/generate", map[string]any{"model": name, "keep_alive": 0}, value(&struct{}{})); err != nil {
 		return err
 	}
+	same := func(loaded string) bool { return model.ParseName(loaded).EqualFold(model.ParseName(name)) } // tags may be left out
 	for {
 		loaded, err := c.models(ctx, "/api/ps")
-		if err != nil || !slices.ContainsFunc(loaded, func(one string) bool { return sameModel(one, name) }) {
+		if err != nil || !slices.ContainsFunc(loaded, same) {
 			return err
 		}
 		select {
