@@ -50,7 +50,6 @@ var scripts = map[string]script{
 	"gguf":      {"FILE BYTES ARCH LAYERS KVHEADS DIM [KEY=N...]", 6, 99, writeHead},
 	"rates":     {"DIR FINGERPRINT", 2, 2, writeRates},
 	"counted":   {"DIR SERIES=N...", 2, 99, countSeries}, // have a collector of a root keep counters
-	"totals":    {"DIR", 1, 1, storeTotals},              // store reports of a server
 	"build":     {"FILE", 1, 1, buildKvtier},
 	"collector": {"ROOT", 1, 1, startCollector},      // collect reports
 	"report":    {"ROOT FILE", 2, 2, report},         // see parseReport
