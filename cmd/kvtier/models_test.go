@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -61,9 +62,7 @@ func TestLossyPagesHaveALine(t *testing.T) {
 	exact := tierenv.Fingerprint(identity)
 	cold := pagefile.ColdFingerprint(exact)
 	lossy := map[string]string{tier.KeyLossyOf: exact.String()}
-	for key, value := range identity {
-		lossy[key] = value
-	}
+	maps.Copy(lossy, identity)
 	in := dir.New(nil, root, dir.Options{Create: true})
 	for fingerprint, identity := range map[pagefile.Key]map[string]string{exact: identity, cold: lossy} {
 		require.NoError(t, tier.WriteManifest(ctx, in, fingerprint, &tier.Manifest{

@@ -234,7 +234,7 @@ func LibrariesIn(dirs []string) ([]string, error) {
 // directories, and compute libraries in any directory.
 func Mapped(maps string, dirs []string) ([]string, error) {
 	var paths []string
-	for _, line := range strings.Split(maps, "\n") {
+	for line := range strings.SplitSeq(maps, "\n") {
 		i := strings.IndexByte(line, '/')
 		if i < 0 {
 			continue
