@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -209,36 +208,4 @@ func TestProgressBars(t *testing.T) {
 	h := host{stdout: &stdout, stderr: &stderr, terminal: true}
 	require.Zero(t, runIn(t.Context(), h, []string{"import", "--root", filepath.Join(dir, "other"), file}))
 	require.Contains(t, stderr.String(), "importing")
-}
-
-// TestMetricsFileRevealsNoMore: a file that its owner has closed stays closed, and a link is
-// replaced and not followed.
-func TestMetricsFileRevealsNoMore(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("there are no modes")
-	}
-	dir := t.TempDir()
-	path, other := filepath.Join(dir, "kvtier.prom"), filepath.Join(dir, "other")
-	mode := func() os.FileMode {
-		info, err := os.Lstat(path)
-		require.NoError(t, err)
-		return info.Mode()
-	}
-	require.NoError(t, replaceFile(path, []byte("1")))
-	require.Equal(t, os.FileMode(0o644), mode())
-	require.NoError(t, os.Chmod(path, 0o600))
-	require.NoError(t, replaceFile(path, []byte("2")))
-	require.Equal(t, os.FileMode(0o600), mode())
-
-	require.NoError(t, os.WriteFile(other, []byte("keep"), 0o600))
-	require.NoError(t, os.Remove(path))
-	require.NoError(t, os.Symlink(other, path))
-	require.NoError(t, replaceFile(path, []byte("3")))
-	require.Equal(t, os.FileMode(0o644), mode())
-	text, err := os.ReadFile(other)
-	require.NoError(t, err)
-	require.Equal(t, "keep", string(text))
-	left, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Len(t, left, 2)
 }
