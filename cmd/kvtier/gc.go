@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -172,7 +171,7 @@ func (p promptsOf) forget(pages picked, models []string) error {
 }
 
 func (p promptsOf) isOf(m telemetry.Model, model string) bool {
-	return p.names.Has(m.Weights, model) || isDigits(model) && (strings.HasPrefix(m.Weights, model) || strings.HasPrefix(m.Fingerprint, model))
+	return p.names.Has(m.Weights, model) || begins(model, m.Weights) || begins(model, m.Fingerprint)
 }
 
 func collectedIn(name string, t diskstore.GCTier, err error) collectedTier {

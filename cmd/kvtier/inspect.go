@@ -248,18 +248,14 @@ func printSections(w io.Writer, sections []section) {
 	if verified {
 		header = append(header, "VERDICT")
 	}
-	var rows [][]string
-	for _, s := range sections {
+	printTable(w, header, rowsOf(sections, func(s section) []string {
 		row := []string{
 			fmt.Sprint(s.Group), fmt.Sprint(s.Layer), s.Kind, fmt.Sprint(s.RowBytes), fmt.Sprint(s.Offset),
 			fmt.Sprint(s.Stored), fmt.Sprint(s.Raw), s.Encoding, s.CRC,
 		}
-		if verified && *s.Good {
-			row = append(row, "good")
-		} else if verified {
-			row = append(row, "damaged")
+		if verified {
+			row = append(row, map[bool]string{true: "good", false: "damaged"}[*s.Good])
 		}
-		rows = append(rows, row)
-	}
-	printTable(w, header, rows)
+		return row
+	}))
 }

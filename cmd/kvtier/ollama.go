@@ -123,13 +123,7 @@ A container is changed in its image: --docker prints the lines, and does nothing
 // resetVariables are the service's variables of flags in a list.
 func resetVariables(list string) (variables []string, err error) {
 	for _, name := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) {
-		variable := replaced[name]
-		switch name {
-		case "metrics":
-			variable = listen.Variable
-		case "group":
-			variable = install.GroupVariable
-		}
+		variable := cmp.Or(replaced[name], map[string]string{"metrics": listen.Variable, "group": install.GroupVariable}[name])
 		if variable == "" {
 			return nil, cli.Usagef("--reset has %q; give root, local-gb, remote, remote-gb, metrics or group, with commas between them", name)
 		}

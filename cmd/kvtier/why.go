@@ -281,7 +281,7 @@ type reader struct {
 // decoder reads the tokens of a model, or has the reason why it cannot.
 type decoder struct {
 	*modelfile.Decoder
-	why string
+	err error
 }
 
 func newReader(store *modelStore, namespace, hidden string) *reader {
@@ -321,30 +321,21 @@ func (r *reader) words(weights, namespace string, private bool, w *telemetry.Wor
 	}
 	d, known := r.models[weights]
 	if !known {
-		d = r.open(weights)
+		if path := r.store.blob(weights); path == "" {
+			d.err = fmt.Errorf("the model's file is not in %s; name Ollama's models with --models", r.store.dir())
+		} else {
+			d.Decoder, d.err = modelfile.OpenDecoder(path)
+		}
 		r.models[weights] = d
 	}
-	if d.Decoder == nil {
-		return words{Hidden: d.why}
+	if d.err != nil {
+		return words{Hidden: d.err.Error()}
 	}
 	text, err := textOfParts(d.Decoder, part(*w))
 	if err != nil {
 		return words{Hidden: err.Error()}
 	}
 	return words{Text: text}
-}
-
-// open opens the decoder of a model.
-func (r *reader) open(weights string) decoder {
-	path := r.store.blob(weights)
-	if path == "" {
-		return decoder{why: "the model's file is not in " + r.store.dir() + "; name Ollama's models with --models"}
-	}
-	d, err := modelfile.OpenDecoder(path)
-	if err != nil {
-		return decoder{why: err.Error()}
-	}
-	return decoder{Decoder: d}
 }
 
 // textOfParts decodes each part by itself: a character that a boundary cuts in two is replaced.
