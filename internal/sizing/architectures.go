@@ -52,12 +52,10 @@ func ShapeOf(h *Header) (*Shape, error) {
 		return nil, fmt.Errorf("the file says that the model has %d layers", n)
 	}
 	s.Layers = plainLayers(h)
-	var change func(*Header, *Shape)
-	change, s.Known = architectures[s.Architecture]
-	switch {
+	switch change, known := architectures[s.Architecture]; {
 	case change != nil:
 		change(h, s)
-	case !s.Known:
+	case !known: // every layer counts as one that attends to all positions, as most do
 		unknown(h, s)
 	}
 	if err := s.check(); err != nil {
@@ -88,7 +86,7 @@ func plainLayers(h *Header) []Layer {
 	layers := make([]Layer, h.Number("block_count"))
 	heads := perLayer(h, "attention.head_count", len(layers))
 	kvHeads := heads
-	if h.Has("attention.head_count_kv") {
+	if len(h.Numbers("attention.head_count_kv")) > 0 {
 		kvHeads = perLayer(h, "attention.head_count_kv", len(layers))
 	}
 	dimension := int64(0)

@@ -298,6 +298,3 @@ func (h *Header) Numbers(name string) []int64 { return h.numbers[h.key(name)] }
 
 // Flags returns a list of flags.
 func (h *Header) Flags(name string) []bool { return h.flags[h.key(name)] }
-
-// Has reports whether the file has a number or a list of numbers of that name.
-func (h *Header) Has(name string) bool { return len(h.numbers[h.key(name)]) > 0 }

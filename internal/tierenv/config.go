@@ -268,9 +268,13 @@ func Strict(value func(variable string) string, local string) (c Config, on bool
 			refuse(budget.variable, "is not a number of gigabytes", "20")
 		}
 	}
-	var err error
-	if c.Split, err = splitOf(value); err != nil {
-		refuse(SplitVariable, "cannot be used: "+err.Error(), "25,25,50")
+	if text := value(SplitVariable); text != "" {
+		var err error
+		if c.Split, err = parseSplit(text); err != nil {
+			refuse(SplitVariable, "cannot be used: "+err.Error(), "25,25,50")
+		} else {
+			c.Split.RAMSet, c.Split.LocalSet = value(ramGBVariable) != "", value(LocalGBVariable) != ""
+		}
 	}
 	c.Local, c.Remote = cmp.Or(value(LocalVariable), local), value(RemoteVariable)
 	for _, variable := range []string{LocalVariable, RemoteVariable} {
