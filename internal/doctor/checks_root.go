@@ -93,9 +93,7 @@ var rootChecks = []Check{
 					if t.Point == "/" || !machine.Within(p.path, t.Point) || mounted {
 						continue
 					}
-					h := s.placeHit(st, p, "/etc/fstab", t.Source+" on "+t.Point, "%s is below %s, where nothing is mounted.", p.title(), t.Point)
-					h.values = append([]string{"{point}", quote(t.Point)}, h.values...)
-					found(h)
+					found(s.placeHit(st, p, "/etc/fstab", t.Source+" on "+t.Point, "%s is below %s, where nothing is mounted.", p.title(), t.Point).with("{point}", quote(t.Point)))
 				}
 			})
 		},
@@ -105,7 +103,7 @@ var rootChecks = []Check{
 		Matters: "Tiering is off, because another user could replace prompts.",
 		Means:   "The directory of pages must belong to the server's user, must not be writable by its group or by all, and must not itself be a link. Mostly root made it, or a share has another number for the user. An NFS server with `root_squash`, the default, makes nobody of root: let the service have a user of its own.",
 		Remedy:  "{sudo} chown -R {user} {path}; {sudo} chmod 700 {path}",
-		// It repeats the server's own look at a directory, with the cause.
+		// judge repeats the server's own look at a directory, with the cause.
 		judge: func(s *scene, found func(hit)) {
 			s.eachPlace(func(st store, p *place) {
 				switch {
@@ -244,7 +242,7 @@ func (s *scene) ownerHit(st store, p *place) (h hit, ok bool) {
 	case o.as != "": // a directory that belongs to others stays theirs
 		dir := filepath.Join(cmp.Or(o.User.Home, "/var/tmp"), "kv-pages")
 		h.remedy = "{as}mkdir -p -m 700 {own} && {set}"
-		h.values = append([]string{"{as}", o.as, "{own}", quote(dir), "{set}", o.setting(variableOf(p.tier), dir)}, h.values...)
+		h = h.with("{as}", o.as, "{own}", quote(dir), "{set}", o.setting(variableOf(p.tier), dir))
 	default:
 		h.remedy = "{sudo} chown -R {user} {path}"
 	}

@@ -44,9 +44,7 @@ var runningChecks = []Check{
 					if !t.Down || !state.Live {
 						continue
 					}
-					h := s.stateHit(st, telemetry.Series("ollama_kv_tier_up", "tier", t.Name), "0", "The %s tier is left alone after failures.", t.Name)
-					h.values = append([]string{"{tier}", quote(cmp.Or(t.Root, st.places[0].path))}, h.values...)
-					found(h)
+					found(s.stateHit(st, telemetry.Series("ollama_kv_tier_up", "tier", t.Name), "0", "The %s tier is left alone after failures.", t.Name).with("{tier}", quote(cmp.Or(t.Root, st.places[0].path))))
 				}
 			})
 		},
@@ -100,7 +98,6 @@ var runningChecks = []Check{
 		Matters: "They were stored in vain.",
 		Means:   "The evidence names the cause. A larger budget keeps evicted pages, a failing disk, cable or share loses others, and each build, type of cache, size of page and namespace has pages of its own.",
 		Remedy:  "{kvtier} why --root {path}",
-		// It finds causes for which many tokens were computed.
 		judge: func(s *scene, found func(hit)) {
 			s.eachState(func(st store, state telemetry.State) {
 				var all, computed float64
@@ -118,10 +115,11 @@ var runningChecks = []Check{
 					}
 					h := s.stateHit(st, series, fmt.Sprintf("%.0f", n),
 						"%.0f %% of all prompt tokens were not computed; without this it could have been %.0f %%.", 100*(all-computed)/all, min(100, 100*(all-computed+n)/all))
-					h.evidence = append(h.evidence, Evidence{"next step", show.Explain(cause).Remedy})
+					h = h.also("next step", show.Explain(cause).Remedy)
 					if cause == telemetry.CauseEvicted {
 						double := 2 * max(st.LocalBytes, 10e9)
-						h.remedy, h.values = "{set}", append([]string{"{set}", s.by(st).setting(localGBVar, fmt.Sprint(double/1e9))}, h.values...)
+						h = h.with("{set}", s.by(st).setting(localGBVar, fmt.Sprint(double/1e9)))
+						h.remedy = "{set}"
 					}
 					found(h)
 				}
@@ -142,9 +140,7 @@ func (s *scene) eachState(fn func(st store, state telemetry.State)) {
 // stateHit is a finding from counters.
 func (s *scene) stateHit(st store, of, value, format string, args ...any) hit {
 	local := st.places[0]
-	h := s.placeHit(st, local, of, value, format, args...)
-	h.values = append([]string{"{tier}", quote(local.path), "{journal}", s.journal(s.by(st))}, h.values...)
-	return h
+	return s.placeHit(st, local, of, value, format, args...).with("{tier}", quote(local.path), "{journal}", s.journal(s.by(st)))
 }
 
 // journal is the command that prints the log with a server's lines about its tier.
@@ -174,10 +170,8 @@ func (s *scene) unstored(found func(hit), is func(telemetry.Obstacle) bool) {
 			if p.Unstored == nil || !is(p.Unstored.Cause) {
 				continue
 			}
-			h := s.stateHit(st, unstored.Series(p.Unstored.Cause), cmp.Or(p.Unstored.Detail, "no reason is given"),
-				"Conversations of %s are not stored: %s.", p.Model, p.Unstored.Means)
-			h.evidence = append(h.evidence, Evidence{"next step", p.Unstored.Remedy})
-			found(h)
+			found(s.stateHit(st, unstored.Series(p.Unstored.Cause), cmp.Or(p.Unstored.Detail, "no reason is given"),
+				"Conversations of %s are not stored: %s.", p.Model, p.Unstored.Means).also("next step", p.Unstored.Remedy))
 		}
 	})
 }

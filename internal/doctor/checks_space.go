@@ -43,10 +43,8 @@ var spaceChecks = []Check{
 				if p.tier == remoteTier {
 					name = remoteGBVar
 				}
-				h := s.placeHit(st, p, "budget", format.HumanBytes(budget), "The budget of %s is more than its disk has room for.", p.title())
-				h.evidence = append(h.evidence, Evidence{p.above, p.room() + ", " + format.HumanBytes(p.stored()) + " in pages"})
-				h.values = append([]string{"{set}", s.by(st).setting(name, fmt.Sprint(gb))}, h.values...)
-				found(h)
+				found(s.placeHit(st, p, "budget", format.HumanBytes(budget), "The budget of %s is more than its disk has room for.", p.title()).
+					also(p.above, p.room()+", "+format.HumanBytes(p.stored())+" in pages").with("{set}", s.by(st).setting(name, fmt.Sprint(gb))))
 			})
 		},
 	},
@@ -61,9 +59,8 @@ var spaceChecks = []Check{
 					return
 				}
 				m, _ := machine.MountOf(s.Mounted, p.above)
-				h := s.placeHit(st, p, p.path+"/v1/quarantine", plural(p.contents.quarantined, "file"), "%s has damaged files in quarantine.", p.title())
-				h.values = append(h.values, "{source}", quote(cmp.Or(m.Source, "/dev/sda")))
-				found(h)
+				found(s.placeHit(st, p, p.path+"/v1/quarantine", plural(p.contents.quarantined, "file"), "%s has damaged files in quarantine.", p.title()).
+					with("{source}", quote(cmp.Or(m.Source, "/dev/sda"))))
 			})
 		},
 	},

@@ -77,6 +77,13 @@ type hit struct {
 	remedy   string   // instead of the check's own; it has names in braces, too, and nothing of other people
 }
 
+// with adds values of the remedy, which win over those before, and also adds evidence.
+func (h hit) with(values ...string) hit { h.values = append(values, h.values...); return h }
+func (h hit) also(of, value string) hit {
+	h.evidence = append(h.evidence, Evidence{of, value})
+	return h
+}
+
 // finding makes a finding of a hit.
 func (c Check) finding(h hit) Finding {
 	f := Finding{ID: c.ID, Severity: c.Severity, Says: capital(h.says), Evidence: h.evidence, Matters: c.Matters, Means: c.Means}
