@@ -183,12 +183,7 @@ var comparedLengths = []int64{1024, 8192, 32768, 131072}
 // times compares restoring with computing.
 func (p *Plan) times(in *Input) {
 	context := int64(in.Context.Value)
-	lengths := []int64{}
-	for _, n := range comparedLengths {
-		if n < context {
-			lengths = append(lengths, n)
-		}
-	}
+	lengths := slices.DeleteFunc(slices.Clone(comparedLengths), func(n int64) bool { return n >= context })
 	for _, n := range append(lengths, context) {
 		l := Length{Tokens: Figure{float64(n), Tokens, Computed, ""}}
 		if in.Disk.known() {
