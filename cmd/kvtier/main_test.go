@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -144,16 +145,8 @@ func storePages(ts *testscript.TestScript, args []string) {
 	n, err := strconv.Atoi(args[3])
 	ts.Check(err)
 
-	ctx := context.Background()
-	store, err := diskstore.Open(ctx, opt)
+	keys, err := putConversation(context.Background(), opt, conversation(seed, n), read)
 	ts.Check(err)
-	keys, err := putConversation(ctx, store, opt.Fingerprint, conversation(seed, n))
-	ts.Check(err)
-	ts.Check(store.Flush(ctx))
-	if read {
-		ts.Check(readConversation(ctx, store, conversation(seed, n)))
-	}
-	ts.Check(store.Close())
 	last := keys[len(keys)-1]
 	ts.Setenv("fingerprint", opt.Fingerprint.String())
 	ts.Setenv("weights", identity[tierenv.KeyWeights])
@@ -194,20 +187,22 @@ func noVariables(t *testing.T) {
 // storeConversation stores 40 tokens of a model and returns their pages' keys. remote may be "".
 func storeConversation(t *testing.T, identity map[string]string, local, remote string) []pagefile.Key {
 	t.Helper()
-	store, err := diskstore.Open(t.Context(), diskstore.Options{
+	keys, err := putConversation(t.Context(), diskstore.Options{
 		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens,
 		Local: diskstore.TierConfig{Root: local}, Remote: diskstore.TierConfig{Root: remote},
-	})
+	}, conversation(1, 40), false)
 	require.NoError(t, err)
-	keys, err := putConversation(t.Context(), store, tierenv.Fingerprint(identity), conversation(1, 40))
-	require.NoError(t, err)
-	require.NoError(t, store.Flush(t.Context()))
-	require.NoError(t, store.Close())
 	return keys
 }
 
-func putConversation(ctx context.Context, store *diskstore.Store, parent pagefile.Key, tokens []int32) ([]pagefile.Key, error) {
-	var keys []pagefile.Key
+// putConversation stores tokens, and with read reads them back. It returns the pages' keys.
+func putConversation(ctx context.Context, opt diskstore.Options, tokens []int32, read bool) (keys []pagefile.Key, err error) {
+	store, err := diskstore.Open(ctx, opt)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	parent := opt.Fingerprint
 	for at := 0; at < len(tokens); at += pageTokens {
 		part := tokens[at:min(at+pageTokens, len(tokens))]
 		layout, err := pagefile.NewLayout(sections(), len(part))
@@ -228,7 +223,10 @@ func putConversation(ctx context.Context, store *diskstore.Store, parent pagefil
 		parent = page.Key()
 		keys = append(keys, parent)
 	}
-	return keys, nil
+	if err = store.Flush(ctx); err == nil && read {
+		err = readConversation(ctx, store, tokens)
+	}
+	return keys, err
 }
 
 // readConversation reads the pages that putConversation has stored.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"regexp"
 	"slices"
@@ -94,25 +95,23 @@ func report(ts *testscript.TestScript, args []string) {
 	})
 }
 
-var (
-	agoText         = regexp.MustCompile(`"ago ([^"]+)"`)
-	weightsText     = regexp.MustCompile(`"weights ([^"]+)"`)
-	fingerprintText = regexp.MustCompile(`"fingerprint ([^"]+)"`)
-)
+// reportTexts are those of a report that differ from run to run.
+var reportTexts = regexp.MustCompile(`"(ago|weights|fingerprint) ([^"]+)"`)
 
 func parseReport(text string) (r telemetry.Report, err error) {
-	text = agoText.ReplaceAllStringFunc(text, func(s string) string {
-		d, parseErr := time.ParseDuration(agoText.FindStringSubmatch(s)[1])
-		if parseErr != nil {
-			err = parseErr
+	text = reportTexts.ReplaceAllStringFunc(text, func(s string) string {
+		kind, value, _ := strings.Cut(strings.Trim(s, `"`), " ")
+		switch kind {
+		case "weights":
+			value = weightsDigest(value)
+		case "fingerprint":
+			value = tierenv.Fingerprint(identityOf(value)).String()
+		default:
+			d, parseErr := time.ParseDuration(value)
+			err = errors.Join(err, parseErr)
+			value = time.Now().Add(-d).Format(time.RFC3339Nano)
 		}
-		return time.Now().Add(-d).Format(`"` + time.RFC3339Nano + `"`)
-	})
-	text = weightsText.ReplaceAllStringFunc(text, func(s string) string {
-		return `"` + weightsDigest(weightsText.FindStringSubmatch(s)[1]) + `"`
-	})
-	text = fingerprintText.ReplaceAllStringFunc(text, func(s string) string {
-		return `"` + tierenv.Fingerprint(identityOf(fingerprintText.FindStringSubmatch(s)[1])).String() + `"`
+		return `"` + value + `"`
 	})
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &r)

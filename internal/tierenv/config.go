@@ -97,20 +97,17 @@ func fromEnvironment(log *slog.Logger, choose func() (root, error)) (Config, roo
 		errs = append(errs, b)
 	}
 	c.Namespace = env.Value("OLLAMA_KV_TIER_NAMESPACE")
-	c.Compress = boolean(log, "OLLAMA_KV_TIER_COMPRESS")
+	c.Compress = setting(log, "OLLAMA_KV_TIER_COMPRESS", false, "0 or 1", parseBool)
 	c.Cold = coldTypes(log)
-	c.Test = boolean(log, "OLLAMA_KV_TIER_TEST")
-	c.Shifted = shifted(log)
+	c.Test = setting(log, "OLLAMA_KV_TIER_TEST", false, "0 or 1", parseBool)
+	c.Shifted = setting(log, "OLLAMA_KV_TIER_REUSE", "exact", "exact or shifted", func(v string) (string, bool) {
+		return v, v == "exact" || v == "shifted"
+	}) == "shifted"
 	c.ReadAheadBytes = readAheadBytes(log)
-	c.PageTokens = diskstore.DefaultPageTokens
-	if value := env.Value("OLLAMA_KV_TIER_PAGE_TOKENS"); value != "" {
-		n, err := strconv.Atoi(value)
-		if err != nil || n < 16 || n > 4096 {
-			usesDefault(log, "OLLAMA_KV_TIER_PAGE_TOKENS", c.PageTokens, "allowed", "16 to 4096")
-		} else {
-			c.PageTokens = n
-		}
-	}
+	c.PageTokens = setting(log, "OLLAMA_KV_TIER_PAGE_TOKENS", diskstore.DefaultPageTokens, "16 to 4096", func(v string) (int, bool) {
+		n, err := strconv.Atoi(v)
+		return n, err == nil && n >= 16 && n <= 4096
+	})
 	return c, local, errors.Join(errs...)
 }
 
@@ -133,24 +130,23 @@ func usesDefault(log *slog.Logger, name string, unset any, more ...any) {
 	log.Warn("kv tier: invalid environment variable, using default", append([]any{"key", name, "value", env.Value(name), "default", unset}, more...)...)
 }
 
-// shifted reads OLLAMA_KV_TIER_REUSE. An unknown value means "exact".
-func shifted(log *slog.Logger) bool {
-	switch env.Value("OLLAMA_KV_TIER_REUSE") {
-	case "shifted":
-		return true
-	case "", "exact":
-	default:
-		usesDefault(log, "OLLAMA_KV_TIER_REUSE", "exact", "allowed", "exact or shifted")
+// setting reads a variable whose default does no harm.
+func setting[T any](log *slog.Logger, name string, unset T, allowed string, parse func(value string) (T, bool)) T {
+	value := env.Value(name)
+	if value == "" {
+		return unset
 	}
-	return false
+	v, ok := parse(value)
+	if !ok {
+		usesDefault(log, name, unset, "allowed", allowed)
+		return unset
+	}
+	return v
 }
 
-func boolean(log *slog.Logger, name string) bool {
-	on, err := env.Bool(name)
-	if err != nil {
-		usesDefault(log, name, false, "allowed", "0 or 1")
-	}
-	return on
+func parseBool(value string) (bool, bool) {
+	on, err := strconv.ParseBool(value)
+	return on, err == nil
 }
 
 // readAheadBytes reads a budget whose default does no harm.
