@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/machine"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // rootChecks look at the directories of pages.
@@ -62,7 +63,7 @@ var rootChecks = []Check{
 		judge: func(s *scene, found func(hit)) {
 			s.eachPlace(func(st store, p *place) {
 				idle := len(st.servers) > 0 && !st.on || len(st.servers) == 0 && len(s.servers) > 0 // other findings say why
-				if p.missing && p.tier == localTier && (!idle || s.opt.Root != "") {
+				if p.missing && p.tier == telemetry.PlaceLocal && (!idle || s.opt.Root != "") {
 					found(s.placeHit(st, p, p.path, "does not exist", "%s does not exist yet.", p.title()))
 				}
 			})
@@ -75,7 +76,7 @@ var rootChecks = []Check{
 		Remedy:  "{sudo} install -d -m 700 -o {user} {path}",
 		judge: func(s *scene, found func(hit)) {
 			s.eachPlace(func(st store, p *place) {
-				if p.missing && p.tier == remoteTier {
+				if p.missing && p.tier == telemetry.PlaceRemote {
 					found(s.placeHit(st, p, p.path, "does not exist", "%s does not exist.", p.title()))
 				}
 			})
@@ -183,7 +184,7 @@ func (s *scene) values(st store, p *place) []string {
 	m, _ := machine.MountOf(s.Mounted, p.path)
 	variable, dir := variableOf(p.tier), "/var/lib/ollama-kv"
 	switch {
-	case p.tier == remoteTier:
+	case p.tier == telemetry.PlaceRemote:
 		dir = "/mnt/kv/pages"
 	case machine.Within(p.path, dir):
 		dir = "/srv/ollama-kv"
@@ -202,7 +203,7 @@ func (s *scene) values(st store, p *place) []string {
 
 // variableOf is the variable that names the directory of a tier.
 func variableOf(tier string) string {
-	if tier == remoteTier {
+	if tier == telemetry.PlaceRemote {
 		return remoteVar
 	}
 	return localVar

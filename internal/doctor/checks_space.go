@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/machine"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // spaceChecks look at the room for pages, and at their files.
@@ -33,14 +34,14 @@ var spaceChecks = []Check{
 		judge: func(s *scene, found func(hit)) {
 			s.eachDisk(func(st store, p *place) {
 				budget, room := st.budget(p.tier), p.disk.Free+p.stored()
-				nobodys := !st.settings.given && p.tier == localTier && len(st.servers) == 0 && s.opt.Root == ""
+				nobodys := !st.settings.given && p.tier == telemetry.PlaceLocal && len(st.servers) == 0 && s.opt.Root == ""
 				if st.Split != nil || nobodys || budget <= room || p.full() {
 					return
 				}
 				const share = .8 // of the room that there is
 				gb := max(1, int64(share*float64(room)/env.BytesPerGB))
 				name := localGBVar
-				if p.tier == remoteTier {
+				if p.tier == telemetry.PlaceRemote {
 					name = remoteGBVar
 				}
 				found(s.placeHit(st, p, "budget", format.HumanBytes(budget), "The budget of %s is more than its disk has room for.", p.title()).

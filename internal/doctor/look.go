@@ -206,7 +206,7 @@ func (s *scene) storesOf() []store {
 		if at < 0 {
 			at = len(all)
 			st := store{settings: set}
-			for _, p := range []*place{{tier: localTier, path: set.Local}, {tier: remoteTier, path: set.Remote}} {
+			for _, p := range []*place{{tier: telemetry.PlaceLocal, path: set.Local}, {tier: telemetry.PlaceRemote, path: set.Remote}} {
 				if p.path != "" {
 					st.places = append(st.places, p)
 				}

@@ -12,12 +12,6 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// Names of tiers.
-const (
-	localTier  = "local"
-	remoteTier = "remote"
-)
-
 // place is the directory of a tier.
 type place struct {
 	tier, path string
