@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kvtier/kvtier/internal/jsonfile"
 	"github.com/kvtier/kvtier/internal/version"
 )
 
@@ -46,25 +47,18 @@ func noteOf(folder string) string { return folder + "." + noteName }
 const noteMax = 1 << 16
 
 func readNote(path string) (n note, ok bool, err error) {
-	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return n, false, nil
-	}
-	if err != nil {
-		return n, false, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > noteMax {
-		return n, false, fmt.Errorf("%s was not written by kvtier; move it away", path)
-	}
-	f, err := openSame(path, info)
-	if err != nil {
-		return n, false, err
-	}
-	defer f.Close()
-	if json.NewDecoder(io.LimitReader(f, noteMax)).Decode(&n) != nil {
+	err = jsonfile.Read(path, noteMax, &n)
+	switch {
+	case err == nil:
+		return n, true, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return note{}, false, nil
+	case errors.As(err, new(*json.SyntaxError)), errors.As(err, new(*json.UnmarshalTypeError)):
 		return note{}, false, nil // broken: as good as none
+	case errors.Is(err, fs.ErrPermission):
+		return note{}, false, err
 	}
-	return n, true, nil
+	return note{}, false, fmt.Errorf("read the note of an installation: %w; if %s was not written by kvtier, move it away", err, path)
 }
 
 func (n note) text() []byte {
