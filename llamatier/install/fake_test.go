@@ -243,7 +243,7 @@ func (w *world) serve(program string) {
 func (w *world) breakOff(n int, do func() error) bool {
 	w.t.Helper()
 	crash := errors.New("crash")
-	w.Change = func(string) error {
+	w.Change = func() error {
 		if n--; n <= 0 {
 			return crash
 		}

@@ -71,7 +71,9 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Opt
 	}, "copy kvtier %s to %s", new.version, ourServer)
 	m.try(p, ourServer, f.server.path, []string{RealVariable + "=" + f.server.path})
 	if command, free := m.command(); free {
-		p.add(func(context.Context) error { return m.Change.link(ourServer, command) }, "link %s to it", command)
+		p.add(func(context.Context) error {
+			return m.Change.do(func() error { return os.Symlink(ourServer, command) })
+		}, "link %s to it", command)
 	}
 	if d.pages != "" && slices.Contains(made.Made, d.pages) {
 		p.add(func(context.Context) error { return m.Change.makePages(d.pages, u) }, "make %s for the user %s", d.pages, cmp.Or(u.Props["User"], "root"))
@@ -193,7 +195,7 @@ func (m *Machine) restart(p *Plan, u machine.Service) {
 }
 
 func (m *Machine) systemctl(ctx context.Context, args ...string) error {
-	return m.Change.do("systemctl "+strings.Join(args, " "), func() error {
+	return m.Change.do(func() error {
 		_, err := m.System.Run(ctx, nil, "systemctl", args...)
 		return err
 	})
