@@ -178,7 +178,7 @@ as they are.
 A server uses pages only if its model, engine, cache type and so on are those that
 made the pages; kvtier ls --json shows them. The checks find accidents, not
 forgeries: import files only from people you trust.`,
-		Args: cli.OneArg("name one file, which kvtier export wrote"),
+		Args: cli.Args(1, 1, "name one file, which kvtier export wrote"),
 		RunE: func(cmd *cobra.Command, args []string) error { return load(cmd.Context(), args[0], out, at, models) },
 	}
 }

@@ -19,70 +19,64 @@ type member struct {
 	data   []byte
 }
 
-// forgeries are changes that an attacker could make to an archive.
-var forgeries = map[string]func(files []member) []member{
-	"traversal": func(files []member) []member {
-		files[1].header.Name = "../../../" + files[1].header.Name
-		return files
-	},
-	"absolute": func(files []member) []member {
-		files[1].header.Name = "/" + files[1].header.Name
-		return files
-	},
-	"link": func(files []member) []member {
+// forgeries are changes that an attacker could make to an archive, and the reasons why it is refused.
+var forgeries = map[string]struct {
+	why   string
+	forge func(files []member) []member
+}{
+	"traversal": {`found "../../../`, renamed("../../../")},
+	"absolute":  {`found "/`, renamed("/")},
+	"link": {"is not a regular file", func(files []member) []member {
 		files[1].header.Typeflag, files[1].header.Linkname, files[1].header.Size = tar.TypeSymlink, "/etc/passwd", 0
 		files[1].data = nil
 		return files
-	},
-	"extra": func(files []member) []member {
+	}},
+	"extra": {`there is "more" after the last page`, func(files []member) []member {
 		return append(files, member{tar.Header{Name: "more", Mode: 0o600, Size: 1}, []byte("x")})
-	},
-	"order":   func(files []member) []member { files[1], files[2] = files[2], files[1]; return files },
-	"without": func(files []member) []member { return append(files[:1:1], files[2:]...) },
-	"damage":  func(files []member) []member { files[2].data[5000] ^= 1; return files },
-	"swap": func(files []member) []member { // names and order are right, contents are wrong
+	}},
+	"order":   {`found "`, func(files []member) []member { files[1], files[2] = files[2], files[1]; return files }},
+	"without": {`found "`, func(files []member) []member { return append(files[:1:1], files[2:]...) }},
+	"damage":  {"page is damaged", func(files []member) []member { files[2].data[5000] ^= 1; return files }},
+	"swap": {"page is ", func(files []member) []member { // names and order are right, contents are wrong
 		files[1].data, files[2].data = files[2].data, files[1].data
 		return files
-	},
-	"huge": func(files []member) []member { files[0].header.Size = 1 << 40; return files[:1] },
-	"identity": func(files []member) []member {
-		return edit(files, func(m map[string]any) { m["identity"].(map[string]any)["cache_type"] = "q8_0" })
-	},
-	"fingerprint": func(files []member) []member {
-		return edit(files, func(m map[string]any) { m["fingerprint"] = "../../../../etc" })
-	},
-	"tokens": func(files []member) []member {
-		return edit(files, func(m map[string]any) { m["tokens"] = 7 })
-	},
-	"version": func(files []member) []member {
-		return edit(files, func(m map[string]any) { m["version"] = 9 })
-	},
-	"format": func(files []member) []member {
-		return edit(files, func(m map[string]any) { m["format"] = "something else" })
-	},
-	"pages": func(files []member) []member {
-		return edit(files, func(m map[string]any) { m["pages"] = []string{} })
-	},
-	"text": func(files []member) []member { files[0].data[0] = '?'; return files },
+	}},
+	"huge":        {"manifest.json is 1099511627776 bytes", func(files []member) []member { files[0].header.Size = 1 << 40; return files[:1] }},
+	"identity":    {"which is not that of its identity", edited(func(m values) { m["identity"].(values)["cache_type"] = "q8_0" })},
+	"fingerprint": {`its fingerprint is "../`, edited(func(m values) { m["fingerprint"] = "../../../../etc" })},
+	"tokens":      {"its manifest says 7", edited(func(m values) { m["tokens"] = 7 })},
+	"version":     {"version 9", edited(func(m values) { m["version"] = 9 })},
+	"format":      {`format "something else"`, edited(func(m values) { m["format"] = "something else" })},
+	"pages":       {"it has 0 pages", edited(func(m values) { m["pages"] = []string{} })},
+	"text":        {"parse its manifest", func(files []member) []member { files[0].data[0] = '?'; return files }},
 }
 
-// edit changes an archive's manifest.
-func edit(files []member, change func(map[string]any)) []member {
-	var m map[string]any
-	if err := json.Unmarshal(files[0].data, &m); err != nil {
-		panic(err)
+// renamed puts text before the name of the first page.
+func renamed(before string) func([]member) []member {
+	return func(files []member) []member { files[1].header.Name = before + files[1].header.Name; return files }
+}
+
+type values = map[string]any
+
+// edited changes an archive's manifest.
+func edited(change func(values)) func([]member) []member {
+	return func(files []member) []member {
+		var m values
+		if err := json.Unmarshal(files[0].data, &m); err != nil {
+			panic(err)
+		}
+		change(m)
+		text, err := json.Marshal(m)
+		if err != nil {
+			panic(err)
+		}
+		files[0].data, files[0].header.Size = text, int64(len(text))
+		return files
 	}
-	change(m)
-	text, err := json.Marshal(m)
-	if err != nil {
-		panic(err)
-	}
-	files[0].data, files[0].header.Size = text, int64(len(text))
-	return files
 }
 
 // forged returns an archive after a forgery.
-func forged(archive []byte, how string) ([]byte, error) {
+func forged(archive []byte, forge func([]member) []member) ([]byte, error) {
 	var files []member
 	for tr := tar.NewReader(bytes.NewReader(archive)); ; {
 		h, err := tr.Next()
@@ -100,7 +94,7 @@ func forged(archive []byte, how string) ([]byte, error) {
 	}
 	var out bytes.Buffer
 	tw := tar.NewWriter(&out)
-	for _, f := range forgeries[how](files) {
+	for _, f := range forge(files) {
 		if err := tw.WriteHeader(&f.header); err != nil {
 			return nil, err
 		}
@@ -125,21 +119,13 @@ func TestImportRefusesForgeries(t *testing.T) {
 	require.Zero(t, status, said)
 	archive, err := os.ReadFile(at("good.kvx"))
 	require.NoError(t, err)
-	for how, why := range map[string]string{
-		"traversal": `found "../../../`, "absolute": `found "/`, "link": "is not a regular file",
-		"extra": `there is "more" after the last page`, "order": `found "`, "without": `found "`,
-		"damage": "page is damaged", "swap": "page is ", "huge": "manifest.json is 1099511627776 bytes",
-		"identity": "which is not that of its identity", "fingerprint": `its fingerprint is "../`,
-		"tokens": "its manifest says 7", "version": "version 9", "format": `format "something else"`,
-		"pages": "it has 0 pages", "text": "parse its manifest",
-	} {
-		require.Contains(t, forgeries, how)
-		bad, err := forged(bytes.Clone(archive), how)
+	for how, f := range forgeries {
+		bad, err := forged(bytes.Clone(archive), f.forge)
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(at("bad.kvx"), bad, 0o600))
 		status, _, said := kvtier(t, "import", "--root", at("other"), at("bad.kvx"))
 		require.Equal(t, 1, status, how)
-		require.Contains(t, said, why, how)
+		require.Contains(t, said, f.why, how)
 		require.NoDirExists(t, at("other"), how)
 	}
 	status, _, said = kvtier(t, "import", "--root", at("other"), at("good.kvx"))

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"os/user"
 	"path"
@@ -40,12 +41,7 @@ After balance has ended, limits stay as they are.`,
 		Example: `  kvtier balance 16G
   kvtier balance 20G 'kvcached_*_cuda0'
   sudo kvtier balance 16G --user ollama`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cli.Usagef("give the memory to divide, such as 16G")
-			}
-			return nil
-		},
+		Args: cli.Args(1, math.MaxInt, "give the memory to divide, such as 16G"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runBalancer(cmd.Context(), out, args[0], args[1:], users)
 		},

@@ -155,13 +155,9 @@ func (out checked) print(w io.Writer) {
 	if len(out.Findings) > 0 {
 		fmt.Fprintln(w)
 	}
-	var rows [][]string
-	for _, t := range out.Tiers {
-		rows = append(rows, []string{
-			t.Tier, count(t.Pages), count(t.Tails), count(t.Read), humanBytes(t.ReadBytes), t.problems(), count(t.Repaired),
-		})
-	}
-	printTable(w, []string{"TIER", "PAGES", "TAILS", "READ", "SIZE", "FOUND", "REPAIRED"}, rows)
+	printTable(w, []string{"TIER", "PAGES", "TAILS", "READ", "SIZE", "FOUND", "REPAIRED"}, rowsOf(out.Tiers, func(t checkedTier) []string {
+		return []string{t.Tier, count(t.Pages), count(t.Tails), count(t.Read), humanBytes(t.ReadBytes), t.problems(), count(t.Repaired)}
+	}))
 }
 
 // problems lists the kinds of findings and their counts.

@@ -89,22 +89,6 @@ func TestDoctorStatuses(t *testing.T) {
 	require.Empty(t, stderr)
 }
 
-func TestDoctorMisuse(t *testing.T) {
-	for _, tc := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"--timeout", "-1s"}, "--timeout is -1s"},
-		{[]string{"now"}, "takes no arguments"},
-		{[]string{"--local-gb", "-3"}, "--local-gb is -3"},
-	} {
-		status, stdout, stderr := runDoctor(t, doctortest.Healthy(), tc.args...)
-		require.Equal(t, cli.Misused, status, tc.args)
-		require.Contains(t, stderr, tc.want)
-		require.Empty(t, stdout)
-	}
-}
-
 // TestDoctorPrintsNoEscapes: names of other people's files do not reach the terminal as they are.
 func TestDoctorPrintsNoEscapes(t *testing.T) {
 	m := doctortest.Healthy()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -172,7 +171,7 @@ func (p promptsOf) forget(pages picked, models []string) error {
 }
 
 func (p promptsOf) isOf(m telemetry.Model, model string) bool {
-	return p.names.Has(m.Weights, model) || isDigits(model) && (strings.HasPrefix(m.Weights, model) || strings.HasPrefix(m.Fingerprint, model))
+	return p.names.Has(m.Weights, model) || begins(model, m.Weights) || begins(model, m.Fingerprint)
 }
 
 func collectedIn(name string, t diskstore.GCTier, err error) collectedTier {
@@ -184,13 +183,11 @@ func collectedIn(name string, t diskstore.GCTier, err error) collectedTier {
 }
 
 func (out collected) print(w io.Writer) {
-	var rows [][]string
-	for _, t := range out.Tiers {
-		rows = append(rows, []string{t.Tier, count(t.Pages), count(t.Tails), count(t.Quarantined), humanBytes(t.Bytes), count(t.Demoted)})
-	}
 	went := "WENT"
 	if out.DryRun {
 		went = "WOULD GO"
 	}
-	printTable(w, []string{"TIER", "PAGES", "TAILS", "QUARANTINED", went, "TO REMOTE"}, rows)
+	printTable(w, []string{"TIER", "PAGES", "TAILS", "QUARANTINED", went, "TO REMOTE"}, rowsOf(out.Tiers, func(t collectedTier) []string {
+		return []string{t.Tier, count(t.Pages), count(t.Tails), count(t.Quarantined), humanBytes(t.Bytes), count(t.Demoted)}
+	}))
 }

@@ -71,7 +71,7 @@ func newInspectCommand(out *output, at *storage, models *modelStore) *cobra.Comm
 		Long: `Show one page: a file, or the first digits of a key. Tokens are shown as numbers,
 and as text where the model is given with --model, or found in Ollama's model store
 by the digest in the pages' manifest, which belongs to a key.`,
-		Args: cli.OneArg("name one page: its file, or the first digits of its key"),
+		Args: cli.Args(1, 1, "name one page: its file, or the first digits of its key"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			page, wrong, err := inspectPage(cmd.Context(), at, args[0], verify)
 			if page == nil {
@@ -248,18 +248,14 @@ func printSections(w io.Writer, sections []section) {
 	if verified {
 		header = append(header, "VERDICT")
 	}
-	var rows [][]string
-	for _, s := range sections {
+	printTable(w, header, rowsOf(sections, func(s section) []string {
 		row := []string{
 			fmt.Sprint(s.Group), fmt.Sprint(s.Layer), s.Kind, fmt.Sprint(s.RowBytes), fmt.Sprint(s.Offset),
 			fmt.Sprint(s.Stored), fmt.Sprint(s.Raw), s.Encoding, s.CRC,
 		}
-		if verified && *s.Good {
-			row = append(row, "good")
-		} else if verified {
-			row = append(row, "damaged")
+		if verified {
+			row = append(row, map[bool]string{true: "good", false: "damaged"}[*s.Good])
 		}
-		rows = append(rows, row)
-	}
-	printTable(w, header, rows)
+		return row
+	}))
 }

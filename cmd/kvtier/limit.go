@@ -135,8 +135,7 @@ func printHeld(w io.Writer, all []held) {
 		fmt.Fprintln(w, "No process holds KV memory that can be limited; an Ollama with OLLAMA_KVCACHED=1 does while a model is loaded.")
 		return
 	}
-	var rows [][]string
-	for _, h := range all {
+	printTable(w, []string{"name", "model", "pid", "used", "kept", "limit", "state"}, rowsOf(all, func(h held) []string {
 		pid := "-"
 		if h.PID != 0 {
 			pid = strconv.Itoa(h.PID)
@@ -145,9 +144,8 @@ func printHeld(w io.Writer, all []held) {
 		if h.ReadOnly {
 			state += ", read only"
 		}
-		rows = append(rows, []string{h.Name, cmp.Or(h.Model, "-"), pid, memoryText(max(0, h.Used)), memoryText(max(0, h.Kept)), memoryText(h.Limit), state})
-	}
-	printTable(w, []string{"name", "model", "pid", "used", "kept", "limit", "state"}, rows)
+		return []string{h.Name, cmp.Or(h.Model, "-"), pid, memoryText(max(0, h.Used)), memoryText(max(0, h.Kept)), memoryText(h.Limit), state}
+	}))
 }
 
 // memoryText prints a size of memory in binary units.

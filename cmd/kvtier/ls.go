@@ -49,19 +49,17 @@ HITS counts pages that servers read instead of computing them. A server that is
 killed loses the hits of its last seconds. LAST USED is the time at which a page
 was last read or written.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return at.with(cmd.Context(), func(root *roots) error {
-				usage, err := root.Usage(cmd.Context())
-				if err != nil {
-					return err
+			usage, err := at.usage(cmd.Context())
+			if err != nil {
+				return err
+			}
+			all := listAll(models.names(), usage)
+			return cmp.Or(out.show(all, func(w io.Writer) {
+				if len(all) == 0 {
+					w = out.stderr
 				}
-				all := listAll(models.names(), usage)
-				return cmp.Or(out.show(all, func(w io.Writer) {
-					if len(all) == 0 {
-						w = out.stderr
-					}
-					printList(w, all, at.config.Local)
-				}), usage.RemoteErr)
-			})
+				printList(w, all, at.config.Local)
+			}), usage.RemoteErr)
 		},
 	}
 }
@@ -113,15 +111,13 @@ func printList(w io.Writer, models []listed, root string) {
 		fmt.Fprintln(w, "no pages are stored in "+root)
 		return
 	}
-	var rows [][]string
-	for _, m := range models {
+	printTable(w, []string{"NAME", "ID", "CACHE", "TIER", "PAGES", "TAILS", "SIZE", "HITS", "LAST USED"}, rowsOf(models, func(m listed) []string {
 		if m.Gone {
 			m.Model += " gone"
 		}
-		rows = append(rows, []string{
+		return []string{
 			m.Model, short(m.Fingerprint), m.cache(), m.Tier,
 			count(m.Pages), count(m.Tails), humanBytes(m.Bytes), count(m.Hits), when(m.used()),
-		})
-	}
-	printTable(w, []string{"NAME", "ID", "CACHE", "TIER", "PAGES", "TAILS", "SIZE", "HITS", "LAST USED"}, rows)
+		}
+	}))
 }

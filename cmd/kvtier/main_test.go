@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -34,33 +35,43 @@ func TestMain(m *testing.M) {
 	os.Exit(testscript.RunMain(m, map[string]func() int{"kvtier": mainStatus, "llama-server": printCall}))
 }
 
-// TestScripts runs the command as users do. Scripts have these additional commands:
-//
-//	pages DIR MODEL SEED TOKENS [zstd] [remote=DIR] [budget=BYTES] [read]   store a conversation
-//	model NAME                                                              pull a model
-//	flip FILE OFFSET                                                        flip a bit, from the end if negative
-//	cut FILE BYTES                                                          keep the beginning of a file
-//	old DIR AGE                                                             make files look unused
-//	exits STATUS PROGRAM ARGS                                               run a program that ends so
-//	gguf FILE BYTES ARCH LAYERS KVHEADS DIM [KEY=N]                         write the head of a model's file, and a hole for weights
-//	rates DIR FINGERPRINT                                                   write rates as servers measure them
-//	counted DIR SERIES=N...                                                 have a collector of a root keep counters
-//	totals DIR                                                              store reports of a server
-//	build FILE                                                              build kvtier
-//	collector ROOT                                                          collect reports
-//	report ROOT FILE                                                        report; see parseReport
-//	quit processes|collector                                                end them
-//	live ROOT                                                               wait for a collector
-//	golden FILE                                                             compare output; see masks
+// script is a command of the scripts.
+type script struct {
+	args        string // how it is called; args in brackets may be left out, and ... stands for more of the last one
+	least, most int    // numbers of args
+	do          func(*testscript.TestScript, []string)
+}
+
+var scripts = map[string]script{
+	"pages":     {"DIR MODEL SEED TOKENS [zstd] [remote=DIR] [budget=BYTES] [read]", 4, 8, storePages}, // store a conversation
+	"model":     {"NAME", 1, 1, pullModel},
+	"flip":      {"FILE OFFSET", 2, 2, flipBit}, // from the end if it is negative
+	"cut":       {"FILE BYTES", 2, 2, cutFile},  // keep the beginning of a file
+	"old":       {"DIR AGE", 2, 2, makeOld},     // make files look unused
+	"gguf":      {"FILE BYTES ARCH LAYERS KVHEADS DIM [KEY=N...]", 6, 99, writeHead},
+	"rates":     {"DIR FINGERPRINT", 2, 2, writeRates},
+	"counted":   {"DIR SERIES=N...", 2, 99, countSeries}, // have a collector of a root keep counters
+	"build":     {"FILE", 1, 1, buildKvtier},
+	"collector": {"ROOT", 1, 1, startCollector},      // collect reports
+	"report":    {"ROOT FILE", 2, 2, report},         // see parseReport
+	"quit":      {"processes|collector", 1, 1, quit}, // end them
+	"live":      {"ROOT", 1, 1, live},                // wait for a collector
+	"golden":    {"FILE", 1, 1, golden},              // compare output; see masks
+}
+
+// TestScripts runs the command as users do, with the commands of scripts and exits STATUS PROGRAM ARGS.
 func TestScripts(t *testing.T) {
+	commands := map[string]func(*testscript.TestScript, bool, []string){"exits": clitest.Exits}
+	for name, c := range scripts {
+		commands[name] = func(ts *testscript.TestScript, neg bool, args []string) {
+			if neg || len(args) < c.least || len(args) > c.most {
+				ts.Fatalf("usage: %s %s", name, c.args)
+			}
+			c.do(ts, args)
+		}
+	}
 	testscript.Run(t, testscript.Params{
-		Dir: filepath.Join("testdata", "script"),
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"pages": storePages, "model": pullModel, "flip": flipBit, "cut": cutFile, "old": makeOld,
-			"exits": clitest.Exits, "build": buildKvtier, "totals": storeTotals,
-			"collector": startCollector, "report": report, "quit": quit, "live": live, "golden": golden,
-			"gguf": writeHead, "rates": writeRates, "counted": countSeries,
-		},
+		Dir: filepath.Join("testdata", "script"), Cmds: commands,
 		Condition: func(name string) (bool, error) { return name == "root" && os.Geteuid() == 0, nil },
 		Setup: func(env *testscript.Env) error {
 			env.Values[labKey] = new(lab)
@@ -103,10 +114,7 @@ func sections() []pagefile.Section {
 // storePages stores a conversation and, with read, reads it back. storePages sets the
 // variables fingerprint, weights, first and last (keys), and page (the path of the last
 // page).
-func storePages(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 4 {
-		ts.Fatalf("usage: pages DIR MODEL SEED TOKENS [zstd] [remote=DIR] [budget=BYTES] [read]")
-	}
+func storePages(ts *testscript.TestScript, args []string) {
 	read := false
 	root := ts.MkAbs(args[0])
 	identity := identityOf(args[1])
@@ -137,16 +145,8 @@ func storePages(ts *testscript.TestScript, neg bool, args []string) {
 	n, err := strconv.Atoi(args[3])
 	ts.Check(err)
 
-	ctx := context.Background()
-	store, err := diskstore.Open(ctx, opt)
+	keys, err := putConversation(context.Background(), opt, conversation(seed, n), read)
 	ts.Check(err)
-	keys, err := putConversation(ctx, store, opt.Fingerprint, conversation(seed, n))
-	ts.Check(err)
-	ts.Check(store.Flush(ctx))
-	if read {
-		ts.Check(readConversation(ctx, store, conversation(seed, n)))
-	}
-	ts.Check(store.Close())
 	last := keys[len(keys)-1]
 	ts.Setenv("fingerprint", opt.Fingerprint.String())
 	ts.Setenv("weights", identity[tierenv.KeyWeights])
@@ -187,20 +187,22 @@ func noVariables(t *testing.T) {
 // storeConversation stores 40 tokens of a model and returns their pages' keys. remote may be "".
 func storeConversation(t *testing.T, identity map[string]string, local, remote string) []pagefile.Key {
 	t.Helper()
-	store, err := diskstore.Open(t.Context(), diskstore.Options{
+	keys, err := putConversation(t.Context(), diskstore.Options{
 		Fingerprint: tierenv.Fingerprint(identity), Identity: identity, PageTokens: pageTokens,
 		Local: diskstore.TierConfig{Root: local}, Remote: diskstore.TierConfig{Root: remote},
-	})
+	}, conversation(1, 40), false)
 	require.NoError(t, err)
-	keys, err := putConversation(t.Context(), store, tierenv.Fingerprint(identity), conversation(1, 40))
-	require.NoError(t, err)
-	require.NoError(t, store.Flush(t.Context()))
-	require.NoError(t, store.Close())
 	return keys
 }
 
-func putConversation(ctx context.Context, store *diskstore.Store, parent pagefile.Key, tokens []int32) ([]pagefile.Key, error) {
-	var keys []pagefile.Key
+// putConversation stores tokens, and with read reads them back. It returns the pages' keys.
+func putConversation(ctx context.Context, opt diskstore.Options, tokens []int32, read bool) (keys []pagefile.Key, err error) {
+	store, err := diskstore.Open(ctx, opt)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	parent := opt.Fingerprint
 	for at := 0; at < len(tokens); at += pageTokens {
 		part := tokens[at:min(at+pageTokens, len(tokens))]
 		layout, err := pagefile.NewLayout(sections(), len(part))
@@ -221,7 +223,10 @@ func putConversation(ctx context.Context, store *diskstore.Store, parent pagefil
 		parent = page.Key()
 		keys = append(keys, parent)
 	}
-	return keys, nil
+	if err = store.Flush(ctx); err == nil && read {
+		err = readConversation(ctx, store, tokens)
+	}
+	return keys, err
 }
 
 // readConversation reads the pages that putConversation has stored.
@@ -252,10 +257,7 @@ func pageBelow(root string, key pagefile.Key) (found string, err error) {
 
 // pullModel writes a model into Ollama's store, as a pull does. The model's weights are a
 // GGUF file with only a tokenizer, under the digest that identityOf has for the name.
-func pullModel(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: model NAME")
-	}
+func pullModel(ts *testscript.TestScript, args []string) {
 	models := ts.Getenv("OLLAMA_MODELS")
 	digest := weightsDigest(args[0])
 	blob := filepath.Join(models, "blobs", "sha256-"+digest)
@@ -284,10 +286,7 @@ func writeVocabulary(path string) error {
 	}, nil)
 }
 
-func flipBit(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 2 {
-		ts.Fatalf("usage: flip FILE OFFSET")
-	}
+func flipBit(ts *testscript.TestScript, args []string) {
 	at, err := strconv.Atoi(args[1])
 	ts.Check(err)
 	path := ts.MkAbs(args[0])
@@ -300,19 +299,13 @@ func flipBit(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(path, data, 0o600))
 }
 
-func cutFile(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 2 {
-		ts.Fatalf("usage: cut FILE BYTES")
-	}
+func cutFile(ts *testscript.TestScript, args []string) {
 	n, err := strconv.ParseInt(args[1], 10, 64)
 	ts.Check(err)
 	ts.Check(os.Truncate(ts.MkAbs(args[0]), n))
 }
 
-func makeOld(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 2 {
-		ts.Fatalf("usage: old DIR AGE")
-	}
+func makeOld(ts *testscript.TestScript, args []string) {
 	d, err := age(args[1])
 	ts.Check(err)
 	then := time.Now().Add(-d)
@@ -325,10 +318,7 @@ func makeOld(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // writeHead writes a model's file of a size, of which the disk holds the head alone.
-func writeHead(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 6 {
-		ts.Fatalf("usage: gguf FILE BYTES ARCH LAYERS KVHEADS DIM [KEY=N]")
-	}
+func writeHead(ts *testscript.TestScript, args []string) {
 	number := func(text string) uint32 {
 		n, err := strconv.ParseUint(text, 10, 32)
 		ts.Check(err)
@@ -352,10 +342,7 @@ func writeHead(ts *testscript.TestScript, neg bool, args []string) {
 
 // writeRates writes rates as servers measure them: 1 ms for a token of a fingerprint, and 1 ms for
 // a page from a root.
-func writeRates(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 2 {
-		ts.Fatalf("usage: rates DIR FINGERPRINT")
-	}
+func writeRates(ts *testscript.TestScript, args []string) {
 	root := ts.MkAbs(args[0])
 	ts.Check(os.WriteFile(filepath.Join(root, "rates.json"), fmt.Appendf(nil, `{"version":1,
 		"models":{"%s 0011223344556677":{"seen":1,"token_seconds":[[0,0.001],[4096,0.001]]}},
@@ -366,10 +353,7 @@ func writeRates(ts *testscript.TestScript, neg bool, args []string) {
 var pushed atomic.Uint64
 
 // countSeries has a process count series, and a collector that ends: its file then has them.
-func countSeries(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
-		ts.Fatalf("usage: counted DIR SERIES=N...")
-	}
+func countSeries(ts *testscript.TestScript, args []string) {
 	root := ts.MkAbs(args[0])
 	source := &telemetry.Source{
 		Process: telemetry.Process{PID: os.Getpid(), Start: pushed.Add(1), Engine: telemetry.EngineOllama}, Started: time.Now(),

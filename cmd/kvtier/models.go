@@ -113,16 +113,13 @@ func keepModel(s telemetry.State, names modelNames, wanted string) (func(weights
 	if wanted == "" {
 		return func(string) bool { return true }, nil
 	}
-	named := func(m telemetry.ModelState) bool {
-		return names.Has(m.Model.Weights, wanted) || m.Model.Name == wanted
-	}
-	byDigits := func(m telemetry.ModelState) bool {
-		return isDigits(wanted) && strings.HasPrefix(m.Model.Weights, wanted)
-	}
 	meant := make(map[string]bool)
-	for _, is := range []func(telemetry.ModelState) bool{named, byDigits} {
+	for _, is := range []func(telemetry.Model) bool{
+		func(m telemetry.Model) bool { return names.Has(m.Weights, wanted) || m.Name == wanted },
+		func(m telemetry.Model) bool { return begins(wanted, m.Weights) },
+	} {
 		for _, m := range s.Models {
-			if is(m) {
+			if is(m.Model) {
 				meant[m.Model.Weights] = true
 			}
 		}
@@ -162,13 +159,11 @@ func pick(ctx context.Context, root *roots, names modelNames, what string) (pick
 		digest, own := use.Identity[tierenv.KeyWeights], use.Fingerprint.String()
 		exact, lossy := tier.LossyOf(use.Fingerprint, use.Identity)
 		switch {
-		case !isDigits(what):
-			return false
-		case strings.HasPrefix(digest, what):
+		case begins(what, digest):
 			meant[digest] = true
-		case lossy && strings.HasPrefix(exact.String(), what):
+		case lossy && begins(what, exact.String()):
 			meant[exact.String()] = true
-		case strings.HasPrefix(own, what):
+		case begins(what, own):
 			meant[own] = true
 		default:
 			return false
@@ -184,10 +179,14 @@ func pick(ctx context.Context, root *roots, names modelNames, what string) (pick
 		return p, fmt.Errorf("%w for %q; kvtier ls lists the models with pages; name a model that Ollama no longer has by the digits in that list", errNothing, what)
 	case len(p) == 0:
 		return p, fmt.Errorf("%w for %q; kvtier ls lists the models with pages", errNothing, what)
-	case len(meant) > 1:
-		return p, fmt.Errorf("%q could be %s; give more digits", what, strings.Join(sortedShort(meant), " or "))
+	case len(meant) < 2:
+		return p, nil
 	}
-	return p, nil
+	digests := slices.Sorted(maps.Keys(meant))
+	for i, d := range digests {
+		digests[i] = short(d)
+	}
+	return p, fmt.Errorf("%q could be %s; give more digits", what, strings.Join(digests, " or "))
 }
 
 // errNothing reports a model without pages.
@@ -224,18 +223,9 @@ func newPicked(all []diskstore.FingerprintUsage, chosen func(diskstore.Fingerpri
 	return p
 }
 
-// isDigits reports whether s can begin a digest.
-func isDigits(s string) bool {
-	return len(s) >= minPickDigits && strings.Trim(s, "0123456789abcdef") == ""
-}
-
-func sortedShort(digests map[string]bool) []string {
-	var list []string
-	for d := range digests {
-		list = append(list, short(d))
-	}
-	slices.Sort(list)
-	return list
+// begins reports whether s has enough digits to name a digest, which begins with them.
+func begins(s, digest string) bool {
+	return len(s) >= minPickDigits && strings.Trim(s, "0123456789abcdef") == "" && strings.HasPrefix(digest, s)
 }
 
 // modelUsage explains the flag whose value pick reads.

@@ -123,13 +123,7 @@ A container is changed in its image: --docker prints the lines, and does nothing
 // resetVariables are the service's variables of flags in a list.
 func resetVariables(list string) (variables []string, err error) {
 	for _, name := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) {
-		variable := replaced[name]
-		switch name {
-		case "metrics":
-			variable = listen.Variable
-		case "group":
-			variable = install.GroupVariable
-		}
+		variable := cmp.Or(replaced[name], map[string]string{"metrics": listen.Variable, "group": install.GroupVariable}[name])
 		if variable == "" {
 			return nil, cli.Usagef("--reset has %q; give root, local-gb, remote, remote-gb, metrics or group, with commas between them", name)
 		}
@@ -231,9 +225,6 @@ func (f *ollamaFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.yes, "yes", false, "do not ask")
 }
 
-// globalFlags are the flags of the verbs about pages.
-var globalFlags = []string{"json", "root", "remote", "local-gb", "remote-gb", "models", "timeout"}
-
 // only leaves some of the global flags to a verb about llama-server: the others are refused,
 // and are not in its help.
 func only(cmd *cobra.Command, useful ...string) {
@@ -245,19 +236,16 @@ func only(cmd *cobra.Command, useful ...string) {
 		if err := cli.NoEmptyValues(cmd.Flags()); err != nil {
 			return err
 		}
-		for _, name := range globalFlags {
-			if cmd.Flags().Changed(name) && useless(name) {
-				return cli.Usagef("--%s has no meaning here; leave it out", name)
+		var err error
+		cmd.InheritedFlags().VisitAll(func(flag *pflag.Flag) {
+			if err == nil && flag.Changed && useless(flag.Name) {
+				err = cli.Usagef("--%s has no meaning here; leave it out", flag.Name)
 			}
-		}
-		return nil
+		})
+		return err
 	}
 	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
-		for _, name := range globalFlags {
-			if flag := cmd.InheritedFlags().Lookup(name); flag != nil && useless(name) {
-				flag.Hidden = true
-			}
-		}
+		cmd.InheritedFlags().VisitAll(func(flag *pflag.Flag) { flag.Hidden = flag.Hidden || useless(flag.Name) })
 		cmd.Root().HelpFunc()(cmd, args)
 	})
 }
@@ -305,10 +293,10 @@ func ask(in io.Reader, out io.Writer) bool {
 }
 
 func (out planned) print(w io.Writer, verb string) {
-	if len(out.Steps) > 0 {
-		fmt.Fprintf(w, "The steps of %s:\n\n", verb)
-	} else {
+	if len(out.Steps) == 0 {
 		fmt.Fprintln(w, "There is nothing to do.")
+	} else {
+		fmt.Fprintf(w, "The steps of %s:\n\n", verb)
 	}
 	for i, s := range out.Steps {
 		fmt.Fprintf(w, "%3d. %s\n", i+1, s.Text)
@@ -337,17 +325,13 @@ func showStatus(out *output, all []install.Status) error {
 
 // printStatus prints a table, and a sentence for everything that needs attention.
 func printStatus(w io.Writer, all []install.Status) {
-	var rows [][]string
-	for _, s := range all {
+	printTable(w, []string{"OLLAMA", "SERVICE", "FOLDER", "STATE", "KVTIER", "SERVER", "TIERING"}, rowsOf(all, func(s install.Status) []string {
 		answers := "no answer"
 		if s.Answers {
 			answers = strings.TrimPrefix(s.URL, "http://")
 		}
-		rows = append(rows, []string{
-			cmp.Or(s.Ollama, "-"), cmp.Or(s.Service, "-"), cmp.Or(s.Folder, "-"), string(s.State), cmp.Or(s.Kvtier, "-"), answers, s.Tiering,
-		})
-	}
-	printTable(w, []string{"OLLAMA", "SERVICE", "FOLDER", "STATE", "KVTIER", "SERVER", "TIERING"}, rows)
+		return []string{cmp.Or(s.Ollama, "-"), cmp.Or(s.Service, "-"), cmp.Or(s.Folder, "-"), string(s.State), cmp.Or(s.Kvtier, "-"), answers, s.Tiering}
+	}))
 	for _, s := range all {
 		for _, hint := range s.Hints {
 			fmt.Fprintf(w, "\n%s\n", hint)

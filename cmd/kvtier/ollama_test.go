@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/llamatier/install"
-	"github.com/kvtier/kvtier/llamatier/launch"
 )
 
 // built is this program, built once.
@@ -27,10 +25,7 @@ var built struct {
 }
 
 // buildKvtier builds this program, which tells itself by Go's notes from others.
-func buildKvtier(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: build FILE")
-	}
+func buildKvtier(ts *testscript.TestScript, args []string) {
 	built.Do(func() {
 		dir, err := os.MkdirTemp("", "kvtier-")
 		ts.Check(err)
@@ -122,15 +117,4 @@ Ollama v0.99.0 is newer than v0.34.2.
 		"log": "/var/log/kvtier/llama-server.log", "last_log": "msg=\"kv tier: on\"", "hints": null}]`, out.String())
 	all[0].State = install.Replaced
 	require.ErrorContains(t, showStatus(o, all), "needs attention")
-}
-
-// TestServingARouter: one line says how to run it instead, and help has none.
-func TestServingARouter(t *testing.T) {
-	said := func(args ...string) string {
-		var w strings.Builder
-		sayServed(&w, slog.New(slog.DiscardHandler), "llama-server", launch.Command{Args: args, Environ: []string{"HOME=" + t.TempDir()}})
-		return w.String()
-	}
-	require.Equal(t, "kvtier: nothing is stored: "+launch.RouterRemedy+"\n", said("--models-dir", "d", "--port", "1"))
-	require.Empty(t, said("--help"))
 }

@@ -135,6 +135,14 @@ func printNarrow(w io.Writer, header []string, rows [][]string) {
 	table.PrintNarrow(w, header, oneLines(rows))
 }
 
+// rowsOf makes a row of each element.
+func rowsOf[T any](all []T, row func(T) []string) (rows [][]string) {
+	for _, one := range all {
+		rows = append(rows, row(one))
+	}
+	return rows
+}
+
 func oneLines(rows [][]string) [][]string {
 	for _, row := range rows {
 		for i, cell := range row {

@@ -15,13 +15,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/sizing"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/rates"
-	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/show"
 )
 
@@ -75,15 +75,12 @@ recommends changes. Nothing is changed.`,
 			case len(args) == 0 || args[0] == "":
 				return cli.Usagef("say for which model: a name that ollama list shows, or a GGUF file; or give --observe")
 			}
-			in, err := f.input(cmd.Flags(), at)
+			p := planner{planFlags: f, at: at, models: models, bars: out.bars()}
+			made, err := p.plan(cmd.Context(), cmd.Flags(), args[0])
 			if err != nil {
 				return err
 			}
-			p, err := makePlan(cmd.Context(), in, f, surroundings{at, models, out.bars()}, args[0])
-			if err != nil {
-				return err
-			}
-			return out.show(plannedModel{p, p.Systemd()}, func(w io.Writer) { printPlanned(w, p) })
+			return out.show(plannedModel{made, made.Systemd()}, func(w io.Writer) { printPlanned(w, made) })
 		},
 	}
 	flags := cmd.Flags()
@@ -108,28 +105,47 @@ type plannedModel struct {
 	Systemd string `json:"systemd"`
 }
 
-// makePlan makes a plan for a model.
-func makePlan(ctx context.Context, in *sizing.Input, f planFlags, look surroundings, model string) (*sizing.Plan, error) {
-	found, err := findModel(look.models, model)
+// planner makes a plan.
+type planner struct {
+	planFlags
+	at     *storage
+	models *modelStore
+	bars   *progress.Display
+
+	in      *sizing.Input
+	weights string   // SHA-256 of the model, "" where it is not known without reading the whole file
+	notes   []string // on figures that cannot be found out
+}
+
+func (p *planner) note(format string, args ...any) {
+	p.notes = append(p.notes, fmt.Sprintf(format, args...))
+}
+
+// plan makes a plan for a model.
+func (p *planner) plan(ctx context.Context, flags *pflag.FlagSet, model string) (made *sizing.Plan, err error) {
+	if p.in, err = p.input(flags, p.at); err != nil {
+		return nil, err
+	}
+	path, err := p.find(model)
 	if err != nil {
 		return nil, err
 	}
-	shape, head, err := sizing.ReadShape(found.path)
+	shape, head, err := sizing.ReadShape(path)
 	if err != nil {
 		return nil, err
 	}
-	in.Model, in.Shape = found.name, shape
-	in.Weights = sizing.Figure{Value: float64(head.WeightBytes), Unit: sizing.Bytes, Origin: sizing.Read, From: "the model's file"}
-	if err := in.Check(); err != nil {
+	p.in.Model, p.in.Shape = model, shape
+	p.in.Weights = sizing.Figure{Value: float64(head.WeightBytes), Unit: sizing.Bytes, Origin: sizing.Read, From: "the model's file"}
+	if err := p.in.Check(); err != nil {
 		return nil, cli.Usagef("%w", err)
 	}
-	notes := look.around(ctx, in, found, f)
+	p.lookAround(ctx)
 	if err := ctx.Err(); err != nil { // a measurement was interrupted
 		return nil, err
 	}
-	p := sizing.Make(*in)
-	p.Notes = append(p.Notes, notes...)
-	return p, nil
+	made = sizing.Make(*p.in)
+	made.Notes = append(made.Notes, p.notes...)
+	return made, nil
 }
 
 // input reads the flags. A default is an assumption.
@@ -182,66 +198,52 @@ func (f planFlags) input(flags *pflag.FlagSet, at *storage) (*sizing.Input, erro
 	return in, nil
 }
 
-// foundModel is a model's file.
-type foundModel struct {
-	name, path string
-	weights    string // SHA-256, "" where it is not known without reading the whole file
-}
-
-// findModel finds a model by the name of a file, or else by its name in Ollama's model store.
-func findModel(models *modelStore, model string) (foundModel, error) {
+// find finds a model's file by its name, or else by the model's name in Ollama's model store.
+func (p *planner) find(model string) (path string, err error) {
 	if info, err := os.Stat(model); err == nil && info.Mode().IsRegular() {
-		digest, _ := digests.OfBlob(model)
-		return foundModel{model, model, digest}, nil
+		p.weights, _ = digests.OfBlob(model)
+		return model, nil
 	}
-	names := models.names()
+	names := p.models.names()
 	for digest := range names.Names {
 		if !names.Has(digest, model) {
 			continue
 		}
-		if path := models.blob(digest); path != "" {
-			return foundModel{model, path, digest}, nil
+		if path := p.models.blob(digest); path != "" {
+			p.weights = digest
+			return path, nil
 		}
-		return foundModel{}, fmt.Errorf("the weights of %q are not in %s; run ollama pull %s", model, models.dir(), model)
+		return "", fmt.Errorf("the weights of %q are not in %s; run ollama pull %s", model, p.models.dir(), model)
 	}
-	return foundModel{}, fmt.Errorf("%q is neither a file nor a model in %s; give a name that ollama list shows, a GGUF file, or the directory of the models as --models", model, models.dir())
+	return "", fmt.Errorf("%q is neither a file nor a model in %s; give a name that ollama list shows, a GGUF file, or the directory of the models as --models", model, p.models.dir())
 }
 
 // planMeasureBytes are written to measure the disk: less than bench writes, so that a plan takes
 // a moment.
 const planMeasureBytes = 64e6
 
-// surroundings are those of a plan.
-type surroundings struct {
-	at     *storage
-	models *modelStore
-	bars   *progress.Display
-}
-
-// around adds figures of this machine: rates that servers have measured, the disk's own
-// rate, and how small pages become. The notes name those that cannot be found out.
-func (l surroundings) around(ctx context.Context, in *sizing.Input, m foundModel, f planFlags) (notes []string) {
-	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
-	if err := useRates(ctx, l.at, in, m, !f.noMeasure); err != nil {
-		note("The rates that servers have measured are not known: %v.", err)
+// lookAround adds figures of this machine: rates that servers have measured, the disk's own rate, and how small
+// pages become.
+func (p *planner) lookAround(ctx context.Context) {
+	if err := p.useRates(ctx); err != nil {
+		p.note("The rates that servers have measured are not known: %v.", err)
 	}
-	if in.Compute == nil {
-		note("How quickly this machine computes the model is not known: give --prefill-tps, or plan again after a server has used the model.")
+	if p.in.Compute == nil {
+		p.note("How quickly this machine computes the model is not known: give --prefill-tps, or plan again after a server has used the model.")
 	}
-	if f.readMB == 0 && !f.noMeasure {
-		if err := measureDisk(ctx, l.at.config.Local, in, l.bars); err != nil {
-			note("The disk was not measured: %v. Give --read-mb.", err)
+	if p.readMB == 0 && !p.noMeasure {
+		if err := p.measureDisk(ctx); err != nil {
+			p.note("The disk was not measured: %v. Give --read-mb.", err)
 		}
 	}
-	if in.Disk.Origin == "" {
-		note("How quickly the disk reads is not known: give --read-mb, or leave --no-measure out.")
+	if p.in.Disk.Origin == "" {
+		p.note("How quickly the disk reads is not known: give --read-mb, or leave --no-measure out.")
 	}
-	if f.prefill > 0 {
-		note("--prefill-tps counts for every position, but a token takes longer the more tokens are before it: computing long prompts takes longer than these figures say.")
+	if p.prefill > 0 {
+		p.note("--prefill-tps counts for every position, but a token takes longer the more tokens are before it: computing long prompts takes longer than these figures say.")
 	}
-	useEncoding(ctx, l.at, in, m)
-	useSplit(l.at.config.Split, in)
-	return notes
+	p.useEncoding(ctx)
+	useSplit(p.at.config.Split, p.in)
 }
 
 // useSplit adds the budgets that OLLAMA_KV_TIER_SPLIT makes for this model alone.
@@ -263,22 +265,26 @@ func useSplit(split *tierenv.Split, in *sizing.Input) {
 
 // useRates takes the rates that servers on this root have measured with the model's weights.
 // The disk's own rate gives way to a measurement that follows.
-func useRates(ctx context.Context, at *storage, in *sizing.Input, m foundModel, measures bool) error {
-	path := filepath.Join(at.config.Local, "rates.json")
+func (p *planner) useRates(ctx context.Context) error {
+	in := p.in
+	path := filepath.Join(p.at.config.Local, "rates.json")
 	kept, err := rates.Names(path)
 	if err != nil || len(kept.Computing)+len(kept.Tiers) == 0 {
 		return err
 	}
 	name := ""
-	if in.Compute == nil && m.weights != "" {
-		fingerprints, err := at.fingerprintsOf(ctx, m.weights, in.CacheType)
+	if in.Compute == nil && p.weights != "" {
+		usage, err := p.at.usage(ctx)
 		if err != nil {
 			return err
 		}
+		all := slices.Concat(usage.Local.Fingerprints, usage.Remote.Fingerprints)
 		// The last that a server used.
 		if i := slices.IndexFunc(kept.Computing, func(name string) bool {
 			fingerprint, _, _ := strings.Cut(name, " ")
-			return slices.Contains(fingerprints, fingerprint)
+			return slices.ContainsFunc(all, func(use diskstore.FingerprintUsage) bool {
+				return use.Fingerprint.String() == fingerprint && use.Identity[tierenv.KeyWeights] == p.weights && use.Identity[tierenv.KeyCacheType] == in.CacheType
+			})
 		}); i >= 0 {
 			name = kept.Computing[i]
 		}
@@ -299,39 +305,23 @@ func useRates(ctx context.Context, at *storage, in *sizing.Input, m foundModel, 
 		}
 		return sizing.Figure{Value: float64(page) / took, Unit: sizing.BytesPerS, Origin: sizing.Measured, From: "by servers, in rates.json"}
 	}
-	if in.Disk.Origin == "" && !measures {
-		in.Disk = rate(at.config.Local)
+	if in.Disk.Origin == "" && p.noMeasure {
+		in.Disk = rate(p.at.config.Local)
 	}
-	in.Remote = rate(at.config.Remote)
+	in.Remote = rate(p.at.config.Remote)
 	return nil
-}
-
-// fingerprintsOf are the fingerprints of weights with a type of K/V that have pages.
-func (at *storage) fingerprintsOf(ctx context.Context, weights, cacheType string) (list []string, err error) {
-	err = at.with(ctx, func(root *roots) error {
-		usage, err := root.Usage(ctx)
-		if err != nil {
-			return err
-		}
-		for _, use := range slices.Concat(usage.Local.Fingerprints, usage.Remote.Fingerprints) {
-			if use.Identity[tierenv.KeyWeights] == weights && use.Identity[tierenv.KeyCacheType] == cacheType {
-				list = append(list, use.Fingerprint.String())
-			}
-		}
-		return nil
-	})
-	return list, err
 }
 
 // measureDisk measures the disk of the local tier, in its directory or, where that does not
 // exist yet, in the nearest one above it.
-func measureDisk(ctx context.Context, root string, in *sizing.Input, bars *progress.Display) error {
-	dir, err := tierenv.Nearest(root)
+func (p *planner) measureDisk(ctx context.Context) error {
+	dir, err := tierenv.Nearest(p.at.config.Local)
 	if err != nil {
 		return err
 	}
+	in := p.in
 	out := benched{BytesPerToken: min(in.Shape.RowBytes(in.CacheType), maxTokenBytes)}
-	if err := out.measure(ctx, dir, planMeasureBytes, bars); err != nil {
+	if err := out.measure(ctx, dir, planMeasureBytes, p.bars); err != nil {
 		return err
 	}
 	from := "now, in " + dir
@@ -343,32 +333,28 @@ func measureDisk(ctx context.Context, root string, in *sizing.Input, bars *progr
 }
 
 // useEncoding takes the size of pages relative to their rows from the counters of servers.
-func useEncoding(ctx context.Context, at *storage, in *sizing.Input, m foundModel) {
-	in.Encoded = sizing.Figure{Value: 1, Unit: sizing.Ratio, Origin: sizing.Computed, From: "pages are not compressed"}
-	if at.config.Compress {
-		in.Encoded.Origin, in.Encoded.From = sizing.Assumed, "compressed pages may be smaller"
+func (p *planner) useEncoding(ctx context.Context) {
+	p.in.Encoded = sizing.Figure{Value: 1, Unit: sizing.Ratio, Origin: sizing.Computed, From: "pages are not compressed"}
+	if p.at.config.Compress {
+		p.in.Encoded.Origin, p.in.Encoded.From = sizing.Assumed, "compressed pages may be smaller"
 	}
-	if m.weights == "" {
+	if p.weights == "" {
 		return
 	}
-	state, err := at.state(ctx)
+	state, err := p.at.state(ctx)
 	if err != nil {
 		return // no server has counted yet
 	}
-	if ratio, ok := encodedRatio(state, m.weights, in.CacheType); ok {
-		in.Encoded = sizing.Figure{Value: ratio, Unit: sizing.Ratio, Origin: sizing.Measured, From: "by servers: bytes of page files ÷ bytes of their rows"}
-	}
-}
-
-func encodedRatio(state telemetry.State, weights, cacheType string) (float64, bool) {
 	raw, encoded := 0.0, 0.0
 	for _, model := range state.Models {
-		if model.Model.Weights == weights && model.Model.CacheType == cacheType {
+		if model.Model.Weights == p.weights && model.Model.CacheType == p.in.CacheType {
 			raw += model.Totals["ollama_kv_encoded_raw_bytes_total"]
 			encoded += model.Totals["ollama_kv_encoded_bytes_total"]
 		}
 	}
-	return encoded / max(raw, 1), raw > 0 && encoded > 0
+	if raw > 0 && encoded > 0 {
+		p.in.Encoded = sizing.Figure{Value: encoded / raw, Unit: sizing.Ratio, Origin: sizing.Measured, From: "by servers: bytes of page files ÷ bytes of their rows"}
+	}
 }
 
 // observe prints the advice of the counters.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,9 +17,8 @@ import (
 func printPlanned(w io.Writer, p *sizing.Plan) {
 	printTable(w, []string{"name", "figure", "from"}, modelRows(p))
 	fmt.Fprintln(w)
-	rows := append(placeRows(p.Places), placeRows(p.Defaults)...)
-	printTable(w, []string{"place", "room", "tokens", "conversations", "read", "per token", "from"}, rows)
-	if rows = lengthRows(p.Lengths); len(rows) > 0 {
+	printTable(w, []string{"place", "room", "tokens", "conversations", "read", "per token", "from"}, rowsOf(slices.Concat(p.Places, p.Defaults), placeRow))
+	if rows := lengthRows(p.Lengths); len(rows) > 0 {
 		fmt.Fprintln(w)
 		printTable(w, []string{"prompt", "restore", "compute", "from"}, rows)
 	}
@@ -26,11 +26,7 @@ func printPlanned(w io.Writer, p *sizing.Plan) {
 		fmt.Fprintf(w, "\n%s\n", line)
 	}
 	fmt.Fprintf(w, "\nFor a service (sudo systemctl edit ollama.service):\n\n%s\n", p.Systemd())
-	rows = nil
-	for _, s := range p.Settings {
-		rows = append(rows, []string{s.Name, s.Value, s.Why})
-	}
-	printTable(w, []string{"variable", "value", "why"}, rows)
+	printTable(w, []string{"variable", "value", "why"}, rowsOf(p.Settings, func(s sizing.Setting) []string { return []string{s.Name, s.Value, s.Why} }))
 }
 
 func modelRows(p *sizing.Plan) [][]string {
@@ -68,21 +64,18 @@ func modelRows(p *sizing.Plan) [][]string {
 	return rows
 }
 
-func placeRows(places []sizing.Place) (rows [][]string) {
-	for _, p := range places {
-		sources := []string{from(p.Room)}
-		if p.Room.Origin == "" {
-			sources = nil
-		}
-		if p.Read != nil {
-			sources = append(sources, "rate "+from(*p.Read))
-		}
-		rows = append(rows, []string{
-			p.Name, optional(&p.Room), optional(&p.Tokens), optional(&p.Conversations),
-			optional(p.Read), optional(p.TokenTime), strings.Join(sources, "; "),
-		})
+func placeRow(p sizing.Place) []string {
+	var sources []string
+	if p.Room.Origin != "" {
+		sources = append(sources, from(p.Room))
 	}
-	return rows
+	if p.Read != nil {
+		sources = append(sources, "rate "+from(*p.Read))
+	}
+	return []string{
+		p.Name, optional(&p.Room), optional(&p.Tokens), optional(&p.Conversations),
+		optional(p.Read), optional(p.TokenTime), strings.Join(sources, "; "),
+	}
 }
 
 // lengthRows are none where neither time is known.
@@ -97,26 +90,18 @@ func lengthRows(lengths []sizing.Length) (rows [][]string) {
 
 // verdicts are the sentences that follow from the figures.
 func verdicts(p *sizing.Plan) (lines []string) {
-	say := func(f *sizing.Figure, format string, args ...any) {
+	say := func(f *sizing.Figure, before, after string) {
 		if f != nil {
-			lines = append(lines, fmt.Sprintf(format, args...)+" ("+string(f.Origin)+")")
+			lines = append(lines, before+figure(*f)+after+" ("+string(f.Origin)+")")
 		}
 	}
-	if p.BreakEven != nil {
-		say(p.BreakEven, "Restoring is quicker than computing from %s on.", figure(*p.BreakEven))
-	}
+	say(p.BreakEven, "Restoring is quicker than computing from ", " on.")
 	if p.NeverQuicker {
 		lines = append(lines, "Computing a context of this length is quicker than restoring it from this disk: pages are read only where that changes.")
 	}
-	if p.BreakEvenRead != nil {
-		say(p.BreakEvenRead, "At %s, any disk that reads %s or more is quicker than computing.", figure(p.Context), figure(*p.BreakEvenRead))
-	}
-	if p.Streamed != nil {
-		say(p.Streamed, "With paged attention each token at the end of the context reads %s from the disk.", figure(*p.Streamed))
-	}
-	if p.StreamTime != nil {
-		say(p.StreamTime, "That takes %s for each token.", figure(*p.StreamTime))
-	}
+	say(p.BreakEvenRead, "At "+figure(p.Context)+", any disk that reads ", " or more is quicker than computing.")
+	say(p.Streamed, "With paged attention each token at the end of the context reads ", " from the disk.")
+	say(p.StreamTime, "That takes ", " for each token.")
 	return lines
 }
 

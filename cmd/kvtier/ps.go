@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -86,19 +85,10 @@ func residencyOf(root string, s telemetry.State, name show.Name) residency {
 	return out
 }
 
-// usage counts the pages in both tiers.
-func (at *storage) usage(ctx context.Context) (usage diskstore.RootUsage, err error) {
-	err = at.with(ctx, func(root *roots) error {
-		usage, err = root.Usage(ctx)
-		return cmp.Or(err, usage.RemoteErr)
-	})
-	return usage, err
-}
-
 // countPages sets the pages of models, unless they could not be counted in all tiers.
 func (out *residency) countPages(usage diskstore.RootUsage, err error) {
 	out.counted = true
-	if err != nil {
+	if err = cmp.Or(err, usage.RemoteErr); err != nil {
 		out.PagesErr = err.Error()
 		return
 	}
@@ -173,18 +163,16 @@ func printSlots(w io.Writer, p show.Process, now time.Time) {
 		}
 		return
 	}
-	var rows [][]string
-	for _, s := range p.Slots {
+	printNarrow(w, []string{"SLOT", "TOKENS", "HOT", "WARM", "COLD", "REMOTE", "ROWS", "NOW", "LAST RESTORE", "SAVED"}, rowsOf(p.Slots, func(s show.Slot) []string {
 		restored := "-"
 		if s.LastRestore != nil {
 			restored = count(s.Restored) + ", " + show.Ago(*s.LastRestore, now)
 		}
-		rows = append(rows, []string{
+		return []string{
 			fmt.Sprint(s.Slot), count(s.Tokens), count(s.Hot), show.Pages(s.Warm), show.Pages(s.Cold), show.Pages(s.Remote),
 			s.Rows(), s.Now(), restored, show.Seconds(s.SavedSeconds),
-		})
-	}
-	printNarrow(w, []string{"SLOT", "TOKENS", "HOT", "WARM", "COLD", "REMOTE", "ROWS", "NOW", "LAST RESTORE", "SAVED"}, rows)
+		}
+	}))
 }
 
 // printUnstored says why conversations of a process are not stored, if they are not.

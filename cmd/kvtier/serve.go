@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -33,12 +34,7 @@ all other variables count as they do under Ollama. Lines on standard error name 
 pages, the log, the address for clients, or the reason why nothing is stored.`,
 		Example: `  kvtier serve -- llama-server -m model.gguf --port 8080
   kvtier serve --root /fast/pages --local-gb 100 -- ./llama-server -m model.gguf`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cli.Usagef("name a llama-server and its arguments behind --, as in kvtier serve -- llama-server -m model.gguf")
-			}
-			return nil
-		},
+		Args: cli.Args(1, math.MaxInt, "name a llama-server and its arguments behind --, as in kvtier serve -- llama-server -m model.gguf"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			real, err := findReal(args[0])
 			if err != nil {

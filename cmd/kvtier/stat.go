@@ -71,17 +71,15 @@ func newStatCommand(out *output, at *storage) *cobra.Command {
 			case prometheus && out.asJSON:
 				return cli.Usagef("--prometheus and --json cannot be had at once")
 			}
-			return at.with(cmd.Context(), func(root *roots) error {
-				usage, err := root.Usage(cmd.Context())
-				if err != nil {
-					return err
-				}
-				tiers := at.stat(usage)
-				if prometheus {
-					return errors.Join(writeMetrics(cmd.Context(), out.stdout, at.config.Local, tiers, file), usage.RemoteErr)
-				}
-				return cmp.Or(out.show(tiers, func(w io.Writer) { printStat(w, tiers) }), usage.RemoteErr)
-			})
+			usage, err := at.usage(cmd.Context())
+			if err != nil {
+				return err
+			}
+			tiers := at.stat(usage)
+			if prometheus {
+				return errors.Join(writeMetrics(cmd.Context(), out.stdout, at.config.Local, tiers, file), usage.RemoteErr)
+			}
+			return cmp.Or(out.show(tiers, func(w io.Writer) { printStat(w, tiers) }), usage.RemoteErr)
 		},
 	}
 	cmd.Flags().BoolVar(&prometheus, "prometheus", false, "print metrics for Prometheus, with those that servers have reported")
@@ -154,27 +152,20 @@ func (t tierStat) cells() []string {
 	if t.Error != "" {
 		return []string{t.Root, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-"}
 	}
+	booked, hits := "not counted yet", count(t.Hits)
+	if t.Booked != nil {
+		booked = humanBytes(*t.Booked)
+	}
+	if t.LastHit != nil {
+		hits += ", the last " + format.HumanTimeLower(*t.LastHit, "")
+	}
 	return []string{
-		t.Root, budgetText(t.Budget), count(t.Pages), count(t.Tails), count(t.Lossy), humanBytes(t.PageBytes), bookedText(t.Booked),
+		t.Root, budgetText(t.Budget), count(t.Pages), count(t.Tails), count(t.Lossy), humanBytes(t.PageBytes), booked,
 		fmt.Sprintf("%s, %s", plural(t.Temp, "file"), humanBytes(t.TempBytes)),
 		fmt.Sprintf("%s, %s", plural(t.Quarantined, "file"), humanBytes(t.QuarBytes)),
-		count(t.Models), hitsText(t.Hits, t.LastHit), count(t.Processes),
+		count(t.Models), hits, count(t.Processes),
 		fmt.Sprintf("%s of %s", humanBytes(t.DiskFree), humanBytes(t.DiskBytes)),
 	}
-}
-
-func hitsText(n int64, last *time.Time) string {
-	if last == nil {
-		return count(n)
-	}
-	return fmt.Sprintf("%s, the last %s", count(n), format.HumanTimeLower(*last, ""))
-}
-
-func bookedText(booked *int64) string {
-	if booked == nil {
-		return "not counted yet"
-	}
-	return humanBytes(*booked)
 }
 
 func budgetText(budget *int64) string {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"regexp"
 	"slices"
@@ -56,10 +57,7 @@ func start(ts *testscript.TestScript, list *[]func(), fn func(context.Context)) 
 }
 
 // startCollector is the command collector ROOT.
-func startCollector(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: collector ROOT")
-	}
+func startCollector(ts *testscript.TestScript, args []string) {
 	serves, failed := make(chan struct{}), make(chan error, 1)
 	start(ts, &labOf(ts).collectors, func(ctx context.Context) {
 		var once sync.Once
@@ -77,7 +75,7 @@ func startCollector(ts *testscript.TestScript, neg bool, args []string) {
 // collectLast has a collector of a root take the last report of a process. Both end.
 func collectLast(ts *testscript.TestScript, root string, source *telemetry.Source) {
 	l := labOf(ts)
-	startCollector(ts, false, []string{root})
+	startCollector(ts, []string{root})
 	over, done := context.WithCancel(context.Background())
 	done()
 	collect.Push(over, root, source, collect.Options{Intervals: collect.Intervals{Last: time.Minute}})
@@ -86,10 +84,7 @@ func collectLast(ts *testscript.TestScript, root string, source *telemetry.Sourc
 
 // report is the command report ROOT FILE: a process that makes the report in a file. "ago 90s"
 // is a time in it, "weights NAME" the weights of the model that the command model writes.
-func report(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 2 {
-		ts.Fatalf("usage: report ROOT FILE")
-	}
+func report(ts *testscript.TestScript, args []string) {
 	root := ts.MkAbs(args[0])
 	r, err := parseReport(ts.ReadFile(args[1]))
 	ts.Check(err)
@@ -100,25 +95,23 @@ func report(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-var (
-	agoText         = regexp.MustCompile(`"ago ([^"]+)"`)
-	weightsText     = regexp.MustCompile(`"weights ([^"]+)"`)
-	fingerprintText = regexp.MustCompile(`"fingerprint ([^"]+)"`)
-)
+// reportTexts are those of a report that differ from run to run.
+var reportTexts = regexp.MustCompile(`"(ago|weights|fingerprint) ([^"]+)"`)
 
 func parseReport(text string) (r telemetry.Report, err error) {
-	text = agoText.ReplaceAllStringFunc(text, func(s string) string {
-		d, parseErr := time.ParseDuration(agoText.FindStringSubmatch(s)[1])
-		if parseErr != nil {
-			err = parseErr
+	text = reportTexts.ReplaceAllStringFunc(text, func(s string) string {
+		kind, value, _ := strings.Cut(strings.Trim(s, `"`), " ")
+		switch kind {
+		case "weights":
+			value = weightsDigest(value)
+		case "fingerprint":
+			value = tierenv.Fingerprint(identityOf(value)).String()
+		default:
+			d, parseErr := time.ParseDuration(value)
+			err = errors.Join(err, parseErr)
+			value = time.Now().Add(-d).Format(time.RFC3339Nano)
 		}
-		return time.Now().Add(-d).Format(`"` + time.RFC3339Nano + `"`)
-	})
-	text = weightsText.ReplaceAllStringFunc(text, func(s string) string {
-		return `"` + weightsDigest(weightsText.FindStringSubmatch(s)[1]) + `"`
-	})
-	text = fingerprintText.ReplaceAllStringFunc(text, func(s string) string {
-		return `"` + tierenv.Fingerprint(identityOf(fingerprintText.FindStringSubmatch(s)[1])).String() + `"`
+		return `"` + value + `"`
 	})
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &r)
@@ -160,22 +153,16 @@ func until(ts *testscript.TestScript, root string, good func(telemetry.State) bo
 }
 
 // quit is the command quit processes or quit collector.
-func quit(ts *testscript.TestScript, neg bool, args []string) {
-	switch l := labOf(ts); {
-	case neg || len(args) != 1:
-		ts.Fatalf("usage: quit processes|collector")
-	case args[0] == "processes":
-		end(&l.processes)
-	default:
-		end(&l.collectors)
+func quit(ts *testscript.TestScript, args []string) {
+	if args[0] == "processes" {
+		end(&labOf(ts).processes)
+	} else {
+		end(&labOf(ts).collectors)
 	}
 }
 
 // live is the command live ROOT: it waits until a collector answers.
-func live(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: live ROOT")
-	}
+func live(ts *testscript.TestScript, args []string) {
 	until(ts, ts.MkAbs(args[0]), func(s telemetry.State) bool { return s.Live })
 }
 
@@ -190,10 +177,7 @@ var masks = []struct {
 
 // golden is the command golden FILE: it compares the output of the last program with a file, in
 // which DATE stands for a date, and NOW for a moment ago.
-func golden(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: golden FILE")
-	}
+func golden(ts *testscript.TestScript, args []string) {
 	got := ts.ReadFile("stdout")
 	masked := got
 	for _, m := range masks {

@@ -248,6 +248,15 @@ func (at *storage) with(ctx context.Context, fn func(*roots) error) error {
 	return errors.Join(fn(root), root.Close())
 }
 
+// usage counts the pages in both tiers.
+func (at *storage) usage(ctx context.Context) (usage diskstore.RootUsage, err error) {
+	err = at.with(ctx, func(root *roots) error {
+		usage, err = root.Usage(ctx)
+		return err
+	})
+	return usage, err
+}
+
 // open opens the roots.
 func (at *storage) open(ctx context.Context) (*roots, error) {
 	local, remote := at.tiers()

@@ -126,32 +126,29 @@ func printTop(w io.Writer, root string, s telemetry.State, name show.Name) {
 	if len(s.Tiers) == 0 {
 		fmt.Fprintln(w, "No process that runs has told of its tiers.")
 	} else {
-		printNarrow(w, []string{"TIER", "USED", "OF", "SHARE", "PAGES", "TODAY", "STATE"}, tierRows(s.Tiers))
+		printNarrow(w, []string{"TIER", "USED", "OF", "SHARE", "PAGES", "TODAY", "STATE"}, rowsOf(s.Tiers, tierRow))
 	}
 	fmt.Fprintln(w)
 	printResidency(w, residencyOf(root, s, name))
 }
 
-func tierRows(tiers []telemetry.Tier) (rows [][]string) {
-	for _, t := range tiers {
-		used := cmp.Or(t.Booked, t.Bytes)
-		budget, share, today, state := "-", "-", "-", "ok"
-		if t.Budget > 0 {
-			budget, share = humanBytes(t.Budget), show.Percent(float64(used)/float64(t.Budget))
-		}
-		if t.Root != "" { // bytes in memory are not written anywhere
-			today = humanBytes(t.WrittenToday)
-		}
-		if t.WriteCap > 0 {
-			today += " of " + humanBytes(t.WriteCap)
-		}
-		if t.Down {
-			state = "down"
-		}
-		if t.Quarantined > 0 {
-			state += ", " + show.Count(int64(t.Quarantined)) + " damaged"
-		}
-		rows = append(rows, []string{t.Name, humanBytes(used), budget, share, show.Count(int64(t.Pages)), today, state})
+func tierRow(t telemetry.Tier) []string {
+	used := cmp.Or(t.Booked, t.Bytes)
+	budget, share, today, state := "-", "-", "-", "ok"
+	if t.Budget > 0 {
+		budget, share = humanBytes(t.Budget), show.Percent(float64(used)/float64(t.Budget))
 	}
-	return rows
+	if t.Root != "" { // bytes in memory are not written anywhere
+		today = humanBytes(t.WrittenToday)
+	}
+	if t.WriteCap > 0 {
+		today += " of " + humanBytes(t.WriteCap)
+	}
+	if t.Down {
+		state = "down"
+	}
+	if t.Quarantined > 0 {
+		state += ", " + count(t.Quarantined) + " damaged"
+	}
+	return []string{t.Name, humanBytes(used), budget, share, count(t.Pages), today, state}
 }

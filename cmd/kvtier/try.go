@@ -35,12 +35,7 @@ The exit status is 1 if the question was computed again.`,
 		Example: `  kvtier try
   kvtier try qwen3:4b
   kvtier try --llama-server ./llama-server model.gguf`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 || len(args) == 1 && args[0] == "" {
-				return cli.Usagef("name one model or one file, or none for the smallest model")
-			}
-			return nil
-		},
+		Args: cli.Args(0, 1, "name one model or one file, or none for the smallest model"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := strings.Join(args, "")
 			if strings.HasSuffix(name, ".gguf") {

@@ -65,12 +65,7 @@ the model's file is in Ollama's model store. The server
 keeps text in files of its own directory, and kvtier rm MODEL removes it.`,
 		Example: `  kvtier why
   kvtier why qwen3:4b -n 20 --no-text`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 || len(args) == 1 && args[0] == "" {
-				return cli.Usagef("name one model, or none for all; see %s --help", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args: cli.Args(0, 1, "name one model, or none for all; see kvtier why --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if n < 1 || n > telemetry.StatePromptsMax {
 				return cli.BadValue(cmd.Flags().Lookup("count"), fmt.Sprint(n))
@@ -185,16 +180,18 @@ func (out reasons) print(w io.Writer) {
 	if len(out.Misses) == 0 || out.New > 0 {
 		fmt.Fprintln(w)
 	}
-	var rows [][]string
-	for _, c := range out.Causes {
-		rows = append(rows, []string{string(c.Cause), count(c.Prompts), count(c.Tokens)})
-	}
 	fmt.Fprintf(w, "All since %s:\n", since(out.Since))
-	printNarrow(w, []string{"CAUSE", "PROMPTS", "TOKENS COMPUTED"}, rows)
+	printNarrow(w, []string{"CAUSE", "PROMPTS", "TOKENS COMPUTED"}, rowsOf(out.Causes, func(c show.CauseTotal) []string {
+		return []string{string(c.Cause), count(c.Prompts), count(c.Tokens)}
+	}))
 }
 
 func (b buster) print(w io.Writer) {
-	fmt.Fprintf(w, "%s in every request%s\n", show.Changing(b.Begin, b.End), b.quoted())
+	text := "."
+	if b.Text != nil {
+		text = ":\n    " + b.Text.is()
+	}
+	fmt.Fprintf(w, "%s in every request%s\n", show.Changing(b.Begin, b.End), text)
 	paragraph(w, fmt.Sprintf("%s: in %s in a row; %s behind this place were computed again although they were the same.",
 		b.Model, plural(b.Prompts, "request"), plural(b.Lost, "token")))
 	paragraph(w, b.Advice)
@@ -273,14 +270,6 @@ func last(s string, n int) string {
 	return s
 }
 
-// quoted is the end of a sentence, with the text of a buster.
-func (b buster) quoted() string {
-	if b.Text == nil {
-		return "."
-	}
-	return ":\n    " + b.Text.is()
-}
-
 // reader turns tokens into text.
 type reader struct {
 	store     *modelStore
@@ -292,7 +281,7 @@ type reader struct {
 // decoder reads the tokens of a model, or has the reason why it cannot.
 type decoder struct {
 	*modelfile.Decoder
-	why string
+	err error
 }
 
 func newReader(store *modelStore, namespace, hidden string) *reader {
@@ -332,30 +321,21 @@ func (r *reader) words(weights, namespace string, private bool, w *telemetry.Wor
 	}
 	d, known := r.models[weights]
 	if !known {
-		d = r.open(weights)
+		if path := r.store.blob(weights); path == "" {
+			d.err = fmt.Errorf("the model's file is not in %s; name Ollama's models with --models", r.store.dir())
+		} else {
+			d.Decoder, d.err = modelfile.OpenDecoder(path)
+		}
 		r.models[weights] = d
 	}
-	if d.Decoder == nil {
-		return words{Hidden: d.why}
+	if d.err != nil {
+		return words{Hidden: d.err.Error()}
 	}
 	text, err := textOfParts(d.Decoder, part(*w))
 	if err != nil {
 		return words{Hidden: err.Error()}
 	}
 	return words{Text: text}
-}
-
-// open opens the decoder of a model.
-func (r *reader) open(weights string) decoder {
-	path := r.store.blob(weights)
-	if path == "" {
-		return decoder{why: "the model's file is not in " + r.store.dir() + "; name Ollama's models with --models"}
-	}
-	d, err := modelfile.OpenDecoder(path)
-	if err != nil {
-		return decoder{why: err.Error()}
-	}
-	return decoder{Decoder: d}
 }
 
 // textOfParts decodes each part by itself: a character that a boundary cuts in two is replaced.

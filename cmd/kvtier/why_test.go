@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/kvtier/kvtier/internal/modelfile"
 	"github.com/kvtier/kvtier/internal/testmodel"
+	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/expose"
 	"github.com/kvtier/kvtier/telemetry/show"
@@ -157,4 +159,14 @@ func requireTold(t *testing.T, e unstored.Explanation, out string) {
 	flat := strings.Join(strings.Fields(out), " ")
 	require.Contains(t, flat, "Conversations are not stored: "+e.Means)
 	require.Contains(t, flat, e.Remedy)
+}
+
+// Without an answer, a frame of top says why and keeps the rows of the last one.
+func TestTopKeepsItsRows(t *testing.T) {
+	at := &storage{config: tierenv.Config{Local: filepath.Join(t.TempDir(), "\x1b[31mnone")}}
+	w := &watch{at: at, models: &modelStore{given: t.TempDir(), timeout: &at.timeout}, rows: "the last rows\n"}
+	frame := w.frame(t.Context())
+	require.Regexp(t, `^kvtier top .*\\u001b\[31mnone  \d\d:\d\d:\d\d\n\n    no server has reported to\s`, frame)
+	require.True(t, strings.HasSuffix(frame, "\n\nthe last rows\n"), frame)
+	require.NotContains(t, frame, "\x1b")
 }

@@ -58,10 +58,10 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return Usagef("%s takes no arguments, and %q is one; see %[1]s --help", cmd.CommandPath(), args[0])
 }
 
-// OneArg requires one argument that is not empty. want is the text of the error.
-func OneArg(want string) cobra.PositionalArgs {
+// Args requires a number of arguments, of which the first is not empty. want is the text of the error.
+func Args(least, most int, want string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
-		if len(args) != 1 || args[0] == "" {
+		if len(args) < least || len(args) > most || len(args) > 0 && args[0] == "" {
 			return Usagef("%s", want)
 		}
 		return nil

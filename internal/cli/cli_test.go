@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"testing"
@@ -14,7 +15,9 @@ import (
 // program has a verb with a flag of each type.
 func program() (root *cobra.Command, out *bytes.Buffer) {
 	root = &cobra.Command{Use: "tool"}
-	work := &cobra.Command{Use: "work", Short: "Work", RunE: func(*cobra.Command, []string) error { return errors.New("no") }}
+	work := &cobra.Command{Use: "work", Short: "Work", RunE: func(cmd *cobra.Command, _ []string) error {
+		return cmp.Or(NoEmptyValues(cmd.Flags()), errors.New("no"))
+	}}
 	flags := work.Flags()
 	flags.Bool("quick", false, "")
 	flags.Float64("gb", 0, "")
@@ -24,7 +27,7 @@ func program() (root *cobra.Command, out *bytes.Buffer) {
 	flags.Duration("timeout", time.Second, "")
 	flags.String("name", "", "")
 	Give(flags, "gb", "a number of gigabytes")
-	one := &cobra.Command{Use: "one PAGE", Args: OneArg("name one page"), RunE: func(*cobra.Command, []string) error { return nil }}
+	one := &cobra.Command{Use: "one PAGE", Args: Args(1, 1, "name one page"), RunE: func(*cobra.Command, []string) error { return nil }}
 	root.AddCommand(work, one)
 	Prepare(root)
 	out = new(bytes.Buffer)
@@ -52,6 +55,7 @@ func TestMisuse(t *testing.T) {
 		{[]string{"work", "-x"}, "there is no flag -x; tool work --help lists the flags"},
 		{[]string{"work", "--name"}, "--name needs a value; tool work --help lists the flags"},
 		{[]string{"work", "-j"}, "-j needs a value; tool work --help lists the flags"},
+		{[]string{"work", "--name", ""}, "--name is empty; give a value, or leave it out"},
 		{[]string{"work", "--=x"}, "bad flag syntax: --=x; tool work --help lists the flags"},
 		{[]string{"work", "--quick=maybe"}, "--quick is maybe; give true or false"},
 		{[]string{"work", "--gb", "lots"}, "--gb is lots; give a number of gigabytes"},
@@ -68,33 +72,6 @@ func TestMisuse(t *testing.T) {
 		require.EqualError(t, err, test.want)
 		require.Equal(t, Misused, Status(err))
 		require.Empty(t, out.String(), "the program prints the error")
-	}
-}
-
-func TestNoEmptyValues(t *testing.T) {
-	for _, test := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"work", "--name", ""}, "--name is empty; give a value, or leave it out"},
-		{[]string{"work", "--name", " "}, ""},
-		{[]string{"work", "--quick"}, ""},
-	} {
-		root, _ := program()
-		var err error
-		work, _, _ := root.Find([]string{"work"})
-		work.RunE = func(cmd *cobra.Command, _ []string) error {
-			err = NoEmptyValues(cmd.Flags())
-			return nil
-		}
-		root.SetArgs(test.args)
-		require.NoError(t, root.Execute())
-		if test.want == "" {
-			require.NoError(t, err)
-			continue
-		}
-		require.EqualError(t, err, test.want)
-		require.Equal(t, Misused, Status(err))
 	}
 }
 
@@ -133,6 +110,6 @@ func TestStatus(t *testing.T) {
 	require.ErrorIs(t, Usage(cause), cause)
 	require.Equal(t, 3, Status(&Error{3, cause}))
 	root, _ := program()
-	root.SetArgs([]string{"work"})
+	root.SetArgs([]string{"work", "--name", " ", "--quick"}) // no value is empty
 	require.Equal(t, Failed, Status(root.Execute()))
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/machine"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // spaceChecks look at the room for pages, and at their files.
@@ -16,19 +17,53 @@ var spaceChecks = []Check{
 		ID: "disk-full", Severity: Error, Title: "A disk has no room for another page",
 		Matters: "No page can be stored there.",
 		Means:   "Less than a page's room is free. A budget does not help against files of others on the same disk.",
-		Remedy:  "df -h {path}; sudo du -xhd1 {point} | sort -h | tail", judge: judgeFull,
+		Remedy:  "df -h {path}; sudo du -xhd1 {point} | sort -h | tail",
+		judge: func(s *scene, found func(hit)) {
+			s.eachDisk(func(st store, p *place) {
+				if p.full() {
+					found(s.placeHit(st, p, p.above, p.room(), "The disk of %s is full.", p.title()))
+				}
+			})
+		},
 	},
 	{
 		ID: "budget-over-disk", Severity: Warning, Title: "A budget is larger than the disk allows",
 		Matters: "The disk is full before the budget is reached, so pages are evicted early.",
 		Means:   "The budget is more than the pages that are stored and the bytes that are free together.",
-		Remedy:  "{set}", judge: judgeBudget,
+		Remedy:  "{set}",
+		judge: func(s *scene, found func(hit)) {
+			s.eachDisk(func(st store, p *place) {
+				budget, room := st.budget(p.tier), p.disk.Free+p.stored()
+				nobodys := !st.settings.given && p.tier == telemetry.PlaceLocal && len(st.servers) == 0 && s.opt.Root == ""
+				if st.Split != nil || nobodys || budget <= room || p.full() {
+					return
+				}
+				const share = .8 // of the room that there is
+				gb := max(1, int64(share*float64(room)/env.BytesPerGB))
+				name := localGBVar
+				if p.tier == telemetry.PlaceRemote {
+					name = remoteGBVar
+				}
+				found(s.placeHit(st, p, "budget", format.HumanBytes(budget), "The budget of %s is more than its disk has room for.", p.title()).
+					also(p.above, p.room()+", "+format.HumanBytes(p.stored())+" in pages").with("{set}", s.by(st).setting(name, fmt.Sprint(gb))))
+			})
+		},
 	},
 	{
 		ID: "quarantine", Severity: Warning, Title: "Damaged files were set aside",
 		Matters: "A disk, a cable or memory may be failing.",
 		Means:   "A page that fails its check twice is moved to `v1/quarantine` for you to look at, and computed again. One in years is a flipped bit.",
-		Remedy:  "{kvtier} check --root {path}; sudo smartctl -a {source}", judge: judgeQuarantine,
+		Remedy:  "{kvtier} check --root {path}; sudo smartctl -a {source}",
+		judge: func(s *scene, found func(hit)) {
+			s.eachPlace(func(st store, p *place) {
+				if p.contents.quarantined == 0 {
+					return
+				}
+				m, _ := machine.MountOf(s.Mounted, p.above)
+				found(s.placeHit(st, p, p.path+"/v1/quarantine", plural(p.contents.quarantined, "file"), "%s has damaged files in quarantine.", p.title()).
+					with("{source}", quote(cmp.Or(m.Source, "/dev/sda"))))
+			})
+		},
 	},
 }
 
@@ -51,53 +86,10 @@ func (p *place) room() string {
 // full reports a disk without room for a page.
 func (p *place) full() bool { return p.disk.Free < min(fullBytes, p.disk.Total/10) }
 
-func judgeFull(s *scene) (hits []hit) {
-	s.eachDisk(func(st store, p *place) {
-		if p.full() {
-			hits = append(hits, s.placeHit(st, p, p.above, p.room(), "The disk of %s is full.", p.title()))
-		}
-	})
-	return hits
-}
-
 // stored are the bytes of pages below a directory, as far as they were counted.
 func (p *place) stored() int64 {
 	if p.contents.ledger == nil {
 		return 0
 	}
 	return max(0, p.contents.ledger.Bytes)
-}
-
-func judgeBudget(s *scene) (hits []hit) {
-	s.eachDisk(func(st store, p *place) {
-		budget, room := st.budget(p.tier), p.disk.Free+p.stored()
-		nobodys := !st.settings.given && p.tier == localTier && len(st.servers) == 0 && s.opt.Root == ""
-		if st.Split != nil || nobodys || budget <= room || p.full() {
-			return
-		}
-		const share = .8 // of the room that there is
-		gb := max(1, int64(share*float64(room)/env.BytesPerGB))
-		name := localGBVar
-		if p.tier == remoteTier {
-			name = remoteGBVar
-		}
-		h := s.placeHit(st, p, "budget", format.HumanBytes(budget), "The budget of %s is more than its disk has room for.", p.title())
-		h.evidence = append(h.evidence, Evidence{p.above, p.room() + ", " + format.HumanBytes(p.stored()) + " in pages"})
-		h.values = append([]string{"{set}", s.by(st).setting(name, fmt.Sprint(gb))}, h.values...)
-		hits = append(hits, h)
-	})
-	return hits
-}
-
-func judgeQuarantine(s *scene) (hits []hit) {
-	s.eachPlace(func(st store, p *place) {
-		if p.contents.quarantined == 0 {
-			return
-		}
-		m, _ := machine.MountOf(s.Mounted, p.above)
-		h := s.placeHit(st, p, p.path+"/v1/quarantine", plural(p.contents.quarantined, "file"), "%s has damaged files in quarantine.", capital(p.title()))
-		h.values = append(h.values, "{source}", quote(cmp.Or(m.Source, "/dev/sda")))
-		hits = append(hits, h)
-	})
-	return hits
 }

@@ -66,7 +66,7 @@ type Check struct {
 	Matters, Means string   // of its findings
 	Remedy         string   // a command; names in braces are replaced by the values of a finding
 
-	judge func(*scene) []hit
+	judge func(s *scene, found func(hit))
 }
 
 // hit is a finding in the words of this case.
@@ -77,14 +77,31 @@ type hit struct {
 	remedy   string   // instead of the check's own; it has names in braces, too, and nothing of other people
 }
 
+// with adds values of the remedy, which win over those before, and also adds evidence.
+func (h hit) with(values ...string) hit { h.values = append(values, h.values...); return h }
+func (h hit) also(of, value string) hit {
+	h.evidence = append(h.evidence, Evidence{of, value})
+	return h
+}
+
 // finding makes a finding of a hit.
 func (c Check) finding(h hit) Finding {
-	f := Finding{ID: c.ID, Severity: c.Severity, Says: h.says, Evidence: h.evidence, Matters: c.Matters, Means: c.Means}
+	f := Finding{ID: c.ID, Severity: c.Severity, Says: capital(h.says), Evidence: h.evidence, Matters: c.Matters, Means: c.Means}
 	if f.Evidence == nil {
 		f.Evidence = []Evidence{}
 	}
 	f.Remedy = strings.NewReplacer(h.values...).Replace(cmp.Or(h.remedy, c.Remedy))
 	return f
+}
+
+// capital begins a sentence with a capital letter, unless it begins with a name or a path.
+func capital(s string) string {
+	for _, word := range []string{"process ", "container ", "this shell", "the "} {
+		if strings.HasPrefix(s, word) {
+			return strings.ToUpper(s[:1]) + s[1:]
+		}
+	}
+	return s
 }
 
 // Checks lists every check, in the order of the documentation.
@@ -99,19 +116,22 @@ const findingsMax = 16
 func (s *scene) judge() Report {
 	r := Report{At: s.now, Worst: OK, Looked: s.looked(), Findings: []Finding{}}
 	for _, c := range Checks() {
-		hits := c.judge(s)
-		o := Outcome{c.ID, c.Title, OK}
-		for _, h := range hits[:min(len(hits), findingsMax)] {
-			f := c.finding(h)
-			o.Severity = f.Severity
-			r.Findings = append(r.Findings, f)
-			if f.Severity.rank() > r.Worst.rank() {
-				r.Worst = f.Severity
+		n := 0
+		c.judge(s, func(h hit) {
+			if n++; n <= findingsMax {
+				r.Findings = append(r.Findings, c.finding(h))
 			}
+		})
+		o := Outcome{c.ID, c.Title, OK}
+		if n > 0 {
+			o.Severity = c.Severity
 		}
 		r.Checks = append(r.Checks, o)
 	}
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int { return b.Severity.rank() - a.Severity.rank() })
+	if len(r.Findings) > 0 {
+		r.Worst = r.Findings[0].Severity
+	}
 	return r
 }
 

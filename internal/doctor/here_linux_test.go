@@ -2,7 +2,6 @@ package doctor_test
 
 import (
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -64,27 +63,21 @@ func left(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-func TestRootInMemoryForReal(t *testing.T) {
-	dir := tmpfs(t, 0, "size=256m")
-	require.True(t, inMemory(here(t, doctor.Options{Root: dir})))
-	require.Empty(t, left(t, dir))
-}
-
 // inMemory reports whether a directory was found to be in memory: one below /tmp is emptied anyhow.
 func inMemory(r doctor.Report) bool {
 	return slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == "root-emptied" && f.Evidence[0].Value == "in memory" })
 }
 
-func TestFullDiskForReal(t *testing.T) {
-	dir := tmpfs(t, 0, "size=16m")
+// TestTmpfsForReal: a filesystem in memory, a full one, and one that cannot be written.
+func TestTmpfsForReal(t *testing.T) {
+	dir := tmpfs(t, 0, "size=256m")
+	require.True(t, inMemory(here(t, doctor.Options{Root: dir})))
+	require.Empty(t, left(t, dir), "the probe is removed")
+	dir = tmpfs(t, 0, "size=16m")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 15<<20), 0o600))
-	found := ids(here(t, doctor.Options{Root: dir}))
-	require.Contains(t, found, "disk-full")
+	require.Contains(t, ids(here(t, doctor.Options{Root: dir})), "disk-full")
 	require.Equal(t, []string{"filler"}, left(t, dir))
-}
-
-func TestReadOnlyForReal(t *testing.T) {
-	dir := tmpfs(t, unix.MS_RDONLY, "size=16m")
+	dir = tmpfs(t, unix.MS_RDONLY, "size=16m")
 	require.Contains(t, ids(here(t, doctor.Options{Root: dir})), "root-read-only")
 }
 
@@ -208,14 +201,6 @@ func TestOwnerForReal(t *testing.T) {
 		return f.ID == "root-unsafe" && slices.ContainsFunc(f.Evidence, func(e doctor.Evidence) bool { return e.Of == "owner of "+root })
 	})
 	require.GreaterOrEqual(t, at, 0, ids(r))
-}
-
-func TestProbeForReal(t *testing.T) {
-	dir := t.TempDir()
-	e := doctor.Here{}
-	require.NoError(t, e.Probe(dir))
-	require.ErrorIs(t, e.Probe(filepath.Join(dir, "none")), fs.ErrNotExist)
-	require.Empty(t, left(t, dir))
 }
 
 // TestLinksBelowARoot: a link in a directory of pages leads to nothing that is reported.

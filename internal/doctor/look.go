@@ -3,7 +3,12 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -12,8 +17,51 @@ import (
 
 	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/steady"
+	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/collect"
 )
+
+// Environment is the machine that is looked at.
+type Environment interface {
+	machine.System
+
+	Now() time.Time
+
+	// Probe makes an empty file in a directory and removes it.
+	Probe(dir string) error
+
+	// Installed lists the installations of Ollama, none without an error.
+	Installed(ctx context.Context) ([]install.Status, error)
+
+	// Telemetry returns the state that the collector of a directory of pages knows.
+	Telemetry(ctx context.Context, root string) (telemetry.State, error)
+}
+
+// Here is the machine on which this program runs.
+type Here struct{ machine.Here }
+
+func (Here) Now() time.Time { return time.Now() }
+
+func (Here) Probe(dir string) error {
+	name := filepath.Join(dir, ".kvtier-doctor-"+rand.Text())
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(name))
+}
+
+func (Here) Installed(ctx context.Context) ([]install.Status, error) {
+	if runtime.GOOS == "windows" {
+		return nil, nil
+	}
+	return install.Here().Status(ctx, install.Choice{}, os.Getenv("OLLAMA_HOST"))
+}
+
+func (Here) Telemetry(ctx context.Context, root string) (telemetry.State, error) {
+	return collect.Read(ctx, root)
+}
 
 // Options say where to look.
 type Options struct {
@@ -44,7 +92,8 @@ type asker struct {
 	limit time.Duration
 	wg    sync.WaitGroup
 	mu    sync.Mutex
-	slow  []string // questions without an answer
+	slow  []string // questions without an answer, in the order of the waits, then of their names
+	past  int      // of them, those of earlier waits
 }
 
 // ask runs a question in a goroutine of its own, and hands its answer over if it comes in
@@ -74,7 +123,8 @@ const grace = 500 * time.Millisecond
 // wait returns when all questions are answered or given up.
 func (a *asker) wait() {
 	a.wg.Wait()
-	slices.Sort(a.slow)
+	slices.Sort(a.slow[a.past:])
+	a.past = len(a.slow)
 }
 
 // scene is all that is known of a machine. Checks only read it.
@@ -95,35 +145,30 @@ type scene struct {
 // gather looks at everything that checks need.
 func gather(ctx context.Context, e Environment, opt Options) *scene {
 	s := &scene{opt: opt, now: e.Now(), user: e.User(), shell: e.Variables()}
-	first := &asker{ctx: ctx, limit: opt.Limit}
+	a := &asker{ctx: ctx, limit: opt.Limit}
 	var unit *machine.Server
 	var inDocker []machine.Server
 	var all []machine.Process
-	ask(first, "systemd", func(ctx context.Context) *machine.Server { return machine.FindServer(ctx, e, opt.Service) }, func(v *machine.Server) { unit = v })
-	ask(first, "Docker", func(ctx context.Context) []machine.Server { return machine.Containers(ctx, e) }, func(v []machine.Server) { inDocker = v })
-	ask(first, "the list of processes", func(context.Context) []machine.Process { return machine.Processes(e, "/proc") }, func(v []machine.Process) { all = v })
-	ask(first, "the installations of Ollama", func(ctx context.Context) []installed { return installations(ctx, e) }, func(v []installed) { s.installed = v })
-	ask(first, "the list of mounts", func(context.Context) machine.Filesystems { return machine.FilesystemsOf(e) }, func(v machine.Filesystems) { s.Filesystems = v })
-	first.wait()
-	joining := &asker{ctx: ctx, limit: opt.Limit}
-	ask(joining, "the servers' mounts and users", func(context.Context) []machine.Server { return machine.Servers(e, unit, inDocker, all) }, func(v []machine.Server) {
+	ask(a, "systemd", func(ctx context.Context) *machine.Server { return machine.FindServer(ctx, e, opt.Service) }, func(v *machine.Server) { unit = v })
+	ask(a, "Docker", func(ctx context.Context) []machine.Server { return machine.Containers(ctx, e) }, func(v []machine.Server) { inDocker = v })
+	ask(a, "the list of processes", func(context.Context) []machine.Process { return machine.Processes(e, "/proc") }, func(v []machine.Process) { all = v })
+	ask(a, "the installations of Ollama", func(ctx context.Context) []installed { return installations(ctx, e) }, func(v []installed) { s.installed = v })
+	ask(a, "the list of mounts", func(context.Context) machine.Filesystems { return machine.FilesystemsOf(e) }, func(v machine.Filesystems) { s.Filesystems = v })
+	a.wait()
+	ask(a, "the servers' mounts and users", func(context.Context) []machine.Server { return machine.Servers(e, unit, inDocker, all) }, func(v []machine.Server) {
 		s.servers = serversOf(v, s.user)
 	})
-	joining.wait()
+	a.wait()
 	s.stores = s.storesOf()
 
-	second := &asker{ctx: ctx, limit: opt.Limit}
-	owners := make([]int, len(s.stores)) // before any answer arrives
-	for i, st := range s.stores {
-		owners[i] = anybody
-		if o, ok := s.owner(st); ok && o.as != "" {
-			owners[i] = o.User.UID
-		}
-	}
 	for i := range s.stores {
 		st := &s.stores[i]
+		owner := anybody
+		if o, ok := s.owner(*st); ok && o.as != "" {
+			owner = o.User.UID
+		}
 		if root := st.settings.Local; root != "" {
-			ask(second, "the collector of "+root, func(ctx context.Context) *telemetry.State {
+			ask(a, "the collector of "+root, func(ctx context.Context) *telemetry.State {
 				state, err := e.Telemetry(ctx, root)
 				if err != nil {
 					return nil
@@ -131,33 +176,25 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 				return &state
 			}, func(v *telemetry.State) { st.state = v })
 		}
-		s.askPlace(second, e, owners[i], st.local) // an answer replaces the place
-		s.askPlace(second, e, owners[i], st.remote)
+		for _, p := range st.places {
+			p.noAnswer = true // an answer replaces the place
+			tier, path := p.tier, p.path
+			ask(a, path, func(context.Context) place { return lookAt(e, tier, path, owner) }, func(v place) { *p = v })
+		}
 	}
-	second.wait()
-	last := &asker{ctx: ctx, limit: opt.Limit}
+	a.wait()
 	uids := s.uids()
-	ask(last, "the names of users", func(context.Context) map[int]string {
+	ask(a, "the names of users", func(context.Context) map[int]string {
 		names := make(map[int]string)
 		for _, uid := range uids {
-			a, _ := e.AccountOf(uid)
-			names[uid] = cmp.Or(a.Name, fmt.Sprint(uid))
+			account, _ := e.AccountOf(uid)
+			names[uid] = cmp.Or(account.Name, fmt.Sprint(uid))
 		}
 		return names
 	}, func(v map[int]string) { s.names = v })
-	last.wait()
-	s.slow = slices.Concat(first.slow, joining.slow, second.slow, last.slow)
+	a.wait()
+	s.slow = a.slow
 	return s
-}
-
-// askPlace looks at the directory of a tier. Until there is an answer it counts as hung.
-func (s *scene) askPlace(a *asker, e Environment, owner int, p *place) {
-	if p == nil {
-		return
-	}
-	p.noAnswer = true
-	tier, path := p.tier, p.path
-	ask(a, path, func(context.Context) place { return lookAt(e, tier, path, owner) }, func(v place) { *p = v })
 }
 
 // storesOf lists the directories of pages to look at: those that were named, or those of
@@ -169,11 +206,10 @@ func (s *scene) storesOf() []store {
 		if at < 0 {
 			at = len(all)
 			st := store{settings: set}
-			if set.Local != "" {
-				st.local = &place{tier: localTier, path: set.Local}
-			}
-			if set.Remote != "" {
-				st.remote = &place{tier: remoteTier, path: set.Remote}
+			for _, p := range []*place{{tier: telemetry.PlaceLocal, path: set.Local}, {tier: telemetry.PlaceRemote, path: set.Remote}} {
+				if p.path != "" {
+					st.places = append(st.places, p)
+				}
 			}
 			all = append(all, st)
 		}
@@ -186,7 +222,7 @@ func (s *scene) storesOf() []store {
 		if s.opt.Root == "" {
 			set[localVar] = value(s.shell, localVar)
 		}
-		add(settingsOf(set, s.user.Home), s.serverOf(set[localVar]))
+		add(settingsOf(set, s.user.Home), slices.IndexFunc(s.servers, func(o server) bool { return s.settingsOf(o).Local == set[localVar] }))
 		return all
 	}
 	for i, server := range s.servers {
@@ -208,11 +244,6 @@ func (s *scene) storesOf() []store {
 		add(settingsOf(s.shell, s.user.Home), -1)
 	}
 	return all
-}
-
-// serverOf returns the server that keeps its pages in a directory, or -1.
-func (s *scene) serverOf(root string) int {
-	return slices.IndexFunc(s.servers, func(o server) bool { return s.settingsOf(o).Local == root })
 }
 
 // settingsOf reads a server's variables.
@@ -237,7 +268,7 @@ func (s *scene) by(st store) server {
 // uids are the users that findings mention.
 func (s *scene) uids() (all []int) {
 	for _, st := range s.stores {
-		for _, p := range st.places() {
+		for _, p := range st.places {
 			all = append(all, p.file.UID)
 		}
 	}
@@ -262,7 +293,7 @@ func (s *scene) looked() []string {
 		say("Ollama %s, %s: kvtier %s", cmp.Or(i.Ollama, "of an unknown version"), i.Executable, i.how())
 	}
 	for _, st := range s.stores {
-		for _, p := range st.places() {
+		for _, p := range st.places {
 			m, _ := machine.MountOf(s.Mounted, p.above)
 			line := fmt.Sprintf("%s tier %s", p.tier, p.path)
 			if m.Type != "" && p.diskErr == nil && !p.noAnswer {
@@ -271,7 +302,7 @@ func (s *scene) looked() []string {
 			lines = append(lines, line)
 		}
 		if st.state != nil {
-			say("counters of %s since %s", st.local.path, st.state.Since.UTC().Format(time.DateOnly))
+			say("counters of %s since %s", st.places[0].path, st.state.Since.UTC().Format(time.DateOnly))
 		}
 	}
 	return lines

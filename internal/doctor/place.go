@@ -1,21 +1,15 @@
 package doctor
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io/fs"
 	"path/filepath"
-	"strings"
 
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/telemetry"
-)
-
-// Names of tiers.
-const (
-	localTier  = "local"
-	remoteTier = "remote"
 )
 
 // place is the directory of a tier.
@@ -74,20 +68,9 @@ func lookAt(e Environment, tier, path string, owner int) place {
 // store is the tiers of one server, or of several with the same directories.
 type store struct {
 	settings
-	servers       []int // indices into the scene's servers
-	local, remote *place
-	state         *telemetry.State // nil if it is not known
-}
-
-// places returns the tiers that there are.
-func (s store) places() []*place {
-	var all []*place
-	for _, p := range []*place{s.local, s.remote} {
-		if p != nil {
-			all = append(all, p)
-		}
-	}
-	return all
+	servers []int            // indices into the scene's servers
+	places  []*place         // of the tiers that there are, the local one first
+	state   *telemetry.State // of the local directory; nil if it is not known
 }
 
 // contents are the files below a root.
@@ -105,19 +88,14 @@ func contentsOf(e Environment, root string) (c contents) {
 	if f, err := e.Stat(v1); err != nil || !f.Mode.IsDir() {
 		return c // a link could lead anywhere
 	}
-	c.ledger = readLedger(e, filepath.Join(v1, "usage.json"))
+	// The first line of a ledger, without a proof of its content: nothing is decided by it.
+	if text, err := e.Read(filepath.Join(v1, "usage.json"), machine.TextMax); err == nil {
+		l := new(ledger.Ledger)
+		if json.NewDecoder(bytes.NewReader(text)).Decode(l) == nil {
+			c.ledger = l
+		}
+	}
 	quarantine, _ := e.List(filepath.Join(v1, "quarantine"), machine.EntriesMax)
 	c.quarantined = len(quarantine)
 	return c
-}
-
-// readLedger reads the first line of a ledger, without a proof of its content: nothing is
-// decided by it.
-func readLedger(e Environment, path string) *ledger.Ledger {
-	text, err := e.Read(path, machine.TextMax)
-	l := new(ledger.Ledger)
-	if err != nil || json.NewDecoder(strings.NewReader(string(text))).Decode(l) != nil {
-		return nil
-	}
-	return l
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier/install"
+	"github.com/kvtier/kvtier/telemetry"
 )
 
 // server is a program that runs Ollama, or would.
@@ -134,7 +135,7 @@ type settings struct {
 
 // budget returns the budget of a tier.
 func (s settings) budget(tier string) int64 {
-	if tier == remoteTier {
+	if tier == telemetry.PlaceRemote {
 		return s.RemoteBytes
 	}
 	return s.LocalBytes

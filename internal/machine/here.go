@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"os/user"
@@ -95,26 +94,20 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// open opens without waiting and follows no link: a name in a directory of pages may be a FIFO,
-// or a link of its owner's to a device.
-func open(path string) (*os.File, error) {
-	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|noFollow, 0)
-}
+// A name in a directory of pages may be a FIFO, or a link of its owner's to a device: neither Read nor List waits for
+// the one or follows the other.
 
 func (Here) Read(path string, most int) ([]byte, error) {
-	f, err := open(path)
+	f, err := vfs.OS.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(err, &fs.PathError{Op: "read", Path: path, Err: vfs.ErrNotRegular})
-	}
-	return io.ReadAll(io.LimitReader(f, int64(most)))
+	return io.ReadAll(io.NewSectionReader(f, 0, int64(most)))
 }
 
 func (Here) List(path string, most int) ([]string, error) {
-	f, err := open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|noFollow, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 func TestReadsNothingUnusual(t *testing.T) {
@@ -23,7 +25,7 @@ func TestReadsNothingUnusual(t *testing.T) {
 	_, err = e.List(fifo, 10)
 	require.Error(t, err)
 	_, err = e.Read(filepath.Join(dir, "link"), 10)
-	require.ErrorIs(t, err, syscall.ELOOP)
+	require.ErrorIs(t, err, vfs.ErrNotRegular)
 	text, err := e.Read(filepath.Join(dir, "file"), 4)
 	require.NoError(t, err)
 	require.Equal(t, "0123", string(text))

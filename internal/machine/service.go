@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"path"
 	"regexp"
 	"strconv"
@@ -70,9 +71,7 @@ func FindService(ctx context.Context, s System, name string) (u Service, err err
 	}
 	for _, file := range files {
 		text, _ := ReadLinked(s, file, TextMax) // systemd reads a file that only root may read
-		for k, v := range environmentFile(string(text)) {
-			u.Variables[k] = v
-		}
+		maps.Copy(u.Variables, environmentFile(string(text)))
 	}
 	return u, nil
 }
@@ -111,7 +110,7 @@ func (u Service) Hides(path string) bool {
 // Writable reports whether the settings of the service let it write to a path.
 func (u Service) Writable(path string) bool {
 	allowed := strings.Fields(u.Props["ReadWritePaths"])
-	for _, name := range strings.Fields(u.Props["StateDirectory"]) {
+	for name := range strings.FieldsSeq(u.Props["StateDirectory"]) {
 		allowed = append(allowed, "/var/lib/"+name)
 	}
 	for _, dir := range allowed {

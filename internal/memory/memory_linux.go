@@ -52,7 +52,7 @@ func memAvailable(meminfo string) (uint64, error) {
 // limit of each of them applies.
 func groupDirs(cgroup string) []string {
 	var dirs []string
-	for _, line := range strings.Split(strings.TrimSpace(cgroup), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSpace(cgroup), "\n") {
 		parts := strings.SplitN(line, ":", 3)
 		if len(parts) != 3 {
 			continue

@@ -64,7 +64,12 @@ var rules = []struct {
 
 // Advise returns the advice of a root's counters. The same state always gives the same advice.
 func Advise(now telemetry.State) Observed {
-	c := countersOf(now)
+	c := counters{totals: map[string]float64{}, state: now, elapsed: max(0, now.At.Sub(now.Since))}
+	for _, m := range now.Models {
+		for series, n := range m.Totals {
+			c.totals[series] += n
+		}
+	}
 	o := Observed{Root: now.Root, Since: now.At.Add(-c.elapsed), Elapsed: c.elapsed, Live: now.Live, Prompts: c.of("ollama_kv_prompts_total"), Advice: []Advice{}}
 	for _, rule := range rules {
 		if advice := rule.apply(c); advice != nil {
@@ -200,22 +205,11 @@ func pagedStalls(c counters) *Advice {
 	}
 }
 
-// counters are the totals of a root's processes in a time.
+// counters are the totals of a root's processes since they began.
 type counters struct {
 	totals  map[string]float64 // of all models
 	elapsed time.Duration
 	state   telemetry.State
-}
-
-// countersOf are the totals since they began.
-func countersOf(now telemetry.State) counters {
-	c := counters{totals: map[string]float64{}, state: now, elapsed: max(0, now.At.Sub(now.Since))}
-	for _, m := range now.Models {
-		for series, n := range m.Totals {
-			c.totals[series] += n
-		}
-	}
-	return c
 }
 
 // of is the total of one series.

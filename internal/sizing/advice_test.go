@@ -3,7 +3,6 @@ package sizing
 import (
 	"os"
 	"regexp"
-	"slices"
 	"testing"
 	"time"
 
@@ -55,6 +54,7 @@ func TestAdviceAtThresholds(t *testing.T) {
 	remote := telemetry.Tier{Name: "remote", Pages: 100, Booked: 10e9, Budget: 20e9}
 	with := func(t telemetry.Tier, change func(*telemetry.Tier)) telemetry.Tier { change(&t); return t }
 	const day = 24 * time.Hour
+	tested := map[string]bool{}
 	for name, test := range map[string]struct {
 		id       string
 		says     telemetry.State
@@ -91,6 +91,7 @@ func TestAdviceAtThresholds(t *testing.T) {
 			[]telemetry.State{counted(1001*time.Second, totals{stall: 100, pagedMiss: 200}), counted(1000*time.Second, totals{stall: 900, pagedMiss: 199}), counted(0, totals{stall: 900, pagedMiss: 200})},
 			"OLLAMA_PAGED_HOST_GB"},
 	} {
+		tested[test.id] = true
 		o := Advise(test.says)
 		require.Equal(t, []string{test.id}, ids(o), name)
 		require.Equal(t, test.variable, o.Advice[0].Variable, name)
@@ -100,6 +101,7 @@ func TestAdviceAtThresholds(t *testing.T) {
 			require.Empty(t, ids(Advise(s)), "%s, %d", name, i)
 		}
 	}
+	require.Len(t, tested, len(rules), "a rule without a test")
 }
 
 // The queue is a gauge of each process.
@@ -112,16 +114,6 @@ func TestAdviceOnTheQueue(t *testing.T) {
 	require.Empty(t, ids(Advise(s)))
 	s.Processes = append(s.Processes, queue(80))
 	require.Equal(t, []string{"queue_full"}, ids(Advise(s)))
-}
-
-// Every rule of the list is tested above.
-func TestRulesHaveNames(t *testing.T) {
-	list := []string{}
-	for _, r := range rules {
-		require.False(t, slices.Contains(list, r.id), r.id)
-		list = append(list, r.id)
-	}
-	require.Len(t, list, 8)
 }
 
 // Rules read metrics that processes report.

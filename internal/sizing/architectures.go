@@ -1,6 +1,7 @@
 package sizing
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -52,12 +53,10 @@ func ShapeOf(h *Header) (*Shape, error) {
 		return nil, fmt.Errorf("the file says that the model has %d layers", n)
 	}
 	s.Layers = plainLayers(h)
-	var change func(*Header, *Shape)
-	change, s.Known = architectures[s.Architecture]
-	switch {
+	switch change, known := architectures[s.Architecture]; {
 	case change != nil:
 		change(h, s)
-	case !s.Known:
+	case !known: // every layer counts as one that attends to all positions, as most do
 		unknown(h, s)
 	}
 	if err := s.check(); err != nil {
@@ -88,7 +87,7 @@ func plainLayers(h *Header) []Layer {
 	layers := make([]Layer, h.Number("block_count"))
 	heads := perLayer(h, "attention.head_count", len(layers))
 	kvHeads := heads
-	if h.Has("attention.head_count_kv") {
+	if len(h.Numbers("attention.head_count_kv")) > 0 {
 		kvHeads = perLayer(h, "attention.head_count_kv", len(layers))
 	}
 	dimension := int64(0)
@@ -98,7 +97,7 @@ func plainLayers(h *Header) []Layer {
 			break
 		}
 	}
-	k, v := orElse(h.Number("attention.key_length"), dimension), orElse(h.Number("attention.value_length"), dimension)
+	k, v := cmp.Or(max(0, h.Number("attention.key_length")), dimension), cmp.Or(max(0, h.Number("attention.value_length")), dimension)
 	for i := range layers {
 		layers[i].K, layers[i].V = product(kvHeads[i], k), product(kvHeads[i], v)
 	}
@@ -114,13 +113,6 @@ func perLayer(h *Header, name string, layers int) []int64 {
 	list := make([]int64, layers)
 	copy(list, given)
 	return list
-}
-
-func orElse(n, otherwise int64) int64 {
-	if n > 0 {
-		return n
-	}
-	return otherwise
 }
 
 // product is a·b, or -1 where that cannot be a size; check refuses it.
@@ -177,9 +169,9 @@ func gemma4(h *Header, s *Shape) {
 		k, v := h.Number("attention.key_length"), h.Number("attention.value_length")
 		heads := kvHeads[i]
 		if l.Keeps > 0 {
-			k, v = orElse(h.Number("attention.key_length_swa"), k), orElse(h.Number("attention.value_length_swa"), v)
+			k, v = cmp.Or(max(0, h.Number("attention.key_length_swa")), k), cmp.Or(max(0, h.Number("attention.value_length_swa")), v)
 		} else {
-			heads = orElse(h.Number("attention.global_head_count_kv"), heads)
+			heads = cmp.Or(max(0, h.Number("attention.global_head_count_kv")), heads)
 		}
 		s.Layers[i].K, s.Layers[i].V = product(heads, k), product(heads, v)
 	}

@@ -65,10 +65,10 @@ var typeBytes = map[uint32]int64{
 func ReadHeader(r io.Reader, size int64) (*Header, error) {
 	h := &Header{texts: map[string]string{}, numbers: map[string][]int64{}, flags: map[string][]bool{}}
 	p := &parser{r: bufio.NewReaderSize(r, 64<<10), left: min(size, headBytesMax), h: h}
-	if magic := p.take(4); string(magic) != "GGUF" {
-		p.fail("it begins with %q", magic)
+	if p.number(4); string(p.buf[:4]) != "GGUF" {
+		p.fail("it begins with %q", p.buf[:4])
 	}
-	if v := p.u32(); v < 2 || v > 3 {
+	if v := p.number(4); v < 2 || v > 3 {
 		p.fail("its version is %d", v)
 	}
 	tensors, keys := p.count("tensors", tensorsMax), p.count("values", keysMax)
@@ -138,36 +138,32 @@ func (p *parser) fail(format string, args ...any) {
 }
 
 // has reports whether n more bytes may be read.
-func (p *parser) has(n int64) bool {
+func (p *parser) has(n uint64) bool {
 	switch {
 	case p.err != nil:
 		return false
-	case n < 0 || n > p.left:
+	case n > uint64(max(0, p.left)):
 		p.fail("the head goes on for %d bytes, and %d are left", n, p.left)
 		return false
 	}
-	p.read, p.left = p.read+n, p.left-n
+	p.read, p.left = p.read+int64(n), p.left-int64(n)
 	return true
 }
 
-// take reads at most 8 bytes.
-func (p *parser) take(n int64) []byte {
-	b := p.buf[:n]
-	clear(b)
-	if p.has(n) {
-		if _, err := io.ReadFull(p.r, b); err != nil {
+// number reads a number of at most 8 bytes.
+func (p *parser) number(bytes int64) uint64 {
+	clear(p.buf[:])
+	if p.has(uint64(bytes)) {
+		if _, err := io.ReadFull(p.r, p.buf[:bytes]); err != nil {
 			p.fail("%w", err)
 		}
 	}
-	return b
+	return binary.LittleEndian.Uint64(p.buf[:])
 }
-
-func (p *parser) u32() uint32 { return binary.LittleEndian.Uint32(p.take(4)) }
-func (p *parser) u64() uint64 { return binary.LittleEndian.Uint64(p.take(8)) }
 
 // count reads a number of things; 0 after an error.
 func (p *parser) count(what string, most uint64) uint64 {
-	n := p.u64()
+	n := p.number(8)
 	if n > most {
 		p.fail("it has %d %s, and %d is the most", n, what, most)
 	}
@@ -177,27 +173,23 @@ func (p *parser) count(what string, most uint64) uint64 {
 	return n
 }
 
-func (p *parser) skip(n int64) {
+func (p *parser) skip(n uint64) {
 	if !p.has(n) {
 		return
 	}
-	if _, err := io.CopyN(io.Discard, p.r, n); err != nil {
+	if _, err := io.CopyN(io.Discard, p.r, int64(n)); err != nil {
 		p.fail("%w", err)
 	}
 }
 
 // text reads a string, and returns "" for one that is too long to keep.
 func (p *parser) text() string {
-	n := p.u64()
+	n := p.number(8)
 	if n > stringBytesMax {
-		if n > math.MaxInt64 {
-			p.fail("a text has %d bytes", n)
-			return ""
-		}
-		p.skip(int64(n))
+		p.skip(n)
 		return ""
 	}
-	if !p.has(int64(n)) {
+	if !p.has(n) {
 		return ""
 	}
 	b := make([]byte, n)
@@ -211,7 +203,7 @@ func (p *parser) value() {
 	if p.err != nil {
 		return
 	}
-	key, kind := p.text(), p.u32()
+	key, kind := p.text(), uint32(p.number(4))
 	switch kind {
 	case typeString:
 		p.h.texts[key] = p.text()
@@ -223,25 +215,18 @@ func (p *parser) value() {
 }
 
 func (p *parser) array(key string) {
-	kind, n := p.u32(), p.u64()
+	kind, n := uint32(p.number(4)), p.number(8)
 	switch {
-	case kind == typeString && n > min(uint64(p.left)/8, arrayMax):
-		p.fail("an array has %d texts", n)
+	case n > arrayMax:
+		p.fail("an array has %d elements", n)
 	case kind == typeString:
 		for ; n > 0 && p.err == nil; n-- {
-			length := p.u64()
-			if length > math.MaxInt64 {
-				p.fail("a text has %d bytes", length)
-				return
-			}
-			p.skip(int64(length))
+			p.skip(p.number(8))
 		}
 	case typeBytes[kind] == 0:
 		p.fail("an array has elements of type %d", kind)
-	case n > arrayMax:
-		p.fail("an array has %d elements", n)
 	case n > elementsKeptMax:
-		p.skip(int64(n) * typeBytes[kind])
+		p.skip(n * uint64(typeBytes[kind]))
 	default:
 		p.elements(key, kind, int(n))
 	}
@@ -259,39 +244,21 @@ func (p *parser) elements(key string, kind uint32, n int) {
 		return
 	}
 	for range n {
-		b := p.take(size)
+		v := p.number(size)
 		if p.err != nil {
 			return
 		}
+		unused := 64 - 8*size // bits
 		switch kind {
 		case typeFloat32, typeFloat64:
 		case typeBool:
-			p.h.flags[key] = append(p.h.flags[key], b[0] != 0)
-		default:
-			p.h.numbers[key] = append(p.h.numbers[key], number(kind, b))
+			p.h.flags[key] = append(p.h.flags[key], v != 0)
+		case typeInt8, typeInt16, typeInt32, typeInt64:
+			p.h.numbers[key] = append(p.h.numbers[key], int64(v<<unused)>>unused)
+		default: // one that an int64 does not hold becomes the largest
+			p.h.numbers[key] = append(p.h.numbers[key], int64(min(v, math.MaxInt64)))
 		}
 	}
-}
-
-// number reads an integer. One that an int64 does not hold becomes the largest.
-func number(kind uint32, b []byte) int64 {
-	switch kind {
-	case typeUint8:
-		return int64(b[0])
-	case typeInt8:
-		return int64(int8(b[0]))
-	case typeUint16:
-		return int64(binary.LittleEndian.Uint16(b))
-	case typeInt16:
-		return int64(int16(binary.LittleEndian.Uint16(b)))
-	case typeUint32:
-		return int64(binary.LittleEndian.Uint32(b))
-	case typeInt32:
-		return int64(int32(binary.LittleEndian.Uint32(b)))
-	case typeUint64:
-		return int64(min(binary.LittleEndian.Uint64(b), math.MaxInt64))
-	}
-	return int64(binary.LittleEndian.Uint64(b))
 }
 
 func (p *parser) tensor() {
@@ -299,12 +266,12 @@ func (p *parser) tensor() {
 		return
 	}
 	p.text()
-	dimensions := p.u32()
+	dimensions := p.number(4)
 	if dimensions > dimensionsMax {
 		p.fail("a tensor has %d dimensions", dimensions)
 		return
 	}
-	p.skip(int64(dimensions)*8 + 4 + 8) // sizes, type, place
+	p.skip(dimensions*8 + 4 + 8) // sizes, type, place
 }
 
 // Architecture is the model's architecture, "" if the file names none.
@@ -331,6 +298,3 @@ func (h *Header) Numbers(name string) []int64 { return h.numbers[h.key(name)] }
 
 // Flags returns a list of flags.
 func (h *Header) Flags(name string) []bool { return h.flags[h.key(name)] }
-
-// Has reports whether the file has a number or a list of numbers of that name.
-func (h *Header) Has(name string) bool { return len(h.numbers[h.key(name)]) > 0 }

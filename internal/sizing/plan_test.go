@@ -152,15 +152,20 @@ func TestPlanOfAFullCard(t *testing.T) {
 	require.Equal(t, "8", names(p.Settings)["OLLAMA_PAGED_HOST_GB"])
 }
 
-// No setting pages a model that cannot be paged.
-func TestPlanOfModelsThatAreNotPaged(t *testing.T) {
-	for _, architecture := range []string{"llama", "gemma2", "deepseek2"} {
+// No setting pages a model that cannot be paged, and OLLAMA_NEW_ENGINE=1 is set for those that the patched releases
+// run on the llama.cpp runner without it.
+func TestSettingsOfArchitectures(t *testing.T) {
+	for architecture, want := range map[string]struct {
+		engine string
+		paged  bool
+	}{"llama": {"1", true}, "qwen2": {"1", true}, "qwen3": {"", true}, "gemma3": {"", true}, "gemma2": {"", false}, "deepseek2": {"", false}} {
 		in := eightB(t)
 		in.Shape.Architecture = architecture
 		in.VRAM, in.RAM, in.SSD = given(4e9, Bytes), given(8e9, Bytes), given(100e9, Bytes)
 		p := Make(in)
-		require.Equal(t, architecture == "llama", names(p.Settings)["OLLAMA_PAGED_ATTN"] == "1", architecture)
-		require.Equal(t, architecture == "llama", p.Streamed != nil, architecture)
+		require.Equal(t, want.engine, names(p.Settings)["OLLAMA_NEW_ENGINE"], architecture)
+		require.Equal(t, want.paged, names(p.Settings)["OLLAMA_PAGED_ATTN"] == "1", architecture)
+		require.Equal(t, want.paged, p.Streamed != nil, architecture)
 	}
 }
 
@@ -198,16 +203,5 @@ func TestInputsThatCannotBe(t *testing.T) {
 		in := eightB(t)
 		change(&in)
 		require.ErrorContains(t, in.Check(), says)
-	}
-}
-
-// Settings for a model that the patched releases run on the llama.cpp runner do nothing without
-// OLLAMA_NEW_ENGINE=1.
-func TestSettingsNameTheEngine(t *testing.T) {
-	for arch, want := range map[string]string{"llama": "1", "qwen2": "1", "qwen3": "", "gemma3": ""} {
-		in := eightB(t)
-		in.Shape = shapeOf(t, model(arch, 32, 8, 128, nil))
-		require.NoError(t, in.Check())
-		require.Equal(t, want, names(Make(in).Settings)["OLLAMA_NEW_ENGINE"], arch)
 	}
 }

@@ -54,9 +54,6 @@ type Shape struct {
 	Architecture string
 	Layers       []Layer
 	Context      int64 // that the model was trained for; 0 if the file does not say
-	// Known is false for an architecture that this package does not know: then every layer
-	// counts as one that attends to all positions, as most do.
-	Known bool
 	// Unsure are sentences about parts that the figures leave out.
 	Unsure []string
 }

@@ -1,9 +1,13 @@
 package tierenv
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strconv"
 
 	"github.com/kvtier/kvtier/diskstore"
@@ -93,20 +97,17 @@ func fromEnvironment(log *slog.Logger, choose func() (root, error)) (Config, roo
 		errs = append(errs, b)
 	}
 	c.Namespace = env.Value("OLLAMA_KV_TIER_NAMESPACE")
-	c.Compress = boolean(log, "OLLAMA_KV_TIER_COMPRESS")
+	c.Compress = setting(log, "OLLAMA_KV_TIER_COMPRESS", false, "0 or 1", parseBool)
 	c.Cold = coldTypes(log)
-	c.Test = boolean(log, "OLLAMA_KV_TIER_TEST")
-	c.Shifted = shifted(log)
+	c.Test = setting(log, "OLLAMA_KV_TIER_TEST", false, "0 or 1", parseBool)
+	c.Shifted = setting(log, "OLLAMA_KV_TIER_REUSE", "exact", "exact or shifted", func(v string) (string, bool) {
+		return v, v == "exact" || v == "shifted"
+	}) == "shifted"
 	c.ReadAheadBytes = readAheadBytes(log)
-	c.PageTokens = diskstore.DefaultPageTokens
-	if value := env.Value("OLLAMA_KV_TIER_PAGE_TOKENS"); value != "" {
-		n, err := strconv.Atoi(value)
-		if err != nil || n < 16 || n > 4096 {
-			usesDefault(log, "OLLAMA_KV_TIER_PAGE_TOKENS", c.PageTokens, "allowed", "16 to 4096")
-		} else {
-			c.PageTokens = n
-		}
-	}
+	c.PageTokens = setting(log, "OLLAMA_KV_TIER_PAGE_TOKENS", diskstore.DefaultPageTokens, "16 to 4096", func(v string) (int, bool) {
+		n, err := strconv.Atoi(v)
+		return n, err == nil && n >= 16 && n <= 4096
+	})
 	return c, local, errors.Join(errs...)
 }
 
@@ -129,24 +130,23 @@ func usesDefault(log *slog.Logger, name string, unset any, more ...any) {
 	log.Warn("kv tier: invalid environment variable, using default", append([]any{"key", name, "value", env.Value(name), "default", unset}, more...)...)
 }
 
-// shifted reads OLLAMA_KV_TIER_REUSE. An unknown value means "exact".
-func shifted(log *slog.Logger) bool {
-	switch env.Value("OLLAMA_KV_TIER_REUSE") {
-	case "shifted":
-		return true
-	case "", "exact":
-	default:
-		usesDefault(log, "OLLAMA_KV_TIER_REUSE", "exact", "allowed", "exact or shifted")
+// setting reads a variable whose default does no harm.
+func setting[T any](log *slog.Logger, name string, unset T, allowed string, parse func(value string) (T, bool)) T {
+	value := env.Value(name)
+	if value == "" {
+		return unset
 	}
-	return false
+	v, ok := parse(value)
+	if !ok {
+		usesDefault(log, name, unset, "allowed", allowed)
+		return unset
+	}
+	return v
 }
 
-func boolean(log *slog.Logger, name string) bool {
-	on, err := env.Bool(name)
-	if err != nil {
-		usesDefault(log, name, false, "allowed", "0 or 1")
-	}
-	return on
+func parseBool(value string) (bool, bool) {
+	on, err := strconv.ParseBool(value)
+	return on, err == nil
 }
 
 // readAheadBytes reads a budget whose default does no harm.
@@ -205,4 +205,85 @@ func ColdText(c diskstore.ColdTypes) string {
 		return c.K.String()
 	}
 	return c.K.String() + "," + c.V.String()
+}
+
+// Variables whose values can keep tiering off.
+const (
+	TieringVariable  = "OLLAMA_KV_TIERING"
+	LocalVariable    = "OLLAMA_KV_TIER_LOCAL" // names the directory of the local tier
+	LocalGBVariable  = "OLLAMA_KV_TIER_LOCAL_GB"
+	RemoteVariable   = "OLLAMA_KV_TIER_REMOTE"
+	RemoteGBVariable = "OLLAMA_KV_TIER_REMOTE_GB"
+	InstanceVariable = "OLLAMA_KV_INSTANCE_ID"
+)
+
+// BadValue is the value of a variable that keeps tiering off.
+type BadValue struct {
+	Variable, Value string
+	Says            string // such as "is not an absolute path"
+	Example         string // of a value that can be used
+}
+
+func (b BadValue) Error() string { return fmt.Sprintf("%s=%q %s", b.Variable, b.Value, b.Says) }
+
+// InstancesDir is the directory of servers with an id, below OLLAMA_KV_TIER_LOCAL.
+const InstancesDir = "instances"
+
+// instanceID matches names that are one element of a path on every system.
+var instanceID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// Strict reads the variables of which a value that cannot be read keeps tiering off, of this
+// process or another one, and reports whether they turn it on. local is the directory of pages
+// where no variable names one.
+//
+// The default in place of such a value may do harm: the default budget of a disk may be smaller
+// than the stored pages, and would delete some, that of the daily limit may wear a disk that the
+// user spares, and pages may land in a wrong place. Budgets of memory follow the same rule.
+func Strict(value func(variable string) string, local string) (c Config, on bool, bad []BadValue) {
+	refuse := func(variable, says, example string) {
+		bad = append(bad, BadValue{variable, value(variable), says, example})
+	}
+	if v := value(TieringVariable); v != "" {
+		var err error
+		if on, err = strconv.ParseBool(v); err != nil {
+			refuse(TieringVariable, "is neither 1 nor 0", "1")
+		}
+	}
+	for _, budget := range []struct {
+		bytes    *int64
+		variable string
+		unset    int64
+	}{
+		{&c.LocalBytes, LocalGBVariable, DefaultLocalBytes},
+		{&c.RemoteBytes, RemoteGBVariable, 0},
+		{&c.RAMBytes, ramGBVariable, 0},
+		{&c.WriteBytesPerDay, "OLLAMA_KV_TIER_WRITE_GB_PER_DAY", 0},
+	} {
+		var ok bool
+		if *budget.bytes, ok = env.ParseGigabytes(value(budget.variable), budget.unset); !ok {
+			refuse(budget.variable, "is not a number of gigabytes", "20")
+		}
+	}
+	if text := value(SplitVariable); text != "" {
+		var err error
+		if c.Split, err = parseSplit(text); err != nil {
+			refuse(SplitVariable, "cannot be used: "+err.Error(), "25,25,50")
+		} else {
+			c.Split.RAMSet, c.Split.LocalSet = value(ramGBVariable) != "", value(LocalGBVariable) != ""
+		}
+	}
+	c.Local, c.Remote = cmp.Or(value(LocalVariable), local), value(RemoteVariable)
+	for _, variable := range []string{LocalVariable, RemoteVariable} {
+		if path := value(variable); path != "" && !filepath.IsAbs(path) {
+			refuse(variable, "is not an absolute path", "/var/lib/ollama-kv")
+		}
+	}
+	switch c.Instance = value(InstanceVariable); {
+	case c.Instance == "":
+	case !instanceID.MatchString(c.Instance):
+		refuse(InstanceVariable, "is not a name of 1 to 64 letters, digits, dots, hyphens and underscores that begins with a letter or a digit", "gpu0")
+	case c.Local != "":
+		c.Local = filepath.Join(c.Local, InstancesDir, c.Instance)
+	}
+	return c, on, bad
 }

@@ -15,13 +15,6 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
 )
 
-func TestEnabled(t *testing.T) {
-	for value, want := range map[string]bool{"": false, "0": false, "false": false, "1": true, `"1"`: true, " true ": true, "perhaps": true} {
-		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": value})
-		require.Equal(t, want, Enabled(), "%q", value)
-	}
-}
-
 func TestConfigDefaults(t *testing.T) {
 	home := t.TempDir()
 	if unsuited(home) != nil {
@@ -78,6 +71,7 @@ func TestConfigBadValues(t *testing.T) {
 		"OLLAMA_KV_TIER_WRITE_GB_PER_DAY": {"none": "gigabytes", "-5": "gigabytes"},
 		"OLLAMA_KV_TIER_LOCAL":            {"pages": "absolute"},
 		"OLLAMA_KV_TIER_REMOTE":           {"nfs/pages": "absolute"},
+		"OLLAMA_KV_TIER_SPLIT":            {"50,50": "cannot be used: it is not three percentages, such as 25,25,50"},
 	} {
 		for value, says := range off {
 			tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), name: value})

@@ -35,19 +35,6 @@ const sumTolerance = 0.01
 // ramGBVariable is the budget of memory, which wins over a share.
 const ramGBVariable = "OLLAMA_KV_TIER_RAM_GB"
 
-// splitOf reads the variable, and which budgets have one of their own. It is nil without a split.
-func splitOf(value func(variable string) string) (*Split, error) {
-	text := value(SplitVariable)
-	if text == "" {
-		return nil, nil
-	}
-	s, err := parseSplit(text)
-	if err == nil {
-		s.RAMSet, s.LocalSet = value(ramGBVariable) != "", value(LocalGBVariable) != ""
-	}
-	return s, err
-}
-
 // parseSplit reads HOT,WARM,COLD.
 func parseSplit(text string) (*Split, error) {
 	parts := strings.Split(text, ",")

@@ -46,14 +46,6 @@ func TestParseSplit(t *testing.T) {
 	}
 }
 
-// A bad value turns tiering off: the default budget could delete pages.
-func TestSplitOfTheEnvironment(t *testing.T) {
-	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), SplitVariable: "50,50"})
-	log, _ := tierenvtest.Logger()
-	_, err := FromEnvironment(log)
-	require.EqualError(t, err, `OLLAMA_KV_TIER_SPLIT="50,50" cannot be used: it is not three percentages, such as 25,25,50`)
-}
-
 // Variables of a budget win over the shares, in every combination.
 func TestSplitAndBudgets(t *testing.T) {
 	const total = 1000e9

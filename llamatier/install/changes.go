@@ -15,11 +15,11 @@ import (
 
 // changes makes changes of files. Its function is called before each one, if it is set; an error
 // prevents the change.
-type changes func(what string) error
+type changes func() error
 
-func (c changes) do(what string, do func() error) error {
+func (c changes) do(do func() error) error {
 	if c != nil {
-		if err := c(what); err != nil {
+		if err := c(); err != nil {
 			return err
 		}
 	}
@@ -29,14 +29,7 @@ func (c changes) do(what string, do func() error) error {
 // put writes a file. At every moment the path has the old content or the new one.
 func (c changes) put(path string, content []byte, mode fs.FileMode) error {
 	tmp := path + newSuffix
-	err := c.do("write "+tmp, func() error {
-		err := writeNew(tmp, content, mode)
-		if err != nil {
-			_ = os.Remove(tmp) // a full disk needs the room
-		}
-		return err
-	})
-	if err != nil {
+	if err := c.do(func() error { return writeNew(tmp, content, mode) }); err != nil {
 		return err
 	}
 	return c.rename(tmp, path)
@@ -53,7 +46,10 @@ func writeNew(path string, content []byte, mode fs.FileMode) error {
 		return err
 	}
 	_, err = f.Write(content)
-	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+		_ = os.Remove(path) // a full disk needs the room
+	}
+	return err
 }
 
 // openSame opens the regular file that info describes, and no other: the owner of its folder may have
@@ -82,13 +78,8 @@ func (c changes) copyTo(from, path string, mode fs.FileMode) error {
 	return c.put(path, content, mode)
 }
 
-// link makes a symbolic link.
-func (c changes) link(target, path string) error {
-	return c.do("link "+path+" to "+target, func() error { return os.Symlink(target, path) })
-}
-
 func (c changes) rename(from, to string) error {
-	return c.do("rename "+from+" to "+filepath.Base(to), func() error {
+	return c.do(func() error {
 		return errors.Join(os.Rename(from, to), syncDir(filepath.Dir(to)))
 	})
 }
@@ -109,7 +100,7 @@ func (c changes) remove(paths ...string) error {
 		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		err := c.do("remove "+path, func() error { return os.Remove(path) })
+		err := c.do(func() error { return os.Remove(path) })
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -128,7 +119,7 @@ func (c changes) mkdir(path string, mode fs.FileMode) error {
 	if err := c.mkdir(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return c.do("make "+path, func() error { return os.Mkdir(path, mode) })
+	return c.do(func() error { return os.Mkdir(path, mode) })
 }
 
 // absent returns the path and those above it that do not exist, the deepest first.
@@ -158,7 +149,7 @@ func (c changes) setAside(f folder) error {
 	if err := c.remove(tmp); err != nil {
 		return err
 	}
-	if err := c.do("link "+f.server.path+" to "+filepath.Base(tmp), func() error { return second(f.server.path, tmp) }); err != nil {
+	if err := c.do(func() error { return second(f.server.path, tmp) }); err != nil {
 		return err
 	}
 	return c.rename(tmp, f.real.path)
@@ -210,7 +201,7 @@ func (c changes) makePages(dir string, u machine.Service) error {
 	if err := errors.Join(uidErr, gidErr); err != nil {
 		return err
 	}
-	return c.do("give "+dir+" to "+name, func() error { return chownDir(dir, uid, gid) })
+	return c.do(func() error { return chownDir(dir, uid, gid) })
 }
 
 // removeBase removes our files, links to them, and the directories that were made for us and are empty. The
@@ -245,7 +236,7 @@ func (c changes) removeAll(dir string) error {
 	}
 	private := filepath.Join(filepath.Dir(dir), "private", filepath.Base(dir))
 	target, _ := filepath.EvalSymlinks(dir) // "" for a link to nothing
-	return c.do("remove all of "+dir, func() error {
+	return c.do(func() error {
 		if target == private {
 			return errors.Join(os.RemoveAll(private), os.Remove(dir))
 		}

@@ -204,36 +204,46 @@ func (w *world) program(path string) (string, bool) {
 	return v, err == nil && own
 }
 
-// install makes and carries out a plan.
-func (w *world) install(opt Options) error {
+// planned makes a plan to install or remove.
+func (w *world) planned(verb string, opt Options) (*Plan, error) {
+	if verb == "remove" {
+		return w.Remove(w.t.Context(), opt.Choice)
+	}
 	opt.Program = w.at("kit/kvtier")
-	p, err := w.Install(w.t.Context(), opt)
-	if err != nil {
-		return err
-	}
-	return p.Do(w.t.Context(), func(Step) {})
+	return w.Install(w.t.Context(), opt)
 }
 
-func (w *world) remove() error {
-	p, err := w.Remove(w.t.Context(), Choice{})
-	if err != nil {
-		return err
-	}
-	return p.Do(w.t.Context(), func(Step) {})
+// plan makes a plan that can be made.
+func (w *world) plan(verb string, opt Options) *Plan {
+	w.t.Helper()
+	p, err := w.planned(verb, opt)
+	require.NoError(w.t, err)
+	return p
 }
 
+// do makes and carries out a plan.
 func (w *world) do(verb string, opt Options) error {
-	if verb == "install" {
-		return w.install(opt)
+	p, err := w.planned(verb, opt)
+	if err != nil {
+		return err
 	}
-	return w.remove()
+	return p.Do(w.t.Context(), func(Step) {})
+}
+
+func (w *world) install(opt Options) error { return w.do("install", opt) }
+func (w *world) remove() error             { return w.do("remove", Options{}) }
+
+// serve makes process 9 a server that runs a program.
+func (w *world) serve(program string) {
+	w.write("proc/9/cmdline", "ollama\x00serve\x00", 0o644)
+	require.NoError(w.t, os.Symlink(w.at(program), w.at("proc/9/exe")))
 }
 
 // breakOff ends do before its n-th change of a file, and reports whether it has so many.
 func (w *world) breakOff(n int, do func() error) bool {
 	w.t.Helper()
 	crash := errors.New("crash")
-	w.Change = func(string) error {
+	w.Change = func() error {
 		if n--; n <= 0 {
 			return crash
 		}

@@ -26,8 +26,7 @@ func TestInstallByFile(t *testing.T) {
 	t.Parallel()
 	w := newFolder(t)
 	before := w.tree()
-	p, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
-	require.NoError(t, err)
+	p := w.plan("install", Options{})
 	require.Equal(t, `keep Ollama's /usr/local/lib/ollama/llama-server as llama-server-real
 put kvtier 0.1.0 in the place of /usr/local/lib/ollama/llama-server
 run /usr/local/lib/ollama/llama-server --version: it must reach the real llama-server
@@ -47,8 +46,7 @@ An update of Ollama puts its own llama-server back: run kvtier ollama install ag
 	require.False(t, s.Bad())
 
 	// Once more, and with a newer version.
-	again, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
-	require.NoError(t, err)
+	again := w.plan("install", Options{})
 	require.Empty(t, again.Steps)
 	w.write("kit/kvtier", newServer, 0o755)
 	require.NoError(t, w.install(Options{}))
@@ -67,20 +65,15 @@ func TestDataByFile(t *testing.T) {
 	t.Parallel()
 	w := newFolder(t)
 	require.NoError(t, w.install(Options{}))
-	p, err := w.Remove(t.Context(), Choice{})
-	require.NoError(t, err)
+	p := w.plan("remove", Options{})
 	require.Contains(t, w.shown(p), "the log ~/.ollama/logs/kvtier.log stay. Pages hold conversations: remove both when nobody needs them.\n")
 
-	require.NoError(t, os.MkdirAll(w.at("proc/9"), 0o755))
-	require.NoError(t, os.Symlink(w.at("usr/local/bin/ollama"), w.at("proc/9/exe")))
-	w.write("proc/9/cmdline", "ollama\x00serve\x00", 0o644)
+	w.serve("usr/local/bin/ollama")
 	w.write("proc/9/environ", "HOME=/home/me\x00", 0o644)
-	p, err = w.Remove(t.Context(), Choice{})
-	require.NoError(t, err)
+	p = w.plan("remove", Options{})
 	require.Contains(t, w.shown(p), "Pages in /home/me/.ollama/kv-cache and the log /home/me/.ollama/logs/kvtier.log stay.")
 	w.write("proc/9/environ", "HOME=/home/me\x00OLLAMA_KV_TIER_LOCAL=/fast\x00KVTIER_LLAMA_LOG=/log\x00", 0o644)
-	p, err = w.Remove(t.Context(), Choice{})
-	require.NoError(t, err)
+	p = w.plan("remove", Options{})
 	require.Contains(t, w.shown(p), "Pages in /fast and the log /log stay.")
 }
 
@@ -192,9 +185,7 @@ func TestAServerThatRuns(t *testing.T) {
 	t.Parallel()
 	w := newFolder(t)
 	w.tarball("home/a", stockServer)
-	require.NoError(t, os.MkdirAll(w.at("proc/9"), 0o755))
-	require.NoError(t, os.Symlink(w.at("home/a/bin/ollama"), w.at("proc/9/exe")))
-	w.write("proc/9/cmdline", "ollama\x00serve\x00", 0o644)
+	w.serve("home/a/bin/ollama")
 	w.write("proc/9/status", "Uid:\t1234\t1234\t1234\t1234\n", 0o644)
 	require.Equal(t, w.at("usr/local/lib/ollama"), w.state().Folder, "another user's is not believed")
 	w.write("proc/9/status", "Uid:\t0\t0\t0\t0\n", 0o644)
@@ -335,8 +326,7 @@ func TestHostileTrees(t *testing.T) {
 func TestStalePlan(t *testing.T) {
 	t.Parallel()
 	w := newFolder(t)
-	p, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
-	require.NoError(t, err)
+	p := w.plan("install", Options{})
 	require.NoError(t, w.install(Options{}), "somebody else's")
 	before := w.tree()
 	require.ErrorContains(t, p.Do(t.Context(), func(Step) {}), "have changed since the steps were shown; run the same command again")
@@ -366,11 +356,9 @@ func TestSearch(t *testing.T) {
 	w.tarball("opt/ollama", stockServer)
 	require.NoError(t, os.MkdirAll(w.at("home/bin"), 0o755))
 	require.NoError(t, os.Symlink("../../opt/ollama/bin/ollama", w.at("home/bin/ollama")))
-	w.write("proc/9/cmdline", "ollama\x00serve\x00", 0o644)
+	w.serve("opt/ollama/bin/ollama")
 	w.write("proc/9/environ", "OLLAMA_HOST=box:1\x00HOME=/home/a\x00", 0o644)
-	require.NoError(t, os.Symlink(w.at("opt/ollama/bin/ollama"), w.at("proc/9/exe")))
-	p, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
-	require.NoError(t, err)
+	p := w.plan("install", Options{})
 	require.Equal(t, w.at("opt/ollama/lib/ollama"), p.Ollama.Folder)
 	require.Contains(t, w.shown(p), "Ollama is running: models that are loaded keep the stock llama-server until they are unloaded.\n")
 	require.NoError(t, w.install(Options{Choice: Choice{Prefix: w.at("home")}}))
@@ -389,8 +377,7 @@ func TestMacOS(t *testing.T) {
 	w.sys.os = "darwin"
 	w.write("usr/local/bin/ollama", "#!ollama\n", 0o755)
 	w.write("usr/local/bin/llama-server", stockServer, 0o755)
-	p, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
-	require.NoError(t, err)
+	p := w.plan("install", Options{})
 	require.Equal(t, w.at("usr/local/bin"), p.Ollama.Folder)
 	require.Contains(t, p.Hints, "kvtier is built for macOS and stores pages there, but nobody has run it on macOS yet.")
 

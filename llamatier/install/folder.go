@@ -3,6 +3,9 @@ package install
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +15,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/kvtier/kvtier/internal/jsonfile"
+	"github.com/kvtier/kvtier/internal/version"
 )
 
 // folder is Ollama's folder, as an installation by file finds it.
@@ -41,25 +47,18 @@ func noteOf(folder string) string { return folder + "." + noteName }
 const noteMax = 1 << 16
 
 func readNote(path string) (n note, ok bool, err error) {
-	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return n, false, nil
-	}
-	if err != nil {
-		return n, false, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > noteMax {
-		return n, false, fmt.Errorf("%s was not written by kvtier; move it away", path)
-	}
-	f, err := openSame(path, info)
-	if err != nil {
-		return n, false, err
-	}
-	defer f.Close()
-	if json.NewDecoder(io.LimitReader(f, noteMax)).Decode(&n) != nil {
+	err = jsonfile.Read(path, noteMax, &n)
+	switch {
+	case err == nil:
+		return n, true, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return note{}, false, nil
+	case errors.As(err, new(*json.SyntaxError)), errors.As(err, new(*json.UnmarshalTypeError)):
 		return note{}, false, nil // broken: as good as none
+	case errors.Is(err, fs.ErrPermission):
+		return note{}, false, err
 	}
-	return n, true, nil
+	return note{}, false, fmt.Errorf("read the note of an installation: %w; if %s was not written by kvtier, move it away", err, path)
 }
 
 func (n note) text() []byte {
@@ -236,4 +235,121 @@ func list(paths []string) string {
 	}
 	last := len(paths) - 1
 	return strings.Join(paths[:last], ", ") + " and " + paths[last]
+}
+
+// ourPackage is the package that Go has noted in our program.
+const ourPackage = "github.com/kvtier/kvtier/cmd/kvtier"
+
+// program reads who built a file, from the notes that Go leaves in its programs.
+func program(path string) (ourVersion string, ours bool) {
+	info, err := buildinfo.ReadFile(path)
+	if err != nil || info.Path != ourPackage {
+		return "", false // not Go's, or not ours
+	}
+	return version.Of(info), true
+}
+
+// file is a file in the place of a llama-server.
+type file struct {
+	path    string
+	is      kind
+	version string // of ours
+	digest  string // SHA-256 of its content
+	mode    fs.FileMode
+}
+
+type kind int
+
+const (
+	missing kind = iota
+	ours
+	stock
+)
+
+// serverBytesMax bounds the file that is read for its digest: linkers make no larger program by default.
+const serverBytesMax = 2 << 30
+
+// programs tells our program from other files: it returns the version of ours.
+type programs func(path string) (version string, ours bool)
+
+// look identifies the file in the place of a llama-server. Anything that cannot be a
+// llama-server is an error.
+func (is programs) look(path string) (file, error) {
+	f := file{path: path}
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(path); err == nil {
+			return f, fmt.Errorf("%s is a link to a file that does not exist", path)
+		}
+		return f, nil
+	}
+	if err != nil {
+		return f, err
+	}
+	f.mode = info.Mode()
+	switch {
+	case !f.mode.IsRegular():
+		return f, fmt.Errorf("%s is not a file", path)
+	case info.Size() == 0:
+		return f, fmt.Errorf("%s is empty", path)
+	case info.Size() > serverBytesMax:
+		return f, fmt.Errorf("%s is no llama-server: it has more than 2 GiB", path)
+	case f.mode&0o111 == 0:
+		return f, fmt.Errorf("%s cannot be run, its mode is %04o", path, f.mode.Perm())
+	}
+	f.is = stock
+	if v, own := is(path); own {
+		f.is, f.version = ours, v
+	}
+	f.digest, err = digestOf(path, info)
+	return f, err
+}
+
+// digestOf is the SHA-256 of the file that info describes.
+func digestOf(path string, info fs.FileInfo) (string, error) {
+	f, err := openSame(path, info)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// source returns our program, which will be installed.
+func (m *Machine) source(path string) (file, error) {
+	f, err := m.Program.look(path)
+	switch {
+	case err != nil:
+		return f, err
+	case f.is == missing:
+		return f, fmt.Errorf("%s, this program, does not exist any more; run it from where it lies", path)
+	case f.is != ours:
+		return f, fmt.Errorf("%s does not say that it is kvtier; take it from a release's archive, or from make kvtier", path)
+	}
+	return f, nil
+}
+
+// trusted reports whether only this user and root can change a file, or put another one in its place. Such
+// a file may be run, by the path without links that trusted returns.
+func (m *Machine) trusted(path string) (resolved string, ok bool) {
+	resolved, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", false
+	}
+	for p := resolved; ; p = filepath.Dir(p) {
+		info, err := os.Lstat(p)
+		if err != nil || info.Mode()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0 {
+			return "", false
+		}
+		if uid, known := m.Owner(info); known && uid != 0 && uid != m.UID {
+			return "", false
+		}
+		if p == filepath.Dir(p) {
+			return resolved, true
+		}
+	}
 }

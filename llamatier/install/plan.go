@@ -4,7 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/machine"
 )
 
 // Plan lists the steps of an installation or a removal.
@@ -81,3 +90,169 @@ func (p *Plan) Do(ctx context.Context, done func(Step)) error {
 type badCheck struct{ error }
 
 func (e *badCheck) Unwrap() error { return e.error }
+
+// try plans to run our llama-server once, as Ollama does to look for devices. It must reach
+// the real one.
+func (m *Machine) try(p *Plan, program, real string, variables []string) {
+	dir := filepath.Dir(real)
+	libraries := "LD_LIBRARY_PATH="
+	if m.System.OS() == "darwin" {
+		libraries = "DYLD_LIBRARY_PATH="
+	}
+	p.add(func(ctx context.Context) error {
+		if _, ok := m.trusted(real); !ok {
+			return nil // its owner's program must not run with the rights of this user
+		}
+		_, err := m.System.Run(ctx, append([]string{libraries + dir}, variables...), program, "--version")
+		if err != nil {
+			return &badCheck{fmt.Errorf("%w%s", err, refusal(program, err))}
+		}
+		return nil
+	}, "run %s --version: it must reach the real %s", program, ServerName)
+}
+
+// refusal names reasons why a system may not run a program, for the end of an error.
+func refusal(program string, err error) string {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Sprintf("; its filesystem may be mounted with noexec, or SELinux may forbid it: try restorecon -v %s", program)
+	case errors.Is(err, fs.ErrNotExist):
+		return "; it may be built for another C library: build it with make kvtier"
+	}
+	return ""
+}
+
+// writable returns an error if this user may not change a folder.
+func (m *Machine) writable(dir string) error {
+	err := m.Access(dir)
+	switch {
+	case err == nil:
+		return nil
+	case vfs.IsReadOnly(err):
+		return fmt.Errorf("%s is on a filesystem that is mounted read-only, so its llama-server cannot be replaced; change it where that filesystem is made", dir)
+	case m.UID == 0:
+		return fmt.Errorf("%s cannot be changed: %w", dir, err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s belongs to another user; run the same command with sudo", dir)
+	}
+	return err
+}
+
+// serverWait bounds the time that a server takes to start.
+const serverWait = 30 * time.Second
+
+// serverEvery is the time between two questions to a server that starts.
+const serverEvery = 200 * time.Millisecond
+
+// checkService plans the check that the service runs, and runs ours.
+func (m *Machine) checkService(p *Plan, u machine.Service) {
+	if !u.Active {
+		return
+	}
+	url := serverURL(u.Variables["OLLAMA_HOST"])
+	p.add(func(ctx context.Context) error {
+		if err := m.waitFor(ctx, url); err != nil {
+			return &badCheck{fmt.Errorf("%s does not answer at %s after the restart (%w); journalctl -u %[1]s says why", u.Name, url, err)}
+		}
+		now, err := m.unit(ctx, u.Name)
+		if err != nil {
+			return err
+		}
+		why, seen := m.without(p.Ollama, now)
+		if why == "" && !seen {
+			why = fmt.Sprintf("the process of %s cannot be looked at; journalctl -u %[1]s says whether it runs", u.Name)
+		}
+		if why != "" {
+			return &badCheck{errors.New(why)}
+		}
+		return nil
+	}, "check that %s answers at %s and runs kvtier", u.Name, url)
+}
+
+func (m *Machine) waitFor(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, serverWait)
+	defer cancel()
+	for {
+		_, err := m.Version(ctx, url)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(serverEvery):
+		}
+	}
+}
+
+// without returns the reason why the models of a running service are not tiered, or "", and
+// whether this user sees the service's process.
+func (m *Machine) without(o Ollama, u machine.Service) (why string, seen bool) {
+	set := machine.VariablesOf(m.System, m.Proc, u.PID)
+	seen = set != nil
+	if !seen {
+		set = u.Variables
+	}
+	if !on(set) {
+		return switchedOff(u, set), seen
+	}
+	view := inside(m.Proc, u.PID)
+	if _, err := os.Stat(view); err != nil {
+		return "", false
+	}
+	if _, own := m.Program(filepath.Join(view, o.Folder, ServerName)); !own {
+		return fmt.Sprintf("%s does not see kvtier's file as %s; systemctl restart %[1]s mounts it, with systemd 235 or later", u.Name, filepath.Join(o.Folder, ServerName)), true
+	}
+	real := filepath.Join(view, m.Base, realFolder, ServerName)
+	if f, err := m.Program.look(real); err != nil || f.is != stock {
+		return fmt.Sprintf("%s does not see Ollama's llama-server in %s; systemctl restart %[1]s mounts it", u.Name, filepath.Join(m.Base, realFolder)), true
+	}
+	return "", seen
+}
+
+// inside is the root of the filesystem that a process sees.
+func inside(proc string, pid int) string { return filepath.Join(proc, strconv.Itoa(pid), "root") }
+
+// process returns the process that serves with an executable, 0 if there is none that this
+// user may see.
+func (m *Machine) process(executable string) int {
+	for _, p := range machine.Processes(m.System, m.Proc) {
+		if p.Executable == executable {
+			return p.PID
+		}
+	}
+	return 0
+}
+
+// Ollama's own defaults.
+const (
+	defaultHost = "127.0.0.1"
+	defaultPort = "11434"
+)
+
+// serverURL is the address at which a server with this OLLAMA_HOST answers, as Ollama reads
+// the variable.
+func serverURL(value string) string {
+	value = strings.Trim(strings.TrimSpace(value), `"'`)
+	scheme, rest, ok := strings.Cut(value, "://")
+	port := defaultPort
+	switch {
+	case !ok:
+		scheme, rest = "http", value
+	case scheme == "http":
+		port = "80"
+	case scheme == "https":
+		port = "443"
+	}
+	rest, _, _ = strings.Cut(rest, "/")
+	host, p, err := net.SplitHostPort(rest)
+	if err != nil {
+		host = strings.Trim(rest, "[]")
+	} else if n, err := strconv.Atoi(p); err == nil && n >= 0 && n < 1<<16 {
+		port = p
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = defaultHost
+	}
+	return scheme + "://" + net.JoinHostPort(host, port)
+}

@@ -49,8 +49,7 @@ func TestGroup(t *testing.T) {
 	require.Equal(t, "sudo -u ann "+w.at("usr/local/bin/kvtier"), s.Reads)
 
 	// The group stays over an update of kvtier, follows the service's user, and goes when it is taken back.
-	p, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
-	require.NoError(t, err)
+	p := w.plan("install", Options{})
 	require.Empty(t, p.Steps)
 	w.show["User"] = "eve"
 	require.NoError(t, w.install(Options{}))

@@ -71,7 +71,9 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Opt
 	}, "copy kvtier %s to %s", new.version, ourServer)
 	m.try(p, ourServer, f.server.path, []string{RealVariable + "=" + f.server.path})
 	if command, free := m.command(); free {
-		p.add(func(context.Context) error { return m.Change.link(ourServer, command) }, "link %s to it", command)
+		p.add(func(context.Context) error {
+			return m.Change.do(func() error { return os.Symlink(ourServer, command) })
+		}, "link %s to it", command)
 	}
 	if d.pages != "" && slices.Contains(made.Made, d.pages) {
 		p.add(func(context.Context) error { return m.Change.makePages(d.pages, u) }, "make %s for the user %s", d.pages, cmp.Or(u.Props["User"], "root"))
@@ -139,15 +141,6 @@ func (m *Machine) command() (path string, free bool) {
 	return path, err == nil && dir.IsDir() && errors.Is(taken, fs.ErrNotExist) && missing != nil
 }
 
-// links are our links to our program.
-func (m *Machine) links() []string {
-	path, _ := m.command()
-	if target, err := os.Readlink(path); err != nil || target != filepath.Join(m.Base, ServerName) {
-		return nil
-	}
-	return []string{path}
-}
-
 // upToDate reports whether a service has an installation with this drop-in and this program,
 // as far as this user may see.
 func (m *Machine) upToDate(u machine.Service, d dropIn, path string, new file) bool {
@@ -202,7 +195,7 @@ func (m *Machine) restart(p *Plan, u machine.Service) {
 }
 
 func (m *Machine) systemctl(ctx context.Context, args ...string) error {
-	return m.Change.do("systemctl "+strings.Join(args, " "), func() error {
+	return m.Change.do(func() error {
 		_, err := m.System.Run(ctx, nil, "systemctl", args...)
 		return err
 	})
@@ -228,22 +221,6 @@ func (m *Machine) removeService(p *Plan) error {
 	m.restart(p, u)
 	now := u.Variables // with those of other drop-ins
 	made.keep(cmp.Or(now[tierenv.LocalVariable], set[tierenv.LocalVariable], filepath.Join(m.State, stateName, "pages")))
-	m.removeLogs(p)
-	leavePages(p, made)
-	if remote := cmp.Or(now[tierenv.RemoteVariable], set[tierenv.RemoteVariable]); remote != "" {
-		p.hint("Pages in %s, the remote tier, stay: other servers may use them.", remote)
-	}
-	links := m.links()
-	p.add(func(context.Context) error { return m.Change.removeBase(m.Base, made.Made, links) }, "remove %s", list(append([]string{m.Base}, links...))) // with the note, so it is last
-	if u.Active {
-		url := serverURL(u.Variables["OLLAMA_HOST"])
-		p.add(func(ctx context.Context) error { return m.waitFor(ctx, url) }, "check that %s answers at %s", u.Name, url)
-	}
-	return nil
-}
-
-// removeLogs plans the removal of logs.
-func (m *Machine) removeLogs(p *Plan) {
 	logs, own := filepath.Join(m.Logs, stateName), filepath.Join(m.State, stateName)
 	p.add(func(context.Context) error {
 		if isEmpty(own) { // pages are elsewhere, or none was stored
@@ -253,6 +230,21 @@ func (m *Machine) removeLogs(p *Plan) {
 		}
 		return m.Change.removeAll(logs)
 	}, "remove %s", logs)
+	leavePages(p, made)
+	if remote := cmp.Or(now[tierenv.RemoteVariable], set[tierenv.RemoteVariable]); remote != "" {
+		p.hint("Pages in %s, the remote tier, stay: other servers may use them.", remote)
+	}
+	var links []string // of ours to our program
+	command, _ := m.command()
+	if target, err := os.Readlink(command); err == nil && target == filepath.Join(m.Base, ServerName) {
+		links = append(links, command)
+	}
+	p.add(func(context.Context) error { return m.Change.removeBase(m.Base, made.Made, links) }, "remove %s", list(append([]string{m.Base}, links...))) // with the note, so it is last
+	if u.Active {
+		url := serverURL(u.Variables["OLLAMA_HOST"])
+		p.add(func(ctx context.Context) error { return m.waitFor(ctx, url) }, "check that %s answers at %s", u.Name, url)
+	}
+	return nil
 }
 
 // leavePages names the directories of pages that the service has used, which stay.
@@ -261,11 +253,8 @@ func leavePages(p *Plan, made note) {
 		_, err := os.Lstat(dir)
 		return errors.Is(err, fs.ErrNotExist) || isEmpty(dir)
 	})
-	switch len(stay) {
-	case 0:
-	case 1:
-		p.hint("Pages in %s stay. They hold conversations: remove the directory when nobody needs them.", stay[0])
-	default:
-		p.hint("Pages in %s stay. They hold conversations: remove the directories when nobody needs them.", list(stay))
+	if len(stay) > 0 {
+		what := map[bool]string{true: "directory", false: "directories"}[len(stay) == 1]
+		p.hint("Pages in %s stay. They hold conversations: remove the %s when nobody needs them.", list(stay), what)
 	}
 }

@@ -37,8 +37,7 @@ func TestInstallForAService(t *testing.T) {
 	t.Parallel()
 	w := newService(t)
 	before := w.tree()
-	p, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
-	require.NoError(t, err)
+	p := w.plan("install", Options{})
 	require.Equal(t, `copy kvtier 0.1.0 to /usr/local/lib/kvtier/llama-server
 run /usr/local/lib/kvtier/llama-server --version: it must reach the real llama-server
 link /usr/local/bin/kvtier to it
@@ -62,8 +61,7 @@ check that ollama.service answers at http://127.0.0.1:11434 and runs kvtier
 	require.True(t, s.Answers)
 
 	// Once more, and with a newer version.
-	again, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
-	require.NoError(t, err)
+	again := w.plan("install", Options{})
 	require.Empty(t, again.Steps)
 	w.write("kit/kvtier", newServer, 0o755)
 	require.NoError(t, w.install(Options{}))
@@ -79,8 +77,7 @@ check that ollama.service answers at http://127.0.0.1:11434 and runs kvtier
 
 	w.write("var/lib/kvtier/pages/v1/page", "page", 0o600)
 	w.write("var/log/kvtier/llama-server.log", "log", 0o600)
-	p, err = w.Remove(t.Context(), Choice{})
-	require.NoError(t, err)
+	p = w.plan("remove", Options{})
 	require.Equal(t, `remove /etc/systemd/system/ollama.service.d/kvtier.conf
 systemctl daemon-reload
 systemctl restart ollama.service (models that are loaded are unloaded)
@@ -181,16 +178,14 @@ func TestPagesOfEarlierInstalls(t *testing.T) {
 	w.write("before/file", "mine", 0o600)
 	require.NoError(t, w.install(Options{}))
 	w.write("var/lib/kvtier/pages/v1/page", "page", 0o600)
-	p, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier"), Variables: at("one").Variables})
-	require.NoError(t, err)
+	p := w.plan("install", Options{Variables: at("one").Variables})
 	require.Contains(t, w.shown(p), "Pages in /var/lib/kvtier/pages are not used any more. They hold conversations: remove the directory when nobody needs them.\n")
 	for _, dir := range []string{"one", "before", "two"} {
 		require.NoError(t, w.install(at(dir)))
 		w.write(dir+"/v1/page", "page", 0o600)
 	}
 
-	p, err = w.Remove(t.Context(), Choice{})
-	require.NoError(t, err)
+	p = w.plan("remove", Options{})
 	require.Contains(t, w.shown(p), "Pages in /var/lib/kvtier/pages, /one, /before and /two stay. They hold conversations: remove the directories when nobody needs them.\n")
 	require.Contains(t, w.shown(p), "Pages in /mnt/kv, the remote tier, stay: other servers may use them.\n")
 	require.NoError(t, p.Do(t.Context(), func(Step) {}))
@@ -207,8 +202,7 @@ func TestPagesOfAnotherDropIn(t *testing.T) {
 	require.NoError(t, w.install(Options{}))
 	w.write("own/v1/page", "page", 0o600)
 	w.later = "OLLAMA_KV_TIER_LOCAL=" + w.at("own")
-	p, err := w.Remove(t.Context(), Choice{})
-	require.NoError(t, err)
+	p := w.plan("remove", Options{})
 	require.Contains(t, w.shown(p), "Pages in /own stay.")
 }
 
@@ -375,8 +369,7 @@ func TestDryRunOfOthers(t *testing.T) {
 	t.Parallel()
 	w := newService(t)
 	w.UID = 1000
-	p, err := w.Install(t.Context(), Options{Program: w.at("kit/kvtier")})
-	require.NoError(t, err)
+	p := w.plan("install", Options{})
 	require.Len(t, p.Steps, 7)
 	require.ErrorContains(t, p.Cannot(), "only root may change a service; run the same command with sudo")
 }

@@ -102,7 +102,13 @@ func (m *Machine) statusOfService(o Ollama, s *Status) map[string]string {
 		s.hint("%s", capital(err.Error()+"."))
 		return set
 	case !there:
-		return m.statusWithoutDropIn(o, s, set)
+		if _, err := os.Lstat(m.Base); err == nil {
+			s.State = Interrupted
+			s.hint("Install or remove was broken off; run it again.")
+		} else if m.statusOfFile(o, s); s.State == Installed {
+			s.hint("The next update of Ollama takes the file's place; kvtier ollama remove and install change the service instead.")
+		}
+		return set
 	case e != nil || f.is != ours:
 		s.State = Broken
 		s.hint("%s is gone, so the service runs Ollama's own llama-server; run kvtier ollama install again.", path)
@@ -138,20 +144,6 @@ func (m *Machine) tieringOfService(o Ollama, s *Status) string {
 		return "unknown"
 	}
 	return "on"
-}
-
-// statusWithoutDropIn looks at the folder of a service without our drop-in.
-func (m *Machine) statusWithoutDropIn(o Ollama, s *Status, set map[string]string) map[string]string {
-	if _, err := os.Lstat(m.Base); err == nil {
-		s.State = Interrupted
-		s.hint("Install or remove was broken off; run it again.")
-		return set
-	}
-	m.statusOfFile(o, s)
-	if s.State == Installed {
-		s.hint("The next update of Ollama takes the file's place; kvtier ollama remove and install change the service instead.")
-	}
-	return set
 }
 
 // on reports whether variables turn tiering on, as the server reads them. With a value that is

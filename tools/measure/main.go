@@ -12,6 +12,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
 	"log"
 	"maps"
@@ -23,7 +24,10 @@ import (
 )
 
 // methods are those of a type, or of an interface.
-type methods struct{ all, exported int }
+type methods struct {
+	all, exported int
+	files         map[string]bool
+}
 
 // size is what was counted below a folder.
 type size struct {
@@ -31,7 +35,6 @@ type size struct {
 	functions                 int // in code
 	longest                   int // lines of the longest function
 	types                     map[string]*methods
-	files                     map[string]map[string]bool // of each type
 }
 
 func main() {
@@ -39,7 +42,7 @@ func main() {
 	types := flag.Int("types", 12, "types with the most methods to print")
 	flag.Parse()
 	root := cmp.Or(flag.Arg(0), ".")
-	s := size{types: make(map[string]*methods), files: make(map[string]map[string]bool)}
+	s := size{types: make(map[string]*methods)}
 	if err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -85,64 +88,40 @@ func (s *size) add(root, path string) error {
 	if err != nil {
 		return err
 	}
-	for _, decl := range file.Decls {
-		s.declare(files, dir, path, decl)
-	}
-	return nil
-}
-
-// declare counts a declaration of a package's file.
-func (s *size) declare(files *token.FileSet, dir, path string, decl ast.Decl) {
-	switch d := decl.(type) {
-	case *ast.FuncDecl:
-		s.functions++
-		s.longest = max(s.longest, files.Position(d.End()).Line-files.Position(d.Pos()).Line+1)
-		if d.Recv != nil {
-			s.method(dir+"."+receiver(d.Recv.List[0].Type), path, d.Name)
-		}
-	case *ast.GenDecl:
-		for _, spec := range d.Specs {
-			t, ok := spec.(*ast.TypeSpec)
-			if !ok {
-				continue
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			s.functions++
+			s.longest = max(s.longest, files.Position(n.End()).Line-files.Position(n.Pos()).Line+1)
+			if n.Recv != nil {
+				of, _, _ := strings.Cut(strings.TrimLeft(types.ExprString(n.Recv.List[0].Type), "*"), "[")
+				s.method(dir+"."+of, path, n.Name)
 			}
-			if i, ok := t.Type.(*ast.InterfaceType); ok {
+		case *ast.TypeSpec:
+			if i, ok := n.Type.(*ast.InterfaceType); ok {
 				for _, m := range i.Methods.List {
 					for _, name := range m.Names {
-						s.method(dir+"."+t.Name.Name, path, name)
+						s.method(dir+"."+n.Name.Name, path, name)
 					}
 				}
 			}
 		}
-	}
+		return true
+	})
+	return nil
 }
 
 func (s *size) method(of, path string, name *ast.Ident) {
 	m := s.types[of]
 	if m == nil {
-		m = &methods{}
-		s.types[of], s.files[of] = m, make(map[string]bool)
+		m = &methods{files: make(map[string]bool)}
+		s.types[of] = m
 	}
 	m.all++
 	if name.IsExported() {
 		m.exported++
 	}
-	s.files[of][path] = true
-}
-
-// receiver is the name of a receiver's type.
-func receiver(t ast.Expr) string {
-	switch t := t.(type) {
-	case *ast.StarExpr:
-		return receiver(t.X)
-	case *ast.IndexExpr:
-		return receiver(t.X)
-	case *ast.IndexListExpr:
-		return receiver(t.X)
-	case *ast.Ident:
-		return t.Name
-	}
-	return "?"
+	m.files[path] = true
 }
 
 func (s *size) print(types int) {
@@ -158,6 +137,6 @@ func (s *size) print(types int) {
 	})
 	for _, name := range names[:min(types, len(names))] {
 		m := s.types[name]
-		fmt.Fprintf(out, "%s\t%d\t%d\t%d\n", name, m.all, m.exported, len(s.files[name]))
+		fmt.Fprintf(out, "%s\t%d\t%d\t%d\n", name, m.all, m.exported, len(m.files))
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+
+	"github.com/kvtier/kvtier/llamatier/front"
 )
 
 // becomeOwner has root run as the owner of a directory of pages: no other user can read them, and no
@@ -54,3 +56,15 @@ func becomeOwner(dir string) error {
 	}
 	return nil
 }
+
+// stands stands in the place of llama-server, if this program was started by that name, and reports so.
+func stands(as string) bool {
+	if !front.Called(as) {
+		return false
+	}
+	front.Main()
+	return true
+}
+
+// become runs this program in the place of a llama-server. It returns only an error.
+func become(real string, args []string) error { return front.Become(real, args) }
