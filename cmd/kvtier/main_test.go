@@ -44,13 +44,12 @@ func TestMain(m *testing.M) {
 //	exits STATUS PROGRAM ARGS                                               run a program that ends so
 //	gguf FILE BYTES ARCH LAYERS KVHEADS DIM [KEY=N]                         write the head of a model's file, and a hole for weights
 //	rates DIR FINGERPRINT                                                   write rates as servers measure them
-//	counted DIR SERIES=N...                                                 have a collector of a root keep counters
+//	counted DIR SERIES=N...                                                 have the totals of a root keep counters
 //	totals DIR                                                              store reports of a server
 //	build FILE                                                              build kvtier
-//	collector ROOT                                                          collect reports
 //	report ROOT FILE                                                        report; see parseReport
-//	quit processes|collector                                                end them
-//	live ROOT                                                               wait for a collector
+//	quit                                                                    end the processes that report
+//	folded ROOT                                                             wait until somebody has added them up
 //	golden FILE                                                             compare output; see masks
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -58,7 +57,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"pages": storePages, "model": pullModel, "flip": flipBit, "cut": cutFile, "old": makeOld,
 			"exits": clitest.Exits, "build": buildKvtier, "totals": storeTotals,
-			"collector": startCollector, "report": report, "quit": quit, "live": live, "golden": golden,
+			"report": report, "quit": quit, "folded": folded, "golden": golden,
 			"gguf": writeHead, "rates": writeRates, "counted": countSeries,
 		},
 		Condition: func(name string) (bool, error) { return name == "root" && os.Geteuid() == 0, nil },
@@ -365,7 +364,7 @@ func writeRates(ts *testscript.TestScript, neg bool, args []string) {
 // pushed tells the processes of countSeries apart.
 var pushed atomic.Uint64
 
-// countSeries has a process count series, and a collector that ends: its file then has them.
+// countSeries has a process count series, and end.
 func countSeries(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: counted DIR SERIES=N...")
@@ -381,5 +380,6 @@ func countSeries(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 		source.Meter.Add(arg[:at], n)
 	}
-	collectLast(ts, root, source)
+	push(ts, root, source)
+	labOf(ts).end()
 }

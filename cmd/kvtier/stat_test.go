@@ -14,8 +14,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// storeTotals lets a process report three prompts, of which two were restored, to a collector of
-// the root. Both end, and leave the totals.
+// storeTotals lets a process report three prompts, of which two were restored, and end.
 func storeTotals(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: totals DIR")
@@ -30,7 +29,8 @@ func storeTotals(ts *testscript.TestScript, neg bool, args []string) {
 	for _, restored := range []int{100, 200, 0} {
 		source.Meter.Prompt(telemetry.Prompt{At: time.Now(), Tokens: 300, Local: restored, Computed: 300 - restored, Restore: time.Millisecond})
 	}
-	collectLast(ts, root, source)
+	push(ts, root, source)
+	labOf(ts).end()
 }
 
 // TestMetricsFileRevealsNoMore: a file that its owner has closed stays closed, and a link is

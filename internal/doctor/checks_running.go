@@ -96,9 +96,6 @@ func judgeUnsupported(s *scene) []hit {
 // unstored finds loaded models whose conversations are not stored for some causes.
 func (s *scene) unstored(is func(telemetry.Obstacle) bool) (hits []hit) {
 	s.eachState(func(st store, state telemetry.State) {
-		if !state.Live {
-			return
-		}
 		name := func(weights, own string) string { return cmp.Or(own, weights[:min(len(weights), 12)], "a model") }
 		for _, p := range show.Processes(state, name) {
 			if p.Unstored == nil || !is(p.Unstored.Cause) {
@@ -116,7 +113,7 @@ func (s *scene) unstored(is func(telemetry.Obstacle) bool) (hits []hit) {
 func judgeBreaker(s *scene) (hits []hit) {
 	s.eachState(func(st store, state telemetry.State) {
 		for _, t := range state.Tiers {
-			if !t.Down || !state.Live {
+			if !t.Down {
 				continue
 			}
 			h := s.stateHit(st, telemetry.Series("ollama_kv_tier_up", "tier", t.Name), "0", "The %s tier is left alone after failures.", t.Name)

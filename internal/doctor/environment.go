@@ -27,7 +27,7 @@ type Environment interface {
 	// Installed lists the installations of Ollama, none without an error.
 	Installed(ctx context.Context) ([]install.Status, error)
 
-	// Telemetry returns the state that the collector of a directory of pages knows.
+	// Telemetry returns the state that the reports to a directory of pages tell.
 	Telemetry(ctx context.Context, root string) (telemetry.State, error)
 }
 

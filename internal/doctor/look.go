@@ -123,7 +123,7 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 	for i := range s.stores {
 		st := &s.stores[i]
 		if root := st.settings.Local; root != "" {
-			ask(second, "the collector of "+root, func(ctx context.Context) *telemetry.State {
+			ask(second, "the reports of "+root, func(ctx context.Context) *telemetry.State {
 				state, err := e.Telemetry(ctx, root)
 				if err != nil {
 					return nil

@@ -1,16 +1,46 @@
 package tiering
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ollama/ollama/version"
 
 	"github.com/kvtier/kvtier/internal/env"
+	"github.com/kvtier/kvtier/internal/steady"
+	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/collect"
 	"github.com/kvtier/kvtier/telemetry/listen"
 )
+
+// listenerPatience bounds the wait for the listener when the server ends.
+const listenerPatience = 3 * time.Second
+
+// serveTelemetry tells the reports of all runners on the local directory while the server lives, at the
+// addresses that settings ask for. Nothing here keeps a server from starting.
+func serveTelemetry() (stop func()) {
+	config, err := tierenv.FromEnvironment(slog.New(slog.DiscardHandler)) // runners log the same warnings
+	if err != nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		listen.Serve(ctx, config.Local, listen.Options{Version: version.Version})
+	}()
+	hide := exposeMetrics(func(ctx context.Context) (telemetry.State, error) { return collect.Read(ctx, config.Local) })
+	return sync.OnceFunc(func() {
+		hide()
+		cancel()
+		steady.Ended(done, listenerPatience) // or it is left behind by a disk that hangs
+	})
+}
 
 // metricsVariable turns /metrics on at the server's own port. The name is that of upstream's
 // open pull request for metrics.

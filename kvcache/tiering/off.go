@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/internal/digests"
+	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/collect"
@@ -67,7 +68,7 @@ func notTiered(m Model, reason error, log *slog.Logger) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		collect.Push(ctx, config.Local, source, collect.Options{Logger: log})
+		collect.Push(ctx, config.Local, source, collect.Options{Logger: log, Names: modelnames.Own})
 	}()
 	return func() {
 		cancel()

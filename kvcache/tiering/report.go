@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/collect"
@@ -41,7 +42,7 @@ func (s *modelStore) report(source *telemetry.Source) {
 	}
 	go func() {
 		defer close(s.reported)
-		collect.Push(ctx, s.config.Local, source, collect.Options{Logger: s.log, Nudge: s.nudge})
+		collect.Push(ctx, s.config.Local, source, collect.Options{Logger: s.log, Names: modelnames.Own, Nudge: s.nudge})
 	}()
 }
 

@@ -31,8 +31,8 @@ func collected(t *testing.T, root string, wanted func(telemetry.State) bool) tel
 	}
 }
 
-// collector makes the root of a test, and collects there as a server does.
-func collector(t *testing.T, vars map[string]string) (root string) {
+// serving names the root of a test, and tells of it as a server does.
+func serving(t *testing.T, vars map[string]string) (root string) {
 	root = filepath.Join(t.TempDir(), "pages")
 	vars["OLLAMA_KV_TIERING"], vars["OLLAMA_KV_TIER_LOCAL"] = "1", root
 	tierenvtest.Set(t, vars)
@@ -46,7 +46,7 @@ func collector(t *testing.T, vars map[string]string) (root string) {
 // TestAServerCollectsFromItsRunners loads a model beside a server without an id.
 func TestAServerCollectsFromItsRunners(t *testing.T) {
 	remote := t.TempDir()
-	root := collector(t, map[string]string{
+	root := serving(t, map[string]string{
 		"OLLAMA_KV_TIER_RAM_GB": "1", "OLLAMA_KV_TIER_LOCAL_GB": "2", "OLLAMA_KV_TIER_REMOTE": remote,
 		"OLLAMA_KV_TIER_WRITE_GB_PER_DAY": "3", "OLLAMA_KV_TIER_NAMESPACE": "team",
 	})
@@ -160,8 +160,8 @@ func TestOffCollectsNothing(t *testing.T) {
 	require.Empty(t, entries)
 }
 
-// A model is closed in time where nobody collects.
-func TestClosingWithoutACollector(t *testing.T) {
+// A model is closed in time where no server runs.
+func TestClosingWithoutAServer(t *testing.T) {
 	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": filepath.Join(t.TempDir(), "pages")})
 	log, _ := tierenvtest.Logger()
 	tiered, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
@@ -176,7 +176,7 @@ func TestClosingWithoutACollector(t *testing.T) {
 
 // TestFlushTellsWhatWasCounted: the server kills a runner right after its flush.
 func TestFlushTellsWhatWasCounted(t *testing.T) {
-	root := collector(t, map[string]string{})
+	root := serving(t, map[string]string{})
 	log, _ := tierenvtest.Logger()
 	tiered, source, err := startWith(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
 	require.NoError(t, err)
@@ -197,7 +197,7 @@ func TestFlushTellsWhatWasCounted(t *testing.T) {
 
 // TestForgetRemovesPrompts: the latest prompts go with the pages, the counts stay.
 func TestForgetRemovesPrompts(t *testing.T) {
-	root := collector(t, map[string]string{"OLLAMA_KV_TIER_NAMESPACE": "team"})
+	root := serving(t, map[string]string{"OLLAMA_KV_TIER_NAMESPACE": "team"})
 	require.NoError(t, os.Mkdir(root, 0o700))
 	source := &telemetry.Source{
 		Process: collect.Self(telemetry.EngineOllama), Started: time.Now(), Meter: new(telemetry.Meter),

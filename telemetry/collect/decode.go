@@ -15,13 +15,13 @@ import (
 
 // Bounds besides those of package telemetry. Root reads files of other users.
 const (
-	objectsMax     = 4096     // in a report: a million empty ones would take a hundred times their length
-	valuesMax      = 48 << 10 // in a report, besides those of its objects
-	fileObjectsMax = telemetry.ModelsMax * (telemetry.SeriesMax + 2)
-	tiersMax       = 8
-	memoryMax      = 64
-	totalMax       = 1e18  // of one process; doubles count up to 2^53 exactly
-	sumMax         = 1e300 // JSON has no infinity
+	objectsMax       = 4096     // in a report: a million empty ones would take a hundred times their length
+	valuesMax        = 48 << 10 // in a report, besides those of its objects
+	totalsObjectsMax = telemetry.ModelsMax * (telemetry.SeriesMax + 2)
+	tiersMax         = 8
+	memoryMax        = 64
+	totalMax         = 1e18  // of one process; doubles count up to 2^53 exactly
+	sumMax           = 1e300 // JSON has no infinity
 )
 
 var (

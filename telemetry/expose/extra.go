@@ -5,7 +5,7 @@ import "github.com/kvtier/kvtier/telemetry"
 // Extra are the families that are made here, of a state or of a count on disk, and that no
 // process reports.
 var Extra = []telemetry.Metric{
-	{Name: "ollama_kv_up", Kind: telemetry.Gauge, Help: "1 while a collector runs, 0 where the state was read from its file."},
+	{Name: "ollama_kv_up", Kind: telemetry.Gauge, Help: "1, or 0 before a process has reported."},
 	{Name: "ollama_kv_collector_info", Kind: telemetry.Gauge, Help: "Always 1, with the version of the program that writes these lines.", Labels: []string{"version"}},
 	{Name: "ollama_kv_totals_since_timestamp_seconds", Kind: telemetry.Gauge, Help: "When the totals began."},
 	{Name: "ollama_kv_model_info", Kind: telemetry.Gauge, Help: "Always 1, with properties of a model that has been used.", Labels: []string{"weights", "architecture", "cache_type", "page_tokens"}},

@@ -24,7 +24,7 @@ const (
 	writeTimeout = 10 * time.Second
 )
 
-// Read returns the state of a collector.
+// Read returns the state of a root.
 type Read = func(context.Context) (telemetry.State, error)
 
 // Metrics answers GET and HEAD with all metrics of the state that read returns. version is that

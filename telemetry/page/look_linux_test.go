@@ -80,7 +80,7 @@ func TestPageInABrowser(t *testing.T) {
 	base := time.Now()
 	empty, waiting, stale, down := telemetry.State{Root: "/var/lib/ollama-kv", At: base, Live: true}, sample(base), sample(base), sample(base)
 	waiting.Prompts, waiting.Models = nil, nil
-	stale.Live, stale.At = false, base.Add(-3*time.Hour)
+	stale.At = base.Add(-3 * time.Hour)
 	down.Tiers[2].Down, down.Tiers[1].Quarantined, down.Tiers[1].Booked = true, 2, 99.5*gb
 	for name, state := range map[string]telemetry.State{
 		"sample": sample(base), "hostile": hostile(sample(base)), "empty": empty, "waiting": waiting, "stale": stale, "down": down,
@@ -244,7 +244,7 @@ func TestTimelineIsUsable(t *testing.T) {
 	require.Empty(t, b.complaints(s.URL))
 }
 
-// The page says when its numbers are old, when the collector fails, and when its server is
+// The page says when its numbers are old, when they cannot be read, and when its server is
 // gone, and goes on when it is back.
 func TestStaleAndDisconnected(t *testing.T) {
 	b := openBrowser(t)
@@ -252,16 +252,16 @@ func TestStaleAndDisconnected(t *testing.T) {
 	s := serve(t, state)
 	b.open(s.URL, views["desktop"])
 	require.Equal(t, "Live", b.textOf("status-text"))
-	s.set(telemetry.State{}, errors.New("the collector's socket is of another user"))
+	s.set(telemetry.State{}, errors.New("the files are of another user"))
 	b.until(`document.body.className === 'lost'`)
 	require.Contains(t, b.textOf("notice"), "could not be read. kvtier doctor")
 	require.Contains(t, b.textOf("notice"), "goes on trying")
 	require.Contains(t, b.textOf("tiers"), "41 GB of 100 GB")
-	state.Live, state.At = false, time.Now().Add(-3*time.Hour)
+	state.At = time.Now().Add(-3 * time.Hour)
 	s.set(state, nil)
 	b.until(`document.body.className === 'stale'`)
 	require.Equal(t, "Numbers of "+state.At.UTC().Format("15:04:05")+", 3 h ago", b.textOf("status-text"))
-	require.Contains(t, b.textOf("notice"), "kvtier collect")
+	require.Contains(t, b.textOf("notice"), "has not been heard of since")
 	state = sample(time.Now())
 	s.set(state, nil)
 	b.until(`document.body.className === 'live'`)

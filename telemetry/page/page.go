@@ -6,7 +6,9 @@ import (
 	"embed"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"strings"
 	"time"
@@ -113,13 +115,16 @@ func serveState(w http.ResponseWriter, r *http.Request, read func(context.Contex
 	defer cancel()
 	w.Header().Set("Content-Type", "application/json")
 	state, err := read(ctx)
+	if errors.Is(err, fs.ErrNotExist) { // nothing is reported yet: the page says how to begin
+		state.At, err = time.Now(), nil
+	}
 	var body []byte
 	if err == nil {
 		body, err = json.Marshal(state.WithWords(nil))
 	}
 	if err != nil { // the error names paths
 		w.WriteHeader(http.StatusServiceUnavailable)
-		body = []byte(`{"error":"The collector's state could not be read. kvtier doctor looks for the cause."}`)
+		body = []byte(`{"error":"The state could not be read. kvtier doctor looks for the cause."}`)
 	}
 	_, _ = w.Write(body) // an error means that the client has gone
 }

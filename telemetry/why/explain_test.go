@@ -128,7 +128,7 @@ func TestDiffers(t *testing.T) {
 	require.Empty(t, Differs(ours, ours))
 }
 
-// TestHostileIdentity: manifests of other people make no text that a collector refuses, since a
+// TestHostileIdentity: manifests of other people make no text that package collect refuses, since a
 // refused report loses all of the process's counts.
 func TestHostileIdentity(t *testing.T) {
 	ours := map[string]string{"weights": "a", "cache_type": "f16", "engine": "x"}

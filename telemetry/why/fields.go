@@ -10,7 +10,7 @@ import (
 // another namespace.
 var tellable = map[string]bool{"cache_type": true, "page_tokens": true}
 
-// Bounds of a text about fields. Manifests come from other people, and a collector refuses a
+// Bounds of a text about fields. Manifests come from other people, and package collect refuses a
 // report with a longer detail, or with one that could control a terminal.
 const (
 	fieldMax = 32 // bytes of a name, and of a value that is told
