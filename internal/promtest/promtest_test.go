@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -52,7 +51,7 @@ func TestPromtoolChecksRules(t *testing.T) {
 // silent are the alerts that no workload of some seconds provokes: they compare with yesterday.
 var silent = []string{"KvtierReuseCollapse"}
 
-// TestPrometheus scrapes a real listener and the metrics of kvtier stat, and runs every query of
+// TestPrometheus scrapes the metrics of a listener and the metrics of kvtier stat, and runs every query of
 // the dashboard and every rule.
 func TestPrometheus(t *testing.T) {
 	w := newWorkload()
@@ -61,7 +60,9 @@ func TestPrometheus(t *testing.T) {
 		_ = expose.Options{Disks: w.disks()}.Write(rw, telemetry.State{})
 	}))
 	t.Cleanup(textfile.Close)
-	p := startPrometheus(t, map[string]string{"kvtier": listener(t, w), "node": strings.TrimPrefix(textfile.URL, "http://")})
+	metrics := httptest.NewServer(listen.Metrics("1", w.read))
+	t.Cleanup(metrics.Close)
+	p := startPrometheus(t, map[string]string{"kvtier": metrics.Listener.Addr().String(), "node": textfile.Listener.Addr().String()})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 
@@ -94,21 +95,6 @@ func TestPrometheus(t *testing.T) {
 }
 
 var labelValues = regexp.MustCompile(`^label_values\((.*), (\w+)\)$`)
-
-// listener serves the workload, and returns the address.
-func listener(t *testing.T, w *workload) string {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	opened, done := make(chan net.Addr, 1), make(chan error, 1)
-	go func() {
-		done <- listen.Serve(ctx, listen.Options{Addr: "127.0.0.1:0", Version: "1", Read: w.read, Opened: func(a net.Addr) { opened <- a }})
-	}()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-done)
-	})
-	return (<-opened).String()
-}
 
 // await runs a query after each scrape until it has numbers.
 func (p *prometheus) await(ctx context.Context, t *testing.T, w *workload, expr string) []series {

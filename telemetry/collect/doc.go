@@ -12,7 +12,7 @@ root, which has mode 0700; they have mode 0600:
 	p-X.lock     held by a process while it reports
 	p-X.json     its latest [telemetry.Report], without prompts: replaced once a second while something
 	             changes, else every 30 s
-	p-X.words    its latest prompts, with Words, compressed: replaced when there are new ones
+	p-X.words    its latest prompts, with Words: replaced when there are new ones
 
 A process that has ended no longer holds its lock, however it ended. The next process or reader adds its
 report to totals.json and removes it; its prompts stay.

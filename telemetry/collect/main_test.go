@@ -1,11 +1,7 @@
 package collect
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
-	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -97,7 +93,11 @@ func (p *process) prompt(token int32) {
 }
 
 // words is the content of the file of prompts.
-func (p *process) words() string { return unzipped(p.site.t, p.path(p.name+wordsEnd)) }
+func (p *process) words() string {
+	text, err := os.ReadFile(p.path(p.name + wordsEnd))
+	require.NoError(p.site.t, err)
+	return string(text)
+}
 
 // push reports by itself, until stop or the end of the test.
 func (p *process) push() (stop func()) {
@@ -203,27 +203,4 @@ func wordsIn(s telemetry.State) (n int) {
 		}
 	}
 	return n
-}
-
-// zipped is a report as a file of prompts has it.
-func zipped(t testing.TB, r *telemetry.Report) []byte {
-	text, err := encode(r)
-	require.NoError(t, err)
-	var data bytes.Buffer
-	z := gzip.NewWriter(&data)
-	_, err = z.Write(text)
-	require.NoError(t, errors.Join(err, z.Close()))
-	return data.Bytes()
-}
-
-// unzipped is the content of a file of prompts.
-func unzipped(t testing.TB, path string) string {
-	f, err := os.Open(path)
-	require.NoError(t, err)
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	require.NoError(t, err)
-	text, err := io.ReadAll(z)
-	require.NoError(t, err)
-	return string(text)
 }

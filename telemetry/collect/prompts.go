@@ -1,12 +1,9 @@
 package collect
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"slices"
 	"time"
@@ -15,7 +12,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// prompts are the latest prompts of a process in a compressed file. [Forget] puts an empty one in the
+// prompts are the latest prompts of a process in their file. [Forget] puts an empty one in the
 // place of that of a process that runs: prompts up to the next report, and Words of places that had
 // changed by then, do not come back.
 type prompts struct {
@@ -75,15 +72,9 @@ func (w *prompts) write(p *place, name string, r *telemetry.Report) error {
 		w.places = w.places[max(0, len(w.places)-placesMax):]
 	}
 	w.strip(r)
-	var data bytes.Buffer
-	text, err := encode(r)
+	data, err := encode(r)
 	if err == nil {
-		z := gzip.NewWriter(&data)
-		_, err = z.Write(text)
-		err = errors.Join(err, z.Close())
-	}
-	if err == nil {
-		err = p.replace(name, data.Bytes())
+		err = p.replace(name, data)
 	}
 	if err == nil {
 		w.seq = last
@@ -105,22 +96,6 @@ func (w *prompts) strip(r *telemetry.Report) {
 			r.Busters[i].Words = nil
 		}
 	}
-}
-
-// readPrompts reads a file of prompts.
-func (p *place) readPrompts(name string) (*report, error) {
-	data, err := p.read(name, telemetry.ReportBytesMax)
-	if err != nil {
-		return nil, err
-	}
-	z, err := gzip.NewReader(bytes.NewReader(data))
-	if err == nil {
-		data, err = io.ReadAll(io.LimitReader(z, telemetry.ReportBytesMax))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errContent, err)
-	}
-	return decodeReport(data)
 }
 
 // Forget removes the latest prompts, with their Words, of all processes whose models are picked. A
@@ -159,7 +134,7 @@ func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) 
 // empty file: see prompts.
 func (p *place) forget(name string, picks func(telemetry.Model) bool) error {
 	e := p.examine(name)
-	r, err := p.readPrompts(name + wordsEnd)
+	r, err := p.readReport(name + wordsEnd)
 	if errors.Is(err, fs.ErrNotExist) && e.report != nil {
 		r, err = e.report, nil
 	}

@@ -117,7 +117,7 @@ func (p *place) look() (*look, error) {
 	for i := range entries {
 		e := &entries[i]
 		l.unfolded = l.unfolded || e.ended && !e.past
-		e.prompts, _ = p.readPrompts(e.name + wordsEnd) // those that cannot be read are left out
+		e.prompts, _ = p.readReport(e.name + wordsEnd) // those that cannot be read are left out
 	}
 	return l, nil
 }
