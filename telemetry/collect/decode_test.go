@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -73,8 +72,8 @@ func FuzzReport(f *testing.F) {
 		require.NoError(t, err)
 		_, err = decodeTotals(text)
 		require.NoError(t, err)
-		l := &look{totals: totals, entries: []entry{{name: "p", report: r, runs: true, prompts: r}}}
-		text, err = encode(l.state("/", time.Now()).WithWords(nil))
+		state := totals.state("/", []entry{{name: "p", report: r, runs: true, prompts: r}})
+		text, err = encode(state.WithWords(nil))
 		require.NoError(t, err)
 		require.NotContains(t, string(text), `"words":{`)
 	})

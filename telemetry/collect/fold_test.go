@@ -66,7 +66,7 @@ func TestAReaderWhileOthersFold(t *testing.T) {
 	totals, _, err := s.readTotals()
 	require.NoError(t, err)
 	totals.leaveOut(entries)
-	require.Equal(t, 3.0, total((&look{totals: totals, entries: entries}).state(s.root, time.Now()), promptsTotal))
+	require.Equal(t, 3.0, total(totals.state(s.root, entries), promptsTotal))
 }
 
 // Models are apart by weights, namespace and engine, and only so many: the first, in the order of their

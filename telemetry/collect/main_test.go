@@ -120,7 +120,7 @@ func (s *site) look() telemetry.State {
 	s.t.Helper()
 	t, err := s.tell()
 	require.NoError(s.t, err)
-	return t.state
+	return t.State
 }
 
 // read reads a root that has a state.

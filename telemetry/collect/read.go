@@ -55,8 +55,8 @@ func (g *guards) of(root string) *steady.Guard {
 
 // told is what a read finds.
 type told struct {
-	state telemetry.State // with all Words
-	fold  bool            // there is something to add to the totals, which this user may do
+	telemetry.State      // with all Words
+	fold            bool // there is something to add to the totals, which this user may do
 }
 
 // state reads the state with all Words, and then adds processes that have ended to the totals.
@@ -69,55 +69,40 @@ func (p *place) state(ctx context.Context) (telemetry.State, error) {
 		fold := func() (any, error) { return nil, p.fold() }
 		_, _ = steady.Do(ctx, folds.of(p.root), steady.Wait{Most: p.patience}, fold, nil) // what is not added stays
 	}
-	return t.state, err
+	return t.State, err
 }
 
-// tell looks, and makes the state. It asks the disk, which may hang, why processes are silent.
-func (p *place) tell() (told, error) {
-	l, err := p.look()
-	if err != nil {
-		return told{}, err
-	}
-	t := told{l.state(p.root, time.Now()), l.unfolded && l.owner == p.owner}
-	tellSilent(&t.state, p.dir)
-	return t, nil
-}
-
-// look is the content of a directory at one moment.
-type look struct {
-	owner    int
-	totals   *totals
-	entries  []entry
-	unfolded bool // there is something to add to the totals
-}
-
-// look reads a directory, also one of another user, and changes nothing there.
-func (p *place) look() (*look, error) {
+// tell reads the directory, also one of another user, and changes nothing there. It asks the disk, which
+// may hang, why processes are silent.
+func (p *place) tell() (t told, err error) {
 	owner, err := ownerOf(p.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, ErrNothing
+		return t, ErrNothing
 	}
 	if err != nil {
-		return nil, err
+		return t, err
 	}
-	p = &place{dir: p.dir, fs: vfs.OS, owner: owner}
-	entries, err := p.scan()
+	of := &place{root: p.root, dir: p.dir, fs: vfs.OS, owner: owner}
+	entries, err := of.scan()
 	if err != nil {
-		return nil, err
+		return t, err
 	}
-	t, fresh, err := p.readTotals()
+	totals, fresh, err := of.readTotals()
 	if err != nil {
-		return nil, err
+		return t, err
 	}
 	if fresh && len(entries) == 0 {
-		return nil, ErrNothing
+		return t, ErrNothing
 	}
-	t.leaveOut(entries)
-	l := &look{owner: owner, totals: t, entries: entries, unfolded: fresh}
+	totals.leaveOut(entries)
+	t.fold = fresh
 	for i := range entries {
 		e := &entries[i]
-		l.unfolded = l.unfolded || e.ended && !e.past
-		e.prompts, _ = p.readReport(e.name + wordsEnd) // those that cannot be read are left out
+		t.fold = t.fold || e.ended && !e.past
+		e.prompts, _ = of.readReport(e.name + wordsEnd) // those that cannot be read are left out
 	}
-	return l, nil
+	t.fold = t.fold && owner == p.owner
+	t.State = totals.state(p.root, entries)
+	tellSilent(&t.State, p.dir)
+	return t, nil
 }

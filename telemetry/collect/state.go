@@ -12,13 +12,12 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// state is the state of a directory, with all Words.
-func (l *look) state(root string, now time.Time) telemetry.State {
-	t := l.totals
-	s := telemetry.State{Version: telemetry.Version, Root: root, At: now, Since: t.Since, Live: true,
+// state is the sum of totals and processes, with all Words. It adds to the totals.
+func (t *totals) state(root string, entries []entry) telemetry.State {
+	s := telemetry.State{Version: telemetry.Version, Root: root, At: time.Now(), Since: t.Since, Live: true,
 		Processes: []telemetry.ProcessState{}, Prompts: []telemetry.StatePrompt{}}
 	var running []entry
-	for _, e := range l.entries {
+	for _, e := range entries {
 		if e.report != nil {
 			t.add(e.report)
 		}
@@ -34,7 +33,7 @@ func (l *look) state(root string, now time.Time) telemetry.State {
 	slices.SortStableFunc(s.Models, func(x, y telemetry.ModelState) int { return y.LastUsed.Compare(x.LastUsed) })
 	s.Tiers = tiersOf(t.Tiers, running)
 	nameModels(&s)
-	addPrompts(&s, l.entries)
+	addPrompts(&s, entries)
 	return s
 }
 

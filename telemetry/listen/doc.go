@@ -5,6 +5,6 @@
 // kvtier collect. Several of them may have the same address and root: one has the port, and another one
 // takes it when that one ends.
 //
-// Answers hold no text of prompts: [Serve] removes words from a state before anything sees it.
+// Answers hold no text of prompts: states have none, no metric is made of it, and package page removes it.
 // Any failure is an answer with an error or a log line, and reaches no request of the engine.
 package listen

@@ -3,7 +3,6 @@ package listen
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -129,25 +128,6 @@ func TestHostsOfAnOpenPort(t *testing.T) {
 	w := httptest.NewRecorder()
 	Metrics("", state).ServeHTTP(w, httptest.NewRequest("GET", "http://metrics.example/metrics", nil))
 	require.Equal(t, 403, w.Code, "an unknown address counts as loopback")
-}
-
-// No words reach an answer, even where a reader hands some out.
-func TestNoWords(t *testing.T) {
-	words := &telemetry.Words{Was: []int32{42}}
-	given := telemetry.State{
-		Prompts:   []telemetry.StatePrompt{{Prompt: telemetry.Prompt{Miss: &telemetry.Miss{Cause: "x", Words: words}}}, {}},
-		Processes: []telemetry.ProcessState{{Busters: []telemetry.Buster{{Begin: 4, Words: words}}}},
-	}
-	read := func(context.Context) (telemetry.State, error) { return given, nil }
-	got, err := withoutWords(read)(t.Context())
-	require.NoError(t, err)
-	text, err := json.Marshal(got)
-	require.NoError(t, err)
-	require.NotContains(t, string(text), "42")
-	require.Equal(t, telemetry.Cause("x"), got.Prompts[0].Miss.Cause)
-	require.Equal(t, 4, got.Processes[0].Busters[0].Begin)
-	require.NotNil(t, given.Prompts[0].Miss.Words, "the given state is not touched")
-	require.NotNil(t, given.Processes[0].Busters[0].Words)
 }
 
 // An error of the files names paths, which the answer does not. Before anything was reported there is no

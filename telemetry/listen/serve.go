@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -142,9 +143,8 @@ func (l *listener) serve(ctx context.Context, port net.Listener) error {
 	}
 }
 
-// handler answers /metrics, and shows the page at all other paths. Nothing in it sees Words.
+// handler answers /metrics, and shows the page at all other paths.
 func handler(version string, read Read, onPage *hints) http.Handler {
-	read = withoutWords(read)
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", Metrics(version, read))
 	mux.Handle("/", guard(page.Handler(onPage.addTo(read))))
@@ -173,15 +173,6 @@ func Address(text string) (string, error) {
 		host = "127.0.0.1"
 	}
 	return net.JoinHostPort(host, port), nil
-}
-
-// withoutWords removes the text of prompts from states: package collect hands none to this package,
-// and a defect there must not put text on the network.
-func withoutWords(read Read) Read {
-	return func(ctx context.Context) (telemetry.State, error) {
-		state, err := read(ctx)
-		return state.WithWords(nil), err
-	}
 }
 
 // hints are the latest sentences that look has found. A look that hangs is the only one.
@@ -219,5 +210,34 @@ func (h *hints) addTo(read Read) Read {
 		state, err := read(ctx)
 		state.Hints = h.latest()
 		return state, err
+	}
+}
+
+// bounded has a new connection over connectionsMax close another one: that of which no request is being
+// answered, for the longest time; itself, where all others are busy. So no user of this machine keeps all
+// others away.
+type bounded struct {
+	mu      sync.Mutex
+	open    int
+	resting []net.Conn // of which no request is being answered, the longest first
+}
+
+// state is http.Server.ConnState.
+func (b *bounded) state(conn net.Conn, state http.ConnState) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.resting = slices.DeleteFunc(b.resting, func(c net.Conn) bool { return c == conn })
+	switch state {
+	case http.StateNew:
+		b.open++
+		b.resting = append(b.resting, conn)
+		if b.open > connectionsMax {
+			b.resting[0].Close()
+			b.resting = slices.Delete(b.resting, 0, 1)
+		}
+	case http.StateIdle:
+		b.resting = append(b.resting, conn)
+	case http.StateClosed:
+		b.open--
 	}
 }
