@@ -198,7 +198,7 @@ func judgeMisses(s *scene) (hits []hit) {
 			}
 			h := s.stateHit(st, series, fmt.Sprintf("%.0f", n),
 				"%.0f %% of all prompt tokens were not computed; without this it could have been %.0f %%.", 100*(all-computed)/all, min(100, 100*(all-computed+n)/all))
-			h.evidence = append(h.evidence, Evidence{"next step", show.Explain(cause).Remedy})
+			h.evidence = append(h.evidence, Evidence{"next step", cause.Explain().Remedy})
 			if cause == telemetry.CauseEvicted && st.local != nil {
 				double := 2 * max(st.LocalBytes, 10e9)
 				h.remedy, h.values = "{set}", append([]string{"{set}", s.by(st).setting(localGBVar, fmt.Sprint(double/1e9))}, h.values...)

@@ -67,9 +67,9 @@ func sources(state telemetry.State) map[string]float64 {
 // causes are the numbers of prompts that missed, by cause.
 func causes(state telemetry.State) map[telemetry.Cause]float64 {
 	of := make(map[telemetry.Cause]float64)
-	for _, cause := range telemetry.Causes {
-		if n := total(state, "ollama_kv_misses_total", "cause", string(cause)); n > 0 {
-			of[cause] = n
+	for _, e := range telemetry.Causes {
+		if n := total(state, "ollama_kv_misses_total", "cause", string(e.Cause)); n > 0 {
+			of[e.Cause] = n
 		}
 	}
 	return of

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"unicode"
 
@@ -93,7 +92,7 @@ func decodeReport(data []byte) (*report, error) {
 		}
 	}
 	withoutPrivateWords(r.Prompts)
-	if u := r.Unstored; u != nil && !slices.Contains(telemetry.Obstacles, u.Cause) {
+	if u := r.Unstored; u != nil && !u.Cause.Known() {
 		u.Cause = telemetry.ObstacleOther // of a newer program
 	}
 	return r, nil

@@ -20,7 +20,6 @@ import (
 
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/show"
-	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
 // shots is a folder for pictures of the page, for people to look at.
@@ -299,18 +298,17 @@ func TestScriptsAgreeWithGo(t *testing.T) {
 	for _, n := range []int64{0, 7, 999, 1000, 1234567} {
 		require.Equal(t, show.Count(n), b.eval(fmt.Sprintf("count(%d)", n)))
 	}
-	for _, cause := range telemetry.Obstacles {
-		text := b.eval(fmt.Sprintf("unstoredText({model: {name: 'm'}, unstored: {cause: %q, detail: 'why', since: '2026-01-01T00:00:00Z'}}, 1767225660)", cause))
-		e := unstored.Explain(cause)
+	for _, e := range telemetry.Obstacles {
+		text := b.eval(fmt.Sprintf("unstoredText({model: {name: 'm'}, unstored: {cause: %q, detail: 'why', since: '2026-01-01T00:00:00Z'}}, 1767225660)", e.Cause))
 		require.Equal(t, "Conversations of m are not stored: "+e.Means+" (why), first seen 1 min ago. "+remedies.Replace(e.Remedy), text)
 	}
 	require.Contains(t, b.eval("unstoredText({unstored: {cause: 'constructor'}}, 0)"), "a newer program gave this cause")
 	for e, want := range map[int]string{-5: "10 µs", -4: "0.1 ms", -3: "1 ms", -1: "100 ms", 0: "1 s", 2: "100 s"} {
 		require.Equal(t, want, b.eval(fmt.Sprintf("secondsLabel(%d)", e)))
 	}
-	for _, cause := range telemetry.Causes {
-		name, err := json.Marshal(cause)
+	for _, e := range telemetry.Causes {
+		name, err := json.Marshal(e.Cause)
 		require.NoError(t, err)
-		require.Contains(t, b.eval(fmt.Sprintf("causeMeaning(%s)", name)), remedies.Replace(show.Explain(cause).Remedy))
+		require.Contains(t, b.eval(fmt.Sprintf("causeMeaning(%s)", name)), remedies.Replace(e.Remedy))
 	}
 }

@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/telemetry"
-	"github.com/kvtier/kvtier/telemetry/show"
-	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
 //go:embed assets
@@ -46,9 +44,8 @@ func assemble() (html, csp string) {
 // explanations has, as JSON, two sentences for each cause: the meaning and the remedy.
 func explanations() string {
 	all := make(map[telemetry.Cause]string)
-	for _, c := range telemetry.Causes {
-		e := show.Explain(c)
-		all[c] = strings.ToUpper(e.Means[:1]) + e.Means[1:] + ". " + remedies.Replace(e.Remedy)
+	for _, e := range telemetry.Causes {
+		all[e.Cause] = strings.ToUpper(e.Means[:1]) + e.Means[1:] + ". " + remedies.Replace(e.Remedy)
 	}
 	return object(all)
 }
@@ -56,9 +53,8 @@ func explanations() string {
 // obstacles has, as JSON, the meaning and the remedy of each reason for which nothing is stored.
 func obstacles() string {
 	all := make(map[telemetry.Obstacle][2]string)
-	for _, c := range telemetry.Obstacles {
-		e := unstored.Explain(c)
-		all[c] = [2]string{e.Means, remedies.Replace(e.Remedy)}
+	for _, e := range telemetry.Obstacles {
+		all[e.Cause] = [2]string{e.Means, remedies.Replace(e.Remedy)}
 	}
 	return object(all)
 }

@@ -99,7 +99,7 @@ func TestExplain(t *testing.T) {
 			require.Equal(t, test.cause, m.Cause)
 			require.Equal(t, test.at, m.At)
 			require.Equal(t, test.detail, m.Detail)
-			require.Contains(t, telemetry.Causes, m.Cause)
+			require.Contains(t, telemetry.Causes, m.Cause.Explain())
 			require.Equal(t, test.cause == telemetry.CauseEvicted && test.facts.Tombstone != nil, !m.When.IsZero())
 			require.LessOrEqual(t, len(m.Detail), telemetry.NameBytesMax)
 			if len(test.facts.Others) > 0 {
