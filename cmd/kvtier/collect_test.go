@@ -91,19 +91,6 @@ func TestCollectWaits(t *testing.T) {
 	require.Equal(t, 0, stop())
 }
 
-// TestCollectTakesOver: a second process waits for the address of the first one.
-func TestCollectTakesOver(t *testing.T) {
-	root := t.TempDir()
-	require.NoError(t, os.Chmod(root, 0o700))
-	lines, stop := runCollector(t, root, "--metrics", "127.0.0.1:0")
-	addr := line(t, lines, `msg="kv tier: listening for metrics" address=(\S+)`)
-	second, stopSecond := runCollector(t, root, "--metrics", addr)
-	line(t, second, `level=INFO msg="kv tier: another process listens for metrics; `)
-	require.Equal(t, 0, stop())
-	line(t, second, `msg="kv tier: listening for metrics" address=`+addr)
-	require.Equal(t, 0, stopSecond())
-}
-
 // reportOnce makes the last report of a process.
 func reportOnce(t *testing.T, root string) {
 	source := &telemetry.Source{Process: collect.Self(telemetry.EngineOllama), Started: time.Now(), Meter: new(telemetry.Meter)}

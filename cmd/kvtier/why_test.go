@@ -19,7 +19,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
-// Names, namespaces and details come from other processes, and the file of a collector may have
+// Names, namespaces and details come from other processes, and files of the directory may have
 // been written by anybody who may write there.
 func TestHostileStates(t *testing.T) {
 	state := telemetry.State{

@@ -152,7 +152,7 @@ func (t *totals) noteTiers(r *report) {
 // totals must not fall.
 func decodeTotals(data []byte) (*totals, error) {
 	t := new(totals)
-	if err := decode(data, totalsObjectsMax, t); err != nil {
+	if err := decode(data, totalsTokensMax, t); err != nil {
 		return nil, err
 	}
 	if t.Version != totalsVersion {

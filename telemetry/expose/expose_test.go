@@ -175,7 +175,7 @@ func TestTiers(t *testing.T) {
 	require.NotContains(t, got, "booked", "0 is unknown")
 }
 
-// A count on disk replaces the figures of a collector for the same directory, and leaves the rest.
+// A count on disk replaces the figures of processes for the same directory, and leaves the rest.
 func TestDisks(t *testing.T) {
 	budget := int64(7e9)
 	other := Disk{Tier: "remote", Root: "/else", Pages: 9, Budget: &budget}
