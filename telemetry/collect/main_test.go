@@ -64,15 +64,20 @@ func siteAt(t testing.TB, root string) *site {
 // process is a process that reports when a test says so.
 type process struct {
 	*pusher
-	site *site
+	site   *site
+	pushes bool // by itself, and so ends by itself
 }
 
 // process begins one. It has a place of its own, whose log is that of the site.
 func (s *site) process(pid int) *process {
 	place := *s.place
-	p := &process{newPusher(&place, testSource(pid), Options{}), s}
+	p := &process{pusher: newPusher(&place, testSource(pid), Options{}), site: s}
 	p.every = quick
-	s.t.Cleanup(p.end)
+	s.t.Cleanup(func() {
+		if !p.pushes {
+			p.end()
+		}
+	})
 	return p
 }
 
@@ -101,6 +106,7 @@ func (p *process) words() string {
 
 // push reports by itself, until stop or the end of the test.
 func (p *process) push() (stop func()) {
+	p.pushes = true
 	ctx, end := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
