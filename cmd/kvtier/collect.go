@@ -86,15 +86,15 @@ func collectReports(ctx context.Context, root string, log *slog.Logger) {
 	defer tick.Stop()
 	for said := ""; ctx.Err() == nil; {
 		_, err := collect.Read(ctx, root) // who reads adds them up
-		say := "kvtier: collecting"
+		say, level := "kvtier: collecting", slog.LevelInfo
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			say = "kvtier: waiting to collect: no server has reported yet, or the directory is missing"
 		case err != nil:
-			say = "kvtier: cannot read the reports, and tries again: " + err.Error()
+			say, level = "kvtier: cannot read the reports, and tries again: "+err.Error(), slog.LevelWarn
 		}
 		if say != said && ctx.Err() == nil {
-			log.Info(say, "root", root)
+			log.Log(ctx, level, say, "root", root)
 			said = say
 		}
 		select {
