@@ -1,7 +1,6 @@
 package collect
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -31,14 +30,23 @@ func TestDiskThatIsFull(t *testing.T) {
 	count()
 	s.awaitTotal(counted)
 	m := &monotonic{t: t, root: root}
-	for cause, fill := range map[telemetry.Obstacle]func(string) error{telemetry.ObstacleFull: fillBlocks, telemetry.ObstacleInodes: fillInodes} {
+	fillInodes := func() (empty func()) {
+		junk := filepath.Join(image.Dir, "junk")
+		require.NoError(t, os.Mkdir(junk, 0o700))
+		var err error
+		for n := 0; err == nil; n++ {
+			err = os.WriteFile(filepath.Join(junk, fmt.Sprint(n)), nil, 0o600)
+		}
+		require.ErrorIs(t, err, unix.ENOSPC)
+		return func() { require.NoError(t, os.RemoveAll(junk)) }
+	}
+	fillBlocks := func() (empty func()) { return image.Fill(0) }
+	for cause, fill := range map[telemetry.Obstacle]func() (empty func()){telemetry.ObstacleFull: fillBlocks, telemetry.ObstacleInodes: fillInodes} {
 		ended := s.process(2)
 		ended.count(1)
 		ended.end()
 		counted++
-		junk := filepath.Join(image.Dir, "junk")
-		require.NoError(t, os.Mkdir(junk, 0o700))
-		require.ErrorIs(t, fill(junk), unix.ENOSPC)
+		empty := fill()
 		for range 3 {
 			count()
 			m.read()
@@ -49,36 +57,9 @@ func TestDiskThatIsFull(t *testing.T) {
 		require.Len(t, later.Processes, 1)
 		require.NotNil(t, later.Processes[0].Unstored)
 		require.Equal(t, cause, later.Processes[0].Unstored.Cause)
-		require.NoError(t, os.RemoveAll(junk))
+		empty()
 		s.awaitTotal(counted)
 	}
 	stop()
 	require.Equal(t, counted, total(m.read(), promptsTotal))
-}
-
-func fillBlocks(dir string) error {
-	f, err := os.Create(filepath.Join(dir, "large"))
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	for size := 1 << 20; size > 0; {
-		if _, err = f.Write(make([]byte, size)); err != nil {
-			size /= 2
-		}
-	}
-	return err
-}
-
-func fillInodes(dir string) error {
-	for n := 0; ; n++ {
-		f, err := os.Create(filepath.Join(dir, fmt.Sprint(n)))
-		if err != nil {
-			if errors.Is(err, unix.ENOSPC) {
-				return err
-			}
-			return fmt.Errorf("make file %d: %w", n, err)
-		}
-		f.Close()
-	}
 }
