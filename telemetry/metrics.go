@@ -21,7 +21,7 @@ type Metric struct {
 	Name   string
 	Kind   Kind
 	Help   string
-	Labels []string  // besides those that a collector adds: model, and for gauges of a process also its number
+	Labels []string  // besides those that package expose adds: model, and for gauges of a process also its number
 	Bounds []float64 // of a histogram's buckets, ascending
 }
 

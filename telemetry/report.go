@@ -38,7 +38,7 @@ type Process struct {
 // Model describes the model that the process has loaded.
 type Model struct {
 	// Weights is the SHA-256 of the weights, in hexadecimal. Name is the model's name where the
-	// process knows it, else empty; collectors fill it in.
+	// process knows it, else empty; package collect fills it in.
 	Weights string `json:"weights"`
 	Name    string `json:"name,omitempty"`
 

@@ -18,7 +18,7 @@ type State struct {
 	Root    string    `json:"root"`
 	At      time.Time `json:"at"`
 	Since   time.Time `json:"since"` // when the totals began
-	// Live is false where no collector runs. Models are the rest of the state then.
+	// Live is false in a zero State, before a process has reported.
 	Live bool `json:"live"`
 
 	Models    []ModelState   `json:"models"`    // that have reported since Since, the last used first

@@ -2,6 +2,8 @@ package telemetry
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -9,6 +11,27 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
+
+// Every cause and obstacle has an explanation, and a document has the same table.
+func TestReasons(t *testing.T) {
+	requireTable(t, "../docs/kvtier.md", Causes)
+	requireTable(t, "../docs/operations.md", Obstacles)
+	require.Equal(t, CauseShift, CauseShift.Explain().Cause)
+	require.NotEmpty(t, Obstacle("of tomorrow").Explain().Remedy)
+	require.False(t, Obstacle("of tomorrow").Known())
+}
+
+func requireTable[C ~string](t *testing.T, path string, all []Reason[C]) {
+	t.Helper()
+	doc, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for _, r := range all {
+		require.NotEmpty(t, r.Means, r.Cause)
+		require.True(t, strings.HasSuffix(r.Remedy, "."), r.Cause)
+		row := fmt.Sprintf("\n| `%s` | %s | %s |\n", r.Cause, r.Means, r.Remedy)
+		require.True(t, strings.Contains(string(doc), row), "%s lacks the row%s", path, row)
+	}
+}
 
 func TestSeriesEscapesAndSorts(t *testing.T) {
 	require.Equal(t, "a", Series("a"))

@@ -13,28 +13,26 @@ import (
 
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/env"
-	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/version"
 	"github.com/kvtier/kvtier/llamatier/install"
+	"github.com/kvtier/kvtier/telemetry/collect"
 	"github.com/kvtier/kvtier/telemetry/listen"
-	"github.com/kvtier/kvtier/telemetry/station"
 )
 
-func newCollectCommand(out *output, at *storage, models *modelStore, sayWaits time.Duration) *cobra.Command {
+func newCollectCommand(out *output, at *storage) *cobra.Command {
 	var metrics string
 	cmd := &cobra.Command{
 		Use:   "collect",
 		Short: "Collect the reports of servers, until Ctrl-C",
 		Long: `Collect the reports of servers, until Ctrl-C or SIGTERM.
 
-A patched Ollama collects by itself. Before a stock Ollama, the process of one
-loaded model collects for all, and nothing collects while no model is loaded:
-kvtier ps then has the totals of before, and /metrics is not answered. Run this
-beside it, with sudo or as the server's user, to have one that stays. One process
-collects at a time; another one waits and takes over.
+With --metrics, or OLLAMA_KV_METRICS_ADDR, collect answers GET /metrics for
+Prometheus at that address, and shows a web page.
 
-With --metrics, or OLLAMA_KV_METRICS_ADDR, it also answers GET /metrics for
-Prometheus at that address, and shows a web page.`,
+A patched Ollama does so by itself. Before a stock Ollama, the process of one
+loaded model does, and nobody while no model is loaded. Run this beside it, with
+sudo or as the server's user, to have one that stays. Of several processes with
+one address, one has it; another one waits and takes over.`,
 		Example: `  kvtier collect --metrics 127.0.0.1:9401
   sudo kvtier collect`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -54,45 +52,54 @@ Prometheus at that address, and shows a web page.`,
 			if err := at.checkLocal(cmd.Context()); err != nil {
 				return err
 			}
-			return serveCollector(cmd.Context(), at.config.Local, models, newLogger(out.stderr, slog.LevelInfo), sayWaits)
+			collectReports(cmd.Context(), at.config.Local, newLogger(out.stderr, slog.LevelInfo))
+			return nil
 		},
 	}
 	cli.Flag(cmd.Flags(), &metrics, "metrics", "HOST:PORT", "address for Prometheus and the web page, such as 127.0.0.1:9401, instead of "+listen.Variable)
 	return cmd
 }
 
-// defaultSayWaits is the time after which a collector that waits says so.
-const defaultSayWaits = 2 * time.Second
-
 // checkLocal refuses a directory that is another user's: its server could not read the
-// collector's files. A directory that is missing is waited for.
+// totals. A directory that is missing is waited for.
 func (at *storage) checkLocal(ctx context.Context) error {
 	if _, err := os.Lstat(at.config.Local); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	at.config.Remote = "" // a collector has to do with the local directory alone
+	at.config.Remote = "" // reports are in the local directory alone
 	return at.with(ctx, func(*roots) error { return nil })
 }
 
-// serveCollector collects until ctx ends, which is no error.
-func serveCollector(ctx context.Context, root string, models *modelStore, log *slog.Logger, sayWaits time.Duration) error {
-	waits := time.AfterFunc(sayWaits, func() {
-		log.Info("kvtier: waiting to collect: another process collects, or the directory is missing", "root", root)
-	})
-	defer waits.Stop()
-	err := station.Serve(ctx, root, station.Options{
-		Version: version.String(), Logger: log, Names: func() modelnames.Names { return modelnames.Read(models.dir()) },
-		Hints: func() []string { return install.Here().Updates() },
-		OnServe: func() {
-			waits.Stop()
-			log.Info("kvtier: collecting", "root", root)
-		},
-	})
-	switch {
-	case errors.As(err, new(station.AddressError)):
-		return cli.Usage(err)
-	case errors.Is(err, context.Canceled):
-		return nil
+// collectEvery is the time between two looks for servers that have ended.
+const collectEvery = time.Second
+
+// collectReports listens for metrics, and adds up the reports of servers that have ended, until ctx ends.
+func collectReports(ctx context.Context, root string, log *slog.Logger) {
+	listens := make(chan struct{})
+	go func() {
+		defer close(listens)
+		hints := func() []string { return install.Here().Updates() }
+		listen.Serve(ctx, root, listen.Options{Version: version.String(), Log: log, Hints: hints})
+	}()
+	defer func() { <-listens }()
+	tick := time.NewTicker(collectEvery)
+	defer tick.Stop()
+	for said := ""; ctx.Err() == nil; {
+		_, err := collect.Read(ctx, root) // who reads adds them up
+		say, level := "kvtier: collecting", slog.LevelInfo
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			say = "kvtier: waiting to collect: no server has reported yet, or the directory is missing"
+		case err != nil:
+			say, level = "kvtier: cannot read the reports, and tries again: "+err.Error(), slog.LevelWarn
+		}
+		if say != said && ctx.Err() == nil {
+			log.Log(ctx, level, say, "root", root)
+			said = say
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
 	}
-	return err
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -50,7 +48,6 @@ type host struct {
 	terminal       bool                                         // stderr gets progress bars
 	served         func(context.Context) (install.Served, bool) // finds the service that kvtier is installed for
 	machine        doctor.Environment                           // that doctor looks at
-	sayWaits       time.Duration                                // after which a collector that waits says so
 	become         func(dir string) error                       // has root run as the owner of a directory; nil does not
 }
 
@@ -107,7 +104,7 @@ func newCommand(h host, out *output, args []string) *cobra.Command {
 		newResidencyCommand(out, at, models),
 		newWhyCommand(out, at, models),
 		newTopCommand(out, at, models),
-		newCollectCommand(out, at, models, cmp.Or(h.sayWaits, defaultSayWaits)),
+		newCollectCommand(out, at),
 	)
 	served := h.served
 	if served == nil {

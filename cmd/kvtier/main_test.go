@@ -43,20 +43,19 @@ type script struct {
 }
 
 var scripts = map[string]script{
-	"pages":     {"DIR MODEL SEED TOKENS [zstd] [remote=DIR] [budget=BYTES] [read]", 4, 8, storePages}, // store a conversation
-	"model":     {"NAME", 1, 1, pullModel},
-	"flip":      {"FILE OFFSET", 2, 2, flipBit}, // from the end if it is negative
-	"cut":       {"FILE BYTES", 2, 2, cutFile},  // keep the beginning of a file
-	"old":       {"DIR AGE", 2, 2, makeOld},     // make files look unused
-	"gguf":      {"FILE BYTES ARCH LAYERS KVHEADS DIM [KEY=N...]", 6, 99, writeHead},
-	"rates":     {"DIR FINGERPRINT", 2, 2, writeRates},
-	"counted":   {"DIR SERIES=N...", 2, 99, countSeries}, // have a collector of a root keep counters
-	"build":     {"FILE", 1, 1, buildKvtier},
-	"collector": {"ROOT", 1, 1, startCollector},      // collect reports
-	"report":    {"ROOT FILE", 2, 2, report},         // see parseReport
-	"quit":      {"processes|collector", 1, 1, quit}, // end them
-	"live":      {"ROOT", 1, 1, live},                // wait for a collector
-	"golden":    {"FILE", 1, 1, golden},              // compare output; see masks
+	"pages":   {"DIR MODEL SEED TOKENS [zstd] [remote=DIR] [budget=BYTES] [read]", 4, 8, storePages}, // store a conversation
+	"model":   {"NAME", 1, 1, pullModel},
+	"flip":    {"FILE OFFSET", 2, 2, flipBit}, // from the end if it is negative
+	"cut":     {"FILE BYTES", 2, 2, cutFile},  // keep the beginning of a file
+	"old":     {"DIR AGE", 2, 2, makeOld},     // make files look unused
+	"gguf":    {"FILE BYTES ARCH LAYERS KVHEADS DIM [KEY=N...]", 6, 99, writeHead},
+	"rates":   {"DIR FINGERPRINT", 2, 2, writeRates},
+	"counted": {"DIR SERIES=N...", 2, 99, countSeries}, // have the totals of a root keep counters
+	"build":   {"FILE", 1, 1, buildKvtier},
+	"report":  {"ROOT FILE", 2, 2, report}, // see parseReport
+	"quit":    {"", 0, 0, quit},            // end the processes that report
+	"folded":  {"ROOT", 1, 1, folded},      // wait until somebody has added them up
+	"golden":  {"FILE", 1, 1, golden},      // compare output; see masks
 }
 
 // TestScripts runs the command as users do, with the commands of scripts and exits STATUS PROGRAM ARGS.
@@ -352,7 +351,7 @@ func writeRates(ts *testscript.TestScript, args []string) {
 // pushed tells the processes of countSeries apart.
 var pushed atomic.Uint64
 
-// countSeries has a process count series, and a collector that ends: its file then has them.
+// countSeries has a process count series, and end.
 func countSeries(ts *testscript.TestScript, args []string) {
 	root := ts.MkAbs(args[0])
 	source := &telemetry.Source{
@@ -365,5 +364,6 @@ func countSeries(ts *testscript.TestScript, args []string) {
 		ts.Check(err)
 		source.Meter.Add(arg[:at], n)
 	}
-	collectLast(ts, root, source)
+	push(ts, root, source)
+	labOf(ts).end()
 }

@@ -364,14 +364,11 @@ func observe(ctx context.Context, out *output, at *storage) error {
 		return err
 	}
 	o := sizing.Advise(now)
-	return out.show(o, func(w io.Writer) { printObserved(w, o, now.At) })
+	return out.show(o, func(w io.Writer) { printObserved(w, o) })
 }
 
-// printObserved prints the advice of counters at a time.
-func printObserved(w io.Writer, o sizing.Observed, at time.Time) {
-	if !o.Live {
-		fmt.Fprintf(w, "No collector runs: these are the counters of %s, when the last one ended.\n\n", at.Format(time.DateTime))
-	}
+// printObserved prints the advice of counters.
+func printObserved(w io.Writer, o sizing.Observed) {
 	fmt.Fprintf(w, "%s in %s, counted since %s.\n", plural(int64(o.Prompts), "prompt"), show.Seconds(o.Elapsed.Seconds()), o.Since.Format(time.DateTime))
 	if len(o.Advice) == 0 {
 		fmt.Fprintln(w, "\nThese counters recommend nothing: either all is well, or there is too little evidence yet.")

@@ -20,7 +20,7 @@ type residency struct {
 	Root  string    `json:"root"`
 	At    time.Time `json:"at"`
 	Since time.Time `json:"since"` // when the totals began
-	Live  bool      `json:"live"`  // a collector runs
+	Live  bool      `json:"live"`
 
 	Processes []show.Process `json:"processes"`
 	Models    []modelUse     `json:"models"`
@@ -119,10 +119,7 @@ func isOf(identity map[string]string, m show.Model) bool {
 
 func printResidency(w io.Writer, out residency) {
 	now := time.Now()
-	switch {
-	case !out.Live:
-		fmt.Fprintln(w, "No collector runs, so loaded models are not known; the totals are the last ones.")
-	case len(out.Processes) == 0:
+	if len(out.Processes) == 0 {
 		fmt.Fprintln(w, "No model is loaded.")
 	}
 	for i, p := range out.Processes {

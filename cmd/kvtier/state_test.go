@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -21,65 +21,50 @@ import (
 // telemetryLimit bounds the waits of the commands below.
 const telemetryLimit = 30 * time.Second
 
-// lab has the collectors and the reporting processes of one script. Both are goroutines of the
-// test, which is the same user as kvtier.
-type lab struct {
-	collectors, processes []func()
-}
+// lab has the reporting processes of one script, which are goroutines of the test: the same user as
+// kvtier.
+type lab struct{ processes []func() }
 
 const labKey = "lab"
 
 func labOf(ts *testscript.TestScript) *lab { return ts.Value(labKey).(*lab) }
 
-// end ends functions that the lab started, in the order of their start.
-func end(all *[]func()) {
-	for _, stop := range *all {
+// end ends the processes, in the order of their start.
+func (l *lab) end() {
+	for _, stop := range l.processes {
 		stop()
 	}
-	*all = nil
+	l.processes = nil
 }
 
-// start runs fn until the script ends or the list is ended.
-func start(ts *testscript.TestScript, list *[]func(), fn func(context.Context)) {
+// push lets a process report, and returns when readers see it.
+func push(ts *testscript.TestScript, root string, source *telemetry.Source) {
 	ctx, cancel := context.WithCancel(context.Background())
-	var done sync.WaitGroup
-	done.Add(1)
+	done := make(chan struct{})
 	go func() {
-		defer done.Done()
-		fn(ctx)
+		defer close(done)
+		collect.Push(ctx, root, source, collect.Options{})
 	}()
 	stop := func() {
 		cancel()
-		done.Wait()
+		<-done
 	}
-	*list = append(*list, stop)
-	ts.Defer(stop)
-}
-
-// startCollector is the command collector ROOT.
-func startCollector(ts *testscript.TestScript, args []string) {
-	serves, failed := make(chan struct{}), make(chan error, 1)
-	start(ts, &labOf(ts).collectors, func(ctx context.Context) {
-		var once sync.Once
-		failed <- collect.Serve(ctx, ts.MkAbs(args[0]), collect.Options{OnServe: func() { once.Do(func() { close(serves) }) }})
-	})
-	select {
-	case <-serves:
-	case err := <-failed:
-		ts.Fatalf("collect: %v", err)
-	case <-time.After(telemetryLimit):
-		ts.Fatalf("the collector does not begin")
-	}
-}
-
-// collectLast has a collector of a root take the last report of a process. Both end.
-func collectLast(ts *testscript.TestScript, root string, source *telemetry.Source) {
 	l := labOf(ts)
-	startCollector(ts, []string{root})
-	over, done := context.WithCancel(context.Background())
-	done()
-	collect.Push(over, root, source, collect.Options{Intervals: collect.Intervals{Last: time.Minute}})
-	end(&l.collectors)
+	l.processes = append(l.processes, stop)
+	ts.Defer(stop)
+	until(ts, "a report", func() bool {
+		s, err := collect.Read(ctx, root)
+		return err == nil && slices.ContainsFunc(s.Processes, func(p telemetry.ProcessState) bool { return p.Process == source.Process })
+	})
+}
+
+// until waits for a condition.
+func until(ts *testscript.TestScript, what string, holds func() bool) {
+	for end := time.Now().Add(telemetryLimit); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			ts.Fatalf("it is waited for in vain: %s", what)
+		}
+	}
 }
 
 // report is the command report ROOT FILE: a process that makes the report in a file. "ago 90s"
@@ -88,11 +73,7 @@ func report(ts *testscript.TestScript, args []string) {
 	root := ts.MkAbs(args[0])
 	r, err := parseReport(ts.ReadFile(args[1]))
 	ts.Check(err)
-	source := sourceOf(r)
-	start(ts, &labOf(ts).processes, func(ctx context.Context) { collect.Push(ctx, root, source, collect.Options{}) })
-	until(ts, root, func(s telemetry.State) bool {
-		return slices.ContainsFunc(s.Processes, func(p telemetry.ProcessState) bool { return p.Process == r.Process })
-	})
+	push(ts, root, sourceOf(r))
 }
 
 // reportTexts are those of a report that differ from run to run.
@@ -134,36 +115,18 @@ func sourceOf(r telemetry.Report) *telemetry.Source {
 	}}
 }
 
-// until waits for a state.
-func until(ts *testscript.TestScript, root string, good func(telemetry.State) bool) {
-	limit := time.After(telemetryLimit)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		s, err := collect.Read(context.Background(), root)
-		if err == nil && good(s) {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-limit:
-			ts.Fatalf("the collector has no such state: %v, %+v", err, s)
-		}
-	}
+// quit is the command quit: all processes end.
+func quit(ts *testscript.TestScript, _ []string) {
+	labOf(ts).end()
 }
 
-// quit is the command quit processes or quit collector.
-func quit(ts *testscript.TestScript, args []string) {
-	if args[0] == "processes" {
-		end(&labOf(ts).processes)
-	} else {
-		end(&labOf(ts).collectors)
-	}
-}
-
-// live is the command live ROOT: it waits until a collector answers.
-func live(ts *testscript.TestScript, args []string) {
-	until(ts, ts.MkAbs(args[0]), func(s telemetry.State) bool { return s.Live })
+// folded is the command folded ROOT: it waits until somebody has added all processes to the totals.
+func folded(ts *testscript.TestScript, args []string) {
+	until(ts, "the totals", func() bool {
+		reports, err := filepath.Glob(filepath.Join(ts.MkAbs(args[0]), "telemetry", "p-*.json"))
+		ts.Check(err)
+		return len(reports) == 0
+	})
 }
 
 // masks replace parts of an output that differ from run to run.

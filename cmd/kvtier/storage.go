@@ -329,14 +329,14 @@ func repeated(args []string) string {
 	return strings.Join(args, " ")
 }
 
-// state reads the state of the local directory's collector, or its last one.
+// state reads the state of the local directory.
 func (at *storage) state(ctx context.Context) (telemetry.State, error) {
 	return at.readState(ctx, func(ctx context.Context) (telemetry.State, error) {
 		return collect.Read(ctx, at.config.Local)
 	})
 }
 
-// readState bounds the time of read. Without a collector, a state has no processes.
+// readState bounds the time of read, and says what to do where there is no state.
 func (at *storage) readState(ctx context.Context, read func(context.Context) (telemetry.State, error)) (telemetry.State, error) {
 	if at.timeout > 0 {
 		var stop context.CancelFunc
@@ -344,9 +344,6 @@ func (at *storage) readState(ctx context.Context, read func(context.Context) (te
 		defer stop()
 	}
 	s, err := read(ctx)
-	if !s.Live {
-		s.Processes = nil
-	}
 	switch {
 	case err == nil:
 		return s, nil

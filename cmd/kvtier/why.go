@@ -19,7 +19,7 @@ import (
 // reasons is the output of why --json.
 type reasons struct {
 	Root    string            `json:"root"`
-	Live    bool              `json:"live"`  // a collector runs
+	Live    bool              `json:"live"`
 	Since   time.Time         `json:"since"` // when the totals by cause began
 	Busters []buster          `json:"busters"`
 	Misses  []miss            `json:"misses"`
@@ -59,10 +59,10 @@ func newWhyCommand(out *output, at *storage, models *modelStore) *cobra.Command 
 which text changes in every request.
 
 Positions count tokens from 0. The text around the place where a prompt parts
-from an earlier one is shown to the server's user alone, while a collector runs, for
-requests of this namespace (OLLAMA_KV_TIER_NAMESPACE) that may be stored, and if
-the model's file is in Ollama's model store. The server
-keeps text in files of its own directory, and kvtier rm MODEL removes it.`,
+from an earlier one is shown to the server's user alone, for requests of this
+namespace (OLLAMA_KV_TIER_NAMESPACE) that may be stored, and if the model's file
+is in Ollama's model store. The server keeps text in files of its own directory,
+and kvtier rm MODEL removes it.`,
 		Example: `  kvtier why
   kvtier why qwen3:4b -n 20 --no-text`,
 		Args: cli.Args(0, 1, "name one model, or none for all; see kvtier why --help"),
@@ -70,7 +70,11 @@ keeps text in files of its own directory, and kvtier rm MODEL removes it.`,
 			if n < 1 || n > telemetry.StatePromptsMax {
 				return cli.BadValue(cmd.Flags().Lookup("count"), fmt.Sprint(n))
 			}
-			s, hidden, err := stateWithWords(cmd.Context(), at, noText)
+			read, hidden := at.stateWithWords, ""
+			if noText {
+				read, hidden = at.state, hiddenByFlag
+			}
+			s, err := read(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -128,27 +132,11 @@ func reasonsIn(s telemetry.State, names modelNames, wanted string, n int, all bo
 	return out, nil
 }
 
-// stateWithWords reads the state, with the text that this user may see. hidden is the reason why
-// there is none.
-func stateWithWords(ctx context.Context, at *storage, noText bool) (s telemetry.State, hidden string, err error) {
-	if noText {
-		s, err = at.state(ctx)
-		return s, hiddenByFlag, err
-	}
-	s, wordsErr := at.readState(ctx, func(ctx context.Context) (telemetry.State, error) {
+// stateWithWords reads the state, with the text that this user may see.
+func (at *storage) stateWithWords(ctx context.Context) (telemetry.State, error) {
+	return at.readState(ctx, func(ctx context.Context) (telemetry.State, error) {
 		return collect.ReadWords(ctx, at.config.Local, at.config.Namespace)
 	})
-	if wordsErr == nil {
-		return s, "", nil
-	}
-	s, err = at.state(ctx)
-	switch {
-	case err != nil:
-		return s, "", err
-	case !s.Live:
-		return s, "no collector runs, and text is shown while one does", nil
-	}
-	return s, wordsErr.Error(), nil
 }
 
 func (out reasons) print(w io.Writer) {
@@ -165,10 +153,7 @@ func (out reasons) print(w io.Writer) {
 		m.print(w, now)
 		fmt.Fprintln(w)
 	}
-	switch {
-	case !out.Live: // its file has no prompts
-		fmt.Fprintln(w, "No collector runs, so recent prompts are not known.")
-	case len(out.Misses) == 0:
+	if len(out.Misses) == 0 {
 		fmt.Fprintln(w, "No recent prompt computed more than it had to.")
 	}
 	if out.New > 0 {

@@ -21,7 +21,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
-// Names, namespaces and details come from other processes, and the file of a collector may have
+// Names, namespaces and details come from other processes, and files of the directory may have
 // been written by anybody who may write there.
 func TestHostileStates(t *testing.T) {
 	state := telemetry.State{
@@ -112,11 +112,11 @@ func TestHiddenText(t *testing.T) {
 // TestEveryObstacleIsShown walks each cause from the engine's side to the log, ps, why, their JSON
 // and the metrics. Package doctor and package page have the same for theirs.
 func TestEveryObstacleIsShown(t *testing.T) {
-	for _, cause := range telemetry.Obstacles {
+	for _, e := range telemetry.Obstacles {
 		var log bytes.Buffer
 		meter := new(telemetry.Meter)
 		w := unstored.New(slog.New(slog.NewTextHandler(&log, nil)), meter)
-		w.Lost(cause, errors.New("put page 1: "+hostileText))
+		w.Lost(e.Cause, errors.New("put page 1: "+hostileText))
 		source := telemetry.Source{Meter: meter, Model: telemetry.Model{Weights: "aa11", Name: "m"}, Fill: w.Fill}
 		report := source.Report()
 		state := telemetry.State{
@@ -124,7 +124,6 @@ func TestEveryObstacleIsShown(t *testing.T) {
 			Processes: []telemetry.ProcessState{{Process: report.Process, Model: report.Model, Unstored: report.Unstored}},
 			Models:    []telemetry.ModelState{{Model: report.Model, Totals: report.Totals}},
 		}
-		e := unstored.Explain(cause)
 		require.Equal(t, 1, strings.Count(log.String(), "level=WARN"))
 		require.Contains(t, log.String(), e.Remedy)
 
@@ -143,17 +142,17 @@ func TestEveryObstacleIsShown(t *testing.T) {
 
 		out.Reset()
 		require.NoError(t, o.show(list, nil))
-		require.Contains(t, out.String(), `"cause": "`+string(cause)+`"`)
+		require.Contains(t, out.String(), `"cause": "`+string(e.Cause)+`"`)
 		require.Contains(t, out.String(), `"not_stored"`)
 
 		out.Reset()
 		require.NoError(t, expose.Options{}.Write(&out, state))
-		require.Regexp(t, `(?m)^ollama_kv_not_stored_total\{cause="`+string(cause)+`".*\} 1$`, out.String())
+		require.Regexp(t, `(?m)^ollama_kv_not_stored_total\{cause="`+string(e.Cause)+`".*\} 1$`, out.String())
 	}
 }
 
 // requireTold: output has the meaning and the remedy of a cause, on lines of any length.
-func requireTold(t *testing.T, e unstored.Explanation, out string) {
+func requireTold(t *testing.T, e telemetry.Reason[telemetry.Obstacle], out string) {
 	t.Helper()
 	requireHarmless(t, "text", out)
 	flat := strings.Join(strings.Fields(out), " ")

@@ -162,7 +162,7 @@ const (
 // TestLogLines: the document has every line above debug level that each program can log, and no
 // other.
 func TestLogLines(t *testing.T) {
-	store := code(t, "diskstore/", "internal/tierenv/", "telemetry/listen/", "telemetry/collect/", "telemetry/station/", "telemetry/unstored/", "engine/")
+	store := code(t, "diskstore/", "internal/tierenv/", "telemetry/listen/", "telemetry/collect/", "telemetry/unstored/", "engine/")
 	patched := code(t, "kvcache/") + patched(t)
 	daemon := code(t, "llamatier/")
 	both := explained(t, "### Of both programs")

@@ -41,7 +41,7 @@ var runningChecks = []Check{
 		judge: func(s *scene, found func(hit)) {
 			s.eachState(func(st store, state telemetry.State) {
 				for _, t := range state.Tiers {
-					if !t.Down || !state.Live {
+					if !t.Down {
 						continue
 					}
 					found(s.stateHit(st, telemetry.Series("ollama_kv_tier_up", "tier", t.Name), "0", "The %s tier is left alone after failures.", t.Name).with("{tier}", quote(cmp.Or(t.Root, st.places[0].path))))
@@ -115,7 +115,7 @@ var runningChecks = []Check{
 					}
 					h := s.stateHit(st, series, fmt.Sprintf("%.0f", n),
 						"%.0f %% of all prompt tokens were not computed; without this it could have been %.0f %%.", 100*(all-computed)/all, min(100, 100*(all-computed+n)/all))
-					h = h.also("next step", show.Explain(cause).Remedy)
+					h = h.also("next step", cause.Explain().Remedy)
 					if cause == telemetry.CauseEvicted {
 						double := 2 * max(st.LocalBytes, 10e9)
 						h = h.with("{set}", s.by(st).setting(localGBVar, fmt.Sprint(double/1e9)))
@@ -162,9 +162,6 @@ func (s *scene) journal(o server) string {
 // unstored finds loaded models whose conversations are not stored for some causes.
 func (s *scene) unstored(found func(hit), is func(telemetry.Obstacle) bool) {
 	s.eachState(func(st store, state telemetry.State) {
-		if !state.Live {
-			return
-		}
 		name := func(weights, own string) string { return cmp.Or(own, weights[:min(len(weights), 12)], "a model") }
 		for _, p := range show.Processes(state, name) {
 			if p.Unstored == nil || !is(p.Unstored.Cause) {

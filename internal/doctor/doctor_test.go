@@ -18,7 +18,6 @@ import (
 	inventory "github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry"
-	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
 type machine = doctortest.Machine
@@ -271,11 +270,11 @@ func provoke(t *testing.T, c doctor.Check, fault func(*machine)) {
 // TestCausesOfSilence: a reported cause for which nothing is stored is a finding with its next step, unless nothing
 // can be done.
 func TestCausesOfSilence(t *testing.T) {
-	for _, cause := range telemetry.Obstacles {
+	for _, e := range telemetry.Obstacles {
 		r, _ := look(t, state(func(s *telemetry.State) {
-			s.Processes[0].Unstored = &telemetry.Unstored{Cause: cause, Detail: "the reason"}
+			s.Processes[0].Unstored = &telemetry.Unstored{Cause: e.Cause, Detail: "the reason"}
 		}), doctor.Options{})
-		switch cause {
+		switch e.Cause {
 		case telemetry.ObstacleEmbedding:
 			require.Empty(t, r.Findings)
 			continue
@@ -284,8 +283,7 @@ func TestCausesOfSilence(t *testing.T) {
 			require.Equal(t, doctor.Note, r.Worst)
 			continue
 		}
-		require.Equal(t, []string{"not-stored"}, ids(r), cause)
-		e := unstored.Explain(cause)
+		require.Equal(t, []string{"not-stored"}, ids(r), e.Cause)
 		require.Contains(t, r.Findings[0].Says, e.Means)
 		require.Contains(t, r.Findings[0].Evidence, doctor.Evidence{Of: "next step", Value: e.Remedy})
 	}

@@ -34,7 +34,7 @@ type Environment interface {
 	// Installed lists the installations of Ollama, none without an error.
 	Installed(ctx context.Context) ([]install.Status, error)
 
-	// Telemetry returns the state that the collector of a directory of pages knows.
+	// Telemetry returns the state that the reports to a directory of pages tell.
 	Telemetry(ctx context.Context, root string) (telemetry.State, error)
 }
 
@@ -168,7 +168,7 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 			owner = o.User.UID
 		}
 		if root := st.settings.Local; root != "" {
-			ask(a, "the collector of "+root, func(ctx context.Context) *telemetry.State {
+			ask(a, "the reports of "+root, func(ctx context.Context) *telemetry.State {
 				state, err := e.Telemetry(ctx, root)
 				if err != nil {
 					return nil

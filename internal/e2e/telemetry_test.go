@@ -29,7 +29,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry/show"
 )
 
-// told is the state that a collector tells of a server's directory, once it has heard of a number
+// told is the state of a server's directory, once it has heard of a number
 // of prompts and of the causes of all misses among the latest.
 func (s *server) told(prompts float64) telemetry.State {
 	s.t.Helper()
@@ -67,9 +67,9 @@ func sources(state telemetry.State) map[string]float64 {
 // causes are the numbers of prompts that missed, by cause.
 func causes(state telemetry.State) map[telemetry.Cause]float64 {
 	of := make(map[telemetry.Cause]float64)
-	for _, cause := range telemetry.Causes {
-		if n := total(state, "ollama_kv_misses_total", "cause", string(cause)); n > 0 {
-			of[cause] = n
+	for _, e := range telemetry.Causes {
+		if n := total(state, "ollama_kv_misses_total", "cause", string(e.Cause)); n > 0 {
+			of[e.Cause] = n
 		}
 	}
 	return of
@@ -127,7 +127,7 @@ func (s *server) scrape() map[string]float64 {
 }
 
 // TestTelemetryOfAWorkload compares every number that is told of a scripted workload with the
-// workload itself: by the collector, in metrics, in kvtier ps and in kvtier why.
+// workload itself: by the state, in metrics, in kvtier ps and in kvtier why.
 func TestTelemetryOfAWorkload(t *testing.T) {
 	s := start(t, "OLLAMA_METRICS=1", "OLLAMA_KV_TIER_WARM_GB=0")
 	k := buildTool(t, s.root)

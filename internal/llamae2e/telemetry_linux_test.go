@@ -80,7 +80,7 @@ func TestTelemetry(t *testing.T) {
 	require.Equal(t, o.Root, state.Tiers[0].Root)
 
 	var res *http.Response
-	require.Eventually(t, func() bool { // the collector listens soon after it collects
+	require.Eventually(t, func() bool { // the daemon listens soon after it reports
 		var err error
 		res, err = http.Get("http://" + addr + "/metrics")
 		return err == nil

@@ -42,6 +42,9 @@ func Dir() string {
 	return envconfig.Models()
 }
 
+// Own reads the names of the models in Ollama's own directory.
+func Own() Names { return Read(Dir()) }
+
 // Read reads the names of the models in a directory. Models without a readable manifest have
 // none.
 func Read(dir string) Names {

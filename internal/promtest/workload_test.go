@@ -40,11 +40,11 @@ var ofPrompts = []string{"ollama_kv_prompts_total", "ollama_kv_restores_total", 
 // stepLocked makes the events between two scrapes.
 func (w *workload) stepLocked() {
 	w.steps++
-	for i := range telemetry.Causes {
+	for i, e := range telemetry.Causes {
 		p := telemetry.Prompt{
 			Tokens: tokensOfAPrompt, Slot: 100, RAM: 100, Local: 300, Remote: 100, Shifted: 100, Computed: 300,
 			Restore: time.Duration(1+i) * 10 * time.Millisecond, Took: time.Duration(1+i) * 200 * time.Millisecond, Saved: time.Second,
-			Miss: &telemetry.Miss{Cause: telemetry.Causes[i]},
+			Miss: &telemetry.Miss{Cause: e.Cause},
 		}
 		w.meter.Prompt(p)
 	}

@@ -27,7 +27,7 @@ type Observed struct {
 	Root    string        `json:"root"`
 	Since   time.Time     `json:"since"`
 	Elapsed time.Duration `json:"elapsed_ns"`
-	Live    bool          `json:"live"` // false: of the file that the last collector left
+	Live    bool          `json:"live"`
 	Prompts float64       `json:"prompts"`
 	Advice  []Advice      `json:"advice"`
 }

@@ -3,7 +3,7 @@
 //
 // A model's [Shape] follows from the head of its GGUF file ([ReadHeader]). [Make] makes a
 // [Plan] of a shape and of the room that somebody has. [Advise] makes [Advice] of the
-// state of a collector.
+// state of a root.
 //
 // Every figure is a [Figure]: it says whether it was measured, read from a file, given by the
 // user, assumed, or computed from the others. A figure that is not known is absent.

@@ -23,7 +23,7 @@ func (embedding) Uint(key string, _ ...uint32) uint32 {
 	return 0
 }
 
-// TestModelsThatAreOffAreReported: a model that is not tiered is one line, and the collector's
+// TestModelsThatAreOffAreReported: a model that is not tiered is one line, and the server's
 // state says why for as long as it is loaded.
 func TestModelsThatAreOffAreReported(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -39,7 +39,7 @@ func TestModelsThatAreOffAreReported(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			vars := map[string]string{}
-			root := collector(t, vars)
+			root := serving(t, vars)
 			if test.vars != nil {
 				vars["OLLAMA_KV_TIERING"] = "1"
 				for k, v := range test.vars {

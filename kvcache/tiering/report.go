@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/collect"
@@ -34,6 +35,7 @@ func (s *modelStore) source(m Model, meter *telemetry.Meter, more func(*telemetr
 // push writes a source's reports into a local directory until stop is called, which waits for the
 // last one in bounded time: see collect.Push.
 func push(root string, source *telemetry.Source, options collect.Options) (stop func()) {
+	options.Names = modelnames.Own
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

@@ -3,7 +3,6 @@ package tiering
 import (
 	"context"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -34,8 +33,8 @@ func collected(t *testing.T, root string, wanted func(telemetry.State) bool) tel
 	}
 }
 
-// collector makes the root of a test, and collects there as a server does.
-func collector(t *testing.T, vars map[string]string) (root string) {
+// serving names the root of a test, and tells of it as a server does.
+func serving(t *testing.T, vars map[string]string) (root string) {
 	root = filepath.Join(t.TempDir(), "pages")
 	vars["OLLAMA_KV_TIERING"], vars["OLLAMA_KV_TIER_LOCAL"] = "1", root
 	tierenvtest.Set(t, vars)
@@ -49,7 +48,7 @@ func collector(t *testing.T, vars map[string]string) (root string) {
 // TestAServerCollectsFromItsRunners loads a model beside a server without an id.
 func TestAServerCollectsFromItsRunners(t *testing.T) {
 	remote := t.TempDir()
-	root := collector(t, map[string]string{
+	root := serving(t, map[string]string{
 		"OLLAMA_KV_TIER_RAM_GB": "1", "OLLAMA_KV_TIER_LOCAL_GB": "2", "OLLAMA_KV_TIER_REMOTE": remote,
 		"OLLAMA_KV_TIER_WRITE_GB_PER_DAY": "3", "OLLAMA_KV_TIER_NAMESPACE": "team",
 	})
@@ -130,36 +129,23 @@ func TestEverySeriesIsKnown(t *testing.T) {
 	require.Len(t, report.Memory, 6)
 }
 
-// A directory that others may write to is not used, and the server starts.
-func TestAnUnsafeDirectoryIsNotCollectedIn(t *testing.T) {
-	root := t.TempDir()
-	require.NoError(t, os.Chmod(root, 0o777))
-	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": root})
-	said := make(chan string, 8)
-	before := slog.Default()
-	slog.SetDefault(slog.New(slog.NewTextHandler(lineWriter(said), &slog.HandlerOptions{Level: slog.LevelDebug})))
-	t.Cleanup(func() { slog.SetDefault(before) })
-	release, err := ClaimInstance()
-	require.NoError(t, err)
-	require.Contains(t, <-said, "kv tier: reports of runners are not collected")
-	release()
-	require.NoDirExists(t, filepath.Join(root, "telemetry"))
+// A server that is off, or whose directory others may write to, starts and makes nothing.
+func TestNothingIsCollected(t *testing.T) {
+	for on, mode := range map[string]os.FileMode{"": 0o700, "1": 0o777} {
+		root := t.TempDir()
+		require.NoError(t, os.Chmod(root, mode))
+		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": on, "OLLAMA_KV_TIER_LOCAL": root})
+		release, err := ClaimInstance()
+		require.NoError(t, err)
+		release()
+		entries, err := os.ReadDir(root)
+		require.NoError(t, err)
+		require.Empty(t, entries)
+	}
 }
 
-// Off means off: nothing is made, and nothing runs.
-func TestOffCollectsNothing(t *testing.T) {
-	root := t.TempDir()
-	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "", "OLLAMA_KV_TIER_LOCAL": root})
-	release, err := ClaimInstance()
-	require.NoError(t, err)
-	release()
-	entries, err := os.ReadDir(root)
-	require.NoError(t, err)
-	require.Empty(t, entries)
-}
-
-// A model is closed in time where nobody collects.
-func TestClosingWithoutACollector(t *testing.T) {
+// A model is closed in time where no server runs.
+func TestClosingWithoutAServer(t *testing.T) {
 	on(t, nil)
 	tiered, _ := started(t, testModelAt(t))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -172,7 +158,7 @@ func TestClosingWithoutACollector(t *testing.T) {
 
 // TestFlushTellsWhatWasCounted: the server kills a runner right after its flush.
 func TestFlushTellsWhatWasCounted(t *testing.T) {
-	root := collector(t, map[string]string{})
+	root := serving(t, map[string]string{})
 	log, _ := tierenvtest.Logger()
 	tiered, source, err := start(testModelAt(t), plainCache{}, []kvcache.Rows{plainCache{}}, log)
 	require.NoError(t, err)
@@ -193,7 +179,7 @@ func TestFlushTellsWhatWasCounted(t *testing.T) {
 
 // TestForgetRemovesPrompts: the latest prompts go with the pages, the counts stay.
 func TestForgetRemovesPrompts(t *testing.T) {
-	root := collector(t, map[string]string{"OLLAMA_KV_TIER_NAMESPACE": "team"})
+	root := serving(t, map[string]string{"OLLAMA_KV_TIER_NAMESPACE": "team"})
 	require.NoError(t, os.Mkdir(root, 0o700))
 	source := &telemetry.Source{
 		Process: collect.Self(telemetry.EngineOllama), Started: time.Now(), Meter: new(telemetry.Meter),

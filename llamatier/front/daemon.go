@@ -314,7 +314,7 @@ func (s *server) flush(ctx context.Context) {
 		t.Flush(ctx)
 	}
 	if r := s.reports.Load(); r != nil {
-		// beside the rest: a collector that is stopped takes no time from the store
+		// beside the rest: a listener that is stopped takes no time from the store
 		ended := begin(func() (struct{}, error) { r.end(); return struct{}{}, nil })
 		defer ended.wait() //nolint:errcheck // there is none
 	}

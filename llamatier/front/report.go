@@ -5,27 +5,26 @@ package front
 import (
 	"context"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/internal/modelnames"
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/internal/version"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/collect"
-	"github.com/kvtier/kvtier/telemetry/station"
+	"github.com/kvtier/kvtier/telemetry/listen"
 )
 
-// reportTimeout bounds the time for which the last report, and giving up the collector, hold up
-// the end.
+// reportTimeout bounds the time for which the last report, and the listener, hold up the end.
 const reportTimeout = 700 * time.Millisecond
 
-// reports writes the reports of a daemon. Daemons of one directory also collect the reports, one of
-// them for all.
+// reports writes the reports of a daemon, and tells those of its directory at the address of metrics.
 type reports struct {
-	stop   context.CancelFunc
-	pushed chan struct{} // closed after the last report
-	served chan struct{} // closed when this daemon has stopped collecting
+	stop  context.CancelFunc
+	ended chan struct{} // closed after the last report, and the end of the listener
 }
 
 // startReports begins to report a model. fill adds to each report.
@@ -34,32 +33,27 @@ func (s *server) startReports(config tierenv.Config, model telemetry.Model, fill
 		Process: collect.Self(telemetry.EngineLlama), Started: time.Now(), Model: model, Meter: s.meter, Fill: fill,
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	r := &reports{stop: stop, pushed: make(chan struct{}), served: make(chan struct{})}
-	serving, stopServing := context.WithCancel(context.Background())
+	r := &reports{stop: stop, ended: make(chan struct{})}
+	var both sync.WaitGroup
+	both.Add(2)
 	go func() {
-		defer close(r.pushed)
-		defer stopServing() // the last report is added to the totals
-		collect.Push(ctx, config.Local, source, collect.Options{Logger: s.log})
+		defer both.Done()
+		collect.Push(ctx, config.Local, source, collect.Options{Logger: s.log, Names: modelnames.Own})
 	}()
 	go func() {
-		defer close(r.served)
-		names := func() modelnames.Names { return modelnames.Read(modelnames.Dir()) }
+		defer both.Done()
 		hints := func() []string { return install.Here().Updates(filepath.Dir(s.real)) }
-		station.Keep(serving, config.Local, station.Options{Version: version.String(), Logger: s.log, Names: names, Hints: hints})
+		listen.Serve(ctx, config.Local, listen.Options{Version: version.String(), Log: s.log, Hints: hints})
+	}()
+	go func() {
+		defer close(r.ended)
+		both.Wait()
 	}()
 	s.reports.Store(r)
 }
 
-// end sends the last report, and gives the collector up, in bounded time: a disk may hang.
+// end sends the last report, and closes the listener, in bounded time: a disk may hang.
 func (r *reports) end() {
 	r.stop()
-	late := time.NewTimer(reportTimeout)
-	defer late.Stop()
-	for _, done := range []chan struct{}{r.pushed, r.served} {
-		select {
-		case <-done:
-		case <-late.C:
-			return
-		}
-	}
+	steady.Ended(r.ended, reportTimeout)
 }

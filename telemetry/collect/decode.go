@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"unicode"
 
@@ -15,13 +14,12 @@ import (
 
 // Bounds besides those of package telemetry. Root reads files of other users.
 const (
-	objectsMax     = 4096     // in a report: a million empty ones would take a hundred times their length
-	valuesMax      = 48 << 10 // in a report, besides those of its objects
-	fileObjectsMax = telemetry.ModelsMax * (telemetry.SeriesMax + 2)
-	tiersMax       = 8
-	memoryMax      = 64
-	totalMax       = 1e18  // of one process; doubles count up to 2^53 exactly
-	sumMax         = 1e300 // JSON has no infinity
+	tokensMax       = 48 << 10 // of JSON in a report: a million empty objects would take a hundred times their length
+	totalsTokensMax = 3 * telemetry.ModelsMax * telemetry.SeriesMax
+	tiersMax        = 8
+	memoryMax       = 64
+	totalMax        = 1e18  // of one process; doubles count up to 2^53 exactly
+	sumMax          = 1e300 // JSON has no infinity
 )
 
 var (
@@ -31,15 +29,9 @@ var (
 	errVersion = errors.New("another version of kvtier wrote it")
 )
 
-// decode decodes a file whose objects are bounded, and checks what is in it.
-func decode(data []byte, objects int, to any) error {
-	if bytes.Count(data, []byte("{")) > objects {
-		return fmt.Errorf("%w: it has more than %d objects", errContent, objects)
-	}
-	if values := 2*objects + valuesMax; bytes.Count(data, []byte(",")) > values { // each may be an object in memory
-		return fmt.Errorf("%w: it has more than %d values", errContent, values)
-	}
-	err := checkTexts(data)
+// decode decodes a file, and checks what is in it.
+func decode(data []byte, tokens int, to any) error {
+	err := checkTokens(data, tokens)
 	if err == nil {
 		err = json.Unmarshal(data, to)
 	}
@@ -52,11 +44,11 @@ func decode(data []byte, objects int, to any) error {
 	return nil
 }
 
-// checkTexts refuses texts that a reader may not show.
-func checkTexts(data []byte) error {
+// checkTokens refuses too many tokens, and texts that a reader may not show.
+func checkTokens(data []byte, most int) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber() // Unmarshal reads no number of a field that it does not know, however large
-	for {
+	for range most {
 		token, err := d.Token()
 		if err == io.EOF {
 			return nil
@@ -68,6 +60,7 @@ func checkTexts(data []byte) error {
 			return fmt.Errorf("a text has control characters or more than %d bytes", telemetry.NameBytesMax)
 		}
 	}
+	return fmt.Errorf("it has more than %d values", most)
 }
 
 func isShown(text string) bool {
@@ -77,7 +70,7 @@ func isShown(text string) bool {
 // decodeReport decodes a file of a process.
 func decodeReport(data []byte) (*report, error) {
 	r := new(report)
-	if err := decode(data, objectsMax, r); err != nil {
+	if err := decode(data, tokensMax, r); err != nil {
 		return nil, err
 	}
 	engine := r.Process.Engine
@@ -93,7 +86,7 @@ func decodeReport(data []byte) (*report, error) {
 		}
 	}
 	withoutPrivateWords(r.Prompts)
-	if u := r.Unstored; u != nil && !slices.Contains(telemetry.Obstacles, u.Cause) {
+	if u := r.Unstored; u != nil && !u.Cause.Known() {
 		u.Cause = telemetry.ObstacleOther // of a newer program
 	}
 	return r, nil

@@ -1,10 +1,9 @@
 package collect
 
 import (
+	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -15,104 +14,39 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// site is a root whose processes report when a test says so.
-type site struct {
-	t testing.TB
-	*place
-	folder folder
-	past   bool // prompts of processes that have ended are kept
-	fault  *vfs.Injector
-	warns  *strings.Builder
-}
-
-func newSite(t testing.TB) *site {
-	root := newRoot(t)
-	s := &site{t: t, fault: vfs.Inject(vfs.Below(filepath.Join(root, directoryName))), warns: new(strings.Builder)}
-	opt := Options{Intervals: quick, Logger: lineLogger(s.warns), fs: s.faulty()}.withDefaults()
-	var err error
-	s.place, err = newPlace(root, opt)
-	require.NoError(t, err)
-	s.folder = folder{place: s.place, log: opt.Logger}
-	return s
-}
-
-// faulty has the faults of the site.
-func (s *site) faulty() func(string) vfs.FS {
-	return func(dir string) vfs.FS {
-		if filepath.Base(dir) == directoryName {
-			return s.fault
-		}
-		return vfs.Below(dir)
-	}
-}
-
-func (s *site) fold() error { return s.folder.fold(s.past) }
-
-// process is a process that reports when a test says so.
-type process struct {
-	*pusher
-	site *site
-}
-
-func (s *site) process(pid int) *process {
-	source := testSource(pid)
-	p := &process{newPusher(s.place, source, Options{Intervals: quick}.withDefaults()), s}
-	s.t.Cleanup(p.end)
-	return p
-}
-
-func (p *process) report() { require.NoError(p.site.t, p.try(true)) }
-
-func (p *process) count(n float64) {
-	p.source.Meter.Add(promptsTotal, n)
-	p.report()
-}
-
-// look reads the files as a reader does, and adds nothing to the totals.
-func (s *site) look() telemetry.State {
-	s.t.Helper()
-	l, err := s.place.look()
-	require.NoError(s.t, err)
-	return l.state(s.root, time.Now())
-}
-
-func (s *site) names() (names []string) {
-	entries, err := os.ReadDir(s.dir)
-	require.NoError(s.t, err)
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	return names
-}
-
-// settled are the files of a directory without processes.
-var settled = []string{foldName, fileName}
-
-// TestAProcessEndsAtEachStep of adding others: its last report counts.
+// TestAProcessEndsAtEachStep of adding others: its last report counts. Who reads meanwhile sees each
+// process once.
 func TestAProcessEndsAtEachStep(t *testing.T) {
 	s := newSite(t)
 	want := 0.0
 	for step, passed := int32(1), false; !passed; step++ {
-		p := s.process(1)
+		p, ended := s.process(1), s.process(2)
 		p.count(1)
+		ended.count(3)
+		ended.end()
+		want += 4
 		var steps atomic.Int32
 		s.fault.Watch(func(vfs.Op, ...string) {
-			if steps.Add(1) == step {
+			n := steps.Add(1)
+			require.Equal(t, want, total(s.look(), promptsTotal), "step %d of %d", n, step)
+			if n == step { // its own steps come before its report
 				p.count(1)
 				p.end()
+				want++
 			}
 		})
 		require.NoError(t, s.fold())
 		passed = steps.Load() < step
 		s.fault.Watch(nil)
 		if passed {
+			want++
 			p.count(1)
 			p.end()
 		}
-		want += 2
 		require.Equal(t, want, total(s.look(), promptsTotal), "step %d", step)
 	}
 	require.NoError(t, s.fold())
@@ -120,54 +54,58 @@ func TestAProcessEndsAtEachStep(t *testing.T) {
 	require.Equal(t, settled, s.names())
 }
 
-// Models are apart by weights, namespace and engine, the first in the order of their processes.
-func TestModelsAreApart(t *testing.T) {
+// TestAReaderWhileOthersFold: a reader finds reports, and before it reads the totals they are added.
+func TestAReaderWhileOthersFold(t *testing.T) {
 	s := newSite(t)
-	for i, edit := range []func(*telemetry.Source){
-		func(*telemetry.Source) {}, func(r *telemetry.Source) { r.Model.Weights = "other" },
-		func(r *telemetry.Source) { r.Model.Namespace = "n" }, func(r *telemetry.Source) { r.Process.Engine = telemetry.EngineLlama },
-	} {
-		p := s.process(i + 1)
-		edit(p.source)
-		p.count(1)
-	}
-	check := func() {
-		state := s.look()
-		require.Len(t, state.Models, 4)
-		for _, m := range state.Models {
-			require.Equal(t, 1.0, m.Totals[promptsTotal])
-		}
-	}
-	check()
+	p := s.process(1)
+	p.count(3)
+	p.end()
+	entries, err := s.scan()
+	require.NoError(t, err)
 	require.NoError(t, s.fold())
-	check()
+	totals, _, err := s.readTotals()
+	require.NoError(t, err)
+	totals.leaveOut(entries)
+	require.Equal(t, 3.0, total(totals.state(s.root, entries), promptsTotal))
 }
 
-// Of more models than there is room for, the first keep their totals, in any order of ends.
-func TestFloodOfModels(t *testing.T) {
+// Models are apart by weights, namespace and engine, and only so many: the first, in the order of their
+// processes, keep their totals, in any order of ends.
+func TestModels(t *testing.T) {
 	s := newSite(t)
 	const many = telemetry.ModelsMax + 20
 	var all []*process
 	for i := range many {
 		p := s.process(i + 1)
-		p.source.Model.Weights, p.source.Started = fmt.Sprint("w", i), testStart.Add(time.Duration(i)*time.Second)
+		p.source.Started = testStart.Add(time.Duration(i) * time.Second)
+		switch i {
+		case 0:
+		case 1:
+			p.source.Model.Namespace = "n"
+		case 2:
+			p.source.Process.Engine = telemetry.EngineLlama
+		default:
+			p.source.Model.Weights = fmt.Sprint("w", i)
+		}
 		p.count(float64(i + 1))
 		all = append(all, p)
 	}
-	want := make(map[string]float64)
-	of := func(state telemetry.State) map[string]float64 {
-		totals := make(map[string]float64)
-		for _, m := range state.Models {
-			totals[m.Model.Weights] = m.Totals[promptsTotal]
+	of := func() map[modelKey]float64 {
+		totals := make(map[modelKey]float64)
+		for _, m := range s.look().Models {
+			totals[keyOf(m)] = m.Totals[promptsTotal]
 		}
 		return totals
 	}
-	maps.Copy(want, of(s.look()))
+	want := of()
 	require.Len(t, want, telemetry.ModelsMax)
+	require.Equal(t, 1.0, want[modelKey{"w", "", telemetry.EngineOllama}])
+	require.Equal(t, 2.0, want[modelKey{"w", "n", telemetry.EngineOllama}])
+	require.Equal(t, 3.0, want[modelKey{"w", "", telemetry.EngineLlama}])
 	for _, i := range []int{many - 1, 0, 70, 40} {
 		all[i].end()
 		require.NoError(t, s.fold())
-		require.Equal(t, want, of(s.look()))
+		require.Equal(t, want, of())
 	}
 }
 
@@ -199,55 +137,58 @@ func TestTiersAreMerged(t *testing.T) {
 	}, s.look().Tiers)
 }
 
-// Names are known to some processes, and to the collector.
+// Names are known to some processes, to others with the same weights, or to the store of models, whose
+// disk may hang; they outlive the process.
 func TestNamesOfModels(t *testing.T) {
 	s := newSite(t)
-	named, other, asked := s.process(1), s.process(2), s.process(3)
+	named, other, asked, hangs := s.process(1), s.process(2), s.process(3), s.process(4)
 	named.source.Model.Name = "llama"
 	other.source.Process.Engine = telemetry.EngineLlama
-	asked.source.Model.Weights = "x"
-	for _, p := range []*process{named, other, asked} {
-		p.count(1)
+	asked.source.Model.Weights, hangs.source.Model.Weights = "x", "y"
+	asked.opt.Names = func() modelnames.Names { return modelnames.Names{"x": {"of the store"}, "w": {"another"}} }
+	answer := make(chan struct{})
+	hangs.opt.Names = func() modelnames.Names { <-answer; return nil }
+	defer close(answer)
+	var stops []func()
+	for _, p := range []*process{named, other, asked, hangs} {
+		stops = append(stops, p.push())
 	}
-	s.folder.name = func(weights string) string { return "asked " + weights }
-	require.NoError(t, s.fold())
-	state := s.look()
-	for _, m := range state.Models {
-		require.Equal(t, map[string]string{"w": "llama", "x": "asked x"}[m.Model.Weights], m.Model.Name)
+	want := map[string]string{"w": "llama", "x": "of the store", "y": ""}
+	agree := func(state telemetry.State) bool {
+		return len(state.Models) == 4 && !slices.ContainsFunc(state.Models, func(m telemetry.ModelState) bool { return m.Model.Name != want[m.Model.Weights] })
 	}
-	require.Equal(t, "llama", state.Processes[1].Model.Name)
-	s.folder.name = nil
+	await(t, "names", func() bool {
+		state := s.look()
+		return len(state.Processes) == 4 && agree(state) && state.Processes[1].Model.Name == "llama"
+	})
+	for _, stop := range stops {
+		stop()
+	}
 	require.NoError(t, s.fold())
-	require.Equal(t, "asked x", s.look().Processes[2].Model.Name, "a process that does not collect keeps names")
+	require.True(t, agree(s.look()))
 }
 
-// TestManyProcessesThatHaveEnded leave two files, of few bytes.
+// TestManyProcessesThatHaveEnded leave two files, of few bytes, and the prompts of the latest.
 func TestManyProcessesThatHaveEnded(t *testing.T) {
 	s := newSite(t)
-	held, err := s.lock(lockName) // a collector, which shows their prompts
-	require.NoError(t, err)
-	s.past = true
 	const many = 3 * pastMax
 	for i := range many {
 		p := s.process(i + 1)
-		p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
+		p.prompt(0)
 		p.report()
 		p.end()
 	}
 	for range 2 {
 		require.NoError(t, s.fold())
 		require.Equal(t, float64(many), total(s.look(), promptsTotal))
+		require.Len(t, s.names(), len(settled)+pastMax)
+		require.Len(t, s.look().Prompts, pastMax)
 	}
-	require.Len(t, s.names(), len(settled)+1+pastMax)
-	require.Len(t, s.look().Prompts, pastMax)
-	require.NoError(t, held.Close())
-	s.past = false
-	require.NoError(t, s.fold())
-	require.Equal(t, []string{foldName, lockName, fileName}, s.names())
-	info, err := os.Stat(s.path(fileName))
+	info, err := os.Stat(s.path(totalsName))
 	require.NoError(t, err)
 	require.Less(t, info.Size(), int64(8<<10))
-	require.Equal(t, float64(many), total(s.look(), promptsTotal))
+	require.NoError(t, Forget(t.Context(), s.root, func(telemetry.Model) bool { return true }))
+	require.Equal(t, settled, s.names())
 }
 
 // TestFilesThatAreNoReports are passed over and said once; those of processes that have ended go.
@@ -257,9 +198,9 @@ func TestFilesThatAreNoReports(t *testing.T) {
 	good.count(3)
 	text, err := os.ReadFile(s.path(good.name + numbersEnd))
 	require.NoError(t, err)
-	hole := func(path string) error { return os.WriteFile(path, nil, 0o600) }
 	for what, write := range map[string]func(path string) error{
-		"empty": hole, "a hole": func(path string) error { return os.Truncate(path, 1<<40) },
+		"empty":   func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"a hole":  func(path string) error { return os.Truncate(path, 1<<40) },
 		"cut off": func(path string) error { return os.WriteFile(path, text[:len(text)/2], 0o600) },
 		"zeros":   func(path string) error { return os.WriteFile(path, make([]byte, 4096), 0o600) },
 		"negative": func(path string) error {
@@ -271,14 +212,14 @@ func TestFilesThatAreNoReports(t *testing.T) {
 		path := s.path(bad.name + numbersEnd)
 		require.NoError(t, write(path), what)
 		s.warns.Reset()
-		for range 3 {
-			require.NoError(t, s.fold())
-			require.Equal(t, 3.0, total(s.look(), promptsTotal), what)
-		}
-		bad.end()
-		for range 3 {
-			require.NoError(t, s.fold())
-			require.Equal(t, 3.0, total(s.look(), promptsTotal), what)
+		for _, runs := range []bool{true, false} {
+			if !runs {
+				bad.end()
+			}
+			for range 2 {
+				require.NoError(t, s.fold())
+				require.Equal(t, 3.0, total(s.look(), promptsTotal), what)
+			}
 		}
 		require.NoFileExists(t, path, what)
 		require.Equal(t, 1, strings.Count(s.warns.String(), "a report cannot be used"), what)
@@ -289,8 +230,9 @@ func TestFilesThatAreNoReports(t *testing.T) {
 	require.Equal(t, 3.0, total(s.look(), promptsTotal))
 }
 
-// TestAReportThatCannotBeReadForNow is added when it can.
-func TestAReportThatCannotBeReadForNow(t *testing.T) {
+// TestAReportThatIsReadLater, because the disk fails, or because another version wrote it, stays and is
+// added then.
+func TestAReportThatIsReadLater(t *testing.T) {
 	s := newSite(t)
 	p := s.process(1)
 	p.count(3)
@@ -299,21 +241,30 @@ func TestAReportThatCannotBeReadForNow(t *testing.T) {
 	require.Error(t, s.fold())
 	s.fault.Reset()
 	require.Equal(t, 3.0, total(s.look(), promptsTotal))
+
+	path := s.path(p.name + numbersEnd)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(string(text), `"version":1`, `"version":2`, 1)), 0o600))
+	for range 2 {
+		require.NoError(t, s.fold())
+		require.Zero(t, total(s.look(), promptsTotal))
+	}
+	require.NoError(t, os.WriteFile(path, text, 0o600))
 	require.NoError(t, s.fold())
 	require.Equal(t, 3.0, total(s.look(), promptsTotal))
 	require.Equal(t, settled, s.names())
 }
 
-// TestOtherMachines: where locks do not reach the machine of a process, its file counts and stays for
-// a day, as does one whose lock a person has removed.
+// TestOtherMachines: the file of a process of another machine counts and stays for a day, as does one
+// whose lock a person has removed.
 func TestOtherMachines(t *testing.T) {
 	s := newSite(t)
-	s.fault.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpLocking}, Err: os.ErrInvalid})
 	other, robbed := s.process(1), s.process(2)
 	other.source.Process.Boot = "of another machine"
 	other.count(3)
 	robbed.count(4)
-	require.NoError(t, os.Remove(s.path(robbed.name+ownEnd)))
+	require.NoError(t, os.Remove(s.path(robbed.name+lockEnd)))
 	other.end()
 	for range 2 {
 		require.NoError(t, s.fold())
@@ -322,11 +273,14 @@ func TestOtherMachines(t *testing.T) {
 		require.Equal(t, 7.0, total(s.look(), promptsTotal))
 		require.Empty(t, s.look().Processes)
 	}
+	former := robbed.name
 	robbed.count(1) // locks again
 	require.Len(t, s.look().Processes, 1)
-	s.now = func() time.Time { return time.Now().Add(orphanAge + time.Hour) }
+	s.makeOld(other.name)
+	s.makeOld(former)
 	require.NoError(t, s.fold())
 	require.NoFileExists(t, s.path(other.name+numbersEnd))
+	require.NoFileExists(t, s.path(former+numbersEnd))
 	require.Equal(t, 8.0, total(s.look(), promptsTotal))
 }
 
@@ -338,11 +292,10 @@ func TestALockThatIsRemoved(t *testing.T) {
 	p.count(4)
 	want := 4.0
 	for range 3 {
-		require.NoError(t, os.Remove(s.path(p.name+ownEnd)))
-		s.now = func() time.Time { return time.Now().Add(orphanAge + time.Hour) }
+		require.NoError(t, os.Remove(s.path(p.name+lockEnd)))
+		s.makeOld(p.name)
 		require.NoError(t, s.fold())
 		require.NoFileExists(t, s.path(p.name+numbersEnd))
-		s.now = time.Now
 		for range 2 {
 			require.Equal(t, want, total(s.look(), promptsTotal))
 			p.count(1)
@@ -368,44 +321,36 @@ func TestAProcessThatRunsIsNotRemoved(t *testing.T) {
 	totals.Folded = append(totals.Folded, p.name)
 	data, err := encode(totals)
 	require.NoError(t, err)
-	require.NoError(t, s.replace(fileName, data))
+	require.NoError(t, s.replace(totalsName, data))
 	require.NoError(t, s.fold())
 	require.FileExists(t, s.path(p.name+numbersEnd))
-	require.FileExists(t, s.path(p.name+ownEnd))
+	require.FileExists(t, s.path(p.name+lockEnd))
 }
 
-// TestAReportOfAnotherVersion stays for a program that can read it.
-func TestAReportOfAnotherVersion(t *testing.T) {
+// TestAClockThatWasWrong: times of ten years later are as of their reading, and the newest report counts.
+func TestAClockThatWasWrong(t *testing.T) {
 	s := newSite(t)
-	p := s.process(1)
-	p.count(3)
-	path := s.path(p.name + numbersEnd)
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(string(text), `"version":1`, `"version":2`, 1)), 0o600))
-	p.end()
-	for range 2 {
-		require.NoError(t, s.fold())
-		require.Zero(t, total(s.look(), promptsTotal))
-	}
-	require.NoError(t, os.WriteFile(path, text, 0o600))
-	require.NoError(t, s.fold())
-	require.Equal(t, 3.0, total(s.look(), promptsTotal))
-	require.Equal(t, settled, s.names())
-}
-
-// A clock that goes back by years changes no total, and no time of a state is after its own.
-func TestClockJumps(t *testing.T) {
-	s := newSite(t)
-	s.now = func() time.Time { return time.Now().Add(24 * 365 * time.Hour) }
+	later := time.Now().AddDate(10, 0, 0)
 	require.NoError(t, s.make())
-	require.NoError(t, s.fold())
-	p := s.process(1)
-	p.count(1)
+	require.NoError(t, os.WriteFile(s.path(totalsName), fmt.Appendf(nil, `{"version":2,"since":%q}`, later.Format(time.RFC3339)), 0o600))
+	for pages, at := range []time.Time{later, {}} {
+		p := s.process(1)
+		p.source.Fill = func(r *telemetry.Report) {
+			r.Tiers = []telemetry.Tier{{Name: telemetry.PlaceLocal, Root: "/x", Pages: pages}}
+			if !at.IsZero() {
+				r.At = at
+			}
+		}
+		if p.count(1); !at.IsZero() {
+			p.end()
+			require.NoError(t, s.fold())
+		}
+	}
 	state := s.look()
 	require.False(t, state.Since.After(state.At))
 	require.False(t, state.Models[0].LastUsed.After(state.At))
-	require.Equal(t, 1.0, total(state, promptsTotal))
+	require.Equal(t, 1, state.Tiers[0].Pages)
+	require.Equal(t, 2.0, total(state, promptsTotal))
 }
 
 // TestRandomHistories: processes begin, count, end, lose their lock and are added in any order, and
@@ -416,7 +361,7 @@ func TestRandomHistories(t *testing.T) {
 		var running []*process
 		want, pid := 0.0, 0
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
-			do := rapid.IntRange(0, 4).Draw(rt, "do")
+			do := rapid.IntRange(0, 5).Draw(rt, "do")
 			if do == 0 || len(running) == 0 {
 				pid++
 				running = append(running, s.process(pid))
@@ -431,9 +376,10 @@ func TestRandomHistories(t *testing.T) {
 				running = slices.Delete(running, i, i+1)
 			case 4:
 				if err := s.make(); err == nil {
-					s.past = rapid.Bool().Draw(rt, "collects")
 					require.NoError(t, s.fold())
 				}
+			case 5:
+				_ = s.remove(running[i].name + lockEnd)
 			}
 			if want > 0 {
 				require.Equal(t, want, total(s.look(), promptsTotal))
@@ -443,10 +389,46 @@ func TestRandomHistories(t *testing.T) {
 			p.end()
 		}
 		if want > 0 {
-			s.past = false
 			require.NoError(t, s.fold())
 			require.Equal(t, want, total(s.look(), promptsTotal))
-			require.Equal(t, settled, s.names())
+			require.Empty(t, s.look().Processes)
 		}
 	})
+}
+
+// Totals that cannot be used are an error for readers. Who starts sets them aside, and they begin anew.
+func TestTotalsThatCannotBeUsed(t *testing.T) {
+	text := func(text string) func(string) error {
+		return func(path string) error { return os.WriteFile(path, []byte(text), 0o600) }
+	}
+	for name, make := range map[string]func(path string) error{
+		"empty": text(""), "cut off": text(`{"version":2,`), "zeros": text(string(make([]byte, 4096))), "future": text(`{"version":3}`),
+		"a hole":           func(path string) error { return errors.Join(text("")(path), os.Truncate(path, 1<<40)) },
+		"a directory":      func(path string) error { return os.Mkdir(path, 0o700) },
+		"a link":           func(path string) error { return os.Symlink("/etc/passwd", path) },
+		"a negative total": text(`{"version":2,"models":[{"totals":{"x":-1}}]}`),
+		"twice":            text(`{"version":2,"models":[{},{}]}`),
+		"too many models":  text(`{"version":2,"models":[` + strings.Repeat("{},", telemetry.ModelsMax) + `{}]}`),
+		"many objects":     text(`{"version":2,"models":[` + strings.Repeat("{},", 1<<20) + `{}]}`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			require.NoError(t, s.make())
+			for range 2 { // also where there is a file that was set aside
+				require.NoError(t, make(s.path(totalsName)))
+				_, err := Read(t.Context(), s.root)
+				require.Error(t, err)
+				p := s.process(1)
+				p.count(1)
+				state := s.read()
+				require.Equal(t, 1.0, total(state, promptsTotal))
+				_, err = os.Lstat(s.path(asideName))
+				require.NoError(t, err)
+				require.True(t, state.Since.Equal(s.read().Since))
+				p.end()
+				require.NoError(t, s.remove(totalsName))
+				require.NoError(t, s.remove(p.name+numbersEnd))
+			}
+		})
+	}
 }

@@ -1,7 +1,6 @@
 package collect
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,72 +13,53 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// TestDiskThatIsFull: on a filesystem without room, and then without inodes, states are told, no
-// total falls, and collectors follow each other; with room again all that was counted is told.
+// TestDiskThatIsFull: on a filesystem without room, and then without inodes, states are told and no
+// total falls; with room again all that was counted is told.
 func TestDiskThatIsFull(t *testing.T) {
 	image := mounts.NewImage(t, "ext4", mounts.Ext4Bytes)
 	root := filepath.Join(image.Dir, "local")
 	require.NoError(t, os.Mkdir(root, 0o700))
-	c := collector(t, root)
-	source := testSource(1)
-	push := startPush(t, root, source)
+	s := siteAt(t, root)
+	p := s.process(1)
+	stop := p.push()
 	counted := 0.0
 	count := func() {
 		counted++
-		source.Meter.Add(promptsTotal, 1)
+		p.source.Meter.Add(promptsTotal, 1)
 	}
 	count()
-	awaitTotal(t, root, promptsTotal, counted)
+	s.awaitTotal(counted)
 	m := &monotonic{t: t, root: root}
-	for cause, fill := range map[telemetry.Obstacle]func(string) error{telemetry.ObstacleFull: fillBlocks, telemetry.ObstacleInodes: fillInodes} {
+	fillInodes := func() (empty func()) {
 		junk := filepath.Join(image.Dir, "junk")
 		require.NoError(t, os.Mkdir(junk, 0o700))
-		require.ErrorIs(t, fill(junk), unix.ENOSPC)
+		var err error
+		for n := 0; err == nil; n++ {
+			err = os.WriteFile(filepath.Join(junk, fmt.Sprint(n)), nil, 0o600)
+		}
+		require.ErrorIs(t, err, unix.ENOSPC)
+		return func() { require.NoError(t, os.RemoveAll(junk)) }
+	}
+	fillBlocks := func() (empty func()) { return image.Fill(0) }
+	for cause, fill := range map[telemetry.Obstacle]func() (empty func()){telemetry.ObstacleFull: fillBlocks, telemetry.ObstacleInodes: fillInodes} {
+		ended := s.process(2)
+		ended.count(1)
+		ended.end()
+		counted++
+		empty := fill()
 		for range 3 {
 			count()
-			require.True(t, m.read().Live)
+			m.read()
 		}
 		later := m.read()
 		later.At = later.At.Add(telemetry.SilentAfter)
-		tellSilent(&later, filepath.Join(root, directoryName))
+		tellSilent(&later, s.dir)
 		require.Len(t, later.Processes, 1)
 		require.NotNil(t, later.Processes[0].Unstored)
 		require.Equal(t, cause, later.Processes[0].Unstored.Cause)
-		require.NoError(t, c.stop())
-		require.False(t, m.read().Live)
-		c = collector(t, root)
-		m.read()
-		require.NoError(t, os.RemoveAll(junk))
-		awaitTotal(t, root, promptsTotal, counted)
+		empty()
+		s.awaitTotal(counted)
 	}
-	push.stop()
-	require.NoError(t, c.stop())
+	stop()
 	require.Equal(t, counted, total(m.read(), promptsTotal))
-}
-
-func fillBlocks(dir string) error {
-	f, err := os.Create(filepath.Join(dir, "large"))
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	for size := 1 << 20; size > 0; {
-		if _, err = f.Write(make([]byte, size)); err != nil {
-			size /= 2
-		}
-	}
-	return err
-}
-
-func fillInodes(dir string) error {
-	for n := 0; ; n++ {
-		f, err := os.Create(filepath.Join(dir, fmt.Sprint(n)))
-		if err != nil {
-			if errors.Is(err, unix.ENOSPC) {
-				return err
-			}
-			return fmt.Errorf("make file %d: %w", n, err)
-		}
-		f.Close()
-	}
 }

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,11 +28,11 @@ const (
 
 // Roles of such processes.
 const (
-	roleCollector = "collector"
-	rolePusher    = "pusher" // counts prompts until its input ends, and prints how many
-	roleDoomed    = "doomed" // counts at most doomedMax restores, until it is killed
-	roleStranger  = "stranger"
-	roleFolder    = "folder" // adds processes to the totals, and is killed before one of its steps
+	roleReader   = "reader" // reads, and so adds processes to the totals, until it is killed
+	rolePusher   = "pusher" // counts prompts until its input ends, and prints how many
+	roleDoomed   = "doomed" // counts at most doomedMax restores, until it is killed
+	roleStranger = "stranger"
+	roleFolder   = "folder" // adds processes to the totals, and is killed before one of its steps
 )
 
 const doomedMax = 1000
@@ -41,9 +40,10 @@ const doomedMax = 1000
 func child(role string) {
 	root := os.Getenv(rootEnv)
 	switch role {
-	case roleCollector:
-		opt := Options{Intervals: quick, OnServe: func() { fmt.Println("serves") }}
-		fmt.Println(Serve(context.Background(), root, opt))
+	case roleReader:
+		for fmt.Println("reads"); ; {
+			_, _ = Read(context.Background(), root)
+		}
 	case rolePusher, roleDoomed:
 		childPusher(root, role == roleDoomed)
 	case roleStranger:
@@ -58,8 +58,12 @@ func childFolder(root string) {
 	if err != nil {
 		panic(err)
 	}
+	place, err := newPlace(root)
+	if err != nil {
+		panic(err)
+	}
 	steps := 0
-	fault := vfs.Inject(vfs.Below(filepath.Join(root, directoryName)))
+	fault := vfs.Inject(place.fs)
 	fault.Watch(func(vfs.Op, ...string) {
 		if steps++; steps == step {
 			self, _ := os.FindProcess(os.Getpid())
@@ -67,12 +71,8 @@ func childFolder(root string) {
 			select {}
 		}
 	})
-	opt := Options{fs: func(string) vfs.FS { return fault }}.withDefaults()
-	place, err := newPlace(root, opt)
-	if err != nil {
-		panic(err)
-	}
-	fmt.Println(folder{place: place, log: opt.Logger}.fold(false), steps)
+	place.fs = fault
+	fmt.Println(place.fold(), steps)
 }
 
 func childPusher(root string, doomed bool) {
@@ -86,12 +86,12 @@ func childPusher(root string, doomed bool) {
 		end()
 	}()
 	nudge := make(chan chan<- struct{}, 1)
-	opt := Options{Intervals: quick, Nudge: nudge}.withDefaults()
-	place, err := newPlace(root, opt)
+	place, err := newPlace(root)
 	if err != nil {
 		panic(err)
 	}
-	pusher := newPusher(place, source, opt)
+	pusher := newPusher(place, source, Options{Nudge: nudge})
+	pusher.every = quick
 	done := make(chan error, 1)
 	go func() { done <- pusher.run(ctx) }()
 	fmt.Println("counts")
@@ -130,8 +130,7 @@ type running struct {
 	lines *bufio.Reader
 }
 
-// start starts a child, and waits for its first line unless it is a collector, which may wait
-// for another.
+// start starts a child, and waits for its first line.
 func (p processes) start(role string) *running {
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), roleEnv+"="+role, rootEnv+"="+p.root)
@@ -142,10 +141,8 @@ func (p processes) start(role string) *running {
 	require.NoError(p.t, cmd.Start())
 	r := &running{cmd: cmd, stdin: stdin, lines: bufio.NewReader(stdout)}
 	p.t.Cleanup(r.kill)
-	if role != roleCollector {
-		_, err = r.lines.ReadString('\n')
-		require.NoError(p.t, err)
-	}
+	_, err = r.lines.ReadString('\n')
+	require.NoError(p.t, err)
 	return r
 }
 
@@ -175,7 +172,6 @@ type monotonic struct {
 	root   string
 	since  time.Time
 	totals map[string]float64
-	live   int
 }
 
 func (m *monotonic) read() telemetry.State {
@@ -195,25 +191,22 @@ func (m *monotonic) read() telemetry.State {
 		require.GreaterOrEqual(m.t, now[series], value, series)
 	}
 	m.totals = now
-	if s.Live {
-		m.live++
-	}
 	return s
 }
 
-// TestTotalsNeverFallWhenAnybodyIsKilled: two processes wait to collect, others push, and all
-// are killed in a random order. Each total is at least as large as in the read before. In the
-// end the counts of processes that pushed a last report are in the totals, once.
+// TestTotalsNeverFallWhenAnybodyIsKilled: two processes read, others push, and all are killed in a
+// random order. Each total is at least as large as in the read before. In the end the counts of processes
+// that pushed a last report are in the totals, once, and nobody is said to run.
 func TestTotalsNeverFallWhenAnybodyIsKilled(t *testing.T) {
 	rounds := 20
 	if os.Getenv("KVTIER_LONG") != "" {
 		rounds = 600
 	}
-	p := processes{t, newRoot(t)}
-	collectors := []*running{p.start(roleCollector), p.start(roleCollector)}
+	p := processes{t, newSite(t).root}
 	pushers := []*running{p.start(rolePusher), p.start(rolePusher)}
 	doomed := []*running{p.start(roleDoomed), p.start(roleDoomed)}
 	await(t, "a state", func() bool { _, err := Read(context.Background(), p.root); return err == nil })
+	readers := []*running{p.start(roleReader), p.start(roleReader)}
 	m := &monotonic{t: t, root: p.root}
 	counted, killed := 0, len(doomed)
 	seed := rand.Uint64()
@@ -225,24 +218,17 @@ func TestTotalsNeverFallWhenAnybodyIsKilled(t *testing.T) {
 		all[i] = p.start(role)
 	}
 	for range rounds {
-		switch random.IntN(5) {
+		switch random.IntN(4) {
 		case 0:
-			replace(collectors, roleCollector)
+			replace(readers, roleReader)
 		case 1:
 			replace(doomed, roleDoomed)
 			killed++
-		case 2: // both at the same time
-			collectors[0].kill()
-			collectors[1].kill()
-			replace(doomed, roleDoomed)
-			killed++
-			m.read()
-			collectors[0], collectors[1] = p.start(roleCollector), p.start(roleCollector)
-		case 3:
+		case 2:
 			i := random.IntN(len(pushers))
 			counted += pushers[i].end(t)
 			pushers[i] = p.start(rolePusher)
-		case 4: // somebody reports again
+		case 3: // somebody reports again
 			before := total(m.read(), promptsTotal)
 			await(t, "a report", func() bool { return total(m.read(), promptsTotal) > before })
 		}
@@ -252,14 +238,14 @@ func TestTotalsNeverFallWhenAnybodyIsKilled(t *testing.T) {
 		counted += pusher.end(t)
 	}
 	require.Equal(t, float64(counted), total(m.read(), promptsTotal))
-	for _, r := range append(collectors, doomed...) {
+	for _, r := range append(readers, doomed...) {
 		r.kill()
 	}
 	s := m.read()
-	require.False(t, s.Live)
+	require.Empty(t, s.Processes, "the system gives their locks up, so they are not waited for")
 	require.Equal(t, float64(counted), total(s, promptsTotal))
+	require.Positive(t, total(s, restoresTotal))
 	require.LessOrEqual(t, total(s, restoresTotal), float64(killed*doomedMax))
-	require.Positive(t, m.live)
 }
 
 // TestTheFolderIsKilledAtEachStep: before, meanwhile and afterwards, readers see each process once.
@@ -270,11 +256,10 @@ func TestTheFolderIsKilledAtEachStep(t *testing.T) {
 	for step := 1; ; step++ {
 		for pid := range 2 {
 			p := s.process(pid + 1)
-			p.source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
-			p.report()
+			p.count(1)
 			p.end()
 			want++
-			if pid == 0 { // one that ends without its last words
+			if pid == 0 { // one that ends while it writes its words
 				require.NoError(t, os.WriteFile(s.path(p.name+wordsEnd+tmpEnd), nil, 0o600))
 			}
 		}
@@ -295,40 +280,4 @@ func TestTheFolderIsKilledAtEachStep(t *testing.T) {
 	}
 	require.Equal(t, settled, s.names())
 	require.Greater(t, killed, 20)
-}
-
-// TestProcessesThatAreKilledAreGoneSoon: the system gives their locks up, so they are not waited for.
-func TestProcessesThatAreKilledAreGoneSoon(t *testing.T) {
-	p := processes{t, newRoot(t)}
-	collector(t, p.root)
-	doomed := p.start(roleDoomed)
-	await(t, "a report", func() bool {
-		s := readState(t, p.root)
-		return len(s.Processes) == 1 && total(s, restoresTotal) > 0
-	})
-	doomed.kill()
-	s := readState(t, p.root)
-	require.Empty(t, s.Processes)
-	require.Positive(t, total(s, restoresTotal))
-}
-
-// TestTheTotalsHaveNoText: of prompts, also of a process that is killed.
-func TestTheTotalsHaveNoText(t *testing.T) {
-	s := newSite(t)
-	p := s.process(1)
-	p.source.Meter.Prompt(telemetry.Prompt{At: time.Now(), Tokens: 9, Computed: 9, Miss: &telemetry.Miss{
-		Cause: telemetry.CauseDiffers, At: 54321, Words: &telemetry.Words{Begin: 54300, Was: []int32{123451}, Is: []int32{123452}},
-	}})
-	p.report()
-	numbers, err := os.ReadFile(s.path(p.name + numbersEnd))
-	require.NoError(t, err)
-	p.end()
-	require.NoError(t, s.fold())
-	sums, err := os.ReadFile(s.path(fileName))
-	require.NoError(t, err)
-	for _, text := range []string{"54321", "54300", "123451", "123452", "words", "miss\""} {
-		require.NotContains(t, string(sums), text)
-		require.NotContains(t, string(numbers), text)
-	}
-	require.Equal(t, settled, s.names(), "no collector runs")
 }

@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -21,45 +20,42 @@ import (
 // Names below the root.
 const (
 	directoryName = "telemetry"
-	lockName      = "lock"
 	foldName      = "fold"
-	fileName      = "totals.json"
+	totalsName    = "totals.json"
 	asideName     = "totals-set-aside.json" // one that could not be used
 
 	numbersEnd = ".json" // of a process: its report without prompts
 	wordsEnd   = ".words"
-	ownEnd     = ".lock" // held by the process
+	lockEnd    = ".lock" // held by the process
 	tmpEnd     = ".tmp"  // of a file that is being replaced
 )
-
-// processesMax bounds the processes that have files: each that starts adds those that have ended.
-const processesMax = 1024
-
-// fileOf matches a file of a process, and has its name without the end.
-var fileOf = regexp.MustCompile(`^(p-[A-Z2-7]{26})\.(?:json|words|lock|json\.tmp|words\.tmp)$`)
 
 // place is the directory of a root's telemetry.
 type place struct {
 	root, dir string
 	above, fs vfs.FS // of the root, and of the directory
 	owner     int    // of the files
-	now       func() time.Time
+	log       *slog.Logger
+	patience  time.Duration // with a disk that hangs
 }
 
-func newPlace(root string, opt Options) (*place, error) {
+func newPlace(root string) (*place, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
 		return nil, fmt.Errorf("find the directory of telemetry: %w", err)
 	}
 	dir := filepath.Join(root, directoryName)
-	return &place{root: root, dir: dir, above: opt.fs(root), fs: opt.fs(dir), owner: os.Geteuid(), now: opt.now}, nil
+	return &place{
+		root: root, dir: dir, above: vfs.Below(root), fs: vfs.Below(dir), owner: os.Geteuid(),
+		log: slog.New(slog.DiscardHandler), patience: time.Second,
+	}, nil
 }
 
 func (p *place) path(name string) string { return filepath.Join(p.dir, name) }
 
 // until runs something until it ends, or for a while after the end of ctx: a disk may hang.
 func until(ctx context.Context, grace time.Duration, run func() error) error {
-	_, err := steady.Do(ctx, new(steady.Guard), steady.Wait{Most: math.MaxInt64, Grace: grace}, func() (any, error) { return nil, run() }, func(any, error) {})
+	_, err := steady.Do(ctx, new(steady.Guard), steady.Wait{Most: math.MaxInt64, Grace: grace}, func() (any, error) { return nil, run() }, nil)
 	return err
 }
 
@@ -104,7 +100,7 @@ func (p *place) holds(h *held) bool {
 }
 
 // errLost reports that the file of a lock is gone: another process may have the lock.
-var errLost = errors.New("the file of the lock was removed")
+var errLost = fmt.Errorf("the file of the lock was removed: %w", vfs.ErrLocked)
 
 // lock takes a lock that one process holds at a time, or returns vfs.ErrLocked. It does not come
 // back with the lock on a file that was removed meanwhile.
@@ -132,45 +128,18 @@ func (p *place) lock(name string) (*held, error) {
 	return h, nil
 }
 
-const (
-	foldPatience = 100 * time.Millisecond
-	foldPause    = 2 * time.Millisecond
-)
+// foldPause is the time between two attempts to take the lock fold.
+const foldPause = 2 * time.Millisecond
 
 // lockFold takes the lock under which files of other processes are changed. Others hold it for
 // moments, so lockFold tries for a while.
 func (p *place) lockFold(patience time.Duration) (*held, error) {
 	for end := time.Now().Add(patience); ; time.Sleep(foldPause) {
 		lock, err := p.lock(foldName)
-		if !errors.Is(err, vfs.ErrLocked) && !errors.Is(err, errLost) || time.Now().After(end) {
+		if !errors.Is(err, vfs.ErrLocked) || time.Now().After(end) {
 			return lock, err
 		}
 	}
-}
-
-// collects reports whether somebody collects.
-func (p *place) collects() bool {
-	held, err := vfs.Held(p.path(lockName))
-	return err == nil && held
-}
-
-// list lists the names of processes that have files.
-func (p *place) list() ([]string, error) {
-	entries, err := p.fs.ReadDir(p.dir)
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, e := range entries {
-		if m := fileOf.FindStringSubmatch(e.Name()); m != nil {
-			names = append(names, m[1])
-		}
-	}
-	slices.Sort(names)
-	if names = slices.Compact(names); len(names) > processesMax {
-		return nil, fmt.Errorf("%w: more than %d processes have files in %s", errContent, processesMax, p.dir)
-	}
-	return names, nil
 }
 
 // errForeign reports a file of another user.

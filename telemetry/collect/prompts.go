@@ -1,19 +1,18 @@
 package collect
 
 import (
-	"bytes"
-	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"slices"
+	"time"
 	"unicode/utf8"
 
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// prompts are the latest prompts of a process in a compressed file. [Forget] puts an empty one in the
+// prompts are the latest prompts of a process in their file. [Forget] puts an empty one in the
 // place of that of a process that runs: prompts up to the next report, and Words of places that had
 // changed by then, do not come back.
 type prompts struct {
@@ -22,8 +21,14 @@ type prompts struct {
 	places []telemetry.Buster // that had changed by then, or by an earlier removal
 }
 
-// placesMax bounds the places that are remembered.
-const placesMax = 4 * telemetry.BustersMax
+const (
+	// placesMax bounds the places that are remembered.
+	placesMax = 4 * telemetry.BustersMax
+	// writePatience bounds the wait of a report for others who hold the lock on prompts.
+	writePatience = 100 * time.Millisecond
+	// forgetMost bounds the wait for a disk.
+	forgetMost = time.Second
+)
 
 // takePrompts takes the prompts out of a report, into one that has nothing else. Those of a private
 // request have no Words, and nothing is told of a namespace that JSON could give to another one.
@@ -57,7 +62,7 @@ func (w *prompts) write(p *place, name string, r *telemetry.Report) error {
 	if w.seq == last && !w.removed(p, name) {
 		return nil
 	}
-	lock, err := p.lockFold(foldPatience)
+	lock, err := p.lockFold(writePatience)
 	if err != nil {
 		return err
 	}
@@ -67,15 +72,9 @@ func (w *prompts) write(p *place, name string, r *telemetry.Report) error {
 		w.places = w.places[max(0, len(w.places)-placesMax):]
 	}
 	w.strip(r)
-	var data bytes.Buffer
-	text, err := encode(r)
+	data, err := encode(r)
 	if err == nil {
-		z := gzip.NewWriter(&data)
-		_, err = z.Write(text)
-		err = errors.Join(err, z.Close())
-	}
-	if err == nil {
-		err = p.replace(name, data.Bytes())
+		err = p.replace(name, data)
 	}
 	if err == nil {
 		w.seq = last
@@ -99,18 +98,54 @@ func (w *prompts) strip(r *telemetry.Report) {
 	}
 }
 
-// readPrompts reads a file of prompts.
-func (p *place) readPrompts(name string) (*report, error) {
-	data, err := p.read(name, telemetry.ReportBytesMax)
+// Forget removes the latest prompts, with their Words, of all processes whose models are picked. A
+// process that runs goes on with the prompts behind its next report, and does not write earlier ones again.
+// A file that does not tell its model is asked for with the zero Model. A file that cannot be removed keeps no other one.
+func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) error {
+	p, err := newPlace(root)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	z, err := gzip.NewReader(bytes.NewReader(data))
-	if err == nil {
-		data, err = io.ReadAll(io.LimitReader(z, telemetry.ReportBytesMax))
+	ctx, cancel := context.WithTimeout(ctx, forgetMost)
+	defer cancel()
+	return until(ctx, 0, func() error {
+		if _, err := p.fs.Lstat(p.dir); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		lock, err := p.lockFold(forgetMost / 2)
+		if err != nil {
+			return fmt.Errorf("remove prompts in %s: %w", p.dir, err)
+		}
+		defer lock.Close()
+		names, err := p.list()
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if failed := p.forget(name, picks); !errors.Is(failed, fs.ErrNotExist) { // it has ended meanwhile
+				err = errors.Join(err, failed)
+			}
+		}
+		return err
+	})
+}
+
+// forget removes the prompts of one process. One that runs may have some in memory, so it gets an
+// empty file: see prompts.
+func (p *place) forget(name string, picks func(telemetry.Model) bool) error {
+	e := p.examine(name)
+	r, err := p.readReport(name + wordsEnd)
+	if errors.Is(err, fs.ErrNotExist) && e.report != nil {
+		r, err = e.report, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errContent, err)
+	if errors.Is(err, errContent) {
+		r, err = new(report), nil
 	}
-	return decodeReport(data)
+	if err != nil || !picks(r.Model) {
+		return err
+	}
+	if !e.ended {
+		return p.replace(name+wordsEnd, nil)
+	}
+	return p.remove(name + wordsEnd)
 }

@@ -2,29 +2,57 @@ package collect
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
+	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/proc"
 	"github.com/kvtier/kvtier/telemetry"
 )
+
+// Options of Push. The zero Options are ready for use.
+type Options struct {
+	Logger *slog.Logger // nil for none
+
+	// Names reads the names of models, for a process that does not know that of its own; it may take its
+	// time. Nil for none.
+	Names func() modelnames.Names
+
+	// Nudge asks for a report at once. Give it room for one value, and send without waiting. A
+	// value that is not nil is closed when the report is written, or when it is not; wait for it with a
+	// bound.
+	Nudge <-chan chan<- struct{}
+}
+
+// intervals are the times of reports.
+type intervals struct {
+	report    time.Duration // between reports while something changes
+	heartbeat time.Duration // between reports while nothing does
+	last      time.Duration // most time of the last report
+	backoff   time.Duration // longest time between attempts that fail
+}
+
+var defaultIntervals = intervals{
+	report: time.Second, heartbeat: 2 * telemetry.SilentAfter / 3, last: 500 * time.Millisecond, backoff: 4 * time.Second,
+}
 
 // Push writes the reports of a source into the root's directory until ctx ends, and then a last time.
 // Push makes reports in one goroutine. It returns in bounded time after the end of ctx, also if the
 // source or the disk hangs; the goroutine then ends with the operation that hangs.
 func Push(ctx context.Context, root string, source *telemetry.Source, opt Options) {
-	opt = opt.withDefaults()
-	place, err := newPlace(root, opt)
+	place, err := newPlace(root)
 	if err != nil {
 		return // this process has no directory
 	}
-	p := newPusher(place, source, opt)
-	_ = until(ctx, opt.Intervals.Last+opt.Intervals.Disk, func() error { return p.run(ctx) }) // a disk that takes no report has been logged
+	newPusher(place, source, opt).push(ctx)
 }
 
 // pusher writes the reports of one source into the files of one process. The lock is held from the first
@@ -34,6 +62,8 @@ type pusher struct {
 	*place
 	source *telemetry.Source
 	opt    Options
+	every  intervals
+	names  modelnames.Cache
 
 	name    string // of the files, without their ends
 	lock    *held
@@ -45,12 +75,21 @@ type pusher struct {
 
 	totals   map[string]float64 // of the latest report
 	lastUsed time.Time          // when they grew
-	reported map[string]float64 // of the last report that was written under this name
-	former   map[string]float64 // of those under former names
+	reported map[string]float64 // of the last report that was written
+	former   map[string]float64 // of those, what was reported under former names
 }
 
 func newPusher(place *place, source *telemetry.Source, opt Options) *pusher {
-	return &pusher{place: place, source: source, opt: opt, name: newName(), former: make(map[string]float64)}
+	place.log = cmp.Or(opt.Logger, place.log)
+	return &pusher{place: place, source: source, opt: opt, every: defaultIntervals, name: newName()}
+}
+
+// push is Push.
+func (p *pusher) push(ctx context.Context) {
+	if p.opt.Names != nil {
+		go p.names.Refresh(ctx, p.opt.Names)
+	}
+	_ = until(ctx, p.every.last+p.patience, func() error { return p.run(ctx) }) // a disk that takes no report has been logged
 }
 
 // newName names the files of one process. No other process ever has the same.
@@ -83,21 +122,20 @@ func (p *pusher) step() time.Duration {
 	err := p.try(false)
 	if err == nil {
 		p.failures = 0
-		return p.opt.Intervals.Report
+		return p.every.report
 	}
-	if p.failures == 0 {
-		log := p.opt.Logger
-		log.Debug("kv tier: a report was not written", "path", p.dir, "error", err)
+	if p.failures == 0 && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, vfs.ErrLocked) {
+		p.log.Warn("kv tier: cannot write reports, and tries again", "path", p.dir, "error", err)
 	}
 	p.failures = min(p.failures+1, 8)
-	return min(p.opt.Intervals.Report/4<<p.failures, p.opt.Intervals.Backoff)
+	return min(p.every.report/4<<p.failures, p.every.backoff)
 }
 
 // last writes the last report. A disk that took none is not waited for.
 func (p *pusher) last() (err error) {
-	for end := time.Now().Add(p.opt.Intervals.Last); ; time.Sleep(p.opt.Intervals.Last / 10) {
+	for end := time.Now().Add(p.every.last); ; time.Sleep(p.every.last / 10) {
 		err = p.try(true)
-		passes := errors.Is(err, vfs.ErrLocked) || errors.Is(err, errLost) // somebody looks whether this process runs
+		passes := errors.Is(err, vfs.ErrLocked) // somebody looks whether this process runs
 		if err == nil || p.content == nil && !passes || time.Now().After(end) {
 			return err
 		}
@@ -111,6 +149,9 @@ func (p *pusher) try(last bool) error {
 	if !maps.Equal(r.Totals, p.totals) || p.lastUsed.IsZero() {
 		p.totals, p.lastUsed = maps.Clone(r.Totals), time.Now()
 	}
+	if name := p.names.Name(r.Model.Weights); r.Model.Name == "" && isShown(name) {
+		r.Model.Name = name
+	}
 	at, prompts := r.At, takePrompts(&r)
 	r.At = time.Time{}
 	numbers := &report{r, p.lastUsed}
@@ -118,7 +159,7 @@ func (p *pusher) try(last bool) error {
 	if err != nil {
 		return err
 	}
-	if p.failures == 0 && !last && bytes.Equal(content, p.content) && time.Since(p.written) < p.opt.Intervals.Heartbeat {
+	if p.failures == 0 && !last && bytes.Equal(content, p.content) && time.Since(p.written) < p.every.heartbeat {
 		return nil
 	}
 	if err := p.open(); err != nil {
@@ -136,7 +177,7 @@ func (p *pusher) try(last bool) error {
 	if err := p.replace(p.name+numbersEnd, data); err != nil {
 		return errors.Join(promptsErr, err)
 	}
-	if p.reported = numbers.Totals; promptsErr == nil {
+	if p.reported = p.totals; promptsErr == nil {
 		p.content, p.written = content, time.Now()
 	}
 	return promptsErr
@@ -169,27 +210,23 @@ func (p *pusher) open() (err error) {
 	}
 	if p.lock != nil {
 		p.lock.Close()
-		for series, n := range p.reported {
-			p.former[series] += n
-		}
-		p.lock, p.name, p.reported, p.prompts.seq = nil, newName(), nil, 0
+		p.lock, p.name, p.former, p.prompts.seq = nil, newName(), p.reported, 0
 	}
-	if p.lock, err = p.place.lock(p.name + ownEnd); err == nil {
-		_ = folder{place: p.place, log: p.opt.Logger}.fold(p.collects()) // makes the totals; processes that are not added now stay for others
+	if p.lock, err = p.place.lock(p.name + lockEnd); err != nil {
+		return err
 	}
-	return err
+	if err := p.fold(); err != nil { // makes the totals
+		p.log.Warn("kv tier: totals of reports cannot be written, files of processes that have ended stay", "error", err)
+	}
+	return nil
 }
 
-// end gives the files up. A collector shows the prompts for a while; where none runs, they go.
+// end gives the files up.
 func (p *pusher) end() {
-	if p.lock == nil {
-		return
+	if p.lock != nil {
+		p.lock.Close()
+		p.lock = nil
 	}
-	if !p.collects() {
-		_ = p.remove(p.name + wordsEnd) // else the next reader does
-	}
-	p.lock.Close()
-	p.lock = nil
 }
 
 // Self describes this process, for a [telemetry.Source]. Self leaves Boot and Start out where

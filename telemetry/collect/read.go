@@ -1,12 +1,10 @@
 package collect
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -15,37 +13,33 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-const (
-	// readMost bounds a read in all.
-	readMost = 5 * time.Second
-	// readTries bounds the looks at a directory that changes all the time.
-	readTries = 100
-)
+// readMost bounds a read in all.
+const readMost = 5 * time.Second
 
 // ErrNothing reports a root for which nothing was collected: errors.Is reports that it is
 // fs.ErrNotExist, too.
 var ErrNothing = fmt.Errorf("nothing was collected there: no server with tiering has run, or this is not its directory: %w", fs.ErrNotExist)
 
-// ErrNoCollector reports that Words were asked for and no collector runs.
-var ErrNoCollector = errors.New("no collector runs: start the server, or kvtier collect")
-
-// errBusy reports a directory that changes all the time.
-var errBusy = errors.New("the totals change all the time, try again")
-
-// Read returns the state of a root. Where no collector runs it has the totals alone, and its Live is
-// false. Words are never in it. The error is ErrNothing where there is nothing.
+// Read returns the state of a root. Words are never in it. The error is ErrNothing where there is nothing.
 func Read(ctx context.Context, root string) (telemetry.State, error) {
-	return read(ctx, root, nil, Options{})
+	return read(ctx, root, nil)
 }
 
-// ReadWords does as Read, with the Words of one namespace. The error is ErrNoCollector where no
-// collector runs.
+// ReadWords does as Read, with the Words of one namespace.
 func ReadWords(ctx context.Context, root, namespace string) (telemetry.State, error) {
-	s, err := read(ctx, root, func(of string) bool { return of == namespace }, Options{})
-	if err == nil && !s.Live || errors.Is(err, ErrNothing) {
-		err = fmt.Errorf("read telemetry of %s: %w", root, ErrNoCollector)
+	return read(ctx, root, func(of string) bool { return of == namespace })
+}
+
+func read(ctx context.Context, root string, keep func(namespace string) bool) (telemetry.State, error) {
+	p, err := newPlace(root)
+	if err != nil {
+		return telemetry.State{}, err
 	}
-	return s, err
+	s, err := p.state(ctx)
+	if err != nil {
+		return s, fmt.Errorf("read telemetry of %s: %w", root, err)
+	}
+	return s.WithWords(keep), nil
 }
 
 // reads and folds count the operations of readers that are left behind because a disk hangs: that of one
@@ -59,89 +53,56 @@ func (g *guards) of(root string) *steady.Guard {
 	return guard.(*steady.Guard)
 }
 
-// read reads a root with the words of namespaces that keep accepts. Processes that have ended are then
-// added to the totals: no collector runs, which would do so.
-func read(ctx context.Context, root string, keep func(namespace string) bool, opt Options) (telemetry.State, error) {
-	opt = opt.withDefaults()
-	p, err := newPlace(root, opt)
-	if err == nil {
-		err = ctx.Err()
-	}
-	var l *look
-	if err == nil {
-		l, err = steady.Do(ctx, reads.of(p.root), steady.Wait{Most: readMost, Grace: readMost / 20}, p.tell, func(*look, error) {})
-	}
-	if err != nil {
-		return telemetry.State{}, fmt.Errorf("read telemetry of %s: %w", root, err)
-	}
-	s := l.told
-	if l.live {
-		return s.WithWords(keep), nil
-	}
-	if l.ended && l.owner == p.owner {
-		f := folder{place: p, log: slog.New(slog.DiscardHandler)}
-		_, _ = steady.Do(ctx, folds.of(p.root), steady.Wait{Most: opt.Intervals.Disk}, func() (any, error) { return nil, f.fold(p.collects()) }, func(any, error) {}) // what is not added stays
-	}
-	s.Live, s.Processes, s.Tiers, s.Prompts = false, []telemetry.ProcessState{}, []telemetry.Tier{}, []telemetry.StatePrompt{}
-	return s, nil
+// told is what a read finds.
+type told struct {
+	telemetry.State      // with all Words
+	fold            bool // there is something to add to the totals, which this user may do
 }
 
-// look is the content of a directory at one moment.
-type look struct {
-	live    bool
-	owner   int
-	totals  *totals
-	entries []entry
-	ended   bool            // there are files of processes that have ended
-	told    telemetry.State // by tell
-}
-
-// tell looks, and makes the state. It asks the disk, which may hang, why processes are silent.
-func (p *place) tell() (*look, error) {
-	l, err := p.look()
-	if err == nil {
-		l.told = l.state(p.root, time.Now())
-		tellSilent(&l.told, p.dir)
+// state reads the state with all Words, and then adds processes that have ended to the totals.
+func (p *place) state(ctx context.Context) (telemetry.State, error) {
+	if err := ctx.Err(); err != nil {
+		return telemetry.State{}, err
 	}
-	return l, err
+	t, err := steady.Do(ctx, reads.of(p.root), steady.Wait{Most: readMost, Grace: readMost / 20}, p.tell, nil)
+	if err == nil && t.fold {
+		fold := func() (any, error) { return nil, p.fold() }
+		_, _ = steady.Do(ctx, folds.of(p.root), steady.Wait{Most: p.patience}, fold, nil) // what is not added stays
+	}
+	return t.State, err
 }
 
-// look reads a directory, also one of another user, and changes nothing there. It looks again when a
-// process was added to the totals meanwhile, which would be in both, or in neither.
-func (p *place) look() (*look, error) {
+// tell reads the directory, also one of another user, and changes nothing there. It asks the disk, which
+// may hang, why processes are silent.
+func (p *place) tell() (t told, err error) {
 	owner, err := ownerOf(p.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, ErrNothing
+		return t, ErrNothing
 	}
 	if err != nil {
-		return nil, err
+		return t, err
 	}
-	p = &place{dir: p.dir, fs: vfs.OS, owner: owner, now: p.now}
-	for range readTries {
-		l := &look{live: p.collects(), owner: owner}
-		t, before, err := p.readTotals()
-		if err != nil {
-			return nil, err
-		}
-		l.totals = t
-		if l.entries, err = p.scan(t); err != nil {
-			return nil, err
-		}
-		if before == nil && len(l.entries) == 0 && !l.live {
-			return nil, ErrNothing
-		}
-		for i := range l.entries {
-			e := &l.entries[i]
-			l.ended = l.ended || e.ended
-			e.prompts, _ = p.readPrompts(e.name + wordsEnd) // those that cannot be read are left out
-		}
-		after, err := p.read(fileName, fileBytesMax)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		if bytes.Equal(before, after) {
-			return l, nil
-		}
+	of := &place{root: p.root, dir: p.dir, fs: vfs.OS, owner: owner}
+	entries, err := of.scan()
+	if err != nil {
+		return t, err
 	}
-	return nil, errBusy
+	totals, fresh, err := of.readTotals()
+	if err != nil {
+		return t, err
+	}
+	if fresh && len(entries) == 0 {
+		return t, ErrNothing
+	}
+	totals.leaveOut(entries)
+	t.fold = fresh
+	for i := range entries {
+		e := &entries[i]
+		t.fold = t.fold || e.ended && !e.past
+		e.prompts, _ = of.readReport(e.name + wordsEnd) // those that cannot be read are left out
+	}
+	t.fold = t.fold && owner == p.owner
+	t.State = totals.state(p.root, entries)
+	tellSilent(&t.State, p.dir)
+	return t, nil
 }

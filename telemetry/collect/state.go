@@ -12,13 +12,12 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// state is the state of a directory, with all Words.
-func (l *look) state(root string, now time.Time) telemetry.State {
-	t := l.totals
-	s := telemetry.State{Version: telemetry.Version, Root: root, At: now, Since: earlier(t.Since, now), Live: l.live,
+// state is the sum of totals and processes, with all Words. It adds to the totals.
+func (t *totals) state(root string, entries []entry) telemetry.State {
+	s := telemetry.State{Version: telemetry.Version, Root: root, At: time.Now(), Since: t.Since, Live: true,
 		Processes: []telemetry.ProcessState{}, Prompts: []telemetry.StatePrompt{}}
 	var running []entry
-	for _, e := range l.entries {
+	for _, e := range entries {
 		if e.report != nil {
 			t.add(e.report)
 		}
@@ -31,13 +30,10 @@ func (l *look) state(root string, now time.Time) telemetry.State {
 		return cmp.Or(x.Started.Compare(y.Started), cmp.Compare(x.Process.PID, y.Process.PID))
 	})
 	s.Models = t.Models
-	for i := range s.Models {
-		s.Models[i].LastUsed = earlier(s.Models[i].LastUsed, now)
-	}
 	slices.SortStableFunc(s.Models, func(x, y telemetry.ModelState) int { return y.LastUsed.Compare(x.LastUsed) })
 	s.Tiers = tiersOf(t.Tiers, running)
-	nameModels(&s, t.Names)
-	addPrompts(&s, l.entries)
+	nameModels(&s)
+	addPrompts(&s, entries)
 	return s
 }
 
@@ -119,21 +115,21 @@ func earlier(t, now time.Time) time.Time {
 	return t
 }
 
-// nameModels fills in names that a process does not know, from others with the same weights, or
-// those that the collector knows.
-func nameModels(s *telemetry.State, known map[string]string) {
+// nameModels fills in names that a process does not know, from others with the same weights.
+func nameModels(s *telemetry.State) {
 	names := make(map[string]string)
 	for _, m := range s.Models {
 		if m.Model.Weights != "" {
 			names[m.Model.Weights] = cmp.Or(names[m.Model.Weights], m.Model.Name)
 		}
 	}
-	fill := func(m *telemetry.Model) { m.Name = cmp.Or(m.Name, names[m.Weights], known[m.Weights]) }
 	for i := range s.Models {
-		fill(&s.Models[i].Model)
+		m := &s.Models[i].Model
+		m.Name = cmp.Or(m.Name, names[m.Weights])
 	}
 	for i := range s.Processes {
-		fill(&s.Processes[i].Model)
+		m := &s.Processes[i].Model
+		m.Name = cmp.Or(m.Name, names[m.Weights])
 	}
 }
 

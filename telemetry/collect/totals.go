@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// fileVersion is that of totals.json.
-	fileVersion = 2
-	// fileBytesMax is more than the bounds of the content allow.
-	fileBytesMax = 16 << 20
+	// totalsVersion is that of totals.json.
+	totalsVersion = 2
+	// totalsBytesMax is more than the bounds of the content allow.
+	totalsBytesMax = 16 << 20
 	// directoriesMax bounds the tiers of a state. Those that were not reported for the longest time
 	// are left out.
 	directoriesMax = 32
 )
 
-// totals is the content of totals.json: sums over processes that have ended, and names of models. It
-// has no prompts, and nothing of tokens.
+// totals is the content of totals.json: sums over processes that have ended. It has no prompts, and
+// nothing of tokens.
 type totals struct {
 	Version int       `json:"version"`
 	Since   time.Time `json:"since"`
@@ -29,7 +29,6 @@ type totals struct {
 	Folded []string               `json:"folded"`
 	Models []telemetry.ModelState `json:"models"`
 	Tiers  []noted                `json:"tiers"`
-	Names  map[string]string      `json:"names,omitempty"` // of weights, as the collector knows them
 }
 
 // noted is a tier in a directory, as its latest report has it.
@@ -94,6 +93,16 @@ func (t *totals) add(r *report) {
 	t.noteTiers(r)
 }
 
+// leaveOut leaves out the reports of processes that are in the totals: somebody was killed before the
+// files were removed, or they were added since they were read.
+func (t *totals) leaveOut(entries []entry) {
+	for i, e := range entries {
+		if slices.Contains(t.Folded, e.name) {
+			entries[i] = entry{name: e.name, ended: true, past: e.past}
+		}
+	}
+}
+
 // fold adds the processes that have ended, and reports whether the totals have changed. A process that
 // runs gets a place for its model, so that it is the same one later.
 func (t *totals) fold(entries []entry) (changed bool) {
@@ -143,11 +152,11 @@ func (t *totals) noteTiers(r *report) {
 // totals must not fall.
 func decodeTotals(data []byte) (*totals, error) {
 	t := new(totals)
-	if err := decode(data, fileObjectsMax, t); err != nil {
+	if err := decode(data, totalsTokensMax, t); err != nil {
 		return nil, err
 	}
-	if t.Version != fileVersion {
-		return nil, fmt.Errorf("%w: it has version %d, and this program reads version %d", errContent, t.Version, fileVersion)
+	if t.Version != totalsVersion {
+		return nil, fmt.Errorf("%w: it has version %d, and this program reads version %d", errContent, t.Version, totalsVersion)
 	}
 	keys := make(map[modelKey]bool)
 	for i := range t.Models {
@@ -171,27 +180,27 @@ func decodeTotals(data []byte) (*totals, error) {
 	return t, nil
 }
 
-// readTotals reads totals.json, and also returns the file's content. Without one, the totals begin now.
-func (p *place) readTotals() (*totals, []byte, error) {
-	now := p.now()
-	data, err := p.read(fileName, fileBytesMax)
+// readTotals reads totals.json. Without one, fresh totals begin now.
+func (p *place) readTotals() (t *totals, fresh bool, err error) {
+	now := time.Now()
+	data, err := p.read(totalsName, totalsBytesMax)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &totals{Version: fileVersion, Since: now, Folded: []string{}, Models: []telemetry.ModelState{}, Tiers: []noted{}}, nil, nil
+		return &totals{Version: totalsVersion, Since: now, Folded: []string{}, Models: []telemetry.ModelState{}, Tiers: []noted{}}, true, nil
 	}
-	var t *totals
 	if err == nil {
 		t, err = decodeTotals(data)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("read %s: %w", p.path(fileName), err)
+		return nil, false, fmt.Errorf("read %s: %w", p.path(totalsName), err)
 	}
-	for i := range t.Models { // a clock was wrong
+	t.Since = earlier(t.Since, now) // a clock was wrong
+	for i := range t.Models {
 		t.Models[i].LastUsed = earlier(t.Models[i].LastUsed, now)
 	}
 	for i := range t.Tiers {
 		t.Tiers[i].At = earlier(t.Tiers[i].At, now)
 	}
-	return t, data, nil
+	return t, false, nil
 }
 
 // readReport reads a file of a process. Its times are not later than now: the newest report of a

@@ -11,11 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/kvtier/kvtier/telemetry"
 )
 
 const nobody = 65534
@@ -40,8 +37,8 @@ func stranger(root string) {
 	if err := os.WriteFile(filepath.Join(dir, "x"), nil, 0o600); err == nil {
 		fmt.Println("it wrote a file")
 	}
-	if err := Serve(context.Background(), root, Options{Intervals: quick}); err == nil {
-		fmt.Println("it could serve")
+	if place, err := newPlace(root); err != nil || place.fold() == nil {
+		fmt.Println("it could add to the totals", err)
 	}
 	fmt.Println("it tried")
 }
@@ -81,17 +78,17 @@ func TestAnotherUserReadsNothing(t *testing.T) {
 	require.NoError(t, os.Chmod(above, 0o755))
 	root := filepath.Join(above, "local")
 	require.NoError(t, os.Mkdir(root, 0o700))
-	collector(t, root)
-	source := testSource(1)
-	source.Meter.Prompt(telemetry.Prompt{At: testStart, Tokens: 1, Computed: 1})
-	startPush(t, root, source)
-	awaitTotal(t, root, promptsTotal, 1)
+	s := siteAt(t, root)
+	p := s.process(1)
+	p.prompt(1)
+	p.push()
+	s.awaitTotal(1)
 	require.Equal(t, "it tried\n", asNobody(t, roleStranger, root))
-	for _, path := range []string{root, filepath.Join(root, directoryName)} {
+	for _, path := range []string{root, s.dir} {
 		require.NoError(t, os.Chmod(path, 0o755))
 	}
 	require.Equal(t, "it tried\n", asNobody(t, roleStranger, root))
-	require.True(t, readState(t, root).Live)
+	require.Len(t, s.read().Processes, 1)
 }
 
 // TestRootReadsForOthers: a reader that is root may read the state of a service's user, and changes
@@ -109,12 +106,12 @@ func TestRootReadsForOthers(t *testing.T) {
 		require.NoError(t, os.Chown(s.path(path), nobody, nobody))
 	}
 	require.NoError(t, os.Chown(s.root, nobody, nobody))
-	require.Equal(t, 1.0, total(readState(t, s.root), promptsTotal))
+	require.Equal(t, 1.0, total(s.read(), promptsTotal))
 	require.Equal(t, names, s.names())
-	require.Error(t, Serve(t.Context(), s.root, Options{Intervals: quick}))
-	startPush(t, s.root, testSource(2), func(o *Options) { o.Intervals.Last = time.Millisecond }).stop()
-	require.Error(t, Forget(t.Context(), s.root, func(telemetry.Model) bool { return true }))
+	require.Error(t, s.fold())
+	require.Error(t, s.process(2).try(true))
+	require.Error(t, Forget(t.Context(), s.root, everyModel))
 	require.Equal(t, names, s.names())
 	require.NoError(t, os.Chown(s.path(p.name+numbersEnd), 0, 0))
-	require.Zero(t, total(readState(t, s.root), promptsTotal), "a file of another user than the directory's")
+	require.Zero(t, total(s.read(), promptsTotal), "a file of another user than the directory's")
 }

@@ -1,4 +1,4 @@
-// Package expose writes a collector's state as Prometheus text, format 0.0.4.
+// Package expose writes a state as Prometheus text, format 0.0.4.
 //
 // Every family of [telemetry.Metrics] that something has reported is written, then those of
 // [Extra]. A family that nothing has reported is left out: its absence is not 0.

@@ -175,7 +175,7 @@ func TestTiers(t *testing.T) {
 	require.NotContains(t, got, "booked", "0 is unknown")
 }
 
-// A count on disk replaces the figures of a collector for the same directory, and leaves the rest.
+// A count on disk replaces the figures of processes for the same directory, and leaves the rest.
 func TestDisks(t *testing.T) {
 	budget := int64(7e9)
 	other := Disk{Tier: "remote", Root: "/else", Pages: 9, Budget: &budget}
@@ -233,7 +233,7 @@ func TestHostileKeys(t *testing.T) {
 		"ollama_kv_up":                                                    9,
 	} {
 		got := text(t, telemetry.State{Models: []telemetry.ModelState{{Totals: map[string]float64{key: value}}}}, Options{})
-		require.Equal(t, "# HELP ollama_kv_up 1 while a collector runs, 0 where the state was read from its file.\n# TYPE ollama_kv_up gauge\nollama_kv_up 0\n", got, "%q", key)
+		require.Equal(t, "# HELP ollama_kv_up 1, or 0 before a process has reported.\n# TYPE ollama_kv_up gauge\nollama_kv_up 0\n", got, "%q", key)
 	}
 	got := text(t, telemetry.State{Processes: []telemetry.ProcessState{{Gauges: map[string]float64{
 		"ollama_kv_prompts_total": 1, `ollama_kv_tier_pages{tier="local"}`: 1, "ollama_kv_queue_pages": 1,

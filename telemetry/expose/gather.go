@@ -12,7 +12,7 @@ import (
 // weightsDigits is the number of digits of a digest that stand for a model without a name.
 const weightsDigits = 12
 
-// otherModels is the label of a model without weights: a collector adds the totals of models
+// otherModels is the label of a model without weights: package collect adds the totals of models
 // past its bound up in one.
 const otherModels = "other"
 

@@ -20,6 +20,61 @@ type Options struct {
 	Disks   []Disk // directories that were counted on disk
 }
 
+// Disk has the figures of a count on disk. Its figures replace those of the
+// [telemetry.Tier] with the same name and root.
+type Disk struct {
+	Tier string
+	Root string
+
+	Pages        int
+	Tails        int
+	PageBytes    int64
+	Booked       int64  // 0 where it is not known
+	Budget       *int64 // nil where it is not known
+	WrittenToday int64
+
+	QuarantinedFiles int
+	QuarantinedBytes int64
+	TemporaryFiles   int
+	TemporaryBytes   int64
+	Bytes            int64 // of the filesystem; 0 where it is not known
+	FreeBytes        int64
+}
+
+// Extra are the families that are made here, of a state or of a count on disk, and that no
+// process reports.
+var Extra = []telemetry.Metric{
+	{Name: "ollama_kv_up", Kind: telemetry.Gauge, Help: "1, or 0 before a process has reported."},
+	{Name: "ollama_kv_collector_info", Kind: telemetry.Gauge, Help: "Always 1, with the version of the program that writes these lines.", Labels: []string{"version"}},
+	{Name: "ollama_kv_totals_since_timestamp_seconds", Kind: telemetry.Gauge, Help: "When the totals began."},
+	{Name: "ollama_kv_model_info", Kind: telemetry.Gauge, Help: "Always 1, with properties of a model that has been used.", Labels: []string{"weights", "architecture", "cache_type", "page_tokens"}},
+	{Name: "ollama_kv_model_last_used_timestamp_seconds", Kind: telemetry.Gauge, Help: "When a model was last used."},
+	{Name: "ollama_kv_process_start_time_seconds", Kind: telemetry.Gauge, Help: "When a process that runs now was started."},
+	{Name: "ollama_kv_report_timestamp_seconds", Kind: telemetry.Gauge, Help: "When a process last reported."},
+	{Name: "ollama_kv_slots", Kind: telemetry.Gauge, Help: "Slots of a process, by state: busy or idle.", Labels: []string{"state"}},
+	{Name: "ollama_kv_slot_tokens", Kind: telemetry.Gauge, Help: "Tokens in the slots of a process."},
+	{Name: "ollama_kv_slot_bytes", Kind: telemetry.Gauge, Help: "Bytes of K/V of these tokens that are on the accelerator or in memory."},
+	{Name: "ollama_kv_slot_pages", Kind: telemetry.Gauge, Help: "Pages of the text in the slots, by the places that hold them. A page may be in several.", Labels: []string{"tier"}},
+
+	{Name: "ollama_kv_tier_quarantined_files", Kind: telemetry.Gauge, Help: "Damaged files that were set aside in a directory. Only kvtier stat counts them.", Labels: []string{"tier"}},
+	{Name: "ollama_kv_tier_quarantined_bytes", Kind: telemetry.Gauge, Help: "Bytes of these files.", Labels: []string{"tier"}},
+	{Name: "ollama_kv_tier_temporary_files", Kind: telemetry.Gauge, Help: "Files in a directory that are being written, or that a crash has left. Only kvtier stat counts them.", Labels: []string{"tier"}},
+	{Name: "ollama_kv_tier_temporary_bytes", Kind: telemetry.Gauge, Help: "Bytes of these files.", Labels: []string{"tier"}},
+	{Name: "ollama_kv_tier_disk_bytes", Kind: telemetry.Gauge, Help: "Size of the filesystem of a directory. Only kvtier stat asks for it.", Labels: []string{"tier"}},
+	{Name: "ollama_kv_tier_disk_free_bytes", Kind: telemetry.Gauge, Help: "Free bytes of this filesystem.", Labels: []string{"tier"}},
+}
+
+// known are all families by name.
+var known = func() map[string]telemetry.Metric {
+	all := make(map[string]telemetry.Metric, len(telemetry.Metrics)+len(Extra))
+	for _, list := range [][]telemetry.Metric{telemetry.Metrics, Extra} {
+		for _, m := range list {
+			all[m.Name] = m
+		}
+	}
+	return all
+}()
+
 // Write writes all metrics of a state and those of the options.
 func (opt Options) Write(w io.Writer, state telemetry.State) error {
 	g := gather(state, opt)

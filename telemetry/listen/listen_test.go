@@ -3,7 +3,6 @@ package listen
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -32,33 +32,26 @@ func state(context.Context) (telemetry.State, error) {
 // quiet drops log lines.
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// start serves until the test ends, and returns the address.
-func start(t *testing.T, opt Options) string {
+// start answers at an address until the test ends, and returns the address in force.
+func start(t *testing.T, addr string, read Read, log *slog.Logger, retry <-chan time.Time) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	opened, done := make(chan net.Addr, 1), make(chan error, 1)
-	opt.Opened = func(addr net.Addr) { opened <- addr }
-	if opt.Addr == "" {
-		opt.Addr = "0"
-	}
-	if opt.Log == nil {
-		opt.Log = quiet()
-	}
-	go func() { done <- Serve(ctx, opt) }()
+	opened, done := make(chan net.Addr, 1), make(chan struct{})
+	l := &listener{log: log, handler: handler("1.2.3", read, new(hints)), opened: func(addr net.Addr) { opened <- addr }}
+	go func() {
+		defer close(done)
+		l.run(ctx, addr, retry)
+	}()
 	t.Cleanup(func() {
 		cancel()
-		require.NoError(t, <-done)
+		<-done
 		http.DefaultClient.CloseIdleConnections()
 	})
-	select {
-	case addr := <-opened:
-		return addr.String()
-	case err := <-done:
-		done <- err
-		require.NoError(t, err)
-		return ""
-	}
+	return (<-opened).String()
 }
+
+// startState answers with a state, on some port.
+func startState(t *testing.T) string { return start(t, "127.0.0.1:0", state, quiet(), nil) }
 
 func do(t *testing.T, method, url, host string) (*http.Response, string) {
 	t.Helper()
@@ -74,15 +67,7 @@ func do(t *testing.T, method, url, host string) (*http.Response, string) {
 }
 
 func TestMetricsAndPage(t *testing.T) {
-	addr := start(t, Options{Version: "1.2.3", Read: state, Page: func(read Read) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			s, err := read(r.Context())
-			if err == nil {
-				_, _ = io.WriteString(w, r.URL.Path+" of "+s.Tiers[0].Root)
-			}
-		})
-	}})
-	require.True(t, strings.HasPrefix(addr, "127.0.0.1:"), "no host is this machine")
+	addr := startState(t)
 
 	resp, body := do(t, "GET", "http://"+addr+"/metrics", "")
 	require.Equal(t, http.StatusOK, resp.StatusCode)
@@ -95,8 +80,10 @@ func TestMetricsAndPage(t *testing.T) {
 	require.Equal(t, resp.ContentLength, head.ContentLength)
 	require.Empty(t, nothing)
 
-	_, body = do(t, "GET", "http://"+addr+"/some/page", "")
-	require.Equal(t, "/some/page of /pages", body)
+	_, body = do(t, "GET", "http://"+addr+"/", "")
+	require.Contains(t, strings.ToLower(body), "<!doctype html>")
+	_, body = do(t, "GET", "http://"+addr+"/state.json", "")
+	require.Contains(t, body, `"root":"/pages"`)
 	for _, path := range []string{"/metrics", "/"} {
 		resp, _ := do(t, "GET", "http://"+addr+path, "")
 		require.Equal(t, "no-store", resp.Header.Get("Cache-Control"), path)
@@ -111,17 +98,9 @@ func TestMetricsAndPage(t *testing.T) {
 	}
 }
 
-func TestNoPage(t *testing.T) {
-	addr := start(t, Options{Read: state})
-	resp, _ := do(t, "GET", "http://"+addr+"/", "")
-	require.Equal(t, http.StatusNotFound, resp.StatusCode)
-}
-
 // A page elsewhere that made its name point here gets nothing, on either path.
 func TestHosts(t *testing.T) {
-	addr := start(t, Options{Read: state, Page: func(Read) http.Handler {
-		return http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	}})
+	addr := startState(t)
 	for host, want := range map[string]int{
 		"": 200, "localhost": 200, "LOCALHOST:9401": 200, "localhost.": 200, "127.0.0.1:80": 200, "[::1]:80": 200, "[::1]": 200, "10.0.0.7": 200,
 		"gpu.local": 200, "host.docker.internal:1": 200, "a.localhost": 200,
@@ -151,47 +130,25 @@ func TestHostsOfAnOpenPort(t *testing.T) {
 	require.Equal(t, 403, w.Code, "an unknown address counts as loopback")
 }
 
-// No words reach an answer, even where a collector hands some out.
-func TestNoWords(t *testing.T) {
-	words := &telemetry.Words{Was: []int32{42}}
-	given := telemetry.State{
-		Prompts:   []telemetry.StatePrompt{{Prompt: telemetry.Prompt{Miss: &telemetry.Miss{Cause: "x", Words: words}}}, {}},
-		Processes: []telemetry.ProcessState{{Busters: []telemetry.Buster{{Begin: 4, Words: words}}}},
+// An error of the files names paths, which the answer does not. Before anything was reported there is no
+// failure to alert on.
+func TestNoState(t *testing.T) {
+	for err, want := range map[error]struct {
+		status int
+		text   string
+	}{
+		errors.New("open /secret/telemetry: permission denied"): {http.StatusServiceUnavailable, "could not be read"},
+		fmt.Errorf("nothing in /secret: %w", fs.ErrNotExist):    {http.StatusOK, "\nollama_kv_up 0\n"},
+	} {
+		w := httptest.NewRecorder()
+		Metrics("", func(context.Context) (telemetry.State, error) { return telemetry.State{}, err }).ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/metrics", nil))
+		require.Equal(t, want.status, w.Code)
+		require.Contains(t, w.Body.String(), want.text)
+		require.NotContains(t, w.Body.String(), "secret")
 	}
-	read := func(context.Context) (telemetry.State, error) { return given, nil }
-	got, err := withoutWords(read)(t.Context())
-	require.NoError(t, err)
-	text, err := json.Marshal(got)
-	require.NoError(t, err)
-	require.NotContains(t, string(text), "42")
-	require.Equal(t, telemetry.Cause("x"), got.Prompts[0].Miss.Cause)
-	require.Equal(t, 4, got.Processes[0].Busters[0].Begin)
-	require.NotNil(t, given.Prompts[0].Miss.Words, "the collector's state is not touched")
-	require.NotNil(t, given.Processes[0].Busters[0].Words)
 }
 
-// An error of the collector names paths, which the answer does not.
-func TestUnreadableState(t *testing.T) {
-	addr := start(t, Options{Read: func(context.Context) (telemetry.State, error) {
-		return telemetry.State{}, errors.New("open /secret/socket: permission denied")
-	}})
-	resp, body := do(t, "GET", "http://"+addr+"/metrics", "")
-	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
-	require.Contains(t, body, "could not be read")
-	require.NotContains(t, body, "secret")
-}
-
-// Before anything was collected there is no failure to alert on.
-func TestNothingCollectedYet(t *testing.T) {
-	addr := start(t, Options{Read: func(context.Context) (telemetry.State, error) {
-		return telemetry.State{}, fmt.Errorf("nothing was collected: %w", fs.ErrNotExist)
-	}})
-	resp, body := do(t, "GET", "http://"+addr+"/metrics", "")
-	require.Equal(t, http.StatusOK, resp.StatusCode)
-	require.Contains(t, body, "\nollama_kv_up 0\n")
-}
-
-// More requests than atOnce are turned away while a collector hangs, and answered after.
+// More requests than atOnce are turned away while a reader hangs, and answered after.
 func TestRequestsAtOnce(t *testing.T) {
 	entered, release := make(chan struct{}, atOnce), make(chan struct{})
 	h := Metrics("", func(ctx context.Context) (telemetry.State, error) {
@@ -247,7 +204,7 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// A port in use is one warning, and is taken once it is free.
+// A port in use is one line, and is taken once it is free.
 func TestPortInUse(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -265,52 +222,50 @@ func TestPortInUse(t *testing.T) {
 		case <-opened: // the try before may have come after the end of the other
 		}
 	}()
-	addr := start(t, Options{Addr: other.Addr().String(), Read: state, Log: slog.New(slog.NewTextHandler(&log, nil)), retry: tick})
+	addr := start(t, other.Addr().String(), state, slog.New(slog.NewTextHandler(&log, nil)), tick)
 	close(opened)
 	<-released
 	require.Equal(t, other.Addr().String(), addr)
 	resp, _ := do(t, "GET", "http://"+addr+"/metrics", "")
 	require.Equal(t, http.StatusOK, resp.StatusCode)
-	require.Equal(t, 1, strings.Count(log.String(), "level=WARN"), log.String())
-	require.Contains(t, log.String(), "cannot listen for metrics")
+	require.Equal(t, 1, strings.Count(log.String(), "level=INFO msg=\"kv tier: another process listens for metrics"), log.String())
 	require.Contains(t, log.String(), Variable)
 }
 
 // A listener that fails under a server ends that server, and not its process.
 func TestListenerFails(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	opt := Options{Read: state, Log: quiet(), Opened: func(net.Addr) { listener.Close() }}
-	require.ErrorIs(t, opt.serve(t.Context(), listener), net.ErrClosed)
+	l := &listener{log: quiet(), opened: func(net.Addr) { port.Close() }}
+	require.ErrorIs(t, l.serve(t.Context(), port), net.ErrClosed)
 }
 
-// A process that ends while the port is in use ends at once.
-func TestEndWhileThePortIsInUse(t *testing.T) {
-	other, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer other.Close()
+// A process that ends while it cannot listen ends at once.
+func TestEndWithoutAPort(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	tick := make(chan time.Time)
-	done := make(chan error, 1)
+	var log lines
+	tick, done := make(chan time.Time), make(chan struct{})
 	go func() {
-		done <- Serve(ctx, Options{Addr: other.Addr().String(), Read: state, Log: quiet(), retry: tick})
+		defer close(done)
+		(&listener{log: slog.New(slog.NewTextHandler(&log, nil))}).run(ctx, "192.0.2.1:9401", tick) // of no machine
 	}()
 	tick <- time.Time{}
 	cancel()
-	require.NoError(t, <-done)
+	<-done
+	require.Contains(t, log.String(), "cannot listen for metrics")
 }
 
 // The owner is told when the address is open to others.
 func TestOpenAddressIsNamed(t *testing.T) {
-	var log lines
-	start(t, Options{Addr: "0.0.0.0:0", Read: state, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	require.Contains(t, log.String(), "everyone who reaches this address")
-	var own lines
-	start(t, Options{Read: state, Log: slog.New(slog.NewTextHandler(&own, nil))})
-	require.NotContains(t, own.String(), "everyone")
+	for addr, open := range map[string]bool{"0.0.0.0:0": true, "127.0.0.1:0": false} {
+		var log lines
+		start(t, addr, state, slog.New(slog.NewTextHandler(&log, nil)), nil)
+		require.Equal(t, open, strings.Contains(log.String(), "everyone who reaches this address"))
+	}
 }
 
-func TestAddresses(t *testing.T) {
+// TestServe answers at the address that the variable names, with the state of a root.
+func TestServe(t *testing.T) {
 	for text, want := range map[string]string{
 		"127.0.0.1:9401": "127.0.0.1:9401", ":9401": "127.0.0.1:9401", "9401": "127.0.0.1:9401", "0.0.0.0:9401": "0.0.0.0:9401",
 		"[::1]:9401": "[::1]:9401", "localhost:9401": "localhost:9401", "[::]:0": "[::]:0",
@@ -319,17 +274,73 @@ func TestAddresses(t *testing.T) {
 		require.NoError(t, err, text)
 		require.Equal(t, want, got)
 	}
-	for _, text := range []string{"", ":", "localhost:", "a:b:c", "127.0.0.1:99999", "::1:9401", "http://localhost:9401", "x"} {
+	for _, text := range []string{":", "localhost:", "a:b:c", "127.0.0.1:99999", "::1:9401", "http://localhost:9401", "x", ""} {
 		_, err := Address(text)
 		require.ErrorContains(t, err, Variable, text)
 		require.ErrorContains(t, err, "such as 127.0.0.1:9401", text)
-		require.Error(t, Serve(t.Context(), Options{Addr: text, Read: state}), text)
+		t.Setenv(Variable, text)
+		var log lines
+		Serve(t.Context(), t.TempDir(), Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+		require.Equal(t, text != "", strings.Contains(log.String(), "nobody listens for metrics"), text)
 	}
+	t.Setenv(Variable, "0")
+	ctx, cancel := context.WithCancel(t.Context())
+	opened, done := make(opening, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		Serve(ctx, t.TempDir(), Options{Log: slog.New(slog.NewTextHandler(opened, nil))})
+	}()
+	resp, body := do(t, "GET", "http://"+<-opened+"/metrics", "")
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.Contains(t, body, "ollama_kv_up 0")
+	http.DefaultClient.CloseIdleConnections()
+	cancel()
+	<-done
+}
+
+// opening takes the address from the log line of a listener.
+type opening chan string
+
+func (o opening) Write(line []byte) (int, error) {
+	_, addr, _ := strings.Cut(strings.TrimSpace(string(line)), "address=")
+	o <- addr
+	return len(line), nil
+}
+
+// TestHintsOnThePage: the page shows what Hints has found, also while a later look hangs; metrics do not wait.
+func TestHintsOnThePage(t *testing.T) {
+	looks, answer := make(chan struct{}, 8), make(chan []string)
+	h := &hints{look: func() []string { looks <- struct{}{}; return <-answer }}
+	read := h.addTo(state)
+	said := func() []string {
+		s, err := read(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "/pages", s.Tiers[0].Root)
+		return s.Hints
+	}
+	require.Empty(t, said(), "nobody waits for the first look")
+	require.Empty(t, said())
+	answer <- []string{"replaced"}
+	for said() == nil {
+		runtime.Gosched()
+	}
+	require.Equal(t, []string{"replaced"}, said())
+	require.Len(t, looks, 1)
+
+	h.mu.Lock()
+	h.at = h.at.Add(-hintsEvery)
+	h.mu.Unlock()
+	require.Equal(t, []string{"replaced"}, said(), "the second look hangs")
+	answer <- nil
+	for said() != nil {
+		runtime.Gosched()
+	}
+	require.Len(t, looks, 2)
 }
 
 // A connection past the bound is answered: the one that has been idle longest gives way.
 func TestIdleConnectionsGiveWay(t *testing.T) {
-	addr := start(t, Options{Read: state})
+	addr := startState(t)
 	held := make([]net.Conn, connectionsMax)
 	for i := range held {
 		conn, err := net.Dial("tcp", addr)
@@ -355,7 +366,7 @@ func TestIdleConnectionsGiveWay(t *testing.T) {
 
 // A request that announces a body and sends none gives its place up.
 func TestBodiesAreNotWaitedFor(t *testing.T) {
-	addr := start(t, Options{Read: state})
+	addr := startState(t)
 	for range connectionsMax {
 		conn, err := net.Dial("tcp", addr)
 		require.NoError(t, err)
@@ -416,7 +427,7 @@ func TestConnectionsOverTheBound(t *testing.T) {
 
 // Oversized headers are refused.
 func TestHeadersAreBounded(t *testing.T) {
-	addr := start(t, Options{Read: state})
+	addr := startState(t)
 	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+addr+"/metrics", nil)
 	require.NoError(t, err)
 	req.Header.Set("X", strings.Repeat("x", 64<<10))

@@ -5,8 +5,13 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"net"
 	"net/http"
+	"net/netip"
+	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kvtier/kvtier/telemetry"
@@ -24,13 +29,12 @@ const (
 	writeTimeout = 10 * time.Second
 )
 
-// Read returns the state of a collector.
+// Read returns the state of a root.
 type Read = func(context.Context) (telemetry.State, error)
 
 // Metrics answers GET and HEAD with all metrics of the state that read returns. version is that
 // of the program.
 func Metrics(version string, read Read) http.Handler {
-	read = withoutWords(read)
 	return guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), readTimeout)
 		defer cancel()
@@ -93,4 +97,35 @@ func guard(h http.Handler) http.Handler {
 			http.Error(w, "Too many requests at the same time.", http.StatusServiceUnavailable)
 		}
 	})
+}
+
+// localNames are endings of names that no public server of names knows, as Ollama has them.
+var localNames = []string{".localhost", ".local", ".internal"}
+
+// allowedHost reports whether a request may be answered under the name that it asks for. A
+// web page that has made its own name resolve to 127.0.0.1 would read answers as if they were
+// its own; its requests have that name as Host. A number cannot be such a name.
+//
+// Ollama asks the same on its own port, behind the mux that /metrics is on. Where the connection
+// did not come by a loopback address, the owner has opened the port to others under names that
+// only the owner knows.
+func allowedHost(r *http.Request) bool {
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		if at, err := netip.ParseAddrPort(local.String()); err == nil && !at.Addr().Unmap().IsLoopback() {
+			return true
+		}
+	}
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || host == "" || host == "localhost" {
+		return true
+	}
+	if slices.ContainsFunc(localNames, func(ending string) bool { return strings.HasSuffix(host, ending) }) {
+		return true
+	}
+	own, err := os.Hostname()
+	return err == nil && host == strings.ToLower(own)
 }

@@ -2,6 +2,7 @@ package listen
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -9,10 +10,16 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
+	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/collect"
+	"github.com/kvtier/kvtier/telemetry/page"
 )
 
 // Variable names the address of the listener.
@@ -29,75 +36,86 @@ const (
 	shutdownTimeout = time.Second
 )
 
-// retryAfter is the time between two tries to get a port that another process has, such as the
-// collector before this one.
-const retryAfter = 10 * time.Second
+// retryAfter is the time between two tries to get a port that another process has, such as another
+// daemon of the same setup.
+const retryAfter = time.Second
 
-// Options are an address and the answers there.
+// Options are what the listener tells besides the state of a root.
 type Options struct {
-	// Addr is HOST:PORT. Without a host only this machine is answered; a host that is written
-	// out is listened on, whichever it is.
-	Addr    string
-	Version string // of the program
-	Read    Read
-	// Page makes the handler of all paths except /metrics; nil for none. It gets states without
-	// words, and has to allow its own scripts with a Content-Security-Policy.
-	Page func(Read) http.Handler
-	Log  *slog.Logger // nil for slog.Default
-	// Opened is called with the address once it is listened on; nil for nobody.
-	Opened func(net.Addr)
-
-	retry <-chan time.Time // of tests
+	Version string       // of the program
+	Log     *slog.Logger // nil for slog.Default
+	// Hints reads sentences about the installation for the web page, once a minute while somebody looks at
+	// it; it may take its time. Nil: there are none.
+	Hints func() []string
 }
 
-// Serve listens until ctx ends, and then returns nil. A port that is in use is tried again, since
-// the process that has it may end; the log says so once. The error is that of an address
-// that is none.
-func Serve(ctx context.Context, opt Options) error {
-	addr, err := Address(opt.Addr)
-	if err != nil {
-		return err
+// Serve listens at the address that [Variable] names, if it names one, until ctx ends. A port that is in
+// use is tried again, since the process that has it may end; the log says so once. It also says when the
+// address is none, and Serve returns.
+func Serve(ctx context.Context, root string, opt Options) {
+	value := env.Value(Variable)
+	if value == "" {
+		return
 	}
 	if opt.Log == nil {
 		opt.Log = slog.Default()
 	}
-	retry := opt.retry
-	if retry == nil {
-		ticker := time.NewTicker(retryAfter)
-		defer ticker.Stop()
-		retry = ticker.C
+	addr, err := Address(value)
+	if err != nil {
+		opt.Log.Warn("kv tier: nobody listens for metrics", "reason", err)
+		return
 	}
-	for warned := false; ; {
+	ticker := time.NewTicker(retryAfter)
+	defer ticker.Stop()
+	read := func(ctx context.Context) (telemetry.State, error) { return collect.Read(ctx, root) }
+	(&listener{log: opt.Log, handler: handler(opt.Version, read, &hints{look: opt.Hints})}).run(ctx, addr, ticker.C)
+}
+
+// listener answers at an address.
+type listener struct {
+	log     *slog.Logger
+	handler http.Handler
+	opened  func(net.Addr) // of tests; nil for nobody
+}
+
+// run listens until ctx ends, and tries again after each retry.
+func (l *listener) run(ctx context.Context, addr string, retry <-chan time.Time) {
+	for said := false; ; {
 		var config net.ListenConfig
-		listener, err := config.Listen(ctx, "tcp", addr)
+		port, err := config.Listen(ctx, "tcp", addr)
 		if err == nil {
-			warned = false
-			err = opt.serve(ctx, listener)
+			said = false
+			err = l.serve(ctx, port)
 		}
-		if !warned && ctx.Err() == nil {
-			warned = true
-			opt.Log.Warn("kv tier: cannot listen for metrics; trying again until the address is free. Set "+Variable+" to another one", "address", addr, "error", err)
+		switch {
+		case said || ctx.Err() != nil:
+		case errors.Is(err, syscall.EADDRINUSE): // as by another daemon, which tells the same
+			l.log.Info("kv tier: another process listens for metrics; trying again until the address is free. If it is not kvtier, set "+Variable+" to another one", "address", addr)
+		default:
+			l.log.Warn("kv tier: cannot listen for metrics; trying again. Set "+Variable+" to another address", "address", addr, "error", err)
 		}
+		said = true
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-retry:
 		}
 	}
 }
 
 // serve answers until ctx ends, or until the listener fails.
-func (opt Options) serve(ctx context.Context, listener net.Listener) error {
-	opt.Log.Info("kv tier: listening for metrics", "address", listener.Addr().String())
-	if at, err := netip.ParseAddrPort(listener.Addr().String()); err == nil && !at.Addr().Unmap().IsLoopback() {
-		opt.Log.Warn("kv tier: metrics are shown to everyone who reaches this address", "address", listener.Addr().String())
+func (l *listener) serve(ctx context.Context, port net.Listener) error {
+	addr := port.Addr()
+	l.log.Info("kv tier: listening for metrics", "address", addr.String())
+	if at, err := netip.ParseAddrPort(addr.String()); err == nil && !at.Addr().Unmap().IsLoopback() {
+		l.log.Warn("kv tier: metrics are shown to everyone who reaches this address", "address", addr.String())
 	}
-	if opt.Opened != nil {
-		opt.Opened(listener.Addr())
+	if l.opened != nil {
+		l.opened(addr)
 	}
 	places := new(bounded)
 	server := &http.Server{
-		Handler:           opt.handler(),
+		Handler:           l.handler,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       requestTimeout,
 		WriteTimeout:      answerTimeout,
@@ -109,7 +127,7 @@ func (opt Options) serve(ctx context.Context, listener net.Listener) error {
 	}
 	ended := make(chan error, 1)
 	go func() {
-		ended <- server.Serve(listener)
+		ended <- server.Serve(port)
 	}()
 	select {
 	case <-ctx.Done():
@@ -125,13 +143,11 @@ func (opt Options) serve(ctx context.Context, listener net.Listener) error {
 	}
 }
 
-func (opt Options) handler() http.Handler {
-	read := withoutWords(opt.Read)
+// handler answers /metrics, and shows the page at all other paths.
+func handler(version string, read Read, onPage *hints) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", Metrics(opt.Version, read))
-	if opt.Page != nil {
-		mux.Handle("/", guard(opt.Page(read)))
-	}
+	mux.Handle("/metrics", Metrics(version, read))
+	mux.Handle("/", guard(page.Handler(onPage.addTo(read))))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 { // nobody waits for a body: its connection would count as active
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now())
@@ -159,11 +175,69 @@ func Address(text string) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// withoutWords removes the text of prompts from states: a collector hands none to this package,
-// and a defect there must not put text on the network.
-func withoutWords(read Read) Read {
+// hints are the latest sentences that look has found. A look that hangs is the only one.
+type hints struct {
+	look func() []string // nil for none
+
+	mu      sync.Mutex
+	said    []string
+	at      time.Time
+	looking bool
+}
+
+// hintsEvery is the time after which hints are looked for again.
+const hintsEvery = time.Minute
+
+// latest does not wait: the page asks again after two seconds.
+func (h *hints) latest() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.look != nil && !h.looking && time.Since(h.at) >= hintsEvery {
+		h.looking = true
+		go func() {
+			said := h.look()
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.said, h.at, h.looking = said, time.Now(), false
+		}()
+	}
+	return h.said
+}
+
+// addTo adds the latest hints to the states that read returns.
+func (h *hints) addTo(read Read) Read {
 	return func(ctx context.Context) (telemetry.State, error) {
 		state, err := read(ctx)
-		return state.WithWords(nil), err
+		state.Hints = h.latest()
+		return state, err
+	}
+}
+
+// bounded has a new connection over connectionsMax close another one: that of which no request is being
+// answered, for the longest time; itself, where all others are busy. So no user of this machine keeps all
+// others away.
+type bounded struct {
+	mu      sync.Mutex
+	open    int
+	resting []net.Conn // of which no request is being answered, the longest first
+}
+
+// state is http.Server.ConnState.
+func (b *bounded) state(conn net.Conn, state http.ConnState) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.resting = slices.DeleteFunc(b.resting, func(c net.Conn) bool { return c == conn })
+	switch state {
+	case http.StateNew:
+		b.open++
+		b.resting = append(b.resting, conn)
+		if b.open > connectionsMax {
+			b.resting[0].Close()
+			b.resting = slices.Delete(b.resting, 0, 1)
+		}
+	case http.StateIdle:
+		b.resting = append(b.resting, conn)
+	case http.StateClosed:
+		b.open--
 	}
 }

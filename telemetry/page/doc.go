@@ -1,4 +1,4 @@
-// Package page is a web page that shows the state of a collector: one HTML file without
+// Package page is a web page that shows the state of a root: one HTML file without
 // requests to other places, and the state as JSON for it.
 //
 // A page is read by anyone who reaches its listener, so it holds no text of prompts: [Handler]

@@ -20,7 +20,6 @@ import (
 
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/show"
-	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
 // shots is a folder for pictures of the page, for people to look at.
@@ -80,7 +79,7 @@ func TestPageInABrowser(t *testing.T) {
 	base := time.Now()
 	empty, waiting, stale, down := telemetry.State{Root: "/var/lib/ollama-kv", At: base, Live: true}, sample(base), sample(base), sample(base)
 	waiting.Prompts, waiting.Models = nil, nil
-	stale.Live, stale.At = false, base.Add(-3*time.Hour)
+	stale.At = base.Add(-3 * time.Hour)
 	down.Tiers[2].Down, down.Tiers[1].Quarantined, down.Tiers[1].Booked = true, 2, 99.5*gb
 	for name, state := range map[string]telemetry.State{
 		"sample": sample(base), "hostile": hostile(sample(base)), "empty": empty, "waiting": waiting, "stale": stale, "down": down,
@@ -244,7 +243,7 @@ func TestTimelineIsUsable(t *testing.T) {
 	require.Empty(t, b.complaints(s.URL))
 }
 
-// The page says when its numbers are old, when the collector fails, and when its server is
+// The page says when its numbers are old, when they cannot be read, and when its server is
 // gone, and goes on when it is back.
 func TestStaleAndDisconnected(t *testing.T) {
 	b := openBrowser(t)
@@ -252,16 +251,16 @@ func TestStaleAndDisconnected(t *testing.T) {
 	s := serve(t, state)
 	b.open(s.URL, views["desktop"])
 	require.Equal(t, "Live", b.textOf("status-text"))
-	s.set(telemetry.State{}, errors.New("the collector's socket is of another user"))
+	s.set(telemetry.State{}, errors.New("the files are of another user"))
 	b.until(`document.body.className === 'lost'`)
 	require.Contains(t, b.textOf("notice"), "could not be read. kvtier doctor")
 	require.Contains(t, b.textOf("notice"), "goes on trying")
 	require.Contains(t, b.textOf("tiers"), "41 GB of 100 GB")
-	state.Live, state.At = false, time.Now().Add(-3*time.Hour)
+	state.At = time.Now().Add(-3 * time.Hour)
 	s.set(state, nil)
 	b.until(`document.body.className === 'stale'`)
 	require.Equal(t, "Numbers of "+state.At.UTC().Format("15:04:05")+", 3 h ago", b.textOf("status-text"))
-	require.Contains(t, b.textOf("notice"), "kvtier collect")
+	require.Contains(t, b.textOf("notice"), "has not been heard of since")
 	state = sample(time.Now())
 	s.set(state, nil)
 	b.until(`document.body.className === 'live'`)
@@ -299,18 +298,17 @@ func TestScriptsAgreeWithGo(t *testing.T) {
 	for _, n := range []int64{0, 7, 999, 1000, 1234567} {
 		require.Equal(t, show.Count(n), b.eval(fmt.Sprintf("count(%d)", n)))
 	}
-	for _, cause := range telemetry.Obstacles {
-		text := b.eval(fmt.Sprintf("unstoredText({model: {name: 'm'}, unstored: {cause: %q, detail: 'why', since: '2026-01-01T00:00:00Z'}}, 1767225660)", cause))
-		e := unstored.Explain(cause)
+	for _, e := range telemetry.Obstacles {
+		text := b.eval(fmt.Sprintf("unstoredText({model: {name: 'm'}, unstored: {cause: %q, detail: 'why', since: '2026-01-01T00:00:00Z'}}, 1767225660)", e.Cause))
 		require.Equal(t, "Conversations of m are not stored: "+e.Means+" (why), first seen 1 min ago. "+remedies.Replace(e.Remedy), text)
 	}
 	require.Contains(t, b.eval("unstoredText({unstored: {cause: 'constructor'}}, 0)"), "a newer program gave this cause")
 	for e, want := range map[int]string{-5: "10 µs", -4: "0.1 ms", -3: "1 ms", -1: "100 ms", 0: "1 s", 2: "100 s"} {
 		require.Equal(t, want, b.eval(fmt.Sprintf("secondsLabel(%d)", e)))
 	}
-	for _, cause := range telemetry.Causes {
-		name, err := json.Marshal(cause)
+	for _, e := range telemetry.Causes {
+		name, err := json.Marshal(e.Cause)
 		require.NoError(t, err)
-		require.Contains(t, b.eval(fmt.Sprintf("causeMeaning(%s)", name)), remedies.Replace(show.Explain(cause).Remedy))
+		require.Contains(t, b.eval(fmt.Sprintf("causeMeaning(%s)", name)), remedies.Replace(e.Remedy))
 	}
 }

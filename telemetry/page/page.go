@@ -6,14 +6,14 @@ import (
 	"embed"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/kvtier/kvtier/telemetry"
-	"github.com/kvtier/kvtier/telemetry/show"
-	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
 //go:embed assets
@@ -44,9 +44,8 @@ func assemble() (html, csp string) {
 // explanations has, as JSON, two sentences for each cause: the meaning and the remedy.
 func explanations() string {
 	all := make(map[telemetry.Cause]string)
-	for _, c := range telemetry.Causes {
-		e := show.Explain(c)
-		all[c] = strings.ToUpper(e.Means[:1]) + e.Means[1:] + ". " + remedies.Replace(e.Remedy)
+	for _, e := range telemetry.Causes {
+		all[e.Cause] = strings.ToUpper(e.Means[:1]) + e.Means[1:] + ". " + remedies.Replace(e.Remedy)
 	}
 	return object(all)
 }
@@ -54,9 +53,8 @@ func explanations() string {
 // obstacles has, as JSON, the meaning and the remedy of each reason for which nothing is stored.
 func obstacles() string {
 	all := make(map[telemetry.Obstacle][2]string)
-	for _, c := range telemetry.Obstacles {
-		e := unstored.Explain(c)
-		all[c] = [2]string{e.Means, remedies.Replace(e.Remedy)}
+	for _, e := range telemetry.Obstacles {
+		all[e.Cause] = [2]string{e.Means, remedies.Replace(e.Remedy)}
 	}
 	return object(all)
 }
@@ -113,13 +111,16 @@ func serveState(w http.ResponseWriter, r *http.Request, read func(context.Contex
 	defer cancel()
 	w.Header().Set("Content-Type", "application/json")
 	state, err := read(ctx)
+	if errors.Is(err, fs.ErrNotExist) { // nothing is reported yet: the page says how to begin
+		state.At, err = time.Now(), nil
+	}
 	var body []byte
 	if err == nil {
 		body, err = json.Marshal(state.WithWords(nil))
 	}
 	if err != nil { // the error names paths
 		w.WriteHeader(http.StatusServiceUnavailable)
-		body = []byte(`{"error":"The collector's state could not be read. kvtier doctor looks for the cause."}`)
+		body = []byte(`{"error":"The state could not be read. kvtier doctor looks for the cause."}`)
 	}
 	_, _ = w.Write(body) // an error means that the client has gone
 }

@@ -1,4 +1,4 @@
-// Package show turns the state of a collector into rows for people, and explains each cause of
+// Package show turns the state of a root into rows for people, and explains each cause of
 // a miss.
 //
 // The rows are also the JSON that programs print. They have no text of prompts. Functions here

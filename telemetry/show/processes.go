@@ -9,7 +9,6 @@ import (
 	"github.com/ollama/ollama/format"
 
 	"github.com/kvtier/kvtier/telemetry"
-	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
 // Process is a process that has a model loaded.
@@ -51,7 +50,7 @@ func unstoredOf(u *telemetry.Unstored) *Unstored {
 	if u == nil {
 		return nil
 	}
-	e := unstored.Explain(u.Cause)
+	e := u.Cause.Explain()
 	return &Unstored{*u, e.Means, e.Remedy}
 }
 

@@ -2,10 +2,7 @@ package show
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,22 +11,6 @@ import (
 
 	"github.com/kvtier/kvtier/telemetry"
 )
-
-// Every cause has an explanation, and docs/kvtier.md has the same table.
-func TestEveryCauseIsExplained(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/kvtier.md")
-	require.NoError(t, err)
-	require.Len(t, explanations, len(telemetry.Causes))
-	for i, c := range telemetry.Causes {
-		e := Explain(c)
-		require.Equal(t, e, explanations[i])
-		require.NotEmpty(t, e.Means, c)
-		require.True(t, strings.HasSuffix(e.Remedy, "."), c)
-		row := fmt.Sprintf("\n| `%s` | %s | %s |\n", c, e.Means, e.Remedy)
-		require.True(t, strings.Contains(string(doc), row), "docs/kvtier.md lacks the row%s", row)
-	}
-	require.NotEmpty(t, Explain("of tomorrow").Remedy)
-}
 
 var now = time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 

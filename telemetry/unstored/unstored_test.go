@@ -2,9 +2,7 @@ package unstored
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -41,18 +39,10 @@ func (w *watched) said(text string) int { return strings.Count(w.lines.String(),
 const notStored, storedAgain = "conversations are not stored", "conversations are stored again"
 
 // TestEveryObstacleIsTold: one line with cause and remedy, a state and a count for each cause, and
-// one line when it is over. docs/operations.md has the same table.
+// one line when it is over.
 func TestEveryObstacleIsTold(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/operations.md")
-	require.NoError(t, err)
-	require.Len(t, explanations, len(telemetry.Obstacles))
-	for i, c := range telemetry.Obstacles {
-		e := Explain(c)
-		require.Equal(t, e, explanations[i])
-		require.True(t, strings.HasSuffix(e.Remedy, "."), c)
-		row := fmt.Sprintf("\n| `%s` | %s | %s |\n", c, e.Means, e.Remedy)
-		require.True(t, strings.Contains(string(doc), row), "docs/operations.md lacks the row%s", row)
-
+	for _, e := range telemetry.Obstacles {
+		c := e.Cause
 		w := newWatched()
 		require.Nil(t, w.state())
 		w.Stored()
@@ -73,7 +63,6 @@ func TestEveryObstacleIsTold(t *testing.T) {
 		require.Nil(t, w.state())
 		require.Equal(t, 1, w.said(storedAgain))
 	}
-	require.NotEmpty(t, Explain("of tomorrow").Remedy)
 }
 
 // Storing that fails and works in turn fills no log.

@@ -148,7 +148,7 @@ func (w *Watch) setLocked(cause telemetry.Obstacle, reason error) bool {
 
 // told are the attributes of a line.
 func told(cause telemetry.Obstacle, reason error) []any {
-	return []any{"cause", cause, "reason", fmt.Sprint(reason), "remedy", Explain(cause).Remedy}
+	return []any{"cause", cause, "reason", fmt.Sprint(reason), "remedy", cause.Explain().Remedy}
 }
 
 // detail is the text of an error within the bounds of a report.

@@ -85,17 +85,6 @@ func TestNoBuster(t *testing.T) {
 	require.Empty(t, r.Busters())
 }
 
-// Other conversations in between do not end the row.
-func TestBusterAmongOthers(t *testing.T) {
-	r := NewRecents()
-	head, tail := tokens(1, 61), tokens(2, 400)
-	for i := range 4 {
-		ask(r, join(head, []int32{int32(i)}, tail), false, 61)
-		ask(r, join(tokens(uint64(90+i), 300)), false, 0)
-	}
-	require.Len(t, r.Busters(), 1)
-}
-
 func TestBustersAreBounded(t *testing.T) {
 	r := NewRecents()
 	for round := range 3 {

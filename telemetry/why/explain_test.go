@@ -99,7 +99,7 @@ func TestExplain(t *testing.T) {
 			require.Equal(t, test.cause, m.Cause)
 			require.Equal(t, test.at, m.At)
 			require.Equal(t, test.detail, m.Detail)
-			require.Contains(t, telemetry.Causes, m.Cause)
+			require.Contains(t, telemetry.Causes, m.Cause.Explain())
 			require.Equal(t, test.cause == telemetry.CauseEvicted && test.facts.Tombstone != nil, !m.When.IsZero())
 			require.LessOrEqual(t, len(m.Detail), telemetry.NameBytesMax)
 			if len(test.facts.Others) > 0 {
@@ -128,7 +128,7 @@ func TestDiffers(t *testing.T) {
 	require.Empty(t, Differs(ours, ours))
 }
 
-// TestHostileIdentity: manifests of other people make no text that a collector refuses, since a
+// TestHostileIdentity: manifests of other people make no text that package collect refuses, since a
 // refused report loses all of the process's counts.
 func TestHostileIdentity(t *testing.T) {
 	ours := map[string]string{"weights": "a", "cache_type": "f16", "engine": "x"}

@@ -60,7 +60,7 @@ func (m *Machine) Telemetry(_ context.Context, root string) (telemetry.State, er
 	}
 	s, ok := m.States[root]
 	if !ok {
-		return s, errors.New("no collector has run for " + root)
+		return s, errors.New("nobody has reported to " + root)
 	}
 	return s, nil
 }
@@ -163,7 +163,7 @@ func (m *Machine) Ledger(root string, l ledger.Ledger) {
 	m.Write(root+"/v1/usage.json", string(text)+"\n00000000\n", m.Files[root].UID)
 }
 
-// State is the state of a collector with a good hit rate.
+// State is a state with a good hit rate.
 func State() telemetry.State {
 	totals := map[string]float64{
 		telemetry.Series("ollama_kv_prompt_tokens_total", "source", telemetry.PlaceLocal):   900_000,

@@ -45,16 +45,15 @@ function showSteps(empty) {
 // showStatus says how old the numbers are. lost is the reason why no answer came.
 function showStatus(lost) {
   const { state, now } = page, old = state ? now - time(state.at) + (performance.now() - page.at) / 1000 : 0;
-  const stale = state && (!state.live || old > oldSeconds);
+  const stale = state && old > oldSeconds;
   document.body.className = lost ? 'lost' : stale ? 'stale' : state ? 'live' : '';
   let text = 'Live', notice = '';
   if (lost) {
     text = 'Not connected';
     notice = `${lost} ${state ? `The numbers are of ${clock(time(state.at))}.` : ''} The page goes on trying.`;
   } else if (stale) {
-    text = time(state.at) ? 'Numbers of ' + clock(time(state.at)) + ', ' + ago(old) : 'No collector';
-    notice = state.live ? 'The collector has not been heard of since. Is its process stopped?'
-      : 'No collector runs, so these are the last numbers that were saved. Start the server, or run kvtier collect.';
+    text = 'Numbers of ' + clock(time(state.at)) + ', ' + ago(old);
+    notice = 'The server of this page has not been heard of since. Is its process stopped?';
   }
   if (byID('status-text').textContent !== text) byID('status-text').textContent = text;
   byID('notice').hidden = !notice;

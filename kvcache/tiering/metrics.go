@@ -11,19 +11,18 @@ import (
 	"github.com/ollama/ollama/version"
 
 	"github.com/kvtier/kvtier/internal/env"
-	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/collect"
 	"github.com/kvtier/kvtier/telemetry/listen"
-	"github.com/kvtier/kvtier/telemetry/station"
 )
 
-// collectorPatience bounds the wait for the collector when the server ends: it saves its totals.
-const collectorPatience = 3 * time.Second
+// listenerPatience bounds the wait for the listener when the server ends.
+const listenerPatience = 3 * time.Second
 
-// serveTelemetry collects the reports of all runners on the local directory while the server lives,
-// unless another server on the directory does. A missing directory is waited for: the first model
-// makes it. Nothing here keeps a server from starting.
+// serveTelemetry tells the reports of all runners on the local directory while the server lives, at the
+// addresses that settings ask for. Nothing here keeps a server from starting.
 func serveTelemetry() (stop func()) {
 	config, err := tierenv.FromEnvironment(slog.New(slog.DiscardHandler)) // runners log the same warnings
 	if err != nil {
@@ -33,20 +32,18 @@ func serveTelemetry() (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		station.Keep(ctx, config.Local, station.Options{Version: version.Version, Logger: slog.Default(), Names: names})
+		listen.Serve(ctx, config.Local, listen.Options{Version: version.Version})
 	}()
-	hide := exposeMetrics(station.Reader(config.Local))
+	hide := exposeMetrics(func(ctx context.Context) (telemetry.State, error) { return collect.Read(ctx, config.Local) })
 	return sync.OnceFunc(func() {
 		hide()
 		cancel()
-		steady.Ended(done, collectorPatience) // or it is left behind by a disk that hangs
+		steady.Ended(done, listenerPatience) // or it is left behind by a disk that hangs
 	})
 }
 
-// names reads the names of models from Ollama's store.
-func names() modelnames.Names { return modelnames.Read(modelnames.Dir()) }
-
-// metricsVariable turns /metrics on at the server's port. Its name is from upstream's pull request.
+// metricsVariable turns /metrics on at the server's own port. The name is that of upstream's
+// open pull request for metrics.
 const metricsVariable = "OLLAMA_METRICS"
 
 // exposed answers GET /metrics while a server runs; nil answers as if there were no such path.
@@ -56,9 +53,10 @@ var (
 	register sync.Once
 )
 
-// exposeMetrics answers GET /metrics on the server's own port with the state that read returns, until
-// stop, if OLLAMA_METRICS asks for it. The server hands all of its requests to http.DefaultServeMux, in
-// every release from v0.16.0 to v0.24.0, and its own routes are the pattern / there.
+// exposeMetrics answers GET /metrics on the server's own port with the state that read returns,
+// until stop, if OLLAMA_METRICS asks for it. The server hands all of its requests to
+// http.DefaultServeMux, in every release from v0.16.0 to v0.24.0, and its own routes are the
+// pattern / there.
 func exposeMetrics(read listen.Read) (stop func()) {
 	on, err := env.Bool(metricsVariable)
 	if err != nil {
