@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// LeastProbability is that of a token beside which the others, in f32, add up to 1.
-	LeastProbability = 1e-9
+	// leastProbability is that of a token beside which the others, in f32, add up to 1.
+	leastProbability = 1e-9
 	// roundingLeft is more than the sum of a distribution differs from 1 by rounding.
 	roundingLeft = 1e-4
 )
@@ -39,7 +39,7 @@ func Divergence(want, got map[string]float64) float64 {
 	}
 	// Probabilities are rounded to f32: of a whole vocabulary nothing but rounding is left.
 	if restWant > roundingLeft || restGot > roundingLeft {
-		sum += max(restWant, LeastProbability) * math.Log(max(restWant, LeastProbability)/max(restGot, LeastProbability))
+		sum += max(restWant, leastProbability) * math.Log(max(restWant, leastProbability)/max(restGot, leastProbability))
 	}
 	return sum
 }

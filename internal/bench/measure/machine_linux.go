@@ -3,7 +3,6 @@ package measure
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -111,28 +110,6 @@ func DropCaches() error {
 		return fmt.Errorf("emptying the page cache: %w", err)
 	}
 	return nil
-}
-
-// OnCore returns the time that a core worked for fn, which starts no goroutine: the CPU time of the
-// calling thread. Other processes on the core do not count.
-func OnCore(fn func() error) (time.Duration, error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	before, err := threadTime()
-	if err != nil {
-		return 0, err
-	}
-	if err := fn(); err != nil {
-		return 0, err
-	}
-	after, err := threadTime()
-	return after - before, err
-}
-
-func threadTime() (time.Duration, error) {
-	var t unix.Timespec
-	err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
-	return time.Duration(t.Nano()), err
 }
 
 // ForgetFile takes a durable file out of the page cache, which needs no rights. ForgetFile

@@ -2,10 +2,7 @@
 
 package measure
 
-import (
-	"errors"
-	"time"
-)
+import "errors"
 
 // fillIn adds nothing: no measurement was made on other systems yet.
 func (m *Machine) fillIn(string) {}
@@ -17,14 +14,6 @@ func Forget([]string) error {
 
 // DropCaches works on Linux only.
 func DropCaches() error { return errors.New("emptying the page cache: only done on Linux") }
-
-// OnCore returns the time that fn takes by the clock: only Linux is asked for the CPU time of a
-// thread.
-func OnCore(fn func() error) (time.Duration, error) {
-	started := time.Now()
-	err := fn()
-	return time.Since(started), err
-}
 
 // ForgetFile returns false: only Linux can take a file out of the page cache.
 func ForgetFile(string) (bool, error) { return false, nil }
