@@ -32,7 +32,7 @@ type written struct {
 }
 
 func (b *bench) measureChat(ctx context.Context) (any, error) {
-	r := &chat{Turns: b.settings.turns, TokensPerTurn: question + reply}
+	r := &chat{Turns: b.turns, TokensPerTurn: question + reply}
 	for _, c := range []struct {
 		side   side
 		unload bool
@@ -42,7 +42,7 @@ func (b *bench) measureChat(ctx context.Context) (any, error) {
 		if c.unload {
 			name = "unloaded each turn"
 		}
-		if err := b.step(fmt.Sprintf("chat, %s, %s", c.side, name), func() (_ string, err error) {
+		if err := b.Step(fmt.Sprintf("chat, %s, %s", c.side, name), func() (_ string, err error) {
 			*c.ratio, err = b.chat(ctx, c.side, c.unload)
 			return fmt.Sprintf("%.2f bytes written per new byte", *c.ratio), err
 		}); err != nil {
@@ -56,43 +56,27 @@ func (b *bench) measureChat(ctx context.Context) (any, error) {
 // all the time, a whole slot is saved once, at the end.
 func (b *bench) chat(ctx context.Context, s side, unload bool) (ratio float64, err error) {
 	defer func() { err = errors.Join(err, b.clean()) }()
-	most := b.settings.turns * (question + reply)
+	starts, turns := 1, b.turns
+	if unload {
+		starts, turns = turns, starts
+	}
 	written := newFiles{dirs: []string{b.root(), b.files()}}
 	var text []int32
-	var server *llamatest.Server
-	defer func() {
-		if server != nil {
-			server.Kill()
-		}
-	}()
-	for turn := range b.settings.turns {
-		if server == nil {
-			if server, err = b.start(ctx, s, most); err != nil {
-				return 0, err
-			}
-			if s == whole && turn > 0 {
-				if err := server.Slot(ctx, "restore", wholeFile); err != nil {
-					return 0, err
+	for range starts {
+		_, err := b.ask(ctx, s, served{tokens: b.turns * (question + reply)}, func(server *llamatest.Server) (a llamatest.Answer, err error) {
+			for range turns {
+				text = slices.Concat(text, b.tokens(question))
+				if a, err = server.Complete(ctx, text, reply); err != nil {
+					return a, err
 				}
+				text = append(text, a.Tokens...)
 			}
+			return a, nil
+		})
+		if err == nil {
+			err = written.look(s == whole)
 		}
-		text = slices.Concat(text, b.tokens(question))
-		a, err := server.Complete(ctx, text, reply)
 		if err != nil {
-			return 0, err
-		}
-		text = append(text, a.Tokens...)
-		if !unload && turn+1 < b.settings.turns {
-			continue
-		}
-		if s == whole {
-			if err := server.Slot(ctx, "save", wholeFile); err != nil {
-				return 0, err
-			}
-		}
-		server.Kill()
-		server = nil
-		if err := written.look(s == whole); err != nil {
 			return 0, err
 		}
 	}

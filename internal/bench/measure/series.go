@@ -22,6 +22,28 @@ func (s *Series) Add(value float64) {
 // AddSeconds adds a duration in seconds.
 func (s *Series) AddSeconds(d time.Duration) { s.Add(d.Seconds()) }
 
+// Most calls read now and then until the caller calls stop, which returns the most that it returned.
+func Most(every time.Duration, read func() int64) (stop func() int64) {
+	end, most := make(chan struct{}), make(chan int64)
+	go func() {
+		found, ticks := read(), time.NewTicker(every)
+		defer ticks.Stop()
+		for {
+			select {
+			case <-ticks.C:
+				found = max(found, read())
+			case <-end:
+				most <- found
+				return
+			}
+		}
+	}()
+	return func() int64 {
+		close(end)
+		return <-most
+	}
+}
+
 // Median is the middle value, or the mean of the two middle values; 0 without values.
 func Median(values []float64) float64 {
 	if len(values) == 0 {

@@ -1,3 +1,5 @@
+// Package show prints the results of the demo and the benchmarks for people: numbers with the digits that
+// matter, tables, steps, and the end of a command.
 package show
 
 import (
