@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/measure"
+	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/ollamatest"
 )
 
@@ -75,9 +76,9 @@ func TestReadFiles(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	t.Setenv(stockEnv, "")
-	s, err := parse([]string{"-only", "cost,restore", "-sizes", "512,1024"}, io.Discard)
+	s, err := parse([]string{"-only", "cost,slots", "-sizes", "512,1024"}, io.Discard)
 	require.NoError(t, err)
-	require.Equal(t, []string{"cost", "restore"}, s.only)
+	require.Equal(t, []string{"cost", "slots"}, s.only)
 	require.Equal(t, []int{512, 1024}, s.sizes)
 	small := s.shape.Parameters()
 	s, err = parse([]string{"-model", "1b"}, io.Discard)
@@ -85,9 +86,9 @@ func TestParse(t *testing.T) {
 	require.Greater(t, s.shape.Parameters(), 10*small)
 
 	for args, want := range map[string][]string{
-		`-only ttfb: there is no benchmark "ttfb", only ttft, large, chat, cost, restore, slots, warm, remote, moved, near, paged, elastic, store`: {"-only", "ttfb"},
+		`-only ttfb: there is no benchmark "ttfb", only ttft, chat, cost, slots, warm, remote, moved, near, paged, elastic, store`: {"-only", "ttfb"},
 		`-sizes 1,x: "1" is not a number of tokens from 2 to 262144`:                                                                               {"-sizes", "1,x"},
-		"-model 7b: there is no such model, only small and 1b":                                                                                     {"-model", "7b"},
+		"-model 7b: there is no such model, only small, 1b and 8b-kv":                                                                                     {"-model", "7b"},
 		"-n 0, -pairs 15: at least one repetition is needed":                                                                                       {"-n", "0"},
 		`unexpected argument "all"; every setting is a flag, see -help`:                                                                            {"all"},
 	} {
@@ -109,7 +110,7 @@ func sample() *Report {
 		}
 		return s
 	}
-	uncached := series(0.125)
+	uncached, uncachedTook := series(0.125), series(0.075)
 	return &Report{
 		Schema:   schema,
 		Machine:  measure.Machine{OS: "linux", Arch: "amd64", CPU: "Example 1", Cores: 2, MemoryBytes: 8 << 30, Kernel: "6.1", Filesystem: "ext4"},
@@ -119,7 +120,7 @@ func sample() *Report {
 			Fixed: series(0.006), FixedBatch: series(0.004),
 			Points: []Point{{
 				Tokens: 8192, Stock: series(29, 31, 30), Cold: series(33), SameSlot: series(0.02), Restored: series(0.1),
-				RestoredUncached: &uncached, RestoredTokens: 8191, Speedup: 300, SpeedupCold: 330,
+				RestoredUncached: &uncached, TookUncached: &uncachedTook, RestoredTokens: 8191, Speedup: 300, SpeedupCold: 330,
 				Took: series(0.05), Batch: series(0.03), Outside: series(0.02), SameSlotBatch: series(0.01), PlainRead: series(0.025),
 			}},
 		},
@@ -128,14 +129,13 @@ func sample() *Report {
 			BytesPerSecond: 1e7, Decided: series(4.1), DecidedTokens: 0, Unknown: series(4.3), Restored: series(6), RestoredTokens: 4095,
 			Computed: series(4, 4.2, 3.9), Ratio: 1.025,
 		}}},
-		Restore: &Restore{Tokens: 8192, Files: 32, Bytes: 67e6, Cached: Bandwidth{Restore: series(1.5e9), Read: series(3e9), Ratio: 0.5}},
 	}
 }
 
 func TestReportRoundTrip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bench", "cpu.json")
 	want := sample()
-	require.NoError(t, want.save(path))
+	require.NoError(t, show.Save(path, want))
 	got, err := load(path)
 	require.NoError(t, err)
 	require.Equal(t, want, got)
@@ -144,7 +144,7 @@ func TestReportRoundTrip(t *testing.T) {
 	require.Len(t, entries, 1)
 
 	want.Schema = schema + 1
-	require.NoError(t, want.save(path))
+	require.NoError(t, show.Save(path, want))
 	_, err = load(path)
 	require.ErrorContains(t, err, "it has schema 2, this command reads 1")
 }
@@ -152,11 +152,11 @@ func TestReportRoundTrip(t *testing.T) {
 func TestKeep(t *testing.T) {
 	whole := sample()
 	part := sample()
-	part.TTFT, part.Restore, part.Versions.Stock = nil, nil, ""
+	part.TTFT, part.Remote, part.Versions.Stock = nil, nil, ""
 	part.Machine.BusyBefore = 0.3
 	part.keep(whole)
 	require.Same(t, whole.TTFT, part.TTFT)
-	require.Same(t, whole.Restore, part.Restore)
+	require.Same(t, whole.Remote, part.Remote)
 	require.NotSame(t, whole.Cost, part.Cost)
 	require.Equal(t, "0.16.1", part.Versions.Stock)
 
@@ -185,6 +185,7 @@ cold                                 33.0 s
 same slot                            20.0 ms
 restored                             100 ms
 restored uncached                    125 ms
+restored uncached took               75.0 ms
 restored tokens                      8,191
 speedup                              300
 speedup cold                         330
@@ -206,16 +207,6 @@ decode threads          0
 off      300.0/s    0.0/s
 on       297.0/s    0.0/s
 ratio    0.99       0
-
-RESTORE
-tokens     8,192
-files      32
-bytes      67 MB
-
-           CACHED
-restore    1,500 MB/s
-read       3,000 MB/s
-ratio      0.5
 
 REMOTE
 tokens    4,096
@@ -250,11 +241,8 @@ func TestQuick(t *testing.T) {
 	require.True(t, r.Versions.StockIsPatched)
 	require.Contains(t, stdout.String(), "the patched one with the tier off took its place")
 	require.Equal(t, quickTokens-1, r.TTFT.Points[0].RestoredTokens)
-	require.Equal(t, quickTokens-1, r.Large.Point.RestoredTokens)
-	require.Positive(t, r.Large.Over.Median)
 	require.Positive(t, r.Chat.AtOnce)
 	require.Positive(t, r.Cost.Decode.Ratio.Median)
-	require.Positive(t, r.Restore.Cached.Ratio)
 
 	var again bytes.Buffer
 	require.NoError(t, run(ctx, []string{"-show", path}, &again, io.Discard))
@@ -280,22 +268,11 @@ func TestDirAndLog(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	require.NoError(t, run(ctx, []string{"-quick", "-only", "restore", "-dir", "pages", "-log", "server.log"}, &stdout, &stderr), &stderr)
+	require.NoError(t, run(ctx, []string{"-quick", "-only", "chat", "-dir", "pages", "-log", "server.log"}, &stdout, &stderr), &stderr)
 	log, err := os.ReadFile("server.log")
 	require.NoError(t, err)
 	require.Contains(t, string(log), "load_backend")
 	left, err := os.ReadDir("pages")
 	require.NoError(t, err)
 	require.Empty(t, left)
-}
-
-// TestStockVersion: an Ollama built without a version is identified by Go's record of the
-// build, if there is one.
-func TestStockVersion(t *testing.T) {
-	require.Equal(t, unknownVersion, builtFrom(filepath.Join(t.TempDir(), "ollama")))
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	require.NotContains(t, builtFrom(exe), unversioned)
-	require.Equal(t, "unpatched, of unknown version", stockVersion(unknownVersion))
-	require.Equal(t, "0.16.1, unpatched", stockVersion("0.16.1"))
 }

@@ -44,7 +44,6 @@ type Elastic struct {
 	Decode  measure.Series `json:"decode_ratio"`
 	Turns   measure.Series `json:"turns_ratio"`
 	At      measure.Series `json:"at_a_time_ratio"`
-	Commit  Commit         `json:"commit"`
 }
 
 // ElasticSide is one side. Memory is the runner's anonymous memory in bytes: with a conversation of a
@@ -61,12 +60,12 @@ type ElasticSide struct {
 }
 
 // measureElastic starts both sides in turns, with the same prompts.
-func measureElastic(ctx context.Context, r *rig, s settings) (any, error) {
+func measureElastic(ctx context.Context, r *rig) (any, error) {
 	t := &Elastic{
 		Slots: elasticSlots, Context: elasticContext, Prompt: elasticPrompt,
 		KVBytes: elasticSlots * elasticContext * r.shape.KVBytesPerToken(),
 	}
-	err := r.repeat("elastic", s.repetitions, func(i int) (string, error) {
+	err := r.Repeat("elastic", r.repetitions, func(i int) (string, error) {
 		seed := r.seed
 		side := func(to *ElasticSide, on int) func() error {
 			o := lab.Options{
@@ -90,9 +89,6 @@ func measureElastic(ctx context.Context, r *rig, s settings) (any, error) {
 		}
 		return fmt.Sprintf("%s of the memory", show.Percent(t.On.Idle.Median/t.Off.Idle.Median)), nil
 	})
-	if err == nil {
-		err = t.Commit.measure(r.shape, t.On.Prefill.Median)
-	}
 	return t, err
 }
 

@@ -101,18 +101,18 @@ func (s *NearSide) add(want, got api.Logprob) {
 
 // measureNear measures the quality of text that is reused at another position, with a model
 // whose attention was learned.
-func measureNear(ctx context.Context, r *rig, s settings) (any, error) {
+func measureNear(ctx context.Context, r *rig) (any, error) {
 	model, err := models.Trained(r.dir, "kvtier-trained")
 	if err != nil {
 		return nil, err
 	}
 	positions := nearPositions
-	if s.quick {
+	if r.quick {
 		positions = quickNearPositions
 	}
 	words := splitWords(trained.Prose())
 	t := &Near{Texts: nearTexts}
-	err = r.repeat("near, text", nearTexts, func(i int) (string, error) {
+	err = r.Repeat("near, text", nearTexts, func(i int) (string, error) {
 		part := join(words[i*len(words)/nearTexts : (i+1)*len(words)/nearTexts])
 		c := newNearChat(part, int64(i), positions)
 		// Flash attention is off: on a CPU it adds up in f16, which would blur the comparison.

@@ -39,16 +39,16 @@ var pagedCapacities = []int{pagedUsed + 2*pagedAnswer, 32 << 10, 256 << 10}
 
 // measurePaged shows that the cost of a token does not depend on the context's capacity, and
 // measures the cost or gain of paged attention where stock attention would be enough.
-func measurePaged(ctx context.Context, r *rig, s settings) (any, error) {
+func measurePaged(ctx context.Context, r *rig) (any, error) {
 	t := &Paged{UsedTokens: pagedUsed, AnswerTokens: pagedAnswer, PromptTokens: pagedPrompt, Threads: threadsButOne()}
-	if s.quick {
+	if r.quick {
 		t.PromptTokens, t.AnswerTokens = quickTokens, quickAnswer
 	}
 	for _, numCtx := range pagedCapacities {
 		t.Capacities = append(t.Capacities, Capacity{NumCtx: numCtx})
 	}
-	rounds := s.pairs * decodesPerPrefill
-	if err := r.step(fmt.Sprintf("paged, %d capacities, %d rounds", len(t.Capacities), rounds), func() (string, error) {
+	rounds := r.pairs * decodesPerPrefill
+	if err := r.Step(fmt.Sprintf("paged, %d capacities, %d rounds", len(t.Capacities), rounds), func() (string, error) {
 		err := t.compareCapacities(ctx, r, r.prompt(pagedUsed), rounds, nil)
 		first, last := t.Capacities[0], t.Capacities[len(t.Capacities)-1]
 		return fmt.Sprintf("context %s decodes at %s of the speed of context %s",
@@ -56,8 +56,8 @@ func measurePaged(ctx context.Context, r *rig, s settings) (any, error) {
 	}); err != nil {
 		return nil, err
 	}
-	err := r.step(fmt.Sprintf("paged, against stock attention, %d pairs", s.repetitions), func() (string, error) {
-		for i := range s.repetitions {
+	err := r.Step(fmt.Sprintf("paged, against stock attention, %d pairs", r.repetitions), func() (string, error) {
+		for i := range r.repetitions {
 			if err := t.compareStock(ctx, r, i); err != nil {
 				return "", err
 			}

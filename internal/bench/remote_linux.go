@@ -26,14 +26,14 @@ type remoteLab struct {
 
 // measureRemote measures a prompt whose pages are on a remote tier at several speeds: as the
 // rates decide, with all pages restored, and with all tokens computed.
-func measureRemote(ctx context.Context, r *rig, s settings) (_ any, err error) {
+func measureRemote(ctx context.Context, r *rig) (_ any, err error) {
 	source, mount := filepath.Join(r.dir, "remote"), filepath.Join(r.dir, "mount")
 	for _, dir := range []string{source, mount} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("making a remote tier: %w", err)
 		}
 	}
-	l := &remoteLab{r: r, tokens: s.remoteTokens, prompt: r.prompt(s.remoteTokens), local: filepath.Join(r.dir, "local")}
+	l := &remoteLab{r: r, tokens: r.remoteTokens, prompt: r.prompt(r.remoteTokens), local: filepath.Join(r.dir, "local")}
 	l.mount, err = mounts.NewThrottled(source, mount)
 	if errors.Is(err, mounts.ErrUnavailable) {
 		return leftOut(r, "remote", err.Error())
@@ -45,7 +45,7 @@ func measureRemote(ctx context.Context, r *rig, s settings) (_ any, err error) {
 		err = errors.Join(err, l.mount.Close(), os.RemoveAll(source), os.RemoveAll(l.local))
 	}()
 	// The later remote tier is the local one of a server that computes the prompt.
-	if err := r.step(fmt.Sprintf("remote, store %s tokens", show.Count(l.tokens)), func() (string, error) {
+	if err := r.Step(fmt.Sprintf("remote, store %s tokens", show.Count(l.tokens)), func() (string, error) {
 		return "", r.serve(ctx, lab.Options{Root: source}, func(server *lab.Lab) error {
 			l.first, err = r.store(ctx, server, l.prompt, l.tokens, ttftAnswer)
 			return err
@@ -53,12 +53,12 @@ func measureRemote(ctx context.Context, r *rig, s settings) (_ any, err error) {
 	}); err != nil {
 		return nil, err
 	}
-	t := &Remote{Tokens: l.tokens, Points: make([]RemotePoint, len(s.remoteMBs))}
-	for repetition := range s.repetitions {
-		for i, mbs := range s.remoteMBs {
+	t := &Remote{Tokens: l.tokens, Points: make([]RemotePoint, len(r.remoteMBs))}
+	for repetition := range r.repetitions {
+		for i, mbs := range r.remoteMBs {
 			p := &t.Points[i]
 			p.BytesPerSecond = int64(mbs) * 1e6
-			if err := r.step(fmt.Sprintf("remote, %d MB/s, %d of %d", mbs, repetition+1, s.repetitions), func() (string, error) {
+			if err := r.Step(fmt.Sprintf("remote, %d MB/s, %d of %d", mbs, repetition+1, r.repetitions), func() (string, error) {
 				err := l.once(ctx, p)
 				return fmt.Sprintf("ours %s, restored %s, computed %s", last(p.Decided), last(p.Restored), last(p.Computed)), err
 			}); err != nil {

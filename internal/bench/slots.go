@@ -163,24 +163,24 @@ type Gaps struct {
 
 // measureSlots measures the time between tokens of slots that decode, in turns while another
 // slot restores a prompt and while that slot is idle.
-func measureSlots(ctx context.Context, r *rig, s settings) (any, error) {
-	t := &Slots{Decoding: slotsDecoding, RestoreTokens: s.restoreTokens, DecodeThreads: threadsButOne()}
+func measureSlots(ctx context.Context, r *rig) (any, error) {
+	t := &Slots{Decoding: slotsDecoding, RestoreTokens: r.restoreTokens, DecodeThreads: threadsButOne()}
 	restores := slotsRestores
 	o := lab.Options{Threads: t.DecodeThreads, Env: []string{fmt.Sprint("OLLAMA_NUM_PARALLEL=", slotsDecoding+1)}}
-	if s.quick {
+	if r.quick {
 		restores = 1
 		o.Env = append(o.Env, "OLLAMA_KV_TIER_TEST=1") // computing so little may be quicker
 	}
 	var idle, restoring gaps
 	err := r.fresh(ctx, o, func(l *lab.Lab, _ string) error {
 		prompt := r.prompt(t.RestoreTokens)
-		if err := r.step(fmt.Sprintf("slots, store %s tokens", show.Count(t.RestoreTokens)), func() (string, error) {
+		if err := r.Step(fmt.Sprintf("slots, store %s tokens", show.Count(t.RestoreTokens)), func() (string, error) {
 			_, err := r.store(ctx, l, prompt, t.RestoreTokens, 1)
 			return "", err
 		}); err != nil {
 			return err
 		}
-		return r.repeat(fmt.Sprintf("slots, %d decode and one restores", slotsDecoding), s.repetitions, func(int) (string, error) {
+		return r.Repeat(fmt.Sprintf("slots, %d decode and one restores", slotsDecoding), r.repetitions, func(int) (string, error) {
 			idleNow, restoringNow, err := slotsRound(ctx, r, l, t, prompt, restores)
 			if err != nil {
 				return "", err

@@ -92,7 +92,7 @@ func TestStoreQuick(t *testing.T) {
 
 func TestStoreIsKeptWhateverOllamaWasMeasured(t *testing.T) {
 	whole, alone := sample(), sample()
-	alone.TTFT, alone.Cost, alone.Restore, alone.Versions = nil, nil, nil, Versions{Go: "go1.24"}
+	alone.TTFT, alone.Cost, alone.Versions = nil, nil, Versions{Go: "go1.24"}
 	alone.Store = &Store{Pages: 32}
 	store := alone.Store
 	alone.keep(whole)

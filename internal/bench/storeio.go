@@ -20,13 +20,13 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/kvcache"
 )
 
 // measureSave compares Put with writing and syncing files of the same size.
-func (s *storeRun) measureSave(ctx context.Context) (err error) {
+func (s *storeRun) measureSave(ctx context.Context) error {
 	fileBytes := s.r.PageBytes + 2*pagefile.PageAlign // header and footer take about two blocks
-	peak := int64(0)
 	seed := 0
 	save := func() (_ float64, err error) {
 		seed++
@@ -34,64 +34,34 @@ func (s *storeRun) measureSave(ctx context.Context) (err error) {
 		if err != nil {
 			return 0, err
 		}
-		defer func() { err = errors.Join(err, store.Close(), removeAll(s.root("save"))) }()
-		watch := watchHeap()
+		defer func() { err = errors.Join(err, store.Close(), os.RemoveAll(s.root("save"))) }()
+		growth := watchHeap()
 		started := time.Now()
 		err = s.put(ctx, store, storeTokens(seed, s.r.Pages*lab.PageTokens))
 		took := time.Since(started)
-		peak = max(peak, watch.stop())
+		s.r.SaveMemory = max(s.r.SaveMemory, growth())
 		return float64(s.r.PageBytes*int64(s.r.Pages)) / took.Seconds(), err
 	}
 	write := func() (float64, error) { return s.disk.write(ctx, s.r.Pages, fileBytes) }
-	if err := s.compare("save", "write and fsync", s.repetitions, save, write); err != nil {
-		return err
+	return s.compare("save", "write and fsync", s.repetitions, save, write)
+}
+
+// watchHeap returns a function that ends the watch and returns the largest growth of the heap in
+// bytes, garbage included.
+func watchHeap() (growth func() int64) {
+	heap := func() int64 {
+		sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+		metrics.Read(sample)
+		return int64(sample[0].Value.Uint64())
 	}
-	s.r.SaveMemory = peak
-	return nil
-}
-
-// heapWatch notes the largest size of the heap.
-type heapWatch struct {
-	base, peak int64
-	done       chan struct{}
-	running    sync.WaitGroup
-}
-
-const heapWatchEvery = 2 * time.Millisecond
-
-func heapBytes() int64 {
-	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	metrics.Read(sample)
-	return int64(sample[0].Value.Uint64())
-}
-
-func watchHeap() *heapWatch {
 	runtime.GC()
-	w := &heapWatch{base: heapBytes(), done: make(chan struct{})}
-	w.peak = w.base
-	w.running.Add(1)
-	go func() {
-		defer w.running.Done()
-		tick := time.NewTicker(heapWatchEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-w.done:
-				return
-			case <-tick.C:
-				w.peak = max(w.peak, heapBytes())
-			}
-		}
-	}()
-	return w
+	base := heap()
+	most := measure.Most(2*time.Millisecond, heap)
+	return func() int64 { return most() - base }
 }
 
-// stop returns the largest growth of the heap in bytes, garbage included.
-func (w *heapWatch) stop() int64 {
-	close(w.done)
-	w.running.Wait()
-	return w.peak - w.base
-}
+// restoresPerRepetition is the number of restores from memory in a repetition: one alone is too short.
+const restoresPerRepetition = 5
 
 // measureRead compares a restore of raw pages with plain reads of their files, from the disk
 // and from the page cache.
@@ -100,7 +70,10 @@ func (s *storeRun) measureRead(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, l.close(), removeAll(s.root("raw"))) }()
+	defer func() {
+		l.tiered.Close()
+		err = errors.Join(err, os.RemoveAll(s.root("raw")))
+	}()
 	n := s.repetitions
 	cold := func(read func() (float64, error)) func() (float64, error) {
 		return func() (float64, error) {
@@ -142,7 +115,10 @@ func (s *storeRun) measureDecode(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, l.close(), removeAll(s.root("compressed"))) }()
+	defer func() {
+		l.tiered.Close()
+		err = errors.Join(err, os.RemoveAll(s.root("compressed")))
+	}()
 	z, err := loadCompressed(l.files)
 	if err != nil {
 		return err
@@ -158,20 +134,17 @@ func (s *storeRun) measureDecode(ctx context.Context) (err error) {
 	}
 	z.sections = nil // frees memory for the pages themselves
 
-	warm, err := s.newRestorer(ctx, "compressed", true, ramFactor*l.bytes)
+	warm, err := s.newRestorer(ctx, "compressed", true, 2*l.bytes) // with room to spare
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, warm.close()) }()
+	defer warm.tiered.Close()
 	if _, err := warm.restore(ctx); err != nil { // all pages are in memory, decoded, after this
 		return err
 	}
 	return s.compare("restore, decoded pages in memory", "compressed in the page cache", n,
 		func() (float64, error) { return warm.restore(ctx) }, files)
 }
-
-// ramFactor is the memory for pages over the size of their rows.
-const ramFactor = 2
 
 // restorer restores one conversation into a cache that drops every row.
 type restorer struct {
@@ -184,7 +157,7 @@ type restorer struct {
 // newRestorer stores a conversation that is not stored yet.
 func (s *storeRun) newRestorer(ctx context.Context, name string, compress bool, ram int64) (*restorer, error) {
 	var store *diskstore.Store
-	if err := s.step("store, write pages, "+name, func() (_ string, err error) {
+	if err := s.Step("store, write pages, "+name, func() (_ string, err error) {
 		if store, err = s.open(ctx, name, compress, ram); err == nil {
 			err = s.put(ctx, store, storeTokens(1, s.r.Pages*lab.PageTokens))
 		}
@@ -192,11 +165,14 @@ func (s *storeRun) newRestorer(ctx context.Context, name string, compress bool, 
 	}); err != nil {
 		return nil, err
 	}
-	var err error
-	l := &restorer{bytes: s.r.PageBytes * int64(s.r.Pages)}
-	if l.files, err = pageFiles(s.root(name)); err != nil {
+	files, err := lab.Pages(s.root(name))
+	if err == nil && len(files) == 0 {
+		err = fmt.Errorf("no page was stored in %s", s.root(name))
+	}
+	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
+	l := &restorer{files: files, bytes: s.r.PageBytes * int64(s.r.Pages)}
 	for _, token := range append(storeTokens(1, s.r.Pages*lab.PageTokens), 0) { // the last token is always computed
 		l.prompt = append(l.prompt, &input.Input{Token: token})
 	}
@@ -217,11 +193,6 @@ func (l *restorer) restore(ctx context.Context) (float64, error) {
 		err = fmt.Errorf("%d of %d tokens were restored", got.Tokens, len(l.prompt)-1)
 	}
 	return float64(l.bytes) / got.Took.Seconds(), err
-}
-
-func (l *restorer) close() error {
-	l.tiered.Close()
-	return nil
 }
 
 // hostCache is a cache in host memory, with one tensor for K and one for V of each layer. The cell

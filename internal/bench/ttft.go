@@ -26,9 +26,10 @@ type Point struct {
 	Cold     measure.Series `json:"cold" unit:"s"`      // tier on, empty store
 	SameSlot measure.Series `json:"same_slot" unit:"s"` // tier on, asked again
 	Restored measure.Series `json:"restored" unit:"s"`  // after kill -9
-	// RestoredUncached is Restored with an empty page cache; nil without the right to empty
-	// it.
+	// RestoredUncached is Restored with an empty page cache, TookUncached the restore itself; nil
+	// without the right to empty it.
 	RestoredUncached *measure.Series `json:"restored_uncached,omitempty" unit:"s"`
+	TookUncached     *measure.Series `json:"restored_uncached_took,omitempty" unit:"s"`
 	RestoredTokens   int             `json:"restored_tokens"`
 	Speedup          float64         `json:"speedup"`      // stock over restored
 	SpeedupCold      float64         `json:"speedup_cold"` // our own cold over restored
@@ -55,15 +56,15 @@ type Point struct {
 const ttftAnswer = 8
 
 // measureTTFT measures all prompt lengths, once in each repetition.
-func measureTTFT(ctx context.Context, r *rig, s settings) (any, error) {
-	t := &TTFT{Points: make([]Point, len(s.sizes))}
+func measureTTFT(ctx context.Context, r *rig) (any, error) {
+	t := &TTFT{Points: make([]Point, len(r.sizes))}
 	err := r.stock(ctx, lab.Options{}, func(stock *lab.Lab) error {
-		for repetition := range s.repetitions {
-			for i, tokens := range s.sizes {
+		for repetition := range r.repetitions {
+			for i, tokens := range r.sizes {
 				p := &t.Points[i]
 				p.Tokens = tokens
-				name := fmt.Sprintf("ttft, %s tokens, %d of %d", show.Count(tokens), repetition+1, s.repetitions)
-				if err := r.step(name, func() (string, error) {
+				name := fmt.Sprintf("ttft, %s tokens, %d of %d", show.Count(tokens), repetition+1, r.repetitions)
+				if err := r.Step(name, func() (string, error) {
 					err := ttftOnce(ctx, r, stock, t, p)
 					return fmt.Sprintf("stock %s, cold %s, restored %s", last(p.Stock), last(p.Cold), last(p.Restored)), err
 				}); err != nil {
@@ -161,8 +162,9 @@ func (p *Point) after(ctx context.Context, r *rig, ours *lab.Lab, root, prompt s
 		return err
 	}
 	if p.RestoredUncached == nil {
-		p.RestoredUncached = &measure.Series{}
+		p.RestoredUncached, p.TookUncached = &measure.Series{}, &measure.Series{}
 	}
 	p.RestoredUncached.AddSeconds(restored.Wait())
+	p.TookUncached.AddSeconds(restored.Restored.Took)
 	return nil
 }
