@@ -108,21 +108,22 @@ func (t *Paged) compareCapacities(ctx context.Context, r *rig, prompt string, ro
 // compareStock asks fresh servers: equal processes differ by a few percent while they run.
 func (t *Paged) compareStock(ctx context.Context, r *rig, turn int) error {
 	prompt := r.prompt(t.PromptTokens)
-	var answers [2]lab.Answer // off, on
-	side := func(i int) func() error {
-		return func() error {
-			return servePaged(ctx, r, i == 1, t.PromptTokens+2*t.AnswerTokens, t.Threads, func(l *lab.Lab) (err error) {
+	side := func(on bool) func() (lab.Answer, error) {
+		return func() (a lab.Answer, err error) {
+			err = servePaged(ctx, r, on, t.PromptTokens+2*t.AnswerTokens, t.Threads, func(l *lab.Lab) (err error) {
 				if err = r.load(ctx, l); err == nil {
-					answers[i], err = r.ask(ctx, l, prompt, t.AnswerTokens)
+					a, err = r.ask(ctx, l, prompt, t.AnswerTokens)
 				}
 				return err
 			})
+			return a, err
 		}
 	}
-	if err := measure.InTurns(turn, side(0), side(1)); err != nil {
+	off, on, err := measure.Pair(turn, side(false), side(true))
+	if err != nil {
 		return err
 	}
-	t.Prefill.Add(prefillSpeed(answers[0]), prefillSpeed(answers[1]))
-	t.Decode.Add(decodeSpeed(answers[0]), decodeSpeed(answers[1]))
+	t.Prefill.Add(prefillSpeed(off), prefillSpeed(on))
+	t.Decode.Add(decodeSpeed(off), decodeSpeed(on))
 	return nil
 }

@@ -188,7 +188,7 @@ func measureSlots(ctx context.Context, r *rig) (any, error) {
 			if len(idleNow.seconds) == 0 || len(restoringNow.seconds) == 0 {
 				return "", errors.New("no token came while one slot restored, or none while it was idle")
 			}
-			ratio := quantile(restoringNow.relative, 0.99) / quantile(idleNow.relative, 0.99)
+			ratio := measure.Quantile(restoringNow.relative, 0.99) / measure.Quantile(idleNow.relative, 0.99)
 			t.Ratio.Add(ratio)
 			idle.add(idleNow)
 			restoring.add(restoringNow)
@@ -220,8 +220,8 @@ func (g *gaps) addRelativeTo(usual float64, seconds []float64) {
 
 func (g *gaps) sum() Gaps {
 	return Gaps{
-		Count: len(g.seconds), P50: quantile(g.seconds, 0.5), P99: quantile(g.seconds, 0.99), Max: quantile(g.seconds, 1),
-		P50Relative: quantile(g.relative, 0.5), P99Relative: quantile(g.relative, 0.99),
+		Count: len(g.seconds), P50: measure.Quantile(g.seconds, 0.5), P99: measure.Quantile(g.seconds, 0.99), Max: measure.Quantile(g.seconds, 1),
+		P50Relative: measure.Quantile(g.relative, 0.5), P99Relative: measure.Quantile(g.relative, 0.99),
 	}
 }
 
@@ -313,14 +313,4 @@ func restoredAt(log string) (time.Time, error) {
 		return at, fmt.Errorf("reading the runner's log: %w", err)
 	}
 	return at, nil
-}
-
-// quantile is the smallest value that is not less than a share q of all values; 0 without
-// values.
-func quantile(values []float64, q float64) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
 }

@@ -5,13 +5,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/bench/measure"
 )
 
 func TestQuantile(t *testing.T) {
 	values := []float64{3, 1, 2, 4}
-	require.Equal(t, 1.0, quantile(values, 0))
-	require.Equal(t, 2.0, quantile(values, 0.5))
-	require.Equal(t, 4.0, quantile(values, 0.99))
+	require.Equal(t, 1.0, measure.Quantile(values, 0))
+	require.Equal(t, 2.0, measure.Quantile(values, 0.5))
+	require.Equal(t, 4.0, measure.Quantile(values, 0.99))
 	require.Equal(t, []float64{3, 1, 2, 4}, values, "the order is kept")
 }
 

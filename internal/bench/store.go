@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
@@ -160,8 +162,16 @@ func (s *storeRun) drop(paths []string) error {
 		s.r.Dropped = "drop_caches"
 		return measure.DropCaches()
 	}
+	if runtime.GOOS != "linux" {
+		return errors.New("taking files out of the page cache: only done on Linux")
+	}
 	s.r.Dropped = "fadvise"
-	return measure.Forget(paths)
+	for _, path := range paths {
+		if err := vfs.OS.Uncache(path); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // compare measures both sides in turns.

@@ -220,10 +220,7 @@ func (b *bench) clean() error { return errors.Join(os.RemoveAll(b.root()), os.Re
 
 // pair has a stock server and ours take a turn each, of which the first alternates.
 func pair[T any](turn int, take func(side) (T, error)) (ofStock, ofOurs T, err error) {
-	err = measure.InTurns(turn,
-		func() (err error) { ofStock, err = take(stock); return err },
-		func() (err error) { ofOurs, err = take(ours); return err })
-	return ofStock, ofOurs, err
+	return measure.Pair(turn, func() (T, error) { return take(stock) }, func() (T, error) { return take(ours) })
 }
 
 // oneThreadLess leaves a processor to the client and to kvtier.

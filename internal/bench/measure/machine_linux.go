@@ -92,17 +92,6 @@ func filesystemName(magic int64) string {
 	return fmt.Sprintf("%#x", magic)
 }
 
-// Forget empties the page cache of these files alone, which needs no rights.
-func Forget(paths []string) error {
-	unix.Sync()
-	for _, path := range paths {
-		if _, err := ForgetFile(path); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // DropCaches empties the whole page cache, which needs root.
 func DropCaches() error {
 	unix.Sync() // dirty pages are not dropped
@@ -110,18 +99,4 @@ func DropCaches() error {
 		return fmt.Errorf("emptying the page cache: %w", err)
 	}
 	return nil
-}
-
-// ForgetFile takes a durable file out of the page cache, which needs no rights. ForgetFile
-// returns false where the system cannot.
-func ForgetFile(path string) (bool, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return false, fmt.Errorf("taking a file out of the page cache: %w", err)
-	}
-	defer f.Close()
-	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
-		return false, fmt.Errorf("taking %s out of the page cache: %w", path, err)
-	}
-	return true, nil
 }

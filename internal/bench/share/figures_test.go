@@ -4,15 +4,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math"
 	"os"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/elastic"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/table"
 )
 
@@ -104,22 +103,14 @@ func (o *total) add(requests []Request, of, other Side) {
 func (b *comparison) row(budget int) []string {
 	s, o := b.split, b.balance
 	return []string{
-		fmt.Sprint(b.requests), fmt.Sprintf("%d → %d", s.failed, o.failed), fmt.Sprintf("%.2f", quantile(b.throughput, 0.5)),
+		fmt.Sprint(b.requests), fmt.Sprintf("%d → %d", s.failed, o.failed), fmt.Sprintf("%.2f", measure.Quantile(b.throughput, 0.5)),
 		quantiles(s.latencies) + " → " + quantiles(o.latencies) + " s", quantiles(s.firsts) + " → " + quantiles(o.firsts) + " s",
 		fmt.Sprintf("%d → %d", s.gaveWay, o.gaveWay), fmt.Sprintf("%.1f %%", 100*float64(max(s.most, o.most))/float64(budget)),
 	}
 }
 
 func quantiles(seconds []float64) string {
-	return fmt.Sprintf("%.1f, %.1f, %.1f", quantile(seconds, 0.5), quantile(seconds, 0.95), quantile(seconds, 0.99))
-}
-
-// quantile is the smallest value that is not less than a share q of all values; 0 without values.
-func quantile(values []float64, q float64) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	return slices.Sorted(slices.Values(values))[max(0, int(math.Ceil(q*float64(len(values))))-1)]
+	return fmt.Sprintf("%.1f, %.1f, %.1f", measure.Quantile(seconds, 0.5), measure.Quantile(seconds, 0.95), measure.Quantile(seconds, 0.99))
 }
 
 // TestTimesAreOfRequestsThatBothSidesCompleted, and the others count as failed.
