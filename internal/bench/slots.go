@@ -46,18 +46,13 @@ func (s span) windows(d time.Duration) (all []span) {
 // Ollama finds that it repeats itself, another answer begins.
 type decoder struct {
 	mu     sync.Mutex
-	tokens []time.Time   // zero where an answer begins
-	more   chan struct{} // receives an element for a new token
+	tokens []time.Time // zero where an answer begins
 }
 
 func (d *decoder) token(at time.Time) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.tokens = append(d.tokens, at)
-	d.mu.Unlock()
-	select {
-	case d.more <- struct{}{}:
-	default:
-	}
 }
 
 func (d *decoder) count() int {
@@ -91,7 +86,7 @@ func startDecoders(ctx context.Context, r *rig, l *lab.Lab) (*decoders, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ds := &decoders{cancel: cancel, ended: make(chan error, slotsDecoding)}
 	for range slotsDecoding {
-		d := &decoder{more: make(chan struct{}, 1)}
+		d := &decoder{}
 		ds.each = append(ds.each, d)
 		request := ollamatest.Request{
 			Model: l.Model().Name, Prompt: r.prompt(slotsPrompt), Raw: true,
@@ -115,10 +110,12 @@ func startDecoders(ctx context.Context, r *rig, l *lab.Lab) (*decoders, error) {
 
 // advance waits until each request has received `tokens` more tokens.
 func (ds *decoders) advance(ctx context.Context, tokens int) error {
+	looks := time.NewTicker(time.Millisecond)
+	defer looks.Stop()
 	for _, d := range ds.each {
 		for want := d.count() + tokens; d.count() < want; {
 			select {
-			case <-d.more:
+			case <-looks.C:
 			case err := <-ds.ended:
 				ds.ended <- err
 				return fmt.Errorf("a slot that was to decode until the end: %w", errors.Join(err, ctx.Err()))
@@ -199,14 +196,9 @@ func measureSlots(ctx context.Context, r *rig) (any, error) {
 	return t, err
 }
 
-// gaps are times between tokens.
-type gaps struct {
-	seconds []float64
-	// relative has each gap over the median of the gaps of the idle time just before. Gaps
-	// grow with the tokens in the slots, and without this division only the last restores
-	// would count.
-	relative []float64
-}
+// gaps are times between tokens. relative has each gap over the median of the gaps of the idle time
+// just before: gaps grow with the tokens in the slots, and else only the last restores would count.
+type gaps struct{ seconds, relative []float64 }
 
 func (g *gaps) add(o gaps) {
 	g.seconds, g.relative = append(g.seconds, o.seconds...), append(g.relative, o.relative...)

@@ -21,7 +21,7 @@ func TestQuantile(t *testing.T) {
 func TestGaps(t *testing.T) {
 	start := time.Unix(100, 0)
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
-	d := &decoder{more: make(chan struct{}, 1)}
+	d := &decoder{}
 	for _, ms := range []int{0, 10, 20, 120} {
 		d.token(at(ms))
 	}
@@ -46,7 +46,7 @@ func TestGapsAreOverWhatWasUsual(t *testing.T) {
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 	var idle, restoring gaps
 	for usual := 10; usual <= 100; usual += 90 {
-		d := &decoder{more: make(chan struct{}, 1)}
+		d := &decoder{}
 		for i := range 9 {
 			d.token(at(i * usual))
 		}

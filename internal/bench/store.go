@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -141,17 +142,20 @@ func (s *storeRun) open(ctx context.Context, name string, compress bool, ram int
 	return store, store.Flush(ctx)
 }
 
-// put stores a conversation of s.r.Pages pages.
+// put stores the pages of a conversation.
 func (s *storeRun) put(ctx context.Context, store *diskstore.Store, tokens []int32) error {
-	parent := storeFingerprint
-	for at := 0; at < len(tokens); at += lab.PageTokens {
-		page := pagefile.Page{
-			Parent: parent, Start: uint32(at), Tokens: tokens[at : at+lab.PageTokens], Layout: s.layout, Payload: s.payload,
-		}
+	return putPages(ctx, store, tokens, s.layout, s.payload)
+}
+
+// putPages stores pages of a conversation, which all have the same rows.
+func putPages(ctx context.Context, store *diskstore.Store, tokens []int32, layout pagefile.Layout, rows []byte) error {
+	parent, start := storeFingerprint, 0
+	for of := range slices.Chunk(tokens, layout.Tokens()) {
+		page := pagefile.Page{Parent: parent, Start: uint32(start), Tokens: of, Layout: layout, Payload: rows}
 		if err := store.Put(ctx, &page); err != nil {
 			return err
 		}
-		parent = page.Key()
+		parent, start = page.Key(), start+len(of)
 	}
 	return nil
 }

@@ -16,9 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/kvcache"
@@ -119,21 +117,18 @@ func (s *storeRun) measureDecode(ctx context.Context) (err error) {
 		l.tiered.Close()
 		err = errors.Join(err, os.RemoveAll(s.root("compressed")))
 	}()
-	z, err := loadCompressed(l.files)
+	alone, err := s.newDecoding()
 	if err != nil {
 		return err
 	}
-	s.r.Compressed = float64(z.small) / float64(z.raw)
 	if _, err := l.restore(ctx); err != nil { // all files are in the page cache after this
 		return err
 	}
 	n := s.repetitions * restoresPerRepetition
 	files := func() (float64, error) { return l.restore(ctx) }
-	if err := s.compare("restore, compressed, full page cache", "decoding alone", n, files, z.decode); err != nil {
+	if err := s.compare("restore, compressed, full page cache", "decoding alone", n, files, alone.rate); err != nil {
 		return err
 	}
-	z.sections = nil // frees memory for the pages themselves
-
 	warm, err := s.newRestorer(ctx, "compressed", true, 2*l.bytes) // with room to spare
 	if err != nil {
 		return err
@@ -254,57 +249,48 @@ func (*hostCache) ReserveCells(_ int, begin, end int32, _ []int32) ([]int32, err
 	return cells, nil
 }
 
-// compressed holds the compressed sections of pages, in memory.
-type compressed struct {
-	codec      *pagefile.Codec
-	sections   []stored
-	rawBytes   int // bytes of one decoded section
-	small, raw int64
+// decoding decompresses the sections of a page, once for each page that is stored.
+type decoding struct {
+	codec    *pagefile.Codec
+	sections []encoded
+	rows     int // bytes of a decoded section
+	pages    int
 }
 
-// stored is a section as a file has it.
-type stored struct {
+// encoded is a section as a file has it.
+type encoded struct {
 	encoding pagefile.Encoding
 	bytes    []byte
 }
 
-func loadCompressed(files []string) (*compressed, error) {
+func (s *storeRun) newDecoding() (*decoding, error) {
 	codec, err := pagefile.NewCodec()
 	if err != nil {
 		return nil, err
 	}
-	z := &compressed{codec: codec}
-	for _, path := range files {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
+	d, small := &decoding{codec: codec, rows: storeRowBytes * lab.PageTokens, pages: s.r.Pages}, 0
+	for i, section := range s.layout.Sections() {
+		id, stored := codec.Encode(s.layout.Rows(s.payload, i), section)
+		if id == pagefile.EncodingRaw {
+			return nil, errors.New("a section does not become smaller")
 		}
-		h, err := inspect.Header(vfs.OS, path)
-		if err != nil {
-			return nil, err
-		}
-		for _, section := range h.Sections {
-			if section.Encoding == pagefile.EncodingRaw {
-				return nil, fmt.Errorf("a section of %s is not compressed", path)
-			}
-			z.sections = append(z.sections, stored{section.Encoding, data[section.Offset : section.Offset+section.Stored]})
-			z.rawBytes = int(section.Raw)
-			z.small, z.raw = z.small+section.Stored, z.raw+section.Raw
-		}
+		d.sections, small = append(d.sections, encoded{id, stored}), small+len(stored)
 	}
-	return z, nil
+	s.r.Compressed = float64(small) / float64(s.r.PageBytes)
+	return d, nil
 }
 
-// decode decompresses all sections on all cores, and returns the decoded bytes per second.
-func (z *compressed) decode() (float64, error) {
+// rate decompresses all pages on all cores, and returns the decoded bytes per second.
+func (d *decoding) rate() (float64, error) {
 	var g errgroup.Group
-	cores := runtime.GOMAXPROCS(0)
+	cores, sections := runtime.GOMAXPROCS(0), d.pages*len(d.sections)
 	started := time.Now()
 	for core := range cores {
 		g.Go(func() error {
-			out := make([]byte, z.rawBytes)
-			for i := core; i < len(z.sections); i += cores {
-				if err := z.codec.Decode(z.sections[i].encoding, z.sections[i].bytes, out); err != nil {
+			out := make([]byte, d.rows)
+			for i := core; i < sections; i += cores {
+				s := d.sections[i%len(d.sections)]
+				if err := d.codec.Decode(s.encoding, s.bytes, out); err != nil {
 					return fmt.Errorf("decompressing a section: %w", err)
 				}
 			}
@@ -312,5 +298,5 @@ func (z *compressed) decode() (float64, error) {
 		})
 	}
 	err := g.Wait()
-	return float64(z.raw) / time.Since(started).Seconds(), err
+	return float64(d.rows*sections) / time.Since(started).Seconds(), err
 }

@@ -112,7 +112,7 @@ func (s *storeRun) fillTiny(ctx context.Context, pages int) (*tinyStore, error) 
 			var g errgroup.Group
 			g.SetLimit(4 * runtime.GOMAXPROCS(0))
 			for chain := range t.chains {
-				g.Go(func() error { return putTiny(ctx, store, chain, layout) })
+				g.Go(func() error { return putPages(ctx, store, tinyChain(chain), layout, make([]byte, layout.Size())) })
 			}
 			err = g.Wait()
 		}
@@ -121,19 +121,7 @@ func (s *storeRun) fillTiny(ctx context.Context, pages int) (*tinyStore, error) 
 	return t, err
 }
 
-// putTiny stores one conversation of chainPages pages.
-func putTiny(ctx context.Context, store *diskstore.Store, chain int, layout pagefile.Layout) error {
-	tokens, payload, parent := tinyChain(chain), make([]byte, layout.Size()), storeFingerprint
-	for at := 0; at < len(tokens); at += tinyTokens {
-		page := pagefile.Page{Parent: parent, Start: uint32(at), Tokens: tokens[at : at+tinyTokens], Layout: layout, Payload: payload}
-		if err := store.Put(ctx, &page); err != nil {
-			return err
-		}
-		parent = page.Key()
-	}
-	return nil
-}
-
+// tinyChain is a conversation of chainPages pages.
 func tinyChain(chain int) []int32 { return storeTokens(chain, chainPages*tinyTokens) }
 
 // openTiny opens a store as a runner does, and waits for its count.
