@@ -65,12 +65,12 @@ func TestReadFiles(t *testing.T) {
 	small, large := filepath.Join(dir, "small"), filepath.Join(dir, "large")
 	require.NoError(t, os.WriteFile(small, make([]byte, 5), 0o600))
 	require.NoError(t, os.WriteFile(large, make([]byte, measure.ReadBuffer+1), 0o600))
-	r, err := measure.ReadFiles([]string{small, large})
+	r, err := measure.ReadFiles([]string{small, large}, 2, measure.ReadBuffer)
 	require.NoError(t, err)
 	require.EqualValues(t, measure.ReadBuffer+6, r.Bytes)
 	require.Positive(t, r.Took)
 
-	_, err = measure.ReadFiles([]string{filepath.Join(dir, "none")})
+	_, err = measure.ReadFiles([]string{filepath.Join(dir, "none")}, 1, 1)
 	require.ErrorContains(t, err, "reading a page file as dd would")
 }
 

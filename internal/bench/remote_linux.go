@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/mounts"
 )
@@ -83,33 +84,28 @@ func (l *remoteLab) once(ctx context.Context, p *RemotePoint) error {
 	if err := os.RemoveAll(l.local); err != nil {
 		return fmt.Errorf("emptying the local tier: %w", err)
 	}
-	// Computing a new prompt teaches the rates of computing.
-	computed, err := l.ask(ctx, l.r.prompt(l.tokens))
-	if err != nil {
-		return err
-	}
-	p.Computed.AddSeconds(computed.Wait())
-	// The remote tier's rates are not known yet.
-	unknown, err := l.ask(ctx, l.prompt)
-	if err != nil {
-		return err
-	}
-	p.Unknown.AddSeconds(unknown.Wait())
-	decided, err := l.ask(ctx, l.prompt)
-	if err != nil {
-		return err
-	}
-	p.Decided.AddSeconds(decided.Wait())
-	p.DecidedTokens = decided.Restored.Tokens
-	restored, err := l.ask(ctx, l.prompt, "OLLAMA_KV_TIER_TEST=1")
-	if err != nil {
-		return err
+	var restored lab.Answer
+	for _, of := range []struct {
+		prompt string
+		env    []string
+		into   *measure.Series
+		tokens *int
+	}{
+		{l.r.prompt(l.tokens), nil, &p.Computed, new(int)}, // teaches the rates of computing
+		{l.prompt, nil, &p.Unknown, new(int)},              // the remote tier's rates are not known yet
+		{l.prompt, nil, &p.Decided, &p.DecidedTokens},
+		{l.prompt, []string{"OLLAMA_KV_TIER_TEST=1"}, &p.Restored, &p.RestoredTokens},
+	} {
+		a, err := l.ask(ctx, of.prompt, of.env...)
+		if err != nil {
+			return err
+		}
+		of.into.AddSeconds(a.Wait())
+		*of.tokens, restored = a.Restored.Tokens, a
 	}
 	if restored.Restored.Tokens == 0 && p.BytesPerSecond >= remoteFound {
 		return errors.New("nothing was restored although everything should be; the server's log says why")
 	}
-	p.Restored.AddSeconds(restored.Wait())
-	p.RestoredTokens = restored.Restored.Tokens
 	if restored.Text != l.first.Text {
 		return fmt.Errorf("the answer differs: %q, was %q", restored.Text, l.first.Text)
 	}

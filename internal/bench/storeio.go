@@ -83,10 +83,7 @@ func (s *storeRun) measureRead(ctx context.Context) (err error) {
 	}
 	restore := func() (float64, error) { return l.restore(ctx) }
 	if s.disk.fio != "" {
-		direct := func() (float64, error) {
-			rate, _, err := s.disk.readDirect(ctx, l.files)
-			return rate, err
-		}
+		direct := func() (float64, error) { return s.disk.readDirect(ctx, l.files) }
 		if err := s.compare("restore, empty page cache, against the disk", "direct read", n, cold(restore), cold(direct)); err != nil {
 			return err
 		}

@@ -143,7 +143,7 @@ func (p *Point) after(ctx context.Context, r *rig, ours *lab.Lab, root, prompt s
 		if err != nil {
 			return err
 		}
-		read, err := measure.ReadFiles(pages)
+		read, err := measure.ReadFiles(pages, 1, measure.ReadBuffer)
 		p.PlainRead.AddSeconds(read.Took)
 		return err
 	})

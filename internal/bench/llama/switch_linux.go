@@ -84,7 +84,7 @@ func (b *bench) switches(ctx context.Context, s side, conversations [][]int32, i
 		if err != nil {
 			return err
 		}
-		read, err := measure.ReadFiles(pages)
+		read, err := measure.ReadFiles(pages, 1, measure.ReadBuffer)
 		*reading = read.Took.Seconds() / float64(len(conversations))
 		return err
 	})
