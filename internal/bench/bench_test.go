@@ -164,6 +164,15 @@ func TestKeep(t *testing.T) {
 	other.TTFT, other.Settings.NumCtx = nil, 1024
 	other.keep(whole)
 	require.Nil(t, other.TTFT, "it was measured with other settings")
+
+	alone := sample() // store fits any Ollama
+	alone.TTFT, alone.Cost, alone.Versions, alone.Store = nil, nil, Versions{Go: "go1.24"}, &Store{Pages: 32}
+	alone.keep(whole)
+	require.Same(t, whole.TTFT, alone.TTFT)
+	require.Equal(t, whole.Versions.Kvtier, alone.Versions.Kvtier)
+	again := sample()
+	again.keep(alone)
+	require.Same(t, alone.Store, again.Store)
 }
 
 func TestPrint(t *testing.T) {

@@ -53,9 +53,9 @@ func (r *rig) serve(ctx context.Context, o lab.Options, use func(*lab.Lab) error
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	version, err := l.Version(ctx)
+	version, err := l.API().Version(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("asking the server for its version: %w", err)
 	}
 	if o.Binary == "" {
 		r.versions.Kvtier = version

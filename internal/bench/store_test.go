@@ -87,17 +87,3 @@ func TestStoreQuick(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, after)
 }
-
-func TestStoreIsKeptWhateverOllamaWasMeasured(t *testing.T) {
-	whole, alone := sample(), sample()
-	alone.TTFT, alone.Cost, alone.Versions = nil, nil, Versions{Go: "go1.24"}
-	alone.Store = &Store{Pages: 32}
-	store := alone.Store
-	alone.keep(whole)
-	require.Same(t, whole.TTFT, alone.TTFT)
-	require.Equal(t, whole.Versions.Kvtier, alone.Versions.Kvtier)
-
-	again := sample()
-	again.keep(alone)
-	require.Same(t, store, again.Store)
-}

@@ -172,15 +172,6 @@ func parseTierOff(log string) string {
 	return match[1]
 }
 
-// Version is the version that the server reports.
-func (l *Lab) Version(ctx context.Context) (string, error) {
-	version, err := l.API().Version(ctx)
-	if err != nil {
-		return "", fmt.Errorf("asking the server for its version: %w", err)
-	}
-	return version, nil
-}
-
 // Model is a model that a lab can serve.
 type Model struct {
 	Name      string

@@ -63,32 +63,29 @@ func (g *group) print(w io.Writer) {
 	if len(g.columns) == 0 {
 		return
 	}
-	var rows [][]string
-	header := []string{g.name}
-	if values := g.columns[0].values; len(g.columns) < len(values) {
-		for _, l := range values {
-			rows = append(rows, []string{l.name})
-		}
-		for _, c := range g.columns {
-			header = append(header, c.name)
-			for i := range rows {
-				rows[i] = append(rows[i], c.values[i].text)
-			}
-		}
-	} else {
-		for _, l := range values {
-			header = append(header, l.name)
-		}
-		for _, c := range g.columns {
-			row := []string{c.name}
-			for _, l := range c.values {
-				row = append(row, l.text)
-			}
-			rows = append(rows, row)
+	values := g.columns[0].values
+	rows := make([][]string, 1+len(values))
+	rows[0] = []string{g.name}
+	for i, l := range values {
+		rows[1+i] = []string{l.name}
+	}
+	for _, c := range g.columns {
+		rows[0] = append(rows[0], c.name)
+		for i, l := range c.values {
+			rows[1+i] = append(rows[1+i], l.text)
 		}
 	}
+	if len(g.columns) >= len(values) {
+		turned := make([][]string, len(rows[0]))
+		for _, row := range rows {
+			for i, text := range row {
+				turned[i] = append(turned[i], text)
+			}
+		}
+		rows = turned
+	}
 	fmt.Fprintln(w)
-	table.Print(w, header, rows)
+	table.Print(w, rows[0], rows[1:])
 }
 
 // each calls visit with the fields of a struct that are in JSON, without nil structs.
