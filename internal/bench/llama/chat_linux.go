@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -60,7 +59,7 @@ func (b *bench) chat(ctx context.Context, s side, unload bool) (ratio float64, e
 	if unload {
 		starts, turns = turns, starts
 	}
-	written := newFiles{dirs: []string{b.root(), b.files()}}
+	written := b.newFiles()
 	var text []int32
 	for range starts {
 		_, err := b.ask(ctx, s, served{tokens: b.turns * (question + reply)}, func(server *llamatest.Server) (a llamatest.Answer, err error) {
@@ -90,15 +89,14 @@ type newFiles struct {
 	bytes int64
 }
 
+// newFiles are the files of our pages and of whole slots.
+func (b *bench) newFiles() *newFiles {
+	return &newFiles{dirs: []string{b.root(), b.files()}, seen: make(map[string]bool)}
+}
+
 // look adds files that were not there before; with all, also those that were.
 func (n *newFiles) look(all bool) error {
-	if n.seen == nil {
-		n.seen = make(map[string]bool)
-	}
 	for _, dir := range n.dirs {
-		if _, err := os.Stat(dir); err != nil {
-			continue // of the other side
-		}
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			var info fs.FileInfo
 			if err == nil && d.Type().IsRegular() {
@@ -106,7 +104,7 @@ func (n *newFiles) look(all bool) error {
 			}
 			switch {
 			case errors.Is(err, fs.ErrNotExist):
-				return nil // a daemon that ends removes its folder
+				return nil // a side without the folder, or a daemon that ends and removes its own
 			case err != nil || info == nil || n.seen[path] && !all:
 				return err
 			}

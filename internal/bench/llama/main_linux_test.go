@@ -28,7 +28,7 @@ func TestNewFiles(t *testing.T) {
 	write := func(name string, n int) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), make([]byte, n), 0o600))
 	}
-	n := newFiles{dirs: []string{dir, filepath.Join(dir, "none")}}
+	n := newFiles{dirs: []string{dir, filepath.Join(dir, "none")}, seen: make(map[string]bool)}
 	write("a", 10)
 	require.NoError(t, n.look(false))
 	write("b", 5)

@@ -128,7 +128,7 @@ func (b *bench) saverChat(ctx context.Context, s side, seed int64, into *saver) 
 	if s == hearth || s == stillwarm {
 		serving = whole
 	}
-	written := newFiles{dirs: []string{b.root(), b.files()}}
+	written := b.newFiles()
 	for turn := range saversTurns {
 		err := b.on(ctx, serving, m, func(server *llamatest.Server) error {
 			err := say(server, turn)
