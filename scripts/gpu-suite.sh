@@ -398,8 +398,8 @@ engine() {
 
 # Prefill with the tier off and on, and the wait for a prompt that comes back after kill -9.
 part_engine_ttft() { engine engine_ttft -only ttft -sizes 4096,16384 -n 2; }
-# The cost of sealing in prefill and decode.
-part_engine_cost() { engine engine_cost -only cost -n 1 -pairs 2; }
+# The cost of sealing in prefill and decode, and the rate of restores.
+part_engine_cost() { engine engine_cost -only cost,restore -n 1 -pairs 2; }
 # A conversation with paged attention beside one with stock attention.
 part_engine_paged() {
 	need_ollama

@@ -86,11 +86,11 @@ func TestParse(t *testing.T) {
 	require.Greater(t, s.shape.Parameters(), 10*small)
 
 	for args, want := range map[string][]string{
-		`-only ttfb: there is no benchmark "ttfb", only ttft, chat, cost, slots, warm, remote, moved, near, paged, elastic, store`: {"-only", "ttfb"},
-		`-sizes 1,x: "1" is not a number of tokens from 2 to 262144`:                                                               {"-sizes", "1,x"},
-		"-model 7b: there is no such model, only small, 1b and 8b-kv":                                                              {"-model", "7b"},
-		"-n 0, -pairs 15: at least one repetition is needed":                                                                       {"-n", "0"},
-		`unexpected argument "all"; every setting is a flag, see -help`:                                                            {"all"},
+		`-only ttfb: there is no benchmark "ttfb", only ttft, chat, cost, restore, slots, warm, remote, moved, near, paged, elastic, store`: {"-only", "ttfb"},
+		`-sizes 1,x: "1" is not a number of tokens from 2 to 262144`:                                                                        {"-sizes", "1,x"},
+		"-model 7b: there is no such model, only small, 1b and 8b-kv":                                                                       {"-model", "7b"},
+		"-n 0, -pairs 15: at least one repetition is needed":                                                                                {"-n", "0"},
+		`unexpected argument "all"; every setting is a flag, see -help`:                                                                     {"all"},
 	} {
 		_, err := parse(want, io.Discard)
 		require.EqualError(t, err, args)
@@ -110,7 +110,7 @@ func sample() *Report {
 		}
 		return s
 	}
-	uncached, uncachedTook := series(0.125), series(0.075)
+	uncached := series(0.125)
 	return &Report{
 		Schema:   schema,
 		Machine:  measure.Machine{OS: "linux", Arch: "amd64", CPU: "Example 1", Cores: 2, MemoryBytes: 8 << 30, Kernel: "6.1", Filesystem: "ext4"},
@@ -120,7 +120,7 @@ func sample() *Report {
 			Fixed: series(0.006), FixedBatch: series(0.004),
 			Points: []Point{{
 				Tokens: 8192, Stock: series(29, 31, 30), Cold: series(33), SameSlot: series(0.02), Restored: series(0.1),
-				RestoredUncached: &uncached, TookUncached: &uncachedTook, RestoredTokens: 8191, Speedup: 300, SpeedupCold: 330,
+				RestoredUncached: &uncached, RestoredTokens: 8191, Speedup: 300, SpeedupCold: 330,
 				Took: series(0.05), Batch: series(0.03), Outside: series(0.02), SameSlotBatch: series(0.01), PlainRead: series(0.025),
 			}},
 		},
@@ -129,6 +129,7 @@ func sample() *Report {
 			BytesPerSecond: 1e7, Decided: series(4.1), DecidedTokens: 0, Unknown: series(4.3), Restored: series(6), RestoredTokens: 4095,
 			Computed: series(4, 4.2, 3.9), Ratio: 1.025,
 		}}},
+		Restore: &Restore{Tokens: 8192, Files: 32, Bytes: 67e6, Cached: Bandwidth{Restore: series(1.5e9), Read: series(3e9), Ratio: 0.5}},
 	}
 }
 
@@ -194,7 +195,6 @@ cold                                 33.0 s
 same slot                            20.0 ms
 restored                             100 ms
 restored uncached                    125 ms
-restored uncached took               75.0 ms
 restored tokens                      8,191
 speedup                              300
 speedup cold                         330
@@ -216,6 +216,16 @@ decode threads          0
 off      300.0/s    0.0/s
 on       297.0/s    0.0/s
 ratio    0.99       0
+
+RESTORE
+tokens     8,192
+files      32
+bytes      67 MB
+
+           CACHED
+restore    1,500 MB/s
+read       3,000 MB/s
+ratio      0.5
 
 REMOTE
 tokens    4,096
@@ -252,6 +262,7 @@ func TestQuick(t *testing.T) {
 	require.Equal(t, quickTokens-1, r.TTFT.Points[0].RestoredTokens)
 	require.Positive(t, r.Chat.AtOnce)
 	require.Positive(t, r.Cost.Decode.Ratio.Median)
+	require.Positive(t, r.Restore.Cached.Ratio)
 
 	var again bytes.Buffer
 	require.NoError(t, run(ctx, []string{"-show", path}, &again, io.Discard))

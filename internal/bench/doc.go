@@ -22,6 +22,9 @@
 // cost: prefill and decode speed with the tier on and nothing to restore, against the same executable
 // with the tier off, in pairs.
 //
+// restore: bytes per second of a restore, against reading the same files from start to end with a
+// plain read.
+//
 // slots: the time between tokens of four slots that decode, while a fifth restores a prompt and while
 // it is idle.
 //

@@ -90,9 +90,9 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.StringVar(&model, "model", "small", "`size` of the model, with random weights: small, for CPUs, 1b, of 2 GB, or 8b-kv, with the K/V of 8B parameters")
 	flags.StringVar(&only, "only", "", "comma-separated `benchmarks` to run: "+strings.Join(names(), ", ")+"; default all")
 	flags.StringVar(&sizes, "sizes", "1024,4096,8192,16384", "prompt `lengths` of ttft, in tokens")
-	flags.IntVar(&s.repetitions, "n", 3, fmt.Sprintf("repetitions of most parts; store restores %d times as often", restoresPerRepetition))
+	flags.IntVar(&s.repetitions, "n", 3, fmt.Sprintf("repetitions of most parts; restore and store restore %d times as often", restoresPerRepetition))
 	flags.IntVar(&s.pairs, "pairs", 15, fmt.Sprintf("pairs of cost's prompts; of answers there are %d times as many", decodesPerPrefill))
-	flags.IntVar(&s.restoreTokens, "restore-tokens", 16384, "`length` of the prompt of slots and warm, in tokens") // a multiple of the page size: tails come and go
+	flags.IntVar(&s.restoreTokens, "restore-tokens", 16384, "`length` of the prompt of restore, slots and warm, in tokens") // a multiple of the page size: tails come and go
 	flags.BoolVar(&s.quick, "quick", false, "see in seconds whether it works; the figures mean nothing")
 	if err := flags.Parse(args); err != nil {
 		return s, err
@@ -151,6 +151,7 @@ var parts = []struct {
 	{"ttft", true, measureTTFT},
 	{"chat", true, measureChat},
 	{"cost", true, measureCost},
+	{"restore", true, measureRestore},
 	{"slots", true, measureSlots},
 	{"warm", true, measureWarm},
 	{"remote", true, measureRemote},

@@ -25,6 +25,7 @@ type Report struct {
 	TTFT     *TTFT           `json:"ttft,omitempty"`
 	Chat     *Chat           `json:"chat,omitempty"`
 	Cost     *Cost           `json:"cost,omitempty"`
+	Restore  *Restore        `json:"restore,omitempty"`
 	Slots    *Slots          `json:"slots,omitempty"`
 	Warm     *Warm           `json:"warm,omitempty"`
 	Remote   *Remote         `json:"remote,omitempty"`

@@ -58,7 +58,7 @@ func watchHeap() (growth func() int64) {
 	return func() int64 { return most() - base }
 }
 
-// restoresPerRepetition is the number of restores from memory in a repetition: one alone is too short.
+// restoresPerRepetition is the number of restores in a repetition: one alone is too short.
 const restoresPerRepetition = 5
 
 // measureRead compares a restore of raw pages with plain reads of their files, from the disk

@@ -26,10 +26,8 @@ type Point struct {
 	Cold     measure.Series `json:"cold" unit:"s"`      // tier on, empty store
 	SameSlot measure.Series `json:"same_slot" unit:"s"` // tier on, asked again
 	Restored measure.Series `json:"restored" unit:"s"`  // after kill -9
-	// RestoredUncached is Restored with an empty page cache, TookUncached the restore itself; nil
-	// without the right to empty it.
+	// RestoredUncached is Restored with an empty page cache; nil without the right to empty it.
 	RestoredUncached *measure.Series `json:"restored_uncached,omitempty" unit:"s"`
-	TookUncached     *measure.Series `json:"restored_uncached_took,omitempty" unit:"s"`
 	RestoredTokens   int             `json:"restored_tokens"`
 	Speedup          float64         `json:"speedup"`      // stock over restored
 	SpeedupCold      float64         `json:"speedup_cold"` // our own cold over restored
@@ -162,9 +160,8 @@ func (p *Point) after(ctx context.Context, r *rig, ours *lab.Lab, root, prompt s
 		return err
 	}
 	if p.RestoredUncached == nil {
-		p.RestoredUncached, p.TookUncached = &measure.Series{}, &measure.Series{}
+		p.RestoredUncached = &measure.Series{}
 	}
 	p.RestoredUncached.AddSeconds(restored.Wait())
-	p.TookUncached.AddSeconds(restored.Restored.Took)
 	return nil
 }
