@@ -327,36 +327,3 @@ func FuzzDecode(f *testing.F) {
 		require.Equal(t, got, again)
 	})
 }
-
-func BenchmarkSplit(b *testing.B) {
-	rows := gaussian("f16", 256, 1024, 2)
-	c := newCoder(b)
-	id, stored := c.Lossless(rows, Shape{RowBytes: 2048})
-	require.Equal(b, Split, id)
-	b.Run("encode", func(b *testing.B) {
-		b.SetBytes(int64(len(rows)))
-		for range b.N {
-			c.Lossless(rows, Shape{RowBytes: 2048})
-		}
-	})
-	out := make([]byte, len(rows))
-	b.Run("decode", func(b *testing.B) {
-		b.SetBytes(int64(len(rows)))
-		b.ReportMetric(float64(len(rows))/float64(len(stored)), "ratio")
-		for range b.N {
-			if err := c.Decode(id, stored, out); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	zst := c.EncodeZstd(rows)
-	b.Run("zstd decode", func(b *testing.B) {
-		b.SetBytes(int64(len(rows)))
-		b.ReportMetric(float64(len(rows))/float64(len(zst)), "ratio")
-		for range b.N {
-			if err := c.Decode(Zstd, zst, out); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-}

@@ -391,35 +391,6 @@ func TestLossyMemoryIsBounded(t *testing.T) {
 	}
 }
 
-func BenchmarkLossy(b *testing.B) {
-	c := newCoder(b)
-	for name, rows := range map[string][]byte{"K": keys(256, 1024), "V": values(256, 1024), "as Split": gaussian("f16", 256, 1024, 2)} {
-		for _, id := range lossyIDs {
-			stored, err := c.Lossy(id, rows, Shape{RowBytes: 2048})
-			require.NoError(b, err)
-			b.Run(id.String()+" encode "+name, func(b *testing.B) {
-				b.SetBytes(int64(len(rows)))
-				for range b.N {
-					if _, err := c.Lossy(id, rows, Shape{RowBytes: 2048}); err != nil {
-						b.Fatal(err)
-					}
-				}
-			})
-			out := make([]byte, len(rows))
-			b.Run(id.String()+" decode "+name, func(b *testing.B) {
-				b.SetBytes(int64(len(rows)))
-				for range b.N {
-					if err := c.Decode(id, stored, out); err != nil {
-						b.Fatal(err)
-					}
-				}
-				b.ReportMetric(float64(len(rows))/float64(len(stored)), "ratio")
-				b.ReportMetric(relativeError(rows, out), "error")
-			})
-		}
-	}
-}
-
 // TestScales: ggml gives zeros the scale -0, and the scale of Int4 fits its codes better than
 // that of Q4_0.
 func TestScales(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
@@ -44,15 +43,4 @@ func VerifySections(ctx context.Context, fsys vfs.FS, path string) (*pagefile.He
 		return h, wrong, fmt.Errorf("verify %s: %w", path, err)
 	}
 	return h, wrong, nil
-}
-
-// Manifest reads a manifest.json of the given fingerprint, for tools. Manifest returns
-// tier.ErrNotFound, pagefile.ErrDamaged, or an error of the filesystem.
-func Manifest(fsys vfs.FS, path string, fingerprint pagefile.Key) (*tier.Manifest, error) {
-	blob, err := dir.OpenFile(fsys, path, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
-	if err != nil {
-		return nil, err
-	}
-	defer blob.Close()
-	return tier.DecodeManifest(context.Background(), blob, fingerprint)
 }

@@ -13,15 +13,6 @@ type Encoded struct {
 // payload itself. Compressed sections take new memory, together at most the payload's size. A
 // nil c stores every section raw.
 func Encode(fingerprint Key, pageTokens int, p *Page, c *Codec) (*Encoded, error) {
-	if c == nil {
-		return EncodeBy(fingerprint, pageTokens, p, func([]byte, Section) (Encoding, []byte) { return EncodingRaw, nil })
-	}
-	return EncodeBy(fingerprint, pageTokens, p, c.Encode)
-}
-
-// EncodeBy is Encode with sections in the encodings that by returns: EncodingRaw, or an encoding
-// and fewer bytes than rows has. Several goroutines call by.
-func EncodeBy(fingerprint Key, pageTokens int, p *Page, by func(rows []byte, s Section) (Encoding, []byte)) (*Encoded, error) {
 	h := &Header{
 		Fingerprint: fingerprint,
 		Key:         p.Key(),
@@ -39,8 +30,10 @@ func EncodeBy(fingerprint Key, pageTokens int, p *Page, by func(rows []byte, s S
 		s := &h.Sections[i]
 		*s = StoredSection{Section: p.Layout.sections[i], Raw: int64(len(rows))}
 		stored[i] = rows
-		if e, small := by(rows, s.Section); e != EncodingRaw {
-			s.Encoding, stored[i] = e, small
+		if c != nil {
+			if e, small := c.Encode(rows, s.Section); e != EncodingRaw {
+				s.Encoding, stored[i] = e, small
+			}
 		}
 		s.Stored, s.CRC = int64(len(stored[i])), Checksum(stored[i])
 		return nil
