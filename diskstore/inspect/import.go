@@ -224,10 +224,7 @@ func (im *importer) check() error {
 		if err := im.checkPlace(h, i, parent, start); err != nil {
 			return fmt.Errorf("check page %d (%s): %w", i, im.manifest.Pages[i], err)
 		}
-		page.name = pagefile.Name{Fingerprint: h.Fingerprint, Class: pagefile.ClassPage, Key: h.Key}
-		if h.Tail() {
-			page.name = pagefile.Name{Fingerprint: h.Fingerprint, Class: pagefile.ClassTail, Key: h.Key}
-		}
+		page.name = h.Name()
 		parent, start = h.Key, start+len(h.Tokens)
 	}
 	if start != im.manifest.Tokens {

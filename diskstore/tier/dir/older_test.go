@@ -154,15 +154,14 @@ func TestSillyRenames(t *testing.T) {
 	}
 
 	found := make(map[string]bool)
-	w := &Walker{Ctx: ctx, T: tr, Visit: func(e Entry) error {
+	require.NoError(t, tr.Walk(ctx, func(e Entry) error {
 		require.NotEqual(t, EntryForeign, e.Kind, e.Path)
 		if filepath.Base(e.Path) == sillyName {
 			require.Equal(t, EntryTemp, e.Kind)
 			found[e.Path] = true
 		}
 		return nil
-	}}
-	require.NoError(t, w.Walk())
+	}))
 	require.Len(t, found, len(all))
 
 	count := func() {

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
@@ -190,13 +191,6 @@ func unlock(lock io.Closer) {
 	}
 }
 
-// locked reports whether the claimed id is protected by a lock.
-func (d *tempDir) locked() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.lock != nil
-}
-
 // removeLock removes a lock file after no file that the lock file protects can come back.
 func (r *root) removeLock(path string) {
 	if r.FS.SyncDir(filepath.Dir(path)) == nil {
@@ -234,17 +228,92 @@ func (d *tempDir) leaveLocked() error {
 
 // removeOwn removes the remaining temporary files of this process.
 func (d *tempDir) removeOwn() error {
-	entries, err := d.in.FS.ReadDir(d.dir)
+	groups, err := d.listLocked()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), d.id+"-") {
-			continue
-		}
-		if rerr := d.in.FS.Remove(filepath.Join(d.dir, e.Name())); !errors.Is(rerr, fs.ErrNotExist) {
+	for _, path := range groups[d.id].Paths {
+		if rerr := d.in.FS.Remove(path); !errors.Is(rerr, fs.ErrNotExist) {
 			err = errors.Join(err, rerr)
 		}
 	}
 	return err
+}
+
+// leftovers are temporary files that could not be removed.
+type leftovers struct {
+	in    *root
+	bytes atomic.Int64 // of all of them, on the disk, at most
+
+	mu    sync.Mutex
+	files map[string]int64 // their size on the disk, at most
+}
+
+// maxLeft is the number of files that could not be removed with which a process makes no
+// further one. A few more may be left by files that are being made.
+const maxLeft = 256
+
+// discard removes a file of the given size in bytes. A file that cannot be removed is counted,
+// and removed again before the next file is made.
+func (l *leftovers) discard(path string, bytes int64) {
+	err := l.in.FS.Remove(path)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.files == nil {
+		l.files = make(map[string]int64)
+	}
+	l.bytes.Add(pagefile.AlignUp(bytes) - l.files[path])
+	l.files[path] = pagefile.AlignUp(bytes)
+}
+
+// retry removes files that discard could not remove, until the first failure. retry
+// returns the failure while there are maxLeft files.
+func (l *leftovers) retry() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for path, bytes := range l.files {
+		if err := l.in.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if len(l.files) < maxLeft {
+				return nil // the other files would probably fail, too
+			}
+			return fmt.Errorf("%d temporary files cannot be removed: %w", len(l.files), err)
+		}
+		delete(l.files, path)
+		l.bytes.Add(-bytes)
+	}
+	return nil
+}
+
+/*
+A file that is removed or replaced while a process has it open must stay readable. An NFS
+client renames such a file, in its directory, to ".nfs" and a number, and removes it when it is
+closed: a silly rename. A client that dies leaves the file behind.
+
+Such a file is a temporary file of an unknown process. A name that nobody looks up has no
+reader but those that have the file open; when the file is removed under them, they get
+vfs.IsStale errors, which are misses.
+*/
+
+// isSilly reports whether an NFS client gives such a name to a file that is removed while
+// open: ".nfs" and hexadecimal digits, on macOS and the BSDs with dots between.
+func isSilly(base string) bool {
+	number, ok := strings.CutPrefix(base, ".nfs")
+	return ok && number != "" && strings.Trim(number, "0123456789abcdefABCDEF.") == ""
+}
+
+// tempID returns the id of the process to which a temporary file belongs, and whether the file
+// is that process's lock. The id of a file after a silly rename is the file's own name, because
+// its process is not known. tempID returns false for the name of no temporary file.
+func tempID(base string) (id string, lock, ok bool) {
+	if id, ok := strings.CutSuffix(base, LockExt); ok {
+		return id, true, true
+	}
+	if isSilly(base) {
+		return base, false, true
+	}
+	id, _, ok = strings.Cut(base, "-")
+	return id, false, ok && strings.HasSuffix(base, TmpExt)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"time"
@@ -36,15 +37,15 @@ type Options struct {
 	Replaced func()        // called after this process lost its claim in the ledger; may be nil
 }
 
-// New returns the tier in root. A nil fs means the operating system's filesystem.
-func New(fs vfs.FS, root string, opt Options) *Tier {
-	if fs == nil {
-		fs = vfs.Below(root)
+// New returns the tier in root. A nil fsys means the operating system's filesystem.
+func New(fsys vfs.FS, root string, opt Options) *Tier {
+	if fsys == nil {
+		fsys = vfs.Below(root)
 	}
 	if opt.Timeout > 0 {
-		fs = vfs.Bound(fs, root, opt.Timeout)
+		fsys = vfs.Bound(fsys, root, opt.Timeout)
 	}
-	at := newRoot(fs, root, opt)
+	at := newRoot(fsys, root, opt)
 	temp := newTempDir(at, opt.Prefix)
 	at.isHere, at.reset = temp.isHere, temp.reset
 	return &Tier{
@@ -84,12 +85,21 @@ func (t *Tier) stat(ctx context.Context, name pagefile.Name) (info tier.Info, er
 	path := t.Path(name)
 	err = t.run(ctx, func() error {
 		fi, err := t.FS.Lstat(path)
-		if err == nil {
-			info, err = t.Info(name, path, fi)
+		if err != nil {
+			return err
 		}
-		return err
+		if !fi.Mode().IsRegular() {
+			return &fs.PathError{Op: "stat", Path: path, Err: vfs.ErrNotRegular}
+		}
+		info = InfoOf(t.FS, name, fi)
+		return nil
 	})
 	return info, err
+}
+
+// InfoOf describes the file of name.
+func InfoOf(fsys vfs.FS, name pagefile.Name, fi fs.FileInfo) tier.Info {
+	return tier.Info{Name: name, Bytes: fi.Size(), Physical: fsys.PhysicalBytes(fi), Used: fi.ModTime()}
 }
 
 func (t *Tier) Open(ctx context.Context, name pagefile.Name, anew bool) (blob tier.Blob, err error) {
@@ -197,9 +207,7 @@ func OpenFile(fsys vfs.FS, path string, name pagefile.Name) (tier.Blob, error) {
 		f.Close()
 		return nil, classify(err)
 	}
-	return &Blob{File: f, info: tier.Info{
-		Name: name, Bytes: fi.Size(), Physical: fsys.PhysicalBytes(fi), Used: fi.ModTime(),
-	}}, nil
+	return &Blob{File: f, info: InfoOf(fsys, name, fi)}, nil
 }
 
 func (b *Blob) Info() tier.Info { return b.info }
