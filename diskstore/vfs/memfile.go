@@ -121,6 +121,7 @@ type memFile struct {
 	node     *memNode
 	name     string
 	writable bool
+	locks    bool // the file is a lock
 	closed   bool // guarded by m.mu
 }
 
@@ -199,20 +200,9 @@ func (f *memFile) Stat() (fs.FileInfo, error) {
 func (f *memFile) Close() error {
 	return f.do("close", func() error {
 		f.closed = true
+		f.node.locked = f.node.locked && !f.locks
 		f.node.opens--
 		f.m.release(f.node)
 		return nil
 	})
-}
-
-// memLock is a lock that is held.
-type memLock struct{ file *memFile }
-
-func (l *memLock) Close() error {
-	l.file.m.mu.Lock()
-	if !l.file.closed {
-		l.file.node.locked = false
-	}
-	l.file.m.mu.Unlock()
-	return l.file.Close()
 }
