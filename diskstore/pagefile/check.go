@@ -151,9 +151,8 @@ func (in *checking) section(i int) error {
 	if err := stored.skip(); err != nil {
 		return err
 	}
-	if stored.crc != s.CRC {
-		return Damaged("section %d (group %d layer %d %v): checksum is %08x, want %08x",
-			i, s.Group, s.Layer, s.Kind, stored.crc, s.CRC)
+	if err := in.h.checkSum(i, stored.crc); err != nil {
+		return err
 	}
 	if decodeErr != nil {
 		return fmt.Errorf("section %d (group %d layer %d %v): %w", i, s.Group, s.Layer, s.Kind, decodeErr)

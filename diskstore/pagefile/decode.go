@@ -109,16 +109,14 @@ func (h *Header) All() Selection {
 // ReadPayload reads the selected sections of a page into buf, of the selection's Size() bytes,
 // with the checks of ReadSections. After ReadPayload has returned, no goroutine writes to buf.
 func ReadPayload(ctx context.Context, blob Source, h *Header, sel Selection, c *Codec, buf []byte) error {
-	r := &sectionReader{blob: blob, h: h, sel: sel, codec: c}
-	r.pass = func(i int, encoding Encoding, stored []byte) error {
+	return readAll(ctx, blob, h, sel, c, func(i int, encoding Encoding, stored []byte) error {
 		clear(sel.Gap(buf, i))
 		if encoding == EncodingRaw {
 			copy(sel.Rows(buf, i), stored)
 			return nil
 		}
 		return c.Decode(encoding, stored, sel.Rows(buf, i))
-	}
-	return r.readAll(ctx)
+	})
 }
 
 // ReadSections reads the selected sections of a page and passes the rows of each, by its index
@@ -134,8 +132,7 @@ func ReadPayload(ctx context.Context, blob Source, h *Header, sel Selection, c *
 // sections. With a codec for gentle reads it runs on the calling goroutine, unless the source
 // waits for a network.
 func ReadSections(ctx context.Context, blob Source, h *Header, sel Selection, c *Codec, use func(i int, rows []byte) error) error {
-	r := &sectionReader{blob: blob, h: h, sel: sel, codec: c}
-	r.pass = func(i int, encoding Encoding, stored []byte) error {
+	return readAll(ctx, blob, h, sel, c, func(i int, encoding Encoding, stored []byte) error {
 		if encoding == EncodingRaw {
 			return use(i, stored)
 		}
@@ -145,8 +142,7 @@ func ReadSections(ctx context.Context, blob Source, h *Header, sel Selection, c 
 			return err
 		}
 		return use(i, *rows)
-	}
-	return r.readAll(ctx)
+	})
 }
 
 // piecesAtOnce bounds the pieces of a page that are in memory, unless more are read at once.
@@ -154,10 +150,9 @@ const piecesAtOnce = 4
 
 // sectionReader is the state of one ReadSections or ReadPayload.
 type sectionReader struct {
-	blob  Source
-	h     *Header
-	sel   Selection
-	codec *Codec
+	blob Source
+	h    *Header
+	sel  Selection
 	// pass decodes the stored bytes of section i, which are checked, and passes its rows on.
 	pass func(i int, encoding Encoding, stored []byte) error
 
@@ -166,12 +161,15 @@ type sectionReader struct {
 	taken  atomic.Int64  // pieces that a goroutine has begun to read; the footer is behind the last
 }
 
-// readAll reads all pieces and the footer.
-func (r *sectionReader) readAll(ctx context.Context) error {
-	atOnce := ReadsAtOnce(r.blob)
-	r.pieces, r.turns = slices.Collect(r.h.pieces(r.sel)), make(chan struct{}, atOnce)
+// readAll reads all pieces and the footer, and passes each section to pass.
+func readAll(ctx context.Context, blob Source, h *Header, sel Selection, c *Codec, pass func(i int, encoding Encoding, stored []byte) error) error {
+	atOnce := ReadsAtOnce(blob)
+	r := &sectionReader{
+		blob: blob, h: h, sel: sel, pass: pass,
+		pieces: slices.Collect(h.pieces(sel)), turns: make(chan struct{}, atOnce),
+	}
 	workers := min(max(atOnce, runtime.GOMAXPROCS(0)), max(atOnce, piecesAtOnce), len(r.pieces)+1)
-	if r.codec.gently {
+	if c.gently {
 		workers = min(atOnce, len(r.pieces)+1)
 	}
 	if workers == 1 {
@@ -312,13 +310,20 @@ func putScratch(p *[]byte) {
 
 // checkStored checks section i's stored bytes and the padding after them.
 func (h *Header) checkStored(i int, stored, gap []byte) error {
-	s := &h.Sections[i]
-	if sum := Checksum(stored); sum != s.CRC {
-		return Damaged("section %d (group %d layer %d %v): checksum is %08x, want %08x",
-			i, s.Group, s.Layer, s.Kind, sum, s.CRC)
+	if err := h.checkSum(i, Checksum(stored)); err != nil {
+		return err
 	}
 	if !allZero(gap) {
 		return Damaged("padding after section %d is not zero", i)
+	}
+	return nil
+}
+
+// checkSum compares the checksum of section i's stored bytes.
+func (h *Header) checkSum(i int, sum uint32) error {
+	s := &h.Sections[i]
+	if sum != s.CRC {
+		return Damaged("section %d (group %d layer %d %v): checksum is %08x, want %08x", i, s.Group, s.Layer, s.Kind, sum, s.CRC)
 	}
 	return nil
 }
