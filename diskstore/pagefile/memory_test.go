@@ -60,12 +60,7 @@ func hostilePage(e Encoding, sections []Section, tokens int, stored [][]byte) []
 			Stored: int64(len(stored[i])), CRC: Checksum(stored[i]),
 		})
 	}
-	h.Place()
-	encoded := &Encoded{Header: h, head: h.Encode(), body: stored}
-	encoded.foot = h.footer()
-	var file bytes.Buffer
-	_ = encoded.WriteTo(func(p []byte) error { file.Write(p); return nil }) // writing to a buffer never fails
-	return file.Bytes()
+	return fileOf(encoded(h, stored))
 }
 
 // zstdFrame returns a frame of n blocks of one repeated byte, 128 KiB each. claim is the
