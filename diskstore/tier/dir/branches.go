@@ -125,27 +125,35 @@ func (t *branches) OldBranches(ctx context.Context, fingerprint pagefile.Key, mo
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
-	var found []tier.OldBranch
 	dir := filepath.Join(t.base, fingerprint.String(), oldBranches)
-	err := t.eachShard(dir, func(_ byte, shard string) error {
-		if len(found) > 0 {
-			return nil
+	if fi, err := t.FS.Lstat(dir); err == nil && !fi.IsDir() {
+		return nil, nil // what no store made stays in its place
+	}
+	shards, err := t.appendShards(nil, dir, tier.Shard{})
+	if err != nil {
+		return nil, err
+	}
+	for _, shard := range shards {
+		path := filepath.Join(dir, shardName(shard.First))
+		entries, err := t.ReadDir(path)
+		if err != nil {
+			return nil, err
 		}
-		entries, err := t.ReadDir(shard)
+		var found []tier.OldBranch
 		for _, e := range entries {
 			if b, ok := parseOldBranch(fingerprint, e.Name()); ok && e.Type().IsRegular() && len(found) < most {
 				found = append(found, b)
 			}
 		}
-		if err == nil && len(entries) == 0 {
-			t.removeDir(shard)
+		if len(found) > 0 {
+			return found, nil
 		}
-		return err
-	})
-	if err == nil && len(found) == 0 {
-		t.removeDir(dir)
+		if len(entries) == 0 {
+			t.removeDir(path)
+		}
 	}
-	return found, err
+	t.removeDir(dir)
+	return nil, nil
 }
 
 func (t *branches) RemoveOldBranch(ctx context.Context, b tier.OldBranch) error {

@@ -117,23 +117,6 @@ func (r *root) appendShards(shards []tier.Shard, dir string, like tier.Shard) ([
 	return shards, err
 }
 
-// eachShard calls fn for the shard directories in dir, and for none when dir is no directory.
-func (r *root) eachShard(dir string, fn func(first byte, path string) error) error {
-	if fi, err := r.FS.Lstat(dir); err == nil && !fi.IsDir() {
-		return nil
-	}
-	shards, err := r.appendShards(nil, dir, tier.Shard{})
-	if err != nil {
-		return err
-	}
-	for _, shard := range shards {
-		if err := fn(shard.First, filepath.Join(dir, shardName(shard.First))); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // maxKnownDirs bounds the memory of folders.known; beyond maxKnownDirs all entries are dropped.
 const maxKnownDirs = 4096
 
@@ -243,19 +226,6 @@ func (f *folders) forgetDirs() {
 	clear(f.known)
 }
 
-// forgetDir makes ensureDir check a directory again that this process has removed.
-func (f *folders) forgetDir(dir string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.known, dir)
-}
-
-// knowsDir reports whether dir was made durable.
-func (f *folders) knowsDir(dir string) bool {
-	durable, _ := f.dirState(dir)
-	return durable
-}
-
 // syncNearest syncs dir or, if dir has been removed, the nearest directory above.
 func (f *folders) syncNearest(dir string) error {
 	for {
@@ -271,7 +241,9 @@ func (f *folders) syncNearest(dir string) error {
 // it again.
 func (f *folders) removeDir(dir string) {
 	if f.FS.Remove(dir) == nil {
-		f.forgetDir(dir)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.known, dir)
 	}
 }
 

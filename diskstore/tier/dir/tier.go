@@ -21,7 +21,7 @@ type Tier struct {
 	*branches
 	*listing
 	*records
-	*quarantine
+	*moves
 	Temp *tempDir
 }
 
@@ -51,7 +51,7 @@ func New(fsys vfs.FS, root string, opt Options) *Tier {
 	return &Tier{
 		root: at, Temp: temp,
 		branches: &branches{at}, listing: &listing{root: at, temp: temp}, records: &records{root: at, temp: temp},
-		quarantine: &quarantine{moves: &moves{root: at, temp: temp}},
+		moves: &moves{root: at, temp: temp},
 	}
 }
 

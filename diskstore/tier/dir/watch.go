@@ -101,7 +101,8 @@ func (r *root) lookAtRootLocked() error {
 		return r.missing(err)
 	}
 	hasBase := err == nil
-	w.hadBase = w.hadBase || hasBase || r.knowsDir(r.base)
+	madeBase, _ := r.dirState(r.base)
+	w.hadBase = w.hadBase || hasBase || madeBase
 	another := w.used && (w.known == nil || !r.FS.SameFile(w.known, info)) && !r.isHere()
 	if another && w.hadBase && !hasBase && !r.createRoot {
 		return fmt.Errorf("%s is another directory than before, without pages: mount it again, or restart to use it: %w", r.Root, tier.ErrRootChanged)
