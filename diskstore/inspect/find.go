@@ -198,16 +198,9 @@ func (r *Roots) exactOf(ctx context.Context, h *pagefile.Header) pagefile.Key {
 func (r *Roots) openPage(ctx context.Context, name pagefile.Name) (tier.Blob, *pagefile.Header, PageFile, error) {
 	worst := error(tier.ErrNotFound)
 	for _, p := range r.tiers() {
-		blob, err := p.t.Open(ctx, name, false)
+		blob, h, err := tier.OpenPage(ctx, p.t, name)
 		if err == nil {
-			var h *pagefile.Header
-			if h, err = pagefile.ReadHeader(ctx, blob); err == nil {
-				err = h.CheckName(name)
-			}
-			if err == nil {
-				return blob, h, PageFile{Info: blob.Info(), Tier: p.id, Path: p.t.Path(name)}, nil
-			}
-			blob.Close()
+			return blob, h, PageFile{Info: blob.Info(), Tier: p.id, Path: p.t.Path(name)}, nil
 		}
 		if errors.Is(worst, tier.ErrNotFound) {
 			worst = err

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"iter"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -166,7 +164,7 @@ func readAll(ctx context.Context, blob Source, h *Header, sel Selection, c *Code
 	atOnce := ReadsAtOnce(blob)
 	r := &sectionReader{
 		blob: blob, h: h, sel: sel, pass: pass,
-		pieces: slices.Collect(h.pieces(sel)), turns: make(chan struct{}, atOnce),
+		pieces: h.pieces(sel), turns: make(chan struct{}, atOnce),
 	}
 	workers := min(max(atOnce, runtime.GOMAXPROCS(0)), max(atOnce, piecesAtOnce), len(r.pieces)+1)
 	if c.gently {
@@ -254,21 +252,17 @@ const pieceBytes = 1 << 20
 type piece struct{ first, end int }
 
 // pieces divides the selected sections, in order.
-func (h *Header) pieces(sel Selection) iter.Seq[piece] {
-	return func(yield func(piece) bool) {
-		first := 0
-		for i := range sel.at {
-			_, size := h.span(sel, piece{first, i + 1})
-			last := i == len(sel.at)-1 || sel.at[i+1] != sel.at[i]+1
-			if size < pieceBytes && !last {
-				continue
-			}
-			if !yield(piece{first, i + 1}) {
-				return
-			}
+func (h *Header) pieces(sel Selection) (pieces []piece) {
+	first := 0
+	for i := range sel.at {
+		_, size := h.span(sel, piece{first, i + 1})
+		last := i == len(sel.at)-1 || sel.at[i+1] != sel.at[i]+1
+		if size >= pieceBytes || last {
+			pieces = append(pieces, piece{first, i + 1})
 			first = i + 1
 		}
 	}
+	return pieces
 }
 
 // span returns the range of a piece in the file, including the padding after its last section.

@@ -211,6 +211,35 @@ func Leading(ctx context.Context, t Finder, names []pagefile.Name) ([]Info, erro
 	return infos[:n], err
 }
 
+// OpenPage opens a page and checks that its header is that of its name. The errors are those of
+// ReadHeader.
+func OpenPage(ctx context.Context, t Tier, name pagefile.Name) (Blob, *pagefile.Header, error) {
+	blob, err := t.Open(ctx, name, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	h, err := pagefile.ReadHeader(ctx, blob)
+	if err == nil {
+		err = h.CheckName(name)
+	}
+	if err != nil {
+		blob.Close()
+		return nil, nil, err
+	}
+	return blob, h, nil
+}
+
+// ReadHeader opens a page, reads its header and checks the page's name. ReadHeader returns
+// ErrNotFound, pagefile.ErrDamaged, pagefile.ErrMismatch, or an error of the tier.
+func ReadHeader(ctx context.Context, t Tier, name pagefile.Name) (*pagefile.Header, error) {
+	blob, h, err := OpenPage(ctx, t, name)
+	if err != nil {
+		return nil, err
+	}
+	blob.Close()
+	return h, nil
+}
+
 // Store makes an upload a durable file of the given name: Seal, Commit and Persist. A non-zero
 // Info together with an error means that the file is visible and whole but perhaps not durable.
 func Store(ctx context.Context, t Disk, up Upload, name pagefile.Name, used time.Time) (Committed, error) {

@@ -157,6 +157,15 @@ func (m *moves) unused(was, reason string) (dir, path string) {
 }
 
 func (m *moves) Quarantine(ctx context.Context, judged tier.Info, reason string) (bool, error) {
+	moved, err := m.MoveAside(ctx, judged, reason)
+	if moved {
+		m.SyncAside(m.Path(judged.Name))
+	}
+	return moved, err
+}
+
+// MoveAside does as Quarantine, and syncs nothing: the caller calls SyncAside.
+func (m *moves) MoveAside(ctx context.Context, judged tier.Info, reason string) (bool, error) {
 	dir, to := m.unused(judged.Key.String(), reason)
 	err := m.run(ctx, func() error { return m.lookAtJudged(judged) })
 	if err == nil {
@@ -174,7 +183,6 @@ func (m *moves) Quarantine(ctx context.Context, judged tier.Info, reason string)
 	case err != nil:
 		return false, err
 	}
-	m.SyncAside(m.Path(judged.Name))
 	return true, nil
 }
 
