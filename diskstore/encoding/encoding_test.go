@@ -328,35 +328,26 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-func BenchmarkSplit(b *testing.B) {
-	rows := gaussian("f16", 256, 1024, 2)
-	c := newCoder(b)
-	id, stored := c.Lossless(rows, Shape{RowBytes: 2048})
-	require.Equal(b, Split, id)
-	b.Run("encode", func(b *testing.B) {
-		b.SetBytes(int64(len(rows)))
-		for range b.N {
-			c.Lossless(rows, Shape{RowBytes: 2048})
-		}
-	})
-	out := make([]byte, len(rows))
-	b.Run("decode", func(b *testing.B) {
+// benchmark runs an operation on rows, of which stored is the result or the source.
+func benchmark(b *testing.B, name string, rows, stored []byte, run func() error) {
+	b.Run(name, func(b *testing.B) {
 		b.SetBytes(int64(len(rows)))
 		b.ReportMetric(float64(len(rows))/float64(len(stored)), "ratio")
 		for range b.N {
-			if err := c.Decode(id, stored, out); err != nil {
+			if err := run(); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
+}
+
+func BenchmarkSplit(b *testing.B) {
+	rows := gaussian("f16", 256, 1024, 2)
+	c, out := newCoder(b), make([]byte, len(rows))
+	id, stored := c.Lossless(rows, Shape{RowBytes: 2048})
+	require.Equal(b, Split, id)
+	benchmark(b, "encode", rows, stored, func() error { c.Lossless(rows, Shape{RowBytes: 2048}); return nil })
+	benchmark(b, "decode", rows, stored, func() error { return c.Decode(id, stored, out) })
 	zst := c.EncodeZstd(rows)
-	b.Run("zstd decode", func(b *testing.B) {
-		b.SetBytes(int64(len(rows)))
-		b.ReportMetric(float64(len(rows))/float64(len(zst)), "ratio")
-		for range b.N {
-			if err := c.Decode(Zstd, zst, out); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
+	benchmark(b, "zstd decode", rows, zst, func() error { return c.Decode(Zstd, zst, out) })
 }
