@@ -33,8 +33,7 @@ const (
 	// maxArchiveManifestBytes is enough for the keys of maxArchivePages pages.
 	maxArchiveManifestBytes = 8 << 20
 
-	// maxArchivePageBytes is the largest payload of an imported page, which is assembled in
-	// memory.
+	// maxArchivePageBytes is the largest payload of an imported page, which is assembled in memory.
 	maxArchivePageBytes = 4 << 30
 )
 

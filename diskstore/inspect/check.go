@@ -60,12 +60,10 @@ type Finding struct {
 	Done    string  `json:"done"`  // the result of the repair, in words; "" without a repair
 }
 
-// CheckOptions are the options of a check. The zero value reads every page and changes
-// nothing.
+// CheckOptions are the options of a check. The zero value reads every page and changes nothing.
 type CheckOptions struct {
-	// Sample is the share of pages, between 0 and 1, of which every byte is read; each check
-	// selects other pages. 0 means all pages. Of the other pages only the directory's entry is
-	// checked.
+	// Sample is the share of pages, between 0 and 1, of which every byte is read; each check selects
+	// other pages. 0 means all pages. Of the other pages only the directory's entry is checked.
 	Sample float64
 
 	// Repair moves damaged files to quarantine, removes files of dead processes, copies a

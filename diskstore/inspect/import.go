@@ -63,9 +63,8 @@ func (a *archived) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return err
 }
 
-// Import stores the pages of an archive of size bytes. Import reads the archive twice: nothing
-// is stored before every byte of every page was checked and the pages were found to be one
-// sequence.
+// Import stores the pages of an archive of size bytes. Import reads the archive twice: nothing is
+// stored before every byte of every page was checked and the pages were found to be one sequence.
 //
 // Import returns ErrArchive for a file that is not a whole archive, pagefile.ErrDamaged or
 // pagefile.ErrMismatch for a bad page, Accept's error, and the errors of Open and of the store.

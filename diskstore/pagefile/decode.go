@@ -117,18 +117,16 @@ func ReadPayload(ctx context.Context, blob Source, h *Header, sel Selection, c *
 	})
 }
 
-// ReadSections reads the selected sections of a page and passes the rows of each, by its index
-// in the selection, to use: once the section and the padding after it are checked, in any order,
-// and several at the same time. use does not keep rows. The page is good only if ReadSections
-// returns nil: a later section or the footer may be damaged. After ReadSections has returned,
-// use is not called.
+// ReadSections reads the selected sections of a page and passes the rows of each, by its index in the
+// selection, to use: once the section and the padding after it are checked, in any order, and several
+// at the same time. use does not keep rows. The page is good only if ReadSections returns nil: a later
+// section or the footer may be damaged. After ReadSections has returned, use is not called.
 //
-// Pieces are read one after another, so that the system sees a sequence and reads ahead;
-// several are read at the same time only if each waits for a network. Meanwhile others are
-// checked, decoded and used, each by the goroutine that read it and whose processor has it in
-// its cache. ReadSections needs memory for a few pieces, and for the rows of a few compressed
-// sections. With a codec for gentle reads it runs on the calling goroutine, unless the source
-// waits for a network.
+// Pieces are read one after another, so that the system sees a sequence and reads ahead; several are
+// read at the same time only if each waits for a network. Meanwhile others are checked, decoded and
+// used, each by the goroutine that read it and whose processor has it in its cache. ReadSections needs
+// memory for a few pieces, and for the rows of a few compressed sections. With a codec for gentle reads
+// it runs on the calling goroutine, unless the source waits for a network.
 func ReadSections(ctx context.Context, blob Source, h *Header, sel Selection, c *Codec, use func(i int, rows []byte) error) error {
 	return readAll(ctx, blob, h, sel, c, func(i int, encoding Encoding, stored []byte) error {
 		if encoding == EncodingRaw {
@@ -242,13 +240,11 @@ func ReadsAtOnce(src Source) int {
 	return 1
 }
 
-// pieceBytes is the least size of one read, except at the end of a page: enough for a disk,
-// and small enough to be in the processor's cache when the piece is checked. A section is
-// never split.
+// pieceBytes is the least size of one read, except at the end of a page: enough for a disk, and small
+// enough to be in the processor's cache when the piece is checked. A section is never split.
 const pieceBytes = 1 << 20
 
-// piece is a range of a selection's sections, [first, end), that are consecutive in the file
-// as well.
+// piece is a range of a selection's sections, [first, end), that are consecutive in the file as well.
 type piece struct{ first, end int }
 
 // pieces divides the selected sections, in order.

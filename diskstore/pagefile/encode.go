@@ -126,8 +126,7 @@ func (c Cold) Made(h *Header) bool {
 // counts. Besides the encoded sections, which together take at most h.Layout.Size() bytes,
 // EncodeCold needs memory for a few pieces of the file and two sections.
 //
-// EncodeCold returns ErrInvalidPage for a page that is lossy already, ErrDamaged, or an error of
-// blob.
+// EncodeCold returns ErrInvalidPage for a page that is lossy already, ErrDamaged, or an error of blob.
 func EncodeCold(ctx context.Context, blob Source, h *Header, c *Codec, how Cold) (*Encoded, error) {
 	if h.Lossy() {
 		return nil, fmt.Errorf("encode page %v: it is lossy already: %w", h.Key, ErrInvalidPage)

@@ -177,8 +177,7 @@ func (h *Header) schema() uint32 {
 	return Schema
 }
 
-// Encode returns the header region, payloadOffset bytes, and keeps the region's CRC for the
-// footer.
+// Encode returns the header region, payloadOffset bytes, and keeps the region's CRC for the footer.
 func (h *Header) Encode() []byte {
 	le := binary.LittleEndian
 	size := headerBytes(len(h.Tokens), len(h.Media), len(h.Sections))

@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// fuzzFileBytes bounds the files that fuzzers build from a header: larger files only take
-// longer.
+// fuzzFileBytes bounds the files that fuzzers build from a header: larger files only take longer.
 const fuzzFileBytes = 1 << 20
 
 // hasKind fails unless err is one of the errors of a bad file.

@@ -39,9 +39,8 @@ func ParseKey(s string) (Key, error) {
 	return k, nil
 }
 
-// Media is an image or audio clip. Offset is the position of its first token: in a Page and in
-// ChainKey counted from the page's first token, in a diskstore.Prompt from position 0 of the
-// sequence.
+// Media is an image or audio clip. Offset is the position of its first token: in a Page and in ChainKey
+// counted from the page's first token, in a diskstore.Prompt from position 0 of the sequence.
 type Media struct {
 	Offset uint32
 	Hash   [32]byte // of the content, never a process-seeded hash

@@ -100,12 +100,11 @@ type Tier interface {
 	// stays, and the error is ErrReplaced. With a name alone, Remove deletes any file of that name.
 	Remove(ctx context.Context, judged Info) (bool, error)
 
-	// Quarantine moves the judged file away from all look-ups and keeps it for a person to
-	// look at. Quarantine is idempotent and reports whether that file existed: a file that has
-	// replaced it stays. With a name alone, Quarantine moves any file of that name, and with
-	// Bytes of NotRegular an entry that is not a regular file. Quarantine deletes nothing: when
-	// quarantine has as many files as the tier keeps, the judged file stays and the error is
-	// ErrQuarantineFull.
+	// Quarantine moves the judged file away from all look-ups and keeps it for a person to look at.
+	// Quarantine is idempotent and reports whether that file existed: a file that has replaced it
+	// stays. With a name alone, Quarantine moves any file of that name, and with Bytes of NotRegular an
+	// entry that is not a regular file. Quarantine deletes nothing: when quarantine has as many files
+	// as the tier keeps, the judged file stays and the error is ErrQuarantineFull.
 	Quarantine(ctx context.Context, judged Info, reason string) (bool, error)
 
 	// Survey lists all fingerprints that have any file, and the shards of their pages and tails, in
@@ -166,17 +165,15 @@ type Upload interface {
 	// Written returns the bytes that Write has appended, at most.
 	Written() int64
 
-	// Seal makes the content durable, and nothing visible: it checks the length and syncs. Seal
-	// takes as long as the device; other uploads, lists and removals do not wait for it. After a
-	// failed Seal the written data is discarded, never synced again. After Seal only Commit or
-	// Abort may follow.
+	// Seal makes the content durable, and nothing visible: it checks the length and syncs. Seal takes
+	// as long as the device; other uploads, lists and removals do not wait for it. After a failed Seal
+	// the written data is discarded, never synced again. After Seal only Commit or Abort may follow.
 	Seal(ctx context.Context) error
 
-	// Commit makes the file visible, as by a rename, and sets the file's recency to used. Commit
-	// first seals an upload that is not sealed, and after Seal is quick: it syncs nothing. The
-	// name of a Disk's file is durable after Persist. A non-zero Info together with an error means
-	// that the file is visible and whole. A directory, link or other entry in the name's place
-	// goes to quarantine.
+	// Commit makes the file visible, as by a rename, and sets the file's recency to used. Commit first
+	// seals an upload that is not sealed, and after Seal is quick: it syncs nothing. The name of a
+	// Disk's file is durable after Persist. A non-zero Info together with an error means that the file
+	// is visible and whole. A directory, link or other entry in the name's place goes to quarantine.
 	Commit(ctx context.Context, used time.Time) (Committed, error)
 
 	// Abort discards the written data. After Commit, Abort does nothing.

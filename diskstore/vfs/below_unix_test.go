@@ -93,8 +93,7 @@ func TestBelowLinksAboveTheRoot(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestBelowWhileDirectoriesAreSwapped repeatedly replaces a directory with a link to the
-// outside.
+// TestBelowWhileDirectoriesAreSwapped repeatedly replaces a directory with a link to the outside.
 func TestBelowWhileDirectoriesAreSwapped(t *testing.T) {
 	outside, root := t.TempDir(), t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(root, "d"), 0o700))
@@ -144,8 +143,7 @@ func TestBelowRefusesToRenameOut(t *testing.T) {
 	require.ErrorIs(t, Below(root).Rename(filepath.Join(root, "f"), root), syscall.EXDEV)
 }
 
-// TestBelowRefusesARootOfOthers: each use checks the owner and mode of the directory that is
-// opened.
+// TestBelowRefusesARootOfOthers: each use checks the owner and mode of the directory that is opened.
 func TestBelowRefusesARootOfOthers(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "root")
 	require.NoError(t, os.Mkdir(dir, 0o700))

@@ -16,11 +16,10 @@ import (
 // ErrHung reports an operation of a filesystem that does not answer.
 var ErrHung = errors.New("vfs: filesystem does not answer")
 
-// Bounded is an FS with a limit on the time of each operation. The first operation that
-// takes longer fails with ErrHung, and so does every later operation at once, because a
-// mount that hangs once hangs again. A hung operation stays in its goroutine until the
-// operating system ends it. Data is copied through separate buffers, so that a hung
-// operation never touches its caller's memory.
+// Bounded is an FS with a limit on the time of each operation. The first operation that takes longer
+// fails with ErrHung, and so does every later operation at once, because a mount that hangs once hangs
+// again. A hung operation stays in its goroutine until the operating system ends it. Data is copied
+// through separate buffers, so that a hung operation never touches its caller's memory.
 type Bounded struct {
 	wrapped
 	root  string
@@ -28,8 +27,7 @@ type Bounded struct {
 	hung  atomic.Pointer[hungError]
 }
 
-// Bound limits the time of each operation of fs. root is the directory that fs is used for,
-// for errors.
+// Bound limits the time of each operation of fs. root is the directory that fs is used for, for errors.
 func Bound(fs FS, root string, limit time.Duration) *Bounded {
 	b := &Bounded{root: root, limit: limit}
 	b.wrapped = wrapped{fs: fs, around: b.within, file: func(f wrappedFile) File { return &boundedFile{f, b} }}

@@ -284,8 +284,7 @@ func conformSpace(t *testing.T, fsys FS, path func(...string) string) {
 	require.NoError(t, err)
 }
 
-// conformConcurrency tests concurrent use for the race detector, with names that come and
-// go.
+// conformConcurrency tests concurrent use for the race detector, with names that come and go.
 func conformConcurrency(t *testing.T, fsys FS, path func(...string) string) {
 	var wg sync.WaitGroup
 	for _, mine := range []string{"a", "b", "c", "d"} {

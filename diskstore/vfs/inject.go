@@ -7,8 +7,7 @@ import (
 	"sync"
 )
 
-// Rule makes the operations it matches fail or wait. Conditions that are zero
-// match everything.
+// Rule makes the operations it matches fail or wait. Conditions that are zero match everything.
 type Rule struct {
 	Ops  []Op           // kinds of operations
 	Path *regexp.Regexp // matches the path, or one of a rename's two paths
@@ -84,8 +83,7 @@ func (i *Injector) Watch(fn func(op Op, paths ...string)) {
 	i.watch = fn
 }
 
-// Reset removes all rules and zeroes the counts. Operations at a gate wait until the gate
-// opens.
+// Reset removes all rules and zeroes the counts. Operations at a gate wait until the gate opens.
 func (i *Injector) Reset() {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -22,8 +22,7 @@ type Mem struct {
 	used  int64 // physical bytes of files with a name or an open descriptor
 }
 
-// NewMem returns a filesystem for files of totalBytes physical bytes.
-// Directories cost nothing.
+// NewMem returns a filesystem for files of totalBytes physical bytes. Directories cost nothing.
 func NewMem(totalBytes int64) *Mem {
 	return &Mem{root: newMemNode(fs.ModeDir|dirMode, time.Now()), total: totalBytes}
 }

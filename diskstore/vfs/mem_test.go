@@ -20,8 +20,7 @@ func at(elements ...string) string {
 	return string(filepath.Separator) + filepath.Join(elements...)
 }
 
-// tree lists the whole content of a Mem: directories end in a separator, files have their
-// content.
+// tree lists the whole content of a Mem: directories end in a separator, files have their content.
 func tree(t *testing.T, m *Mem) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -53,8 +52,7 @@ func unsynced(t *testing.T, m *Mem, name, text string) {
 	require.NoError(t, f.Close())
 }
 
-// crashes counts the outcomes of crashes in which each piece survives with probability one
-// half.
+// crashes counts the outcomes of crashes in which each piece survives with probability one half.
 func crashes(t *testing.T, m *Mem) map[string]int {
 	t.Helper()
 	outcomes := map[string]int{}

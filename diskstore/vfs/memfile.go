@@ -75,8 +75,7 @@ func (n *memNode) change(c memChange, now time.Time) {
 	n.times.modified = now
 }
 
-// sync makes the node's present state durable; of a directory the names only, not their
-// nodes.
+// sync makes the node's present state durable; of a directory the names only, not their nodes.
 func (n *memNode) sync() {
 	n.durable = n.times
 	n.synced = len(n.data)
@@ -90,12 +89,10 @@ func (n *memNode) physical() int64 { return memPhysical(len(n.data)) }
 
 func memPhysical(bytes int) int64 { return (int64(bytes) + memBlock - 1) &^ (memBlock - 1) }
 
-// sortedNames returns the names in order: random decisions must not depend on the order of a
-// map.
+// sortedNames returns the names in order: random decisions must not depend on the order of a map.
 func sortedNames(names map[string]*memNode) []string { return slices.Sorted(maps.Keys(names)) }
 
-// memInfo describes a node at the time of the call. Sys is the same for all names of one
-// file.
+// memInfo describes a node at the time of the call. Sys is the same for all names of one file.
 type memInfo struct {
 	node  *memNode
 	name  string

@@ -21,21 +21,19 @@ import (
 // every path.
 type osFS struct{ root, prefix string }
 
-// Below returns the operating system's filesystem for a program that keeps all its files
-// below one directory. The system resolves the path of root in each operation, so that a
-// mount may disappear and come back. Below root, each element is resolved once and may not
-// be a symbolic link: swapping a directory for a link, even in the middle of an operation,
-// causes an error and leads nowhere else. Opening a root that belongs to another user, or
-// that others may write to, fails with ErrUnsafe. Only Lstat works by path: Lstat opens and
-// changes nothing, a lookup calls it for every page of a prompt, and descriptors would make
-// it three times as slow. Paths outside root behave as in OS.
+// Below returns the operating system's filesystem for a program that keeps all its files below one
+// directory. The system resolves the path of root in each operation, so that a mount may disappear and
+// come back. Below root, each element is resolved once and may not be a symbolic link: swapping a
+// directory for a link, even in the middle of an operation, causes an error and leads nowhere else.
+// Opening a root that belongs to another user, or that others may write to, fails with ErrUnsafe. Only
+// Lstat works by path: Lstat opens and changes nothing, a lookup calls it for every page of a prompt,
+// and descriptors would make it three times as slow. Paths outside root behave as in OS.
 func Below(root string) FS {
 	root = filepath.Clean(root)
 	return osFS{root: root, prefix: strings.TrimSuffix(root, "/") + "/"}
 }
 
-// openFlags keep every open from following a link in the last path element and from blocking on a
-// FIFO.
+// openFlags keep every open from following a link in the last path element and from blocking on a FIFO.
 const (
 	openFlags   = unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	readFlags   = unix.O_RDONLY | openFlags
@@ -65,8 +63,7 @@ func (f osFS) at(name string, op func(dir int, base string) error) error {
 	return retry(func() error { return op(dir, filepath.Base(rel)) })
 }
 
-// openDir opens root, for ".", or a directory below root. The descriptor replaces the
-// directory's path.
+// openDir opens root, for ".", or a directory below root. The descriptor replaces the directory's path.
 func (f osFS) openDir(rel string) (int, error) {
 	top, err := openAt(unix.AT_FDCWD, f.root, dirFlags|unix.O_NOFOLLOW)
 	if err != nil {
@@ -268,8 +265,7 @@ const (
 	shared    = unix.LOCK_SH
 )
 
-// lockFile uses flock, whose owner is the open file: two stores in one process exclude each
-// other, too.
+// lockFile uses flock, whose owner is the open file: two stores in one process exclude each other, too.
 func lockFile(f *os.File, how int) error {
 	err := retry(func() error { return unix.Flock(int(f.Fd()), how|unix.LOCK_NB) })
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -278,10 +274,9 @@ func lockFile(f *os.File, how int) error {
 	return err
 }
 
-// hostAt returns Locking.Host for the files of a directory. Two mounts of one network
-// filesystem have two device numbers, the same in all containers of a system, and may keep
-// separate locks. A directory without a known number shares its locks with no other
-// directory.
+// hostAt returns Locking.Host for the files of a directory. Two mounts of one network filesystem have
+// two device numbers, the same in all containers of a system, and may keep separate locks. A directory
+// without a known number shares its locks with no other directory.
 func hostAt(name string) string {
 	fi, err := os.Stat(name)
 	if err == nil {

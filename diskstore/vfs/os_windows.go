@@ -65,8 +65,7 @@ func (osFS) Remove(name string) error             { return os.Remove(name) }
 
 func (osFS) Chtimes(name string, atime, mtime time.Time) error { return os.Chtimes(name, atime, mtime) }
 
-// SyncDir does nothing: NTFS journals directory changes and has no call to wait
-// for them.
+// SyncDir does nothing: NTFS journals directory changes and has no call to wait for them.
 func (osFS) SyncDir(string) error { return nil }
 
 const (

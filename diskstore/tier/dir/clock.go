@@ -82,9 +82,8 @@ func (r *root) timeNow(path string) (time.Time, error) {
 	return fi.ModTime(), nil
 }
 
-// nowLocked returns the time of the filesystem's clock, which may be another machine's. The
-// result is false without an id, because no file can be made then, and when making the file
-// fails. d.mu is held.
+// nowLocked returns the time of the filesystem's clock, which may be another machine's. The result is
+// false without an id, because no file can be made then, and when making the file fails. d.mu is held.
 func (d *tempDir) nowLocked() (time.Time, bool) {
 	if !d.reach.foreign() {
 		return time.Now(), true

@@ -18,10 +18,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
-// describes reports whether a file is the one that an Info describes. A process that replaces
-// a page gives the new file another time. An Info with a name alone describes any file of that
-// name. File numbers are not compared: some FUSE filesystems give a file another number with
-// each name.
+// describes reports whether a file is the one that an Info describes. A process that replaces a page
+// gives the new file another time. An Info with a name alone describes any file of that name. File
+// numbers are not compared: some FUSE filesystems give a file another number with each name.
 func describes(i tier.Info, fi fs.FileInfo) bool {
 	switch {
 	case i.Bytes == tier.NotRegular:
@@ -51,10 +50,9 @@ func (m *moves) lookAtJudged(judged tier.Info) error {
 	return err
 }
 
-// moveOut renames the judged file, or returns tier.ErrReplaced. A rename acts on a name and may be
-// late on a mount that hangs: moveOut checks the moved file again and moves a file other than the
-// judged one back. If a new file has taken the name meanwhile, the moved file stays moved: both are
-// the same page.
+// moveOut renames the judged file, or returns tier.ErrReplaced. A rename acts on a name and may be late
+// on a mount that hangs: moveOut checks the moved file again and moves a file other than the judged one
+// back. If a new file has taken the name meanwhile, the moved file stays moved: both are the same page.
 func (m *moves) moveOut(ctx context.Context, judged tier.Info, to string) error {
 	err := m.moveJudged(ctx, judged, to)
 	if errors.Is(err, errMovedBack) {
@@ -144,10 +142,9 @@ func (r *root) lookAnew(path string) (fs.FileInfo, error) {
 	return f.Stat()
 }
 
-// maxQuarantined is the number of files that quarantine keeps. Reads move no file to a full
-// quarantine; a repair removes the oldest files. A directory, link or FIFO in a page's place
-// is moved even to a full quarantine: its size stays the same, and in that place it prevents
-// storing the page.
+// maxQuarantined is the number of files that quarantine keeps. Reads move no file to a full quarantine;
+// a repair removes the oldest files. A directory, link or FIFO in a page's place is moved even to a
+// full quarantine: its size stays the same, and in that place it prevents storing the page.
 const maxQuarantined = 16
 
 // unused returns the directory, and there a path that no file has.

@@ -15,44 +15,37 @@ import (
 )
 
 /*
-A process holds the lock of its temporary files while it lives. Where the lock proves
-nothing, the age of the files' last change decides.
+A process holds the lock of its temporary files while it lives. A held lock proves that its process
+lives, on any machine. A free lock proves that its process is dead only if the process belonged to this
+running system and used the same mount, or if no other machine uses the disk. Otherwise a lock may not
+reach every machine: NFS 3, nolock and local_lock keep locks on each machine, SMB, 9P and FUSE perhaps
+on each mount, and a machine that exports its disk does not see the locks of its clients. No test on
+one machine can show how far locks reach.
 
-A held lock proves that its process lives, on any machine. A free lock proves that its
-process is dead in two cases only: the process belonged to this running system and used the
-same mount, or no other machine uses the disk. In other cases a lock may not reach every
-machine: NFS 3 and nolock or local_lock keep locks on each machine; SMB, 9P and FUSE may
-keep locks on each mount; a machine that exports its disk does not see the locks of its
-clients. No test on one machine can show how far locks reach.
+So processes make a file anew every minute while they write, and the files of another machine are
+removed only if neither they nor their lock file have changed for OrphanAge. So are files that this
+machine left before it restarted: copies of the machine have the same name. Lock files from before a
+restart, and with them their claims, are removed after beatAge.
 
-So processes make a file anew every minute while they write, and the files of another
-machine are removed only if the files and their lock file have not changed for OrphanAge.
-The same holds for files that processes of this machine left before it restarted: only a
-name identifies the machine, and copies of the machine have the same name. Lock files from
-before a restart, and with them their claims, are removed after beatAge.
-
-Times are compared with the time of a file made just now, never with this machine's clock:
-clocks of hosts differ, by hours at worst. Touching a file is not enough, because SMB, SSHFS
-and all filesystems of macOS store the time of the machine that touches the file.
+Times are compared with that of a file made just now: clocks of hosts differ, by hours at worst.
+Touching a file is not enough, because SMB, SSHFS and all filesystems of macOS store the time of the
+machine that touches it.
 */
 const (
 	// OrphanAge is the time without change after which temporary files, and their lock file,
 	// count as a dead process's, where the lock proves nothing.
 	OrphanAge = time.Hour
 
-	// lockAge is the same time for a lock file without temporary files: a process that only
-	// sleeps has a claim in the ledger until ClaimLife has passed.
+	// lockAge is the same for a lock file alone: the claim of a process that sleeps ends at ClaimLife.
 	lockAge = tier.ClaimLife + OrphanAge
 
-	// beatEvery is the interval at which a writing process shows that it lives. A process
-	// whose last beat is older than beatAge no longer counts as writing.
+	// A writing process shows every beatEvery that it lives, and counts as writing for beatAge.
 	beatEvery = time.Minute
 	beatAge   = 5 * beatEvery
 )
 
-// beatLocked shows, when the next beat is due, that this process lives; only directories that
-// other machines use need beats. Without its lock file the process has lost its claim. d.mu is
-// held.
+// beatLocked shows, when the next beat is due, that this process lives; only directories that other
+// machines use need beats. Without its lock file the process has lost its claim. d.mu is held.
 func (d *tempDir) beatLocked() error {
 	if !d.reach.foreign() || tier.WallBetween(d.beat, time.Now()) < beatEvery {
 		return nil

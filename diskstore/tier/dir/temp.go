@@ -18,12 +18,10 @@ import (
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
-// tempDir is the part of <root>/v1/tmp that belongs to one process. Names of its files begin
-// with an id: the server's prefix, the machine's name if known, the running system and a
-// random number. While <id>.lock is locked, the files belong to a living process. A process id
-// would not do: process ids mean nothing on another host of a shared root. For machines that
-// cannot see the lock, the time of the lock file, and of a file made anew while the process
-// writes, are signs of life; see sweep.go.
+// tempDir is the part of <root>/v1/tmp that belongs to one process. Names of its files begin with an id:
+// the server's prefix, the machine's name if known, the running system and a random number. While
+// <id>.lock is locked, the files belong to a living process; see sweep.go for machines that do not see
+// the lock.
 type tempDir struct {
 	in     *root
 	dir    string
@@ -287,18 +285,10 @@ func (l *leftovers) retry() error {
 	return nil
 }
 
-/*
-A file that is removed or replaced while a process has it open must stay readable. An NFS
-client renames such a file, in its directory, to ".nfs" and a number, and removes it when it is
-closed: a silly rename. A client that dies leaves the file behind.
-
-Such a file is a temporary file of an unknown process. A name that nobody looks up has no
-reader but those that have the file open; when the file is removed under them, they get
-vfs.IsStale errors, which are misses.
-*/
-
-// isSilly reports whether an NFS client gives such a name to a file that is removed while
-// open: ".nfs" and hexadecimal digits, on macOS and the BSDs with dots between.
+// isSilly reports whether an NFS client gives such a name to a file that is removed or replaced while
+// a process has it open: ".nfs" and hexadecimal digits, on macOS and the BSDs with dots between. The
+// client removes the file when it is closed; one that dies leaves it behind, as a temporary file of an
+// unknown process. Where the file is removed under a reader, the reader gets a vfs.IsStale error: a miss.
 func isSilly(base string) bool {
 	number, ok := strings.CutPrefix(base, ".nfs")
 	return ok && number != "" && strings.Trim(number, "0123456789abcdefABCDEF.") == ""

@@ -181,8 +181,7 @@ func (t *Tier) Lock(ctx context.Context) (func(), error) {
 
 func (t *Tier) Left() int64 { return t.Temp.left.bytes.Load() }
 
-// Close removes the tier's files from the temporary directory. Uploads that are still running
-// fail.
+// Close removes the tier's files from the temporary directory. Uploads that are still running fail.
 func (t *Tier) Close() error {
 	if t.closed.Swap(true) {
 		return nil

@@ -14,10 +14,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
-// rootCheckEvery is the interval at which operations check whether a root is still the
-// directory that was found safe. An operation whose error suggests another directory checks at
-// once. With vfs.Below, which checks the owner and the mode at each opening of the root, the
-// interval is never too long.
+// rootCheckEvery is the interval at which operations check whether a root is still the directory that
+// was found safe. An operation whose error suggests another directory checks at once. With vfs.Below,
+// which checks the owner and the mode at each opening of the root, the interval is never too long.
 const rootCheckEvery = time.Second
 
 // rootWatch knows the directory that a tier has found safe. While the tier is open, a user

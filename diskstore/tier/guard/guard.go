@@ -28,11 +28,10 @@ const (
 
 var _ tier.Disk = (*Tier)(nil)
 
-// Tier is a tier with time limits, for any tier below. Every operation runs in one of a few
-// goroutines and is given up when its time is over; the goroutine keeps its place until the
-// operating system returns. Data is copied through private buffers, so that an operation that
-// was given up can never write to its caller's memory. A breaker keeps operations from a tier
-// that fails.
+// Tier is a tier with time limits, for any tier below. Every operation runs in one of a few goroutines
+// and is given up when its time is over; the goroutine keeps its place until the operating system
+// returns. Data is copied through private buffers, so that an operation that was given up can never
+// write to its caller's memory. A breaker keeps operations from a tier that fails.
 type Tier struct {
 	Inner    tier.Tier
 	Breaker  *breaker
