@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math"
 	"os"
 	"runtime"
 	"sync"
@@ -119,6 +120,29 @@ type checker struct {
 	temps        map[string]dir.Entry
 	havePages    map[pagefile.Key]bool // fingerprints with a page or tail
 	haveManifest map[pagefile.Key]bool
+}
+
+// Check checks every file below the roots, and reads pages from beginning to end,
+// decompressing compressed sections. Servers may use the roots meanwhile. Check returns one
+// result for each tier, and ctx's error.
+func (r *Roots) Check(ctx context.Context, opt CheckOptions) ([]TierCheck, error) {
+	if math.IsNaN(opt.Sample) || opt.Sample < 0 || opt.Sample > 1 {
+		return nil, fmt.Errorf("check: sample is %v, want 0 to 1: %w", opt.Sample, ErrArguments)
+	}
+	roots := r.tiers()
+	var checks []TierCheck
+	for i, root := range roots {
+		var other *dir.Tier
+		if len(roots) > 1 {
+			other = roots[1-i].t
+		}
+		check, err := checkTier(ctx, root.t, other, root.id, opt)
+		checks = append(checks, check)
+		if err != nil {
+			return checks, err
+		}
+	}
+	return checks, nil
 }
 
 // checkTier checks one tier. The returned error is ctx's; any other error is in the result.

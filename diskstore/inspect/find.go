@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -15,6 +16,50 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
+
+// Roots are the directories of a store's tiers, with the pages of all fingerprints below them.
+// Servers may use the directories at the same time.
+type Roots struct {
+	Local  *dir.Tier
+	Remote *dir.Tier    // nil without a remote tier
+	Log    *slog.Logger // nil discards
+}
+
+// tierRoot is one tier, with its name.
+type tierRoot struct {
+	id string // Local or Remote
+	t  *dir.Tier
+}
+
+// tiers returns the tiers, the local one first.
+func (r *Roots) tiers() []tierRoot {
+	tiers := []tierRoot{{tier.Local, r.Local}}
+	if r.Remote != nil {
+		tiers = append(tiers, tierRoot{tier.Remote, r.Remote})
+	}
+	return tiers
+}
+
+// eachRoot calls look for every tier, and continues when a tier does not answer. The error of
+// such a tier is returned as silent, any other error as err.
+func (r *Roots) eachRoot(look func(tierRoot) error) (silent, err error) {
+	for _, root := range r.tiers() {
+		err := look(root)
+		if tier.NoAnswer(err) {
+			silent = errors.Join(silent, err)
+		} else if err != nil {
+			return silent, err
+		}
+	}
+	return silent, nil
+}
+
+// goingOn logs that the pages of a tier were not read.
+func (r *Roots) goingOn(silent error) {
+	if silent != nil && r.Log != nil {
+		r.Log.Warn("kv tier does not answer, its pages are not looked at", "error", silent)
+	}
+}
 
 // ErrArguments reports arguments that are not valid.
 var ErrArguments = errors.New("diskstore: bad arguments")

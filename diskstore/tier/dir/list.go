@@ -15,13 +15,11 @@ import (
 type entryKind uint8
 
 const (
-	entryDir         entryKind = iota // a directory of the store
+	entryOwn         entryKind = iota // a directory, a branch, or a file in which stores keep a lock, a count or a list
 	EntryPage                         // a file in the place of a page or tail
 	EntryManifest                     // a fingerprint's manifest.json
-	EntryBranch                       // an empty file that is a branch
 	EntryTemp                         // a file in the temporary directory, or one that an NFS client removes when it is closed
 	EntryQuarantined                  // a file in quarantine
-	entryOwn                          // a file in which stores keep a lock, a count or a list
 	EntryLost                         // a page file in a directory that no look-up reads
 	EntryNotRegular                   // a directory, link or FIFO in a page's place
 	EntryForeign                      // a file or directory that no store made
@@ -99,7 +97,7 @@ func (w walker) entry(path string, in level) error {
 	}
 	inside := in(base, &e)
 	if inside != nil {
-		e.Kind = entryDir
+		e.Kind = entryOwn
 	}
 	if err := w.visit(e); err != nil || inside == nil {
 		return err
@@ -230,7 +228,7 @@ func (r *root) inOldBranches(fp pagefile.Key) level {
 // branch completes a file among branches; ok reports that its name is that of the branch at place.
 func (r *root) branch(ok bool, place string, e *Entry) level {
 	if ok && e.Info.Mode().IsRegular() && e.Info.Size() == 0 && e.Path == filepath.Join(r.base, place) {
-		e.Kind = EntryBranch
+		e.Kind = entryOwn
 	}
 	return nil
 }

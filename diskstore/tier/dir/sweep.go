@@ -327,9 +327,8 @@ func (d *tempDir) otherWriterLocked() string {
 }
 
 // Peers counts the living processes with this one's prefix, itself included.
-func (t *Tier) Peers() (int, error) { return t.Temp.peers() }
-
-func (d *tempDir) peers() (int, error) {
+func (t *Tier) Peers() (int, error) {
+	d := t.Temp
 	if _, err := d.claim(); err != nil {
 		return 0, err
 	}

@@ -42,11 +42,6 @@ type tempDir struct {
 	creating sync.RWMutex // held shared while a file is made
 }
 
-func newTempDir(in *root, prefix string) *tempDir {
-	dir := filepath.Join(in.base, tmpDir)
-	return &tempDir{in: in, dir: dir, prefix: prefix, left: leftovers{in: in}, reach: reach{in: in, dir: dir}}
-}
-
 // create makes a new temporary file with a word for its purpose in the name.
 func (d *tempDir) create(what string) (vfs.File, string, error) {
 	id, err := d.claim()

@@ -46,7 +46,8 @@ func New(fsys vfs.FS, root string, opt Options) *Tier {
 		fsys = vfs.Bound(fsys, root, opt.Timeout)
 	}
 	at := newRoot(fsys, root, opt)
-	temp := newTempDir(at, opt.Prefix)
+	tmp := filepath.Join(at.base, tmpDir)
+	temp := &tempDir{in: at, dir: tmp, prefix: opt.Prefix, left: leftovers{in: at}, reach: reach{in: at, dir: tmp}}
 	at.isHere, at.reset = temp.isHere, temp.reset
 	return &Tier{
 		root: at, Temp: temp,
