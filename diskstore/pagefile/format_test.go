@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -172,6 +173,25 @@ func TestFormatEveryBitOfHeaderTableAndFooter(t *testing.T) {
 		require.NoError(t, err)
 		_, err = s.Check(ctx, memBlob(file))
 		require.NoError(t, err, "a checker goes on after damage")
+	}
+}
+
+func TestFormatRandomPayloadBits(t *testing.T) {
+	const flips = 10_000
+	s, rng := aChecker(t), rand.New(rand.NewPCG(1, 2))
+	p := pageOf(t, testSections, Key{3}, prompt(2, testTokens))
+	for _, compress := range []bool{false, true} {
+		file := encodeFile(t, p, testTokens, compress)
+		h, err := ReadHeader(ctx, memBlob(file))
+		require.NoError(t, err)
+		at0 := int(h.payloadOffset())
+		buf := make([]byte, p.Layout.Size())
+		for range flips / 2 {
+			at, bit := at0+rng.IntN(len(file)-at0), rng.IntN(8)
+			file[at] ^= 1 << bit
+			requireBad(t, s, file, p.Layout, buf, "bit of byte", at)
+			file[at] ^= 1 << bit
+		}
 	}
 }
 
