@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/digests"
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier"
 	"github.com/kvtier/kvtier/llamatier/identity"
@@ -328,4 +330,71 @@ func (s *server) flush(ctx context.Context) {
 			s.log.Warn("kv tier: close the store", "error", err)
 		}
 	}
+}
+
+// keysMax bounds a file of keys, in bytes.
+const keysMax = 1 << 20
+
+// aKey returns a key with which the engine answers us, "" for none. Without the right one the
+// engine refuses our first question, and nothing is stored.
+func aKey(command launch.Command) string {
+	key, file := command.Keys()
+	if key != "" || file == "" {
+		return key
+	}
+	read := begin(func() (string, error) { return keyIn(file) })
+	if !read.within(diskTimeout) || read.err != nil {
+		return ""
+	}
+	return read.value
+}
+
+// keyIn returns the first key in a file. A pipe is left to the engine, which reads it once.
+func keyIn(path string) (string, error) {
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return "", err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, keysMax))
+	if err != nil {
+		return "", err
+	}
+	for _, line := range strings.Split(string(b), "\n") {
+		if line != "" && line[0] != '#' {
+			return line, nil
+		}
+	}
+	return "", nil
+}
+
+// pending is the result of a function that runs in the background because it may hang.
+type pending[T any] struct {
+	done  chan struct{} // closed when value and err are there
+	value T
+	err   error
+}
+
+// begin runs a function in the background.
+func begin[T any](f func() (T, error)) *pending[T] {
+	p := &pending[T]{done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.value, p.err = f()
+	}()
+	return p
+}
+
+// within waits for the result, at most some time, and reports whether it is there.
+func (p *pending[T]) within(most time.Duration) bool {
+	return steady.Ended(p.done, most)
+}
+
+// wait waits for the result as long as it takes.
+func (p *pending[T]) wait() (T, error) {
+	<-p.done
+	return p.value, p.err
 }

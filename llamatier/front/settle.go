@@ -15,12 +15,17 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/digests"
+	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/internal/version"
 	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier"
 	"github.com/kvtier/kvtier/llamatier/identity"
+	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/telemetry"
+	"github.com/kvtier/kvtier/telemetry/collect"
+	"github.com/kvtier/kvtier/telemetry/station"
 	"github.com/kvtier/kvtier/telemetry/why"
 )
 
@@ -306,4 +311,52 @@ func (s *server) sameFiles() error {
 		err = errors.New("the model, its projector or an adapter was replaced while it was loaded; load it again")
 	}
 	return err
+}
+
+// reportTimeout bounds the time for which the last report, and giving up the collector, hold up
+// the end.
+const reportTimeout = 700 * time.Millisecond
+
+// reports writes the reports of a daemon. Daemons of one directory also collect the reports, one of
+// them for all.
+type reports struct {
+	stop   context.CancelFunc
+	pushed chan struct{} // closed after the last report
+	served chan struct{} // closed when this daemon has stopped collecting
+}
+
+// startReports begins to report a model. fill adds to each report.
+func (s *server) startReports(config tierenv.Config, model telemetry.Model, fill func(*telemetry.Report)) {
+	source := &telemetry.Source{
+		Process: collect.Self(telemetry.EngineLlama), Started: time.Now(), Model: model, Meter: s.meter, Fill: fill,
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	r := &reports{stop: stop, pushed: make(chan struct{}), served: make(chan struct{})}
+	serving, stopServing := context.WithCancel(context.Background())
+	go func() {
+		defer close(r.pushed)
+		defer stopServing() // the last report is added to the totals
+		collect.Push(ctx, config.Local, source, collect.Options{Logger: s.log})
+	}()
+	go func() {
+		defer close(r.served)
+		names := func() modelnames.Names { return modelnames.Read(modelnames.Dir()) }
+		hints := func() []string { return install.Here().Updates(filepath.Dir(s.real)) }
+		station.Keep(serving, config.Local, station.Options{Version: version.String(), Logger: s.log, Names: names, Hints: hints})
+	}()
+	s.reports.Store(r)
+}
+
+// end sends the last report, and gives the collector up, in bounded time: a disk may hang.
+func (r *reports) end() {
+	r.stop()
+	late := time.NewTimer(reportTimeout)
+	defer late.Stop()
+	for _, done := range []chan struct{}{r.pushed, r.served} {
+		select {
+		case <-done:
+		case <-late.C:
+			return
+		}
+	}
 }
