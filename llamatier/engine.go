@@ -152,17 +152,9 @@ func (e *Engine) open(ctx context.Context, method, path string, body []byte, hea
 	return nil, fmt.Errorf("%w %s: %s: %s", errRefused, path, res.Status, bytes.TrimSpace(answer))
 }
 
-// Tokenize returns the tokens of a prompt.
-func (e *Engine) Tokenize(ctx context.Context, prompt string) ([]int32, error) {
-	return e.tokenize(ctx, prompt, true)
-}
-
-// TokenizeMore returns the tokens of a text behind an image or sound of a prompt.
-func (e *Engine) TokenizeMore(ctx context.Context, text string) ([]int32, error) {
-	return e.tokenize(ctx, text, false)
-}
-
-func (e *Engine) tokenize(ctx context.Context, text string, first bool) ([]int32, error) {
+// Tokenize returns the tokens of a prompt or, unless it is the first text, of a text behind an image or
+// sound of a prompt.
+func (e *Engine) Tokenize(ctx context.Context, text string, first bool) ([]int32, error) {
 	in := map[string]any{"content": text, "add_special": first, "parse_special": true}
 	var out struct {
 		Tokens []int32 `json:"tokens"`

@@ -38,9 +38,7 @@ func (f *files) fits(size int64) bool {
 	if f.Streams() {
 		return true
 	}
-	look := func() (struct{}, error) { return struct{}{}, f.Room(size) }
-	_, err := within(f.disk, f.disk.Patience.Find, look)
-	return err == nil
+	return f.disk.do(f.disk.Patience.Find, func() error { return f.Room(size) }) == nil
 }
 
 // drop removes a file. Nothing is lost: pages are stored, or the engine holds the slot. A disk
@@ -62,10 +60,15 @@ func within[T any](d *disk, most time.Duration, do func() (T, error)) (T, error)
 	return engine.Wait(context.Background(), &d.Disk, steady.Wait{Most: most}, do, nil)
 }
 
+// do does as within for an operation without a result.
+func (d *disk) do(most time.Duration, do func() error) error {
+	_, err := within(d, most, func() (struct{}, error) { return struct{}{}, do() })
+	return err
+}
+
 // put does as [Store.Put].
 func (d *disk) put(ctx context.Context, p *pagefile.Page) error {
-	_, err := within(d, d.Patience.Page, func() (struct{}, error) { return struct{}{}, d.Store.Put(ctx, p) })
-	return err
+	return d.do(d.Patience.Page, func() error { return d.Store.Put(ctx, p) })
 }
 
 // writer returns the writer of a file. Writes to a disk end in time.

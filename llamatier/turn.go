@@ -98,7 +98,9 @@ func (u *Turn) computed(tokens int, answer *Answer) {
 	if answer != nil && answer.Took > 0 && u.request.textual() && tokens > 0 { // an image is not computed as tokens are
 		u.to.rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
 	}
-	u.s.compute(step{tokens: u.request.Tokens[:tokens], rest: u.request.Rest, parts: u.request.parts(), known: u.request.known, private: u.request.Private, counted: u.counted, answer: answer}, u.to.shifts)
+	part := u.request
+	part.Tokens = part.Tokens[:tokens]
+	u.s.compute(part, u.counted, answer, u.to.shifts)
 }
 
 // Drop ends a request that the engine has not got, or has refused because the prompt is TooLong.

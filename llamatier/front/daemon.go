@@ -85,7 +85,7 @@ type server struct {
 // daemon runs the engine, answers in its place, and ends as the engine does.
 func daemon(command launch.Command, real string) {
 	lines, log := newDaemonLog()
-	end := run(command, real, log)
+	end := runEngine(command, real, log)
 	lines.end(logTimeout)
 	end()
 }
@@ -96,8 +96,8 @@ func newDaemonLog() (*logFile, *slog.Logger) {
 	return lines, slog.New(slog.NewTextHandler(lines, &slog.HandlerOptions{Level: slog.LevelDebug})).With("pid", os.Getpid())
 }
 
-// run runs the engine until it ends, and returns the end of this process.
-func run(command launch.Command, real string, log *slog.Logger) (end func()) {
+// runEngine runs the engine until it ends, and returns the end of this process.
+func runEngine(command launch.Command, real string, log *slog.Logger) (end func()) {
 	notStartedEnd := func() { os.Exit(notStarted) }
 	dir, err := slotfile.NewFolder(temporary())
 	if err != nil {
@@ -105,11 +105,12 @@ func run(command launch.Command, real string, log *slog.Logger) (end func()) {
 		return notStartedEnd
 	}
 	defer func() {
-		begin(func() (struct{}, error) {
-			if err := dir.Remove(); err != nil {
+		run(func() error {
+			err := dir.Remove()
+			if err != nil {
 				log.Debug("remove the socket", "error", err)
 			}
-			return struct{}{}, nil
+			return err
 		}).within(removeTimeout)
 	}()
 	go dir.Sweep(log)
@@ -302,14 +303,14 @@ func (s *server) leaveDisk() {
 	if s.disk == nil || !s.disk.within(0) || s.disk.value == nil || s.disk.value.files == nil {
 		return
 	}
-	begin(func() (struct{}, error) { return struct{}{}, s.disk.value.files.Remove() }).within(removeTimeout)
+	run(s.disk.value.files.Remove).within(removeTimeout)
 }
 
 // flush stores all slots, and closes the store.
 func (s *server) flush(ctx context.Context) {
 	if s.disk.within(0) && s.disk.err == nil {
 		d := s.disk.value
-		noted := begin(func() (struct{}, error) { return struct{}{}, d.runs.inOrder(s.command.Model()) })
+		noted := run(func() error { return d.runs.inOrder(s.command.Model()) })
 		defer noted.within(noteTimeout)
 	}
 	if t := s.proxy.Tier(); t != nil {
@@ -317,7 +318,7 @@ func (s *server) flush(ctx context.Context) {
 	}
 	if r := s.reports.Load(); r != nil {
 		// beside the rest: a collector that is stopped takes no time from the store
-		ended := begin(func() (struct{}, error) { r.end(); return struct{}{}, nil })
+		ended := run(func() error { r.end(); return nil })
 		defer ended.wait() //nolint:errcheck // there is none
 	}
 	if r := s.rates.Load(); r != nil {
@@ -386,6 +387,11 @@ func begin[T any](f func() (T, error)) *pending[T] {
 		p.value, p.err = f()
 	}()
 	return p
+}
+
+// run runs a function without a value in the background.
+func run(f func() error) *pending[struct{}] {
+	return begin(func() (struct{}, error) { return struct{}{}, f() })
 }
 
 // within waits for the result, at most some time, and reports whether it is there.

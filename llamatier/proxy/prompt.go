@@ -92,7 +92,7 @@ func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat bool
 	if err != nil {
 		return nil, nil, err
 	}
-	tokens, err = h.engine.Tokenize(ctx, text)
+	tokens, err = h.engine.Tokenize(ctx, text, true)
 	return tokens, parts, err
 }
 
@@ -287,7 +287,7 @@ func (h *Handler) parts(ctx context.Context, text string, media []json.RawMessag
 			part.ID = contentID(m)
 		}
 		if i < mediaMax && texts[i+1] != "" {
-			if part.Tokens, err = h.engine.TokenizeMore(ctx, texts[i+1]); err != nil {
+			if part.Tokens, err = h.engine.Tokenize(ctx, texts[i+1], false); err != nil {
 				return "", nil, err
 			}
 		}
