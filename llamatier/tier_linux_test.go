@@ -480,15 +480,6 @@ func TestAClientThatIsGoneBeforeItsRequestIsSent(t *testing.T) {
 	require.False(t, w.timers[0].done, "the slot is saved some time later")
 }
 
-// TestOff: nothing is stored or restored after the engine's adapters changed.
-func TestOff(t *testing.T) {
-	w := newWorld(t, 1, 1000)
-	w.tier.Off(telemetry.ObstacleOption, "a test")
-	w.askAndIdle(ask(prompt(1, 100)), 3)
-	w.tier.Flush(t.Context())
-	require.Empty(t, w.found(prompt(1, 100)))
-}
-
 // TestTailsOfASavedSlot: one, also where the answer ends in a later page than its prompt. The
 // prompt's end is found at the beginning of a page or of the tail.
 func TestTailsOfASavedSlot(t *testing.T) {
