@@ -10,6 +10,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"io"
+	"maps"
 	"math"
 	"net/http"
 	"strconv"
@@ -206,13 +207,13 @@ var noMedia = json.RawMessage(`{"url":"data:image/png;base64,AAAA","data":"AAAA"
 
 // withoutMedia returns the body of a chat with noMedia in place of images and sounds, and these,
 // in order. The body is nil without any.
-func withoutMedia(in map[string]json.RawMessage) (body []byte, media []json.RawMessage, err error) {
-	var messages []map[string]json.RawMessage
+func withoutMedia(in members) (body []byte, media []json.RawMessage, err error) {
+	var messages []members
 	if err := json.Unmarshal(in["messages"], &messages); err != nil {
 		return nil, nil, err
 	}
 	for _, m := range messages {
-		if !bytes.HasPrefix(bytes.TrimSpace(m["content"]), []byte("[")) {
+		if !isList(m["content"]) {
 			continue
 		}
 		content, found, err := withoutMediaParts(m["content"])
@@ -224,19 +225,15 @@ func withoutMedia(in map[string]json.RawMessage) (body []byte, media []json.RawM
 	if len(media) == 0 {
 		return nil, nil, nil
 	}
-	changed := make(map[string]any, len(in))
-	for name, value := range in {
-		changed[name] = value
-	}
-	changed["messages"] = messages
-	body, err = json.Marshal(changed)
-	return body, media, err
+	changed := maps.Clone(in)
+	changed["messages"] = encode(messages)
+	return encode(changed), media, nil
 }
 
 // withoutMediaParts returns the content of a message with noMedia in place of images and sounds,
 // and these.
 func withoutMediaParts(content json.RawMessage) (changed json.RawMessage, media []json.RawMessage, err error) {
-	var parts []map[string]json.RawMessage
+	var parts []members
 	if err := json.Unmarshal(content, &parts); err != nil {
 		return nil, nil, err
 	}
@@ -247,17 +244,16 @@ func withoutMediaParts(content json.RawMessage) (changed json.RawMessage, media 
 		}
 		if kind != "text" {
 			media = append(media, part[kind])
-			parts[i] = map[string]json.RawMessage{"type": part["type"], kind: noMedia}
+			parts[i] = members{"type": part["type"], kind: noMedia}
 		}
 	}
-	changed, err = json.Marshal(parts)
-	return changed, media, err
+	return encode(parts), media, nil
 }
 
 // withMedia reads a prompt that is a text with marks, and the images and sounds for which the
 // marks stand.
 func withMedia(prompt json.RawMessage) (text string, media []json.RawMessage, err error) {
-	var in map[string]json.RawMessage // by exact name, as llama-server reads them
+	var in members
 	if err := json.Unmarshal(prompt, &in); err != nil {
 		return "", nil, err
 	}
