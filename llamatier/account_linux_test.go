@@ -33,8 +33,7 @@ func TestAccounts(t *testing.T) {
 	w.ask(ask(prompt(1, 300)), 5)
 	require.Equal(t, telemetry.Prompt{Tokens: 300, Slot: 200, Computed: 100}, w.latest())
 
-	w.tier.Flush(t.Context())
-	w.start(1, 1000) // the engine was killed
+	w.killed()
 	restored := w.ask(ask(prompt(1, 350)), 5)
 	require.GreaterOrEqual(t, restored, 288)
 	require.Equal(t, telemetry.Prompt{Tokens: 350, Local: restored, Computed: 350 - restored}, w.latest())
@@ -116,8 +115,7 @@ func TestCausesOfMisses(t *testing.T) {
 	require.Equal(t, telemetry.CausePrivate, miss.Cause)
 	require.Nil(t, miss.Words)
 
-	w.tier.Flush(t.Context())
-	w.start(1, 1000)
+	w.killed()
 	for _, path := range w.pageFiles() {
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
@@ -147,8 +145,7 @@ func TestPromptsOfTwoSlotsAreExplained(t *testing.T) {
 	for seed := range 4 {
 		w.ask(ask(prompt(seed, 200)), 2)
 	}
-	w.tier.Flush(t.Context())
-	w.start(2, 1000)
+	w.killed()
 	var both sync.WaitGroup
 	for slot := range 2 {
 		both.Add(1)

@@ -49,8 +49,7 @@ func (g *gate) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layo
 func stored(t *testing.T) *world {
 	w := newWorld(t, 1, 1000)
 	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
-	w.tier.Flush(t.Context())
-	w.start(1, 1000)
+	w.killed()
 	return w
 }
 
@@ -79,8 +78,7 @@ func TestAllDamagedPagesAreFound(t *testing.T) {
 	}
 
 	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
-	w.tier.Flush(t.Context())
-	w.start(1, 1000)
+	w.killed()
 	require.Equal(t, 200, w.ask(ask(prompt(1, 200)), 5))
 	w.tier.Flush(t.Context())
 }
@@ -90,8 +88,7 @@ func TestAllDamagedPagesAreFound(t *testing.T) {
 func TestARestoreWithoutRoom(t *testing.T) {
 	w := newWorld(t, 4, 1000)
 	w.ask(ask(prompt(9, 200)), 5)
-	w.tier.Flush(t.Context())
-	w.start(4, 1000)
+	w.killed()
 	w.engine.room = 1000
 	for seed := range 3 {
 		w.ask(ask(prompt(seed, 300)), 5)
@@ -134,8 +131,7 @@ func TestTheLastTokensAreComputedForDrafts(t *testing.T) {
 		w := &world{t: t, drafts: true}
 		w.start(1, 1000)
 		w.askAndIdle(ask(prompt(1, 200)), 1)
-		w.tier.Flush(t.Context())
-		w.start(1, 1000)
+		w.killed()
 		require.Equal(t, want, w.ask(ask(prompt(1, tokens)), 5), "%d tokens", tokens)
 		require.Equal(t, want, w.engine.cached)
 	}
@@ -318,8 +314,7 @@ func TestExactPagesReplaceLossyRows(t *testing.T) {
 func TestExactPagesReplaceLossyRowsOfASlot(t *testing.T) {
 	w, s := cooled(t, math.MaxUint32, true)
 	require.Equal(t, 200, w.ask(ask(prompt(1, 240)), 5))
-	w.tier.Flush(t.Context())
-	w.start(1, 1000)
+	w.killed()
 	w.engine.near = true
 	s.from, w.disk().Store = 4*testPage, s
 	w.ask(ask(prompt(1, 200)), 5)

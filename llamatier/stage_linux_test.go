@@ -65,8 +65,7 @@ func TestAChatComesBackForAnother(t *testing.T) {
 				w.start(1, 4000)
 				tokens := slices.Concat(prompt(1, 300), []int32{1011, 7}, prompt(2+i, 300), opening)
 				require.Equal(t, want, w.ask(ask(tokens), 30), "chat %d", i)
-				w.tier.Flush(t.Context())
-				w.start(1, 4000)
+				w.killed()
 				require.Equal(t, 602, w.ask(ask(append(tokens, prompt(9, 100)...)), 1), "the chat itself goes on")
 				w.tier.Flush(t.Context())
 			}
@@ -162,8 +161,7 @@ func TestAStageThatIsNotWorthIt(t *testing.T) {
 		"at once":    func(*world) {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &world{t: t, hybrid: true}
-			w.start(1, 4000)
+			w := newHybrid(t)
 			change(w)
 			r := ask(slices.Concat(prompt(1, 300), opening))
 			r.AtOnce = name == "at once"
@@ -215,8 +213,7 @@ func TestSavesAreTimed(t *testing.T) {
 
 // TestAStageBesideASave waits a while for the save of another slot, and then goes on without its own.
 func TestAStageBesideASave(t *testing.T) {
-	w := &world{t: t, hybrid: true}
-	w.start(1, 4000)
+	w := newHybrid(t)
 	computes(w.rates, 5*time.Millisecond)
 	tokens := slices.Concat(prompt(1, 300), opening)
 	w.tier.saver.saving <- struct{}{}
@@ -236,8 +233,7 @@ func TestAStageThatEndsEarly(t *testing.T) {
 		"refused":  func(w *world) { w.engine.refuseNext("/completion", 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &world{t: t, hybrid: true}
-			w.start(1, 4000)
+			w := newHybrid(t)
 			end(w)
 			tokens := slices.Concat(prompt(1, 300), opening)
 			turn := w.begin(ask(tokens))

@@ -22,9 +22,7 @@ func TestARequestOfWhichNothingIsKnown(t *testing.T) {
 		s.complete(w.engine, t.Context(), prompt(3, 50), 5)
 	}
 	end(true)
-	w.tier.Flush(t.Context())
-
-	w.start(2, 1000)
+	w.killed()
 	require.Equal(t, 200, w.ask(ask(prompt(1, 300)), 5))
 	require.Equal(t, 100, w.ask(ask(prompt(2, 200)), 5))
 	require.Zero(t, w.ask(ask(prompt(3, 90)), 5))
@@ -37,8 +35,7 @@ func TestAnIdleSlotBeforeAnUnknownRequest(t *testing.T) {
 	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
 	w.idle()
 	w.tier.Unknown()(true)
-	w.tier.Flush(t.Context())
-	w.start(1, 1000)
+	w.killed()
 	require.Equal(t, 200, w.ask(ask(prompt(1, 300)), 5))
 }
 

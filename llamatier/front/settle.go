@@ -350,13 +350,5 @@ func (s *server) startReports(config tierenv.Config, model telemetry.Model, fill
 // end sends the last report, and gives the collector up, in bounded time: a disk may hang.
 func (r *reports) end() {
 	r.stop()
-	late := time.NewTimer(reportTimeout)
-	defer late.Stop()
-	for _, done := range []chan struct{}{r.pushed, r.served} {
-		select {
-		case <-done:
-		case <-late.C:
-			return
-		}
-	}
+	run(func() error { <-r.pushed; <-r.served; return nil }).within(reportTimeout)
 }
