@@ -173,6 +173,7 @@ type parser struct {
 	size int64
 	off  int64 // of the next number
 	err  error
+	need int64 // bytes that the file must have to be read further; 0 if it has them
 
 	sequence *int32 // of all cells; nil before the first cell
 
@@ -190,12 +191,18 @@ func (p *parser) fail(format string, args ...any) {
 	}
 }
 
+// has reports whether the file has n more bytes, and fails otherwise.
+func (p *parser) has(n int64, format string, args ...any) bool {
+	if p.err == nil && n > p.size-p.off {
+		p.fail(format, args...)
+		p.need = p.off + n
+	}
+	return p.err == nil
+}
+
 // take returns the next n bytes, at most ahead; zeros after an error.
 func (p *parser) take(n int64) []byte {
-	if p.err == nil && n > p.size-p.off {
-		p.fail("it ends within the number at byte %d", p.off)
-	}
-	if p.err != nil {
+	if !p.has(n, "it ends within the number at byte %d", p.off) {
 		return make([]byte, n)
 	}
 	if at := p.off - p.begin; at < 0 || at+n > int64(len(p.buf)) {
@@ -237,10 +244,10 @@ func (p *parser) count(what string, least, most uint32) uint32 {
 // skip passes over n bytes and returns their offset.
 func (p *parser) skip(n int64) int64 {
 	at := p.off
-	if p.err == nil && (n < 0 || n > p.size-p.off) {
-		p.fail("it ends within the %d bytes from byte %d on", n, at)
+	if n < 0 {
+		p.fail("%d bytes follow byte %d", n, at)
 	}
-	if p.err == nil {
+	if p.has(n, "it ends within the %d bytes from byte %d on", n, at) {
 		p.off += n
 	}
 	return at
@@ -285,10 +292,7 @@ func (p *parser) header(file *File, ext bool) (total int) {
 
 // tokens reads n tokens.
 func (p *parser) tokens(n int) []int32 {
-	if p.err == nil && int64(n) > (p.size-p.off)/4 {
-		p.fail("it ends within its %d tokens", n)
-	}
-	if p.err != nil {
+	if !p.has(4*int64(n), "it ends within its %d tokens", n) {
 		return nil
 	}
 	tokens := make([]int32, n)
@@ -326,8 +330,10 @@ func (p *parser) cache(kind Kind, f form, s *Shape, tokens []int32, total int) (
 // cells reads the cells of an attention cache and returns the cell of each position, from the
 // first position on.
 func (p *parser) cells(n int, c *Cache, version uint32, tokens []int32, total int) (first int, order []int32) {
-	if n > total || int64(n) > (p.size-p.off)/12 {
+	if n > total {
 		p.fail("%d cells hold %d tokens", n, total)
+	}
+	if !p.has(int64(n)*c.cellBytes(version), "it ends within its %d cells", n) {
 		return 0, nil
 	}
 	if c.Kind == Window {
@@ -357,6 +363,17 @@ func (p *parser) cells(n int, c *Cache, version uint32, tokens []int32, total in
 		p.fail("%d cells hold %d of %d positions", n, found, len(tokens))
 	}
 	return first, order
+}
+
+// cellBytes is the size of a cell in a file.
+func (c *Cache) cellBytes(version uint32) int64 {
+	switch {
+	case c.Ext && version >= 3:
+		return 24
+	case c.Ext:
+		return 20
+	}
+	return 12
 }
 
 // cell reads one cell and returns its position.

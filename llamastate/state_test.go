@@ -65,6 +65,24 @@ func aShape(t *rapid.T) Shape {
 	return s
 }
 
+// aWindow draws the positions that a window keeps; 0 without one.
+func aWindow(t *rapid.T, shape Shape) int {
+	if !shape.Has(Window) {
+		return 0
+	}
+	return rapid.IntRange(1, 80).Draw(t, "window")
+}
+
+// aServer draws a server that has computed n tokens.
+func aServer(t *rapid.T, shape Shape, n, window int) (*server, *rand.Rand) {
+	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+	s := newServer(rng, shape, someTokens(rng, n), window)
+	if rapid.Bool().Draw(t, "checkpoints") {
+		s.checkpoints = someCheckpoints(rng, n)
+	}
+	return s, rng
+}
+
 func someTokens(rng *rand.Rand, n int) []int32 {
 	tokens := make([]int32, n)
 	for i := range tokens {
@@ -79,25 +97,16 @@ func someTokens(rng *rand.Rand, n int) []int32 {
 func TestFilesBecomePagesAndFiles(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		shape := aShape(rt)
-		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))
-		n := rapid.IntRange(1, 70).Draw(rt, "tokens")
-		size := rapid.IntRange(1, 20).Draw(rt, "page")
-		window := 0
-		if shape.Has(Window) {
-			window = rapid.IntRange(1, 80).Draw(rt, "window")
-			n += window
-		}
-		tokens := someTokens(rng, n)
+		window, size := aWindow(rt, shape), rapid.IntRange(1, 20).Draw(rt, "page")
+		n := window + rapid.IntRange(1, 70).Draw(rt, "tokens")
+		saved, rng := aServer(rt, shape, n, window)
+		tokens := saved.tokens
 
 		one := newServer(rng, shape, tokens[:1], window).save(rapid.Bool().Draw(rt, "packed"))
 		learned, err := Learn(bytes.NewReader(one), int64(len(one)))
 		require.NoError(t, err)
 		require.True(t, learned.Equal(&shape), "%+v is not %+v", *learned, shape)
 
-		saved := newServer(rng, shape, tokens, window)
-		if rapid.Bool().Draw(rt, "checkpoints") {
-			saved.checkpoints = someCheckpoints(rng, n)
-		}
 		b := saved.save(rapid.Bool().Draw(rt, "packed"))
 		f, err := learned.Open(bytes.NewReader(b), int64(len(b)))
 		require.NoError(t, err)
@@ -462,4 +471,61 @@ func TestTheReasonOfARefusal(t *testing.T) {
 	require.Contains(t, unknown.Reason, "version of the checkpoints")
 	require.Equal(t, int64(len(b)), unknown.Offset)
 	require.ErrorContains(t, err, ErrUnknown.Error())
+}
+
+// within is a writer of a range of a file.
+type within struct {
+	*file
+	from, to int64
+}
+
+func (w within) WriteAt(p []byte, off int64) (int, error) {
+	if off < w.from || off+int64(len(p)) > w.to {
+		return 0, fmt.Errorf("bytes %d to %d are not in the span from %d to %d", off, off+int64(len(p)), w.from, w.to)
+	}
+	return w.file.WriteAt(p, off)
+}
+
+// TestAFileSpanBySpan: the rows of a section are in its span, those of a page in the page's part
+// of it, and heads and spans make the file.
+func TestAFileSpanBySpan(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		shape := aShape(rt)
+		window, size := aWindow(rt, shape), rapid.IntRange(1, 20).Draw(rt, "page")
+		n := window + rapid.IntRange(1, 70).Draw(rt, "tokens")
+		saved, _ := aServer(rt, shape, n, window)
+		tokens, b := saved.tokens, saved.save(false)
+		f, err := shape.Open(bytes.NewReader(b), int64(len(b)))
+		require.NoError(t, err)
+
+		out := &file{}
+		build, err := shape.Build(out, tokens, nil, window)
+		require.NoError(t, err)
+		_, err = out.WriteAt(nil, build.Size())
+		require.NoError(t, err)
+		end := int64(0)
+		for _, span := range build.Spans() {
+			require.GreaterOrEqual(t, span.Offset, end, "in order")
+			end = span.Offset + span.Size
+			for start := 0; start < n; start += size {
+				upto := min(n, start+size)
+				if span.End && upto < n {
+					continue
+				}
+				part := within{out, span.Offset, end}
+				if span.Row > 0 {
+					part.from, part.to = span.Offset+int64(start)*span.Row, span.Offset+int64(upto)*span.Row
+				}
+				layout, err := pagefile.NewLayout([]pagefile.Section{span.Section}, upto-start)
+				require.NoError(t, err)
+				page := make([]byte, layout.Size())
+				require.NoError(t, f.ReadRows(layout, start, page))
+				require.NoError(t, build.To(part).WriteRows(layout, start, upto-start, page))
+			}
+		}
+		require.LessOrEqual(t, end, build.Size())
+		got := restore(t, shape, out.b, window)
+		require.Equal(t, tokens, got.tokens)
+		requireRows(t, saved, got, n, window)
+	})
 }

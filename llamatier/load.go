@@ -61,7 +61,7 @@ func (l *loader) first(p *plan, longer *llamastate.Builder, from *slotfile.File)
 	}
 	b, err := l.form.shape.Build(l.files.disk.writer(f), p.tokens, p.built(), 0)
 	if err == nil {
-		_, err = within(l.files.disk, l.files.disk.Patience.Page, func() (struct{}, error) { return struct{}{}, b.CopyRows(from, longer) })
+		err = l.files.disk.do(l.files.disk.Patience.Page, func() error { return b.CopyRows(from, longer) })
 	}
 	if err != nil {
 		l.files.drop(f)
@@ -138,7 +138,7 @@ func (l *loader) newStream(ctx context.Context, p *plan) (*stream, error) {
 	}
 	var starts []int
 	for i := range len(p.refs) + 1 {
-		starts = append(starts, p.end(i))
+		starts = append(starts, endOf(p.refs[:i]))
 	}
 	s.parts = divide(s.rows.Spans(), s.rows.Size(), starts, l.partBytes)
 	if took := l.gate.Rates.Computing(p.held, len(p.tokens)); took > 0 && !l.gate.Always {
