@@ -31,7 +31,7 @@ func (s *Shape) Begin(r io.ReaderAt, written int64) (b *Beginning, need int64, e
 	}
 	p := &parser{r: r, size: written}
 	file := &File{}
-	total := p.header(file, s.Caches[0].Ext)
+	total := p.header(file, false)
 	if len(file.Media) > 0 || file.Cut {
 		p.fail("it has media")
 	}
@@ -43,7 +43,8 @@ func (s *Shape) Begin(r io.ReaderAt, written int64) (b *Beginning, need int64, e
 			break
 		}
 	}
-	_, order := p.cells(n, &c, s.Version, file.Tokens, total)
+	at := spotsOf(len(file.Tokens), nil)
+	_, order := p.cells(n, &c, file, &at, total)
 	if p.need > 0 {
 		return nil, p.need, nil
 	}

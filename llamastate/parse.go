@@ -83,6 +83,9 @@ type form struct {
 	v     bool // layers with attention have a V
 }
 
+// grids reports whether caches tell the columns and rows of an image.
+func (f form) grids() bool { return f.ext && !slices.Contains(f.kinds, Window) }
+
 // forms are all forms that a file may have.
 func forms() []form {
 	var all []form
@@ -149,9 +152,10 @@ func (s *Shape) Open(r io.ReaderAt, size int64) (*File, error) {
 func parse(r io.ReaderAt, size int64, f form) (*File, error) {
 	p := &parser{r: r, size: size}
 	file := &File{r: r}
-	total := p.header(file, f.ext)
+	total := p.header(file, f.grids())
+	at := spotsOf(len(file.Tokens), file.Media)
 	for _, kind := range f.kinds {
-		c, at := p.cache(kind, f, &file.Shape, file.Tokens, total)
+		c, at := p.cache(kind, f, file, &at, total)
 		file.Shape.Caches = append(file.Shape.Caches, c)
 		file.caches = append(file.caches, at)
 	}
@@ -253,9 +257,9 @@ func (p *parser) skip(n int64) int64 {
 	return at
 }
 
-// header reads the tokens and returns their number, those that are cut off included. ext says that cells
-// have two-dimensional positions.
-func (p *parser) header(file *File, ext bool) (total int) {
+// header reads the tokens and returns their number, those that are cut off included. grids says that caches
+// tell the columns and rows of an image.
+func (p *parser) header(file *File, grids bool) (total int) {
 	if m := p.u32(); m != magic {
 		p.fail("it begins with %#x", m)
 	}
@@ -268,7 +272,7 @@ func (p *parser) header(file *File, ext bool) (total int) {
 	} else {
 		p.count("form of the tokens", packedForm, packedForm)
 		file.Tokens = p.tokens(int(p.count("number of tokens", 1, words)))
-		p.media(file, end, ext)
+		p.media(file, end, grids)
 	}
 	total = len(file.Tokens)
 	known := 0 // tokens before which all media are known
@@ -303,9 +307,9 @@ func (p *parser) tokens(n int) []int32 {
 }
 
 // cache reads the head of one cache, and passes over its rows.
-func (p *parser) cache(kind Kind, f form, s *Shape, tokens []int32, total int) (Cache, content) {
+func (p *parser) cache(kind Kind, f form, file *File, spots *spots, total int) (Cache, content) {
 	if kind == Recurrent {
-		return p.recurrent(total)
+		return p.recurrent(file, spots, total)
 	}
 	c := Cache{Kind: kind, Streams: p.count("number of streams", 1, maxStreams), Ext: f.ext}
 	var at content
@@ -318,8 +322,8 @@ func (p *parser) cache(kind Kind, f form, s *Shape, tokens []int32, total int) (
 			p.fail("two streams hold cells")
 		}
 		at.cells = n
-		at.first, at.order = p.cells(n, &c, s.Version, tokens, total)
-		p.attention(&c, &at, f.v, s.Version)
+		at.first, at.order = p.cells(n, &c, file, spots, total)
+		p.attention(&c, &at, f.v, file.Shape.Version)
 	}
 	if at.cells == 0 {
 		p.fail("no stream holds cells")
@@ -327,9 +331,10 @@ func (p *parser) cache(kind Kind, f form, s *Shape, tokens []int32, total int) (
 	return c, at
 }
 
-// cells reads the cells of an attention cache and returns the cell of each position, from the
-// first position on.
-func (p *parser) cells(n int, c *Cache, version uint32, tokens []int32, total int) (first int, order []int32) {
+// cells reads the cells of an attention cache and returns the cell of each token, from the
+// first token on.
+func (p *parser) cells(n int, c *Cache, file *File, spots *spots, total int) (first int, order []int32) {
+	version, tokens := file.Shape.Version, file.Tokens
 	if n > total {
 		p.fail("%d cells hold %d tokens", n, total)
 	}
@@ -343,19 +348,24 @@ func (p *parser) cells(n int, c *Cache, version uint32, tokens []int32, total in
 	order = slices.Repeat([]int32{-1}, len(tokens)-first)
 	found := 0
 	for i := range n {
-		pos := p.cell(c, version, tokens)
+		pos, x, y, token := p.cell(c, version)
 		if p.err != nil {
 			return first, nil
 		}
-		switch at := int(pos) - first; {
-		case at >= 0 && at < len(order) && order[at] < 0:
+		at, is := spots.token(pos, x, y)
+		if is && c.Ext && version >= 3 && token != tokens[at] {
+			p.fail("cell %d of token %d, which is %d, is for %d", i, at, tokens[at], token)
+			return first, nil
+		}
+		switch at -= first; {
+		case is && at >= 0 && order[at] < 0:
 			order[at] = int32(i)
 			found++
-		case total > len(tokens) && int(pos) >= len(tokens):
-		case total > len(tokens) && c.Kind == Window && at < 0:
+		case total > len(tokens) && int(pos) >= spots.end:
+		case total > len(tokens) && c.Kind == Window && is && at < 0:
 			// An image is in the window, and the window begins before it.
 		default:
-			p.fail("cell %d holds position %d, of %d to %d, or a position twice", i, pos, first, len(tokens)-1)
+			p.fail("cell %d holds position %d (%d, %d), of %d to %d, or a position twice", i, pos, x, y, first, spots.end-1)
 			return first, nil
 		}
 	}
@@ -376,18 +386,16 @@ func (c *Cache) cellBytes(version uint32) int64 {
 	return 12
 }
 
-// cell reads one cell and returns its position.
-func (p *parser) cell(c *Cache, version uint32, tokens []int32) int32 {
-	at, pos := p.off, p.i32()
+// cell reads one cell and returns its positions and, if it has one, its token.
+func (p *parser) cell(c *Cache, version uint32) (pos, x, y, token int32) {
+	at := p.off
+	pos = p.i32()
 	p.count("number of sequences", 1, 1)
+	x, y = pos, pos
 	if c.Ext {
-		x, y, token := p.i32(), p.i32(), int32(0)
+		x, y = p.i32(), p.i32()
 		if version >= 3 {
 			token = p.i32()
-		}
-		// Text has the same position in both dimensions.
-		if text := pos >= 0 && int(pos) < len(tokens); text && (x != pos || y != pos || version >= 3 && token != tokens[pos]) {
-			p.fail("cell at byte %d of position %d is for (%d, %d) and token %d", at, pos, x, y, token)
 		}
 	}
 	if sequence := p.i32(); p.sequence == nil {
@@ -395,7 +403,7 @@ func (p *parser) cell(c *Cache, version uint32, tokens []int32) int32 {
 	} else if *p.sequence != sequence {
 		p.fail("cell at byte %d belongs to sequence %d, others to %d", at, sequence, *p.sequence)
 	}
-	return pos
+	return pos, x, y, token
 }
 
 // attention reads the heads of K and V of a cache, and passes over their rows.
@@ -440,10 +448,10 @@ func (p *parser) tensor(transposed bool) Tensor {
 // recurrent reads the head of a recurrent cache, which is the last one, and passes over its
 // states. The file does not say how many layers are recurrent: each has both states, the size
 // of each is the same in all layers.
-func (p *parser) recurrent(total int) (Cache, content) {
+func (p *parser) recurrent(file *File, spots *spots, total int) (Cache, content) {
 	c, at := Cache{Kind: Recurrent}, content{cells: 1}
 	p.count("number of states", 1, 1)
-	if pos := p.i32(); p.err == nil && int(pos) != total-1 {
+	if pos := p.i32(); p.err == nil && !file.lastAt(spots, pos, total) {
 		p.fail("the state is that after position %d of %d tokens", pos, total)
 	}
 	p.count("number of sequences", 0, 0)
@@ -465,6 +473,15 @@ func (p *parser) recurrent(total int) (Cache, content) {
 	c.Tensors = [2][]Tensor{tensors[:half], tensors[half:]}
 	at.tensors = [2][]int64{offsets[:half], offsets[half:]}
 	return c, at
+}
+
+// lastAt reports whether the last of all tokens has a position, as far as media are known.
+func (f *File) lastAt(spots *spots, pos int32, total int) bool {
+	if f.Cut {
+		return int(pos) >= spots.end && int(pos) < total
+	}
+	last, _, _ := spots.of(total - 1)
+	return pos == last
 }
 
 // atCheckpoints reports whether the section of checkpoints begins here. No type of a tensor is as

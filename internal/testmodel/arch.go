@@ -102,6 +102,7 @@ var architectures = map[string]architecture{
 	"qwen3":         {layout: qwen3, size: usual},
 	"qwen3moe":      {layout: qwen3moe, size: compact, ffnPerEmbed: 1},
 	"qwen35":        {since: "v0.17.1", layout: qwen35, llamaCpp: qwen35ForLlamaCpp, size: compact, layersMin: 2},
+	"qwen3vl":       {layout: qwen3vl, llamaCppOnly: true, size: compact},
 	"qwen3next":     {layout: qwen3next, llamaCpp: qwen3nextForLlamaCpp, size: compact, layersMin: 2},
 }
 

@@ -31,6 +31,15 @@ func qwen2(s Shape) layout {
 // qwen3 always runs on Ollama's native engine.
 func qwen3(s Shape) layout { return stack(s, normedAttention, feedForward) }
 
+// qwen3vl is qwen3 with rotary positions in sections, all equal for text. Images are in a file of their own,
+// see [WriteProjector].
+func qwen3vl(s Shape) layout {
+	l := qwen3(s)
+	section := int32(s.HeadDim / 8)
+	l.metadata["rope.dimension_sections"] = []int32{2 * section, section, section, 0}
+	return l
+}
+
 // phi3Short is the number of positions up to which phi3 turns by the factors for short
 // contexts.
 const phi3Short = 2048

@@ -217,36 +217,51 @@ func mllamaVisionMatrices(s Shape) []matrix {
 // llavaTower cuts an image into 2×2 patches, each of which becomes one position of the prompt.
 var llavaTower = tower{layers: 2, embed: 64, heads: 2, ffn: 128, image: 32, patch: 16}
 
+// qwen2vlTower is of Qwen2-VL's kind: an image has as many patches of 8×8 pixels as it is large, and
+// qwen2vlMerge of them become one token, which has a column and a row.
+var qwen2vlTower = tower{layers: 2, embed: 64, heads: 2, ffn: 128, image: 32, patch: 8}
+
+const qwen2vlMerge = 2 * 2
+
 // WriteProjector writes a small vision tower as llama.cpp wants it: in a file of its own beside
-// a model of the Shape, of LLaVA's kind. Images of any size become four positions.
+// a model of the Shape. It is of Qwen2-VL's kind for models whose positions have sections, else of LLaVA's,
+// which makes four positions of any image.
 func WriteProjector(path string, s Shape) error {
 	s = s.WithDefaults()
-	v := llavaTower
+	v, kind, in := llavaTower, "mlp", llavaTower.embed
+	_, sections := architectures[s.Arch].layout(s).metadata["rope.dimension_sections"]
+	if sections {
+		v, kind, in = qwen2vlTower, "qwen2vl_merger", qwen2vlMerge*qwen2vlTower.embed
+	}
 	metadata := ggml.KV{
 		"general.architecture":  "clip",
 		"general.name":          fmt.Sprintf("kvtier test projector, random weights, seed %d", s.Seed),
 		"general.file_type":     ggml.FileTypeF16,
 		"has_vision_encoder":    true,
-		"projector_type":        "mlp",
+		"projector_type":        kind,
 		"use_gelu":              true,
 		"vision.projection_dim": uint32(s.Embed),
 		"vision.image_mean":     []float32{0.5, 0.5, 0.5},
 		"vision.image_std":      []float32{0.5, 0.5, 0.5},
 	}
 	maps.Copy(metadata, v.metadata())
-	patches := (v.image / v.patch) * (v.image / v.patch)
 	matrices := []matrix{
 		v.patchEmbedding("v.patch_embd.weight"),
-		{name: "v.position_embd.weight", in: v.embed, out: patches, f32: true, scale: 1},
-		{name: "mm.0.weight", in: v.embed, out: s.Embed, scale: 1 / math.Sqrt(float64(v.embed))},
+		{name: "mm.0.weight", in: in, out: s.Embed, scale: 1 / math.Sqrt(float64(in))},
 		{name: "mm.0.bias", in: s.Embed, f32: true},
 		{name: "mm.2.weight", in: s.Embed, out: s.Embed, scale: perInput(s) / geluRMS},
 		{name: "mm.2.bias", in: s.Embed, f32: true},
 	}
+	if sections {
+		matrices = append(matrices, v.patchEmbedding("v.patch_embd.weight.1")) // of the second of two frames
+	} else {
+		patches := (v.image / v.patch) * (v.image / v.patch)
+		matrices = append(matrices, matrix{name: "v.position_embd.weight", in: v.embed, out: patches, f32: true, scale: 1})
+	}
 	for _, m := range v.blocks(encoder{prefix: "v.blk.", attnNorm: "ln1", ffnNorm: "ln2", out: "attn_out", up: "ffn_up", down: "ffn_down"}, v.layers) {
 		matrices = append(matrices, m)
-		if m.norm != 0 {
-			matrices = append(matrices, matrix{name: strings.TrimSuffix(m.name, "weight") + "bias", in: m.in, f32: true})
+		if width := max(m.out, m.in); m.norm != 0 || sections && strings.Contains(m.name, ".attn_") {
+			matrices = append(matrices, matrix{name: strings.TrimSuffix(m.name, "weight") + "bias", in: width, f32: true})
 		}
 	}
 	var tensors []*ggml.Tensor
