@@ -54,21 +54,19 @@ Below internal, each with its inputs and none with the store:
 
 Files of this package, by their purpose:
 
-	store.go, open.go, options.go         a store, how its parts are put together, its settings
-	level.go                              one of its tiers: its files, its ledger, its room
-	find.go, chain.go                     look-up of prompts
-	branches.go                           look-up of tails, and pages that only begin like a prompt
-	anyof.go                              look-up of one of several keys
-	read.go, sharedread.go, placed.go     pages out of the tiers
-	ram.go                                the copies in memory
-	touch.go, hits.go                     after a read
-	put.go, manifest.go                   pages into the local tier, and what a fingerprint stands for
-	cold.go, coldchain.go                 lossy pages
-	tombstones.go, elsewhere.go           why a page is not there
-	quarantine.go, reclaim.go             damaged files, and unused fingerprints, that people remove
-	recent.go, ahead.go, aheadused.go     recent pages, and reading before somebody asks
-	root_ops.go, root_gc.go               the store for tools
-	scan.go, stats.go                     its numbers
+	store.go, options.go      a store, how its parts are put together, its settings
+	level.go                  one of its tiers: its files, its ledger, its room
+	find.go, chain.go         look-up of prompts
+	branches.go               look-up of tails, and pages that only begin like a prompt
+	read.go, sharedread.go    pages out of the tiers
+	ram.go                    the copies in memory
+	touch.go                  after a read
+	put.go, manifest.go       pages into the local tier, and what a fingerprint stands for
+	absent.go                 why a page is not there
+	reclaim.go                unused fingerprints, that people remove
+	recent.go, ahead.go       recent pages, and reading before somebody asks
+	root_ops.go               the store for tools
+	stats.go                  its numbers
 
 A Store looks up, reads and puts pages, and puts its parts together. A lookup and a reader see the part that
 they need of it; a level does not know its store. To add a tier of another kind, such as an object

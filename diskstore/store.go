@@ -7,12 +7,16 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/checked"
+	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/move"
 	"github.com/kvtier/kvtier/diskstore/internal/names"
+	"github.com/kvtier/kvtier/diskstore/internal/ram"
 	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/internal/steady"
@@ -126,5 +130,224 @@ func (s *Store) Close() error {
 	if err != nil {
 		return fmt.Errorf("close store in %s: %w", s.opt.Local.Root, err)
 	}
+	return nil
+}
+
+// Open opens a store and creates a missing local root. Open returns ErrOptions;
+// tier.ErrRootSymlink, tier.ErrRootNotDir, tier.ErrRootOwner or tier.ErrRootMode for an unsafe root
+// of either tier; pagefile.ErrMismatch when the fingerprint is in use with another page size; or an
+// error of the local filesystem. A remote tier that cannot be reached is not an error: Open logs
+// the failure, and the store tries again later.
+func Open(ctx context.Context, opt Options) (*Store, error) {
+	s, err := newStore(opt, true)
+	if err != nil {
+		closeUnused(opt.RemoteTier)
+		return nil, err
+	}
+	if err := s.openLocal(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open store in %s: %w", s.opt.Local.Root, err), s.Close())
+	}
+	if err := s.openRemote(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open store, remote tier %s: %w", s.remote.where, err), s.Close())
+	}
+	s.maker.Tidy()
+	return s, nil
+}
+
+// closeUnused closes a remote tier whose store was not opened.
+func closeUnused(t tier.Tier) {
+	if t != nil {
+		_ = guard.New(t, DefaultRemoteTimeout, DefaultReadTimeout, slog.New(slog.DiscardHandler), time.Now, func() {}).Close()
+	}
+}
+
+// newStore makes a store without reading its roots. With create, the store makes a missing
+// local root later; without create, the store needs no fingerprint.
+func newStore(opt Options, create bool) (*Store, error) {
+	opt, err := opt.withDefaults(create)
+	if err != nil {
+		return nil, err
+	}
+	c, err := pagefile.NewCodec()
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	s := &Store{
+		opt: opt, pages: names.Of(opt.Fingerprint, opt.Cold.on()), log: opt.Logger.With("component", "diskstore"), codec: c, now: time.Now,
+		life: work.NewLife(), promoting: work.NewQueue(),
+	}
+	s.manifests = &manifests{pages: s.pages, pageTokens: opt.PageTokens, identity: opt.Identity}
+	s.health.log = s.log.With("tier", tier.Local, "root", opt.Local.Root)
+	s.capped.pages = &s.counts.writeCaps
+	if opt.Trouble != nil {
+		s.health.tell, s.capped.tell = s.crowded.teller(opt.Trouble, func() time.Time { return s.now() }), opt.Trouble
+	}
+	local := dir.Options{
+		Create: create, Timeout: opt.Timeout, Log: s.health.log,
+		Replaced: func() { s.local.book.Restart() },
+	}
+	if opt.RAM.BudgetBytes > 0 {
+		local.Prefix = serverPrefix(opt.RAM.Server)
+		s.ram.health.log = s.log.With("tier", tier.RAM)
+		s.ram.lossy, s.ram.budget, s.ram.peers, s.ram.life = s.pages.Lossy, opt.RAM.BudgetBytes, func() (int, error) { return s.disk.Peers() }, s.life
+		s.ram.Tier = ram.New(ram.Options{MaxTails: ramTails, TouchEvery: recency.TouchEvery, Tick: s.ram.tend})
+	}
+	s.disk = dir.New(opt.FS, opt.Local.Root, local)
+	s.openLevels()
+	s.lookup = lookup{
+		pages: s.pages, pageTokens: opt.PageTokens, local: s.local, remote: s.remote, tiers: s.tiers, below: s.guard, remoteTimeout: opt.RemoteTimeout, stateTime: stateTime,
+		ram: &s.ram, chains: s.chains, now: s.local.now,
+	}
+	s.openRoom()
+	s.reader = reader{
+		pages: s.pages, pageTokens: opt.PageTokens, codec: s.codec, tiers: s.tiers, ram: &s.ram,
+		chains: s.chains, down: s.down, up: s.up, behind: s.promoting, now: s.local.now,
+		counts: &s.counts, ahead: readAhead{counts: &s.counts},
+	}
+	return s, nil
+}
+
+// openLevels makes the tiers of the store and the order of its chains.
+func (s *Store) openLevels() {
+	opt, files, checks := s.levelOptions(tier.Local, s.opt.Local)
+	opt.root, opt.perDay = s.disk, s.opt.WritePerDay
+	files.Aside = s.disk
+	// Only now: a removal that takes the manifest looks for pages after that.
+	files.Visible = func(ctx context.Context, name pagefile.Name) { _ = s.manifests.describe(ctx, s.disk, name.Fingerprint) }
+	s.local = newLevel(s.disk, opt, files, checks)
+	s.chains = recency.New(s.disk, s.pages, s.local.now, s.local.book.Horizon)
+	s.tiers = levels{s.local}
+	if below, log := below(s.opt, s.log, func() { s.remote.book.Restart() }); below != nil {
+		s.guard = guard.New(below, s.opt.RemoteTimeout, s.opt.ReadTimeout, log, time.Now, func() {
+			s.counts.tierErrors.Add(1)
+			s.remote.counts.failed.Add(1)
+		})
+		s.guard.Appeared = func(done tier.Committed) { s.remote.files.AppearedLate(done) }
+		opt, files, checks := s.levelOptions(tier.Remote, s.opt.Remote)
+		opt.far, opt.down, opt.recording = true, s.guard.Breaker.Down, s.local.collecting
+		opt.root, _ = below.(*dir.Tier)
+		s.remote = newLevel(s.guard, opt, files, checks)
+		s.tiers = levels{s.local, s.remote}
+	}
+	s.ram.levels = s.tiers
+}
+
+// levelOptions are the part of both levels' options that is the same.
+func (s *Store) levelOptions(name string, config TierConfig) (levelOptions, counted.Options, checked.Options) {
+	where := config.Root
+	if where == "" {
+		where = fmt.Sprintf("%T", s.opt.RemoteTier)
+	}
+	return levelOptions{
+			name: name, config: config, where: where, pages: s.pages, pageTokens: s.opt.PageTokens,
+			now: func() time.Time { return s.now() }, behind: s.promoting, failures: &s.counts.tierErrors,
+		},
+		counted.Options{ReadAheadBytes: s.opt.ReadAheadBytes, LatestPages: s.opt.LatestPages},
+		checked.Options{Log: s.log, Damaged: &s.counts.damaged, Mismatched: &s.counts.mismatched}
+}
+
+// below returns the tier to which pages move down, nil without one, and its log. replaced is told that
+// another directory has taken the place of the tier's.
+func below(opt Options, log *slog.Logger, replaced func()) (tier.Tier, *slog.Logger) {
+	log = log.With("tier", tier.Remote)
+	if opt.RemoteTier != nil {
+		return opt.RemoteTier, log
+	}
+	root := opt.Remote.Root
+	if root == "" {
+		return nil, nil
+	}
+	log = log.With("root", root)
+	return dir.New(opt.FS, root, dir.Options{Shared: true, Timeout: opt.Timeout, Log: log, Replaced: replaced}), log
+}
+
+// openRoom lets room be made in both tiers, and pages move between them.
+func (s *Store) openRoom() {
+	local := s.local.roomOptions(s.chains, &s.counts.demoted)
+	local.Crowded = func(wanted, free int64) { s.crowded.note(wanted, free, s.now()) }
+	if s.remote != nil {
+		remote := s.remote.roomOptions(s.chains, nil)
+		remote.CountEvery = room.FarCountEvery
+		s.remote.room = room.NewCollector(s.remote.files, remote)
+		s.down = s.newDown()
+		local.Below = s.down
+	}
+	s.local.room = room.NewCollector(s.local.files, local)
+	s.maker = room.NewMaker(s.local.room, room.MakerOptions{
+		Queue: s.local.collecting, Reachable: s.tiers.reachable, Capped: s.capped.note,
+		Collected: func() {
+			// In another queue: listing over a network takes minutes, and Put waits for the queue
+			// of the local tier.
+			if s.remote != nil && s.remote.answers() {
+				s.remote.room.Tidy(s.remote.collecting)
+			}
+		},
+	})
+	if s.remote != nil {
+		s.up = s.newUp()
+	}
+}
+
+// newDown returns the way down.
+func (s *Store) newDown() *move.Down {
+	return move.NewDown(pagefile.Cold{K: s.opt.Cold.K, V: s.opt.Cold.V, Compress: s.opt.Compress}, s.opt.RemoteTimeout, move.DownOptions{
+		Local: s.local.files, Remote: s.remote.files, Ours: s.local.checked, Theirs: s.remote.checked,
+		Pages: s.pages, Codec: s.codec, Log: s.log,
+		Room: s.remote.room, Queue: s.remote.collecting,
+		Resting: s.guard.Breaker.Resting,
+		Describe: func(ctx context.Context, fingerprint pagefile.Key, made bool) error {
+			return s.manifests.below(ctx, s.disk, s.guard, fingerprint, made)
+		},
+		Link: s.remote.linkIn,
+		AddBranch: func(ctx context.Context, h *pagefile.Header) error {
+			_, err := s.remote.addBranch(ctx, h)
+			return err
+		},
+		Lossy: func(h *pagefile.Header) {
+			s.counts.lossyPages.Add(1)
+			s.counts.lossyRaw.Add(uint64(h.Layout.Size()))
+			s.counts.lossyBytes.Add(uint64(h.FileBytes))
+		},
+	})
+}
+
+// newUp returns the way up.
+func (s *Store) newUp() *move.Up {
+	return move.NewUp(move.UpOptions{
+		Local: s.local.files, Remote: s.guard, Ours: s.local.checked, Theirs: s.remote.checked,
+		Pages: s.pages, Chains: s.chains, Room: s.maker, Queue: s.promoting,
+		Failed: s.local.noteTierError, Link: s.local.linkIn, Promoted: func() { s.counts.promoted.Add(1) },
+	})
+}
+
+// openLocal checks the local root, claims the process's temporary files, reads the ledger and
+// writes the manifest. A store on a full disk can be opened and read.
+func (s *Store) openLocal(ctx context.Context) error {
+	if err := s.disk.Claim(ctx); err != nil && !errors.Is(err, tier.ErrNoSpace) {
+		return err
+	}
+	if err := s.local.book.Refresh(ctx); err != nil {
+		return err
+	}
+	err := s.manifests.ensure(ctx, s.disk)
+	if errors.Is(err, tier.ErrNoSpace) {
+		s.health.note("write manifest", err)
+		return nil
+	}
+	return err
+}
+
+// openRemote checks the remote root, if there is one, for at most RemoteTimeout. An unsafe
+// remote root is an error, and the store is not opened.
+func (s *Store) openRemote(ctx context.Context) error {
+	if s.remote == nil {
+		return nil
+	}
+	s.guard.Breaker.Silence()
+	_, err := tier.Stat(ctx, s.guard, pagefile.Name{Fingerprint: s.opt.Fingerprint, Class: pagefile.ClassManifest})
+	if tier.UnsafeRoot(err) {
+		return err
+	}
+	s.guard.Breaker.Speak()
 	return nil
 }
