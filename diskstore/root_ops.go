@@ -390,7 +390,7 @@ func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint page
 	var drops []QuarantineDrop
 	var errs []error
 	for _, lv := range r.s.tiers {
-		root, counts := lv.root, lv.book.Counts()
+		root, counts := lv.root, lv.book.State().Counts
 		if root == nil {
 			errs = append(errs, fmt.Errorf("remove files in quarantine in %s: %w", lv.where, errNoDirectory))
 			continue

@@ -113,7 +113,7 @@ func (s *Store) Stats() Stats {
 		LocalHits: s.local.counts.hits.Load(), LocalEvicted: s.local.counts.evicted.Load(), LocalQuarantined: s.local.counts.quarantined.Load(),
 		WholeBytes:   c.wholeBytes.Load(),
 		WriteCap:     s.opt.WritePerDay,
-		LocalWritten: s.local.book.Today(),
+		LocalWritten: s.local.book.State().Today,
 	}
 	st.LocalBooked, _ = s.local.book.Figure()
 	st.Local.Down = s.health.down() || s.disk.Down()
@@ -127,7 +127,7 @@ func (s *Store) Stats() Stats {
 		st.Remote = s.remote.holding()
 		st.Remote.Down = s.guard.Breaker.Down()
 		st.RemoteBooked, _ = s.remote.book.Figure()
-		st.RemoteWritten = s.remote.book.Today()
+		st.RemoteWritten = s.remote.book.State().Today
 		of := &s.remote.counts
 		st.RemoteHits, st.RemoteEvicted, st.RemoteQuarantined = of.hits.Load(), of.evicted.Load(), of.quarantined.Load()
 	}

@@ -75,7 +75,7 @@ func (lv *level) hit(fingerprint pagefile.Key) {
 func (lv *level) recordHits(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
 	defer cancel()
-	if lv.book.UnrecordedHits() && lv.answers() {
+	if lv.book.State().Hits && lv.answers() {
 		_ = lv.book.Record(ctx)
 	}
 }

@@ -265,7 +265,7 @@ func (c *Collector) lacking(want Demand) int64 {
 // emptyQuarantine removes the files in quarantine. These files are kept, for a person to look
 // at, only while there is space.
 func (c *Collector) emptyQuarantine(ctx context.Context) int64 {
-	counts := c.files.Book.Counts()
+	counts := c.files.Book.State().Counts
 	freed, err := c.files.Tier.EmptyQuarantine(ctx)
 	if err != nil {
 		c.opt.Failed(err)

@@ -68,11 +68,11 @@ func (m *Maker) request(want Demand) {
 		m.want = Demand{}
 		m.mu.Unlock()
 		book := m.of.files.Book
-		writing := book.InFlight() > 0
+		writing := book.State().InFlight > 0
 		err := m.of.Collect(ctx, want)
 		// Without a count the state is unknown; the next collection may count. A page that is being
 		// written can be evicted once it is there.
-		writing = writing || book.InFlight() > 0
+		writing = writing || book.State().InFlight > 0
 		m.exhausted.Store(err != nil && !errors.Is(err, ledger.ErrNotCounted) && !errors.Is(err, ErrOvertaken) && !writing)
 		if err != nil && !errors.Is(err, ErrExhausted) && !errors.Is(err, ledger.ErrNotCounted) {
 			m.of.opt.Failed(err)
@@ -93,7 +93,7 @@ func (m *Maker) Reserve(ctx context.Context, n int64, at recency.Place) (r *ledg
 	defer cancel()
 	var done <-chan struct{} // of the requested collection
 	for last, rounds := false, 0; ; {
-		changed := b.Changes()
+		changed := b.State().Changed
 		r, err = b.Reserve(ctx, n)
 		m.opt.Capped(err)
 		full := errors.Is(err, tier.ErrNoSpace) && !vfs.IsNoSpace(err)

@@ -137,7 +137,7 @@ func (c *Collector) mustGo(ctx context.Context, over int64, want Demand) int64 {
 // Stale reports whether a tier's files need a new count. A count by any process serves.
 func (c *Collector) Stale() bool {
 	counted, took := c.files.Counted()
-	if other := c.files.Book.Counted(); other.After(counted) {
+	if other := c.files.Book.State().Counted; other.After(counted) {
 		counted = other
 	}
 	if _, known := c.files.Book.Figure(); !known && c.files.Book.Budget > 0 {
