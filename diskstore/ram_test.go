@@ -71,7 +71,7 @@ func TestRAMOffMeansOff(t *testing.T) {
 	s, o := openNew(t)
 	tokens := putPrompt(t, s, 1, 2*testTokens+3)
 	readChain(t, s, tokens, len(tokens))
-	require.Nil(t, s.ram.Tier)
+	require.False(t, s.ram.Holds())
 	require.Equal(t, repeat(tier.Local, 3), tiersOf(s.Find(ctx, Prompt{Tokens: tokens}).Exact))
 	require.Zero(t, s.Stats().RAM)
 	require.Zero(t, s.Stats().RAMHits)

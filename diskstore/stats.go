@@ -117,12 +117,10 @@ func (s *Store) Stats() Stats {
 	}
 	st.LocalBooked, _ = s.local.book.Figure()
 	st.Local.Down = s.health.down() || s.disk.Down()
-	if !s.ram.off() {
-		held := s.ram.Stats()
-		st.RAM = TierStats{Pages: held.Pages, Tails: held.Tails, Bytes: held.Bytes, Down: s.ram.health.down()}
-		st.RAMStored, st.RAMFromLocal, st.RAMFromRemote, st.RAMEvicted = held.Stored, held.FromLocal, held.FromRemote, held.Evicted
-		st.RAMLimit = held.Limit
-	}
+	held := s.ram.Stats()
+	st.RAM = TierStats{Pages: held.Pages, Tails: held.Tails, Bytes: held.Bytes, Down: s.ram.health.down()}
+	st.RAMStored, st.RAMFromLocal, st.RAMFromRemote, st.RAMEvicted = held.Stored, held.FromLocal, held.FromRemote, held.Evicted
+	st.RAMLimit = held.Limit
 	if s.remote != nil {
 		st.Remote = s.remote.holding()
 		st.Remote.Down = s.guard.Breaker.Down()

@@ -114,9 +114,7 @@ func (s *Store) Close() error {
 		lv.hitClock.Stop()
 		lv.tombstoneClock.Stop()
 	}
-	if !s.ram.off() {
-		s.ram.Close()
-	}
+	s.ram.Close()
 	var err error
 	for _, q := range s.tiers.queues(s.promoting) {
 		err = errors.Join(err, q.Close(time.Until(deadline)))
@@ -188,10 +186,10 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	if opt.RAM.BudgetBytes > 0 {
 		local.Prefix = serverPrefix(opt.RAM.Server)
-		s.ram.health.log = s.log.With("tier", tier.RAM)
-		s.ram.lossy, s.ram.budget, s.ram.peers, s.ram.life = s.pages.Lossy, opt.RAM.BudgetBytes, func() (int, error) { return s.disk.Peers() }, s.life
-		s.ram.Tier = ram.New(ram.Options{MaxTails: ramTails, TouchEvery: recency.TouchEvery, Tick: s.ram.tend})
 	}
+	s.ram.health.log = s.log.With("tier", tier.RAM)
+	s.ram.lossy, s.ram.budget, s.ram.peers, s.ram.life = s.pages.Lossy, opt.RAM.BudgetBytes, func() (int, error) { return s.disk.Peers() }, s.life
+	s.ram.Tier = ram.New(ram.Options{MaxTails: ramTails, TouchEvery: recency.TouchEvery, Tick: s.ram.tend})
 	s.disk = dir.New(opt.FS, opt.Local.Root, local)
 	s.openLevels()
 	s.lookup = lookup{

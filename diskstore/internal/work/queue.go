@@ -103,11 +103,12 @@ func (q *Queue) Close(patience time.Duration) error {
 }
 
 // Once calls a function some time after Start; further calls of Start before the function runs
-// do nothing. The zero value is ready.
+// do nothing. The function may call Start. The zero value is ready.
 type Once struct {
 	mu      sync.Mutex
 	timer   *time.Timer // nil when no call is due
 	stopped bool
+	running sync.WaitGroup // timers that have fired or will fire
 }
 
 func (c *Once) Start(after time.Duration, fn func()) {
@@ -116,7 +117,9 @@ func (c *Once) Start(after time.Duration, fn func()) {
 	if c.timer != nil || c.stopped {
 		return
 	}
+	c.running.Add(1)
 	c.timer = time.AfterFunc(after, func() {
+		defer c.running.Done()
 		c.mu.Lock()
 		c.timer = nil
 		stopped := c.stopped
@@ -127,12 +130,21 @@ func (c *Once) Start(after time.Duration, fn func()) {
 	})
 }
 
-// Stop makes Start do nothing. Stop does not wait for a call that has begun.
-func (c *Once) Stop() {
+// Due reports whether a call is due and has not begun.
+func (c *Once) Due() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.timer != nil
+}
+
+// Stop makes Start do nothing, and waits for a call that has begun.
+func (c *Once) Stop() {
+	c.mu.Lock()
 	c.stopped = true
-	if c.timer != nil {
-		c.timer.Stop()
+	if c.timer != nil && c.timer.Stop() {
+		c.timer = nil
+		c.running.Done()
 	}
+	c.mu.Unlock()
+	c.running.Wait()
 }
