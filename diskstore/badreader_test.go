@@ -246,7 +246,7 @@ func TestPutOfABadPageIsGoodThoughItLooksTheSame(t *testing.T) {
 	s.now = func() time.Time { return now }
 	p := putChain(t, s, prompt(1, 2*testTokens))[1]
 	bad := mustStat(t, s.disk, s.pages.Page(p.Key()))
-	s.local.checked.Bad.MarkBad(bad)
+	s.local.checked.Bad.Note(bad, 0)
 	require.False(t, s.Has(p.Key()))
 	require.NoError(t, s.Put(ctx, p))
 	info := mustStat(t, s.disk, bad.Name)

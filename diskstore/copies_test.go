@@ -142,7 +142,7 @@ func TestACopyThatMayHaveChangedIsReadWhole(t *testing.T) {
 		},
 		"too many others since": func(m *moves, _ string) {
 			for i := range checked.MaxCopies {
-				m.remote.checked.Copies.Good(tier.Info{Name: pagefile.Name{Key: pagefile.Key{byte(i), byte(i >> 8), 1}}}, 0)
+				m.remote.checked.Copies.Note(tier.Info{Name: pagefile.Name{Key: pagefile.Key{byte(i), byte(i >> 8), 1}}}, 0)
 			}
 		},
 	} {

@@ -167,7 +167,7 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	name := s.pages.Page(putChain(t, s, prompt(1, testTokens))[0].Key())
 	require.NoError(t, s.demote(ctx, mustStat(t, s.disk, name)))
 	there := mustStat(t, s.guard, name)
-	s.remote.checked.Bad.MarkBad(there)
+	s.remote.checked.Bad.Note(there, 0)
 
 	content := fileOf(t, filePath(o.Local.Root, name))
 	up, err := s.guard.Create(ctx, name)

@@ -84,7 +84,7 @@ func newLevel(t tier.Disk, opt levelOptions, files counted.Options, checks check
 		lv.counting = []*work.Queue{lv.recording, lv.collecting}
 	}
 	files.Far, files.Pages = opt.far, opt.pages
-	files.Appeared = func(name pagefile.Name) { lv.checked.Bad.Replaced(name) }
+	files.Appeared = func(name pagefile.Name) { lv.checked.Bad.Forget(name) }
 	files.Removed = func(name pagefile.Name) {
 		lv.checked.Copies.Forget(name)
 		lv.branches.Removed(name)

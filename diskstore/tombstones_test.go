@@ -181,7 +181,7 @@ func TestTombstoneOfABadFileInItsPlace(t *testing.T) {
 	s := open(t, testOptions(t))
 	putChain(t, s, prompt(1, testTokens))
 	info := listAll(t, s.local)[0]
-	s.local.checked.Bad.MarkBad(info)
+	s.local.checked.Bad.Note(info, 0)
 	g, ok := s.Gone(ctx, info.Key)
 	require.True(t, ok)
 	require.Equal(t, TombstoneDamaged, g.Reason)

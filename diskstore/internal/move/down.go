@@ -201,7 +201,7 @@ func (b *Down) lower(ctx context.Context, d descent) error {
 	if there.Bytes != d.bytes() {
 		return fmt.Errorf("copy of page %v is %d bytes, want %d", d.info.Key, there.Bytes, d.bytes())
 	}
-	b.opt.Theirs.Copies.Good(there, h.Crc)
+	b.opt.Theirs.Copies.Note(there, h.Crc)
 	if err := b.opt.Link(ctx, h); err != nil {
 		return err
 	}
@@ -257,11 +257,14 @@ func (b *Down) held(ctx context.Context, info tier.Info, name pagefile.Name, byt
 // and nil for any other file. knownCopy reads the header at once: a network share tells the present
 // time of a file when the file is opened.
 func (b *Down) knownCopy(ctx context.Context, there tier.Info) *pagefile.Header {
-	if !b.opt.Theirs.Copies.Knows(there) {
+	if _, known := b.opt.Theirs.Copies.Knows(there); !known {
 		return nil
 	}
 	theirs, now, err := b.opt.Theirs.Header(ctx, there.Name)
-	if err != nil || !b.opt.Theirs.Copies.IsGood(now, theirs.Crc) {
+	if err != nil {
+		return nil
+	}
+	if crc, known := b.opt.Theirs.Copies.Knows(now); !known || crc != theirs.Crc {
 		return nil
 	}
 	return theirs
@@ -300,7 +303,7 @@ func (b *Down) verifyCopy(ctx context.Context, name pagefile.Name) (*pagefile.He
 		return nil, err
 	}
 	defer blob.Close()
-	b.opt.Theirs.Copies.Good(blob.Info(), h.Crc)
+	b.opt.Theirs.Copies.Note(blob.Info(), h.Crc)
 	return h, nil
 }
 

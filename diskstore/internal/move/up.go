@@ -109,7 +109,7 @@ func (u *Up) copy(ctx context.Context, from tier.Tier, info tier.Info, room *led
 		}
 		return err
 	}
-	u.opt.Theirs.Copies.Good(page.from, page.header.Crc)
+	u.opt.Theirs.Copies.Note(page.from, page.header.Crc)
 	u.opt.Promoted()
 	u.opt.Room.Grown(ctx)
 	return u.opt.Link(ctx, page.header)
