@@ -93,8 +93,8 @@ func (b *Book) Hit(fingerprint pagefile.Key) {
 // settleHitsLocked subtracts hits that are in the ledger now.
 func (b *Book) settleHitsLocked(recorded map[pagefile.Key]Hits) {
 	for fp, done := range recorded {
-		if h := b.hits[fp]; h.Pages > done.Pages {
-			b.hits[fp] = Hits{Pages: h.Pages - done.Pages, Last: h.Last}
+		if h := b.hits[fp].minus(done); h.Pages > 0 {
+			b.hits[fp] = h
 		} else {
 			delete(b.hits, fp)
 		}
