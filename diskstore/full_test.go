@@ -133,7 +133,7 @@ func TestPutIfRoomIsAsRecentAsItsChain(t *testing.T) {
 // whileDemoting demotes a page of the local tier, which must be evicted, and calls do while
 // its copy is written. The write of the copy then returns the error fails.
 func whileDemoting(t *testing.T, s *Store, inj *vfs.Injector, info tier.Info, fails error, do func()) {
-	require.NoError(t, copyManifest(ctx, s.disk, s.guard, info.Fingerprint)) // the manifest's write comes before
+	require.NoError(t, s.manifests.below(ctx, s.disk, s.guard, info.Fingerprint, false)) // the manifest's write comes before
 	gate := vfs.NewGate()
 	inj.Add(vfs.Rule{
 		Ops:  []vfs.Op{vfs.OpWrite},
