@@ -50,27 +50,17 @@ func (f *lookup) chainNames(p Prompt) []pagefile.Name {
 
 // findPages is a pageFinder of exact pages.
 func (f *lookup) findPages(ctx context.Context, names []pagefile.Name, parent pagefile.Key, start int) ([]Ref, error) {
-	found := make([]tier.Info, 0, len(names))
-	from := make([]*level, len(names)) // the tier that has the file
-	inRAM := make([]bool, len(names))  // and no check of the file is due
-	var missing []pagefile.Name        // from the local tier, in order
+	found := make([]sighting, 0, len(names))
+	var missing []pagefile.Name // from memory and the local tier, in order
 	for _, name := range names {
-		if file, fresh := f.ram.Fresh(name); fresh {
-			from[len(found)], inRAM[len(found)] = f.tiers.named(file.Tier), true
-			found = append(found, file.Info)
-			continue
-		}
-		from[len(found)] = f.local
-		info, err := tier.Stat(ctx, f.local.tier, name)
-		if err != nil || f.local.checked.Bad.IsBad(info) {
-			f.local.noteTierError(err)
+		at := f.sight(ctx, name)
+		if at.from == nil {
 			if f.remote == nil {
 				break
 			}
 			missing = append(missing, name)
-			from[len(found)] = f.remote
 		}
-		found = append(found, info)
+		found = append(found, at)
 	}
 	var remote []tier.Info
 	var failed error // the tier counts errors; pages found before an error are good
@@ -78,16 +68,14 @@ func (f *lookup) findPages(ctx context.Context, names []pagefile.Name, parent pa
 		remote, failed = tier.Leading(ctx, f.below, missing)
 	}
 	refs := f.newRefs(parent, start)
-	for i, info := range found {
-		if from[i].far && !inRAM[i] {
-			if len(remote) == 0 {
+	for _, at := range found {
+		if at.from == nil {
+			if len(remote) == 0 || f.remote.checked.Bad.IsBad(remote[0]) {
 				break
 			}
-			if info, remote = remote[0], remote[1:]; f.remote.checked.Bad.IsBad(info) {
-				break
-			}
+			at.info, at.from, remote = remote[0], f.remote, remote[1:]
 		}
-		refs.add(info, from[i], inRAM[i])
+		refs.add(at.info, at.from, at.inRAM)
 	}
 	return refs.refs, failed
 }
@@ -218,7 +206,7 @@ func (f *lookup) findMixed(ctx context.Context, names []pagefile.Name, parent pa
 		names = names[len(round):]
 		found := make([]sighting, len(round))
 		for i, name := range round {
-			found[i] = f.sight(ctx, name)
+			found[i] = f.sight(ctx, name, pagefile.ColdName(name))
 		}
 		if f.remote != nil && failed == nil {
 			failed = f.sightBelow(ctx, round, found)
@@ -240,11 +228,11 @@ type sighting struct {
 	inRAM bool // the page is in memory, and no check of its file is due
 }
 
-// sight looks for a page in memory and in the local tier, exact and then lossy.
-func (f *lookup) sight(ctx context.Context, exact pagefile.Name) sighting {
-	for _, name := range []pagefile.Name{exact, pagefile.ColdName(exact)} {
-		if ctx.Err() != nil {
-			break // nothing is known of the exact page on disk
+// sight looks in memory and in the local tier for the first of some names.
+func (f *lookup) sight(ctx context.Context, names ...pagefile.Name) sighting {
+	for i, name := range names {
+		if i > 0 && ctx.Err() != nil {
+			break // nothing is known of the names before on disk
 		}
 		if file, fresh := f.ram.Fresh(name); fresh {
 			return sighting{file.Info, f.tiers.named(file.Tier), true}
