@@ -62,14 +62,7 @@ type Tombstone struct {
 // noteGone notes that a page has left the tier. The list is written later, together with other pages.
 func (lv *level) noteGone(name pagefile.Name, reason TombstoneReason) {
 	lv.tombstones.Add(tombstones.Of(name.Key, lv.now(), byte(reason)))
-	every := time.Duration(tombstonesEvery)
-	if lv.far {
-		every = remoteTombstonesEvery
-	}
-	lv.tombstoneClock.Start(every, func() {
-		type tombstonesJob struct{ of *level }
-		lv.recording.Submit(tombstonesJob{lv}, lv.recordTombstones)
-	})
+	lv.recordIn(&lv.tombstoneClock, tombstonesEvery, remoteTombstonesEvery, lv.recordTombstones)
 }
 
 // recordTombstones writes new records to the tier's list. After a failure the next removal, or Close,

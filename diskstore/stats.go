@@ -227,19 +227,15 @@ func (c *crowded) teller(trouble func(error), now func() time.Time) func(what st
 	}
 }
 
-// capNote counts pages that the daily limit on writes kept from being written, and tells of them.
-type capNote struct {
-	tell  func(error)
-	pages *atomic.Uint64
-}
-
-func (c *capNote) note(err error) {
+// capped counts a page that the daily limit on writes keeps from being written, and tells of it. Other
+// results of a reservation are ignored.
+func (s *Store) capped(err error) {
 	if !errors.Is(err, ledger.ErrWriteCap) {
 		return
 	}
-	c.pages.Add(1)
-	if c.tell != nil {
-		c.tell(err)
+	s.counts.writeCaps.Add(1)
+	if s.opt.Trouble != nil {
+		s.opt.Trouble(err)
 	}
 }
 

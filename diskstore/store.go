@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/move"
 	"github.com/kvtier/kvtier/diskstore/internal/names"
@@ -50,8 +49,7 @@ type Store struct {
 	maker   *room.Maker // of room in the local tier
 	down    *move.Down  // nil without a remote tier, as up
 	up      *move.Up
-	health  health // of the local tier
-	capped  capNote
+	health  health  // of the local tier
 	crowded crowded // of the local tier
 	traffic work.Traffic
 	now     func() time.Time
@@ -176,9 +174,8 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	s.manifests = &manifests{pages: s.pages, pageTokens: opt.PageTokens, identity: opt.Identity}
 	s.health.log = s.log.With("tier", tier.Local, "root", opt.Local.Root)
-	s.capped.pages = &s.counts.writeCaps
 	if opt.Trouble != nil {
-		s.health.tell, s.capped.tell = s.crowded.teller(opt.Trouble, func() time.Time { return s.now() }), opt.Trouble
+		s.health.tell = s.crowded.teller(opt.Trouble, func() time.Time { return s.now() })
 	}
 	local := dir.Options{
 		Create: create, Timeout: opt.Timeout, Log: s.health.log,
@@ -207,12 +204,12 @@ func newStore(opt Options, create bool) (*Store, error) {
 
 // openLevels makes the tiers of the store and the order of its chains.
 func (s *Store) openLevels() {
-	opt, files, checks := s.levelOptions(tier.Local, s.opt.Local)
-	opt.root, opt.perDay = s.disk, s.opt.WritePerDay
-	files.Aside = s.disk
-	// Only now: a removal that takes the manifest looks for pages after that.
-	files.Visible = func(ctx context.Context, name pagefile.Name) { _ = s.manifests.describe(ctx, s.disk, name.Fingerprint) }
-	s.local = newLevel(s.disk, opt, files, checks)
+	s.local = &level{name: tier.Local, config: s.opt.Local, tier: s.disk, root: s.disk}
+	s.openLevel(s.local, s.opt.WritePerDay, counted.Options{
+		Aside: s.disk,
+		// Only now: a removal that takes the manifest looks for pages after that.
+		Visible: func(ctx context.Context, name pagefile.Name) { _ = s.manifests.describe(ctx, s.disk, name.Fingerprint) },
+	})
 	s.chains = recency.New(s.disk, s.pages, s.local.now, s.local.book.Horizon)
 	s.tiers = levels{s.local}
 	if below, log := below(s.opt, s.log, func() { s.remote.book.Restart() }); below != nil {
@@ -221,27 +218,15 @@ func (s *Store) openLevels() {
 			s.remote.counts.failed.Add(1)
 		})
 		s.guard.Appeared = func(done tier.Committed) { s.remote.files.AppearedLate(done) }
-		opt, files, checks := s.levelOptions(tier.Remote, s.opt.Remote)
-		opt.far, opt.down, opt.recording = true, s.guard.Breaker.Down, s.local.collecting
-		opt.root, _ = below.(*dir.Tier)
-		s.remote = newLevel(s.guard, opt, files, checks)
+		s.remote = &level{
+			name: tier.Remote, far: true, config: s.opt.Remote, tier: s.guard,
+			down: s.guard.Breaker.Down, recording: s.local.collecting,
+		}
+		s.remote.root, _ = below.(*dir.Tier)
+		s.openLevel(s.remote, 0, counted.Options{})
 		s.tiers = levels{s.local, s.remote}
 	}
 	s.ram.levels = s.tiers
-}
-
-// levelOptions are the part of both levels' options that is the same.
-func (s *Store) levelOptions(name string, config TierConfig) (levelOptions, counted.Options, checked.Options) {
-	where := config.Root
-	if where == "" {
-		where = fmt.Sprintf("%T", s.opt.RemoteTier)
-	}
-	return levelOptions{
-			name: name, config: config, where: where, pages: s.pages, pageTokens: s.opt.PageTokens,
-			now: func() time.Time { return s.now() }, behind: s.promoting, failures: &s.counts.tierErrors,
-		},
-		counted.Options{ReadAheadBytes: s.opt.ReadAheadBytes, LatestPages: s.opt.LatestPages},
-		checked.Options{Log: s.log, Damaged: &s.counts.damaged, Mismatched: &s.counts.mismatched}
 }
 
 // below returns the tier to which pages move down, nil without one, and its log. replaced is told that
@@ -272,7 +257,7 @@ func (s *Store) openRoom() {
 	}
 	s.local.room = room.NewCollector(s.local.files, local)
 	s.maker = room.NewMaker(s.local.room, room.MakerOptions{
-		Queue: s.local.collecting, Reachable: s.tiers.reachable, Capped: s.capped.note,
+		Queue: s.local.collecting, Reachable: s.tiers.reachable, Capped: s.capped,
 		Collected: func() {
 			// In another queue: listing over a network takes minutes, and Put waits for the queue
 			// of the local tier.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/recency"
+	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
@@ -61,14 +62,16 @@ const (
 // tier's page.
 func (lv *level) hit(fingerprint pagefile.Key) {
 	lv.book.Hit(fingerprint)
-	every := time.Duration(hitsEvery)
+	lv.recordIn(&lv.hitClock, hitsEvery, remoteHitsEvery, lv.recordHits)
+}
+
+// recordIn records something of the tier after some time, which differs in a remote tier. Calls before
+// that have no effect.
+func (lv *level) recordIn(clock *work.Once, every, remoteEvery time.Duration, record func(context.Context)) {
 	if lv.far {
-		every = remoteHitsEvery
+		every = remoteEvery
 	}
-	lv.hitClock.Start(every, func() {
-		type hitsJob struct{ of *level }
-		lv.recording.Submit(hitsJob{lv}, lv.recordHits)
-	})
+	clock.Start(every, func() { lv.recording.Submit(clock, record) })
 }
 
 // recordHits records new hits. After a failure the next hit tries again.
