@@ -47,8 +47,7 @@ func TestSharedPartOfAPage(t *testing.T) {
 			readChain(t, s, parted(stored, n, len(stored)+2, 1), n)
 			readChain(t, s, stored[:n], n)
 		}
-		require.NoError(t, s.Close())
-		s = open(t, o)
+		s = reopen(t, s, o)
 	}
 	require.Zero(t, s.Stats().Damaged+s.Stats().Mismatched+s.Stats().TierErrors)
 }

@@ -48,8 +48,7 @@ func TestShortChatsAreAllFound(t *testing.T) {
 				require.Len(t, tails, 1)
 				require.Equal(t, len(stored)-start, tails[0].Tokens)
 			}
-			require.NoError(t, s.Close())
-			s = open(t, o)
+			s = reopen(t, s, o)
 		}
 		for _, info := range listAll(t, s.local) {
 			if info.Class == pagefile.ClassTail {

@@ -340,8 +340,7 @@ func TestToolsOfLossyPages(t *testing.T) {
 	require.Equal(t, []int{testTokens, 2 * testTokens}, elsewhere)
 
 	// A root tells hits by fingerprint, and removes lossy pages.
-	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: o.FS})
-	require.NoError(t, err)
+	root := openRoot(t, o)
 	usage, err := root.Usage(ctx)
 	require.NoError(t, err)
 	hits := make(map[pagefile.Key]int64)

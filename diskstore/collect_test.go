@@ -102,8 +102,7 @@ func requireLeafFirst(t *testing.T, s *Store, order, infos []tier.Info) {
 func TestQuarantineGoesBeforePages(t *testing.T) {
 	page := physicalPage(t)
 	o := testOptions(t)
-	s, err := Open(ctx, o)
-	require.NoError(t, err)
+	s := start(t, o)
 	for _, p := range putChain(t, s, prompt(1, 5*testTokens)) {
 		moved, err := s.disk.Quarantine(ctx, tier.Info{Name: s.pages.Page(p.Key())}, "test")
 		require.NoError(t, err)
@@ -420,9 +419,7 @@ func (o *overtaken) EmptyQuarantine(ctx context.Context) (int64, error) {
 func TestRoomIsTakenDuringACollection(t *testing.T) {
 	page := physicalPage(t)
 	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 3 * page }))
-	for seed := range 3 {
-		putChain(t, s, prompt(seed, testTokens))
-	}
+	putPages(t, s, 0, 3)
 	require.NoError(t, s.Flush(ctx))
 	oldest := s.Find(ctx, Prompt{Tokens: prompt(0, testTokens)}).Exact[0]
 	began := s.now().Add(-time.Hour)

@@ -47,19 +47,12 @@ func hungRemote(t *testing.T, log io.Writer) (s *Store, tokens []int32, revive f
 		o.ReadTimeout = 20 * time.Millisecond
 		o.Logger = slog.New(slog.NewTextHandler(log, nil))
 	})
-	s, err := Open(ctx, o)
-	require.NoError(t, err)
+	s = start(t, o)
 	tokens = prompt(1, 4*testTokens)
-	pages := putChain(t, s, tokens)
+	putChain(t, s, tokens)
 	require.NoError(t, s.Flush(ctx))
-	for _, p := range pages[2:] {
-		name := s.pages.Page(p.Key())
-		to := filePath(o.Remote.Root, name)
-		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
-		require.NoError(t, os.Rename(filePath(o.Local.Root, name), to))
-	}
-	gate := vfs.NewGate()
-	inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Gate: gate})
+	moveToRemote(t, o, namesOf(s, tokens)[2:])
+	gate := hold(inj, vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root))})
 	return s, tokens, gate.Open
 }
 
@@ -173,8 +166,7 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	up, err := s.guard.Create(ctx, name)
 	require.NoError(t, err)
 	require.NoError(t, up.Write(ctx, content))
-	gate := vfs.NewGate()
-	inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Ops: []vfs.Op{vfs.OpRename}, Gate: gate})
+	gate := hold(inj, vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Ops: []vfs.Op{vfs.OpRename}})
 	leaving, leave := context.WithCancel(ctx)
 	go func() {
 		<-gate.Entered()

@@ -61,8 +61,7 @@ func TestRecencyOrdersByItself(t *testing.T) {
 		var passed atomic.Int64 // a duration; background work reads it too
 		var stores []*Store
 		for i := range 2 {
-			s, err := Open(ctx, o)
-			require.NoError(rt, err)
+			s := start(rt, o)
 			require.NoError(rt, s.Flush(ctx))
 			s.now = func() time.Time { return began.Add(time.Duration(passed.Load()) + time.Duration(i)*time.Second/2) }
 			stores = append(stores, s)
@@ -254,9 +253,7 @@ func TestClockThatWasAheadBlocksNoPut(t *testing.T) {
 				s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 10 * page }))
 				start := time.Now()
 				s.now = func() time.Time { return time.Now().Add(ahead) }
-				for seed := range 8 {
-					putChain(t, s, prompt(seed, testTokens))
-				}
+				putPages(t, s, 0, 8)
 				tokens := prompt(50, 6*testTokens)
 				putChain(t, s, tokens[:2*testTokens])
 				require.NoError(t, s.Flush(ctx))
@@ -332,9 +329,7 @@ func TestPagesFromTheFutureMoveOnce(t *testing.T) {
 	page := physicalPage(t)
 	s, _, inj := openInjected(t, func(o *Options) { o.Local.BudgetBytes = 6 * page })
 	s.now = func() time.Time { return time.Now().Add(24 * time.Hour) }
-	for seed := range 9 {
-		putChain(t, s, prompt(seed, testTokens))
-	}
+	putPages(t, s, 0, 9)
 	require.NoError(t, s.Flush(ctx))
 	require.NoError(t, s.local.book.Record(ctx))
 	require.NotZero(t, s.Stats().Evicted)
