@@ -113,7 +113,7 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 		if _, err := tier.Stat(ctx, r.tiers[0].tier, info.Name); err == nil {
 			return nil // read already, or not recent enough
 		}
-		err := r.up.Ahead(ctx, yieldingTier{lv.tier, r.traffic}, info)
+		err := r.mover.Ahead(ctx, yieldingTier{lv.tier, r.traffic}, info)
 		promoted = err == nil
 		switch {
 		case promoted:

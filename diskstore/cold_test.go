@@ -77,7 +77,7 @@ func lossyRows(t require.TestingT, p *pagefile.Page, how ColdTypes) []byte {
 // setCold changes Options.Cold of an open store.
 func setCold(s *Store, cold ColdTypes) {
 	s.opt.Cold, s.pages.Cold = cold, cold.on()
-	s.down.Cold = pagefile.Cold{K: cold.K, V: cold.V, Compress: s.opt.Compress}
+	s.mover.Cold = pagefile.Cold{K: cold.K, V: cold.V, Compress: s.opt.Compress}
 }
 
 // putCold stores the pages of tokens.

@@ -171,7 +171,7 @@ func TestALocalPageIsNeverLostWhileItBecomesLossy(t *testing.T) {
 				rule.Nth = nth
 				inj.Reset()
 				inj.Add(rule)
-				_, err := s.down.Move(ctx, info)
+				_, err := s.mover.Move(ctx, info)
 				reached := inj.Count(rule.Ops...)
 				inj.Reset()
 				s.guard.Breaker.Success()

@@ -338,12 +338,12 @@ func dropPage(t require.TestingT, lv *level, info tier.Info) {
 
 // setRemoteTimeout changes Options.RemoteTimeout of an open store.
 func setRemoteTimeout(s *Store, limit time.Duration) {
-	s.lookup.remoteTimeout, s.down.Patience = limit, limit
+	s.lookup.remoteTimeout, s.mover.Patience = limit, limit
 }
 
 // demote makes the remote tier hold a local page.
 func (s *Store) demote(ctx context.Context, info tier.Info) error {
-	_, err := s.down.Move(ctx, info)
+	_, err := s.mover.Move(ctx, info)
 	return err
 }
 

@@ -77,8 +77,7 @@ type reader struct {
 	tiers      levels
 	ram        *memory
 	chains     *recency.Chains
-	down       *move.Down // nil without a remote tier, as up
-	up         *move.Up
+	mover      *move.Mover // nil without a remote tier
 	behind     *work.Queue // of touches of remote pages
 	now        func() time.Time
 	counts     *counters
@@ -248,7 +247,7 @@ func (r *reader) readFrom(ctx context.Context, lv *level, w wanted, load load) (
 	}
 	info := blob.Info()
 	if lv.far {
-		r.up.Request(info, w.ref.place())
+		r.mover.Request(info, w.ref.place())
 	}
 	r.touch(ctx, lv, w.ref, info.Used)
 	return verified{level: lv, blob: blob, header: header}, nil

@@ -24,7 +24,7 @@ type Recent struct {
 	traffic *work.Traffic // of Reads and Puts, for which Recent waits
 	codec   *pagefile.Codec
 	ram     *memory
-	up      *move.Up // nil without a remote tier
+	mover   *move.Mover // nil without a remote tier
 	counts  *counters
 	used    *readAhead // takes the pages that are read ahead
 }
@@ -34,7 +34,7 @@ func (s *Store) Recent() *Recent {
 	return &Recent{
 		life: s.life, tiers: s.tiers, pages: s.pages, pageTokens: s.opt.PageTokens,
 		aheadBytes: s.opt.ReadAheadBytes, latest: s.opt.LatestPages,
-		traffic: &s.traffic, codec: s.codec, ram: &s.ram, up: s.up, counts: &s.counts, used: &s.reader.ahead,
+		traffic: &s.traffic, codec: s.codec, ram: &s.ram, mover: s.mover, counts: &s.counts, used: &s.reader.ahead,
 	}
 }
 

@@ -47,10 +47,9 @@ type Store struct {
 	counts  counters
 	chains  *recency.Chains
 	maker   *room.Maker // of room in the local tier
-	down    *move.Down  // nil without a remote tier, as up
-	up      *move.Up
-	health  health  // of the local tier
-	crowded crowded // of the local tier
+	mover   *move.Mover // nil without a remote tier
+	health  health      // of the local tier
+	crowded crowded     // of the local tier
 	traffic work.Traffic
 	now     func() time.Time
 
@@ -196,7 +195,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	s.openRoom()
 	s.reader = reader{
 		pages: s.pages, pageTokens: opt.PageTokens, codec: s.codec, tiers: s.tiers, ram: &s.ram,
-		chains: s.chains, down: s.down, up: s.up, behind: s.promoting, now: s.local.now,
+		chains: s.chains, mover: s.mover, behind: s.promoting, now: s.local.now,
 		counts: &s.counts, ahead: readAhead{counts: &s.counts},
 	}
 	return s, nil
@@ -252,8 +251,8 @@ func (s *Store) openRoom() {
 		remote := s.remote.roomOptions(s.chains, nil)
 		remote.CountEvery = room.FarCountEvery
 		s.remote.room = room.NewCollector(s.remote.files, remote)
-		s.down = s.newDown()
-		local.Below = s.down
+		s.mover = s.newMover()
+		local.Below = s.mover
 	}
 	s.local.room = room.NewCollector(s.local.files, local)
 	s.maker = room.NewMaker(s.local.room, room.MakerOptions{
@@ -266,22 +265,22 @@ func (s *Store) openRoom() {
 			}
 		},
 	})
-	if s.remote != nil {
-		s.up = s.newUp()
+	if s.mover != nil {
+		s.mover.Above = s.maker
 	}
 }
 
-// newDown returns the way down.
-func (s *Store) newDown() *move.Down {
-	return move.NewDown(pagefile.Cold{K: s.opt.Cold.K, V: s.opt.Cold.V, Compress: s.opt.Compress}, s.opt.RemoteTimeout, move.DownOptions{
+// newMover returns the way between the tiers.
+func (s *Store) newMover() *move.Mover {
+	return &move.Mover{Options: move.Options{
 		Local: s.local.files, Remote: s.remote.files, Ours: s.local.checked, Theirs: s.remote.checked,
-		Pages: s.pages, Codec: s.codec, Log: s.log,
-		Room: s.remote.room, Queue: s.remote.collecting,
+		Pages: s.pages, Chains: s.chains, Codec: s.codec, Log: s.log,
+		Below: s.remote.room, Collecting: s.remote.collecting, Promoting: s.promoting,
 		Resting: s.guard.Breaker.Resting,
 		Describe: func(ctx context.Context, fingerprint pagefile.Key, made bool) error {
 			return s.manifests.below(ctx, s.disk, s.guard, fingerprint, made)
 		},
-		Link: s.remote.linkIn,
+		LinkUp: s.local.linkIn, LinkDown: s.remote.linkIn,
 		AddBranch: func(ctx context.Context, h *pagefile.Header) error {
 			_, err := s.remote.addBranch(ctx, h)
 			return err
@@ -291,16 +290,10 @@ func (s *Store) newDown() *move.Down {
 			s.counts.lossyRaw.Add(uint64(h.Layout.Size()))
 			s.counts.lossyBytes.Add(uint64(h.FileBytes))
 		},
-	})
-}
-
-// newUp returns the way up.
-func (s *Store) newUp() *move.Up {
-	return move.NewUp(move.UpOptions{
-		Local: s.local.files, Remote: s.guard, Ours: s.local.checked, Theirs: s.remote.checked,
-		Pages: s.pages, Chains: s.chains, Room: s.maker, Queue: s.promoting,
-		Failed: s.local.noteTierError, Link: s.local.linkIn, Promoted: func() { s.counts.promoted.Add(1) },
-	})
+		Promoted: func() { s.counts.promoted.Add(1) }, Failed: s.local.noteTierError,
+		Cold:     pagefile.Cold{K: s.opt.Cold.K, V: s.opt.Cold.V, Compress: s.opt.Compress},
+		Patience: s.opt.RemoteTimeout,
+	}}
 }
 
 // openLocal checks the local root, claims the process's temporary files, reads the ledger and

@@ -28,7 +28,7 @@ func (r *reader) touch(ctx context.Context, lv *level, ref Ref, recent time.Time
 	if lv.far {
 		type touch struct{ pagefile.Name }
 		r.behind.Submit(touch{name}, func(ctx context.Context) {
-			r.down.Forward(ctx, name, recency.Of(used, ref.Start))
+			r.mover.Forward(ctx, name, recency.Of(used, ref.Start))
 		})
 		return
 	}
