@@ -49,7 +49,7 @@ func (r *Recent) ReadAhead(ctx context.Context) (Ahead, error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, aheadTime)
 	defer cancel()
-	reader := &aheadReader{Recent: r, left: r.aheadBytes, ahead: Ahead{RAM: !r.ram.off()}}
+	reader := &aheadReader{Recent: r, left: r.aheadBytes, did: Ahead{RAM: !r.ram.off()}}
 	done := make(chan error, 1)
 	go func() { // a goroutine of its own, which ends with the lowered priority
 		priority.Lower()
@@ -59,7 +59,7 @@ func (r *Recent) ReadAhead(ctx context.Context) (Ahead, error) {
 	if limited.Err() != nil && ctx.Err() == nil {
 		err = nil // the time is over
 	}
-	return reader.ahead, err
+	return reader.did, err
 }
 
 // errEnough ends reading ahead: the next page has no room.
@@ -68,9 +68,9 @@ var errEnough = move.ErrNoRoom
 // aheadReader is the state of one ReadAhead.
 type aheadReader struct {
 	*Recent
-	left  int64 // bytes
-	step  []byte
-	ahead Ahead
+	left int64 // bytes
+	step []byte
+	did  Ahead
 }
 
 func (r *aheadReader) run(ctx context.Context) error {
@@ -133,13 +133,13 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 		return err
 	}
 	r.left -= bytes
-	r.ahead.Pages++
-	r.ahead.Bytes += bytes
+	r.did.Pages++
+	r.did.Bytes += bytes
 	r.counts.aheadPages.Add(1)
 	r.counts.aheadBytes.Add(uint64(bytes))
-	r.used.note(info.Name)
+	r.ahead.note(info.Name)
 	if promoted {
-		r.ahead.Promoted++
+		r.did.Promoted++
 	}
 	return nil
 }
