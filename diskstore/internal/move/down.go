@@ -275,9 +275,18 @@ func (b *Mover) knownCopy(ctx context.Context, there tier.Info) *pagefile.Header
 
 // goodCopy returns the header of a file of the remote tier after reading every byte, and nil for a
 // file that is missing, damaged or another page's.
-func (b *Mover) goodCopy(ctx context.Context, name pagefile.Name) (*pagefile.Header, error) {
-	theirs, err := b.verifyCopy(ctx, name)
+func (b *Mover) goodCopy(ctx context.Context, name pagefile.Name) (theirs *pagefile.Header, err error) {
+	blob, err := b.Theirs.Open(ctx, name, func(blob tier.Blob) (err error) {
+		if theirs, err = pagefile.Stream(ctx, blob, nil); err != nil {
+			return err
+		}
+		return theirs.CheckName(name)
+	})
 	switch {
+	case err == nil:
+		defer blob.Close()
+		b.Theirs.Copies.Note(blob.Info(), theirs.Crc)
+		return theirs, nil
 	case errors.Is(err, tier.ErrNotFound), tier.Doubtful(err):
 		_, serr := tier.Stat(ctx, b.Remote.Tier, name)
 		switch {
@@ -290,24 +299,7 @@ func (b *Mover) goodCopy(ctx context.Context, name pagefile.Name) (*pagefile.Hea
 	case errors.Is(err, pagefile.ErrMismatch):
 		return nil, nil
 	}
-	return theirs, err
-}
-
-// verifyCopy reads a page of the remote tier and checks every byte.
-func (b *Mover) verifyCopy(ctx context.Context, name pagefile.Name) (*pagefile.Header, error) {
-	var h *pagefile.Header
-	blob, err := b.Theirs.Open(ctx, name, func(blob tier.Blob) (err error) {
-		if h, err = pagefile.Stream(ctx, blob, nil); err != nil {
-			return err
-		}
-		return h.CheckName(name)
-	})
-	if err != nil {
-		return nil, err
-	}
-	defer blob.Close()
-	b.Theirs.Copies.Note(blob.Info(), h.Crc)
-	return h, nil
+	return nil, err
 }
 
 // Move demotes a page, and first makes room below if necessary. lossy reports that the page is
