@@ -140,8 +140,7 @@ func TestABranchWithoutItsPage(t *testing.T) {
 func TestBranchesAreSwept(t *testing.T) {
 	statesOneByOne(t)
 	const pages = 16
-	page := physicalPage(t)
-	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = pages * page }))
+	s := openFor(t, pages)
 	for seed := range 40 * pages {
 		putChain(t, s, prompt(seed, testTokens))
 		require.NoError(t, s.Flush(ctx))

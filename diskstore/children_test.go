@@ -88,8 +88,7 @@ func TestOneShotChatsEvictNothing(t *testing.T) {
 
 // TestEvictedTailsAreRemembered: a tail that had to make room is counted and explained, as a page.
 func TestEvictedTailsAreRemembered(t *testing.T) {
-	page := physicalPage(t)
-	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 8 * page }))
+	s := openFor(t, 8)
 	first := putChain(t, s, chat(nil, 3, 0))[0]
 	for seed := range 20 {
 		putChain(t, s, chat(nil, 3, 1+seed))

@@ -38,6 +38,13 @@ func physicalPage(t *testing.T) int64 {
 	return s.Stats().Local.Bytes
 }
 
+// openFor opens a store whose local tier has a budget for some pages.
+func openFor(t *testing.T, pages int64) *Store {
+	t.Helper()
+	page := physicalPage(t)
+	return open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = pages * page }))
+}
+
 func TestEvictionIsLeastRecentlyUsedAndLeafFirst(t *testing.T) {
 	page := physicalPage(t)
 	s, o := openNew(t, func(o *Options) { o.Local.BudgetBytes = 8 * page })

@@ -151,8 +151,7 @@ func TestMountFailsMidRead(t *testing.T) {
 			require.NoError(t, m.Flush(ctx))
 
 			m.works(repair)
-			info := mustStat(t, m.disk, m.pages.Page(refs[1].Key))
-			dropPage(t, m.Store.local, info)
+			dropPage(t, m.Store.local, mustStat(t, m.disk, m.pages.Page(refs[1].Key)))
 			readChain(t, m.Store, tokens, len(tokens))
 			require.NoError(t, m.Flush(ctx))
 			require.False(t, m.Stats().Remote.Down)

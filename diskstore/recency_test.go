@@ -176,8 +176,7 @@ func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
 	s.now = func() time.Time { return now }
 	tokens := putPrompt(t, s, 1, 6*testTokens+2)
 	for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact[3:] {
-		info := mustStat(t, s.disk, ref.name(s.pages))
-		evictPage(t, s, info)
+		evictPage(t, s, mustStat(t, s.disk, ref.name(s.pages)))
 	}
 	now = now.Add(10 * time.Minute)
 	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
@@ -210,8 +209,7 @@ func TestEvictionLeavesWhatWasUsedMeanwhile(t *testing.T) {
 // TestConversationLargerThanTheBudget: the first pages of the conversation stay, because a
 // page never replaces the pages that it continues.
 func TestConversationLargerThanTheBudget(t *testing.T) {
-	page := physicalPage(t)
-	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 4 * page }))
+	s := openFor(t, 4)
 	tokens, parent := prompt(1, 8*testTokens), s.opt.Fingerprint
 	for at := 0; at < len(tokens); at += testTokens {
 		p := pageOf(t, parent, at, tokens[at:at+testTokens])
@@ -279,8 +277,7 @@ func TestClockThatWasAheadBlocksNoPut(t *testing.T) {
 // TestContinuedChainFromTheFutureStays: pages that a Put continues are not evicted for it,
 // even though they were stored while the clock was ahead.
 func TestContinuedChainFromTheFutureStays(t *testing.T) {
-	page := physicalPage(t)
-	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 8 * page }))
+	s := openFor(t, 8)
 	s.now = func() time.Time { return time.Now().Add(24 * time.Hour) }
 	tokens := prompt(1, 8*testTokens)
 	putChain(t, s, tokens[:4*testTokens])

@@ -233,8 +233,7 @@ func TestReclaimKeepsPagesUsedSince(t *testing.T) {
 	for _, tokens := range [][]int32{used, unused} {
 		putChain(t, other, tokens)
 		for _, name := range namesOf(other, tokens) {
-			info := mustStat(t, other.disk, name)
-			require.NoError(t, other.demote(ctx, info))
+			require.NoError(t, other.demote(ctx, mustStat(t, other.disk, name)))
 		}
 		for _, lv := range levels {
 			setUsed(t, other, lv, tokens, time.Now().Add(-month-time.Hour))

@@ -299,8 +299,7 @@ func TestCountListsAChangedShardAgain(t *testing.T) {
 					demote(pair[1])
 					return
 				}
-				info := mustStat(t, s.guard, s.pages.Page(pair[0].Key()))
-				dropPage(t, s.remote, info)
+				dropPage(t, s.remote, mustStat(t, s.guard, s.pages.Page(pair[0].Key())))
 			})
 			count(t, s.remote)
 			require.True(t, changed)
