@@ -149,55 +149,46 @@ var (
 // storing counts as crowded: the pages after it have the room that it left.
 const crowdedLasts = time.Minute
 
-// crowded notes why pages of a tier leave although the budget has room.
-type crowded struct {
-	mu  sync.Mutex
-	err error
-	at  time.Time
-}
-
-// note notes that bytes are wanted on a filesystem that took no file.
-func (c *crowded) note(wanted, free int64, now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err, c.at = ErrCrowded, now; free > wanted {
-		c.err = fmt.Errorf("%w: %d MB are free", ErrNoInodes, free/1e6)
-	}
-}
-
-// forget notes that no page was stored for those that left.
-func (c *crowded) forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.err = nil
-}
-
-// now returns the reason if a page has left lately, else nil.
-func (c *crowded) now(now time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil || now.Sub(c.at) >= crowdedLasts {
-		return nil
-	}
-	return c.err
-}
-
 // health notes whether a tier takes pages, and tells of it.
 type health struct {
-	tell func(what string, err error) // nil: log gets a line when storing begins to fail, and when it works again
 	log  *slog.Logger
-	mu   sync.Mutex
-	bad  bool
+	tell func(error) // Options.Trouble; nil: log gets a line when storing begins to fail, and when it works again
+	now  func() time.Time
+
+	mu        sync.Mutex
+	bad       bool
+	crowded   error // why pages left although the budget has room; nil after a page could not be stored
+	crowdedAt time.Time
 }
 
+// crowd notes that bytes are wanted on a filesystem that took no file.
+func (h *health) crowd(wanted, free int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.crowded, h.crowdedAt = ErrCrowded, h.now(); free > wanted {
+		h.crowded = fmt.Errorf("%w: %d MB are free", ErrNoInodes, free/1e6)
+	}
+}
+
+// note notes that storing has failed with err, or worked.
 func (h *health) note(what string, err error) {
 	h.mu.Lock()
-	was := h.bad
+	was, crowded := h.bad, h.crowded
 	h.bad = err != nil
+	unreachable := errors.Is(err, room.ErrUnreachable) // the page before it was not stored, which was told
+	if err != nil && !unreachable {
+		h.crowded = nil
+	}
+	if crowded != nil && h.now().Sub(h.crowdedAt) >= crowdedLasts {
+		crowded = nil
+	}
 	h.mu.Unlock()
 	switch {
+	case h.tell != nil && err == nil:
+		h.tell(crowded)
+	case h.tell != nil && !unreachable:
+		h.tell(fmt.Errorf("%s: %w", what, err))
 	case h.tell != nil:
-		h.tell(what, err)
 	case err != nil && !was:
 		h.log.Warn("kv tier takes no pages, they will be computed again", "doing", what, "error", err)
 	case err == nil && was:
@@ -209,22 +200,6 @@ func (h *health) down() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.bad
-}
-
-// teller returns the local tier's health.tell, which tells trouble.
-func (c *crowded) teller(trouble func(error), now func() time.Time) func(what string, err error) {
-	return func(what string, err error) {
-		if errors.Is(err, room.ErrUnreachable) {
-			return // the page before it was not stored, which was told
-		}
-		if err == nil {
-			err = c.now(now())
-		} else {
-			c.forget()
-			err = fmt.Errorf("%s: %w", what, err)
-		}
-		trouble(err)
-	}
 }
 
 // capped counts a page that the daily limit on writes keeps from being written, and tells of it. Other

@@ -49,7 +49,6 @@ type Store struct {
 	maker   *room.Maker // of room in the local tier
 	mover   *move.Mover // nil without a remote tier
 	health  health      // of the local tier
-	crowded crowded     // of the local tier
 	traffic work.Traffic
 	now     func() time.Time
 
@@ -173,9 +172,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	s.manifests = &manifests{pages: s.pages, pageTokens: opt.PageTokens, identity: opt.Identity}
 	s.health.log = s.log.With("tier", tier.Local, "root", opt.Local.Root)
-	if opt.Trouble != nil {
-		s.health.tell = s.crowded.teller(opt.Trouble, func() time.Time { return s.now() })
-	}
+	s.health.tell, s.health.now = opt.Trouble, func() time.Time { return s.now() }
 	local := dir.Options{
 		Create: create, Timeout: opt.Timeout, Log: s.health.log,
 		Replaced: func() { s.local.book.Restart() },
@@ -246,7 +243,7 @@ func below(opt Options, log *slog.Logger, replaced func()) (tier.Tier, *slog.Log
 // openRoom lets room be made in both tiers, and pages move between them.
 func (s *Store) openRoom() {
 	local := s.local.roomOptions(s.chains, &s.counts.demoted)
-	local.Crowded = func(wanted, free int64) { s.crowded.note(wanted, free, s.now()) }
+	local.Crowded = s.health.crowd
 	if s.remote != nil {
 		remote := s.remote.roomOptions(s.chains, nil)
 		remote.CountEvery = room.FarCountEvery
