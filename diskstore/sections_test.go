@@ -14,14 +14,17 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
+// sources are the ways in which a page is kept.
+var sources = map[string]func(*Options){
+	"raw":    func(o *Options) {},
+	"zstd":   func(o *Options) { o.Compress = true },
+	"memory": func(o *Options) { o.RAM.BudgetBytes = 1 << 24 },
+}
+
 // Some sections of a page, read alone, equal the same sections read with the whole page, from
 // a raw file, a compressed one and memory.
 func TestReadSomeSections(t *testing.T) {
-	for name, change := range map[string]func(*Options){
-		"raw":    func(o *Options) {},
-		"zstd":   func(o *Options) { o.Compress = true },
-		"memory": func(o *Options) { o.RAM.BudgetBytes = 1 << 24 },
-	} {
+	for name, change := range sources {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, testOptions(t, change))
 			tokens := prompt(1, testTokens)
@@ -181,11 +184,7 @@ func readSections(s *Store, ref Ref, tokens []int32, l pagefile.Layout) ([]byte,
 // TestReadSections gives the rows that Read gives: from a raw file, a compressed one, memory, and
 // the remote tier after damage in the local one.
 func TestReadSections(t *testing.T) {
-	for name, change := range map[string]func(*Options){
-		"raw":    func(o *Options) {},
-		"zstd":   func(o *Options) { o.Compress = true },
-		"memory": func(o *Options) { o.RAM.BudgetBytes = 1 << 24 },
-	} {
+	for name, change := range sources {
 		t.Run(name, func(t *testing.T) {
 			s, o := openNew(t, func(o *Options) { o.FS = nil }, change)
 			tokens := prompt(1, testTokens)
