@@ -292,7 +292,7 @@ func TestAnotherLayoutDoesNotStandForAPage(t *testing.T) {
 	again := mustStat(t, s.disk, s.pages.Page(old.Key()))
 	require.Equal(t, info.Bytes, again.Bytes)
 	evictPage(t, s, again)
-	h, err := inspect.Header(vfs.OS, filePath(o.Remote.Root, s.pages.Page(old.Key())))
+	h, _, err := inspect.ReadHeader(ctx, vfs.OS, filePath(o.Remote.Root, s.pages.Page(old.Key())), false)
 	require.NoError(t, err)
 	require.True(t, h.Layout.Equal(now.Layout))
 	require.Zero(t, s.Stats().Damaged)

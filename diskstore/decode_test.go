@@ -45,7 +45,7 @@ func putLarge(t testing.TB, s *Store) (*pagefile.Page, Ref) {
 
 func headerAt(t testing.TB, s *Store, ref Ref) *pagefile.Header {
 	t.Helper()
-	h, err := inspect.Header(vfs.OS, filePath(s.opt.Local.Root, ref.name(s.pages)))
+	h, _, err := inspect.ReadHeader(ctx, vfs.OS, filePath(s.opt.Local.Root, ref.name(s.pages)), false)
 	require.NoError(t, err)
 	return h
 }

@@ -182,7 +182,7 @@ func TestAbsurdFiles(t *testing.T) {
 			buf := make([]byte, p.Layout.Size())
 			write(t)
 			used := testrows.Allocated(func() {
-				_, err := inspect.Header(vfs.OS, path)
+				_, _, err := inspect.ReadHeader(ctx, vfs.OS, path, false)
 				if err != nil {
 					require.ErrorIs(t, err, pagefile.ErrDamaged)
 				}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +16,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/cli"
-	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -32,11 +30,12 @@ type archive struct {
 	Bytes       int64             `json:"bytes"` // bytes of the pages
 }
 
-func newArchive(names modelNames, file string, m inspect.ArchiveManifest, size int64) archive {
-	return archive{
-		File: file, Model: names.of(m.Identity), Fingerprint: m.Fingerprint, Identity: m.Identity,
-		Pages: len(m.Pages), Tokens: m.Tokens, Bytes: size,
-	}
+// showArchive prints what was done with an archive's pages.
+func showArchive(out *output, names modelNames, file, done string, m *inspect.ArchiveManifest) error {
+	a := archive{file, names.of(m.Identity), m.Fingerprint, m.Identity, len(m.Pages), m.Tokens, m.Bytes}
+	return out.show(a, func(w io.Writer) {
+		fmt.Fprintf(w, "%s %s of %s, %s, %s\n", done, plural(a.Tokens, "token"), oneLine(a.Model), plural(a.Pages, "page"), humanBytes(a.Bytes))
+	})
 }
 
 // exportFlags are the flags of export.
@@ -77,7 +76,7 @@ The file holds the conversation, so only its owner can read it, as with pages.`,
 	return cmd
 }
 
-// run writes the archive.
+// run writes the archive, and puts the file in place once it is a whole one.
 func (f exportFlags) run(ctx context.Context, out *output, at *storage, models *modelStore) error {
 	if err := f.checkOutput(); err != nil {
 		return err
@@ -87,31 +86,20 @@ func (f exportFlags) run(ctx context.Context, out *output, at *storage, models *
 		if err != nil {
 			return err
 		}
-		chain, err := root.Chain(ctx, page.Name)
-		if errors.Is(err, tier.ErrNotFound) {
-			return fmt.Errorf("find the pages before %s; its conversation is not whole: %w", short(page.Key.String()), err)
-		}
-		if err != nil {
-			return err
-		}
-		var size int64
-		for _, p := range chain {
-			size += p.Bytes
-		}
+		var m *inspect.ArchiveManifest
 		bars := out.bars()
-		m, err := writeArchive(ctx, root, chain, f.output, bars.Bytes("exporting"), size)
+		err = writeBeside("pages", f.output, func(file *os.File) error {
+			if m, err = root.Export(ctx, page.Name, file, bars.Bytes("exporting").Progress); err != nil {
+				return err
+			}
+			return file.Sync()
+		})
 		bars.Close()
 		if err != nil {
 			return err
 		}
-		done := newArchive(models.names(), f.output, *m, size)
-		return out.show(done, func(w io.Writer) { done.print(w, "wrote "+f.output+":") })
+		return showArchive(out, models.names(), f.output, "wrote "+f.output+":", m)
 	})
-}
-
-// print says what was done with an archive's pages.
-func (out archive) print(w io.Writer, done string) {
-	fmt.Fprintf(w, "%s %s of %s, %s, %s\n", done, plural(out.Tokens, "token"), oneLine(out.Model), plural(out.Pages, "page"), humanBytes(out.Bytes))
 }
 
 // checkOutput refuses an output file that cannot be written, before pages are read.
@@ -150,23 +138,6 @@ func (f exportFlags) page(ctx context.Context, root *roots, places string, model
 	return page, err
 }
 
-// writeArchive puts a file in place once it is a whole archive.
-func writeArchive(ctx context.Context, root *roots, chain []inspect.PageFile, path string, bar *progress.Step, size int64) (m *inspect.ArchiveManifest, err error) {
-	var done int64
-	err = writeBeside("pages", path, func(f *os.File) error {
-		w := bufio.NewWriterSize(f, 1<<20)
-		m, err = root.Export(ctx, chain, w, func(n int64) {
-			done += n
-			bar.Progress(done, size)
-		})
-		if err != nil {
-			return err
-		}
-		return errors.Join(w.Flush(), f.Sync())
-	})
-	return m, err
-}
-
 func newImportCommand(out *output, at *storage, models *modelStore) *cobra.Command {
 	return &cobra.Command{
 		Use:   "import FILE",
@@ -194,16 +165,18 @@ func load(ctx context.Context, path string, out *output, at *storage, models *mo
 		return fmt.Errorf("import: %w", err)
 	}
 	local, remote := at.tiers()
+	open := func(m tier.Manifest) (inspect.PageStore, error) {
+		fingerprint := tierenv.Fingerprint(m.Identity)
+		if fingerprint.String() != m.Fingerprint { // its pages would be listed and removed as another model's
+			return nil, fmt.Errorf("its manifest has fingerprint %q, which is not that of its identity: %w", short(m.Fingerprint), inspect.ErrArchive)
+		}
+		return diskstore.Open(ctx, diskstore.Options{
+			Fingerprint: fingerprint, Identity: m.Identity, PageTokens: m.PageTokens, Local: local, Remote: remote,
+			WritePerDay: at.config.WriteBytesPerDay, Compress: at.config.Compress, Timeout: at.timeout, Logger: at.log,
+		})
+	}
 	bars := out.bars()
-	done, err := inspect.Import(ctx, inspect.ImportOptions{
-		Open: func(ctx context.Context, fingerprint pagefile.Key, m tier.Manifest) (inspect.PageStore, error) {
-			return diskstore.Open(ctx, diskstore.Options{
-				Fingerprint: fingerprint, Identity: m.Identity, PageTokens: m.PageTokens, Local: local, Remote: remote,
-				WritePerDay: at.config.WriteBytesPerDay, Compress: at.config.Compress, Timeout: at.timeout, Logger: at.log,
-			})
-		},
-		Accept: acceptIdentity, Progress: bars.Bytes("importing").Progress,
-	}, file, info.Size())
+	m, err := inspect.Import(ctx, io.NewSectionReader(file, 0, info.Size()), open, bars.Bytes("importing").Progress)
 	bars.Close()
 	if errors.Is(err, inspect.ErrArchive) {
 		err = fmt.Errorf("%w; give a file that kvtier export wrote, as a whole", err)
@@ -211,15 +184,5 @@ func load(ctx context.Context, path string, out *output, at *storage, models *mo
 	if err != nil {
 		return fmt.Errorf("import %s: %w", path, err)
 	}
-	stored := newArchive(models.names(), path, done.Manifest, done.Bytes)
-	return out.show(stored, func(w io.Writer) { stored.print(w, "stored") })
-}
-
-// acceptIdentity refuses a manifest whose identity does not give its fingerprint: its pages
-// would be listed and removed as another model's.
-func acceptIdentity(m tier.Manifest) error {
-	if got := tierenv.Fingerprint(m.Identity).String(); got != m.Fingerprint {
-		return fmt.Errorf("its manifest has fingerprint %q, which is not that of its identity: %w", short(m.Fingerprint), inspect.ErrArchive)
-	}
-	return nil
+	return showArchive(out, models.names(), path, "stored", m)
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -161,11 +160,7 @@ func storedTokenBytes(ctx context.Context, root *roots, model string, p picked) 
 	if err != nil {
 		return 0, err
 	}
-	header, err := inspect.Header(root.files(page), page.Path)
-	if err != nil {
-		return 0, err
-	}
-	for _, s := range header.Sections {
+	for _, s := range page.Header.Sections {
 		n += int64(s.RowBytes)
 	}
 	return n, nil

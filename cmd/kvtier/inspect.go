@@ -97,12 +97,7 @@ func inspectPage(ctx context.Context, at *storage, page string, verify bool) (ou
 	if err != nil {
 		return nil, nil, err
 	}
-	var header *pagefile.Header
-	if verify {
-		header, wrong, err = inspect.VerifySections(ctx, files, file.Path)
-	} else {
-		header, err = inspect.Header(files, file.Path)
-	}
+	header, wrong, err := inspect.ReadHeader(ctx, files, file.Path, verify)
 	if header == nil {
 		return nil, nil, err
 	}

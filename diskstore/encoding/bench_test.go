@@ -116,7 +116,7 @@ func storedSections(b *testing.B) (all []section) {
 	require.NoError(b, err)
 	require.NotEmpty(b, paths, "%s: name the folder of a fingerprint, as pages/v1/0123…", pagesEnv)
 	for _, path := range paths {
-		h, err := inspect.Header(vfs.OS, path)
+		h, _, err := inspect.ReadHeader(b.Context(), vfs.OS, path, false)
 		require.NoError(b, err)
 		data, err := os.ReadFile(path)
 		require.NoError(b, err)

@@ -52,31 +52,32 @@ type ArchiveManifest struct {
 	tier.Manifest
 	Tokens int      `json:"tokens"`
 	Pages  []string `json:"pages"` // keys, in order; only the last may name a tail
+
+	Bytes int64 `json:"-"` // of the page files
 }
 
-// Export writes the pages of chain, a result of Chain, and their manifest to w as one archive
+// Export writes a page, all pages before it in the sequence and their manifest to w as one archive
 // for Import. Every byte of a page is checked before the page's last bytes are written; after an error
-// the written bytes are not an archive. Export returns ErrLossy for a chain with a lossy page, and has
-// written nothing. progress is called with the bytes of each step.
-func (r *Roots) Export(ctx context.Context, chain []PageFile, w io.Writer, progress func(bytes int64)) (*ArchiveManifest, error) {
-	if len(chain) == 0 || len(chain) > maxArchivePages {
-		return nil, fmt.Errorf("export %d pages, want 1 to %d: %w", len(chain), maxArchivePages, ErrArguments)
+// the written bytes are not an archive. Export returns the errors of Chain, and ErrLossy for a lossy
+// page, before it writes. progress is called with the bytes of pages written and to write.
+func (r *Roots) Export(ctx context.Context, last pagefile.Name, w io.Writer, progress func(done, total int64)) (*ArchiveManifest, error) {
+	chain, err := r.Chain(ctx, last)
+	if err != nil {
+		return nil, err
+	}
+	if len(chain) > maxArchivePages {
+		return nil, fmt.Errorf("export %d pages, want at most %d: %w", len(chain), maxArchivePages, ErrArguments)
 	}
 	a := &ArchiveManifest{Format: archiveFormat, Version: archiveVersion}
 	for _, page := range chain {
-		h, _, err := r.header(ctx, page.Name)
-		if err != nil {
-			return nil, err
+		if page.Header.Lossy() {
+			return nil, fmt.Errorf("export page %v, at token %d: %w", page.Key, page.Header.Start, ErrLossy)
 		}
-		if h.Lossy() {
-			return nil, fmt.Errorf("export page %v, at token %d: %w", page.Key, h.Start, ErrLossy)
-		}
-		a.Pages, a.Tokens = append(a.Pages, page.Key.String()), int(h.Start)+len(h.Tokens)
+		a.Pages, a.Tokens, a.Bytes = append(a.Pages, page.Key.String()), page.end(), a.Bytes+page.Bytes
 	}
-	fp := chain[0].Fingerprint
-	m, err := r.Manifest(ctx, fp)
+	m, err := r.Manifest(ctx, last.Fingerprint)
 	if err != nil {
-		return nil, fmt.Errorf("read the manifest of %v, which an archive needs; a server that loads the model writes it: %w", fp, err)
+		return nil, fmt.Errorf("read the manifest of %v, which an archive needs; a server that loads the model writes it: %w", last.Fingerprint, err)
 	}
 	a.Manifest = *m
 	text, err := json.MarshalIndent(a, "", "  ")
@@ -91,17 +92,18 @@ func (r *Roots) Export(ctx context.Context, chain []PageFile, w io.Writer, progr
 	if _, err := tw.Write(text); err != nil {
 		return nil, err
 	}
+	var done int64
 	for _, page := range chain {
-		if err := r.exportPage(ctx, page.Name, tw, progress); err != nil {
-			return nil, err
+		if err := r.exportPage(ctx, page.Name, tw, func(n int) { done += int64(n); progress(done, a.Bytes) }); err != nil {
+			return nil, fmt.Errorf("export page %v: %w", page.Key, err)
 		}
 	}
 	return a, tw.Close()
 }
 
 // exportPage appends one page to an archive.
-func (r *Roots) exportPage(ctx context.Context, name pagefile.Name, tw *tar.Writer, progress func(bytes int64)) error {
-	blob, _, file, err := r.openPage(ctx, name)
+func (r *Roots) exportPage(ctx context.Context, name pagefile.Name, tw *tar.Writer, wrote func(bytes int)) error {
+	blob, file, err := r.openPage(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -113,12 +115,9 @@ func (r *Roots) exportPage(ctx context.Context, name pagefile.Name, tw *tar.Writ
 		return err
 	}
 	_, err = pagefile.Stream(ctx, blob, func(p []byte) error {
-		progress(int64(len(p)))
+		wrote(len(p))
 		_, err := tw.Write(p)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("export page %v: %w", name.Key, err)
-	}
-	return nil
+	return err
 }

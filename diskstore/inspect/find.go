@@ -67,9 +67,13 @@ var ErrArguments = errors.New("diskstore: bad arguments")
 // PageFile describes the file of a page or tail in a root.
 type PageFile struct {
 	tier.Info
-	Tier string // Local or Remote
-	Path string
+	Tier   string // Local or Remote
+	Path   string
+	Header *pagefile.Header // nil where only the directory's entry was read
 }
+
+// end is the position behind the page's last token.
+func (p PageFile) end() int { return int(p.Header.Start) + len(p.Header.Tokens) }
 
 // minPrefixDigits is the shortest prefix of a search. Two digits name the directory of a page,
 // so a search does not list every directory.
@@ -163,19 +167,18 @@ func (r *Roots) Recent(ctx context.Context, pick func(fingerprint pagefile.Key) 
 const sameTime = time.Minute
 
 // longest returns the file that ends at the highest position.
-func (r *Roots) longest(ctx context.Context, files []PageFile) (PageFile, error) {
-	best, end := PageFile{}, 0
+func (r *Roots) longest(ctx context.Context, files []PageFile) (best PageFile, err error) {
 	for _, f := range files {
-		h, _, err := r.header(ctx, f.Name)
+		page, err := r.page(ctx, f.Name)
 		if ctx.Err() != nil {
 			return PageFile{}, ctx.Err()
 		}
-		if err == nil && int(h.Start)+len(h.Tokens) > end {
-			best, end = f, int(h.Start)+len(h.Tokens)
+		if err == nil && (best.Header == nil || page.end() > best.end()) {
+			best = page
 		}
 	}
-	if end == 0 {
-		return PageFile{}, fmt.Errorf("look for the last conversation: %w", tier.ErrNotFound)
+	if best.Header == nil {
+		return best, fmt.Errorf("look for the last conversation: %w", tier.ErrNotFound)
 	}
 	return best, nil
 }
@@ -185,20 +188,21 @@ func (r *Roots) longest(ctx context.Context, files []PageFile) (PageFile, error)
 // the sequence is missing, and pagefile.ErrDamaged when the pages do not lead back to a sequence's
 // beginning.
 func (r *Roots) Chain(ctx context.Context, name pagefile.Name) ([]PageFile, error) {
-	h, file, err := r.header(ctx, name)
+	page, err := r.page(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	chain, exact := []PageFile{file}, r.exactOf(ctx, h)
+	chain, exact := []PageFile{page}, r.exactOf(ctx, page.Header)
+	h := page.Header
 	for h.Start > 0 {
-		before, file, err := r.pageBefore(ctx, h, exact)
+		before, err := r.pageBefore(ctx, h, exact)
 		if err != nil {
-			return nil, fmt.Errorf("tokens before %d: %w", h.Start, err)
+			return nil, fmt.Errorf("find the tokens before %d, without which the conversation is not whole: %w", h.Start, err)
 		}
-		if before.PageTokens != h.PageTokens || uint64(before.Start)+uint64(h.PageTokens) != uint64(h.Start) {
-			return nil, pagefile.Damaged("page %v is at token %d, the one after it at %d", h.Parent, before.Start, h.Start)
+		if before.Header.PageTokens != h.PageTokens || uint64(before.Header.Start)+uint64(h.PageTokens) != uint64(h.Start) {
+			return nil, pagefile.Damaged("page %v is at token %d, the one after it at %d", h.Parent, before.Header.Start, h.Start)
 		}
-		h, chain = before, append(chain, file)
+		h, chain = before.Header, append(chain, before)
 	}
 	if h.Parent != h.Fingerprint && pagefile.ColdFingerprint(h.Parent) != h.Fingerprint {
 		return nil, pagefile.Damaged("page %v is the first of its sequence and has a page before it", h.Key)
@@ -207,22 +211,20 @@ func (r *Roots) Chain(ctx context.Context, name pagefile.Name) ([]PageFile, erro
 	return chain, nil
 }
 
-// pageBefore reads the header of the page that h continues, in the first tier that has it: exact, or
-// else lossy. exact is the fingerprint of exact pages, zero if unknown.
-func (r *Roots) pageBefore(ctx context.Context, h *pagefile.Header, exact pagefile.Key) (*pagefile.Header, PageFile, error) {
+// pageBefore finds the page that h continues, in the first tier that has it: exact, or else lossy. exact
+// is the fingerprint of exact pages, zero if unknown.
+func (r *Roots) pageBefore(ctx context.Context, h *pagefile.Header, exact pagefile.Key) (page PageFile, err error) {
 	among := []pagefile.Key{exact, pagefile.ColdFingerprint(exact)}
 	if exact.IsZero() {
 		among = []pagefile.Key{h.Fingerprint}
 	}
-	var missing error
 	for _, fingerprint := range among {
-		before, file, err := r.header(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassPage, Key: h.Parent})
+		page, err = r.page(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassPage, Key: h.Parent})
 		if !errors.Is(err, tier.ErrNotFound) {
-			return before, file, err
+			break
 		}
-		missing = err
 	}
-	return nil, PageFile{}, missing
+	return page, err
 }
 
 // exactOf returns the fingerprint of the exact pages for which pages of a fingerprint stand: itself,
@@ -239,78 +241,72 @@ func (r *Roots) exactOf(ctx context.Context, h *pagefile.Header) pagefile.Key {
 	return exact
 }
 
-// openPage opens a page in the first tier that has it and reads its header.
-func (r *Roots) openPage(ctx context.Context, name pagefile.Name) (tier.Blob, *pagefile.Header, PageFile, error) {
+// inFirst returns what read finds in the first tier where it succeeds; else the error that says most.
+func inFirst[T any](r *Roots, read func(tierRoot) (T, error)) (found T, err error) {
 	worst := error(tier.ErrNotFound)
-	for _, p := range r.tiers() {
-		blob, h, err := tier.OpenPage(ctx, p.t, name)
-		if err == nil {
-			return blob, h, PageFile{Info: blob.Info(), Tier: p.id, Path: p.t.Path(name)}, nil
+	for _, root := range r.tiers() {
+		if found, err = read(root); err == nil {
+			return found, nil
 		}
 		if errors.Is(worst, tier.ErrNotFound) {
 			worst = err
 		}
 	}
-	return nil, nil, PageFile{}, fmt.Errorf("open page %v: %w", name.Key, worst)
+	return found, worst
 }
 
-// header reads a page's header in the first tier that has it.
-func (r *Roots) header(ctx context.Context, name pagefile.Name) (*pagefile.Header, PageFile, error) {
-	blob, h, file, err := r.openPage(ctx, name)
+// openPage opens a page in the first tier that has it and reads its header.
+func (r *Roots) openPage(ctx context.Context, name pagefile.Name) (blob tier.Blob, page PageFile, err error) {
+	page, err = inFirst(r, func(root tierRoot) (page PageFile, err error) {
+		page = PageFile{Tier: root.id, Path: root.t.Path(name)}
+		if blob, page.Header, err = tier.OpenPage(ctx, root.t, name); err == nil {
+			page.Info = blob.Info()
+		}
+		return page, err
+	})
 	if err != nil {
-		return nil, file, err
+		return nil, PageFile{}, fmt.Errorf("open page %v: %w", name.Key, err)
 	}
-	blob.Close()
-	return h, file, nil
+	return blob, page, nil
+}
+
+// page describes a page, with its header, in the first tier that has it.
+func (r *Roots) page(ctx context.Context, name pagefile.Name) (PageFile, error) {
+	blob, page, err := r.openPage(ctx, name)
+	if err == nil {
+		blob.Close()
+	}
+	return page, err
 }
 
 // Manifest returns a fingerprint's manifest, from the first tier that has a good one.
 func (r *Roots) Manifest(ctx context.Context, fp pagefile.Key) (*tier.Manifest, error) {
-	worst := error(tier.ErrNotFound)
-	for _, p := range r.tiers() {
-		m, err := tier.ReadManifest(ctx, p.t, fp)
-		if err == nil {
-			return m, nil
-		}
-		if errors.Is(worst, tier.ErrNotFound) {
-			worst = err
-		}
-	}
-	return nil, worst
+	return inFirst(r, func(root tierRoot) (*tier.Manifest, error) { return tier.ReadManifest(ctx, root.t, fp) })
 }
 
-// Header reads and checks the header of a page file, for tools. Header returns tier.ErrNotFound,
-// pagefile.ErrDamaged, pagefile.ErrMismatch for a newer schema, or an error of the filesystem.
-func Header(fs vfs.FS, path string) (*pagefile.Header, error) {
-	blob, err := dir.OpenFile(fs, path, pagefile.Name{})
-	if err != nil {
-		return nil, fmt.Errorf("inspect %s: %w", path, err)
-	}
-	defer blob.Close()
-	h, err := pagefile.ReadHeader(context.Background(), blob)
-	if err != nil {
-		return nil, fmt.Errorf("inspect %s: %w", path, err)
-	}
-	return h, nil
-}
-
-// VerifySections reads and checks a whole page file and returns the damage of each section of
-// the file's header, nil for a good section. VerifySections returns the errors of Header for a
-// bad header, and pagefile.ErrDamaged for a bad footer.
-func VerifySections(ctx context.Context, fsys vfs.FS, path string) (*pagefile.Header, []error, error) {
+// ReadHeader reads and checks the header of a page file, for tools; with verify the whole file, and
+// returns the damage of each section of the header, nil for a good section. ReadHeader returns
+// tier.ErrNotFound, pagefile.ErrMismatch for a newer schema, an error of the filesystem, or
+// pagefile.ErrDamaged: with a header if the footer alone is bad.
+func ReadHeader(ctx context.Context, fsys vfs.FS, path string, verify bool) (h *pagefile.Header, wrong []error, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("inspect %s: %w", path, err)
+		}
+	}()
 	blob, err := dir.OpenFile(fsys, path, pagefile.Name{})
 	if err != nil {
-		return nil, nil, fmt.Errorf("verify %s: %w", path, err)
+		return nil, nil, err
 	}
 	defer blob.Close()
+	if !verify {
+		h, err = pagefile.ReadHeader(ctx, blob)
+		return h, nil, err
+	}
 	c, err := pagefile.NewChecker(nil)
 	if err != nil {
-		return nil, nil, fmt.Errorf("verify %s: %w", path, err)
+		return nil, nil, err
 	}
 	defer c.Close()
-	h, wrong, err := c.CheckSections(ctx, blob)
-	if err != nil {
-		return h, wrong, fmt.Errorf("verify %s: %w", path, err)
-	}
-	return h, wrong, nil
+	return c.CheckSections(ctx, blob)
 }

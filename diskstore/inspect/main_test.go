@@ -173,8 +173,8 @@ func TestVerifyAndInspectFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, file, 0o600))
 	_, err = verify()
 	require.ErrorIs(t, err, pagefile.ErrDamaged)
-	_, err = Header(vfs.OS, path)
+	_, _, err = ReadHeader(ctx, vfs.OS, path, false)
 	require.NoError(t, err, "the header is good")
-	_, err = Header(vfs.OS, path+"x")
+	_, _, err = ReadHeader(ctx, vfs.OS, path+"x", false)
 	require.ErrorIs(t, err, tier.ErrNotFound)
 }
