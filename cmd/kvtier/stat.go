@@ -27,26 +27,14 @@ import (
 
 // tierStat is a tier in the output of stat --json. Sizes are in bytes.
 type tierStat struct {
-	Tier        string         `json:"tier"`
-	Root        string         `json:"root"`
-	Budget      *int64         `json:"budget"` // null if unknown
-	Pages       int            `json:"pages"`
-	Tails       int            `json:"tails"`
-	Lossy       int            `json:"lossy"` // of pages and tails
-	PageBytes   int64          `json:"page_bytes"`
-	Temp        int            `json:"temp_files"`
-	TempBytes   int64          `json:"temp_bytes"`
-	Quarantined int            `json:"quarantined_files"`
-	QuarBytes   int64          `json:"quarantined_bytes"`
-	Booked      *int64         `json:"booked_bytes"` // bytes under the budget; null before the first count
-	Models      int            `json:"fingerprints"`
-	Hits        int64          `json:"hits"`
-	LastHit     *time.Time     `json:"last_hit"` // null for never
-	Processes   int            `json:"processes"`
-	DiskBytes   int64          `json:"disk_bytes"`
-	DiskFree    int64          `json:"disk_free_bytes"`
-	Written     []writtenOnDay `json:"written"`
-	Error       string         `json:"error,omitempty"` // reason why the other fields are empty
+	expose.Disk
+	Lossy     int            `json:"lossy"` // of pages and tails
+	Models    int            `json:"fingerprints"`
+	Hits      int64          `json:"hits"`
+	LastHit   *time.Time     `json:"last_hit"` // null for never
+	Processes int            `json:"processes"`
+	Written   []writtenOnDay `json:"written"`
+	Error     string         `json:"error,omitempty"` // reason why the other fields are empty
 }
 
 // writtenOnDay is the number of bytes written in one UTC day.
@@ -94,7 +82,7 @@ func (at *storage) stat(usage diskstore.RootUsage) []tierStat {
 	switch {
 	case at.config.Remote == "":
 	case usage.RemoteErr != nil:
-		tiers = append(tiers, tierStat{Tier: tier.Remote, Root: at.config.Remote, Error: usage.RemoteErr.Error()})
+		tiers = append(tiers, tierStat{Disk: expose.Disk{Tier: tier.Remote, Root: at.config.Remote}, Error: usage.RemoteErr.Error()})
 	default:
 		tiers = append(tiers, newTierStat(tier.Remote, usage.Remote))
 	}
@@ -108,10 +96,12 @@ func (at *storage) stat(usage diskstore.RootUsage) []tierStat {
 
 func newTierStat(name string, u diskstore.RootTierUsage) tierStat {
 	s := tierStat{
-		Tier: name, Root: u.Root, Pages: u.Pages, Tails: u.Tails, PageBytes: u.Bytes,
-		Temp: u.TempFiles, TempBytes: u.TempBytes, Quarantined: u.QuarantineFiles, QuarBytes: u.QuarantineBytes,
-		Models: len(u.Fingerprints), Processes: u.Processes, Hits: u.Hits.Pages, LastHit: show.Known(u.Hits.Last),
-		DiskBytes: u.Space.Total, DiskFree: u.Space.Free, Written: []writtenOnDay{},
+		Disk: expose.Disk{
+			Tier: name, Root: u.Root, Pages: u.Pages, Tails: u.Tails, PageBytes: u.Bytes,
+			TemporaryFiles: u.TempFiles, TemporaryBytes: u.TempBytes, QuarantinedFiles: u.QuarantineFiles, QuarantinedBytes: u.QuarantineBytes,
+			Bytes: u.Space.Total, FreeBytes: u.Space.Free,
+		},
+		Models: len(u.Fingerprints), Processes: u.Processes, Hits: u.Hits.Pages, LastHit: show.Known(u.Hits.Last), Written: []writtenOnDay{},
 	}
 	for _, use := range u.Fingerprints {
 		if _, lossy := tier.LossyOf(use.Fingerprint, use.Identity); lossy {
@@ -121,8 +111,12 @@ func newTierStat(name string, u diskstore.RootTierUsage) tierStat {
 	if !u.Counted.IsZero() {
 		s.Booked = &u.Booked
 	}
+	today := time.Now().UTC().Format(time.DateOnly)
 	for _, day := range u.Written {
 		s.Written = append(s.Written, writtenOnDay(day))
+		if day.Day == today {
+			s.WrittenToday = day.Bytes
+		}
 	}
 	return s
 }
@@ -161,10 +155,10 @@ func (t tierStat) cells() []string {
 	}
 	return []string{
 		t.Root, budgetText(t.Budget), count(t.Pages), count(t.Tails), count(t.Lossy), humanBytes(t.PageBytes), booked,
-		fmt.Sprintf("%s, %s", plural(t.Temp, "file"), humanBytes(t.TempBytes)),
-		fmt.Sprintf("%s, %s", plural(t.Quarantined, "file"), humanBytes(t.QuarBytes)),
+		fmt.Sprintf("%s, %s", plural(t.TemporaryFiles, "file"), humanBytes(t.TemporaryBytes)),
+		fmt.Sprintf("%s, %s", plural(t.QuarantinedFiles, "file"), humanBytes(t.QuarantinedBytes)),
 		count(t.Models), hits, count(t.Processes),
-		fmt.Sprintf("%s of %s", humanBytes(t.DiskFree), humanBytes(t.DiskBytes)),
+		fmt.Sprintf("%s of %s", humanBytes(t.FreeBytes), humanBytes(t.Bytes)),
 	}
 }
 
@@ -212,7 +206,7 @@ func writeMetrics(ctx context.Context, w io.Writer, root string, tiers []tierSta
 	opt := expose.Options{Version: version.String()}
 	for _, t := range tiers {
 		if t.Error == "" {
-			opt.Disks = append(opt.Disks, t.metrics())
+			opt.Disks = append(opt.Disks, t.Disk)
 		}
 	}
 	var text bytes.Buffer
@@ -223,25 +217,6 @@ func writeMetrics(ctx context.Context, w io.Writer, root string, tiers []tierSta
 		_, err = w.Write(text.Bytes())
 	}
 	return errors.Join(err, stateErr)
-}
-
-// metrics is a tier as metrics.
-func (t tierStat) metrics() expose.Disk {
-	d := expose.Disk{
-		Tier: t.Tier, Root: t.Root, Pages: t.Pages, Tails: t.Tails, PageBytes: t.PageBytes, Budget: t.Budget,
-		QuarantinedFiles: t.Quarantined, QuarantinedBytes: t.QuarBytes, TemporaryFiles: t.Temp, TemporaryBytes: t.TempBytes,
-		Bytes: t.DiskBytes, FreeBytes: t.DiskFree,
-	}
-	if t.Booked != nil {
-		d.Booked = *t.Booked
-	}
-	today := time.Now().UTC().Format(time.DateOnly)
-	for _, w := range t.Written {
-		if w.Day == today {
-			d.WrittenToday = w.Bytes
-		}
-	}
-	return d
 }
 
 // metricsMode lets the node exporter read a new file, which runs as a user of its own. The

@@ -57,7 +57,9 @@ func text(t *testing.T, state telemetry.State, opt Options) string {
 }
 
 // disk has counts of kvtier stat.
-var disk = Disk{Tier: "local", Root: "/pages", Pages: 11, Tails: 3, PageBytes: 12399, Booked: 20001, WrittenToday: 1001, QuarantinedFiles: 1, QuarantinedBytes: 30, TemporaryFiles: 2, TemporaryBytes: 9, Bytes: 1e12, FreeBytes: 4e11}
+var booked int64 = 20001
+
+var disk = Disk{Tier: "local", Root: "/pages", Pages: 11, Tails: 3, PageBytes: 12399, Booked: &booked, WrittenToday: 1001, QuarantinedFiles: 1, QuarantinedBytes: 30, TemporaryFiles: 2, TemporaryBytes: 9, Bytes: 1e12, FreeBytes: 4e11}
 
 // TestGolden compares the text of a state with a file; KVTIER_UPDATE=1 writes the file.
 func TestGolden(t *testing.T) {

@@ -193,8 +193,8 @@ func (g gathered) disk(d Disk) {
 	g.at("ollama_kv_tier_tails", labels).value = float64(d.Tails)
 	g.at("ollama_kv_tier_bytes", labels).value = float64(d.PageBytes)
 	g.at("ollama_kv_tier_written_today_bytes", labels).value = float64(d.WrittenToday)
-	if d.Booked > 0 {
-		g.at("ollama_kv_tier_booked_bytes", labels).value = float64(d.Booked)
+	if d.Booked != nil {
+		g.at("ollama_kv_tier_booked_bytes", labels).value = float64(*d.Booked)
 	}
 	if d.Budget != nil {
 		g.at("ollama_kv_tier_budget_bytes", labels).value = float64(*d.Budget)

@@ -23,22 +23,22 @@ type Options struct {
 // Disk has the figures of a count on disk. Its figures replace those of the
 // [telemetry.Tier] with the same name and root.
 type Disk struct {
-	Tier string
-	Root string
+	Tier      string `json:"tier"`
+	Root      string `json:"root"`
+	Budget    *int64 `json:"budget"` // null where it is not known
+	Pages     int    `json:"pages"`
+	Tails     int    `json:"tails"`
+	PageBytes int64  `json:"page_bytes"`
 
-	Pages        int
-	Tails        int
-	PageBytes    int64
-	Booked       int64  // 0 where it is not known
-	Budget       *int64 // nil where it is not known
-	WrittenToday int64
+	TemporaryFiles   int    `json:"temp_files"`
+	TemporaryBytes   int64  `json:"temp_bytes"`
+	QuarantinedFiles int    `json:"quarantined_files"`
+	QuarantinedBytes int64  `json:"quarantined_bytes"`
+	Booked           *int64 `json:"booked_bytes"` // bytes under the budget; null before the first count
+	WrittenToday     int64  `json:"-"`
 
-	QuarantinedFiles int
-	QuarantinedBytes int64
-	TemporaryFiles   int
-	TemporaryBytes   int64
-	Bytes            int64 // of the filesystem; 0 where it is not known
-	FreeBytes        int64
+	Bytes     int64 `json:"disk_bytes"` // of the filesystem; 0 where it is not known
+	FreeBytes int64 `json:"disk_free_bytes"`
 }
 
 // Extra are the families that are made here, of a state or of a count on disk, and that no
