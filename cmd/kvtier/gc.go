@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -110,14 +111,19 @@ func (f *collectFlags) run(ctx context.Context, out *output, at *storage, models
 		f.models = append(f.models, f.model)
 	}
 	return at.with(ctx, func(root *roots) error {
-		var chosen picked
+		chosen := make(picked)
 		names := models.names()
-		prompts := promptsOf{ctx, at.config.Local, names}
-		if len(f.models) > 0 {
-			var err error
-			if chosen, err = pickAll(ctx, root, names, f.models, prompts.has); err != nil {
+		for _, model := range f.models {
+			p, err := pick(ctx, root, names, model)
+			if errors.Is(err, errNothing) {
+				err = promptsOf(ctx, at.config.Local, names, model, err)
+			}
+			if err != nil {
 				return err
 			}
+			maps.Copy(chosen, p)
+		}
+		if len(f.models) > 0 {
 			opt.Fingerprints = func(use diskstore.FingerprintUsage) bool { return chosen.has(use.Fingerprint) }
 		}
 		report, err := root.GC(ctx, opt)
@@ -139,39 +145,39 @@ func (f *collectFlags) run(ctx context.Context, out *output, at *storage, models
 				return err
 			}
 			if !f.dryRun {
-				promptsErr = prompts.forget(chosen, f.models)
+				promptsErr = forgetPrompts(ctx, at.config.Local, names, chosen, f.models)
 			}
 		}
 		return errors.Join(out.show(done, done.print), report.RemoteErr, promptsErr)
 	})
 }
 
-// promptsOf are the prompts of a root's models, which kvtier why shows.
-type promptsOf struct {
-	ctx   context.Context
-	root  string
-	names modelNames
-}
-
-// has reports whether there are any of a model, which may have no pages.
-func (p promptsOf) has(model string) (has bool, err error) {
-	err = collect.Forget(p.ctx, p.root, func(m telemetry.Model) bool {
-		has = has || p.isOf(m, model)
+// promptsOf returns nil for a model of which there are prompts, which kvtier why shows, though no
+// pages, and else nothing, the error of a model without pages.
+func promptsOf(ctx context.Context, root string, names modelNames, model string, nothing error) error {
+	has := false
+	err := collect.Forget(ctx, root, func(m telemetry.Model) bool {
+		has = has || isModel(names, m, model)
 		return false
 	})
-	return has, err
+	if has {
+		return nil // a file of another model that cannot be read stays
+	}
+	return errors.Join(nothing, err)
 }
 
-// forget removes those of models whose pages are removed, and files that nobody knows the model of.
-func (p promptsOf) forget(pages picked, models []string) error {
-	return collect.Forget(p.ctx, p.root, func(m telemetry.Model) bool {
+// forgetPrompts removes the prompts of models whose pages are removed, and files that nobody knows the
+// model of.
+func forgetPrompts(ctx context.Context, root string, names modelNames, pages picked, models []string) error {
+	return collect.Forget(ctx, root, func(m telemetry.Model) bool {
 		fingerprint, err := pagefile.ParseKey(m.Fingerprint)
-		return m == telemetry.Model{} || err == nil && pages.has(fingerprint) || slices.ContainsFunc(models, func(model string) bool { return p.isOf(m, model) })
+		return m == telemetry.Model{} || err == nil && pages.has(fingerprint) ||
+			slices.ContainsFunc(models, func(model string) bool { return isModel(names, m, model) })
 	})
 }
 
-func (p promptsOf) isOf(m telemetry.Model, model string) bool {
-	return p.names.Has(m.Weights, model) || begins(model, m.Weights) || begins(model, m.Fingerprint)
+func isModel(names modelNames, m telemetry.Model, model string) bool {
+	return names.Has(m.Weights, model) || begins(model, m.Weights) || begins(model, m.Fingerprint)
 }
 
 func collectedIn(name string, t diskstore.GCTier, err error) collectedTier {

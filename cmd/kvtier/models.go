@@ -113,26 +113,48 @@ func keepModel(s telemetry.State, names modelNames, wanted string) (func(weights
 	if wanted == "" {
 		return func(string) bool { return true }, nil
 	}
-	meant := make(map[string]bool)
-	for _, is := range []func(telemetry.Model) bool{
-		func(m telemetry.Model) bool { return names.Has(m.Weights, wanted) || m.Name == wanted },
-		func(m telemetry.Model) bool { return begins(wanted, m.Weights) },
-	} {
-		for _, m := range s.Models {
-			if is(m.Model) {
-				meant[m.Model.Weights] = true
-			}
-		}
-		if len(meant) > 0 {
-			return func(weights string) bool { return meant[weights] }, nil
-		}
+	named := func(m telemetry.ModelState) bool { return names.Has(m.Model.Weights, wanted) || m.Model.Name == wanted }
+	chosen, err := choose(wanted, s.Models, named, func(m telemetry.ModelState) []string { return []string{m.Model.Weights} })
+	if err == nil && len(chosen) == 0 {
+		err = fmt.Errorf("no model %q has reported; kvtier ps lists those that have", wanted)
 	}
-	return nil, fmt.Errorf("no model %q has reported; kvtier ps lists those that have", wanted)
+	return func(weights string) bool {
+		return slices.ContainsFunc(chosen, func(m telemetry.ModelState) bool { return m.Model.Weights == weights })
+	}, err
 }
 
 // minPickDigits is the least number of digits that name a digest, so that a short word is no
 // digest.
 const minPickDigits = 4
+
+// begins reports whether s has enough digits to name a digest, which begins with them.
+func begins(s, digest string) bool {
+	return len(s) >= minPickDigits && strings.Trim(s, "0123456789abcdef") == "" && strings.HasPrefix(digest, s)
+}
+
+// choose returns those of all that what names, or else those of which it begins a digest: all have that
+// digest then, or more digits are needed.
+func choose[T any](what string, all []T, named func(T) bool, digests func(T) []string) (chosen []T, err error) {
+	for _, one := range all {
+		if named(one) {
+			chosen = append(chosen, one)
+		}
+	}
+	if len(chosen) > 0 {
+		return chosen, nil
+	}
+	meant := make(map[string]bool)
+	for _, one := range all {
+		list := digests(one)
+		if i := slices.IndexFunc(list, func(digest string) bool { return begins(what, digest) }); i >= 0 {
+			chosen, meant[short(list[i])] = append(chosen, one), true
+		}
+	}
+	if len(meant) > 1 {
+		return nil, fmt.Errorf("%q could be %s; give more digits", what, strings.Join(slices.Sorted(maps.Keys(meant)), " or "))
+	}
+	return chosen, nil
+}
 
 // picked is a choice of fingerprints.
 type picked map[pagefile.Key]bool
@@ -148,85 +170,35 @@ func pick(ctx context.Context, root *roots, names modelNames, what string) (pick
 		return nil, err
 	}
 	all := slices.Concat(usage.Local.Fingerprints, usage.Remote.Fingerprints)
-	p := newPicked(all, func(use diskstore.FingerprintUsage) bool {
-		return names.Has(use.Identity[tierenv.KeyWeights], what)
-	})
-	if len(p) > 0 {
-		return p, nil
-	}
-	meant := make(map[string]bool) // identities whose digests begin with the digits
-	p = newPicked(all, func(use diskstore.FingerprintUsage) bool {
-		digest, own := use.Identity[tierenv.KeyWeights], use.Fingerprint.String()
-		exact, lossy := tier.LossyOf(use.Fingerprint, use.Identity)
-		switch {
-		case begins(what, digest):
-			meant[digest] = true
-		case lossy && begins(what, exact.String()):
-			meant[exact.String()] = true
-		case begins(what, own):
-			meant[own] = true
-		default:
-			return false
+	weights := func(use diskstore.FingerprintUsage) string { return use.Identity[tierenv.KeyWeights] }
+	named := func(use diskstore.FingerprintUsage) bool { return names.Has(weights(use), what) }
+	chosen, err := choose(what, all, named, func(use diskstore.FingerprintUsage) []string {
+		own := use.Fingerprint.String()
+		if exact, lossy := tier.LossyOf(use.Fingerprint, use.Identity); lossy {
+			return []string{weights(use), exact.String(), own}
 		}
-		return true
+		return []string{weights(use), own}
 	})
+	unnamed := func(use diskstore.FingerprintUsage) bool { return len(names.Names[weights(use)]) == 0 }
 	switch {
-	case len(p) == 0 && usage.RemoteErr != nil:
-		return p, fmt.Errorf("%w for %q in the local tier, and the remote one cannot be listed: %w", errNothing, what, usage.RemoteErr)
-	case len(p) == 0 && slices.ContainsFunc(all, func(use diskstore.FingerprintUsage) bool {
-		return len(names.Names[use.Identity[tierenv.KeyWeights]]) == 0
-	}):
-		return p, fmt.Errorf("%w for %q; kvtier ls lists the models with pages; name a model that Ollama no longer has by the digits in that list", errNothing, what)
-	case len(p) == 0:
-		return p, fmt.Errorf("%w for %q; kvtier ls lists the models with pages", errNothing, what)
-	case len(meant) < 2:
-		return p, nil
+	case err != nil:
+		return nil, err
+	case len(chosen) == 0 && usage.RemoteErr != nil:
+		return nil, fmt.Errorf("%w for %q in the local tier, and the remote one cannot be listed: %w", errNothing, what, usage.RemoteErr)
+	case len(chosen) == 0 && slices.ContainsFunc(all, unnamed):
+		return nil, fmt.Errorf("%w for %q; kvtier ls lists the models with pages; name a model that Ollama no longer has by the digits in that list", errNothing, what)
+	case len(chosen) == 0:
+		return nil, fmt.Errorf("%w for %q; kvtier ls lists the models with pages", errNothing, what)
 	}
-	digests := slices.Sorted(maps.Keys(meant))
-	for i, d := range digests {
-		digests[i] = short(d)
+	p := make(picked)
+	for _, use := range chosen {
+		p[use.Fingerprint] = true
 	}
-	return p, fmt.Errorf("%q could be %s; give more digits", what, strings.Join(digests, " or "))
+	return p, nil
 }
 
 // errNothing reports a model without pages.
 var errNothing = errors.New("nothing is stored")
-
-// pickAll picks several models, each of which must have pages, or prompts that kvtier why shows.
-func pickAll(ctx context.Context, root *roots, names modelNames, models []string, hasPrompts func(model string) (bool, error)) (picked, error) {
-	all := make(picked)
-	for _, what := range models {
-		p, err := pick(ctx, root, names, what)
-		if errors.Is(err, errNothing) {
-			if has, failed := hasPrompts(what); has {
-				err = nil // a file of another model that cannot be read stays
-			} else if failed != nil {
-				err = errors.Join(err, failed)
-			}
-		}
-		if err != nil {
-			return all, err
-		}
-		maps.Copy(all, p)
-	}
-	return all, nil
-}
-
-// newPicked keeps the fingerprints of all that chosen accepts.
-func newPicked(all []diskstore.FingerprintUsage, chosen func(diskstore.FingerprintUsage) bool) picked {
-	p := make(picked)
-	for _, use := range all {
-		if chosen(use) {
-			p[use.Fingerprint] = true
-		}
-	}
-	return p
-}
-
-// begins reports whether s has enough digits to name a digest, which begins with them.
-func begins(s, digest string) bool {
-	return len(s) >= minPickDigits && strings.Trim(s, "0123456789abcdef") == "" && strings.HasPrefix(digest, s)
-}
 
 // modelUsage explains the flag whose value pick reads.
 const modelUsage = "name of a model, or the first digits of its weights' digest or of an ID that kvtier ls shows"
