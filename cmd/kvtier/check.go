@@ -19,18 +19,8 @@ import (
 
 // checked is the output of check --json and repair --json.
 type checked struct {
-	Tiers    []checkedTier `json:"tiers"`
-	Findings []finding     `json:"findings"`
-}
-
-type checkedTier struct {
-	inspect.TierCheck
-	Error string `json:"error,omitempty"`
-}
-
-type finding struct {
-	inspect.Finding
-	Damage bool `json:"damage"`
+	Tiers    []inspect.TierCheck `json:"tiers"`
+	Findings []inspect.Finding   `json:"findings"`
 }
 
 func newCheckCommand(out *output, at *storage) *cobra.Command {
@@ -82,11 +72,8 @@ func addCheck(cmd *cobra.Command, out *output, at *storage, repair bool) {
 
 // check checks both tiers. bars is nil where no progress is shown.
 func check(ctx context.Context, at *storage, bars *progress.Display, opt inspect.CheckOptions) (out checked, err error) {
-	out.Findings = []finding{}
-	opt.Found = func(f inspect.Finding) {
-		out.Findings = append(out.Findings, finding{f, f.Problem.Damage()})
-	}
-	var tiers []inspect.TierCheck
+	out.Findings = []inspect.Finding{}
+	opt.Found = func(f inspect.Finding) { out.Findings = append(out.Findings, f) }
 	err = at.with(ctx, func(root *roots) error {
 		defer bars.Close()
 		if bars != nil { // only bars need the total in advance
@@ -96,19 +83,12 @@ func check(ctx context.Context, at *storage, bars *progress.Display, opt inspect
 			}
 			opt.Progress = func(name string, done, total int64) { steps[name].Progress(done, total) }
 		}
-		tiers, err = root.Check(ctx, opt)
+		out.Tiers, err = root.Check(ctx, opt)
 		return err
 	})
-	slices.SortStableFunc(out.Findings, func(a, b finding) int {
+	slices.SortStableFunc(out.Findings, func(a, b inspect.Finding) int {
 		return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Path, b.Path))
 	})
-	for _, t := range tiers {
-		one := checkedTier{TierCheck: t}
-		if t.Err != nil {
-			one.Error = t.Err.Error()
-		}
-		out.Tiers = append(out.Tiers, one)
-	}
 	return out, err
 }
 
@@ -155,13 +135,13 @@ func (out checked) print(w io.Writer) {
 	if len(out.Findings) > 0 {
 		fmt.Fprintln(w)
 	}
-	printTable(w, []string{"TIER", "PAGES", "TAILS", "READ", "SIZE", "FOUND", "REPAIRED"}, rowsOf(out.Tiers, func(t checkedTier) []string {
-		return []string{t.Tier, count(t.Pages), count(t.Tails), count(t.Read), humanBytes(t.ReadBytes), t.problems(), count(t.Repaired)}
+	printTable(w, []string{"TIER", "PAGES", "TAILS", "READ", "SIZE", "FOUND", "REPAIRED"}, rowsOf(out.Tiers, func(t inspect.TierCheck) []string {
+		return []string{t.Tier, count(t.Pages), count(t.Tails), count(t.Read), humanBytes(t.ReadBytes), problemsOf(t), count(t.Repaired)}
 	}))
 }
 
-// problems lists the kinds of findings and their counts.
-func (t checkedTier) problems() string {
+// problemsOf lists the kinds of a tier's findings and their counts.
+func problemsOf(t inspect.TierCheck) string {
 	var list []string
 	for problem, n := range t.Problems {
 		list = append(list, fmt.Sprintf("%s %s", count(n), problem))

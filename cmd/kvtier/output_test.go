@@ -147,23 +147,23 @@ func TestUnits(t *testing.T) {
 
 // TestVerdict: damage counts more than files that could not be checked.
 func TestVerdict(t *testing.T) {
-	tier := func(damage, unchecked int, err string) checkedTier {
+	tier := func(damage, unchecked int, err string) inspect.TierCheck {
 		c := inspect.TierCheck{Tier: "local", Damage: damage, Problems: map[inspect.Problem]int{inspect.ProblemUnchecked: unchecked}}
 		if err != "" {
 			c.Err = errors.New(err)
 		}
-		return checkedTier{TierCheck: c}
+		return c
 	}
 	for name, test := range map[string]struct {
-		tiers  []checkedTier
+		tiers  []inspect.TierCheck
 		status int
 		says   string
 	}{
-		"clean":        {[]checkedTier{tier(0, 0, "")}, 0, ""},
-		"damage":       {[]checkedTier{tier(0, 0, ""), tier(2, 0, "")}, 1, "2 files are damaged"},
-		"unchecked":    {[]checkedTier{tier(0, 1, "")}, exitUnchecked, "1 file could not be checked"},
-		"a tier":       {[]checkedTier{tier(0, 0, ""), tier(0, 0, "it is gone")}, exitUnchecked, "could not be checked: it is gone"},
-		"both of them": {[]checkedTier{tier(1, 3, "")}, 1, "1 file is damaged"},
+		"clean":        {[]inspect.TierCheck{tier(0, 0, "")}, 0, ""},
+		"damage":       {[]inspect.TierCheck{tier(0, 0, ""), tier(2, 0, "")}, 1, "2 files are damaged"},
+		"unchecked":    {[]inspect.TierCheck{tier(0, 1, "")}, exitUnchecked, "1 file could not be checked"},
+		"a tier":       {[]inspect.TierCheck{tier(0, 0, ""), tier(0, 0, "it is gone")}, exitUnchecked, "could not be checked: it is gone"},
+		"both of them": {[]inspect.TierCheck{tier(1, 3, "")}, 1, "1 file is damaged"},
 	} {
 		err := checked{Tiers: test.tiers}.verdict(false)
 		if test.status == 0 {
@@ -174,7 +174,7 @@ func TestVerdict(t *testing.T) {
 		var status *cli.Error
 		require.Equal(t, test.status == exitUnchecked, errors.As(err, &status), name)
 	}
-	require.ErrorContains(t, checked{Tiers: []checkedTier{tier(1, 0, "")}}.verdict(true), "could not be repaired")
+	require.ErrorContains(t, checked{Tiers: []inspect.TierCheck{tier(1, 0, "")}}.verdict(true), "could not be repaired")
 }
 
 // TestProgressBars: on a terminal long verbs show their progress, for each tier. The verbs'

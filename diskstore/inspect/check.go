@@ -56,6 +56,7 @@ type Finding struct {
 	Tier    string  `json:"tier"` // Local or Remote
 	Path    string  `json:"path"`
 	Problem Problem `json:"problem"`
+	Damage  bool    `json:"damage"`
 	Why     string  `json:"why"`   // the reason, in words
 	Bytes   int64   `json:"bytes"` // physical; 0 for a directory
 	Done    string  `json:"done"`  // the result of the repair, in words; "" without a repair
@@ -98,7 +99,8 @@ type TierCheck struct {
 	Repaired int             `json:"repaired"` // findings that were repaired
 	Damage   int             `json:"damage"`   // findings of damage that were not repaired
 
-	Err error `json:"-"` // the reason why the tier could not be checked, or nil
+	Err   error  `json:"-"`               // the reason why the tier could not be checked, or nil
+	Error string `json:"error,omitempty"` // that of Err
 }
 
 // checker checks one tier.
@@ -156,7 +158,9 @@ func checkTier(ctx context.Context, t, other *dir.Tier, tier string, opt CheckOp
 	if ctx.Err() != nil {
 		return c.rep, ctx.Err()
 	}
-	c.rep.Err = err
+	if c.rep.Err = err; err != nil {
+		c.rep.Error = err.Error()
+	}
 	return c.rep, nil
 }
 
@@ -224,7 +228,7 @@ func (c *checker) progress(n int64) {
 // found counts, repairs and reports a finding. Only a check with Repair calls repair, which
 // may be nil and returns its result in words, "" for no repair.
 func (c *checker) found(e dir.Entry, problem Problem, why string, repair func() (string, error)) {
-	f := Finding{Tier: c.tier, Path: e.Path, Problem: problem, Why: why}
+	f := Finding{Tier: c.tier, Path: e.Path, Problem: problem, Damage: problem.Damage(), Why: why}
 	if e.Info != nil && e.Info.Mode().IsRegular() {
 		f.Bytes = c.t.FS.PhysicalBytes(e.Info)
 	}
@@ -240,7 +244,7 @@ func (c *checker) found(e dir.Entry, problem Problem, why string, repair func() 
 	switch {
 	case f.Done != "":
 		c.rep.Repaired++
-	case problem.Damage():
+	case f.Damage:
 		c.rep.Damage++
 	}
 	if c.opt.Found != nil {
