@@ -147,23 +147,17 @@ func (f benchFlags) tokenSize(ctx context.Context, root *roots, models *modelSto
 	if err != nil {
 		return 0, "", fmt.Errorf("%w; or give its GGUF file, or --bytes-per-token", err)
 	}
-	n, err = storedTokenBytes(ctx, root, f.model, p)
-	return n, "stored pages of " + f.model, err
-}
-
-// storedTokenBytes returns the bytes of one token's K/V in a model's pages.
-func storedTokenBytes(ctx context.Context, root *roots, model string, p picked) (n int64, err error) {
 	page, err := root.Recent(ctx, p.has)
 	if errors.Is(err, tier.ErrNotFound) {
-		return 0, fmt.Errorf("no pages of %q are left; give its GGUF file, or --bytes-per-token", model)
+		return 0, "", fmt.Errorf("no pages of %q are left; give its GGUF file, or --bytes-per-token", f.model)
 	}
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	for _, s := range page.Header.Sections {
 		n += int64(s.RowBytes)
 	}
-	return n, nil
+	return n, "stored pages of " + f.model, nil
 }
 
 // measure writes and reads pages in a temporary directory below root: on the same disk, and

@@ -74,41 +74,26 @@ func newLogger(w io.Writer, level slog.Level) *slog.Logger {
 
 // printable replaces characters that could control a terminal, except ends of lines and
 // tabs. A character that the end of a page cuts in two is replaced, too.
-func printable(s string) string { return escaped(s, "\n\t", escapeRune) }
+func printable(s string) string { return escaped(s, "\n\t") }
 
 // oneLine does as printable for a value within a line.
-func oneLine(s string) string { return escaped(s, "", escapeRune) }
+func oneLine(s string) string { return escaped(s, "") }
 
 // printableJSON does as printable for JSON text. Such characters occur only in strings
 // there, and their escapes have the same meaning.
-func printableJSON(s string) string {
-	return escaped(s, "\n", func(r rune) string {
-		if hi, lo := utf16.EncodeRune(r); hi != utf8.RuneError {
-			return fmt.Sprintf("\\u%04x\\u%04x", hi, lo)
-		}
-		return fmt.Sprintf("\\u%04x", r)
-	})
-}
+func printableJSON(s string) string { return escaped(s, "\n") }
 
-func escapeRune(r rune) string {
-	if r > 0xffff {
-		return fmt.Sprintf("\\U%08x", r)
-	}
-	return fmt.Sprintf("\\u%04x", r)
-}
-
-// escaped replaces the characters of s that are neither printable nor in keep by the result
-// of escape. Bytes that are no characters are replaced, too.
-func escaped(s, keep string, escape func(rune) string) string {
+// escaped replaces the characters of s that are neither printable nor in keep as JSON does. Bytes
+// that are no characters are replaced, too.
+func escaped(s, keep string) string {
 	var b strings.Builder
 	for _, r := range s {
-		switch {
-		case r == utf8.RuneError:
-			b.WriteRune(utf8.RuneError)
-		case unicode.IsPrint(r) || strings.ContainsRune(keep, r):
+		if r == utf8.RuneError || unicode.IsPrint(r) || strings.ContainsRune(keep, r) {
 			b.WriteRune(r)
-		default:
-			b.WriteString(escape(r))
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&b, "\\u%04x", unit)
 		}
 	}
 	return b.String()

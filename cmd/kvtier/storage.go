@@ -266,14 +266,10 @@ func (at *storage) open(ctx context.Context) (*roots, error) {
 		r := &roots{root, inspect.Roots{Log: at.log}}
 		r.Local, r.Remote = root.Dirs()
 		return r, nil
-	case at.service.Service != "":
-		return nil, at.ofService(err)
-	case missing(err):
+	case missing(err) && at.service.Service == "":
 		return nil, fmt.Errorf("%s does not exist, so no server keeps pages there; give the server's directory as --root or in %s, or run sudo kvtier with that --root", local.Root, localVar)
-	case errors.Is(err, tier.ErrRootOwner):
-		return nil, fmt.Errorf("%w; or run %s", err, at.sudo())
 	}
-	return nil, err
+	return nil, at.withRemedy(err)
 }
 
 // missing reports whether a root does not exist.
@@ -281,13 +277,16 @@ func missing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, tier.ErrRootMissing)
 }
 
-// ofService adds the remedy to an error of a service's directory.
-func (at *storage) ofService(err error) error {
+// withRemedy adds to an error of a directory what its user can do.
+func (at *storage) withRemedy(err error) error {
+	others := errors.Is(err, tier.ErrRootOwner) || errors.Is(err, fs.ErrPermission)
 	switch {
-	case missing(err):
+	case missing(err) && at.service.Service != "":
 		return fmt.Errorf("%s, the directory of %s, does not exist, so no page is stored yet; give another directory as --root or in %s", at.config.Local, at.service.Service, localVar)
-	case errors.Is(err, tier.ErrRootOwner), errors.Is(err, fs.ErrPermission):
+	case others && at.service.Service != "":
 		return fmt.Errorf("%w; the pages of %s belong to its user, so run %s", err, at.service.Service, at.sudo())
+	case others:
+		return fmt.Errorf("%w; or run %s", err, at.sudo())
 	}
 	return err
 }
@@ -349,10 +348,6 @@ func (at *storage) readState(ctx context.Context, read func(context.Context) (te
 		return s, nil
 	case missing(err):
 		return s, fmt.Errorf("no server has reported to %s yet; run kvtier ollama install, or set OLLAMA_KV_TIERING=1 for the server, and ask a model something; if the server keeps its pages elsewhere, give that directory as --root; kvtier doctor names the cause", at.config.Local)
-	case at.service.Service != "":
-		return s, at.ofService(err)
-	case errors.Is(err, fs.ErrPermission):
-		return s, fmt.Errorf("%w; run %s", err, at.sudo())
 	}
-	return s, err
+	return s, at.withRemedy(err)
 }
