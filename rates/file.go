@@ -21,7 +21,7 @@ const (
 	modelsMax    = 64
 	tiersMax     = 16
 	nameBytesMax = 1024
-	samplesMax   = 200 // of one line; a real line has some tens
+	samplesMax   = 240 // of one line: all that add keeps; a real line has some tens
 )
 
 // fileVersion changes when the meaning of a field changes.
@@ -54,17 +54,17 @@ type contents struct {
 type modelRecord struct {
 	Seen int64 `json:"seen"`
 	// TokenSeconds are pairs: a position, and the seconds to compute a token there.
-	TokenSeconds []sample `json:"token_seconds"`
+	TokenSeconds samples `json:"token_seconds"`
 	// PromptSeconds are pairs: a prompt's tokens, and the seconds to compute all of them.
-	PromptSeconds []sample `json:"prompt_seconds,omitempty"`
+	PromptSeconds samples `json:"prompt_seconds,omitempty"`
 }
 
 type tierRecord struct {
 	Seen  int64 `json:"seen"`
 	Tried int64 `json:"tried,omitempty"`
 	// PageSeconds are pairs, by the pages' form: a page's bytes, and the seconds to read it.
-	PageSeconds map[string][]sample `json:"page_seconds"`
-	Slow        *sample             `json:"slow,omitempty"`
+	PageSeconds map[string]samples `json:"page_seconds"`
+	Slow        *sample            `json:"slow,omitempty"`
 }
 
 // MarshalJSON writes the pair [x, y] with the significant digits only.
@@ -84,6 +84,16 @@ func (s *sample) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+// samples are those of a line. Reading keeps the last samplesMax.
+type samples []sample
+
+// UnmarshalJSON reads the last pairs of a list.
+func (s *samples) UnmarshalJSON(data []byte) error {
+	err := json.Unmarshal(data, (*[]sample)(s))
+	*s = (*s)[max(0, len(*s)-samplesMax):]
+	return err
+}
+
 // Open returns the rates that a file has for a way of computing and for tiers, and keeps later
 // observations in that file. computing names everything that decides the cost of a token. names maps a
 // tier to its name in the file: the tier's directory, so that its rates are found when the directory
@@ -95,16 +105,16 @@ func Open(path, computing string, names map[string]string) (*Rates, error) {
 	r := New()
 	r.file = &file{path: path, computing: computing, names: names}
 	c, err := load(path)
-	for _, s := range lastOf(c.Models[computing].TokenSeconds) {
+	for _, s := range c.Models[computing].TokenSeconds {
 		r.compute.add(s)
 	}
-	for _, s := range lastOf(c.Models[computing].PromptSeconds) {
+	for _, s := range c.Models[computing].PromptSeconds {
 		r.addWholeLocked(s)
 	}
 	for name, record := range c.Tiers {
 		t := r.keptTierLocked(name)
 		for form := range forms {
-			for _, s := range lastOf(record.PageSeconds[form.String()]) {
+			for _, s := range record.PageSeconds[form.String()] {
 				t.read[form].add(s)
 			}
 		}
@@ -126,7 +136,7 @@ type Kept struct {
 func Names(path string) (Kept, error) {
 	c, err := load(path)
 	maps.DeleteFunc(c.Models, func(_ string, m modelRecord) bool { return len(m.TokenSeconds) == 0 })
-	maps.DeleteFunc(c.Tiers, func(_ string, t tierRecord) bool { return len(t.pages()) == 0 })
+	maps.DeleteFunc(c.Tiers, func(_ string, t tierRecord) bool { return len(t.PageSeconds) == 0 })
 	return Kept{
 		Computing: newest(c.Models, func(m modelRecord) int64 { return m.Seen }),
 		Tiers:     newest(c.Tiers, func(t tierRecord) int64 { return t.Seen }),
@@ -140,20 +150,29 @@ func (r *Rates) Known() bool {
 	return r.compute.known()
 }
 
-func lastOf(samples []sample) []sample { return samples[max(0, len(samples)-samplesMax):] }
-
 // load reads the file. A file that is missing or of another version gives empty contents.
 func load(path string) (contents, error) {
 	var c contents
-	switch err := jsonfile.Read(path, fileBytesMax, &c); {
+	err := jsonfile.Read(path, fileBytesMax, &c)
+	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return contents{}, nil
+		err = nil
 	case err != nil:
-		return contents{}, fmt.Errorf("read the rates of earlier runs in %s, which is made anew: %w", path, err)
-	case c.Version != fileVersion:
-		return contents{}, nil
+		err = fmt.Errorf("read the rates of earlier runs in %s, which is made anew: %w", path, err)
 	}
-	return c, nil
+	if err != nil || c.Version != fileVersion {
+		c = contents{Version: fileVersion}
+	}
+	if c.Models == nil {
+		c.Models = make(map[string]modelRecord)
+	}
+	if c.Tiers == nil {
+		c.Tiers = make(map[string]tierRecord)
+	}
+	for _, t := range c.Tiers {
+		maps.DeleteFunc(t.PageSeconds, func(form string, s samples) bool { return len(s) == 0 || !slices.Contains(formNames, form) })
+	}
+	return c, err
 }
 
 // changedLocked schedules a write of the file. Rates.mu is held.
@@ -210,7 +229,6 @@ func (r *Rates) encode(c contents) ([]byte, error) {
 		return nil, nil
 	}
 	f.unsaved = false
-	c.fill()
 	if !r.computed.IsZero() {
 		c.Models[f.computing] = modelRecord{Seen: r.computed.Unix(), TokenSeconds: r.compute.samples, PromptSeconds: r.whole}
 	}
@@ -219,13 +237,17 @@ func (r *Rates) encode(c contents) ([]byte, error) {
 			c.Tiers[name] = t.record()
 		}
 	}
-	c.trim()
+	keepNewest(c.Models, modelsMax, func(m modelRecord) int64 { return m.Seen })
+	keepNewest(c.Tiers, tiersMax, func(t tierRecord) int64 { return t.Seen })
 	return json.Marshal(c)
 }
 
 func (t *tier) record() tierRecord {
-	record := tierRecord{
-		Seen: t.seen.Unix(), PageSeconds: pageSeconds(func(form Form) []sample { return t.read[form].samples }),
+	record := tierRecord{Seen: t.seen.Unix(), PageSeconds: make(map[string]samples)}
+	for form, line := range t.read {
+		if line.known() {
+			record.PageSeconds[Form(form).String()] = line.samples
+		}
 	}
 	if !t.tried.IsZero() {
 		record.Tried = t.tried.Unix()
@@ -234,47 +256,6 @@ func (t *tier) record() tierRecord {
 		record.Slow = &t.slow
 	}
 	return record
-}
-
-// pages are the observations of the forms that have any.
-func (t tierRecord) pages() map[string][]sample {
-	return pageSeconds(func(form Form) []sample { return t.PageSeconds[form.String()] })
-}
-
-// pageSeconds are the observations of the forms that have any, by the name of the form.
-func pageSeconds(of func(Form) []sample) map[string][]sample {
-	all := make(map[string][]sample)
-	for form := range forms {
-		if samples := of(form); len(samples) > 0 {
-			all[form.String()] = lastOf(samples)
-		}
-	}
-	return all
-}
-
-// fill allocates the maps of empty contents.
-func (c *contents) fill() {
-	c.Version = fileVersion
-	if c.Models == nil {
-		c.Models = make(map[string]modelRecord)
-	}
-	if c.Tiers == nil {
-		c.Tiers = make(map[string]tierRecord)
-	}
-}
-
-// trim keeps contents within their limits.
-func (c *contents) trim() {
-	keepNewest(c.Models, modelsMax, func(m modelRecord) int64 { return m.Seen })
-	keepNewest(c.Tiers, tiersMax, func(t tierRecord) int64 { return t.Seen })
-	for name, m := range c.Models {
-		m.TokenSeconds, m.PromptSeconds = lastOf(m.TokenSeconds), lastOf(m.PromptSeconds)
-		c.Models[name] = m
-	}
-	for name, t := range c.Tiers {
-		t.PageSeconds = t.pages()
-		c.Tiers[name] = t
-	}
 }
 
 // keepNewest drops the records of too long names, and all but the n seen last.

@@ -33,6 +33,6 @@ func FormOf(file, rows int64) Form {
 }
 
 // String is the form's name in the file of rates.
-func (f Form) String() string {
-	return [...]string{"whole", "packed", "half", "quarter"}[f]
-}
+func (f Form) String() string { return formNames[f] }
+
+var formNames = []string{"whole", "packed", "half", "quarter"}

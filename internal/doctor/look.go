@@ -187,7 +187,7 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 	ask(a, "the names of users", func(context.Context) map[int]string {
 		names := make(map[int]string)
 		for _, uid := range uids {
-			account, _ := e.AccountOf(uid)
+			account, _ := e.Account(fmt.Sprint(uid))
 			names[uid] = cmp.Or(account.Name, fmt.Sprint(uid))
 		}
 		return names

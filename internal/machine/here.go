@@ -30,10 +30,11 @@ var _ System = Here{}
 
 func (Here) OS() string { return runtime.GOOS }
 
-func (Here) Account(name string) (Account, bool) { return account(user.Lookup(name)) }
-func (Here) AccountOf(uid int) (Account, bool)   { return account(user.LookupId(strconv.Itoa(uid))) }
-
-func account(u *user.User, err error) (Account, bool) {
+func (Here) Account(name string) (Account, bool) {
+	u, err := user.Lookup(name)
+	if err != nil {
+		u, err = user.LookupId(name)
+	}
 	if err != nil {
 		return Account{}, false
 	}
@@ -44,11 +45,9 @@ func account(u *user.User, err error) (Account, bool) {
 	return Account{UID: uid, Name: u.Username, Home: u.HomeDir}, true
 }
 
-func (Here) User() Account {
-	a := Account{UID: os.Geteuid()}
-	if u, err := user.LookupId(strconv.Itoa(a.UID)); err == nil {
-		a.Name = u.Username
-	}
+func (h Here) User() Account {
+	a, _ := h.Account(strconv.Itoa(os.Geteuid()))
+	a.UID = os.Geteuid()
 	a.Home, _ = os.UserHomeDir()
 	return a
 }

@@ -93,7 +93,7 @@ func Servers(s System, unit *Server, containers []Server, all []Process) []Serve
 			o.Set = p.Variables
 		}
 		if o.Kind != ByDocker {
-			o.User, _ = s.AccountOf(p.UID)
+			o.User, _ = s.Account(strconv.Itoa(p.UID))
 			o.User.UID = p.UID
 		}
 	}

@@ -16,9 +16,8 @@ type System interface {
 	User() Account
 	Variables() map[string]string
 
-	// Account returns a user by name, and AccountOf by number.
-	Account(name string) (Account, bool)
-	AccountOf(uid int) (Account, bool)
+	// Account returns a user by name or by number.
+	Account(user string) (Account, bool)
 
 	// Find returns the path of a program that a shell would run. Run runs a program with some
 	// variables more, and returns its output.

@@ -30,10 +30,9 @@ type Display struct {
 	transient bool // Close removes the lines
 
 	mu    sync.Mutex
-	steps []*Step       // redrawn steps, in the order of their beginnings
-	drawn int           // number of lines above the cursor that the next redraw replaces
-	stop  chan struct{} // ends the redrawing; nil without redrawing
-	done  chan struct{} // closed when the redrawing has ended
+	steps []*Step     // redrawn steps, in the order of their beginnings
+	drawn int         // number of lines above the cursor that the next redraw replaces
+	timer *time.Timer // of the next redraw; nil without redrawing
 }
 
 // New returns a display whose lines stay. The names of steps are in a column of the given
@@ -65,26 +64,18 @@ func (d *Display) begin(s *Step) *Step {
 	defer d.mu.Unlock()
 	d.steps = append(d.steps, s)
 	d.drawLocked()
-	if d.stop == nil {
-		d.stop, d.done = make(chan struct{}), make(chan struct{})
-		go d.redraw(d.stop, d.done)
+	if d.timer == nil {
+		d.timer = time.AfterFunc(redrawEvery, d.redraw)
 	}
 	return s
 }
 
-func (d *Display) redraw(stop <-chan struct{}, done chan<- struct{}) {
-	defer close(done)
-	ticker := time.NewTicker(redrawEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			d.mu.Lock()
-			d.drawLocked()
-			d.mu.Unlock()
-		case <-stop:
-			return
-		}
+func (d *Display) redraw() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.timer != nil {
+		d.drawLocked()
+		d.timer.Reset(redrawEvery)
 	}
 }
 
@@ -139,16 +130,12 @@ func (d *Display) Close() {
 		return
 	}
 	d.mu.Lock()
-	stop, done := d.stop, d.done
-	d.stop = nil
-	d.mu.Unlock()
-	if stop == nil {
+	defer d.mu.Unlock()
+	if d.timer == nil {
 		return
 	}
-	close(stop)
-	<-done
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.timer.Stop()
+	d.timer = nil
 	if d.transient {
 		_, _ = io.WriteString(d.w, d.backLocked()+"\x1b[J")
 	} else {
@@ -172,23 +159,17 @@ type Step struct {
 }
 
 // Progress says that done of total are finished.
-func (s *Step) Progress(done, total int64) {
-	if s == nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.done, s.total = done, total
-}
+func (s *Step) Progress(done, total int64) { s.set(func() { s.done, s.total = done, total }) }
 
 // Say shows a text as the progress of a step without a known total.
-func (s *Step) Say(text string) {
-	if s == nil {
-		return
+func (s *Step) Say(text string) { s.set(func() { s.said = text }) }
+
+func (s *Step) set(change func()) {
+	if s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		change()
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.said = text
 }
 
 // End closes the step. A note, such as "up to date", takes the place of its duration.
@@ -203,9 +184,7 @@ func (s *Step) End(note string, err error) {
 	case note == "":
 		note = elapsed
 	}
-	s.mu.Lock()
-	s.ended, s.note = true, note
-	s.mu.Unlock()
+	s.set(func() { s.ended, s.note = true, note })
 	if !s.display.live {
 		line, _ := s.line(s.display.names, 0)
 		fmt.Fprintln(s.display.w, line)

@@ -7,53 +7,31 @@ import (
 )
 
 // Kind is the kind of a user's request.
-type Kind int
+type Kind string
 
 const (
-	// Start begins a conversation, which replaces an older one.
-	Start Kind = iota
-	// Turn adds a message to a conversation.
-	Turn
-	// Regenerate wants another answer to the last message.
-	Regenerate
-	// Branch replaces an earlier message; the messages after it are gone.
-	Branch
-	// Document is a text without a conversation around it, often longer than the context.
-	Document
-	// GiveUp adds a message, disconnects before the answer is complete, and takes the
-	// message back.
-	GiveUp
-
-	kinds = int(GiveUp) + 1
+	Start      Kind = "start"      // begins a conversation, which replaces an older one
+	Turn       Kind = "turn"       // adds a message to a conversation
+	Regenerate Kind = "regenerate" // wants another answer to the last message
+	Branch     Kind = "branch"     // replaces an earlier message; the messages after it are gone
+	Document   Kind = "document"   // is a text without a conversation around it, often longer than the context
+	GiveUp     Kind = "give up"    // adds a message, disconnects before the answer is complete, and takes the message back
 )
-
-func (k Kind) String() string {
-	return [...]string{"start", "turn", "regenerate", "branch", "document", "give up"}[k]
-}
 
 // Event is an event of the server.
-type Event int
+type Event string
 
 const (
-	// Nothing happens.
-	Nothing Event = iota
-	// Unload drops the model, as an expired keep_alive does.
-	Unload
-	// Kill ends server and runner with SIGKILL between two rounds.
-	Kill
-	// KillStored is Kill after all computed pages are stored.
-	KillStored
-	// KillRunner ends the runner alone with SIGKILL.
-	KillRunner
-	// Crash is Kill in the middle of the round, whose requests are then repeated.
-	Crash
-
-	events = int(Crash) + 1
+	Nothing    Event = ""                 // happens
+	Unload     Event = "unload"           // drops the model, as an expired keep_alive does
+	Kill       Event = "kill"             // ends server and runner with SIGKILL between two rounds
+	KillStored Event = "kill once stored" // is Kill after all computed pages are stored
+	KillRunner Event = "kill runner"      // ends the runner alone with SIGKILL
+	Crash      Event = "crash"            // is Kill in the middle of the round, whose requests are then repeated
 )
 
-func (e Event) String() string {
-	return [...]string{"nothing", "unload", "kill", "kill once stored", "kill runner", "crash"}[e]
-}
+// disturbances are the events that a round can begin with.
+var disturbances = []Event{Unload, Kill, KillStored, KillRunner, Crash}
 
 // Request is one user's request.
 type Request struct {
@@ -73,25 +51,8 @@ type Request struct {
 }
 
 func (r Request) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s", r.Kind)
-	if r.Kind != Document {
-		fmt.Fprintf(&b, " chat %d", r.Chat)
-	}
-	if r.Kind == Branch {
-		fmt.Fprintf(&b, " at message %d", r.Message)
-	}
-	if r.Words > 0 {
-		fmt.Fprintf(&b, ", %d words of seed %d", r.Words, r.Seed)
-	}
-	if r.Image != 0 {
-		fmt.Fprintf(&b, ", image %d", r.Image)
-	}
-	fmt.Fprintf(&b, ", answer of %d", r.Answer)
-	if len(r.Leave) > 0 {
-		fmt.Fprintf(&b, ", left after %v", r.Leave)
-	}
-	return b.String()
+	type fields Request // has no String
+	return fmt.Sprintf("%+v", fields(r))
 }
 
 // Round is a set of concurrent requests after an event. A Crash happens during the round:
@@ -100,22 +61,6 @@ type Round struct {
 	Event      Event
 	CrashAfter int
 	Requests   []Request
-}
-
-func (r Round) String() string {
-	asked := make([]string, len(r.Requests))
-	for i, request := range r.Requests {
-		asked[i] = request.String()
-	}
-	text := strings.Join(asked, " | ")
-	switch r.Event {
-	case Nothing:
-		return text
-	case Crash:
-		return fmt.Sprintf("[crash after %d tokens] %s", r.CrashAfter, text)
-	default:
-		return fmt.Sprintf("[%s] %s", r.Event, text)
-	}
 }
 
 // History is a sequence of rounds.
@@ -129,7 +74,7 @@ type History struct {
 func (h History) Until(round, last int) string {
 	var b strings.Builder
 	for i := max(0, round-last+1); i <= round && i < len(h.Rounds); i++ {
-		fmt.Fprintf(&b, "  round %d: %s\n", i, h.Rounds[i])
+		fmt.Fprintf(&b, "  round %d: %+v\n", i, h.Rounds[i])
 	}
 	return b.String()
 }
@@ -189,7 +134,7 @@ func (g *generator) oneIn(n int) bool { return g.IntN(n) == 0 }
 func (g *generator) round(first bool) Round {
 	var r Round
 	if !first && g.oneIn(eventIn) {
-		r.Event = Event(g.between(int(Unload), events-1))
+		r.Event = disturbances[g.IntN(len(disturbances))]
 	}
 	if r.Event == Crash {
 		r.CrashAfter = g.IntN(answerMin)

@@ -68,10 +68,9 @@ func gemma3Vision(s Shape) layout {
 	l.metadata["mm_tokens_per_image"] = uint32(gemmaTokensPerImage)
 	change(l.matrices, embeddingTensor, func(m *matrix) { m.out = max(s.Vocab, gemmaTokens) })
 
-	patches := (v.image / v.patch) * (v.image / v.patch)
 	l.add(
 		v.patchEmbedding("v.patch_embedding.weight"),
-		matrix{name: "v.position_embedding.weight", in: v.embed, out: patches, scale: 1},
+		matrix{name: "v.position_embedding.weight", in: v.embed, out: v.patches(), scale: 1},
 		matrix{name: "v.post_layernorm.weight", in: v.embed, norm: 1},
 		matrix{name: "mm.mm_soft_emb_norm.weight", in: v.embed, norm: 1},
 		// stored transposed, unlike every other projection

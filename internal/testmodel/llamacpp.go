@@ -1,6 +1,7 @@
 package testmodel
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -122,41 +123,29 @@ func gemma4ForLlamaCpp(s Shape, l *layout) {
 	l.add(matrix{name: "rope_freqs.weight", in: s.HeadDim / 2, norm: 1})
 }
 
-// The sizes of gemma3n that llama.cpp fixes. Layers from 20 on have no K/V, and every 5th layer
-// attends to everything.
-const (
-	llamaCppAltup         = 4
-	llamaCppPerLayerWidth = 256
-	llamaCppLaurelRank    = 64
-)
-
-// gemma3nForLlamaCpp has other sizes, and K/V in all layers.
+// gemma3nForLlamaCpp has the sizes that llama.cpp fixes, and K/V in all layers: those from 20 on have none.
 func gemma3nForLlamaCpp(s Shape, l *layout) {
+	const altup, width, rank = 4, 256, 64
+	sizes := map[string]matrix{ // by the end of a tensor's name; a size of 0 stays
+		"altup_proj.weight":           {experts: altup - 1},
+		"altup_unembd_proj.weight":    {experts: altup - 1},
+		".altup_router.weight":        {out: altup},
+		".altup_predict_coef.weight":  {in: altup, out: altup * altup},
+		".altup_correct_coef.weight":  {in: altup, out: altup},
+		".laurel_l.weight":            {out: rank},
+		".laurel_r.weight":            {in: rank},
+		".inp_gate.weight":            {out: width},
+		".proj.weight":                {in: width},
+		"per_layer_token_embd.weight": {in: s.Layers * width},
+		"per_layer_model_proj.weight": {out: s.Layers * width},
+		"per_layer_proj_norm.weight":  {in: width},
+	}
 	for i := range l.matrices {
 		m := &l.matrices[i]
-		switch {
-		case strings.HasPrefix(m.name, "altup_"):
-			m.experts = llamaCppAltup - 1
-		case strings.HasSuffix(m.name, ".altup_router.weight"):
-			m.out = llamaCppAltup
-		case strings.HasSuffix(m.name, ".altup_predict_coef.weight"):
-			m.in, m.out = llamaCppAltup, llamaCppAltup*llamaCppAltup
-		case strings.HasSuffix(m.name, ".altup_correct_coef.weight"):
-			m.in, m.out = llamaCppAltup, llamaCppAltup
-		case strings.HasSuffix(m.name, ".laurel_l.weight"):
-			m.out = llamaCppLaurelRank
-		case strings.HasSuffix(m.name, ".laurel_r.weight"):
-			m.in = llamaCppLaurelRank
-		case strings.HasSuffix(m.name, ".inp_gate.weight"):
-			m.out = llamaCppPerLayerWidth
-		case strings.HasSuffix(m.name, ".proj.weight"):
-			m.in = llamaCppPerLayerWidth
-		case m.name == "per_layer_token_embd.weight":
-			m.in = s.Layers * llamaCppPerLayerWidth
-		case m.name == "per_layer_model_proj.weight":
-			m.out = s.Layers * llamaCppPerLayerWidth
-		case m.name == "per_layer_proj_norm.weight":
-			m.in = llamaCppPerLayerWidth
+		for end, size := range sizes {
+			if strings.HasSuffix(m.name, end) {
+				m.in, m.out, m.experts = cmp.Or(size.in, m.in), cmp.Or(size.out, m.out), cmp.Or(size.experts, m.experts)
+			}
 		}
 	}
 	for i := range s.Layers {

@@ -1,12 +1,8 @@
 package testmodel
 
 import (
-	"encoding/binary"
-	"fmt"
-	"io"
 	"math"
 
-	"github.com/ollama/ollama/fs/ggml"
 	"github.com/x448/float16"
 )
 
@@ -40,43 +36,42 @@ func WriteRecall(path string, r Recall) error {
 	}
 	l := qwen3(s)
 	l.metadata["rope.freq_base"] = float32(recallRopeBase)
-	metadata := fileMetadata(s, "kvtier test model, recall", l.metadata)
-	return WriteFile(path, metadata, recallTensors(r))
+	r.setWeights(&l)
+	return writeLayout(path, s, "kvtier test model, recall", l)
 }
 
-// recallTensors is the circuit as tensors of the qwen3 architecture.
-func recallTensors(r Recall) []*ggml.Tensor {
-	c := newCodebook()
-	tensors := []*ggml.Tensor{
-		recallEmbedding(c).tensor(),
-		uniformNorm("output_norm.weight", recallEmbed, 1),
-		recallOutput(c).tensor(),
-	}
-	for i := range r.Layers {
-		l := lookUp(r)
-		if i == 0 {
-			l = lookBack(r)
+// setWeights puts the circuit into a layout of the qwen3 architecture.
+func (r Recall) setWeights(l *layout) {
+	weights := make(map[string]*handSet)
+	for i := range l.matrices {
+		m := &l.matrices[i]
+		if m.norm != 0 {
+			m.norm, m.zero = 1, 0
+			continue
 		}
-		gain := float32(math.Sqrt(l.peak / math.Sqrt(recallHeadDim)))
-		tensors = append(tensors,
-			uniformNorm(block(i, "attn_norm"), recallEmbed, 1),
-			uniformNorm(block(i, "attn_q_norm"), recallHeadDim, gain),
-			uniformNorm(block(i, "attn_k_norm"), recallHeadDim, gain),
-			l.query.named(block(i, "attn_q")).tensor(),
-			l.key.named(block(i, "attn_k")).tensor(),
-			l.value.named(block(i, "attn_v")).tensor(),
-			l.output.named(block(i, "attn_output")).tensor(),
-			uniformNorm(block(i, "ffn_norm"), recallEmbed, 1),
-			newHandSet(recallEmbed, recallFFN).named(block(i, "ffn_gate")).tensor(),
-			newHandSet(recallEmbed, recallFFN).named(block(i, "ffn_up")).tensor(),
-			newHandSet(recallFFN, recallEmbed).named(block(i, "ffn_down")).tensor(),
-		)
+		m.hand = newHandSet(m.in, m.out)
+		weights[m.name] = m.hand
 	}
-	return tensors
-}
-
-func uniformNorm(name string, width int, weight float32) *ggml.Tensor {
-	return matrix{name: name, in: width, norm: weight}.tensor(0)
+	c := newCodebook()
+	setEmbedding(weights[embeddingTensor], c)
+	setOutput(weights[outputTensor], c)
+	for i := range r.Layers {
+		a := attention{
+			query: weights[block(i, "attn_q")], key: weights[block(i, "attn_k")],
+			value: weights[block(i, "attn_v")], output: weights[block(i, "attn_output")],
+		}
+		peak := lookUpPeak
+		if i == 0 {
+			peak = lookBackPeak
+			r.lookBack(a)
+		} else {
+			r.lookUp(a)
+		}
+		gain := float32(math.Sqrt(peak / math.Sqrt(recallHeadDim)))
+		for _, norm := range queryNorms(i, recallHeadDim, gain) {
+			change(l.matrices, norm.name, func(m *matrix) { *m = norm })
+		}
+	}
 }
 
 // Offsets in the residual stream, after the constant dimension 0. The embedding sets the
@@ -120,27 +115,14 @@ const (
 // recallLogit is the logit of the right token; other tokens get up to an eighth.
 const recallLogit = 24.0
 
-// attention holds the four projections of a layer, and its largest score.
-type attention struct {
-	query, key, value, output *handSet
-	peak                      float64
-}
-
-func newAttention(r Recall, peak float64) attention {
-	queryWidth, kvWidth := r.Heads*recallHeadDim, recallKVHeads*recallHeadDim
-	return attention{
-		query: newHandSet(recallEmbed, queryWidth), key: newHandSet(recallEmbed, kvWidth),
-		value: newHandSet(recallEmbed, kvWidth), output: newHandSet(queryWidth, recallEmbed),
-		peak: peak,
-	}
-}
+// attention holds the four projections of a layer.
+type attention struct{ query, key, value, output *handSet }
 
 // lookBack copies the key code of the previous token into previousKey. The key is the same
 // vector at all positions, and the query is that vector turned back by one token. So the
 // score depends on the distance alone: the sum over the pairs of cos(4^-i · (distance - 1))
 // is greatest at distance 1.
-func lookBack(r Recall) attention {
-	l := newAttention(r, lookBackPeak)
+func (r Recall) lookBack(l attention) {
 	for pair := range positionPairs {
 		sin, cos := math.Sincos(math.Pow(recallRopeBase, -float64(pair)/rotaryPairs))
 		for head := range r.Heads {
@@ -162,14 +144,12 @@ func lookBack(r Recall) attention {
 			l.output.set(previousKey+i, head*recallHeadDim+place(r.kvHead(head)), 1/float64(r.Heads))
 		}
 	}
-	return l
 }
 
 // lookUp copies the value code of the token whose previous token is the same as the current
 // token into answerValue. Each kv head copies half of the code; the query heads of its group
 // and all lookUp layers contribute equally.
-func lookUp(r Recall) attention {
-	l := newAttention(r, lookUpPeak)
+func (r Recall) lookUp(l attention) {
 	for i := range keyCodeLen {
 		half, pair := i/(keyCodeLen/2), firstKeyPair+i%(keyCodeLen/2)
 		dim := half*rotaryPairs + pair
@@ -190,25 +170,21 @@ func lookUp(r Recall) attention {
 			l.output.set(answerValue+r.kvHead(head)*recallHeadDim+i, head*recallHeadDim+i, share)
 		}
 	}
-	return l
 }
 
 // kvHead is the key/value head of a query head.
 func (r Recall) kvHead(head int) int { return head / (r.Heads / recallKVHeads) }
 
-func recallEmbedding(c codebook) *handSet {
-	m := newHandSet(recallEmbed, recallVocab).named("token_embd.weight")
+func setEmbedding(m *handSet, c codebook) {
 	for token := range recallVocab {
 		m.set(token, biasDim, biasValue)
 		m.setCode(token, currentKey, c.keys[token], 1)
 		m.setCode(token, currentValue, c.values[token], 1)
 	}
-	return m
 }
 
-// recallOutput reads the answer, and keeps the model from ending it, as outputBias does.
-func recallOutput(c codebook) *handSet {
-	m := newHandSet(recallEmbed, recallVocab).named("output.weight")
+// setOutput reads the answer, and keeps the model from ending it, as outputBias does.
+func setOutput(m *handSet, c codebook) {
 	vocabulary := newVocabulary(recallVocab)
 	residualRMS := math.Sqrt(answeredSquares / float64(recallEmbed))
 	for token := range recallVocab {
@@ -217,23 +193,16 @@ func recallOutput(c codebook) *handSet {
 			m.set(token, biasDim, suppressedLogit*residualRMS/biasValue)
 		}
 	}
-	return m
 }
 
-// handSet is a matrix whose weights are 0 until set, written as f16.
+// handSet holds the weights of a matrix, which are 0 until set.
 type handSet struct {
-	name    string
-	in, out int
+	in      int
 	weights []float16.Float16
 }
 
 func newHandSet(in, out int) *handSet {
-	return &handSet{in: in, out: out, weights: make([]float16.Float16, in*out)}
-}
-
-func (m *handSet) named(tensor string) *handSet {
-	m.name = tensor
-	return m
+	return &handSet{in: in, weights: make([]float16.Float16, in*out)}
 }
 
 func (m *handSet) set(row, column int, weight float64) {
@@ -244,18 +213,4 @@ func (m *handSet) setCode(row, column int, c code, scale float64) {
 	for i, sign := range c {
 		m.set(row, column+i, float64(sign)*scale)
 	}
-}
-
-func (m *handSet) tensor() *ggml.Tensor {
-	return &ggml.Tensor{
-		Name: m.name, Kind: uint32(ggml.TensorTypeF16),
-		Shape: []uint64{uint64(m.in), uint64(m.out)}, WriterTo: m,
-	}
-}
-
-func (m *handSet) WriteTo(w io.Writer) (int64, error) {
-	if err := binary.Write(w, binary.LittleEndian, m.weights); err != nil {
-		return 0, fmt.Errorf("writing tensor %s: %w", m.name, err)
-	}
-	return int64(len(m.weights)) * f16Bytes, nil
 }

@@ -48,6 +48,9 @@ func (v tower) metadata() ggml.KV {
 	}
 }
 
+// patches is the number of patches of an image.
+func (v tower) patches() int { return (v.image / v.patch) * (v.image / v.patch) }
+
 // patchEmbedding reads patches whose pixels have a variance of about 1.
 func (v tower) patchEmbedding(name string) matrix {
 	in := v.patch * v.patch * imageChannels
@@ -195,7 +198,7 @@ func crossAttention(s Shape, i int) []matrix {
 
 func mllamaVisionMatrices(s Shape) []matrix {
 	v := mllamaTower
-	positions := (v.image/v.patch)*(v.image/v.patch) + 1
+	positions := v.patches() + 1
 	outputs := v.embed * (1 + v.layers)
 	matrices := []matrix{
 		v.patchEmbedding("v.patch_embd.weight"),
@@ -255,8 +258,7 @@ func WriteProjector(path string, s Shape) error {
 	if sections {
 		matrices = append(matrices, v.patchEmbedding("v.patch_embd.weight.1")) // of the second of two frames
 	} else {
-		patches := (v.image / v.patch) * (v.image / v.patch)
-		matrices = append(matrices, matrix{name: "v.position_embd.weight", in: v.embed, out: patches, f32: true, scale: 1})
+		matrices = append(matrices, matrix{name: "v.position_embd.weight", in: v.embed, out: v.patches(), f32: true, scale: 1})
 	}
 	for _, m := range v.blocks(encoder{prefix: "v.blk.", attnNorm: "ln1", ffnNorm: "ln2", out: "attn_out", up: "ffn_up", down: "ffn_down"}, v.layers) {
 		matrices = append(matrices, m)
@@ -264,9 +266,5 @@ func WriteProjector(path string, s Shape) error {
 			matrices = append(matrices, matrix{name: strings.TrimSuffix(m.name, "weight") + "bias", in: width, f32: true})
 		}
 	}
-	var tensors []*ggml.Tensor
-	for _, m := range matrices {
-		tensors = append(tensors, m.tensor(s.Seed))
-	}
-	return WriteFile(path, metadata, tensors)
+	return WriteFile(path, metadata, tensors(matrices, s.Seed))
 }

@@ -1,6 +1,7 @@
 package testmodel
 
 import (
+	"bufio"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
@@ -39,6 +40,8 @@ type matrix struct {
 	routeBias func(row int) float64
 	// firstColumn, if set, gives the first weight of each row.
 	firstColumn func(row int) float32
+	// hand, if set, holds all weights.
+	hand *handSet
 }
 
 func (m matrix) elements() int { return m.in * m.rows() }
@@ -100,34 +103,29 @@ func (m f32Writer) WriteTo(w io.Writer) (int64, error) {
 	return int64(binary.Size(weights)), nil
 }
 
-// matrixWriter writes a matrix's weights as f16, a few rows at a time.
+// matrixWriter writes a matrix's weights as f16.
 type matrixWriter struct {
 	matrix
 	seed int64
 }
 
-// chunkBytes is about the part of a matrix that is held in memory at a time.
-const chunkBytes = 256 << 10
+// bufferBytes is about the part of a matrix that is held in memory at a time.
+const bufferBytes = 256 << 10
 
 func (m matrixWriter) WriteTo(w io.Writer) (int64, error) {
-	levels := uniformLevels(m.scale)
-	random := m.random(m.seed)
-	rowBytes := m.in * f16Bytes
-	chunkRows := max(1, chunkBytes/rowBytes)
-	buf := make([]byte, 0, chunkRows*rowBytes)
-	var written int64
-	for row := 0; row < m.rows(); row += chunkRows {
-		buf = buf[:0]
-		for r := row; r < min(row+chunkRows, m.rows()); r++ {
-			buf = m.appendRow(buf, r, levels, random)
-		}
-		n, err := w.Write(buf)
-		written += int64(n)
-		if err != nil {
-			return written, fmt.Errorf("writing tensor %s: %w", m.name, err)
+	out := bufio.NewWriterSize(w, bufferBytes)
+	if m.hand != nil {
+		_ = binary.Write(out, binary.LittleEndian, m.hand.weights) // Flush returns the error
+	} else {
+		levels, random := uniformLevels(m.scale), m.random(m.seed)
+		for row := range m.rows() {
+			_, _ = out.Write(m.appendRow(out.AvailableBuffer(), row, levels, random))
 		}
 	}
-	return written, nil
+	if err := out.Flush(); err != nil {
+		return 0, fmt.Errorf("writing tensor %s: %w", m.name, err)
+	}
+	return int64(m.elements()) * f16Bytes, nil
 }
 
 // appendRow draws one row, four weights from each random number.

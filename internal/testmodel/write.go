@@ -18,8 +18,29 @@ func Write(path string, s Shape) error {
 	if err := s.validate(); err != nil {
 		return err
 	}
-	metadata, tensors := contents(s)
-	return WriteFile(path, metadata, tensors)
+	return writeLayout(path, s, fmt.Sprintf("kvtier test model, random weights, seed %d", s.Seed), architectures[s.Arch].of(s))
+}
+
+// writeLayout writes a model of a name. Its layout may replace the tokenizer's metadata or, with nil,
+// remove it.
+func writeLayout(path string, s Shape, name string, l layout) error {
+	metadata := ggml.KV{
+		"general.architecture": architectures[s.Arch].inFile(s),
+		"general.name":         name,
+		"general.file_type":    ggml.FileTypeF16,
+	}
+	maps.Copy(metadata, newVocabulary(s.Vocab).metadata())
+	maps.Copy(metadata, l.metadata)
+	maps.DeleteFunc(metadata, func(_ string, value any) bool { return value == nil })
+	return WriteFile(path, metadata, tensors(l.matrices, s.Seed))
+}
+
+func tensors(matrices []matrix, seed int64) []*ggml.Tensor {
+	all := make([]*ggml.Tensor, len(matrices))
+	for i, m := range matrices {
+		all[i] = m.tensor(seed)
+	}
+	return all
 }
 
 // Head writes a GGUF file of metadata alone, and returns its path.
@@ -48,30 +69,6 @@ func WriteFile(path string, metadata ggml.KV, tensors []*ggml.Tensor) error {
 		return fmt.Errorf("writing model %s: %w", path, err)
 	}
 	return nil
-}
-
-// contents returns the metadata and the tensors of the file.
-func contents(s Shape) (ggml.KV, []*ggml.Tensor) {
-	l := architectures[s.Arch].of(s)
-	tensors := make([]*ggml.Tensor, len(l.matrices))
-	for i, m := range l.matrices {
-		tensors[i] = m.tensor(s.Seed)
-	}
-	return fileMetadata(s, fmt.Sprintf("kvtier test model, random weights, seed %d", s.Seed), l.metadata), tensors
-}
-
-// fileMetadata is all metadata of a file: the model's name, the tokenizer's metadata, and
-// the architecture's, which may replace the tokenizer's or, with nil, remove it.
-func fileMetadata(s Shape, name string, architecture ggml.KV) ggml.KV {
-	metadata := ggml.KV{
-		"general.architecture": architectures[s.Arch].inFile(s),
-		"general.name":         name,
-		"general.file_type":    ggml.FileTypeF16,
-	}
-	maps.Copy(metadata, newVocabulary(s.Vocab).metadata())
-	maps.Copy(metadata, architecture)
-	maps.DeleteFunc(metadata, func(_ string, value any) bool { return value == nil })
-	return metadata
 }
 
 // jinjaTemplate is ChatML in the spelling by which Ollama recognizes the template in GGUF

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/machine"
@@ -98,17 +99,11 @@ func (s *System) OS() string                   { return s.Name }
 func (s *System) User() machine.Account        { return s.Me }
 func (s *System) Variables() map[string]string { return s.Set }
 
-func (s *System) Account(name string) (machine.Account, bool) {
-	return s.account(func(a machine.Account) bool { return a.Name == name })
-}
-
-func (s *System) AccountOf(uid int) (machine.Account, bool) {
-	return s.account(func(a machine.Account) bool { return a.UID == uid })
-}
-
-func (s *System) account(is func(machine.Account) bool) (machine.Account, bool) {
-	if at := slices.IndexFunc(s.Accounts, is); at >= 0 {
-		return s.Accounts[at], true
+func (s *System) Account(user string) (machine.Account, bool) {
+	for _, a := range s.Accounts {
+		if a.Name == user || strconv.Itoa(a.UID) == user {
+			return a, true
+		}
 	}
 	return machine.Account{}, false
 }
