@@ -118,6 +118,32 @@ func TestCloseLeavesADiskThatHangs(t *testing.T) {
 	}
 }
 
+// TestCloseLeavesALookAtMemory makes the local disk hang while the store looks for the runners that share
+// its memory.
+func TestCloseLeavesALookAtMemory(t *testing.T) {
+	t.Parallel()
+	inj := vfs.Inject(quickFS)
+	s, err := Open(ctx, testOptions(t, withFS(inj), withRAM(plenty)))
+	require.NoError(t, err)
+	putChain(t, s, prompt(1, testTokens))
+	require.NoError(t, s.Flush(ctx))
+	gate := hold(inj, vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile(storetest.TmpDir + "$")})
+	<-gate.Entered()
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	select {
+	case err := <-closed:
+		require.Error(t, err)
+	case <-time.After(2 * closePatience):
+		t.Error("Close waits")
+	}
+	gate.Open()
+	require.Eventually(t, func() bool {
+		left, err := os.ReadDir(filepath.Join(s.opt.Local.Root, storetest.VersionDir, storetest.TmpDir))
+		return err == nil && len(left) == 0
+	}, 10*time.Second, time.Millisecond, "it has left")
+}
+
 // deadlines is a Tier that never answers a look-up and records the deadlines of operations.
 type deadlines struct {
 	tier.Disk

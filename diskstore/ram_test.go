@@ -416,4 +416,15 @@ func TestRAMNeedsLocks(t *testing.T) {
 	readChain(t, s, tokens, testTokens)
 	require.Zero(t, s.Stats().RAM.Bytes)
 	require.True(t, s.Stats().RAM.Down)
+
+	// Locks fail after the start: a runner that is not counted may have all of the budget.
+	o := testOptions(t, withRAM(plenty))
+	open(t, o)
+	inj = vfs.Inject(quickFS)
+	o.FS = inj
+	s = open(t, o)
+	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpLock}, Err: syscall.ENOLCK})
+	putPrompt(t, s, 1, testTokens)
+	require.Zero(t, s.ram.Stats().Limit)
+	require.True(t, s.Stats().RAM.Down)
 }

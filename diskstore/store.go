@@ -110,7 +110,12 @@ func (s *Store) Close() error {
 		lv.hitClock.Stop()
 		lv.tombstoneClock.Stop()
 	}
-	s.ram.Close()
+	forgotten := make(chan struct{})
+	go func() { // which waits for a look at the files of pages in memory, on a disk that may hang
+		defer close(forgotten)
+		s.ram.Close()
+	}()
+	steady.Ended(forgotten, time.Until(deadline))
 	var err error
 	for _, q := range s.tiers.queues(s.promoting) {
 		err = errors.Join(err, q.Close(time.Until(deadline)))

@@ -116,3 +116,22 @@ func TestVariableNamesTheRoot(t *testing.T) {
 	require.Contains(t, lines.String(), `local=`+FormerRoot+` reason="it holds pages"`)
 	require.Contains(t, lines.String(), `local=/home/user/.ollama/kv-cache reason="Ollama's own folder"`)
 }
+
+// TestNamesOfANewRootAreSynced: of the root and of new directories above, also in one that is a link. A
+// root that is there is left alone.
+func TestNamesOfANewRootAreSynced(t *testing.T) {
+	above := filepath.Join(t.TempDir(), "home")
+	require.NoError(t, os.Symlink(t.TempDir(), above))
+	inj := vfs.Inject(vfs.OS)
+	var synced []string
+	inj.Watch(func(op vfs.Op, paths ...string) {
+		if op == vfs.OpSyncDir {
+			synced = append(synced, filepath.Clean(paths[0]))
+		}
+	})
+	c := Config{Local: filepath.Join(above, "a", "pages")}
+	require.NoError(t, c.prepareRoot(inj))
+	require.ElementsMatch(t, []string{above, filepath.Join(above, "a")}, synced)
+	require.NoError(t, c.prepareRoot(inj))
+	require.Len(t, synced, 2)
+}

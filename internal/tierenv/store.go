@@ -41,17 +41,41 @@ func (c Config) StoreOptions() diskstore.Options {
 
 // PrepareRoot makes the local root, and refuses an unsafe one: K/V is the prompt in another
 // form.
-func (c Config) PrepareRoot() error {
+func (c Config) PrepareRoot() error { return c.prepareRoot(vfs.OS) }
+
+func (c Config) prepareRoot(fsys vfs.FS) error {
 	roots := []string{c.Local}
 	if c.Instance != "" { // a user who may write to a parent could replace Local
 		instances := filepath.Dir(c.Local)
 		roots = []string{filepath.Dir(instances), instances, c.Local}
 	}
 	for _, root := range roots {
-		if err := os.MkdirAll(root, 0o700); err != nil {
+		if err := makeRoot(fsys, root); err != nil {
 			return fmt.Errorf("make the page store's directory: %w; set OLLAMA_KV_TIER_LOCAL to one this user may write", err)
 		}
-		if err := dir.CheckRoot(vfs.OS, root); err != nil {
+		if err := dir.CheckRoot(fsys, root); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeRoot makes a directory and those above it, and makes their names durable: a power cut that takes
+// one takes every page, and a store syncs only the names of directories that it has made.
+func makeRoot(fsys vfs.FS, root string) error {
+	var above []string // of each that is missing
+	for at := root; ; at = filepath.Dir(at) {
+		if _, err := fsys.Lstat(at); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		above = append(above, filepath.Dir(at))
+	}
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return err
+	}
+	for _, dir := range above {
+		// The topmost may be a link, which SyncDir refuses, and one that this user may not read.
+		if err := fsys.SyncDir(dir + string(filepath.Separator) + "."); err != nil && !errors.Is(err, fs.ErrPermission) {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"container/list"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -43,7 +44,8 @@ type Tier struct {
 	counts Stats     // Stats sets Bytes, Limit, Pages and Tails
 	closed bool
 
-	clock work.Once // calls Options.Tick
+	clock   work.Once   // calls Options.Tick
+	ticking atomic.Bool // a call of Tick is under way
 }
 
 // parent is the page that tails continue, or the beginning of a sequence, among the pages of a
@@ -441,19 +443,26 @@ func (t *Tier) Stats() Stats {
 	return st
 }
 
-// Ticking reports whether a call of Tick is due.
-func (t *Tier) Ticking() bool { return t.clock.Due() }
+// Ticking reports whether a call of Tick is due or under way.
+func (t *Tier) Ticking() bool { return t.clock.Due() || t.ticking.Load() }
 
 // startClock lets Tick be called every tickEvery, from now on, until it returns false.
 func (t *Tier) startClock() {
-	if t.opt.Tick == nil {
-		return
+	if t.opt.Tick != nil {
+		t.clock.Start(tickEvery, t.tick)
 	}
-	t.clock.Start(tickEvery, func() {
-		if t.opt.Tick() {
-			t.startClock()
-		}
-	})
+}
+
+// tick calls Tick, which may take long: pages that are added meanwhile start the clock again.
+func (t *Tier) tick() {
+	if t.ticking.Swap(true) {
+		return // the call that is under way sees the added pages
+	}
+	again := t.opt.Tick()
+	t.ticking.Store(false)
+	if again {
+		t.startClock()
+	}
 }
 
 // Holds reports whether any page is in memory.

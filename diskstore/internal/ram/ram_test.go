@@ -165,6 +165,26 @@ func TestAccountsAreExact(t *testing.T) {
 	})
 }
 
+// One call of Tick runs at a time, also where pages are added while a disk lets it wait.
+func TestOneTickAtATime(t *testing.T) {
+	calls, begun, goOn := 0, make(chan struct{}), make(chan struct{})
+	w := New(Options{Tick: func() bool {
+		calls++
+		close(begun)
+		<-goOn
+		return false
+	}})
+	ended := make(chan struct{})
+	go func() { defer close(ended); w.tick() }()
+	<-begun
+	require.True(t, w.Ticking(), "its caller need not count runners")
+	w.tick()
+	close(goOn)
+	<-ended
+	require.Equal(t, 1, calls)
+	require.False(t, w.Ticking())
+}
+
 // A page whose file was not checked for UnseenAge is named by Unseen; without a check within
 // Lease it is not served until its file was seen.
 func TestLease(t *testing.T) {

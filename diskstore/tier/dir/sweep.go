@@ -236,10 +236,19 @@ func (d *tempDir) judgeLocked(id string, files TempFiles, write bool) (j Judgmen
 	return j, nil
 }
 
-// tryLocked reports whether the lock of an id proves that its process lives. For a process
-// proven dead, tryLocked returns the lock, which the caller releases. Without either result
-// the lock proves nothing. d.mu is held.
+// tryLocked does as askLocked. Without locks nothing is proven. d.mu is held.
 func (d *tempDir) tryLocked(id string, files *TempFiles) (held io.Closer, alive bool, err error) {
+	held, alive, err = d.askLocked(id, files)
+	if vfs.IsNoLocks(err) {
+		err = nil
+	}
+	return held, alive, err
+}
+
+// askLocked reports whether the lock of an id proves that its process lives. For a process
+// proven dead, askLocked returns the lock, which the caller releases. Without either result
+// the lock proves nothing. d.mu is held.
+func (d *tempDir) askLocked(id string, files *TempFiles) (held io.Closer, alive bool, err error) {
 	if files.Lock == "" {
 		return nil, false, nil
 	}
@@ -250,8 +259,6 @@ func (d *tempDir) tryLocked(id string, files *TempFiles) (held io.Closer, alive 
 		return nil, false, nil
 	case errors.Is(err, vfs.ErrLocked):
 		return nil, true, nil
-	case vfs.IsNoLocks(err):
-		return nil, false, nil
 	case err != nil:
 		return nil, false, err
 	case !d.reach.trusts(id):
@@ -346,7 +353,7 @@ func (t *Tier) Peers() (int, error) {
 		if id == d.id || !strings.HasPrefix(id, d.prefix) {
 			continue
 		}
-		held, alive, err := d.tryLocked(id, &files)
+		held, alive, err := d.askLocked(id, &files) // without locks the number is unknown
 		if err != nil {
 			return 0, err
 		}
