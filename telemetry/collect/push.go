@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -174,6 +175,11 @@ func (p *pusher) try(last bool) error {
 	data, err := encode(numbers)
 	if err != nil {
 		return err
+	}
+	if p.reported == nil { // its texts stay the same
+		if _, err := decodeReport(data); err != nil {
+			return fmt.Errorf("readers would pass the report over: %w", err)
+		}
 	}
 	promptsErr := p.prompts.write(p.place, p.name+wordsEnd, prompts) // first: a reader of the totals finds them, unless this fails
 	if err := p.replace(p.name+numbersEnd, data); err != nil {

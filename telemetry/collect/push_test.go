@@ -280,6 +280,18 @@ func TestAReaderWhoseDiskHangs(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
+// TestTextsThatReadersRefuse: that nobody sees the process is said, once.
+func TestTextsThatReadersRefuse(t *testing.T) {
+	for _, namespace := range []string{"a\tb", strings.Repeat("x", telemetry.NameBytesMax+1)} {
+		s := newSite(t)
+		p := s.process(1)
+		p.source.Model.Namespace = namespace
+		p.step()
+		p.step()
+		require.Equal(t, 1, strings.Count(s.warns.String(), "readers would pass the report over"), s.warns)
+	}
+}
+
 // Too large a report loses its parts, and is read.
 func TestLargeReportsAreCut(t *testing.T) {
 	s := newSite(t)
