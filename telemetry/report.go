@@ -156,6 +156,8 @@ type Buster struct {
 	Prompts int    `json:"prompts"` // in how many prompts in a row it changed
 	Lost    int    `json:"lost"`    // tokens behind it that were computed in them, although they were the same
 	Words   *Words `json:"words,omitempty"`
+
+	Changed time.Time `json:"-"` // last, as this process knows
 }
 
 // Report is one process's account of itself.

@@ -126,26 +126,26 @@ func (f *collectFlags) run(ctx context.Context, out *output, at *storage, models
 		if len(f.models) > 0 {
 			opt.Fingerprints = func(use diskstore.FingerprintUsage) bool { return chosen.has(use.Fingerprint) }
 		}
+		var promptsErr error
+		if len(f.models) > 0 && !f.dryRun { // pages that cannot be removed keep none
+			promptsErr = forgetPrompts(ctx, at.config.Local, names, chosen, f.models)
+		}
 		report, err := root.GC(ctx, opt)
 		if err != nil {
-			return err
+			return errors.Join(err, promptsErr)
 		}
 		done.Tiers = append(done.Tiers, collectedIn(tier.Local, report.Local, nil))
 		if at.config.Remote != "" {
 			done.Tiers = append(done.Tiers, collectedIn(tier.Remote, report.Remote, report.RemoteErr))
 		}
-		var promptsErr error
-		if len(f.models) > 0 { // files in quarantine and prompts go, too
+		if len(f.models) > 0 { // files in quarantine go, too
 			drops, err := root.DropQuarantined(ctx, chosen.has, f.dryRun)
 			for i, drop := range drops {
 				done.Tiers[i].Quarantined = drop.Files
 				done.Tiers[i].Bytes += drop.Bytes
 			}
 			if err != nil && report.RemoteErr == nil {
-				return err
-			}
-			if !f.dryRun {
-				promptsErr = forgetPrompts(ctx, at.config.Local, names, chosen, f.models)
+				return errors.Join(err, promptsErr)
 			}
 		}
 		return errors.Join(out.show(done, done.print), report.RemoteErr, promptsErr)
@@ -166,7 +166,7 @@ func promptsOf(ctx context.Context, root string, names modelNames, model string,
 	return errors.Join(nothing, err)
 }
 
-// forgetPrompts removes the prompts of models whose pages are removed, and files that nobody knows the
+// forgetPrompts removes the prompts of models whose pages are to be removed, and files that nobody knows the
 // model of.
 func forgetPrompts(ctx context.Context, root string, names modelNames, pages picked, models []string) error {
 	return collect.Forget(ctx, root, func(m telemetry.Model) bool {

@@ -173,7 +173,8 @@ func (f *forgetting) collect(ctx context.Context, digests []string, log *slog.Lo
 	known := func(fingerprint pagefile.Key) bool { return f.knows(fingerprint, digests) }
 	err = errors.Join(err, collect.Forget(ctx, c.Local, func(m telemetry.Model) bool {
 		fingerprint, _ := pagefile.ParseKey(m.Fingerprint)
-		return m.Namespace == c.Namespace && slices.Contains(digests, m.Weights) || known(fingerprint)
+		ours := m.Namespace == c.Namespace && slices.Contains(digests, m.Weights) || known(fingerprint)
+		return ours || m == telemetry.Model{} // nobody knows of which model these are
 	}))
 	// a damaged page also holds a prompt
 	if _, dropErr := root.DropQuarantined(ctx, known, false); report.RemoteErr == nil {

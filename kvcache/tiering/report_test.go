@@ -177,7 +177,8 @@ func TestFlushTellsWhatWasCounted(t *testing.T) {
 	require.Greater(t, told, 4, "the wait has a bound")
 }
 
-// TestForgetRemovesPrompts: the latest prompts go with the pages, the counts stay.
+// TestForgetRemovesPrompts: the latest prompts go with the pages, and files that tell no model; the counts
+// stay.
 func TestForgetRemovesPrompts(t *testing.T) {
 	root := serving(t, map[string]string{"OLLAMA_KV_TIER_NAMESPACE": "team"})
 	require.NoError(t, os.Mkdir(root, 0o700))
@@ -195,7 +196,10 @@ func TestForgetRemovesPrompts(t *testing.T) {
 	defer func() { <-done }()
 	defer end()
 	collected(t, root, func(s telemetry.State) bool { return len(s.Prompts) == 1 })
+	damaged := filepath.Join(root, "telemetry", "p-"+strings.Repeat("A", 26)+".words")
+	require.NoError(t, os.WriteFile(damaged, []byte("of nobody knows whom"), 0o600))
 	Forget(filepath.Join(t.TempDir(), "sha256-"+digest("8")))
+	require.NoFileExists(t, damaged)
 	state := collected(t, root, func(s telemetry.State) bool { return s.Live && len(s.Prompts) == 0 })
 	require.EqualValues(t, 1, state.Models[0].Totals["ollama_kv_prompts_total"])
 }

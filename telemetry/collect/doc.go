@@ -23,10 +23,10 @@ report to totals.json and removes it; its prompts stay.
     is replaced in one step, and only then their files are removed. A reader reads it after the reports,
     and passes over those of the processes that it names.
   - A reader of a prompt's count finds the prompt: the prompts are written first. Where that fails, they
-    come with a later report.
+    come with a later report; those of before a process could make its first file are never told.
   - Words are in p-X.words alone, and none of them is of a request with kv_store: false. They are
     told for the namespace that is asked for, and go with [Forget], or when 32 processes have ended since.
-    Forget also reaches those that a process has in memory alone.
+    Forget also reaches those that a process has in memory alone, or was writing when it was killed.
   - A directory or a file of another user is not read, except by root, who changes nothing there. The
     directory is refused when it is a link or can be written by others.
   - Every file, list and wait has a bound, also while the disk hangs. A file that is no report is

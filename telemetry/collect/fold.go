@@ -13,12 +13,13 @@ import (
 const (
 	// pastMax bounds the processes that have ended and whose prompts are kept.
 	pastMax = 32
-	// foldedMax bounds the names of processes that are in the totals and whose files are gone.
-	foldedMax = 128
+	// foldedMax bounds the names of processes that are in the totals and whose files are gone: a reader may
+	// have read their reports before.
+	foldedMax = processesMax
 )
 
 // fold adds the processes that have ended to the totals, in one step, and removes their reports. When
-// another process does so now, fold leaves it to that one.
+// another process does so now, fold leaves it to that one. A file that cannot be removed keeps no other one.
 func (p *place) fold() error {
 	lock, err := p.lock(foldName)
 	if errors.Is(err, vfs.ErrLocked) {
@@ -32,28 +33,28 @@ func (p *place) fold() error {
 	if err != nil {
 		return err
 	}
-	entries, err := p.scan()
+	names, err := p.list()
 	if err != nil {
 		return err
 	}
+	entries := p.scan(names[:min(len(names), processesMax)])
 	t.leaveOut(entries)
-	if changed := t.fold(entries); changed || fresh {
-		data, err := encode(t)
-		if err == nil {
-			err = p.replace(totalsName, data)
+	if changed := t.fold(entries, names); changed || fresh {
+		data, failed := encode(t)
+		if failed == nil {
+			failed = p.replace(totalsName, data)
 		}
-		if err != nil {
-			return fmt.Errorf("write %s: %w", p.path(totalsName), err)
+		if failed != nil {
+			err = fmt.Errorf("write %s: %w", p.path(totalsName), failed)
+			entries = slices.DeleteFunc(entries, func(e entry) bool { return e.report != nil })
 		}
 	}
 	for _, e := range entries {
 		if e.ended && !e.past {
-			if err := p.dropReport(e); err != nil {
-				return err
-			}
+			err = errors.Join(err, p.dropReport(e))
 		}
 	}
-	return p.dropOldPrompts(entries)
+	return errors.Join(err, p.dropOldPrompts(entries))
 }
 
 // loadTotals reads the totals. A file that cannot be used is set aside, for a person to look at.
@@ -108,10 +109,9 @@ func (p *place) dropOldPrompts(entries []entry) error {
 		}
 	}
 	slices.SortFunc(past, func(x, y fs.FileInfo) int { return y.ModTime().Compare(x.ModTime()) })
+	var err error
 	for _, info := range past[min(len(past), pastMax):] {
-		if err := p.remove(info.Name()); err != nil {
-			return err
-		}
+		err = errors.Join(err, p.remove(info.Name()))
 	}
-	return nil
+	return err
 }

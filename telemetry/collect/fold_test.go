@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -54,19 +55,29 @@ func TestAProcessEndsAtEachStep(t *testing.T) {
 	require.Equal(t, settled, s.names())
 }
 
-// TestAReaderWhileOthersFold: a reader finds reports, and before it reads the totals they are added.
+// TestAReaderWhileOthersFold: a reader finds reports, and before it reads the totals they are added, and
+// many others.
 func TestAReaderWhileOthersFold(t *testing.T) {
 	s := newSite(t)
-	p := s.process(1)
-	p.count(3)
-	p.end()
-	entries, err := s.scan()
+	end := func(many int) {
+		for i := range many {
+			p := s.process(i + 1)
+			p.count(1)
+			p.end()
+		}
+	}
+	end(1)
+	names, err := s.list()
 	require.NoError(t, err)
+	entries := s.scan(names)
+	end(198)
+	require.NoError(t, s.fold())
+	end(1)
 	require.NoError(t, s.fold())
 	totals, _, err := s.readTotals()
 	require.NoError(t, err)
 	totals.leaveOut(entries)
-	require.Equal(t, 3.0, total(totals.state(s.root, entries), promptsTotal))
+	require.Equal(t, 200.0, total(totals.state(s.root, entries), promptsTotal))
 }
 
 // Models are apart by weights, namespace and engine, and only so many: the first, in the order of their
@@ -189,6 +200,43 @@ func TestManyProcessesThatHaveEnded(t *testing.T) {
 	require.Less(t, info.Size(), int64(8<<10))
 	require.NoError(t, Forget(t.Context(), s.root, func(telemetry.Model) bool { return true }))
 	require.Equal(t, settled, s.names())
+}
+
+// TestMoreProcessesThanAreRead, as many that start on a full disk leave: a reader says so, and the next one
+// finds the reports.
+func TestMoreProcessesThanAreRead(t *testing.T) {
+	s := newSite(t)
+	p := s.process(1)
+	p.count(3)
+	p.end()
+	for range processesMax {
+		require.NoError(t, os.WriteFile(s.path(newName()+lockEnd), nil, 0o600))
+	}
+	_, err := Read(t.Context(), s.root)
+	require.ErrorContains(t, err, "more than 1024 processes")
+	require.Equal(t, 3.0, total(s.read(), promptsTotal))
+	require.NoError(t, s.fold())
+	require.Equal(t, settled, s.names())
+}
+
+// TestAFileThatStays, as it cannot be removed, keeps no other one, and is added once.
+func TestAFileThatStays(t *testing.T) {
+	s := newSite(t)
+	const many = pastMax + 9
+	for i := range many {
+		p := s.process(i + 1)
+		p.prompt(0)
+		p.report()
+		p.end()
+		if i == 0 {
+			require.NoError(t, os.MkdirAll(filepath.Join(s.path(p.name+numbersEnd+tmpEnd), "not empty"), 0o700))
+		}
+	}
+	for range 2 {
+		require.Error(t, s.fold())
+		require.Equal(t, float64(many), total(s.look(), promptsTotal))
+		require.Len(t, s.look().Prompts, pastMax)
+	}
 }
 
 // TestFilesThatAreNoReports are passed over and said once; those of processes that have ended go.

@@ -46,6 +46,10 @@ func TestDiskThatIsFull(t *testing.T) {
 		ended.count(1)
 		ended.end()
 		counted++
+		p.prompt(1000001)
+		counted++
+		s.awaitTotal(counted)
+		require.NotEmpty(t, s.with("1000001"))
 		empty := fill()
 		for range 3 {
 			count()
@@ -57,8 +61,11 @@ func TestDiskThatIsFull(t *testing.T) {
 		require.Len(t, later.Processes, 1)
 		require.NotNil(t, later.Processes[0].Unstored)
 		require.Equal(t, cause, later.Processes[0].Unstored.Cause)
+		require.NoError(t, Forget(t.Context(), root, everyModel))
+		require.Empty(t, s.with("1000001"))
 		empty()
 		s.awaitTotal(counted)
+		require.Empty(t, s.with("1000001"))
 	}
 	stop()
 	require.Equal(t, counted, total(m.read(), promptsTotal))

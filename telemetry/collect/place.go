@@ -54,8 +54,8 @@ func newPlace(root string) (*place, error) {
 func (p *place) path(name string) string { return filepath.Join(p.dir, name) }
 
 // until runs something until it ends, or for a while after the end of ctx: a disk may hang.
-func until(ctx context.Context, grace time.Duration, run func() error) error {
-	_, err := steady.Do(ctx, new(steady.Guard), steady.Wait{Most: math.MaxInt64, Grace: grace}, func() (any, error) { return nil, run() }, nil)
+func until(ctx context.Context, guard *steady.Guard, grace time.Duration, run func() error) error {
+	_, err := steady.Do(ctx, guard, steady.Wait{Most: math.MaxInt64, Grace: grace}, func() (any, error) { return nil, run() }, nil)
 	return err
 }
 

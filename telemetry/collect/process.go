@@ -2,7 +2,6 @@ package collect
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"regexp"
 	"slices"
@@ -14,7 +13,7 @@ import (
 )
 
 const (
-	// processesMax bounds the processes that have files: each that starts adds those that have ended.
+	// processesMax bounds the processes that are read: each that starts adds those that have ended.
 	processesMax = 1024
 	// orphanAge is the age at which a file counts as that of a process that has ended, where no lock
 	// tells. A process that runs writes its file more often.
@@ -55,25 +54,18 @@ func (p *place) list() ([]string, error) {
 		}
 	}
 	slices.Sort(names)
-	if names = slices.Compact(names); len(names) > processesMax {
-		return nil, fmt.Errorf("%w: more than %d processes have files in %s", errContent, processesMax, p.dir)
-	}
-	return names, nil
+	return slices.Compact(names), nil
 }
 
-// scan reads the reports of all processes, in the order in which models get their places: that of the
+// scan reads the reports of processes, in the order in which models get their places: that of the
 // starts of processes. Readers read the totals afterwards: see [totals.leaveOut].
-func (p *place) scan() ([]entry, error) {
-	names, err := p.list()
-	if err != nil {
-		return nil, err
-	}
+func (p *place) scan(names []string) []entry {
 	entries := make([]entry, 0, len(names))
 	for _, name := range names {
 		entries = append(entries, p.examine(name))
 	}
 	slices.SortStableFunc(entries, func(x, y entry) int { return x.started().Compare(y.started()) })
-	return entries, nil
+	return entries
 }
 
 // examine reads a report, after it has looked at the lock: behind the lock of a process that has ended is

@@ -1,6 +1,7 @@
 package collect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,14 +17,13 @@ import (
 // place of that of a process that runs: prompts up to the next report, and Words of places that had
 // changed by then, do not come back.
 type prompts struct {
-	seq    uint64             // of the last prompt that was written
-	gone   uint64             // of the last one that was removed
-	places []telemetry.Buster // that had changed by then, or by an earlier removal
+	name   string    // of the file that was written last
+	seq    uint64    // of the last prompt that was written
+	gone   uint64    // of the last one that was removed, or is in the file of a former name
+	goneAt time.Time // of the last removal
 }
 
 const (
-	// placesMax bounds the places that are remembered.
-	placesMax = 4 * telemetry.BustersMax
 	// writePatience bounds the wait of a report for others who hold the lock on prompts.
 	writePatience = 100 * time.Millisecond
 	// forgetMost bounds the wait for a disk.
@@ -54,12 +54,13 @@ func withoutPrivateWords(all []telemetry.Prompt) {
 }
 
 // write replaces the file when there are new prompts, or it was removed, under the lock that Forget holds.
+// What is in the file of a former name stays there, or was removed with it.
 func (w *prompts) write(p *place, name string, r *telemetry.Report) error {
 	if len(r.Prompts) == 0 {
 		return nil
 	}
 	last := r.Prompts[len(r.Prompts)-1].Seq
-	if w.seq == last && !w.removed(p, name) {
+	if w.seq == last && w.name == name && !w.removed(p, name) {
 		return nil
 	}
 	lock, err := p.lockFold(writePatience)
@@ -67,9 +68,11 @@ func (w *prompts) write(p *place, name string, r *telemetry.Report) error {
 		return err
 	}
 	defer lock.Close()
-	if w.removed(p, name) {
-		w.gone, w.places = last, append(w.places, r.Busters...)
-		w.places = w.places[max(0, len(w.places)-placesMax):]
+	former := cmp.Or(w.name, name)
+	if w.removed(p, former) || w.removed(p, name) {
+		w.drop(r)
+	} else if former != name {
+		w.gone = max(w.gone, w.seq)
 	}
 	w.strip(r)
 	data, err := encode(r)
@@ -77,22 +80,30 @@ func (w *prompts) write(p *place, name string, r *telemetry.Report) error {
 		err = p.replace(name, data)
 	}
 	if err == nil {
-		w.seq = last
+		w.name, w.seq = name, last
 	}
 	return err
+}
+
+// drop notes that all prompts of a report, and Words of places that have changed by now, are removed.
+func (w *prompts) drop(r *telemetry.Report) {
+	for _, p := range r.Prompts {
+		w.gone = max(w.gone, p.Seq)
+	}
+	w.goneAt = time.Now()
 }
 
 // removed reports whether Forget, or a person, has removed the file since it was written.
 func (w *prompts) removed(p *place, name string) bool {
 	info, err := p.fs.Lstat(p.path(name))
-	return err == nil && info.Size() == 0 || errors.Is(err, fs.ErrNotExist) && w.seq > 0
+	return err == nil && info.Size() == 0 || errors.Is(err, fs.ErrNotExist) && w.name == name
 }
 
 // strip leaves out what was removed.
 func (w *prompts) strip(r *telemetry.Report) {
 	r.Prompts = slices.DeleteFunc(r.Prompts, func(p telemetry.Prompt) bool { return p.Seq <= w.gone })
 	for i, b := range r.Busters {
-		if slices.ContainsFunc(w.places, func(was telemetry.Buster) bool { return b.Words == was.Words }) {
+		if !w.goneAt.IsZero() && !b.Changed.After(w.goneAt) {
 			r.Busters[i].Words = nil
 		}
 	}
@@ -100,7 +111,8 @@ func (w *prompts) strip(r *telemetry.Report) {
 
 // Forget removes the latest prompts, with their Words, of all processes whose models are picked. A
 // process that runs goes on with the prompts behind its next report, and does not write earlier ones again.
-// A file that does not tell its model is asked for with the zero Model. A file that cannot be removed keeps no other one.
+// Where nothing tells the model of a process, it is asked for with the zero Model. A file that cannot be
+// removed keeps no other one.
 func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) error {
 	p, err := newPlace(root)
 	if err != nil {
@@ -108,7 +120,7 @@ func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, forgetMost)
 	defer cancel()
-	return until(ctx, 0, func() error {
+	return until(ctx, forgets.of(p.root), 0, func() error {
 		if _, err := p.fs.Lstat(p.dir); errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -118,34 +130,40 @@ func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) 
 		}
 		defer lock.Close()
 		names, err := p.list()
-		if err != nil {
-			return err
-		}
 		for _, name := range names {
-			if failed := p.forget(name, picks); !errors.Is(failed, fs.ErrNotExist) { // it has ended meanwhile
-				err = errors.Join(err, failed)
-			}
+			err = errors.Join(err, p.forget(name, picks))
 		}
 		return err
 	})
 }
 
-// forget removes the prompts of one process. One that runs may have some in memory, so it gets an
-// empty file: see prompts.
+// forget removes the prompts of one process, also those that it was writing when it was killed. One that
+// runs may have some in memory, so it gets an empty file: see prompts. A disk may be too full for that.
 func (p *place) forget(name string, picks func(telemetry.Model) bool) error {
 	e := p.examine(name)
 	r, err := p.readReport(name + wordsEnd)
-	if errors.Is(err, fs.ErrNotExist) && e.report != nil {
-		r, err = e.report, nil
-	}
-	if errors.Is(err, errContent) {
-		r, err = new(report), nil
-	}
-	if err != nil || !picks(r.Model) {
+	switch {
+	case err == nil:
+	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errContent) && !errors.Is(err, errVersion):
 		return err
+	case e.report != nil:
+		r = e.report
+	default:
+		r = new(report)
 	}
-	if !e.ended {
-		return p.replace(name+wordsEnd, nil)
+	if !picks(r.Model) {
+		return nil
 	}
-	return p.remove(name + wordsEnd)
+	if err := p.remove(name + wordsEnd + tmpEnd); err != nil || e.ended {
+		return errors.Join(err, p.remove(name+wordsEnd))
+	}
+	info, missing := p.fs.Lstat(p.path(name + wordsEnd))
+	if missing == nil && info.Size() == 0 {
+		return nil
+	}
+	err = p.replace(name+wordsEnd, nil)
+	if err != nil && missing == nil { // the process knows that it wrote one
+		err = p.remove(name + wordsEnd)
+	}
+	return err
 }

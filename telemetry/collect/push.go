@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/proc"
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -89,7 +91,7 @@ func (p *pusher) push(ctx context.Context) {
 	if p.opt.Names != nil {
 		go p.names.Refresh(ctx, p.opt.Names)
 	}
-	_ = until(ctx, p.every.last+p.patience, func() error { return p.run(ctx) }) // a disk that takes no report has been logged
+	_ = until(ctx, new(steady.Guard), p.every.last+p.patience, func() error { return p.run(ctx) }) // a disk that takes no report has been logged
 }
 
 // newName names the files of one process. No other process ever has the same.
@@ -163,6 +165,7 @@ func (p *pusher) try(last bool) error {
 		return nil
 	}
 	if err := p.open(); err != nil {
+		p.prompts.drop(prompts) // a removal does not reach a process without files
 		return err
 	}
 	numbers.At = at
@@ -172,6 +175,11 @@ func (p *pusher) try(last bool) error {
 	data, err := encode(numbers)
 	if err != nil {
 		return err
+	}
+	if p.reported == nil { // its texts stay the same
+		if _, err := decodeReport(data); err != nil {
+			return fmt.Errorf("readers would pass the report over: %w", err)
+		}
 	}
 	promptsErr := p.prompts.write(p.place, p.name+wordsEnd, prompts) // first: a reader of the totals finds them, unless this fails
 	if err := p.replace(p.name+numbersEnd, data); err != nil {
@@ -210,7 +218,7 @@ func (p *pusher) open() (err error) {
 	}
 	if p.lock != nil {
 		p.lock.Close()
-		p.lock, p.name, p.former, p.prompts.seq = nil, newName(), p.reported, 0
+		p.lock, p.name, p.former = nil, newName(), p.reported
 	}
 	if p.lock, err = p.place.lock(p.name + lockEnd); err != nil {
 		return err

@@ -193,6 +193,11 @@ func TestFullDisk(t *testing.T) {
 			require.Equal(t, 11.0, total(s.look(), promptsTotal), op)
 		}
 		require.Equal(t, 1, strings.Count(s.warns.String(), "cannot write reports"), op)
+		started := s.process(3) // and takes its lock alone
+		require.Error(t, started.try(true))
+		started.end()
+		require.Error(t, s.fold())
+		require.NoFileExists(t, s.path(started.name+lockEnd), op)
 		s.fault.Reset()
 		p.step()
 		require.NoError(t, s.fold())
@@ -257,15 +262,34 @@ func TestAReaderWhoseDiskHangs(t *testing.T) {
 	require.ErrorIs(t, err, steady.ErrHung)
 	_, err = Read(t.Context(), other.root)
 	require.ErrorIs(t, err, steady.ErrHung)
+	_, err = steady.Do(t.Context(), forgets.of(other.root), steady.Wait{Most: time.Millisecond}, hangs, nil)
+	require.ErrorIs(t, err, steady.ErrHung)
+	for range 2 { // at once, and leaves nothing behind
+		require.ErrorIs(t, Forget(t.Context(), other.root, everyModel), steady.ErrHung)
+	}
 	require.Equal(t, 3.0, total(s.read(), promptsTotal))
 	gate.Open()
 	close(end)
-	await(t, "the end of both", func() bool { return !folds.of(s.root).Hangs() && !reads.of(other.root).Hangs() })
+	await(t, "the end of both", func() bool {
+		return !folds.of(s.root).Hangs() && !reads.of(other.root).Hangs() && !forgets.of(other.root).Hangs()
+	})
 
 	ended, giveUp := context.WithCancel(t.Context())
 	giveUp()
 	_, err = Read(ended, s.root)
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// TestTextsThatReadersRefuse: that nobody sees the process is said, once.
+func TestTextsThatReadersRefuse(t *testing.T) {
+	for _, namespace := range []string{"a\tb", strings.Repeat("x", telemetry.NameBytesMax+1)} {
+		s := newSite(t)
+		p := s.process(1)
+		p.source.Model.Namespace = namespace
+		p.step()
+		p.step()
+		require.Equal(t, 1, strings.Count(s.warns.String(), "readers would pass the report over"), s.warns)
+	}
 }
 
 // Too large a report loses its parts, and is read.

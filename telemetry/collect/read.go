@@ -42,9 +42,9 @@ func read(ctx context.Context, root string, keep func(namespace string) bool) (t
 	return s.WithWords(keep), nil
 }
 
-// reads and folds count the operations of readers that are left behind because a disk hangs: that of one
+// reads, folds and forgets count the operations that are left behind because a disk hangs: that of one
 // root keeps nobody from reading another.
-var reads, folds guards
+var reads, folds, forgets guards
 
 type guards struct{ sync.Map }
 
@@ -65,7 +65,7 @@ func (p *place) state(ctx context.Context) (telemetry.State, error) {
 		return telemetry.State{}, err
 	}
 	t, err := steady.Do(ctx, reads.of(p.root), steady.Wait{Most: readMost, Grace: readMost / 20}, p.tell, nil)
-	if err == nil && t.fold {
+	if t.fold {
 		fold := func() (any, error) { return nil, p.fold() }
 		_, _ = steady.Do(ctx, folds.of(p.root), steady.Wait{Most: p.patience}, fold, nil) // what is not added stays
 	}
@@ -83,10 +83,15 @@ func (p *place) tell() (t told, err error) {
 		return t, err
 	}
 	of := &place{root: p.root, dir: p.dir, fs: vfs.OS, owner: owner}
-	entries, err := of.scan()
+	names, err := of.list()
+	if err == nil && len(names) > processesMax {
+		t.fold = owner == p.owner
+		err = fmt.Errorf("%w: more than %d processes have files in %s", errContent, processesMax, p.dir)
+	}
 	if err != nil {
 		return t, err
 	}
+	entries := of.scan(names)
 	totals, fresh, err := of.readTotals()
 	if err != nil {
 		return t, err

@@ -104,11 +104,11 @@ func (t *totals) leaveOut(entries []entry) {
 }
 
 // fold adds the processes that have ended, and reports whether the totals have changed. A process that
-// runs gets a place for its model, so that it is the same one later.
-func (t *totals) fold(entries []entry) (changed bool) {
+// runs gets a place for its model, so that it is the same one later. names are all that have files.
+func (t *totals) fold(entries []entry, names []string) (changed bool) {
 	there := make(map[string]bool)
-	for _, e := range entries {
-		there[e.name] = true
+	for _, name := range names {
+		there[name] = true
 	}
 	surplus := len(t.Folded) - foldedMax
 	t.Folded = slices.DeleteFunc(t.Folded, func(name string) bool {

@@ -240,6 +240,19 @@ func TestListenerFails(t *testing.T) {
 	require.ErrorIs(t, l.serve(t.Context(), port), net.ErrClosed)
 }
 
+// TestTheEndIsTheEnd: an address is not taken once more, although a retry is due.
+func TestTheEndIsTheEnd(t *testing.T) {
+	due := make(chan time.Time)
+	close(due)
+	for range 20 {
+		ctx, end := context.WithCancel(t.Context())
+		opened := 0
+		l := &listener{log: quiet(), handler: http.NotFoundHandler(), opened: func(net.Addr) { opened++; end() }}
+		l.run(ctx, "127.0.0.1:0", due)
+		require.Equal(t, 1, opened)
+	}
+}
+
 // A process that ends while it cannot listen ends at once.
 func TestEndWithoutAPort(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/telemetry"
@@ -149,6 +150,7 @@ func (b *busters) changedLocked(s span, was, is []int32, held int) {
 	p.Begin, p.End = min(p.Begin, s.begin), max(p.End, s.end)
 	p.Prompts++
 	p.Lost += max(0, s.end+s.same-max(s.end, held))
+	p.Changed = time.Now()
 	begin := max(0, p.Begin-wordsBefore)
 	p.Words = &telemetry.Words{Begin: begin, Was: cut(was, max(0, s.wasBegin-(s.begin-begin))), Is: cut(is, begin)}
 }
