@@ -54,28 +54,25 @@ const flushPatience = 250 * time.Millisecond
 // Flush does as [diskstore.Store.Flush]. The process may be killed right afterwards, with all that it
 // has counted since its last report, so Flush also waits for one, for a short time.
 func (s *modelStore) Flush(ctx context.Context) error {
-	s.ask(nil) // a disk that hangs takes all of the time
-	err := s.Store.Flush(ctx)
-	told := make(chan struct{})
-	if !s.ask(told) {
-		return err
+	select {
+	case s.nudge <- nil: // a disk that hangs takes all of the time
+	default: // one is asked for already
 	}
+	err := s.Store.Flush(ctx)
 	timer := time.NewTimer(flushPatience)
 	defer timer.Stop()
-	select {
-	case <-told:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return err
-}
-
-// ask asks for a report soon, and reports whether it could.
-func (s *modelStore) ask(told chan<- struct{}) bool {
-	select {
-	case s.nudge <- told:
-		return true
-	default: // one is asked for already
-		return false
+	told := make(chan struct{})
+	ask, wait := s.nudge, (<-chan struct{})(nil)
+	for {
+		select {
+		case ask <- told:
+			ask, wait = nil, told
+		case <-wait:
+			return err
+		case <-timer.C:
+			return err
+		case <-ctx.Done():
+			return err
+		}
 	}
 }
