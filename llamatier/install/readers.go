@@ -36,10 +36,21 @@ func (m *Machine) commands() []string {
 	return []string{filepath.Join(m.Bin, "kvtier"), "/usr/bin/kvtier"}
 }
 
+// safe reports whether only root decides what a command runs, also where there is none yet.
+func (m *Machine) safe(command string) bool {
+	_, folder := m.trusted(filepath.Dir(command))
+	_, program := m.trusted(command)
+	_, err := os.Lstat(command)
+	return folder && (program || errors.Is(err, fs.ErrNotExist))
+}
+
 // rights is our file for sudo: members of a group run the verbs as the user of the pages, which stay its alone.
 func (m *Machine) rights(group, as string) string {
 	var list []string
 	for _, path := range m.commands() {
+		if !m.safe(path) {
+			continue // a member could put another program there
+		}
 		for _, verb := range readVerbs {
 			list = append(list, path+" "+verb, path+" "+verb+" --json")
 		}
@@ -52,7 +63,10 @@ func (m *Machine) rights(group, as string) string {
 func (m *Machine) rightsFor(u machine.Service, group string) (string, error) {
 	as, path := u.Props["User"], filepath.Join(m.Sudoers, rightsName)
 	command, free := m.command()
-	trusted := func(path string) bool { _, ok := m.trusted(path); return ok }
+	usable := func(path string) bool {
+		_, err := os.Stat(path)
+		return m.safe(path) && (err == nil || free && path == command)
+	}
 	_, missing := user.LookupGroup(group)
 	dir, err := os.Stat(m.Sudoers)
 	text, e := os.ReadFile(path)
@@ -67,8 +81,8 @@ func (m *Machine) rightsFor(u machine.Service, group string) (string, error) {
 		return "", fmt.Errorf("--group needs sudo, which has no %s here; install sudo, or leave --group out", m.Sudoers)
 	case e == nil && !strings.HasPrefix(string(text), dropInFirst):
 		return "", fmt.Errorf("%s was not written by kvtier; move it away", path)
-	case !free && !slices.ContainsFunc(m.commands(), trusted):
-		return "", fmt.Errorf("--group needs kvtier where only root can change it, as one of %s; ln -sf %s %s makes it so", list(m.commands()), filepath.Join(m.Base, ServerName), command)
+	case !slices.ContainsFunc(m.commands(), usable):
+		return "", fmt.Errorf("--group needs kvtier where only root can change it and its folder, as one of %s; ln -sf %s %s and chmod go-w %s make it so", list(m.commands()), filepath.Join(m.Base, ServerName), command, m.Bin)
 	}
 	return m.rights(group, as), nil
 }
@@ -108,7 +122,7 @@ func (m *Machine) reads(u machine.Service, group string) string {
 		return ""
 	}
 	for _, path := range m.commands() {
-		if _, err := os.Stat(path); err == nil {
+		if _, err := os.Stat(path); err == nil && m.safe(path) {
 			return "sudo -u " + u.Props["User"] + " " + path
 		}
 	}
