@@ -80,7 +80,7 @@ type listener struct {
 
 // run listens until ctx ends, and tries again after each retry.
 func (l *listener) run(ctx context.Context, addr string, retry <-chan time.Time) {
-	for said := false; ; {
+	for said := false; ctx.Err() == nil; {
 		var config net.ListenConfig
 		port, err := config.Listen(ctx, "tcp", addr)
 		if err == nil {
