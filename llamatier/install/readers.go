@@ -1,6 +1,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,6 +69,7 @@ func (m *Machine) rightsFor(u machine.Service, group string) (string, error) {
 		return m.safe(path) && (err == nil || free && path == command)
 	}
 	_, missing := user.LookupGroup(group)
+	taken := slices.IndexFunc(m.Units.others(u.Name), func(other string) bool { return m.Units.group(other) != "" })
 	dir, err := os.Stat(m.Sudoers)
 	text, e := os.ReadFile(path)
 	switch {
@@ -75,6 +77,8 @@ func (m *Machine) rightsFor(u machine.Service, group string) (string, error) {
 		return "", nil
 	case !account.MatchString(group) || missing != nil:
 		return "", fmt.Errorf("--group %s names no group that sudo can be told of; getent group lists groups", group)
+	case taken >= 0:
+		return "", fmt.Errorf("--group is set for %s already, and one service may have it; leave it out, or take that back with --service %[1]s --reset group", m.Units.others(u.Name)[taken])
 	case !account.MatchString(as) || as == "root" || u.Props["DynamicUser"] == "yes":
 		return "", fmt.Errorf("--group needs a service with a user of its own, which %s has not; leave --group out, and use sudo kvtier", u.Name)
 	case err != nil || !dir.IsDir():
@@ -101,6 +105,11 @@ func (m *Machine) hasRights(text string) bool {
 		now = nil
 	}
 	return string(now) == text
+}
+
+// ownsRights reports whether our file for sudo is that of a service, which has or gets this group: another one's stays.
+func (m *Machine) ownsRights(service, group string) bool {
+	return cmp.Or(group, m.Units.group(service)) != "" || len(m.Units.others(service)) == 0
 }
 
 // give plans to write our file for sudo, or to remove it where text is "".
