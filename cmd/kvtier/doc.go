@@ -1,7 +1,8 @@
 // Command kvtier looks after the pages that kvtier keeps on disk for Ollama.
 //
+//	kvtier try                       show on a model what is gained
 //	kvtier ls | stat                 list and count pages
-//	kvtier ps | why                  slots, time saved, and why prompts were computed
+//	kvtier ps | top | why            slots, time saved, and why prompts were computed
 //	kvtier collect                   collect the reports of servers
 //	kvtier check | repair            find damage, and move it out of the way
 //	kvtier gc | rm                   make room
@@ -9,6 +10,7 @@
 //	kvtier export | import           one conversation as a file
 //	kvtier bench                     measure this disk
 //	kvtier plan MODEL                size budgets for a model, and advise from counters
+//	kvtier limit | balance           limit K/V memory
 //	kvtier doctor                    find circumstances that keep pages from helping
 //	kvtier ollama install | remove | status
 //	                                 put kvtier before the llama-server of a stock Ollama

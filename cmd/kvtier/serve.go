@@ -36,7 +36,7 @@ pages, the log, the address for clients, or the reason why nothing is stored.`,
   kvtier serve --root /fast/pages --local-gb 100 -- ./llama-server -m model.gguf`,
 		Args: cli.Args(1, math.MaxInt, "name a llama-server and its arguments behind --, as in kvtier serve -- llama-server -m model.gguf"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			real, err := findReal(args[0])
+			real, err := findReal(args[0], "behind --")
 			if err != nil {
 				return err
 			}
@@ -55,14 +55,14 @@ pages, the log, the address for clients, or the reason why nothing is stored.`,
 	return cmd
 }
 
-// findReal returns the path of a llama-server, which may be a name in PATH.
-func findReal(name string) (string, error) {
+// findReal returns the path of a llama-server, which may be a name in PATH. An error says where to name another.
+func findReal(name, where string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err != nil && !errors.Is(err, exec.ErrDot) {
-		return "", fmt.Errorf("find the llama-server to run: %w", err)
+		return "", fmt.Errorf("find the llama-server to run: %w; name one %s", err, where)
 	}
 	if _, ours := install.Here().Program(path); ours {
-		return "", cli.Usagef("%s is kvtier itself; name the llama-server of llama.cpp behind --", path)
+		return "", cli.Usagef("%s is kvtier itself; name the llama-server of llama.cpp %s", path, where)
 	}
 	return filepath.Abs(path)
 }

@@ -68,9 +68,9 @@ func tryOllama(ctx context.Context, out *output, h host, name string, yes bool) 
 
 // tryFile asks a llama-server that is started for it.
 func tryFile(ctx context.Context, out *output, h host, file, name string) error {
-	real, err := findReal(name)
+	real, err := findReal(name, "as --llama-server")
 	if err != nil {
-		return fmt.Errorf("%w; name one as --llama-server", err)
+		return err
 	}
 	f, err := modelfile.Open(file)
 	if err != nil {

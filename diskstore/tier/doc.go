@@ -27,7 +27,7 @@ tier in an object store such as S3 would be one type with a client and a bucket:
 No variable turns such a tier on yet. Config.StoreOptions of package internal/tierenv fills in a
 directory, Remote.Root: read a variable there and set RemoteTier in its place. Do the same where roots
 are opened for Forget (kvcache/tiering) and for the command (cmd/kvtier/storage.go), and let
-internal/tierenv/rates.go name the tier. Set Options.RemoteTimeout if a LIST may take longer than 250 ms.
+Config.OpenRates name the tier. Set Options.RemoteTimeout if a LIST may take longer than 250 ms.
 A Root counts and collects the pages: kvtier ls, stat, gc and rm, which then cannot empty the tier's
 quarantine. Package inspect sees directories alone, and with it kvtier check, repair and export.
 

@@ -1,5 +1,5 @@
 // Package sizing works out how much K/V a model needs and where it fits, and advises from the
-// counters of a running server which settings to change. It does no I/O.
+// counters of a running server which settings to change.
 //
 // A model's [Shape] follows from the head of its GGUF file ([ReadHeader]). [Make] makes a
 // [Plan] of a shape and of the room that somebody has. [Advise] makes [Advice] of the

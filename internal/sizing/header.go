@@ -96,15 +96,18 @@ func CheckFile(path string) error {
 }
 
 func readFile(path string) (*Header, error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("it is no regular file") // a pipe would wait for a writer
+	}
+	if err != nil {
+		return nil, err
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
 	return ReadHeader(f, info.Size())
 }
 

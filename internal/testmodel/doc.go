@@ -1,5 +1,5 @@
 // Package testmodel writes small language models, with random weights or with
-// weights that recall the prompt, so that a test, a demo or a benchmark
+// weights that recall the prompt, so that a test or a benchmark
 // can run a real Ollama on a model of any shape without downloading one. A model
 // of 30 million parameters takes well under a second to write.
 //

@@ -46,17 +46,18 @@ func (s *Alone) Start(ctx context.Context) error {
 	_, port, _ := net.SplitHostPort(address) // an address of net has one
 	_, window := s.model()
 	s.url = "http://" + address
-	s.cmd = exec.Command(s.Serve[0], append(s.Serve[1:], "-m", s.File, "--host", "127.0.0.1", "--port", port, "-c", strconv.Itoa(window), "-np", "1")...)
-	s.cmd.Args[0] = "kvtier" // a kvtier that is called llama-server is one
-	s.cmd.Stdout, s.cmd.Stderr = &s.output, &s.output
-	if err := s.cmd.Start(); err != nil {
+	cmd := exec.Command(s.Serve[0], append(s.Serve[1:], "-m", s.File, "--host", "127.0.0.1", "--port", port, "-c", strconv.Itoa(window), "-np", "1")...)
+	cmd.Args[0] = "kvtier" // a kvtier that is called llama-server is one
+	cmd.Stdout, cmd.Stderr = &s.output, &s.output
+	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start llama-server: %w", err)
 	}
-	s.ended = make(chan struct{})
+	ended := make(chan struct{})
 	go func() {
-		_ = s.cmd.Wait() // ready tells of an end that comes too soon
-		close(s.ended)
+		_ = cmd.Wait() // ready tells of an end that comes too soon
+		close(ended)
 	}()
+	s.cmd, s.ended = cmd, ended
 	return s.ready(ctx)
 }
 

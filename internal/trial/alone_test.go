@@ -95,3 +95,14 @@ func TestAlone(t *testing.T) {
 		require.Error(t, err, "no process is left")
 	}
 }
+
+// TestAloneDoesNotStartAgain: kvtier was removed since the first start, and nothing is left to end.
+func TestAloneDoesNotStartAgain(t *testing.T) {
+	t.Setenv(playVariable, "answers")
+	s := &Alone{File: filepath.Join(t.TempDir(), "small.gguf"), Serve: []string{os.Args[0], "serve"}}
+	require.NoError(t, s.Start(t.Context()))
+	s.Serve[0] = filepath.Join(t.TempDir(), "removed")
+	_, err := Run(t.Context(), s, step)
+	require.ErrorContains(t, err, "start llama-server: ")
+	require.NoError(t, s.Close())
+}

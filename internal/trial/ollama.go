@@ -127,12 +127,19 @@ func (o *Ollama) smallest(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	none := errors.New("Ollama has no model to ask; get one: ollama pull smollm2:135m")
 	for _, name := range names {
-		if m, err := o.show(ctx, name); err == nil && m.completes {
+		m, err := o.show(ctx, name)
+		switch {
+		case ctx.Err() != nil:
+			return "", ctx.Err()
+		case err != nil:
+			none = err // another model may answer
+		case m.completes:
 			return name, nil
 		}
 	}
-	return "", errors.New("Ollama has no model to ask; get one: ollama pull smollm2:135m")
+	return "", none
 }
 
 // shown is what Ollama says of a model.

@@ -1,6 +1,7 @@
 package trial
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -126,7 +127,22 @@ func TestErrors(t *testing.T) {
 	_, err = try(t, &fake{answer: "<html>\n"}, "")
 	require.ErrorContains(t, err, "read the answer of Ollama: invalid character")
 
-	s := httptest.NewServer(http.NotFoundHandler())
+	// What keeps Ollama from telling of its models is no want of models.
+	ctx, cancel := context.WithCancel(t.Context())
+	shows := 0
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/api/tags" {
+			fmt.Fprint(w, `{"models":[{"name":"one"}]}`)
+			return
+		}
+		if shows++; shows > 1 {
+			cancel()
+		}
+		http.Error(w, `{"error":"disk failed"}`, http.StatusInternalServerError)
+	}))
+	o := &Ollama{URL: s.URL, HTTP: s.Client()}
+	require.ErrorContains(t, o.Choose(ctx, ""), "500 Internal Server Error: disk failed")
+	require.ErrorIs(t, o.Choose(ctx, ""), context.Canceled)
 	s.Close()
 	err = (&Ollama{URL: s.URL, HTTP: http.DefaultClient}).Choose(t.Context(), "")
 	require.ErrorContains(t, err, "no Ollama answers at "+s.URL)

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,10 +37,21 @@ func (m *Machine) commands() []string {
 	return []string{filepath.Join(m.Bin, "kvtier"), "/usr/bin/kvtier"}
 }
 
+// safe reports whether only root decides what a command runs, also where there is none yet.
+func (m *Machine) safe(command string) bool {
+	_, folder := m.trusted(filepath.Dir(command))
+	_, program := m.trusted(command)
+	_, err := os.Lstat(command)
+	return folder && (program || errors.Is(err, fs.ErrNotExist))
+}
+
 // rights is our file for sudo: members of a group run the verbs as the user of the pages, which stay its alone.
 func (m *Machine) rights(group, as string) string {
 	var list []string
 	for _, path := range m.commands() {
+		if !m.safe(path) {
+			continue // a member could put another program there
+		}
 		for _, verb := range readVerbs {
 			list = append(list, path+" "+verb, path+" "+verb+" --json")
 		}
@@ -52,8 +64,12 @@ func (m *Machine) rights(group, as string) string {
 func (m *Machine) rightsFor(u machine.Service, group string) (string, error) {
 	as, path := u.Props["User"], filepath.Join(m.Sudoers, rightsName)
 	command, free := m.command()
-	trusted := func(path string) bool { _, ok := m.trusted(path); return ok }
+	usable := func(path string) bool {
+		_, err := os.Stat(path)
+		return m.safe(path) && (err == nil || free && path == command)
+	}
 	_, missing := user.LookupGroup(group)
+	taken := slices.IndexFunc(m.Units.others(u.Name), func(other string) bool { return m.Units.group(other) != "" })
 	dir, err := os.Stat(m.Sudoers)
 	text, e := os.ReadFile(path)
 	switch {
@@ -61,14 +77,16 @@ func (m *Machine) rightsFor(u machine.Service, group string) (string, error) {
 		return "", nil
 	case !account.MatchString(group) || missing != nil:
 		return "", fmt.Errorf("--group %s names no group that sudo can be told of; getent group lists groups", group)
+	case taken >= 0:
+		return "", fmt.Errorf("--group is set for %s already, and one service may have it; leave it out, or take that back with --service %[1]s --reset group", m.Units.others(u.Name)[taken])
 	case !account.MatchString(as) || as == "root" || u.Props["DynamicUser"] == "yes":
 		return "", fmt.Errorf("--group needs a service with a user of its own, which %s has not; leave --group out, and use sudo kvtier", u.Name)
 	case err != nil || !dir.IsDir():
 		return "", fmt.Errorf("--group needs sudo, which has no %s here; install sudo, or leave --group out", m.Sudoers)
 	case e == nil && !strings.HasPrefix(string(text), dropInFirst):
 		return "", fmt.Errorf("%s was not written by kvtier; move it away", path)
-	case !free && !slices.ContainsFunc(m.commands(), trusted):
-		return "", fmt.Errorf("--group needs kvtier where only root can change it, as one of %s; ln -sf %s %s makes it so", list(m.commands()), filepath.Join(m.Base, ServerName), command)
+	case !slices.ContainsFunc(m.commands(), usable):
+		return "", fmt.Errorf("--group needs kvtier where only root can change it and its folder, as one of %s; ln -sf %s %s and chmod go-w %s make it so", list(m.commands()), filepath.Join(m.Base, ServerName), command, m.Bin)
 	}
 	return m.rights(group, as), nil
 }
@@ -87,6 +105,11 @@ func (m *Machine) hasRights(text string) bool {
 		now = nil
 	}
 	return string(now) == text
+}
+
+// ownsRights reports whether our file for sudo is that of a service, which has or gets this group: another one's stays.
+func (m *Machine) ownsRights(service, group string) bool {
+	return cmp.Or(group, m.Units.group(service)) != "" || len(m.Units.others(service)) == 0
 }
 
 // give plans to write our file for sudo, or to remove it where text is "".
@@ -108,7 +131,7 @@ func (m *Machine) reads(u machine.Service, group string) string {
 		return ""
 	}
 	for _, path := range m.commands() {
-		if _, err := os.Stat(path); err == nil {
+		if _, err := os.Stat(path); err == nil && m.safe(path) {
 			return "sudo -u " + u.Props["User"] + " " + path
 		}
 	}

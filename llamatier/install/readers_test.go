@@ -65,6 +65,29 @@ func TestGroup(t *testing.T) {
 	require.Equal(t, before, w.tree())
 }
 
+// TestGroupBesideAnotherService: what one service has stays while kvtier comes to another one and goes.
+func TestGroupBesideAnotherService(t *testing.T) {
+	t.Parallel()
+	w, group := newGroup(t)
+	opt, ai := Options{Variables: map[string]string{GroupVariable: group}}, Options{Choice: Choice{Service: "ai"}}
+	require.NoError(t, w.install(opt))
+	w.write("etc/systemd/system/ai.service", "[Service]\n", 0o644)
+	before := w.tree()
+	require.NoError(t, w.do("remove", ai))
+	require.Equal(t, before, w.tree(), "kvtier was not there")
+	require.NoError(t, w.install(ai))
+	require.FileExists(t, w.at(rightsFile))
+	require.Empty(t, w.plan("install", ai).Steps)
+	require.ErrorContains(t, w.install(Options{Choice: ai.Choice, Variables: opt.Variables}), "--group is set for ollama.service already")
+	require.NoError(t, w.do("remove", ai))
+	require.NoFileExists(t, w.at("etc/systemd/system/ai.service.d/kvtier.conf"))
+	require.FileExists(t, w.at(rightsFile))
+	require.FileExists(t, w.at("usr/local/lib/kvtier/llama-server"))
+	require.NoError(t, w.remove())
+	require.NoFileExists(t, w.at(rightsFile))
+	require.NoFileExists(t, w.at("usr/local/lib/kvtier/llama-server"))
+}
+
 // TestGroupsThatAreRefused: nothing is changed, and the file of somebody else stays.
 func TestGroupsThatAreRefused(t *testing.T) {
 	t.Parallel()
@@ -77,6 +100,9 @@ func TestGroupsThatAreRefused(t *testing.T) {
 		"only root can change it": func(w *world, _ *string) {
 			w.write("usr/local/bin/kvtier", newServer, 0o755)
 			w.owner = 12345
+		},
+		"only root can change it and": func(w *world, _ *string) { // staff may, on some Debian
+			require.NoError(t, os.Chmod(w.Bin, 0o775))
 		},
 	} {
 		w, group := newGroup(t)

@@ -41,7 +41,7 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Opt
 		return err
 	}
 	ourServer, path := filepath.Join(m.Base, ServerName), m.Units.dropIn(u.Name)
-	if m.upToDate(u, d, ourServer, new) && m.hasRights(rights) {
+	if m.upToDate(u, d, ourServer, new) && (!m.ownsRights(u.Name, d.group) || m.hasRights(rights)) {
 		p.hint("kvtier %s is installed for %s already.", new.version, u.Name)
 		return nil
 	}
@@ -82,7 +82,9 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Opt
 		return errors.Join(m.Change.mkdir(filepath.Dir(path), 0o755), m.Change.put(path, []byte(d.String()), 0o644))
 	}, "write %s", path)
 	p.Steps[len(p.Steps)-1].Shows = d.String()
-	m.give(p, rights)
+	if m.ownsRights(u.Name, d.group) {
+		m.give(p, rights)
+	}
 	m.restart(p, u)
 	m.checkService(p, u)
 	p.undo = m.removeService
@@ -212,13 +214,22 @@ func (m *Machine) removeService(p *Plan) error {
 	if err != nil {
 		return err
 	}
-	if _, err = os.Lstat(m.Base); !there && err != nil {
+	others := m.Units.others(u.Name)
+	_, noBase := os.Lstat(m.Base)
+	_, noRest := os.Lstat(path + newSuffix)
+	if !there && (noBase != nil || len(others) > 0 && noRest != nil) {
 		return nil
 	}
 	p.cannot = root(m.UID)
 	p.add(func(context.Context) error { return m.Change.remove(path+newSuffix, path) }, "remove %s", path)
-	m.give(p, "")
+	if m.ownsRights(u.Name, "") {
+		m.give(p, "")
+	}
 	m.restart(p, u)
+	if len(others) > 0 {
+		p.hint("%s, pages and logs stay: kvtier is also installed for %s.", m.Base, list(others))
+		return nil
+	}
 	now := u.Variables // with those of other drop-ins
 	made.keep(cmp.Or(now[tierenv.LocalVariable], set[tierenv.LocalVariable], filepath.Join(m.State, stateName, "pages")))
 	logs, own := filepath.Join(m.Logs, stateName), filepath.Join(m.State, stateName)

@@ -100,12 +100,23 @@ func (u units) changed() []string {
 	return names
 }
 
+// others are the services besides one that have our drop-in.
+func (u units) others(service string) []string {
+	return slices.DeleteFunc(u.changed(), func(name string) bool { return name == service })
+}
+
 // mounted are the services that have our drop-in for a folder.
 func (u units) mounted(dir string) []string {
 	return slices.DeleteFunc(u.changed(), func(service string) bool {
 		text, err := os.ReadFile(u.dropIn(service))
 		return err != nil || !strings.Contains(string(text), ":"+filepath.Join(dir, ServerName)+"\n")
 	})
+}
+
+// group is the one in our drop-in of a service, or "".
+func (u units) group(service string) string {
+	set, _, _ := u.read(service) // one that cannot be read is not ours
+	return set[GroupVariable]
 }
 
 // ourVariable matches a line of our drop-in.

@@ -36,8 +36,8 @@
 //
 // Text of requests with kv_store: false is not kept: Recents keeps 64-bit hashes of some of its
 // beginnings, under a random seed. Words are nil where the prompt itself is private. A process has
-// one namespace, and Recents belongs to a process: no text is compared across namespaces. Nothing
-// here is ever written to a file.
+// one namespace, and Recents belongs to a process: no text is compared across namespaces. Of all this
+// only Words, in the reports of package collect, are ever written to a file.
 //
 // # Supplied by an engine's side
 //

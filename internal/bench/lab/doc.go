@@ -1,5 +1,5 @@
-// Package lab is shared by the demo and the benchmarks: an Ollama with the KV tier
-// on or off, a model in it, and a stopwatch.
+// Package lab has what benchmarks share: an Ollama with the KV tier on or off, a model in it,
+// and a stopwatch.
 //
 //	l, err := lab.Start(ctx, lab.Options{Model: model, Root: pages, NumCtx: 9216})
 //	defer l.Close()

@@ -1,4 +1,4 @@
-// Package show prints the results of the demo and the benchmarks for people: numbers with the digits that
+// Package show prints the results of the benchmarks for people: numbers with the digits that
 // matter, tables, steps, and the end of a command.
 package show
 
