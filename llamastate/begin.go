@@ -29,12 +29,9 @@ func (s *Shape) Begin(r io.ReaderAt, written int64) (b *Beginning, need int64, e
 	if len(s.Caches) == 0 || s.Caches[0].Kind != Full {
 		return nil, 0, unknown(0, "its first cache has no rows of all positions")
 	}
-	if need, err = s.beginning(r, written); err != nil || need > written {
-		return nil, need, err
-	}
 	p := &parser{r: r, size: written}
 	file := &File{}
-	total := p.header(file, s.Caches[0].Ext)
+	total := p.header(file, false)
 	if len(file.Media) > 0 || file.Cut {
 		p.fail("it has media")
 	}
@@ -46,46 +43,17 @@ func (s *Shape) Begin(r io.ReaderAt, written int64) (b *Beginning, need int64, e
 			break
 		}
 	}
-	_, order := p.cells(n, &c, s.Version, file.Tokens, total)
+	at := spotsOf(len(file.Tokens), nil)
+	_, order := p.cells(n, &c, file, &at, total)
+	if p.need > 0 {
+		return nil, p.need, nil
+	}
 	if p.err != nil {
 		return nil, 0, p.err
 	}
 	b = &Beginning{Tokens: file.Tokens, order: order, cells: int64(n)}
 	b.place(s, p.off)
 	return b, written, nil
-}
-
-// beginning returns the number of bytes up to the first tensor, or a smaller one that is more than
-// the bytes that are written.
-func (s *Shape) beginning(r io.ReaderAt, written int64) (need int64, err error) {
-	number := func(at int64) int64 {
-		var b [4]byte
-		if need = at + 4; need > written || err != nil {
-			return 0
-		}
-		err = readFull(r, b[:], at)
-		return int64(uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24)
-	}
-	words := number(8)
-	if need > written || err != nil {
-		return need, err
-	}
-	at := 12 + 4*words
-	streams := number(at)
-	for ; need <= written && err == nil && streams > 0; streams-- {
-		at += 4
-		if cells := number(at); cells > 0 {
-			cell := int64(12)
-			if s.Caches[0].Ext {
-				cell += 8
-				if s.Version >= 3 {
-					cell += 4
-				}
-			}
-			return at + 4 + cells*cell, err
-		}
-	}
-	return need, err
 }
 
 // place finds the regions of the first cache, whose tensors begin after the cells.

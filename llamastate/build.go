@@ -37,24 +37,29 @@ func (s *Shape) Build(w io.WriterAt, tokens []int32, media []Medium, window int)
 	if window >= len(tokens) {
 		return nil, fmt.Errorf("llamastate: build a file of %d tokens: want more than the %d of the window", len(tokens), window)
 	}
-	if !fits(tokens, media) {
+	if !s.fits(tokens, media) {
 		return nil, errors.New("llamastate: build a file of tokens that are not those of its media")
 	}
 	b := &Builder{shape: s, w: w, tokens: len(tokens), window: window}
-	h := &heads{w: w}
+	h, at := &heads{w: w}, spotsOf(len(tokens), media)
 	h.tokens(s, tokens, media)
 	for i := range s.Caches {
-		b.caches = append(b.caches, h.cache(s, &s.Caches[i], tokens, window))
+		b.caches = append(b.caches, h.cache(s, &s.Caches[i], tokens, &at, window))
 	}
 	h.flush()
 	b.size = h.off
 	return b, h.err
 }
 
-// fits reports whether tokens below 0 are those of media, and no others.
-func fits(tokens []int32, media []Medium) bool {
+// fits reports whether tokens below 0 are those of media, and no others, and caches tell the columns of images
+// that have some.
+func (s *Shape) fits(tokens []int32, media []Medium) bool {
 	at := 0
+	flat := s.Has(Window) || slices.ContainsFunc(s.Caches, func(c Cache) bool { return c.Kind == Full && !c.Ext })
 	for _, m := range media {
+		if m.Columns > 0 && (flat || m.Columns*m.Rows != m.Tokens) {
+			return false
+		}
 		if m.Start < at || m.Tokens < 1 || m.End() > len(tokens) || !all(tokens[at:m.Start], false) || !all(tokens[m.Start:m.End()], true) {
 			return false
 		}
@@ -214,12 +219,13 @@ func (h *heads) gap(n int64) int64 {
 }
 
 // cache writes the head of a cache.
-func (h *heads) cache(s *Shape, c *Cache, tokens []int32, window int) content {
+func (h *heads) cache(s *Shape, c *Cache, tokens []int32, spots *spots, window int) content {
 	n := len(tokens)
 	at := content{cells: n}
 	if c.Kind == Recurrent {
 		at.cells = 1
-		h.u32(1, uint32(n-1), 0, 0, c.Layers)
+		last, _, _ := spots.of(n - 1)
+		h.u32(1, uint32(last), 0, 0, c.Layers)
 		for half := range c.Tensors {
 			h.tensors(c, half, &at)
 		}
@@ -233,10 +239,10 @@ func (h *heads) cache(s *Shape, c *Cache, tokens []int32, window int) content {
 	if c.Kind == Window {
 		// llama-server computes a whole prompt anew unless a cell is left that the next token
 		// no longer attends to: the cell before the window, with any rows.
-		h.cell(s, c, int32(at.first-1), tokens[at.first-1])
+		h.cell(s, c, spots, at.first-1, tokens)
 	}
-	for pos := at.first; pos < n; pos++ {
-		h.cell(s, c, int32(pos), tokens[pos])
+	for token := at.first; token < n; token++ {
+		h.cell(s, c, spots, token, tokens)
 	}
 	h.u32(flag(c.Transposed), c.Layers)
 	if s.Version >= 4 {
@@ -251,13 +257,14 @@ func (h *heads) cache(s *Shape, c *Cache, tokens []int32, window int) content {
 	return at
 }
 
-// cell writes a cell of sequence 0.
-func (h *heads) cell(s *Shape, c *Cache, pos, token int32) {
+// cell writes a token's cell of sequence 0.
+func (h *heads) cell(s *Shape, c *Cache, spots *spots, token int, tokens []int32) {
+	pos, x, y := spots.of(token)
 	h.u32(uint32(pos), 1)
 	if c.Ext {
-		h.u32(uint32(pos), uint32(pos))
+		h.u32(uint32(x), uint32(y))
 		if s.Version >= 3 {
-			h.u32(uint32(token))
+			h.u32(uint32(max(tokens[token], MediaToken)))
 		}
 	}
 	h.u32(0)
@@ -281,4 +288,39 @@ func flag(b bool) uint32 {
 		return 1
 	}
 	return 0
+}
+
+// Span is the range of a file that holds the rows of one section of its pages.
+type Span struct {
+	Section pagefile.Section // as in Shape.Sections or Shape.EndSections
+	Offset  int64            // in the file
+	Size    int64            // in bytes
+	Row     int64            // bytes of a position's row; 0 unless each row is whole, and rows are in the order of positions
+	End     bool             // a window or a state, in the last page alone
+}
+
+// Spans returns the spans of the file, in their order in the file and in that of the sections of
+// a page. The bytes between spans are heads.
+func (b *Builder) Spans() []Span {
+	var spans []Span
+	for _, sec := range b.shape.EndSections(b.window) {
+		p, err := b.shape.place(sec)
+		if err != nil {
+			continue // the sections are those of the shape
+		}
+		at, kind := &b.caches[p.group], b.shape.Caches[p.group].Kind
+		span := Span{Section: sec, Offset: at.tensors[p.half][p.layer], Size: p.t.Row * int64(at.cells), End: kind != Full}
+		if kind == Full && p.t.Element == 0 {
+			span.Row = p.t.Row
+		}
+		spans = append(spans, span)
+	}
+	return spans
+}
+
+// To returns a Builder that writes the rows of the same file to another writer.
+func (b *Builder) To(w io.WriterAt) *Builder {
+	to := *b
+	to.w = w
+	return &to
 }

@@ -12,6 +12,9 @@ const MediaToken = -1
 type Medium struct {
 	Start, Tokens int
 
+	// Columns and Rows are those of an image whose tokens have two-dimensional positions, else 0.
+	Columns, Rows int `json:",omitempty"`
+
 	// ID is the SHA-256 of the file that the client sent, in hex. Parts of one image have one ID.
 	ID string
 
@@ -40,8 +43,14 @@ const (
 	maxChunk     = 1 << 20
 )
 
-// readChunk finds the ID of a medium whose tokens have one position each. It returns false for any other,
-// and for a chunk of another version.
+// Kinds of the positions of an image's tokens, mtmd_pos_type of llama.cpp.
+const (
+	onePosition   = 0
+	gridPositions = 1
+)
+
+// readChunk finds the ID of a medium, and the columns of an image. It returns false for a chunk of another
+// version, and for images whose tokens have positions of other kinds.
 func readChunk(chunk []byte) (m Medium, ok bool) {
 	le, off := binary.LittleEndian, 0
 	fail := false
@@ -58,9 +67,16 @@ func readChunk(chunk []byte) (m Medium, ok bool) {
 	case version != chunkVersion, texts != 0, image != (kind == chunkImage), kind != chunkImage && kind != chunkSound:
 		return m, false
 	case image:
-		next(8) // tokens per row, and rows
-		if le.Uint32(next(4)) != 0 {
-			return m, false // tokens share positions
+		columns, rows := le.Uint32(next(4)), le.Uint32(next(4))
+		switch le.Uint32(next(4)) {
+		case onePosition:
+		case gridPositions:
+			if columns-1 >= maxTokens || rows-1 >= maxTokens {
+				return m, false
+			}
+			m.Columns, m.Rows = int(columns), int(rows)
+		default:
+			return m, false
 		}
 		next(8) // which image it is, and how many frames become one
 	default:
@@ -84,8 +100,9 @@ func (m *Medium) whole() []byte {
 }
 
 // media reads the list of media of a number of words, and where they are among the tokens. Positions
-// behind one that has others than its tokens are not known: Tokens ends before it.
-func (p *parser) media(file *File, end int64, ext bool) {
+// behind one that is not understood are not known: Tokens ends before it. grids says that caches tell the
+// columns and rows of an image.
+func (p *parser) media(file *File, end int64, grids bool) {
 	starts := make([]uint32, p.count("number of media", 0, uint32(len(file.Tokens))))
 	for i := range starts {
 		starts[i] = p.u32()
@@ -114,7 +131,8 @@ func (p *parser) media(file *File, end int64, ext bool) {
 			p.fail("no token stands for the medium at token %d", start)
 			return
 		}
-		if file.Cut = file.Cut || !ok || ext; file.Cut {
+		fits := m.Columns == 0 || grids && m.Columns*m.Rows == m.Tokens
+		if file.Cut = file.Cut || !ok || !fits; file.Cut {
 			p.skip(end - p.off)
 			return
 		}

@@ -83,6 +83,9 @@ type form struct {
 	v     bool // layers with attention have a V
 }
 
+// grids reports whether caches tell the columns and rows of an image.
+func (f form) grids() bool { return f.ext && !slices.Contains(f.kinds, Window) }
+
 // forms are all forms that a file may have.
 func forms() []form {
 	var all []form
@@ -149,9 +152,10 @@ func (s *Shape) Open(r io.ReaderAt, size int64) (*File, error) {
 func parse(r io.ReaderAt, size int64, f form) (*File, error) {
 	p := &parser{r: r, size: size}
 	file := &File{r: r}
-	total := p.header(file, f.ext)
+	total := p.header(file, f.grids())
+	at := spotsOf(len(file.Tokens), file.Media)
 	for _, kind := range f.kinds {
-		c, at := p.cache(kind, f, &file.Shape, file.Tokens, total)
+		c, at := p.cache(kind, f, file, &at, total)
 		file.Shape.Caches = append(file.Shape.Caches, c)
 		file.caches = append(file.caches, at)
 	}
@@ -173,6 +177,7 @@ type parser struct {
 	size int64
 	off  int64 // of the next number
 	err  error
+	need int64 // bytes that the file must have to be read further; 0 if it has them
 
 	sequence *int32 // of all cells; nil before the first cell
 
@@ -190,12 +195,18 @@ func (p *parser) fail(format string, args ...any) {
 	}
 }
 
+// has reports whether the file has n more bytes, and fails otherwise.
+func (p *parser) has(n int64, format string, args ...any) bool {
+	if p.err == nil && n > p.size-p.off {
+		p.fail(format, args...)
+		p.need = p.off + n
+	}
+	return p.err == nil
+}
+
 // take returns the next n bytes, at most ahead; zeros after an error.
 func (p *parser) take(n int64) []byte {
-	if p.err == nil && n > p.size-p.off {
-		p.fail("it ends within the number at byte %d", p.off)
-	}
-	if p.err != nil {
+	if !p.has(n, "it ends within the number at byte %d", p.off) {
 		return make([]byte, n)
 	}
 	if at := p.off - p.begin; at < 0 || at+n > int64(len(p.buf)) {
@@ -237,18 +248,18 @@ func (p *parser) count(what string, least, most uint32) uint32 {
 // skip passes over n bytes and returns their offset.
 func (p *parser) skip(n int64) int64 {
 	at := p.off
-	if p.err == nil && (n < 0 || n > p.size-p.off) {
-		p.fail("it ends within the %d bytes from byte %d on", n, at)
+	if n < 0 {
+		p.fail("%d bytes follow byte %d", n, at)
 	}
-	if p.err == nil {
+	if p.has(n, "it ends within the %d bytes from byte %d on", n, at) {
 		p.off += n
 	}
 	return at
 }
 
-// header reads the tokens and returns their number, those that are cut off included. ext says that cells
-// have two-dimensional positions.
-func (p *parser) header(file *File, ext bool) (total int) {
+// header reads the tokens and returns their number, those that are cut off included. grids says that caches
+// tell the columns and rows of an image.
+func (p *parser) header(file *File, grids bool) (total int) {
 	if m := p.u32(); m != magic {
 		p.fail("it begins with %#x", m)
 	}
@@ -261,7 +272,7 @@ func (p *parser) header(file *File, ext bool) (total int) {
 	} else {
 		p.count("form of the tokens", packedForm, packedForm)
 		file.Tokens = p.tokens(int(p.count("number of tokens", 1, words)))
-		p.media(file, end, ext)
+		p.media(file, end, grids)
 	}
 	total = len(file.Tokens)
 	known := 0 // tokens before which all media are known
@@ -285,10 +296,7 @@ func (p *parser) header(file *File, ext bool) (total int) {
 
 // tokens reads n tokens.
 func (p *parser) tokens(n int) []int32 {
-	if p.err == nil && int64(n) > (p.size-p.off)/4 {
-		p.fail("it ends within its %d tokens", n)
-	}
-	if p.err != nil {
+	if !p.has(4*int64(n), "it ends within its %d tokens", n) {
 		return nil
 	}
 	tokens := make([]int32, n)
@@ -299,9 +307,9 @@ func (p *parser) tokens(n int) []int32 {
 }
 
 // cache reads the head of one cache, and passes over its rows.
-func (p *parser) cache(kind Kind, f form, s *Shape, tokens []int32, total int) (Cache, content) {
+func (p *parser) cache(kind Kind, f form, file *File, spots *spots, total int) (Cache, content) {
 	if kind == Recurrent {
-		return p.recurrent(total)
+		return p.recurrent(file, spots, total)
 	}
 	c := Cache{Kind: kind, Streams: p.count("number of streams", 1, maxStreams), Ext: f.ext}
 	var at content
@@ -314,8 +322,8 @@ func (p *parser) cache(kind Kind, f form, s *Shape, tokens []int32, total int) (
 			p.fail("two streams hold cells")
 		}
 		at.cells = n
-		at.first, at.order = p.cells(n, &c, s.Version, tokens, total)
-		p.attention(&c, &at, f.v, s.Version)
+		at.first, at.order = p.cells(n, &c, file, spots, total)
+		p.attention(&c, &at, f.v, file.Shape.Version)
 	}
 	if at.cells == 0 {
 		p.fail("no stream holds cells")
@@ -323,11 +331,14 @@ func (p *parser) cache(kind Kind, f form, s *Shape, tokens []int32, total int) (
 	return c, at
 }
 
-// cells reads the cells of an attention cache and returns the cell of each position, from the
-// first position on.
-func (p *parser) cells(n int, c *Cache, version uint32, tokens []int32, total int) (first int, order []int32) {
-	if n > total || int64(n) > (p.size-p.off)/12 {
+// cells reads the cells of an attention cache and returns the cell of each token, from the
+// first token on.
+func (p *parser) cells(n int, c *Cache, file *File, spots *spots, total int) (first int, order []int32) {
+	version, tokens := file.Shape.Version, file.Tokens
+	if n > total {
 		p.fail("%d cells hold %d tokens", n, total)
+	}
+	if !p.has(int64(n)*c.cellBytes(version), "it ends within its %d cells", n) {
 		return 0, nil
 	}
 	if c.Kind == Window {
@@ -337,19 +348,24 @@ func (p *parser) cells(n int, c *Cache, version uint32, tokens []int32, total in
 	order = slices.Repeat([]int32{-1}, len(tokens)-first)
 	found := 0
 	for i := range n {
-		pos := p.cell(c, version, tokens)
+		pos, x, y, token := p.cell(c, version)
 		if p.err != nil {
 			return first, nil
 		}
-		switch at := int(pos) - first; {
-		case at >= 0 && at < len(order) && order[at] < 0:
+		at, is := spots.token(pos, x, y)
+		if is && c.Ext && version >= 3 && token != tokens[at] {
+			p.fail("cell %d of token %d, which is %d, is for %d", i, at, tokens[at], token)
+			return first, nil
+		}
+		switch at -= first; {
+		case is && at >= 0 && order[at] < 0:
 			order[at] = int32(i)
 			found++
-		case total > len(tokens) && int(pos) >= len(tokens):
-		case total > len(tokens) && c.Kind == Window && at < 0:
+		case total > len(tokens) && int(pos) >= spots.end:
+		case total > len(tokens) && c.Kind == Window && is && at < 0:
 			// An image is in the window, and the window begins before it.
 		default:
-			p.fail("cell %d holds position %d, of %d to %d, or a position twice", i, pos, first, len(tokens)-1)
+			p.fail("cell %d holds position %d (%d, %d), of %d to %d, or a position twice", i, pos, x, y, first, spots.end-1)
 			return first, nil
 		}
 	}
@@ -359,18 +375,27 @@ func (p *parser) cells(n int, c *Cache, version uint32, tokens []int32, total in
 	return first, order
 }
 
-// cell reads one cell and returns its position.
-func (p *parser) cell(c *Cache, version uint32, tokens []int32) int32 {
-	at, pos := p.off, p.i32()
+// cellBytes is the size of a cell in a file.
+func (c *Cache) cellBytes(version uint32) int64 {
+	switch {
+	case c.Ext && version >= 3:
+		return 24
+	case c.Ext:
+		return 20
+	}
+	return 12
+}
+
+// cell reads one cell and returns its positions and, if it has one, its token.
+func (p *parser) cell(c *Cache, version uint32) (pos, x, y, token int32) {
+	at := p.off
+	pos = p.i32()
 	p.count("number of sequences", 1, 1)
+	x, y = pos, pos
 	if c.Ext {
-		x, y, token := p.i32(), p.i32(), int32(0)
+		x, y = p.i32(), p.i32()
 		if version >= 3 {
 			token = p.i32()
-		}
-		// Text has the same position in both dimensions.
-		if text := pos >= 0 && int(pos) < len(tokens); text && (x != pos || y != pos || version >= 3 && token != tokens[pos]) {
-			p.fail("cell at byte %d of position %d is for (%d, %d) and token %d", at, pos, x, y, token)
 		}
 	}
 	if sequence := p.i32(); p.sequence == nil {
@@ -378,7 +403,7 @@ func (p *parser) cell(c *Cache, version uint32, tokens []int32) int32 {
 	} else if *p.sequence != sequence {
 		p.fail("cell at byte %d belongs to sequence %d, others to %d", at, sequence, *p.sequence)
 	}
-	return pos
+	return pos, x, y, token
 }
 
 // attention reads the heads of K and V of a cache, and passes over their rows.
@@ -423,10 +448,10 @@ func (p *parser) tensor(transposed bool) Tensor {
 // recurrent reads the head of a recurrent cache, which is the last one, and passes over its
 // states. The file does not say how many layers are recurrent: each has both states, the size
 // of each is the same in all layers.
-func (p *parser) recurrent(total int) (Cache, content) {
+func (p *parser) recurrent(file *File, spots *spots, total int) (Cache, content) {
 	c, at := Cache{Kind: Recurrent}, content{cells: 1}
 	p.count("number of states", 1, 1)
-	if pos := p.i32(); p.err == nil && int(pos) != total-1 {
+	if pos := p.i32(); p.err == nil && !file.lastAt(spots, pos, total) {
 		p.fail("the state is that after position %d of %d tokens", pos, total)
 	}
 	p.count("number of sequences", 0, 0)
@@ -448,6 +473,15 @@ func (p *parser) recurrent(total int) (Cache, content) {
 	c.Tensors = [2][]Tensor{tensors[:half], tensors[half:]}
 	at.tensors = [2][]int64{offsets[:half], offsets[half:]}
 	return c, at
+}
+
+// lastAt reports whether the last of all tokens has a position, as far as media are known.
+func (f *File) lastAt(spots *spots, pos int32, total int) bool {
+	if f.Cut {
+		return int(pos) >= spots.end && int(pos) < total
+	}
+	last, _, _ := spots.of(total - 1)
+	return pos == last
 }
 
 // atCheckpoints reports whether the section of checkpoints begins here. No type of a tensor is as

@@ -33,8 +33,7 @@ func TestAccounts(t *testing.T) {
 	w.ask(ask(prompt(1, 300)), 5)
 	require.Equal(t, telemetry.Prompt{Tokens: 300, Slot: 200, Computed: 100}, w.latest())
 
-	w.tier.Flush(t.Context())
-	w.start(1, 1000) // the engine was killed
+	w.killed()
 	restored := w.ask(ask(prompt(1, 350)), 5)
 	require.GreaterOrEqual(t, restored, 288)
 	require.Equal(t, telemetry.Prompt{Tokens: 350, Local: restored, Computed: 350 - restored}, w.latest())
@@ -66,13 +65,24 @@ func TestAnAccountWithoutTheAnswer(t *testing.T) {
 	require.False(t, slots[0].Busy)
 }
 
-// TestTheEngineComputesRestoredTokensAgain, as it may, and they count once.
+// TestTheEngineComputesRestoredTokensAgain, as it may, and they count once. Nothing is saved at a guess:
+// before a batch was measured, the cost of computing is not known.
 func TestTheEngineComputesRestoredTokensAgain(t *testing.T) {
-	w := stored(t)
-	turn := w.begin(ask(prompt(1, 300)))
-	turn.End(&Answer{Cached: 0, Processed: 300})
-	w.accounted()
-	require.Equal(t, telemetry.Prompt{Tokens: 300, Computed: 300}, w.latest())
+	for _, again := range []bool{true, false} {
+		w := stored(t)
+		turn := w.begin(ask(prompt(1, 300)))
+		require.Positive(t, turn.Restored)
+		require.False(t, w.rates.Known())
+		cached := turn.Restored
+		if again {
+			cached = 0
+		}
+		turn.End(&Answer{Cached: cached, Processed: 300 - cached})
+		w.accounted()
+		require.Equal(t, telemetry.Prompt{Tokens: 300, Local: cached, Computed: 300 - cached}, w.latest())
+		totals, _ := w.meter.Read()
+		require.Zero(t, totals["ollama_kv_saved_seconds_total"])
+	}
 }
 
 // missed is the miss of the latest prompt, once it is explained.
@@ -105,8 +115,7 @@ func TestCausesOfMisses(t *testing.T) {
 	require.Equal(t, telemetry.CausePrivate, miss.Cause)
 	require.Nil(t, miss.Words)
 
-	w.tier.Flush(t.Context())
-	w.start(1, 1000)
+	w.killed()
 	for _, path := range w.pageFiles() {
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
@@ -136,8 +145,7 @@ func TestPromptsOfTwoSlotsAreExplained(t *testing.T) {
 	for seed := range 4 {
 		w.ask(ask(prompt(seed, 200)), 2)
 	}
-	w.tier.Flush(t.Context())
-	w.start(2, 1000)
+	w.killed()
 	var both sync.WaitGroup
 	for slot := range 2 {
 		both.Add(1)
@@ -156,18 +164,6 @@ func TestPromptsOfTwoSlotsAreExplained(t *testing.T) {
 	w.tier.why.Wait(time.Minute)
 	totals, _ := w.meter.Read()
 	require.Equal(t, 44.0, totals["ollama_kv_prompts_total"])
-}
-
-// TestNothingIsSavedAtAGuess: before a batch was measured, the cost of computing is not known.
-func TestNothingIsSavedAtAGuess(t *testing.T) {
-	w := stored(t)
-	turn := w.begin(ask(prompt(1, 300)))
-	require.Positive(t, turn.Restored)
-	require.False(t, w.rates.Known())
-	turn.End(&Answer{Cached: turn.Restored, Processed: 300 - turn.Restored})
-	w.tier.why.Wait(time.Minute)
-	totals, _ := w.meter.Read()
-	require.Zero(t, totals["ollama_kv_saved_seconds_total"])
 }
 
 // TestAPromptThatTheEngineHasNotGot computes nothing that others could wait for.

@@ -16,23 +16,23 @@
 //
 // A Tier leads a request through its parts, which get their inputs and do not know the Tier:
 //
-//	table               table.go, unknown.go             the slots, the requests that wait for one, requests of which nothing is known
-//	sequence            slot.go                          the tokens and rows in one slot, as far as they are known
-//	asker, counter      question.go, count.go            questions to the engine, and how many tokens it has generated
-//	actor               action.go                        saving, restoring and emptying a slot
-//	saver               save.go, sink.go, pages.go       a save: sink drops the rows that are stored, pages stores the others
-//	judge               judge.go                         whether the rows of a saved slot may be stored
-//	planner, reader     planner.go, plan.go, reader.go   how far a prompt is restored, and its pages
-//	loader              load.go, stream.go               the file of a plan, or a stream of it
-//	restorer            restore.go                       a restore: the plan, its file, room among the other slots
-//	stages              stage.go                         in which steps a prompt is computed
-//	accounting          account.go, inquiry.go           the end of a request; engine.Inquirer explains misses
-//	obstacles           cause.go                         causes for which slots are not stored
-//	album               media.go                     the tokens that llama-server makes of images
-//	form, files, disk   form.go, files.go, disk.go       the form of files and pages; files and a store on a disk that may hang
+//	table                     table.go               the slots, the requests that wait for one, requests of which nothing is known
+//	sequence                  slot.go                the tokens and rows in one slot, as far as they are known
+//	asker, counter            question.go            questions to the engine, and how many tokens it has generated
+//	actor                     action.go              saving, restoring and emptying a slot
+//	saver                     save.go, sink.go, pages.go  a save: sink drops the rows that are stored, pages stores the others
+//	judge                     judge.go               whether the rows of a saved slot may be stored
+//	planner, reader           plan.go                how far a prompt is restored, and its pages
+//	loader                    load.go, stream.go     the file of a plan, or a stream of it
+//	restorer                  restore.go             a restore: the plan, its file, room among the other slots
+//	stages                    stage.go               in which steps a prompt is computed
+//	accounting                account.go             the end of a request; engine.Inquirer explains misses
+//	obstacles                 cause.go               causes for which slots are not stored
+//	album                     media.go               the tokens that llama-server makes of images
+//	form, files, disk         form.go, files.go      the form of files and pages; files and a store on a disk that may hang
 //
-// Beside them, tier.go, turn.go, options.go and request.go are the Tier and its requests, engine.go and
-// shape.go the llama-server, patience.go the limits of waits for the engine. The planner and the loader ask package
+// Beside them, tier.go and turn.go are the Tier and its requests, options.go has the limits of waits for the
+// engine, too, engine.go and shape.go are the llama-server. The planner and the loader ask package
 // engine which pages are read and which computed.
 //
 // The goroutine that made a slot busy owns its sequence, and needs no lock for it. table.mu guards

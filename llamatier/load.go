@@ -61,7 +61,7 @@ func (l *loader) first(p *plan, longer *llamastate.Builder, from *slotfile.File)
 	}
 	b, err := l.form.shape.Build(l.files.disk.writer(f), p.tokens, p.built(), 0)
 	if err == nil {
-		_, err = within(l.files.disk, l.files.disk.Patience.Page, func() (struct{}, error) { return struct{}{}, b.CopyRows(from, longer) })
+		err = l.files.disk.do(l.files.disk.Patience.Page, func() error { return b.CopyRows(from, longer) })
 	}
 	if err != nil {
 		l.files.drop(f)

@@ -52,8 +52,7 @@ func TestAResumedChatIsStored(t *testing.T) {
 	w.idle()
 	found := w.found(tokens)
 	require.Len(t, found, len(tokens)/testPage)
-	w.tier.Flush(t.Context())
-	w.start(1, 4000)
+	w.killed()
 	require.Equal(t, len(tokens), w.ask(ask(append(tokens, 1)), 5))
 }
 

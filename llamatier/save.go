@@ -150,8 +150,7 @@ func (v *saver) save(ctx context.Context, s *slot, tails bool) {
 
 // keepMedia writes down what the engine has made of images.
 func (v *saver) keepMedia() {
-	_, err := within(v.files.disk, v.files.disk.Patience.Page, func() (struct{}, error) { return struct{}{}, v.album.keep() })
-	if err != nil {
+	if err := v.files.disk.do(v.files.disk.Patience.Page, v.album.keep); err != nil {
 		v.album.log.Debug("kv tier: images are not known to later runs", "error", err)
 	}
 }

@@ -25,6 +25,7 @@ type sink struct {
 	mu      sync.Mutex
 	size    int64  // bytes that were written
 	head    []byte // all of them, before it is known where rows are
+	need    int64  // of them, to know more
 	filter  *llamastate.Filter
 	dropped positions
 	file    *slotfile.File // nil before it is known where rows are
@@ -102,8 +103,11 @@ func (k *sink) keepLocked(p []byte, off int64) error {
 
 // beginLocked makes the file, as soon as it is known where rows are.
 func (k *sink) beginLocked() error {
-	b, _, err := k.form.shape.Begin(bytes.NewReader(k.head), int64(len(k.head)))
-	if err == nil && b == nil {
+	if int64(len(k.head)) < k.need {
+		return nil
+	}
+	b, need, err := k.form.shape.Begin(bytes.NewReader(k.head), int64(len(k.head)))
+	if k.need = need; err == nil && b == nil {
 		return nil // more must be written
 	}
 	size := int64(len(k.head)) + k.saved
@@ -141,8 +145,7 @@ func (k *sink) finish() (*slotfile.File, positions, error) {
 	}
 	f := k.file
 	k.file = nil
-	truncate := func() (struct{}, error) { return struct{}{}, f.Truncate(k.size) }
-	if _, err := within(k.files.disk, k.files.disk.Patience.Page, truncate); err != nil {
+	if err := k.files.disk.do(k.files.disk.Patience.Page, func() error { return f.Truncate(k.size) }); err != nil {
 		k.files.drop(f)
 		return nil, k.dropped, err
 	}

@@ -88,48 +88,38 @@ func (s *sequence) storable() bool {
 	return (s.dirty || s.tails) && known && !s.private && !s.unheard()
 }
 
-// step is a part of a request that the engine has computed in a slot.
-type step struct {
-	tokens  []int32 // of the prompt, or of its first part
-	rest    []int32 // Request.Rest
-	parts   []Part  // for which it stands
-	known   int     // the parts before these
-	private bool
-	counted int     // at most Engine.Generated before
-	answer  *Answer // nil if the engine was not heard to the end
-}
-
-// compute notes that the engine has computed a step. The engine shifts the context of a slot with a
-// number of tokens; 0: never.
-func (s *sequence) compute(c step, shifts int) {
-	s.noteAnswer(c, shifts)
-	s.tokens, s.rest, s.prompt = c.tokens, c.rest, len(c.tokens)
-	s.parts, s.known = c.parts, c.known
+// compute notes that the engine has computed a prompt, or its first part. counted is at most
+// Engine.Generated before; answer is nil if the engine was not heard to the end. The engine shifts the
+// context of a slot with a number of tokens; 0: never.
+func (s *sequence) compute(r Request, counted int, answer *Answer, shifts int) {
+	s.noteAnswer(r, counted, answer, shifts)
+	s.tokens, s.rest, s.prompt = r.Tokens, r.Rest, len(r.Tokens)
+	s.parts, s.known = r.parts(), r.known
 	s.dirty, s.tails = true, true
-	s.broken, s.private = s.broken || s.private, c.private
+	s.broken, s.private = s.broken || s.private, r.Private
 }
 
 // noteAnswer notes how much the engine has computed. An answer before, of which it is not known whether
 // it filled the slot, is judged together with this one: the count from before that answer bounds both.
-func (s *sequence) noteAnswer(c step, shifts int) {
+func (s *sequence) noteAnswer(r Request, counted int, answer *Answer, shifts int) {
 	if !s.judged && s.last != nil && shifts > 0 && s.last.seen()+1 >= shifts {
 		s.broken = true
 	}
-	if c.answer == nil && s.pending == nil {
-		s.pending = &unheard{counted: c.counted}
+	if answer == nil && s.pending == nil {
+		s.pending = &unheard{counted: counted}
 	}
 	if p := s.pending; p != nil {
-		prompt := len(c.tokens)
-		if c.answer != nil {
-			prompt = c.answer.Cached + c.answer.Processed // tokens of images count
+		prompt := len(r.Tokens)
+		if answer != nil {
+			prompt = answer.Cached + answer.Processed // tokens of images count
 		}
 		p.prompt = max(p.prompt, prompt)
-		p.media = p.media || c.answer == nil && c.rest != nil
+		p.media = p.media || answer == nil && r.Rest != nil
 	}
-	if c.answer != nil && c.answer.Cached == 0 {
+	if answer != nil && answer.Cached == 0 {
 		s.checkpoints = 0 // those of another conversation are gone
 	}
-	s.last, s.judged = c.answer, false
+	s.last, s.judged = answer, false
 }
 
 // learn has an album learn what the engine has made of the last prompt's parts, from the slot that was

@@ -65,8 +65,7 @@ func TestAChatComesBackForAnother(t *testing.T) {
 				w.start(1, 4000)
 				tokens := slices.Concat(prompt(1, 300), []int32{1011, 7}, prompt(2+i, 300), opening)
 				require.Equal(t, want, w.ask(ask(tokens), 30), "chat %d", i)
-				w.tier.Flush(t.Context())
-				w.start(1, 4000)
+				w.killed()
 				require.Equal(t, 602, w.ask(ask(append(tokens, prompt(9, 100)...)), 1), "the chat itself goes on")
 				w.tier.Flush(t.Context())
 			}
@@ -88,7 +87,9 @@ func TestStepsAreOne(t *testing.T) {
 		require.True(t, i == 0 || p.Processed >= heard[i-1].Processed && p.Took >= heard[i-1].Took, "%+v", heard)
 	}
 	require.Equal(t, 602, heard[len(heard)-1].Processed)
-	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), r.Tokens, 5))
+	answer := w.engine.slots[0].complete(w.engine, t.Context(), r.Tokens, 5)
+	require.Equal(t, 602, answer.Cached, "the request is computed from there")
+	turn.End(answer)
 }
 
 // TestAnEndThatIsWorthIt is written quicker than its tokens are computed, or is far behind the one before.
@@ -157,12 +158,14 @@ func TestAStageThatIsNotWorthIt(t *testing.T) {
 		"slow saves": func(w *world) { saves(w.rates, 1, time.Second) },
 		"too slow":   func(w *world) { computes(w.rates, 3*time.Second) },
 		"no memory":  func(w *world) { w.available, w.free = 1, 1 },
+		"at once":    func(*world) {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &world{t: t, hybrid: true}
-			w.start(1, 4000)
+			w := newHybrid(t)
 			change(w)
-			turn := w.begin(ask(slices.Concat(prompt(1, 300), opening)))
+			r := ask(slices.Concat(prompt(1, 300), opening))
+			r.AtOnce = name == "at once"
+			turn := w.begin(r)
 			require.Nil(t, turn.Staged)
 			turn.End(nil)
 		})
@@ -210,8 +213,7 @@ func TestSavesAreTimed(t *testing.T) {
 
 // TestAStageBesideASave waits a while for the save of another slot, and then goes on without its own.
 func TestAStageBesideASave(t *testing.T) {
-	w := &world{t: t, hybrid: true}
-	w.start(1, 4000)
+	w := newHybrid(t)
 	computes(w.rates, 5*time.Millisecond)
 	tokens := slices.Concat(prompt(1, 300), opening)
 	w.tier.saver.saving <- struct{}{}
@@ -223,49 +225,110 @@ func TestAStageBesideASave(t *testing.T) {
 	w.tier.Flush(t.Context())
 }
 
-// TestAStageIsAccountedFor, and the request after it is computed from there.
-func TestAStageIsAccountedFor(t *testing.T) {
-	w := &world{t: t, hybrid: true}
-	w.start(1, 4000)
-	tokens := slices.Concat(prompt(1, 300), opening)
-	turn := w.begin(ask(tokens))
-	require.Equal(t, &Answer{Processed: 300, Generated: 1, Took: 6 * time.Second}, turn.Staged)
-	answer := w.engine.slots[0].complete(w.engine, t.Context(), tokens, 5)
-	require.Equal(t, 300, answer.Cached)
-	turn.End(answer)
+// TestAStageThatEndsEarly, because a client waits for its header or the engine refuses it, leaves the
+// request as it was.
+func TestAStageThatEndsEarly(t *testing.T) {
+	for name, end := range map[string]func(w *world){
+		"too long": func(w *world) { w.tier.patience.stage = 0 },
+		"refused":  func(w *world) { w.engine.refuseNext("/completion", 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newHybrid(t)
+			end(w)
+			tokens := slices.Concat(prompt(1, 300), opening)
+			turn := w.begin(ask(tokens))
+			require.Nil(t, turn.Staged)
+			turn.End(w.engine.slots[0].complete(w.engine, t.Context(), tokens, 5))
+			w.tier.Flush(t.Context())
+			require.NotEmpty(t, w.found(tokens))
+		})
+	}
 }
 
-// TestAPromptComputedAtOnce has no stage.
-func TestAPromptComputedAtOnce(t *testing.T) {
-	w := &world{t: t, hybrid: true}
-	w.start(1, 4000)
-	tokens := slices.Concat(prompt(1, 300), opening)
-	turn := w.begin(Request{Tokens: tokens, Slot: -1, AtOnce: true})
-	require.Nil(t, turn.Staged)
-	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), tokens, 5))
+// TestASaveThatDoesNotPay is left out where a request waits for it, and the slot's tokens are computed
+// again one day. At the end all is saved.
+func TestASaveThatDoesNotPay(t *testing.T) {
+	for name, test := range map[string]struct {
+		slots int
+		cost  time.Duration // of a save; 200 tokens take 200 ms
+		other int           // requests that run besides
+		want  int
+	}{
+		"quick":                 {1, 150 * time.Millisecond, 0, 200},
+		"slow":                  {1, 300 * time.Millisecond, 0, 0},
+		"it holds up an answer": {2, 150 * time.Millisecond, 1, 0},
+		"nothing is known":      {1, 0, 0, 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, test.slots, 1000)
+			tokens := prompt(1, 200)
+			last := ask(tokens)
+			last.Slot = 0
+			w.ask(last, 2)
+			computes(w.rates, time.Millisecond)
+			if test.cost > 0 {
+				saves(w.rates, fakeShape.RowBytes(201, 0), test.cost)
+			}
+			var others []*Turn
+			for slot := 1; slot <= test.other; slot++ {
+				r := ask(prompt(5, 100))
+				r.Slot = slot
+				others = append(others, w.begin(r))
+			}
+			next := ask(prompt(2, 100))
+			next.Slot = 0
+			w.ask(next, 2)
+			w.tier.storing.Wait()
+			require.Equal(t, test.want, endOf(w.found(tokens)))
+			for _, turn := range others {
+				turn.Drop()
+			}
+			w.tier.Flush(t.Context())
+			require.Equal(t, 100, endOf(w.found(next.Tokens)))
+		})
+	}
 }
 
-// TestAStageThatTakesTooLong is given up: the client waits for a header.
-func TestAStageThatTakesTooLong(t *testing.T) {
-	w := &world{t: t, hybrid: true}
-	w.start(1, 4000)
-	w.tier.patience.stage = 0
-	tokens := slices.Concat(prompt(1, 300), opening)
-	turn := w.begin(ask(tokens))
-	require.Nil(t, turn.Staged)
-	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), tokens, 5))
+// TestASaveThatStoresLittle: of a slot whose pages are stored only the others count.
+func TestASaveThatStoresLittle(t *testing.T) {
+	w := newWorld(t, 1, 1000)
+	tokens := prompt(1, 200)
+	w.askAndIdle(ask(tokens), 2)
+	computes(w.rates, time.Millisecond)
+	saves(w.rates, fakeShape.RowBytes(221, 0), 100*time.Millisecond)
+	w.ask(ask(slices.Concat(tokens, prompt(3, 20))), 2)
+	w.engine.requests()
+	w.ask(ask(prompt(2, 100)), 2)
+	require.Zero(t, w.engine.requests()["/slots/0"])
 	w.tier.Flush(t.Context())
-	require.NotEmpty(t, w.found(tokens))
 }
 
-// TestAStageThatFails leaves the request as it was.
-func TestAStageThatFails(t *testing.T) {
-	w := &world{t: t, hybrid: true}
-	w.start(1, 4000)
-	tokens := slices.Concat(prompt(1, 300), opening)
-	w.engine.refuseNext("/completion", 1)
-	turn := w.begin(ask(tokens))
-	require.Nil(t, turn.Staged)
-	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), tokens, 5))
+// TestIdleSlotsRest: saves hold up the answers in other slots for a hundredth of the time.
+func TestIdleSlotsRest(t *testing.T) {
+	w := newWorld(t, 2, 1000)
+	for slot, tokens := range [][]int32{prompt(1, 100), prompt(2, 100)} {
+		r := ask(tokens)
+		r.Slot = slot
+		w.ask(r, 2)
+	}
+	r := ask(prompt(3, 100))
+	r.Slot = 1
+	busy := w.begin(r)
+	w.tier.storing.Wait()
+	soon := time.Now().Add(time.Hour)
+	w.tier.saver.rested.Store(&soon)
 	w.idle()
+	w.idle()
+	require.Empty(t, w.found(prompt(1, 100)))
+	past := time.Now()
+	w.tier.saver.rested.Store(&past)
+	w.idle()
+	require.NotEmpty(t, w.found(prompt(1, 100)))
+	until := *w.tier.saver.rested.Load()
+	require.True(t, until.After(past), "the save before counts")
+
+	w.tier.saver.rested.Store(&soon)
+	busy.End(w.engine.slots[1].complete(w.engine, t.Context(), r.Tokens, 2))
+	w.idle()
+	require.NotEmpty(t, w.found(r.Tokens), "nobody is held up")
 }

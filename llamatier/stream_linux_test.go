@@ -69,8 +69,7 @@ func streamed(t *testing.T, hybrid bool) (w *world, next []int32) {
 	}
 	w.ask(ask(prompt(1, 300)), 5)
 	next = slices.Concat(w.engine.slots[0].tokens, prompt(2, 10))
-	w.tier.Flush(t.Context())
-	w.start(1, 1000)
+	w.killed()
 	w.available, w.free = 100, 0
 	return w, next
 }

@@ -139,6 +139,19 @@ func (w *world) start(slots, context int) {
 	w.tier = New(opt)
 }
 
+// newHybrid is a world whose model has a state.
+func newHybrid(t testing.TB) *world {
+	w := &world{t: t, hybrid: true}
+	w.start(1, 4000)
+	return w
+}
+
+// killed stores the slots, and begins with an engine that holds nothing.
+func (w *world) killed() {
+	w.tier.Flush(context.Background())
+	w.start(len(w.engine.slots), w.engine.context)
+}
+
 // restart begins with an engine that holds nothing, and a Tier with other options.
 func (w *world) restart(change func(*Options)) {
 	w.change = change
@@ -254,9 +267,7 @@ func TestAConversationComesBack(t *testing.T) {
 	w := newWorld(t, 1, 1000)
 	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
 	require.Zero(t, w.ask(ask(prompt(2, 100)), 5), "the first conversation is saved before its slot is taken")
-	w.tier.Flush(t.Context())
-
-	w.start(1, 1000)
+	w.killed()
 	require.Equal(t, 200, w.ask(ask(prompt(1, 300)), 5))
 	require.Equal(t, 199+1, w.engine.cached)
 	require.Equal(t, 100, w.ask(ask(prompt(2, 100)), 5))
@@ -437,9 +448,7 @@ func TestARefusedPrompt(t *testing.T) {
 		w := &world{t: t, hybrid: hybrid}
 		w.start(1, 400)
 		w.ask(ask(prompt(1, 300)), 5)
-		w.tier.Flush(t.Context())
-
-		w.start(1, 400)
+		w.killed()
 		w.ask(ask(prompt(2, 100)), 5)
 		long := slices.Concat(prompt(1, 400), opening)
 		turn := w.begin(ask(long))
@@ -478,15 +487,6 @@ func TestAClientThatIsGoneBeforeItsRequestIsSent(t *testing.T) {
 	require.NotEmpty(t, w.timers)
 	w.timers = w.timers[len(w.timers)-1:]
 	require.False(t, w.timers[0].done, "the slot is saved some time later")
-}
-
-// TestOff: nothing is stored or restored after the engine's adapters changed.
-func TestOff(t *testing.T) {
-	w := newWorld(t, 1, 1000)
-	w.tier.Off(telemetry.ObstacleOption, "a test")
-	w.askAndIdle(ask(prompt(1, 100)), 3)
-	w.tier.Flush(t.Context())
-	require.Empty(t, w.found(prompt(1, 100)))
 }
 
 // TestTailsOfASavedSlot: one, also where the answer ends in a later page than its prompt. The

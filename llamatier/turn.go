@@ -2,10 +2,43 @@ package llamatier
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/kvtier/kvtier/engine"
+	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/telemetry/why"
+)
+
+// Request is a request as far as the Tier must know it.
+type Request struct {
+	Tokens  []int32            // the prompt, up to the first image or sound
+	Parts   []Part             // the first image or sound, and all behind it
+	Rest    []int32            // stands for those of the parts of which the Tier knows nothing; nil without
+	Slot    int                // that the request asks for, -1 for any
+	Private bool               // rows are neither restored nor stored
+	AtOnce  bool               // the prompt is computed in one step; see Turn.Staged
+	Cancel  context.CancelFunc // gives the request up
+	Stage   Listener           // hears of the first steps of a prompt that is computed in several
+
+	known int                 // of Parts, whose tokens are among Tokens
+	media []llamastate.Medium // of these
+}
+
+// parts are the parts of which nothing is known.
+func (r *Request) parts() []Part { return r.Parts[r.known:] }
+
+// textual reports whether a prompt has neither image nor sound.
+func (r *Request) textual() bool { return r.Rest == nil && r.media == nil }
+
+// Errors of Begin.
+var (
+	// ErrClosed reports a request that began after Flush.
+	ErrClosed = errors.New("llamatier: the tier is closed")
+
+	// ErrTaken reports that the engine runs a request in the slot that another request would get,
+	// that requests of Unknown run, and that the engine has a free slot.
+	ErrTaken = errors.New("llamatier: the engine has given the slot to another request")
 )
 
 // Turn is a request that has a slot.
@@ -65,7 +98,9 @@ func (u *Turn) computed(tokens int, answer *Answer) {
 	if answer != nil && answer.Took > 0 && u.request.textual() && tokens > 0 { // an image is not computed as tokens are
 		u.to.rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
 	}
-	u.s.compute(step{tokens: u.request.Tokens[:tokens], rest: u.request.Rest, parts: u.request.parts(), known: u.request.known, private: u.request.Private, counted: u.counted, answer: answer}, u.to.shifts)
+	part := u.request
+	part.Tokens = part.Tokens[:tokens]
+	u.s.compute(part, u.counted, answer, u.to.shifts)
 }
 
 // Drop ends a request that the engine has not got, or has refused because the prompt is TooLong.
@@ -73,4 +108,61 @@ func (u *Turn) computed(tokens int, answer *Answer) {
 func (u *Turn) Drop() {
 	u.to.why.Done(u.asked, why.Text{}, why.Fate{}) // the engine has computed nothing
 	u.to.table.drop(u.s)
+}
+
+// Served names a request that a slot has served.
+type Served struct {
+	Slot  int
+	begun uint64 // requests that had begun in the slot
+}
+
+// Served names the request of a turn.
+func (u *Turn) Served() Served { return u.served }
+
+// Resume begins a request that goes on where a slot's last request has ended: its prompt has few tokens
+// behind those of that prompt. So the tokens need not be known before the engine gets the request: the
+// caller calls Learn before End or Drop. Resume returns nil unless the slot still holds the prompt, and
+// nothing speaks against storing what will be computed behind it.
+func (t *Tier) Resume(ctx context.Context, last Served, cancel context.CancelFunc) *Turn {
+	if t.restorer.form.shape.HasEnd() || t.obstacles.off.Load() {
+		return nil // such a slot cannot go back to where the prompts part, or nothing is stored
+	}
+	s := t.table.takeAfter(last)
+	if s == nil {
+		return nil
+	}
+	prompt := len(s.tokens)
+	if prompt < restoreMin || s.rest != nil || s.unheard() || t.table.spoiled(s) || t.restorer.held(ctx, s, s.tokens) < prompt {
+		t.table.giveBack(s)
+		return nil
+	}
+	u := &Turn{to: t.accounting, s: s, began: time.Now(), room: t.context, held: prompt, counted: t.counter.least()}
+	u.served = t.table.begin(s, cancel)
+	return u
+}
+
+// takeAfter makes the slot of a request busy, if it is free, no other request has begun in it since and
+// none runs of which nothing is known. Otherwise it returns nil.
+func (t *table) takeAfter(last Served) *slot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.slots[last.Slot]
+	if t.closed || t.unknown > 0 || s.busy || s.acting || s.begun != last.begun {
+		return nil
+	}
+	return s.takeLocked()
+}
+
+// Learn notes the prompt of a request that Resume has begun; without tokens, its rows are not known.
+func (u *Turn) Learn(r Request) {
+	r = u.to.album.expand(r)
+	r.Private = len(r.Tokens) == 0
+	u.request = r
+	u.held = min(u.held, commonPrefix(u.s.tokens, r.Tokens))
+	u.TooLong = len(r.Tokens) >= u.room
+	u.s.rewound(u.held)
+	u.asked = inquire(u.to.why, r)
+	if u.asked != nil {
+		u.asked.Facts.Found = u.held
+	}
 }

@@ -1,6 +1,7 @@
 package llamatier
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -21,9 +22,7 @@ func TestARequestOfWhichNothingIsKnown(t *testing.T) {
 		s.complete(w.engine, t.Context(), prompt(3, 50), 5)
 	}
 	end(true)
-	w.tier.Flush(t.Context())
-
-	w.start(2, 1000)
+	w.killed()
 	require.Equal(t, 200, w.ask(ask(prompt(1, 300)), 5))
 	require.Equal(t, 100, w.ask(ask(prompt(2, 200)), 5))
 	require.Zero(t, w.ask(ask(prompt(3, 90)), 5))
@@ -36,8 +35,7 @@ func TestAnIdleSlotBeforeAnUnknownRequest(t *testing.T) {
 	require.Zero(t, w.ask(ask(prompt(1, 200)), 5))
 	w.idle()
 	w.tier.Unknown()(true)
-	w.tier.Flush(t.Context())
-	w.start(1, 1000)
+	w.killed()
 	require.Equal(t, 200, w.ask(ask(prompt(1, 300)), 5))
 }
 
@@ -182,4 +180,237 @@ func TestARequestThatTheEngineHasRefused(t *testing.T) {
 	w.askAndIdle(ask(prompt(1, 400)), 5)
 	require.Equal(t, 400, endOf(w.found(prompt(1, 400))))
 	require.Zero(t, w.engine.restored)
+}
+
+// TestAShiftedSlotIsNotStored, nor anything that follows in the slot, until the slot was empty.
+func TestAShiftedSlotIsNotStored(t *testing.T) {
+	w := newWorld(t, 1, 128)
+	w.askAndIdle(ask(prompt(1, 100)), 60)
+	require.Empty(t, w.found(prompt(1, 100)))
+
+	// The engine reuses rows of the shifted context.
+	held := slices.Clone(w.engine.slots[0].tokens)
+	w.engine.refuseNext("/slots/0?action=erase", 1)
+	w.askAndIdle(ask(held[:80]), 2)
+	require.Empty(t, w.found(held[:80]))
+
+	w.askAndIdle(ask(prompt(2, 90)), 2)
+	require.NotEmpty(t, w.found(prompt(2, 90)))
+}
+
+// TestPrivateRequests leave nothing in the store, and the request after them nothing of theirs.
+func TestPrivateRequests(t *testing.T) {
+	w := newWorld(t, 1, 1000)
+	w.askAndIdle(private(prompt(1, 100)), 2)
+	w.askAndIdle(ask(prompt(1, 150)), 2)
+	require.Empty(t, w.found(prompt(1, 150)))
+	w.askAndIdle(ask(prompt(2, 100)), 2)
+	require.NotEmpty(t, w.found(prompt(2, 100)))
+}
+
+// TestAShiftBetweenTwoSavesIsNotForgotten: the request after it extends the prompt before the
+// slot is saved, and reuses shifted rows.
+func TestAShiftBetweenTwoSavesIsNotForgotten(t *testing.T) {
+	for _, heard := range []bool{true, false} {
+		w := newWorld(t, 1, 128)
+		turn := w.begin(ask(prompt(1, 100)))
+		a := w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 60)
+		if !heard {
+			a = nil
+		}
+		turn.End(a)
+		held := slices.Clone(w.engine.slots[0].tokens)
+		w.engine.refuseNext("/slots/0?action=erase", 1)
+		w.askAndIdle(ask(held[:80]), 2)
+		require.Empty(t, w.found(held[:80]))
+	}
+}
+
+// TestAnAnswerGivenUp: without the end of an answer, the tokens that the engine has counted
+// show whether the slot can have been shifted.
+func TestAnAnswerGivenUp(t *testing.T) {
+	for _, c := range []struct {
+		late, before int
+		stored       bool
+	}{
+		{10, 0, true}, {500, 0, false}, {500, 999_999, false}, {500, 2_000_004, false}, {500, 98_765_432, false}, {10, 1_234_564, true},
+	} {
+		late, stored := c.late, c.stored
+		w := newWorld(t, 1, 256)
+		w.engine.generated = c.before
+		ctx, cancel := context.WithCancel(t.Context())
+		turn, err := w.tier.Begin(ctx, Request{Tokens: prompt(1, 100), Slot: -1, Cancel: cancel})
+		require.NoError(t, err)
+		w.engine.late = late
+		cancel()
+		require.Nil(t, w.engine.slots[0].complete(w.engine, ctx, prompt(1, 100), 1000))
+		turn.End(nil)
+		w.idle()
+		require.Equal(t, stored, len(w.found(prompt(1, 100))) > 0, "%+v", c)
+	}
+}
+
+// TestACancelledAnswerThatGoesOn is stored: both answers together cannot have filled the slot.
+func TestACancelledAnswerThatGoesOn(t *testing.T) {
+	w := newWorld(t, 1, 1000)
+	turn := w.begin(ask(prompt(1, 100)))
+	_ = w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 60)
+	turn.End(nil)
+	w.askAndIdle(ask(prompt(1, 150)), 2)
+	require.NotEmpty(t, w.found(prompt(1, 150)))
+}
+
+// spoil leaves rows in the only slot that must not be stored.
+var spoil = map[string]func(w *world){
+	"shifted": func(w *world) { w.ask(ask(prompt(1, 250)), 60) },
+	"private": func(w *world) { w.ask(private(prompt(1, 100)), 2) },
+	"unknown": func(w *world) {
+		end := w.tier.Unknown()
+		w.engine.slots[0].complete(w.engine, context.Background(), prompt(1, 100), 5)
+		end(true)
+	},
+}
+
+// TestASlotIsStoredAgain after rows that must not be stored, although all conversations begin
+// with the same token.
+func TestASlotIsStoredAgain(t *testing.T) {
+	for name, spoil := range spoil {
+		w := newWorld(t, 1, 256)
+		w.calm()
+		spoil(w)
+		another := slices.Concat(prompt(1, 1), prompt(2, 100))
+		w.askAndIdle(ask(another), 2)
+		require.NotEmpty(t, w.found(another), name)
+	}
+}
+
+// TestAConversationIsStoredAgain after rows that must not be stored: its pages replace the rows of
+// its slot, of which it computes less than a page again.
+func TestAConversationIsStoredAgain(t *testing.T) {
+	w := newWorld(t, 1, 1000)
+	w.calm()
+	w.askAndIdle(ask(prompt(1, 200)), 2)
+	w.tier.Unknown()(true) // it ran in the engine's memory only, and the slot is as it was
+	computed := w.engine.computed
+	w.askAndIdle(ask(prompt(1, 400)), 2)
+	require.LessOrEqual(t, w.engine.computed-computed, 200+testPage)
+	require.Len(t, w.found(prompt(1, 400)), 400/testPage)
+}
+
+// TestASlotWithoutPages is left as it is while it holds most of a prompt.
+func TestASlotWithoutPages(t *testing.T) {
+	w := newWorld(t, 1, 1000)
+	w.ask(private(prompt(1, 200)), 2)
+	computed := w.engine.computed
+	w.ask(ask(prompt(1, 210)), 2)
+	require.Equal(t, 10, w.engine.computed-computed)
+}
+
+// TestAPromptThatIsCancelledAndAskedAgain while the engine still computes it, for longer than the Tier
+// waits: the conversation is stored, and so are its next turns.
+func TestAPromptThatIsCancelledAndAskedAgain(t *testing.T) {
+	for name, next := range map[string]func(w *world){
+		"at once":       func(w *world) { w.again(ask(prompt(1, 320))) },
+		"several times": func(w *world) { w.cancelled(prompt(1, 310)); w.again(ask(prompt(1, 320))) },
+		"the counter fails": func(w *world) {
+			w.again(ask(prompt(1, 310)))
+			w.tier.storing.Wait()
+			w.engine.refuseNext("/metrics", 1)
+			w.idle()
+			w.again(ask(prompt(1, 320)))
+		},
+		"with an image behind it": func(w *world) {
+			w.again(Request{Tokens: prompt(1, 305), Rest: prompt(2, 30), Slot: -1})
+			w.again(ask(prompt(1, 320)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1, 1000)
+			w.tier.patience.leave = 0
+			w.askAndIdle(ask(prompt(1, 100)), 5)
+			w.cancelled(prompt(1, 300))
+			next(w)
+			w.idle()
+			require.Equal(t, 320, endOf(w.found(prompt(1, 320))))
+			w.askAndIdle(ask(prompt(1, 400)), 5)
+			require.Equal(t, 400, endOf(w.found(prompt(1, 400))))
+		})
+	}
+}
+
+// cancelled begins a request whose client goes away while the engine computes a batch of it.
+func (w *world) cancelled(tokens []int32) {
+	turn := w.begin(ask(tokens))
+	w.engine.slots[turn.Slot()].use.TryLock() // or it computes the batch of another one
+	turn.End(nil)
+}
+
+// again asks, and the engine answers after the batch of the request that was cancelled.
+func (w *world) again(r Request) {
+	turn := w.begin(r)
+	s := w.engine.slots[turn.Slot()]
+	if !s.use.TryLock() {
+		s.use.Unlock()
+		gone, cancel := context.WithCancel(context.Background())
+		cancel()
+		require.Nil(w.t, s.complete(w.engine, gone, r.Tokens[:300], 5))
+	} else {
+		s.use.Unlock()
+	}
+	turn.End(s.complete(w.engine, context.Background(), slices.Concat(r.Tokens, r.Rest), 5))
+}
+
+// TestAPromptWhoseSlotIsNotLeft gets another one, if the engine has one that is free: the prompt is
+// not one of which nothing is known, after which no slot would be stored.
+func TestAPromptWhoseSlotIsNotLeft(t *testing.T) {
+	w := newWorld(t, 2, 1000)
+	w.tier.patience.leave = 0
+	w.askAndIdle(ask(prompt(1, 200)), 5)
+	w.cancelled(prompt(1, 300))
+	w.tier.storing.Wait() // the tail, before the prompt's tokens replace it
+	turn := w.begin(ask(prompt(1, 320)))
+	require.Equal(t, 1, turn.Slot())
+	require.Equal(t, 200, turn.Restored)
+	turn.End(w.engine.slots[1].complete(w.engine, t.Context(), prompt(1, 320), 5))
+	w.engine.slots[0].use.Unlock()
+	w.idle()
+	require.Equal(t, 320, endOf(w.found(prompt(1, 320))))
+
+	named := Request{Tokens: prompt(1, 330), Slot: 0, Cancel: func() {}}
+	w.tier.table.slots[0].last, w.tier.table.slots[0].judged = nil, false
+	w.engine.slots[0].use.Lock()
+	_, err := w.tier.Begin(t.Context(), named)
+	require.NoError(t, err, "it waits for the slot that it names")
+	w.engine.slots[0].use.Unlock()
+}
+
+// TestAnEngineThatShiftsNoContext: all that is computed is stored, also where nobody knows how much
+// that is, and where the slot is full.
+func TestAnEngineThatShiftsNoContext(t *testing.T) {
+	for name, before := range map[string]func(w *world){
+		"clients read the counter": func(w *world) {
+			w.tier.asker.engine.MetricsOfClients = true
+			w.begin(ask(prompt(1, 200))).End(nil)
+			w.engine.slots[0].complete(w.engine, context.Background(), prompt(1, 200), 30)
+		},
+		"an image that nobody waits for": func(w *world) {
+			turn := w.begin(Request{Tokens: prompt(1, 100), Rest: prompt(2, 30), Slot: -1})
+			w.engine.slots[0].complete(w.engine, context.Background(), slices.Concat(prompt(1, 100), prompt(2, 30)), 5)
+			turn.End(nil)
+		},
+		"a full slot": func(w *world) { w.ask(ask(prompt(1, 200)), 500) },
+		"and nobody waits for that": func(w *world) {
+			turn := w.begin(ask(prompt(1, 200)))
+			w.engine.slots[0].complete(w.engine, context.Background(), prompt(1, 200), 500)
+			turn.End(nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &world{t: t, still: true}
+			w.start(1, 256)
+			before(w)
+			w.askAndIdle(ask(prompt(1, 240)), 5)
+			require.Equal(t, 240, endOf(w.found(prompt(1, 240))))
+		})
+	}
 }

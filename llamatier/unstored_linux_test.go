@@ -94,7 +94,7 @@ func TestSlotsThatAreNotToldAgain(t *testing.T) {
 	require.Equal(t, telemetry.ObstacleHung, w.unstored())
 }
 
-// An engine that is off says so in the report.
+// TestATierThatIsOffIsReported, and nothing is stored any more.
 func TestATierThatIsOffIsReported(t *testing.T) {
 	w := newWorld(t, 1, 1000)
 	lines := w.watch()
@@ -102,6 +102,9 @@ func TestATierThatIsOffIsReported(t *testing.T) {
 	w.tier.Off(telemetry.ObstacleEngine, unanswered)
 	require.Equal(t, telemetry.ObstacleEngine, w.unstored())
 	require.Equal(t, 1, strings.Count(lines.String(), "kv tier: off for this model"))
+	w.askAndIdle(ask(prompt(1, 100)), 3)
+	w.tier.Flush(t.Context())
+	require.Empty(t, w.found(prompt(1, 100)))
 }
 
 // newer has llama-server append a section to the next file of slot 0, as a newer one does.

@@ -18,7 +18,7 @@
 #   KVTIER_BENCH_MODEL     -model of internal/bench; default small. 1b takes 2 GB of the card
 #   KVTIER_E2E_TEST        a test binary of internal/e2e, where there is no Go
 #   KVTIER_RECALL_GGUF     the model of the part recall, and its questions
-#   KVTIER_RECALL_PROMPTS  (see internal/testmodel/recall-prompts)
+#   KVTIER_RECALL_PROMPTS  (see -questions of internal/testmodel/mkmodel)
 #   KVTIER_ROWS_TEST       a test binary of $OLLAMA_SRC/ml/backend/ggml, where there is no Go
 #   GPU_SUITE_SECONDS      time for everything; default 460
 #   GPU_SUITE_PART_SECONDS most time for one part; default 15 to 240, by part

@@ -41,7 +41,7 @@ var (
 // or a command.
 var inner = []string{
 	"diskstore/internal/storetest", "diskstore/internal/testrows", "elastic/gen", "ggml-paged/pager/gen", "internal/cli/clitest", "internal/doctor/doctortest", "internal/machine/machinetest", "internal/testmodel/mkmodel",
-	"internal/testmodel/recall-prompts", "internal/tierenv/tierenvtest",
+	"internal/tierenv/tierenvtest",
 }
 
 // TestArchitectureNamesTheImports: the table has every package, above those that it

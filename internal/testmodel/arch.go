@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/ollama/ollama/fs/ggml"
 )
@@ -15,7 +16,24 @@ type layout struct {
 	matrices []matrix
 }
 
-// architecture is an architecture that this package writes; each family has its own file.
+// add adds matrices.
+func (l *layout) add(matrices ...matrix) { l.matrices = append(l.matrices, matrices...) }
+
+// part is a part of layer i, such as its attention.
+type part func(s Shape, i int) []matrix
+
+// stack is a model whose layers have the same parts.
+func stack(s Shape, parts ...part) layout {
+	l := base(s)
+	for i := range s.Layers {
+		for _, p := range parts {
+			l.add(p(s, i)...)
+		}
+	}
+	return l
+}
+
+// architecture is an architecture that this package writes.
 type architecture struct {
 	// since is the first release of Ollama with the architecture, empty if before v0.16.
 	since  string
@@ -30,7 +48,7 @@ type architecture struct {
 	name string
 	// size gives the defaults of Layers, Embed, Heads, KVHeads and HeadDim.
 	size Shape
-	// ffnPerEmbed gives the default of Shape.FFN.
+	// ffnPerEmbed gives the default of Shape.FFN, 3 if 0; experts are narrow.
 	ffnPerEmbed int
 	// window is the default of Shape.Window, 0 if no layer has a window or chunks.
 	window int
@@ -38,9 +56,6 @@ type architecture struct {
 	layersMin int
 	// headsFill: the engine assumes that heads × head-dim is embed.
 	headsFill bool
-	// kvPerToken is the number of elements that a token adds to the K/V caches. Nil means
-	// all layers' kv-heads × head-dim, for keys and for values.
-	kvPerToken func(Shape) int
 }
 
 // inFile is the architecture's name in the file of a Shape.
@@ -67,27 +82,28 @@ var (
 )
 
 var architectures = map[string]architecture{
-	"deepseek2":     {layout: deepseek2, llamaCpp: latentForLlamaCpp, size: latentSize, ffnPerEmbed: ffnPerEmbedOfExperts, layersMin: 2, kvPerToken: latentPerToken},
-	"gemma3":        {layout: gemma3, size: gemma3Size, ffnPerEmbed: ffnPerEmbed, window: defaultWindow},
-	"gemma3-vision": {layout: gemma3Vision, name: "gemma3", size: gemma3VisionSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow},
-	"gemma3n":       {layout: gemma3n, llamaCpp: gemma3nForLlamaCpp, size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, kvPerToken: gemma3nPerToken},
-	"gemma4":        {since: "v0.20.0", layout: gemma4, llamaCpp: gemma4ForLlamaCpp, size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, kvPerToken: gemma4PerToken},
-	"gemma4-vision": {since: "v0.20.0", layout: gemma4Vision, name: "gemma4", size: gemma3nSize, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, layersMin: gemma3nLayersMin, kvPerToken: gemma4PerToken},
-	"glm4moelite":   {layout: glm4moelite, llamaCpp: latentForLlamaCpp, llamaCppName: "deepseek2", size: latentSize, ffnPerEmbed: ffnPerEmbedOfExperts, layersMin: 2, kvPerToken: latentPerToken},
-	"gptoss":        {layout: gptoss, llamaCpp: gptossForLlamaCpp, llamaCppName: "gpt-oss", size: compact, ffnPerEmbed: ffnPerEmbedOfExperts, window: defaultWindow},
-	"lfm2":          {layout: lfm2, llamaCpp: lfm2ForLlamaCpp, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
-	"llama":         {layout: llama, size: compact, ffnPerEmbed: ffnPerEmbed},
-	"llama4":        {layout: llama4, size: compact, ffnPerEmbed: ffnPerEmbedOfExperts, window: defaultWindow, layersMin: llama4Step, headsFill: true},
-	"mistral3":      {layout: mistral3, size: compact, ffnPerEmbed: ffnPerEmbed},
-	"mllama":        {layout: mllama, size: mllamaSize, ffnPerEmbed: ffnPerEmbed, layersMin: mllamaLayersMin, headsFill: true, kvPerToken: mllamaPerToken},
-	"nemotron_h":    {since: "v0.17.1", layout: nemotronH, llamaCpp: nemotronHForLlamaCpp, size: nemotronHSize, ffnPerEmbed: ffnPerEmbed, layersMin: nemotronHPeriod, kvPerToken: nemotronHPerToken},
-	"olmo3":         {layout: olmo3, llamaCppName: "olmo2", size: compact, ffnPerEmbed: ffnPerEmbed, window: defaultWindow, headsFill: true},
-	"phi3":          {layout: phi3, llamaCppOnly: true, size: compact, ffnPerEmbed: ffnPerEmbed, headsFill: true},
-	"qwen2":         {layout: qwen2, size: compact, ffnPerEmbed: ffnPerEmbed},
-	"qwen3":         {layout: qwen3, size: usual, ffnPerEmbed: ffnPerEmbed},
-	"qwen3moe":      {layout: qwen3moe, size: compact, ffnPerEmbed: ffnPerEmbedOfExperts},
-	"qwen35":        {since: "v0.17.1", layout: qwen35, llamaCpp: qwen35ForLlamaCpp, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
-	"qwen3next":     {layout: qwen3next, llamaCpp: qwen3nextForLlamaCpp, size: compact, ffnPerEmbed: ffnPerEmbed, layersMin: 2, kvPerToken: hybridPerToken},
+	"deepseek2":     {layout: deepseek2, llamaCpp: latentForLlamaCpp, size: latentSize, ffnPerEmbed: 1, layersMin: 2},
+	"gemma3":        {layout: gemma3, size: gemma3Size, window: defaultWindow},
+	"gemma3-vision": {layout: gemma3Vision, name: "gemma3", size: gemma3VisionSize, window: defaultWindow},
+	"gemma3n":       {layout: gemma3n, llamaCpp: gemma3nForLlamaCpp, size: gemma3nSize, window: defaultWindow, layersMin: gemma3nLayersMin},
+	"gemma4":        {since: "v0.20.0", layout: gemma4, llamaCpp: gemma4ForLlamaCpp, size: gemma3nSize, window: defaultWindow, layersMin: gemma3nLayersMin},
+	"gemma4-vision": {since: "v0.20.0", layout: gemma4Vision, name: "gemma4", size: gemma3nSize, window: defaultWindow, layersMin: gemma3nLayersMin},
+	"glm4moelite":   {layout: glm4moelite, llamaCpp: latentForLlamaCpp, llamaCppName: "deepseek2", size: latentSize, ffnPerEmbed: 1, layersMin: 2},
+	"gptoss":        {layout: gptoss, llamaCpp: gptossForLlamaCpp, llamaCppName: "gpt-oss", size: compact, ffnPerEmbed: 1, window: defaultWindow},
+	"lfm2":          {layout: lfm2, llamaCpp: lfm2ForLlamaCpp, size: compact, layersMin: 2},
+	"llama":         {layout: llama, size: compact},
+	"llama4":        {layout: llama4, size: compact, ffnPerEmbed: 1, window: defaultWindow, layersMin: llama4Step, headsFill: true},
+	"mistral3":      {layout: mistral3, size: compact},
+	"mllama":        {layout: mllama, size: mllamaSize, layersMin: mllamaLayersMin, headsFill: true},
+	"nemotron_h":    {since: "v0.17.1", layout: nemotronH, llamaCpp: nemotronHForLlamaCpp, size: nemotronHSize, layersMin: nemotronHPeriod},
+	"olmo3":         {layout: olmo3, llamaCppName: "olmo2", size: compact, window: defaultWindow, headsFill: true},
+	"phi3":          {layout: phi3, llamaCppOnly: true, size: compact, headsFill: true},
+	"qwen2":         {layout: qwen2, size: compact},
+	"qwen3":         {layout: qwen3, size: usual},
+	"qwen3moe":      {layout: qwen3moe, size: compact, ffnPerEmbed: 1},
+	"qwen35":        {since: "v0.17.1", layout: qwen35, llamaCpp: qwen35ForLlamaCpp, size: compact, layersMin: 2},
+	"qwen3vl":       {layout: qwen3vl, llamaCppOnly: true, size: compact},
+	"qwen3next":     {layout: qwen3next, llamaCpp: qwen3nextForLlamaCpp, size: compact, layersMin: 2},
 }
 
 const (
@@ -125,18 +141,6 @@ func headGain(width int) float32 {
 	return float32(math.Sqrt(attentionSharpness) / math.Pow(float64(width), 0.25))
 }
 
-// transformer returns the common parts of most architectures: an embedding, gated
-// feed-forward layers, grouped-query attention and a separate output matrix. scoreGain
-// multiplies the query projection and the key projection.
-func transformer(s Shape, scoreGain float64) layout {
-	l := base(s)
-	for i := range s.Layers {
-		l.matrices = append(l.matrices, attentionBlock(s, i, scoreGain)...)
-		l.matrices = append(l.matrices, feedForward(s, i)...)
-	}
-	return l
-}
-
 // base is everything outside the layers.
 func base(s Shape) layout {
 	l := layout{
@@ -165,15 +169,38 @@ func base(s Shape) layout {
 	return l
 }
 
-// attentionBlock is the attention of layer i.
+// sharpAttention is attention whose projections make it sharp.
+func sharpAttention(s Shape, i int) []matrix {
+	return attentionBlock(s, i, math.Sqrt(attentionSharpness))
+}
+
+// normedAttention is attention with norms of each head's query and key, of which each has half of
+// the sharpness.
+func normedAttention(s Shape, i int) []matrix {
+	return append(plainAttention(s, i), queryNorms(i, s.HeadDim, float32(math.Sqrt(attentionSharpness)))...)
+}
+
+// plainAttention is attention that something else makes sharp.
+func plainAttention(s Shape, i int) []matrix { return attentionBlock(s, i, 1) }
+
+// queryNorms are the norms of each head's query and key in layer i.
+func queryNorms(i, width int, gain float32) []matrix {
+	return []matrix{
+		{name: block(i, "attn_q_norm"), in: width, norm: gain},
+		{name: block(i, "attn_k_norm"), in: width, norm: gain},
+	}
+}
+
+// attentionBlock is grouped-query attention in layer i. scoreGain multiplies the projections of queries
+// and keys.
 func attentionBlock(s Shape, i int, scoreGain float64) []matrix {
 	queryWidth, kvWidth := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	gain := layerGain(s, attentionVariance) / attentionMixRMS / math.Sqrt(float64(queryWidth))
 	return []matrix{
 		{name: block(i, "attn_norm"), in: s.Embed, norm: 1, zero: 1},
 		{name: block(i, "attn_q"), in: s.Embed, out: queryWidth, scale: scoreGain * perInput(s)},
-		{name: block(i, "attn_k"), in: s.Embed, out: kvWidth, scale: scoreGain * perInput(s)},
-		{name: block(i, "attn_v"), in: s.Embed, out: kvWidth, scale: perInput(s)},
+		{name: block(i, "attn_k"), in: s.Embed, out: kvWidth, scale: scoreGain * perInput(s), kv: kvWidth},
+		{name: block(i, "attn_v"), in: s.Embed, out: kvWidth, scale: perInput(s), kv: kvWidth},
 		{name: block(i, "attn_output"), in: queryWidth, out: s.Embed, scale: gain, zero: 1},
 	}
 }
@@ -195,12 +222,19 @@ const (
 )
 
 // change applies f to the matrix of the given name.
-func (l layout) change(name string, f func(*matrix)) {
-	for i := range l.matrices {
-		if l.matrices[i].name == name {
-			f(&l.matrices[i])
+func change(matrices []matrix, name string, f func(*matrix)) {
+	for i := range matrices {
+		if matrices[i].name == name {
+			f(&matrices[i])
 		}
 	}
+}
+
+// without returns matrices without some of layer i.
+func without(matrices []matrix, i int, tensors ...string) []matrix {
+	return slices.DeleteFunc(matrices, func(m matrix) bool {
+		return slices.ContainsFunc(tensors, func(tensor string) bool { return m.name == block(i, tensor) })
+	})
 }
 
 // block names a tensor of layer i.
@@ -212,16 +246,6 @@ func perInput(s Shape) float64 { return 1 / math.Sqrt(float64(s.Embed)) }
 // layerGain is the RMS of one layer's part of a variance that all layers add up to.
 func layerGain(s Shape, variance float64) float64 {
 	return math.Sqrt(variance / float64(s.Layers))
-}
-
-// headNorms are the norms of each head's query and key in layer i, of which each
-// has half of the sharpness of attention.
-func headNorms(s Shape, i int) []matrix {
-	gain := float32(math.Sqrt(attentionSharpness))
-	return []matrix{
-		{name: block(i, "attn_q_norm"), in: s.HeadDim, norm: gain},
-		{name: block(i, "attn_k_norm"), in: s.HeadDim, norm: gain},
-	}
 }
 
 // constantColumn is a first column that holds v for every token.

@@ -1,9 +1,14 @@
 package testmodel
 
 import (
+	"encoding/binary"
+	"math"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/ollama/ollama/fs/ggml"
 	"github.com/ollama/ollama/tokenizer"
 	"github.com/stretchr/testify/require"
 )
@@ -105,4 +110,108 @@ func TestSentencePiece(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, text, decoded)
 	}
+}
+
+// readF32 returns the weights of a vector.
+func readF32(t *testing.T, path, name string) []float32 {
+	t.Helper()
+	tensors := decode(t, path).Tensors()
+	items := tensors.Items(name)
+	require.Len(t, items, 1, name)
+	require.Equal(t, uint32(ggml.TensorTypeF32), items[0].Kind)
+	raw, err := os.ReadFile(path)
+	require.NoError(t, err)
+	raw = raw[tensors.Offset+items[0].Offset:][:items[0].Size()]
+	weights := make([]float32, items[0].Elements())
+	_, err = binary.Decode(raw, binary.LittleEndian, weights)
+	require.NoError(t, err)
+	return weights
+}
+
+func TestWindowIsInTheFile(t *testing.T) {
+	for _, arch := range []string{"gemma3", "gptoss"} {
+		s := small(arch)
+		require.EqualValues(t, defaultWindow, decode(t, write(t, s)).KV().Uint("attention.sliding_window"))
+		s.Window = 48
+		kv := decode(t, write(t, s)).KV()
+		require.EqualValues(t, 48, kv.Uint("attention.sliding_window"))
+		require.True(t, kv.OllamaEngineRequired())
+	}
+}
+
+// TestGemma3Contributions: only the norms after attention and feed-forward decide the size
+// of their additions.
+func TestGemma3Contributions(t *testing.T) {
+	s := small("gemma3")
+	path := write(t, s)
+	var variance float64
+	for i := range s.Layers {
+		for _, name := range []string{"post_attention_norm", "post_ffw_norm"} {
+			weights := readF32(t, path, block(i, name))
+			variance += float64(weights[1]) * float64(weights[1])
+		}
+	}
+	require.InEpsilon(t, attentionVariance+ffnVariance, variance, 1e-3)
+}
+
+// TestSinksAreOfTheSizeOfScores: a sink far greater or less than the sum of a window's
+// scores would test nothing.
+func TestSinksAreOfTheSizeOfScores(t *testing.T) {
+	s := small("gptoss")
+	s.Heads = 64
+	path := write(t, s)
+	first := readF32(t, path, "blk.0.attn_sinks")
+	require.NotEqual(t, first, readF32(t, path, "blk.1.attn_sinks"))
+	var sum, squares float64
+	for _, w := range first {
+		sum, squares = sum+float64(w), squares+float64(w)*float64(w)
+	}
+	mean := sum / float64(len(first))
+	require.InDelta(t, sinkMean, mean, 0.7)
+	require.InDelta(t, sinkDeviation, math.Sqrt(squares/float64(len(first))-mean*mean), 0.5)
+}
+
+// TestRouting: routers read dimensions that no layer writes to.
+func TestRouting(t *testing.T) {
+	s := small("gptoss")
+	path := write(t, s)
+	kv := decode(t, path).KV()
+	require.EqualValues(t, experts, kv.Uint("expert_count"))
+	require.EqualValues(t, expertsUsed, kv.Uint("expert_used_count"))
+
+	router := readF16(t, path, "blk.1.ffn_gate_inp.weight")
+	require.Len(t, router, experts)
+	for _, row := range router {
+		for column, w := range row {
+			if column > routeDims(s) {
+				require.Zero(t, w, "column %d", column)
+			} else {
+				require.NotZero(t, w, "column %d", column)
+			}
+		}
+	}
+	embeddings := readF16(t, path, "token_embd.weight")
+	for token, x := range embeddings {
+		sums := make([]float64, experts)
+		for e, row := range router {
+			for column := 1; column <= routeDims(s); column++ {
+				sums[e] += float64(row[column]) * float64(x[column])
+			}
+		}
+		slices.Sort(sums)
+		unit := float64(router[0][routeDims(s)]) / routeStep * float64(embeddings[0][routeDims(s)])
+		for e := range experts - 1 {
+			require.Greater(t, sums[e+1]-sums[e], 0.9*routeStep*unit, "token %d", token)
+		}
+	}
+	for _, name := range []string{"blk.1.attn_output.weight", "blk.1.ffn_down_exps.weight"} {
+		for i, row := range readF16(t, path, name) {
+			if i%s.Embed <= routeDims(s) {
+				require.Equal(t, make([]float32, len(row)), row, "row %d", i)
+			} else {
+				require.NotZero(t, row[0], "row %d", i)
+			}
+		}
+	}
+	require.Len(t, readF16(t, path, "blk.1.ffn_up_exps.weight"), experts*s.WithDefaults().FFN)
 }

@@ -17,8 +17,6 @@ var latentSize = Shape{Layers: 4, Embed: 256, Heads: 4, KVHeads: 1, HeadDim: 64}
 func latentRope(s Shape) int { return min(max(2, s.HeadDim/2&^1), 64) }
 func latentRank(s Shape) int { return s.HeadDim }
 
-func latentPerToken(s Shape) int { return s.Layers * (latentRope(s) + 2*latentRank(s)) }
-
 // deepseek2 has the form of DeepSeek 3.1.
 func deepseek2(s Shape) layout {
 	l := latentModel(s)
@@ -41,22 +39,16 @@ func glm4moelite(s Shape) layout {
 
 // latentModel has a first layer without experts.
 func latentModel(s Shape) layout {
-	l := base(s)
-	mixtureMetadata(s, l)
+	l := mixture(s, latentAttention, func(s Shape, i int) []matrix {
+		if i == 0 {
+			return feedForward(s, i)
+		}
+		return append(gatedExperts(s, i), sharedExpert(s, i)...)
+	})
 	l.metadata["expert_weights_scale"] = float32(1)
 	l.metadata["leading_dense_block_count"] = uint32(1)
 	l.metadata["attention.kv_lora_rank"] = uint32(latentRank(s))
 	l.metadata["rope.dimension_count"] = uint32(latentRope(s))
-	for i := range s.Layers {
-		l.matrices = append(l.matrices, latentAttention(s, i)...)
-		if i == 0 {
-			l.matrices = append(l.matrices, feedForward(s, i)...)
-			continue
-		}
-		l.matrices = append(l.matrices, expertBlock(s, i, gatedRMS)...)
-		l.matrices = append(l.matrices, sharedExpert(s, i)...)
-	}
-	leaveRoute(s, l)
 	return l
 }
 
@@ -70,7 +62,7 @@ func latentAttention(s Shape, i int) []matrix {
 	return []matrix{
 		{name: block(i, "attn_norm"), in: s.Embed, norm: 1, zero: 1},
 		{name: block(i, "attn_q"), in: s.Embed, out: width, scale: attentionSharpness * perInput(s)},
-		{name: block(i, "attn_kv_a_mqa"), in: s.Embed, out: rank + rope, scale: perInput(s)},
+		{name: block(i, "attn_kv_a_mqa"), in: s.Embed, out: rank + rope, scale: perInput(s), kv: rope + 2*rank},
 		{name: block(i, "attn_kv_a_norm"), in: rank, norm: 1},
 		{name: block(i, "attn_k_b"), in: s.HeadDim - rope, out: rank, experts: s.Heads, scale: perRank},
 		{name: block(i, "attn_v_b"), in: rank, out: s.HeadDim, experts: s.Heads, scale: perRank},

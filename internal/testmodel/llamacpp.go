@@ -3,6 +3,7 @@ package testmodel
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/ollama/ollama/fs/ggml"
@@ -48,9 +49,8 @@ func qwen35ForLlamaCpp(s Shape, l *layout) {
 	i := s.Layers
 	l.metadata["block_count"] = uint32(i + 1)
 	l.metadata["nextn_predict_layers"] = uint32(1)
-	l.matrices = append(l.matrices, gatedAttention(s, i)...)
-	l.matrices = append(l.matrices, feedForwardAfter(s, i)...)
-	l.matrices = append(l.matrices,
+	l.add(append(gatedAttention(s, i), feedForwardAfter(s, i)...)...)
+	l.add(
 		matrix{name: block(i, "nextn.eh_proj"), in: 2 * s.Embed, out: s.Embed, identity: true},
 		matrix{name: block(i, "nextn.enorm"), in: s.Embed, norm: 1},
 		matrix{name: block(i, "nextn.hnorm"), in: s.Embed, norm: 1},
@@ -61,24 +61,14 @@ func qwen35ForLlamaCpp(s Shape, l *layout) {
 // for all tokens that has a gate.
 func qwen3nextForLlamaCpp(s Shape, l *layout) {
 	linearForLlamaCpp(s, l)
-	mixtureMetadata(s, *l)
 	l.metadata["expert_shared_feed_forward_length"] = uint32(s.FFN)
-	var matrices []matrix
-	for _, m := range l.matrices {
-		if !strings.Contains(m.name, ".ffn_") {
-			matrices = append(matrices, m)
-		}
-	}
+	l.matrices = slices.DeleteFunc(l.matrices, func(m matrix) bool { return strings.Contains(m.name, ".ffn_") })
 	for i := range s.Layers {
-		for _, m := range append(expertBlock(s, i, gatedRMS), sharedExpert(s, i)...) {
-			if m.name != block(i, "ffn_norm") { // it is the norm after attention
-				matrices = append(matrices, m)
-			}
-		}
-		matrices = append(matrices, matrix{name: block(i, "ffn_gate_inp_shexp"), in: s.Embed, f32: true, scale: perInput(s)})
+		l.add(without(gatedExperts(s, i), i, "ffn_norm")...) // it is the norm after attention
+		l.add(sharedExpert(s, i)...)
+		l.add(matrix{name: block(i, "ffn_gate_inp_shexp"), in: s.Embed, f32: true, scale: perInput(s)})
 	}
-	l.matrices = matrices
-	leaveRoute(s, *l)
+	l.mix(s)
 }
 
 // gptossForLlamaCpp adds biases to attention's output, routers and experts.
@@ -91,7 +81,7 @@ func gptossForLlamaCpp(s Shape, l *layout) {
 			if experts > 0 {
 				m.dims, m.out = []int{width, experts}, experts
 			}
-			l.matrices = append(l.matrices, m)
+			l.add(m)
 		}
 		bias("attn_output", s.Embed, 0, 0) // the dimensions that routers read stay as they are
 		bias("ffn_gate_inp", experts, 0, 0)
@@ -129,7 +119,7 @@ func gemma4ForLlamaCpp(s Shape, l *layout) {
 	l.metadata["rope.dimension_count_swa"] = uint32(gemma4LocalDim(s))
 	l.metadata["tokenizer.ggml.model"] = "gemma4"
 	l.metadata["tokenizer.ggml.pre"] = "gemma4"
-	l.matrices = append(l.matrices, matrix{name: "rope_freqs.weight", in: s.HeadDim / 2, norm: 1})
+	l.add(matrix{name: "rope_freqs.weight", in: s.HeadDim / 2, norm: 1})
 }
 
 // The sizes of gemma3n that llama.cpp fixes. Layers from 20 on have no K/V, and every 5th layer
@@ -142,7 +132,6 @@ const (
 
 // gemma3nForLlamaCpp has other sizes, and K/V in all layers.
 func gemma3nForLlamaCpp(s Shape, l *layout) {
-	gain := headGain(s.HeadDim)
 	for i := range l.matrices {
 		m := &l.matrices[i]
 		switch {
@@ -171,15 +160,11 @@ func gemma3nForLlamaCpp(s Shape, l *layout) {
 		}
 	}
 	for i := range s.Layers {
-		l.matrices = append(l.matrices, matrix{name: block(i, "altup_correct_scale"), in: s.Embed, norm: 1})
+		l.add(matrix{name: block(i, "altup_correct_scale"), in: s.Embed, norm: 1})
 		if i < s.Layers-gemma3nShared {
 			continue
 		}
-		l.matrices = append(l.matrices, matrix{name: block(i, "attn_k_norm"), in: s.HeadDim, norm: gain})
-		for _, m := range attentionBlock(s, i, 1) {
-			if m.name == block(i, "attn_k") || m.name == block(i, "attn_v") {
-				l.matrices = append(l.matrices, m)
-			}
-		}
+		l.add(matrix{name: block(i, "attn_k_norm"), in: s.HeadDim, norm: headGain(s.HeadDim)})
+		l.add(without(plainAttention(s, i), i, "attn_norm", "attn_q", "attn_output")...)
 	}
 }

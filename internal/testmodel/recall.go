@@ -1,9 +1,13 @@
 package testmodel
 
 import (
+	"encoding/binary"
+	"fmt"
+	"io"
 	"math"
 
 	"github.com/ollama/ollama/fs/ggml"
+	"github.com/x448/float16"
 )
 
 // Recall describes a model with one exact ability: after a prompt that ends in a word which
@@ -73,4 +77,185 @@ func recallTensors(r Recall) []*ggml.Tensor {
 
 func uniformNorm(name string, width int, weight float32) *ggml.Tensor {
 	return matrix{name: name, in: width, norm: weight}.tensor(0)
+}
+
+// Offsets in the residual stream, after the constant dimension 0. The embedding sets the
+// first two parts; the other two are 0 in the embedding and written by attention.
+const (
+	currentKey   = biasDim + 1
+	currentValue = currentKey + keyCodeLen
+	previousKey  = currentValue + valueCodeLen
+	answerValue  = previousKey + keyCodeLen
+	answerEnd    = answerValue + valueCodeLen
+	recallEmbed  = (answerEnd + 31) / 32 * 32
+)
+
+// Squares of the residual stream's parts; all codes are ±1.
+const (
+	embeddedSquares = biasValue*biasValue + keyCodeLen + valueCodeLen
+	lookedUpSquares = embeddedSquares + keyCodeLen
+	answeredSquares = lookedUpSquares + valueCodeLen
+)
+
+// A base of 2^64 makes rotary pair i of a head of 64 turn by 4^-i per token,
+// which floating point represents exactly, and leaves more than half of the
+// pairs practically still: pair 16 turns by 2^-12 in a million tokens.
+const (
+	recallRopeBase = 1 << 64
+	rotaryPairs    = recallHeadDim / 2
+	// The slowest of these pairs makes a full turn in 2π·4^9 = 1.6 million tokens.
+	positionPairs = 10
+	firstKeyPair  = rotaryPairs - keyCodeLen/2
+)
+
+// Scores q·k/√d of a head at the right position. At other positions lookBack's scores are
+// lower, by 15.7 one token away and by more farther away; lookUp's are lower by three
+// quarters. A difference of ln(131072) = 11.8 would give all other positions together the
+// same weight.
+const (
+	lookBackPeak = 32.0 * positionPairs
+	lookUpPeak   = 40.0
+)
+
+// recallLogit is the logit of the right token; other tokens get up to an eighth.
+const recallLogit = 24.0
+
+// attention holds the four projections of a layer, and its largest score.
+type attention struct {
+	query, key, value, output *handSet
+	peak                      float64
+}
+
+func newAttention(r Recall, peak float64) attention {
+	queryWidth, kvWidth := r.Heads*recallHeadDim, recallKVHeads*recallHeadDim
+	return attention{
+		query: newHandSet(recallEmbed, queryWidth), key: newHandSet(recallEmbed, kvWidth),
+		value: newHandSet(recallEmbed, kvWidth), output: newHandSet(queryWidth, recallEmbed),
+		peak: peak,
+	}
+}
+
+// lookBack copies the key code of the previous token into previousKey. The key is the same
+// vector at all positions, and the query is that vector turned back by one token. So the
+// score depends on the distance alone: the sum over the pairs of cos(4^-i · (distance - 1))
+// is greatest at distance 1.
+func lookBack(r Recall) attention {
+	l := newAttention(r, lookBackPeak)
+	for pair := range positionPairs {
+		sin, cos := math.Sincos(math.Pow(recallRopeBase, -float64(pair)/rotaryPairs))
+		for head := range r.Heads {
+			l.query.set(head*recallHeadDim+pair, biasDim, cos)
+			l.query.set(head*recallHeadDim+pair+rotaryPairs, biasDim, -sin)
+		}
+		for kvHead := range recallKVHeads {
+			l.key.set(kvHead*recallHeadDim+pair, biasDim, 1)
+		}
+	}
+	toUnit := math.Sqrt(embeddedSquares / float64(recallEmbed))
+	for i := range keyCodeLen {
+		// Each kv head keeps the code at another place, so that mixing up heads shows.
+		place := func(kvHead int) int { return kvHead*keyCodeLen + i }
+		for kvHead := range recallKVHeads {
+			l.value.set(kvHead*recallHeadDim+place(kvHead), currentKey+i, toUnit)
+		}
+		for head := range r.Heads {
+			l.output.set(previousKey+i, head*recallHeadDim+place(r.kvHead(head)), 1/float64(r.Heads))
+		}
+	}
+	return l
+}
+
+// lookUp copies the value code of the token whose previous token is the same as the current
+// token into answerValue. Each kv head copies half of the code; the query heads of its group
+// and all lookUp layers contribute equally.
+func lookUp(r Recall) attention {
+	l := newAttention(r, lookUpPeak)
+	for i := range keyCodeLen {
+		half, pair := i/(keyCodeLen/2), firstKeyPair+i%(keyCodeLen/2)
+		dim := half*rotaryPairs + pair
+		for head := range r.Heads {
+			l.query.set(head*recallHeadDim+dim, currentKey+i, 1)
+		}
+		for kvHead := range recallKVHeads {
+			l.key.set(kvHead*recallHeadDim+dim, previousKey+i, 1)
+		}
+	}
+	toUnit := math.Sqrt(lookedUpSquares / float64(recallEmbed))
+	for row := range valueCodeLen {
+		l.value.set(row, currentValue+row, toUnit)
+	}
+	share := recallKVHeads / float64(r.Heads*(r.Layers-1))
+	for head := range r.Heads {
+		for i := range recallHeadDim {
+			l.output.set(answerValue+r.kvHead(head)*recallHeadDim+i, head*recallHeadDim+i, share)
+		}
+	}
+	return l
+}
+
+// kvHead is the key/value head of a query head.
+func (r Recall) kvHead(head int) int { return head / (r.Heads / recallKVHeads) }
+
+func recallEmbedding(c codebook) *handSet {
+	m := newHandSet(recallEmbed, recallVocab).named("token_embd.weight")
+	for token := range recallVocab {
+		m.set(token, biasDim, biasValue)
+		m.setCode(token, currentKey, c.keys[token], 1)
+		m.setCode(token, currentValue, c.values[token], 1)
+	}
+	return m
+}
+
+// recallOutput reads the answer, and keeps the model from ending it, as outputBias does.
+func recallOutput(c codebook) *handSet {
+	m := newHandSet(recallEmbed, recallVocab).named("output.weight")
+	vocabulary := newVocabulary(recallVocab)
+	residualRMS := math.Sqrt(answeredSquares / float64(recallEmbed))
+	for token := range recallVocab {
+		m.setCode(token, answerValue, c.values[token], recallLogit*residualRMS/valueCodeLen)
+		if !vocabulary.printable[token] {
+			m.set(token, biasDim, suppressedLogit*residualRMS/biasValue)
+		}
+	}
+	return m
+}
+
+// handSet is a matrix whose weights are 0 until set, written as f16.
+type handSet struct {
+	name    string
+	in, out int
+	weights []float16.Float16
+}
+
+func newHandSet(in, out int) *handSet {
+	return &handSet{in: in, out: out, weights: make([]float16.Float16, in*out)}
+}
+
+func (m *handSet) named(tensor string) *handSet {
+	m.name = tensor
+	return m
+}
+
+func (m *handSet) set(row, column int, weight float64) {
+	m.weights[row*m.in+column] = float16.Fromfloat32(float32(weight))
+}
+
+func (m *handSet) setCode(row, column int, c code, scale float64) {
+	for i, sign := range c {
+		m.set(row, column+i, float64(sign)*scale)
+	}
+}
+
+func (m *handSet) tensor() *ggml.Tensor {
+	return &ggml.Tensor{
+		Name: m.name, Kind: uint32(ggml.TensorTypeF16),
+		Shape: []uint64{uint64(m.in), uint64(m.out)}, WriterTo: m,
+	}
+}
+
+func (m *handSet) WriteTo(w io.Writer) (int64, error) {
+	if err := binary.Write(w, binary.LittleEndian, m.weights); err != nil {
+		return 0, fmt.Errorf("writing tensor %s: %w", m.name, err)
+	}
+	return int64(len(m.weights)) * f16Bytes, nil
 }

@@ -1,7 +1,9 @@
 package testmodel
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -53,19 +55,14 @@ func (s Shape) WithDefaults() Shape {
 		setDefault(&s.HeadDim, s.Embed/s.Heads)
 	}
 	setDefault(&s.HeadDim, arch.size.HeadDim)
-	setDefault(&s.FFN, arch.ffnPerEmbed*s.Embed)
+	setDefault(&s.FFN, cmp.Or(arch.ffnPerEmbed, ffnPerEmbed)*s.Embed)
 	setDefault(&s.Vocab, defaultVocab)
 	setDefault(&s.Context, defaultContext)
 	setDefault(&s.Window, arch.window)
 	return s
 }
 
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
+func setDefault[T comparable](field *T, value T) { *field = cmp.Or(*field, value) }
 
 // validate returns an error with the first reason why s cannot be written or run. Defaults must be
 // filled in.
@@ -103,25 +100,19 @@ func (s Shape) Parameters() (n int64) {
 // KVBytesPerToken is the size of one token in an f16 KV cache in bytes, keys and values of
 // all layers together. Layers with a sliding window drop the token later. The fixed memory
 // of recurrent layers and images does not count.
-func (s Shape) KVBytesPerToken() int64 {
+func (s Shape) KVBytesPerToken() (n int64) {
 	s = s.WithDefaults()
-	if perToken := architectures[s.Arch].kvPerToken; perToken != nil {
-		return f16Bytes * int64(perToken(s))
+	for _, m := range architectures[s.Arch].layout(s).matrices {
+		n += int64(m.kv)
 	}
-	return 2 * f16Bytes * int64(s.Layers) * int64(s.KVHeads) * int64(s.HeadDim)
+	return f16Bytes * n
 }
 
 // Architectures lists the values Shape.Arch can take, sorted, without those that run in
 // llama.cpp alone.
 func Architectures() []string {
-	names := make([]string, 0, len(architectures))
-	for name, a := range architectures {
-		if !a.llamaCppOnly {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
+	all := slices.Sorted(maps.Keys(architectures))
+	return slices.DeleteFunc(all, func(name string) bool { return architectures[name].llamaCppOnly })
 }
 
 // Since is the first release of Ollama that has the architecture, such as "v0.20.0", or

@@ -3,7 +3,9 @@ package testmodel
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
+	"strings"
 
 	"github.com/ollama/ollama/fs/ggml"
 )
@@ -87,4 +89,184 @@ func (v tower) blocks(e encoder, layers int) []matrix {
 		}
 	}
 	return matrices
+}
+
+// mistralTower is of Pixtral's kind: images of up to 56×56 pixels become up to 8×8 patches,
+// and each 2×2 patches become one position of the prompt, with a token after each row.
+var mistralTower = tower{layers: 2, embed: 64, heads: 2, ffn: 128, image: 56, patch: 7}
+
+const mistralMerge = 2 // mistralMerge² patches become one position
+
+// mistral3 attends to all positions and takes images. The special tokens of images are 10,
+// 12 and 13, which are control characters here.
+func mistral3(s Shape) layout {
+	l := stack(s, sharpAttention, feedForward)
+	v := mistralTower
+	maps.Copy(l.metadata, v.metadata())
+	l.metadata["vision.attention.key_length"] = uint32(v.embed / v.heads)
+	l.metadata["vision.longest_edge"] = uint32(v.image)
+	l.metadata["vision.rope.freq_base"] = float32(gemmaLocalRopeBase)
+	l.metadata["spatial_merge_size"] = uint32(mistralMerge)
+
+	merged := mistralMerge * mistralMerge * v.embed
+	perInput := func(in int) float64 { return 1 / math.Sqrt(float64(in)) }
+	l.add(
+		v.patchEmbedding("v.patch_conv.weight"),
+		matrix{name: "v.encoder_norm.weight", in: v.embed, norm: 1},
+		matrix{name: "mm.norm.weight", in: v.embed, norm: 1},
+		matrix{name: "mm.patch_merger.merging_layer.weight", in: merged, out: v.embed, scale: perInput(merged)},
+		matrix{name: "mm.linear_1.weight", in: v.embed, out: s.Embed, scale: perInput(v.embed)},
+		matrix{name: "mm.linear_2.weight", in: s.Embed, out: s.Embed, scale: perInput(s.Embed) / geluRMS},
+	)
+	l.add(v.blocks(encoder{
+		prefix: "v.blk.", attnNorm: "attn_norm", ffnNorm: "ffn_norm", gate: "ffn_gate", up: "ffn_up", down: "ffn_down",
+	}, v.layers)...)
+	return l
+}
+
+// mllamaSize is small because the engine's source fixes the token of an image, 128,256: the
+// embedding has rows up to that token.
+var mllamaSize = Shape{Layers: 5, Embed: 64, Heads: 2, KVHeads: 1, HeadDim: 32}
+
+const (
+	mllamaTokens    = 128257
+	mllamaLayersMin = 3
+)
+
+// mllamaTower has patches of one pixel: the engine's source also fixes 40×40 patches per
+// image, and one vector more. There is only one tile.
+var mllamaTower = tower{layers: 2, embed: 32, heads: 2, ffn: 64, image: 40, patch: 1}
+
+const (
+	mllamaGlobalLayers = 1
+	mllamaTiles        = 1
+	mllamaRatios       = 2 // ways to arrange the tiles, counted from 1
+)
+
+// readsImage reports whether a layer attends to the image instead of the text. The engine
+// skips such layers without an image; the last layer cannot be one of them.
+func readsImage(s Shape, layer int) bool { return layer%3 == 1 && layer != s.Layers-1 }
+
+// mllama has one token for an image of any size. Layers of cross-attention keep keys and
+// values of the latest image in a separate cache, without positions. The model runs one
+// request at a time.
+func mllama(s Shape) layout {
+	l := stack(s, func(s Shape, i int) []matrix {
+		if readsImage(s, i) {
+			return crossAttention(s, i)
+		}
+		return sharpAttention(s, i)
+	}, feedForward)
+	var cross []int32
+	for i := range s.Layers {
+		if readsImage(s, i) {
+			cross = append(cross, int32(i))
+		}
+	}
+	l.metadata["vocab_size"] = uint32(s.Vocab)
+	l.metadata["attention.cross_attention_layers"] = cross
+	change(l.matrices, embeddingTensor, func(m *matrix) { m.out = max(s.Vocab, mllamaTokens) })
+	maps.Copy(l.metadata, mllamaTower.metadata())
+	l.metadata["vision.global.block_count"] = uint32(mllamaGlobalLayers)
+	l.metadata["vision.intermediate_layers_indices"] = []int32{0, 1} // the input of each of the tower's layers is an output, too
+	l.metadata["vision.max_num_tiles"] = uint32(mllamaTiles)
+	l.add(mllamaVisionMatrices(s)...)
+	return l
+}
+
+// crossAttention is the attention of layer i to the image, and the gates of its
+// two parts, of which the engine takes the hyperbolic tangent.
+func crossAttention(s Shape, i int) []matrix {
+	const gate = 1.5
+	names := map[string]string{
+		"attn_norm": "attn_norm", "attn_q": "cross_attn_q_proj", "attn_k": "cross_attn_k_proj", "attn_v": "cross_attn_v_proj",
+		"attn_output": "cross_attn_o_proj", "attn_q_norm": "cross_attn_q_norm", "attn_k_norm": "cross_attn_k_norm",
+	}
+	matrices := normedAttention(s, i)
+	for j := range matrices {
+		m := &matrices[j]
+		m.name, m.kv = block(i, names[strings.Split(m.name, ".")[2]]), 0 // they are those of an image
+	}
+	return append(matrices,
+		matrix{name: fmt.Sprintf("blk.%d.cross_attn_attn_gate", i), in: 1, norm: gate},
+		matrix{name: fmt.Sprintf("blk.%d.cross_attn_mlp_gate", i), in: 1, norm: gate},
+	)
+}
+
+func mllamaVisionMatrices(s Shape) []matrix {
+	v := mllamaTower
+	positions := (v.image/v.patch)*(v.image/v.patch) + 1
+	outputs := v.embed * (1 + v.layers)
+	matrices := []matrix{
+		v.patchEmbedding("v.patch_embd.weight"),
+		{name: "v.class_embd", in: v.embed, f32: true, scale: 1},
+		{name: "v.position_embd.weight", in: v.embed, out: positions, scale: 1},
+		{name: "v.tile_position_embd.weight", in: v.embed * positions * mllamaTiles, out: mllamaRatios, scale: 1},
+		{name: "v.pre_tile_position_embd.weight", in: v.embed * mllamaTiles, out: mllamaRatios, scale: 1},
+		{name: "v.post_tile_position_embd.weight", in: v.embed * mllamaTiles, out: mllamaRatios, scale: 1},
+		{name: "v.pre_ln.weight", in: v.embed, norm: 1},
+		{name: "v.post_ln.weight", in: v.embed, norm: 1},
+		{name: "mm.0.weight", in: outputs, out: s.Embed, scale: 1 / math.Sqrt(2*float64(outputs))},
+	}
+	e := encoder{prefix: "v.blk.", attnNorm: "attn_norm", ffnNorm: "ffn_norm", up: "ffn_up", down: "ffn_down"}
+	matrices = append(matrices, v.blocks(e, v.layers)...)
+	e.prefix = "v.global.blk."
+	return append(matrices, v.blocks(e, mllamaGlobalLayers)...)
+}
+
+// llavaTower cuts an image into 2×2 patches, each of which becomes one position of the prompt.
+var llavaTower = tower{layers: 2, embed: 64, heads: 2, ffn: 128, image: 32, patch: 16}
+
+// qwen2vlTower is of Qwen2-VL's kind: an image has as many patches of 8×8 pixels as it is large, and
+// qwen2vlMerge of them become one token, which has a column and a row.
+var qwen2vlTower = tower{layers: 2, embed: 64, heads: 2, ffn: 128, image: 32, patch: 8}
+
+const qwen2vlMerge = 2 * 2
+
+// WriteProjector writes a small vision tower as llama.cpp wants it: in a file of its own beside
+// a model of the Shape. It is of Qwen2-VL's kind for models whose positions have sections, else of LLaVA's,
+// which makes four positions of any image.
+func WriteProjector(path string, s Shape) error {
+	s = s.WithDefaults()
+	v, kind, in := llavaTower, "mlp", llavaTower.embed
+	_, sections := architectures[s.Arch].layout(s).metadata["rope.dimension_sections"]
+	if sections {
+		v, kind, in = qwen2vlTower, "qwen2vl_merger", qwen2vlMerge*qwen2vlTower.embed
+	}
+	metadata := ggml.KV{
+		"general.architecture":  "clip",
+		"general.name":          fmt.Sprintf("kvtier test projector, random weights, seed %d", s.Seed),
+		"general.file_type":     ggml.FileTypeF16,
+		"has_vision_encoder":    true,
+		"projector_type":        kind,
+		"use_gelu":              true,
+		"vision.projection_dim": uint32(s.Embed),
+		"vision.image_mean":     []float32{0.5, 0.5, 0.5},
+		"vision.image_std":      []float32{0.5, 0.5, 0.5},
+	}
+	maps.Copy(metadata, v.metadata())
+	matrices := []matrix{
+		v.patchEmbedding("v.patch_embd.weight"),
+		{name: "mm.0.weight", in: in, out: s.Embed, scale: 1 / math.Sqrt(float64(in))},
+		{name: "mm.0.bias", in: s.Embed, f32: true},
+		{name: "mm.2.weight", in: s.Embed, out: s.Embed, scale: perInput(s) / geluRMS},
+		{name: "mm.2.bias", in: s.Embed, f32: true},
+	}
+	if sections {
+		matrices = append(matrices, v.patchEmbedding("v.patch_embd.weight.1")) // of the second of two frames
+	} else {
+		patches := (v.image / v.patch) * (v.image / v.patch)
+		matrices = append(matrices, matrix{name: "v.position_embd.weight", in: v.embed, out: patches, f32: true, scale: 1})
+	}
+	for _, m := range v.blocks(encoder{prefix: "v.blk.", attnNorm: "ln1", ffnNorm: "ln2", out: "attn_out", up: "ffn_up", down: "ffn_down"}, v.layers) {
+		matrices = append(matrices, m)
+		if width := max(m.out, m.in); m.norm != 0 || sections && strings.Contains(m.name, ".attn_") {
+			matrices = append(matrices, matrix{name: strings.TrimSuffix(m.name, "weight") + "bias", in: width, f32: true})
+		}
+	}
+	var tensors []*ggml.Tensor
+	for _, m := range matrices {
+		tensors = append(tensors, m.tensor(s.Seed))
+	}
+	return WriteFile(path, metadata, tensors)
 }

@@ -3,7 +3,9 @@ package testmodel
 import (
 	_ "embed"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/ollama/ollama/fs/ggml"
@@ -156,3 +158,45 @@ func wholeWords(v *vocabulary) []string {
 
 // Words returns common English words in lower case, roughly by frequency.
 func Words() []string { return strings.Fields(commonWords) }
+
+// sentencePieceSpace stands for a space in SentencePiece's spelling.
+const sentencePieceSpace = "▁"
+
+// sentencePiece is the metadata of models with SentencePiece's kind of tokenizer: the same
+// tokens with the same ids. Tokens of earlier merges have better scores.
+func (v *vocabulary) sentencePiece() ggml.KV {
+	scores := make([]float32, len(v.tokens))
+	for id := range scores {
+		scores[id] = float32(-max(0, id-byteTokens))
+	}
+	return v.spaced(ggml.KV{"tokenizer.ggml.pre": nil, "tokenizer.ggml.merges": nil, "tokenizer.ggml.scores": scores})
+}
+
+// spacedMerges is the metadata of models with the merges of byte-pair encoding and
+// SentencePiece's spelling.
+func (v *vocabulary) spacedMerges() ggml.KV {
+	var merges []string
+	for _, merge := range v.merges {
+		merges = append(merges, strings.ReplaceAll(merge, byteLevel(" "), sentencePieceSpace))
+	}
+	return v.spaced(ggml.KV{"tokenizer.ggml.pre": "gemma4", "tokenizer.ggml.merges": merges})
+}
+
+// spaced adds the tokens in SentencePiece's spelling, and their types. A character stands
+// for itself, and a byte that is no character has a name.
+func (v *vocabulary) spaced(metadata ggml.KV) ggml.KV {
+	var tokens []string
+	types := slices.Clone(v.types)
+	for id, token := range v.tokens {
+		if token = strings.ReplaceAll(token, byteLevel(" "), sentencePieceSpace); id < byteTokens && (id < ' ' || id >= 0x7f) {
+			token, types[id] = fmt.Sprintf("<0x%02X>", id), tokenizer.TOKEN_TYPE_BYTE
+		}
+		tokens = append(tokens, token)
+	}
+	maps.Copy(metadata, ggml.KV{
+		"tokenizer.ggml.model":      "llama",
+		"tokenizer.ggml.tokens":     tokens,
+		"tokenizer.ggml.token_type": types,
+	})
+	return metadata
+}

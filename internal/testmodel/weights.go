@@ -23,6 +23,7 @@ type matrix struct {
 	scale   float64
 	norm    float32
 	f32     bool
+	kv      int // elements that a token adds to the K/V caches
 
 	// zero is a number of first dimensions of the residual stream to clear: weights of a
 	// norm, so that later matrices do not read these dimensions, or rows of a matrix, so

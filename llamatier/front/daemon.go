@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/digests"
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier"
 	"github.com/kvtier/kvtier/llamatier/identity"
@@ -83,7 +85,7 @@ type server struct {
 // daemon runs the engine, answers in its place, and ends as the engine does.
 func daemon(command launch.Command, real string) {
 	lines, log := newDaemonLog()
-	end := run(command, real, log)
+	end := runEngine(command, real, log)
 	lines.end(logTimeout)
 	end()
 }
@@ -94,8 +96,8 @@ func newDaemonLog() (*logFile, *slog.Logger) {
 	return lines, slog.New(slog.NewTextHandler(lines, &slog.HandlerOptions{Level: slog.LevelDebug})).With("pid", os.Getpid())
 }
 
-// run runs the engine until it ends, and returns the end of this process.
-func run(command launch.Command, real string, log *slog.Logger) (end func()) {
+// runEngine runs the engine until it ends, and returns the end of this process.
+func runEngine(command launch.Command, real string, log *slog.Logger) (end func()) {
 	notStartedEnd := func() { os.Exit(notStarted) }
 	dir, err := slotfile.NewFolder(temporary())
 	if err != nil {
@@ -103,11 +105,12 @@ func run(command launch.Command, real string, log *slog.Logger) (end func()) {
 		return notStartedEnd
 	}
 	defer func() {
-		begin(func() (struct{}, error) {
-			if err := dir.Remove(); err != nil {
+		run(func() error {
+			err := dir.Remove()
+			if err != nil {
 				log.Debug("remove the socket", "error", err)
 			}
-			return struct{}{}, nil
+			return err
 		}).within(removeTimeout)
 	}()
 	go dir.Sweep(log)
@@ -300,14 +303,14 @@ func (s *server) leaveDisk() {
 	if s.disk == nil || !s.disk.within(0) || s.disk.value == nil || s.disk.value.files == nil {
 		return
 	}
-	begin(func() (struct{}, error) { return struct{}{}, s.disk.value.files.Remove() }).within(removeTimeout)
+	run(s.disk.value.files.Remove).within(removeTimeout)
 }
 
 // flush stores all slots, and closes the store.
 func (s *server) flush(ctx context.Context) {
 	if s.disk.within(0) && s.disk.err == nil {
 		d := s.disk.value
-		noted := begin(func() (struct{}, error) { return struct{}{}, d.runs.inOrder(s.command.Model()) })
+		noted := run(func() error { return d.runs.inOrder(s.command.Model()) })
 		defer noted.within(noteTimeout)
 	}
 	if t := s.proxy.Tier(); t != nil {
@@ -315,7 +318,7 @@ func (s *server) flush(ctx context.Context) {
 	}
 	if r := s.reports.Load(); r != nil {
 		// beside the rest: a listener that is stopped takes no time from the store
-		ended := begin(func() (struct{}, error) { r.end(); return struct{}{}, nil })
+		ended := run(func() error { r.end(); return nil })
 		defer ended.wait() //nolint:errcheck // there is none
 	}
 	if r := s.rates.Load(); r != nil {
@@ -328,4 +331,76 @@ func (s *server) flush(ctx context.Context) {
 			s.log.Warn("kv tier: close the store", "error", err)
 		}
 	}
+}
+
+// keysMax bounds a file of keys, in bytes.
+const keysMax = 1 << 20
+
+// aKey returns a key with which the engine answers us, "" for none. Without the right one the
+// engine refuses our first question, and nothing is stored.
+func aKey(command launch.Command) string {
+	key, file := command.Keys()
+	if key != "" || file == "" {
+		return key
+	}
+	read := begin(func() (string, error) { return keyIn(file) })
+	if !read.within(diskTimeout) || read.err != nil {
+		return ""
+	}
+	return read.value
+}
+
+// keyIn returns the first key in a file. A pipe is left to the engine, which reads it once.
+func keyIn(path string) (string, error) {
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return "", err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, keysMax))
+	if err != nil {
+		return "", err
+	}
+	for _, line := range strings.Split(string(b), "\n") {
+		if line != "" && line[0] != '#' {
+			return line, nil
+		}
+	}
+	return "", nil
+}
+
+// pending is the result of a function that runs in the background because it may hang.
+type pending[T any] struct {
+	done  chan struct{} // closed when value and err are there
+	value T
+	err   error
+}
+
+// begin runs a function in the background.
+func begin[T any](f func() (T, error)) *pending[T] {
+	p := &pending[T]{done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.value, p.err = f()
+	}()
+	return p
+}
+
+// run runs a function without a value in the background.
+func run(f func() error) *pending[struct{}] {
+	return begin(func() (struct{}, error) { return struct{}{}, f() })
+}
+
+// within waits for the result, at most some time, and reports whether it is there.
+func (p *pending[T]) within(most time.Duration) bool {
+	return steady.Ended(p.done, most)
+}
+
+// wait waits for the result as long as it takes.
+func (p *pending[T]) wait() (T, error) {
+	<-p.done
+	return p.value, p.err
 }

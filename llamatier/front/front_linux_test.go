@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -288,31 +287,4 @@ func TestALogThatCannotBeOpened(t *testing.T) {
 	require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 0, s.wait().ExitStatus())
 	require.Equal(t, "listening\n", s.output.String())
-}
-
-// TestHangups: a service manager may send SIGHUP to all processes.
-func TestHangups(t *testing.T) {
-	heard := make(chan os.Signal, 1)
-	signal.Notify(heard, syscall.SIGHUP) // nohup may run this test, and a signal that is heard is not ignored by children
-	defer signal.Stop(heard)
-	s := startOurs(t, t.TempDir(), "")
-	s.ready()
-	for _, pid := range children(t, s.cmd.Process.Pid) {
-		require.NoError(t, unix.Kill(pid, unix.SIGHUP))
-	}
-	require.Equal(t, 0, s.wait().ExitStatus())
-	require.Contains(t, s.logged(), "asked to end")
-}
-
-// children returns the processes that a process has started.
-func children(t *testing.T, pid int) (pids []int) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
-	require.NoError(t, err)
-	for _, f := range strings.Fields(string(b)) {
-		var child int
-		_, err := fmt.Sscan(f, &child)
-		require.NoError(t, err)
-		pids = append(pids, child)
-	}
-	return pids
 }

@@ -94,12 +94,12 @@ func (s *server) settle(open func(*engineLook) error, most time.Duration) {
 		s.offLoaded(cause, err)
 		return
 	}
-	opened := begin(func() (struct{}, error) {
+	opened := run(func() error {
 		err := open(seen)
 		if err != nil {
 			s.offLoaded(causeOf(err), err)
 		}
-		return struct{}{}, err
+		return err
 	})
 	if !opened.within(most) {
 		s.log.Warn("kv tier: the store is not open yet; prompts are computed without it until then")

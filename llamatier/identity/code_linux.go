@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/digests"
@@ -26,20 +27,12 @@ func code(pid int) (exe string, libraries []string, err error) {
 func drivers(pid int) (libraries []string) {
 	maps, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)) // code has just read it
 	for _, line := range strings.Split(string(maps), "\n") {
-		if i := strings.IndexByte(line, '/'); i >= 0 && isOfGPU(filepath.Base(line[i:])) {
-			libraries = append(libraries, line[i:])
+		_, path, _ := strings.Cut(line, "/")
+		if slices.ContainsFunc(vendors, func(v vendor) bool { return v.libraries.MatchString(filepath.Base(path)) }) {
+			libraries = append(libraries, "/"+path)
 		}
 	}
 	return libraries
-}
-
-func isOfGPU(name string) bool {
-	for _, vendor := range vendors {
-		if vendor.libraries.MatchString(name) {
-			return true
-		}
-	}
-	return false
 }
 
 // openProgram opens the program that a process runs, even if another file has its name now.

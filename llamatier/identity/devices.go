@@ -12,14 +12,16 @@ import (
 	"time"
 )
 
-// vendors are the ways to compute on a GPU: the libraries of ggml and of drivers that an engine maps
+// vendor is a way to compute on a GPU: the libraries of ggml and of drivers that an engine maps
 // for it, and the files of the system that tell the kinds of GPUs.
-var vendors = []struct {
+type vendor struct {
 	name      string
 	libraries *regexp.Regexp
 	files     []string
 	kind      *regexp.Regexp
-}{
+}
+
+var vendors = []vendor{
 	{"cuda", regexp.MustCompile(`^lib(ggml-cuda|cuda\.so)`),
 		[]string{"proc/driver/nvidia/gpus/*/information", "proc/device-tree/model"},
 		regexp.MustCompile(`(?m)^Model:\s*(.+?)\s*$|^(NVIDIA [^\x00\n]+)\x00?$`)},

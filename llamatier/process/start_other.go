@@ -3,6 +3,8 @@
 package process
 
 import (
+	"context"
+	"os"
 	"os/exec"
 	"syscall"
 )
@@ -13,3 +15,7 @@ func startEngine(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd.Start()
 }
+
+// waitUnread is known on Linux only: elsewhere poll does not report the end of a pipe that is
+// written to.
+func waitUnread(context.Context, *os.File) bool { return false }

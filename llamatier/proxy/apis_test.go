@@ -5,7 +5,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier"
 )
 
@@ -165,23 +163,17 @@ func TestPromptsReadInAnotherWay(t *testing.T) {
 			_ = json.NewEncoder(w).Encode(map[string]any{"usage": map[string]any{"cache_read_input_tokens": 1, "input_tokens": tokens, "output_tokens": 1}})
 		}
 	})
-	yes, log := func() bool { return true }, slog.New(slog.DiscardHandler)
+	log := slog.New(slog.DiscardHandler)
 	serve := func(slots int) string {
-		h := New(e, Ours{}, State{Listening: yes, Ready: yes}, log)
-		h.Use(llamatier.New(llamatier.Options{Engine: e, Shape: &llamastate.Shape{}, Slots: slots, Context: 1000, Files: newFiles(t), Store: noPages{}, Idle: time.Hour, Log: log}))
-		s := httptest.NewServer(h)
-		t.Cleanup(s.Close)
-		return s.URL
+		h := loaded(e, Ours{}, log)
+		h.Use(aTier(t, e, slots, log))
+		return web(t, h)
 	}
 	templates := func(url, path string) int {
 		mu.Lock()
 		before := asked["/apply-template"]
 		mu.Unlock()
-		res, err := http.Post(url+path, "application/json", strings.NewReader(`{"messages":[],"input":"a"}`))
-		require.NoError(t, err)
-		_, err = io.Copy(io.Discard, res.Body)
-		require.NoError(t, err)
-		res.Body.Close()
+		post(t, url+path, `{"messages":[],"input":"a"}`)
 		mu.Lock()
 		defer mu.Unlock()
 		return asked["/apply-template"] - before

@@ -84,9 +84,8 @@ func watch(t *testing.T) *watched {
 			_, _ = io.WriteString(res, "{}")
 		}
 	})
-	yes := func() bool { return true }
 	log := slog.New(slog.NewTextHandler(&w.lines, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	w.Handler = New(e, Ours{}, State{Listening: yes, Ready: yes}, log)
+	w.Handler = loaded(e, Ours{}, log)
 	w.Use(llamatier.New(llamatier.Options{
 		Engine: e, Shape: &llamastate.Shape{}, Slots: 1, Context: 1000, Files: newFiles(t), Store: noPages{}, Log: log,
 		AfterFunc: func(_ time.Duration, f func()) interface{ Stop() bool } {
@@ -228,7 +227,6 @@ func TestARequestThatWaitsForASave(t *testing.T) {
 
 // TestAnEngineThatMakesNoTokens answers prompts still, which pass through.
 func TestAnEngineThatMakesNoTokens(t *testing.T) {
-	yes := func() bool { return true }
 	for path, request := range map[string]string{
 		"/tokenize":       `{"prompt":"text"}`,
 		"/apply-template": `{"messages":[{"role":"user","content":"text"}]}`,
@@ -243,20 +241,14 @@ func TestAnEngineThatMakesNoTokens(t *testing.T) {
 				_, _ = w.Write(body)
 			}
 		})
-		h := New(e, Ours{}, State{Listening: yes, Ready: yes}, slog.New(slog.DiscardHandler))
+		h := loaded(e, Ours{}, slog.New(slog.DiscardHandler))
 		h.patience = time.Millisecond
 		h.Use(llamatier.New(llamatier.Options{Engine: e, Slots: 1, Context: 1000, Log: slog.New(slog.DiscardHandler)}))
-		s := httptest.NewServer(h)
 		to := "/completion"
 		if strings.Contains(request, "messages") {
 			to = "/chat/completions"
 		}
-		res, err := http.Post(s.URL+to, "application/json", strings.NewReader(request))
-		require.NoError(t, err)
-		body, err := io.ReadAll(res.Body)
-		require.NoError(t, err)
-		res.Body.Close()
-		require.Equal(t, request, string(body), path)
-		s.Close()
+		_, body := post(t, web(t, h)+to, request)
+		require.Equal(t, request, body, path)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -79,13 +77,10 @@ type chats struct {
 func newChats(t *testing.T, slots int) *chats {
 	c := &chats{t: t, held: make([]int, slots)}
 	e := listen(t, c.answer)
-	yes, log := func() bool { return true }, slog.New(slog.DiscardHandler)
-	c.h = New(e, Ours{}, State{Listening: yes, Ready: yes}, log)
-	c.tier = llamatier.New(llamatier.Options{Engine: e, Shape: &llamastate.Shape{}, Slots: slots, Context: 40000, Files: newFiles(t), Store: noPages{}, Idle: time.Hour, Log: log})
+	log := slog.New(slog.DiscardHandler)
+	c.h, c.tier = loaded(e, Ours{}, log), aTier(t, e, slots, log)
 	c.h.Use(c.tier)
-	s := httptest.NewServer(c.h)
-	t.Cleanup(s.Close)
-	c.url = s.URL
+	c.url = web(t, c.h)
 	return c
 }
 

@@ -3,10 +3,19 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"hash/maphash"
+	"io"
+	"maps"
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
+	"sync"
 
 	"github.com/kvtier/kvtier/llamatier"
 )
@@ -84,7 +93,7 @@ func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat bool
 	if err != nil {
 		return nil, nil, err
 	}
-	tokens, err = h.engine.Tokenize(ctx, text)
+	tokens, err = h.engine.Tokenize(ctx, text, true)
 	return tokens, parts, err
 }
 
@@ -120,4 +129,197 @@ func (p *prompt) pinned(body []byte, slot int) []byte {
 	out = append(out, body[:p.end]...)
 	out = append(out, `,"id_slot":`+strconv.Itoa(slot)...)
 	return append(out, body[p.end:]...)
+}
+
+const (
+	// bodyMax bounds a request that is read to be understood, in bytes.
+	bodyMax = 64 << 20
+	// bodiesMax bounds all such requests together. Understanding takes a few times the memory
+	// of the body.
+	bodiesMax = 128 << 20
+	// bodyStep is taken at a time for a body whose length is not known.
+	bodyStep = 1 << 20
+)
+
+// budget is a number of bytes.
+type budget struct {
+	mu   sync.Mutex
+	free int
+}
+
+// take takes bytes if there are as many.
+func (b *budget) take(n int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n > b.free {
+		return false
+	}
+	b.free -= n
+	return true
+}
+
+func (b *budget) give(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.free += n
+}
+
+// readBody reads a request's body, unless there is no memory for it; then the body is nil. The
+// request still has all of its body. The caller calls done when the body is not needed any more.
+func (b *budget) readBody(r *http.Request) (body []byte, done func(), err error) {
+	taken := 0
+	done = func() { b.give(taken) }
+	step := bodyStep
+	switch {
+	case r.ContentLength > bodyMax:
+		return nil, done, nil
+	case r.ContentLength >= 0:
+		step = int(r.ContentLength) + 1 // one byte more, to find the end
+	}
+	var read bytes.Buffer
+	rest := r.Body
+	for {
+		if taken+step > bodyMax+1 || !b.take(step) {
+			r.Body = joined{io.MultiReader(&read, rest), rest}
+			return nil, done, nil
+		}
+		taken += step
+		switch _, err := io.CopyN(&read, rest, int64(step)); {
+		case errors.Is(err, io.EOF):
+			body = read.Bytes()
+			r.Body = joined{bytes.NewReader(body), rest}
+			return body, done, nil
+		case err != nil:
+			return nil, done, err
+		}
+	}
+}
+
+// joined is a body that was read in part.
+type joined struct {
+	io.Reader
+	io.Closer
+}
+
+// noMedia takes the place of an image or sound in a chat whose template is asked for. For that
+// llama-server decodes base64, but no image, so that images are neither decoded nor fetched twice.
+var noMedia = json.RawMessage(`{"url":"data:image/png;base64,AAAA","data":"AAAA"}`)
+
+// withoutMedia returns the body of a chat with noMedia in place of images and sounds, and these,
+// in order. The body is nil without any.
+func withoutMedia(in members) (body []byte, media []json.RawMessage, err error) {
+	var messages []members
+	if err := json.Unmarshal(in["messages"], &messages); err != nil {
+		return nil, nil, err
+	}
+	for _, m := range messages {
+		if !isList(m["content"]) {
+			continue
+		}
+		content, found, err := withoutMediaParts(m["content"])
+		if err != nil {
+			return nil, nil, err
+		}
+		m["content"], media = content, append(media, found...)
+	}
+	if len(media) == 0 {
+		return nil, nil, nil
+	}
+	changed := maps.Clone(in)
+	changed["messages"] = encode(messages)
+	return encode(changed), media, nil
+}
+
+// withoutMediaParts returns the content of a message with noMedia in place of images and sounds,
+// and these.
+func withoutMediaParts(content json.RawMessage) (changed json.RawMessage, media []json.RawMessage, err error) {
+	var parts []members
+	if err := json.Unmarshal(content, &parts); err != nil {
+		return nil, nil, err
+	}
+	for i, part := range parts {
+		var kind string
+		if err := json.Unmarshal(part["type"], &kind); err != nil {
+			return nil, nil, err
+		}
+		if kind != "text" {
+			media = append(media, part[kind])
+			parts[i] = members{"type": part["type"], kind: noMedia}
+		}
+	}
+	return encode(parts), media, nil
+}
+
+// withMedia reads a prompt that is a text with marks, and the images and sounds for which the
+// marks stand.
+func withMedia(prompt json.RawMessage) (text string, media []json.RawMessage, err error) {
+	var in members
+	if err := json.Unmarshal(prompt, &in); err != nil {
+		return "", nil, err
+	}
+	if err := json.Unmarshal(in["prompt_string"], &text); err != nil {
+		return "", nil, err
+	}
+	if set(in["multimodal_data"], "[]") {
+		err = json.Unmarshal(in["multimodal_data"], &media)
+	}
+	return text, media, err
+}
+
+// parts returns the text before the first image or sound of a prompt, and these, each with the text behind
+// it.
+func (h *Handler) parts(ctx context.Context, text string, media []json.RawMessage) (before string, parts []llamatier.Part, err error) {
+	mark, err := h.engine.MediaMark(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	texts := strings.Split(text, mark)
+	if len(texts) != len(media)+1 {
+		return "", nil, errNotUnderstood // llama-server refuses it
+	}
+	for i, m := range media {
+		part := llamatier.Part{Stands: int32(maphash.Bytes(stamps, m))}
+		if i < mediaMax {
+			part.ID = contentID(m)
+		}
+		if i < mediaMax && texts[i+1] != "" {
+			if part.Tokens, err = h.engine.Tokenize(ctx, texts[i+1], false); err != nil {
+				return "", nil, err
+			}
+		}
+		parts = append(parts, part)
+	}
+	return texts[0], parts, nil
+}
+
+// mediaMax bounds the images and sounds of one request that are known: a body of 64 MiB has room for
+// millions.
+const mediaMax = 256
+
+// stamps is different in each process.
+var stamps = maphash.MakeSeed()
+
+// contentID returns the SHA-256 of an image or a sound, in hex, as llama-server names its content. It is ""
+// for one that llama-server fetches.
+func contentID(media json.RawMessage) string {
+	var data string
+	if json.Unmarshal(media, &data) != nil {
+		var in struct{ URL, Data string }
+		if json.Unmarshal(media, &in) != nil {
+			return ""
+		}
+		if data = in.Data; data == "" {
+			head, rest, inline := strings.Cut(in.URL, ";base64,")
+			if !inline || !strings.HasPrefix(head, "data:") {
+				return ""
+			}
+			data = rest
+		}
+	}
+	content, err := base64.StdEncoding.DecodeString(data)
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
 }

@@ -45,20 +45,43 @@ func newFiles(t *testing.T) *slotfile.Files {
 }
 
 // before returns a server before an engine, without a Tier.
-func before(t *testing.T, e *llamatier.Engine, ready bool) *httptest.Server {
-	return serve(t, e, false, ready)
+func before(t *testing.T, e *llamatier.Engine, ready bool) string {
+	state := State{Listening: func() bool { return false }, Ready: func() bool { return ready }}
+	return web(t, New(e, Ours{}, state, slog.New(slog.DiscardHandler)))
 }
 
-func serve(t *testing.T, e *llamatier.Engine, listening, ready bool) *httptest.Server {
-	state := State{Listening: func() bool { return listening }, Ready: func() bool { return ready }}
-	h := New(e, Ours{}, state, slog.New(slog.DiscardHandler))
+// loaded returns a Handler before an engine that has loaded its model.
+func loaded(e *llamatier.Engine, ours Ours, log *slog.Logger) *Handler {
+	yes := func() bool { return true }
+	return New(e, ours, State{Listening: yes, Ready: yes}, log)
+}
+
+// aTier returns a Tier before an engine with some slots. Its store has no pages.
+func aTier(t *testing.T, e *llamatier.Engine, slots int, log *slog.Logger) *llamatier.Tier {
+	return llamatier.New(llamatier.Options{
+		Engine: e, Shape: &llamastate.Shape{}, Slots: slots, Context: 40000, Files: newFiles(t), Store: noPages{}, Idle: time.Hour, Log: log,
+	})
+}
+
+// web serves a Handler as long as a test runs, and returns its address.
+func web(t *testing.T, h *Handler) string {
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
-	return s
+	return s.URL
 }
 
-func get(t *testing.T, url string) (int, string) {
-	res, err := http.Get(url)
+func get(t *testing.T, url string) (int, string) { return send(t, http.MethodGet, url, "", nil) }
+
+func post(t *testing.T, url, body string) (int, string) {
+	return send(t, http.MethodPost, url, body, http.Header{"Content-Type": {"application/json"}})
+}
+
+// send sends a request, and returns the status and the body of the answer.
+func send(t *testing.T, method, url, body string, header http.Header) (int, string) {
+	req, err := http.NewRequest(method, url, strings.NewReader(body))
+	require.NoError(t, err)
+	req.Header = header
+	res, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
@@ -68,8 +91,7 @@ func get(t *testing.T, url string) (int, string) {
 
 // TestAnEngineThatCannotBeReachedIsLoading, as a program that waits for it expects.
 func TestAnEngineThatCannotBeReachedIsLoading(t *testing.T) {
-	s := before(t, llamatier.Dial(filepath.Join(t.TempDir(), "none.sock")), true)
-	status, body := get(t, s.URL+"/health")
+	status, body := get(t, before(t, llamatier.Dial(filepath.Join(t.TempDir(), "none.sock")), true)+"/health")
 	require.Equal(t, http.StatusServiceUnavailable, status)
 	require.JSONEq(t, `{"error":{"message":"Loading model","type":"unavailable_error","code":503}}`, body)
 }
@@ -85,7 +107,7 @@ func TestTheEndOfTheEngine(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	})
 	for name, e := range map[string]*llamatier.Engine{"gone": gone, "cut": cut, "in the middle": middle} {
-		url := serve(t, e, true, true).URL
+		url := web(t, loaded(e, Ours{}, slog.New(slog.DiscardHandler)))
 		for _, path := range []string{"/health", "/v1/models", "/completion"} {
 			res, err := http.Post(url+path, "application/json", strings.NewReader(`{"prompt":[1,2]}`))
 			if err == nil {
@@ -101,9 +123,9 @@ func TestTheEndOfTheEngine(t *testing.T) {
 // TestHealthWaitsForTheTier: the first prompt must not come before the engine was looked at.
 func TestHealthWaitsForTheTier(t *testing.T) {
 	e := listen(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, `{"status":"ok"}`) })
-	status, _ := get(t, before(t, e, false).URL+"/health")
+	status, _ := get(t, before(t, e, false)+"/health")
 	require.Equal(t, http.StatusServiceUnavailable, status)
-	status, body := get(t, before(t, e, true).URL+"/health")
+	status, body := get(t, before(t, e, true)+"/health")
 	require.Equal(t, http.StatusOK, status)
 	require.JSONEq(t, `{"status":"ok"}`, body)
 }
@@ -118,8 +140,7 @@ func TestRequestsPassThroughAsTheyAre(t *testing.T) {
 		w.Header().Set("X-Answer", "5")
 		w.WriteHeader(http.StatusTeapot)
 	})
-	s := before(t, e, true)
-	req, err := http.NewRequest(http.MethodPost, s.URL+"/some/path?a=1&b=%20;c&d=%z", strings.NewReader("{ \"x\" :1}"))
+	req, err := http.NewRequest(http.MethodPost, before(t, e, true)+"/some/path?a=1&b=%20;c&d=%z", strings.NewReader("{ \"x\" :1}"))
 	require.NoError(t, err)
 	req.Header.Set("Authorization", "Bearer key")
 	req.Header.Set("Content-Type", "application/json")
@@ -155,19 +176,13 @@ func TestRequestsBeforeTheTier(t *testing.T) {
 			_, _ = io.WriteString(w, `{"tokens":[1]}`)
 		}
 	})
-	yes := func() bool { return true }
 	var lines bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&lines, nil))
-	h := New(e, Ours{}, State{Listening: yes, Ready: yes}, log)
-	s := httptest.NewServer(h)
-	t.Cleanup(s.Close)
+	h := loaded(e, Ours{}, log)
+	url := web(t, h)
 	send := func(body string) string {
-		res, err := http.Post(s.URL+"/completion", "application/json", strings.NewReader(body))
-		require.NoError(t, err)
-		defer res.Body.Close()
-		b, err := io.ReadAll(res.Body)
-		require.NoError(t, err)
-		return string(b)
+		_, answer := post(t, url+"/completion", body)
+		return answer
 	}
 	over := make(chan struct{})
 	go func() {
@@ -175,7 +190,7 @@ func TestRequestsBeforeTheTier(t *testing.T) {
 		require.NotContains(t, send(`{"prompt":"early"}`), "id_slot")
 	}()
 	<-entered
-	h.Use(llamatier.New(llamatier.Options{Engine: e, Shape: &llamastate.Shape{}, Slots: 2, Context: 1000, Files: newFiles(t), Store: noPages{}, Idle: time.Hour, Log: log}))
+	h.Use(aTier(t, e, 2, log))
 	require.NotContains(t, send(`{"prompt":"late"}`), "id_slot")
 	close(leave)
 	<-over
@@ -211,22 +226,12 @@ func TestKeys(t *testing.T) {
 		}
 	})
 	e.Key = "key"
-	yes := func() bool { return true }
 	log := slog.New(slog.DiscardHandler)
-	h := New(e, Ours{SavePath: true, Metrics: true, Keys: true}, State{Listening: yes, Ready: yes}, log)
-	h.Use(llamatier.New(llamatier.Options{Engine: e, Shape: &llamastate.Shape{}, Slots: 1, Context: 1000, Files: newFiles(t), Store: noPages{}, Idle: time.Hour, Log: log}))
-	s := httptest.NewServer(h)
-	t.Cleanup(s.Close)
+	h := loaded(e, Ours{SavePath: true, Metrics: true, Keys: true}, log)
+	h.Use(aTier(t, e, 1, log))
+	url := web(t, h)
 	send := func(name, key string) (int, string) {
-		req, err := http.NewRequest(http.MethodPost, s.URL+"/completion", strings.NewReader(`{"prompt":[1,2]}`))
-		require.NoError(t, err)
-		req.Header.Set(name, key)
-		res, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
-		defer res.Body.Close()
-		b, err := io.ReadAll(res.Body)
-		require.NoError(t, err)
-		return res.StatusCode, string(b)
+		return send(t, http.MethodPost, url+"/completion", `{"prompt":[1,2]}`, http.Header{name: {key}})
 	}
 	for _, key := range []string{"", "Bearer other", "Bearer key2"} {
 		status, _ := send("Authorization", key)
@@ -250,15 +255,10 @@ func TestKeys(t *testing.T) {
 // later.
 func TestAdaptersBeforeTheTier(t *testing.T) {
 	e := listen(t, func(w http.ResponseWriter, r *http.Request) {})
-	yes := func() bool { return true }
 	var lines bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&lines, nil))
-	h := New(e, Ours{}, State{Listening: yes, Ready: yes}, log)
-	s := httptest.NewServer(h)
-	t.Cleanup(s.Close)
-	res, err := http.Post(s.URL+"/lora-adapters", "application/json", strings.NewReader("[]"))
-	require.NoError(t, err)
-	res.Body.Close()
+	h := loaded(e, Ours{}, log)
+	post(t, web(t, h)+"/lora-adapters", "[]")
 	h.Use(llamatier.New(llamatier.Options{Engine: e, Slots: 1, Log: log}))
 	require.Contains(t, lines.String(), "adapters were changed")
 }

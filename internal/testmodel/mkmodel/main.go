@@ -9,13 +9,16 @@
 // default.
 //
 // With -arch recall, mkmodel writes the model that repeats the text after the earlier
-// occurrence of the prompt's last word.
+// occurrence of the prompt's last word. With -questions, mkmodel also writes the questions that
+// scripts/gpu-suite.sh asks that model: a line per question, with the answer, a tab, and the body of a
+// request to /api/generate.
 //
 // With -modelfile, mkmodel also writes an Ollama Modelfile for "ollama create NAME -f FILE".
 package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -45,6 +48,8 @@ func run(args []string, stdout, stderr io.Writer) error {
 	flags.SetOutput(stderr)
 	out := flags.String("o", "", "GGUF `file` to write; default ARCH.gguf")
 	modelfile := flags.String("modelfile", "", "also write an Ollama Modelfile to this `file`")
+	questions := flags.String("questions", "", "also write questions to a recall model to this `file`")
+	tokens := flags.Int("tokens", 30000, "tokens of a question")
 	arch := flags.String("arch", "qwen3", "architecture: "+strings.Join(testmodel.Architectures(), ", ")+", or "+recallArch)
 	shape := testmodel.Shape{Seed: 1}
 	flags.IntVar(&shape.Layers, "layers", 0, "layers")
@@ -75,6 +80,11 @@ func run(args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(stdout, "wrote %s\n", gguf)
+	if *questions != "" {
+		if err := writeQuestions(*questions, *tokens); err != nil {
+			return err
+		}
+	}
 	if *modelfile == "" {
 		return nil
 	}
@@ -82,4 +92,24 @@ func run(args []string, stdout, stderr io.Writer) error {
 		return fmt.Errorf("writing the Modelfile: %w", err)
 	}
 	return nil
+}
+
+// writeQuestions writes questions with a needle at a prompt's beginning, in its middle, and near its end.
+func writeQuestions(path string, tokens int) error {
+	questions, err := testmodel.RecallPrompts(1, tokens, 10, tokens/2, tokens-200)
+	if err != nil {
+		return err
+	}
+	var lines strings.Builder
+	for _, q := range questions {
+		body, err := json.Marshal(map[string]any{
+			"model": "recall", "prompt": q.Prompt, "raw": true, "stream": false,
+			"options": map[string]any{"temperature": 0, "num_predict": testmodel.RecallAnswerTokens, "num_ctx": tokens + 1024},
+		})
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&lines, "%s\t%s\n", q.Answer, body)
+	}
+	return os.WriteFile(path, []byte(lines.String()), 0o644)
 }

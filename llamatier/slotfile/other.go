@@ -2,7 +2,13 @@
 
 package slotfile
 
-import "errors"
+import (
+	"errors"
+	"os"
+)
+
+// newMemory returns errors.ErrUnsupported: no other system has files in memory with a path.
+func newMemory() (*os.File, string, error) { return nil, "", errors.ErrUnsupported }
 
 type mount struct{ ended chan struct{} }
 

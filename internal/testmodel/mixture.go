@@ -1,0 +1,137 @@
+package testmodel
+
+import (
+	"fmt"
+	"maps"
+	"math"
+
+	"github.com/ollama/ollama/fs/ggml"
+)
+
+// The experts of a mixture: small, and more than one at a time.
+const (
+	experts     = 4
+	expertsUsed = 2
+
+	expertMixRMS = 0.75 // RMS of the weighted mean of the used experts
+)
+
+// routeDims is the number of dimensions of the residual stream, after the constant one, that
+// depend on the token alone: no layer writes to these dimensions, and routers read only
+// these. So a token's experts do not depend on the result of attention. Otherwise rounding
+// could choose other experts, and two right answers could differ by far more than rounding.
+//
+// Rounding alone must not choose either. A token has ±1 in all of these dimensions but the
+// last, and 1 there. A router has ±1 as well, and a multiple of [routeStep] for the last. The
+// sums for two experts therefore differ by an even number plus one to three steps, which is
+// half at least: far more than rounding.
+func routeDims(s Shape) int { return min(8, s.Embed/2) }
+
+// routeStep is the difference of two routers' weights for the last dimension.
+const routeStep = 0.5
+
+// mixture is a model with experts, whose matrices do not write to the dimensions that routers read.
+func mixture(s Shape, parts ...part) layout {
+	l := stack(s, parts...)
+	l.mix(s)
+	return l
+}
+
+// mix makes a layout that has experts one of a mixture.
+func (l *layout) mix(s Shape) {
+	maps.Copy(l.metadata, ggml.KV{
+		"expert_count":               uint32(experts),
+		"expert_used_count":          uint32(expertsUsed),
+		"expert_feed_forward_length": uint32(s.FFN),
+	})
+	for i := range l.matrices {
+		if m := &l.matrices[i]; m.norm == 0 && m.zero > 0 {
+			m.zero = 1 + routeDims(s)
+		}
+	}
+	change(l.matrices, embeddingTensor, func(m *matrix) {
+		m.route, m.routeBias = routeDims(s), func(int) float64 { return 1 }
+	})
+}
+
+// gatedExperts is the mixture of experts of layer i.
+func gatedExperts(s Shape, i int) []matrix { return expertBlock(s, i, gatedRMS) }
+
+// expertBlock is the mixture of experts of layer i. expertRMS is the RMS of an expert before
+// its last matrix.
+func expertBlock(s Shape, i int, expertRMS float64) []matrix {
+	gain := layerGain(s, ffnVariance) / expertRMS / expertMixRMS / math.Sqrt(float64(s.FFN))
+	route := routeDims(s)
+	return []matrix{
+		{name: block(i, "ffn_norm"), in: s.Embed, norm: 1, zero: 1},
+		{name: block(i, "ffn_gate_inp"), in: s.Embed, out: experts, scale: 1 / math.Sqrt(float64(route)), reads: 1 + route,
+			route: route, routeBias: func(expert int) float64 { return routeStep * float64(1+expert) }},
+		{name: block(i, "ffn_gate_exps"), in: s.Embed, out: s.FFN, experts: experts, scale: perInput(s)},
+		{name: block(i, "ffn_up_exps"), in: s.Embed, out: s.FFN, experts: experts, scale: perInput(s)},
+		{name: block(i, "ffn_down_exps"), in: s.FFN, out: s.Embed, experts: experts, scale: gain, zero: 1},
+	}
+}
+
+// sharedExpert is the expert of layer i that every token uses beside its chosen ones.
+func sharedExpert(s Shape, i int) []matrix {
+	gain := layerGain(s, ffnVariance) / gatedRMS / math.Sqrt(float64(s.FFN))
+	return []matrix{
+		{name: block(i, "ffn_gate_shexp"), in: s.Embed, out: s.FFN, scale: perInput(s)},
+		{name: block(i, "ffn_up_shexp"), in: s.Embed, out: s.FFN, scale: perInput(s)},
+		{name: block(i, "ffn_down_shexp"), in: s.FFN, out: s.Embed, scale: gain, zero: 1},
+	}
+}
+
+// gptossExpertRMS is the RMS of g·σ(1.702·g)·(u+1) for g and u of variance 1.
+const gptossExpertRMS = 0.9
+
+// A sink is one more score in a softmax, beside n positions whose weights add up to e^(ln n
+// + attentionSharpness²/2): e^7.3 for a window of 64.
+const (
+	sinkMean      = 6.5
+	sinkDeviation = 1.5
+)
+
+// gptoss always runs on the native engine. Attention has a sink per head; even layers have a
+// sliding window, of which Ollama keeps the last 4,096 tokens in a separate cache.
+// Feed-forward layers are a mixture of experts, in f16; OpenAI's models have MXFP4. Queries
+// and keys have no norms, so the sharpness of attention is in the projections.
+func gptoss(s Shape) layout {
+	l := mixture(s, sharpAttention, func(s Shape, i int) []matrix {
+		sinks := matrix{name: fmt.Sprintf("blk.%d.attn_sinks", i), in: s.Heads, norm: sinkMean, scale: sinkDeviation}
+		return append(expertBlock(s, i, gptossExpertRMS), sinks)
+	})
+	l.metadata["attention.sliding_window"] = uint32(s.Window)
+	return l
+}
+
+// qwen3moe is qwen3 with a mixture of experts in each layer.
+func qwen3moe(s Shape) layout { return mixture(s, normedAttention, gatedExperts) }
+
+// llama4Step is the period of layers that attend to all positions, without rotary positions.
+// The other layers have rotary positions and attend to their own chunk, which Ollama keeps
+// in a separate cache.
+const llama4Step = 4
+
+// llama4 attends in chunks of Shape.Window tokens: a token attends only to its own chunk.
+// Every other layer is a mixture of experts: each token uses one expert beside the shared
+// one. The model is text only: the engine's source fixes the tokens around an image, from
+// 200,080 on.
+func llama4(s Shape) layout {
+	l := mixture(s, sharpAttention, func(s Shape, i int) []matrix {
+		if i%2 == 0 {
+			return feedForward(s, i)
+		}
+		return append(gatedExperts(s, i), sharedExpert(s, i)...)
+	})
+	maps.Copy(l.metadata, ggml.KV{
+		"expert_used_count":         uint32(1),
+		"interleave_moe_layer_step": uint32(2),
+		"attention.head_dim":        uint32(s.HeadDim),
+		"attention.chunk_size":      uint32(s.Window),
+		"no_rope_interval":          uint32(llama4Step),
+		"use_qk_norm":               false,             // it would leave attention blunt
+		"attention.floor_scale":     float32(s.Window), // queries of layers without chunks grow a little after each chunk
+	})
+	return l
+}
