@@ -92,7 +92,7 @@ bench-llama: test-deps ## Measure a stock llama-server with and without kvtier; 
 
 .PHONY: plot
 plot: ## Draw docs/ttft.svg from the report of bench
-	go run ./internal/bench/plot $(REPORT) docs/ttft.svg
+	go run ./internal/bench -show $(REPORT) -plot docs/ttft.svg
 
 ##@ Test
 

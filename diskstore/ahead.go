@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/move"
@@ -48,7 +49,7 @@ func (r *Recent) ReadAhead(ctx context.Context) (Ahead, error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, aheadTime)
 	defer cancel()
-	reader := &aheadReader{Recent: r, left: r.aheadBytes, ahead: Ahead{RAM: !r.ram.off()}}
+	reader := &aheadReader{Recent: r, left: r.aheadBytes, did: Ahead{RAM: !r.ram.off()}}
 	done := make(chan error, 1)
 	go func() { // a goroutine of its own, which ends with the lowered priority
 		priority.Lower()
@@ -58,7 +59,7 @@ func (r *Recent) ReadAhead(ctx context.Context) (Ahead, error) {
 	if limited.Err() != nil && ctx.Err() == nil {
 		err = nil // the time is over
 	}
-	return reader.ahead, err
+	return reader.did, err
 }
 
 // errEnough ends reading ahead: the next page has no room.
@@ -67,9 +68,9 @@ var errEnough = move.ErrNoRoom
 // aheadReader is the state of one ReadAhead.
 type aheadReader struct {
 	*Recent
-	left  int64 // bytes
-	step  []byte
-	ahead Ahead
+	left int64 // bytes
+	step []byte
+	did  Ahead
 }
 
 func (r *aheadReader) run(ctx context.Context) error {
@@ -112,7 +113,7 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 		if _, err := tier.Stat(ctx, r.tiers[0].tier, info.Name); err == nil {
 			return nil // read already, or not recent enough
 		}
-		err := r.up.Ahead(ctx, yieldingTier{lv.tier, r.traffic}, info)
+		err := r.mover.Ahead(ctx, yieldingTier{lv.tier, r.traffic}, info)
 		promoted = err == nil
 		switch {
 		case promoted:
@@ -132,13 +133,13 @@ func (r *aheadReader) read(ctx context.Context, lv *level, info tier.Info) error
 		return err
 	}
 	r.left -= bytes
-	r.ahead.Pages++
-	r.ahead.Bytes += bytes
+	r.did.Pages++
+	r.did.Bytes += bytes
 	r.counts.aheadPages.Add(1)
 	r.counts.aheadBytes.Add(uint64(bytes))
-	r.used.note(info.Name)
+	r.ahead.note(info.Name)
 	if promoted {
-		r.ahead.Promoted++
+		r.did.Promoted++
 	}
 	return nil
 }
@@ -251,3 +252,42 @@ func (b yieldingBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
 }
 
 func (b yieldingBlob) ReadsAtOnce() int { return pagefile.ReadsAtOnce(b.Blob) }
+
+// readAhead has the pages that ReadAhead has read and no Read has returned since. With Options.RAM
+// a page counts as used when a Read finds it in memory there; a page that has left that memory
+// before is of no use. Without Options.RAM the page is in the system's page cache, which does not
+// say whether it kept the page: the first Read of the page counts.
+type readAhead struct {
+	counts *counters
+
+	mu    sync.Mutex
+	pages map[pagefile.Name]bool
+}
+
+// aheadNotedMax bounds readAhead.pages. Further pages never count as used.
+const aheadNotedMax = 1 << 16
+
+// note is called for a page that was read ahead.
+func (a *readAhead) note(name pagefile.Name) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.pages == nil {
+		a.pages = make(map[pagefile.Name]bool)
+	}
+	if len(a.pages) < aheadNotedMax {
+		a.pages[name] = true
+	}
+}
+
+// used is called for a page that a Read returned, from memory or not.
+func (a *readAhead) used(name pagefile.Name, memory bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.pages[name] {
+		return
+	}
+	delete(a.pages, name)
+	if memory {
+		a.counts.aheadUsed.Add(1)
+	}
+}

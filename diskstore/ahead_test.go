@@ -120,8 +120,7 @@ func TestReadAheadOrder(t *testing.T) {
 		conversations(t, other, 2)
 
 		var log readLog
-		s, err := Open(ctx, o)
-		require.NoError(t, err)
+		s := start(t, o)
 		inj.Watch(log.watch)
 		got := aheadOf(t, s)
 		var want []string
@@ -295,8 +294,7 @@ func TestReadAheadWithARemoteThatHangs(t *testing.T) {
 	for _, ops := range [][]vfs.Op{nil, {vfs.OpOpen}, {vfs.OpRead}} { // every operation, or those after the listing
 		gate := vfs.NewGate()
 		defer gate.Open()
-		s, err := Open(ctx, o)
-		require.NoError(t, err)
+		s := start(t, o)
 		if ops != nil {
 			require.NoError(t, s.Flush(ctx))
 		}
@@ -316,8 +314,7 @@ func TestReadAheadEnds(t *testing.T) {
 		inj := vfs.Inject(quickFS)
 		o := testOptions(t, withFS(inj), withAhead(plenty))
 		conversations(t, o, 2)
-		s, err := Open(ctx, o)
-		require.NoError(t, err)
+		s := start(t, o)
 		require.NoError(t, s.Flush(ctx))
 		leave := s.traffic.Enter() // a Read that does not end
 		aheadCtx, cancel := context.WithCancel(ctx)
@@ -336,7 +333,7 @@ func TestReadAheadEnds(t *testing.T) {
 		cancel()
 		leave()
 		require.NoError(t, s.Close())
-		_, err = s.Recent().ReadAhead(ctx)
+		_, err := s.Recent().ReadAhead(ctx)
 		require.ErrorIs(t, err, tier.ErrClosed)
 	}
 }
@@ -347,8 +344,7 @@ func TestReadAheadStandsBack(t *testing.T) {
 		inj := vfs.Inject(quickFS)
 		o := testOptions(t, withFS(inj), withAhead(plenty), withRAM(ram))
 		all := conversations(t, o, 2)
-		s, err := Open(ctx, o)
-		require.NoError(t, err)
+		s := start(t, o)
 		require.NoError(t, s.Flush(ctx))
 
 		gate := vfs.NewGate()
@@ -412,8 +408,7 @@ func TestModelStartListsOnce(t *testing.T) {
 			listed[paths[0]]++
 		}
 	})
-	s, err := Open(ctx, o)
-	require.NoError(t, err)
+	s := start(t, o)
 	use, err := s.Survey(ctx)
 	require.NoError(t, err)
 	require.Equal(t, 6, use.Local.Pages)
@@ -459,11 +454,9 @@ func TestLocalCountDoesNotWaitForTheRemote(t *testing.T) {
 	putChain(t, before, prompt(2, testTokens))
 	require.NoError(t, before.Close())
 
-	gate := vfs.NewGate()
-	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Gate: gate})
+	gate := hold(inj, vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root))})
 	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Local.Root)), Err: syscall.EIO})
-	s, err := Open(ctx, o)
-	require.NoError(t, err)
+	s := start(t, o)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	t.Cleanup(gate.Open)
 	<-gate.Entered()

@@ -69,9 +69,7 @@ func (f flippedFile) ReadAt(p []byte, off int64) (int, error) {
 func sharedByABadMachine(t *testing.T, prompts int, edit ...func(*Options)) (good Options, bad *Store) {
 	good = testOptions(t)
 	s := open(t, good)
-	for i := range prompts {
-		putChain(t, s, prompt(i, testTokens))
-	}
+	putPages(t, s, 0, prompts)
 	require.NoError(t, s.Close())
 	o := testOptions(t, append([]func(*Options){withFS(newBadMachine(good.Local.Root, false))}, edit...)...)
 	o.RemoteTimeout, o.ReadTimeout = time.Minute, time.Minute
@@ -119,9 +117,7 @@ func TestOneBadReaderDoesNotEmptyASharedTier(t *testing.T) {
 func TestBadLocalReaderKeepsThePages(t *testing.T) {
 	const prompts = 3 * storetest.MaxQuarantined
 	s, o := openNew(t)
-	for i := range prompts {
-		putChain(t, s, prompt(i, testTokens))
-	}
+	putPages(t, s, 0, prompts)
 	require.NoError(t, s.Close())
 	bad := o
 	bad.FS = newBadMachine(o.Local.Root, false)
@@ -157,8 +153,7 @@ func TestPageReadWrongFromTheCacheIsReadAgain(t *testing.T) {
 
 	// A demotion reads the pages, too.
 	o.FS = newBadMachine(o.Local.Root, true)
-	require.NoError(t, s.Close())
-	s = open(t, o)
+	s = reopen(t, s, o)
 	evictPage(t, s, mustStat(t, s.disk, s.Find(ctx, Prompt{Tokens: tokens}).Exact[1].name(s.pages)))
 	require.EqualValues(t, 1, s.Stats().Demoted)
 }
@@ -246,7 +241,7 @@ func TestPutOfABadPageIsGoodThoughItLooksTheSame(t *testing.T) {
 	s.now = func() time.Time { return now }
 	p := putChain(t, s, prompt(1, 2*testTokens))[1]
 	bad := mustStat(t, s.disk, s.pages.Page(p.Key()))
-	s.local.checked.Bad.MarkBad(bad)
+	s.local.checked.Bad.Note(bad, 0)
 	require.False(t, s.Has(p.Key()))
 	require.NoError(t, s.Put(ctx, p))
 	info := mustStat(t, s.disk, bad.Name)

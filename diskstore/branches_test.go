@@ -47,8 +47,7 @@ func TestSharedPartOfAPage(t *testing.T) {
 			readChain(t, s, parted(stored, n, len(stored)+2, 1), n)
 			readChain(t, s, stored[:n], n)
 		}
-		require.NoError(t, s.Close())
-		s = open(t, o)
+		s = reopen(t, s, o)
 	}
 	require.Zero(t, s.Stats().Damaged+s.Stats().Mismatched+s.Stats().TierErrors)
 }
@@ -141,8 +140,7 @@ func TestABranchWithoutItsPage(t *testing.T) {
 func TestBranchesAreSwept(t *testing.T) {
 	statesOneByOne(t)
 	const pages = 16
-	page := physicalPage(t)
-	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = pages * page }))
+	s := openFor(t, pages)
 	for seed := range 40 * pages {
 		putChain(t, s, prompt(seed, testTokens))
 		require.NoError(t, s.Flush(ctx))

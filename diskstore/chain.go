@@ -50,27 +50,17 @@ func (f *lookup) chainNames(p Prompt) []pagefile.Name {
 
 // findPages is a pageFinder of exact pages.
 func (f *lookup) findPages(ctx context.Context, names []pagefile.Name, parent pagefile.Key, start int) ([]Ref, error) {
-	found := make([]tier.Info, 0, len(names))
-	from := make([]*level, len(names)) // the tier that has the file
-	inRAM := make([]bool, len(names))  // and no check of the file is due
-	var missing []pagefile.Name        // from the local tier, in order
+	found := make([]sighting, 0, len(names))
+	var missing []pagefile.Name // from memory and the local tier, in order
 	for _, name := range names {
-		if file, fresh := f.ram.Fresh(name); fresh {
-			from[len(found)], inRAM[len(found)] = f.tiers.named(file.Tier), true
-			found = append(found, file.Info)
-			continue
-		}
-		from[len(found)] = f.local
-		info, err := tier.Stat(ctx, f.local.tier, name)
-		if err != nil || f.local.checked.Bad.IsBad(info) {
-			f.local.noteTierError(err)
+		at := f.sight(ctx, name)
+		if at.from == nil {
 			if f.remote == nil {
 				break
 			}
 			missing = append(missing, name)
-			from[len(found)] = f.remote
 		}
-		found = append(found, info)
+		found = append(found, at)
 	}
 	var remote []tier.Info
 	var failed error // the tier counts errors; pages found before an error are good
@@ -78,16 +68,14 @@ func (f *lookup) findPages(ctx context.Context, names []pagefile.Name, parent pa
 		remote, failed = tier.Leading(ctx, f.below, missing)
 	}
 	refs := f.newRefs(parent, start)
-	for i, info := range found {
-		if from[i].far && !inRAM[i] {
-			if len(remote) == 0 {
+	for _, at := range found {
+		if at.from == nil {
+			if len(remote) == 0 || f.remote.checked.Bad.IsBad(remote[0]) {
 				break
 			}
-			if info, remote = remote[0], remote[1:]; f.remote.checked.Bad.IsBad(info) {
-				break
-			}
+			at.info, at.from, remote = remote[0], f.remote, remote[1:]
 		}
-		refs.add(info, from[i], inRAM[i])
+		refs.add(at.info, at.from, at.inRAM)
 	}
 	return refs.refs, failed
 }
@@ -200,4 +188,84 @@ func (lv *level) noteTierError(err error) {
 		lv.failures.Add(1)
 		lv.counts.failed.Add(1)
 	}
+}
+
+const (
+	// mixedRound is the number of pages for which findMixed asks the remote tier at first, and in
+	// how many more each time, up to mixedRoundMost: most prompts are stored no further than that.
+	mixedRound     = 8
+	mixedRoundMost = 3 * mixedRound
+)
+
+// findMixed is a pageFinder of exact and lossy pages.
+func (f *lookup) findMixed(ctx context.Context, names []pagefile.Name, parent pagefile.Key, start int) ([]Ref, error) {
+	refs := f.newRefs(parent, start)
+	var failed error
+	for size := mixedRound; len(names) > 0; size = min(size+mixedRound, mixedRoundMost) {
+		round := names[:min(len(names), size)]
+		names = names[len(round):]
+		found := make([]sighting, len(round))
+		for i, name := range round {
+			found[i] = f.sight(ctx, name, pagefile.ColdName(name))
+		}
+		if f.remote != nil && failed == nil {
+			failed = f.sightBelow(ctx, round, found)
+		}
+		for _, at := range found {
+			if at.from == nil {
+				return refs.refs, failed
+			}
+			refs.add(at.info, at.from, at.inRAM)
+		}
+	}
+	return refs.refs, failed
+}
+
+// sighting is the file of a page that a look-up found; from is nil for none.
+type sighting struct {
+	info  tier.Info
+	from  *level
+	inRAM bool // the page is in memory, and no check of its file is due
+}
+
+// sight looks in memory and in the local tier for the first of some names.
+func (f *lookup) sight(ctx context.Context, names ...pagefile.Name) sighting {
+	for i, name := range names {
+		if i > 0 && ctx.Err() != nil {
+			break // nothing is known of the names before on disk
+		}
+		if file, fresh := f.ram.Fresh(name); fresh {
+			return sighting{file.Info, f.tiers.named(file.Tier), true}
+		}
+		info, err := tier.Stat(ctx, f.local.tier, name)
+		if err == nil && !f.local.checked.Bad.IsBad(info) {
+			return sighting{info, f.local, false}
+		}
+		f.local.noteTierError(err)
+	}
+	return sighting{}
+}
+
+// sightBelow looks in the remote tier for better files than those found: for each page that was not
+// found exact, for the exact one, and for each that was not found, for the lossy one.
+func (f *lookup) sightBelow(ctx context.Context, names []pagefile.Name, found []sighting) error {
+	var ask []pagefile.Name
+	var of []int // indexes in found
+	for i, name := range names {
+		if at := found[i]; at.from == nil {
+			ask, of = append(ask, name, pagefile.ColdName(name)), append(of, i, i)
+		} else if at.info.Name != name {
+			ask, of = append(ask, name), append(of, i)
+		}
+	}
+	infos, err := f.below.Find(ctx, ask, false)
+	for j, info := range infos {
+		at := &found[of[j]]
+		exact := info.Name == names[of[j]]
+		if info.Bytes == 0 || f.remote.checked.Bad.IsBad(info) || at.from != nil && !exact {
+			continue
+		}
+		*at = sighting{info, f.remote, false}
+	}
+	return err
 }

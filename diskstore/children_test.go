@@ -48,8 +48,7 @@ func TestShortChatsAreAllFound(t *testing.T) {
 				require.Len(t, tails, 1)
 				require.Equal(t, len(stored)-start, tails[0].Tokens)
 			}
-			require.NoError(t, s.Close())
-			s = open(t, o)
+			s = reopen(t, s, o)
 		}
 		for _, info := range listAll(t, s.local) {
 			if info.Class == pagefile.ClassTail {
@@ -89,8 +88,7 @@ func TestOneShotChatsEvictNothing(t *testing.T) {
 
 // TestEvictedTailsAreRemembered: a tail that had to make room is counted and explained, as a page.
 func TestEvictedTailsAreRemembered(t *testing.T) {
-	page := physicalPage(t)
-	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 8 * page }))
+	s := openFor(t, 8)
 	first := putChain(t, s, chat(nil, 3, 0))[0]
 	for seed := range 20 {
 		putChain(t, s, chat(nil, 3, 1+seed))

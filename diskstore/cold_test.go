@@ -77,7 +77,7 @@ func lossyRows(t require.TestingT, p *pagefile.Page, how ColdTypes) []byte {
 // setCold changes Options.Cold of an open store.
 func setCold(s *Store, cold ColdTypes) {
 	s.opt.Cold, s.pages.Cold = cold, cold.on()
-	s.down.Cold = pagefile.Cold{K: cold.K, V: cold.V, Compress: s.opt.Compress}
+	s.mover.Cold = pagefile.Cold{K: cold.K, V: cold.V, Compress: s.opt.Compress}
 }
 
 // putCold stores the pages of tokens.
@@ -94,8 +94,7 @@ func putCold(t testing.TB, s *Store, tokens []int32) []*pagefile.Page {
 func sink(t testing.TB, s *Store, name pagefile.Name) {
 	t.Helper()
 	evictPage(t, s, mustStat(t, s.disk, name))
-	_, err := tier.Stat(ctx, s.disk, name)
-	require.ErrorIs(t, err, tier.ErrNotFound)
+	requireNone(t, s.disk, name)
 }
 
 // mixed looks tokens up.
@@ -129,8 +128,7 @@ func TestColdPages(t *testing.T) {
 				for i := len(pages) - 1; i >= 0; i-- {
 					sink(t, s, placeOf(o, pages[i]))
 					there := mustStat(t, s.guard, pagefile.ColdName(placeOf(o, pages[i])))
-					_, err := tier.Stat(ctx, s.guard, placeOf(o, pages[i]))
-					require.ErrorIs(t, err, tier.ErrNotFound, "instead of the exact copy")
+					requireNone(t, s.guard, placeOf(o, pages[i]), "instead of the exact copy")
 					raw, bytes = raw+int64(pages[i].Layout.Size()), bytes+there.Bytes
 				}
 				st := s.Stats()
@@ -216,6 +214,13 @@ func mustStat(t testing.TB, on tier.Tier, name pagefile.Name) tier.Info {
 	return info
 }
 
+// requireNone requires that a tier has no file of a name.
+func requireNone(t testing.TB, on tier.Tier, name pagefile.Name, why ...any) {
+	t.Helper()
+	_, err := tier.Stat(ctx, on, name)
+	require.ErrorIs(t, err, tier.ErrNotFound, why...)
+}
+
 // TestChainsOfBothKinds: exact and lossy pages alternate over the tiers, further than one round of
 // look-ups goes.
 func TestChainsOfBothKinds(t *testing.T) {
@@ -295,8 +300,7 @@ func TestLossyOnce(t *testing.T) {
 		require.Equal(t, first, again)
 	}
 	require.Zero(t, s.Stats().LossyPages)
-	_, err := tier.Stat(ctx, s.guard, pagefile.ColdName(lossy))
-	require.ErrorIs(t, err, tier.ErrNotFound)
+	requireNone(t, s.guard, pagefile.ColdName(lossy))
 }
 
 // TestAPageMovesDownOnce: a file of the remote tier stands for a page if it is exact, or lossy as
@@ -336,8 +340,7 @@ func TestAPageMovesDownOnce(t *testing.T) {
 		require.Zero(t, s.Stats().LossyPages)
 		require.Equal(t, p.Payload, rowsOf(t, s, s.Find(ctx, Prompt{Tokens: p.Tokens}).Exact[0], p))
 		require.NoError(t, s.Flush(ctx))
-		_, err := tier.Stat(ctx, s.guard, pagefile.ColdName(name))
-		require.ErrorIs(t, err, tier.ErrNotFound)
+		requireNone(t, s.guard, pagefile.ColdName(name))
 	})
 	t.Run("exact and compressed", func(t *testing.T) {
 		s, p, name := setup(t, func(o *Options) { o.Compress = true })
@@ -347,8 +350,7 @@ func TestAPageMovesDownOnce(t *testing.T) {
 		setCold(s, ColdTypes{encoding.Q8_0, encoding.Q8_0})
 		again(t, s, p, name)
 		require.Zero(t, s.Stats().LossyPages)
-		_, err := tier.Stat(ctx, s.guard, pagefile.ColdName(name))
-		require.ErrorIs(t, err, tier.ErrNotFound)
+		requireNone(t, s.guard, pagefile.ColdName(name))
 	})
 	t.Run("another type", func(t *testing.T) {
 		s, p, name := setup(t)

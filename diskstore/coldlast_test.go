@@ -171,7 +171,7 @@ func TestALocalPageIsNeverLostWhileItBecomesLossy(t *testing.T) {
 				rule.Nth = nth
 				inj.Reset()
 				inj.Add(rule)
-				_, err := s.down.Move(ctx, info)
+				_, err := s.mover.Move(ctx, info)
 				reached := inj.Count(rule.Ops...)
 				inj.Reset()
 				s.guard.Breaker.Success()
@@ -340,8 +340,7 @@ func TestToolsOfLossyPages(t *testing.T) {
 	require.Equal(t, []int{testTokens, 2 * testTokens}, elsewhere)
 
 	// A root tells hits by fingerprint, and removes lossy pages.
-	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: o.FS})
-	require.NoError(t, err)
+	root := openRoot(t, o)
 	usage, err := root.Usage(ctx)
 	require.NoError(t, err)
 	hits := make(map[pagefile.Key]int64)

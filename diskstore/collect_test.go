@@ -38,6 +38,13 @@ func physicalPage(t *testing.T) int64 {
 	return s.Stats().Local.Bytes
 }
 
+// openFor opens a store whose local tier has a budget for some pages.
+func openFor(t *testing.T, pages int64) *Store {
+	t.Helper()
+	page := physicalPage(t)
+	return open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = pages * page }))
+}
+
 func TestEvictionIsLeastRecentlyUsedAndLeafFirst(t *testing.T) {
 	page := physicalPage(t)
 	s, o := openNew(t, func(o *Options) { o.Local.BudgetBytes = 8 * page })
@@ -102,8 +109,7 @@ func requireLeafFirst(t *testing.T, s *Store, order, infos []tier.Info) {
 func TestQuarantineGoesBeforePages(t *testing.T) {
 	page := physicalPage(t)
 	o := testOptions(t)
-	s, err := Open(ctx, o)
-	require.NoError(t, err)
+	s := start(t, o)
 	for _, p := range putChain(t, s, prompt(1, 5*testTokens)) {
 		moved, err := s.disk.Quarantine(ctx, tier.Info{Name: s.pages.Page(p.Key())}, "test")
 		require.NoError(t, err)
@@ -359,7 +365,7 @@ func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
 	flip(o.Remote.Root)
 	_, err := s.disk.Remove(ctx, tier.Info{Name: name})
 	require.NoError(t, err)
-	s.up.Promote(ctx, info, recency.Place{Parent: p.Parent})
+	s.mover.Promote(ctx, info, recency.Place{Parent: p.Parent})
 	require.False(t, s.Has(p.Key()))
 	require.Zero(t, s.Stats().Promoted)
 	require.NoFileExists(t, filePath(o.Remote.Root, name))
@@ -420,9 +426,7 @@ func (o *overtaken) EmptyQuarantine(ctx context.Context) (int64, error) {
 func TestRoomIsTakenDuringACollection(t *testing.T) {
 	page := physicalPage(t)
 	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 3 * page }))
-	for seed := range 3 {
-		putChain(t, s, prompt(seed, testTokens))
-	}
+	putPages(t, s, 0, 3)
 	require.NoError(t, s.Flush(ctx))
 	oldest := s.Find(ctx, Prompt{Tokens: prompt(0, testTokens)}).Exact[0]
 	began := s.now().Add(-time.Hour)

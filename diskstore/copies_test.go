@@ -142,7 +142,7 @@ func TestACopyThatMayHaveChangedIsReadWhole(t *testing.T) {
 		},
 		"too many others since": func(m *moves, _ string) {
 			for i := range checked.MaxCopies {
-				m.remote.checked.Copies.Good(tier.Info{Name: pagefile.Name{Key: pagefile.Key{byte(i), byte(i >> 8), 1}}}, 0)
+				m.remote.checked.Copies.Note(tier.Info{Name: pagefile.Name{Key: pagefile.Key{byte(i), byte(i >> 8), 1}}}, 0)
 			}
 		},
 	} {
@@ -303,8 +303,7 @@ func TestAnotherLayoutDoesNotStandForAPage(t *testing.T) {
 func TestACopyIsDurableBeforeThePageGoes(t *testing.T) {
 	w := newCrashWorld(t, func(o *Options) { o.Local.BudgetBytes, o.Remote.BudgetBytes = 0, 0 })
 	mem, o := w.mem, w.o
-	s, err := Open(ctx, o)
-	require.NoError(t, err)
+	s := start(t, o)
 	tokens := prompt(1, testTokens)
 	p := putChain(t, s, tokens)[0]
 	info := mustStat(t, s.disk, s.pages.Page(p.Key()))
@@ -319,8 +318,7 @@ func TestACopyIsDurableBeforeThePageGoes(t *testing.T) {
 	require.NoError(t, s.disk.SyncRemoved(ctx, []pagefile.Name{info.Name}))
 	require.NoError(t, s.Close())
 	o.FS = mem.Crash(0, 1)
-	after, err := Open(ctx, o)
-	require.NoError(t, err)
+	after := start(t, o)
 	readChain(t, after, tokens, len(tokens))
 	require.NoError(t, after.Close())
 }

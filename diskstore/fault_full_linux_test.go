@@ -36,8 +36,7 @@ func TestFullFilesystem(t *testing.T) {
 			o := testOptions(t, withFS(vfs.OS), func(o *Options) {
 				o.Local = TierConfig{Root: filepath.Join(image.Dir, "kv"), BudgetBytes: size}
 			})
-			s, err := Open(ctx, o)
-			require.NoError(t, err)
+			s := start(t, o)
 			require.NoError(t, s.Flush(ctx))
 
 			// The disk is full long before the budget: room is made for each page.
@@ -68,8 +67,7 @@ func TestFullFilesystem(t *testing.T) {
 			manifest := filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest})
 			require.NoError(t, os.Remove(manifest))
 			topUp := image.Fill(0)
-			s, err = Open(ctx, o)
-			require.NoError(t, err)
+			s = start(t, o)
 			require.Empty(t, s.Find(ctx, Prompt{Tokens: prompt(1, testTokens)}).Exact)
 			_ = s.Put(ctx, big) // may find a few blocks
 
@@ -82,8 +80,7 @@ func TestFullFilesystem(t *testing.T) {
 			requireExact(t, s)
 			require.NoError(t, s.Flush(ctx))
 			require.NoError(t, s.Close())
-			s, err = Open(ctx, o)
-			require.NoError(t, err)
+			s = start(t, o)
 			require.FileExists(t, manifest)
 			require.NoError(t, s.Flush(ctx)) // a count writes the ledger
 			require.Empty(t, filesIn(t, o.Local.Root, dir.TmpExt))
@@ -103,8 +100,7 @@ func TestFullRemoteFilesystem(t *testing.T) {
 	})
 	require.NoError(t, os.Mkdir(o.Remote.Root, 0o700))
 	image.Fill(12 * page)
-	s, err := Open(ctx, o)
-	require.NoError(t, err)
+	s := start(t, o)
 	for seed := range 40 {
 		require.NoError(t, s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(seed, testTokens))))
 		require.NoError(t, s.Flush(ctx))

@@ -37,8 +37,7 @@ func openMounted(t *testing.T, tokens []int32) *mountedRemote {
 		o.Remote.Root = filepath.Join(mount.Dir, "kv")
 		o.RemoteTimeout, o.ReadTimeout = time.Minute, time.Minute
 	})
-	s, err := Open(ctx, o)
-	require.NoError(t, err)
+	s := start(t, o)
 	m := &mountedRemote{Store: s, t: t, mount: mount, behind: behind}
 	t.Cleanup(func() { closeInTime(t, s) }) // before the unmount
 	require.NoError(t, s.Flush(ctx))
@@ -152,8 +151,7 @@ func TestMountFailsMidRead(t *testing.T) {
 			require.NoError(t, m.Flush(ctx))
 
 			m.works(repair)
-			info := mustStat(t, m.disk, m.pages.Page(refs[1].Key))
-			dropPage(t, m.Store.local, info)
+			dropPage(t, m.Store.local, mustStat(t, m.disk, m.pages.Page(refs[1].Key)))
 			readChain(t, m.Store, tokens, len(tokens))
 			require.NoError(t, m.Flush(ctx))
 			require.False(t, m.Stats().Remote.Down)
@@ -199,8 +197,7 @@ func TestMountFailsMidWrite(t *testing.T) {
 				require.NoError(t, m.Close())
 
 				// The next process cleans up when it first writes there.
-				s, err := Open(ctx, m.opt)
-				require.NoError(t, err)
+				s := start(t, m.opt)
 				require.NoError(t, s.Flush(ctx))
 				p := putChain(t, s, prompt(3, testTokens))[0]
 				require.NoError(t, s.demote(ctx, mustStat(t, s.disk, s.pages.Page(p.Key()))))
@@ -242,8 +239,7 @@ func TestInterruptedSystemCalls(t *testing.T) {
 				mount.FailOnce(syscall.EINTR, op)
 			}
 			interrupt()
-			s, err := Open(ctx, o)
-			require.NoError(t, err)
+			s := start(t, o)
 			interrupt()
 			putChain(t, s, tokens)
 			interrupt()

@@ -32,9 +32,7 @@ func TestRemoteThatHangsInEveryOperation(t *testing.T) {
 	for _, op := range ops {
 		t.Run(string(op), func(t *testing.T) {
 			life := newFaultLife(t, page)
-			s, err := Open(ctx, life.o)
-			require.NoError(t, err)
-			life.s = s
+			s := life.open()
 			a, b := prompt(1, 2*testTokens+5), prompt(2, 2*testTokens+5)
 			require.NoError(t, life.put(a))
 			life.age()
@@ -57,7 +55,7 @@ func TestRemoteThatHangsInEveryOperation(t *testing.T) {
 				s.guard.Breaker.Success() // a call at once, unlike with a real breaker
 			}
 			life.flush()
-			_, err = recount(ctx, s)
+			_, err := recount(ctx, s)
 			require.NoError(t, err, "a remote tier that hangs is no error of a scan")
 
 			// The number of hanging operations is bounded, and so is the number of operations
@@ -101,8 +99,7 @@ func TestCloseLeavesADiskThatHangs(t *testing.T) {
 			putChain(t, s, prompt(1, testTokens))
 			require.NoError(t, s.Flush(ctx))
 			s.local.book.Hit(s.opt.Fingerprint) // to be recorded
-			gate := vfs.NewGate()
-			inj.Add(vfs.Rule{Ops: []vfs.Op{op}, Gate: gate})
+			gate := hold(inj, vfs.Rule{Ops: []vfs.Op{op}})
 			closed := make(chan error, 1)
 			go func() { closed <- s.Close() }()
 			<-gate.Entered()
@@ -189,9 +186,7 @@ func TestAbandonedUploadLeavesNothing(t *testing.T) {
 	for _, op := range []vfs.Op{vfs.OpCreate, vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpChtimes, vfs.OpClose} {
 		t.Run(string(op), func(t *testing.T) {
 			life := newFaultLife(t, page)
-			s, err := Open(ctx, life.o)
-			require.NoError(t, err)
-			life.s = s
+			s := life.open()
 			life.demoteOne() // directories and the manifest exist
 			tokens := prompt(1, testTokens)
 			require.NoError(t, life.put(tokens))
@@ -223,9 +218,7 @@ func TestAbandonedUploadLeavesNothing(t *testing.T) {
 func TestRemoteRootThatVanishes(t *testing.T) {
 	page := physicalFaultPage(t)
 	life := newFaultLife(t, page)
-	s, err := Open(ctx, life.o)
-	require.NoError(t, err)
-	life.s = s
+	s := life.open()
 	life.demoteOne()
 	away := life.o.Remote.Root + "-away"
 	require.NoError(t, life.mem.Rename(life.o.Remote.Root, away))
@@ -234,7 +227,7 @@ func TestRemoteRootThatVanishes(t *testing.T) {
 	info := mustStat(t, s.disk, s.pages.Page(pageKeyOf(tokens)))
 	require.Error(t, s.demote(ctx, info))
 	require.True(t, errors.Is(s.demote(ctx, info), tier.ErrTierDown) || s.Stats().Remote.Down)
-	_, err = life.mem.Lstat(life.o.Remote.Root)
+	_, err := life.mem.Lstat(life.o.Remote.Root)
 	require.ErrorIs(t, err, fs.ErrNotExist, "an unmounted mount point is not filled")
 	require.Equal(t, testTokens, life.read(tokens))
 
@@ -250,9 +243,7 @@ func TestRemoteRootThatVanishes(t *testing.T) {
 func TestBreakerOpensWhileLookupsWork(t *testing.T) {
 	page := physicalFaultPage(t)
 	life := newFaultLife(t, page)
-	s, err := Open(ctx, life.o)
-	require.NoError(t, err)
-	life.s = s
+	s := life.open()
 	life.demoteOne()
 	tokens := prompt(5, testTokens) // tokens of the page that was demoted
 	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]

@@ -16,10 +16,7 @@ import (
 // hitsIn returns the hits that tools report for a fingerprint, in both tiers.
 func hitsIn(t *testing.T, o Options, fingerprint pagefile.Key) (local, remote ledger.Hits) {
 	t.Helper()
-	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: o.FS})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, root.Close()) }()
-	usage, err := root.Usage(ctx)
+	usage, err := openRoot(t, o).Usage(ctx)
 	require.NoError(t, err)
 	require.NoError(t, usage.RemoteErr)
 	of := func(u RootTierUsage) ledger.Hits {
@@ -73,9 +70,8 @@ func TestHitsAreKept(t *testing.T) {
 	require.EqualValues(t, 1, local.Pages)
 
 	// A model whose pages are removed has no hits left.
-	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: o.FS})
-	require.NoError(t, err)
-	_, err = root.GC(ctx, GCOptions{Fingerprints: func(u FingerprintUsage) bool { return u.Fingerprint == o.Fingerprint }})
+	root := openRoot(t, o)
+	_, err := root.GC(ctx, GCOptions{Fingerprints: func(u FingerprintUsage) bool { return u.Fingerprint == o.Fingerprint }})
 	require.NoError(t, err)
 	require.NoError(t, root.Close())
 	l := readLedgerFile(t, o)
@@ -203,8 +199,7 @@ func TestStatsOfEveryMove(t *testing.T) {
 		evictPage(t, s, info)
 	}
 	require.Equal(t, Stats{Demoted: 3}, statsSince(t, s, st))
-	require.NoError(t, s.Close())
-	s = open(t, o)
+	s = reopen(t, s, o)
 	readChain(t, s, tokens, len(tokens))
 	require.Equal(t, Stats{Hits: 3, RemoteHits: 3, RAMFromRemote: 3, Promoted: 3}, statsSince(t, s, Stats{}))
 	st = s.Stats()

@@ -77,9 +77,7 @@ func TestStaleBranchesCostNoTries(t *testing.T) {
 // tries again.
 func TestAdoptionGoesOn(t *testing.T) {
 	s, o := openNew(t)
-	for seed := range 3 {
-		putChain(t, s, prompt(seed, testTokens))
-	}
+	putPages(t, s, 0, 3)
 	bad := s.Find(ctx, Prompt{Tokens: prompt(1, testTokens)}).Exact[0].Key
 	require.NoError(t, s.Close())
 	makeOld(t, o)

@@ -47,19 +47,12 @@ func hungRemote(t *testing.T, log io.Writer) (s *Store, tokens []int32, revive f
 		o.ReadTimeout = 20 * time.Millisecond
 		o.Logger = slog.New(slog.NewTextHandler(log, nil))
 	})
-	s, err := Open(ctx, o)
-	require.NoError(t, err)
+	s = start(t, o)
 	tokens = prompt(1, 4*testTokens)
-	pages := putChain(t, s, tokens)
+	putChain(t, s, tokens)
 	require.NoError(t, s.Flush(ctx))
-	for _, p := range pages[2:] {
-		name := s.pages.Page(p.Key())
-		to := filePath(o.Remote.Root, name)
-		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
-		require.NoError(t, os.Rename(filePath(o.Local.Root, name), to))
-	}
-	gate := vfs.NewGate()
-	inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Gate: gate})
+	moveToRemote(t, o, namesOf(s, tokens)[2:])
+	gate := hold(inj, vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root))})
 	return s, tokens, gate.Open
 }
 
@@ -85,9 +78,7 @@ func TestHungRemoteNeverHoldsUpALookup(t *testing.T) {
 	require.Error(t, readError(t, s, ref, tokens[:testTokens]))
 	require.Equal(t, 1, log.count("not usable"), "one line for one change of state")
 
-	start := time.Now()
-	require.NoError(t, s.Close())
-	require.Less(t, time.Since(start), 5*time.Second)
+	closeInTime(t, s)
 	// goleak checks that the workers end after the mount releases them.
 }
 
@@ -167,14 +158,13 @@ func TestLateUploadReplacesABadPage(t *testing.T) {
 	name := s.pages.Page(putChain(t, s, prompt(1, testTokens))[0].Key())
 	require.NoError(t, s.demote(ctx, mustStat(t, s.disk, name)))
 	there := mustStat(t, s.guard, name)
-	s.remote.checked.Bad.MarkBad(there)
+	s.remote.checked.Bad.Note(there, 0)
 
 	content := fileOf(t, filePath(o.Local.Root, name))
 	up, err := s.guard.Create(ctx, name)
 	require.NoError(t, err)
 	require.NoError(t, up.Write(ctx, content))
-	gate := vfs.NewGate()
-	inj.Add(vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Ops: []vfs.Op{vfs.OpRename}, Gate: gate})
+	gate := hold(inj, vfs.Rule{Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root)), Ops: []vfs.Op{vfs.OpRename}})
 	leaving, leave := context.WithCancel(ctx)
 	go func() {
 		<-gate.Entered()

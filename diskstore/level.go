@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,13 +23,27 @@ import (
 
 // level is one tier of a store: the local one, or the remote one below it.
 type level struct {
-	levelOptions
-	tier tier.Disk
+	name   string // tier.Local or tier.Remote
+	far    bool   // the remote tier
+	config TierConfig
+	where  string // names the tier in errors: its root or, without a root, the type of Options.RemoteTier
+	tier   tier.Disk
+
+	// root is the directory of the tier, nil for a RemoteTier that is not a directory. A tool may wait
+	// longer for a slow mount than a server, so root is not isolated; operations on a mount that
+	// hangs end with RootOptions.Timeout.
+	root *dir.Tier
+
+	pages      *names.Pages // of the store
+	pageTokens int
+	now        func() time.Time
 
 	files    *counted.Tier // its files
 	book     *ledger.Book  // this process's part of the tier's ledger
 	counts   levelCounters
-	checked  *checked.Pages  // reads them
+	failures *atomic.Uint64  // of both tiers
+	down     func() bool     // the tier is known to be down; nil for never
+	checked  *checked.Pages  // reads its files
 	room     *room.Collector // makes room for them
 	branches *branch.Sweep   // removes branches of pages that have gone
 	adopted  sync.Map        // fingerprints whose old branches are being adopted or were, with the time of the last failure
@@ -41,64 +56,42 @@ type level struct {
 		content []byte
 		at      time.Time
 	}
+	behind     *work.Queue   // work behind look-ups
 	collecting *work.Queue   // collections; demotions are the local level's
+	recording  *work.Queue   // records of hits and tombstones
 	counting   []*work.Queue // those of which a job makes the first count
 }
 
-// levelOptions are the place of a level in its store.
-type levelOptions struct {
-	name   string // tier.Local or tier.Remote
-	far    bool   // the remote tier
-	config TierConfig
-	perDay int64  // Options.WritePerDay, of the local tier
-	where  string // names the tier in errors: its root or, without a root, the type of Options.RemoteTier
-
-	// root is the directory of the tier, nil for a RemoteTier that is not a directory. A tool may wait
-	// longer for a slow mount than a server, so root is not isolated; operations on a mount that
-	// hangs end with RootOptions.Timeout.
-	root *dir.Tier
-
-	pages      *names.Pages // of the store
-	pageTokens int
-	now        func() time.Time
-
-	behind    *work.Queue // of work behind look-ups
-	recording *work.Queue // of hits and tombstones; nil for the level's own collecting
-
-	failures *atomic.Uint64 // of both tiers
-	down     func() bool    // the tier is known to be down; nil for never
-}
-
-// newLevel returns the level of a tier, without its collector. It adds its own part to files and checks.
-func newLevel(t tier.Disk, opt levelOptions, files counted.Options, checks checked.Options) *level {
-	lv := &level{
-		levelOptions: opt, tier: t,
-		book:       ledger.NewBook(t, opt.config.BudgetBytes, opt.perDay, opt.now),
-		collecting: work.NewQueue(),
+// openLevel completes a level, all but its collector. perDay is Options.WritePerDay of its tier.
+func (s *Store) openLevel(lv *level, perDay int64, files counted.Options) {
+	if lv.where = lv.config.Root; lv.where == "" {
+		lv.where = fmt.Sprintf("%T", s.opt.RemoteTier)
 	}
-	lv.branches = branch.NewSweep(t, lv.noteTierError)
+	lv.pages, lv.pageTokens, lv.now = s.pages, s.opt.PageTokens, func() time.Time { return s.now() }
+	lv.behind, lv.failures, lv.collecting = s.promoting, &s.counts.tierErrors, work.NewQueue()
 	if lv.recording == nil {
 		lv.recording = lv.collecting
 		lv.counting = []*work.Queue{lv.collecting}
 	} else {
 		lv.counting = []*work.Queue{lv.recording, lv.collecting}
 	}
-	files.Far, files.Pages = opt.far, opt.pages
-	files.Appeared = func(name pagefile.Name) { lv.checked.Bad.Replaced(name) }
+	lv.book = ledger.NewBook(lv.tier, lv.config.BudgetBytes, perDay, lv.now)
+	lv.branches = branch.NewSweep(lv.tier, lv.noteTierError)
+	files.Far, files.Pages, files.ReadAheadBytes, files.LatestPages = lv.far, lv.pages, s.opt.ReadAheadBytes, s.opt.LatestPages
+	files.Appeared = func(name pagefile.Name) { lv.checked.Bad.Forget(name) }
 	files.Removed = func(name pagefile.Name) {
 		lv.checked.Copies.Forget(name)
 		lv.branches.Removed(name)
 	}
-	lv.files = counted.New(t, lv.book, files)
-	checks.Name, checks.Far, checks.Now, checks.Failed = opt.name, opt.far, opt.now, lv.noteTierError
-	checks.Quarantine = lv.files.Quarantine
-	checks.Gone = func(name pagefile.Name) {
-		lv.counts.quarantined.Add(1)
-		lv.noteGone(name, TombstoneDamaged)
-	}
-	checks.Unreadable = opt.failures
-	lv.checked = checked.New(t, checks)
-	return lv
+	lv.files = counted.New(lv.tier, lv.book, files)
+	lv.checked = checked.New(lv.tier, checked.Options{
+		Name: lv.name, Far: lv.far, Log: s.log, Now: lv.now, Failed: lv.noteTierError, Quarantine: lv.files.Quarantine,
+		Gone: func(name pagefile.Name) {
+			lv.counts.quarantined.Add(1)
+			lv.noteGone(name, TombstoneDamaged)
+		},
+		Damaged: &s.counts.damaged, Mismatched: &s.counts.mismatched, Unreadable: lv.failures,
+	})
 }
 
 // answers reports whether the tier is not known to be down. The local tier is never down.

@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/internal/testrows"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -104,13 +106,27 @@ func withRemote(t testing.TB) func(*Options) {
 
 func withFS(fs vfs.FS) func(*Options) { return func(o *Options) { o.FS = fs } }
 
-func open(t testing.TB, o Options) *Store {
-	t.Helper()
+// start opens a store that may still be counting its files.
+func start(t require.TestingT, o Options) *Store {
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
+	return s
+}
+
+// open opens a store for the time of a test, and waits for its first count.
+func open(t testing.TB, o Options) *Store {
+	t.Helper()
+	s := start(t, o)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	require.NoError(t, s.Flush(ctx))
 	return s
+}
+
+// reopen closes a store and opens another one.
+func reopen(t testing.TB, s *Store, o Options) *Store {
+	t.Helper()
+	require.NoError(t, s.Close())
+	return open(t, o)
 }
 
 // openNew opens a store in new directories.
@@ -126,6 +142,13 @@ func openInjected(t testing.TB, edit ...func(*Options)) (*Store, Options, *vfs.I
 	inj := vfs.Inject(quickFS)
 	s, o := openNew(t, append([]func(*Options){withFS(inj)}, edit...)...)
 	return s, o, inj
+}
+
+// hold makes an operation of a filesystem wait at a gate.
+func hold(inj *vfs.Injector, rule vfs.Rule) *vfs.Gate {
+	rule.Gate = vfs.NewGate()
+	inj.Add(rule)
+	return rule.Gate
 }
 
 // putPrompt stores the pages of a prompt and returns its tokens.
@@ -144,6 +167,23 @@ func putChain(t testing.TB, s *Store, tokens []int32) []*pagefile.Page {
 		require.NoError(t, s.Put(ctx, p))
 	}
 	return pages
+}
+
+// putPages stores prompts of one page each, with the seeds from `from` on and before `to`.
+func putPages(t testing.TB, s *Store, from, to int) {
+	t.Helper()
+	for seed := from; seed < to; seed++ {
+		putChain(t, s, prompt(seed, testTokens))
+	}
+}
+
+// putSettled does as putPages, and waits for the work that each page causes.
+func putSettled(t testing.TB, s *Store, from, to int) {
+	t.Helper()
+	for seed := from; seed < to; seed++ {
+		putPages(t, s, seed, seed+1)
+		require.NoError(t, s.Flush(ctx))
+	}
 }
 
 // chainOf returns the pages of tokens.
@@ -195,18 +235,23 @@ func readError(t testing.TB, s *Store, ref Ref, tokens []int32) error {
 	return s.Read(ctx, ref, tokens, l, Into{Rows: make([]byte, l.Size())})
 }
 
+// tryRead reads a page of some sections, and checks the rows of one that can be read.
+func tryRead(t testing.TB, s *Store, ref Ref, tokens []int32, sections []pagefile.Section) error {
+	t.Helper()
+	l := layoutOf(t, sections, ref.Stored)
+	buf, want := bytes.Repeat([]byte{0xaa}, l.Size()), make([]byte, l.Size()) // the buffer's previous content must not matter
+	if err := s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, Into{Rows: buf}); err != nil {
+		return err
+	}
+	fillRows(l, ref.Key, want)
+	require.Equal(t, want, buf)
+	return nil
+}
+
 // readRef reads a page and checks its rows.
 func readRef(t testing.TB, s *Store, ref Ref, tokens []int32) {
 	t.Helper()
-	l := layoutOf(t, testSections, ref.Stored)
-	buf := make([]byte, l.Size())
-	for i := range buf {
-		buf[i] = 0xaa // the buffer's previous content must not matter
-	}
-	require.NoError(t, s.Read(ctx, ref, tokens[ref.Start:int(ref.Start)+ref.Tokens], l, Into{Rows: buf}))
-	want := make([]byte, l.Size())
-	fillRows(l, ref.Key, want)
-	require.Equal(t, want, buf)
+	require.NoError(t, tryRead(t, s, ref, tokens, testSections))
 }
 
 // readChain checks that a store returns n of the tokens with their rows.
@@ -225,6 +270,14 @@ func listAll(t testing.TB, lv *level) []tier.Info {
 	var infos []tier.Info
 	require.NoError(t, lv.files.List(ctx, func(info tier.Info) { infos = append(infos, info) }))
 	return infos
+}
+
+// count counts the files of a tier.
+func count(t testing.TB, lv *level) *counted.Tally {
+	t.Helper()
+	found, err := lv.files.Count(ctx, nil)
+	require.NoError(t, err)
+	return found
 }
 
 // recount counts the files of both tiers anew, and updates Stats.
@@ -285,12 +338,12 @@ func dropPage(t require.TestingT, lv *level, info tier.Info) {
 
 // setRemoteTimeout changes Options.RemoteTimeout of an open store.
 func setRemoteTimeout(s *Store, limit time.Duration) {
-	s.lookup.remoteTimeout, s.down.Patience = limit, limit
+	s.lookup.remoteTimeout, s.mover.Patience = limit, limit
 }
 
 // demote makes the remote tier hold a local page.
 func (s *Store) demote(ctx context.Context, info tier.Info) error {
-	_, err := s.down.Move(ctx, info)
+	_, err := s.mover.Move(ctx, info)
 	return err
 }
 

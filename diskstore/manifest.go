@@ -50,37 +50,37 @@ func (m *manifests) write(ctx context.Context, t tier.Disk, fingerprint pagefile
 // describe writes the manifest of this store's pages if a tier has no file there: kvtier rm
 // beside a server removes it. A page without one is good, and nothing says which model it is of.
 func (m *manifests) describe(ctx context.Context, t tier.Disk, fingerprint pagefile.Key) error {
-	_, err := tier.Stat(ctx, t, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
-	if !errors.Is(err, tier.ErrNotFound) {
-		return err
-	}
-	if err := m.write(ctx, t, fingerprint); err != nil {
-		return fmt.Errorf("describe the pages of %v: %w", fingerprint, err)
-	}
-	return nil
+	return ifUndescribed(ctx, t, fingerprint, func() error {
+		if err := m.write(ctx, t, fingerprint); err != nil {
+			return fmt.Errorf("describe the pages of %v: %w", fingerprint, err)
+		}
+		return nil
+	})
 }
 
 // below makes the remote tier describe a page that moves there. made tells that this store has made the
-// page lossy.
+// page lossy. The manifest of another store's page is copied.
 func (m *manifests) below(ctx context.Context, local, remote tier.Disk, fingerprint pagefile.Key, made bool) error {
 	if made || fingerprint == m.pages.Exact {
 		return m.describe(ctx, remote, fingerprint)
 	}
-	return copyManifest(ctx, local, remote, fingerprint)
+	return ifUndescribed(ctx, remote, fingerprint, func() error {
+		theirs, err := tier.ReadManifest(ctx, local, fingerprint)
+		if errors.Is(err, tier.ErrNotFound) || errors.Is(err, pagefile.ErrDamaged) {
+			return nil // pages are good without a manifest
+		}
+		if err != nil {
+			return err
+		}
+		return tier.WriteManifest(ctx, remote, fingerprint, theirs)
+	})
 }
 
-// copyManifest copies the manifest of another store's pages to the remote tier.
-func copyManifest(ctx context.Context, local, remote tier.Disk, fingerprint pagefile.Key) error {
-	_, err := tier.Stat(ctx, remote, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
-	if !errors.Is(err, tier.ErrNotFound) {
-		return err
+// ifUndescribed calls write if a tier has no file in the place of a manifest.
+func ifUndescribed(ctx context.Context, t tier.Disk, fingerprint pagefile.Key, write func() error) error {
+	_, err := tier.Stat(ctx, t, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
+	if errors.Is(err, tier.ErrNotFound) {
+		return write()
 	}
-	m, err := tier.ReadManifest(ctx, local, fingerprint)
-	if errors.Is(err, tier.ErrNotFound) || errors.Is(err, pagefile.ErrDamaged) {
-		return nil // pages are good without a manifest
-	}
-	if err != nil {
-		return err
-	}
-	return tier.WriteManifest(ctx, remote, fingerprint, m)
+	return err
 }

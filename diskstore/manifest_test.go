@@ -41,7 +41,7 @@ func TestPagesAfterARemovalHaveAManifest(t *testing.T) {
 		"put": func(t *testing.T, s *Store, p *pagefile.Page) { require.NoError(t, s.Put(ctx, p)) },
 		"promotion": func(t *testing.T, s *Store, p *pagefile.Page) {
 			info := mustStat(t, s.guard, s.pages.Page(p.Key()))
-			s.up.Promote(ctx, info, recency.Place{Parent: p.Parent})
+			s.mover.Promote(ctx, info, recency.Place{Parent: p.Parent})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -111,18 +111,14 @@ func TestPagesOfANewerProgramAreEvicted(t *testing.T) {
 	newer := o
 	newer.Fingerprint = testFingerprint(2)
 	s := open(t, newer)
-	for seed := range pages - 2 {
-		putChain(t, s, prompt(seed, testTokens))
-	}
+	putPages(t, s, 0, pages-2)
 	require.NoError(t, s.Flush(ctx))
 	require.NoError(t, s.Close())
 	makeNewer(t, o.Local.Root)
 	age(t, o.Local.Root, time.Now().Add(-time.Hour))
 
 	s = open(t, o)
-	for seed := range pages {
-		require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(100+seed, testTokens))))
-	}
+	putPages(t, s, 100, 100+pages)
 	require.NoError(t, s.Flush(ctx))
 	require.NotZero(t, s.Stats().Evicted)
 	require.LessOrEqual(t, occupied(t, o.Local.Root), o.Local.BudgetBytes)

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -22,7 +21,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
@@ -326,44 +324,15 @@ func (f *fleet) end() {
 
 // occupied returns the bytes of the files below a root that count against its budget.
 func (f *fleet) occupied(root string) int64 {
-	var sum int64
-	f.eachCounted(root, func(_ string, bytes int64) { sum += bytes })
-	return sum
+	found, err := walk(f.mem, root)
+	require.NoError(f.t, err)
+	return found.held
 }
 
-// describe lists the files below a root that count against its budget.
+// describe lists the files below a root.
 func (f *fleet) describe(root string) string {
-	var list strings.Builder
-	f.eachCounted(root, func(path string, bytes int64) { fmt.Fprintf(&list, "%12d %s\n", bytes, path) })
-	return list.String()
-}
-
-// eachCounted calls each for the files below a root that count against its budget.
-func (f *fleet) eachCounted(root string, each func(path string, bytes int64)) {
-	seen := make(map[any]bool)
-	var in func(dir string)
-	in = func(folder string) {
-		entries, err := f.mem.ReadDir(folder)
-		require.NoError(f.t, err)
-		for _, e := range entries {
-			path := filepath.Join(folder, e.Name())
-			if e.IsDir() {
-				in(path)
-				continue
-			}
-			ext := filepath.Ext(path)
-			if ext != dir.PageExt && (ext != dir.TmpExt || strings.Contains(path, "-usage")) {
-				continue
-			}
-			info, err := e.Info()
-			require.NoError(f.t, err)
-			if !seen[info.Sys()] {
-				seen[info.Sys()] = true
-				each(path, f.mem.PhysicalBytes(info))
-			}
-		}
-	}
-	in(root)
+	found, err := walk(f.mem, root)
+	return fmt.Sprintf("%+v %v", found, err)
 }
 
 // ledger returns a root's ledger; zero for a missing one.

@@ -15,8 +15,7 @@ import (
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		o := testOptions(t, func(o *Options) { o.PageTokens = 3 })
-		s, err := Open(ctx, o)
-		require.NoError(rt, err)
+		s := start(rt, o)
 		m := &model{t: t, s: s, o: o, pages: map[string]pagefile.Key{}, tails: map[string]map[string]bool{}}
 		defer func() { require.NoError(rt, m.s.Close()) }()
 		rt.Repeat(map[string]func(*rapid.T){
@@ -102,8 +101,7 @@ func (m *model) chain(rt *rapid.T) {
 
 func (m *model) reopen(rt *rapid.T) {
 	require.NoError(rt, m.s.Close())
-	s, err := Open(ctx, m.o)
-	require.NoError(rt, err)
+	s := start(rt, m.o)
 	m.s = s
 	require.NoError(rt, m.s.Flush(ctx))
 }

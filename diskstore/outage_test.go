@@ -64,20 +64,14 @@ func TestOutageOfTheRemoteDeletesNothingThatFits(t *testing.T) {
 	for name, begin := range outages {
 		t.Run(name, func(t *testing.T) {
 			s, o, inj := openInjected(t, withRemote(t), func(o *Options) { o.Local.BudgetBytes = 100 * page })
-			put := func(from, to int) {
-				for seed := from; seed < to; seed++ {
-					require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(seed, testTokens))))
-					require.NoError(t, s.Flush(ctx))
-				}
-			}
-			put(0, 96)
+			putSettled(t, s, 0, 96)
 			age(t, o.Local.Root, time.Now().Add(-time.Hour))
 			end := begin(s, inj, regexp.MustCompile("^"+regexp.QuoteMeta(o.Remote.Root)))
-			put(96, 99) // nearly full: pages begin to move down
+			putSettled(t, s, 96, 99) // nearly full: pages begin to move down
 			st := s.Stats()
 			require.Zero(t, st.Evicted)
 			require.Equal(t, 99, st.Local.Pages)
-			put(99, 120)
+			putSettled(t, s, 99, 120)
 			st = s.Stats()
 			require.EqualValues(t, 120-st.Local.Pages, st.Evicted)
 			require.GreaterOrEqual(t, st.Local.Pages, 100-(1+100/room.OutageShare), "only pages without room, and a batch, are deleted")
@@ -85,7 +79,7 @@ func TestOutageOfTheRemoteDeletesNothingThatFits(t *testing.T) {
 			lost := st.Evicted
 
 			end()
-			put(120, 125)
+			putSettled(t, s, 120, 125)
 			st = s.Stats()
 			require.Equal(t, lost, st.Evicted)
 			require.NotZero(t, st.Demoted)
@@ -127,17 +121,9 @@ func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, o, inj := openInjected(t, withRemote(t), func(o *Options) { o.Local.BudgetBytes = pages * page })
-			seed := 0
-			put := func(n int) (listings int) {
-				before := inj.Count(vfs.OpLstat)
-				for range n {
-					require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(seed, testTokens))))
-					require.NoError(t, s.Flush(ctx))
-					seed++
-				}
-				return (inj.Count(vfs.OpLstat) - before) / (pages * 9 / 10)
-			}
+			inj := vfs.Inject(quickFS)
+			o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) { o.Local.BudgetBytes = pages * page })
+			s, put := listings(t, o, pages)
 			put(pages - pages/room.TrimShare - 1)
 			age(t, o.Local.Root, time.Now().Add(-time.Hour))
 			begin(s, inj, regexp.MustCompile("^"+regexp.QuoteMeta(o.Remote.Root)))
@@ -146,7 +132,7 @@ func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
 			require.Zero(t, s.Stats().Evicted)
 			put(2) // the first page that does not fit, at the latest
 			require.LessOrEqual(t, put(puts), puts/(pages/room.OutageShare)+3, "full")
-			require.LessOrEqual(t, s.Stats().Evicted, uint64(seed-pages+pages/room.OutageShare+1))
+			require.LessOrEqual(t, s.Stats().Evicted, s.Stats().Puts-pages+pages/room.OutageShare+1)
 			require.Zero(t, s.Stats().PutErrors)
 		})
 	}
@@ -198,19 +184,13 @@ func TestNobodyWaitsForTheLockOfAnotherMachinesTier(t *testing.T) {
 func TestRemoteCountHoldsUpNoPut(t *testing.T) {
 	page := physicalPage(t)
 	s, o, inj := openInjected(t, withRemote(t), func(o *Options) { o.Local.BudgetBytes, o.Remote.BudgetBytes = 32*page, 1000*page })
-	put := func(from, n int) {
-		for seed := range n {
-			require.NoError(t, s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(from+seed, testTokens))))
-		}
-	}
-	put(0, 40)
+	putPages(t, s, 0, 40)
 	require.NoError(t, s.Flush(ctx))
-	gate := vfs.NewGate()
-	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root) + `/v1$`), Gate: gate})
+	gate := hold(inj, vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile("^" + regexp.QuoteMeta(o.Remote.Root) + `/v1$`)})
 	s.remote.files.Backdate(time.Hour, 0) // a count is due
-	put(100, 40)
+	putPages(t, s, 100, 140)
 	<-gate.Entered()
-	put(200, 40)
+	putPages(t, s, 200, 240)
 	gate.Open()
 	require.NoError(t, s.Flush(ctx))
 	require.Zero(t, s.Stats().PutErrors)
@@ -227,8 +207,7 @@ func countedShare(t *testing.T, ahead time.Duration) (a, b *Store) {
 	ob := testOptions(t, withFS(sh.From("b")))
 	ob.Remote = oa.Remote
 	b = open(t, ob)
-	_, err := b.remote.files.Count(ctx, nil)
-	require.NoError(t, err)
+	count(t, b.remote)
 	return a, b
 }
 
@@ -240,8 +219,7 @@ func TestOneHostCountsTheShareForAll(t *testing.T) {
 		b.remote.files.Backdate(2*room.FarCountEvery, 0)
 		require.NoError(t, b.remote.book.Refresh(ctx))
 		require.True(t, b.remote.room.Stale(), "nobody has counted since")
-		_, err := a.remote.files.Count(ctx, nil)
-		require.NoError(t, err)
+		count(t, a.remote)
 		require.NoError(t, b.remote.book.Refresh(ctx))
 		require.False(t, b.remote.room.Stale())
 	}

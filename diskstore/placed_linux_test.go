@@ -2,7 +2,6 @@ package diskstore
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -40,9 +39,7 @@ func TestReadingInPlaceKeepsNoFileOpen(t *testing.T) {
 	}
 	require.Equal(t, before, descriptors(t))
 
-	to := filePath(o.Remote.Root, refs[1].name(s.pages))
-	require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
-	require.NoError(t, os.Rename(filePath(o.Local.Root, refs[1].name(s.pages)), to))
+	moveToRemote(t, o, namesOf(s, tokens)[1:])
 	requireNotPlaced(t, s, refs[1], tokens, "remote")
 	require.NoError(t, os.Truncate(filePath(o.Local.Root, refs[0].name(s.pages)), 5000))
 	_, _, err := readPlaced(t, s, refs[0], tokens)

@@ -140,11 +140,7 @@ func TestNotPlaced(t *testing.T) {
 		s, o := openNew(t, withRemote(t))
 		putChain(t, s, tokens)
 		refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact // refs that name the local tier
-		for _, ref := range refs {
-			to := filePath(o.Remote.Root, ref.name(s.pages))
-			require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
-			require.NoError(t, os.Rename(filePath(o.Local.Root, ref.name(s.pages)), to))
-		}
+		moveToRemote(t, o, namesOf(s, tokens))
 		for _, ref := range refs {
 			requireNotPlaced(t, s, ref, tokens, "remote")
 		}

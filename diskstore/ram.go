@@ -54,18 +54,18 @@ func (s *Store) InRAM(keys []pagefile.Key) int {
 
 // memory is the tier in memory, and its upkeep.
 type memory struct {
-	*ram.Tier // nil when no page is kept in memory
+	*ram.Tier
 
 	levels levels              // which have the files of the pages, in the order of look-ups
 	lossy  pagefile.Key        // fingerprint of lossy pages
-	budget int64               // bytes, of all runners of the server together
+	budget int64               // bytes, of all runners of the server together; 0 keeps no page
 	peers  func() (int, error) // counts these runners
 	health health
 	life   *work.Life
 }
 
 // off reports whether no page is kept in memory.
-func (m *memory) off() bool { return m.Tier == nil }
+func (m *memory) off() bool { return m.budget == 0 }
 
 // stillStored reports whether a tier has, or had within Lease, the file of a page in memory.
 // When every tier reports the file missing, the page is dropped from memory.

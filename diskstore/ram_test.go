@@ -71,7 +71,7 @@ func TestRAMOffMeansOff(t *testing.T) {
 	s, o := openNew(t)
 	tokens := putPrompt(t, s, 1, 2*testTokens+3)
 	readChain(t, s, tokens, len(tokens))
-	require.Nil(t, s.ram.Tier)
+	require.False(t, s.ram.Holds())
 	require.Equal(t, repeat(tier.Local, 3), tiersOf(s.Find(ctx, Prompt{Tokens: tokens}).Exact))
 	require.Zero(t, s.Stats().RAM)
 	require.Zero(t, s.Stats().RAMHits)
@@ -146,9 +146,7 @@ func TestRAMLeastRecentlyServedGoesFirst(t *testing.T) {
 		}
 		return in
 	}
-	for i := range 3 {
-		putChain(t, s, prompt(i, testTokens))
-	}
+	putPages(t, s, 0, 3)
 	require.Equal(t, []int{0, 1, 2}, held())
 	readChain(t, s, prompt(0, testTokens), testTokens) // served: the oldest is 1 now
 	s.Find(ctx, Prompt{Tokens: prompt(1, testTokens)}) // a look-up does not count
@@ -227,11 +225,7 @@ func TestRAMPagesOfTheRemoteTier(t *testing.T) {
 	s, o, inj := openInjected(t, withRemote(t), withRAM(plenty))
 	advance := fakeClock(s)
 	tokens := putPrompt(t, s, 1, 2*testTokens)
-	for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact {
-		to := filePath(o.Remote.Root, ref.name(s.pages))
-		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
-		require.NoError(t, os.Rename(filePath(o.Local.Root, ref.name(s.pages)), to))
-	}
+	moveToRemote(t, o, namesOf(s, tokens))
 	inj.Reset()
 	readChain(t, s, tokens, len(tokens))
 	require.Zero(t, inj.Count(vfs.OpRead), "the pages moved, and are in memory")
@@ -370,9 +364,7 @@ func TestRAMBudgetIsTheServers(t *testing.T) {
 	one := pageBytes(t, testTokens)
 	o := testOptions(t, withRAM(8*one))
 	first := open(t, o)
-	for i := range 10 {
-		putChain(t, first, prompt(i, testTokens))
-	}
+	putPages(t, first, 0, 10)
 	require.Equal(t, 8, first.Stats().RAM.Pages)
 
 	stranger := o

@@ -61,8 +61,7 @@ func TestRecencyOrdersByItself(t *testing.T) {
 		var passed atomic.Int64 // a duration; background work reads it too
 		var stores []*Store
 		for i := range 2 {
-			s, err := Open(ctx, o)
-			require.NoError(rt, err)
+			s := start(rt, o)
 			require.NoError(rt, s.Flush(ctx))
 			s.now = func() time.Time { return began.Add(time.Duration(passed.Load()) + time.Duration(i)*time.Second/2) }
 			stores = append(stores, s)
@@ -177,8 +176,7 @@ func TestPromotionAndDemotionKeepTheOrder(t *testing.T) {
 	s.now = func() time.Time { return now }
 	tokens := putPrompt(t, s, 1, 6*testTokens+2)
 	for _, ref := range s.Find(ctx, Prompt{Tokens: tokens}).Exact[3:] {
-		info := mustStat(t, s.disk, ref.name(s.pages))
-		evictPage(t, s, info)
+		evictPage(t, s, mustStat(t, s.disk, ref.name(s.pages)))
 	}
 	now = now.Add(10 * time.Minute)
 	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
@@ -211,8 +209,7 @@ func TestEvictionLeavesWhatWasUsedMeanwhile(t *testing.T) {
 // TestConversationLargerThanTheBudget: the first pages of the conversation stay, because a
 // page never replaces the pages that it continues.
 func TestConversationLargerThanTheBudget(t *testing.T) {
-	page := physicalPage(t)
-	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 4 * page }))
+	s := openFor(t, 4)
 	tokens, parent := prompt(1, 8*testTokens), s.opt.Fingerprint
 	for at := 0; at < len(tokens); at += testTokens {
 		p := pageOf(t, parent, at, tokens[at:at+testTokens])
@@ -254,9 +251,7 @@ func TestClockThatWasAheadBlocksNoPut(t *testing.T) {
 				s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 10 * page }))
 				start := time.Now()
 				s.now = func() time.Time { return time.Now().Add(ahead) }
-				for seed := range 8 {
-					putChain(t, s, prompt(seed, testTokens))
-				}
+				putPages(t, s, 0, 8)
 				tokens := prompt(50, 6*testTokens)
 				putChain(t, s, tokens[:2*testTokens])
 				require.NoError(t, s.Flush(ctx))
@@ -282,8 +277,7 @@ func TestClockThatWasAheadBlocksNoPut(t *testing.T) {
 // TestContinuedChainFromTheFutureStays: pages that a Put continues are not evicted for it,
 // even though they were stored while the clock was ahead.
 func TestContinuedChainFromTheFutureStays(t *testing.T) {
-	page := physicalPage(t)
-	s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 8 * page }))
+	s := openFor(t, 8)
 	s.now = func() time.Time { return time.Now().Add(24 * time.Hour) }
 	tokens := prompt(1, 8*testTokens)
 	putChain(t, s, tokens[:4*testTokens])
@@ -332,9 +326,7 @@ func TestPagesFromTheFutureMoveOnce(t *testing.T) {
 	page := physicalPage(t)
 	s, _, inj := openInjected(t, func(o *Options) { o.Local.BudgetBytes = 6 * page })
 	s.now = func() time.Time { return time.Now().Add(24 * time.Hour) }
-	for seed := range 9 {
-		putChain(t, s, prompt(seed, testTokens))
-	}
+	putPages(t, s, 0, 9)
 	require.NoError(t, s.Flush(ctx))
 	require.NoError(t, s.local.book.Record(ctx))
 	require.NotZero(t, s.Stats().Evicted)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore/internal/move"
-	"github.com/kvtier/kvtier/diskstore/internal/names"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -14,28 +12,16 @@ import (
 // Recent knows the most recently used pages of a store's fingerprint, as of the count that Open
 // begins: Recent counts only where that count failed, and does not see later changes.
 type Recent struct {
+	*reader
 	life       *work.Life
-	tiers      levels
-	pages      *names.Pages
-	pageTokens int
-	aheadBytes int64 // Options.ReadAheadBytes
-	latest     int   // Options.LatestPages
-
-	traffic *work.Traffic // of Reads and Puts, for which Recent waits
-	codec   *pagefile.Codec
-	ram     *memory
-	up      *move.Up // nil without a remote tier
-	counts  *counters
-	used    *readAhead // takes the pages that are read ahead
+	traffic    *work.Traffic // of Reads and Puts, for which Recent waits
+	aheadBytes int64         // Options.ReadAheadBytes
+	latest     int           // Options.LatestPages
 }
 
 // Recent returns what the store knows of its most recently used pages.
 func (s *Store) Recent() *Recent {
-	return &Recent{
-		life: s.life, tiers: s.tiers, pages: s.pages, pageTokens: s.opt.PageTokens,
-		aheadBytes: s.opt.ReadAheadBytes, latest: s.opt.LatestPages,
-		traffic: &s.traffic, codec: s.codec, ram: &s.ram, up: s.up, counts: &s.counts, used: &s.reader.ahead,
-	}
+	return &Recent{&s.reader, s.life, &s.traffic, s.opt.ReadAheadBytes, s.opt.LatestPages}
 }
 
 // PageTokens is the position and the tokens of a page, from its header.

@@ -1,9 +1,11 @@
 package diskstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -88,53 +90,34 @@ func (p purge) picks(info tier.Info) bool {
 // purge deletes files from a tier, and the fingerprint's directory when no file is left. all
 // reports that no file is left.
 func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
-	_, shards, err := lv.tier.Survey(ctx)
-	if err != nil {
-		return false, err
-	}
 	gone := lv.files.NewRemoval()
 	defer func() { gone.Record(ctx) }()
 	removedPages := make(map[pagefile.Name]bool)
 	defer func() { lv.branches.PruneOf(ctx, p.fingerprint, removedPages) }()
 	all = true
-	for _, shard := range shards {
-		if shard.Fingerprint != p.fingerprint {
-			continue
-		}
-		infos, err := lv.tier.ListShard(ctx, shard)
-		if err != nil {
+	for info, err := range lv.filesOf(ctx, p.fingerprint) {
+		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return false, err
 		}
-		for _, info := range infos {
-			if err := ctx.Err(); err != nil {
-				return false, err
-			}
-			if !p.picks(info) {
+		if !p.picks(info) {
+			all = false
+			continue
+		}
+		if !p.dry {
+			removed, err := lv.purgeFile(ctx, p, info)
+			switch {
+			case errors.Is(err, tier.ErrReplaced):
 				all = false
 				continue
+			case err != nil:
+				return false, fmt.Errorf("remove page %v: %w", info.Key, err)
+			case removed.Bytes == 0:
+				continue // removed by another process
 			}
-			if !p.dry {
-				still := func(now tier.Info) bool { return now.Bytes == info.Bytes && p.picks(now) }
-				removed, err := lv.files.DropIf(ctx, info, still)
-				if errors.Is(err, tier.ErrReplaced) { // or another machine has touched the file, as seen only now
-					removed, err = lv.files.DropIf(ctx, info, still)
-				}
-				if errors.Is(err, tier.ErrReplaced) {
-					all = false
-					continue
-				}
-				if err != nil {
-					return false, fmt.Errorf("remove page %v: %w", info.Key, err)
-				}
-				if removed.Bytes == 0 {
-					continue // removed by another process
-				}
-				gone.Add(removed)
-				lv.noteGone(removed.Name, p.reason)
-				removedPages[removed.Name] = true
-			}
-			p.removed(info)
+			gone.Add(removed)
+			removedPages[removed.Name] = true
 		}
+		p.removed(info)
 	}
 	if p.dry || !all {
 		return all, nil
@@ -144,6 +127,19 @@ func (lv *level) purge(ctx context.Context, p purge) (all bool, err error) {
 		return false, err
 	}
 	return true, lv.book.Forget(ctx, p.fingerprint)
+}
+
+// purgeFile deletes a file as Tier.Drop does, unless it has come into use.
+func (lv *level) purgeFile(ctx context.Context, p purge, info tier.Info) (removed tier.Info, err error) {
+	still := func(now tier.Info) bool { return now.Bytes == info.Bytes && p.picks(now) }
+	removed, err = lv.files.DropIf(ctx, info, still)
+	if errors.Is(err, tier.ErrReplaced) { // or another machine has touched the file, as seen only now
+		removed, err = lv.files.DropIf(ctx, info, still)
+	}
+	if err == nil && removed.Bytes > 0 {
+		lv.noteGone(removed.Name, p.reason)
+	}
+	return removed, err
 }
 
 // dropFingerprint removes a fingerprint that has no file. left reports that a page has come
@@ -160,7 +156,12 @@ func (lv *level) dropFingerprint(ctx context.Context, fingerprint pagefile.Key) 
 	if err := lv.tier.DropFolders(ctx, fingerprint); err != nil {
 		return false, err
 	}
-	files, err := lv.filesOf(ctx, fingerprint)
+	var files []tier.Info
+	for info, ferr := range lv.filesOf(ctx, fingerprint) {
+		if err = ferr; err == nil {
+			files = append(files, info)
+		}
+	}
 	if len(files) > 0 && readErr == nil {
 		err = errors.Join(err, tier.WriteManifest(ctx, lv.tier, fingerprint, m))
 	}
@@ -173,20 +174,24 @@ func (lv *level) dropFingerprint(ctx context.Context, fingerprint pagefile.Key) 
 	return len(files) > 0, err
 }
 
-// filesOf lists a tier's files of a fingerprint.
-func (lv *level) filesOf(ctx context.Context, fingerprint pagefile.Key) (files []tier.Info, err error) {
-	_, shards, err := lv.tier.Survey(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, shard := range shards {
-		if shard.Fingerprint != fingerprint {
-			continue
+// filesOf yields a tier's files of a fingerprint. An error comes last.
+func (lv *level) filesOf(ctx context.Context, fingerprint pagefile.Key) iter.Seq2[tier.Info, error] {
+	return func(yield func(tier.Info, error) bool) {
+		_, shards, err := lv.tier.Survey(ctx)
+		for _, shard := range shards {
+			if err != nil || shard.Fingerprint != fingerprint {
+				continue
+			}
+			var infos []tier.Info
+			infos, err = lv.tier.ListShard(ctx, shard)
+			for _, info := range infos {
+				if !yield(info, nil) {
+					return
+				}
+			}
 		}
-		infos, err := lv.tier.ListShard(ctx, shard)
-		if files = append(files, infos...); err != nil {
-			return files, err
+		if err != nil {
+			yield(tier.Info{}, err)
 		}
 	}
-	return files, nil
 }

@@ -246,8 +246,7 @@ func TestCommitThatComesLateCounts(t *testing.T) {
 	s, o, inj := openInjected(t, withRemote(t))
 	putChain(t, s, prompt(1, testTokens))
 	info := listAll(t, s.local)[0]
-	gate := vfs.NewGate()
-	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRename}, Path: regexp.MustCompile(regexp.QuoteMeta(o.Remote.Root) + `.*\.kvp$`), Gate: gate})
+	gate := hold(inj, vfs.Rule{Ops: []vfs.Op{vfs.OpRename}, Path: regexp.MustCompile(regexp.QuoteMeta(o.Remote.Root) + `.*\.kvp$`)})
 	given, up := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- s.demote(given, info) }()
@@ -283,20 +282,17 @@ func TestUnlinkThatHangsCounts(t *testing.T) {
 	inRemote(t, s, 2*remoteWorkers)
 	other := beside(t, o)
 	s.guard.StepIn = 50 * time.Millisecond
-	gate := vfs.NewGate()
-	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpRemove}, Path: regexp.MustCompile(`-gone\d+\.tmp$`), Gate: gate})
+	gate := hold(inj, vfs.Rule{Ops: []vfs.Op{vfs.OpRemove}, Path: regexp.MustCompile(`-gone\d+\.tmp$`)})
 	for _, info := range listAll(t, other.remote)[:remoteWorkers] {
 		_, err := s.remote.files.Drop(ctx, info)
 		require.ErrorIs(t, err, tier.ErrTierTimeout)
 		<-gate.Entered()
 	}
-	_, err := other.remote.files.Count(ctx, nil)
-	require.NoError(t, err)
+	count(t, other.remote)
 	require.LessOrEqual(t, occupied(t, o.Remote.Root), recorded(t, o.Remote.Root))
 	gate.Open()
 	idle(s.guard)
-	_, err = other.remote.files.Count(ctx, nil)
-	require.NoError(t, err)
+	count(t, other.remote)
 	l, err := other.remote.book.Read(ctx)
 	require.NoError(t, err)
 	require.EqualValues(t, remoteWorkers*page, l.Bytes)

@@ -87,8 +87,7 @@ func TestRootWhoseModeChanges(t *testing.T) {
 		require.True(t, s.Stats().Local.Down || s.Stats().Remote.Down)
 		require.NoError(t, os.Chmod(dir, 0o700))
 		later = later.Add(breakerRest)
-		_, err = tier.Stat(ctx, lv.tier, s.pages.Page(pagefile.Key{1}))
-		require.ErrorIs(t, err, tier.ErrNotFound)
+		requireNone(t, lv.tier, s.pages.Page(pagefile.Key{1}))
 		require.False(t, s.Stats().Local.Down || s.Stats().Remote.Down)
 	}
 }
@@ -132,15 +131,11 @@ func TestRootReplacedByAnother(t *testing.T) {
 	other := o
 	other.Local.Root += ".other"
 	before := open(t, other)
-	for i := range 60 {
-		putChain(t, before, prompt(100+i, testTokens))
-	}
+	putPages(t, before, 100, 100+60)
 	require.NoError(t, before.Close())
 
 	s := open(t, o)
-	for i := range 60 {
-		putChain(t, s, prompt(i, testTokens))
-	}
+	putPages(t, s, 0, 60)
 	require.NoError(t, os.Rename(o.Local.Root, o.Local.Root+".old"))
 	require.NoError(t, os.Rename(other.Local.Root, o.Local.Root))
 	lookAgain(inj, o.Local.Root)
@@ -180,11 +175,37 @@ func TestRoomIsClaimedInTheRootThatReplacesAnother(t *testing.T) {
 			require.NoError(t, os.Rename(root, root+".old"))
 			require.NoError(t, os.Rename(root+".other", root))
 			lookAgain(inj, root)
-			_, err := tier.Stat(ctx, lv.tier, s.pages.Page(pagefile.Key{1}))
-			require.ErrorIs(t, err, tier.ErrNotFound)
+			requireNone(t, lv.tier, s.pages.Page(pagefile.Key{1}))
 			inBoth(t, s, 3)
 			l := readLedgerFile(t, Options{Local: TierConfig{Root: root}})
 			require.GreaterOrEqual(t, l.Figure(), occupied(t, root))
 		})
 	}
+}
+
+// TestDirectorySwappedForALink: prompts neither leave a root nor come from elsewhere through a
+// link in a directory's place.
+func TestDirectorySwappedForALink(t *testing.T) {
+	s, o := openNew(t, withFS(nil), withRemote(t))
+	tokens := putPrompt(t, s, 1, 2*testTokens)
+	refs := s.Find(ctx, Prompt{Tokens: tokens}).Exact
+	folder, outside := filepath.Join(o.Local.Root, storetest.VersionDir, o.Fingerprint.String()), filepath.Join(t.TempDir(), "outside")
+	require.NoError(t, os.Rename(folder, outside))
+	require.NoError(t, os.Symlink(outside, folder))
+	before := filesIn(t, outside, dir.PageExt)
+
+	require.ErrorIs(t, readError(t, s, refs[0], tokens[:testTokens]), tier.ErrNotFound)
+	for seed := range 4 {
+		err := s.Put(ctx, pageOf(t, s.opt.Fingerprint, 0, prompt(10+seed, testTokens)))
+		require.ErrorContains(t, err, folder)
+	}
+	require.Error(t, s.disk.Touch(ctx, s.pages.Page(refs[0].Key), time.Unix(1_700_000_000, 0)))
+	removed, _ := s.disk.Remove(ctx, tier.Info{Name: s.pages.Page(refs[0].Key)})
+	require.False(t, removed)
+	require.Equal(t, before, filesIn(t, outside, dir.PageExt))
+
+	require.NoError(t, os.Remove(folder))
+	require.NoError(t, os.Rename(outside, folder))
+	readChain(t, s, tokens, len(tokens))
+	putChain(t, s, prompt(20, testTokens))
 }

@@ -14,14 +14,17 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
+// sources are the ways in which a page is kept.
+var sources = map[string]func(*Options){
+	"raw":    func(o *Options) {},
+	"zstd":   func(o *Options) { o.Compress = true },
+	"memory": func(o *Options) { o.RAM.BudgetBytes = 1 << 24 },
+}
+
 // Some sections of a page, read alone, equal the same sections read with the whole page, from
 // a raw file, a compressed one and memory.
 func TestReadSomeSections(t *testing.T) {
-	for name, change := range map[string]func(*Options){
-		"raw":    func(o *Options) {},
-		"zstd":   func(o *Options) { o.Compress = true },
-		"memory": func(o *Options) { o.RAM.BudgetBytes = 1 << 24 },
-	} {
+	for name, change := range sources {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, testOptions(t, change))
 			tokens := prompt(1, testTokens)
@@ -165,14 +168,14 @@ func TestReadGently(t *testing.T) {
 }
 
 // readSections returns the sections that Read passes on, one after the other.
-func readSections(s *Store, ref Ref, tokens []int32, l pagefile.Layout, fail error) ([]byte, error) {
+func readSections(s *Store, ref Ref, tokens []int32, l pagefile.Layout) ([]byte, error) {
 	buf := make([]byte, l.Size())
 	var mu sync.Mutex
 	err := s.Read(ctx, ref, tokens, l, Into{Use: func(i int, rows []byte) error {
 		mu.Lock()
 		defer mu.Unlock()
 		copy(l.Rows(buf, i), rows)
-		return fail
+		return nil
 	}})
 
 	return buf, err
@@ -181,22 +184,18 @@ func readSections(s *Store, ref Ref, tokens []int32, l pagefile.Layout, fail err
 // TestReadSections gives the rows that Read gives: from a raw file, a compressed one, memory, and
 // the remote tier after damage in the local one.
 func TestReadSections(t *testing.T) {
-	for name, change := range map[string]func(*Options){
-		"raw":    func(o *Options) {},
-		"zstd":   func(o *Options) { o.Compress = true },
-		"memory": func(o *Options) { o.RAM.BudgetBytes = 1 << 24 },
-	} {
+	for name, change := range sources {
 		t.Run(name, func(t *testing.T) {
 			s, o := openNew(t, func(o *Options) { o.FS = nil }, change)
 			tokens := prompt(1, testTokens)
 			page := putChain(t, s, tokens)[0]
 			ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
 			for range 2 {
-				got, err := readSections(s, ref, tokens, page.Layout, nil)
+				got, err := readSections(s, ref, tokens, page.Layout)
 				require.NoError(t, err)
 				require.Equal(t, page.Payload, got)
 			}
-			_, err := readSections(s, ref, tokens[1:], page.Layout, nil)
+			_, err := readSections(s, ref, tokens[1:], page.Layout)
 			require.ErrorIs(t, err, pagefile.ErrInvalidPage)
 			if name == "memory" {
 				require.Positive(t, s.Stats().RAMHits)
@@ -205,53 +204,37 @@ func TestReadSections(t *testing.T) {
 			h, err := tier.ReadHeader(ctx, s.disk, ref.name(s.pages))
 			require.NoError(t, err)
 			flipAt(t, filePath(o.Local.Root, ref.name(s.pages)), int(h.Sections[1].Offset))
-			_, err = readSections(s, ref, tokens, page.Layout, nil)
+			_, err = readSections(s, ref, tokens, page.Layout)
 			require.ErrorIs(t, err, pagefile.ErrDamaged)
 			require.NoError(t, s.Close())
-			_, err = readSections(s, ref, tokens, page.Layout, nil)
+			_, err = readSections(s, ref, tokens, page.Layout)
 			require.ErrorIs(t, err, tier.ErrClosed)
 		})
 	}
 }
 
-// TestAnErrorOfTheUserIsNoneOfTheStore: it does not count against the file or the tier.
+// TestAnErrorOfTheUserIsNoneOfTheStore: it does not count against the file or the tier, and the store
+// does not read the file again, also if the error looks like one of the disk.
 func TestAnErrorOfTheUserIsNoneOfTheStore(t *testing.T) {
-	refused := errors.New("no such cell")
-	for _, budget := range []int64{0, 1 << 24} {
-		s := open(t, testOptions(t, func(o *Options) { o.RAM.BudgetBytes = budget }))
-		tokens := prompt(1, testTokens)
-		page := putChain(t, s, tokens)[0]
-		ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
-		_, err := readSections(s, ref, tokens, page.Layout, refused)
-		require.ErrorIs(t, err, refused)
-		err = s.Read(ctx, ref, tokens, page.Layout, Into{Placed: new(Placed), Use: func(int, []byte) error { return refused }})
-		require.ErrorIs(t, err, refused)
-		stats := s.Stats()
-		require.Zero(t, stats.TierErrors+stats.Damaged+stats.Mismatched+stats.Misses)
-		got, err := readSections(s, ref, tokens, page.Layout, nil)
-		require.NoError(t, err)
-		require.Equal(t, page.Payload, got)
-	}
-}
-
-// TestAnErrorOfTheUserThatLooksLikeTheDisks does not make the store read the file again.
-func TestAnErrorOfTheUserThatLooksLikeTheDisks(t *testing.T) {
-	for _, refused := range []error{syscall.EIO, pagefile.ErrDamaged, tier.ErrStale, tier.ErrNotFound, tier.ErrTierTimeout} {
-		s := open(t, testOptions(t))
-		tokens := prompt(1, testTokens)
-		page := putChain(t, s, tokens)[0]
-		ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
-		var once sync.Once
-		err := s.Read(ctx, ref, tokens, page.Layout, Into{Use: func(int, []byte) (err error) {
-			once.Do(func() { err = fmt.Errorf("a spill's file: %w", refused) })
-			return err
-		}})
-
-		require.ErrorIs(t, err, refused)
-		stats := s.Stats()
-		require.Zero(t, stats.TierErrors+stats.Damaged+stats.Mismatched+stats.Misses, "%v", refused)
-		got, err := readSections(s, ref, tokens, page.Layout, nil)
-		require.NoError(t, err)
-		require.Equal(t, page.Payload, got)
+	for _, refused := range []error{errors.New("no such cell"), syscall.EIO, pagefile.ErrDamaged, tier.ErrStale, tier.ErrNotFound, tier.ErrTierTimeout} {
+		for _, budget := range []int64{0, 1 << 24} {
+			s := open(t, testOptions(t, func(o *Options) { o.RAM.BudgetBytes = budget }))
+			tokens := prompt(1, testTokens)
+			page := putChain(t, s, tokens)[0]
+			ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
+			for _, placed := range []*Placed{nil, new(Placed)} {
+				var once sync.Once
+				err := s.Read(ctx, ref, tokens, page.Layout, Into{Placed: placed, Use: func(int, []byte) (err error) {
+					once.Do(func() { err = fmt.Errorf("a spill's file: %w", refused) })
+					return err
+				}})
+				require.ErrorIs(t, err, refused)
+			}
+			stats := s.Stats()
+			require.Zero(t, stats.TierErrors+stats.Damaged+stats.Mismatched+stats.Misses, "%v", refused)
+			got, err := readSections(s, ref, tokens, page.Layout)
+			require.NoError(t, err)
+			require.Equal(t, page.Payload, got)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -184,8 +185,7 @@ func TestAReplacedFileCountsUntilItIsGone(t *testing.T) {
 	put := make(chan error, 1)
 	go func() { put <- w.s.Put(ctx, tinyPages(t, w.o, tinySections, tokens)[0]) }()
 	<-gate.Entered()
-	_, err := w.s.local.files.Count(ctx, nil)
-	require.NoError(t, err)
+	count(t, w.s.local)
 	after := w.mem.Crash(0, 1)
 	found, err := walk(after, w.o.Local.Root)
 	require.NoError(t, err)
@@ -194,8 +194,7 @@ func TestAReplacedFileCountsUntilItIsGone(t *testing.T) {
 
 	gate.Open()
 	require.NoError(t, <-put)
-	counted, err := w.s.local.files.Count(ctx, nil)
-	require.NoError(t, err)
+	counted := count(t, w.s.local)
 	require.Zero(t, counted.Fleeting)
 }
 
@@ -215,9 +214,8 @@ func TestARemovedFileCountsUntilItIsGone(t *testing.T) {
 	put := make(chan error, 1)
 	go func() { put <- w.s.Put(ctx, tinyPages(t, w.o, tinySections, tokens)[0]) }()
 	<-gate.Entered()
-	_, err := w.s.local.files.Count(ctx, nil)
-	require.NoError(t, err)
-	_, err = w.mem.Lstat(shorter)
+	count(t, w.s.local)
+	_, err := w.mem.Lstat(shorter)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	after := w.mem.Crash(0, 1)
 	_, err = after.Lstat(shorter)
@@ -227,8 +225,7 @@ func TestARemovedFileCountsUntilItIsGone(t *testing.T) {
 	gate.Open()
 	require.NoError(t, <-put)
 	w.flush()
-	counted, err := w.s.local.files.Count(ctx, nil)
-	require.NoError(t, err)
+	counted := count(t, w.s.local)
 	require.Zero(t, counted.Fleeting)
 }
 
@@ -264,9 +261,7 @@ func TestPutsGoOnWhileTheShareIsListed(t *testing.T) {
 			}()
 			<-gate.Entered()
 			demoted := s.Stats().Demoted
-			for seed := range 2 * here {
-				require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(100+seed, testTokens))))
-			}
+			putPages(t, s, 100, 100+2*here)
 			if budget == 0 {
 				require.Greater(t, s.Stats().Demoted, demoted)
 			}
@@ -304,11 +299,9 @@ func TestCountListsAChangedShardAgain(t *testing.T) {
 					demote(pair[1])
 					return
 				}
-				info := mustStat(t, s.guard, s.pages.Page(pair[0].Key()))
-				dropPage(t, s.remote, info)
+				dropPage(t, s.remote, mustStat(t, s.guard, s.pages.Page(pair[0].Key())))
 			})
-			_, err := s.remote.files.Count(ctx, nil)
-			require.NoError(t, err)
+			count(t, s.remote)
 			require.True(t, changed)
 			require.Equal(t, len(listAll(t, s.remote)), s.Stats().Remote.Pages)
 		})
@@ -325,4 +318,63 @@ func neighbours(t *testing.T, fingerprint pagefile.Key) []*pagefile.Page {
 		}
 		byDir[p.Key()[0]] = p
 	}
+}
+
+// pageSyncs counts the syncs of the files and of the directories of pages, and no syncs of a
+// ledger.
+type pageSyncs struct {
+	mu          sync.Mutex
+	files, dirs int
+}
+
+var (
+	pageTemp = regexp.MustCompile(`-\d+\.tmp$`)
+	pageDir  = regexp.MustCompile("/v1/[0-9a-f]{64}")
+)
+
+func (p *pageSyncs) watch(op vfs.Op, paths ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case op == vfs.OpSync && pageTemp.MatchString(paths[0]):
+		p.files++
+	case op == vfs.OpSyncDir && pageDir.MatchString(paths[0]):
+		p.dirs++
+	}
+}
+
+// of runs op and returns the syncs of files and of directories meanwhile.
+func (p *pageSyncs) of(op func()) [2]int {
+	p.mu.Lock()
+	p.files, p.dirs = 0, 0
+	p.mu.Unlock()
+	op()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return [2]int{p.files, p.dirs}
+}
+
+// TestSyncsOfAPage: a page costs the sync of its content and of its directory, in both tiers.
+func TestSyncsOfAPage(t *testing.T) {
+	w := newCrashWorld(t, func(o *Options) { o.Local.BudgetBytes, o.Remote.BudgetBytes = 0, 0 })
+	syncs := new(pageSyncs)
+	w.open()
+	w.inj.Watch(syncs.watch)
+	pair := neighbours(t, w.o.Fingerprint)
+	require.NoError(t, w.putPage(pair[0]))
+	require.Equal(t, [2]int{1, 1}, syncs.of(func() { require.NoError(t, w.putPage(pair[1])) }))
+	require.Equal(t, [2]int{0, 1}, syncs.of(func() { require.NoError(t, w.putPage(pair[1])) }), "stored already")
+	tail := prompt(1, 2)
+	w.put(tinySections, tail)
+	// The directories of the tail, of its branch, and two for each that is new or may be.
+	require.Equal(t, [2]int{1, 5}, syncs.of(func() { w.put(otherSections, append(tail[:1:1], 9)) }))
+
+	var infos []tier.Info
+	for _, p := range pair {
+		infos = append(infos, mustStat(t, w.s.disk, placeOf(w.o, p)))
+	}
+	require.NoError(t, w.s.demote(ctx, infos[0]))
+	require.Equal(t, [2]int{1, 1}, syncs.of(func() { require.NoError(t, w.s.demote(ctx, infos[1])) }))
+	require.Equal(t, [2]int{0, 1}, syncs.of(func() { require.NoError(t, w.s.demote(ctx, infos[1])) }), "held below")
+	w.close()
 }

@@ -1,15 +1,20 @@
 package diskstore
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/ledger"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
 // TierStats are the numbers of one tier, over all fingerprints below its root. Changes of
@@ -108,21 +113,19 @@ func (s *Store) Stats() Stats {
 		LocalHits: s.local.counts.hits.Load(), LocalEvicted: s.local.counts.evicted.Load(), LocalQuarantined: s.local.counts.quarantined.Load(),
 		WholeBytes:   c.wholeBytes.Load(),
 		WriteCap:     s.opt.WritePerDay,
-		LocalWritten: s.local.book.Today(),
+		LocalWritten: s.local.book.State().Today,
 	}
 	st.LocalBooked, _ = s.local.book.Figure()
 	st.Local.Down = s.health.down() || s.disk.Down()
-	if !s.ram.off() {
-		held := s.ram.Stats()
-		st.RAM = TierStats{Pages: held.Pages, Tails: held.Tails, Bytes: held.Bytes, Down: s.ram.health.down()}
-		st.RAMStored, st.RAMFromLocal, st.RAMFromRemote, st.RAMEvicted = held.Stored, held.FromLocal, held.FromRemote, held.Evicted
-		st.RAMLimit = held.Limit
-	}
+	held := s.ram.Stats()
+	st.RAM = TierStats{Pages: held.Pages, Tails: held.Tails, Bytes: held.Bytes, Down: s.ram.health.down()}
+	st.RAMStored, st.RAMFromLocal, st.RAMFromRemote, st.RAMEvicted = held.Stored, held.FromLocal, held.FromRemote, held.Evicted
+	st.RAMLimit = held.Limit
 	if s.remote != nil {
 		st.Remote = s.remote.holding()
 		st.Remote.Down = s.guard.Breaker.Down()
 		st.RemoteBooked, _ = s.remote.book.Figure()
-		st.RemoteWritten = s.remote.book.Today()
+		st.RemoteWritten = s.remote.book.State().Today
 		of := &s.remote.counts
 		st.RemoteHits, st.RemoteEvicted, st.RemoteQuarantined = of.hits.Load(), of.evicted.Load(), of.quarantined.Load()
 	}
@@ -146,55 +149,46 @@ var (
 // storing counts as crowded: the pages after it have the room that it left.
 const crowdedLasts = time.Minute
 
-// crowded notes why pages of a tier leave although the budget has room.
-type crowded struct {
-	mu  sync.Mutex
-	err error
-	at  time.Time
-}
-
-// note notes that bytes are wanted on a filesystem that took no file.
-func (c *crowded) note(wanted, free int64, now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err, c.at = ErrCrowded, now; free > wanted {
-		c.err = fmt.Errorf("%w: %d MB are free", ErrNoInodes, free/1e6)
-	}
-}
-
-// forget notes that no page was stored for those that left.
-func (c *crowded) forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.err = nil
-}
-
-// now returns the reason if a page has left lately, else nil.
-func (c *crowded) now(now time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil || now.Sub(c.at) >= crowdedLasts {
-		return nil
-	}
-	return c.err
-}
-
 // health notes whether a tier takes pages, and tells of it.
 type health struct {
-	tell func(what string, err error) // nil: log gets a line when storing begins to fail, and when it works again
 	log  *slog.Logger
-	mu   sync.Mutex
-	bad  bool
+	tell func(error) // Options.Trouble; nil: log gets a line when storing begins to fail, and when it works again
+	now  func() time.Time
+
+	mu        sync.Mutex
+	bad       bool
+	crowded   error // why pages left although the budget has room; nil after a page could not be stored
+	crowdedAt time.Time
 }
 
+// crowd notes that bytes are wanted on a filesystem that took no file.
+func (h *health) crowd(wanted, free int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.crowded, h.crowdedAt = ErrCrowded, h.now(); free > wanted {
+		h.crowded = fmt.Errorf("%w: %d MB are free", ErrNoInodes, free/1e6)
+	}
+}
+
+// note notes that storing has failed with err, or worked.
 func (h *health) note(what string, err error) {
 	h.mu.Lock()
-	was := h.bad
+	was, crowded := h.bad, h.crowded
 	h.bad = err != nil
+	unreachable := errors.Is(err, room.ErrUnreachable) // the page before it was not stored, which was told
+	if err != nil && !unreachable {
+		h.crowded = nil
+	}
+	if crowded != nil && h.now().Sub(h.crowdedAt) >= crowdedLasts {
+		crowded = nil
+	}
 	h.mu.Unlock()
 	switch {
+	case h.tell != nil && err == nil:
+		h.tell(crowded)
+	case h.tell != nil && !unreachable:
+		h.tell(fmt.Errorf("%s: %w", what, err))
 	case h.tell != nil:
-		h.tell(what, err)
 	case err != nil && !was:
 		h.log.Warn("kv tier takes no pages, they will be computed again", "doing", what, "error", err)
 	case err == nil && was:
@@ -208,34 +202,113 @@ func (h *health) down() bool {
 	return h.bad
 }
 
-// teller returns the local tier's health.tell, which tells trouble.
-func (c *crowded) teller(trouble func(error), now func() time.Time) func(what string, err error) {
-	return func(what string, err error) {
-		if errors.Is(err, room.ErrUnreachable) {
-			return // the page before it was not stored, which was told
-		}
-		if err == nil {
-			err = c.now(now())
-		} else {
-			c.forget()
-			err = fmt.Errorf("%s: %w", what, err)
-		}
-		trouble(err)
-	}
-}
-
-// capNote counts pages that the daily limit on writes kept from being written, and tells of them.
-type capNote struct {
-	tell  func(error)
-	pages *atomic.Uint64
-}
-
-func (c *capNote) note(err error) {
+// capped counts a page that the daily limit on writes keeps from being written, and tells of it. Other
+// results of a reservation are ignored.
+func (s *Store) capped(err error) {
 	if !errors.Is(err, ledger.ErrWriteCap) {
 		return
 	}
-	c.pages.Add(1)
-	if c.tell != nil {
-		c.tell(err)
+	s.counts.writeCaps.Add(1)
+	if s.opt.Trouble != nil {
+		s.opt.Trouble(err)
 	}
+}
+
+// FingerprintUsage describes the files of one fingerprint in one tier.
+type FingerprintUsage struct {
+	Fingerprint pagefile.Key
+	Identity    map[string]string // nil when its manifest cannot be read
+	Pages       int
+	Tails       int
+	Bytes       int64       // physical
+	LastUsed    time.Time   // zero when there is no page
+	Hits        ledger.Hits // set by Root.Usage only
+
+	// Unused is the time since the last use, the smaller of the values by this machine's clock
+	// and by the filesystem's. Set by Reclaim only.
+	Unused time.Duration
+	// Tier is the tier that holds the pages. Set by Reclaim only.
+	Tier string
+}
+
+// TierUsage is the result of Survey for one tier.
+type TierUsage struct {
+	Pages, Tails int                // of this store's fingerprint
+	Bytes        int64              // physical, of this store's fingerprint
+	RootBytes    int64              // physical, of all fingerprints below the root
+	Lossy        FingerprintUsage   // lossy pages that stand for pages of this store's fingerprint
+	Others       []FingerprintUsage // other fingerprints, in order of key
+}
+
+// Usage is the result of Survey.
+type Usage struct {
+	Local  TierUsage
+	Remote TierUsage
+
+	// RemoteErr is the reason for an empty Remote: nil when the tier was counted, or without a
+	// remote tier.
+	RemoteErr error
+}
+
+// Survey returns the result of the count that Open begins in the background: Survey waits for
+// that count and lists nothing again. Later changes are not in the result. Survey returns an error
+// when the local tier cannot be listed.
+func (s *Store) Survey(ctx context.Context) (Usage, error) {
+	ctx, leave, err := s.life.Enter(ctx)
+	if err != nil {
+		return Usage{}, err
+	}
+	defer leave()
+	var u Usage
+	for _, lv := range s.tiers {
+		found, err := lv.files.AwaitFirst(ctx, lv.counting...)
+		if err != nil {
+			err = fmt.Errorf("scan %s: %w", lv.where, err)
+		}
+		switch {
+		case lv.far && err != nil:
+			u.RemoteErr = err
+		case lv.far:
+			u.Remote = lv.usage(ctx, found)
+		case err != nil:
+			return Usage{}, err
+		default:
+			u.Local = lv.usage(ctx, found)
+		}
+	}
+	return u, nil
+}
+
+// usage describes the result of a count.
+func (lv *level) usage(ctx context.Context, found *counted.Tally) (u TierUsage) {
+	for _, use := range lv.identify(ctx, found) {
+		u.RootBytes += use.Bytes
+		switch use.Fingerprint {
+		case lv.pages.Exact:
+			u.Pages, u.Tails, u.Bytes = use.Pages, use.Tails, use.Bytes
+		case lv.pages.Lossy:
+			u.Lossy = use
+		default:
+			u.Others = append(u.Others, use)
+		}
+	}
+	return u
+}
+
+// identify returns the numbers and the identity of each fingerprint found, in order of key. A
+// fingerprint without files may have a directory.
+func (lv *level) identify(ctx context.Context, found *counted.Tally) []FingerprintUsage {
+	fingerprints := slices.Clone(found.Known)
+	slices.SortFunc(fingerprints, func(a, b pagefile.Key) int { return slices.Compare(a[:], b[:]) })
+	uses := make([]FingerprintUsage, len(fingerprints))
+	for i, fp := range fingerprints {
+		uses[i].Fingerprint = fp
+		if use := found.Fingerprints[fp]; use != nil {
+			uses[i].Pages, uses[i].Tails, uses[i].Bytes, uses[i].LastUsed = use.Pages, use.Tails, use.Bytes, use.LastUsed
+		}
+		if m, err := tier.ReadManifest(ctx, lv.tier, fp); err == nil {
+			uses[i].Identity = m.Identity
+		}
+	}
+	return uses
 }

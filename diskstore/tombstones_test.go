@@ -51,9 +51,8 @@ func TestTombstones(t *testing.T) {
 			s.remote.room.EvictAll(ctx, listAll(t, s.remote), 1<<40, 1<<40)
 		}, where: tier.Remote, reason: TombstoneRoom},
 		"command": {remove: func(t *testing.T, o Options, s *Store) {
-			r, err := OpenRoot(ctx, RootOptions{Local: o.Local, FS: o.FS})
-			require.NoError(t, err)
-			_, err = r.GC(ctx, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }, DryRun: true})
+			r := openRoot(t, o)
+			_, err := r.GC(ctx, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }, DryRun: true})
 			require.NoError(t, err)
 			require.Zero(t, r.s.local.tombstones.Fresh())
 			_, err = r.GC(ctx, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }})
@@ -181,7 +180,7 @@ func TestTombstoneOfABadFileInItsPlace(t *testing.T) {
 	s := open(t, testOptions(t))
 	putChain(t, s, prompt(1, testTokens))
 	info := listAll(t, s.local)[0]
-	s.local.checked.Bad.MarkBad(info)
+	s.local.checked.Bad.Note(info, 0)
 	g, ok := s.Gone(ctx, info.Key)
 	require.True(t, ok)
 	require.Equal(t, TombstoneDamaged, g.Reason)

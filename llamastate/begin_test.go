@@ -15,17 +15,9 @@ import (
 // of the positions that were dropped, and these are nowhere.
 func TestAFileWithoutSomeRows(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		shape := aShape(rt)
-		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))
-		n, window := rapid.IntRange(1, 70).Draw(rt, "tokens"), 0
-		if shape.Has(Window) {
-			window = rapid.IntRange(1, 80).Draw(rt, "window")
-		}
-		tokens := someTokens(rng, n)
-		saved := newServer(rng, shape, tokens, window)
-		if rapid.Bool().Draw(rt, "checkpoints") {
-			saved.checkpoints = someCheckpoints(rng, n)
-		}
+		shape, n := aShape(rt), rapid.IntRange(1, 70).Draw(rt, "tokens")
+		saved, _ := aServer(rt, shape, n, aWindow(rt, shape))
+		tokens := saved.tokens
 		b := saved.save(rapid.Bool().Draw(rt, "packed"))
 		if shape.Caches[0].Kind != Full {
 			_, _, err := shape.Begin(bytes.NewReader(b), int64(len(b)))

@@ -3,6 +3,7 @@ package llamastate
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -50,13 +51,7 @@ type Tensor struct {
 }
 
 // Equal reports whether two shapes are the same.
-func (s *Shape) Equal(o *Shape) bool {
-	return s.Version == o.Version && slices.EqualFunc(s.Caches, o.Caches, func(a, b Cache) bool {
-		return a.Kind == b.Kind && a.Streams == b.Streams && a.Layers == b.Layers && a.Ext == b.Ext &&
-			a.Transposed == b.Transposed && a.Rotations == b.Rotations &&
-			slices.Equal(a.Tensors[0], b.Tensors[0]) && slices.Equal(a.Tensors[1], b.Tensors[1])
-	})
-}
+func (s *Shape) Equal(o *Shape) bool { return reflect.DeepEqual(s, o) }
 
 // Has reports whether a cache of this kind exists.
 func (s *Shape) Has(kind Kind) bool {

@@ -65,6 +65,24 @@ func aShape(t *rapid.T) Shape {
 	return s
 }
 
+// aWindow draws the positions that a window keeps; 0 without one.
+func aWindow(t *rapid.T, shape Shape) int {
+	if !shape.Has(Window) {
+		return 0
+	}
+	return rapid.IntRange(1, 80).Draw(t, "window")
+}
+
+// aServer draws a server that has computed n tokens.
+func aServer(t *rapid.T, shape Shape, n, window int) (*server, *rand.Rand) {
+	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+	s := newServer(rng, shape, someTokens(rng, n), window)
+	if rapid.Bool().Draw(t, "checkpoints") {
+		s.checkpoints = someCheckpoints(rng, n)
+	}
+	return s, rng
+}
+
 func someTokens(rng *rand.Rand, n int) []int32 {
 	tokens := make([]int32, n)
 	for i := range tokens {
@@ -79,25 +97,16 @@ func someTokens(rng *rand.Rand, n int) []int32 {
 func TestFilesBecomePagesAndFiles(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		shape := aShape(rt)
-		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))
-		n := rapid.IntRange(1, 70).Draw(rt, "tokens")
-		size := rapid.IntRange(1, 20).Draw(rt, "page")
-		window := 0
-		if shape.Has(Window) {
-			window = rapid.IntRange(1, 80).Draw(rt, "window")
-			n += window
-		}
-		tokens := someTokens(rng, n)
+		window, size := aWindow(rt, shape), rapid.IntRange(1, 20).Draw(rt, "page")
+		n := window + rapid.IntRange(1, 70).Draw(rt, "tokens")
+		saved, rng := aServer(rt, shape, n, window)
+		tokens := saved.tokens
 
 		one := newServer(rng, shape, tokens[:1], window).save(rapid.Bool().Draw(rt, "packed"))
 		learned, err := Learn(bytes.NewReader(one), int64(len(one)))
 		require.NoError(t, err)
 		require.True(t, learned.Equal(&shape), "%+v is not %+v", *learned, shape)
 
-		saved := newServer(rng, shape, tokens, window)
-		if rapid.Bool().Draw(rt, "checkpoints") {
-			saved.checkpoints = someCheckpoints(rng, n)
-		}
 		b := saved.save(rapid.Bool().Draw(rt, "packed"))
 		f, err := learned.Open(bytes.NewReader(b), int64(len(b)))
 		require.NoError(t, err)
@@ -482,15 +491,10 @@ func (w within) WriteAt(p []byte, off int64) (int, error) {
 func TestAFileSpanBySpan(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		shape := aShape(rt)
-		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))
-		n, size, window := rapid.IntRange(1, 70).Draw(rt, "tokens"), rapid.IntRange(1, 20).Draw(rt, "page"), 0
-		if shape.Has(Window) {
-			window = rapid.IntRange(1, 80).Draw(rt, "window")
-			n += window
-		}
-		tokens := someTokens(rng, n)
-		saved := newServer(rng, shape, tokens, window)
-		b := saved.save(false)
+		window, size := aWindow(rt, shape), rapid.IntRange(1, 20).Draw(rt, "page")
+		n := window + rapid.IntRange(1, 70).Draw(rt, "tokens")
+		saved, _ := aServer(rt, shape, n, window)
+		tokens, b := saved.tokens, saved.save(false)
 		f, err := shape.Open(bytes.NewReader(b), int64(len(b)))
 		require.NoError(t, err)
 

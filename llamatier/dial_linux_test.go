@@ -34,7 +34,7 @@ func TestAnEngineThatManyWaitFor(t *testing.T) {
 	dialed := make(chan error, 1)
 	e := Dial(socket)
 	go func() {
-		_, err := e.get(t.Context(), http.MethodGet, "/", nil)
+		_, err := e.ask(t.Context(), http.MethodGet, "/", nil, http.Header{})
 		dialed <- err
 	}()
 	l, err := net.FileListener(f)

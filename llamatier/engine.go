@@ -85,7 +85,7 @@ func (e *Engine) call(ctx context.Context, method, path string, body, out any) e
 			return fmt.Errorf("ask llama-server for %s: %w", path, err)
 		}
 	}
-	answer, err := e.get(ctx, method, path, content)
+	answer, err := e.ask(ctx, method, path, content, e.header())
 	if err != nil {
 		return err
 	}
@@ -100,11 +100,6 @@ var errRefused = errors.New("llama-server refuses")
 
 // errWrongKey reports a request without the right key.
 var errWrongKey = fmt.Errorf("%w the key", errRefused)
-
-// get sends a request and returns the answer.
-func (e *Engine) get(ctx context.Context, method, path string, body []byte) ([]byte, error) {
-	return e.ask(ctx, method, path, body, e.header())
-}
 
 func (e *Engine) header() http.Header {
 	header := http.Header{}
@@ -231,7 +226,7 @@ func (e *Engine) Generated(ctx context.Context) (least, most int, err error) {
 	if e.MetricsOfClients {
 		return 0, 0, fmt.Errorf("%w: clients read the averages since the last reading of --metrics", errUncounted)
 	}
-	text, err := e.get(ctx, http.MethodGet, "/metrics", nil)
+	text, err := e.ask(ctx, http.MethodGet, "/metrics", nil, e.header())
 	if err != nil {
 		return 0, 0, err
 	}

@@ -138,7 +138,7 @@ func (l *loader) newStream(ctx context.Context, p *plan) (*stream, error) {
 	}
 	var starts []int
 	for i := range len(p.refs) + 1 {
-		starts = append(starts, p.end(i))
+		starts = append(starts, endOf(p.refs[:i]))
 	}
 	s.parts = divide(s.rows.Spans(), s.rows.Size(), starts, l.partBytes)
 	if took := l.gate.Rates.Computing(p.held, len(p.tokens)); took > 0 && !l.gate.Always {

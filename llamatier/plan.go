@@ -39,7 +39,7 @@ func (d *planner) plan(ctx context.Context, tokens []int32, media []llamastate.M
 	if d.form.shape.HasEnd() {
 		p.refs = found.State
 	}
-	p.tokens = tokens[:p.end(len(p.refs))]
+	p.tokens = tokens[:endOf(p.refs)]
 	if p.found > len(p.tokens) {
 		p.unread = why.UnreadState
 	}
@@ -114,14 +114,9 @@ func (p *plan) notRead(n int, because why.Unread) {
 	}
 }
 
-// end is the position after the first n pages.
-func (p *plan) end(n int) int {
-	return endOf(p.refs[:n])
-}
-
 // cut leaves n pages, without the beginning of an image.
 func (p *plan) cut(n int) {
-	p.refs, p.tokens = p.refs[:n], p.tokens[:p.end(n)]
+	p.refs, p.tokens = p.refs[:n], p.tokens[:endOf(p.refs[:n])]
 	p.whole()
 }
 

@@ -287,12 +287,8 @@ func (h *heads) WriteAt(p []byte, off int64) (int, error) {
 // copyTo copies the heads in a range of the file.
 func (h *heads) copyTo(buf []byte, from int64) {
 	for _, p := range h.pieces {
-		switch at := p.off - from; {
-		case at >= int64(len(buf)) || at+int64(len(p.bytes)) <= 0:
-		case at < 0:
-			copy(buf, p.bytes[-at:])
-		default:
-			copy(buf[at:], p.bytes)
+		if at := p.off - from; at < int64(len(buf)) && at+int64(len(p.bytes)) > 0 {
+			copy(buf[max(0, at):], p.bytes[max(0, -at):])
 		}
 	}
 }

@@ -53,11 +53,9 @@ func (t *table) take(ctx context.Context, r Request) (*slot, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i, other := range t.waiting {
-		if other == w {
-			t.waiting = append(t.waiting[:i], t.waiting[i+1:]...)
-			return nil, ctx.Err()
-		}
+	if i := slices.Index(t.waiting, w); i >= 0 {
+		t.waiting = slices.Delete(t.waiting, i, i+1)
+		return nil, ctx.Err()
 	}
 	if s := <-w.got; s != nil { // it came just now
 		t.giveBackLocked(s)

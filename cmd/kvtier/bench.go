@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,7 +19,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/internal/bench/measure"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/sizing"
@@ -298,16 +299,12 @@ func (d *disk) read(ctx context.Context) (float64, error) {
 // dropCache drops the pages' files from the page cache, and reports whether the system can
 // do so.
 func (d *disk) dropCache() (bool, error) {
-	dropped := true
-	err := filepath.WalkDir(d.dir, func(path string, e os.DirEntry, err error) error {
+	return runtime.GOOS == "linux", filepath.WalkDir(d.dir, func(path string, e os.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
 			return err
 		}
-		ok, err := measure.ForgetFile(path)
-		dropped = dropped && ok
-		return err
+		return vfs.OS.Uncache(path)
 	})
-	return dropped, err
 }
 
 func (out benched) print(w io.Writer) {

@@ -105,8 +105,7 @@ func pieces(n int) []span {
 	return out
 }
 
-// repeats reports whether rows begin with repetitions, which zstd finds and an entropy does not
-// show.
+// repeats reports whether rows begin with repetitions, which zstd finds and an entropy does not show.
 func repeats(rows []byte) bool {
 	same, n := 0, min(len(rows)/2, pieceBytes)
 	for _, distance := range []int{1, 4, 64} {

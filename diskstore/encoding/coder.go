@@ -43,35 +43,13 @@ func NewCoder(maxDecoded uint64) (*Coder, error) {
 // returns Raw and nil for rows that become smaller by a 64th or less, which is not worth decoding.
 func (c *Coder) Lossless(rows []byte, s Shape) (ID, []byte) {
 	id, how := choose(rows, s)
-	return gained(id, c.stored(id, how, rows), rows)
-}
-
-// Only encodes rows in one lossless encoding, for comparisons. Only returns Raw and nil for rows
-// that the encoding makes smaller by a 64th or less.
-func (c *Coder) Only(id ID, rows []byte, s Shape) (ID, []byte) {
-	var how split
-	if id == Split {
-		var ok bool
-		if how, ok = bestSplit(rows, s, 1); !ok || len(rows) < minBytes {
-			return Raw, nil
-		}
-	}
-	return gained(id, c.stored(id, how, rows), rows)
-}
-
-// stored returns rows in an encoding, nil for Raw.
-func (c *Coder) stored(id ID, how split, rows []byte) []byte {
+	var stored []byte
 	switch id {
 	case Split:
-		return how.encode(rows)
+		stored = how.encode(rows)
 	case Zstd:
-		return c.EncodeZstd(rows)
+		stored = c.EncodeZstd(rows)
 	}
-	return nil
-}
-
-// gained returns stored, or Raw and nil where the gain is not worth decoding.
-func gained(id ID, stored, rows []byte) (ID, []byte) {
 	if stored == nil || len(stored) >= len(rows)-len(rows)/leastGain {
 		return Raw, nil
 	}

@@ -259,41 +259,54 @@ func TestBasesPay(t *testing.T) {
 	require.LessOrEqual(t, len(way.encode(rows)), len(plain.encode(rows)))
 }
 
-// Truncated, lengthened and changed bytes are an error or other rows, and no write outside.
 func TestDamage(t *testing.T) {
 	c := newCoder(t)
 	rows := gaussian("f16", 256, 64, 9)
 	for _, apart := range []int{0, apartBits} {
 		way := split{width: 2, apart: apart}
 		way.bases = way.basesOf(rows, 128)
-		testDamage(t, c, way.encode(rows), rows)
+		testDamage(t, Split, way.encode(rows), len(rows), nil)
 	}
 	require.ErrorIs(t, c.Decode(Raw, rows[:5], rows), ErrCorrupt)
 	require.ErrorIs(t, c.Decode(77, rows, rows), ErrCorrupt)
 	require.Equal(t, "encoding 77", ID(77).String())
 }
 
-func testDamage(t *testing.T, c *Coder, stored, rows []byte) {
-	for n := range len(stored) {
-		_, err := decodeGuarded(t, c, Split, stored[:n], len(rows))
-		require.ErrorIs(t, err, ErrCorrupt, n)
+// testDamage truncates, lengthens and changes a section of n decoded bytes: that is an error or other
+// rows, checking agrees, and nothing outside is written. A second reader, which is slow, may be nil. try
+// decodes bytes of such a section.
+func testDamage(t *testing.T, id ID, stored []byte, n int, second func(hostile []byte, n int) []byte) (try func(hostile []byte, n int) error) {
+	c := newCoder(t)
+	try = func(hostile []byte, n int) error {
+		got, err := decodeGuarded(t, c, id, hostile, n)
+		in := bytes.NewReader(hostile)
+		checked := Check(id, in, int64(n))
+		require.Equal(t, err == nil, checked == nil && in.Len() == 0, "decoding: %v, checking: %v", err, checked)
+		if err != nil {
+			require.ErrorIs(t, err, ErrCorrupt)
+		} else if second != nil {
+			require.True(t, bytes.Equal(second(hostile, n), got))
+		}
+		return err
 	}
-	_, err := decodeGuarded(t, c, Split, append(stored[:len(stored):len(stored)], 0), len(rows))
-	require.ErrorIs(t, err, ErrCorrupt)
-	for _, n := range []int{0, 2, 1, len(rows) - 2, len(rows) + 2, len(rows) - 128, 2 * len(rows)} {
-		_, err := decodeGuarded(t, c, Split, stored, n)
-		require.ErrorIs(t, err, ErrCorrupt, n)
+	for cut := range stored {
+		_, err := decodeGuarded(t, c, id, stored[:cut], n)
+		require.ErrorIs(t, err, ErrCorrupt, cut)
+	}
+	require.Error(t, try(stored[:len(stored)-1], n))
+	require.Error(t, try(append(stored[:len(stored):len(stored)], 0), n))
+	for _, wrong := range []int{0, 1, 2, 63, n - 2, n + 2, n - 128, n + 128, 2 * n} {
+		require.Error(t, try(stored, wrong), wrong)
 	}
 	r := rand.New(rand.NewPCG(1, 2))
-	for range 3000 {
-		hostile := append([]byte(nil), stored...)
+	for range 1000 {
+		hostile := bytes.Clone(stored)
 		for range 1 + r.IntN(4) {
-			hostile[r.IntN(min(len(hostile), 1+r.IntN(len(hostile))))] = byte(r.Uint32())
+			hostile[r.IntN(1+r.IntN(len(hostile)))] = byte(r.Uint32())
 		}
-		if _, err := decodeGuarded(t, c, Split, hostile, len(rows)); err != nil {
-			require.ErrorIs(t, err, ErrCorrupt)
-		}
+		_ = try(hostile, n)
 	}
+	return try
 }
 
 func FuzzDecode(f *testing.F) {
@@ -325,38 +338,5 @@ func FuzzDecode(f *testing.F) {
 		again, err := decodeGuarded(t, c, ID(id), stored, n)
 		require.NoError(t, err)
 		require.Equal(t, got, again)
-	})
-}
-
-func BenchmarkSplit(b *testing.B) {
-	rows := gaussian("f16", 256, 1024, 2)
-	c := newCoder(b)
-	id, stored := c.Lossless(rows, Shape{RowBytes: 2048})
-	require.Equal(b, Split, id)
-	b.Run("encode", func(b *testing.B) {
-		b.SetBytes(int64(len(rows)))
-		for range b.N {
-			c.Lossless(rows, Shape{RowBytes: 2048})
-		}
-	})
-	out := make([]byte, len(rows))
-	b.Run("decode", func(b *testing.B) {
-		b.SetBytes(int64(len(rows)))
-		b.ReportMetric(float64(len(rows))/float64(len(stored)), "ratio")
-		for range b.N {
-			if err := c.Decode(id, stored, out); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	zst := c.EncodeZstd(rows)
-	b.Run("zstd decode", func(b *testing.B) {
-		b.SetBytes(int64(len(rows)))
-		b.ReportMetric(float64(len(rows))/float64(len(zst)), "ratio")
-		for range b.N {
-			if err := c.Decode(Zstd, zst, out); err != nil {
-				b.Fatal(err)
-			}
-		}
 	})
 }

@@ -289,40 +289,11 @@ func TestPlainQuantizersAgree(t *testing.T) {
 	})
 }
 
-// Truncated, lengthened and changed bytes are an error or other rows, and checking agrees.
 func TestLossyDamage(t *testing.T) {
-	c := newCoder(t)
 	rows := keys(35, 64)
 	for _, way := range waysOf(rows, 128) {
 		stored := new(quantizer).encode(rows, way)
-		try := func(hostile []byte, n int) error {
-			got, err := decodeGuarded(t, c, way.id, hostile, n)
-			in := bytes.NewReader(hostile)
-			checked := Check(way.id, in, int64(n))
-			require.Equal(t, err == nil, checked == nil && in.Len() == 0, "decoding: %v, checking: %v", err, checked)
-			if err != nil {
-				require.ErrorIs(t, err, ErrCorrupt)
-			} else {
-				require.True(t, bytes.Equal(refDecode(t, way.id, hostile, n), got))
-			}
-			return err
-		}
-		for n := 0; n < len(stored); n += 1 + n/20 {
-			require.Error(t, try(stored[:n], len(rows)))
-		}
-		require.Error(t, try(stored[:len(stored)-1], len(rows)))
-		require.Error(t, try(append(stored[:len(stored):len(stored)], 0), len(rows)))
-		for _, n := range []int{0, 1, 2, 63, len(rows) - 2, len(rows) + 2, len(rows) - 128, len(rows) + 128, 2 * len(rows)} {
-			require.Error(t, try(stored, n))
-		}
-		r := rand.New(rand.NewPCG(1, 2))
-		for range 500 {
-			hostile := bytes.Clone(stored)
-			for range 1 + r.IntN(4) {
-				hostile[r.IntN(1+r.IntN(len(hostile)))] = byte(r.Uint32())
-			}
-			_ = try(hostile, len(rows)) // an error, or other rows
-		}
+		try := testDamage(t, way.id, stored, len(rows), func(hostile []byte, n int) []byte { return refDecode(t, way.id, hostile, n) })
 		for at := range lossyHeaderBytes {
 			for bit := range 8 {
 				hostile := bytes.Clone(stored)
@@ -388,35 +359,6 @@ func TestLossyMemoryIsBounded(t *testing.T) {
 		}
 		both() // takes the memory of a block
 		require.Less(t, testrows.Allocated(both), uint64(2<<20), id)
-	}
-}
-
-func BenchmarkLossy(b *testing.B) {
-	c := newCoder(b)
-	for name, rows := range map[string][]byte{"K": keys(256, 1024), "V": values(256, 1024), "as Split": gaussian("f16", 256, 1024, 2)} {
-		for _, id := range lossyIDs {
-			stored, err := c.Lossy(id, rows, Shape{RowBytes: 2048})
-			require.NoError(b, err)
-			b.Run(id.String()+" encode "+name, func(b *testing.B) {
-				b.SetBytes(int64(len(rows)))
-				for range b.N {
-					if _, err := c.Lossy(id, rows, Shape{RowBytes: 2048}); err != nil {
-						b.Fatal(err)
-					}
-				}
-			})
-			out := make([]byte, len(rows))
-			b.Run(id.String()+" decode "+name, func(b *testing.B) {
-				b.SetBytes(int64(len(rows)))
-				for range b.N {
-					if err := c.Decode(id, stored, out); err != nil {
-						b.Fatal(err)
-					}
-				}
-				b.ReportMetric(float64(len(rows))/float64(len(stored)), "ratio")
-				b.ReportMetric(relativeError(rows, out), "error")
-			})
-		}
 	}
 }
 

@@ -33,8 +33,7 @@ const (
 	// maxArchiveManifestBytes is enough for the keys of maxArchivePages pages.
 	maxArchiveManifestBytes = 8 << 20
 
-	// maxArchivePageBytes is the largest payload of an imported page, which is assembled in
-	// memory.
+	// maxArchivePageBytes is the largest payload of an imported page, which is assembled in memory.
 	maxArchivePageBytes = 4 << 30
 )
 
@@ -55,33 +54,31 @@ type ArchiveManifest struct {
 	Pages  []string `json:"pages"` // keys, in order; only the last may name a tail
 }
 
-// exportChain writes an archive of chain, a result of chainTo. Every byte of a page is checked
-// before the page's last bytes are written. After an error the archive is not complete.
-func exportChain(ctx context.Context, roots []tierRoot, chain []PageFile, w io.Writer, progress func(bytes int64)) (*ArchiveManifest, error) {
-	fp := chain[0].Fingerprint
+// Export writes the pages of chain, a result of Chain, and their manifest to w as one archive
+// for Import. Every byte of a page is checked before the page's last bytes are written; after an error
+// the written bytes are not an archive. Export returns ErrLossy for a chain with a lossy page, and has
+// written nothing. progress is called with the bytes of each step.
+func (r *Roots) Export(ctx context.Context, chain []PageFile, w io.Writer, progress func(bytes int64)) (*ArchiveManifest, error) {
+	if len(chain) == 0 || len(chain) > maxArchivePages {
+		return nil, fmt.Errorf("export %d pages, want 1 to %d: %w", len(chain), maxArchivePages, ErrArguments)
+	}
+	a := &ArchiveManifest{Format: archiveFormat, Version: archiveVersion}
 	for _, page := range chain {
-		h, _, err := headerIn(ctx, roots, page.Name)
+		h, _, err := r.header(ctx, page.Name)
 		if err != nil {
 			return nil, err
 		}
 		if h.Lossy() {
 			return nil, fmt.Errorf("export page %v, at token %d: %w", page.Key, h.Start, ErrLossy)
 		}
+		a.Pages, a.Tokens = append(a.Pages, page.Key.String()), int(h.Start)+len(h.Tokens)
 	}
-	m, err := manifestIn(ctx, roots, fp)
+	fp := chain[0].Fingerprint
+	m, err := r.Manifest(ctx, fp)
 	if err != nil {
 		return nil, fmt.Errorf("read the manifest of %v, which an archive needs; a server that loads the model writes it: %w", fp, err)
 	}
-	last, _, err := headerIn(ctx, roots, chain[len(chain)-1].Name)
-	if err != nil {
-		return nil, err
-	}
-	a := &ArchiveManifest{
-		Format: archiveFormat, Version: archiveVersion, Manifest: *m, Tokens: int(last.Start) + len(last.Tokens),
-	}
-	for _, page := range chain {
-		a.Pages = append(a.Pages, page.Key.String())
-	}
+	a.Manifest = *m
 	text, err := json.MarshalIndent(a, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("encode manifest: %w", err)
@@ -95,7 +92,7 @@ func exportChain(ctx context.Context, roots []tierRoot, chain []PageFile, w io.W
 		return nil, err
 	}
 	for _, page := range chain {
-		if err := exportPage(ctx, roots, page.Name, tw, progress); err != nil {
+		if err := r.exportPage(ctx, page.Name, tw, progress); err != nil {
 			return nil, err
 		}
 	}
@@ -103,8 +100,8 @@ func exportChain(ctx context.Context, roots []tierRoot, chain []PageFile, w io.W
 }
 
 // exportPage appends one page to an archive.
-func exportPage(ctx context.Context, roots []tierRoot, name pagefile.Name, tw *tar.Writer, progress func(bytes int64)) error {
-	blob, _, file, err := openPage(ctx, roots, name)
+func (r *Roots) exportPage(ctx context.Context, name pagefile.Name, tw *tar.Writer, progress func(bytes int64)) error {
+	blob, _, file, err := r.openPage(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -124,19 +121,4 @@ func exportPage(ctx context.Context, roots []tierRoot, name pagefile.Name, tw *t
 		return fmt.Errorf("export page %v: %w", name.Key, err)
 	}
 	return nil
-}
-
-// manifestIn reads a fingerprint's manifest in the first root that has a good manifest.
-func manifestIn(ctx context.Context, roots []tierRoot, fp pagefile.Key) (*tier.Manifest, error) {
-	worst := error(tier.ErrNotFound)
-	for _, p := range roots {
-		m, err := tier.ReadManifest(ctx, p.t, fp)
-		if err == nil {
-			return m, nil
-		}
-		if errors.Is(worst, tier.ErrNotFound) {
-			worst = err
-		}
-	}
-	return nil, worst
 }

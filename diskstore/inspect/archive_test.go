@@ -71,8 +71,7 @@ func TestExportAndImport(t *testing.T) {
 	}
 }
 
-// TestExportOfWhatIsNotWhole: a conversation whose first page is missing or damaged is not
-// exported.
+// TestExportOfWhatIsNotWhole: a conversation whose first page is missing or damaged is not exported.
 func TestExportOfWhatIsNotWhole(t *testing.T) {
 	o, pages := stored(t)
 	r := rootsOf(t, o)

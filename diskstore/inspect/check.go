@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math"
 	"os"
 	"runtime"
 	"sync"
@@ -60,12 +61,10 @@ type Finding struct {
 	Done    string  `json:"done"`  // the result of the repair, in words; "" without a repair
 }
 
-// CheckOptions are the options of a check. The zero value reads every page and changes
-// nothing.
+// CheckOptions are the options of a check. The zero value reads every page and changes nothing.
 type CheckOptions struct {
-	// Sample is the share of pages, between 0 and 1, of which every byte is read; each check
-	// selects other pages. 0 means all pages. Of the other pages only the directory's entry is
-	// checked.
+	// Sample is the share of pages, between 0 and 1, of which every byte is read; each check selects
+	// other pages. 0 means all pages. Of the other pages only the directory's entry is checked.
 	Sample float64
 
 	// Repair moves damaged files to quarantine, removes files of dead processes, copies a
@@ -116,18 +115,42 @@ type checker struct {
 	mu  sync.Mutex // guards the fields of rep that workers change: findings, Read, ReadBytes
 	rep TierCheck
 
-	// Used by the walk alone.
-	total      int64 // bytes to read
-	temps      []dir.Entry
-	fpPages    int // pages and tails of the fingerprint being walked
-	fpManifest bool
+	// Used by the walk alone, and after it.
+	total        int64 // bytes to read
+	temps        map[string]dir.Entry
+	havePages    map[pagefile.Key]bool // fingerprints with a page or tail
+	haveManifest map[pagefile.Key]bool
+}
+
+// Check checks every file below the roots, and reads pages from beginning to end,
+// decompressing compressed sections. Servers may use the roots meanwhile. Check returns one
+// result for each tier, and ctx's error.
+func (r *Roots) Check(ctx context.Context, opt CheckOptions) ([]TierCheck, error) {
+	if math.IsNaN(opt.Sample) || opt.Sample < 0 || opt.Sample > 1 {
+		return nil, fmt.Errorf("check: sample is %v, want 0 to 1: %w", opt.Sample, ErrArguments)
+	}
+	roots := r.tiers()
+	var checks []TierCheck
+	for i, root := range roots {
+		var other *dir.Tier
+		if len(roots) > 1 {
+			other = roots[1-i].t
+		}
+		check, err := checkTier(ctx, root.t, other, root.id, opt)
+		checks = append(checks, check)
+		if err != nil {
+			return checks, err
+		}
+	}
+	return checks, nil
 }
 
 // checkTier checks one tier. The returned error is ctx's; any other error is in the result.
 func checkTier(ctx context.Context, t, other *dir.Tier, tier string, opt CheckOptions) (TierCheck, error) {
 	c := &checker{
 		t: t, other: other, tier: tier, opt: opt, seed: maphash.MakeSeed(),
-		rep: TierCheck{Tier: tier, Root: t.Root, Problems: make(map[Problem]int)},
+		rep:   TierCheck{Tier: tier, Root: t.Root, Problems: make(map[Problem]int)},
+		temps: make(map[string]dir.Entry), havePages: make(map[pagefile.Key]bool), haveManifest: make(map[pagefile.Key]bool),
 	}
 	err := c.run(ctx)
 	if ctx.Err() != nil {
@@ -156,11 +179,12 @@ func (c *checker) run(ctx context.Context) error {
 	var workCtx context.Context
 	c.workers, workCtx = errgroup.WithContext(ctx)
 	c.workers.SetLimit(n)
-	w := &dir.Walker{Ctx: workCtx, T: c.t, Leave: func(fp pagefile.Key) error { return c.leave(workCtx, fp) }}
-	w.Visit = func(e dir.Entry) error { return c.visit(workCtx, e) }
-	err := w.Walk()
+	err := c.t.Walk(workCtx, func(e dir.Entry) error { return c.visit(workCtx, e) })
 	if werr := c.workers.Wait(); werr != nil {
 		err = werr
+	}
+	if err == nil {
+		err = c.checkForManifests(ctx)
 	}
 	if err == nil {
 		err = c.checkTemps(ctx)
@@ -174,13 +198,12 @@ const maxCheckers = 4
 
 // measure counts the bytes to read.
 func (c *checker) measure(ctx context.Context) error {
-	w := &dir.Walker{Ctx: ctx, T: c.t, Visit: func(e dir.Entry) error {
+	return c.t.Walk(ctx, func(e dir.Entry) error {
 		if e.Kind == dir.EntryPage && c.sampled(e.Name.Key) {
 			c.total += e.Info.Size()
 		}
 		return nil
-	}}
-	return w.Walk()
+	})
 }
 
 // sampled reports whether a page belongs to the sample.
@@ -239,10 +262,10 @@ func (c *checker) visit(ctx context.Context, e dir.Entry) error {
 			c.workers.Go(func() error { return c.checkPage(ctx, e) })
 		}
 	case dir.EntryManifest:
-		c.fpManifest = true
+		c.haveManifest[e.Name.Fingerprint] = true
 		return c.checkManifest(ctx, e)
 	case dir.EntryTemp:
-		c.temps = append(c.temps, e)
+		c.temps[e.Path] = e
 	case dir.EntryQuarantined:
 		c.rep.Quarantined++
 		c.rep.AsideBytes += c.t.FS.PhysicalBytes(e.Info)
@@ -272,7 +295,7 @@ func typeName(mode os.FileMode) string {
 }
 
 func (c *checker) countPage(e dir.Entry) {
-	c.fpPages++
+	c.havePages[e.Name.Fingerprint] = true
 	if e.Name.Class == pagefile.ClassTail {
 		c.rep.Tails++
 	} else {
@@ -382,21 +405,21 @@ func (c *checker) checkManifest(ctx context.Context, e dir.Entry) error {
 	return nil
 }
 
-// leave ends the walk of one fingerprint's directory.
-func (c *checker) leave(ctx context.Context, fp pagefile.Key) error {
-	missing := c.fpPages > 0 && !c.fpManifest
-	c.fpPages, c.fpManifest = 0, false
-	name := pagefile.Name{Fingerprint: fp, Class: pagefile.ClassManifest}
-	if !missing {
-		return ctx.Err()
-	}
-	// A manifest whose file could not be checked was not visited either.
-	if _, err := tier.Stat(ctx, c.t, name); tier.NoAnswer(err) {
-		return err
-	} else if errors.Is(err, tier.ErrNotFound) {
-		c.found(dir.Entry{Path: c.t.Path(name), Name: name}, ProblemNoManifest,
-			"nothing says which model these pages are of; a server that loads it will",
-			func() (string, error) { return c.copyManifest(ctx, fp) })
+// checkForManifests finds fingerprints that have pages and no manifest.
+func (c *checker) checkForManifests(ctx context.Context) error {
+	for fp := range c.havePages {
+		if c.haveManifest[fp] {
+			continue
+		}
+		name := pagefile.Name{Fingerprint: fp, Class: pagefile.ClassManifest}
+		// A manifest whose file could not be checked was not visited either.
+		if _, err := tier.Stat(ctx, c.t, name); tier.NoAnswer(err) {
+			return err
+		} else if errors.Is(err, tier.ErrNotFound) {
+			c.found(dir.Entry{Path: c.t.Path(name), Name: name}, ProblemNoManifest,
+				"nothing says which model these pages are of; a server that loads it will",
+				func() (string, error) { return c.copyManifest(ctx, fp) })
+		}
 	}
 	return ctx.Err()
 }

@@ -2,14 +2,64 @@ package inspect
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
+
+// Roots are the directories of a store's tiers, with the pages of all fingerprints below them.
+// Servers may use the directories at the same time.
+type Roots struct {
+	Local  *dir.Tier
+	Remote *dir.Tier    // nil without a remote tier
+	Log    *slog.Logger // nil discards
+}
+
+// tierRoot is one tier, with its name.
+type tierRoot struct {
+	id string // Local or Remote
+	t  *dir.Tier
+}
+
+// tiers returns the tiers, the local one first.
+func (r *Roots) tiers() []tierRoot {
+	tiers := []tierRoot{{tier.Local, r.Local}}
+	if r.Remote != nil {
+		tiers = append(tiers, tierRoot{tier.Remote, r.Remote})
+	}
+	return tiers
+}
+
+// eachRoot calls look for every tier, and continues when a tier does not answer. The error of
+// such a tier is returned as silent, any other error as err.
+func (r *Roots) eachRoot(look func(tierRoot) error) (silent, err error) {
+	for _, root := range r.tiers() {
+		err := look(root)
+		if tier.NoAnswer(err) {
+			silent = errors.Join(silent, err)
+		} else if err != nil {
+			return silent, err
+		}
+	}
+	return silent, nil
+}
+
+// goingOn logs that the pages of a tier were not read.
+func (r *Roots) goingOn(silent error) {
+	if silent != nil && r.Log != nil {
+		r.Log.Warn("kv tier does not answer, its pages are not looked at", "error", silent)
+	}
+}
 
 // ErrArguments reports arguments that are not valid.
 var ErrArguments = errors.New("diskstore: bad arguments")
@@ -25,134 +75,123 @@ type PageFile struct {
 // so a search does not list every directory.
 const minPrefixDigits = 4
 
-// finder searches pages and tails whose key begins with prefix. Of copies in several tiers a
-// finder keeps the first tier's.
-type finder struct {
-	prefix string
-	found  []PageFile
-	seen   map[pagefile.Name]bool
-}
-
-func (f *finder) check() error {
-	if len(f.prefix) < minPrefixDigits || strings.Trim(f.prefix, "0123456789abcdef") != "" {
-		return fmt.Errorf("find page %q: want at least %d digits of its key, 0 to 9 and a to f: %w", f.prefix, minPrefixDigits, ErrArguments)
+// Find returns the pages and tails whose key begins with prefix, at least four lower-case hex
+// digits, in order of key. Of a page in both tiers Find returns the local file, and of an exact and a
+// lossy page with one key the exact one. When one tier
+// does not answer and the other has such pages, Find logs the failure and returns these pages.
+func (r *Roots) Find(ctx context.Context, prefix string) ([]PageFile, error) {
+	if len(prefix) < minPrefixDigits || strings.Trim(prefix, "0123456789abcdef") != "" {
+		return nil, fmt.Errorf("find page %q: want at least %d digits of its key, 0 to 9 and a to f: %w", prefix, minPrefixDigits, ErrArguments)
 	}
-	return nil
+	found := make(map[pagefile.Name]PageFile)
+	silent, err := r.eachRoot(func(root tierRoot) error {
+		if err := root.find(ctx, prefix, found); err != nil {
+			return fmt.Errorf("find page %s in %s: %w", prefix, root.t.Root, err)
+		}
+		return nil
+	})
+	if err != nil || len(found) == 0 {
+		return nil, errors.Join(err, silent)
+	}
+	r.goingOn(silent)
+	for name := range found {
+		delete(found, pagefile.ColdName(name))
+	}
+	return slices.SortedFunc(maps.Values(found), func(a, b PageFile) int { return slices.Compare(a.Key[:], b.Key[:]) }), nil
 }
 
-// find searches one tier.
-func (f *finder) find(ctx context.Context, root tierRoot) error {
-	names, err := root.t.NamesWith(ctx, f.prefix)
+// find adds the pages and tails whose key begins with prefix, except those found in another tier.
+func (root tierRoot) find(ctx context.Context, prefix string, found map[pagefile.Name]PageFile) error {
+	_, shards, err := root.t.Survey(ctx)
 	if err != nil {
-		return fmt.Errorf("find page %s in %s: %w", f.prefix, root.t.Root, err)
+		return err
 	}
-	for _, name := range names {
-		if f.seen[name] {
+	first, _ := hex.DecodeString(prefix[:2]) // Find has checked the digits
+	for _, shard := range shards {
+		if shard.Class == pagefile.ClassPage && shard.First != first[0] {
 			continue
 		}
-		info, err := tier.Stat(ctx, root.t, name)
-		if errors.Is(err, tier.ErrNotFound) {
-			continue
-		}
+		infos, err := root.t.ListShard(ctx, shard)
 		if err != nil {
-			return fmt.Errorf("find page %s in %s: %w", f.prefix, root.t.Root, err)
+			return err
 		}
-		f.seen[name] = true
-		f.found = append(f.found, PageFile{Info: info, Tier: root.id, Path: root.t.Path(name)})
+		for _, info := range infos {
+			if _, ok := found[info.Name]; !ok && strings.HasPrefix(info.Key.String(), prefix) {
+				found[info.Name] = PageFile{Info: info, Tier: root.id, Path: root.t.Path(info.Name)}
+			}
+		}
 	}
 	return nil
 }
 
-// sorted returns the files found, in order of key. A lossy page is left out where the exact one was
-// found: both have one key.
-func (f *finder) sorted() []PageFile {
-	exact := make(map[pagefile.Name]bool) // lossy names of files found
-	for _, file := range f.found {
-		name := file.Name
-		name.Fingerprint = pagefile.ColdFingerprint(name.Fingerprint)
-		exact[name] = true
-	}
-	f.found = slices.DeleteFunc(f.found, func(file PageFile) bool { return exact[file.Name] })
-	slices.SortFunc(f.found, func(a, b PageFile) int { return slices.Compare(a.Key[:], b.Key[:]) })
-	return f.found
-}
-
-// openPage opens a page in the first root that has it and reads its header.
-func openPage(ctx context.Context, roots []tierRoot, name pagefile.Name) (tier.Blob, *pagefile.Header, PageFile, error) {
-	worst := error(tier.ErrNotFound)
-	for _, p := range roots {
-		blob, err := p.t.Open(ctx, name, false)
-		if err == nil {
-			var h *pagefile.Header
-			if h, err = pagefile.ReadHeader(ctx, blob); err == nil {
-				err = h.CheckName(name)
+// Recent returns the last page of the most recently used conversation, among the fingerprints
+// that pick accepts; nil accepts all. Of several conversations used within one minute Recent
+// returns the longest. Recent returns tier.ErrNotFound without any conversation. When one tier does
+// not answer and the other has a conversation, Recent logs the failure and returns that one.
+func (r *Roots) Recent(ctx context.Context, pick func(fingerprint pagefile.Key) bool) (PageFile, error) {
+	var newest time.Time
+	var files []PageFile
+	silent, err := r.eachRoot(func(root tierRoot) error {
+		err := root.t.Walk(ctx, func(e dir.Entry) error {
+			if e.Kind != dir.EntryPage || pick != nil && !pick(e.Name.Fingerprint) {
+				return nil
 			}
-			if err == nil {
-				return blob, h, PageFile{Info: blob.Info(), Tier: p.id, Path: p.t.Path(name)}, nil
+			used := e.Info.ModTime()
+			if used.After(newest) {
+				newest = used
+				files = slices.DeleteFunc(files, func(f PageFile) bool { return f.Used.Before(newest.Add(-sameTime)) })
 			}
-			blob.Close()
+			if used.Before(newest.Add(-sameTime)) || len(files) == maxArchivePages {
+				return nil
+			}
+			files = append(files, PageFile{Info: dir.InfoOf(root.t.FS, e.Name, e.Info), Tier: root.id, Path: e.Path})
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("look for the last conversation in %s: %w", root.t.Root, err)
 		}
-		if errors.Is(worst, tier.ErrNotFound) {
-			worst = err
+		return nil
+	})
+	if err != nil || len(files) == 0 && silent != nil {
+		return PageFile{}, errors.Join(err, silent)
+	}
+	r.goingOn(silent)
+	return r.longest(ctx, files)
+}
+
+// sameTime is the time within which conversations count as used at the same time.
+const sameTime = time.Minute
+
+// longest returns the file that ends at the highest position.
+func (r *Roots) longest(ctx context.Context, files []PageFile) (PageFile, error) {
+	best, end := PageFile{}, 0
+	for _, f := range files {
+		h, _, err := r.header(ctx, f.Name)
+		if ctx.Err() != nil {
+			return PageFile{}, ctx.Err()
+		}
+		if err == nil && int(h.Start)+len(h.Tokens) > end {
+			best, end = f, int(h.Start)+len(h.Tokens)
 		}
 	}
-	return nil, nil, PageFile{}, fmt.Errorf("open page %v: %w", name.Key, worst)
+	if end == 0 {
+		return PageFile{}, fmt.Errorf("look for the last conversation: %w", tier.ErrNotFound)
+	}
+	return best, nil
 }
 
-// headerIn reads a page's header in the first root that has it.
-func headerIn(ctx context.Context, roots []tierRoot, name pagefile.Name) (*pagefile.Header, PageFile, error) {
-	blob, h, file, err := openPage(ctx, roots, name)
-	if err != nil {
-		return nil, file, err
-	}
-	blob.Close()
-	return h, file, nil
-}
-
-// pageBefore reads the header of the page that h continues, in the first root that has it: exact, or
-// else lossy. exact is the fingerprint of exact pages, zero if unknown.
-func pageBefore(ctx context.Context, roots []tierRoot, h *pagefile.Header, exact pagefile.Key) (*pagefile.Header, PageFile, error) {
-	among := []pagefile.Key{exact, pagefile.ColdFingerprint(exact)}
-	if exact.IsZero() {
-		among = []pagefile.Key{h.Fingerprint}
-	}
-	var missing error
-	for _, fingerprint := range among {
-		before, file, err := headerIn(ctx, roots, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassPage, Key: h.Parent})
-		if !errors.Is(err, tier.ErrNotFound) {
-			return before, file, err
-		}
-		missing = err
-	}
-	return nil, PageFile{}, missing
-}
-
-// exactOf returns the fingerprint of the exact pages for which pages of a fingerprint stand: itself,
-// except for lossy pages. It is zero for lossy pages without a manifest.
-func exactOf(ctx context.Context, roots []tierRoot, h *pagefile.Header) pagefile.Key {
-	if !h.Lossy() {
-		return h.Fingerprint
-	}
-	m, err := manifestIn(ctx, roots, h.Fingerprint)
-	if err != nil {
-		return pagefile.Key{}
-	}
-	exact, _ := tier.LossyOf(h.Fingerprint, m.Identity)
-	return exact
-}
-
-// chainTo returns a page and all pages before it in the sequence, the first page first; each page
-// before it exact, or lossy where no root has it exact.
-// chainTo returns tier.ErrNotFound when a page of the sequence is missing, and pagefile.ErrDamaged
-// when the pages do not lead back to a sequence's beginning.
-func chainTo(ctx context.Context, roots []tierRoot, name pagefile.Name) ([]PageFile, error) {
-	h, file, err := headerIn(ctx, roots, name)
+// Chain returns a page and all pages before it in the sequence, the first page first; each page
+// before it exact, or lossy where no tier has it exact. Chain returns tier.ErrNotFound when a page of
+// the sequence is missing, and pagefile.ErrDamaged when the pages do not lead back to a sequence's
+// beginning.
+func (r *Roots) Chain(ctx context.Context, name pagefile.Name) ([]PageFile, error) {
+	h, file, err := r.header(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	chain, exact := []PageFile{file}, exactOf(ctx, roots, h)
+	chain, exact := []PageFile{file}, r.exactOf(ctx, h)
 	for h.Start > 0 {
-		before, file, err := pageBefore(ctx, roots, h, exact)
+		before, file, err := r.pageBefore(ctx, h, exact)
 		if err != nil {
 			return nil, fmt.Errorf("tokens before %d: %w", h.Start, err)
 		}
@@ -166,4 +205,112 @@ func chainTo(ctx context.Context, roots []tierRoot, name pagefile.Name) ([]PageF
 	}
 	slices.Reverse(chain)
 	return chain, nil
+}
+
+// pageBefore reads the header of the page that h continues, in the first tier that has it: exact, or
+// else lossy. exact is the fingerprint of exact pages, zero if unknown.
+func (r *Roots) pageBefore(ctx context.Context, h *pagefile.Header, exact pagefile.Key) (*pagefile.Header, PageFile, error) {
+	among := []pagefile.Key{exact, pagefile.ColdFingerprint(exact)}
+	if exact.IsZero() {
+		among = []pagefile.Key{h.Fingerprint}
+	}
+	var missing error
+	for _, fingerprint := range among {
+		before, file, err := r.header(ctx, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassPage, Key: h.Parent})
+		if !errors.Is(err, tier.ErrNotFound) {
+			return before, file, err
+		}
+		missing = err
+	}
+	return nil, PageFile{}, missing
+}
+
+// exactOf returns the fingerprint of the exact pages for which pages of a fingerprint stand: itself,
+// except for lossy pages. It is zero for lossy pages without a manifest.
+func (r *Roots) exactOf(ctx context.Context, h *pagefile.Header) pagefile.Key {
+	if !h.Lossy() {
+		return h.Fingerprint
+	}
+	m, err := r.Manifest(ctx, h.Fingerprint)
+	if err != nil {
+		return pagefile.Key{}
+	}
+	exact, _ := tier.LossyOf(h.Fingerprint, m.Identity)
+	return exact
+}
+
+// openPage opens a page in the first tier that has it and reads its header.
+func (r *Roots) openPage(ctx context.Context, name pagefile.Name) (tier.Blob, *pagefile.Header, PageFile, error) {
+	worst := error(tier.ErrNotFound)
+	for _, p := range r.tiers() {
+		blob, h, err := tier.OpenPage(ctx, p.t, name)
+		if err == nil {
+			return blob, h, PageFile{Info: blob.Info(), Tier: p.id, Path: p.t.Path(name)}, nil
+		}
+		if errors.Is(worst, tier.ErrNotFound) {
+			worst = err
+		}
+	}
+	return nil, nil, PageFile{}, fmt.Errorf("open page %v: %w", name.Key, worst)
+}
+
+// header reads a page's header in the first tier that has it.
+func (r *Roots) header(ctx context.Context, name pagefile.Name) (*pagefile.Header, PageFile, error) {
+	blob, h, file, err := r.openPage(ctx, name)
+	if err != nil {
+		return nil, file, err
+	}
+	blob.Close()
+	return h, file, nil
+}
+
+// Manifest returns a fingerprint's manifest, from the first tier that has a good one.
+func (r *Roots) Manifest(ctx context.Context, fp pagefile.Key) (*tier.Manifest, error) {
+	worst := error(tier.ErrNotFound)
+	for _, p := range r.tiers() {
+		m, err := tier.ReadManifest(ctx, p.t, fp)
+		if err == nil {
+			return m, nil
+		}
+		if errors.Is(worst, tier.ErrNotFound) {
+			worst = err
+		}
+	}
+	return nil, worst
+}
+
+// Header reads and checks the header of a page file, for tools. Header returns tier.ErrNotFound,
+// pagefile.ErrDamaged, pagefile.ErrMismatch for a newer schema, or an error of the filesystem.
+func Header(fs vfs.FS, path string) (*pagefile.Header, error) {
+	blob, err := dir.OpenFile(fs, path, pagefile.Name{})
+	if err != nil {
+		return nil, fmt.Errorf("inspect %s: %w", path, err)
+	}
+	defer blob.Close()
+	h, err := pagefile.ReadHeader(context.Background(), blob)
+	if err != nil {
+		return nil, fmt.Errorf("inspect %s: %w", path, err)
+	}
+	return h, nil
+}
+
+// VerifySections reads and checks a whole page file and returns the damage of each section of
+// the file's header, nil for a good section. VerifySections returns the errors of Header for a
+// bad header, and pagefile.ErrDamaged for a bad footer.
+func VerifySections(ctx context.Context, fsys vfs.FS, path string) (*pagefile.Header, []error, error) {
+	blob, err := dir.OpenFile(fsys, path, pagefile.Name{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("verify %s: %w", path, err)
+	}
+	defer blob.Close()
+	c, err := pagefile.NewChecker(nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("verify %s: %w", path, err)
+	}
+	defer c.Close()
+	h, wrong, err := c.CheckSections(ctx, blob)
+	if err != nil {
+		return h, wrong, fmt.Errorf("verify %s: %w", path, err)
+	}
+	return h, wrong, nil
 }

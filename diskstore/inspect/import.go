@@ -63,9 +63,8 @@ func (a *archived) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return err
 }
 
-// Import stores the pages of an archive of size bytes. Import reads the archive twice: nothing
-// is stored before every byte of every page was checked and the pages were found to be one
-// sequence.
+// Import stores the pages of an archive of size bytes. Import reads the archive twice: nothing is
+// stored before every byte of every page was checked and the pages were found to be one sequence.
 //
 // Import returns ErrArchive for a file that is not a whole archive, pagefile.ErrDamaged or
 // pagefile.ErrMismatch for a bad page, Accept's error, and the errors of Open and of the store.
@@ -224,10 +223,7 @@ func (im *importer) check() error {
 		if err := im.checkPlace(h, i, parent, start); err != nil {
 			return fmt.Errorf("check page %d (%s): %w", i, im.manifest.Pages[i], err)
 		}
-		page.name = pagefile.Name{Fingerprint: h.Fingerprint, Class: pagefile.ClassPage, Key: h.Key}
-		if h.Tail() {
-			page.name = pagefile.Name{Fingerprint: h.Fingerprint, Class: pagefile.ClassTail, Key: h.Key}
-		}
+		page.name = h.Name()
 		parent, start = h.Key, start+len(h.Tokens)
 	}
 	if start != im.manifest.Tokens {

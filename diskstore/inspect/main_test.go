@@ -37,8 +37,7 @@ func testOptions(t testing.TB, edit ...func(*diskstore.Options)) diskstore.Optio
 	return o
 }
 
-// withRemote adds a remote tier with an existing root and with enough time for a loaded
-// machine.
+// withRemote adds a remote tier with an existing root and with enough time for a loaded machine.
 func withRemote(t testing.TB) func(*diskstore.Options) {
 	return func(o *diskstore.Options) {
 		o.RemoteTimeout, o.ReadTimeout = time.Minute, time.Minute

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -107,93 +108,52 @@ func (c *checker) fixMode(e dir.Entry) (string, error) {
 	return fmt.Sprintf("mode set to %04o", mode), nil
 }
 
-// tempGroup is the temporary files of one process.
-type tempGroup struct {
-	lock  *dir.Entry
-	files []dir.Entry
-}
-
 // checkTemps distinguishes temporary files of living processes from files of dead ones; a
 // repair removes the files of dead processes.
 func (c *checker) checkTemps(ctx context.Context) error {
-	groups := make(map[string]*tempGroup)
-	for _, e := range c.temps {
-		id, isLock, ok := dir.TempID(filepath.Base(e.Path))
-		if !ok {
-			c.found(e, ProblemForeign, "no file of a page store has such a name", nil)
-			continue
-		}
-		g := groups[id]
-		if g == nil {
-			g = new(tempGroup)
-			groups[id] = g
-		}
-		if isLock {
-			g.lock = &e
-			continue
-		}
-		g.files = append(g.files, e)
-		c.rep.TempFiles++
-		c.rep.AsideBytes += c.t.FS.PhysicalBytes(e.Info)
-	}
-	for id, g := range groups {
+	for id, files := range dir.TempsByID(maps.Keys(c.temps)) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := c.checkTempGroup(id, g); err != nil {
+		for _, path := range files.Paths {
+			c.rep.TempFiles++
+			c.rep.AsideBytes += c.t.FS.PhysicalBytes(c.temps[path].Info)
+		}
+		if err := c.checkProcess(id, files); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkTempGroup checks one process's files. A process whose lock this check holds is dead and
-// stays dead. checkTempGroup returns the error of a tier that does not answer.
-func (c *checker) checkTempGroup(id string, g *tempGroup) error {
-	files := &dir.TempFiles{Lock: g.lock != nil}
-	stale := g.files
-	for _, e := range g.files {
-		files.Paths = append(files.Paths, e.Path)
-	}
-	if g.lock != nil {
-		stale = append(stale, *g.lock)
-	}
+// checkProcess checks one process's files. A process whose lock this check holds is dead and
+// stays dead. checkProcess returns the error of a tier that does not answer.
+func (c *checker) checkProcess(id string, files dir.TempFiles) error {
 	j, err := c.t.Temp.Judge(id, files, c.opt.Repair)
+	if j.Held != nil {
+		defer j.Held.Close()
+	}
+	why := "its process is dead"
 	switch {
 	case tier.NoAnswer(err):
 		return err
 	case err != nil:
-		c.found(stale[len(stale)-1], ProblemUnchecked, err.Error(), nil)
-		return nil
+		all := files.All()
+		c.found(c.temps[all[len(all)-1]], ProblemUnchecked, err.Error(), nil)
 	case j.Alive:
 		c.rep.Processes++
-		return nil
-	case j.Held != nil:
-		defer j.Held.Close()
-		for _, e := range stale {
-			c.foundStale(e, "its process is dead")
-		}
-		return nil
+	case j.Held == nil: // age decides
+		why = fmt.Sprintf("nobody has written it for %v", j.Idle.Round(time.Minute))
 	}
-	// Without locks, age decides.
-	stale = nil
-	if j.Idle > dir.OrphanAge {
-		stale = g.files
-	}
-	if j.LockOver {
-		stale = append(stale[:len(stale):len(stale)], *g.lock)
-	}
-	for _, e := range stale {
-		c.foundStale(e, fmt.Sprintf("nobody has written it for %v", j.Idle.Round(time.Minute)))
+	for _, path := range j.Stale {
+		e := c.temps[path]
+		e.Path = path // of a file that was made after the walk
+		c.found(e, ProblemStale, why, func() (string, error) {
+			if err := c.t.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return "", err
+			}
+			return "removed", nil
+		})
 	}
 	return nil
-}
-
-func (c *checker) foundStale(e dir.Entry, why string) {
-	c.found(e, ProblemStale, why, func() (string, error) {
-		if err := c.t.FS.Remove(e.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
-		return "removed", nil
-	})
 }

@@ -168,8 +168,8 @@ func (b *Book) Appeared(bytes int64) {
 	b.written[dayOf(b.now())] += bytes
 }
 
-// Release records that the caller has durably removed files of n bytes. counts is the result
-// of b.Counts from before the first removal.
+// Release records that the caller has durably removed files of n bytes. counts is State.Counts from
+// before the first removal.
 func (b *Book) Release(n, counts int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -187,13 +187,6 @@ func (b *Book) EvictedUpTo(used time.Time) {
 	}
 }
 
-// Counts returns Ledger.Counts, as last read.
-func (b *Book) Counts() int64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.last.Counts
-}
-
 // Figure returns the upper bound of the bytes on the disk, as last recorded, and whether files
 // were counted.
 func (b *Book) Figure() (bytes int64, known bool) {
@@ -202,34 +195,31 @@ func (b *Book) Figure() (bytes int64, known bool) {
 	return b.last.Figure(), b.last.Counts > 0
 }
 
-// InFlight returns the bytes reserved for files that this process is writing.
-func (b *Book) InFlight() int64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.inflight
+// State is what one process knows of a ledger.
+type State struct {
+	Counts   int64 // Ledger.Counts, as last read
+	InFlight int64 // bytes reserved for files that this process is writing
+	Added    int64 // bytes that this process ever added
+	Today    int64 // bytes written on this UTC day, as far as known
+	Hits     bool  // some hits are not recorded yet
+
+	// Counted is the time at which this process saw that some process had counted the files again;
+	// zero for never. No clock but this machine's decides, because clocks of hosts differ.
+	Counted time.Time
+
+	// Changed is closed when this process next changes the ledger, or reads a changed one.
+	Changed <-chan struct{}
 }
 
-// Counted returns the time at which this process saw that some process had counted the files
-// again; zero for never. No clock but this machine's decides, because clocks of hosts differ.
-func (b *Book) Counted() time.Time {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.counted
-}
-
-// Today returns the bytes written on this day, as far as this process knows.
-func (b *Book) Today() int64 {
+// State returns the present state.
+func (b *Book) State() State {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	day := dayOf(b.now())
-	return b.last.Written[day] + b.written[day]
-}
-
-// Added returns the sum of all bytes that this process ever added.
-func (b *Book) Added() int64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.total
+	return State{
+		Counts: b.last.Counts, InFlight: b.inflight, Added: b.total, Today: b.last.Written[day] + b.written[day],
+		Hits: len(b.hits) > 0, Counted: b.counted, Changed: b.changed,
+	}
 }
 
 // Horizon returns the recency up to which files have been evicted.
@@ -240,14 +230,6 @@ func (b *Book) Horizon() time.Time {
 		return b.evicted
 	}
 	return b.last.Evicted
-}
-
-// Changes returns a channel that is closed when this process next changes the ledger, or reads
-// a changed one.
-func (b *Book) Changes() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.changed
 }
 
 func (b *Book) seeLocked(l *Ledger) {
@@ -345,4 +327,56 @@ func (b *Book) Restart() {
 	defer b.mu.Unlock()
 	b.claimed, b.updated = 0, time.Time{}
 	b.seeLocked(new(Ledger))
+}
+
+// Room is space reserved for one file. Either Finish or Cancel ends the reservation; later
+// calls of Cancel do nothing.
+type Room struct {
+	b     *Book
+	bytes int64
+	spent int64 // written to files that were not completed
+	ended bool
+}
+
+// Finish ends the reservation of a file that now has the given bytes on the disk. At least the
+// reserved bytes count, because filesystems that compress or allocate late report less at
+// first. A file that the new one replaced counts until the next count: another process may
+// have removed that file just before and subtracts its bytes.
+func (r *Room) Finish(bytes int64) {
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	r.endLocked()
+	r.b.written[dayOf(r.b.now())] += r.bytes
+	bytes = max(r.bytes, bytes)
+	r.b.used += bytes
+	r.b.total += bytes
+}
+
+// Wasted records that n bytes were written to a file that was not completed. These bytes count
+// as written in the day, and the claim has as many bytes less for the day.
+func (r *Room) Wasted(n int64) {
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	if !r.ended {
+		r.spent += pagefile.AlignUp(n)
+	}
+}
+
+// endLocked ends the reservation. r.b.mu is held.
+func (r *Room) endLocked() {
+	r.ended = true
+	r.b.inflight -= r.bytes
+	if r.spent > 0 {
+		r.b.wasted += r.spent
+		r.b.written[dayOf(r.b.now())] += r.spent
+	}
+}
+
+// Cancel ends a reservation without a file.
+func (r *Room) Cancel() {
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	if !r.ended {
+		r.endLocked()
+	}
 }

@@ -90,18 +90,11 @@ func (b *Book) Hit(fingerprint pagefile.Key) {
 	b.hits[fingerprint] = b.hits[fingerprint].plus(Hits{Pages: 1, Last: b.now()})
 }
 
-// UnrecordedHits reports whether some hits are not in the ledger yet.
-func (b *Book) UnrecordedHits() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.hits) > 0
-}
-
 // settleHitsLocked subtracts hits that are in the ledger now.
 func (b *Book) settleHitsLocked(recorded map[pagefile.Key]Hits) {
 	for fp, done := range recorded {
-		if h := b.hits[fp]; h.Pages > done.Pages {
-			b.hits[fp] = Hits{Pages: h.Pages - done.Pages, Last: h.Last}
+		if h := b.hits[fp].minus(done); h.Pages > 0 {
+			b.hits[fp] = h
 		} else {
 			delete(b.hits, fp)
 		}

@@ -381,7 +381,7 @@ func TestWhatWasFreedBeforeAChangeThatDidNotBegin(t *testing.T) {
 	m, b := twoPages(t)
 	addPage(t, b)
 	require.NoError(t, b.Record(t.Context()))
-	b.Release(pagefile.PageAlign, b.Counts())
+	b.Release(pagefile.PageAlign, b.State().Counts)
 	m.before = true
 	require.Error(t, b.Record(t.Context()))
 	m.before = false

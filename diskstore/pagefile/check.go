@@ -20,10 +20,9 @@ const StepBytes = 1 << 20
 // zstd tool. Pages written by Put need at most a sixteenth of these bytes.
 const maxWindowBytes = 128 << 20
 
-// Stream reads blob once from beginning to end, checks every checksum, and passes each step to
-// write unless write is nil. Stream passes the last step only after the whole file was found
-// good. Stream decompresses nothing: checksums prove that compressed bytes are the bytes that
-// were written.
+// Stream reads blob once from beginning to end, checks every checksum, and passes each step to write
+// unless write is nil. Stream passes the last step only after the whole file was found good. Stream
+// decompresses nothing: checksums prove that compressed bytes are the bytes that were written.
 func Stream(ctx context.Context, blob Source, write func(step []byte) error) (*Header, error) {
 	return (&Checker{write: write}).Check(ctx, blob)
 }
@@ -151,9 +150,8 @@ func (in *checking) section(i int) error {
 	if err := stored.skip(); err != nil {
 		return err
 	}
-	if stored.crc != s.CRC {
-		return Damaged("section %d (group %d layer %d %v): checksum is %08x, want %08x",
-			i, s.Group, s.Layer, s.Kind, stored.crc, s.CRC)
+	if err := in.h.checkSum(i, stored.crc); err != nil {
+		return err
 	}
 	if decodeErr != nil {
 		return fmt.Errorf("section %d (group %d layer %d %v): %w", i, s.Group, s.Layer, s.Kind, decodeErr)
@@ -182,8 +180,7 @@ func (in *checking) expect(want []byte) error {
 	return nil
 }
 
-// seek moves to an offset. The file already is at that offset unless an earlier section was
-// damaged.
+// seek moves to an offset. The file already is at that offset unless an earlier section was damaged.
 func (in *checking) seek(off int64) {
 	if skip := off - in.off; skip >= 0 && skip <= int64(len(in.rest)) {
 		in.rest = in.rest[skip:]

@@ -5,13 +5,14 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"runtime"
 	"slices"
 	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore/internal/testrows"
 )
 
 func aChecker(t testing.TB) *Checker {
@@ -21,43 +22,10 @@ func aChecker(t testing.TB) *Checker {
 	return s
 }
 
-func TestCheckerFindsEveryBitAndTruncation(t *testing.T) {
-	s := aChecker(t)
-	for _, compress := range []bool{false, true} {
-		file := encodeFile(t, smallPage(t), testTokens, compress)
-		for at := range file {
-			file[at] ^= 1 << (at % 8)
-			_, err := s.Check(ctx, memBlob(file))
-			require.ErrorIs(t, err, ErrDamaged, "bit of byte %d", at)
-			file[at] ^= 1 << (at % 8)
-			_, err = s.Check(ctx, memBlob(file[:at]))
-			require.ErrorIs(t, err, ErrDamaged, "truncation to %d", at)
-		}
-		_, err := s.Check(ctx, memBlob(file))
-		require.NoError(t, err, "a checker goes on after damage")
-	}
-}
-
-// withStored returns a page file whose first section is replaced by stored, with every
+// withStored returns the file of a page whose only section, of 200 bytes, is stored as given, with every
 // checksum right, as a hostile writer would do.
-func withStored(t testing.TB, stored []byte) []byte {
-	t.Helper()
-	p := smallPage(t.(*testing.T))
-	h, err := ReadHeader(ctx, memBlob(encodeFile(t, p, testTokens, true)))
-	require.NoError(t, err)
-	first := &h.Sections[0]
-	require.Equal(t, EncodingZstd, first.Encoding)
-	first.Stored, first.CRC = int64(len(stored)), Checksum(stored)
-	for i := range h.Sections[1:] {
-		s := &h.Sections[1+i]
-		*s = StoredSection{Section: s.Section, Raw: s.Raw, Stored: s.Raw, CRC: Checksum(h.Layout.Rows(p.Payload, 1+i))}
-	}
-	h.Place()
-	e := &Encoded{Header: h, head: h.Encode(), body: [][]byte{stored, h.Layout.Rows(p.Payload, 1)}}
-	e.foot = h.footer()
-	var file bytes.Buffer
-	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := file.Write(b); return err }))
-	return file.Bytes()
+func withStored(stored []byte) []byte {
+	return hostilePage(EncodingZstd, []Section{{Kind: KindK, RowBytes: 40}}, 5, [][]byte{stored})
 }
 
 // TestCheckerDecompresses: a Checker finds sections whose stored bytes have the right checksum
@@ -66,7 +34,7 @@ func TestCheckerDecompresses(t *testing.T) {
 	s, c := aChecker(t), theCodec(t)
 	rows := bytes.Repeat([]byte("kv cache "), 23)[:200]
 	good := c.coder.EncodeZstd(rows)
-	file := withStored(t, good)
+	file := withStored(good)
 	_, err := s.Check(ctx, memBlob(file))
 	require.NoError(t, err)
 	for what, stored := range map[string][]byte{
@@ -81,7 +49,7 @@ func TestCheckerDecompresses(t *testing.T) {
 		if len(stored) >= 200 {
 			continue // raw would be smaller, so the header would be refused
 		}
-		file := withStored(t, stored)
+		file := withStored(stored)
 		_, verr := Stream(ctx, memBlob(file), nil)
 		require.NoError(t, verr, "%s: checksums are right", what)
 		_, err := s.Check(ctx, memBlob(file))
@@ -100,24 +68,12 @@ func TestCheckerMemoryIsBounded(t *testing.T) {
 	c := theCodec(t)
 	const raw = 64 << 20
 	stored := c.coder.EncodeZstd(make([]byte, raw))
-	l := layoutOf(t, []Section{{Kind: KindK, RowBytes: raw / testTokens}}, testTokens)
-	h := &Header{
-		Fingerprint: testFingerprint(1), Parent: testFingerprint(1), PageTokens: testTokens, Tokens: prompt(1, testTokens), Layout: l,
-		Sections: []StoredSection{{Section: l.Sections()[0], Encoding: EncodingZstd, Stored: int64(len(stored)), Raw: raw, CRC: Checksum(stored)}},
-	}
-	h.Key = ChainKey(h.Parent, h.Tokens, nil)
-	h.Place()
-	e := &Encoded{Header: h, head: h.Encode(), body: [][]byte{stored}}
-	e.foot = h.footer()
-	var file bytes.Buffer
-	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := file.Write(b); return err }))
+	file := hostilePage(EncodingZstd, []Section{{Kind: KindK, RowBytes: raw / testTokens}}, testTokens, [][]byte{stored})
 	s := aChecker(t)
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	_, err := s.Check(ctx, memBlob(file.Bytes()))
-	runtime.ReadMemStats(&after)
+	var err error
+	used := testrows.Allocated(func() { _, err = s.Check(ctx, memBlob(file)) })
 	require.NoError(t, err)
-	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(raw/2))
+	require.Less(t, used, uint64(raw/2))
 }
 
 // TestCheckerRefusesHugeWindows: a section that needs too much memory is reported neither as
@@ -127,7 +83,7 @@ func TestCheckerRefusesHugeWindows(t *testing.T) {
 	// 2^31 bytes; then one empty last block.
 	stored := binary.LittleEndian.AppendUint32(nil, 0xfd2fb528)
 	stored = append(stored, 0x00, 21<<3, 0x01, 0x00, 0x00)
-	_, err := aChecker(t).Check(ctx, memBlob(withStored(t, stored)))
+	_, err := aChecker(t).Check(ctx, memBlob(withStored(stored)))
 	require.Error(t, err)
 	require.False(t, errors.Is(err, ErrDamaged), "%v", err)
 	require.ErrorContains(t, err, "128 MiB")

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"iter"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -109,33 +107,28 @@ func (h *Header) All() Selection {
 // ReadPayload reads the selected sections of a page into buf, of the selection's Size() bytes,
 // with the checks of ReadSections. After ReadPayload has returned, no goroutine writes to buf.
 func ReadPayload(ctx context.Context, blob Source, h *Header, sel Selection, c *Codec, buf []byte) error {
-	r := &sectionReader{blob: blob, h: h, sel: sel, codec: c}
-	r.pass = func(i int, encoding Encoding, stored []byte) error {
+	return readAll(ctx, blob, h, sel, c, func(i int, encoding Encoding, stored []byte) error {
 		clear(sel.Gap(buf, i))
 		if encoding == EncodingRaw {
 			copy(sel.Rows(buf, i), stored)
 			return nil
 		}
 		return c.Decode(encoding, stored, sel.Rows(buf, i))
-	}
-	return r.readAll(ctx)
+	})
 }
 
-// ReadSections reads the selected sections of a page and passes the rows of each, by its index
-// in the selection, to use: once the section and the padding after it are checked, in any order,
-// and several at the same time. use does not keep rows. The page is good only if ReadSections
-// returns nil: a later section or the footer may be damaged. After ReadSections has returned,
-// use is not called.
+// ReadSections reads the selected sections of a page and passes the rows of each, by its index in the
+// selection, to use: once the section and the padding after it are checked, in any order, and several
+// at the same time. use does not keep rows. The page is good only if ReadSections returns nil: a later
+// section or the footer may be damaged. After ReadSections has returned, use is not called.
 //
-// Pieces are read one after another, so that the system sees a sequence and reads ahead;
-// several are read at the same time only if each waits for a network. Meanwhile others are
-// checked, decoded and used, each by the goroutine that read it and whose processor has it in
-// its cache. ReadSections needs memory for a few pieces, and for the rows of a few compressed
-// sections. With a codec for gentle reads it runs on the calling goroutine, unless the source
-// waits for a network.
+// Pieces are read one after another, so that the system sees a sequence and reads ahead; several are
+// read at the same time only if each waits for a network. Meanwhile others are checked, decoded and
+// used, each by the goroutine that read it and whose processor has it in its cache. ReadSections needs
+// memory for a few pieces, and for the rows of a few compressed sections. With a codec for gentle reads
+// it runs on the calling goroutine, unless the source waits for a network.
 func ReadSections(ctx context.Context, blob Source, h *Header, sel Selection, c *Codec, use func(i int, rows []byte) error) error {
-	r := &sectionReader{blob: blob, h: h, sel: sel, codec: c}
-	r.pass = func(i int, encoding Encoding, stored []byte) error {
+	return readAll(ctx, blob, h, sel, c, func(i int, encoding Encoding, stored []byte) error {
 		if encoding == EncodingRaw {
 			return use(i, stored)
 		}
@@ -145,8 +138,7 @@ func ReadSections(ctx context.Context, blob Source, h *Header, sel Selection, c 
 			return err
 		}
 		return use(i, *rows)
-	}
-	return r.readAll(ctx)
+	})
 }
 
 // piecesAtOnce bounds the pieces of a page that are in memory, unless more are read at once.
@@ -154,10 +146,9 @@ const piecesAtOnce = 4
 
 // sectionReader is the state of one ReadSections or ReadPayload.
 type sectionReader struct {
-	blob  Source
-	h     *Header
-	sel   Selection
-	codec *Codec
+	blob Source
+	h    *Header
+	sel  Selection
 	// pass decodes the stored bytes of section i, which are checked, and passes its rows on.
 	pass func(i int, encoding Encoding, stored []byte) error
 
@@ -166,12 +157,15 @@ type sectionReader struct {
 	taken  atomic.Int64  // pieces that a goroutine has begun to read; the footer is behind the last
 }
 
-// readAll reads all pieces and the footer.
-func (r *sectionReader) readAll(ctx context.Context) error {
-	atOnce := ReadsAtOnce(r.blob)
-	r.pieces, r.turns = slices.Collect(r.h.pieces(r.sel)), make(chan struct{}, atOnce)
+// readAll reads all pieces and the footer, and passes each section to pass.
+func readAll(ctx context.Context, blob Source, h *Header, sel Selection, c *Codec, pass func(i int, encoding Encoding, stored []byte) error) error {
+	atOnce := ReadsAtOnce(blob)
+	r := &sectionReader{
+		blob: blob, h: h, sel: sel, pass: pass,
+		pieces: h.pieces(sel), turns: make(chan struct{}, atOnce),
+	}
 	workers := min(max(atOnce, runtime.GOMAXPROCS(0)), max(atOnce, piecesAtOnce), len(r.pieces)+1)
-	if r.codec.gently {
+	if c.gently {
 		workers = min(atOnce, len(r.pieces)+1)
 	}
 	if workers == 1 {
@@ -246,31 +240,25 @@ func ReadsAtOnce(src Source) int {
 	return 1
 }
 
-// pieceBytes is the least size of one read, except at the end of a page: enough for a disk,
-// and small enough to be in the processor's cache when the piece is checked. A section is
-// never split.
+// pieceBytes is the least size of one read, except at the end of a page: enough for a disk, and small
+// enough to be in the processor's cache when the piece is checked. A section is never split.
 const pieceBytes = 1 << 20
 
-// piece is a range of a selection's sections, [first, end), that are consecutive in the file
-// as well.
+// piece is a range of a selection's sections, [first, end), that are consecutive in the file as well.
 type piece struct{ first, end int }
 
 // pieces divides the selected sections, in order.
-func (h *Header) pieces(sel Selection) iter.Seq[piece] {
-	return func(yield func(piece) bool) {
-		first := 0
-		for i := range sel.at {
-			_, size := h.span(sel, piece{first, i + 1})
-			last := i == len(sel.at)-1 || sel.at[i+1] != sel.at[i]+1
-			if size < pieceBytes && !last {
-				continue
-			}
-			if !yield(piece{first, i + 1}) {
-				return
-			}
+func (h *Header) pieces(sel Selection) (pieces []piece) {
+	first := 0
+	for i := range sel.at {
+		_, size := h.span(sel, piece{first, i + 1})
+		last := i == len(sel.at)-1 || sel.at[i+1] != sel.at[i]+1
+		if size >= pieceBytes || last {
+			pieces = append(pieces, piece{first, i + 1})
 			first = i + 1
 		}
 	}
+	return pieces
 }
 
 // span returns the range of a piece in the file, including the padding after its last section.
@@ -312,13 +300,20 @@ func putScratch(p *[]byte) {
 
 // checkStored checks section i's stored bytes and the padding after them.
 func (h *Header) checkStored(i int, stored, gap []byte) error {
-	s := &h.Sections[i]
-	if sum := Checksum(stored); sum != s.CRC {
-		return Damaged("section %d (group %d layer %d %v): checksum is %08x, want %08x",
-			i, s.Group, s.Layer, s.Kind, sum, s.CRC)
+	if err := h.checkSum(i, Checksum(stored)); err != nil {
+		return err
 	}
 	if !allZero(gap) {
 		return Damaged("padding after section %d is not zero", i)
+	}
+	return nil
+}
+
+// checkSum compares the checksum of section i's stored bytes.
+func (h *Header) checkSum(i int, sum uint32) error {
+	s := &h.Sections[i]
+	if sum != s.CRC {
+		return Damaged("section %d (group %d layer %d %v): checksum is %08x, want %08x", i, s.Group, s.Layer, s.Kind, sum, s.CRC)
 	}
 	return nil
 }

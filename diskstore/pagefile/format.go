@@ -2,8 +2,10 @@ package pagefile
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 
 	"github.com/kvtier/kvtier/diskstore/encoding"
 )
@@ -156,30 +158,26 @@ func (h *Header) Place() {
 
 // Raw reports whether the file's payload equals the layout's buffer.
 func (h *Header) Raw() bool {
-	for i := range h.Sections {
-		if h.Sections[i].Encoding != EncodingRaw {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(h.Sections, func(s StoredSection) bool { return s.Encoding != EncodingRaw })
+}
+
+// Lossy reports whether a section of the page has a lossy encoding.
+func (h *Header) Lossy() bool {
+	return slices.ContainsFunc(h.Sections, func(s StoredSection) bool { return s.Encoding.Lossy() })
 }
 
 // schema returns the schema of a file with these sections.
 func (h *Header) schema() uint32 {
-	schema := uint32(Schema)
-	for i := range h.Sections {
-		switch e := h.Sections[i].Encoding; {
-		case e.Lossy():
-			return SchemaLossy
-		case e > EncodingZstd:
-			schema = SchemaSplit
-		}
+	switch {
+	case h.Lossy():
+		return SchemaLossy
+	case slices.ContainsFunc(h.Sections, func(s StoredSection) bool { return s.Encoding > EncodingZstd }):
+		return SchemaSplit
 	}
-	return schema
+	return Schema
 }
 
-// Encode returns the header region, payloadOffset bytes, and keeps the region's CRC for the
-// footer.
+// Encode returns the header region, payloadOffset bytes, and keeps the region's CRC for the footer.
 func (h *Header) Encode() []byte {
 	le := binary.LittleEndian
 	size := headerBytes(len(h.Tokens), len(h.Media), len(h.Sections))
@@ -241,6 +239,17 @@ func (h *Header) footer() []byte {
 	buf = le.AppendUint32(buf, 0)
 	return le.AppendUint32(buf, Checksum(buf))
 }
+
+// ErrDamaged reports a page whose bytes are not the bytes that were written. The file has been
+// moved to quarantine.
+var ErrDamaged = errors.New("diskstore: page is damaged")
+
+// ErrMismatch reports a well-formed page other than the requested one: another fingerprint,
+// parent, position, tokens or sections.
+var ErrMismatch = errors.New("diskstore: page is not the one asked for")
+
+// ErrInvalidPage reports arguments that cannot describe a page.
+var ErrInvalidPage = errors.New("diskstore: invalid page")
 
 // Damaged returns an ErrDamaged with a description of the damage.
 func Damaged(format string, args ...any) error {

@@ -37,9 +37,15 @@ func encodeFile(t testing.TB, p *Page, pageTokens int, compress bool) []byte {
 	p.ClearGaps()
 	e, err := Encode(testFingerprint(1), pageTokens, p, c)
 	require.NoError(t, err)
+	file := fileOf(e)
+	require.EqualValues(t, e.Header.FileBytes, len(file))
+	return file
+}
+
+// fileOf returns the bytes of a file.
+func fileOf(e *Encoded) []byte {
 	var file bytes.Buffer
-	require.NoError(t, e.WriteTo(func(b []byte) error { _, err := file.Write(b); return err }))
-	require.EqualValues(t, e.Header.FileBytes, file.Len())
+	_ = e.WriteTo(func(p []byte) error { file.Write(p); return nil }) // writing to a buffer never fails
 	return file.Bytes()
 }
 
@@ -114,14 +120,17 @@ func TestFormatGolden(t *testing.T) {
 	require.Equal(t, string(want), string(got))
 }
 
-// requireBad fails unless both ways of reading refuse the file.
-func requireBad(t *testing.T, file []byte, l Layout, buf []byte, what string, at int) {
+// requireBad fails unless all ways of reading refuse the file.
+func requireBad(t *testing.T, s *Checker, file []byte, l Layout, buf []byte, what string, at int) {
 	t.Helper()
 	if _, err := readFile(t, file, l, buf); !errors.Is(err, ErrDamaged) {
 		t.Fatalf("%s %d: read gives %v", what, at, err)
 	}
 	if _, err := Stream(ctx, memBlob(file), nil); !errors.Is(err, ErrDamaged) {
 		t.Fatalf("%s %d: verify gives %v", what, at, err)
+	}
+	if _, err := s.Check(ctx, memBlob(file)); !errors.Is(err, ErrDamaged) {
+		t.Fatalf("%s %d: a checker gives %v", what, at, err)
 	}
 }
 
@@ -136,13 +145,14 @@ func smallPage(t *testing.T) *Page {
 }
 
 func TestFormatEveryBitOfHeaderTableAndFooter(t *testing.T) {
+	s := aChecker(t)
 	for _, compress := range []bool{false, true} {
 		p := smallPage(t)
 		file := encodeFile(t, p, testTokens, compress)
 		buf := make([]byte, p.Layout.Size())
 		flip := func(at, bit int) {
 			file[at] ^= 1 << bit
-			requireBad(t, file, p.Layout, buf, "bit of byte", at)
+			requireBad(t, s, file, p.Layout, buf, "bit of byte", at)
 			file[at] ^= 1 << bit
 		}
 		for at := range int(headerBytes(5, 1, 2)) {
@@ -161,12 +171,14 @@ func TestFormatEveryBitOfHeaderTableAndFooter(t *testing.T) {
 		}
 		_, err := readFile(t, file, p.Layout, buf)
 		require.NoError(t, err)
+		_, err = s.Check(ctx, memBlob(file))
+		require.NoError(t, err, "a checker goes on after damage")
 	}
 }
 
 func TestFormatRandomPayloadBits(t *testing.T) {
 	const flips = 10_000
-	rng := rand.New(rand.NewPCG(1, 2))
+	s, rng := aChecker(t), rand.New(rand.NewPCG(1, 2))
 	p := pageOf(t, testSections, Key{3}, prompt(2, testTokens))
 	for _, compress := range []bool{false, true} {
 		file := encodeFile(t, p, testTokens, compress)
@@ -177,21 +189,22 @@ func TestFormatRandomPayloadBits(t *testing.T) {
 		for range flips / 2 {
 			at, bit := at0+rng.IntN(len(file)-at0), rng.IntN(8)
 			file[at] ^= 1 << bit
-			requireBad(t, file, p.Layout, buf, "bit of byte", at)
+			requireBad(t, s, file, p.Layout, buf, "bit of byte", at)
 			file[at] ^= 1 << bit
 		}
 	}
 }
 
 func TestFormatEveryTruncation(t *testing.T) {
+	s := aChecker(t)
 	for _, compress := range []bool{false, true} {
 		p := smallPage(t)
 		file := encodeFile(t, p, testTokens, compress)
 		buf := make([]byte, p.Layout.Size())
 		for n := range file {
-			requireBad(t, file[:n], p.Layout, buf, "truncation to", n)
+			requireBad(t, s, file[:n], p.Layout, buf, "truncation to", n)
 		}
-		requireBad(t, append(bytes.Clone(file), 0), p.Layout, buf, "growth by", 1)
+		requireBad(t, s, append(bytes.Clone(file), 0), p.Layout, buf, "growth by", 1)
 	}
 }
 
@@ -214,6 +227,7 @@ func resealHeader(header []byte) uint32 {
 }
 
 func TestFormatHostileHeaders(t *testing.T) {
+	s := aChecker(t)
 	le := binary.LittleEndian
 	table := fixedBytes + 4*5 + mediaBytes
 	tests := map[string]func(f []byte){
@@ -250,7 +264,7 @@ func TestFormatHostileHeaders(t *testing.T) {
 			change(file)
 			reseal(file)
 			buf := make([]byte, p.Layout.Size())
-			requireBad(t, file, p.Layout, buf, "header", 0)
+			requireBad(t, s, file, p.Layout, buf, "header", 0)
 		})
 	}
 	t.Run("newer schema", func(t *testing.T) {
@@ -261,43 +275,6 @@ func TestFormatHostileHeaders(t *testing.T) {
 		_, err := ReadHeader(ctx, memBlob(file))
 		require.ErrorIs(t, err, ErrMismatch)
 	})
-}
-
-// TestFormatBomb gives a good header a section that decompresses to far more bytes than the
-// header says.
-func TestFormatBomb(t *testing.T) {
-	c := theCodec(t)
-	bomb := c.coder.EncodeZstd(make([]byte, 64<<20))
-	rows := make([]byte, 4096, 16384)
-	for i := range rows {
-		rows[i] = 1
-	}
-	require.ErrorIs(t, c.Decode(EncodingZstd, bomb, rows), ErrDamaged)
-	require.True(t, allZero(rows[len(rows):cap(rows)]), "nothing is written beyond the rows")
-	allocated := testing.AllocsPerRun(1, func() { _ = c.Decode(EncodingZstd, bomb, rows) })
-	require.Less(t, allocated, 1000.0)
-
-	short := c.coder.EncodeZstd(make([]byte, 100))
-	require.ErrorIs(t, c.Decode(EncodingZstd, short, rows), ErrDamaged)
-	require.ErrorIs(t, c.Decode(EncodingZstd, []byte("not zstd"), rows), ErrDamaged)
-}
-
-func TestFormatMemoryIsBounded(t *testing.T) {
-	l := layoutOf(t, []Section{{Kind: KindK, RowBytes: 8192}, {Kind: KindV, RowBytes: 8192}}, 256)
-	p := &Page{Parent: testFingerprint(1), Tokens: prompt(1, 256), Layout: l, Payload: make([]byte, l.Size())}
-	for i := range p.Payload {
-		p.Payload[i] = byte(i * i >> 3)
-	}
-	file := encodeFile(t, p, 256, true)
-	buf := make([]byte, l.Size())
-	result := testing.Benchmark(func(b *testing.B) {
-		for range b.N {
-			if _, err := readFile(t, file, l, buf); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	require.LessOrEqual(t, result.AllocedBytesPerOp(), int64(l.Size())+256<<10, "besides the buffer at most one page")
 }
 
 // TestStreamCopies copies pages larger than a step.

@@ -49,8 +49,7 @@ func readSplit(stored []byte, n int) (rows []byte, err error) {
 	return rows, nil
 }
 
-// readSplitBlock decodes a block of some numbers. It panics for a block that is damaged, as all
-// below.
+// readSplitBlock decodes a block of some numbers. It panics for a block that is damaged, as all below.
 func readSplitBlock(f *fields, numbers, width, rotate int, apart bool, bases []byte) []byte {
 	bytes := []int{numbers, numbers, numbers, numbers}[:width] // of each plane
 	if apart {

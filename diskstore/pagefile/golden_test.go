@@ -19,8 +19,7 @@ import (
 // The second reader follows docs/page-format.md alone, to show that the document is complete.
 // The reader shares no code with the package.
 
-// secondPage is a page in the form of the lists of testdata/golden, as the second reader decodes
-// it.
+// secondPage is a page in the form of the lists of testdata/golden, as the second reader decodes it.
 type secondPage struct {
 	File        string          `json:"file"`
 	Fingerprint string          `json:"fingerprint"`

@@ -39,9 +39,8 @@ func ParseKey(s string) (Key, error) {
 	return k, nil
 }
 
-// Media is an image or audio clip. Offset is the position of its first token: in a Page and in
-// ChainKey counted from the page's first token, in a diskstore.Prompt from position 0 of the
-// sequence.
+// Media is an image or audio clip. Offset is the position of its first token: in a Page and in ChainKey
+// counted from the page's first token, in a diskstore.Prompt from position 0 of the sequence.
 type Media struct {
 	Offset uint32
 	Hash   [32]byte // of the content, never a process-seeded hash
@@ -85,3 +84,35 @@ func ChainKey(parent Key, tokens []int32, media []Media) Key {
 
 // keyStepBytes is the number of bytes hashed at once: more than a page of the usual size has.
 const keyStepBytes = 2048
+
+// Class is the kind of a file in a tier.
+type Class uint8
+
+const (
+	ClassPage     Class = iota // a full page
+	ClassTail                  // an incomplete last page
+	ClassManifest              // a fingerprint's manifest.json
+)
+
+// Name identifies a file in every tier.
+type Name struct {
+	Fingerprint Key
+	Class       Class
+	Parent      Key // of a tail in the place that versions before prefixes gave it; zero otherwise
+	Key         Key // zero for a manifest
+}
+
+// ColdName returns the name of the lossy page that stands for an exact one.
+func ColdName(exact Name) Name {
+	exact.Fingerprint = ColdFingerprint(exact.Fingerprint)
+	return exact
+}
+
+// Name returns the name of the page with this header.
+func (h *Header) Name() Name {
+	name := Name{Fingerprint: h.Fingerprint, Class: ClassPage, Key: h.Key}
+	if h.Tail() {
+		name.Class = ClassTail
+	}
+	return name
+}

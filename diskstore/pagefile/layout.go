@@ -64,9 +64,8 @@ const (
 	MaxLayoutBytes = 1 << 36 // bytes of all sections with their padding
 )
 
-// Layout places a page's sections in one contiguous buffer: section i holds its Bytes at an
-// offset that is a multiple of PageAlign, in the order of the sections. Bytes between sections
-// are zero on disk.
+// Layout places a page's sections in one contiguous buffer: section i holds its Bytes at an offset that
+// is a multiple of PageAlign, in the order of the sections. Bytes between sections are zero on disk.
 //
 // The zero Layout has no sections and fits no page.
 type Layout struct {
@@ -145,9 +144,8 @@ func (l Layout) HasState() bool {
 	return slices.ContainsFunc(l.sections, func(s Section) bool { return !s.Kind.PerToken() })
 }
 
-// Within returns the indexes of l's sections in o, a layout that has the same number of tokens
-// and l's sections in the same order, possibly among others. Within returns false for any
-// other layout o.
+// Within returns the indexes of l's sections in o, a layout that has the same number of tokens and l's
+// sections in the same order, possibly among others. Within returns false for any other layout o.
 func (l Layout) Within(o Layout) (at []int, ok bool) {
 	if l.tokens != o.tokens {
 		return nil, false

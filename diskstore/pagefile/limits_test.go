@@ -1,6 +1,7 @@
 package pagefile
 
 import (
+	"errors"
 	"math"
 	"testing"
 
@@ -16,38 +17,6 @@ func manySections(n int) []Section {
 	return sections
 }
 
-func TestLimitsOfALayout(t *testing.T) {
-	for name, tc := range map[string]struct {
-		sections []Section
-		tokens   int
-		ok       bool
-	}{
-		"most tokens":       {manySections(1), MaxTokens, true},
-		"too many tokens":   {manySections(1), MaxTokens + 1, false},
-		"one token":         {manySections(1), 1, true},
-		"no token":          {manySections(1), 0, false},
-		"most sections":     {manySections(MaxSections), 1, true},
-		"too many sections": {manySections(MaxSections + 1), 1, false},
-		"no section":        {nil, 1, false},
-		"a section twice":   {[]Section{{RowBytes: 16}, {RowBytes: 16}}, 1, false},
-		"an unknown kind":   {[]Section{{RowBytes: 1, Kind: lastKind + 1}}, 1, false},
-		"no row":            {[]Section{{}}, 1, false},
-		"largest row":       {[]Section{{RowBytes: maxRowBytes}}, 1, true},
-		"too large a row":   {[]Section{{RowBytes: maxRowBytes + 1}}, 1, false},
-		"largest layout":    {[]Section{{RowBytes: MaxLayoutBytes / MaxTokens}}, MaxTokens, true},
-		"too large a layout": {
-			[]Section{{RowBytes: MaxLayoutBytes / MaxTokens}, {Layer: 1, RowBytes: 1}}, MaxTokens, false,
-		},
-	} {
-		_, err := NewLayout(tc.sections, tc.tokens)
-		if tc.ok {
-			require.NoError(t, err, name)
-		} else {
-			require.ErrorIs(t, err, ErrInvalidPage, name)
-		}
-	}
-}
-
 // headerOn returns the encoded header of a page of the given shape, which may be impossible,
 // and the size of its file.
 func headerOn(tokens, pageTokens, media int, sections []Section) ([]byte, int64) {
@@ -61,7 +30,8 @@ func headerOn(tokens, pageTokens, media int, sections []Section) ([]byte, int64)
 	return h.Encode(), h.FileBytes
 }
 
-func TestLimitsOfAHeader(t *testing.T) {
+// TestLimits: a header is damaged, and a layout invalid, beyond the same limits.
+func TestLimits(t *testing.T) {
 	row := func(n uint32) []Section { return []Section{{RowBytes: n}} }
 	for name, tc := range map[string]struct {
 		tokens, pageTokens, media int
@@ -73,7 +43,8 @@ func TestLimitsOfAHeader(t *testing.T) {
 		"most page tokens":   {1, MaxTokens, 0, row(1), true},
 		"too large a page":   {1, MaxTokens + 1, 0, row(1), false},
 		"fewer page tokens":  {2, 1, 0, row(1), false},
-		"no token":           {0, 1, 0, row(1), false},
+		"no token":           {0, 0, 0, row(1), false},
+		"no token of one":    {0, 1, 0, row(1), false},
 		"most media":         {1, 1, MaxMedia, row(1), true},
 		"too many media":     {1, 1, MaxMedia + 1, row(1), false},
 		"most sections":      {1, 1, 0, manySections(MaxSections), true},
@@ -85,8 +56,15 @@ func TestLimitsOfAHeader(t *testing.T) {
 		"largest layout":     {MaxTokens, MaxTokens, 0, row(MaxLayoutBytes / MaxTokens), true},
 		"too large a layout": {MaxTokens, MaxTokens, 0, append(row(MaxLayoutBytes/MaxTokens), Section{Layer: 1, RowBytes: 1}), false},
 		"everything":         {MaxTokens, MaxTokens, MaxMedia, manySections(MaxSections), true},
+		"a section twice":    {1, 1, 0, []Section{{RowBytes: 16}, {RowBytes: 16}}, false},
+		"an unknown kind":    {1, 1, 0, []Section{{RowBytes: 1, Kind: lastKind + 1}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if tc.tokens == tc.pageTokens && tc.media <= MaxMedia {
+				_, err := NewLayout(tc.sections, tc.tokens)
+				require.Equal(t, !tc.ok, errors.Is(err, ErrInvalidPage), "%v", err)
+				require.Equal(t, tc.ok, err == nil)
+			}
 			region, fileBytes := headerOn(tc.tokens, tc.pageTokens, tc.media, tc.sections)
 			h, err := decodeHeader(region, fileBytes)
 			if !tc.ok {

@@ -13,9 +13,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/testrows"
 )
 
-// TestAHeaderCostsNoMoreThanItsFile reads the smallest files that have many tokens, media or
-// sections, and smaller files that claim as many. No read takes more memory than twice the
-// file's length.
+// TestAHeaderCostsNoMoreThanItsFile reads the smallest files that have many tokens, media or sections,
+// and smaller files that claim as many. No read takes more memory than twice the file's length.
 func TestAHeaderCostsNoMoreThanItsFile(t *testing.T) {
 	one := []Section{{RowBytes: 1}}
 	for name, tc := range map[string]struct {
@@ -60,17 +59,11 @@ func hostilePage(e Encoding, sections []Section, tokens int, stored [][]byte) []
 			Stored: int64(len(stored[i])), CRC: Checksum(stored[i]),
 		})
 	}
-	h.Place()
-	encoded := &Encoded{Header: h, head: h.Encode(), body: stored}
-	encoded.foot = h.footer()
-	var file bytes.Buffer
-	_ = encoded.WriteTo(func(p []byte) error { file.Write(p); return nil }) // writing to a buffer never fails
-	return file.Bytes()
+	return fileOf(encoded(h, stored))
 }
 
-// zstdFrame returns a frame of n blocks of one repeated byte, 128 KiB each. claim is the
-// content size in the frame's header; with a negative claim, the header has a window of
-// 2^windowLog bytes instead.
+// zstdFrame returns a frame of n blocks of one repeated byte, 128 KiB each. claim is the content size
+// in the frame's header; with a negative claim, the header has a window of 2^windowLog bytes instead.
 func zstdFrame(n int, claim int64, windowLog int) []byte {
 	frame := []byte{0x28, 0xb5, 0x2f, 0xfd}
 	if claim < 0 {

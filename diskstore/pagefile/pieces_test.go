@@ -2,11 +2,10 @@ package pagefile
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,7 +33,7 @@ func TestPiecesCoverThePage(t *testing.T) {
 		h, err := ReadHeader(ctx, memBlob(file))
 		require.NoError(t, err)
 		require.Equal(t, compress, !h.Raw())
-		pieces := slices.Collect(h.pieces(h.All()))
+		pieces := h.pieces(h.All())
 		require.Greater(t, len(pieces), 1)
 		at := h.payloadOffset()
 		next := 0
@@ -94,7 +93,7 @@ func TestPiecesReadAtOnce(t *testing.T) {
 	h, err := ReadHeader(ctx, blob)
 	require.NoError(t, err)
 	require.Equal(t, 1, ReadsAtOnce(blob))
-	require.GreaterOrEqual(t, len(slices.Collect(h.pieces(h.All()))), 3, "and the footer")
+	require.GreaterOrEqual(t, len(h.pieces(h.All())), 3, "and the footer")
 	for _, want := range []int32{1, 4} {
 		deep := &deepSource{Source: blob, want: want, enough: make(chan struct{})}
 		buf := make([]byte, p.Layout.Size())
@@ -104,32 +103,17 @@ func TestPiecesReadAtOnce(t *testing.T) {
 	}
 }
 
-// shortSource fails every read that goes past end.
-type shortSource struct {
-	Source
-	end int64
-}
-
-func (b shortSource) ReadAt(ctx context.Context, p []byte, off int64) error {
-	if off+int64(len(p)) > b.end {
-		return fmt.Errorf("read %d bytes at %d: %w", len(p), off, errShort)
-	}
-	return b.Source.ReadAt(ctx, p, off)
-}
-
-var errShort = errors.New("short read")
-
 func TestShortReadsAreNotMistakenForData(t *testing.T) {
 	p := pageOf(t, largeSections(), testFingerprint(1), prompt(1, testTokens))
 	blob := memBlob(encodeFile(t, p, testTokens, false))
 	h, err := ReadHeader(ctx, blob)
 	require.NoError(t, err)
 	buf := make([]byte, p.Layout.Size())
-	for piece := range h.pieces(h.All()) {
+	for _, piece := range h.pieces(h.All()) {
 		off, size := h.span(h.All(), piece)
-		require.ErrorIs(t, ReadPayload(ctx, shortSource{blob, off + size - 1}, h, h.All(), theCodec(t), buf), errShort)
+		require.ErrorIs(t, ReadPayload(ctx, deafBlob{blob, off + size - 1, h.FileBytes}, h, h.All(), theCodec(t), buf), syscall.EIO)
 	}
-	require.NoError(t, ReadPayload(ctx, shortSource{blob, h.FileBytes}, h, h.All(), theCodec(t), buf))
+	require.NoError(t, ReadPayload(ctx, blob, h, h.All(), theCodec(t), buf))
 }
 
 // imageAt is an image of which the reach is not known.

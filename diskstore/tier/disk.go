@@ -13,9 +13,8 @@ import (
 type Disk interface {
 	Tier
 
-	// Persist makes the name of a visible file durable, even if another process made the file
-	// visible: a file whose upload has committed survives a power cut after Persist. Persist is
-	// idempotent.
+	// Persist makes the name of a visible file durable, even if another process made the file visible:
+	// a file whose upload has committed survives a power cut after Persist. Persist is idempotent.
 	Persist(ctx context.Context, name pagefile.Name) error
 
 	// SyncRemoved makes the removal of files by Remove durable: before SyncRemoved a power cut
@@ -31,8 +30,7 @@ type Disk interface {
 	// place, so callers that count pages as well call Aside last.
 	Aside(ctx context.Context) (Aside, error)
 
-	// EmptyQuarantine durably removes the files in quarantine and returns their physical
-	// bytes.
+	// EmptyQuarantine durably removes the files in quarantine and returns their physical bytes.
 	EmptyQuarantine(ctx context.Context) (int64, error)
 
 	// Left returns the disk space of uploads that were given up and could not be removed yet,
@@ -47,9 +45,8 @@ type Disk interface {
 	// time that the clock has passed.
 	Now(ctx context.Context) (time.Time, error)
 
-	// Lock makes the caller the only one to collect this tier, over all processes, until
-	// release is called or the process dies. Lock returns ErrLocked at once when another
-	// caller has the lock.
+	// Lock makes the caller the only one to collect this tier, over all processes, until release is
+	// called or the process dies. Lock returns ErrLocked at once when another caller has the lock.
 	Lock(ctx context.Context) (release func(), err error)
 
 	// Tombstones replaces the content of a list of pages that left the tier by the result of change, and
@@ -89,8 +86,7 @@ type Aside struct {
 	TempFiles, QuarantineFiles int
 	TempBytes, QuarantineBytes int64 // physical
 
-	// OrphanBytes are the bytes of TempBytes that no living process has claimed, as far as
-	// known.
+	// OrphanBytes are the bytes of TempBytes that no living process has claimed, as far as known.
 	OrphanBytes int64
 
 	// Living has the ids of processes that have not ended, this one included, as far as known.

@@ -2,8 +2,7 @@ package tier
 
 import "errors"
 
-// Errors of opening a store. The configuration is wrong or unsafe, and nothing has been
-// written.
+// Errors of opening a store. The configuration is wrong or unsafe, and nothing has been written.
 var (
 	// ErrRootSymlink reports a root that is a symbolic link: a user who can change the link
 	// can read or replace the prompts below the root.
@@ -19,8 +18,7 @@ var (
 	ErrRootMode = errors.New("diskstore: root is writable by group or others")
 )
 
-// Errors of a page. None of them is a reason to fail a request: the caller computes the page
-// again.
+// Errors of a page. None of them is a reason to fail a request: the caller computes the page again.
 var (
 	// ErrNotFound reports a page that no tier has.
 	ErrNotFound = errors.New("diskstore: page not found")

@@ -70,3 +70,14 @@ func WriteManifest(ctx context.Context, t Disk, fingerprint pagefile.Key, m *Man
 	_, err = Store(ctx, t, up, name, time.Now())
 	return err
 }
+
+// KeyLossyOf is the line of the identity of lossy pages that has the fingerprint of the exact pages
+// for which they stand. The other lines are those of the exact pages.
+const KeyLossyOf = "lossy_of"
+
+// LossyOf returns the fingerprint of the exact pages for which the pages of a fingerprint stand, and
+// false for a fingerprint of exact pages.
+func LossyOf(fingerprint pagefile.Key, identity map[string]string) (exact pagefile.Key, lossy bool) {
+	exact, err := pagefile.ParseKey(identity[KeyLossyOf])
+	return exact, err == nil && pagefile.ColdFingerprint(exact) == fingerprint
+}

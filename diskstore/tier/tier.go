@@ -100,12 +100,11 @@ type Tier interface {
 	// stays, and the error is ErrReplaced. With a name alone, Remove deletes any file of that name.
 	Remove(ctx context.Context, judged Info) (bool, error)
 
-	// Quarantine moves the judged file away from all look-ups and keeps it for a person to
-	// look at. Quarantine is idempotent and reports whether that file existed: a file that has
-	// replaced it stays. With a name alone, Quarantine moves any file of that name, and with
-	// Bytes of NotRegular an entry that is not a regular file. Quarantine deletes nothing: when
-	// quarantine has as many files as the tier keeps, the judged file stays and the error is
-	// ErrQuarantineFull.
+	// Quarantine moves the judged file away from all look-ups and keeps it for a person to look at.
+	// Quarantine is idempotent and reports whether that file existed: a file that has replaced it
+	// stays. With a name alone, Quarantine moves any file of that name, and with Bytes of NotRegular an
+	// entry that is not a regular file. Quarantine deletes nothing: when quarantine has as many files
+	// as the tier keeps, the judged file stays and the error is ErrQuarantineFull.
 	Quarantine(ctx context.Context, judged Info, reason string) (bool, error)
 
 	// Survey lists all fingerprints that have any file, and the shards of their pages and tails, in
@@ -166,17 +165,15 @@ type Upload interface {
 	// Written returns the bytes that Write has appended, at most.
 	Written() int64
 
-	// Seal makes the content durable, and nothing visible: it checks the length and syncs. Seal
-	// takes as long as the device; other uploads, lists and removals do not wait for it. After a
-	// failed Seal the written data is discarded, never synced again. After Seal only Commit or
-	// Abort may follow.
+	// Seal makes the content durable, and nothing visible: it checks the length and syncs. Seal takes
+	// as long as the device; other uploads, lists and removals do not wait for it. After a failed Seal
+	// the written data is discarded, never synced again. After Seal only Commit or Abort may follow.
 	Seal(ctx context.Context) error
 
-	// Commit makes the file visible, as by a rename, and sets the file's recency to used. Commit
-	// first seals an upload that is not sealed, and after Seal is quick: it syncs nothing. The
-	// name of a Disk's file is durable after Persist. A non-zero Info together with an error means
-	// that the file is visible and whole. A directory, link or other entry in the name's place
-	// goes to quarantine.
+	// Commit makes the file visible, as by a rename, and sets the file's recency to used. Commit first
+	// seals an upload that is not sealed, and after Seal is quick: it syncs nothing. The name of a
+	// Disk's file is durable after Persist. A non-zero Info together with an error means that the file
+	// is visible and whole. A directory, link or other entry in the name's place goes to quarantine.
 	Commit(ctx context.Context, used time.Time) (Committed, error)
 
 	// Abort discards the written data. After Commit, Abort does nothing.
@@ -209,6 +206,35 @@ func Leading(ctx context.Context, t Finder, names []pagefile.Name) ([]Info, erro
 		n++
 	}
 	return infos[:n], err
+}
+
+// OpenPage opens a page and checks that its header is that of its name. The errors are those of
+// ReadHeader.
+func OpenPage(ctx context.Context, t Tier, name pagefile.Name) (Blob, *pagefile.Header, error) {
+	blob, err := t.Open(ctx, name, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	h, err := pagefile.ReadHeader(ctx, blob)
+	if err == nil {
+		err = h.CheckName(name)
+	}
+	if err != nil {
+		blob.Close()
+		return nil, nil, err
+	}
+	return blob, h, nil
+}
+
+// ReadHeader opens a page, reads its header and checks the page's name. ReadHeader returns
+// ErrNotFound, pagefile.ErrDamaged, pagefile.ErrMismatch, or an error of the tier.
+func ReadHeader(ctx context.Context, t Tier, name pagefile.Name) (*pagefile.Header, error) {
+	blob, h, err := OpenPage(ctx, t, name)
+	if err != nil {
+		return nil, err
+	}
+	blob.Close()
+	return h, nil
 }
 
 // Store makes an upload a durable file of the given name: Seal, Commit and Persist. A non-zero
@@ -260,3 +286,22 @@ var ErrStale = errors.New("diskstore: file was removed or replaced by another ma
 func NoAnswer(err error) bool {
 	return errors.Is(err, vfs.ErrHung) || errors.Is(err, ErrTierTimeout)
 }
+
+// ClockSlack bounds the difference between two right clocks: a time later than that by more is
+// in the future.
+const ClockSlack = time.Minute
+
+// Beyond reports whether a time is later than any right clock can show at now.
+func Beyond(t, now time.Time) bool { return t.After(now.Add(ClockSlack)) }
+
+// Later returns the later of two times.
+func Later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// WallBetween is the time between two moments, including time for which this machine slept:
+// the monotonic clock does not count sleep, and other machines' clocks do.
+func WallBetween(a, b time.Time) time.Duration { return b.Round(0).Sub(a.Round(0)).Abs() }

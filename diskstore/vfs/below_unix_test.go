@@ -93,8 +93,7 @@ func TestBelowLinksAboveTheRoot(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestBelowWhileDirectoriesAreSwapped repeatedly replaces a directory with a link to the
-// outside.
+// TestBelowWhileDirectoriesAreSwapped repeatedly replaces a directory with a link to the outside.
 func TestBelowWhileDirectoriesAreSwapped(t *testing.T) {
 	outside, root := t.TempDir(), t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(root, "d"), 0o700))
@@ -137,37 +136,6 @@ func TestBelowWhileDirectoriesAreSwapped(t *testing.T) {
 	})
 }
 
-func TestBelowFilesOfOtherTypes(t *testing.T) {
-	root := t.TempDir()
-	fifo := filepath.Join(root, "fifo")
-	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
-	b := Below(root)
-	_, err := b.Open(fifo)
-	require.ErrorIs(t, err, ErrNotRegular)
-	info, err := b.Lstat(fifo)
-	require.NoError(t, err)
-	require.NotZero(t, info.Mode()&fs.ModeNamedPipe)
-}
-
-func TestBelowModesIgnoreTheUmask(t *testing.T) {
-	for _, umask := range []int{0, 0o277, 0o777} {
-		root := t.TempDir()
-		b := Below(root)
-		old := syscall.Umask(umask)
-		err := b.Mkdir(filepath.Join(root, "d"))
-		f, ferr := b.Create(filepath.Join(root, "f"))
-		syscall.Umask(old)
-		require.NoError(t, err)
-		require.NoError(t, ferr)
-		require.NoError(t, f.Close())
-		for name, want := range map[string]os.FileMode{"d": 0o700, "f": 0o600} {
-			info, err := os.Lstat(filepath.Join(root, name))
-			require.NoError(t, err)
-			require.Equal(t, want, info.Mode().Perm())
-		}
-	}
-}
-
 func TestBelowRefusesToRenameOut(t *testing.T) {
 	root := t.TempDir()
 	write(t, OS, filepath.Join(root, "f"), "x")
@@ -175,8 +143,7 @@ func TestBelowRefusesToRenameOut(t *testing.T) {
 	require.ErrorIs(t, Below(root).Rename(filepath.Join(root, "f"), root), syscall.EXDEV)
 }
 
-// TestBelowRefusesARootOfOthers: each use checks the owner and mode of the directory that is
-// opened.
+// TestBelowRefusesARootOfOthers: each use checks the owner and mode of the directory that is opened.
 func TestBelowRefusesARootOfOthers(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "root")
 	require.NoError(t, os.Mkdir(dir, 0o700))
@@ -201,4 +168,73 @@ func TestBelowRefusesARootOfOthers(t *testing.T) {
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
+}
+
+// eachOS runs a test with and without a root.
+func eachOS(t *testing.T, run func(t *testing.T, fsys FS, dir string)) {
+	t.Run("os", func(t *testing.T) { run(t, OS, t.TempDir()) })
+	t.Run("below", func(t *testing.T) { dir := t.TempDir(); run(t, Below(dir), dir) })
+}
+
+func TestModesIgnoreTheUmask(t *testing.T) {
+	for _, umask := range []int{0, 0o277, 0o777} {
+		eachOS(t, func(t *testing.T, fsys FS, dir string) {
+			old := syscall.Umask(umask)
+			err := fsys.Mkdir(filepath.Join(dir, "d"))
+			f, ferr := fsys.Create(filepath.Join(dir, "f"))
+			lock, lerr := fsys.Lock(filepath.Join(dir, "l"))
+			syscall.Umask(old)
+			require.NoError(t, err)
+			require.NoError(t, ferr)
+			require.NoError(t, f.Close())
+			require.NoError(t, lerr)
+			require.NoError(t, lock.Close())
+			for name, want := range map[string]os.FileMode{"d": 0o700, "f": 0o600, "l": 0o600} {
+				info, err := os.Lstat(filepath.Join(dir, name))
+				require.NoError(t, err)
+				require.Equal(t, want, info.Mode().Perm())
+			}
+		})
+	}
+}
+
+func TestOpenRefusesWhatIsNotAFile(t *testing.T) { eachOS(t, refusesWhatIsNotAFile) }
+
+func refusesWhatIsNotAFile(t *testing.T, fsys FS, dir string) {
+	target := filepath.Join(dir, "target")
+	write(t, fsys, target, "secret")
+	link, fifo := filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
+	require.NoError(t, os.Symlink(target, link))
+	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
+	for _, path := range []string{dir, link, fifo} { // and does not wait for a writer
+		_, err := fsys.Open(path)
+		require.ErrorIs(t, err, ErrNotRegular, path)
+	}
+	_, err := fsys.Create(link)
+	require.ErrorIs(t, err, fs.ErrExist)
+	_, err = fsys.Lock(link)
+	require.Error(t, err)
+
+	dirLink := filepath.Join(dir, "dirlink")
+	require.NoError(t, os.Symlink(t.TempDir(), dirLink))
+	_, err = fsys.ReadDir(dirLink)
+	require.Error(t, err)
+	require.Error(t, fsys.SyncDir(dirLink))
+
+	when := time.Unix(1_600_000_000, 0)
+	require.NoError(t, fsys.Chtimes(link, when, when))
+	info, err := os.Lstat(target)
+	require.NoError(t, err)
+	require.False(t, when.Equal(info.ModTime()), "a link's target is left alone")
+}
+
+func TestErrorKinds(t *testing.T) {
+	wrapped := &fs.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}
+	require.True(t, IsNoSpace(wrapped))
+	require.True(t, IsNoSpace(syscall.EDQUOT))
+	require.False(t, IsNoSpace(syscall.EIO))
+	require.True(t, IsNoLocks(syscall.ENOLCK) && IsNoLocks(syscall.ENOTSUP))
+	require.False(t, IsNoLocks(syscall.EACCES))
+	require.True(t, IsReadOnly(syscall.EROFS))
+	require.False(t, IsReadOnly(wrapped))
 }

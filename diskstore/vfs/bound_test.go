@@ -1,7 +1,6 @@
 package vfs
 
 import (
-	"io"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -16,38 +15,17 @@ import (
 func TestBoundGivesUpOnce(t *testing.T) {
 	dir := filepath.Join(string(filepath.Separator), "dir")
 	path := filepath.Join(dir, "file")
-	var file File
-	var lock io.Closer
 	buf := []byte("ours")
-	for op, do := range map[Op]func(FS) error{
-		OpCreate:  func(f FS) error { _, err := f.Create(path + "2"); return err },
-		OpOpen:    func(f FS) error { _, err := f.Open(path); return err },
-		OpMkdir:   func(f FS) error { return f.Mkdir(path + "2") },
-		OpReadDir: func(f FS) error { _, err := f.ReadDir(dir); return err },
-		OpRename:  func(f FS) error { return f.Rename(path, path+"2") },
-		OpRemove:  func(f FS) error { return f.Remove(path) },
-		OpLstat:   func(f FS) error { _, err := f.Lstat(path); return err },
-		OpChtimes: func(f FS) error { return f.Chtimes(path, time.Now(), time.Now()) },
-		OpSyncDir: func(f FS) error { return f.SyncDir(dir) },
-		OpLock:    func(f FS) error { _, err := f.Lock(path + ".lock"); return err },
-		OpSpace:   func(f FS) error { _, err := f.Space(dir); return err },
-		OpIsRAM:   func(f FS) error { _, err := f.IsRAM(dir); return err },
-		OpRead:    func(FS) error { _, err := file.ReadAt(buf, 0); return err },
-		OpWrite:   func(FS) error { _, err := file.Write(buf); return err },
-		OpSync:    func(FS) error { return file.Sync() },
-		OpStat:    func(FS) error { _, err := file.Stat(); return err },
-		OpClose:   func(FS) error { return file.Close() },
-	} {
+	for op, run := range operations {
 		t.Run(string(op), func(t *testing.T) {
 			m := NewMem(1 << 20)
 			require.NoError(t, m.Mkdir(dir))
 			inj, gate := Inject(m), NewGate()
 			b := Bound(inj, dir, 5*time.Millisecond)
 			b.limit = time.Minute // until the filesystem hangs
-			var err error
-			file, err = b.Create(path)
+			file, err := b.Create(path)
 			require.NoError(t, err)
-			lock, err = b.Lock(filepath.Join(dir, "held"))
+			lock, err := b.Lock(filepath.Join(dir, "held"))
 			require.NoError(t, err)
 			_, err = file.Write([]byte("their content"))
 			require.NoError(t, err)
@@ -55,11 +33,11 @@ func TestBoundGivesUpOnce(t *testing.T) {
 			before := runtime.NumGoroutine()
 			inj.Add(Rule{Ops: []Op{op}, Gate: gate})
 			b.limit = 5 * time.Millisecond
-			err = do(b)
+			err = run(operands{b, file, path, buf})
 			require.ErrorIs(t, err, ErrHung)
 			require.Regexp(t, "^"+dir+" does not answer: "+string(op)+" /dir.* took longer than 5ms$", err.Error())
 			asked := inj.Count()
-			again := do(b)
+			again := run(operands{b, file, path, buf})
 			require.ErrorIs(t, again, ErrHung)
 			_, again = b.Lstat(dir)
 			require.ErrorIs(t, again, ErrHung)

@@ -3,13 +3,12 @@ Package vfs is the filesystem the page store is written against.
 
 # Basics
 
-FS has one method per system call the store needs; File is an open file. OS is
-the operating system's filesystem, and Below the same for programs that keep all
-their files below one directory. Mem is a filesystem in memory; a copy of a Mem can
-be made as a power failure would leave it. Bound wraps any FS and gives up on operations
-that take too long. Inject wraps any FS and makes chosen operations fail, hang, be
-watched or be counted, so that tests can put an error or a crash at every operation
-of a workload. One suite of tests runs over all of them.
+FS has one method per system call the store needs; File is an open file. OS is the operating system's
+filesystem, and Below the same for programs that keep all their files below one directory. Mem is a
+filesystem in memory, of which a copy can be made as a power failure would leave it. Bound wraps any FS
+and gives up on operations that take too long. Inject makes chosen operations of any FS fail, hang, be
+watched or be counted, so that tests can put an error or a crash at every one of a workload. One suite
+of tests runs over all of them.
 
 # Guarantees
 
@@ -44,13 +43,11 @@ survives or not, by itself, with the probability that Crash is given:
   - A directory whose name is lost takes all files below with it, synced or not.
   - Locks and open files are gone.
 
-This is more than most filesystems do to their users. ext4 and xfs keep the order
-of operations on names, and let an fsync of either directory settle a rename. A
-network share, btrfs's log and other filesystems of a remote tier promise less. A
-store that survives this model survives all of them. The model follows the findings of Pillai et
-al., All File Systems Are Not Created Equal (OSDI 2014), and the crash clones of
-Pebble's in-memory filesystem. The model leaves out a device that forgets synced
-data, and a torn sector.
+ext4 and xfs keep the order of operations on names, and let an fsync of either directory settle a
+rename; a network share and btrfs's log promise less. A store that survives this model survives all of
+them. It follows Pillai et al., All File Systems Are Not Created Equal (OSDI 2014), and the crash
+clones of Pebble's in-memory filesystem, and leaves out a device that forgets synced data, and a torn
+sector.
 
 # Caveats
 

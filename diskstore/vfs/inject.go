@@ -1,43 +1,13 @@
 package vfs
 
 import (
-	"io"
 	"io/fs"
 	"regexp"
 	"slices"
 	"sync"
-	"time"
 )
 
-// Op names one kind of operation of an FS or a File.
-type Op string
-
-// The operations of an Injector. PhysicalBytes and Owner only look at a FileInfo and are not
-// among them.
-const (
-	OpCreate  Op = "create"
-	OpOpen    Op = "open"
-	OpUncache Op = "uncache"
-	OpMkdir   Op = "mkdir"
-	OpReadDir Op = "readdir"
-	OpRename  Op = "rename"
-	OpRemove  Op = "remove"
-	OpLstat   Op = "lstat"
-	OpChtimes Op = "chtimes"
-	OpLocking Op = "locking"
-	OpSyncDir Op = "syncdir"
-	OpLock    Op = "lock"
-	OpSpace   Op = "space"
-	OpIsRAM   Op = "isram"
-	OpRead    Op = "read"
-	OpWrite   Op = "write"
-	OpSync    Op = "sync"
-	OpClose   Op = "close"
-	OpStat    Op = "stat"
-)
-
-// Rule makes the operations it matches fail or wait. Conditions that are zero
-// match everything.
+// Rule makes the operations it matches fail or wait. Conditions that are zero match everything.
 type Rule struct {
 	Ops  []Op           // kinds of operations
 	Path *regexp.Regexp // matches the path, or one of a rename's two paths
@@ -82,7 +52,7 @@ func (g *Gate) pass() {
 // Injector is an FS that carries out operations on another one unless a rule says otherwise.
 // Injector may be used from several goroutines.
 type Injector struct {
-	fs FS
+	wrapped
 
 	mu     sync.Mutex
 	rules  []*Rule
@@ -92,7 +62,11 @@ type Injector struct {
 }
 
 // Inject wraps fs. Without rules it only counts.
-func Inject(fs FS) *Injector { return &Injector{fs: fs, counts: make(map[Op]int)} }
+func Inject(fs FS) *Injector {
+	i := &Injector{counts: make(map[Op]int)}
+	i.wrapped = wrapped{fs: fs, around: i.carryOut, file: func(f wrappedFile) File { return &injectedFile{f, i} }}
+	return i
+}
 
 // Add appends a rule. Of several rules that match an operation the first acts.
 func (i *Injector) Add(r Rule) {
@@ -109,8 +83,7 @@ func (i *Injector) Watch(fn func(op Op, paths ...string)) {
 	i.watch = fn
 }
 
-// Reset removes all rules and zeroes the counts. Operations at a gate wait until the gate
-// opens.
+// Reset removes all rules and zeroes the counts. Operations at a gate wait until the gate opens.
 func (i *Injector) Reset() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -174,185 +147,45 @@ func (r *Rule) matches(op Op, paths []string) bool {
 	return r.Path == nil || slices.ContainsFunc(paths, r.Path.MatchString)
 }
 
-// fail does as before, for operations whose failure is only an error.
-func (i *Injector) fail(op Op, paths ...string) error {
+// carryOut carries an operation out unless a rule says otherwise.
+func (i *Injector) carryOut(op Op, run func() (any, error), paths ...string) (any, error) {
 	if r := i.before(op, paths...); r != nil {
-		return &fs.PathError{Op: string(op), Path: paths[0], Err: r.Err}
+		return nil, &fs.PathError{Op: string(op), Path: paths[0], Err: r.Err}
 	}
-	return nil
+	return run()
 }
-
-func (i *Injector) Create(name string) (File, error) {
-	if err := i.fail(OpCreate, name); err != nil {
-		return nil, err
-	}
-	f, err := i.fs.Create(name)
-	return i.wrap(name, f, err)
-}
-
-func (i *Injector) Open(name string) (File, error) {
-	if err := i.fail(OpOpen, name); err != nil {
-		return nil, err
-	}
-	f, err := i.fs.Open(name)
-	return i.wrap(name, f, err)
-}
-
-func (i *Injector) Uncache(name string) error {
-	if err := i.fail(OpUncache, name); err != nil {
-		return err
-	}
-	return i.fs.Uncache(name)
-}
-
-func (i *Injector) wrap(name string, f File, err error) (File, error) {
-	if err != nil {
-		return nil, err
-	}
-	return &injectedFile{File: f, i: i, name: name}, nil
-}
-
-func (i *Injector) Mkdir(name string) error {
-	if err := i.fail(OpMkdir, name); err != nil {
-		return err
-	}
-	return i.fs.Mkdir(name)
-}
-
-func (i *Injector) ReadDir(name string) ([]fs.DirEntry, error) {
-	if err := i.fail(OpReadDir, name); err != nil {
-		return nil, err
-	}
-	return i.fs.ReadDir(name)
-}
-
-func (i *Injector) Rename(oldname, newname string) error {
-	if err := i.fail(OpRename, oldname, newname); err != nil {
-		return err
-	}
-	return i.fs.Rename(oldname, newname)
-}
-
-func (i *Injector) Remove(name string) error {
-	if err := i.fail(OpRemove, name); err != nil {
-		return err
-	}
-	return i.fs.Remove(name)
-}
-
-func (i *Injector) Lstat(name string) (fs.FileInfo, error) {
-	if err := i.fail(OpLstat, name); err != nil {
-		return nil, err
-	}
-	return i.fs.Lstat(name)
-}
-
-func (i *Injector) Chtimes(name string, atime, mtime time.Time) error {
-	if err := i.fail(OpChtimes, name); err != nil {
-		return err
-	}
-	return i.fs.Chtimes(name, atime, mtime)
-}
-
-func (i *Injector) Locking(name string) (Locking, error) {
-	if err := i.fail(OpLocking, name); err != nil {
-		return Locking{Reach: ReachHost}, err
-	}
-	return i.fs.Locking(name)
-}
-
-func (i *Injector) SyncDir(name string) error {
-	if err := i.fail(OpSyncDir, name); err != nil {
-		return err
-	}
-	return i.fs.SyncDir(name)
-}
-
-func (i *Injector) Lock(name string) (io.Closer, error) {
-	if err := i.fail(OpLock, name); err != nil {
-		return nil, err
-	}
-	return i.fs.Lock(name)
-}
-
-func (i *Injector) LockThere(name string) (io.Closer, error) {
-	if err := i.fail(OpLock, name); err != nil {
-		return nil, err
-	}
-	return i.fs.LockThere(name)
-}
-
-func (i *Injector) Space(name string) (Space, error) {
-	if err := i.fail(OpSpace, name); err != nil {
-		return Space{}, err
-	}
-	return i.fs.Space(name)
-}
-
-func (i *Injector) IsRAM(name string) (bool, error) {
-	if err := i.fail(OpIsRAM, name); err != nil {
-		return false, err
-	}
-	return i.fs.IsRAM(name)
-}
-
-func (i *Injector) PhysicalBytes(info fs.FileInfo) int64 { return i.fs.PhysicalBytes(info) }
-
-func (i *Injector) Owner(info fs.FileInfo) (uid int, ok bool) { return i.fs.Owner(info) }
-
-func (i *Injector) SameFile(a, b fs.FileInfo) bool { return i.fs.SameFile(a, b) }
 
 // injectedFile applies the injector's rules to an open file.
 type injectedFile struct {
-	File
-	i    *Injector
-	name string
+	wrappedFile
+	i *Injector
 }
 
 func (f *injectedFile) ReadAt(p []byte, off int64) (int, error) {
-	r := f.i.before(OpRead, f.name)
+	return f.move(OpRead, p, func(p []byte) (int, error) { return f.File.ReadAt(p, off) })
+}
+
+func (f *injectedFile) Write(p []byte) (int, error) { return f.move(OpWrite, p, f.File.Write) }
+
+// move reads or writes p, or a part of p and then fails.
+func (f *injectedFile) move(op Op, p []byte, move func(p []byte) (int, error)) (int, error) {
+	r := f.i.before(op, f.name)
 	if r == nil {
-		return f.File.ReadAt(p, off)
+		return move(p)
 	}
 	n := 0
 	if short := min(r.Short, len(p)); short > 0 {
-		n, _ = f.File.ReadAt(p[:short], off)
+		n, _ = move(p[:short])
 	}
-	return n, &fs.PathError{Op: string(OpRead), Path: f.name, Err: r.Err}
-}
-
-func (f *injectedFile) Write(p []byte) (int, error) {
-	r := f.i.before(OpWrite, f.name)
-	if r == nil {
-		return f.File.Write(p)
-	}
-	n := 0
-	if short := min(r.Short, len(p)); short > 0 {
-		n, _ = f.File.Write(p[:short])
-	}
-	return n, &fs.PathError{Op: string(OpWrite), Path: f.name, Err: r.Err}
-}
-
-func (f *injectedFile) Sync() error {
-	if err := f.i.fail(OpSync, f.name); err != nil {
-		return err
-	}
-	return f.File.Sync()
+	return n, &fs.PathError{Op: string(op), Path: f.name, Err: r.Err}
 }
 
 // Close releases the descriptor even if it fails, as close(2) does.
 func (f *injectedFile) Close() error {
-	injected := f.i.fail(OpClose, f.name)
+	injected := f.i.do(OpClose, func() error { return nil }, f.name)
 	err := f.File.Close()
 	if injected != nil {
 		return injected
 	}
 	return err
-}
-
-func (f *injectedFile) Stat() (fs.FileInfo, error) {
-	if err := f.i.fail(OpStat, f.name); err != nil {
-		return nil, err
-	}
-	return f.File.Stat()
 }

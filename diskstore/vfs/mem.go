@@ -1,11 +1,11 @@
 package vfs
 
 import (
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,8 +22,7 @@ type Mem struct {
 	used  int64 // physical bytes of files with a name or an open descriptor
 }
 
-// NewMem returns a filesystem for files of totalBytes physical bytes.
-// Directories cost nothing.
+// NewMem returns a filesystem for files of totalBytes physical bytes. Directories cost nothing.
 func NewMem(totalBytes int64) *Mem {
 	return &Mem{root: newMemNode(fs.ModeDir|dirMode, time.Now()), total: totalBytes}
 }
@@ -37,6 +36,18 @@ func memPath(path string) []string {
 		return nil
 	}
 	return strings.Split(path, separator)
+}
+
+// at returns the node of a path.
+func (m *Mem) at(path string) (*memNode, error) { return m.find(memPath(path)) }
+
+// dirAt returns the directory of a path.
+func (m *Mem) dirAt(path string) (*memNode, error) {
+	n, err := m.at(path)
+	if err == nil {
+		err = n.isDir()
+	}
+	return n, err
 }
 
 // find returns the node at elements. Like Below, find follows no link.
@@ -110,52 +121,48 @@ func (m *Mem) release(n *memNode) {
 	}
 }
 
-// do runs op under the lock and gives its error the operation and the path.
+// do runs an operation under the lock and gives its error the operation and the path.
 func (m *Mem) do(op, path string, run func() error) error {
+	_, err := memGet(m, op, path, func() (struct{}, error) { return struct{}{}, run() })
+	return err
+}
+
+// memGet does as do, for an operation with a result.
+func memGet[T any](m *Mem, op, path string, run func() (T, error)) (T, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := run(); err != nil {
-		return &fs.PathError{Op: op, Path: path, Err: err}
+	v, err := run()
+	if err != nil {
+		var none T
+		return none, &fs.PathError{Op: op, Path: path, Err: err}
 	}
-	return nil
+	return v, nil
 }
 
 func (m *Mem) Create(name string) (File, error) {
-	var f *memFile
-	err := m.do("open", name, func() error {
+	return memGet(m, "open", name, func() (File, error) {
 		p, err := m.place(name)
+		if err == nil && p.node != nil {
+			err = syscall.EEXIST
+		}
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if p.node != nil {
-			return syscall.EEXIST
-		}
-		f = m.open(m.add(p, fileMode), name, true)
-		return nil
+		return m.open(m.add(p, fileMode), name, true), nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return f, nil
 }
 
 func (m *Mem) Open(name string) (File, error) {
-	var f *memFile
-	err := m.do("open", name, func() error {
-		n, err := m.find(memPath(name))
+	return memGet(m, "open", name, func() (File, error) {
+		n, err := m.at(name)
+		if err == nil && !n.mode.IsRegular() {
+			err = ErrNotRegular
+		}
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if !n.mode.IsRegular() {
-			return ErrNotRegular
-		}
-		f = m.open(n, name, false)
-		return nil
+		return m.open(n, name, false), nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return f, nil
 }
 
 // Uncache does nothing: a Mem has no cache.
@@ -184,21 +191,16 @@ func (m *Mem) Mknod(name string, mode fs.FileMode) error {
 
 // ReadDir sorts, so that a seed always gives the same run.
 func (m *Mem) ReadDir(name string) ([]fs.DirEntry, error) {
-	var entries []fs.DirEntry
-	err := m.do("open", name, func() error {
-		n, err := m.find(memPath(name))
-		if err == nil {
-			err = n.isDir()
-		}
+	return memGet(m, "open", name, func() (entries []fs.DirEntry, err error) {
+		n, err := m.dirAt(name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, base := range sortedNames(n.names) {
 			entries = append(entries, fs.FileInfoToDirEntry(n.names[base].info(base)))
 		}
-		return nil
+		return entries, nil
 	})
-	return entries, err
 }
 
 func (m *Mem) Rename(oldname, newname string) error {
@@ -272,20 +274,18 @@ func (m *Mem) Remove(name string) error {
 }
 
 func (m *Mem) Lstat(name string) (fs.FileInfo, error) {
-	var info fs.FileInfo
-	err := m.do("lstat", name, func() error {
-		n, err := m.find(memPath(name))
-		if err == nil {
-			info = n.info(filepath.Base(name))
+	return memGet(m, "lstat", name, func() (fs.FileInfo, error) {
+		n, err := m.at(name)
+		if err != nil {
+			return nil, err
 		}
-		return err
+		return n.info(filepath.Base(name)), nil
 	})
-	return info, err
 }
 
 func (m *Mem) Chtimes(name string, atime, mtime time.Time) error {
 	return m.do("chtimes", name, func() error {
-		n, err := m.find(memPath(name))
+		n, err := m.at(name)
 		if err == nil {
 			n.times = memTimes{atime, mtime}
 		}
@@ -301,10 +301,7 @@ func (m *Mem) Locking(name string) (Locking, error) {
 
 func (m *Mem) SyncDir(name string) error {
 	return m.do("open", name, func() error {
-		n, err := m.find(memPath(name))
-		if err == nil {
-			err = n.isDir()
-		}
+		n, err := m.dirAt(name)
 		if err == nil {
 			n.sync()
 		}
@@ -317,38 +314,33 @@ func (m *Mem) Lock(name string) (io.Closer, error) { return m.lock(name, true) }
 func (m *Mem) LockThere(name string) (io.Closer, error) { return m.lock(name, false) }
 
 func (m *Mem) lock(name string, create bool) (io.Closer, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	p, err := m.place(name)
-	n := p.node
-	switch {
-	case err != nil:
-	case n == nil && !create:
-		err = fs.ErrNotExist
-	case n == nil:
-		n = m.add(p, fileMode)
-	case !n.mode.IsRegular():
-		err = ErrNotRegular
-	case n.locked:
-		return nil, fmt.Errorf("lock %s: %w", name, ErrLocked)
-	}
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
-	}
-	n.locked = true
-	return &memLock{m.open(n, name, true)}, nil
+	return memGet(m, "lock", name, func() (io.Closer, error) {
+		p, err := m.place(name)
+		if err != nil {
+			return nil, err
+		}
+		n := p.node
+		switch {
+		case n == nil && !create:
+			return nil, fs.ErrNotExist
+		case n == nil:
+			n = m.add(p, fileMode)
+		case !n.mode.IsRegular():
+			return nil, ErrNotRegular
+		case n.locked:
+			return nil, ErrLocked
+		}
+		lock := m.open(n, name, true)
+		n.locked, lock.locks = true, true
+		return lock, nil
+	})
 }
 
 func (m *Mem) Space(name string) (Space, error) {
-	var s Space
-	err := m.do("statfs", name, func() error {
-		_, err := m.find(memPath(name))
-		if err == nil {
-			s = Space{Total: m.total, Free: m.total - m.used}
-		}
-		return err
+	return memGet(m, "statfs", name, func() (Space, error) {
+		_, err := m.at(name)
+		return Space{Total: m.total, Free: m.total - m.used}, err
 	})
-	return s, err
 }
 
 func (m *Mem) PhysicalBytes(info fs.FileInfo) int64 { return memPhysical(int(info.Size())) }
@@ -368,12 +360,12 @@ func (m *Mem) IsRAM(name string) (bool, error) {
 // Edit changes a file's durable content, as a failing device does.
 func (m *Mem) Edit(name string, edit func(data []byte) []byte) error {
 	return m.do("edit", name, func() error {
-		n, err := m.find(memPath(name))
+		n, err := m.at(name)
 		if err != nil {
 			return err
 		}
 		before := n.physical()
-		n.data = edit(append([]byte(nil), n.data...))
+		n.data = edit(slices.Clone(n.data))
 		n.sync()
 		m.used += n.physical() - before
 		return nil

@@ -6,8 +6,7 @@ import (
 	"slices"
 )
 
-// Clone returns a copy of the whole filesystem, durable or not, without open files and
-// locks.
+// Clone returns a copy of the whole filesystem, durable or not, without open files and locks.
 func (m *Mem) Clone() *Mem { return m.copy(&memCopier{}) }
 
 // Crash returns the filesystem after the power failed at this moment: all synced pieces, and

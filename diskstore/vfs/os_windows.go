@@ -2,6 +2,7 @@ package vfs
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"syscall"
@@ -10,11 +11,20 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// openFlags is empty: links are refused by a check before the open.
-const openFlags = 0
+// osFS refuses links by a check before the open.
+type osFS struct{}
 
-// clusterBytes is the usual NTFS allocation unit.
-const clusterBytes = 4096
+// Below returns OS: on Windows only administrators may make links, and no call refuses links
+// within a path.
+func Below(string) FS { return OS }
+
+func (f osFS) Create(name string) (File, error) {
+	return f.created(os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, fileMode))
+}
+
+func (osFS) Open(name string) (File, error) { return regular(openNoFollow(name)) }
+
+func (osFS) Uncache(name string) error { return uncached(openNoFollow(name)) }
 
 func openNoFollow(name string) (*os.File, error) {
 	info, err := os.Lstat(name)
@@ -27,14 +37,41 @@ func openNoFollow(name string) (*os.File, error) {
 	return os.Open(name)
 }
 
-// syncDir does nothing: NTFS journals directory changes and has no call to wait
-// for them.
-func syncDir(string) error { return nil }
+func (osFS) Lock(name string) (io.Closer, error) {
+	return locked(os.OpenFile(name, os.O_RDWR|os.O_CREATE, fileMode))
+}
 
-func tryLock(f *os.File) error { return lockFile(f, windows.LOCKFILE_EXCLUSIVE_LOCK) }
+func (osFS) LockThere(name string) (io.Closer, error) { return locked(os.OpenFile(name, os.O_RDWR, 0)) }
 
-// tryShared takes a lock that excludes those of tryLock alone.
-func tryShared(f *os.File) error { return lockFile(f, 0) }
+func (osFS) Mkdir(name string) error {
+	if err := os.Mkdir(name, dirMode); err != nil {
+		return err
+	}
+	return os.Chmod(name, dirMode)
+}
+
+// ReadDir does not sort, unlike os.ReadDir: no caller needs an order.
+func (osFS) ReadDir(name string) ([]fs.DirEntry, error) {
+	d, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.ReadDir(-1)
+}
+
+func (osFS) Rename(oldname, newname string) error { return os.Rename(oldname, newname) }
+func (osFS) Remove(name string) error             { return os.Remove(name) }
+
+func (osFS) Chtimes(name string, atime, mtime time.Time) error { return os.Chtimes(name, atime, mtime) }
+
+// SyncDir does nothing: NTFS journals directory changes and has no call to wait for them.
+func (osFS) SyncDir(string) error { return nil }
+
+const (
+	exclusive = windows.LOCKFILE_EXCLUSIVE_LOCK
+	shared    = 0
+)
 
 func lockFile(f *os.File, how uint32) error {
 	err := windows.LockFileEx(windows.Handle(f.Fd()), how|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, new(windows.Overlapped))
@@ -44,11 +81,15 @@ func lockFile(f *os.File, how uint32) error {
 	return err
 }
 
+// hostAt returns Locking.Host, the same for all directories.
+func hostAt(string) string { return host() }
+
+// clusterBytes is the usual NTFS allocation unit.
+const clusterBytes = 4096
+
 func physicalBytes(info fs.FileInfo) int64 {
 	return (info.Size() + clusterBytes - 1) &^ (clusterBytes - 1)
 }
-
-func chtimes(name string, atime, mtime time.Time) error { return os.Chtimes(name, atime, mtime) }
 
 func owner(fs.FileInfo) (uid int, ok bool) { return 0, false }
 

@@ -35,9 +35,8 @@ type File interface {
 	io.Writer // after the bytes written through this File
 	io.Closer
 
-	// Sync returns once the file's content and length are on the device. After an error the
-	// content stays in doubt: the kernel may have marked it clean, so that a second Sync
-	// proves nothing.
+	// Sync returns once the file's content and length are on the device. After an error the content
+	// stays in doubt: the kernel may have marked it clean, so that a second Sync proves nothing.
 	Sync() error
 
 	// Stat describes the open file.
@@ -50,27 +49,23 @@ type Space struct {
 	Free  int64 // available to this user
 }
 
-// FS is a filesystem. Paths are those of path/filepath. Errors carry the operation and the
-// path, and satisfy errors.Is with fs.ErrNotExist and fs.ErrExist as those of the operating
-// system.
+// FS is a filesystem. Paths are those of path/filepath. Errors carry the operation and the path, and
+// satisfy errors.Is with fs.ErrNotExist and fs.ErrExist as those of the operating system.
 type FS interface {
-	// Create makes a new file of mode 0600 for writing and reading. Create fails with
-	// fs.ErrExist when anything has that name. The name is durable after SyncDir of its
-	// directory.
+	// Create makes a new file of mode 0600 for writing and reading. Create fails with fs.ErrExist when
+	// anything has that name. The name is durable after SyncDir of its directory.
 	Create(name string) (File, error)
 
 	// Open opens a regular file for reading without ever blocking, and returns
 	// ErrNotRegular for anything else.
 	Open(name string) (File, error)
 
-	// Uncache makes this machine drop the cached bytes of a file, as far as the system
-	// allows, so that the next Open reads the bytes of the device or the server.
-	// Where the system has no such call, Uncache does nothing. Data that is not on
-	// the device stays.
+	// Uncache makes this machine drop the cached bytes of a file, as far as the system allows, so that
+	// the next Open reads the bytes of the device or the server. Where the system has no such call,
+	// Uncache does nothing. Data that is not on the device stays.
 	Uncache(name string) error
 
-	// Mkdir makes one directory of mode 0700. Mkdir fails with fs.ErrExist when anything has
-	// that name.
+	// Mkdir makes one directory of mode 0700. Mkdir fails with fs.ErrExist when anything has that name.
 	Mkdir(name string) error
 
 	// ReadDir lists a directory in no order. Entries that vanish meanwhile may be missing in
@@ -102,8 +97,7 @@ type FS interface {
 	// LockThere does as Lock, and does not create a missing file.
 	LockThere(name string) (io.Closer, error)
 
-	// Locking describes the locks of the filesystem that holds name. Reach is ReachHost if
-	// unknown.
+	// Locking describes the locks of the filesystem that holds name. Reach is ReachHost if unknown.
 	Locking(name string) (Locking, error)
 
 	// Space reports on the filesystem that holds name.
@@ -112,8 +106,7 @@ type FS interface {
 	// PhysicalBytes is the disk space a file of this FS occupies.
 	PhysicalBytes(info fs.FileInfo) int64
 
-	// Owner returns the user id that owns a file of this FS, false where there
-	// is none.
+	// Owner returns the user id that owns a file of this FS, false where there is none.
 	Owner(info fs.FileInfo) (uid int, ok bool)
 
 	// SameFile reports whether two descriptions are of one file or directory, as

@@ -96,6 +96,39 @@ func TestInjectorRules(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
+// operands are an FS, a file that is there, the file when it is open, and memory for what is read.
+type operands struct {
+	FS
+	File
+	name string
+	buf  []byte
+}
+
+// operations are those of an FS and of an open file.
+var operations = map[Op]func(o operands) error{
+	OpCreate:  func(o operands) error { return ignore(o.FS.Create(o.name + "2")) },
+	OpOpen:    func(o operands) error { return ignore(o.FS.Open(o.name)) },
+	OpUncache: func(o operands) error { return o.FS.Uncache(o.name) },
+	OpMkdir:   func(o operands) error { return o.FS.Mkdir(o.name + "2") },
+	OpReadDir: func(o operands) error { return ignore(o.FS.ReadDir(filepath.Dir(o.name))) },
+	OpRename:  func(o operands) error { return o.FS.Rename(o.name, o.name+"2") },
+	OpRemove:  func(o operands) error { return o.FS.Remove(o.name) },
+	OpLstat:   func(o operands) error { return ignore(o.FS.Lstat(o.name)) },
+	OpChtimes: func(o operands) error { return o.FS.Chtimes(o.name, time.Now(), time.Now()) },
+	OpLocking: func(o operands) error { return ignore(o.FS.Locking(o.name)) },
+	OpSyncDir: func(o operands) error { return o.FS.SyncDir(filepath.Dir(o.name)) },
+	OpLock:    func(o operands) error { return ignore(o.FS.Lock(o.name + ".lock")) },
+	OpSpace:   func(o operands) error { return ignore(o.FS.Space(filepath.Dir(o.name))) },
+	OpIsRAM:   func(o operands) error { return ignore(o.FS.IsRAM(filepath.Dir(o.name))) },
+	OpRead:    func(o operands) error { return ignore(o.File.ReadAt(o.buf, 0)) },
+	OpWrite:   func(o operands) error { return ignore(o.File.Write(o.buf)) },
+	OpSync:    func(o operands) error { return o.File.Sync() },
+	OpStat:    func(o operands) error { return ignore(o.File.Stat()) },
+	OpClose:   func(o operands) error { return o.File.Close() },
+}
+
+func ignore(_ any, err error) error { return err }
+
 // TestInjectorSeesEveryOperation fails each operation in turn.
 func TestInjectorSeesEveryOperation(t *testing.T) {
 	dir := t.TempDir()
@@ -105,33 +138,13 @@ func TestInjectorSeesEveryOperation(t *testing.T) {
 	inj := Inject(OS)
 	f, err := inj.Open(name)
 	require.NoError(t, err)
-	ignore := func(_ any, err error) error { return err }
-	ops := map[Op]func() error{
-		OpCreate:  func() error { return ignore(inj.Create(name)) },
-		OpOpen:    func() error { return ignore(inj.Open(name)) },
-		OpMkdir:   func() error { return inj.Mkdir(name) },
-		OpReadDir: func() error { return ignore(inj.ReadDir(dir)) },
-		OpRename:  func() error { return inj.Rename(name, name) },
-		OpRemove:  func() error { return inj.Remove(name) },
-		OpLstat:   func() error { return ignore(inj.Lstat(name)) },
-		OpChtimes: func() error { return inj.Chtimes(name, time.Now(), time.Now()) },
-		OpSyncDir: func() error { return inj.SyncDir(dir) },
-		OpLock:    func() error { return ignore(inj.Lock(name)) },
-		OpSpace:   func() error { return ignore(inj.Space(dir)) },
-		OpIsRAM:   func() error { return ignore(inj.IsRAM(dir)) },
-		OpRead:    func() error { return ignore(f.ReadAt(make([]byte, 1), 0)) },
-		OpWrite:   func() error { return ignore(f.Write([]byte("y"))) },
-		OpSync:    f.Sync,
-		OpStat:    func() error { return ignore(f.Stat()) },
-		OpClose:   f.Close,
-	}
-	for op, run := range ops {
+	for op, run := range operations {
 		if op == OpClose {
 			continue // OpClose comes last
 		}
 		inj.Reset()
 		inj.Add(Rule{Err: boom})
-		require.ErrorIs(t, run(), boom, op)
+		require.ErrorIs(t, run(operands{inj, f, name, make([]byte, 1)}), boom, op)
 		require.Equal(t, 1, inj.Count(op))
 	}
 	require.ErrorIs(t, f.Close(), boom)

@@ -29,10 +29,10 @@ type Chat struct {
 }
 
 // measureChat runs one chat at once and one with pauses.
-func measureChat(ctx context.Context, r *rig, s settings) (any, error) {
+func measureChat(ctx context.Context, r *rig) (any, error) {
 	c := &Chat{Turns: chatTurns, TokensPerTurn: chatTurnTokens}
 	pause := chatPause
-	if s.quick {
+	if r.quick {
 		c.Turns, pause = 2, 0
 	}
 	for _, chat := range []struct {
@@ -40,7 +40,7 @@ func measureChat(ctx context.Context, r *rig, s settings) (any, error) {
 		pause time.Duration
 		ratio *float64
 	}{{"at once", 0, &c.AtOnce}, {"apart", pause, &c.Apart}} {
-		err := r.step(fmt.Sprintf("chat, %d turns %s", c.Turns, chat.name), func() (_ string, err error) {
+		err := r.Step(fmt.Sprintf("chat, %d turns %s", c.Turns, chat.name), func() (_ string, err error) {
 			*chat.ratio, err = chatOnce(ctx, r, c, chat.pause)
 			return fmt.Sprintf("%.2f bytes written for each new byte", *chat.ratio), err
 		})

@@ -44,13 +44,13 @@ func decodeSpeed(a lab.Answer) float64 {
 func threadsButOne() int { return max(1, runtime.NumCPU()-1) }
 
 // measureCost runs pairs of requests with new prompts, one with the tier on and one with the tier off.
-func measureCost(ctx context.Context, r *rig, s settings) (any, error) {
-	c := &Cost{PromptTokens: s.costPrompt, DecodePrompt: decodePrompt, AnswerTokens: s.costAnswer, DecodeThreads: threadsButOne()}
+func measureCost(ctx context.Context, r *rig) (any, error) {
+	c := &Cost{PromptTokens: r.costPrompt, DecodePrompt: 64, AnswerTokens: r.costAnswer, DecodeThreads: threadsButOne()}
 	for _, kind := range []costKind{
-		{"prefill", c.PromptTokens, 1, 0, s.pairs, prefillSpeed, &c.Prefill},
-		{"decode", c.DecodePrompt, c.AnswerTokens, c.DecodeThreads, s.pairs * decodesPerPrefill, decodeSpeed, &c.Decode},
+		{"prefill", c.PromptTokens, 1, 0, r.pairs, prefillSpeed, &c.Prefill},
+		{"decode", c.DecodePrompt, c.AnswerTokens, c.DecodeThreads, r.pairs * decodesPerPrefill, decodeSpeed, &c.Decode},
 	} {
-		err := r.step(fmt.Sprintf("cost, %s, %d pairs", kind.name, kind.pairs), func() (string, error) {
+		err := r.Step(fmt.Sprintf("cost, %s, %d pairs", kind.name, kind.pairs), func() (string, error) {
 			for done := 0; done < kind.pairs; done += pairsPerStart {
 				if err := kind.measure(ctx, r, min(pairsPerStart, kind.pairs-done)); err != nil {
 					return "", err

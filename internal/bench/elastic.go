@@ -30,87 +30,77 @@ const (
 	elasticRest = 2 * time.Second
 )
 
-// Elastic compares the K/V cache with elastic memory and without.
+// Elastic compares the K/V cache with elastic memory and without. Memory is the runner's anonymous
+// memory in bytes: with a conversation of a few tokens (idle), with one prompt (used), and with short
+// conversations in all slots after that (left).
 type Elastic struct {
-	Slots   int         `json:"slots"`
-	Context int         `json:"context"` // of a slot, in tokens
-	Prompt  int         `json:"prompt_tokens"`
-	KVBytes int64       `json:"kv_bytes" unit:"B"` // of all slots' contexts
-	Off     ElasticSide `json:"off"`
-	On      ElasticSide `json:"on"`
-	// Ratios are those of on over off, per repetition.
-	Load    measure.Series `json:"load_ratio"`
-	Prefill measure.Series `json:"prefill_ratio"`
-	Decode  measure.Series `json:"decode_ratio"`
-	Turns   measure.Series `json:"turns_ratio"`
-	At      measure.Series `json:"at_a_time_ratio"`
-	Commit  Commit         `json:"commit"`
+	Slots   int                `json:"slots"`
+	Context int                `json:"context"` // of a slot, in tokens
+	Prompt  int                `json:"prompt_tokens"`
+	KVBytes int64              `json:"kv_bytes" unit:"B"` // of all slots' contexts
+	Load    measure.SideBySide `json:"load" unit:"s"`
+	Idle    measure.SideBySide `json:"idle" unit:"B"`
+	Used    measure.SideBySide `json:"used" unit:"B"`
+	Left    measure.SideBySide `json:"left" unit:"B"`
+	Prefill measure.SideBySide `json:"prefill" unit:"/s"`
+	Decode  measure.SideBySide `json:"decode" unit:"/s"`
+	Turns   measure.SideBySide `json:"turns" unit:"s"`
+	At      measure.SideBySide `json:"at_a_time" unit:"s"`
 }
 
-// ElasticSide is one side. Memory is the runner's anonymous memory in bytes: with a conversation of a
-// few tokens, with one prompt, and with short conversations in all slots after that.
-type ElasticSide struct {
-	Load    measure.Series `json:"load_seconds" unit:"s"`
-	Idle    measure.Series `json:"idle_bytes" unit:"B"`
-	Used    measure.Series `json:"used_bytes" unit:"B"`
-	Left    measure.Series `json:"left_bytes" unit:"B"`
-	Prefill measure.Series `json:"prefill_tokens_per_second" unit:"/s"`
-	Decode  measure.Series `json:"decode_tokens_per_second" unit:"/s"`
-	Turns   measure.Series `json:"turns_seconds" unit:"s"`
-	At      measure.Series `json:"at_a_time_seconds" unit:"s"`
-}
+// elasticSide is one run of one side: a value for each field of [Elastic].
+type elasticSide struct{ load, idle, used, left, prefill, decode, turns, at float64 }
 
 // measureElastic starts both sides in turns, with the same prompts.
-func measureElastic(ctx context.Context, r *rig, s settings) (any, error) {
+func measureElastic(ctx context.Context, r *rig) (any, error) {
 	t := &Elastic{
 		Slots: elasticSlots, Context: elasticContext, Prompt: elasticPrompt,
 		KVBytes: elasticSlots * elasticContext * r.shape.KVBytesPerToken(),
 	}
-	err := r.repeat("elastic", s.repetitions, func(i int) (string, error) {
+	err := r.Repeat("elastic", r.repetitions, func(i int) (string, error) {
 		seed := r.seed
-		side := func(to *ElasticSide, on int) func() error {
+		side := func(on int) func() (elasticSide, error) {
 			o := lab.Options{
 				NumCtx: elasticContext, Threads: threadsButOne(),
 				Env: []string{fmt.Sprint("OLLAMA_KVCACHED=", on), fmt.Sprint("OLLAMA_NUM_PARALLEL=", elasticSlots), "OLLAMA_FLASH_ATTENTION=1"},
 			}
-			return func() error {
+			return func() (side elasticSide, err error) {
 				r.seed = seed
-				return r.serve(ctx, o, func(l *lab.Lab) error { return to.measure(ctx, r, l) })
+				err = r.serve(ctx, o, func(l *lab.Lab) error { return side.measure(ctx, r, l) })
+				return side, err
 			}
 		}
-		err := measure.InTurns(i, side(&t.Off, 0), side(&t.On, 1))
+		off, on, err := measure.Pair(i, side(0), side(1))
 		if err != nil {
 			return "", err
 		}
-		for _, s := range []struct{ ratio, on, off *measure.Series }{
-			{&t.Load, &t.On.Load, &t.Off.Load}, {&t.Prefill, &t.On.Prefill, &t.Off.Prefill}, {&t.Decode, &t.On.Decode, &t.Off.Decode},
-			{&t.Turns, &t.On.Turns, &t.Off.Turns}, {&t.At, &t.On.At, &t.Off.At},
-		} {
-			s.ratio.Add(s.on.Values[i] / s.off.Values[i])
-		}
-		return fmt.Sprintf("%s of the memory", show.Percent(t.On.Idle.Median/t.Off.Idle.Median)), nil
+		t.Load.Add(off.load, on.load)
+		t.Idle.Add(off.idle, on.idle)
+		t.Used.Add(off.used, on.used)
+		t.Left.Add(off.left, on.left)
+		t.Prefill.Add(off.prefill, on.prefill)
+		t.Decode.Add(off.decode, on.decode)
+		t.Turns.Add(off.turns, on.turns)
+		t.At.Add(off.at, on.at)
+		return fmt.Sprintf("%s of the memory", show.Percent(t.Idle.Ratio.Median)), nil
 	})
-	if err == nil {
-		err = t.Commit.measure(r.shape, t.On.Prefill.Median)
-	}
 	return t, err
 }
 
-func (side *ElasticSide) measure(ctx context.Context, r *rig, l *lab.Lab) error {
+func (side *elasticSide) measure(ctx context.Context, r *rig, l *lab.Lab) error {
 	a, err := r.ask(ctx, l, r.prompt(16), 1)
 	if err != nil {
 		return err
 	}
-	side.Load.AddSeconds(a.LoadDuration)
-	if err := addMemory(&side.Idle, l); err != nil {
+	side.load = a.LoadDuration.Seconds()
+	if side.idle, err = anonymousMemory(l); err != nil {
 		return err
 	}
 	if a, err = r.ask(ctx, l, r.prompt(elasticPrompt), elasticAnswer); err != nil {
 		return err
 	}
-	side.Prefill.Add(prefillSpeed(a))
-	side.Decode.Add(decodeSpeed(a))
-	if err := addMemory(&side.Used, l); err != nil {
+	side.prefill, side.decode = prefillSpeed(a), decodeSpeed(a)
+	if side.used, err = anonymousMemory(l); err != nil {
 		return err
 	}
 	for range 2 * elasticSlots {
@@ -119,14 +109,14 @@ func (side *ElasticSide) measure(ctx context.Context, r *rig, l *lab.Lab) error 
 		}
 	}
 	time.Sleep(elasticRest)
-	if err := addMemory(&side.Left, l); err != nil {
+	if side.left, err = anonymousMemory(l); err != nil {
 		return err
 	}
 	return side.measureLoad(ctx, r, l)
 }
 
 // measureLoad times a conversation of several turns, and prompts in all slots at a time.
-func (side *ElasticSide) measureLoad(ctx context.Context, r *rig, l *lab.Lab) error {
+func (side *elasticSide) measureLoad(ctx context.Context, r *rig, l *lab.Lab) error {
 	began, text := time.Now(), ""
 	for range elasticTurns {
 		text += r.prompt(elasticTurn)
@@ -136,7 +126,7 @@ func (side *ElasticSide) measureLoad(ctx context.Context, r *rig, l *lab.Lab) er
 		}
 		text += a.Text
 	}
-	side.Turns.AddSeconds(time.Since(began))
+	side.turns = time.Since(began).Seconds()
 
 	began = time.Now()
 	group, ctx := errgroup.WithContext(ctx)
@@ -148,30 +138,29 @@ func (side *ElasticSide) measureLoad(ctx context.Context, r *rig, l *lab.Lab) er
 		})
 	}
 	err := group.Wait()
-	side.At.AddSeconds(time.Since(began))
+	side.at = time.Since(began).Seconds()
 	return err
 }
 
 var anonymous = regexp.MustCompile(`(?m)^RssAnon:\s+(\d+) kB$`)
 
-// addMemory adds the anonymous memory of the server's runner.
-func addMemory(to *measure.Series, l *lab.Lab) error {
+// anonymousMemory is that of the server's runner, in bytes.
+func anonymousMemory(l *lab.Lab) (float64, error) {
 	runners, err := l.Runners()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if len(runners) != 1 {
-		return fmt.Errorf("measure the runner's memory: there are %d runners", len(runners))
+		return 0, fmt.Errorf("measure the runner's memory: there are %d runners", len(runners))
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", runners[0]))
 	if err != nil {
-		return fmt.Errorf("measure the runner's memory, which needs Linux: %w", err)
+		return 0, fmt.Errorf("measure the runner's memory, which needs Linux: %w", err)
 	}
 	m := anonymous.FindSubmatch(status)
 	if m == nil {
-		return errors.New("measure the runner's memory: the system does not tell it")
+		return 0, errors.New("measure the runner's memory: the system does not tell it")
 	}
 	kb, err := strconv.ParseFloat(string(m[1]), 64)
-	to.Add(kb * 1024)
-	return err
+	return kb * 1024, err
 }

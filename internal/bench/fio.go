@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/internal/bench/measure"
-	"golang.org/x/sync/errgroup"
 )
 
 // disk reads and writes files as quickly as possible: with fio, or without fio with plain
@@ -43,53 +42,35 @@ func newDisk(dir string) disk {
 	return d
 }
 
-// readDirect reads files past the page cache with several requests at a time. readDirect
-// reports false without fio.
-func (d disk) readDirect(ctx context.Context, paths []string) (rate float64, ok bool, err error) {
-	if d.fio == "" {
-		return 0, false, nil
-	}
-	names, err := d.shortNames(paths)
-	if err != nil {
-		return 0, true, err
-	}
-	rate, err = d.run(ctx, "read", fmt.Sprintf(`
-[global]
-rw=read
-ioengine=libaio
-direct=1
-iodepth=%d
-bs=%d
-%s
-[read]
-filename=%s
-`, fioDepth, fioReadBytes, readOnly, strings.Join(names, ":")))
-	return rate, err == nil, err
+// readDirect reads files past the page cache with several requests at a time; it needs fio.
+func (d disk) readDirect(ctx context.Context, paths []string) (rate float64, err error) {
+	return d.read(ctx, paths, 1, fmt.Sprintf("ioengine=libaio\ndirect=1\niodepth=%d\nbs=%d\n", fioDepth, fioReadBytes))
 }
-
-// readOnly keeps fio from emptying the page cache and from making files.
-const readOnly = "invalidate=0\nallow_file_create=0\nfile_service_type=sequential\n"
 
 // readCached reads files through the page cache with several readers, each into its own
 // buffer of `buffer` bytes.
 func (d disk) readCached(ctx context.Context, paths []string, readers, buffer int) (rate float64, err error) {
 	if d.fio == "" {
-		return plainRead(paths, readers, buffer)
+		read, err := measure.ReadFiles(paths, readers, buffer)
+		return read.Rate(), err
 	}
+	return d.read(ctx, paths, readers, fmt.Sprintf("ioengine=psync\nthread=1\ngroup_reporting=1\nbs=%d\n", buffer))
+}
+
+// read has readers of fio read files, without emptying the page cache or making files.
+func (d disk) read(ctx context.Context, paths []string, readers int, options string) (float64, error) {
 	names, err := d.shortNames(paths)
 	if err != nil {
 		return 0, err
 	}
 	var job strings.Builder
-	fmt.Fprintf(&job, "[global]\nrw=read\nioengine=psync\nthread=1\ngroup_reporting=1\nbs=%d\n%s", buffer, readOnly)
-	for i := range readers {
+	fmt.Fprintf(&job, "[global]\nrw=read\ninvalidate=0\nallow_file_create=0\nfile_service_type=sequential\n%s", options)
+	for i := range min(readers, len(names)) {
 		var own []string
 		for j := i; j < len(names); j += readers {
 			own = append(own, names[j])
 		}
-		if len(own) > 0 {
-			fmt.Fprintf(&job, "[read%d]\nfilename=%s\n", i, strings.Join(own, ":"))
-		}
+		fmt.Fprintf(&job, "[read%d]\nfilename=%s\n", i, strings.Join(own, ":"))
 	}
 	return d.run(ctx, "read", job.String())
 }
@@ -180,32 +161,6 @@ func (d disk) shortNames(paths []string) ([]string, error) {
 		}
 	}
 	return names, nil
-}
-
-// plainRead does as readCached, without fio.
-func plainRead(paths []string, readers, buffer int) (float64, error) {
-	var g errgroup.Group
-	bytes := make([]int64, readers)
-	started := time.Now()
-	for reader := range readers {
-		g.Go(func() error {
-			buf := make([]byte, buffer)
-			for i := reader; i < len(paths); i += readers {
-				n, err := measure.ReadFile(paths[i], buf)
-				if err != nil {
-					return fmt.Errorf("reading the page files: %w", err)
-				}
-				bytes[reader] += n
-			}
-			return nil
-		})
-	}
-	err := g.Wait()
-	r := measure.Reading{Took: time.Since(started)}
-	for _, n := range bytes {
-		r.Bytes += n
-	}
-	return r.Rate(), err
 }
 
 // plainWrite writes and syncs files in dir.

@@ -28,13 +28,14 @@ const stockEnv = "KVTIER_STOCK_OLLAMA"
 
 func main() { show.Main(run) }
 
-// settings are the command line.
+// settings are the command line. Lengths are in tokens.
 type settings struct {
 	stock       string
 	out         string
 	dir         string
 	log         string
 	show        string
+	plot        string
 	only        []string
 	sizes       []int
 	repetitions int
@@ -51,18 +52,6 @@ type settings struct {
 	storePages    []int
 }
 
-// Lengths are in tokens.
-const (
-	defaultSizes       = "1024,4096,8192,16384"
-	defaultRepetitions = 3
-	defaultPairs       = 15
-	costPrompt         = 4096
-	costAnswer         = 256
-	decodePrompt       = 64
-	restoreTokens      = 16384 // a multiple of the page size: tails come and go
-	remoteTokens       = 4096
-)
-
 // trainedContext is the context length in the model's file: the largest possible.
 const trainedContext = 256 << 10
 
@@ -71,21 +60,22 @@ const (
 	quickTokens  = 300
 	quickAnswer  = 8
 	quickRestore = 512
-	quickRemote  = 512
 )
 
-// shapes are the values of -model. 1b has the shape of Llama 3.2 1B.
+// shapes are the values of -model. 1b has the shape of Llama 3.2 1B, 8b-kv the K/V of an 8B model and
+// few weights, so that computing ends in time.
 var shapes = map[string]testmodel.Shape{
 	"small": {Context: trainedContext, Seed: 1},
 	"1b":    {Layers: 16, Embed: 2048, Heads: 32, KVHeads: 8, HeadDim: 64, FFN: 8192, Context: trainedContext, Seed: 1},
+	"8b-kv": {Layers: 32, Embed: 256, Heads: 8, KVHeads: 8, HeadDim: 128, Context: trainedContext, Seed: 1},
 }
 
 var quickShape = testmodel.Shape{Layers: 2, Embed: 128, Heads: 4, KVHeads: 2, HeadDim: 32, Context: trainedContext, Seed: 1}
 
 func parse(args []string, stderr io.Writer) (settings, error) {
 	s := settings{
-		costPrompt: costPrompt, costAnswer: costAnswer, restoreTokens: restoreTokens,
-		remoteTokens: remoteTokens, remoteMBs: []int{1000, 300, 100, 30, 10, 3, 1},
+		costPrompt: 4096, costAnswer: 256,
+		remoteTokens: 4096, remoteMBs: []int{1000, 300, 100, 30, 10, 3, 1},
 		storeMiB: 1024, storePages: []int{10_000, 1_000_000}, // a million tiny pages take 12 GB and minutes
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
@@ -96,12 +86,13 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.StringVar(&s.dir, "dir", "", "`folder` for the model and the pages, on a disk; default build/ in the checkout")
 	flags.StringVar(&s.log, "log", "", "`file` for the output of all servers")
 	flags.StringVar(&s.show, "show", "", "measure nothing, print the tables of this JSON `file`")
-	flags.StringVar(&model, "model", "small", "`size` of the model, with random weights: small, for CPUs, or 1b, of 2 GB")
+	flags.StringVar(&s.plot, "plot", "", "with -show: draw ttft into this SVG `file` instead")
+	flags.StringVar(&model, "model", "small", "`size` of the model, with random weights: small, for CPUs, 1b, of 2 GB, or 8b-kv, with the K/V of 8B parameters")
 	flags.StringVar(&only, "only", "", "comma-separated `benchmarks` to run: "+strings.Join(names(), ", ")+"; default all")
-	flags.StringVar(&sizes, "sizes", defaultSizes, "prompt `lengths` of ttft, in tokens")
-	flags.IntVar(&s.repetitions, "n", defaultRepetitions, fmt.Sprintf("repetitions of ttft; of restore there are %d times as many", restoresPerRepetition))
-	flags.IntVar(&s.pairs, "pairs", defaultPairs, fmt.Sprintf("pairs of cost's prompts; of answers there are %d times as many", decodesPerPrefill))
-	flags.IntVar(&s.restoreTokens, "restore-tokens", restoreTokens, "`length` of the prompt of restore, slots and warm, in tokens")
+	flags.StringVar(&sizes, "sizes", "1024,4096,8192,16384", "prompt `lengths` of ttft, in tokens")
+	flags.IntVar(&s.repetitions, "n", 3, fmt.Sprintf("repetitions of most parts; restore and store restore %d times as often", restoresPerRepetition))
+	flags.IntVar(&s.pairs, "pairs", 15, fmt.Sprintf("pairs of cost's prompts; of answers there are %d times as many", decodesPerPrefill))
+	flags.IntVar(&s.restoreTokens, "restore-tokens", 16384, "`length` of the prompt of restore, slots and warm, in tokens") // a multiple of the page size: tails come and go
 	flags.BoolVar(&s.quick, "quick", false, "see in seconds whether it works; the figures mean nothing")
 	if err := flags.Parse(args); err != nil {
 		return s, err
@@ -111,43 +102,36 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	}
 	shape, ok := shapes[model]
 	if !ok {
-		return s, fmt.Errorf("-model %s: there is no such model, only small and 1b", model)
+		return s, fmt.Errorf("-model %s: there is no such model, only small, 1b and 8b-kv", model)
 	}
 	s.shape = shape
 	if s.quick {
 		s.shape, sizes = quickShape, strconv.Itoa(quickTokens)
 		s.costPrompt, s.costAnswer, s.restoreTokens = quickTokens, quickAnswer, quickRestore
 		s.repetitions, s.pairs = 1, 1
-		s.remoteTokens, s.remoteMBs = quickRemote, []int{100}
+		s.remoteTokens, s.remoteMBs = quickRestore, []int{100}
 		s.storeMiB, s.storePages = 64, []int{500, 1000}
 	}
 	s.shape = s.shape.WithDefaults()
-	return s, s.fillIn(only, sizes)
+	return s, s.check(only, sizes)
 }
 
-// fillIn reads the lists and checks the numbers.
-func (s *settings) fillIn(only, sizes string) error {
-	s.only = names()
-	if only != "" {
-		s.only = strings.Split(only, ",")
+// check reads the lists and checks the numbers.
+func (s *settings) check(only, sizes string) (err error) {
+	if s.only, err = show.Chosen(only, names()); err != nil {
+		return err
 	}
-	for _, name := range s.only {
-		if !slices.Contains(names(), name) {
-			return fmt.Errorf("-only %s: there is no benchmark %q, only %s", only, name, strings.Join(names(), ", "))
-		}
-	}
-	for number := range strings.SplitSeq(sizes, ",") {
-		n, err := strconv.Atoi(number)
-		if err != nil || n < 2 || n > s.shape.Context {
-			return fmt.Errorf("-sizes %s: %q is not a number of tokens from 2 to %d", sizes, number, s.shape.Context)
-		}
-		s.sizes = append(s.sizes, n)
+	if s.sizes, err = show.Lengths(sizes, 2, s.shape.Context); err != nil {
+		return err
 	}
 	if n := s.restoreTokens; n < lab.PageTokens || n > s.shape.Context {
 		return fmt.Errorf("-restore-tokens %d: want %d to %d", n, lab.PageTokens, s.shape.Context)
 	}
 	if s.repetitions < 1 || s.pairs < 1 {
 		return fmt.Errorf("-n %d, -pairs %d: at least one repetition is needed", s.repetitions, s.pairs)
+	}
+	if s.plot != "" && s.show == "" {
+		return errors.New("-plot draws a report: name it with -show")
 	}
 	if s.stock != "" {
 		if _, err := os.Stat(s.stock); err != nil {
@@ -162,10 +146,9 @@ func (s *settings) fillIn(only, sizes string) error {
 var parts = []struct {
 	name    string
 	served  bool // needs a model
-	measure func(context.Context, *rig, settings) (any, error)
+	measure func(context.Context, *rig) (any, error)
 }{
 	{"ttft", true, measureTTFT},
-	{"large", false, measureLarge},
 	{"chat", true, measureChat},
 	{"cost", true, measureCost},
 	{"restore", true, measureRestore},
@@ -180,8 +163,7 @@ var parts = []struct {
 }
 
 // names lists the parts.
-func names() []string {
-	var all []string
+func names() (all []string) {
 	for _, p := range parts {
 		all = append(all, p.name)
 	}
@@ -195,10 +177,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	if s.show != "" {
 		report, err := load(s.show)
-		if err == nil {
-			report.print(stdout)
+		switch {
+		case err != nil:
+			return err
+		case s.plot != "":
+			return report.plot(s.plot)
 		}
-		return err
+		report.print(stdout)
+		return nil
 	}
 	steps := progress.New(stderr, show.StepNames)
 	report, err := measureAll(ctx, s, steps)
@@ -213,7 +199,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if old, err := load(s.out); err == nil {
 		report.keep(old)
 	}
-	return report.save(s.out)
+	return show.Save(s.out, report)
 }
 
 // measureAll measures the parts that -only names, in a temporary folder.
@@ -240,8 +226,8 @@ func measureAll(ctx context.Context, s settings, steps *progress.Display) (repor
 		},
 	}
 	r := &rig{
-		steps: steps, dir: dir, canDrop: !s.quick && measure.DropCaches() == nil, versions: &report.Versions, binary: s.stock,
-		shape: s.shape, numCtx: report.Settings.NumCtx,
+		settings: s, Steps: show.Steps{Display: steps}, dir: dir, canDrop: !s.quick && measure.DropCaches() == nil,
+		versions: &report.Versions, numCtx: report.Settings.NumCtx,
 	}
 	if s.log != "" {
 		log, err := os.Create(s.log)
@@ -249,7 +235,7 @@ func measureAll(ctx context.Context, s settings, steps *progress.Display) (repor
 			return nil, fmt.Errorf("making the file for the output of servers: %w", err)
 		}
 		defer log.Close()
-		r.log = log
+		r.serverLog = log
 	}
 	for _, p := range parts {
 		if !slices.Contains(s.only, p.name) {
@@ -260,7 +246,7 @@ func measureAll(ctx context.Context, s settings, steps *progress.Display) (repor
 				return nil, err
 			}
 		}
-		result, err := p.measure(ctx, r, s)
+		result, err := p.measure(ctx, r)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"unicode"
 
@@ -92,7 +93,7 @@ type NearSide struct {
 }
 
 func (s *NearSide) add(want, got api.Logprob) {
-	s.KL.Add(lab.Divergence(lab.Probabilities(want), lab.Probabilities(got)))
+	s.KL.Add(divergence(probabilities(want), probabilities(got)))
 	s.Mean += (s.KL.Values[len(s.KL.Values)-1] - s.Mean) / float64(len(s.KL.Values))
 	if want.TopLogprobs[0].Token == got.TopLogprobs[0].Token {
 		s.Top1++
@@ -101,18 +102,18 @@ func (s *NearSide) add(want, got api.Logprob) {
 
 // measureNear measures the quality of text that is reused at another position, with a model
 // whose attention was learned.
-func measureNear(ctx context.Context, r *rig, s settings) (any, error) {
+func measureNear(ctx context.Context, r *rig) (any, error) {
 	model, err := models.Trained(r.dir, "kvtier-trained")
 	if err != nil {
 		return nil, err
 	}
 	positions := nearPositions
-	if s.quick {
+	if r.quick {
 		positions = quickNearPositions
 	}
 	words := splitWords(trained.Prose())
 	t := &Near{Texts: nearTexts}
-	err = r.repeat("near, text", nearTexts, func(i int) (string, error) {
+	err = r.Repeat("near, text", nearTexts, func(i int) (string, error) {
 		part := join(words[i*len(words)/nearTexts : (i+1)*len(words)/nearTexts])
 		c := newNearChat(part, int64(i), positions)
 		// Flash attention is off: on a CPU it adds up in f16, which would blur the comparison.
@@ -193,4 +194,42 @@ func distributions(ctx context.Context, l *lab.Lab, prompt string, words []strin
 		prompt += word
 	}
 	return all, nil
+}
+
+const (
+	// leastProbability is that of a token beside which the others, in f32, add up to 1.
+	leastProbability = 1e-9
+	// roundingLeft is more than the sum of a distribution differs from 1 by rounding.
+	roundingLeft = 1e-4
+)
+
+// probabilities are those of the listed tokens of a position, by the token's text. Tokens with the
+// same text count as one.
+func probabilities(at api.Logprob) map[string]float64 {
+	all := make(map[string]float64, len(at.TopLogprobs))
+	for _, t := range at.TopLogprobs {
+		all[t.Token] += math.Exp(t.Logprob)
+	}
+	return all
+}
+
+// divergence is the Kullback-Leibler divergence of got from want, in nats: the sum of p·ln(p/q) over
+// the tokens that both list, and over the others as one token, which can only make it smaller.
+func divergence(want, got map[string]float64) float64 {
+	sum, restWant, restGot := 0.0, 1.0, 1.0
+	for token, p := range want {
+		q, ok := got[token]
+		if !ok {
+			continue
+		}
+		restWant, restGot = restWant-p, restGot-q
+		if p > 0 && q > 0 {
+			sum += p * math.Log(p/q)
+		}
+	}
+	// probabilities are rounded to f32: of a whole vocabulary nothing but rounding is left.
+	if restWant > roundingLeft || restGot > roundingLeft {
+		sum += max(restWant, leastProbability) * math.Log(max(restWant, leastProbability)/max(restGot, leastProbability))
+	}
+	return sum
 }

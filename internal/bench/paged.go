@@ -39,16 +39,16 @@ var pagedCapacities = []int{pagedUsed + 2*pagedAnswer, 32 << 10, 256 << 10}
 
 // measurePaged shows that the cost of a token does not depend on the context's capacity, and
 // measures the cost or gain of paged attention where stock attention would be enough.
-func measurePaged(ctx context.Context, r *rig, s settings) (any, error) {
+func measurePaged(ctx context.Context, r *rig) (any, error) {
 	t := &Paged{UsedTokens: pagedUsed, AnswerTokens: pagedAnswer, PromptTokens: pagedPrompt, Threads: threadsButOne()}
-	if s.quick {
+	if r.quick {
 		t.PromptTokens, t.AnswerTokens = quickTokens, quickAnswer
 	}
 	for _, numCtx := range pagedCapacities {
 		t.Capacities = append(t.Capacities, Capacity{NumCtx: numCtx})
 	}
-	rounds := s.pairs * decodesPerPrefill
-	if err := r.step(fmt.Sprintf("paged, %d capacities, %d rounds", len(t.Capacities), rounds), func() (string, error) {
+	rounds := r.pairs * decodesPerPrefill
+	if err := r.Step(fmt.Sprintf("paged, %d capacities, %d rounds", len(t.Capacities), rounds), func() (string, error) {
 		err := t.compareCapacities(ctx, r, r.prompt(pagedUsed), rounds, nil)
 		first, last := t.Capacities[0], t.Capacities[len(t.Capacities)-1]
 		return fmt.Sprintf("context %s decodes at %s of the speed of context %s",
@@ -56,8 +56,8 @@ func measurePaged(ctx context.Context, r *rig, s settings) (any, error) {
 	}); err != nil {
 		return nil, err
 	}
-	err := r.step(fmt.Sprintf("paged, against stock attention, %d pairs", s.repetitions), func() (string, error) {
-		for i := range s.repetitions {
+	err := r.Step(fmt.Sprintf("paged, against stock attention, %d pairs", r.repetitions), func() (string, error) {
+		for i := range r.repetitions {
 			if err := t.compareStock(ctx, r, i); err != nil {
 				return "", err
 			}
@@ -108,21 +108,22 @@ func (t *Paged) compareCapacities(ctx context.Context, r *rig, prompt string, ro
 // compareStock asks fresh servers: equal processes differ by a few percent while they run.
 func (t *Paged) compareStock(ctx context.Context, r *rig, turn int) error {
 	prompt := r.prompt(t.PromptTokens)
-	var answers [2]lab.Answer // off, on
-	side := func(i int) func() error {
-		return func() error {
-			return servePaged(ctx, r, i == 1, t.PromptTokens+2*t.AnswerTokens, t.Threads, func(l *lab.Lab) (err error) {
+	side := func(on bool) func() (lab.Answer, error) {
+		return func() (a lab.Answer, err error) {
+			err = servePaged(ctx, r, on, t.PromptTokens+2*t.AnswerTokens, t.Threads, func(l *lab.Lab) (err error) {
 				if err = r.load(ctx, l); err == nil {
-					answers[i], err = r.ask(ctx, l, prompt, t.AnswerTokens)
+					a, err = r.ask(ctx, l, prompt, t.AnswerTokens)
 				}
 				return err
 			})
+			return a, err
 		}
 	}
-	if err := measure.InTurns(turn, side(0), side(1)); err != nil {
+	off, on, err := measure.Pair(turn, side(false), side(true))
+	if err != nil {
 		return err
 	}
-	t.Prefill.Add(prefillSpeed(answers[0]), prefillSpeed(answers[1]))
-	t.Decode.Add(decodeSpeed(answers[0]), decodeSpeed(answers[1]))
+	t.Prefill.Add(prefillSpeed(off), prefillSpeed(on))
+	t.Decode.Add(decodeSpeed(off), decodeSpeed(on))
 	return nil
 }

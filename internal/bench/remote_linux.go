@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/mounts"
 )
@@ -26,14 +27,14 @@ type remoteLab struct {
 
 // measureRemote measures a prompt whose pages are on a remote tier at several speeds: as the
 // rates decide, with all pages restored, and with all tokens computed.
-func measureRemote(ctx context.Context, r *rig, s settings) (_ any, err error) {
+func measureRemote(ctx context.Context, r *rig) (_ any, err error) {
 	source, mount := filepath.Join(r.dir, "remote"), filepath.Join(r.dir, "mount")
 	for _, dir := range []string{source, mount} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("making a remote tier: %w", err)
 		}
 	}
-	l := &remoteLab{r: r, tokens: s.remoteTokens, prompt: r.prompt(s.remoteTokens), local: filepath.Join(r.dir, "local")}
+	l := &remoteLab{r: r, tokens: r.remoteTokens, prompt: r.prompt(r.remoteTokens), local: filepath.Join(r.dir, "local")}
 	l.mount, err = mounts.NewThrottled(source, mount)
 	if errors.Is(err, mounts.ErrUnavailable) {
 		return leftOut(r, "remote", err.Error())
@@ -45,7 +46,7 @@ func measureRemote(ctx context.Context, r *rig, s settings) (_ any, err error) {
 		err = errors.Join(err, l.mount.Close(), os.RemoveAll(source), os.RemoveAll(l.local))
 	}()
 	// The later remote tier is the local one of a server that computes the prompt.
-	if err := r.step(fmt.Sprintf("remote, store %s tokens", show.Count(l.tokens)), func() (string, error) {
+	if err := r.Step(fmt.Sprintf("remote, store %s tokens", show.Count(l.tokens)), func() (string, error) {
 		return "", r.serve(ctx, lab.Options{Root: source}, func(server *lab.Lab) error {
 			l.first, err = r.store(ctx, server, l.prompt, l.tokens, ttftAnswer)
 			return err
@@ -53,12 +54,12 @@ func measureRemote(ctx context.Context, r *rig, s settings) (_ any, err error) {
 	}); err != nil {
 		return nil, err
 	}
-	t := &Remote{Tokens: l.tokens, Points: make([]RemotePoint, len(s.remoteMBs))}
-	for repetition := range s.repetitions {
-		for i, mbs := range s.remoteMBs {
+	t := &Remote{Tokens: l.tokens, Points: make([]RemotePoint, len(r.remoteMBs))}
+	for repetition := range r.repetitions {
+		for i, mbs := range r.remoteMBs {
 			p := &t.Points[i]
 			p.BytesPerSecond = int64(mbs) * 1e6
-			if err := r.step(fmt.Sprintf("remote, %d MB/s, %d of %d", mbs, repetition+1, s.repetitions), func() (string, error) {
+			if err := r.Step(fmt.Sprintf("remote, %d MB/s, %d of %d", mbs, repetition+1, r.repetitions), func() (string, error) {
 				err := l.once(ctx, p)
 				return fmt.Sprintf("ours %s, restored %s, computed %s", last(p.Decided), last(p.Restored), last(p.Computed)), err
 			}); err != nil {
@@ -83,33 +84,28 @@ func (l *remoteLab) once(ctx context.Context, p *RemotePoint) error {
 	if err := os.RemoveAll(l.local); err != nil {
 		return fmt.Errorf("emptying the local tier: %w", err)
 	}
-	// Computing a new prompt teaches the rates of computing.
-	computed, err := l.ask(ctx, l.r.prompt(l.tokens))
-	if err != nil {
-		return err
-	}
-	p.Computed.AddSeconds(computed.Wait())
-	// The remote tier's rates are not known yet.
-	unknown, err := l.ask(ctx, l.prompt)
-	if err != nil {
-		return err
-	}
-	p.Unknown.AddSeconds(unknown.Wait())
-	decided, err := l.ask(ctx, l.prompt)
-	if err != nil {
-		return err
-	}
-	p.Decided.AddSeconds(decided.Wait())
-	p.DecidedTokens = decided.Restored.Tokens
-	restored, err := l.ask(ctx, l.prompt, "OLLAMA_KV_TIER_TEST=1")
-	if err != nil {
-		return err
+	var restored lab.Answer
+	for _, of := range []struct {
+		prompt string
+		env    []string
+		into   *measure.Series
+		tokens *int
+	}{
+		{l.r.prompt(l.tokens), nil, &p.Computed, new(int)}, // teaches the rates of computing
+		{l.prompt, nil, &p.Unknown, new(int)},              // the remote tier's rates are not known yet
+		{l.prompt, nil, &p.Decided, &p.DecidedTokens},
+		{l.prompt, []string{"OLLAMA_KV_TIER_TEST=1"}, &p.Restored, &p.RestoredTokens},
+	} {
+		a, err := l.ask(ctx, of.prompt, of.env...)
+		if err != nil {
+			return err
+		}
+		of.into.AddSeconds(a.Wait())
+		*of.tokens, restored = a.Restored.Tokens, a
 	}
 	if restored.Restored.Tokens == 0 && p.BytesPerSecond >= remoteFound {
 		return errors.New("nothing was restored although everything should be; the server's log says why")
 	}
-	p.Restored.AddSeconds(restored.Wait())
-	p.RestoredTokens = restored.Restored.Tokens
 	if restored.Text != l.first.Text {
 		return fmt.Errorf("the answer differs: %q, was %q", restored.Text, l.first.Text)
 	}

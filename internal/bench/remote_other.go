@@ -5,6 +5,6 @@ package main
 import "context"
 
 // measureRemote needs a throttled filesystem, which exists for Linux only.
-func measureRemote(_ context.Context, r *rig, _ settings) (any, error) {
+func measureRemote(_ context.Context, r *rig) (any, error) {
 	return leftOut(r, "remote", "it needs Linux's FUSE")
 }

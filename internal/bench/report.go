@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 
@@ -24,7 +23,6 @@ type Report struct {
 	Versions Versions        `json:"versions"`
 	Settings Settings        `json:"settings"`
 	TTFT     *TTFT           `json:"ttft,omitempty"`
-	Large    *Large          `json:"large,omitempty"`
 	Chat     *Chat           `json:"chat,omitempty"`
 	Cost     *Cost           `json:"cost,omitempty"`
 	Restore  *Restore        `json:"restore,omitempty"`
@@ -41,7 +39,7 @@ type Report struct {
 // Versions are those of the compared programs.
 type Versions struct {
 	Kvtier string `json:"kvtier"` // as the patched server reports it
-	Stock  string `json:"stock"`  // as the other server reports it, or from Go's build record
+	Stock  string `json:"stock"`  // as the other server reports it
 	// StockIsPatched: without an unpatched build, the patched one with the tier off took its
 	// place.
 	StockIsPatched bool   `json:"stock_is_patched"`
@@ -104,7 +102,7 @@ func (r *Report) print(w io.Writer) {
 		case r.Versions.StockIsPatched:
 			fmt.Fprintf(w, "; no unpatched one was given (%s): the patched one with the tier off took its place", stockEnv)
 		default:
-			fmt.Fprintf(w, "; stock: %s", stockVersion(r.Versions.Stock))
+			fmt.Fprintf(w, "; stock: %s, unpatched", r.Versions.Stock)
 		}
 		fmt.Fprintf(w, "\nmodel     %s; %s bytes of K/V per token\n", s.Model, show.Count(int(s.KVBytesPerToken)))
 		fmt.Fprintf(w, "settings  context %s, pages of %d tokens, 1 slot; median (smallest–largest)\n",
@@ -123,29 +121,7 @@ func (r *Report) print(w io.Writer) {
 	}
 }
 
-func stockVersion(version string) string {
-	if version == unknownVersion {
-		return "unpatched, of unknown version"
-	}
-	return version + ", unpatched"
-}
-
-// save writes the report.
-func (r *Report) save(path string) error {
-	data, err := json.MarshalIndent(r, "", "  ")
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(path), 0o755)
-	}
-	if err == nil {
-		err = os.WriteFile(path, append(data, '\n'), 0o644)
-	}
-	if err != nil {
-		return fmt.Errorf("writing the report %s: %w", path, err)
-	}
-	return nil
-}
-
-// load reads a report that save wrote.
+// load reads a report that was saved.
 func load(path string) (*Report, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

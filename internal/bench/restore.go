@@ -10,9 +10,6 @@ import (
 	"github.com/kvtier/kvtier/internal/bench/show"
 )
 
-// restoresPerRepetition is the number of restores in a repetition: one alone is too short.
-const restoresPerRepetition = 5
-
 // Restore is speed in bytes per second. Bytes is the size of the page files.
 type Restore struct {
 	Tokens   int        `json:"tokens"`
@@ -31,21 +28,21 @@ type Bandwidth struct {
 
 // measureRestore restores a prompt repeatedly on a running server, after another prompt took the slot,
 // and reads the same files.
-func measureRestore(ctx context.Context, r *rig, s settings) (any, error) {
-	t := &Restore{Tokens: s.restoreTokens}
+func measureRestore(ctx context.Context, r *rig) (any, error) {
+	t := &Restore{Tokens: r.restoreTokens}
 	if r.canDrop {
 		t.Uncached = &Bandwidth{}
 	}
 	err := r.ours(ctx, lab.Options{}, func(ours *lab.Lab, root string) error {
 		prompt := r.prompt(t.Tokens)
-		if err := r.step(fmt.Sprintf("restore, store %s tokens", show.Count(t.Tokens)), func() (string, error) {
+		if err := r.Step(fmt.Sprintf("restore, store %s tokens", show.Count(t.Tokens)), func() (string, error) {
 			_, err := r.store(ctx, ours, prompt, t.Tokens, 1)
 			return "", err
 		}); err != nil {
 			return err
 		}
-		return r.step("restore and read", func() (string, error) {
-			for range s.repetitions * restoresPerRepetition {
+		return r.Step("restore and read", func() (string, error) {
+			for range r.repetitions * restoresPerRepetition {
 				err := t.compareRead(ctx, r, ours, &t.Cached, prompt, root, func() error { return nil })
 				if err == nil && t.Uncached != nil {
 					err = t.compareRead(ctx, r, ours, t.Uncached, prompt, root, measure.DropCaches)
@@ -69,7 +66,7 @@ func (t *Restore) compareRead(ctx context.Context, r *rig, ours *lab.Lab, into *
 	if err := prepare(); err != nil {
 		return err
 	}
-	read, err := measure.ReadFiles(pages)
+	read, err := measure.ReadFiles(pages, 1, measure.ReadBuffer)
 	if err != nil {
 		return err
 	}

@@ -8,21 +8,19 @@ import (
 	"os"
 
 	"github.com/kvtier/kvtier/internal/bench/lab"
-	"github.com/kvtier/kvtier/internal/bench/models"
-	"github.com/kvtier/kvtier/internal/progress"
+	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
 // rig is what parts measure with: servers of a model, and prompts for it.
 type rig struct {
-	steps    *progress.Display
-	dir      string // temporary: the model and the pages
-	log      io.Writer
-	canDrop  bool // the page cache may be emptied
-	versions *Versions
-	binary   string // an unpatched ollama; "" for ours with the tier off
+	settings
+	show.Steps
+	dir       string // temporary: the model and the pages
+	serverLog io.Writer
+	canDrop   bool // the page cache may be emptied
+	versions  *Versions
 
-	shape  testmodel.Shape
 	model  lab.Model // written when a part needs it
 	numCtx int
 	seed   int64 // of the latest prompt
@@ -41,33 +39,9 @@ func contextFor(tokens int) int {
 	return (tokens + contextSlack + contextStep - 1) / contextStep * contextStep
 }
 
-// with is a rig for a model with random weights of another shape.
-func (r *rig) with(shape testmodel.Shape, name string, tokens int) (*rig, error) {
-	other := *r
-	other.shape, other.numCtx = shape.WithDefaults(), contextFor(tokens)
-	var err error
-	other.model, err = models.Random(r.dir, name, other.shape)
-	return &other, err
-}
-
-// step runs a step, which returns a note about its result.
-func (r *rig) step(name string, do func() (note string, err error)) error {
-	return r.steps.Do(name, func(*progress.Step) (string, error) { return do() })
-}
-
-// repeat runs a step n times.
-func (r *rig) repeat(name string, n int, do func(i int) (note string, err error)) error {
-	for i := range n {
-		if err := r.step(fmt.Sprintf("%s, %d of %d", name, i+1, n), func() (string, error) { return do(i) }); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // serve runs a server while use does. Without another model or context, they are those of the rig.
 func (r *rig) serve(ctx context.Context, o lab.Options, use func(*lab.Lab) error) (err error) {
-	o.Log = r.log
+	o.Log = r.serverLog
 	if o.Model.Name == "" {
 		o.Model = r.model
 	}
@@ -79,23 +53,23 @@ func (r *rig) serve(ctx context.Context, o lab.Options, use func(*lab.Lab) error
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	version, err := l.Version(ctx)
+	version, err := l.API().Version(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("asking the server for its version: %w", err)
 	}
 	if o.Binary == "" {
 		r.versions.Kvtier = version
-	} else if r.versions.Stock = version; version == unversioned {
-		r.versions.Stock = builtFrom(o.Binary)
+	} else {
+		r.versions.Stock = version
 	}
 	return use(l)
 }
 
 // stock runs a server without the tier, unpatched if there is one.
 func (r *rig) stock(ctx context.Context, o lab.Options, use func(*lab.Lab) error) error {
-	o.Binary = r.binary
+	o.Binary = r.settings.stock
 	return r.serve(ctx, o, func(l *lab.Lab) error {
-		if r.versions.StockIsPatched = r.binary == ""; r.versions.StockIsPatched {
+		if r.versions.StockIsPatched = o.Binary == ""; r.versions.StockIsPatched {
 			r.versions.Stock = r.versions.Kvtier
 		}
 		if err := r.load(ctx, l); err != nil {
@@ -203,6 +177,6 @@ func (r *rig) again(ctx context.Context, l *lab.Lab, prompt string, before lab.A
 
 // leftOut is the result of a part that this machine cannot run.
 func leftOut(r *rig, part, why string) (any, error) {
-	r.steps.Step(part).End("left out: "+why, nil)
+	r.Display.Step(part).End("left out: "+why, nil)
 	return nil, nil
 }

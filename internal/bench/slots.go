@@ -46,18 +46,13 @@ func (s span) windows(d time.Duration) (all []span) {
 // Ollama finds that it repeats itself, another answer begins.
 type decoder struct {
 	mu     sync.Mutex
-	tokens []time.Time   // zero where an answer begins
-	more   chan struct{} // receives an element for a new token
+	tokens []time.Time // zero where an answer begins
 }
 
 func (d *decoder) token(at time.Time) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.tokens = append(d.tokens, at)
-	d.mu.Unlock()
-	select {
-	case d.more <- struct{}{}:
-	default:
-	}
 }
 
 func (d *decoder) count() int {
@@ -91,7 +86,7 @@ func startDecoders(ctx context.Context, r *rig, l *lab.Lab) (*decoders, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ds := &decoders{cancel: cancel, ended: make(chan error, slotsDecoding)}
 	for range slotsDecoding {
-		d := &decoder{more: make(chan struct{}, 1)}
+		d := &decoder{}
 		ds.each = append(ds.each, d)
 		request := ollamatest.Request{
 			Model: l.Model().Name, Prompt: r.prompt(slotsPrompt), Raw: true,
@@ -115,10 +110,12 @@ func startDecoders(ctx context.Context, r *rig, l *lab.Lab) (*decoders, error) {
 
 // advance waits until each request has received `tokens` more tokens.
 func (ds *decoders) advance(ctx context.Context, tokens int) error {
+	looks := time.NewTicker(time.Millisecond)
+	defer looks.Stop()
 	for _, d := range ds.each {
 		for want := d.count() + tokens; d.count() < want; {
 			select {
-			case <-d.more:
+			case <-looks.C:
 			case err := <-ds.ended:
 				ds.ended <- err
 				return fmt.Errorf("a slot that was to decode until the end: %w", errors.Join(err, ctx.Err()))
@@ -163,24 +160,24 @@ type Gaps struct {
 
 // measureSlots measures the time between tokens of slots that decode, in turns while another
 // slot restores a prompt and while that slot is idle.
-func measureSlots(ctx context.Context, r *rig, s settings) (any, error) {
-	t := &Slots{Decoding: slotsDecoding, RestoreTokens: s.restoreTokens, DecodeThreads: threadsButOne()}
+func measureSlots(ctx context.Context, r *rig) (any, error) {
+	t := &Slots{Decoding: slotsDecoding, RestoreTokens: r.restoreTokens, DecodeThreads: threadsButOne()}
 	restores := slotsRestores
 	o := lab.Options{Threads: t.DecodeThreads, Env: []string{fmt.Sprint("OLLAMA_NUM_PARALLEL=", slotsDecoding+1)}}
-	if s.quick {
+	if r.quick {
 		restores = 1
 		o.Env = append(o.Env, "OLLAMA_KV_TIER_TEST=1") // computing so little may be quicker
 	}
 	var idle, restoring gaps
 	err := r.fresh(ctx, o, func(l *lab.Lab, _ string) error {
 		prompt := r.prompt(t.RestoreTokens)
-		if err := r.step(fmt.Sprintf("slots, store %s tokens", show.Count(t.RestoreTokens)), func() (string, error) {
+		if err := r.Step(fmt.Sprintf("slots, store %s tokens", show.Count(t.RestoreTokens)), func() (string, error) {
 			_, err := r.store(ctx, l, prompt, t.RestoreTokens, 1)
 			return "", err
 		}); err != nil {
 			return err
 		}
-		return r.repeat(fmt.Sprintf("slots, %d decode and one restores", slotsDecoding), s.repetitions, func(int) (string, error) {
+		return r.Repeat(fmt.Sprintf("slots, %d decode and one restores", slotsDecoding), r.repetitions, func(int) (string, error) {
 			idleNow, restoringNow, err := slotsRound(ctx, r, l, t, prompt, restores)
 			if err != nil {
 				return "", err
@@ -188,7 +185,7 @@ func measureSlots(ctx context.Context, r *rig, s settings) (any, error) {
 			if len(idleNow.seconds) == 0 || len(restoringNow.seconds) == 0 {
 				return "", errors.New("no token came while one slot restored, or none while it was idle")
 			}
-			ratio := quantile(restoringNow.relative, 0.99) / quantile(idleNow.relative, 0.99)
+			ratio := measure.Quantile(restoringNow.relative, 0.99) / measure.Quantile(idleNow.relative, 0.99)
 			t.Ratio.Add(ratio)
 			idle.add(idleNow)
 			restoring.add(restoringNow)
@@ -199,14 +196,9 @@ func measureSlots(ctx context.Context, r *rig, s settings) (any, error) {
 	return t, err
 }
 
-// gaps are times between tokens.
-type gaps struct {
-	seconds []float64
-	// relative has each gap over the median of the gaps of the idle time just before. Gaps
-	// grow with the tokens in the slots, and without this division only the last restores
-	// would count.
-	relative []float64
-}
+// gaps are times between tokens. relative has each gap over the median of the gaps of the idle time
+// just before: gaps grow with the tokens in the slots, and else only the last restores would count.
+type gaps struct{ seconds, relative []float64 }
 
 func (g *gaps) add(o gaps) {
 	g.seconds, g.relative = append(g.seconds, o.seconds...), append(g.relative, o.relative...)
@@ -220,8 +212,8 @@ func (g *gaps) addRelativeTo(usual float64, seconds []float64) {
 
 func (g *gaps) sum() Gaps {
 	return Gaps{
-		Count: len(g.seconds), P50: quantile(g.seconds, 0.5), P99: quantile(g.seconds, 0.99), Max: quantile(g.seconds, 1),
-		P50Relative: quantile(g.relative, 0.5), P99Relative: quantile(g.relative, 0.99),
+		Count: len(g.seconds), P50: measure.Quantile(g.seconds, 0.5), P99: measure.Quantile(g.seconds, 0.99), Max: measure.Quantile(g.seconds, 1),
+		P50Relative: measure.Quantile(g.relative, 0.5), P99Relative: measure.Quantile(g.relative, 0.99),
 	}
 }
 
@@ -313,14 +305,4 @@ func restoredAt(log string) (time.Time, error) {
 		return at, fmt.Errorf("reading the runner's log: %w", err)
 	}
 	return at, nil
-}
-
-// quantile is the smallest value that is not less than a share q of all values; 0 without
-// values.
-func quantile(values []float64, q float64) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
 }

@@ -5,13 +5,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/bench/measure"
 )
 
 func TestQuantile(t *testing.T) {
 	values := []float64{3, 1, 2, 4}
-	require.Equal(t, 1.0, quantile(values, 0))
-	require.Equal(t, 2.0, quantile(values, 0.5))
-	require.Equal(t, 4.0, quantile(values, 0.99))
+	require.Equal(t, 1.0, measure.Quantile(values, 0))
+	require.Equal(t, 2.0, measure.Quantile(values, 0.5))
+	require.Equal(t, 4.0, measure.Quantile(values, 0.99))
 	require.Equal(t, []float64{3, 1, 2, 4}, values, "the order is kept")
 }
 
@@ -19,7 +21,7 @@ func TestQuantile(t *testing.T) {
 func TestGaps(t *testing.T) {
 	start := time.Unix(100, 0)
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
-	d := &decoder{more: make(chan struct{}, 1)}
+	d := &decoder{}
 	for _, ms := range []int{0, 10, 20, 120} {
 		d.token(at(ms))
 	}
@@ -44,7 +46,7 @@ func TestGapsAreOverWhatWasUsual(t *testing.T) {
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 	var idle, restoring gaps
 	for usual := 10; usual <= 100; usual += 90 {
-		d := &decoder{more: make(chan struct{}, 1)}
+		d := &decoder{}
 		for i := range 9 {
 			d.token(at(i * usual))
 		}

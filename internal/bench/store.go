@@ -2,14 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
@@ -67,23 +69,21 @@ type Opened struct {
 // storeRun measures the page store alone: no server, no model.
 type storeRun struct {
 	*rig
-	r           *Store
-	repetitions int
-	disk        disk
-	sections    []pagefile.Section
-	layout      pagefile.Layout
-	payload     []byte
+	r       *Store
+	disk    disk
+	layout  pagefile.Layout
+	payload []byte
 }
 
-func measureStore(ctx context.Context, r *rig, o settings) (any, error) {
-	s := storeRun{rig: r, repetitions: o.repetitions, disk: newDisk(r.dir), sections: storeSections(storeLayers, storeRowBytes)}
+func measureStore(ctx context.Context, r *rig) (any, error) {
+	s := storeRun{rig: r, disk: newDisk(r.dir)}
 	var err error
-	if s.layout, err = pagefile.NewLayout(s.sections, lab.PageTokens); err != nil {
+	if s.layout, err = pagefile.NewLayout(storeSections(), lab.PageTokens); err != nil {
 		return nil, err
 	}
 	s.payload = likeRows(s.layout.Size())
 	s.r = &Store{
-		PageBytes: int64(s.layout.Size()), Pages: max(2, o.storeMiB<<20/s.layout.Size()),
+		PageBytes: int64(s.layout.Size()), Pages: max(2, r.storeMiB<<20/s.layout.Size()),
 		Cores: runtime.GOMAXPROCS(0), Disk: s.disk.version,
 	}
 	for _, measure := range []func(context.Context) error{s.measureSave, s.measureRead, s.measureDecode} {
@@ -91,15 +91,14 @@ func measureStore(ctx context.Context, r *rig, o settings) (any, error) {
 			return nil, err
 		}
 	}
-	return s.r, s.measureMany(ctx, o.storePages)
+	return s.r, s.measureMany(ctx, r.storePages)
 }
 
-func storeSections(layers int, rowBytes uint32) []pagefile.Section {
-	var sections []pagefile.Section
-	for layer := range uint16(layers) {
+func storeSections() (sections []pagefile.Section) {
+	for layer := range uint16(storeLayers) {
 		sections = append(sections,
-			pagefile.Section{Layer: layer, Kind: pagefile.KindK, RowBytes: rowBytes},
-			pagefile.Section{Layer: layer, Kind: pagefile.KindV, RowBytes: rowBytes})
+			pagefile.Section{Layer: layer, Kind: pagefile.KindK, RowBytes: storeRowBytes},
+			pagefile.Section{Layer: layer, Kind: pagefile.KindV, RowBytes: storeRowBytes})
 	}
 	return sections
 }
@@ -143,28 +142,22 @@ func (s *storeRun) open(ctx context.Context, name string, compress bool, ram int
 	return store, store.Flush(ctx)
 }
 
-// put stores a conversation of s.r.Pages pages.
+// put stores the pages of a conversation.
 func (s *storeRun) put(ctx context.Context, store *diskstore.Store, tokens []int32) error {
-	parent := storeFingerprint
-	for at := 0; at < len(tokens); at += lab.PageTokens {
-		page := pagefile.Page{
-			Parent: parent, Start: uint32(at), Tokens: tokens[at : at+lab.PageTokens], Layout: s.layout, Payload: s.payload,
-		}
+	return putPages(ctx, store, tokens, s.layout, s.payload)
+}
+
+// putPages stores pages of a conversation, which all have the same rows.
+func putPages(ctx context.Context, store *diskstore.Store, tokens []int32, layout pagefile.Layout, rows []byte) error {
+	parent, start := storeFingerprint, 0
+	for of := range slices.Chunk(tokens, layout.Tokens()) {
+		page := pagefile.Page{Parent: parent, Start: uint32(start), Tokens: of, Layout: layout, Payload: rows}
 		if err := store.Put(ctx, &page); err != nil {
 			return err
 		}
-		parent = page.Key()
+		parent, start = page.Key(), start+len(of)
 	}
 	return nil
-}
-
-// pageFiles lists the files of pages below a root.
-func pageFiles(root string) ([]string, error) {
-	paths, err := lab.Pages(root)
-	if err == nil && len(paths) == 0 {
-		err = fmt.Errorf("no page was stored in %s", root)
-	}
-	return paths, err
 }
 
 // drop empties the page cache of files, and records the method.
@@ -173,14 +166,22 @@ func (s *storeRun) drop(paths []string) error {
 		s.r.Dropped = "drop_caches"
 		return measure.DropCaches()
 	}
+	if runtime.GOOS != "linux" {
+		return errors.New("taking files out of the page cache: only done on Linux")
+	}
 	s.r.Dropped = "fadvise"
-	return measure.Forget(paths)
+	for _, path := range paths {
+		if err := vfs.OS.Uncache(path); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // compare measures both sides in turns.
 func (s *storeRun) compare(name, against string, repetitions int, ours, theirs func() (float64, error)) error {
 	c := Comparison{Name: name, Against: against}
-	err := s.step("store, "+name, func() (string, error) {
+	err := s.Step("store, "+name, func() (string, error) {
 		for range repetitions {
 			if err := c.Rate.Measure(theirs, ours); err != nil {
 				return "", err
@@ -190,13 +191,4 @@ func (s *storeRun) compare(name, against string, repetitions int, ours, theirs f
 	})
 	s.r.Compared = append(s.r.Compared, c)
 	return err
-}
-
-func removeAll(paths ...string) error {
-	for _, path := range paths {
-		if err := os.RemoveAll(path); err != nil {
-			return fmt.Errorf("removing a store: %w", err)
-		}
-	}
-	return nil
 }

@@ -16,17 +16,15 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/bench/lab"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/kvcache"
 )
 
 // measureSave compares Put with writing and syncing files of the same size.
-func (s *storeRun) measureSave(ctx context.Context) (err error) {
+func (s *storeRun) measureSave(ctx context.Context) error {
 	fileBytes := s.r.PageBytes + 2*pagefile.PageAlign // header and footer take about two blocks
-	peak := int64(0)
 	seed := 0
 	save := func() (_ float64, err error) {
 		seed++
@@ -34,64 +32,34 @@ func (s *storeRun) measureSave(ctx context.Context) (err error) {
 		if err != nil {
 			return 0, err
 		}
-		defer func() { err = errors.Join(err, store.Close(), removeAll(s.root("save"))) }()
-		watch := watchHeap()
+		defer func() { err = errors.Join(err, store.Close(), os.RemoveAll(s.root("save"))) }()
+		growth := watchHeap()
 		started := time.Now()
 		err = s.put(ctx, store, storeTokens(seed, s.r.Pages*lab.PageTokens))
 		took := time.Since(started)
-		peak = max(peak, watch.stop())
+		s.r.SaveMemory = max(s.r.SaveMemory, growth())
 		return float64(s.r.PageBytes*int64(s.r.Pages)) / took.Seconds(), err
 	}
 	write := func() (float64, error) { return s.disk.write(ctx, s.r.Pages, fileBytes) }
-	if err := s.compare("save", "write and fsync", s.repetitions, save, write); err != nil {
-		return err
+	return s.compare("save", "write and fsync", s.repetitions, save, write)
+}
+
+// watchHeap returns a function that ends the watch and returns the largest growth of the heap in
+// bytes, garbage included.
+func watchHeap() (growth func() int64) {
+	heap := func() int64 {
+		sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+		metrics.Read(sample)
+		return int64(sample[0].Value.Uint64())
 	}
-	s.r.SaveMemory = peak
-	return nil
-}
-
-// heapWatch notes the largest size of the heap.
-type heapWatch struct {
-	base, peak int64
-	done       chan struct{}
-	running    sync.WaitGroup
-}
-
-const heapWatchEvery = 2 * time.Millisecond
-
-func heapBytes() int64 {
-	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	metrics.Read(sample)
-	return int64(sample[0].Value.Uint64())
-}
-
-func watchHeap() *heapWatch {
 	runtime.GC()
-	w := &heapWatch{base: heapBytes(), done: make(chan struct{})}
-	w.peak = w.base
-	w.running.Add(1)
-	go func() {
-		defer w.running.Done()
-		tick := time.NewTicker(heapWatchEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-w.done:
-				return
-			case <-tick.C:
-				w.peak = max(w.peak, heapBytes())
-			}
-		}
-	}()
-	return w
+	base := heap()
+	most := measure.Most(2*time.Millisecond, heap)
+	return func() int64 { return most() - base }
 }
 
-// stop returns the largest growth of the heap in bytes, garbage included.
-func (w *heapWatch) stop() int64 {
-	close(w.done)
-	w.running.Wait()
-	return w.peak - w.base
-}
+// restoresPerRepetition is the number of restores in a repetition: one alone is too short.
+const restoresPerRepetition = 5
 
 // measureRead compares a restore of raw pages with plain reads of their files, from the disk
 // and from the page cache.
@@ -100,7 +68,10 @@ func (s *storeRun) measureRead(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, l.close(), removeAll(s.root("raw"))) }()
+	defer func() {
+		l.tiered.Close()
+		err = errors.Join(err, os.RemoveAll(s.root("raw")))
+	}()
 	n := s.repetitions
 	cold := func(read func() (float64, error)) func() (float64, error) {
 		return func() (float64, error) {
@@ -112,10 +83,7 @@ func (s *storeRun) measureRead(ctx context.Context) (err error) {
 	}
 	restore := func() (float64, error) { return l.restore(ctx) }
 	if s.disk.fio != "" {
-		direct := func() (float64, error) {
-			rate, _, err := s.disk.readDirect(ctx, l.files)
-			return rate, err
-		}
+		direct := func() (float64, error) { return s.disk.readDirect(ctx, l.files) }
 		if err := s.compare("restore, empty page cache, against the disk", "direct read", n, cold(restore), cold(direct)); err != nil {
 			return err
 		}
@@ -142,36 +110,33 @@ func (s *storeRun) measureDecode(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, l.close(), removeAll(s.root("compressed"))) }()
-	z, err := loadCompressed(l.files)
+	defer func() {
+		l.tiered.Close()
+		err = errors.Join(err, os.RemoveAll(s.root("compressed")))
+	}()
+	alone, err := s.newDecoding()
 	if err != nil {
 		return err
 	}
-	s.r.Compressed = float64(z.small) / float64(z.raw)
 	if _, err := l.restore(ctx); err != nil { // all files are in the page cache after this
 		return err
 	}
 	n := s.repetitions * restoresPerRepetition
 	files := func() (float64, error) { return l.restore(ctx) }
-	if err := s.compare("restore, compressed, full page cache", "decoding alone", n, files, z.decode); err != nil {
+	if err := s.compare("restore, compressed, full page cache", "decoding alone", n, files, alone.rate); err != nil {
 		return err
 	}
-	z.sections = nil // frees memory for the pages themselves
-
-	warm, err := s.newRestorer(ctx, "compressed", true, ramFactor*l.bytes)
+	warm, err := s.newRestorer(ctx, "compressed", true, 2*l.bytes) // with room to spare
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, warm.close()) }()
+	defer warm.tiered.Close()
 	if _, err := warm.restore(ctx); err != nil { // all pages are in memory, decoded, after this
 		return err
 	}
 	return s.compare("restore, decoded pages in memory", "compressed in the page cache", n,
 		func() (float64, error) { return warm.restore(ctx) }, files)
 }
-
-// ramFactor is the memory for pages over the size of their rows.
-const ramFactor = 2
 
 // restorer restores one conversation into a cache that drops every row.
 type restorer struct {
@@ -184,7 +149,7 @@ type restorer struct {
 // newRestorer stores a conversation that is not stored yet.
 func (s *storeRun) newRestorer(ctx context.Context, name string, compress bool, ram int64) (*restorer, error) {
 	var store *diskstore.Store
-	if err := s.step("store, write pages, "+name, func() (_ string, err error) {
+	if err := s.Step("store, write pages, "+name, func() (_ string, err error) {
 		if store, err = s.open(ctx, name, compress, ram); err == nil {
 			err = s.put(ctx, store, storeTokens(1, s.r.Pages*lab.PageTokens))
 		}
@@ -192,11 +157,14 @@ func (s *storeRun) newRestorer(ctx context.Context, name string, compress bool, 
 	}); err != nil {
 		return nil, err
 	}
-	var err error
-	l := &restorer{bytes: s.r.PageBytes * int64(s.r.Pages)}
-	if l.files, err = pageFiles(s.root(name)); err != nil {
+	files, err := lab.Pages(s.root(name))
+	if err == nil && len(files) == 0 {
+		err = fmt.Errorf("no page was stored in %s", s.root(name))
+	}
+	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
+	l := &restorer{files: files, bytes: s.r.PageBytes * int64(s.r.Pages)}
 	for _, token := range append(storeTokens(1, s.r.Pages*lab.PageTokens), 0) { // the last token is always computed
 		l.prompt = append(l.prompt, &input.Input{Token: token})
 	}
@@ -217,11 +185,6 @@ func (l *restorer) restore(ctx context.Context) (float64, error) {
 		err = fmt.Errorf("%d of %d tokens were restored", got.Tokens, len(l.prompt)-1)
 	}
 	return float64(l.bytes) / got.Took.Seconds(), err
-}
-
-func (l *restorer) close() error {
-	l.tiered.Close()
-	return nil
 }
 
 // hostCache is a cache in host memory, with one tensor for K and one for V of each layer. The cell
@@ -283,57 +246,48 @@ func (*hostCache) ReserveCells(_ int, begin, end int32, _ []int32) ([]int32, err
 	return cells, nil
 }
 
-// compressed holds the compressed sections of pages, in memory.
-type compressed struct {
-	codec      *pagefile.Codec
-	sections   []stored
-	rawBytes   int // bytes of one decoded section
-	small, raw int64
+// decoding decompresses the sections of a page, once for each page that is stored.
+type decoding struct {
+	codec    *pagefile.Codec
+	sections []encoded
+	rows     int // bytes of a decoded section
+	pages    int
 }
 
-// stored is a section as a file has it.
-type stored struct {
+// encoded is a section as a file has it.
+type encoded struct {
 	encoding pagefile.Encoding
 	bytes    []byte
 }
 
-func loadCompressed(files []string) (*compressed, error) {
+func (s *storeRun) newDecoding() (*decoding, error) {
 	codec, err := pagefile.NewCodec()
 	if err != nil {
 		return nil, err
 	}
-	z := &compressed{codec: codec}
-	for _, path := range files {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
+	d, small := &decoding{codec: codec, rows: storeRowBytes * lab.PageTokens, pages: s.r.Pages}, 0
+	for i, section := range s.layout.Sections() {
+		id, stored := codec.Encode(s.layout.Rows(s.payload, i), section)
+		if id == pagefile.EncodingRaw {
+			return nil, errors.New("a section does not become smaller")
 		}
-		h, err := inspect.Header(vfs.OS, path)
-		if err != nil {
-			return nil, err
-		}
-		for _, section := range h.Sections {
-			if section.Encoding == pagefile.EncodingRaw {
-				return nil, fmt.Errorf("a section of %s is not compressed", path)
-			}
-			z.sections = append(z.sections, stored{section.Encoding, data[section.Offset : section.Offset+section.Stored]})
-			z.rawBytes = int(section.Raw)
-			z.small, z.raw = z.small+section.Stored, z.raw+section.Raw
-		}
+		d.sections, small = append(d.sections, encoded{id, stored}), small+len(stored)
 	}
-	return z, nil
+	s.r.Compressed = float64(small) / float64(s.r.PageBytes)
+	return d, nil
 }
 
-// decode decompresses all sections on all cores, and returns the decoded bytes per second.
-func (z *compressed) decode() (float64, error) {
+// rate decompresses all pages on all cores, and returns the decoded bytes per second.
+func (d *decoding) rate() (float64, error) {
 	var g errgroup.Group
-	cores := runtime.GOMAXPROCS(0)
+	cores, sections := runtime.GOMAXPROCS(0), d.pages*len(d.sections)
 	started := time.Now()
 	for core := range cores {
 		g.Go(func() error {
-			out := make([]byte, z.rawBytes)
-			for i := core; i < len(z.sections); i += cores {
-				if err := z.codec.Decode(z.sections[i].encoding, z.sections[i].bytes, out); err != nil {
+			out := make([]byte, d.rows)
+			for i := core; i < sections; i += cores {
+				s := d.sections[i%len(d.sections)]
+				if err := d.codec.Decode(s.encoding, s.bytes, out); err != nil {
 					return fmt.Errorf("decompressing a section: %w", err)
 				}
 			}
@@ -341,5 +295,5 @@ func (z *compressed) decode() (float64, error) {
 		})
 	}
 	err := g.Wait()
-	return float64(z.raw) / time.Since(started).Seconds(), err
+	return float64(d.rows*sections) / time.Since(started).Seconds(), err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -32,7 +33,10 @@ func (s *storeRun) measureMany(ctx context.Context, sizes []int) (err error) {
 	var stores []*tinyStore
 	defer func() {
 		for _, t := range stores {
-			err = errors.Join(err, t.close(), removeAll(t.opt.Local.Root))
+			if t.store != nil {
+				err = errors.Join(err, t.store.Close())
+			}
+			err = errors.Join(err, os.RemoveAll(t.opt.Local.Root))
 		}
 	}()
 	for _, pages := range sizes {
@@ -48,7 +52,7 @@ func (s *storeRun) measureMany(ctx context.Context, sizes []int) (err error) {
 		s.r.Opened = append(s.r.Opened, opened)
 		s.r.Lookups = append(s.r.Lookups, Lookup{StoredPages: t.chains * chainPages})
 	}
-	return s.step(fmt.Sprintf("store, look %d pages up", chainPages), func() (string, error) {
+	return s.Step(fmt.Sprintf("store, look %d pages up", chainPages), func() (string, error) {
 		var sides []func() error
 		turn := 0
 		for i, t := range stores {
@@ -96,7 +100,7 @@ func (s *storeRun) fillTiny(ctx context.Context, pages int) (*tinyStore, error) 
 		Fingerprint: storeFingerprint, PageTokens: tinyTokens,
 		Local: diskstore.TierConfig{Root: s.root(strconv.Itoa(pages))},
 	}}
-	err := s.step(fmt.Sprintf("store, make %s tiny pages", show.Count(t.chains*chainPages)), func() (string, error) {
+	err := s.Step(fmt.Sprintf("store, make %s tiny pages", show.Count(t.chains*chainPages)), func() (string, error) {
 		opt := t.opt
 		opt.FS = unsynced{vfs.OS}
 		store, err := diskstore.Open(ctx, opt)
@@ -108,7 +112,7 @@ func (s *storeRun) fillTiny(ctx context.Context, pages int) (*tinyStore, error) 
 			var g errgroup.Group
 			g.SetLimit(4 * runtime.GOMAXPROCS(0))
 			for chain := range t.chains {
-				g.Go(func() error { return putTiny(ctx, store, chain, layout) })
+				g.Go(func() error { return putPages(ctx, store, tinyChain(chain), layout, make([]byte, layout.Size())) })
 			}
 			err = g.Wait()
 		}
@@ -117,28 +121,16 @@ func (s *storeRun) fillTiny(ctx context.Context, pages int) (*tinyStore, error) 
 	return t, err
 }
 
-// putTiny stores one conversation of chainPages pages.
-func putTiny(ctx context.Context, store *diskstore.Store, chain int, layout pagefile.Layout) error {
-	tokens, payload, parent := tinyChain(chain), make([]byte, layout.Size()), storeFingerprint
-	for at := 0; at < len(tokens); at += tinyTokens {
-		page := pagefile.Page{Parent: parent, Start: uint32(at), Tokens: tokens[at : at+tinyTokens], Layout: layout, Payload: payload}
-		if err := store.Put(ctx, &page); err != nil {
-			return err
-		}
-		parent = page.Key()
-	}
-	return nil
-}
-
+// tinyChain is a conversation of chainPages pages.
 func tinyChain(chain int) []int32 { return storeTokens(chain, chainPages*tinyTokens) }
 
 // openTiny opens a store as a runner does, and waits for its count.
 func (s *storeRun) openTiny(ctx context.Context, t *tinyStore) (o Opened, err error) {
 	o.StoredPages = t.chains * chainPages
-	err = s.step(fmt.Sprintf("store, open %s pages", show.Count(o.StoredPages)), func() (string, error) {
+	err = s.Step(fmt.Sprintf("store, open %s pages", show.Count(o.StoredPages)), func() (string, error) {
 		debug.FreeOSMemory()
-		watch := watchHeap()
-		defer func() { o.PeakHeap = watch.stop() }()
+		growth := watchHeap()
+		defer func() { o.PeakHeap = growth() }()
 		started := time.Now()
 		if t.store, err = diskstore.Open(ctx, t.opt); err != nil {
 			return "", err
@@ -169,11 +161,4 @@ func (t *tinyStore) lookUp(ctx context.Context, turn int) (float64, error) {
 		}
 	}
 	return took.Seconds() / (chainLookups * chainPages), nil
-}
-
-func (t *tinyStore) close() error {
-	if t.store == nil {
-		return nil
-	}
-	return t.store.Close()
 }

@@ -26,8 +26,7 @@ type Point struct {
 	Cold     measure.Series `json:"cold" unit:"s"`      // tier on, empty store
 	SameSlot measure.Series `json:"same_slot" unit:"s"` // tier on, asked again
 	Restored measure.Series `json:"restored" unit:"s"`  // after kill -9
-	// RestoredUncached is Restored with an empty page cache; nil without the right to empty
-	// it.
+	// RestoredUncached is Restored with an empty page cache; nil without the right to empty it.
 	RestoredUncached *measure.Series `json:"restored_uncached,omitempty" unit:"s"`
 	RestoredTokens   int             `json:"restored_tokens"`
 	Speedup          float64         `json:"speedup"`      // stock over restored
@@ -55,15 +54,15 @@ type Point struct {
 const ttftAnswer = 8
 
 // measureTTFT measures all prompt lengths, once in each repetition.
-func measureTTFT(ctx context.Context, r *rig, s settings) (any, error) {
-	t := &TTFT{Points: make([]Point, len(s.sizes))}
+func measureTTFT(ctx context.Context, r *rig) (any, error) {
+	t := &TTFT{Points: make([]Point, len(r.sizes))}
 	err := r.stock(ctx, lab.Options{}, func(stock *lab.Lab) error {
-		for repetition := range s.repetitions {
-			for i, tokens := range s.sizes {
+		for repetition := range r.repetitions {
+			for i, tokens := range r.sizes {
 				p := &t.Points[i]
 				p.Tokens = tokens
-				name := fmt.Sprintf("ttft, %s tokens, %d of %d", show.Count(tokens), repetition+1, s.repetitions)
-				if err := r.step(name, func() (string, error) {
+				name := fmt.Sprintf("ttft, %s tokens, %d of %d", show.Count(tokens), repetition+1, r.repetitions)
+				if err := r.Step(name, func() (string, error) {
 					err := ttftOnce(ctx, r, stock, t, p)
 					return fmt.Sprintf("stock %s, cold %s, restored %s", last(p.Stock), last(p.Cold), last(p.Restored)), err
 				}); err != nil {
@@ -142,7 +141,7 @@ func (p *Point) after(ctx context.Context, r *rig, ours *lab.Lab, root, prompt s
 		if err != nil {
 			return err
 		}
-		read, err := measure.ReadFiles(pages)
+		read, err := measure.ReadFiles(pages, 1, measure.ReadBuffer)
 		p.PlainRead.AddSeconds(read.Took)
 		return err
 	})

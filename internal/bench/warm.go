@@ -26,11 +26,11 @@ type WarmRun struct {
 }
 
 // measureWarm asks for a stored prompt after a restart, with reading ahead on and off in turns.
-func measureWarm(ctx context.Context, r *rig, s settings) (any, error) {
+func measureWarm(ctx context.Context, r *rig) (any, error) {
 	if !r.canDrop {
 		return leftOut(r, "warm", "the page cache cannot be emptied; it takes Linux and root, and no -quick")
 	}
-	t := &Warm{Tokens: s.restoreTokens}
+	t := &Warm{Tokens: r.restoreTokens}
 	root := filepath.Join(r.dir, "pages-warm")
 	defer os.RemoveAll(root)
 	prompt := r.prompt(t.Tokens)
@@ -41,7 +41,7 @@ func measureWarm(ctx context.Context, r *rig, s settings) (any, error) {
 		}
 	}
 	off, on := side(&t.Off, "0", "kv tier: on"), side(&t.On, "", "kv tier: read ahead")
-	err := r.repeat("warm", s.repetitions, func(int) (string, error) {
+	err := r.Repeat("warm", r.repetitions, func(int) (string, error) {
 		err := measure.InTurns(0, off, on)
 		return fmt.Sprintf("off %s, on %s", last(t.Off.Loaded), last(t.On.Loaded)), err
 	})

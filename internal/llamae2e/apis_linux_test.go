@@ -1,9 +1,7 @@
 package llamae2e
 
 import (
-	"bufio"
 	"encoding/json"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/internal/llamatest"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
@@ -62,16 +59,9 @@ type heard struct {
 	prompt, cache int
 }
 
-// tell sends a request and reads the answer, a stream or not.
+// hear sends a request and reads the answer, a stream or not.
 func (s *server) hear(path, body string, stream bool) (a heard) {
 	s.t.Helper()
-	if stream {
-		body = strings.TrimSuffix(body, "}") + `,"stream":true}`
-	}
-	res, err := llamatest.Client.Post(s.URL+path, "application/json", strings.NewReader(body))
-	require.NoError(s.t, err)
-	defer res.Body.Close()
-	require.Equal(s.t, http.StatusOK, res.StatusCode)
 	type usage struct {
 		Input   int  `json:"input_tokens"`
 		Read    *int `json:"cache_read_input_tokens"`
@@ -92,7 +82,7 @@ func (s *server) hear(path, body string, stream bool) (a heard) {
 		}
 	}
 	if !stream {
-		require.NoError(s.t, json.NewDecoder(res.Body).Decode(&whole))
+		s.read(path, json.RawMessage(body), &whole)
 		read(whole.Usage)
 		for _, p := range whole.Content {
 			a.text += p.Thinking + p.Text
@@ -104,10 +94,9 @@ func (s *server) hear(path, body string, stream bool) (a heard) {
 		}
 		return a
 	}
-	lines := bufio.NewScanner(res.Body)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+	_, lines := s.events(path, json.RawMessage(strings.TrimSuffix(body, "}")+`,"stream":true}`))
+	for _, line := range lines {
+		data, ok := strings.CutPrefix(line, "data: ")
 		if !ok {
 			continue
 		}
@@ -133,19 +122,16 @@ func (s *server) hear(path, body string, stream bool) (a heard) {
 			a.text += text
 		}
 	}
-	require.NoError(s.t, lines.Err())
 	return a
 }
 
 // TestOtherAPIsComeBack: what agents send to /v1/messages and /v1/responses comes back after a kill, and
 // when two conversations take turns. A stock server gives the same answers.
 func TestOtherAPIsComeBack(t *testing.T) {
-	template := filepath.Join(t.TempDir(), "everything.jinja")
-	require.NoError(t, os.WriteFile(template, []byte(everything), 0o600))
 	for _, shape := range []testmodel.Shape{{Arch: "qwen3"}, {Arch: "lfm2"}} {
 		for name, agent := range agents {
 			t.Run(shape.Arch+"/"+name, func(t *testing.T) {
-				o := llamatest.Options{Model: aModel(t, shape), Args: []string{"-c", "8192", "-np", "1", "--jinja", "--chat-template-file", template}}
+				o := chatting(t, shape)
 				stock := start(t, o)
 				var want []heard
 				for _, body := range agent.body {

@@ -44,12 +44,11 @@ func takeTurn(t *testing.T, client, url, model, file string) (turn clientTurn) {
 // TestAgents: conversations with tools, by the clients that agents use, come back after each kill, and
 // go on as under a stock server that is never killed.
 func TestAgents(t *testing.T) {
-	template := filepath.Join(t.TempDir(), "everything.jinja")
-	require.NoError(t, os.WriteFile(template, []byte(everything), 0o600))
 	for _, client := range []string{"openai_chat", "openai_responses", "anthropic_messages"} {
 		for _, arch := range []string{"qwen3", "lfm2"} {
 			t.Run(client+"/"+arch, func(t *testing.T) {
-				o := llamatest.Options{Model: aModel(t, testmodel.Shape{Arch: arch}), Args: []string{"-c", "8192", "-np", "1", "-t", "1", "--jinja", "--chat-template-file", template}}
+				o := chatting(t, testmodel.Shape{Arch: arch})
+				o.Args = append(o.Args, "-t", "1")
 				stock := start(t, o)
 				o.Root = filepath.Join(t.TempDir(), "pages")
 				var before clientTurn

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -170,9 +171,7 @@ func TestOllamaAPIs(t *testing.T) {
 	options := ollamatest.Greedy(20, 4096)
 	chat := func(n int, more map[string]any) map[string]any {
 		in := map[string]any{"model": "m", "messages": []any{map[string]any{"role": "user", "content": story(n)}}}
-		for name, value := range more {
-			in[name] = value
-		}
+		maps.Copy(in, more)
 		return in
 	}
 	type request struct {

@@ -150,16 +150,35 @@ func (s *server) ask(in map[string]any) answer {
 // stream asks for n tokens after a prompt and returns the events as they came.
 func (s *server) stream(prompt any, n int) []string {
 	s.t.Helper()
-	body, err := s.Post(s.t.Context(), "/completion", map[string]any{"prompt": prompt, "n_predict": n, "temperature": 0, "seed": 1, "stream": true})
+	_, events := s.events("/completion", map[string]any{"prompt": prompt, "n_predict": n, "temperature": 0, "seed": 1, "stream": true})
+	return events
+}
+
+// events sends a request, and returns the header of the answer and the lines of its stream.
+func (s *server) events(path string, in any) (header http.Header, lines []string) {
+	s.t.Helper()
+	body, err := json.Marshal(in)
 	require.NoError(s.t, err)
-	defer body.Close()
-	var events []string
-	for lines := bufio.NewScanner(body); lines.Scan(); {
-		if lines.Text() != "" {
-			events = append(events, lines.Text())
+	res, err := llamatest.Client.Post(s.URL+path, "application/json", bytes.NewReader(body))
+	require.NoError(s.t, err)
+	defer res.Body.Close()
+	require.Equal(s.t, http.StatusOK, res.StatusCode)
+	scanner := bufio.NewScanner(res.Body)
+	scanner.Buffer(nil, 1<<20)
+	for scanner.Scan() {
+		if scanner.Text() != "" {
+			lines = append(lines, scanner.Text())
 		}
 	}
-	return events
+	require.NoError(s.t, scanner.Err())
+	return res.Header, lines
+}
+
+// chatting returns the options of a server with a model, whose template writes all that a chat can have.
+func chatting(t testing.TB, shape testmodel.Shape) llamatest.Options {
+	template := filepath.Join(t.TempDir(), "everything.jinja")
+	require.NoError(t, os.WriteFile(template, []byte(everything), 0o600))
+	return llamatest.Options{Model: aModel(t, shape), Args: []string{"-c", "8192", "-np", "1", "--jinja", "--chat-template-file", template}}
 }
 
 // requireSame requires the same tokens, with log probabilities at most bound apart.

@@ -303,26 +303,26 @@ func (p *play) watch(s *server, prompt string, n int, more func(tokens int) bool
 // tokens.
 func (p *play) crash(round soak.Round, prompts []string) {
 	reached := make(chan struct{})
-	var once sync.Once
-	var all sync.WaitGroup
-	for i, r := range round.Requests {
-		all.Add(1)
-		go func() {
-			defer all.Done()
+	reach := sync.OnceFunc(func() { close(reached) })
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		p.all(round, func(i int, r soak.Request) said {
 			p.watch(p.ours, prompts[i], r.Answer, func(tokens int) bool {
 				if i == 0 && tokens >= round.CrashAfter {
-					once.Do(func() { close(reached) })
+					reach()
 				}
 				return true
 			})
 			if i == 0 {
-				once.Do(func() { close(reached) })
+				reach()
 			}
-		}()
-	}
+			return said{}
+		})
+	}()
 	<-reached
 	p.ours.killAll()
-	all.Wait()
+	<-over
 	p.forgive()
 	p.ours = start(p.t, p.options)
 }

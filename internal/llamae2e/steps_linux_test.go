@@ -1,9 +1,8 @@
 package llamae2e
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -32,19 +31,12 @@ type streamed struct {
 // progress asks for a stream with progress.
 func (s *server) progress(path string, in map[string]any) streamed {
 	s.t.Helper()
-	body, err := json.Marshal(in)
-	require.NoError(s.t, err)
-	res, err := llamatest.Client.Post(s.URL+path, "application/json", bytes.NewReader(body))
-	require.NoError(s.t, err)
-	defer res.Body.Close()
-	require.Equal(s.t, http.StatusOK, res.StatusCode)
-	out := streamed{header: res.Header, totals: map[int]bool{}, cached: map[int]bool{}, ids: map[string]bool{}}
+	header, lines := s.events(path, in)
+	out := streamed{header: header, totals: map[int]bool{}, cached: map[int]bool{}, ids: map[string]bool{}}
 	out.header.Del("Keep-Alive")
 	out.header.Del("Date")
-	lines := bufio.NewScanner(res.Body)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+	for _, line := range lines {
+		data, ok := strings.CutPrefix(line, "data: ")
 		if !ok || data == "[DONE]" {
 			continue
 		}
@@ -67,7 +59,6 @@ func (s *server) progress(path string, in map[string]any) streamed {
 			out.totals[p.Total], out.cached[p.Cache] = true, true
 		}
 	}
-	require.NoError(s.t, lines.Err())
 	return out
 }
 
@@ -79,9 +70,7 @@ func TestAStreamOfTwoSteps(t *testing.T) {
 	opening := stock.tokenize("<|im_start|>assistant\n")
 	ask := func(seed int, more map[string]any) map[string]any {
 		in := map[string]any{"prompt": slices.Concat(someTokens(seed, 1500), opening), "n_predict": 8, "max_tokens": 8, "temperature": 0, "seed": 1, "stream": true, "return_progress": true}
-		for name, value := range more {
-			in[name] = value
-		}
+		maps.Copy(in, more)
 		return in
 	}
 	total := 1500 + len(opening)
@@ -142,11 +131,10 @@ func TestAnAgentsLoop(t *testing.T) {
 // TestANewSession begins with the system prompt and tools of one whose server was killed, and computes
 // only what is behind them.
 func TestANewSession(t *testing.T) {
-	template := filepath.Join(t.TempDir(), "everything.jinja")
-	require.NoError(t, os.WriteFile(template, []byte(everything), 0o600))
 	for _, shape := range []testmodel.Shape{{Arch: "llama"}, {Arch: "lfm2"}, {Arch: "gemma3", Window: 128}} {
 		t.Run(shape.Arch, func(t *testing.T) {
-			o := llamatest.Options{Model: aModel(t, shape), Root: filepath.Join(t.TempDir(), "pages"), Args: []string{"-c", "8192", "-np", "1", "--jinja", "--chat-template-file", template}}
+			o := chatting(t, shape)
+			o.Root = filepath.Join(t.TempDir(), "pages")
 			ask := func(s *server, question string) (cached, computed int) {
 				var out answer
 				s.read("/v1/chat/completions", map[string]any{"max_tokens": 8, "messages": []map[string]string{

@@ -207,12 +207,16 @@ func attentionBlock(s Shape, i int, scoreGain float64) []matrix {
 
 // feedForward is the gated feed-forward part of layer i.
 func feedForward(s Shape, i int) []matrix {
+	return append(gatedMatrices(s, i, ""), matrix{name: block(i, "ffn_norm"), in: s.Embed, norm: 1, zero: 1})
+}
+
+// gatedMatrices are those of a gated feed-forward part, with an ending of their names.
+func gatedMatrices(s Shape, i int, ending string) []matrix {
 	gain := layerGain(s, ffnVariance) / gatedRMS / math.Sqrt(float64(s.FFN))
 	return []matrix{
-		{name: block(i, "ffn_norm"), in: s.Embed, norm: 1, zero: 1},
-		{name: block(i, "ffn_gate"), in: s.Embed, out: s.FFN, scale: perInput(s)},
-		{name: block(i, "ffn_up"), in: s.Embed, out: s.FFN, scale: perInput(s)},
-		{name: block(i, "ffn_down"), in: s.FFN, out: s.Embed, scale: gain, zero: 1},
+		{name: block(i, "ffn_gate"+ending), in: s.Embed, out: s.FFN, scale: perInput(s)},
+		{name: block(i, "ffn_up"+ending), in: s.Embed, out: s.FFN, scale: perInput(s)},
+		{name: block(i, "ffn_down"+ending), in: s.FFN, out: s.Embed, scale: gain, zero: 1},
 	}
 }
 

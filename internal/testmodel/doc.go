@@ -63,18 +63,15 @@
 // always; mllama, and models with a recurrent state or a convolution, take one
 // request at a time.
 //
-// Two models are larger than others of their width because ids of tokens around
-// an image are written into the engine, up to 256,000 in gemma3-vision and 128,256
-// in mllama: of these files, 33 and 16 MB are embeddings of tokens that are not in
-// the vocabulary. llama4 is text only for that reason. Package e2e runs all models
-// that the built Ollama has.
+// gemma3-vision and mllama are larger than others of their width, by 33 and 16 MB of embeddings: ids of
+// tokens around an image are written into the engine. llama4 is text only for that reason. Package e2e
+// runs all models that the built Ollama has.
 //
 // # The weights
 //
-// Random weights drawn carelessly give a model that is useless for testing a KV cache:
-// attention averages thousands of random values to nothing, so the output depends on the
-// last token alone and a cache full of garbage goes unnoticed. The weights of this package
-// are scaled so that
+// With weights drawn carelessly, attention averages thousands of random values to nothing: the output
+// depends on the last token alone, and a cache full of garbage goes unnoticed. Here weights are scaled
+// so that
 //
 //   - attention scores have a standard deviation of [attentionSharpness], which
 //     makes each head pick out a few positions anywhere in the context;
@@ -83,10 +80,9 @@
 //   - logits of printable tokens have a standard deviation of about 1.
 //
 // Hidden dimension 0 is a constant: embeddings set it to [biasValue], no layer writes to it
-// or reads it, and the output matrix uses it to give tokens that must not be generated a
-// logit around -40. Such tokens are the end-of-sequence and other special tokens, unused
-// fillers, control characters, and bytes that are not ASCII (a lone one is not valid UTF-8,
-// and Ollama holds it back, which would falsify a time to first token). So num_predict alone
+// or reads it, and the output matrix uses it to give a logit around -40 to tokens that must not be
+// generated: special tokens, unused fillers, control characters, and bytes that are not ASCII (Ollama
+// holds a lone one back, which would falsify a time to first token). So num_predict alone
 // decides how long an answer is: leave it out and the model never stops.
 //
 // # The recall model

@@ -3,7 +3,6 @@ package testmodel
 import (
 	"encoding/binary"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -115,15 +114,9 @@ func TestSentencePiece(t *testing.T) {
 // readF32 returns the weights of a vector.
 func readF32(t *testing.T, path, name string) []float32 {
 	t.Helper()
-	tensors := decode(t, path).Tensors()
-	items := tensors.Items(name)
-	require.Len(t, items, 1, name)
-	require.Equal(t, uint32(ggml.TensorTypeF32), items[0].Kind)
-	raw, err := os.ReadFile(path)
-	require.NoError(t, err)
-	raw = raw[tensors.Offset+items[0].Offset:][:items[0].Size()]
-	weights := make([]float32, items[0].Elements())
-	_, err = binary.Decode(raw, binary.LittleEndian, weights)
+	tensor, raw := readTensor(t, path, name, ggml.TensorTypeF32)
+	weights := make([]float32, tensor.Elements())
+	_, err := binary.Decode(raw, binary.LittleEndian, weights)
 	require.NoError(t, err)
 	return weights
 }

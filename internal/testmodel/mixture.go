@@ -73,14 +73,7 @@ func expertBlock(s Shape, i int, expertRMS float64) []matrix {
 }
 
 // sharedExpert is the expert of layer i that every token uses beside its chosen ones.
-func sharedExpert(s Shape, i int) []matrix {
-	gain := layerGain(s, ffnVariance) / gatedRMS / math.Sqrt(float64(s.FFN))
-	return []matrix{
-		{name: block(i, "ffn_gate_shexp"), in: s.Embed, out: s.FFN, scale: perInput(s)},
-		{name: block(i, "ffn_up_shexp"), in: s.Embed, out: s.FFN, scale: perInput(s)},
-		{name: block(i, "ffn_down_shexp"), in: s.FFN, out: s.Embed, scale: gain, zero: 1},
-	}
-}
+func sharedExpert(s Shape, i int) []matrix { return gatedMatrices(s, i, "_shexp") }
 
 // gptossExpertRMS is the RMS of g·σ(1.702·g)·(u+1) for g and u of variance 1.
 const gptossExpertRMS = 0.9

@@ -49,6 +49,18 @@ func decode(t *testing.T, path string) *ggml.GGML {
 	return model
 }
 
+// readTensor returns a tensor of a type, and its bytes.
+func readTensor(t *testing.T, path, name string, kind ggml.TensorType) (*ggml.Tensor, []byte) {
+	t.Helper()
+	tensors := decode(t, path).Tensors()
+	items := tensors.Items(name)
+	require.Len(t, items, 1, name)
+	require.Equal(t, uint32(kind), items[0].Kind)
+	raw, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return items[0], raw[tensors.Offset+items[0].Offset:][:items[0].Size()]
+}
+
 // readF16 returns a tensor's weights, row by row, one expert after the other.
 func readF16(t *testing.T, path, name string) [][]float32 {
 	t.Helper()
@@ -58,15 +70,9 @@ func readF16(t *testing.T, path, name string) [][]float32 {
 // readRows returns the first `most` rows of readF16's result.
 func readRows(t *testing.T, path, name string, most int) [][]float32 {
 	t.Helper()
-	tensors := decode(t, path).Tensors()
-	items := tensors.Items(name)
-	require.Len(t, items, 1, name)
-	require.Equal(t, uint32(ggml.TensorTypeF16), items[0].Kind)
-	raw, err := os.ReadFile(path)
-	require.NoError(t, err)
-	raw = raw[tensors.Offset+items[0].Offset:][:items[0].Size()]
-	in := int(items[0].Shape[0])
-	rows := make([][]float32, min(most, int(items[0].Elements()/items[0].Shape[0])))
+	tensor, raw := readTensor(t, path, name, ggml.TensorTypeF16)
+	in := int(tensor.Shape[0])
+	rows := make([][]float32, min(most, int(tensor.Elements()/tensor.Shape[0])))
 	for r := range rows {
 		rows[r] = make([]float32, in)
 		for c := range in {

@@ -82,19 +82,17 @@ const RouterRemedy = "without a model llama-server is a router, before whose mod
 
 // Hidden returns the reason why no other server can stand before this llama-server, or "".
 func (c Command) Hidden() string {
-	if _, ok := c.value(certificate); ok {
+	name, _ := c.value(host)
+	switch {
+	case c.any(certificate):
 		return "it answers by TLS"
-	}
-	if _, ok := c.value(prefix); ok {
+	case c.any(prefix):
 		return "its addresses have a prefix"
-	}
-	switch name, _ := c.value(host); {
 	case strings.Contains(name, ","):
 		return "it listens on several addresses"
 	case strings.HasSuffix(name, ".sock"):
 		return "it listens on a Unix socket"
-	}
-	if slices.Contains(c.Environ, "AIP_MODE=PREDICTION") {
+	case slices.Contains(c.Environ, "AIP_MODE=PREDICTION"):
 		return "its port is that of AIP_HTTP_PORT"
 	}
 	if path := c.configured(); path != "" {
@@ -105,19 +103,18 @@ func (c Command) Hidden() string {
 
 // Unstorable returns the reason why slots of this llama-server cannot be stored, or "".
 func (c Command) Unstorable() string {
-	if _, ok := c.value(savePath); ok {
+	reuse, reuses := c.value(cacheReuse)
+	seconds, sleeps := c.value(sleep)
+	switch {
+	case c.any(savePath):
 		return "--slot-save-path is in use"
-	}
-	if n, ok := c.value(cacheReuse); ok && n != "0" {
+	case reuses && reuse != "0":
 		return "--cache-reuse moves rows to other positions"
-	}
-	if c.on(fullWindow) {
+	case c.on(fullWindow):
 		return "--swa-full keeps windows in another form"
-	}
-	if !c.onOr(cachePrompt, true) {
+	case !c.onOr(cachePrompt, true):
 		return "--no-cache-prompt computes each prompt anew"
-	}
-	if n, ok := c.value(sleep); ok && n != "-1" {
+	case sleeps && seconds != "-1":
 		return "--sleep-idle-seconds loads the model again, from a file that may be another one by then"
 	}
 	for _, name := range append(slices.Clone(c.Args), slices.Collect(maps.Keys(c.variables()))...) {

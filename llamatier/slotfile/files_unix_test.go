@@ -21,17 +21,22 @@ func save(t *testing.T, f *Files, name, rows string) {
 	require.NoError(t, file.Close())
 }
 
+// newFiles returns Files with some bytes of memory, and on the disk.
+func newFiles(folder *Folder, available uint64, free int64) *Files {
+	return New(folder, Options{
+		Available: func() (uint64, error) { return available, nil },
+		Free:      func(string) (int64, error) { return free, nil },
+		Log:       slog.New(slog.DiscardHandler),
+	})
+}
+
 // TestFiles: the engine's bytes are in the file, wherever it is, and nothing is left behind.
 func TestFiles(t *testing.T) {
 	const available = 4 << 20
 	tmp, local := t.TempDir(), t.TempDir()
 	folder := newFolder(t, tmp)
 	defer folder.Remove()
-	files := New(folder, Options{
-		Available: func() (uint64, error) { return available, nil },
-		Free:      func(string) (int64, error) { return 100 << 20, nil },
-		Log:       slog.New(slog.DiscardHandler),
-	})
+	files := newFiles(folder, available, 100<<20)
 	check := func(size int64, disk bool, plain string) {
 		t.Helper()
 		f, err := files.New(size)
@@ -68,11 +73,7 @@ func TestFiles(t *testing.T) {
 func TestRoomComesBack(t *testing.T) {
 	folder := newFolder(t, t.TempDir())
 	defer folder.Remove()
-	files := New(folder, Options{
-		Available: func() (uint64, error) { return 0, nil },
-		Free:      func(string) (int64, error) { return 20, nil },
-		Log:       slog.New(slog.DiscardHandler),
-	})
+	files := newFiles(folder, 0, 20)
 	require.NoError(t, files.Room(10))
 	require.ErrorIs(t, files.Room(11), ErrNoRoom)
 	f, err := files.New(6)
@@ -88,11 +89,7 @@ func TestRoomComesBack(t *testing.T) {
 func TestAFileThatCannotBeMade(t *testing.T) {
 	folder, disk := newFolder(t, t.TempDir()), newFolder(t, t.TempDir())
 	defer disk.Remove()
-	files := New(folder, Options{
-		Available: func() (uint64, error) { return 8 << 30, nil },
-		Free:      func(string) (int64, error) { return 8 << 30, nil },
-		Log:       slog.New(slog.DiscardHandler),
-	})
+	files := newFiles(folder, 8<<30, 8<<30)
 	files.UseDisk(disk)
 	require.NoError(t, folder.Remove())
 	for _, size := range []int64{1, memoryMax + 1} {
@@ -134,11 +131,7 @@ func TestAFolderThatIsRemoved(t *testing.T) {
 func TestFilesMadeAtOnce(t *testing.T) {
 	folder := newFolder(t, t.TempDir())
 	defer folder.Remove()
-	files := New(folder, Options{
-		Available: func() (uint64, error) { return 100 << 30, nil },
-		Free:      func(string) (int64, error) { return 100 << 30, nil },
-		Log:       slog.New(slog.DiscardHandler),
-	})
+	files := newFiles(folder, 100<<30, 100<<30)
 	if !files.memory {
 		t.Skip("this system has no files in memory")
 	}
@@ -162,9 +155,4 @@ func TestFilesMadeAtOnce(t *testing.T) {
 	}
 	require.Equal(t, 1, inMemory)
 	require.Equal(t, [kinds]int64{}, files.claimed)
-	require.NoError(t, os.RemoveAll(folder.Path))
-	require.NoError(t, os.WriteFile(folder.Path, nil, 0o600))
-	_, err := files.New(1)
-	require.Error(t, err)
-	require.Equal(t, [kinds]int64{}, files.claimed, "a file that was not made claims nothing")
 }

@@ -49,16 +49,6 @@ func NewSweep(t Sweeper, failed func(error)) *Sweep {
 	return &Sweep{tier: t, failed: failed, gone: make(map[pagefile.Key]int), next: make(map[pagefile.Key]*sweepPlace)}
 }
 
-// place returns where the sweep of a fingerprint's branches goes on.
-func (s *Sweep) place(fingerprint pagefile.Key) *sweepPlace {
-	at := s.next[fingerprint]
-	if at == nil {
-		at = &sweepPlace{first: byte(rand.N(256))} // processes with short lives begin anywhere
-		s.next[fingerprint] = at
-	}
-	return at
-}
-
 // Removed counts a removed file.
 func (s *Sweep) Removed(name pagefile.Name) {
 	if name.Class == pagefile.ClassManifest {
@@ -67,15 +57,6 @@ func (s *Sweep) Removed(name pagefile.Name) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gone[name.Fingerprint]++
-}
-
-// take returns the counts, and begins new ones.
-func (s *Sweep) take() map[pagefile.Key]int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	gone := s.gone
-	s.gone = make(map[pagefile.Key]int)
-	return gone
 }
 
 // sweepShare is the number of branches that a sweep looks at for each page removed. With 3, a
@@ -89,7 +70,11 @@ func (s *Sweep) Run(ctx context.Context) {
 		return
 	}
 	defer s.sweeping.Unlock()
-	for fingerprint, gone := range s.take() {
+	s.mu.Lock()
+	removed := s.gone
+	s.gone = make(map[pagefile.Key]int)
+	s.mu.Unlock()
+	for fingerprint, gone := range removed {
 		left := sweepShare * gone
 		for range 256 {
 			if left = s.sweepFirst(ctx, fingerprint, left); left == 0 || ctx.Err() != nil {
@@ -102,7 +87,11 @@ func (s *Sweep) Run(ctx context.Context) {
 // sweepFirst sweeps the branches whose prefixes begin with one byte, most branches at most, and
 // returns the number of branches left to look at.
 func (s *Sweep) sweepFirst(ctx context.Context, fingerprint pagefile.Key, most int) int {
-	at := s.place(fingerprint)
+	at := s.next[fingerprint]
+	if at == nil {
+		at = &sweepPlace{first: byte(rand.N(256))} // processes with short lives begin anywhere
+		s.next[fingerprint] = at
+	}
 	branches, err := s.tier.Branches(ctx, fingerprint, []byte{at.first})
 	if err != nil {
 		s.failed(err)

@@ -2,7 +2,6 @@ package checked
 
 import (
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -24,8 +23,8 @@ const (
 	// found for each file that it condemns there, after the first.
 	condemnSound = 8
 
-	// maxBadPages bounds the files that a process remembers as bad; the oldest entry is
-	// dropped first. Each file is checked again after badLife.
+	// maxBadPages bounds the files that a process remembers as bad. Each file is checked again after
+	// badLife.
 	maxBadPages = 1024
 	badLife     = time.Hour
 )
@@ -34,9 +33,10 @@ const (
 // process may still condemn, and the bad files that are still in their place. A bad file
 // counts as not stored: a Put of that page replaces the file.
 type BadFiles struct {
+	*Seen // bad files in their place
+
 	limit  int // of files that fail within condemnHour
 	needed int // good files found for each one condemned after the first
-	now    func() time.Time
 
 	mu      sync.Mutex
 	failed  []time.Time // times of recent failures, in order, condemned or not
@@ -44,20 +44,11 @@ type BadFiles struct {
 	lastBad time.Time
 	spent   bool // the limit was passed, and failures go on
 	logged  bool // a file read wrong once was logged
-	bad     map[pagefile.Name]badFile
-	order   []pagefile.Name // keys of bad, oldest first
-}
-
-// badFile is a file that failed its check. A file replaced or touched since is another file.
-type badFile struct {
-	bytes int64
-	used  time.Time
-	since time.Time
 }
 
 // NewBadFiles returns those on the files of the local tier or, with far, of the remote one.
 func NewBadFiles(far bool, now func() time.Time) *BadFiles {
-	v := &BadFiles{limit: CondemnedLocal, now: now, bad: make(map[pagefile.Name]badFile)}
+	v := &BadFiles{Seen: newSeen(badLife, maxBadPages, now), limit: CondemnedLocal}
 	if far {
 		v.limit, v.needed = CondemnedRemote, condemnSound
 	}
@@ -101,36 +92,10 @@ func (v *BadFiles) MayCondemn() (ok, enough bool) {
 	return proven, false
 }
 
-// MarkBad remembers a bad file that stays in its place.
-func (v *BadFiles) MarkBad(info tier.Info) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if _, known := v.bad[info.Name]; !known {
-		v.order = append(v.order, info.Name)
-	}
-	v.bad[info.Name] = badFile{bytes: info.Bytes, used: info.Used, since: v.now()}
-	for len(v.order) > maxBadPages {
-		delete(v.bad, v.order[0])
-		v.order = v.order[1:]
-	}
-}
-
 // IsBad reports whether a file failed its check in this process within badLife.
 func (v *BadFiles) IsBad(info tier.Info) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	file, known := v.bad[info.Name]
-	return known && file.bytes == info.Bytes && file.used.Equal(info.Used) && v.now().Sub(file.since) < badLife
-}
-
-// Replaced drops the result of the previous file of a name.
-func (v *BadFiles) Replaced(name pagefile.Name) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if _, known := v.bad[name]; known {
-		delete(v.bad, name)
-		v.order = slices.DeleteFunc(v.order, func(n pagefile.Name) bool { return n == name })
-	}
+	_, bad := v.Knows(info)
+	return bad
 }
 
 // readWrong logs, once for each process and tier, that a file was damaged at the first read

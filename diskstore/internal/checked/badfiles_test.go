@@ -39,9 +39,9 @@ func TestBadFilesBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
 	info := tier.Info{Name: pagefile.Name{Class: pagefile.ClassPage}, Bytes: 5, Used: now}
 	for i := range maxBadPages + 10 {
 		info.Key = pagefile.Key{byte(i), byte(i >> 8)}
-		v.MarkBad(info)
+		v.Note(info, 0)
 	}
-	require.Len(t, v.bad, maxBadPages)
+	require.Len(t, v.files, maxBadPages)
 	require.Len(t, v.order, maxBadPages)
 	require.True(t, v.IsBad(info))
 	touched := info
@@ -49,16 +49,18 @@ func TestBadFilesBeginAgainAfterAnHourWithoutDamage(t *testing.T) {
 	require.False(t, v.IsBad(touched))
 	now = now.Add(badLife)
 	require.False(t, v.IsBad(info))
-	v.Replaced(info.Name)
+	v.Forget(info.Name)
 	require.Len(t, v.order, maxBadPages-1)
 }
 
 func TestCopiesAreBounded(t *testing.T) {
-	c := NewCopies(time.Now)
+	c := newSeen(CopyLife, MaxCopies, time.Now)
 	for i := range MaxCopies + 10 {
 		info := tier.Info{Name: pagefile.Name{Key: pagefile.Key{byte(i), byte(i >> 8), 1}}}
-		c.Good(info, 0)
-		require.True(t, c.Knows(info))
+		c.Note(info, 7)
+		crc, known := c.Knows(info)
+		require.True(t, known)
+		require.EqualValues(t, 7, crc)
 	}
 	require.LessOrEqual(t, len(c.files), MaxCopies)
 }

@@ -34,7 +34,7 @@ type Options struct {
 // Pages reads the pages of one tier.
 type Pages struct {
 	Bad    *BadFiles
-	Copies *Copies
+	Copies *Seen // files every byte of which this process has written or checked
 
 	tier tier.Tier
 	opt  Options
@@ -42,7 +42,7 @@ type Pages struct {
 
 // New returns the pages of t.
 func New(t tier.Tier, opt Options) *Pages {
-	return &Pages{Bad: NewBadFiles(opt.Far, opt.Now), Copies: NewCopies(opt.Now), tier: t, opt: opt}
+	return &Pages{Bad: NewBadFiles(opt.Far, opt.Now), Copies: newSeen(CopyLife, MaxCopies, opt.Now), tier: t, opt: opt}
 }
 
 // UseError is an error of the code that uses a page's rows: it says nothing of the file.
@@ -165,12 +165,12 @@ func (p *Pages) Condemn(ctx context.Context, info tier.Info, err error) {
 			"page", info.Key.String(), "tier", p.opt.Name, "why", err, "failed", v.limit+1, "in", condemnHour)
 	}
 	if !ok {
-		v.MarkBad(info)
+		v.Note(info, 0)
 		return
 	}
 	moved, qerr := p.opt.Quarantine(ctx, info, reason)
 	if qerr != nil {
-		v.MarkBad(info)
+		v.Note(info, 0)
 	}
 	if moved {
 		p.opt.Gone(info.Name)

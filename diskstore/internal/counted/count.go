@@ -94,7 +94,7 @@ func (t *Tier) Count(ctx context.Context, each func(tier.Info)) (*Tally, error) 
 	// Bytes that this process adds from here on are not in the count.
 	release := t.Hold()
 	found.Bytes, found.Fleeting = t.use.end(time.Since(began.Began))
-	began.Listed = t.Book.Added()
+	began.Listed = t.Book.State().Added
 	release()
 	if berr == nil {
 		_ = t.Book.EndCount(ctx, began, found.Total())

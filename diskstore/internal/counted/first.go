@@ -71,15 +71,6 @@ func (f *First) Result() *Tally {
 	return f.found
 }
 
-// TakeRecent returns the files to read ahead, once.
-func (f *First) TakeRecent() []tier.Info {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	recent := f.recent
-	f.recent = nil
-	return recent
-}
-
 // Recent returns the files to read ahead, until they are taken.
 func (f *First) Recent() []tier.Info {
 	f.mu.Lock()
@@ -87,13 +78,18 @@ func (f *First) Recent() []tier.Info {
 	return f.recent
 }
 
+// TakeRecent returns the files to read ahead, once.
+func (f *First) TakeRecent() []tier.Info { return f.take(&f.recent) }
+
 // TakeLatest returns the latest full pages, once.
-func (f *First) TakeLatest() []tier.Info {
+func (f *First) TakeLatest() []tier.Info { return f.take(&f.latest) }
+
+func (f *First) take(files *[]tier.Info) []tier.Info {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	latest := f.latest
-	f.latest = nil
-	return latest
+	taken := *files
+	*files = nil
+	return taken
 }
 
 // AwaitFirst waits for the first count, which a job of one of some queues makes, and counts if no job

@@ -234,7 +234,7 @@ type Removal struct {
 
 // NewRemoval begins a removal, before its first file is removed.
 func (t *Tier) NewRemoval() *Removal {
-	return &Removal{of: t, counts: t.Book.Counts()}
+	return &Removal{of: t, counts: t.Book.State().Counts}
 }
 
 // Add adds a result of Drop.

@@ -11,6 +11,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/names"
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/ledger"
@@ -25,17 +26,18 @@ const Batch = 8
 // errSlow reports that the remote tier has not made room yet.
 var errSlow = errors.New("diskstore: the remote tier takes long to make room")
 
-// DownOptions are the place of a Down in a store.
-type DownOptions struct {
+// Options are the place of a Mover in a store.
+type Options struct {
 	Local, Remote *counted.Tier
 	Ours, Theirs  *checked.Pages // of the local tier, and of the remote one
 	Pages         *names.Pages   // of the store: the others move down exact
+	Chains        *recency.Chains
 	Codec         *pagefile.Codec
 	Log           *slog.Logger
 
-	// Room makes room in the remote tier, in Queue.
-	Room  *room.Collector
-	Queue *work.Queue
+	// Below makes room in the remote tier, in the queue Collecting. Promoting is the queue of moves up.
+	Below                 *room.Collector
+	Collecting, Promoting *work.Queue
 
 	// Resting reports whether the remote tier is down.
 	Resting func() bool
@@ -44,37 +46,38 @@ type DownOptions struct {
 	// one that this store has made lossy.
 	Describe func(ctx context.Context, fingerprint pagefile.Key, made bool) error
 
-	// Link makes a new file of the remote tier known to look-ups, and AddBranch one that may be
-	// known.
-	Link, AddBranch func(context.Context, *pagefile.Header) error
+	// LinkUp and LinkDown make a new file of the local and of the remote tier known to look-ups, and
+	// AddBranch one of the remote tier that may be known.
+	LinkUp, LinkDown, AddBranch func(context.Context, *pagefile.Header) error
 
-	// Lossy is told of each lossy file that was written.
-	Lossy func(*pagefile.Header)
+	// Lossy is told of each lossy file that was written, Promoted of each page that was copied up, and
+	// Failed of errors of the local tier during that.
+	Lossy    func(*pagefile.Header)
+	Promoted func()
+	Failed   func(error)
+
+	Cold     pagefile.Cold // the encodings of K and V of lossy pages
+	Patience time.Duration // a move down waits as long for room, or half of room.Wait if that is longer
 }
 
-// Down moves pages to the remote tier. It is the room.Below of the local tier.
-type Down struct {
-	Cold     pagefile.Cold // the encodings of K and V of lossy pages
-	Patience time.Duration // a move waits as long for room, or half of room.Wait if that is longer
+// Mover moves pages to the remote tier, and copies them to the local one. It is the room.Below of the
+// local tier.
+type Mover struct {
+	Options
+	Above *room.Maker // of room in the local tier
 
-	opt     DownOptions
 	making  atomic.Bool  // the remote tier makes room
 	refused room.Moment  // the last time that the remote tier refused a page
 	backoff room.Backoff // deleting pages for space on the remote filesystem
 }
 
-// NewDown returns a Down that makes pages of the store lossy as cold says.
-func NewDown(cold pagefile.Cold, patience time.Duration, opt DownOptions) *Down {
-	return &Down{Cold: cold, Patience: patience, opt: opt}
-}
-
 // Refuses is that of room.Below.
-func (b *Down) Refuses(within time.Duration) bool {
-	return b.opt.Resting() || b.refused.Within(within, time.Now())
+func (b *Mover) Refuses(within time.Duration) bool {
+	return b.Resting() || b.refused.Within(within, time.Now())
 }
 
 // Down is that of room.Below.
-func (b *Down) Down(ctx context.Context, info tier.Info) (room.Fate, tier.Info, error) {
+func (b *Mover) Down(ctx context.Context, info tier.Info) (room.Fate, tier.Info, error) {
 	lossy, err := b.Move(ctx, info)
 	switch {
 	case err == nil:
@@ -87,8 +90,8 @@ func (b *Down) Down(ctx context.Context, info tier.Info) (room.Fate, tier.Info, 
 		return room.Refused, info, ctx.Err() // the store closes, and the page stays in its tier
 	case b.localSide(err, pagefile.ErrDamaged), b.localSide(err, pagefile.ErrMismatch):
 		bad := judged(err, info)
-		b.opt.Ours.Condemn(ctx, bad, err)
-		if b.opt.Ours.Bad.IsBad(bad) || isForeign(err) {
+		b.Ours.Condemn(ctx, bad, err)
+		if b.Ours.Bad.IsBad(bad) || isForeign(err) {
 			return room.Useless, bad, nil
 		}
 		return room.SetAside, bad, nil
@@ -101,13 +104,13 @@ func (b *Down) Down(ctx context.Context, info tier.Info) (room.Fate, tier.Info, 
 
 // Forward moves the recency of a file of the remote tier forward to the given one, unless another
 // process has moved the recency further. A copy known to be good stays known.
-func (b *Down) Forward(ctx context.Context, name pagefile.Name, to time.Time) {
-	info, err := tier.Stat(ctx, b.opt.Remote.Tier, name)
+func (b *Mover) Forward(ctx context.Context, name pagefile.Name, to time.Time) {
+	info, err := tier.Stat(ctx, b.Remote.Tier, name)
 	if err != nil || !info.Used.Before(to) {
 		return
 	}
-	if b.opt.Remote.Tier.Touch(ctx, name, to) == nil {
-		b.opt.Theirs.Copies.Touched(info, to)
+	if b.Remote.Tier.Touch(ctx, name, to) == nil {
+		b.Theirs.Copies.Touched(info, to)
 	}
 }
 
@@ -133,9 +136,9 @@ func (d descent) name() pagefile.Name {
 
 // descend decides which file of a local page the remote tier gets: none where it has one that stands
 // for the page, else the lossy file that Options.Cold asks for, else an exact copy.
-func (b *Down) descend(ctx context.Context, info tier.Info) (descent, error) {
+func (b *Mover) descend(ctx context.Context, info tier.Info) (descent, error) {
 	d := descent{info: info}
-	ours, err := tier.ReadHeader(ctx, b.opt.Local.Tier, info.Name)
+	ours, err := tier.ReadHeader(ctx, b.Local.Tier, info.Name)
 	if err != nil {
 		return d, nil // the copy that follows finds the problem of the local file
 	}
@@ -156,7 +159,7 @@ func (b *Down) descend(ctx context.Context, info tier.Info) (descent, error) {
 		return d, nil
 	}
 	// An exact file with other bytes is replaced by an exact copy: it would hide a lossy one.
-	if _, err := tier.Stat(ctx, b.opt.Remote.Tier, info.Name); !errors.Is(err, tier.ErrNotFound) {
+	if _, err := tier.Stat(ctx, b.Remote.Tier, info.Name); !errors.Is(err, tier.ErrNotFound) {
 		return d, err
 	}
 	lossy := func(theirs *pagefile.Header) bool { return theirs.Layout.Equal(ours.Layout) && how.Made(theirs) }
@@ -177,14 +180,14 @@ func (d descent) bytes() int64 {
 
 // lower makes the remote tier hold a local page, durable and whole. The local page may be
 // removed only after lower has returned nil.
-func (b *Down) lower(ctx context.Context, d descent) error {
+func (b *Mover) lower(ctx context.Context, d descent) error {
 	if d.held {
 		return nil
 	}
-	if err := b.opt.Describe(ctx, d.name().Fingerprint, d.cold != nil); err != nil {
+	if err := b.Describe(ctx, d.name().Fingerprint, d.cold != nil); err != nil {
 		return err
 	}
-	claim, err := b.opt.Remote.Book.Reserve(ctx, d.bytes())
+	claim, err := b.Remote.Book.Reserve(ctx, d.bytes())
 	if err != nil {
 		return err
 	}
@@ -194,31 +197,31 @@ func (b *Down) lower(ctx context.Context, d descent) error {
 		return err
 	}
 	b.backoff.Clear()
-	there, err := tier.Stat(ctx, b.opt.Remote.Tier, h.Name())
+	there, err := tier.Stat(ctx, b.Remote.Tier, h.Name())
 	if err != nil {
 		return err
 	}
 	if there.Bytes != d.bytes() {
 		return fmt.Errorf("copy of page %v is %d bytes, want %d", d.info.Key, there.Bytes, d.bytes())
 	}
-	b.opt.Theirs.Copies.Good(there, h.Crc)
-	if err := b.opt.Link(ctx, h); err != nil {
+	b.Theirs.Copies.Note(there, h.Crc)
+	if err := b.LinkDown(ctx, h); err != nil {
 		return err
 	}
 	if d.cold != nil {
-		b.opt.Lossy(h)
+		b.Lossy(h)
 	}
 	return nil
 }
 
 // write writes the file of a page that moves down into its room, durably, and returns the
 // file's header.
-func (b *Down) write(ctx context.Context, d descent, claim *ledger.Room) (*pagefile.Header, error) {
+func (b *Mover) write(ctx context.Context, d descent, claim *ledger.Room) (*pagefile.Header, error) {
 	if d.cold != nil {
-		return d.cold.Header, b.opt.Remote.Upload(ctx, d.cold.Header.Name(), d.cold, claim, d.info.Used)
+		return d.cold.Header, b.Remote.Upload(ctx, d.cold.Header.Name(), d.cold, claim, d.info.Used)
 	}
-	page, err := copyPage(ctx, b.opt.Local.Tier, b.opt.Remote.Tier, d.info.Name, claim, func(up tier.Upload) error {
-		return b.opt.Remote.Commit(ctx, up, claim, d.info.Used)
+	page, err := copyPage(ctx, b.Local.Tier, b.Remote.Tier, d.info.Name, claim, func(up tier.Upload) error {
+		return b.Remote.Commit(ctx, up, claim, d.info.Used)
 	})
 	return page.header, err
 }
@@ -230,8 +233,8 @@ func (b *Down) write(ctx context.Context, d descent, claim *ledger.Room) (*pagef
 // byte: reading takes about as long as writing another copy, and writes nothing. A damaged file goes
 // to quarantine. A damaged file that stays in its place is an error and is not overwritten: this
 // machine may be the cause.
-func (b *Down) held(ctx context.Context, info tier.Info, name pagefile.Name, bytes int64, stands func(theirs *pagefile.Header) bool) (bool, error) {
-	there, err := tier.Stat(ctx, b.opt.Remote.Tier, name)
+func (b *Mover) held(ctx context.Context, info tier.Info, name pagefile.Name, bytes int64, stands func(theirs *pagefile.Header) bool) (bool, error) {
+	there, err := tier.Stat(ctx, b.Remote.Tier, name)
 	if err != nil || bytes > 0 && there.Bytes != bytes {
 		return false, nil
 	}
@@ -243,25 +246,28 @@ func (b *Down) held(ctx context.Context, info tier.Info, name pagefile.Name, byt
 		return false, err
 	}
 	// The process that made the copy visible may have died before the name was durable.
-	if err := b.opt.Remote.Tier.Persist(ctx, there.Name); err != nil {
+	if err := b.Remote.Tier.Persist(ctx, there.Name); err != nil {
 		return false, err
 	}
 	if there.Used.Before(info.Used) {
 		b.Forward(ctx, name, info.Used)
 	}
-	err = b.opt.AddBranch(ctx, theirs)
+	err = b.AddBranch(ctx, theirs)
 	return err == nil, err
 }
 
 // knownCopy returns the header of a file of the remote tier that this process knows to be good,
 // and nil for any other file. knownCopy reads the header at once: a network share tells the present
 // time of a file when the file is opened.
-func (b *Down) knownCopy(ctx context.Context, there tier.Info) *pagefile.Header {
-	if !b.opt.Theirs.Copies.Knows(there) {
+func (b *Mover) knownCopy(ctx context.Context, there tier.Info) *pagefile.Header {
+	if _, known := b.Theirs.Copies.Knows(there); !known {
 		return nil
 	}
-	theirs, now, err := b.opt.Theirs.Header(ctx, there.Name)
-	if err != nil || !b.opt.Theirs.Copies.IsGood(now, theirs.Crc) {
+	theirs, now, err := b.Theirs.Header(ctx, there.Name)
+	if err != nil {
+		return nil
+	}
+	if crc, known := b.Theirs.Copies.Knows(now); !known || crc != theirs.Crc {
 		return nil
 	}
 	return theirs
@@ -269,11 +275,20 @@ func (b *Down) knownCopy(ctx context.Context, there tier.Info) *pagefile.Header 
 
 // goodCopy returns the header of a file of the remote tier after reading every byte, and nil for a
 // file that is missing, damaged or another page's.
-func (b *Down) goodCopy(ctx context.Context, name pagefile.Name) (*pagefile.Header, error) {
-	theirs, err := b.verifyCopy(ctx, name)
+func (b *Mover) goodCopy(ctx context.Context, name pagefile.Name) (theirs *pagefile.Header, err error) {
+	blob, err := b.Theirs.Open(ctx, name, func(blob tier.Blob) (err error) {
+		if theirs, err = pagefile.Stream(ctx, blob, nil); err != nil {
+			return err
+		}
+		return theirs.CheckName(name)
+	})
 	switch {
+	case err == nil:
+		defer blob.Close()
+		b.Theirs.Copies.Note(blob.Info(), theirs.Crc)
+		return theirs, nil
 	case errors.Is(err, tier.ErrNotFound), tier.Doubtful(err):
-		_, serr := tier.Stat(ctx, b.opt.Remote.Tier, name)
+		_, serr := tier.Stat(ctx, b.Remote.Tier, name)
 		switch {
 		case errors.Is(serr, tier.ErrNotFound):
 			return nil, nil
@@ -284,30 +299,13 @@ func (b *Down) goodCopy(ctx context.Context, name pagefile.Name) (*pagefile.Head
 	case errors.Is(err, pagefile.ErrMismatch):
 		return nil, nil
 	}
-	return theirs, err
-}
-
-// verifyCopy reads a page of the remote tier and checks every byte.
-func (b *Down) verifyCopy(ctx context.Context, name pagefile.Name) (*pagefile.Header, error) {
-	var h *pagefile.Header
-	blob, err := b.opt.Theirs.Open(ctx, name, func(blob tier.Blob) (err error) {
-		if h, err = pagefile.Stream(ctx, blob, nil); err != nil {
-			return err
-		}
-		return h.CheckName(name)
-	})
-	if err != nil {
-		return nil, err
-	}
-	defer blob.Close()
-	b.opt.Theirs.Copies.Good(blob.Info(), h.Crc)
-	return h, nil
+	return nil, err
 }
 
 // Move demotes a page, and first makes room below if necessary. lossy reports that the page is
 // exact, and lossy in the remote tier. Move returns tier.ErrNoSpace when the remote tier holds no
 // page used earlier.
-func (b *Down) Move(ctx context.Context, info tier.Info) (lossy bool, err error) {
+func (b *Mover) Move(ctx context.Context, info tier.Info) (lossy bool, err error) {
 	d, err := b.descend(ctx, info)
 	if err != nil {
 		return false, err
@@ -338,14 +336,14 @@ func (b *Down) Move(ctx context.Context, info tier.Info) (lossy bool, err error)
 // makeRoom collects the remote tier in that tier's own queue, and waits a bounded time: a
 // listing over a network takes minutes, and Puts wait for the local tier. While an earlier call
 // goes on, makeRoom does not wait again.
-func (b *Down) makeRoom(ctx context.Context, want room.Demand) error {
+func (b *Mover) makeRoom(ctx context.Context, want room.Demand) error {
 	if b.making.Swap(true) {
 		return errSlow
 	}
 	done := make(chan error, 1)
 	type roomJob struct{}
-	b.opt.Queue.Submit(roomJob{}, func(ctx context.Context) {
-		err := b.opt.Room.Collect(ctx, want)
+	b.Collecting.Submit(roomJob{}, func(ctx context.Context) {
+		err := b.Below.Collect(ctx, want)
 		b.making.Store(false)
 		done <- err
 	})
@@ -363,9 +361,9 @@ func (b *Down) makeRoom(ctx context.Context, want room.Demand) error {
 
 // localSide reports whether a demotion failed because of the local page, with an error of the
 // given kind.
-func (b *Down) localSide(err, kind error) bool {
+func (b *Mover) localSide(err, kind error) bool {
 	var side *copyError
-	return errors.As(err, &side) && side.side == b.opt.Local.Tier && errors.Is(err, kind)
+	return errors.As(err, &side) && side.side == b.Local.Tier && errors.Is(err, kind)
 }
 
 // isForeign reports whether a copy failed because another program wrote the page, in a format
@@ -373,4 +371,42 @@ func (b *Down) localSide(err, kind error) bool {
 func isForeign(err error) bool {
 	var wrongPlace *pagefile.Misplaced
 	return errors.Is(err, pagefile.ErrMismatch) && !errors.As(err, &wrongPlace)
+}
+
+// coldExpandMost bounds the memory of making a page lossy by the file's length: rows that lossless
+// encodings make smaller than that part become no smaller in a lossy one.
+const coldExpandMost = 8
+
+// coldOf returns how a local page becomes lossy when it moves down, and false for a page that
+// moves down as it is: rows of other fingerprints may be of any type.
+func (b *Mover) coldOf(h *pagefile.Header) (pagefile.Cold, bool) {
+	return b.Cold, b.Pages.Cold && h.Fingerprint == b.Pages.Exact && !h.Lossy() &&
+		int64(h.Layout.Size()) <= coldExpandMost*h.FileBytes
+}
+
+// makeCold returns the lossy file of a local page. The result is nil, for an exact copy, when the
+// lossy file would take as much disk space, and when it cannot be made: of a damaged page, for
+// example, which the copy then finds. The error is that of ctx.
+func (b *Mover) makeCold(ctx context.Context, info tier.Info, how pagefile.Cold) (*pagefile.Encoded, error) {
+	blob, err := b.Local.Tier.Open(ctx, info.Name, false)
+	if err != nil {
+		return nil, ctx.Err()
+	}
+	defer blob.Close()
+	h, err := pagefile.ReadHeader(ctx, blob)
+	if err != nil || h.CheckName(info.Name) != nil {
+		return nil, ctx.Err()
+	}
+	if _, ok := b.coldOf(h); !ok {
+		return nil, ctx.Err()
+	}
+	e, err := pagefile.EncodeCold(ctx, blob, h, b.Codec, how)
+	if err != nil {
+		b.Log.Debug("kv page moves down exact, it could not be made lossy", "page", info.Key.String(), "error", err)
+		return nil, ctx.Err()
+	}
+	if !e.Header.Lossy() || pagefile.AlignUp(e.Header.FileBytes) >= pagefile.AlignUp(blob.Info().Bytes) {
+		return nil, nil
+	}
+	return e, nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -20,10 +21,13 @@ const (
 	// UnseenAge is the time for which an unused page stays in memory before the store checks
 	// its file.
 	UnseenAge = time.Minute
+
+	// tickEvery is the interval at which a tier with pages calls Tick.
+	tickEvery = 2 * time.Second
 )
 
 // Tier keeps decoded pages in memory, up to its limit, and evicts the pages served least
-// recently. A nil Tier holds nothing.
+// recently.
 type Tier struct {
 	opt Options
 
@@ -36,14 +40,11 @@ type Tier struct {
 	order  list.List // of pages that can be served, the newest served in front
 	inside int       // tails in order
 	served uint64    // number of pages moved to the front so far
-	counts counts
+	counts Stats     // Stats sets Bytes, Limit, Pages and Tails
 	closed bool
 
-	clock clock
+	clock work.Once // calls Options.Tick
 }
-
-// counts are the numbers of pages that came and went since New.
-type counts struct{ stored, fromLocal, fromRemote, evicted uint64 }
 
 // parent is the page that tails continue, or the beginning of a sequence, among the pages of a
 // fingerprint.
@@ -100,7 +101,7 @@ type Options struct {
 // New returns a tier with a limit of 0 bytes.
 func New(opt Options) *Tier {
 	return &Tier{
-		opt: opt, now: time.Now, clock: clock{tick: opt.Tick},
+		opt: opt, now: time.Now,
 		pages: make(map[pagefile.Name]*Page), tails: make(map[parent][]*Page),
 	}
 }
@@ -173,9 +174,6 @@ func (t *Tier) AddBehind(file File, h *pagefile.Header, read func(rows []byte) e
 
 // Has reports whether a page is in memory or being added.
 func (t *Tier) Has(name pagefile.Name) bool {
-	if t == nil {
-		return false
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.pages[name] != nil
@@ -192,11 +190,11 @@ func (t *Tier) publishLocked(p *Page, push func(any) *list.Element) bool {
 	p.place = push(p)
 	switch p.from {
 	case tier.Local:
-		t.counts.fromLocal++
+		t.counts.FromLocal++
 	case tier.Remote:
-		t.counts.fromRemote++
+		t.counts.FromRemote++
 	default:
-		t.counts.stored++
+		t.counts.Stored++
 	}
 	if p.place == t.order.Front() {
 		t.serveLocked(p)
@@ -205,7 +203,7 @@ func (t *Tier) publishLocked(p *Page, push func(any) *list.Element) bool {
 		t.inside++
 		t.addTailLocked(p)
 	}
-	t.clock.start()
+	t.startClock()
 	return true
 }
 
@@ -250,7 +248,7 @@ func (t *Tier) makeRoomLocked(size int64, rowBytes int) (rows []byte, ok bool) {
 		}
 		p := last.Value.(*Page)
 		t.letGoLocked(p)
-		t.counts.evicted++
+		t.counts.Evicted++
 		if p.readers > 0 {
 			continue
 		}
@@ -328,9 +326,6 @@ func (t *Tier) serveLocked(p *Page) {
 
 // Pin returns a page to read from until Unpin, or nil when the page is not in memory.
 func (t *Tier) Pin(name pagefile.Name) *Page {
-	if t == nil {
-		return nil
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.pages[name]
@@ -367,9 +362,6 @@ func (t *Tier) Served(p *Page) File {
 
 // Fresh returns the file of a page that may be served without a check of that file.
 func (t *Tier) Fresh(name pagefile.Name) (File, bool) {
-	if t == nil {
-		return File{}, false
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.pages[name]
@@ -381,9 +373,6 @@ func (t *Tier) Fresh(name pagefile.Name) (File, bool) {
 
 // Confirm notes that a tier has a page's file, and reports whether the page is in memory.
 func (t *Tier) Confirm(file File) bool {
-	if t == nil {
-		return false
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.pages[file.Name]
@@ -406,9 +395,6 @@ func (p *Page) fileLocked() File {
 
 // Drop removes a page whose file is gone.
 func (t *Tier) Drop(name pagefile.Name) {
-	if t == nil {
-		return
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if p := t.pages[name]; p != nil {
@@ -418,9 +404,6 @@ func (t *Tier) Drop(name pagefile.Name) {
 
 // TailsOf returns the tails of a parent in memory, among the pages of a fingerprint.
 func (t *Tier) TailsOf(fingerprint, key pagefile.Key) []*Page {
-	if t == nil {
-		return nil
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Clone(t.tails[parent{fingerprint, key}])
@@ -453,15 +436,25 @@ type Stats struct {
 func (t *Tier) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := t.counts
-	return Stats{
-		Bytes: t.used, Limit: t.limit, Pages: t.order.Len() - t.inside, Tails: t.inside,
-		Stored: c.stored, FromLocal: c.fromLocal, FromRemote: c.fromRemote, Evicted: c.evicted,
-	}
+	st := t.counts
+	st.Bytes, st.Limit, st.Pages, st.Tails = t.used, t.limit, t.order.Len()-t.inside, t.inside
+	return st
 }
 
-// Ticking reports whether Tick will be called.
-func (t *Tier) Ticking() bool { return t.clock.going() }
+// Ticking reports whether a call of Tick is due.
+func (t *Tier) Ticking() bool { return t.clock.Due() }
+
+// startClock lets Tick be called every tickEvery, from now on, until it returns false.
+func (t *Tier) startClock() {
+	if t.opt.Tick == nil {
+		return
+	}
+	t.clock.Start(tickEvery, func() {
+		if t.opt.Tick() {
+			t.startClock()
+		}
+	})
+}
 
 // Holds reports whether any page is in memory.
 func (t *Tier) Holds() bool {
@@ -478,5 +471,5 @@ func (t *Tier) Close() {
 		t.removeLocked(e.Value.(*Page))
 	}
 	t.mu.Unlock()
-	t.clock.stop()
+	t.clock.Stop()
 }

@@ -2,7 +2,6 @@ package ram
 
 import (
 	"errors"
-	"runtime"
 	"testing"
 	"time"
 
@@ -192,39 +191,15 @@ func TestLease(t *testing.T) {
 	require.Empty(t, w.Unseen())
 }
 
-// A nil tier holds nothing.
-func TestNilTier(t *testing.T) {
-	var w *Tier
-	file, _, _ := aPage(t, 0, 0, 1)
+// A tier without a limit holds nothing.
+func TestTierWithoutRoom(t *testing.T) {
+	w := New(Options{})
+	file, h, rows := aPage(t, 0, 0, 1)
+	w.Add(file, h, rows)
 	require.Nil(t, w.Pin(file.Name))
 	_, fresh := w.Fresh(file.Name)
 	require.False(t, fresh)
 	require.False(t, w.Confirm(file))
 	require.Empty(t, w.TailsOf(pagefile.Key{}, pagefile.Key{}))
 	w.Drop(file.Name)
-}
-
-func TestClock(t *testing.T) {
-	ticks := 0
-	c := clock{tick: func() bool { ticks++; return ticks < 3 }}
-	require.False(t, c.going())
-	c.start()
-	c.start()
-	require.True(t, c.going())
-	for c.going() { // done here in place of the timer
-		c.mu.Lock()
-		fired := c.timer.Stop()
-		c.mu.Unlock()
-		require.True(t, fired)
-		c.run()
-	}
-	require.Equal(t, 3, ticks)
-	c.start()
-	require.True(t, c.going())
-	before := runtime.NumGoroutine()
-	c.stop()
-	require.False(t, c.going())
-	c.start()
-	require.False(t, c.going(), "stopped for good")
-	require.LessOrEqual(t, runtime.NumGoroutine(), before)
 }

@@ -30,66 +30,53 @@ type Chains struct {
 	pages   *names.Pages
 	now     func() time.Time
 	horizon func() time.Time // of Fresh
-	links   links
+
+	mu    sync.Mutex
+	links map[pagefile.Key]Link // noted times may be too early, never too late: times in a tier only move forward
 }
+
+// maxLinks bounds Chains.links, to about 20 MiB; beyond maxLinks every entry is dropped.
+const maxLinks = 1 << 17
 
 // New returns the chains of pages. horizon returns the recency up to which files of the local tier
 // have been evicted.
 func New(local tier.Tier, pages *names.Pages, now, horizon func() time.Time) *Chains {
-	return &Chains{local: local, pages: pages, now: now, horizon: horizon, links: links{byKey: make(map[pagefile.Key]Link)}}
+	return &Chains{local: local, pages: pages, now: now, horizon: horizon, links: make(map[pagefile.Key]Link)}
 }
 
-// links caches places. Cached times may be too early, never too late: times in a tier only
-// move forward.
-type links struct {
-	mu    sync.Mutex
-	byKey map[pagefile.Key]Link
-}
-
-// maxLinks bounds the cache, to about 20 MiB; beyond maxLinks every entry is dropped.
-const maxLinks = 1 << 17
-
-func (c *links) get(key pagefile.Key) (Link, bool) {
+func (c *Chains) noted(key pagefile.Key) (Link, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l, ok := c.byKey[key]
+	l, ok := c.links[key]
 	return l, ok
 }
 
 // Note notes the place of a full page, and the last use of its chain in the local tier if that is
 // known.
 func (c *Chains) Note(key pagefile.Key, l Link) {
-	c.links.mu.Lock()
-	defer c.links.mu.Unlock()
-	byKey := c.links.byKey
-	if len(byKey) >= maxLinks {
-		clear(byKey)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.links) >= maxLinks {
+		clear(c.links)
 	}
-	if old, ok := byKey[key]; ok && old.Used.After(l.Used) {
+	if old, ok := c.links[key]; ok && old.Used.After(l.Used) {
 		l.Used = old.Used
 	}
-	byKey[key] = l
+	c.links[key] = l
 }
 
 // Forget drops everything that was noted: files have moved back.
 func (c *Chains) Forget() {
-	c.links.mu.Lock()
-	defer c.links.mu.Unlock()
-	clear(c.links.byKey)
-}
-
-// forget drops the entry of one page.
-func (c *links) forget(key pagefile.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.byKey, key)
+	clear(c.links)
 }
 
 // LinkIn returns the place of a tier's full page in its chain, of any fingerprint. For a page whose
 // header cannot be read, LinkIn returns a place on which no page depends; reading the page shows the
 // cause.
 func (c *Chains) LinkIn(ctx context.Context, t tier.Tier, name pagefile.Name) Link {
-	if l, ok := c.links.get(name.Key); ok {
+	if l, ok := c.noted(name.Key); ok {
 		return l
 	}
 	h, err := tier.ReadHeader(ctx, t, name)
@@ -104,11 +91,13 @@ func (c *Chains) LinkIn(ctx context.Context, t tier.Tier, name pagefile.Name) Li
 // Link returns the place of a full page of this store and the last use of its chain in
 // the local tier. Link returns false for a page that is neither stored locally nor noted.
 func (c *Chains) Link(ctx context.Context, key pagefile.Key) (Link, bool) {
-	l, ok := c.links.get(key)
+	l, ok := c.noted(key)
 	if ok && !l.Used.IsZero() && !tier.Beyond(l.Used, c.now()) {
 		return l, true
 	}
-	c.links.forget(key)
+	c.mu.Lock()
+	delete(c.links, key)
+	c.mu.Unlock()
 	info, err := c.pages.Stat(ctx, c.local, key)
 	if err != nil {
 		return l, ok

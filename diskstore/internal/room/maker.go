@@ -68,11 +68,11 @@ func (m *Maker) request(want Demand) {
 		m.want = Demand{}
 		m.mu.Unlock()
 		book := m.of.files.Book
-		writing := book.InFlight() > 0
+		writing := book.State().InFlight > 0
 		err := m.of.Collect(ctx, want)
 		// Without a count the state is unknown; the next collection may count. A page that is being
 		// written can be evicted once it is there.
-		writing = writing || book.InFlight() > 0
+		writing = writing || book.State().InFlight > 0
 		m.exhausted.Store(err != nil && !errors.Is(err, ledger.ErrNotCounted) && !errors.Is(err, ErrOvertaken) && !writing)
 		if err != nil && !errors.Is(err, ErrExhausted) && !errors.Is(err, ledger.ErrNotCounted) {
 			m.of.opt.Failed(err)
@@ -93,7 +93,7 @@ func (m *Maker) Reserve(ctx context.Context, n int64, at recency.Place) (r *ledg
 	defer cancel()
 	var done <-chan struct{} // of the requested collection
 	for last, rounds := false, 0; ; {
-		changed := b.Changes()
+		changed := b.State().Changed
 		r, err = b.Reserve(ctx, n)
 		m.opt.Capped(err)
 		full := errors.Is(err, tier.ErrNoSpace) && !vfs.IsNoSpace(err)
@@ -130,19 +130,11 @@ func (m *Maker) Reserve(ctx context.Context, n int64, at recency.Place) (r *ledg
 // Spare does as Reserve, except that it evicts nothing and leaves enough room that no later eviction
 // follows from this file. Without such room Spare returns tier.ErrNoSpace.
 func (m *Maker) Spare(ctx context.Context, n int64, at recency.Place) (*ledger.Room, time.Time, error) {
-	b, used := m.of.files.Book, m.of.opt.Now()
+	used := m.of.opt.Now()
 	if !m.opt.Reachable(ctx, at) {
 		return nil, used, ErrUnreachable
 	}
-	if b.Budget == 0 {
-		switch short, _, err := m.of.reserve(ctx); {
-		case err != nil:
-			return nil, used, err
-		case short+pagefile.AlignUp(n) > 0:
-			return nil, used, fmt.Errorf("no room to spare on the filesystem: %w", tier.ErrNoSpace)
-		}
-	}
-	r, err := b.Reserve(ctx, n)
+	r, err := m.Free(ctx, n)
 	m.opt.Capped(err)
 	if errors.Is(err, ledger.ErrNotCounted) {
 		err = fmt.Errorf("%w (%w)", err, tier.ErrNoSpace)
@@ -150,24 +142,33 @@ func (m *Maker) Spare(ctx context.Context, n int64, at recency.Place) (*ledger.R
 	if err != nil {
 		return nil, used, err
 	}
-	if figure, known := b.Figure(); b.Budget > 0 && (!known || nearlyFull(figure, b.Budget)) {
-		r.Cancel()
-		return nil, used, fmt.Errorf("no room to spare in a budget of %d: %w", b.Budget, tier.ErrNoSpace)
-	}
 	if l, ok := m.of.opt.Chains.Link(ctx, at.Parent); ok && at.Start > 0 && !l.Used.IsZero() {
 		used = l.Used
 	}
 	return r, recency.Of(used, at.Start), nil
 }
 
-// Free returns room for a file of n bytes, if there is as much without an eviction, now or later.
+// Free reserves room for a file of n bytes, if there is as much without an eviction, now or later.
+// Otherwise Free returns tier.ErrNoSpace, or an error of Book.Reserve or of the tier.
 func (m *Maker) Free(ctx context.Context, n int64) (*ledger.Room, error) {
-	book := m.of.files.Book
-	want := Demand{Room: pagefile.AlignUp(n) + book.Budget/TrimShare}
-	if over, _, err := m.of.Shortage(ctx, want); err != nil || over > 0 {
-		return nil, errors.Join(err, tier.ErrNoSpace)
+	b := m.of.files.Book
+	if b.Budget == 0 {
+		switch short, _, err := m.of.reserve(ctx); {
+		case err != nil:
+			return nil, err
+		case short+pagefile.AlignUp(n) > 0:
+			return nil, fmt.Errorf("no room to spare on the filesystem: %w", tier.ErrNoSpace)
+		}
 	}
-	return book.Reserve(ctx, n)
+	r, err := b.Reserve(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	if figure, known := b.Figure(); b.Budget > 0 && (!known || nearlyFull(figure, b.Budget)) {
+		r.Cancel()
+		return nil, fmt.Errorf("no room to spare in a budget of %d: %w", b.Budget, tier.ErrNoSpace)
+	}
+	return r, nil
 }
 
 // Write calls write with room for a file of n bytes, found by Reserve or, with spare, by Spare. Without

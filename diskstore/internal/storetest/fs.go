@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"syscall"
 	"testing"
+	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -61,4 +63,12 @@ func RequireEnded(t testing.TB, err error, root string) {
 	if err != nil {
 		RequireSilent(t, err, root)
 	}
+}
+
+// Slept returns a time taken just before this machine slept for d: the monotonic clock has not
+// counted the sleep. The upper bits of a Time's first word are its seconds.
+func Slept(d time.Duration) time.Time {
+	at := time.Now()
+	*(*uint64)(unsafe.Pointer(&at)) -= uint64(d/time.Second) << 30
+	return at
 }

@@ -61,6 +61,40 @@ func TestTrafficStandsBack(t *testing.T) {
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// A function that starts the clock again is called again, until Stop, which waits for it.
+func TestOnceAgain(t *testing.T) {
+	var c Once
+	calls, begun, goOn := 0, make(chan struct{}), make(chan struct{})
+	var again func()
+	again = func() {
+		calls++
+		begun <- struct{}{}
+		<-goOn
+		c.Start(time.Millisecond, again)
+	}
+	c.Start(time.Millisecond, again)
+	require.True(t, c.Due())
+	<-begun
+	goOn <- struct{}{}
+	<-begun
+	stopped := make(chan struct{})
+	go func() { c.Stop(); close(stopped) }()
+	require.Eventually(t, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.stopped
+	}, time.Minute, time.Millisecond)
+	select {
+	case <-stopped:
+		t.Fatal("a call runs")
+	case goOn <- struct{}{}:
+	}
+	<-stopped
+	c.Start(0, again)
+	require.Equal(t, 2, calls, "stopped for good")
+	require.False(t, c.Due())
+}
+
 func TestOnceClock(t *testing.T) {
 	var c Once
 	fired := make(chan int, 10)

@@ -101,3 +101,50 @@ func (q *Queue) Close(patience time.Duration) error {
 	}
 	return nil
 }
+
+// Once calls a function some time after Start; further calls of Start before the function runs
+// do nothing. The function may call Start. The zero value is ready.
+type Once struct {
+	mu      sync.Mutex
+	timer   *time.Timer // nil when no call is due
+	stopped bool
+	running sync.WaitGroup // timers that have fired or will fire
+}
+
+func (c *Once) Start(after time.Duration, fn func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer != nil || c.stopped {
+		return
+	}
+	c.running.Add(1)
+	c.timer = time.AfterFunc(after, func() {
+		defer c.running.Done()
+		c.mu.Lock()
+		c.timer = nil
+		stopped := c.stopped
+		c.mu.Unlock()
+		if !stopped {
+			fn()
+		}
+	})
+}
+
+// Due reports whether a call is due and has not begun.
+func (c *Once) Due() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.timer != nil
+}
+
+// Stop makes Start do nothing, and waits for a call that has begun.
+func (c *Once) Stop() {
+	c.mu.Lock()
+	c.stopped = true
+	if c.timer != nil && c.timer.Stop() {
+		c.timer = nil
+		c.running.Done()
+	}
+	c.mu.Unlock()
+	c.running.Wait()
+}

@@ -15,9 +15,8 @@ import (
 )
 
 const (
-	// ledgerWait bounds the wait for the ledger's lock. ledgerPollMin and ledgerPollMax are
-	// the first and the longest time between two attempts. A process holds the lock for about
-	// two syncs.
+	// ledgerWait bounds the wait for the ledger's lock. ledgerPollMin and ledgerPollMax are the first
+	// and the longest time between two attempts. A process holds the lock for about two syncs.
 	ledgerWait    = 5 * time.Second
 	ledgerPollMin = time.Millisecond
 	ledgerPollMax = 32 * time.Millisecond
@@ -96,8 +95,7 @@ func (t *records) lockLedger(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// readOwn reads one of the store's own files; nil without a readable one of at most
-// maxOwnBytes.
+// readOwn reads one of the store's own files; nil without a readable one of at most maxOwnBytes.
 func (t *records) readOwn(ctx context.Context, base string) ([]byte, error) {
 	content, err := t.readOwnOnce(ctx, base)
 	if vfs.IsStale(err) {

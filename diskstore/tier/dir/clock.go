@@ -81,3 +81,16 @@ func (r *root) timeNow(path string) (time.Time, error) {
 	}
 	return fi.ModTime(), nil
 }
+
+// nowLocked returns the time of the filesystem's clock, which may be another machine's. The result is
+// false without an id, because no file can be made then, and when making the file fails. d.mu is held.
+func (d *tempDir) nowLocked() (time.Time, bool) {
+	if !d.reach.foreign() {
+		return time.Now(), true
+	}
+	if d.id == "" {
+		return time.Time{}, false
+	}
+	now, err := d.in.timeNow(d.path(d.id, clockWord))
+	return now, err == nil
+}

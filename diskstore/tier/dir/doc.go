@@ -8,18 +8,15 @@ paths.go.
 
 A Tier is made of parts. Each sees the root and what else it needs, and none the Tier.
 
-	root.go, watch.go       the root: safe, and still the same directory
-	folders.go              directories below it, made durable once
-	tier.go, upload.go      one file: look-up, reading, writing
-	list.go                 all files
-	branches.go, older.go   empty files that lead to pages and tails; files of earlier versions
-	account.go              the ledger's bytes, replaced under a lock
-	move.go, quarantine.go  files that leave their place; those that failed their check
-	temp.go, leftovers.go   temporary files of this process
-	reach.go, sweep.go      which processes have died, and their temporary files
-	peers.go, clock.go      living processes; the filesystem's time, which may be another machine's
-	silly.go                removed files that an NFS client keeps while they are open
-	walk.go                 every file below a root, for tools
+	root.go, watch.go  the root: safe, and still the same directory; directories below it
+	tier.go, upload.go one file: look-up, reading, writing
+	list.go            every file below the root, and what it is
+	branches.go        empty files that lead to pages and tails, those of earlier versions too
+	account.go         the ledger's bytes, replaced under a lock
+	move.go            files that leave their place; quarantine
+	temp.go            temporary files of this process
+	sweep.go, reach.go which processes live, and the temporary files of the others
+	clock.go           the filesystem's time, which may be another machine's
 
 Operations wait as long as the filesystem does, unless Options.Timeout is set.
 */

@@ -134,10 +134,9 @@ func TestIDNamesTheMountOfTheDay(t *testing.T) {
 	}
 }
 
-// TestOwnRestartIsNoOtherMachine: a machine loses power while it writes, and is back two
-// minutes later, three minutes after its last write. Its second directory is its own. The
-// machine waits only if the id may be another machine's: a copy of the machine, with the same
-// name, may be running.
+// TestOwnRestartIsNoOtherMachine: a machine loses power while it writes, and is back two minutes later,
+// three minutes after its last write. Its second directory is its own. The machine waits only if the id
+// may be another machine's: a copy of the machine, with the same name, may be running.
 func TestOwnRestartIsNoOtherMachine(t *testing.T) {
 	const wrote = 3 * time.Minute
 	for name, c := range map[string]struct {
@@ -189,9 +188,8 @@ func TestOwnRestartIsNoOtherMachine(t *testing.T) {
 	}
 }
 
-// TestLivingClaimBeats: a process that continues to write touches its lock file, so that no
-// other machine takes the process for a stopped one, and makes a new claim when that file is
-// gone.
+// TestLivingClaimBeats: a process that continues to write touches its lock file, so that no other
+// machine takes the process for a stopped one, and makes a new claim when that file is gone.
 func TestLivingClaimBeats(t *testing.T) {
 	sh, root := storetest.NewShare(0), storetest.PrivateDir(t)
 	a, b := sharedTier(t, sh.From("a"), root), sharedTier(t, sh.From("b"), root)

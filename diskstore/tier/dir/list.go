@@ -2,14 +2,236 @@ package dir
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
+	"io/fs"
 	"path/filepath"
 	"strings"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
+
+// entryKind is the kind of a file or directory that a walk found.
+type entryKind uint8
+
+const (
+	entryOwn         entryKind = iota // a directory, a branch, or a file in which stores keep a lock, a count or a list
+	EntryPage                         // a file in the place of a page or tail
+	EntryManifest                     // a fingerprint's manifest.json
+	EntryTemp                         // a file in the temporary directory, or one that an NFS client removes when it is closed
+	EntryQuarantined                  // a file in quarantine
+	EntryLost                         // a page file in a directory that no look-up reads
+	EntryNotRegular                   // a directory, link or FIFO in a page's place
+	EntryForeign                      // a file or directory that no store made
+	EntryUnlisted                     // a directory that cannot be listed, or a file that cannot be checked
+)
+
+// ownFiles are the names of the store's own files in <root>/v1, and of one that earlier versions left.
+var ownFiles = map[string]bool{collectLock: true, ledgerFile: true, ledgerLock: true, tombstonesFile: true, "trial.json": true}
+
+// Entry is one file or directory below <root>/v1.
+type Entry struct {
+	Kind entryKind
+	Path string
+	Info fs.FileInfo   // nil when unlisted
+	Name pagefile.Name // of a page, a tail or a manifest, or of an entry in the place of one
+	Err  error         // the reason of EntryUnlisted
+}
+
+// Walk visits every entry below <root>/v1, each directory before its entries. Walk holds the names
+// of one directory of each level at a time. Entries that are made or removed during the walk may
+// or may not be visited. The walk ends when the tier does not answer.
+func (r *root) Walk(ctx context.Context, visit func(Entry) error) error {
+	if err := r.Ready(ctx); err != nil {
+		return classify(err)
+	}
+	// Again, because a root that was removed during the walk looks like an empty one.
+	if err := CheckRoot(r.FS, r.Root); err != nil {
+		return r.missing(err)
+	}
+	return walker{r, ctx, visit}.dir(r.base, r.inBase)
+}
+
+// level tells what an entry of a directory is: it completes e, of which the path and the description are
+// known. For a directory of the store it returns the level inside, for any other entry nil.
+type level func(base string, e *Entry) level
+
+// walker visits entries.
+type walker struct {
+	*root
+	ctx   context.Context
+	visit func(Entry) error
+}
+
+// dir visits the entries of a directory, and those inside its directories.
+func (w walker) dir(dir string, in level) error {
+	entries, err := w.ReadDir(dir)
+	if err != nil {
+		return w.unlisted(dir, err)
+	}
+	for _, e := range entries {
+		if err := w.ctx.Err(); err != nil {
+			return err
+		}
+		if err := w.entry(filepath.Join(dir, e.Name()), in); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w walker) entry(path string, in level) error {
+	e, base := Entry{Kind: EntryForeign, Path: path}, filepath.Base(path)
+	err := w.again(func() (err error) {
+		e.Info, err = w.FS.Lstat(path)
+		return err
+	})
+	if errors.Is(err, tier.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return w.unlisted(path, err)
+	}
+	if isSilly(base) && e.Info.Mode().IsRegular() {
+		e.Kind = EntryTemp
+	}
+	inside := in(base, &e)
+	if inside != nil {
+		e.Kind = entryOwn
+	}
+	if err := w.visit(e); err != nil || inside == nil {
+		return err
+	}
+	return w.dir(path, inside)
+}
+
+// unlisted visits an entry that cannot be looked at.
+func (w walker) unlisted(path string, err error) error {
+	if tier.NoAnswer(err) {
+		return err
+	}
+	return w.visit(Entry{Kind: EntryUnlisted, Path: path, Err: err})
+}
+
+// inBase is the level of <root>/v1.
+func (r *root) inBase(base string, e *Entry) level {
+	fp, err := pagefile.ParseKey(base)
+	switch {
+	case !e.Info.IsDir():
+		if ownFiles[base] && e.Info.Mode().IsRegular() {
+			e.Kind = entryOwn
+		}
+	case err == nil:
+		return r.inFingerprint(fp)
+	case base == tmpDir:
+		return inTemp
+	case base == quarantineDir:
+		return inQuarantine
+	}
+	return nil
+}
+
+func inTemp(base string, e *Entry) level {
+	if _, _, ok := tempID(base); ok {
+		e.Kind = EntryTemp
+	}
+	return nil
+}
+
+func inQuarantine(_ string, e *Entry) level {
+	e.Kind = EntryQuarantined
+	return nil
+}
+
+func (r *root) inFingerprint(fp pagefile.Key) level {
+	return func(base string, e *Entry) level {
+		switch {
+		case base == ManifestFile:
+			e.Kind, e.Name = EntryManifest, pagefile.Name{Fingerprint: fp, Class: pagefile.ClassManifest}
+			if !e.Info.Mode().IsRegular() {
+				e.Kind = EntryNotRegular
+			}
+		case !e.Info.IsDir():
+		case base == tailsDir:
+			return inShards(r.inTails(fp))
+		case base == prefixesDir:
+			return inShards(r.inPrefixes(fp))
+		case base == oldBranches:
+			return inShards(r.inOldBranches(fp))
+		case isShard(base):
+			return r.inPages(pagefile.Name{Fingerprint: fp, Class: pagefile.ClassPage})
+		}
+		return nil
+	}
+}
+
+// inShards is the level of a directory of shard directories.
+func inShards(inside level) level {
+	return func(base string, e *Entry) level {
+		if isShard(base) && e.Info.IsDir() {
+			return inside
+		}
+		return nil
+	}
+}
+
+// inTails is the level of a shard of tails: a directory for all, and one for each parent of tails of
+// earlier versions.
+func (r *root) inTails(fp pagefile.Key) level {
+	return func(base string, e *Entry) level {
+		if parent, ok := parseTailFolder(base); ok && e.Info.IsDir() {
+			return r.inPages(pagefile.Name{Fingerprint: fp, Class: pagefile.ClassTail, Parent: parent})
+		}
+		return nil
+	}
+}
+
+// inPages is the level of page files; like has every field of their names except Key.
+func (r *root) inPages(like pagefile.Name) level {
+	return func(base string, e *Entry) level {
+		key, ok := parsePageFile(base)
+		e.Name = like
+		e.Name.Key = key
+		switch {
+		case !ok:
+		case !e.Info.Mode().IsRegular():
+			e.Kind = EntryNotRegular
+		case e.Path != r.Path(e.Name):
+			e.Kind = EntryLost
+		default:
+			e.Kind = EntryPage
+		}
+		return nil
+	}
+}
+
+func (r *root) inPrefixes(fp pagefile.Key) level {
+	return func(base string, e *Entry) level {
+		prefix, err := pagefile.ParseKey(base)
+		if err != nil || !e.Info.IsDir() {
+			return nil
+		}
+		return func(base string, e *Entry) level {
+			b, ok := parseBranch(fp, prefix, base)
+			return r.branch(ok, branchPath(b), e)
+		}
+	}
+}
+
+func (r *root) inOldBranches(fp pagefile.Key) level {
+	return func(base string, e *Entry) level {
+		b, ok := parseOldBranch(fp, base)
+		return r.branch(ok, oldBranchPath(b), e)
+	}
+}
+
+// branch completes a file among branches; ok reports that its name is that of the branch at place.
+func (r *root) branch(ok bool, place string, e *Entry) level {
+	if ok && e.Info.Mode().IsRegular() && e.Info.Size() == 0 && e.Path == filepath.Join(r.base, place) {
+		e.Kind = entryOwn
+	}
+	return nil
+}
 
 // listing lists the files below a root.
 type listing struct {
@@ -48,72 +270,37 @@ func (t *listing) Survey(ctx context.Context) (fingerprints []pagefile.Key, shar
 }
 
 func (t *listing) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
+	in := t.inPages(pagefile.Name{Fingerprint: shard.Fingerprint, Class: pagefile.ClassPage})
+	if shard.Class == pagefile.ClassTail {
+		in = t.inTails(shard.Fingerprint)
+	}
+	return t.pagesIn(ctx, shardPath(shard), in)
+}
+
+func (t *listing) OldTails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
+	like := pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassTail, Parent: parent}
+	return t.pagesIn(ctx, oldTailDir(fingerprint, parent), t.inPages(like))
+}
+
+// pagesIn lists the page files in a directory below <root>/v1. Misplaced files are left out: no
+// look-up finds them.
+func (t *listing) pagesIn(ctx context.Context, dir string, in level) (infos []tier.Info, err error) {
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
-	var infos []tier.Info
-	err := t.eachFolder(ctx, shard, func(folder string, like pagefile.Name) (err error) {
-		infos, err = t.appendPages(infos, folder, like)
-		return err
-	})
+	w := walker{t.root, ctx, func(e Entry) error {
+		switch e.Kind {
+		case EntryUnlisted:
+			return e.Err
+		case EntryPage:
+			infos = append(infos, InfoOf(t.FS, e.Name, e.Info))
+		case EntryTemp:
+			t.temp.sweepSilly(e.Path)
+		}
+		return nil
+	}}
+	err = w.dir(filepath.Join(t.base, dir), in)
 	return infos, err
-}
-
-// NamesWith lists the names of pages and tails whose key begins with prefix, of at least two
-// digits. NamesWith reads names only, not files.
-func (t *listing) NamesWith(ctx context.Context, prefix string) ([]pagefile.Name, error) {
-	_, shards, err := t.Survey(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var names []pagefile.Name
-	for _, shard := range shards {
-		if shard.Class == pagefile.ClassPage && !strings.HasPrefix(prefix, hex.EncodeToString([]byte{shard.First})) {
-			continue
-		}
-		err := t.eachFolder(ctx, shard, func(folder string, like pagefile.Name) error {
-			entries, err := t.ReadDir(folder)
-			for _, e := range entries {
-				if key, ok := parsePageFile(e.Name()); ok && strings.HasPrefix(e.Name(), prefix) {
-					like.Key = key
-					names = append(names, like)
-				}
-			}
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return names, nil
-}
-
-// eachFolder calls fn for every folder with page files of a shard: one folder for pages, one for
-// tails, and one for each parent of tails of earlier versions. like has every field of their names
-// except Key.
-func (t *listing) eachFolder(ctx context.Context, shard tier.Shard, fn func(folder string, like pagefile.Name) error) error {
-	folder := filepath.Join(t.base, shardPath(shard))
-	like := pagefile.Name{Fingerprint: shard.Fingerprint, Class: shard.Class}
-	if shard.Class == pagefile.ClassPage {
-		return fn(folder, like)
-	}
-	parents, err := t.ReadDir(folder)
-	if err != nil {
-		return err
-	}
-	for _, p := range parents {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		var ok bool
-		if like.Parent, ok = parseTailFolder(p.Name()); !ok || !p.IsDir() {
-			continue
-		}
-		if err := fn(filepath.Join(folder, p.Name()), like); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (t *listing) Aside(ctx context.Context) (tier.Aside, error) {
@@ -153,46 +340,4 @@ func (t *listing) Aside(ctx context.Context) (tier.Aside, error) {
 		}
 	}
 	return aside, nil
-}
-
-// appendPages appends the page files in dir; like has every field of their names except Key.
-// Misplaced files are left out: no look-up finds them.
-func (t *listing) appendPages(infos []tier.Info, dir string, like pagefile.Name) ([]tier.Info, error) {
-	entries, err := t.ReadDir(dir)
-	if err != nil {
-		return infos, err
-	}
-	for _, e := range entries {
-		key, ok := parsePageFile(e.Name())
-		like.Key = key
-		path := filepath.Join(dir, e.Name())
-		if isSilly(e.Name()) {
-			t.temp.sweepSilly(path)
-		}
-		if !ok || path != t.Path(like) {
-			continue
-		}
-		err := t.again(func() error {
-			fi, err := t.FS.Lstat(path)
-			if err == nil {
-				var info tier.Info
-				if info, err = t.Info(like, path, fi); err == nil {
-					infos = append(infos, info)
-				}
-			}
-			return err
-		})
-		if err != nil && !errors.Is(err, tier.ErrNotFound) {
-			return infos, err
-		}
-	}
-	return infos, nil
-}
-
-func (t *listing) OldTails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
-	if err := t.Ready(ctx); err != nil {
-		return nil, classify(err)
-	}
-	dir := filepath.Join(t.base, oldTailDir(fingerprint, parent))
-	return t.appendPages(nil, dir, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassTail, Parent: parent})
 }

@@ -1,21 +1,26 @@
 package dir
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
-// describes reports whether a file is the one that an Info describes. A process that replaces
-// a page gives the new file another time. An Info with a name alone describes any file of that
-// name. File numbers are not compared: some FUSE filesystems give a file another number with
-// each name.
+// describes reports whether a file is the one that an Info describes. A process that replaces a page
+// gives the new file another time. An Info with a name alone describes any file of that name. File
+// numbers are not compared: some FUSE filesystems give a file another number with each name.
 func describes(i tier.Info, fi fs.FileInfo) bool {
 	switch {
 	case i.Bytes == tier.NotRegular:
@@ -32,6 +37,8 @@ type moves struct {
 	*root
 	temp *tempDir
 	mu   sync.Mutex // makes "did the file exist" exact within the process
+
+	quarantined atomic.Uint64
 }
 
 // lookAtJudged returns tier.ErrReplaced when a name belongs to a file other than the judged one.
@@ -43,10 +50,9 @@ func (m *moves) lookAtJudged(judged tier.Info) error {
 	return err
 }
 
-// moveOut renames the judged file, or returns tier.ErrReplaced. A rename acts on a name and may be
-// late on a mount that hangs: moveOut checks the moved file again and moves a file other than the
-// judged one back. If a new file has taken the name meanwhile, the moved file stays moved: both are
-// the same page.
+// moveOut renames the judged file, or returns tier.ErrReplaced. A rename acts on a name and may be late
+// on a mount that hangs: moveOut checks the moved file again and moves a file other than the judged one
+// back. If a new file has taken the name meanwhile, the moved file stays moved: both are the same page.
 func (m *moves) moveOut(ctx context.Context, judged tier.Info, to string) error {
 	err := m.moveJudged(ctx, judged, to)
 	if errors.Is(err, errMovedBack) {
@@ -124,14 +130,174 @@ func (m *moves) removeNamed(ctx context.Context, judged tier.Info) error {
 
 // lookAnew describes a file. lookAnew opens the file first: an NFS client then asks the server
 // and does not use cached attributes.
-func (m *moves) lookAnew(path string) (fs.FileInfo, error) {
-	f, err := m.FS.Open(path)
+func (r *root) lookAnew(path string) (fs.FileInfo, error) {
+	f, err := r.FS.Open(path)
 	if errors.Is(err, vfs.ErrNotRegular) {
-		return m.FS.Lstat(path)
+		return r.FS.Lstat(path)
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	return f.Stat()
+}
+
+// maxQuarantined is the number of files that quarantine keeps. Reads move no file to a full quarantine;
+// a repair removes the oldest files. A directory, link or FIFO in a page's place is moved even to a
+// full quarantine: its size stays the same, and in that place it prevents storing the page.
+const maxQuarantined = 16
+
+// unused returns the directory, and there a path that no file has.
+func (m *moves) unused(was, reason string) (dir, path string) {
+	dir = filepath.Join(m.base, quarantineDir)
+	return dir, filepath.Join(dir, fmt.Sprintf("%s.%s.%d-%d%s", was, reason, time.Now().UnixNano(), m.quarantined.Add(1), PageExt))
+}
+
+func (m *moves) Quarantine(ctx context.Context, judged tier.Info, reason string) (bool, error) {
+	moved, err := m.MoveAside(ctx, judged, reason)
+	if moved {
+		m.SyncAside(m.Path(judged.Name))
+	}
+	return moved, err
+}
+
+// MoveAside does as Quarantine, and syncs nothing: the caller calls SyncAside.
+func (m *moves) MoveAside(ctx context.Context, judged tier.Info, reason string) (bool, error) {
+	dir, to := m.unused(judged.Key.String(), reason)
+	err := m.run(ctx, func() error { return m.lookAtJudged(judged) })
+	if err == nil {
+		var entries []fs.DirEntry
+		if entries, err = m.ReadDir(dir); err == nil && len(entries) >= maxQuarantined && judged.Bytes != tier.NotRegular {
+			err = tier.ErrQuarantineFull
+		}
+	}
+	if err == nil {
+		err = m.opFailed(m.inNewDir(dir, func() error { return m.moveOut(ctx, judged, to) }))
+	}
+	switch {
+	case errors.Is(err, tier.ErrNotFound), errors.Is(err, tier.ErrReplaced):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return true, nil
+}
+
+// SyncAside makes a move of path to quarantine, or back, durable. Without these syncs a power
+// cut could return the file to its place, in addition to files stored since in the space that
+// the move freed. After a failed sync the next read finds the damage again.
+func (m *moves) SyncAside(path string) {
+	quarantine := filepath.Join(m.base, quarantineDir)
+	_ = m.persistDir(quarantine)
+	for _, dir := range []string{quarantine, filepath.Dir(path)} {
+		_ = m.FS.SyncDir(dir)
+	}
+}
+
+// TrimQuarantine removes the oldest files beyond the limit. The next call retries failures.
+func (m *moves) TrimQuarantine(dir string) {
+	type file struct {
+		path string
+		when time.Time
+	}
+	entries, err := m.ReadDir(dir)
+	if err != nil || len(entries) <= maxQuarantined {
+		return
+	}
+	var files []file
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if fi, err := m.FS.Lstat(path); err == nil {
+			when := fi.ModTime()
+			if tier.Beyond(when, time.Now()) {
+				when = time.Time{}
+			}
+			files = append(files, file{path, when})
+		}
+	}
+	slices.SortFunc(files, func(a, b file) int { return cmp.Or(a.when.Compare(b.when), cmp.Compare(a.path, b.path)) })
+	for _, f := range files[:max(0, len(files)-maxQuarantined)] {
+		_ = m.FS.Remove(f.path)
+	}
+}
+
+func (m *moves) EmptyQuarantine(ctx context.Context) (int64, error) {
+	if err := m.Ready(ctx); err != nil {
+		return 0, classify(err)
+	}
+	dir := filepath.Join(m.base, quarantineDir)
+	entries, err := m.ReadDir(dir)
+	if err != nil || len(entries) == 0 {
+		return 0, err
+	}
+	var freed int64
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if fi, err := m.FS.Lstat(path); err == nil && m.FS.Remove(path) == nil {
+			freed += m.FS.PhysicalBytes(fi)
+		}
+	}
+	return freed, m.opFailed(m.FS.SyncDir(dir))
+}
+
+// SetAside moves the file or directory at path to quarantine and returns its new path.
+func (m *moves) SetAside(path, reason string) (string, error) {
+	dir, to := m.unused(strings.TrimSuffix(filepath.Base(path), PageExt), reason)
+	err := m.inDir(dir, func() error {
+		if _, err := m.FS.Lstat(path); err != nil {
+			return err
+		}
+		return m.FS.Rename(path, to)
+	})
+	return to, classify(err)
+}
+
+// DropQuarantined removes the files in quarantine that may be pages of the fingerprints
+// picked, or counts them if dryRun is set. DropQuarantined returns their number and physical
+// bytes, also with an error.
+func (m *moves) DropQuarantined(ctx context.Context, picked func(fingerprint pagefile.Key) bool, dryRun bool) (files int, bytes int64, err error) {
+	if err := m.Ready(ctx); err != nil {
+		return 0, 0, err
+	}
+	dir := filepath.Join(m.base, quarantineDir)
+	entries, err := m.ReadDir(dir)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, e := range entries {
+		if err := ctx.Err(); err != nil {
+			return files, bytes, err
+		}
+		path := filepath.Join(dir, e.Name())
+		info, err := m.FS.Lstat(path)
+		if err == nil && (!info.Mode().IsRegular() || !m.mayBe(ctx, path, picked)) {
+			continue
+		}
+		if err == nil && !dryRun {
+			err = m.FS.Remove(path)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // another process removed the file
+		}
+		if err != nil {
+			return files, bytes, err
+		}
+		files++
+		bytes += m.FS.PhysicalBytes(info)
+	}
+	if dryRun || files == 0 {
+		return files, bytes, nil
+	}
+	return files, bytes, m.FS.SyncDir(dir)
+}
+
+// mayBe reports whether a file may be a page of the fingerprints picked.
+func (m *moves) mayBe(ctx context.Context, path string, picked func(fingerprint pagefile.Key) bool) bool {
+	blob, err := OpenFile(m.FS, path, pagefile.Name{})
+	if err != nil {
+		return true
+	}
+	defer blob.Close()
+	h, err := pagefile.ReadHeader(ctx, blob)
+	return err != nil || picked(h.Fingerprint)
 }

@@ -131,9 +131,8 @@ func TestFilesThatCannotBeRemovedAreBounded(t *testing.T) {
 // sillyName is the name that an NFS client gives to a file that was removed while open.
 const sillyName = ".nfs00000000000a1b2c0000001f"
 
-// TestSillyRenames: a client that dies leaves the files behind that it had open when they were
-// removed. They are no pages, a count removes them after an hour, and a walk takes them for
-// temporary files.
+// TestSillyRenames: a client that dies leaves the files behind that it had open when they were removed.
+// They are no pages, a count removes them after an hour, and a walk takes them for temporary files.
 func TestSillyRenames(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
 	tr := New(vfs.OS, root, Options{Create: true, Shared: true})
@@ -154,15 +153,14 @@ func TestSillyRenames(t *testing.T) {
 	}
 
 	found := make(map[string]bool)
-	w := &Walker{Ctx: ctx, T: tr, Visit: func(e Entry) error {
+	require.NoError(t, tr.Walk(ctx, func(e Entry) error {
 		require.NotEqual(t, EntryForeign, e.Kind, e.Path)
 		if filepath.Base(e.Path) == sillyName {
 			require.Equal(t, EntryTemp, e.Kind)
 			found[e.Path] = true
 		}
 		return nil
-	}}
-	require.NoError(t, w.Walk())
+	}))
 	require.Len(t, found, len(all))
 
 	count := func() {

@@ -177,8 +177,7 @@ func shardPath(s tier.Shard) string {
 	return filepath.Join(s.Fingerprint.String(), first)
 }
 
-// parsePageFile returns the key of a page's file name, false for any other
-// file.
+// parsePageFile returns the key of a page's file name, false for any other file.
 func parsePageFile(base string) (pagefile.Key, bool) {
 	hex, ok := strings.CutSuffix(base, PageExt)
 	if !ok {

@@ -76,13 +76,10 @@ func (l *reach) system() string {
 	return l.locking.Machine + "." + l.locking.Host
 }
 
-// ended reports whether a process of this machine chose an id before the machine's last
-// restart.
-//
-// Copies of a virtual machine may have the same name, so the name alone proves nothing: in
-// addition the lock file must be unchanged since this system started. A running copy touches
-// its lock file every beatEvery and so counts as another machine. Both conditions together
-// allow this machine to write in the same root, and not to remove the files of the id.
+// ended reports whether a process of this machine chose an id before the machine's last restart: the
+// id has the machine's name, and the lock file is unchanged since this system started. A running copy
+// of the machine has the same name, and beats. This allows the machine to write in the same root, and
+// not to remove the files of the id.
 func (l *reach) ended(id string, idle time.Duration) bool {
 	fields := strings.Split(id, ".")
 	if len(fields) < 3 || l.locking.Machine == "" || fields[len(fields)-3] != l.locking.Machine {
@@ -92,12 +89,9 @@ func (l *reach) ended(id string, idle time.Duration) bool {
 	return err == nil && idle > now.Up
 }
 
-// lockOver reports whether a lock file, unchanged for idle, no longer protects any
-// process.
-//
-// Lock files from before this machine's restart expire early, after beatAge: their claims
-// would otherwise stay in the ledger for one day more. A sleeping copy of the machine notices
-// before its next write that its lock file is gone, and makes a new claim.
+// lockOver reports whether a lock file, unchanged for idle, no longer protects any process. Those from
+// before this machine's restart expire early, because their claims would stay in the ledger for one day
+// more. A sleeping copy of the machine notices before its next write, and makes a new claim.
 func (l *reach) lockOver(id string, idle time.Duration) bool {
 	return idle > lockAge || idle > beatAge && l.ended(id, idle)
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -60,14 +61,6 @@ func (r *root) run(ctx context.Context, op func() error) error {
 
 // Path returns the absolute path of a file.
 func (r *root) Path(name pagefile.Name) string { return filepath.Join(r.base, relPath(name)) }
-
-// Info describes a regular file, and refuses any other.
-func (r *root) Info(name pagefile.Name, path string, fi fs.FileInfo) (tier.Info, error) {
-	if !fi.Mode().IsRegular() {
-		return tier.Info{}, &fs.PathError{Op: "stat", Path: path, Err: vfs.ErrNotRegular}
-	}
-	return tier.Info{Name: name, Bytes: fi.Size(), Physical: r.FS.PhysicalBytes(fi), Used: fi.ModTime()}, nil
-}
 
 // inDir makes dir, durably, and runs op, which needs dir. If dir has been removed meanwhile,
 // inDir makes dir and runs op once more.
@@ -124,21 +117,134 @@ func (r *root) appendShards(shards []tier.Shard, dir string, like tier.Shard) ([
 	return shards, err
 }
 
-// eachShard calls fn for the shard directories in dir, and for none when dir is no directory.
-func (r *root) eachShard(dir string, fn func(first byte, path string) error) error {
-	if fi, err := r.FS.Lstat(dir); err == nil && !fi.IsDir() {
-		return nil
+// maxKnownDirs bounds the memory of folders.known; beyond maxKnownDirs all entries are dropped.
+const maxKnownDirs = 4096
+
+// folders makes the directories below a root.
+type folders struct {
+	FS         vfs.FS
+	Root       string
+	createRoot bool
+
+	mu    sync.Mutex
+	known map[string]bool // directories that exist → the entry in their parent is durable
+}
+
+// missing distinguishes a missing root from a missing page.
+func (f *folders) missing(err error) error {
+	if vfs.IsStale(err) {
+		return fmt.Errorf("%s: its server does not know it any more (%w), mount it again: %w", f.Root, err, tier.ErrRootMissing)
 	}
-	shards, err := r.appendShards(nil, dir, tier.Shard{})
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: mount it, or create it with mode 0700: %w", f.Root, tier.ErrRootMissing)
+	}
+	return err
+}
+
+// ensureDir makes dir and its parents and makes their names durable: in a power cut a page is
+// lost together with the entry of a directory above. Directories made by another process are
+// synced once as well, because that process may have died before its own sync. No lock is held
+// during a sync, so that other operations do not wait for the device.
+func (f *folders) ensureDir(dir string) error {
+	if err := f.makeDir(dir); err != nil {
 		return err
 	}
-	for _, shard := range shards {
-		if err := fn(shard.First, filepath.Join(dir, shardName(shard.First))); err != nil {
-			return err
+	return f.persistDir(dir)
+}
+
+// makeDir makes dir and its parents, and syncs nothing.
+func (f *folders) makeDir(dir string) error {
+	if _, made := f.dirState(dir); made {
+		return nil
+	}
+	inside := len(dir) > len(f.Root)
+	if !inside {
+		if _, err := f.FS.Lstat(dir); err == nil || !f.createRoot || !errors.Is(err, fs.ErrNotExist) {
+			return f.missing(err)
 		}
 	}
+	if err := f.makeDir(filepath.Dir(dir)); err != nil {
+		return err
+	}
+	if err := f.FS.Mkdir(dir); err != nil {
+		if !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		info, err := f.FS.Lstat(dir)
+		if err != nil {
+			return err
+		}
+		if !info.IsDir() {
+			return fmt.Errorf("make directory %s: something else has that name; move it away", dir)
+		}
+	}
+	f.noteDir(dir, false)
 	return nil
+}
+
+// persistDir makes the names of dir and of its parents durable, up to directories that existed
+// before the root.
+func (f *folders) persistDir(dir string) error {
+	durable, made := f.dirState(dir)
+	if durable || !made && len(dir) <= len(f.Root) {
+		return nil
+	}
+	parent := filepath.Dir(dir)
+	if err := f.persistDir(parent); err != nil {
+		return err
+	}
+	if err := f.FS.SyncDir(parent); err != nil {
+		return err
+	}
+	f.noteDir(dir, true)
+	return nil
+}
+
+// dirState reports whether this process has found or made dir, and made its name durable.
+func (f *folders) dirState(dir string) (durable, made bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	durable, made = f.known[dir]
+	return durable, made
+}
+
+// noteDir notes that dir exists.
+func (f *folders) noteDir(dir string, durable bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before, made := f.known[dir]
+	if !made && len(f.known) >= maxKnownDirs {
+		clear(f.known)
+	}
+	f.known[dir] = before || durable
+}
+
+// forgetDirs makes ensureDir check every directory again, after a directory was found missing.
+func (f *folders) forgetDirs() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.known)
+}
+
+// syncNearest syncs dir or, if dir has been removed, the nearest directory above.
+func (f *folders) syncNearest(dir string) error {
+	for {
+		err := f.FS.SyncDir(dir)
+		if !errors.Is(err, fs.ErrNotExist) || len(dir) <= len(f.Root) {
+			return err
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// removeDir removes a directory without files. A process that has just found the directory makes
+// it again.
+func (f *folders) removeDir(dir string) {
+	if f.FS.Remove(dir) == nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.known, dir)
+	}
 }
 
 // CheckRoot returns nil when path is a directory in which this process may keep prompts: not a

@@ -2,8 +2,12 @@ package dir
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"iter"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -11,51 +15,37 @@ import (
 )
 
 /*
-A process holds the lock of its temporary files while it lives. Where the lock proves
-nothing, the age of the files' last change decides.
+A process holds the lock of its temporary files while it lives. A held lock proves that its process
+lives, on any machine. A free lock proves that its process is dead only if the process belonged to this
+running system and used the same mount, or if no other machine uses the disk. Otherwise a lock may not
+reach every machine: NFS 3, nolock and local_lock keep locks on each machine, SMB, 9P and FUSE perhaps
+on each mount, and a machine that exports its disk does not see the locks of its clients. No test on
+one machine can show how far locks reach.
 
-A held lock proves that its process lives, on any machine. A free lock proves that its
-process is dead in two cases only: the process belonged to this running system and used the
-same mount, or no other machine uses the disk. In other cases a lock may not reach every
-machine: NFS 3 and nolock or local_lock keep locks on each machine; SMB, 9P and FUSE may
-keep locks on each mount; a machine that exports its disk does not see the locks of its
-clients. No test on one machine can show how far locks reach.
+So processes make a file anew every minute while they write, and the files of another machine are
+removed only if neither they nor their lock file have changed for OrphanAge. So are files that this
+machine left before it restarted: copies of the machine have the same name. Lock files from before a
+restart, and with them their claims, are removed after beatAge.
 
-So processes make a file anew every minute while they write, and the files of another
-machine are removed only if the files and their lock file have not changed for OrphanAge.
-The same holds for files that processes of this machine left before it restarted: only a
-name identifies the machine, and copies of the machine have the same name. Lock files from
-before a restart, and with them their claims, are removed after beatAge.
-
-Times are compared with the time of a file made just now, never with this machine's clock:
-clocks of hosts differ, by hours at worst. Touching a file is not enough, because SMB, SSHFS
-and all filesystems of macOS store the time of the machine that touches the file.
+Times are compared with that of a file made just now: clocks of hosts differ, by hours at worst.
+Touching a file is not enough, because SMB, SSHFS and all filesystems of macOS store the time of the
+machine that touches it.
 */
 const (
 	// OrphanAge is the time without change after which temporary files, and their lock file,
 	// count as a dead process's, where the lock proves nothing.
 	OrphanAge = time.Hour
 
-	// lockAge is the same time for a lock file without temporary files: a process that only
-	// sleeps has a claim in the ledger until ClaimLife has passed.
+	// lockAge is the same for a lock file alone: the claim of a process that sleeps ends at ClaimLife.
 	lockAge = tier.ClaimLife + OrphanAge
 
-	// beatEvery is the interval at which a writing process shows that it lives. A process
-	// whose last beat is older than beatAge no longer counts as writing.
+	// A writing process shows every beatEvery that it lives, and counts as writing for beatAge.
 	beatEvery = time.Minute
 	beatAge   = 5 * beatEvery
 )
 
-// trusted does as trusts, for a caller without d.mu.
-func (d *tempDir) trusted(id string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.reach.trusts(id)
-}
-
-// beatLocked shows, when the next beat is due, that this process lives; only directories that
-// other machines use need beats. Without its lock file the process has lost its claim. d.mu is
-// held.
+// beatLocked shows, when the next beat is due, that this process lives; only directories that other
+// machines use need beats. Without its lock file the process has lost its claim. d.mu is held.
 func (d *tempDir) beatLocked() error {
 	if !d.reach.foreign() || tier.WallBetween(d.beat, time.Now()) < beatEvery {
 		return nil
@@ -95,63 +85,49 @@ func (d *tempDir) renewBeat() error {
 	return err
 }
 
-// nowLocked returns the time of the filesystem's clock, which may be another machine's. The
-// result is false without an id, because no file can be made then, and when making the file
-// fails. d.mu is held.
-func (d *tempDir) nowLocked() (time.Time, bool) {
-	if !d.reach.foreign() {
-		return time.Now(), true
-	}
-	if d.id == "" {
-		return time.Time{}, false
-	}
-	now, err := d.in.timeNow(d.path(d.id, clockWord))
-	return now, err == nil
-}
-
-// changed returns the time of a file's last change. changed opens the file first: an NFS
-// client then asks the server and does not use cached attributes.
-func (r *root) changed(path string) (time.Time, bool) {
-	f, err := r.FS.Open(path)
-	if err != nil {
-		return time.Time{}, false
-	}
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return time.Time{}, false
-	}
-	return fi.ModTime(), true
-}
-
-// TempFiles are the files of one process in the temporary directory.
+// TempFiles are the paths of one process's files in the temporary directory.
 type TempFiles struct {
-	Lock  bool
+	Lock  string // "" without one
 	Paths []string
 }
 
-// groupsIn lists a temporary directory by id.
-func groupsIn(fsys vfs.FS, dir string) (map[string]*TempFiles, error) {
-	entries, err := fsys.ReadDir(dir)
-	if err != nil {
-		return nil, err
+// All returns the paths, the lock's last.
+func (f TempFiles) All() []string {
+	if f.Lock == "" {
+		return f.Paths
 	}
-	groups := make(map[string]*TempFiles)
-	of := func(id string) *TempFiles {
-		if groups[id] == nil {
-			groups[id] = new(TempFiles)
+	return append(slices.Clip(f.Paths), f.Lock)
+}
+
+// TempsByID groups temporary files by the id of their process.
+func TempsByID(paths iter.Seq[string]) map[string]TempFiles {
+	groups := make(map[string]TempFiles)
+	for path := range paths {
+		id, lock, ok := tempID(filepath.Base(path))
+		if !ok {
+			continue
 		}
-		return groups[id]
-	}
-	for _, e := range entries {
-		switch id, lock, ok := TempID(e.Name()); {
-		case lock:
-			of(id).Lock = true
-		case ok:
-			of(id).Paths = append(of(id).Paths, filepath.Join(dir, e.Name()))
+		files := groups[id]
+		if lock {
+			files.Lock = path
+		} else {
+			files.Paths = append(files.Paths, path)
 		}
+		groups[id] = files
 	}
-	return groups, nil
+	return groups
+}
+
+// listLocked lists the temporary directory by id. d.mu is held.
+func (d *tempDir) listLocked() (map[string]TempFiles, error) {
+	entries, err := d.in.FS.ReadDir(d.dir)
+	return TempsByID(func(yield func(string) bool) {
+		for _, e := range entries {
+			if !yield(filepath.Join(d.dir, e.Name())) {
+				return
+			}
+		}
+	}), err
 }
 
 // sweep removes the files of dead processes and returns the ids whose process holds its lock.
@@ -167,7 +143,7 @@ func (d *tempDir) sweep() (holding map[string]bool) {
 
 // sweepLocked does as sweep. d.mu is held.
 func (d *tempDir) sweepLocked() (holding map[string]bool) {
-	groups, err := groupsIn(d.in.FS, d.dir)
+	groups, err := d.listLocked()
 	if err != nil {
 		return nil
 	}
@@ -175,48 +151,102 @@ func (d *tempDir) sweepLocked() (holding map[string]bool) {
 	for id, files := range groups {
 		if id == d.id {
 			holding[id] = d.lock != nil
-			continue
-		}
-		held, alive, err := d.tryLocked(id, files)
-		switch {
-		case alive:
+		} else if d.sweepIDLocked(id, files) {
 			holding[id] = true
-		case err != nil: // the process may live
-		case held != nil:
-			d.removeDeadLocked(id)
-		default:
-			d.sweepOldLocked(id, files)
 		}
-		unlock(held)
 	}
 	return holding
 }
 
-// removeDeadLocked removes the files of a dead process, whose lock is held. They are listed again,
-// because the process may have made some before it died and after the first listing. Without
-// its lock a file would stay for OrphanAge. d.mu is held.
-func (d *tempDir) removeDeadLocked(id string) {
-	groups, err := groupsIn(d.in.FS, d.dir)
-	if err != nil || groups[id] == nil {
-		return
+// sweepIDLocked removes the stale files of an id, and reports whether its process certainly lives. d.mu
+// is held.
+func (d *tempDir) sweepIDLocked(id string, files TempFiles) (alive bool) {
+	j, _ := d.judgeLocked(id, files, false) // after an error the process may live, and nothing is stale
+	defer unlock(j.Held)
+	for _, path := range j.Stale {
+		if path == files.Lock {
+			d.in.removeLock(path)
+		} else {
+			_ = d.in.FS.Remove(path)
+		}
 	}
-	for _, path := range groups[id].Paths {
-		_ = d.in.FS.Remove(path)
+	return j.Alive
+}
+
+// sweepSilly removes a file after a silly rename that has not changed for OrphanAge. The time
+// of a page is that of its last use.
+func (d *tempDir) sweepSilly(path string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.reach.learnLocks() == nil {
+		d.sweepIDLocked(filepath.Base(path), TempFiles{Paths: []string{path}})
 	}
-	d.in.removeLock(filepath.Join(d.dir, id+LockExt))
+}
+
+// Judgment is what is known of the process of an id.
+type Judgment struct {
+	Held  io.Closer     // the lock of a dead process, which the caller releases; nil without
+	Alive bool          // the process holds its lock
+	Idle  time.Duration // if neither Held nor Alive is set: time since the last change, 0 if unknown
+	Stale []string      // files that no process needs any more, the lock file last
+}
+
+// Judge finds out, for a tool, whether the process of an id lives. With write, Judge may make
+// a file to read the filesystem's clock.
+func (d *tempDir) Judge(id string, files TempFiles, write bool) (Judgment, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.reach.learnLocks(); err != nil {
+		return Judgment{}, err
+	}
+	return d.judgeLocked(id, files, write)
+}
+
+// judgeLocked does as Judge. d.mu is held.
+func (d *tempDir) judgeLocked(id string, files TempFiles, write bool) (j Judgment, err error) {
+	j.Held, j.Alive, err = d.tryLocked(id, &files)
+	switch {
+	case err != nil || j.Alive:
+		return j, err
+	case j.Held != nil:
+		// The process may have made files before it died, and after the directory was listed. Without
+		// its lock a file would stay for OrphanAge.
+		groups, err := d.listLocked()
+		if err == nil {
+			j.Stale = groups[id].All()
+		}
+		return j, err
+	}
+	if write && d.reach.foreign() && d.id == "" {
+		if err := d.chooseLocked(); err != nil {
+			return j, err
+		}
+	}
+	idle, known := d.idleLocked(files)
+	if !known {
+		return j, nil
+	}
+	j.Idle = idle
+	if idle > OrphanAge {
+		j.Stale = files.Paths
+	}
+	if files.Lock != "" && d.reach.lockOver(id, idle) {
+		j.Stale = append(slices.Clip(j.Stale), files.Lock)
+	}
+	return j, nil
 }
 
 // tryLocked reports whether the lock of an id proves that its process lives. For a process
 // proven dead, tryLocked returns the lock, which the caller releases. Without either result
 // the lock proves nothing. d.mu is held.
 func (d *tempDir) tryLocked(id string, files *TempFiles) (held io.Closer, alive bool, err error) {
-	if !files.Lock {
+	if files.Lock == "" {
 		return nil, false, nil
 	}
-	lock, err := d.in.FS.LockThere(filepath.Join(d.dir, id+LockExt))
+	lock, err := d.in.FS.LockThere(files.Lock)
 	switch {
 	case errors.Is(classify(err), tier.ErrNotFound): // the process has ended since the directory was listed
-		files.Lock = false
+		files.Lock = ""
 		return nil, false, nil
 	case errors.Is(err, vfs.ErrLocked):
 		return nil, true, nil
@@ -231,33 +261,13 @@ func (d *tempDir) tryLocked(id string, files *TempFiles) (held io.Closer, alive 
 	return lock, false, nil
 }
 
-// sweepOldLocked removes the files of an id that have not changed for OrphanAge. d.mu is held.
-func (d *tempDir) sweepOldLocked(id string, files *TempFiles) {
-	age, known := d.idleLocked(id, files)
-	if !known {
-		return
-	}
-	if age > OrphanAge {
-		for _, path := range files.Paths {
-			_ = d.in.FS.Remove(path)
-		}
-	}
-	if files.Lock && d.reach.lockOver(id, age) {
-		d.in.removeLock(filepath.Join(d.dir, id+LockExt))
-	}
-}
-
 // idleLocked returns the time since the last change of an id's files, by the filesystem's
 // clock, and false when the clock or the files cannot be read. d.mu is held.
-func (d *tempDir) idleLocked(id string, files *TempFiles) (time.Duration, bool) {
+func (d *tempDir) idleLocked(files TempFiles) (time.Duration, bool) {
 	var last time.Time
-	paths := files.Paths
-	if files.Lock {
-		paths = append(paths[:len(paths):len(paths)], filepath.Join(d.dir, id+LockExt))
-	}
-	for _, path := range paths {
-		if when, ok := d.in.changed(path); ok && when.After(last) {
-			last = when
+	for _, path := range files.All() {
+		if fi, err := d.in.lookAnew(path); err == nil {
+			last = tier.Later(last, fi.ModTime())
 		}
 	}
 	now, ok := d.nowLocked()
@@ -296,53 +306,57 @@ func (d *tempDir) yieldLocked() error {
 // otherWriterLocked returns the id of a process on another machine that wrote within beatAge
 // although its lock is free here, "" for none. d.mu is held.
 func (d *tempDir) otherWriterLocked() string {
-	groups, err := groupsIn(d.in.FS, d.dir)
+	groups, err := d.listLocked()
 	if err != nil {
 		return ""
 	}
 	for id, files := range groups {
-		if id == d.id || !files.Lock || d.reach.sameSystem(id) {
+		if id == d.id || files.Lock == "" || d.reach.sameSystem(id) {
 			continue
 		}
-		held, alive, err := d.tryLocked(id, files)
+		held, alive, err := d.tryLocked(id, &files)
 		unlock(held)
 		if alive || err != nil { // locks reach the other process
 			continue
 		}
-		if age, known := d.idleLocked(id, files); known && age < beatAge && !d.reach.ended(id, age) {
+		if age, known := d.idleLocked(files); known && age < beatAge && !d.reach.ended(id, age) {
 			return id
 		}
 	}
 	return ""
 }
 
-// judgment is the result of a tool's check of the process of an id.
-type judgment struct {
-	Held     io.Closer // the lock of a dead process; the caller closes it
-	Alive    bool
-	Idle     time.Duration // if neither Held nor Alive is set: time since the last change, 0 if unknown
-	LockOver bool          // the lock file no longer protects any process
-}
-
-// Judge finds out, for a tool, whether the process of an id lives. With write, Judge may make
-// a file to read the filesystem's clock.
-func (d *tempDir) Judge(id string, files *TempFiles, write bool) (j judgment, err error) {
+// Peers counts the living processes with this one's prefix, itself included.
+func (t *Tier) Peers() (int, error) {
+	d := t.Temp
+	if _, err := d.claim(); err != nil {
+		return 0, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.reach.learnLocks(); err != nil {
-		return j, err
+	if d.lock == nil {
+		return 0, fmt.Errorf("count runners in %s: the filesystem has no locks: %w", d.dir, errors.ErrUnsupported)
 	}
-	j.Held, j.Alive, err = d.tryLocked(id, files)
-	if j.Alive || j.Held != nil || err != nil {
-		return j, err
+	groups, err := d.listLocked()
+	if err != nil {
+		return 0, err
 	}
-	if write && d.reach.foreign() && d.id == "" {
-		if err := d.chooseLocked(); err != nil {
-			return j, err
+	n := 1
+	for id, files := range groups {
+		if id == d.id || !strings.HasPrefix(id, d.prefix) {
+			continue
+		}
+		held, alive, err := d.tryLocked(id, &files)
+		if err != nil {
+			return 0, err
+		}
+		if alive {
+			n++
+		}
+		if held != nil {
+			_ = d.in.FS.Remove(files.Lock)
+			unlock(held)
 		}
 	}
-	if idle, known := d.idleLocked(id, files); known {
-		j.Idle, j.LockOver = idle, files.Lock && d.reach.lockOver(id, idle)
-	}
-	return j, nil
+	return n, nil
 }

@@ -13,16 +13,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
-// tempDir is the part of <root>/v1/tmp that belongs to one process. Names of its files begin
-// with an id: the server's prefix, the machine's name if known, the running system and a
-// random number. While <id>.lock is locked, the files belong to a living process. A process id
-// would not do: process ids mean nothing on another host of a shared root. For machines that
-// cannot see the lock, the time of the lock file, and of a file made anew while the process
-// writes, are signs of life; see sweep.go.
+// tempDir is the part of <root>/v1/tmp that belongs to one process. Names of its files begin with an id:
+// the server's prefix, the machine's name if known, the running system and a random number. While
+// <id>.lock is locked, the files belong to a living process; see sweep.go for machines that do not see
+// the lock.
 type tempDir struct {
 	in     *root
 	dir    string
@@ -41,11 +40,6 @@ type tempDir struct {
 	// file, because no lock file would protect that file.
 	closed   atomic.Bool
 	creating sync.RWMutex // held shared while a file is made
-}
-
-func newTempDir(in *root, prefix string) *tempDir {
-	dir := filepath.Join(in.base, tmpDir)
-	return &tempDir{in: in, dir: dir, prefix: prefix, left: leftovers{in: in}, reach: reach{in: in, dir: dir}}
 }
 
 // create makes a new temporary file with a word for its purpose in the name.
@@ -190,13 +184,6 @@ func unlock(lock io.Closer) {
 	}
 }
 
-// locked reports whether the claimed id is protected by a lock.
-func (d *tempDir) locked() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.lock != nil
-}
-
 // removeLock removes a lock file after no file that the lock file protects can come back.
 func (r *root) removeLock(path string) {
 	if r.FS.SyncDir(filepath.Dir(path)) == nil {
@@ -234,17 +221,84 @@ func (d *tempDir) leaveLocked() error {
 
 // removeOwn removes the remaining temporary files of this process.
 func (d *tempDir) removeOwn() error {
-	entries, err := d.in.FS.ReadDir(d.dir)
+	groups, err := d.listLocked()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), d.id+"-") {
-			continue
-		}
-		if rerr := d.in.FS.Remove(filepath.Join(d.dir, e.Name())); !errors.Is(rerr, fs.ErrNotExist) {
+	for _, path := range groups[d.id].Paths {
+		if rerr := d.in.FS.Remove(path); !errors.Is(rerr, fs.ErrNotExist) {
 			err = errors.Join(err, rerr)
 		}
 	}
 	return err
+}
+
+// leftovers are temporary files that could not be removed.
+type leftovers struct {
+	in    *root
+	bytes atomic.Int64 // of all of them, on the disk, at most
+
+	mu    sync.Mutex
+	files map[string]int64 // their size on the disk, at most
+}
+
+// maxLeft is the number of files that could not be removed with which a process makes no
+// further one. A few more may be left by files that are being made.
+const maxLeft = 256
+
+// discard removes a file of the given size in bytes. A file that cannot be removed is counted,
+// and removed again before the next file is made.
+func (l *leftovers) discard(path string, bytes int64) {
+	err := l.in.FS.Remove(path)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.files == nil {
+		l.files = make(map[string]int64)
+	}
+	l.bytes.Add(pagefile.AlignUp(bytes) - l.files[path])
+	l.files[path] = pagefile.AlignUp(bytes)
+}
+
+// retry removes files that discard could not remove, until the first failure. retry
+// returns the failure while there are maxLeft files.
+func (l *leftovers) retry() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for path, bytes := range l.files {
+		if err := l.in.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if len(l.files) < maxLeft {
+				return nil // the other files would probably fail, too
+			}
+			return fmt.Errorf("%d temporary files cannot be removed: %w", len(l.files), err)
+		}
+		delete(l.files, path)
+		l.bytes.Add(-bytes)
+	}
+	return nil
+}
+
+// isSilly reports whether an NFS client gives such a name to a file that is removed or replaced while
+// a process has it open: ".nfs" and hexadecimal digits, on macOS and the BSDs with dots between. The
+// client removes the file when it is closed; one that dies leaves it behind, as a temporary file of an
+// unknown process. Where the file is removed under a reader, the reader gets a vfs.IsStale error: a miss.
+func isSilly(base string) bool {
+	number, ok := strings.CutPrefix(base, ".nfs")
+	return ok && number != "" && strings.Trim(number, "0123456789abcdefABCDEF.") == ""
+}
+
+// tempID returns the id of the process to which a temporary file belongs, and whether the file
+// is that process's lock. The id of a file after a silly rename is the file's own name, because
+// its process is not known. tempID returns false for the name of no temporary file.
+func tempID(base string) (id string, lock, ok bool) {
+	if id, ok := strings.CutSuffix(base, LockExt); ok {
+		return id, true, true
+	}
+	if isSilly(base) {
+		return base, false, true
+	}
+	id, _, ok = strings.Cut(base, "-")
+	return id, false, ok && strings.HasSuffix(base, TmpExt)
 }

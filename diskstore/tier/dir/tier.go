@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"time"
@@ -20,7 +21,7 @@ type Tier struct {
 	*branches
 	*listing
 	*records
-	*quarantine
+	*moves
 	Temp *tempDir
 }
 
@@ -36,21 +37,22 @@ type Options struct {
 	Replaced func()        // called after this process lost its claim in the ledger; may be nil
 }
 
-// New returns the tier in root. A nil fs means the operating system's filesystem.
-func New(fs vfs.FS, root string, opt Options) *Tier {
-	if fs == nil {
-		fs = vfs.Below(root)
+// New returns the tier in root. A nil fsys means the operating system's filesystem.
+func New(fsys vfs.FS, root string, opt Options) *Tier {
+	if fsys == nil {
+		fsys = vfs.Below(root)
 	}
 	if opt.Timeout > 0 {
-		fs = vfs.Bound(fs, root, opt.Timeout)
+		fsys = vfs.Bound(fsys, root, opt.Timeout)
 	}
-	at := newRoot(fs, root, opt)
-	temp := newTempDir(at, opt.Prefix)
+	at := newRoot(fsys, root, opt)
+	tmp := filepath.Join(at.base, tmpDir)
+	temp := &tempDir{in: at, dir: tmp, prefix: opt.Prefix, left: leftovers{in: at}, reach: reach{in: at, dir: tmp}}
 	at.isHere, at.reset = temp.isHere, temp.reset
 	return &Tier{
 		root: at, Temp: temp,
 		branches: &branches{at}, listing: &listing{root: at, temp: temp}, records: &records{root: at, temp: temp},
-		quarantine: &quarantine{moves: &moves{root: at, temp: temp}},
+		moves: &moves{root: at, temp: temp},
 	}
 }
 
@@ -84,12 +86,21 @@ func (t *Tier) stat(ctx context.Context, name pagefile.Name) (info tier.Info, er
 	path := t.Path(name)
 	err = t.run(ctx, func() error {
 		fi, err := t.FS.Lstat(path)
-		if err == nil {
-			info, err = t.Info(name, path, fi)
+		if err != nil {
+			return err
 		}
-		return err
+		if !fi.Mode().IsRegular() {
+			return &fs.PathError{Op: "stat", Path: path, Err: vfs.ErrNotRegular}
+		}
+		info = InfoOf(t.FS, name, fi)
+		return nil
 	})
 	return info, err
+}
+
+// InfoOf describes the file of name.
+func InfoOf(fsys vfs.FS, name pagefile.Name, fi fs.FileInfo) tier.Info {
+	return tier.Info{Name: name, Bytes: fi.Size(), Physical: fsys.PhysicalBytes(fi), Used: fi.ModTime()}
 }
 
 func (t *Tier) Open(ctx context.Context, name pagefile.Name, anew bool) (blob tier.Blob, err error) {
@@ -171,8 +182,7 @@ func (t *Tier) Lock(ctx context.Context) (func(), error) {
 
 func (t *Tier) Left() int64 { return t.Temp.left.bytes.Load() }
 
-// Close removes the tier's files from the temporary directory. Uploads that are still running
-// fail.
+// Close removes the tier's files from the temporary directory. Uploads that are still running fail.
 func (t *Tier) Close() error {
 	if t.closed.Swap(true) {
 		return nil
@@ -197,9 +207,7 @@ func OpenFile(fsys vfs.FS, path string, name pagefile.Name) (tier.Blob, error) {
 		f.Close()
 		return nil, classify(err)
 	}
-	return &Blob{File: f, info: tier.Info{
-		Name: name, Bytes: fi.Size(), Physical: fsys.PhysicalBytes(fi), Used: fi.ModTime(),
-	}}, nil
+	return &Blob{File: f, info: InfoOf(fsys, name, fi)}, nil
 }
 
 func (b *Blob) Info() tier.Info { return b.info }

@@ -15,9 +15,8 @@ import (
 	"github.com/kvtier/kvtier/internal/mounts"
 )
 
-// TestSecondMountOfOneSystemSparesLiveUploads: two containers of one machine each mount the
-// same share by FUSE, which keeps locks on each mount. Each container is another machine to
-// the other.
+// TestSecondMountOfOneSystemSparesLiveUploads: two containers of one machine each mount the same share
+// by FUSE, which keeps locks on each mount. Each container is another machine to the other.
 func TestSecondMountOfOneSystemSparesLiveUploads(t *testing.T) {
 	source := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(source, "kv"), 0o700))

@@ -17,12 +17,13 @@ import (
 // dirUpload is an Upload to a Tier. The file is written in the temporary directory, on the
 // filesystem of its final name.
 type dirUpload struct {
-	in      *quarantine
+	in      *moves
 	name    pagefile.Name
 	file    vfs.File // nil when closed
 	tmp     string
 	written int64
-	sealed  *tier.Info // of the temporary file, from Seal to Commit or Abort
+	sealed  *tier.Info // of the temporary file, after Seal
+	ended   bool       // by Commit or Abort
 }
 
 func (t *Tier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, error) {
@@ -33,7 +34,7 @@ func (t *Tier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, err
 	if err != nil {
 		return nil, t.opFailed(err)
 	}
-	return &dirUpload{in: t.quarantine, name: name, file: file, tmp: tmp}, nil
+	return &dirUpload{in: t.moves, name: name, file: file, tmp: tmp}, nil
 }
 
 func (u *dirUpload) Write(ctx context.Context, p []byte) error {
@@ -70,7 +71,7 @@ func (u *dirUpload) Commit(ctx context.Context, used time.Time) (tier.Committed,
 		return tier.Committed{}, err
 	}
 	info := *u.sealed
-	info.Used, u.sealed = used, nil
+	info.Used, u.ended = used, true
 	return u.publish(ctx, info)
 }
 
@@ -91,19 +92,16 @@ func (u *dirUpload) seal() (tier.Info, error) {
 	u.file = nil
 	// An interrupted close has closed the file, and the content was synced before.
 	if err := file.Close(); err != nil && !errors.Is(err, syscall.EINTR) {
-		u.remove()
 		return tier.Info{}, err
 	}
 	// After the close: XFS frees blocks allocated beyond the end of the file at the close.
 	if fi, err = u.in.FS.Lstat(u.tmp); err != nil {
-		u.remove()
 		return tier.Info{}, err
 	}
 	// If the file's time cannot be set, the page is not stored: the first page of a
 	// conversation would be evicted first, and no other page of the conversation would be
 	// found. Setting the present time shows whether times can be set.
 	if err := u.in.FS.Chtimes(u.tmp, fi.ModTime(), fi.ModTime()); err != nil {
-		u.remove()
 		return tier.Info{}, err
 	}
 	return tier.Info{Name: u.name, Bytes: fi.Size(), Physical: u.in.FS.PhysicalBytes(fi)}, nil
@@ -170,13 +168,13 @@ func (t *Tier) syncName(name pagefile.Name) error {
 func (u *dirUpload) remove() { u.in.temp.left.discard(u.tmp, u.written) }
 
 func (u *dirUpload) Abort() {
-	if u.file == nil && u.sealed == nil {
+	if u.ended {
 		return
 	}
+	u.ended = true
 	if u.file != nil {
 		_ = u.file.Close()
 	}
-	u.file, u.sealed = nil, nil
 	u.remove()
 }
 

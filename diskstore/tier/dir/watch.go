@@ -14,10 +14,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
-// rootCheckEvery is the interval at which operations check whether a root is still the
-// directory that was found safe. An operation whose error suggests another directory checks at
-// once. With vfs.Below, which checks the owner and the mode at each opening of the root, the
-// interval is never too long.
+// rootCheckEvery is the interval at which operations check whether a root is still the directory that
+// was found safe. An operation whose error suggests another directory checks at once. With vfs.Below,
+// which checks the owner and the mode at each opening of the root, the interval is never too long.
 const rootCheckEvery = time.Second
 
 // rootWatch knows the directory that a tier has found safe. While the tier is open, a user
@@ -101,7 +100,8 @@ func (r *root) lookAtRootLocked() error {
 		return r.missing(err)
 	}
 	hasBase := err == nil
-	w.hadBase = w.hadBase || hasBase || r.knowsDir(r.base)
+	madeBase, _ := r.dirState(r.base)
+	w.hadBase = w.hadBase || hasBase || madeBase
 	another := w.used && (w.known == nil || !r.FS.SameFile(w.known, info)) && !r.isHere()
 	if another && w.hadBase && !hasBase && !r.createRoot {
 		return fmt.Errorf("%s is another directory than before, without pages: mount it again, or restart to use it: %w", r.Root, tier.ErrRootChanged)

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -117,4 +118,39 @@ func inOrder(infos []tier.Info, names []pagefile.Name, leading bool) ([]tier.Inf
 		}
 	}
 	return described, nil
+}
+
+// errAnswer reports a tier that returned an impossible description of files.
+var errAnswer = errors.New("diskstore: the tier gave an impossible answer")
+
+// describe returns the description of the file name. A file with bytes occupies space even if
+// the tier reports none: budgets count it.
+func describe(info tier.Info, name pagefile.Name) (tier.Info, error) {
+	if info.Bytes < 0 {
+		return tier.Info{}, fmt.Errorf("%w: file %v has %d bytes", errAnswer, name.Key, info.Bytes)
+	}
+	info.Name = name
+	if info.Physical <= 0 {
+		info.Physical = pagefile.AlignUp(info.Bytes)
+	}
+	return info, nil
+}
+
+// listed describes each file that belongs to the list, once: the pages of a server's listing
+// may overlap.
+func listed(infos []tier.Info, belongs func(pagefile.Name) bool) ([]tier.Info, error) {
+	seen := make(map[pagefile.Name]bool, len(infos))
+	once := make([]tier.Info, 0, len(infos))
+	for _, info := range infos {
+		if seen[info.Name] || !belongs(info.Name) {
+			continue
+		}
+		seen[info.Name] = true
+		info, err := describe(info, info.Name)
+		if err != nil {
+			return nil, err
+		}
+		once = append(once, info)
+	}
+	return once, nil
 }

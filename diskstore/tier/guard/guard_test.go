@@ -178,9 +178,8 @@ func TestGoroutinesAreBoundedWhileTheRemoteHangs(t *testing.T) {
 	require.LessOrEqual(t, runtime.NumGoroutine(), before+2*lookupWorkers)
 }
 
-// TestClosesWaitForAWorkerTogether: files are opened and reading them hangs, even after the
-// context has ended. Closing the files needs only one goroutine, and when the reads return all
-// files are closed.
+// TestClosesWaitForAWorkerTogether: files are opened and reading them hangs, even after the context has
+// ended. Closing the files needs only one goroutine, and when the reads return all files are closed.
 func TestClosesWaitForAWorkerTogether(t *testing.T) {
 	tr, below := guardOdd(t, slog.New(slog.DiscardHandler), func() {})
 	tiertest.Upload(t, tr, tiertest.Page(1), []byte("page"), time.Now())

@@ -14,9 +14,8 @@ import (
 // steps are the buffers through which data of an isolated tier is copied.
 var steps = sync.Pool{New: func() any { p := make([]byte, pagefile.StepBytes); return &p }}
 
-// blob reads in steps of at most StepBytes, each with its own time limit: a slow tier makes
-// progress, a hung one is noticed. The description was read when the file was opened, within
-// the same time limit.
+// blob reads in steps of at most StepBytes, each with its own time limit: a slow tier makes progress, a
+// hung one is noticed. The description was read when the file was opened, within the same time limit.
 type blob struct {
 	t     *Tier
 	inner tier.Blob
@@ -87,9 +86,8 @@ func (b *blob) ReadsAtOnce() int { return transferWorkers / 2 }
 
 func (b *blob) Close() { b.t.ends.add(b.inner.Close) }
 
-// upload writes in steps, as blob reads. An operation that was given up may still run in its
-// worker, so one goroutine at a time uses the upload below, and after a failure only to abort
-// it.
+// upload writes in steps, as blob reads. An operation that was given up may still run in its worker, so
+// one goroutine at a time uses the upload below, and after a failure only to abort it.
 type upload struct {
 	t         *Tier
 	name      pagefile.Name

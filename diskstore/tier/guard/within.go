@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -162,4 +165,32 @@ func write(ctx context.Context, t *Tier, limit time.Duration, op func(context.Co
 // list runs a listing that no look-up waits for.
 func list[T any](ctx context.Context, t *Tier, op func(context.Context) (T, error)) (T, error) {
 	return do(ctx, t, t.Transfer, listSteps*t.StepIn, nil, op)
+}
+
+// Another module may have written the tier below. Its panics and impossible answers are failures of the
+// tier, and never reach the store.
+
+// errNothing reports a tier that returned neither a result nor an error.
+var errNothing = errors.New("diskstore: the tier returned neither a result nor an error")
+
+// errPanic reports a tier that panicked.
+var errPanic = errors.New("diskstore: the tier panicked")
+
+// panics logs the first panic of a tier, with its stack.
+type panics struct {
+	log  *slog.Logger
+	once sync.Once
+}
+
+// try runs op and returns a panic as an error.
+func try[T any](p *panics, op func() (T, error)) (v T, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("%w: %v", errPanic, cause)
+			p.once.Do(func() {
+				p.log.Error("kv tier panicked, later panics of it are not logged", "error", cause, "stack", string(debug.Stack()))
+			})
+		}
+	}()
+	return op()
 }

@@ -22,8 +22,7 @@ var ctx = context.Background()
 // Fingerprint is the fingerprint of all files that the contract's tests make.
 var Fingerprint = pagefile.Key{0: 1, 31: 0xfe}
 
-// Contract checks the rules for every tier. open returns a new, empty tier, which Contract
-// closes.
+// Contract checks the rules for every tier. open returns a new, empty tier, which Contract closes.
 func Contract(t *testing.T, open func(t *testing.T) tier.Tier) {
 	for name, run := range map[string]func(*testing.T, tier.Tier){
 		"absent":      testAbsent,

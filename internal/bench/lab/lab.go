@@ -124,6 +124,34 @@ func (l *Lab) Ask(ctx context.Context, q Question) (Answer, error) {
 	return Answer{Result: result, Restored: restored}, nil
 }
 
+// Restored is the runner's log line about restoring a prompt's K/V, zero when
+// nothing was restored.
+type Restored struct {
+	Tokens  int           // restored into the slot
+	Shifted int           // the part of Tokens from another position
+	Took    time.Duration // from the lookup to the last row
+}
+
+// restoredLine is: msg="kv tier: restored" slot=0 tokens=7936 shifted=0 prompt=8003
+// bytes="65 MB" from=local took=43ms
+var restoredLine = regexp.MustCompile(
+	`msg="kv tier: restored" slot=\d+ tokens=(\d+) shifted=(\d+) prompt=\d+ bytes="?[^"=]*"? from=\S+ took=(\S+)`)
+
+// parseRestored reads the line in the log of one request.
+func parseRestored(log string) (Restored, error) {
+	match := restoredLine.FindStringSubmatch(log)
+	if match == nil {
+		return Restored{}, nil
+	}
+	tokens, tokensErr := strconv.Atoi(match[1])
+	shifted, shiftedErr := strconv.Atoi(match[2])
+	took, tookErr := time.ParseDuration(match[3])
+	if tokensErr != nil || shiftedErr != nil || tookErr != nil {
+		return Restored{}, fmt.Errorf("reading the runner's log: %q has a number that is none", match[0])
+	}
+	return Restored{Tokens: tokens, Shifted: shifted, Took: took}, nil
+}
+
 // Model is the model of the server.
 func (l *Lab) Model() Model { return l.options.Model }
 
@@ -142,15 +170,6 @@ func parseTierOff(log string) string {
 		return reason
 	}
 	return match[1]
-}
-
-// Version is the version that the server reports.
-func (l *Lab) Version(ctx context.Context) (string, error) {
-	version, err := l.API().Version(ctx)
-	if err != nil {
-		return "", fmt.Errorf("asking the server for its version: %w", err)
-	}
-	return version, nil
 }
 
 // Model is a model that a lab can serve.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -32,7 +31,7 @@ type written struct {
 }
 
 func (b *bench) measureChat(ctx context.Context) (any, error) {
-	r := &chat{Turns: b.settings.turns, TokensPerTurn: question + reply}
+	r := &chat{Turns: b.turns, TokensPerTurn: question + reply}
 	for _, c := range []struct {
 		side   side
 		unload bool
@@ -42,7 +41,7 @@ func (b *bench) measureChat(ctx context.Context) (any, error) {
 		if c.unload {
 			name = "unloaded each turn"
 		}
-		if err := b.step(fmt.Sprintf("chat, %s, %s", c.side, name), func() (_ string, err error) {
+		if err := b.Step(fmt.Sprintf("chat, %s, %s", c.side, name), func() (_ string, err error) {
 			*c.ratio, err = b.chat(ctx, c.side, c.unload)
 			return fmt.Sprintf("%.2f bytes written per new byte", *c.ratio), err
 		}); err != nil {
@@ -56,43 +55,27 @@ func (b *bench) measureChat(ctx context.Context) (any, error) {
 // all the time, a whole slot is saved once, at the end.
 func (b *bench) chat(ctx context.Context, s side, unload bool) (ratio float64, err error) {
 	defer func() { err = errors.Join(err, b.clean()) }()
-	most := b.settings.turns * (question + reply)
-	written := newFiles{dirs: []string{b.root(), b.files()}}
+	starts, turns := 1, b.turns
+	if unload {
+		starts, turns = turns, starts
+	}
+	written := b.newFiles()
 	var text []int32
-	var server *llamatest.Server
-	defer func() {
-		if server != nil {
-			server.Kill()
-		}
-	}()
-	for turn := range b.settings.turns {
-		if server == nil {
-			if server, err = b.start(ctx, s, most); err != nil {
-				return 0, err
-			}
-			if s == whole && turn > 0 {
-				if err := server.Slot(ctx, "restore", wholeFile); err != nil {
-					return 0, err
+	for range starts {
+		_, err := b.ask(ctx, s, served{tokens: b.turns * (question + reply)}, func(server *llamatest.Server) (a llamatest.Answer, err error) {
+			for range turns {
+				text = slices.Concat(text, b.tokens(question))
+				if a, err = server.Complete(ctx, text, reply); err != nil {
+					return a, err
 				}
+				text = append(text, a.Tokens...)
 			}
+			return a, nil
+		})
+		if err == nil {
+			err = written.look(s == whole)
 		}
-		text = slices.Concat(text, b.tokens(question))
-		a, err := server.Complete(ctx, text, reply)
 		if err != nil {
-			return 0, err
-		}
-		text = append(text, a.Tokens...)
-		if !unload && turn+1 < b.settings.turns {
-			continue
-		}
-		if s == whole {
-			if err := server.Slot(ctx, "save", wholeFile); err != nil {
-				return 0, err
-			}
-		}
-		server.Kill()
-		server = nil
-		if err := written.look(s == whole); err != nil {
 			return 0, err
 		}
 	}
@@ -106,15 +89,14 @@ type newFiles struct {
 	bytes int64
 }
 
+// newFiles are the files of our pages and of whole slots.
+func (b *bench) newFiles() *newFiles {
+	return &newFiles{dirs: []string{b.root(), b.files()}, seen: make(map[string]bool)}
+}
+
 // look adds files that were not there before; with all, also those that were.
 func (n *newFiles) look(all bool) error {
-	if n.seen == nil {
-		n.seen = make(map[string]bool)
-	}
 	for _, dir := range n.dirs {
-		if _, err := os.Stat(dir); err != nil {
-			continue // of the other side
-		}
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			var info fs.FileInfo
 			if err == nil && d.Type().IsRegular() {
@@ -122,7 +104,7 @@ func (n *newFiles) look(all bool) error {
 			}
 			switch {
 			case errors.Is(err, fs.ErrNotExist):
-				return nil // a daemon that ends removes its folder
+				return nil // a side without the folder, or a daemon that ends and removes its own
 			case err != nil || info == nil || n.seen[path] && !all:
 				return err
 			}

@@ -34,50 +34,48 @@ func (b *bench) measureDrafts(ctx context.Context) (any, error) {
 		return nil, err
 	}
 	prose := trained.Prose()
-	for n := range b.settings.repetitions {
+	err = b.Repeat("drafts", b.repetitions, func(n int) (string, error) {
 		text := prose[n*500%(len(prose)-draftsText-draftsTurn):][:draftsText+draftsTurn]
-		err := b.step(fmt.Sprintf("drafts, %d of %d", n+1, b.settings.repetitions), func() (string, error) {
-			hot, err := b.acceptance(ctx, model, text, false)
-			if err != nil {
-				return "", err
-			}
-			restored, err := b.acceptance(ctx, model, text, true)
-			r.Hot.Add(hot)
-			r.Restored.Add(restored)
-			return fmt.Sprintf("%.2f of them right after a restore, %.2f before", restored, hot), err
-		})
+		hot, err := b.acceptance(ctx, model, text, false)
 		if err != nil {
-			return nil, err
+			return "", err
 		}
-	}
-	return r, nil
+		restored, err := b.acceptance(ctx, model, text, true)
+		r.Hot.Add(hot)
+		r.Restored.Add(restored)
+		return fmt.Sprintf("%.2f of them right after a restore, %.2f before", restored, hot), err
+	})
+	return r, err
 }
 
 // acceptance answers the beginning of a text and then all of it, and returns the part of drafts in the
 // second answer that were right.
 func (b *bench) acceptance(ctx context.Context, model, text string, kill bool) (part float64, err error) {
 	defer func() { err = errors.Join(err, b.clean()) }()
-	begin := func() (*llamatest.Server, error) {
+	m := served{model: model, tokens: trained.ContextTokens - 1024, threads: 1,
 		// Weights in the order of AMX are no draft model's in llama.cpp b10970.
-		return b.startSlots(ctx, ours, model, 1, trained.ContextTokens-1024, 1, strings.Fields("-md "+model+" --spec-type draft-simple --spec-draft-n-max 4 -nr")...)
+		args: strings.Fields("-md " + model + " --spec-type draft-simple --spec-draft-n-max 4 -nr")}
+	var a llamatest.Answer
+	first := func(server *llamatest.Server) error {
+		_, err := server.Complete(ctx, text[:draftsText], draftsAnswer)
+		return err
 	}
-	server, err := begin()
-	if err != nil {
-		return 0, err
-	}
-	defer func() { server.Kill() }()
-	if _, err = server.Complete(ctx, text[:draftsText], draftsAnswer); err != nil {
-		return 0, err
+	second := func(server *llamatest.Server) (err error) {
+		a, err = server.Complete(ctx, text, draftsAnswer)
+		return err
 	}
 	if kill {
-		server.Kill()
-		again, err := begin()
-		if err != nil {
-			return 0, err
+		if err = b.on(ctx, ours, m, first); err == nil {
+			err = b.on(ctx, ours, m, second)
 		}
-		server = again
+	} else {
+		err = b.on(ctx, ours, m, func(server *llamatest.Server) error {
+			if err := first(server); err != nil {
+				return err
+			}
+			return second(server)
+		})
 	}
-	a, err := server.Complete(ctx, text, draftsAnswer)
 	switch {
 	case err != nil:
 	case a.Timings.Drafted == 0:

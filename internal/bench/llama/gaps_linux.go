@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"time"
 
@@ -41,47 +40,37 @@ func (b *bench) measureGaps(ctx context.Context) (any, error) {
 	if err := testmodel.Write(model, shape.WithDefaults()); err != nil {
 		return nil, err
 	}
-	for n := range b.settings.repetitions {
-		err := b.step(fmt.Sprintf("gaps, %d of %d", n+1, b.settings.repetitions), func() (string, error) {
-			var found [2][]time.Duration
-			watch := func(i int, s side) func() error {
-				return func() (err error) { found[i], err = b.watchGaps(ctx, s, model); return err }
-			}
-			if err := measure.InTurns(n, watch(0, stock), watch(1, ours)); err != nil {
-				return "", err
-			}
-			at := func(i int, part float64) float64 { return found[i][int(part*float64(len(found[i])-1))].Seconds() }
-			r.Usual.Add(at(1, 0.99) / at(0, 0.99))
-			r.Longest.Add(at(1, 1) / at(0, 1))
-			r.Stock.Add(at(0, 1))
-			return fmt.Sprintf("%.2f of stock's at p99", r.Usual.Values[n]), nil
-		})
+	err := b.Repeat("gaps", b.repetitions, func(n int) (string, error) {
+		of, mine, err := pair(n, func(s side) ([]time.Duration, error) { return b.watchGaps(ctx, s, model) })
 		if err != nil {
-			return nil, err
+			return "", err
 		}
-	}
-	return r, nil
+		at := func(gaps []time.Duration, part float64) float64 {
+			return gaps[int(part*float64(len(gaps)-1))].Seconds()
+		}
+		r.Usual.Add(at(mine, 0.99) / at(of, 0.99))
+		r.Longest.Add(at(mine, 1) / at(of, 1))
+		r.Stock.Add(at(of, 1))
+		return fmt.Sprintf("%.2f of stock's at p99", r.Usual.Values[n]), nil
+	})
+	return r, err
 }
 
 // watchGaps returns the times between tokens, the shortest first.
 func (b *bench) watchGaps(ctx context.Context, s side, model string) (found []time.Duration, err error) {
 	defer func() { err = errors.Join(err, b.clean()) }()
-	server, err := b.startSlots(ctx, s, model, 2, 2*(gapsChat+gapsAnswer), max(1, runtime.NumCPU()-1))
-	if err != nil {
-		return nil, err
-	}
-	defer server.Kill()
-	chatting, stop := context.WithCancel(ctx)
-	defer stop()
-	prompt, done := b.tokens(gapsTurn), make(chan error, 1)
-	go func() { done <- b.chatBeside(chatting, server) }()
-	a, err := server.Complete(ctx, prompt, gapsAnswer)
-	stop()
-	if err = errors.Join(err, <-done); err != nil {
-		return nil, err
-	}
-	slices.Sort(a.Gaps)
-	return a.Gaps, nil
+	m := served{model: model, slots: 2, tokens: 2 * (gapsChat + gapsAnswer), threads: oneThreadLess()}
+	err = b.on(ctx, s, m, func(server *llamatest.Server) error {
+		chatting, stop := context.WithCancel(ctx)
+		defer stop()
+		prompt, done := b.tokens(gapsTurn), make(chan error, 1)
+		go func() { done <- b.chatBeside(chatting, server) }()
+		a, err := server.Complete(ctx, prompt, gapsAnswer)
+		stop()
+		found = slices.Sorted(slices.Values(a.Gaps))
+		return errors.Join(err, <-done)
+	})
+	return found, err
 }
 
 // chatBeside has chats take turns until ctx ends.

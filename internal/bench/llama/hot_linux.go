@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/bench/measure"
@@ -35,79 +34,67 @@ type hot struct {
 	Speed        measure.Series `json:"speed"`          // of long answers, ours over stock
 }
 
+// smallest is as small as a model can be: our share of a time does not depend on the model, and the
+// time of computing would hide it.
+var smallest = testmodel.Shape{Layers: 1, Embed: 64, Heads: 1, KVHeads: 1}
+
 // measureHot sends pairs of requests to a stock server and to ours, in turns.
 func (b *bench) measureHot(ctx context.Context) (any, error) {
 	r := &hot{PromptTokens: hotPrompt, AnswerTokens: hotAnswer}
-	n := b.settings.repetitions * shortPairs
-	if err := b.step(fmt.Sprintf("hot, %d short answers", n), func() (string, error) {
-		err := b.hotTime(ctx, n, r)
-		return fmt.Sprintf("%.2f ms more", 1e3*r.Added.Median), err
-	}); err != nil {
-		return nil, err
-	}
-	n = b.settings.repetitions * longPairs
-	if err := b.step(fmt.Sprintf("hot, %d long texts", n), func() (string, error) {
-		err := b.hotText(ctx, n, r)
-		return fmt.Sprintf("%.3f of the time", r.Text.Median), err
-	}); err != nil {
-		return nil, err
-	}
-	return r, b.step(fmt.Sprintf("hot, %d long answers", n), func() (string, error) {
-		err := b.hotSpeed(ctx, n, r)
-		return fmt.Sprintf("%.3f of the speed", r.Speed.Median), err
-	})
-}
-
-// hotTime measures the time of requests. The model is as small as a model can be: our share of the
-// time does not depend on the model, and the time of computing would hide it.
-func (b *bench) hotTime(ctx context.Context, pairs int, r *hot) error {
-	return b.hotPairs(ctx, smallest, b.tokens(hotPrompt), hotPrompt, pairs, 1, func(a, ours llamatest.Answer) { r.Added.AddSeconds(ours.Total - a.Total) })
-}
-
-var smallest = testmodel.Shape{Layers: 1, Embed: 64, Heads: 1, KVHeads: 1}
-
-// hotText measures the time of requests with a long text.
-func (b *bench) hotText(ctx context.Context, pairs int, r *hot) error {
-	text := strings.Repeat("word ", hotWords)
-	return b.hotPairs(ctx, smallest, text, 4*hotWords, pairs, 1, func(a, ours llamatest.Answer) { r.Text.Add(ours.Total.Seconds() / a.Total.Seconds()) })
-}
-
-// hotSpeed measures the speed of answers, after their first token. The model computes some 100
-// tokens in a second with one thread.
-func (b *bench) hotSpeed(ctx context.Context, pairs int, r *hot) error {
-	speed := func(a llamatest.Answer) float64 {
+	speed := func(a llamatest.Answer) float64 { // after the first token
 		return float64(a.Timings.Generated-1) / (a.Total - a.First).Seconds()
 	}
-	return b.hotPairs(ctx, testmodel.Shape{Embed: 768, Heads: 12}, b.tokens(hotPrompt), hotPrompt, pairs, hotAnswer, func(a, ours llamatest.Answer) { r.Speed.Add(speed(ours) / speed(a)) })
+	for _, kind := range []hotKind{
+		{"short answers", smallest, b.tokens(hotPrompt), hotPrompt, 1, b.repetitions * shortPairs, &r.Added,
+			func(stock, ours llamatest.Answer) float64 { return (ours.Total - stock.Total).Seconds() }},
+		{"long texts", smallest, strings.Repeat("word ", hotWords), 4 * hotWords, 1, b.repetitions * longPairs, &r.Text,
+			func(stock, ours llamatest.Answer) float64 { return ours.Total.Seconds() / stock.Total.Seconds() }},
+		// This model computes some 100 tokens in a second with one thread.
+		{"long answers", testmodel.Shape{Embed: 768, Heads: 12}, b.tokens(hotPrompt), hotPrompt, hotAnswer, b.repetitions * longPairs, &r.Speed,
+			func(stock, ours llamatest.Answer) float64 { return speed(ours) / speed(stock) }},
+	} {
+		if err := b.Step(fmt.Sprintf("hot, %d %s", kind.pairs, kind.name), func() (string, error) {
+			err := b.hotPairs(ctx, kind)
+			return fmt.Sprintf("%.3g", kind.into.Median), err
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
 }
 
-// hotPairs has a stock server and ours answer a prompt that their slots hold, of some tokens; the side
-// that goes first alternates.
-func (b *bench) hotPairs(ctx context.Context, shape testmodel.Shape, prompt any, tokens, pairs, predict int, note func(stock, ours llamatest.Answer)) (err error) {
+// hotKind is a prompt of some tokens, and what is measured of its answers.
+type hotKind struct {
+	name                   string
+	shape                  testmodel.Shape
+	prompt                 any
+	tokens, predict, pairs int
+	into                   *measure.Series
+	figure                 func(stock, ours llamatest.Answer) float64
+}
+
+// hotPairs has a stock server and ours answer a prompt that their slots hold.
+func (b *bench) hotPairs(ctx context.Context, kind hotKind) (err error) {
 	defer func() { err = errors.Join(err, b.clean()) }()
-	shape.Arch, shape.Context = b.shape.Arch, trainedContext
-	model := filepath.Join(b.dir, "hot.gguf")
-	if err := testmodel.Write(model, shape.WithDefaults()); err != nil {
+	kind.shape.Arch, kind.shape.Context = b.shape.Arch, trainedContext
+	m := served{model: filepath.Join(b.dir, "hot.gguf"), tokens: kind.tokens, threads: oneThreadLess()}
+	if err := testmodel.Write(m.model, kind.shape.WithDefaults()); err != nil {
 		return err
 	}
-	threads := max(1, runtime.NumCPU()-1)
-	var servers [2]*llamatest.Server
-	for i, s := range []side{stock, ours} {
-		if servers[i], err = b.startModel(ctx, s, model, tokens, threads); err != nil {
+	servers := make(map[side]*llamatest.Server)
+	for _, s := range []side{stock, ours} {
+		if servers[s], err = b.start(ctx, s, m); err != nil {
 			return err
 		}
-		defer servers[i].Kill()
+		defer servers[s].Kill()
 	}
-	for pair := range 1 + pairs { // the first one fills the slots
-		var answers [2]llamatest.Answer
-		ask := func(i int) func() error {
-			return func() (err error) { answers[i], err = servers[i].Complete(ctx, prompt, predict); return err }
-		}
-		if err := measure.InTurns(pair, ask(0), ask(1)); err != nil {
+	for n := range 1 + kind.pairs { // the first one fills the slots
+		of, mine, err := pair(n, func(s side) (llamatest.Answer, error) { return servers[s].Complete(ctx, kind.prompt, kind.predict) })
+		if err != nil {
 			return err
 		}
-		if pair > 0 {
-			note(answers[0], answers[1])
+		if n > 0 {
+			kind.into.Add(kind.figure(of, mine))
 		}
 	}
 	return nil

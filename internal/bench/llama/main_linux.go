@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -40,13 +40,13 @@ const trainedContext = 256 << 10
 
 // bench starts servers and makes prompts for all parts.
 type bench struct {
-	settings settings
+	settings
+	show.Steps
 	checkout string
 	tree     string
 	dir      string // temporary
 	model    string
 	shape    testmodel.Shape
-	steps    *progress.Display
 	seed     int
 }
 
@@ -94,7 +94,7 @@ func parse(args []string, errOut io.Writer) (s settings, err error) {
 		all = append(all, p.name)
 	}
 	flags.StringVar(&s.out, "o", "", "write every measured value to this JSON `file`")
-	only := flags.String("only", strings.Join(all, ","), "comma-separated `parts`")
+	only := flags.String("only", "", "comma-separated `parts`: "+strings.Join(all, ", ")+"; default all")
 	sizes := flags.String("sizes", "4096,8192,16384,32768", "`lengths` of the prompts of ttft, in tokens")
 	flags.IntVar(&s.repetitions, "n", 3, "repetitions of ttft, real, gaps, drafts and savers, 100 times as many short answers of hot, and ten times as many long ones")
 	flags.IntVar(&s.turns, "turns", 20, "turns of the chat")
@@ -104,18 +104,11 @@ func parse(args []string, errOut io.Writer) (s settings, err error) {
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
-	s.only = strings.Split(*only, ",")
-	for _, name := range s.only {
-		if !slices.Contains(all, name) {
-			return s, fmt.Errorf("-only %s: no such part; there are %s", name, strings.Join(all, ", "))
-		}
+	if s.only, err = show.Chosen(*only, all); err != nil {
+		return s, err
 	}
-	for _, text := range strings.Split(*sizes, ",") {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 256 || n > trainedContext/2 {
-			return s, fmt.Errorf("-sizes %s: want numbers from 256 to %d", *sizes, trainedContext/2)
-		}
-		s.sizes = append(s.sizes, n)
+	if s.sizes, err = show.Lengths(*sizes, 256, trainedContext/2); err != nil {
+		return s, err
 	}
 	if min(s.repetitions, s.turns, s.conversations, s.length-255) < 1 || s.length > trainedContext/2 {
 		return s, errors.New("-n, -turns and -conversations: want at least 1; -length: want at least 256")
@@ -124,19 +117,17 @@ func parse(args []string, errOut io.Writer) (s settings, err error) {
 }
 
 func run(ctx context.Context, args []string, out, errOut io.Writer) (err error) {
-	b := &bench{steps: progress.New(errOut, show.StepNames), shape: testmodel.Shape{Arch: "llama", Context: trainedContext, Seed: 1}.WithDefaults()}
+	b := &bench{Steps: show.Steps{Display: progress.New(errOut, show.StepNames)}, shape: testmodel.Shape{Arch: "llama", Context: trainedContext, Seed: 1}.WithDefaults()}
 	if b.settings, err = parse(args, errOut); err != nil {
 		return err
 	}
-	checkout, err := os.Getwd()
-	if err != nil {
+	if b.checkout, err = os.Getwd(); err != nil {
 		return err
 	}
-	b.checkout = checkout
-	if b.tree, err = llamatest.FindDir(checkout); err != nil {
+	if b.tree, err = llamatest.FindDir(b.checkout); err != nil {
 		return err
 	}
-	if b.dir, err = os.MkdirTemp(filepath.Join(checkout, "build"), "bench-llama-"); err != nil {
+	if b.dir, err = os.MkdirTemp(filepath.Join(b.checkout, "build"), "bench-llama-"); err != nil {
 		return fmt.Errorf("make a folder for the benchmarks: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
@@ -149,7 +140,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) (err error) 
 		return err
 	}
 	for _, p := range parts {
-		if !slices.Contains(b.settings.only, p.name) {
+		if !slices.Contains(b.only, p.name) {
 			continue
 		}
 		if r.Parts[p.name], err = p.measure(b, ctx); err != nil {
@@ -157,14 +148,10 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) (err error) 
 		}
 	}
 	r.print(out)
-	if b.settings.out == "" {
+	if b.out == "" {
 		return nil
 	}
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(b.settings.out, append(text, '\n'), 0o644)
+	return show.Save(b.out, r)
 }
 
 // side is a way to run a server.
@@ -183,28 +170,29 @@ func (b *bench) root() string { return filepath.Join(b.dir, "pages") }
 // files is the directory of whole slots.
 func (b *bench) files() string { return filepath.Join(b.dir, "slots") }
 
-// start starts a server for prompts of at most so many tokens.
-func (b *bench) start(ctx context.Context, s side, tokens int) (*llamatest.Server, error) {
-	return b.startModel(ctx, s, b.model, tokens, runtime.NumCPU())
+// served is what a server serves. Zero values: the model of most parts, one slot, all processors.
+type served struct {
+	model   string
+	slots   int
+	tokens  int // of the longest prompts of all slots together
+	threads int
+	args    []string
 }
 
-// startModel starts a server of a model with one slot, which computes with a number of threads.
-func (b *bench) startModel(ctx context.Context, s side, model string, tokens, threads int) (*llamatest.Server, error) {
-	return b.startSlots(ctx, s, model, 1, tokens, threads)
-}
-
-// startSlots starts a server of a model with a number of slots, for as many tokens in all.
-func (b *bench) startSlots(ctx context.Context, s side, model string, slots, tokens, threads int, args ...string) (*llamatest.Server, error) {
+// start starts a server.
+func (b *bench) start(ctx context.Context, s side, m served) (*llamatest.Server, error) {
 	o := llamatest.Options{
-		Dir: b.tree, Model: model, Log: filepath.Join(b.dir, "daemon.log"),
-		Args: []string{"-np", strconv.Itoa(slots), "-c", strconv.Itoa(tokens + 1024), "-t", strconv.Itoa(threads)},
+		Dir: b.tree, Model: cmp.Or(m.model, b.model), Log: filepath.Join(b.dir, "daemon.log"),
+		Args: append([]string{
+			"-np", strconv.Itoa(cmp.Or(m.slots, 1)), "-c", strconv.Itoa(m.tokens + 1024),
+			"-t", strconv.Itoa(cmp.Or(m.threads, runtime.NumCPU())),
+		}, m.args...),
 	}
-	o.Args = append(o.Args, args...)
 	switch s {
 	case stock:
 		o.Args = append(o.Args, "--cache-ram", "0")
 	case ram:
-		o.Args = append(o.Args, "--cache-ram", strconv.Itoa(b.settings.cacheMB))
+		o.Args = append(o.Args, "--cache-ram", strconv.Itoa(b.cacheMB))
 	case whole:
 		if err := os.MkdirAll(b.files(), 0o700); err != nil {
 			return nil, err
@@ -217,13 +205,26 @@ func (b *bench) startSlots(ctx context.Context, s side, model string, slots, tok
 	return llamatest.Start(ctx, o)
 }
 
-// step runs a step, which returns a note about its result.
-func (b *bench) step(name string, do func() (note string, err error)) error {
-	return b.steps.Do(name, func(*progress.Step) (string, error) { return do() })
+// on starts a server, which is killed after use.
+func (b *bench) on(ctx context.Context, s side, m served, use func(*llamatest.Server) error) error {
+	server, err := b.start(ctx, s, m)
+	if err != nil {
+		return err
+	}
+	defer server.Kill()
+	return use(server)
 }
 
 // clean removes all pages and files.
 func (b *bench) clean() error { return errors.Join(os.RemoveAll(b.root()), os.RemoveAll(b.files())) }
+
+// pair has a stock server and ours take a turn each, of which the first alternates.
+func pair[T any](turn int, take func(side) (T, error)) (ofStock, ofOurs T, err error) {
+	return measure.Pair(turn, func() (T, error) { return take(stock) }, func() (T, error) { return take(ours) })
+}
+
+// oneThreadLess leaves a processor to the client and to kvtier.
+func oneThreadLess() int { return max(1, runtime.NumCPU()-1) }
 
 // tokens is a prompt of n tokens that no prompt before had.
 func (b *bench) tokens(n int) []int32 {

@@ -60,9 +60,9 @@ func (b *bench) measureSavers(ctx context.Context) (any, error) {
 		side side
 		into *saver
 	}{{never, &r.Never}, {stock, &r.Stock}, {ours, &r.Ours}, {hearth, &r.Hearth}, {stillwarm, &r.Stillwarm}}
-	for n := range b.settings.repetitions {
+	for n := range b.repetitions {
 		for _, s := range sides {
-			if err := b.step(fmt.Sprintf("savers, %s, %d of %d", s.side, n+1, b.settings.repetitions), func() (string, error) {
+			if err := b.Step(fmt.Sprintf("savers, %s, %d of %d", s.side, n+1, b.repetitions), func() (string, error) {
 				took, err := b.saverChat(ctx, s.side, int64(n), s.into)
 				s.into.Answers.AddSeconds(took)
 				s.into.Ratio.Add(took.Seconds() / r.Never.Answers.Values[n])
@@ -88,65 +88,62 @@ func (b *bench) saverChat(ctx context.Context, s side, seed int64, into *saver) 
 	if err := os.MkdirAll(b.files(), 0o700); err != nil {
 		return 0, err
 	}
-	written := newFiles{dirs: []string{b.root(), b.files()}}
-	var server *llamatest.Server
-	defer func() {
-		if server != nil {
-			server.Kill()
-		}
-	}()
 	var chat []llamatest.Message
 	into.Again = 0
 	tokens := 0
-	for turn := range saversTurns {
+	say := func(server *llamatest.Server, turn int) error {
 		more := saversTurn
 		if turn == 0 {
 			more = saversFirst
 		}
 		text, err := testmodel.Prompt(b.shape, more, 1000*seed+int64(turn))
 		if err != nil {
-			return 0, err
+			return err
 		}
 		chat = append(chat, llamatest.Message{Role: "user", Content: text})
-		if server == nil {
-			if server, err = b.startSaver(ctx, s); err != nil {
-				return 0, err
-			}
-		}
 		a, err := b.speak(ctx, s, server, chat)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if tokens = a.Cached + a.Computed + saversAnswer; turn > 0 {
 			all += time.Duration(a.Seconds * float64(time.Second))
 			into.Again += a.Computed
 		}
 		chat = append(chat, llamatest.Message{Role: "assistant", Content: a.Text})
-		if s == never {
-			continue
+		return nil
+	}
+	m := served{tokens: saversFirst + saversTurns*(saversTurn+saversAnswer+50)}
+	if s == never {
+		err = b.on(ctx, stock, m, func(server *llamatest.Server) error {
+			for turn := range saversTurns {
+				if err := say(server, turn); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		return all, err
+	}
+	serving := s
+	if s == hearth || s == stillwarm {
+		serving = whole
+	}
+	written := b.newFiles()
+	for turn := range saversTurns {
+		err := b.on(ctx, serving, m, func(server *llamatest.Server) error {
+			err := say(server, turn)
+			<-time.After(savedIn)
+			return err
+		})
+		if err == nil {
+			err = written.look(s == stillwarm) // which writes over its file
 		}
-		<-time.After(savedIn)
-		server.Kill()
-		server = nil
-		if err := written.look(s == stillwarm); err != nil { // which writes over its file
+		if err != nil {
 			return 0, err
 		}
 	}
 	into.Written = float64(written.bytes) / float64(int64(tokens)*b.shape.KVBytesPerToken())
 	return all, nil
-}
-
-// startSaver starts a server for a side.
-func (b *bench) startSaver(ctx context.Context, s side) (*llamatest.Server, error) {
-	const tokens = saversFirst + saversTurns*(saversTurn+saversAnswer+50)
-	switch s {
-	case ours:
-		return b.start(ctx, ours, tokens)
-	case hearth, stillwarm:
-		return b.start(ctx, whole, tokens)
-	default:
-		return b.start(ctx, stock, tokens)
-	}
 }
 
 // speak has a side answer a chat.

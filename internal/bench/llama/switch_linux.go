@@ -32,16 +32,16 @@ type switching struct {
 
 // measureSwitch asks each of many conversations once, and then each one's next turn.
 func (b *bench) measureSwitch(ctx context.Context) (any, error) {
-	r := &switches{Conversations: b.settings.conversations, Tokens: b.settings.length}
+	r := &switches{Conversations: b.conversations, Tokens: b.length}
 	var conversations [][]int32
-	for range b.settings.conversations {
-		conversations = append(conversations, b.tokens(b.settings.length))
+	for range b.conversations {
+		conversations = append(conversations, b.tokens(b.length))
 	}
 	for _, c := range []struct {
 		side side
 		into *switching
 	}{{stock, &r.Stock}, {ram, &r.RAM}, {ours, &r.Ours}} {
-		if err := b.step(fmt.Sprintf("switch, %s", c.side), func() (string, error) {
+		if err := b.Step(fmt.Sprintf("switch, %s", c.side), func() (string, error) {
 			err := b.switches(ctx, c.side, conversations, c.into, &r.Reading)
 			return show.Number(c.into.First.Median, "s"), err
 		}); err != nil {
@@ -58,61 +58,37 @@ func (b *bench) switches(ctx context.Context, s side, conversations [][]int32, i
 	if s == stock {
 		conversations = conversations[:min(2, len(conversations))]
 	}
-	server, err := b.start(ctx, s, b.settings.length)
-	if err != nil {
-		return err
-	}
-	defer server.Kill()
-	stop := watchMemory(server, into)
-	defer stop()
-	for _, c := range conversations {
-		if _, err := server.Complete(ctx, c, answer); err != nil {
-			return err
+	return b.on(ctx, s, served{tokens: b.length}, func(server *llamatest.Server) error {
+		most := measure.Most(memoryEvery, func() int64 {
+			n, _ := server.Memory() // 0 where a process has just ended
+			return n
+		})
+		defer func() { into.Memory = most() }()
+		for _, c := range conversations {
+			if _, err := server.Complete(ctx, c, answer); err != nil {
+				return err
+			}
 		}
-	}
-	for _, c := range conversations {
-		a, err := server.Complete(ctx, slices.Concat(c, b.tokens(answer)), answer)
+		for _, c := range conversations {
+			a, err := server.Complete(ctx, slices.Concat(c, b.tokens(answer)), answer)
+			if err != nil {
+				return err
+			}
+			into.First.AddSeconds(a.First)
+			into.Reused += a.Timings.Cached
+		}
+		if s != ours {
+			return nil
+		}
+		pages, err := lab.Pages(b.root())
 		if err != nil {
 			return err
 		}
-		into.First.AddSeconds(a.First)
-		into.Reused += a.Timings.Cached
-	}
-	if s != ours {
-		return nil
-	}
-	pages, err := lab.Pages(b.root())
-	if err != nil {
+		read, err := measure.ReadFiles(pages, 1, measure.ReadBuffer)
+		*reading = read.Took.Seconds() / float64(len(conversations))
 		return err
-	}
-	read, err := measure.ReadFiles(pages)
-	*reading = read.Took.Seconds() / float64(len(conversations))
-	return err
+	})
 }
 
 // memoryEvery is the time between two looks at the memory.
 const memoryEvery = 20 * time.Millisecond
-
-// watchMemory notes the most memory that a server takes, until the caller calls stop.
-func watchMemory(server *llamatest.Server, into *switching) (stop func()) {
-	end, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		ticks := time.NewTicker(memoryEvery)
-		defer ticks.Stop()
-		for {
-			if n, err := server.Memory(); err == nil {
-				into.Memory = max(into.Memory, n)
-			}
-			select {
-			case <-ticks.C:
-			case <-end:
-				return
-			}
-		}
-	}()
-	return func() {
-		close(end)
-		<-ended
-	}
-}

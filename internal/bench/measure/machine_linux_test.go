@@ -27,3 +27,10 @@ func TestBusyBetween(t *testing.T) {
 	require.Zero(t, busyBetween(before, before))
 	require.Zero(t, busyBetween("", ""))
 }
+
+func TestFilesystemOf(t *testing.T) {
+	mounts := "overlay / overlay rw 0 0\n/dev/a /data ext4 rw 0 0\n/dev/b /data/pages xfs rw 0 0\n"
+	for path, want := range map[string]string{"/": "overlay", "/database": "overlay", "/data": "ext4", "/data/pages/v1": "xfs"} {
+		require.Equal(t, want, filesystemOf(mounts, path), path)
+	}
+}

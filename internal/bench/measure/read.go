@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // ReadBuffer is the block size of a plain read, as in dd bs=4M.
@@ -20,30 +22,39 @@ type Reading struct {
 // Rate is in bytes per second.
 func (r Reading) Rate() float64 { return float64(r.Bytes) / r.Took.Seconds() }
 
-// ReadFiles reads files from start to end, one after the other.
-func ReadFiles(paths []string) (Reading, error) {
-	var r Reading
-	buf := make([]byte, ReadBuffer)
+// ReadFiles reads files from start to end. Readers take turns, each with a buffer of its own.
+func ReadFiles(paths []string, readers, buffer int) (Reading, error) {
+	var g errgroup.Group
+	bytes := make([]int64, readers)
 	started := time.Now()
-	for _, path := range paths {
-		n, err := ReadFile(path, buf)
-		r.Bytes += n
-		if err != nil {
-			return r, fmt.Errorf("reading a page file as dd would: %w", err)
-		}
+	for reader := range readers {
+		g.Go(func() error {
+			buf := make([]byte, buffer)
+			for i := reader; i < len(paths); i += readers {
+				n, err := readFile(paths[i], buf)
+				if err != nil {
+					return fmt.Errorf("reading a page file as dd would: %w", err)
+				}
+				bytes[reader] += n
+			}
+			return nil
+		})
 	}
-	r.Took = time.Since(started)
-	return r, nil
+	err := g.Wait()
+	r := Reading{Took: time.Since(started)}
+	for _, n := range bytes {
+		r.Bytes += n
+	}
+	return r, err
 }
 
-// ReadFile reads one file with a buffer, and returns the number of its bytes.
-func ReadFile(path string, buf []byte) (int64, error) {
+// readFile returns the number of a file's bytes.
+func readFile(path string, buf []byte) (total int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, err
 	}
 	defer f.Close()
-	var total int64
 	for {
 		n, err := f.Read(buf)
 		total += int64(n)

@@ -1,3 +1,6 @@
+// Package models writes the models that the benchmarks measure: with random weights, or
+// trained. It is apart from package lab, so that a program which measures the user's model contains no
+// test model.
 package models
 
 import (
@@ -13,12 +16,6 @@ import (
 func Random(dir, name string, shape testmodel.Shape) (lab.Model, error) {
 	gguf := filepath.Join(dir, name+".gguf")
 	return model(dir, name, gguf, testmodel.Modelfile(gguf)), testmodel.Write(gguf, shape)
-}
-
-// Recall writes the recall model into dir, see [testmodel.Recall].
-func Recall(dir, name string) (lab.Model, error) {
-	gguf := filepath.Join(dir, name+".gguf")
-	return model(dir, name, gguf, testmodel.Modelfile(gguf)), testmodel.WriteRecall(gguf, testmodel.Recall{})
 }
 
 // Trained writes the trained model into dir, see package trained.

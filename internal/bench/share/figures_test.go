@@ -1,18 +1,15 @@
 package share
 
 import (
-	"errors"
 	"flag"
 	"fmt"
-	"math"
 	"os"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/elastic"
+	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/table"
 )
 
@@ -40,12 +37,14 @@ func TestFigures(t *testing.T) {
 				c := quick(servers, *prefill, *load)
 				c.Bursts = bursts
 				m := Mix{Hot: hot, Small: size[0], Large: size[1]}
-				var both comparison
+				var sum comparison
 				for seed := range uint64(seeds) {
-					require.NoError(t, both.play(t, c, m, seed))
+					requests, split, moved, err := both(t, c, m, seed, Balance)
+					require.NoError(t, err)
+					sum.add(requests, split, moved)
 				}
 				name := fmt.Sprintf("%d, %d–%d, %.0f %%", servers, m.Small, m.Large, 100*m.Hot)
-				rows = append(rows, append([]string{name}, both.row(c.Budget)...))
+				rows = append(rows, append([]string{name}, sum.row()...))
 			}
 		}
 	}
@@ -64,21 +63,6 @@ type comparison struct {
 type total struct {
 	failed, gaveWay, most int
 	latencies, firsts     []float64
-}
-
-// play plays the requests of a seed to both sides. In virtual time their order means nothing.
-func (b *comparison) play(t *testing.T, c Config, m Mix, seed uint64) error {
-	requests := Requests(c, m, seed)
-	split, err := Split(t.Context(), c, requests)
-	if errors.Is(err, elastic.ErrUnsupported) {
-		t.Skip(err)
-	}
-	if err != nil {
-		return err
-	}
-	moved, err := Moved(t.Context(), c, requests, Balance)
-	b.add(requests, split, moved)
-	return err
 }
 
 func (b *comparison) add(requests []Request, split, moved Side) {
@@ -101,25 +85,17 @@ func (o *total) add(requests []Request, of, other Side) {
 	}
 }
 
-func (b *comparison) row(budget int) []string {
+func (b *comparison) row() []string {
 	s, o := b.split, b.balance
 	return []string{
-		fmt.Sprint(b.requests), fmt.Sprintf("%d → %d", s.failed, o.failed), fmt.Sprintf("%.2f", quantile(b.throughput, 0.5)),
+		fmt.Sprint(b.requests), fmt.Sprintf("%d → %d", s.failed, o.failed), fmt.Sprintf("%.2f", measure.Quantile(b.throughput, 0.5)),
 		quantiles(s.latencies) + " → " + quantiles(o.latencies) + " s", quantiles(s.firsts) + " → " + quantiles(o.firsts) + " s",
 		fmt.Sprintf("%d → %d", s.gaveWay, o.gaveWay), fmt.Sprintf("%.1f %%", 100*float64(max(s.most, o.most))/float64(budget)),
 	}
 }
 
 func quantiles(seconds []float64) string {
-	return fmt.Sprintf("%.1f, %.1f, %.1f", quantile(seconds, 0.5), quantile(seconds, 0.95), quantile(seconds, 0.99))
-}
-
-// quantile is the smallest value that is not less than a share q of all values; 0 without values.
-func quantile(values []float64, q float64) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	return slices.Sorted(slices.Values(values))[max(0, int(math.Ceil(q*float64(len(values))))-1)]
+	return fmt.Sprintf("%.1f, %.1f, %.1f", measure.Quantile(seconds, 0.5), measure.Quantile(seconds, 0.95), measure.Quantile(seconds, 0.99))
 }
 
 // TestTimesAreOfRequestsThatBothSidesCompleted, and the others count as failed.
@@ -127,11 +103,11 @@ func TestTimesAreOfRequestsThatBothSidesCompleted(t *testing.T) {
 	requests := []Request{{At: time.Second}, {At: 2 * time.Second}}
 	one := Outcome{First: 2 * time.Second, Done: 4 * time.Second}
 	other := Outcome{First: 3 * time.Second, Done: 12 * time.Second}
-	var both comparison
-	both.add(requests,
-		Side{Outcomes: []Outcome{one, {Failed: true}}, Most: 500, End: 10 * time.Second},
-		Side{Outcomes: []Outcome{one, other}, Most: 900, End: 12 * time.Second, GaveWay: 1})
+	var sum comparison
+	sum.add(requests,
+		Side{Outcomes: []Outcome{one, {Failed: true}}, Most: budget / 2, End: 10 * time.Second},
+		Side{Outcomes: []Outcome{one, other}, Most: budget / 10 * 9, End: 12 * time.Second, GaveWay: 1})
 	require.Equal(t, []string{
 		"2", "1 → 0", "1.67", "3.0, 3.0, 3.0 → 3.0, 3.0, 3.0 s", "1.0, 1.0, 1.0 → 1.0, 1.0, 1.0 s", "0 → 1", "90.0 %",
-	}, both.row(1000))
+	}, sum.row())
 }

@@ -43,7 +43,7 @@ func Requests(c Config, m Mix, seed uint64) []Request {
 		for tokens > 0 {
 			q := Request{
 				At:     time.Duration(burst)*burstEvery + time.Duration(r.Int64N(int64(burstTakes))),
-				Server: burst % c.Servers, Prompt: m.prompt(r), Answer: c.AnswerLeast + r.IntN(c.AnswerMost-c.AnswerLeast+1),
+				Server: burst % c.Servers, Prompt: m.prompt(r), Answer: answerLeast + r.IntN(answerMost-answerLeast+1),
 			}
 			if r.Float64() >= m.Hot {
 				q.Server = (q.Server + 1 + r.IntN(c.Servers-1)) % c.Servers

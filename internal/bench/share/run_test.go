@@ -16,16 +16,18 @@ import (
 // Config is the servers and their load.
 type Config struct {
 	Servers int
-	Slots   int // of a server
-	Budget  int // tokens that all servers may hold together
-	Prefill float64
-	Decode  float64 // of one answer
-
-	Bursts      int
-	Load        float64 // new tokens of prompts, over those that one server can compute
-	AnswerLeast int
-	AnswerMost  int
+	Prefill float64 // tokens per second
+	Bursts  int
+	Load    float64 // new tokens of prompts, over those that one server can compute
 }
+
+const (
+	slotsEach   = 8
+	budget      = 32768 // tokens that all servers may hold together
+	decodeRate  = 50.   // tokens of one answer per second
+	answerLeast = 50
+	answerMost  = 300
+)
 
 // An Outcome is that of a request. Times count from the beginning.
 type Outcome struct {
@@ -82,16 +84,6 @@ func (s Side) Failed() int {
 // Completed is the number of requests that were answered.
 func (s Side) Completed() int { return len(s.Outcomes) - s.Failed() }
 
-// Split gives each server its part of the budget for good.
-func Split(ctx context.Context, c Config, requests []Request) (Side, error) {
-	return simulate(ctx, c, requests, nil)
-}
-
-// Moved lets a policy move limits, which begin as in Split.
-func Moved(ctx context.Context, c Config, requests []Request, policy Policy) (Side, error) {
-	return simulate(ctx, c, requests, policy)
-}
-
 // A simulation is servers that work until all requests have ended.
 type simulation struct {
 	c        Config
@@ -103,6 +95,7 @@ type simulation struct {
 	side     Side
 }
 
+// simulate gives each server its part of the budget: for good, or until a policy moves limits.
 func simulate(ctx context.Context, c Config, requests []Request, policy Policy) (_ Side, err error) {
 	s := &simulation{
 		c: c, policy: policy, segments: fmt.Sprintf("kvtier-share-%d-%d-", os.Getpid(), runs.Add(1)),
@@ -130,13 +123,13 @@ func simulate(ctx context.Context, c Config, requests []Request, policy Policy) 
 
 // begin makes servers that have equal parts of the budget.
 func (s *simulation) begin() error {
-	part := s.c.Budget / s.c.Servers
+	part := budget / s.c.Servers
 	for i := range s.c.Servers {
-		m, err := newMemory(fmt.Sprint(s.segments, i), s.c.Budget, uint64(part)*tokenBytes)
+		m, err := newMemory(fmt.Sprint(s.segments, i), budget, uint64(part)*tokenBytes)
 		if err != nil {
 			return err
 		}
-		server := &server{c: s.c, memory: m, slots: make([]slot, s.c.Slots), outcomes: s.side.Outcomes, requests: s.requests}
+		server := &server{c: s.c, memory: m, slots: make([]slot, slotsEach), outcomes: s.side.Outcomes, requests: s.requests}
 		if s.policy == nil {
 			server.refuses = part
 		}
@@ -156,7 +149,7 @@ func (s *simulation) step(now time.Duration) error {
 	if s.policy == nil || now%balance.Every != 0 {
 		return nil
 	}
-	return s.policy(now, int64(s.c.Budget)*tokenBytes, func(o segment.Segment) bool { return strings.HasPrefix(o.Name, s.segments) })
+	return s.policy(now, int64(budget)*tokenBytes, func(o segment.Segment) bool { return strings.HasPrefix(o.Name, s.segments) })
 }
 
 // work lets all servers work, and look where it is time. Their looks are apart, as those of processes.
@@ -181,8 +174,8 @@ func (s *simulation) work(now time.Duration) error {
 		s.side.GaveWay += server.gaveWay
 	}
 	s.side.Most = max(s.side.Most, int(held/tokenBytes))
-	if s.side.Most > s.c.Budget {
-		return fmt.Errorf("%w: %d tokens of %d", ErrOverBudget, s.side.Most, s.c.Budget)
+	if s.side.Most > budget {
+		return fmt.Errorf("%w: %d tokens of %d", ErrOverBudget, s.side.Most, budget)
 	}
 	return nil
 }

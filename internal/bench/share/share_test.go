@@ -16,33 +16,26 @@ import (
 
 // quick is a load of minutes that both speeds of the benchmark have.
 func quick(servers int, prefill, load float64) Config {
-	return Config{
-		Servers: servers, Slots: 8, Budget: 32768, Prefill: prefill, Decode: 50,
-		Bursts: 6, Load: load, AnswerLeast: 50, AnswerMost: 300,
-	}
+	return Config{Servers: servers, Prefill: prefill, Bursts: 6, Load: load}
 }
 
-// problem is an error where moved limits serve fewer requests than a split, or not all of them.
-func problem(split, moved Side) error {
-	switch {
-	case moved.Completed() < split.Completed():
-		return fmt.Errorf("%d requests were completed, and %d with a split", moved.Completed(), split.Completed())
-	case moved.Failed() > 0:
-		return fmt.Errorf("%d of %d requests failed", moved.Failed(), len(moved.Outcomes))
-	}
-	return nil
-}
-
-// compare runs a mix with a split and with a policy.
-func compare(t *testing.T, c Config, m Mix, seed uint64, policy Policy) error {
+// both plays the requests of a seed with a split and with a policy.
+func both(t *testing.T, c Config, m Mix, seed uint64, policy Policy) (requests []Request, split, moved Side, err error) {
 	t.Helper()
-	requests := Requests(c, m, seed)
-	split, err := Split(t.Context(), c, requests)
+	requests = Requests(c, m, seed)
+	split, err = simulate(t.Context(), c, requests, nil)
 	if errors.Is(err, elastic.ErrUnsupported) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
-	moved, err := Moved(t.Context(), c, requests, policy)
+	moved, err = simulate(t.Context(), c, requests, policy)
+	return requests, split, moved, err
+}
+
+// compare returns an error where a policy serves fewer requests than a split, or not all of them.
+func compare(t *testing.T, c Config, m Mix, seed uint64, policy Policy) error {
+	t.Helper()
+	requests, split, moved, err := both(t, c, m, seed, policy)
 	if err != nil {
 		return err
 	}
@@ -52,7 +45,13 @@ func compare(t *testing.T, c Config, m Mix, seed uint64, policy Policy) error {
 			require.LessOrEqual(t, o.First, o.Done)
 		}
 	}
-	return problem(split, moved)
+	switch {
+	case moved.Completed() < split.Completed():
+		return fmt.Errorf("%d requests were completed, and %d with a split", moved.Completed(), split.Completed())
+	case moved.Failed() > 0:
+		return fmt.Errorf("%d of %d requests failed", moved.Failed(), len(moved.Outcomes))
+	}
+	return nil
 }
 
 // TestBalanceServesAllThatASplitServesAndMore: no request fails, at any mix, and the servers never hold

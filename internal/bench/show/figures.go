@@ -63,32 +63,29 @@ func (g *group) print(w io.Writer) {
 	if len(g.columns) == 0 {
 		return
 	}
-	var rows [][]string
-	header := []string{g.name}
-	if values := g.columns[0].values; len(g.columns) < len(values) {
-		for _, l := range values {
-			rows = append(rows, []string{l.name})
-		}
-		for _, c := range g.columns {
-			header = append(header, c.name)
-			for i := range rows {
-				rows[i] = append(rows[i], c.values[i].text)
-			}
-		}
-	} else {
-		for _, l := range values {
-			header = append(header, l.name)
-		}
-		for _, c := range g.columns {
-			row := []string{c.name}
-			for _, l := range c.values {
-				row = append(row, l.text)
-			}
-			rows = append(rows, row)
+	values := g.columns[0].values
+	rows := make([][]string, 1+len(values))
+	rows[0] = []string{g.name}
+	for i, l := range values {
+		rows[1+i] = []string{l.name}
+	}
+	for _, c := range g.columns {
+		rows[0] = append(rows[0], c.name)
+		for i, l := range c.values {
+			rows[1+i] = append(rows[1+i], l.text)
 		}
 	}
+	if len(g.columns) >= len(values) {
+		turned := make([][]string, len(rows[0]))
+		for _, row := range rows {
+			for i, text := range row {
+				turned[i] = append(turned[i], text)
+			}
+		}
+		rows = turned
+	}
 	fmt.Fprintln(w)
-	table.Print(w, header, rows)
+	table.Print(w, rows[0], rows[1:])
 }
 
 // each calls visit with the fields of a struct that are in JSON, without nil structs.
@@ -162,4 +159,52 @@ func Number(v float64, unit string) string {
 		return fmt.Sprintf("%.0f ns", v)
 	}
 	return fmt.Sprintf("%.4g", v)
+}
+
+// Count is a whole number with separated thousands: 8,003.
+func Count(n int) string {
+	digits := fmt.Sprint(n)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// Seconds is a duration with three significant digits, in seconds, milliseconds or microseconds.
+func Seconds(d time.Duration) string {
+	if 0 < d && d < 999500*time.Nanosecond {
+		return significant(d.Seconds()*1e6) + " µs"
+	}
+	if d < 999500*time.Microsecond {
+		return significant(d.Seconds()*1e3) + " ms"
+	}
+	return significant(d.Seconds()) + " s"
+}
+
+// Times is a ratio: 45×.
+func Times(ratio float64) string {
+	if ratio >= 999.5 {
+		return Count(int(ratio+0.5)) + "×"
+	}
+	return significant(ratio) + "×"
+}
+
+// Percent is a ratio near 1: 99.1 %.
+func Percent(ratio float64) string { return fmt.Sprintf("%.1f %%", 100*ratio) }
+
+// Rate is bytes per second: 1,520 MB/s.
+func Rate(bytesPerSecond float64) string {
+	return Count(int(bytesPerSecond/1e6+0.5)) + " MB/s"
+}
+
+// significant rounds a positive number to three digits, without an exponent.
+func significant(v float64) string {
+	switch {
+	case v >= 99.95:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 9.995:
+		return fmt.Sprintf("%.1f", v)
+	default:
+		return fmt.Sprintf("%.2f", v)
+	}
 }

@@ -40,6 +40,8 @@ func read(t *testing.T, path string) []byte {
 // shows that Ollama runs these models.
 func TestArchitectureAlone(t *testing.T) {
 	t.Chdir(t.TempDir())
+	require.NoError(t, run([]string{"-arch", recallArch, "-questions", "q.tsv", "-tokens", "1000"}, io.Discard, io.Discard))
+	require.Equal(t, 3, strings.Count(string(read(t, "q.tsv")), "\"raw\":true"))
 	for _, arch := range append(testmodel.Architectures(), recallArch) {
 		require.NoError(t, run([]string{"-arch", arch}, io.Discard, io.Discard))
 		info, err := os.Stat(arch + ".gguf")

@@ -23,3 +23,9 @@ func codes8Fast(codes []byte, x []float32, by float32) (units int) { return 0 }
 func largerFast(signed, x []float32) (numbers int) { return 0 }
 
 func fit4Fast(codes []byte, x, by, xq, qq []float32) (numbers int) { return 0 }
+
+func split2Fast(rows, lo, hi, bases []byte, rotate int) int { return 0 }
+
+func merge2Fast(rows, lo, hi, bases []byte, rotate int) int { return 0 }
+
+func putTogetherFast(high, apart []byte) int { return 0 }

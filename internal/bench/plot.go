@@ -1,73 +1,35 @@
-// Command plot draws the README's picture from the report of internal/bench: time to first token
-// against the length of the prompt, by stock Ollama and restored after kill -9.
-//
-//	go run ./internal/bench/plot docs/bench/cpu.json docs/ttft.svg
 package main
 
 import (
 	"bytes"
-	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"strings"
 	"text/template"
-	"time"
 
-	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 )
 
-func main() { show.Main(run) }
-
-func run(_ context.Context, args []string, _, _ io.Writer) error {
-	if len(args) != 2 {
-		return errors.New("usage: plot REPORT.json PICTURE.svg")
-	}
-	text, err := os.ReadFile(args[0])
+// plot draws the README's picture: time to first token against the length of the prompt, by stock
+// Ollama and restored after kill -9.
+func (r *Report) plot(path string) error {
+	drawn, err := r.draw()
 	if err != nil {
-		return fmt.Errorf("read the report: %w", err)
+		return fmt.Errorf("draw the report: %w", err)
 	}
-	picture, err := draw(text)
-	if err != nil {
-		return fmt.Errorf("draw %s: %w", args[0], err)
-	}
-	return os.WriteFile(args[1], picture, 0o644)
+	return os.WriteFile(path, drawn, 0o644)
 }
 
-// report is the drawn part of a report of internal/bench; times are in seconds.
-type report struct {
-	Machine  measure.Machine
-	Versions struct {
-		Kvtier         string
-		StockIsPatched bool `json:"stock_is_patched"`
-	}
-	Settings struct {
-		Model       string
-		Repetitions int
-		Quick       bool
-	}
-	TTFT struct {
-		Points []struct {
-			Tokens          int
-			Stock, Restored measure.Series
-			Uncached        measure.Series `json:"restored_uncached"` // 0 where it was not measured
-			Speedup         float64
-		}
-	}
-}
-
-// check refuses a report that makes no curve.
-func (r *report) check() error {
+// checkPlot refuses a report that makes no curve.
+func (r *Report) checkPlot() error {
 	if r.Settings.Quick {
 		return errors.New("it was measured with -quick, its figures mean nothing")
 	}
-	if n := len(r.TTFT.Points); n < 2 {
-		return fmt.Errorf("it has %d prompt lengths, a curve needs 2; measure ttft", n)
+	if r.TTFT == nil || len(r.TTFT.Points) < 2 {
+		return errors.New("it has no two prompt lengths for a curve; measure ttft")
 	}
 	for _, p := range r.TTFT.Points {
 		if p.Tokens <= 0 || p.Stock.Median <= 0 || p.Restored.Median <= 0 {
@@ -107,27 +69,24 @@ func (c curve) End() mark { return c[len(c)-1] }
 
 // picture is what the template draws.
 type picture struct {
-	*report
+	*Report
 	Version                   string
 	Stock, Restored, Uncached curve
 	Lengths, Decades, Faster  []mark
 }
 
 //go:embed ttft.svg.tmpl
-var text string
+var svgText string
 
-var svg = template.Must(template.New("").Parse(text))
+var svg = template.Must(template.New("").Parse(svgText))
 
 // draw draws a report.
-func draw(text []byte) ([]byte, error) {
-	p := picture{report: &report{}}
-	if err := json.Unmarshal(text, p.report); err != nil {
+func (r *Report) draw() ([]byte, error) {
+	if err := r.checkPlot(); err != nil {
 		return nil, err
 	}
-	if err := p.check(); err != nil {
-		return nil, err
-	}
-	p.Version, _, _ = strings.Cut(p.Versions.Kvtier, "+")
+	p := picture{Report: r}
+	p.Version, _, _ = strings.Cut(r.Versions.Kvtier, "+")
 	p.place()
 	var out bytes.Buffer
 	err := svg.Execute(&out, p)
@@ -146,11 +105,11 @@ func (p *picture) place() {
 	for _, pt := range points {
 		x := logScale(float64(pt.Tokens), first, last, left, right)
 		at := func(seconds float64) mark {
-			return mark{x, y(seconds), show.Seconds(time.Duration(seconds * float64(time.Second)))}
+			return mark{x, y(seconds), show.Number(seconds, "s")}
 		}
 		p.Stock, p.Restored = append(p.Stock, at(pt.Stock.Median)), append(p.Restored, at(pt.Restored.Median))
-		if pt.Uncached.Median > 0 {
-			p.Uncached = append(p.Uncached, at(pt.Uncached.Median))
+		if pt.RestoredUncached != nil {
+			p.Uncached = append(p.Uncached, at(pt.RestoredUncached.Median))
 		}
 		p.Lengths = append(p.Lengths, mark{X: x, Text: show.Count(pt.Tokens)})
 		p.Faster = append(p.Faster, mark{x, y(math.Sqrt(pt.Restored.Median * pt.Stock.Median)), show.Times(pt.Speedup) + " faster"})
@@ -158,17 +117,13 @@ func (p *picture) place() {
 	for power := math.Floor(math.Log10(shortest)); power <= math.Ceil(math.Log10(longest)); power++ {
 		seconds := math.Pow(10, power)
 		if shortest/2 < seconds && seconds < 2*longest {
-			p.Decades = append(p.Decades, mark{Y: y(seconds), Text: decade(seconds)})
+			text := fmt.Sprintf("%.0f s", seconds)
+			if seconds < 1 {
+				text = fmt.Sprintf("%.0f ms", 1e3*seconds)
+			}
+			p.Decades = append(p.Decades, mark{Y: y(seconds), Text: text})
 		}
 	}
-}
-
-// decade is a power of ten, in seconds, as text.
-func decade(seconds float64) string {
-	if seconds < 1 {
-		return fmt.Sprintf("%.0f ms", 1e3*seconds)
-	}
-	return fmt.Sprintf("%.0f s", seconds)
 }
 
 // logScale is the place of a value on a logarithmic axis from low, at a place, to high.
