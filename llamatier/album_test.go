@@ -1,6 +1,7 @@
 package llamatier
 
 import (
+	"encoding/json"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -117,4 +118,28 @@ func TestAlbumLearnsNothingWrong(t *testing.T) {
 	require.False(t, known, "the oldest went")
 	_, known = a.look(cat, 10)
 	require.True(t, known)
+}
+
+// TestAlbumOfAnother: a file that somebody wrote ends no daemon.
+func TestAlbumOfAnother(t *testing.T) {
+	cat := strings.Repeat("ca", 32)
+	five := []int32{-1, -1, -1, -1, -1}
+	for name, s := range map[string]shown{
+		"before":  {Tokens: five, Media: []llamastate.Medium{{Start: -1, Tokens: 5}}},
+		"behind":  {Tokens: five, Media: []llamastate.Medium{{Start: 1, Tokens: 5}}},
+		"huge":    {Tokens: five, Media: []llamastate.Medium{{Start: 0, Tokens: 1 << 40}}},
+		"overlap": {Tokens: five, Media: []llamastate.Medium{{Start: 0, Tokens: 5}, {Start: 0, Tokens: 5}}},
+		"id":      {Tokens: five, Media: []llamastate.Medium{{Start: 0, Tokens: 5, IDAt: 7}}},
+		"few":     {Tokens: five, Media: []llamastate.Medium{{Start: 0, Tokens: 1}}},
+	} {
+		path := filepath.Join(t.TempDir(), "media.json")
+		a := newAlbum("projector", path, slog.Default())
+		n := a.name(cat, 0)
+		s.Sum = s.sum(n)
+		b, err := json.Marshal(map[string]shown{n: s})
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(path, b, 0o600))
+		r := newAlbum("projector", path, slog.Default()).expand(Request{Tokens: []int32{1}, Parts: []Part{{ID: cat}}})
+		require.Equal(t, []int32{1}, r.Tokens, name)
+	}
 }

@@ -66,7 +66,7 @@ func newAlbum(key, path string, log *slog.Logger) *album {
 		return a
 	}
 	for name, s := range kept {
-		if s.Sum == s.sum(name) {
+		if s.Sum == s.sum(name) && s.whole() {
 			a.addLocked(name, s)
 		}
 	}
@@ -82,6 +82,18 @@ func (s shown) sum(name string) string {
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
+}
+
+// whole reports whether all media have their tokens, one behind the other: anybody can make a sum.
+func (s shown) whole() bool {
+	at := 0
+	for _, m := range s.Media {
+		if m.Start < at || m.Tokens < mediaLeast || m.Tokens > len(s.Tokens)-m.Start || m.IDAt < 0 || m.IDAt > len(m.Chunk) {
+			return false
+		}
+		at = m.End()
+	}
+	return true
 }
 
 // name is the name of an image or sound which is the one of a number in its prompt: some models tell the

@@ -8,6 +8,7 @@ import (
 	"image/color"
 	"image/png"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,8 +67,8 @@ func (s *server) talk(messages ...map[string]any) (text string, cached, computed
 	return out.Choices[0].Message.Content, out.Timings.Cached, out.Timings.Computed
 }
 
-// look asks about an image as Ollama does.
-func (s *server) look(text, picture string) answer {
+// image is a prompt with an image, as Ollama sends it.
+func (s *server) image(before, picture, behind string) map[string]any {
 	s.t.Helper()
 	_, body := s.get("/props")
 	var props struct {
@@ -75,8 +76,7 @@ func (s *server) look(text, picture string) answer {
 	}
 	require.NoError(s.t, json.Unmarshal([]byte(body), &props))
 	_, data, _ := strings.Cut(picture, ",")
-	prompt := map[string]any{"prompt_string": text + props.Mark + " What is this?", "multimodal_data": []string{data}}
-	return s.complete(prompt, 12)
+	return map[string]any{"prompt_string": before + props.Mark + behind, "multimodal_data": []string{data}}
 }
 
 // seeing returns the options of a server with a vision tower.
@@ -119,7 +119,7 @@ func testImages(t *testing.T, o llamatest.Options, anywhere bool) {
 	}
 	play := func(s *server, at *step) (cached, computed int) {
 		if at.picture > 0 {
-			a := s.look("Another one. "+story, picture(t, at.picture))
+			a := s.complete(s.image("Another one. "+story, picture(t, at.picture), " What is this?"), 12)
 			require.True(t, at.text == "" || at.text == a.Content, "%q, want %q", a.Content, at.text)
 			at.text = a.Content
 			return a.Timings.Cached, a.Timings.Computed
@@ -188,4 +188,27 @@ func TestImagesOfSeveralUsers(t *testing.T) {
 	}
 	s.Kill()
 	requireClean(t, o.Root)
+}
+
+// TestBatchesOfAnImage: in a model of Gemma 3's kind, tokens of an image also attend to those behind them in the
+// same batch. Rows of an image that another size of batches has cut are not those of a stock server.
+func TestBatchesOfAnImage(t *testing.T) {
+	o := seeing(t, testmodel.Shape{Arch: "gemma3", Window: 128}, "1")
+	story := strings.Repeat("The old castle stood by the sea. ", 20)
+	ask := func(root, more string, n int, batches ...string) answer {
+		o := o
+		o.Root, o.Args = root, slices.Concat(o.Args, batches)
+		s := start(t, o)
+		defer s.Kill()
+		return s.complete(s.image(story, picture(t, 1), " What is this?"+more), n)
+	}
+	root := filepath.Join(t.TempDir(), "pages")
+	want := ask("", " Tell me more.", 12)
+	ask(root, "", 1, "-b", "8", "-ub", "8")
+	requireSame(t, want, ask(root, " Tell me more.", 12), 0.02)
+	ask(root, "", 1)
+	got := ask(root, " Tell me more.", 12)
+	requireSame(t, want, got, 0.02)
+	require.Greater(t, got.Timings.Cached, 200)
+	requireClean(t, root)
 }

@@ -226,15 +226,23 @@ var qwen2vlTower = tower{layers: 2, embed: 64, heads: 2, ffn: 128, image: 32, pa
 
 const qwen2vlMerge = 2 * 2
 
+// gemma3Tower is of Gemma 3's kind: the mean of each 4×4 patches becomes one token. Tokens of an image also
+// attend to those behind them.
+var gemma3Tower = tower{layers: 2, embed: 64, heads: 2, ffn: 128, image: 64, patch: 4}
+
 // WriteProjector writes a small vision tower as llama.cpp wants it: in a file of its own beside
-// a model of the Shape. It is of Qwen2-VL's kind for models whose positions have sections, else of LLaVA's,
-// which makes four positions of any image.
+// a model of the Shape. It is of Qwen2-VL's kind for models whose positions have sections, of Gemma 3's
+// for that, which makes 16 positions of any image, else of LLaVA's, which makes four.
 func WriteProjector(path string, s Shape) error {
 	s = s.WithDefaults()
 	v, kind, in := llavaTower, "mlp", llavaTower.embed
 	_, sections := architectures[s.Arch].layout(s).metadata["rope.dimension_sections"]
 	if sections {
 		v, kind, in = qwen2vlTower, "qwen2vl_merger", qwen2vlMerge*qwen2vlTower.embed
+	}
+	gemma := s.Arch == "gemma3"
+	if gemma {
+		v, kind = gemma3Tower, "gemma3"
 	}
 	metadata := ggml.KV{
 		"general.architecture":  "clip",
@@ -248,12 +256,17 @@ func WriteProjector(path string, s Shape) error {
 		"vision.image_std":      []float32{0.5, 0.5, 0.5},
 	}
 	maps.Copy(metadata, v.metadata())
-	matrices := []matrix{
-		v.patchEmbedding("v.patch_embd.weight"),
-		{name: "mm.0.weight", in: in, out: s.Embed, scale: 1 / math.Sqrt(float64(in))},
-		{name: "mm.0.bias", in: s.Embed, f32: true},
-		{name: "mm.2.weight", in: s.Embed, out: s.Embed, scale: perInput(s) / geluRMS},
-		{name: "mm.2.bias", in: s.Embed, f32: true},
+	matrices := []matrix{v.patchEmbedding("v.patch_embd.weight")}
+	if gemma {
+		matrices = append(matrices,
+			matrix{name: "mm.soft_emb_norm.weight", in: v.embed, norm: 1},
+			matrix{name: "mm.input_projection.weight", in: s.Embed, out: v.embed, scale: 1 / math.Sqrt(float64(v.embed))})
+	} else {
+		matrices = append(matrices,
+			matrix{name: "mm.0.weight", in: in, out: s.Embed, scale: 1 / math.Sqrt(float64(in))},
+			matrix{name: "mm.0.bias", in: s.Embed, f32: true},
+			matrix{name: "mm.2.weight", in: s.Embed, out: s.Embed, scale: perInput(s) / geluRMS},
+			matrix{name: "mm.2.bias", in: s.Embed, f32: true})
 	}
 	if sections {
 		matrices = append(matrices, v.patchEmbedding("v.patch_embd.weight.1")) // of the second of two frames

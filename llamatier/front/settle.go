@@ -240,9 +240,9 @@ func (s *server) reclaim(store *diskstore.Store, keys map[string]string) {
 	tierenv.Reclaim(ctx, store, usage, keys, s.log)
 }
 
-// projector names the file that computes images, and where it is computed; "" without one.
+// projector names the file that computes images, and how they are computed; "" without one.
 func (s *server) projector(files *digests.Files) (string, error) {
-	path, device := s.command.Projector()
+	path, how := s.command.Projector()
 	if path == "" {
 		return "", nil
 	}
@@ -250,7 +250,7 @@ func (s *server) projector(files *digests.Files) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("identify the projector: %w", err)
 	}
-	return sums[0] + " " + device, nil
+	return sums[0] + " " + how, nil
 }
 
 // mediaKey names all that decides rows of images beside their content; "" without a projector.

@@ -156,11 +156,12 @@ func (c Command) Drafts() bool {
 // split matches the name of a part of a model.
 var split = regexp.MustCompile(`-[0-9]{5}-of-[0-9]{5}\.gguf$`)
 
-// variables are the variables of llama-server and ggml that are set.
+// variables are the variables of llama-server, ggml and mtmd, which computes images, that are set.
 func (c Command) variables() map[string]string {
 	set := make(map[string]string)
 	for _, v := range c.Environ {
-		if name, value, _ := strings.Cut(v, "="); strings.HasPrefix(name, "LLAMA_") || strings.HasPrefix(name, "GGML_") {
+		name, value, _ := strings.Cut(v, "=")
+		if slices.ContainsFunc([]string{"LLAMA_", "GGML_", "MTMD_"}, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
 			set[name] = value
 		}
 	}
@@ -174,12 +175,16 @@ func (c Command) Model() string {
 }
 
 // Projector returns the path of the file that computes images and sounds, "" where llama-server finds it
-// itself, and where it is computed.
-func (c Command) Projector() (path, device string) {
+// itself, and how they are computed: where, and in which batches, because in some models the tokens of an
+// image also attend to those behind them, in the same batch alone.
+func (c Command) Projector() (path, how string) {
 	path, _ = c.value(projector)
-	offload, _ := c.value(projectorOffload)
-	device, _ = c.value(projectorDevice)
-	return path, offload + " " + device
+	var values []string
+	for _, o := range []Option{projectorOffload, projectorDevice, batch, microBatch} {
+		value, _ := c.value(o)
+		values = append(values, value)
+	}
+	return path, strings.Join(values, " ")
 }
 
 // Behind returns the arguments for the same llama-server on a Unix socket. With saveTo, slots

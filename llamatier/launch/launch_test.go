@@ -136,6 +136,22 @@ func TestNumerics(t *testing.T) {
 	require.Equal(t, []string{"GGML_CUDA_X=1", "LLAMA_ARG_ROPE_FREQ_BASE=500", "LLAMA_ATTN_ROT_DISABLE=1"}, c.Numerics())
 }
 
+// TestHowImagesAreComputed: all options that decide it count, as flags and as variables.
+func TestHowImagesAreComputed(t *testing.T) {
+	path, usual := command("-m x --mmproj p").Projector()
+	require.Equal(t, "p", path)
+	seen := []string{usual}
+	for _, c := range []Command{
+		command("--mmproj p --no-mmproj-offload"), command("--mmproj p -mmdev CUDA1"), command("--mmproj p -b 128"), command("--mmproj p -ub 128"),
+		command("--mmproj p", "MTMD_BACKEND_DEVICE=CUDA2"), command("--mmproj p", "LLAMA_ARG_BATCH=64"), command("--mmproj p", "LLAMA_ARG_UBATCH=64"),
+	} {
+		_, how := c.Projector()
+		require.NotContains(t, seen, how)
+		seen = append(seen, how)
+		require.Empty(t, c.Unknown())
+	}
+}
+
 func TestBehind(t *testing.T) {
 	c := command(ollama + " --cache-ram 8192")
 	require.Equal(t,

@@ -70,6 +70,8 @@ var (
 
 	projectorOffload = either("--mmproj-offload", "--no-mmproj-offload", "LLAMA_ARG_MMPROJ_OFFLOAD")
 	projectorDevice  = takes("-mmdev --mmproj-device", "MTMD_BACKEND_DEVICE")
+	batch            = takes("-b --batch-size", "LLAMA_ARG_BATCH")
+	microBatch       = takes("-ub --ubatch-size", "LLAMA_ARG_UBATCH")
 
 	draftRepository = takes("--spec-draft-hf -hfd -hfrd --hf-repo-draft", "LLAMA_ARG_SPEC_DRAFT_HF_REPO")
 )
@@ -154,7 +156,6 @@ var Groups = []Group{
 		takes("-sps --slot-prompt-similarity", ""), takes("-dt --defrag-thold", "LLAMA_ARG_DEFRAG_THOLD"),
 	}},
 	{"order of sums, which other requests change too", Never, []Option{
-		takes("-b --batch-size", "LLAMA_ARG_BATCH"), takes("-ub --ubatch-size", "LLAMA_ARG_UBATCH"),
 		either("-cb --cont-batching", "-nocb --no-cont-batching", "LLAMA_ARG_CONT_BATCHING"),
 		takes("-t --threads", "LLAMA_ARG_THREADS"), takes("-tb --threads-batch", ""),
 		takes("-C --cpu-mask", ""), takes("-Cr --cpu-range", ""), takes("--cpu-strict", ""), takes("--prio", ""), takes("--poll", ""),
@@ -193,7 +194,7 @@ var Groups = []Group{
 		either("--mmap", "--no-mmap", "LLAMA_ARG_MMAP"), either("-dio --direct-io", "-ndio --no-direct-io", "LLAMA_ARG_DIO"),
 		either("--warmup", "--no-warmup", ""), alone("--check-tensors", ""),
 	}},
-	{"they count for images alone", Never, []Option{projectorOffload, projectorDevice}},
+	{"they count for images alone", Never, []Option{projectorOffload, projectorDevice, batch, microBatch}},
 	{"libraries count themselves; markers, downloads, traces", Never, []Option{
 		{Env: "LLAMA_MEDIA_MARKER"}, {Env: "GGML_BACKEND_PATH"}, {Env: "LLAMA_CACHE"}, {Env: "GGML_NO_BACKTRACE"},
 	}},

@@ -186,6 +186,10 @@ func TestPartsOfPrompts(t *testing.T) {
 	} {
 		require.Equal(t, want, contentID(json.RawMessage(media)), media)
 	}
+	for content, named := range map[string]bool{"RIFF\xc3\xa9\x00\x00WEBPVP8 ": false, "RIFF\xc3\xa9\x00\x00WAVEfmt ": true, "RIFF": true} {
+		id := contentID(json.RawMessage(`"` + base64.StdEncoding.EncodeToString([]byte(content)) + `"`))
+		require.Equal(t, named, id != "", "%q: ffmpeg decodes WebP", content)
+	}
 }
 
 // TestManyMedia: only the first are asked for.

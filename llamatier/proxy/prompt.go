@@ -300,7 +300,8 @@ const mediaMax = 256
 var stamps = maphash.MakeSeed()
 
 // contentID returns the SHA-256 of an image or a sound, in hex, as llama-server names its content. It is ""
-// for one that llama-server fetches.
+// for one that llama-server fetches, and for one that another program decodes, ffmpeg: its next version may
+// make other pixels of it.
 func contentID(media json.RawMessage) string {
 	var data string
 	if json.Unmarshal(media, &data) != nil {
@@ -317,9 +318,13 @@ func contentID(media json.RawMessage) string {
 		}
 	}
 	content, err := base64.StdEncoding.DecodeString(data)
-	if err != nil {
+	if err != nil || isWebP(content) {
 		return ""
 	}
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:])
+}
+
+func isWebP(content []byte) bool {
+	return len(content) >= 12 && string(content[:4]) == "RIFF" && string(content[8:12]) == "WEBP"
 }
