@@ -34,10 +34,9 @@ type Ahead struct {
 // only the remote tier holds are then copied to the local tier, into free room. No page is
 // evicted for a page that is read ahead, and pages read ahead do not count as used.
 //
-// ReadAhead reads at most Options.ReadAheadBytes and runs at most 2 minutes, at a low priority
-// where the system has priorities, and waits while Reads and Puts run. A second call does
-// nothing. ReadAhead returns the pages read so far together with tier.ErrClosed, ctx's error or an
-// error of counting the local tier.
+// ReadAhead reads at most Options.ReadAheadBytes and runs at most 2 minutes, at a low priority where the
+// system has priorities, and waits while Reads and Puts run. A second call does nothing. ReadAhead returns
+// the pages read so far together with tier.ErrClosed, ctx's error or an error of counting the local tier.
 func (r *Recent) ReadAhead(ctx context.Context) (Ahead, error) {
 	ctx, leave, err := r.life.Enter(ctx)
 	if err != nil {

@@ -135,10 +135,9 @@ func (f *lookup) after(p Prompt, parent pagefile.Key, start int) after {
 	}, start}
 }
 
-// findLast returns the tail or page at a place that shares the longest prefix with the tokens
-// there, if the prefix is longer than best's, and best otherwise. Of equally long
-// prefixes findLast prefers that of the shortest file, which is a tail's, then that in memory, then
-// that of the local tier.
+// findLast returns the tail or page at a place that shares the longest prefix with the tokens there, if the
+// prefix is longer than best's, and best otherwise. Of equally long prefixes findLast prefers that of the
+// shortest file, which is a tail's, then that in memory, then that of the local tier.
 func (f *lookup) findLast(ctx, remoteCtx context.Context, at after, best Ref) Ref {
 	most := min(len(at.Tokens), f.pageTokens-1)
 	if best.Tokens >= most {

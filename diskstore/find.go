@@ -102,16 +102,14 @@ type Found struct {
 	// Exact is the longest chain of exact pages.
 	Exact []Ref
 
-	// Mixed is the longest chain with pages of both forms: each page exact where a tier has it
-	// exact, else lossy. Of a last page or tail the longest prefix counts, and of equally long ones
-	// an exact one. With ExactFirst, Mixed is nil unless it ends a page behind Exact and
-	// Prompt.Beyond. While the remote tier does not answer, Mixed may have a lossy page of the
-	// local tier that the remote one has exact.
+	// Mixed is the longest chain with pages of both forms: each page exact where a tier has it exact, else
+	// lossy. Of a last page or tail the longest prefix counts, and of equally long ones an exact one. With
+	// ExactFirst, Mixed is nil unless it ends a page behind Exact and Prompt.Beyond. While the remote tier
+	// does not answer, Mixed may have a lossy page of the local tier that the remote one has exact.
 	Mixed []Ref
 
-	// State begins like Exact, and ends with the last page or tail that was stored with the state
-	// after it, all of whose tokens are in the prompt; nil if none ends between Prompt.Beyond and
-	// Prompt.Limit.
+	// State begins like Exact, and ends with the last page or tail that was stored with the state after it,
+	// all of whose tokens are in the prompt; nil if none ends between Prompt.Beyond and Prompt.Limit.
 	State []Ref
 
 	// Unread are pages of Exact whose header was read for a state, in vain.

@@ -18,9 +18,8 @@ type manifests struct {
 	identity   map[string]string
 }
 
-// ensure writes this store's manifest if the tier has no readable one. ensure
-// returns pagefile.ErrMismatch when the tier's manifest has another page size, which the
-// fingerprint should have distinguished.
+// ensure writes this store's manifest if the tier has no readable one. ensure returns pagefile.ErrMismatch
+// when the tier's manifest has another page size, which the fingerprint should have distinguished.
 func (m *manifests) ensure(ctx context.Context, t tier.Disk) error {
 	there, err := tier.ReadManifest(ctx, t, m.pages.Exact)
 	switch {

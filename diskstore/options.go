@@ -31,17 +31,15 @@ type TierConfig struct {
 	// Options.RemoteTier or, without that, no remote tier.
 	Root string
 
-	// BudgetBytes is the disk space, in bytes, that all files below Root may occupy, with any
-	// fingerprint and written by any process. 0 means no budget: only 5 % of the filesystem is
-	// kept free.
+	// BudgetBytes is the disk space, in bytes, that all files below Root may occupy, with any fingerprint and
+	// written by any process. 0 means no budget: only 5 % of the filesystem is kept free.
 	BudgetBytes int64
 }
 
 // RAMConfig is the memory for decoded pages.
 type RAMConfig struct {
-	// BudgetBytes is the memory, in bytes and including bookkeeping, for all stores with the
-	// same Server and local root together; each takes an equal part. 0 means that no page is
-	// kept in memory.
+	// BudgetBytes is the memory, in bytes and including bookkeeping, for all stores with the same Server and
+	// local root together; each takes an equal part. 0 means that no page is kept in memory.
 	BudgetBytes int64
 
 	// Server names the server whose processes share the budget. "" is a name like any other.
@@ -105,8 +103,7 @@ type Options struct {
 	// 0 means 250 ms. See Store.Find for one that answers.
 	RemoteTimeout time.Duration
 
-	// ReadTimeout bounds one step of a transfer of the remote tier, of at most 1 MiB; 0 means
-	// 5 s.
+	// ReadTimeout bounds one step of a transfer of the remote tier, of at most 1 MiB; 0 means 5 s.
 	ReadTimeout time.Duration
 
 	// Timeout bounds one operation of a filesystem; see RootOptions.Timeout. 0 means no limit.

@@ -110,9 +110,8 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 	return s.local.linkIn(ctx, e.Header)
 }
 
-// stored returns the header of an exact page with the sections of p that the local tier holds, and
-// nil for none. Unless ifRoom is set, stored touches the page. Any other file of that name may be
-// replaced.
+// stored returns the header of an exact page with the sections of p that the local tier holds, and nil for
+// none. Unless ifRoom is set, stored touches the page. Any other file of that name may be replaced.
 func (s *Store) stored(ctx context.Context, name pagefile.Name, p *pagefile.Page, ifRoom bool) *pagefile.Header {
 	info, err := tier.Stat(ctx, s.disk, name)
 	if err != nil {

@@ -128,8 +128,7 @@ func fileInRAM(lv *level, info tier.Info, h *pagefile.Header, from string) ram.F
 	return ram.File{Info: info, Tier: lv.name, From: from, Placeable: !lv.far && h.Raw()}
 }
 
-// wake takes this runner's share of memory if no clock ticks, because no page was in
-// memory.
+// wake takes this runner's share of memory if no clock ticks, because no page was in memory.
 func (m *memory) wake() {
 	if !m.Ticking() {
 		m.share()
@@ -149,9 +148,8 @@ func (m *memory) tend() bool {
 	return m.Holds()
 }
 
-// share takes this runner's share of its server's budget, which all runners of the server
-// divide evenly. While the number of runners is unknown, no page is kept: the memory may
-// belong to another runner.
+// share takes this runner's share of its server's budget, which all runners of the server divide evenly.
+// While the number of runners is unknown, no page is kept: the memory may belong to another runner.
 //
 // Each runner has a lock file in the local root's temporary directory. With a budget its name
 // begins with the server's prefix, so counting such files gives the number of runners. The

@@ -21,8 +21,7 @@ import (
 
 // Into says what becomes of the rows of a page that is read.
 type Into struct {
-	// Rows, of layout.Size() bytes, is filled with the page. After an error its content is
-	// undefined.
+	// Rows, of layout.Size() bytes, is filled with the page. After an error its content is undefined.
 	Rows []byte
 
 	// Use, where Rows is nil, gets each section as soon as the section is checked: memory for a
@@ -38,27 +37,23 @@ type Into struct {
 	// Placed, beside Use, gets the place of the rows. Nil means that the caller has no use for it.
 	Placed *Placed
 
-	// Gently reads on one processor and leaves the others to slots that compute. The rows are the
-	// same.
+	// Gently reads on one processor and leaves the others to slots that compute. The rows are the same.
 	Gently bool
 }
 
-// Read reads sections of a page, laid out by layout: all sections of the page, or
-// some of them in the same order. tokens are the ref.Tokens tokens that the caller expects at
-// ref.Start; layout is for ref.Stored tokens. Of a tail with
-// ref.Tokens < ref.Stored only the first ref.Tokens rows of each section belong to the
+// Read reads sections of a page, laid out by layout: all sections of the page, or some of them in the same
+// order. tokens are the ref.Tokens tokens that the caller expects at ref.Start; layout is for ref.Stored
+// tokens. Of a tail with ref.Tokens < ref.Stored only the first ref.Tokens rows of each section belong to the
 // caller's sequence; sections that are not rows belong to another sequence.
 //
-// Header, fingerprint, key, parent, position, tokens, footer, and every byte of the read
-// sections are checked before Read returns nil. A page in memory was checked when it was
-// added. Of a Lossy ref, the rows are those that its encoding gives back. If the tier of ref cannot
-// return the page, Read tries the other tiers.
+// Header, fingerprint, key, parent, position, tokens, footer, and every byte of the read sections are checked
+// before Read returns nil. A page in memory was checked when it was added. Of a Lossy ref, the rows are those
+// that its encoding gives back. If the tier of ref cannot return the page, Read tries the other tiers.
 //
-// Read returns tier.ErrNotFound; pagefile.ErrDamaged, with the file in quarantine or not used
-// again; pagefile.ErrMismatch for a well-formed page other than the described one;
-// pagefile.ErrInvalidPage for arguments that do not fit together; tier.ErrTierDown,
-// tier.ErrTierTimeout, tier.ErrClosed, ctx's error or an error of the filesystem. After any of them
-// the caller computes the page.
+// Read returns tier.ErrNotFound; pagefile.ErrDamaged, with the file in quarantine or not used again;
+// pagefile.ErrMismatch for a well-formed page other than the described one; pagefile.ErrInvalidPage for
+// arguments that do not fit together; tier.ErrTierDown, tier.ErrTierTimeout, tier.ErrClosed, ctx's error or
+// an error of the filesystem. After any of them the caller computes the page.
 func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefile.Layout, into Into) error {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
@@ -127,8 +122,7 @@ func (r *reader) read(ctx context.Context, w wanted, into Into) error {
 	return err
 }
 
-// readWhole reads a page into buf, from memory, from a Read of the same page that runs, or from the
-// tiers.
+// readWhole reads a page into buf, from memory, from a Read of the same page that runs, or from the tiers.
 func (r *reader) readWhole(ctx context.Context, w wanted, into Into, buf []byte) error {
 	if err := w.check(len(buf)); err != nil {
 		return err
@@ -293,9 +287,8 @@ func (w wanted) matches(h *pagefile.Header, pageTokens int) error {
 // Placed is the place of a page's rows on the local disk, for a caller that can read the rows
 // from there again instead of writing a copy.
 type Placed struct {
-	// File is the page's file, open for reading only, and the caller's to close. File is the
-	// checked file, and no store
-	// writes to that file again: its bytes stay the same after the page was evicted, demoted,
+	// File is the page's file, open for reading only, and the caller's to close. File is the checked file,
+	// and no store writes to that file again: its bytes stay the same after the page was evicted, demoted,
 	// replaced or quarantined, and after the store was closed.
 	File *os.File
 
@@ -349,8 +342,7 @@ func (p *Placed) drop() {
 	}
 }
 
-// osFile returns the operating system's file that a blob reads, or nil for another kind of
-// blob.
+// osFile returns the operating system's file that a blob reads, or nil for another kind of blob.
 func osFile(b tier.Blob) *os.File {
 	fb, ok := b.(*dir.Blob)
 	if !ok {

@@ -70,11 +70,10 @@ func (r *Recent) Pages(ctx context.Context) ([]PageTokens, error) {
 	return found, nil
 }
 
-// Text returns the tokens of the most recently used conversation in the local tier, from its first
-// token to the last that is stored, or nil. Text knows the files that ReadAhead reads, and is called
-// before it: Options.ReadAheadBytes bounds both. The conversation ends before its first page with
-// media, and before a page that cannot be read. The error is tier.ErrClosed, ctx's or that of counting
-// the local tier.
+// Text returns the tokens of the most recently used conversation in the local tier, from its first token to
+// the last that is stored, or nil. Text knows the files that ReadAhead reads, and is called before it:
+// Options.ReadAheadBytes bounds both. The conversation ends before its first page with media, and before a
+// page that cannot be read. The error is tier.ErrClosed, ctx's or that of counting the local tier.
 func (r *Recent) Text(ctx context.Context) ([]int32, error) {
 	ctx, leave, err := r.life.Enter(ctx)
 	if err != nil {

@@ -48,10 +48,9 @@ type Root struct {
 // noLimit is longer than a person waits.
 const noLimit = 365 * 24 * time.Hour
 
-// OpenRoot opens the roots of a store without a fingerprint. OpenRoot makes no file, and
-// removes only temporary files of dead processes; GC and DropQuarantined remove pages. The
-// errors are the errors of Open and tier.ErrRootMissing; a remote tier that cannot be reached is
-// not an error.
+// OpenRoot opens the roots of a store without a fingerprint. OpenRoot makes no file, and removes only
+// temporary files of dead processes; GC and DropQuarantined remove pages. The errors are the errors of Open
+// and tier.ErrRootMissing; a remote tier that cannot be reached is not an error.
 func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
 	limit := noLimit
 	if opt.Timeout > 0 && opt.Timeout < noLimit/2 {
@@ -116,8 +115,7 @@ type RootUsage struct {
 	Local  RootTierUsage
 	Remote RootTierUsage // zero without a remote tier, and with RemoteErr
 
-	// RemoteErr is the reason for an empty Remote: nil when the tier was counted, or without a
-	// remote tier.
+	// RemoteErr is the reason for an empty Remote: nil when the tier was counted, or without a remote tier.
 	RemoteErr error
 }
 
@@ -172,9 +170,8 @@ type GCOptions struct {
 	// Fingerprints selects fingerprints by their files in one tier. Nil selects all.
 	Fingerprints func(FingerprintUsage) bool
 
-	// OlderThan selects files by the time since their last use, the smaller of the values by
-	// this machine's clock and by the filesystem's; with DryRun, by this machine's alone. 0
-	// selects any.
+	// OlderThan selects files by the time since their last use, the smaller of the values by this machine's
+	// clock and by the filesystem's; with DryRun, by this machine's alone. 0 selects any.
 	OlderThan time.Duration
 
 	// DryRun reports the files that GC would remove, and removes none of them. Opening a root
@@ -376,11 +373,10 @@ type QuarantineDrop struct {
 // errNoDirectory reports a tier whose quarantine cannot be looked through.
 var errNoDirectory = errors.New("diskstore: the tier is not a directory, and keeps quarantined files by its own rules")
 
-// DropQuarantined removes the files in quarantine that are, or may be, pages of the
-// fingerprints that picked accepts: a damaged page contains a prompt as well. A file whose
-// header names no fingerprint may belong to any. With dryRun, DropQuarantined only counts.
-// DropQuarantined returns the removed files by tier, and the errors of both tiers. A RemoteTier
-// that is not a directory is left alone, with an error.
+// DropQuarantined removes the files in quarantine that are, or may be, pages of the fingerprints that picked
+// accepts: a damaged page contains a prompt as well. A file whose header names no fingerprint may belong to
+// any. With dryRun, DropQuarantined only counts. DropQuarantined returns the removed files by tier, and the
+// errors of both tiers. A RemoteTier that is not a directory is left alone, with an error.
 func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint pagefile.Key) bool, dryRun bool) ([]QuarantineDrop, error) {
 	ctx, leave, err := r.s.life.Enter(ctx)
 	if err != nil {

@@ -32,9 +32,8 @@ type Stats struct {
 	RAM           TierStats
 	Local, Remote TierStats
 
-	// LocalBooked and RemoteBooked are the bytes that count against budgets: all files below a
-	// root, temporary and quarantined ones included, and reservations of all processes; 0
-	// while unknown.
+	// LocalBooked and RemoteBooked are the bytes that count against budgets: all files below a root,
+	// temporary and quarantined ones included, and reservations of all processes; 0 while unknown.
 	LocalBooked, RemoteBooked int64
 
 	// LocalWritten and RemoteWritten are the bytes written on this UTC day, by all processes,
@@ -245,8 +244,7 @@ type Usage struct {
 	Local  TierUsage
 	Remote TierUsage
 
-	// RemoteErr is the reason for an empty Remote: nil when the tier was counted, or without a
-	// remote tier.
+	// RemoteErr is the reason for an empty Remote: nil when the tier was counted, or without a remote tier.
 	RemoteErr error
 }
 

@@ -21,8 +21,7 @@ import (
 	"github.com/kvtier/kvtier/internal/steady"
 )
 
-// closePatience bounds the wait of Close for background work and for running operations of
-// callers.
+// closePatience bounds the wait of Close for background work and for running operations of callers.
 const closePatience = 4 * time.Second
 
 // Store keeps pages of one fingerprint in one or two tiers. All methods may be called from
@@ -55,10 +54,9 @@ type Store struct {
 	life *work.Life
 }
 
-// Flush waits for collections, demotions and promotions that earlier calls caused, records
-// Hits, and returns unused claims to the budgets. After Flush the process may be killed
-// without a loss: no other process has to correct the ledger. Flush returns ctx's error when
-// ctx ends first.
+// Flush waits for collections, demotions and promotions that earlier calls caused, records Hits, and returns
+// unused claims to the budgets. After Flush the process may be killed without a loss: no other process has to
+// correct the ledger. Flush returns ctx's error when ctx ends first.
 func (s *Store) Flush(ctx context.Context) error {
 	ctx, leave, err := s.life.Enter(ctx)
 	if err != nil {
@@ -98,9 +96,8 @@ func (s *Store) leave(patience time.Duration) error {
 	return err
 }
 
-// Close stops background work and waits for running operations, for at most 5 s in total.
-// Operations that hang in the operating system are left behind. Later calls fail with
-// tier.ErrClosed or find nothing.
+// Close stops background work and waits for running operations, for at most 5 s in total. Operations that
+// hang in the operating system are left behind. Later calls fail with tier.ErrClosed or find nothing.
 func (s *Store) Close() error {
 	deadline := time.Now().Add(closePatience)
 	if !s.life.Close(closePatience) {

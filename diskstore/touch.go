@@ -45,8 +45,7 @@ func (lv *level) ageClock(ctx context.Context) (time.Time, error) {
 }
 
 const (
-	// hitsEvery bounds the time before a hit is recorded, together with others. Recording
-	// costs two syncs.
+	// hitsEvery bounds the time before a hit is recorded, together with others. Recording costs two syncs.
 	hitsEvery = 5 * time.Second
 
 	// remoteHitsEvery is the same for a remote tier, whose ledger all servers share. Any other
@@ -58,8 +57,7 @@ const (
 	hitsPatience = time.Second
 )
 
-// hit counts a page of a fingerprint that was read from a tier, or from memory as a copy of the
-// tier's page.
+// hit counts a page of a fingerprint that was read from a tier, or from memory as a copy of the tier's page.
 func (lv *level) hit(fingerprint pagefile.Key) {
 	lv.book.Hit(fingerprint)
 	lv.recordIn(&lv.hitClock, hitsEvery, remoteHitsEvery, lv.recordHits)

@@ -28,7 +28,6 @@
 // # What a prompt cost, and why
 //
 // [Origins] say where the tokens of a prompt came from. An [Inquirer] records the prompt and, behind its
-// request, says why tokens were computed: it compares the prompt with the latest ones and asks the store
-// for tombstones and for the same text under another identity. Package telemetry/why has the order of
-// causes.
+// request, says why tokens were computed: it compares the prompt with the latest ones and asks the store for
+// tombstones and for the same text under another identity. Package telemetry/why has the order of causes.
 package engine

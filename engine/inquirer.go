@@ -81,8 +81,7 @@ func (q *Inquirer) Done(asked *Inquiry, text why.Text, fate why.Fate) {
 	}
 }
 
-// History may know why a page is not in a store, such as [diskstore.Store]. It is asked behind
-// requests.
+// History may know why a page is not in a store, such as [diskstore.Store]. It is asked behind requests.
 type History interface {
 	Gone(ctx context.Context, keys ...pagefile.Key) (diskstore.Tombstone, bool)
 	Elsewhere(ctx context.Context, tokens []int32, media []pagefile.Media) []diskstore.Elsewhere

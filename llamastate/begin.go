@@ -109,8 +109,7 @@ func (b *Beginning) Without(start, end int) *Filter {
 	return f
 }
 
-// Each calls keep with the parts of some bytes of the file, which begin at an offset, that are
-// not dropped.
+// Each calls keep with the parts of some bytes of the file, which begin at an offset, that are not dropped.
 func (f *Filter) Each(p []byte, off int64, keep func(p []byte, off int64) error) error {
 	end := off + int64(len(p))
 	for at := off; at < end; {

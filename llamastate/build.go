@@ -154,8 +154,7 @@ func (b *Builder) CopyRows(r io.ReaderAt, from *Builder) error {
 	return nil
 }
 
-// heads writes numbers one after another, and leaves gaps for rows. After an error heads
-// writes nothing more.
+// heads writes numbers one after another, and leaves gaps for rows. After an error heads writes nothing more.
 type heads struct {
 	w   io.WriterAt
 	buf []byte

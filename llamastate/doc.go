@@ -1,11 +1,10 @@
 // Package llamastate reads and writes the files in which llama.cpp's llama-server saves the
 // sequence of a slot, and carries rows between such files and pages of package diskstore.
 //
-// A file holds the tokens of a slot, then the cells and rows of each of the model's caches. A
-// [Shape] is the part that all files of one running server have in common: the caches, their
-// layers, types and row sizes. [Learn] finds the shape from a small file of the server.
-// [Shape.Open] then accepts a file only if every byte of the file is accounted for. A
-// [Builder] writes a file from pages.
+// A file holds the tokens of a slot, then the cells and rows of each of the model's caches. A [Shape] is the
+// part that all files of one running server have in common: the caches, their layers, types and row sizes.
+// [Learn] finds the shape from a small file of the server. [Shape.Open] then accepts a file only if every
+// byte of the file is accounted for. A [Builder] writes a file from pages.
 //
 // llama-server checks the shape of a file and believes everything else. A file with rows of
 // other tokens, or of another model, is therefore the caller's to prevent; llama-server also
@@ -41,9 +40,8 @@
 //	     for each recurrent layer: i32 type, u64 bytes, the state of the convolution
 //	     for each recurrent layer: i32 type, u64 bytes, the recurrent state
 //
-// Behind the caches, b11669 has a section of its own where a model has windows or recurrent layers:
-// states of earlier positions, each of the last cache or caches alone. It is accounted for, and not
-// read.
+// Behind the caches, b11669 has a section of its own where a model has windows or recurrent layers: states of
+// earlier positions, each of the last cache or caches alone. It is accounted for, and not read.
 //
 //	u32  0x504b4353 ("SCKP"), u32 1, u32 checkpoints; for each:
 //	     i64 tokens, i32 first position, i32 last position

@@ -331,8 +331,7 @@ func (p *parser) cache(kind Kind, f form, file *File, spots *spots, total int) (
 	return c, at
 }
 
-// cells reads the cells of an attention cache and returns the cell of each token, from the
-// first token on.
+// cells reads the cells of an attention cache and returns the cell of each token, from the first token on.
 func (p *parser) cells(n int, c *Cache, file *File, spots *spots, total int) (first int, order []int32) {
 	version, tokens := file.Shape.Version, file.Tokens
 	if n > total {

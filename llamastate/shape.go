@@ -113,9 +113,8 @@ func (s *Shape) EndSections(window int) []pagefile.Section {
 	return s.sections(window, Full, Window, Recurrent)
 }
 
-// sections returns a section for each tensor of the caches of some kinds. A section's Group is
-// the number of a cache, its Layer the tensor's place in the cache's list. Tensors of 0 bytes
-// have no section.
+// sections returns a section for each tensor of the caches of some kinds. A section's Group is the number of
+// a cache, its Layer the tensor's place in the cache's list. Tensors of 0 bytes have no section.
 func (s *Shape) sections(window int, of ...Kind) []pagefile.Section {
 	var sections []pagefile.Section
 	for group, c := range s.Caches {

@@ -41,9 +41,8 @@ func countRestored(p *plan, held int, took time.Duration) restored {
 	return r
 }
 
-// account is the account of a request's prompt. Without the engine's answer, the tokens that the
-// slot did not hold, and that were not restored, count as computed, although the request may have
-// ended before.
+// account is the account of a request's prompt. Without the engine's answer, the tokens that the slot did not
+// hold, and that were not restored, count as computed, although the request may have ended before.
 func (u *Turn) account(answer *Answer) telemetry.Prompt {
 	p := telemetry.Prompt{
 		At: u.began, ID: u.s.id, Private: u.request.Private, Tokens: len(u.request.Tokens), Restore: u.restored.took,

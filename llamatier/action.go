@@ -85,10 +85,9 @@ func (a *actor) save(ctx context.Context, s *slot, name string, late func()) err
 	return a.act(s, func() error { return a.engine.Save(ctx, s.id, name) }, late)
 }
 
-// restore has the engine replace a slot by that of a file. A file has no rows of drafts. llama-server
-// fails the next request where those in memory end before the file does, and drafts from another
-// conversation where they do not; only erasing the slot removes them. Without rows, they begin where the
-// file ends.
+// restore has the engine replace a slot by that of a file. A file has no rows of drafts. llama-server fails
+// the next request where those in memory end before the file does, and drafts from another conversation where
+// they do not; only erasing the slot removes them. Without rows, they begin where the file ends.
 func (a *actor) restore(ctx context.Context, s *slot, name string, late func()) error {
 	done := a.table.replacing(s)
 	load := a.load

@@ -300,8 +300,7 @@ func (a *Answer) after(before *Answer) *Answer {
 	return &Answer{Cached: before.Cached, Processed: before.Processed + a.Processed, Generated: a.Generated, Took: before.Took + a.Took}
 }
 
-// ReadAnswer finds the account of an answer in the answer's last bytes. It returns nil if there
-// is none.
+// ReadAnswer finds the account of an answer in the answer's last bytes. It returns nil if there is none.
 func ReadAnswer(last []byte) *Answer {
 	key := []byte(`"timings":`)
 	at := bytes.LastIndex(last, key)

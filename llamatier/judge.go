@@ -24,8 +24,7 @@ const draftMax = 64
 // errUnknownRuns reports a slot that a request of which nothing is known may be using.
 var errUnknownRuns = because(CauseBusy, "a request of which nothing is known may run in it")
 
-// rows returns an error if the rows of a busy slot, which the engine has just saved, must not be
-// stored.
+// rows returns an error if the rows of a busy slot, which the engine has just saved, must not be stored.
 func (j *judge) rows(ctx context.Context, s *slot, p Slot) error {
 	if j.table.unknownRuns() {
 		return errUnknownRuns // it began after the save, or may have run before

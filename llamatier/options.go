@@ -56,8 +56,7 @@ type Options struct {
 	// Files makes the files through which the engine saves and restores slots.
 	Files *slotfile.Files
 
-	// PartBytes is the usual size of the parts in which a stream is read from pages; 0 means
-	// 16 MiB.
+	// PartBytes is the usual size of the parts in which a stream is read from pages; 0 means 16 MiB.
 	PartBytes int64
 
 	// Idle is the time after a request at which a slot is saved.

@@ -88,10 +88,9 @@ func (v *saver) pays(ctx context.Context, s *slot) bool {
 	return v.rates.Computing(len(v.pages.stored(ctx, s.tokens)), n) >= cost
 }
 
-// save saves a busy slot and begins to store the pages that are new. The slot may be used
-// again when save returns. Tails are stored with tails alone: as long as the engine holds a
-// conversation, its next pages replace them. A failure is logged: the tokens are computed
-// again one day.
+// save saves a busy slot and begins to store the pages that are new. The slot may be used again when save
+// returns. Tails are stored with tails alone: as long as the engine holds a conversation, its next pages
+// replace them. A failure is logged: the tokens are computed again one day.
 func (v *saver) save(ctx context.Context, s *slot, tails bool) {
 	if !s.dirty && !(tails && s.tails) || v.obstacles.off.Load() {
 		return
@@ -259,9 +258,8 @@ func (v *saver) sink(ctx context.Context, s *sequence, held int) *sink {
 	return &sink{form: v.form, files: v.files, stored: stored, saved: saved}
 }
 
-// read reads the heads of a file into which the engine has just saved a slot, and returns an
-// error if the slot's rows must not be stored. The engine has run no other request in the slot
-// since the save.
+// read reads the heads of a file into which the engine has just saved a slot, and returns an error if the
+// slot's rows must not be stored. The engine has run no other request in the slot since the save.
 func (v *saver) read(ctx context.Context, f *slotfile.File, s *slot) (*llamastate.File, error) {
 	p, err := v.asker.idle(ctx, s.id)
 	if err != nil {

@@ -55,8 +55,7 @@ func learn(ctx context.Context, e *Engine, files *slotfile.Files) (*llamastate.S
 	return shape, nil
 }
 
-// shapeBytes is about the size of the file of one token: the states of recurrent layers may be
-// some 10 MB.
+// shapeBytes is about the size of the file of one token: the states of recurrent layers may be some 10 MB.
 const shapeBytes = 64 << 20
 
 // UserStart finds the tokens with which a user's message begins in chats of an engine, from a control

@@ -142,8 +142,7 @@ func (s *sequence) learn(a *album, state *llamastate.File) {
 // checkpoints as well, which may be more than all rows: about those of the last save.
 func (s *sequence) fileSize(f form, tokens int) int64 { return f.fileSize(tokens) + s.checkpoints }
 
-// shared is the number of tokens that a prompt shares with the last one. Images and sounds count as
-// tokens.
+// shared is the number of tokens that a prompt shares with the last one. Images and sounds count as tokens.
 func (s *sequence) shared(r Request) int {
 	n := commonPrefix(s.tokens, r.Tokens)
 	if n == len(r.Tokens) {

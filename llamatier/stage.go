@@ -7,9 +7,8 @@ import (
 	"github.com/kvtier/kvtier/rates"
 )
 
-// A model with windows or recurrent layers goes on only where a sequence was saved. So the prompt of
-// such a model is computed in steps, and the slot is saved between them, where later prompts part
-// from this one:
+// A model with windows or recurrent layers goes on only where a sequence was saved. So the prompt of such a
+// model is computed in steps, and the slot is saved between them, where later prompts part from this one:
 //
 //   - before the first message of a user: other chats begin with the same system prompt and tools;
 //   - where a stored prompt parts from this one: the next one will probably part there, too;

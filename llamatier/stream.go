@@ -177,8 +177,7 @@ func (s *stream) fill(p *part, buf []byte) error {
 	return cmp.Or(pages.Wait(), s.ctx.Err())
 }
 
-// page reads some sections of a page, and puts their rows into a
-// part of the file.
+// page reads some sections of a page, and puts their rows into a part of the file.
 func (s *stream) page(ctx context.Context, i int, sections []pagefile.Section, rows *llamastate.Builder) error {
 	ref := s.plan.refs[i]
 	layout, err := pagefile.NewLayout(sections, ref.Stored)

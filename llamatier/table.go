@@ -83,8 +83,7 @@ func (t *table) takeLocked(r Request) *slot {
 	return t.chooseLocked(r, func(s *slot) bool { return r.Slot < 0 || s.id == r.Slot%len(t.slots) }).takeLocked()
 }
 
-// similar is the part of a prompt that a slot must hold to be chosen for that reason, as in
-// llama-server.
+// similar is the part of a prompt that a slot must hold to be chosen for that reason, as in llama-server.
 const similar = 0.1
 
 // chooseLocked returns the free slot for a request, of those that suit: the one that holds most of
@@ -158,8 +157,7 @@ func (t *table) takeUnsaved() *slot {
 	return t.oldestLocked(func(s *slot) bool { return !s.busy && s.storable() && !s.unknown && !s.acting }).takeLocked()
 }
 
-// takeUnused makes a slot busy that was given back, and reports whether no request has taken it
-// since.
+// takeUnused makes a slot busy that was given back, and reports whether no request has taken it since.
 func (t *table) takeUnused(s *slot) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -12,8 +12,7 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// Tier keeps the slots of an engine in a store. All methods may be called from several
-// goroutines.
+// Tier keeps the slots of an engine in a store. All methods may be called from several goroutines.
 type Tier struct {
 	engine   *Engine
 	context  int // tokens that a slot has room for
@@ -125,10 +124,9 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	return u, nil
 }
 
-// settle returns the slot in which a request will run, and reports whether the engine runs another
-// one in it, one of Unknown or one whose client is gone. It is another slot than the busy one if the
-// engine has a free one. Settle returns ErrTaken if requests of Unknown run, and the engine may choose
-// another slot.
+// settle returns the slot in which a request will run, and reports whether the engine runs another one in it,
+// one of Unknown or one whose client is gone. It is another slot than the busy one if the engine has a free
+// one. Settle returns ErrTaken if requests of Unknown run, and the engine may choose another slot.
 func (t *Tier) settle(ctx context.Context, s *slot, r Request) (in *slot, taken bool, err error) {
 	if !t.table.unknownRuns() && !s.unheard() {
 		return s, false, nil
@@ -216,10 +214,9 @@ func (t *Tier) saveFree(ctx context.Context) {
 	}
 }
 
-// Flush gives up the requests that run, refuses those that wait, saves every slot, and returns
-// when all pages are stored. No save begins after ctx has ended, but Flush also waits for an
-// action that llama-server has begun, at most patience.end: a caller with less time leaves Flush
-// behind.
+// Flush gives up the requests that run, refuses those that wait, saves every slot, and returns when all pages
+// are stored. No save begins after ctx has ended, but Flush also waits for an action that llama-server has
+// begun, at most patience.end: a caller with less time leaves Flush behind.
 func (t *Tier) Flush(ctx context.Context) {
 	t.table.close()
 	for _, unheard := range []bool{false, true} { // the engine leaves slots without a client late
@@ -246,11 +243,10 @@ func (t *Tier) Flush(ctx context.Context) {
 	t.why.Wait(whyCloseIn)
 }
 
-// Unknown notes that the engine answers a request in a slot that it chose itself, until the
-// caller calls end, which says whether the engine may have computed anything. If so, no slot is
-// stored until its rows are known again, so slots are saved first.
-// Unknown lets actions on slots end, for a while: one that llama-server holds back for the
-// request could in turn hold back the requests behind it.
+// Unknown notes that the engine answers a request in a slot that it chose itself, until the caller calls end,
+// which says whether the engine may have computed anything. If so, no slot is stored until its rows are known
+// again, so slots are saved first. Unknown lets actions on slots end, for a while: one that llama-server
+// holds back for the request could in turn hold back the requests behind it.
 func (t *Tier) Unknown() (end func(computed bool)) {
 	ctx, cancel := context.WithTimeout(context.Background(), t.patience.unknown)
 	defer cancel()

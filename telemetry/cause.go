@@ -76,8 +76,7 @@ var Causes = []Reason[Cause]{
 // Explain explains a cause.
 func (c Cause) Explain() Reason[Cause] { return explain(Causes, c) }
 
-// Reason is the meaning of a cause or an obstacle, as a clause, and the next step of the user, as a
-// sentence.
+// Reason is the meaning of a cause or an obstacle, as a clause, and the next step of the user, as a sentence.
 type Reason[C ~string] struct {
 	Cause  C      `json:"cause"`
 	Means  string `json:"means"`

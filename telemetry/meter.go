@@ -97,9 +97,8 @@ func (m *Meter) Read() (totals map[string]float64, prompts []Prompt) {
 	return totals, slices.Clone(m.prompts)
 }
 
-// Source makes a process's reports. Fill adds the rest: gauges, tiers,
-// slots, memory, and totals that others keep. Fill may be called from several goroutines and
-// must return soon.
+// Source makes a process's reports. Fill adds the rest: gauges, tiers, slots, memory, and totals that others
+// keep. Fill may be called from several goroutines and must return soon.
 type Source struct {
 	Process Process
 	Started time.Time

@@ -112,9 +112,8 @@ func Find(name string) (Metric, bool) {
 	return Metrics[i], true
 }
 
-// Series is the key of one series in Totals or Gauges: the metric's name, and its labels in
-// alphabetical order as Prometheus writes them. Series panics unless pairs are names and values
-// of labels.
+// Series is the key of one series in Totals or Gauges: the metric's name, and its labels in alphabetical
+// order as Prometheus writes them. Series panics unless pairs are names and values of labels.
 func Series(name string, pairs ...string) string {
 	if len(pairs)%2 != 0 {
 		panic("telemetry: a label has no value")

@@ -99,8 +99,7 @@ type Memory struct {
 	Limit int64  `json:"limit_bytes,omitempty"`
 }
 
-// Prompt is one prompt that was evaluated. Slot, RAM, Local, Remote, Shifted and Computed add
-// up to Tokens.
+// Prompt is one prompt that was evaluated. Slot, RAM, Local, Remote, Shifted and Computed add up to Tokens.
 type Prompt struct {
 	Seq uint64    `json:"seq"` // 1 for the process's first prompt
 	At  time.Time `json:"at"`
@@ -168,8 +167,7 @@ type Report struct {
 	At      time.Time `json:"at"`
 	Model   Model     `json:"model"`
 
-	// Totals have grown since the process began. Gauges are the state now. Keys are those of
-	// [Series].
+	// Totals have grown since the process began. Gauges are the state now. Keys are those of [Series].
 	Totals map[string]float64 `json:"totals"`
 	Gauges map[string]float64 `json:"gauges"`
 

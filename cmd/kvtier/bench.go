@@ -267,8 +267,7 @@ func (d *disk) write(ctx context.Context) (float64, error) {
 	return float64(len(d.buf)*d.pages) / took.Seconds(), nil
 }
 
-// read looks the pages up and reads them in order, as a restore does, and returns the bytes
-// per second.
+// read looks the pages up and reads them in order, as a restore does, and returns the bytes per second.
 func (d *disk) read(ctx context.Context) (float64, error) {
 	began := time.Now()
 	refs := d.store.Find(ctx, diskstore.Prompt{Tokens: d.tokens}).Exact
@@ -285,8 +284,7 @@ func (d *disk) read(ctx context.Context) (float64, error) {
 	return float64(len(d.buf)*d.pages) / time.Since(began).Seconds(), nil
 }
 
-// dropCache drops the pages' files from the page cache, and reports whether the system can
-// do so.
+// dropCache drops the pages' files from the page cache, and reports whether the system can do so.
 func (d *disk) dropCache() (bool, error) {
 	return runtime.GOOS == "linux", filepath.WalkDir(d.dir, func(path string, e os.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {

@@ -17,10 +17,9 @@
 //	kvtier serve -- llama-server [arguments]
 //	                                 run a llama-server of your own behind kvtier
 //
-// kvtier finds the pages by the variables of the server, or by --root and --remote,
-// and works beside servers that use the pages. Package diskstore does the work; a
-// verb here is flags, refusals and output for people. Every verb but serve,
-// collect and balance prints JSON with --json.
+// kvtier finds the pages by the variables of the server, or by --root and --remote, and works beside servers
+// that use the pages. Package diskstore does the work; a verb here is flags, refusals and output for people.
+// Every verb but serve, collect and balance prints JSON with --json.
 //
 // It exits with 0 when all is well, with 1 when the command failed or a check
 // found damage, with 2 when it was called wrongly, with 3 when a check could not look

@@ -41,8 +41,7 @@ func mainStatus() int {
 	return runIn(ctx, h, os.Args[1:])
 }
 
-// host is the surroundings of a command line. Tests set other ones; zero values stand for this
-// machine.
+// host is the surroundings of a command line. Tests set other ones; zero values stand for this machine.
 type host struct {
 	stdout, stderr io.Writer
 	terminal       bool                                         // stderr gets progress bars

@@ -123,8 +123,7 @@ func keepModel(s telemetry.State, names modelNames, wanted string) (func(weights
 	}, err
 }
 
-// minPickDigits is the least number of digits that name a digest, so that a short word is no
-// digest.
+// minPickDigits is the least number of digits that name a digest, so that a short word is no digest.
 const minPickDigits = 4
 
 // begins reports whether s has enough digits to name a digest, which begins with them.

@@ -155,8 +155,7 @@ func wrapped(w io.Writer, indent, sentence string) {
 // paragraph prints a sentence in indented lines.
 func paragraph(w io.Writer, sentence string) { wrapped(w, "    ", sentence) }
 
-// excerpt is a part of a prompt within a line: ends of lines and tabs are shown as Go writes
-// them.
+// excerpt is a part of a prompt within a line: ends of lines and tabs are shown as Go writes them.
 func excerpt(s string) string {
 	return oneLine(strings.NewReplacer("\n", `\n`, "\r", `\r`, "\t", `\t`).Replace(s))
 }

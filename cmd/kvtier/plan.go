@@ -218,8 +218,7 @@ func (p *planner) find(model string) (path string, err error) {
 	return "", fmt.Errorf("%q is neither a file nor a model in %s; give a name that ollama list shows, a GGUF file, or the directory of the models as --models", model, p.models.dir())
 }
 
-// planMeasureBytes are written to measure the disk: less than bench writes, so that a plan takes
-// a moment.
+// planMeasureBytes are written to measure the disk: less than bench writes, so that a plan takes a moment.
 const planMeasureBytes = 64e6
 
 // lookAround adds figures of this machine: rates that servers have measured, the disk's own rate, and how small

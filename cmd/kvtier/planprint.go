@@ -12,8 +12,7 @@ import (
 	"github.com/kvtier/kvtier/internal/sizing"
 )
 
-// printPlanned prints tables as ollama ps does: the model, the places, the times, the notes and
-// the settings.
+// printPlanned prints tables as ollama ps does: the model, the places, the times, the notes and the settings.
 func printPlanned(w io.Writer, p *sizing.Plan) {
 	printTable(w, []string{"name", "figure", "from"}, modelRows(p))
 	fmt.Fprintln(w)

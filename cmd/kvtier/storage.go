@@ -73,9 +73,8 @@ func given(flags *pflag.FlagSet) (map[string]string, error) {
 	return values, nil
 }
 
-// setVariables replaces variables by flags. With --root, the instance's directory below the
-// root, the variables of budgets and the variable of the remote tier do not apply: they belong
-// to another root.
+// setVariables replaces variables by flags. With --root, the instance's directory below the root, the
+// variables of budgets and the variable of the remote tier do not apply: they belong to another root.
 func setVariables(flags *pflag.FlagSet) error {
 	values, err := given(flags)
 	if err != nil {

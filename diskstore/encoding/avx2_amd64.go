@@ -32,8 +32,7 @@ func dequantize4Fast(rows, codes []byte, scales []float32) (units int) {
 	return n
 }
 
-// dequantizeChannelsFast does as dequantizeChannels for a first part, and returns the number of
-// units done.
+// dequantizeChannelsFast does as dequantizeChannels for a first part, and returns the number of units done.
 func dequantizeChannelsFast(row, codes []byte, scales, centers []float32) (units int) {
 	n := fast(len(scales) / unit)
 	if n > 0 {
@@ -42,8 +41,7 @@ func dequantizeChannelsFast(row, codes []byte, scales, centers []float32) (units
 	return n
 }
 
-// dequantizeRotatedFast does as dequantizeRotated for a first part, and returns the number of
-// rotations done.
+// dequantizeRotatedFast does as dequantizeRotated for a first part, and returns the number of rotations done.
 func dequantizeRotatedFast(rows, codes []byte, scales, centers []float32) (rotations int) {
 	n := fast(len(scales))
 	if n > 0 {

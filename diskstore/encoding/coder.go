@@ -21,8 +21,7 @@ type Coder struct {
 	dec *zstd.Decoder
 }
 
-// NewCoder returns the program's Coder. maxDecoded bounds the bytes of one section, for zstd's
-// own limit.
+// NewCoder returns the program's Coder. maxDecoded bounds the bytes of one section, for zstd's own limit.
 func NewCoder(maxDecoded uint64) (*Coder, error) {
 	// Rows hardly ever repeat, but their exponents are skewed: the only gain is in the
 	// literals, which zstd does not compress by default.

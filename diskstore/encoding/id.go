@@ -41,8 +41,7 @@ func (id ID) Known() bool {
 // those that were encoded.
 func (id ID) Lossy() bool { return id >= Q8_0 && id <= Int4 }
 
-// ParseCold reads the lossy encodings of K and of V, such as "q8_0,q4_0", or one for both, such as
-// "int4".
+// ParseCold reads the lossy encodings of K and of V, such as "q8_0,q4_0", or one for both, such as "int4".
 func ParseCold(text string) (k, v ID, err error) {
 	first, second, both := strings.Cut(text, ",")
 	if !both {

@@ -124,8 +124,7 @@ type lossyScratch struct {
 
 var lossyScratches = sync.Pool{New: func() any { return new(lossyScratch) }}
 
-// readLossy reads the header of a section of n decoded bytes, and returns the bytes of centers,
-// which follow.
+// readLossy reads the header of a section of n decoded bytes, and returns the bytes of centers, which follow.
 func readLossy(id ID, header []byte, n int64) (l lossy, centers int, err error) {
 	if len(header) < lossyHeaderBytes {
 		return l, 0, corrupt("%d bytes are no header", len(header))

@@ -239,8 +239,7 @@ func larger(signed, x []float32) {
 	}
 }
 
-// fit4 makes the codes of a row, and adds number times code and code times code to the sums of each
-// channel.
+// fit4 makes the codes of a row, and adds number times code and code times code to the sums of each channel.
 func fit4(codes []byte, x, by, xq, qq []float32) {
 	for c := fit4Fast(codes, x, by, xq, qq); c < len(x); c++ {
 		codes[c] = code(x[c], by[c])

@@ -115,8 +115,7 @@ func (sc *scratch) appendBlock(out, block []byte, s split) []byte {
 	return sc.huffman.encodeAll(out, planes[:len(sizes)], leastPlaneGain)
 }
 
-// readSplit reads the header of a section of n decoded bytes, and returns the number of bases,
-// which follow.
+// readSplit reads the header of a section of n decoded bytes, and returns the number of bases, which follow.
 func readSplit(header []byte, n int64) (s split, bases int, err error) {
 	if len(header) < splitHeaderBytes {
 		return s, 0, corrupt("%d bytes are no header", len(header))

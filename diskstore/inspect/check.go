@@ -38,8 +38,7 @@ const (
 	ProblemForeign    Problem = "foreign"     // no store made the file
 )
 
-// ProblemUnchecked is not a defect: the file or directory could not be checked, or needs a
-// newer program.
+// ProblemUnchecked is not a defect: the file or directory could not be checked, or needs a newer program.
 const ProblemUnchecked Problem = "unchecked"
 
 // Damage reports whether p means that a page or a manifest is lost.
@@ -68,9 +67,8 @@ type CheckOptions struct {
 	// other pages. 0 means all pages. Of the other pages only the directory's entry is checked.
 	Sample float64
 
-	// Repair moves damaged files to quarantine, removes files of dead processes, copies a
-	// missing manifest from the other tier, and removes the rights of other users. Repair
-	// never changes a good page.
+	// Repair moves damaged files to quarantine, removes files of dead processes, copies a missing manifest
+	// from the other tier, and removes the rights of other users. Repair never changes a good page.
 	Repair bool
 
 	// Found is called for each finding, one call at a time; may be nil.
@@ -124,9 +122,8 @@ type checker struct {
 	haveManifest map[pagefile.Key]bool
 }
 
-// Check checks every file below the roots, and reads pages from beginning to end,
-// decompressing compressed sections. Servers may use the roots meanwhile. Check returns one
-// result for each tier, and ctx's error.
+// Check checks every file below the roots, and reads pages from beginning to end, decompressing compressed
+// sections. Servers may use the roots meanwhile. Check returns one result for each tier, and ctx's error.
 func (r *Roots) Check(ctx context.Context, opt CheckOptions) ([]TierCheck, error) {
 	if math.IsNaN(opt.Sample) || opt.Sample < 0 || opt.Sample > 1 {
 		return nil, fmt.Errorf("check: sample is %v, want 0 to 1: %w", opt.Sample, ErrArguments)

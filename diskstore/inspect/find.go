@@ -183,10 +183,9 @@ func (r *Roots) longest(ctx context.Context, files []PageFile) (best PageFile, e
 	return best, nil
 }
 
-// Chain returns a page and all pages before it in the sequence, the first page first; each page
-// before it exact, or lossy where no tier has it exact. Chain returns tier.ErrNotFound when a page of
-// the sequence is missing, and pagefile.ErrDamaged when the pages do not lead back to a sequence's
-// beginning.
+// Chain returns a page and all pages before it in the sequence, the first page first; each page before it
+// exact, or lossy where no tier has it exact. Chain returns tier.ErrNotFound when a page of the sequence is
+// missing, and pagefile.ErrDamaged when the pages do not lead back to a sequence's beginning.
 func (r *Roots) Chain(ctx context.Context, name pagefile.Name) ([]PageFile, error) {
 	page, err := r.page(ctx, name)
 	if err != nil {

@@ -60,8 +60,7 @@ func Import(ctx context.Context, file *io.SectionReader, open func(tier.Manifest
 	return &a.ArchiveManifest, nil
 }
 
-// archive is an archive whose manifest was read. The manifest is not trusted before the pages are
-// checked.
+// archive is an archive whose manifest was read. The manifest is not trusted before the pages are checked.
 type archive struct {
 	ArchiveManifest
 	fingerprint pagefile.Key

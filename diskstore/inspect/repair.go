@@ -50,8 +50,7 @@ func (c *checker) good(ctx context.Context, path string, name pagefile.Name) boo
 	return c.readFile(ctx, s, path, name) == nil
 }
 
-// replaceManifest moves an unusable manifest to quarantine and copies the other tier's
-// manifest to its place.
+// replaceManifest moves an unusable manifest to quarantine and copies the other tier's manifest to its place.
 func (c *checker) replaceManifest(ctx context.Context, e dir.Entry) (string, error) {
 	done, err := c.aside(ctx, e, "damaged")()
 	if err != nil {

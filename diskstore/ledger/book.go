@@ -16,8 +16,7 @@ const (
 	// costs little in comparison with writing the claimed bytes.
 	ChunkBytes = 256 << 20
 
-	// chunkShare is the divisor of a budget that gives the largest claim, unless a single page
-	// is larger.
+	// chunkShare is the divisor of a budget that gives the largest claim, unless a single page is larger.
 	chunkShare = 64
 
 	// claimsShare is the divisor of a limit that gives the most that all claims together take beyond
@@ -30,8 +29,7 @@ const (
 // on this UTC day.
 var ErrWriteCap = errors.New("diskstore: the day's writes are used up")
 
-// ErrNotCounted reports that claims below a budget are impossible because the tier's files are
-// not counted.
+// ErrNotCounted reports that claims below a budget are impossible because the tier's files are not counted.
 var ErrNotCounted = errors.New("diskstore: files have not been counted yet")
 
 // medium is the place of a ledger: a tier.
@@ -43,8 +41,7 @@ type medium interface {
 	Left() int64
 }
 
-// Book is one process's part of a tier's ledger: its claim, and its changes that are not
-// recorded yet.
+// Book is one process's part of a tier's ledger: its claim, and its changes that are not recorded yet.
 type Book struct {
 	tier   medium
 	Budget int64 // bytes on the disk; 0 for none
@@ -68,8 +65,7 @@ type Book struct {
 	counted  time.Time             // by this machine's clock: when last was first seen with another number of counts
 	changed  chan struct{}         // closed at the next change of the ledger
 
-	// doubts are the changes since the last success of which it is not known whether they were
-	// written.
+	// doubts are the changes since the last success of which it is not known whether they were written.
 	doubts []*attempt
 }
 
@@ -187,8 +183,7 @@ func (b *Book) EvictedUpTo(used time.Time) {
 	}
 }
 
-// Figure returns the upper bound of the bytes on the disk, as last recorded, and whether files
-// were counted.
+// Figure returns the upper bound of the bytes on the disk, as last recorded, and whether files were counted.
 func (b *Book) Figure() (bytes int64, known bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

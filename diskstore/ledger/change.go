@@ -118,9 +118,8 @@ func unrecorded(p pending, content []byte, doubts []*attempt) pending {
 	return p
 }
 
-// change records the pending changes and then the changes that apply makes, unless apply
-// returns an error. Both start again from the ledger's content at each call by the tier.
-// b.updating is held.
+// change records the pending changes and then the changes that apply makes, unless apply returns an error.
+// Both start again from the ledger's content at each call by the tier. b.updating is held.
 func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pending) error) error {
 	b.mu.Lock()
 	p := pending{

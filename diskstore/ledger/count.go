@@ -31,8 +31,7 @@ func (b *Book) BeginCount(ctx context.Context) (counting, error) {
 	return c, nil
 }
 
-// EndCount replaces the ledger's bytes by the listed bytes, and adds bytes that the listing
-// may have missed.
+// EndCount replaces the ledger's bytes by the listed bytes, and adds bytes that the listing may have missed.
 func (b *Book) EndCount(ctx context.Context, c counting, bytes int64) error {
 	took := time.Since(c.Began)
 	b.updating.Lock()

@@ -20,9 +20,8 @@ type Hits struct {
 }
 
 const (
-	// maxHits is the number of fingerprints with hits in a ledger, some 30 KiB; of more, the
-	// least recently read are dropped. mostHits keeps sums of a forged ledger's values from
-	// overflowing.
+	// maxHits is the number of fingerprints with hits in a ledger, some 30 KiB; of more, the least recently
+	// read are dropped. mostHits keeps sums of a forged ledger's values from overflowing.
 	maxHits  = 256
 	mostHits = math.MaxInt64 / 4
 )

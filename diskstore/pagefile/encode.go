@@ -15,9 +15,8 @@ type Encoded struct {
 	foot   []byte
 }
 
-// Encode computes the file of p, whose gaps must be clear. The body of a raw page is the
-// payload itself. Compressed sections take new memory, together at most the payload's size. A
-// nil c stores every section raw.
+// Encode computes the file of p, whose gaps must be clear. The body of a raw page is the payload itself.
+// Compressed sections take new memory, together at most the payload's size. A nil c stores every section raw.
 func Encode(fingerprint Key, pageTokens int, p *Page, c *Codec) (*Encoded, error) {
 	h := &Header{
 		Fingerprint: fingerprint,
@@ -88,8 +87,7 @@ type Cold struct {
 	// keeps a kind lossless.
 	K, V Encoding
 
-	// Compress stores lossless sections in the encoding that makes them smallest. Otherwise they
-	// are raw.
+	// Compress stores lossless sections in the encoding that makes them smallest. Otherwise they are raw.
 	Compress bool
 }
 

@@ -5,9 +5,8 @@ import (
 	"math"
 )
 
-// headerSize returns the bytes of a file's header region, padding included, from the file's
-// first fixedBytes bytes and its true size. The result bounds the read that precedes the check
-// of the checksum.
+// headerSize returns the bytes of a file's header region, padding included, from the file's first fixedBytes
+// bytes and its true size. The result bounds the read that precedes the check of the checksum.
 func headerSize(fixed []byte, fileBytes int64) (int64, error) {
 	if len(fixed) < fixedBytes {
 		return 0, Damaged("file is %d bytes, shorter than a header", fileBytes)
@@ -46,8 +45,7 @@ func decodeHeader(region []byte, fileBytes int64) (*Header, error) {
 	if !allZero(region[size:]) {
 		return nil, Damaged("padding after the header is not zero")
 	}
-	// Each section begins at a new multiple of PageAlign, and a table entry decodes to fewer
-	// bytes than that.
+	// Each section begins at a new multiple of PageAlign, and a table entry decodes to fewer bytes than that.
 	if sections := int64(le.Uint32(region[128:])); padded+sections*PageAlign+FooterBytes > fileBytes {
 		return nil, Damaged("header counts %d sections in a file of %d bytes", sections, fileBytes)
 	}

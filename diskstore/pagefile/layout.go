@@ -23,8 +23,7 @@ const (
 // lastKind is the kind with the highest number.
 const lastKind = KindWindowV
 
-// String returns "K", "V", "conv", "state", "cell", "window K", "window V" or the number of an
-// unknown kind.
+// String returns "K", "V", "conv", "state", "cell", "window K", "window V" or the number of an unknown kind.
 func (k Kind) String() string {
 	if k <= lastKind {
 		return [...]string{"K", "V", "conv", "state", "cell", "window K", "window V"}[k]
@@ -51,8 +50,7 @@ func (s Section) Bytes(tokens int) int64 {
 	return int64(s.RowBytes)
 }
 
-// Limits of a page. All are far above any real model and keep every size computed from them
-// inside an int64.
+// Limits of a page. All are far above any real model and keep every size computed from them inside an int64.
 const (
 	// PageAlign is the alignment, in bytes, of sections in memory and on disk.
 	PageAlign = 4096
@@ -74,9 +72,8 @@ type Layout struct {
 	tokens   int
 }
 
-// NewLayout lays out sections for a page of the given number of tokens. NewLayout returns
-// ErrInvalidPage when a size is zero or beyond the limits above, a kind is unknown, or two
-// sections share group, layer and kind.
+// NewLayout lays out sections for a page of the given number of tokens. NewLayout returns ErrInvalidPage when
+// a size is zero or beyond the limits above, a kind is unknown, or two sections share group, layer and kind.
 func NewLayout(sections []Section, tokens int) (Layout, error) {
 	if tokens < 1 || tokens > MaxTokens {
 		return Layout{}, fmt.Errorf("lay out page of %d tokens: want 1 to %d: %w", tokens, MaxTokens, ErrInvalidPage)

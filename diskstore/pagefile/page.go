@@ -34,8 +34,7 @@ func (p *Page) Check(pageTokens int) error {
 	return checkMedia(p.Media, len(p.Tokens))
 }
 
-// checkMedia returns ErrInvalidPage unless media is ordered and inside a page of the given
-// number of tokens.
+// checkMedia returns ErrInvalidPage unless media is ordered and inside a page of the given number of tokens.
 func checkMedia(media []Media, tokens int) error {
 	if len(media) > MaxMedia {
 		return fmt.Errorf("page has %d media items, at most %d fit: %w", len(media), MaxMedia, ErrInvalidPage)

@@ -55,8 +55,7 @@ type Disk interface {
 	// one is lost. Readers see a whole list, or anything after a power cut.
 	Tombstones(ctx context.Context, change func(content []byte) []byte) ([]byte, error)
 
-	// OldTails lists the tails of parent that versions before prefixes left in their place, in no
-	// order.
+	// OldTails lists the tails of parent that versions before prefixes left in their place, in no order.
 	OldTails(ctx context.Context, fingerprint, parent pagefile.Key) ([]Info, error)
 
 	// OldBranches lists old branches, most at most, in no order.

@@ -82,9 +82,8 @@ type Tier interface {
 	// after it. With an error, Find returns the files found before the error.
 	Find(ctx context.Context, names []pagefile.Name, leading bool) ([]Info, error)
 
-	// Open opens a file for reading, with anew past this machine's cached copy of the file, as far
-	// as that is possible. The content never changes, and stays readable after Remove if the
-	// filesystem allows it.
+	// Open opens a file for reading, with anew past this machine's cached copy of the file, as far as that is
+	// possible. The content never changes, and stays readable after Remove if the filesystem allows it.
 	Open(ctx context.Context, name pagefile.Name, anew bool) (Blob, error)
 
 	// Create begins writing a file. No file is visible under name before Commit. Any number of
@@ -115,9 +114,8 @@ type Tier interface {
 	// call may or may not be listed.
 	ListShard(ctx context.Context, shard Shard) ([]Info, error)
 
-	// AddBranch notes a branch, unless it is noted. With durable a branch survives a power cut, also
-	// one that another process has added, and without it may get lost. A branch may stay after its
-	// page was removed.
+	// AddBranch notes a branch, unless it is noted. With durable a branch survives a power cut, also one that
+	// another process has added, and without it may get lost. A branch may stay after its page was removed.
 	AddBranch(ctx context.Context, branch Branch, durable bool) error
 
 	// Branches lists the branches, those with Longer included, at all prefixes that begin with the
@@ -208,8 +206,7 @@ func Leading(ctx context.Context, t Finder, names []pagefile.Name) ([]Info, erro
 	return infos[:n], err
 }
 
-// OpenPage opens a page and checks that its header is that of its name. The errors are those of
-// ReadHeader.
+// OpenPage opens a page and checks that its header is that of its name. The errors are those of ReadHeader.
 func OpenPage(ctx context.Context, t Tier, name pagefile.Name) (Blob, *pagefile.Header, error) {
 	blob, err := t.Open(ctx, name, false)
 	if err != nil {
@@ -287,8 +284,7 @@ func NoAnswer(err error) bool {
 	return errors.Is(err, vfs.ErrHung) || errors.Is(err, ErrTierTimeout)
 }
 
-// ClockSlack bounds the difference between two right clocks: a time later than that by more is
-// in the future.
+// ClockSlack bounds the difference between two right clocks: a time later than that by more is in the future.
 const ClockSlack = time.Minute
 
 // Beyond reports whether a time is later than any right clock can show at now.

@@ -13,9 +13,8 @@ import (
 type Reach int
 
 const (
-	// ReachDisk: every process that uses the filesystem, which is a disk of this machine.
-	// Directories that the machine exports are an exception: locks of other machines and its
-	// own may not see each other.
+	// ReachDisk: every process that uses the filesystem, which is a disk of this machine. Directories that
+	// the machine exports are an exception: locks of other machines and its own may not see each other.
 	ReachDisk Reach = iota
 
 	// ReachAll: processes on every machine that mounts the filesystem.
@@ -103,8 +102,7 @@ type mount struct {
 	options       []string
 }
 
-// mountOf finds the mount of a path without links: the last mount with the longest matching
-// mount point.
+// mountOf finds the mount of a path without links: the last mount with the longest matching mount point.
 func mountOf(mountinfo, path string) (m mount, ok bool) {
 	for line := range strings.Lines(mountinfo) {
 		before, after, found := strings.Cut(strings.TrimSpace(line), " - ")

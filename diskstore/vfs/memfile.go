@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// memBlock is the allocation unit of a Mem in bytes. Unsynced data survives a crash in
-// pieces of this size.
+// memBlock is the allocation unit of a Mem in bytes. Unsynced data survives a crash in pieces of this size.
 const memBlock = 4096
 
 // memNode is a file or a directory, without its names.

@@ -34,8 +34,7 @@ func uncache(f *os.File) error {
 // dirFlags open a directory as a path only, which needs no right to read the directory.
 const dirFlags = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
 
-// noOpenat2 remembers that the kernel is older than 5.6, or that a sandbox forbids
-// unknown system calls.
+// noOpenat2 remembers that the kernel is older than 5.6, or that a sandbox forbids unknown system calls.
 var noOpenat2 atomic.Bool
 
 // openDirAt opens the directory rel below top, and refuses links.

@@ -79,8 +79,7 @@ func (f osFS) openDir(rel string) (int, error) {
 	return top, nil
 }
 
-// private returns ErrUnsafe unless an open directory belongs to this user and no other user
-// may write to it.
+// private returns ErrUnsafe unless an open directory belongs to this user and no other user may write to it.
 func private(dir int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil {

@@ -14,8 +14,7 @@ import (
 // osFS refuses links by a check before the open.
 type osFS struct{}
 
-// Below returns OS: on Windows only administrators may make links, and no call refuses links
-// within a path.
+// Below returns OS: on Windows only administrators may make links, and no call refuses links within a path.
 func Below(string) FS { return OS }
 
 func (f osFS) Create(name string) (File, error) {

@@ -16,8 +16,7 @@ var (
 	// symbolic link, a FIFO, a device or a socket.
 	ErrNotRegular = errors.New("vfs: not a regular file")
 
-	// ErrUnsafe reports a directory that belongs to another user, or that the group or
-	// others may write to.
+	// ErrUnsafe reports a directory that belongs to another user, or that the group or others may write to.
 	ErrUnsafe = errors.New("vfs: directory belongs to, or can be written by, others")
 
 	// errLinkInPath is the ErrNotRegular of a path through a link.
@@ -68,13 +67,11 @@ type FS interface {
 	// Mkdir makes one directory of mode 0700. Mkdir fails with fs.ErrExist when anything has that name.
 	Mkdir(name string) error
 
-	// ReadDir lists a directory in no order. Entries that vanish meanwhile may be missing in
-	// the result.
+	// ReadDir lists a directory in no order. Entries that vanish meanwhile may be missing in the result.
 	ReadDir(name string) ([]fs.DirEntry, error)
 
-	// Rename atomically gives a file a new name, and replaces a file of that name. Rename
-	// fails with fs.ErrExist when a directory has that name. The rename is durable after
-	// SyncDir of both directories.
+	// Rename atomically gives a file a new name, and replaces a file of that name. Rename fails with
+	// fs.ErrExist when a directory has that name. The rename is durable after SyncDir of both directories.
 	Rename(oldname, newname string) error
 
 	// Remove removes a file or an empty directory.

@@ -116,8 +116,7 @@ func ask[T any](a *asker, name string, question func(context.Context) T, answer 
 	}()
 }
 
-// grace is the time for which a question may go on after its context: a program that was
-// killed has to end.
+// grace is the time for which a question may go on after its context: a program that was killed has to end.
 const grace = 500 * time.Millisecond
 
 // wait returns when all questions are answered or given up.

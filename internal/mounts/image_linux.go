@@ -70,8 +70,7 @@ func NewImage(t testing.TB, fstype string, size int64) *Image {
 	return &Image{Dir: dir, t: t}
 }
 
-// Fill writes one file that leaves about `free` bytes free, and returns a function that
-// removes the file.
+// Fill writes one file that leaves about `free` bytes free, and returns a function that removes the file.
 func (i *Image) Fill(free int64) (empty func()) {
 	i.t.Helper()
 	var st unix.Statfs_t

@@ -13,9 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Throttled is a FUSE filesystem at Dir that shows the files of another directory through a
-// link with a limit of bytes per second, for reads and writes together. Throttled is for
-// benchmarks; tests have [Passthrough].
+// Throttled is a FUSE filesystem at Dir that shows the files of another directory through a link with a limit
+// of bytes per second, for reads and writes together. Throttled is for benchmarks; tests have [Passthrough].
 type Throttled struct {
 	Dir    string
 	server *process

@@ -1,5 +1,4 @@
-// Package ollamatest starts a built Ollama, talks to it, and kills it. Tests
-// and the benchmarks use it.
+// Package ollamatest starts a built Ollama, talks to it, and kills it. Tests and the benchmarks use it.
 //
 // # Basics
 //
@@ -13,13 +12,11 @@
 //	err = s.KillServer() // as a power cut would, runners included
 //	err = s.Restart(ctx)
 //
-// In a test, [ForTest] does the starting, the cleaning up and, when the test
-// failed, the printing of the server's log. [ForTest] skips the test where there is
-// no Ollama to run. [FindBinary] finds the executable.
+// In a test, [ForTest] does the starting, the cleaning up and, when the test failed, the printing of the
+// server's log. [ForTest] skips the test where there is no Ollama to run. [FindBinary] finds the executable.
 //
-// A server gets a HOME and an OLLAMA_MODELS of its own, a port that the system chooses, and
-// none of the OLLAMA_* variables of the surrounding process. A server's URL changes with
-// every restart.
+// A server gets a HOME and an OLLAMA_MODELS of its own, a port that the system chooses, and none of the
+// OLLAMA_* variables of the surrounding process. A server's URL changes with every restart.
 //
 // # Time
 //
@@ -29,8 +26,7 @@
 //
 // # Caveats
 //
-// [Server.Close] leaves no process and no temporary file behind. If the process
-// that called Start ends without calling it, even by SIGKILL, Linux sends the
-// server SIGTERM, upon which it ends its runners and itself; macOS lets them run.
-// Windows has no such servers. The whole log is kept in memory.
+// [Server.Close] leaves no process and no temporary file behind. If the process that called Start ends
+// without calling it, even by SIGKILL, Linux sends the server SIGTERM, upon which it ends its runners and
+// itself; macOS lets them run. Windows has no such servers. The whole log is kept in memory.
 package ollamatest

@@ -146,8 +146,7 @@ func (s *Server) RunnerURL() (*url.URL, error) {
 	return s.lastRunner(func(string) bool { return true })
 }
 
-// RunnerURLOf is the address of the runner of a model that was started last, where several models
-// are loaded.
+// RunnerURLOf is the address of the runner of a model that was started last, where several models are loaded.
 func (s *Server) RunnerURLOf(ctx context.Context, model string) (*url.URL, error) {
 	shown, err := s.API().Show(ctx, &api.ShowRequest{Model: model})
 	if err != nil {

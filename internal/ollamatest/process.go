@@ -21,9 +21,8 @@ type Process struct {
 }
 
 // StartProcess starts cmd as the leader of a process group, with its output going to out. On Linux the
-// process is asked to end when this one ends in any way.
-// Runners inherit the pipe. With a pipe made by package exec, Wait would wait for the
-// runners, too.
+// process is asked to end when this one ends in any way. Runners inherit the pipe. With a pipe made by
+// package exec, Wait would wait for the runners, too.
 func StartProcess(cmd *exec.Cmd, out io.Writer) (*Process, error) {
 	reader, writer, err := os.Pipe()
 	if err != nil {
@@ -78,8 +77,7 @@ type processInfo struct {
 	args               []string
 }
 
-// family lists the live processes of the server with this id: the server, its group and its
-// children.
+// family lists the live processes of the server with this id: the server, its group and its children.
 func family(pid int) ([]processInfo, error) {
 	table, err := processTable()
 	if err != nil {

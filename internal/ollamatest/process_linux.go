@@ -15,8 +15,7 @@ func groupLeader() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }
 
-// processTable reads /proc, without processes that end meanwhile and without zombies, which
-// hold nothing.
+// processTable reads /proc, without processes that end meanwhile and without zombies, which hold nothing.
 func processTable() ([]processInfo, error) {
 	all, err := proc.All()
 	if err != nil {

@@ -94,8 +94,7 @@ type Result struct {
 	Chunks   int           // number of pieces of the answer
 	Logprobs []api.Logprob // as sent, a float64 per token, if requested
 
-	// Times by the client's clock since sending the request. TTFT ends with the first piece
-	// of the answer.
+	// Times by the client's clock since sending the request. TTFT ends with the first piece of the answer.
 	TTFT  time.Duration
 	Total time.Duration
 

@@ -62,8 +62,7 @@ func Start(ctx context.Context, options Options) (*Server, error) {
 		}
 		options.Binary = binary
 	}
-	// The path is resolved now, so that a later change of the working directory does not
-	// matter.
+	// The path is resolved now, so that a later change of the working directory does not matter.
 	binary, err := filepath.Abs(options.Binary)
 	if err != nil {
 		return nil, fmt.Errorf("finding the absolute path of %s: %w", options.Binary, err)
@@ -148,8 +147,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	return nil
 }
 
-// listening begins Ollama's log line with its address: msg="Listening on 127.0.0.1:1234
-// (version 0.16.1)".
+// listening begins Ollama's log line with its address: msg="Listening on 127.0.0.1:1234 (version 0.16.1)".
 const listening = `"Listening on `
 
 func (s *Server) awaitAddress(ctx context.Context, mark int) (string, error) {
@@ -219,8 +217,7 @@ func (s *Server) Command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Close stops or kills the server, and removes its temporary folder. Close may be called
-// again.
+// Close stops or kills the server, and removes its temporary folder. Close may be called again.
 func (s *Server) Close() error {
 	err := s.Stop()
 	s.http.CloseIdleConnections()
@@ -232,8 +229,7 @@ func (s *Server) Close() error {
 	return err
 }
 
-// BinaryEnv names the ollama executable to use instead of the repository's own
-// build.
+// BinaryEnv names the ollama executable to use instead of the repository's own build.
 const BinaryEnv = "KVTIER_OLLAMA"
 
 // ErrNoBinary means that there is no Ollama to start.
@@ -263,9 +259,8 @@ func FindBinary() (string, error) {
 	return path, nil
 }
 
-// builtDir is the folder of programs in the nearest folder, from the working directory up, with
-// this module's go.mod. Without one it is the folder of this program: make build puts kvtier
-// beside its ollama.
+// builtDir is the folder of programs in the nearest folder, from the working directory up, with this module's
+// go.mod. Without one it is the folder of this program: make build puts kvtier beside its ollama.
 func builtDir() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -127,8 +127,7 @@ var (
 	tokenUnits = map[string]float64{"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
 )
 
-// AmountMax bounds every size and number that a user gives, so that all products of a plan
-// are finite.
+// AmountMax bounds every size and number that a user gives, so that all products of a plan are finite.
 const AmountMax = 1e18
 
 // ParseBytes reads a size such as 8G, 8GiB or 200GB.

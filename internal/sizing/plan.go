@@ -176,8 +176,7 @@ func (p *Plan) tokenTime(in *Input, rate Figure) *Figure {
 	return &Figure{p.Restored.Value / rate.Value / in.Context.Value, Seconds, weakest(rate), "bytes of a restore ÷ rate"}
 }
 
-// comparedLengths are the lengths at which restoring is compared with computing, beside the
-// context's own.
+// comparedLengths are the lengths at which restoring is compared with computing, beside the context's own.
 var comparedLengths = []int64{1024, 8192, 32768, 131072}
 
 // times compares restoring with computing.

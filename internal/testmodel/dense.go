@@ -40,8 +40,7 @@ func qwen3vl(s Shape) layout {
 	return l
 }
 
-// phi3Short is the number of positions up to which phi3 turns by the factors for short
-// contexts.
+// phi3Short is the number of positions up to which phi3 turns by the factors for short contexts.
 const phi3Short = 2048
 
 // phi3 has two sets of factors by which frequencies are divided. A context of more than

@@ -1,7 +1,6 @@
-// Package testmodel writes small language models, with random weights or with
-// weights that recall the prompt, so that a test or a benchmark
-// can run a real Ollama on a model of any shape without downloading one. A model
-// of 30 million parameters takes well under a second to write.
+// Package testmodel writes small language models, with random weights or with weights that recall the prompt,
+// so that a test or a benchmark can run a real Ollama on a model of any shape without downloading one. A
+// model of 30 million parameters takes well under a second to write.
 //
 // # Basics
 //
@@ -10,9 +9,8 @@
 //	modelfile := testmodel.Modelfile("model.gguf")
 //	prompt, err := testmodel.Prompt(s, 1000, 1)  // text of exactly 1,000 tokens
 //
-// The file holds f16 matrices, f32 norms, and a byte-level BPE tokenizer of common
-// English words, so any text can be encoded and everything generated is printable. The same Shape, Seed included,
-// gives the same bytes.
+// The file holds f16 matrices, f32 norms, and a byte-level BPE tokenizer of common English words, so any text
+// can be encoded and everything generated is printable. The same Shape, Seed included, gives the same bytes.
 //
 // # llama.cpp
 //
@@ -22,8 +20,7 @@
 //
 // # Architectures
 //
-// There is at least one for each kind of cache in Ollama's engine. Their layers need
-// of the tokens before:
+// There is at least one for each kind of cache in Ollama's engine. Their layers need of the tokens before:
 //
 //	qwen3 qwen2 llama      everything
 //	qwen3moe               everything; a mixture of experts
@@ -44,8 +41,7 @@
 //	                       the two tokens before
 //	mllama                 everything, every 3rd layer the latest image instead
 //
-// Later releases have these, see [Since]. The later architectures follow the source of
-// v0.24.0:
+// Later releases have these, see [Since]. The later architectures follow the source of v0.24.0:
 //
 //	gemma4                 as gemma3n; layers with a window have K/V of another
 //	                       shape than those without, whose value is the raw key
@@ -58,10 +54,9 @@
 //
 //	phi3                   everything; rotary positions depend on the size of the context
 //
-// Windows and chunks have [Shape]'s Window tokens, 64 if it does not say. llama
-// and qwen2 run on Ollama's engine with OLLAMA_NEW_ENGINE=1 only, the others
-// always; mllama, and models with a recurrent state or a convolution, take one
-// request at a time.
+// Windows and chunks have [Shape]'s Window tokens, 64 if it does not say. llama and qwen2 run on Ollama's
+// engine with OLLAMA_NEW_ENGINE=1 only, the others always; mllama, and models with a recurrent state or a
+// convolution, take one request at a time.
 //
 // gemma3-vision and mllama are larger than others of their width, by 33 and 16 MB of embeddings: ids of
 // tokens around an image are written into the engine. llama4 is text only for that reason. Package e2e
@@ -69,9 +64,8 @@
 //
 // # The weights
 //
-// With weights drawn carelessly, attention averages thousands of random values to nothing: the output
-// depends on the last token alone, and a cache full of garbage goes unnoticed. Here weights are scaled
-// so that
+// With weights drawn carelessly, attention averages thousands of random values to nothing: the output depends
+// on the last token alone, and a cache full of garbage goes unnoticed. Here weights are scaled so that
 //
 //   - attention scores have a standard deviation of [attentionSharpness], which
 //     makes each head pick out a few positions anywhere in the context;
@@ -87,11 +81,10 @@
 //
 // # The recall model
 //
-// A random model shows that two answers are the same, not that one is right.
-// [Recall] is a model of the qwen3 architecture whose weights are set by hand
-// so that there is a right answer: after a prompt that ends in a word which occurred
-// once before, the model continues with the tokens that followed the word there, at
-// any distance.
+// A random model shows that two answers are the same, not that one is right. [Recall] is a model of the qwen3
+// architecture whose weights are set by hand so that there is a right answer: after a prompt that ends in a
+// word which occurred once before, the model continues with the tokens that followed the word there, at any
+// distance.
 //
 //	err := testmodel.WriteRecall("recall.gguf", testmodel.Recall{})
 //	questions, err := testmodel.RecallPrompts(1, 100000, 1, 50000, 99994)
@@ -107,10 +100,8 @@
 //
 // # Caveats
 //
-// The text is word salad. The best token leads by 0.2 in the median, but now and
-// then by less than 0.01, so greedy text can part wherever rounding differs. On
-// the default shape after 2,000 tokens, log probabilities move by up to 0.002
-// when a prompt is answered again from the cache, by 0.01 with flash attention
-// off, 0.03 with a q8_0 and 0.3 with a q4_0 cache; changing one early word of
-// the prompt moves them by 0.1.
+// The text is word salad. The best token leads by 0.2 in the median, but now and then by less than 0.01, so
+// greedy text can part wherever rounding differs. On the default shape after 2,000 tokens, log probabilities
+// move by up to 0.002 when a prompt is answered again from the cache, by 0.01 with flash attention off, 0.03
+// with a q8_0 and 0.3 with a q4_0 cache; changing one early word of the prompt moves them by 0.1.
 package testmodel

@@ -55,8 +55,7 @@ const (
 	gemmaTokensPerImage = 16
 )
 
-// gemmaTower cuts an image into 8×8 patches, of which each 2×2 become one position of the
-// prompt.
+// gemmaTower cuts an image into 8×8 patches, of which each 2×2 become one position of the prompt.
 var gemmaTower = tower{layers: 2, embed: 64, heads: 2, ffn: 128, image: 56, patch: 7}
 
 // gemma3Vision is gemma3 with images. The positions of an image attend to each other in both
@@ -102,8 +101,7 @@ const (
 	gemma3nPerLayer  = 0.5
 )
 
-// gemma3nIsLocal reports whether a layer has a sliding window: every other one, and not the
-// last.
+// gemma3nIsLocal reports whether a layer has a sliding window: every other one, and not the last.
 func gemma3nIsLocal(s Shape, layer int) bool { return (s.Layers-1-layer)%2 != 0 }
 
 // gemma3nLocal is gemma3nIsLocal of each layer.
@@ -146,9 +144,8 @@ func gemma3nAttentionBlock(s Shape, i int) []matrix {
 	return append(matrices, normsAfter(s, i, gemma3nAttention, gemma3nFFN)...)
 }
 
-// gemma3nExtras are the parts of layer i beside attention and feed-forward part: the mix of
-// the residual streams, a path parallel to attention, and the token's embedding for this
-// layer.
+// gemma3nExtras are the parts of layer i beside attention and feed-forward part: the mix of the residual
+// streams, a path parallel to attention, and the token's embedding for this layer.
 func gemma3nExtras(s Shape, i int) []matrix {
 	return append(perLayerInput(s, i, gemma3nPerLayer), []matrix{
 		{name: block(i, "altup_router_norm"), in: s.Embed, norm: 1, zero: 1},
@@ -264,8 +261,7 @@ var gemma4Tower = tower{layers: 2, embed: 64, heads: 2, ffn: 128, patch: 4}
 
 const (
 	gemma4Merge = 2 // gemma4Merge² patches become one position
-	// gemma4Side is the largest number of patches on a side of an image: all positions in
-	// one row.
+	// gemma4Side is the largest number of patches on a side of an image: all positions in one row.
 	gemma4Side = 280 * gemma4Merge
 )
 

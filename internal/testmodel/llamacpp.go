@@ -10,9 +10,8 @@ import (
 	"github.com/ollama/ollama/fs/ggml"
 )
 
-// Files for llama.cpp differ from files for Ollama's engine in names of keys and tensors, in
-// keys that llama.cpp requires, and in sizes that its source fixes. Layers hold the same kinds
-// of caches.
+// Files for llama.cpp differ from files for Ollama's engine in names of keys and tensors, in keys that
+// llama.cpp requires, and in sizes that its source fixes. Layers hold the same kinds of caches.
 
 // rename gives tensors whose name ends in from the ending to.
 func (l *layout) rename(from, to string) {
@@ -92,8 +91,7 @@ func gptossForLlamaCpp(s Shape, l *layout) {
 	}
 }
 
-// latentForLlamaCpp: a row of the cache is the latent vector and the rotary part. Queries are
-// not compressed.
+// latentForLlamaCpp: a row of the cache is the latent vector and the rotary part. Queries are not compressed.
 func latentForLlamaCpp(s Shape, l *layout) {
 	maps.Copy(l.metadata, ggml.KV{
 		"attention.q_lora_rank":      uint32(0),

@@ -21,10 +21,9 @@ const (
 // these. So a token's experts do not depend on the result of attention. Otherwise rounding
 // could choose other experts, and two right answers could differ by far more than rounding.
 //
-// Rounding alone must not choose either. A token has ±1 in all of these dimensions but the
-// last, and 1 there. A router has ±1 as well, and a multiple of [routeStep] for the last. The
-// sums for two experts therefore differ by an even number plus one to three steps, which is
-// half at least: far more than rounding.
+// Rounding alone must not choose either. A token has ±1 in all of these dimensions but the last, and 1 there.
+// A router has ±1 as well, and a multiple of [routeStep] for the last. The sums for two experts therefore
+// differ by an even number plus one to three steps, which is half at least: far more than rounding.
 func routeDims(s Shape) int { return min(8, s.Embed/2) }
 
 // routeStep is the difference of two routers' weights for the last dimension.
@@ -57,8 +56,7 @@ func (l *layout) mix(s Shape) {
 // gatedExperts is the mixture of experts of layer i.
 func gatedExperts(s Shape, i int) []matrix { return expertBlock(s, i, gatedRMS) }
 
-// expertBlock is the mixture of experts of layer i. expertRMS is the RMS of an expert before
-// its last matrix.
+// expertBlock is the mixture of experts of layer i. expertRMS is the RMS of an expert before its last matrix.
 func expertBlock(s Shape, i int, expertRMS float64) []matrix {
 	gain := layerGain(s, ffnVariance) / expertRMS / expertMixRMS / math.Sqrt(float64(s.FFN))
 	route := routeDims(s)
@@ -101,15 +99,13 @@ func gptoss(s Shape) layout {
 // qwen3moe is qwen3 with a mixture of experts in each layer.
 func qwen3moe(s Shape) layout { return mixture(s, normedAttention, gatedExperts) }
 
-// llama4Step is the period of layers that attend to all positions, without rotary positions.
-// The other layers have rotary positions and attend to their own chunk, which Ollama keeps
-// in a separate cache.
+// llama4Step is the period of layers that attend to all positions, without rotary positions. The other layers
+// have rotary positions and attend to their own chunk, which Ollama keeps in a separate cache.
 const llama4Step = 4
 
-// llama4 attends in chunks of Shape.Window tokens: a token attends only to its own chunk.
-// Every other layer is a mixture of experts: each token uses one expert beside the shared
-// one. The model is text only: the engine's source fixes the tokens around an image, from
-// 200,080 on.
+// llama4 attends in chunks of Shape.Window tokens: a token attends only to its own chunk. Every other layer
+// is a mixture of experts: each token uses one expert beside the shared one. The model is text only: the
+// engine's source fixes the tokens around an image, from 200,080 on.
 func llama4(s Shape) layout {
 	l := mixture(s, sharpAttention, func(s Shape, i int) []matrix {
 		if i%2 == 0 {

@@ -6,11 +6,10 @@ import (
 	"github.com/x448/float16"
 )
 
-// Recall describes a model with one exact ability: after a prompt that ends in a word which
-// occurred once before, at any distance, the model continues with the tokens that followed
-// the word there. The weights are set by hand, as an induction circuit. So an answer is
-// right or wrong, while answers of a random model can only be compared; see "The recall
-// model" in the package comment.
+// Recall describes a model with one exact ability: after a prompt that ends in a word which occurred once
+// before, at any distance, the model continues with the tokens that followed the word there. The weights are
+// set by hand, as an induction circuit. So an answer is right or wrong, while answers of a random model can
+// only be compared; see "The recall model" in the package comment.
 //
 // RecallPrompts makes prompts.
 type Recall struct {
@@ -103,10 +102,9 @@ const (
 	firstKeyPair  = rotaryPairs - keyCodeLen/2
 )
 
-// Scores q·k/√d of a head at the right position. At other positions lookBack's scores are
-// lower, by 15.7 one token away and by more farther away; lookUp's are lower by three
-// quarters. A difference of ln(131072) = 11.8 would give all other positions together the
-// same weight.
+// Scores q·k/√d of a head at the right position. At other positions lookBack's scores are lower, by 15.7 one
+// token away and by more farther away; lookUp's are lower by three quarters. A difference of ln(131072) =
+// 11.8 would give all other positions together the same weight.
 const (
 	lookBackPeak = 32.0 * positionPairs
 	lookUpPeak   = 40.0
@@ -118,10 +116,9 @@ const recallLogit = 24.0
 // attention holds the four projections of a layer.
 type attention struct{ query, key, value, output *handSet }
 
-// lookBack copies the key code of the previous token into previousKey. The key is the same
-// vector at all positions, and the query is that vector turned back by one token. So the
-// score depends on the distance alone: the sum over the pairs of cos(4^-i · (distance - 1))
-// is greatest at distance 1.
+// lookBack copies the key code of the previous token into previousKey. The key is the same vector at all
+// positions, and the query is that vector turned back by one token. So the score depends on the distance
+// alone: the sum over the pairs of cos(4^-i · (distance - 1)) is greatest at distance 1.
 func (r Recall) lookBack(l attention) {
 	for pair := range positionPairs {
 		sin, cos := math.Sincos(math.Pow(recallRopeBase, -float64(pair)/rotaryPairs))

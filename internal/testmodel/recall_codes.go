@@ -7,9 +7,8 @@ import "math/rand/v2"
 // opposite of each code. Elements of ±1 are exact in f16 and q8_0.
 type code []int8
 
-// Key codes, by which tokens are looked up, and value codes, which carry and name tokens. A
-// key code must fit into the part of a head that does not rotate; the family has exactly one
-// key code per token.
+// Key codes, by which tokens are looked up, and value codes, which carry and name tokens. A key code must fit
+// into the part of a head that does not rotate; the family has exactly one key code per token.
 const (
 	keyCodeBits   = 5
 	valueCodeBits = 7
@@ -55,10 +54,9 @@ func (f field) trace(a int) int {
 // codes is the number of codes of the field's family.
 func (f field) codes() int { return 1 << (2*f.bits + 1) }
 
-// code returns the n-th code: ±(-1)^Tr(ax + bx³) for each x of the field. The codes are R.
-// Gold's sequences ("Maximal recursive sequences with 3-valued recursive cross-correlation
-// functions", 1968): for an odd number of bits, the numbers of places where two of them
-// agree and differ are equal up to 2^((bits-1)/2).
+// code returns the n-th code: ±(-1)^Tr(ax + bx³) for each x of the field. The codes are R. Gold's sequences
+// ("Maximal recursive sequences with 3-valued recursive cross-correlation functions", 1968): for an odd
+// number of bits, the numbers of places where two of them agree and differ are equal up to 2^((bits-1)/2).
 func (f field) code(n int) code {
 	size := 1 << f.bits
 	a, b, sign := n%size, n/size%size, n/size/size

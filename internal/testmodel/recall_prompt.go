@@ -11,8 +11,7 @@ import (
 // others test that each generated token finds the next.
 const RecallAnswerTokens = 4
 
-// RecallNeedlesMax bounds the needles of a prompt, whose words may not occur elsewhere in
-// the prompt.
+// RecallNeedlesMax bounds the needles of a prompt, whose words may not occur elsewhere in the prompt.
 const RecallNeedlesMax = 64
 
 // RecallQuestion is a prompt and the answer of a Recall model.
@@ -28,9 +27,8 @@ type RecallQuestion struct {
 // one question per needle. All prompts have the same text and end with the needle's key,
 // `tokens` tokens in all. The model goes on with the answer.
 //
-// The first usable position is 1: the model takes the token at position 0, which has no
-// predecessor, for its own successor. Equal arguments give equal words; with fewer tokens,
-// the text is a prefix of the longer one.
+// The first usable position is 1: the model takes the token at position 0, which has no predecessor, for its
+// own successor. Equal arguments give equal words; with fewer tokens, the text is a prefix of the longer one.
 func RecallPrompts(seed int64, tokens int, positions ...int) ([]RecallQuestion, error) {
 	if err := checkNeedles(tokens, positions); err != nil {
 		return nil, err

@@ -8,9 +8,8 @@ import (
 	"github.com/ollama/ollama/fs/ggml"
 )
 
-// Hybrid models have layers without K/V, which keep a state of constant size for a whole
-// sequence that each token changes. Here every other layer is of this kind, from the first
-// on.
+// Hybrid models have layers without K/V, which keep a state of constant size for a whole sequence that each
+// token changes. Here every other layer is of this kind, from the first on.
 
 func isRecurrent(layer int) bool { return layer%2 == 0 }
 
@@ -63,9 +62,8 @@ func shortConvolution(s Shape, i int) []matrix {
 	}
 }
 
-// The linear attention of qwen3next: a state of linearDim × linearDim numbers for each of
-// linearHeads heads, and before it a convolution over linearTaps tokens. Two heads share
-// queries and keys.
+// The linear attention of qwen3next: a state of linearDim × linearDim numbers for each of linearHeads heads,
+// and before it a convolution over linearTaps tokens. Two heads share queries and keys.
 const (
 	linearDim      = 32
 	linearHeads    = 4
@@ -140,10 +138,9 @@ func gatedAttention(s Shape, i int) []matrix {
 	return matrices
 }
 
-// qwen35 is qwen3next with other names, and another order of heads, which random weights do
-// not show. Rotary positions are in sections, all equal for text. The model is text only:
-// the file could name an image's tokens, but this package writes no small tower of that
-// kind.
+// qwen35 is qwen3next with other names, and another order of heads, which random weights do not show. Rotary
+// positions are in sections, all equal for text. The model is text only: the file could name an image's
+// tokens, but this package writes no small tower of that kind.
 func qwen35(s Shape) layout {
 	l := linearModel(s, func(s Shape, i int) []matrix {
 		return []matrix{

@@ -64,8 +64,7 @@ func (s Shape) WithDefaults() Shape {
 
 func setDefault[T comparable](field *T, value T) { *field = cmp.Or(*field, value) }
 
-// validate returns an error with the first reason why s cannot be written or run. Defaults must be
-// filled in.
+// validate returns an error with the first reason why s cannot be written or run. Defaults must be filled in.
 func (s Shape) validate() error {
 	arch, ok := architectures[s.Arch]
 	switch {
@@ -108,8 +107,7 @@ func (s Shape) KVBytesPerToken() (n int64) {
 	return f16Bytes * n
 }
 
-// Architectures lists the values Shape.Arch can take, sorted, without those that run in
-// llama.cpp alone.
+// Architectures lists the values Shape.Arch can take, sorted, without those that run in llama.cpp alone.
 func Architectures() []string {
 	all := slices.Sorted(maps.Keys(architectures))
 	return slices.DeleteFunc(all, func(name string) bool { return architectures[name].llamaCppOnly })

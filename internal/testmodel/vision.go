@@ -10,8 +10,7 @@ import (
 	"github.com/ollama/ollama/fs/ggml"
 )
 
-// tower is a small vision tower: an encoder that turns an image into patches, and each patch
-// into a vector.
+// tower is a small vision tower: an encoder that turns an image into patches, and each patch into a vector.
 type tower struct {
 	layers, embed, heads, ffn int
 	image, patch              int // width and height of the image and of a patch, in pixels
@@ -150,9 +149,8 @@ const (
 // skips such layers without an image; the last layer cannot be one of them.
 func readsImage(s Shape, layer int) bool { return layer%3 == 1 && layer != s.Layers-1 }
 
-// mllama has one token for an image of any size. Layers of cross-attention keep keys and
-// values of the latest image in a separate cache, without positions. The model runs one
-// request at a time.
+// mllama has one token for an image of any size. Layers of cross-attention keep keys and values of the latest
+// image in a separate cache, without positions. The model runs one request at a time.
 func mllama(s Shape) layout {
 	l := stack(s, func(s Shape, i int) []matrix {
 		if readsImage(s, i) {

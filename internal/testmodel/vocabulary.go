@@ -38,8 +38,7 @@ const (
 	vocabMin      = byteTokens + specialTokens
 )
 
-// vocabulary holds the tokens in order: one per byte, one per merge, unused fillers, special
-// tokens.
+// vocabulary holds the tokens in order: one per byte, one per merge, unused fillers, special tokens.
 type vocabulary struct {
 	tokens    []string
 	types     []int32
@@ -121,9 +120,8 @@ func byteLevel(s string) string {
 	return out.String()
 }
 
-// Prompt returns words that the tokenizer of s encodes as exactly the given
-// number of tokens, one word each. The same seed gives the same words, and a
-// shorter prompt is a prefix of a longer one.
+// Prompt returns words that the tokenizer of s encodes as exactly the given number of tokens, one word each.
+// The same seed gives the same words, and a shorter prompt is a prefix of a longer one.
 func Prompt(s Shape, tokens int, seed int64) (string, error) {
 	s = s.WithDefaults()
 	if err := s.validate(); err != nil {
@@ -172,8 +170,7 @@ func (v *vocabulary) sentencePiece() ggml.KV {
 	return v.spaced(ggml.KV{"tokenizer.ggml.pre": nil, "tokenizer.ggml.merges": nil, "tokenizer.ggml.scores": scores})
 }
 
-// spacedMerges is the metadata of models with the merges of byte-pair encoding and
-// SentencePiece's spelling.
+// spacedMerges is the metadata of models with the merges of byte-pair encoding and SentencePiece's spelling.
 func (v *vocabulary) spacedMerges() ggml.KV {
 	var merges []string
 	for _, merge := range v.merges {

@@ -26,9 +26,8 @@ type matrix struct {
 	f32     bool
 	kv      int // elements that a token adds to the K/V caches
 
-	// zero is a number of first dimensions of the residual stream to clear: weights of a
-	// norm, so that later matrices do not read these dimensions, or rows of a matrix, so
-	// that the matrix does not write to them.
+	// zero is a number of first dimensions of the residual stream to clear: weights of a norm, so that later
+	// matrices do not read these dimensions, or rows of a matrix, so that the matrix does not write to them.
 	zero int
 	// reads, if set, clears all columns except the first `reads`.
 	reads int
@@ -49,9 +48,8 @@ func (m matrix) elements() int { return m.in * m.rows() }
 // rows counts the rows of all experts.
 func (m matrix) rows() int { return max(m.out, 1) * max(m.experts, 1) }
 
-// tensor turns m into a tensor for upstream's GGUF writer. Each tensor has its own random
-// stream, so that its bytes depend on the seed and its name and not on the order of writing:
-// tensors are written in parallel.
+// tensor turns m into a tensor for upstream's GGUF writer. Each tensor has its own random stream, so that its
+// bytes depend on the seed and its name and not on the order of writing: tensors are written in parallel.
 func (m matrix) tensor(seed int64) *ggml.Tensor {
 	t := &ggml.Tensor{Name: m.name, Kind: uint32(ggml.TensorTypeF16), WriterTo: matrixWriter{m, seed}}
 	if m.f32 || m.norm != 0 {
@@ -172,9 +170,8 @@ func (m matrix) random(seed int64) *rand.PCG {
 	return rand.NewPCG(uint64(seed), h.Sum64())
 }
 
-// uniformLevels maps 16 random bits to an f16 weight, uniform over an interval symmetric
-// around 0. A uniform distribution needs only a multiplication, which gives the same bits on
-// every CPU; a normal one does not.
+// uniformLevels maps 16 random bits to an f16 weight, uniform over an interval symmetric around 0. A uniform
+// distribution needs only a multiplication, which gives the same bits on every CPU; a normal one does not.
 func uniformLevels(deviation float64) *[1 << 16]uint16 {
 	var levels [1 << 16]uint16
 	step := deviation * math.Sqrt(3) / (1 << 15)

@@ -24,8 +24,7 @@ const (
 	// DefaultLocalBytes is the default of OLLAMA_KV_TIER_LOCAL_GB.
 	DefaultLocalBytes = 20 * env.BytesPerGB
 
-	// readAheadShare divides the available memory: one eighth of it may be filled by reading
-	// ahead.
+	// readAheadShare divides the available memory: one eighth of it may be filled by reading ahead.
 	readAheadShare = 8
 )
 
@@ -34,8 +33,7 @@ type Config struct {
 	// Local is OLLAMA_KV_TIER_LOCAL: a directory on a local disk. The default is [DefaultRoot]
 	// below the home directory, or [FormerRoot]. With an Instance, Local is the instance's directory below the named one.
 	Local string
-	// LocalBytes is OLLAMA_KV_TIER_LOCAL_GB, default 20 GB. Zero means all but 5 % of the
-	// filesystem.
+	// LocalBytes is OLLAMA_KV_TIER_LOCAL_GB, default 20 GB. Zero means all but 5 % of the filesystem.
 	LocalBytes int64
 	// Remote is OLLAMA_KV_TIER_REMOTE: any mounted directory, or empty for none.
 	Remote string
@@ -47,10 +45,9 @@ type Config struct {
 	// Split is OLLAMA_KV_TIER_SPLIT, or nil: [Config.ApplySplit] then makes budgets of the
 	// shares as soon as a model's context is known.
 	Split *Split
-	// ReadAheadBytes is OLLAMA_KV_TIER_WARM_GB: the bytes of the latest conversations that a
-	// model reads ahead when it is loaded. The default is an eighth of the memory available
-	// then, at most DefaultReadAheadBytes, and DefaultReadAheadBytes where the available
-	// memory is not known.
+	// ReadAheadBytes is OLLAMA_KV_TIER_WARM_GB: the bytes of the latest conversations that a model reads
+	// ahead when it is loaded. The default is an eighth of the memory available then, at most
+	// DefaultReadAheadBytes, and DefaultReadAheadBytes where the available memory is not known.
 	ReadAheadBytes int64
 	// WriteBytesPerDay is OLLAMA_KV_TIER_WRITE_GB_PER_DAY, default 0: no limit.
 	WriteBytesPerDay int64
@@ -59,11 +56,9 @@ type Config struct {
 	// Cold is OLLAMA_KV_TIER_COLD_TYPE: the encodings of pages that move to Remote. The zero value
 	// keeps pages as they are. [Config.ColdFor] says whether a model can have them.
 	Cold diskstore.ColdTypes
-	// Instance is OLLAMA_KV_INSTANCE_ID: the name of a server that keeps its local pages to
-	// itself, or empty.
+	// Instance is OLLAMA_KV_INSTANCE_ID: the name of a server that keeps its local pages to itself, or empty.
 	Instance string
-	// Namespace is OLLAMA_KV_TIER_NAMESPACE: servers with different namespaces never see
-	// each other's pages.
+	// Namespace is OLLAMA_KV_TIER_NAMESPACE: servers with different namespaces never see each other's pages.
 	Namespace string
 	// PageTokens is OLLAMA_KV_TIER_PAGE_TOKENS, default 256.
 	PageTokens int
@@ -75,9 +70,8 @@ type Config struct {
 	Test bool
 }
 
-// Enabled reports whether OLLAMA_KV_TIERING asks for tiering. A value that is neither true
-// nor false counts as true here, so that [FromEnvironment] can refuse the value with an
-// error.
+// Enabled reports whether OLLAMA_KV_TIERING asks for tiering. A value that is neither true nor false counts
+// as true here, so that [FromEnvironment] can refuse the value with an error.
 func Enabled() bool { return env.Asked(TieringVariable) }
 
 // FromEnvironment reads the variables. An error means that tiering stays off: a value cannot

@@ -20,13 +20,11 @@ const (
 	// server's user: in Ollama's own folder.
 	DefaultRoot = ".ollama/kv-cache"
 
-	// FormerRoot is the former default. Many systems delete files in /tmp when they boot, or
-	// by age.
+	// FormerRoot is the former default. Many systems delete files in /tmp when they boot, or by age.
 	FormerRoot = "/tmp/ollama-kv-cache"
 )
 
-// root is the directory of the local tier, and the reason for the choice: LocalVariable, or
-// a sentence.
+// root is the directory of the local tier, and the reason for the choice: LocalVariable, or a sentence.
 type root struct{ path, why string }
 
 // localRoot returns the directory of OLLAMA_KV_TIER_LOCAL, or a default that can keep pages.
@@ -62,9 +60,8 @@ type roots struct {
 	unsuited func(path string) error // reason why a directory cannot be the default, or nil
 }
 
-// choose prefers Ollama's own folder, unless only the former default has pages: those are
-// used in place until the user moves them. All processes of a user choose the same
-// directory.
+// choose prefers Ollama's own folder, unless only the former default has pages: those are used in place until
+// the user moves them. All processes of a user choose the same directory.
 func (r roots) choose() (root, error) {
 	ownErr := r.homeless
 	if ownErr == nil {

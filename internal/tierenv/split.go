@@ -19,10 +19,9 @@ import (
 // SplitVariable names the shares of tiers.
 const SplitVariable = "OLLAMA_KV_TIER_SPLIT"
 
-// Split divides the K/V of a model's whole context, that of all its slots, into shares in
-// percent. Hot stays in the engine's cells and sets nothing, because the engine allocates its
-// cells by itself. Warm is the RAM tier. Every page in memory is also on disk, so the local
-// tier has room for Warm and Cold.
+// Split divides the K/V of a model's whole context, that of all its slots, into shares in percent. Hot stays
+// in the engine's cells and sets nothing, because the engine allocates its cells by itself. Warm is the RAM
+// tier. Every page in memory is also on disk, so the local tier has room for Warm and Cold.
 type Split struct {
 	Hot, Warm, Cold float64
 	// RAMSet and LocalSet: the variable of that budget is set, and wins.

@@ -39,8 +39,7 @@ func (c Config) StoreOptions() diskstore.Options {
 	}
 }
 
-// PrepareRoot makes the local root, and refuses an unsafe one: K/V is the prompt in another
-// form.
+// PrepareRoot makes the local root, and refuses an unsafe one: K/V is the prompt in another form.
 func (c Config) PrepareRoot() error { return c.prepareRoot(vfs.OS) }
 
 func (c Config) prepareRoot(fsys vfs.FS) error {

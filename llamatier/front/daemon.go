@@ -139,8 +139,7 @@ func runEngine(command launch.Command, real string, log *slog.Logger) (end func(
 	return func() { os.Exit(0) }
 }
 
-// off logs that nothing is stored for a model. People and kvtier ollama status search for the
-// message.
+// off logs that nothing is stored for a model. People and kvtier ollama status search for the message.
 func off(watch *unstored.Watch, command launch.Command, level slog.Level, cause telemetry.Obstacle, reason error) {
 	watch.Off(level, cause, reason, "model", filepath.Base(command.Model()))
 }

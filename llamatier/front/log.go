@@ -23,9 +23,8 @@ const (
 	logTimeout = 500 * time.Millisecond
 )
 
-// logFile is the daemon's log. The disk may hang: lines wait in a queue, and are dropped and
-// counted when the queue is full. Nothing of the daemon's may be in the engine's output, which
-// others read.
+// logFile is the daemon's log. The disk may hang: lines wait in a queue, and are dropped and counted when the
+// queue is full. Nothing of the daemon's may be in the engine's output, which others read.
 type logFile struct {
 	path    string // "" drops all lines
 	lines   chan []byte

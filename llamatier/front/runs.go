@@ -164,8 +164,7 @@ func processID(pid int) string {
 	return fmt.Sprintf("%s %s %d %d", boot, space, pid, stat.Start)
 }
 
-// processAlive reports whether the process of an id runs; not known for one of another boot or
-// namespace.
+// processAlive reports whether the process of an id runs; not known for one of another boot or namespace.
 func processAlive(id string) (alive, known bool) {
 	own, parts := strings.Fields(processID(os.Getpid())), strings.Fields(id)
 	if len(parts) != 4 || len(own) != 4 || own[0] != parts[0] || own[1] != parts[1] {

@@ -15,9 +15,8 @@ import (
 	"github.com/kvtier/kvtier/llamatier/launch"
 )
 
-// Of returns the identity of the pages of an engine: everything that decides a row's
-// bytes except the tokens before it. numerics are arguments that change rows. pid is the
-// engine's process.
+// Of returns the identity of the pages of an engine: everything that decides a row's bytes except the tokens
+// before it. numerics are arguments that change rows. pid is the engine's process.
 func Of(c launch.Command, numerics []string, config tierenv.Config, shape *llamastate.Shape, pid int, files *digests.Files) (map[string]string, error) {
 	weights, err := files.Weights(c.Model())
 	if err != nil {

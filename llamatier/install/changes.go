@@ -35,8 +35,7 @@ func (c changes) put(path string, content []byte, mode fs.FileMode) error {
 	return c.rename(tmp, path)
 }
 
-// writeNew writes a file that is on disk when writeNew returns. A file that an earlier run
-// has left goes.
+// writeNew writes a file that is on disk when writeNew returns. A file that an earlier run has left goes.
 func writeNew(path string, content []byte, mode fs.FileMode) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

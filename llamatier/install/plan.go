@@ -91,8 +91,7 @@ type badCheck struct{ error }
 
 func (e *badCheck) Unwrap() error { return e.error }
 
-// try plans to run our llama-server once, as Ollama does to look for devices. It must reach
-// the real one.
+// try plans to run our llama-server once, as Ollama does to look for devices. It must reach the real one.
 func (m *Machine) try(p *Plan, program, real string, variables []string) {
 	dir := filepath.Dir(real)
 	libraries := "LD_LIBRARY_PATH="
@@ -213,8 +212,7 @@ func (m *Machine) without(o Ollama, u machine.Service) (why string, seen bool) {
 // inside is the root of the filesystem that a process sees.
 func inside(proc string, pid int) string { return filepath.Join(proc, strconv.Itoa(pid), "root") }
 
-// process returns the process that serves with an executable, 0 if there is none that this
-// user may see.
+// process returns the process that serves with an executable, 0 if there is none that this user may see.
 func (m *Machine) process(executable string) int {
 	for _, p := range machine.Processes(m.System, m.Proc) {
 		if p.Executable == executable {
@@ -230,8 +228,7 @@ const (
 	defaultPort = "11434"
 )
 
-// serverURL is the address at which a server with this OLLAMA_HOST answers, as Ollama reads
-// the variable.
+// serverURL is the address at which a server with this OLLAMA_HOST answers, as Ollama reads the variable.
 func serverURL(value string) string {
 	value = strings.Trim(strings.TrimSpace(value), `"'`)
 	scheme, rest, ok := strings.Cut(value, "://")

@@ -60,10 +60,9 @@ const (
 
 const dropInFirst = "# Written by kvtier ollama install. kvtier ollama remove deletes it.\n"
 
-// String is the text of the drop-in. systemd sorts mounts by their destinations, so their order
-// must not matter: the folder is mounted without the mounts below it (norbind), and shows the
-// real llama-server also where the other mount came first. A file that is missing ("-") leaves
-// Ollama as it is.
+// String is the text of the drop-in. systemd sorts mounts by their destinations, so their order must not
+// matter: the folder is mounted without the mounts below it (norbind), and shows the real llama-server also
+// where the other mount came first. A file that is missing ("-") leaves Ollama as it is.
 func (d dropIn) String() string {
 	var b strings.Builder
 	b.WriteString(dropInFirst + "[Service]\n")

@@ -266,9 +266,8 @@ func (c Command) Adapters() []string {
 	return paths
 }
 
-// Numerics returns the arguments and the variables that may change rows of K and V: all that
-// are not known to change none.
-// Where only a draft model is named, llama-server takes the type of drafts from its file.
+// Numerics returns the arguments and the variables that may change rows of K and V: all that are not known to
+// change none. Where only a draft model is named, llama-server takes the type of drafts from its file.
 func (c Command) Numerics() []string {
 	list := c.having(Always)
 	if c.Drafts() && !slices.ContainsFunc(list, func(arg string) bool {
@@ -364,8 +363,7 @@ func home(variable string) string {
 	return u.HomeDir
 }
 
-// hasOptions reports whether the text of a file has a line other than comments and the names of
-// sections.
+// hasOptions reports whether the text of a file has a line other than comments and the names of sections.
 func hasOptions(text string) bool {
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line != "" && !strings.ContainsRune(";#[", rune(line[0])) {

@@ -33,10 +33,9 @@ type Daemon struct {
 	Log *slog.Logger
 }
 
-// Run runs the engine until the engine ends, the front dies, or somebody asks the daemon to
-// end, and returns how the engine ended. ended is false if the daemon ended the engine, which
-// may still be about to end then: state is nil.
-// The caller's goroutine must be locked to its thread until the process ends, because the
+// Run runs the engine until the engine ends, the front dies, or somebody asks the daemon to end, and returns
+// how the engine ended. ended is false if the daemon ended the engine, which may still be about to end then:
+// state is nil. The caller's goroutine must be locked to its thread until the process ends, because the
 // engine dies with the thread that started it.
 func (d *Daemon) Run() (state *os.ProcessState, ended bool, err error) {
 	signals := make(chan os.Signal, 8)

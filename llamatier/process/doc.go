@@ -20,6 +20,5 @@
 //   - the engine starts with SIGTERM, SIGINT and SIGHUP blocked: a service manager sends these to
 //     all processes of a service, and the engine must live until the daemon has stored its slots.
 //
-// Elsewhere the engine has a process group of its own, so that signals from a terminal do not
-// reach it.
+// Elsewhere the engine has a process group of its own, so that signals from a terminal do not reach it.
 package process

@@ -61,8 +61,7 @@ func Front(daemon *exec.Cmd) (*os.ProcessState, error) {
 	}
 }
 
-// ends are the signals that ask a process to end. A program that nohup starts outlives its
-// terminal.
+// ends are the signals that ask a process to end. A program that nohup starts outlives its terminal.
 func ends() []os.Signal {
 	signals := []os.Signal{syscall.SIGTERM, syscall.SIGINT}
 	if !signal.Ignored(syscall.SIGHUP) {

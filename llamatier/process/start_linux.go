@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startEngine starts a process with SIGTERM, SIGINT and SIGHUP blocked, which dies with the calling
-// thread.
+// startEngine starts a process with SIGTERM, SIGINT and SIGHUP blocked, which dies with the calling thread.
 func startEngine(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var before, blocked unix.Sigset_t

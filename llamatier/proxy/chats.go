@@ -362,8 +362,7 @@ func (c *items) addOutput(item members) error {
 	return nil
 }
 
-// fromParts returns the parts of a message for a content, which is a text or a list of parts of some
-// kinds.
+// fromParts returns the parts of a message for a content, which is a text or a list of parts of some kinds.
 func fromParts(content []byte, kinds ...string) ([]members, error) {
 	if isString(content) {
 		return []members{textPart(content)}, nil

@@ -7,16 +7,14 @@ import (
 	"strings"
 )
 
-// Ours are the options that the engine has for our sake alone, and those of clients that we must
-// know.
+// Ours are the options that the engine has for our sake alone, and those of clients that we must know.
 type Ours struct {
 	SavePath, Metrics, Slots bool
 
 	Keys bool // the engine asks clients for a key
 }
 
-// refuse returns the reason for which a llama-server without our options refuses a request, or
-// "".
+// refuse returns the reason for which a llama-server without our options refuses a request, or "".
 func (o Ours) refuse(r *http.Request) string {
 	get := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {

@@ -119,8 +119,7 @@ func (h *Handler) text(ctx context.Context, body []byte, in members, chat bool) 
 	}
 }
 
-// pinned returns the body with the number of a slot. Of two members of one name llama-server
-// takes the last.
+// pinned returns the body with the number of a slot. Of two members of one name llama-server takes the last.
 func (p *prompt) pinned(body []byte, slot int) []byte {
 	if p.asIs {
 		return body
@@ -134,8 +133,7 @@ func (p *prompt) pinned(body []byte, slot int) []byte {
 const (
 	// bodyMax bounds a request that is read to be understood, in bytes.
 	bodyMax = 64 << 20
-	// bodiesMax bounds all such requests together. Understanding takes a few times the memory
-	// of the body.
+	// bodiesMax bounds all such requests together. Understanding takes a few times the memory of the body.
 	bodiesMax = 128 << 20
 	// bodyStep is taken at a time for a body whose length is not known.
 	bodyStep = 1 << 20
@@ -230,8 +228,7 @@ func withoutMedia(in members) (body []byte, media []json.RawMessage, err error) 
 	return encode(changed), media, nil
 }
 
-// withoutMediaParts returns the content of a message with noMedia in place of images and sounds,
-// and these.
+// withoutMediaParts returns the content of a message with noMedia in place of images and sounds, and these.
 func withoutMediaParts(content json.RawMessage) (changed json.RawMessage, media []json.RawMessage, err error) {
 	var parts []members
 	if err := json.Unmarshal(content, &parts); err != nil {
@@ -250,8 +247,7 @@ func withoutMediaParts(content json.RawMessage) (changed json.RawMessage, media 
 	return encode(parts), media, nil
 }
 
-// withMedia reads a prompt that is a text with marks, and the images and sounds for which the
-// marks stand.
+// withMedia reads a prompt that is a text with marks, and the images and sounds for which the marks stand.
 func withMedia(prompt json.RawMessage) (text string, media []json.RawMessage, err error) {
 	var in members
 	if err := json.Unmarshal(prompt, &in); err != nil {

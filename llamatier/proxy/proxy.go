@@ -88,8 +88,7 @@ func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler
 	}}
 }
 
-// unavailable answers for an engine that is not ready, as llama-server does while it loads a
-// model.
+// unavailable answers for an engine that is not ready, as llama-server does while it loads a model.
 func unavailable(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(http.StatusServiceUnavailable)

@@ -14,8 +14,7 @@ import (
 
 // Options configure Files.
 type Options struct {
-	// Available is the number of bytes of memory that may be taken; nil means
-	// memory.Available.
+	// Available is the number of bytes of memory that may be taken; nil means memory.Available.
 	Available func() (uint64, error)
 
 	// Free is the number of free bytes on the disk of a directory; nil asks the system.
@@ -241,13 +240,11 @@ const (
 )
 
 const (
-	// memoryMax bounds the files in memory that exist together, in bytes, as long as a disk has
-	// room.
+	// memoryMax bounds the files in memory that exist together, in bytes, as long as a disk has room.
 	memoryMax = 512 << 20
 	// memoryPart is the part of the available memory that such files take at most.
 	memoryPart = 4
-	// lastPart is the part of the available memory that files take at most if the disk has no
-	// room.
+	// lastPart is the part of the available memory that files take at most if the disk has no room.
 	lastPart = 2
 	// diskPart is the part of the disk's free bytes that files take at most: the pages that are
 	// made of a file need room beside it.

@@ -27,8 +27,7 @@ type Folder struct {
 	lock *os.File // the directory
 }
 
-// foldersMax bounds the attempts to make a folder: another process may remove each before it is
-// locked.
+// foldersMax bounds the attempts to make a folder: another process may remove each before it is locked.
 const foldersMax = 100
 
 // errSwept reports a folder that another process took for one that was left behind.

@@ -21,8 +21,7 @@ type Source interface {
 	io.ReaderAt
 }
 
-// Sink is a stream that llama-server writes, in order. A write that fails, fails in llama-server
-// as well.
+// Sink is a stream that llama-server writes, in order. A write that fails, fails in llama-server as well.
 type Sink interface {
 	Stream
 	io.WriterAt

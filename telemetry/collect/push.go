@@ -28,9 +28,8 @@ type Options struct {
 	// time. Nil for none.
 	Names func() modelnames.Names
 
-	// Nudge asks for a report at once. Give it room for one value, and send without waiting. A
-	// value that is not nil is closed when the report is written, or when it is not; wait for it with a
-	// bound.
+	// Nudge asks for a report at once. Give it room for one value, and send without waiting. A value that is
+	// not nil is closed when the report is written, or when it is not; wait for it with a bound.
 	Nudge <-chan chan<- struct{}
 }
 

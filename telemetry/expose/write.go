@@ -41,8 +41,7 @@ type Disk struct {
 	FreeBytes int64 `json:"disk_free_bytes"`
 }
 
-// Extra are the families that are made here, of a state or of a count on disk, and that no
-// process reports.
+// Extra are the families that are made here, of a state or of a count on disk, and that no process reports.
 var Extra = []telemetry.Metric{
 	{Name: "ollama_kv_up", Kind: telemetry.Gauge, Help: "1, or 0 before a process has reported."},
 	{Name: "ollama_kv_collector_info", Kind: telemetry.Gauge, Help: "Always 1, with the version of the program that writes these lines.", Labels: []string{"version"}},

@@ -106,9 +106,8 @@ var localNames = []string{".localhost", ".local", ".internal"}
 // web page that has made its own name resolve to 127.0.0.1 would read answers as if they were
 // its own; its requests have that name as Host. A number cannot be such a name.
 //
-// Ollama asks the same on its own port, behind the mux that /metrics is on. Where the connection
-// did not come by a loopback address, the owner has opened the port to others under names that
-// only the owner knows.
+// Ollama asks the same on its own port, behind the mux that /metrics is on. Where the connection did not come
+// by a loopback address, the owner has opened the port to others under names that only the owner knows.
 func allowedHost(r *http.Request) bool {
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 		if at, err := netip.ParseAddrPort(local.String()); err == nil && !at.Addr().Unmap().IsLoopback() {

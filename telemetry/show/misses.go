@@ -107,9 +107,8 @@ func Busters(s telemetry.State, name Name, keep func(weights string) bool) []Bus
 	return list
 }
 
-// Parting is the place at which two prompts part: the tokens before, which both have, the
-// tokens that differ, and the tokens of each behind these. Where the prompts do not meet again,
-// all that follows differs.
+// Parting is the place at which two prompts part: the tokens before, which both have, the tokens that differ,
+// and the tokens of each behind these. Where the prompts do not meet again, all that follows differs.
 type Parting struct {
 	Before            []int32
 	Was, Is           []int32
@@ -143,8 +142,7 @@ func meet(was, is []int32) bool {
 	return min(len(was), len(is)) >= meetTokens && slices.Equal(was[:meetTokens], is[:meetTokens])
 }
 
-// PartAt is the place of a change that is known to be at the positions [begin, end) of the
-// later prompt.
+// PartAt is the place of a change that is known to be at the positions [begin, end) of the later prompt.
 func PartAt(w telemetry.Words, begin, end int) Parting {
 	from := min(max(begin-w.Begin, 0), len(w.Is))
 	to := min(max(end-w.Begin, from), len(w.Is))

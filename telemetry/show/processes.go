@@ -101,8 +101,7 @@ type Slot struct {
 	SavedSeconds float64    `json:"saved_seconds_estimate"`
 }
 
-// Processes lists the processes of a state by name of the model, and the slots of each by
-// number.
+// Processes lists the processes of a state by name of the model, and the slots of each by number.
 func Processes(s telemetry.State, name Name) []Process {
 	list := []Process{}
 	for _, of := range s.Processes {

@@ -160,8 +160,7 @@ func cut(tokens []int32, begin int) []int32 {
 	return slices.Clone(tokens[min(begin, len(tokens)):min(len(tokens), begin+telemetry.WordsMax)])
 }
 
-// Busters returns the places that changed in busterMin prompts in a row or more, those that cost most
-// first.
+// Busters returns the places that changed in busterMin prompts in a row or more, those that cost most first.
 func (r *Recents) Busters() []telemetry.Buster {
 	if r == nil {
 		return nil

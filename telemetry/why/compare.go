@@ -5,8 +5,7 @@ import (
 )
 
 const (
-	// gramTokens is the number of equal tokens in a row by which text behind a difference is
-	// recognized.
+	// gramTokens is the number of equal tokens in a row by which text behind a difference is recognized.
 	gramTokens = 16
 
 	// reachTokens bounds the text behind a difference in which such tokens are looked for.

@@ -26,11 +26,10 @@
 //  7. A tier does not answer in time: the text may be there.
 //  8. The first token that differs from a similar prompt or from stored text; else never seen.
 //
-// A few situations have no cause of their own; Miss.Detail tells them apart. Text that was
-// computed and could not be stored (the queue was full, or the limit of bytes written in a day
-// was reached) counts as evicted, from the slot. Stored pages for which the cache had no room
-// count as quicker to compute. Text of which an earlier process had not stored the pages when it
-// was killed was never seen by this process.
+// A few situations have no cause of their own; Miss.Detail tells them apart. Text that was computed and could
+// not be stored (the queue was full, or the limit of bytes written in a day was reached) counts as evicted,
+// from the slot. Stored pages for which the cache had no room count as quicker to compute. Text of which an
+// earlier process had not stored the pages when it was killed was never seen by this process.
 //
 // # Privacy
 //

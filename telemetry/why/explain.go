@@ -51,8 +51,7 @@ type Facts struct {
 	Found  int
 	Unread Unread
 	Tier   string
-	// Parted: the store has a page that begins like the prompt's next one and goes on with other
-	// tokens.
+	// Parted: the store has a page that begins like the prompt's next one and goes on with other tokens.
 	Parted bool
 
 	// The page with the first token that was not restored.

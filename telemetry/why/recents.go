@@ -13,8 +13,7 @@ const (
 	PromptsMax = 64
 	TokensMax  = 2 << 20
 
-	// mediaTokens is the number of tokens as which an image or a sound counts: it takes as much
-	// memory.
+	// mediaTokens is the number of tokens as which an image or a sound counts: it takes as much memory.
 	mediaTokens = 9
 )
 
@@ -61,8 +60,7 @@ const (
 	FateLossy          // behind lossy pages
 )
 
-// recent is one prompt. Its text is replaced and never changed, so that a comparison needs no
-// lock.
+// recent is one prompt. Its text is replaced and never changed, so that a comparison needs no lock.
 type recent struct {
 	id      uint64
 	private bool // then text is empty

@@ -154,8 +154,7 @@ func Find(ctx context.Context, lists Lists, p Prompt) ([]Candidate, error) {
 	return inOrder(found), nil
 }
 
-// inOrder sorts candidates, those first that may share most, and leaves out branches to the same
-// page.
+// inOrder sorts candidates, those first that may share most, and leaves out branches to the same page.
 func inOrder(found []Candidate) []Candidate {
 	slices.SortFunc(found, func(a, b Candidate) int {
 		return cmp.Or(b.Most-a.Most, b.Least-a.Least, a.Tokens-b.Tokens, slices.Compare(a.Key[:], b.Key[:]))

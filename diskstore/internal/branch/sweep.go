@@ -20,8 +20,7 @@ type Sweeper interface {
 }
 
 // Sweep removes branches whose pages have gone. It counts the pages and tails removed from a tier, by
-// fingerprint: a page's branch does not go with the page, because the page's name does not tell the
-// branch.
+// fingerprint: a page's branch does not go with the page, because the page's name does not tell the branch.
 type Sweep struct {
 	tier   Sweeper
 	failed func(error)
@@ -113,8 +112,7 @@ func (s *Sweep) sweepFirst(ctx context.Context, fingerprint pagefile.Key, most i
 	return most
 }
 
-// Prune removes a branch if its page is gone. A page that another process stores just then
-// keeps its branch.
+// Prune removes a branch if its page is gone. A page that another process stores just then keeps its branch.
 func (s *Sweep) Prune(ctx context.Context, b tier.Branch) {
 	gone := func() bool {
 		_, err := tier.Stat(ctx, s.tier, b.Name())

@@ -10,11 +10,10 @@ import (
 )
 
 const (
-	// CondemnedLocal and CondemnedRemote are the numbers of files that may fail their check
-	// within condemnHour. After more failures a process moves no file to quarantine until
-	// condemnHour has passed without a failure: many damaged pages at once suggest a machine
-	// that reads wrong bytes. The remote tier's limit is lower because other machines use that
-	// tier as well.
+	// CondemnedLocal and CondemnedRemote are the numbers of files that may fail their check within
+	// condemnHour. After more failures a process moves no file to quarantine until condemnHour has passed
+	// without a failure: many damaged pages at once suggest a machine that reads wrong bytes. The remote
+	// tier's limit is lower because other machines use that tier as well.
 	CondemnedLocal  = 16
 	CondemnedRemote = 4
 	condemnHour     = time.Hour
@@ -23,8 +22,7 @@ const (
 	// found for each file that it condemns there, after the first.
 	condemnSound = 8
 
-	// maxBadPages bounds the files that a process remembers as bad. Each file is checked again after
-	// badLife.
+	// maxBadPages bounds the files that a process remembers as bad. Each file is checked again after badLife.
 	maxBadPages = 1024
 	badLife     = time.Hour
 )
@@ -62,10 +60,9 @@ func (v *BadFiles) good() {
 	v.sound = min(v.sound+1, condemnSound)
 }
 
-// MayCondemn notes that a file failed its check twice, and reports whether the file may be
-// moved to quarantine. enough is true when this failure has just passed the limit. A file that
-// stays because too few good files were found counts as well: a machine that reads all files
-// wrong finds no good ones.
+// MayCondemn notes that a file failed its check twice, and reports whether the file may be moved to
+// quarantine. enough is true when this failure has just passed the limit. A file that stays because too few
+// good files were found counts as well: a machine that reads all files wrong finds no good ones.
 func (v *BadFiles) MayCondemn() (ok, enough bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

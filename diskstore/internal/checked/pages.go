@@ -57,10 +57,9 @@ func NotUsed(err error) bool {
 	return errors.As(err, &e)
 }
 
-// Open opens a page's file and runs check on it. One failed read proves nothing,
-// because memory, controllers and networks fail as well. So a file that check finds damaged is
-// opened again, past this machine's cache, and checked again. A file that fails twice is
-// condemned.
+// Open opens a page's file and runs check on it. One failed read proves nothing, because memory, controllers
+// and networks fail as well. So a file that check finds damaged is opened again, past this machine's cache,
+// and checked again. A file that fails twice is condemned.
 //
 // The caller closes the returned Blob.
 func (p *Pages) Open(ctx context.Context, name pagefile.Name, check func(tier.Blob) error) (tier.Blob, error) {
@@ -129,12 +128,11 @@ func (p *Pages) Header(ctx context.Context, name pagefile.Name) (*pagefile.Heade
 	return h, blob.Info(), nil
 }
 
-// Condemn handles a file that could not be used because of err, also when read past the cache.
-// A damaged file, or one that is not the page of its name, goes to quarantine, so that the
-// page can be stored again. The file stays, and counts as not stored here, when quarantine is
-// full or when this process has condemned so many files that the process is more likely to be
-// wrong. A good page that only differs from the caller's description stays as well: the caller
-// may be wrong.
+// Condemn handles a file that could not be used because of err, also when read past the cache. A damaged
+// file, or one that is not the page of its name, goes to quarantine, so that the page can be stored again.
+// The file stays, and counts as not stored here, when quarantine is full or when this process has condemned
+// so many files that the process is more likely to be wrong. A good page that only differs from the caller's
+// description stays as well: the caller may be wrong.
 func (p *Pages) Condemn(ctx context.Context, info tier.Info, err error) {
 	reason := ""
 	var wrongPlace *pagefile.Misplaced

@@ -20,8 +20,7 @@ type First struct {
 	done   chan struct{}
 }
 
-// wanted collects the files of a first count that other work needs. A nil wanted collects
-// nothing.
+// wanted collects the files of a first count that other work needs. A nil wanted collects nothing.
 type wanted struct{ recent, latest *recency.Recents }
 
 func (w *wanted) add(info tier.Info) {
@@ -92,8 +91,7 @@ func (f *First) take(files *[]tier.Info) []tier.Info {
 	return taken
 }
 
-// AwaitFirst waits for the first count, which a job of one of some queues makes, and counts if no job
-// does.
+// AwaitFirst waits for the first count, which a job of one of some queues makes, and counts if no job does.
 func (t *Tier) AwaitFirst(ctx context.Context, queues ...*work.Queue) (*Tally, error) {
 	for _, queue := range queues {
 		select {

@@ -54,9 +54,8 @@ type Tier struct {
 	use      use
 	counting chan struct{} // holds a token while one goroutine of this process counts
 
-	// commit is held shared while a file appears or is removed and the numbers change, and
-	// exclusively while the result of a listing is counted; in a tier that is not far also during
-	// the listing.
+	// commit is held shared while a file appears or is removed and the numbers change, and exclusively while
+	// the result of a listing is counted; in a tier that is not far also during the listing.
 	commit sync.RWMutex
 }
 
@@ -202,8 +201,7 @@ func (t *Tier) Quarantine(ctx context.Context, info tier.Info, reason string) (b
 	return moved, err
 }
 
-// moveAside moves a file to quarantine and stops counting it as a page. The caller makes the move
-// durable.
+// moveAside moves a file to quarantine and stops counting it as a page. The caller makes the move durable.
 func (t *Tier) moveAside(ctx context.Context, info tier.Info, reason string) (bool, error) {
 	t.commit.RLock()
 	defer t.commit.RUnlock()

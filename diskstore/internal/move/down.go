@@ -214,8 +214,7 @@ func (b *Mover) lower(ctx context.Context, d descent) error {
 	return nil
 }
 
-// write writes the file of a page that moves down into its room, durably, and returns the
-// file's header.
+// write writes the file of a page that moves down into its room, durably, and returns the file's header.
 func (b *Mover) write(ctx context.Context, d descent, claim *ledger.Room) (*pagefile.Header, error) {
 	if d.cold != nil {
 		return d.cold.Header, b.Remote.Upload(ctx, d.cold.Header.Name(), d.cold, claim, d.info.Used)
@@ -226,12 +225,11 @@ func (b *Mover) write(ctx context.Context, d descent, claim *ledger.Room) (*page
 	return page.header, err
 }
 
-// held reports whether the remote tier has a file, at name, that may replace a local page: the
-// local page is removed next. bytes is the length of such a file, 0 for any, and stands tells from
-// the file's header whether it may. Of a file that
-// this process wrote or checked lately, held reads the header, and of any other file every
-// byte: reading takes about as long as writing another copy, and writes nothing. A damaged file goes
-// to quarantine. A damaged file that stays in its place is an error and is not overwritten: this
+// held reports whether the remote tier has a file, at name, that may replace a local page: the local page is
+// removed next. bytes is the length of such a file, 0 for any, and stands tells from the file's header
+// whether it may. Of a file that this process wrote or checked lately, held reads the header, and of any
+// other file every byte: reading takes about as long as writing another copy, and writes nothing. A damaged
+// file goes to quarantine. A damaged file that stays in its place is an error and is not overwritten: this
 // machine may be the cause.
 func (b *Mover) held(ctx context.Context, info tier.Info, name pagefile.Name, bytes int64, stands func(theirs *pagefile.Header) bool) (bool, error) {
 	there, err := tier.Stat(ctx, b.Remote.Tier, name)
@@ -302,9 +300,8 @@ func (b *Mover) goodCopy(ctx context.Context, name pagefile.Name) (theirs *pagef
 	return nil, err
 }
 
-// Move demotes a page, and first makes room below if necessary. lossy reports that the page is
-// exact, and lossy in the remote tier. Move returns tier.ErrNoSpace when the remote tier holds no
-// page used earlier.
+// Move demotes a page, and first makes room below if necessary. lossy reports that the page is exact, and
+// lossy in the remote tier. Move returns tier.ErrNoSpace when the remote tier holds no page used earlier.
 func (b *Mover) Move(ctx context.Context, info tier.Info) (lossy bool, err error) {
 	d, err := b.descend(ctx, info)
 	if err != nil {
@@ -359,8 +356,7 @@ func (b *Mover) makeRoom(ctx context.Context, want room.Demand) error {
 	}
 }
 
-// localSide reports whether a demotion failed because of the local page, with an error of the
-// given kind.
+// localSide reports whether a demotion failed because of the local page, with an error of the given kind.
 func (b *Mover) localSide(err, kind error) bool {
 	var side *copyError
 	return errors.As(err, &side) && side.side == b.Local.Tier && errors.Is(err, kind)

@@ -9,9 +9,8 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// Pages are the pages of one store: exact ones, and lossy ones that stand for them. A lossy page has
-// the key of the exact one and a fingerprint of its own, so that a look-up for exact pages never
-// finds one.
+// Pages are the pages of one store: exact ones, and lossy ones that stand for them. A lossy page has the key
+// of the exact one and a fingerprint of its own, so that a look-up for exact pages never finds one.
 type Pages struct {
 	Exact pagefile.Key // fingerprint of exact pages
 	Lossy pagefile.Key // fingerprint of lossy pages
@@ -50,8 +49,7 @@ func (p *Pages) Fingerprints() []pagefile.Key {
 	return []pagefile.Key{p.Exact, p.Lossy}
 }
 
-// Stat describes a tier's file of a full page: the exact one or, with Cold, without that the lossy
-// one.
+// Stat describes a tier's file of a full page: the exact one or, with Cold, without that the lossy one.
 func (p *Pages) Stat(ctx context.Context, t tier.Finder, key pagefile.Key) (tier.Info, error) {
 	info, err := tier.Stat(ctx, t, p.Page(key))
 	if p.Cold && errors.Is(err, tier.ErrNotFound) {

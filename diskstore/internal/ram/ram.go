@@ -19,16 +19,14 @@ const (
 	// still has its file. Lease bounds the time for which a deleted page can still be used.
 	Lease = 10 * time.Second
 
-	// UnseenAge is the time for which an unused page stays in memory before the store checks
-	// its file.
+	// UnseenAge is the time for which an unused page stays in memory before the store checks its file.
 	UnseenAge = time.Minute
 
 	// tickEvery is the interval at which a tier with pages calls Tick.
 	tickEvery = 2 * time.Second
 )
 
-// Tier keeps decoded pages in memory, up to its limit, and evicts the pages served least
-// recently.
+// Tier keeps decoded pages in memory, up to its limit, and evicts the pages served least recently.
 type Tier struct {
 	opt Options
 
@@ -48,8 +46,7 @@ type Tier struct {
 	ticking atomic.Bool // a call of Tick is under way
 }
 
-// parent is the page that tails continue, or the beginning of a sequence, among the pages of a
-// fingerprint.
+// parent is the page that tails continue, or the beginning of a sequence, among the pages of a fingerprint.
 type parent struct{ fingerprint, key pagefile.Key }
 
 // parentOf returns the parent of a tail.

@@ -51,8 +51,7 @@ func (c *Chains) noted(key pagefile.Key) (Link, bool) {
 	return l, ok
 }
 
-// Note notes the place of a full page, and the last use of its chain in the local tier if that is
-// known.
+// Note notes the place of a full page, and the last use of its chain in the local tier if that is known.
 func (c *Chains) Note(key pagefile.Key, l Link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,9 +71,8 @@ func (c *Chains) Forget() {
 	clear(c.links)
 }
 
-// LinkIn returns the place of a tier's full page in its chain, of any fingerprint. For a page whose
-// header cannot be read, LinkIn returns a place on which no page depends; reading the page shows the
-// cause.
+// LinkIn returns the place of a tier's full page in its chain, of any fingerprint. For a page whose header
+// cannot be read, LinkIn returns a place on which no page depends; reading the page shows the cause.
 func (c *Chains) LinkIn(ctx context.Context, t tier.Tier, name pagefile.Name) Link {
 	if l, ok := c.noted(name.Key); ok {
 		return l
@@ -131,9 +129,8 @@ func (c *Chains) Time(ctx context.Context, at Place, now time.Time) time.Time {
 	return now
 }
 
-// movedBack reports whether a page's recency is much earlier than the noted one. If so,
-// another host took the page for one from the future and moved it back, and every noted time
-// is dropped.
+// movedBack reports whether a page's recency is much earlier than the noted one. If so, another host took the
+// page for one from the future and moved it back, and every noted time is dropped.
 func (c *Chains) movedBack(ctx context.Context, key pagefile.Key, l Link) bool {
 	info, err := c.pages.Stat(ctx, c.local, key)
 	if err != nil || Of(l.Used, l.Start).Sub(info.Used) < tier.ClockSlack/2 {

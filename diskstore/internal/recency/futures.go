@@ -36,8 +36,7 @@ const (
 	maxFutures = 1 << 16
 )
 
-// Futures holds the earliest files of a listing that are from the future, at least maxFutures
-// of them.
+// Futures holds the earliest files of a listing that are from the future, at least maxFutures of them.
 type Futures struct {
 	Newest time.Time // the latest time of all other files
 

@@ -8,8 +8,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// Step is the difference between the recencies of two pages of a chain, for each token between their
-// starts.
+// Step is the difference between the recencies of two pages of a chain, for each token between their starts.
 const Step = 10 * time.Nanosecond
 
 // TouchEvery is the time for which a chain counts as just used: an order within one minute has

@@ -9,14 +9,12 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// maxRecents is the number of files of a listing that are kept to be read ahead, about 10 MiB
-// of names.
+// maxRecents is the number of files of a listing that are kept to be read ahead, about 10 MiB of names.
 const maxRecents = 1 << 16
 
-// Recents holds the most recently used files of some fingerprints in a listing. The number of
-// files is bounded by their bytes, not by the length of the listing. Times order the files:
-// a conversation's files are consecutive, from its first page on. A nil
-// Recents holds nothing.
+// Recents holds the most recently used files of some fingerprints in a listing. The number of files is
+// bounded by their bytes, not by the length of the listing. Times order the files: a conversation's files are
+// consecutive, from its first page on. A nil Recents holds nothing.
 type Recents struct {
 	fingerprints []pagefile.Key
 	bytes        int64 // of files to keep

@@ -60,10 +60,9 @@ func (c *Collector) EvictAll(ctx context.Context, infos []tier.Info, bytes, must
 	return freed, left
 }
 
-// Evict moves a page to the tier below, or deletes the page: without a tier below, with no
-// room there, or with must. Evict returns the removed file. The result is empty for a page
-// that went to quarantine, where it needs as much room, and for a file that another process
-// removed.
+// Evict moves a page to the tier below, or deletes the page: without a tier below, with no room there, or
+// with must. Evict returns the removed file. The result is empty for a page that went to quarantine, where it
+// needs as much room, and for a file that another process removed.
 //
 // Evict returns tier.ErrReplaced for a page that came into use while a move down failed, or made the
 // page lossy: other pages may continue it now, so it stays. Evict returns errStays for a page that
@@ -95,8 +94,7 @@ func (c *Collector) Evict(ctx context.Context, info tier.Info, must bool) (remov
 	return removed, nil
 }
 
-// Rehearse tells c.Left of the files that a Collect would evict, and evicts none. Rehearse writes
-// nothing.
+// Rehearse tells c.Left of the files that a Collect would evict, and evicts none. Rehearse writes nothing.
 func (c *Collector) Rehearse(ctx context.Context) error {
 	found, err := c.files.Look(ctx)
 	if err != nil {

@@ -31,8 +31,7 @@ const (
 	// collection deletes for a page that needs less, while the tier below takes no pages.
 	OutageShare = 64
 
-	// RefusalLasts is the time for which no page is moved down in advance after the tier below
-	// refused one.
+	// RefusalLasts is the time for which no page is moved down in advance after the tier below refused one.
 	RefusalLasts = time.Minute
 
 	// A tier is counted again when its last count is older than CountEvery, or FarCountEvery, and than countPause
@@ -86,9 +85,8 @@ func (c *Collector) Shortage(ctx context.Context, want Demand) (over int64, befo
 	return 0, time.Time{}, nil
 }
 
-// reserve returns the bytes by which a tier's filesystem has less free space than a tier
-// without a budget leaves, and the bytes to free in addition, so that not every further page
-// needs a listing.
+// reserve returns the bytes by which a tier's filesystem has less free space than a tier without a budget
+// leaves, and the bytes to free in addition, so that not every further page needs a listing.
 func (c *Collector) reserve(ctx context.Context) (short, slack int64, err error) {
 	space, err := c.files.Tier.Space(ctx)
 	if err != nil {
@@ -101,9 +99,8 @@ func (c *Collector) reserve(ctx context.Context) (short, slack int64, err error)
 	return left - space.Free, left / SlackShare, nil
 }
 
-// recentSince returns Demand.recent: recency.TouchEvery ago by the earlier of this machine's clock and
-// the filesystem's. With the filesystem's clock unknown, recentSince returns a time before all
-// files.
+// recentSince returns Demand.recent: recency.TouchEvery ago by the earlier of this machine's clock and the
+// filesystem's. With the filesystem's clock unknown, recentSince returns a time before all files.
 func (c *Collector) recentSince(ctx context.Context) time.Time {
 	now, err := recency.AgeClock(ctx, c.files.Tier, c.opt.Now)
 	if err != nil {

@@ -80,8 +80,7 @@ func Place(t testing.TB, from, to string) {
 	require.NoError(t, os.WriteFile(to, data, 0o600))
 }
 
-// FlipAt changes one bit of the byte at offset at of a file; a negative at counts from the
-// end.
+// FlipAt changes one bit of the byte at offset at of a file; a negative at counts from the end.
 func FlipAt(t testing.TB, path string, at int) {
 	t.Helper()
 	data, err := os.ReadFile(path)

@@ -13,8 +13,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
-// QuickFS is the operating system's filesystem without waiting for the device, for tests of
-// anything else.
+// QuickFS is the operating system's filesystem without waiting for the device, for tests of anything else.
 var QuickFS vfs.FS = unsynced{vfs.OS}
 
 type unsynced struct{ vfs.FS }

@@ -21,8 +21,7 @@ const (
 	checkAt     = recordBytes - 4
 )
 
-// futureMax is the largest difference of two clocks. A record from further ahead would outlive all
-// others.
+// futureMax is the largest difference of two clocks. A record from further ahead would outlive all others.
 const futureMax = 24 * time.Hour
 
 // Tombstone is one record.

@@ -65,8 +65,7 @@ func (l *Life) Running() int {
 	return l.ops.running
 }
 
-// Traffic counts the operations for which callers wait, so that background work can wait for
-// them.
+// Traffic counts the operations for which callers wait, so that background work can wait for them.
 type Traffic struct {
 	mu      sync.Mutex
 	running int

@@ -252,9 +252,8 @@ func (m *moves) SetAside(path, reason string) (string, error) {
 	return to, classify(err)
 }
 
-// DropQuarantined removes the files in quarantine that may be pages of the fingerprints
-// picked, or counts them if dryRun is set. DropQuarantined returns their number and physical
-// bytes, also with an error.
+// DropQuarantined removes the files in quarantine that may be pages of the fingerprints picked, or counts
+// them if dryRun is set. DropQuarantined returns their number and physical bytes, also with an error.
 func (m *moves) DropQuarantined(ctx context.Context, picked func(fingerprint pagefile.Key) bool, dryRun bool) (files int, bytes int64, err error) {
 	if err := m.Ready(ctx); err != nil {
 		return 0, 0, err

@@ -58,8 +58,7 @@ func (l *reach) notShared() error {
 // trusts reports whether a free lock of this id proves that its process is dead.
 func (l *reach) trusts(id string) bool { return !l.foreign() || l.sameSystem(id) }
 
-// sameSystem reports whether an id was chosen by a process of this running system that uses
-// the same mount.
+// sameSystem reports whether an id was chosen by a process of this running system that uses the same mount.
 func (l *reach) sameSystem(id string) bool {
 	if l.locking == nil {
 		return false

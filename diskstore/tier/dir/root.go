@@ -237,8 +237,7 @@ func (f *folders) syncNearest(dir string) error {
 	}
 }
 
-// removeDir removes a directory without files. A process that has just found the directory makes
-// it again.
+// removeDir removes a directory without files. A process that has just found the directory makes it again.
 func (f *folders) removeDir(dir string) {
 	if f.FS.Remove(dir) == nil {
 		f.mu.Lock()

@@ -18,10 +18,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
-// tempDir is the part of <root>/v1/tmp that belongs to one process. Names of its files begin with an id:
-// the server's prefix, the machine's name if known, the running system and a random number. While
-// <id>.lock is locked, the files belong to a living process; see sweep.go for machines that do not see
-// the lock.
+// tempDir is the part of <root>/v1/tmp that belongs to one process. Names of its files begin with an id: the
+// server's prefix, the machine's name if known, the running system and a random number. While <id>.lock is
+// locked, the files belong to a living process; see sweep.go for machines that do not see the lock.
 type tempDir struct {
 	in     *root
 	dir    string
@@ -124,8 +123,7 @@ func (d *tempDir) claim() (string, error) {
 	return d.id, nil
 }
 
-// chooseLocked chooses an id and locks its file. Without locks the file exists nevertheless.
-// d.mu is held.
+// chooseLocked chooses an id and locks its file. Without locks the file exists nevertheless. d.mu is held.
 func (d *tempDir) chooseLocked() error {
 	if now, err := d.in.FS.Locking(d.dir); err == nil {
 		d.reach.locking.Host = now.Host // a new mount may have another name
@@ -191,9 +189,8 @@ func (r *root) removeLock(path string) {
 	}
 }
 
-// close removes the files that discard could not remove, then the lock file, while the lock is
-// held. When a removal fails again, the lock file stays, as after the death of a process, and
-// the next process cleans up.
+// close removes the files that discard could not remove, then the lock file, while the lock is held. When a
+// removal fails again, the lock file stays, as after the death of a process, and the next process cleans up.
 func (d *tempDir) close() error {
 	d.closed.Store(true)
 	d.creating.Lock() // wait for files that are being made

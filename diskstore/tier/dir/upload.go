@@ -107,8 +107,7 @@ func (u *dirUpload) seal() (tier.Info, error) {
 	return tier.Info{Name: u.name, Bytes: fi.Size(), Physical: u.in.FS.PhysicalBytes(fi)}, nil
 }
 
-// publish renames the sealed file. A directory, link or FIFO in the page's place is moved to
-// quarantine.
+// publish renames the sealed file. A directory, link or FIFO in the page's place is moved to quarantine.
 func (u *dirUpload) publish(ctx context.Context, info tier.Info) (tier.Committed, error) {
 	t, path := u.in, u.in.Path(u.name)
 	dir := filepath.Dir(path)

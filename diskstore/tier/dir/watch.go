@@ -173,9 +173,8 @@ func (r *root) opFailed(err error) error {
 	return classify(err)
 }
 
-// again runs op on a path. When the path's handle is stale, because another machine has
-// removed or replaced the file, op runs once more. A file that is still stale is not found; a
-// stale root is a missing root.
+// again runs op on a path. When the path's handle is stale, because another machine has removed or replaced
+// the file, op runs once more. A file that is still stale is not found; a stale root is a missing root.
 func (r *root) again(op func() error) error {
 	err := op()
 	if !vfs.IsStale(err) {

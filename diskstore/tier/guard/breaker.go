@@ -15,10 +15,9 @@ const (
 	breakerBackoffMax = time.Minute
 )
 
-// breaker keeps operations from a tier that fails. A breaker is closed (all operations are
-// allowed), open (none is, until the backoff has passed) or half open (one operation is, and
-// its result decides). Each change is logged once. The backoff of a tier that fails again soon
-// after it came back is longer each time.
+// breaker keeps operations from a tier that fails. A breaker is closed (all operations are allowed), open
+// (none is, until the backoff has passed) or half open (one operation is, and its result decides). Each
+// change is logged once. The backoff of a tier that fails again soon after it came back is longer each time.
 type breaker struct {
 	log *slog.Logger
 	Now func() time.Time

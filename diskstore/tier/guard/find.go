@@ -15,8 +15,7 @@ const (
 	// batch survive a timeout.
 	findBatch = 16
 
-	// findAtOnce is the number of batches looked up at the same time. A worker is left to other
-	// look-ups.
+	// findAtOnce is the number of batches looked up at the same time. A worker is left to other look-ups.
 	findAtOnce = lookupWorkers - 1
 )
 
@@ -136,8 +135,7 @@ func describe(info tier.Info, name pagefile.Name) (tier.Info, error) {
 	return info, nil
 }
 
-// listed describes each file that belongs to the list, once: the pages of a server's listing
-// may overlap.
+// listed describes each file that belongs to the list, once: the pages of a server's listing may overlap.
 func listed(infos []tier.Info, belongs func(pagefile.Name) bool) ([]tier.Info, error) {
 	seen := make(map[pagefile.Name]bool, len(infos))
 	once := make([]tier.Info, 0, len(infos))

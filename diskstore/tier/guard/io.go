@@ -79,9 +79,8 @@ func (b *blob) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return nil
 }
 
-// ReadsAtOnce returns the number of steps to read at the same time. A network takes its time
-// for each step, for any number of steps. Two pages may be read at a time, and all their steps
-// find a worker at once.
+// ReadsAtOnce returns the number of steps to read at the same time. A network takes its time for each step,
+// for any number of steps. Two pages may be read at a time, and all their steps find a worker at once.
 func (b *blob) ReadsAtOnce() int { return transferWorkers / 2 }
 
 func (b *blob) Close() { b.t.ends.add(b.inner.Close) }

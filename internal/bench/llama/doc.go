@@ -1,5 +1,4 @@
-// Command llama measures a llama-server with and without kvtier before it, side by side in
-// one run:
+// Command llama measures a llama-server with and without kvtier before it, side by side in one run:
 //
 //	go run ./internal/bench/llama -o docs/bench/llama.json
 //	go run ./internal/bench/llama -only ttft -sizes 8192

@@ -51,8 +51,7 @@ func (b *bench) measureSwitch(ctx context.Context) (any, error) {
 	return r, nil
 }
 
-// switches measures one side. Of the stock server two switches are enough: each one computes
-// all tokens.
+// switches measures one side. Of the stock server two switches are enough: each one computes all tokens.
 func (b *bench) switches(ctx context.Context, s side, conversations [][]int32, into *switching, reading *float64) (err error) {
 	defer func() { err = errors.Join(err, b.clean()) }()
 	if s == stock {

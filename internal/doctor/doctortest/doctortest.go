@@ -1,5 +1,4 @@
-// Package doctortest is a machine for tests of package doctor, which has every fault that it is
-// told to have.
+// Package doctortest is a machine for tests of package doctor, which has every fault that it is told to have.
 package doctortest
 
 import (

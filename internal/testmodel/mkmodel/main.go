@@ -5,13 +5,11 @@
 //	go run ./internal/testmodel/mkmodel -o model.gguf -modelfile Modelfile
 //	go run ./internal/testmodel/mkmodel -arch llama -layers 32 -embed 4096 -heads 32 -kv-heads 8 -head-dim 128 -ffn 14336
 //
-// The last one is in the shape of Llama 3.1 8B; a size that is not given is the architecture's
-// default.
+// The last one is in the shape of Llama 3.1 8B; a size that is not given is the architecture's default.
 //
-// With -arch recall, mkmodel writes the model that repeats the text after the earlier
-// occurrence of the prompt's last word. With -questions, mkmodel also writes the questions that
-// scripts/gpu-suite.sh asks that model: a line per question, with the answer, a tab, and the body of a
-// request to /api/generate.
+// With -arch recall, mkmodel writes the model that repeats the text after the earlier occurrence of the
+// prompt's last word. With -questions, mkmodel also writes the questions that scripts/gpu-suite.sh asks that
+// model: a line per question, with the answer, a tab, and the body of a request to /api/generate.
 //
 // With -modelfile, mkmodel also writes an Ollama Modelfile for "ollama create NAME -f FILE".
 package main
@@ -30,8 +28,7 @@ import (
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
-// recallArch is the value of -arch for the recall model. The architecture in its file is
-// qwen3.
+// recallArch is the value of -arch for the recall model. The architecture in its file is qwen3.
 const recallArch = "recall"
 
 func main() {

@@ -18,8 +18,7 @@
 //
 // # The files
 //
-// Folder tools/train has the programs that wrote the files here, and their README the
-// commands:
+// Folder tools/train has the programs that wrote the files here, and their README the commands:
 //
 //	trained.gguf    the model
 //	evaluation.txt  perplexity and look-ups of the weights, by evaluate.py

@@ -52,8 +52,7 @@ func Modelfile(path string) string {
 	return fmt.Sprintf("FROM %s\nTEMPLATE \"{{ .Prompt }}\"\nPARAMETER num_ctx %d\n", path, ContextTokens)
 }
 
-// Prose is some 6,000 tokens of text that is no part of the training text: heldout.txt
-// without its table.
+// Prose is some 6,000 tokens of text that is no part of the training text: heldout.txt without its table.
 func Prose() string {
 	_, prose, _ := strings.Cut(heldOut, "\n\n")
 	return strings.TrimLeft(prose, "\n")
