@@ -401,6 +401,24 @@ func TestAClockThatWasWrong(t *testing.T) {
 	require.Equal(t, 2.0, total(state, promptsTotal))
 }
 
+// TestAClockThatGoesBack: what was reported before is not newer than the report of a process that runs.
+func TestAClockThatGoesBack(t *testing.T) {
+	s := newSite(t)
+	later := time.Now().Add(time.Hour).Format(time.RFC3339)
+	require.NoError(t, s.make())
+	require.NoError(t, os.WriteFile(s.path(totalsName), fmt.Appendf(nil, `{"version":2,"models":[{"model":{"weights":"w","page_tokens":1},"engine":"ollama","last_used":%[1]q}],
+		"tiers":[{"name":"local","root":"/x","pages":7,"at":%[1]q}]}`, later), 0o600))
+	p := s.process(1)
+	p.source.Fill = func(r *telemetry.Report) {
+		r.Tiers = []telemetry.Tier{{Name: telemetry.PlaceLocal, Root: "/x", Pages: 1}}
+	}
+	p.count(1)
+	state := s.look()
+	require.Equal(t, 1, state.Tiers[0].Pages)
+	require.Equal(t, 256, state.Models[0].Model.PageTokens)
+	require.False(t, state.Models[0].LastUsed.After(state.At))
+}
+
 // TestRandomHistories: processes begin, count, end, lose their lock and are added in any order, and
 // the total is always the sum of their counts.
 func TestRandomHistories(t *testing.T) {

@@ -193,14 +193,21 @@ func (p *place) readTotals() (t *totals, fresh bool, err error) {
 	if err != nil {
 		return nil, false, fmt.Errorf("read %s: %w", p.path(totalsName), err)
 	}
-	t.Since = earlier(t.Since, now) // a clock was wrong
+	t.Since = earlier(t.Since, now)
 	for i := range t.Models {
-		t.Models[i].LastUsed = earlier(t.Models[i].LastUsed, now)
+		t.undo(&t.Models[i].LastUsed, now)
 	}
 	for i := range t.Tiers {
-		t.Tiers[i].At = earlier(t.Tiers[i].At, now)
+		t.undo(&t.Tiers[i].At, now)
 	}
 	return t, false, nil
+}
+
+// undo undoes a time of a clock that was wrong: nothing is known of it, and each report is newer.
+func (t *totals) undo(at *time.Time, now time.Time) {
+	if at.After(now) {
+		*at = t.Since
+	}
 }
 
 // readReport reads a file of a process. Its times are not later than now: the newest report of a
