@@ -34,14 +34,14 @@ func step(_ string, do func() error) error { return do() }
 func TestTryFile(t *testing.T) {
 	program := filepath.Join(tree(t), "lib", "ollama", "llama-server")
 	serve := []string{program, "serve", "--root", t.TempDir(), "--", program + "-real"}
-	s := &trial.Alone{File: aModel(t, testmodel.Shape{Arch: "qwen3"}), Serve: serve}
+	s := &trial.Alone{File: aModel(t, testmodel.Shape{Arch: "qwen3"}), Window: 2048, Serve: serve}
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	require.NoError(t, s.Start(t.Context()))
 	r, err := trial.Run(t.Context(), s, step)
 	require.NoError(t, err)
 	require.Equal(t, "qwen3", r.Model)
 	require.True(t, r.Restored())
-	require.Greater(t, r.Rows[0].Tokens, 1000)
+	require.Greater(t, r.Rows[0].Tokens, 500)
 	require.Less(t, *r.Rows[0].Reused, 10)
 	require.True(t, r.Rows[2].Same)
 
