@@ -100,22 +100,35 @@ func TestCloseLeavesADiskThatHangs(t *testing.T) {
 			require.NoError(t, s.Flush(ctx))
 			s.local.book.Hit(s.opt.Fingerprint) // to be recorded
 			gate := hold(inj, vfs.Rule{Ops: []vfs.Op{op}})
-			closed := make(chan error, 1)
-			go func() { closed <- s.Close() }()
+			closed := closing(s)
 			<-gate.Entered()
-			select {
-			case err := <-closed:
-				require.Error(t, err)
-			case <-time.After(2 * closePatience):
-				t.Error("Close waits")
-			}
-			gate.Open()
-			require.Eventually(t, func() bool {
-				left, err := os.ReadDir(filepath.Join(s.opt.Local.Root, storetest.VersionDir, storetest.TmpDir))
-				return err == nil && len(left) == 0
-			}, 10*time.Second, time.Millisecond, "it has left")
+			requireCloseLeaves(t, s, closed, gate)
 		})
 	}
+}
+
+// closing closes a store, and tells the error.
+func closing(s *Store) <-chan error {
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	return closed
+}
+
+// requireCloseLeaves requires that a Close returns with an error while the local disk hangs, and that the
+// store has left no file once the disk goes on.
+func requireCloseLeaves(t *testing.T, s *Store, closed <-chan error, gate *vfs.Gate) {
+	t.Helper()
+	select {
+	case err := <-closed:
+		require.Error(t, err)
+	case <-time.After(2 * closePatience):
+		t.Error("Close waits")
+	}
+	gate.Open()
+	require.Eventually(t, func() bool {
+		left, err := os.ReadDir(filepath.Join(s.opt.Local.Root, storetest.VersionDir, storetest.TmpDir))
+		return err == nil && len(left) == 0
+	}, 10*time.Second, time.Millisecond, "it has left")
 }
 
 // TestCloseLeavesALookAtMemory makes the local disk hang while the store looks for the runners that share
@@ -129,19 +142,7 @@ func TestCloseLeavesALookAtMemory(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	gate := hold(inj, vfs.Rule{Ops: []vfs.Op{vfs.OpReadDir}, Path: regexp.MustCompile(storetest.TmpDir + "$")})
 	<-gate.Entered()
-	closed := make(chan error, 1)
-	go func() { closed <- s.Close() }()
-	select {
-	case err := <-closed:
-		require.Error(t, err)
-	case <-time.After(2 * closePatience):
-		t.Error("Close waits")
-	}
-	gate.Open()
-	require.Eventually(t, func() bool {
-		left, err := os.ReadDir(filepath.Join(s.opt.Local.Root, storetest.VersionDir, storetest.TmpDir))
-		return err == nil && len(left) == 0
-	}, 10*time.Second, time.Millisecond, "it has left")
+	requireCloseLeaves(t, s, closing(s), gate)
 }
 
 // deadlines is a Tier that never answers a look-up and records the deadlines of operations.
