@@ -60,8 +60,13 @@ func push(ts *testscript.TestScript, root string, source *telemetry.Source) {
 
 // until waits for a condition.
 func until(ts *testscript.TestScript, what string, holds func() bool) {
-	for end := time.Now().Add(telemetryLimit); !holds(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
+	limit := time.After(telemetryLimit)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-limit:
 			ts.Fatalf("it is waited for in vain: %s", what)
 		}
 	}
