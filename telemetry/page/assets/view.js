@@ -121,7 +121,7 @@ function hintsOf(state, now) {
       hints.push(`${b.end - b.begin > 1 ? `Tokens ${count(b.begin)} to ${count(b.end - 1)}` : `Token ${count(b.begin)}`} changed in ${plural(b.prompts, 'prompt')} in a row of ${modelName(p.model)}, so ${plural(b.lost, 'token')} behind them ${b.lost === 1 ? 'was' : 'were'} computed again. kvtier why shows the text.`);
     }
     const silent = now - time(p.at);
-    if (state.live && time(p.at) && silent > silentSeconds) hints.push(`Process ${p.process?.pid} (${modelName(p.model)}) last reported ${ago(silent)}.`);
+    if (time(p.at) && silent > silentSeconds) hints.push(`Process ${p.process?.pid} (${modelName(p.model)}) last reported ${ago(silent)}.`);
   }
   return hints.map(plain2);
 }
