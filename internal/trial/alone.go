@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,7 +47,7 @@ func (s *Alone) Start(ctx context.Context) error {
 	_, port, _ := net.SplitHostPort(address) // an address of net has one
 	_, window := s.model()
 	s.url = "http://" + address
-	cmd := exec.Command(s.Serve[0], append(s.Serve[1:], "-m", s.File, "--host", "127.0.0.1", "--port", port, "-c", strconv.Itoa(window), "-np", "1")...)
+	cmd := exec.Command(s.Serve[0], slices.Concat(s.Serve[1:], []string{"-m", s.File, "--host", "127.0.0.1", "--port", port, "-c", strconv.Itoa(window), "-np", "1"})...)
 	cmd.Args[0] = "kvtier" // a kvtier that is called llama-server is one
 	cmd.Stdout, cmd.Stderr = &s.output, &s.output
 	if err := cmd.Start(); err != nil {
@@ -139,7 +140,8 @@ func (s *Alone) ask(ctx context.Context, question string, length int) (a Answer,
 	if err := refused(res, "llama-server"); err != nil {
 		return a, err
 	}
-	return a, a.read(res.Body, "llama-server", began, a.chunk)
+	err = a.read(res.Body, "llama-server", began, a.chunk)
+	return a, err
 }
 
 // chunk reads a line of a stream of server-sent events.

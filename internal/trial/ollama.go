@@ -180,7 +180,7 @@ func (o *Ollama) ask(ctx context.Context, question string, length int) (a Answer
 	if err != nil {
 		return a, err
 	}
-	return a, a.read(body, "Ollama", began, func(line []byte) (said string, done bool, err error) {
+	err = a.read(body, "Ollama", began, func(line []byte) (said string, done bool, err error) {
 		var event struct {
 			Message struct{ Content, Thinking string }
 			Done    bool
@@ -198,6 +198,7 @@ func (o *Ollama) ask(ctx context.Context, question string, length int) (a Answer
 		}
 		return event.Message.Thinking + event.Message.Content, event.Done, err
 	})
+	return a, err
 }
 
 // sameModel reports whether two names are those of one model; tags and registries may be left out.
