@@ -110,7 +110,7 @@ func (t *mapTier) take(ctx context.Context, judged tier.Info) (mapFile, bool, er
 		return mapFile{}, false, err
 	}
 	f, ok := t.files[judged.Name]
-	if ok && !judged.Used.IsZero() && !f.used.Equal(judged.Used) {
+	if ok && !judged.Used.IsZero() && (!f.used.Equal(judged.Used) || int64(len(f.content)) != judged.Bytes) {
 		return mapFile{}, false, tier.ErrReplaced
 	}
 	delete(t.files, judged.Name)

@@ -1,5 +1,5 @@
-// Package rates decides which stored pages of a prompt are worth reading, by the measured
-// costs of computing and of reading.
+// Package rates has the rule by which package engine reads stored pages or has them computed: the measured
+// costs of both.
 //
 // Computing the token at position p takes a + b·p seconds: b is attention, which looks at every token
 // before. A page from a tier takes f + s·bytes seconds; pages that are decoded after reading have lines
@@ -14,9 +14,10 @@
 // rest takes least. A tier without observations is read from.
 //
 // [Watch] follows a restore while it runs. It stops the restore when computing the rest would be
-// quicker than waiting for it, and sets the time that a page may take: the predicted time, and the time
-// that computing the page takes. A tier that turns out to be slow therefore costs a request about the
-// computing of one page, once: from then on no plan reads from that tier.
+// quicker than waiting for it, and sets the time that a page may take: the sum of what computing a page
+// takes and what reading up to three was predicted to take. A tier that turns out to be slow therefore
+// costs a request little more than the computing of one page: that page's time is from then on the least
+// that the tier is expected to take for as many bytes.
 //
 // [Rates.Probe] reads from such a tier again now and then, behind the requests, to see
 // whether the tier is quick again.

@@ -6,9 +6,9 @@
 //
 // # The position decides
 //
-// The cause is that of the first token which was not restored, Facts.Held. Later tokens, stored
-// or not, could not be restored without it. Only where a stored state or window ends
-// elsewhere (UnreadState) is it the cause of the first token that is not stored.
+// The cause is that of the first token that was not restored, Facts.Held: later tokens, stored or not,
+// could not be restored without it. With UnreadState (a stored state or window ends elsewhere) it is that
+// of the first token that is not stored.
 //
 // # The order
 //

@@ -452,23 +452,28 @@ func described(t *testing.T, tr tier.Tier, want tier.Info) {
 // testReplaced: Remove and Quarantine leave a file that has replaced the judged one.
 func testReplaced(t *testing.T, tr tier.Tier) {
 	used := time.Unix(1_700_000_000, 0)
-	for _, name := range []pagefile.Name{Page(1), Tail(2)} {
-		Upload(t, tr, name, []byte("bad"), used)
-		judged, err := tier.Stat(ctx, tr, name)
-		require.NoError(t, err)
-		Upload(t, tr, name, []byte("good"), used.Add(time.Hour))
-		removed, err := tr.Remove(ctx, judged)
-		require.ErrorIs(t, err, tier.ErrReplaced)
-		require.False(t, removed)
-		moved, err := tr.Quarantine(ctx, judged, "test")
-		require.NoError(t, err)
-		require.False(t, moved)
-		now, err := tier.Stat(ctx, tr, name)
-		require.NoError(t, err)
-		require.EqualValues(t, len("good"), now.Bytes)
-		removed, err = tr.Remove(ctx, now)
-		require.NoError(t, err)
-		require.True(t, removed)
+	for _, other := range []struct {
+		content string
+		used    time.Time
+	}{{"good", used}, {"odd", used.Add(time.Hour)}} { // another length, another time
+		for _, name := range []pagefile.Name{Page(1), Tail(2)} {
+			Upload(t, tr, name, []byte("bad"), used)
+			judged, err := tier.Stat(ctx, tr, name)
+			require.NoError(t, err)
+			Upload(t, tr, name, []byte(other.content), other.used)
+			removed, err := tr.Remove(ctx, judged)
+			require.ErrorIs(t, err, tier.ErrReplaced)
+			require.False(t, removed)
+			moved, err := tr.Quarantine(ctx, judged, "test")
+			require.NoError(t, err)
+			require.False(t, moved)
+			now, err := tier.Stat(ctx, tr, name)
+			require.NoError(t, err)
+			require.EqualValues(t, len(other.content), now.Bytes)
+			removed, err = tr.Remove(ctx, now)
+			require.NoError(t, err)
+			require.True(t, removed)
+		}
 	}
 }
 
