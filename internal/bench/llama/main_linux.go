@@ -50,19 +50,20 @@ type bench struct {
 	seed     int
 }
 
-// parts are the values of -only, in the order they run.
+// parts are the values of -only, in the order they run, with the figures that we aim at.
 var parts = []struct {
 	name    string
 	measure func(*bench, context.Context) (any, error)
+	aim     string
 }{
-	{"ttft", (*bench).measureTTFT},
-	{"real", (*bench).measureReal},
-	{"chat", (*bench).measureChat},
-	{"switch", (*bench).measureSwitch},
-	{"hot", (*bench).measureHot},
-	{"gaps", (*bench).measureGaps},
-	{"drafts", (*bench).measureDrafts},
-	{"savers", (*bench).measureSavers},
+	{"ttft", (*bench).measureTTFT, ""},
+	{"real", (*bench).measureReal, ""},
+	{"chat", (*bench).measureChat, ""},
+	{"switch", (*bench).measureSwitch, ""},
+	{"hot", (*bench).measureHot, "added up to 1 ms, text up to 1.02"},
+	{"gaps", (*bench).measureGaps, "p99 up to 1.2"},
+	{"drafts", (*bench).measureDrafts, ""},
+	{"savers", (*bench).measureSavers, "of never killed up to 1.05, written up to 1.05"},
 }
 
 // report is all that was measured; parts are there by their names.
@@ -82,6 +83,9 @@ func (r *report) print(w io.Writer) {
 	for _, p := range parts {
 		if part := r.Parts[p.name]; part != nil {
 			show.Figures(w, p.name, part)
+			if p.aim != "" {
+				fmt.Fprintln(w, "aim: "+p.aim)
+			}
 		}
 	}
 }
