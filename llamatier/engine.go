@@ -158,6 +158,15 @@ func (e *Engine) Tokenize(ctx context.Context, text string, first bool) ([]int32
 	return out.Tokens, err
 }
 
+// Detokenize returns the text of some tokens.
+func (e *Engine) Detokenize(ctx context.Context, tokens []int32) (string, error) {
+	var out struct {
+		Content string `json:"content"`
+	}
+	err := e.call(ctx, http.MethodPost, "/detokenize", map[string]any{"tokens": tokens}, &out)
+	return out.Content, err
+}
+
 // Template returns the prompt that llama-server makes of a chat, the body of a request to
 // /v1/chat/completions.
 func (e *Engine) Template(ctx context.Context, chat []byte) (string, error) {

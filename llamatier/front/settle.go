@@ -176,6 +176,7 @@ func (s *server) open(seen *engineLook) error {
 		Files: s.files, PartBytes: s.partBytes, Store: store, Fingerprint: key, PageTokens: d.config.PageTokens,
 		Lossy: options.Cold != diskstore.ColdTypes{}, Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: s.meter, Recents: recents, Unstored: s.watch, Log: s.log,
 	})
+	s.proxy.Recall(model.Control, store.Recent().Text)
 	s.proxy.Use(tier)
 	reported := telemetry.Model{
 		Weights:     keys[tierenv.KeyWeights],

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/kvtier/kvtier/llamatier"
 	"github.com/kvtier/kvtier/telemetry"
@@ -21,6 +22,28 @@ func (h *Handler) Tier() *llamatier.Tier {
 	defer h.mu.Unlock()
 	return h.tier
 }
+
+// Recall has the tokens of texts known that were prompts before, and those of a stored conversation, which
+// is read meanwhile. control reports whether a token is a control token. Recall is called before Use.
+func (h *Handler) Recall(control func(token int32) bool, stored func(context.Context) ([]int32, error)) {
+	coming := make(chan struct{})
+	h.texts.control, h.texts.coming = control, coming
+	go func() {
+		defer close(coming)
+		ctx, stop := context.WithTimeout(context.Background(), recallTime)
+		defer stop()
+		tokens, err := stored(ctx)
+		if err == nil {
+			err = h.texts.learn(ctx, tokens)
+		}
+		if err != nil {
+			h.log.Debug("kv tier: text of the stored conversation is not known", "error", err)
+		}
+	}()
+}
+
+// recallTime bounds the reading of a stored conversation.
+const recallTime = time.Second
 
 // Use begins to give prompts slots of a Tier. The Tier learns that requests before may have
 // left anything in the slots.

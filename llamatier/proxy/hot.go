@@ -173,7 +173,7 @@ func (h *Handler) end(path string, heard *end, k *talk) {
 	if !heard.computed() {
 		h.forget(k)
 	}
-	if answer := heard.tell(); heard.turn.Tokens() > 0 {
+	if answer := heard.tell(); answer != nil && heard.turn.Tokens() > 0 {
 		h.compare(path, heard.turn, answer)
 	}
 }

@@ -73,13 +73,13 @@ func (h *Handler) find(ctx context.Context, p *prompt, body []byte) (err error) 
 		}
 		body = encode(in)
 	}
-	p.Tokens, p.Parts, err = h.tokens(ctx, body, in, p.api.chat)
+	p.Tokens, p.Parts, err = h.tokens(ctx, body, in, p.api.chat, p.Private)
 	return err
 }
 
 // tokens returns the tokens of a prompt that is a text, a list of tokens, or a chat, up to the
-// first image or sound, and all from there on.
-func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat bool) (tokens []int32, parts []llamatier.Part, err error) {
+// first image or sound, and all from there on. Nothing is kept of a private one.
+func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat, private bool) (tokens []int32, parts []llamatier.Part, err error) {
 	if prompt := bytes.TrimSpace(in["prompt"]); !chat && bytes.HasPrefix(prompt, []byte("[")) {
 		if err := json.Unmarshal(prompt, &tokens); err != nil || len(tokens) == 0 {
 			return nil, nil, errNotUnderstood
@@ -93,7 +93,11 @@ func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat bool
 	if err != nil {
 		return nil, nil, err
 	}
-	tokens, err = h.engine.Tokenize(ctx, text, true)
+	if private {
+		tokens, err = h.engine.Tokenize(ctx, text, true)
+	} else {
+		tokens, err = h.texts.tokenize(ctx, text)
+	}
 	return tokens, parts, err
 }
 

@@ -39,6 +39,7 @@ type Handler struct {
 	log    *slog.Logger
 
 	bodies   budget
+	texts    texts
 	patience time.Duration // for finding out a prompt
 
 	mu    sync.Mutex
@@ -58,7 +59,7 @@ type State struct {
 // without the options that are ours.
 func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler {
 	target, _ := url.Parse(llamatier.Address("")) // a constant
-	return &Handler{engine: e, ours: ours, state: state, log: log, bodies: budget{free: bodiesMax}, patience: understandTime, wrong: make(map[string]misreading), proxy: &httputil.ReverseProxy{
+	return &Handler{engine: e, ours: ours, state: state, log: log, bodies: budget{free: bodiesMax}, texts: texts{engine: e, log: log, pieces: make(map[int32]string)}, patience: understandTime, wrong: make(map[string]misreading), proxy: &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Host = r.In.Host
@@ -276,10 +277,12 @@ const (
 	misreadingTime = 10 * time.Minute
 )
 
-// compare notes, for a path whose bodies are converted, whether llama-server has made a prompt of another
-// length.
+// compare notes whether llama-server has made a prompt of another length.
 func (h *Handler) compare(path string, turn *llamatier.Turn, answer *llamatier.Answer) {
-	if prompts[path].convert == nil || answer == nil {
+	if !turn.Reads(answer) {
+		h.texts.forget()
+	}
+	if prompts[path].convert == nil {
 		return
 	}
 	h.mu.Lock()

@@ -1,0 +1,215 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Control tokens of a speller, whose other tokens are the bytes of a text, or two of them.
+const (
+	begins = 1000 + iota // <s>, before every prompt
+	says                 // <|im_start|>
+	ends                 // <|im_end|>
+)
+
+var controls = map[int32]string{begins: "<s>", says: "<|im_start|>", ends: "<|im_end|>"}
+
+func isControl(token int32) bool { return controls[token] != "" }
+
+// spell makes tokens of a text as llama-server does: control tokens part it, and two equal bytes are one
+// token.
+func spell(text string, first bool) (tokens []int32) {
+	if first {
+		tokens = append(tokens, begins)
+	}
+	for text != "" {
+		found := false
+		for token, piece := range controls {
+			if strings.HasPrefix(text, piece) {
+				tokens, text, found = append(tokens, token), text[len(piece):], true
+			}
+		}
+		switch {
+		case found:
+		case len(text) > 1 && text[0] == text[1]:
+			tokens, text = append(tokens, 500+int32(text[0])), text[2:]
+		default:
+			tokens, text = append(tokens, int32(text[0])), text[1:]
+		}
+	}
+	return tokens
+}
+
+func read(tokens []int32) string {
+	var text strings.Builder
+	for _, token := range tokens {
+		switch {
+		case isControl(token):
+			text.WriteString(controls[token])
+		case token >= 500:
+			text.WriteString(strings.Repeat(string(rune(token-500)), 2))
+		default:
+			text.WriteByte(byte(token))
+		}
+	}
+	return text.String()
+}
+
+// speller is an engine that makes tokens of texts.
+type speller struct {
+	mu    sync.Mutex
+	asked int // bytes of texts
+	fails bool
+}
+
+func (s *speller) answer(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Content string
+		First   bool `json:"add_special"`
+		Tokens  []int32
+	}
+	b, _ := io.ReadAll(r.Body)
+	_ = json.Unmarshal(b, &in)
+	s.mu.Lock()
+	s.asked += len(in.Content)
+	fails := s.fails
+	s.mu.Unlock()
+	switch {
+	case fails:
+		http.Error(w, "no", http.StatusInternalServerError)
+	case r.URL.Path == "/tokenize":
+		_ = json.NewEncoder(w).Encode(map[string]any{"tokens": spell(in.Content, in.First)})
+	case r.URL.Path == "/detokenize":
+		_ = json.NewEncoder(w).Encode(map[string]any{"content": read(in.Tokens)})
+	}
+}
+
+// took returns the number of bytes of which tokens were made since it was called last.
+func (s *speller) took() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.asked
+	s.asked = 0
+	return n
+}
+
+// recalling returns a Handler that knows texts, and a stored conversation.
+func recalling(t *testing.T, stored []int32, err error) (*Handler, *speller) {
+	s := new(speller)
+	h := loaded(listen(t, s.answer), Ours{}, slog.New(slog.DiscardHandler))
+	h.Recall(isControl, func(context.Context) ([]int32, error) { return stored, err })
+	<-h.texts.coming
+	return h, s
+}
+
+// messages is a chat of some messages, whose text has runs that tokens join.
+func messages(n int, seed uint64) string {
+	r := rand.New(rand.NewPCG(seed, 1))
+	var text strings.Builder
+	for range n {
+		text.WriteString("<|im_start|>user\n")
+		for range 500 + r.IntN(2000) {
+			text.WriteByte("ab <|"[r.IntN(5)])
+		}
+		text.WriteString("<|im_end|>\n")
+	}
+	return text.String() + "<|im_start|>assistant\n"
+}
+
+// TestALongerText: of a text that goes on, tokens are made of the rest alone, and they are the same.
+func TestALongerText(t *testing.T) {
+	h, s := recalling(t, nil, nil)
+	for seed := range uint64(20) {
+		text := messages(12, seed)
+		for at := 0; at < len(text); at += 1 + len(text)/7 { // cut anywhere, also within a control token
+			for _, part := range []string{text[:at], text[:at] + "aaa", text} {
+				tokens, err := h.texts.tokenize(t.Context(), part)
+				require.NoError(t, err)
+				require.Equal(t, spell(part, true), tokens)
+			}
+		}
+		s.took()
+		_, err := h.texts.tokenize(t.Context(), text+"aaaa")
+		require.NoError(t, err)
+		require.Less(t, s.took(), 100)
+	}
+	require.LessOrEqual(t, len(h.texts.known), textsMax)
+	h.texts.forget()
+	_, err := h.texts.tokenize(t.Context(), messages(12, 0))
+	require.NoError(t, err)
+	require.Greater(t, s.took(), textLeast)
+}
+
+// TestAStoredText: the text of a stored conversation is known, also where the template's text has none for
+// the first token.
+func TestAStoredText(t *testing.T) {
+	text := messages(12, 1)
+	for _, front := range []string{"", "<s>"} {
+		stored := spell(front+text+"an answer", front == "")
+		h, s := recalling(t, stored, nil)
+		next := front + text + "an answer<|im_end|>\n<|im_start|>user\nmore"
+		tokens, err := h.texts.tokenize(t.Context(), next)
+		require.NoError(t, err)
+		require.Less(t, s.took(), 100)
+		require.Equal(t, read(spell(next, front == "")), read(tokens))
+		if front == "" {
+			require.Equal(t, spell(next, true), tokens)
+		}
+	}
+}
+
+// TestTextsWithoutHelp: without a stored conversation, and of an engine that fails, tokens are made of the
+// whole text, or the error is the engine's.
+func TestTextsWithoutHelp(t *testing.T) {
+	text := messages(12, 1)
+	for _, stored := range [][]int32{nil, {}, {begins}, {'a', 'b'}, spell("short<|im_end|>", true)} {
+		h, _ := recalling(t, stored, nil)
+		tokens, err := h.texts.tokenize(t.Context(), text)
+		require.NoError(t, err)
+		require.Equal(t, spell(text, true), tokens)
+	}
+	h, s := recalling(t, nil, errors.New("the disk fails"))
+	s.fails = true
+	_, err := h.texts.tokenize(t.Context(), text)
+	require.Error(t, err)
+	s.fails = false
+	tokens, err := h.texts.tokenize(t.Context(), text)
+	require.NoError(t, err)
+	require.Equal(t, spell(text, true), tokens)
+}
+
+// TestTextsAreBounded in number and in size.
+func TestTextsAreBounded(t *testing.T) {
+	h, _ := recalling(t, nil, nil)
+	for seed := range uint64(2 * textsMax) {
+		_, err := h.texts.tokenize(t.Context(), messages(4, seed))
+		require.NoError(t, err)
+	}
+	require.Len(t, h.texts.known, textsMax)
+	require.Empty(t, h.texts.longest(messages(4, 0)).text, "the oldest goes first")
+	require.NotEmpty(t, h.texts.longest(messages(4, 2*textsMax-1)).text)
+	h.texts.add(strings.Repeat("x", textsSize-10), textsSize-20, "</s>", nil)
+	require.Len(t, h.texts.known, 1)
+}
+
+// TestPrivateTextsAreNotKept: kv_store: false.
+func TestPrivateTextsAreNotKept(t *testing.T) {
+	h, _ := recalling(t, nil, nil)
+	in := members{"prompt": encode(messages(12, 1))}
+	for _, private := range []bool{true, false} {
+		tokens, _, err := h.tokens(t.Context(), nil, in, false, private)
+		require.NoError(t, err)
+		require.Equal(t, spell(messages(12, 1), true), tokens)
+		require.Equal(t, private, len(h.texts.known) == 0)
+	}
+}
