@@ -23,9 +23,10 @@ type texts struct {
 
 	coming chan struct{} // closed when the stored conversation is known; nil if none is coming
 
-	mu     sync.Mutex
-	known  []beginning // the one that was used last is the last
-	pieces map[int32]string
+	mu       sync.Mutex
+	known    []beginning // the one that was used last is the last
+	pieces   map[int32]string
+	mistakes int
 }
 
 // beginning is what a text begins with.
@@ -41,7 +42,9 @@ func (b beginning) size() int { return len(b.text) + 4*len(b.tokens) }
 const (
 	textLeast = 4 << 10 // bytes of a text for which it is worth looking
 	textsMax  = 16
-	textsSize = 32 << 20 // bytes of all texts and tokens
+	// mistakesMax is the number of mistakes after which no text is known any more.
+	mistakesMax = 8
+	textsSize   = 32 << 20 // bytes of all texts and tokens
 	// comingTime bounds the wait for the stored conversation.
 	comingTime = 20 * time.Millisecond
 )
@@ -69,11 +72,22 @@ func (x *texts) tokenize(ctx context.Context, text string) ([]int32, error) {
 	}
 	tokens := slices.Concat(b.tokens, rest)
 	if n := x.lastControl(tokens); n > 0 {
-		if piece, err := x.piece(ctx, tokens[n]); err == nil {
+		// A token that llama-server adds has no piece in the text.
+		if piece, err := x.piece(ctx, tokens[n]); err == nil && strings.Count(text, piece) == count(tokens, tokens[n]) {
 			x.add(text, strings.LastIndex(text, piece), piece, tokens[:n])
 		}
 	}
 	return tokens, nil
+}
+
+// count counts a token among some.
+func count(tokens []int32, token int32) (n int) {
+	for _, t := range tokens {
+		if t == token {
+			n++
+		}
+	}
+	return n
 }
 
 // learn learns the tokens of a stored conversation, whose prompt may have no text for its first token.
@@ -140,6 +154,9 @@ func (x *texts) add(text string, end int, piece string, tokens []int32) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.mistakes >= mistakesMax {
+		return
+	}
 	x.known = slices.DeleteFunc(x.known, func(other beginning) bool { return strings.HasPrefix(b.text, other.text) })
 	x.known = append(x.known, b)
 	size := 0
@@ -170,9 +187,11 @@ func (x *texts) longest(text string) beginning {
 	return b
 }
 
-// forget forgets all beginnings: llama-server has made another number of tokens of a prompt.
+// forget forgets all beginnings: llama-server has made another number of tokens of a prompt. After some
+// mistakes nothing is known any more.
 func (x *texts) forget() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.known = nil
+	x.mistakes++
 }

@@ -70,6 +70,7 @@ type speller struct {
 	mu    sync.Mutex
 	asked int // bytes of texts
 	fails bool
+	last  bool // it adds a token at the end
 }
 
 func (s *speller) answer(w http.ResponseWriter, r *http.Request) {
@@ -83,12 +84,16 @@ func (s *speller) answer(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.asked += len(in.Content)
 	fails := s.fails
+	tokens := spell(in.Content, in.First)
+	if s.last {
+		tokens = append(tokens, ends)
+	}
 	s.mu.Unlock()
 	switch {
 	case fails:
 		http.Error(w, "no", http.StatusInternalServerError)
 	case r.URL.Path == "/tokenize":
-		_ = json.NewEncoder(w).Encode(map[string]any{"tokens": spell(in.Content, in.First)})
+		_ = json.NewEncoder(w).Encode(map[string]any{"tokens": tokens})
 	case r.URL.Path == "/detokenize":
 		_ = json.NewEncoder(w).Encode(map[string]any{"content": read(in.Tokens)})
 	}
@@ -144,10 +149,25 @@ func TestALongerText(t *testing.T) {
 		require.Less(t, s.took(), 100)
 	}
 	require.LessOrEqual(t, len(h.texts.known), textsMax)
-	h.texts.forget()
-	_, err := h.texts.tokenize(t.Context(), messages(12, 0))
-	require.NoError(t, err)
-	require.Greater(t, s.took(), textLeast)
+	for n := range mistakesMax {
+		h.texts.forget()
+		_, err := h.texts.tokenize(t.Context(), messages(12, 0))
+		require.NoError(t, err)
+		require.Greater(t, s.took(), textLeast)
+		require.Equal(t, n == mistakesMax-1, len(h.texts.known) == 0)
+	}
+}
+
+// TestATokenBehindTheText: a token that the engine adds at the end parts no text, even if the text has its
+// piece elsewhere.
+func TestATokenBehindTheText(t *testing.T) {
+	h, s := recalling(t, nil, nil)
+	s.last = true
+	for _, text := range []string{messages(12, 0), messages(12, 0) + "more<|im_end|>"} {
+		tokens, err := h.texts.tokenize(t.Context(), text)
+		require.NoError(t, err)
+		require.Equal(t, append(spell(text, true), ends), tokens)
+	}
 }
 
 // TestAStoredText: the text of a stored conversation is known, also where the template's text has none for
