@@ -136,6 +136,11 @@ func TestALongerText(t *testing.T) {
 	h, s := recalling(t, nil, nil)
 	for seed := range uint64(20) {
 		text := messages(12, seed)
+		for _, end := range []string{"a<|im_end|>", "aa<|im_end|>", "a<|im_start|>"} { // what stood before another token
+			tokens, err := h.texts.tokenize(t.Context(), text+end)
+			require.NoError(t, err)
+			require.Equal(t, spell(text+end, true), tokens)
+		}
 		for at := 0; at < len(text); at += 1 + len(text)/7 { // cut anywhere, also within a control token
 			for _, part := range []string{text[:at], text[:at] + "aaa", text} {
 				tokens, err := h.texts.tokenize(t.Context(), part)
