@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -107,18 +108,29 @@ type play struct {
 	answers int
 }
 
-func playSoak(t *testing.T, setup soakSetup, seed uint64) {
-	p := &play{soakSetup: setup, t: t}
-	p.options = llamatest.Options{Model: aModel(t, setup.shape), Args: append(strings.Fields(setup.args),
+// options say how to start the stock server.
+func (setup soakSetup) options(t *testing.T) llamatest.Options {
+	return llamatest.Options{Model: aModel(t, setup.shape), Args: append(strings.Fields(setup.args),
 		"-np", fmt.Sprint(setup.slots), "-c", fmt.Sprint(setup.slots*soakContext), "--no-context-shift")}
+}
+
+// drafting returns the options of a server that also drafts, if the setup has drafts.
+func (setup soakSetup) drafting(t *testing.T, o llamatest.Options) llamatest.Options {
+	o.Args = slices.Clone(o.Args)
+	if setup.drafts != "" {
+		o.Args = append(o.Args, strings.Fields(fmt.Sprint(setup.drafts, " --spec-draft-n-max ", soakDrafted, " -td 1"))...)
+	}
+	if setup.draft.Arch != "" {
+		o.Args = append(o.Args, "-md", aModel(t, setup.draft))
+	}
+	return o
+}
+
+func playSoak(t *testing.T, setup soakSetup, seed uint64) {
+	p := &play{soakSetup: setup, t: t, options: setup.options(t)}
 	p.stock = start(t, p.options)
+	p.options = setup.drafting(t, p.options)
 	p.options.Root = filepath.Join(t.TempDir(), "pages")
-	if p.drafts != "" {
-		p.options.Args = append(p.options.Args, strings.Fields(fmt.Sprint(p.drafts, " --spec-draft-n-max ", soakDrafted, " -td 1"))...)
-	}
-	if p.draft.Arch != "" {
-		p.options.Args = append(p.options.Args, "-md", aModel(t, p.draft))
-	}
 	p.ours = start(t, p.options)
 	p.history = soak.New(seed, soak.Config{Rounds: 20, Chats: setup.slots + 2, Slots: setup.slots, Context: soakContext})
 	p.chats = soak.NewChats(p.history.System, func(tokens int, seed int64) string {
@@ -192,12 +204,12 @@ func (p *play) play(round soak.Round) {
 	if round.Event == soak.Crash {
 		p.crash(round, prompts)
 	}
-	want := p.all(round, func(i int, r soak.Request) said { return p.ask(p.stock, prompts[i], r.Answer) })
+	want := p.all(round, func(i int, r soak.Request) said { return ask(p.stock, prompts[i], r.Answer) })
 	got := p.all(round, func(i int, r soak.Request) said {
 		for _, after := range r.Leave {
 			p.leave(p.ours, prompts[i], r.Answer, after)
 		}
-		return p.ask(p.ours, prompts[i], r.Answer)
+		return ask(p.ours, prompts[i], r.Answer)
 	})
 	for i, r := range round.Requests {
 		if r.Kind == soak.GiveUp {
@@ -248,11 +260,12 @@ func (p *play) compare(r soak.Request, want, got said) {
 }
 
 // body is a request for an answer to a prompt.
-func body(prompt string, n int, stream bool) map[string]any {
+func body(prompt any, n int, stream bool) map[string]any {
 	return map[string]any{"prompt": prompt, "n_predict": n, "temperature": 0, "seed": 1, "n_probs": 10, "stream": stream}
 }
 
-func (p *play) ask(s *server, prompt string, n int) said {
+// ask asks for n tokens after a prompt.
+func ask(s *server, prompt any, n int) said {
 	status, text := s.tryPost("/completion", body(prompt, n, false))
 	if status != http.StatusOK {
 		return said{status: status, text: string(text)}
