@@ -3,6 +3,7 @@ package identity
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,38 +14,39 @@ import (
 )
 
 // vendor is a way to compute on a GPU: the libraries of ggml and of drivers that an engine maps
-// for it, and the files of the system that tell the kinds of GPUs.
+// for it, the files of the system that tell the kinds of GPUs, and the devices by which a driver reaches
+// one whose kind they may not tell.
 type vendor struct {
 	name      string
 	libraries *regexp.Regexp
 	files     []string
 	kind      *regexp.Regexp
+	cards     []string
 }
+
+// dxg is the device by which WSL2 reaches GPUs of all vendors.
+const dxg = "dev/dxg"
 
 var vendors = []vendor{
 	{"cuda", regexp.MustCompile(`^lib(ggml-cuda|cuda\.so)`),
 		[]string{"proc/driver/nvidia/gpus/*/information", "proc/device-tree/model"},
-		regexp.MustCompile(`(?m)^Model:\s*(.+?)\s*$|^(NVIDIA [^\x00\n]+)\x00?$`)},
+		regexp.MustCompile(`(?m)^Model:\s*(.+?)\s*$|^(NVIDIA [^\x00\n]+)\x00?$`), []string{dxg, "dev/nvidia[0-9]*"}},
 	{"hip", regexp.MustCompile(`^lib(ggml-hip|amdhip64)`),
-		[]string{"sys/class/kfd/kfd/topology/nodes/*/properties"}, regexp.MustCompile(`(?m)^gfx_target_version ([1-9][0-9]*)$`)},
+		[]string{"sys/class/kfd/kfd/topology/nodes/*/properties"}, regexp.MustCompile(`(?m)^gfx_target_version ([1-9][0-9]*)$`), []string{dxg}},
 	{"vulkan", regexp.MustCompile(`^lib(ggml-vulkan|vulkan\.so)`),
-		[]string{"sys/class/drm/card*/device/uevent"}, regexp.MustCompile(`(?m)^PCI_ID=([0-9A-Fa-f]{4}:[0-9A-Fa-f]{4})$`)},
+		[]string{"sys/class/drm/card*/device/uevent"}, regexp.MustCompile(`(?m)^PCI_ID=([0-9A-Fa-f]{4}:[0-9A-Fa-f]{4})$`), []string{dxg}},
 	{"sycl", regexp.MustCompile(`^lib(ggml-sycl|ze_loader\.so)`),
-		[]string{"sys/class/drm/card*/device/uevent"}, regexp.MustCompile(`(?m)^PCI_ID=([0-9A-Fa-f]{4}:[0-9A-Fa-f]{4})$`)},
+		[]string{"sys/class/drm/card*/device/uevent"}, regexp.MustCompile(`(?m)^PCI_ID=([0-9A-Fa-f]{4}:[0-9A-Fa-f]{4})$`), []string{dxg}},
 }
 
-// cards are the devices by which NVIDIA's driver reaches a card, where the system has no files of its kind.
-var cards = []string{"dev/dxg", "dev/nvidia[0-9]*"}
-
 // errKind reports a card whose kind nobody tells.
-var errKind = errors.New("which kind of NVIDIA card computes is not known, and another kind rounds differently: " +
-	"/proc/driver/nvidia does not tell it, and nvidia-smi neither; install nvidia-smi, or mount /usr/lib/wsl/lib into the container")
+var errKind = errors.New("which kind of GPU computes is not known, and another kind rounds differently")
 
 // devices returns the kinds of the GPUs of this machine whose libraries an engine has mapped, its own
 // or those of a driver: another kind rounds differently. root is the root of the system's files.
 // Kinds are known on Linux: those of NVIDIA's and AMD's own libraries by their names, others by their
-// PCI numbers. smi lists NVIDIA's cards where the system has no files of them, as under WSL2. An engine
-// that is told to use some of them counts as one that uses all.
+// PCI numbers. smi lists NVIDIA's cards where the system has no files of them, as under WSL2, which tells
+// nothing of others. An engine that is told to use some of them counts as one that uses all.
 func devices(root string, libraries []string, smi func() ([]string, error)) ([]string, error) {
 	mapped := func(name *regexp.Regexp) bool {
 		return slices.ContainsFunc(libraries, func(path string) bool { return name.MatchString(filepath.Base(path)) })
@@ -55,10 +57,14 @@ func devices(root string, libraries []string, smi func() ([]string, error)) ([]s
 			continue
 		}
 		found := kindsIn(root, vendor.files, vendor.kind)
-		if vendor.name == "cuda" && len(found) == 0 && there(root, cards) {
+		if len(found) == 0 && there(root, vendor.cards) {
+			if vendor.name != "cuda" {
+				return nil, fmt.Errorf("%w: WSL2 does not tell it for %s", errKind, vendor.name)
+			}
 			var err error
 			if found, err = smi(); err != nil || len(found) == 0 {
-				return nil, errors.Join(errKind, err)
+				return nil, errors.Join(fmt.Errorf("%w: /proc/driver/nvidia does not tell it, and nvidia-smi neither; "+
+					"install nvidia-smi, or mount /usr/lib/wsl/lib into the container", errKind), err)
 			}
 		}
 		for _, kind := range found {

@@ -101,8 +101,10 @@ func TestDevices(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, test.want, kinds, "%+v", test)
 	}
-	_, err := devices(withDXG, static, none)
-	require.ErrorIs(t, err, errKind)
+	for _, library := range []string{static[0], "/usr/lib/libvulkan.so.1", "/x/libggml-hip.so", "/usr/lib/libze_loader.so.1"} {
+		_, err := devices(withDXG, []string{library}, none)
+		require.ErrorIs(t, err, errKind, library)
+	}
 	require.Equal(t, []string{"NVIDIA RTX A2000", "Quadro M6000 24GB"}, smiNames([]byte("GPU 0: NVIDIA RTX A2000 (UUID: GPU-1)\nGPU 1: Quadro M6000 24GB (UUID: GPU-2)\n")))
 	require.Empty(t, smiNames([]byte("No devices were found\n")))
 
