@@ -278,7 +278,7 @@ func (s *server) engineCommand(socket, savePath string) *exec.Cmd {
 // hidden are the options that the engine has for our sake. Without a path to save to it has none.
 func hidden(c launch.Command, savePath string) proxy.Ours {
 	key, file := c.Keys()
-	o := proxy.Ours{Keys: key != "" || file != ""}
+	o := proxy.Ours{Keys: key != "" || file != "", Pings: c.Pings()}
 	if savePath != "" {
 		o.SavePath, o.Metrics, o.Slots = true, !c.Metrics(), !c.Slots()
 	}

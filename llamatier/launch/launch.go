@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Command is how somebody starts llama-server.
@@ -247,6 +248,17 @@ func (c Command) Keys() (key, file string) {
 
 // Metrics reports whether clients may read the metrics.
 func (c Command) Metrics() bool { return c.on(metrics) }
+
+// Pings is the time between two comments in a stream that is silent: 30 s, unless llama-server is told another
+// one. At most 0 is none.
+func (c Command) Pings() time.Duration {
+	value, _ := c.value(pings)
+	seconds, err := strconv.Atoi(value)
+	if err != nil {
+		return 30 * time.Second
+	}
+	return time.Duration(seconds) * time.Second
+}
 
 // Slots reports whether clients may look at the slots, as they may unless they are told not to.
 func (c Command) Slots() bool { return c.onOr(slots, true) }

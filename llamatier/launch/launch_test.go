@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -221,6 +222,16 @@ func TestKeys(t *testing.T) {
 	key, file := command("-m x", "LLAMA_API_KEY=a", "LLAMA_ARG_API_KEY_FILE=f").Keys()
 	require.Equal(t, [2]string{"a", "f"}, [2]string{key, file})
 	require.Equal(t, command("-m x").Numerics(), command("-m x --api-key a --api-key-file f", "LLAMA_ARG_API_KEY_FILE=f").Numerics())
+}
+
+// TestPings are those of the server, every 30 s unless it is told another time.
+func TestPings(t *testing.T) {
+	for line, want := range map[string]time.Duration{
+		"-m x": 30 * time.Second, "-m x --sse-ping-interval 5": 5 * time.Second, "-m x --sse_ping_interval -1": -time.Second,
+	} {
+		require.Equal(t, want, command(line).Pings(), line)
+	}
+	require.Equal(t, 7*time.Second, command("-m x", "LLAMA_ARG_SSE_PING_INTERVAL=7").Pings())
 }
 
 // TestOptionsInAFile may name another model, other rows, or another address. Nobody stands before

@@ -67,6 +67,7 @@ var (
 	shift       = either("--context-shift", "--no-context-shift", "LLAMA_ARG_CONTEXT_SHIFT")
 	specType    = takes("--spec-type", "LLAMA_ARG_SPEC_TYPE")
 	projector   = takes("-mm --mmproj", "LLAMA_ARG_MMPROJ")
+	pings       = takes("--sse-ping-interval", "LLAMA_ARG_SSE_PING_INTERVAL")
 
 	projectorOffload = either("--mmproj-offload", "--no-mmproj-offload", "LLAMA_ARG_MMPROJ_OFFLOAD")
 	projectorDevice  = takes("-mmdev --mmproj-device", "MTMD_BACKEND_DEVICE")
@@ -98,7 +99,7 @@ var Groups = []Group{
 	{"what clients reach, and how", Never, []Option{
 		host, port, prefix, certificate, takes("--ssl-key-file", "LLAMA_ARG_SSL_KEY_FILE"), apiKey, apiKeyFile,
 		alone("--reuse-port", "LLAMA_ARG_REUSE_PORT"), takes("-to --timeout", "LLAMA_ARG_TIMEOUT"),
-		takes("--sse-ping-interval", "LLAMA_ARG_SSE_PING_INTERVAL"), takes("--threads-http", "LLAMA_ARG_THREADS_HTTP"),
+		pings, takes("--threads-http", "LLAMA_ARG_THREADS_HTTP"),
 		takes("--cors-origins", "LLAMA_ARG_CORS_ORIGINS"), takes("--cors-methods", "LLAMA_ARG_CORS_METHODS"),
 		takes("--cors-headers", "LLAMA_ARG_CORS_HEADERS"),
 		either("--cors-credentials", "--no-cors-credentials", "LLAMA_ARG_CORS_CREDENTIALS"),

@@ -25,6 +25,7 @@ type opening struct {
 	api    api
 	tokens int // of the whole prompt
 	asked  streaming
+	pings  time.Duration // between two comments; at most 0 for none
 
 	mu    sync.Mutex
 	open  bool // the client has the header
@@ -37,28 +38,28 @@ type opening struct {
 type streaming struct {
 	stream   bool
 	progress bool
-	pings    time.Duration   // between two comments; at most 0 for none
+	pings    *int32          // seconds between two comments; nil for what the engine was told
 	model    json.RawMessage // nil without
 }
 
-// usualPings is the time between two comments if a request names none.
-const usualPings = 30 * time.Second
-
 func readStreaming(in members) streaming {
-	s := streaming{stream: set(in["stream"], "false"), progress: set(in["return_progress"], "false"), pings: usualPings, model: in["model"]}
-	var seconds int32
-	if set(in["sse_ping_interval"], "") && json.Unmarshal(in["sse_ping_interval"], &seconds) == nil {
-		s.pings = time.Duration(seconds) * time.Second
+	s := streaming{stream: set(in["stream"], "false"), progress: set(in["return_progress"], "false"), model: in["model"]}
+	if json.Unmarshal(in["sse_ping_interval"], &s.pings) != nil {
+		s.pings = nil
 	}
 	return s
 }
 
-// newOpening returns the opening of a request's answer; nil if that is no stream.
-func newOpening(w http.ResponseWriter, p *prompt) *opening {
+// newOpening returns the opening of a request's answer; nil if that is no stream. pings is the time between
+// two comments if the request names none.
+func newOpening(w http.ResponseWriter, p *prompt, pings time.Duration) *opening {
 	if !p.streaming.stream {
 		return nil
 	}
-	return &opening{ResponseWriter: w, api: p.api, tokens: len(p.Tokens), asked: p.streaming, id: "chatcmpl-" + rand.Text()}
+	if seconds := p.streaming.pings; seconds != nil {
+		pings = time.Duration(*seconds) * time.Second
+	}
+	return &opening{ResponseWriter: w, api: p.api, tokens: len(p.Tokens), asked: p.streaming, pings: pings, id: "chatcmpl-" + rand.Text()}
 }
 
 // hear tells the client how far the engine is.
@@ -100,8 +101,8 @@ func (o *opening) sendLocked(event string) {
 	if o.timer != nil {
 		o.timer.Stop()
 	}
-	if o.asked.pings > 0 {
-		o.timer = time.AfterFunc(o.asked.pings, o.ping)
+	if o.pings > 0 {
+		o.timer = time.AfterFunc(o.pings, o.ping)
 	}
 }
 

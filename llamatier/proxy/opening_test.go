@@ -19,7 +19,7 @@ func opened(t *testing.T, body string, a api) (*opening, *httptest.ResponseRecor
 	var in members
 	require.NoError(t, json.Unmarshal([]byte(body), &in))
 	w := httptest.NewRecorder()
-	o := newOpening(w, &prompt{Request: llamatier.Request{Tokens: make([]int32, 9)}, api: a, streaming: readStreaming(in)})
+	o := newOpening(w, &prompt{Request: llamatier.Request{Tokens: make([]int32, 9)}, api: a, streaming: readStreaming(in)}, time.Minute)
 	t.Cleanup(func() { o.end() })
 	return o, w
 }
@@ -83,14 +83,14 @@ func TestAnswersAtOnceAreNotOpened(t *testing.T) {
 // TestALongFirstStepIsPinged, as often as the client wants.
 func TestALongFirstStepIsPinged(t *testing.T) {
 	for body, want := range map[string]time.Duration{
-		`{"stream":true}`:                            30 * time.Second,
+		`{"stream":true}`:                            time.Minute,
 		`{"stream":true,"sse_ping_interval":7}`:      7 * time.Second,
 		`{"stream":true,"sse_ping_interval":-1}`:     -time.Second,
-		`{"stream":true,"sse_ping_interval":null}`:   30 * time.Second,
-		`{"stream":true,"sse_ping_interval":"none"}`: 30 * time.Second,
+		`{"stream":true,"sse_ping_interval":null}`:   time.Minute,
+		`{"stream":true,"sse_ping_interval":"none"}`: time.Minute,
 	} {
 		o, w := opened(t, body, api{})
-		require.Equal(t, want, o.asked.pings, body)
+		require.Equal(t, want, o.pings, body)
 		o.hear(step(2))
 		o.ping()
 		o.ping()

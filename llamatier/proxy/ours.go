@@ -5,13 +5,15 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 )
 
 // Ours are the options that the engine has for our sake alone, and those of clients that we must know.
 type Ours struct {
 	SavePath, Metrics, Slots bool
 
-	Keys bool // the engine asks clients for a key
+	Keys  bool          // the engine asks clients for a key
+	Pings time.Duration // between two comments that keep a stream alive, unless a request names it; at most 0 for none
 }
 
 // refuse returns the reason for which a llama-server without our options refuses a request, or "".

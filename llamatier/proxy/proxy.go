@@ -225,7 +225,7 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 // serveCold serves a request whose prompt's tokens are known.
 func (h *Handler) serveCold(w http.ResponseWriter, r *http.Request, t *llamatier.Tier, p *prompt, body []byte, cancel context.CancelFunc) {
 	p.Cancel = cancel
-	opening := newOpening(w, p)
+	opening := newOpening(w, p, h.ours.Pings)
 	defer opening.end()
 	if opening != nil {
 		p.Stage = llamatier.Listener{Origin: r.Header.Get("Origin"), Hear: opening.hear}
