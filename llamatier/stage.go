@@ -90,11 +90,9 @@ func (g *stages) firstUser(tokens []int32) int {
 }
 
 // parting returns the number of tokens after which a stored prompt parts from this one, back to the
-// beginning of a part of a chat, if one begins just before. It is 0 if the whole prompt is stored.
+// beginning of a part of a chat, if one begins just before. The engine computes the last token in any case.
 func (g *stages) parting(tokens []int32, stored int) int {
-	if stored >= len(tokens)-1 {
-		return 0
-	}
+	stored = min(stored, len(tokens)-1)
 	if g.control != nil {
 		if end := lastControl(tokens[:stored+1], restoreMin, g.control); end > 0 {
 			return end

@@ -44,7 +44,7 @@ func TestWhereChatsPart(t *testing.T) {
 	require.Equal(t, 300, g.parting(chat, 363))
 	require.Equal(t, 364, g.parting(chat, 364), "the part began long before")
 	require.Equal(t, 602, g.parting(chat, 620))
-	require.Zero(t, g.parting(chat, len(chat)-1), "all of it is stored")
+	require.Equal(t, len(chat)-1, (&stages{}).parting(chat, len(chat)), "all of it is stored")
 	require.Equal(t, 620, (&stages{}).parting(chat, 620))
 	require.Zero(t, g.parting(chat, 0))
 }
@@ -70,6 +70,19 @@ func TestAChatComesBackForAnother(t *testing.T) {
 				w.tier.Flush(t.Context())
 			}
 		})
+	}
+}
+
+// TestAPromptWithoutControlTokensComesBack the third time: the second one shows that others begin with it. That
+// goes for a prompt that is asked again, too.
+func TestAPromptWithoutControlTokensComesBack(t *testing.T) {
+	for _, more := range []int{0, 100} {
+		w := &world{t: t, hybrid: true}
+		for i, want := range []int{0, 0, min(300, 300+more-1), min(300, 300+more-1)} {
+			w.start(1, 4000)
+			require.Equal(t, want, w.ask(ask(slices.Concat(prompt(1, 300), prompt(2+i, more))), 30), "%d tokens more, %d", more, i)
+			w.tier.Flush(t.Context())
+		}
 	}
 }
 
