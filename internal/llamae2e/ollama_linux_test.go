@@ -106,8 +106,8 @@ func requireFirstOf(t *testing.T, want, got ollamatest.Result) {
 	require.InDelta(t, want.Logprobs[0].Logprob, got.Logprobs[0].Logprob, 0.05)
 }
 
-// post sends a request to an API and returns the answer without its figures.
-func (o *ollama) post(path string, in map[string]any) string {
+// send sends a request to an API and returns the status and the body.
+func (o *ollama) send(path string, in map[string]any) (int, []byte) {
 	o.t.Helper()
 	body, err := json.Marshal(in)
 	require.NoError(o.t, err)
@@ -116,7 +116,14 @@ func (o *ollama) post(path string, in map[string]any) string {
 	defer res.Body.Close()
 	out, err := io.ReadAll(res.Body)
 	require.NoError(o.t, err)
-	require.Equal(o.t, http.StatusOK, res.StatusCode, string(out))
+	return res.StatusCode, out
+}
+
+// post sends a request to an API and returns the answer without its figures.
+func (o *ollama) post(path string, in map[string]any) string {
+	o.t.Helper()
+	status, out := o.send(path, in)
+	require.Equal(o.t, http.StatusOK, status, string(out))
 	var answer strings.Builder
 	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
 		line := strings.TrimPrefix(lines.Text(), "data: ")
