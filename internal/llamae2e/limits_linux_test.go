@@ -3,6 +3,7 @@ package llamae2e
 import (
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,6 +55,24 @@ func TestRowsOfAnotherContextAreNotRestored(t *testing.T) {
 			require.Zero(t, got.Timings.Cached)
 			requireSame(t, want, got, 0)
 		})
+	}
+}
+
+// TestOptionsOfFreeMemory: Ollama loads a model with other options when less memory is free. They change no row.
+func TestOptionsOfFreeMemory(t *testing.T) {
+	c := &conversation{shape: testmodel.Shape{Arch: "qwen3"}, tokens: 700}
+	o := c.options(t)
+	stock := start(t, o)
+	turns, args := c.hold(stock), o.Args
+	stock.Kill()
+	o.Root = filepath.Join(t.TempDir(), "pages")
+	for i, more := range []string{"", "--load-mode none --no-mmproj-offload --main-gpu 0 --split-mode none", ""} {
+		o.Args = append(slices.Clone(args), strings.Fields(more)...)
+		s := start(t, o)
+		got := c.say(s, turns[i].prompt, nil)
+		require.Equal(t, turns[i].cached, got.Timings.Cached)
+		requireSame(t, turns[i].answer, got, 0)
+		s.Kill()
 	}
 }
 
