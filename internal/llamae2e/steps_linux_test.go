@@ -154,3 +154,17 @@ func TestANewSession(t *testing.T) {
 		})
 	}
 }
+
+// TestAPromptAskedAgain without control tokens comes back the third time.
+func TestAPromptAskedAgain(t *testing.T) {
+	for _, shape := range []testmodel.Shape{{Arch: "lfm2"}, {Arch: "gemma3", Window: 128}} {
+		t.Run(shape.Arch, func(t *testing.T) {
+			o := llamatest.Options{Model: aModel(t, shape), Root: filepath.Join(t.TempDir(), "pages"), Args: []string{"-np", "1", "-t", "1", "-c", "2048"}}
+			for _, cached := range []int{0, 0, 699} {
+				s := start(t, o)
+				require.Equal(t, cached, s.complete(someTokens(1, 700), 8).Timings.Cached)
+				s.Kill()
+			}
+		})
+	}
+}
