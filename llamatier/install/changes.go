@@ -3,6 +3,7 @@ package install
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/user"
@@ -132,6 +133,83 @@ func absent(path string) []string {
 	}
 }
 
+// saved is what was at a path before a plan: a file, a link, or nothing.
+type saved struct {
+	path    string
+	there   bool
+	mode    fs.FileMode
+	content string // of a link its target
+}
+
+// look reads what is at a path.
+func look(path string) (saved, error) {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return saved{path: path}, nil
+	}
+	if err != nil {
+		return saved{}, err
+	}
+	s := saved{path: path, there: true, mode: info.Mode()}
+	if s.mode&fs.ModeSymlink != 0 {
+		s.content, err = os.Readlink(path)
+		return s, err
+	}
+	f, err := openSame(path, info)
+	if err != nil {
+		return saved{}, err
+	}
+	content, err := io.ReadAll(io.LimitReader(f, serverBytesMax))
+	s.content = string(content)
+	return s, errors.Join(err, f.Close())
+}
+
+// put puts it back.
+func (s saved) put(c changes) error {
+	now, err := look(s.path)
+	switch {
+	case err != nil || now == s:
+		return err
+	case !s.there:
+		return c.remove(s.path)
+	case s.mode&fs.ModeSymlink != 0:
+		return errors.Join(c.remove(s.path), c.do(func() error { return os.Symlink(s.content, s.path) }))
+	}
+	return c.put(s.path, []byte(s.content), s.mode.Perm())
+}
+
+// save has a plan read files, or note that they are missing, before its first step. The function that it returns
+// makes them so again.
+func (m *Machine) save(p *Plan, paths ...string) (restore func() error) {
+	var was []saved
+	check := p.begin
+	p.begin = func() error {
+		if check != nil {
+			if err := check(); err != nil {
+				return err
+			}
+		}
+		for _, path := range paths {
+			for _, path := range []string{path + newSuffix, path} {
+				s, err := look(path)
+				if err != nil {
+					return err
+				}
+				was = append(was, s)
+			}
+		}
+		return nil
+	}
+	return func() error {
+		for _, s := range was {
+			if err := s.put(m.Change); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
 // setAside gives the stock file its second name.
 func (c changes) setAside(f folder) error {
 	n := note{Real: []string{f.server.digest}}
@@ -206,9 +284,19 @@ func (c changes) makePages(dir string, u machine.Service) error {
 // removeBase removes our files, links to them, and the directories that were made for us and are empty. The
 // note is the last one: it names the others.
 func (c changes) removeBase(base string, made, links []string) error {
-	made = slices.Clone(made)
-	slices.SortFunc(made, func(a, b string) int { return len(b) - len(a) }) // from below to above
-	for _, dir := range made {
+	if err := c.removeEmpty(made); err != nil {
+		return err
+	}
+	in := func(name string) string { return filepath.Join(base, name) }
+	return c.remove(slices.Concat([]string{in(ServerName + newSuffix), in(realFolder), in(ServerName)}, links,
+		[]string{in(noteName + newSuffix), in(noteName), base})...)
+}
+
+// removeEmpty removes directories that were made for us, if they are empty.
+func (c changes) removeEmpty(dirs []string) error {
+	dirs = slices.Clone(dirs)
+	slices.SortFunc(dirs, func(a, b string) int { return len(b) - len(a) }) // from below to above
+	for _, dir := range dirs {
 		if !isEmpty(dir) {
 			continue
 		}
@@ -216,9 +304,7 @@ func (c changes) removeBase(base string, made, links []string) error {
 			return err
 		}
 	}
-	in := func(name string) string { return filepath.Join(base, name) }
-	return c.remove(slices.Concat([]string{in(ServerName + newSuffix), in(realFolder), in(ServerName)}, links,
-		[]string{in(noteName + newSuffix), in(noteName), base})...)
+	return nil
 }
 
 // isEmpty reports whether a directory exists, may be read, and holds nothing.

@@ -257,6 +257,27 @@ func (w *world) breakOff(n int, do func() error) bool {
 	return err != nil
 }
 
+// failOnce has the n-th change of a file fail, and no other, and reports whether do has so many. Its error says
+// that all is as before.
+func (w *world) failOnce(n int, do func() error) bool {
+	w.t.Helper()
+	full := errors.New("no space left")
+	w.Change = func() error {
+		if n--; n == 0 {
+			return full
+		}
+		return nil
+	}
+	err := do()
+	w.Change = nil
+	if err != nil {
+		require.ErrorIs(w.t, err, full)
+		require.Regexp(w.t, "is again as it was|runs its own llama-server again", err.Error())
+		require.NotContains(w.t, err.Error(), "taking it back failed")
+	}
+	return err != nil
+}
+
 // tree lists all files below the directory except processes: mode, name, and content.
 func (w *world) tree() []string {
 	var list []string

@@ -209,6 +209,41 @@ func TestCheckFails(t *testing.T) {
 	require.ElementsMatch(t, before, w.tree())
 }
 
+// TestAFileThatFails: whatever change fails, the folder and its note are as before.
+func TestAFileThatFails(t *testing.T) {
+	t.Parallel()
+	for from, lay := range map[string]func(*world){
+		"stock":     func(*world) {},
+		"installed": func(w *world) { require.NoError(w.t, w.install(Options{})) },
+		"updated": func(w *world) {
+			require.NoError(w.t, w.install(Options{}))
+			require.NoError(w.t, os.RemoveAll(w.at(lib)))
+			w.tarball("usr/local", nextServer)
+		},
+	} {
+		for n := 1; ; n++ {
+			w := newFolder(t)
+			lay(w)
+			w.write("kit/kvtier", newServer, 0o755)
+			before, state := w.tree(), w.state().State
+			if !w.failOnce(n, func() error { return w.install(Options{}) }) {
+				require.Greater(t, n, 3)
+				require.Equal(t, "0.2.0", w.state().Kvtier)
+				break
+			}
+			require.Equal(t, before, w.tree(), "%s, change %d", from, n)
+			require.Equal(t, state, w.state().State)
+		}
+		w := newFolder(t)
+		lay(w)
+		w.write("kit/kvtier", newServer, 0o755)
+		before := w.tree()
+		w.broken = w.at(lib + "llama-server")
+		require.ErrorContains(t, w.install(Options{}), "it is broken")
+		require.Equal(t, before, w.tree(), from)
+	}
+}
+
 // TestHostileTrees: files that no installation leaves are refused, and stay.
 func TestHostileTrees(t *testing.T) {
 	t.Parallel()

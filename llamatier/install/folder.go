@@ -154,7 +154,8 @@ func (m *Machine) installFile(p *Plan, new file) error {
 		return nil
 	}
 	p.cannot = cmp.Or(m.writable(f.path), m.writable(filepath.Dir(f.path)))
-	p.fresh = func() error { return m.Program.unchanged(f) }
+	p.begin = func() error { return m.Program.unchanged(f) }
+	m.backToFile(p, f, s)
 	if s != Installed {
 		p.add(func(context.Context) error { return m.Change.setAside(f) }, "keep Ollama's %s as %s", f.server.path, RealName)
 	}
@@ -165,8 +166,31 @@ func (m *Machine) installFile(p *Plan, new file) error {
 		return m.Change.done(f, true)
 	}, "put kvtier %s in the place of %s", new.version, f.server.path)
 	m.try(p, f.server.path, f.real.path, nil)
-	p.undo = m.removeFile
 	return nil
+}
+
+// backToFile plans how the steps of an installation are taken back.
+func (m *Machine) backToFile(p *Plan, f folder, s state) {
+	var keep []string
+	switch s {
+	case Installed:
+		keep = []string{f.server.path, noteOf(f.path)}
+	case Replaced:
+		keep = []string{noteOf(f.path)}
+	}
+	restore := m.save(p, keep...)
+	p.undo = func(back *Plan) error {
+		if s == Installed {
+			back.hint("the installation in %s is again as it was", f.path)
+		} else {
+			back.hint("Ollama runs its own llama-server again")
+			if err := m.removeFile(back); err != nil {
+				return err
+			}
+		}
+		back.add(func(context.Context) error { return restore() }, "put files back")
+		return nil
+	}
 }
 
 // unchanged returns an error if the folder is not as it was when a plan was made: an update
@@ -197,7 +221,7 @@ func (m *Machine) removeFile(p *Plan) error {
 		return nil
 	}
 	p.cannot = cmp.Or(p.cannot, m.writable(f.path), m.writable(filepath.Dir(f.path)))
-	p.fresh = func() error { return m.Program.unchanged(f) }
+	p.begin = func() error { return m.Program.unchanged(f) }
 	switch {
 	case f.real.is == missing:
 	case f.server.is == stock:

@@ -23,9 +23,11 @@ type Plan struct {
 	Hints  []string // sentences for the person who decides about the plan
 
 	cannot error        // the reason why this user cannot carry the plan out
-	fresh  func() error // says whether files have changed since the plan was made
-	// undo plans to take the steps back, if the last one fails. Its hints name the pages that stay.
+	begin  func() error // comes before the first step, and may refuse
+	// undo plans to take the steps back, if one fails. Its hints say what is there then.
 	undo func(back *Plan) error
+	seen bool // systemd was told of the steps
+	calm bool // systemd need not be told
 }
 
 // Step is a part of a plan.
@@ -53,43 +55,43 @@ func (p *Plan) Cannot() error {
 	return p.cannot
 }
 
-// Do carries the plan out. done is called after each step. If a check fails that comes after
-// the changes, these are taken back.
+// Do carries the plan out. done is called after each step. If a step of an installation fails, all are taken back.
 func (p *Plan) Do(ctx context.Context, done func(Step)) error {
 	if err := p.Cannot(); err != nil {
 		return err
 	}
-	if p.fresh != nil {
-		if err := p.fresh(); err != nil {
+	if p.begin != nil {
+		if err := p.begin(); err != nil {
 			return err
 		}
 	}
+	err := p.steps(ctx, done)
+	if err == nil {
+		return nil
+	}
+	if p.undo == nil {
+		return fmt.Errorf("%w; run the same command again to continue", err)
+	}
+	back := &Plan{Ollama: p.Ollama, calm: !p.seen}
+	undone := p.undo(back)
+	if undone == nil {
+		undone = back.steps(context.WithoutCancel(ctx), func(Step) {})
+	}
+	if undone != nil {
+		return fmt.Errorf("%w; taking it back failed, too (%w); run kvtier ollama remove", err, undone)
+	}
+	return fmt.Errorf("%w; %s", err, strings.Join(back.Hints, ". "))
+}
+
+func (p *Plan) steps(ctx context.Context, done func(Step)) error {
 	for _, step := range p.Steps {
-		err := step.do(ctx)
-		var bad *badCheck
-		if errors.As(err, &bad) && p.undo != nil {
-			back := &Plan{Ollama: p.Ollama}
-			undone := p.undo(back)
-			if undone == nil {
-				undone = back.Do(context.WithoutCancel(ctx), func(Step) {})
-			}
-			if undone != nil {
-				return fmt.Errorf("%w; taking it back failed, too (%w); run kvtier ollama remove", err, undone)
-			}
-			return fmt.Errorf("%w; %s", err, strings.Join(append([]string{"Ollama runs its own llama-server again"}, back.Hints...), ". "))
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w; run the same command again to continue, or kvtier ollama remove to go back", step.Text, err)
+		if err := step.do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", step.Text, err)
 		}
 		done(step)
 	}
 	return nil
 }
-
-// badCheck is the failure of a check: the steps before it were carried out.
-type badCheck struct{ error }
-
-func (e *badCheck) Unwrap() error { return e.error }
 
 // try plans to run our llama-server once, as Ollama does to look for devices. It must reach the real one.
 func (m *Machine) try(p *Plan, program, real string, variables []string) {
@@ -104,7 +106,7 @@ func (m *Machine) try(p *Plan, program, real string, variables []string) {
 		}
 		_, err := m.System.Run(ctx, append([]string{libraries + dir}, variables...), program, "--version")
 		if err != nil {
-			return &badCheck{fmt.Errorf("%w%s", err, refusal(program, err))}
+			return fmt.Errorf("%w%s", err, refusal(program, err))
 		}
 		return nil
 	}, "run %s --version: it must reach the real %s", program, ServerName)
@@ -151,7 +153,7 @@ func (m *Machine) checkService(p *Plan, u machine.Service) {
 	url := serverURL(u.Variables["OLLAMA_HOST"])
 	p.add(func(ctx context.Context) error {
 		if err := m.waitFor(ctx, url); err != nil {
-			return &badCheck{fmt.Errorf("%s does not answer at %s after the restart (%w); journalctl -u %[1]s says why", u.Name, url, err)}
+			return fmt.Errorf("%s does not answer at %s after the restart (%w); journalctl -u %[1]s says why", u.Name, url, err)
 		}
 		now, err := m.unit(ctx, u.Name)
 		if err != nil {
@@ -162,7 +164,7 @@ func (m *Machine) checkService(p *Plan, u machine.Service) {
 			why = fmt.Sprintf("the process of %s cannot be looked at; journalctl -u %[1]s says whether it runs", u.Name)
 		}
 		if why != "" {
-			return &badCheck{errors.New(why)}
+			return errors.New(why)
 		}
 		return nil
 	}, "check that %s answers at %s and runs kvtier", u.Name, url)

@@ -55,11 +55,12 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Opt
 	if d.earlier != "" && d.earlier != d.local {
 		p.hint("Pages in %s are not used any more. They hold conversations: remove the directory when nobody needs them.", d.earlier)
 	}
-	for _, dir := range []string{filepath.Dir(path), d.pages} {
-		if dir != "" {
-			made.Made = append(made.Made, absent(dir)...)
-		}
+	fresh := absent(filepath.Dir(path))
+	if d.pages != "" {
+		fresh = append(fresh, absent(d.pages)...)
 	}
+	made.Made = append(made.Made, fresh...)
+	m.backToService(p, append(fresh, absent(filepath.Join(m.Base, realFolder))...))
 	p.add(func(context.Context) error {
 		if err := m.Change.mkdir(filepath.Join(m.Base, realFolder), 0o755); err != nil {
 			return err
@@ -87,8 +88,27 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Opt
 	}
 	m.restart(p, u)
 	m.checkService(p, u)
-	p.undo = m.removeService
 	return nil
+}
+
+// backToService plans how the steps of an installation are taken back. fresh are the directories that they make.
+func (m *Machine) backToService(p *Plan, fresh []string) {
+	u, path := p.Ollama.unit, m.Units.dropIn(p.Ollama.Service)
+	_, installed := os.Lstat(path)
+	link, _ := m.command()
+	base := func(name string) string { return filepath.Join(m.Base, name) }
+	restore := m.save(p, noteOf(p.Ollama.Folder), base(noteName), base(ServerName), link, path, filepath.Join(m.Sudoers, rightsName))
+	p.undo = func(back *Plan) error {
+		back.add(func(context.Context) error { return errors.Join(restore(), m.Change.removeEmpty(fresh)) }, "put files back")
+		if installed != nil {
+			back.hint("Ollama runs its own llama-server again")
+			return m.removeService(back)
+		}
+		back.hint("the installation for %s is again as it was", u.Name)
+		m.restart(back, u)
+		m.answers(back, u)
+		return nil
+	}
 }
 
 // dropIn makes the drop-in of a service. Variables of an earlier one stay where no others
@@ -188,7 +208,13 @@ func LogPath() string {
 
 // restart plans the steps after which the service runs with other files.
 func (m *Machine) restart(p *Plan, u machine.Service) {
-	p.add(func(ctx context.Context) error { return m.systemctl(ctx, "daemon-reload") }, "systemctl daemon-reload")
+	if p.calm {
+		return
+	}
+	p.add(func(ctx context.Context) error {
+		p.seen = true
+		return m.systemctl(ctx, "daemon-reload")
+	}, "systemctl daemon-reload")
 	if !u.Active {
 		p.hint("%s is not running; start it with systemctl start %[1]s.", u.Name)
 		return
@@ -251,11 +277,16 @@ func (m *Machine) removeService(p *Plan) error {
 		links = append(links, command)
 	}
 	p.add(func(context.Context) error { return m.Change.removeBase(m.Base, made.Made, links) }, "remove %s", list(append([]string{m.Base}, links...))) // with the note, so it is last
-	if u.Active {
+	m.answers(p, u)
+	return nil
+}
+
+// answers plans to wait for the service after a restart.
+func (m *Machine) answers(p *Plan, u machine.Service) {
+	if u.Active && !p.calm {
 		url := serverURL(u.Variables["OLLAMA_HOST"])
 		p.add(func(ctx context.Context) error { return m.waitFor(ctx, url) }, "check that %s answers at %s", u.Name, url)
 	}
-	return nil
 }
 
 // leavePages names the directories of pages that the service has used, which stay.

@@ -4,8 +4,10 @@ package install
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -206,17 +208,100 @@ func TestPagesOfAnotherDropIn(t *testing.T) {
 	require.Contains(t, w.shown(p), "Pages in /own stay.")
 }
 
-// TestPagesOfAnInstallThatFails: a second install whose check fails is taken back with the note
-// of the first, so the error names the pages.
-func TestPagesOfAnInstallThatFails(t *testing.T) {
+// TestAnUpdateThatFails: whatever step of an update fails, the service runs the earlier installation again, with
+// its settings, its group and its note, and is not restarted for a change that it has not seen.
+func TestAnUpdateThatFails(t *testing.T) {
 	t.Parallel()
-	w := newService(t)
-	require.NoError(t, w.install(Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": w.at("one")}}))
-	w.write("one/v1/page", "page", 0o600)
-	w.write("proc/7/environ", "OLLAMA_KV_TIERING=0\x00", 0o644)
-	err := w.install(Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": w.at("two")}})
-	require.ErrorContains(t, err, "Ollama runs its own llama-server again. Pages in "+w.at("one")+" stay. They hold conversations: ")
-	require.NotContains(t, err.Error(), w.at("two"))
+	once := func(w *world, line string) func() {
+		return func() {
+			run, failed := w.sys.run, false
+			w.sys.run = func(ctx context.Context, v []string, name string, args ...string) (string, error) {
+				if !failed && strings.Join(append([]string{filepath.Base(name)}, args...), " ") == line {
+					failed = true
+					return "", errors.New("it failed")
+				}
+				return run(ctx, v, name, args...)
+			}
+		}
+	}
+	for name, tc := range map[string]struct {
+		lay       func(*world) func()
+		says      string
+		restarted bool
+	}{
+		"ours does not run": {func(w *world) func() { return once(w, "llama-server --version") }, "it failed", false},
+		"reload":            {func(w *world) func() { return once(w, "systemctl daemon-reload") }, "it failed", true},
+		"restart":           {func(w *world) func() { return once(w, "systemctl restart ollama.service") }, "systemctl restart ollama.service (models that are loaded are unloaded): it failed", true},
+		"switched off": {func(w *world) func() {
+			return func() { w.write("proc/7/environ", "OLLAMA_KV_TIERING=0\x00", 0o644) }
+		}, "another drop-in sets it", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, before := newUpdate(t)
+			tc.lay(w)()
+			err := w.updateAll()
+			require.ErrorContains(t, err, tc.says)
+			require.ErrorContains(t, err, "; the installation for ollama.service is again as it was")
+			require.NotContains(t, err.Error(), w.at("two"))
+			require.Equal(t, before, w.tree())
+			require.Equal(t, tc.restarted, slices.Contains(w.ran, "systemctl restart ollama.service"), w.ran)
+		})
+	}
+	for n := 1; ; n++ {
+		w, before := newUpdate(t)
+		if !w.failOnce(n, w.updateAll) {
+			require.Greater(t, n, 8)
+			require.Equal(t, "0.2.0", w.state().Kvtier)
+			break
+		}
+		require.Equal(t, before, w.tree(), "change %d", n)
+		require.Equal(t, Installed, w.state().State, "change %d", n)
+	}
+}
+
+// newUpdate is a service with an installation that has settings and a group, and a newer program.
+func newUpdate(t *testing.T) (w *world, before []string) {
+	w, group := newGroup(t)
+	for _, dir := range []string{"one/v1", "two"} { // of the service's user already, who is nobody here
+		require.NoError(t, os.MkdirAll(w.at(dir), 0o755))
+	}
+	require.NoError(t, w.install(Options{Variables: map[string]string{
+		"OLLAMA_KV_TIER_LOCAL": w.at("one"), "OLLAMA_KV_METRICS_ADDR": "127.0.0.1:9401", GroupVariable: group,
+	}}))
+	w.write("var/log/kvtier/llama-server.log", "log", 0o600)
+	w.write("kit/kvtier", newServer, 0o755)
+	w.ran = nil
+	return w, w.tree()
+}
+
+// updateAll installs the newer program with other settings, and takes the group back.
+func (w *world) updateAll() error {
+	return w.install(Options{Reset: []string{GroupVariable}, Variables: map[string]string{
+		"OLLAMA_KV_TIER_LOCAL": w.at("two"), "OLLAMA_KV_METRICS_ADDR": "127.0.0.1:9402",
+	}})
+}
+
+// TestAnInstallThatFails: whatever change fails, nothing is left, and the program of another service stays.
+func TestAnInstallThatFails(t *testing.T) {
+	t.Parallel()
+	for _, beside := range []bool{false, true} {
+		for n := 1; ; n++ {
+			w := newService(t)
+			opt := Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": w.at("fast/pages")}}
+			if beside {
+				require.NoError(t, w.install(Options{}))
+				w.write("etc/systemd/system/ai.service", "[Service]\n", 0o644)
+				opt.Service = "ai"
+			}
+			w.write("kit/kvtier", newServer, 0o755)
+			before := w.tree()
+			if !w.failOnce(n, func() error { return w.install(opt) }) {
+				require.Greater(t, n, 10)
+				break
+			}
+			require.Equal(t, before, w.tree(), "change %d, beside another service: %v", n, beside)
+		}
+	}
 }
 
 // TestServicesThatAreRefused: the error says why, and nothing is changed.
