@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/llamatier/install"
 )
 
@@ -25,7 +26,7 @@ var installChecks = []Check{
 				h := hit{
 					says:     fmt.Sprintf("Ollama %s in %s runs its own llama-server, without kvtier.", i.Ollama, i.Executable),
 					evidence: []Evidence{i.evidence(), {"kvtier ollama status", string(i.State)}},
-					values:   []string{"{prefix}", quote(prefixOf(i.Executable)), "{service}", quote(i.Service)},
+					values:   []string{"{prefix}", machine.Quote(prefixOf(i.Executable)), "{service}", machine.Quote(i.Service)},
 				}
 				switch {
 				case i.State == install.Unsupported:
@@ -50,7 +51,7 @@ var installChecks = []Check{
 				}
 				h := hit{
 					says:     fmt.Sprintf("The installation of kvtier for %s is %s, with tiering %s.", i.Executable, i.State, i.Tiering),
-					evidence: []Evidence{i.evidence()}, values: []string{"{service}", quote(i.Service)},
+					evidence: []Evidence{i.evidence()}, values: []string{"{service}", machine.Quote(i.Service)},
 				}
 				for _, hint := range i.Hints {
 					h.evidence = append(h.evidence, Evidence{"kvtier ollama status", hint})
@@ -78,7 +79,7 @@ var installChecks = []Check{
 				}
 				found(hit{
 					says: fmt.Sprintf("The model that %s loaded last is not tiered.", i.Executable), evidence: []Evidence{{i.Log, why}},
-					values: []string{"{log}", quote(i.Log)},
+					values: []string{"{log}", machine.Quote(i.Log)},
 				})
 			}
 		},

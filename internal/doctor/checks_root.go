@@ -29,7 +29,7 @@ var rootChecks = []Check{
 				}
 				found(hit{
 					says: fmt.Sprintf("There was no answer from %s.", name), evidence: []Evidence{{name, "no answer within " + s.opt.Limit.String()}},
-					values: []string{"{path}", quote(path)},
+					values: []string{"{path}", machine.Quote(path)},
 				})
 			}
 		},
@@ -94,7 +94,7 @@ var rootChecks = []Check{
 					if t.Point == "/" || !machine.Within(p.path, t.Point) || mounted {
 						continue
 					}
-					found(s.placeHit(st, p, "/etc/fstab", t.Source+" on "+t.Point, "%s is below %s, where nothing is mounted.", p.title(), t.Point).with("{point}", quote(t.Point)))
+					found(s.placeHit(st, p, "/etc/fstab", t.Source+" on "+t.Point, "%s is below %s, where nothing is mounted.", p.title(), t.Point).with("{point}", machine.Quote(t.Point)))
 				}
 			})
 		},
@@ -189,15 +189,15 @@ func (s *scene) values(st store, p *place) []string {
 	case machine.Within(p.path, dir):
 		dir = "/srv/ollama-kv"
 	}
-	user := quote(cmp.Or(o.User.Name, s.names[o.User.UID], "ollama"))
+	user := machine.Quote(cmp.Or(o.User.Name, s.names[o.User.UID], "ollama"))
 	as := "" // for verbs about pages, which only their owner may use
 	if p.file.UID >= 0 && p.file.UID != s.user.UID && !p.missing {
-		as = "sudo -u " + quote(cmp.Or(s.names[p.file.UID], o.User.Name)) + " "
+		as = "sudo -u " + machine.Quote(cmp.Or(s.names[p.file.UID], o.User.Name)) + " "
 	}
 	return []string{
-		"{kvtier}", as + "kvtier", "{as}", as, "{sudo}", cmp.Or(strings.TrimSpace(o.as), "sudo"), "{path}", quote(p.path), "{user}", user, "{point}", quote(cmp.Or(m.Point, p.path)),
-		"{set}", "sudo install -d -m 700 -o " + user + " " + dir + " && " + o.setting(variable, dir), "{variable}", variable, "{server}", quote(cmp.Or(o.Name, "ollama.service")),
-		"{dir}", quote("/etc/systemd/system/" + cmp.Or(o.Name, "ollama.service") + ".d"),
+		"{kvtier}", as + "kvtier", "{as}", as, "{sudo}", cmp.Or(strings.TrimSpace(o.as), "sudo"), "{path}", machine.Quote(p.path), "{user}", user, "{point}", machine.Quote(cmp.Or(m.Point, p.path)),
+		"{set}", "sudo install -d -m 700 -o " + user + " " + dir + " && " + o.setting(variable, dir), "{variable}", variable, "{server}", machine.Quote(cmp.Or(o.Name, "ollama.service")),
+		"{dir}", machine.Quote("/etc/systemd/system/" + cmp.Or(o.Name, "ollama.service") + ".d"),
 	}
 }
 
@@ -239,11 +239,11 @@ func (s *scene) ownerHit(st store, p *place) (h hit, ok bool) {
 	switch {
 	case !known: // a server of the owner may use it: a new owner would take its pages away
 		h.remedy = "sudo -u {who} kvtier doctor --root {local}"
-		h.values = append(h.values, "{who}", quote(who), "{local}", quote(cmp.Or(st.Local, p.path)))
+		h.values = append(h.values, "{who}", machine.Quote(who), "{local}", machine.Quote(cmp.Or(st.Local, p.path)))
 	case o.as != "": // a directory that belongs to others stays theirs
 		dir := filepath.Join(cmp.Or(o.User.Home, "/var/tmp"), "kv-pages")
 		h.remedy = "{as}mkdir -p -m 700 {own} && {set}"
-		h = h.with("{as}", o.as, "{own}", quote(dir), "{set}", o.setting(variableOf(p.tier), dir))
+		h = h.with("{as}", o.as, "{own}", machine.Quote(dir), "{set}", o.setting(variableOf(p.tier), dir))
 	default:
 		h.remedy = "{sudo} chown -R {user} {path}"
 	}

@@ -44,7 +44,7 @@ var runningChecks = []Check{
 					if !t.Down {
 						continue
 					}
-					found(s.stateHit(st, telemetry.Series("ollama_kv_tier_up", "tier", t.Name), "0", "The %s tier is left alone after failures.", t.Name).with("{tier}", quote(cmp.Or(t.Root, st.places[0].path))))
+					found(s.stateHit(st, telemetry.Series("ollama_kv_tier_up", "tier", t.Name), "0", "The %s tier is left alone after failures.", t.Name).with("{tier}", machine.Quote(cmp.Or(t.Root, st.places[0].path))))
 				}
 			})
 		},
@@ -140,21 +140,21 @@ func (s *scene) eachState(fn func(st store, state telemetry.State)) {
 // stateHit is a finding from counters.
 func (s *scene) stateHit(st store, of, value, format string, args ...any) hit {
 	local := st.places[0]
-	return s.placeHit(st, local, of, value, format, args...).with("{tier}", quote(local.path), "{journal}", s.journal(s.by(st)))
+	return s.placeHit(st, local, of, value, format, args...).with("{tier}", machine.Quote(local.path), "{journal}", s.journal(s.by(st)))
 }
 
 // journal is the command that prints the log with a server's lines about its tier.
 func (s *scene) journal(o server) string {
 	for _, i := range s.installed {
 		if i.Executable == o.Executable && i.Log != "" && !i.patched {
-			return "sudo cat " + quote(i.Log) // the daemon has a log of its own
+			return "sudo cat " + machine.Quote(i.Log) // the daemon has a log of its own
 		}
 	}
 	switch o.Kind {
 	case machine.BySystemd:
-		return "journalctl -u " + quote(o.Name)
+		return "journalctl -u " + machine.Quote(o.Name)
 	case machine.ByDocker:
-		return "docker logs " + quote(o.Name) + " 2>&1"
+		return "docker logs " + machine.Quote(o.Name) + " 2>&1"
 	}
 	return "cat LOG" // standard error of a server that was started by hand
 }

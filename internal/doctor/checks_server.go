@@ -75,7 +75,7 @@ var serverChecks = []Check{
 					found(hit{
 						says:     fmt.Sprintf("%s has a variable %s, which nobody reads.", o.title(), name),
 						evidence: []Evidence{{name, shown(o.Variables(), name)}},
-						values:   []string{"{name}", quote(name), "{server}", quote(cmp.Or(o.Name, "ollama.service"))},
+						values:   []string{"{name}", machine.Quote(name), "{server}", machine.Quote(cmp.Or(o.Name, "ollama.service"))},
 					})
 				}
 			})
@@ -91,7 +91,7 @@ var serverChecks = []Check{
 				if o.Kind != machine.BySystemd || o.PID == 0 {
 					continue
 				}
-				h := hit{says: fmt.Sprintf("%s runs with older settings than its configuration has.", o.Name), values: []string{"{server}", quote(o.Name)}}
+				h := hit{says: fmt.Sprintf("%s runs with older settings than its configuration has.", o.Name), values: []string{"{server}", machine.Quote(o.Name)}}
 				if o.Service.Props["NeedDaemonReload"] == "yes" {
 					h.evidence = append(h.evidence, Evidence{"NeedDaemonReload", "yes"})
 				}
@@ -120,7 +120,7 @@ var serverChecks = []Check{
 				found(hit{
 					says:     fmt.Sprintf("The pages of the container %s are not in a volume.", o.Name),
 					evidence: []Evidence{{localVar, set.Local}},
-					values:   []string{"{setting}", localVar + "=/root/.ollama/kv-cache", "{image}", quote(o.Image)},
+					values:   []string{"{setting}", localVar + "=/root/.ollama/kv-cache", "{image}", machine.Quote(o.Image)},
 				})
 			}
 		},

@@ -61,7 +61,7 @@ var spaceChecks = []Check{
 				}
 				m, _ := machine.MountOf(s.Mounted, p.above)
 				found(s.placeHit(st, p, p.path+"/v1/quarantine", plural(p.contents.quarantined, "file"), "%s has damaged files in quarantine.", p.title()).
-					with("{source}", quote(cmp.Or(m.Source, "/dev/sda"))))
+					with("{source}", machine.Quote(cmp.Or(m.Source, "/dev/sda"))))
 			})
 		},
 	},

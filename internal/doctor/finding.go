@@ -135,17 +135,6 @@ func (s *scene) judge() Report {
 	return r
 }
 
-// quote writes a value as one word of a shell.
-func quote(word string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._:=@%+,-", r)
-	}
-	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-}
-
 // Print writes a report for people, the worst finding first. The writer escapes characters
 // that control a terminal; ends of lines in values are escaped here.
 func (r Report) Print(w io.Writer) {

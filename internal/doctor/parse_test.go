@@ -24,12 +24,6 @@ func TestKnownVariables(t *testing.T) {
 	require.False(t, unknownName("OLLAMA_HOST"))
 }
 
-func TestQuote(t *testing.T) {
-	for word, want := range map[string]string{"/a/b-c.d": "/a/b-c.d", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$(x)": "'$(x)'", "~": "'~'"} {
-		require.Equal(t, want, quote(word))
-	}
-}
-
 // TestFindingsAreBounded: a check may find one thing for each of thousands of models.
 func TestFindingsAreBounded(t *testing.T) {
 	saved := spaceChecks

@@ -40,19 +40,19 @@ func (s server) title() string {
 
 // setting is the command that gives the server a variable.
 func (s server) setting(name, value string) string {
-	set := quote(name + "=" + value)
+	set := machine.Quote(name + "=" + value)
 	switch s.Kind {
 	case machine.BySystemd:
-		dir := quote("/etc/systemd/system/" + s.Name + ".d")
+		dir := machine.Quote("/etc/systemd/system/" + s.Name + ".d")
 		return "sudo mkdir -p " + dir + " && printf '[Service]\\nEnvironment=\"%s\"\\n' " + set + " | sudo tee " + dir + "/zz-" + name +
-			".conf && sudo systemctl daemon-reload && sudo systemctl restart " + quote(s.Name)
+			".conf && sudo systemctl daemon-reload && sudo systemctl restart " + machine.Quote(s.Name)
 	case machine.ByDocker:
-		return "docker run --env " + set + " … " + quote(s.Image) + "  # with the other arguments that " + s.Name + " was started with"
+		return "docker run --env " + set + " … " + machine.Quote(s.Image) + "  # with the other arguments that " + s.Name + " was started with"
 	}
 	if s.as != "" {
 		set = s.as + "env " + set
 	}
-	return set + " " + quote(cmp.Or(s.Executable, "ollama")) + " serve"
+	return set + " " + machine.Quote(cmp.Or(s.Executable, "ollama")) + " serve"
 }
 
 // serversOf notes the users of processes for commands.
@@ -61,7 +61,7 @@ func serversOf(all []machine.Server, me machine.Account) []server {
 	for i, o := range all {
 		list[i].Server = o
 		if o.Kind == machine.ByHand && o.User.UID > 0 && o.User.UID != me.UID {
-			list[i].as = "sudo -u " + quote(cmp.Or(o.User.Name, "#"+strconv.Itoa(o.User.UID))) + " "
+			list[i].as = "sudo -u " + machine.Quote(cmp.Or(o.User.Name, "#"+strconv.Itoa(o.User.UID))) + " "
 		}
 	}
 	return list
