@@ -28,6 +28,7 @@ type planned struct {
 	Folder  string         `json:"folder"`  // of llama-server
 	Steps   []install.Step `json:"steps"`
 	Hints   []string       `json:"hints"`
+	Last    []string       `json:"last"` // what to do when the steps are carried out
 }
 
 // ollamaFlags are the flags of ollama's verbs.
@@ -257,7 +258,7 @@ func (f ollamaFlags) carryOut(ctx context.Context, out *output, p *install.Plan,
 	} else if cannot != nil {
 		return cannot
 	}
-	steps := planned{f.dryRun, p.Ollama.Service, p.Ollama.Folder, append([]install.Step{}, p.Steps...), append([]string{}, p.Hints...)}
+	steps := planned{f.dryRun, p.Ollama.Service, p.Ollama.Folder, append([]install.Step{}, p.Steps...), append([]string{}, p.Hints...), append([]string{}, p.Last...)}
 	if err := out.show(steps, func(w io.Writer) { steps.print(w, verb) }); err != nil {
 		return err
 	}
@@ -281,6 +282,9 @@ func (f ollamaFlags) carryOut(ctx context.Context, out *output, p *install.Plan,
 		return err
 	}
 	say(map[string]string{"install": "kvtier is installed.", "remove": "kvtier is removed."}[verb])
+	for _, last := range p.Last {
+		say(last)
+	}
 	return nil
 }
 
@@ -309,6 +313,11 @@ func (out planned) print(w io.Writer, verb string) {
 	}
 	for _, hint := range out.Hints {
 		fmt.Fprintln(w, hint)
+	}
+	if out.DryRun || len(out.Steps) == 0 {
+		for _, last := range out.Last {
+			fmt.Fprintln(w, last)
+		}
 	}
 }
 

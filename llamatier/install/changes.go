@@ -108,6 +108,14 @@ func (c changes) remove(paths ...string) error {
 	return nil
 }
 
+// link makes a symbolic link, and its directory.
+func (c changes) link(to, path string) error {
+	if err := c.mkdir(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return c.do(func() error { return os.Symlink(to, path) })
+}
+
 // mkdir makes a directory and those above it.
 func (c changes) mkdir(path string, mode fs.FileMode) error {
 	if info, err := os.Stat(path); err == nil {
@@ -173,7 +181,7 @@ func (s saved) put(c changes) error {
 	case !s.there:
 		return c.remove(s.path)
 	case s.mode&fs.ModeSymlink != 0:
-		return errors.Join(c.remove(s.path), c.do(func() error { return os.Symlink(s.content, s.path) }))
+		return errors.Join(c.remove(s.path), c.link(s.content, s.path))
 	}
 	return c.put(s.path, []byte(s.content), s.mode.Perm())
 }
@@ -212,7 +220,7 @@ func (m *Machine) save(p *Plan, paths ...string) (restore func() error) {
 
 // setAside gives the stock file its second name.
 func (c changes) setAside(f folder) error {
-	n := note{Real: []string{f.server.digest}}
+	n := note{Real: []string{f.server.digest}, Made: f.note.Made}
 	if f.real.is == stock {
 		n.Real = append(n.Real, f.real.digest) // until it is replaced
 	}

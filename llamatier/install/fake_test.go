@@ -33,11 +33,15 @@ const (
 type system struct {
 	machine.Here
 	os   string
+	home string // of this user
+	path string // PATH
 	find func(name string) (string, error)
 	run  func(ctx context.Context, variables []string, name string, args ...string) (string, error)
 }
 
 func (s *system) OS() string                       { return s.os }
+func (s *system) User() machine.Account            { return machine.Account{Home: s.home} }
+func (s *system) Variables() map[string]string     { return map[string]string{"PATH": s.path} }
 func (s *system) Find(name string) (string, error) { return s.find(name) }
 func (s *system) Run(ctx context.Context, variables []string, name string, args ...string) (string, error) {
 	return s.run(ctx, variables, name, args...)
@@ -64,9 +68,9 @@ func newWorld(t *testing.T) *world {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
 	w := &world{t: t, dir: dir, says: "0.34.2"}
-	w.sys = &system{os: "linux", find: w.find, run: w.run}
+	w.sys = &system{os: "linux", home: w.at("home/me"), path: "/usr/bin:" + w.at("usr/local/bin"), find: w.find, run: w.run}
 	w.Machine = &Machine{
-		System: w.sys, UID: os.Geteuid(),
+		System:   w.sys,
 		Prefixes: []string{w.at("usr/local"), w.at("usr")},
 		Base:     w.at("usr/local/lib/kvtier"), Bin: w.at("usr/local/bin"), Units: units(w.at("etc/systemd/system")), State: w.at("var/lib"), Logs: w.at("var/log"), Sudoers: w.at("etc/sudoers.d"),
 		Proc: w.at("proc"), Booted: w.at("run"),
@@ -315,7 +319,9 @@ func (w *world) tree() []string {
 }
 
 // shown is a plan as text, with paths from the directory.
-func (w *world) shown(p *Plan) string {
+func (w *world) shown(p *Plan) string { return strings.ReplaceAll(w.shownAt(p), w.dir, "") }
+
+func (w *world) shownAt(p *Plan) string {
 	var b strings.Builder
 	for _, s := range p.Steps {
 		b.WriteString(s.Text + "\n")
@@ -326,7 +332,10 @@ func (w *world) shown(p *Plan) string {
 	for _, hint := range p.Hints {
 		b.WriteString(hint + "\n")
 	}
-	return strings.ReplaceAll(b.String(), w.dir, "")
+	for _, last := range p.Last {
+		b.WriteString("Then: " + last + "\n")
+	}
+	return b.String()
 }
 
 // state is the only status.

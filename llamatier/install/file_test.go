@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -28,10 +29,11 @@ func TestInstallByFile(t *testing.T) {
 	before := w.tree()
 	p := w.plan("install", Options{})
 	require.Equal(t, `keep Ollama's /usr/local/lib/ollama/llama-server as llama-server-real
+copy kvtier 0.1.0 to /usr/local/lib/ollama.kvtier, and link /usr/local/bin/kvtier to it
 put kvtier 0.1.0 in the place of /usr/local/lib/ollama/llama-server
 run /usr/local/lib/ollama/llama-server --version: it must reach the real llama-server
-Tiering needs OLLAMA_KV_TIERING=1 in the environment of ollama serve.
 An update of Ollama puts its own llama-server back: run kvtier ollama install again after it.
+Then: Nothing is stored until Ollama runs with tiering on: OLLAMA_KV_TIERING=1 /usr/local/bin/ollama serve
 `, w.shown(p))
 	require.Equal(t, before, w.tree(), "a plan changes nothing")
 	require.Equal(t, None, w.state().State)
@@ -58,6 +60,80 @@ An update of Ollama puts its own llama-server back: run kvtier ollama install ag
 	require.Equal(t, before, w.tree())
 	require.NoError(t, w.remove())
 	require.Equal(t, before, w.tree())
+
+	// A server that runs with tiering on needs no advice.
+	w.serve("usr/local/bin/ollama")
+	w.write("proc/9/environ", "OLLAMA_KV_TIERING=1\x00", 0o644)
+	require.Empty(t, w.plan("install", Options{}).Last)
+}
+
+// TestCommandByFile: kvtier is in PATH afterwards, also after Ollama's updater removed its folder, and goes with
+// the installation.
+func TestCommandByFile(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		uid  int
+		link string
+	}{
+		"root": {0, "usr/local/bin/kvtier"},
+		"user": {1000, "home/me/.local/bin/kvtier"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newFolder(t)
+			w.UID, w.owner = tc.uid, tc.uid
+			require.NoError(t, os.MkdirAll(w.sys.home, 0o755))
+			before := w.tree()
+			p := w.plan("install", Options{})
+			notYet := "Then: " + w.sys.home + "/.local/bin is not in PATH: run export PATH="
+			require.Equal(t, tc.uid != 0, strings.Contains(w.shownAt(p), notYet), w.shownAt(p))
+			require.NoError(t, w.install(Options{}))
+			require.Equal(t, ourServer, w.read(tc.link))
+			require.NoError(t, os.RemoveAll(w.at(lib)))
+			w.tarball("usr/local", nextServer)
+			require.Equal(t, ourServer, w.read(tc.link), "an update of Ollama leaves it")
+
+			// It is the program that puts itself back.
+			w.sys.path += ":" + filepath.Dir(w.at(tc.link))
+			require.NotContains(t, w.shownAt(w.plan("install", Options{})), "is not in PATH")
+			require.NoError(t, os.Rename(w.at("kit/kvtier"), w.at("kit/other")))
+			require.NoError(t, os.Symlink(w.at("usr/local/lib/ollama.kvtier"), w.at("kit/kvtier")))
+			require.NoError(t, w.install(Options{}))
+			require.Equal(t, ourServer, w.read(lib+"llama-server"))
+
+			// A newer one takes its place.
+			require.NoError(t, os.Rename(w.at("kit/other"), w.at("kit/kvtier")))
+			w.write("kit/kvtier", newServer, 0o755)
+			require.NoError(t, w.install(Options{}))
+			require.Equal(t, newServer, w.read(tc.link))
+			w.write("kit/kvtier", ourServer, 0o755)
+			require.NoError(t, w.remove())
+			w.tarball("usr/local", stockServer)
+			require.Equal(t, before, w.tree())
+		})
+	}
+}
+
+// TestCommandsThatStay: a link is made over nobody's file, and root gets none to a file of another user.
+func TestCommandsThatStay(t *testing.T) {
+	t.Parallel()
+	for name, lay := range map[string]func(*world){
+		"the user's":     func(w *world) { w.write("usr/local/bin/kvtier", "the user's", 0o755) },
+		"elsewhere":      func(w *world) { w.packaged = true },
+		"no such folder": func(w *world) { w.Bin = w.at("none") },
+		"another user's": func(w *world) { w.owner = 1000 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newFolder(t)
+			lay(w)
+			before := w.tree()
+			p := w.plan("install", Options{})
+			require.Equal(t, !w.packaged, strings.Contains(w.shown(p), "Then: kvtier is not in PATH: run it as /kit/kvtier, also after an update of Ollama.\n"), w.shown(p))
+			require.NoError(t, w.install(Options{}))
+			require.NoFileExists(t, w.at("usr/local/lib/ollama.kvtier"))
+			require.NoError(t, w.remove())
+			require.Equal(t, before, w.tree())
+		})
+	}
 }
 
 // TestDataByFile: remove says where pages and the log are.
@@ -209,38 +285,47 @@ func TestCheckFails(t *testing.T) {
 	require.ElementsMatch(t, before, w.tree())
 }
 
-// TestAFileThatFails: whatever change fails, the folder and its note are as before.
+// TestAFileThatFails: whatever change fails, the folder, its note and the command are as before.
 func TestAFileThatFails(t *testing.T) {
 	t.Parallel()
 	for from, lay := range map[string]func(*world){
 		"stock":     func(*world) {},
 		"installed": func(w *world) { require.NoError(w.t, w.install(Options{})) },
+		"no command": func(w *world) {
+			w.packaged = true
+			require.NoError(w.t, w.install(Options{}))
+			w.packaged = false
+		},
 		"updated": func(w *world) {
 			require.NoError(w.t, w.install(Options{}))
 			require.NoError(w.t, os.RemoveAll(w.at(lib)))
 			w.tarball("usr/local", nextServer)
 		},
 	} {
-		for n := 1; ; n++ {
-			w := newFolder(t)
-			lay(w)
-			w.write("kit/kvtier", newServer, 0o755)
-			before, state := w.tree(), w.state().State
-			if !w.failOnce(n, func() error { return w.install(Options{}) }) {
-				require.Greater(t, n, 3)
-				require.Equal(t, "0.2.0", w.state().Kvtier)
-				break
+		for _, uid := range []int{0, 1000} {
+			start := func() (*world, []string) {
+				w := newFolder(t)
+				w.UID, w.owner = uid, uid
+				lay(w)
+				w.write("kit/kvtier", newServer, 0o755)
+				return w, w.tree()
 			}
-			require.Equal(t, before, w.tree(), "%s, change %d", from, n)
-			require.Equal(t, state, w.state().State)
+			for n := 1; ; n++ {
+				w, before := start()
+				state := w.state().State
+				if !w.failOnce(n, func() error { return w.install(Options{}) }) {
+					require.Greater(t, n, 5)
+					require.Equal(t, "0.2.0", w.state().Kvtier)
+					break
+				}
+				require.Equal(t, before, w.tree(), "%s, change %d", from, n)
+				require.Equal(t, state, w.state().State)
+			}
+			w, before := start()
+			w.broken = w.at(lib + "llama-server")
+			require.ErrorContains(t, w.install(Options{}), "it is broken")
+			require.Equal(t, before, w.tree(), from)
 		}
-		w := newFolder(t)
-		lay(w)
-		w.write("kit/kvtier", newServer, 0o755)
-		before := w.tree()
-		w.broken = w.at(lib + "llama-server")
-		require.ErrorContains(t, w.install(Options{}), "it is broken")
-		require.Equal(t, before, w.tree(), from)
 	}
 }
 

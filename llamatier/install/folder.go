@@ -155,9 +155,22 @@ func (m *Machine) installFile(p *Plan, new file) error {
 	}
 	p.cannot = cmp.Or(m.writable(f.path), m.writable(filepath.Dir(f.path)))
 	p.begin = func() error { return m.Program.unchanged(f) }
-	m.backToFile(p, f, s)
+	c := m.inPath(f.path)
+	if c.free {
+		f.note.Made = append(f.note.Made, absent(filepath.Dir(c.link))...)
+	}
+	m.backToFile(p, f, s, c)
 	if s != Installed {
 		p.add(func(context.Context) error { return m.Change.setAside(f) }, "keep Ollama's %s as %s", f.server.path, RealName)
+	}
+	if c.free || c.linked {
+		p.add(func(context.Context) error {
+			err := m.Change.copyTo(new.path, c.program, 0o755)
+			if err != nil || c.linked {
+				return err
+			}
+			return m.Change.link(c.program, c.link)
+		}, "copy kvtier %s to %s, and link %s to it", new.version, c.program, c.link)
 	}
 	p.add(func(context.Context) error {
 		if err := m.Change.copyTo(new.path, f.server.path, 0o755); err != nil {
@@ -170,14 +183,18 @@ func (m *Machine) installFile(p *Plan, new file) error {
 }
 
 // backToFile plans how the steps of an installation are taken back.
-func (m *Machine) backToFile(p *Plan, f folder, s state) {
+func (m *Machine) backToFile(p *Plan, f folder, s state, c command) {
 	var keep []string
-	switch s {
-	case Installed:
-		keep = []string{f.server.path, noteOf(f.path)}
-	case Replaced:
-		keep = []string{noteOf(f.path)}
+	if s == Installed || s == Replaced {
+		keep = append(keep, noteOf(f.path), c.program)
 	}
+	if s == Installed {
+		keep = append(keep, f.server.path)
+	}
+	if len(keep) > 0 && (c.free || c.linked) {
+		keep = append(keep, c.link)
+	}
+	fresh := absent(filepath.Dir(c.link))
 	restore := m.save(p, keep...)
 	p.undo = func(back *Plan) error {
 		if s == Installed {
@@ -188,7 +205,7 @@ func (m *Machine) backToFile(p *Plan, f folder, s state) {
 				return err
 			}
 		}
-		back.add(func(context.Context) error { return restore() }, "put files back")
+		back.add(func(context.Context) error { return errors.Join(restore(), m.Change.removeEmpty(fresh)) }, "put files back")
 		return nil
 	}
 }
@@ -216,7 +233,8 @@ func (m *Machine) removeFile(p *Plan) error {
 	if s == Broken || s == Replaced && f.foreign() {
 		return errors.New(why)
 	}
-	leftovers := f.leftovers()
+	leftovers, dirs := m.commandsOf(f)
+	leftovers = append(leftovers, f.leftovers()...)
 	if f.real.is == missing && len(leftovers) == 0 {
 		return nil
 	}
@@ -235,7 +253,9 @@ func (m *Machine) removeFile(p *Plan) error {
 		}, "put Ollama's own llama-server back: rename %s to %s", f.real.path, ServerName)
 	}
 	if len(leftovers) > 0 {
-		p.add(func(context.Context) error { return m.Change.remove(leftovers...) }, "remove %s", list(leftovers))
+		p.add(func(context.Context) error {
+			return errors.Join(m.Change.remove(leftovers...), m.Change.removeEmpty(dirs))
+		}, "remove %s", list(leftovers))
 	}
 	return nil
 }
@@ -244,7 +264,8 @@ func (m *Machine) removeFile(p *Plan) error {
 func (f folder) leftovers() []string {
 	var paths []string
 	in := func(name string) string { return filepath.Join(f.path, name+newSuffix) }
-	for _, path := range []string{in(ServerName), in(RealName), noteOf(f.path) + newSuffix, noteOf(f.path)} {
+	program := programOf(f.path)
+	for _, path := range []string{program + newSuffix, program, in(ServerName), in(RealName), noteOf(f.path) + newSuffix, noteOf(f.path)} {
 		if info, err := os.Lstat(path); err == nil && !info.IsDir() {
 			paths = append(paths, path)
 		}

@@ -55,8 +55,8 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 		if len(p.Steps) > 0 && m.process(o.Executable) != 0 {
 			p.hint("Ollama is running: models that are loaded keep the stock llama-server until they are unloaded.")
 		}
-		p.hint("Tiering needs OLLAMA_KV_TIERING=1 in the environment of ollama serve.")
 		p.hint("An update of Ollama puts its own llama-server back: run kvtier ollama install again after it.")
+		m.sayCommand(p, new.path)
 	}
 	if m.System.OS() == "darwin" {
 		p.hint("kvtier is built for macOS and stores pages there, but nobody has run it on macOS yet.")

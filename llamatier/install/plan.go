@@ -21,6 +21,7 @@ type Plan struct {
 	Ollama Ollama
 	Steps  []Step
 	Hints  []string // sentences for the person who decides about the plan
+	Last   []string // sentences about what to do when it is carried out
 
 	cannot error        // the reason why this user cannot carry the plan out
 	begin  func() error // comes before the first step, and may refuse
@@ -45,6 +46,11 @@ func (p *Plan) add(do func(context.Context) error, format string, args ...any) {
 // hint adds a sentence.
 func (p *Plan) hint(format string, args ...any) {
 	p.Hints = append(p.Hints, fmt.Sprintf(format, args...))
+}
+
+// last adds a sentence for the end.
+func (p *Plan) last(format string, args ...any) {
+	p.Last = append(p.Last, fmt.Sprintf(format, args...))
 }
 
 // Cannot returns the reason why this user cannot carry the plan out, or nil.

@@ -63,7 +63,7 @@ func (m *Machine) rights(group, as string) string {
 // rightsFor is the text of our file for sudo, "" without a group.
 func (m *Machine) rightsFor(u machine.Service, group string) (string, error) {
 	as, path := u.Props["User"], filepath.Join(m.Sudoers, rightsName)
-	command, free := m.command()
+	command, free := m.command(m.Bin)
 	usable := func(path string) bool {
 		_, err := os.Stat(path)
 		return m.safe(path) && (err == nil || free && path == command)

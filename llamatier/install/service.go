@@ -71,10 +71,8 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Opt
 		return m.Change.copyTo(new.path, ourServer, 0o755)
 	}, "copy kvtier %s to %s", new.version, ourServer)
 	m.try(p, ourServer, f.server.path, []string{RealVariable + "=" + f.server.path})
-	if command, free := m.command(); free {
-		p.add(func(context.Context) error {
-			return m.Change.do(func() error { return os.Symlink(ourServer, command) })
-		}, "link %s to it", command)
+	if command, free := m.command(m.Bin); free {
+		p.add(func(context.Context) error { return m.Change.link(ourServer, command) }, "link %s to it", command)
 	}
 	if d.pages != "" && slices.Contains(made.Made, d.pages) {
 		p.add(func(context.Context) error { return m.Change.makePages(d.pages, u) }, "make %s for the user %s", d.pages, cmp.Or(u.Props["User"], "root"))
@@ -95,7 +93,7 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Opt
 func (m *Machine) backToService(p *Plan, fresh []string) {
 	u, path := p.Ollama.unit, m.Units.dropIn(p.Ollama.Service)
 	_, installed := os.Lstat(path)
-	link, _ := m.command()
+	link, _ := m.command(m.Bin)
 	base := func(name string) string { return filepath.Join(m.Base, name) }
 	restore := m.save(p, noteOf(p.Ollama.Folder), base(noteName), base(ServerName), link, path, filepath.Join(m.Sudoers, rightsName))
 	p.undo = func(back *Plan) error {
@@ -151,16 +149,6 @@ func (m *Machine) dropIn(o Ollama, opt Options) (dropIn, error) {
 		return dropIn{}, fmt.Errorf("%s cannot use %s, because it has ProtectHome=%s; give another directory as --root", o.Service, d.pages, o.unit.Props["ProtectHome"])
 	}
 	return d, nil
-}
-
-// command is kvtier in PATH, and whether there is none yet. One of the user's, or of a package, which will be
-// updated, must not stand behind ours.
-func (m *Machine) command() (path string, free bool) {
-	path = filepath.Join(m.Bin, "kvtier")
-	dir, err := os.Stat(m.Bin)
-	_, taken := os.Lstat(path)
-	_, missing := m.System.Find("kvtier")
-	return path, err == nil && dir.IsDir() && errors.Is(taken, fs.ErrNotExist) && missing != nil
 }
 
 // upToDate reports whether a service has an installation with this drop-in and this program,
@@ -272,8 +260,7 @@ func (m *Machine) removeService(p *Plan) error {
 		p.hint("Pages in %s, the remote tier, stay: other servers may use them.", remote)
 	}
 	var links []string // of ours to our program
-	command, _ := m.command()
-	if target, err := os.Readlink(command); err == nil && target == filepath.Join(m.Base, ServerName) {
+	if command, _ := m.command(m.Bin); linksTo(command, filepath.Join(m.Base, ServerName)) {
 		links = append(links, command)
 	}
 	p.add(func(context.Context) error { return m.Change.removeBase(m.Base, made.Made, links) }, "remove %s", list(append([]string{m.Base}, links...))) // with the note, so it is last
