@@ -109,7 +109,7 @@ func TestCollectAsAnotherUser(t *testing.T) {
 	require.NoError(t, os.Chmod(root, 0o700))
 	require.NoError(t, os.Chown(root, 65534, 65534))
 	lines, stop := runCollector(t, root)
-	line(t, lines, `^Error: .*or run sudo kvtier collect .*--root `)
+	line(t, lines, `^Error: .*or run sudo [^ ]+ collect .*--root `)
 	require.Equal(t, 1, stop())
 	require.NoDirExists(t, filepath.Join(root, "telemetry"))
 }

@@ -9,14 +9,14 @@ import (
 
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/doctor"
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/llamatier/install"
 )
 
 // exitWarned is the status of a doctor that has found warnings and no error.
 const exitWarned = exitUnchecked
 
-// newDoctorCommand looks at env, or at this machine where it is nil. limit is a global flag.
-func newDoctorCommand(out *output, env doctor.Environment, limit *time.Duration) *cobra.Command {
+func newDoctorCommand(out *output, h host, at *storage) *cobra.Command {
 	var service string
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -40,11 +40,15 @@ The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
 			const forever = 365 * 24 * time.Hour
 			opt := doctor.Options{
 				Root: given[localVar], Remote: given[remoteVar], LocalGB: given[localGBVar], RemoteGB: given[remoteGBVar],
-				Service: service, Limit: cmp.Or(*limit, forever),
+				Service: service, Limit: cmp.Or(at.timeout, forever), Again: machine.WithSudo(at.args...),
 			}
+			env, served := h.machine, h.served
 			if env == nil {
-				env = doctor.Here{}
-				opt.Service = cmp.Or(service, install.Here().Changed())
+				env, served = doctor.Here{}, install.Here().Served
+			}
+			if served != nil {
+				served, _ := served(cmd.Context())
+				opt.Service, opt.Again = cmp.Or(service, served.Service), reading(served, at.args)
 			}
 			r := doctor.Look(cmd.Context(), env, opt)
 			if err := cmd.Context().Err(); err != nil {

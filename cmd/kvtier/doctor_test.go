@@ -7,7 +7,9 @@ import (
 	"flag"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +17,8 @@ import (
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/doctor"
 	"github.com/kvtier/kvtier/internal/doctor/doctortest"
+	"github.com/kvtier/kvtier/internal/machine"
+	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -87,6 +91,24 @@ func TestDoctorStatuses(t *testing.T) {
 	status, _, stderr = runDoctor(t, noted)
 	require.Zero(t, status)
 	require.Empty(t, stderr)
+}
+
+// TestDoctorForMore: the remedy of what this user may not see is this command line, for the group where there is one.
+func TestDoctorForMore(t *testing.T) {
+	m := doctortest.Healthy()
+	m.Files[doctortest.Root].Err = fs.ErrPermission
+	own, err := user.LookupGroupId(strconv.Itoa(os.Getegid()))
+	require.NoError(t, err)
+	said := func(group string, args ...string) string {
+		var out bytes.Buffer
+		h := host{stdout: &out, stderr: &out, machine: m, served: func(context.Context) (install.Served, bool) {
+			return install.Served{Group: group, Reads: "sudo -u ann /usr/bin/kvtier"}, true
+		}}
+		require.Zero(t, runIn(t.Context(), h, args))
+		return out.String()
+	}
+	require.Contains(t, said(own.Name, "doctor"), "\n         $ sudo -u ann /usr/bin/kvtier doctor\n")
+	require.Contains(t, said("no such group", "doctor", "--timeout", "5s"), "\n         $ "+machine.WithSudo("doctor", "--timeout", "5s")+"\n")
 }
 
 // TestDoctorPrintsNoEscapes: names of other people's files do not reach the terminal as they are.

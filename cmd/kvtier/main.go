@@ -82,7 +82,7 @@ func newCommand(h host, out *output, args []string) *cobra.Command {
 	}
 	root.SetOut(out.stdout)
 	root.SetErr(out.stderr)
-	at := &storage{log: newLogger(out.stderr, slog.LevelWarn), again: repeated(args), become: h.become}
+	at := &storage{log: newLogger(out.stderr, slog.LevelWarn), args: args, become: h.become}
 	models := &modelStore{timeout: &at.timeout}
 	flags := root.PersistentFlags()
 	flags.BoolVar(&out.asJSON, "json", false, "print JSON")
@@ -117,7 +117,7 @@ func newCommand(h host, out *output, args []string) *cobra.Command {
 			return cli.Usage(at.find(cmd.Context(), cmd.Flags(), served))
 		}
 	}
-	doctor, limit := newDoctorCommand(out, h.machine, &at.timeout), newLimitCommand(out, models)
+	doctor, limit := newDoctorCommand(out, h, at), newLimitCommand(out, models)
 	for _, verb := range []*cobra.Command{doctor, limit} {
 		verb.PreRunE = func(cmd *cobra.Command, _ []string) error { return at.checkFlags(cmd.Name(), cmd.Flags()) }
 	}

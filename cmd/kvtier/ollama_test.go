@@ -114,7 +114,7 @@ Ollama v0.99.0 is newer than v0.34.2.
 	require.NoError(t, showStatus(o, all[:1]))
 	require.JSONEq(t, `[{"ollama": "0.34.2", "executable": "", "service": "ollama.service", "folder": "/usr/local/lib/ollama",
 		"state": "installed", "kvtier": "0.1.0", "url": "http://127.0.0.1:11434", "answers": true, "tiering": "on", "pages": "",
-		"log": "/var/log/kvtier/llama-server.log", "last_log": "msg=\"kv tier: on\"", "hints": null}]`, out.String())
+		"log": "/var/log/kvtier/llama-server.log", "last_log": "msg=\"kv tier: on\"", "hints": null, "cure": ""}]`, out.String())
 	all[0].State = install.Replaced
 	require.ErrorContains(t, showStatus(o, all), "needs attention")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/llamatier/install"
 )
 
@@ -59,9 +60,9 @@ func TestServicesPages(t *testing.T) {
 	}
 	require.NoError(t, os.Chown(service, 65534, 65534))
 	_, out = run("ls", "--json")
-	require.Contains(t, out, "; the pages of ollama.service belong to its user, so run sudo kvtier ls --json\n")
+	require.Contains(t, out, "; the pages of ollama.service belong to its user, so run "+machine.WithSudo("ls", "--json")+"\n")
 	_, out = run("rm", "it's")
-	require.Contains(t, out, "so run sudo kvtier …\n")
+	require.Contains(t, out, "so run "+machine.WithSudo("rm")+` 'it'\''s'`+"\n")
 }
 
 // TestGroupOfTheService: a member of the group is told the command that needs no password, where the group may
@@ -88,7 +89,7 @@ func TestGroupOfTheService(t *testing.T) {
 	for _, args := range [][]string{{"ls"}, {"stat"}, {"stat", "--json"}} {
 		require.Contains(t, said(own.Name, args...), "so run sudo -u ann /usr/bin/kvtier "+strings.Join(args, " ")+"\n")
 	}
-	require.Contains(t, said(own.Name, "stat", "--prometheus"), "so run sudo kvtier stat --prometheus\n")
-	require.Contains(t, said(own.Name, "check"), "so run sudo kvtier check\n")
-	require.Contains(t, said("no such group", "ls"), "so run sudo kvtier ls\n")
+	require.Contains(t, said(own.Name, "stat", "--prometheus"), "so run "+machine.WithSudo("stat", "--prometheus")+"\n")
+	require.Contains(t, said(own.Name, "check"), "so run "+machine.WithSudo("check")+"\n")
+	require.Contains(t, said("no such group", "ls"), "so run "+machine.WithSudo("ls")+"\n")
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -24,6 +23,7 @@ import (
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/doctor"
 	"github.com/kvtier/kvtier/internal/env"
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier/install"
@@ -107,7 +107,7 @@ type storage struct {
 	service install.Served  // whose variables count, or without a name
 	timeout time.Duration   // limit of one operation of a tier's filesystem; 0 for none
 	log     *slog.Logger
-	again   string // the arguments of this command line
+	args    []string // of this command line
 	become  func(dir string) error
 	wasRoot bool // sudo is no help
 }
@@ -266,7 +266,7 @@ func (at *storage) open(ctx context.Context) (*roots, error) {
 		r.Local, r.Remote = root.Dirs()
 		return r, nil
 	case missing(err) && at.service.Service == "":
-		return nil, fmt.Errorf("%s does not exist, so no server keeps pages there; give the server's directory as --root or in %s, or run sudo kvtier with that --root", local.Root, localVar)
+		return nil, fmt.Errorf("%s does not exist, so no server keeps pages there; give the server's directory as --root or in %s, or run %s with that --root", local.Root, localVar, machine.WithSudo(at.args...))
 	}
 	return nil, at.withRemedy(err)
 }
@@ -295,14 +295,20 @@ func (at *storage) sudo() string {
 	if at.wasRoot {
 		return "kvtier as another user: root's rights were given up for those of the owner of " + at.config.Local
 	}
-	if at.service.Reads != "" && install.CanRead(at.again) && isMember(at.service.Group) {
-		return at.service.Reads + " " + at.again
+	hasRoot := slices.ContainsFunc(at.args, func(arg string) bool { return strings.HasPrefix(arg, "--root") })
+	if at.service.Service == "" && !hasRoot {
+		return machine.WithSudo(append(slices.Clone(at.args), "--root", at.config.Local)...) // sudo drops variables
 	}
-	command := "sudo kvtier " + at.again
-	if at.service.Service == "" && plainArg.MatchString(at.config.Local) && !strings.Contains(at.again, "--root") {
-		command += " --root " + at.config.Local // sudo drops variables
+	return reading(at.service, at.args)
+}
+
+// reading is a command line for somebody who may read the pages of a service, or of others.
+func reading(s install.Served, args []string) string {
+	line := machine.Command(args...)
+	if s.Reads != "" && install.CanRead(line) && isMember(s.Group) {
+		return s.Reads + " " + line
 	}
-	return command
+	return machine.WithSudo(args...)
 }
 
 // isMember reports whether this user is a member of a group.
@@ -314,17 +320,6 @@ func isMember(group string) bool {
 	}
 	ids, _ := me.GroupIds() // none: no member
 	return slices.Contains(ids, g.Gid)
-}
-
-// plainArg matches an argument that a shell reads as it is.
-var plainArg = regexp.MustCompile(`^[A-Za-z0-9/._:=@%+,-]+$`)
-
-// repeated is a command line as a user gives it again.
-func repeated(args []string) string {
-	if slices.ContainsFunc(args, func(arg string) bool { return !plainArg.MatchString(arg) }) {
-		return "…" // the user knows the rest
-	}
-	return strings.Join(args, " ")
 }
 
 // state reads the state of the local directory.

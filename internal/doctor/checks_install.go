@@ -1,8 +1,8 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,7 +17,7 @@ var installChecks = []Check{
 		ID: "not-installed", Severity: Error, Title: "An Ollama runs without kvtier",
 		Matters: "Nothing is stored there, and kvtier's variables count for nothing.",
 		Means:   "From v0.30 on Ollama runs `llama-server`, and kvtier has to stand before it. Releases before need a patched build: docs/install.md.",
-		Remedy:  "sudo kvtier ollama install --prefix {prefix}",
+		Remedy:  "{cure}",
 		judge: func(s *scene, found func(hit)) {
 			for _, i := range s.installed {
 				if i.State != install.None && i.State != install.Unsupported || i.patched || s.unused(i) {
@@ -26,14 +26,11 @@ var installChecks = []Check{
 				h := hit{
 					says:     fmt.Sprintf("Ollama %s in %s runs its own llama-server, without kvtier.", i.Ollama, i.Executable),
 					evidence: []Evidence{i.evidence(), {"kvtier ollama status", string(i.State)}},
-					values:   []string{"{prefix}", machine.Quote(prefixOf(i.Executable)), "{service}", machine.Quote(i.Service)},
+					values:   []string{"{cure}", i.Cure},
 				}
-				switch {
-				case i.State == install.Unsupported:
+				if i.State == install.Unsupported {
 					h.says = fmt.Sprintf("Ollama %s in %s has neither kvtier's patches nor a llama-server.", i.Ollama, i.Executable)
 					h.remedy = "make build  # in a clone of kvtier; docs/install.md has the rest"
-				case i.Service != "":
-					h.remedy = "sudo kvtier ollama install --service {service}"
 				}
 				found(h)
 			}
@@ -43,7 +40,7 @@ var installChecks = []Check{
 		ID: "install-attention", Severity: Error, Title: "An installation of kvtier needs attention",
 		Matters: "Models may be loaded by Ollama's own llama-server, without tiering.",
 		Means:   "An installation was broken off, an update of Ollama took a file's place, a file is missing, or the service runs without tiering. `kvtier ollama status` shows the same.",
-		Remedy:  "sudo kvtier ollama status; sudo kvtier ollama install",
+		Remedy:  "{cure}",
 		judge: func(s *scene, found func(hit)) {
 			for _, i := range s.installed {
 				if !i.Bad() || i.patched {
@@ -51,13 +48,10 @@ var installChecks = []Check{
 				}
 				h := hit{
 					says:     fmt.Sprintf("The installation of kvtier for %s is %s, with tiering %s.", i.Executable, i.State, i.Tiering),
-					evidence: []Evidence{i.evidence()}, values: []string{"{service}", machine.Quote(i.Service)},
+					evidence: []Evidence{i.evidence()}, values: []string{"{cure}", cmp.Or(i.Cure, machine.WithSudo("ollama", "status"))},
 				}
 				for _, hint := range i.Hints {
 					h.evidence = append(h.evidence, Evidence{"kvtier ollama status", hint})
-				}
-				if i.Service != "" {
-					h.remedy = "sudo kvtier ollama status; sudo kvtier ollama install --service {service}"
 				}
 				found(h)
 			}
@@ -84,15 +78,6 @@ var installChecks = []Check{
 			}
 		},
 	},
-}
-
-// prefixOf is the folder above bin/ollama, or that of ollama.
-func prefixOf(executable string) string {
-	dir := filepath.Dir(executable)
-	if filepath.Base(dir) == "bin" {
-		dir = filepath.Dir(dir)
-	}
-	return dir
 }
 
 func (i installed) evidence() Evidence { return Evidence{i.Executable, "Ollama " + i.Ollama} }

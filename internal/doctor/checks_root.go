@@ -38,19 +38,20 @@ var rootChecks = []Check{
 		ID: "cannot-look", Severity: Note, Title: "You may not see a directory or a server's variables",
 		Matters: "They could not be checked.",
 		Means:   "Directories of pages have mode 0700, because pages are prompts. The variables of a running process are in `/proc/PID/environ`, which its own user and root may read.",
-		Remedy:  "sudo kvtier doctor",
+		Remedy:  "{again}",
 		judge: func(s *scene, found func(hit)) {
+			again := []string{"{again}", cmp.Or(s.opt.Again, "sudo kvtier doctor")}
 			for _, o := range s.servers {
 				if o.PID > 0 && o.Set == nil {
 					found(hit{
 						says:     fmt.Sprintf("The variables of %s cannot be seen by this user.", o.title()),
-						evidence: []Evidence{{fmt.Sprintf("/proc/%d/environ", o.PID), "no permission"}},
+						evidence: []Evidence{{fmt.Sprintf("/proc/%d/environ", o.PID), "no permission"}}, values: again,
 					})
 				}
 			}
 			s.eachPlace(func(st store, p *place) {
 				if p.denied {
-					found(s.placeHit(st, p, p.path, "no permission", "%s could not be looked at by %s.", p.title(), cmp.Or(s.user.Name, "this user")))
+					found(s.placeHit(st, p, p.path, "no permission", "%s could not be looked at by %s.", p.title(), cmp.Or(s.user.Name, "this user")).with(again...))
 				}
 			})
 		},

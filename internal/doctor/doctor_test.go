@@ -129,8 +129,10 @@ var faults = map[string]map[string]func(*machine){
 	"container-pages": {"": container("/data")},
 
 	"not-installed": {
-		"a stock release": status(func(s *install.Status) { s.State, s.Ollama = install.None, "0.34.2" }),
-		"an old release":  status(func(s *install.Status) { s.Ollama = "0.24.0" }),
+		"a stock release": status(func(s *install.Status) {
+			s.State, s.Ollama, s.Cure = install.None, "0.34.2", "sudo /opt/kvtier ollama install --service ollama.service"
+		}),
+		"an old release": status(func(s *install.Status) { s.Ollama = "0.24.0" }),
 	},
 	"install-attention": {"": status(func(s *install.Status) { s.State, s.Hints = install.Replaced, []string{"Run install again."} })},
 	"model-off": {"": status(func(s *install.Status) {
@@ -308,6 +310,16 @@ func TestForeignRoot(t *testing.T) {
 		m.Me = m.Accounts[2]
 	}, doctor.Options{Root: root})
 	require.Equal(t, "sudo -u ollama kvtier doctor --root "+root, finding(t, r, "root-unsafe").Remedy)
+}
+
+// TestCures: an installation's remedy is the command that its status names.
+func TestCures(t *testing.T) {
+	cure := func(cure string) string {
+		r, _ := look(t, status(func(s *install.Status) { s.State, s.Cure = install.Replaced, cure }), doctor.Options{})
+		return finding(t, r, "install-attention").Remedy
+	}
+	require.Equal(t, "sudo /opt/kvtier ollama install --prefix '/a b'", cure("sudo /opt/kvtier ollama install --prefix '/a b'"))
+	require.Regexp(t, `^sudo /\S+ ollama status$`, cure(""))
 }
 
 // TestFewDrops: some pages that could not be stored among many are no finding.

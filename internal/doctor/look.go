@@ -72,6 +72,8 @@ type Options struct {
 	LocalGB, RemoteGB string
 	Service           string        // systemd unit; empty for ollama.service
 	Limit             time.Duration // of each wait; 0 for LimitDefault
+	// Again is this command line for somebody who sees more than this user.
+	Again string
 }
 
 // LimitDefault bounds each wait: a disk that sleeps needs some seconds.

@@ -1,6 +1,11 @@
 package machine
 
-import "strings"
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
 
 // Quote writes a value as one word of a shell.
 func Quote(word string) string {
@@ -12,3 +17,26 @@ func Quote(word string) string {
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
+
+// Command is a command line for a shell.
+func Command(words ...string) string {
+	var line []string
+	for _, word := range words {
+		line = append(line, Quote(word))
+	}
+	return strings.Join(line, " ")
+}
+
+// Self is the path by which this program was called: under another name it may do something else.
+func Self() string {
+	if path, err := exec.LookPath(os.Args[0]); err == nil {
+		if path, err = filepath.Abs(path); err == nil {
+			return path
+		}
+	}
+	path, _ := os.Executable() // "" says nothing, which is all that is known
+	return path
+}
+
+// WithSudo is this program's command line with other arguments, for root. sudo has a PATH of its own.
+func WithSudo(args ...string) string { return Command(append([]string{"sudo", Self()}, args...)...) }

@@ -85,6 +85,9 @@ func (m *Machine) sayCommand(p *Plan, program string) {
 		p.last(`%s is not in PATH: run export PATH=%s:"$PATH"`, dir, machine.Quote(dir))
 	}
 	if !on(machine.VariablesOf(m.System, m.Proc, m.process(p.Ollama.Executable))) {
-		p.last("Nothing is stored until Ollama runs with tiering on: OLLAMA_KV_TIERING=1 %s serve", machine.Quote(p.Ollama.Executable))
+		p.last("Nothing is stored until Ollama runs with tiering on: %s", startOf(p.Ollama))
 	}
 }
+
+// startOf is the command line that starts a server without a service.
+func startOf(o Ollama) string { return "OLLAMA_KV_TIERING=1 " + machine.Command(o.Executable, "serve") }

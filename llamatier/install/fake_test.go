@@ -71,6 +71,7 @@ func newWorld(t *testing.T) *world {
 	w.sys = &system{os: "linux", home: w.at("home/me"), path: "/usr/bin:" + w.at("usr/local/bin"), find: w.find, run: w.run}
 	w.Machine = &Machine{
 		System:   w.sys,
+		Line:     []string{w.at("kit/kvtier"), "ollama", "install", "--root", "/a b"},
 		Prefixes: []string{w.at("usr/local"), w.at("usr")},
 		Base:     w.at("usr/local/lib/kvtier"), Bin: w.at("usr/local/bin"), Units: units(w.at("etc/systemd/system")), State: w.at("var/lib"), Logs: w.at("var/log"), Sudoers: w.at("etc/sudoers.d"),
 		Proc: w.at("proc"), Booted: w.at("run"),

@@ -32,7 +32,7 @@ func TestInstallByFile(t *testing.T) {
 copy kvtier 0.1.0 to /usr/local/lib/ollama.kvtier, and link /usr/local/bin/kvtier to it
 put kvtier 0.1.0 in the place of /usr/local/lib/ollama/llama-server
 run /usr/local/lib/ollama/llama-server --version: it must reach the real llama-server
-An update of Ollama puts its own llama-server back: run kvtier ollama install again after it.
+An update of Ollama puts its own llama-server back: run /kit/kvtier ollama install --prefix /usr/local after it.
 Then: Nothing is stored until Ollama runs with tiering on: OLLAMA_KV_TIERING=1 /usr/local/bin/ollama serve
 `, w.shown(p))
 	require.Equal(t, before, w.tree(), "a plan changes nothing")
@@ -229,8 +229,9 @@ func TestUpdateOfOllama(t *testing.T) {
 	require.Equal(t, Replaced, s.State)
 	require.True(t, s.Bad())
 	require.Equal(t, []string{"The installation of kvtier in " + w.at("usr/local/lib/ollama") + " was replaced by an update of Ollama, so no model is tiered. " +
-		"Run kvtier ollama install --prefix " + w.at("usr/local") + "."}, w.Updates())
-	require.Equal(t, []string{"An update of Ollama has put its own llama-server back; run kvtier ollama install again."}, s.Hints)
+		"Run " + w.at("kit/kvtier") + " ollama install --prefix " + w.at("usr/local") + "."}, w.Updates())
+	require.Equal(t, []string{"An update of Ollama has put its own llama-server back; run " + s.Cure + "."}, s.Hints)
+	require.Equal(t, w.at("kit/kvtier")+" ollama install --prefix "+w.at("usr/local"), s.Cure)
 	require.NoError(t, w.install(Options{}))
 	w.requireRuns(nextServer)
 	require.Equal(t, Installed, w.state().State)
@@ -485,7 +486,8 @@ func TestSearch(t *testing.T) {
 	s := w.state()
 	require.Equal(t, Installed, s.State)
 	require.Equal(t, "off", s.Tiering)
-	require.Equal(t, []string{"The server runs without OLLAMA_KV_TIERING=1."}, s.Hints)
+	require.Equal(t, "OLLAMA_KV_TIERING=1 "+w.at("opt/ollama/bin/ollama")+" serve", s.Cure)
+	require.Equal(t, []string{"The server runs without OLLAMA_KV_TIERING=1, so stop it first; run " + s.Cure + "."}, s.Hints)
 	require.Equal(t, "http://box:1", s.URL)
 	require.Equal(t, "/home/a/.ollama/logs/kvtier.log", s.Log)
 }
@@ -533,7 +535,7 @@ func TestFoldersThatCannotBeChanged(t *testing.T) {
 		err  error
 		says string
 	}{
-		{1000, syscall.EACCES, "/lib/ollama belongs to another user; run the same command with sudo"},
+		{1000, syscall.EACCES, "/lib/ollama belongs to another user; run sudo KVTIER ollama install --root '/a b'"},
 		{1000, syscall.EROFS, "/lib/ollama is on a filesystem that is mounted read-only"},
 		{0, syscall.EACCES, "/lib/ollama cannot be changed: permission denied"},
 	} {
@@ -541,7 +543,7 @@ func TestFoldersThatCannotBeChanged(t *testing.T) {
 		w.UID = tc.uid
 		w.Access = func(string) error { return tc.err }
 		before := w.tree()
-		require.ErrorContains(t, w.install(Options{}), tc.says)
+		require.ErrorContains(t, w.install(Options{}), strings.ReplaceAll(tc.says, "KVTIER", w.at("kit/kvtier")))
 		require.Equal(t, before, w.tree())
 	}
 }

@@ -106,37 +106,40 @@ func (is programs) open(path string) (folder, error) {
 // kept reports whether llama-server-real is the file that install set aside.
 func (f folder) kept() bool { return f.noted && slices.Contains(f.note.Real, f.real.digest) }
 
-// updated is the reason for Replaced.
-const updated = "an update of Ollama has put its own llama-server back; run kvtier ollama install again"
+// updated is the reason for Replaced, and brokenOff that for Interrupted.
+const (
+	updated   = "an update of Ollama has put its own llama-server back"
+	brokenOff = "install or remove was broken off"
+)
 
 // foreign reports whether there is a llama-server-real that nobody of us has put there.
 func (f folder) foreign() bool { return f.real.is != missing && !f.kept() }
 
-// state tells the state, and the reason for a state that needs attention.
-func (f folder) state() (state, string) {
+// state tells the state, the reason for a state that needs attention, and the verb of kvtier ollama that helps.
+func (f folder) state() (s state, why, verb string) {
 	switch {
 	case f.real.is == ours:
-		return Broken, fmt.Sprintf("%s is kvtier's, too; install Ollama again", f.real.path)
+		return Broken, fmt.Sprintf("%s is kvtier's, too; install Ollama again", f.real.path), ""
 	case f.server.is == ours && f.real.is == missing:
-		return Broken, fmt.Sprintf("%s is gone, so no model can be loaded; install Ollama again, then kvtier", f.real.path)
+		return Broken, fmt.Sprintf("%s is gone, so no model can be loaded; install Ollama again, then kvtier", f.real.path), ""
 	case f.server.is == ours && f.noted && !f.kept():
-		return Broken, fmt.Sprintf("%s is not the file that install set aside; install Ollama again, then kvtier", f.real.path)
+		return Broken, fmt.Sprintf("%s is not the file that install set aside; install Ollama again, then kvtier", f.real.path), ""
 	case f.server.is == ours:
-		return Installed, ""
+		return Installed, "", ""
 	case f.server.is == missing && f.real.is == stock:
-		return Interrupted, fmt.Sprintf("%s is gone; kvtier ollama remove puts it back", f.server.path)
+		return Interrupted, fmt.Sprintf("%s is gone", f.server.path), "remove"
 	case f.server.is == missing:
-		return Unsupported, fmt.Sprintf("%s is gone; install Ollama again", f.server.path)
+		return Unsupported, fmt.Sprintf("%s is gone; install Ollama again", f.server.path), ""
 	case f.real.is == missing && f.noted && f.note.Done:
-		return Replaced, updated
+		return Replaced, updated, "install"
 	case f.real.is == missing:
-		return None, ""
+		return None, "", ""
 	case f.real.digest == f.server.digest:
-		return Interrupted, "install or remove was broken off; run it again"
+		return Interrupted, brokenOff, "install"
 	case f.kept():
-		return Replaced, updated
+		return Replaced, updated, "install"
 	}
-	return Replaced, fmt.Sprintf("%s is another file than %s, and nothing says that kvtier put it there; remove it if Ollama was updated", f.real.path, f.server.path)
+	return Replaced, fmt.Sprintf("%s is another file than %s, and nothing says that kvtier put it there; remove it if Ollama was updated", f.real.path, f.server.path), ""
 }
 
 // installFile plans an installation in Ollama's folder.
@@ -145,10 +148,10 @@ func (m *Machine) installFile(p *Plan, new file) error {
 	if err != nil {
 		return err
 	}
-	s, why := f.state()
+	s, off := m.trouble(p.Ollama, f)
 	switch {
 	case s == Broken, f.server.is == missing, s == Replaced && f.foreign():
-		return errors.New(why)
+		return errors.New(off.String())
 	case s == Installed && f.server.digest == new.digest && f.noted == f.note.Done:
 		p.hint("kvtier %s is installed there already.", new.version)
 		return nil
@@ -196,6 +199,7 @@ func (m *Machine) backToFile(p *Plan, f folder, s state, c command) {
 	}
 	fresh := absent(filepath.Dir(c.link))
 	restore := m.save(p, keep...)
+	p.rest = m.again("remove", p.Ollama)
 	p.undo = func(back *Plan) error {
 		if s == Installed {
 			back.hint("the installation in %s is again as it was", f.path)
@@ -229,9 +233,9 @@ func (m *Machine) removeFile(p *Plan) error {
 	if err != nil {
 		return err
 	}
-	s, why := f.state()
+	s, off := m.trouble(p.Ollama, f)
 	if s == Broken || s == Replaced && f.foreign() {
-		return errors.New(why)
+		return errors.New(off.String())
 	}
 	leftovers, dirs := m.commandsOf(f)
 	leftovers = append(leftovers, f.leftovers()...)

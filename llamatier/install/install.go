@@ -47,7 +47,7 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 			return nil, errors.New("no systemd service runs this Ollama, so nobody can give it variables; set them where the server is started, and leave --root, --local-gb, --remote, --remote-gb, --metrics, --group and --reset out")
 		}
 		if services := m.Units.mounted(o.Folder); len(services) > 0 {
-			return nil, fmt.Errorf("%s mounts another file over llama-server in %s; run kvtier ollama remove --service %[1]s first", services[0], o.Folder)
+			return nil, fmt.Errorf("%s mounts another file over llama-server in %s; run %s first", services[0], o.Folder, m.again("remove", Ollama{Service: services[0]}))
 		}
 		if err := m.installFile(p, new); err != nil {
 			return nil, err
@@ -55,7 +55,7 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 		if len(p.Steps) > 0 && m.process(o.Executable) != 0 {
 			p.hint("Ollama is running: models that are loaded keep the stock llama-server until they are unloaded.")
 		}
-		p.hint("An update of Ollama puts its own llama-server back: run kvtier ollama install again after it.")
+		p.hint("An update of Ollama puts its own llama-server back: run %s after it.", m.again("install", o))
 		m.sayCommand(p, new.path)
 	}
 	if m.System.OS() == "darwin" {
@@ -170,6 +170,7 @@ type Status struct {
 	Log        string   `json:"log"`     // the file, "" if it is not known
 	LastLog    string   `json:"last_log"`
 	Hints      []string `json:"hints"` // sentences about everything that needs attention
+	Cure       string   `json:"cure"`  // the command line that helps, "" where none is known
 }
 
 // Bad reports whether an installation needs attention.

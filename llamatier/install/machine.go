@@ -20,7 +20,8 @@ import (
 // Machine is the system on which Ollama is installed: its places, and the programs to ask.
 type Machine struct {
 	System machine.System
-	UID    int // who runs this program
+	UID    int      // who runs this program
+	Line   []string // the command line of this program, its path first
 
 	Prefixes []string // folders above bin/ollama and lib/ollama, without systemd
 	Base     string   // the folder that an installation for a service makes for its files
@@ -47,7 +48,7 @@ type Machine struct {
 // Here is the machine on which this program runs.
 func Here() *Machine {
 	return &Machine{
-		System: machine.Here{}, UID: os.Geteuid(),
+		System: machine.Here{}, UID: os.Geteuid(), Line: append([]string{machine.Self()}, os.Args[1:]...),
 		Prefixes: []string{"/usr/local", "/usr"},
 		Base:     base, Bin: "/usr/local/bin", Units: "/etc/systemd/system", State: "/var/lib", Logs: "/var/log", Sudoers: "/etc/sudoers.d",
 		Proc: "/proc", Booted: "/run/systemd/system",

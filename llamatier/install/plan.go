@@ -27,8 +27,9 @@ type Plan struct {
 	begin  func() error // comes before the first step, and may refuse
 	// undo plans to take the steps back, if one fails. Its hints say what is there then.
 	undo func(back *Plan) error
-	seen bool // systemd was told of the steps
-	calm bool // systemd need not be told
+	rest string // the command line that takes back what undo could not
+	seen bool   // systemd was told of the steps
+	calm bool   // systemd need not be told
 }
 
 // Step is a part of a plan.
@@ -84,7 +85,7 @@ func (p *Plan) Do(ctx context.Context, done func(Step)) error {
 		undone = back.steps(context.WithoutCancel(ctx), func(Step) {})
 	}
 	if undone != nil {
-		return fmt.Errorf("%w; taking it back failed, too (%w); run kvtier ollama remove", err, undone)
+		return fmt.Errorf("%w; taking it back failed, too (%w); run %s", err, undone, p.rest)
 	}
 	return fmt.Errorf("%w; %s", err, strings.Join(back.Hints, ". "))
 }
@@ -140,7 +141,7 @@ func (m *Machine) writable(dir string) error {
 	case m.UID == 0:
 		return fmt.Errorf("%s cannot be changed: %w", dir, err)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%s belongs to another user; run the same command with sudo", dir)
+		return fmt.Errorf("%s belongs to another user; run %s", dir, m.withSudo())
 	}
 	return err
 }
@@ -165,12 +166,12 @@ func (m *Machine) checkService(p *Plan, u machine.Service) {
 		if err != nil {
 			return err
 		}
-		why, seen := m.without(p.Ollama, now)
-		if why == "" && !seen {
-			why = fmt.Sprintf("the process of %s cannot be looked at; journalctl -u %[1]s says whether it runs", u.Name)
+		off, seen := m.without(p.Ollama, now)
+		if off == nil && !seen {
+			return fmt.Errorf("the process of %s cannot be looked at; journalctl -u %[1]s says whether it runs", u.Name)
 		}
-		if why != "" {
-			return errors.New(why)
+		if off != nil {
+			return errors.New(off.why)
 		}
 		return nil
 	}, "check that %s answers at %s and runs kvtier", u.Name, url)
@@ -192,29 +193,29 @@ func (m *Machine) waitFor(ctx context.Context, url string) error {
 	}
 }
 
-// without returns the reason why the models of a running service are not tiered, or "", and
+// without returns the reason why the models of a running service are not tiered, or nil, and
 // whether this user sees the service's process.
-func (m *Machine) without(o Ollama, u machine.Service) (why string, seen bool) {
+func (m *Machine) without(o Ollama, u machine.Service) (off *fault, seen bool) {
 	set := machine.VariablesOf(m.System, m.Proc, u.PID)
 	seen = set != nil
 	if !seen {
 		set = u.Variables
 	}
 	if !on(set) {
-		return switchedOff(u, set), seen
+		return m.switchedOff(u, set), seen
 	}
 	view := inside(m.Proc, u.PID)
 	if _, err := os.Stat(view); err != nil {
-		return "", false
+		return nil, false
 	}
 	if _, own := m.Program(filepath.Join(view, o.Folder, ServerName)); !own {
-		return fmt.Sprintf("%s does not see kvtier's file as %s; systemctl restart %[1]s mounts it, with systemd 235 or later", u.Name, filepath.Join(o.Folder, ServerName)), true
+		return &fault{fmt.Sprintf("%s does not see kvtier's file as %s, which systemd mounts from 235 on", u.Name, filepath.Join(o.Folder, ServerName)), m.restartOf(u)}, true
 	}
 	real := filepath.Join(view, m.Base, realFolder, ServerName)
 	if f, err := m.Program.look(real); err != nil || f.is != stock {
-		return fmt.Sprintf("%s does not see Ollama's llama-server in %s; systemctl restart %[1]s mounts it", u.Name, filepath.Join(m.Base, realFolder)), true
+		return &fault{fmt.Sprintf("%s does not see Ollama's llama-server in %s", u.Name, filepath.Join(m.Base, realFolder)), m.restartOf(u)}, true
 	}
-	return "", seen
+	return nil, seen
 }
 
 // inside is the root of the filesystem that a process sees.

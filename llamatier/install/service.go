@@ -26,11 +26,14 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Opt
 	if err != nil {
 		return err
 	}
-	s, why := f.state()
+	s, off := m.trouble(p.Ollama, f)
 	if s == Replaced && f.real.is == missing { // an update removed a file of ours
 		p.add(func(context.Context) error { return m.Change.remove(f.leftovers()...) }, "remove %s, of an earlier installation", noteOf(f.path))
 	} else if s != None {
-		return fmt.Errorf("%s is changed already (%s): %s, then install again", f.path, s, cmp.Or(why, "take that back with kvtier ollama remove"))
+		if off.cure != "" || off.why == "" {
+			off = fault{"it has to be taken back first", m.again("remove", p.Ollama)}
+		}
+		return fmt.Errorf("%s is changed already (%s): %s", f.path, s, off)
 	}
 	d, err := m.dropIn(p.Ollama, opt)
 	if err != nil {
@@ -45,7 +48,7 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Opt
 		p.hint("kvtier %s is installed for %s already.", new.version, u.Name)
 		return nil
 	}
-	p.cannot = root(m.UID)
+	p.cannot = m.root()
 	made, _, err := readNote(filepath.Join(m.Base, noteName))
 	if err != nil {
 		return err
@@ -96,6 +99,7 @@ func (m *Machine) backToService(p *Plan, fresh []string) {
 	link, _ := m.command(m.Bin)
 	base := func(name string) string { return filepath.Join(m.Base, name) }
 	restore := m.save(p, noteOf(p.Ollama.Folder), base(noteName), base(ServerName), link, path, filepath.Join(m.Sudoers, rightsName))
+	p.rest = m.again("remove", p.Ollama)
 	p.undo = func(back *Plan) error {
 		back.add(func(context.Context) error { return errors.Join(restore(), m.Change.removeEmpty(fresh)) }, "put files back")
 		if installed != nil {
@@ -166,9 +170,9 @@ func (m *Machine) upToDate(u machine.Service, d dropIn, path string, new file) b
 }
 
 // root returns an error if the user of this program may not change the system.
-func root(uid int) error {
-	if uid != 0 {
-		return errors.New("only root may change a service; run the same command with sudo")
+func (m *Machine) root() error {
+	if m.UID != 0 {
+		return fmt.Errorf("only root may change a service; run %s", m.withSudo())
 	}
 	return nil
 }
@@ -234,7 +238,7 @@ func (m *Machine) removeService(p *Plan) error {
 	if !there && (noBase != nil || len(others) > 0 && noRest != nil) {
 		return nil
 	}
-	p.cannot = root(m.UID)
+	p.cannot = m.root()
 	p.add(func(context.Context) error { return m.Change.remove(path+newSuffix, path) }, "remove %s", path)
 	if m.ownsRights(u.Name, "") {
 		m.give(p, "")

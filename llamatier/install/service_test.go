@@ -5,6 +5,7 @@ package install
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -312,25 +313,25 @@ func TestServicesThatAreRefused(t *testing.T) {
 		opt  Options
 		says string
 	}{
-		"not root":     {func(w *world) { w.UID = 1000 }, Options{}, "only root may change a service; run the same command with sudo"},
+		"not root":     {func(w *world) { w.UID = 1000 }, Options{}, "only root may change a service; run sudo KVTIER ollama install --root '/a b'"},
 		"another root": {func(w *world) { w.show["RootDirectory"] = "/srv/root" }, Options{}, "has a root of its own"},
 		"a drop-in":    {func(w *world) { w.write(dropInFile, "[Service]\n", 0o644) }, Options{}, "was not written by kvtier; move it away"},
 		"hidden homes": {func(w *world) { w.show["ProtectHome"] = "yes" }, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/home/a/pages"}}, "because it has ProtectHome=yes"},
 		"a name":       {func(*world) {}, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/a b"}}, "/a b cannot be written into a unit"},
-		"by file":      {func(w *world) { w.write(lib+"llama-server-real", stockServer, 0o755) }, Options{}, "is changed already (interrupted)"},
+		"by file":      {func(w *world) { w.write(lib+"llama-server-real", stockServer, 0o755) }, Options{}, "is changed already (interrupted): it has to be taken back first; run KVTIER ollama remove --service ollama.service"},
 		"no service":   {func(w *world) { w.show["LoadState"] = "not-found" }, Options{Choice: Choice{Service: "ai"}}, "systemd has no service ai.service"},
 		"another one":  {func(w *world) { w.show["ExecStart"] = "{ path=/bin/sh ; argv[]=/bin/sh -c x ; }" }, Options{Choice: Choice{Service: "ai"}}, "ai.service runs /bin/sh, not ollama"},
 		"no server":    {func(w *world) { require.NoError(w.t, os.Remove(w.at(lib+"llama-server"))) }, Options{}, "has no llama-server, which Ollama has from v0.30.0 on; install the newest Ollama"},
 		"not ours":     {func(w *world) { w.write("kit/kvtier", stockServer, 0o755) }, Options{}, "does not say that it is kvtier"},
 		"none of ours": {func(w *world) { require.NoError(w.t, os.RemoveAll(w.at("kit"))) }, Options{}, "does not exist any more"},
-		"no answer":    {func(w *world) { require.NoError(w.t, os.Mkdir(w.at("run"), 0o755)); w.broken = "systemctl" }, Options{}, "ask systemd for ollama.service: it is broken: permission denied; run the same command with sudo"},
+		"no answer":    {func(w *world) { require.NoError(w.t, os.Mkdir(w.at("run"), 0o755)); w.broken = "systemctl" }, Options{}, "ask systemd for ollama.service: it is broken: permission denied; run sudo KVTIER ollama install --root '/a b'"},
 		"two":          {func(w *world) { w.tarball("usr", stockServer) }, Options{}, "there are several: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newService(t)
 			tc.lay(w)
 			before := w.tree()
-			require.ErrorContains(t, w.install(tc.opt), tc.says)
+			require.ErrorContains(t, w.install(tc.opt), strings.ReplaceAll(tc.says, "KVTIER", w.at("kit/kvtier")))
 			require.Equal(t, before, w.tree())
 			require.Empty(t, w.ran)
 		})
@@ -389,19 +390,19 @@ func TestStatusOfAService(t *testing.T) {
 		}, Installed, "off", "does not see kvtier's file"},
 		"switched off": {func(w *world) { w.write("proc/7/environ", "OLLAMA_KV_TIERING=0\x00", 0o644) }, Installed, "off", "another drop-in sets it"},
 		"no boolean":   {func(w *world) { w.write("proc/7/environ", "OLLAMA_KV_TIERING=yes\x00", 0o644) }, Installed, "off", "OLLAMA_KV_TIERING=yes in ollama.service is neither 1 nor 0, so nothing is stored: another drop-in sets it"},
-		"unset":        {func(w *world) { w.write("proc/7/environ", "A=b\x00", 0o644) }, Installed, "off", "ollama.service runs without OLLAMA_KV_TIERING; systemctl restart ollama.service sets it."},
+		"unset":        {func(w *world) { w.write("proc/7/environ", "A=b\x00", 0o644) }, Installed, "off", "ollama.service runs without OLLAMA_KV_TIERING; run systemctl restart ollama.service."},
 		"another user's": {func(w *world) {
 			require.NoError(w.t, os.Remove(w.at("proc/7/environ")))
 			require.NoError(w.t, os.RemoveAll(w.at("proc/7/root")))
-		}, Installed, "unknown", "run the same command with sudo."},
-		"another user's files": {func(w *world) { require.NoError(w.t, os.RemoveAll(w.at("proc/7/root"))) }, Installed, "unknown", "run the same command with sudo."},
-		"ours is gone":         {func(w *world) { require.NoError(w.t, os.Remove(w.at("usr/local/lib/kvtier/llama-server"))) }, Broken, "off", "run kvtier ollama install again"},
+		}, Installed, "unknown", "run sudo KVTIER ollama install --root '/a b'."},
+		"another user's files": {func(w *world) { require.NoError(w.t, os.RemoveAll(w.at("proc/7/root"))) }, Installed, "unknown", "run sudo KVTIER ollama install --root '/a b'."},
+		"ours is gone":         {func(w *world) { require.NoError(w.t, os.Remove(w.at("usr/local/lib/kvtier/llama-server"))) }, Broken, "off", "so the service runs Ollama's own llama-server; run KVTIER ollama install --service ollama.service."},
 		"moved": {func(w *world) {
 			w.tarball("usr", stockServer)
 			w.show["ExecStart"] = "{ path=/usr/bin/env ; argv[]=/usr/bin/env A=b " + w.at("usr/bin/ollama") + " serve ; }"
 			require.NoError(w.t, os.RemoveAll(w.at("usr/local/bin")))
-		}, Replaced, "off", "the drop-in is for another one"},
-		"no drop-in": {func(w *world) { require.NoError(w.t, os.Remove(w.at(dropInFile))) }, Interrupted, "off", "broken off"},
+		}, Replaced, "off", "the drop-in is for another one; run KVTIER ollama install --service ollama.service."},
+		"no drop-in": {func(w *world) { require.NoError(w.t, os.Remove(w.at(dropInFile))) }, Interrupted, "off", "broken off; run KVTIER ollama install --service ollama.service."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newService(t)
@@ -416,7 +417,7 @@ func TestStatusOfAService(t *testing.T) {
 				return
 			}
 			require.Len(t, s.Hints, 1)
-			require.Contains(t, s.Hints[0], tc.says)
+			require.Contains(t, s.Hints[0], strings.ReplaceAll(tc.says, "KVTIER", w.at("kit/kvtier")))
 		})
 	}
 }
@@ -456,7 +457,33 @@ func TestDryRunOfOthers(t *testing.T) {
 	w.UID = 1000
 	p := w.plan("install", Options{})
 	require.Len(t, p.Steps, 7)
-	require.ErrorContains(t, p.Cannot(), "only root may change a service; run the same command with sudo")
+	require.ErrorContains(t, p.Cannot(), "only root may change a service; run sudo "+w.at("kit/kvtier")+" ollama install ")
+}
+
+// TestCures: a status names the command line that helps its reader, also where this program stands in the place of
+// llama-server.
+func TestCures(t *testing.T) {
+	t.Parallel()
+	w := newService(t)
+	require.NoError(t, w.install(Options{}))
+	w.UID, w.Line = 1000, []string{"/home/a b/kvtier", "doctor"}
+	require.NoError(t, os.Remove(w.at("usr/local/lib/kvtier/llama-server")))
+	require.Equal(t, "sudo '/home/a b/kvtier' ollama install --service ollama.service", w.state().Cure)
+	w.Line = []string{"/usr/local/lib/ollama/llama-server"}
+	require.Regexp(t, `^sudo (/usr/bin/)?kvtier ollama install --service ollama.service$`, w.state().Cure)
+	w.write("usr/local/lib/kvtier/llama-server", ourServer, 0o755)
+	w.write("proc/7/environ", "A=b\x00", 0o644)
+	require.Equal(t, "sudo systemctl restart ollama.service", w.state().Cure)
+	w.write("proc/7/environ", "OLLAMA_KV_TIERING=0\x00", 0o644)
+	require.Empty(t, w.state().Cure, "a person has said so")
+
+	w = newFolder(t)
+	w.UID, w.Line = 1000, []string{"/usr/local/lib/ollama/llama-server"}
+	require.Regexp(t, "^(/usr/bin/)?kvtier ollama install --prefix "+w.at("usr/local")+"$", w.state().Cure)
+	w.write("usr/local/lib/ollama.kvtier", ourServer, 0o755)
+	require.Equal(t, w.at("usr/local/lib/ollama.kvtier")+" ollama install --prefix "+w.at("usr/local"), w.state().Cure)
+	w.Access = func(string) error { return fs.ErrPermission }
+	require.Equal(t, "sudo "+w.at("usr/local/lib/ollama.kvtier")+" ollama install --prefix "+w.at("usr/local"), w.state().Cure)
 }
 
 // TestAServiceAfterAFile: Ollama's installer has removed the folder with our file, and made a service.

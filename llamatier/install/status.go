@@ -49,6 +49,12 @@ func (m *Machine) status(ctx context.Context, o Ollama, host string) Status {
 	return s
 }
 
+// say tells of a fault.
+func (s *Status) say(f fault) {
+	s.Cure = f.cure
+	s.hint("%s", capital(f.String()+"."))
+}
+
 func (s *Status) hint(format string, args ...any) {
 	s.Hints = append(s.Hints, fmt.Sprintf(format, args...))
 }
@@ -58,19 +64,19 @@ func (m *Machine) statusOfFile(o Ollama, s *Status) map[string]string {
 	f, err := m.Program.open(o.Folder)
 	if err != nil {
 		s.State = Broken
-		s.hint("%s", capital(err.Error()+"."))
+		s.say(fault{why: err.Error()})
 		return nil
 	}
-	var why string
-	if s.State, why = f.state(); why != "" {
-		s.hint("%s", capital(why+"."))
+	var off fault
+	s.State, off = m.trouble(o, f)
+	if s.State == None && len(f.leftovers()) > 0 {
+		s.State, off.why = Interrupted, brokenOff
+	}
+	if s.Cure = off.cure; off.why != "" {
+		s.say(off)
 	}
 	if f.server.is == ours {
 		s.Kvtier = f.server.version
-	}
-	if s.State == None && len(f.leftovers()) > 0 {
-		s.State = Interrupted
-		s.hint("Install or remove was broken off; run it again.")
 	}
 	pid := m.process(o.Executable)
 	set := machine.VariablesOf(m.System, m.Proc, pid)
@@ -81,7 +87,7 @@ func (m *Machine) statusOfFile(o Ollama, s *Status) map[string]string {
 	default:
 		if s.Tiering = "on"; !on(set) {
 			s.Tiering = "off"
-			s.hint("The server runs without OLLAMA_KV_TIERING=1.")
+			s.say(fault{"the server runs without OLLAMA_KV_TIERING=1, so stop it first", startOf(o)})
 		}
 	}
 	return set
@@ -99,25 +105,25 @@ func (m *Machine) statusOfService(o Ollama, s *Status) map[string]string {
 	switch {
 	case err != nil:
 		s.State = Broken
-		s.hint("%s", capital(err.Error()+"."))
+		s.say(fault{why: err.Error()})
 		return set
 	case !there:
 		if _, err := os.Lstat(m.Base); err == nil {
 			s.State = Interrupted
-			s.hint("Install or remove was broken off; run it again.")
+			s.say(fault{brokenOff, m.again("install", o)})
 		} else if m.statusOfFile(o, s); s.State == Installed {
-			s.hint("The next update of Ollama takes the file's place; kvtier ollama remove and install change the service instead.")
+			s.hint("The next update of Ollama takes the file's place; %s and then %s change the service instead.", m.again("remove", o), m.again("install", o))
 		}
 		return set
 	case e != nil || f.is != ours:
 		s.State = Broken
-		s.hint("%s is gone, so the service runs Ollama's own llama-server; run kvtier ollama install again.", path)
+		s.say(fault{fmt.Sprintf("%s is gone, so the service runs Ollama's own llama-server", path), m.again("install", o)})
 		return set
 	}
 	s.State, s.Kvtier = Installed, f.version
 	if !slices.Contains(m.Units.mounted(o.Folder), o.Service) {
 		s.State = Replaced
-		s.hint("Ollama's folder is %s now, and the drop-in is for another one; run kvtier ollama install again.", o.Folder)
+		s.say(fault{fmt.Sprintf("Ollama's folder is %s now, and the drop-in is for another one", o.Folder), m.again("install", o)})
 		return set
 	}
 	s.Tiering = m.tieringOfService(o, s)
@@ -131,16 +137,16 @@ func (m *Machine) tieringOfService(o Ollama, s *Status) string {
 		if on(o.unit.Variables) {
 			return "unknown"
 		}
-		s.hint("%s.", switchedOff(o.unit, o.unit.Variables))
+		s.say(*m.switchedOff(o.unit, o.unit.Variables))
 		return "off"
 	}
-	why, seen := m.without(o, o.unit)
+	off, seen := m.without(o, o.unit)
 	switch {
-	case why != "":
-		s.hint("%s.", why)
+	case off != nil:
+		s.say(*off)
 		return "off"
 	case !seen:
-		s.hint("Only root and the service's user see the server of %s and its log; run the same command with sudo.", o.Service)
+		s.hint("Only root and the service's user see the server of %s and its log; run %s.", o.Service, m.withSudo())
 		return "unknown"
 	}
 	return "on"
@@ -154,19 +160,22 @@ func on(set map[string]string) bool {
 }
 
 // switchedOff says that variables of a service turn tiering off.
-func switchedOff(u machine.Service, set map[string]string) string {
+func (m *Machine) switchedOff(u machine.Service, set map[string]string) *fault {
 	value := env.Trim(set[tierenv.TieringVariable])
 	if value == "" {
-		return fmt.Sprintf("%s runs without %s; systemctl restart %[1]s sets it", u.Name, tierenv.TieringVariable)
+		return &fault{fmt.Sprintf("%s runs without %s", u.Name, tierenv.TieringVariable), m.restartOf(u)}
 	}
 	if _, err := strconv.ParseBool(value); err != nil {
-		return fmt.Sprintf("%s=%s in %s is neither 1 nor 0, so nothing is stored: another drop-in sets it, see systemctl cat %[3]s", tierenv.TieringVariable, value, u.Name)
+		return &fault{why: fmt.Sprintf("%s=%s in %s is neither 1 nor 0, so nothing is stored: another drop-in sets it, see systemctl cat %[3]s", tierenv.TieringVariable, value, u.Name)}
 	}
-	return fmt.Sprintf("%s is off in %s: another drop-in sets it, see systemctl cat %[2]s", tierenv.TieringVariable, u.Name)
+	return &fault{why: fmt.Sprintf("%s is off in %s: another drop-in sets it, see systemctl cat %[2]s", tierenv.TieringVariable, u.Name)}
 }
 
-// capital begins a sentence with a capital letter, unless it begins with a path.
+// capital begins a sentence with a capital letter, unless it begins with a path, a unit or a variable.
 func capital(sentence string) string {
+	if word, _, _ := strings.Cut(sentence, " "); strings.ContainsAny(word, "/.=") {
+		return sentence
+	}
 	first, size := utf8.DecodeRuneInString(sentence)
 	return string(unicode.ToUpper(first)) + sentence[size:]
 }
@@ -261,15 +270,7 @@ func (m *Machine) Updates(folders ...string) (said []string) {
 		if _, own := m.Program(server); own {
 			continue
 		}
-		prefix := strings.TrimSuffix(folder, "/lib/ollama")
-		if !unitPath.MatchString(prefix) {
-			prefix = "'" + strings.ReplaceAll(prefix, "'", `'\''`) + "'"
-		}
-		command := "kvtier ollama install --prefix " + prefix
-		if m.writable(folder) != nil {
-			command = "sudo " + command
-		}
-		said = append(said, fmt.Sprintf("The installation of kvtier in %s was replaced by an update of Ollama, so no model is tiered. Run %s.", folder, command))
+		said = append(said, fmt.Sprintf("The installation of kvtier in %s was replaced by an update of Ollama, so no model is tiered. Run %s.", folder, m.again("install", Ollama{Folder: folder})))
 	}
 	return said
 }

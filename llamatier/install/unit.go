@@ -23,7 +23,7 @@ func (m *Machine) unit(ctx context.Context, name string) (machine.Service, error
 	case errors.Is(err, machine.ErrNoSystemd):
 		err = fmt.Errorf("%w, so there is no %s; leave --service out", err, s.Name)
 	case err != nil && running == nil:
-		return none, fmt.Errorf("ask systemd for %s: %w; run the same command with sudo", s.Name, err)
+		return none, fmt.Errorf("ask systemd for %s: %w; run %s", s.Name, err, m.withSudo())
 	case err != nil || !s.Loaded():
 		err = fmt.Errorf("systemd has no service %s; systemctl list-units lists the services", s.Name)
 	case filepath.Base(s.Executable) != "ollama":

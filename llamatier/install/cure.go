@@ -1,0 +1,76 @@
+package install
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/kvtier/kvtier/internal/machine"
+)
+
+// fault is why an installation does not work.
+type fault struct {
+	why  string
+	cure string // the command line that helps, "" where why says what does
+}
+
+func (f fault) String() string {
+	if f.cure == "" {
+		return f.why
+	}
+	return f.why + "; run " + f.cure
+}
+
+// trouble is the state of a folder, and what is wrong. Without an installation its cure is to install.
+func (m *Machine) trouble(o Ollama, f folder) (state, fault) {
+	s, why, verb := f.state()
+	if s == None {
+		verb = "install"
+	}
+	if verb == "" {
+		return s, fault{why: why}
+	}
+	return s, fault{why, m.again(verb, o)}
+}
+
+// withSudo is this program's command line for root.
+func (m *Machine) withSudo() string { return machine.Command(append([]string{"sudo"}, m.Line...)...) }
+
+// restartOf is the command line that restarts a service.
+func (m *Machine) restartOf(u machine.Service) string {
+	return m.asRoot(true, "systemctl", "restart", u.Name)
+}
+
+// again is the command line that installs kvtier for an Ollama, or removes it.
+func (m *Machine) again(verb string, o Ollama) string {
+	if o.Service != "" {
+		return m.asRoot(true, m.kvtier(o), "ollama", verb, "--service", o.Service)
+	}
+	prefix := strings.TrimSuffix(o.Folder, "/lib/ollama")
+	if o.Executable != "" {
+		prefix = strings.TrimSuffix(filepath.Dir(o.Executable), "/bin")
+	}
+	return m.asRoot(m.writable(o.Folder) != nil, m.kvtier(o), "ollama", verb, "--prefix", prefix)
+}
+
+// asRoot is a command line, with sudo where only root may run it and this user is another one.
+func (m *Machine) asRoot(only bool, line ...string) string {
+	if only && m.UID != 0 {
+		line = append([]string{"sudo"}, line...)
+	}
+	return machine.Command(line...)
+}
+
+// kvtier is the program that a person calls: this one, or one in PATH where this one stands in the place of
+// llama-server. It is a path, because sudo has a PATH of its own.
+func (m *Machine) kvtier(o Ollama) string {
+	if len(m.Line) > 0 && !strings.HasSuffix(m.Line[0], ServerName) {
+		return m.Line[0]
+	}
+	for _, path := range append([]string{programOf(o.Folder)}, m.commands()...) {
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	return "kvtier"
+}
