@@ -3,6 +3,9 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +17,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/doctor/doctortest"
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/llamatier/install"
 )
 
@@ -61,6 +66,41 @@ func TestDockerLines(t *testing.T) {
 	require.True(t, found)
 	lines, _, _ = strings.Cut(lines, "```")
 	require.Contains(t, dockerLines, lines)
+}
+
+// TestTryWithoutTiering: the error names the command line that turns tiering on for the Ollama that was asked.
+func TestTryWithoutTiering(t *testing.T) {
+	loaded := false
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/api/show":
+			fmt.Fprint(w, `{"capabilities":["completion"],"model_info":{"llama.context_length":2048}}`)
+		case "/api/chat":
+			loaded = true
+			fmt.Fprint(w, `{"message":{"content":"Yes."},"done":true,"prompt_eval_count":1000,"prompt_eval_cached_count":0}`+"\n")
+		case "/api/ps":
+			models := map[bool]string{true: `{"name":"small"}`, false: ""}
+			fmt.Fprintf(w, `{"models":[%s]}`, models[loaded])
+		default:
+			loaded = false
+			fmt.Fprint(w, "{}")
+		}
+	}))
+	t.Cleanup(server.Close)
+	t.Setenv("OLLAMA_HOST", server.URL)
+	off := install.Status{URL: server.URL, Executable: "/opt/ollama/bin/ollama", State: install.None, Cure: "kvtier ollama install --prefix /opt/ollama"}
+	other := install.Status{URL: "http://127.0.0.1:1", Cure: "no"}
+	said := func(all ...install.Status) string {
+		var out bytes.Buffer
+		m := doctortest.Healthy()
+		m.Statuses = all
+		require.Equal(t, 1, runIn(t.Context(), host{stdout: io.Discard, stderr: &out, machine: m}, []string{"try", "small"}))
+		return out.String()
+	}
+	require.Contains(t, said(other, off), "Error: the question was computed again. kvtier is not installed for /opt/ollama/bin/ollama; run kvtier ollama install --prefix /opt/ollama\n")
+	off.Hints = []string{"The server runs without it; run X."}
+	require.Contains(t, said(off), "Error: the question was computed again. The server runs without it; run X\n")
+	require.Contains(t, said(other), "again. "+machine.WithSudo("ollama", "status")+" and "+machine.WithSudo("doctor")+" say why\n")
 }
 
 func TestAsk(t *testing.T) {

@@ -7,15 +7,19 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/ollama/ollama/envconfig"
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/doctor"
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/modelfile"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/trial"
+	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry/show"
 )
 
@@ -63,7 +67,25 @@ func tryOllama(ctx context.Context, out *output, h host, name string, yes bool) 
 		return err
 	}
 	r, err := runTrial(ctx, h, o, nil)
-	return showTrial(out, r, errors.Join(err, o.Close()), "sudo kvtier ollama status and sudo kvtier doctor say why")
+	return showTrial(out, r, errors.Join(err, o.Close()), func() string { return cureOf(ctx, h, o.URL) })
+}
+
+// cureOf says what to do about an Ollama that computes its prompts again.
+func cureOf(ctx context.Context, h host, url string) string {
+	var all []install.Status
+	if h.machine != nil {
+		all, _ = h.machine.Installed(ctx)
+	} else {
+		all, _ = doctor.Here{}.Installed(ctx) // with an error, nothing is known
+	}
+	all = slices.DeleteFunc(all, func(s install.Status) bool { return s.URL != url || s.Cure == "" })
+	switch {
+	case len(all) != 1:
+		return fmt.Sprintf("%s and %s say why", machine.WithSudo("ollama", "status"), machine.WithSudo("doctor"))
+	case len(all[0].Hints) > 0:
+		return strings.TrimSuffix(all[0].Hints[0], ".")
+	}
+	return fmt.Sprintf("kvtier is %s for %s; run %s", all[0].State, all[0].Executable, all[0].Cure)
 }
 
 // tryFile asks a llama-server that is started for it.
@@ -84,7 +106,7 @@ func tryFile(ctx context.Context, out *output, h host, file, name string) error 
 	}
 	s := &trial.Alone{File: file, Window: int(window), Serve: []string{program, "serve", "--", real}}
 	r, err := runTrial(ctx, h, s, s.Start)
-	return showTrial(out, r, errors.Join(err, s.Close()), "kvtier why and kvtier ls say more")
+	return showTrial(out, r, errors.Join(err, s.Close()), func() string { return "kvtier why and kvtier ls say more" })
 }
 
 // runTrial shows each step. Start, if any, comes first.
@@ -106,7 +128,7 @@ func runTrial(ctx context.Context, h host, s trial.Server, start func(context.Co
 }
 
 // showTrial prints a trial that came to its end.
-func showTrial(out *output, r trial.Result, err error, more string) error {
+func showTrial(out *output, r trial.Result, err error, more func() string) error {
 	if err != nil {
 		return err
 	}
@@ -114,7 +136,7 @@ func showTrial(out *output, r trial.Result, err error, more string) error {
 		return err
 	}
 	if !r.Restored() {
-		return fmt.Errorf("the question was computed again; %s", more)
+		return fmt.Errorf("the question was computed again. %s", more())
 	}
 	return nil
 }
