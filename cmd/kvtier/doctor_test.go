@@ -53,7 +53,7 @@ func TestDoctorGolden(t *testing.T) {
 		stderr  string
 	}{
 		"healthy": {doctortest.Healthy(), nil, 0, ""},
-		"ill":     {ill(), []string{"--timeout", "100ms"}, cli.Failed, "Error: doctor found 2 errors\n"},
+		"ill":     {ill(), []string{"--timeout", "100ms"}, cli.Failed, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Cleanup(func() { close(tc.machine.Release) })
@@ -77,7 +77,7 @@ func TestDoctorStatuses(t *testing.T) {
 	warned.SetUnit(doctortest.With(doctortest.Unit()["Environment"] + " OLLAMA_KV_TIER_LOCAL_BG=1"))
 	status, out, stderr := runDoctor(t, warned, "--json")
 	require.Equal(t, exitWarned, status)
-	require.Equal(t, "Error: doctor found 1 warning\n", stderr)
+	require.Empty(t, stderr, "the report has the number")
 	var r doctor.Report
 	require.NoError(t, json.Unmarshal([]byte(out), &r))
 	require.Equal(t, doctor.Warning, r.Worst)

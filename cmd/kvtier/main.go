@@ -66,8 +66,9 @@ func runIn(ctx context.Context, h host, args []string) int {
 		fmt.Fprintln(out.stderr, "interrupted")
 		return cli.Interrupted
 	}
-	// Line breaks may be part of a file's name.
-	fmt.Fprintf(out.stderr, "Error: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
+	if text := err.Error(); text != "" { // line breaks may be part of a file's name
+		fmt.Fprintf(out.stderr, "Error: %s\n", strings.ReplaceAll(text, "\n", "\n  "))
+	}
 	if tier.NoAnswer(err) {
 		fmt.Fprintln(out.stderr, "Is it mounted, and its server up? --timeout waits longer.")
 	}

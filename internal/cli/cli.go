@@ -211,10 +211,15 @@ const (
 // Error is an error of a command with an exit status.
 type Error struct {
 	Status int
-	Err    error
+	Err    error // nil if the output has said why
 }
 
-func (e *Error) Error() string { return e.Err.Error() }
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return ""
+	}
+	return e.Err.Error()
+}
 func (e *Error) Unwrap() error { return e.Err }
 
 // Usage gives an error the status [Misused], for a wrong command line. Usage returns nil for
