@@ -130,6 +130,9 @@ func TestOllamaOutput(t *testing.T) {
 
 Ollama v0.99.0 is newer than v0.34.2.
 `, out.String())
+	out.Reset()
+	require.ErrorContains(t, ollamaFlags{}.carryOut(t.Context(), o, plan, "install"), "nobody can be asked here")
+	require.NotContains(t, out.String(), "| ", "files are shown where nothing is done")
 
 	out.Reset()
 	all := []install.Status{

@@ -35,7 +35,7 @@ type Plan struct {
 // Step is a part of a plan.
 type Step struct {
 	Text  string `json:"step"`            // an order, such as "write FILE"
-	Shows string `json:"shows,omitempty"` // the content of the file that it writes, or ""
+	Shows string `json:"shows,omitempty"` // the content of the files that it writes, or ""
 	do    func(context.Context) error
 }
 
@@ -43,6 +43,22 @@ type Step struct {
 func (p *Plan) add(do func(context.Context) error, format string, args ...any) {
 	p.Steps = append(p.Steps, Step{Text: fmt.Sprintf(format, args...), do: do})
 }
+
+// and adds to the last step.
+func (p *Plan) and(do func(context.Context) error, format string, args ...any) {
+	last := &p.Steps[len(p.Steps)-1]
+	first := last.do
+	last.do = func(ctx context.Context) error {
+		if err := first(ctx); err != nil {
+			return err
+		}
+		return do(ctx)
+	}
+	last.Text += ", " + fmt.Sprintf(format, args...)
+}
+
+// shows adds the content of a file to what the last step shows.
+func (p *Plan) shows(content string) { p.Steps[len(p.Steps)-1].Shows += content }
 
 // hint adds a sentence.
 func (p *Plan) hint(format string, args ...any) {

@@ -112,16 +112,16 @@ func (m *Machine) ownsRights(service, group string) bool {
 	return cmp.Or(group, m.Units.group(service)) != "" || len(m.Units.others(service)) == 0
 }
 
-// give plans to write our file for sudo, or to remove it where text is "".
+// give adds to a step to write our file for sudo, or to remove it where text is "".
 func (m *Machine) give(p *Plan, text string) {
 	path := filepath.Join(m.Sudoers, rightsName)
 	switch {
 	case m.hasRights(text):
 	case text == "":
-		p.add(func(context.Context) error { return m.Change.remove(path+newSuffix, path) }, "remove %s", path)
+		p.and(func(context.Context) error { return m.Change.remove(path+newSuffix, path) }, "remove %s", path)
 	default:
-		p.add(func(context.Context) error { return m.Change.put(path, []byte(text), 0o440) }, "write %s", path)
-		p.Steps[len(p.Steps)-1].Shows = text
+		p.and(func(context.Context) error { return m.Change.put(path, []byte(text), 0o440) }, "write %s", path)
+		p.shows(text)
 	}
 }
 

@@ -27,9 +27,8 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Opt
 		return err
 	}
 	s, off := m.trouble(p.Ollama, f)
-	if s == Replaced && f.real.is == missing { // an update removed a file of ours
-		p.add(func(context.Context) error { return m.Change.remove(f.leftovers()...) }, "remove %s, of an earlier installation", noteOf(f.path))
-	} else if s != None {
+	updated := s == Replaced && f.real.is == missing // an update removed a file of ours
+	if s != None && !updated {
 		if off.cure != "" || off.why == "" {
 			off = fault{"it has to be taken back first", m.again("remove", p.Ollama)}
 		}
@@ -73,17 +72,27 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Opt
 		}
 		return m.Change.copyTo(new.path, ourServer, 0o755)
 	}, "copy kvtier %s to %s", new.version, ourServer)
+	command, free := m.command(m.Bin)
+	if updated {
+		links, _ := m.commandsOf(f)
+		earlier := append(links, f.leftovers()...)
+		p.and(func(context.Context) error { return m.Change.remove(earlier...) }, "remove %s", list(earlier))
+		free = free || slices.Contains(links, command)
+	}
+	if free {
+		p.and(func(context.Context) error { return m.Change.link(ourServer, command) }, "link %s to it", command)
+	}
 	m.try(p, ourServer, f.server.path, []string{RealVariable + "=" + f.server.path})
-	if command, free := m.command(m.Bin); free {
-		p.add(func(context.Context) error { return m.Change.link(ourServer, command) }, "link %s to it", command)
+	write := func(context.Context) error {
+		return errors.Join(m.Change.mkdir(filepath.Dir(path), 0o755), m.Change.put(path, []byte(d.String()), 0o644))
 	}
 	if d.pages != "" && slices.Contains(made.Made, d.pages) {
 		p.add(func(context.Context) error { return m.Change.makePages(d.pages, u) }, "make %s for the user %s", d.pages, cmp.Or(u.Props["User"], "root"))
+		p.and(write, "write %s", path)
+	} else {
+		p.add(write, "write %s", path)
 	}
-	p.add(func(context.Context) error {
-		return errors.Join(m.Change.mkdir(filepath.Dir(path), 0o755), m.Change.put(path, []byte(d.String()), 0o644))
-	}, "write %s", path)
-	p.Steps[len(p.Steps)-1].Shows = d.String()
+	p.shows(d.String())
 	if m.ownsRights(u.Name, d.group) {
 		m.give(p, rights)
 	}
@@ -98,15 +107,18 @@ func (m *Machine) backToService(p *Plan, fresh []string) {
 	_, installed := os.Lstat(path)
 	link, _ := m.command(m.Bin)
 	base := func(name string) string { return filepath.Join(m.Base, name) }
-	restore := m.save(p, noteOf(p.Ollama.Folder), base(noteName), base(ServerName), link, path, filepath.Join(m.Sudoers, rightsName))
+	restore := m.save(p, noteOf(p.Ollama.Folder), programOf(p.Ollama.Folder), base(noteName), base(ServerName), link, path, filepath.Join(m.Sudoers, rightsName))
 	p.rest = m.again("remove", p.Ollama)
 	p.undo = func(back *Plan) error {
-		back.add(func(context.Context) error { return errors.Join(restore(), m.Change.removeEmpty(fresh)) }, "put files back")
+		files := func(context.Context) error { return errors.Join(restore(), m.Change.removeEmpty(fresh)) }
 		if installed != nil {
 			back.hint("Ollama runs its own llama-server again")
-			return m.removeService(back)
+			err := m.removeService(back)
+			back.add(files, "put files back")
+			return err
 		}
 		back.hint("the installation for %s is again as it was", u.Name)
+		back.add(files, "put files back")
 		m.restart(back, u)
 		m.answers(back, u)
 		return nil
@@ -211,7 +223,7 @@ func (m *Machine) restart(p *Plan, u machine.Service) {
 		p.hint("%s is not running; start it with systemctl start %[1]s.", u.Name)
 		return
 	}
-	p.add(func(ctx context.Context) error { return m.systemctl(ctx, "restart", u.Name) }, "systemctl restart %s (models that are loaded are unloaded)", u.Name)
+	p.and(func(ctx context.Context) error { return m.systemctl(ctx, "restart", u.Name) }, "systemctl restart %s (models that are loaded are unloaded)", u.Name)
 }
 
 func (m *Machine) systemctl(ctx context.Context, args ...string) error {
@@ -267,7 +279,7 @@ func (m *Machine) removeService(p *Plan) error {
 	if command, _ := m.command(m.Bin); linksTo(command, filepath.Join(m.Base, ServerName)) {
 		links = append(links, command)
 	}
-	p.add(func(context.Context) error { return m.Change.removeBase(m.Base, made.Made, links) }, "remove %s", list(append([]string{m.Base}, links...))) // with the note, so it is last
+	p.and(func(context.Context) error { return m.Change.removeBase(m.Base, made.Made, links) }, "remove %s", list(append([]string{m.Base}, links...))) // with the note, so it is last
 	m.answers(p, u)
 	return nil
 }

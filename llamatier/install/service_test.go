@@ -41,13 +41,11 @@ func TestInstallForAService(t *testing.T) {
 	w := newService(t)
 	before := w.tree()
 	p := w.plan("install", Options{})
-	require.Equal(t, `copy kvtier 0.1.0 to /usr/local/lib/kvtier/llama-server
+	require.Equal(t, `copy kvtier 0.1.0 to /usr/local/lib/kvtier/llama-server, link /usr/local/bin/kvtier to it
 run /usr/local/lib/kvtier/llama-server --version: it must reach the real llama-server
-link /usr/local/bin/kvtier to it
 write /etc/systemd/system/ollama.service.d/kvtier.conf
 | `+strings.ReplaceAll(strings.TrimSuffix(goldenUnit, "\n"), "\n", "\n| ")+`
-systemctl daemon-reload
-systemctl restart ollama.service (models that are loaded are unloaded)
+systemctl daemon-reload, systemctl restart ollama.service (models that are loaded are unloaded)
 check that ollama.service answers at http://127.0.0.1:11434 and runs kvtier
 `, w.shown(p))
 	require.Equal(t, before, w.tree(), "a plan changes nothing")
@@ -82,10 +80,8 @@ check that ollama.service answers at http://127.0.0.1:11434 and runs kvtier
 	w.write("var/log/kvtier/llama-server.log", "log", 0o600)
 	p = w.plan("remove", Options{})
 	require.Equal(t, `remove /etc/systemd/system/ollama.service.d/kvtier.conf
-systemctl daemon-reload
-systemctl restart ollama.service (models that are loaded are unloaded)
-remove /var/log/kvtier
-remove /usr/local/lib/kvtier and /usr/local/bin/kvtier
+systemctl daemon-reload, systemctl restart ollama.service (models that are loaded are unloaded)
+remove /var/log/kvtier, remove /usr/local/lib/kvtier and /usr/local/bin/kvtier
 check that ollama.service answers at http://127.0.0.1:11434
 Pages in /var/lib/kvtier/pages stay. They hold conversations: remove the directory when nobody needs them.
 `, w.shown(p))
@@ -232,7 +228,7 @@ func TestAnUpdateThatFails(t *testing.T) {
 	}{
 		"ours does not run": {func(w *world) func() { return once(w, "llama-server --version") }, "it failed", false},
 		"reload":            {func(w *world) func() { return once(w, "systemctl daemon-reload") }, "it failed", true},
-		"restart":           {func(w *world) func() { return once(w, "systemctl restart ollama.service") }, "systemctl restart ollama.service (models that are loaded are unloaded): it failed", true},
+		"restart":           {func(w *world) func() { return once(w, "systemctl restart ollama.service") }, "ollama.service (models that are loaded are unloaded): it failed", true},
 		"switched off": {func(w *world) func() {
 			return func() { w.write("proc/7/environ", "OLLAMA_KV_TIERING=0\x00", 0o644) }
 		}, "another drop-in sets it", true},
@@ -282,14 +278,21 @@ func (w *world) updateAll() error {
 	}})
 }
 
-// TestAnInstallThatFails: whatever change fails, nothing is left, and the program of another service stays.
+// TestAnInstallThatFails: whatever change fails, nothing is left, and what another service or an earlier installation
+// by file has stays.
 func TestAnInstallThatFails(t *testing.T) {
 	t.Parallel()
-	for _, beside := range []bool{false, true} {
+	for _, beside := range []string{"nothing", "a service", "a file"} {
 		for n := 1; ; n++ {
-			w := newService(t)
+			w := newFolder(t)
+			if beside == "a file" {
+				require.NoError(t, w.install(Options{}))
+				require.NoError(t, os.RemoveAll(w.at(lib)))
+				w.tarball("usr/local", nextServer)
+			}
+			w.service("usr/local")
 			opt := Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": w.at("fast/pages")}}
-			if beside {
+			if beside == "a service" {
 				require.NoError(t, w.install(Options{}))
 				w.write("etc/systemd/system/ai.service", "[Service]\n", 0o644)
 				opt.Service = "ai"
@@ -300,7 +303,7 @@ func TestAnInstallThatFails(t *testing.T) {
 				require.Greater(t, n, 10)
 				break
 			}
-			require.Equal(t, before, w.tree(), "change %d, beside another service: %v", n, beside)
+			require.Equal(t, before, w.tree(), "change %d, beside %s", n, beside)
 		}
 	}
 }
@@ -456,7 +459,7 @@ func TestDryRunOfOthers(t *testing.T) {
 	w := newService(t)
 	w.UID = 1000
 	p := w.plan("install", Options{})
-	require.Len(t, p.Steps, 7)
+	require.Len(t, p.Steps, 5)
 	require.ErrorContains(t, p.Cannot(), "only root may change a service; run sudo "+w.at("kit/kvtier")+" ollama install ")
 }
 
@@ -495,10 +498,19 @@ func TestAServiceAfterAFile(t *testing.T) {
 	w.tarball("usr/local", nextServer)
 	w.service("usr/local")
 	require.Equal(t, Replaced, w.state().State)
-	require.NoError(t, w.install(Options{}))
+	opt := Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": w.at("fast")}}
+	p := w.plan("install", opt)
+	require.Len(t, p.Steps, 5, "a person reads no more")
+	require.Contains(t, w.shown(p), "copy kvtier 0.1.0 to /usr/local/lib/kvtier/llama-server, remove /usr/local/bin/kvtier, /usr/local/lib/ollama.kvtier and /usr/local/lib/ollama.kvtier-install.json, link /usr/local/bin/kvtier to it\n")
+	require.Contains(t, w.shown(p), "make /fast for the user ")
+	require.NoError(t, w.install(opt))
 	require.Equal(t, Installed, w.state().State)
+	require.NoFileExists(t, w.at("usr/local/lib/ollama.kvtier"))
+	require.True(t, linksTo(w.at("usr/local/bin/kvtier"), w.at("usr/local/lib/kvtier/llama-server")))
 	require.NoError(t, w.remove())
 	require.Equal(t, None, w.state().State)
+	_, err := os.Lstat(w.at("usr/local/bin/kvtier"))
+	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
 // TestAPackagesCommand: no link of ours stands before the program of a package, which will be updated.
