@@ -439,6 +439,24 @@ func TestLastLine(t *testing.T) {
 	require.Empty(t, w.state().LastLog)
 }
 
+// TestUpdatesOfAService: the hint of the page knows an installation that Ollama's updater or somebody else undid.
+func TestUpdatesOfAService(t *testing.T) {
+	t.Parallel()
+	w := newService(t)
+	require.NoError(t, w.install(Options{}))
+	require.Empty(t, w.Updates())
+	w.tarball("usr", stockServer)
+	require.Empty(t, w.Updates(), "another Ollama lies there")
+	cure := "; run " + w.at("kit/kvtier") + " ollama install --service ollama.service."
+	require.NoError(t, os.RemoveAll(w.at(lib)))
+	require.Equal(t, []string{"Models of ollama.service are not tiered: Ollama's folder is " + w.at("usr/lib/ollama") + " now, and the drop-in is for another one" + cure}, w.Updates())
+	w.tarball("usr/local", nextServer)
+	require.Empty(t, w.Updates())
+	server := w.at("usr/local/lib/kvtier/llama-server")
+	require.NoError(t, os.Remove(server))
+	require.Equal(t, []string{"Models of ollama.service are not tiered: " + server + " is gone, so the service runs Ollama's own llama-server" + cure}, w.Updates())
+}
+
 // TestOrphan: a service that is gone leaves files of ours, which remove finds.
 func TestOrphan(t *testing.T) {
 	t.Parallel()

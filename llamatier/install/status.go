@@ -100,8 +100,6 @@ func (m *Machine) statusOfService(o Ollama, s *Status) map[string]string {
 		set = of
 	}
 	_, there, err := m.Units.read(o.Service)
-	path := filepath.Join(m.Base, ServerName)
-	f, e := m.Program.look(path)
 	switch {
 	case err != nil:
 		s.State = Broken
@@ -115,19 +113,27 @@ func (m *Machine) statusOfService(o Ollama, s *Status) map[string]string {
 			s.hint("The next update of Ollama takes the file's place; %s and then %s change the service instead.", m.again("remove", o), m.again("install", o))
 		}
 		return set
-	case e != nil || f.is != ours:
-		s.State = Broken
-		s.say(fault{fmt.Sprintf("%s is gone, so the service runs Ollama's own llama-server", path), m.again("install", o)})
-		return set
 	}
-	s.State, s.Kvtier = Installed, f.version
-	if !slices.Contains(m.Units.mounted(o.Folder), o.Service) {
-		s.State = Replaced
-		s.say(fault{fmt.Sprintf("Ollama's folder is %s now, and the drop-in is for another one", o.Folder), m.again("install", o)})
+	var off *fault
+	if s.State, s.Kvtier, off = m.mounts(o); off != nil {
+		s.say(*off)
 		return set
 	}
 	s.Tiering = m.tieringOfService(o, s)
 	return set
+}
+
+// mounts is the state of a service with our drop-in, the version of our program, and what is wrong, or nil.
+func (m *Machine) mounts(o Ollama) (s state, version string, off *fault) {
+	path := filepath.Join(m.Base, ServerName)
+	version, own := m.Program(path)
+	switch {
+	case !own:
+		return Broken, "", &fault{fmt.Sprintf("%s is gone, so the service runs Ollama's own llama-server", path), m.again("install", o)}
+	case m.Units.folder(o.Service) != o.Folder:
+		return Replaced, version, &fault{fmt.Sprintf("Ollama's folder is %s now, and the drop-in is for another one", o.Folder), m.again("install", o)}
+	}
+	return Installed, version, nil
 }
 
 // tieringOfService says whether the models of a service with our drop-in are tiered.
@@ -242,8 +248,8 @@ func (m *Machine) Served(ctx context.Context) (Served, bool) {
 }
 
 // Updates returns a sentence for each Ollama of which an update has put its own llama-server in the place of ours,
-// with the command that takes it back. It looks at notes of installations alone, and starts nothing. folders are
-// further folders of a llama-server.
+// and for each service that does not find ours, with the command that takes it back. It looks at files alone, and
+// starts nothing. folders are further folders of a llama-server.
 func (m *Machine) Updates(folders ...string) (said []string) {
 	for _, prefix := range m.Prefixes {
 		folders = append(folders, filepath.Join(prefix, "lib", "ollama"))
@@ -258,13 +264,24 @@ func (m *Machine) Updates(folders ...string) (said []string) {
 		folders = append(folders, o.Folder)
 	}
 	slices.Sort(folders)
-	for _, folder := range slices.Compact(folders) {
-		if folder == "" {
-			continue
+	has := func(folder string) bool {
+		_, err := os.Stat(filepath.Join(folder, ServerName))
+		return folder != "" && err == nil
+	}
+	folders = slices.DeleteFunc(slices.Compact(folders), func(folder string) bool { return !has(folder) })
+	for _, service := range m.Units.changed() {
+		o := Ollama{Service: service, Folder: m.Units.folder(service)}
+		if !has(o.Folder) && len(folders) > 0 {
+			o.Folder = folders[0] // what a service runs only systemd knows
 		}
+		if _, _, off := m.mounts(o); off != nil {
+			said = append(said, fmt.Sprintf("Models of %s are not tiered: %s.", service, off))
+		}
+	}
+	for _, folder := range folders {
 		n, _, err := readNote(noteOf(folder))
 		server := filepath.Join(folder, ServerName)
-		if _, e := os.Stat(server); err != nil || e != nil || !n.Done {
+		if err != nil || !n.Done {
 			continue
 		}
 		if _, own := m.Program(server); own {

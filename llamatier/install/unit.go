@@ -106,10 +106,19 @@ func (u units) others(service string) []string {
 
 // mounted are the services that have our drop-in for a folder.
 func (u units) mounted(dir string) []string {
-	return slices.DeleteFunc(u.changed(), func(service string) bool {
-		text, err := os.ReadFile(u.dropIn(service))
-		return err != nil || !strings.Contains(string(text), ":"+filepath.Join(dir, ServerName)+"\n")
-	})
+	return slices.DeleteFunc(u.changed(), func(service string) bool { return u.folder(service) != dir })
+}
+
+// place matches the line of our drop-in with the place of llama-server.
+var place = regexp.MustCompile(`(?m)^BindReadOnlyPaths=-.*:(.*)/` + ServerName + `$`)
+
+// folder is Ollama's in our drop-in of a service, or "".
+func (u units) folder(service string) string {
+	text, _ := os.ReadFile(u.dropIn(service)) // one that cannot be read has none
+	if found := place.FindSubmatch(text); found != nil {
+		return string(found[1])
+	}
+	return ""
 }
 
 // group is the one in our drop-in of a service, or "".
