@@ -266,7 +266,7 @@ func (at *storage) open(ctx context.Context) (*roots, error) {
 		r.Local, r.Remote = root.Dirs()
 		return r, nil
 	case missing(err) && at.service.Service == "":
-		return nil, fmt.Errorf("%s does not exist, so no server keeps pages there; give the server's directory as --root or in %s, or run %s with that --root", local.Root, localVar, machine.WithSudo(at.args...))
+		return nil, fmt.Errorf("%s does not exist, so no server keeps pages there; give the server's directory as --root or in %s, or run %s", local.Root, localVar, machine.WithSudo(rooted(at.args, "DIRECTORY")...))
 	}
 	return nil, at.withRemedy(err)
 }
@@ -295,11 +295,23 @@ func (at *storage) sudo() string {
 	if at.wasRoot {
 		return "kvtier as another user: root's rights were given up for those of the owner of " + at.config.Local
 	}
-	hasRoot := slices.ContainsFunc(at.args, func(arg string) bool { return strings.HasPrefix(arg, "--root") })
-	if at.service.Service == "" && !hasRoot {
-		return machine.WithSudo(append(slices.Clone(at.args), "--root", at.config.Local)...) // sudo drops variables
+	if at.service.Service == "" {
+		return machine.WithSudo(rooted(at.args, at.config.Local)...) // sudo drops variables
 	}
 	return reading(at.service, at.args)
+}
+
+// rooted is a command line with another --root.
+func rooted(args []string, root string) (all []string) {
+	for i := 0; i < len(args); i++ {
+		switch {
+		case args[i] == "--root":
+			i++ // its value
+		case !strings.HasPrefix(args[i], "--root="):
+			all = append(all, args[i])
+		}
+	}
+	return append(all, "--root", root)
 }
 
 // reading is a command line for somebody who may read the pages of a service, or of others.

@@ -73,10 +73,14 @@ func (m *Machine) commandsOf(f folder) (links, dirs []string) {
 	return links, dirs
 }
 
-// sayCommand says how kvtier and the server are called after an installation by file.
+// sayCommand says which command lines are of use after an installation by file.
 func (m *Machine) sayCommand(p *Plan, program string) {
 	c := m.inPath(p.Ollama.Folder)
-	dir := filepath.Dir(c.link)
+	dir, after := filepath.Dir(c.link), *m
+	if c.free || c.linked {
+		after.Line = []string{c.link}
+	}
+	p.hint("An update of Ollama puts its own llama-server back: run %s after it.", after.again("install", p.Ollama))
 	switch _, missing := m.System.Find("kvtier"); {
 	case missing == nil:
 	case !c.free && !c.linked:

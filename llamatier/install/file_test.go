@@ -32,7 +32,7 @@ func TestInstallByFile(t *testing.T) {
 copy kvtier 0.1.0 to /usr/local/lib/ollama.kvtier, and link /usr/local/bin/kvtier to it
 put kvtier 0.1.0 in the place of /usr/local/lib/ollama/llama-server
 run /usr/local/lib/ollama/llama-server --version: it must reach the real llama-server
-An update of Ollama puts its own llama-server back: run /kit/kvtier ollama install --prefix /usr/local after it.
+An update of Ollama puts its own llama-server back: run /usr/local/bin/kvtier ollama install --prefix /usr/local after it.
 Then: Nothing is stored until Ollama runs with tiering on: OLLAMA_KV_TIERING=1 /usr/local/bin/ollama serve
 `, w.shown(p))
 	require.Equal(t, before, w.tree(), "a plan changes nothing")

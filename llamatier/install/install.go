@@ -55,7 +55,6 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 		if len(p.Steps) > 0 && m.process(o.Executable) != 0 {
 			p.hint("Ollama is running: models that are loaded keep the stock llama-server until they are unloaded.")
 		}
-		p.hint("An update of Ollama puts its own llama-server back: run %s after it.", m.again("install", o))
 		m.sayCommand(p, new.path)
 	}
 	if m.System.OS() == "darwin" {
