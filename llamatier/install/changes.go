@@ -144,9 +144,8 @@ func absent(path string) []string {
 // saved is what was at a path before a plan: a file, a link, or nothing.
 type saved struct {
 	path    string
-	there   bool
-	mode    fs.FileMode
-	content string // of a link its target
+	mode    fs.FileMode // 0 for nothing
+	content string      // of a link its target
 }
 
 // look reads what is at a path.
@@ -158,7 +157,7 @@ func look(path string) (saved, error) {
 	if err != nil {
 		return saved{}, err
 	}
-	s := saved{path: path, there: true, mode: info.Mode()}
+	s := saved{path: path, mode: info.Mode()}
 	if s.mode&fs.ModeSymlink != 0 {
 		s.content, err = os.Readlink(path)
 		return s, err
@@ -178,7 +177,7 @@ func (s saved) put(c changes) error {
 	switch {
 	case err != nil || now == s:
 		return err
-	case !s.there:
+	case s.mode == 0:
 		return c.remove(s.path)
 	case s.mode&fs.ModeSymlink != 0:
 		return errors.Join(c.remove(s.path), c.link(s.content, s.path))

@@ -187,14 +187,11 @@ func (m *Machine) installFile(p *Plan, new file) error {
 
 // backToFile plans how the steps of an installation are taken back.
 func (m *Machine) backToFile(p *Plan, f folder, s state, c command) {
-	var keep []string
-	if s == Installed || s == Replaced {
-		keep = append(keep, noteOf(f.path), c.program)
-	}
+	keep := []string{noteOf(f.path), c.program}
 	if s == Installed {
 		keep = append(keep, f.server.path)
 	}
-	if len(keep) > 0 && (c.free || c.linked) {
+	if c.free || c.linked {
 		keep = append(keep, c.link)
 	}
 	fresh := absent(filepath.Dir(c.link))
