@@ -29,12 +29,13 @@ func Command(words ...string) string {
 
 // Self is the path by which this program was called: under another name it may do something else.
 func Self() string {
-	if path, err := exec.LookPath(os.Args[0]); err == nil {
-		if path, err = filepath.Abs(path); err == nil {
-			return path
-		}
+	path, err := exec.LookPath(os.Args[0])
+	if err == nil {
+		path, err = filepath.Abs(path)
 	}
-	path, _ := os.Executable() // "" says nothing, which is all that is known
+	if err != nil {
+		return os.Args[0] // which is all that is known
+	}
 	return path
 }
 

@@ -141,7 +141,7 @@ func absent(path string) []string {
 	}
 }
 
-// saved is what was at a path before a plan: a file, a link, or nothing.
+// saved is what was at a path before a plan: a file, a link, nothing, or something that no plan changes.
 type saved struct {
 	path    string
 	mode    fs.FileMode // 0 for nothing
@@ -160,6 +160,8 @@ func look(path string) (saved, error) {
 	s := saved{path: path, mode: info.Mode()}
 	if s.mode&fs.ModeSymlink != 0 {
 		s.content, err = os.Readlink(path)
+	}
+	if !s.mode.IsRegular() {
 		return s, err
 	}
 	f, err := openSame(path, info)
@@ -171,50 +173,24 @@ func look(path string) (saved, error) {
 	return s, errors.Join(err, f.Close())
 }
 
-// put puts it back.
-func (s saved) put(c changes) error {
-	now, err := look(s.path)
-	switch {
-	case err != nil || now == s:
-		return err
-	case s.mode == 0:
-		return c.remove(s.path)
-	case s.mode&fs.ModeSymlink != 0:
-		return errors.Join(c.remove(s.path), c.link(s.content, s.path))
-	}
-	return c.put(s.path, []byte(s.content), s.mode.Perm())
-}
-
-// save has a plan read files, or note that they are missing, before its first step. The function that it returns
-// makes them so again.
-func (m *Machine) save(p *Plan, paths ...string) (restore func() error) {
-	var was []saved
-	check := p.begin
-	p.begin = func() error {
-		if check != nil {
-			if err := check(); err != nil {
-				return err
-			}
+// restore puts everything back.
+func (c changes) restore(was []saved) error {
+	for _, s := range was {
+		now, err := look(s.path)
+		switch {
+		case err != nil || now == s:
+		case s.mode == 0:
+			err = c.remove(s.path)
+		case s.mode&fs.ModeSymlink != 0:
+			err = errors.Join(c.remove(s.path), c.link(s.content, s.path))
+		default:
+			err = c.put(s.path, []byte(s.content), s.mode.Perm())
 		}
-		for _, path := range paths {
-			for _, path := range []string{path + newSuffix, path} {
-				s, err := look(path)
-				if err != nil {
-					return err
-				}
-				was = append(was, s)
-			}
+		if err != nil {
+			return err
 		}
-		return nil
 	}
-	return func() error {
-		for _, s := range was {
-			if err := s.put(m.Change); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
+	return nil
 }
 
 // setAside gives the stock file its second name.

@@ -187,15 +187,14 @@ func (m *Machine) installFile(p *Plan, new file) error {
 
 // backToFile plans how the steps of an installation are taken back.
 func (m *Machine) backToFile(p *Plan, f folder, s state, c command) {
-	keep := []string{noteOf(f.path), c.program}
+	p.keep = []string{noteOf(f.path), c.program}
 	if s == Installed {
-		keep = append(keep, f.server.path)
+		p.keep = append(p.keep, f.server.path)
 	}
 	if c.free || c.linked {
-		keep = append(keep, c.link)
+		p.keep = append(p.keep, c.link)
 	}
 	fresh := absent(filepath.Dir(c.link))
-	restore := m.save(p, keep...)
 	p.rest = m.again("remove", p.Ollama)
 	p.undo = func(back *Plan) error {
 		if s == Installed {
@@ -206,7 +205,7 @@ func (m *Machine) backToFile(p *Plan, f folder, s state, c command) {
 				return err
 			}
 		}
-		back.add(func(context.Context) error { return errors.Join(restore(), m.Change.removeEmpty(fresh)) }, "put files back")
+		back.add(func(context.Context) error { return errors.Join(m.Change.restore(p.was), m.Change.removeEmpty(fresh)) }, "put files back")
 		return nil
 	}
 }

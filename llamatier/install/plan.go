@@ -27,9 +27,11 @@ type Plan struct {
 	begin  func() error // comes before the first step, and may refuse
 	// undo plans to take the steps back, if one fails. Its hints say what is there then.
 	undo func(back *Plan) error
-	rest string // the command line that takes back what undo could not
-	seen bool   // systemd was told of the steps
-	calm bool   // systemd need not be told
+	keep []string // paths that undo makes as they were before the first step
+	was  []saved  // what was there
+	rest string   // the command line that takes back what undo could not
+	seen bool     // systemd was told of the steps
+	calm bool     // systemd need not be told
 }
 
 // Step is a part of a plan.
@@ -86,6 +88,15 @@ func (p *Plan) Do(ctx context.Context, done func(Step)) error {
 	if p.begin != nil {
 		if err := p.begin(); err != nil {
 			return err
+		}
+	}
+	for _, path := range p.keep {
+		for _, path := range []string{path + newSuffix, path} {
+			s, err := look(path)
+			if err != nil {
+				return err
+			}
+			p.was = append(p.was, s)
 		}
 	}
 	err := p.steps(ctx, done)

@@ -107,10 +107,10 @@ func (m *Machine) backToService(p *Plan, fresh []string) {
 	_, installed := os.Lstat(path)
 	link, _ := m.command(m.Bin)
 	base := func(name string) string { return filepath.Join(m.Base, name) }
-	restore := m.save(p, noteOf(p.Ollama.Folder), programOf(p.Ollama.Folder), base(noteName), base(ServerName), link, path, filepath.Join(m.Sudoers, rightsName))
+	p.keep = []string{noteOf(p.Ollama.Folder), programOf(p.Ollama.Folder), base(noteName), base(ServerName), link, path, filepath.Join(m.Sudoers, rightsName)}
 	p.rest = m.again("remove", p.Ollama)
 	p.undo = func(back *Plan) error {
-		files := func(context.Context) error { return errors.Join(restore(), m.Change.removeEmpty(fresh)) }
+		files := func(context.Context) error { return errors.Join(m.Change.restore(p.was), m.Change.removeEmpty(fresh)) }
 		if installed != nil {
 			back.hint("Ollama runs its own llama-server again")
 			err := m.removeService(back)

@@ -548,6 +548,12 @@ func TestACommandOfTheUsers(t *testing.T) {
 	require.NoError(t, w.install(Options{}))
 	require.NoError(t, w.remove())
 	require.Equal(t, "the user's", w.read("usr/local/bin/kvtier"))
+
+	w = newService(t)
+	w.write("usr/local/bin/kvtier/file", "a folder", 0o644)
+	require.NoError(t, w.install(Options{}))
+	require.NoError(t, w.remove())
+	require.Equal(t, "a folder", w.read("usr/local/bin/kvtier/file"))
 }
 
 // TestLinksOfAService: systemd's own links go with the directories behind them.
