@@ -96,7 +96,7 @@ func (c *checker) fixMode(e dir.Entry) (string, error) {
 	if e.Info.IsDir() {
 		mode = rightsDir
 	}
-	chmod := func() error { return os.Chmod(e.Path, mode) }
+	chmod := func() error { return os.Chmod(vfs.Through(e.Path), mode) }
 	if fsys, ok := c.t.FS.(*vfs.Bounded); ok {
 		unbounded := chmod
 		chmod = func() error { return fsys.Do(opChmod, e.Path, unbounded) }

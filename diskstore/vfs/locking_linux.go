@@ -3,7 +3,6 @@ package vfs
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -12,10 +11,7 @@ import (
 
 func lockingAt(name string) (Locking, error) {
 	l := Locking{Reach: ReachHost, Host: hostAt(name)}
-	path, err := filepath.Abs(name)
-	if err == nil {
-		path, err = filepath.EvalSymlinks(path)
-	}
+	path, err := realPath(name)
 	if err != nil {
 		return l, fmt.Errorf("find the mount of %s: %w", name, err)
 	}
@@ -33,6 +29,17 @@ func lockingAt(name string) (Locking, error) {
 		l.Machine, l.Up = machine(), time.Duration(up.Nano())
 	}
 	return l, nil
+}
+
+// realPath is the path of a file that the mount table has it by, also where this process may not search the
+// directories above it.
+func realPath(name string) (string, error) {
+	fd, err := openAt(unix.AT_FDCWD, Through(name), unix.O_PATH|unix.O_CLOEXEC)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 }
 
 var machine = sync.OnceValue(func() string {

@@ -16,15 +16,24 @@ const (
 	dirMode  = 0o700
 )
 
-func (osFS) Lstat(name string) (fs.FileInfo, error)    { return os.Lstat(name) }
 func (osFS) SameFile(a, b fs.FileInfo) bool            { return os.SameFile(a, b) }
 func (osFS) PhysicalBytes(info fs.FileInfo) int64      { return physicalBytes(info) }
 func (osFS) Owner(info fs.FileInfo) (uid int, ok bool) { return owner(info) }
-func (osFS) IsRAM(name string) (bool, error)           { return isRAM(name) }
+func (osFS) IsRAM(name string) (bool, error)           { return isRAM(Through(name)) }
 func (osFS) Locking(name string) (Locking, error)      { return lockingAt(name) }
 
+func (osFS) Lstat(name string) (fs.FileInfo, error) {
+	at := Through(name)
+	info, err := os.Lstat(at)
+	var e *fs.PathError
+	if at != name && errors.As(err, &e) {
+		e.Path = name
+	}
+	return info, err
+}
+
 func (osFS) Space(name string) (Space, error) {
-	s, err := space(name)
+	s, err := space(Through(name))
 	if err != nil {
 		return Space{}, &fs.PathError{Op: "statfs", Path: name, Err: err}
 	}

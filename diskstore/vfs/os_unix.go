@@ -10,7 +10,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -40,6 +42,55 @@ const (
 	createFlags = unix.O_RDWR | unix.O_CREAT | openFlags
 )
 
+// OpenDir opens a directory that is no link, for Hold. No right to read it is needed on Linux.
+func OpenDir(name string) (*os.File, error) {
+	fd, err := openAt(unix.AT_FDCWD, name, dirFlags|unix.O_NOFOLLOW)
+	if err != nil {
+		return nil, pathError("open", name, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// heldDir is a directory of Hold.
+type heldDir struct {
+	path, through string // its path, and one that leads to the descriptor
+	dir           *os.File
+}
+
+// held are the directories of Hold.
+var held atomic.Pointer[[]heldDir]
+
+// Hold has OS and Below reach path and everything in it through an open directory from now on, because this
+// process may no longer search a directory above it. Call it before other goroutines use the path. It needs
+// Linux's /proc.
+func Hold(path string, dir *os.File) error {
+	h := heldDir{filepath.Clean(path), fmt.Sprintf("/proc/self/fd/%d", dir.Fd()), dir}
+	if _, err := os.Lstat(h.through + "/."); err != nil {
+		return err
+	}
+	var all []heldDir
+	if before := held.Load(); before != nil {
+		all = *before
+	}
+	all = append(slices.Clone(all), h)
+	held.Store(&all)
+	return nil
+}
+
+// Through is a path by which the system finds name, which may be in a directory of Hold.
+func Through(name string) string {
+	all := held.Load()
+	if all == nil {
+		return name
+	}
+	for _, h := range *all {
+		if rel, ok := strings.CutPrefix(filepath.Clean(name)+"/", h.path+"/"); ok {
+			return h.through + "/./" + strings.TrimSuffix(rel, "/")
+		}
+	}
+	return name
+}
+
 // below returns the path relative to root; false for a path outside root.
 func (f osFS) below(name string) (rel string, ok bool) {
 	if f.root == "" {
@@ -53,7 +104,7 @@ func (f osFS) below(name string) (rel string, ok bool) {
 func (f osFS) at(name string, op func(dir int, base string) error) error {
 	rel, ok := f.below(name)
 	if !ok {
-		return retry(func() error { return op(unix.AT_FDCWD, name) })
+		return retry(func() error { return op(unix.AT_FDCWD, Through(name)) })
 	}
 	dir, err := f.openDir(filepath.Dir(rel))
 	if err != nil {
@@ -65,7 +116,7 @@ func (f osFS) at(name string, op func(dir int, base string) error) error {
 
 // openDir opens root, for ".", or a directory below root. The descriptor replaces the directory's path.
 func (f osFS) openDir(rel string) (int, error) {
-	top, err := openAt(unix.AT_FDCWD, f.root, dirFlags|unix.O_NOFOLLOW)
+	top, err := openAt(unix.AT_FDCWD, Through(f.root), dirFlags|unix.O_NOFOLLOW)
 	if err != nil {
 		return top, err
 	}
@@ -277,7 +328,7 @@ func lockFile(f *os.File, how int) error {
 // two device numbers, the same in all containers of a system, and may keep separate locks. A directory
 // without a known number shares its locks with no other directory.
 func hostAt(name string) string {
-	fi, err := os.Stat(name)
+	fi, err := os.Stat(Through(name))
 	if err == nil {
 		if st, ok := fi.Sys().(*syscall.Stat_t); ok {
 			return hostOn(fmt.Sprint(st.Dev))

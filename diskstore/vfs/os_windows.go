@@ -17,6 +17,9 @@ type osFS struct{}
 // Below returns OS: on Windows only administrators may make links, and no call refuses links within a path.
 func Below(string) FS { return OS }
 
+// Through is name: there is no Hold.
+func Through(name string) string { return name }
+
 func (f osFS) Create(name string) (File, error) {
 	return f.created(os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, fileMode))
 }

@@ -5,6 +5,7 @@ package collect
 import (
 	"golang.org/x/sys/unix"
 
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/telemetry"
 )
 
@@ -15,7 +16,7 @@ const readOnly = 1
 func takesNoFiles(dir string) telemetry.Obstacle {
 	var st unix.Statfs_t
 	switch {
-	case unix.Statfs(dir, &st) != nil:
+	case unix.Statfs(vfs.Through(dir), &st) != nil:
 		return ""
 	case st.Flags&readOnly != 0:
 		return telemetry.ObstacleReadOnly
