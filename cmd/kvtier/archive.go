@@ -78,7 +78,7 @@ The file holds the conversation, so only its owner can read it, as with pages.`,
 
 // run writes the archive, and puts the file in place once it is a whole one.
 func (f exportFlags) run(ctx context.Context, out *output, at *storage, models *modelStore) error {
-	if err := f.checkOutput(); err != nil {
+	if err := at.by.do(f.checkOutput); err != nil {
 		return err
 	}
 	return at.with(ctx, func(root *roots) error {
@@ -88,7 +88,7 @@ func (f exportFlags) run(ctx context.Context, out *output, at *storage, models *
 		}
 		var m *inspect.ArchiveManifest
 		bars := out.bars()
-		err = writeBeside("pages", f.output, func(file *os.File) error {
+		err = writeBeside("pages", f.output, at.by, func(file *os.File) error {
 			if m, err = root.Export(ctx, page.Name, file, bars.Bytes("exporting").Progress); err != nil {
 				return err
 			}
@@ -155,7 +155,11 @@ forgeries: import files only from people you trust.`,
 }
 
 func load(ctx context.Context, path string, out *output, at *storage, models *modelStore) (err error) {
-	file, err := vfs.OS.Open(path)
+	var file vfs.File
+	err = at.by.do(func() (err error) {
+		file, err = vfs.OS.Open(path)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("import: %w; name a file that kvtier export wrote", err)
 	}

@@ -163,7 +163,7 @@ func (f benchFlags) tokenSize(ctx context.Context, root *roots, models *modelSto
 // measure writes and reads pages in a temporary directory below root: on the same disk, and
 // outside the directories that servers count and collect.
 func (out *benched) measure(ctx context.Context, root string, size int64, bars *progress.Display) (err error) {
-	dir, err := os.MkdirTemp(root, "bench-")
+	dir, err := os.MkdirTemp(vfs.Through(root), "bench-")
 	if err != nil {
 		return fmt.Errorf("make a directory to measure in: %w", err)
 	}

@@ -47,7 +47,7 @@ type host struct {
 	terminal       bool                                         // stderr gets progress bars
 	served         func(context.Context) (install.Served, bool) // finds the service that kvtier is installed for
 	machine        doctor.Environment                           // that doctor looks at
-	become         func(dir string) error                       // has root run as the owner of a directory; nil does not
+	become         func(access) (rights, error)                 // has root run as the owner of pages; nil does not
 }
 
 // runIn executes one command line and returns its exit status.
@@ -115,7 +115,8 @@ func newCommand(h host, out *output, args []string) *cobra.Command {
 			if err := at.checkFlags(cmd.Name(), cmd.Flags()); err != nil {
 				return err
 			}
-			return cli.Usage(at.find(cmd.Context(), cmd.Flags(), served))
+			files := cmd.Name() == "import" || cmd.Flags().Changed("output")
+			return cli.Usage(at.find(cmd.Context(), cmd.Flags(), files, served))
 		}
 	}
 	doctor, limit := newDoctorCommand(out, h, at), newLimitCommand(out, models)

@@ -17,6 +17,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/internal/tierenv"
@@ -40,9 +41,9 @@ func (m *modelStore) names() modelNames { return m.namesIn(m.dir()) }
 // namesIn is names for another directory of models.
 func (m *modelStore) namesIn(dir string) modelNames {
 	if *m.timeout <= 0 {
-		return modelNames{modelnames.Read(dir)}
+		return modelNames{modelnames.Read(vfs.Through(dir))}
 	}
-	read := func() (modelnames.Names, error) { return modelnames.Read(dir), nil }
+	read := func() (modelnames.Names, error) { return modelnames.Read(vfs.Through(dir)), nil }
 	names, _ := steady.Do(context.Background(), &m.disk, steady.Wait{Most: *m.timeout}, read, func(modelnames.Names, error) {})
 	return modelNames{names}
 }
@@ -66,7 +67,7 @@ func (m *modelStore) blob(weights string) string {
 	if dir == "" || weights == "" || m.disk.Hangs() {
 		return ""
 	}
-	path := filepath.Join(dir, "blobs", "sha256-"+weights)
+	path := filepath.Join(vfs.Through(dir), "blobs", "sha256-"+weights)
 	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
 		return ""
 	}

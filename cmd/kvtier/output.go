@@ -161,19 +161,27 @@ func excerpt(s string) string {
 }
 
 // writeBeside lets write fill a hidden file beside another and puts it in that one's place, so that
-// no reader sees a part.
-func writeBeside(what, path string, write func(*os.File) error) error {
-	beside, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+// no reader sees a part. Both files are those of by.
+func writeBeside(what, path string, by rights, write func(*os.File) error) error {
+	var beside *os.File
+	err := by.do(func() (err error) {
+		beside, err = os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("write %s beside %s: %w", what, path, err)
 	}
 	err = errors.Join(write(beside), beside.Close())
-	if err == nil {
-		err = os.Rename(beside.Name(), path)
-	}
-	if err != nil {
-		os.Remove(beside.Name())
-		return fmt.Errorf("write %s to %s: %w", what, path, err)
+	if end := by.do(func() error {
+		if err == nil {
+			err = os.Rename(beside.Name(), path)
+		}
+		if err != nil {
+			os.Remove(beside.Name())
+		}
+		return err
+	}); end != nil {
+		return fmt.Errorf("write %s to %s: %w", what, path, end)
 	}
 	return nil
 }

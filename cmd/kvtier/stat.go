@@ -65,7 +65,7 @@ func newStatCommand(out *output, at *storage) *cobra.Command {
 			}
 			tiers := at.stat(usage)
 			if prometheus {
-				return errors.Join(writeMetrics(cmd.Context(), out.stdout, at.config.Local, tiers, file), usage.RemoteErr)
+				return errors.Join(at.writeMetrics(cmd.Context(), out.stdout, tiers, file), usage.RemoteErr)
 			}
 			return cmp.Or(out.show(tiers, func(w io.Writer) { printStat(w, tiers) }), usage.RemoteErr)
 		},
@@ -198,8 +198,8 @@ func writtenRows(tiers []tierStat) (rows [][]string) {
 // writeMetrics writes the totals that servers have reported, and over them the figures that were
 // counted on disk just now, to a file if one is named. Each of both is written without the other
 // when that one fails, which is the error.
-func writeMetrics(ctx context.Context, w io.Writer, root string, tiers []tierStat, file string) error {
-	state, stateErr := collect.Read(ctx, root)
+func (at *storage) writeMetrics(ctx context.Context, w io.Writer, tiers []tierStat, file string) error {
+	state, stateErr := collect.Read(ctx, at.config.Local)
 	if errors.Is(stateErr, fs.ErrNotExist) {
 		stateErr = nil // no server has run since it reports
 	}
@@ -212,7 +212,7 @@ func writeMetrics(ctx context.Context, w io.Writer, root string, tiers []tierSta
 	var text bytes.Buffer
 	err := opt.Write(&text, state)
 	if err == nil && file != "" {
-		err = replaceFile(file, text.Bytes())
+		err = at.by.do(func() error { return replaceFile(file, text.Bytes()) })
 	} else if err == nil {
 		_, err = w.Write(text.Bytes())
 	}
@@ -229,7 +229,7 @@ func replaceFile(path string, text []byte) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
 		mode = info.Mode().Perm()
 	}
-	return writeBeside("metrics", path, func(f *os.File) error {
+	return writeBeside("metrics", path, nil, func(f *os.File) error {
 		_, err := f.Write(text)
 		return errors.Join(err, f.Chmod(mode))
 	})

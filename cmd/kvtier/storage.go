@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 	"github.com/kvtier/kvtier/internal/doctor"
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/machine"
+	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier/install"
@@ -108,8 +110,26 @@ type storage struct {
 	timeout time.Duration   // limit of one operation of a tier's filesystem; 0 for none
 	log     *slog.Logger
 	args    []string // of this command line
-	become  func(dir string) error
-	wasRoot bool // sudo is no help
+	become  func(access) (rights, error)
+	wasRoot bool   // sudo is no help
+	by      rights // of the person who asks, for a file that a verb names
+}
+
+// access is what root needs as the owner of pages.
+type access struct {
+	pages  string // the directory
+	models string // that of Ollama's models if the owner may not reach it, or ""
+	files  bool   // the verb names a file of the person who runs it
+}
+
+// rights do something with the rights of a user; nil are those of this process.
+type rights func(something func() error) error
+
+func (by rights) do(something func() error) error {
+	if by == nil {
+		return something()
+	}
+	return by(something)
 }
 
 func (at *storage) addFlags(flags *pflag.FlagSet) {
@@ -152,8 +172,8 @@ func (at *storage) checkFlags(verb string, flags *pflag.FlagSet) error {
 }
 
 // find resolves flags and variables to one configuration. served finds the service that kvtier is
-// installed for.
-func (at *storage) find(ctx context.Context, flags *pflag.FlagSet, served func(context.Context) (install.Served, bool)) error {
+// installed for. Root becomes the owner of the pages, see becomeOwner for files.
+func (at *storage) find(ctx context.Context, flags *pflag.FlagSet, files bool, served func(context.Context) (install.Served, bool)) error {
 	if err := setVariables(flags); err != nil {
 		return err
 	}
@@ -179,11 +199,15 @@ func (at *storage) find(ctx context.Context, flags *pflag.FlagSet, served func(c
 		return err
 	}
 	at.wasRoot = os.Geteuid() == 0
-	become := func() (struct{}, error) { return struct{}{}, at.become(at.config.Local) }
+	need := access{pages: at.config.Local, files: files}
+	if at.service.Private {
+		need.models = cmp.Or(flags.Lookup("models").Value.String(), modelnames.Dir())
+	}
+	become := func() (rights, error) { return at.become(need) }
 	if at.timeout <= 0 {
-		_, err = become()
+		at.by, err = become()
 	} else {
-		_, err = steady.Do(ctx, new(steady.Guard), steady.Wait{Most: at.timeout}, become, func(struct{}, error) {})
+		at.by, err = steady.Do(ctx, new(steady.Guard), steady.Wait{Most: at.timeout}, become, func(rights, error) {})
 	}
 	return err
 }

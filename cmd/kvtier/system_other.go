@@ -5,7 +5,7 @@ package main
 import "errors"
 
 // becomeOwner is for systems with a root user.
-func becomeOwner(string) error { return nil }
+func becomeOwner(access) (rights, error) { return nil, nil }
 
 // stands reports that this program does not stand in the place of llama-server here.
 func stands(string) bool { return false }

@@ -117,7 +117,7 @@ func unsuited(path string) error {
 // Nearest is path, or the nearest directory above it that exists.
 func Nearest(path string) (string, error) {
 	for {
-		_, err := os.Stat(path)
+		_, err := os.Stat(vfs.Through(path))
 		parent := filepath.Dir(path)
 		if !errors.Is(err, fs.ErrNotExist) || parent == path {
 			return path, err

@@ -217,6 +217,7 @@ type Served struct {
 	Variables map[string]string // of the tiers, and OLLAMA_MODELS
 	Group     string            // whose members may read, or ""
 	Reads     string            // what a member writes in place of kvtier, or ""
+	Private   bool              // DynamicUser=yes: only root and the service reach its directories
 }
 
 // Changed names the service that kvtier is installed for, "" unless there is exactly one.
@@ -237,12 +238,16 @@ func (m *Machine) Served(ctx context.Context) (Served, bool) {
 	u, _ := m.unit(ctx, s.Service) // with the variables of other drop-ins, if systemd answers
 	s.Group = ours[GroupVariable]
 	s.Reads = m.reads(u, s.Group)
+	s.Private = u.Props["DynamicUser"] == "yes"
 	for _, set := range []map[string]string{ours, u.Variables} {
 		for name, value := range set {
 			if strings.HasPrefix(name, "OLLAMA_KV_") || name == "OLLAMA_MODELS" {
 				s.Variables[name] = value
 			}
 		}
+	}
+	if home := u.Variables["HOME"]; home != "" && s.Variables["OLLAMA_MODELS"] == "" {
+		s.Variables["OLLAMA_MODELS"] = filepath.Join(home, ".ollama", "models")
 	}
 	return s, true
 }
