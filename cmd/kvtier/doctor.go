@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -46,7 +47,9 @@ The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
 				env, served = doctor.Here{}, install.Here().Served
 			}
 			if served != nil {
-				served, _ := served(cmd.Context())
+				ctx, stop := context.WithTimeout(cmd.Context(), opt.Limit)
+				defer stop()
+				served, _ := served(ctx)
 				opt.Service, opt.Again = cmp.Or(service, served.Service), reading(served, at.args)
 			}
 			r := doctor.Look(cmd.Context(), env, opt)

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -71,7 +72,12 @@ func TestScripts(t *testing.T) {
 	}
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"), Cmds: commands,
-		Condition: func(name string) (bool, error) { return name == "root" && os.Geteuid() == 0, nil },
+		Condition: func(name string) (bool, error) {
+			if name == "unshared" {
+				return exec.Command("unshare", "--mount", "--pid", "--fork", "--mount-proc", "true").Run() == nil, nil
+			}
+			return name == "root" && os.Geteuid() == 0, nil
+		},
 		Setup: func(env *testscript.Env) error {
 			env.Values[labKey] = new(lab)
 			for name, value := range map[string]string{

@@ -89,7 +89,7 @@ func TestGroupOfTheService(t *testing.T) {
 	for _, args := range [][]string{{"ls"}, {"stat"}, {"stat", "--json"}} {
 		require.Contains(t, said(own.Name, args...), "so run sudo -u ann /usr/bin/kvtier "+strings.Join(args, " ")+"\n")
 	}
-	require.Contains(t, said(own.Name, "stat", "--prometheus"), "so run "+machine.WithSudo("stat", "--prometheus")+"\n")
+	require.Contains(t, said(own.Name, "stat", "--prometheus"), "so run "+machine.WithSudo("stat", "--prometheus")+", or without arguments sudo -u ann /usr/bin/kvtier stat\n")
 	require.Contains(t, said(own.Name, "check"), "so run "+machine.WithSudo("check")+"\n")
 	require.Contains(t, said("no such group", "ls"), "so run "+machine.WithSudo("ls")+"\n")
 }

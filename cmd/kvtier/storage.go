@@ -12,6 +12,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -306,6 +307,10 @@ func (at *storage) withRemedy(err error) error {
 	switch {
 	case missing(err) && at.service.Service != "":
 		return fmt.Errorf("%s, the directory of %s, does not exist, so no page is stored yet; give another directory as --root or in %s", at.config.Local, at.service.Service, localVar)
+	case others && at.wasRoot && at.config.Remote != "" && strings.Contains(err.Error(), at.config.Remote):
+		return fmt.Errorf("%w; the pages in %s belong to user %d, so give a directory of that user's as --remote", err, at.config.Local, os.Geteuid())
+	case others && at.wasRoot:
+		return fmt.Errorf("%w; root's rights were given up for those of the directory's owner, to whom all files in it should belong: run %s", err, machine.Command("sudo", "chown", "-hR", strconv.Itoa(os.Geteuid()), at.config.Local))
 	case others && at.service.Service != "":
 		return fmt.Errorf("%w; the pages of %s belong to its user, so run %s", err, at.service.Service, at.sudo())
 	case others:
@@ -314,11 +319,8 @@ func (at *storage) withRemedy(err error) error {
 	return err
 }
 
-// sudo is this command line for root, who runs it as the owner of the pages.
+// sudo is this command line for root, who runs it as the owner of the pages, or for a member of the group.
 func (at *storage) sudo() string {
-	if at.wasRoot {
-		return "kvtier as another user: root's rights were given up for those of the owner of " + at.config.Local
-	}
 	if at.service.Service == "" {
 		return machine.WithSudo(rooted(at.args, at.config.Local)...) // sudo drops variables
 	}
@@ -340,11 +342,16 @@ func rooted(args []string, root string) (all []string) {
 
 // reading is a command line for somebody who may read the pages of a service, or of others.
 func reading(s install.Served, args []string) string {
-	line := machine.Command(args...)
-	if s.Reads != "" && install.CanRead(line) && isMember(s.Group) {
+	command, line := machine.WithSudo(args...), machine.Command(args...)
+	verb, _, more := strings.Cut(line, " ")
+	switch {
+	case s.Reads == "" || !isMember(s.Group):
+	case install.CanRead(line):
 		return s.Reads + " " + line
+	case more && install.CanRead(verb):
+		return command + ", or without arguments " + s.Reads + " " + verb
 	}
-	return machine.WithSudo(args...)
+	return command
 }
 
 // isMember reports whether this user is a member of a group.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/user"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -19,9 +20,17 @@ import (
 // GroupVariable names, in our drop-in, the group whose members may read as the service's user.
 const GroupVariable = "KVTIER_GROUP"
 
-// readVerbs are the verbs of that group, as they are or with --json: another flag could name a file to write, or
-// another directory.
+// readVerbs are the verbs of that group.
 var readVerbs = []string{"ls", "stat", "ps", "why", "top", "doctor"}
+
+// readLines are patterns of the lines that its members may give, for sudo and package path alike: another flag could
+// name a file to write, or another directory, and * in the place of a model's name would let every flag through.
+var readLines = func() (lines []string) {
+	for _, verb := range readVerbs {
+		lines = append(lines, verb, verb+" --json")
+	}
+	return append(lines, "why --all", "why --no-text", "why -n [0-9]", "why -n [0-9][0-9]")
+}()
 
 // ReadVerbs lists these verbs for a sentence.
 func ReadVerbs() string { return list(readVerbs) }
@@ -52,8 +61,8 @@ func (m *Machine) rights(group, as string) string {
 		if !m.safe(path) {
 			continue // a member could put another program there
 		}
-		for _, verb := range readVerbs {
-			list = append(list, path+" "+verb, path+" "+verb+" --json")
+		for _, line := range readLines {
+			list = append(list, path+" "+line)
 		}
 	}
 	return dropInFirst + "# Texts of prompts are in what why prints.\n" +
@@ -140,6 +149,8 @@ func (m *Machine) reads(u machine.Service, group string) string {
 
 // CanRead reports whether the group may give a command line, the words behind kvtier.
 func CanRead(line string) bool {
-	verb, _ := strings.CutSuffix(line, " --json")
-	return slices.Contains(readVerbs, verb)
+	return slices.ContainsFunc(readLines, func(pattern string) bool {
+		matched, _ := path.Match(pattern, line) // the patterns are good
+		return matched
+	})
 }

@@ -24,7 +24,8 @@ func newGroup(t *testing.T) (w *world, group string) {
 	return w, mine.Name
 }
 
-// TestGroup: members of a group may run the verbs that read, with no flag but --json, until the group is taken back.
+// TestGroup: members of a group may run the verbs that read, with no flag that names a file, until the group is taken
+// back.
 func TestGroup(t *testing.T) {
 	t.Parallel()
 	w, group := newGroup(t)
@@ -35,6 +36,12 @@ func TestGroup(t *testing.T) {
 	require.Contains(t, text, "/usr/bin/kvtier why --json, \\\n")
 	for _, never := range []string{"*", "(root)", "SETENV", "ALL, ", "export", "inspect", " rm", "--output", "--root"} {
 		require.NotContains(t, text, never)
+	}
+	for line, may := range map[string]bool{
+		"why": true, "why --all": true, "why -n 5": true, "why -n 20": true, "why -n 200": false, "why -n 2 --root /x": false,
+		"why qwen3:4b": false, "why --root /x": false, "ls --json": true, "ls --all": false, "export": false, "": false,
+	} {
+		require.Equal(t, may, CanRead(line), line)
 	}
 	info, err := os.Stat(w.at(rightsFile))
 	require.NoError(t, err)
