@@ -50,12 +50,25 @@ func (m *Machine) again(verb string, o Ollama) string {
 	if o.Executable != "" {
 		prefix = strings.TrimSuffix(filepath.Dir(o.Executable), "/bin")
 	}
-	return m.asRoot(m.writable(o.Folder) != nil, m.kvtier(o), "ollama", verb, "--prefix", prefix)
+	return m.asRoot(m.needsRoot(o.Folder), m.kvtier(o), "ollama", verb, "--prefix", prefix)
 }
 
-// asRoot is a command line, with sudo where only root may run it and this user is another one.
+// needsRoot reports whether the user who asks, whom this program may be root for, needs sudo to change a folder.
+func (m *Machine) needsRoot(folder string) bool {
+	if m.Sudo == 0 {
+		return m.writable(folder) != nil
+	}
+	info, err := os.Stat(folder)
+	if err != nil {
+		return true
+	}
+	uid, known := m.Owner(info)
+	return !known || uid != m.Sudo
+}
+
+// asRoot is a command line, with sudo where only root may run it and the user who asks is another one.
 func (m *Machine) asRoot(only bool, line ...string) string {
-	if only && m.UID != 0 {
+	if only && (m.UID != 0 || m.Sudo != 0) {
 		line = append([]string{"sudo"}, line...)
 	}
 	return machine.Command(line...)

@@ -265,11 +265,25 @@ func TestAServerThatRuns(t *testing.T) {
 	w.serve("home/a/bin/ollama")
 	w.write("proc/9/status", "Uid:\t1234\t1234\t1234\t1234\n", 0o644)
 	require.Equal(t, w.at("usr/local/lib/ollama"), w.state().Folder, "another user's is not believed")
+	running := func() Status {
+		all, err := w.Status(t.Context(), Choice{}, "")
+		require.NoError(t, err)
+		require.Len(t, all, 2)
+		require.Equal(t, w.at("home/a/lib/ollama"), all[1].Folder)
+		return all[1]
+	}
+	w.Sudo, w.owner, w.broken = 1234, 1234, w.at("home/a/bin/ollama")
+	s := running()
+	require.Equal(t, None, s.State)
+	require.Empty(t, s.Ollama, "root does not run the program of the user who ran sudo")
+	require.Regexp(t, "^[^ ]*kvtier ollama install --prefix "+w.at("home/a")+"$", s.Cure)
 	w.write("proc/9/status", "Uid:\t0\t0\t0\t0\n", 0o644)
-	all, err := w.Status(t.Context(), Choice{}, "")
-	require.NoError(t, err)
-	require.Len(t, all, 2)
-	require.Equal(t, w.at("home/a/lib/ollama"), all[1].Folder)
+	w.Sudo, w.owner, w.broken = 0, 0, ""
+	s = running()
+	require.Equal(t, w.says, s.Ollama)
+	w.Sudo = 4321
+	require.Regexp(t, "^sudo [^ ]*kvtier ollama install --prefix "+w.at("home/a")+"$", running().Cure, "who ran sudo is not root")
+	w.Sudo = 0
 	require.NoError(t, w.install(Options{}))
 	require.Equal(t, stockServer, w.read("home/a/lib/ollama/llama-server"))
 }

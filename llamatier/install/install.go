@@ -177,12 +177,12 @@ func (s Status) Bad() bool {
 	return slices.Contains([]state{Interrupted, Replaced, Broken}, s.State) || s.State == Installed && s.Tiering == "off"
 }
 
-// withRunning adds the installations of servers that this user or root runs, wherever they are. Another user
-// says by a process and its files whatever he likes.
+// withRunning adds the installations of servers that this user, the one who ran sudo, or root runs, wherever they
+// are. Another user says by a process and its files whatever he likes. A program runs only if it is trusted.
 func (m *Machine) withRunning(found []Ollama) []Ollama {
 	for _, p := range machine.Processes(m.System, m.Proc) {
 		exe, err := m.System.Resolve(filepath.Join(m.Proc, strconv.Itoa(p.PID), "exe"))
-		if err != nil || filepath.Base(exe) != "ollama" || p.UID != 0 && p.UID != m.UID {
+		if err != nil || filepath.Base(exe) != "ollama" || !slices.Contains([]int{0, m.UID, m.Sudo}, p.UID) {
 			continue
 		}
 		path := machine.Executable(m.System, exe)

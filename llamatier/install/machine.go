@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/vfs"
@@ -21,6 +22,7 @@ import (
 type Machine struct {
 	System machine.System
 	UID    int      // who runs this program
+	Sudo   int      // who ran sudo before it, or 0
 	Line   []string // the command line of this program, its path first
 
 	Prefixes []string // folders above bin/ollama and lib/ollama, without systemd
@@ -47,8 +49,9 @@ type Machine struct {
 
 // Here is the machine on which this program runs.
 func Here() *Machine {
+	sudo, _ := strconv.Atoi(os.Getenv("SUDO_UID"))
 	return &Machine{
-		System: machine.Here{}, UID: os.Geteuid(), Line: append([]string{machine.Self()}, os.Args[1:]...),
+		System: machine.Here{}, UID: os.Geteuid(), Sudo: sudo, Line: append([]string{machine.Self()}, os.Args[1:]...),
 		Prefixes: []string{"/usr/local", "/usr"},
 		Base:     base, Bin: "/usr/local/bin", Units: "/etc/systemd/system", State: "/var/lib", Logs: "/var/log", Sudoers: "/etc/sudoers.d",
 		Proc: "/proc", Booted: "/run/systemd/system",
