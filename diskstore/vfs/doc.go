@@ -20,7 +20,7 @@ of tests runs over all of them.
     opened by descriptor, beginning at the root (openat2 with RESOLVE_BENEATH and
     RESOLVE_NO_SYMLINKS where there is one, otherwise openat with O_NOFOLLOW
     element by element). Below holds no descriptor between calls, so that a mount
-    can be taken away and come back.
+    can be taken away and come back, except those of Hold.
   - Descriptors are not inherited by child processes.
   - Files and directories get exactly the mode asked for, with every umask.
   - Nothing is buffered: a Write that returned has reached the operating system,
