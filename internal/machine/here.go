@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/user"
@@ -64,11 +65,19 @@ const (
 	runGrace = 250 * time.Millisecond
 )
 
-// Run returns the output, and an error with the last line that the program wrote.
-func (Here) Run(ctx context.Context, variables []string, program string, args ...string) (string, error) {
+// Run returns the output, and an error with the last line that the program wrote. Root runs no program that another
+// user can change, wherever its PATH leads.
+func (h Here) Run(ctx context.Context, variables []string, program string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, runMax)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
+	if os.Geteuid() == 0 && cmd.Err == nil {
+		path, ok := Trusted(h, 0, cmd.Path)
+		if !ok {
+			return "", fmt.Errorf("run %s: other users can change %s, so root does not: %w", program, cmd.Path, fs.ErrPermission)
+		}
+		cmd.Path = path
+	}
 	cmd.Env = append(os.Environ(), variables...)
 	cmd.WaitDelay = runGrace
 	var out, errs bytes.Buffer

@@ -47,3 +47,20 @@ func TestRunIsBounded(t *testing.T) {
 	_, err = e.Run(t.Context(), []string{"KVTIER_A=b"}, "sh", "-c", "echo first >&2; echo $KVTIER_A >&2; exit 3")
 	require.ErrorContains(t, err, "exit status 3: b", "the last line says why")
 }
+
+// TestRootRunsNoOthersProgram: PATH may lead to a folder of the user who ran sudo.
+func TestRootRunsNoOthersProgram(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a directory away")
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "docker"), []byte("#!/bin/sh\necho ran\n"), 0o700))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	out, err := Here{}.Run(t.Context(), nil, "docker")
+	require.NoError(t, err)
+	require.Equal(t, "ran\n", out)
+	require.NoError(t, os.Chown(dir, 65534, 65534))
+	out, err = Here{}.Run(t.Context(), nil, "docker")
+	require.ErrorContains(t, err, "other users can change "+filepath.Join(dir, "docker"))
+	require.Empty(t, out)
+}

@@ -75,6 +75,24 @@ func ReadLinked(s System, path string, most int) ([]byte, error) {
 	return s.Read(path, most)
 }
 
+// Trusted reports whether only a user and root can change a file, or put another one in its place. Such a file may
+// be run by that user, by the path without links that Trusted returns.
+func Trusted(s System, uid int, path string) (resolved string, ok bool) {
+	resolved, err := s.Resolve(path)
+	if err != nil {
+		return "", false
+	}
+	for p := resolved; ; p = filepath.Dir(p) {
+		f, err := s.Stat(p)
+		if err != nil || f.Mode&0o022 != 0 && f.Mode&fs.ModeSticky == 0 || f.UID > 0 && f.UID != uid {
+			return "", false
+		}
+		if p == filepath.Dir(p) {
+			return resolved, true
+		}
+	}
+}
+
 // Within reports whether a path is a directory or below it.
 func Within(name, dir string) bool {
 	return name == dir || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")

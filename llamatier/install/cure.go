@@ -58,12 +58,8 @@ func (m *Machine) needsRoot(folder string) bool {
 	if m.Sudo == 0 {
 		return m.writable(folder) != nil
 	}
-	info, err := os.Stat(folder)
-	if err != nil {
-		return true
-	}
-	uid, known := m.Owner(info)
-	return !known || uid != m.Sudo
+	f, err := m.System.Stat(folder)
+	return err != nil || f.UID != m.Sudo
 }
 
 // asRoot is a command line, with sudo where only root may run it and the user who asks is another one.

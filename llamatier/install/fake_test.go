@@ -32,13 +32,19 @@ const (
 // system is this machine with other programs.
 type system struct {
 	machine.Here
-	os   string
-	home string // of this user
-	path string // PATH
-	find func(name string) (string, error)
-	run  func(ctx context.Context, variables []string, name string, args ...string) (string, error)
+	os    string
+	owner *int   // of all files
+	home  string // of this user
+	path  string // PATH
+	find  func(name string) (string, error)
+	run   func(ctx context.Context, variables []string, name string, args ...string) (string, error)
 }
 
+func (s *system) Stat(path string) (machine.File, error) {
+	f, err := s.Here.Stat(path)
+	f.UID = *s.owner
+	return f, err
+}
 func (s *system) OS() string                       { return s.os }
 func (s *system) User() machine.Account            { return machine.Account{Home: s.home} }
 func (s *system) Variables() map[string]string     { return map[string]string{"PATH": s.path} }
@@ -68,7 +74,7 @@ func newWorld(t *testing.T) *world {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
 	w := &world{t: t, dir: dir, says: "0.34.2"}
-	w.sys = &system{os: "linux", home: w.at("home/me"), path: "/usr/bin:" + w.at("usr/local/bin"), find: w.find, run: w.run}
+	w.sys = &system{os: "linux", owner: &w.owner, home: w.at("home/me"), path: "/usr/bin:" + w.at("usr/local/bin"), find: w.find, run: w.run}
 	w.Machine = &Machine{
 		System:   w.sys,
 		Line:     []string{w.at("kit/kvtier"), "ollama", "install", "--root", "/a b"},
@@ -76,7 +82,6 @@ func newWorld(t *testing.T) *world {
 		Base:     w.at("usr/local/lib/kvtier"), Bin: w.at("usr/local/bin"), Units: units(w.at("etc/systemd/system")), State: w.at("var/lib"), Logs: w.at("var/log"), Sudoers: w.at("etc/sudoers.d"),
 		Proc: w.at("proc"), Booted: w.at("run"),
 		Version: w.version, Program: w.program, Access: tierenv.Writable,
-		Owner: func(fs.FileInfo) (int, bool) { return w.owner, true },
 	}
 	w.write("kit/kvtier", ourServer, 0o755)
 	return w

@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/jsonfile"
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/version"
 )
 
@@ -381,20 +382,5 @@ func (m *Machine) source(path string) (file, error) {
 // trusted reports whether only this user and root can change a file, or put another one in its place. Such
 // a file may be run, by the path without links that trusted returns.
 func (m *Machine) trusted(path string) (resolved string, ok bool) {
-	resolved, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return "", false
-	}
-	for p := resolved; ; p = filepath.Dir(p) {
-		info, err := os.Lstat(p)
-		if err != nil || info.Mode()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0 {
-			return "", false
-		}
-		if uid, known := m.Owner(info); known && uid != 0 && uid != m.UID {
-			return "", false
-		}
-		if p == filepath.Dir(p) {
-			return resolved, true
-		}
-	}
+	return machine.Trusted(m.System, m.UID, path)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -13,7 +12,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
@@ -39,8 +37,6 @@ type Machine struct {
 	Version func(ctx context.Context, url string) (string, error)
 	// Program tells our llama-server from other files.
 	Program programs
-	// Owner returns the user that a file belongs to, if the system says so.
-	Owner func(info fs.FileInfo) (uid int, ok bool)
 	// Access returns an error if this user may not change a folder.
 	Access func(dir string) error
 	// Change is called before each change of a file, if it is set. Its error ends the plan.
@@ -55,7 +51,7 @@ func Here() *Machine {
 		Prefixes: []string{"/usr/local", "/usr"},
 		Base:     base, Bin: "/usr/local/bin", Units: "/etc/systemd/system", State: "/var/lib", Logs: "/var/log", Sudoers: "/etc/sudoers.d",
 		Proc: "/proc", Booted: "/run/systemd/system",
-		Version: serverVersion, Program: program, Owner: vfs.OS.Owner, Access: tierenv.Writable,
+		Version: serverVersion, Program: program, Access: tierenv.Writable,
 	}
 }
 
