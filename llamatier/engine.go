@@ -148,8 +148,8 @@ func (e *Engine) open(ctx context.Context, method, path string, body []byte, hea
 }
 
 // Tokenize returns the tokens of a prompt or, unless it is the first text, of a text behind an image or
-// sound of a prompt.
-func (e *Engine) Tokenize(ctx context.Context, text string, first bool) ([]int32, error) {
+// sound of a prompt. A text is a string, or a list in JSON of strings and tokens.
+func (e *Engine) Tokenize(ctx context.Context, text any, first bool) ([]int32, error) {
 	in := map[string]any{"content": text, "add_special": first, "parse_special": true}
 	var out struct {
 		Tokens []int32 `json:"tokens"`

@@ -80,13 +80,12 @@ func (h *Handler) find(ctx context.Context, p *prompt, body []byte) (err error) 
 // tokens returns the tokens of a prompt that is a text, a list of tokens, or a chat, up to the
 // first image or sound, and all from there on. Nothing is kept of a private one.
 func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat, private bool) (tokens []int32, parts []llamatier.Part, err error) {
-	if prompt := bytes.TrimSpace(in["prompt"]); !chat && bytes.HasPrefix(prompt, []byte("[")) {
-		if err := json.Unmarshal(prompt, &tokens); err != nil || len(tokens) == 0 {
-			return nil, nil, errNotUnderstood
-		}
-		return tokens, nil, nil
+	prompt := single(in["prompt"])
+	if !chat && isList(prompt) {
+		tokens, err := h.mixed(ctx, prompt)
+		return tokens, nil, err
 	}
-	text, media, err := h.text(ctx, body, in, chat)
+	text, media, err := h.text(ctx, body, in, prompt, chat)
 	if err == nil && len(media) > 0 {
 		text, parts, err = h.parts(ctx, text, media)
 	}
@@ -101,9 +100,45 @@ func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat, pri
 	return tokens, parts, err
 }
 
+// single returns the prompt of a list of one prompt. A list with a token is itself a prompt.
+func single(prompt json.RawMessage) json.RawMessage {
+	prompt = bytes.TrimSpace(prompt)
+	var list []json.RawMessage
+	if isList(prompt) && json.Unmarshal(prompt, &list) == nil && len(list) == 1 && bytes.ContainsAny(list[0][:1], `"[{`) {
+		return list[0]
+	}
+	return prompt
+}
+
+// mixed returns the tokens of a prompt that is a list of tokens, with or without texts among them.
+func (h *Handler) mixed(ctx context.Context, prompt json.RawMessage) (tokens []int32, err error) {
+	var pieces []json.RawMessage
+	if err := json.Unmarshal(prompt, &pieces); err != nil {
+		return nil, err
+	}
+	texts := 0
+	for _, piece := range pieces {
+		var token int32
+		switch {
+		case isString(piece):
+			texts++
+		case string(piece) != "null" && json.Unmarshal(piece, &token) == nil:
+			tokens = append(tokens, token)
+		default:
+			return nil, errNotUnderstood
+		}
+	}
+	switch {
+	case len(tokens) == 0:
+		return nil, errNotUnderstood // several prompts
+	case texts > 0:
+		return h.engine.Tokenize(ctx, prompt, true)
+	}
+	return tokens, nil
+}
+
 // text returns the text of a prompt, in which marks stand for images and sounds, and these.
-func (h *Handler) text(ctx context.Context, body []byte, in members, chat bool) (text string, media []json.RawMessage, err error) {
-	prompt := bytes.TrimSpace(in["prompt"])
+func (h *Handler) text(ctx context.Context, body []byte, in members, prompt json.RawMessage, chat bool) (text string, media []json.RawMessage, err error) {
 	switch {
 	case chat:
 		textual, media, err := withoutMedia(in)

@@ -270,9 +270,15 @@ func TestUnderstanding(t *testing.T) {
 		case "/apply-template":
 			_, _ = io.WriteString(w, `{"prompt":"chat"}`)
 		case "/tokenize":
-			var in struct{ Content string }
+			var in struct{ Content any }
 			_ = json.NewDecoder(r.Body).Decode(&in)
-			_ = json.NewEncoder(w).Encode(map[string]any{"tokens": []int{len(in.Content)}})
+			tokens := []int{}
+			if text, ok := in.Content.(string); ok {
+				tokens = append(tokens, len(text))
+			} else { // a list that llama-server reads itself
+				tokens = append(tokens, 1000+len(in.Content.([]any)))
+			}
+			_ = json.NewEncoder(w).Encode(map[string]any{"tokens": tokens})
 		}
 	})
 	h := New(e, Ours{}, State{}, slog.New(slog.DiscardHandler))
@@ -280,6 +286,12 @@ func TestUnderstanding(t *testing.T) {
 	for body, want := range map[string]llamatier.Request{
 		`{"prompt":"four"}`:                             {Tokens: []int32{4}, Slot: -1},
 		` {"prompt": [1,2,3], "n_predict":5}`:           {Tokens: []int32{1, 2, 3}, Slot: -1},
+		`{"prompt":[5]}`:                                {Tokens: []int32{5}, Slot: -1},
+		`{"prompt":["four"]}`:                           {Tokens: []int32{4}, Slot: -1},
+		`{"prompt":[[1,2]]}`:                            {Tokens: []int32{1, 2}, Slot: -1},
+		`{"prompt":["a",1,"b"]}`:                        {Tokens: []int32{1003}, Slot: -1},
+		`{"prompt":[ [1,"a"] ]}`:                        {Tokens: []int32{1002}, Slot: -1},
+		`{"prompt":[{"prompt_string":"four"}]}`:         {Tokens: []int32{4}, Slot: -1},
 		`{"prompt":"four","id_slot":2}`:                 {Tokens: []int32{4}, Slot: 2},
 		`{"prompt":"four","id_slot":-1}`:                {Tokens: []int32{4}, Slot: -1},
 		`{"prompt":"four","lora":[{"id":0}],"LORA":[]}`: {Tokens: []int32{4}, Slot: -1, Private: true},
@@ -312,7 +324,8 @@ func TestUnderstanding(t *testing.T) {
 	require.Equal(t, []int32{4}, p.Tokens)
 
 	for _, body := range []string{
-		``, `[]`, `{}`, `null`, `{"prompt":5}`, `{"prompt":[]}`, `{"prompt":["a","b"]}`, `{"prompt":[1,"a"]}`, `{"prompt":[[1],[2]]}`,
+		``, `[]`, `{}`, `null`, `{"prompt":5}`, `{"prompt":[]}`, `{"prompt":["a","b"]}`, `{"prompt":[[1],[2]]}`,
+		`{"prompt":[["a"]]}`, `{"prompt":[[]]}`, `{"prompt":[[[1]]]}`, `{"prompt":[1,null,"a"]}`, `{"prompt":[1,"a",2.5]}`, `{"prompt":[1,"a",[2]]}`, `{"prompt":[null]}`,
 		`{"prompt":{"prompt_string":"a","multimodal_data":["b"]}}`, `{"prompt":"four","n":2}`, `{"prompt":"four","n_cmpl":3}`,
 		`{"prompt":"four","cache_prompt":false}`, `{"prompt":"four","n_cache_reuse":256}`, `{"prompt":"four"`,
 		`{"prompt":"four","id_slot":4294967297}`, // slot 1 for llama-server, whose numbers have 32 bits
