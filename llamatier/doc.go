@@ -26,6 +26,7 @@
 //	loader                    load.go, stream.go     the file of a plan, or a stream of it
 //	restorer                  restore.go             a restore: the plan, its file, room among the other slots
 //	stages                    stage.go               in which steps a prompt is computed
+//	search                    search.go              the search for the slot that the engine has chosen for a request
 //	accounting                account.go             the end of a request; engine.Inquirer explains misses
 //	obstacles                 cause.go               causes for which slots are not stored
 //	album                     media.go               the tokens that llama-server makes of images

@@ -53,7 +53,9 @@ type fakeEngine struct {
 	near    bool   // rows of lossy pages are restored: see nearly
 	drafts  bool   // a draft model reads what the slots read, and fails where it misses positions
 
-	loop sync.Mutex // held during an action, and during a look at the slots
+	whim func(free []*fakeSlot) *fakeSlot // chooses another slot than llama-server would; nil for that
+
+	loop sync.Mutex // held during an action, during a look at the slots, and while a slot is chosen
 
 	mu     sync.Mutex
 	slots  []*fakeSlot
@@ -62,6 +64,7 @@ type fakeEngine struct {
 	leave  map[string]func() // called when the next request to a path with its query was carried out
 	asked  map[string]int    // requests to each path
 
+	clock     int
 	generated int // tokens of all answers that are over
 	restored  int
 	computed  int
@@ -75,6 +78,7 @@ type fakeSlot struct {
 	rows     [][]byte // of each token; a row stays when tokens before it are dropped
 	requests atomic.Int64
 	drafts   int // position up to which the draft model has rows; 0 without rows, wherever the next begins
+	left     int // when the last request was over, on the engine's clock
 }
 
 func newFake(t require.TestingT, slots, context int) *fakeEngine {
@@ -226,8 +230,65 @@ func row(tokens []int32) []byte {
 // client is gone, or if the engine refuses the prompt.
 func (s *fakeSlot) complete(f *fakeEngine, ctx context.Context, prompt []int32, predict int) *Answer {
 	s.use.Lock()
-	defer s.use.Unlock()
 	s.requests.Add(1)
+	return s.run(f, ctx, prompt, predict)
+}
+
+// choose waits for a free slot and chooses one for a prompt, as llama-server does for a request that names none.
+// The slot is in use then.
+func (f *fakeEngine) choose(prompt []int32) (chosen *fakeSlot) {
+	for chosen = f.chooseNow(prompt); chosen == nil; chosen = f.chooseNow(prompt) {
+		f.slots[0].awaitFree()
+	}
+	return chosen
+}
+
+func (f *fakeEngine) chooseNow(prompt []int32) (chosen *fakeSlot) {
+	f.loop.Lock()
+	defer f.loop.Unlock()
+	var free []*fakeSlot
+	for _, s := range f.slots {
+		if s.use.TryLock() {
+			free = append(free, s)
+			defer func() {
+				if s != chosen {
+					s.use.Unlock()
+				}
+			}()
+		}
+	}
+	if len(free) == 0 {
+		return nil
+	}
+	defer func() { chosen.requests.Add(1) }()
+	if f.whim != nil {
+		return f.whim(free)
+	}
+	most := similar * float64(len(prompt))
+	for _, s := range free {
+		if n := float64(commonPrefix(s.tokens, prompt)); n > most {
+			chosen, most = s, n
+		}
+	}
+	if chosen == nil {
+		for _, s := range free {
+			if chosen == nil || s.left <= chosen.left {
+				chosen = s
+			}
+		}
+	}
+	return chosen
+}
+
+// run is complete in a slot that is in use.
+func (s *fakeSlot) run(f *fakeEngine, ctx context.Context, prompt []int32, predict int) *Answer {
+	defer s.use.Unlock()
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.clock++
+		s.left = f.clock
+	}()
 	if len(prompt) >= f.context {
 		return nil
 	}

@@ -117,6 +117,9 @@ type patience struct {
 	part time.Duration // for reading a part of a stream, while an engine waits for it
 
 	leave time.Duration // for an engine to leave a request whose client is gone
+
+	search time.Duration // for other requests, until the engine has chosen a slot for one
+
 	stage time.Duration // for the first step of a request; the engine goes on from there
 
 	saving  time.Duration // before a save, for the pages of another slot to be stored, which a disk may hang
@@ -129,7 +132,7 @@ type patience struct {
 
 var usualPatience = patience{
 	look: time.Second, end: 10 * time.Minute, part: 10 * time.Second,
-	leave: 5 * time.Second, stage: stageMax, saving: time.Second, unknown: 10 * time.Second,
+	leave: 5 * time.Second, search: 2 * time.Second, stage: stageMax, saving: time.Second, unknown: 10 * time.Second,
 	busy: 10 * time.Minute, answer: 5 * time.Minute,
 }
 

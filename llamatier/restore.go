@@ -36,12 +36,8 @@ func (r *restorer) restore(ctx context.Context, s *slot, tokens []int32, media [
 	drops := held < len(s.tokens)
 	if drops {
 		r.save(ctx, s) // the engine is about to drop tokens
-		held = commonPrefix(s.tokens, tokens)
 	}
-	s.rewound(held)
-	if r.form.shape.HasEnd() && held < min(s.loaded, len(s.tokens)) {
-		held, s.loaded = 0, 0 // the engine would begin anew
-	}
+	held = s.keeps(tokens, r.form.shape.HasEnd())
 	began := time.Now()
 	spoiled, loss := r.table.spoiled(s), 0
 	if spoiled {

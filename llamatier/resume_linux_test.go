@@ -16,7 +16,7 @@ func (w *world) resume(tokens []int32, predict int, learned bool) bool {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	turn := w.tier.Resume(ctx, w.last, cancel)
+	turn := w.tier.Resume(ctx, w.last, Request{Cancel: cancel})
 	if turn == nil {
 		return false
 	}
@@ -122,7 +122,7 @@ func TestAResumedAnswerThatNobodyHears(t *testing.T) {
 	w := newWorld(t, 1, 4000)
 	w.ask(ask(prompt(1, 300)), 5)
 	w.tier.counter.generating() // a request of Unknown
-	turn := w.tier.Resume(t.Context(), w.last, func() {})
+	turn := w.tier.Resume(t.Context(), w.last, Request{Cancel: func() {}})
 	before := w.engine.generated
 	tokens := slices.Concat(prompt(1, 300), prompt(2, 20))
 	w.engine.slots[0].complete(w.engine, t.Context(), tokens, 50)

@@ -19,6 +19,7 @@ type slot struct {
 	begun uint64 // requests in it
 
 	cancel context.CancelFunc       // gives up the request that runs in it; nil without
+	loose  bool                     // Request.Loose of that one
 	idle   interface{ Stop() bool } // saves the slot; nil: nothing to save
 
 	acting  bool // llama-server holds an action back
@@ -77,6 +78,17 @@ func (s *sequence) rewound(held int) {
 	for s.ended() > held {
 		s.ends = s.ends[:len(s.ends)-1]
 	}
+}
+
+// keeps notes that a prompt is about to replace what the slot holds, and returns how many tokens of the prompt
+// the engine may keep. A slot that goes on only at its ends begins anew in front of the first one.
+func (s *sequence) keeps(tokens []int32, ends bool) (held int) {
+	held = commonPrefix(s.tokens, tokens)
+	s.rewound(held)
+	if ends && held < min(s.loaded, len(s.tokens)) {
+		held, s.loaded = 0, 0
+	}
+	return held
 }
 
 // emptied notes that the slot holds nothing.

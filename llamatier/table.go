@@ -19,11 +19,14 @@ type table struct {
 	closed  bool
 	unknown int             // requests that run in slots which the engine chose
 	acting  []chan struct{} // one for each action that is waited for, closed after it
+	isShut  bool            // no request begins in a free slot: see search
+
+	searching chan struct{} // one element while there is a search
 }
 
 // newTable returns the table of some slots that hold nothing.
 func newTable(slots int, later func(*slot) interface{ Stop() bool }) *table {
-	t := &table{later: later}
+	t := &table{later: later, searching: make(chan struct{}, 1)}
 	for id := range slots {
 		t.slots = append(t.slots, &slot{id: id, sequence: sequence{judged: true}})
 	}
@@ -66,6 +69,9 @@ func (t *table) take(ctx context.Context, r Request) (*slot, error) {
 // serveLocked gives free slots to requests that wait. A request for a certain slot does not
 // hold up the requests behind it.
 func (t *table) serveLocked() {
+	if t.isShut && !t.closed {
+		return
+	}
 	var left []*waiter
 	for _, w := range t.waiting {
 		if s := t.takeLocked(w.request); s != nil {
@@ -91,6 +97,11 @@ const similar = 0.1
 func (t *table) chooseLocked(r Request, suits func(*slot) bool) *slot {
 	free := func(s *slot) bool { return !s.busy && suits(s) }
 	best, most := t.oldestLocked(free), int(similar*float64(len(r.Tokens)+len(r.Rest)))
+	for _, s := range t.slots {
+		if r.Loose && free(s) && s.used.Equal(best.used) {
+			best = s // of those never used, llama-server takes the last
+		}
+	}
 	for _, s := range t.slots {
 		if !free(s) {
 			continue
@@ -169,13 +180,13 @@ func (t *table) takeUnused(s *slot) bool {
 }
 
 // begin notes that a request begins in a busy slot, which is given up at once if the table is closed.
-func (t *table) begin(s *slot, cancel context.CancelFunc) Served {
+func (t *table) begin(s *slot, r Request) Served {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s.cancel = cancel
+	s.cancel, s.loose = r.Cancel, r.Loose
 	s.begun++
 	if t.closed {
-		cancel()
+		r.Cancel()
 	}
 	return Served{s.id, s.begun}
 }
@@ -367,14 +378,24 @@ func (t *table) enter(s *slot) (leave func(), err error) {
 	if s.acting {
 		return nil, because(CauseBusy, "llama-server has not carried out the last action on it")
 	}
-	action := make(chan struct{})
-	t.acting = append(t.acting, action)
+	action := t.actLocked()
 	return func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.acting = slices.DeleteFunc(t.acting, func(c chan struct{}) bool { return c == action })
-		close(action)
+		t.actedLocked(action)
 	}, nil
+}
+
+// actLocked begins an action, for which requests of which nothing is known wait, until actedLocked.
+func (t *table) actLocked() (action chan struct{}) {
+	action = make(chan struct{})
+	t.acting = append(t.acting, action)
+	return action
+}
+
+func (t *table) actedLocked(action chan struct{}) {
+	t.acting = slices.DeleteFunc(t.acting, func(c chan struct{}) bool { return c == action })
+	close(action)
 }
 
 // holdBack notes whether llama-server holds an action on a slot back.

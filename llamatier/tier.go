@@ -81,8 +81,21 @@ func New(opt Options) *Tier {
 // Begin waits for a slot for a request, chooses it, and restores stored pages into it. The
 // caller calls End or Drop. Begin returns ErrClosed, ErrTaken or an error of ctx.
 func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
+	if r.Loose = r.Loose && len(t.table.slots) > 1; !r.Loose {
+		return t.begin(ctx, r)
+	}
+	if err := t.table.wait(ctx); err != nil {
+		return nil, err
+	}
+	return t.searched(ctx, func() (*Turn, error) { return t.begin(ctx, r) })
+}
+
+func (t *Tier) begin(ctx context.Context, r Request) (*Turn, error) {
 	if t.table.isClosed() {
 		return nil, ErrClosed
+	}
+	if r.Loose && t.table.unknownRuns() {
+		return nil, ErrTaken
 	}
 	r = t.album.expand(r)
 	s, err := t.table.take(ctx, r)
@@ -98,7 +111,7 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	u.TooLong = len(r.Tokens) >= t.context
 	u.asked = inquire(&t.why, r)
 	u.counted = t.counter.least()
-	u.served = t.table.begin(s, r.Cancel)
+	u.served = t.table.begin(s, r)
 	if t.obstacles.off.Load() || taken || u.TooLong {
 		return u, nil
 	}
@@ -156,7 +169,12 @@ func (t *Tier) stage(ctx context.Context, u *Turn, stored int, l Listener) {
 	}
 	first, stop := context.WithTimeout(ctx, t.patience.stage) // the time that was predicted may be far off
 	defer stop()
-	for _, end := range t.stages.ends(&s.sequence, u.request.Tokens, stored, 1+t.table.beside(s)) {
+	ends := t.stages.ends(&s.sequence, u.request.Tokens, stored, 1+t.table.beside(s))
+	if u.request.Loose && len(ends) > 0 { // others need not wait for so long
+		<-t.table.searching
+		defer func() { t.table.searching <- struct{}{} }()
+	}
+	for _, end := range ends {
 		most := t.stages.most(s.ended(), end)
 		answer, err := t.engine.Prefill(first, s.id, u.request.Tokens[:end], l.after(u.Staged))
 		u.computed(end, answer)

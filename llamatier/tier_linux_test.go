@@ -2,6 +2,7 @@ package llamatier
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -186,6 +187,10 @@ func (w *world) ask(r Request, predict int) int {
 	defer cancel()
 	r.Cancel = cancel
 	turn, err := w.tier.Begin(ctx, r)
+	if errors.Is(err, ErrTaken) {
+		w.passes(r, predict)
+		return 0
+	}
 	require.NoError(w.t, err)
 	turn.End(w.engine.slots[turn.Slot()].complete(w.engine, ctx, r.Tokens, predict))
 	w.accounted()

@@ -16,6 +16,7 @@ type Request struct {
 	Parts   []Part             // the first image or sound, and all behind it
 	Rest    []int32            // stands for those of the parts of which the Tier knows nothing; nil without
 	Slot    int                // that the request asks for, -1 for any
+	Loose   bool               // the engine drops the number of a slot
 	Private bool               // rows are neither restored nor stored
 	AtOnce  bool               // the prompt is computed in one step; see Turn.Staged
 	Cancel  context.CancelFunc // gives the request up
@@ -36,8 +37,8 @@ var (
 	// ErrClosed reports a request that began after Flush.
 	ErrClosed = errors.New("llamatier: the tier is closed")
 
-	// ErrTaken reports that the engine runs a request in the slot that another request would get,
-	// that requests of Unknown run, and that the engine has a free slot.
+	// ErrTaken reports that requests of Unknown run, and that the engine runs one in the slot that another
+	// request would get, and has a free slot, or that the engine would choose a slot for this request, too.
 	ErrTaken = errors.New("llamatier: the engine has given the slot to another request")
 )
 
@@ -59,7 +60,8 @@ type Turn struct {
 	counted int // at most Engine.Generated before the request
 
 	served Served
-	room   int // of the slot, in tokens, for a turn of Resume
+	room   int     // of the slot, in tokens, for a turn of Resume
+	search *search // nil unless the engine chooses the slot
 
 	began    time.Time
 	held     int // tokens of the prompt that the slot held before the restore
@@ -68,7 +70,7 @@ type Turn struct {
 }
 
 // Slot is the number of the slot, for the request's id_slot.
-func (u *Turn) Slot() int { return u.s.id }
+func (u *Turn) Slot() int { return u.served.Slot }
 
 // Reads reports whether an answer is one to the request's tokens, by their number.
 func (u *Turn) Reads(answer *Answer) bool {
@@ -81,6 +83,10 @@ func (u *Turn) Tokens() int { return len(u.request.Tokens) }
 // End ends a request. answer is nil unless the engine was heard to the end. The slot is saved
 // some time later, unless another request takes it before.
 func (u *Turn) End(answer *Answer) {
+	if !u.search.end(answer != nil) {
+		u.lost()
+		return
+	}
 	to, s := u.to, u.s
 	p := u.account(answer)
 	u.restored.saved = p.Saved
@@ -91,6 +97,15 @@ func (u *Turn) End(answer *Answer) {
 		to.counter.askAhead(ended)
 	}
 	to.table.end(s, s.describe(answer, u.restored, to.pageTokens))
+}
+
+// lost ends a request that may have run in any slot.
+func (u *Turn) lost() {
+	u.search.log.Debug("kv tier: llama-server may have run a request in any slot", "expected", u.s.id)
+	u.to.why.Done(u.asked, why.Text{}, why.Fate{})
+	u.to.counter.generating()
+	u.to.table.endUnknown(true)
+	u.to.table.drop(u.s)
 }
 
 // computed notes that the engine has computed the first tokens of a prompt.
@@ -106,6 +121,9 @@ func (u *Turn) computed(tokens int, answer *Answer) {
 // Drop ends a request that the engine has not got, or has refused because the prompt is TooLong.
 // It takes the place of End.
 func (u *Turn) Drop() {
+	if !u.search.end(true) {
+		u.to.table.endUnknown(false)
+	}
 	u.to.why.Done(u.asked, why.Text{}, why.Fate{}) // the engine has computed nothing
 	u.to.table.drop(u.s)
 }
@@ -123,7 +141,25 @@ func (u *Turn) Served() Served { return u.served }
 // behind those of that prompt. So the tokens need not be known before the engine gets the request: the
 // caller calls Learn before End or Drop. Resume returns nil unless the slot still holds the prompt, and
 // nothing speaks against storing what will be computed behind it.
-func (t *Tier) Resume(ctx context.Context, last Served, cancel context.CancelFunc) *Turn {
+func (t *Tier) Resume(ctx context.Context, last Served, r Request) *Turn {
+	if r.Loose = r.Loose && len(t.table.slots) > 1; !r.Loose {
+		return t.resume(ctx, last, r)
+	}
+	select {
+	case t.table.searching <- struct{}{}:
+	default:
+		return nil // another one is on its way
+	}
+	u, _ := t.searched(ctx, func() (*Turn, error) {
+		if u := t.resume(ctx, last, r); u != nil {
+			return u, nil
+		}
+		return nil, ErrTaken
+	})
+	return u
+}
+
+func (t *Tier) resume(ctx context.Context, last Served, r Request) *Turn {
 	if t.restorer.form.shape.HasEnd() || t.obstacles.off.Load() {
 		return nil // such a slot cannot go back to where the prompts part, or nothing is stored
 	}
@@ -137,7 +173,7 @@ func (t *Tier) Resume(ctx context.Context, last Served, cancel context.CancelFun
 		return nil
 	}
 	u := &Turn{to: t.accounting, s: s, began: time.Now(), room: t.context, held: prompt, counted: t.counter.least()}
-	u.served = t.table.begin(s, cancel)
+	u.served = t.table.begin(s, r)
 	return u
 }
 

@@ -24,10 +24,10 @@ func TestRandomUsers(t *testing.T) {
 		slots := rapid.IntRange(1, 3).Draw(rt, "slots")
 		w := &world{t: rt, store: store, hybrid: rapid.Bool().Draw(rt, "hybrid"), stream: rapid.Bool().Draw(rt, "stream"), drafts: rapid.Bool().Draw(rt, "drafts")}
 		w.start(slots, 256)
-		w.tier.patience.leave = 0
+		w.tier.patience.leave, w.tier.patience.search = 0, 0
 		var texts [][]int32
 		for range rapid.IntRange(3, 25).Draw(rt, "steps") {
-			switch rapid.SampledFrom(strings.Fields("ask ask ask ask resume resume resumed giveup retype refused idle idle private unknown refuse restart memory together")).Draw(rt, "step") {
+			switch rapid.SampledFrom(strings.Fields("ask ask ask ask resume resume resumed giveup retype refused idle idle private unknown refuse restart memory together float float gone")).Draw(rt, "step") {
 			case "ask":
 				w.ask(ask(draw(rt, &texts)), rapid.IntRange(0, 200).Draw(rt, "predict"))
 			case "resume": // as expected, or not
@@ -43,6 +43,13 @@ func TestRandomUsers(t *testing.T) {
 			case "retype":
 				tokens := draw(rt, &texts)
 				w.giveUp(rt, tokens, func() { w.ask(ask(append(slices.Clone(tokens), 1, 2, 3)), 3) })
+			case "float":
+				w.engine.whim = whims(rapid.IntRange(-1, 2).Draw(rt, "whim"))
+				w.float(loose(draw(rt, &texts)), rapid.IntRange(0, 200).Draw(rt, "predict"))
+			case "gone": // before the engine has begun, or meanwhile
+				w.engine.whim = whims(rapid.IntRange(-1, 2).Draw(rt, "whim"))
+				w.engine.late = rapid.IntRange(0, 100).Draw(rt, "late")
+				w.gone(loose(draw(rt, &texts)))
 			case "refused":
 				end := w.tier.Unknown()
 				w.ask(ask(draw(rt, &texts)), 3)
@@ -73,12 +80,17 @@ func TestRandomUsers(t *testing.T) {
 				w.start(slots, 256)
 			case "together":
 				var all sync.WaitGroup
-				for range 4 {
+				w.engine.whim = whims(rapid.IntRange(-1, 2).Draw(rt, "whim"))
+				for i := range 4 {
 					tokens := draw(rt, &texts)
 					all.Add(1)
 					go func() {
 						defer all.Done()
-						w.ask(ask(tokens), 3)
+						if i < 2 {
+							w.ask(ask(tokens), 3)
+						} else {
+							w.float(loose(tokens), 3)
+						}
 					}()
 				}
 				all.Wait()
@@ -119,5 +131,30 @@ func (w *world) giveUp(rt *rapid.T, tokens []int32, beside func()) {
 	}()
 	turn.End(nil)
 	beside()
+	<-done
+}
+
+// whims has the engine choose one of the free slots, whatever they hold; a negative number has none.
+func whims(n int) func(free []*fakeSlot) *fakeSlot {
+	if n < 0 {
+		return nil
+	}
+	return func(free []*fakeSlot) *fakeSlot { return free[n%len(free)] }
+}
+
+// gone sends a prompt for which the engine chooses the slot, and whose client goes away.
+func (w *world) gone(r Request) {
+	ctx, cancel := context.WithCancel(context.Background())
+	r.Cancel = cancel
+	turn, err := w.tier.Begin(ctx, r)
+	require.NoError(w.t, err)
+	cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.engine.choose(r.Tokens).run(w.engine, ctx, r.Tokens, 1000)
+	}()
+	turn.End(nil)
+	w.idle()
 	<-done
 }

@@ -2,9 +2,12 @@ package proxy
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -145,8 +148,52 @@ func TestStagedFiguresOfMessages(t *testing.T) {
 	require.Equal(t, strings.Replace(responses, `s":5`, `s":2`, 1), string(out))
 }
 
+// TestMessagesWhoseSlotTheEngineChooses reach it as they are. The answer counts for the slot that it has chosen,
+// and the next message is sent to it at once.
+func TestMessagesWhoseSlotTheEngineChooses(t *testing.T) {
+	c := newChats(t, 3)
+	tokens := func(body string) int {
+		in, err := fromMessages(object(json.RawMessage(body)))
+		require.NoError(t, err)
+		return len(encode(in))
+	}
+	choose := func(slot int) {
+		c.on(func(path, body string, w http.ResponseWriter) bool {
+			if path == "/v1/messages" {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.tasks[slot]++
+				c.held[slot] = tokens(body)
+				c.log = append(c.log, body)
+				_, _ = fmt.Fprintf(w, `{"usage":{"cache_read_input_tokens":0,"input_tokens":%d,"output_tokens":1}}`, tokens(body))
+				return true
+			}
+			return false
+		})
+	}
+	for _, slot := range []int{2, 0} { // as expected, and another one
+		choose(slot)
+		say := strings.Repeat(strconv.Itoa(slot), 100)
+		for turn, more := range []string{"", `,{"role":"user","content":"and?"}`, `,{"role":"user","content":"and?"},{"role":"user","content":"so?"}`} {
+			c.seen()
+			body := `{"id_slot":7,"messages":[{"role":"user","content":"` + say + `"}` + more + `]}`
+			status, _ := post(t, c.url+"/v1/messages", body)
+			require.Equal(t, http.StatusOK, status)
+			c.free()
+			seen := c.seen()
+			require.Contains(t, seen, body)
+			require.Equal(t, tokens(body)+1, c.tier.Slots()[slot].Tokens)
+			hot := slices.Index(seen, body) < slices.Index(seen, "/apply-template")
+			require.Equal(t, turn > 1 || turn == 1 && slot == 2, hot, seen)
+		}
+	}
+	choose(1)
+	status, _ := post(t, c.url+"/v1/messages", `{"messages":[{"role":"user","content":"`+strings.Repeat("0", 100)+`"},{"role":"user","content":"to slot 1"}]}`)
+	require.Equal(t, http.StatusOK, status)
+}
+
 // TestPromptsReadInAnotherWay: a path whose prompts are not those that llama-server makes passes through
-// after some of them. With several slots /v1/messages passes through from the beginning.
+// after some of them.
 func TestPromptsReadInAnotherWay(t *testing.T) {
 	var mu sync.Mutex
 	asked, tokens := map[string]int{}, 1
@@ -164,11 +211,6 @@ func TestPromptsReadInAnotherWay(t *testing.T) {
 		}
 	})
 	log := slog.New(slog.DiscardHandler)
-	serve := func(slots int) string {
-		h := loaded(e, Ours{}, log)
-		h.Use(aTier(t, e, slots, log))
-		return web(t, h)
-	}
 	templates := func(url, path string) int {
 		mu.Lock()
 		before := asked["/apply-template"]
@@ -178,11 +220,11 @@ func TestPromptsReadInAnotherWay(t *testing.T) {
 		defer mu.Unlock()
 		return asked["/apply-template"] - before
 	}
-	one, two := serve(1), serve(2)
+	h := loaded(e, Ours{}, log)
+	h.Use(aTier(t, e, 1, log))
+	one := web(t, h)
 	require.Equal(t, 1, templates(one, "/v1/messages"))
 	require.Equal(t, 1, templates(one, "/v1/messages"))
-	require.Equal(t, 0, templates(two, "/v1/messages"))
-	require.Equal(t, 1, templates(two, "/v1/responses"))
 	mu.Lock()
 	tokens = 7
 	mu.Unlock()

@@ -95,9 +95,10 @@ func (h *Handler) resume(ctx context.Context, t *llamatier.Tier, p *prompt, canc
 	default:
 		return nil
 	}
+	p.Cancel = cancel
 	select {
 	case <-last.ended:
-		return t.Resume(ctx, last.served, cancel)
+		return t.Resume(ctx, last.served, p.Request)
 	case <-ctx.Done():
 		return nil
 	}

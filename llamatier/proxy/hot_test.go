@@ -68,14 +68,15 @@ type chats struct {
 	tier *llamatier.Tier
 	h    *Handler
 
-	mu   sync.Mutex
-	log  []string
-	held []int
-	hook func(path, body string, w http.ResponseWriter) bool // true: it has answered
+	mu    sync.Mutex
+	log   []string
+	held  []int
+	tasks []int
+	hook  func(path, body string, w http.ResponseWriter) bool // true: it has answered
 }
 
 func newChats(t *testing.T, slots int) *chats {
-	c := &chats{t: t, held: make([]int, slots)}
+	c := &chats{t: t, held: make([]int, slots), tasks: make([]int, slots)}
 	e := listen(t, c.answer)
 	log := slog.New(slog.DiscardHandler)
 	c.h, c.tier = loaded(e, Ours{}, log), aTier(t, e, slots, log)
@@ -98,8 +99,8 @@ func (c *chats) answer(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/slots":
 		var out []map[string]any
-		for _, held := range c.held {
-			out = append(out, map[string]any{"is_processing": false, "n_ctx": 40000, "n_prompt_tokens": held})
+		for i, held := range c.held {
+			out = append(out, map[string]any{"is_processing": false, "n_ctx": 40000, "n_prompt_tokens": held, "id_task": c.tasks[i]})
 		}
 		_ = json.NewEncoder(w).Encode(out)
 	case "/metrics":

@@ -41,7 +41,7 @@ func readPrompt(r *http.Request, body []byte, a api) (*prompt, error) {
 	if end < 0 || set(in["n"], "1") || set(in["n_cmpl"], "1") || set(in["n_cache_reuse"], "0") || set(in["cache_prompt"], "true") {
 		return nil, errNotUnderstood
 	}
-	p := &prompt{api: a, in: in, text: textOf(r.URL.Path, in), end: end, streaming: readStreaming(in), asIs: a.loose, Request: llamatier.Request{Slot: -1}}
+	p := &prompt{api: a, in: in, text: textOf(r.URL.Path, in), end: end, streaming: readStreaming(in), asIs: a.loose, Request: llamatier.Request{Slot: -1, Loose: a.loose}}
 	p.Private = set(in["kv_store"], "true") || set(in["lora"], "[]")
 	// An account with a speed alone cannot be corrected, and an answer that llama-server keeps is
 	// read again from a byte on.

@@ -135,7 +135,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch key := h.key(r); {
 	case key == wrong:
 		h.proxy.ServeHTTP(w, r)
-	case t != nil && known && key == right && (!a.loose || len(t.Slots()) == 1) && !h.misread(r.URL.Path):
+	case t != nil && known && key == right && !h.misread(r.URL.Path):
 		h.servePrompt(w, r, t, a)
 	default:
 		h.pass(w, r)
