@@ -4,11 +4,15 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/llamatest"
 	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
@@ -163,5 +167,133 @@ func TestOtherAPIsComeBack(t *testing.T) {
 				require.NotContains(t, string(log), "makes other prompts")
 			})
 		}
+	}
+}
+
+// coder is a conversation by /v1/messages whose client runs the tools that the model would call.
+type coder struct {
+	system string
+	said   []any
+}
+
+// turn sends the conversation, and goes on with the answer and what a tool says.
+func (c *coder) turn(s *server, question string) heard {
+	type m map[string]any
+	if len(c.said) == 0 {
+		c.said = append(c.said, m{"role": "user", "content": question})
+	}
+	body, err := json.Marshal(m{
+		"max_tokens": 8, "temperature": 0, "system": []any{m{"type": "text", "text": c.system}}, "messages": c.said,
+		"tools": []any{m{"name": "read", "description": "Reads a <file>", "input_schema": m{"type": "object", "properties": m{"path": m{"type": "string"}}}}},
+	})
+	require.NoError(s.t, err)
+	answer := s.hear("/v1/messages", string(body), true)
+	c.said = append(c.said,
+		m{"role": "assistant", "content": []any{m{"type": "text", "text": answer.text}, m{"type": "tool_use", "id": "t", "name": "read", "input": m{"path": "a.go"}}}},
+		m{"role": "user", "content": []any{m{"type": "tool_result", "tool_use_id": "t", "content": "package a // " + question}, m{"type": "text", "text": question}}})
+	return answer
+}
+
+// shorter is another text than long.
+var shorter = strings.Repeat("Answer as a poet would, in few words. ", 40)
+
+// TestMessagesInSeveralSlots: llama-server chooses the slots of two conversations by /v1/messages, beside a chat
+// whose slot we choose. All go on in their slots, and come back after each kill, with the answers of a stock server
+// that is never killed.
+func TestMessagesInSeveralSlots(t *testing.T) {
+	for _, c := range []struct{ arch, slots string }{{"qwen3", "2"}, {"qwen3", "4"}, {"lfm2", "2"}, {"gemma3", "4"}} {
+		t.Run(c.arch+"/"+c.slots, func(t *testing.T) {
+			o := chatting(t, testmodel.Shape{Arch: c.arch})
+			o.Args = append(o.Args, "-c", "16384", "-np")
+			stock := start(t, llamatest.Options{Model: o.Model, Args: append(slices.Clone(o.Args), "4")})
+			o.Args, o.Root = append(o.Args, c.slots), filepath.Join(t.TempDir(), "pages")
+			s := start(t, o)
+			theirs, ours := []*coder{{system: long}, {system: shorter}}, []*coder{{system: long}, {system: shorter}}
+			var before [2]heard
+			for turn, question := range []string{"Is there a bug?", "And?", "Why?", "Is that all?"} {
+				if turn > 0 && turn != 2 {
+					s.Kill()
+					s = start(t, o)
+				}
+				for i := range ours {
+					want, got := theirs[i].turn(stock, question), ours[i].turn(s, question)
+					require.Equal(t, want.text, got.text)
+					require.Equal(t, want.prompt, got.prompt)
+					require.GreaterOrEqual(t, got.cache, before[i].prompt-20, "all but the opening of the answer")
+					before[i] = got
+				}
+				chat := map[string]any{"messages": []any{map[string]string{"role": "user", "content": strings.Repeat("What now? ", 50*(turn+1))}}, "max_tokens": 4, "temperature": 0}
+				var want, got struct{ Choices []any }
+				stock.read("/v1/chat/completions", chat, &want)
+				s.read("/v1/chat/completions", chat, &got)
+				require.Equal(t, want, got)
+			}
+			s.Kill()
+			log, err := os.ReadFile(s.log)
+			require.NoError(t, err)
+			require.NotContains(t, string(log), "makes other prompts")
+			require.NotContains(t, string(log), "in any slot")
+		})
+	}
+}
+
+// TestManyMessagesAtOnce: conversations that begin alike, at the same time and beside others, are stored.
+func TestManyMessagesAtOnce(t *testing.T) {
+	for _, args := range [][]string{{"-np", "2"}, {"-np", "4", "--kv-unified"}} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			o := chatting(t, testmodel.Shape{Arch: "qwen3"})
+			o.Args = append(o.Args, append([]string{"-c", "16384"}, args...)...)
+			o.Root = filepath.Join(t.TempDir(), "pages")
+			s := start(t, o)
+			coders := []*coder{{system: long}, {system: long}, {system: long}}
+			for range 3 {
+				var all sync.WaitGroup
+				for i, c := range coders {
+					all.Add(2)
+					go func() {
+						defer all.Done()
+						c.turn(s, "Look at file "+strconv.Itoa(i))
+					}()
+					go func() {
+						defer all.Done()
+						s.complete(someTokens(i, 300), 4)
+					}()
+				}
+				all.Wait()
+			}
+			s.Kill()
+			log, err := os.ReadFile(s.log)
+			require.NoError(t, err)
+			lost := strings.Contains(string(log), "in any slot") // llama-server was slow to answer
+			s = start(t, o)
+			for i, c := range coders {
+				again := c.turn(s, "Look at file "+strconv.Itoa(i))
+				require.True(t, lost || again.cache >= again.prompt-120, "%d of %d", again.cache, again.prompt)
+			}
+		})
+	}
+}
+
+// TestListsOfOnePrompt come back after a kill: a text, tokens, and both in one list.
+func TestListsOfOnePrompt(t *testing.T) {
+	o := llamatest.Options{Model: aModel(t, testmodel.Shape{Arch: "llama"}), Args: []string{"-c", "4096", "-np", "1"}}
+	prompts := []any{[]any{long}, []any{someTokens(3, 400)}, []any{5, long, 6, "and more"}, []any{[]any{"begin", 7, long}}}
+	stock := start(t, o)
+	var want []answer
+	for _, p := range prompts {
+		want = append(want, stock.complete(p, 4))
+	}
+	stock.Kill()
+	o.Root = filepath.Join(t.TempDir(), "pages")
+	s := start(t, o)
+	for _, p := range prompts {
+		s.complete(p, 4)
+	}
+	s.Kill()
+	s = start(t, o)
+	for i, p := range prompts {
+		got := s.complete(p, 4)
+		requireSame(t, want[i], got, 0.005)
+		require.Greater(t, got.Timings.Cached, 300)
 	}
 }
