@@ -41,7 +41,7 @@ const (
 	// idle is the time after a request at which its slot is saved.
 	idle = 2 * time.Second
 
-	// diskTimeout bounds the time for which a local disk may hold up the start of the engine.
+	// diskTimeout bounds the time for which a disk may hold up the start of the engine.
 	diskTimeout = 3 * time.Second
 	// openTimeout bounds the time for which the store, and reading the model's file, may hold
 	// up the first prompt.
@@ -99,7 +99,7 @@ func newDaemonLog() (*logFile, *slog.Logger) {
 // runEngine runs the engine until it ends, and returns the end of this process.
 func runEngine(command launch.Command, real string, log *slog.Logger) (end func()) {
 	notStartedEnd := func() { os.Exit(notStarted) }
-	dir, err := slotfile.NewFolder(temporary())
+	dir, err := newFolder(log)
 	if err != nil {
 		off(unstored.New(log, nil), command, slog.LevelError, causeOf(err), err)
 		return notStartedEnd
@@ -185,6 +185,24 @@ func fileOptions(log *slog.Logger) (options slotfile.Options, streams bool, part
 	}
 	return options, kind != "memory" && kind != "disk", partBytes
 }
+
+// newFolder makes the engine's folder, in memory if the disk of temporary files hangs.
+func newFolder(log *slog.Logger) (*slotfile.Folder, error) {
+	made := begin(func() (*slotfile.Folder, error) { return slotfile.NewFolder(temporary()) })
+	if made.within(diskTimeout) {
+		return made.value, made.err
+	}
+	log.Warn("kv tier: the temporary directory does not answer", "instead", memoryDir)
+	go func() {
+		if late, err := made.wait(); err == nil {
+			_ = late.Remove() // the next daemon does
+		}
+	}()
+	return slotfile.NewFolder(memoryDir)
+}
+
+// memoryDir is a directory in memory, on Linux.
+const memoryDir = "/dev/shm"
 
 // temporary is the directory of the engine's folder.
 func temporary() string {
