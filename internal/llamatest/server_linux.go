@@ -44,6 +44,7 @@ type Options struct {
 	Dir   string // of FindDir
 	Model string
 	Root  string   // of the pages; "" starts the stock server
+	Hung  bool     // Start does not wait for the pages: a disk hangs
 	Args  []string // more of them
 	Env   []string // more variables, KEY=value
 	Log   string   // of our daemon, with Root
@@ -55,7 +56,7 @@ type Server struct {
 
 	cmd     *exec.Cmd
 	process *ollamatest.Process
-	log     string // of our daemon; "" for the stock server
+	log     string // of our daemon, for which Start waits; "" for none
 	logged  int64  // bytes in the log before
 	output  *ollamatest.Log
 }
@@ -77,8 +78,10 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	name := "llama-server-real"
 	s := &Server{URL: fmt.Sprintf("http://127.0.0.1:%d", port), output: ollamatest.NewLog(nil)}
 	if o.Root != "" {
-		name, s.log = "llama-server", o.Log
-		s.logged = sizeOf(s.log)
+		name = "llama-server"
+		if !o.Hung {
+			s.log, s.logged = o.Log, sizeOf(o.Log)
+		}
 	}
 	s.cmd = exec.Command(filepath.Join(o.Dir, "lib", "ollama", name), append([]string{
 		"--model", o.Model, "--port", strconv.Itoa(port), "--host", "127.0.0.1", "--no-webui", "--offline",
@@ -164,10 +167,12 @@ func (s *Server) Kill() {
 	s.Wait()
 }
 
-// Wait waits as Ollama does for the end: until nobody can write to the output any more.
-func (s *Server) Wait() {
+// Wait waits as Ollama does for the end, until nobody can write to the output any more, and returns how the
+// process ended that Ollama would start.
+func (s *Server) Wait() syscall.WaitStatus {
 	<-s.process.Drained
 	<-s.process.Exited
+	return s.cmd.ProcessState.Sys().(syscall.WaitStatus)
 }
 
 // outputLines bounds the lines of Output.
