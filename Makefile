@@ -164,11 +164,14 @@ test-llama-upstream: test-deps ## Run llama.cpp's own tests of its server on the
 	scripts/build-llama-server
 	scripts/test-llama-upstream
 
-# A canary: files of slots may change with any build.
+# A canary: files of slots, and options, may change with any build.
 .PHONY: test-llama-newest
-test-llama-newest: test-deps ## Try the newest builds of llama.cpp there are, and write their table into docs/llama-server.md
+test-llama-newest: test-deps ## Try the newest builds of llama.cpp there are, and the oldest; write their table into docs/llama-server.md
 	scripts/llama-newest
 	KVTIER_LLAMA_BUILDS=$(abspath build/llama-newest) go test -count=1 -v -timeout 30m -run TestBuilds $(LLAMA)
+	for build in $$(grep -v '^gone ' build/llama-newest/builds | cut -d ' ' -f 1); do \
+		KVTIER_LLAMA_DIR=$(abspath build/llama-newest)/$$build go test -count=1 -timeout 30m -run 'TestFailures|TestEveryOptionIsKnown|TestAnAgentsLoop' $(LLAMA) || exit 1; \
+	done
 
 # KVTIER_TORTURE_PAGES is the number of faulted pages, KVTIER_TORTURE_SEED chooses them.
 .PHONY: torture
