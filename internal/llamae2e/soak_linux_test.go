@@ -106,6 +106,7 @@ type play struct {
 	options llamatest.Options
 	round   int
 	answers int
+	kills   int
 }
 
 // options say how to start the stock server.
@@ -145,7 +146,8 @@ func playSoak(t *testing.T, setup soakSetup, seed uint64) {
 	p.ours.Kill()
 	log, err := os.ReadFile(p.ours.log)
 	require.NoError(t, err)
-	t.Logf("seed %d: %d answers compared, %d restores", seed, p.answers, bytes.Count(log, []byte("kv tier: restored")))
+	// scripts/test-long adds them up.
+	t.Logf("seed %d: %d answers compared, %d restores, %d kills", seed, p.answers, bytes.Count(log, []byte("kv tier: restored")), p.kills)
 }
 
 // killAll kills all processes at once.
@@ -192,6 +194,9 @@ func (p *play) play(round soak.Round) {
 		p.ours.killAll()
 	case soak.KillRunner:
 		p.ours.killEngine()
+	}
+	if round.Event != soak.Nothing {
+		p.kills++
 	}
 	if round.Event != soak.Nothing && round.Event != soak.Crash {
 		p.forgive()
