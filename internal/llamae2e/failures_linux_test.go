@@ -46,10 +46,11 @@ var failures = map[string]func(f *failing){
 }
 
 // TestFailures: whatever fails, a request has the answer of the stock server, and what was stored comes
-// back. One row takes minutes and is shown with an engine of the tests' own, a server that does not answer
-// a question of ours (llamatier.TestAQuestionThatIsNotAnswered, TestAnEngineThatDoesNotAnswer). So are the
-// waits for a part of a stream (TestAStreamThatBreaksOff), and what a slow look-up finds
-// (engine.TestWhatASlowDiskFinds).
+// back. What takes minutes is shown with an engine of the tests' own: a server that does not answer a question
+// of ours (llamatier.TestAQuestionThatIsNotAnswered, TestAnEngineThatDoesNotAnswer), or is busy when a request
+// of another API comes (TestAHungEngineBeforeAnUnknownRequest), and a page or a write on a disk that hangs
+// (TestAPutThatHangs, TestADiskThatFailsAtAnyOperation). So are what a slow look-up finds
+// (engine.TestWhatASlowDiskFinds), and how many lines of the log wait (front.TestALogThatHangs).
 func TestFailures(t *testing.T) {
 	c := &conversation{shape: testmodel.Shape{Arch: "qwen3", Layers: 2, Embed: 256, Heads: 4, KVHeads: 2}, args: "-ub 1 -t 1", tokens: 600}
 	o := c.options(t)
@@ -181,7 +182,7 @@ func (f *failing) hangs() {
 	s.Kill()
 	mount.Heal()
 	f.comesBack(1).Kill()
-	f.logs("kv tier: restored")
+	f.logs("cause=disk_hangs")
 }
 
 // filled is a request for the answer of a turn with n more bytes.
