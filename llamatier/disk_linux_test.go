@@ -2,6 +2,7 @@ package llamatier
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -217,10 +218,12 @@ func TestADiskThatFailsAtAnyOperation(t *testing.T) {
 			}
 			t.Run(kind+" "+name, func(t *testing.T) {
 				for nth := first; nth <= operations; nth += step {
-					f := newFaulty(t, set)
-					f.fail(rule, nth)
-					f.live()
-					f.recover()
+					t.Run(fmt.Sprint("operation ", nth), func(t *testing.T) {
+						f := newFaulty(t, set)
+						f.fail(rule, nth)
+						f.live()
+						f.recover()
+					})
 				}
 			})
 		}
@@ -305,6 +308,7 @@ func (f *faulty) recover() {
 	f.gate.Open()
 	f.answers()
 	f.disk.Reset()
+	f.change = func(o *Options) { o.After = func(time.Duration) <-chan time.Time { return nil } } // pages are never late
 	f.begin()
 	f.world.disk().Patience.Find, f.world.disk().Patience.Page = time.Hour, time.Hour
 	held := f.say(prompt(8, 80))
