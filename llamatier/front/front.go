@@ -57,7 +57,7 @@ func Main() {
 	switch {
 	case os.Getenv(roleVariable) == "daemon":
 		daemon(command, real)
-	case tierenv.Enabled() && command.Routes():
+	case tierenv.Enabled() && command.Routes() && !command.Looks():
 		say(func(log *slog.Logger) { log.Warn("kv tier: off for a router", "remedy", launch.RouterRemedy) })
 		fail(become(real))
 	case !tierenv.Enabled() || !command.Serves():

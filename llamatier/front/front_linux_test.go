@@ -173,18 +173,24 @@ func (s *ours) crash() {
 	require.Error(s.t, err, "a dead llama-server answers nothing")
 }
 
-// TestARouter runs alone, and the log says how its models are stored.
+// TestARouter runs alone, and the log says how its models are stored. Ollama starts one to see which devices there
+// are, of which the log says nothing.
 func TestARouter(t *testing.T) {
 	dir := t.TempDir()
 	real, log := filepath.Join(dir, "llama-server-real"), filepath.Join(dir, "log")
 	require.NoError(t, os.WriteFile(real, []byte("#!/bin/sh\necho alone \"$@\"\n"), 0o700))
 	self, err := os.Executable()
 	require.NoError(t, err)
-	cmd := exec.Command(self, "--models-dir", dir)
-	cmd.Env = append(os.Environ(), mainVariable+"=1", realVariable+"="+real, "OLLAMA_KV_TIERING=1", "HOME="+dir, "XDG_CONFIG_HOME=", install.LogVariable+"="+log)
-	out, err := cmd.Output()
-	require.NoError(t, err)
-	require.Equal(t, "alone --models-dir "+dir+"\n", string(out))
+	run := func(line string) {
+		cmd := exec.Command(self, strings.Fields(line)...)
+		cmd.Env = append(os.Environ(), mainVariable+"=1", realVariable+"="+real, "OLLAMA_KV_TIERING=1", "HOME="+dir, "XDG_CONFIG_HOME=", install.LogVariable+"="+log)
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		require.Equal(t, "alone "+line+"\n", string(out))
+	}
+	run("--port 1 --host 127.0.0.1 --no-webui --offline --verbose")
+	require.NoFileExists(t, log)
+	run("--models-dir models")
 	lines, err := os.ReadFile(log)
 	require.NoError(t, err)
 	require.Equal(t, 1, strings.Count(string(lines), "\n"))

@@ -431,7 +431,8 @@ func TestLastLine(t *testing.T) {
 	require.NoError(t, w.install(Options{}))
 	w.write("proc/7/environ", "OLLAMA_KV_TIERING=1\x00KVTIER_LLAMA_LOG="+w.at("log")+"\x00", 0o644)
 	off := `level=WARN msg="kv tier: off for this model" reason="it keeps no rows of single tokens"`
-	w.write("log", strings.Repeat("level=INFO msg=\"kv tier: on\"\n", 5000)+off+"\nlevel=INFO msg=\"kv tier: restored\"\n", 0o600)
+	w.write("log", strings.Repeat("level=INFO msg=\"kv tier: on\"\n", 5000)+off+"\nlevel=INFO msg=\"kv tier: restored\"\n"+
+		"level=WARN msg=\"kv tier: off for a router\"\n", 0o600)
 	require.Equal(t, off, w.state().LastLog)
 
 	// The line of an earlier server says nothing about this one.

@@ -204,7 +204,7 @@ func lastLine(path string) string {
 	n, _ := f.ReadAt(tail, info.Size()-int64(len(tail)))
 	var last string
 	for line := range bytes.Lines(tail[:n]) {
-		if bytes.Contains(line, []byte(`msg="kv tier: on"`)) || bytes.Contains(line, []byte(`msg="kv tier: off`)) {
+		if bytes.Contains(line, []byte(`msg="kv tier: on"`)) || bytes.Contains(line, []byte(`msg="kv tier: off for this model"`)) {
 			last = strings.TrimSpace(string(line))
 		}
 	}

@@ -78,6 +78,10 @@ func (c Command) Routes() bool {
 	return !named && !c.any(reports...) && !c.any(model, modelURL, repository, docker) && c.configured() == ""
 }
 
+// Looks reports whether Ollama starts a router to see which devices there are, and ends it at once. No model
+// will be loaded.
+func (c Command) Looks() bool { return c.Routes() && c.on(offline) && !c.onOr(ui, true) }
+
 // RouterRemedy says how to store what a router's models compute.
 const RouterRemedy = "without a model llama-server is a router, before whose models kvtier cannot stand; run kvtier serve -- llama-server -m model.gguf for each model"
 

@@ -43,6 +43,12 @@ func TestRoutes(t *testing.T) {
 		require.False(t, command(line, home).Routes(), line)
 	}
 	require.False(t, command("", home, "LLAMA_ARG_MODEL=x").Routes())
+
+	// As Ollama v0.34.2 looks for devices.
+	require.True(t, command("--port 5 --host 127.0.0.1 --no-webui --offline --verbose", home).Looks())
+	for _, line := range []string{"", "--offline", "--no-webui", "--offline --ui", ollama} {
+		require.False(t, command(line, home).Looks(), line)
+	}
 }
 
 // TestVariablesOfNewerBuilds count as their flags do.

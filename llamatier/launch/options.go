@@ -46,6 +46,8 @@ var (
 	modelURL    = takes("-mu --model-url", "LLAMA_ARG_MODEL_URL")
 	docker      = takes("-dr --docker-repo", "LLAMA_ARG_DOCKER_REPO")
 	repository  = takes("-hf -hfr --hf-repo", "LLAMA_ARG_HF_REPO")
+	ui          = either("--ui --webui", "--no-ui --no-webui", "LLAMA_ARG_UI")
+	offline     = alone("--offline", "LLAMA_ARG_OFFLINE")
 	host        = takes("--host", "LLAMA_ARG_HOST")
 	port        = takes("--port", "LLAMA_ARG_PORT")
 	savePath    = takes("--slot-save-path", "LLAMA_ARG_SLOT_SAVE_PATH")
@@ -104,7 +106,7 @@ var Groups = []Group{
 		takes("--cors-headers", "LLAMA_ARG_CORS_HEADERS"),
 		either("--cors-credentials", "--no-cors-credentials", "LLAMA_ARG_CORS_CREDENTIALS"),
 		takes("--path", "LLAMA_ARG_STATIC_PATH"), takes("--media-path", ""),
-		either("--ui --webui", "--no-ui --no-webui", "LLAMA_ARG_UI"),
+		ui,
 		takes("--ui-config --webui-config", "LLAMA_ARG_UI_CONFIG"),
 		takes("--ui-config-file --webui-config-file", "LLAMA_ARG_UI_CONFIG_FILE"),
 		either("--ui-mcp-proxy --webui-mcp-proxy", "--no-ui-mcp-proxy --no-webui-mcp-proxy", "LLAMA_ARG_UI_MCP_PROXY"),
@@ -115,7 +117,7 @@ var Groups = []Group{
 		takes("-a --alias", "LLAMA_ARG_ALIAS"), takes("--tags", "LLAMA_ARG_TAGS"), takes("--embd-normalize", ""),
 		takes("--models-dir", "LLAMA_ARG_MODELS_DIR"), takes("--models-preset", "LLAMA_ARG_MODELS_PRESET"),
 		takes("--models-max", "LLAMA_ARG_MODELS_MAX"),
-		either("--models-autoload", "--no-models-autoload", "LLAMA_ARG_MODELS_AUTOLOAD"), alone("--offline", "LLAMA_ARG_OFFLINE"),
+		either("--models-autoload", "--no-models-autoload", "LLAMA_ARG_MODELS_AUTOLOAD"), offline,
 	}},
 	{"logs and times", Never, []Option{
 		alone("--log-disable", ""), takes("--log-file", "LLAMA_ARG_LOG_FILE"), takes("--log-prompts-dir", ""),
