@@ -1,4 +1,4 @@
-// Command kvtier looks after the pages that kvtier keeps on disk for Ollama.
+// Command kvtier looks after the pages that kvtier keeps on disk for Ollama and llama-server.
 //
 //	kvtier try                       show on a model what is gained
 //	kvtier ls | stat                 list and count pages

@@ -78,7 +78,7 @@ func runIn(ctx context.Context, h host, args []string) int {
 func newCommand(h host, out *output, args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:     "kvtier",
-		Short:   "Look after the pages that kvtier keeps on disk for Ollama",
+		Short:   "Look after the pages that kvtier keeps on disk for Ollama and llama-server",
 		Version: version.String(),
 	}
 	root.SetOut(out.stdout)

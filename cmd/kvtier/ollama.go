@@ -56,8 +56,8 @@ func newOllamaInstallCommand(out *output) *cobra.Command {
 		Use:   "install",
 		Short: "Put kvtier before Ollama's llama-server",
 		Long: `Put kvtier before Ollama's llama-server, and check that it works. The
-steps are shown first, in five lines; --dry-run adds the content of files. On a terminal you are
-asked then; elsewhere --yes is needed.
+steps are shown first; --dry-run adds the content of files. On a terminal you are asked then;
+elsewhere --yes is needed.
 
 Where systemd runs Ollama, a drop-in mounts kvtier over llama-server for
 the service alone. Ollama's folder does not change, so updates of Ollama need nothing.

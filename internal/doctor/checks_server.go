@@ -18,7 +18,7 @@ var serverChecks = []Check{
 		ID: "no-server", Severity: Note, Title: "No Ollama server was found",
 		Matters: "Settings of a server were not checked.",
 		Means:   "Neither a systemd service, nor a container, nor a process `ollama serve` was found. The directories of your own variables are looked at, and a server may have others.",
-		Remedy:  "ollama serve  # or: sudo systemctl start ollama",
+		Remedy:  "OLLAMA_KV_TIERING=1 ollama serve  # or: sudo systemctl start ollama",
 		judge: func(s *scene, found func(hit)) {
 			if len(s.servers) == 0 {
 				found(hit{says: "No Ollama server was found: neither a service, nor a container, nor a process."})

@@ -65,7 +65,7 @@ func (o *Ollama) post(ctx context.Context, path string, in any) (io.ReadCloser, 
 func (o *Ollama) do(req *http.Request) (io.ReadCloser, error) {
 	res, err := o.HTTP.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("no Ollama answers at %s: %w; start it (ollama serve), name another one in OLLAMA_HOST, install it (%s), or name a GGUF file for a llama-server alone", o.URL, err, Install)
+		return nil, fmt.Errorf("no Ollama answers at %s: %w; start it (OLLAMA_KV_TIERING=1 ollama serve), name another one in OLLAMA_HOST, install it (%s), or name a GGUF file for a llama-server alone", o.URL, err, Install)
 	}
 	if err := refused(res, "Ollama"); err != nil {
 		return nil, err
