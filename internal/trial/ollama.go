@@ -84,7 +84,11 @@ func refused(res *http.Response, server string) error {
 	if json.Unmarshal(text, &said) == nil && said.Error != "" {
 		text = []byte(said.Error)
 	}
-	return fmt.Errorf("ask %s for %s: %s: %s", server, res.Request.URL.Path, res.Status, bytes.TrimSpace(text))
+	cure := ""
+	if res.Request.URL.Path == "/api/show" && res.StatusCode == http.StatusNotFound {
+		cure = "; ollama list shows the models that you have"
+	}
+	return fmt.Errorf("ask %s for %s: %s: %s%s", server, res.Request.URL.Path, res.Status, bytes.TrimSpace(text), cure)
 }
 
 // read reads an answer that is one value.

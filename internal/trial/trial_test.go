@@ -117,7 +117,7 @@ func TestRestoredByTime(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	_, err := try(t, new(fake), "none")
-	require.ErrorContains(t, err, `ask Ollama for /api/show: 404 Not Found: model "none" not found`)
+	require.ErrorContains(t, err, `ask Ollama for /api/show: 404 Not Found: model "none" not found; ollama list shows the models that you have`)
 	_, err = try(t, new(fake), "cloud")
 	require.ErrorContains(t, err, "cloud runs at https://ollama.com, not here")
 	_, err = try(t, &fake{answer: "{\"message\":{}}\n"}, "")

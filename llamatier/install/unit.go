@@ -24,6 +24,8 @@ func (m *Machine) unit(ctx context.Context, name string) (machine.Service, error
 		err = fmt.Errorf("%w, so there is no %s; leave --service out", err, s.Name)
 	case err != nil && running == nil:
 		return none, fmt.Errorf("ask systemd for %s: %w; run %s", s.Name, err, m.withSudo())
+	case (err != nil || !s.Loaded()) && running != nil:
+		err = fmt.Errorf("systemd does not run here, so there is no %s; leave --service out", s.Name)
 	case err != nil || !s.Loaded():
 		err = fmt.Errorf("systemd has no service %s; systemctl list-units lists the services", s.Name)
 	case filepath.Base(s.Executable) != "ollama":
