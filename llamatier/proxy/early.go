@@ -26,11 +26,9 @@ func (h *Handler) Tier() *llamatier.Tier {
 // Recall has the tokens of texts known that were prompts before, and those of a stored conversation, which
 // is read meanwhile. control reports whether a token is a control token. Recall is called before Use.
 func (h *Handler) Recall(control func(token int32) bool, stored func(context.Context) ([]int32, error)) {
-	coming := make(chan struct{})
-	h.texts.control, h.texts.coming = control, coming
+	ctx, stop := context.WithTimeout(context.Background(), recallTime)
+	h.texts.control, h.texts.coming = control, ctx.Done() // also if a disk hangs
 	go func() {
-		defer close(coming)
-		ctx, stop := context.WithTimeout(context.Background(), recallTime)
 		defer stop()
 		tokens, err := stored(ctx)
 		if err == nil {

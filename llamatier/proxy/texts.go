@@ -21,7 +21,7 @@ type texts struct {
 	log     *slog.Logger
 	control func(token int32) bool // whether it is a control token; nil if nobody knows
 
-	coming chan struct{} // closed when the stored conversation is known; nil if none is coming
+	coming <-chan struct{} // closed when the stored conversation is known, or comes too late; nil if none is coming
 
 	mu       sync.Mutex
 	known    []beginning // the one that was used last is the last
@@ -152,6 +152,7 @@ func (x *texts) add(text string, end int, piece string, tokens []int32) {
 	if b.size() > textsSize {
 		return
 	}
+	b.text, b.tokens = strings.Clone(b.text), slices.Clone(tokens) // without the memory of all that is behind
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.mistakes >= mistakesMax {
@@ -165,7 +166,7 @@ func (x *texts) add(text string, end int, piece string, tokens []int32) {
 	}
 	for len(x.known) > textsMax || size > textsSize {
 		size -= x.known[0].size()
-		x.known = x.known[1:]
+		x.known = slices.Delete(x.known, 0, 1)
 	}
 }
 

@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -225,6 +227,51 @@ func TestTextsAreBounded(t *testing.T) {
 	require.NotEmpty(t, h.texts.longest(messages(4, 2*textsMax-1)).text)
 	h.texts.add(strings.Repeat("x", textsSize-10), textsSize-20, "</s>", nil)
 	require.Len(t, h.texts.known, 1)
+}
+
+// heldBytes are the bytes of memory that a function leaves in use.
+func heldBytes(f func()) int64 {
+	inUse := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := inUse()
+	f()
+	return inUse() - before
+}
+
+// TestTextsTakeNoOtherMemory: what stands behind a beginning goes with its request, and a beginning goes when it
+// is not known any more.
+func TestTextsTakeNoOtherMemory(t *testing.T) {
+	var x texts
+	require.Less(t, heldBytes(func() {
+		for i := range textsMax {
+			text := strings.Repeat(string(rune('a'+i)), textLeast) + "</s>" + strings.Repeat("x", 4<<20)
+			x.add(text, textLeast, "</s>", make([]int32, 1<<20)[:10])
+		}
+	}), int64(1<<20))
+	const large = textsSize - textLeast
+	require.Less(t, heldBytes(func() {
+		for i := range 4 {
+			x.add(strings.Repeat(string(rune('A'+i)), large)+"</s>", large, "</s>", nil)
+		}
+	}), int64(textsSize+1<<20))
+	require.Len(t, x.known, 1)
+}
+
+// TestADiskThatHangs while the stored conversation is read holds up requests for a second, and none after that.
+func TestADiskThatHangs(t *testing.T) {
+	h := loaded(listen(t, new(speller).answer), Ours{}, slog.New(slog.DiscardHandler))
+	hangs := make(chan struct{})
+	defer close(hangs)
+	h.Recall(isControl, func(context.Context) ([]int32, error) { <-hangs; return nil, nil })
+	select {
+	case <-h.texts.coming:
+	case <-time.After(10 * recallTime):
+		require.Fail(t, "requests wait")
+	}
 }
 
 // TestPrivateTextsAreNotKept: kv_store: false.
