@@ -113,7 +113,7 @@ func runEngine(command launch.Command, real string, log *slog.Logger) (end func(
 			return err
 		}).within(removeTimeout)
 	}()
-	go dir.Sweep(log)
+	go dir.Sweep(log, memoryDir)
 	meter := new(telemetry.Meter)
 	s := &server{command: command, real: real, engine: llamatier.Dial(dir.Socket()), log: log, meter: meter, watch: unstored.New(log, meter)}
 	var options slotfile.Options

@@ -124,12 +124,17 @@ func (f *Folder) Remove() error {
 	return os.RemoveAll(f.Path)
 }
 
-// Sweep removes the folders beside this one whose processes were killed, and the files in them.
-// Other users can make any file there.
-func (f *Folder) Sweep(log *slog.Logger) {
-	parent := filepath.Dir(f.Path)
+// Sweep removes the folders beside this one, and in other directories, whose processes were killed, and the
+// files in them. Other users can make any file there.
+func (f *Folder) Sweep(log *slog.Logger, other ...string) {
+	for _, parent := range append([]string{filepath.Dir(f.Path)}, other...) {
+		f.sweep(parent, log)
+	}
+}
+
+func (f *Folder) sweep(parent string, log *slog.Logger) {
 	names, err := os.ReadDir(parent)
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		log.Debug("folders of other processes are not looked for", "path", parent, "error", err)
 	}
 	for _, entry := range names {

@@ -102,9 +102,11 @@ func TestFoldersOfProcessesThatWereKilled(t *testing.T) {
 	require.NoError(t, os.Symlink(outside, link))
 	file(parent, "kvtier-llama-file")
 
-	own.Sweep(slog.New(slog.DiscardHandler))
+	elsewhere := newFolder(t, t.TempDir()).die(t)
+	own.Sweep(slog.New(slog.DiscardHandler), filepath.Dir(elsewhere.Path), filepath.Join(parent, "missing"))
 	require.NoDirExists(t, killed.Path)
 	require.NoDirExists(t, early.Path)
+	require.NoDirExists(t, elsewhere.Path)
 	for _, path := range []string{
 		running.Path, own.Path, orphan.Path, filepath.Join(full.Path, "slot-1"), open.Path, filepath.Join(outside, "rows"),
 		filepath.Join(outside, SocketName), link, filepath.Join(parent, "kvtier-llama-file"),
