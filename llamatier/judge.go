@@ -14,6 +14,8 @@ type judge struct {
 	asker   *asker
 	noShift bool // Options.NoShift
 	drafts  bool // Options.Drafts
+
+	mistaken func() // Options.Mistaken
 }
 
 // draftMax is more than the tokens that are usually drafted at once: the most of llama-server's
@@ -89,6 +91,7 @@ func (j *judge) file(s *sequence, p Slot, state *llamastate.File) error {
 		beyond = draftMax
 	}
 	if err := s.foreign(state, beyond); err != nil {
+		j.mistaken()
 		return err
 	}
 	if want := min(j.window, held); !state.Cut && state.WindowRows() != want {

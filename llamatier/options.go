@@ -74,6 +74,10 @@ type Options struct {
 	// tells of its own failures. Nil means that only Log is.
 	Unstored *unstored.Watch
 
+	// Mistaken is called when a slot turns out to hold another prompt than the one that its request was said
+	// to have; nil does nothing.
+	Mistaken func()
+
 	// AlwaysRestore restores stored pages although computing may be quicker, and computes prompts in steps
 	// although that may not pay, for tests.
 	AlwaysRestore bool
@@ -103,6 +107,9 @@ func (opt *Options) fill() {
 	}
 	if opt.Unstored == nil {
 		opt.Unstored = unstored.New(opt.Log, opt.Meter)
+	}
+	if opt.Mistaken == nil {
+		opt.Mistaken = func() {}
 	}
 	opt.PageTokens = cmp.Or(opt.PageTokens, diskstore.DefaultPageTokens)
 	if opt.PartBytes == 0 {

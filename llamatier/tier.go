@@ -55,7 +55,7 @@ func New(opt Options) *Tier {
 	}
 	t.saver = &saver{
 		form: form, files: files, pages: &pages{store: disk, form: form, meter: opt.Meter},
-		judge: &judge{window: opt.Window, table: t.table, asker: t.asker, noShift: opt.NoShift, drafts: opt.Drafts},
+		judge: &judge{window: opt.Window, table: t.table, asker: t.asker, noShift: opt.NoShift, drafts: opt.Drafts, mistaken: opt.Mistaken},
 		table: t.table, asker: t.asker, actor: actor, rates: opt.Rates, patience: &t.patience, obstacles: t.obstacles, album: t.album,
 		spawn: t.storing.Spawn, saving: make(chan struct{}, 1), always: opt.AlwaysRestore,
 	}

@@ -327,6 +327,27 @@ func tailsOf(refs []diskstore.Ref) (tails []bool) {
 	return tails
 }
 
+// TestAnotherPromptThanWasSaid is noticed when its slot is saved, although it has as many tokens.
+func TestAnotherPromptThanWasSaid(t *testing.T) {
+	mistakes := 0
+	w := &world{t: t, change: func(o *Options) { o.Mistaken = func() { mistakes++ } }}
+	w.start(1, 1000)
+	for i, changed := range []int{-1, 150} {
+		text := prompt(i, 200)
+		said := slices.Clone(text)
+		if changed >= 0 {
+			said[changed]++
+		}
+		turn := w.begin(ask(said))
+		answer := w.engine.slots[0].complete(w.engine, t.Context(), text, 5)
+		require.True(t, turn.Reads(answer))
+		turn.End(answer)
+		w.idle()
+		require.Equal(t, i, mistakes)
+		require.Equal(t, i == 0, len(w.found(text)) > 0, "it is stored")
+	}
+}
+
 // TestASlotIsSavedWhenIdle, and not again before the next request.
 func TestASlotIsSavedWhenIdle(t *testing.T) {
 	w := newWorld(t, 2, 1000)

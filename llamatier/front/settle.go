@@ -174,7 +174,7 @@ func (s *server) open(seen *engineLook) error {
 		NoShift: !s.command.Shifts(), Drafts: s.command.Drafts(),
 		MediaKey: mediaKey(key.String(), projector), MediaFile: filepath.Join(d.config.Local, "media.json"),
 		Files: s.files, PartBytes: s.partBytes, Store: store, Fingerprint: key, PageTokens: d.config.PageTokens,
-		Lossy: options.Cold != diskstore.ColdTypes{}, Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: s.meter, Recents: recents, Unstored: s.watch, Log: s.log,
+		Lossy: options.Cold != diskstore.ColdTypes{}, Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: s.meter, Recents: recents, Unstored: s.watch, Mistaken: s.proxy.Mistaken, Log: s.log,
 	})
 	s.proxy.Recall(model.Control, store.Recent().Text)
 	s.proxy.Use(tier)

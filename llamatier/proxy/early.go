@@ -40,6 +40,10 @@ func (h *Handler) Recall(control func(token int32) bool, stored func(context.Con
 	}()
 }
 
+// Mistaken has all texts forgotten: the tokens of one were not those that llama-server has made of it. Stored
+// tokens may be others, in which a model has spelled its answer.
+func (h *Handler) Mistaken() { h.texts.drop() }
+
 // recallTime bounds the reading of a stored conversation.
 const recallTime = time.Second
 

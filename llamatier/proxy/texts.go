@@ -15,7 +15,8 @@ import (
 // text alone: of 4,096 tokens it makes 110 in a millisecond. A beginning ends before a control token, which
 // parts a text before anything else does: the tokens before it are the same whatever comes behind.
 //
-// What is known may be wrong, as may all tokens that are found out before llama-server answers: see forget.
+// What is known may be wrong, as may all tokens that are found out before llama-server answers: see forget and
+// Handler.Mistaken.
 type texts struct {
 	engine  *llamatier.Engine
 	log     *slog.Logger
@@ -186,6 +187,13 @@ func (x *texts) longest(text string) beginning {
 	b := x.known[best]
 	x.known = append(slices.Delete(x.known, best, best+1), b)
 	return b
+}
+
+// drop forgets all beginnings. Clients that go away may be the reason, so it is not counted as a mistake.
+func (x *texts) drop() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.known = nil
 }
 
 // forget forgets all beginnings: llama-server has made another number of tokens of a prompt. After some

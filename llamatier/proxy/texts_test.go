@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -193,6 +194,27 @@ func TestAStoredText(t *testing.T) {
 			require.Equal(t, spell(next, true), tokens)
 		}
 	}
+}
+
+// TestAnAnswerInOtherTokens than llama-server makes of its text, as many, is known until a slot was saved.
+func TestAnAnswerInOtherTokens(t *testing.T) {
+	text := messages(12, 1) + "aaa<|im_end|>"
+	stored := spell(text, true)
+	n := len(stored)
+	stored[n-3], stored[n-2] = stored[n-2], stored[n-3] // aa a, and not a aa
+	h, _ := recalling(t, stored, nil)
+	right := func() bool {
+		text += "more<|im_end|>"
+		tokens, err := h.texts.tokenize(t.Context(), text)
+		require.NoError(t, err)
+		require.Len(t, tokens, len(spell(text, true)))
+		return slices.Equal(spell(text, true), tokens)
+	}
+	require.False(t, right())
+	require.False(t, right(), "nobody has noticed")
+	h.Mistaken()
+	require.True(t, right())
+	require.True(t, right())
 }
 
 // TestTextsWithoutHelp: without a stored conversation, and of an engine that fails, tokens are made of the
