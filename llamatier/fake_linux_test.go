@@ -46,6 +46,7 @@ type fakeEngine struct {
 	shape   *llamastate.Shape
 	dir     string // of the files of slots
 	context int    // tokens for each slot
+	keep    int    // tokens that a shift keeps; 0 means 1
 	still   bool   // an answer ends where its slot is full, in place of a shift
 	late    int    // tokens that are generated after the client is gone
 	lie     string // in place of its slots; "" without
@@ -336,7 +337,7 @@ func (s *fakeSlot) run(f *fakeEngine, ctx context.Context, prompt []int32, predi
 		case full && f.still:
 			return a
 		case full:
-			s.shift()
+			s.shift(f.keep)
 		}
 		s.add(next)
 	}
@@ -360,11 +361,12 @@ func nearly(row []byte) []byte {
 	return row
 }
 
-// shift drops half of the tokens after the first one. Rows of later tokens stay.
-func (s *fakeSlot) shift() {
-	half := 1 + len(s.tokens)/2
-	s.tokens = slices.Concat(s.tokens[:1], s.tokens[half:])
-	s.rows = slices.Concat(s.rows[:1], s.rows[half:])
+// shift drops half of the tokens after the first ones. Rows of later tokens stay.
+func (s *fakeSlot) shift(keep int) {
+	keep = max(1, keep)
+	half := keep + (len(s.tokens)-keep)/2
+	s.tokens = slices.Concat(s.tokens[:keep], s.tokens[half:])
+	s.rows = slices.Concat(s.rows[:keep], s.rows[half:])
 }
 
 // act carries out an action when the slot is free.

@@ -23,6 +23,10 @@ type judge struct {
 // the answer ends before them.
 const draftMax = 64
 
+// unsaidMax is more than the tokens behind a prompt that may be missing in what its request was said to have, as
+// those that open an answer may: without an account of the answer nobody counts them.
+const unsaidMax = 64
+
 // errUnknownRuns reports a slot that a request of which nothing is known may be using.
 var errUnknownRuns = because(CauseBusy, "a request of which nothing is known may run in it")
 
@@ -75,7 +79,7 @@ func (j *judge) shifted(ctx context.Context, s *sequence, p Slot) (bool, error) 
 		if err != nil {
 			return false, because(CauseUnanswered, "find out the length of its last answer: %w", err)
 		}
-		seen = u.prompt + now - u.counted
+		seen = u.prompt + unsaidMax + now - u.counted
 	}
 	return seen+1 >= p.Context, nil
 }

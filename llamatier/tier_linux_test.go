@@ -348,6 +348,24 @@ func TestAnotherPromptThanWasSaid(t *testing.T) {
 	}
 }
 
+// TestAShiftBehindALongerPrompt than was said, whose client is gone: the shift keeps the prompt, and its first
+// tokens are those that were said.
+func TestAShiftBehindALongerPrompt(t *testing.T) {
+	for missing := range 10 {
+		for answer := 95; answer < 115; answer++ {
+			w := newWorld(t, 1, 200)
+			w.engine.keep = 100
+			turn := w.begin(ask(prompt(1, 100-missing)))
+			w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), answer)
+			held := slices.Clone(w.engine.slots[0].tokens)
+			turn.End(nil)
+			w.killed()
+			w.ask(ask(append(held[:min(len(held), 190)], 5)), 1) // the engine looks at rows that are restored
+			w.tier.Flush(t.Context())
+		}
+	}
+}
+
 // TestASlotIsSavedWhenIdle, and not again before the next request.
 func TestASlotIsSavedWhenIdle(t *testing.T) {
 	w := newWorld(t, 2, 1000)
