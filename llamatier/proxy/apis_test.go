@@ -233,4 +233,5 @@ func TestPromptsReadInAnotherWay(t *testing.T) {
 	}
 	require.Equal(t, 0, templates(one, "/v1/messages"))
 	require.Equal(t, 1, templates(one, "/v1/responses"), "it is another path")
+	require.Zero(t, h.texts.mistakes, "the chat was another one, and its text rightly known")
 }

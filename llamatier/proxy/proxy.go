@@ -279,18 +279,20 @@ const (
 
 // compare notes whether llama-server has made a prompt of another length.
 func (h *Handler) compare(path string, turn *llamatier.Turn, answer *llamatier.Answer) {
-	if !turn.Reads(answer) {
-		h.texts.forget()
-	}
+	reads := turn.Reads(answer)
 	if prompts[path].convert == nil {
+		if !reads {
+			h.texts.forget()
+		}
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if turn.Reads(answer) {
+	if reads {
 		delete(h.wrong, path)
 		return
 	}
+	h.texts.drop() // another text is the reason, as a rule
 	m := misreading{prompts: h.wrong[path].prompts + 1, last: time.Now()}
 	h.wrong[path] = m
 	if m.prompts == misreadingsMax {

@@ -189,7 +189,8 @@ func (x *texts) longest(text string) beginning {
 	return b
 }
 
-// drop forgets all beginnings. Clients that go away may be the reason, so it is not counted as a mistake.
+// drop forgets all beginnings. A client that went away, or a chat that we make otherwise than llama-server, may
+// be the reason, so it is not counted as a mistake.
 func (x *texts) drop() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
