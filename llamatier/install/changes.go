@@ -1,6 +1,7 @@
 package install
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -173,6 +174,26 @@ func look(path string) (saved, error) {
 	return s, errors.Join(err, f.Close())
 }
 
+// unchangedFiles returns a function whose error says that files are not as they are now, when a plan is made.
+func unchangedFiles(paths ...string) (begin func() error, err error) {
+	var then []saved
+	for _, path := range paths {
+		s, err := look(path)
+		if err != nil {
+			return nil, err
+		}
+		then = append(then, s)
+	}
+	return func() error {
+		for _, s := range then {
+			if now, err := look(s.path); err != nil || now != s {
+				return errors.Join(fmt.Errorf("%s has changed since the steps were shown; run the same command again", s.path), err)
+			}
+		}
+		return nil
+	}, nil
+}
+
 // restore puts everything back.
 func (c changes) restore(was []saved) error {
 	for _, s := range was {
@@ -296,9 +317,10 @@ func isEmpty(dir string) bool {
 	return err == nil && len(entries) == 0
 }
 
-// removeAll removes a directory that systemd made for the service, with its content. That of a service
-// without a fixed user is a link to another one, which goes, too; no other link is followed.
-func (c changes) removeAll(dir string) error {
+// removeOf removes a directory that systemd made for the service: with its content by [os.RemoveAll], or by [os.Remove]
+// an empty one. That of a service without a fixed user is a link to another one, which goes, too; no other link is
+// followed.
+func (c changes) removeOf(dir string, remove func(string) error) error {
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -306,8 +328,8 @@ func (c changes) removeAll(dir string) error {
 	target, _ := filepath.EvalSymlinks(dir) // "" for a link to nothing
 	return c.do(func() error {
 		if target == private {
-			return errors.Join(os.RemoveAll(private), os.Remove(dir))
+			return cmp.Or(remove(private), os.Remove(dir))
 		}
-		return os.RemoveAll(dir)
+		return remove(dir)
 	})
 }

@@ -4,7 +4,9 @@ package install
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -113,14 +115,13 @@ func TestCommandByFile(t *testing.T) {
 	}
 }
 
-// TestCommandsThatStay: a link is made over nobody's file, and root gets none to a file of another user.
+// TestCommandsThatStay: a link is made over nobody's file.
 func TestCommandsThatStay(t *testing.T) {
 	t.Parallel()
 	for name, lay := range map[string]func(*world){
 		"the user's":     func(w *world) { w.write("usr/local/bin/kvtier", "the user's", 0o755) },
 		"elsewhere":      func(w *world) { w.packaged = true },
 		"no such folder": func(w *world) { w.Bin = w.at("none") },
-		"another user's": func(w *world) { w.owner = 1000 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newFolder(t)
@@ -572,10 +573,83 @@ func TestProgramsOfOthers(t *testing.T) {
 		func(w *world) { w.owner = w.UID + 1 },
 	} {
 		w := newFolder(t)
+		w.UID, w.owner = 1000, 1000
 		lay(w)
 		require.NoError(t, w.install(Options{}))
 		require.Empty(t, w.ran)
 	}
+}
+
+// TestRootInFoldersOfOthers: a user who can put a link in the place of a folder would have root write elsewhere.
+func TestRootInFoldersOfOthers(t *testing.T) {
+	t.Parallel()
+	me, err := user.Current()
+	require.NoError(t, err)
+	for name, tc := range map[string]struct {
+		lay  func(*world)
+		says string
+	}{
+		"a group's":  {func(w *world) { require.NoError(t, os.Chmod(w.at(lib), 0o775)) }, "users besides root can change "},
+		"above":      {func(w *world) { require.NoError(t, os.Chmod(w.at("usr"), 0o777)) }, "users besides root can change "},
+		"nobody's":   {func(w *world) { w.owner = 4_000_000_000 }, "users besides root can change "},
+		"a user's":   {func(w *world) { w.owner = 65534 }, "/lib/ollama belongs to nobody, who could lead root elsewhere; run sudo -u nobody KVTIER ollama install --root '/a b'"},
+		"who asks's": {func(w *world) { w.owner, w.Sudo = 65534, 65534 }, "/lib/ollama belongs to nobody, who could lead root elsewhere; run KVTIER ollama install --root '/a b'"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := user.Lookup("nobody"); err != nil || me.Username == "nobody" {
+				t.Skip("there is no user nobody")
+			}
+			w := newFolder(t)
+			tc.lay(w)
+			before := w.tree()
+			require.ErrorContains(t, w.install(Options{}), strings.ReplaceAll(tc.says, "KVTIER", w.at("kit/kvtier")))
+			require.Equal(t, before, w.tree())
+			w.owner = 0
+			for _, dir := range []string{lib, "usr"} {
+				require.NoError(t, os.Chmod(w.at(dir), 0o755))
+			}
+			require.NoError(t, w.install(Options{}))
+		})
+	}
+}
+
+// TestTwoAtOnce: one is refused, wherever the other one is, and changes nothing of the other's.
+func TestTwoAtOnce(t *testing.T) {
+	t.Parallel()
+	for kind, start := range map[string]func(*testing.T) *world{"file": newFolder, "service": newService} {
+		for _, verb := range []string{"install", "remove"} {
+			for n := 1; ; n++ {
+				w := start(t)
+				before, times := w.tree(), 0
+				w.Change = func() error {
+					if times++; times == n {
+						p, err := w.planned(verb, Options{})
+						require.True(t, err != nil || len(p.Steps) == 0 || strings.Contains(fmt.Sprint(p.Do(t.Context(), func(Step) {})), "another kvtier ollama install or remove is running"))
+					}
+					return nil
+				}
+				require.NoError(t, w.install(Options{}))
+				w.Change = nil
+				require.Equal(t, Installed, w.state().State)
+				require.NoError(t, w.remove())
+				if kind == "file" { // systemd has made directories
+					require.Equal(t, before, w.tree())
+				}
+				if times < n {
+					require.Greater(t, n, 8)
+					break
+				}
+			}
+		}
+	}
+
+	// A lock of a run that was killed locks nobody out.
+	w := newFolder(t)
+	before := w.tree()
+	w.write("usr/local/lib/ollama.kvtier.lock", "", 0o600)
+	require.NoError(t, w.install(Options{}))
+	require.NoError(t, w.remove())
+	require.Equal(t, before, w.tree())
 }
 
 // TestFileThatWasExchanged: root works in a folder of another user, who exchanges a file between

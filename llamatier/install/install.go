@@ -37,7 +37,7 @@ func (m *Machine) Install(ctx context.Context, opt Options) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Ollama: o}
+	p := &Plan{Ollama: o, lock: m.lockOf(o)}
 	if o.Service != "" {
 		if err := m.installService(ctx, p, new, opt); err != nil {
 			return nil, err
@@ -110,7 +110,7 @@ func (m *Machine) Remove(ctx context.Context, c Choice) (*Plan, error) {
 		}
 		return nil, err
 	}
-	p := &Plan{Ollama: o}
+	p := &Plan{Ollama: o, lock: m.lockOf(o)}
 	if o.Service != "" {
 		if err := m.removeService(p); err != nil {
 			return nil, err
@@ -146,11 +146,15 @@ func (m *Machine) kept(o Ollama) (pages, log string) {
 // returns no plan if there is none.
 func (m *Machine) removeOrphan(c Choice) (*Plan, error) {
 	name := cmp.Or(c.Service, DefaultService)
+	if !strings.Contains(name, ".") { // as machine.FindService reads it
+		name += ".service"
+	}
 	_, there, err := m.Units.read(name)
 	if _, e := os.Lstat(m.Base); err != nil || !there && e != nil || c.Prefix != "" {
 		return nil, err
 	}
-	p := &Plan{Ollama: Ollama{Service: name, unit: machine.Service{Name: name}}}
+	o := Ollama{Service: name, unit: machine.Service{Name: name}}
+	p := &Plan{Ollama: o, lock: m.lockOf(o)}
 	return p, m.removeService(p)
 }
 

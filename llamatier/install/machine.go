@@ -68,6 +68,7 @@ const (
 	RealName   = machine.RealLlamaServer
 	realFolder = "ollama"      // below Base
 	newSuffix  = ".kvtier-new" // of a file that is not complete yet
+	lockSuffix = ".lock"
 )
 
 // answerTimeout bounds the time of one question to a server.

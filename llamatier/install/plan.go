@@ -23,6 +23,7 @@ type Plan struct {
 	Hints  []string // sentences for the person who decides about the plan
 	Last   []string // sentences about what to do when it is carried out
 
+	lock   string       // a file that exists while a plan for the same files is carried out
 	cannot error        // the reason why this user cannot carry the plan out
 	begin  func() error // comes before the first step, and may refuse
 	// undo plans to take the steps back, if one fails. Its hints say what is there then.
@@ -85,6 +86,13 @@ func (p *Plan) Do(ctx context.Context, done func(Step)) error {
 	if err := p.Cannot(); err != nil {
 		return err
 	}
+	if len(p.Steps) > 0 {
+		release, err := alone(p.lock)
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
 	if p.begin != nil {
 		if err := p.begin(); err != nil {
 			return err
@@ -117,6 +125,30 @@ func (p *Plan) Do(ctx context.Context, done func(Step)) error {
 	return fmt.Errorf("%w; %s", err, strings.Join(back.Hints, ". "))
 }
 
+// alone has this process carry out a plan, and no other: two would take each other's files for those that were there
+// before. A process that is killed leaves the file, which then locks nobody out.
+func alone(path string) (release func(), err error) {
+	for {
+		lock, err := vfs.OS.Lock(path)
+		switch {
+		case errors.Is(err, vfs.ErrLocked):
+			return nil, errors.New("another kvtier ollama install or remove is running; run the same command again when it has ended")
+		case errors.Is(err, fs.ErrNotExist), vfs.IsNoSpace(err), vfs.IsNoLocks(err): // removal helps a full disk
+			return func() {}, nil
+		case err != nil:
+			return nil, err
+		}
+		now, err := os.Lstat(path)
+		if mine, e := lock.(*os.File).Stat(); err == nil && e == nil && os.SameFile(now, mine) {
+			return func() {
+				_ = os.Remove(path)
+				_ = lock.Close()
+			}, nil
+		}
+		_ = lock.Close() // of a run that has just ended
+	}
+}
+
 func (p *Plan) steps(ctx context.Context, done func(Step)) error {
 	for _, step := range p.Steps {
 		if err := step.do(ctx); err != nil {
@@ -125,6 +157,14 @@ func (p *Plan) steps(ctx context.Context, done func(Step)) error {
 		done(step)
 	}
 	return nil
+}
+
+// lockOf is the lock of the plans that change the same files: ours of all services are in one folder.
+func (m *Machine) lockOf(o Ollama) string {
+	if o.Service != "" {
+		return filepath.Join(string(m.Units), dropInName+lockSuffix)
+	}
+	return programOf(o.Folder) + lockSuffix
 }
 
 // try plans to run our llama-server once, as Ollama does to look for devices. It must reach the real one.
@@ -161,6 +201,8 @@ func refusal(program string, err error) string {
 func (m *Machine) writable(dir string) error {
 	err := m.Access(dir)
 	switch {
+	case err == nil && m.UID == 0:
+		return m.roots(dir)
 	case err == nil:
 		return nil
 	case vfs.IsReadOnly(err):
@@ -171,6 +213,24 @@ func (m *Machine) writable(dir string) error {
 		return fmt.Errorf("%s belongs to another user; run %s", dir, m.withSudo())
 	}
 	return err
+}
+
+// roots returns an error unless root alone can change a folder, or put another one in its place: a user who
+// can would have root write and remove files elsewhere, by a link in the place of the folder.
+func (m *Machine) roots(dir string) error {
+	if _, ok := m.trusted(dir); ok {
+		return nil
+	}
+	f, err := m.System.Stat(dir)
+	owner, known := m.System.Account(strconv.Itoa(f.UID))
+	if err != nil || f.UID <= 0 || !known {
+		return fmt.Errorf("users besides root can change %s or a folder above it, and could lead root elsewhere; take that right from them, or unpack Ollama into a folder of root's", dir)
+	}
+	line := m.Line
+	if f.UID != m.Sudo {
+		line = append([]string{"sudo", "-u", owner.Name}, line...)
+	}
+	return fmt.Errorf("%s belongs to %s, who could lead root elsewhere; run %s", dir, owner.Name, machine.Command(line...))
 }
 
 // serverWait bounds the time that a server takes to start.

@@ -62,6 +62,9 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Opt
 		fresh = append(fresh, absent(d.pages)...)
 	}
 	made.Made = append(made.Made, fresh...)
+	if p.begin, err = unchangedFiles(path, filepath.Join(m.Base, noteName)); err != nil {
+		return err
+	}
 	m.backToService(p, append(fresh, absent(filepath.Join(m.Base, realFolder))...))
 	p.add(func(context.Context) error {
 		if err := m.Change.mkdir(filepath.Join(m.Base, realFolder), 0o755); err != nil {
@@ -160,6 +163,9 @@ func (m *Machine) dropIn(o Ollama, opt Options) (dropIn, error) {
 		if !unitPath.MatchString(path) {
 			return dropIn{}, fmt.Errorf("%s cannot be written into a unit; use letters, digits and ._+@~- in its name", path)
 		}
+	}
+	if logs := filepath.Join(m.Logs, stateName); machine.Within(d.local, logs) {
+		return dropIn{}, fmt.Errorf("%s is in %s, which remove removes, and pages must stay; give another directory as --root", d.local, logs)
 	}
 	if d.pages != "" && o.unit.Hides(d.pages) {
 		return dropIn{}, fmt.Errorf("%s cannot use %s, because it has ProtectHome=%s; give another directory as --root", o.Service, d.pages, o.unit.Props["ProtectHome"])
@@ -264,12 +270,12 @@ func (m *Machine) removeService(p *Plan) error {
 	made.keep(cmp.Or(now[tierenv.LocalVariable], set[tierenv.LocalVariable], filepath.Join(m.State, stateName, "pages")))
 	logs, own := filepath.Join(m.Logs, stateName), filepath.Join(m.State, stateName)
 	p.add(func(context.Context) error {
-		if isEmpty(own) { // pages are elsewhere, or none was stored
-			if err := m.Change.removeAll(own); err != nil {
+		if isEmpty(own) { // pages are elsewhere, or none was stored; one may come now
+			if err := m.Change.removeOf(own, os.Remove); err != nil && isEmpty(own) {
 				return err
 			}
 		}
-		return m.Change.removeAll(logs)
+		return m.Change.removeOf(logs, os.RemoveAll)
 	}, "remove %s", logs)
 	leavePages(p, made)
 	if remote := cmp.Or(now[tierenv.RemoteVariable], set[tierenv.RemoteVariable]); remote != "" {

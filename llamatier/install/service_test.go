@@ -320,6 +320,7 @@ func TestServicesThatAreRefused(t *testing.T) {
 		"another root": {func(w *world) { w.show["RootDirectory"] = "/srv/root" }, Options{}, "has a root of its own"},
 		"a drop-in":    {func(w *world) { w.write(dropInFile, "[Service]\n", 0o644) }, Options{}, "was not written by kvtier; move it away"},
 		"hidden homes": {func(w *world) { w.show["ProtectHome"] = "yes" }, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/home/a/pages"}}, "because it has ProtectHome=yes"},
+		"a log":        {func(w *world) { w.Logs = "/var/log" }, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/var/log/kvtier/pages"}}, "/var/log/kvtier/pages is in /var/log/kvtier, which remove removes, and pages must stay; give another directory as --root"},
 		"a name":       {func(*world) {}, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/a b"}}, "/a b cannot be written into a unit"},
 		"by file":      {func(w *world) { w.write(lib+"llama-server-real", stockServer, 0o755) }, Options{}, "is changed already (interrupted): it has to be taken back first; run KVTIER ollama remove --service ollama.service"},
 		"no systemd":   {func(w *world) { w.show["LoadState"] = "not-found" }, Options{Choice: Choice{Service: "ai"}}, "systemd does not run here, so there is no ai.service; leave --service out"},
@@ -462,15 +463,50 @@ func TestUpdatesOfAService(t *testing.T) {
 // TestOrphan: a service that is gone leaves files of ours, which remove finds.
 func TestOrphan(t *testing.T) {
 	t.Parallel()
+	for _, name := range []string{"", "ollama", "ollama.service"} {
+		w := newService(t)
+		require.NoError(t, w.install(Options{}))
+		require.NoError(t, os.RemoveAll(w.at("usr/local/bin")))
+		require.NoError(t, os.RemoveAll(w.at(lib)))
+		require.NoError(t, os.Remove(w.at("etc/systemd/system/ollama.service")))
+		w.show["LoadState"] = "not-found"
+		require.NoError(t, w.do("remove", Options{Choice: Choice{Service: name}}))
+		require.NoDirExists(t, w.at("usr/local/lib/kvtier"))
+		require.NoDirExists(t, w.at("etc/systemd/system/ollama.service.d"))
+	}
+}
+
+// TestPagesThatComeLate: a page that is stored while remove looks at the directory stays.
+func TestPagesThatComeLate(t *testing.T) {
+	t.Parallel()
+	for n := 1; ; n++ {
+		w := newService(t)
+		require.NoError(t, w.install(Options{}))
+		times := 0
+		w.Change = func() error {
+			if times++; times == n {
+				w.write("var/lib/kvtier/pages/page", "a page", 0o600)
+			}
+			return nil
+		}
+		require.NoError(t, w.remove())
+		if times < n {
+			require.Greater(t, n, 5)
+			return
+		}
+		require.Equal(t, "a page", w.read("var/lib/kvtier/pages/page"), "before change %d", n)
+	}
+}
+
+// TestPlansThatAreOld: files of a service that have changed since a plan was shown are not those that it knows.
+func TestPlansThatAreOld(t *testing.T) {
+	t.Parallel()
 	w := newService(t)
-	require.NoError(t, w.install(Options{}))
-	require.NoError(t, os.RemoveAll(w.at("usr/local/bin")))
-	require.NoError(t, os.RemoveAll(w.at(lib)))
-	require.NoError(t, os.Remove(w.at("etc/systemd/system/ollama.service")))
-	w.show["LoadState"] = "not-found"
-	require.NoError(t, w.remove())
-	require.NoDirExists(t, w.at("usr/local/lib/kvtier"))
-	require.NoDirExists(t, w.at("etc/systemd/system/ollama.service.d"))
+	p := w.plan("install", Options{})
+	require.NoError(t, w.install(Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL_GB": "7"}}))
+	before := w.tree()
+	require.ErrorContains(t, p.Do(t.Context(), func(Step) {}), "kvtier.conf has changed since the steps were shown; run the same command again")
+	require.Equal(t, before, w.tree())
 }
 
 // TestDryRunOfOthers: any user may see the steps.
