@@ -65,16 +65,16 @@ const (
 	runGrace = 250 * time.Millisecond
 )
 
-// Run returns the output, and an error with the last line that the program wrote. Root runs no program that another
-// user can change, wherever its PATH leads.
+// Run returns the output, and an error with the last line that the program wrote. Root, and whoever is run as by sudo,
+// runs no program that another user can change: sudo may leave the PATH of the one who asks.
 func (h Here) Run(ctx context.Context, variables []string, program string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, runMax)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
-	if os.Geteuid() == 0 && cmd.Err == nil {
-		path, ok := Trusted(h, 0, cmd.Path)
+	if me := os.Geteuid(); (me == 0 || os.Getenv("SUDO_UID") != "") && cmd.Err == nil {
+		path, ok := Trusted(h, me, cmd.Path)
 		if !ok {
-			return "", fmt.Errorf("run %s: other users can change %s, so root does not: %w", program, cmd.Path, fs.ErrPermission)
+			return "", fmt.Errorf("run %s: other users can change %s, so %s does not: %w", program, cmd.Path, cmp.Or(h.User().Name, "this user"), fs.ErrPermission)
 		}
 		cmd.Path = path
 	}
