@@ -68,6 +68,25 @@ func inMemory(r doctor.Report) bool {
 	return slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == "root-emptied" && f.Evidence[0].Value == "in memory" })
 }
 
+// TestProbeInAnothersDirectory: a server's user may exchange the directory that it names, after root has looked whose
+// it is.
+func TestProbeInAnothersDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "dir")
+	link := dir + "-link"
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	require.NoError(t, os.Symlink(dir, link))
+	before, err := os.Stat(dir)
+	require.NoError(t, err)
+	for _, path := range []string{dir, link} {
+		require.ErrorContains(t, doctor.Here{}.Probe(path, os.Geteuid()+1), "was replaced while it was looked at")
+	}
+	after, err := os.Stat(dir)
+	require.NoError(t, err)
+	require.Equal(t, before.ModTime(), after.ModTime(), "no file was made")
+	require.NoError(t, doctor.Here{}.Probe(dir, os.Geteuid()))
+	require.Empty(t, left(t, dir))
+}
+
 // TestTmpfsForReal: a filesystem in memory, a full one, and one that cannot be written.
 func TestTmpfsForReal(t *testing.T) {
 	dir := tmpfs(t, 0, "size=256m")

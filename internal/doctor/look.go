@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/ollama/ollama/format"
 
+	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/llamatier/install"
@@ -28,8 +28,9 @@ type Environment interface {
 
 	Now() time.Time
 
-	// Probe makes an empty file in a directory and removes it.
-	Probe(dir string) error
+	// Probe makes an empty file in a directory of a user's and removes it: whose directory the path leads to may
+	// change at any time.
+	Probe(dir string, uid int) error
 
 	// Installed lists the installations of Ollama, none without an error.
 	Installed(ctx context.Context) ([]install.Status, error)
@@ -43,13 +44,25 @@ type Here struct{ machine.Here }
 
 func (Here) Now() time.Time { return time.Now() }
 
-func (Here) Probe(dir string) error {
-	name := filepath.Join(dir, ".kvtier-doctor-"+rand.Text())
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+func (Here) Probe(path string, uid int) error {
+	dir, err := os.OpenRoot(path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Close(), os.Remove(name))
+	defer dir.Close()
+	info, err := dir.Stat(".")
+	if err != nil {
+		return err
+	}
+	if now, ok := vfs.OS.Owner(info); ok && now != uid {
+		return fmt.Errorf("%s was replaced while it was looked at", path)
+	}
+	name := ".kvtier-doctor-" + rand.Text()
+	f, err := dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), dir.Remove(name))
 }
 
 func (Here) Installed(ctx context.Context) ([]install.Status, error) {

@@ -61,7 +61,7 @@ func lookAt(e Environment, tier, path string, owner int) place {
 		return p
 	}
 	p.probed = true
-	p.probeErr = e.Probe(p.path)
+	p.probeErr = e.Probe(p.path, p.file.UID)
 	return p
 }
 

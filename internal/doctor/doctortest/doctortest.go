@@ -43,7 +43,7 @@ func (m *Machine) Changed() []string {
 
 func (m *Machine) Now() time.Time { return m.Time }
 
-func (m *Machine) Probe(dir string) error {
+func (m *Machine) Probe(dir string, _ int) error {
 	m.Wait(dir)
 	m.mu.Lock()
 	m.changed = append(m.changed, dir)
