@@ -63,6 +63,8 @@ func TestServicesPages(t *testing.T) {
 	require.Contains(t, out, "; the pages of ollama.service belong to its user, so run "+machine.WithSudo("ls", "--json")+"\n")
 	_, out = run("rm", "it's")
 	require.Contains(t, out, "so run "+machine.WithSudo("rm")+` 'it'\''s'`+"\n")
+	_, out = run("rm", "--root", service, "--", "-s")
+	require.Contains(t, out, "or run "+machine.WithSudo("rm", "--root", service, "--", "-s")+"\n")
 }
 
 // TestGroupOfTheService: a member of the group is told the command that needs no password, where the group may

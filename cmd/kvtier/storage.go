@@ -331,6 +331,8 @@ func (at *storage) sudo() string {
 func rooted(args []string, root string) (all []string) {
 	for i := 0; i < len(args); i++ {
 		switch {
+		case args[i] == "--": // no flags follow
+			return append(append(all, "--root", root), args[i:]...)
 		case args[i] == "--root":
 			i++ // its value
 		case !strings.HasPrefix(args[i], "--root="):
