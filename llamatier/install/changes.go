@@ -194,8 +194,9 @@ func unchangedFiles(paths ...string) (begin func() error, err error) {
 	}, nil
 }
 
-// restore puts everything back.
+// restore puts everything back that can be.
 func (c changes) restore(was []saved) error {
+	var failed []error
 	for _, s := range was {
 		now, err := look(s.path)
 		switch {
@@ -207,11 +208,9 @@ func (c changes) restore(was []saved) error {
 		default:
 			err = c.put(s.path, []byte(s.content), s.mode.Perm())
 		}
-		if err != nil {
-			return err
-		}
+		failed = append(failed, err)
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // setAside gives the stock file its second name.
@@ -274,6 +273,9 @@ func (c changes) makePages(dir string, u machine.Service) error {
 		return nil
 	}
 	account, err := user.Lookup(name)
+	if err != nil {
+		account, err = user.LookupId(name) // as systemd reads it
+	}
 	if err != nil {
 		return err
 	}

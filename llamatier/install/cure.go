@@ -1,8 +1,10 @@
 package install
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/machine"
@@ -50,7 +52,32 @@ func (m *Machine) again(verb string, o Ollama) string {
 	if o.Executable != "" {
 		prefix = strings.TrimSuffix(filepath.Dir(o.Executable), "/bin")
 	}
-	return m.asRoot(m.needsRoot(o.Folder), m.kvtier(o), "ollama", verb, "--prefix", prefix)
+	line := []string{m.kvtier(o), "ollama", verb, "--prefix", prefix}
+	if m.needsRoot(o.Folder) {
+		return m.toChange(o.Folder, line...)
+	}
+	return machine.Command(line...)
+}
+
+// ownerOf is the account of a folder's owner, root's where it is not known.
+func (m *Machine) ownerOf(dir string) machine.Account {
+	f, err := m.System.Stat(dir)
+	if owner, known := m.System.Account(strconv.Itoa(f.UID)); err == nil && known {
+		return owner
+	}
+	return machine.Account{}
+}
+
+// toChange is a command line that changes a folder, for the user who asks: root changes none of another user's.
+func (m *Machine) toChange(dir string, line ...string) string {
+	switch owner := m.ownerOf(dir); owner.UID {
+	case 0, -1:
+		return m.asRoot(true, line...)
+	case cmp.Or(m.Sudo, m.UID):
+		return machine.Command(line...)
+	default:
+		return machine.Command(append([]string{"sudo", "-u", owner.Name}, line...)...)
+	}
 }
 
 // needsRoot reports whether the user who asks, whom this program may be root for, needs sudo to change a folder.

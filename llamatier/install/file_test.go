@@ -284,7 +284,9 @@ func TestAServerThatRuns(t *testing.T) {
 	require.Equal(t, w.says, s.Ollama)
 	w.Sudo = 4321
 	require.Regexp(t, "^sudo [^ ]*kvtier ollama install --prefix "+w.at("home/a")+"$", running().Cure, "who ran sudo is not root")
-	w.Sudo = 0
+	w.owner = 65534
+	require.Regexp(t, "^sudo -u nobody [^ ]*kvtier ollama install --prefix "+w.at("home/a")+"$", running().Cure, "root changes nothing there")
+	w.Sudo, w.owner = 0, 0
 	require.NoError(t, w.install(Options{}))
 	require.Equal(t, stockServer, w.read("home/a/lib/ollama/llama-server"))
 }

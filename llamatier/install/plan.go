@@ -210,7 +210,7 @@ func (m *Machine) writable(dir string) error {
 	case m.UID == 0:
 		return fmt.Errorf("%s cannot be changed: %w", dir, err)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%s belongs to another user; run %s", dir, m.withSudo())
+		return fmt.Errorf("%s belongs to another user; run %s", dir, m.toChange(dir, m.Line...))
 	}
 	return err
 }
@@ -221,16 +221,10 @@ func (m *Machine) roots(dir string) error {
 	if _, ok := m.trusted(dir); ok {
 		return nil
 	}
-	f, err := m.System.Stat(dir)
-	owner, known := m.System.Account(strconv.Itoa(f.UID))
-	if err != nil || f.UID <= 0 || !known {
-		return fmt.Errorf("users besides root can change %s or a folder above it, and could lead root elsewhere; take that right from them, or unpack Ollama into a folder of root's", dir)
+	if owner := m.ownerOf(dir); owner.UID > 0 {
+		return fmt.Errorf("%s belongs to %s, who could lead root elsewhere; run %s", dir, owner.Name, m.toChange(dir, m.Line...))
 	}
-	line := m.Line
-	if f.UID != m.Sudo {
-		line = append([]string{"sudo", "-u", owner.Name}, line...)
-	}
-	return fmt.Errorf("%s belongs to %s, who could lead root elsewhere; run %s", dir, owner.Name, machine.Command(line...))
+	return fmt.Errorf("users besides root can change %s or a folder above it, and could lead root elsewhere; take that right from them, or unpack Ollama into a folder of root's", dir)
 }
 
 // serverWait bounds the time that a server takes to start.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/tierenv"
@@ -154,6 +155,9 @@ func (m *Machine) dropIn(o Ollama, opt Options) (dropIn, error) {
 		d.pages = d.local
 	}
 	for name, value := range set {
+		if strings.ContainsFunc(value, func(r rune) bool { return r == '"' || r == '\\' || unicode.IsControl(r) }) {
+			return dropIn{}, fmt.Errorf("%s=%q cannot be written into a unit; leave quotes, backslashes and control characters out", name, value)
+		}
 		d.variables = append(d.variables, name+"="+value)
 	}
 	slices.Sort(d.variables)

@@ -320,6 +320,7 @@ func TestServicesThatAreRefused(t *testing.T) {
 		"another root": {func(w *world) { w.show["RootDirectory"] = "/srv/root" }, Options{}, "has a root of its own"},
 		"a drop-in":    {func(w *world) { w.write(dropInFile, "[Service]\n", 0o644) }, Options{}, "was not written by kvtier; move it away"},
 		"hidden homes": {func(w *world) { w.show["ProtectHome"] = "yes" }, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/home/a/pages"}}, "because it has ProtectHome=yes"},
+		"a line":       {func(*world) {}, Options{Variables: map[string]string{"OLLAMA_KV_METRICS_ADDR": "a\"\nUser=root\n:1"}}, "cannot be written into a unit; leave quotes, backslashes and control characters out"},
 		"a log":        {func(w *world) { w.Logs = "/var/log" }, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/var/log/kvtier/pages"}}, "/var/log/kvtier/pages is in /var/log/kvtier, which remove removes, and pages must stay; give another directory as --root"},
 		"a name":       {func(*world) {}, Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL": "/a b"}}, "/a b cannot be written into a unit"},
 		"by file":      {func(w *world) { w.write(lib+"llama-server-real", stockServer, 0o755) }, Options{}, "is changed already (interrupted): it has to be taken back first; run KVTIER ollama remove --service ollama.service"},
