@@ -260,7 +260,8 @@ func (s *scene) protectedHit(st store, p *place, o server) hit {
 		}
 	}
 	h := s.placeHit(st, p, o.Name, strings.Join(of, " "), "%s may not write to %s.", o.Name, p.title())
-	h.remedy = "sudo mkdir -p {dir} && printf '[Service]\\nReadWritePaths=-%s\\n' {path} | sudo tee {dir}/pages.conf && sudo systemctl daemon-reload && sudo systemctl restart {server}"
+	h.remedy = "sudo mkdir -p {dir} && printf '[Service]\\nReadWritePaths=%s\\n' {allowed} | sudo tee {dir}/pages.conf && sudo systemctl daemon-reload && sudo systemctl restart {server}"
+	h.values = append(h.values, "{allowed}", machine.Quote(machine.InUnit("-"+p.path)))
 	if o.Service.Hides(p.path) {
 		h.remedy = "{visible}"
 		h.values = append(h.values, "{visible}", o.setting(localVar, "/var/lib/ollama-kv"))

@@ -44,7 +44,7 @@ func (s server) setting(name, value string) string {
 	switch s.Kind {
 	case machine.BySystemd:
 		dir := machine.Quote("/etc/systemd/system/" + s.Name + ".d")
-		return "sudo mkdir -p " + dir + " && printf '[Service]\\nEnvironment=\"%s\"\\n' " + set + " | sudo tee " + dir + "/zz-" + name +
+		return "sudo mkdir -p " + dir + " && printf '[Service]\\nEnvironment=%s\\n' " + machine.Quote(machine.InUnit(name+"="+value)) + " | sudo tee " + dir + "/zz-" + name +
 			".conf && sudo systemctl daemon-reload && sudo systemctl restart " + machine.Quote(s.Name)
 	case machine.ByDocker:
 		return "docker run --env " + set + " … " + machine.Quote(s.Image) + "  # with the other arguments that " + s.Name + " was started with"

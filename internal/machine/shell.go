@@ -18,6 +18,14 @@ func Quote(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
+// InUnit writes a value as one word of a systemd unit.
+func InUnit(word string) string {
+	if word = strings.ReplaceAll(word, "%", "%%"); word != "" && !strings.ContainsAny(word, " \t\"'\\") {
+		return word
+	}
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(word) + `"`
+}
+
 // Command is a command line for a shell.
 func Command(words ...string) string {
 	var line []string

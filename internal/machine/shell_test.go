@@ -11,3 +11,9 @@ func TestQuote(t *testing.T) {
 		require.Equal(t, want, Quote(word))
 	}
 }
+
+func TestInUnit(t *testing.T) {
+	for word, want := range map[string]string{"-/a/b": "-/a/b", "-/a b": `"-/a b"`, "A=50%": "A=50%%", `A="\`: `"A=\"\\"`, "": `""`} {
+		require.Equal(t, want, InUnit(word))
+	}
+}
