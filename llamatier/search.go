@@ -23,6 +23,8 @@ type search struct {
 	ends     bool // the model goes on only where a sequence ended
 
 	free   map[*slot]uint64 // slots in which no request ran before, and the number of those that had
+	alone  bool             // no request of Tier.Unknown ran before
+	passed uint64           // those that had begun before
 	before []Slot           // the engine's slots before; nil if they are not known
 	others func()           // lets other requests begin
 	over   chan struct{}    // closed when the request is
@@ -61,6 +63,7 @@ func (l *search) shut() {
 	defer t.mu.Unlock()
 	t.isShut = true
 	action := t.actLocked()
+	l.alone, l.passed = t.unknown == 0, t.passed
 	l.free = make(map[*slot]uint64)
 	for _, s := range t.slots {
 		if !s.busy {
@@ -176,14 +179,14 @@ func (t *table) beginSearch() {
 func (t *table) find(l *search, now []Slot) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.unknown > 1 || l.turn.s.unknown {
-		return false // it may be another request of which nothing is known
+	if !l.alone || t.passed != l.passed || l.turn.s.unknown || l.turn.s.late {
+		return false // it may be another request of which nothing is known; one that was refused had a slot, too
 	}
-	begun := func(s *slot) bool { return now[s.id].Task != l.before[s.id].Task }
+	begun := func(s *slot) bool { return now[s.id].Task > l.before[s.id].Task }
 	if !begun(l.turn.s) {
 		to := t.oldestLocked(func(s *slot) bool {
 			requests, free := l.free[s]
-			return begun(s) && free && s.begun == requests && !s.busy && !s.acting && !s.unknown && !s.unheard()
+			return begun(s) && free && s.begun == requests && !s.busy && !s.acting && !s.unknown && !s.unheard() && !s.mayBegin()
 		})
 		if to == nil || !t.isShut || l.tokens == nil {
 			return false // it has not begun, or nobody can tell

@@ -240,3 +240,143 @@ func TestNoSlotIsChosenBesideAnUnknownRequest(t *testing.T) {
 	end(false)
 	require.True(t, w.float(loose(prompt(1, 300)), 5).found())
 }
+
+// TestRequestsInStepsBesideOneThatWaits for a slot of theirs.
+func TestRequestsInStepsBesideOneThatWaits(t *testing.T) {
+	w := &world{t: t, hybrid: true, change: func(o *Options) { o.UserStart = []int32{1011, 7} }}
+	w.start(2, 4000)
+	text := func(seed int) []int32 {
+		return slices.Concat(prompt(seed, 300), []int32{1011, 7}, prompt(seed+1, 300), opening)
+	}
+	begun, hold := make(chan *Turn), make(chan struct{})
+	for seed := range 2 {
+		entered := make(chan struct{})
+		w.engine.onEnter("/completion", func() { close(entered); <-hold })
+		go func() { begun <- w.begin(loose(text(10 * seed))) }()
+		<-entered
+	}
+	waits := make(chan *Turn)
+	go func() { waits <- w.begin(loose(text(50))) }()
+	require.Eventually(t, func() bool {
+		w.tier.table.mu.Lock()
+		defer w.tier.table.mu.Unlock()
+		return len(w.tier.table.waiting) == 1
+	}, time.Minute, time.Millisecond)
+	close(hold)
+	(<-begun).Drop()
+	(<-begun).Drop()
+	(<-waits).Drop()
+}
+
+// shifted is a world with two slots that are stored, and a prompt that shifts the context of either.
+func shifted(t *testing.T) (w *world, tokens []int32, predict int) {
+	w = newWorld(t, 2, 300)
+	w.tier.patience.leave, w.tier.patience.search = 0, time.Millisecond
+	w.ask(ask(prompt(7, 100)), 5)
+	w.ask(ask(prompt(8, 100)), 5)
+	w.tier.Unknown()(false)
+	w.tier.storing.Wait()
+	return w, prompt(1, 200), 250
+}
+
+// requireUnstored requires that nothing of a slot is stored whose context was shifted.
+func (w *world) requireUnstored(slot int) {
+	tokens := append(slices.Clone(w.engine.slots[slot].tokens), 1, 2, 3)
+	w.ask(Request{Tokens: tokens, Slot: slot}, 3)
+	w.killed()
+	w.ask(ask(append(tokens, 4, 5, 6)), 3) // the engine looks at each row that it is given
+}
+
+// TestASlotOfARefusedRequest: a request that passes through is refused in the slot that is expected, and the
+// engine chooses the one unused for longest: the other one.
+func TestASlotOfARefusedRequest(t *testing.T) {
+	w, tokens, predict := shifted(t)
+	var end func(computed bool)
+	w.tier.counter.generating()
+	w.engine.onEnter("/metrics", func() { end = w.tier.Unknown() })
+	turn := w.begin(loose(tokens))
+	s, other := w.engine.slots[turn.Slot()], 1-turn.Slot()
+	require.Nil(t, s.complete(w.engine, t.Context(), prompt(3, 400), 5))
+	end(false)
+	turn.End(w.engine.slots[other].complete(w.engine, t.Context(), tokens, predict))
+	require.False(t, turn.found())
+	w.requireUnstored(other)
+}
+
+// TestASlotOfARequestThatWasGivenUp: the request, or a step of one, begins in the slot that is expected.
+func TestASlotOfARequestThatWasGivenUp(t *testing.T) {
+	for name, begin := range map[string]func(w *world, tokens []int32) *Turn{
+		"the last request": func(w *world, tokens []int32) *Turn {
+			w.begin(ask(tokens)).End(nil)
+			_, err := w.tier.Begin(t.Context(), loose(tokens))
+			require.ErrorIs(t, err, ErrTaken)
+			return nil
+		},
+		"one before": func(w *world, tokens []int32) *Turn {
+			turn := w.begin(ask(tokens))
+			turn.End(nil)
+			w.ask(Request{Tokens: tokens[:50], Slot: turn.Slot()}, 5)
+			_, err := w.tier.Begin(t.Context(), loose(tokens[:50]))
+			require.ErrorIs(t, err, ErrTaken)
+			return nil
+		},
+		"a step": func(w *world, tokens []int32) *Turn {
+			turn := w.begin(loose(tokens))
+			w.tier.table.gaveUp(turn.s)
+			return turn
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, tokens, predict := shifted(t)
+			turn := begin(w, tokens)
+			if turn == nil {
+				return
+			}
+			gone, cancel := context.WithCancel(t.Context())
+			cancel()
+			w.engine.slots[turn.Slot()].complete(w.engine, gone, tokens, 5)
+			other := 1 - turn.Slot()
+			turn.End(w.engine.slots[other].complete(w.engine, t.Context(), tokens, predict))
+			require.False(t, turn.found())
+			w.requireUnstored(other)
+		})
+	}
+}
+
+// TestAFoundRequestThatIsGivenUp has begun: the next one goes on with its slot.
+func TestAFoundRequestThatIsGivenUp(t *testing.T) {
+	w := newWorld(t, 2, 1000)
+	w.calm()
+	turn := w.begin(loose(prompt(1, 300)))
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	w.engine.slots[turn.Slot()].complete(w.engine, gone, prompt(1, 300), 5)
+	turn.End(nil)
+	require.True(t, turn.found())
+	next := w.float(loose(prompt(1, 320)), 5)
+	require.True(t, next.found())
+	require.Equal(t, turn.Slot(), next.Slot())
+}
+
+// TestTheDaemonEndsBeforeARequestHasASlot: the other slots are saved.
+func TestTheDaemonEndsBeforeARequestHasASlot(t *testing.T) {
+	w := newWorld(t, 2, 1000)
+	w.ask(ask(prompt(7, 300)), 5)
+	gone, cancel := context.WithCancel(t.Context())
+	r := loose(prompt(1, 200))
+	r.Cancel = cancel
+	turn, err := w.tier.Begin(gone, r)
+	require.NoError(t, err)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		<-gone.Done()
+		time.Sleep(50 * time.Millisecond) // the save of the first slot is refused
+		w.engine.slots[turn.Slot()].complete(w.engine, gone, prompt(1, 200), 5)
+		turn.End(nil)
+	}()
+	w.tier.Flush(t.Context())
+	<-ended
+	require.True(t, turn.found())
+	require.NotEmpty(t, w.found(prompt(7, 300)))
+}

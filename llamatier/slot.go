@@ -22,6 +22,9 @@ type slot struct {
 	loose  bool                     // Request.Loose of that one
 	idle   interface{ Stop() bool } // saves the slot; nil: nothing to save
 
+	gone time.Time // when a request in it was given up that the engine may not have begun; zero long after
+	late bool      // such a request may have begun since the current one
+
 	acting  bool // llama-server holds an action back
 	unknown bool // a request of which nothing is known, and which is over, may have used the slot
 
@@ -30,6 +33,15 @@ type slot struct {
 	refused time.Time // since when it could not be saved because requests of others run in it; zero otherwise
 
 	sequence
+}
+
+// lateMost is the time for which a request that was given up may begin in its slot, also after the request
+// behind it: llama-server reads it to the end.
+const lateMost = 10 * time.Second
+
+// mayBegin reports whether a request that was given up may begin in the slot.
+func (s *slot) mayBegin() bool {
+	return !s.gone.IsZero() && (s.unheard() || time.Since(s.gone) < lateMost)
 }
 
 // sequence describes the tokens and rows in a slot, as far as they are known.

@@ -18,6 +18,7 @@ type table struct {
 	waiting []*waiter
 	closed  bool
 	unknown int             // requests that run in slots which the engine chose
+	passed  uint64          // all of Tier.Unknown that have begun
 	acting  []chan struct{} // one for each action that is waited for, closed after it
 	isShut  bool            // no request begins in a free slot: see search
 
@@ -64,6 +65,13 @@ func (t *table) take(ctx context.Context, r Request) (*slot, error) {
 		t.giveBackLocked(s)
 	}
 	return nil, ctx.Err()
+}
+
+// takeFree makes a free slot busy, and returns nil if there is none.
+func (t *table) takeFree(r Request) *slot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.takeLocked(r)
 }
 
 // serveLocked gives free slots to requests that wait. A request for a certain slot does not
@@ -184,6 +192,9 @@ func (t *table) begin(s *slot, r Request) Served {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.cancel, s.loose = r.Cancel, r.Loose
+	if s.late = s.mayBegin(); !s.late {
+		s.gone = time.Time{}
+	}
 	s.begun++
 	if t.closed {
 		r.Cancel()
@@ -197,6 +208,13 @@ func (t *table) end(s *slot, seen telemetry.Slot) {
 	defer t.mu.Unlock()
 	s.seen, s.used = seen, time.Now()
 	t.giveBackLocked(s)
+}
+
+// gaveUp notes that a request in a busy slot was given up, which the engine may not have begun.
+func (t *table) gaveUp(s *slot) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.gone, s.late = time.Now(), true
 }
 
 // drop makes the slot of a request free that the engine has not got, so that nothing goes on with it.
@@ -311,6 +329,7 @@ func (t *table) beginUnknown(ctx context.Context) {
 		t.mu.Lock()
 	}
 	t.unknown++
+	t.passed++
 }
 
 // endUnknown notes that such a request has ended, which may have computed in any slot.

@@ -98,11 +98,14 @@ func (t *Tier) begin(ctx context.Context, r Request) (*Turn, error) {
 		return nil, ErrTaken
 	}
 	r = t.album.expand(r)
-	s, err := t.table.take(ctx, r)
+	s, err := t.take(ctx, r)
 	if err != nil {
-		return nil, fmt.Errorf("wait for a slot: %w", err)
+		return nil, err
 	}
 	s, taken, err := t.settle(ctx, s, r)
+	if r.Loose && (t.table.unknownRuns() || s.mayBegin()) {
+		err = ErrTaken
+	}
 	if err = cmp.Or(ctx.Err(), err); err != nil {
 		t.table.giveBack(s)
 		return nil, err
@@ -135,6 +138,22 @@ func (t *Tier) begin(ctx context.Context, r Request) (*Turn, error) {
 		t.stage(ctx, u, stored, r.Stage)
 	}
 	return u, nil
+}
+
+// take waits for a slot. A request whose slot is searched for has begun with table.wait, which it gives up while
+// it waits: requests that have slots wait for that, too.
+func (t *Tier) take(ctx context.Context, r Request) (s *slot, err error) {
+	if r.Loose {
+		if s = t.table.takeFree(r); s != nil {
+			return s, nil
+		}
+		<-t.table.searching
+		defer func() { t.table.searching <- struct{}{} }()
+	}
+	if s, err = t.table.take(ctx, r); err != nil {
+		return nil, fmt.Errorf("wait for a slot: %w", err)
+	}
+	return s, nil
 }
 
 // settle returns the slot in which a request will run, and reports whether the engine runs another one in it,
@@ -237,13 +256,13 @@ func (t *Tier) saveFree(ctx context.Context) {
 // begun, at most patience.end: a caller with less time leaves Flush behind.
 func (t *Tier) Flush(ctx context.Context) {
 	t.table.close()
-	for _, unheard := range []bool{false, true} { // the engine leaves slots without a client late
+	for _, all := range []bool{false, true} { // the engine leaves slots without a client late, and begins requests late
 		for id := range t.table.slots {
 			s, err := t.table.take(ctx, Request{Slot: id})
 			if err != nil {
 				return // ctx has ended
 			}
-			if s.unheard() == unheard {
+			if all || !s.unheard() {
 				t.saver.save(ctx, s, true)
 			}
 			t.table.give(s)

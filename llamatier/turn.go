@@ -113,6 +113,9 @@ func (u *Turn) computed(tokens int, answer *Answer) {
 	if answer != nil && answer.Took > 0 && u.request.textual() && tokens > 0 { // an image is not computed as tokens are
 		u.to.rates.Computed(answer.Processed, float64(answer.Cached)+float64(answer.Processed-1)/2, answer.Took)
 	}
+	if answer == nil && u.search == nil { // a search has seen it begin
+		u.to.table.gaveUp(u.s)
+	}
 	part := u.request
 	part.Tokens = part.Tokens[:tokens]
 	u.s.compute(part, u.counted, answer, u.to.shifts)

@@ -2,6 +2,7 @@ package llamatier
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -147,8 +148,12 @@ func (w *world) gone(r Request) {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.Cancel = cancel
 	turn, err := w.tier.Begin(ctx, r)
-	require.NoError(w.t, err)
 	cancel()
+	if errors.Is(err, ErrTaken) {
+		w.passes(r, 3)
+		return
+	}
+	require.NoError(w.t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
