@@ -52,7 +52,9 @@ func (u *Turn) account(answer *Answer) telemetry.Prompt {
 		cached, computed := answer.Cached, answer.Processed
 		p.Took = u.restored.took + answer.Took
 		if u.Staged != nil {
-			cached, computed = max(u.Staged.Cached, cached-u.Staged.Processed), computed+u.Staged.Processed
+			prompt := cached + computed // the slot may hold less than the steps have computed: see search
+			cached = min(cached, max(u.Staged.Cached, cached-u.Staged.Processed))
+			computed = prompt - cached
 			p.Took += u.Staged.Took
 		}
 		p.Tokens = cached + computed

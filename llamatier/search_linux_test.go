@@ -380,3 +380,19 @@ func TestTheDaemonEndsBeforeARequestHasASlot(t *testing.T) {
 	require.True(t, turn.found())
 	require.NotEmpty(t, w.found(prompt(7, 300)))
 }
+
+// TestStepsInAnotherSlot than the engine has chosen do not add to the prompt.
+func TestStepsInAnotherSlot(t *testing.T) {
+	w := &world{t: t, hybrid: true, change: func(o *Options) { o.UserStart = []int32{1011, 7} }}
+	w.start(2, 4000)
+	tokens := slices.Concat(prompt(1, 300), []int32{1011, 7}, prompt(2, 300), opening)
+	turn := w.begin(loose(tokens))
+	require.NotNil(t, turn.Staged)
+	turn.End(w.engine.slots[1-turn.Slot()].complete(w.engine, t.Context(), tokens, 5))
+	require.True(t, turn.found())
+	w.tier.why.Wait(time.Minute)
+	_, prompts := w.meter.Read()
+	require.Len(t, prompts, 1)
+	require.Equal(t, len(tokens), prompts[0].Tokens)
+	require.Equal(t, len(tokens), prompts[0].Computed)
+}

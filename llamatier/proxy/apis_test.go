@@ -146,6 +146,12 @@ func TestStagedFiguresOfMessages(t *testing.T) {
 	out, err := io.ReadAll(r)
 	require.NoError(t, err)
 	require.Equal(t, strings.Replace(responses, `s":5`, `s":2`, 1), string(out))
+
+	// The engine has chosen another slot than that of the steps.
+	r = &restamped{ReadCloser: io.NopCloser(strings.NewReader(startEvent)), staged: &llamatier.Answer{Processed: 100}}
+	out, err = io.ReadAll(r)
+	require.NoError(t, err)
+	require.Contains(t, string(out), `"usage":{"cache_read_input_tokens":0,"input_tokens":11,"output_tokens":0}`)
 }
 
 // TestMessagesWhoseSlotTheEngineChooses reach it as they are. The answer counts for the slot that it has chosen,

@@ -200,12 +200,13 @@ type restamped struct {
 	id     string // that the answer's events get, because events before them have it; "" for their own
 	theirs string // the events' own
 
-	in   []byte // not looked at yet
-	out  []byte // not read yet
-	err  error
-	read bool    // the next input_tokens are without those that were cached
-	done float64 // tokens of the account at hand that were computed
-	took float64 // milliseconds in which they were
+	in    []byte // not looked at yet
+	out   []byte // not read yet
+	err   error
+	read  bool    // the next input_tokens are without those that were cached
+	moved float64 // tokens of the account at hand that count as computed
+	done  float64 // tokens of the account at hand that were computed
+	took  float64 // milliseconds in which they were
 }
 
 // figure matches the id of an event, or a figure of an account. In a text, quotes have a backslash
@@ -253,17 +254,19 @@ func (r *restamped) corrected(text []byte) []byte {
 	}
 	switch tokens := float64(r.staged.Processed); string(name) {
 	case `"cache_n"`, `"cached_tokens"`, `"cache"`:
-		v = max(0, v-tokens)
+		r.moved = min(v, tokens) // the slot may hold less
+		v -= r.moved
 	case `"cache_read_input_tokens"`:
-		v, r.read = max(0, v-tokens), true
+		r.moved, r.read = min(v, tokens), true
+		v -= r.moved
 	case `"input_tokens"`:
 		if r.read {
-			v, r.read = v+tokens, false
+			v, r.read = v+r.moved, false
 		}
 	case `"time_ms"`: // of the progress, as "cache" is
 		v += float64(r.staged.Took.Milliseconds())
 	case `"prompt_n"`:
-		v += tokens
+		v += r.moved
 		r.done = v
 	case `"prompt_ms"`:
 		v += float64(r.staged.Took.Microseconds()) / 1e3
