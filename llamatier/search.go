@@ -23,8 +23,8 @@ type search struct {
 	ends     bool // the model goes on only where a sequence ended
 
 	free   map[*slot]uint64 // slots in which no request ran before, and the number of those that had
-	alone  bool             // no request of Tier.Unknown ran before
-	passed uint64           // those that had begun before
+	alone  bool             // no request of which nothing was known ran before
+	passed uint64           // table.passed when this one alone has begun since
 	before []Slot           // the engine's slots before; nil if they are not known
 	others func()           // lets other requests begin
 	over   chan struct{}    // closed when the request is
@@ -63,7 +63,7 @@ func (l *search) shut() {
 	defer t.mu.Unlock()
 	t.isShut = true
 	action := t.actLocked()
-	l.alone, l.passed = t.unknown == 0, t.passed
+	l.alone, l.passed = t.unknown == 0, t.passed+1
 	l.free = make(map[*slot]uint64)
 	for _, s := range t.slots {
 		if !s.busy {
@@ -172,6 +172,7 @@ func (t *table) beginSearch() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.unknown++
+	t.passed++
 }
 
 // find looks for the slot of a request that has begun: its own, or another one, to which its turn moves.

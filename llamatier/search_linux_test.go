@@ -396,3 +396,27 @@ func TestStepsInAnotherSlot(t *testing.T) {
 	require.Equal(t, len(tokens), prompts[0].Tokens)
 	require.Equal(t, len(tokens), prompts[0].Computed)
 }
+
+// TestTwoSearches: one was held up by its steps, and the engine has not begun the other one in a while.
+func TestTwoSearches(t *testing.T) {
+	w := &world{t: t, hybrid: true, change: func(o *Options) { o.UserStart = []int32{1011, 7} }}
+	w.start(3, 4000)
+	w.tier.patience.search = time.Second
+	begun, entered, hold := make(chan *Turn), make(chan struct{}), make(chan struct{})
+	w.engine.onEnter("/completion", func() { close(entered); <-hold })
+	go func() {
+		begun <- w.begin(loose(slices.Concat(prompt(1, 300), []int32{1011, 7}, prompt(2, 300), opening)))
+	}()
+	<-entered
+	first := w.begin(loose(prompt(40, 100)))
+	close(hold)
+	second := <-begun // after a second
+	third := w.engine.slots[3-first.Slot()-second.Slot()]
+	require.Nil(t, third.complete(w.engine, t.Context(), prompt(3, 4000), 5))
+	second.Drop()
+	w.tier.table.mu.Lock()
+	w.tier.table.isShut = true // a search after these
+	w.tier.table.mu.Unlock()
+	first.End(w.engine.slots[second.Slot()].complete(w.engine, t.Context(), prompt(40, 100), 5))
+	require.False(t, first.found())
+}

@@ -18,7 +18,7 @@ type table struct {
 	waiting []*waiter
 	closed  bool
 	unknown int             // requests that run in slots which the engine chose
-	passed  uint64          // all of Tier.Unknown that have begun
+	passed  uint64          // all of these that have begun
 	acting  []chan struct{} // one for each action that is waited for, closed after it
 	isShut  bool            // no request begins in a free slot: see search
 
