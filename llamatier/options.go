@@ -34,6 +34,11 @@ type Options struct {
 	NoShift bool              // the engine never shifts the context of a full slot
 	Drafts  bool              // the engine has a draft model or draft layers, whose rows are in no file
 
+	// Search has the slots of requests looked for that the engine chooses (Request.Loose). Where contexts are
+	// shifted or pages lossy, a slot that is taken for another one would do harm: its rows need not be those
+	// of its tokens.
+	Search bool
+
 	// Control reports whether a token is a control token, as those that begin the parts of a
 	// chat are; nil if that is not known.
 	Control func(token int32) bool

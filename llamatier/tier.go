@@ -18,6 +18,7 @@ type Tier struct {
 	context  int // tokens that a slot has room for
 	log      *slog.Logger
 	patience patience
+	search   bool // Options.Search
 
 	table     *table
 	asker     *asker
@@ -36,7 +37,7 @@ type Tier struct {
 // New returns a Tier for an engine whose slots hold nothing that is worth keeping.
 func New(opt Options) *Tier {
 	opt.fill()
-	t := &Tier{engine: opt.Engine, context: opt.Context, log: opt.Log, patience: usualPatience}
+	t := &Tier{engine: opt.Engine, context: opt.Context, log: opt.Log, patience: usualPatience, search: opt.Search}
 	t.why = engine.NewInquirer(opt.Store, opt.Fingerprint, opt.PageTokens, opt.Recents, opt.Meter)
 	t.table = newTable(opt.Slots, func(s *slot) interface{ Stop() bool } {
 		return opt.AfterFunc(opt.Idle, func() { t.saveIdle(s) })
@@ -84,11 +85,17 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if r.Loose = r.Loose && len(t.table.slots) > 1; !r.Loose {
 		return t.begin(ctx, r)
 	}
+	if !t.searches(r) {
+		return nil, ErrTaken
+	}
 	if err := t.table.wait(ctx); err != nil {
 		return nil, err
 	}
 	return t.searched(ctx, func() (*Turn, error) { return t.begin(ctx, r) })
 }
+
+// searches reports whether the slot of a request is looked for that the engine chooses.
+func (t *Tier) searches(r Request) bool { return t.search && !r.Private }
 
 func (t *Tier) begin(ctx context.Context, r Request) (*Turn, error) {
 	if t.table.isClosed() {

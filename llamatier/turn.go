@@ -148,6 +148,9 @@ func (t *Tier) Resume(ctx context.Context, last Served, r Request) *Turn {
 	if r.Loose = r.Loose && len(t.table.slots) > 1; !r.Loose {
 		return t.resume(ctx, last, r)
 	}
+	if !t.searches(r) {
+		return nil
+	}
 	select {
 	case t.table.searching <- struct{}{}:
 	default:

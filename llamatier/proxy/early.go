@@ -36,7 +36,9 @@ func (h *Handler) Recall(control func(token int32) bool, stored func(context.Con
 		}
 		if err != nil {
 			h.log.Debug("kv tier: text of the stored conversation is not known", "error", err)
+			return
 		}
+		h.log.Debug("kv tier: text of the stored conversation is known", "tokens", len(tokens))
 	}()
 }
 
