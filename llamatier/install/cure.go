@@ -40,13 +40,13 @@ func (m *Machine) withSudo() string { return machine.Command(append([]string{"su
 
 // restartOf is the command line that restarts a service.
 func (m *Machine) restartOf(u machine.Service) string {
-	return m.asRoot(true, "systemctl", "restart", u.Name)
+	return m.asRoot("systemctl", "restart", u.Name)
 }
 
 // again is the command line that installs kvtier for an Ollama, or removes it.
 func (m *Machine) again(verb string, o Ollama) string {
 	if o.Service != "" {
-		return m.asRoot(true, m.kvtier(o), "ollama", verb, "--service", o.Service)
+		return m.asRoot(m.kvtier(o), "ollama", verb, "--service", o.Service)
 	}
 	prefix := strings.TrimSuffix(o.Folder, "/lib/ollama")
 	if o.Executable != "" {
@@ -72,7 +72,7 @@ func (m *Machine) ownerOf(dir string) machine.Account {
 func (m *Machine) toChange(dir string, line ...string) string {
 	switch owner := m.ownerOf(dir); owner.UID {
 	case 0, -1:
-		return m.asRoot(true, line...)
+		return m.asRoot(line...)
 	case cmp.Or(m.Sudo, m.UID):
 		return machine.Command(line...)
 	default:
@@ -89,9 +89,9 @@ func (m *Machine) needsRoot(folder string) bool {
 	return err != nil || f.UID != m.Sudo
 }
 
-// asRoot is a command line, with sudo where only root may run it and the user who asks is another one.
-func (m *Machine) asRoot(only bool, line ...string) string {
-	if only && (m.UID != 0 || m.Sudo != 0) {
+// asRoot is a command line that only root may run, with sudo where the user who asks is another one.
+func (m *Machine) asRoot(line ...string) string {
+	if m.UID != 0 || m.Sudo != 0 {
 		line = append([]string{"sudo"}, line...)
 	}
 	return machine.Command(line...)
