@@ -1,9 +1,12 @@
 package llamatier
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -358,9 +361,24 @@ func TestAFoundRequestThatIsGivenUp(t *testing.T) {
 	require.Equal(t, turn.Slot(), next.Slot())
 }
 
+// refusals is a log that is called for a slot that is not stored.
+type refusals func()
+
+func (refused refusals) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("slot not stored")) {
+		refused()
+	}
+	return len(line), nil
+}
+
 // TestTheDaemonEndsBeforeARequestHasASlot: the other slots are saved.
 func TestTheDaemonEndsBeforeARequestHasASlot(t *testing.T) {
-	w := newWorld(t, 2, 1000)
+	refused := make(chan struct{})
+	log := refusals(sync.OnceFunc(func() { close(refused) }))
+	w := &world{t: t, change: func(o *Options) {
+		o.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}}
+	w.start(2, 1000)
 	w.ask(ask(prompt(7, 300)), 5)
 	gone, cancel := context.WithCancel(t.Context())
 	r := loose(prompt(1, 200))
@@ -371,7 +389,7 @@ func TestTheDaemonEndsBeforeARequestHasASlot(t *testing.T) {
 	go func() {
 		defer close(ended)
 		<-gone.Done()
-		time.Sleep(50 * time.Millisecond) // the save of the first slot is refused
+		<-refused // the save of the first slot
 		w.engine.slots[turn.Slot()].complete(w.engine, gone, prompt(1, 200), 5)
 		turn.End(nil)
 	}()
