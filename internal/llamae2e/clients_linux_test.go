@@ -1,13 +1,11 @@
 package llamae2e
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -87,7 +85,7 @@ func TestARealModel(t *testing.T) {
 		require.NoError(t, err)
 		s := start(t, o)
 		if before > 0 { // a request waits no longer for it than some milliseconds
-			s.waitLog("text of the stored conversation is known", asked+1)
+			waitLog(t, s.log, "text of the stored conversation is known", asked+1)
 		}
 		got, err := s.Complete(t.Context(), prompt, 24)
 		require.NoError(t, err)
@@ -95,21 +93,13 @@ func TestARealModel(t *testing.T) {
 		require.Equal(t, want.Text, got.Text)
 		require.GreaterOrEqual(t, got.Timings.Cached, before-answerOpening)
 		if before > 0 {
-			s.waitLog("the beginning of a text is known", asked)
+			waitLog(t, s.log, "the beginning of a text is known", asked)
 		}
 		asked++
 		t.Logf("%d tokens restored, %d computed: %q", got.Timings.Cached, got.Timings.Computed, got.Text)
 		before = got.Timings.Cached + got.Timings.Computed
 		chat = append(chat, llamatest.Message{Role: "assistant", Content: got.Text}, llamatest.Message{Role: "user", Content: question})
 	}
-}
-
-// waitLog waits until the daemons of a server have logged a line some times.
-func (s *server) waitLog(line string, times int) {
-	require.Eventually(s.t, func() bool {
-		log, err := os.ReadFile(s.log)
-		return err == nil && bytes.Count(log, []byte(line)) >= times
-	}, startMax, 10*time.Millisecond, line)
 }
 
 // answerOpening is the most tokens that open an answer.

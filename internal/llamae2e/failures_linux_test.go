@@ -98,15 +98,6 @@ func (f *failing) mounted() *mounts.Passthrough {
 	return mount
 }
 
-// logs waits until the daemon's log has a text.
-func (f *failing) logs(text string) {
-	f.t.Helper()
-	require.Eventually(f.t, func() bool {
-		log, err := os.ReadFile(f.o.Log)
-		return err == nil && bytes.Contains(log, []byte(text))
-	}, startMax, 5*time.Millisecond, text)
-}
-
 // begin is start for a server whose pages are not waited for.
 func (f *failing) begin() *server {
 	o := f.o
@@ -132,10 +123,10 @@ func (f *failing) opensSlowly() {
 		<-stalled
 		require.Zero(f.t, f.says(s, 0))
 		for _, text := range slow.logs {
-			f.logs(text)
+			waitLog(f.t, f.o.Log, text, 1)
 		}
 		mount.Heal()
-		f.logs("kv tier: on")
+		waitLog(f.t, f.o.Log, "kv tier: on", 1)
 		f.says(s, 1)
 		s.Kill()
 		f.comesBack(2).Kill()
@@ -182,7 +173,7 @@ func (f *failing) hangs() {
 	s.Kill()
 	mount.Heal()
 	f.comesBack(1).Kill()
-	f.logs("cause=disk_hangs")
+	waitLog(f.t, f.o.Log, "cause=disk_hangs", 1)
 }
 
 // filled is a request for the answer of a turn with n more bytes.
@@ -286,7 +277,7 @@ func (f *failing) alone(s *server, why string) {
 	all, err := s.Processes()
 	require.NoError(f.t, err)
 	require.Len(f.t, all, 1)
-	f.logs(why)
+	waitLog(f.t, f.o.Log, why, 1)
 	require.Zero(f.t, f.says(s, 0))
 	s.Kill()
 }
@@ -360,7 +351,7 @@ func (f *failing) hungTemporaryDirectory() {
 	<-stalled
 	all, err := s.Processes()
 	require.NoError(f.t, err)
-	f.logs("the temporary directory does not answer")
+	waitLog(f.t, f.o.Log, "the temporary directory does not answer", 1)
 	s.Kill()
 	mount.Heal()
 	gone(f.t, all)

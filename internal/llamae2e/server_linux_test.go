@@ -174,6 +174,15 @@ func (s *server) events(path string, in any) (header http.Header, lines []string
 	return res.Header, lines
 }
 
+// waitLog waits until daemons have written a text into their log some times.
+func waitLog(t testing.TB, log, text string, times int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		all, err := os.ReadFile(log)
+		return err == nil && bytes.Count(all, []byte(text)) >= times
+	}, startMax, 5*time.Millisecond, text)
+}
+
 // chatting returns the options of a server with a model, whose template writes all that a chat can have.
 func chatting(t testing.TB, shape testmodel.Shape) llamatest.Options {
 	template := filepath.Join(t.TempDir(), "everything.jinja")
