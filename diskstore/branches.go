@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/branch"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -25,12 +24,6 @@ const (
 
 	// ramTails is the number of tails of one parent that are kept in memory.
 	ramTails = 16
-
-	// adoptAtOnce is the number of old branches that a background job lists and adopts.
-	adoptAtOnce = 4096
-
-	// adoptAgain is the time before a failed adoption is tried again.
-	adoptAgain = time.Minute
 )
 
 // linkIn follows the storing of a page or tail in a tier: look-ups for text that begins like it
@@ -61,7 +54,6 @@ func (lv *level) addBranch(ctx context.Context, h *pagefile.Header) ([]branch.Ca
 // findLast returns the tail or page of a tier that shares the longest prefix with the tokens at a
 // place, and best if none is better: shares more, or as much in a shorter file.
 func (lv *level) findLast(ctx context.Context, at after, best Ref) Ref {
-	lv.adoptOld(at.Fingerprint)
 	found, err := branch.Find(ctx, lv.tier, at.Prompt)
 	lv.noteTierError(err)
 	// First the longest whole tail, which surely shares all of its tokens.
@@ -84,10 +76,6 @@ func (lv *level) findLast(ctx context.Context, at after, best Ref) Ref {
 			continue
 		}
 		tries++
-		best = better(best, ref)
-	}
-	for _, info := range lv.oldTails(ctx, at.Fingerprint, at.Parent) {
-		ref, _ := lv.match(ctx, info.Name, at)
 		best = better(best, ref)
 	}
 	return best
@@ -124,7 +112,7 @@ func (f *lookup) tailsWithin(ctx context.Context, at after) []Ref {
 }
 
 // wholeTails returns the tails at a place with which the tokens there may begin, the longest first, wholeTries
-// at most, and after them tails of earlier versions, which may be any.
+// at most.
 func (lv *level) wholeTails(ctx context.Context, at after) (names []pagefile.Name) {
 	found, err := branch.Find(ctx, lv.tier, at.Prompt)
 	lv.noteTierError(err)
@@ -133,74 +121,5 @@ func (lv *level) wholeTails(ctx context.Context, at after) (names []pagefile.Nam
 			names = append(names, c.Name())
 		}
 	}
-	for _, info := range lv.oldTails(ctx, at.Fingerprint, at.Parent) {
-		names = append(names, info.Name)
-	}
 	return names
-}
-
-// oldTails returns the tails of parent that an earlier version stored, 16 in each tier.
-func (lv *level) oldTails(ctx context.Context, fingerprint, parent pagefile.Key) []tier.Info {
-	if ctx.Err() != nil {
-		return nil
-	}
-	infos, err := lv.tier.OldTails(ctx, fingerprint, parent)
-	lv.noteTierError(err)
-	return infos
-}
-
-// adoptOld gives the pages that an earlier version stored branches of this one, in the background.
-// After an error a look-up tries again, adoptAgain later at the earliest.
-func (lv *level) adoptOld(fingerprint pagefile.Key) {
-	if !lv.answers() {
-		return
-	}
-	now := lv.now()
-	if failed, begun := lv.adopted.LoadOrStore(fingerprint, time.Time{}); begun {
-		at := failed.(time.Time) // zero while a job runs, and after the last one
-		if at.IsZero() || now.Sub(at) < adoptAgain || !lv.adopted.CompareAndSwap(fingerprint, at, time.Time{}) {
-			return
-		}
-	}
-	type adoptJob struct {
-		of          *level
-		fingerprint pagefile.Key
-	}
-	var next func(ctx context.Context)
-	next = func(ctx context.Context) {
-		old, err := lv.tier.OldBranches(ctx, fingerprint, adoptAtOnce)
-		adopted := 0
-		for _, b := range old {
-			if ctx.Err() != nil {
-				break
-			}
-			if aerr := lv.adopt(ctx, b); aerr != nil {
-				err = aerr
-				continue
-			}
-			adopted++
-		}
-		lv.noteTierError(err)
-		if err != nil {
-			lv.adopted.Store(fingerprint, lv.now())
-		}
-		if adopted > 0 && adopted == len(old) {
-			lv.behind.Submit(adoptJob{lv, fingerprint}, next)
-		}
-	}
-	lv.behind.Submit(adoptJob{lv, fingerprint}, next)
-}
-
-// adopt replaces an old branch. That of a page that is gone or damaged is removed.
-func (lv *level) adopt(ctx context.Context, b tier.OldBranch) error {
-	h, err := tier.ReadHeader(ctx, lv.tier, b.Name())
-	if err == nil {
-		_, err = branch.Add(ctx, lv.tier, h, false)
-	} else if errors.Is(err, tier.ErrNotFound) || tier.Doubtful(err) {
-		err = nil
-	}
-	if err != nil {
-		return err
-	}
-	return lv.tier.RemoveOldBranch(ctx, b)
 }

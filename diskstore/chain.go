@@ -176,7 +176,7 @@ func (lv *level) match(ctx context.Context, name pagefile.Name, at after) (Ref, 
 	return Ref{
 		Key: name.Key, Parent: at.Parent, Start: h.Start, Lossy: h.Lossy(),
 		Tokens: pagefile.CommonPrefix(h.Tokens, h.Media, at.Tokens, at.Media), Stored: len(h.Tokens), Tail: h.Tail(), Media: h.Media,
-		Tier: lv.name, Bytes: info.Bytes, state: h.Layout.HasState(), used: info.Used.UnixNano(), old: name.Parent != pagefile.Key{},
+		Tier: lv.name, Bytes: info.Bytes, state: h.Layout.HasState(), used: info.Used.UnixNano(),
 	}, nil
 }
 

@@ -132,7 +132,7 @@ func TestALookUpListsFewNames(t *testing.T) {
 				s.Find(ctx, Prompt{Tokens: childText(shared, 255, seed)})
 				tailsWithin(s, Prompt{Tokens: childText(shared, 255, seed)})
 				require.LessOrEqual(t, counts.longest.Load(), int64(256))
-				require.LessOrEqual(t, counts.lists.Load(), int64(80), "32 prefixes and the place of old tails, twice")
+				require.LessOrEqual(t, counts.lists.Load(), int64(64), "32 prefixes, twice")
 				require.NoError(t, s.Flush(ctx))
 			}
 		})
@@ -213,64 +213,6 @@ func BenchmarkLookUpAmongChildren(b *testing.B) {
 				}
 			})
 		}
-	}
-}
-
-// makeOld turns the files of a store into those of versions before prefixes.
-func makeOld(t *testing.T, o Options) {
-	t.Helper()
-	top := filepath.Join(o.Local.Root, storetest.VersionDir, o.Fingerprint.String())
-	require.NoError(t, os.RemoveAll(filepath.Join(top, storetest.PrefixesDir)))
-	for _, path := range storetest.FilesIn(t, top, ".kvp") {
-		h, err := verifyFile(ctx, vfs.OS, path)
-		require.NoError(t, err)
-		to := filepath.Join(top, storetest.OldBranches, h.Parent.String()[:2], fmt.Sprintf("%v-%v-%032x", h.Parent, h.Key, 7))
-		if h.Tail() {
-			to = storetest.Path(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassTail, Parent: h.Parent, Key: h.Key})
-		}
-		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
-		if h.Tail() {
-			require.NoError(t, os.Rename(path, to))
-		} else {
-			require.NoError(t, os.WriteFile(to, nil, 0o600))
-		}
-	}
-}
-
-// TestRootsOfEarlierVersions: their tails are found, count, and go when a new tail extends them;
-// their branches are adopted by the first look-up behind full pages.
-func TestRootsOfEarlierVersions(t *testing.T) {
-	s, o := openNew(t)
-	stored := prompt(1, 2*testTokens+3)
-	putChain(t, s, stored)
-	putChain(t, s, []int32{5, 6})
-	require.NoError(t, s.Close())
-	makeOld(t, o)
-
-	s = open(t, o)
-	require.Equal(t, 2, s.Stats().Local.Tails)
-	require.Equal(t, 2, s.Stats().Local.Pages)
-	readChain(t, s, append(stored, 7), len(stored))
-	readChain(t, s, []int32{5, 6, 7}, 2)
-	require.Len(t, tailsWithin(s, Prompt{Tokens: []int32{5, 6, 7}}), 1)
-	require.NoError(t, s.Flush(ctx))
-	readChain(t, s, parted(stored, testTokens+3, 2*testTokens, 1), testTokens+3)
-	require.NoDirExists(t, filepath.Join(o.Local.Root, storetest.VersionDir, o.Fingerprint.String(), storetest.OldBranches))
-	require.Len(t, branchesOf(t, s, s.disk), 2)
-
-	putChain(t, s, []int32{5, 6})
-	putChain(t, s, []int32{5, 6, 7})
-	require.Equal(t, 2, s.Stats().Local.Tails, "an old tail and the longest new one")
-	readChain(t, s, []int32{5, 6, 7, 8}, 3)
-	requireExact(t, s)
-}
-
-// TestEarlierVersionsDoNotTrimTails: they delete tails in the directory of the parent alone.
-func TestEarlierVersionsDoNotTrimTails(t *testing.T) {
-	s, o := openNew(t)
-	for seed := range 20 {
-		p := putChain(t, s, chat(nil, 3, seed))[0]
-		require.NoDirExists(t, filepath.Join(o.Local.Root, storetest.VersionDir, storetest.TailDir(o.Fingerprint, p.Parent)))
 	}
 }
 

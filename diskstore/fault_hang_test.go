@@ -175,14 +175,6 @@ func (d *deadlines) Find(ctx context.Context, _ []pagefile.Name, _ bool) ([]tier
 	return nil, d.hang(ctx)
 }
 
-func (d *deadlines) OldTails(ctx context.Context, _, _ pagefile.Key) ([]tier.Info, error) {
-	return nil, d.hang(ctx)
-}
-
-func (d *deadlines) OldBranches(context.Context, pagefile.Key, int) ([]tier.OldBranch, error) {
-	return nil, nil // not part of a look-up
-}
-
 func (d *deadlines) Branches(ctx context.Context, _ pagefile.Key, _ []byte) ([]tier.Branch, error) {
 	return nil, d.hang(ctx)
 }

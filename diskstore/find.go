@@ -35,7 +35,6 @@ type Ref struct {
 	Ahead bool
 
 	state bool  // of a tail: it was stored with a state
-	old   bool  // a tail of an earlier version, in its place
 	used  int64 // recency when found, in Unix nanoseconds
 	at    int64 // the last use of the chain, if the page is read; 0 for the time of reading
 }
@@ -45,9 +44,6 @@ func (r Ref) name(of *names.Pages) pagefile.Name {
 	name := of.Page(r.Key)
 	if r.Tail {
 		name = of.Tail(r.Key)
-	}
-	if r.old {
-		name.Parent = r.Parent
 	}
 	if r.Lossy {
 		name.Fingerprint = of.Lossy

@@ -61,6 +61,7 @@ func fuzzOptions(t *testing.T) Options {
 var fuzzDirs = []string{
 	"", storetest.TmpDir, storetest.QuarantineDir, testFingerprint(1).String(), filepath.Join(testFingerprint(1).String(), "ab"),
 	filepath.Join(testFingerprint(1).String(), storetest.TailsDir), filepath.Join(testFingerprint(1).String(), storetest.TailsDir, "ab"),
+	filepath.Join(testFingerprint(1).String(), storetest.TailsDir, "ab", "ab"+strings.Repeat("00", 31)),
 	filepath.Join(testFingerprint(1).String(), storetest.TailsDir, "ab", strings.Repeat("ab", 32)),
 }
 
@@ -149,8 +150,8 @@ func pagesByName(base string) int {
 			return nil
 		}
 		page := len(parts) == 2 && parts[0] == key[:2]
-		tail := len(parts) == 4 && parts[0] == storetest.TailsDir && len(parts[2]) == 64 && parts[1] == parts[2][:2]
-		if page || tail && strings.Trim(parts[2], "0123456789abcdef") == "" {
+		tail := len(parts) == 4 && parts[0] == storetest.TailsDir && parts[1] == key[:2] && parts[2] == key[:2]+strings.Repeat("00", 31)
+		if page || tail {
 			n++
 		}
 		return nil

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -65,8 +64,6 @@ func TestStrangersEverywhere(t *testing.T) {
 		"prefixes shard": filepath.Join(fp, storetest.PrefixesDir, second.String()[:2]),
 		"prefix":         filepath.Join(fp, storetest.PrefixesDir, second.String()[:2], second.String()),
 		"branch":         filepath.Join(fp, storetest.PrefixesDir, second.String()[:2], second.String(), fmt.Sprintf("tail-3-%v-%x", tail, leads)),
-		"old branches":   filepath.Join(fp, storetest.OldBranches),
-		"old branch":     filepath.Join(fp, storetest.OldBranches, fp[:2], fp+"-"+first.String()+"-"+strings.Repeat("0", 32)),
 		"manifest":       filepath.Join(fp, dir.ManifestFile),
 		"tmp":            storetest.TmpDir,
 		"tmp file":       filepath.Join(storetest.TmpDir, "00dead-1.tmp"),
@@ -75,7 +72,7 @@ func TestStrangersEverywhere(t *testing.T) {
 		"lock":           storetest.CollectLock,
 	}
 	// Places in which the store soon removes a stranger or does without the place.
-	healed := map[string]bool{"page": true, "tail": true, "tmp file": true, "tmp lock": true, "branch": true, "old branches": true, "old branch": true}
+	healed := map[string]bool{"page": true, "tail": true, "tmp file": true, "tmp lock": true, "branch": true}
 	for place, rel := range places {
 		for kind, put := range strangers {
 			t.Run(place+" is "+kind, func(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/inspect"
-	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/internal/testrows"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -71,32 +70,6 @@ func TestStaleBranchesCostNoTries(t *testing.T) {
 		dropPage(t, s.local, info)
 	}
 	require.Equal(t, 6, tokensIn(s.Find(ctx, Prompt{Tokens: parted(stored, 6, testTokens, 100)}).Exact))
-}
-
-// TestAdoptionGoesOn: an old branch whose page cannot be read holds no other up, and a later look-up
-// tries again.
-func TestAdoptionGoesOn(t *testing.T) {
-	s, o := openNew(t)
-	putPages(t, s, 0, 3)
-	bad := s.Find(ctx, Prompt{Tokens: prompt(1, testTokens)}).Exact[0].Key
-	require.NoError(t, s.Close())
-	makeOld(t, o)
-	inj := vfs.Inject(quickFS)
-	inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpOpen}, Path: regexp.MustCompile(bad.String() + `\.kvp`), Err: syscall.EIO})
-	o.FS = inj
-	s = open(t, o)
-	look := func() {
-		s.Find(ctx, Prompt{Tokens: []int32{-1, -2, -3}})
-		require.NoError(t, s.Flush(ctx))
-	}
-	look()
-	require.Len(t, branchesOf(t, s, s.disk), 2)
-	require.NoError(t, s.Close())
-	o.FS = quickFS
-	s = open(t, o)
-	look()
-	require.Len(t, branchesOf(t, s, s.disk), 3)
-	require.NoDirExists(t, filepath.Join(o.Local.Root, storetest.VersionDir, o.Fingerprint.String(), storetest.OldBranches))
 }
 
 // The tests try every limit of the page format on both sides: as an argument, and in the

@@ -46,7 +46,6 @@ type level struct {
 	checked  *checked.Pages  // reads its files
 	room     *room.Collector // makes room for them
 	branches *branch.Sweep   // removes branches of pages that have gone
-	adopted  sync.Map        // fingerprints whose old branches are being adopted or were, with the time of the last failure
 
 	hitClock       work.Once       // records hits
 	tombstones     tombstones.List // pages that left the tier

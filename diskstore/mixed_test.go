@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/encoding"
+	"github.com/kvtier/kvtier/diskstore/internal/branch"
 	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -274,13 +275,14 @@ func TestGoldenPages(t *testing.T) {
 			name := s.pages.Page(key)
 			if len(g.Tokens) < g.PageTokens {
 				name, tails = s.pages.Tail(key), true
-				name.Parent = parent // in the place of earlier versions, where it is found without a branch
 			}
 			from := filepath.Join(goldenDir, g.File)
 			place(t, from, filePath(o.Local.Root, name))
 			h, err := verifyFile(ctx, vfs.OS, from)
 			require.NoError(t, err)
 			require.Equal(t, fingerprint, h.Fingerprint)
+			_, err = branch.Add(ctx, s.disk, h, true)
+			require.NoError(t, err)
 
 			var items []pagefile.Media
 			for _, m := range g.Media {

@@ -145,11 +145,6 @@ func (lv *level) dropExtended(ctx context.Context, h *pagefile.Header, met []bra
 			lv.noteTierError(lv.tier.RemoveBranch(ctx, c.Branch))
 		}
 	}
-	for _, info := range lv.oldTails(ctx, h.Fingerprint, h.Parent) {
-		if info.Key == h.Key || extends(ctx, lv.tier, info.Name, h) {
-			_ = gone.Drop(ctx, info) // the next tail's Put tries again
-		}
-	}
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), settleMost)
 	defer stop()
 	gone.Settle(ctx)

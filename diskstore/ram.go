@@ -100,7 +100,7 @@ func (m *memory) tail(ctx context.Context, at after) Ref {
 		}
 		best = Ref{
 			Key: h.Key, Parent: at.Parent, Start: h.Start, Tokens: n, Stored: len(h.Tokens), Tail: true, Lossy: at.Fingerprint == m.lossy, Media: h.Media,
-			Tier: tier.RAM, Bytes: p.FileBytes, state: h.Layout.HasState(), old: p.Name.Parent != pagefile.Key{},
+			Tier: tier.RAM, Bytes: p.FileBytes, state: h.Layout.HasState(),
 		}
 	}
 	return best

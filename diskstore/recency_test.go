@@ -29,22 +29,19 @@ func touch(s *Store, ref Ref) {
 	s.reader.touch(ctx, lv, ref, time.Unix(0, ref.used))
 }
 
-// requireOrdered checks that every file of the local tier is less recent than the page that it
+// requireOrdered checks that every page of the local tier is less recent than the page that it
 // continues, so that evictions in the order of times never orphan a page.
 func requireOrdered(t require.TestingT, s *Store) {
 	used := make(map[pagefile.Key]time.Time)
 	var infos []tier.Info
 	require.NoError(t, s.local.files.List(ctx, func(info tier.Info) {
-		infos = append(infos, info)
 		if info.Class == pagefile.ClassPage {
+			infos = append(infos, info)
 			used[info.Key] = info.Used
 		}
 	}))
 	for _, info := range infos {
-		parent := info.Parent
-		if info.Class == pagefile.ClassPage {
-			parent = s.chains.LinkIn(ctx, s.disk, info.Name).Parent
-		}
+		parent := s.chains.LinkIn(ctx, s.disk, info.Name).Parent
 		if at, ok := used[parent]; ok && !info.Used.Before(at) {
 			require.Fail(t, "a page is not more recent than one that continues it", "%v, %v", at, info.Used)
 		}

@@ -188,7 +188,7 @@ func (a *archive) pages(ctx context.Context, use func(archived, *pagefile.Header
 // checkPlace returns pagefile.ErrMismatch unless the header of page i continues the previous page.
 func (a *archive) checkPlace(h *pagefile.Header, i int, before *pagefile.Header) error {
 	key, _ := pagefile.ParseKey(a.Pages[i]) // that of no page, if it is none
-	want := pagefile.Name{Fingerprint: a.fingerprint, Parent: before.Key, Key: key}
+	want := pagefile.Name{Fingerprint: a.fingerprint, Key: key}
 	if i == len(a.Pages)-1 {
 		want.Class = h.Name().Class // the last may be a tail
 	}
@@ -198,6 +198,8 @@ func (a *archive) checkPlace(h *pagefile.Header, i int, before *pagefile.Header)
 		return pagefile.Mismatch("its rows are lossy")
 	case h.PageTokens != a.PageTokens:
 		return pagefile.Mismatch("page size is %d tokens, want %d", h.PageTokens, a.PageTokens)
+	case h.Parent != before.Key:
+		return pagefile.Mismatch("parent is %v, want %v", h.Parent, before.Key)
 	case uint64(h.Start) != start:
 		return pagefile.Mismatch("page starts at token %d, want %d", h.Start, start)
 	case int64(h.Layout.Size()) > maxArchivePageBytes:

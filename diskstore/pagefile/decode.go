@@ -78,8 +78,6 @@ func (h *Header) compareName(name Name) error {
 		return Mismatch("key in file is %v, want %v", h.Key, name.Key)
 	case h.Tail() != (name.Class == ClassTail):
 		return Mismatch("page of %d of %d tokens is stored as tail: %t", len(h.Tokens), h.PageTokens, name.Class == ClassTail)
-	case name.Parent != (Key{}) && h.Parent != name.Parent:
-		return Mismatch("parent in file is %v, want %v", h.Parent, name.Parent)
 	}
 	return nil
 }

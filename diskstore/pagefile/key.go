@@ -98,7 +98,6 @@ const (
 type Name struct {
 	Fingerprint Key
 	Class       Class
-	Parent      Key // of a tail in the place that versions before prefixes gave it; zero otherwise
 	Key         Key // zero for a manifest
 }
 

@@ -21,8 +21,7 @@ type Disk interface {
 	// may bring them back. SyncRemoved is idempotent.
 	SyncRemoved(ctx context.Context, names []pagefile.Name) error
 
-	// DropFolders removes a fingerprint's branches of earlier versions and its empty directories.
-	// DropFolders is idempotent.
+	// DropFolders removes the empty directories of a fingerprint. DropFolders is idempotent.
 	DropFolders(ctx context.Context, fingerprint pagefile.Key) error
 
 	// Aside describes the files below the root other than pages and tails, after removing
@@ -54,26 +53,6 @@ type Disk interface {
 	// list is only read. The list may be lost in a power cut, and of two changes at the same time
 	// one is lost. Readers see a whole list, or anything after a power cut.
 	Tombstones(ctx context.Context, change func(content []byte) []byte) ([]byte, error)
-
-	// OldTails lists the tails of parent that versions before prefixes left in their place, in no order.
-	OldTails(ctx context.Context, fingerprint, parent pagefile.Key) ([]Info, error)
-
-	// OldBranches lists old branches, most at most, in no order.
-	OldBranches(ctx context.Context, fingerprint pagefile.Key, most int) ([]OldBranch, error)
-
-	// RemoveOldBranch removes an old branch. RemoveOldBranch is idempotent.
-	RemoveOldBranch(ctx context.Context, branch OldBranch) error
-}
-
-// OldBranch is a branch of a full page as versions before prefixes left it.
-type OldBranch struct {
-	Fingerprint, Parent, Key pagefile.Key
-	Leads                    [16]byte
-}
-
-// Name is the name of the branch's page.
-func (b OldBranch) Name() pagefile.Name {
-	return pagefile.Name{Fingerprint: b.Fingerprint, Class: pagefile.ClassPage, Key: b.Key}
 }
 
 // Space is the space of a filesystem, in bytes.
@@ -96,9 +75,9 @@ type Aside struct {
 
 // OnDisk returns t if t is a Disk, and otherwise a Disk on t, an object store. There an upload that
 // has committed and a file that was removed stay so in a power cut, uploads that were given up leave
-// nothing, files in quarantine count in no budget, this machine's clock is the right one, nobody
-// remembers pages that left, and no earlier version was there. Nothing keeps two processes from
-// collecting at the same time: they remove too much, at worst.
+// nothing, files in quarantine count in no budget, this machine's clock is the right one, and nobody
+// remembers pages that left. Nothing keeps two processes from collecting at the same time: they remove too
+// much, at worst.
 func OnDisk(t Tier) Disk {
 	if disk, ok := t.(Disk); ok {
 		return disk
@@ -118,10 +97,5 @@ func (objects) Left() int64                                        { return 0 }
 func (objects) Space(context.Context) (Space, error)               { return Space{}, nil }
 func (objects) Now(context.Context) (time.Time, error)             { return time.Now(), nil }
 func (objects) Lock(context.Context) (release func(), err error)   { return func() {}, nil }
-func (objects) RemoveOldBranch(context.Context, OldBranch) error   { return nil }
 
 func (objects) Tombstones(context.Context, func([]byte) []byte) ([]byte, error) { return nil, nil }
-
-func (objects) OldTails(_ context.Context, _, _ pagefile.Key) ([]Info, error) { return nil, nil }
-
-func (objects) OldBranches(context.Context, pagefile.Key, int) ([]OldBranch, error) { return nil, nil }

@@ -65,8 +65,8 @@ empties the quarantine: bound it by a rule of your own, such as objects that exp
 
 # What a directory gives in addition
 
-A tier in a filesystem is a Disk: it has syncs, locks, temporary files, empty folders, the list that
-explains misses, and files of earlier versions.
+A tier in a filesystem is a Disk: it has syncs, locks, temporary files, empty folders, and the list that
+explains misses.
 
 # Files
 

@@ -28,8 +28,7 @@ type Info struct {
 func (i Info) Found() bool { return i != Info{} }
 
 // Shard is a part of one fingerprint's files: the pages or the tails whose key begins with First.
-// Tails of earlier versions are in the shard of their parent's first byte. In a root of a million
-// pages each shard has a few thousand files.
+// In a root of a million pages each shard has a few thousand files.
 type Shard struct {
 	Fingerprint pagefile.Key
 	Class       pagefile.Class
@@ -37,12 +36,7 @@ type Shard struct {
 }
 
 // ShardOf returns the shard of a page or tail.
-func ShardOf(n pagefile.Name) Shard {
-	if n.Parent != (pagefile.Key{}) {
-		return Shard{n.Fingerprint, n.Class, n.Parent[0]}
-	}
-	return Shard{n.Fingerprint, n.Class, n.Key[0]}
-}
+func ShardOf(n pagefile.Name) Shard { return Shard{n.Fingerprint, n.Class, n.Key[0]} }
 
 // ClaimLife is the largest age of a process's claim in the ledger. Where locks do not work, a
 // dead process's claim expires at that age; a living process renews its claim before.

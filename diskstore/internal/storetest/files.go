@@ -16,7 +16,6 @@ const (
 	VersionDir    = "v1"
 	TailsDir      = "tails"
 	PrefixesDir   = "prefixes"
-	OldBranches   = "branches" // of versions before prefixes
 	QuarantineDir = "quarantine"
 	TmpDir        = "tmp"
 	CollectLock   = "collect.lock"
@@ -33,11 +32,7 @@ func Path(root string, name pagefile.Name) string {
 	case pagefile.ClassManifest:
 		return filepath.Join(folder, "manifest.json")
 	case pagefile.ClassTail:
-		folder := name.Parent // of versions before prefixes
-		if folder == (pagefile.Key{}) {
-			folder = pagefile.Key{name.Key[0]}
-		}
-		return filepath.Join(root, VersionDir, TailDir(name.Fingerprint, folder), key+".kvp")
+		return filepath.Join(root, VersionDir, TailDir(name.Fingerprint, pagefile.Key{name.Key[0]}), key+".kvp")
 	}
 	return filepath.Join(folder, key[:2], key+".kvp")
 }

@@ -120,69 +120,12 @@ func (t *branches) RemoveBranch(ctx context.Context, b tier.Branch) error {
 	return nil
 }
 
-// OldBranches lists the first directory that has old branches, and removes those that have none.
-func (t *branches) OldBranches(ctx context.Context, fingerprint pagefile.Key, most int) ([]tier.OldBranch, error) {
-	if err := t.Ready(ctx); err != nil {
-		return nil, classify(err)
-	}
-	dir := filepath.Join(t.base, fingerprint.String(), oldBranches)
-	if fi, err := t.FS.Lstat(dir); err == nil && !fi.IsDir() {
-		return nil, nil // what no store made stays in its place
-	}
-	shards, err := t.appendShards(nil, dir, tier.Shard{})
-	if err != nil {
-		return nil, err
-	}
-	for _, shard := range shards {
-		path := filepath.Join(dir, shardName(shard.First))
-		entries, err := t.ReadDir(path)
-		if err != nil {
-			return nil, err
-		}
-		var found []tier.OldBranch
-		for _, e := range entries {
-			if b, ok := parseOldBranch(fingerprint, e.Name()); ok && e.Type().IsRegular() && len(found) < most {
-				found = append(found, b)
-			}
-		}
-		if len(found) > 0 {
-			return found, nil
-		}
-		if len(entries) == 0 {
-			t.removeDir(path)
-		}
-	}
-	t.removeDir(dir)
-	return nil, nil
-}
-
-func (t *branches) RemoveOldBranch(ctx context.Context, b tier.OldBranch) error {
-	err := t.run(ctx, func() error { return t.FS.Remove(filepath.Join(t.base, oldBranchPath(b))) })
-	if errors.Is(err, tier.ErrNotFound) {
-		return nil
-	}
-	return err
-}
-
 func (t *branches) DropFolders(ctx context.Context, fingerprint pagefile.Key) error {
-	for {
-		old, err := t.OldBranches(ctx, fingerprint, dropAtOnce)
-		if err != nil {
-			return err
-		}
-		if len(old) == 0 {
-			return t.removeEmpty(ctx, filepath.Join(t.base, fingerprint.String()))
-		}
-		for _, b := range old {
-			if err := t.RemoveOldBranch(ctx, b); err != nil {
-				return err
-			}
-		}
+	if err := t.Ready(ctx); err != nil {
+		return classify(err)
 	}
+	return t.removeEmpty(ctx, filepath.Join(t.base, fingerprint.String()))
 }
-
-// dropAtOnce is the number of old branches that are listed and removed at once.
-const dropAtOnce = 1000
 
 // removeEmpty removes the empty directories among dir and the directories below dir.
 func (t *branches) removeEmpty(ctx context.Context, dir string) error {

@@ -26,8 +26,8 @@ const (
 	EntryUnlisted                     // a directory that cannot be listed, or a file that cannot be checked
 )
 
-// ownFiles are the names of the store's own files in <root>/v1, and of one that earlier versions left.
-var ownFiles = map[string]bool{collectLock: true, ledgerFile: true, ledgerLock: true, tombstonesFile: true, "trial.json": true}
+// ownFiles are the names of the store's own files in <root>/v1.
+var ownFiles = map[string]bool{collectLock: true, ledgerFile: true, ledgerLock: true, tombstonesFile: true}
 
 // Entry is one file or directory below <root>/v1.
 type Entry struct {
@@ -156,8 +156,6 @@ func (r *root) inFingerprint(fp pagefile.Key) level {
 			return inShards(r.inTails(fp))
 		case base == prefixesDir:
 			return inShards(r.inPrefixes(fp))
-		case base == oldBranches:
-			return inShards(r.inOldBranches(fp))
 		case isShard(base):
 			return r.inPages(pagefile.Name{Fingerprint: fp, Class: pagefile.ClassPage})
 		}
@@ -175,12 +173,11 @@ func inShards(inside level) level {
 	}
 }
 
-// inTails is the level of a shard of tails: a directory for all, and one for each parent of tails of
-// earlier versions.
+// inTails is the level of a shard of tails: a directory for all of them.
 func (r *root) inTails(fp pagefile.Key) level {
 	return func(base string, e *Entry) level {
-		if parent, ok := parseTailFolder(base); ok && e.Info.IsDir() {
-			return r.inPages(pagefile.Name{Fingerprint: fp, Class: pagefile.ClassTail, Parent: parent})
+		if _, err := pagefile.ParseKey(base); err == nil && e.Info.IsDir() {
+			return r.inPages(pagefile.Name{Fingerprint: fp, Class: pagefile.ClassTail})
 		}
 		return nil
 	}
@@ -215,13 +212,6 @@ func (r *root) inPrefixes(fp pagefile.Key) level {
 			b, ok := parseBranch(fp, prefix, base)
 			return r.branch(ok, branchPath(b), e)
 		}
-	}
-}
-
-func (r *root) inOldBranches(fp pagefile.Key) level {
-	return func(base string, e *Entry) level {
-		b, ok := parseOldBranch(fp, base)
-		return r.branch(ok, oldBranchPath(b), e)
 	}
 }
 
@@ -275,11 +265,6 @@ func (t *listing) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info,
 		in = t.inTails(shard.Fingerprint)
 	}
 	return t.pagesIn(ctx, shardPath(shard), in)
-}
-
-func (t *listing) OldTails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
-	like := pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassTail, Parent: parent}
-	return t.pagesIn(ctx, oldTailDir(fingerprint, parent), t.inPages(like))
 }
 
 // pagesIn lists the page files in a directory below <root>/v1. Misplaced files are left out: no

@@ -31,21 +31,12 @@ has empty files, branches, that lead to pages and tails which begin like a promp
 internal/branch describes them. A branch without its page is removed. usage.json only bounds the
 bytes that the root occupies. gone lists pages that were here, for explanations: anything in it may
 be lost.
-
-Versions before prefixes left these, which are still found:
-
-	<root>/v1/<fingerprint>/tails/<first 2 of parent>/<parent>/<key>.kvp
-	<root>/v1/<fingerprint>/branches/<first 2 of parent>/<parent>-<key>-<leads>
-
-Such a version counts and evicts the tails of this one, because it takes the 62 zeros for a parent.
-Versions that chose compression by trial left <root>/v1/trial.json, which nobody reads.
 */
 const (
 	versionDir     = "v1"
 	tailsDir       = "tails"
 	prefixesDir    = "prefixes"
 	longerFile     = "longer"
-	oldBranches    = "branches"
 	quarantineDir  = "quarantine"
 	tmpDir         = "tmp"
 	ManifestFile   = "manifest.json"
@@ -65,34 +56,11 @@ func relPath(n pagefile.Name) string {
 	case pagefile.ClassManifest:
 		return filepath.Join(fp, ManifestFile)
 	case pagefile.ClassTail:
-		folder := oldTailDir(n.Fingerprint, n.Parent)
-		if n.Parent == (pagefile.Key{}) {
-			folder = oldTailDir(n.Fingerprint, tailFolder(n.Key))
-		}
-		return filepath.Join(folder, n.Key.String()+PageExt)
+		first := pagefile.Key{n.Key[0]}.String()
+		return filepath.Join(fp, tailsDir, first[:2], first, n.Key.String()+PageExt)
 	}
 	key := n.Key.String()
 	return filepath.Join(fp, key[:2], key+PageExt)
-}
-
-// oldTailDir returns the path below <root>/v1 of the directory of tails that earlier versions made
-// for a parent.
-func oldTailDir(fingerprint, parent pagefile.Key) string {
-	p := parent.String()
-	return filepath.Join(fingerprint.String(), tailsDir, p[:2], p)
-}
-
-// tailFolder stands in the path of a tail where earlier versions had the parent.
-func tailFolder(key pagefile.Key) pagefile.Key { return pagefile.Key{key[0]} }
-
-// parseTailFolder returns the parent of the tails in the directory base, zero where names of tails
-// have none, and false for any other directory.
-func parseTailFolder(base string) (parent pagefile.Key, ok bool) {
-	parent, err := pagefile.ParseKey(base)
-	if parent == tailFolder(parent) {
-		return pagefile.Key{}, err == nil
-	}
-	return parent, err == nil
 }
 
 // prefixDir returns the path below <root>/v1 of the directory of the branches at a prefix.
@@ -140,29 +108,6 @@ func parseBranch(fingerprint, prefix pagefile.Key, base string) (b tier.Branch, 
 	}
 	b.Class, b.Tokens, b.Key, b.Leads = branchClasses[parts[0]], int(tokens), key, pagefile.Leads(leads)
 	return b, branchName(b) == base
-}
-
-// oldBranchPath returns the path below <root>/v1 of a branch of an earlier version.
-func oldBranchPath(b tier.OldBranch) string {
-	parent := b.Parent.String()
-	return filepath.Join(b.Fingerprint.String(), oldBranches, parent[:2], fmt.Sprintf("%s-%v-%x", parent, b.Key, b.Leads[:]))
-}
-
-// parseOldBranch returns the branch of an earlier version whose file has the name base, false for
-// any other file.
-func parseOldBranch(fingerprint pagefile.Key, base string) (b tier.OldBranch, ok bool) {
-	parts := strings.Split(base, "-")
-	if len(parts) != 3 {
-		return b, false
-	}
-	parent, err := pagefile.ParseKey(parts[0])
-	key, err2 := pagefile.ParseKey(parts[1])
-	leads, err3 := hex.DecodeString(parts[2])
-	if err != nil || err2 != nil || err3 != nil || len(leads) != len(b.Leads) {
-		return b, false
-	}
-	b = tier.OldBranch{Fingerprint: fingerprint, Parent: parent, Key: key, Leads: [16]byte(leads)}
-	return b, filepath.Base(oldBranchPath(b)) == base
 }
 
 // shardName is the name of the directory of keys that begin with first.

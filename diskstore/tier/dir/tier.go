@@ -121,9 +121,6 @@ func (t *Tier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
 		}
 		return false, err
 	}
-	if name := judged.Name; name.Parent != (pagefile.Key{}) {
-		t.removeDir(filepath.Join(t.base, oldTailDir(name.Fingerprint, name.Parent)))
-	}
 	return true, nil
 }
 

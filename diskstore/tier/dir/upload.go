@@ -153,17 +153,6 @@ func (u *dirUpload) unpublished(done tier.Committed) tier.Committed {
 	return done
 }
 
-// syncName makes the entry of a file durable. For a tail of an earlier version, the directory of
-// the parent's tails is synced as well: another process may have made that directory again without
-// a sync yet, after the last tail was removed.
-func (t *Tier) syncName(name pagefile.Name) error {
-	dir := filepath.Dir(t.Path(name))
-	if err := t.FS.SyncDir(dir); err != nil || name.Parent == (pagefile.Key{}) {
-		return err
-	}
-	return t.FS.SyncDir(filepath.Dir(dir))
-}
-
 func (u *dirUpload) remove() { u.in.temp.left.discard(u.tmp, u.written) }
 
 func (u *dirUpload) Abort() {
@@ -181,5 +170,6 @@ func (t *Tier) Persist(ctx context.Context, name pagefile.Name) error {
 	if err := t.Ready(ctx); err != nil {
 		return classify(err)
 	}
-	return t.opFailed(t.inDir(filepath.Dir(t.Path(name)), func() error { return t.syncName(name) }))
+	dir := filepath.Dir(t.Path(name))
+	return t.opFailed(t.inDir(dir, func() error { return t.FS.SyncDir(dir) }))
 }

@@ -47,10 +47,6 @@ func (o *odd) Find(ctx context.Context, names []pagefile.Name, leading bool) ([]
 	return o.list(o.Disk.Find(ctx, names, leading))
 }
 
-func (o *odd) OldTails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
-	return o.list(o.Disk.OldTails(ctx, fingerprint, parent))
-}
-
 func (o *odd) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
 	return o.list(o.Disk.ListShard(ctx, shard))
 }
@@ -254,13 +250,7 @@ func TestFilesOccupySpace(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []tier.Info{one}, infos)
 	}
-	old := tail
-	old.Parent = pagefile.Key{3, 4}
-	tiertest.Upload(t, tr, old, []byte("page"), time.Now())
-	infos, err := tr.OldTails(ctx, tiertest.Fingerprint, old.Parent)
-	require.NoError(t, err)
-	require.EqualValues(t, pagefile.PageAlign, infos[0].Physical)
-	infos, err = tier.Leading(ctx, tr, []pagefile.Name{page})
+	infos, err := tier.Leading(ctx, tr, []pagefile.Name{page})
 	require.NoError(t, err)
 	require.EqualValues(t, pagefile.PageAlign, infos[0].Physical)
 }

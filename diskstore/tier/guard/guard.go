@@ -246,28 +246,6 @@ func (t *Tier) Tombstones(ctx context.Context, change func([]byte) []byte) ([]by
 	return doWrite(ctx, t, t.StepIn, nil, tombstones)
 }
 
-func (t *Tier) OldTails(ctx context.Context, fingerprint, parent pagefile.Key) ([]tier.Info, error) {
-	return doList(ctx, t, func(ctx context.Context) ([]tier.Info, error) {
-		infos, err := t.disk().OldTails(ctx, fingerprint, parent)
-		if err != nil {
-			return nil, err
-		}
-		return listed(infos, func(n pagefile.Name) bool {
-			return n.Class == pagefile.ClassTail && n.Fingerprint == fingerprint && n.Parent == parent
-		})
-	})
-}
-
-func (t *Tier) OldBranches(ctx context.Context, fingerprint pagefile.Key, most int) ([]tier.OldBranch, error) {
-	return list(ctx, t, func(ctx context.Context) ([]tier.OldBranch, error) {
-		return t.disk().OldBranches(ctx, fingerprint, most)
-	})
-}
-
-func (t *Tier) RemoveOldBranch(ctx context.Context, branch tier.OldBranch) error {
-	return write(ctx, t, t.StepIn, func(ctx context.Context) error { return t.disk().RemoveOldBranch(ctx, branch) })
-}
-
 // CloseIn bounds the wait of Close; the next process removes files that stay behind.
 const CloseIn = 500 * time.Millisecond
 

@@ -376,20 +376,18 @@ func TestSlowListsDisturbNobody(t *testing.T) {
 	tr := guarded(t, inj, storetest.PrivateDir(t), time.Millisecond)
 	fp := storetest.Fingerprint(1)
 	for n := 0; n < 3*breakerThreshold || tr.lateLists.Load() < listWorkers; n++ {
-		_, err := tr.OldTails(ctx, fp, fp)
-		require.ErrorIs(t, err, tier.ErrTierTimeout)
-		_, err = tr.Branches(ctx, fp, fp[:])
+		_, err := tr.Branches(ctx, fp, fp[:])
 		require.ErrorIs(t, err, tier.ErrTierTimeout)
 	}
 	require.False(t, tr.Breaker.Down())
 	tr.LookupIn = time.Hour
 	_, err := tier.Stat(ctx, tr, pagefile.Name{Fingerprint: fp, Class: pagefile.ClassManifest})
 	require.ErrorIs(t, err, tier.ErrNotFound)
-	_, err = tr.OldTails(ctx, fp, fp)
+	_, err = tr.Branches(ctx, fp, fp[:])
 	require.ErrorIs(t, err, tier.ErrTierTimeout, "all workers of lists are taken")
 
 	gate.Open()
 	require.Eventually(t, func() bool { return tr.lateLists.Load() == 0 }, time.Minute, time.Millisecond)
-	_, err = tr.OldTails(ctx, fp, fp)
+	_, err = tr.Branches(ctx, fp, fp[:])
 	require.NoError(t, err)
 }
