@@ -56,8 +56,8 @@ the same time, one must learn of the other.
     of Find. One call of Branches has a few hundred answers at most, a look-up 32 such calls;
   - Survey and ListShard are called by counts and collections, every ten minutes at most while nothing
     is full, and when a model is removed; Survey also behind a request, to explain a miss;
-  - package guard ends waits, limits operations that run at the same time, turns panics and
-    impossible answers into errors, and keeps off a tier that fails: there is no need to retry.
+  - package guard ends waits, limits operations that run at the same time, turns panics into
+    errors, and keeps off a tier that fails: there is no need to retry.
 
 It need not rename, lock, or tell free space and time: OnDisk tells what holds instead. A claim of a
 process that died ends after ClaimLife, 24 h, because nobody can know that it died. Nothing of kvtier

@@ -4,6 +4,7 @@ package vfs
 
 import (
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -237,4 +238,21 @@ func TestErrorKinds(t *testing.T) {
 	require.False(t, IsNoLocks(syscall.EACCES))
 	require.True(t, IsReadOnly(syscall.EROFS))
 	require.False(t, IsReadOnly(wrapped))
+}
+
+// counted is a file of 7 bytes for which its filesystem counts a number of blocks.
+type counted struct {
+	fs.FileInfo
+	blocks int64
+}
+
+func (counted) Size() int64 { return 7 }
+
+func (c counted) Sys() any { return &syscall.Stat_t{Blocks: c.blocks} }
+
+// TestBlocksThatCannotBe: none yet, or more than a number of bytes can tell.
+func TestBlocksThatCannotBe(t *testing.T) {
+	for blocks, want := range map[int64]int64{-1: 7, 0: 7, 8: 4096, math.MaxInt64/512 + 1: 7, math.MaxInt64: 7} {
+		require.Equal(t, want, physicalBytes(counted{blocks: blocks}))
+	}
 }

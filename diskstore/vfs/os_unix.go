@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -340,8 +341,9 @@ func hostAt(name string) string {
 // blockBytes is the unit of st_blocks, for every block size of the filesystem.
 const blockBytes = 512
 
+// physicalBytes are the length where the filesystem has not allocated a block yet, or counts too many.
 func physicalBytes(info fs.FileInfo) int64 {
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Blocks > 0 && st.Blocks <= math.MaxInt64/blockBytes {
 		return int64(st.Blocks) * blockBytes
 	}
 	return info.Size()

@@ -2,8 +2,7 @@ package guard
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -81,74 +80,11 @@ func (t *Tier) findRound(ctx context.Context, names []pagefile.Name, infos []tie
 // first missing file.
 func (t *Tier) findBatch(ctx context.Context, limit time.Duration, names []pagefile.Name, infos []tier.Info, leading bool) error {
 	found, err := do(ctx, t, t.Lookup, limit, nil, func(ctx context.Context) ([]tier.Info, error) {
-		found, err := t.Inner.Find(ctx, names, leading)
-		found, wrong := inOrder(found, names, leading)
-		switch {
-		case err == nil && wrong == nil && !leading && len(found) < len(names):
-			err = fmt.Errorf("%w: %d names were looked up, and %d answered", errAnswer, len(names), len(found))
-		case err == nil:
-			err = wrong
-		}
-		return found, err
+		return t.Inner.Find(ctx, names, leading)
 	})
+	if missing := slices.IndexFunc(found, func(i tier.Info) bool { return !i.Found() }); leading && missing >= 0 {
+		found = found[:missing]
+	}
 	copy(infos, found)
 	return err
-}
-
-// inOrder describes the files of names that were found, in the order of names.
-func inOrder(infos []tier.Info, names []pagefile.Name, leading bool) ([]tier.Info, error) {
-	if len(infos) > len(names) {
-		return nil, fmt.Errorf("%w: %d names were looked up, and %d files described", errAnswer, len(names), len(infos))
-	}
-	described := make([]tier.Info, len(infos))
-	for i, info := range infos {
-		if !info.Found() {
-			if leading {
-				break
-			}
-			continue
-		}
-		if info.Name != names[i] {
-			return nil, fmt.Errorf("%w: file %v was looked up, and %v found", errAnswer, names[i].Key, info.Key)
-		}
-		var err error
-		if described[i], err = describe(info, info.Name); err != nil {
-			return nil, err
-		}
-	}
-	return described, nil
-}
-
-// errAnswer reports a tier that returned an impossible description of files.
-var errAnswer = errors.New("diskstore: the tier gave an impossible answer")
-
-// describe returns the description of the file name. A file with bytes occupies space even if
-// the tier reports none: budgets count it.
-func describe(info tier.Info, name pagefile.Name) (tier.Info, error) {
-	if info.Bytes < 0 {
-		return tier.Info{}, fmt.Errorf("%w: file %v has %d bytes", errAnswer, name.Key, info.Bytes)
-	}
-	info.Name = name
-	if info.Physical <= 0 {
-		info.Physical = pagefile.AlignUp(info.Bytes)
-	}
-	return info, nil
-}
-
-// listed describes each file that belongs to the list, once: the pages of a server's listing may overlap.
-func listed(infos []tier.Info, belongs func(pagefile.Name) bool) ([]tier.Info, error) {
-	seen := make(map[pagefile.Name]bool, len(infos))
-	once := make([]tier.Info, 0, len(infos))
-	for _, info := range infos {
-		if seen[info.Name] || !belongs(info.Name) {
-			continue
-		}
-		seen[info.Name] = true
-		info, err := describe(info, info.Name)
-		if err != nil {
-			return nil, err
-		}
-		once = append(once, info)
-	}
-	return once, nil
 }

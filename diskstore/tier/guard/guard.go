@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -93,28 +92,23 @@ func (t *Tier) Survey(ctx context.Context) ([]pagefile.Key, []tier.Shard, error)
 		s.fingerprints, s.shards, err = t.Inner.Survey(ctx)
 		return s, err
 	})
-	return found.fingerprints, once(found.shards), err
+	return found.fingerprints, once(found.shards, func(s tier.Shard) tier.Shard { return s }), err
 }
 
-// once returns the shards without repetitions.
-func once(shards []tier.Shard) []tier.Shard {
-	seen := make(map[tier.Shard]bool, len(shards))
-	var once []tier.Shard
-	for _, shard := range shards {
-		if !seen[shard] {
-			seen[shard], once = true, append(once, shard)
-		}
-	}
-	return once
+// once returns a list without repetitions: the parts of a server's listing may overlap.
+func once[T any, K comparable](all []T, key func(T) K) []T {
+	seen := make(map[K]bool, len(all))
+	return slices.DeleteFunc(all, func(one T) bool {
+		was := seen[key(one)]
+		seen[key(one)] = true
+		return was
+	})
 }
 
 func (t *Tier) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
 	return list(ctx, t, func(ctx context.Context) ([]tier.Info, error) {
 		infos, err := t.Inner.ListShard(ctx, shard)
-		if err != nil {
-			return nil, err
-		}
-		return listed(infos, func(n pagefile.Name) bool { return tier.ShardOf(n) == shard })
+		return once(infos, func(i tier.Info) pagefile.Name { return i.Name }), err
 	})
 }
 
@@ -127,20 +121,7 @@ func (t *Tier) Branches(ctx context.Context, fingerprint pagefile.Key, prefix []
 	if len(prefix) == len(pagefile.Key{}) {
 		run = doList
 	}
-	return run(ctx, t, func(ctx context.Context) ([]tier.Branch, error) {
-		branches, err := t.Inner.Branches(ctx, fingerprint, prefix)
-		return slices.DeleteFunc(branches, func(b tier.Branch) bool {
-			return impossible(b) || b.Fingerprint != fingerprint || !bytes.HasPrefix(b.Prefix[:], prefix)
-		}), err
-	})
-}
-
-// impossible reports a branch that leads to no page or tail, and is no mark.
-func impossible(b tier.Branch) bool {
-	if b.Longer {
-		return b != tier.Branch{Fingerprint: b.Fingerprint, Prefix: b.Prefix, Longer: true}
-	}
-	return b.Tokens <= 0 || b.Class != pagefile.ClassPage && b.Class != pagefile.ClassTail
+	return run(ctx, t, func(ctx context.Context) ([]tier.Branch, error) { return t.Inner.Branches(ctx, fingerprint, prefix) })
 }
 
 func (t *Tier) RemoveBranch(ctx context.Context, branch tier.Branch) error {
@@ -194,13 +175,7 @@ func (t *Tier) DropFolders(ctx context.Context, fingerprint pagefile.Key) error 
 }
 
 func (t *Tier) Aside(ctx context.Context) (tier.Aside, error) {
-	return list(ctx, t, func(ctx context.Context) (tier.Aside, error) {
-		aside, err := t.disk().Aside(ctx)
-		for _, n := range []*int64{&aside.TempBytes, &aside.QuarantineBytes, &aside.OrphanBytes} {
-			*n = max(0, *n)
-		}
-		return aside, err
-	})
+	return list(ctx, t, func(ctx context.Context) (tier.Aside, error) { return t.disk().Aside(ctx) })
 }
 
 func (t *Tier) EmptyQuarantine(ctx context.Context) (int64, error) {
@@ -210,7 +185,7 @@ func (t *Tier) EmptyQuarantine(ctx context.Context) (int64, error) {
 func (t *Tier) Left() int64 {
 	leaving := t.Leaving.Load() // first: bytes go from here to the inner tier
 	inner, _ := try(&t.panics, func() (int64, error) { return t.disk().Left(), nil })
-	return leaving + max(0, inner)
+	return leaving + inner
 }
 
 func (t *Tier) Space(ctx context.Context) (tier.Space, error) {
@@ -226,11 +201,7 @@ func (t *Tier) Lock(ctx context.Context) (func(), error) {
 		return nil, err
 	}
 	release, err := doWrite(ctx, t, t.StepIn, func(release func()) { release() }, func(ctx context.Context) (func(), error) {
-		release, err := t.disk().Lock(ctx)
-		if err == nil && release == nil {
-			err = fmt.Errorf("lock the tier: %w", errNothing)
-		}
-		return release, err
+		return t.disk().Lock(ctx)
 	})
 	if err != nil {
 		return nil, err

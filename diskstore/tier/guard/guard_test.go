@@ -287,35 +287,6 @@ func TestClosesKeepUpWithReaders(t *testing.T) {
 	require.NoError(t, tr.Close())
 }
 
-// shyTier opens files whose description panics, and counts those that are open.
-type shyTier struct {
-	healthyTier
-	open *int
-}
-
-func (s shyTier) Open(context.Context, pagefile.Name, bool) (tier.Blob, error) {
-	*s.open++
-	return shyBlob{open: s.open}, nil
-}
-
-type shyBlob struct {
-	healthyBlob
-	open *int
-}
-
-func (shyBlob) Info() tier.Info { panic("no info") }
-func (s shyBlob) Close()        { *s.open-- }
-
-// A file whose description panics is closed.
-func TestFileWithoutDescriptionIsClosed(t *testing.T) {
-	open := 0
-	tr := New(shyTier{open: &open}, time.Minute, time.Minute, slog.New(slog.DiscardHandler), time.Now, func() {})
-	_, err := tr.Open(ctx, tiertest.Page(1), false)
-	require.Error(t, err)
-	require.Zero(t, open)
-	require.NoError(t, tr.Close())
-}
-
 // stuckTier cannot remove the files of uploads that are given up.
 type stuckTier struct {
 	tier.Disk

@@ -3,7 +3,6 @@ package guard
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -31,19 +30,15 @@ func (t *Tier) Open(ctx context.Context, name pagefile.Name, anew bool) (tier.Bl
 		if err != nil {
 			return nil, err
 		}
-		if inner == nil {
-			return nil, fmt.Errorf("open %v: %w", name.Key, errNothing)
-		}
-		b := &blob{t: t, inner: inner}
 		described := false
 		defer func() {
-			if !described { // also where Info panics
-				b.closeInner()
+			if !described { // Info panics
+				inner.Close()
 			}
 		}()
-		b.info, err = describe(inner.Info(), name)
-		described = err == nil
-		return b, err
+		b := &blob{t: t, inner: inner, info: inner.Info()}
+		described = true
+		return b, nil
 	})
 	if err != nil {
 		return nil, err
@@ -89,7 +84,6 @@ func (b *blob) Close() { b.t.ends.add(b.inner.Close) }
 // one goroutine at a time uses the upload below, and after a failure only to abort it.
 type upload struct {
 	t         *Tier
-	name      pagefile.Name
 	inner     tier.Upload
 	written   int64
 	sealed    bool
@@ -104,16 +98,12 @@ func (t *Tier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, err
 		return nil, err
 	}
 	inner, err := doWrite(ctx, t, t.StepIn, tier.Upload.Abort, func(ctx context.Context) (tier.Upload, error) {
-		inner, err := t.Inner.Create(ctx, name)
-		if err == nil && inner == nil {
-			err = fmt.Errorf("create %v: %w", name.Key, errNothing)
-		}
-		return inner, err
+		return t.Inner.Create(ctx, name)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &upload{t: t, name: name, inner: inner}, nil
+	return &upload{t: t, inner: inner}, nil
 }
 
 func (u *upload) Write(ctx context.Context, p []byte) error {
@@ -155,31 +145,14 @@ func (u *upload) Commit(ctx context.Context, used time.Time) (tier.Committed, er
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		done, err := u.inner.Commit(ctx, used)
-		u.done, err = u.visible(done, used, err)
-		return u.done, err
+		u.done = done
+		return done, err
 	})
 	u.committed = done.Bytes > 0
 	if err == nil {
 		u.t.Breaker.stored()
 	}
 	return done, u.t.moved(&u.t.commits, err)
-}
-
-// visible completes the description of a file that a Commit made visible. A description with a
-// length other than the written bytes is wrong, and the file counts with the written bytes.
-func (u *upload) visible(done tier.Committed, used time.Time, err error) (tier.Committed, error) {
-	if err != nil && done.Info == (tier.Info{}) {
-		return done, err
-	}
-	if done.Bytes != u.written && err == nil {
-		err = fmt.Errorf("%w: Commit made a file of %d bytes of %d", errAnswer, done.Bytes, u.written)
-	}
-	done.Bytes, done.Freed = u.written, max(0, done.Freed)
-	if done.Used.IsZero() {
-		done.Used = used
-	}
-	done.Info, _ = describe(done.Info, u.name)
-	return done, err
 }
 
 // Abort does not wait. The written bytes count until the file is removed; a file that became

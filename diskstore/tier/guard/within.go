@@ -167,11 +167,7 @@ func list[T any](ctx context.Context, t *Tier, op func(context.Context) (T, erro
 	return do(ctx, t, t.Transfer, listSteps*t.StepIn, nil, op)
 }
 
-// Another module may have written the tier below. Its panics and impossible answers are failures of the
-// tier, and never reach the store.
-
-// errNothing reports a tier that returned neither a result nor an error.
-var errNothing = errors.New("diskstore: the tier returned neither a result nor an error")
+// A panic of the tier below is a failure of the tier, and never reaches the store.
 
 // errPanic reports a tier that panicked.
 var errPanic = errors.New("diskstore: the tier panicked")
