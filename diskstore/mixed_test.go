@@ -3,112 +3,16 @@ package diskstore
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
-	"encoding/hex"
-	"encoding/json"
-	"math"
-	"math/rand/v2"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/encoding"
-	"github.com/kvtier/kvtier/diskstore/internal/branch"
 	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/diskstore/vfs"
 )
-
-// mixedStore is a store whose chain begins with a page of an earlier version, raw in the local tier
-// and with zstd in the remote one. Pages of each encoding follow.
-type mixedStore struct {
-	opt    Options
-	tokens []int32
-	media  []pagefile.Media
-	pages  []*pagefile.Page
-}
-
-func newMixedStore(t *testing.T) *mixedStore {
-	first := goldenPages(t, "pages.json")[0]
-	m := &mixedStore{tokens: first.Tokens}
-	m.opt = testOptions(t, withRemote(t), func(o *Options) { o.Fingerprint, o.PageTokens = mustKey(t, first.Fingerprint), first.PageTokens })
-	m.media = []pagefile.Media{{Offset: first.Media[0].Offset, Hash: mustKey(t, first.Media[0].Hash)}}
-	var sections []pagefile.Section
-	for _, s := range first.Sections {
-		kind := map[string]pagefile.Kind{"K": pagefile.KindK, "V": pagefile.KindV}[s.Kind]
-		sections = append(sections, pagefile.Section{Group: s.Group, Layer: s.Layer, Kind: kind, RowBytes: s.RowBytes})
-	}
-	l := layoutOf(t, sections, len(first.Tokens))
-	page := &pagefile.Page{Parent: m.opt.Fingerprint, Tokens: first.Tokens, Media: m.media, Layout: l, Payload: make([]byte, l.Size())}
-	for i, s := range first.Sections {
-		rows, err := hex.DecodeString(s.Rows)
-		require.NoError(t, err)
-		copy(page.Layout.Rows(page.Payload, i), rows)
-	}
-	m.pages = append(m.pages, page)
-	s := open(t, m.opt)
-	for root, file := range map[string]string{m.opt.Local.Root: "page-raw.kvp", m.opt.Remote.Root: "page-zstd.kvp"} {
-		place(t, filepath.Join(goldenDir, file), filePath(root, s.pages.Page(page.Key())))
-	}
-	require.NoError(t, s.Close())
-	m.put(t, false, 1)
-	m.put(t, true, 0)   // zstd
-	m.put(t, true, 1)   // split
-	m.put(t, false, 30) // raw again
-	return m
-}
-
-// put adds a page of f32 rows. Without noise all rows are alike.
-func (m *mixedStore) put(t *testing.T, compress bool, noise float64) {
-	before := m.pages[len(m.pages)-1]
-	l := layoutOf(t, []pagefile.Section{{Layer: 0, Kind: pagefile.KindK, RowBytes: 4096}, {Layer: 0, Kind: pagefile.KindV, RowBytes: 1024}}, m.opt.PageTokens)
-	p := &pagefile.Page{
-		Parent: before.Key(), Start: uint32(len(m.tokens)), Tokens: prompt(len(m.pages), m.opt.PageTokens),
-		Layout: l, Payload: make([]byte, l.Size()),
-	}
-	rng := rand.New(rand.NewPCG(uint64(len(m.pages)), 1))
-	for at := 0; at < len(p.Payload); at += 4 {
-		binary.LittleEndian.PutUint32(p.Payload[at:], math.Float32bits(float32(1+noise*rng.NormFloat64())))
-	}
-	m.tokens, m.pages = append(m.tokens, p.Tokens...), append(m.pages, p)
-	o := m.opt
-	o.Compress = compress
-	s := open(t, o)
-	require.NoError(t, s.Put(ctx, p))
-	require.NoError(t, s.Close())
-}
-
-// requireRestored reads all pages and compares their rows.
-func (m *mixedStore) requireRestored(t *testing.T, s *Store) {
-	refs := s.Find(ctx, Prompt{Parent: m.opt.Fingerprint, Tokens: m.tokens, Media: m.media}).Exact
-	require.Len(t, refs, len(m.pages))
-	for i, ref := range refs {
-		require.Equal(t, m.pages[i].Payload, rowsOf(t, s, ref, m.pages[i]), "page %d", i)
-	}
-}
-
-// TestPagesOfSeveralVersionsAreOneChain: whether a store compresses says nothing of the pages that
-// it can read.
-func TestPagesOfSeveralVersionsAreOneChain(t *testing.T) {
-	for _, compress := range []bool{false, true} {
-		m := newMixedStore(t)
-		m.opt.Compress = compress
-		s := open(t, m.opt)
-		encodings := []pagefile.Encoding{pagefile.EncodingRaw, pagefile.EncodingRaw, pagefile.EncodingZstd, pagefile.EncodingSplit, pagefile.EncodingRaw}
-		for i, ref := range s.Find(ctx, Prompt{Parent: m.opt.Fingerprint, Tokens: m.tokens, Media: m.media}).Exact {
-			require.Equal(t, encodings[i], headerAt(t, s, ref).Sections[0].Encoding, "page %d", i)
-		}
-		m.requireRestored(t, s)
-		for _, info := range listAll(t, s.local) { // all but the first move to the remote tier
-			evictPage(t, s, info)
-		}
-		require.Empty(t, listAll(t, s.local))
-		m.requireRestored(t, s)
-	}
-}
 
 // uploadsAfter is a tier of which each upload begins with a call of first.
 type uploadsAfter struct {
@@ -217,104 +121,4 @@ func TestALossyPageInAnExactPlace(t *testing.T) {
 	require.ErrorIs(t, s.Read(ctx, ref, last.Tokens, last.Layout, Into{Rows: buf}), pagefile.ErrMismatch)
 	require.NoError(t, s.Put(ctx, last))
 	require.True(t, bytes.Equal(last.Payload, rowsOf(t, s, ref, last)))
-}
-
-// goldenDir holds pages that an earlier version wrote, and their content in pages.json for schema 1
-// and in pages-2.json for schema 2. The files are never written again: every later version has to
-// read them.
-const goldenDir = "testdata/golden"
-
-// goldenPage is an entry of pages.json. Keys, hashes and rows are hexadecimal.
-type goldenPage struct {
-	File        string          `json:"file"`
-	Fingerprint string          `json:"fingerprint"`
-	Key         string          `json:"key"`
-	Parent      string          `json:"parent"`
-	Start       uint32          `json:"start"`
-	PageTokens  int             `json:"page_tokens"`
-	Tokens      []int32         `json:"tokens"`
-	Media       []goldenMedia   `json:"media"`
-	Sections    []goldenSection `json:"sections"`
-}
-
-type goldenMedia struct {
-	Offset uint32 `json:"offset"`
-	Hash   string `json:"hash"`
-}
-
-type goldenSection struct {
-	Group    uint16 `json:"group"`
-	Layer    uint16 `json:"layer"`
-	Kind     string `json:"kind"`
-	RowBytes uint32 `json:"row_bytes"`
-	Encoding string `json:"encoding"`
-	Rows     string `json:"rows"`
-}
-
-// goldenPages returns the pages of a list in goldenDir.
-func goldenPages(t *testing.T, list string) []goldenPage {
-	t.Helper()
-	text := fileOf(t, filepath.Join(goldenDir, list))
-	var pages []goldenPage
-	require.NoError(t, json.Unmarshal(text, &pages))
-	require.NotEmpty(t, pages)
-	return pages
-}
-
-// TestGoldenPages puts each golden page in its place in a store and reads it.
-func TestGoldenPages(t *testing.T) {
-	tails, media, encodings := false, false, make(map[pagefile.Encoding]bool)
-	var pages []goldenPage
-	for _, list := range []string{"pages.json", "pages-2.json"} {
-		pages = append(pages, goldenPages(t, list)...)
-	}
-	for _, g := range pages {
-		t.Run(g.File, func(t *testing.T) {
-			fingerprint, key, parent := mustKey(t, g.Fingerprint), mustKey(t, g.Key), mustKey(t, g.Parent)
-			s, o := openNew(t, func(o *Options) { o.Fingerprint, o.PageTokens = fingerprint, g.PageTokens })
-			name := s.pages.Page(key)
-			if len(g.Tokens) < g.PageTokens {
-				name, tails = s.pages.Tail(key), true
-			}
-			from := filepath.Join(goldenDir, g.File)
-			place(t, from, filePath(o.Local.Root, name))
-			h, err := verifyFile(ctx, vfs.OS, from)
-			require.NoError(t, err)
-			require.Equal(t, fingerprint, h.Fingerprint)
-			_, err = branch.Add(ctx, s.disk, h, true)
-			require.NoError(t, err)
-
-			var items []pagefile.Media
-			for _, m := range g.Media {
-				hash := mustKey(t, m.Hash)
-				items, media = append(items, pagefile.Media{Offset: g.Start + m.Offset, Hash: hash}), true
-			}
-			refs := s.Find(ctx, Prompt{Parent: parent, Start: int(g.Start), Tokens: g.Tokens, Media: items}).Exact
-			require.Len(t, refs, 1)
-			require.Equal(t, key, refs[0].Key)
-			require.Equal(t, len(g.Tokens), refs[0].Tokens)
-			buf := make([]byte, h.Layout.Size())
-			require.NoError(t, s.Read(ctx, refs[0], g.Tokens, h.Layout, Into{Rows: buf}))
-			require.Len(t, h.Sections, len(g.Sections))
-			for i, want := range g.Sections {
-				got := h.Sections[i]
-				require.Equal(t, pagefile.Section{Group: want.Group, Layer: want.Layer, Kind: got.Kind, RowBytes: want.RowBytes}, got.Section)
-				require.Equal(t, want.Kind, got.Kind.String())
-				require.Equal(t, want.Encoding, got.Encoding.String())
-				require.Equal(t, want.Rows, hex.EncodeToString(h.Layout.Rows(buf, i)))
-				encodings[got.Encoding] = true
-			}
-		})
-	}
-	require.True(t, tails && media, "golden pages cover every kind")
-	for e := pagefile.Encoding(0); e.Known(); e++ {
-		require.True(t, encodings[e], "%v", e)
-	}
-}
-
-func mustKey(t *testing.T, s string) pagefile.Key {
-	t.Helper()
-	k, err := pagefile.ParseKey(s)
-	require.NoError(t, err)
-	return k
 }
