@@ -268,19 +268,6 @@ func TestEndWithoutAPort(t *testing.T) {
 	require.Contains(t, log.String(), "cannot listen for metrics")
 }
 
-// TestEndIsNoRetry: a listener that ends does not open its port again, although a retry is due.
-func TestEndIsNoRetry(t *testing.T) {
-	due := make(chan time.Time)
-	close(due)
-	for range 20 {
-		ctx, cancel := context.WithCancel(t.Context())
-		opened := 0
-		l := &listener{log: slog.New(slog.DiscardHandler), handler: http.NotFoundHandler(), opened: func(net.Addr) { opened++; cancel() }}
-		l.run(ctx, "127.0.0.1:0", due)
-		require.Equal(t, 1, opened)
-	}
-}
-
 // The owner is told when the address is open to others.
 func TestOpenAddressIsNamed(t *testing.T) {
 	for addr, open := range map[string]bool{"0.0.0.0:0": true, "127.0.0.1:0": false} {
