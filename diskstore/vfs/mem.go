@@ -19,10 +19,9 @@ type Mem struct {
 	mu    sync.Mutex
 	root  *memNode
 	total int64
-	used  int64 // physical bytes of files with a name or an open descriptor
 }
 
-// NewMem returns a filesystem for files of totalBytes physical bytes. Directories cost nothing.
+// NewMem returns a filesystem that is never full, and says that totalBytes are free.
 func NewMem(totalBytes int64) *Mem {
 	return &Mem{root: newMemNode(fs.ModeDir|dirMode, time.Now()), total: totalBytes}
 }
@@ -50,7 +49,7 @@ func (m *Mem) dirAt(path string) (*memNode, error) {
 	return n, err
 }
 
-// find returns the node at elements. Like Below, find follows no link.
+// find returns the node at elements.
 func (m *Mem) find(elements []string) (*memNode, error) {
 	n := m.root
 	for _, element := range elements {
@@ -66,11 +65,8 @@ func (m *Mem) find(elements []string) (*memNode, error) {
 
 // isDir returns the error of a path through the node, nil for a directory.
 func (n *memNode) isDir() error {
-	switch {
-	case n.mode.IsDir():
+	if n.mode.IsDir() {
 		return nil
-	case n.mode&fs.ModeSymlink != 0:
-		return errLinkInPath
 	}
 	return syscall.ENOTDIR
 }
@@ -103,22 +99,8 @@ func (m *Mem) place(path string) (memPlace, error) {
 func (m *Mem) add(p memPlace, mode fs.FileMode) *memNode {
 	now := time.Now()
 	n := newMemNode(mode, now)
-	n.links = 1
 	p.dir.change(memChange{name: p.base, node: n}, now)
 	return n
-}
-
-// unlink takes one name away from a node.
-func (m *Mem) unlink(n *memNode) {
-	n.links--
-	m.release(n)
-}
-
-// release frees the space of a node without names and open files.
-func (m *Mem) release(n *memNode) {
-	if n.links == 0 && n.opens == 0 {
-		m.used -= n.physical()
-	}
 }
 
 // do runs an operation under the lock and gives its error the operation and the path.
@@ -148,7 +130,7 @@ func (m *Mem) Create(name string) (File, error) {
 		if err != nil {
 			return nil, err
 		}
-		return m.open(m.add(p, fileMode), name, true), nil
+		return &memFile{m: m, node: m.add(p, fileMode), name: name, writable: true}, nil
 	})
 }
 
@@ -161,7 +143,7 @@ func (m *Mem) Open(name string) (File, error) {
 		if err != nil {
 			return nil, err
 		}
-		return m.open(n, name, false), nil
+		return &memFile{m: m, node: n, name: name}, nil
 	})
 }
 
@@ -171,11 +153,7 @@ func (m *Mem) Uncache(name string) error {
 	return err
 }
 
-func (m *Mem) Mkdir(name string) error { return m.Mknod(name, fs.ModeDir|dirMode) }
-
-// Mknod makes an entry of any type, as another program may: fs.ModeSymlink for a link
-// without a target, fs.ModeNamedPipe for a FIFO.
-func (m *Mem) Mknod(name string, mode fs.FileMode) error {
+func (m *Mem) Mkdir(name string) error {
 	return m.do("mkdir", name, func() error {
 		p, err := m.place(name)
 		if len(memPath(name)) == 0 || err == nil && p.node != nil {
@@ -184,7 +162,7 @@ func (m *Mem) Mknod(name string, mode fs.FileMode) error {
 		if err != nil {
 			return err
 		}
-		m.add(p, mode)
+		m.add(p, fs.ModeDir|dirMode)
 		return nil
 	})
 }
@@ -240,9 +218,6 @@ func (m *Mem) rename(oldname, newname string) error {
 		to.dir.change(memChange{name: to.base, node: from.node}, now)
 		from.dir.change(memChange{name: from.base}, now)
 	}
-	if to.node != nil {
-		m.unlink(to.node)
-	}
 	return nil
 }
 
@@ -268,7 +243,6 @@ func (m *Mem) Remove(name string) error {
 			return syscall.ENOTEMPTY
 		}
 		p.dir.change(memChange{name: p.base}, time.Now())
-		m.unlink(p.node)
 		return nil
 	})
 }
@@ -330,20 +304,21 @@ func (m *Mem) lock(name string, create bool) (io.Closer, error) {
 		case n.locked:
 			return nil, ErrLocked
 		}
-		lock := m.open(n, name, true)
-		n.locked, lock.locks = true, true
-		return lock, nil
+		n.locked = true
+		return &memFile{m: m, node: n, name: name, writable: true, locks: true}, nil
 	})
 }
 
 func (m *Mem) Space(name string) (Space, error) {
 	return memGet(m, "statfs", name, func() (Space, error) {
 		_, err := m.at(name)
-		return Space{Total: m.total, Free: m.total - m.used}, err
+		return Space{Total: m.total, Free: m.total}, err
 	})
 }
 
-func (m *Mem) PhysicalBytes(info fs.FileInfo) int64 { return memPhysical(int(info.Size())) }
+func (m *Mem) PhysicalBytes(info fs.FileInfo) int64 {
+	return (info.Size() + memBlock - 1) &^ (memBlock - 1)
+}
 
 // Owner returns this process's user for every file.
 func (m *Mem) Owner(fs.FileInfo) (uid int, ok bool) { return os.Geteuid(), os.Geteuid() >= 0 }
@@ -364,10 +339,8 @@ func (m *Mem) Edit(name string, edit func(data []byte) []byte) error {
 		if err != nil {
 			return err
 		}
-		before := n.physical()
 		n.data = edit(slices.Clone(n.data))
 		n.sync()
-		m.used += n.physical() - before
 		return nil
 	})
 }

@@ -29,13 +29,7 @@ func (m *Mem) copy(c *memCopier) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c.done = make(map[*memNode]*memNode)
-	to := &Mem{total: m.total, root: c.node(m.root, false)}
-	for _, n := range c.done {
-		if n.links > 0 {
-			to.used += n.physical()
-		}
-	}
-	return to
+	return &Mem{total: m.total, root: c.node(m.root, false)}
 }
 
 // memCopier copies nodes, each once.

@@ -20,9 +20,7 @@ type memNode struct {
 	times   memTimes // as processes see them
 	durable memTimes // as they are on the device
 
-	links int // number of names
-	opens int // number of open files
-
+	links  int // number of names, while a crash is made
 	locked bool
 
 	// Of a file. Bytes are only added at the end and never changed in place, so that copies
@@ -83,11 +81,6 @@ func (n *memNode) sync() {
 	}
 }
 
-// physical is the disk space the node occupies, in bytes.
-func (n *memNode) physical() int64 { return memPhysical(len(n.data)) }
-
-func memPhysical(bytes int) int64 { return (int64(bytes) + memBlock - 1) &^ (memBlock - 1) }
-
 // sortedNames returns the names in order: random decisions must not depend on the order of a map.
 func sortedNames(names map[string]*memNode) []string { return slices.Sorted(maps.Keys(names)) }
 
@@ -121,11 +114,6 @@ type memFile struct {
 	closed   bool // guarded by m.mu
 }
 
-func (m *Mem) open(n *memNode, name string, writable bool) *memFile {
-	n.opens++
-	return &memFile{m: m, node: n, name: name, writable: writable}
-}
-
 // do runs an operation on the open file, like Mem.do.
 func (f *memFile) do(op string, run func() error) error {
 	return f.m.do(op, f.name, func() error {
@@ -151,30 +139,21 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// Write stores as much as fits.
 func (f *memFile) Write(p []byte) (int, error) {
 	err := f.do("write", func() error {
 		if !f.writable {
 			return syscall.EBADF
 		}
-		n, m := f.node, f.m
-		room := m.total - m.used + n.physical() - int64(len(n.data))
-		full := int64(len(p)) > room
-		if full {
-			p = p[:max(0, room)]
-		}
-		m.used -= n.physical()
-		n.data = append(n.data, p...)
-		m.used += n.physical()
+		f.node.data = append(f.node.data, p...)
 		if len(p) > 0 {
-			n.times.modified = time.Now()
-		}
-		if full {
-			return syscall.ENOSPC
+			f.node.times.modified = time.Now()
 		}
 		return nil
 	})
-	return len(p), err
+	if err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 func (f *memFile) Sync() error {
@@ -197,8 +176,6 @@ func (f *memFile) Close() error {
 	return f.do("close", func() error {
 		f.closed = true
 		f.node.locked = f.node.locked && !f.locks
-		f.node.opens--
-		f.m.release(f.node)
 		return nil
 	})
 }
