@@ -15,7 +15,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/kvtier/kvtier/llamatier"
 )
@@ -178,50 +179,27 @@ const (
 	bodyStep = 1 << 20
 )
 
-// budget is a number of bytes.
-type budget struct {
-	mu   sync.Mutex
-	free int
-}
-
-// take takes bytes if there are as many.
-func (b *budget) take(n int) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if n > b.free {
-		return false
-	}
-	b.free -= n
-	return true
-}
-
-func (b *budget) give(n int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.free += n
-}
-
-// readBody reads a request's body, unless there is no memory for it; then the body is nil. The
+// readBody reads a request's body, unless the budget has no bytes for it; then the body is nil. The
 // request still has all of its body. The caller calls done when the body is not needed any more.
-func (b *budget) readBody(r *http.Request) (body []byte, done func(), err error) {
-	taken := 0
-	done = func() { b.give(taken) }
-	step := bodyStep
+func readBody(budget *semaphore.Weighted, r *http.Request) (body []byte, done func(), err error) {
+	taken := int64(0)
+	done = func() { budget.Release(taken) }
+	step := int64(bodyStep)
 	switch {
 	case r.ContentLength > bodyMax:
 		return nil, done, nil
 	case r.ContentLength >= 0:
-		step = int(r.ContentLength) + 1 // one byte more, to find the end
+		step = r.ContentLength + 1 // one byte more, to find the end
 	}
 	var read bytes.Buffer
 	rest := r.Body
 	for {
-		if taken+step > bodyMax+1 || !b.take(step) {
+		if taken+step > bodyMax+1 || !budget.TryAcquire(step) {
 			r.Body = joined{io.MultiReader(&read, rest), rest}
 			return nil, done, nil
 		}
 		taken += step
-		switch _, err := io.CopyN(&read, rest, int64(step)); {
+		switch _, err := io.CopyN(&read, rest, step); {
 		case errors.Is(err, io.EOF):
 			body = read.Bytes()
 			r.Body = joined{bytes.NewReader(body), rest}

@@ -27,6 +27,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/kvtier/kvtier/llamatier"
 )
 
@@ -38,7 +40,7 @@ type Handler struct {
 	proxy  *httputil.ReverseProxy
 	log    *slog.Logger
 
-	bodies   budget
+	bodies   *semaphore.Weighted // bytes
 	texts    texts
 	patience time.Duration // for finding out a prompt
 
@@ -59,7 +61,7 @@ type State struct {
 // without the options that are ours.
 func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler {
 	target, _ := url.Parse(llamatier.Address("")) // a constant
-	return &Handler{engine: e, ours: ours, state: state, log: log, bodies: budget{free: bodiesMax}, texts: texts{engine: e, log: log, pieces: make(map[int32]string)}, patience: understandTime, wrong: make(map[string]misreading), proxy: &httputil.ReverseProxy{
+	return &Handler{engine: e, ours: ours, state: state, log: log, bodies: semaphore.NewWeighted(bodiesMax), texts: texts{engine: e, log: log, pieces: make(map[int32]string)}, patience: understandTime, wrong: make(map[string]misreading), proxy: &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Host = r.In.Host
@@ -184,7 +186,7 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	r = r.WithContext(ctx)
-	body, done, err := h.bodies.readBody(r)
+	body, done, err := readBody(h.bodies, r)
 	if err != nil {
 		done()
 		http.Error(w, "read the request: "+err.Error(), http.StatusBadRequest)
