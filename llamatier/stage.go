@@ -18,9 +18,9 @@ import (
 // answerOpening bounds the number of tokens that open an answer.
 const answerOpening = 16
 
-// lastControl returns the number of tokens before the last control token, if that is among a number
+// LastControl returns the number of tokens before the last control token, if that is among a number
 // of last tokens. Otherwise it returns 0.
-func lastControl(tokens []int32, among int, control func(token int32) bool) int {
+func LastControl(tokens []int32, among int, control func(token int32) bool) int {
 	for i := len(tokens) - 1; i >= max(0, len(tokens)-among); i-- {
 		if control(tokens[i]) {
 			return i
@@ -94,7 +94,7 @@ func (g *stages) firstUser(tokens []int32) int {
 func (g *stages) parting(tokens []int32, stored int) int {
 	stored = min(stored, len(tokens)-1)
 	if g.control != nil {
-		if end := lastControl(tokens[:stored+1], restoreMin, g.control); end > 0 {
+		if end := LastControl(tokens[:stored+1], restoreMin, g.control); end > 0 {
 			return end
 		}
 	}
@@ -106,7 +106,7 @@ func (g *stages) turnEnd(tokens []int32) int {
 	if g.control == nil {
 		return 0
 	}
-	return lastControl(tokens, answerOpening, g.control)
+	return LastControl(tokens, answerOpening, g.control)
 }
 
 // pays reports whether a step up to an end is worth its save, where the slot has an earlier end.

@@ -72,7 +72,7 @@ func (x *texts) tokenize(ctx context.Context, text string) ([]int32, error) {
 		x.log.Debug("kv tier: the beginning of a text is known", "tokens", len(b.tokens), "rest", len(rest))
 	}
 	tokens := slices.Concat(b.tokens, rest)
-	if n := x.lastControl(tokens); n > 0 {
+	if n := llamatier.LastControl(tokens, len(tokens), x.control); n > 0 {
 		// A token that llama-server adds has no piece in the text.
 		if piece, err := x.piece(ctx, tokens[n]); err == nil && strings.Count(text, piece) == count(tokens, tokens[n]) {
 			x.add(text, strings.LastIndex(text, piece), piece, tokens[:n])
@@ -93,8 +93,8 @@ func count(tokens []int32, token int32) (n int) {
 
 // learn learns the tokens of a stored conversation, whose prompt may have no text for its first token.
 func (x *texts) learn(ctx context.Context, tokens []int32) error {
-	n := x.lastControl(tokens)
-	if n <= 0 {
+	n := llamatier.LastControl(tokens, len(tokens), x.control)
+	if n == 0 {
 		return nil
 	}
 	piece, err := x.piece(ctx, tokens[n])
@@ -114,16 +114,6 @@ func (x *texts) learn(ctx context.Context, tokens []int32) error {
 		x.add(rest+piece, len(rest), piece, tokens[:n])
 	}
 	return err
-}
-
-// lastControl returns the number of tokens before the last control token; -1 without one.
-func (x *texts) lastControl(tokens []int32) int {
-	for i := len(tokens) - 1; i >= 0; i-- {
-		if x.control(tokens[i]) {
-			return i
-		}
-	}
-	return -1
 }
 
 // piece returns the text of a control token.
