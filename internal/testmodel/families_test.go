@@ -32,17 +32,6 @@ func TestKVBytesPerToken(t *testing.T) {
 	}
 }
 
-// TestSpacedMerges: merges have the spelling of tokens.
-func TestSpacedMerges(t *testing.T) {
-	kv := decode(t, write(t, small("gemma4"))).KV()
-	require.Len(t, kv.Strings("tokenizer.ggml.merges"), len(newVocabulary(600).merges))
-	known := kv.Strings("tokenizer.ggml.tokens")
-	for _, merge := range kv.Strings("tokenizer.ggml.merges") {
-		require.Contains(t, known, strings.Replace(merge, " ", "", 1))
-	}
-	require.Contains(t, known, sentencePieceSpace+"the")
-}
-
 // TestWindowPatterns: the file lists the layers with a window.
 func TestWindowPatterns(t *testing.T) {
 	for arch, want := range map[string][]bool{
@@ -53,34 +42,10 @@ func TestWindowPatterns(t *testing.T) {
 		s.Layers = len(want)
 		require.Equal(t, want, decode(t, write(t, s)).KV().Bools("attention.sliding_window_pattern"), arch)
 	}
-	s := small("llama4")
-	s.Window = 48
-	require.EqualValues(t, 48, decode(t, write(t, s)).KV().Uint("attention.chunk_size"))
-}
-
-// TestGemma3nSharedLayers: the layers whose caches the last two layers read have K/V, and a
-// window exactly if the reader has one.
-func TestGemma3nSharedLayers(t *testing.T) {
-	for layers := gemma3nLayersMin; layers < 9; layers++ {
-		s := Shape{Arch: "gemma3n", Layers: layers}
-		first := layers - gemma3nShared
-		require.True(t, gemma3nIsLocal(s, first-2))
-		require.False(t, gemma3nIsLocal(s, first-1))
-	}
-	tensors := decode(t, write(t, small("gemma3n"))).Tensors()
-	require.Len(t, tensors.Items("blk.1.attn_k.weight"), 1)
-	require.Empty(t, tensors.Items("blk.2.attn_k"))
-}
-
-// TestMllamaLayers: the last layer selects the output tokens, so it must not be a layer that
-// reads the image.
-func TestMllamaLayers(t *testing.T) {
-	for layers := mllamaLayersMin; layers < 9; layers++ {
-		s := small("mllama")
-		s.Layers = layers
-		cross := mllama(s).metadata["attention.cross_attention_layers"]
-		require.NotEmpty(t, cross)
-		require.NotContains(t, cross, int32(layers-1))
+	for arch, key := range map[string]string{"llama4": "attention.chunk_size", "gemma3": "attention.sliding_window", "gptoss": "attention.sliding_window"} {
+		s := small(arch)
+		s.Window = 48
+		require.EqualValues(t, 48, decode(t, write(t, s)).KV().Uint(key), arch)
 	}
 }
 
@@ -109,59 +74,6 @@ func TestSentencePiece(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, text, decoded)
 	}
-}
-
-// readF32 returns the weights of a vector.
-func readF32(t *testing.T, path, name string) []float32 {
-	t.Helper()
-	tensor, raw := readTensor(t, path, name, ggml.TensorTypeF32)
-	weights := make([]float32, tensor.Elements())
-	_, err := binary.Decode(raw, binary.LittleEndian, weights)
-	require.NoError(t, err)
-	return weights
-}
-
-func TestWindowIsInTheFile(t *testing.T) {
-	for _, arch := range []string{"gemma3", "gptoss"} {
-		s := small(arch)
-		require.EqualValues(t, defaultWindow, decode(t, write(t, s)).KV().Uint("attention.sliding_window"))
-		s.Window = 48
-		kv := decode(t, write(t, s)).KV()
-		require.EqualValues(t, 48, kv.Uint("attention.sliding_window"))
-		require.True(t, kv.OllamaEngineRequired())
-	}
-}
-
-// TestGemma3Contributions: only the norms after attention and feed-forward decide the size
-// of their additions.
-func TestGemma3Contributions(t *testing.T) {
-	s := small("gemma3")
-	path := write(t, s)
-	var variance float64
-	for i := range s.Layers {
-		for _, name := range []string{"post_attention_norm", "post_ffw_norm"} {
-			weights := readF32(t, path, block(i, name))
-			variance += float64(weights[1]) * float64(weights[1])
-		}
-	}
-	require.InEpsilon(t, attentionVariance+ffnVariance, variance, 1e-3)
-}
-
-// TestSinksAreOfTheSizeOfScores: a sink far greater or less than the sum of a window's
-// scores would test nothing.
-func TestSinksAreOfTheSizeOfScores(t *testing.T) {
-	s := small("gptoss")
-	s.Heads = 64
-	path := write(t, s)
-	first := readF32(t, path, "blk.0.attn_sinks")
-	require.NotEqual(t, first, readF32(t, path, "blk.1.attn_sinks"))
-	var sum, squares float64
-	for _, w := range first {
-		sum, squares = sum+float64(w), squares+float64(w)*float64(w)
-	}
-	mean := sum / float64(len(first))
-	require.InDelta(t, sinkMean, mean, 0.7)
-	require.InDelta(t, sinkDeviation, math.Sqrt(squares/float64(len(first))-mean*mean), 0.5)
 }
 
 // TestRouting: routers read dimensions that no layer writes to.
@@ -207,4 +119,46 @@ func TestRouting(t *testing.T) {
 		}
 	}
 	require.Len(t, readF16(t, path, "blk.1.ffn_up_exps.weight"), experts*s.WithDefaults().FFN)
+}
+
+// TestGemma3Contributions: only the norms after attention and feed-forward decide the size
+// of their additions.
+func TestGemma3Contributions(t *testing.T) {
+	s := small("gemma3")
+	path := write(t, s)
+	var variance float64
+	for i := range s.Layers {
+		for _, name := range []string{"post_attention_norm", "post_ffw_norm"} {
+			weights := readF32(t, path, block(i, name))
+			variance += float64(weights[1]) * float64(weights[1])
+		}
+	}
+	require.InEpsilon(t, attentionVariance+ffnVariance, variance, 1e-3)
+}
+
+// TestSinksAreOfTheSizeOfScores: a sink far greater or less than the sum of a window's
+// scores would test nothing.
+func TestSinksAreOfTheSizeOfScores(t *testing.T) {
+	s := small("gptoss")
+	s.Heads = 64
+	path := write(t, s)
+	first := readF32(t, path, "blk.0.attn_sinks")
+	require.NotEqual(t, first, readF32(t, path, "blk.1.attn_sinks"))
+	var sum, squares float64
+	for _, w := range first {
+		sum, squares = sum+float64(w), squares+float64(w)*float64(w)
+	}
+	mean := sum / float64(len(first))
+	require.InDelta(t, sinkMean, mean, 0.7)
+	require.InDelta(t, sinkDeviation, math.Sqrt(squares/float64(len(first))-mean*mean), 0.5)
+}
+
+// readF32 returns the weights of a vector.
+func readF32(t *testing.T, path, name string) []float32 {
+	t.Helper()
+	tensor, raw := readTensor(t, path, name, ggml.TensorTypeF32)
+	weights := make([]float32, tensor.Elements())
+	_, err := binary.Decode(raw, binary.LittleEndian, weights)
+	require.NoError(t, err)
+	return weights
 }

@@ -1,9 +1,7 @@
 package testmodel
 
 import (
-	"math"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,45 +12,6 @@ func writeRecall(t *testing.T, r Recall) string {
 	path := filepath.Join(t.TempDir(), "recall.gguf")
 	require.NoError(t, WriteRecall(path, r))
 	return path
-}
-
-// TestLookBackLeak sums the weights that layer 0 gives to all positions except the previous
-// one, at every possible distance.
-func TestLookBackLeak(t *testing.T) {
-	score := func(distance int) float64 {
-		sum := 0.0
-		for pair := range positionPairs {
-			sum += math.Cos(math.Pow(4, -float64(pair)) * float64(distance-1))
-		}
-		return sum * lookBackPeak / positionPairs
-	}
-	leak, closest := 0.0, math.Inf(1)
-	for distance := range recallContextMax {
-		if distance != 1 {
-			below := lookBackPeak - score(distance)
-			closest = min(closest, below)
-			leak += math.Exp(-below)
-		}
-	}
-	require.InDelta(t, 15.77, closest, 0.01)
-	require.Less(t, leak, 1e-6)
-	// Except at distances up to two, q8_0 has room for its errors.
-	for distance := 3; distance < recallContextMax; distance++ {
-		require.Greater(t, lookBackPeak-score(distance), 30.0, "distance %d", distance)
-	}
-}
-
-// TestRecallRotation: an engine that computes angles in float32, each pair from the previous
-// one, gets exact angles at any position.
-func TestRecallRotation(t *testing.T) {
-	step := float32(math.Pow(recallRopeBase, -2.0/recallHeadDim))
-	for _, position := range []int{1, 3, 99999, defaultContext - 1, recallContextMax - 1} {
-		angle := float32(position)
-		for pair := range rotaryPairs {
-			require.Equal(t, math.Ldexp(float64(position), -2*pair), float64(angle))
-			angle *= step
-		}
-	}
 }
 
 // TestCodes: any two tokens differ in both codes.
@@ -118,19 +77,6 @@ func TestRecallPrompts(t *testing.T) {
 		}
 		require.Equal(t, tokens[:999], encode(questions[0].Prompt)[:999], "the text is shared")
 	}
-}
-
-func TestRecallPromptsGrow(t *testing.T) {
-	short, err := RecallPrompts(2, 100, 30, 40)
-	require.NoError(t, err)
-	long, err := RecallPrompts(2, 200, 30, 40)
-	require.NoError(t, err)
-	text := short[0].Prompt[:strings.LastIndex(short[0].Prompt, " ")]
-	require.True(t, strings.HasPrefix(long[0].Prompt, text))
-	require.Equal(t, short[1].Answer, long[1].Answer)
-	other, err := RecallPrompts(3, 100, 30, 40)
-	require.NoError(t, err)
-	require.NotEqual(t, short, other)
 }
 
 func TestRecallPromptsRefuse(t *testing.T) {

@@ -84,14 +84,6 @@ func TestVocabularySizes(t *testing.T) {
 	require.Contains(t, newVocabulary(2100).types, int32(tokenizer.TOKEN_TYPE_UNUSED))
 }
 
-func TestCommonWordsAreShort(t *testing.T) {
-	bpe := readTokenizer(t, decode(t, write(t, Shape{Layers: 1, Embed: 8, Heads: 1, HeadDim: 2})).KV())
-	text := "The server reads the old page from the disk and continues the story of the captain and the king."
-	ids, err := bpe.Encode(text, false)
-	require.NoError(t, err)
-	require.LessOrEqual(t, len(ids), 2*len(strings.Fields(text)))
-}
-
 func TestPrompt(t *testing.T) {
 	for _, vocab := range []int{600, 2048} {
 		s := small("qwen3")

@@ -49,17 +49,3 @@ func TestArchitectureAlone(t *testing.T) {
 		require.Less(t, info.Size(), int64(60e6))
 	}
 }
-
-func TestRunRefuses(t *testing.T) {
-	t.Chdir(t.TempDir())
-	for want, args := range map[string][]string{
-		"tinyllama":                  {"-arch", "tinyllama"},
-		"unexpected argument":        {"-o", "x", "stray"},
-		"flag provided but not defi": {"-nonsense"},
-	} {
-		require.ErrorContains(t, run(args, io.Discard, io.Discard), want)
-	}
-	entries, err := os.ReadDir(".")
-	require.NoError(t, err)
-	require.Empty(t, entries)
-}

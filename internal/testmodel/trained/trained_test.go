@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/ollama/ollama/fs/ggml"
-	"github.com/ollama/ollama/tokenizer"
 	"github.com/stretchr/testify/require"
 )
 
@@ -53,41 +52,6 @@ func TestShape(t *testing.T) {
 		matrices++
 	}
 	require.Equal(t, 1+6*7, matrices)
-}
-
-// pretokenizer splits text in upstream's qwen3 model.
-const pretokenizer = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-
-func readTokenizer(kv ggml.KV) tokenizer.BytePairEncoding {
-	return tokenizer.NewBytePairEncoding(&tokenizer.Vocabulary{
-		Values: kv.Strings("tokenizer.ggml.tokens"),
-		Types:  kv.Ints("tokenizer.ggml.token_type"),
-		Merges: kv.Strings("tokenizer.ggml.merges"),
-		AddBOS: kv.Bool("tokenizer.ggml.add_bos_token", true),
-		EOS:    append([]int32{int32(kv.Uint("tokenizer.ggml.eos_token_id"))}, kv.Ints("tokenizer.ggml.eos_token_ids")...),
-	}, pretokenizer)
-}
-
-func TestTokenizer(t *testing.T) {
-	bpe := readTokenizer(decode(t).KV())
-	table, _ := Table(1, TableMax)
-	for _, text := range []string{"", "a", "\n\n", Prose(), table, "def f(x):\n\treturn x**2  # ünïcödé 日本語 🦙\r\n"} {
-		ids, err := bpe.Encode(text, true)
-		require.NoError(t, err)
-		back, err := bpe.Decode(ids)
-		require.NoError(t, err)
-		require.Equal(t, text, back)
-	}
-	ids, err := bpe.Encode(Prose(), true)
-	require.NoError(t, err)
-	require.Less(t, len(ids), len(Prose())/3, "tokens are words and parts of words")
-	require.Greater(t, len(ids), ContextTokens)
-
-	ids, err = bpe.Encode("<|endoftext|><|im_start|><|im_end|>", true)
-	require.NoError(t, err)
-	require.Equal(t, []int32{4093, 4094, 4095}, ids)
-	require.True(t, bpe.Is(4093, tokenizer.SpecialEOS))
-	require.True(t, bpe.Is(4095, tokenizer.SpecialEOS))
 }
 
 func TestTable(t *testing.T) {
