@@ -2,7 +2,6 @@ package soak
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -71,15 +70,6 @@ func TestEverythingHappens(t *testing.T) {
 	}
 }
 
-func TestUntilShowsTheLastRounds(t *testing.T) {
-	h := New(3, config)
-	text := h.Until(9, 4)
-	require.Equal(t, 4, strings.Count(text, "\n"))
-	require.Contains(t, text, fmt.Sprintf("round 6: %+v\n", h.Rounds[6]))
-	require.Contains(t, text, fmt.Sprintf("round 9: %+v\n", h.Rounds[9]))
-	require.Equal(t, 2, strings.Count(h.Until(1, 4), "\n"))
-}
-
 // words returns a text that names its arguments.
 func words(tokens int, seed int64) string { return fmt.Sprintf("%d of %d", tokens, seed) }
 
@@ -119,11 +109,4 @@ func TestHistoriesCanBeAsked(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestRender(t *testing.T) {
-	require.Equal(t, "<|im_start|>user\n[img-0]a<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"+
-		"<|im_start|>user\n[img-1]c<|im_end|>\n<|im_start|>assistant\n", Render([]Message{
-		{Role: "user", Text: "a", Image: 5}, {Role: "assistant", Text: "b"}, {Role: "user", Text: "c", Image: 5},
-	}))
 }

@@ -51,14 +51,6 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// TestVariablesOfNewerBuilds count as their flags do.
-func TestVariablesOfNewerBuilds(t *testing.T) {
-	for _, variable := range []string{"LLAMA_ARG_SLOT_SAVE_PATH=/keep", "LLAMA_ARG_SLEEP_IDLE_SECONDS=60"} {
-		require.NotEmpty(t, command("-m x", variable).Unstorable(), variable)
-	}
-	require.Empty(t, command("-m x", "LLAMA_ARG_SLEEP_IDLE_SECONDS=-1").Unstorable())
-}
-
 func TestTheLastFlagCountsAndThenTheVariable(t *testing.T) {
 	c := command("--port 1 --port 2 --host h", "LLAMA_ARG_PORT=3", "LLAMA_ARG_HOST=v", "LLAMA_ARG_MODEL=/m")
 	name, number, err := c.Address("none")
@@ -92,8 +84,8 @@ func TestReasons(t *testing.T) {
 	}
 	require.NotEmpty(t, command("-m x", "LLAMA_ARG_CACHE_REUSE=1").Unstorable())
 	require.Empty(t, command("-m x --cache-prompt --sleep-idle-seconds -1", "LLAMA_ARG_CACHE_PROMPT=0").Unstorable())
-	require.Empty(t, command("-m x", "LLAMA_ARG_CACHE_PROMPT=on").Unstorable())
-	for _, variable := range []string{"LLAMA_ARG_CACHE_PROMPT=0", "LLAMA_ARG_NO_CACHE_PROMPT=1"} {
+	require.Empty(t, command("-m x", "LLAMA_ARG_CACHE_PROMPT=on", "LLAMA_ARG_SLEEP_IDLE_SECONDS=-1").Unstorable())
+	for _, variable := range []string{"LLAMA_ARG_CACHE_PROMPT=0", "LLAMA_ARG_NO_CACHE_PROMPT=1", "LLAMA_ARG_SLOT_SAVE_PATH=/keep", "LLAMA_ARG_SLEEP_IDLE_SECONDS=60"} {
 		require.NotEmpty(t, command("-m x", variable).Unstorable(), variable)
 	}
 	for _, line := range []string{
