@@ -62,7 +62,7 @@ func TestAccounts(t *testing.T) {
 func TestAnAccountWithoutTheAnswer(t *testing.T) {
 	w := stored(t)
 	turn := w.begin(ask(prompt(1, 300)))
-	restored := turn.Restored
+	restored := turn.restored.tokens
 	require.Positive(t, restored)
 	turn.End(nil)
 	w.accounted()
@@ -80,9 +80,9 @@ func TestTheEngineComputesRestoredTokensAgain(t *testing.T) {
 	for _, again := range []bool{true, false} {
 		w := stored(t)
 		turn := w.begin(ask(prompt(1, 300)))
-		require.Positive(t, turn.Restored)
+		require.Positive(t, turn.restored.tokens)
 		require.False(t, w.rates.Known())
-		cached := turn.Restored
+		cached := turn.restored.tokens
 		if again {
 			cached = 0
 		}

@@ -54,7 +54,7 @@ func TestARestoreBehindALongRequest(t *testing.T) {
 	busy := &w.engine.slots[0].use
 	w.engine.onEnter("/slots/0", busy.Lock)
 	turn := w.begin(ask(prompt(1, 250)))
-	require.Zero(t, turn.Restored)
+	require.Zero(t, turn.restored.tokens)
 	require.False(t, w.tier.obstacles.off.Load())
 	busy.Unlock()
 	w.landed(turn.s)
@@ -137,7 +137,7 @@ func TestTheOnlySlot(t *testing.T) {
 	w.engine.onEnter("/slots/0", func() { t.Error("an action on a slot that is in use") })
 	turn := w.begin(ask(prompt(1, 250)))
 	w.engine.onEnter("/slots/0", nil)
-	require.Zero(t, turn.Restored)
+	require.Zero(t, turn.restored.tokens)
 	busy.Unlock()
 	turn.End(w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 250), 2))
 	end(true)

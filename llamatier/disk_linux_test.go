@@ -299,7 +299,7 @@ func (f *faulty) say(tokens []int32) []int32 {
 	answer := s.complete(f.engine, context.Background(), tokens, 5)
 	held := slices.Clone(s.tokens)
 	turn.End(answer)
-	f.restored += turn.Restored
+	f.restored += turn.restored.tokens
 	return held
 }
 

@@ -187,7 +187,7 @@ func TestARequestThatEndsDuringARestore(t *testing.T) {
 	}()
 	turn, err := w.tier.Begin(ctx, Request{Tokens: prompt(1, 300), Slot: -1, Cancel: cancel})
 	require.NoError(t, err)
-	require.Zero(t, turn.Restored)
+	require.Zero(t, turn.restored.tokens)
 	require.Zero(t, w.engine.restored)
 	turn.End(nil)
 	require.ErrorIs(t, ctx.Err(), context.Canceled)

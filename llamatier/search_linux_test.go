@@ -58,8 +58,8 @@ func TestTheEngineChoosesTheSlot(t *testing.T) {
 			if hybrid {
 				continue // few of its sequences have ended where the next prompts part
 			}
-			require.Equal(t, 400, w.float(loose(prompt(1, 410)), 5).Restored)
-			require.Equal(t, 400, w.float(loose(second(410)), 5).Restored)
+			require.Equal(t, 400, w.float(loose(prompt(1, 410)), 5).restored.tokens)
+			require.Equal(t, 400, w.float(loose(second(410)), 5).restored.tokens)
 			require.Equal(t, 400, w.ask(ask(prompt(3, 410)), 5))
 		}
 	}
@@ -94,7 +94,7 @@ func TestAnotherSlotThanTheExpected(t *testing.T) {
 		require.True(t, next.found())
 		tokens := slices.Clone(other.tokens)
 		w.killed()
-		require.Equal(t, len(tokens), w.float(loose(append(tokens, 1, 2, 3)), 5).Restored)
+		require.Equal(t, len(tokens), w.float(loose(append(tokens, 1, 2, 3)), 5).restored.tokens)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestASlotThatNobodyKnows(t *testing.T) {
 		require.True(t, s.unknown || s.broken)
 	}
 	w.killed()
-	require.Zero(t, w.float(loose(prompt(1, 400)), 5).Restored)
+	require.Zero(t, w.float(loose(prompt(1, 400)), 5).restored.tokens)
 	require.Zero(t, w.ask(ask(prompt(4, 200)), 5))
 	require.NotZero(t, w.ask(ask(prompt(3, 300)), 5))
 }

@@ -137,7 +137,6 @@ func (t *Tier) begin(ctx context.Context, r Request) (*Turn, error) {
 		if stored = p.found; p.slow != "" { // where the stored prompt ends is not known
 			stored = 0
 		}
-		u.Restored = u.restored.tokens
 	}
 	u.counted = <-counted
 	t.table.breakUnknown(s)

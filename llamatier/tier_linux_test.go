@@ -197,7 +197,7 @@ func (w *world) ask(r Request, predict int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last, w.said = turn.Served(), r.Tokens
-	return turn.Restored
+	return turn.restored.tokens
 }
 
 // begin begins a prompt of a client that waits.
@@ -496,7 +496,7 @@ func TestARefusedPrompt(t *testing.T) {
 		w.ask(ask(prompt(2, 100)), 5)
 		long := slices.Concat(prompt(1, 400), opening)
 		turn := w.begin(ask(long))
-		require.Zero(t, turn.Restored)
+		require.Zero(t, turn.restored.tokens)
 		require.Nil(t, turn.Staged)
 		require.Nil(t, w.engine.slots[0].complete(w.engine, t.Context(), long, 5))
 		turn.Drop()

@@ -44,9 +44,6 @@ var (
 
 // Turn is a request that has a slot.
 type Turn struct {
-	// Restored is the number of tokens that were put into the slot for the request.
-	Restored int
-
 	// Staged is the account of the first parts of the prompt, if some were computed before the
 	// request: the engine counts their tokens as cached.
 	Staged *Answer

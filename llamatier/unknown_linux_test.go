@@ -370,7 +370,7 @@ func TestAPromptWhoseSlotIsNotLeft(t *testing.T) {
 	w.tier.storing.Wait() // the tail, before the prompt's tokens replace it
 	turn := w.begin(ask(prompt(1, 320)))
 	require.Equal(t, 1, turn.Slot())
-	require.Equal(t, 200, turn.Restored)
+	require.Equal(t, 200, turn.restored.tokens)
 	turn.End(w.engine.slots[1].complete(w.engine, t.Context(), prompt(1, 320), 5))
 	w.engine.slots[0].use.Unlock()
 	w.idle()

@@ -26,7 +26,6 @@ type switches struct {
 // switching is one side.
 type switching struct {
 	First  measure.Series `json:"first_token" unit:"s"` // after a switch
-	Reused int            `json:"reused"`               // tokens, of all conversations
 	Memory int64          `json:"memory"`               // the most bytes that all processes took
 }
 
@@ -74,7 +73,6 @@ func (b *bench) switches(ctx context.Context, s side, conversations [][]int32, i
 				return err
 			}
 			into.First.AddSeconds(a.First)
-			into.Reused += a.Timings.Cached
 		}
 		if s != ours {
 			return nil
