@@ -11,8 +11,9 @@ import (
 	"github.com/kvtier/kvtier/internal/llamatest"
 )
 
-// Tokens of a turn of the chat.
+// Of the chat: its turns, and the tokens of each.
 const (
+	turns    = 20
 	question = 200
 	reply    = 100
 )
@@ -31,7 +32,7 @@ type written struct {
 }
 
 func (b *bench) measureChat(ctx context.Context) (any, error) {
-	r := &chat{Turns: b.turns, TokensPerTurn: question + reply}
+	r := &chat{Turns: turns, TokensPerTurn: question + reply}
 	for _, c := range []struct {
 		side   side
 		unload bool
@@ -55,14 +56,14 @@ func (b *bench) measureChat(ctx context.Context) (any, error) {
 // all the time, a whole slot is saved once, at the end.
 func (b *bench) chat(ctx context.Context, s side, unload bool) (ratio float64, err error) {
 	defer func() { err = errors.Join(err, b.clean()) }()
-	starts, turns := 1, b.turns
+	starts, turns := 1, turns
 	if unload {
 		starts, turns = turns, starts
 	}
 	written := b.newFiles()
 	var text []int32
 	for range starts {
-		_, err := b.ask(ctx, s, served{tokens: b.turns * (question + reply)}, func(server *llamatest.Server) (a llamatest.Answer, err error) {
+		_, err := b.ask(ctx, s, served{tokens: starts * turns * (question + reply)}, func(server *llamatest.Server) (a llamatest.Answer, err error) {
 			for range turns {
 				text = slices.Concat(text, b.tokens(question))
 				if a, err = server.Complete(ctx, text, reply); err != nil {

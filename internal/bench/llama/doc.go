@@ -22,8 +22,8 @@
 // chat: bytes written to the disk for each new byte of K and V, over a chat of many turns; once
 // with the model loaded all the time, and once unloaded after each turn.
 //
-// switch: many conversations take turns on one slot: time to first token of each, the time to
-// read the same bytes, and the memory taken beside that of the stock server.
+// switch: many conversations take turns on one slot: time to first token of each, and the memory taken
+// beside that of the stock server.
 //
 // hot: the time that kvtier adds to a request whose prompt the slot holds, the share of time of one
 // with a long text, and the speed of long answers.

@@ -29,10 +29,8 @@ type settings struct {
 	only          []string
 	sizes         []int
 	repetitions   int
-	turns         int
 	conversations int
 	length        int // of a conversation of switch, in tokens
-	cacheMB       int
 }
 
 // trainedContext is the context length in the model's file.
@@ -101,10 +99,8 @@ func parse(args []string, errOut io.Writer) (s settings, err error) {
 	only := flags.String("only", "", "comma-separated `parts`: "+strings.Join(all, ", ")+"; default all")
 	sizes := flags.String("sizes", "4096,8192,16384,32768", "`lengths` of the prompts of ttft, in tokens")
 	flags.IntVar(&s.repetitions, "n", 3, "repetitions of ttft, real, gaps, drafts and savers, 100 times as many short answers of hot, and ten times as many long ones")
-	flags.IntVar(&s.turns, "turns", 20, "turns of the chat")
 	flags.IntVar(&s.conversations, "conversations", 8, "conversations of switch")
 	flags.IntVar(&s.length, "length", 8192, "tokens of a conversation of switch")
-	flags.IntVar(&s.cacheMB, "cache-ram", 8192, "--cache-ram of the side with a cache in memory, in MiB")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
@@ -114,8 +110,8 @@ func parse(args []string, errOut io.Writer) (s settings, err error) {
 	if s.sizes, err = show.Lengths(*sizes, 256, trainedContext/2); err != nil {
 		return s, err
 	}
-	if min(s.repetitions, s.turns, s.conversations, s.length-255) < 1 || s.length > trainedContext/2 {
-		return s, errors.New("-n, -turns and -conversations: want at least 1; -length: want at least 256")
+	if min(s.repetitions, s.conversations, s.length-255) < 1 || s.length > trainedContext/2 {
+		return s, errors.New("-n and -conversations: want at least 1; -length: want at least 256")
 	}
 	return s, nil
 }
@@ -196,7 +192,7 @@ func (b *bench) start(ctx context.Context, s side, m served) (*llamatest.Server,
 	case stock:
 		o.Args = append(o.Args, "--cache-ram", "0")
 	case ram:
-		o.Args = append(o.Args, "--cache-ram", strconv.Itoa(b.cacheMB))
+		o.Args = append(o.Args, "--cache-ram", "8192") // MiB
 	case whole:
 		if err := os.MkdirAll(b.files(), 0o700); err != nil {
 			return nil, err

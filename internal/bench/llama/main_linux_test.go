@@ -15,7 +15,7 @@ func TestParse(t *testing.T) {
 	require.Equal(t, []int{256, 512}, s.sizes)
 	require.Equal(t, []string{"hot", "ttft"}, s.only)
 	for _, args := range [][]string{
-		{"-only", "none"}, {"-sizes", "x"}, {"-sizes", "255"}, {"-sizes", "1000000"}, {"-n", "0"}, {"-turns", "0"},
+		{"-only", "none"}, {"-sizes", "x"}, {"-sizes", "255"}, {"-sizes", "1000000"}, {"-n", "0"},
 		{"-conversations", "0"}, {"-length", "255"}, {"-length", "1000000"}, {"-unknown"},
 	} {
 		_, err := parse(args, io.Discard)

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/llamatest"
@@ -17,7 +16,6 @@ import (
 type switches struct {
 	Conversations int       `json:"conversations"`
 	Tokens        int       `json:"tokens"`
-	Reading       float64   `json:"reading_the_pages" unit:"s"` // of a conversation
 	Stock         switching `json:"stock"`
 	RAM           switching `json:"cache-ram"`
 	Ours          switching `json:"ours"`
@@ -41,7 +39,7 @@ func (b *bench) measureSwitch(ctx context.Context) (any, error) {
 		into *switching
 	}{{stock, &r.Stock}, {ram, &r.RAM}, {ours, &r.Ours}} {
 		if err := b.Step(fmt.Sprintf("switch, %s", c.side), func() (string, error) {
-			err := b.switches(ctx, c.side, conversations, c.into, &r.Reading)
+			err := b.switches(ctx, c.side, conversations, c.into)
 			return show.Number(c.into.First.Median, "s"), err
 		}); err != nil {
 			return nil, err
@@ -51,7 +49,7 @@ func (b *bench) measureSwitch(ctx context.Context) (any, error) {
 }
 
 // switches measures one side. Of the stock server two switches are enough: each one computes all tokens.
-func (b *bench) switches(ctx context.Context, s side, conversations [][]int32, into *switching, reading *float64) (err error) {
+func (b *bench) switches(ctx context.Context, s side, conversations [][]int32, into *switching) (err error) {
 	defer func() { err = errors.Join(err, b.clean()) }()
 	if s == stock {
 		conversations = conversations[:min(2, len(conversations))]
@@ -74,16 +72,7 @@ func (b *bench) switches(ctx context.Context, s side, conversations [][]int32, i
 			}
 			into.First.AddSeconds(a.First)
 		}
-		if s != ours {
-			return nil
-		}
-		pages, err := lab.Pages(b.root())
-		if err != nil {
-			return err
-		}
-		read, err := measure.ReadFiles(pages, 1, measure.ReadBuffer)
-		*reading = read.Took.Seconds() / float64(len(conversations))
-		return err
+		return nil
 	})
 }
 
