@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -36,8 +35,6 @@ type benched struct {
 	ReadCold      float64 `json:"read_cold_bytes_per_s"` // 0 where the page cache cannot be bypassed
 	ReadWarm      float64 `json:"read_warm_bytes_per_s"`
 	RestoreTokens float64 `json:"restore_tokens_per_s"` // of the cold reads if there are any
-	PrefillTokens float64 `json:"prefill_tokens_per_s"` // value of --prefill
-	Speedup       float64 `json:"speedup"`              // RestoreTokens over PrefillTokens
 }
 
 const (
@@ -57,14 +54,12 @@ const (
 var (
 	giveBenchGB    = fmt.Sprintf("%v to %v", benchMinGB, benchMaxGB)
 	giveTokenBytes = fmt.Sprintf("1 to %d", maxTokenBytes)
-	givePrefill    = "tokens per second"
 )
 
 // benchFlags are the flags of bench.
 type benchFlags struct {
 	model         string
 	bytesPerToken int64
-	prefill       float64
 	gb            float64
 }
 
@@ -78,8 +73,7 @@ read them back through the page store, and remove them. Pages are read from the 
 where the page cache can be bypassed, and from memory.
 
 Tokens per second follow from the size of a token: --bytes-per-token, or the size
-in the pages or in the GGUF file of --model. With --prefill, the rate at which this
-machine computes a prompt, bench compares reading with computing.
+in the pages or in the GGUF file of --model. kvtier plan compares them with computing.
 
 Running servers share the disk; measure when they are idle.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -95,7 +89,6 @@ Running servers share the disk; measure when they are idle.`,
 	}
 	cli.Flag(cmd.Flags(), &f.model, "model", giveModel, "GGUF file, or "+modelUsage)
 	cli.Flag(cmd.Flags(), &f.bytesPerToken, "bytes-per-token", giveTokenBytes, "K/V of one token, all layers")
-	cli.Flag(cmd.Flags(), &f.prefill, "prefill", givePrefill, "tokens per second that this machine computes of a prompt")
 	cli.Flag(cmd.Flags(), &f.gb, "gb", giveBenchGB, "GB to write")
 	return cmd
 }
@@ -106,8 +99,6 @@ func (f benchFlags) check() error {
 		return cli.Usagef("--gb is %v; give %s", f.gb, giveBenchGB)
 	case f.bytesPerToken < 0 || f.bytesPerToken > maxTokenBytes:
 		return cli.Usagef("--bytes-per-token is %d; give %s", f.bytesPerToken, giveTokenBytes)
-	case f.prefill < 0 || math.IsNaN(f.prefill) || math.IsInf(f.prefill, 0):
-		return cli.Usagef("--prefill is %v; give %s", f.prefill, givePrefill)
 	case f.model != "" && f.bytesPerToken != 0:
 		return cli.Usagef("--model and --bytes-per-token both say how large a token is; give one of them")
 	}
@@ -115,7 +106,7 @@ func (f benchFlags) check() error {
 }
 
 func (f benchFlags) run(ctx context.Context, at *storage, models *modelStore, bars *progress.Display) (benched, error) {
-	out := benched{Root: at.config.Local, PrefillTokens: f.prefill}
+	out := benched{Root: at.config.Local}
 	err := at.with(ctx, func(root *roots) (err error) { // refuses an unsafe directory
 		if out.BytesPerToken, out.From, err = f.tokenSize(ctx, root, models); err != nil {
 			return err
@@ -123,9 +114,6 @@ func (f benchFlags) run(ctx context.Context, at *storage, models *modelStore, ba
 		return out.measure(ctx, at.config.Local, int64(f.gb*bytesPerGB), bars)
 	})
 	out.RestoreTokens = cmp.Or(out.ReadCold, out.ReadWarm) / float64(out.BytesPerToken)
-	if f.prefill > 0 {
-		out.Speedup = out.RestoreTokens / f.prefill
-	}
 	return out, err
 }
 
@@ -307,11 +295,4 @@ func (out benched) print(w io.Writer) {
 	field(w, "read, memory", "%s", rate(out.ReadWarm))
 	field(w, "token", "%s of K/V (%s)", humanBytes(out.BytesPerToken), out.From)
 	field(w, "restore", "%s tokens/s", count(int64(out.RestoreTokens)))
-	switch {
-	case out.PrefillTokens == 0:
-	case out.Speedup >= 1:
-		field(w, "against", "%s tokens/s of prefill: restoring is %.1f times as quick", count(int64(out.PrefillTokens)), out.Speedup)
-	default:
-		field(w, "against", "%s tokens/s of prefill: computing is quicker, and pages are read only where that changes", count(int64(out.PrefillTokens)))
-	}
 }

@@ -37,6 +37,7 @@ type planFlags struct {
 const (
 	giveSize   = "a size such as 8G, 200GB or 8GiB"
 	giveTokens = "a number of tokens such as 131072, 500k or 2M"
+	giveRate   = "tokens per second"
 )
 
 // assumedTBW is the writing for which a drive of 1 TB is commonly rated.
@@ -92,7 +93,7 @@ recommends changes. Nothing is changed.`,
 	cli.Flag(flags, &f.tbw, "tbw", giveSize, "writing for which the disk is rated, such as 600T")
 	cli.Flag(flags, &f.cacheType, "cache-type", "f16, q8_0 or q4_0", "type of K/V, as OLLAMA_KV_CACHE_TYPE")
 	cli.Flag(flags, &f.parallel, "parallel", "a number of slots", "slots, as OLLAMA_NUM_PARALLEL")
-	cli.Flag(flags, &f.prefill, "prefill-tps", givePrefill, "tokens per second that this machine computes of a prompt")
+	cli.Flag(flags, &f.prefill, "prefill-tps", giveRate, "tokens per second that this machine computes of a prompt")
 	cli.Flag(flags, &f.readMB, "read-mb", "MB per second", "rate of the disk in MB/s, instead of measuring it")
 	flags.BoolVar(&f.noMeasure, "no-measure", false, "do not measure the disk")
 	flags.BoolVar(&f.observe, "observe", false, "print the changes that the servers' counters recommend")
