@@ -23,9 +23,12 @@ func Prepare(root *cobra.Command) {
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	root.SuggestionsMinimumDistance = typingErrors
 	root.SetFlagErrorFunc(flagError)
-	root.SetHelpCommand(newHelpCommand(root))
+	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, verb := range root.Commands() {
+		if verb.Name() == "help" {
+			verb.Args = helpArgs
+		}
 		if !verb.HasSubCommands() {
 			if verb.Args == nil {
 				verb.Args = noArgs
@@ -80,35 +83,16 @@ func noCommand(root *cobra.Command, args []string) error {
 	return Usagef("unknown command %q; %s", args[0], hint)
 }
 
-// newHelpCommand replaces cobra's help command, which succeeds for commands that do not
-// exist.
-func newHelpCommand(root *cobra.Command) *cobra.Command {
-	return &cobra.Command{
-		Use:   "help [COMMAND]",
-		Short: "Show the help of a command",
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			var names []string
-			for _, verb := range root.Commands() {
-				if len(args) == 0 && verb.IsAvailableCommand() {
-					names = append(names, verb.Name()+"\t"+verb.Short)
-				}
-			}
-			return names, cobra.ShellCompDirectiveNoFileComp
-		},
-		RunE: func(_ *cobra.Command, args []string) error {
-			cmd, rest, err := root.Find(args)
-			switch {
-			case err != nil:
-				return Usage(err)
-			case len(rest) > 0 && cmd == root:
-				return noCommand(root, rest)
-			case len(rest) > 0:
-				return noSubcommand(cmd, rest)
-			}
-			cmd.InitDefaultHelpFlag()
-			return cmd.Help()
-		},
+// helpArgs refuses the help of commands that do not exist: cobra's own succeeds.
+func helpArgs(help *cobra.Command, args []string) error {
+	cmd, rest, err := help.Root().Find(args)
+	switch {
+	case err != nil:
+		return Usage(err)
+	case len(rest) > 0 && cmd == help.Root():
+		return noCommand(cmd, rest)
 	}
+	return noSubcommand(cmd, rest)
 }
 
 // giveKey is the annotation of a flag that describes its values.
