@@ -222,8 +222,7 @@ func (p *planner) find(model string) (path string, err error) {
 // planMeasureBytes are written to measure the disk: less than bench writes, so that a plan takes a moment.
 const planMeasureBytes = 64e6
 
-// lookAround adds figures of this machine: rates that servers have measured, the disk's own rate, and how small
-// pages become.
+// lookAround adds figures of this machine: rates that servers have measured, and the disk's own rate.
 func (p *planner) lookAround(ctx context.Context) {
 	if err := p.useRates(ctx); err != nil {
 		p.note("The rates that servers have measured are not known: %v.", err)
@@ -242,7 +241,10 @@ func (p *planner) lookAround(ctx context.Context) {
 	if p.prefill > 0 {
 		p.note("--prefill-tps counts for every position, but a token takes longer the more tokens are before it: computing long prompts takes longer than these figures say.")
 	}
-	p.useEncoding(ctx)
+	p.in.Encoded = sizing.Figure{Value: 1, Unit: sizing.Ratio, Origin: sizing.Computed, From: "pages are not compressed"}
+	if p.at.config.Compress {
+		p.in.Encoded.Origin, p.in.Encoded.From = sizing.Assumed, "compressed pages may be smaller"
+	}
 	useSplit(p.at.config.Split, p.in)
 }
 
@@ -330,31 +332,6 @@ func (p *planner) measureDisk(ctx context.Context) error {
 	}
 	in.Memory = sizing.Figure{Value: out.ReadWarm, Unit: sizing.BytesPerS, Origin: sizing.Measured, From: from + ", from the page cache"}
 	return nil
-}
-
-// useEncoding takes the size of pages relative to their rows from the counters of servers.
-func (p *planner) useEncoding(ctx context.Context) {
-	p.in.Encoded = sizing.Figure{Value: 1, Unit: sizing.Ratio, Origin: sizing.Computed, From: "pages are not compressed"}
-	if p.at.config.Compress {
-		p.in.Encoded.Origin, p.in.Encoded.From = sizing.Assumed, "compressed pages may be smaller"
-	}
-	if p.weights == "" {
-		return
-	}
-	state, err := p.at.state(ctx)
-	if err != nil {
-		return // no server has counted yet
-	}
-	raw, encoded := 0.0, 0.0
-	for _, model := range state.Models {
-		if model.Model.Weights == p.weights && model.Model.CacheType == p.in.CacheType {
-			raw += model.Totals["ollama_kv_encoded_raw_bytes_total"]
-			encoded += model.Totals["ollama_kv_encoded_bytes_total"]
-		}
-	}
-	if raw > 0 && encoded > 0 {
-		p.in.Encoded = sizing.Figure{Value: encoded / raw, Unit: sizing.Ratio, Origin: sizing.Measured, From: "by servers: bytes of page files ÷ bytes of their rows"}
-	}
 }
 
 // observe prints the advice of the counters.

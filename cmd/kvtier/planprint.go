@@ -99,8 +99,6 @@ func verdicts(p *sizing.Plan) (lines []string) {
 		lines = append(lines, "Computing a context of this length is quicker than restoring it from this disk: pages are read only where that changes.")
 	}
 	say(p.BreakEvenRead, "At "+figure(p.Context)+", any disk that reads ", " or more is quicker than computing.")
-	say(p.Streamed, "With paged attention each token at the end of the context reads ", " from the disk.")
-	say(p.StreamTime, "That takes ", " for each token.")
 	return lines
 }
 

@@ -40,10 +40,6 @@ type Plan struct {
 	BreakEven     *Figure `json:"break_even"`
 	NeverQuicker  bool    `json:"never_quicker"`
 	BreakEvenRead *Figure `json:"break_even_read"` // the slowest disk that is quicker at the context's length
-	// Streamed are the bytes that paged attention reads from the disk for each token that is generated at
-	// the end of the context, and StreamTime the time it takes; nil where all is in memory.
-	Streamed   *Figure `json:"streamed"`
-	StreamTime *Figure `json:"stream_time"`
 
 	WrittenADay *Figure   `json:"written_per_day"`
 	Life        *Figure   `json:"life"`
@@ -108,7 +104,6 @@ func Make(in Input) *Plan {
 	}
 	p.places(&in)
 	p.times(&in)
-	p.streams(&in)
 	p.wear(&in)
 	p.settings(&in)
 	return p
@@ -226,21 +221,6 @@ func (in *Input) breakEven(context int64) (tokens int64, ok bool) {
 			return tokens, ok
 		}
 		tokens, ok = n, true
-	}
-}
-
-// streams works out the bytes that paged attention reads from the disk for each token.
-func (p *Plan) streams(in *Input) {
-	if !p.paged(in) || in.SSD.Origin == "" {
-		return
-	}
-	over := p.Cells.Value/in.Slots.Value - in.RAM.Value
-	if over <= 0 {
-		return
-	}
-	p.Streamed = &Figure{over, Bytes, Computed, "K/V of one slot less --ram"}
-	if in.Disk.known() {
-		p.StreamTime = &Figure{over / in.Disk.Value, Seconds, weakest(in.Disk), "read once for each token"}
 	}
 }
 
