@@ -365,16 +365,6 @@ func TestContainer(t *testing.T) {
 	require.Equal(t, []string{root}, m.Changed())
 }
 
-// TestEnvironmentFile: variables of an EnvironmentFile count, and win.
-func TestEnvironmentFile(t *testing.T) {
-	r, _ := look(t, func(m *machine) {
-		m.Write("/etc/default/ollama", "# comment\nOLLAMA_KV_TIERING=\"0\"\n", 0)
-		prop("EnvironmentFiles", "/etc/default/ollama (ignore_errors=no)")(m)
-		delete(m.Files, proc+"/environ")
-	}, doctor.Options{})
-	require.Contains(t, ids(r), "tiering-off")
-}
-
 // TestSummary: a report says also what was not found.
 func TestSummary(t *testing.T) {
 	for want, found := range map[string][]doctor.Severity{

@@ -114,7 +114,7 @@ const findingsMax = 16
 
 // judge runs all checks.
 func (s *scene) judge() Report {
-	r := Report{At: s.now, Worst: OK, Looked: s.looked(), Findings: []Finding{}}
+	r := Report{At: time.Now(), Worst: OK, Looked: s.looked(), Findings: []Finding{}}
 	for _, c := range Checks() {
 		n := 0
 		c.judge(s, func(h hit) {

@@ -26,8 +26,6 @@ import (
 type Environment interface {
 	machine.System
 
-	Now() time.Time
-
 	// Probe makes an empty file in a directory of a user's and removes it: whose directory the path leads to may
 	// change at any time.
 	Probe(dir string, uid int) error
@@ -41,8 +39,6 @@ type Environment interface {
 
 // Here is the machine on which this program runs.
 type Here struct{ machine.Here }
-
-func (Here) Now() time.Time { return time.Now() }
 
 func (Here) Probe(path string, uid int) error {
 	dir, err := os.OpenRoot(path)
@@ -146,7 +142,6 @@ type scene struct {
 	machine.Filesystems
 
 	opt       Options
-	now       time.Time
 	user      machine.Account
 	shell     map[string]string
 	servers   []server
@@ -158,7 +153,7 @@ type scene struct {
 
 // gather looks at everything that checks need.
 func gather(ctx context.Context, e Environment, opt Options) *scene {
-	s := &scene{opt: opt, now: e.Now(), user: e.User(), shell: e.Variables()}
+	s := &scene{opt: opt, user: e.User(), shell: e.Variables()}
 	a := &asker{ctx: ctx, limit: opt.Limit}
 	var unit *machine.Server
 	var inDocker []machine.Server

@@ -22,7 +22,6 @@ import (
 // Machine is a machine in memory. Its fields may change until it is looked at.
 type Machine struct {
 	*machinetest.System
-	Time     time.Time
 	Probes   map[string]error // by directory
 	Statuses []install.Status
 	States   map[string]telemetry.State
@@ -40,8 +39,6 @@ func (m *Machine) Changed() []string {
 	defer m.mu.Unlock()
 	return slices.Clone(m.changed)
 }
-
-func (m *Machine) Now() time.Time { return m.Time }
 
 func (m *Machine) Probe(dir string, _ int) error {
 	m.Wait(dir)
@@ -125,8 +122,7 @@ func (m *Machine) Mount(old, new string) {
 // root looks at.
 func Healthy() *Machine {
 	m := &Machine{
-		System: machinetest.New(), Time: time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC),
-		Probes:   map[string]error{},
+		System: machinetest.New(), Probes: map[string]error{},
 		Statuses: []install.Status{{Executable: Executable, Ollama: "0.16.1", State: install.Unsupported, Tiering: "off", Service: "ollama.service"}},
 		States:   map[string]telemetry.State{},
 	}
