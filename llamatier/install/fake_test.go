@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"os/user"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -252,28 +252,27 @@ func (w *world) serve(program string) {
 // breakOff ends do before its n-th change of a file, and reports whether it has so many.
 func (w *world) breakOff(n int, do func() error) bool {
 	w.t.Helper()
-	crash := errors.New("crash")
-	w.Change = func() error {
-		if n--; n <= 0 {
-			return crash
-		}
-		return nil
-	}
-	err := do()
-	w.Change = nil
-	if err != nil {
-		require.ErrorIs(w.t, err, crash)
-	}
-	return err != nil
+	return w.failFrom(n, math.MaxInt, do) != nil
 }
 
 // failOnce has the n-th change of a file fail, and no other, and reports whether do has so many. Its error says
 // that all is as before.
 func (w *world) failOnce(n int, do func() error) bool {
 	w.t.Helper()
-	full := errors.New("no space left")
+	err := w.failFrom(n, n, do)
+	if err != nil {
+		require.Regexp(w.t, "is again as it was|runs its own llama-server again", err.Error())
+		require.NotContains(w.t, err.Error(), "taking it back failed")
+	}
+	return err != nil
+}
+
+// failFrom has changes of files fail, from one to another, and returns do's error, which is theirs.
+func (w *world) failFrom(first, last int, do func() error) error {
+	w.t.Helper()
+	full, n := errors.New("no space left"), 0
 	w.Change = func() error {
-		if n--; n == 0 {
+		if n++; n >= first && n <= last {
 			return full
 		}
 		return nil
@@ -282,10 +281,8 @@ func (w *world) failOnce(n int, do func() error) bool {
 	w.Change = nil
 	if err != nil {
 		require.ErrorIs(w.t, err, full)
-		require.Regexp(w.t, "is again as it was|runs its own llama-server again", err.Error())
-		require.NotContains(w.t, err.Error(), "taking it back failed")
 	}
-	return err != nil
+	return err
 }
 
 // tree lists all files below the directory except processes: mode, name, and content.
@@ -302,25 +299,18 @@ func (w *world) tree() []string {
 		if err != nil {
 			return err
 		}
-		line := fmt.Sprintf("%s %s", info.Mode(), strings.TrimPrefix(path, w.dir))
+		var content string
 		switch {
 		case info.Mode().IsRegular():
-			text, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			line += " " + strings.TrimSpace(string(text))
+			var text []byte
+			text, err = os.ReadFile(path)
+			content = strings.TrimSpace(string(text))
 		case info.Mode()&fs.ModeSymlink != 0:
-			target, err := os.Readlink(path)
-			if err != nil {
-				return err
-			}
-			line += " -> " + target
+			content, err = os.Readlink(path)
 		}
-		list = append(list, line)
-		return nil
+		list = append(list, fmt.Sprintf("%s %s %s", info.Mode(), strings.TrimPrefix(path, w.dir), content))
+		return err
 	}))
-	slices.Sort(list)
 	return list
 }
 

@@ -50,6 +50,11 @@ check that ollama.service answers at http://127.0.0.1:11434 and runs kvtier
 `, w.shown(p))
 	require.Equal(t, before, w.tree(), "a plan changes nothing")
 	require.Equal(t, None, w.state().State)
+	w.UID = 1000
+	others := w.plan("install", Options{})
+	require.Equal(t, w.shown(p), w.shown(others), "any user may see the steps")
+	require.ErrorContains(t, others.Cannot(), "only root may change a service; run sudo "+w.at("kit/kvtier")+" ollama install ")
+	w.UID = 0
 
 	require.NoError(t, p.Do(t.Context(), func(Step) {}))
 	require.Equal(t, []string{"/usr/local/lib/kvtier/llama-server --version", "systemctl daemon-reload", "systemctl restart ollama.service"}, w.ran)
@@ -510,16 +515,6 @@ func TestPlansThatAreOld(t *testing.T) {
 	require.Equal(t, before, w.tree())
 }
 
-// TestDryRunOfOthers: any user may see the steps.
-func TestDryRunOfOthers(t *testing.T) {
-	t.Parallel()
-	w := newService(t)
-	w.UID = 1000
-	p := w.plan("install", Options{})
-	require.Len(t, p.Steps, 5)
-	require.ErrorContains(t, p.Cannot(), "only root may change a service; run sudo "+w.at("kit/kvtier")+" ollama install ")
-}
-
 // TestCures: a status names the command line that helps its reader, also where this program stands in the place of
 // llama-server.
 func TestCures(t *testing.T) {
@@ -570,29 +565,18 @@ func TestAServiceAfterAFile(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// TestAPackagesCommand: no link of ours stands before the program of a package, which will be updated.
-func TestAPackagesCommand(t *testing.T) {
-	t.Parallel()
-	w := newService(t)
-	w.packaged = true
-	require.NoError(t, w.install(Options{}))
-	require.NoFileExists(t, w.at("usr/local/bin/kvtier"))
-}
-
-// TestACommandOfTheUsers stays where our link would be, and goes with nobody.
-func TestACommandOfTheUsers(t *testing.T) {
+// TestCommandsOfOthers: our link stands neither over the user's own command nor before that of a package.
+func TestCommandsOfOthers(t *testing.T) {
 	t.Parallel()
 	w := newService(t)
 	w.write("usr/local/bin/kvtier", "the user's", 0o755)
 	require.NoError(t, w.install(Options{}))
 	require.NoError(t, w.remove())
 	require.Equal(t, "the user's", w.read("usr/local/bin/kvtier"))
-
-	w = newService(t)
-	w.write("usr/local/bin/kvtier/file", "a folder", 0o644)
+	require.NoError(t, os.Remove(w.at("usr/local/bin/kvtier")))
+	w.packaged = true
 	require.NoError(t, w.install(Options{}))
-	require.NoError(t, w.remove())
-	require.Equal(t, "a folder", w.read("usr/local/bin/kvtier/file"))
+	require.NoFileExists(t, w.at("usr/local/bin/kvtier"))
 }
 
 // TestLinksOfAService: systemd's own links go with the directories behind them.
