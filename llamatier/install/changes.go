@@ -7,10 +7,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/user"
 	"path/filepath"
 	"slices"
-	"strconv"
+	"syscall"
 
 	"github.com/kvtier/kvtier/internal/machine"
 )
@@ -56,7 +55,7 @@ func writeNew(path string, content []byte, mode fs.FileMode) error {
 // openSame opens the regular file that info describes, and no other: the owner of its folder may have
 // exchanged it since for a link to a file that only root may read, or for a pipe.
 func openSame(path string, info fs.FileInfo) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|neverWait, 0)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // waits for no pipe
 	if err != nil {
 		return nil, err
 	}
@@ -263,28 +262,20 @@ func second(from, to string) error {
 	return os.Link(from, to)
 }
 
-// makePages makes a directory for the service's user.
-func (c changes) makePages(dir string, u machine.Service) error {
-	if err := c.mkdir(dir, 0o700); err != nil {
+// makePages makes a directory of mode 0700 for the service's user.
+func (m *Machine) makePages(dir string, u machine.Service) error {
+	if err := m.Change.mkdir(dir, 0o700); err != nil {
 		return err
 	}
 	name := u.Props["User"]
 	if name == "" || u.Props["DynamicUser"] == "yes" {
 		return nil
 	}
-	account, err := user.Lookup(name)
-	if err != nil {
-		account, err = user.LookupId(name) // as systemd reads it
+	account, known := m.System.Account(name)
+	if !known {
+		return fmt.Errorf("there is no user %s", name)
 	}
-	if err != nil {
-		return err
-	}
-	uid, uidErr := strconv.Atoi(account.Uid)
-	gid, gidErr := strconv.Atoi(account.Gid)
-	if err := errors.Join(uidErr, gidErr); err != nil {
-		return err
-	}
-	return c.do(func() error { return chownDir(dir, uid, gid) })
+	return m.Change.do(func() error { return chownDir(dir, account.UID) })
 }
 
 // removeBase removes our files, links to them, and the directories that were made for us and are empty. The

@@ -10,13 +10,10 @@ import (
 )
 
 // chownDir gives a directory to a user, without following a link.
-func chownDir(dir string, uid, gid int) error {
+func chownDir(dir string, uid int) error {
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Chown(uid, gid), f.Close())
+	return errors.Join(f.Chown(uid, -1), f.Close())
 }
-
-// neverWait is a flag for opening a name that may lead to a pipe.
-const neverWait = unix.O_NONBLOCK

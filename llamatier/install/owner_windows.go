@@ -1,5 +1,3 @@
 package install
 
-func chownDir(string, int, int) error { return nil }
-
-const neverWait = 0
+func chownDir(string, int) error { return nil }

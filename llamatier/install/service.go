@@ -91,7 +91,7 @@ func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Opt
 		return errors.Join(m.Change.mkdir(filepath.Dir(path), 0o755), m.Change.put(path, []byte(d.String()), 0o644))
 	}
 	if d.pages != "" && slices.Contains(made.Made, d.pages) {
-		p.add(func(context.Context) error { return m.Change.makePages(d.pages, u) }, "make %s for the user %s", d.pages, cmp.Or(u.Props["User"], "root"))
+		p.add(func(context.Context) error { return m.makePages(d.pages, u) }, "make %s for the user %s", d.pages, cmp.Or(u.Props["User"], "root"))
 		p.and(write, "write %s", path)
 	} else {
 		p.add(write, "write %s", path)
