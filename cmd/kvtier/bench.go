@@ -16,7 +16,6 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/progress"
@@ -72,8 +71,8 @@ func newBenchCommand(out *output, at *storage, models *modelStore) *cobra.Comman
 read them back through the page store, and remove them. Pages are read from the disk,
 where the page cache can be bypassed, and from memory.
 
-Tokens per second follow from the size of a token: --bytes-per-token, or the size
-in the pages or in the GGUF file of --model. kvtier plan compares them with computing.
+Tokens per second follow from the size of a token: --bytes-per-token, or that of
+--model in f16. kvtier plan compares them with computing.
 
 Running servers share the disk; measure when they are idle.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -87,7 +86,7 @@ Running servers share the disk; measure when they are idle.`,
 			return out.show(done, done.print)
 		},
 	}
-	cli.Flag(cmd.Flags(), &f.model, "model", giveModel, "GGUF file, or "+modelUsage)
+	cli.Flag(cmd.Flags(), &f.model, "model", giveModel, "name of a model, or its GGUF file")
 	cli.Flag(cmd.Flags(), &f.bytesPerToken, "bytes-per-token", giveTokenBytes, "K/V of one token, all layers")
 	cli.Flag(cmd.Flags(), &f.gb, "gb", giveBenchGB, "GB to write")
 	return cmd
@@ -107,10 +106,11 @@ func (f benchFlags) check() error {
 
 func (f benchFlags) run(ctx context.Context, at *storage, models *modelStore, bars *progress.Display) (benched, error) {
 	out := benched{Root: at.config.Local}
-	err := at.with(ctx, func(root *roots) (err error) { // refuses an unsafe directory
-		if out.BytesPerToken, out.From, err = f.tokenSize(ctx, root, models); err != nil {
-			return err
-		}
+	var err error
+	if out.BytesPerToken, out.From, err = f.tokenSize(models); err != nil {
+		return out, err
+	}
+	err = at.with(ctx, func(*roots) error { // refuses an unsafe directory
 		return out.measure(ctx, at.config.Local, int64(f.gb*bytesPerGB), bars)
 	})
 	out.RestoreTokens = cmp.Or(out.ReadCold, out.ReadWarm) / float64(out.BytesPerToken)
@@ -118,34 +118,22 @@ func (f benchFlags) run(ctx context.Context, at *storage, models *modelStore, ba
 }
 
 // tokenSize determines the bytes of K/V of a token, and says where they are from.
-func (f benchFlags) tokenSize(ctx context.Context, root *roots, models *modelStore) (n int64, from string, err error) {
+func (f benchFlags) tokenSize(models *modelStore) (n int64, from string, err error) {
 	switch {
 	case f.bytesPerToken > 0:
 		return f.bytesPerToken, "--bytes-per-token", nil
 	case f.model == "":
 		return defaultTokenBytes, "32 layers of 8 heads of 128 in f16", nil
-	case filepath.Ext(f.model) == ".gguf":
-		shape, _, err := sizing.ReadShape(f.model)
-		if err != nil {
-			return 0, "", fmt.Errorf("%w; give --bytes-per-token", err)
-		}
-		return shape.RowBytes("f16"), "the model's shape, in f16", nil
 	}
-	p, err := pick(ctx, root, models.names(), f.model)
+	path, _, err := models.file(f.model)
 	if err != nil {
-		return 0, "", fmt.Errorf("%w; or give its GGUF file, or --bytes-per-token", err)
+		return 0, "", fmt.Errorf("%w; or give --bytes-per-token", err)
 	}
-	page, err := root.Recent(ctx, p.has)
-	if errors.Is(err, tier.ErrNotFound) {
-		return 0, "", fmt.Errorf("no pages of %q are left; give its GGUF file, or --bytes-per-token", f.model)
-	}
+	shape, _, err := sizing.ReadShape(path)
 	if err != nil {
-		return 0, "", err
+		return 0, "", fmt.Errorf("%w; give --bytes-per-token", err)
 	}
-	for _, s := range page.Header.Sections {
-		n += int64(s.RowBytes)
-	}
-	return n, "stored pages of " + f.model, nil
+	return shape.RowBytes("f16"), "the model's shape, in f16", nil
 }
 
 // measure writes and reads pages in a temporary directory below root: on the same disk, and

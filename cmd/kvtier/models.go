@@ -18,6 +18,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/modelnames"
 	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/internal/tierenv"
@@ -72,6 +73,26 @@ func (m *modelStore) blob(weights string) string {
 		return ""
 	}
 	return path
+}
+
+// file finds a model's file by its name, or else by the model's name in the store, and the digest of its weights,
+// "" where it is not known without reading the whole file.
+func (m *modelStore) file(model string) (path, weights string, err error) {
+	if info, err := os.Stat(model); err == nil && info.Mode().IsRegular() {
+		weights, _ = digests.OfBlob(model)
+		return model, weights, nil
+	}
+	names := m.names()
+	for digest := range names.Names {
+		if !names.Has(digest, model) {
+			continue
+		}
+		if path := m.blob(digest); path != "" {
+			return path, digest, nil
+		}
+		return "", "", fmt.Errorf("the weights of %q are not in %s; run ollama pull %s", model, m.dir(), model)
+	}
+	return "", "", fmt.Errorf("%q is neither a file nor a model in %s; give a name that ollama list shows, a GGUF file, or the directory of the models as --models", model, m.dir())
 }
 
 // modelNames are the names of models, as output has them.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/cli"
-	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/sizing"
 	"github.com/kvtier/kvtier/internal/tierenv"
@@ -127,10 +125,11 @@ func (p *planner) plan(ctx context.Context, flags *pflag.FlagSet, model string) 
 	if p.in, err = p.input(flags, p.at); err != nil {
 		return nil, err
 	}
-	path, err := p.find(model)
+	path, weights, err := p.models.file(model)
 	if err != nil {
 		return nil, err
 	}
+	p.weights = weights
 	shape, head, err := sizing.ReadShape(path)
 	if err != nil {
 		return nil, err
@@ -197,26 +196,6 @@ func (f planFlags) input(flags *pflag.FlagSet, at *storage) (*sizing.Input, erro
 		in.Written = sizing.Figure{Value: assumedTBW, Unit: sizing.Bytes, Origin: sizing.Assumed, From: "a common drive of 1 TB"}
 	}
 	return in, nil
-}
-
-// find finds a model's file by its name, or else by the model's name in Ollama's model store.
-func (p *planner) find(model string) (path string, err error) {
-	if info, err := os.Stat(model); err == nil && info.Mode().IsRegular() {
-		p.weights, _ = digests.OfBlob(model)
-		return model, nil
-	}
-	names := p.models.names()
-	for digest := range names.Names {
-		if !names.Has(digest, model) {
-			continue
-		}
-		if path := p.models.blob(digest); path != "" {
-			p.weights = digest
-			return path, nil
-		}
-		return "", fmt.Errorf("the weights of %q are not in %s; run ollama pull %s", model, p.models.dir(), model)
-	}
-	return "", fmt.Errorf("%q is neither a file nor a model in %s; give a name that ollama list shows, a GGUF file, or the directory of the models as --models", model, p.models.dir())
 }
 
 // planMeasureBytes are written to measure the disk: less than bench writes, so that a plan takes a moment.
