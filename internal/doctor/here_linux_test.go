@@ -185,36 +185,6 @@ func TestProcessForReal(t *testing.T) {
 	require.Empty(t, left(t, root))
 }
 
-// TestOwnerForReal: a server of another user than the directory's.
-func TestOwnerForReal(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can start a process of another user")
-	}
-	const other = 65534
-	root := t.TempDir()
-	yes, err := exec.LookPath("yes") // the test binary may be where only root may look
-	require.NoError(t, err)
-	cmd := exec.Command(yes)
-	cmd.Args, cmd.Dir = []string{"ollama", "serve"}, "/"
-	cmd.Env = []string{"OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL=" + root}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: other, Gid: other}}
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	defer func() {
-		require.NoError(t, cmd.Process.Kill())
-		require.Error(t, cmd.Wait())
-	}()
-	if _, err := out.Read(make([]byte, 1)); err != nil {
-		t.Skipf("%s runs under no other name: %v", yes, err)
-	}
-	r := here(t, doctor.Options{})
-	at := slices.IndexFunc(r.Findings, func(f doctor.Finding) bool {
-		return f.ID == "root-unsafe" && slices.ContainsFunc(f.Evidence, func(e doctor.Evidence) bool { return e.Of == "owner of "+root })
-	})
-	require.GreaterOrEqual(t, at, 0, ids(r))
-}
-
 // TestServiceForReal: a systemctl that answers as systemd's, with a file of variables, and a
 // process that was started before they changed.
 func TestServiceForReal(t *testing.T) {

@@ -92,26 +92,6 @@ func TestPassthrough(t *testing.T) {
 	require.FileExists(t, inside)
 }
 
-func TestImage(t *testing.T) {
-	for fstype, size := range map[string]int64{"ext4": Ext4Bytes, "xfs": XFSBytes} {
-		var dir string
-		t.Run(fstype, func(t *testing.T) {
-			image := NewImage(t, fstype, size)
-			dir = image.Dir
-			require.True(t, mounted(t, dir))
-			empty := image.Fill(1 << 20)
-			file := filepath.Join(dir, "a")
-			require.ErrorIs(t, os.WriteFile(file, make([]byte, 4<<20), 0o600), syscall.ENOSPC)
-			require.NoError(t, os.Remove(file))
-			empty()
-			require.NoError(t, os.WriteFile(file, make([]byte, 4<<20), 0o600))
-		})
-		if dir != "" {
-			require.False(t, mounted(t, dir), "a test leaves no mount behind")
-		}
-	}
-}
-
 func TestThrottled(t *testing.T) {
 	source, dir := t.TempDir(), t.TempDir()
 	m, err := NewThrottled(source, dir)
