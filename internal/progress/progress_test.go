@@ -11,12 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestElapsed(t *testing.T) {
-	require.Equal(t, "0.3s", Elapsed(300*time.Millisecond))
-	require.Equal(t, "12s", Elapsed(12300*time.Millisecond))
-	require.Equal(t, "1m11s", Elapsed(71*time.Second))
-}
-
 const testNames = 16
 
 // begun is a step that began the given time ago.

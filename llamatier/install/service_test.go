@@ -197,17 +197,12 @@ func TestPagesOfEarlierInstalls(t *testing.T) {
 		require.Equal(t, "page", w.read(dir+"/v1/page"))
 	}
 	require.Equal(t, "mine", w.read("before/file"))
-}
 
-// TestPagesOfAnotherDropIn: a variable of a person's own drop-in wins, so its directory is named.
-func TestPagesOfAnotherDropIn(t *testing.T) {
-	t.Parallel()
-	w := newService(t)
+	// A variable of a person's own drop-in wins, so its directory is named.
 	require.NoError(t, w.install(Options{}))
-	w.write("own/v1/page", "page", 0o600)
 	w.later = "OLLAMA_KV_TIER_LOCAL=" + w.at("own")
-	p := w.plan("remove", Options{})
-	require.Contains(t, w.shown(p), "Pages in /own stay.")
+	w.write("own/v1/page", "page", 0o600)
+	require.Contains(t, w.shown(w.plan("remove", Options{})), "/own stay.")
 }
 
 // TestAnUpdateThatFails: whatever step of an update fails, the service runs the earlier installation again, with
