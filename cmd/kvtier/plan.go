@@ -224,24 +224,6 @@ func (p *planner) lookAround(ctx context.Context) {
 	if p.at.config.Compress {
 		p.in.Encoded.Origin, p.in.Encoded.From = sizing.Assumed, "compressed pages may be smaller"
 	}
-	useSplit(p.at.config.Split, p.in)
-}
-
-// useSplit adds the budgets that OLLAMA_KV_TIER_SPLIT makes for this model alone.
-func useSplit(split *tierenv.Split, in *sizing.Input) {
-	if split == nil {
-		return
-	}
-	total := in.Shape.StoredBytes(int64(in.Context.Value), in.CacheType) * int64(in.Slots.Value)
-	hot, warm, disk := split.Shares(total)
-	for _, b := range []struct {
-		name  string
-		bytes int64
-	}{{"split hot", hot}, {"split ram", warm}, {"split local", disk}} {
-		in.Budgets = append(in.Budgets, sizing.Budget{Name: b.name, Room: sizing.Figure{
-			Value: float64(b.bytes), Unit: sizing.Bytes, Origin: sizing.Computed, From: tierenv.SplitVariable,
-		}})
-	}
 }
 
 // useRates takes the rates that servers on this root have measured with the model's weights.

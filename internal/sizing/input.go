@@ -20,9 +20,6 @@ type Input struct {
 	// it, and the disk for pages. One that was not given is not planned for.
 	VRAM, RAM, SSD Figure
 
-	// Budgets are others than the default ones, such as those of shares.
-	Budgets []Budget
-
 	PageTokens int64
 	TokensADay Figure // that are computed in a day
 	Written    Figure // bytes that may be written to the disk in its life
@@ -37,12 +34,6 @@ type Input struct {
 	// RAMPays: pages are compressed or come from a remote tier, so that a RAM tier is quicker
 	// than the system's page cache.
 	RAMPays bool
-}
-
-// Budget is room for pages, by its name.
-type Budget struct {
-	Name string
-	Room Figure
 }
 
 // Bounds of a plan.

@@ -33,7 +33,7 @@ type Plan struct {
 	Restored     Figure `json:"restore_bytes"` // that a restore of it reads
 
 	Places   []Place  `json:"places"`
-	Defaults []Place  `json:"defaults"` // with the default budgets, and those of shares
+	Defaults []Place  `json:"defaults"` // with the default budgets
 	Lengths  []Length `json:"lengths"`
 	// BreakEven is the length from which on restoring from the disk is quicker than computing,
 	// and NeverQuicker is true where that is no length of the context.
@@ -127,9 +127,6 @@ func (p *Plan) places(in *Input) {
 	local := Figure{defaultLocalBytes, Bytes, Read, "default of OLLAMA_KV_TIER_LOCAL_GB"}
 	p.Defaults = append(p.Defaults, p.place(in, "default ram", Figure{0, Bytes, Read, "default of OLLAMA_KV_TIER_RAM_GB"}, one, in.Memory),
 		p.place(in, "default local", local, in.Encoded, in.Disk))
-	for _, b := range in.Budgets {
-		p.Defaults = append(p.Defaults, p.place(in, b.Name, b.Room, in.Encoded, Figure{}))
-	}
 }
 
 // vram is the room beside the weights.
