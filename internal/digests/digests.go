@@ -82,8 +82,8 @@ var sha256Name = regexp.MustCompile(`^[0-9a-f]{64}$`)
 // digests.
 func Open(path string) *Files {
 	d := &Files{path: path, known: make(map[string]digestRecord), now: time.Now}
-	content, err := readDigests(path)
-	if err != nil || content.Version != digestFormatVersion {
+	var content digestFile
+	if err := jsonfile.Read(path, digestFileBytesMax, &content); err != nil || content.Version != digestFormatVersion {
 		return d
 	}
 	maps.DeleteFunc(content.Files, func(path string, r digestRecord) bool {
@@ -91,11 +91,6 @@ func Open(path string) *Files {
 	})
 	maps.Copy(d.known, content.Files)
 	return d
-}
-
-func readDigests(path string) (content digestFile, err error) {
-	err = jsonfile.Read(path, digestFileBytesMax, &content)
-	return content, err
 }
 
 // File is the SHA-256 of a file.

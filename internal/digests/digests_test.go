@@ -40,12 +40,17 @@ func hashedFile(t *testing.T) hashed {
 	return h
 }
 
+// remembered is the content of the digest file.
+func (h hashed) remembered(t *testing.T) (content digestFile) {
+	require.NoError(t, json.Unmarshal([]byte(mustRead(t, h.memory)), &content))
+	return content
+}
+
 // poison remembers a wrong digest for the file, which shows whether a remembered digest is
 // used.
 func (h hashed) poison(t *testing.T) (digest string) {
 	t.Helper()
-	content, err := readDigests(h.memory)
-	require.NoError(t, err)
+	content := h.remembered(t)
 	digest = strings.Repeat("0", 64)
 	for path, r := range content.Files {
 		r.SHA256 = digest
@@ -165,8 +170,7 @@ func TestRememberedDigestsAreBounded(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, files.Save())
 
-	content, err := readDigests(h.memory)
-	require.NoError(t, err)
+	content := h.remembered(t)
 	require.Len(t, content.Files, digestsMax)
 	require.NotContains(t, content.Files, gone)
 	require.NotContains(t, content.Files, long)
