@@ -83,7 +83,7 @@ func (m *Machine) one(ctx context.Context, c Choice) (Ollama, error) {
 	case len(found) == 1 || len(found) > 1 && c.Service != "":
 		return found[0], nil
 	case len(found) == 0:
-		return Ollama{}, fmt.Errorf("no Ollama is installed in %s; give the folder above bin/ollama as --prefix%s", list(m.Prefixes), m.inDocker(ctx))
+		return Ollama{}, m.noOllama(ctx)
 	}
 	var paths []string
 	for _, o := range found {
@@ -92,13 +92,13 @@ func (m *Machine) one(ctx context.Context, c Choice) (Ollama, error) {
 	return Ollama{}, fmt.Errorf("there are several: %s; say which one with --prefix", list(paths))
 }
 
-// inDocker is the end of a sentence about containers that run Ollama.
-func (m *Machine) inDocker(ctx context.Context) string {
-	containers := machine.Containers(ctx, m.System)
-	if len(containers) == 0 {
-		return ""
+// noOllama is the error where none was found. One may run in a container.
+func (m *Machine) noOllama(ctx context.Context) error {
+	err := fmt.Errorf("no Ollama is installed in %s; give the folder above bin/ollama as --prefix", list(m.Prefixes))
+	if containers := machine.Containers(ctx, m.System); len(containers) > 0 {
+		err = fmt.Errorf("%w. The container %s runs Ollama: docs/install.md has the lines for its image", err, containers[0].Name)
 	}
-	return fmt.Sprintf(". The container %s runs Ollama: docs/install.md has the lines for its image", containers[0].Name)
+	return err
 }
 
 // Remove plans the removal. Pages stay.
@@ -208,7 +208,7 @@ func (m *Machine) Status(ctx context.Context, c Choice, host string) ([]Status, 
 		found = m.withRunning(found)
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("no Ollama is installed in %s; give the folder above bin/ollama as --prefix%s", list(m.Prefixes), m.inDocker(ctx))
+		return nil, m.noOllama(ctx)
 	}
 	var all []Status
 	for _, o := range found {
