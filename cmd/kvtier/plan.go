@@ -79,7 +79,7 @@ recommends changes. Nothing is changed.`,
 			if err != nil {
 				return err
 			}
-			return out.show(plannedModel{made, made.Systemd()}, func(w io.Writer) { printPlanned(w, made) })
+			return out.show(made, func(w io.Writer) { printPlanned(w, made) })
 		},
 	}
 	flags := cmd.Flags()
@@ -96,12 +96,6 @@ recommends changes. Nothing is changed.`,
 	flags.BoolVar(&f.noMeasure, "no-measure", false, "do not measure the disk")
 	flags.BoolVar(&f.observe, "observe", false, "print the changes that the servers' counters recommend")
 	return cmd
-}
-
-// plannedModel is the output of plan --json.
-type plannedModel struct {
-	*sizing.Plan
-	Systemd string `json:"systemd"`
 }
 
 // planner makes a plan.
