@@ -182,18 +182,3 @@ func TestPlanOfALongContext(t *testing.T) {
 	require.Equal(t, "q8_0", names(p.Settings)["OLLAMA_KV_CACHE_TYPE"])
 	require.Equal(t, "4", names(p.Settings)["OLLAMA_NUM_PARALLEL"])
 }
-
-func TestInputsThatCannotBe(t *testing.T) {
-	for says, change := range map[string]func(*Input){
-		"type of K/V":       func(in *Input) { in.CacheType = "q5_1" },
-		"cannot be planned": func(in *Input) { in.Context.Value = 0 },
-		"0 slots":           func(in *Input) { in.Slots.Value = 0 },
-		"2000 slots":        func(in *Input) { in.Slots.Value = 2000 },
-		"at most":           func(in *Input) { in.Context.Value = 1e18 },
-		"a page has":        func(in *Input) { in.PageTokens = 0 },
-	} {
-		in := eightB(t)
-		change(&in)
-		require.ErrorContains(t, in.Check(), says)
-	}
-}
