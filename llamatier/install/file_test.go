@@ -451,12 +451,14 @@ func TestHostileTrees(t *testing.T) {
 // TestStalePlan: a plan is not carried out on other files than those that it was made for.
 func TestStalePlan(t *testing.T) {
 	t.Parallel()
-	w := newFolder(t)
-	p := w.plan("install", Options{})
-	require.NoError(t, w.install(Options{}), "somebody else's")
-	before := w.tree()
-	require.ErrorContains(t, p.Do(t.Context(), func(Step) {}), "have changed since the steps were shown; run the same command again")
-	require.Equal(t, before, w.tree())
+	for _, start := range []func(*testing.T) *world{newFolder, newService} {
+		w := start(t)
+		p := w.plan("install", Options{})
+		require.NoError(t, w.install(Options{}), "somebody else's")
+		before := w.tree()
+		require.ErrorContains(t, p.Do(t.Context(), func(Step) {}), "changed since the steps were shown; run the same command again")
+		require.Equal(t, before, w.tree())
+	}
 }
 
 // TestSearch: the installation is found by the program that runs, through links.

@@ -499,17 +499,6 @@ func TestPagesThatComeLate(t *testing.T) {
 	}
 }
 
-// TestPlansThatAreOld: files of a service that have changed since a plan was shown are not those that it knows.
-func TestPlansThatAreOld(t *testing.T) {
-	t.Parallel()
-	w := newService(t)
-	p := w.plan("install", Options{})
-	require.NoError(t, w.install(Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL_GB": "7"}}))
-	before := w.tree()
-	require.ErrorContains(t, p.Do(t.Context(), func(Step) {}), "kvtier.conf has changed since the steps were shown; run the same command again")
-	require.Equal(t, before, w.tree())
-}
-
 // TestCures: a status names the command line that helps its reader, also where this program stands in the place of
 // llama-server.
 func TestCures(t *testing.T) {
