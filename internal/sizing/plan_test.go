@@ -172,13 +172,3 @@ func TestPlanOfADiskThatWears(t *testing.T) {
 	require.Equal(t, "82.135", names(p.Settings)["OLLAMA_KV_TIER_WRITE_GB_PER_DAY"]) // 150 TB ÷ 5 ÷ 365.25
 	require.Equal(t, "8", names(p.Settings)["OLLAMA_KV_TIER_RAM_GB"])
 }
-
-func TestPlanOfALongContext(t *testing.T) {
-	in := eightB(t)
-	in.Context, in.Slots, in.CacheType = given(200_000, Tokens), given(4, Count), "q8_0"
-	p := Make(in)
-	require.Equal(t, 69632.0*200_000*4, p.Cells.Value)
-	require.Contains(t, p.Notes[0], "trained for 131072 tokens")
-	require.Equal(t, "q8_0", names(p.Settings)["OLLAMA_KV_CACHE_TYPE"])
-	require.Equal(t, "4", names(p.Settings)["OLLAMA_NUM_PARALLEL"])
-}
