@@ -37,10 +37,9 @@ The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
 			if err != nil {
 				return err
 			}
-			const forever = 365 * 24 * time.Hour
 			opt := doctor.Options{
 				Root: given[localVar], Remote: given[remoteVar], LocalGB: given[localGBVar], RemoteGB: given[remoteGBVar],
-				Service: service, Limit: cmp.Or(at.timeout, forever), Again: machine.WithSudo(at.args...),
+				Service: service, Limit: cmp.Or(at.timeout, 365*24*time.Hour), Again: machine.WithSudo(at.args...),
 			}
 			env, served := h.machine, h.served
 			if env == nil {

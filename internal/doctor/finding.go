@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/kvtier/kvtier/internal/machine"
 )
 
 // Severity is how much a finding matters.
@@ -86,22 +88,12 @@ func (h hit) also(of, value string) hit {
 
 // finding makes a finding of a hit.
 func (c Check) finding(h hit) Finding {
-	f := Finding{ID: c.ID, Severity: c.Severity, Says: capital(h.says), Evidence: h.evidence, Matters: c.Matters, Means: c.Means}
+	f := Finding{ID: c.ID, Severity: c.Severity, Says: machine.Capital(h.says), Evidence: h.evidence, Matters: c.Matters, Means: c.Means}
 	if f.Evidence == nil {
 		f.Evidence = []Evidence{}
 	}
 	f.Remedy = strings.NewReplacer(h.values...).Replace(cmp.Or(h.remedy, c.Remedy))
 	return f
-}
-
-// capital begins a sentence with a capital letter, unless it begins with a name or a path.
-func capital(s string) string {
-	for _, word := range []string{"process ", "container ", "this shell", "the "} {
-		if strings.HasPrefix(s, word) {
-			return strings.ToUpper(s[:1]) + s[1:]
-		}
-	}
-	return s
 }
 
 // Checks lists every check, in the order of the documentation.

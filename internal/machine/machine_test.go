@@ -72,7 +72,6 @@ func TestExecutables(t *testing.T) {
 	require.Equal(t, "/opt/bin/lib/ollama", machine.ServerFolder(s, "/opt/bin/ollama"))
 	s.Write("/opt/lib/ollama/llama-server", "program", 0)
 	require.Equal(t, "/opt/lib/ollama", machine.ServerFolder(s, "/opt/bin/ollama"))
-
 }
 
 // TestContainers: the volume with the longest path has a container's directory.

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Quote writes a value as one word of a shell.
@@ -49,3 +51,12 @@ func Self() string {
 
 // WithSudo is this program's command line with other arguments, for root. sudo has a PATH of its own.
 func WithSudo(args ...string) string { return Command(append([]string{"sudo", Self()}, args...)...) }
+
+// Capital begins a sentence with a capital letter, unless it begins with a path, a unit or a variable.
+func Capital(sentence string) string {
+	if word, _, _ := strings.Cut(sentence, " "); strings.ContainsAny(word, "/.=") {
+		return sentence
+	}
+	first, size := utf8.DecodeRuneInString(sentence)
+	return string(unicode.ToUpper(first)) + sentence[size:]
+}

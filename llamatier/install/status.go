@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/machine"
@@ -52,7 +50,7 @@ func (m *Machine) status(ctx context.Context, o Ollama, host string) Status {
 // say tells of a fault.
 func (s *Status) say(f fault) {
 	s.Cure = f.cure
-	s.hint("%s", capital(f.String()+"."))
+	s.hint("%s", machine.Capital(f.String()+"."))
 }
 
 func (s *Status) hint(format string, args ...any) {
@@ -175,15 +173,6 @@ func (m *Machine) switchedOff(u machine.Service, set map[string]string) *fault {
 		return &fault{why: fmt.Sprintf("%s=%s in %s is neither 1 nor 0, so nothing is stored: another drop-in sets it, see systemctl cat %[3]s", tierenv.TieringVariable, value, u.Name)}
 	}
 	return &fault{why: fmt.Sprintf("%s is off in %s: another drop-in sets it, see systemctl cat %[2]s", tierenv.TieringVariable, u.Name)}
-}
-
-// capital begins a sentence with a capital letter, unless it begins with a path, a unit or a variable.
-func capital(sentence string) string {
-	if word, _, _ := strings.Cut(sentence, " "); strings.ContainsAny(word, "/.=") {
-		return sentence
-	}
-	first, size := utf8.DecodeRuneInString(sentence)
-	return string(unicode.ToUpper(first)) + sentence[size:]
 }
 
 // logTail is the part of a log that is searched, in bytes.
