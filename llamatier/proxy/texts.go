@@ -11,8 +11,8 @@ import (
 	"github.com/kvtier/kvtier/llamatier"
 )
 
-// texts knows the tokens of the beginnings of some texts, so that llama-server makes tokens of the rest of a
-// text alone: of 4,096 tokens it makes 110 in a millisecond. A beginning ends before a control token, which
+// texts knows the tokens of some texts and of their beginnings, so that llama-server makes tokens of the rest of
+// a text alone: of 4,096 tokens it makes 110 in a millisecond. A beginning ends before a control token, which
 // parts a text before anything else does: the tokens before it are the same whatever comes behind.
 //
 // What is known may be wrong, as may all tokens that are found out before llama-server answers: see forget and
@@ -25,20 +25,34 @@ type texts struct {
 	coming <-chan struct{} // closed when the stored conversation is known, or comes too late; nil if none is coming
 
 	mu       sync.Mutex
-	known    []beginning // the one that was used last is the last
+	known    []known // the one that was used last is the last
 	pieces   map[int32]string
 	mistakes int
+	drops    int // how often all were forgotten: what was found out before is not kept
 }
 
-// beginning is what a text begins with.
-type beginning struct {
-	text   string // up to the end of the control token
-	end    int    // where that token begins, in bytes
+// known is a text, or what one begins with.
+type known struct {
+	text   string
 	tokens []int32
+	// start and end are where the last control token begins and ends in the text, in bytes, and n is the number
+	// of tokens before it; 0 if the text has none, or it is not known where.
+	start, end, n int
 }
 
 // size is the number of bytes that it takes.
-func (b beginning) size() int { return len(b.text) + 4*len(b.tokens) }
+func (k known) size() int { return len(k.text) + 4*len(k.tokens) }
+
+// covers returns the number of bytes of a text, and of their tokens, that are known.
+func (k known) covers(text string) (bytes, tokens int) {
+	switch {
+	case len(k.tokens) > k.n && text == k.text:
+		return len(text), len(k.tokens)
+	case k.n > 0 && strings.HasPrefix(text, k.text[:k.end]):
+		return k.start, k.n
+	}
+	return 0, 0
+}
 
 const (
 	textLeast = 4 << 10 // bytes of a text for which it is worth looking
@@ -63,21 +77,28 @@ func (x *texts) tokenize(ctx context.Context, text string) ([]int32, error) {
 		case <-timer.C:
 		}
 	}
-	b := x.longest(text)
-	rest, err := x.engine.Tokenize(ctx, text[b.end:], b.end == 0)
+	bytes, tokens, drops := x.longest(text)
+	if bytes == len(text) {
+		return tokens, nil
+	}
+	rest, err := x.engine.Tokenize(ctx, text[bytes:], bytes == 0)
 	if err != nil {
 		return nil, err
 	}
-	if b.end > 0 {
-		x.log.Debug("kv tier: the beginning of a text is known", "tokens", len(b.tokens), "rest", len(rest))
+	if bytes > 0 {
+		x.log.Debug("kv tier: the beginning of a text is known", "tokens", len(tokens), "rest", len(rest))
 	}
-	tokens := slices.Concat(b.tokens, rest)
+	tokens = append(tokens, rest...)
+	k := known{text: text, tokens: tokens}
 	if n := llamatier.LastControl(tokens, len(tokens), x.control); n > 0 {
 		// A token that llama-server adds has no piece in the text.
-		if piece, err := x.piece(ctx, tokens[n]); err == nil && strings.Count(text, piece) == count(tokens, tokens[n]) {
-			x.add(text, strings.LastIndex(text, piece), piece, tokens[:n])
+		piece, err := x.piece(ctx, tokens[n])
+		if err == nil && piece != "" && strings.Count(text, piece) == count(tokens, tokens[n]) {
+			k.start, k.n = strings.LastIndex(text, piece), n
+			k.end = k.start + len(piece)
 		}
 	}
+	x.add(k, drops)
 	return tokens, nil
 }
 
@@ -93,6 +114,7 @@ func count(tokens []int32, token int32) (n int) {
 
 // learn learns the tokens of a stored conversation, whose prompt may have no text for its first token.
 func (x *texts) learn(ctx context.Context, tokens []int32) error {
+	_, _, drops := x.longest("")
 	n := llamatier.LastControl(tokens, len(tokens), x.control)
 	if n == 0 {
 		return nil
@@ -105,13 +127,16 @@ func (x *texts) learn(ctx context.Context, tokens []int32) error {
 	if err != nil {
 		return err
 	}
-	x.add(text+piece, len(text), piece, tokens[:n])
+	if piece == "" {
+		return nil
+	}
+	x.add(known{text + piece, tokens[:n], len(text), len(text + piece), n}, drops)
 	if !x.control(tokens[0]) {
 		return nil
 	}
 	first, err := x.piece(ctx, tokens[0])
 	if rest, ok := strings.CutPrefix(text, first); ok && err == nil {
-		x.add(rest+piece, len(rest), piece, tokens[:n])
+		x.add(known{rest + piece, tokens[:n], len(rest), len(rest + piece), n}, drops)
 	}
 	return err
 }
@@ -133,50 +158,52 @@ func (x *texts) piece(ctx context.Context, token int32) (string, error) {
 	return piece, err
 }
 
-// add adds the beginning of a text that ends before a control token, which the text has at a place, in the
-// place of shorter ones of the same text.
-func (x *texts) add(text string, end int, piece string, tokens []int32) {
-	if piece == "" || end < textLeast {
+// add adds a text in the place of those that it serves as well, unless all were forgotten since drops. Texts of
+// which no beginning is known serve equal ones alone, and are the first to go.
+func (x *texts) add(k known, drops int) {
+	if len(k.text) < textLeast || k.size() > textsSize {
 		return
 	}
-	b := beginning{text[:end+len(piece)], end, tokens}
-	if b.size() > textsSize {
-		return
-	}
-	b.text, b.tokens = strings.Clone(b.text), slices.Clone(tokens) // without the memory of all that is behind
+	k.text, k.tokens = strings.Clone(k.text), slices.Clone(k.tokens) // without the memory of all that is behind
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.mistakes >= mistakesMax {
+	if x.mistakes >= mistakesMax || x.drops != drops {
 		return
 	}
-	x.known = slices.DeleteFunc(x.known, func(other beginning) bool { return strings.HasPrefix(b.text, other.text) })
-	x.known = append(x.known, b)
+	x.known = slices.DeleteFunc(x.known, func(other known) bool {
+		if other.n > 0 && len(other.text)-other.end < textLeast {
+			return k.n > 0 && strings.HasPrefix(k.text, other.text[:other.end])
+		}
+		return (k.n > 0 || other.n == 0) && strings.HasPrefix(k.text, other.text)
+	})
+	x.known = append(x.known, k)
 	size := 0
-	for _, b := range x.known {
-		size += b.size()
+	for _, k := range x.known {
+		size += k.size()
 	}
 	for len(x.known) > textsMax || size > textsSize {
-		size -= x.known[0].size()
-		x.known = slices.Delete(x.known, 0, 1)
+		first := max(0, slices.IndexFunc(x.known[:len(x.known)-1], func(k known) bool { return k.n == 0 }))
+		size -= x.known[first].size()
+		x.known = slices.Delete(x.known, first, first+1)
 	}
 }
 
-// longest returns the longest beginning of a text that is known; the zero value if none is.
-func (x *texts) longest(text string) beginning {
+// longest returns the longest beginning of a text that is known, in bytes, its tokens, and how often all texts
+// were forgotten.
+func (x *texts) longest(text string) (bytes int, tokens []int32, drops int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	best := -1
-	for i, b := range x.known {
-		if strings.HasPrefix(text, b.text) && (best < 0 || b.end > x.known[best].end) {
-			best = i
+	for i, k := range x.known {
+		if b, n := k.covers(text); b > bytes {
+			best, bytes, tokens = i, b, k.tokens[:n]
 		}
 	}
-	if best < 0 {
-		return beginning{}
+	if best >= 0 {
+		k := x.known[best]
+		x.known = append(slices.Delete(x.known, best, best+1), k)
 	}
-	b := x.known[best]
-	x.known = append(slices.Delete(x.known, best, best+1), b)
-	return b
+	return bytes, slices.Clone(tokens), x.drops
 }
 
 // drop forgets all beginnings. A client that went away, or a chat that we make otherwise than llama-server, may
@@ -185,6 +212,7 @@ func (x *texts) drop() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.known = nil
+	x.drops++
 }
 
 // forget forgets all beginnings: llama-server has made another number of tokens of a prompt. After some
@@ -193,5 +221,6 @@ func (x *texts) forget() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.known = nil
+	x.drops++
 	x.mistakes++
 }

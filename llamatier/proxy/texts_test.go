@@ -23,11 +23,12 @@ const (
 	begins = 1000 + iota // <s>, before every prompt
 	says                 // <|im_start|>
 	ends                 // <|im_end|>
+	silent               // no text
 )
 
 var controls = map[int32]string{begins: "<s>", says: "<|im_start|>", ends: "<|im_end|>"}
 
-func isControl(token int32) bool { return controls[token] != "" }
+func isControl(token int32) bool { return token >= begins }
 
 // spell makes tokens of a text as llama-server does: control tokens part it, and two equal bytes are one
 // token.
@@ -166,6 +167,25 @@ func TestALongerText(t *testing.T) {
 	}
 }
 
+// TestAnEqualText: the tokens of a text that was there before are known, also of one without a control token.
+// Those of a longer one are not: a token may join bytes of both.
+func TestAnEqualText(t *testing.T) {
+	h, s := recalling(t, nil, nil)
+	raw := strings.Repeat("ab", textLeast) + "a"
+	for _, text := range []string{raw, messages(12, 0), raw + "a", raw + "a<|im_end|>", messages(12, 0), raw + "a"} {
+		for n := range 2 {
+			s.took()
+			tokens, err := h.texts.tokenize(t.Context(), text)
+			require.NoError(t, err)
+			require.Equal(t, spell(text, true), tokens)
+			if n > 0 {
+				require.Zero(t, s.took())
+			}
+			clear(tokens) // which are the caller's
+		}
+	}
+}
+
 // TestATokenBehindTheText: a token that the engine adds at the end parts no text, even if the text has its
 // piece elsewhere.
 func TestATokenBehindTheText(t *testing.T) {
@@ -192,6 +212,19 @@ func TestAStoredText(t *testing.T) {
 		require.Equal(t, read(spell(next, front == "")), read(tokens))
 		if front == "" {
 			require.Equal(t, spell(next, true), tokens)
+		}
+	}
+}
+
+// TestAStoredTextThatEndsInAPrompt: its last control token is not known, and one without text parts nothing.
+func TestAStoredTextThatEndsInAPrompt(t *testing.T) {
+	raw := strings.Repeat("ab", textLeast) + "a"
+	for stored, text := range map[int32]string{ends: raw + "<|im_end|>", silent: raw + "a"} {
+		h, _ := recalling(t, append(spell(raw, true), stored, 'b'), nil)
+		for range 2 {
+			tokens, err := h.texts.tokenize(t.Context(), text)
+			require.NoError(t, err)
+			require.Equal(t, spell(text, true), tokens)
 		}
 	}
 }
@@ -245,10 +278,63 @@ func TestTextsAreBounded(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Len(t, h.texts.known, textsMax)
-	require.Empty(t, h.texts.longest(messages(4, 0)).text, "the oldest goes first")
-	require.NotEmpty(t, h.texts.longest(messages(4, 2*textsMax-1)).text)
-	h.texts.add(strings.Repeat("x", textsSize-10), textsSize-20, "</s>", nil)
+	bytes, _, _ := h.texts.longest(messages(4, 0))
+	require.Zero(t, bytes, "the oldest goes first")
+	chat := messages(4, textsMax) // the oldest that is left
+	bytes, _, _ = h.texts.longest(chat)
+	require.Equal(t, len(chat), bytes)
+	for i := range textsMax - 1 {
+		_, err := h.texts.tokenize(t.Context(), messages(4, uint64(3*textsMax+i)))
+		require.NoError(t, err)
+	}
+	for i := range textsMax {
+		_, err := h.texts.tokenize(t.Context(), strings.Repeat(string(rune('c'+i)), textLeast))
+		require.NoError(t, err)
+	}
+	bytes, _, _ = h.texts.longest(chat)
+	require.Equal(t, len(chat), bytes, "it was used, and no raw text takes its place")
+	h.texts.add(known{text: strings.Repeat("x", textsSize-10)}, 0)
 	require.Len(t, h.texts.known, 1)
+}
+
+// TestTextsTakeThePlaceOfOthers that they serve as well.
+func TestTextsTakeThePlaceOfOthers(t *testing.T) {
+	raw := strings.Repeat("ab", textLeast)
+	for _, c := range []struct {
+		texts []string
+		left  int
+	}{
+		{[]string{raw, raw + "a", raw + "ab"}, 1},
+		{[]string{raw + "<|im_end|>think", raw + "<|im_end|>answer<|im_end|>"}, 1},
+		{[]string{raw, raw + "<|im_end|>", raw + "<|im_end|>a"}, 1},
+		{[]string{"<|im_start|>" + raw + "a", "<|im_start|>" + raw + "b"}, 2},
+	} {
+		h, s := recalling(t, nil, nil)
+		for _, text := range c.texts {
+			_, err := h.texts.tokenize(t.Context(), text)
+			require.NoError(t, err)
+		}
+		require.Len(t, h.texts.known, c.left)
+		s.took()
+		for _, text := range c.texts[len(c.texts)-c.left:] {
+			_, err := h.texts.tokenize(t.Context(), text)
+			require.NoError(t, err)
+			require.Zero(t, s.took())
+		}
+	}
+}
+
+// TestTokensOfBeforeAMistake are not kept by a request that was given them before.
+func TestTokensOfBeforeAMistake(t *testing.T) {
+	raw := strings.Repeat("ab", textLeast)
+	for _, forget := range []func(*Handler){(*Handler).Mistaken, func(h *Handler) { h.texts.forget() }} {
+		h, _ := recalling(t, nil, nil)
+		control, once := h.texts.control, sync.OnceFunc(func() { forget(h) })
+		h.texts.control = func(token int32) bool { once(); return control(token) } // before it is added
+		_, err := h.texts.tokenize(t.Context(), raw)
+		require.NoError(t, err)
+		require.Empty(t, h.texts.known)
+	}
 }
 
 // heldBytes are the bytes of memory that a function leaves in use.
@@ -264,20 +350,20 @@ func heldBytes(f func()) int64 {
 	return inUse() - before
 }
 
-// TestTextsTakeNoOtherMemory: what stands behind a beginning goes with its request, and a beginning goes when it
-// is not known any more.
+// TestTextsTakeNoOtherMemory: no other memory of its request is kept with a text, and none of one that is not
+// known any more.
 func TestTextsTakeNoOtherMemory(t *testing.T) {
 	var x texts
 	require.Less(t, heldBytes(func() {
 		for i := range textsMax {
-			text := strings.Repeat(string(rune('a'+i)), textLeast) + "</s>" + strings.Repeat("x", 4<<20)
-			x.add(text, textLeast, "</s>", make([]int32, 1<<20)[:10])
+			body := strings.Repeat(string(rune('a'+i)), 4<<20)
+			x.add(known{text: body[:textLeast], tokens: make([]int32, 1<<20)[:10]}, 0)
 		}
 	}), int64(1<<20))
 	const large = textsSize - textLeast
 	require.Less(t, heldBytes(func() {
 		for i := range 4 {
-			x.add(strings.Repeat(string(rune('A'+i)), large)+"</s>", large, "</s>", nil)
+			x.add(known{text: strings.Repeat(string(rune('A'+i)), large)}, 0)
 		}
 	}), int64(textsSize+1<<20))
 	require.Len(t, x.known, 1)
