@@ -123,11 +123,7 @@ const AmountMax = 1e18
 
 // ParseBytes reads a size such as 8G, 8GiB or 200GB.
 func ParseBytes(text string) (int64, error) {
-	n, ok := parse(text, byteUnits)
-	if !ok {
-		return 0, fmt.Errorf("%q is not a size; give one such as 8G, 7.5GB or 8GiB", text)
-	}
-	return n, nil
+	return parse(text, byteUnits, 0, AmountMax, "size; give one such as 8G, 7.5GB or 8GiB")
 }
 
 // memoryMax is more memory than any machine has.
@@ -135,33 +131,24 @@ const memoryMax = 1 << 50
 
 // ParseMemory reads a size of memory such as 512M, 1.5G or 1.5GiB, above 0.
 func ParseMemory(text string) (int64, error) {
-	n, ok := parse(text, memoryUnits)
-	if !ok || n < 1 || n > memoryMax {
-		return 0, fmt.Errorf("%q is not a size of memory; give one such as 512M or 1.5G", text)
-	}
-	return n, nil
+	return parse(text, memoryUnits, 1, memoryMax, "size of memory; give one such as 512M or 1.5G")
 }
 
 // ParseTokens reads a number of tokens such as 131072, 128k or 2M: k is 1,000.
 func ParseTokens(text string) (int64, error) {
-	n, ok := parse(text, tokenUnits)
-	if !ok {
-		return 0, fmt.Errorf("%q is not a number of tokens; give one such as 131072, 500k or 2M", text)
-	}
-	return n, nil
+	return parse(text, tokenUnits, 0, AmountMax, "number of tokens; give one such as 131072, 500k or 2M")
 }
 
-func parse(text string, units map[string]float64) (int64, bool) {
-	text = strings.TrimSpace(text)
-	digits := strings.TrimRight(text, "bkmgtpiBKMGTPI ")
-	unit, ok := units[strings.ToLower(strings.TrimSpace(text[len(digits):]))]
-	if !ok || strings.Trim(digits, "0123456789.") != "" { // no signs, exponents or NaN
-		return 0, false
-	}
+// parse reads a number with one of some units; what says what the text should be.
+func parse(text string, units map[string]float64, least, most float64, what string) (int64, error) {
+	trimmed := strings.TrimSpace(text)
+	digits := strings.TrimRight(trimmed, "bkmgtpiBKMGTPI ")
+	unit, ok := units[strings.ToLower(strings.TrimSpace(trimmed[len(digits):]))]
+	plain := strings.Trim(digits, "0123456789.") == "" // no signs, exponents or NaN
 	f, err := strconv.ParseFloat(digits, 64)
 	n := math.Round(f * unit)
-	if err != nil || !(n >= 0 && n <= AmountMax) {
-		return 0, false
+	if !ok || !plain || err != nil || !(n >= least && n <= most) {
+		return 0, fmt.Errorf("%q is not a %s", text, what)
 	}
-	return int64(n), true
+	return int64(n), nil
 }
