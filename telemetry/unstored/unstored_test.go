@@ -139,13 +139,3 @@ func TestDetailIsBounded(t *testing.T) {
 	require.LessOrEqual(t, len(w.state().Detail), telemetry.NameBytesMax)
 	require.Regexp(t, `^a b \[2J\?ä+$`, w.state().Detail)
 }
-
-func TestNoWatch(t *testing.T) {
-	var w *Watch
-	w.Lost(telemetry.ObstacleOther, nil)
-	w.Doubt(telemetry.ObstacleSlot, nil)
-	w.Sure()
-	w.Stored()
-	w.Off(slog.LevelWarn, telemetry.ObstacleOther, nil)
-	w.Fill(nil)
-}

@@ -32,8 +32,8 @@ func Series(c telemetry.Obstacle) string {
 	return telemetry.Series("ollama_kv_not_stored_total", "cause", string(c))
 }
 
-// Watch tells whether the K/V of one loaded model is stored. A nil Watch tells nothing. All methods
-// may be called from several goroutines.
+// Watch tells whether the K/V of one loaded model is stored. All methods may be called from several
+// goroutines.
 type Watch struct {
 	log   *slog.Logger
 	meter *telemetry.Meter
@@ -55,9 +55,6 @@ func New(log *slog.Logger, meter *telemetry.Meter) *Watch {
 
 // Lost notes that something that should have been stored was not.
 func (w *Watch) Lost(cause telemetry.Obstacle, reason error) {
-	if w == nil {
-		return
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.meter.Add(Series(cause), 1)
@@ -81,9 +78,6 @@ func (w *Watch) Lost(cause telemetry.Obstacle, reason error) {
 // Doubt notes that something that should have been stored was not, for a cause that may have passed
 // by the next time. Several doubts in a row are an obstacle.
 func (w *Watch) Doubt(cause telemetry.Obstacle, reason error) {
-	if w == nil {
-		return
-	}
 	w.mu.Lock()
 	w.doubts++
 	often := w.doubts >= doubtsMax
@@ -95,9 +89,6 @@ func (w *Watch) Doubt(cause telemetry.Obstacle, reason error) {
 
 // Sure notes that a slot that should have been stored is.
 func (w *Watch) Sure() {
-	if w == nil {
-		return
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.doubts = 0
@@ -105,9 +96,6 @@ func (w *Watch) Sure() {
 
 // Stored notes that something was stored.
 func (w *Watch) Stored() {
-	if w == nil {
-		return
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.doubts = 0
@@ -123,9 +111,6 @@ func (w *Watch) Stored() {
 // Off notes, in one line of a level, that nothing of the model is stored or restored while it is
 // loaded. attrs are further attributes of the line.
 func (w *Watch) Off(level slog.Level, cause telemetry.Obstacle, reason error, attrs ...any) {
-	if w == nil {
-		return
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.off {
@@ -164,9 +149,6 @@ func detail(reason error) string {
 
 // Fill adds the state to a report.
 func (w *Watch) Fill(r *telemetry.Report) {
-	if w == nil {
-		return
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r.Unstored = w.state // replaced, never changed
