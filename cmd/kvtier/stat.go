@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -209,13 +208,11 @@ func (at *storage) writeMetrics(ctx context.Context, w io.Writer, tiers []tierSt
 			opt.Disks = append(opt.Disks, t.Disk)
 		}
 	}
-	var text bytes.Buffer
-	err := opt.Write(&text, state)
-	if err == nil && file != "" {
-		err = at.by.do(func() error { return replaceFile(file, text.Bytes()) })
-	} else if err == nil {
-		_, err = w.Write(text.Bytes())
+	text := opt.Text(state)
+	if file != "" {
+		return errors.Join(at.by.do(func() error { return replaceFile(file, text) }), stateErr)
 	}
+	_, err := w.Write(text)
 	return errors.Join(err, stateErr)
 }
 

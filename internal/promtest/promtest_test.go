@@ -1,7 +1,6 @@
 package promtest
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -34,11 +33,10 @@ func TestPromtoolChecksMetrics(t *testing.T) {
 	w := newWorkload()
 	state, err := w.read(t.Context())
 	require.NoError(t, err)
-	var text bytes.Buffer
-	require.NoError(t, expose.Options{Version: "1", Disks: w.disks()}.Write(&text, state))
-	promtool(t, text.String(), "check", "metrics")
+	text := string(expose.Options{Version: "1", Disks: w.disks()}.Text(state))
+	promtool(t, text, "check", "metrics")
 	for _, m := range append(append([]telemetry.Metric{}, telemetry.Metrics...), expose.Extra...) {
-		require.Contains(t, text.String(), "\n# TYPE "+m.Name+" "+string(m.Kind)+"\n", "the workload lacks %s", m.Name)
+		require.Contains(t, text, "\n# TYPE "+m.Name+" "+string(m.Kind)+"\n", "the workload lacks %s", m.Name)
 	}
 }
 
@@ -56,7 +54,7 @@ func TestPrometheus(t *testing.T) {
 	w := newWorkload()
 	textfile := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", expose.ContentType)
-		_ = expose.Options{Disks: w.disks()}.Write(rw, telemetry.State{})
+		_, _ = rw.Write(expose.Options{Disks: w.disks()}.Text(telemetry.State{}))
 	}))
 	t.Cleanup(textfile.Close)
 	metrics := httptest.NewServer(listen.Metrics("1", w.read))

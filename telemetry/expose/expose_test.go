@@ -1,8 +1,6 @@
 package expose
 
 import (
-	"bytes"
-	"errors"
 	"math"
 	"os"
 	"regexp"
@@ -51,9 +49,7 @@ func sample() telemetry.State {
 
 func text(t *testing.T, state telemetry.State, opt Options) string {
 	t.Helper()
-	var out bytes.Buffer
-	require.NoError(t, opt.Write(&out, state))
-	return out.String()
+	return string(opt.Text(state))
 }
 
 // disk has counts of kvtier stat.
@@ -271,14 +267,6 @@ func TestNoWords(t *testing.T) {
 	require.Equal(t, text(t, sample(), Options{}), text(t, state, Options{}))
 }
 
-type failing struct{}
-
-func (failing) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
-
-func TestWriteFails(t *testing.T) {
-	require.EqualError(t, Options{}.Write(failing{}, sample()), "write metrics: no space left on device")
-}
-
 // Extra families follow the rules of names, and none is also a process's.
 func TestExtraNames(t *testing.T) {
 	for _, m := range Extra {
@@ -293,8 +281,6 @@ func TestExtraNames(t *testing.T) {
 
 // Names of other people reach a terminal as well, where their escapes would spoil the text.
 func TestLabelsAreShown(t *testing.T) {
-	var text strings.Builder
 	s := telemetry.State{Tiers: []telemetry.Tier{{Name: telemetry.PlaceLocal, Root: "/a\u202e\u00a0\x1b\r\x00\"\\\nb"}}}
-	require.NoError(t, Options{}.Write(&text, s))
-	require.Contains(t, text.String(), `root="/a�����\"\\\nb"`)
+	require.Contains(t, text(t, s, Options{}), `root="/a�����\"\\\nb"`)
 }

@@ -72,13 +72,11 @@ func (g gathered) report(key string, value float64, labels []label) {
 	}
 }
 
+func number(holds bool) float64 { return map[bool]float64{true: 1}[holds] }
+
 func gather(state telemetry.State, opt Options) gathered {
 	g := make(gathered)
-	up := 0.0
-	if state.Live {
-		up = 1
-	}
-	g.add("ollama_kv_up", up)
+	g.add("ollama_kv_up", number(state.Live))
 	if opt.Version != "" {
 		g.add("ollama_kv_collector_info", 1, label{"version", opt.Version})
 	}
@@ -132,10 +130,7 @@ func (g gathered) process(p telemetry.ProcessState) {
 	g.latest("ollama_kv_report_timestamp_seconds", p.At, labels...)
 	with := func(name, value string) []label { return append(labels[:len(labels):len(labels)], label{name, value}) }
 	for _, s := range p.Slots {
-		busy := 0.0
-		if s.Busy {
-			busy = 1
-		}
+		busy := number(s.Busy)
 		g.add("ollama_kv_slots", busy, with("state", "busy")...)
 		g.add("ollama_kv_slots", 1-busy, with("state", "idle")...)
 		g.add("ollama_kv_slot_tokens", float64(s.Tokens), labels...)
@@ -166,10 +161,7 @@ func ofState(name string) bool {
 
 func (g gathered) tier(t telemetry.Tier) {
 	labels := []label{{"tier", t.Name}, {"root", t.Root}}
-	up := 1.0
-	if t.Down {
-		up = 0
-	}
+	up := number(!t.Down)
 	if t.Booked > 0 {
 		g.add("ollama_kv_tier_booked_bytes", float64(t.Booked), labels...)
 	}

@@ -3,7 +3,6 @@ package expose
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -66,16 +65,14 @@ var Extra = []telemetry.Metric{
 // known are all families by name.
 var known = func() map[string]telemetry.Metric {
 	all := make(map[string]telemetry.Metric, len(telemetry.Metrics)+len(Extra))
-	for _, list := range [][]telemetry.Metric{telemetry.Metrics, Extra} {
-		for _, m := range list {
-			all[m.Name] = m
-		}
+	for _, m := range slices.Concat(telemetry.Metrics, Extra) {
+		all[m.Name] = m
 	}
 	return all
 }()
 
-// Write writes all metrics of a state and those of the options.
-func (opt Options) Write(w io.Writer, state telemetry.State) error {
+// Text has all metrics of a state and those of the options.
+func (opt Options) Text(state telemetry.State) []byte {
 	g := gather(state, opt)
 	var text bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(g)) {
@@ -83,10 +80,7 @@ func (opt Options) Write(w io.Writer, state telemetry.State) error {
 			writeFamily(&text, known[name], g[name])
 		}
 	}
-	if _, err := w.Write(text.Bytes()); err != nil {
-		return fmt.Errorf("write metrics: %w", err)
-	}
-	return nil
+	return text.Bytes()
 }
 
 func writeFamily(text *bytes.Buffer, m telemetry.Metric, all map[string]*series) {
@@ -116,8 +110,5 @@ func (s *series) writeHistogram(text *bytes.Buffer, m telemetry.Metric) {
 }
 
 func writeSample(text *bytes.Buffer, series string, value float64) {
-	text.WriteString(series)
-	text.WriteByte(' ')
-	text.WriteString(strconv.FormatFloat(value, 'g', -1, 64))
-	text.WriteByte('\n')
+	fmt.Fprintf(text, "%s %s\n", series, strconv.FormatFloat(value, 'g', -1, 64))
 }

@@ -1,7 +1,6 @@
 package listen
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -47,14 +46,10 @@ func Metrics(version string, read Read) http.Handler {
 			http.Error(w, "The state of the KV tier could not be read. kvtier stat says more.", http.StatusServiceUnavailable)
 			return
 		}
-		var text bytes.Buffer
-		if err := (expose.Options{Version: version}).Write(&text, state); err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
+		text := expose.Options{Version: version}.Text(state)
 		w.Header().Set("Content-Type", expose.ContentType)
-		w.Header().Set("Content-Length", strconv.Itoa(text.Len()))
-		write(w, text.Bytes())
+		w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+		write(w, text)
 	}))
 }
 
