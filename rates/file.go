@@ -67,6 +67,9 @@ type tierRecord struct {
 	Slow        *sample            `json:"slow,omitempty"`
 }
 
+func (m modelRecord) seen() int64 { return m.Seen }
+func (t tierRecord) seen() int64  { return t.Seen }
+
 // MarshalJSON writes the pair [x, y] with the significant digits only.
 func (s sample) MarshalJSON() ([]byte, error) {
 	out := strconv.AppendFloat([]byte{'['}, s.x, 'g', 6, 64)
@@ -126,21 +129,12 @@ func Open(path, computing string, names map[string]string) (*Rates, error) {
 	return r, err
 }
 
-// Kept are the names of the rates that a file has.
-type Kept struct {
-	Computing []string // the last seen first
-	Tiers     []string
-}
-
-// Names returns the names of the observed rates in a file. A file that is missing has none.
-func Names(path string) (Kept, error) {
+// Names returns the names of the observed rates in a file, the last seen first. A file that is missing has none.
+func Names(path string) (computing, tiers []string, err error) {
 	c, err := load(path)
 	maps.DeleteFunc(c.Models, func(_ string, m modelRecord) bool { return len(m.TokenSeconds) == 0 })
 	maps.DeleteFunc(c.Tiers, func(_ string, t tierRecord) bool { return len(t.PageSeconds) == 0 })
-	return Kept{
-		Computing: newest(c.Models, func(m modelRecord) int64 { return m.Seen }),
-		Tiers:     newest(c.Tiers, func(t tierRecord) int64 { return t.Seen }),
-	}, err
+	return newest(c.Models, modelRecord.seen), newest(c.Tiers, tierRecord.seen), err
 }
 
 // Known reports whether the time to compute a token was observed. Before, Computing is a guess.
@@ -237,8 +231,8 @@ func (r *Rates) encode(c contents) ([]byte, error) {
 			c.Tiers[name] = t.record()
 		}
 	}
-	keepNewest(c.Models, modelsMax, func(m modelRecord) int64 { return m.Seen })
-	keepNewest(c.Tiers, tiersMax, func(t tierRecord) int64 { return t.Seen })
+	keepNewest(c.Models, modelsMax, modelRecord.seen)
+	keepNewest(c.Tiers, tiersMax, tierRecord.seen)
 	return json.Marshal(c)
 }
 

@@ -213,21 +213,21 @@ func FuzzFile(f *testing.F) {
 // TestNames: rates without observations are not known.
 func TestNames(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rates.json")
-	kept, err := Names(path)
+	computing, tiers, err := Names(path)
 	require.NoError(t, err)
-	require.Equal(t, Kept{}, kept)
+	require.Empty(t, append(computing, tiers...))
 	require.NoError(t, os.WriteFile(path, []byte(`{"version":1,
 		"models":{"old":{"seen":1,"token_seconds":[[0,1]]},"new":{"seen":2,"token_seconds":[[0,1]]},"none":{"seen":3,"token_seconds":[]}},
 		"tiers":{"/ssd":{"seen":1,"page_seconds":{"whole":[[1,1]]}},"/nfs":{"seen":2,"page_seconds":{"whole":[]}}}}`), 0o600))
-	kept, err = Names(path)
+	computing, tiers, err = Names(path)
 	require.NoError(t, err)
-	require.Equal(t, Kept{Computing: []string{"new", "old"}, Tiers: []string{"/ssd"}}, kept)
+	require.Equal(t, [][]string{{"new", "old"}, {"/ssd"}}, [][]string{computing, tiers})
 	for name, want := range map[string]bool{"old": true, "none": false, "another": false} {
 		r, err := Open(path, name, nil)
 		require.NoError(t, err)
 		require.Equal(t, want, r.Known(), name)
 	}
 	require.NoError(t, os.WriteFile(path, []byte(`{`), 0o600))
-	_, err = Names(path)
+	_, _, err = Names(path)
 	require.ErrorContains(t, err, path)
 }

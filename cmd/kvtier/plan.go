@@ -225,8 +225,8 @@ func (p *planner) lookAround(ctx context.Context) {
 func (p *planner) useRates(ctx context.Context) error {
 	in := p.in
 	path := filepath.Join(p.at.config.Local, "rates.json")
-	kept, err := rates.Names(path)
-	if err != nil || len(kept.Computing)+len(kept.Tiers) == 0 {
+	computing, tiers, err := rates.Names(path)
+	if err != nil || len(computing)+len(tiers) == 0 {
 		return err
 	}
 	name := ""
@@ -237,13 +237,13 @@ func (p *planner) useRates(ctx context.Context) error {
 		}
 		all := slices.Concat(usage.Local.Fingerprints, usage.Remote.Fingerprints)
 		// The last that a server used.
-		if i := slices.IndexFunc(kept.Computing, func(name string) bool {
+		if i := slices.IndexFunc(computing, func(name string) bool {
 			fingerprint, _, _ := strings.Cut(name, " ")
 			return slices.ContainsFunc(all, func(use diskstore.FingerprintUsage) bool {
 				return use.Fingerprint.String() == fingerprint && use.Identity[tierenv.KeyWeights] == p.weights && use.Identity[tierenv.KeyCacheType] == in.CacheType
 			})
 		}); i >= 0 {
-			name = kept.Computing[i]
+			name = computing[i]
 		}
 	}
 	known, err := rates.Open(path, name, nil)
@@ -257,7 +257,7 @@ func (p *planner) useRates(ctx context.Context) error {
 	page := in.Shape.RowBytes(in.CacheType) * in.PageTokens
 	rate := func(dir string) sizing.Figure {
 		took := known.Reading(rates.Page{Tokens: int(in.PageTokens), Bytes: page, Tier: dir}).Seconds()
-		if dir == "" || took <= 0 || !slices.Contains(kept.Tiers, dir) {
+		if dir == "" || took <= 0 || !slices.Contains(tiers, dir) {
 			return sizing.Figure{}
 		}
 		return sizing.Figure{Value: float64(page) / took, Unit: sizing.BytesPerS, Origin: sizing.Measured, From: "by servers, in rates.json"}
