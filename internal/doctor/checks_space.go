@@ -40,12 +40,8 @@ var spaceChecks = []Check{
 				}
 				const share = .8 // of the room that there is
 				gb := max(1, int64(share*float64(room)/env.BytesPerGB))
-				name := localGBVar
-				if p.tier == telemetry.PlaceRemote {
-					name = remoteGBVar
-				}
 				found(s.placeHit(st, p, "budget", format.HumanBytes(budget), "The budget of %s is more than its disk has room for.", p.title()).
-					also(p.above, p.room()+", "+format.HumanBytes(p.stored())+" in pages").with("{set}", s.by(st).setting(name, fmt.Sprint(gb))))
+					also(p.above, p.room()+", "+format.HumanBytes(p.stored())+" in pages").with("{set}", s.by(st).setting(variableOf(p.tier)+"_GB", fmt.Sprint(gb))))
 			})
 		},
 	},
