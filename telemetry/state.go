@@ -9,7 +9,6 @@ import (
 const (
 	ModelsMax       = 64  // totals of further models are added to one without weights
 	StatePromptsMax = 256 // latest prompts of all processes
-	StateBytesMax   = 8 << 20
 )
 
 // State is the sum of all reports of a directory.
