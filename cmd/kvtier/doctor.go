@@ -9,8 +9,6 @@ import (
 
 	"github.com/kvtier/kvtier/internal/cli"
 	"github.com/kvtier/kvtier/internal/doctor"
-	"github.com/kvtier/kvtier/internal/machine"
-	"github.com/kvtier/kvtier/llamatier/install"
 )
 
 // exitWarned is the status of a doctor that has found warnings and no error.
@@ -39,19 +37,13 @@ The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
 			}
 			opt := doctor.Options{
 				Root: given[localVar], Remote: given[remoteVar], LocalGB: given[localGBVar], RemoteGB: given[remoteGBVar],
-				Service: service, Limit: cmp.Or(at.timeout, 365*24*time.Hour), Again: machine.WithSudo(at.args...),
+				Limit: cmp.Or(at.timeout, 365*24*time.Hour),
 			}
-			env, served := h.machine, h.served
-			if env == nil {
-				env, served = doctor.Here{}, install.Here().Served
-			}
-			if served != nil {
-				ctx, stop := context.WithTimeout(cmd.Context(), opt.Limit)
-				defer stop()
-				served, _ := served(ctx)
-				opt.Service, opt.Again = cmp.Or(service, served.Service), reading(served, at.args)
-			}
-			r := doctor.Look(cmd.Context(), env, opt)
+			ctx, stop := context.WithTimeout(cmd.Context(), opt.Limit)
+			defer stop()
+			served, _ := h.served(ctx)
+			opt.Service, opt.Again = cmp.Or(service, served.Service), reading(served, at.args)
+			r := doctor.Look(cmd.Context(), h.machine, opt)
 			if err := cmd.Context().Err(); err != nil {
 				return err
 			}

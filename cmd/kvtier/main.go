@@ -76,6 +76,12 @@ func runIn(ctx context.Context, h host, args []string) int {
 }
 
 func newCommand(h host, out *output, args []string) *cobra.Command {
+	if h.served == nil {
+		h.served = install.Here().Served
+	}
+	if h.machine == nil {
+		h.machine = doctor.Here{}
+	}
 	root := &cobra.Command{
 		Use:     "kvtier",
 		Short:   "Look after the pages that kvtier keeps on disk for Ollama and llama-server",
@@ -106,17 +112,13 @@ func newCommand(h host, out *output, args []string) *cobra.Command {
 		newTopCommand(out, at, models),
 		newCollectCommand(out, at),
 	)
-	served := h.served
-	if served == nil {
-		served = install.Here().Served
-	}
 	for _, verb := range root.Commands() { // the others need no configuration
 		verb.PreRunE = func(cmd *cobra.Command, _ []string) error {
 			if err := at.checkFlags(cmd.Name(), cmd.Flags()); err != nil {
 				return err
 			}
 			files := cmd.Name() == "import" || cmd.Flags().Changed("output")
-			return cli.Usage(at.find(cmd.Context(), cmd.Flags(), files, served))
+			return cli.Usage(at.find(cmd.Context(), cmd.Flags(), files, h.served))
 		}
 	}
 	doctor, limit := newDoctorCommand(out, h, at), newLimitCommand(out, models)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry/listen"
 )
@@ -214,7 +215,7 @@ The exit status is 1 if an installation of kvtier needs attention.`,
 func addChoice(cmd *cobra.Command, c *install.Choice) {
 	flags := cmd.Flags()
 	cli.Flag(flags, &c.Prefix, "prefix", giveDir, "the folder above bin/ollama, or that of ollama, instead of looking everywhere")
-	cli.Flag(flags, &c.Service, "service", giveService, "the systemd service, instead of "+install.DefaultService)
+	cli.Flag(flags, &c.Service, "service", giveService, "the systemd service, instead of "+machine.DefaultService)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	if err := cmd.MarkFlagDirname("prefix"); err != nil {
 		panic(err) // the flag is missing

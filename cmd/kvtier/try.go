@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvtier/kvtier/internal/cli"
-	"github.com/kvtier/kvtier/internal/doctor"
 	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/modelfile"
 	"github.com/kvtier/kvtier/internal/progress"
@@ -72,12 +71,7 @@ func tryOllama(ctx context.Context, out *output, h host, name string, yes bool) 
 
 // cureOf says what to do about an Ollama that computes its prompts again.
 func cureOf(ctx context.Context, h host, url string) string {
-	var all []install.Status
-	if h.machine != nil {
-		all, _ = h.machine.Installed(ctx)
-	} else {
-		all, _ = doctor.Here{}.Installed(ctx) // with an error, nothing is known
-	}
+	all, _ := h.machine.Installed(ctx) // with an error, nothing is known
 	all = slices.DeleteFunc(all, func(s install.Status) bool { return s.URL != url || s.Cure == "" })
 	switch {
 	case len(all) != 1:

@@ -165,7 +165,7 @@ func (w *world) run(_ context.Context, variables []string, name string, args ...
 
 // ofDropIn are the variables that systemd reads in our drop-in.
 func (w *world) ofDropIn() string {
-	text, err := os.ReadFile(w.Units.dropIn(DefaultService))
+	text, err := os.ReadFile(w.Units.dropIn(machine.DefaultService))
 	if err != nil {
 		return ""
 	}
@@ -181,7 +181,7 @@ func (w *world) ofDropIn() string {
 // mount shows the service's process the files that systemd would mount for it.
 func (w *world) mount() {
 	require.NoError(w.t, os.RemoveAll(w.at("proc/7/root")))
-	text, err := os.ReadFile(w.Units.dropIn(DefaultService))
+	text, err := os.ReadFile(w.Units.dropIn(machine.DefaultService))
 	if err != nil {
 		return
 	}

@@ -145,7 +145,7 @@ func (m *Machine) kept(o Ollama) (pages, log string) {
 // removeOrphan plans the removal from a service that is gone, or runs no Ollama any more. It
 // returns no plan if there is none.
 func (m *Machine) removeOrphan(c Choice) (*Plan, error) {
-	name := cmp.Or(c.Service, DefaultService)
+	name := cmp.Or(c.Service, machine.DefaultService)
 	if !strings.Contains(name, ".") { // as machine.FindService reads it
 		name += ".service"
 	}

@@ -113,9 +113,6 @@ type Choice struct {
 	Service string // the systemd unit
 }
 
-// DefaultService is the unit that Ollama's own installer makes.
-const DefaultService = machine.DefaultService
-
 // Search returns the installations of Ollama, that of the service first.
 func (m *Machine) Search(ctx context.Context, c Choice) ([]Ollama, error) {
 	var found []Ollama

@@ -209,19 +209,15 @@ type Served struct {
 	Private   bool              // DynamicUser=yes: only root and the service reach its directories
 }
 
-// Changed names the service that kvtier is installed for, "" unless there is exactly one.
-func (m *Machine) Changed() string {
-	if services := m.Units.changed(); len(services) == 1 {
-		return services[0]
-	}
-	return ""
-}
-
 // Served returns the service that kvtier is installed for, if there is exactly one.
 func (m *Machine) Served(ctx context.Context) (Served, bool) {
-	s := Served{Service: m.Changed(), Variables: make(map[string]string)}
+	services := m.Units.changed()
+	if len(services) != 1 {
+		return Served{}, false
+	}
+	s := Served{Service: services[0], Variables: make(map[string]string)}
 	ours, _, err := m.Units.read(s.Service)
-	if s.Service == "" || err != nil {
+	if err != nil {
 		return Served{}, false
 	}
 	u, _ := m.unit(ctx, s.Service) // with the variables of other drop-ins, if systemd answers
