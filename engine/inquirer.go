@@ -130,7 +130,6 @@ func (q *Inquirer) complete(ctx context.Context, facts *why.Facts, text why.Text
 	}
 }
 
-// testimony completes facts by those that a store knows.
 func (q *Inquirer) testimony(ctx context.Context, facts why.Facts, text why.Text, began time.Time) why.Facts {
 	stats := q.Store.Stats()
 	facts.Down = slices.Clone(facts.Down)

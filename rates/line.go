@@ -97,7 +97,6 @@ func (l *line) fit() {
 	}
 }
 
-// weight returns the weight of sample i.
 func (l *line) weight(i int) float64 {
 	return math.Exp2(-float64(len(l.samples)-1-i) / l.halfLife)
 }

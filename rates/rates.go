@@ -26,7 +26,6 @@ func (page Page) step(name string) Page {
 	return page
 }
 
-// alike reports whether two pages have the same rate.
 func (page Page) alike(other Page) bool { return page.Tier == other.Tier && page.Form == other.Form }
 
 func (page Page) end() int { return page.Start + page.Tokens }
@@ -52,7 +51,6 @@ func (c Chain) After(n int) Chain {
 	return c
 }
 
-// end is the position after the chain's last token.
 func (c Chain) end() int { return c.Pages[len(c.Pages)-1].end() }
 
 const (
@@ -162,7 +160,6 @@ func (r *Rates) computingLocked(begin, end int) float64 {
 	return each * float64(end-begin)
 }
 
-// tierLocked returns the observations of a tier.
 func (r *Rates) tierLocked(name string) *tier {
 	if r.file != nil && r.file.names[name] != "" {
 		name = r.file.names[name]

@@ -29,7 +29,6 @@ func (r *Rates) Watch(c Chain, parallel int) *Watch {
 	return w
 }
 
-// beginRunLocked begins a run at page next.
 func (w *Watch) beginRunLocked(now float64) {
 	w.run, w.runSince, w.paces = w.next, now, nil
 	if w.next == len(w.chain.Pages) {
@@ -79,7 +78,6 @@ func (w *Watch) grantedLocked(page Page) float64 {
 	return max(granted, paced)
 }
 
-// readingLocked predicts the seconds to read a page.
 func (w *Watch) readingLocked(page Page) float64 {
 	if paced, ok := w.pacedLocked(page); ok {
 		return paced

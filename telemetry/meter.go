@@ -118,7 +118,6 @@ func (s *Source) Report() Report {
 	return r
 }
 
-// attached are the functions of Attach.
 var attached struct {
 	sync.Mutex
 	fills []func(*Report)

@@ -30,7 +30,6 @@ type archive struct {
 	Bytes       int64             `json:"bytes"` // bytes of the pages
 }
 
-// showArchive prints what was done with an archive's pages.
 func showArchive(out *output, names modelNames, file, done string, m *inspect.ArchiveManifest) error {
 	a := archive{file, names.of(m.Identity), m.Fingerprint, m.Identity, len(m.Pages), m.Tokens, m.Bytes}
 	return out.show(a, func(w io.Writer) {
@@ -38,7 +37,6 @@ func showArchive(out *output, names modelNames, file, done string, m *inspect.Ar
 	})
 }
 
-// exportFlags are the flags of export.
 type exportFlags struct {
 	key, model, output string
 	last, force        bool
@@ -118,7 +116,6 @@ func (f exportFlags) checkOutput() error {
 	return nil
 }
 
-// page returns the page that the flags select.
 func (f exportFlags) page(ctx context.Context, root *roots, places string, models *modelStore) (inspect.PageFile, error) {
 	if !f.last {
 		return onePage(ctx, root, places, f.key)

@@ -49,13 +49,11 @@ const (
 	benchMinGB, benchMaxGB = 0.01, 1000
 )
 
-// Descriptions of the values of bench's flags.
 var (
 	giveBenchGB    = fmt.Sprintf("%v to %v", benchMinGB, benchMaxGB)
 	giveTokenBytes = fmt.Sprintf("1 to %d", maxTokenBytes)
 )
 
-// benchFlags are the flags of bench.
 type benchFlags struct {
 	model         string
 	bytesPerToken int64

@@ -53,7 +53,6 @@ computed again when they are needed.`,
 	return cmd
 }
 
-// addCheck makes a command check pages.
 func addCheck(cmd *cobra.Command, out *output, at *storage, repair bool) {
 	sample := "100%"
 	cli.Flag(cmd.Flags(), &sample, "sample", "a share such as 5%, or 0.05", "share of the pages to read, others every time")
@@ -140,7 +139,6 @@ func (out checked) print(w io.Writer) {
 	}))
 }
 
-// problemsOf lists the kinds of a tier's findings and their counts.
 func problemsOf(t inspect.TierCheck) string {
 	var list []string
 	for problem, n := range t.Problems {

@@ -30,7 +30,6 @@ type collectedTier struct {
 	Error       string `json:"error,omitempty"`
 }
 
-// collectFlags are the flags of gc and rm.
 type collectFlags struct {
 	dryRun    bool
 	olderThan string
@@ -97,7 +96,6 @@ unloaded: run ollama stop MODEL, and wait ten seconds, before.`,
 
 const dryRunUsage = "show what would go, and remove nothing"
 
-// run removes pages, and prints which.
 func (f *collectFlags) run(ctx context.Context, out *output, at *storage, models *modelStore) error {
 	done := collected{DryRun: f.dryRun}
 	opt := diskstore.GCOptions{DryRun: f.dryRun}

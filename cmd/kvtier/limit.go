@@ -88,7 +88,6 @@ memory wait for others to end. KEPT is memory for the next tokens, which counts 
 	}
 }
 
-// heldMemory are the segments of this machine.
 func heldMemory(models *modelStore) ([]held, error) {
 	segments, err := segment.List()
 	if err != nil {

@@ -50,7 +50,6 @@ type host struct {
 	become         func(access) (rights, error)                 // has root run as the owner of pages; nil does not
 }
 
-// runIn executes one command line and returns its exit status.
 func runIn(ctx context.Context, h host, args []string) int {
 	out := &output{stdout: printer{h.stdout}, stderr: printer{h.stderr}}
 	if h.terminal {

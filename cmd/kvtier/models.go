@@ -25,7 +25,6 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// modelStore is Ollama's model store.
 type modelStore struct {
 	given   string         // its directory, instead of Ollama's own
 	timeout *time.Duration // limit of a look at its disk; 0 for none
@@ -49,7 +48,6 @@ func (m *modelStore) namesIn(dir string) modelNames {
 	return modelNames{names}
 }
 
-// complete returns the names of models, for shells.
 func (m *modelStore) complete(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	list := slices.Concat(slices.Collect(maps.Values(m.names().Names))...)
 	slices.Sort(list)
@@ -95,7 +93,6 @@ func (m *modelStore) file(model string) (path, weights string, err error) {
 	return "", "", fmt.Errorf("%q is neither a file nor a model in %s; give a name that ollama list shows, a GGUF file, or the directory of the models as --models", model, m.dir())
 }
 
-// modelNames are the names of models, as output has them.
 type modelNames struct{ modelnames.Names }
 
 // digits is the number of digits of a digest in output, as in ollama list.

@@ -32,7 +32,6 @@ type planned struct {
 	Last    []string       `json:"last"` // what to do when the steps are carried out
 }
 
-// ollamaFlags are the flags of ollama's verbs.
 type ollamaFlags struct {
 	install.Choice
 	dryRun, yes bool
@@ -253,7 +252,6 @@ func only(cmd *cobra.Command, useful ...string) {
 	})
 }
 
-// carryOut shows a plan, asks, and carries it out.
 func (f ollamaFlags) carryOut(ctx context.Context, out *output, p *install.Plan, verb string) error {
 	if cannot := p.Cannot(); cannot != nil && f.dryRun {
 		p.Hints = append(p.Hints, "These steps are not for this user: "+cannot.Error()+".")
@@ -290,7 +288,6 @@ func (f ollamaFlags) carryOut(ctx context.Context, out *output, p *install.Plan,
 	return nil
 }
 
-// ask asks whether to go on.
 func ask(in io.Reader, out io.Writer) bool {
 	fmt.Fprint(out, "Continue? [y/N] ")
 	answer, _ := bufio.NewReader(in).ReadString('\n') // nothing is no

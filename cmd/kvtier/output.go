@@ -23,7 +23,6 @@ import (
 	"github.com/kvtier/kvtier/telemetry/show"
 )
 
-// output is where a verb prints.
 type output struct {
 	stdout, stderr io.Writer // escape control characters
 	screen         io.Writer // a terminal for progress bars, nil without one
@@ -115,7 +114,6 @@ func printTable(w io.Writer, header []string, rows [][]string) {
 	table.Print(w, header, oneLines(rows))
 }
 
-// printNarrow is printTable for many columns.
 func printNarrow(w io.Writer, header []string, rows [][]string) {
 	table.PrintNarrow(w, header, oneLines(rows))
 }
@@ -152,7 +150,6 @@ func wrapped(w io.Writer, indent, sentence string) {
 	}
 }
 
-// paragraph prints a sentence in indented lines.
 func paragraph(w io.Writer, sentence string) { wrapped(w, "    ", sentence) }
 
 // excerpt is a part of a prompt within a line: ends of lines and tabs are shown as Go writes them.
@@ -186,7 +183,6 @@ func writeBeside(what, path string, by rights, write func(*os.File) error) error
 	return nil
 }
 
-// share reads a share such as 5% or 0.05.
 func share(s string) (float64, error) {
 	digits, percent := strings.CutSuffix(s, "%")
 	f, err := strconv.ParseFloat(digits, 64)

@@ -31,7 +31,6 @@ type planFlags struct {
 	noMeasure, observe                                  bool
 }
 
-// Descriptions of the values of plan's flags.
 const (
 	giveSize   = "a size such as 8G, 200GB or 8GiB"
 	giveTokens = "a number of tokens such as 131072, 500k or 2M"
@@ -98,7 +97,6 @@ recommends changes. Nothing is changed.`,
 	return cmd
 }
 
-// planner makes a plan.
 type planner struct {
 	planFlags
 	at     *storage
@@ -114,7 +112,6 @@ func (p *planner) note(format string, args ...any) {
 	p.notes = append(p.notes, fmt.Sprintf(format, args...))
 }
 
-// plan makes a plan for a model.
 func (p *planner) plan(ctx context.Context, flags *pflag.FlagSet, model string) (made *sizing.Plan, err error) {
 	if p.in, err = p.input(flags, p.at); err != nil {
 		return nil, err

@@ -87,7 +87,6 @@ func lengthRows(lengths []sizing.Length) (rows [][]string) {
 	return rows
 }
 
-// verdicts are the sentences that follow from the figures.
 func verdicts(p *sizing.Plan) (lines []string) {
 	say := func(f *sizing.Figure, before, after string) {
 		if f != nil {
@@ -109,7 +108,6 @@ func optional(f *sizing.Figure) string {
 	return figure(*f)
 }
 
-// figure prints a number with its unit.
 func figure(f sizing.Figure) string {
 	switch f.Unit {
 	case sizing.Bytes:
@@ -149,7 +147,6 @@ func seconds(s float64) string {
 	return time.Duration(math.Round(significant(s) * float64(time.Second))).String()
 }
 
-// from says where a figure comes from.
 func from(f sizing.Figure) string {
 	if f.From == "" {
 		return string(f.Origin)
@@ -157,7 +154,6 @@ func from(f sizing.Figure) string {
 	return string(f.Origin) + ": " + f.From
 }
 
-// origins joins the origins of two figures.
 func origins(restore, compute *sizing.Figure) string {
 	var list []string
 	if restore != nil {

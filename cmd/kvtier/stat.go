@@ -75,7 +75,6 @@ func newStatCommand(out *output, at *storage) *cobra.Command {
 	return cmd
 }
 
-// stat describes the tiers that are used.
 func (at *storage) stat(usage diskstore.RootUsage) []tierStat {
 	tiers := []tierStat{newTierStat(tier.Local, usage.Local)}
 	switch {

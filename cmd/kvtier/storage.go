@@ -52,7 +52,6 @@ const (
 	giveOutput  = "the name of a file"
 )
 
-// replaced are the variables that flags replace.
 var replaced = map[string]string{"root": localVar, "remote": remoteVar, "local-gb": localGBVar, "remote-gb": remoteGBVar}
 
 // given returns the values of the variables that flags replace.
@@ -158,7 +157,6 @@ func patienceFor(verb string) time.Duration {
 	return 15 * time.Second
 }
 
-// checkFlags refuses wrong values of the flags of all verbs.
 func (at *storage) checkFlags(verb string, flags *pflag.FlagSet) error {
 	if err := cli.NoEmptyValues(flags); err != nil {
 		return err
@@ -240,7 +238,6 @@ func (at *storage) tiers() (local, remote diskstore.TierConfig) {
 		diskstore.TierConfig{Root: at.config.Remote, BudgetBytes: at.budget(tier.Remote)}
 }
 
-// places names the directories of the tiers.
 func (at *storage) places() string {
 	if at.config.Remote == "" {
 		return at.config.Local
@@ -255,7 +252,6 @@ type roots struct {
 	inspect.Roots
 }
 
-// files returns the filesystem of a page in one of the roots.
 func (r *roots) files(page inspect.PageFile) vfs.FS {
 	if page.Tier == tier.Remote {
 		return r.Remote.FS
@@ -263,7 +259,6 @@ func (r *roots) files(page inspect.PageFile) vfs.FS {
 	return r.Local.FS
 }
 
-// with opens the roots, calls fn and closes the roots.
 func (at *storage) with(ctx context.Context, fn func(*roots) error) error {
 	root, err := at.open(ctx)
 	if err != nil {
@@ -272,7 +267,6 @@ func (at *storage) with(ctx context.Context, fn func(*roots) error) error {
 	return errors.Join(fn(root), root.Close())
 }
 
-// usage counts the pages in both tiers.
 func (at *storage) usage(ctx context.Context) (usage diskstore.RootUsage, err error) {
 	err = at.with(ctx, func(root *roots) error {
 		usage, err = root.Usage(ctx)
@@ -281,7 +275,6 @@ func (at *storage) usage(ctx context.Context) (usage diskstore.RootUsage, err er
 	return usage, err
 }
 
-// open opens the roots.
 func (at *storage) open(ctx context.Context) (*roots, error) {
 	local, remote := at.tiers()
 	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: local, Remote: remote, Timeout: at.timeout, Logger: at.log})
@@ -296,7 +289,6 @@ func (at *storage) open(ctx context.Context) (*roots, error) {
 	return nil, at.withRemedy(err)
 }
 
-// missing reports whether a root does not exist.
 func missing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, tier.ErrRootMissing)
 }
@@ -356,7 +348,6 @@ func reading(s install.Served, args []string) string {
 	return command
 }
 
-// isMember reports whether this user is a member of a group.
 func isMember(group string) bool {
 	g, err := user.LookupGroup(group)
 	me, e := user.Current()
@@ -367,7 +358,6 @@ func isMember(group string) bool {
 	return slices.Contains(ids, g.Gid)
 }
 
-// state reads the state of the local directory.
 func (at *storage) state(ctx context.Context) (telemetry.State, error) {
 	return at.readState(ctx, func(ctx context.Context) (telemetry.State, error) {
 		return collect.Read(ctx, at.config.Local)

@@ -100,7 +100,6 @@ func becomeOwner(a access) (by rights, err error) {
 	return by, nil
 }
 
-// become has this process run as a user.
 func (a account) become() error {
 	return errors.Join(a.atHome(), syscall.Setgroups(a.groups), syscall.Setgid(a.gid), syscall.Setuid(a.uid))
 }

@@ -59,7 +59,6 @@ func terminalOf(w io.Writer) (file *os.File, ok bool) {
 	return file, ok && progress.IsTerminal(file) && os.Getenv("TERM") != "dumb"
 }
 
-// watch makes the frames of top.
 type watch struct {
 	at     *storage
 	models *modelStore

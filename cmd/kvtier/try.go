@@ -53,7 +53,6 @@ The exit status is 1 if the question was computed again.`,
 	return cmd
 }
 
-// tryOllama asks a model of the Ollama that runs.
 func tryOllama(ctx context.Context, out *output, h host, name string, yes bool) error {
 	host := strings.Replace(envconfig.Host().String(), "0.0.0.0", "127.0.0.1", 1)
 	o := &trial.Ollama{URL: strings.TrimSuffix(host, "/"), HTTP: http.DefaultClient}
@@ -121,7 +120,6 @@ func runTrial(ctx context.Context, h host, s trial.Server, start func(context.Co
 	return trial.Run(ctx, s, step)
 }
 
-// showTrial prints a trial that came to its end.
 func showTrial(out *output, r trial.Result, err error, more func() string) error {
 	if err != nil {
 		return err

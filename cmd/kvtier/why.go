@@ -46,7 +46,6 @@ type miss struct {
 	words
 }
 
-// defaultMisses is the number of prompts that why lists.
 const defaultMisses = 5
 
 func newWhyCommand(out *output, at *storage, models *modelStore) *cobra.Command {
@@ -255,7 +254,6 @@ func last(s string, n int) string {
 	return s
 }
 
-// reader turns tokens into text.
 type reader struct {
 	store     *modelStore
 	namespace string             // of this user

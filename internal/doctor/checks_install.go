@@ -11,7 +11,6 @@ import (
 	"github.com/kvtier/kvtier/llamatier/install"
 )
 
-// installChecks look at the programs of Ollama.
 var installChecks = []Check{
 	{
 		ID: "not-installed", Severity: Error, Title: "An Ollama runs without kvtier",

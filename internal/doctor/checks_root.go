@@ -14,7 +14,6 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// rootChecks look at the directories of pages.
 var rootChecks = []Check{
 	{
 		ID: "no-answer", Severity: Error, Title: "A directory or a program does not answer",
@@ -210,7 +209,6 @@ func variableOf(tier string) string {
 	return localVar
 }
 
-// title names a directory in a sentence.
 func (p *place) title() string { return fmt.Sprintf("the %s directory %s", p.tier, p.path) }
 
 func (s *scene) placeHit(st store, p *place, of, value, format string, args ...any) hit {

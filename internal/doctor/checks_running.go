@@ -137,7 +137,6 @@ func (s *scene) eachState(fn func(st store, state telemetry.State)) {
 	}
 }
 
-// stateHit is a finding from counters.
 func (s *scene) stateHit(st store, of, value, format string, args ...any) hit {
 	local := st.places[0]
 	return s.placeHit(st, local, of, value, format, args...).with("{tier}", machine.Quote(local.path), "{journal}", s.journal(s.by(st)))
@@ -173,7 +172,6 @@ func (s *scene) unstored(found func(hit), is func(telemetry.Obstacle) bool) {
 	})
 }
 
-// sum adds a series over all models.
 func sum(state telemetry.State, series string) (n float64) {
 	for _, m := range state.Models {
 		n += m.Totals[series]

@@ -12,7 +12,6 @@ import (
 	"github.com/kvtier/kvtier/llamatier/install"
 )
 
-// serverChecks look at the variables that servers see.
 var serverChecks = []Check{
 	{
 		ID: "no-server", Severity: Note, Title: "No Ollama server was found",

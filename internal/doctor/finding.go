@@ -22,7 +22,6 @@ const (
 	Error   Severity = "error"   // nothing is stored or restored, or pages get lost
 )
 
-// severities are in order.
 var severities = []Severity{OK, Note, Warning, Error}
 
 func (s Severity) rank() int { return slices.Index(severities, s) }
@@ -86,7 +85,6 @@ func (h hit) also(of, value string) hit {
 	return h
 }
 
-// finding makes a finding of a hit.
 func (c Check) finding(h hit) Finding {
 	f := Finding{ID: c.ID, Severity: c.Severity, Says: machine.Capital(h.says), Evidence: h.evidence, Matters: c.Matters, Means: c.Means}
 	if f.Evidence == nil {
@@ -104,7 +102,6 @@ func Checks() []Check {
 // findingsMax bounds the findings of one check: a model store may have thousands of models.
 const findingsMax = 16
 
-// judge runs all checks.
 func (s *scene) judge() Report {
 	r := Report{At: time.Now(), Worst: OK, Looked: s.looked(), Findings: []Finding{}}
 	for _, c := range Checks() {
@@ -166,7 +163,6 @@ func summary(counts map[Severity]int) string {
 	}
 }
 
-// line keeps a text on one line.
 func line(s string) string {
 	return strings.NewReplacer("\n", `\n`, "\r", `\r`, "\t", `\t`).Replace(s)
 }

@@ -151,7 +151,6 @@ type scene struct {
 	names     map[int]string // of users
 }
 
-// gather looks at everything that checks need.
 func gather(ctx context.Context, e Environment, opt Options) *scene {
 	s := &scene{opt: opt, user: e.User(), shell: e.Variables()}
 	a := &asker{ctx: ctx, limit: opt.Limit}
@@ -255,7 +254,6 @@ func (s *scene) storesOf() []store {
 	return all
 }
 
-// settingsOf reads a server's variables.
 func (s *scene) settingsOf(o server) settings { return settingsOf(o.Variables(), o.Home()) }
 
 // owner is the server that uses a store, if one is known.
@@ -274,7 +272,6 @@ func (s *scene) by(st store) server {
 	return server{Server: machine.Server{Kind: machine.ByHand, User: s.user, Executable: "ollama"}}
 }
 
-// uids are the users that findings mention.
 func (s *scene) uids() (all []int) {
 	for _, st := range s.stores {
 		for _, p := range st.places {
@@ -287,7 +284,6 @@ func (s *scene) uids() (all []int) {
 	return all
 }
 
-// looked lists the things that were looked at.
 func (s *scene) looked() []string {
 	var lines []string
 	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }

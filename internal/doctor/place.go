@@ -12,7 +12,6 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// place is the directory of a tier.
 type place struct {
 	tier, path string
 	noAnswer   bool
@@ -73,7 +72,6 @@ type store struct {
 	state   *telemetry.State // of the local directory; nil if it is not known
 }
 
-// contents are the files below a root.
 type contents struct {
 	denied      bool
 	quarantined int

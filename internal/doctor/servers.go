@@ -73,7 +73,6 @@ type installed struct {
 	patched bool // kvtier is in the program
 }
 
-// installations lists the installations of Ollama.
 func installations(ctx context.Context, e Environment) []installed {
 	all, _ := e.Installed(ctx)
 	var list []installed
@@ -83,7 +82,6 @@ func installations(ctx context.Context, e Environment) []installed {
 	return list
 }
 
-// how says how kvtier is in it.
 func (i installed) how() string {
 	switch {
 	case i.patched:
@@ -124,7 +122,6 @@ func unknownName(name string) bool {
 	return false
 }
 
-// settings are the meaning of a server's variables.
 type settings struct {
 	tierenv.Config
 	on, asked bool // asked: on, or a value that cannot be read
@@ -133,7 +130,6 @@ type settings struct {
 	unknown   []string
 }
 
-// budget returns the budget of a tier.
 func (s settings) budget(tier string) int64 {
 	if tier == telemetry.PlaceRemote {
 		return s.RemoteBytes

@@ -89,7 +89,6 @@ func (h Here) Run(ctx context.Context, variables []string, program string, args 
 	return out.String(), nil
 }
 
-// limited keeps the beginning of a text.
 type limited struct {
 	w    *bytes.Buffer
 	left int

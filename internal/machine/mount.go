@@ -27,7 +27,6 @@ func FilesystemsOf(s System) Filesystems {
 	return Filesystems{parseMounts(string(mounts)), parseTable(string(table))}
 }
 
-// parseMounts reads a mountinfo file.
 func parseMounts(text string) []Mount {
 	var all []Mount
 	for line := range strings.Lines(text) {

@@ -134,7 +134,6 @@ func (u Service) PrivateTmp(path string) bool {
 	return (private == "yes" || private == "disconnected") && (Within(path, "/tmp") || Within(path, "/var/tmp"))
 }
 
-// environmentFile reads the lines of an EnvironmentFile.
 func environmentFile(text string) map[string]string {
 	set := make(map[string]string)
 	for line := range strings.Lines(text) {

@@ -65,7 +65,6 @@ func ShapeOf(h *Header) (*Shape, error) {
 	return s, nil
 }
 
-// unknown notes the parts of an unknown architecture that the figures leave out.
 func unknown(h *Header, s *Shape) {
 	s.Unsure = append(s.Unsure, fmt.Sprintf("The architecture %q is not known here: every layer with K/V heads counts as one that keeps all positions.", s.Architecture))
 	if n := h.Number("attention.sliding_window"); n > 0 {
@@ -82,7 +81,6 @@ func unknown(h *Header, s *Shape) {
 	}
 }
 
-// plainLayers are layers with attention to all positions.
 func plainLayers(h *Header) []Layer {
 	layers := make([]Layer, h.Number("block_count"))
 	heads := perLayer(h, "attention.head_count", len(layers))

@@ -153,7 +153,6 @@ func (p *parser) has(n uint64) bool {
 	return true
 }
 
-// number reads a number of at most 8 bytes.
 func (p *parser) number(bytes int64) uint64 {
 	clear(p.buf[:])
 	if p.has(uint64(bytes)) {

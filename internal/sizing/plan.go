@@ -109,7 +109,6 @@ func Make(in Input) *Plan {
 	return p
 }
 
-// places fills the room that was given, and that of the defaults.
 func (p *Plan) places(in *Input) {
 	if in.VRAM.Origin != "" {
 		p.Places = append(p.Places, p.vram(in))
@@ -171,7 +170,6 @@ func (p *Plan) tokenTime(in *Input, rate Figure) *Figure {
 // comparedLengths are the lengths at which restoring is compared with computing, beside the context's own.
 var comparedLengths = []int64{1024, 8192, 32768, 131072}
 
-// times compares restoring with computing.
 func (p *Plan) times(in *Input) {
 	context := int64(in.Context.Value)
 	lengths := slices.DeleteFunc(slices.Clone(comparedLengths), func(n int64) bool { return n >= context })
@@ -253,7 +251,6 @@ var oldEngine = []string{"llama", "qwen2"}
 // loaded without it.
 var unpaged = []string{"deepseek2", "gemma2", "lfm2", "nemotron_h", "qwen35", "qwen3next"}
 
-// settings are the variables of a server as it was planned.
 func (p *Plan) settings(in *Input) {
 	set := func(name, value, why string) { p.Settings = append(p.Settings, Setting{name, value, why}) }
 	set("OLLAMA_KV_TIERING", "1", "turns tiering on")

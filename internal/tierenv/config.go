@@ -119,7 +119,6 @@ func settle(log, warnings *slog.Logger, choose func() (root, error)) (Config, er
 	return c, err
 }
 
-// usesDefault tells of a variable whose value cannot be used.
 func usesDefault(log *slog.Logger, name string, unset any, more ...any) {
 	log.Warn("kv tier: invalid environment variable, using default", append([]any{"key", name, "value", env.Value(name), "default", unset}, more...)...)
 }
@@ -157,7 +156,6 @@ func readAheadBytes(log *slog.Logger) int64 {
 	return n
 }
 
-// coldVariable names the encodings of pages that move to the remote tier.
 const coldVariable = "OLLAMA_KV_TIER_COLD_TYPE"
 
 // coldTypes reads OLLAMA_KV_TIER_COLD_TYPE. An unknown value loses nothing: pages stay as they are.

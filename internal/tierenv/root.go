@@ -52,7 +52,6 @@ func (r root) log(log *slog.Logger) {
 	log.Info("kv tier: pages are kept in the default directory", "local", r.path, "reason", r.why)
 }
 
-// roots are the candidates for the default directory.
 type roots struct {
 	own      string // in Ollama's own folder
 	homeless error  // error if there is no home directory

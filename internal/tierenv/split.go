@@ -64,7 +64,6 @@ func (s Split) Shares(total int64) (hot, ram, local int64) {
 	return share(s.Hot, total), share(s.Warm, total), share(s.Warm+s.Cold, total)
 }
 
-// share is a percentage of bytes.
 func share(percent float64, bytes int64) int64 { return int64(percent / 100 * float64(bytes)) }
 
 // ApplySplit sets the budgets that OLLAMA_KV_TIER_SPLIT names, of which no variable of their own

@@ -29,7 +29,6 @@ type Alone struct {
 	ended  chan struct{}
 }
 
-// Waits for a llama-server.
 const (
 	readyEvery = 50 * time.Millisecond
 	readyMax   = 10 * time.Minute // a large model, read from a slow disk
@@ -62,7 +61,6 @@ func (s *Alone) Start(ctx context.Context) error {
 	return s.ready(ctx)
 }
 
-// ready waits until the model is loaded.
 func (s *Alone) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyMax)
 	defer cancel()
@@ -182,7 +180,6 @@ func (a *Answer) chunk(line []byte) (said string, done bool, err error) {
 // tailMax bounds a tail, in bytes.
 const tailMax = 2 << 10
 
-// tail keeps the end of what is written to it.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

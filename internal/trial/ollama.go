@@ -91,7 +91,6 @@ func refused(res *http.Response, server string) error {
 	return fmt.Errorf("ask %s for %s: %s: %s%s", server, res.Request.URL.Path, res.Status, bytes.TrimSpace(text), cure)
 }
 
-// read reads an answer that is one value.
 func (o *Ollama) read(body io.ReadCloser, err error, out any) error {
 	if err != nil {
 		return err
@@ -146,7 +145,6 @@ func (o *Ollama) smallest(ctx context.Context) (string, error) {
 	return "", none
 }
 
-// shown is what Ollama says of a model.
 type shown struct {
 	completes bool
 	context   int // tokens; 0: unknown
@@ -208,7 +206,6 @@ func (o *Ollama) ask(ctx context.Context, question string, length int) (a Answer
 // sameModel reports whether two names are those of one model; tags and registries may be left out.
 func sameModel(a, b string) bool { return model.ParseName(a).EqualFold(model.ParseName(b)) }
 
-// Waits for an unload.
 const (
 	unloadEvery = 50 * time.Millisecond
 	unloadMax   = time.Minute

@@ -148,7 +148,6 @@ type saved struct {
 	content string      // of a link its target
 }
 
-// look reads what is at a path.
 func look(path string) (saved, error) {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -289,7 +288,6 @@ func (c changes) removeBase(base string, made, links []string) error {
 		[]string{in(noteName + newSuffix), in(noteName), base})...)
 }
 
-// removeEmpty removes directories that were made for us, if they are empty.
 func (c changes) removeEmpty(dirs []string) error {
 	dirs = slices.Clone(dirs)
 	slices.SortFunc(dirs, func(a, b string) int { return len(b) - len(a) }) // from below to above

@@ -21,7 +21,6 @@ func (m *Machine) command(dir string) (path string, free bool) {
 	return path, usable && errors.Is(taken, fs.ErrNotExist) && missing != nil
 }
 
-// linksTo reports whether a path is a link of ours to a program.
 func linksTo(path, program string) bool {
 	target, err := os.Readlink(path)
 	return err == nil && target == program

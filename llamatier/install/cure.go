@@ -35,7 +35,6 @@ func (m *Machine) trouble(o Ollama, f folder) (state, fault) {
 	return s, fault{why, m.again(verb, o)}
 }
 
-// withSudo is this program's command line for root.
 func (m *Machine) withSudo() string { return machine.Command(append([]string{"sudo"}, m.Line...)...) }
 
 // restartOf is the command line that restarts a service.

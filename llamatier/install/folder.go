@@ -37,7 +37,6 @@ type note struct {
 	Pages []string `json:"pages,omitempty"` // the directories of pages
 }
 
-// noteName is the name of the note.
 const noteName = "kvtier-install.json"
 
 // noteOf is the path of the note about Ollama's folder: beside it, because an update of Ollama may
@@ -70,14 +69,12 @@ func (n note) text() []byte {
 	return append(text, '\n')
 }
 
-// keep notes a directory of pages.
 func (n *note) keep(dir string) {
 	if dir != "" && !slices.Contains(n.Pages, dir) {
 		n.Pages = append(n.Pages, dir)
 	}
 }
 
-// state is the state of an installation.
 type state string
 
 // States.
@@ -143,7 +140,6 @@ func (f folder) state() (s state, why, verb string) {
 	return Replaced, fmt.Sprintf("%s is another file than %s, and nothing says that kvtier put it there; remove it if Ollama was updated", f.real.path, f.server.path), ""
 }
 
-// installFile plans an installation in Ollama's folder.
 func (m *Machine) installFile(p *Plan, new file) error {
 	f, err := m.Program.open(p.Ollama.Folder)
 	if err != nil {
@@ -224,7 +220,6 @@ func (is programs) unchanged(then folder) error {
 	return nil
 }
 
-// removeFile plans the removal from Ollama's folder.
 func (m *Machine) removeFile(p *Plan) error {
 	f, err := m.Program.open(p.Ollama.Folder)
 	if err != nil {
@@ -261,7 +256,6 @@ func (m *Machine) removeFile(p *Plan) error {
 	return nil
 }
 
-// leftovers are our other files in the folder.
 func (f folder) leftovers() []string {
 	var paths []string
 	in := func(name string) string { return filepath.Join(f.path, name+newSuffix) }
@@ -274,7 +268,6 @@ func (f folder) leftovers() []string {
 	return paths
 }
 
-// list joins paths for a sentence.
 func list(paths []string) string {
 	if len(paths) < 2 {
 		return strings.Join(paths, "")
@@ -295,7 +288,6 @@ func program(path string) (ourVersion string, ours bool) {
 	return version.Of(info), true
 }
 
-// file is a file in the place of a llama-server.
 type file struct {
 	path    string
 	is      kind

@@ -74,7 +74,6 @@ func installable(o Ollama) error {
 	return nil
 }
 
-// one returns the only installation of Ollama.
 func (m *Machine) one(ctx context.Context, c Choice) (Ollama, error) {
 	found, err := m.Search(ctx, c)
 	switch {

@@ -55,7 +55,6 @@ func Here() *Machine {
 	}
 }
 
-// base is the folder of an installation for a service.
 const base = "/usr/local/lib/kvtier"
 
 // RealServer is the path of the real llama-server in a service, which [Machine.Base] holds a
@@ -158,7 +157,6 @@ const oldest = "v0.30.0"
 // Tried is the release of Ollama with which all tests run.
 const Tried = "0.34.2"
 
-// versionLine is a line of ollama --version.
 var versionLine = regexp.MustCompile(`version is v?(\d\S*)`)
 
 // version returns Ollama's version, "" if it cannot be found out.

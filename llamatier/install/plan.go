@@ -42,12 +42,10 @@ type Step struct {
 	do    func(context.Context) error
 }
 
-// add adds a step.
 func (p *Plan) add(do func(context.Context) error, format string, args ...any) {
 	p.Steps = append(p.Steps, Step{Text: fmt.Sprintf(format, args...), do: do})
 }
 
-// and adds to the last step.
 func (p *Plan) and(do func(context.Context) error, format string, args ...any) {
 	last := &p.Steps[len(p.Steps)-1]
 	first := last.do
@@ -63,12 +61,10 @@ func (p *Plan) and(do func(context.Context) error, format string, args ...any) {
 // shows adds the content of a file to what the last step shows.
 func (p *Plan) shows(content string) { p.Steps[len(p.Steps)-1].Shows += content }
 
-// hint adds a sentence.
 func (p *Plan) hint(format string, args ...any) {
 	p.Hints = append(p.Hints, fmt.Sprintf(format, args...))
 }
 
-// last adds a sentence for the end.
 func (p *Plan) last(format string, args ...any) {
 	p.Last = append(p.Last, fmt.Sprintf(format, args...))
 }
@@ -227,7 +223,6 @@ func (m *Machine) roots(dir string) error {
 	return fmt.Errorf("users besides root can change %s or a folder above it, and could lead root elsewhere; take that right from them, or unpack Ollama into a folder of root's", dir)
 }
 
-// serverWait bounds the time that a server takes to start.
 const serverWait = 30 * time.Second
 
 // serverEvery is the time between two questions to a server that starts.

@@ -17,7 +17,6 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
-// installService plans an installation for the service.
 func (m *Machine) installService(ctx context.Context, p *Plan, new file, opt Options) error {
 	u := p.Ollama.unit
 	if u.Props["RootDirectory"] != "" || u.Props["RootImage"] != "" {
@@ -220,7 +219,6 @@ func LogPath() string {
 	return logIn(home)
 }
 
-// restart plans the steps after which the service runs with other files.
 func (m *Machine) restart(p *Plan, u machine.Service) {
 	if p.calm {
 		return
@@ -243,7 +241,6 @@ func (m *Machine) systemctl(ctx context.Context, args ...string) error {
 	})
 }
 
-// removeService plans the removal from a service.
 func (m *Machine) removeService(p *Plan) error {
 	u, path := p.Ollama.unit, m.Units.dropIn(p.Ollama.Service)
 	set, there, err := m.Units.read(u.Name)

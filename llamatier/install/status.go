@@ -47,7 +47,6 @@ func (m *Machine) status(ctx context.Context, o Ollama, host string) Status {
 	return s
 }
 
-// say tells of a fault.
 func (s *Status) say(f fault) {
 	s.Cure = f.cure
 	s.hint("%s", machine.Capital(f.String()+"."))
@@ -134,7 +133,6 @@ func (m *Machine) mounts(o Ollama) (s state, version string, off *fault) {
 	return Installed, version, nil
 }
 
-// tieringOfService says whether the models of a service with our drop-in are tiered.
 func (m *Machine) tieringOfService(o Ollama, s *Status) string {
 	if !o.unit.Active {
 		s.hint("%s is not running.", o.Service)

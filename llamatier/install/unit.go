@@ -42,7 +42,6 @@ func (m *Machine) unit(ctx context.Context, name string) (machine.Service, error
 // unitPath matches the paths that need no quotes in a unit.
 var unitPath = regexp.MustCompile(`^/[A-Za-z0-9/._+@~-]*$`)
 
-// dropIn is the file that changes a service.
 type dropIn struct {
 	variables []string // "NAME=value"
 	sockets   bool     // the service may use only kinds of sockets that are listed
@@ -87,7 +86,6 @@ func (d dropIn) String() string {
 // units is the folder of systemd where an administrator's files are.
 type units string
 
-// dropIn is the place of the drop-in of a service.
 func (u units) dropIn(service string) string {
 	return filepath.Join(string(u), service+".d", dropInName)
 }

@@ -29,7 +29,6 @@ var (
 	errVersion = errors.New("another version of kvtier wrote it")
 )
 
-// decode decodes a file, and checks what is in it.
 func decode(data []byte, tokens int, to any) error {
 	err := checkTokens(data, tokens)
 	if err == nil {
@@ -67,7 +66,6 @@ func isShown(text string) bool {
 	return len(text) <= telemetry.NameBytesMax && strings.IndexFunc(text, unicode.IsControl) < 0
 }
 
-// decodeReport decodes a file of a process.
 func decodeReport(data []byte) (*report, error) {
 	r := new(report)
 	if err := decode(data, tokensMax, r); err != nil {

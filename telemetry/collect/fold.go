@@ -97,7 +97,6 @@ func (p *place) dropReport(e entry) error {
 	return err
 }
 
-// dropOldPrompts removes prompts of processes that ended long ago.
 func (p *place) dropOldPrompts(entries []entry) error {
 	var past []fs.FileInfo
 	for _, e := range entries {

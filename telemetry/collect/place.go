@@ -30,7 +30,6 @@ const (
 	tmpEnd     = ".tmp"  // of a file that is being replaced
 )
 
-// place is the directory of a root's telemetry.
 type place struct {
 	root, dir string
 	above, fs vfs.FS // of the root, and of the directory

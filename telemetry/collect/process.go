@@ -41,7 +41,6 @@ func (e entry) started() time.Time {
 	return e.Started
 }
 
-// list lists the names of processes that have files.
 func (p *place) list() ([]string, error) {
 	entries, err := p.fs.ReadDir(p.dir)
 	if err != nil {

@@ -99,7 +99,6 @@ func (w *prompts) removed(p *place, name string) bool {
 	return err == nil && info.Size() == 0 || errors.Is(err, fs.ErrNotExist) && w.name == name
 }
 
-// strip leaves out what was removed.
 func (w *prompts) strip(r *telemetry.Report) {
 	r.Prompts = slices.DeleteFunc(r.Prompts, func(p telemetry.Prompt) bool { return p.Seq <= w.gone })
 	for i, b := range r.Busters {

@@ -33,7 +33,6 @@ type Options struct {
 	Nudge <-chan chan<- struct{}
 }
 
-// intervals are the times of reports.
 type intervals struct {
 	report    time.Duration // between reports while something changes
 	heartbeat time.Duration // between reports while nothing does
@@ -85,7 +84,6 @@ func newPusher(place *place, source *telemetry.Source, opt Options) *pusher {
 	return &pusher{place: place, source: source, opt: opt, every: defaultIntervals, name: newName()}
 }
 
-// push is Push.
 func (p *pusher) push(ctx context.Context) {
 	if p.opt.Names != nil {
 		go p.names.Refresh(ctx, p.opt.Names)
@@ -228,7 +226,6 @@ func (p *pusher) open() (err error) {
 	return nil
 }
 
-// end gives the files up.
 func (p *pusher) end() {
 	if p.lock != nil {
 		p.lock.Close()

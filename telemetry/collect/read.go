@@ -53,7 +53,6 @@ func (g *guards) of(root string) *steady.Guard {
 	return guard.(*steady.Guard)
 }
 
-// told is what a read finds.
 type told struct {
 	telemetry.State      // with all Words
 	fold            bool // there is something to add to the totals, which this user may do

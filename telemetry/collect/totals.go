@@ -44,7 +44,6 @@ func keyOf(m telemetry.ModelState) modelKey {
 	return modelKey{m.Model.Weights, m.Model.Namespace, m.Engine}
 }
 
-// report is the content of a process's file.
 type report struct {
 	telemetry.Report
 	LastUsed time.Time `json:"last_used"` // when a total grew
@@ -82,7 +81,6 @@ func (t *totals) model(r *report) *telemetry.ModelState {
 	return m
 }
 
-// add adds the counts of a process.
 func (t *totals) add(r *report) {
 	m := t.model(r)
 	for series, value := range r.Totals {

@@ -42,7 +42,6 @@ func (g gathered) at(name string, labels []label) *series {
 // add adds to a series of [Extra], or to a gauge of a tier.
 func (g gathered) add(name string, value float64, labels ...label) { g.at(name, labels).value += value }
 
-// latest keeps the latest time.
 func (g gathered) latest(name string, at time.Time, labels ...label) {
 	if !at.IsZero() {
 		s := g.at(name, labels)

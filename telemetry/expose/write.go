@@ -62,7 +62,6 @@ var Extra = []telemetry.Metric{
 	{Name: "ollama_kv_tier_disk_free_bytes", Kind: telemetry.Gauge, Help: "Free bytes of this filesystem.", Labels: []string{"tier"}},
 }
 
-// known are all families by name.
 var known = func() map[string]telemetry.Metric {
 	all := make(map[string]telemetry.Metric, len(telemetry.Metrics)+len(Extra))
 	for _, m := range slices.Concat(telemetry.Metrics, Extra) {

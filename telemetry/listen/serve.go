@@ -71,7 +71,6 @@ func Serve(ctx context.Context, root string, opt Options) {
 	(&listener{log: opt.Log, handler: handler(opt.Version, read, &hints{look: opt.Hints})}).run(ctx, addr, ticker.C)
 }
 
-// listener answers at an address.
 type listener struct {
 	log     *slog.Logger
 	handler http.Handler

@@ -102,7 +102,6 @@ func Handler(read func(context.Context) (telemetry.State, error)) http.Handler {
 	})
 }
 
-// readLimit bounds one read of the state.
 const readLimit = 3 * time.Second
 
 // serveState answers with the state as JSON, or with 503 and {"error": reason}.

@@ -79,7 +79,6 @@ func align(is, was []int32) (i, j int, ok bool) {
 	return 0, 0, false
 }
 
-// busters watches the places at which prompts change.
 type busters struct {
 	mu     sync.Mutex
 	places []telemetry.Buster

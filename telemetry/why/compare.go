@@ -81,7 +81,6 @@ func (r *Recents) Compare(id uint64, text Text, private bool, held, page int) Si
 	return s
 }
 
-// compareWith fills in how the most similar prompt differs.
 func (s *Similar) compareWith(was, is Text, private bool, page int) {
 	at, shorter := s.Prefix, min(len(was.Tokens), len(is.Tokens))
 	if s.Whole = at == shorter; s.Whole {

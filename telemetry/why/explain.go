@@ -108,7 +108,6 @@ func Open(f Facts) bool {
 // need be looked up.
 func Unused(f Facts) bool { return unread(&f, new(telemetry.Miss)) }
 
-// unread explains tokens that were found and not used.
 func unread(f *Facts, m *telemetry.Miss) bool {
 	if f.Found <= f.Held {
 		return false
@@ -195,7 +194,6 @@ func computedOnce(f *Facts, m *telemetry.Miss) bool {
 	return true
 }
 
-// changed explains a prompt that was changed in its middle.
 func changed(f *Facts, m *telemetry.Miss) bool {
 	s := &f.Similar
 	switch {

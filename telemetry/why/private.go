@@ -58,7 +58,6 @@ func (p *private) prefixes(text Text, fn func(tokens int, hash uint64) bool) {
 	}
 }
 
-// add keeps the hashes of a text.
 func (p *private) add(text Text) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
