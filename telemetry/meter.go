@@ -114,7 +114,12 @@ func (s *Source) Report() Report {
 	if s.Fill != nil {
 		s.Fill(&r)
 	}
-	fillAttached(&r)
+	attached.Lock()
+	fills := attached.fills // only ever appended to
+	attached.Unlock()
+	for _, fill := range fills {
+		fill(&r)
+	}
 	return r
 }
 
@@ -130,13 +135,4 @@ func Attach(fill func(*Report)) {
 	attached.Lock()
 	defer attached.Unlock()
 	attached.fills = append(attached.fills, fill)
-}
-
-func fillAttached(r *Report) {
-	attached.Lock()
-	fills := attached.fills // only ever appended to
-	attached.Unlock()
-	for _, fill := range fills {
-		fill(r)
-	}
 }

@@ -75,7 +75,7 @@ type recent struct {
 type Recents struct {
 	mu      sync.Mutex
 	latest  []recent // oldest first
-	tokens  int      // of latest
+	tokens  int      // of latest; an image counts as some
 	id      uint64
 	private private
 	busters busters
@@ -162,15 +162,7 @@ func (r *Recents) Bytes() int64 {
 	if r == nil {
 		return 0
 	}
-	return 4*int64(r.Tokens()) + hashBytes*int64(r.private.len())
-}
-
-// Tokens is the number of tokens that are kept; an image counts as some.
-func (r *Recents) Tokens() int {
-	if r == nil {
-		return 0
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.tokens
+	return 4*int64(r.tokens) + hashBytes*int64(r.private.len())
 }

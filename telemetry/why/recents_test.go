@@ -180,21 +180,21 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	for i := range 20 {
 		ask(r, Text{Tokens: make([]int32, TokensMax/7+i)}, false, 0)
-		require.LessOrEqual(t, r.Tokens(), TokensMax)
+		require.LessOrEqual(t, r.tokens, TokensMax)
 	}
 	require.NotEmpty(t, r.latest)
 	id := r.Add(Text{Tokens: make([]int32, TokensMax+1)}, false) // not kept
-	require.LessOrEqual(t, r.Tokens(), TokensMax)
+	require.LessOrEqual(t, r.tokens, TokensMax)
 	r.Done(id, Text{Tokens: make([]int32, TokensMax+2)}, false, Fate{})
-	require.LessOrEqual(t, r.Tokens(), TokensMax)
+	require.LessOrEqual(t, r.tokens, TokensMax)
 	id = r.Add(Text{Tokens: make([]int32, 10)}, false)
 	r.Done(id, Text{Tokens: make([]int32, TokensMax)}, false, Fate{}) // a long answer
-	require.Equal(t, TokensMax, r.Tokens())
+	require.Equal(t, TokensMax, r.tokens)
 	sum := 0
 	for _, e := range r.latest {
 		sum += e.text.size()
 	}
-	require.Equal(t, sum, r.Tokens())
+	require.Equal(t, sum, r.tokens)
 	for i := range 4 {
 		r.private.add(join(tokens(uint64(1000+i), TokensMax/2)))
 		require.LessOrEqual(t, len(r.private.hashes), privateMax)
@@ -207,7 +207,7 @@ func TestNoRecents(t *testing.T) {
 	var r *Recents
 	require.Zero(t, ask(r, join(tokens(1, 9)), false, 0))
 	require.Nil(t, r.Busters())
-	require.Zero(t, r.Tokens())
+	require.Zero(t, r.Bytes())
 }
 
 // Random prompts over few tokens, against the plain definition.
