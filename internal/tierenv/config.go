@@ -2,16 +2,20 @@ package tierenv
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/encoding"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/memory"
 )
@@ -278,4 +282,32 @@ func Strict(value func(variable string) string, local string) (c Config, on bool
 		c.Local = filepath.Join(c.Local, InstancesDir, c.Instance)
 	}
 	return c, on, bad
+}
+
+// Schema changes when the meaning of a page's rows changes.
+const Schema = "1"
+
+// Keys of the identity. Each is part of the fingerprint, and a page is used only where all
+// are equal. A manifest beside the pages has the identity for people and tools.
+const (
+	KeySchema     = "schema"
+	KeyWeights    = "weights"    // SHA-256 of the GGUF file, as in the blob's name
+	KeyAdapters   = "adapters"   // SHA-256 of each adapter, separated by commas
+	KeyCacheType  = "cache_type" // such as f16; K's and V's where they differ, as in q8_0/f16
+	KeyShape      = "shape"      // under llama-server: SHA-256 of the shape of a slot's file
+	KeyEngine     = "engine"
+	KeyNumerics   = "numerics"
+	KeyPageTokens = "page_tokens"
+	KeyNamespace  = "namespace"
+)
+
+// Fingerprint is the SHA-256 of the identity's keys and values, each with its length, in the
+// order of the keys.
+func Fingerprint(identity map[string]string) pagefile.Key {
+	h := sha256.New()
+	for _, key := range slices.Sorted(maps.Keys(identity)) {
+		value := identity[key]
+		fmt.Fprintf(h, "%d:%s=%d:%s;", len(key), key, len(value), value)
+	}
+	return pagefile.Key(h.Sum(nil))
 }
