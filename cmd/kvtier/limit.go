@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -9,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -111,22 +111,13 @@ func heldMemory(models *modelStore) ([]held, error) {
 // weightsOfRunner is the digest of the model that a runner has loaded and the directory of its
 // models, by its command line; "" for other processes.
 func weightsOfRunner(pid int) (dir, weights string) {
-	if pid == 0 {
+	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // that of no process is empty
+	args := strings.Split(string(line), "\x00")
+	at := slices.Index(args, "--model") + 1
+	if at == 0 || at == len(args) {
 		return "", ""
 	}
-	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil {
-		return "", ""
-	}
-	args := bytes.Split(line, []byte{0})
-	for i, arg := range args {
-		if string(arg) == "--model" && i+1 < len(args) {
-			blob := string(args[i+1])
-			weights, _ = strings.CutPrefix(filepath.Base(blob), "sha256-")
-			return filepath.Dir(filepath.Dir(blob)), weights
-		}
-	}
-	return "", ""
+	return filepath.Dir(filepath.Dir(args[at])), strings.TrimPrefix(filepath.Base(args[at]), "sha256-")
 }
 
 func printHeld(w io.Writer, all []held) {
