@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -37,7 +36,7 @@ The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
 			}
 			opt := doctor.Options{
 				Root: given[localVar], Remote: given[remoteVar], LocalGB: given[localGBVar], RemoteGB: given[remoteGBVar],
-				Limit: cmp.Or(at.timeout, 365*24*time.Hour),
+				Limit: cmp.Or(at.timeout, forEver),
 			}
 			ctx, stop := context.WithTimeout(cmd.Context(), opt.Limit)
 			defer stop()

@@ -40,11 +40,8 @@ func (m *modelStore) names() modelNames { return m.namesIn(m.dir()) }
 
 // namesIn is names for another directory of models.
 func (m *modelStore) namesIn(dir string) modelNames {
-	if *m.timeout <= 0 {
-		return modelNames{modelnames.Read(vfs.Through(dir))}
-	}
 	read := func() (modelnames.Names, error) { return modelnames.Read(vfs.Through(dir)), nil }
-	names, _ := steady.Do(context.Background(), &m.disk, steady.Wait{Most: *m.timeout}, read, func(modelnames.Names, error) {})
+	names, _ := steady.Do(context.Background(), &m.disk, steady.Wait{Most: cmp.Or(*m.timeout, forEver)}, read, func(modelnames.Names, error) {})
 	return modelNames{names}
 }
 

@@ -122,6 +122,9 @@ type access struct {
 	files  bool   // the verb names a file of the person who runs it
 }
 
+// forEver is a limit that stands for none.
+const forEver = 365 * 24 * time.Hour
+
 // rights do something with the rights of a user; nil are those of this process.
 type rights func(something func() error) error
 
@@ -203,11 +206,7 @@ func (at *storage) find(ctx context.Context, flags *pflag.FlagSet, files bool, s
 		need.models = cmp.Or(flags.Lookup("models").Value.String(), modelnames.Dir())
 	}
 	become := func() (rights, error) { return at.become(need) }
-	if at.timeout <= 0 {
-		at.by, err = become()
-	} else {
-		at.by, err = steady.Do(ctx, new(steady.Guard), steady.Wait{Most: at.timeout}, become, func(rights, error) {})
-	}
+	at.by, err = steady.Do(ctx, new(steady.Guard), steady.Wait{Most: cmp.Or(at.timeout, forEver)}, become, func(rights, error) {})
 	return err
 }
 
@@ -366,11 +365,8 @@ func (at *storage) state(ctx context.Context) (telemetry.State, error) {
 
 // readState bounds the time of read, and says what to do where there is no state.
 func (at *storage) readState(ctx context.Context, read func(context.Context) (telemetry.State, error)) (telemetry.State, error) {
-	if at.timeout > 0 {
-		var stop context.CancelFunc
-		ctx, stop = context.WithTimeout(ctx, at.timeout)
-		defer stop()
-	}
+	ctx, stop := context.WithTimeout(ctx, cmp.Or(at.timeout, forEver))
+	defer stop()
 	s, err := read(ctx)
 	switch {
 	case err == nil:
