@@ -35,16 +35,15 @@ func (a *actor) act(s *slot, do func() error, late func()) error {
 	defer leave()
 	done := make(chan error, 1)
 	go func() { done <- do() }()
-	looks, end := time.NewTicker(a.patience.look), time.NewTimer(a.patience.end)
+	looks, end := time.NewTicker(a.patience.look), time.After(a.patience.end)
 	defer looks.Stop()
-	defer end.Stop()
 	for held := false; !held; {
 		select {
 		case err := <-done:
 			return err
 		case <-looks.C:
 			held = a.runs(s)
-		case <-end.C:
+		case <-end:
 			a.obstacles.turnOff(telemetry.ObstacleEngine, unanswered)
 			held = true
 		}

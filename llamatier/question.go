@@ -57,15 +57,14 @@ const leaveEvery = 20 * time.Millisecond
 // left waits until the engine runs no request in a slot whose last client may be gone, at most
 // patience.leave, and returns the engine's slots.
 func (a *asker) left(ctx context.Context, s *slot) ([]Slot, error) {
-	late := time.NewTimer(a.patience.leave)
-	defer late.Stop()
+	late := time.After(a.patience.leave)
 	for {
 		slots, err := a.slots(ctx)
 		if err != nil || s.id >= len(slots) || !slots[s.id].Running || !s.unheard() {
 			return slots, err
 		}
 		select {
-		case <-late.C:
+		case <-late:
 			return slots, nil
 		case <-ctx.Done():
 			return nil, ctx.Err()

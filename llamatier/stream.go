@@ -139,12 +139,10 @@ func (s *stream) bufferLocked(size int64) []byte {
 func (s *stream) await(l *reading) error {
 	err := errLate
 	if l != nil && (s.late.IsZero() || time.Now().Before(s.late)) {
-		timer := time.NewTimer(s.patience.part)
-		defer timer.Stop()
 		select {
 		case <-l.done:
 			err = l.err
-		case <-timer.C:
+		case <-time.After(s.patience.part):
 		}
 	}
 	s.mu.Lock()

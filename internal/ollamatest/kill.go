@@ -51,12 +51,10 @@ func (s *Server) Stop() error {
 	if err := p.interrupt(); err != nil {
 		return errors.Join(fmt.Errorf("stopping the server: %w", err), s.KillServer())
 	}
-	timeout := time.NewTimer(s.options.StopTimeout)
-	defer timeout.Stop()
 	select {
 	case <-p.Exited:
 		return s.KillServer() // a runner has outlived the server
-	case <-timeout.C:
+	case <-time.After(s.options.StopTimeout):
 		return errors.Join(
 			fmt.Errorf("the server did not stop within %s and was killed; see its log", s.options.StopTimeout),
 			s.KillServer())

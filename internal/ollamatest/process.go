@@ -105,11 +105,9 @@ func poll(ctx context.Context, what string, done func() (bool, error)) error {
 		if ok, err := done(); ok || err != nil {
 			return err
 		}
-		timer := time.NewTimer(wait)
 		select {
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-ctx.Done():
-			timer.Stop()
 			return fmt.Errorf("waiting for %s: %w", what, context.Cause(ctx))
 		}
 	}

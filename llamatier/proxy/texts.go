@@ -70,11 +70,9 @@ func (x *texts) tokenize(ctx context.Context, text string) ([]int32, error) {
 		return x.engine.Tokenize(ctx, text, true)
 	}
 	if x.coming != nil {
-		timer := time.NewTimer(comingTime)
-		defer timer.Stop()
 		select {
 		case <-x.coming:
-		case <-timer.C:
+		case <-time.After(comingTime):
 		}
 	}
 	bytes, tokens, drops := x.longest(text)

@@ -344,12 +344,10 @@ func (b *Mover) makeRoom(ctx context.Context, want room.Demand) error {
 		b.making.Store(false)
 		done <- err
 	})
-	patience := time.NewTimer(max(room.Wait/2, b.Patience))
-	defer patience.Stop()
 	select {
 	case err := <-done:
 		return err
-	case <-patience.C:
+	case <-time.After(max(room.Wait/2, b.Patience)):
 		return errSlow
 	case <-ctx.Done():
 		return ctx.Err()

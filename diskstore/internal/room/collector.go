@@ -156,11 +156,9 @@ func (c *Collector) lockTier(ctx context.Context, want Demand) (release func(), 
 		if over, _, serr := c.Shortage(ctx, want); serr != nil || over <= 0 {
 			return nil, err
 		}
-		timer := time.NewTimer(lockPoll)
 		select {
-		case <-timer.C:
+		case <-time.After(lockPoll):
 		case <-wait.Done():
-			timer.Stop()
 			return nil, err
 		}
 	}

@@ -214,11 +214,9 @@ func (m *Maker) freeDisk(ctx context.Context, n int64, at recency.Place) error {
 
 // waitAny returns when the ledger has changed, after atMost, or when ctx ends.
 func waitAny(ctx context.Context, changed <-chan struct{}, atMost time.Duration) {
-	timer := time.NewTimer(atMost)
-	defer timer.Stop()
 	select {
 	case <-changed:
-	case <-timer.C:
+	case <-time.After(atMost):
 	case <-ctx.Done():
 	}
 }

@@ -85,11 +85,9 @@ func (t *records) lockLedger(ctx context.Context) (release func(), err error) {
 		case !errors.Is(err, vfs.ErrLocked):
 			return nil, err
 		}
-		timer := time.NewTimer(wait)
 		select {
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-ctx.Done():
-			timer.Stop()
 			return nil, fmt.Errorf("wait for %s, held by another process: %w", path, ctx.Err())
 		}
 	}
