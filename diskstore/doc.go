@@ -37,18 +37,7 @@ The package knows no engine: tokens are int32, rows are bytes.
 	ledger      the bytes used and reserved below a root
 	inspect     offline work for people, which needs no Store
 
-Below internal, each with its inputs and none with the store:
-
-	names       the names of a store's pages, exact and lossy
-	recency     the order of pages by time
-	counted     a tier whose files are counted
-	checked     reads the pages of a tier, and judges files that fail their check
-	room        makes room: how much, which files go, in which order
-	move        pages that move down for want of room, and up when they were read
-	ram         decoded pages in memory
-	branch      look-up of tails, and of pages that only begin like a prompt
-	tombstones  the list of pages that left a tier
-	work        the operations and jobs of a store
+Packages below internal have their inputs each, and none has the store. docs/architecture.md lists them.
 
 Files of this package, by their purpose:
 

@@ -17,7 +17,7 @@ channel, and groups of rotated numbers. A caller asks for them by name:
 
 	stored, err := coder.Lossy(encoding.Q8_0, rows, encoding.Shape{RowBytes: 2048})
 
-split.go documents the format of Split, lossy.go that of the lossy encodings. A Decode of hostile
-bytes writes nothing outside the given rows, and needs memory for one block.
+docs/page-format.md documents the formats of Split and of the lossy encodings. A Decode of hostile bytes
+writes nothing outside the given rows, and needs memory for one block.
 */
 package encoding

@@ -14,7 +14,7 @@ const (
 	Zstd  ID = 1 // one frame of RFC 8878
 	Split ID = 2 // planes of bytes, some of them in Huffman codes
 
-	// Lossy encodings of f16. lossy.go documents them.
+	// Lossy encodings of f16. docs/page-format.md documents them.
 	Q8_0 ID = 16 // ggml's blocks of 32 numbers of 8 bits
 	Q4_0 ID = 17 // ggml's blocks of 32 numbers of 4 bits
 	Int4 ID = 18 // 4 bits, arranged as the section needs it

@@ -8,46 +8,9 @@ import (
 )
 
 /*
-A Q8_0, Q4_0 or Int4 section. Rows are numbers of f16. All integers are little endian.
-
-	offset  bytes  header
-	     0      1  A: the arrangement, 0 in Q8_0 and Q4_0
-	               0 a group is G numbers beside each other in a row
-	               1 a group is one channel of at least G rows; there are centers
-	               2 as 0, of rotated numbers
-	               3 as 2; there are centers
-	     1      1  zero
-	     2      2  G: 32 in Q8_0 and Q4_0; 32 or 64; 64 where A is 2 or 3
-	     4      4  C: numbers in a row where A is 1 or 3, else 0. A is 1: a multiple of 32, at most
-	               131,072 / G. A is 3: a multiple of 64, at most 8,192
-	     8     2C  centers, an f16 for each number of a row, where A is 1 or 3
-
-Blocks follow. A block holds 131,072 numbers; the last block holds the rest. With C > 0 a block
-holds whole rows instead: as many as 131,072 numbers allow, and where A is 1 a multiple of G. The
-numbers of a section are a multiple of G, or of C where C > 0.
-
-	offset  bytes  block
-	     0     4P  a plane's size in the block and its form, for each of P planes: the size times 4,
-	               plus the form: 0 raw, 1 Huffman, 2 one byte for all, as in Split. P is 4 in
-	               Q8_0, else 3
-	    4P         the planes, in the same order
-
-The first plane has the low bytes of all scales, the second their high bytes. A scale is an f16 and
-finite, as are centers. A is 1: the block's rows are divided into groups of G, of which the last has
-the rest as well, and a group has a scale for each channel. Otherwise there is a scale for each G
-numbers.
-
-The third plane has codes of 4 bits, of 32 numbers after 32 numbers: byte j of 16 has the code of
-number j in its low half and that of number j+16 in its high half. In Q4_0 and Int4, q is the code
-less 8. In Q8_0, q is 16 times that, plus the code in the fourth plane, which is like the third. So
-few symbols make a plane in Huffman codes, and bits that look random stay raw. A scale and 32 q are a
-block_q8_0 or block_q4_0 of ggml.
-
-A number is q times the scale of its group, computed in f32. Where A is 2 or 3, each 64 of these are
-transformed: for d = 1, 2, 4, 8, 16, 32, in that order, a and b at places i and i+d, for each i
-without bit d, become a+b and a-b, in f32; then all are multiplied by 1/8. Where A is 1, 2 or 3 the
-number's center is added, in f32, which is 0 where A is 2. The number is rounded to f16, to nearest
-even.
+docs/page-format.md has the format of a Q8_0, Q4_0 or Int4 section, and the steps in which a number
+is computed, in f32. So few symbols make a plane of codes in Huffman codes, and bits that look random
+stay raw. A scale and 32 q are a block_q8_0 or block_q4_0 of ggml.
 */
 const (
 	lossyHeaderBytes = 8

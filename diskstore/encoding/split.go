@@ -7,32 +7,7 @@ import (
 )
 
 /*
-A Split section. All integers are little endian.
-
-	offset  bytes  header
-	     0      1  W: bytes of a number, 2 or 4
-	     1      1  R: bits by which each number is rotated to the left, 0 or 1; 0 where W is 4
-	     2      1  A: bits of the highest byte that are stored apart, 0 or 2; 0 where W is 4
-	     3      1  zero
-	     4      4  C: numbers in a row, or 0 for no bases
-	     8      C  bases, one byte for each number of a row
-
-Blocks follow. A block holds the numbers of 131,072 bytes of rows; the last block holds the
-rest. With C > 0 a block holds whole rows instead: as many as 131,072 bytes hold, and at least
-one. A row then has at most 131,072 bytes.
-
-	offset  bytes  block
-	     0     4P  a plane's size in the block and its form, for each of P planes from the lowest
-	               byte on: the size times 4, plus the form: 0 raw, 1 Huffman, 2 one byte for all
-	    4P         the planes, in the same order
-
-There is a plane for each byte of a number, after the rotation. With C > 0 the number's base is
-subtracted from the highest byte, modulo 256. With A > 0 the plane of the highest bytes has zeros in
-their A lowest bits. These bits are in a plane of their own before it, in groups of 8 bytes for 32
-numbers, the last group for the rest: bits 2j and 2j+1 of byte i are those of number 8j+i.
-
-A plane in Huffman codes is a Huffman tree description and four streams, as in a literals section
-with Compressed_Literals_Block of RFC 8878, sections 3.1.1.3.1 and 4.2.
+docs/page-format.md has the format of a Split section, and what W, R, A and C are.
 
 Exponents are in the highest byte of an f16 (sign, exponent, two bits of the mantissa) and of an
 f32. Those of a bf16 are in the highest byte after a rotation by one bit. Channels of K differ in

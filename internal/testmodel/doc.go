@@ -20,39 +20,9 @@
 //
 // # Architectures
 //
-// There is at least one for each kind of cache in Ollama's engine. Their layers need of the tokens before:
-//
-//	qwen3 qwen2 llama      everything
-//	qwen3moe               everything; a mixture of experts
-//	deepseek2 glm4moelite  everything, as one latent key and value for all heads,
-//	                       the key wider than the value; a mixture of experts
-//	mistral3               everything; takes images, some positions for each
-//	gemma3 olmo3           a sliding window, every 6th or 4th layer everything
-//	gemma3-vision          as gemma3; takes images, whose positions attend to each
-//	                       other both ways and have to be in one batch
-//	gptoss                 a sliding window, every other layer everything; sinks,
-//	                       a mixture of experts
-//	llama4                 the chunk it is in, every 4th layer everything and
-//	                       without rotary positions; a mixture of experts
-//	gemma3n                a sliding window, every other layer everything; the last
-//	                       two layers have no K/V and read those of others
-//	qwen3next              everything, every other layer a recurrent state
-//	lfm2                   everything, every other layer a convolution's state, of
-//	                       the two tokens before
-//	mllama                 everything, every 3rd layer the latest image instead
-//
-// Later releases have these, see [Since]. The later architectures follow the source of v0.24.0:
-//
-//	gemma4                 as gemma3n; layers with a window have K/V of another
-//	                       shape than those without, whose value is the raw key
-//	gemma4-vision          as gemma4; takes images as gemma3-vision does, of 256
-//	                       positions
-//	qwen35                 as qwen3next; rotary positions in sections
-//	nemotron_h             everything, every 4th layer; every 4th a recurrent state
-//
-// These run in llama.cpp alone:
-//
-//	phi3                   everything; rotary positions depend on the size of the context
+// There is at least one for each kind of cache in Ollama's engine; [Architectures] lists them. The comment of
+// each one's function says which of the tokens before its layers need, and what is special about it. Later
+// releases alone have some, see [Since]; these follow the source of v0.24.0.
 //
 // Windows and chunks have [Shape]'s Window tokens, 64 if it does not say. llama and qwen2 run on Ollama's
 // engine with OLLAMA_NEW_ENGINE=1 only, the others always; mllama, and models with a recurrent state or a

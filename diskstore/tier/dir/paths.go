@@ -12,25 +12,14 @@ import (
 )
 
 /*
-A root, version 1:
+docs/page-format.md shows a root, version 1. Not shown there are
 
-	<root>/v1/<fingerprint>/manifest.json
-	<root>/v1/<fingerprint>/<first 2 hex digits of key>/<key>.kvp
-	<root>/v1/<fingerprint>/tails/<first 2 of key>/<first 2 of key, 62 zeros>/<key>.kvp
-	<root>/v1/<fingerprint>/prefixes/<first 2 of prefix>/<prefix>/<page|tail>-<tokens>-<key>-<leads>
-	<root>/v1/<fingerprint>/prefixes/<first 2 of prefix>/<prefix>/longer
 	<root>/v1/quarantine/<key>.<reason>.<number>.kvp
 	<root>/v1/tmp/<id>.lock, <root>/v1/tmp/<id>-<number>.tmp
-	<root>/v1/collect.lock
-	<root>/v1/usage.json, <root>/v1/usage.lock
-	<root>/v1/gone
+	<root>/v1/collect.lock, <root>/v1/usage.lock
 
-Keys, fingerprints and prefixes are 64 lower-case hex digits. Places of pages and
-tails follow from their keys, so no index can disagree with the files after a crash. prefixes
-has empty files, branches, that lead to pages and tails which begin like a prompt: package
-internal/branch describes them. A branch without its page is removed. usage.json only bounds the
-bytes that the root occupies. gone lists pages that were here, for explanations: anything in it may
-be lost.
+Places of pages and tails follow from their keys, so no index can disagree with the files after a
+crash. A branch without its page is removed. usage.json only bounds the bytes that the root occupies.
 */
 const (
 	versionDir     = "v1"
