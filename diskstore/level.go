@@ -124,12 +124,7 @@ func (l levels) from(name string) levels {
 }
 
 // named returns the tier of a name, Local or Remote.
-func (l levels) named(name string) *level {
-	if name == tier.Remote {
-		return l[1]
-	}
-	return l[0]
-}
+func (l levels) named(name string) *level { return l.from(name)[0] }
 
 // reachable reports whether look-ups can find a page at a place once it is stored.
 func (l levels) reachable(ctx context.Context, at recency.Place) bool {

@@ -57,7 +57,6 @@ type Injector struct {
 	mu     sync.Mutex
 	rules  []*Rule
 	counts map[Op]int
-	total  int
 	watch  func(op Op, paths ...string)
 }
 
@@ -87,7 +86,7 @@ func (i *Injector) Watch(fn func(op Op, paths ...string)) {
 func (i *Injector) Reset() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.rules, i.total = nil, 0
+	i.rules = nil
 	clear(i.counts)
 }
 
@@ -96,12 +95,11 @@ func (i *Injector) Reset() {
 func (i *Injector) Count(ops ...Op) int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if len(ops) == 0 {
-		return i.total
-	}
 	n := 0
-	for _, op := range ops {
-		n += i.counts[op]
+	for op, count := range i.counts {
+		if len(ops) == 0 || slices.Contains(ops, op) {
+			n += count
+		}
 	}
 	return n
 }
@@ -110,7 +108,6 @@ func (i *Injector) Count(ops ...Op) int {
 // rule; nil when the operation is to be carried out.
 func (i *Injector) before(op Op, paths ...string) *Rule {
 	i.mu.Lock()
-	i.total++
 	i.counts[op]++
 	var hit *Rule
 	for _, r := range i.rules {

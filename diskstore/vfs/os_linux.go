@@ -15,11 +15,8 @@ func isRAM(name string) (bool, error) {
 		return false, &fs.PathError{Op: "statfs", Path: name, Err: err}
 	}
 	// The field's type differs between architectures; the magic fits in 32 bits.
-	switch uint32(st.Type) {
-	case unix.TMPFS_MAGIC, unix.RAMFS_MAGIC:
-		return true, nil
-	}
-	return false, nil
+	kind := uint32(st.Type)
+	return kind == unix.TMPFS_MAGIC || kind == unix.RAMFS_MAGIC, nil
 }
 
 // uncache drops the clean pages of a file from the page cache. A network filesystem then

@@ -2,19 +2,11 @@
 
 package vfs
 
-import (
-	"errors"
-
-	"golang.org/x/sys/unix"
-)
+import "golang.org/x/sys/unix"
 
 func space(name string) (Space, error) {
 	var st unix.Statfs_t
-	err := unix.Statfs(name, &st)
-	for errors.Is(err, unix.EINTR) { // network filesystems may be interrupted
-		err = unix.Statfs(name, &st)
-	}
-	if err != nil {
+	if err := retry(func() error { return unix.Statfs(name, &st) }); err != nil {
 		return Space{}, err
 	}
 	return Space{

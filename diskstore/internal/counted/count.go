@@ -68,11 +68,13 @@ func (t *Tier) Count(ctx context.Context, each func(tier.Info)) (*Tally, error) 
 		return nil, err
 	}
 	began.Living, began.Held = aside.Living, aside.Held
-	fingerprints, shards, err := t.beginListing(ctx)
+	t.use.prepare()
+	defer t.use.abandon()
+	fingerprints, shards, err := t.Tier.Survey(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer t.use.abandon()
+	t.use.begin(shards) // a file in a shard made later is counted when the file appears
 	recent := t.First.begin(t.opt)
 	found := &Tally{Known: fingerprints, Fingerprints: make(map[pagefile.Key]*Usage)}
 	for _, shard := range shards {
@@ -116,19 +118,6 @@ func (t *Tier) hand(infos []tier.Info, each func(tier.Info)) {
 			t.Listed()
 		}
 	}
-}
-
-// beginListing returns the fingerprints of a tier and the shards to count. A file in a shard
-// made later is counted when the file appears.
-func (t *Tier) beginListing(ctx context.Context) ([]pagefile.Key, []tier.Shard, error) {
-	t.use.prepare()
-	fingerprints, shards, err := t.Tier.Survey(ctx)
-	if err != nil {
-		t.use.abandon()
-		return nil, nil, err
-	}
-	t.use.begin(shards)
-	return fingerprints, shards, nil
 }
 
 // countShard lists one shard. This process adds and removes no file of the tier meanwhile, so

@@ -137,10 +137,7 @@ func (t *records) writeOwn(base string, content []byte, durable bool) error {
 	if err == nil && durable {
 		err = file.Sync()
 	}
-	if cerr := file.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
+	if err = errors.Join(err, file.Close()); err == nil {
 		err = t.FS.Rename(tmp, filepath.Join(t.base, base))
 	}
 	if err != nil {

@@ -210,17 +210,12 @@ func (r *root) inPrefixes(fp pagefile.Key) level {
 		}
 		return func(base string, e *Entry) level {
 			b, ok := parseBranch(fp, prefix, base)
-			return r.branch(ok, branchPath(b), e)
+			if ok && e.Info.Mode().IsRegular() && e.Info.Size() == 0 && e.Path == filepath.Join(r.base, branchPath(b)) {
+				e.Kind = entryOwn
+			}
+			return nil
 		}
 	}
-}
-
-// branch completes a file among branches; ok reports that its name is that of the branch at place.
-func (r *root) branch(ok bool, place string, e *Entry) level {
-	if ok && e.Info.Mode().IsRegular() && e.Info.Size() == 0 && e.Path == filepath.Join(r.base, place) {
-		e.Kind = entryOwn
-	}
-	return nil
 }
 
 // listing lists the files below a root.
