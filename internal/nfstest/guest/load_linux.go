@@ -58,7 +58,8 @@ type loadFlags struct {
 	lookupTimeout, transferTimeout time.Duration
 }
 
-func parseLoad(name string, args []string) (*loadFlags, error) {
+// open opens the store that the flags of a command name, and returns the layout of its pages.
+func open(ctx context.Context, name string, args []string) (*loadFlags, *diskstore.Store, pagefile.Layout, error) {
 	f := new(loadFlags)
 	set := flag.NewFlagSet(name, flag.ContinueOnError)
 	set.StringVar(&f.local, "local", "/tmp/local", "local directory")
@@ -71,14 +72,9 @@ func parseLoad(name string, args []string) (*loadFlags, error) {
 	// Machines are emulated: a look-up that takes 1 ms elsewhere takes 100 ms here.
 	set.DurationVar(&f.lookupTimeout, "lookup-timeout", 10*time.Second, "limit of a look-up")
 	set.DurationVar(&f.transferTimeout, "transfer-timeout", 20*time.Second, "limit of a step of a transfer")
-	return f, set.Parse(args)
-}
-
-// open opens the store, and returns the layout of its pages.
-func (f *loadFlags) open(ctx context.Context) (*diskstore.Store, pagefile.Layout, error) {
 	layout, err := pagefile.NewLayout(sections, pageTokens)
-	if err != nil {
-		return nil, layout, err
+	if err = errors.Join(err, set.Parse(args)); err != nil {
+		return nil, nil, layout, err
 	}
 	s, err := diskstore.Open(ctx, diskstore.Options{
 		Fingerprint: fingerprint, PageTokens: pageTokens,
@@ -87,7 +83,7 @@ func (f *loadFlags) open(ctx context.Context) (*diskstore.Store, pagefile.Layout
 		RemoteTimeout: f.lookupTimeout, ReadTimeout: f.transferTimeout,
 		Logger: slog.New(slog.NewTextHandler(os.Stdout, nil)),
 	})
-	return s, layout, err
+	return f, s, layout, err
 }
 
 // report prints numbers for the test.
@@ -99,12 +95,8 @@ func report(v any) {
 // write puts pages until the stop file exists. Pages leave the local tier, which is small, for
 // the remote one. A line tells each change of the number of pages that have moved there.
 func write(args []string) error {
-	f, err := parseLoad("write", args)
-	if err != nil {
-		return err
-	}
 	ctx := context.Background()
-	s, layout, err := f.open(ctx)
+	f, s, layout, err := open(ctx, "write", args)
 	if err != nil {
 		return err
 	}
@@ -141,12 +133,8 @@ func write(args []string) error {
 
 // read looks up all pages of a writer and compares their content.
 func read(args []string) error {
-	f, err := parseLoad("read", args)
-	if err != nil {
-		return err
-	}
 	ctx := context.Background()
-	s, layout, err := f.open(ctx)
+	f, s, layout, err := open(ctx, "read", args)
 	if err != nil {
 		return err
 	}
