@@ -2,6 +2,7 @@ package llamatest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,11 +26,7 @@ const DirEnv = "KVTIER_LLAMA_DIR"
 // FindDir returns the folder with bin/ollama and lib/ollama: the one that DirEnv names, or else
 // build/llama in a checkout.
 func FindDir(checkout string) (string, error) {
-	dir := os.Getenv(DirEnv)
-	if dir == "" {
-		dir = filepath.Join(checkout, "build", "llama")
-	}
-	dir, err := filepath.Abs(dir)
+	dir, err := filepath.Abs(cmp.Or(os.Getenv(DirEnv), filepath.Join(checkout, "build", "llama")))
 	if err != nil {
 		return "", err
 	}

@@ -35,12 +35,6 @@ func (l *Log) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (l *Log) len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.text)
-}
-
 // from returns the log from byte mark on.
 func (l *Log) from(mark int) string {
 	text, _ := l.watch(mark)
@@ -64,7 +58,7 @@ func (l *Log) Tail(lines int) string {
 func (s *Server) Logs() string { return s.logs.from(0) }
 
 // LogMark is the present length of Logs in bytes, for WaitLogFrom.
-func (s *Server) LogMark() int { return s.logs.len() }
+func (s *Server) LogMark() int { return len(s.Logs()) }
 
 // WaitLog waits until the log contains text. WaitLog fails when the context ends, or when
 // the server ends without printing text.

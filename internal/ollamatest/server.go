@@ -1,6 +1,7 @@
 package ollamatest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,12 +69,8 @@ func Start(ctx context.Context, options Options) (*Server, error) {
 		return nil, fmt.Errorf("finding the absolute path of %s: %w", options.Binary, err)
 	}
 	options.Binary = binary
-	if options.StartTimeout == 0 {
-		options.StartTimeout = startTimeout
-	}
-	if options.StopTimeout == 0 {
-		options.StopTimeout = stopTimeout
-	}
+	options.StartTimeout = cmp.Or(options.StartTimeout, startTimeout)
+	options.StopTimeout = cmp.Or(options.StopTimeout, stopTimeout)
 
 	s := &Server{options: options, logs: NewLog(options.Stderr)}
 	// No proxy, and separate connections: the client reaches this server only.
@@ -95,9 +92,7 @@ func (s *Server) makeDirs() error {
 		}
 		s.options.Dir, s.tempDir = dir, dir
 	}
-	if s.options.ModelsDir == "" {
-		s.options.ModelsDir = filepath.Join(s.options.Dir, "models")
-	}
+	s.options.ModelsDir = cmp.Or(s.options.ModelsDir, filepath.Join(s.options.Dir, "models"))
 	for _, dir := range []*string{&s.options.Dir, &s.options.ModelsDir} {
 		abs, err := filepath.Abs(*dir)
 		if err != nil {
@@ -124,7 +119,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	cmd := exec.Command(s.options.Binary, "serve")
 	cmd.Env = s.environment("127.0.0.1:0")
 	cmd.Dir = s.options.Dir
-	mark := s.logs.len()
+	mark := s.LogMark()
 	p, err := StartProcess(cmd, s.logs)
 	if err != nil {
 		return fmt.Errorf("starting %s: %w", cmd, err)
