@@ -3,6 +3,7 @@ package diskstore
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -128,15 +129,10 @@ func (l levels) named(name string) *level { return l.from(name)[0] }
 
 // reachable reports whether look-ups can find a page at a place once it is stored.
 func (l levels) reachable(ctx context.Context, at recency.Place) bool {
-	if at.Start == 0 {
-		return true
-	}
-	for _, lv := range l {
-		if _, err := lv.pages.Stat(ctx, lv.tier, at.Parent); err == nil {
-			return true
-		}
-	}
-	return false
+	return at.Start == 0 || slices.ContainsFunc(l, func(lv *level) bool {
+		_, err := lv.pages.Stat(ctx, lv.tier, at.Parent)
+		return err == nil
+	})
 }
 
 // queues returns the queues of background work, the first one and those of collections. A job may

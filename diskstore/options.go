@@ -1,9 +1,9 @@
 package diskstore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"path/filepath"
 	"time"
@@ -120,18 +120,10 @@ func (o Options) String() string {
 // withDefaults replaces zero values and returns ErrOptions for impossible ones. Without
 // fingerprint, as for a Root, the options need no fingerprint.
 func (o Options) withDefaults(fingerprint bool) (Options, error) {
-	if o.PageTokens == 0 {
-		o.PageTokens = DefaultPageTokens
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
-	}
-	if o.RemoteTimeout == 0 {
-		o.RemoteTimeout = DefaultRemoteTimeout
-	}
-	if o.ReadTimeout == 0 {
-		o.ReadTimeout = DefaultReadTimeout
-	}
+	o.PageTokens = cmp.Or(o.PageTokens, DefaultPageTokens)
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	o.RemoteTimeout = cmp.Or(o.RemoteTimeout, DefaultRemoteTimeout)
+	o.ReadTimeout = cmp.Or(o.ReadTimeout, DefaultReadTimeout)
 	// Later changes of the working directory must not move a root. filepath.Abs also cleans
 	// the path, as the checks of the root require.
 	for _, root := range []*string{&o.Local.Root, &o.Remote.Root} {

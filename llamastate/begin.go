@@ -1,6 +1,7 @@
 package llamastate
 
 import (
+	"cmp"
 	"io"
 	"sort"
 )
@@ -66,11 +67,7 @@ func (b *Beginning) place(s *Shape, off int64) {
 	for _, tensors := range c.Tensors {
 		for _, t := range tensors {
 			off += 12 // the head of a tensor, transposed or not
-			width := t.Row
-			if t.Element > 0 {
-				width = t.Element
-			}
-			b.regions = append(b.regions, region{off, t.Row * b.cells, width})
+			b.regions = append(b.regions, region{off, t.Row * b.cells, cmp.Or(t.Element, t.Row)})
 			off += t.Row * b.cells
 		}
 	}

@@ -107,9 +107,7 @@ func (opt *Options) fill() {
 	if opt.After == nil {
 		opt.After = time.After
 	}
-	if opt.Rates == nil {
-		opt.Rates = rates.New()
-	}
+	opt.Rates = cmp.Or(opt.Rates, rates.New())
 	if opt.Unstored == nil {
 		opt.Unstored = unstored.New(opt.Log, opt.Meter)
 	}
@@ -117,9 +115,7 @@ func (opt *Options) fill() {
 		opt.Mistaken = func() {}
 	}
 	opt.PageTokens = cmp.Or(opt.PageTokens, diskstore.DefaultPageTokens)
-	if opt.PartBytes == 0 {
-		opt.PartBytes = partBytes
-	}
+	opt.PartBytes = cmp.Or(opt.PartBytes, partBytes)
 }
 
 // patience is how long a Tier waits for the engine. engine.Patience has the waits for the store.

@@ -3,6 +3,7 @@ package llamatier
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 )
@@ -159,12 +160,9 @@ func (t *table) wait(ctx context.Context) error {
 func (t *table) run(one *slot, slots []Slot) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, s := range t.slots {
-		if s != one && s.busy && s.cancel != nil && !s.loose && !slots[s.id].Running {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(t.slots, func(s *slot) bool {
+		return s != one && s.busy && s.cancel != nil && !s.loose && !slots[s.id].Running
+	})
 }
 
 // beginSearch notes that a request begins, of which nothing is known until it is found.

@@ -48,11 +48,7 @@ func learn(ctx context.Context, e *Engine, files *slotfile.Files) (*llamastate.S
 	if err != nil {
 		return nil, err
 	}
-	shape, err := llamastate.Learn(f, info.Size())
-	if err != nil {
-		return nil, err
-	}
-	return shape, nil
+	return llamastate.Learn(f, info.Size())
 }
 
 // shapeBytes is about the size of the file of one token: the states of recurrent layers may be some 10 MB.

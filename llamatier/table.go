@@ -289,12 +289,9 @@ func (t *table) beside(one *slot) int {
 func (t *table) unsavedBeside(tokens []int32, found int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, s := range t.slots {
-		if !s.busy && (s.dirty || s.tails) && commonPrefix(s.tokens, tokens) > found {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.slots, func(s *slot) bool {
+		return !s.busy && (s.dirty || s.tails) && commonPrefix(s.tokens, tokens) > found
+	})
 }
 
 // describe describes the slots, for people. Pages of a slot in a tier are not counted here.

@@ -1,6 +1,7 @@
 package encoding
 
 import (
+	"cmp"
 	"encoding/binary"
 	"sync"
 
@@ -101,10 +102,7 @@ func readLossy(id ID, header []byte, n int64) (l lossy, centers int, err error) 
 	if header[1] != 0 || !l.valid() {
 		return l, 0, corrupt("%v with arrangement %d, groups of %d, rows of %d numbers", id, l.arrangement, l.group, l.row)
 	}
-	whole := l.group
-	if l.row > 0 {
-		whole = l.row
-	}
+	whole := cmp.Or(l.row, l.group)
 	if n < 1 || n%int64(2*whole) != 0 {
 		return l, 0, corrupt("%d bytes in rows or groups of %d numbers", n, whole)
 	}

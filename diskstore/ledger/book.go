@@ -178,9 +178,7 @@ func (b *Book) Release(n, counts int64) {
 func (b *Book) EvictedUpTo(used time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if used.After(b.evicted) {
-		b.evicted = used
-	}
+	b.evicted = tier.Later(b.evicted, used)
 }
 
 // Figure returns the upper bound of the bytes on the disk, as last recorded, and whether files were counted.
@@ -221,10 +219,7 @@ func (b *Book) State() State {
 func (b *Book) Horizon() time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.evicted.After(b.last.Evicted) {
-		return b.evicted
-	}
-	return b.last.Evicted
+	return tier.Later(b.last.Evicted, b.evicted)
 }
 
 func (b *Book) seeLocked(l *Ledger) {

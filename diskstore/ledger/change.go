@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -146,9 +147,7 @@ func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pe
 		return content, err
 	})
 	claimed, aerr := last.end()
-	if err == nil {
-		err = aerr
-	}
+	err = cmp.Or(err, aerr)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err != nil {

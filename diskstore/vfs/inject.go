@@ -1,6 +1,7 @@
 package vfs
 
 import (
+	"cmp"
 	"io/fs"
 	"regexp"
 	"slices"
@@ -181,8 +182,5 @@ func (f *injectedFile) move(op Op, p []byte, move func(p []byte) (int, error)) (
 func (f *injectedFile) Close() error {
 	injected := f.i.do(OpClose, func() error { return nil }, f.name)
 	err := f.File.Close()
-	if injected != nil {
-		return injected
-	}
-	return err
+	return cmp.Or(injected, err)
 }

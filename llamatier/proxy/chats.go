@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"maps"
 	"math"
@@ -131,10 +132,7 @@ func imageOf(source members) []members {
 	var url string
 	switch stringOf(source["type"]) {
 	case "base64":
-		kind := stringOf(source["media_type"])
-		if kind == "" {
-			kind = "image/jpeg"
-		}
+		kind := cmp.Or(stringOf(source["media_type"]), "image/jpeg")
 		url = "data:" + kind + ";base64," + stringOf(source["data"])
 	case "url":
 		url = stringOf(source["url"])

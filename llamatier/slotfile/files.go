@@ -1,6 +1,7 @@
 package slotfile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -98,10 +99,7 @@ func (f *Files) choose(size int64, claim bool) (kind, *Folder, error) {
 	free := f.free()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	disk := f.disk
-	if disk == nil {
-		disk = f.folder
-	}
+	disk := cmp.Or(f.disk, f.folder)
 	r := f.roomLocked(free)
 	if !r.small(size) {
 		f.mu.Unlock()

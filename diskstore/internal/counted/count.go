@@ -48,9 +48,7 @@ func (t *Tally) add(info tier.Info) {
 	}
 	use.Bytes += info.Physical
 	t.Bytes += info.Physical
-	if info.Used.After(use.LastUsed) {
-		use.LastUsed = info.Used
-	}
+	use.LastUsed = tier.Later(use.LastUsed, info.Used)
 }
 
 // Count lists a tier, shard by shard, replaces the tier's numbers, and calls each, which may

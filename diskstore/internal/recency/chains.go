@@ -148,10 +148,7 @@ func (c *Chains) MoveUp(ctx context.Context, after time.Time, places ...Place) t
 	for _, at := range places {
 		last = max(last, at.Start)
 	}
-	used := c.now()
-	if least := Used(after, last).Add(Step); used.Before(least) {
-		used = least
-	}
+	used := tier.Later(c.now(), Used(after, last).Add(Step))
 	for _, at := range places {
 		if at.Start > 0 {
 			c.raise(ctx, at.Parent, used)

@@ -79,9 +79,7 @@ func AgeClock(ctx context.Context, t tier.Disk, clock func() time.Time) (time.Ti
 // Add adds a file of the listing.
 func (f *Futures) Add(info tier.Info) {
 	if !tier.Beyond(info.Used, f.now) {
-		if info.Used.After(f.Newest) {
-			f.Newest = info.Used
-		}
+		f.Newest = tier.Later(f.Newest, info.Used)
 		return
 	}
 	if f.blind {

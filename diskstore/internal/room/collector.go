@@ -314,11 +314,7 @@ func demandAt(at recency.Place, recent time.Time) Demand {
 // join returns a demand that satisfies both.
 func (d Demand) join(o Demand) Demand {
 	d.Room, d.Disk = max(d.Room, o.Room), max(d.Disk, o.Disk)
-	if o.Before.After(d.Before) {
-		d.Before = o.Before
-	}
-	if d.after = append(d.after, o.after...); o.used.After(d.used) {
-		d.used = o.used
-	}
+	d.Before, d.used = tier.Later(d.Before, o.Before), tier.Later(d.used, o.used)
+	d.after = append(d.after, o.after...)
 	return d
 }

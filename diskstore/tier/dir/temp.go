@@ -252,9 +252,6 @@ func (l *leftovers) discard(path string, bytes int64) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.files == nil {
-		l.files = make(map[string]int64)
-	}
 	l.bytes.Add(pagefile.AlignUp(bytes) - l.files[path])
 	l.files[path] = pagefile.AlignUp(bytes)
 }

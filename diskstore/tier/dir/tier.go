@@ -47,7 +47,7 @@ func New(fsys vfs.FS, root string, opt Options) *Tier {
 	}
 	at := newRoot(fsys, root, opt)
 	tmp := filepath.Join(at.base, tmpDir)
-	temp := &tempDir{in: at, dir: tmp, prefix: opt.Prefix, left: leftovers{in: at}, reach: reach{in: at, dir: tmp}}
+	temp := &tempDir{in: at, dir: tmp, prefix: opt.Prefix, left: leftovers{in: at, files: make(map[string]int64)}, reach: reach{in: at, dir: tmp}}
 	at.isHere, at.reset = temp.isHere, temp.reset
 	return &Tier{
 		root: at, Temp: temp,
