@@ -64,7 +64,6 @@ func (r *Recent) ReadAhead(ctx context.Context) (Ahead, error) {
 // errEnough ends reading ahead: the next page has no room.
 var errEnough = move.ErrNoRoom
 
-// aheadReader is the state of one ReadAhead.
 type aheadReader struct {
 	*Recent
 	left int64 // bytes

@@ -48,7 +48,6 @@ func (f *lookup) chainNames(p Prompt) []pagefile.Name {
 	return names
 }
 
-// findPages is a pageFinder of exact pages.
 func (f *lookup) findPages(ctx context.Context, names []pagefile.Name, parent pagefile.Key, start int) ([]Ref, error) {
 	found := make([]sighting, 0, len(names))
 	var missing []pagefile.Name // from memory and the local tier, in order
@@ -196,7 +195,6 @@ const (
 	mixedRoundMost = 3 * mixedRound
 )
 
-// findMixed is a pageFinder of exact and lossy pages.
 func (f *lookup) findMixed(ctx context.Context, names []pagefile.Name, parent pagefile.Key, start int) ([]Ref, error) {
 	refs := f.newRefs(parent, start)
 	var failed error

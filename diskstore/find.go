@@ -39,7 +39,6 @@ type Ref struct {
 	at    int64 // the last use of the chain, if the page is read; 0 for the time of reading
 }
 
-// name returns the page's name in every tier.
 func (r Ref) name(of *names.Pages) pagefile.Name {
 	name := of.Page(r.Key)
 	if r.Tail {
@@ -142,7 +141,6 @@ func (s *Store) Find(ctx context.Context, p Prompt) Found {
 	return found
 }
 
-// lookup finds the pages of prompts.
 type lookup struct {
 	pages         *names.Pages
 	pageTokens    int
@@ -156,7 +154,6 @@ type lookup struct {
 	now           func() time.Time
 }
 
-// find does as Store.Find.
 func (f *lookup) find(ctx context.Context, p Prompt) (found Found) {
 	if p.Start < 0 || p.Start%f.pageTokens != 0 {
 		return found

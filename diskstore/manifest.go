@@ -11,7 +11,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// manifests writes the manifests of a store's pages.
 type manifests struct {
 	pages      *names.Pages
 	pageTokens int

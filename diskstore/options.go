@@ -163,7 +163,6 @@ func (o Options) withDefaults(fingerprint bool) (Options, error) {
 // encoding.Int4 for K and for V. encoding.Raw, the zero value, keeps K or V lossless.
 type ColdTypes struct{ K, V encoding.ID }
 
-// on reports whether pages are made lossy.
 func (c ColdTypes) on() bool { return c.K.Lossy() || c.V.Lossy() }
 
 func (c ColdTypes) valid() bool {

@@ -52,7 +52,6 @@ func (s *Store) InRAM(keys []pagefile.Key) int {
 	return n
 }
 
-// memory is the tier in memory, and its upkeep.
 type memory struct {
 	*ram.Tier
 
@@ -64,7 +63,6 @@ type memory struct {
 	life   *work.Life
 }
 
-// off reports whether no page is kept in memory.
 func (m *memory) off() bool { return m.budget == 0 }
 
 // stillStored reports whether a tier has, or had within Lease, the file of a page in memory.

@@ -64,7 +64,6 @@ func (s *Store) Read(ctx context.Context, ref Ref, tokens []int32, layout pagefi
 	return s.reader.read(ctx, wanted{ref, tokens, layout}, into)
 }
 
-// reader reads pages that a look-up found.
 type reader struct {
 	pages      *names.Pages
 	pageTokens int
@@ -89,7 +88,6 @@ type wanted struct {
 	layout pagefile.Layout
 }
 
-// read does as Store.Read.
 func (r *reader) read(ctx context.Context, w wanted, into Into) error {
 	if into.Use == nil {
 		return r.readWhole(ctx, w, into, into.Rows)
@@ -158,7 +156,6 @@ func (r *reader) readWhole(ctx context.Context, w wanted, into Into, buf []byte)
 	return nil
 }
 
-// codecFor returns the codec of a read.
 func (r *reader) codecFor(into Into) *pagefile.Codec {
 	if into.Gently {
 		return r.codec.Gently()
@@ -229,7 +226,6 @@ func (r *reader) readTiers(ctx context.Context, w wanted, load load) (verified, 
 	return verified{}, fmt.Errorf("read page %v: %w", w.ref.Key, worst)
 }
 
-// readFrom reads a page from one tier.
 func (r *reader) readFrom(ctx context.Context, lv *level, w wanted, load load) (verified, error) {
 	var header *pagefile.Header
 	blob, err := lv.checked.Open(ctx, w.ref.name(r.pages), func(blob tier.Blob) (err error) {

@@ -280,7 +280,6 @@ func (lv *level) report(opt GCOptions, to *GCTier) {
 	}
 }
 
-// rootUsage counts one root.
 func (lv *level) rootUsage(ctx context.Context) (RootTierUsage, error) {
 	u := RootTierUsage{TierConfig: lv.config}
 	var err error

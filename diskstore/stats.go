@@ -82,7 +82,6 @@ type Stats struct {
 	WriteCap int64
 }
 
-// counters are the monotonic part of Stats.
 type counters struct {
 	puts, putErrors, hits, misses, damaged, mismatched atomic.Uint64
 	demoted, promoted, tierErrors                      atomic.Uint64
@@ -93,7 +92,6 @@ type counters struct {
 	wholeBytes                                         atomic.Int64
 }
 
-// levelCounters are those of one tier.
 type levelCounters struct{ hits, evicted, quarantined, failed atomic.Uint64 }
 
 // Stats returns the store's counters. Stats does no I/O.
@@ -277,7 +275,6 @@ func (s *Store) Survey(ctx context.Context) (Usage, error) {
 	return u, nil
 }
 
-// usage describes the result of a count.
 func (lv *level) usage(ctx context.Context, found *counted.Tally) (u TierUsage) {
 	for _, use := range lv.identify(ctx, found) {
 		u.RootBytes += use.Bytes

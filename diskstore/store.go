@@ -269,7 +269,6 @@ func (s *Store) openRoom() {
 	}
 }
 
-// newMover returns the way between the tiers.
 func (s *Store) newMover() *move.Mover {
 	return &move.Mover{Options: move.Options{
 		Local: s.local.files, Remote: s.remote.files, Ours: s.local.checked, Theirs: s.remote.checked,

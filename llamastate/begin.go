@@ -81,7 +81,6 @@ type Filter struct {
 	Dropped int64  // bytes
 }
 
-// span is a range of cells.
 type span struct{ from, to int64 }
 
 // Without returns the filter that drops the rows of positions start to end of the first cache.

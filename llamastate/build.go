@@ -172,7 +172,6 @@ func (h *heads) u32(values ...uint32) {
 	}
 }
 
-// tokens writes the head of a file.
 func (h *heads) tokens(s *Shape, tokens []int32, media []Medium) {
 	if len(media) == 0 {
 		h.u32(magic, s.Version, uint32(len(tokens)))
@@ -202,7 +201,6 @@ func (h *heads) tokens(s *Shape, tokens []int32, media []Medium) {
 	}
 }
 
-// flush writes the numbers so far.
 func (h *heads) flush() {
 	if h.err == nil && len(h.buf) > 0 {
 		h.err = writeAt(h.w, h.buf, h.off-int64(len(h.buf)))
@@ -217,7 +215,6 @@ func (h *heads) gap(n int64) int64 {
 	return h.off - n
 }
 
-// cache writes the head of a cache.
 func (h *heads) cache(s *Shape, c *Cache, tokens []int32, spots *spots, window int) content {
 	n := len(tokens)
 	at := content{cells: n}
@@ -256,7 +253,6 @@ func (h *heads) cache(s *Shape, c *Cache, tokens []int32, spots *spots, window i
 	return at
 }
 
-// cell writes a token's cell of sequence 0.
 func (h *heads) cell(s *Shape, c *Cache, spots *spots, token int, tokens []int32) {
 	pos, x, y := spots.of(token)
 	h.u32(uint32(pos), 1)
@@ -269,7 +265,6 @@ func (h *heads) cell(s *Shape, c *Cache, spots *spots, token int, tokens []int32
 	h.u32(0)
 }
 
-// tensors writes the heads of K or V.
 func (h *heads) tensors(c *Cache, half int, at *content) {
 	for _, t := range c.Tensors[half] {
 		h.u32(uint32(t.Type))

@@ -86,7 +86,6 @@ type form struct {
 // grids reports whether caches tell the columns and rows of an image.
 func (f form) grids() bool { return f.ext && !slices.Contains(f.kinds, Window) }
 
-// forms are all forms that a file may have.
 func forms() []form {
 	var all []form
 	for _, kinds := range [][]Kind{{Full}, {Full, Window}, {Full, Recurrent}, {Full, Window, Recurrent}, {Recurrent}} {
@@ -148,7 +147,6 @@ func (s *Shape) Open(r io.ReaderAt, size int64) (*File, error) {
 	return file, nil
 }
 
-// parse reads a file of one form.
 func parse(r io.ReaderAt, size int64, f form) (*File, error) {
 	p := &parser{r: r, size: size}
 	file := &File{r: r}
@@ -188,7 +186,6 @@ type parser struct {
 // ahead is the number of bytes that a parser reads at once.
 const ahead = 1 << 16
 
-// fail notes the first error.
 func (p *parser) fail(format string, args ...any) {
 	if p.err == nil {
 		p.err = unknown(p.off, format, args...)
@@ -222,7 +219,6 @@ func (p *parser) take(n int64) []byte {
 	return b
 }
 
-// bytes fills a buffer of any size.
 func (p *parser) bytes(b []byte) {
 	for len(b) > 0 && p.err == nil {
 		b = b[copy(b, p.take(int64(min(len(b), ahead)))):]
@@ -294,7 +290,6 @@ func (p *parser) header(file *File, grids bool) (total int) {
 	return total
 }
 
-// tokens reads n tokens.
 func (p *parser) tokens(n int) []int32 {
 	if !p.has(4*int64(n), "it ends within its %d tokens", n) {
 		return nil
@@ -427,7 +422,6 @@ func (p *parser) attention(c *Cache, at *content, v bool, version uint32) {
 	}
 }
 
-// tensor reads the head of a tensor.
 func (p *parser) tensor(transposed bool) Tensor {
 	t := Tensor{Type: int32(p.count("type", 0, maxType))}
 	if transposed {

@@ -85,7 +85,6 @@ type place struct {
 	rows               int64 // of the tensor in one row of the section
 }
 
-// place finds the tensor that a section holds.
 func (s *Shape) place(sec pagefile.Section) (place, error) {
 	if int(sec.Group) < len(s.Caches) {
 		c := &s.Caches[sec.Group]
@@ -124,7 +123,6 @@ func (c *columns) read(r io.ReaderAt, rows []byte, off int64) error {
 	})
 }
 
-// write is the inverse of read.
 func (c *columns) write(w io.WriterAt, rows []byte, off int64) error {
 	return c.each(rows, off, func(col []byte, at int64, element int64) error {
 		for i, p := int64(0), col; len(p) > 0; i, p = i+1, p[c.element:] {
@@ -149,7 +147,6 @@ func (c *columns) each(rows []byte, off int64, move func(col []byte, at int64, e
 	return nil
 }
 
-// readFull reads len(p) bytes at off.
 func readFull(r io.ReaderAt, p []byte, off int64) error {
 	n, err := r.ReadAt(p, off)
 	if n == len(p) {
@@ -161,7 +158,6 @@ func readFull(r io.ReaderAt, p []byte, off int64) error {
 	return fmt.Errorf("read %d bytes of the state at byte %d: %w", len(p), off, err)
 }
 
-// writeAt writes p at off.
 func writeAt(w io.WriterAt, p []byte, off int64) error {
 	if _, err := w.WriteAt(p, off); err != nil {
 		return fmt.Errorf("write %d bytes of the state at byte %d: %w", len(p), off, err)

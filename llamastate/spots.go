@@ -37,7 +37,6 @@ func spotsOf(tokens int, media []Medium) (s spots) {
 	return s
 }
 
-// of returns the positions of a token.
 func (s *spots) of(token int) (pos, x, y int32) {
 	r := s.runs[sort.Search(len(s.runs), func(i int) bool { return s.runs[i].first > token })-1]
 	n := token - r.first
@@ -48,7 +47,6 @@ func (s *spots) of(token int) (pos, x, y int32) {
 	return int32(r.pos), int32(r.pos + n%r.columns), int32(r.pos + n/r.columns)
 }
 
-// token returns the token that has some positions.
 func (s *spots) token(pos, x, y int32) (token int, ok bool) {
 	i := sort.Search(len(s.runs), func(i int) bool { return s.runs[i].pos > int(pos) }) - 1
 	if i < 0 || int(pos) >= s.end {

@@ -44,12 +44,10 @@ func (e *NotStoredError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *NotStoredError) Unwrap() error { return e.Err }
 
-// because returns an error with a cause.
 func because(c Cause, format string, args ...any) error {
 	return &NotStoredError{c, fmt.Errorf(format, args...)}
 }
 
-// errDeaf reports a question that is not asked.
 var errDeaf = errors.New(unanswered)
 
 const unanswered = "llama-server does not answer"
@@ -81,7 +79,6 @@ type obstacles struct {
 	off   atomic.Bool // nothing is restored or stored any more
 }
 
-// turnOff ends storing and restoring.
 func (o *obstacles) turnOff(cause telemetry.Obstacle, why string) {
 	if !o.off.Swap(true) {
 		o.watch.Off(slog.LevelWarn, cause, errors.New(why))

@@ -95,10 +95,8 @@ func (e *Engine) call(ctx context.Context, method, path string, body, out any) e
 	return nil
 }
 
-// errRefused reports an answer that is an error.
 var errRefused = errors.New("llama-server refuses")
 
-// errWrongKey reports a request without the right key.
 var errWrongKey = fmt.Errorf("%w the key", errRefused)
 
 func (e *Engine) header() http.Header {

@@ -66,7 +66,6 @@ func (d *disk) do(most time.Duration, do func() error) error {
 	return err
 }
 
-// put does as [Store.Put].
 func (d *disk) put(ctx context.Context, p *pagefile.Page) error {
 	return d.do(d.Patience.Page, func() error { return d.Store.Put(ctx, p) })
 }

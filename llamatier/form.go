@@ -49,7 +49,6 @@ func (f form) rowsIn(ref diskstore.Ref) int64 {
 	return max(rows, 1)
 }
 
-// costs describes a plan's pages to package rates.
 func (f form) costs(p *plan) rates.Chain {
 	c := rates.Chain{Base: p.held, Indivisible: f.shape.HasEnd(), Then: loading}
 	for i, ref := range p.refs {

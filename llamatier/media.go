@@ -52,7 +52,6 @@ const (
 	mediaLeast = 4
 )
 
-// newAlbum returns the album that a file keeps.
 func newAlbum(key, path string, log *slog.Logger) *album {
 	a := &album{key: key, path: path, log: log, shown: make(map[string]shown)}
 	if key == "" || path == "" {

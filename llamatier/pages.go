@@ -11,7 +11,6 @@ import (
 	"github.com/kvtier/kvtier/telemetry"
 )
 
-// positions is a range of positions.
 type positions struct{ start, end int }
 
 // overlap reports whether some of these positions are from start to end.
@@ -68,7 +67,6 @@ func (p *pages) put(ctx context.Context, state *llamastate.File, tails []int, dr
 	return nil
 }
 
-// putOne stores one page.
 func (p *pages) putOne(ctx context.Context, state *llamastate.File, parent pagefile.Key, start int, tokens []int32) error {
 	sections := p.form.shape.Sections()
 	if start+len(tokens) == len(state.Tokens) && state.End() {

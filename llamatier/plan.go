@@ -179,14 +179,12 @@ type reader struct {
 	buffers sync.Pool // *[]byte
 }
 
-// page is a page that was read.
 type page struct {
 	layout pagefile.Layout
 	buffer *[]byte
 	err    error
 }
 
-// page reads a page of a plan.
 func (r *reader) page(ctx context.Context, p *plan, i int) (pg page) {
 	if pg.layout, pg.err = r.form.layout(p, i, p.refs[i].Stored); pg.err != nil {
 		return pg
@@ -203,7 +201,6 @@ func (r *reader) read(ctx context.Context, p *plan, i int, layout pagefile.Layou
 	return buf, r.store.Read(ctx, ref, p.tokens[ref.Start:ref.End()], layout, diskstore.Into{Rows: *buf})
 }
 
-// take returns a buffer for a page.
 func (r *reader) take(size int) *[]byte {
 	buf, ok := r.buffers.Get().(*[]byte)
 	if !ok || cap(*buf) < size {

@@ -18,7 +18,6 @@ type asker struct {
 	deaf      atomic.Bool // the engine has not answered
 }
 
-// slots asks the engine for its slots.
 func (a *asker) slots(ctx context.Context) ([]Slot, error) {
 	var slots []Slot
 	err := a.ask(ctx, func(ctx context.Context) (err error) {
@@ -28,7 +27,6 @@ func (a *asker) slots(ctx context.Context) ([]Slot, error) {
 	return slots, err
 }
 
-// generated asks the engine for bounds of Engine.Generated.
 func (a *asker) generated(ctx context.Context) (least, most int, err error) {
 	err = a.ask(ctx, func(ctx context.Context) (err error) {
 		least, most, err = a.engine.Generated(ctx)

@@ -15,7 +15,6 @@ import (
 // saveTimeout bounds the time that a save may hold a slot.
 const saveTimeout = time.Minute
 
-// saver saves slots.
 type saver struct {
 	form      form
 	files     *files

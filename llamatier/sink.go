@@ -82,7 +82,6 @@ func (k *sink) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// failure returns the first error of a write.
 func (k *sink) failure() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

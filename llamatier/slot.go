@@ -103,7 +103,6 @@ func (s *sequence) keeps(tokens []int32, ends bool) (held int) {
 	return held
 }
 
-// emptied notes that the slot holds nothing.
 func (s *sequence) emptied() { *s = sequence{last: s.last, judged: true} }
 
 // storable reports whether there are rows that are not stored and that a save can store at once.

@@ -157,7 +157,6 @@ func (s *stream) await(l *reading) error {
 	return s.failed
 }
 
-// fill reads a part of the file.
 func (s *stream) fill(p *part, buf []byte) error {
 	s.heads.copyTo(buf, p.from)
 	rows := s.rows.To(&rangeWriter{buf, p.from})

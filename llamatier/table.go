@@ -34,7 +34,6 @@ func newTable(slots int, later func(*slot) interface{ Stop() bool }) *table {
 	return t
 }
 
-// waiter is a request that waits for a slot.
 type waiter struct {
 	request Request
 	got     chan *slot // receives nil when the table closes
@@ -237,7 +236,6 @@ func (t *table) giveBackLocked(s *slot) {
 	t.giveLocked(s)
 }
 
-// give makes a slot free.
 func (t *table) give(s *slot) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

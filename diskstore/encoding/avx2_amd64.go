@@ -112,7 +112,6 @@ func fit4Fast(codes []byte, x, by, xq, qq []float32) (numbers int) {
 	return unit * n
 }
 
-// features returns register ECX of CPUID's leaf 1.
 func features() uint32
 
 // n counts units, rotations, or in largerAVX2 eight numbers. lossy_amd64.s has all.

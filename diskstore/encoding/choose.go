@@ -89,7 +89,6 @@ const minBytes = 1 << 10
 // minRows is the number of rows for which bases pay: all rows share them.
 const minRows = 16
 
-// span is a range of bytes.
 type span struct{ from, to int }
 
 // pieces returns the ranges of a sample of n bytes, at multiples of 8.
@@ -120,7 +119,6 @@ func repeats(rows []byte) bool {
 	return same > n*3/4
 }
 
-// counts are the numbers of bytes by value.
 type counts [256]uint32
 
 // entropy is the order-0 entropy, in bits per byte. A sample shows fewer values than there are;

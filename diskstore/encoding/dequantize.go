@@ -65,7 +65,6 @@ func code4(codes []byte, u, i int) int {
 // signed4 returns the code of number i of a unit as a multiple of its scale.
 func signed4(codes []byte, u, i int) int { return code4(codes, u, i) - 8 }
 
-// rotateAll rotates each 64 numbers.
 func rotateAll(x []float32) {
 	for at := rotateFast(x) * rotation; at < len(x); at += rotation {
 		rotate((*[rotation]float32)(x[at:]))

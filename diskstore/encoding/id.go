@@ -20,7 +20,6 @@ const (
 	Int4 ID = 18 // 4 bits, arranged as the section needs it
 )
 
-// names are those of the known encodings.
 var names = map[ID]string{Raw: "raw", Zstd: "zstd", Split: "split", Q8_0: "q8_0", Q4_0: "q4_0", Int4: "int4"}
 
 // String returns the encoding's name, such as "raw" or "q8_0", or the number of an unknown encoding.
@@ -72,7 +71,6 @@ func lossyNamed(name string) ID {
 // ErrCorrupt reports stored bytes that are not an encoding of the wanted number of bytes.
 var ErrCorrupt = errors.New("encoding: stored bytes are corrupt")
 
-// corrupt returns an ErrCorrupt with a description.
 func corrupt(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, ErrCorrupt)...)
 }

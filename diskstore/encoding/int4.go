@@ -49,7 +49,6 @@ func sampleOf(rows []byte, row int) []byte {
 	return rows[(n-sample)/2*row:][:sample*row]
 }
 
-// int4Ways returns the arrangements for rows of channels.
 func int4Ways(channels int, centers []byte) []lossy {
 	group := rotation
 	if channels%rotation != 0 {

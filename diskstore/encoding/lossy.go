@@ -43,7 +43,6 @@ type lossy struct {
 // ggmls returns ggml's way for Q8_0 or Q4_0.
 func ggmls(id ID) lossy { return lossy{id: id, group: unit} }
 
-// centered reports whether the section has centers.
 func (l lossy) centered() bool {
 	return l.arrangement == alongChannel || l.arrangement == rotatedCentered
 }
@@ -75,7 +74,6 @@ func (l lossy) planes(n int) []int {
 	return sizes[:planesMax-1]
 }
 
-// lossyScratch is the memory for a block.
 type lossyScratch struct {
 	low, high [maxScales]byte
 	codes     [lossyBlock / 2]byte
@@ -109,7 +107,6 @@ func readLossy(id ID, header []byte, n int64) (l lossy, centers int, err error) 
 	return l, 2 * l.row, nil
 }
 
-// valid reports whether the format allows the header.
 func (l lossy) valid() bool {
 	switch {
 	case l.id != Int4:
@@ -126,7 +123,6 @@ func (l lossy) valid() bool {
 	return l.row == 0
 }
 
-// decodeLossy fills rows from a section.
 func decodeLossy(id ID, stored, rows []byte) error {
 	l, centers, err := readLossy(id, stored, int64(len(rows)))
 	if err != nil {
@@ -145,7 +141,6 @@ func decodeLossy(id ID, stored, rows []byte) error {
 	return decodeBlocks(stored, rows, l.block(), func(stored, block []byte) (int, error) { return sc.decodeBlock(stored, block, l) })
 }
 
-// readCenters fills in the centers for all blocks.
 func (sc *lossyScratch) readCenters(l lossy) error {
 	for i := range len(l.centers) / 2 {
 		center := float16.Frombits(binary.LittleEndian.Uint16(l.centers[2*i:]))
@@ -222,5 +217,4 @@ func (sc *lossyScratch) spreadScales(n, group int) []float32 {
 	return sc.spread[:n]
 }
 
-// noCenters are the centers of numbers that have none.
 var noCenters [maxCenters]float32

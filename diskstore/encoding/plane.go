@@ -18,7 +18,6 @@ const (
 	tableLog = 11 // the longest code that RFC 8878 allows
 )
 
-// plane is the memory for coding planes.
 type plane struct {
 	library huff0.Scratch
 	decoder huffman.Decoder

@@ -5,7 +5,6 @@ import (
 	"math/bits"
 )
 
-// noBases are the bases of rows that have none.
 var noBases [4096]byte
 
 // rowOf returns the bases of a row. Rows without bases are cut anywhere, and get zeros.
@@ -56,7 +55,6 @@ func split4(planes [planesMax][]byte, rows, bases []byte) {
 	}
 }
 
-// merge4 undoes split4.
 func merge4(rows []byte, planes [planesMax][]byte, bases []byte) {
 	bases = rowOf(bases)
 	a, b, c, d := planes[0], planes[1], planes[2], planes[3]
@@ -94,7 +92,6 @@ func takeApart(high, apart []byte) {
 	}
 }
 
-// putTogether undoes takeApart.
 func putTogether(high, apart []byte) {
 	done := putTogetherFast(high, apart)
 	high, apart = high[done:], apart[apartBytes(done):]

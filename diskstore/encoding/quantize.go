@@ -59,7 +59,6 @@ func beyond(rows []byte, largest float32) int {
 	return -1
 }
 
-// quantizer is the memory for encoding a block.
 type quantizer struct {
 	lossyScratch
 	x      [lossyBlock]float32
@@ -70,7 +69,6 @@ type quantizer struct {
 
 var quantizers = sync.Pool{New: func() any { return new(quantizer) }}
 
-// encode returns rows as a section.
 func (q *quantizer) encode(rows []byte, l lossy) []byte {
 	out := make([]byte, lossyHeaderBytes, lossyHeaderBytes+len(l.centers)+len(rows)/2+len(rows)/16+64)
 	out[0] = byte(l.arrangement)
@@ -114,7 +112,6 @@ func (q *quantizer) quantize(block []byte, l lossy) [][]byte {
 	return planes[:planesMax-1]
 }
 
-// center subtracts the centers.
 func (q *quantizer) center(x []float32, l lossy) {
 	for i := range l.row {
 		q.centers[i] = float16.Frombits(binary.LittleEndian.Uint16(l.centers[2*i:])).Float32()
@@ -126,7 +123,6 @@ func (q *quantizer) center(x []float32, l lossy) {
 	}
 }
 
-// eachGroup quantizes groups of numbers beside each other.
 func (q *quantizer) eachGroup(x []float32, codes []byte, group int, quantize func(x []float32, codes []byte) float32) {
 	for g := range len(x) / group {
 		q.putScale(g, quantize(x[g*group:][:group], codes[g*group:][:group]))
@@ -158,7 +154,6 @@ func quantizeQ4(x []float32, codes []byte) (scale float32) {
 	return scale
 }
 
-// largest returns the largest magnitude.
 func largest(x []float32) float32 {
 	most, ok := largestFast(x)
 	if !ok {
@@ -252,7 +247,6 @@ func fit4(codes []byte, x, by, xq, qq []float32) {
 // code returns the code of 4 bits for a number.
 func code(v, by float32) byte { return byte(min(15, int(float32(v*by)+8.5))) }
 
-// inverse returns 1/scale, or 0 for 0.
 func inverse(scale float32) float32 {
 	if scale == 0 {
 		return 0

@@ -25,7 +25,6 @@ const (
 	planeBytes = blockBytes / 2
 )
 
-// split is a way to encode rows as Split.
 type split struct {
 	width, rotate int
 	apart         int    // bits of the highest byte that are stored apart
@@ -49,7 +48,6 @@ func (s split) planes(n int) []int {
 	return []int{plane, plane, plane, plane}[:s.width]
 }
 
-// scratch is the memory for a block.
 type scratch struct {
 	planes  [planesMax][planeBytes]byte
 	huffman plane
@@ -71,7 +69,6 @@ func (s split) encode(rows []byte) []byte {
 	return out
 }
 
-// appendBlock encodes one block.
 func (sc *scratch) appendBlock(out, block []byte, s split) []byte {
 	var planes [planesMax][]byte
 	sizes := s.planes(len(block))
@@ -110,7 +107,6 @@ func readSplit(header []byte, n int64) (s split, bases int, err error) {
 	return s, int(count), nil
 }
 
-// decodeSplit fills rows from a Split section.
 func decodeSplit(stored, rows []byte) error {
 	s, bases, err := readSplit(stored, int64(len(rows)))
 	if err != nil {

@@ -101,7 +101,6 @@ func (r *Roots) Export(ctx context.Context, last pagefile.Name, w io.Writer, pro
 	return a, tw.Close()
 }
 
-// exportPage appends one page to an archive.
 func (r *Roots) exportPage(ctx context.Context, name pagefile.Name, tw *tar.Writer, wrote func(bytes int)) error {
 	blob, file, err := r.openPage(ctx, name)
 	if err != nil {

@@ -101,7 +101,6 @@ type TierCheck struct {
 	Error string `json:"error,omitempty"` // that of Err
 }
 
-// checker checks one tier.
 type checker struct {
 	t     *dir.Tier
 	other *dir.Tier // the other tier, for its manifests; may be nil
@@ -197,7 +196,6 @@ func (c *checker) run(ctx context.Context) error {
 // files are decompressed, few enough to leave most of the disk to running servers.
 const maxCheckers = 4
 
-// measure counts the bytes to read.
 func (c *checker) measure(ctx context.Context) error {
 	return c.t.Walk(ctx, func(e dir.Entry) error {
 		if e.Kind == dir.EntryPage && c.sampled(e.Name.Key) {
@@ -207,7 +205,6 @@ func (c *checker) measure(ctx context.Context) error {
 	})
 }
 
-// sampled reports whether a page belongs to the sample.
 func (c *checker) sampled(key pagefile.Key) bool {
 	const bits = 53 // a float64 holds as many exactly
 	return c.opt.Sample == 0 || float64(maphash.Bytes(c.seed, key[:])>>(64-bits))/(1<<bits) < c.opt.Sample
@@ -320,7 +317,6 @@ func (c *checker) checkRights(e dir.Entry) {
 	}
 }
 
-// checkPage reads a page from beginning to end.
 func (c *checker) checkPage(ctx context.Context, e dir.Entry) error {
 	s := <-c.readers
 	defer func() { c.readers <- s }()

@@ -25,7 +25,6 @@ type Roots struct {
 	Log    *slog.Logger // nil discards
 }
 
-// tierRoot is one tier, with its name.
 type tierRoot struct {
 	id string // Local or Remote
 	t  *dir.Tier
@@ -72,7 +71,6 @@ type PageFile struct {
 	Header *pagefile.Header // nil where only the directory's entry was read
 }
 
-// end is the position behind the page's last token.
 func (p PageFile) end() int { return int(p.Header.Start) + len(p.Header.Tokens) }
 
 // minPrefixDigits is the shortest prefix of a search. Two digits name the directory of a page,

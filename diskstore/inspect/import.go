@@ -67,12 +67,10 @@ type archive struct {
 	file        *io.SectionReader
 }
 
-// refused returns an ErrArchive.
 func refused(format string, args ...any) error {
 	return fmt.Errorf("read archive: "+format+": %w", append(args, ErrArchive)...)
 }
 
-// readArchive reads and checks the manifest of an archive.
 func readArchive(file *io.SectionReader) (*archive, error) {
 	a := &archive{file: file}
 	tr, size, err := a.begin()
@@ -208,7 +206,6 @@ func (a *archive) checkPlace(h *pagefile.Header, i int, before *pagefile.Header)
 	return h.CheckName(want)
 }
 
-// archived is a page file inside an archive.
 type archived struct{ *io.SectionReader }
 
 func (page archived) ReadAt(ctx context.Context, p []byte, off int64) error {

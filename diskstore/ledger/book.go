@@ -32,7 +32,6 @@ var ErrWriteCap = errors.New("diskstore: the day's writes are used up")
 // ErrNotCounted reports that claims below a budget are impossible because the tier's files are not counted.
 var ErrNotCounted = errors.New("diskstore: files have not been counted yet")
 
-// medium is the place of a ledger: a tier.
 type medium interface {
 	// Account is Tier.Account.
 	Account(ctx context.Context, change func(content []byte, id string) ([]byte, error)) ([]byte, error)

@@ -74,7 +74,6 @@ type attempt struct {
 	err     error  // of apply
 }
 
-// begin reports whether a call may go on.
 func (a *attempt) begin() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -82,7 +81,6 @@ func (a *attempt) begin() bool {
 	return !a.over
 }
 
-// set stores the result of a call.
 func (a *attempt) set(claimed int64, content []byte, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

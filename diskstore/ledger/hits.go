@@ -26,7 +26,6 @@ const (
 	mostHits = math.MaxInt64 / 4
 )
 
-// plus returns the sum of both.
 func (h Hits) plus(o Hits) Hits {
 	h.Pages = min(h.Pages+o.Pages, mostHits)
 	if o.Last.After(h.Last) {

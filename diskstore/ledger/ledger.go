@@ -120,7 +120,6 @@ func (l *Ledger) wrote(day string, n int64) {
 	}
 }
 
-// daysApart returns the time between two days.
 func daysApart(a, b string) time.Duration {
 	x, _ := time.Parse(dayFormat, a) // Decode has checked the days
 	y, _ := time.Parse(dayFormat, b)

@@ -109,7 +109,6 @@ type checking struct {
 	end  int64  // offset in the file at which the next step ends at the latest
 }
 
-// open reads the header of a file.
 func (c *Checker) open(ctx context.Context, blob Source) (*checking, error) {
 	h, err := ReadHeader(ctx, blob)
 	if err != nil {
@@ -159,7 +158,6 @@ func (in *checking) section(i int) error {
 	return errOr(in.expect(zeros[:AlignUp(in.off)-in.off]), "padding after section %d is not zero", i)
 }
 
-// footer checks the end of the file.
 func (in *checking) footer() error {
 	in.seek(in.h.FileBytes - FooterBytes)
 	return errOr(in.expect(in.h.footer()), "footer does not match the header")
@@ -244,7 +242,6 @@ func (in *checking) decode(e Encoding, stored *summed, raw int64) error {
 	return nil
 }
 
-// decompress does as decode for zstd.
 func (in *checking) decompress(stored *summed, raw int64) error {
 	if err := in.dec.Reset(stored); err != nil {
 		return fmt.Errorf("reset zstd decoder: %w", err)
@@ -295,7 +292,6 @@ func (r *summed) Read(p []byte) (int, error) {
 	return copy(p, got), err
 }
 
-// skip reads the section to its end.
 func (r *summed) skip() error {
 	for {
 		if _, err := r.take(r.left); err == io.EOF {

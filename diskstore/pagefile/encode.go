@@ -53,7 +53,6 @@ func Encode(fingerprint Key, pageTokens int, p *Page, c *Codec) (*Encoded, error
 	return e, nil
 }
 
-// encoded places sections in a file.
 func encoded(h *Header, body [][]byte) *Encoded {
 	h.Place()
 	head := h.Encode() // first: the footer has its checksum

@@ -216,7 +216,6 @@ func (h *Header) Encode() []byte {
 	return buf[:cap(buf)][:AlignUp(size)]
 }
 
-// appendTo appends one entry of the section table.
 func (s *StoredSection) appendTo(buf []byte) []byte {
 	le := binary.LittleEndian
 	buf = le.AppendUint16(buf, s.Group)

@@ -20,7 +20,6 @@ const (
 	KindWindowV Kind = 6
 )
 
-// lastKind is the kind with the highest number.
 const lastKind = KindWindowV
 
 // String returns "K", "V", "conv", "state", "cell", "window K", "window V" or the number of an unknown kind.

@@ -59,7 +59,6 @@ func (p *Page) ClearGaps() {
 	}
 }
 
-// allZero reports whether every byte of p is zero.
 func allZero(p []byte) bool {
 	for len(p) > 0 {
 		n := min(len(p), len(zeros))

@@ -85,7 +85,6 @@ func OnDisk(t Tier) Disk {
 	return objects{t}
 }
 
-// objects is an object store as a Disk.
 type objects struct{ Tier }
 
 func (objects) Persist(context.Context, pagefile.Name) error       { return nil }

@@ -34,7 +34,6 @@ func Bound(fs FS, root string, limit time.Duration) *Bounded {
 	return b
 }
 
-// hungError names the operation that did not end.
 type hungError struct {
 	root, path string
 	op         Op
@@ -81,7 +80,6 @@ func (b *Bounded) lock(name string, take func(string) (io.Closer, error)) (io.Cl
 	return &boundedLock{b: b, lock: lock, name: name}, nil
 }
 
-// boundedLock is a lock whose release is bounded.
 type boundedLock struct {
 	b    *Bounded
 	lock io.Closer

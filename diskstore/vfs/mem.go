@@ -37,10 +37,8 @@ func memPath(path string) []string {
 	return strings.Split(path, separator)
 }
 
-// at returns the node of a path.
 func (m *Mem) at(path string) (*memNode, error) { return m.find(memPath(path)) }
 
-// dirAt returns the directory of a path.
 func (m *Mem) dirAt(path string) (*memNode, error) {
 	n, err := m.at(path)
 	if err == nil {
@@ -49,7 +47,6 @@ func (m *Mem) dirAt(path string) (*memNode, error) {
 	return n, err
 }
 
-// find returns the node at elements.
 func (m *Mem) find(elements []string) (*memNode, error) {
 	n := m.root
 	for _, element := range elements {

@@ -34,7 +34,6 @@ type memNode struct {
 	changes []memChange         // changes since the last SyncDir, in order
 }
 
-// memTimes are a node's times.
 type memTimes struct{ access, modified time.Time }
 
 // memChange is an operation on a directory's names that is not durable yet.

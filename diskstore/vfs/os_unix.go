@@ -52,13 +52,11 @@ func OpenDir(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// heldDir is a directory of Hold.
 type heldDir struct {
 	path, through string // its path, and one that leads to the descriptor
 	dir           *os.File
 }
 
-// held are the directories of Hold.
 var held atomic.Pointer[[]heldDir]
 
 // Hold has OS and Below reach path and everything in it through an open directory from now on, because this

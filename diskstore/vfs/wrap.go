@@ -44,13 +44,11 @@ type wrapped struct {
 	file func(wrappedFile) File
 }
 
-// do carries out an operation without a result.
 func (w *wrapped) do(op Op, run func() error, paths ...string) error {
 	_, err := w.around(op, func() (any, error) { return nil, run() }, paths...)
 	return err
 }
 
-// get carries out an operation with a result.
 func get[T any](w *wrapped, op Op, run func(name string) (T, error), name string) (T, error) {
 	v, err := w.around(op, func() (any, error) { return run(name) }, name)
 	result, _ := v.(T)
@@ -123,7 +121,6 @@ func (w *wrapped) Owner(info fs.FileInfo) (uid int, ok bool) { return w.fs.Owner
 
 func (w *wrapped) SameFile(a, b fs.FileInfo) bool { return w.fs.SameFile(a, b) }
 
-// wrappedFile is an open file of a wrapped FS.
 type wrappedFile struct {
 	File
 	in   *wrapped

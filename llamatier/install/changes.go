@@ -94,7 +94,6 @@ func syncDir(dir string) error {
 	return d.Close()
 }
 
-// remove removes files and empty directories, if they exist.
 func (c changes) remove(paths ...string) error {
 	for _, path := range paths {
 		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
@@ -108,7 +107,6 @@ func (c changes) remove(paths ...string) error {
 	return nil
 }
 
-// link makes a symbolic link, and its directory.
 func (c changes) link(to, path string) error {
 	if err := c.mkdir(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -116,7 +114,6 @@ func (c changes) link(to, path string) error {
 	return c.do(func() error { return os.Symlink(to, path) })
 }
 
-// mkdir makes a directory and those above it.
 func (c changes) mkdir(path string, mode fs.FileMode) error {
 	if info, err := os.Stat(path); err == nil {
 		if !info.IsDir() {

@@ -87,7 +87,6 @@ const (
 	Unsupported state = "unsupported" // this Ollama has no llama-server
 )
 
-// open looks at Ollama's folder.
 func (is programs) open(path string) (folder, error) {
 	f := folder{path: path}
 	var err error

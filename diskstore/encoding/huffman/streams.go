@@ -138,7 +138,6 @@ func window(stream []byte, low int) (x int) {
 	return x >> (low & 7)
 }
 
-// bySymbol returns the lengths of codes by symbol.
 func (t *tree) bySymbol() *[symbolsMax]uint8 {
 	lengths := &t.weights // not needed any more
 	for i, symbol := range t.symbols[:t.n] {

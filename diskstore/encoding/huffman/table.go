@@ -10,7 +10,6 @@ const (
 	symbolsMost = 4
 )
 
-// first returns the first symbol.
 func (e entry) first() byte { return byte(e >> symbolShift) }
 
 // table has an entry for each value of the next lookupBits bits of a stream.
@@ -69,7 +68,6 @@ func (t *tables) part(codes *tree, part []entry, k, n int) {
 // come first. The values of n bits that begin with such a code are those from the value from on.
 type fit struct{ first, from int }
 
-// measure sets the fit for each number of bits.
 func (t *tree) measure() {
 	i, used := 0, 0 // used counts the entries of longer codes
 	for left := lookupBits; left >= 0; left-- {

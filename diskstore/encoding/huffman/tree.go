@@ -11,7 +11,6 @@ import (
 // ErrCorrupt reports bytes that are not a plane of the wanted size.
 var ErrCorrupt = errors.New("huffman: plane is corrupt")
 
-// corrupt returns an ErrCorrupt with a description.
 func corrupt(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, ErrCorrupt)...)
 }

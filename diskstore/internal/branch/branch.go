@@ -105,7 +105,6 @@ func (c Candidate) Whole() bool { return c.Tokens > 0 && c.Least == c.Tokens }
 // MayBeWhole reports whether the prompt may begin with all tokens of the page or tail.
 func (c Candidate) MayBeWhole() bool { return c.Most == c.Tokens }
 
-// ranking compares branches with a prompt.
 type ranking struct {
 	Prompt
 	leads pagefile.Leads

@@ -38,7 +38,6 @@ type sweepPlace struct {
 	last  tier.Branch
 }
 
-// byPlace orders the branches of a sweep.
 func byPlace(a, b tier.Branch) int {
 	return cmp.Or(slices.Compare(a.Prefix[:], b.Prefix[:]), cmp.Compare(a.Class, b.Class), slices.Compare(a.Key[:], b.Key[:]))
 }

@@ -53,7 +53,6 @@ func NewBadFiles(far bool, now func() time.Time) *BadFiles {
 	return v
 }
 
-// good notes that a file passed its check.
 func (v *BadFiles) good() {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -34,7 +34,6 @@ func (t *Tally) Total() int64 {
 	return t.Bytes + t.Fleeting + t.Aside.OrphanBytes + t.Aside.QuarantineBytes
 }
 
-// add counts one file.
 func (t *Tally) add(info tier.Info) {
 	use := t.Fingerprints[info.Fingerprint]
 	if use == nil {
@@ -108,7 +107,6 @@ func (t *Tier) Count(ctx context.Context, each func(tier.Info)) (*Tally, error) 
 	return found, nil
 }
 
-// hand passes listed files on.
 func (t *Tier) hand(infos []tier.Info, each func(tier.Info)) {
 	for _, info := range infos {
 		each(info)

@@ -38,7 +38,6 @@ type earlyChange struct {
 	bytes int64
 }
 
-// holding is a number of files and their bytes.
 type holding struct {
 	pages, tails int
 	bytes        int64
@@ -130,7 +129,6 @@ func (u *use) prepare() {
 	u.looking = true
 }
 
-// begin begins a count of these shards.
 func (u *use) begin(shards []tier.Shard) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -151,7 +149,6 @@ func (u *use) begin(shards []tier.Shard) {
 	u.early, u.looking = nil, false
 }
 
-// listed counts the files of one shard.
 func (u *use) listed(shard tier.Shard, infos []tier.Info) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -170,7 +167,6 @@ func (u *use) end(took time.Duration) (bytes, fleeting int64) {
 	return u.files.bytes, u.fleeting
 }
 
-// abandon ends an incomplete count.
 func (u *use) abandon() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -49,7 +49,6 @@ type Tier struct {
 // parent is the page that tails continue, or the beginning of a sequence, among the pages of a fingerprint.
 type parent struct{ fingerprint, key pagefile.Key }
 
-// parentOf returns the parent of a tail.
 func parentOf(p *Page) parent { return parent{p.Name.Fingerprint, p.Header.Parent} }
 
 // File is the file of which a page in memory is a copy.

@@ -311,7 +311,6 @@ func demandAt(at recency.Place, recent time.Time) Demand {
 	return Demand{Before: recent, after: []recency.Place{at}, used: recency.Used(recent, at.Start)}
 }
 
-// join returns a demand that satisfies both.
 func (d Demand) join(o Demand) Demand {
 	d.Room, d.Disk = max(d.Room, o.Room), max(d.Disk, o.Disk)
 	d.Before, d.used = tier.Later(d.Before, o.Before), tier.Later(d.used, o.used)

@@ -56,7 +56,6 @@ func (m *Maker) Grown(ctx context.Context) {
 	}
 }
 
-// request has a collection made in the background.
 func (m *Maker) request(want Demand) {
 	m.mu.Lock()
 	m.want = m.want.join(want)

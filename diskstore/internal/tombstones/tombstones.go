@@ -41,7 +41,6 @@ func (g Tombstone) Is(key pagefile.Key) bool { return bytes.Equal(g.key[:], key[
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// append encodes a record.
 func (g Tombstone) append(to []byte) []byte {
 	var record [recordBytes]byte
 	copy(record[:], g.key[:])

@@ -127,7 +127,6 @@ func (t *records) readOwnOnce(ctx context.Context, base string) ([]byte, error) 
 	return content, err
 }
 
-// writeOwn replaces one of the store's own files.
 func (t *records) writeOwn(base string, content []byte, durable bool) error {
 	file, tmp, err := t.temp.create("usage")
 	if err != nil {

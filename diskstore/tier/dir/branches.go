@@ -11,7 +11,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// branches are the branches below a root.
 type branches struct{ *root }
 
 // AddBranch makes an empty file. Without durable nothing is synced.
@@ -99,7 +98,6 @@ func (t *branches) Branches(ctx context.Context, fingerprint pagefile.Key, prefi
 	return all, nil
 }
 
-// branchesIn lists the branches at a prefix.
 func (t *branches) branchesIn(fingerprint, prefix pagefile.Key) (branches []tier.Branch, err error) {
 	entries, err := t.ReadDir(filepath.Join(t.base, prefixDir(fingerprint, prefix)))
 	for _, e := range entries {

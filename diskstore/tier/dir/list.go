@@ -56,7 +56,6 @@ func (r *root) Walk(ctx context.Context, visit func(Entry) error) error {
 // known. For a directory of the store it returns the level inside, for any other entry nil.
 type level func(base string, e *Entry) level
 
-// walker visits entries.
 type walker struct {
 	*root
 	ctx   context.Context
@@ -113,7 +112,6 @@ func (w walker) unlisted(path string, err error) error {
 	return w.visit(Entry{Kind: EntryUnlisted, Path: path, Err: err})
 }
 
-// inBase is the level of <root>/v1.
 func (r *root) inBase(base string, e *Entry) level {
 	fp, err := pagefile.ParseKey(base)
 	switch {
@@ -218,7 +216,6 @@ func (r *root) inPrefixes(fp pagefile.Key) level {
 	}
 }
 
-// listing lists the files below a root.
 type listing struct {
 	*root
 	temp *tempDir

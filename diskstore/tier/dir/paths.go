@@ -38,7 +38,6 @@ const (
 	LockExt        = ".lock"
 )
 
-// relPath returns the path of a file below <root>/v1.
 func relPath(n pagefile.Name) string {
 	fp := n.Fingerprint.String()
 	switch n.Class {

@@ -50,7 +50,6 @@ func (l *reach) learnLocks() error {
 	return nil
 }
 
-// notShared returns the error of a refused claim.
 func (l *reach) notShared() error {
 	return fmt.Errorf("another machine writes below %s, and locks do not keep the two apart; %s: %w", l.in.Root, lockRemedy, tier.ErrNotShared)
 }

@@ -120,7 +120,6 @@ func (r *root) appendShards(shards []tier.Shard, dir string, like tier.Shard) ([
 // maxKnownDirs bounds the memory of folders.known; beyond maxKnownDirs all entries are dropped.
 const maxKnownDirs = 4096
 
-// folders makes the directories below a root.
 type folders struct {
 	FS         vfs.FS
 	Root       string
@@ -208,7 +207,6 @@ func (f *folders) dirState(dir string) (durable, made bool) {
 	return durable, made
 }
 
-// noteDir notes that dir exists.
 func (f *folders) noteDir(dir string, durable bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

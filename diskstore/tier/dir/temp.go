@@ -216,7 +216,6 @@ func (d *tempDir) leaveLocked() error {
 	return err
 }
 
-// removeOwn removes the remaining temporary files of this process.
 func (d *tempDir) removeOwn() error {
 	groups, err := d.listLocked()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -230,7 +229,6 @@ func (d *tempDir) removeOwn() error {
 	return err
 }
 
-// leftovers are temporary files that could not be removed.
 type leftovers struct {
 	in    *root
 	bytes atomic.Int64 // of all of them, on the disk, at most

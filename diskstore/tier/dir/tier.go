@@ -81,7 +81,6 @@ func (t *Tier) Find(ctx context.Context, names []pagefile.Name, leading bool) ([
 	return infos, nil
 }
 
-// stat describes one file.
 func (t *Tier) stat(ctx context.Context, name pagefile.Name) (info tier.Info, err error) {
 	path := t.Path(name)
 	err = t.run(ctx, func() error {

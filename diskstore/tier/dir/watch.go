@@ -56,7 +56,6 @@ func (r *root) checkRoot() error {
 	return r.recheckRootLocked()
 }
 
-// recheckRoot checks the root now.
 func (r *root) recheckRoot() error {
 	r.watch.mu.Lock()
 	defer r.watch.mu.Unlock()

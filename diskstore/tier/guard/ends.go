@@ -61,7 +61,6 @@ func (e *ends) next() (fn func()) {
 	return fn
 }
 
-// take returns one of the waiting functions, or nil.
 func (e *ends) take() (fn func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -76,7 +75,6 @@ func (e *ends) takeLocked() (fn func()) {
 	return fn
 }
 
-// crowded returns an error while maxEnds functions wait.
 func (e *ends) crowded() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

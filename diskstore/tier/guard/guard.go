@@ -158,7 +158,6 @@ func (t *Tier) Account(ctx context.Context, change func([]byte, string) ([]byte,
 	return done.content, done.refused
 }
 
-// disk is the tier below as a Disk.
 func (t *Tier) disk() tier.Disk { return tier.OnDisk(t.Inner) }
 
 func (t *Tier) Persist(ctx context.Context, name pagefile.Name) error {

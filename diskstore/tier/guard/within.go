@@ -139,7 +139,6 @@ type refusedError struct{ error }
 
 func (e *refusedError) Unwrap() error { return e.error }
 
-// isRefused reports whether a filesystem has refused a write.
 func isRefused(err error) bool {
 	var refused *refusedError
 	return errors.As(err, &refused)
@@ -169,7 +168,6 @@ func list[T any](ctx context.Context, t *Tier, op func(context.Context) (T, erro
 
 // A panic of the tier below is a failure of the tier, and never reaches the store.
 
-// errPanic reports a tier that panicked.
 var errPanic = errors.New("diskstore: the tier panicked")
 
 // panics logs the first panic of a tier, with its stack.
