@@ -1,10 +1,6 @@
 package testmodel
 
-import (
-	"math"
-
-	"github.com/x448/float16"
-)
+import "math"
 
 // Recall describes a model with one exact ability: after a prompt that ends in a word which occurred once
 // before, at any distance, the model continues with the tokens that followed the word there. The weights are
@@ -48,7 +44,7 @@ func (r Recall) setWeights(l *layout) {
 			m.norm, m.zero = 1, 0
 			continue
 		}
-		m.hand = newHandSet(m.in, m.out)
+		m.hand = &handSet{in: m.in, weights: make([]uint16, m.in*m.out)}
 		weights[m.name] = m.hand
 	}
 	c := newCodebook()
@@ -195,16 +191,10 @@ func setOutput(m *handSet, c codebook) {
 // handSet holds the weights of a matrix, which are 0 until set.
 type handSet struct {
 	in      int
-	weights []float16.Float16
+	weights []uint16
 }
 
-func newHandSet(in, out int) *handSet {
-	return &handSet{in: in, weights: make([]float16.Float16, in*out)}
-}
-
-func (m *handSet) set(row, column int, weight float64) {
-	m.weights[row*m.in+column] = float16.Fromfloat32(float32(weight))
-}
+func (m *handSet) set(row, column int, weight float64) { m.weights[row*m.in+column] = half(weight) }
 
 func (m *handSet) setCode(row, column int, c code, scale float64) {
 	for i, sign := range c {

@@ -83,16 +83,9 @@ type f32Writer struct {
 
 func (m f32Writer) WriteTo(w io.Writer) (int64, error) {
 	weights := make([]float32, m.elements())
-	var levels *[1 << 16]uint16
-	if m.scale != 0 {
-		levels = uniformLevels(m.scale)
-	}
-	random := m.random(m.seed)
+	levels, random := uniformLevels(m.scale), m.random(m.seed)
 	for i := range weights {
-		weights[i] = m.norm
-		if levels != nil {
-			weights[i] += float16.Frombits(levels[uint16(random.Uint64())]).Float32()
-		}
+		weights[i] = m.norm + float16.Frombits(levels[uint16(random.Uint64())]).Float32()
 	}
 	clear(weights[:min(m.zero, len(weights))])
 	if err := binary.Write(w, binary.LittleEndian, weights); err != nil {
@@ -112,13 +105,15 @@ const bufferBytes = 256 << 10
 
 func (m matrixWriter) WriteTo(w io.Writer) (int64, error) {
 	out := bufio.NewWriterSize(w, bufferBytes)
-	if m.hand != nil {
-		_ = binary.Write(out, binary.LittleEndian, m.hand.weights) // Flush returns the error
-	} else {
-		levels, random := uniformLevels(m.scale), m.random(m.seed)
-		for row := range m.rows() {
-			_, _ = out.Write(m.appendRow(out.AvailableBuffer(), row, levels, random))
+	levels, random := uniformLevels(m.scale), m.random(m.seed)
+	weights := make([]uint16, m.in)
+	for row := range m.rows() {
+		if m.hand != nil {
+			weights = m.hand.weights[row*m.in:][:m.in]
+		} else {
+			m.draw(weights, row, levels, random)
 		}
+		_ = binary.Write(out, binary.LittleEndian, weights) // Flush returns the error
 	}
 	if err := out.Flush(); err != nil {
 		return 0, fmt.Errorf("writing tensor %s: %w", m.name, err)
@@ -126,43 +121,42 @@ func (m matrixWriter) WriteTo(w io.Writer) (int64, error) {
 	return int64(m.elements()) * f16Bytes, nil
 }
 
-// appendRow draws one row, four weights from each random number.
-func (m matrixWriter) appendRow(buf []byte, row int, levels *[1 << 16]uint16, random *rand.PCG) []byte {
-	start := len(buf)
+// draw draws one row, four weights from each random number.
+func (m matrixWriter) draw(weights []uint16, row int, levels *[1 << 16]uint16, random *rand.PCG) {
 	var bits uint64
-	for i := range m.in {
+	for i := range weights {
 		if i%4 == 0 {
 			bits = random.Uint64()
 		}
-		buf = binary.LittleEndian.AppendUint16(buf, levels[uint16(bits)])
+		weights[i] = levels[uint16(bits)]
 		bits >>= 16
 	}
 	if m.reads > 0 {
-		clear(buf[min(start+m.reads*f16Bytes, len(buf)):])
+		clear(weights[min(m.reads, m.in):])
 	}
 	for column := 1; column <= m.route; column++ {
-		weight := buf[start+column*f16Bytes:]
 		v := m.scale
 		switch {
 		case column == m.route:
 			v *= m.routeBias(row)
-		case float16.Frombits(binary.LittleEndian.Uint16(weight)).Float32() < 0:
+		case float16.Frombits(weights[column]).Float32() < 0:
 			v = -v
 		}
-		binary.LittleEndian.PutUint16(weight, float16.Fromfloat32(float32(v)).Bits())
+		weights[column] = half(v)
 	}
 	switch {
 	case m.identity:
-		clear(buf[start:])
-		binary.LittleEndian.PutUint16(buf[start+row*f16Bytes:], float16.Fromfloat32(1).Bits())
+		clear(weights)
+		weights[row] = half(1)
 	case row%m.out < m.zero:
-		clear(buf[start:])
+		clear(weights)
 	case m.firstColumn != nil:
-		v := float16.Fromfloat32(m.firstColumn(row))
-		binary.LittleEndian.PutUint16(buf[start+biasDim*f16Bytes:], v.Bits())
+		weights[biasDim] = half(float64(m.firstColumn(row)))
 	}
-	return buf
 }
+
+// half is the f16 of a number.
+func half(v float64) uint16 { return float16.Fromfloat32(float32(v)).Bits() }
 
 func (m matrix) random(seed int64) *rand.PCG {
 	h := fnv.New64a()
@@ -174,9 +168,12 @@ func (m matrix) random(seed int64) *rand.PCG {
 // distribution needs only a multiplication, which gives the same bits on every CPU; a normal one does not.
 func uniformLevels(deviation float64) *[1 << 16]uint16 {
 	var levels [1 << 16]uint16
+	if deviation == 0 {
+		return &levels
+	}
 	step := deviation * math.Sqrt(3) / (1 << 15)
 	for i := range levels {
-		levels[i] = float16.Fromfloat32(float32((float64(i) - (1<<16-1)/2.0) * step)).Bits()
+		levels[i] = half((float64(i) - (1<<16-1)/2.0) * step)
 	}
 	return &levels
 }
