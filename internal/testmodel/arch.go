@@ -33,6 +33,14 @@ func stack(s Shape, parts ...part) layout {
 	return l
 }
 
+// eachLayer lists what each layer has.
+func eachLayer[T any](s Shape, has func(i int) T) (all []T) {
+	for i := range s.Layers {
+		all = append(all, has(i))
+	}
+	return all
+}
+
 // architecture is an architecture that this package writes.
 type architecture struct {
 	// since is the first release of Ollama with the architecture, empty if before v0.16.

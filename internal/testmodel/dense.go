@@ -83,11 +83,7 @@ func olmo3(s Shape) layout {
 			matrix{name: block(i, "attn_q_norm"), in: s.Heads * s.HeadDim, norm: gain},
 			matrix{name: block(i, "attn_k_norm"), in: s.KVHeads * s.HeadDim, norm: gain})
 	})
-	var windows []bool
-	for i := range s.Layers {
-		windows = append(windows, (i+1)%olmo3Period != 0)
-	}
 	l.metadata["attention.sliding_window"] = uint32(s.Window)
-	l.metadata["attention.sliding_window_pattern"] = windows
+	l.metadata["attention.sliding_window_pattern"] = eachLayer(s, func(i int) bool { return (i+1)%olmo3Period != 0 })
 	return l
 }

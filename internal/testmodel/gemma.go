@@ -63,21 +63,19 @@ var gemmaTower = tower{layers: 2, embed: 64, heads: 2, ffn: 128, image: 56, patc
 func gemma3Vision(s Shape) layout {
 	l := gemma3(s)
 	v := gemmaTower
-	maps.Copy(l.metadata, v.metadata())
+	l.addTower(v, "v.patch_embedding.weight", encoder{
+		prefix: "v.blk.", attnNorm: "layer_norm1", ffnNorm: "layer_norm2", out: "attn_output", up: "mlp.fc1", down: "mlp.fc2",
+	})
 	l.metadata["mm_tokens_per_image"] = uint32(gemmaTokensPerImage)
 	change(l.matrices, embeddingTensor, func(m *matrix) { m.out = max(s.Vocab, gemmaTokens) })
 
 	l.add(
-		v.patchEmbedding("v.patch_embedding.weight"),
 		matrix{name: "v.position_embedding.weight", in: v.embed, out: v.patches(), scale: 1},
 		matrix{name: "v.post_layernorm.weight", in: v.embed, norm: 1},
 		matrix{name: "mm.mm_soft_emb_norm.weight", in: v.embed, norm: 1},
 		// stored transposed, unlike every other projection
 		matrix{name: "mm.mm_input_projection.weight", in: s.Embed, out: v.embed, scale: 1 / math.Sqrt(float64(v.embed))},
 	)
-	l.add(v.blocks(encoder{
-		prefix: "v.blk.", attnNorm: "layer_norm1", ffnNorm: "layer_norm2", up: "mlp.fc1", down: "mlp.fc2",
-	}, v.layers)...)
 	return l
 }
 
@@ -105,11 +103,8 @@ const (
 func gemma3nIsLocal(s Shape, layer int) bool { return (s.Layers-1-layer)%2 != 0 }
 
 // gemma3nLocal is gemma3nIsLocal of each layer.
-func gemma3nLocal(s Shape) (local []bool) {
-	for i := range s.Layers {
-		local = append(local, gemma3nIsLocal(s, i))
-	}
-	return local
+func gemma3nLocal(s Shape) []bool {
+	return eachLayer(s, func(i int) bool { return gemma3nIsLocal(s, i) })
 }
 
 // gemma3n has K/V in all layers except the last two. Of these two, the layer with a sliding
@@ -119,7 +114,11 @@ func gemma3n(s Shape) layout {
 	l := stack(s, gemma3nAttentionBlock, feedForward, gemma3nExtras)
 	scaleEmbedding(s, l)
 	change(l.matrices, outputTensor, func(m *matrix) { m.firstColumn = outputBias(s, gemma3nRMSPerConstant(s)) })
-	l.add(gemma3nInputs(s)...)
+	l.add(perLayerEmbeddings(s)...)
+	l.add( // makes the other residual streams, and joins them after the last layer
+		matrix{name: "altup_proj.weight", in: s.Embed, out: s.Embed, experts: altupInputs - 1, scale: perInput(s), zero: 1},
+		matrix{name: "altup_unembd_proj.weight", in: s.Embed, out: s.Embed, experts: altupInputs - 1, scale: perInput(s), zero: 1},
+	)
 	maps.Copy(l.metadata, newVocabulary(s.Vocab).sentencePiece())
 	maps.Copy(l.metadata, ggml.KV{
 		"embedding_length_per_layer_input": uint32(perLayerWidth),
@@ -177,15 +176,6 @@ func perLayerEmbeddings(s Shape) []matrix {
 	}
 }
 
-// gemma3nInputs makes the other residual streams, joins them after the last layer, and makes
-// each token's embeddings for the layers.
-func gemma3nInputs(s Shape) []matrix {
-	return append(perLayerEmbeddings(s),
-		matrix{name: "altup_proj.weight", in: s.Embed, out: s.Embed, experts: altupInputs - 1, scale: perInput(s), zero: 1},
-		matrix{name: "altup_unembd_proj.weight", in: s.Embed, out: s.Embed, experts: altupInputs - 1, scale: perInput(s), zero: 1},
-	)
-}
-
 // gemma3nRMSPerConstant is the RMS of the mean of all residual streams after the last layer,
 // over the constant dimension. Each layer divides its input by √2, the constant dimension
 // included, and adds to the other dimensions.
@@ -200,9 +190,7 @@ func gemma3nRMSPerConstant(s Shape) float64 {
 }
 
 const (
-	gemma4Shared   = gemma3nShared // layers at the end without K/V of their own
-	gemma4PerLayer = 0.3           // gain of a layer's part that depends on the token alone
-
+	gemma4PerLayer      = 0.3 // gain of a layer's part that depends on the token alone
 	gemma4GlobalKVHeads = 1
 )
 
@@ -222,7 +210,7 @@ func gemma4(s Shape) layout {
 		"attention.key_length_swa":         uint32(gemma4LocalDim(s)),
 		"attention.value_length_swa":       uint32(gemma4LocalDim(s)),
 		"attention.global_head_count_kv":   uint32(gemma4GlobalKVHeads),
-		"attention.shared_kv_layers":       uint32(gemma4Shared),
+		"attention.shared_kv_layers":       uint32(gemma3nShared),
 		"attention.sliding_window":         uint32(s.Window),
 		"attention.sliding_window_pattern": gemma3nLocal(s),
 		"embedding_length_per_layer_input": uint32(perLayerWidth),
@@ -237,7 +225,7 @@ func gemma4LocalDim(s Shape) int { return max(2, s.HeadDim/2&^1) }
 // gemma4Attention is the attention of layer i. The engine does not divide scores
 // by the square root of a head's width.
 func gemma4Attention(s Shape, i int) []matrix {
-	local, owner := gemma3nIsLocal(s, i), i < s.Layers-gemma4Shared
+	local, owner := gemma3nIsLocal(s, i), i < s.Layers-gemma3nShared
 	part := s
 	if local {
 		part.HeadDim = gemma4LocalDim(s)
@@ -271,21 +259,19 @@ const (
 func gemma4Vision(s Shape) layout {
 	l := gemma4(s)
 	v := gemma4Tower
-	maps.Copy(l.metadata, v.metadata())
+	l.addTower(v, "v.patch_embd.weight", encoder{
+		prefix: "v.blk.", attnNorm: "ln1", ffnNorm: "ln2", out: "attn_out", gate: "ffn_gate", up: "ffn_up", down: "ffn_down",
+		headNorms: true, postNorms: true,
+	})
 	delete(l.metadata, "vision.image_size")
 	l.metadata["vision.projector.scale_factor"] = uint32(gemma4Merge)
 	tokens := l.metadata["tokenizer.ggml.tokens"].([]string)
 	tokens[1], tokens[2] = "<|image>", "<image|>"
 
 	l.add(
-		v.patchEmbedding("v.patch_embd.weight"),
 		// one embedding for a patch's column and one for its row
 		matrix{name: "v.position_embd.weight", in: v.embed, out: gemma4Side, experts: 2, scale: 1},
 		matrix{name: "mm.input_projection.weight", in: v.embed, out: s.Embed, scale: 1 / math.Sqrt(float64(v.embed))},
 	)
-	l.add(v.blocks(encoder{
-		prefix: "v.blk.", attnNorm: "ln1", ffnNorm: "ln2", out: "attn_out", gate: "ffn_gate", up: "ffn_up", down: "ffn_down",
-		headNorms: true, postNorms: true,
-	}, v.layers)...)
 	return l
 }

@@ -106,15 +106,12 @@ func latentForLlamaCpp(s Shape, l *layout) {
 // gemma4ForLlamaCpp: the number of K/V heads is listed by layer, and layers without a window
 // divide their frequencies by factors.
 func gemma4ForLlamaCpp(s Shape, l *layout) {
-	var kvHeads []uint32
-	for i := range s.Layers {
+	l.metadata["attention.head_count_kv"] = eachLayer(s, func(i int) uint32 {
 		if gemma3nIsLocal(s, i) {
-			kvHeads = append(kvHeads, uint32(s.KVHeads))
-		} else {
-			kvHeads = append(kvHeads, gemma4GlobalKVHeads)
+			return uint32(s.KVHeads)
 		}
-	}
-	l.metadata["attention.head_count_kv"] = kvHeads
+		return gemma4GlobalKVHeads
+	})
 	l.metadata["rope.dimension_count_swa"] = uint32(gemma4LocalDim(s))
 	l.metadata["tokenizer.ggml.model"] = "gemma4"
 	l.metadata["tokenizer.ggml.pre"] = "gemma4"

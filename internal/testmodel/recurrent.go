@@ -23,18 +23,14 @@ func alternate(recurrent, attention part) part {
 	}
 }
 
-// nothing is no part of a layer.
-func nothing(Shape, int) []matrix { return nil }
-
 // hybridKVHeads is the number of key/value heads of each layer, 0 in recurrent layers.
 func hybridKVHeads(s Shape) []uint32 {
-	heads := make([]uint32, s.Layers)
-	for i := range heads {
-		if !isRecurrent(i) {
-			heads[i] = uint32(s.KVHeads)
+	return eachLayer(s, func(i int) uint32 {
+		if isRecurrent(i) {
+			return 0
 		}
-	}
-	return heads
+		return uint32(s.KVHeads)
+	})
 }
 
 // convTaps is the number of tokens that a short convolution reads: its state holds the
@@ -87,14 +83,19 @@ const siluRMS = 0.6 // RMS of silu(x) for x of variance 1
 // layers attend to all positions, with a gate at their output. The model always runs on the
 // native engine, one request at a time.
 func qwen3next(s Shape) layout {
-	return linearModel(s, func(s Shape, i int) []matrix {
-		return []matrix{{name: block(i, "ssm_ba"), in: s.Embed, out: 2 * linearHeads, scale: perInput(s)}}
-	})
+	return linearModel(s, "ssm_ba")
 }
 
-// linearModel has the given projections that decide how much of a state stays and how much is added.
-func linearModel(s Shape, projections part) layout {
-	l := stack(s, alternate(linearAttention, gatedAttention), alternate(projections, nothing), feedForwardAfter)
+// linearModel has the named projections that decide how much of a state stays and how much is added.
+func linearModel(s Shape, projections ...string) layout {
+	recurrent := func(s Shape, i int) []matrix {
+		matrices := linearAttention(s, i)
+		for _, name := range projections {
+			matrices = append(matrices, matrix{name: block(i, name), in: s.Embed, out: 2 * linearHeads / len(projections), scale: perInput(s)})
+		}
+		return matrices
+	}
+	l := stack(s, alternate(recurrent, gatedAttention), feedForwardAfter)
 	l.metadata["attention.head_count_kv"] = hybridKVHeads(s)
 	l.metadata["rope.dimension_count"] = uint32(max(2, s.HeadDim/4&^1)) // only a part of a head is rotated
 	l.recurrence(linearInner, linearDim, linearKeyHeads, linearHeads, linearTaps)
@@ -142,12 +143,7 @@ func gatedAttention(s Shape, i int) []matrix {
 // positions are in sections, all equal for text. The model is text only: the file could name an image's
 // tokens, but this package writes no small tower of that kind.
 func qwen35(s Shape) layout {
-	l := linearModel(s, func(s Shape, i int) []matrix {
-		return []matrix{
-			{name: block(i, "ssm_beta"), in: s.Embed, out: linearHeads, scale: perInput(s)},
-			{name: block(i, "ssm_alpha"), in: s.Embed, out: linearHeads, scale: perInput(s)},
-		}
-	})
+	l := linearModel(s, "ssm_beta", "ssm_alpha")
 	rotary := l.metadata["rope.dimension_count"].(uint32)
 	section := int32(rotary / 8)
 	l.metadata["rope.dimension_sections"] = []int32{int32(rotary/2) - 2*section, section, section, 0}

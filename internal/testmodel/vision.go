@@ -1,7 +1,6 @@
 package testmodel
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -27,7 +26,7 @@ const (
 type encoder struct {
 	prefix            string // before a layer's number
 	attnNorm, ffnNorm string
-	out               string // the projection after attention, attn_output if empty
+	out               string // the projection after attention
 	gate, up, down    string // gate is empty if the feed-forward part is not gated
 	// headNorms: each head's query and key have norms, and the engine does not scale their
 	// product. postNorms: norms follow attention and the feed-forward part.
@@ -71,7 +70,7 @@ func (v tower) blocks(e encoder, layers int) []matrix {
 			matrix{name: name("attn_q"), in: v.embed, out: v.embed, scale: math.Sqrt(attentionSharpness) * perInput},
 			matrix{name: name("attn_k"), in: v.embed, out: v.embed, scale: math.Sqrt(attentionSharpness) * perInput},
 			matrix{name: name("attn_v"), in: v.embed, out: v.embed, scale: perInput},
-			matrix{name: name(cmp.Or(e.out, "attn_output")), in: v.embed, out: v.embed, scale: perInput / attentionMixRMS},
+			matrix{name: name(e.out), in: v.embed, out: v.embed, scale: perInput / attentionMixRMS},
 			matrix{name: name(e.ffnNorm), in: v.embed, norm: 1},
 			matrix{name: name(e.up), in: v.embed, out: v.ffn, scale: perInput},
 			matrix{name: name(e.down), in: v.ffn, out: v.embed, scale: 1 / geluRMS / math.Sqrt(float64(v.ffn))},
@@ -93,6 +92,13 @@ func (v tower) blocks(e encoder, layers int) []matrix {
 	return matrices
 }
 
+// addTower adds a tower: its sizes, its first matrix of the given name, and its layers.
+func (l *layout) addTower(v tower, patchEmbedding string, e encoder) {
+	maps.Copy(l.metadata, v.metadata())
+	l.add(v.patchEmbedding(patchEmbedding))
+	l.add(v.blocks(e, v.layers)...)
+}
+
 // mistralTower is of Pixtral's kind: images of up to 56×56 pixels become up to 8×8 patches,
 // and each 2×2 patches become one position of the prompt, with a token after each row.
 var mistralTower = tower{layers: 2, embed: 64, heads: 2, ffn: 128, image: 56, patch: 7}
@@ -104,7 +110,10 @@ const mistralMerge = 2 // mistralMerge² patches become one position
 func mistral3(s Shape) layout {
 	l := stack(s, sharpAttention, feedForward)
 	v := mistralTower
-	maps.Copy(l.metadata, v.metadata())
+	l.addTower(v, "v.patch_conv.weight", encoder{
+		prefix: "v.blk.", attnNorm: "attn_norm", ffnNorm: "ffn_norm", out: "attn_output",
+		gate: "ffn_gate", up: "ffn_up", down: "ffn_down",
+	})
 	l.metadata["vision.attention.key_length"] = uint32(v.embed / v.heads)
 	l.metadata["vision.longest_edge"] = uint32(v.image)
 	l.metadata["vision.rope.freq_base"] = float32(gemmaLocalRopeBase)
@@ -113,16 +122,12 @@ func mistral3(s Shape) layout {
 	merged := mistralMerge * mistralMerge * v.embed
 	perInput := func(in int) float64 { return 1 / math.Sqrt(float64(in)) }
 	l.add(
-		v.patchEmbedding("v.patch_conv.weight"),
 		matrix{name: "v.encoder_norm.weight", in: v.embed, norm: 1},
 		matrix{name: "mm.norm.weight", in: v.embed, norm: 1},
 		matrix{name: "mm.patch_merger.merging_layer.weight", in: merged, out: v.embed, scale: perInput(merged)},
 		matrix{name: "mm.linear_1.weight", in: v.embed, out: s.Embed, scale: perInput(v.embed)},
 		matrix{name: "mm.linear_2.weight", in: s.Embed, out: s.Embed, scale: perInput(s.Embed) / geluRMS},
 	)
-	l.add(v.blocks(encoder{
-		prefix: "v.blk.", attnNorm: "attn_norm", ffnNorm: "ffn_norm", gate: "ffn_gate", up: "ffn_up", down: "ffn_down",
-	}, v.layers)...)
 	return l
 }
 
@@ -141,7 +146,6 @@ var mllamaTower = tower{layers: 2, embed: 32, heads: 2, ffn: 64, image: 40, patc
 
 const (
 	mllamaGlobalLayers = 1
-	mllamaTiles        = 1
 	mllamaRatios       = 2 // ways to arrange the tiles, counted from 1
 )
 
@@ -152,26 +156,38 @@ func readsImage(s Shape, layer int) bool { return layer%3 == 1 && layer != s.Lay
 // mllama has one token for an image of any size. Layers of cross-attention keep keys and values of the latest
 // image in a separate cache, without positions. The model runs one request at a time.
 func mllama(s Shape) layout {
-	l := stack(s, func(s Shape, i int) []matrix {
-		if readsImage(s, i) {
-			return crossAttention(s, i)
-		}
-		return sharpAttention(s, i)
-	}, feedForward)
 	var cross []int32
-	for i := range s.Layers {
-		if readsImage(s, i) {
-			cross = append(cross, int32(i))
+	l := stack(s, func(s Shape, i int) []matrix {
+		if !readsImage(s, i) {
+			return sharpAttention(s, i)
 		}
-	}
+		cross = append(cross, int32(i))
+		return crossAttention(s, i)
+	}, feedForward)
 	l.metadata["vocab_size"] = uint32(s.Vocab)
 	l.metadata["attention.cross_attention_layers"] = cross
 	change(l.matrices, embeddingTensor, func(m *matrix) { m.out = max(s.Vocab, mllamaTokens) })
-	maps.Copy(l.metadata, mllamaTower.metadata())
 	l.metadata["vision.global.block_count"] = uint32(mllamaGlobalLayers)
 	l.metadata["vision.intermediate_layers_indices"] = []int32{0, 1} // the input of each of the tower's layers is an output, too
-	l.metadata["vision.max_num_tiles"] = uint32(mllamaTiles)
-	l.add(mllamaVisionMatrices(s)...)
+	l.metadata["vision.max_num_tiles"] = uint32(1)
+
+	v := mllamaTower
+	positions := v.patches() + 1
+	outputs := v.embed * (1 + v.layers)
+	e := encoder{prefix: "v.blk.", attnNorm: "attn_norm", ffnNorm: "ffn_norm", out: "attn_output", up: "ffn_up", down: "ffn_down"}
+	l.addTower(v, "v.patch_embd.weight", e)
+	e.prefix = "v.global.blk."
+	l.add(v.blocks(e, mllamaGlobalLayers)...)
+	l.add(
+		matrix{name: "v.class_embd", in: v.embed, f32: true, scale: 1},
+		matrix{name: "v.position_embd.weight", in: v.embed, out: positions, scale: 1},
+		matrix{name: "v.tile_position_embd.weight", in: v.embed * positions, out: mllamaRatios, scale: 1},
+		matrix{name: "v.pre_tile_position_embd.weight", in: v.embed, out: mllamaRatios, scale: 1},
+		matrix{name: "v.post_tile_position_embd.weight", in: v.embed, out: mllamaRatios, scale: 1},
+		matrix{name: "v.pre_ln.weight", in: v.embed, norm: 1},
+		matrix{name: "v.post_ln.weight", in: v.embed, norm: 1},
+		matrix{name: "mm.0.weight", in: outputs, out: s.Embed, scale: 1 / math.Sqrt(2*float64(outputs))},
+	)
 	return l
 }
 
@@ -192,27 +208,6 @@ func crossAttention(s Shape, i int) []matrix {
 		matrix{name: fmt.Sprintf("blk.%d.cross_attn_attn_gate", i), in: 1, norm: gate},
 		matrix{name: fmt.Sprintf("blk.%d.cross_attn_mlp_gate", i), in: 1, norm: gate},
 	)
-}
-
-func mllamaVisionMatrices(s Shape) []matrix {
-	v := mllamaTower
-	positions := v.patches() + 1
-	outputs := v.embed * (1 + v.layers)
-	matrices := []matrix{
-		v.patchEmbedding("v.patch_embd.weight"),
-		{name: "v.class_embd", in: v.embed, f32: true, scale: 1},
-		{name: "v.position_embd.weight", in: v.embed, out: positions, scale: 1},
-		{name: "v.tile_position_embd.weight", in: v.embed * positions * mllamaTiles, out: mllamaRatios, scale: 1},
-		{name: "v.pre_tile_position_embd.weight", in: v.embed * mllamaTiles, out: mllamaRatios, scale: 1},
-		{name: "v.post_tile_position_embd.weight", in: v.embed * mllamaTiles, out: mllamaRatios, scale: 1},
-		{name: "v.pre_ln.weight", in: v.embed, norm: 1},
-		{name: "v.post_ln.weight", in: v.embed, norm: 1},
-		{name: "mm.0.weight", in: outputs, out: s.Embed, scale: 1 / math.Sqrt(2*float64(outputs))},
-	}
-	e := encoder{prefix: "v.blk.", attnNorm: "attn_norm", ffnNorm: "ffn_norm", up: "ffn_up", down: "ffn_down"}
-	matrices = append(matrices, v.blocks(e, v.layers)...)
-	e.prefix = "v.global.blk."
-	return append(matrices, v.blocks(e, mllamaGlobalLayers)...)
 }
 
 // llavaTower cuts an image into 2×2 patches, each of which becomes one position of the prompt.
@@ -242,7 +237,7 @@ func WriteProjector(path string, s Shape) error {
 	if gemma {
 		v, kind = gemma3Tower, "gemma3"
 	}
-	metadata := ggml.KV{
+	l := layout{metadata: ggml.KV{
 		"general.architecture":  "clip",
 		"general.name":          fmt.Sprintf("kvtier test projector, random weights, seed %d", s.Seed),
 		"general.file_type":     ggml.FileTypeF16,
@@ -252,30 +247,28 @@ func WriteProjector(path string, s Shape) error {
 		"vision.projection_dim": uint32(s.Embed),
 		"vision.image_mean":     []float32{0.5, 0.5, 0.5},
 		"vision.image_std":      []float32{0.5, 0.5, 0.5},
+	}}
+	l.addTower(v, "v.patch_embd.weight", encoder{prefix: "v.blk.", attnNorm: "ln1", ffnNorm: "ln2", out: "attn_out", up: "ffn_up", down: "ffn_down"})
+	for _, m := range l.matrices {
+		if width := max(m.out, m.in); m.norm != 0 || sections && strings.Contains(m.name, ".attn_") {
+			l.add(matrix{name: strings.TrimSuffix(m.name, "weight") + "bias", in: width, f32: true})
+		}
 	}
-	maps.Copy(metadata, v.metadata())
-	matrices := []matrix{v.patchEmbedding("v.patch_embd.weight")}
 	if gemma {
-		matrices = append(matrices,
+		l.add(
 			matrix{name: "mm.soft_emb_norm.weight", in: v.embed, norm: 1},
 			matrix{name: "mm.input_projection.weight", in: s.Embed, out: v.embed, scale: 1 / math.Sqrt(float64(v.embed))})
 	} else {
-		matrices = append(matrices,
+		l.add(
 			matrix{name: "mm.0.weight", in: in, out: s.Embed, scale: 1 / math.Sqrt(float64(in))},
 			matrix{name: "mm.0.bias", in: s.Embed, f32: true},
 			matrix{name: "mm.2.weight", in: s.Embed, out: s.Embed, scale: perInput(s) / geluRMS},
 			matrix{name: "mm.2.bias", in: s.Embed, f32: true})
 	}
 	if sections {
-		matrices = append(matrices, v.patchEmbedding("v.patch_embd.weight.1")) // of the second of two frames
+		l.add(v.patchEmbedding("v.patch_embd.weight.1")) // of the second of two frames
 	} else {
-		matrices = append(matrices, matrix{name: "v.position_embd.weight", in: v.embed, out: v.patches(), f32: true, scale: 1})
+		l.add(matrix{name: "v.position_embd.weight", in: v.embed, out: v.patches(), f32: true, scale: 1})
 	}
-	for _, m := range v.blocks(encoder{prefix: "v.blk.", attnNorm: "ln1", ffnNorm: "ln2", out: "attn_out", up: "ffn_up", down: "ffn_down"}, v.layers) {
-		matrices = append(matrices, m)
-		if width := max(m.out, m.in); m.norm != 0 || sections && strings.Contains(m.name, ".attn_") {
-			matrices = append(matrices, matrix{name: strings.TrimSuffix(m.name, "weight") + "bias", in: width, f32: true})
-		}
-	}
-	return WriteFile(path, metadata, tensors(matrices, s.Seed))
+	return WriteFile(path, l.metadata, tensors(l.matrices, s.Seed))
 }
