@@ -74,7 +74,7 @@ func (l LookUp) Right(text string) bool {
 }
 
 // Table returns lines of "word = word", under the heading of such tables in the training
-// text, and a look-up for each line. No word is in two places. Lines are from 1 to TableMax,
+// text, and a look-up for each line. No word is in two places. There may be up to 24 lines, as in the training,
 // and equal arguments give equal tables.
 func Table(seed int64, lines int) (table string, lookUps []LookUp) {
 	words := testmodel.Words()
@@ -90,6 +90,3 @@ func Table(seed int64, lines int) (table string, lookUps []LookUp) {
 	random.Shuffle(len(lookUps), func(i, j int) { lookUps[i], lookUps[j] = lookUps[j], lookUps[i] })
 	return text.String(), lookUps
 }
-
-// TableMax is the largest number of lines in the tables of the training text.
-const TableMax = 24
