@@ -6,6 +6,7 @@ package cxxgen
 import (
 	"crypto/sha256"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -57,10 +58,10 @@ func (l Library) Generate(dir string) error {
 
 // Files are the names and texts of the files of the package in dir.
 func (l Library) Files(dir string) (map[string]string, error) {
-	root := filepath.Join(dir, filepath.FromSlash(l.Root))
+	root := os.DirFS(filepath.Join(dir, filepath.FromSlash(l.Root)))
 	var all []string
 	for _, pattern := range []string{"include/*.h", "src/*/*.h", "src/*/*.inc", "src/*/*.cpp"} {
-		found, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pattern)))
+		found, err := fs.Glob(root, pattern)
 		if err != nil {
 			return nil, err
 		}
@@ -71,21 +72,17 @@ func (l Library) Files(dir string) (map[string]string, error) {
 	digest := sha256.New()
 	files := make(map[string]string)
 	for _, file := range all {
-		rel, err := filepath.Rel(root, file)
-		if err != nil {
-			return nil, err
-		}
-		part := filepath.Base(filepath.Dir(file))
-		if rel = filepath.ToSlash(rel); strings.HasPrefix(rel, "src/") && l.Parts != nil && !slices.Contains(l.Parts, part) {
+		part := path.Base(path.Dir(file))
+		if strings.HasPrefix(file, "src/") && l.Parts != nil && !slices.Contains(l.Parts, part) {
 			continue
 		}
-		text, err := os.ReadFile(file)
+		text, err := fs.ReadFile(root, file)
 		if err != nil {
 			return nil, err
 		}
-		fmt.Fprintf(digest, "%s %d\n%s", rel, len(text), text)
-		if base, isSource := strings.CutSuffix(filepath.Base(file), ".cpp"); isSource {
-			files["cxx_"+part+"_"+base+"_linux.cpp"] = path.Join(l.Root, rel)
+		fmt.Fprintf(digest, "%s %d\n%s", file, len(text), text)
+		if base, isSource := strings.CutSuffix(path.Base(file), ".cpp"); isSource {
+			files["cxx_"+part+"_"+base+"_linux.cpp"] = path.Join(l.Root, file)
 		}
 	}
 	sum := fmt.Sprintf("%x", digest.Sum(nil))
