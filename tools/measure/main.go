@@ -1,13 +1,12 @@
 // Command measure prints how large the repository is, and how much its largest types can see:
 // lines of Go, words of the documentation, methods of types and of interfaces.
 //
-//	go -C tools run ./measure [-types 12] ..
+//	go -C tools run ./measure ..
 package main
 
 import (
 	"bytes"
 	"cmp"
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -17,7 +16,7 @@ import (
 	"log"
 	"maps"
 	"os"
-	"path/filepath"
+	"path"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -39,52 +38,45 @@ type size struct {
 
 func main() {
 	log.SetFlags(0)
-	types := flag.Int("types", 12, "types with the most methods to print")
-	flag.Parse()
-	root := cmp.Or(flag.Arg(0), ".")
+	root := cmp.Or(append(os.Args[1:], ".")...)
 	s := size{types: make(map[string]*methods)}
-	if err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+	files := os.DirFS(root)
+	if err := fs.WalkDir(files, ".", func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		if name := e.Name(); e.IsDir() && path != root && (name == "build" || strings.HasPrefix(name, ".")) {
-			return filepath.SkipDir
+		if e.IsDir() && name != "." && (e.Name() == "build" || strings.HasPrefix(e.Name(), ".")) {
+			return fs.SkipDir
 		}
-		return s.add(root, path)
+		return s.add(files, name)
 	}); err != nil {
 		log.Fatalf("measure %s: %v", root, err)
 	}
-	s.print(*types)
+	s.print()
 }
 
 // add counts one file.
-func (s *size) add(root, path string) error {
-	switch {
-	case strings.HasSuffix(path, ".go"):
-	case filepath.Dir(path) == filepath.Join(root, "docs") && strings.HasSuffix(path, ".md"):
-		text, err := os.ReadFile(path)
-		s.words += len(strings.Fields(string(text)))
-		s.pages++
-		return err
-	default:
+func (s *size) add(in fs.FS, name string) error {
+	page := path.Dir(name) == "docs" && strings.HasSuffix(name, ".md")
+	if !page && !strings.HasSuffix(name, ".go") {
 		return nil
 	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
+	text, err := fs.ReadFile(in, name)
 	lines := bytes.Count(text, []byte("\n"))
-	if strings.HasSuffix(path, "_test.go") {
+	switch {
+	case err != nil:
+		return err
+	case page:
+		s.words += len(strings.Fields(string(text)))
+		s.pages++
+		return nil
+	case strings.HasSuffix(name, "_test.go"):
 		s.tests += lines
 		return nil
 	}
 	s.code += lines
-	dir, err := filepath.Rel(root, filepath.Dir(path))
-	if err != nil {
-		return err
-	}
 	files := token.NewFileSet()
-	file, err := parser.ParseFile(files, path, text, parser.SkipObjectResolution)
+	file, err := parser.ParseFile(files, name, text, parser.SkipObjectResolution)
 	if err != nil {
 		return err
 	}
@@ -95,13 +87,13 @@ func (s *size) add(root, path string) error {
 			s.longest = max(s.longest, files.Position(n.End()).Line-files.Position(n.Pos()).Line+1)
 			if n.Recv != nil {
 				of, _, _ := strings.Cut(strings.TrimLeft(types.ExprString(n.Recv.List[0].Type), "*"), "[")
-				s.method(dir+"."+of, path, n.Name)
+				s.method(of, name, n.Name)
 			}
 		case *ast.TypeSpec:
 			if i, ok := n.Type.(*ast.InterfaceType); ok {
 				for _, m := range i.Methods.List {
-					for _, name := range m.Names {
-						s.method(dir+"."+n.Name.Name, path, name)
+					for _, method := range m.Names {
+						s.method(n.Name.Name, name, method)
 					}
 				}
 			}
@@ -111,7 +103,9 @@ func (s *size) add(root, path string) error {
 	return nil
 }
 
-func (s *size) method(of, path string, name *ast.Ident) {
+// method counts a method in a file, of a type of the file's folder.
+func (s *size) method(of, file string, name *ast.Ident) {
+	of = path.Dir(file) + "." + of
 	m := s.types[of]
 	if m == nil {
 		m = &methods{files: make(map[string]bool)}
@@ -121,10 +115,10 @@ func (s *size) method(of, path string, name *ast.Ident) {
 	if name.IsExported() {
 		m.exported++
 	}
-	m.files[path] = true
+	m.files[file] = true
 }
 
-func (s *size) print(types int) {
+func (s *size) print() {
 	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	defer out.Flush()
 	fmt.Fprintf(out, "lines of Go outside tests\t%d\n", s.code)
@@ -135,7 +129,7 @@ func (s *size) print(types int) {
 	names := slices.SortedFunc(maps.Keys(s.types), func(a, b string) int {
 		return cmp.Or(s.types[b].all-s.types[a].all, cmp.Compare(a, b))
 	})
-	for _, name := range names[:min(types, len(names))] {
+	for _, name := range names[:min(12, len(names))] {
 		m := s.types[name]
 		fmt.Fprintf(out, "%s\t%d\t%d\t%d\n", name, m.all, m.exported, len(m.files))
 	}
