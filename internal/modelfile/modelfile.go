@@ -74,6 +74,11 @@ const Medium = "[image]"
 // Text returns the text of tokens. Those below 0 are of an image or a sound. Any other token outside the
 // model's vocabulary is an error: the page belongs to another model.
 func (d *Decoder) Text(tokens []int32) (text string, err error) {
+	for _, t := range tokens {
+		if int(t) >= len(d.values) {
+			return "", fmt.Errorf("token %d is not one of the model's %d; give the model that the page is of", t, len(d.values))
+		}
+	}
 	for len(tokens) > 0 {
 		n := slices.IndexFunc(tokens, func(t int32) bool { return t < 0 != (tokens[0] < 0) })
 		if n < 0 {
@@ -81,21 +86,11 @@ func (d *Decoder) Text(tokens []int32) (text string, err error) {
 		}
 		more := Medium
 		if tokens[0] >= 0 {
-			if more, err = d.words(tokens[:n]); err != nil {
+			if more, err = d.decode(tokens[:n]); err != nil {
 				return "", err
 			}
 		}
 		text, tokens = text+more, tokens[n:]
 	}
 	return text, nil
-}
-
-// words returns the text of tokens of the vocabulary.
-func (d *Decoder) words(tokens []int32) (string, error) {
-	for _, t := range tokens {
-		if int(t) >= len(d.values) {
-			return "", fmt.Errorf("token %d is not one of the model's %d; give the model that the page is of", t, len(d.values))
-		}
-	}
-	return d.decode(tokens)
 }
