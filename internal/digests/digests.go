@@ -1,3 +1,5 @@
+// Package digests identifies the code and the weights that a server computes with: SHA-256 of
+// large files, remembered between starts.
 package digests
 
 import (
@@ -177,17 +179,14 @@ func (d *Files) All(paths []string) ([]string, error) {
 	return digests, nil
 }
 
-// blobName matches Ollama's name of a blob: the digest that Ollama verified when writing the
-// blob.
-var blobName = regexp.MustCompile(`^sha256-([0-9a-f]{64})$`)
-
-// OfBlob returns the SHA-256 in the name of a blob of Ollama; false for another file.
+// OfBlob returns the SHA-256 in the name of a blob, which Ollama verified when writing the blob; false for
+// another file.
 func OfBlob(path string) (string, bool) {
-	m := blobName.FindStringSubmatch(filepath.Base(path))
-	if m == nil {
+	digest, ok := strings.CutPrefix(filepath.Base(path), "sha256-")
+	if !ok || !sha256Name.MatchString(digest) {
 		return "", false
 	}
-	return m[1], true
+	return digest, true
 }
 
 // Weights is the SHA-256 of a model file, in hex.
