@@ -144,18 +144,10 @@ func Healthy() *Machine {
 	m.Write(Executable, "", 0)
 	m.Dir(Root, OllamaUID)
 	m.Dir(Remote, OllamaUID)
-	m.Ledger(Root, ledger.Ledger{Schema: 1, Bytes: 5e9, Counts: 1})
+	booked, _ := json.Marshal(ledger.Ledger{Schema: 1, Bytes: 5e9, Counts: 1}) // never fails
+	m.Write(Root+"/v1/usage.json", string(booked)+"\n00000000\n", OllamaUID)
 	m.States[Root] = State()
 	return m
-}
-
-// Ledger writes the ledger of a root.
-func (m *Machine) Ledger(root string, l ledger.Ledger) {
-	text, err := json.Marshal(l)
-	if err != nil {
-		panic(err)
-	}
-	m.Write(root+"/v1/usage.json", string(text)+"\n00000000\n", m.Files[root].UID)
 }
 
 // State is a state with a good hit rate.

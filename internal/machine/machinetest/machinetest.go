@@ -175,16 +175,15 @@ func (s *System) Resolve(name string) (string, error) {
 
 func (s *System) Disk(name string) (machine.Disk, error) {
 	s.Wait(name)
-	best := "-"
-	for point := range s.Disks {
-		if (name == point || point == "/" || strings.HasPrefix(name, point+"/")) && (best == "-" || len(point) > len(best)) {
-			best = point
+	for {
+		if disk, ok := s.Disks[name]; ok {
+			return disk, nil
 		}
+		if name == path.Dir(name) {
+			return machine.Disk{}, errors.New("no disk")
+		}
+		name = path.Dir(name)
 	}
-	if best == "-" {
-		return machine.Disk{}, errors.New("no disk")
-	}
-	return s.Disks[best], nil
 }
 
 func (s *System) Patched(executable string) bool { return s.Ours[executable] }
