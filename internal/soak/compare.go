@@ -43,10 +43,7 @@ func sameToken(want, got api.Logprob) error {
 // the distance is more than bound, when the answers differ at a token whose alternatives
 // were not that close, or when one answer ends before the other.
 func Within(want, got []api.Logprob, bound float64) (apart float64, err error) {
-	for i := range want {
-		if i == len(got) {
-			return apart, fmt.Errorf("%d tokens, want %d", len(got), len(want))
-		}
+	for i := range min(len(want), len(got)) {
 		d, err := Apart(want[i], got[i])
 		apart = max(apart, d)
 		if err != nil {
@@ -59,7 +56,7 @@ func Within(want, got []api.Logprob, bound float64) (apart float64, err error) {
 			return apart, nil // later tokens follow another text
 		}
 	}
-	if len(got) > len(want) {
+	if len(got) != len(want) {
 		return apart, fmt.Errorf("%d tokens, want %d", len(got), len(want))
 	}
 	return apart, nil
