@@ -41,10 +41,7 @@ func NewImage(t testing.TB, fstype string, size int64) *Image {
 		t.Skipf("this machine has no loop devices: %v", err)
 	}
 	file := filepath.Join(t.TempDir(), fstype+".img")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(file, size); err != nil {
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, size)); err != nil {
 		t.Fatal(err)
 	}
 	args := []string{"-q", file}

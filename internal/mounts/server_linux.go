@@ -191,21 +191,17 @@ func (f *faulty) Rename(c cancel, in *fuse.RenameIn, oldName, newName string) fu
 }
 
 func (f *faulty) Create(c cancel, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
-	if s := f.faults.enter(OpCreate); !s.Ok() {
-		return s
-	}
-	s := f.RawFileSystem.Create(c, in, name, out)
-	out.OpenFlags |= fuse.FOPEN_DIRECT_IO
-	return s
+	return f.unless(OpCreate, func() fuse.Status {
+		defer func() { out.OpenFlags |= fuse.FOPEN_DIRECT_IO }()
+		return f.RawFileSystem.Create(c, in, name, out)
+	})
 }
 
 func (f *faulty) Open(c cancel, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	if s := f.faults.enter(OpOpen); !s.Ok() {
-		return s
-	}
-	s := f.RawFileSystem.Open(c, in, out)
-	out.OpenFlags |= fuse.FOPEN_DIRECT_IO
-	return s
+	return f.unless(OpOpen, func() fuse.Status {
+		defer func() { out.OpenFlags |= fuse.FOPEN_DIRECT_IO }()
+		return f.RawFileSystem.Open(c, in, out)
+	})
 }
 
 func (f *faulty) Read(c cancel, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
