@@ -52,7 +52,7 @@ func rows(size, writer, n int) []byte {
 
 // loadFlags are the flags of write and read.
 type loadFlags struct {
-	local, remote, stop            string
+	remote, stop                   string
 	localBytes, remoteBytes        int64
 	writer, pages                  int
 	lookupTimeout, transferTimeout time.Duration
@@ -62,7 +62,6 @@ type loadFlags struct {
 func open(ctx context.Context, name string, args []string) (*loadFlags, *diskstore.Store, pagefile.Layout, error) {
 	f := new(loadFlags)
 	set := flag.NewFlagSet(name, flag.ContinueOnError)
-	set.StringVar(&f.local, "local", "/tmp/local", "local directory")
 	set.StringVar(&f.remote, "remote", "", "remote directory")
 	set.StringVar(&f.stop, "stop", "", "file that ends the writer")
 	set.Int64Var(&f.localBytes, "local-bytes", 5*72<<10, "local budget")
@@ -78,7 +77,7 @@ func open(ctx context.Context, name string, args []string) (*loadFlags, *disksto
 	}
 	s, err := diskstore.Open(ctx, diskstore.Options{
 		Fingerprint: fingerprint, PageTokens: pageTokens,
-		Local:         diskstore.TierConfig{Root: f.local, BudgetBytes: f.localBytes},
+		Local:         diskstore.TierConfig{Root: "/tmp/local", BudgetBytes: f.localBytes},
 		Remote:        diskstore.TierConfig{Root: f.remote, BudgetBytes: f.remoteBytes},
 		RemoteTimeout: f.lookupTimeout, ReadTimeout: f.transferTimeout,
 		Logger: slog.New(slog.NewTextHandler(os.Stdout, nil)),
