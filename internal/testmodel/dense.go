@@ -5,8 +5,7 @@ import (
 	"math"
 )
 
-// llama runs on the llama.cpp runner unless OLLAMA_NEW_ENGINE=1 asks for the native engine.
-// Queries and keys have no norms: the sharpness of attention is in the projections.
+// In llama, queries and keys have no norms: the sharpness of attention is in the projections.
 func llama(s Shape) layout {
 	l := stack(s, sharpAttention, feedForward)
 	l.metadata["vocab_size"] = uint32(s.Vocab)
@@ -17,8 +16,7 @@ func llama(s Shape) layout {
 // values of variance 1 or more.
 const biasDeviation = 0.2
 
-// qwen2 runs on the llama.cpp runner unless OLLAMA_NEW_ENGINE=1 asks for the native engine.
-// Queries, keys and values have biases.
+// In qwen2, queries, keys and values have biases.
 func qwen2(s Shape) layout {
 	return stack(s, sharpAttention, feedForward, func(s Shape, i int) []matrix {
 		bias := func(of string, width int) matrix {
@@ -28,7 +26,6 @@ func qwen2(s Shape) layout {
 	})
 }
 
-// qwen3 always runs on Ollama's native engine.
 func qwen3(s Shape) layout { return stack(s, normedAttention, feedForward) }
 
 // qwen3vl is qwen3 with rotary positions in sections, all equal for text. Images are in a file of their own,

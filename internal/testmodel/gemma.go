@@ -12,10 +12,8 @@ const gemmaLocalRopeBase = 1e4 // rotary base of layers with a sliding window
 // gemma3Size has one layer of seven without a window.
 var gemma3Size = Shape{Layers: 7, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64}
 
-// gemma3 is text only and always runs on the native engine. Layers 5, 11, 17 and so on
-// attend to all positions, the others to a sliding window, which Ollama keeps in a separate
-// cache. Ollama takes a model of 34, 48 or 62 layers for one of Google's models and corrects
-// its rotary and attention scales, also for a model of this package.
+// gemma3 attends to all positions in layers 5, 11, 17 and so on. Ollama takes a model of 34, 48 or 62 layers
+// for one of Google's models and corrects its rotary and attention scales, also for a model of this package.
 func gemma3(s Shape) layout {
 	l := stack(s, normedAttention, feedForward, postNorms)
 	l.metadata["attention.sliding_window"] = uint32(s.Window)
@@ -58,8 +56,7 @@ const (
 // gemmaTower cuts an image into 8×8 patches, of which each 2×2 become one position of the prompt.
 var gemmaTower = tower{layers: 2, embed: 64, heads: 2, ffn: 128, image: 56, patch: 7}
 
-// gemma3Vision is gemma3 with images. The positions of an image attend to each other in both
-// directions and must be in one batch.
+// gemma3Vision is gemma3 with images.
 func gemma3Vision(s Shape) layout {
 	l := gemma3(s)
 	v := gemmaTower
@@ -133,20 +130,20 @@ func gemma3n(s Shape) layout {
 	return l
 }
 
-// gemma3nAttentionBlock is the attention of layer i. The engine does not divide
-// scores by the square root of a head's width.
+// gemma3nAttentionBlock is the attention of layer i, without K/V in the last two. The engine does not
+// divide scores by the square root of a head's width.
 func gemma3nAttentionBlock(s Shape, i int) []matrix {
 	matrices := append(plainAttention(s, i), queryNorms(i, s.HeadDim, headGain(s.HeadDim))...)
 	if i >= s.Layers-gemma3nShared {
-		matrices = without(matrices, i, "attn_k", "attn_v", "attn_k_norm")
+		return without(matrices, i, "attn_k", "attn_v", "attn_k_norm")
 	}
-	return append(matrices, normsAfter(s, i, gemma3nAttention, gemma3nFFN)...)
+	return matrices
 }
 
 // gemma3nExtras are the parts of layer i beside attention and feed-forward part: the mix of the residual
 // streams, a path parallel to attention, and the token's embedding for this layer.
 func gemma3nExtras(s Shape, i int) []matrix {
-	return append(perLayerInput(s, i, gemma3nPerLayer), []matrix{
+	return append(append(perLayerInput(s, i, gemma3nPerLayer), normsAfter(s, i, gemma3nAttention, gemma3nFFN)...), []matrix{
 		{name: block(i, "altup_router_norm"), in: s.Embed, norm: 1, zero: 1},
 		// the engine divides its input by embed
 		{name: block(i, "altup_router"), in: s.Embed, out: altupInputs, scale: math.Sqrt(float64(s.Embed))},
@@ -222,25 +219,16 @@ func gemma4(s Shape) layout {
 // gemma4LocalDim is the width of a head in layers with a sliding window.
 func gemma4LocalDim(s Shape) int { return max(2, s.HeadDim/2&^1) }
 
-// gemma4Attention is the attention of layer i. The engine does not divide scores
-// by the square root of a head's width.
+// gemma4Attention is the attention of layer i, as gemma3n's.
 func gemma4Attention(s Shape, i int) []matrix {
-	local, owner := gemma3nIsLocal(s, i), i < s.Layers-gemma3nShared
-	part := s
-	if local {
-		part.HeadDim = gemma4LocalDim(s)
-	} else {
-		part.KVHeads = gemma4GlobalKVHeads
+	if gemma3nIsLocal(s, i) {
+		s.HeadDim = gemma4LocalDim(s)
+		return gemma3nAttentionBlock(s, i)
 	}
-	matrices := append(plainAttention(part, i), queryNorms(i, part.HeadDim, headGain(part.HeadDim))...)
-	switch {
-	case !owner:
-		return without(matrices, i, "attn_k", "attn_v", "attn_k_norm")
-	case !local:
-		change(matrices, block(i, "attn_k"), func(m *matrix) { m.kv *= 2 }) // it is the value, too
-		return without(matrices, i, "attn_v")
-	}
-	return matrices
+	s.KVHeads = gemma4GlobalKVHeads
+	matrices := gemma3nAttentionBlock(s, i)
+	change(matrices, block(i, "attn_k"), func(m *matrix) { m.kv *= 2 }) // it is the value, too
+	return without(matrices, i, "attn_v")
 }
 
 // gemma4Tower has patches of few pixels, because the engine scales every image to as many
@@ -253,8 +241,7 @@ const (
 	gemma4Side = 280 * gemma4Merge
 )
 
-// gemma4Vision is gemma4 with images. The positions of an image attend to each other in both
-// directions and must be in one batch. The engine finds the tokens before and after an image
+// gemma4Vision is gemma4 with images. The engine finds the tokens before and after an image
 // by their names: these tokens are control characters here.
 func gemma4Vision(s Shape) layout {
 	l := gemma4(s)

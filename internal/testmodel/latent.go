@@ -43,7 +43,7 @@ func latentModel(s Shape) layout {
 		if i == 0 {
 			return feedForward(s, i)
 		}
-		return append(gatedExperts(s, i), sharedExpert(s, i)...)
+		return expertsAndShared(s, i)
 	})
 	l.metadata["expert_weights_scale"] = float32(1)
 	l.metadata["leading_dense_block_count"] = uint32(1)

@@ -77,11 +77,7 @@ func gptossForLlamaCpp(s Shape, l *layout) {
 	l.rename("attn_sinks", "attn_sinks.weight")
 	for i := range s.Layers {
 		bias := func(tensor string, width, experts int, scale float64) {
-			m := matrix{name: fmt.Sprintf("blk.%d.%s.bias", i, tensor), in: width, f32: true, scale: scale}
-			if experts > 0 {
-				m.dims, m.out = []int{width, experts}, experts
-			}
-			l.add(m)
+			l.add(matrix{name: fmt.Sprintf("blk.%d.%s.bias", i, tensor), in: width, out: experts, f32: true, scale: scale})
 		}
 		bias("attn_output", s.Embed, 0, 0) // the dimensions that routers read stay as they are
 		bias("ffn_gate_inp", experts, 0, 0)

@@ -73,6 +73,10 @@ func expertBlock(s Shape, i int, expertRMS float64) []matrix {
 // sharedExpert is the expert of layer i that every token uses beside its chosen ones.
 func sharedExpert(s Shape, i int) []matrix { return gatedMatrices(s, i, "_shexp") }
 
+func expertsAndShared(s Shape, i int) []matrix {
+	return append(gatedExperts(s, i), sharedExpert(s, i)...)
+}
+
 // gptossExpertRMS is the RMS of g·σ(1.702·g)·(u+1) for g and u of variance 1.
 const gptossExpertRMS = 0.9
 
@@ -83,10 +87,8 @@ const (
 	sinkDeviation = 1.5
 )
 
-// gptoss always runs on the native engine. Attention has a sink per head; even layers have a
-// sliding window, of which Ollama keeps the last 4,096 tokens in a separate cache.
-// Feed-forward layers are a mixture of experts, in f16; OpenAI's models have MXFP4. Queries
-// and keys have no norms, so the sharpness of attention is in the projections.
+// gptoss has a sink per head, and a sliding window in even layers, of which Ollama keeps the last 4,096 tokens
+// in a separate cache. The experts are in f16; OpenAI's models have MXFP4. Queries and keys have no norms.
 func gptoss(s Shape) layout {
 	l := mixture(s, sharpAttention, func(s Shape, i int) []matrix {
 		sinks := matrix{name: fmt.Sprintf("blk.%d.attn_sinks", i), in: s.Heads, norm: sinkMean, scale: sinkDeviation}
@@ -107,12 +109,7 @@ const llama4Step = 4
 // is a mixture of experts: each token uses one expert beside the shared one. The model is text only: the
 // engine's source fixes the tokens around an image, from 200,080 on.
 func llama4(s Shape) layout {
-	l := mixture(s, sharpAttention, func(s Shape, i int) []matrix {
-		if i%2 == 0 {
-			return feedForward(s, i)
-		}
-		return append(gatedExperts(s, i), sharedExpert(s, i)...)
-	})
+	l := mixture(s, sharpAttention, alternate(feedForward, expertsAndShared))
 	maps.Copy(l.metadata, ggml.KV{
 		"expert_used_count":         uint32(1),
 		"interleave_moe_layer_step": uint32(2),

@@ -2,12 +2,7 @@ package testmodel
 
 import "math"
 
-// Recall describes a model with one exact ability: after a prompt that ends in a word which occurred once
-// before, at any distance, the model continues with the tokens that followed the word there. The weights are
-// set by hand, as an induction circuit. So an answer is right or wrong, while answers of a random model can
-// only be compared; see "The recall model" in the package comment.
-//
-// RecallPrompts makes prompts.
+// Recall describes the recall model of the package comment. RecallPrompts makes prompts.
 type Recall struct {
 	Layers int // 2 if 0: the first looks back by one token, each further layer looks up
 	Heads  int // query heads, 4 if 0; an even number, because there are two key/value heads

@@ -51,9 +51,6 @@ func (f field) trace(a int) int {
 	return sum
 }
 
-// codes is the number of codes of the field's family.
-func (f field) codes() int { return 1 << (2*f.bits + 1) }
-
 // code returns the n-th code: ±(-1)^Tr(ax + bx³) for each x of the field. The codes are R. Gold's sequences
 // ("Maximal recursive sequences with 3-valued recursive cross-correlation functions", 1968): for an odd
 // number of bits, the numbers of places where two of them agree and differ are equal up to 2^((bits-1)/2).
@@ -75,7 +72,7 @@ func newCodebook() codebook {
 	random := rand.New(rand.NewPCG(0, 0))
 	draw := func(f field) []code {
 		drawn := make([]code, recallVocab)
-		for token, n := range random.Perm(f.codes())[:recallVocab] {
+		for token, n := range random.Perm(2 << (2 * f.bits))[:recallVocab] { // of all codes of the family
 			drawn[token] = f.code(n)
 		}
 		return drawn

@@ -30,14 +30,21 @@ type RecallQuestion struct {
 // The first usable position is 1: the model takes the token at position 0, which has no predecessor, for its
 // own successor. Equal arguments give equal words; with fewer tokens, the text is a prefix of the longer one.
 func RecallPrompts(seed int64, tokens int, positions ...int) ([]RecallQuestion, error) {
-	if err := checkNeedles(tokens, positions); err != nil {
-		return nil, err
+	if len(positions) == 0 || len(positions) > RecallNeedlesMax {
+		return nil, fmt.Errorf("making a recall prompt: %d needles, must be from 1 to %d", len(positions), RecallNeedlesMax)
+	}
+	const needleTokens = 1 + RecallAnswerTokens
+	last, end := tokens-1-needleTokens, 1
+	for _, position := range slices.Sorted(slices.Values(positions)) {
+		if position < end || position > last {
+			return nil, fmt.Errorf("making a recall prompt: a needle at %d in %d tokens, must be from %d to %d", position, tokens, end, last)
+		}
+		end = position + needleTokens
 	}
 	words := wholeWords(newVocabulary(recallVocab))
 	random := rand.New(rand.NewPCG(uint64(seed), 1))
 	random.Shuffle(len(words), func(i, j int) { words[i], words[j] = words[j], words[i] })
 
-	const needleTokens = 1 + RecallAnswerTokens
 	needles, filler := words[:len(positions)*needleTokens], words[len(positions)*needleTokens:]
 	text := make([]string, tokens-1)
 	for i := range text {
@@ -57,23 +64,4 @@ func RecallPrompts(seed int64, tokens int, positions ...int) ([]RecallQuestion, 
 		}
 	}
 	return questions, nil
-}
-
-func checkNeedles(tokens int, positions []int) error {
-	if len(positions) == 0 || len(positions) > RecallNeedlesMax {
-		return fmt.Errorf("making a recall prompt: %d needles, must be from 1 to %d", len(positions), RecallNeedlesMax)
-	}
-	last := tokens - 2 - RecallAnswerTokens
-	end := 0
-	for _, position := range slices.Sorted(slices.Values(positions)) {
-		if position < 1 || position > last {
-			return fmt.Errorf("making a recall prompt: a needle at %d in %d tokens, must be from 1 to %d", position, tokens, last)
-		}
-		if position < end {
-			return fmt.Errorf("making a recall prompt: the needle at %d overlaps the one before it; leave %d tokens between positions",
-				position, 1+RecallAnswerTokens)
-		}
-		end = position + 1 + RecallAnswerTokens
-	}
-	return nil
 }

@@ -90,8 +90,8 @@ func TestRecallPromptsRefuse(t *testing.T) {
 		{"a needle at 0", 100, []int{0}},
 		{"a needle at 95 in 100 tokens, must be from 1 to 94", 100, []int{95}},
 		{"a needle at 1 in 0 tokens", 0, []int{1}},
-		{"needle at 14 overlaps", 100, []int{14, 10}},
-		{"needle at 10 overlaps", 100, []int{10, 10}},
+		{"a needle at 14 in 100 tokens, must be from 15 to 94", 100, []int{14, 10}},
+		{"a needle at 10 in 100 tokens, must be from 15 to 94", 100, []int{10, 10}},
 	} {
 		_, err := RecallPrompts(1, test.tokens, test.positions...)
 		require.ErrorContains(t, err, test.want)

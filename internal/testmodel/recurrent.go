@@ -13,13 +13,13 @@ import (
 
 func isRecurrent(layer int) bool { return layer%2 == 0 }
 
-// alternate has one part in recurrent layers, and another one in the others.
-func alternate(recurrent, attention part) part {
+// alternate has one part in even layers, which are the recurrent ones of hybrids, and another one in the others.
+func alternate(even, odd part) part {
 	return func(s Shape, i int) []matrix {
 		if isRecurrent(i) {
-			return recurrent(s, i)
+			return even(s, i)
 		}
-		return attention(s, i)
+		return odd(s, i)
 	}
 }
 
@@ -37,8 +37,7 @@ func hybridKVHeads(s Shape) []uint32 {
 // inputs of the last convTaps - 1 tokens.
 const convTaps = 3
 
-// lfm2 has short convolutions in every other layer, and always runs on the native engine,
-// one request at a time.
+// lfm2 has short convolutions in every other layer.
 func lfm2(s Shape) layout {
 	l := stack(s, alternate(shortConvolution, normedAttention), feedForward)
 	l.metadata["vocab_size"] = uint32(s.Vocab)
@@ -80,8 +79,7 @@ const (
 const siluRMS = 0.6 // RMS of silu(x) for x of variance 1
 
 // qwen3next has gated linear attention, a recurrent state, in every other layer. The other
-// layers attend to all positions, with a gate at their output. The model always runs on the
-// native engine, one request at a time.
+// layers attend to all positions, with a gate at their output.
 func qwen3next(s Shape) layout {
 	return linearModel(s, "ssm_ba")
 }

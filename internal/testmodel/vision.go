@@ -154,7 +154,7 @@ const (
 func readsImage(s Shape, layer int) bool { return layer%3 == 1 && layer != s.Layers-1 }
 
 // mllama has one token for an image of any size. Layers of cross-attention keep keys and values of the latest
-// image in a separate cache, without positions. The model runs one request at a time.
+// image in a separate cache, without positions.
 func mllama(s Shape) layout {
 	var cross []int32
 	l := stack(s, func(s Shape, i int) []matrix {
@@ -230,17 +230,15 @@ func WriteProjector(path string, s Shape) error {
 	s = s.WithDefaults()
 	v, kind, in := llavaTower, "mlp", llavaTower.embed
 	_, sections := architectures[s.Arch].layout(s).metadata["rope.dimension_sections"]
-	if sections {
-		v, kind, in = qwen2vlTower, "qwen2vl_merger", qwen2vlMerge*qwen2vlTower.embed
-	}
 	gemma := s.Arch == "gemma3"
-	if gemma {
+	switch {
+	case sections:
+		v, kind, in = qwen2vlTower, "qwen2vl_merger", qwen2vlMerge*qwen2vlTower.embed
+	case gemma:
 		v, kind = gemma3Tower, "gemma3"
 	}
 	l := layout{metadata: ggml.KV{
 		"general.architecture":  "clip",
-		"general.name":          fmt.Sprintf("kvtier test projector, random weights, seed %d", s.Seed),
-		"general.file_type":     ggml.FileTypeF16,
 		"has_vision_encoder":    true,
 		"projector_type":        kind,
 		"use_gelu":              true,
@@ -270,5 +268,5 @@ func WriteProjector(path string, s Shape) error {
 	} else {
 		l.add(matrix{name: "v.position_embd.weight", in: v.embed, out: v.patches(), f32: true, scale: 1})
 	}
-	return WriteFile(path, l.metadata, tensors(l.matrices, s.Seed))
+	return l.write(path, fmt.Sprintf("kvtier test projector, random weights, seed %d", s.Seed), s.Seed)
 }

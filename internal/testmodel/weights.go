@@ -55,31 +55,21 @@ func (m matrix) tensor(seed int64) *ggml.Tensor {
 	if m.f32 || m.norm != 0 {
 		t.Kind, t.WriterTo = uint32(ggml.TensorTypeF32), f32Writer{m, seed}
 	}
-	for _, size := range m.shape() {
-		t.Shape = append(t.Shape, uint64(size))
+	dims := m.dims
+	if dims == nil {
+		dims = []int{m.in, m.out, m.experts}
+	}
+	for _, size := range dims { // the innermost first
+		if size > 0 {
+			t.Shape = append(t.Shape, uint64(size))
+		}
 	}
 	return t
 }
 
-// shape is the tensor's dimensions, the innermost first.
-func (m matrix) shape() []int {
-	switch {
-	case m.dims != nil:
-		return m.dims
-	case m.experts > 0:
-		return []int{m.in, m.out, m.experts}
-	case m.out > 0:
-		return []int{m.in, m.out}
-	}
-	return []int{m.in}
-}
-
 // f32Writer writes a matrix's weights as f32: norms, biases, gates, and the few matrices
 // that the engine requires in f32. All are small.
-type f32Writer struct {
-	matrix
-	seed int64
-}
+type f32Writer matrixWriter
 
 func (m f32Writer) WriteTo(w io.Writer) (int64, error) {
 	weights := make([]float32, m.elements())

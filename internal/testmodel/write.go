@@ -24,23 +24,22 @@ func Write(path string, s Shape) error {
 // writeLayout writes a model of a name. Its layout may replace the tokenizer's metadata or, with nil,
 // remove it.
 func writeLayout(path string, s Shape, name string, l layout) error {
-	metadata := ggml.KV{
-		"general.architecture": architectures[s.Arch].inFile(s),
-		"general.name":         name,
-		"general.file_type":    ggml.FileTypeF16,
-	}
-	maps.Copy(metadata, newVocabulary(s.Vocab).metadata())
+	metadata := newVocabulary(s.Vocab).metadata()
+	metadata["general.architecture"] = architectures[s.Arch].inFile(s)
 	maps.Copy(metadata, l.metadata)
 	maps.DeleteFunc(metadata, func(_ string, value any) bool { return value == nil })
-	return WriteFile(path, metadata, tensors(l.matrices, s.Seed))
+	return layout{metadata, l.matrices}.write(path, name, s.Seed)
 }
 
-func tensors(matrices []matrix, seed int64) []*ggml.Tensor {
-	all := make([]*ggml.Tensor, len(matrices))
-	for i, m := range matrices {
-		all[i] = m.tensor(seed)
+// write writes a file of a name, with nothing but the layout.
+func (l layout) write(path, name string, seed int64) error {
+	l.metadata["general.name"] = name
+	l.metadata["general.file_type"] = ggml.FileTypeF16
+	var tensors []*ggml.Tensor
+	for _, m := range l.matrices {
+		tensors = append(tensors, m.tensor(seed))
 	}
-	return all
+	return WriteFile(path, l.metadata, tensors)
 }
 
 // Head writes a GGUF file of metadata alone, and returns its path.

@@ -18,22 +18,13 @@ var file []byte
 //go:embed heldout.txt
 var heldOut string
 
-// FileBytesMax bounds the size of the file, which is a part of the repository.
-const FileBytesMax = 8_000_000
-
 // ContextTokens is the longest context of the training.
 const ContextTokens = 4608
 
-// name is the name of the model's file.
-const name = "trained.gguf"
-
 // Write writes the model's file into a folder, and returns the file's path.
 func Write(dir string) (string, error) {
-	path := filepath.Join(dir, name)
-	if err := os.WriteFile(path, file, 0o644); err != nil {
-		return "", fmt.Errorf("writing the trained model: %w", err)
-	}
-	return path, nil
+	path := filepath.Join(dir, "trained.gguf")
+	return path, os.WriteFile(path, file, 0o644)
 }
 
 // Path writes the model's file for the length of a test, and returns the file's path.
