@@ -77,7 +77,7 @@ func (f *Files) Small(size int64) bool {
 	free := f.free()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.roomLocked(free).small(size)
+	return f.roomLocked(free, unknown).small(size)
 }
 
 // free is the available memory, or unknown.
@@ -88,10 +88,8 @@ func (f *Files) free() int64 {
 	return unknown
 }
 
-// roomLocked returns the room for another file. The disk is not looked at.
-func (f *Files) roomLocked(free int64) room {
-	return room{memory: f.memory, free: free, disk: func() int64 { return unknown }, claimed: f.claimed}
-}
+// roomLocked returns the room for another file.
+func (f *Files) roomLocked(free, disk int64) room { return room{f.memory, free, disk, f.claimed} }
 
 // choose returns where a file is made, and the folder of plain files. With claim, the file's
 // bytes are claimed.
@@ -100,13 +98,12 @@ func (f *Files) choose(size int64, claim bool) (kind, *Folder, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	disk := cmp.Or(f.disk, f.folder)
-	r := f.roomLocked(free)
+	r := f.roomLocked(free, unknown)
 	if !r.small(size) {
 		f.mu.Unlock()
 		there := f.onDisk(disk)
 		f.mu.Lock()
-		r = f.roomLocked(free)
-		r.disk = func() int64 { return there }
+		r = f.roomLocked(free, there)
 	}
 	place, err := r.choose(size)
 	if err == nil && claim {
@@ -259,7 +256,7 @@ const unknown = -1
 type room struct {
 	memory  bool         // this system has files in memory
 	free    int64        // of the available memory, or unknown
-	disk    func() int64 // the bytes that are free on the disk, or unknown
+	disk    int64        // the bytes that are free on the disk, or unknown
 	claimed [kinds]int64 // of the files that exist
 }
 
@@ -270,15 +267,14 @@ func (r room) choose(size int64) (kind, error) {
 	if r.small(size) {
 		return inMemory, nil
 	}
-	disk := r.disk()
 	switch {
-	case disk != unknown && size+r.claimed[onDisk] <= disk/diskPart:
+	case r.disk != unknown && size+r.claimed[onDisk] <= r.disk/diskPart:
 		return onDisk, nil
 	case r.memory && r.free != unknown && size+r.claimed[inMemory] <= r.free/lastPart:
 		return inMemory, nil
 	}
 	return 0, fmt.Errorf("a file of %d MB: %w: free are %d MB of memory and %d MB on the disk",
-		size/1e6, ErrNoRoom, max(0, r.free)/1e6, max(0, disk)/1e6)
+		size/1e6, ErrNoRoom, max(0, r.free)/1e6, max(0, r.disk)/1e6)
 }
 
 // small reports whether a file is small against the memory. A file takes memory when it is

@@ -85,6 +85,18 @@ func TestRoomComesBack(t *testing.T) {
 	require.NoError(t, files.Room(10))
 }
 
+// TestASmallFileNeedsNoDisk, which may hang.
+func TestASmallFileNeedsNoDisk(t *testing.T) {
+	folder := newFolder(t, t.TempDir())
+	defer folder.Remove()
+	files := newFiles(folder, 8<<30, 0)
+	if !files.memory {
+		t.Skip("this system has no files in memory")
+	}
+	files.opt.Free = func(string) (int64, error) { panic("the disk hangs") }
+	require.NoError(t, files.Room(1<<20))
+}
+
 // TestAFileThatCannotBeMade claims nothing, and leaves nothing behind.
 func TestAFileThatCannotBeMade(t *testing.T) {
 	folder, disk := newFolder(t, t.TempDir()), newFolder(t, t.TempDir())

@@ -35,31 +35,27 @@ var errSwept = errors.New("another process has removed it")
 
 // NewFolder makes a folder in a directory.
 func NewFolder(parent string) (f *Folder, err error) {
-	if parent, err = filepath.Abs(parent); err != nil {
-		return nil, fmt.Errorf("make a folder for llama-server: %w", err)
-	}
 	for range foldersMax {
 		if f, err = makeFolder(parent); !errors.Is(err, errSwept) {
 			break
 		}
 	}
+	return f, err
+}
+
+// makeFolder makes a folder, and returns errSwept if somebody has removed it before it was locked.
+func makeFolder(parent string) (_ *Folder, err error) {
+	f := new(Folder)
+	if parent, err = filepath.Abs(parent); err == nil {
+		f.Path, err = os.MkdirTemp(parent, folderPrefix+"*")
+	}
+	if err == nil {
+		f.lock, err = lockFolder(f.Path)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("make a folder for llama-server: %w", err)
 	}
 	return f, nil
-}
-
-// makeFolder makes a folder, and returns errSwept if somebody has removed it before it was locked.
-func makeFolder(parent string) (*Folder, error) {
-	path, err := os.MkdirTemp(parent, folderPrefix+"*")
-	if err != nil {
-		return nil, err
-	}
-	lock, err := lockFolder(path)
-	if err != nil {
-		return nil, err
-	}
-	return &Folder{Path: path, lock: lock}, nil
 }
 
 // lockFolder locks a new folder, and returns errSwept if somebody has removed it. The folder is

@@ -31,7 +31,7 @@ type Sink interface {
 // errNoStreams reports that streams do not work here.
 var errNoStreams = errors.New("there is no filesystem for streams")
 
-// Mount lets Files make streams, if the system allows that. It may take a while.
+// Mount lets Files make streams, if the system allows that. It may take a while, and is called once.
 func (f *Files) Mount() {
 	m, err := newMount(f.folder)
 	if err != nil {
@@ -43,24 +43,16 @@ func (f *Files) Mount() {
 	f.mu.Unlock()
 	go func() {
 		<-m.ended // somebody may end the filesystem before Unmount
-		f.unmount(m)
+		f.Unmount()
 	}()
 }
 
 // Unmount ends Mount.
 func (f *Files) Unmount() {
 	f.mu.Lock()
-	m := f.mount
-	f.mu.Unlock()
-	f.unmount(m)
-}
-
-// unmount ends a filesystem, if it is still used.
-func (f *Files) unmount(m *mount) {
-	f.mu.Lock()
 	defer f.mu.Unlock()
-	if m != nil && f.mount == m {
-		m.close()
+	if f.mount != nil {
+		f.mount.close()
 		f.mount = nil
 	}
 }
