@@ -234,17 +234,17 @@ func fromResponses(in members) (members, error) {
 	}
 	var chat items
 	if instructions, ok := in["instructions"]; ok {
-		chat.add(message("system", encode(stringOf(instructions))))
+		chat = append(chat, message("system", encode(stringOf(instructions))))
 	}
 	if isString(in["input"]) {
-		chat.add(message("user", in["input"]))
+		chat = append(chat, message("user", in["input"]))
 	}
 	for _, item := range objects(in["input"]) {
 		if err := chat.addItem(item); err != nil {
 			return nil, err
 		}
 	}
-	out["messages"] = encode(chat.messages())
+	out["messages"] = encode(chat)
 	var functions []members
 	for _, tool := range objects(tools) {
 		if stringOf(tool["type"]) == "function" {
@@ -261,47 +261,27 @@ func fromResponses(in members) (members, error) {
 	return out, nil
 }
 
-// items are the messages of a chat, while items of an input are added.
-type items struct {
-	chat []members
-	said *said // by the assistant in the last message; nil if that is another's
-}
+// items are the messages of a chat, while items of an input are added: members, or what an assistant said.
+type items []any
 
 // said is what an assistant says and calls in items one after the other, which are one message.
-type said struct{ content, calls []members }
-
-func (c *items) add(m members) {
-	c.end()
-	c.chat = append(c.chat, m)
-}
-
-// end ends a message of the assistant.
-func (c *items) end() {
-	if c.said == nil {
-		return
-	}
-	m := c.chat[len(c.chat)-1]
-	if c.said.content != nil {
-		m["content"] = encode(c.said.content)
-	}
-	if c.said.calls != nil {
-		m["tool_calls"] = encode(c.said.calls)
-	}
-	c.said = nil
-}
-
-func (c *items) messages() []members {
-	c.end()
-	return c.chat
+type said struct {
+	Content   []members       `json:"content,omitzero"`
+	Reasoning json.RawMessage `json:"reasoning_content,omitzero"`
+	Role      string          `json:"role"`
+	Calls     []members       `json:"tool_calls,omitzero"`
 }
 
 // assistant returns the message of the assistant with which the chat ends, or a new one behind it.
-func (c *items) assistant() members {
-	if c.said == nil {
-		c.chat = append(c.chat, members{"role": encode("assistant")})
-		c.said = &said{}
+func (c *items) assistant() *said {
+	if n := len(*c); n > 0 {
+		if last, ok := (*c)[n-1].(*said); ok {
+			return last
+		}
 	}
-	return c.chat[len(c.chat)-1]
+	next := &said{Role: "assistant"}
+	*c = append(*c, next)
+	return next
 }
 
 // addItem adds an item of an input.
@@ -317,17 +297,17 @@ func (c *items) addItem(item members) error {
 		delete(m, "type")
 		delete(m, "status")
 		m["content"] = encode(content)
-		c.add(m)
+		*c = append(*c, m)
 	case role == "assistant" && kind == "message":
 		content, err := fromParts(item["content"], "input_text", "output_text", "refusal")
 		if err != nil {
 			return err
 		}
-		c.assistant()
-		c.said.content = append(c.said.content, content...)
+		m := c.assistant()
+		m.Content = append(m.Content, content...)
 	case kind == "function_call":
-		c.assistant()
-		c.said.calls = append(c.said.calls, call(item["call_id"], item["name"], item["arguments"]))
+		m := c.assistant()
+		m.Calls = append(m.Calls, call(item["call_id"], item["name"], item["arguments"]))
 	case kind == "function_call_output":
 		return c.addOutput(item)
 	case kind == "reasoning" && isList(item["summary"]):
@@ -335,9 +315,9 @@ func (c *items) addItem(item members) error {
 		if len(content) == 0 {
 			return errNotUnderstood
 		}
-		c.assistant()["reasoning_content"] = content[0]["text"]
-		if c.said.content == nil {
-			c.said.content = []members{}
+		m := c.assistant()
+		if m.Reasoning = encode(content[0]["text"]); m.Content == nil {
+			m.Content = []members{}
 		}
 	default:
 		return errNotUnderstood
@@ -357,7 +337,7 @@ func (c *items) addOutput(item members) error {
 	}
 	result := message("tool", output)
 	result["tool_call_id"] = item["call_id"]
-	c.add(result)
+	*c = append(*c, result)
 	return nil
 }
 
