@@ -44,7 +44,7 @@ func (h *Handler) Recall(control func(token int32) bool, stored func(context.Con
 
 // Mistaken has all texts forgotten: the tokens of one were not those that llama-server has made of it. Stored
 // tokens may be others, in which a model has spelled its answer.
-func (h *Handler) Mistaken() { h.texts.drop() }
+func (h *Handler) Mistaken() { h.texts.forget(0) }
 
 // recallTime bounds the reading of a stored conversation.
 const recallTime = time.Second
@@ -74,11 +74,15 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request) {
 	end := h.unknown(r.URL.Path == "/lora-adapters")
 	status := 0 // until the engine has answered
 	defer func() { end(!refuses(prompts[r.URL.Path], status)) }()
-	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), statusKey{}, &status)))
+	heard := func(res *http.Response) error {
+		status = res.StatusCode
+		return nil
+	}
+	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), heardKey{}, heard)))
 }
 
-// statusKey is the key, in a request's context, of the variable that gets the answer's status.
-type statusKey struct{}
+// heardKey is the key, in a request's context, of a function that hears the engine's answer.
+type heardKey struct{}
 
 // refusals are the statuses with which llama-server answers before it computes anything: it has no
 // such address, does not do that with this model, or does not know the client.
@@ -93,30 +97,22 @@ func refuses(a api, status int) bool {
 // unknown notes that a request may compute in a slot that the engine chooses, until the caller
 // calls end. The request may also change the adapters.
 func (h *Handler) unknown(adapters bool) (end func(computed bool)) {
-	t, end := h.tierOrEarly(adapters)
-	if t == nil {
-		return end
-	}
-	if adapters {
-		t.Off(telemetry.ObstacleOption, adaptersChanged)
-	}
-	return t.Unknown()
-}
-
-// tierOrEarly returns the Tier. Before Use, it notes an early request until the caller calls end.
-func (h *Handler) tierOrEarly(adapters bool) (t *llamatier.Tier, end func(computed bool)) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.tier != nil {
-		return h.tier, nil
+	if t := h.tier; t != nil {
+		h.mu.Unlock()
+		if adapters {
+			t.Off(telemetry.ObstacleOption, adaptersChanged)
+		}
+		return t.Unknown()
 	}
+	defer h.mu.Unlock()
 	h.early.adapters = h.early.adapters || adapters
 	later := func(bool) {}
 	if h.early.running == nil {
 		h.early.running = make(map[*func(bool)]bool)
 	}
 	h.early.running[&later] = true
-	return nil, func(computed bool) {
+	return func(computed bool) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		delete(h.early.running, &later)

@@ -32,24 +32,10 @@ type end struct {
 	opening *opening          // of the answer; nil if the client has nothing of it yet
 }
 
-// tell ends the request's turn, and returns the engine's account of the answer, as answer does.
-func (e *end) tell() *llamatier.Answer {
-	if !e.computed() {
-		e.turn.Drop()
-		return nil
-	}
-	answer := e.answer()
-	e.turn.End(answer)
-	return answer
-}
-
 // computed reports whether the engine may have computed anything for the request.
 func (e *end) computed() bool {
 	return e.sent && !refuses(e.api, e.status) && !(e.turn.TooLong && e.status/100 == 4)
 }
-
-// endKey is the key of an *end in a request's context.
-type endKey struct{}
 
 // endBytes is more than llama-server sends after the account of an answer begins.
 const endBytes = 16 << 10

@@ -173,8 +173,12 @@ func (h *Handler) end(path string, heard *end, k *talk) {
 	defer close(k.ended)
 	if !heard.computed() {
 		h.forget(k)
+		heard.turn.Drop()
+		return
 	}
-	if answer := heard.tell(); answer != nil && heard.turn.Tokens() > 0 {
+	answer := heard.answer()
+	heard.turn.End(answer)
+	if answer != nil && heard.turn.Tokens() > 0 {
 		h.compare(path, heard.turn, answer)
 	}
 }

@@ -30,13 +30,6 @@ func (o Ours) refuse(r *http.Request) string {
 	return ""
 }
 
-// refuse answers as a llama-server without an option does.
-func refuse(w http.ResponseWriter, why string) {
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.WriteHeader(http.StatusNotImplemented)
-	_, _ = io.WriteString(w, `{"error":{"code":501,"message":"`+why+`","type":"not_supported_error"}}`)
-}
-
 // propsMax bounds a list of properties in which options are hidden, in bytes. Most of it is the
 // template of chats.
 const propsMax = 4 << 20

@@ -70,11 +70,8 @@ func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler
 		},
 		Transport: e.Client.Transport,
 		ModifyResponse: func(res *http.Response) error {
-			if status, ok := res.Request.Context().Value(statusKey{}).(*int); ok {
-				*status = res.StatusCode
-			}
-			if heard, ok := res.Request.Context().Value(endKey{}).(*end); ok {
-				if err := heard.passes(res); err != nil {
+			if heard, ok := res.Request.Context().Value(heardKey{}).(func(*http.Response) error); ok {
+				if err := heard(res); err != nil {
 					return err
 				}
 			}
@@ -93,9 +90,14 @@ func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler
 
 // unavailable answers for an engine that is not ready, as llama-server does while it loads a model.
 func unavailable(w http.ResponseWriter) {
+	fails(w, http.StatusServiceUnavailable, `"message":"Loading model","type":"unavailable_error","code":503`)
+}
+
+// fails answers with an error of llama-server.
+func fails(w http.ResponseWriter, status int, members string) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.WriteHeader(http.StatusServiceUnavailable)
-	_, _ = io.WriteString(w, `{"error":{"message":"Loading model","type":"unavailable_error","code":503}}`)
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, `{"error":{`+members+`}}`)
 }
 
 // api is a kind of requests with a prompt.
@@ -125,7 +127,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if why := h.ours.refuse(r); why != "" && h.key(r) != wrong {
-		refuse(w, why)
+		fails(w, http.StatusNotImplemented, `"code":501,"message":"`+why+`","type":"not_supported_error"`)
 		return
 	}
 	if r.Method != http.MethodPost || harmless[r.URL.Path] {
@@ -258,7 +260,7 @@ func (h *Handler) forward(w http.ResponseWriter, r *http.Request, heard *end, bo
 		panic(http.ErrAbortHandler)
 	}
 	heard.sent, heard.began = true, time.Now()
-	r = r.WithContext(context.WithValue(r.Context(), endKey{}, heard))
+	r = r.WithContext(context.WithValue(r.Context(), heardKey{}, heard.passes))
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
 	h.proxy.ServeHTTP(w, r)
@@ -284,7 +286,7 @@ func (h *Handler) compare(path string, turn *llamatier.Turn, answer *llamatier.A
 	reads := turn.Reads(answer)
 	if prompts[path].convert == nil {
 		if !reads {
-			h.texts.forget()
+			h.texts.forget(1)
 		}
 		return
 	}
@@ -294,7 +296,7 @@ func (h *Handler) compare(path string, turn *llamatier.Turn, answer *llamatier.A
 		delete(h.wrong, path)
 		return
 	}
-	h.texts.drop() // another text is the reason, as a rule
+	h.texts.forget(0) // another text is the reason, as a rule
 	m := misreading{prompts: h.wrong[path].prompts + 1, last: time.Now()}
 	h.wrong[path] = m
 	if m.prompts == misreadingsMax {

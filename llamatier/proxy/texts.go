@@ -204,21 +204,13 @@ func (x *texts) longest(text string) (bytes int, tokens []int32, drops int) {
 	return bytes, slices.Clone(tokens), x.drops
 }
 
-// drop forgets all beginnings. A client that went away, or a chat that we make otherwise than llama-server, may
-// be the reason, so it is not counted as a mistake.
-func (x *texts) drop() {
+// forget forgets all beginnings: llama-server has made another number of tokens of a prompt. After some mistakes
+// nothing is known any more. A client that went away, or a chat that we make otherwise than llama-server, may
+// be the reason: that is none.
+func (x *texts) forget(mistakes int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.known = nil
 	x.drops++
-}
-
-// forget forgets all beginnings: llama-server has made another number of tokens of a prompt. After some
-// mistakes nothing is known any more.
-func (x *texts) forget() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.known = nil
-	x.drops++
-	x.mistakes++
+	x.mistakes += mistakes
 }

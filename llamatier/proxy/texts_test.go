@@ -159,7 +159,7 @@ func TestALongerText(t *testing.T) {
 	}
 	require.LessOrEqual(t, len(h.texts.known), textsMax)
 	for n := range mistakesMax {
-		h.texts.forget()
+		h.texts.forget(1)
 		_, err := h.texts.tokenize(t.Context(), messages(12, 0))
 		require.NoError(t, err)
 		require.Greater(t, s.took(), textLeast)
@@ -327,7 +327,7 @@ func TestTextsTakeThePlaceOfOthers(t *testing.T) {
 // TestTokensOfBeforeAMistake are not kept by a request that was given them before.
 func TestTokensOfBeforeAMistake(t *testing.T) {
 	raw := strings.Repeat("ab", textLeast)
-	for _, forget := range []func(*Handler){(*Handler).Mistaken, func(h *Handler) { h.texts.forget() }} {
+	for _, forget := range []func(*Handler){(*Handler).Mistaken, func(h *Handler) { h.texts.forget(1) }} {
 		h, _ := recalling(t, nil, nil)
 		control, once := h.texts.control, sync.OnceFunc(func() { forget(h) })
 		h.texts.control = func(token int32) bool { once(); return control(token) } // before it is added
