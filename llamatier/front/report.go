@@ -5,7 +5,6 @@ package front
 import (
 	"context"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/kvtier/kvtier/internal/modelnames"
@@ -34,20 +33,15 @@ func (s *server) startReports(config tierenv.Config, model telemetry.Model, fill
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	r := &reports{stop: stop, ended: make(chan struct{})}
-	var both sync.WaitGroup
-	both.Add(2)
-	go func() {
-		defer both.Done()
+	pushed := run(func() error {
 		collect.Push(ctx, config.Local, source, collect.Options{Logger: s.log, Names: modelnames.Own})
-	}()
-	go func() {
-		defer both.Done()
-		hints := func() []string { return install.Here().Updates(filepath.Dir(s.real)) }
-		listen.Serve(ctx, config.Local, listen.Options{Version: version.String(), Log: s.log, Hints: hints})
-	}()
+		return nil
+	})
 	go func() {
 		defer close(r.ended)
-		both.Wait()
+		hints := func() []string { return install.Here().Updates(filepath.Dir(s.real)) }
+		listen.Serve(ctx, config.Local, listen.Options{Version: version.String(), Log: s.log, Hints: hints})
+		<-pushed.done
 	}()
 	s.reports.Store(r)
 }
