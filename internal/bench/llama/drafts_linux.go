@@ -56,25 +56,19 @@ func (b *bench) acceptance(ctx context.Context, model, text string, kill bool) (
 		// Weights in the order of AMX are no draft model's in llama.cpp b10970.
 		args: strings.Fields("-md " + model + " --spec-type draft-simple --spec-draft-n-max 4 -nr")}
 	var a llamatest.Answer
-	first := func(server *llamatest.Server) error {
-		_, err := server.Complete(ctx, text[:draftsText], draftsAnswer)
-		return err
-	}
 	second := func(server *llamatest.Server) (err error) {
 		a, err = server.Complete(ctx, text, draftsAnswer)
 		return err
 	}
-	if kill {
-		if err = b.on(ctx, ours, m, first); err == nil {
-			err = b.on(ctx, ours, m, second)
+	err = b.on(ctx, ours, m, func(server *llamatest.Server) error {
+		_, err := server.Complete(ctx, text[:draftsText], draftsAnswer)
+		if err != nil || kill {
+			return err
 		}
-	} else {
-		err = b.on(ctx, ours, m, func(server *llamatest.Server) error {
-			if err := first(server); err != nil {
-				return err
-			}
-			return second(server)
-		})
+		return second(server)
+	})
+	if err == nil && kill {
+		err = b.on(ctx, ours, m, second)
 	}
 	switch {
 	case err != nil:

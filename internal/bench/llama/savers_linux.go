@@ -113,26 +113,22 @@ func (b *bench) saverChat(ctx context.Context, s side, seed int64, into *saver) 
 		return nil
 	}
 	m := served{tokens: saversFirst + saversTurns*(saversTurn+saversAnswer+50)}
-	if s == never {
-		err = b.on(ctx, stock, m, func(server *llamatest.Server) error {
-			for turn := range saversTurns {
-				if err := say(server, turn); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		return all, err
-	}
-	serving := s
-	if s == hearth || s == stillwarm {
+	serving, starts, turns := s, saversTurns, 1
+	switch s {
+	case never:
+		serving, starts, turns = stock, turns, starts
+	case hearth, stillwarm:
 		serving = whole
 	}
 	written := b.newFiles()
-	for turn := range saversTurns {
-		err := b.on(ctx, serving, m, func(server *llamatest.Server) error {
-			err := say(server, turn)
-			<-time.After(savedIn)
+	for start := range starts {
+		err := b.on(ctx, serving, m, func(server *llamatest.Server) (err error) {
+			for turn := 0; turn < turns && err == nil; turn++ {
+				err = say(server, start+turn)
+			}
+			if s != never {
+				<-time.After(savedIn)
+			}
 			return err
 		})
 		if err == nil {
