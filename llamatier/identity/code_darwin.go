@@ -3,52 +3,40 @@ package identity
 import (
 	"bytes"
 	"errors"
-	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
 
-// code lists the program of a process, and all libraries that lie beside it: which of them the
-// process has mapped is not known.
-func code(pid int) (exe string, libraries []string, err error) {
+// code finds the program of a process, or a file that has taken its place, and all libraries that lie beside
+// it: which of them the process has mapped is not known. The system's libraries are in no files, and a GPU is
+// part of the processor.
+func code(pid int) (p program, err error) {
 	args, err := unix.SysctlRaw("kern.procargs2", pid)
 	if err != nil {
-		return "", nil, err
+		return p, err
 	}
 	if len(args) < argcBytes {
-		return "", nil, errors.New("the system does not tell the program of the process")
+		return p, errors.New("the system does not tell the program of the process")
 	}
 	path, _, _ := bytes.Cut(args[argcBytes:], []byte{0})
-	if exe, err = filepath.EvalSymlinks(string(path)); err != nil {
-		return "", nil, err
+	if p.name, err = filepath.EvalSymlinks(string(path)); err != nil {
+		return p, err
 	}
+	p.file = p.name
 	for _, pattern := range []string{"*.dylib", "*.so", "*.metal", "*.metallib"} {
-		found, err := filepath.Glob(filepath.Join(filepath.Dir(exe), pattern))
+		found, err := filepath.Glob(filepath.Join(filepath.Dir(p.name), pattern))
 		if err != nil {
-			return "", nil, err
+			return p, err
 		}
-		libraries = append(libraries, found...)
+		p.libraries = append(p.libraries, found...)
 	}
-	return exe, libraries, nil
+	for _, name := range []string{"kern.osversion", "machdep.cpu.brand_string"} {
+		value, _ := unix.Sysctl(name) // without it the name stands for all
+		p.system = append(p.system, name+" "+value)
+	}
+	return p, nil
 }
 
 // argcBytes are the bytes before the program's path: the number of arguments.
 const argcBytes = 4
-
-// openProgram opens the program of a process, or a file that has taken its place.
-func openProgram(_ int, exe string) (*os.File, error) { return os.Open(exe) }
-
-// machine names the code and devices that compute besides the engine's own code: the system's
-// libraries, which are in no files, the processor and the GPU that is part of it.
-func machine() []string {
-	var names []string
-	for _, name := range []string{"kern.osversion", "machdep.cpu.brand_string"} {
-		value, _ := unix.Sysctl(name) // without it the name stands for all
-		names = append(names, name+" "+value)
-	}
-	return names
-}
-
-// drivers are not known: see machine.
-func drivers(int) []string { return nil }

@@ -2,17 +2,7 @@
 
 package identity
 
-import (
-	"errors"
-	"os"
-)
+import "errors"
 
 // code is known on Linux and macOS only.
-func code(int) (exe string, libraries []string, err error) { return "", nil, errors.ErrUnsupported }
-
-func openProgram(int, string) (*os.File, error) { return nil, errors.ErrUnsupported }
-
-func machine() []string { return nil }
-
-// drivers are not known: see machine.
-func drivers(int) []string { return nil }
+func code(int) (program, error) { return program{}, errors.ErrUnsupported }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -31,16 +32,16 @@ func Of(c launch.Command, numerics []string, config tierenv.Config, shape *llama
 			return nil, err
 		}
 	}
-	engine, libraries, err := engineDigest(pid, files)
+	engine, p, err := engineDigest(pid, files)
 	if err != nil {
 		return nil, fmt.Errorf("identify llama-server: %w", err)
 	}
-	kinds, err := devices("/", append(slices.Clone(libraries), drivers(pid)...), nvidiaSMI)
+	kinds, err := devices("/", slices.Concat(p.libraries, p.drivers), nvidiaSMI)
 	if err != nil {
 		return nil, err
 	}
-	numerics = slices.Concat(numerics, kinds, machine())
-	if !onCPU(libraries) { // rows of a layer differ with its device
+	numerics = slices.Concat(numerics, kinds, p.system)
+	if !onCPU(p.libraries) { // rows of a layer differ with its device
 		numerics = append(numerics, c.Split()...)
 	}
 	form, err := json.Marshal(shape)
@@ -65,28 +66,36 @@ func hash(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// engineDigest covers all code that computes: the program that the engine's process runs, even
-// if another file has its name now, and the libraries that the process has mapped.
-func engineDigest(pid int, files *digests.Files) (digest string, libraries []string, err error) {
-	exe, libraries, err := code(pid)
+// program is the program of a process, and all else that computes for it.
+type program struct {
+	name, file string   // the file is that which runs, even if another one has its name now
+	libraries  []string // that it has mapped, or that lie beside it
+	drivers    []string // libraries of GPUs' drivers, which also a static program has; known on Linux alone
+	system     []string // code and devices that are in no files
+}
+
+// engineDigest covers all code that computes: the program that the engine's process runs, and the libraries
+// that the process has mapped.
+func engineDigest(pid int, files *digests.Files) (digest string, p program, err error) {
+	if p, err = code(pid); err != nil {
+		return "", p, err
+	}
+	file, err := os.Open(p.file)
 	if err != nil {
-		return "", nil, err
+		return "", p, err
 	}
-	program, err := openProgram(pid, exe)
+	defer file.Close()
+	own, err := files.Opened(p.name, file)
 	if err != nil {
-		return "", nil, err
+		return "", p, err
 	}
-	defer program.Close()
-	own, err := files.Opened(exe, program)
+	all, err := files.All(p.libraries)
 	if err != nil {
-		return "", nil, err
+		return "", p, err
 	}
-	all, err := files.All(libraries)
-	if err != nil {
-		return "", nil, err
+	again, err := code(pid)
+	if err != nil || !slices.Equal(p.libraries, again.libraries) {
+		return "", p, errors.Join(errors.New("libraries were replaced while they were read; load the model again"), err)
 	}
-	if _, again, err := code(pid); err != nil || !slices.Equal(libraries, again) {
-		return "", nil, errors.Join(errors.New("libraries were replaced while they were read; load the model again"), err)
-	}
-	return hash(strings.Join(append(all, own), "\n")), libraries, nil
+	return hash(strings.Join(append(all, own), "\n")), again, nil
 }

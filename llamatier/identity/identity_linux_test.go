@@ -68,8 +68,12 @@ func mapLibrary(t *testing.T, path string) {
 
 // TestAStaticProgramHasADriver, by which its GPUs are found.
 func TestAStaticProgramHasADriver(t *testing.T) {
-	require.Empty(t, drivers(os.Getpid()))
+	p, err := code(os.Getpid())
+	require.NoError(t, err)
+	require.Empty(t, p.drivers)
 	path := filepath.Join(t.TempDir(), "libvulkan.so.1")
 	mapLibrary(t, path)
-	require.Equal(t, []string{path}, drivers(os.Getpid()))
+	p, err = code(os.Getpid())
+	require.NoError(t, err)
+	require.Equal(t, []string{path}, p.drivers)
 }
