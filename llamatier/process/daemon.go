@@ -50,16 +50,8 @@ func (d *Daemon) Run() (state *os.ProcessState, ended bool, err error) {
 	output.Close()
 	errors.Close()
 
-	exited := make(chan struct{})
-	go func() {
-		_ = d.Engine.Wait() // ProcessState has the result
-		close(exited)
-	}()
-	orphaned := make(chan struct{})
-	go func() {
-		_, _ = io.Copy(io.Discard, alive) // nobody writes: it returns when the front is dead
-		close(orphaned)
-	}()
+	exited := begin(func() { _ = d.Engine.Wait() })                 // ProcessState has the result
+	orphaned := begin(func() { _, _ = io.Copy(io.Discard, alive) }) // nobody writes: it returns when the front is dead
 	d.Serve()
 	select {
 	case <-exited:
@@ -87,14 +79,19 @@ const killTimeout = 5 * time.Second
 func (d *Daemon) flush(exited <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), d.FlushTimeout)
 	defer cancel()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		d.Flush(ctx)
-	}()
 	select {
-	case <-done:
+	case <-begin(func() { d.Flush(ctx) }):
 	case <-exited:
 	case <-ctx.Done():
 	}
+}
+
+// begin runs a function in a goroutine, and returns a channel that is closed when the function has returned.
+func begin(f func()) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	return done
 }

@@ -38,17 +38,12 @@ func Front(daemon *exec.Cmd) (*os.ProcessState, error) {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	ended := make(chan struct{})
-	go func() {
-		_ = daemon.Wait() // ProcessState has the result
-		close(ended)
-	}()
-	unread := make(chan struct{})
-	go func() {
-		if waitUnread(ctx, os.Stdout) {
-			close(unread)
+	ended := begin(func() { _ = daemon.Wait() }) // ProcessState has the result
+	unread := begin(func() {
+		if !waitUnread(ctx, os.Stdout) {
+			<-ctx.Done()
 		}
-	}()
+	})
 	for {
 		select {
 		case <-ended:
