@@ -54,7 +54,7 @@ type Server struct {
 	cmd     *exec.Cmd
 	process *ollamatest.Process
 	log     string // of our daemon, for which Start waits; "" for none
-	logged  int64  // bytes in the log before
+	logged  int    // bytes in the log before
 	output  *ollamatest.Log
 }
 
@@ -77,7 +77,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Root != "" {
 		name = "llama-server"
 		if !o.Hung {
-			s.log, s.logged = o.Log, sizeOf(o.Log)
+			before, _ := os.ReadFile(o.Log) // there may be none
+			s.log, s.logged = o.Log, len(before)
 		}
 	}
 	s.cmd = exec.Command(filepath.Join(o.Dir, "lib", "ollama", name), append([]string{
@@ -136,19 +137,10 @@ func (s *Server) settled() bool {
 	if err != nil {
 		return false // not written yet
 	}
-	if int64(len(text)) >= s.logged { // a log that is full begins anew
+	if len(text) >= s.logged { // a log that is full begins anew
 		text = text[s.logged:]
 	}
 	return bytes.Contains(text, []byte("kv tier: on")) || bytes.Contains(text, []byte("kv tier: off"))
-}
-
-// sizeOf is the size of a file, 0 if there is none.
-func sizeOf(path string) int64 {
-	info, err := os.Stat(path)
-	if err != nil {
-		return 0
-	}
-	return info.Size()
 }
 
 // Processes lists the server's processes: the one that Ollama would start, and those below it,
