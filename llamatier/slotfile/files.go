@@ -176,32 +176,27 @@ func (f *Files) unclaim(place kind, size int64) {
 
 // make makes a file and its link.
 func (f *Files) make(place kind, disk *Folder, name string) (*File, error) {
-	link := filepath.Join(f.folder.Path, name)
+	made, link := &File{}, filepath.Join(f.folder.Path, name)
+	var target string
+	var err error
 	if place == inMemory {
-		file, target, err := newMemory()
-		if err != nil {
-			return nil, err
-		}
-		return linked(file, target, link)
+		made.File, target, err = newMemory()
+	} else {
+		target = filepath.Join(disk.Path, name)
+		made.File, err = os.OpenFile(target, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		made.paths = []string{target}
 	}
-	path := filepath.Join(disk.Path, name)
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if path == link {
-		return &File{File: file, paths: []string{path}, end: file.Close}, nil
+	made.end = made.File.Close
+	if target == link {
+		return made, nil
 	}
-	return linked(file, path, link, path)
-}
-
-// linked makes the link to a file, which is removed with some paths.
-func linked(file *os.File, target, link string, paths ...string) (*File, error) {
-	made := &File{File: file, paths: append([]string{link}, paths...), end: file.Close}
 	if err := os.Symlink(target, link); err != nil {
-		made.paths = paths
 		return nil, errors.Join(err, made.remove())
 	}
+	made.paths = append([]string{link}, made.paths...)
 	return made, nil
 }
 
