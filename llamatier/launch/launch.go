@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"cmp"
 	"maps"
 	"os"
 	"os/user"
@@ -360,23 +361,14 @@ func (c Command) configFiles() []string {
 		name, value, _ := strings.Cut(v, "=")
 		set[name] = value
 	}
-	own := set["XDG_CONFIG_HOME"]
-	if own == "" {
-		own = filepath.Join(home(set["HOME"]), ".config")
+	home, own := set["HOME"], set["XDG_CONFIG_HOME"]
+	if home == "" && own == "" {
+		if u, err := user.LookupId(strconv.Itoa(os.Getuid())); err == nil {
+			home = u.HomeDir
+		}
 	}
+	own = cmp.Or(own, filepath.Join(home, ".config"))
 	return []string{"/etc/llama.cpp/config.ini", filepath.Join(own, "llama.cpp", "config.ini")}
-}
-
-// home is the home directory: the one that a variable names, or else the user's.
-func home(variable string) string {
-	if variable != "" {
-		return variable
-	}
-	u, err := user.LookupId(strconv.Itoa(os.Getuid()))
-	if err != nil {
-		return ""
-	}
-	return u.HomeDir
 }
 
 // hasOptions reports whether the text of a file has a line other than comments and the names of sections.
