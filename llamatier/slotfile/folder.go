@@ -101,12 +101,9 @@ func (f *Folder) keep() error {
 
 // isAt reports whether a path is that of an open file.
 func isAt(f *os.File, path string) bool {
-	own, err := f.Stat()
-	if err != nil {
-		return false
-	}
+	own, ownErr := f.Stat()
 	there, err := os.Lstat(path)
-	return err == nil && os.SameFile(own, there)
+	return errors.Join(ownErr, err) == nil && os.SameFile(own, there)
 }
 
 // Socket is the path of llama-server's socket.
@@ -124,22 +121,18 @@ func (f *Folder) Remove() error {
 // files in them. Other users can make any file there.
 func (f *Folder) Sweep(log *slog.Logger, other ...string) {
 	for _, parent := range append([]string{filepath.Dir(f.Path)}, other...) {
-		f.sweep(parent, log)
-	}
-}
-
-func (f *Folder) sweep(parent string, log *slog.Logger) {
-	names, err := os.ReadDir(parent)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		log.Debug("folders of other processes are not looked for", "path", parent, "error", err)
-	}
-	for _, entry := range names {
-		path := filepath.Join(parent, entry.Name())
-		if path == f.Path || !strings.HasPrefix(entry.Name(), folderPrefix) {
-			continue
+		names, err := os.ReadDir(parent)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			log.Debug("folders of other processes are not looked for", "path", parent, "error", err)
 		}
-		if err := removeDead(path); err != nil {
-			log.Debug("a folder of another process stays", "path", path, "reason", err)
+		for _, entry := range names {
+			path := filepath.Join(parent, entry.Name())
+			if path == f.Path || !strings.HasPrefix(entry.Name(), folderPrefix) {
+				continue
+			}
+			if err := removeDead(path); err != nil {
+				log.Debug("a folder of another process stays", "path", path, "reason", err)
+			}
 		}
 	}
 }

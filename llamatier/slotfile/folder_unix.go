@@ -58,25 +58,16 @@ func removeDead(path string) error {
 		}
 	}
 	for _, name := range names {
-		if err := removeIn(fd, path, name); err != nil {
+		flags := 0
+		if name == mountName { // a filesystem that nobody serves any more answers no question, and is asked none
+			if err := detach(filepath.Join(path, name)); err != nil {
+				return fmt.Errorf("unmount %s: %w", name, err)
+			}
+			flags = unix.AT_REMOVEDIR
+		}
+		if err := unix.Unlinkat(fd, name, flags); err != nil && err != unix.ENOENT {
 			return err
 		}
 	}
 	return unix.Unlinkat(unix.AT_FDCWD, path, unix.AT_REMOVEDIR)
-}
-
-// removeIn removes a file of a folder, which has a descriptor. A filesystem in the folder that
-// nobody serves any more answers no question, and is asked none.
-func removeIn(fd int, path, name string) error {
-	flags := 0
-	if name == mountName {
-		if err := detach(filepath.Join(path, name)); err != nil {
-			return fmt.Errorf("unmount %s: %w", name, err)
-		}
-		flags = unix.AT_REMOVEDIR
-	}
-	if err := unix.Unlinkat(fd, name, flags); err != nil && err != unix.ENOENT {
-		return err
-	}
-	return nil
 }
