@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"regexp"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -59,20 +58,12 @@ func (l *limited) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-var (
-	portOption  = regexp.MustCompile(`(?m)^--port\b`)
-	nextOption  = regexp.MustCompile(`(?m)^-`)
-	portDefault = regexp.MustCompile(`default: ([0-9]{1,5})\b`)
-)
+// portDefault matches the default of --port in a help, before the next option.
+var portDefault = regexp.MustCompile(`(?m)^--port\b(?:[^\n]|\n+[^-\n])*?default:\s+([0-9]{1,5})\b`)
 
 // portIn returns the default of --port in a help, 0 if it is not there.
 func portIn(help string) int {
-	at := portOption.FindStringIndex(help)
-	if at == nil {
-		return 0
-	}
-	text := nextOption.Split(help[at[1]:], 2)[0]
-	m := portDefault.FindStringSubmatch(strings.Join(strings.Fields(text), " "))
+	m := portDefault.FindStringSubmatch(help)
 	if m == nil {
 		return 0
 	}
