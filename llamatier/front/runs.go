@@ -72,9 +72,6 @@ func modelKey(path string) string {
 
 // begin notes that a daemon of a model has begun. It returns errPlain if too many have died.
 func (r *runs) begin(model string) error {
-	if r.id == "" {
-		return nil
-	}
 	return r.change(func(all []runEntry) ([]runEntry, error) {
 		key, now := modelKey(model), r.now()
 		died := 0
@@ -98,9 +95,6 @@ func (r *runs) begin(model string) error {
 
 // inOrder notes that the daemon of a model ends in order.
 func (r *runs) inOrder(model string) error {
-	if r.id == "" {
-		return nil
-	}
 	return r.change(func(all []runEntry) ([]runEntry, error) {
 		return r.without(all, modelKey(model)), nil
 	})
@@ -122,6 +116,9 @@ func (r *runs) died(e runEntry) bool {
 
 // change replaces the file. Another daemon may do the same.
 func (r *runs) change(f func([]runEntry) ([]runEntry, error)) error {
+	if r.id == "" {
+		return nil
+	}
 	lock, err := os.OpenFile(strings.TrimSuffix(r.path, ".json")+"-runs.lock", os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
