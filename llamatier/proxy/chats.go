@@ -77,18 +77,11 @@ func systemText(system json.RawMessage) string {
 // in each request; llama-server puts "f" in its place.
 func stable(text string) string {
 	const header, stamp, digits = "x-anthropic-billing-header:", "cch=", 5
-	if !strings.HasPrefix(text, header) {
+	before, behind, found := strings.Cut(text, stamp)
+	if !found || !strings.HasPrefix(text, header) || len(behind) <= digits || behind[digits] != ';' {
 		return text
 	}
-	at := strings.Index(text, stamp)
-	if at < 0 {
-		return text
-	}
-	at += len(stamp)
-	if at+digits >= len(text) || text[at+digits] != ';' {
-		return text
-	}
-	return text[:at] + strings.Repeat("f", digits) + text[at+digits:]
+	return before + stamp + strings.Repeat("f", digits) + behind[digits:]
 }
 
 // fromBlocks returns the messages of a chat for one message of blocks: the results of tools are
@@ -130,17 +123,14 @@ func fromBlocks(role string, blocks []members) []members {
 
 // imageOf returns the part of a message with an image; none for a source of another kind.
 func imageOf(source members) []members {
-	var url string
 	switch stringOf(source["type"]) {
 	case "base64":
 		kind := cmp.Or(stringOf(source["media_type"]), "image/jpeg")
-		url = "data:" + kind + ";base64," + stringOf(source["data"])
+		return []members{image(encode("data:" + kind + ";base64," + stringOf(source["data"])))}
 	case "url":
-		url = stringOf(source["url"])
-	default:
-		return nil
+		return []members{image(encode(stringOf(source["url"])))}
 	}
-	return []members{image(encode(url))}
+	return nil
 }
 
 // resultOf returns the content of a message with a tool's result: a text, or parts if it has an image.

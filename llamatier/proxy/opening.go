@@ -22,10 +22,8 @@ import (
 // for it, the progress. Then it is the ResponseWriter of the rest.
 type opening struct {
 	http.ResponseWriter
-	api    api
-	tokens int // of the whole prompt
-	asked  streaming
-	pings  time.Duration // between two comments; at most 0 for none
+	p     *prompt
+	pings time.Duration // between two comments; at most 0 for none
 
 	mu    sync.Mutex
 	open  bool // the client has the header
@@ -59,7 +57,7 @@ func newOpening(w http.ResponseWriter, p *prompt, pings time.Duration) *opening 
 	if seconds := p.streaming.pings; seconds != nil {
 		pings = time.Duration(*seconds) * time.Second
 	}
-	return &opening{ResponseWriter: w, api: p.api, tokens: len(p.Tokens), asked: p.streaming, pings: pings, id: "chatcmpl-" + rand.Text()}
+	return &opening{ResponseWriter: w, p: p, pings: pings, id: "chatcmpl-" + rand.Text()}
 }
 
 // hear tells the client how far the engine is.
@@ -109,22 +107,22 @@ func (o *opening) sendLocked(event string) {
 // progress returns the event in which the engine reports the progress of the whole prompt; "" if the
 // client does not ask for it, or its API has none.
 func (o *opening) progress(p llamatier.Progress) string {
-	if !o.asked.progress || o.api.convert != nil {
+	if !o.p.streaming.progress || o.p.api.convert != nil {
 		return ""
 	}
-	event := map[string]any{"prompt_progress": map[string]any{"total": o.tokens, "cache": p.Cached, "processed": p.Processed, "time_ms": p.Took.Milliseconds()}}
-	if o.api.named != "" {
-		maps.Copy(event, map[string]any{"created": time.Now().Unix(), "id": o.id, "object": o.api.named})
-		if o.asked.model != nil {
-			event["model"] = o.asked.model
+	event := map[string]any{"prompt_progress": map[string]any{"total": len(o.p.Tokens), "cache": p.Cached, "processed": p.Processed, "time_ms": p.Took.Milliseconds()}}
+	if o.p.api.named != "" {
+		maps.Copy(event, map[string]any{"created": time.Now().Unix(), "id": o.id, "object": o.p.api.named})
+		if o.p.streaming.model != nil {
+			event["model"] = o.p.streaming.model
 		}
 	}
 	choice := map[string]any{"index": 0, "finish_reason": nil}
 	switch {
-	case o.api.chat:
+	case o.p.api.chat:
 		choice["delta"] = map[string]any{"role": "assistant", "content": nil}
 		event["choices"] = []any{choice}
-	case o.api.named != "":
+	case o.p.api.named != "":
 		choice["text"], choice["logprobs"] = "", nil
 		event["choices"] = []any{choice}
 	default:
@@ -153,7 +151,7 @@ func (o *opening) end() bool {
 
 // named returns the id of the events that the client may have; "" if there are none.
 func (o *opening) named() string {
-	if o == nil || !o.asked.progress {
+	if o == nil || !o.p.streaming.progress {
 		return ""
 	}
 	return o.id
@@ -185,7 +183,7 @@ func (o *opening) continued(res *http.Response) error {
 		in.Error, _ = json.Marshal(map[string]any{"code": res.StatusCode, "message": string(text), "type": "server_error"})
 	}
 	event := fmt.Sprintf("data: {\"error\":%s}\n\n", in.Error)
-	if o.api.loose {
+	if o.p.api.loose {
 		event = fmt.Sprintf("event: error\ndata: %s\n\n", in.Error)
 	}
 	res.Body = io.NopCloser(bytes.NewReader([]byte(event)))

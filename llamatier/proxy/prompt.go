@@ -142,14 +142,9 @@ func (h *Handler) mixed(ctx context.Context, prompt json.RawMessage) (tokens []i
 func (h *Handler) text(ctx context.Context, body []byte, in members, prompt json.RawMessage, chat bool) (text string, media []json.RawMessage, err error) {
 	switch {
 	case chat:
-		textual, media, err := withoutMedia(in)
-		if err != nil {
-			return "", nil, err
+		if body, media, err = withoutMedia(in, body); err == nil {
+			text, err = h.engine.Template(ctx, body)
 		}
-		if len(media) > 0 {
-			body = textual
-		}
-		text, err = h.engine.Template(ctx, body)
 		return text, media, err
 	case bytes.HasPrefix(prompt, []byte("{")):
 		return withMedia(prompt)
@@ -221,8 +216,8 @@ type joined struct {
 var noMedia = json.RawMessage(`{"url":"data:image/png;base64,AAAA","data":"AAAA"}`)
 
 // withoutMedia returns the body of a chat with noMedia in place of images and sounds, and these,
-// in order. The body is nil without any.
-func withoutMedia(in members) (body []byte, media []json.RawMessage, err error) {
+// in order. Without any it is the body as it was.
+func withoutMedia(in members, body []byte) (textual []byte, media []json.RawMessage, err error) {
 	var messages []members
 	if err := json.Unmarshal(in["messages"], &messages); err != nil {
 		return nil, nil, err
@@ -238,7 +233,7 @@ func withoutMedia(in members) (body []byte, media []json.RawMessage, err error) 
 		m["content"], media = content, append(media, found...)
 	}
 	if len(media) == 0 {
-		return nil, nil, nil
+		return body, nil, nil
 	}
 	changed := maps.Clone(in)
 	changed["messages"] = encode(messages)

@@ -189,13 +189,12 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	defer cancel()
 	r = r.WithContext(ctx)
 	body, done, err := readBody(h.bodies, r)
-	if err != nil {
-		done()
-		http.Error(w, "read the request: "+err.Error(), http.StatusBadRequest)
-		return
-	}
 	if body == nil {
 		done()
+		if err != nil {
+			http.Error(w, "read the request: "+err.Error(), http.StatusBadRequest)
+			return
+		}
 		h.log.Debug("kv tier: request passes through", "path", r.URL.Path, "reason", "it is large, or many are")
 		h.pass(w, r)
 		return
