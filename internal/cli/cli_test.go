@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -76,29 +77,23 @@ func TestMisuse(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{}, {"help"}, {"--help"}} {
-		root, out := program()
-		root.SetArgs(args)
-		require.NoError(t, root.Execute())
-		require.Contains(t, out.String(), "Available Commands", args)
-		require.Contains(t, out.String(), "completion", args)
+	for want, lines := range map[string][]string{
+		"Available Commands": {"", "help", "--help"},
+		"  completion ":      {"", "help", "--help"},
+		"--timeout":          {"help work", "work --help"},
+		"powershell":         {"completion", "help completion"},
+		"work\tWork\n":       {"__complete help "},
+	} {
+		for _, line := range lines {
+			root, out := program()
+			root.SetArgs(strings.Split(line, " "))
+			if line == "" {
+				root.SetArgs(nil)
+			}
+			require.NoError(t, root.Execute())
+			require.Contains(t, out.String(), want, line)
+		}
 	}
-	for _, args := range [][]string{{"help", "work"}, {"work", "--help"}} {
-		root, out := program()
-		root.SetArgs(args)
-		require.NoError(t, root.Execute())
-		require.Contains(t, out.String(), "--timeout", args)
-	}
-	for _, args := range [][]string{{"completion"}, {"help", "completion"}} {
-		root, out := program()
-		root.SetArgs(args)
-		require.NoError(t, root.Execute())
-		require.Contains(t, out.String(), "powershell", args)
-	}
-	root, out := program()
-	root.SetArgs([]string{"__complete", "help", ""})
-	require.NoError(t, root.Execute())
-	require.Contains(t, out.String(), "work\tWork\n")
 }
 
 func TestStatus(t *testing.T) {
