@@ -27,9 +27,7 @@ var update = flag.Bool("update-golden", false, "write the golden files of doctor
 // runDoctor runs doctor on a machine.
 func runDoctor(t *testing.T, m *doctortest.Machine, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
-	var out, errs bytes.Buffer
-	status = runIn(t.Context(), host{stdout: &out, stderr: &errs, machine: m}, append([]string{"doctor"}, args...))
-	return status, out.String(), errs.String()
+	return kvtierOn(t, host{machine: m}, append([]string{"doctor"}, args...)...)
 }
 
 // ill is a machine with findings of every severity, a hung mount among them.
@@ -100,12 +98,11 @@ func TestDoctorForMore(t *testing.T) {
 	own, err := user.LookupGroupId(strconv.Itoa(os.Getegid()))
 	require.NoError(t, err)
 	said := func(group string, args ...string) string {
-		var out bytes.Buffer
-		h := host{stdout: &out, stderr: &out, machine: m, served: func(context.Context) (install.Served, bool) {
+		status, stdout, stderr := kvtierOn(t, host{machine: m, served: func(context.Context) (install.Served, bool) {
 			return install.Served{Group: group, Reads: "sudo -u ann /usr/bin/kvtier"}, true
-		}}
-		require.Zero(t, runIn(t.Context(), h, args))
-		return out.String()
+		}}, args...)
+		require.Zero(t, status, stderr)
+		return stdout
 	}
 	require.Contains(t, said(own.Name, "doctor"), "\n         $ sudo -u ann /usr/bin/kvtier doctor\n")
 	require.Contains(t, said("no such group", "doctor", "--timeout", "5s"), "\n         $ "+machine.WithSudo("doctor", "--timeout", "5s")+"\n")

@@ -138,19 +138,13 @@ func storePages(ts *testscript.TestScript, args []string) {
 			opt.Remote.Root = ts.MkAbs(value)
 			ts.Check(os.MkdirAll(opt.Remote.Root, 0o700))
 		case "budget":
-			n, err := strconv.ParseInt(value, 10, 64)
-			ts.Check(err)
-			opt.Local.BudgetBytes = n
+			opt.Local.BudgetBytes = number(ts, value)
 		default:
 			ts.Fatalf("pages: %s?", arg)
 		}
 	}
-	seed, err := strconv.Atoi(args[2])
-	ts.Check(err)
-	n, err := strconv.Atoi(args[3])
-	ts.Check(err)
-
-	keys, err := putConversation(context.Background(), opt, conversation(seed, n), read)
+	tokens := conversation(int(number(ts, args[2])), int(number(ts, args[3])))
+	keys, err := putConversation(context.Background(), opt, tokens, read)
 	ts.Check(err)
 	last := keys[len(keys)-1]
 	ts.Setenv("fingerprint", opt.Fingerprint.String())
@@ -160,6 +154,13 @@ func storePages(ts *testscript.TestScript, args []string) {
 	page, err := pageBelow(root, last)
 	ts.Check(err)
 	ts.Setenv("page", page)
+}
+
+// number is the number in a text.
+func number(ts *testscript.TestScript, text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	ts.Check(err)
+	return n
 }
 
 // conversation returns n tokens, all below 100, that differ between seeds.
@@ -175,8 +176,15 @@ func conversation(seed, n int) []int32 {
 // kvtier runs a command line.
 func kvtier(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
+	return kvtierOn(t, host{}, args...)
+}
+
+// kvtierOn runs a command line on a host.
+func kvtierOn(t *testing.T, h host, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
 	var out, errs bytes.Buffer
-	status = runIn(t.Context(), host{stdout: &out, stderr: &errs}, args)
+	h.stdout, h.stderr = &out, &errs
+	status = runIn(t.Context(), h, args)
 	return status, out.String(), errs.String()
 }
 
@@ -292,9 +300,7 @@ func writeVocabulary(path string) error {
 }
 
 func flipBit(ts *testscript.TestScript, args []string) {
-	at, err := strconv.Atoi(args[1])
-	ts.Check(err)
-	path := ts.MkAbs(args[0])
+	at, path := int(number(ts, args[1])), ts.MkAbs(args[0])
 	data, err := os.ReadFile(path)
 	ts.Check(err)
 	if at < 0 {
@@ -305,9 +311,7 @@ func flipBit(ts *testscript.TestScript, args []string) {
 }
 
 func cutFile(ts *testscript.TestScript, args []string) {
-	n, err := strconv.ParseInt(args[1], 10, 64)
-	ts.Check(err)
-	ts.Check(os.Truncate(ts.MkAbs(args[0]), n))
+	ts.Check(os.Truncate(ts.MkAbs(args[0]), number(ts, args[1])))
 }
 
 func makeOld(ts *testscript.TestScript, args []string) {
@@ -324,13 +328,7 @@ func makeOld(ts *testscript.TestScript, args []string) {
 
 // writeHead writes a model's file of a size, of which the disk holds the head alone.
 func writeHead(ts *testscript.TestScript, args []string) {
-	number := func(text string) uint32 {
-		n, err := strconv.ParseUint(text, 10, 32)
-		ts.Check(err)
-		return uint32(n)
-	}
-	size, err := strconv.ParseInt(args[1], 10, 64)
-	ts.Check(err)
+	number := func(text string) uint32 { return uint32(number(ts, text)) }
 	kv := ggml.KV{
 		"general.architecture": args[2], "block_count": number(args[3]), "context_length": uint32(131072), "embedding_length": uint32(4096),
 		"attention.head_count": uint32(32), "attention.head_count_kv": number(args[4]),
@@ -340,9 +338,8 @@ func writeHead(ts *testscript.TestScript, args []string) {
 		key, value, _ := strings.Cut(arg, "=")
 		kv[key] = number(value)
 	}
-	path := ts.MkAbs(args[0])
-	ts.Check(testmodel.WriteFile(path, kv, nil))
-	ts.Check(os.Truncate(path, size))
+	ts.Check(testmodel.WriteFile(ts.MkAbs(args[0]), kv, nil))
+	cutFile(ts, args)
 }
 
 // writeRates writes rates as servers measure them: 1 ms for a token of a fingerprint, and 1 ms for

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -91,11 +90,11 @@ func TestTryWithoutTiering(t *testing.T) {
 	off := install.Status{URL: server.URL, Executable: "/opt/ollama/bin/ollama", State: install.None, Cure: "kvtier ollama install --prefix /opt/ollama"}
 	other := install.Status{URL: "http://127.0.0.1:1", Cure: "no"}
 	said := func(all ...install.Status) string {
-		var out bytes.Buffer
 		m := doctortest.Healthy()
 		m.Statuses = all
-		require.Equal(t, 1, runIn(t.Context(), host{stdout: io.Discard, stderr: &out, machine: m}, []string{"try", "small"}))
-		return out.String()
+		status, _, stderr := kvtierOn(t, host{machine: m}, "try", "small")
+		require.Equal(t, 1, status)
+		return stderr
 	}
 	require.Contains(t, said(other, off), "Error: the question was computed again. kvtier is not installed for /opt/ollama/bin/ollama; run kvtier ollama install --prefix /opt/ollama\n")
 	off.Hints = []string{"The server runs without it; run X."}

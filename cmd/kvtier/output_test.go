@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"os"
@@ -192,11 +191,10 @@ func TestProgressBars(t *testing.T) {
 		"exporting":       {"export", "--root", root, "--last", "-o", file},
 		"measuring":       {"bench", "--root", root, "--gb", "0.01"},
 	} {
-		var stdout, stderr bytes.Buffer
-		h := host{stdout: &stdout, stderr: &stderr, terminal: true}
-		require.Zero(t, runIn(t.Context(), h, args), "%s: %s", what, stderr.String())
-		require.Contains(t, stderr.String(), what)
-		require.NotContains(t, stdout.String(), what)
+		status, stdout, stderr := kvtierOn(t, host{terminal: true}, args...)
+		require.Zero(t, status, "%s: %s", what, stderr)
+		require.Contains(t, stderr, what)
+		require.NotContains(t, stdout, what)
 		if what == "exporting" {
 			args = append(args, "--force")
 		}
@@ -204,8 +202,7 @@ func TestProgressBars(t *testing.T) {
 		require.Zero(t, status)
 		require.Empty(t, quiet, "%s: not on a terminal", what)
 	}
-	var stdout, stderr bytes.Buffer
-	h := host{stdout: &stdout, stderr: &stderr, terminal: true}
-	require.Zero(t, runIn(t.Context(), h, []string{"import", "--root", filepath.Join(dir, "other"), file}))
-	require.Contains(t, stderr.String(), "importing")
+	status, _, stderr := kvtierOn(t, host{terminal: true}, "import", "--root", filepath.Join(dir, "other"), file)
+	require.Zero(t, status)
+	require.Contains(t, stderr, "importing")
 }

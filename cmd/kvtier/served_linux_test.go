@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"os/user"
@@ -22,14 +21,12 @@ func TestServicesPages(t *testing.T) {
 	run := func(args ...string) (int, string) {
 		noVariables(t)
 		t.Setenv("HOME", filepath.Join(dir, "home"))
-		var out bytes.Buffer
-		h := host{stdout: &out, stderr: &out, served: func(context.Context) (install.Served, bool) {
+		status, stdout, stderr := kvtierOn(t, host{served: func(context.Context) (install.Served, bool) {
 			return install.Served{Service: "ollama.service", Variables: map[string]string{
 				localVar: service, localGBVar: "7", "OLLAMA_MODELS": filepath.Join(dir, "models"),
 			}}, true
-		}}
-		status := runIn(t.Context(), h, args)
-		return status, out.String()
+		}}, args...)
+		return status, stdout + stderr
 	}
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "home"), 0o700))
 
@@ -81,12 +78,11 @@ func TestGroupOfTheService(t *testing.T) {
 	said := func(group string, args ...string) string {
 		noVariables(t)
 		t.Setenv("HOME", t.TempDir())
-		var out bytes.Buffer
-		h := host{stdout: &out, stderr: &out, served: func(context.Context) (install.Served, bool) {
+		status, stdout, stderr := kvtierOn(t, host{served: func(context.Context) (install.Served, bool) {
 			return install.Served{Service: "ollama.service", Variables: map[string]string{localVar: service}, Group: group, Reads: "sudo -u ann /usr/bin/kvtier"}, true
-		}}
-		require.NotZero(t, runIn(t.Context(), h, args))
-		return out.String()
+		}}, args...)
+		require.NotZero(t, status)
+		return stdout + stderr
 	}
 	for _, args := range [][]string{{"ls"}, {"stat"}, {"stat", "--json"}} {
 		require.Contains(t, said(own.Name, args...), "so run sudo -u ann /usr/bin/kvtier "+strings.Join(args, " ")+"\n")
